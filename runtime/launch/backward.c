@@ -1,8 +1,8 @@
 /* backward.c: the backward pass: prepare, record, then chunk after chunk (chunk.c), then fill (fill.c).
  * Where operands come through tensor maps, active rows are gathered before: all of them, or those of a chunk of rows.
  * In save mode dz is made of what forward saved (keep.c), in direction mode grad_hidden itself (direction.c). Where
- * columns are listed all of listed.c takes the place of chunks; in tail mode tail.c makes all gradients, by its lists and by a
- * backward pass in recompute mode of its own.
+ * columns are listed all of listed.c takes the place of chunks. In tail mode (tail.c) lists stand before and their sums
+ * behind a backward pass in recompute mode.
  *
  * Invariant: chunks of one call reuse one dz buffer, in stream order. */
 #include "runtime/launch/backward.h"
@@ -84,13 +84,23 @@ static flp_status recompute(const flp_call *call) {
   }
 }
 
+/* Rows that lists do not serve take a pass of their own, which writes every gradient. */
+static flp_status launch_tail(const flp_call *call) {
+  flp_args args;
+  flp_call dense;
+  FLP_TRY(flp_launch_tail_lists(call));
+  FLP_TRY(flp_tail_dense(call, &args, &dense));
+  FLP_TRY(flp_launch_backward(&dense));
+  return flp_launch_tail_sums(call);
+}
+
 flp_status flp_launch_backward(const flp_call *call) {
   static flp_status (*const modes[])(const flp_call *) = {
       [FLP_MODE_RECOMPUTE_VOCAB] = recompute,           [FLP_MODE_RECOMPUTE_ROWS] = recompute,
       [FLP_MODE_RECOMPUTE_SPLIT] = recompute,           [FLP_MODE_SAVE] = from_saved,
       [FLP_MODE_DIRECTION] = flp_launch_direction_rows, [FLP_MODE_LISTED] = flp_launch_listed_gradients};
   FLP_TRY(flp_launch_prepare(call, 0));
-  if (call->scheme.mode == FLP_MODE_TAIL) return flp_launch_tail_gradients(call);
+  if (call->scheme.mode == FLP_MODE_TAIL) return launch_tail(call);
   FLP_TRY(flp_launch_exact_report(call));
   FLP_TRY(modes[call->scheme.mode](call));
   return flp_launch_fill(call);

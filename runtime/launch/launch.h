@@ -138,8 +138,11 @@ flp_status flp_launch_direction_rows(const flp_call *call);
 /* Forward of tail mode, of a chunk: its scores and lists; and when its outputs are folded, what else backward reads. */
 flp_status flp_launch_tail(const flp_call *call, flp_row_range rows);
 flp_status flp_launch_tail_kept(const flp_call *call, flp_row_range rows);
-/* Backward of tail mode, after prepare: all gradients. */
-flp_status flp_launch_tail_gradients(const flp_call *call);
+/* Backward of tail mode, after prepare: the entries of rows that lists serve; the call of a backward pass over the others,
+ * of which args is part; and what the entries add to its gradients. */
+flp_status flp_launch_tail_lists(const flp_call *call);
+flp_status flp_tail_dense(const flp_call *call, flp_args *args, flp_call *dense);
+flp_status flp_launch_tail_sums(const flp_call *call);
 /* args.tail_report of a pass that leaves nothing out, if there is one. */
 flp_status flp_launch_exact_report(const flp_call *call);
 /* Forward over listed columns, and the gradients of these, after prepare. */

@@ -1,12 +1,13 @@
-/* tail.c: tail mode (abi.h): forward lists the columns of each row that carry its mass, backward reads those and leaves the
- * others out, and recomputes rows whose tail counts.
+/* tail.c: tail mode (abi.h): forward lists the columns of each row that carry its mass, backward reads those and leaves
+ * the others out, and recomputes rows whose tail counts.
  *
  * Forward, by chunk of rows: tail_target, emit_floor, forward_emit in the place of forward; behind the caller's outputs
- * combine for the partial that backward reads, and emit_sort. Backward: record, tail_rows, tail_choose, tail_entries; then
- * a whole backward pass in recompute mode, for which only rows that lists do not serve have an upstream gradient, writes
- * every gradient; then the lists' rows of grad_hidden are written, and what lists add to grad_weight and grad_bias is added.
- * Invariants: what is kept is the caller's (args.saved) or the step's, by forward's active rows; which rows are recomputed
- * only the device knows; a bad row counts once. */
+ * combine for the partial that backward reads, and emit_sort. Backward: record, tail_rows, tail_choose, tail_entries;
+ * then a whole backward pass in recompute mode, for which only rows that lists do not serve have an upstream gradient,
+ * writes every gradient (backward.c); then the lists' rows of grad_hidden are written, and what lists add to grad_weight
+ * and grad_bias is added.
+ * Invariants: what is kept is the caller's (args.saved) or the step's, by forward's active rows; which rows are
+ * recomputed only the device knows; a bad row counts once. */
 #include <math.h>
 
 #include "runtime/base/status.h"
@@ -152,7 +153,7 @@ static flp_status launch_choose(const flp_call *call) {
   return flp_launch(call, FLP_ENTRY_tail_choose, &p, 1);
 }
 
-static flp_status launch_lists(const flp_call *call) {
+flp_status flp_launch_tail_lists(const flp_call *call) {
   int64_t n = call->args->n;
   flp_tail_rows_given p = list_params(call);
   FLP_TRY(backward_launch_record(call, (flp_row_range){0, n}));
@@ -161,33 +162,29 @@ static flp_status launch_lists(const flp_call *call) {
   return flp_launch_over(call, FLP_ENTRY_tail_entries, &p, n, 32);
 }
 
-/* ---- backward: rows that are recomputed ---- */
+/* ---- backward: rows that are recomputed, and the sums of lists ---- */
 
 static const float *upstream(const flp_call *call, const float *given, flp_region region) {
   return given ? (const float *)(uintptr_t)flp_call_region(call, region) : NULL;
 }
 
-/* A backward pass of its own in the workspace behind, of the gradients that tail_choose left. */
-static flp_status launch_dense(const flp_call *call) {
-  flp_args args = *call->args;
-  flp_call dense = *call;
-  args.workspace = (void *)(uintptr_t)(flp_call_pointer(args.workspace) + call->scheme.passes);
-  args.workspace_bytes -= call->scheme.passes;
-  args.grad_logprob = upstream(call, args.grad_logprob, FLP_REGION_tail_logprob);
-  args.grad_entropy = upstream(call, args.grad_entropy, FLP_REGION_tail_entropy);
-  args.saved = NULL;
-  args.saved_bytes = 0;
-  args.tail_report = NULL;
-  dense.args = &args;
-  dense.error_word = call->plan->error_word + sizeof(int32_t); /* bad rows have been counted */
-  FLP_TRY(flp_call_pick(&dense, FLP_PASS_DENSE));
-  return flp_launch_backward(&dense);
+flp_status flp_tail_dense(const flp_call *call, flp_args *args, flp_call *dense) {
+  *args = *call->args;
+  *dense = *call;
+  args->workspace = (void *)(uintptr_t)(flp_call_pointer(args->workspace) + call->scheme.passes);
+  args->workspace_bytes -= call->scheme.passes;
+  args->grad_logprob = upstream(call, args->grad_logprob, FLP_REGION_tail_logprob);
+  args->grad_entropy = upstream(call, args->grad_entropy, FLP_REGION_tail_entropy);
+  args->saved = NULL;
+  args->saved_bytes = 0;
+  args->tail_report = NULL;
+  dense->args = args;
+  dense->error_word = call->plan->error_word + sizeof(int32_t); /* bad rows have been counted */
+  return flp_call_pick(dense, FLP_PASS_DENSE);
 }
 
-flp_status flp_launch_tail_gradients(const flp_call *call) {
+flp_status flp_launch_tail_sums(const flp_call *call) {
   uint32_t grads = call->plan->spec.grads;
-  FLP_TRY(launch_lists(call));
-  FLP_TRY(launch_dense(call));
   if (grads & FLP_GRAD_HIDDEN)
     FLP_TRY(flp_launch_listed_hidden(call, flp_call_region(call, FLP_REGION_tail_offsets)));
   if (!(grads & (FLP_GRAD_WEIGHT | FLP_GRAD_BIAS))) return FLP_OK;

@@ -80,6 +80,8 @@ void planner_search_direction_rows(planner_search *s);
 /* Layouts of tail mode's forward pass; and of its backward pass, with one of recompute mode in each. */
 void planner_search_tail(planner_search *s);
 void planner_search_tail_rows(planner_search *s);
+/* A planner of the pass over rows that are recomputed. */
+flp_planner planner_of_dense_rows(const flp_planner *p);
 
 /* ---- keep.c ---- */
 

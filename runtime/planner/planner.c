@@ -145,6 +145,11 @@ flp_status flp_planner_pick(const flp_planner *p, flp_pass pass, int64_t n, uint
   return s.found ? FLP_OK : over_budget(pass, n, budget, s.smallest, beside);
 }
 
+flp_status flp_planner_pick_dense(const flp_planner *p, int64_t n, uint64_t budget, flp_scheme *out) {
+  flp_planner dense = planner_of_dense_rows(p);
+  return flp_planner_pick(&dense, FLP_PASS_BACKWARD, n, budget, 0, out);
+}
+
 uint64_t flp_planner_saved(const flp_planner *p, int64_t n, uint64_t budget) {
   uint64_t saved = flp_planner_saved_bytes(&p->spec, flp_planner_keeps(p), n);
   if (saved == 0 || n == 0 || saved > budget) return 0;

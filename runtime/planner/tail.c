@@ -84,8 +84,8 @@ static void build_own(const flp_planner *p, int64_t n, flp_scheme *s) {
 /* One row in so many is recomputed, where most are as sharp as those of a trained model. */
 static const double rows_per_dense_row = 16;
 
-/* A planner of their pass. What tuning preferred was timed with all rows. */
-static flp_planner dense_planner(const flp_planner *p) {
+/* What tuning preferred was timed with all rows. */
+flp_planner planner_of_dense_rows(const flp_planner *p) {
   flp_planner dense = *p;
   dense.flop_rate *= rows_per_dense_row;
   dense.tuned_mode = (flp_mode)0;
@@ -93,16 +93,11 @@ static flp_planner dense_planner(const flp_planner *p) {
   return dense;
 }
 
-flp_status flp_planner_pick_dense(const flp_planner *p, int64_t n, uint64_t budget, flp_scheme *out) {
-  flp_planner dense = dense_planner(p);
-  return flp_planner_pick(&dense, FLP_PASS_BACKWARD, n, budget, 0, out);
-}
-
 void planner_search_tail_rows(planner_search *s) {
   flp_scheme both;
   build_own(s->planner, s->n, &both);
   uint64_t own = both.bytes;
-  flp_planner planner = dense_planner(s->planner);
+  flp_planner planner = planner_of_dense_rows(s->planner);
   planner_search dense = {.planner = &planner, .n = s->n, .budget = s->budget > own ? s->budget - own : 0};
   planner_search_backward(&dense);
   if (!dense.any) return;
