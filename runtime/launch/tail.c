@@ -59,7 +59,7 @@ static flp_status launch_target(const flp_call *call, flp_row_range rows) {
   return flp_launch_over(call, FLP_ENTRY_tail_target, &p, rows.end - rows.begin, 32);
 }
 
-/* A shard may lack the target: then nothing bounds its rows from below but a policy near this one, or scores of its own. */
+/* A shard may lack the target: then nothing bounds its rows from below but a policy near this one, or its own scores. */
 static flp_status launch_floor(const flp_call *call, flp_row_range rows, const flp_emit_sink *lists) {
   const flp_args *a = call->args;
   int is_shard = a->vocab_offset || a->vocab_valid != a->vocab_total;
@@ -129,8 +129,8 @@ static flp_tail_rows_given list_params(const flp_call *call) {
   };
 }
 
-/* NaN in rows that tail_choose leaves alone: bad ones have an upstream gradient then, and are bad when rows are recomputed,
- * too. */
+/* NaN in rows that tail_choose leaves alone: bad ones have an upstream gradient then, and are bad when rows are
+ * recomputed, too. */
 static flp_status unset_upstream(const flp_call *call) {
   static const flp_region regions[] = {FLP_REGION_tail_logprob, FLP_REGION_tail_entropy};
   for (size_t i = 0; i < sizeof regions / sizeof regions[0]; i++) {

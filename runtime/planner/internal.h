@@ -44,7 +44,7 @@ uint64_t planner_dz_bytes(const flp_planner *p, int64_t rows, int64_t columns);
 /* One line a tile of rows, whole row panels; 0 without a gradient of the bias. */
 uint64_t planner_bias_part_bytes(const flp_planner *p, int64_t rows, int64_t columns);
 
-/* listed.c: entries by column: their rows, one order, and where there are several digits the one before; and the launches
+/* orders.c: entries by column: their rows, one order, and where there are several digits the one before; and the launches
  * that make the order and sum the head's gradients. */
 void planner_put_orders(const flp_planner *p, flp_scheme *s, int64_t list_count);
 

@@ -33,7 +33,7 @@ static flp_status over_budget(flp_pass pass, int64_t n, uint64_t budget, uint64_
 
 typedef struct kept_mode {
   flp_mode forward; /* of the layouts of the forward pass that keeps it */
-  flp_pass chunked; /* the one of the two passes that explicit chunk sizes are of, so that they override its budget; 0: none */
+  flp_pass chunked; /* of the two the one that explicit chunk sizes are of: they override its budget; 0: none */
   void (*search_forward)(planner_search *s);
   void (*search_backward)(planner_search *s);
   uint64_t (*bytes)(const flp_spec *spec, int64_t n); /* what is kept */

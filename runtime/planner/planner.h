@@ -130,7 +130,7 @@ uint64_t flp_planner_saved(const flp_planner *planner, int64_t n, uint64_t budge
 /* Columns of dz that a block of rows of direction mode is redone in: what such a chunk's exponentials leave room for. */
 int64_t flp_planner_redo_columns(const flp_planner *planner, int64_t chunk_rows, int64_t chunk_vocab);
 
-/* ---- listed.c: entries of lists brought into the order of columns (abi.h, listed columns) ---- */
+/* ---- orders.c: entries of lists brought into the order of columns (abi.h, listed columns) ---- */
 
 /* 1 if the backward pass brings them into that order, as gradients of the head ask. */
 int flp_planner_orders_lists(const flp_spec *spec, int64_t list_count);

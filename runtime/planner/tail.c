@@ -1,16 +1,16 @@
-/* tail.c: layouts of tail mode (spec.tail): what forward lists of each row, and a backward pass that reads the lists and
- * has a recompute layout behind its own arrays, for the rows whose tail counts.
+/* tail.c: layouts of tail mode (spec.tail): what forward lists of each row, and a backward pass that reads the lists
+ * and has a recompute layout behind its own arrays, for the rows whose tail counts.
  *
- * How many rows those are only the device knows, so the recompute layout has room for all of them, in what the lists leave
- * of the budget; it is the cheapest where few are: sums that pass through memory between chunks then weigh more than
- * products do. Lists have room for so many entries a row on average; where rows list more, the longest are
+ * How many rows those are only the device knows, so the recompute layout has room for all of them, in what the lists
+ * leave of the budget; it is the cheapest where few are: sums that pass through memory between chunks then weigh more
+ * than products do. Lists have room for so many entries a row on average; where rows list more, the longest are
  * recomputed. */
 #include <string.h>
 
 #include "runtime/base/util.h"
 #include "runtime/planner/internal.h"
 
-/* Entries that the backward pass has room for: what rows of text list by their mean, twice over, and one longest list. */
+/* Entries that the backward pass has room for: what rows of text list by their mean, twice over, and a longest list. */
 enum { ENTRIES_PER_ROW = 320, PLACES_UNIT = 32 };
 
 /* ---- what forward keeps ---- */

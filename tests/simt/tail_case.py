@@ -1,7 +1,7 @@
 """Tail mode whole on the stand-in for libcuda that runs kernels on the CPU: prints what it found as JSON.
 
-As modes_case.py, whose Runner it takes, run by test_tail_mode.py. The weight is the identity, so that hidden states are the
-scores and grad_hidden is dz: what a pass left out are the elements of it that are 0, element by element.
+As modes_case.py, whose Runner it takes, run by test_tail_mode.py. The weight is the identity, so that hidden states are
+the scores and grad_hidden is dz: what a pass left out are the elements of it that are 0, element by element.
 """
 import json
 import sys

@@ -1,5 +1,5 @@
-"""Tail mode whole, on kernels that run on the CPU (tail_case.py): the bound holds and is reported, gradients are as near
-to float64 as recompute mode's but for what is left out; on sm_80's kernels and Hopper's."""
+"""Tail mode whole, on kernels that run on the CPU (tail_case.py): the bound holds and is reported, gradients are as
+near to float64 as recompute mode's but for what is left out; on sm_80's kernels and Hopper's."""
 import json
 
 import pytest
@@ -16,7 +16,7 @@ def case_of(folder, capability, **case):  # noqa: F811
 
 
 def bounded(found, tail):
-    """What was left out, measured, is below what the report says and that below the bound; so are errors of gradients."""
+    """What was left out, measured, is at most what the report says and that within the bound; as errors of gradients."""
     left, total, dense, columns = found["report"]
     assert found["left"] <= left * (1 + 1e-3), found
     assert left <= tail * total * (1 + 1e-6), found
@@ -38,7 +38,7 @@ HEADS = {
 SHORT = {"mixed", "bias"}
 
 
-@pytest.mark.parametrize("name", [name if name in SHORT else pytest.param(name, marks=pytest.mark.long) for name in HEADS])
+@pytest.mark.parametrize("name", [one if one in SHORT else pytest.param(one, marks=pytest.mark.long) for one in HEADS])
 @pytest.mark.parametrize("capability", BUILD)
 def test_some_rows_are_served_by_lists_and_others_recomputed(folder, capability, name):  # noqa: F811
     found, tail = case_of(folder, capability, **HEADS[name])

@@ -89,7 +89,8 @@ Test(tail, modes_that_are_refused) {
                  "options.mode is FLP_MODE_SAVE, but spec.keep is 0 (accepted: 1)");
   options.mode = FLP_MODE_STREAM;
   expect_refused(flp_plan_create(&spec, &options, &plan),
-                 "options.mode is FLP_MODE_STREAM, but spec.tail is 0.00195312 (accepted: 0, or mode 0 or FLP_MODE_TAIL)");
+                 "options.mode is FLP_MODE_STREAM, but spec.tail is 0.00195312 (accepted: 0, or mode 0 or "
+                 "FLP_MODE_TAIL)");
 }
 
 /* ---- arguments ---- */

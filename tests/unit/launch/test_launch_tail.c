@@ -1,5 +1,5 @@
-/* test_launch_tail.c: tail mode on a device: which launches follow each other in forward, backward and step, what passes
- * from one to the other, what the rows that are recomputed get, and where nothing is left out. */
+/* test_launch_tail.c: tail mode on a device: which launches follow each other in forward, backward and step, what
+ * passes from one to the other, what the rows that are recomputed get, and where nothing is left out. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* test_planner_tail.c: layouts of tail mode: arrays that do not overlap, the recompute layout behind them, budgets, and steps
- * that take it where it fits. */
+/* test_planner_tail.c: layouts of tail mode: arrays that do not overlap, the recompute layout behind them, budgets, and
+ * steps that take it where it fits. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
