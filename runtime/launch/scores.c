@@ -15,17 +15,16 @@ typedef union given_map {
   flp_forward_keep_map_given keep;
   flp_forward_emit_map_given emit;
 } given_map;
-#define SAME_PLACE(kind, name)                                                                                    \
-  FLP_GIVEN_##kind(                                                                                               \
-      _Static_assert(offsetof(flp_forward_given, name) == offsetof(flp_forward_keep_given, name) &&               \
-                         offsetof(flp_forward_given, name) == offsetof(flp_forward_emit_given, name),             \
-                     #name);)
+#define SAME_PLACE(kind, name)                                                                                     \
+  FLP_GIVEN_##kind(_Static_assert(offsetof(flp_forward_given, name) == offsetof(flp_forward_keep_given, name) &&   \
+                                      offsetof(flp_forward_given, name) == offsetof(flp_forward_emit_given, name), \
+                                  #name);)
 FLP_FORWARD_PARAMS(SAME_PLACE)
 #undef SAME_PLACE
-#define SAME_PLACE(kind, name)                                                                                    \
-  FLP_GIVEN_##kind(                                                                                               \
-      _Static_assert(offsetof(flp_forward_map_given, name) == offsetof(flp_forward_keep_map_given, name) &&       \
-                         offsetof(flp_forward_map_given, name) == offsetof(flp_forward_emit_map_given, name),     \
+#define SAME_PLACE(kind, name)                                                                                \
+  FLP_GIVEN_##kind(                                                                                           \
+      _Static_assert(offsetof(flp_forward_map_given, name) == offsetof(flp_forward_keep_map_given, name) &&   \
+                         offsetof(flp_forward_map_given, name) == offsetof(flp_forward_emit_map_given, name), \
                      #name);)
 FLP_FORWARD_MAP_PARAMS(SAME_PLACE)
 #undef SAME_PLACE
@@ -104,8 +103,7 @@ static flp_status launch_mapped(const flp_call *call, flp_row_range rows, flp_co
   return flp_launch_clusters(call, FLP_ENTRY_forward_keep_map, &p.keep, leaves);
 }
 
-static flp_status launch_portable(const flp_call *call, flp_row_range rows, flp_column_range columns,
-                                  const sinks *to) {
+static flp_status launch_portable(const flp_call *call, flp_row_range rows, flp_column_range columns, const sinks *to) {
   const flp_args *a = call->args;
   const flp_kernel_desc *desc = flp_call_desc(call, kind_for(to));
   int64_t panels = flp_ceil_div(rows.end - rows.begin, desc->tile_rows);

@@ -4,8 +4,8 @@
  * Forward, by chunk of rows: tail_target, emit_floor, forward_emit in the place of forward; behind the caller's outputs
  * combine for the partial that backward reads, and emit_sort. Backward: record, tail_rows, tail_choose, tail_entries;
  * then a whole backward pass in recompute mode, for which only rows that lists do not serve have an upstream gradient,
- * writes every gradient (backward.c); then the lists' rows of grad_hidden are written, and what lists add to grad_weight
- * and grad_bias is added.
+ * writes every gradient (backward.c); then the lists' rows of grad_hidden are written, and what lists add to
+ * grad_weight and grad_bias is added.
  * Invariants: what is kept is the caller's (args.saved) or the step's, by forward's active rows; which rows are
  * recomputed only the device knows; a bad row counts once. */
 #include <math.h>
@@ -59,7 +59,7 @@ static flp_status launch_target(const flp_call *call, flp_row_range rows) {
   return flp_launch_over(call, FLP_ENTRY_tail_target, &p, rows.end - rows.begin, 32);
 }
 
-/* A shard may lack the target: then nothing bounds its rows from below but a policy near this one, or its own scores. */
+/* A shard may lack the target: then nothing bounds its rows from below but a policy near this one, or scores. */
 static flp_status launch_floor(const flp_call *call, flp_row_range rows, const flp_emit_sink *lists) {
   const flp_args *a = call->args;
   int is_shard = a->vocab_offset || a->vocab_valid != a->vocab_total;
@@ -185,8 +185,7 @@ flp_status flp_tail_dense(const flp_call *call, flp_args *args, flp_call *dense)
 
 flp_status flp_launch_tail_sums(const flp_call *call) {
   uint32_t grads = call->plan->spec.grads;
-  if (grads & FLP_GRAD_HIDDEN)
-    FLP_TRY(flp_launch_listed_hidden(call, flp_call_region(call, FLP_REGION_tail_offsets)));
+  if (grads & FLP_GRAD_HIDDEN) FLP_TRY(flp_launch_listed_hidden(call, flp_call_region(call, FLP_REGION_tail_offsets)));
   if (!(grads & (FLP_GRAD_WEIGHT | FLP_GRAD_BIAS))) return FLP_OK;
   return flp_launch_listed_head(call, flp_planner_tail_entries(call->args->n),
                                 flp_call_region(call, FLP_REGION_tail_total), 1);

@@ -1,5 +1,5 @@
-/* orders.c: entries of lists brought into the order of columns (abi.h, module listed_weight): digits, grids and arrays, of
- * listed columns and of tail mode. */
+/* orders.c: entries of lists brought into the order of columns (abi.h, module listed_weight): digits, grids and arrays,
+ * of listed columns and of tail mode. */
 #include "runtime/base/util.h"
 #include "runtime/planner/internal.h"
 

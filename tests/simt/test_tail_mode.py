@@ -16,7 +16,7 @@ def case_of(folder, capability, **case):  # noqa: F811
 
 
 def bounded(found, tail):
-    """What was left out, measured, is at most what the report says and that within the bound; as errors of gradients."""
+    """What was left out, measured, is at most what the report says, that within the bound; and errors of gradients."""
     left, total, dense, columns = found["report"]
     assert found["left"] <= left * (1 + 1e-3), found
     assert left <= tail * total * (1 + 1e-6), found

@@ -159,8 +159,9 @@ Test(tail, a_plan_says_what_it_keeps) {
   cr_assert_eq(flp_plan_saved(plan, 100, saved, &saved), FLP_OK);
   cr_expect_eq(saved, 0, "no room for the workspace");
   cr_assert_eq(flp_plan_describe(plan, text, sizeof text), FLP_OK);
-  cr_expect_not_null(strstr(text, "kernels rows, forward, dz, grad_hidden, grad_weight, listed, listed_weight, "
-                                  "forward_emit, emitted, tail for sm_80"),
+  cr_expect_not_null(strstr(text,
+                            "kernels rows, forward, dz, grad_hidden, grad_weight, listed, listed_weight, "
+                            "forward_emit, emitted, tail for sm_80"),
                      "%s", text);
   cr_expect_null(strstr(text, "keeps nothing"));
   flp_plan_get_id(plan, first);

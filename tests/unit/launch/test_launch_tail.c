@@ -103,9 +103,7 @@ Test(launch_tail, forward_lists_what_is_above_a_floor_from_the_target) {
 
 /* Lists have room for no more than kernels sort, and for no more columns than there are. */
 Test(launch_tail, lists_have_room_for_so_many_columns) {
-  static const struct {
-    int64_t vocab, columns;
-  } cases[] = {{6, 32}, {961, 992}, {151936, 1024}};
+  static const struct { int64_t vocab, columns; } cases[] = {{6, 32}, {961, 992}, {151936, 1024}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     flp_spec wanted = tail_spec(3);
     wanted.vocab = cases[i].vocab;
@@ -166,9 +164,10 @@ Test(launch_tail, forward_in_chunks) {
   flp_args a = tail_args(FLP_PASS_FORWARD);
   a.workspace_bytes = least.smallest_bytes;
   stage_execute(&s, plan, &a);
-  stage_expect_sequence(&s, "prepare tail_target emit_floor forward_emit combine combine emit_sort "
-                            "tail_target emit_floor forward_emit combine combine emit_sort "
-                            "tail_target emit_floor forward_emit combine combine emit_sort");
+  stage_expect_sequence(&s,
+                        "prepare tail_target emit_floor forward_emit combine combine emit_sort "
+                        "tail_target emit_floor forward_emit combine combine emit_sort "
+                        "tail_target emit_floor forward_emit combine combine emit_sort");
   flp_emit_sort_params first = PARAMS(emit_sort), last = PARAMS_OF(emit_sort, 2);
   cr_expect_eq(first.emit_column, last.emit_column);
   cr_expect_eq(first.row_end, 128);
@@ -293,8 +292,9 @@ Test(launch_tail, chunks_are_those_of_the_rows_that_are_recomputed) {
   a.saved_bytes = flp_planner_saved_bytes(&spec, FLP_MODE_TAIL, N);
   a.workspace_bytes = layout.bytes;
   stage_execute(&s, plan, &a);
-  stage_expect_sequence(&s, CHOOSE " prepare record dz grad_hidden grad_weight dz grad_hidden grad_weight "
-                                   "dz grad_hidden grad_weight fill list_hidden" HEAD);
+  stage_expect_sequence(&s, CHOOSE
+                        " prepare record dz grad_hidden grad_weight dz grad_hidden grad_weight "
+                        "dz grad_hidden grad_weight fill list_hidden" HEAD);
 }
 
 /* ---- where nothing is left out ---- */
@@ -376,8 +376,9 @@ Test(launch_tail, a_step_is_three_passes) {
   a.workspace_bytes = layout.bytes;
   s.reset();
   cr_assert_eq(flp_step(plan, &a), FLP_OK, "%s", flp_error_detail());
-  stage_expect_sequence(&s, "prepare tail_target emit_floor forward_emit combine combine emit_sort loss_rows loss_rows "
-                            CHOOSE " prepare record dz grad_hidden grad_weight fill list_hidden" HEAD);
+  stage_expect_sequence(
+      &s, "prepare tail_target emit_floor forward_emit combine combine emit_sort loss_rows loss_rows " CHOOSE
+          " prepare record dz grad_hidden grad_weight fill list_hidden" HEAD);
   cr_expect_eq(s.launch_count(), (size_t)layout.launches);
   stage_expect_capturable(&s);
   flp_scheme scheme;

@@ -78,9 +78,9 @@ Test(planner_tail, entries_stay_numbers_of_31_bits) {
 
 /* The arrays of lists and of the chosen rows, then a whole recompute layout. */
 static void expect_backward(const flp_planner *p, int64_t n, const flp_scheme *s) {
-  static const flp_region own[] = {FLP_REGION_record,      FLP_REGION_tail_left,  FLP_REGION_tail_sum,
+  static const flp_region own[] = {FLP_REGION_record,      FLP_REGION_tail_left,    FLP_REGION_tail_sum,
                                    FLP_REGION_tail_total,  FLP_REGION_tail_offsets, FLP_REGION_tail_logprob,
-                                   FLP_REGION_list_length, FLP_REGION_list_column, FLP_REGION_list_row,
+                                   FLP_REGION_list_length, FLP_REGION_list_column,  FLP_REGION_list_row,
                                    FLP_REGION_list_dz};
   flp_scheme dense;
   cr_expect_eq(s->mode, FLP_MODE_TAIL);
