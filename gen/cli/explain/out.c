@@ -39,7 +39,7 @@ static json_t *layouts_json(const explanation *in, int assumed, int64_t n) {
   return list;
 }
 
-/* Save, direction and stream modes, where the spec asks for them: what they keep, and why they are taken or not. */
+/* Save, direction, tail and stream modes, where the spec asks for them: what they keep, and why they are taken or not. */
 static json_t *modes_json(const explanation *in, int assumed, int64_t n) {
   json_t *list = json_array();
   char reason[EXPLAIN_REASON_BYTES];
