@@ -33,7 +33,7 @@
       R(stats) R(logprob) R(entropy) R(grad_logprob) R(grad_entropy) /* step, by row */                \
       R(list_state) R(list_column) R(list_length) R(list_target) R(list_score) /* listed columns */    \
       R(list_row) R(list_dz) R(list_order) R(list_other) R(list_digit) R(list_start) /* backward */ \
-      R(tail_left) R(tail_sum) R(tail_offsets) R(tail_total) R(tail_logprob) R(tail_entropy) /* tail mode */ \
+      R(tail_left) R(tail_sum) R(tail_missed) R(tail_mean) R(tail_offsets) R(tail_total) R(tail_logprob) R(tail_entropy) /* tail mode */ \
       R(tail_saved) /* of a step: what forward lists */
 
 /* The arrays as numbers, FLP_REGION_index and so on. */
@@ -75,7 +75,9 @@ typedef enum flp_region {
   C(EMIT_BINS, 8)          /* of the columns that forward_emit lists of a row */                      \
   C(EMIT_BIN_WIDTH, 3)     /* log2 units */                                                           \
   C(EMIT_MOST, 1024)       /* columns of a row's list */                                              \
-  C(LIST_ELSEWHERE, -2)    /* list_length of a row whose gradients other kernels make */
+  C(LIST_ELSEWHERE, -2)    /* list_length of a row whose gradients other kernels make */              \
+  C(TAIL_SAMPLES, 1024)    /* tail_mean: rows of weight */                                            \
+  C(TAIL_VECTORS, 32)      /* tail_mean: vectors of a CTA, of 16 bytes or of one element as key.alignment allows */
 #define FLP_ABI_CONSTANT(name, value) FLP_##name = (value),
 enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
 #undef FLP_ABI_CONSTANT
@@ -416,6 +418,13 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(i32, depth) P(i32, row_begin) P(i32, row_end)                          \
   P(region, zy)
 
+/* module tail: entry tail_mean, one CTA 32 vectors of D: tail_mean = the mean of every so many rows of weight, of
+ * FLP_TAIL_SAMPLES, or of all where there are fewer. */
+#define FLP_TAIL_MEAN_PARAMS(P)                                            \
+  P(ptr, weight) P(i64, weight_stride)                                     \
+  P(i32, vocab_valid) P(i32, depth)                                        \
+  P(region, tail_mean) /* (D) f32 out */
+
 /* What tail_rows and tail_entries read of a row, and of its list, sorted (emit_sort). With softcap dz is times
  * 1 - (t/scale)². */
 #define FLP_TAIL_LIST_PARAMS(P)                                            \
@@ -433,19 +442,21 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
  * tail_left: an upper bound of Σ|dz| over the columns of this shard that the list does not keep, with allowances for
  * the roundings of forward's sums (templates/common/tail.lua); +inf where the list does not serve: more columns than
  * emit_capacity, a floor that is not 1 to 64 below lse, a softcap with a row_scale below 1 or a kept score so near the
- * cap that t/scale does not give its slope, or NaN. tail_sum: Σ|dz|, from below: of those that it keeps, or of what is known without a list; 0 where that is not
- * finite. list_length: how many it keeps, the target among them where this shard has it; 0 where it does not serve. A
- * row without upstream gradient keeps nothing and lacks nothing, unless its stats hold NaN. */
+ * cap that t/scale does not give its slope, or NaN. tail_sum: Σ|dz|, from below: of those that it keeps, or of what is
+ * known without a list; 0 where that is not finite. tail_missed: Σ dz of what it does not keep; 0 with softcap. list_length: how many it keeps, the target among them where this shard has it; 0 where it does not
+ * serve. A row without upstream gradient keeps nothing and lacks nothing, unless its stats hold NaN. */
 #define FLP_TAIL_ROWS_PARAMS(P)                                            \
   FLP_TAIL_LIST_PARAMS(P)                                                  \
   P(ptr, partial) /* (n,4) f32 by row, of this shard */                    \
   P(region, tail_left)   /* (n) f32 out by active row */                   \
   P(region, tail_sum)    /* (n) f32 out by active row */                   \
+  P(region, tail_missed) /* (n) f32 out by active row */                   \
   P(region, list_length) /* (n) i32 out by active row */
 
 /* module tail: entry tail_choose, one CTA: rows become dense in falling order of tail_left, those with equal upper 12
- * bits together and never those of 0, until the others' sum is at most tail·Σ tail_sum; then those with the longest
- * lists, until the others have at most list_capacity entries. list_length, at most FLP_EMIT_MOST + 1, becomes
+ * bits together and never those of 0, until the others' sum is at most tail·Σ tail_sum, and the root of their squares'
+ * sum at most tail times that of tail_sum; then those with the longest lists, until the others have at most
+ * list_capacity entries. list_length, at most FLP_EMIT_MOST + 1, becomes
  * FLP_LIST_ELSEWHERE in dense rows. Sums are in a fixed order. report: Σ tail_left of rows that are not dense, Σ
  * tail_sum, dense rows, entries. */
 #define FLP_TAIL_CHOOSE_PARAMS(P)                                          \
@@ -626,7 +637,7 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
 
 /* module listed: entry list_hidden, one CTA an active row: grad_hidden[index[a]] = Σ list_dz[e]·weight[list_column[e]],
  * NaN where the row's stats hold NaN. add: to what stands in out. A row of list_length FLP_LIST_ELSEWHERE is left
- * alone. */
+ * alone. In tail mode plus tail_missed[a]·tail_mean. */
 #define FLP_LIST_HIDDEN_PARAMS(P)                                          \
   P(ptr, offsets) P(ptr, stats)                                            \
   P(region, index) P(region, count)                                        \
@@ -634,6 +645,7 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(ptr, weight) P(i64, weight_stride) P(i32, depth)                       \
   P(ptr, out) P(i64, out_stride)                                           \
   P(i32, out_is_f32) /* 1: out is f32, 0: operand dtype */                 \
+  P(region_or_null, tail_missed) P(region_or_null, tail_mean)              \
   P(i32, add)
 
 /* module listed_weight: entries by column, in a stable order: a radix sort by FLP_LIST_DIGIT_BITS bits of list_column
@@ -710,7 +722,7 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   E(list_weight, FLP_LIST_WEIGHT_PARAMS) E(list_weight_wide, FLP_LIST_WEIGHT_WIDE_PARAMS) \
   E(forward_emit, FLP_FORWARD_EMIT_PARAMS) E(forward_emit_map, FLP_FORWARD_EMIT_MAP_PARAMS)    \
   E(emit_floor, FLP_EMIT_FLOOR_PARAMS) E(emit_sort, FLP_EMIT_SORT_PARAMS)                      \
-  E(tail_target, FLP_TAIL_TARGET_PARAMS) E(tail_rows, FLP_TAIL_ROWS_PARAMS)                    \
+  E(tail_target, FLP_TAIL_TARGET_PARAMS) E(tail_mean, FLP_TAIL_MEAN_PARAMS) E(tail_rows, FLP_TAIL_ROWS_PARAMS)                    \
   E(tail_choose, FLP_TAIL_CHOOSE_PARAMS) E(tail_entries, FLP_TAIL_ENTRIES_PARAMS)
 
 typedef uint64_t flp_abi_ptr;

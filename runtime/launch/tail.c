@@ -4,7 +4,7 @@
  * Forward, by chunk of rows: tail_target, emit_floor, forward_emit in the place of forward; behind the caller's outputs
  * combine for the partial that backward reads, and emit_sort. Backward: record, tail_rows, tail_choose, tail_entries;
  * then a whole backward pass in recompute mode, for which only rows that lists do not serve have an upstream gradient,
- * writes every gradient (backward.c); then the lists' rows of grad_hidden are written, and what lists add to
+ * writes every gradient (backward.c); then tail_mean, the lists' rows of grad_hidden are written, and what lists add to
  * grad_weight and grad_bias is added.
  * Invariants: what is kept is the caller's (args.saved) or the step's, by forward's active rows; which rows are
  * recomputed only the device knows; a bad row counts once. */
@@ -183,9 +183,28 @@ flp_status flp_tail_dense(const flp_call *call, flp_args *args, flp_call *dense)
   return flp_call_pick(dense, FLP_PASS_DENSE);
 }
 
+/* What rows of the weight have in common, for list_hidden. */
+static flp_status launch_mean(const flp_call *call) {
+  const flp_args *a = call->args;
+  const flp_spec *spec = &call->plan->spec;
+  flp_tail_mean_given p = {
+      .weight = flp_call_pointer(a->weight),
+      .weight_stride = a->weight_stride,
+      .vocab_valid = (int32_t)a->vocab_valid,
+      .depth = (int32_t)spec->hidden,
+  };
+  int64_t vector = spec->alignment >= 16 ? 16 / (int64_t)flp_dtype_bytes(spec->dtype) : 1;
+  return flp_launch(call, FLP_ENTRY_tail_mean, &p, flp_ceil_div(spec->hidden, vector * FLP_TAIL_VECTORS));
+}
+
+static flp_status launch_hidden(const flp_call *call) {
+  FLP_TRY(launch_mean(call));
+  return flp_launch_listed_hidden(call, flp_call_region(call, FLP_REGION_tail_offsets));
+}
+
 flp_status flp_launch_tail_sums(const flp_call *call) {
   uint32_t grads = call->plan->spec.grads;
-  if (grads & FLP_GRAD_HIDDEN) FLP_TRY(flp_launch_listed_hidden(call, flp_call_region(call, FLP_REGION_tail_offsets)));
+  if (grads & FLP_GRAD_HIDDEN) FLP_TRY(launch_hidden(call));
   if (!(grads & (FLP_GRAD_WEIGHT | FLP_GRAD_BIAS))) return FLP_OK;
   return flp_launch_listed_head(call, flp_planner_tail_entries(call->args->n),
                                 flp_call_region(call, FLP_REGION_tail_total), 1);

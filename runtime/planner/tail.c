@@ -65,6 +65,8 @@ static void build_own(const flp_planner *p, int64_t n, flp_scheme *s) {
   planner_put_region(s, FLP_REGION_bound, n, 4);
   planner_put_region(s, FLP_REGION_tail_left, n, 4);
   planner_put_region(s, FLP_REGION_tail_sum, n, 4);
+  planner_put_region(s, FLP_REGION_tail_missed, n, 4);
+  if (planner_wants(p->spec.grads, FLP_GRAD_HIDDEN)) planner_put_region(s, FLP_REGION_tail_mean, p->spec.hidden, 4);
   planner_put_region(s, FLP_REGION_tail_offsets, n, 8);
   planner_put_region(s, FLP_REGION_tail_total, 1, 4);
   planner_put_region(s, FLP_REGION_tail_logprob, n, 4);
@@ -72,7 +74,8 @@ static void build_own(const flp_planner *p, int64_t n, flp_scheme *s) {
   planner_put_region(s, FLP_REGION_list_length, n, 4);
   planner_put_region(s, FLP_REGION_list_column, entries, 4);
   planner_put_region(s, FLP_REGION_list_dz, entries, 4);
-  s->launches = 5 + planner_wants(p->spec.grads, FLP_GRAD_HIDDEN); /* prepare, record, three of tail; list_hidden */
+  /* prepare, record, three of tail; tail_mean, list_hidden */
+  s->launches = 5 + 2 * planner_wants(p->spec.grads, FLP_GRAD_HIDDEN);
   if (flp_planner_orders_lists(&p->spec, entries))
     planner_put_orders(p, s, entries);
   else

@@ -8,7 +8,7 @@
 -- so does what is listed. Places of a bin are in the order in which threads came; once sorted, bits follow from the row.
 
 local LOG2E = 1.4426950408889634
-local THREADS, SORT_THREADS = 256, 128
+local THREADS, SORT_THREADS = 256, 32                -- most lists are short
 local LAST = 0x7fffffff                              -- stands behind every column
 
 return function(k, spec)

@@ -253,6 +253,11 @@ return function(k, spec)
                  dz = k.offset(p.list_dz, first)}
     k.loop(k.tid(), p.depth // EACH, HIDDEN_THREADS, nil, function(vector)
       local sums = sum_entries(p, row, k.offset(p.weight, i64(vector) * (EACH * bytes)))
+      sums = k.branch(k.is_null(p.tail_missed), function() return sums end, function()
+        local missed, all = k.load(k.f32, p.tail_missed, a), {}
+        for d = 1, EACH do all[d] = k.fma(missed, k.load(k.f32, p.tail_mean, vector * EACH + (d - 1)), sums[d]) end
+        return all
+      end)
       for d = 1, EACH do sums[d] = k.select(lost, nan, sums[d]) end
       local function store(type, type_bytes) store_sums(p, row, vector, sums, type, type_bytes) end
       if bytes == 4 then return store(k.f32, 4) end

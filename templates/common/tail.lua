@@ -2,6 +2,7 @@
 -- each entry.
 --
 --   tail_target    zy = h·w_y + b, a bound of the row's LSE before its first tile
+--   tail_mean      the mean of some rows of the weight
 --   tail_rows      of each row: what its list lacks, from above; Σ|dz|, from below; how many columns it keeps
 --   tail_choose    rows that lack too much, or have no room, become dense; where the others' entries start
 --   tail_entries   columns and dz of what the others keep
@@ -13,17 +14,23 @@
 -- and both sums are forward's sums of the shard less those of what is kept. Forward's are rounded: what a tail weighs
 -- beside a column that has nearly all the mass stands in their last bits. The allowances below are what roundings can
 -- make of them.
+--
+-- What is left out of a row has one sign, and rows of a weight have much in common, which dh has none of, as dz sums to 0:
+-- so dh gets Σ dz of what is left out times the mean of some rows of the weight (tail_mean, list_hidden).
 
 local THREADS = 256
 local WARPS = THREADS // 32
 local CHOOSE_THREADS, CHOOSE_EACH = 1024, 4         -- tail_choose: rows of a thread at a time
 local CHOOSE_WARPS = CHOOSE_THREADS // 32
+local MEAN_WARPS = 16                               -- tail_mean
 local LOG2E = 1.4426950408889634
 
 -- Forward's sums, relative to themselves. Each addition may lose half an ulp, 2^-24, and where columns are alike all
 -- lose the same way: a thread adds 192 columns of a leaf, then come its quad and the groups, 86 of 262144 columns; what
 -- exp2 rounds is the rest.
 local SUMMED = 320 * 0x1p-24
+-- What they lose as a rule: of a sum that is left out no more than that is known.
+local LOST = 0x1p-21
 -- u of a listed column, absolute: t - floor, floor - m and their sum are below 64 in magnitude where it matters, and
 -- each is rounded to half of 2^-18.
 local LISTED = 0x1p-17
@@ -77,6 +84,34 @@ return function(k, spec)
     k.when(k.eq(k.lane(), 0), function()
       local bias = k.branch(k.is_null(p.bias), zero, function() return f32(k.load(element, p.bias, target)) end)
       k.store(p.zy, a, sum + bias)
+    end)
+  end
+
+  ------------------------------------------------------------------------------------------------ tail_mean
+  -- Warps take every MEAN_WARPS-th of the rows that are sampled; their sums are added in order.
+  local function tail_mean(p)
+    local column = (k.ctaid() * 32 + k.lane()) * EACH
+    local inside = k.lt(column, p.depth)
+    local samples = k.min(p.vocab_valid, k.abi.TAIL_SAMPLES)
+    local sums = {}
+    for d = 1, EACH do sums[d] = zero() end
+    sums = k.loop(k.warp(), samples, MEAN_WARPS, sums, function(i, sums)
+      local row = i64(i) * i64(p.vocab_valid) // i64(samples)
+      local from = k.offset(p.weight, (row * p.weight_stride + i64(k.select(inside, column, 0))) * bytes)
+      local w, out = k.load_vector(element, EACH, from, 0, {const = true}), {}
+      for d = 1, EACH do out[d] = sums[d] + k.convert(k.f32, w[d]) end
+      return out
+    end)
+    local function slot(warp, d) return k.shared() + ((warp * EACH + (d - 1)) * 32 + k.lane()) * 4 end
+    for d = 1, EACH do k.shared_store(slot(k.warp(), d), sums[d]) end
+    k.barrier()
+    k.when(k.eq(k.warp(), 0) & inside, function()
+      for d = 1, EACH do
+        local sum = k.loop(k.const(k.i32, 0), MEAN_WARPS, 1, zero(), function(warp, sum)
+          return sum + k.shared_load(k.f32, slot(warp, d))
+        end)
+        k.store(p.tail_mean, column + (d - 1), sum / f32(samples))
+      end
     end)
   end
 
@@ -188,6 +223,10 @@ return function(k, spec)
     local error = k.fma(B, others.q_error, A * others.s_error) + kept_error
     local left_s, left_q = k.max_nan(others.s - kept.s, 0.0), k.max_nan(kept.q - others.q, 0.0)
     local left = k.fma(B, left_q, A * left_s) + error
+    -- Σ dz of what is left out; a softcap's slopes are not known
+    local left_out_s = k.max_nan(k.fma(others.s_error, -LOST / SUMMED, left_s), 0.0)
+    local left_out_q = k.max_nan(k.fma(others.q_error, -LOST / SUMMED, left_q), 0.0)
+    local left_out = k.select(k.ne(p.capped, 0), 0.0, k.fma(-row.B, left_out_q, row.A * left_out_s))
 
     -- Σ|dz| is at least |Σ dz|, which needs no list; a softcap's slopes do.
     local all = k.abs(k.fma(row.B, others.q, row.A * others.s)) - error
@@ -203,6 +242,7 @@ return function(k, spec)
     k.when(k.eq(k.lane(), 0), function()
       k.store(p.tail_left, row.a, k.select(is_lost, infinity, left))
       k.store(p.tail_sum, row.a, k.select(k.lt(sum, infinity) & ~is_lost & ~is_silent, sum, 0.0))
+      k.store(p.tail_missed, row.a, k.select(keeps, left_out, 0.0))
       k.store(p.list_length, row.a, k.select(keeps, kept.kept + k.zext(k.i32, k.ge(row.target, 0)), 0))
     end)
   end
@@ -260,15 +300,18 @@ return function(k, spec)
     return v
   end
 
+  -- The sum of the numbers of these rows, and of their squares.
   local function sum_where(count, ptr, is_in)
-    return over_cta(each_rows(count, zero(), function(rows, sum)
-      local values = {}
+    local sums = each_rows(count, {sum = zero(), squares = zero()}, function(rows, sums)
+      local values, sum, squares = {}, sums.sum, sums.squares
       for j, row in ipairs(rows) do values[j] = k.load(k.f32, ptr, row.a) end
       for j, row in ipairs(rows) do
-        sum = sum + k.select(is_in and row.exists & is_in(values[j]) or row.exists, values[j], 0.0)
+        local value = k.select(is_in and row.exists & is_in(values[j]) or row.exists, values[j], 0.0)
+        sum, squares = sum + value, k.fma(value, value, squares)
       end
-      return sum
-    end))
+      return {sum = sum, squares = squares}
+    end)
+    return {sum = over_cta(sums.sum), squares = over_cta(sums.squares)}
   end
 
   -- The largest of [low, high) for which holds(it); it holds for low, and for all below one that it holds for.
@@ -284,12 +327,13 @@ return function(k, spec)
   local function key_of(left) return k.lshr(k.bitcast(k.i32, left), 20) end -- upper 12 bits; of -inf none
   local INFINITE = 0x7f8                            -- of +inf
 
-  -- The key of the rows that are dense, from below: 1 for numbers that are no larger than 0.
+  -- The key of the rows that are dense, from below: 1 for numbers that are no larger than 0. The bound holds for sums, and
+  -- for sums of squares, too: else a few rows might have all that may be left out, and lose most of their own gradient.
   local function choose_key(p, count, total)
-    local allowed = total * p.tail
+    local allowed, squares = total.sum * p.tail, total.squares * p.tail * p.tail
     return search(1, k.const(k.i32, INFINITE + 1), function(key)
-      local sum = sum_where(count, p.tail_left, function(left) return k.lt(key_of(left), key) end)
-      return k.le(sum, allowed)
+      local left = sum_where(count, p.tail_left, function(left) return k.lt(key_of(left), key) end)
+      return k.le(left.sum, allowed) & k.le(left.squares, squares)
     end)
   end
 
@@ -360,7 +404,7 @@ return function(k, spec)
     k.when(k.eq(k.tid(), 0), function()
       k.store(p.tail_total, 0, done.entries)
       k.when(~k.is_null(p.report), function()
-        for i, number in ipairs {left, total, f32(dense), f32(done.entries)} do k.store(p.report, i - 1, number) end
+        for i, number in ipairs {left, total.sum, f32(dense), f32(done.entries)} do k.store(p.report, i - 1, number) end
       end)
     end)
   end
@@ -369,6 +413,7 @@ return function(k, spec)
     k.kernel {entry = name, threads = threads, shared_bytes = shared_bytes, body = body}
   end
   entry("tail_target", THREADS, 0, tail_target)
+  entry("tail_mean", MEAN_WARPS * 32, MEAN_WARPS * 32 * EACH * 4, tail_mean)
   entry("tail_rows", THREADS, 0, tail_rows)
   entry("tail_choose", CHOOSE_THREADS, CHOOSE_WARPS * 4, tail_choose)
   entry("tail_entries", THREADS, 0, tail_entries)

@@ -21,6 +21,20 @@ def tail(folder):  # noqa: F811
 
 # ---- the target's score ----
 
+@pytest.mark.parametrize("vocab,depth", [(3000, 264), (1024, 8), (5, 72)])
+@pytest.mark.parametrize("dtype,alignment", [("bf16", 16), ("fp16", 2), ("fp32", 16)])
+def test_mean(folder, dtype, alignment, vocab, depth):  # noqa: F811
+    """Of 1024 rows of the weight, or of all."""
+    random, stride = numpy.random.default_rng(3), depth + 8
+    weight = f32(random.integers(-8, 9, (vocab, stride)))
+    rows = numpy.arange(min(vocab, 1024), dtype=numpy.int64) * vocab // min(vocab, 1024)
+    bits = stored(dtype, weight)
+    mean, each = f32([UNTOUCHED] * (depth + 1)), 16 // bits.itemsize if alignment == 16 else 1
+    made = kernels(folder, kind="tail", dtype=dtype, alignment=alignment)[0]["tail_mean"]
+    made.named(-(-depth // (32 * each)), weight=bits, weight_stride=stride, vocab_valid=vocab, depth=depth, tail_mean=mean)
+    assert numpy.allclose(mean[:depth], weight[rows, :depth].mean(0), rtol=0, atol=1e-6) and mean[depth] == UNTOUCHED
+
+
 @pytest.mark.parametrize("dtype,alignment", [("bf16", 16), ("fp16", 16), ("fp32", 16), ("bf16", 2), ("fp32", 4)])
 @pytest.mark.parametrize("bias", [0, 1])
 def test_target(folder, dtype, alignment, bias):  # noqa: F811
@@ -113,7 +127,7 @@ class Rows:
         with numpy.errstate(invalid="ignore"):
             self.floor = f32(numpy.maximum(f32(known) + numpy.float32(threshold), LOWEST))
         self.list()
-        self.left, self.kept = f32([UNTOUCHED] * (self.n + 1)), f32([UNTOUCHED] * (self.n + 1))
+        self.left, self.kept, self.missed = (f32([UNTOUCHED] * (self.n + 1)) for _ in range(3))
         self.length = i32([77] * (self.n + 1))
 
     def sum(self):
@@ -155,15 +169,17 @@ class Rows:
             self.column[a, :len(listed)], self.score[a, :len(listed)] = listed, score[a, listed]
 
     def lists(self):
-        return {"floor": self.floor, "emit_count": numpy.repeat(self.found, 8), "emit_column": self.column, "emit_score": self.score,
-                "emit_capacity": self.capacity, "stats": self.stats, "record": self.record, "index": self.index,
+        return {"floor": self.floor, "emit_count": numpy.repeat(self.found, 8), "emit_column": self.column,
+                "emit_score": self.score, "emit_capacity": self.capacity, "stats": self.stats, "record": self.record, "index": self.index,
                 "local_target": self.target, "scale": self.scale, "count": self.count, "capped": self.capped,
                 "log2_threshold": self.threshold}
 
     def rows(self):
         self.made["tail_rows"].named(-(-self.n // WARPS) + 1, partial=self.partial, tail_left=self.left,
-                                     tail_sum=self.kept, list_length=self.length, **self.lists())
-        assert (self.left[self.n], self.kept[self.n], self.length[self.n]) == (UNTOUCHED, UNTOUCHED, 77)
+                                     tail_sum=self.kept, tail_missed=self.missed, list_length=self.length,
+                                     **self.lists())
+        untouched = self.left[self.n], self.kept[self.n], self.missed[self.n], self.length[self.n]
+        assert untouched == (UNTOUCHED, UNTOUCHED, UNTOUCHED, 77)
         return self
 
     def choose(self, bound, room=10**9):
@@ -237,8 +253,10 @@ class Chosen:
         """Everything that abi.h says. Numbers are to be such that sums in any order decide the same."""
         left, total = self.left.astype(float), self.kept.astype(float).sum()
         keys = numpy.ascontiguousarray(self.left).view(numpy.uint32) >> 20
+        squares = (self.kept.astype(float)**2).sum() * float(self.bound)**2
         edges = [key for key in (1, *(numpy.unique(keys) + 1))
-                 if numpy.isfinite(left[keys < key]).all() and left[keys < key].sum() <= self.bound * total]
+                 if numpy.isfinite(left[keys < key]).all() and left[keys < key].sum() <= self.bound * total
+                 and (left[keys < key]**2).sum() <= squares]
         dense = keys >= edges[-1]
         served = self.before[~dense]
         if served.sum() > room:
@@ -310,21 +328,24 @@ def problem(made, seed, vocab=None, kinds=KINDS, capped=None, entropy=None, rows
 
 
 def hold_rows(rows):
-    """tail_left is above, tail_sum below, whatever the row; and how many columns it keeps."""
+    """tail_left is above, tail_sum below, whatever the row; tail_missed is the sum itself; and how many it keeps."""
     served = 0
     for a in range(rows.n):
         dz = numpy.abs(rows.dz(a))
         if rows.g[rows.index[a]] == 0 and rows.e[rows.index[a]] == 0:
-            assert (rows.left[a], rows.kept[a], rows.length[a]) == (0, 0, 0)
+            assert (rows.left[a], rows.kept[a], rows.missed[a], rows.length[a]) == (0, 0, 0, 0)
             continue
         assert 0 <= rows.kept[a] <= dz.sum()
         if rows.left[a] == INFINITY:
-            assert rows.length[a] == 0
+            assert rows.length[a] == 0 and rows.missed[a] == 0
             continue
         columns = rows.expected_columns(a)
         assert rows.length[a] == len(columns)
         left = numpy.delete(dz, columns).sum()
         assert rows.left[a] >= left
+        missed = numpy.delete(rows.dz(a), columns).sum()
+        # what roundings may make of the sums is in tail_left
+        assert rows.missed[a] == 0 if rows.capped else abs(rows.missed[a] - missed) <= rows.left[a] - left
         served += 1
     return served
 

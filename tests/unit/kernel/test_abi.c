@@ -43,7 +43,7 @@ static const struct {
     {"list_scores", "plplpppppppfiipp", sizeof(flp_list_scores_params)},
     {"list_reduce", "pppppppl", sizeof(flp_list_reduce_params)},
     {"list_dz", "pppppppppip", sizeof(flp_list_dz_params)},
-    {"list_hidden", "ppppppppliplii", sizeof(flp_list_hidden_params)},
+    {"list_hidden", "ppppppppliplippi", sizeof(flp_list_hidden_params)},
     {"list_digits", "ppipip", sizeof(flp_list_digits_params)},
     {"list_scan", "pip", sizeof(flp_list_scan_params)},
     {"list_place", "ppipipp", sizeof(flp_list_place_params)},
@@ -55,7 +55,8 @@ static const struct {
     {"emit_floor", "plpppppppfiiifpp", sizeof(flp_emit_floor_params)},
     {"emit_sort", "piippppi", sizeof(flp_emit_sort_params)},
     {"tail_target", "plplppppiiip", sizeof(flp_tail_target_params)},
-    {"tail_rows", "ppppippppppifpppp", sizeof(flp_tail_rows_params)},
+    {"tail_mean", "pliip", sizeof(flp_tail_mean_params)},
+    {"tail_rows", "ppppippppppifppppp", sizeof(flp_tail_rows_params)},
     {"tail_choose", "ppppfipppppppp", sizeof(flp_tail_choose_params)},
     {"tail_entries", "ppppippppppifppppp", sizeof(flp_tail_entries_params)},
 };

@@ -185,13 +185,13 @@ Test(launch_tail, forward_in_chunks) {
 Test(launch_tail, backward_of_every_mask) {
 #define DENSE " prepare record dz"
   static const char *const sequences[] = {
-      [FLP_GRAD_HIDDEN] = CHOOSE DENSE " grad_hidden fill list_hidden",
+      [FLP_GRAD_HIDDEN] = CHOOSE DENSE " grad_hidden fill tail_mean list_hidden",
       [FLP_GRAD_WEIGHT] = CHOOSE DENSE " grad_weight" HEAD,
-      [3] = CHOOSE DENSE " grad_hidden grad_weight fill list_hidden" HEAD,
+      [3] = CHOOSE DENSE " grad_hidden grad_weight fill tail_mean list_hidden" HEAD,
       [FLP_GRAD_BIAS] = CHOOSE DENSE " bias_reduce" HEAD,
-      [5] = CHOOSE DENSE " grad_hidden bias_reduce fill list_hidden" HEAD,
+      [5] = CHOOSE DENSE " grad_hidden bias_reduce fill tail_mean list_hidden" HEAD,
       [6] = CHOOSE DENSE " grad_weight bias_reduce" HEAD,
-      [7] = CHOOSE DENSE " grad_hidden grad_weight bias_reduce fill list_hidden" HEAD};
+      [7] = CHOOSE DENSE " grad_hidden grad_weight bias_reduce fill tail_mean list_hidden" HEAD};
   for (uint32_t grads = 1; grads < 8; grads++) {
     open_plan("", tail_spec(grads), 0, (flp_mode)0);
     flp_args a = tail_args(FLP_PASS_BACKWARD);
@@ -260,7 +260,7 @@ Test(launch_tail, the_rows_that_are_recomputed_have_a_pass_of_their_own_behind) 
   flp_args a = tail_args(FLP_PASS_BACKWARD);
   a.grad_entropy = STAGE_AT(14);
   stage_execute(&s, plan, &a);
-  stage_expect_sequence(&s, CHOOSE " prepare record dz_scale dz grad_hidden grad_weight fill list_hidden" HEAD);
+  stage_expect_sequence(&s, CHOOSE " prepare record dz_scale dz grad_hidden grad_weight fill tail_mean list_hidden" HEAD);
   flp_tail_choose_params choose = PARAMS(tail_choose);
   flp_prepare_params own = PARAMS(prepare), dense = PARAMS_OF(prepare, 1);
   cr_expect_eq(choose.grad_entropy, stage_address(STAGE_AT(14)));
@@ -294,7 +294,7 @@ Test(launch_tail, chunks_are_those_of_the_rows_that_are_recomputed) {
   stage_execute(&s, plan, &a);
   stage_expect_sequence(&s, CHOOSE
                         " prepare record dz grad_hidden grad_weight dz grad_hidden grad_weight "
-                        "dz grad_hidden grad_weight fill list_hidden" HEAD);
+                        "dz grad_hidden grad_weight fill tail_mean list_hidden" HEAD);
 }
 
 /* ---- where nothing is left out ---- */
@@ -378,7 +378,7 @@ Test(launch_tail, a_step_is_three_passes) {
   cr_assert_eq(flp_step(plan, &a), FLP_OK, "%s", flp_error_detail());
   stage_expect_sequence(
       &s, "prepare tail_target emit_floor forward_emit combine combine emit_sort loss_rows loss_rows " CHOOSE
-          " prepare record dz grad_hidden grad_weight fill list_hidden" HEAD);
+          " prepare record dz grad_hidden grad_weight fill tail_mean list_hidden" HEAD);
   cr_expect_eq(s.launch_count(), (size_t)layout.launches);
   stage_expect_capturable(&s);
   flp_scheme scheme;
