@@ -357,12 +357,11 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
  * of a row above a floor: v with t - floor[a] > 0, exact but for the one rounding of a fused multiply-add. They go to one
  * of FLP_EMIT_BINS bins, by how far above they are, FLP_EMIT_BIN_WIDTH a bin and all the rest in the last. A bin has its
  * share of the row's emit_capacity places (templates/common/bins.lua); emit_count has how many came to it, and goes on
- * until that is beyond its places, or those of a bin above it are: emit_from then rises. So the highest bin that overflows depends on nothing
+ * until that is beyond its places, or those of a bin above it are. So the highest bin that overflows depends on nothing
  * but the row, and so does what the bins above it hold, but for its order.
  * floor: at least -FLP_SCORE_LIMIT, or NaN: nothing is listed. part, zy: the bits that forward gives. */
 #define FLP_EMIT_PARAMS(P)                                                 \
   P(ptr, floor)       /* (n) f32 by active row, log2 units */              \
-  P(ptr, emit_from)   /* (n) f32 by active row, the floor before: what is above it is still looked for */ \
   P(ptr, emit_count)  /* (n,FLP_EMIT_BINS) i32 by active row, 0 before */  \
   P(ptr, emit_column) /* (n,emit_capacity) i32 by active row, out */       \
   P(ptr, emit_score)  /* (n,emit_capacity) f32, out: t - floor[a] */       \
@@ -389,7 +388,6 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(i32, row_begin) P(i32, row_end)                                        \
   P(f32, log2_threshold)                                                   \
   P(ptr, floor)      /* (n) f32 by active row, out */                      \
-  P(ptr, emit_from)  /* (n) f32 by active row, out: the floor */           \
   P(ptr, emit_count) /* (n,FLP_EMIT_BINS) i32 by active row, out */
 
 /* module emitted: entry emit_sort, one CTA an active row of [row_begin, row_end): makes one list of the row's bins above

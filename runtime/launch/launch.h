@@ -98,7 +98,7 @@ typedef struct flp_keep_sink {
 
 /* Where forward_emit lists the columns above the floors, by active row from 0 on. */
 typedef struct flp_emit_sink {
-  CUdeviceptr floor, from, count, column, score;
+  CUdeviceptr floor, count, column, score;
   int32_t capacity;
 } flp_emit_sink;
 

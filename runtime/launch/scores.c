@@ -89,7 +89,6 @@ static flp_status launch_mapped(const flp_call *call, flp_row_range rows, flp_co
       flp_ceil_div(rows.end - rows.begin, panel_rows) * flp_ceil_div(columns.end - columns.begin, FLP_LEAF_COLUMNS);
   if (to->emit) {
     p.emit.floor = to->emit->floor;
-    p.emit.emit_from = to->emit->from;
     p.emit.emit_count = to->emit->count;
     p.emit.emit_column = to->emit->column;
     p.emit.emit_score = to->emit->score;
@@ -127,7 +126,6 @@ static flp_status launch_portable(const flp_call *call, flp_row_range rows, flp_
              }};
   if (to->emit) {
     p.emit.floor = to->emit->floor;
-    p.emit.emit_from = to->emit->from;
     p.emit.emit_count = to->emit->count;
     p.emit.emit_column = to->emit->column;
     p.emit.emit_score = to->emit->score;

@@ -31,7 +31,6 @@ static flp_emit_sink lists_of(const flp_call *call) {
   flp_tail_saved at = flp_planner_tail_saved(spec, a->n);
   CUdeviceptr start = flp_call_pointer(a->saved);
   return (flp_emit_sink){.floor = start + at.floor,
-                         .from = start + at.from,
                          .count = start + at.count,
                          .column = start + at.column,
                          .score = start + at.score,
@@ -80,7 +79,6 @@ static flp_status launch_floor(const flp_call *call, flp_row_range rows, const f
       .row_end = (int32_t)rows.end,
       .log2_threshold = log2_below_tail(call, listed_below_tail),
       .floor = lists->floor,
-      .emit_from = lists->from,
       .emit_count = lists->count,
   };
   return flp_launch_over(call, FLP_ENTRY_emit_floor, &p, rows.end - rows.begin, 1);

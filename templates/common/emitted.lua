@@ -49,9 +49,7 @@ return function(k, spec)
     known = k.max_nan(known, k.branch(k.is_null(p.old_lse), lowest,
       function() return k.load(k.f32, p.old_lse, k.load(k.i32, p.index, a)) * LOG2E end))
     known = k.max_nan(known, k.branch(has_target, function() return target_floor(p, a) end, lowest))
-    local floor = k.max_nan(known + p.log2_threshold, S.lowest)
-    k.store(p.floor, a, floor)
-    k.store(p.emit_from, a, floor)
+    k.store(p.floor, a, k.max_nan(known + p.log2_threshold, S.lowest))
     local none = {}
     for i = 1, 4 do none[i] = k.const(k.i32, 0) end
     for part = 0, k.abi.EMIT_BINS // 4 - 1 do

@@ -64,8 +64,7 @@ def emit(case, arch, folder, floor, capacity, chunks=((0, ROWS),), **tune):
     emitting, tile = kernels(folder, kind="forward_emit", arch=arch, **case.head, **tune)
     count, column = numpy.zeros((ROWS, BINS), numpy.int32), numpy.full((ROWS, capacity), UNTOUCHED, numpy.int32)
     score = numpy.full((ROWS, capacity), 7.5, numpy.float32)
-    lists = {"floor": floor, "emit_from": floor.copy(), "emit_count": count, "emit_column": column, "emit_score": score,
-             "emit_capacity": capacity}
+    lists = {"floor": floor, "emit_count": count, "emit_column": column, "emit_score": score, "emit_capacity": capacity}
     found = []
     for begin, end in chunks:
         both = []
