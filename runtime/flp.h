@@ -160,7 +160,8 @@ typedef struct flp_spec {
   int32_t listed;            /* 1: of each row only the columns count that flp_args.list_ids names, as a sampler's kept
                                 set does (FLP_MODE_LISTED); keep and loss stay 0 */
   float tail; /* 0: exact gradients. 2^-20 to 2^-2: what backward and step may leave out (FLP_MODE_TAIL): of all elements
-                 of the scores' gradient dz, Σ|dz left out| <= tail·Σ|dz|, always; needs grads; keep and listed stay 0 */
+                 of the scores' gradient dz, Σ|dz left out| <= tail·Σ|dz|, always, and the same of √Σ over rows of
+                 (Σ|dz| of the row)²; needs grads; keep and listed stay 0 */
   int32_t reserved; /* 0: structs grow in words of 8 bytes */
 } flp_spec;
 
