@@ -14,7 +14,9 @@ from flpgen_tool import flpgen, needs_flpgen
 pytestmark = needs_flpgen
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-BENCH = sorted((report_sample.TREE / "autotune" / "bench").glob("*.json"))
+RECORDS = sorted((report_sample.TREE / "autotune" / "bench").glob("*.json"))
+TAIL = [path for path in RECORDS if path.name.startswith("bench_tail_")]
+BENCH = [path for path in RECORDS if not path.name.startswith(("bench_tail_", "bench_kept_"))]  # beside all products
 HOSTILE = "</title></style><script>alert(1)</script>\"'&\x01<img src=x onerror=alert(1)>\u202e %s %n"
 
 
@@ -505,6 +507,19 @@ def test_peers_of_other_rows_are_another_group(tmp_path):
     assert [group.split(" · ")[-1] for group in groups] == ["grads hidden,weight", "base rows", "policy rows", "text rows"]
     assert sorted(next(names for group, names in groups.items() if group.endswith("text rows"))) == [
         "cce", "flp", "flp, tail · bench_tail_text", "flp, tail · peers_text"]
+
+
+def test_records_of_tail_mode_are_drawn_against_sharpness(tmp_path):
+    """Of each kind of rows; a frozen head and a step in figures of their own."""
+    _, tree = page(tmp_path, *RECORDS)
+    drawn = figures(tree, "sharpness")
+    assert len(drawn) == 3 and len(TAIL) == 6
+    both = next(figure for figure in drawn if {row["rows"] for row in table(figure)} > {"policy"})
+    assert list(dict.fromkeys(row["rows"] for row in table(both))) == ["policy", "text", "base", "random"]
+    for path in TAIL:
+        row = [row for row in json.loads(path.read_text())["rows"] if row["mode"] == "tail"][-1]
+        found = [line for figure in drawn for line in table(figure) if (line["file"], line["mode"]) == (path.name, "tail")]
+        assert [line["products"] for line in found] == [f"{row['ratio']:.3f}"]
 
 
 def test_roofline_has_a_series_for_each_hidden_size_and_the_limits_of_the_card(tmp_path):

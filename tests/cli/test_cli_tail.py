@@ -145,7 +145,6 @@ def test_other_modes_have_no_tail():
     (["gen", "--generic", "--out", "/nonexistent", *TAIL], "--tail: not accepted with --generic"),
     (["bench", *SHAPE, *TAIL, "--mode", "save"], "--mode: 'save' is not accepted beside --tail, whose mode is tail"),
     (["bench", *SHAPE, "--mode", "tail"], "--mode: expected one of auto, recompute-vocab"),
-    (["bench", *SHAPE, *TAIL, "--peers"], "--tail: not accepted with --peers, whose calls have no such choice"),
     (["check", *HEAD, "--mode", "tail"], "--tail: not accepted without --grad"),
     (["check", *SHAPE, *TAIL, "--mode", "S"], "--mode: 'save' is not accepted beside --tail, whose mode is tail"),
     (["check", *SHAPE, "--keep", "--mode", "tail"], "--keep: not accepted beside --mode tail"),
