@@ -41,7 +41,11 @@ static const flp_kind_entry listed_weight_entries[] = {
 static const flp_kind_entry forward_emit_entries[] = {{EITHER(forward_emit), 0, 0}};
 static const flp_kind_entry emitted_entries[] = {{PLAIN(emit_floor), 0, 0}, {PLAIN(emit_sort), 0, 0}};
 static const flp_kind_entry tail_entries[] = {
-    {PLAIN(tail_target), 0, 0}, {PLAIN(tail_mean), FLP_GRAD_HIDDEN, 0}, {PLAIN(tail_rows), 0, 0}, {PLAIN(tail_choose), 0, 0}, {PLAIN(tail_entries), 0, 0}};
+    {PLAIN(tail_target), 0, 0},
+    {PLAIN(tail_mean), FLP_GRAD_HIDDEN, 0},
+    {PLAIN(tail_rows), 0, 0},
+    {PLAIN(tail_choose), 0, 0},
+    {PLAIN(tail_entries), 0, 0}};
 static const flp_kind_entry loss_rows_entries[] = {{PLAIN(loss_rows), 0, 0}};
 
 /* ---- kinds ---- */

@@ -5,13 +5,11 @@ import dataclasses
 import math
 from typing import Optional
 
-from .. import _c
+from .. import _c, _tail
 from . import peers, sharp
 from .cases import DTYPES, ENTROPIES, GRADS, LOSSES, TAIL
 
 PROGRAM = "python -m flp.bench"
-
-TAIL_LEAST, TAIL_MOST = 2.0 ** -20, 2.0 ** -2  # as flp_spec.tail has them
 
 DESCRIPTION = """Times flp.linear_logprob beside the GEMM baselines of the same shapes and beside other libraries.
 
@@ -153,7 +151,7 @@ def tail(text):
     over, is_quotient, under = base.partition("/")
     try:
         value = (float(over) / (float(under) if is_quotient else 1)) ** (float(power) if is_power else 1)
-        if TAIL_LEAST <= value <= TAIL_MOST:
+        if _tail.LEAST <= value <= _tail.MOST:
             return value
     except (ValueError, ArithmeticError, TypeError):  # TypeError: a power of a negative number is complex
         pass
