@@ -131,6 +131,8 @@ typedef enum flp_op {
 } flp_op;
 
 /* Bits of flp_spec.grads. */
+enum { FLP_TARGETS_MAX = 512, FLP_TOPK_MAX = 128 };
+
 enum { FLP_GRAD_HIDDEN = 1, FLP_GRAD_WEIGHT = 2, FLP_GRAD_BIAS = 4 };
 
 /* The specialisation. Everything here may be folded into a kernel; values of one call are in flp_args. */
@@ -162,7 +164,11 @@ typedef struct flp_spec {
   float tail; /* 0: exact gradients. 2^-20 to 2^-2: what backward and step may leave out (FLP_MODE_TAIL): of all elements
                  of the scores' gradient dz, Σ|dz left out| <= tail·Σ|dz|, always, and the same of √Σ over rows of
                  (Σ|dz| of the row)²; needs grads; keep and listed stay 0 */
-  int32_t reserved; /* 0: structs grow in words of 8 bytes */
+  int32_t targets; /* K, ids that each row is asked for: 0, which is 1, to FLP_TARGETS_MAX. Above 1, args.target, logprob
+                      and grad_logprob are (N,K); keep, listed, tail, topk and rank stay 0 */
+  int32_t topk;    /* forward gives the best columns of each row, so many: 0 to FLP_TOPK_MAX, at most the whole
+                      vocabulary; listed stays 0 */
+  int32_t rank;    /* 1: forward gives the rank of the target; listed stays 0; not for a vocab shard */
 } flp_spec;
 
 #define FLP_SPEC_INIT                                                                              \
@@ -341,7 +347,7 @@ typedef struct flp_args {
   const void *weight; /* (V,D) dtype */
   int64_t weight_stride;
   const void *bias;              /* (V) dtype, iff spec.has_bias */
-  const void *target;            /* (N) target_dtype; global vocabulary ids */
+  const void *target;            /* (N), or (N,K) with spec.targets, target_dtype; global vocabulary ids */
   const float *temperature_rows; /* (N), iff spec.per_row_temperature; each as temperature is */
   float temperature;             /* T > 0, a normal number, as c/T or a/T is */
   float scale;                   /* a: 0, or a normal number, as a/c is with softcap */
@@ -356,7 +362,7 @@ typedef struct flp_args {
                            shard needs it */
 
   /* forward and combine: outputs; each may be NULL */
-  float *logprob; /* (N) nats, <= 0 */
+  float *logprob; /* (N), or (N,K), nats, <= 0; 0 for a target that is ignore_index */
   float *entropy; /* (N) nats */
   float *stats;   /* (N,4) for backward, 16-byte aligned: row maximum (log2 units), log2 of the sum, logprob, entropy */
   /* forward: out (N,4) of one shard, 16-byte aligned; a shard of a larger vocabulary gives nothing else. combine: in
@@ -366,7 +372,7 @@ typedef struct flp_args {
   int64_t shard_count;
 
   /* backward: upstream gradients (N), either may be NULL; outputs as spec.grads asks */
-  const float *grad_logprob;
+  const float *grad_logprob; /* or (N,K) */
   const float *grad_entropy;
   void *grad_hidden; /* (N,D) grad_hidden_dtype; inactive rows are zeroed */
   int64_t grad_hidden_stride;
@@ -405,6 +411,17 @@ typedef struct flp_args {
   /* backward and step of spec.tail: (4) out or NULL: Σ|dz| that was left out, from above; Σ|dz| in all, from below; rows
      that were recomputed; columns that the others read. Zeros where the pass left nothing out because it is exact */
   float *tail_report;
+
+  /* spec.targets above 1. Of a vocab shard's forward out (N,K), of combine in (shard_count,N,K): the raw score of each
+     target, −inf where it is on another shard */
+  float *partial_targets;
+  const float *teacher_logprob; /* step: (N,K) nats, of the same ids; what a loss over targets reads */
+
+  /* spec.topk and spec.rank, forward: outputs; each may be NULL. Rows that are not computed get −1, 0, 0 and −1 */
+  void *top_ids;      /* (N,topk) target_dtype, global ids; falling scores, of equal ones any, always the same */
+  float *top_logprob; /* (N,topk) nats; of a shard of a larger vocabulary t in nats, not normalised */
+  float *top_rest;    /* (N) the mass of all other columns, 0 to 1; not of such a shard */
+  int32_t *rank;      /* (N) how many columns have a score above the target's */
 } flp_args;
 
 #define FLP_ARGS_INIT                                                                               \

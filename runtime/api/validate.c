@@ -117,8 +117,43 @@ static flp_status check_listed(const flp_spec *spec) {
   return FLP_OK;
 }
 
+/* What a field that is set goes without. */
+typedef struct excluded {
+  const char *name;
+  int set;
+} excluded;
+
+static flp_status check_without(const char *name, int64_t value, const excluded *others, int count) {
+  for (int i = 0; i < count; i++)
+    if (others[i].set)
+      return flp_fail(FLP_ERROR_ARGUMENT, "spec.%s is %" PRId64 ", but spec.%s is set (accepted: 0)", name, value,
+                      others[i].name);
+  return FLP_OK;
+}
+
+static flp_status check_targets(const flp_spec *spec) {
+  FLP_TRY(check_range("spec.targets", spec->targets, 0, FLP_TARGETS_MAX));
+  if (spec->targets <= 1) return FLP_OK;
+  const excluded others[] = {{"keep", spec->keep},
+                             {"listed", spec->listed},
+                             {"tail", spec->tail != 0},
+                             {"topk", spec->topk},
+                             {"rank", spec->rank}};
+  return check_without("targets", spec->targets, others, sizeof others / sizeof *others);
+}
+
+/* With tail: its forward pass lists by other floors. */
+static flp_status check_top(const flp_spec *spec) {
+  FLP_TRY(check_range("spec.topk", spec->topk, 0, FLP_TOPK_MAX));
+  FLP_TRY(check_range("spec.rank", spec->rank, 0, 1));
+  const excluded others[] = {
+      {"keep", spec->keep}, {"listed", spec->listed}, {"tail", spec->tail != 0}, {"loss", spec->loss != NULL}};
+  int count = sizeof others / sizeof *others;
+  if (spec->topk) FLP_TRY(check_without("topk", spec->topk, others, count));
+  return spec->rank ? check_without("rank", spec->rank, others, count) : FLP_OK;
+}
+
 static flp_status check_tail(const flp_spec *spec) {
-  FLP_TRY(check_range("spec.reserved", spec->reserved, 0, 0));
   if (spec->tail == 0) return FLP_OK;
   if (!(spec->tail >= 0x1p-20f && spec->tail <= 0x1p-2f))
     return flp_fail(FLP_ERROR_ARGUMENT, "spec.tail is %g (accepted: 2^-20 to 2^-2, or 0 for exact gradients)",
@@ -149,6 +184,8 @@ flp_status flp_spec_resolve(const flp_spec *spec, flp_spec *out) {
   FLP_TRY(check_loss(spec));
   FLP_TRY(check_listed(spec));
   FLP_TRY(check_tail(spec));
+  FLP_TRY(check_targets(spec));
+  FLP_TRY(check_top(spec));
   *out = *spec;
   if (!flp_op_of(spec->op)->has_head) return FLP_OK;
   if (!out->grad_hidden_dtype) out->grad_hidden_dtype = spec->dtype;

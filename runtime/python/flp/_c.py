@@ -42,8 +42,9 @@ SPEC_FIELDS = (
     ("per_row_temperature", c_int32, 0), ("grad_hidden_dtype", c_int, 0), ("grad_weight_dtype", c_int, 0),
     ("accumulate_grad_weight", c_int32, 0), ("alignment", c_uint32, 16), ("op", c_int, OP_HEAD), ("keep", c_int32, 0),
     ("grad_bias_dtype", c_int, 0), ("listed", c_int32, 0), ("tail", c_float, 0.0),
+    ("targets", c_int32, 0), ("topk", c_int32, 0), ("rank", c_int32, 0),
 )
-BEHIND_LOSS = 3  # of these, how many stand behind the loss
+BEHIND_LOSS = 6  # of these, how many stand behind the loss
 
 
 class Spec(Structure):
@@ -52,7 +53,7 @@ class Spec(Structure):
     __slots__ = ()
     _fields_ = [("struct_bytes", c_uint32), *((name, kind) for name, kind, _ in SPEC_FIELDS[:-BEHIND_LOSS]),
                 ("loss", c_void_p), ("loss_bytes", c_size_t),
-                *((name, kind) for name, kind, _ in SPEC_FIELDS[-BEHIND_LOSS:]), ("reserved", c_int32)]
+                *((name, kind) for name, kind, _ in SPEC_FIELDS[-BEHIND_LOSS:])]
 
 
 class Options(Structure):
@@ -96,7 +97,8 @@ class Args(Structure):
         ("old_logprob", c_void_p), ("ref_logprob", c_void_p), ("advantage", c_void_p), ("row_weight", c_void_p),
         ("vectors", c_void_p * VECTORS_MAX), ("loss_parameters", POINTER(c_double)), ("loss", c_void_p),
         ("metrics", c_void_p), ("list_offsets", c_void_p), ("list_ids", c_void_p), ("list_count", c_int64),
-        ("tail_report", c_void_p),
+        ("tail_report", c_void_p), ("partial_targets", c_void_p), ("teacher_logprob", c_void_p),
+        ("top_ids", c_void_p), ("top_logprob", c_void_p), ("top_rest", c_void_p), ("rank", c_void_p),
     ]
 
 
