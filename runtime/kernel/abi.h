@@ -33,7 +33,8 @@
       R(stats) R(logprob) R(entropy) R(grad_logprob) R(grad_entropy) /* step, by row */                \
       R(list_state) R(list_column) R(list_length) R(list_target) R(list_score) /* listed columns */    \
       R(list_row) R(list_dz) R(list_order) R(list_other) R(list_digit) R(list_start) /* backward */ \
-      R(tail_left) R(tail_sum) R(tail_missed) R(tail_mean) R(tail_offsets) R(tail_total) R(tail_logprob) R(tail_entropy) /* tail mode */ \
+      R(tail_floor) R(tail_found) R(tail_column) R(tail_score) /* tail mode: lists, sorted */ \
+      R(tail_left) R(tail_sum) R(tail_missed) R(tail_mean) R(tail_offsets) R(tail_total) R(tail_logprob) R(tail_entropy) \
       R(tail_saved) /* of a step: what forward lists */
 
 /* The arrays as numbers, FLP_REGION_index and so on. */
@@ -159,8 +160,9 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
 
 /* module rows: entry combine, FLP_COMBINE_LANES threads an active row of [row_begin, row_end). Folds `parts`
  * partials of one shard in order, first the `fold` (1 or FLP_GROUP_LEAVES) of a group, then the groups; writes logprob,
- * entropy, stats, or partial; each may be null. Target score zy is read only where local_target >= 0. A row whose
- * largest score is beyond FLP_SCORE_LIMIT gets NaN in the outputs and counts in the error word. */
+ * entropy, stats and partial; each may be null. Target score zy is read only where local_target >= 0. A row whose
+ * largest score is beyond FLP_SCORE_LIMIT gets NaN in the outputs and counts in the error word, but where partial alone
+ * is written. */
 #define FLP_COMBINE_PARAMS(P)                                              \
   P(region, part) P(i64, capacity) P(i32, parts) P(i32, fold) P(region, zy) \
   P(region, index) P(region, local_target) P(region, scale) P(region, count) \
@@ -391,13 +393,16 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(ptr, floor)      /* (n) f32 by active row, out */                      \
   P(ptr, emit_count) /* (n,FLP_EMIT_BINS) i32 by active row, out */
 
-/* module emitted: entry emit_sort, one CTA an active row of [row_begin, row_end): makes one list of the row's bins above
- * the highest that has overflowed: sorted by column, from the row's first place on. floor[a] becomes the floor of the
- * lowest of them, which scores are above from then on; emit_count[a][0] how many columns there are, or emit_capacity + 1
- * where the highest bin has overflowed. */
+/* module emitted: entry emit_sort, one CTA an active row: makes one list of the row's bins above the highest that has
+ * overflowed: sorted by column, from the row's first place on. tail_floor is the floor of the lowest of them, which scores
+ * are above there; tail_found how many columns there are, or emit_capacity + 1 where the highest bin has overflowed. */
 #define FLP_EMIT_SORT_PARAMS(P)                                            \
-  P(region, count) P(i32, row_begin) P(i32, row_end)                       \
-  P(ptr, floor) P(ptr, emit_count) P(ptr, emit_column) P(ptr, emit_score) P(i32, emit_capacity)
+  P(region, count)                                                         \
+  P(ptr, floor) P(ptr, emit_count) P(ptr, emit_column) P(ptr, emit_score) P(i32, emit_capacity) \
+  P(region, tail_floor)  /* (n) f32 out by active row */                   \
+  P(region, tail_found)  /* (n) i32 out */                                 \
+  P(region, tail_column) /* (n,emit_capacity) i32 out */                   \
+  P(region, tail_score)  /* (n,emit_capacity) f32 out: t - tail_floor[a] */
 
 /* ---- tail mode (spec.tail; FLP_MODE_TAIL) ----
  *
@@ -429,10 +434,10 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
 /* What tail_rows and tail_entries read of a row, and of its list, sorted (emit_sort). With softcap dz is times
  * 1 - (t/scale)². */
 #define FLP_TAIL_LIST_PARAMS(P)                                            \
-  P(ptr, floor)       /* (n) f32 by active row */                          \
-  P(ptr, emit_count)  /* (n,FLP_EMIT_BINS) i32 by active row: [0] counts */ \
-  P(ptr, emit_column) /* (n,emit_capacity) i32 by active row */            \
-  P(ptr, emit_score)  /* (n,emit_capacity) f32: t - floor[a] */            \
+  P(region, tail_floor)  /* (n) f32 by active row */                       \
+  P(region, tail_found)  /* (n) i32 by active row */                       \
+  P(region, tail_column) /* (n,emit_capacity) i32 by active row */         \
+  P(region, tail_score)  /* (n,emit_capacity) f32: t - tail_floor[a] */    \
   P(i32, emit_capacity)                                                    \
   P(ptr, stats) /* (n,4) f32 by row */                                     \
   P(region, record) P(region, index) P(region, local_target) P(region, scale) P(region, count) \

@@ -1,8 +1,8 @@
 /* tail.c: tail mode (abi.h): forward lists the columns of each row that carry its mass, backward reads those and leaves
  * the others out, and recomputes rows whose tail counts.
  *
- * Forward, by chunk of rows: tail_target, emit_floor, forward_emit in the place of forward; behind the caller's outputs
- * combine for the partial that backward reads, and emit_sort. Backward: record, tail_rows, tail_choose, tail_entries;
+ * Forward, by chunk of rows: tail_target, emit_floor, forward_emit in the place of forward; combine makes the partial that
+ * backward reads, too. Backward: record, emit_sort, tail_rows, tail_choose, tail_entries;
  * then a whole backward pass in recompute mode, for which only rows that lists do not serve have an upstream gradient,
  * writes every gradient (backward.c); then tail_mean, the lists' rows of grad_hidden are written, and what lists add to
  * grad_weight and grad_bias is added.
@@ -90,19 +90,8 @@ flp_status flp_launch_tail(const flp_call *call, flp_row_range rows) {
   return flp_launch_emit(call, rows, &lists);
 }
 
-flp_status flp_launch_tail_kept(const flp_call *call, flp_row_range rows) {
-  flp_emit_sink lists = lists_of(call);
-  flp_emit_sort_given p = {
-      .row_begin = (int32_t)rows.begin,
-      .row_end = (int32_t)rows.end,
-      .floor = lists.floor,
-      .emit_count = lists.count,
-      .emit_column = lists.column,
-      .emit_score = lists.score,
-      .emit_capacity = lists.capacity,
-  };
-  FLP_TRY(flp_launch_fold(call, rows, partials_of(call)));
-  return flp_launch(call, FLP_ENTRY_emit_sort, &p, rows.end - rows.begin);
+flp_status flp_launch_tail_fold(const flp_call *call, flp_row_range rows, int outputs) {
+  return (outputs ? flp_launch_fold_both : flp_launch_fold)(call, rows, partials_of(call));
 }
 
 /* ---- backward: which rows lists serve, and their entries ---- */
@@ -114,14 +103,22 @@ flp_status flp_launch_tail_kept(const flp_call *call, flp_row_range rows) {
 FLP_TAIL_LIST_PARAMS(SAME_PLACE)
 #undef SAME_PLACE
 
-static flp_tail_rows_given list_params(const flp_call *call) {
+/* Into the workspace: what forward kept may be read by other calls at the same time. */
+static flp_status launch_sort(const flp_call *call) {
   flp_emit_sink lists = lists_of(call);
-  return (flp_tail_rows_given){
+  flp_emit_sort_given p = {
       .floor = lists.floor,
       .emit_count = lists.count,
       .emit_column = lists.column,
       .emit_score = lists.score,
       .emit_capacity = lists.capacity,
+  };
+  return flp_launch(call, FLP_ENTRY_emit_sort, &p, call->args->n);
+}
+
+static flp_tail_rows_given list_params(const flp_call *call) {
+  return (flp_tail_rows_given){
+      .emit_capacity = flp_planner_tail_columns(&call->plan->spec),
       .stats = flp_call_pointer(call->args->stats),
       .capped = call->capped,
       .log2_threshold = log2_below_tail(call, kept_below_tail),
@@ -157,6 +154,7 @@ flp_status flp_launch_tail_lists(const flp_call *call) {
   int64_t n = call->args->n;
   flp_tail_rows_given p = list_params(call);
   FLP_TRY(backward_launch_record(call, (flp_row_range){0, n}));
+  FLP_TRY(launch_sort(call));
   FLP_TRY(flp_launch_over(call, FLP_ENTRY_tail_rows, &p, n, 32));
   FLP_TRY(launch_choose(call));
   return flp_launch_over(call, FLP_ENTRY_tail_entries, &p, n, 32);

@@ -4,7 +4,7 @@
  * How many rows those are only the device knows, so the recompute layout has room for all of them, in what the lists
  * leave of the budget; it is the cheapest where few are: sums that pass through memory between chunks then weigh more
  * than products do. Lists have room for so many entries a row on average; where rows list more, the longest are
- * recomputed. */
+ * recomputed. Until then the recompute layout's place has the lists that forward kept, sorted. */
 #include <string.h>
 
 #include "runtime/base/util.h"
@@ -50,8 +50,8 @@ void planner_search_tail(planner_search *s) {
   planner_search_forward(s);
   if (!s->found) return;
   s->best.mode = FLP_MODE_TAIL;
-  /* tail_target, emit_floor, combine, emit_sort; a vocab shard's forward over the first columns */
-  s->best.launches = (int32_t)flp_min(s->best.launches + 4 * s->best.chunks, INT32_MAX);
+  /* tail_target, emit_floor; a vocab shard's forward over the first columns, and combine for what backward reads */
+  s->best.launches = (int32_t)flp_min(s->best.launches + 2 * s->best.chunks, INT32_MAX);
 }
 
 /* ---- the backward pass ---- */
@@ -80,14 +80,23 @@ static void build_own(const flp_planner *p, int64_t n, flp_scheme *s) {
   planner_put_region(s, FLP_REGION_list_length, n, 4);
   planner_put_region(s, FLP_REGION_list_column, entries, 4);
   planner_put_region(s, FLP_REGION_list_dz, entries, 4);
-  /* prepare, record, three of tail; tail_mean, list_hidden */
-  s->launches = 5 + 2 * planner_wants(p->spec.grads, FLP_GRAD_HIDDEN);
+  /* prepare, record, emit_sort, three of tail; tail_mean, list_hidden */
+  s->launches = 6 + 2 * planner_wants(p->spec.grads, FLP_GRAD_HIDDEN);
   if (flp_planner_orders_lists(&p->spec, entries))
     planner_put_orders(p, s, entries);
   else
     planner_put_region(s, FLP_REGION_list_row, entries, 4);
   s->passes = s->bytes;
   s->seconds = flp_planner_tail_cost(p, n, s->launches);
+}
+
+/* Sorted lists, of which entries are made before rows are recomputed: in the place of what those take. */
+static void put_lists(const flp_planner *p, int64_t n, flp_scheme *s) {
+  int64_t columns = flp_planner_tail_columns(&p->spec);
+  planner_put_region(s, FLP_REGION_tail_floor, n, 4);
+  planner_put_region(s, FLP_REGION_tail_found, n, 4);
+  planner_put_region(s, FLP_REGION_tail_column, n * columns, 4);
+  planner_put_region(s, FLP_REGION_tail_score, n * columns, 4);
 }
 
 /* One row in so many is recomputed, where most are as sharp as those of a trained model. */
@@ -106,17 +115,19 @@ void planner_search_tail_rows(planner_search *s) {
   flp_scheme both;
   build_own(s->planner, s->n, &both);
   uint64_t own = both.bytes;
+  put_lists(s->planner, s->n, &both);
+  uint64_t with_lists = both.bytes;
   flp_planner planner = planner_of_dense_rows(s->planner);
   planner_search dense = {.planner = &planner, .n = s->n, .budget = s->budget > own ? s->budget - own : 0};
   planner_search_backward(&dense);
   if (!dense.any) return;
   s->any = 1;
-  s->smallest = own + dense.smallest;
-  if (!dense.found || own > s->budget) return;
+  s->smallest = flp_max_u64(own + dense.smallest, with_lists);
+  if (!dense.found || with_lists > s->budget) return;
   both.chunk_rows = dense.best.chunk_rows;
   both.chunk_vocab = dense.best.chunk_vocab;
   both.chunks = dense.best.chunks;
   both.launches = (int32_t)flp_min((int64_t)both.launches + dense.best.launches, INT32_MAX);
-  both.bytes += dense.best.bytes;
+  both.bytes = flp_max_u64(own + dense.best.bytes, with_lists);
   planner_offer(s, &both);
 }

@@ -1,4 +1,5 @@
--- emitted.lua: what stands before and behind forward_emit.lua: see runtime/kernel/abi.h for each entry.
+-- emitted.lua: what stands before forward_emit.lua, and between it and the backward pass: see runtime/kernel/abi.h for
+-- each entry.
 --
 --   emit_floor   floor[a] = log2_threshold + max(maximum of the first columns, LSE of a near policy, target's score,
 --                target's score less its logprob under a near policy)
@@ -69,8 +70,8 @@ return function(k, spec)
   end
 
   local function emit_sort(p)
-    local a = p.row_begin + k.ctaid()
-    k.exit_if(k.ge(a, k.min(k.load(k.i32, p.count, 0), p.row_end)))
+    local a = k.ctaid()
+    k.exit_if(k.ge(a, k.load(k.i32, p.count, 0)))
     local counts = B.counts(p.emit_count, a)
     local lost = B.lost(counts, p.emit_capacity)
     local starts, length = starts_of(counts, lost)
@@ -92,7 +93,7 @@ return function(k, spec)
       end)
     end
     each(size - length, function(j) k.shared_store(column_at(length + j), k.const(k.i32, LAST)) end)
-    k.barrier()                                        -- counts and floor, too, have been read
+    k.barrier()
 
     -- Exchanges places i and i + stride, where they stand the wrong way for the bitonic run of `run` that they are in.
     local function exchange(pair, stride, run)
@@ -118,12 +119,12 @@ return function(k, spec)
 
     each(length, function(i)
       local at = row + i64(i)
-      k.store(p.emit_column, at, k.shared_load(k.i32, column_at(i)))
-      k.store(p.emit_score, at, k.shared_load(k.f32, score_at(i)))
+      k.store(p.tail_column, at, k.shared_load(k.i32, column_at(i)))
+      k.store(p.tail_score, at, k.shared_load(k.f32, score_at(i)))
     end)
     k.when(k.eq(k.tid(), 0), function()
-      k.store(p.floor, a, k.load(k.f32, p.floor, a) + lift)
-      k.store(p.emit_count, a * k.abi.EMIT_BINS, k.select(k.ge(lost, k.abi.EMIT_BINS), p.emit_capacity + 1, length))
+      k.store(p.tail_floor, a, k.load(k.f32, p.floor, a) + lift)
+      k.store(p.tail_found, a, k.select(k.ge(lost, k.abi.EMIT_BINS), p.emit_capacity + 1, length))
     end)
   end
 

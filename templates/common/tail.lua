@@ -123,13 +123,13 @@ return function(k, spec)
     local row = k.load(k.i32, p.index, a)
     local stats = k.load_vector(k.f32, 4, p.stats, row)
     local record = k.load_vector(k.f32, 4, p.record, a)
-    local floor, lse = k.load(k.f32, p.floor, a), stats[1] + stats[2]
+    local floor, lse = k.load(k.f32, p.tail_floor, a), stats[1] + stats[2]
     local list = i64(a) * i64(p.emit_capacity) * 4
     return {
       a = a, row = row, stats = stats, m = record[1], A = record[2], B = record[3], dz_y = record[4], record = record,
       target = k.load(k.i32, p.local_target, a), scale = k.load(k.f32, p.scale, a), floor = floor,
-      above_m = floor - record[1], above_lse = floor - lse, found = k.load(k.i32, p.emit_count, a * k.abi.EMIT_BINS),
-      columns = k.offset(p.emit_column, list), scores = k.offset(p.emit_score, list),
+      above_m = floor - record[1], above_lse = floor - lse, found = k.load(k.i32, p.tail_found, a),
+      columns = k.offset(p.tail_column, list), scores = k.offset(p.tail_score, list),
     }
   end
 

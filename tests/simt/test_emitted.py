@@ -115,21 +115,25 @@ def test_sort(emitted, capacity):
         over[lost // 2] += places[lost // 2] + 1 if lost else 0
         counts.append(over)
     counts = i32([*counts, places])
-    last = len(counts) - 1                             # this and the first are no rows of the launch
+    last = len(counts) - 1                             # no active row
     column = i32([random.permutation(152000)[:capacity] for _ in counts])
     column[:, 0] = 0x7ffffffe
     score = f32(random.uniform(0, 3, column.shape)) + f32(numpy.repeat(numpy.arange(8) * 3, places))
     floor = f32(random.integers(-99, 99, len(counts)))
-    before = column.copy(), score.copy(), counts.copy(), floor.copy()
-    emitted["emit_sort"].named(last - 1, count=i32([last]), row_begin=1, row_end=len(counts), floor=floor,
-                               emit_count=counts, emit_column=column, emit_score=score, emit_capacity=capacity)
-    for a in (0, last):
-        assert all((now[a] == was[a]).all() for now, was in zip((column, score, counts, floor), before))
-    for a in range(1, last):
+    arrays = column, score, counts, floor
+    before, found = [x.copy() for x in arrays], i32([77] * len(counts))
+    made = [numpy.full_like(x, 77) for x in (column, score, floor)]
+    emitted["emit_sort"].named(last + 1, count=i32([last]), floor=floor, emit_count=counts, emit_column=column,
+                               emit_score=score, emit_capacity=capacity, tail_column=made[0], tail_score=made[1],
+                               tail_floor=made[2], tail_found=found)
+    assert all((now == was).all() for now, was in zip(arrays, before)), "read alone"
+    assert all((x[last] == 77).all() for x in (*made, found))
+    column, score, floor = made
+    for a in range(last):
         over = numpy.flatnonzero(before[2][a] > places)
         lost = over[-1] + 1 if over.size else 0
         mine = [first + j for b, first in enumerate(firsts) if b >= lost for j in range(before[2][a, b])]
         order = sorted(mine, key=lambda place: before[0][a, place])
-        assert counts[a, 0] == (capacity + 1 if lost == 8 else len(mine)) and floor[a] == before[3][a] + 3 * lost
+        assert found[a] == (capacity + 1 if lost == 8 else len(mine)) and floor[a] == before[3][a] + 3 * lost
         assert (column[a, :len(mine)] == before[0][a, order]).all()
         assert (score[a, :len(mine)] == before[1][a, order] - f32([3 * lost])).all()

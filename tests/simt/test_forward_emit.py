@@ -201,10 +201,12 @@ def test_sorted_lists_are_the_same_everywhere(folder):
     for arch, tune in (("sm_80", {}), ("sm_90a", {}), ("sm_90a", {"tune": "cooperative,128x64"})):
         chunks = ((0, ROWS),) if tune else ((0, 9), (9, ROWS))
         _, count, column, score = emit(case, arch, folder, floor, 1024, chunks, **tune)
-        floors = floor.copy()
-        sort.named(ROWS, count=case.count, row_end=ROWS, floor=floors, emit_count=count, emit_column=column,
-                   emit_score=score, emit_capacity=1024)
-        lengths = numpy.where(count[:61, 0] > 1024, 0, count[:61, 0])
+        words, raw_column, raw_score = count, column, score
+        found, floors = numpy.zeros(ROWS, numpy.int32), floor.copy()
+        column, score = column.copy(), score.copy()
+        sort.named(ROWS, count=case.count, floor=floor, emit_count=words, emit_column=raw_column, emit_score=raw_score,
+                   emit_capacity=1024, tail_floor=floors, tail_found=found, tail_column=column, tail_score=score)
+        lengths = numpy.where(found[:61] > 1024, 0, found[:61])
         lists.append([(floors[a].tobytes(), column[a, :length].tobytes(), score[a, :length].tobytes())
                       for a, length in enumerate(lengths)])
         for a, length in enumerate(lengths):

@@ -169,8 +169,8 @@ class Rows:
             self.column[a, :len(listed)], self.score[a, :len(listed)] = listed, score[a, listed]
 
     def lists(self):
-        return {"floor": self.floor, "emit_count": numpy.repeat(self.found, 8), "emit_column": self.column,
-                "emit_score": self.score, "emit_capacity": self.capacity, "stats": self.stats, "record": self.record, "index": self.index,
+        return {"tail_floor": self.floor, "tail_found": self.found, "tail_column": self.column,
+                "tail_score": self.score, "emit_capacity": self.capacity, "stats": self.stats, "record": self.record, "index": self.index,
                 "local_target": self.target, "scale": self.scale, "count": self.count, "capped": self.capped,
                 "log2_threshold": self.threshold}
 

@@ -53,7 +53,7 @@ static const struct {
     {"forward_emit", "plplpppppfiiiiiiplpppppi", sizeof(flp_forward_emit_params)},
     {"forward_emit_map", "mmmppppfiiiiiplppppppi", sizeof(flp_forward_emit_map_params)},
     {"emit_floor", "plpppppppfiiifpp", sizeof(flp_emit_floor_params)},
-    {"emit_sort", "piippppi", sizeof(flp_emit_sort_params)},
+    {"emit_sort", "pppppipppp", sizeof(flp_emit_sort_params)},
     {"tail_target", "plplppppiiip", sizeof(flp_tail_target_params)},
     {"tail_mean", "pliip", sizeof(flp_tail_mean_params)},
     {"tail_rows", "ppppippppppifppppp", sizeof(flp_tail_rows_params)},

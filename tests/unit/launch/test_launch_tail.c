@@ -62,7 +62,7 @@ Test(launch_tail, forward_lists_what_is_above_a_floor_from_the_target) {
   cr_expect_eq(layout.products, 1);
   cr_expect_eq(layout.saved_bytes, a.saved_bytes);
   stage_execute(&s, plan, &a);
-  stage_expect_sequence(&s, "prepare tail_target emit_floor forward_emit combine combine emit_sort");
+  stage_expect_sequence(&s, "prepare tail_target emit_floor forward_emit combine");
   cr_expect_eq(s.launch_count(), (size_t)layout.launches);
   stage_expect_capturable(&s);
   flp_tail_target_params target = PARAMS(tail_target);
@@ -90,15 +90,9 @@ Test(launch_tail, forward_lists_what_is_above_a_floor_from_the_target) {
   cr_expect_eq(emit.emit_score, emit.emit_column + up(4 * N * CAPACITY));
   cr_expect_eq(emit.emit_capacity, CAPACITY);
   cr_expect_eq(emit.vocab_valid, V);
-  flp_combine_params outputs = PARAMS(combine), kept = PARAMS_OF(combine, 1);
-  cr_expect_eq(outputs.logprob, stage_address(STAGE_AT(6)));
-  cr_expect_eq(outputs.partial, 0);
-  cr_expect_eq(kept.partial, saved);
-  cr_expect_eq(kept.logprob, 0);
-  flp_emit_sort_params sort = PARAMS(emit_sort);
-  cr_expect_eq(grid_of("emit_sort"), N);
-  cr_expect_eq(sort.emit_column, emit.emit_column);
-  cr_expect_eq(sort.emit_capacity, CAPACITY);
+  flp_combine_params both = PARAMS(combine);
+  cr_expect_eq(both.logprob, stage_address(STAGE_AT(6)));
+  cr_expect_eq(both.partial, saved);
 }
 
 /* Lists have room for no more than kernels sort, and for no more columns than there are. */
@@ -123,17 +117,18 @@ Test(launch_tail, forward_of_a_shard_begins_with_its_first_columns) {
   a.vocab_valid = 900;
   a.vocab_total = 10000;
   stage_execute(&s, plan, &a);
-  stage_expect_sequence(&s, "prepare forward tail_target emit_floor forward_emit combine combine emit_sort");
+  stage_expect_sequence(&s, "prepare forward tail_target emit_floor forward_emit combine combine");
   cr_expect_eq(PARAMS(forward).vocab_valid, FLP_LEAF_COLUMNS);
   cr_expect_eq(PARAMS(emit_floor).part, PARAMS(forward).part);
   cr_expect_eq(PARAMS(emit_floor).capacity, PARAMS(forward).capacity);
   cr_expect_eq(PARAMS(forward_emit).vocab_valid, 900);
   cr_expect_eq(PARAMS_OF(combine, 0).partial, stage_address(STAGE_AT(12)));
   cr_expect_eq(PARAMS_OF(combine, 1).partial, stage_address(STAGE_AT(60)));
+  cr_expect_eq(PARAMS_OF(combine, 1).logprob, 0, "nothing but the partial");
   /* The LSE of a policy near this one spares them. */
   a.old_lse = STAGE_AT(13);
   stage_execute(&s, plan, &a);
-  stage_expect_sequence(&s, "prepare tail_target emit_floor forward_emit combine combine emit_sort");
+  stage_expect_sequence(&s, "prepare tail_target emit_floor forward_emit combine combine");
   cr_expect_eq(PARAMS(emit_floor).old_lse, stage_address(STAGE_AT(13)));
   cr_expect_eq(PARAMS(emit_floor).part, 0);
 }
@@ -142,7 +137,7 @@ Test(launch_tail, forward_on_hopper_lists_through_tensor_maps) {
   open_plan("capability=9.0", tail_spec(3), 0, (flp_mode)0);
   flp_args a = tail_args(FLP_PASS_FORWARD);
   stage_execute(&s, plan, &a);
-  stage_expect_sequence(&s, "prepare gather tail_target emit_floor forward_emit_map combine combine emit_sort");
+  stage_expect_sequence(&s, "prepare gather tail_target emit_floor forward_emit_map combine");
   flp_forward_emit_map_params emit;
   memcpy(&emit, stage_launch(&s, "forward_emit_map", 0)->params, sizeof emit);
   cr_expect_eq(emit.floor, PARAMS(emit_floor).floor);
@@ -165,20 +160,19 @@ Test(launch_tail, forward_in_chunks) {
   a.workspace_bytes = least.smallest_bytes;
   stage_execute(&s, plan, &a);
   stage_expect_sequence(&s,
-                        "prepare tail_target emit_floor forward_emit combine combine emit_sort "
-                        "tail_target emit_floor forward_emit combine combine emit_sort "
-                        "tail_target emit_floor forward_emit combine combine emit_sort");
-  flp_emit_sort_params first = PARAMS(emit_sort), last = PARAMS_OF(emit_sort, 2);
+                        "prepare tail_target emit_floor forward_emit combine "
+                        "tail_target emit_floor forward_emit combine "
+                        "tail_target emit_floor forward_emit combine");
+  flp_forward_emit_params first = PARAMS(forward_emit), last = PARAMS_OF(forward_emit, 2);
   cr_expect_eq(first.emit_column, last.emit_column);
   cr_expect_eq(first.row_end, 128);
   cr_expect_eq(last.row_begin, 256);
   cr_expect_eq(last.row_end, N);
-  cr_expect_eq(stage_launch(&s, "emit_sort", 2)->grid, N - 256);
 }
 
 /* ---- backward ---- */
 
-#define CHOOSE "prepare record tail_rows tail_choose tail_entries"
+#define CHOOSE "prepare record emit_sort tail_rows tail_choose tail_entries"
 #define DIGIT " list_digits list_scan list_place"
 #define HEAD DIGIT DIGIT " list_starts list_weight list_weight_wide"
 
@@ -213,7 +207,7 @@ Test(launch_tail, backward_reads_what_forward_kept) {
   flp_args a = tail_args(FLP_PASS_FORWARD);
   stage_execute(&s, plan, &a);
   flp_forward_emit_params emit = PARAMS(forward_emit);
-  uint64_t partial = PARAMS_OF(combine, 1).partial;
+  uint64_t partial = PARAMS(combine).partial;
   a = tail_args(FLP_PASS_BACKWARD);
   a.tail_report = STAGE_AT(30);
   stage_execute(&s, plan, &a);
@@ -222,10 +216,20 @@ Test(launch_tail, backward_reads_what_forward_kept) {
   flp_tail_rows_params rows = PARAMS(tail_rows);
   flp_tail_entries_params entries = PARAMS(tail_entries);
   cr_expect_eq(grid_of("tail_rows"), 38);
-  cr_expect_eq(rows.floor, emit.floor);
-  cr_expect_eq(rows.emit_count, emit.emit_count);
-  cr_expect_eq(rows.emit_column, emit.emit_column);
-  cr_expect_eq(rows.emit_score, emit.emit_score);
+  flp_emit_sort_params sort = PARAMS(emit_sort);
+  cr_expect_eq(grid_of("emit_sort"), N);
+  cr_expect_eq(sort.floor, emit.floor);
+  cr_expect_eq(sort.emit_count, emit.emit_count);
+  cr_expect_eq(sort.emit_column, emit.emit_column);
+  cr_expect_eq(sort.emit_score, emit.emit_score);
+  cr_expect_eq(sort.emit_capacity, CAPACITY);
+  uint64_t kept_end = stage_address(STAGE_AT(60)) + a.saved_bytes;
+  cr_expect(sort.tail_column >= kept_end || sort.tail_column + up(4 * N * CAPACITY) <= stage_address(STAGE_AT(60)),
+            "what forward kept is read alone");
+  cr_expect_eq(rows.tail_floor, sort.tail_floor);
+  cr_expect_eq(rows.tail_found, sort.tail_found);
+  cr_expect_eq(rows.tail_column, sort.tail_column);
+  cr_expect_eq(rows.tail_score, sort.tail_score);
   cr_expect_eq(rows.emit_capacity, CAPACITY);
   cr_expect_eq(rows.log2_threshold, -18.5f);
   cr_expect_eq(rows.partial, partial);
@@ -377,18 +381,18 @@ Test(launch_tail, a_step_is_three_passes) {
   s.reset();
   cr_assert_eq(flp_step(plan, &a), FLP_OK, "%s", flp_error_detail());
   stage_expect_sequence(
-      &s, "prepare tail_target emit_floor forward_emit combine combine emit_sort loss_rows loss_rows " CHOOSE
+      &s, "prepare tail_target emit_floor forward_emit combine loss_rows loss_rows " CHOOSE
           " prepare record dz grad_hidden grad_weight fill tail_mean list_hidden" HEAD);
   cr_expect_eq(s.launch_count(), (size_t)layout.launches);
   stage_expect_capturable(&s);
   flp_scheme scheme;
   cr_assert_eq(flp_planner_pick(&plan->planner, FLP_PASS_STEP, N, layout.bytes, 0, &scheme), FLP_OK);
   uint64_t workspace = stage_address(STAGE_AT(50));
-  cr_expect_eq(PARAMS_OF(combine, 1).partial, workspace + scheme.offset[FLP_REGION_tail_saved]);
+  cr_expect_eq(PARAMS(combine).partial, workspace + scheme.offset[FLP_REGION_tail_saved]);
   cr_expect_leq(PARAMS(forward_emit).emit_score + 4 * N * CAPACITY, workspace + scheme.passes);
   cr_expect_eq(PARAMS(prepare).row_class, workspace + scheme.passes);
   cr_expect_eq(PARAMS(emit_floor).old_logprob, stage_address(STAGE_AT(20)));
-  cr_expect_eq(PARAMS(tail_rows).emit_score, PARAMS(forward_emit).emit_score);
+  cr_expect_eq(PARAMS(emit_sort).emit_score, PARAMS(forward_emit).emit_score);
   flp_tail_choose_params choose = PARAMS(tail_choose);
   flp_loss_rows_params loss = PARAMS(loss_rows);
   cr_expect_eq(choose.grad_logprob, loss.grad_logprob);
