@@ -16,38 +16,22 @@ static LLVMValueRef element(gen_state *g, gen_type type, LLVMValueRef pointer, L
   return LLVMBuildGEP2(g->builder, g->types[type], pointer, &index, 1, "");
 }
 
-/* opts of a load. const: through the non-coherent path; the memory does not change while the kernel runs. fresh: past the
- * caches of a multiprocessor, what others have written or added by now. */
-typedef struct load_options {
-  bool is_const, is_fresh;
-} load_options;
-
-static bool is_set(lua_State *L, const char *name) {
-  lua_getfield(L, -1, name);
+/* opts.const: read through the non-coherent path; the memory does not change while the kernel runs. */
+static bool is_const_option(lua_State *L, int arg, const char *what) {
+  static const char *const known[] = {"const", NULL};
+  if (lua_isnoneornil(L, arg)) return false;
+  if (!lua_istable(L, arg)) gen_fail(L, "%s: options: expected a table, got %s", what, gen_describe(L, arg));
+  gen_order_refuse_unknown(L, arg, known, lua_pushfstring(L, "%s: options", what));
+  lua_getfield(L, arg, "const");
   bool result = lua_toboolean(L, -1);
-  lua_pop(L, 1);
+  lua_pop(L, 2);
   return result;
 }
 
-static load_options options_of(lua_State *L, int arg, const char *what) {
-  static const char *const known[] = {"const", "fresh", NULL};
-  load_options o = {0};
-  if (lua_isnoneornil(L, arg)) return o;
-  if (!lua_istable(L, arg)) gen_fail(L, "%s: options: expected a table, got %s", what, gen_describe(L, arg));
-  gen_order_refuse_unknown(L, arg, known, lua_pushfstring(L, "%s: options", what));
-  lua_pushvalue(L, arg);
-  o.is_const = is_set(L, "const");
-  o.is_fresh = is_set(L, "fresh");
-  lua_pop(L, 2);
-  if (o.is_const && o.is_fresh) gen_fail(L, "%s: options: const and fresh exclude each other", what);
-  return o;
-}
-
-static LLVMValueRef build_load(gen_state *g, LLVMTypeRef type, LLVMValueRef pointer, unsigned align, load_options o) {
+static LLVMValueRef build_load(gen_state *g, LLVMTypeRef type, LLVMValueRef pointer, unsigned align, bool is_const) {
   LLVMValueRef load = LLVMBuildLoad2(g->builder, type, pointer, "");
   LLVMSetAlignment(load, align);
-  LLVMSetVolatile(load, o.is_fresh);
-  if (o.is_const) {
+  if (is_const) {
     LLVMMetadataRef node = LLVMMDNodeInContext2(g->context, NULL, 0);
     LLVMSetMetadata(load, LLVMGetMDKindIDInContext(g->context, "invariant.load", 14),
                     LLVMMetadataAsValue(g->context, node));
@@ -61,8 +45,8 @@ static int load(lua_State *L) {
   unsigned bytes = bytes_of(L, type, "k.load");
   LLVMValueRef pointer = gen_value_of(L, 2, GEN_PTR, "k.load: pointer");
   LLVMValueRef index = gen_value_index(L, 3, "k.load: index");
-  load_options options = options_of(L, 4, "k.load");
-  gen_value_push(L, type, build_load(g, g->types[type], element(g, type, pointer, index), bytes, options));
+  bool is_const = is_const_option(L, 4, "k.load");
+  gen_value_push(L, type, build_load(g, g->types[type], element(g, type, pointer, index), bytes, is_const));
   return 1;
 }
 
@@ -72,7 +56,7 @@ static int store(lua_State *L) {
   LLVMValueRef index = gen_value_index(L, 2, "k.store: index");
   gen_value value = gen_value_check(L, 3, "k.store: value");
   unsigned bytes = bytes_of(L, value.type, "k.store");
-  options_of(L, 4, "k.store");
+  is_const_option(L, 4, "k.store");
   LLVMSetAlignment(LLVMBuildStore(g->builder, value.ref, element(g, value.type, pointer, index)), bytes);
   return 0;
 }
@@ -159,9 +143,9 @@ static int load_vector(lua_State *L) {
   lua_Integer n = gen_value_integer(L, 2, 1, VECTOR_BYTES_MAX, "k.load_vector: n");
   LLVMValueRef pointer = gen_value_of(L, 3, GEN_PTR, "k.load_vector: pointer");
   LLVMValueRef index = gen_value_index(L, 4, "k.load_vector: index");
-  load_options options = options_of(L, 5, "k.load_vector");
+  bool is_const = is_const_option(L, 5, "k.load_vector");
   vector v = vector_of(L, type, n, "k.load_vector");
-  LLVMValueRef whole = build_load(g, v.whole, vector_element(g, &v, pointer, index), v.bytes, options);
+  LLVMValueRef whole = build_load(g, v.whole, vector_element(g, &v, pointer, index), v.bytes, is_const);
   lua_createtable(L, (int)n, 0);
   for (unsigned i = 0; i < v.n; i++) {
     LLVMValueRef at = LLVMConstInt(g->types[GEN_I32], i / v.per_part, 0);

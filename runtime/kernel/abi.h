@@ -359,16 +359,15 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
  * of a row above a floor: v with t - floor[a] > 0, exact but for the one rounding of a fused multiply-add. They go to one
  * of FLP_EMIT_BINS bins, by how far above they are, FLP_EMIT_BIN_WIDTH a bin and all the rest in the last. A bin has its
  * share of the row's emit_capacity places (templates/common/bins.lua); emit_count has how many came to it, and goes on
- * until that is beyond its places, or those of a bin above it are; bit 24 + b of a row's first count says that bin b has
- * overflowed. So the highest bin that overflows depends on nothing but the row, and so does what the bins above it hold,
- * but for its order.
+ * until that is beyond its places, or those of a bin above it are. So the highest bin that overflows depends on nothing
+ * but the row, and so does what the bins above it hold, but for its order.
  * floor: at least -FLP_SCORE_LIMIT, or NaN: nothing is listed. part, zy: the bits that forward gives. */
 #define FLP_EMIT_PARAMS(P)                                                 \
   P(ptr, floor)       /* (n) f32 by active row, log2 units */              \
   P(ptr, emit_count)  /* (n,FLP_EMIT_BINS) i32 by active row, 0 before */  \
   P(ptr, emit_column) /* (n,emit_capacity) i32 by active row, out */       \
   P(ptr, emit_score)  /* (n,emit_capacity) f32, out: t - floor[a] */       \
-  P(i32, emit_capacity) /* a multiple of 32, at most FLP_EMIT_MOST; places of all rows: below 2^32 */
+  P(i32, emit_capacity) /* a multiple of 32, at most FLP_EMIT_MOST */
 #define FLP_FORWARD_EMIT_PARAMS(P)                                         \
   FLP_FORWARD_PARAMS(P)                                                    \
   FLP_EMIT_PARAMS(P)

@@ -40,13 +40,7 @@ uint64_t planner_tail_bytes(const flp_spec *spec, int64_t n) {
   return flp_planner_tail_saved(spec, n).bytes;
 }
 
-/* forward_emit numbers the places of all lists in 32 bits. */
-static int lists_fit(const flp_spec *spec, int64_t n) {
-  return n <= (int64_t)UINT32_MAX / flp_planner_tail_columns(spec);
-}
-
 void planner_search_tail(planner_search *s) {
-  if (!lists_fit(&s->planner->spec, s->n)) return;
   planner_search_forward(s);
   if (!s->found) return;
   s->best.mode = FLP_MODE_TAIL;

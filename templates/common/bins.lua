@@ -5,15 +5,11 @@
 -- Why bins: the floor is a bound of the row's LSE, and may be far below it: the target of a row may be improbable. The
 -- columns just above such a floor are too many to list, while those further up are the ones that count. A bin that
 -- overflows costs the row what is below its upper edge, no more. Mass falls from bin to bin: lower ones have more places.
---
--- The first count's upper bits say which bins have overflowed: one word tells what of a row need not be looked for.
 
 local SHARES = {8, 5, 5, 4, 4, 2, 2, 2}               -- of 32
-local FULL = 24                                       -- first bit of those that say so; a count stays far below it
-local COUNT = (1 << FULL) - 1
 
 return function(k)
-  assert(#SHARES == k.abi.EMIT_BINS and FULL + #SHARES == 32, "a share and a bit for every bin")
+  assert(#SHARES == k.abi.EMIT_BINS, "a share for every bin")
   local shares, starts, start = 0, 0, 0               -- of a bin, in eight bits each
   for i, share in ipairs(SHARES) do
     shares, starts = shares | share << 8 * (i - 1), starts | start << 8 * (i - 1)
@@ -39,24 +35,6 @@ return function(k)
     return unit * pick(shares, bin), unit * pick(starts, bin)
   end
 
-  -- Adds a column to a bin of a row -> how many came before it. first: the place of the row's first count
-  function B.add(emit_count, first, bin)
-    return k.atomic_add(emit_count, first + bin, k.const(k.i32, 1)) & COUNT
-  end
-
-  -- Marks a bin, which has just overflowed: once.
-  function B.mark(emit_count, first, bin)
-    k.atomic_add(emit_count, first, k.const(k.i32, 1) << (bin + FULL))
-  end
-
-  -- How far above the floor a row's columns have a place by now: infinity if none has.
-  function B.from(emit_count, first)
-    local word = k.load(k.i32, emit_count, first, {fresh = true})
-    local full = k.convert(k.f32, k.lshr(word, FULL))  -- its exponent is the highest bin's that has overflowed
-    local lost = k.max(k.lshr(k.bitcast(k.i32, full), 23) - 126, 0)
-    return k.select(k.lt(word, 0), 1.0 / 0.0, k.convert(k.f32, lost * k.abi.EMIT_BIN_WIDTH))
-  end
-
   -- How many bins a row has lost: those up to the highest that has overflowed. counts: of the row, by bin
   function B.lost(counts, capacity)
     local lost = k.const(k.i32, 0)
@@ -71,7 +49,7 @@ return function(k)
     local counts = {}
     for part = 0, k.abi.EMIT_BINS // 4 - 1 do
       for _, count in ipairs(k.load_vector(k.i32, 4, emit_count, row * (k.abi.EMIT_BINS // 4) + part)) do
-        counts[#counts + 1] = part == 0 and #counts == 0 and count & COUNT or count
+        counts[#counts + 1] = count
       end
     end
     return counts

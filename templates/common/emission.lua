@@ -3,7 +3,7 @@
 --   t - floor[a] > 0, one fused multiply-add: (v, t - floor[a]) -> place count[a][bin]++ of the bin (bins.lua)
 --
 -- What a bin that has overflowed or one below it would get is not looked for: a flat row, of which nearly every column is
--- above the floor, costs little. What is known too late costs an addition, no more.
+-- above the floor, costs little. Counts that are read too early cost an addition, no more.
 
 return function(k)
   local S, B = k.import "score" (k), k.import "bins" (k)
@@ -26,15 +26,14 @@ return function(k)
     k.while_(mask, function(mask) return k.ne(mask, 0) end, function(mask)
       local i = k.popcount((mask & -mask) - 1)
       local score = k.fma(S.pick(block.y, i), scale, -floor)
-      local bin, counts = B.of(score), active * k.abi.EMIT_BINS
-      local slot = B.add(p.emit_count, counts, bin)
+      local bin = B.of(score)
+      local slot = k.atomic_add(p.emit_count, active * k.abi.EMIT_BINS + bin, k.const(k.i32, 1))
       local places, first = B.places(bin, p.emit_capacity)
       k.when(k.lt(slot, places), function()
-        local at = k.zext(k.i64, active * p.emit_capacity + first + slot) -- 32 bits: ptxas spills less
+        local at = i64(active) * i64(p.emit_capacity) + i64(first + slot)
         k.store(p.emit_column, at, block.column + ((k.lshr(i, 1) << 3) | (i & 1)))
         k.store(p.emit_score, at, score)
       end)
-      k.when(k.eq(slot, places), function() B.mark(p.emit_count, counts, bin) end)
       return mask & (mask - 1)
     end)
   end
@@ -44,12 +43,19 @@ return function(k)
     local exists = k.lt(active, last)
     local row = k.select(exists, active, p.row_begin)
     local floor = k.select(exists, k.load(k.f32, p.floor, row), infinity)
-    local from = B.from(p.emit_count, row * k.abi.EMIT_BINS)
-    local least = floor + from                      -- t rounded may be that where t is above it
+    local hit
     for _, block in ipairs(blocks) do
-      k.when(k.any(k.ge(block.top, least)), function()
-        store_block(p, active, block, scale, floor, mask_of(block, scale, floor, from))
-      end)
+      local above = k.ge(block.top, floor)        -- t rounded may be the floor where t is above it
+      hit = hit and hit | above or above
     end
+    k.when(k.any(hit), function()
+      local lost = B.lost(B.counts(p.emit_count, row), p.emit_capacity)
+      local from = k.convert(k.f32, lost * k.abi.EMIT_BIN_WIDTH)
+      k.when(hit & k.lt(lost, k.abi.EMIT_BINS), function()
+        for _, block in ipairs(blocks) do
+          store_block(p, active, block, scale, floor, mask_of(block, scale, floor, from))
+        end
+      end)
+    end)
   end
 end

@@ -92,18 +92,9 @@ def listed(count, column, score, a):
     return bins, count[a] > places
 
 
-def counts_of(words, capacity):
-    """Counts by bin; the first of a row's words says in its upper bits which bins have overflowed."""
-    count, marks = words.copy(), words[:, 0].view(numpy.uint32) >> 24
-    count[:, 0] &= 2**24 - 1
-    assert (marks == ((count > SHARES * capacity // 32) << numpy.arange(BINS)).sum(1)).all()
-    return count
-
-
-def hold(case, floor, capacity, found, words, column, score, error=0.0, margin=0.0):
+def hold(case, floor, capacity, found, count, column, score, error=0.0, margin=0.0):
     """Counts of the rows, by bin. error: of scores that a softcap rounds; margin: columns nearer to the floor may be
     listed or not, and those nearer to the edge of a bin be in either"""
-    count = counts_of(words, capacity)
     for plain, emitting in found:
         for one, other in zip(plain, emitting):
             assert (bits(one) == bits(other)).all()

@@ -206,10 +206,3 @@ Test(planner_tail, a_pass_over_no_rows_has_the_mode) {
   cr_expect_eq(pick(&p, FLP_PASS_STEP, 0, 1).mode, FLP_MODE_TAIL);
   cr_expect_eq(pick(&p, FLP_PASS_BACKWARD, 0, 1).mode, FLP_MODE_RECOMPUTE_VOCAB);
 }
-
-/* Places of all lists have numbers of 32 bits: beyond, nothing is listed. */
-Test(planner_tail, more_rows_than_lists_have_places_for) {
-  flp_planner p = planner_of(151936, 8, 1, NULL, 0);
-  cr_expect_gt(flp_planner_saved(&p, (1 << 22) - 1, UINT64_MAX / 2), 0);
-  cr_expect_eq(flp_planner_saved(&p, 1 << 22, UINT64_MAX / 2), 0);
-}
