@@ -160,9 +160,8 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
 
 /* module rows: entry combine, FLP_COMBINE_LANES threads an active row of [row_begin, row_end). Folds `parts`
  * partials of one shard in order, first the `fold` (1 or FLP_GROUP_LEAVES) of a group, then the groups; writes logprob,
- * entropy, stats and partial; each may be null. Target score zy is read only where local_target >= 0. A row whose
- * largest score is beyond FLP_SCORE_LIMIT gets NaN in the outputs and counts in the error word, but where partial alone
- * is written. */
+ * entropy, stats, or partial; each may be null. Target score zy is read only where local_target >= 0. A row whose
+ * largest score is beyond FLP_SCORE_LIMIT gets NaN in the outputs and counts in the error word. */
 #define FLP_COMBINE_PARAMS(P)                                              \
   P(region, part) P(i64, capacity) P(i32, parts) P(i32, fold) P(region, zy) \
   P(region, index) P(region, local_target) P(region, scale) P(region, count) \

@@ -1,5 +1,5 @@
 /* forward.c: the forward pass: prepare, then for each chunk of rows gather (where operands come through tensor
- * maps), forward and combine (twice where a caller wants both partial and outputs). Chunks share one block of partials;
+ * maps), forward and combine (twice where both partial and outputs are wanted). Chunks share one block of partials;
  * their sizes do not enter a row's bits. In save mode forward_keep takes forward's place (keep.c), in tail mode forward_emit
  * (tail.c), in direction mode all of direction.c, and where columns are listed all of listed.c. */
 #include "runtime/base/status.h"
@@ -27,10 +27,8 @@ flp_status flp_launch_forward(const flp_call *call) {
       FLP_TRY(flp_launch_scores(call, rows, (flp_column_range){0, a->vocab_valid}, NULL));
     }
     if (a->partial) FLP_TRY(flp_launch_fold(call, rows, flp_call_pointer(a->partial)));
-    if (is_tail)
-      FLP_TRY(flp_launch_tail_fold(call, rows, outputs));
-    else if (outputs)
-      FLP_TRY(flp_launch_fold(call, rows, 0));
+    if (outputs) FLP_TRY(flp_launch_fold(call, rows, 0));
+    if (is_tail) FLP_TRY(flp_launch_tail_kept(call, rows));
   }
   return FLP_OK;
 }

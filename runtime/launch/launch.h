@@ -111,8 +111,6 @@ flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, flp_colum
 flp_status flp_launch_emit(const flp_call *call, flp_row_range rows, const flp_emit_sink *emit);
 /* logprob, entropy and stats from those; partial: where a shard's partial goes in their place, 0: nowhere */
 flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, CUdeviceptr partial);
-/* Both. */
-flp_status flp_launch_fold_both(const flp_call *call, flp_row_range rows, CUdeviceptr partial);
 
 /* ---- fill.c ---- */
 
@@ -137,10 +135,9 @@ flp_status flp_launch_forward(const flp_call *call);
 /* Forward and backward of direction mode, after prepare. */
 flp_status flp_launch_direction(const flp_call *call);
 flp_status flp_launch_direction_rows(const flp_call *call);
-/* Forward of tail mode, of a chunk: its scores and lists; and the partials that backward reads, with the call's outputs if
- * it has any. */
+/* Forward of tail mode, of a chunk: its scores and lists; and the partials that backward reads. */
 flp_status flp_launch_tail(const flp_call *call, flp_row_range rows);
-flp_status flp_launch_tail_fold(const flp_call *call, flp_row_range rows, int outputs);
+flp_status flp_launch_tail_kept(const flp_call *call, flp_row_range rows);
 /* Backward of tail mode, after prepare: the entries of rows that lists serve; the call of a backward pass over the others,
  * of which args is part; and what the entries add to its gradients. */
 flp_status flp_launch_tail_lists(const flp_call *call);

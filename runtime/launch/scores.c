@@ -155,7 +155,8 @@ flp_status flp_launch_emit(const flp_call *call, flp_row_range rows, const flp_e
   return launch_to(call, rows, (flp_column_range){0, call->args->vocab_valid}, (sinks){.emit = emit});
 }
 
-static flp_status fold(const flp_call *call, flp_row_range rows, CUdeviceptr partial, int outputs) {
+/* The kernel writes either a shard's partial or the outputs of a whole head. */
+flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, CUdeviceptr partial) {
   const flp_args *a = call->args;
   int64_t unit = call->plan->planner.unit_columns;
   int is_listed = call->scheme.mode == FLP_MODE_LISTED; /* one partial a row */
@@ -167,19 +168,11 @@ static flp_status fold(const flp_call *call, flp_row_range rows, CUdeviceptr par
       .row_end = (int32_t)rows.end,
       .cap_in = call->cap_in,
       .capped = call->capped,
-      .logprob = outputs ? flp_call_pointer(a->logprob) : 0,
-      .entropy = outputs ? flp_call_pointer(a->entropy) : 0,
-      .stats = outputs ? flp_call_pointer(a->stats) : 0,
+      .logprob = partial ? 0 : flp_call_pointer(a->logprob),
+      .entropy = partial ? 0 : flp_call_pointer(a->entropy),
+      .stats = partial ? 0 : flp_call_pointer(a->stats),
       .partial = partial,
       .error_word = call->error_word,
   };
   return flp_launch_over(call, FLP_ENTRY_combine, &p, rows.end - rows.begin, FLP_COMBINE_LANES);
-}
-
-flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, CUdeviceptr partial) {
-  return fold(call, rows, partial, !partial);
-}
-
-flp_status flp_launch_fold_both(const flp_call *call, flp_row_range rows, CUdeviceptr partial) {
-  return fold(call, rows, partial, 1);
 }

@@ -1,11 +1,11 @@
 /* tail.c: tail mode (abi.h): forward lists the columns of each row that carry its mass, backward reads those and leaves
  * the others out, and recomputes rows whose tail counts.
  *
- * Forward, by chunk of rows: tail_target, emit_floor, forward_emit in the place of forward; combine makes the partial that
- * backward reads, too. Backward: record, emit_sort, tail_rows, tail_choose, tail_entries;
- * then a whole backward pass in recompute mode, for which only rows that lists do not serve have an upstream gradient,
- * writes every gradient (backward.c); then tail_mean, the lists' rows of grad_hidden are written, and what lists add to
- * grad_weight and grad_bias is added.
+ * Forward, by chunk of rows: tail_target, emit_floor, forward_emit in the place of forward; behind the caller's outputs
+ * combine for the partial that backward reads. Backward: record, emit_sort, tail_rows, tail_choose, tail_entries; then a
+ * whole backward pass in recompute mode, for which only rows that lists do not serve have an upstream gradient, writes every
+ * gradient (backward.c); then tail_mean, the lists' rows of grad_hidden are written, and what lists add to grad_weight and
+ * grad_bias is added.
  * Invariants: what is kept is the caller's (args.saved) or the step's, by forward's active rows; which rows are
  * recomputed only the device knows; a bad row counts once. */
 #include <math.h>
@@ -14,10 +14,10 @@
 #include "runtime/base/util.h"
 #include "runtime/launch/backward.h"
 
-/* Columns are listed from tail·2^-11 of the bound of the row's LSE on, and kept from a probability of tail·2^-9.5 on. A
- * lower one costs lists more entries than it saves rows from being recomputed (one such row costs what some 1700 entries
- * do); where the bound is below the LSE, bins give away what is listed too low. */
-static const float listed_below_tail = 11, kept_below_tail = 9.5f;
+/* Columns are kept from a probability of tail·2^-9.5 on. A lower one costs lists more entries than it saves rows from being
+ * recomputed (one such row costs what some 1700 entries do). They are listed from a little below that of the bound of the
+ * row's LSE on; where the bound is below the LSE, bins give away what is listed too low. */
+static const float listed_below_tail = 9.75f, kept_below_tail = 9.5f;
 
 static float log2_below_tail(const flp_call *call, float below) {
   return log2f(call->plan->spec.tail) - below;
@@ -90,8 +90,8 @@ flp_status flp_launch_tail(const flp_call *call, flp_row_range rows) {
   return flp_launch_emit(call, rows, &lists);
 }
 
-flp_status flp_launch_tail_fold(const flp_call *call, flp_row_range rows, int outputs) {
-  return (outputs ? flp_launch_fold_both : flp_launch_fold)(call, rows, partials_of(call));
+flp_status flp_launch_tail_kept(const flp_call *call, flp_row_range rows) {
+  return flp_launch_fold(call, rows, partials_of(call));
 }
 
 /* ---- backward: which rows lists serve, and their entries ---- */

@@ -2,7 +2,7 @@
 --
 --   prepare      classify rows, compact the active ones, fill the outputs of the others
 --   gather       copy the hidden rows that are active side by side
---   combine      fold the partials of one shard -> logprob, entropy, stats, the shard's partial
+--   combine      fold the partials of one shard -> logprob, entropy, stats, or the shard's partial
 --   merge        fold the partials of all shards, in rank order
 --   record       {m, A, B, dz_y} of each active row, from stats and the upstream gradients
 --   dz_scale     fp16: the power of two that dz is stored with
@@ -216,10 +216,9 @@ return function(k, spec)
   local function finish_combine(p, a, row, sum)
     local target_score = k.branch(k.ge(k.load(k.i32, p.local_target, a), 0),
       function() return k.load(k.f32, p.zy, a) end, function() return k.const(k.f32, -infinity) end)
-    local is_shard = ~k.is_null(p.partial)
-    k.when(is_shard, function() k.store_vector(p.partial, row, {sum.m, sum.s, sum.q, target_score}) end)
-    local is_whole = ~(k.is_null(p.logprob) & k.is_null(p.entropy) & k.is_null(p.stats))
-    k.when(is_whole | ~is_shard, function() finish_row(p, a, row, sum, target_score) end)
+    k.branch(k.is_null(p.partial),
+      function() finish_row(p, a, row, sum, target_score) end,
+      function() k.store_vector(p.partial, row, {sum.m, sum.s, sum.q, target_score}) end)
   end
 
   -- 32 rows a CTA, a row a lane: each warp folds a group, warp 0 then takes the groups in order.
