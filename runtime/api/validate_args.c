@@ -194,7 +194,7 @@ static flp_status check_saved(const flp_spec *spec, const flp_args *args) {
   if (args->pass != FLP_PASS_FORWARD && args->pass != FLP_PASS_BACKWARD)
     return check_pointer("saved", args->saved, MUST_NOT, "only forward and backward pass it on", 1);
   int keeps = spec->keep || spec->tail > 0;
-  return check_pointer("saved", args->saved, keeps ? MAY : MUST_NOT, "spec.keep is 0", 256);
+  return check_pointer("saved", args->saved, keeps ? MAY : MUST_NOT, "spec.keep and spec.tail are 0", 256);
 }
 
 /* What the pass left out. */

@@ -204,6 +204,11 @@ def test_a_record_of_a_third_generator_is_left_alone(tmp_path, generator):
     ("python -m flp.bench --vocab 9 --grad hidden --data policy --tail '2^-9' --peers cce", [],
      ["--vocab 9 --grad hidden", "--vocab 9 --grad hidden --tail 2^-9"]),
     ("python -m flp.bench --vocab 9 --frozen --budget 512M --burst-ms 60", [], ["--vocab 9 --grad hidden"]),
+    ("python -m flp.bench --vocab 9 --frozen --tail 2^-9", [],
+     ["--vocab 9 --grad hidden", "--vocab 9 --grad hidden --tail 2^-9"]),
+    ("python -m flp.bench --vocab 9 --grad hidden --loss grpo,nll --tail 2^-9", [],
+     ["--vocab 9 --grad hidden --loss grpo", "--vocab 9 --grad hidden --loss grpo --tail 2^-9",
+      "--vocab 9 --grad hidden --loss nll", "--vocab 9 --grad hidden --loss nll --tail 2^-9"]),
     ("flpgen check --all", [
         {"case": "random", "rung": "eager", "shape": "3x9x8", "dtype": "bf16", "options": ""},
         {"case": "int32", "rung": "jit", "shape": "3x9x8", "dtype": "bf16", "options": "entropy+backward grads=hb bias T=8"},

@@ -212,6 +212,7 @@ STEP = ["--grad", "hidden,weight", "--loss", "grpo+k3"]
      "--entropy=backward --grad=hidden --softcap=3 --save --device=0"),
     (["--grad", "hidden", "--data", "text"], "--entropy=none --grad=hidden --data=text --device=0"),
     (["--grad", "hidden", "--tail", "2^-9"], "--entropy=none --grad=hidden --tail=0.001953125 --device=0"),
+    ([*STEP, "--tail", "2^-9"], "--grad=hidden,weight --tail=0.001953125 --loss=grpo+k3 --device=0"),
     (["--grad", "hidden", "--mode", "D"], "--entropy=none --grad=hidden --save --device=0"),
     (["--grad", "hidden,weight", "--mode", "S"], "--entropy=none --grad=hidden,weight --save --device=0")])
 def test_flpgen_hands_steps_and_saved_exponentials_over(arguments, words):

@@ -142,12 +142,13 @@ def test_a_tail_out_of_range_is_refused(text, capsys):
         in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [[], ["--grad", "hidden", "--loss", "nll"], ["--grad", "hidden", "--save"],
-                                   ["--frozen"]])
-def test_a_tail_goes_with_gradients_alone(words, capsys):
+@pytest.mark.parametrize("words, sentence", [
+    ([], "needs --grad, or --frozen"), (["--grad", "none"], "needs --grad, or --frozen"),
+    (["--grad", "hidden", "--save"], "not accepted with --save: with a tail forward keeps lists of columns")])
+def test_a_tail_goes_with_gradients_and_lists_alone(words, sentence, capsys):
     with pytest.raises(SystemExit):
         parsed("--tail", "2**-9", *words)
-    assert "argument --tail: needs --grad; not accepted with --loss, --save or --frozen" in capsys.readouterr().err
+    assert "argument --tail: " + sentence in capsys.readouterr().err
 
 
 def test_the_tail_is_a_row_beside_flp(tmp_path, monkeypatch, capsys):
@@ -181,6 +182,29 @@ def test_the_binding_takes_the_tail(tmp_path):
     row = result["rows"][3]
     assert row["ms"] > 0 and row["grad_hidden_error"] < 0.02
     assert row["tail_report"]["left"] <= row["tail_report"]["bound"]
+
+
+@pytest.mark.parametrize("words, call, case", [
+    (["--grad", "hidden,weight", "--loss", "grpo+k3,nll", "--accumulate"], "policy_loss", "step"),
+    (["--grad", "hidden", "--loss", "ppo"], "policy_loss", "step"),
+    (["--frozen", "--entropy", "none,forward"], "linear_logprob", "forward+backward")])
+def test_the_tail_of_a_loss_and_of_a_frozen_head(tmp_path, monkeypatch, words, call, case):
+    """Every call of the contender has the bound and its report, none of flp's own has."""
+    given, function = [], getattr(flp, call)
+
+    def spy(*operands, **keywords):
+        given.append((keywords.get("tail"), "tail_report" in keywords))
+        return function(*operands, **keywords)
+
+    monkeypatch.setattr(flp, call, spy)
+    result = record_of(tmp_path / "a.json", "--peers", "none", "--tail", "2**-9", "--no-bare", *words)
+    rows = [row for row in result["rows"] if row["case"] == case]
+    assert [row["peer"] for row in rows if "tail" in row] == [cases.TAIL] * (len(rows) // 2)
+    assert {row["peer"] for row in rows if "tail" not in row} == {"flp"} and all(row["ms"] > 0 for row in rows)
+    assert set(given) == {(None, False), (2.0 ** -9, True)}
+    for row in rows:
+        assert row["grad_hidden_error"] < 0.02 and (row["grad_weight_error"] or 0) < 0.02
+        assert "tail_report" not in row or row["tail_report"]["left"] <= row["tail_report"]["bound"]
 
 
 def test_a_tail_that_breaks_the_context_is_left_out(monkeypatch):

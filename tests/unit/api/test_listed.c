@@ -141,8 +141,8 @@ Test(listed, lists_that_are_refused) {
 }
 
 Test(listed, what_lists_do_not_go_with) {
-  REFUSE(FORWARD, args.saved = AT(5), "args.saved is given, but spec.keep is 0");
-  REFUSE(BACKWARD, args.saved = AT(5), "args.saved is given, but spec.keep is 0");
+  REFUSE(FORWARD, args.saved = AT(5), "args.saved is given, but spec.keep and spec.tail are 0");
+  REFUSE(BACKWARD, args.saved = AT(5), "args.saved is given, but spec.keep and spec.tail are 0");
   REFUSE(FORWARD, args.old_lse = AT(5), "args.old_lse is given, but spec.listed is 1");
 }
 

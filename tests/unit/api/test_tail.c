@@ -118,7 +118,7 @@ Test(tail, arguments) {
   expect_refused(resolve(spec, &forward), "args.tail_report is given, but only backward and step leave anything out");
   backward.tail_report = NULL;
   backward.saved = AT(5);
-  expect_refused(resolve(exact, &backward), "args.saved is given, but spec.keep is 0");
+  expect_refused(resolve(exact, &backward), "args.saved is given, but spec.keep and spec.tail are 0");
 }
 
 /* ---- queries, descriptions and ids ---- */

@@ -36,6 +36,9 @@ EPILOG = """examples:
   {program} --vocab 151936 --hidden 4096 --frozen --budget 512M
   # rows of a reasoning model's own samples; beside flp also flp with gradients that may leave out 2^-9 of their sum
   {program} --vocab 151936 --hidden 4096 --grad hidden,weight --data policy --tail 2**-9 --peers cce,cce-filter,liger
+  # the same of a step, and of a frozen head
+  {program} --vocab 151936 --hidden 4096 --grad hidden,weight --loss grpo+k3 --data policy --tail 2**-9 --budget 1.5G
+  {program} --vocab 151936 --hidden 4096 --frozen --data policy --tail 2**-9
   # only two peers; all but one
   {program} --vocab 32768 --hidden 2048 --peers cce,verl
   {program} --vocab 32768 --hidden 2048 --peers=all,-quack
@@ -224,7 +227,7 @@ def add_case_options(parser):
                        help="random (default), or rows as sharp as a trained model's: policy (a reasoning model on its "
                             "own samples), text (a small model at temperature 0.6), base (at 1); needs flpgen")
     group.add_argument("--tail", type=tail, metavar="VALUE",
-                       help="with --grad: beside flp also 'flp, tail', whose gradients may leave out so much of the "
+                       help="with --grad, --loss or --frozen: beside flp also 'flp, tail', whose gradients may leave out so much of the "
                             "sum of magnitudes of the scores' gradient: 2^-20 to 2^-2, as 2**-9, 1/512 or 0.002")
     group.add_argument("--device", type=device, default="cuda", metavar="WHERE",
                        help="cuda (default), a CUDA ordinal, or cpu")
@@ -268,8 +271,11 @@ def parse(arguments):
         parser.error("argument --loss: needs --grad hidden, or hidden,weight")
     if values["loss"] and (values["entropy"] != ["none"] or values["softcap"] or values["save"]):
         parser.error("argument --loss: not accepted with --entropy, --softcap or --save")
-    if values["tail"] and (values["loss"] or values["save"] or values["frozen"] or not any(values["grad"])):
-        parser.error("argument --tail: needs --grad; not accepted with --loss, --save or --frozen")
+    if values["tail"] and not any(values["grad"]):
+        parser.error("argument --tail: needs --grad, or --frozen")
+    if values["tail"] and values["save"]:
+        parser.error("argument --tail: not accepted with --save: with a tail forward keeps lists of columns, and no "
+                     "exponentials")
     if values["accumulate"] and not values["loss"]:
         parser.error("argument --accumulate: only with --loss")
     return Options(**values)

@@ -23,7 +23,12 @@ class Flp(Peer):
 
     def keywords(self, case):
         """Of linear_logprob, and of explain about it."""
-        return {"entropy": case.entropy != "none", "softcap": case.softcap, "budget": case.budget, "save": case.save}
+        return {"entropy": case.entropy != "none", "softcap": case.softcap, "budget": case.budget, "save": case.save,
+                **self.bound(case)}
+
+    def bound(self, case):
+        """What a backward pass may leave out, as every call takes it; nothing here."""
+        return {}
 
     def outputs(self):
         """What a call fills beside its results."""
@@ -36,7 +41,8 @@ class Flp(Peer):
     def step(self, hidden, weight, bias, target, batch, case):
         loss, _ = flp.policy_loss(case.rule, hidden.view(-1, batch.tokens, hidden.shape[-1]), weight,
                                   target.view(-1, batch.tokens), None if case.rule == "nll" else batch.advantage, bias,
-                                  budget=case.budget, grad_weight_accumulate=self.buffer(weight, case), **batch.options())
+                                  budget=case.budget, grad_weight_accumulate=self.buffer(weight, case),
+                                  **self.bound(case), **batch.options(), **self.outputs())
         return Result(loss=loss)
 
     def buffer(self, weight, case):
@@ -60,18 +66,25 @@ class FlpTail(Flp):
     """The same with gradients that may leave out the part of the scores' gradient that --tail names."""
 
     name = TAIL
-    title = "flp.linear_logprob(tail=...)"
+    title = "flp.linear_logprob(tail=...); of a loss flp.policy_loss(tail=...)"
     note = "leaves out as much of the scores' gradient as --tail says, never more"
 
     report = None  # (4) float32: what the last backward pass left out
 
-    def keywords(self, case):
-        return {**super().keywords(case), "tail": case.tail}
+    def bound(self, case):
+        return {"tail": case.tail}
 
     def run(self, hidden, weight, bias, target, case):
-        if self.report is None or self.report.device != hidden.device:
-            self.report = torch.zeros(4, dtype=torch.float32, device=hidden.device)
+        self.make_report(hidden.device)
         return super().run(hidden, weight, bias, target, case)
+
+    def step(self, hidden, weight, bias, target, batch, case):
+        self.make_report(hidden.device)
+        return super().step(hidden, weight, bias, target, batch, case)
+
+    def make_report(self, device):
+        if self.report is None or self.report.device != device:
+            self.report = torch.zeros(4, dtype=torch.float32, device=device)
 
     def outputs(self):
         return {"tail_report": self.report}
