@@ -144,17 +144,10 @@ static error_t parse(int key, char *text, struct argp_state *state) {
   }
 }
 
-static flp_status check_data(const bench_args *args) {
-  if (args->data == CLI_DATA_RANDOM || !args->spec.spec.listed) return FLP_OK;
-  return flp_fail(FLP_ERROR_ARGUMENT, "--data is %s, but --keep-set draws its lists by chance (accepted: random)",
-                  rows_kind_name(args->data));
-}
-
 static flp_status bench(bench_args *args, const char *command) {
   FLP_TRY(cli_spec_args_mode(&args->spec, args->options.mode));
   FLP_TRY(cli_spec_args_one_mode(&args->spec));
   FLP_TRY(cli_spec_args_resolve(&args->spec));
-  FLP_TRY(check_data(args));
   FLP_TRY(cli_spec_check_tiling("--tune", args->spec.tune, &args->spec.spec));
   if (args->row_count == 0) args->rows[args->row_count++] = 8192;
   if (args->write_rows) return bench_write_rows(args);

@@ -157,6 +157,9 @@ flp_args bench_data_args(const bench_data *data, flp_pass pass, const flp_layout
 
 /* Makes targets and lists of the rows, by Zipf's law. error: DRIVER, MEMORY */
 flp_status bench_data_lists(bench_data *data);
+/* The same of rows that rows_make has made, of their own columns. target: (n) ids, some of them masked; entropy: (n)
+ * error: DRIVER, MEMORY */
+flp_status bench_data_kept(bench_data *data, const rows_request *rows, const int64_t *target, const float *entropy);
 
 /* ---- baseline.c: GEMM baselines over that data ---- */
 

@@ -148,6 +148,17 @@ flp_status bench_data_follow(bench_data *data) {
   return status;
 }
 
+/* Targets of sharp rows, and their lists. entropy: (n), which is sorted */
+static flp_status follow_rows(bench_data *data, const rows_request *request, int64_t *target, float *entropy) {
+  int64_t n = data->call.n;
+  for (int64_t row = 0; row < n; row++)
+    if (bench_row_is_masked(row, data->args->masked)) target[row] = data->call.ignore_index;
+  FLP_TRY(data->call.spec.listed ? bench_data_kept(data, request, target, entropy) : make_targets(data, target));
+  data->entropies.n = n;
+  rows_quantiles(entropy, n, data->entropies.quantile);
+  return FLP_OK;
+}
+
 /* Hidden states and targets of rows as sharp as a trained model's. */
 static flp_status make_sharp(bench_data *data) {
   int64_t n = data->call.n, *target = malloc((size_t)n * sizeof *target);
@@ -155,11 +166,7 @@ static flp_status make_sharp(bench_data *data) {
   rows_request request = {data->args->data, seed_of(data, CALL_HIDDEN), &data->call, &data->args->options};
   flp_status status = target && entropy ? rows_make(&request, &data->buffers, target, entropy)
                                         : flp_fail(FLP_ERROR_MEMORY, "out of host memory for the targets");
-  if (status == FLP_OK) {
-    data->entropies.n = n;
-    rows_quantiles(entropy, n, data->entropies.quantile);
-    status = make_targets(data, target);
-  }
+  if (status == FLP_OK) status = follow_rows(data, &request, target, entropy);
   free(target);
   free(entropy);
   return status;

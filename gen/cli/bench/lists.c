@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "gen/cli/bench/bench.h"
+#include "gen/cli/bench/kept.h"
 #include "gen/cli/call/lists.h"
 #include "gen/cli/call/normal.h"
 
@@ -53,5 +54,30 @@ flp_status bench_data_lists(bench_data *data) {
   FLP_TRY(cli_zipf_create(data->call.spec.vocab, seed_of(data, SEED_ORDER), &zipf));
   flp_status status = draw(data, &zipf);
   cli_zipf_destroy(&zipf);
+  return status;
+}
+
+/* ---- of sharp rows ---- */
+
+static flp_status draw_kept(bench_data *data, const cli_zipf *zipf, const bench_kept *kept) {
+  cli_lists drawn, lists = {0};
+  FLP_TRY(cli_lists_draw(zipf, kept->target, data->call.n, data->args->spec.kept, seed_of(data, SEED_LISTS), &drawn));
+  flp_status status = bench_kept_draw(kept, &drawn, &lists);
+  if (status == FLP_OK) status = upload_lists(data, kept->target, &lists);
+  cli_lists_destroy(&lists);
+  cli_lists_destroy(&drawn);
+  return status;
+}
+
+flp_status bench_data_kept(bench_data *data, const rows_request *rows, const int64_t *target, const float *entropy) {
+  int64_t vocab = data->call.spec.vocab, *order = malloc((size_t)vocab * sizeof *order);
+  bench_kept kept = {rows, target, order, entropy};
+  cli_zipf zipf;
+  if (!order) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the order of the vocabulary");
+  rows_order(rows, order);
+  flp_status status = cli_zipf_create(vocab, seed_of(data, SEED_ORDER), &zipf);
+  if (status == FLP_OK) status = draw_kept(data, &zipf, &kept);
+  cli_zipf_destroy(&zipf);
+  free(order);
   return status;
 }

@@ -88,6 +88,14 @@ flp_status rows_make_weight(const call_problem *call, uint64_t seed, call_buffer
 
 /* ---- the rows ---- */
 
+void rows_order(const rows_request *request, int64_t *out) {
+  rows_shuffle(stream_of(request->seed, STREAM_SHUFFLE), request->call->spec.vocab, out);
+}
+
+void rows_favourites(const rows_request *request, int64_t row, const int64_t *order, int64_t *out) {
+  rows_favour(stream_of(request->seed, STREAM_FAVOURED), row, order, request->call->spec.vocab, out);
+}
+
 typedef struct making {
   const rows_request *request;
   call_buffers *buffers;
@@ -140,7 +148,7 @@ static flp_status prepare(making *m) {
   FLP_TRY(take(m, CALL_BIAS, &m->bias));
   FLP_TRY(take(m, CALL_TEMPERATURE, &m->temperature));
   FLP_TRY(cli_normal_create(FLP_DTYPE_FP32, ROWS_SIGMA, stream(m, STREAM_CHANCE), &m->chance));
-  rows_shuffle(stream(m, STREAM_SHUFFLE), spec_of(m)->vocab, m->shuffled);
+  rows_order(m->request, m->shuffled);
   for (int64_t row = 0; row < call->n; row++) {
     m->low[row] = ROWS_LEAST;
     m->high[row] = ROWS_MOST;
@@ -152,7 +160,7 @@ static flp_status prepare(making *m) {
 static void make_parts(const making *m, int64_t row, rows_columns *columns, float *values) {
   const flp_spec *spec = spec_of(m);
   int64_t favoured[ROWS_FAVOURED], row_bytes = spec->hidden * flp_half_bytes(spec->dtype);
-  rows_favour(stream(m, STREAM_FAVOURED), row, m->shuffled, spec->vocab, favoured);
+  rows_favourites(m->request, row, m->shuffled, favoured);
   for (int k = 0; k < columns->count; k++) {
     flp_half_widen(spec->dtype, m->weight + favoured[k] * row_bytes, spec->hidden, values);
     rows_columns_set(columns, k, values);

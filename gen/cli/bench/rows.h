@@ -48,6 +48,11 @@ flp_status rows_make_weight(const call_problem *call, uint64_t seed, call_buffer
  *          rows */
 flp_status rows_make(const rows_request *request, call_buffers *buffers, int64_t *target, float *entropy);
 
+/* The ids of the vocabulary by how many rows favour them; and the columns that a row favours, best first.
+ * out: (V); (rows_favoured) */
+void rows_order(const rows_request *request, int64_t *out);
+void rows_favourites(const rows_request *request, int64_t row, const int64_t *order, int64_t *out);
+
 /* ---- draw.c: what is drawn for a row; pure ---- */
 
 /* "random", "policy", "text", "base" */

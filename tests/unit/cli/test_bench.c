@@ -574,6 +574,17 @@ Test(bench_verb, the_kind_of_data_is_in_the_record) {
   cr_expect_null(strstr(printed(&s, 1), "data:"));
 }
 
+Test(bench_verb, lists_go_with_every_kind_of_data) {
+  stage s;
+  open_stage(&s, "");
+  cr_assert_eq(run(&s, "--vocab 2000 --hidden 64 --rows 40 --no-baseline --data text --keep-set 12"), 0, "%s",
+               printed(&s, 2));
+  json_t *record = read_record(), *row = json_array_get(json_object_get(record, "rows"), 0);
+  cr_expect(number(row, "kept") == 12 && number(row, "list_ids") > 40);
+  cr_expect_str_eq(text(row, "data"), "text");
+  json_decref(record);
+}
+
 /* The stand-in leaves memory as it is: what is written is what was uploaded. */
 Test(bench_verb, rows_are_written_instead_of_measured) {
   stage s;

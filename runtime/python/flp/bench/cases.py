@@ -73,7 +73,8 @@ def cases_of(options, n):
     shape = dict(n=n, hidden=options.hidden, vocab=options.vocab, dtype=options.dtype, bias=options.bias,
                  softcap=options.softcap, budget=options.budget)
     if options.loss:
-        return [Case(grads=grads, loss=loss, accumulate=options.accumulate and "weight" in grads, tail=options.tail, **shape)
+        return [Case(grads=grads, loss=loss, accumulate=options.accumulate and "weight" in grads, tail=options.tail,
+                     **shape)
                 for grads in options.grad if grads for loss in options.loss]
     cases = [Case(entropy="none" if entropy == "none" else "forward", **shape) for entropy in options.entropy]
     cases += [Case(entropy=entropy, grads=grads, save=options.save, frozen=options.frozen, tail=options.tail,

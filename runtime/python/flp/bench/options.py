@@ -227,8 +227,8 @@ def add_case_options(parser):
                        help="random (default), or rows as sharp as a trained model's: policy (a reasoning model on its "
                             "own samples), text (a small model at temperature 0.6), base (at 1); needs flpgen")
     group.add_argument("--tail", type=tail, metavar="VALUE",
-                       help="with --grad, --loss or --frozen: beside flp also 'flp, tail', whose gradients may leave out so much of the "
-                            "sum of magnitudes of the scores' gradient: 2^-20 to 2^-2, as 2**-9, 1/512 or 0.002")
+                       help="with --grad or --frozen: beside flp also 'flp, tail', whose gradients may leave out so much of "
+                            "the sum of magnitudes of the scores' gradient: 2^-20 to 2^-2, as 2**-9, 1/512 or 0.002")
     group.add_argument("--device", type=device, default="cuda", metavar="WHERE",
                        help="cuda (default), a CUDA ordinal, or cpu")
 
