@@ -39,6 +39,8 @@
   heads      tests/gpu/head_memory.py: peak memory and time of the projection step, whole scores beside flp.logprob_head
              (the same)
   train      runtime/python/examples/train_tiny_lm.py --compare (needs torch and transformers; set FLP_LIBRARY)
+  grpo_tail  runtime/python/examples/grpo_tiny.py --compare-tail: rewards of exact gradients and of a tail of 2^-9, over
+             three seeds; fails where they are further apart than seeds (the same)
   examples   tests/gpu/examples.py: what every example shows (the same)
   selective  tests/gpu/selective.py: selective log-softmax beside other ways (needs torch; set FLP_LIBRARY)
   jax        tests/gpu/jax_check.py: flp.jax beside the formula in JAX (needs jax; set FLP_LIBRARY)
@@ -47,9 +49,9 @@
 
 --only takes any of these, and of bench, bench_modes, bench_lists, bench_tail, peers, peers_modes and peers_data single
 records by name, where time is short.
-Copy check*.json, sanitize*.json, gated_step.json, train_tiny_lm.json, examples.json, jax.json and fragmentation.json
-to tests/gpu/evidence, and of plots/ naive_never.png and flp_arena_never.png as fragmentation_naive.png and
-fragmentation_flp_arena.png; bench*.json, peers*.json, tune*.json, cold_start.json, head_memory.json and
+Copy check*.json, sanitize*.json, gated_step.json, train_tiny_lm.json, grpo_tail.json, examples.json, jax.json and
+fragmentation.json to tests/gpu/evidence, and of plots/ naive_never.png and flp_arena_never.png as
+fragmentation_naive.png and fragmentation_flp_arena.png; bench*.json, peers*.json, tune*.json, cold_start.json, head_memory.json and
 selective.json to autotune/bench. Exit status 1 if anything failed. Standard library only.
 """
 
@@ -72,6 +74,8 @@ SCRIPTS = {
     "gated": ("gated_step", "tests/gpu/gated_step.py"),
     "heads": ("head_memory", "tests/gpu/head_memory.py"),
     "train": ("train_tiny_lm", "runtime/python/examples/train_tiny_lm.py", "--compare", "--steps", "40"),
+    "grpo_tail": ("grpo_tail", "runtime/python/examples/grpo_tiny.py", "--compare-tail", "--seeds", "3", "--vocab",
+                  "256"),
     "examples": ("examples", "tests/gpu/examples.py"),
     "selective": ("selective", "tests/gpu/selective.py"),
     "jax": ("jax", "tests/gpu/jax_check.py"),

@@ -71,6 +71,8 @@ def check_record(record):
             return f"rows: {row!r}, objects are expected"
         if "ms" in row and row["ms"] is None and not row.get("reason"):
             return f"rows: {row.get('peer')}: a time or a reason is expected"
+    if isinstance(figures, dict) and figures.get("agree", True) is not True:
+        return f"results: agree is {figures['agree']!r}: evidence of a failure is no evidence"
     if record.get("failed", 0) != 0:
         return f"failed: {record['failed']}: evidence of a failure is no evidence"
     if "host" in record:
@@ -250,6 +252,12 @@ def test_check_accepts_host_times_and_records_without():
                                    {"backward_us": 5, "backward_launches": 0}])
 def test_check_refuses_half_a_host_time(wrong):
     assert check_record({**GOOD, "host": {**HOST, **wrong}}).startswith("host: ")
+
+
+@pytest.mark.parametrize("agree", [False, None])
+def test_check_refuses_a_comparison_that_does_not_agree(agree):
+    assert check_record({**GOOD, "results": {"agree": True}}) is None
+    assert check_record({**GOOD, "results": {"agree": agree}}).startswith(f"results: agree is {agree}: ")
 
 
 def test_check_accepts_a_row_with_a_time_or_a_reason():

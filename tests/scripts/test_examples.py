@@ -52,6 +52,27 @@ def test_a_tail_is_compared_over_seeds(tmp_path):
         grpo_tiny.main([*SMALL, "--seeds", "1", "--compare-tail"])
 
 
+def test_wrong_gradients_of_a_tail_do_not_agree(tmp_path, monkeypatch):
+    """The record is there all the same."""
+    right, out = flp.policy_loss, tmp_path / "record.json"
+
+    def wrong(*operands, tail=None, **options):
+        loss, metrics = right(*operands, tail=tail, **options)
+        return -loss if tail else loss, metrics
+
+    monkeypatch.setattr(flp, "policy_loss", wrong)
+    with pytest.raises(SystemExit, match="mean rewards are 0.[0-9]+ apart, further than seeds, 0.[0-9]+"):
+        grpo_tiny.main([*SMALL, "--steps", "14", "--seeds", "2", "--compare-tail", "--json", str(out)])
+    assert json.loads(out.read_text())["results"]["agree"] is False
+
+
+def test_a_gpu_that_leaves_nothing_out_compares_nothing():
+    results = {"agree": True, "largest_share_left_out": [0.0, 0.0], "apart": 0.0, "spread_of_seeds": 0.1}
+    assert grpo_tiny.faults(results, torch.device("cpu")) == []
+    assert grpo_tiny.faults(results, torch.device("cuda")) == ["nothing was left out: both ways are exact"]
+    assert grpo_tiny.faults({**results, "largest_share_left_out": [0.0, 1e-4]}, torch.device("cuda")) == []
+
+
 def test_curves_agree_within_the_spread_of_seeds():
     seeds = [[0.5, 0.6], [0.5, 0.8]]
     spread = ((0.1 * 2**0.5) ** 2 / 2) ** 0.5

@@ -70,6 +70,17 @@ def test_a_campaigns_peers_are_understood():
         options.parse([*record.HEAD, *words])
 
 
+def test_a_campaigns_examples_are_understood(monkeypatch):
+    """Options of the comparison over seeds; its record has the part's name."""
+    pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(TREE / "runtime/python/examples"))
+    import grpo_tiny
+    name, script, *words = record_script().SCRIPTS["grpo_tail"]
+    given = grpo_tiny.parser().parse_args(words)
+    assert name == "grpo_tail" and (TREE / script).samefile(grpo_tiny.__file__)
+    assert given.compare_tail and given.seeds == 3 and given.tail in (None, 2**-9) and grpo_tiny.TAIL == 2**-9
+
+
 def test_parts_and_single_records_are_selected():
     record = record_script()
     modes = list(record.BENCHES["bench_modes"])
