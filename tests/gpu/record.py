@@ -51,8 +51,8 @@
 records by name, where time is short.
 Copy check*.json, sanitize*.json, gated_step.json, train_tiny_lm.json, grpo_tail.json, examples.json, jax.json and
 fragmentation.json to tests/gpu/evidence, and of plots/ naive_never.png and flp_arena_never.png as
-fragmentation_naive.png and fragmentation_flp_arena.png; bench*.json, peers*.json, tune*.json, cold_start.json, head_memory.json and
-selective.json to autotune/bench. Exit status 1 if anything failed. Standard library only.
+fragmentation_naive.png and fragmentation_flp_arena.png; bench*.json, peers*.json, tune*.json, cold_start.json,
+head_memory.json and selective.json to autotune/bench. Exit status 1 if anything failed. Standard library only.
 """
 
 import argparse
