@@ -66,11 +66,11 @@ def test_wrong_gradients_of_a_tail_do_not_agree(tmp_path, monkeypatch):
     assert json.loads(out.read_text())["results"]["agree"] is False
 
 
-def test_a_gpu_that_leaves_nothing_out_compares_nothing():
-    results = {"agree": True, "largest_share_left_out": [0.0, 0.0], "apart": 0.0, "spread_of_seeds": 0.1}
+def test_a_gpu_that_serves_no_row_by_its_list_compares_nothing():
+    results = {"agree": True, "listed_columns_a_row": [0.0, 0.0], "apart": 0.0, "spread_of_seeds": 0.1}
     assert grpo_tiny.faults(results, torch.device("cpu")) == []
-    assert grpo_tiny.faults(results, torch.device("cuda")) == ["nothing was left out: both ways are exact"]
-    assert grpo_tiny.faults({**results, "largest_share_left_out": [0.0, 1e-4]}, torch.device("cuda")) == []
+    assert grpo_tiny.faults(results, torch.device("cuda")) == ["no row was served by its list: both ways are exact"]
+    assert grpo_tiny.faults({**results, "listed_columns_a_row": [0.0, 1.5]}, torch.device("cuda")) == []
 
 
 def test_curves_agree_within_the_spread_of_seeds():

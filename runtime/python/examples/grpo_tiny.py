@@ -10,7 +10,7 @@ gradients in one call, from hidden states. _grpo.py has the task and the loop.
 
 Rollouts of two runs part ways at the first token that a rounding tips, whatever the gradients are, so runs are compared
 by the means over their seeds: they agree where these are no further apart, over all steps, than seeds are. A comparison
-ends with status 1 where they do not, or where a GPU's backward passes left nothing out, after the record is written.
+ends with status 1 where they do not, or where a GPU computed every row exactly, after the record is written.
 """
 import argparse
 import copy
@@ -122,8 +122,8 @@ def faults(results, device):
     if results["agree"] is False:
         found.append("mean rewards are %.4f apart, further than seeds, %.4f" % (results["apart"],
                                                                                 results["spread_of_seeds"]))
-    if device.type == "cuda" and not max(results["largest_share_left_out"]) > 0:
-        found.append("nothing was left out: both ways are exact")
+    if device.type == "cuda" and not max(results["listed_columns_a_row"]) > 0:
+        found.append("no row was served by its list: both ways are exact")
     return found
 
 
