@@ -364,7 +364,8 @@ typedef struct flp_args {
   /* forward and combine: outputs; each may be NULL */
   float *logprob; /* (N), or (N,K), nats, <= 0; 0 for a target that is ignore_index */
   float *entropy; /* (N) nats */
-  float *stats;   /* (N,4) for backward, 16-byte aligned: row maximum (log2 units), log2 of the sum, logprob, entropy */
+  float *stats;   /* (N,4) for backward, 16-byte aligned: row maximum (log2 units), log2 of the sum, logprob (of
+                     several targets 0), entropy */
   /* forward: out (N,4) of one shard, 16-byte aligned; a shard of a larger vocabulary gives nothing else. combine: in
      (shard_count,N,4), rank order. Columns: maximum, sum and weighted sum in log2 units, raw target score (−inf where
      the target is on another shard) */
@@ -435,6 +436,8 @@ typedef struct flp_args {
  * Scores over T are told apart up to 2^30 in units of ln 2, 7.4e8 nats, where one bit of float32 is 44 nats. A row whose
  * largest score is above that, or not above -2^30 (so a row without a score above -inf), gives NaN, in its gradients
  * and in grad_weight too, and is counted, on every rung. The other scores of a row may be as low as they like.
+ * Several targets (spec.targets): a row without one that is not ignore_index is left out as a row without a target is;
+ * an id outside the vocabulary makes its whole row NaN. The gradients of targets that are the same column add up.
  * Listed columns: a row whose list lacks its target or holds an id outside [0, vocab_total) gives NaN in every output
  * of its own, adds nothing to grad_weight and grad_bias, and is counted; so does every row where list_offsets are not
  * ascending within [0, list_count]. A row with NaN in stats gives NaN in its grad_hidden and adds nothing elsewhere.

@@ -138,7 +138,8 @@ static flp_status check_targets(const flp_spec *spec) {
                              {"listed", spec->listed},
                              {"tail", spec->tail != 0},
                              {"topk", spec->topk},
-                             {"rank", spec->rank}};
+                             {"rank", spec->rank},
+                             {"loss", spec->loss != NULL}};
   return check_without("targets", spec->targets, others, sizeof others / sizeof *others);
 }
 
@@ -188,6 +189,7 @@ flp_status flp_spec_resolve(const flp_spec *spec, flp_spec *out) {
   FLP_TRY(check_top(spec));
   *out = *spec;
   if (!flp_op_of(spec->op)->has_head) return FLP_OK;
+  out->targets = (int32_t)flp_spec_targets(spec);
   if (!out->grad_hidden_dtype) out->grad_hidden_dtype = spec->dtype;
   if (!out->grad_weight_dtype) out->grad_weight_dtype = spec->dtype;
   if (!out->grad_bias_dtype) out->grad_bias_dtype = spec->dtype;

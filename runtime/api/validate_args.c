@@ -12,6 +12,7 @@
 #include "runtime/base/status.h"
 #include "runtime/base/structs.h"
 #include "runtime/kernel/kernel.h"
+#include "runtime/kernel/op.h"
 #include "runtime/planner/planner.h"
 
 /* One pointer of a pass: whether it must be there, must not, or may be, and what its base is a multiple of. */
@@ -153,6 +154,19 @@ static int is_whole(const flp_args *args) {
   return args->vocab_offset == 0 && args->vocab_valid == args->vocab_total;
 }
 
+/* Raw scores of several targets go beside partial; with one they are in it. */
+static flp_status check_partial_targets(const flp_spec *spec, const flp_args *args) {
+  const void *field = args->partial_targets;
+  if (flp_spec_targets(spec) == 1)
+    return check_pointer("partial_targets", field, MUST_NOT, "spec.targets is not above 1", sizeof(float));
+  if (args->pass == FLP_PASS_BACKWARD || args->pass == FLP_PASS_STEP)
+    return check_pointer("partial_targets", field, MUST_NOT, "only forward and combine pass it on", sizeof(float));
+  if (!args->partial)
+    return check_pointer("partial_targets", field, MUST_NOT, "args.partial is NULL", sizeof(float));
+  return check_pointer("partial_targets", field, args->n > 0 ? MUST : MAY,
+                       "args.partial is given and spec.targets is above 1", sizeof(float));
+}
+
 static flp_status check_forward(const flp_spec *spec, flp_args *args) {
   FLP_TRY(check_operands(spec, args));
   int whole = is_whole(args);
@@ -160,6 +174,7 @@ static flp_status check_forward(const flp_spec *spec, flp_args *args) {
                         "the call covers a vocab shard, which writes args.partial only"));
   FLP_TRY(check_pointer("partial", args->partial, whole || args->n == 0 ? MAY : MUST,
                         "the call covers a vocab shard, which writes it", 16));
+  FLP_TRY(check_partial_targets(spec, args));
   if (args->n > 0 && !writes_rows(args) && !args->partial)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "args.logprob, entropy, stats and partial are all NULL (accepted: at least one)");
@@ -212,6 +227,7 @@ static flp_status check_combine(const flp_spec *spec, flp_args *args) {
     return flp_fail(FLP_ERROR_ARGUMENT, "args.shard_count is %" PRId64 " (accepted: 1 to %d)", args->shard_count,
                     SHARDS_MAX);
   FLP_TRY(check_pointer("partial", args->partial, args->n > 0 ? MUST : MAY, "the combine pass reads it", 16));
+  FLP_TRY(check_partial_targets(spec, args));
   FLP_TRY(check_outputs(spec, args, MAY, ""));
   if (args->n > 0 && !writes_rows(args))
     return flp_fail(FLP_ERROR_ARGUMENT, "args.logprob, entropy and stats are all NULL (accepted: at least one)");
@@ -257,6 +273,7 @@ static flp_status check_gradients(const flp_spec *spec, flp_args *args) {
 }
 
 static flp_status check_backward(const flp_spec *spec, flp_args *args) {
+  FLP_TRY(check_partial_targets(spec, args));
   if (!spec->grads)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "args.pass is FLP_PASS_BACKWARD, but spec.grads is 0 (accepted: FLP_GRAD_* bits)");
@@ -273,6 +290,7 @@ static flp_status check_step(const flp_spec *spec, flp_args *args) {
                     ", but a step needs the whole head (accepted: 0, and vocab_valid %" PRId64 ")",
                     args->vocab_offset, args->vocab_total, args->vocab_valid);
   FLP_TRY(check_operands(spec, args));
+  FLP_TRY(check_partial_targets(spec, args));
   FLP_TRY(check_pointer("stats", args->stats, MUST_NOT, because, 1));
   FLP_TRY(check_pointer("partial", args->partial, MUST_NOT, because, 1));
   FLP_TRY(check_pointer("grad_logprob", args->grad_logprob, MUST_NOT, because, 1));

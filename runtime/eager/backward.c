@@ -3,6 +3,8 @@
  * With w = t - lse in log2 units, p = 2^w, g and e the upstream gradients and H the entropy:
  *   dt = p·(alpha + beta·w), alpha = -g - e·H, beta = -e·ln 2; at the target
  *   dt_y = -g·expm1(w_y·ln 2) - e·p_y·(w_y·ln 2 + H);   dx = dt·(dt/dx).
+ * Of several targets g is the sum, and where some of them are y, which have g_y,
+ *   dt_y = -g_y·expm1(w_y·ln 2) - (g - g_y)·p_y - e·p_y·(w_y·ln 2 + H).
  * Invariants: dh of a row sums its columns tile by tile, dW and db of a column sum their rows tile by tile, both in
  * ascending order whatever the chunks; each sum has one writer. */
 #include <string.h>
@@ -44,7 +46,8 @@ void eager_backward_carve(const flp_spec *spec, const eager_plan *plan, int64_t 
 
 eager_record eager_record_make(const flp_spec *spec, const flp_args *args, int64_t row) {
   const float *stats = args->stats + 4 * row;
-  double g = args->grad_logprob ? (double)args->grad_logprob[row] : 0;
+  double g = eager_grad_target(spec, args, row, 0);
+  for (int64_t k = 1; k < flp_spec_targets(spec); k++) g += eager_grad_target(spec, args, row, k);
   double e = args->grad_entropy && spec->entropy == FLP_ENTROPY_BACKWARD ? (double)args->grad_entropy[row] : 0;
   double entropy = e != 0 ? (double)stats[3] : 0;
   return (eager_record){.scale = eager_row_scale(spec, args, row),
@@ -55,16 +58,18 @@ eager_record eager_record_make(const flp_spec *spec, const flp_args *args, int64
                         .entropy = entropy,
                         .grad_logprob = g,
                         .grad_entropy = e,
-                        .target = eager_row_target(spec, args, row)};
+                        .row = row};
 }
 
 /* Where p is 0, so is p·w, and slope·0 even where the slope is unbounded. */
-double eager_grad_score(const eager_record *record, double x, int is_target) {
+double eager_grad_score(const eager_record *record, double x, const double *own) {
   double w = (eager_score(&record->scale, x) - record->maximum) - record->log_sum;
   double p = exp2(w), dt;
-  if (is_target) {
+  if (own) {
+    double others = record->grad_logprob - *own;
     double entropy_part = p == 0 ? 0 : record->grad_entropy * p * (w * ln_2 + record->entropy);
-    dt = -record->grad_logprob * expm1(w * ln_2) - entropy_part;
+    dt = -*own * expm1(w * ln_2) - entropy_part;
+    if (others != 0 && p != 0) dt -= others * p;
   } else {
     if (p == 0) return 0;
     dt = p * (record->alpha + record->beta * w);
@@ -95,6 +100,36 @@ static float *dz_tile(const backward_job *job, int64_t row_tile, int64_t tile) {
   return job->memory->dz + (row_tile * job->tiles + tile) * EAGER_TILE_ROWS * EAGER_TILE_COLUMNS;
 }
 
+/* By column of a tile, what the targets that it holds are asked for. */
+typedef struct tile_targets {
+  uint8_t has[EAGER_TILE_COLUMNS];
+  double own[EAGER_TILE_COLUMNS];
+} tile_targets;
+
+static void find_targets(const eager_call *call, int64_t row, int64_t first_column, int64_t columns,
+                         tile_targets *out) {
+  memset(out->has, 0, sizeof out->has);
+  for (int64_t k = 0; k < flp_spec_targets(call->spec); k++) {
+    int64_t at = eager_row_target(call->spec, call->args, row, k) - first_column;
+    if (at < 0 || at >= columns) continue;
+    double own = eager_grad_target(call->spec, call->args, row, k);
+    out->own[at] = out->has[at] ? out->own[at] + own : own;
+    out->has[at] = 1;
+  }
+}
+
+static void grad_tile_row(const backward_job *job, const eager_record *record, int64_t tile, float *scores) {
+  const float *bias = job->memory->bias + tile * EAGER_TILE_COLUMNS;
+  int64_t columns = flp_min(job->columns - tile * EAGER_TILE_COLUMNS, EAGER_TILE_COLUMNS);
+  tile_targets targets;
+  find_targets(job->call, record->row, job->column + tile * EAGER_TILE_COLUMNS, columns, &targets);
+  for (int64_t j = 0; j < columns; j++) {
+    const double *own = targets.has[j] ? &targets.own[j] : NULL;
+    scores[j] = (float)eager_grad_score(record, (double)scores[j] + (double)bias[j], own);
+  }
+  for (int64_t j = columns; j < EAGER_TILE_COLUMNS; j++) scores[j] = 0;
+}
+
 /* Scores of one tile, turned into their gradients in place; rows and columns of padding become 0. */
 static void grad_tile(void *context, int64_t unit, int worker) {
   (void)worker;
@@ -112,19 +147,11 @@ static void grad_tile(void *context, int64_t unit, int worker) {
                       dz,
                       EAGER_TILE_COLUMNS};
   eager_multiply(EAGER_SCORES, &x);
-  const float *bias = memory->bias + tile * EAGER_TILE_COLUMNS;
-  int64_t rows = job->count - row_tile * EAGER_TILE_ROWS, columns = job->columns - tile * EAGER_TILE_COLUMNS;
-  int64_t first_column = job->column + tile * EAGER_TILE_COLUMNS;
-  for (int64_t i = 0; i < EAGER_TILE_ROWS; i++)
-    for (int64_t j = 0; j < EAGER_TILE_COLUMNS; j++) {
-      float *out = &dz[i * EAGER_TILE_COLUMNS + j];
-      if (i >= rows || j >= columns) {
-        *out = 0;
-        continue;
-      }
-      const eager_record *record = &memory->records[row_tile * EAGER_TILE_ROWS + i];
-      *out = (float)eager_grad_score(record, (double)*out + (double)bias[j], record->target == first_column + j);
-    }
+  int64_t rows = flp_min(job->count - row_tile * EAGER_TILE_ROWS, EAGER_TILE_ROWS);
+  for (int64_t i = 0; i < rows; i++)
+    grad_tile_row(job, &memory->records[row_tile * EAGER_TILE_ROWS + i], tile, dz + i * EAGER_TILE_COLUMNS);
+  memset(dz + rows * EAGER_TILE_COLUMNS, 0,
+         (size_t)((EAGER_TILE_ROWS - rows) * EAGER_TILE_COLUMNS) * sizeof *dz);
 }
 
 static int block_width(const backward_job *job, int64_t block) {

@@ -10,22 +10,35 @@ static eager_partial read_partial(const float *in) {
   return (eager_partial){(double)in[0], (double)in[1], (double)in[2]};
 }
 
+/* The raw score of target k, from the shard that holds it. */
+static double find_target(const eager_call *call, int64_t row, int64_t k) {
+  const flp_args *args = call->args;
+  int64_t count = flp_spec_targets(call->spec);
+  double found = -INFINITY;
+  for (int64_t shard = 0; shard < args->shard_count; shard++) {
+    int64_t at = shard * args->n + row;
+    float score = count > 1 ? args->partial_targets[at * count + k] : args->partial[4 * at + 3];
+    if (score != -INFINITY) found = (double)score;
+  }
+  return found;
+}
+
 static void combine_row(void *context, int64_t active, int worker) {
   (void)worker;
   const eager_call *call = context;
   const flp_args *args = call->args;
   int64_t row = call->rows.index[active];
   eager_partial whole = {-INFINITY, 0, 0};
-  double target = -INFINITY;
   for (int64_t shard = 0; shard < args->shard_count; shard++) {
     const float *in = args->partial + 4 * (shard * args->n + row);
     eager_partial part = read_partial(in);
     if (isnan(in[0])) part.sum = part.weighted = NAN;
     whole = eager_partial_merge(whole, part);
-    if (in[3] != -INFINITY) target = (double)in[3];
   }
   eager_scale scale = eager_row_scale(call->spec, args, row);
-  eager_row_finish(call, row, &scale, whole, target);
+  double targets[FLP_TARGETS_MAX];
+  for (int64_t k = 0; k < flp_spec_targets(call->spec); k++) targets[k] = find_target(call, row, k);
+  eager_row_finish(call, row, &scale, whole, targets);
 }
 
 void eager_combine(const eager_call *call) {

@@ -11,6 +11,7 @@
 
 #include "runtime/flp.h"
 #include "runtime/kernel/abi.h"
+#include "runtime/kernel/op.h"
 
 /* A tile of scores: 64 x 128 keeps packing under 2% of a product at D = 4096 and its fp32 weight tile within 2 MiB. */
 enum {
@@ -97,13 +98,15 @@ double eager_score_slope(const eager_scale *scale, double x);
 eager_scale eager_row_scale(const flp_spec *spec, const flp_args *args, int64_t row);
 /* One of ids of the target dtype: targets, list_ids. */
 int64_t eager_id_at(const flp_spec *spec, const void *ids, int64_t at);
-/* Row of weight that holds the target, or -1 if it lies on another shard. */
-int64_t eager_row_target(const flp_spec *spec, const flp_args *args, int64_t row);
+/* Row of weight that holds target k of a row, or -1 if it lies on another shard or is ignored. */
+int64_t eager_row_target(const flp_spec *spec, const flp_args *args, int64_t row, int64_t k);
+/* 1 if target k of a row is args->ignore_index. */
+int eager_is_ignored(const flp_spec *spec, const flp_args *args, int64_t row, int64_t k);
 /* Fills row_class (n) and index (n); adds bad rows and row ids to *bad_rows. Returns the number of active rows. */
 int64_t eager_rows_classify(const flp_spec *spec, const flp_args *args, uint8_t *row_class, int32_t *index,
                             uint64_t *bad_rows);
-/* Writes logprob, entropy, stats and, in a forward pass, partial of the rows that are not active. */
-void eager_rows_fill(const flp_args *args, const uint8_t *row_class);
+/* Writes logprob, entropy, stats and, in a forward pass, partial and partial_targets of the rows that are not active. */
+void eager_rows_fill(const flp_spec *spec, const flp_args *args, const uint8_t *row_class);
 
 /* Softmax of a row so far: maximum, sum and weighted sum in log2 units; sum is 0 while no score was above -inf. */
 typedef struct eager_partial {
@@ -121,13 +124,13 @@ eager_partial eager_partial_move(eager_partial partial, double maximum);
  * matter, and so is one with a NaN whose other scores are low: kernels count neither (S.is_beyond in score.lua).
  * unit: maximum in log2 units */
 int eager_is_beyond_limit(double maximum, double sum);
-/* Writes a row of args->partial. The sums are moved to the maximum as stored; beyond the limit they count for nothing,
- * or make the row bad. */
-void eager_partial_write(const flp_args *args, int64_t row, eager_partial part, double target);
-/* Writes logprob, entropy and stats of a row: NaN, and counts it, if its largest score is beyond FLP_SCORE_LIMIT. target:
- * raw score, x */
+/* Writes a row of args->partial, and of partial_targets where a row has several. The sums are moved to the maximum as
+ * stored; beyond the limit they count for nothing, or make the row bad. targets: raw scores, -inf on other shards */
+void eager_partial_write(const eager_call *call, int64_t row, eager_partial part, const double *targets);
+/* Writes logprob, entropy and stats of a row: NaN, and counts it, if its largest score is beyond FLP_SCORE_LIMIT.
+ * targets: raw scores, x */
 void eager_row_finish(const eager_call *call, int64_t row, const eager_scale *scale, eager_partial whole,
-                      double target);
+                      const double *targets);
 
 /* ---- block.c ---- */
 
@@ -199,7 +202,7 @@ struct eager_call {
 typedef struct eager_forward_memory {
   float *hidden;        /* (panel, D) */
   eager_partial *parts; /* (panel, groups) */
-  double *target;       /* (panel) raw score of the target */
+  double *target;       /* (panel, targets) raw scores */
   float *weight;        /* (threads, 128, D) */
   float *scores;        /* (threads, 64, 128) */
   float *bias;          /* (threads, 128) */
@@ -210,18 +213,21 @@ void eager_forward(const eager_call *call, const eager_forward_memory *memory);
 
 void eager_combine(const eager_call *call);
 
-/* What the gradient of one row's scores needs: dx = slope·2^w·(alpha + beta·w) off the target. */
+/* What the gradient of one row's scores needs: dx = slope·2^w·(alpha + beta·w) off its targets. */
 typedef struct eager_record {
   eager_scale scale;
   double maximum, log_sum; /* w = (t - maximum) - log_sum */
   double alpha, beta, entropy;
-  double grad_logprob, grad_entropy;
-  int64_t target;
+  double grad_logprob, grad_entropy; /* grad_logprob: the sum over the row's targets */
+  int64_t row;
 } eager_record;
 
 eager_record eager_record_make(const flp_spec *spec, const flp_args *args, int64_t row);
-/* The gradient of the row's loss by one raw score x, which is the target's or not. */
-double eager_grad_score(const eager_record *record, double x, int is_target);
+/* Upstream gradient of target k of a row: 0 where there is none, or the target is ignored. */
+double eager_grad_target(const flp_spec *spec, const flp_args *args, int64_t row, int64_t k);
+/* The gradient of the row's loss by one raw score x. own: NULL, or of a target's score the upstream gradients of the
+ * targets that are that column, summed */
+double eager_grad_score(const eager_record *record, double x, const double *own);
 
 typedef struct eager_backward_memory {
   float *hidden;         /* (panel, D) */

@@ -19,7 +19,7 @@ void eager_forward_carve(const flp_spec *spec, const eager_plan *plan, eager_blo
   uint64_t panel = (uint64_t)plan->panel_rows, depth = (uint64_t)spec->hidden, threads = (uint64_t)plan->threads;
   out->hidden = eager_block_take(block, panel * depth, sizeof(float));
   out->parts = eager_block_take(block, panel * (uint64_t)group_count(spec), sizeof(eager_partial));
-  out->target = eager_block_take(block, panel, sizeof(double));
+  out->target = eager_block_take(block, panel * (uint64_t)flp_spec_targets(spec), sizeof(double));
   out->weight = eager_block_take(block, threads * EAGER_TILE_COLUMNS * depth, sizeof(float));
   out->scores = eager_block_take(block, threads * EAGER_TILE_ROWS * EAGER_TILE_COLUMNS, sizeof(float));
   out->bias = eager_block_take(block, threads * EAGER_TILE_COLUMNS, sizeof(float));
@@ -30,6 +30,18 @@ static eager_partial fold_tile(const eager_scale *scale, const float *scores, co
   double t[EAGER_TILE_COLUMNS];
   for (int64_t j = 0; j < columns; j++) t[j] = eager_score(scale, (double)scores[j] + (double)bias[j]);
   return eager_partial_of(t, columns);
+}
+
+/* Keeps the raw scores of the row's targets that this tile holds. */
+static void take_targets(const forward_job *job, int64_t in_panel, int64_t column, int64_t columns, const float *scores,
+                         const float *bias) {
+  const eager_call *call = job->call;
+  int64_t row = call->rows.index[job->first + in_panel], count = flp_spec_targets(call->spec);
+  for (int64_t k = 0; k < count; k++) {
+    int64_t target = eager_row_target(call->spec, call->args, row, k) - column;
+    if (target >= 0 && target < columns)
+      job->memory->target[in_panel * count + k] = (double)scores[target] + (double)bias[target];
+  }
 }
 
 static void fold_tile_rows(const forward_job *job, int64_t group, int64_t column, int64_t subtile, const float *scores,
@@ -44,9 +56,7 @@ static void fold_tile_rows(const forward_job *job, int64_t group, int64_t column
     const float *row_scores = scores + i * EAGER_TILE_COLUMNS;
     eager_partial *part = &job->memory->parts[in_panel * job->groups + group];
     *part = eager_partial_merge(*part, fold_tile(&scale, row_scores, bias, columns));
-    int64_t target = eager_row_target(call->spec, call->args, row) - column;
-    if (target >= 0 && target < columns)
-      job->memory->target[in_panel] = (double)row_scores[target] + (double)bias[target];
+    take_targets(job, in_panel, column, columns, row_scores, bias);
   }
 }
 
@@ -97,9 +107,9 @@ static void finish_row(void *context, int64_t in_panel, int worker) {
   eager_partial whole = parts[0];
   for (int64_t group = 1; group < job->groups; group++) whole = eager_partial_merge(whole, parts[group]);
   eager_scale scale = eager_row_scale(call->spec, call->args, row);
-  double target = job->memory->target[in_panel];
-  if (call->args->partial) eager_partial_write(call->args, row, whole, target);
-  eager_row_finish(call, row, &scale, whole, target);
+  const double *targets = job->memory->target + in_panel * flp_spec_targets(call->spec);
+  if (call->args->partial) eager_partial_write(call, row, whole, targets);
+  eager_row_finish(call, row, &scale, whole, targets);
 }
 
 void eager_forward(const eager_call *call, const eager_forward_memory *memory) {
@@ -107,7 +117,7 @@ void eager_forward(const eager_call *call, const eager_forward_memory *memory) {
   for (int64_t first = 0; first < call->rows.count; first += panel) {
     forward_job job = {.call = call, .memory = memory, .first = first, .groups = group_count(call->spec)};
     job.count = flp_min(call->rows.count - first, panel);
-    for (int64_t i = 0; i < job.count; i++) memory->target[i] = -INFINITY;
+    for (int64_t i = 0; i < job.count * flp_spec_targets(call->spec); i++) memory->target[i] = -INFINITY;
     eager_team_run(call->team, flp_ceil_div(job.count, EAGER_TILE_ROWS), widen_subtile, &job);
     eager_team_run(call->team, job.groups, fold_group, &job);
     eager_team_run(call->team, job.count, finish_row, &job);

@@ -141,7 +141,7 @@ static void score(const eager_call *call, int64_t row, const eager_list *list) {
 }
 
 int eager_list_read(const eager_call *call, const eager_lists *lists, int64_t row, eager_list *out) {
-  int64_t target = eager_row_target(call->spec, call->args, row);
+  int64_t target = eager_row_target(call->spec, call->args, row, 0);
   *out = (eager_list){.count = -1, .target = -1};
   if (lists->ascending) {
     int64_t begin = call->args->list_offsets[row];
@@ -179,8 +179,8 @@ static void forward_row(void *context, int64_t active, int worker) {
     for (int64_t i = 0; i < list.count; i++) list.value[i] = eager_score(&scale, list.value[i]);
     whole = eager_partial_of(list.value, list.count);
   }
-  if (call->args->partial) eager_partial_write(call->args, row, whole, target);
-  eager_row_finish(call, row, &scale, whole, target);
+  if (call->args->partial) eager_partial_write(call, row, whole, &target);
+  eager_row_finish(call, row, &scale, whole, &target);
 }
 
 void eager_listed_forward(const eager_call *call, const eager_listed_memory *memory) {

@@ -13,8 +13,12 @@ int64_t eager_id_at(const flp_spec *spec, const void *ids, int64_t at) {
   return ((const int64_t *)ids)[at];
 }
 
-static int64_t target_id(const flp_spec *spec, const flp_args *args, int64_t row) {
-  return eager_id_at(spec, args->target, row);
+static int64_t target_id(const flp_spec *spec, const flp_args *args, int64_t row, int64_t k) {
+  return eager_id_at(spec, args->target, row * flp_spec_targets(spec) + k);
+}
+
+int eager_is_ignored(const flp_spec *spec, const flp_args *args, int64_t row, int64_t k) {
+  return target_id(spec, args, row, k) == args->ignore_index;
 }
 
 static double temperature_of(const flp_spec *spec, const flp_args *args, int64_t row) {
@@ -35,15 +39,24 @@ double eager_score_slope(const eager_scale *scale, double x) {
   return scale->outer * ln_2 * scale->inner * (1 - tanh_x) * (1 + tanh_x);
 }
 
-int64_t eager_row_target(const flp_spec *spec, const flp_args *args, int64_t row) {
-  int64_t local = target_id(spec, args, row) - args->vocab_offset;
+int64_t eager_row_target(const flp_spec *spec, const flp_args *args, int64_t row, int64_t k) {
+  int64_t id = target_id(spec, args, row, k), local = id - args->vocab_offset;
+  if (id == args->ignore_index || id < 0) return -1;
   return local >= 0 && local < args->vocab_valid ? local : -1;
+}
+
+double eager_grad_target(const flp_spec *spec, const flp_args *args, int64_t row, int64_t k) {
+  if (!args->grad_logprob || eager_is_ignored(spec, args, row, k)) return 0;
+  return (double)args->grad_logprob[row * flp_spec_targets(spec) + k];
 }
 
 /* No gradient that is given asks anything of this row. A NaN does. */
 static int is_inactive(const flp_spec *spec, const flp_args *args, int64_t row) {
   const float *entropy = spec->entropy == FLP_ENTROPY_BACKWARD ? args->grad_entropy : NULL;
-  return !(args->grad_logprob && args->grad_logprob[row] != 0) && !(entropy && entropy[row] != 0);
+  if (entropy && entropy[row] != 0) return 0;
+  for (int64_t k = 0; k < flp_spec_targets(spec); k++)
+    if (eager_grad_target(spec, args, row, k) != 0) return 0;
+  return 1;
 }
 
 static int is_usable(const flp_spec *spec, const flp_args *args, int64_t row) {
@@ -52,12 +65,21 @@ static int is_usable(const flp_spec *spec, const flp_args *args, int64_t row) {
 }
 
 static int is_bad(const flp_spec *spec, const flp_args *args, int64_t row) {
-  int64_t id = target_id(spec, args, row);
-  return id < 0 || id >= args->vocab_total || !is_usable(spec, args, row);
+  for (int64_t k = 0; k < flp_spec_targets(spec); k++) {
+    int64_t id = target_id(spec, args, row, k);
+    if (id != args->ignore_index && (id < 0 || id >= args->vocab_total)) return 1;
+  }
+  return !is_usable(spec, args, row);
+}
+
+static int has_target(const flp_spec *spec, const flp_args *args, int64_t row) {
+  for (int64_t k = 0; k < flp_spec_targets(spec); k++)
+    if (!eager_is_ignored(spec, args, row, k)) return 1;
+  return 0;
 }
 
 static uint8_t class_of(const flp_spec *spec, const flp_args *args, int64_t row) {
-  if (target_id(spec, args, row) == args->ignore_index) return FLP_ROW_LEFT_OUT;
+  if (!has_target(spec, args, row)) return FLP_ROW_LEFT_OUT;
   if (args->pass == FLP_PASS_BACKWARD && is_inactive(spec, args, row)) return FLP_ROW_LEFT_OUT;
   return is_bad(spec, args, row) ? FLP_ROW_BAD : FLP_ROW_ACTIVE;
 }
@@ -89,11 +111,12 @@ int64_t eager_rows_classify(const flp_spec *spec, const flp_args *args, uint8_t 
   return count;
 }
 
-void eager_rows_fill(const flp_args *args, const uint8_t *row_class) {
+void eager_rows_fill(const flp_spec *spec, const flp_args *args, const uint8_t *row_class) {
+  int64_t count = flp_spec_targets(spec);
   for (int64_t row = 0; row < args->n; row++) {
     if (row_class[row] == FLP_ROW_ACTIVE) continue;
     float value = row_class[row] == FLP_ROW_BAD ? NAN : 0.0f;
-    if (args->logprob) args->logprob[row] = value;
+    for (int64_t k = 0; args->logprob && k < count; k++) args->logprob[row * count + k] = value;
     if (args->entropy) args->entropy[row] = value;
     for (int i = 0; args->stats && i < 4; i++) args->stats[4 * row + i] = value;
     if (!args->partial || args->pass != FLP_PASS_FORWARD) continue;
@@ -101,6 +124,7 @@ void eager_rows_fill(const flp_args *args, const uint8_t *row_class) {
     partial[0] = row_class[row] == FLP_ROW_BAD ? NAN : (float)-FLP_SCORE_LIMIT;
     partial[1] = partial[2] = 0;
     partial[3] = -INFINITY;
+    for (int64_t k = 0; count > 1 && k < count; k++) args->partial_targets[row * count + k] = -INFINITY;
   }
 }
 
@@ -143,7 +167,9 @@ int eager_is_beyond_limit(double maximum, double sum) {
   return (maximum > FLP_SCORE_LIMIT && maximum <= (double)FLT_MAX) || (maximum <= -FLP_SCORE_LIMIT && !isnan(sum));
 }
 
-void eager_partial_write(const flp_args *args, int64_t row, eager_partial part, double target) {
+void eager_partial_write(const eager_call *call, int64_t row, eager_partial part, const double *targets) {
+  const flp_args *args = call->args;
+  int64_t count = flp_spec_targets(call->spec);
   float *out = args->partial + 4 * row;
   int empty = part.maximum <= -FLP_SCORE_LIMIT && !isnan(part.sum);
   double maximum = empty ? -FLP_SCORE_LIMIT : (double)(float)part.maximum;
@@ -151,29 +177,34 @@ void eager_partial_write(const flp_args *args, int64_t row, eager_partial part, 
   out[0] = (float)maximum;
   out[1] = empty ? 0 : (float)part.sum;
   out[2] = empty ? 0 : (float)part.weighted;
-  out[3] = (float)target;
+  out[3] = count > 1 ? -INFINITY : (float)targets[0];
+  for (int64_t k = 0; count > 1 && k < count; k++) args->partial_targets[row * count + k] = (float)targets[k];
 }
 
 /* The stored sum is about the maximum as stored, in fp32, so that stats are consistent to double precision. */
 void eager_row_finish(const eager_call *call, int64_t row, const eager_scale *scale, eager_partial whole,
-                      double target) {
+                      const double *targets) {
   const flp_args *args = call->args;
-  double maximum = NAN, log_sum = NAN, logprob = NAN, entropy = NAN;
+  int64_t count = flp_spec_targets(call->spec);
+  double maximum = NAN, log_sum = NAN, log_whole = NAN, entropy = NAN, logprob = 0;
   int is_asked = args->logprob || args->entropy || args->stats;
   if (eager_is_beyond_limit(whole.maximum, whole.sum)) {
     if (is_asked) atomic_fetch_add(call->bad_rows, 1);
   } else if (whole.maximum <= FLP_SCORE_LIMIT) {
-    double log_whole = log2(whole.sum);
+    log_whole = log2(whole.sum);
     maximum = (double)(float)whole.maximum;
     log_sum = log_whole + (whole.maximum - maximum);
-    logprob = ln_2 * ((eager_score(scale, target) - whole.maximum) - log_whole);
     entropy = ln_2 * (log_whole - whole.weighted / whole.sum);
-    if (logprob > 0) logprob = 0;
     if (entropy < 0) entropy = 0;
   }
-  if (args->logprob) args->logprob[row] = (float)logprob;
+  for (int64_t k = 0; k < count; k++) {
+    logprob = ln_2 * ((eager_score(scale, targets[k]) - whole.maximum) - log_whole);
+    if (logprob > 0 || eager_is_ignored(call->spec, args, row, k)) logprob = 0;
+    if (args->logprob) args->logprob[row * count + k] = (float)logprob;
+  }
   if (args->entropy) args->entropy[row] = (float)entropy;
   if (!args->stats) return;
+  if (count > 1) logprob = isnan(maximum) ? NAN : 0;
   const double stats[4] = {maximum, log_sum, logprob, entropy};
   for (int i = 0; i < 4; i++) args->stats[4 * row + i] = (float)stats[i];
 }
