@@ -161,8 +161,7 @@ static flp_status check_partial_targets(const flp_spec *spec, const flp_args *ar
     return check_pointer("partial_targets", field, MUST_NOT, "spec.targets is not above 1", sizeof(float));
   if (args->pass == FLP_PASS_BACKWARD || args->pass == FLP_PASS_STEP)
     return check_pointer("partial_targets", field, MUST_NOT, "only forward and combine pass it on", sizeof(float));
-  if (!args->partial)
-    return check_pointer("partial_targets", field, MUST_NOT, "args.partial is NULL", sizeof(float));
+  if (!args->partial) return check_pointer("partial_targets", field, MUST_NOT, "args.partial is NULL", sizeof(float));
   return check_pointer("partial_targets", field, args->n > 0 ? MUST : MAY,
                        "args.partial is given and spec.targets is above 1", sizeof(float));
 }

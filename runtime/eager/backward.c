@@ -150,8 +150,7 @@ static void grad_tile(void *context, int64_t unit, int worker) {
   int64_t rows = flp_min(job->count - row_tile * EAGER_TILE_ROWS, EAGER_TILE_ROWS);
   for (int64_t i = 0; i < rows; i++)
     grad_tile_row(job, &memory->records[row_tile * EAGER_TILE_ROWS + i], tile, dz + i * EAGER_TILE_COLUMNS);
-  memset(dz + rows * EAGER_TILE_COLUMNS, 0,
-         (size_t)((EAGER_TILE_ROWS - rows) * EAGER_TILE_COLUMNS) * sizeof *dz);
+  memset(dz + rows * EAGER_TILE_COLUMNS, 0, (size_t)((EAGER_TILE_ROWS - rows) * EAGER_TILE_COLUMNS) * sizeof *dz);
 }
 
 static int block_width(const backward_job *job, int64_t block) {

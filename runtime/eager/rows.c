@@ -204,7 +204,7 @@ void eager_row_finish(const eager_call *call, int64_t row, const eager_scale *sc
   }
   if (args->entropy) args->entropy[row] = (float)entropy;
   if (!args->stats) return;
-  if (count > 1) logprob = isnan(maximum) ? NAN : 0;
+  if (count > 1) logprob = isnan(log_sum) ? NAN : 0;
   const double stats[4] = {maximum, log_sum, logprob, entropy};
   for (int i = 0; i < 4; i++) args->stats[4 * row + i] = (float)stats[i];
 }

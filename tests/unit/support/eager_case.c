@@ -8,6 +8,7 @@
 
 #include "runtime/api/validate.h"
 #include "runtime/base/half.h"
+#include "runtime/kernel/op.h"
 
 double eager_case_random(uint32_t *state) {
   *state = *state * 1664525u + 1013904223u;
@@ -56,6 +57,14 @@ void eager_case_set_target(eager_case *c, int64_t row, int64_t target) {
   else
     ((int64_t *)c->target)[row] = target;
   c->reference.target[row] = target >= 0 && target < c->spec.vocab ? (int)target : -1;
+}
+
+void eager_case_set_targets(eager_case *c, int64_t row, int64_t k, int64_t target) {
+  int64_t at = row * flp_spec_targets(&c->spec) + k;
+  if (c->spec.target_dtype == FLP_DTYPE_INT32)
+    ((int32_t *)c->target)[at] = (int32_t)target;
+  else
+    ((int64_t *)c->target)[at] = target;
 }
 
 int64_t eager_case_get_target(const eager_case *c, int64_t row) {
@@ -131,17 +140,17 @@ static void fill(eager_case *c, uint32_t seed) {
 
 static void allocate_all(eager_case *c, int64_t n) {
   const flp_spec *spec = &c->spec;
-  int64_t width = spec->hidden + c->padding, wide = 4 * width;
+  int64_t width = spec->hidden + c->padding, wide = 4 * width, targets = n * flp_spec_targets(spec);
   c->hidden = allocate(n * wide);
   c->weight = allocate(spec->vocab * wide);
   c->bias = allocate(spec->vocab * 4);
-  c->target = allocate(n * 8);
+  c->target = allocate(targets * 8);
   c->temperature = allocate(n * 4);
-  c->logprob = allocate(n * 4);
+  c->logprob = allocate(targets * 4);
   c->entropy = allocate(n * 4);
   c->stats = allocate(n * 16);
   c->partial = allocate(n * 16);
-  c->grad_logprob = allocate(n * 4);
+  c->grad_logprob = allocate(targets * 4);
   c->grad_entropy = allocate(n * 4);
   c->grad_hidden = allocate(n * wide);
   c->grad_weight = allocate(spec->vocab * wide);
@@ -201,7 +210,7 @@ flp_status eager_case_run(eager_case *c, const flp_args *args) {
 
 void eager_case_forward(eager_case *c) {
   size_t n = (size_t)c->args.n;
-  memset(c->logprob, 0xff, n * 4);
+  memset(c->logprob, 0xff, n * 4 * (size_t)flp_spec_targets(&c->spec));
   memset(c->entropy, 0xff, n * 4);
   memset(c->stats, 0xff, n * 16);
   flp_args args = c->args;

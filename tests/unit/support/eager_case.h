@@ -16,8 +16,8 @@ typedef struct eager_case {
   int threads;
   uint64_t budget;                            /* of the workspace */
   uint64_t bad_rows;                          /* that passes have counted */
-  float *logprob, *entropy, *stats, *partial; /* outputs, (n) or (n,4) */
-  float *grad_logprob, *grad_entropy;         /* (n) */
+  float *logprob, *entropy, *stats, *partial; /* outputs, (n) or (n,4); logprob (n, targets) */
+  float *grad_logprob, *grad_entropy;         /* (n); grad_logprob (n, targets) */
   void *hidden, *weight, *bias, *target;
   float *temperature;
   void *grad_hidden, *grad_weight, *grad_bias;
@@ -46,6 +46,8 @@ void eager_case_set_lists(eager_case *c, const int64_t *ids, const int64_t *coun
 /* Sets lists of 1 to `longest` random ids, in no order, some twice, the row's target among them if it is a column. */
 void eager_case_random_lists(eager_case *c, int64_t longest, uint32_t seed);
 int64_t eager_case_get_target(const eager_case *c, int64_t row);
+/* The same of one of several targets (spec.targets), of which the oracle knows nothing. */
+void eager_case_set_targets(eager_case *c, int64_t row, int64_t k, int64_t target);
 
 /* Poisons, validates, lays out and runs; fails the test if any of it fails. */
 void eager_case_forward(eager_case *c);
