@@ -99,14 +99,17 @@ static void id_of_images(flp_plan *plan, const flp_images *images) {
   if (plan->loss_bytes) crypto_hash_sha256_update(&state, plan->loss_bytes, plan->spec.loss_bytes);
   if (plan->spec.tail > 0)
     crypto_hash_sha256_update(&state, (const unsigned char *)&plan->spec.tail, sizeof plan->spec.tail);
+  if (plan->spec.targets > 1)
+    crypto_hash_sha256_update(&state, (const unsigned char *)&plan->spec.targets, sizeof plan->spec.targets);
   finish_id(plan, &state);
 }
 
 /* The reference computes the same bits on any number of threads, so what counts is its version and its products. */
 static void id_of_eager(flp_plan *plan) {
-  char text[512];
-  snprintf(text, sizeof text, "flp-eager/%s %s%s", flp_version(), flp_eager_products(),
-           plan->spec.listed ? " listed" : "");
+  char text[512], targets[32] = "";
+  if (plan->spec.targets > 1) snprintf(targets, sizeof targets, " targets=%d", plan->spec.targets);
+  snprintf(text, sizeof text, "flp-eager/%s %s%s%s", flp_version(), flp_eager_products(),
+           plan->spec.listed ? " listed" : "", targets);
   crypto_hash_sha256_state state;
   crypto_hash_sha256_init(&state);
   crypto_hash_sha256_update(&state, (const unsigned char *)text, strlen(text));
