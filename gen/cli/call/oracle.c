@@ -228,6 +228,39 @@ static int64_t keep_listed(const oracle_problem *problem, int64_t row, const blo
   return count;
 }
 
+/* ---- targets ---- */
+
+static int64_t target_count(const oracle_problem *problem) {
+  return problem->targets > 1 ? problem->targets : 1;
+}
+
+static int64_t first_target(const oracle_problem *problem, int64_t row) {
+  const int64_t *target = problem->target + row * target_count(problem);
+  int64_t k = 0;
+  while (k + 1 < target_count(problem) && target[k] < 0) k++;
+  return target[k];
+}
+
+/* What a score's column is asked for: its own targets' upstream gradients and those of the others. */
+typedef struct upstream {
+  int is_target;
+  double own, others;
+} upstream;
+
+static upstream upstream_of(const oracle_problem *problem, int64_t row, int64_t column) {
+  int64_t count = target_count(problem);
+  upstream u = {0};
+  for (int64_t k = row * count; k < (row + 1) * count; k++) {
+    if (problem->target[k] == column) {
+      u.own += problem->grad_logprob[k];
+      u.is_target = 1;
+    } else if (problem->target[k] >= 0) {
+      u.others += problem->grad_logprob[k];
+    }
+  }
+  return u;
+}
+
 /* t and dt/dx of one score. */
 typedef struct point {
   double t, slope;
@@ -300,7 +333,7 @@ static void forward_block(const block_job *job, int64_t block, double *scratch) 
   block_scores(job, block, &m);
   for (int64_t r = 0; r < BLOCK && block * BLOCK + r < job->left_count; r++) {
     int64_t row = job->left[block * BLOCK + r];
-    double target = exact_point(problem, row, m.scores[problem->target[row] * BLOCK + r]).t;
+    double target = exact_point(problem, row, m.scores[first_target(problem, row) * BLOCK + r]).t;
     double error = product_error(problem, row, m.scores + r, m.scores32 + r, job->right_count);
     int64_t count = keep_listed(problem, row, &m, r);
     softmax exact = fold(problem, row, m.scores + r, count, exact_point);
@@ -330,6 +363,33 @@ flp_status oracle_forward(const oracle_problem *problem, const int64_t *rows, in
   return run_blocks(&job);
 }
 
+/* The same sum as that of block_scores. */
+static double raw_score(const oracle_problem *problem, const float *hidden, float *weight, int64_t column) {
+  double sum = 0;
+  widen_row(problem, 1, column, weight);
+  for (int64_t d = 0; d < problem->depth; d++) sum += (double)hidden[d] * (double)weight[d];
+  return sum + (double)bias_of(problem, column);
+}
+
+flp_status oracle_targets(const oracle_problem *problem, const int64_t *rows, const oracle_row *stats, int64_t count,
+                          double *out) {
+  int64_t targets = target_count(problem);
+  float *hidden = malloc(2 * (size_t)problem->depth * sizeof *hidden);
+  if (!hidden) return flp_fail(FLP_ERROR_MEMORY, "the oracle ran out of host memory");
+  for (int64_t i = 0; i < count; i++) {
+    widen_row(problem, 0, rows[i], hidden);
+    for (int64_t k = 0; k < targets; k++) {
+      int64_t column = problem->target[rows[i] * targets + k];
+      out[i * targets + k] = 0;
+      if (column < 0) continue;
+      double x = raw_score(problem, hidden, hidden + problem->depth, column);
+      out[i * targets + k] = (exact_point(problem, rows[i], x).t - stats[i].maximum) - stats[i].log_sum;
+    }
+  }
+  free(hidden);
+  return FLP_OK;
+}
+
 /* ---- gradients ---- */
 
 /* d(loss)/dx of one score, and its derivative by log p, where dz is made of p: not at the target. */
@@ -338,24 +398,24 @@ typedef struct score_gradient {
 } score_gradient;
 
 static score_gradient exact_dz(const oracle_problem *problem, int64_t row, const oracle_row *stats, double x,
-                               int is_target) {
+                               const upstream *u) {
   point at = exact_point(problem, row, x);
   double log_p = at.t - stats->maximum - stats->log_sum, p = exp(log_p);
-  double g = problem->grad_logprob[row], e = problem->grad_entropy[row];
+  double e = problem->grad_entropy[row], of_others = u->others == 0 ? 0 : -u->others * p;
   double from_entropy = p == 0 || e == 0 ? 0 : -e * p * (log_p + stats->entropy);
-  double from_logprob = is_target ? -g * expm1(log_p) : -g * p;
+  double from_logprob = u->is_target ? -u->own * expm1(log_p) + of_others : of_others;
   double dz = (from_logprob + from_entropy) * at.slope;
-  return (score_gradient){dz, is_target ? 0 : dz - e * p * at.slope};
+  return (score_gradient){dz, u->is_target ? of_others * at.slope : dz - e * p * at.slope};
 }
 
 /* The same in fp32, rounded to the operands' dtype as a pipeline stores it. */
 static double yardstick_dz(const oracle_problem *problem, int64_t row, const oracle_row *stats, double x,
-                           int is_target) {
+                           const upstream *u) {
   point at = yardstick_point(problem, row, x);
   float log_p = (float)(at.t - stats->yardstick_reference), p = expf(log_p);
-  float g = (float)problem->grad_logprob[row], e = (float)problem->grad_entropy[row];
+  float own = (float)u->own, g = (float)(u->own + u->others), e = (float)problem->grad_entropy[row];
   float from_entropy = p == 0 || e == 0 ? 0 : -e * p * (log_p + (float)stats->yardstick_entropy);
-  float from_logprob = is_target ? g - g * p : -g * p;
+  float from_logprob = u->is_target ? own - g * p : -g * p;
   return oracle_round(problem->dtype, (double)((from_logprob + from_entropy) * (float)at.slope));
 }
 
@@ -384,18 +444,18 @@ static void block_dz(const block_job *job, int64_t block, const block_memory *m)
       int64_t listed = job->left_is_weight ? i : left;
       int64_t row = job->left_is_weight ? right_id(job, i) : job->left[left];
       int64_t column = job->left_is_weight ? job->left[left] : right_id(job, i);
-      int is_target = problem->target[row] == column;
+      upstream u = upstream_of(problem, row, column);
       double *exact = &m->scores[i * BLOCK + r], *rounded = &m->scores32[i * BLOCK + r];
       if (!adds(job, row, column, &job->stats[listed])) {
         *exact = *rounded = 0;
         continue;
       }
-      score_gradient gradient = exact_dz(problem, row, &job->stats[listed], *exact, is_target);
+      score_gradient gradient = exact_dz(problem, row, &job->stats[listed], *exact, &u);
       double square = gradient.dz * gradient.dz + gradient.by_log_p * gradient.by_log_p;
       m->squares[2 * r] += square * operand;
       m->squares[2 * r + 1] += square;
       *exact = gradient.dz;
-      *rounded = yardstick_dz(problem, row, &job->stats[listed], *rounded, is_target);
+      *rounded = yardstick_dz(problem, row, &job->stats[listed], *rounded, &u);
     }
   }
 }

@@ -13,6 +13,8 @@
  * Lists restrict a row to columns of its own, as if the others were not there: they have no score, and no gradient of
  * or from that row.
  *
+ * Of several targets a row's gradient is the sum of theirs; a target below 0 is ignored, which not all of a row's are.
+ *
  * Rows and columns are asked for by id, so that a large problem can be sampled. Not for rows that are masked or bad. */
 #ifndef FLPGEN_CLI_ORACLE_H
 #define FLPGEN_CLI_ORACLE_H
@@ -26,10 +28,11 @@ typedef struct oracle_problem {
   int64_t n, vocab, depth;            /* vocab: real columns only */
   const void *hidden, *weight, *bias; /* dtype; bias NULL for none */
   int64_t hidden_stride, weight_stride;
-  const int64_t *target;                     /* (n) */
+  int64_t targets;                           /* of a row; 0: 1 */
+  const int64_t *target;                     /* (n, targets) */
   const double *temperature;                 /* (n) */
   double scale, softcap;                     /* softcap 0 for none */
-  const double *grad_logprob, *grad_entropy; /* (n) zeros where absent */
+  const double *grad_logprob, *grad_entropy; /* (n, targets) and (n); zeros where absent */
   /* (n + 1) where the lists of rows begin, NULL for none; columns, of each row ascending and each once, with its target */
   const int64_t *list_offsets, *list_columns;
   int threads;
@@ -38,7 +41,7 @@ typedef struct oracle_problem {
 /* All in nats. */
 typedef struct oracle_row {
   double maximum, log_sum; /* of t, log Σ e^(t - maximum) */
-  double logprob, entropy;
+  double logprob, entropy; /* logprob: of the first target that is not ignored */
   double largest;       /* max |t| over finite scores; with softcap, c/T, what tanh is computed relative to */
   double spread;        /* Σ p·|log p + H|, how far a unit of error in each score can move the entropy */
   double product_error; /* max of the yardstick's error in h·W (+ b), as it reaches t, over all columns: the worst of the few
@@ -49,6 +52,10 @@ typedef struct oracle_row {
 
 /* Evaluates rows. out: (count). error: MEMORY */
 flp_status oracle_forward(const oracle_problem *problem, const int64_t *rows, int64_t count, oracle_row *out);
+
+/* Logprobs of all targets of rows, (count, targets), 0 for ignored ones. stats: of these rows. error: MEMORY */
+flp_status oracle_targets(const oracle_problem *problem, const int64_t *rows, const oracle_row *stats, int64_t count,
+                          double *out);
 
 /* Gradients of rows of hidden, (count, D) each, exact and by the yardstick, and their squares (count).
  * stats: of these rows. error: MEMORY */

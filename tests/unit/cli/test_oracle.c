@@ -225,6 +225,85 @@ Test(oracle, columns_of_minus_infinity_and_rows_of_nothing_else) {
   destroy(f);
 }
 
+/* ---- targets ---- */
+
+typedef struct both_gradients {
+  double hidden[2][N * DEPTH], weight[2][VOCAB * DEPTH], bias[2][VOCAB], squares[3][VOCAB];
+} both_gradients;
+
+enum { TARGETS = 4 };
+
+/* The row's own target; one that every second row has twice; one that is ignored but in row 0; and column 5. */
+static void make_targets(const oracle_fixture *f, int64_t *target, double *g) {
+  uint32_t state = 23;
+  for (int i = 0; i < N; i++) {
+    const int64_t own[TARGETS] = {f->target[i], i % 2 ? f->target[i] : (f->target[i] + 9) % VOCAB, i ? -100 : 7, 5};
+    for (int k = 0; k < TARGETS; k++) {
+      target[i * TARGETS + k] = own[k];
+      g[i * TARGETS + k] = own[k] < 0 ? 0 : draw(&state);
+    }
+  }
+}
+
+/* Gradients of one target alone, added to those of the others; the entropy's part comes with the first. */
+static void add_target(const oracle_fixture *f, const oracle_problem *all, int k, const double *logprob,
+                       both_gradients *sum) {
+  static both_gradients own;
+  oracle_problem one = *all;
+  oracle_row stats[N];
+  int64_t target[N];
+  double g[N], zeros[N] = {0};
+  for (int i = 0; i < N; i++) {
+    int64_t id = all->target[i * TARGETS + k];
+    target[i] = id < 0 ? 0 : id;
+    g[i] = all->grad_logprob[i * TARGETS + k];
+  }
+  one.targets = 0;
+  one.target = target;
+  one.grad_logprob = g;
+  if (k) one.grad_entropy = zeros;
+  const oracle_columns out = {own.weight[0], own.weight[1], own.squares[1], own.bias[0], own.bias[1], own.squares[2]};
+  cr_assert_eq(oracle_forward(&one, f->rows, N, stats), FLP_OK);
+  cr_assert_eq(oracle_grad_hidden(&one, f->rows, stats, N, own.hidden[0], own.hidden[1], own.squares[0]), FLP_OK);
+  cr_assert_eq(oracle_grad_columns(&one, f->rows, stats, N, f->columns, VOCAB, &out), FLP_OK);
+  for (int i = 0; i < N; i++)
+    cr_assert_eq(logprob[i * TARGETS + k], all->target[i * TARGETS + k] < 0 ? 0 : stats[i].logprob, "row %d", i);
+  for (int i = 0; i < N * DEPTH; i++) sum->hidden[0][i] += own.hidden[0][i];
+  for (int i = 0; i < VOCAB * DEPTH; i++) sum->weight[0][i] += own.weight[0][i];
+  for (int v = 0; v < VOCAB; v++) sum->bias[0][v] += own.bias[0][v];
+}
+
+static void check_targets(double softcap, double scale) {
+  oracle_fixture *f = create(softcap, scale);
+  static both_gradients got, sum;
+  int64_t target[N * TARGETS];
+  double g[N * TARGETS], logprob[N * TARGETS];
+  oracle_row stats[N];
+  oracle_problem all = f->problem;
+  memset(&sum, 0, sizeof sum);
+  make_targets(f, target, g);
+  all.targets = TARGETS;
+  all.target = target;
+  all.grad_logprob = g;
+  const oracle_columns out = {got.weight[0], got.weight[1], got.squares[1], got.bias[0], got.bias[1], got.squares[2]};
+  cr_assert_eq(oracle_forward(&all, f->rows, N, stats), FLP_OK);
+  cr_assert_eq(oracle_targets(&all, f->rows, stats, N, logprob), FLP_OK);
+  cr_assert_eq(oracle_grad_hidden(&all, f->rows, stats, N, got.hidden[0], got.hidden[1], got.squares[0]), FLP_OK);
+  cr_assert_eq(oracle_grad_columns(&all, f->rows, stats, N, f->columns, VOCAB, &out), FLP_OK);
+  for (int k = 0; k < TARGETS; k++) add_target(f, &all, k, logprob, &sum);
+  for (int i = 0; i < N * DEPTH; i++) cr_assert_float_eq(got.hidden[0][i], sum.hidden[0][i], 1e-13);
+  for (int i = 0; i < N * DEPTH; i++) cr_assert_float_eq(got.hidden[1][i], sum.hidden[0][i], 0.05);
+  for (int i = 0; i < VOCAB * DEPTH; i++) cr_assert_float_eq(got.weight[0][i], sum.weight[0][i], 1e-13);
+  for (int v = 0; v < VOCAB; v++) cr_assert_float_eq(got.bias[0][v], sum.bias[0][v], 1e-13);
+  destroy(f);
+}
+
+Test(oracle, several_targets_are_so_many_problems_of_one) {
+  check_targets(0, 1);
+  check_targets(0, -0.75);
+  check_targets(3, 1.5);
+}
+
 /* ---- lists ---- */
 
 typedef struct listed {
@@ -264,10 +343,6 @@ static oracle_problem restricted(const oracle_fixture *f, const listed *lists, i
   problem.grad_entropy = f->e + i;
   return problem;
 }
-
-typedef struct both_gradients {
-  double hidden[2][N * DEPTH], weight[2][VOCAB * DEPTH], bias[2][VOCAB], squares[3][VOCAB];
-} both_gradients;
 
 static void add_row(const oracle_fixture *f, const listed *lists, int i, oracle_row *stats, both_gradients *sum) {
   static both_gradients own;
