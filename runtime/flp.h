@@ -365,7 +365,7 @@ typedef struct flp_args {
   float *logprob; /* (N), or (N,K), nats, <= 0; 0 for a target that is ignore_index */
   float *entropy; /* (N) nats */
   float *stats;   /* (N,4) for backward, 16-byte aligned: row maximum (log2 units), log2 of the sum, logprob (of
-                     several targets 0), entropy */
+                     several targets the largest), entropy */
   /* forward: out (N,4) of one shard, 16-byte aligned; a shard of a larger vocabulary gives nothing else. combine: in
      (shard_count,N,4), rank order. Columns: maximum, sum and weighted sum in log2 units, raw target score (−inf where
      the target is on another shard) */

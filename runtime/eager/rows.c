@@ -186,7 +186,7 @@ void eager_row_finish(const eager_call *call, int64_t row, const eager_scale *sc
                       const double *targets) {
   const flp_args *args = call->args;
   int64_t count = flp_spec_targets(call->spec);
-  double maximum = NAN, log_sum = NAN, log_whole = NAN, entropy = NAN, logprob = 0;
+  double maximum = NAN, log_sum = NAN, log_whole = NAN, entropy = NAN, largest = -INFINITY;
   int is_asked = args->logprob || args->entropy || args->stats;
   if (eager_is_beyond_limit(whole.maximum, whole.sum)) {
     if (is_asked) atomic_fetch_add(call->bad_rows, 1);
@@ -198,13 +198,14 @@ void eager_row_finish(const eager_call *call, int64_t row, const eager_scale *sc
     if (entropy < 0) entropy = 0;
   }
   for (int64_t k = 0; k < count; k++) {
-    logprob = ln_2 * ((eager_score(scale, targets[k]) - whole.maximum) - log_whole);
-    if (logprob > 0 || eager_is_ignored(call->spec, args, row, k)) logprob = 0;
+    double logprob = ln_2 * ((eager_score(scale, targets[k]) - whole.maximum) - log_whole);
+    int ignored = eager_is_ignored(call->spec, args, row, k);
+    if (logprob > 0 || ignored) logprob = 0;
     if (args->logprob) args->logprob[row * count + k] = (float)logprob;
+    if (!ignored && !(logprob <= largest)) largest = logprob; /* a NaN too, which all of a row's are then */
   }
   if (args->entropy) args->entropy[row] = (float)entropy;
   if (!args->stats) return;
-  if (count > 1) logprob = isnan(log_sum) ? NAN : 0;
-  const double stats[4] = {maximum, log_sum, logprob, entropy};
+  const double stats[4] = {maximum, log_sum, largest, entropy};
   for (int i = 0; i < 4; i++) args->stats[4 * row + i] = (float)stats[i];
 }

@@ -99,8 +99,9 @@ static void set_loss(const call_buffers *b, const call_problem *p, flp_args *arg
 flp_args call_args(const call_buffers *b, const call_problem *p, flp_pass pass, int shard) {
   flp_args args = base_args(b, p, pass, shard);
   int is_sharded = p->shards > 1 && pass <= FLP_PASS_COMBINE;
-  if (is_sharded)
-    args.partial = pass == FLP_PASS_COMBINE ? at(b, CALL_PARTIAL) : call_row(b, p, CALL_PARTIAL, shard * p->n);
+  int64_t first = pass == FLP_PASS_COMBINE ? 0 : shard * p->n;
+  if (is_sharded) args.partial = call_row(b, p, CALL_PARTIAL, first);
+  if (is_sharded) args.partial_targets = call_row(b, p, CALL_PARTIAL_TARGETS, first);
   if (pass == FLP_PASS_COMBINE) args.shard_count = p->shards;
   if (pass != FLP_PASS_BACKWARD && !(is_sharded && pass == FLP_PASS_FORWARD)) set_rows(b, &args);
   if (pass == FLP_PASS_FORWARD || pass == FLP_PASS_BACKWARD) set_saved(b, p, shard, &args);

@@ -5,6 +5,7 @@
 #include "gen/cli/call/call.h"
 #include "runtime/base/status.h"
 #include "runtime/kernel/kernel.h"
+#include "runtime/kernel/op.h"
 
 /* ---- one buffer ---- */
 
@@ -60,17 +61,18 @@ call_array call_array_of(const call_problem *p, call_slot slot) {
   const flp_spec *spec = &p->spec;
   size_t n = (size_t)p->n, vocab = (size_t)(p->shards * p->shard_vocab), all_rows = (size_t)p->shards * n;
   size_t stride = (size_t)p->stride, element = flp_dtype_bytes(spec->dtype),
-         metrics = p->loss ? p->loss->metric_count : 0;
+         metrics = p->loss ? p->loss->metric_count : 0, targets = (size_t)flp_spec_targets(spec);
   const call_array rows = {1, n, 1, sizeof(float)}; /* as most arrays are */
   const call_array arrays[CALL_SLOTS] = {
       [CALL_HIDDEN] = {1, n, stride, element},
       [CALL_WEIGHT] = {1, vocab, stride, element},
       [CALL_BIAS] = {1, vocab, 1, element},
-      [CALL_TARGET] = {1, n, 1, flp_dtype_bytes(spec->target_dtype)},
+      [CALL_TARGET] = {1, n, targets, flp_dtype_bytes(spec->target_dtype)},
+      [CALL_GRAD_LOGPROB] = {1, n, targets, sizeof(float)},
       [CALL_ROWS] = {1, (size_t)p->row_count, 1, sizeof(int32_t)},
       [CALL_LIST_OFFSETS] = {1, n + 1, 1, sizeof(int64_t)},
       [CALL_LIST_IDS] = {1, (size_t)p->list_count, 1, flp_dtype_bytes(spec->target_dtype)},
-      [CALL_LOGPROB] = rows,
+      [CALL_LOGPROB] = {1, n, targets, sizeof(float)},
       [CALL_ENTROPY] = {spec->entropy != FLP_ENTROPY_NONE, n, 1, sizeof(float)},
       [CALL_STATS] = {p->gives_stats, n, 4, sizeof(float)},
       [CALL_GRAD_HIDDEN] = {(spec->grads & FLP_GRAD_HIDDEN) != 0, all_rows, stride,
@@ -81,7 +83,8 @@ call_array call_array_of(const call_problem *p, call_slot slot) {
       [CALL_LOSS] = {p->loss != NULL, n, 1, sizeof(float)},
       [CALL_METRICS] = {p->gives_metrics && metrics, metrics * n, 1, sizeof(float)},
       [CALL_TAIL_REPORT] = {spec->tail > 0 && spec->grads, (size_t)p->shards, 4, sizeof(float)},
-      [CALL_PARTIAL] = {p->shards > 1, all_rows, 4, sizeof(float)}};
+      [CALL_PARTIAL] = {p->shards > 1, all_rows, 4, sizeof(float)},
+      [CALL_PARTIAL_TARGETS] = {p->shards > 1 && targets > 1, all_rows, targets, sizeof(float)}};
   return slot < CALL_LOGPROB && !arrays[slot].wanted ? rows : arrays[slot];
 }
 

@@ -42,8 +42,9 @@ typedef enum call_slot {
   CALL_GRAD_BIAS,
   CALL_LOSS,
   CALL_METRICS,
-  CALL_TAIL_REPORT, /* of each shard, four numbers */
-  CALL_PARTIAL,     /* from the shards' forward passes to combine */
+  CALL_TAIL_REPORT,     /* of each shard, four numbers */
+  CALL_PARTIAL,         /* from the shards' forward passes to combine */
+  CALL_PARTIAL_TARGETS, /* beside it, of several targets a row */
   CALL_OUTPUTS_END,
   CALL_SAVED = CALL_OUTPUTS_END, /* from forward to backward in save, direction and tail modes, a block a shard */
   CALL_WORKSPACE,
@@ -150,7 +151,7 @@ flp_status call_backward(call_buffers *buffers, const call_problem *problem, flp
 
 /* Host memory, owned; NULL if not asked for. */
 typedef struct call_result {
-  float *logprob, *entropy, *stats; /* (n), (n), (n,4) */
+  float *logprob, *entropy, *stats; /* (n, targets), (n), (n,4) */
   void *grad_hidden;                /* (shards, n, stride) */
   void *grad_weight;                /* (padded vocab, stride) */
   void *grad_bias;                  /* (padded vocab) */

@@ -42,9 +42,10 @@ typedef struct oracle_problem {
 typedef struct oracle_row {
   double maximum, log_sum; /* of t, log Σ e^(t - maximum) */
   double logprob, entropy; /* logprob: of the first target that is not ignored */
-  double largest;       /* max |t| over finite scores; with softcap, c/T, what tanh is computed relative to */
-  double spread;        /* Σ p·|log p + H|, how far a unit of error in each score can move the entropy */
-  double product_error; /* max of the yardstick's error in h·W (+ b), as it reaches t, over all columns: the worst of the few
+  double largest;          /* max |t| over finite scores; with softcap, c/T, what tanh is computed relative to */
+  double spread;           /* Σ p·|log p + H|, how far a unit of error in each score can move the entropy */
+  double
+      product_error; /* max of the yardstick's error in h·W (+ b), as it reaches t, over all columns: the worst of the few
                            that a row may list is a matter of luck */
   double yardstick_reference, yardstick_entropy; /* log Σ e^t and H from the yardstick's scores */
   int is_beyond; /* the largest score is beyond FLP_SCORE_LIMIT: a bad row, whose numbers are NaN */

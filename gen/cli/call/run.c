@@ -82,6 +82,7 @@ static const struct {
                          [CALL_METRICS] = {"metrics", offsetof(call_result, metrics)},
                          [CALL_TAIL_REPORT] = {"tail_report", offsetof(call_result, tail_report)},
                          [CALL_PARTIAL] = {"partial", 0},
+                         [CALL_PARTIAL_TARGETS] = {"partial_targets", 0},
                          [CALL_SAVED] = {"saved", 0},
                          [CALL_WORKSPACE] = {"workspace", 0}};
 

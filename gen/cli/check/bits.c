@@ -27,6 +27,7 @@ static check_case make_case(const check_part *of, uint32_t grads) {
   c.mode = of->mode;
   cli_spec_set_mode(&c.spec, of->mode);
   c.kept = 30;
+  c.spec.targets = of->targets;
   return c;
 }
 
@@ -39,7 +40,9 @@ static check_metric compare_rows(const bits_state *s, const call_result *result,
   check_metric total = {.cosine = 1, .pass = 1};
   for (int64_t i = 0; i < n; i++) {
     int64_t from = order ? order[i] : i;
-    check_metric logprob = check_metric_bits(&result->logprob[i], &s->reference.logprob[from], sizeof(float));
+    int64_t count = s->problem.targets;
+    check_metric logprob = check_metric_bits(&result->logprob[i * count], &s->reference.logprob[from * count],
+                                             (size_t)count * sizeof(float));
     check_metric entropy = check_metric_bits(&result->entropy[i], &s->reference.entropy[from], sizeof(float));
     total.max_ulp += logprob.max_ulp + entropy.max_ulp;
     total.pass &= logprob.pass && entropy.pass;
@@ -105,7 +108,7 @@ static flp_status check_orders(const bits_state *s) {
 static flp_status check_forward_only(const bits_state *s) {
   check_problem problem;
   call_result result = {0};
-  const check_part of = {s->problem.c.spec.dtype, s->problem.c.mode, 0};
+  const check_part of = {s->problem.c.spec.dtype, s->problem.c.mode, 0, s->problem.c.spec.targets};
   check_case c = make_case(&of, 0);
   FLP_TRY(check_problem_create(&c, &problem));
   check_how how = s->how;

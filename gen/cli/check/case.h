@@ -46,6 +46,17 @@ typedef enum check_lists {
   CHECK_LISTS_BEHIND  /* the last is beyond the ids */
 } check_lists;
 
+/* Patterns of the targets of a spec with several, beside the one of each row that a pattern of rows gives. */
+typedef enum check_targets {
+  CHECK_TARGETS_DRAWN,   /* by Zipf's law; every third row ignores some, every second one has an id twice */
+  CHECK_TARGETS_TEACHER, /* the most frequent ids, from the first on: of nearly every row the same */
+  CHECK_TARGETS_SAME,    /* the row's own, again and again */
+  CHECK_TARGETS_ENDS,    /* the first and the last column in turn */
+  CHECK_TARGETS_FEW,     /* the row's own alone, at another place in each; all others are ignored */
+  CHECK_TARGETS_BAD      /* drawn, and in two rows of three an id of no column at some place */
+} check_targets;
+enum { CHECK_TARGETS_USUAL = 20 }; /* of a case that is of no other number */
+
 /* What a forward pass gets of an old policy. */
 typedef enum check_old {
   CHECK_OLD_NONE,
@@ -65,7 +76,8 @@ typedef struct check_case {
   int64_t chunk_rows, chunk_vocab;
   flp_mode mode; /* 0: the planner's; cli_spec_set_mode has set what asks for it; stream is of steps */
   check_lists lists;
-  double kept; /* of mode listed: ids of a row's list, on average */
+  double kept;           /* of mode listed: ids of a row's list, on average */
+  check_targets targets; /* of a spec with several */
   check_old old;
   const double *loss_parameters; /* of spec.loss; NULL: such that every term counts */
   int sampled;                   /* compare some rows and columns alone, as of a large problem */

@@ -68,7 +68,9 @@ typedef struct oddity {
   uint32_t alignment; /* also the padding, in bytes, so that rows are no better aligned */
   check_lists lists;  /* of mode listed alone, as is the next one */
   double kept;        /* 0: 20 */
-  uint32_t grads;     /* 0: all */
+  int targets;        /* of several targets alone; 0: CHECK_TARGETS_USUAL */
+  check_targets of_row;
+  uint32_t grads; /* 0: all */
 } oddity;
 
 static const oddity oddities[] = {
@@ -211,6 +213,69 @@ static const oddity listed[] = {
     {.name = "V=2", .vocab = 2, .kept = 1.5},
 };
 
+/* Several targets a row: every pattern of theirs, and what else there is beside targets that are drawn. */
+static const oddity targeted[] = {
+    {.name = "targets"},
+    {.name = "targets-2", .targets = 2},
+    {.name = "targets-64", .targets = 64, .n = 130},
+    {.name = "targets-512", .targets = 512, .n = 33, .vocab = 2900},
+    {.name = "targets-teacher",
+     .of_row = CHECK_TARGETS_TEACHER,
+     .targets = 64,
+     .fill = CHECK_FILL_SHARP,
+     .hidden = 264},
+    {.name = "targets-same", .of_row = CHECK_TARGETS_SAME},
+    {.name = "targets-ends", .of_row = CHECK_TARGETS_ENDS},
+    {.name = "targets-few", .of_row = CHECK_TARGETS_FEW},
+    {.name = "targets-bad", .of_row = CHECK_TARGETS_BAD},
+    {.name = "targets-masked-bad",
+     .of_row = CHECK_TARGETS_BAD,
+     .rows = CHECK_ROWS_MASKED,
+     .n = 200,
+     .int32_targets = 1},
+    {.name = "targets-V=2", .vocab = 2, .targets = 5},
+    {.name = "targets-N=1", .n = 1, .targets = 300},
+    {.name = "targets-peaked", .fill = CHECK_FILL_PEAKED, .of_row = CHECK_TARGETS_FEW},
+    {.name = "shifted", .fill = CHECK_FILL_SHIFTED},
+    {.name = "nan-rows", .rows = CHECK_ROWS_NAN},
+    {.name = "masked", .rows = CHECK_ROWS_MASKED, .n = 200, .grads_fp32 = 1},
+    {.name = "shards", .shards = 3, .grads_fp32 = 1, .int32_targets = 1},
+    {.name = "R2", .mode = FLP_MODE_RECOMPUTE_SPLIT, .chunk_rows = 128, .chunk_vocab = 512, .n = 300},
+    {.name = "exact", .fill = CHECK_FILL_EXACT, .temperature = 8}, /* from here on of bf16 alone */
+    {.name = "equal", .fill = CHECK_FILL_EQUAL, .temperature = 8},
+    {.name = "one-hot", .fill = CHECK_FILL_ONE_HOT},
+    {.name = "holes", .fill = CHECK_FILL_HOLES},
+    {.name = "all-holes", .fill = CHECK_FILL_ALL_HOLES, .forward_only = 1},
+    {.name = "T=1e-3", .temperature = 1e-3},
+    {.name = "T=1e3", .temperature = 1e3},
+    {.name = "T-per-row", .temperature = 1e3, .per_row = 1, .softcap = 20},
+    {.name = "T-beyond", .rows = CHECK_ROWS_BEYOND, .temperature = 2, .per_row = 1},
+    {.name = "last-tile", .rows = CHECK_ROWS_LAST_TILE, .vocab = 1537},
+    {.name = "bad-rows", .rows = CHECK_ROWS_BAD},
+    {.name = "bad-T", .rows = CHECK_ROWS_BAD, .temperature = 2, .per_row = 1, .int32_targets = 1},
+    {.name = "nan-idle", .rows = CHECK_ROWS_NAN_INACTIVE},
+    {.name = "masked-all", .rows = CHECK_ROWS_NONE},
+    {.name = "row-list", .rows = CHECK_ROWS_LIST, .n = 200},
+    {.name = "idle-rows", .rows = CHECK_ROWS_INACTIVE, .n = 200},
+    {.name = "peaked", .fill = CHECK_FILL_PEAKED},
+    {.name = "unlikely", .fill = CHECK_FILL_UNLIKELY},
+    {.name = "shards-bad", .shards = 2, .of_row = CHECK_TARGETS_BAD, .grads_fp32 = 1, .softcap = 20},
+    {.name = "shards-ends", .shards = 3, .of_row = CHECK_TARGETS_ENDS, .grads_fp32 = 1},
+    {.name = "accumulate", .accumulate = 1},
+    {.name = "strides", .padding = 24},
+    {.name = "align-8", .alignment = 8},
+    {.name = "align-4", .alignment = 4},
+    {.name = "align-2", .alignment = 2},
+    {.name = "softcap", .softcap = 30},
+    {.name = "softcap-tight", .softcap = 1.5f, .scale = 2, .temperature = 0.5},
+    {.name = "scale", .scale = -0.625, .temperature = 1.5},
+    {.name = "chunked-vocab", .chunk_vocab = 512, .n = 150, .vocab = 3001, .targets = 64},
+    {.name = "chunked-rows", .chunk_rows = 64, .n = 300},
+    {.name = "weight", .grads = FLP_GRAD_WEIGHT},
+    {.name = "bias", .grads = FLP_GRAD_BIAS},
+    {.name = "N=0", .n = -1},
+};
+
 /* Tail mode: rows with lists, and what else there is beside them; the cases above have flat rows. */
 static const oddity tailed[] = {
     {.name = "sharp", .n = 130},
@@ -244,7 +309,7 @@ static const oddity tailed[] = {
 };
 
 /* Those before it are of every dtype. */
-static const char LISTED_OF_BF16[] = "lists-descend";
+static const char LISTED_OF_BF16[] = "lists-descend", TARGETED_OF_BF16[] = "exact";
 
 static const oddity_table first_table = {oddities, sizeof oddities / sizeof oddities[0]};
 static const oddity_table columns_table = {columns, sizeof columns / sizeof columns[0]};
@@ -443,6 +508,44 @@ static void add_listed(check_list *list, flp_dtype dtype) {
   }
 }
 
+/* ---- several targets ---- */
+
+/* Every entropy mode with no gradient, that of hidden, and all: of bf16 each with each, else one with each. */
+static void add_targeted_matrix(check_list *list, flp_dtype dtype) {
+  static const int counts[] = {CHECK_TARGETS_USUAL, 2, 64};
+  check_list matrix = {0};
+  add_matrix(&matrix, dtype, 67, 1531, 72);
+  for (int i = 0; i < matrix.count; i++) {
+    if (dtype != FLP_DTYPE_BF16 && i % 4) continue; /* on the diagonal */
+    matrix.cases[i].spec.targets = counts[i % 3];
+    check_list_add(list, matrix.cases[i]);
+  }
+  if (matrix.status != FLP_OK && list->status == FLP_OK) list->status = matrix.status;
+  check_list_clear(&matrix);
+}
+
+static void add_targeted(check_list *list, flp_dtype dtype) {
+  for (size_t i = 0; i < sizeof targeted / sizeof targeted[0]; i++) {
+    const oddity *o = &targeted[i];
+    if (dtype != FLP_DTYPE_BF16 && strcmp(o->name, TARGETED_OF_BF16) == 0) return;
+    check_case c = make_odd(o, dtype);
+    c.spec.targets = o->targets ? o->targets : CHECK_TARGETS_USUAL;
+    c.targets = o->of_row;
+    check_list_add(list, c);
+  }
+}
+
+static void add_targeted_large(check_list *list, const check_case *given) {
+  check_case c = check_case_default(given->spec.dtype, 8192, 151936, 4096);
+  c.name = "large";
+  c.rows = CHECK_ROWS_MASKED;
+  c.spec.entropy = FLP_ENTROPY_BACKWARD;
+  c.spec.grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
+  c.sampled = 1;
+  c.spec.targets = 64;
+  check_list_add(list, c);
+}
+
 /* Rows of which no list holds enough, at a size where that is many. */
 static void add_tail_large(check_list *list, const check_case *given) {
   check_case c = check_case_default(given->spec.dtype, 8192, 151936, 4096);
@@ -538,6 +641,25 @@ static void add_given_tails(check_list *list, const check_case *given) {
   }
 }
 
+/* Those of a specification with several targets. */
+static void add_given_targets(check_list *list, const check_case *given) {
+  static const struct {
+    const char *name;
+    check_targets targets;
+  } patterns[] = {{"targets-teacher", CHECK_TARGETS_TEACHER},
+                  {"targets-same", CHECK_TARGETS_SAME},
+                  {"targets-ends", CHECK_TARGETS_ENDS},
+                  {"targets-few", CHECK_TARGETS_FEW},
+                  {"targets-bad", CHECK_TARGETS_BAD}};
+  size_t count = given->spec.targets <= 1 || is_big(given) ? 0 : sizeof patterns / sizeof patterns[0];
+  for (size_t i = 0; i < count; i++) {
+    check_case c = *given;
+    c.name = patterns[i].name;
+    c.targets = patterns[i].targets;
+    check_list_add(list, c);
+  }
+}
+
 static void add_large(check_list *list, const check_case *given) {
   check_case c = check_case_default(given->spec.dtype, 8192, 151936, 4096);
   c.name = "large";
@@ -578,6 +700,10 @@ static void add_all(check_list *list) {
     add_listed(list, dtypes[d]);
   }
   for (int d = 0; d < 3; d++) add_all_tails(list, dtypes[d], dtypes[d] == FLP_DTYPE_BF16);
+  for (int d = 0; d < 3; d++) {
+    add_targeted_matrix(list, dtypes[d]);
+    add_targeted(list, dtypes[d]);
+  }
 }
 
 static void add_quick(check_list *list) {
@@ -595,6 +721,7 @@ static void add_quick(check_list *list) {
   add_all_directions(list);
   add_listed(list, FLP_DTYPE_BF16);
   add_all_tails(list, FLP_DTYPE_BF16, 0);
+  add_targeted(list, FLP_DTYPE_BF16);
 }
 
 flp_status check_list_create(check_set set, const check_case *given, check_list *out) {
@@ -605,14 +732,19 @@ flp_status check_list_create(check_set set, const check_case *given, check_list 
     add_large(out, given);
     add_listed_large(out, given);
     add_tail_large(out, given);
+    add_targeted_large(out, given);
   }
   if (set == CHECK_SET_GIVEN) {
     add_given(out, given);
     add_given_lists(out, given);
     add_given_tails(out, given);
+    add_given_targets(out, given);
   }
   for (int i = 0; i < out->count; i++)
     if (out->cases[i].spec.tail > 0 && given->spec.tail > 0) out->cases[i].spec.tail = given->spec.tail;
+  for (int i = 0; i < out->count; i++)
+    if (out->cases[i].spec.targets == CHECK_TARGETS_USUAL && given->spec.targets > 1)
+      out->cases[i].spec.targets = given->spec.targets;
   for (int i = 0; i < out->count; i++) out->cases[i].seed = given->seed + (uint64_t)i;
   flp_status status = out->status;
   if (status != FLP_OK) check_list_clear(out);

@@ -98,16 +98,36 @@ static void collect_rows(const compare_state *s, const float *values, int entrop
       rows_add(a, values[row], s->problem->forward_class[row] == CHECK_BAD ? NAN : 0, check_ulp(1), 0);
 }
 
+/* The same of several targets: one that is ignored has 0, whatever its row's scores are. */
+static void collect_targets(const compare_state *s, const float *values, row_arrays *a) {
+  int64_t count = s->problem->targets;
+  for (int64_t i = 0; i < s->truth->row_count * count; i++) {
+    const oracle_row *row = &s->truth->row_truth[i / count];
+    int64_t at = s->truth->rows[i / count] * count + i % count;
+    int ignored = s->problem->target_id[at] == CHECK_IGNORE_INDEX;
+    double wanted = s->truth->logprob[i], size = fmax(fabs(wanted + row->log_sum), fabs(wanted));
+    double unit = check_ulp(fmax(isfinite(size) ? size : 1, 1));
+    rows_add(a, values[at], wanted, unit, ignored ? 0 : 4 * unit + score_allowance(row));
+  }
+  for (int64_t at = 0; at < s->problem->c.n * count; at++)
+    if (s->problem->forward_class[at / count] != CHECK_ACTIVE)
+      rows_add(a, values[at], s->problem->forward_class[at / count] == CHECK_BAD ? NAN : 0, check_ulp(1), 0);
+}
+
 static flp_status compare_rows(const compare_state *s, const char *output, const float *values, int entropy) {
   if (!values) return FLP_OK;
   row_arrays a;
   flp_status status = FLP_OK;
-  if (rows_allocate(&a, s->problem->c.n)) {
-    collect_rows(s, values, entropy, &a);
+  int64_t count = s->problem->c.n * (entropy ? 1 : s->problem->targets);
+  if (rows_allocate(&a, count)) {
+    if (!entropy && s->problem->targets > 1)
+      collect_targets(s, values, &a);
+    else
+      collect_rows(s, values, entropy, &a);
     check_metric metric = check_metric_rows(a.got, a.wanted, a.unit, a.allowed, a.count);
     const char *note = NULL;
-    for (int64_t row = 0; !entropy && row < s->problem->c.n; row++)
-      if (values[row] > 0) note = "a logprob is above 0";
+    for (int64_t at = 0; !entropy && at < count; at++)
+      if (values[at] > 0) note = "a logprob is above 0";
     if (note) metric.pass = 0;
     add(s, output, metric, note);
   } else {
@@ -125,6 +145,21 @@ static double element(flp_dtype dtype, const void *base, int64_t index) {
   return (double)value;
 }
 
+/* Adds the squares of what row i of the truth asks of its targets, and of the gradients at them. */
+static void add_rounding(const compare_state *s, int64_t i, double *whole, double *real) {
+  int64_t count = s->problem->targets, row = s->truth->rows[i];
+  const double *g = s->problem->oracle.grad_logprob + row * count;
+  double sum = 0;
+  for (int64_t k = 0; k < count; k++) sum += g[k];
+  for (int64_t k = 0; k < count; k++) {
+    double logprob = count > 1 ? s->truth->logprob[i * count + k] : s->truth->row_truth[i].logprob;
+    double others = count > 1 ? (sum - g[k]) * exp(logprob) : 0, rest = g[k] * expm1(logprob) + others;
+    if (!isfinite(rest)) continue;
+    *whole += g[k] * g[k];
+    *real += rest * rest;
+  }
+}
+
 /* Any sum in fp32 knows 1 - p_y to 2^-23 only. Where p_y is near 1 that is all there is of a gradient, and one draw may
  * round well and the next badly: what that can be of the gradients of these rows together. */
 static double sum_rounding(const compare_state *s) {
@@ -132,10 +167,7 @@ static double sum_rounding(const compare_state *s) {
   for (int64_t i = 0; i < s->truth->row_count; i++) {
     int64_t row = s->truth->rows[i];
     if (s->problem->backward_class[row] != CHECK_ACTIVE) continue;
-    double g = s->problem->oracle.grad_logprob[row], rest = g * expm1(s->truth->row_truth[i].logprob);
-    if (!isfinite(rest)) continue;
-    whole += g * g;
-    real += rest * rest;
+    add_rounding(s, i, &whole, &real);
   }
   return real > 0 ? 0x1p-23 * sqrt(whole / real) : 0;
 }

@@ -10,6 +10,7 @@ typedef struct check_truth {
   int64_t *rows, *columns; /* sampled: active rows in forward, columns */
   int64_t row_count, column_count;
   oracle_row *row_truth; /* of rows */
+  double *logprob;       /* (row_count, targets) of rows with several targets; else NULL */
   int64_t *work;         /* rows active in backward */
   int64_t work_count;
   oracle_row *work_truth; /* of work; NULL if too many: then taken from the stats under test */

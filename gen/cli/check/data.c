@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "gen/cli/check/lists.h"
+#include "gen/cli/check/targets.h"
 #include "gen/cli/shared/spec_args.h"
 #include "runtime/api/validate.h"
 #include "runtime/base/half.h"
@@ -14,8 +15,7 @@
 #include "runtime/base/process.h"
 #include "runtime/base/status.h"
 #include "runtime/eager/eager.h"
-
-enum { IGNORE_INDEX = -100 };
+#include "runtime/kernel/op.h"
 
 /* splitmix64 */
 static uint64_t next_random(uint64_t *state) {
@@ -130,7 +130,7 @@ static int64_t good_target(const check_case *c, uint64_t *state) {
 
 static int64_t choose_target(const check_case *c, int64_t row, uint64_t *state) {
   int64_t target = good_target(c, state);
-  if (c->rows == CHECK_ROWS_NONE || (c->rows == CHECK_ROWS_MASKED && row % 3 == 1)) return IGNORE_INDEX;
+  if (c->rows == CHECK_ROWS_NONE || (c->rows == CHECK_ROWS_MASKED && row % 3 == 1)) return CHECK_IGNORE_INDEX;
   if (c->rows == CHECK_ROWS_BAD && row % 4 == 1) return c->spec.vocab + (row % 8 == 1 ? 0 : 2000000000 - c->spec.vocab);
   if (c->rows == CHECK_ROWS_BAD && row % 4 == 3) return row % 8 == 3 ? -1 : INT32_MIN;
   return target;
@@ -154,11 +154,12 @@ static void fill_rows(check_problem *problem, uint64_t seed) {
   const check_case *c = &problem->c;
   uint64_t state = seed;
   for (int64_t row = 0; row < c->n; row++) {
-    problem->target_id[row] = choose_target(c, row, &state);
+    int64_t own = row * problem->targets; /* the first; targets.c has the others */
+    problem->target_id[own] = choose_target(c, row, &state);
     problem->temperature[row] = choose_temperature(c, row, &state);
     int inactive = (c->rows == CHECK_ROWS_INACTIVE && row % 2) || is_idle_oddity(c, row);
     float g = (float)uniform(&state), e = (float)uniform(&state);
-    problem->g[row] = inactive ? 0 : (double)g;
+    problem->g[own] = inactive ? 0 : (double)g;
     problem->e[row] = inactive || c->spec.entropy != FLP_ENTROPY_BACKWARD ? 0 : (double)e;
   }
 }
@@ -169,7 +170,7 @@ static void turn_to_targets(check_problem *problem, uint64_t seed) {
   int64_t row_bytes = problem->stride * flp_half_bytes(spec->dtype);
   float *row = malloc((size_t)spec->hidden * sizeof *row);
   for (int64_t i = 0; row && i < problem->c.n; i++) {
-    int64_t target = problem->target_id[i];
+    int64_t target = problem->target_id[i * problem->targets];
     if (target < 0 || target >= spec->vocab) continue;
     double factor = problem->c.fill == CHECK_FILL_PEAKED ? 1.25 + 0.75 * uniform(&seed) : -2 + 0.2 * uniform(&seed);
     flp_half_widen(spec->dtype, (const char *)problem->weight + target * row_bytes, spec->hidden, row);
@@ -188,7 +189,7 @@ static void sharpen(check_problem *problem, uint64_t seed) {
   int64_t depth = spec->hidden, row_bytes = problem->stride * flp_half_bytes(spec->dtype);
   float *sum = malloc(2 * (size_t)depth * sizeof *sum), *row = sum ? sum + depth : NULL;
   for (int64_t i = 0; sum && i < problem->c.n; i++) {
-    int64_t target = problem->target_id[i], place = (int64_t)(next_random(&seed) % 4);
+    int64_t target = problem->target_id[i * problem->targets], place = (int64_t)(next_random(&seed) % 4);
     memset(sum, 0, (size_t)depth * sizeof *sum);
     for (int64_t k = 0; k < FAVOURED; k++) {
       uint64_t drawn = next_random(&seed);
@@ -231,24 +232,20 @@ static void fill_row_list(check_problem *problem) {
 static uint8_t class_of(const check_problem *problem, int64_t row, int backward) {
   const check_case *c = &problem->c;
   if (problem->rows && (c->n - 1 - row) % 3 != 0) return CHECK_LEFT_OUT;
-  if (problem->target_id[row] == IGNORE_INDEX) return CHECK_LEFT_OUT;
-  if (backward && problem->g[row] == 0 && problem->e[row] == 0) return CHECK_LEFT_OUT;
+  check_targets_seen seen = check_targets_see(problem, row);
+  if (!seen.has_target) return CHECK_LEFT_OUT;
+  if (backward && !seen.has_gradient && problem->e[row] == 0) return CHECK_LEFT_OUT;
   double factor = c->spec.softcap > 0 ? (double)c->spec.softcap : c->scale;
-  int good = problem->target_id[row] >= 0 && problem->target_id[row] < c->spec.vocab &&
-             flp_number_is_temperature((float)problem->temperature[row], factor) &&
+  int good = !seen.has_foreign && flp_number_is_temperature((float)problem->temperature[row], factor) &&
              !(problem->list_bad && problem->list_bad[row]);
   return good ? CHECK_ACTIVE : CHECK_BAD;
 }
 
 /* The arrays over rows as the rung takes them, from the oracle's. */
 static void export_rows(check_problem *problem) {
+  check_targets_export(problem);
   for (int64_t row = 0; row < problem->c.n; row++) {
-    if (problem->c.spec.target_dtype == FLP_DTYPE_INT32)
-      ((int32_t *)problem->target)[row] = (int32_t)problem->target_id[row];
-    else
-      ((int64_t *)problem->target)[row] = problem->target_id[row];
     problem->temperature_rows[row] = (float)problem->temperature[row];
-    problem->grad_logprob[row] = (float)problem->g[row];
     problem->grad_entropy[row] = (float)problem->e[row];
     problem->forward_class[row] = class_of(problem, row, 0);
     problem->backward_class[row] = class_of(problem, row, 1);
@@ -262,16 +259,16 @@ static void fill_weight_base(check_problem *problem, uint64_t seed) {
 }
 
 static void allocate_rows(check_problem *problem, int *failed) {
-  size_t n = (size_t)problem->c.n;
-  problem->target = allocate(n, 8, failed);
+  size_t n = (size_t)problem->c.n, targets = n * (size_t)problem->targets;
+  problem->target = allocate(targets, 8, failed);
   problem->temperature_rows = allocate(n, 4, failed);
-  problem->grad_logprob = allocate(n, 4, failed);
+  problem->grad_logprob = allocate(targets, 4, failed);
   problem->grad_entropy = allocate(n, 4, failed);
   problem->forward_class = allocate(n, 1, failed);
   problem->backward_class = allocate(n, 1, failed);
-  problem->target_id = allocate(n, 8, failed);
+  problem->target_id = allocate(targets, 8, failed);
   problem->temperature = allocate(n, 8, failed);
-  problem->g = allocate(n, 8, failed);
+  problem->g = allocate(targets, 8, failed);
   problem->e = allocate(n, 8, failed);
   if (problem->c.rows == CHECK_ROWS_LIST) problem->rows = allocate(2 * n + 4, 4, failed);
 }
@@ -287,6 +284,7 @@ static void set_oracle(check_problem *problem) {
                                      .bias = problem->bias,
                                      .hidden_stride = problem->stride,
                                      .weight_stride = problem->stride,
+                                     .targets = problem->targets,
                                      .target = problem->target_id,
                                      .temperature = problem->temperature,
                                      .scale = (double)(float)problem->c.scale,
@@ -303,6 +301,7 @@ flp_status check_problem_create(const check_case *c, check_problem *out) {
   FLP_TRY(flp_spec_resolve(&c->spec, &out->c.spec));
   const flp_spec *spec = &out->c.spec;
   int failed = 0;
+  out->targets = flp_spec_targets(spec);
   out->shard_vocab = check_shard_vocab(c);
   out->padded_vocab = out->shard_vocab * c->shards;
   out->stride = spec->hidden + c->padding;
@@ -327,6 +326,7 @@ flp_status check_problem_create(const check_case *c, check_problem *out) {
     if (c->rows == CHECK_ROWS_NAN || c->rows == CHECK_ROWS_NAN_INACTIVE) set_nan_rows(out);
   }
   flp_status status = spec->listed ? check_lists_create(out, seed + 7) : FLP_OK;
+  if (status == FLP_OK && out->targets > 1) status = check_targets_draw(out, seed + 8);
   if (status == FLP_OK) {
     export_rows(out);
     set_oracle(out);
@@ -346,7 +346,7 @@ call_problem check_problem_call(const check_problem *p) {
                        .shard_vocab = p->shard_vocab,
                        .temperature = p->c.temperature,
                        .scale = p->c.scale,
-                       .ignore_index = IGNORE_INDEX,
+                       .ignore_index = CHECK_IGNORE_INDEX,
                        .row_count = p->row_count,
                        .list_count = p->list_count,
                        .loss_parameters = p->loss_parameters,
@@ -400,12 +400,13 @@ static void permute(void *array, size_t bytes, const int64_t *order, int64_t n, 
 
 flp_status check_problem_permute(check_problem *problem, const int64_t *order, int64_t n) {
   size_t row_bytes = (size_t)(problem->stride * flp_half_bytes(problem->c.spec.dtype));
-  char *scratch = malloc((size_t)n * (row_bytes > 8 ? row_bytes : 8) + 8);
+  size_t targets_bytes = 8 * (size_t)problem->targets;
+  char *scratch = malloc((size_t)n * (row_bytes > targets_bytes ? row_bytes : targets_bytes) + 8);
   if (!scratch) return flp_fail(FLP_ERROR_MEMORY, "out of host memory");
   permute(problem->hidden, row_bytes, order, n, scratch);
-  permute(problem->target_id, 8, order, n, scratch);
+  permute(problem->target_id, targets_bytes, order, n, scratch);
   permute(problem->temperature, 8, order, n, scratch);
-  permute(problem->g, 8, order, n, scratch);
+  permute(problem->g, targets_bytes, order, n, scratch);
   permute(problem->e, 8, order, n, scratch);
   free(scratch);
   if (problem->list_offsets) FLP_TRY(check_lists_permute(problem, order, n));

@@ -10,6 +10,7 @@ typedef struct check_part {
   flp_dtype dtype;
   flp_mode mode; /* of check_bits: 0 or listed; of check_mode_bits: S, P, D or T; of check_concurrent: 0 for all */
   float tail;    /* of tail mode; 0: the usual one */
+  int targets;   /* of check_bits; 0: one */
 } check_part;
 
 /* Bit identity of logprob and entropy over repeats, row order, N, budget and gradients, and of gradients over repeats; of

@@ -6,17 +6,20 @@
 #include "gen/cli/call/oracle.h"
 #include "gen/cli/check/case.h"
 
+enum { CHECK_IGNORE_INDEX = -100 };
 enum { CHECK_ACTIVE = 0, CHECK_LEFT_OUT = 1, CHECK_BAD = 2 };
 
 typedef struct check_problem {
-  check_case c;                      /* spec resolved */
-  int64_t shard_vocab, padded_vocab; /* rows of one shard's weight, of all shards' */
-  int64_t stride;                    /* of every matrix */
-  size_t shift;                      /* bytes from a 256-byte boundary to the base of every array of dtype */
-  void *hidden, *weight, *bias;      /* rows of padding hold NaN */
-  void *target;                      /* (n) target dtype */
-  float *temperature_rows, *grad_logprob, *grad_entropy; /* (n) */
-  float *weight_base; /* (padded vocab, stride) what grad_weight starts from, or NULL */
+  check_case c;                           /* spec resolved */
+  int64_t shard_vocab, padded_vocab;      /* rows of one shard's weight, of all shards' */
+  int64_t stride;                         /* of every matrix */
+  size_t shift;                           /* bytes from a 256-byte boundary to the base of every array of dtype */
+  void *hidden, *weight, *bias;           /* rows of padding hold NaN */
+  int64_t targets;                        /* of a row */
+  void *target;                           /* (n, targets) target dtype */
+  float *grad_logprob;                    /* (n, targets); NaN where one of several targets is ignored */
+  float *temperature_rows, *grad_entropy; /* (n) */
+  float *weight_base;                     /* (padded vocab, stride) what grad_weight starts from, or NULL */
   int32_t *rows;
   int64_t row_count;
   int64_t *list_offsets; /* (n + 1), or NULL: no lists; as are the next two */
@@ -30,10 +33,11 @@ typedef struct check_problem {
 
   /* the oracle's view */
   uint8_t *forward_class, *backward_class; /* (n) CHECK_* */
-  int64_t *target_id;
-  double *temperature, *g, *e;            /* (n) */
-  int64_t *column_offsets, *list_columns; /* its lists, or NULL */
-  uint8_t *list_bad;                      /* (n) 1 where a row's list makes it bad; or NULL */
+  int64_t *target_id;                      /* (n, targets) */
+  double *g;                               /* (n, targets) */
+  double *temperature, *e;                 /* (n) */
+  int64_t *column_offsets, *list_columns;  /* its lists, or NULL */
+  uint8_t *list_bad;                       /* (n) 1 where a row's list makes it bad; or NULL */
   oracle_problem oracle;
 } check_problem;
 

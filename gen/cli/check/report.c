@@ -49,6 +49,7 @@ static void describe_options(const check_case *c, char *out, size_t capacity) {
   const flp_loss *loss = cli_loss_of(spec);
   if (c->mode) append(out, capacity, " mode=%s", flp_mode_name(c->mode));
   if (spec->listed) append(out, capacity, " kept=%g", c->kept);
+  if (spec->targets > 1) append(out, capacity, " targets=%d", spec->targets);
   char tail[CLI_TEXT_BYTES];
   if (spec->tail > 0) append(out, capacity, " tail=%s", cli_format_tail(spec->tail, tail));
   if (loss) append(out, capacity, " loss=%s", loss->name);

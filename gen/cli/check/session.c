@@ -144,10 +144,16 @@ static int is_wanted_mode(const check_args *args, flp_mode mode) {
   return args->set == CHECK_SET_GIVEN || !args->given.mode || args->given.mode == mode;
 }
 
+/* Beside --targets those of several targets alone. */
+static int is_wanted_targets(const check_args *args, int targets) {
+  return args->set == CHECK_SET_GIVEN || args->given.spec.targets <= 1 || targets > 1;
+}
+
 static void keep_wanted(const check_args *args, check_list *list) {
   int count = 0;
   for (int i = 0; i < list->count; i++)
-    if (is_wanted(args, list->cases[i].spec.dtype) && is_wanted_mode(args, list->cases[i].mode))
+    if (is_wanted(args, list->cases[i].spec.dtype) && is_wanted_mode(args, list->cases[i].mode) &&
+        is_wanted_targets(args, list->cases[i].spec.targets))
       list->cases[count++] = list->cases[i];
   list->count = count;
 }
@@ -157,7 +163,7 @@ static void keep_wanted(const check_args *args, check_list *list) {
 /* In the order in which they run: after a deadlock nothing else can. */
 typedef enum part_kind { PART_BITS, PART_BUDGETS, PART_SELECT, PART_CONCURRENT, PART_KINDS } part_kind;
 
-enum { PARTS_MAX = 20 };
+enum { PARTS_MAX = 24 };
 
 static const struct {
   const char *name; /* in reports */
@@ -176,24 +182,36 @@ typedef struct part {
 static const flp_dtype dtypes[] = {FLP_DTYPE_BF16, FLP_DTYPE_FP16, FLP_DTYPE_FP32, FLP_DTYPE_FP64};
 static const flp_mode modes[] = {FLP_MODE_SAVE, FLP_MODE_STREAM, FLP_MODE_DIRECTION}; /* of bf16 */
 
+/* Beside --targets the bits of several targets alone. */
+static int list_target_parts(const check_args *args, part *out) {
+  int count = 0, all = args->set == CHECK_SET_ALL, quick = args->set == CHECK_SET_QUICK;
+  int own = args->given.spec.targets, targets = own > 1 ? own : CHECK_TARGETS_USUAL;
+  for (int d = 0; (all || quick) && is_wanted_mode(args, (flp_mode)0) && d < 3; d++)
+    if (is_wanted(args, dtypes[d]) && (d == 0 || all))
+      out[count++] = (part){PART_BITS, {dtypes[d], (flp_mode)0, 0, targets}};
+  return count;
+}
+
 static int list_parts(const check_args *args, part out[PARTS_MAX]) {
-  int count = 0, all = args->set == CHECK_SET_ALL, quick = args->set == CHECK_SET_QUICK, any = args->given.mode == 0;
+  int all = args->set == CHECK_SET_ALL, quick = args->set == CHECK_SET_QUICK, any = args->given.mode == 0;
   int bits = all || args->spec.has_dtype ? 3 : 1; /* of dtypes */
+  int count = list_target_parts(args, out);
+  if (args->given.spec.targets > 1) return count;
   for (int d = 0; (all || quick) && any && d < bits; d++)
     if (is_wanted(args, dtypes[d])) out[count++] = (part){PART_BITS, {.dtype = dtypes[d]}};
   for (int d = 0; (all || quick) && is_wanted_mode(args, FLP_MODE_LISTED) && d < 3; d++)
     if (is_wanted(args, dtypes[d]) && (d == 0 || all))
-      out[count++] = (part){PART_BITS, {dtypes[d], FLP_MODE_LISTED, 0}};
+      out[count++] = (part){PART_BITS, {dtypes[d], FLP_MODE_LISTED, 0, 0}};
   for (int m = 0; (all || quick) && m < 3; m++)
     if (is_wanted(args, FLP_DTYPE_BF16) && is_wanted_mode(args, modes[m]))
-      out[count++] = (part){PART_BUDGETS, {FLP_DTYPE_BF16, modes[m], 0}};
+      out[count++] = (part){PART_BUDGETS, {FLP_DTYPE_BF16, modes[m], 0, 0}};
   for (int d = 0; (all || quick) && is_wanted_mode(args, FLP_MODE_TAIL) && d < 3; d++)
     if (is_wanted(args, dtypes[d]) && (d == 0 || all))
-      out[count++] = (part){PART_BUDGETS, {dtypes[d], FLP_MODE_TAIL, args->given.spec.tail}};
+      out[count++] = (part){PART_BUDGETS, {dtypes[d], FLP_MODE_TAIL, args->given.spec.tail, 0}};
   for (int d = 0; ((all && any) || args->set == CHECK_SET_SELECT) && d < 4; d++)
     if (is_wanted(args, dtypes[d])) out[count++] = (part){PART_SELECT, {.dtype = dtypes[d]}};
   if (all || args->set == CHECK_SET_CONCURRENT)
-    out[count++] = (part){PART_CONCURRENT, {args->given.spec.dtype, args->given.mode, args->given.spec.tail}};
+    out[count++] = (part){PART_CONCURRENT, {args->given.spec.dtype, args->given.mode, args->given.spec.tail, 0}};
   return count;
 }
 

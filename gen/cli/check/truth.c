@@ -39,8 +39,11 @@ static int64_t *list_columns(const check_problem *problem, const int64_t *work, 
   *count = vocab;
   if (!sampled) return list;
   thin(list, count, SAMPLE_COLUMNS / 2);
-  for (int64_t i = 0; i < SAMPLE_COLUMNS / 2 && i < work_count; i++)
-    list[(*count)++] = problem->target_id[work[i * work_count / (SAMPLE_COLUMNS / 2)]];
+  for (int64_t i = 0; i < SAMPLE_COLUMNS / 2 && i < work_count; i++) {
+    int64_t row = work[i * work_count / (SAMPLE_COLUMNS / 2)];
+    int64_t target = problem->target_id[row * problem->targets + i % problem->targets];
+    if (target >= 0) list[(*count)++] = target;
+  }
   qsort(list, (size_t)*count, sizeof *list, by_value);
   int64_t unique = 0;
   for (int64_t i = 0; i < *count; i++)
@@ -88,6 +91,14 @@ static flp_status evaluate(const check_problem *problem, const int64_t *rows, in
   return status;
 }
 
+/* Logprobs of several targets of the rows. */
+static flp_status evaluate_targets(const check_problem *problem, check_truth *out) {
+  if (problem->targets == 1) return FLP_OK;
+  out->logprob = malloc(((size_t)(out->row_count * problem->targets) + 1) * sizeof *out->logprob);
+  if (!out->logprob) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the oracle");
+  return oracle_targets(&problem->oracle, out->rows, out->row_truth, out->row_count, out->logprob);
+}
+
 flp_status check_truth_create(const check_problem *problem, const check_truth *whole, check_truth *out) {
   const flp_spec *spec = &problem->c.spec;
   *out = (check_truth){0};
@@ -105,6 +116,7 @@ flp_status check_truth_create(const check_problem *problem, const check_truth *w
   evaluated known = {NULL, 0, NULL};
   if (whole) known = (evaluated){whole->rows, whole->row_count, whole->row_truth};
   flp_status status = evaluate(problem, out->rows, out->row_count, &known, &out->row_truth);
+  if (status == FLP_OK) status = evaluate_targets(problem, out);
   if (!whole) known = (evaluated){out->rows, out->row_count, out->row_truth};
   if (status == FLP_OK && needs_all_rows)
     status = evaluate(problem, out->work, out->work_count, &known, &out->work_truth);
@@ -113,7 +125,8 @@ flp_status check_truth_create(const check_problem *problem, const check_truth *w
 }
 
 void check_truth_clear(check_truth *truth) {
-  void *const blocks[] = {truth->rows, truth->columns, truth->row_truth, truth->work, truth->work_truth};
+  void *const blocks[] = {truth->rows, truth->columns,    truth->row_truth,
+                          truth->work, truth->work_truth, truth->logprob};
   for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) free(blocks[i]);
   *truth = (check_truth){0};
 }

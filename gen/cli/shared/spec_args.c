@@ -31,7 +31,8 @@ enum {
   KEY_LOSS,
   KEY_LOSS_PARAMETER,
   KEY_KEEP_SET,
-  KEY_TAIL
+  KEY_TAIL,
+  KEY_TARGETS
 };
 
 static const struct argp_option options[] = {
@@ -68,6 +69,11 @@ static const struct argp_option options[] = {
      "of all elements of the scores' gradient, the backward pass or step may leave out so much of the sum of "
      "magnitudes: "
      "2^-20 to 2^-2, as 2^-9, 1/512 or 0.002 (mode tail, T); rows whose tail counts are recomputed; needs --grad",
+     1},
+    {"targets", KEY_TARGETS, "K", 0,
+     "of each row the logprobs of K columns, 1 to 512, as the most likely ones of a teacher; with gradients of all; "
+     "the "
+     "normalisation is over all columns",
      1},
     {"loss", KEY_LOSS, "LOSS", 0, CLI_LOSS_HELP "; mode stream (P) streams its steps", 1},
     {"loss-parameter", KEY_LOSS_PARAMETER, "NAME=NUMBER", 0, CLI_LOSS_PARAMETER_HELP, 1},
@@ -149,6 +155,13 @@ static flp_status parse_keep_set(const char *text, cli_spec_args *args) {
   return FLP_OK;
 }
 
+static flp_status parse_targets(const char *text, flp_spec *spec) {
+  int64_t value = 0;
+  FLP_TRY(cli_parse_integer("--targets", text, 1, FLP_TARGETS_MAX, &value));
+  spec->targets = (int32_t)value;
+  return FLP_OK;
+}
+
 static error_t parse(int key, char *text, struct argp_state *state) {
   cli_spec_args *args = state->input;
   flp_spec *spec = &args->spec;
@@ -185,6 +198,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       break;
     case KEY_TAIL:
       status = cli_parse_tail(text, &spec->tail);
+      break;
+    case KEY_TARGETS:
+      status = parse_targets(text, spec);
       break;
     case KEY_MODEL:
       args->model = text;
@@ -393,6 +409,20 @@ flp_status cli_spec_args_tail(const cli_spec_args *args) {
   return FLP_OK;
 }
 
+flp_status cli_spec_args_targets(const cli_spec_args *args) {
+  const flp_spec *spec = &args->spec;
+  if (spec->targets <= 1) return FLP_OK;
+  if (!args->takes_targets)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "--targets: not accepted here; bench, check, explain, gen, pack build, run and tune accept it");
+  if (spec->op != FLP_OP_HEAD)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--targets: not accepted with --op %s", flp_op_name(spec->op));
+  const char *beside = spec->listed ? "--keep-set" : spec->tail > 0 ? "--tail" : spec->keep ? "--keep" : NULL;
+  if (!beside && args->loss.name) beside = "--loss";
+  if (!beside) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "--targets: not accepted beside %s; forward and backward recompute", beside);
+}
+
 flp_status cli_spec_args_resolve(cli_spec_args *args) {
   if (args->model) FLP_TRY(apply_model(args));
   const flp_spec *spec = &args->spec;
@@ -406,6 +436,7 @@ flp_status cli_spec_args_resolve(cli_spec_args *args) {
                     "--hidden is missing; the number of columns of the weight, or --model, is needed");
   FLP_TRY(cli_spec_args_lists(args));
   FLP_TRY(cli_spec_args_tail(args));
+  FLP_TRY(cli_spec_args_targets(args));
   FLP_TRY(cli_loss_args_resolve(&args->loss, &args->spec));
   cli_spec_args_complete(args, &args->spec);
   flp_spec resolved;

@@ -11,12 +11,13 @@ typedef struct cli_spec_args {
   const char *model; /* config.json, or NULL */
   double scale;      /* logit scale of the model, 1 without one; a run-time value */
   int has_dtype, has_softcap, has_entropy;
-  uint32_t given;   /* a bit for each of the options that was given */
-  const char *tune; /* for flp_options.tune, parsed once; or NULL */
-  int takes_op;     /* the verb accepts other operations than head */
-  int takes_lists;  /* and --keep-set */
-  int takes_tail;   /* and --tail */
-  double kept;      /* of --keep-set: ids of a row's list, on average; 0 without */
+  uint32_t given;    /* a bit for each of the options that was given */
+  const char *tune;  /* for flp_options.tune, parsed once; or NULL */
+  int takes_op;      /* the verb accepts other operations than head */
+  int takes_lists;   /* and --keep-set */
+  int takes_tail;    /* and --tail */
+  int takes_targets; /* and --targets */
+  double kept;       /* of --keep-set: ids of a row's list, on average; 0 without */
   cli_loss_args loss;
 } cli_spec_args;
 
@@ -59,6 +60,9 @@ flp_status cli_spec_args_lists(const cli_spec_args *args);
 /* Whether the verb takes --tail, and it goes with the other options: of a head's gradients, where nothing else decides what
  * forward keeps. error: ARGUMENT naming the option */
 flp_status cli_spec_args_tail(const cli_spec_args *args);
+/* Whether the verb takes --targets, and it goes with the other options: of a head, where nothing is kept or listed. error:
+ * ARGUMENT naming the option */
+flp_status cli_spec_args_targets(const cli_spec_args *args);
 /* Whether lists of that mean length fit a vocabulary. error: ARGUMENT naming --keep-set */
 flp_status cli_spec_check_kept(double kept, int64_t vocab);
 
@@ -77,7 +81,7 @@ flp_status cli_spec_args_one_mode(const cli_spec_args *args);
  * to, the entropy that the loss needs. */
 void cli_spec_args_complete(const cli_spec_args *args, flp_spec *spec);
 
-/* Fills what was not given from the model and checks the whole, --keep-set and --tail beside the others too.
+/* Fills what was not given from the model and checks the whole, --keep-set, --tail and --targets beside the others too.
  * error: ARGUMENT naming the field; IO, CORRUPT for the model's file */
 flp_status cli_spec_args_resolve(cli_spec_args *args);
 
