@@ -35,7 +35,9 @@
       R(list_row) R(list_dz) R(list_order) R(list_other) R(list_digit) R(list_start) /* backward */ \
       R(tail_floor) R(tail_found) R(tail_column) R(tail_score) /* tail mode: lists, sorted */ \
       R(tail_left) R(tail_sum) R(tail_missed) R(tail_mean) R(tail_offsets) R(tail_total) R(tail_logprob) R(tail_entropy) \
-      R(tail_saved) /* of a step: what forward lists */
+      R(tail_saved) /* of a step: what forward lists */ \
+      R(target_row) R(target_place) R(target_block) R(target_score) R(target_sums) /* K targets, by row and target */ \
+      R(target_weight) R(target_gradient) R(target_exact) R(target_offsets) R(target_total) /* backward */
 
 /* The arrays as numbers, FLP_REGION_index and so on. */
 typedef enum flp_region {
@@ -77,6 +79,10 @@ typedef enum flp_region {
   C(EMIT_BIN_WIDTH, 3)     /* log2 units */                                                           \
   C(EMIT_MOST, 1024)       /* columns of a row's list */                                              \
   C(LIST_ELSEWHERE, -2)    /* list_length of a row whose gradients other kernels make */              \
+  C(TARGET_PLACES, 512)    /* FLP_TARGETS_MAX of flp.h */                                             \
+  C(TARGET_COLUMNS, 64)    /* of a bit of target_block; tiles of forward_targets have whole ones */   \
+  C(TARGET_BITS, 24)       /* of a word of it: whole leaves */                                        \
+  C(TARGET_NONE, 0x7fffffff) /* in list_column, behind a row's targets: above every column */         \
   C(TAIL_SAMPLES, 1024)    /* tail_mean: rows of weight */                                            \
   C(TAIL_VECTORS, 32)      /* tail_mean: vectors of a CTA, of 16 bytes or of one element as key.alignment allows */
 #define FLP_ABI_CONSTANT(name, value) FLP_##name = (value),
@@ -705,6 +711,106 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   FLP_LIST_WEIGHT_PARAMS(P)                                                \
   P(region, list_column)
 
+/* ---- K targets a row (spec.targets; 2 to FLP_TARGETS_MAX) ----
+ *
+ * target, logprob and grad_logprob are (n,K). targets_rows gives each row one target that stands for all of them, for
+ * prepare: so a row is left out if all of its targets are ignore_index, and bad if one of the others is outside
+ * [0, vocab_total). prepare is told of no columns (vocab_valid 0): local_target is -1 everywhere, and forward, combine and
+ * dz do what they do for rows whose target is on another shard. targets_sort gives the columns of each active row,
+ * ascending, those of this shard first; a column may stand there more than once. forward_targets stores their raw scores,
+ * targets_finish makes logprobs of them.
+ *
+ * Backward: dz_v = factor·(Σ_k g_k·[v = y_k] - G·p_v - e·p_v·(log p_v + H)), G = Σ_k g_k. The dense kernels make all but
+ * the first sum, with G in the place of the gradient of one logprob; targets_patch then writes the whole element where
+ * there is a target. A row takes part if one of its g_k is not 0, whatever their sum. Targets that are ignore_index have
+ * no gradient.
+ *
+ * module targets: entry targets_rows, one warp a row of [0, n): target_row, and where they are not null: -inf as every
+ * score, and of the upstream gradients Σ|g_k|, Σ g_k rounded and as it is, sums in f64 in a fixed order. */
+#define FLP_TARGETS_ROWS_PARAMS(P)                                         \
+  P(ptr, target) /* (n,K) target dtype */                                  \
+  P(i32, targets) P(i64, n) P(i64, ignore_index) P(i64, vocab_total)       \
+  P(ptr, grad_logprob) /* (n,K) f32 or null: zeros */                      \
+  P(region, target_row) /* (n) target dtype out */                         \
+  P(ptr, score)        /* (n,K) f32 out, or null */                        \
+  P(region_or_null, target_weight)   /* (n) f32 out */                     \
+  P(region_or_null, target_gradient) /* (n) f32 out */                     \
+  P(region_or_null, target_exact)    /* (n) f64 out */
+
+/* module targets: entry targets_sort, one CTA an active row: list_column, ascending, FLP_TARGET_NONE for targets that are
+ * not in this shard; target_place, which of the row's K targets it is, ascending where columns are equal. forward:
+ * target_block, a bit for every FLP_TARGET_COLUMNS columns, FLP_TARGET_BITS a word: is a target among them. backward:
+ * how many there are, what list_scores and listed_weight read; and bound rises by what targets add to |dz|. */
+#define FLP_TARGETS_SORT_PARAMS(P)                                         \
+  P(ptr, target) P(i32, targets) P(i64, ignore_index)                      \
+  P(i64, vocab_offset) P(i64, vocab_valid)                                 \
+  P(region, index) P(region, scale) P(region, count)                       \
+  P(f32, cap_in) P(i32, capped) P(i32, block_words)                        \
+  P(region, list_column)  /* (n,K) i32 out by active row */                \
+  P(region, target_place) /* (n,K) i16 out by active row */                \
+  P(region_or_null, target_block)   /* (n, block_words) i32 out by active row */ \
+  P(region_or_null, list_length)    /* (n) i32 out by active row */        \
+  P(region_or_null, list_target)    /* (n) i32 out by active row: -1 */    \
+  P(region_or_null, list_row)       /* (n,K) i32 out: the active row */    \
+  P(region_or_null, target_offsets) /* (n) i64 out by row: K times the active row */ \
+  P(region_or_null, target_total)   /* (1) i32 out: K times the active rows */ \
+  P(region_or_null, target_weight) P(region_or_null, bound) /* both or none */
+
+/* module forward_targets: entries forward_targets and forward_targets_map: forward and forward_map, which also store the
+ * raw scores of the columns that rows list, score[row][place] each. part: the bits that forward gives. Lists are
+ * as targets_sort writes them; local_target is not read. */
+#define FLP_HOLD_PARAMS(P)                                                 \
+  P(region, list_column) P(region, target_place) P(region, target_block)   \
+  P(ptr, row_of) /* (n) i32: row of each active row */                     \
+  P(ptr, score)  /* (n,K) f32 out by row */                                \
+  P(i32, targets) P(i32, block_words)
+#define FLP_FORWARD_TARGETS_PARAMS(P)                                      \
+  FLP_FORWARD_PARAMS(P)                                                    \
+  FLP_HOLD_PARAMS(P)
+#define FLP_FORWARD_TARGETS_MAP_PARAMS(P)                                  \
+  FLP_FORWARD_MAP_PARAMS(P)                                                \
+  FLP_HOLD_PARAMS(P)
+
+/* module targets: entry targets_finish, one warp a row, and an active row: from the partials of all shards, folded in rank
+ * order, and their scores what combine writes: entropy, stats, and logprob of each target, 0 where it is ignore_index. The
+ * logprob of stats is the largest of the row's. Rows that are not active get logprob alone, 0 or NaN. Outputs may be null.
+ * A row whose largest score is beyond FLP_SCORE_LIMIT is as in combine. */
+#define FLP_TARGETS_FINISH_PARAMS(P)                                       \
+  P(ptr, target) P(i32, targets) P(i64, n) P(i64, ignore_index)            \
+  P(ptr, partial) /* (shard_count, n, 4) */                                \
+  P(ptr, score)   /* (shard_count, n, K) */                                \
+  P(i64, shard_count)                                                      \
+  P(region, row_class) P(region, index) P(region, scale) P(region, count)  \
+  P(f32, cap_in) P(i32, capped)                                            \
+  P(ptr, logprob) /* (n,K) */                                              \
+  P(ptr, entropy) P(ptr, stats)                                            \
+  P(ptr, error_word)
+
+/* module targets: entry targets_patch, one warp an active row of [row_begin, row_end): writes the elements of dz at its
+ * targets in [column_begin, column_end), times scale_pair[0] if that is not null; and list_dz, if not null: at the first
+ * of equal columns what the targets add to the element, else 0. */
+#define FLP_TARGETS_PATCH_PARAMS(P)                                        \
+  P(region, list_column) P(region, list_length) P(region, target_place)    \
+  P(region, list_score) /* (n,K) f32: h·w + b, or with softcap its tanh */ \
+  P(i32, targets)                                                          \
+  P(ptr, grad_logprob) /* (n,K) f32 */                                     \
+  P(ptr, grad_entropy) /* (n) f32 or null */                               \
+  P(ptr, stats)        /* (n,4) f32 */                                     \
+  P(region, target_exact)                                                  \
+  P(region, index) P(region, scale) P(region, count)                       \
+  P(f32, cap_in) P(i32, capped)                                            \
+  P(i32, row_begin) P(i32, row_end) P(i32, column_begin) P(i32, column_end) \
+  P(ptr, dz) P(i64, dz_stride) /* operand dtype, of the chunk's first row and column */ \
+  P(region_or_null, scale_pair)                                            \
+  P(region_or_null, list_dz)
+
+/* module targets: entry targets_bias, one warp a column of [column_begin, column_end): adds list_dz of its entries of
+ * active rows [row_begin, row_end), in a fixed order, to the first row of bias_part. */
+#define FLP_TARGETS_BIAS_PARAMS(P)                                         \
+  P(region, list_order) P(region, list_start) P(region, list_row) P(region, list_dz) \
+  P(i32, row_begin) P(i32, row_end) P(i32, column_begin) P(i32, column_end) \
+  P(region, bias_part)
+
 #define FLP_ENTRY_LIST(E)                                                                      \
   E(prepare, FLP_PREPARE_PARAMS) E(forward, FLP_FORWARD_PARAMS) E(combine, FLP_COMBINE_PARAMS) \
   E(forward_map, FLP_FORWARD_MAP_PARAMS) E(gather, FLP_GATHER_PARAMS)                          \
@@ -727,7 +833,11 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   E(forward_emit, FLP_FORWARD_EMIT_PARAMS) E(forward_emit_map, FLP_FORWARD_EMIT_MAP_PARAMS)    \
   E(emit_floor, FLP_EMIT_FLOOR_PARAMS) E(emit_sort, FLP_EMIT_SORT_PARAMS)                      \
   E(tail_target, FLP_TAIL_TARGET_PARAMS) E(tail_mean, FLP_TAIL_MEAN_PARAMS) E(tail_rows, FLP_TAIL_ROWS_PARAMS)                    \
-  E(tail_choose, FLP_TAIL_CHOOSE_PARAMS) E(tail_entries, FLP_TAIL_ENTRIES_PARAMS)
+  E(tail_choose, FLP_TAIL_CHOOSE_PARAMS) E(tail_entries, FLP_TAIL_ENTRIES_PARAMS) \
+  E(forward_targets, FLP_FORWARD_TARGETS_PARAMS) E(forward_targets_map, FLP_FORWARD_TARGETS_MAP_PARAMS) \
+  E(targets_rows, FLP_TARGETS_ROWS_PARAMS) E(targets_sort, FLP_TARGETS_SORT_PARAMS) \
+  E(targets_finish, FLP_TARGETS_FINISH_PARAMS) E(targets_patch, FLP_TARGETS_PATCH_PARAMS) \
+  E(targets_bias, FLP_TARGETS_BIAS_PARAMS)
 
 typedef uint64_t flp_abi_ptr;
 typedef uint64_t flp_abi_region;

@@ -65,7 +65,8 @@ static flp_kernel_key key_of(const flp_spec *spec, const char *arch, flp_kernel_
 }
 
 int flp_kernel_spec_keeps(const flp_spec *spec) {
-  return spec->grads && spec->dtype == FLP_DTYPE_BF16 && (spec->keep || spec->loss) && !(spec->tail > 0);
+  return spec->grads && spec->dtype == FLP_DTYPE_BF16 && (spec->keep || spec->loss) && !(spec->tail > 0) &&
+         spec->targets <= 1;
 }
 
 int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key out[FLP_SPEC_KERNELS_MAX]) {

@@ -46,6 +46,13 @@ static const flp_kind_entry tail_entries[] = {
     {PLAIN(tail_rows), 0, 0},
     {PLAIN(tail_choose), 0, 0},
     {PLAIN(tail_entries), 0, 0}};
+static const flp_kind_entry forward_targets_entries[] = {{EITHER(forward_targets), 0, 0}};
+static const flp_kind_entry targets_entries[] = {
+    {PLAIN(targets_rows), 0, 0},
+    {PLAIN(targets_sort), 0, 0},
+    {PLAIN(targets_finish), 0, 0},
+    {PLAIN(targets_patch), ANY_GRAD, 0},
+    {PLAIN(targets_bias), FLP_GRAD_BIAS, 0}};
 static const flp_kind_entry loss_rows_entries[] = {{PLAIN(loss_rows), 0, 0}};
 
 /* ---- kinds ---- */
@@ -71,7 +78,9 @@ static const flp_kind_entry loss_rows_entries[] = {{PLAIN(loss_rows), 0, 0}};
   X(LISTED_WEIGHT, listed_weight, FLP_KIND_ALIGNMENT)                                                         \
   X(EMIT, forward_emit, SCORES | FLP_KIND_UNITS)                                                              \
   X(EMITTED, emitted, FLP_KIND_LINKED)                                                                        \
-  X(TAIL, tail, FLP_KIND_ALIGNMENT)
+  X(TAIL, tail, FLP_KIND_ALIGNMENT)                                                                           \
+  X(FORWARD_TARGETS, forward_targets, SCORES | FLP_KIND_UNITS)                                                \
+  X(TARGETS, targets, FLP_KIND_TARGET)
 
 static const flp_kind kinds[FLP_KERNEL_KINDS] = {{"?", 0, 0, NULL},
 #define KIND_ROW(kind, name, facts) \

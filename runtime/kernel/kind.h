@@ -22,9 +22,11 @@ typedef enum flp_kernel_kind {
   FLP_KERNEL_LISTED_WEIGHT = 12, /* and those of weight and bias */
   FLP_KERNEL_EMIT = 13,          /* forward that also lists the columns of a row above a floor (mode T) */
   FLP_KERNEL_EMITTED = 14,       /* what stands before and behind it: the floors, and lists in order */
-  FLP_KERNEL_TAIL = 15           /* which rows lists serve, and the gradients of what they list */
+  FLP_KERNEL_TAIL = 15,          /* which rows lists serve, and the gradients of what they list */
+  FLP_KERNEL_FORWARD_TARGETS = 16, /* forward that also stores the scores of the columns that a row asks for */
+  FLP_KERNEL_TARGETS = 17        /* K targets a row: what stands around that, and their gradients */
 } flp_kernel_kind;
-enum { FLP_KERNEL_KINDS = FLP_KERNEL_TAIL + 1 };
+enum { FLP_KERNEL_KINDS = FLP_KERNEL_TARGETS + 1 };
 
 /* Facts of a kind. The first ones say which fields of flp_kernel_key it uses. */
 enum {

@@ -16,6 +16,15 @@ static int wants_dense(const flp_spec *spec, const char *arch) {
   return !spec->listed;
 }
 
+static int wants_targets(const flp_spec *spec, const char *arch) {
+  (void)arch;
+  return spec->targets > 1;
+}
+
+static int wants_forward(const flp_spec *spec, const char *arch) {
+  return wants_dense(spec, arch) && !wants_targets(spec, arch);
+}
+
 static int wants_products(const flp_spec *spec, const char *arch) {
   return wants_dense(spec, arch) && (spec->grads & (FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT)) && makes_both(spec, arch);
 }
@@ -38,10 +47,12 @@ static int wants_tail(const flp_spec *spec, const char *arch) {
 }
 
 static int wants_listed(const flp_spec *spec, const char *arch) {
-  return spec->listed || (wants_tail(spec, arch) && (spec->grads & FLP_GRAD_HIDDEN));
+  return spec->listed || (wants_tail(spec, arch) && (spec->grads & FLP_GRAD_HIDDEN)) ||
+         (wants_targets(spec, arch) && spec->grads);
 }
 
 static int wants_listed_weight(const flp_spec *spec, const char *arch) {
+  if (wants_targets(spec, arch)) return (spec->grads & FLP_GRAD_BIAS) != 0;
   return (spec->listed || wants_tail(spec, arch)) && (spec->grads & (FLP_GRAD_WEIGHT | FLP_GRAD_BIAS));
 }
 
@@ -57,7 +68,7 @@ static int wants_loss(const flp_spec *spec, const char *arch) {
 
 static const flp_op_kernel head_kernels[] = {
     {FLP_KERNEL_ROWS, NULL},
-    {FLP_KERNEL_FORWARD, wants_dense},
+    {FLP_KERNEL_FORWARD, wants_forward},
     {FLP_KERNEL_DZ, wants_dz},
     {FLP_KERNEL_PRODUCTS, wants_products},
     {FLP_KERNEL_GRAD_HIDDEN, wants_grad_hidden},
@@ -70,6 +81,8 @@ static const flp_op_kernel head_kernels[] = {
     {FLP_KERNEL_EMIT, wants_tail},
     {FLP_KERNEL_EMITTED, wants_tail},
     {FLP_KERNEL_TAIL, wants_tail},
+    {FLP_KERNEL_FORWARD_TARGETS, wants_targets},
+    {FLP_KERNEL_TARGETS, wants_targets},
 };
 
 /* ---- select ---- */

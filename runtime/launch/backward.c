@@ -34,6 +34,7 @@ static flp_status launch_chunk(const flp_call *call, flp_row_range rows, flp_row
                       .gathered_from = gathers_own ? rows.begin : 0};
   if (gathers_own) FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
   FLP_TRY(backward_launch_dz(call, &c));
+  FLP_TRY(backward_launch_targets(call, &c));
   FLP_TRY(backward_launch_products(call, &c));
   return grads & FLP_GRAD_BIAS ? backward_launch_bias_reduce(call, &c) : FLP_OK;
 }
@@ -70,6 +71,7 @@ static flp_status recompute(const flp_call *call) {
   uint32_t grads = call->plan->spec.grads;
   flp_row_range rows = {0, call->args->n};
   FLP_TRY(backward_launch_record(call, rows));
+  FLP_TRY(flp_launch_targets_gradients(call));
   FLP_TRY(launch_dz_scale(call));
   if (call->plan->planner.is_mapped && call->scheme.mode != FLP_MODE_RECOMPUTE_ROWS)
     FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));

@@ -26,6 +26,11 @@ typedef struct backward_sink {
   int read_acc, write_acc, write_out;
 } backward_sink;
 
+/* ---- targets.c ---- */
+
+/* dz of a chunk at the rows' targets, and its column sums if it has bias_part. */
+flp_status backward_launch_targets(const flp_call *call, const backward_chunk *chunk);
+
 /* ---- chunk.c ---- */
 
 flp_status backward_launch_record(const flp_call *call, flp_row_range rows);

@@ -8,9 +8,11 @@
 
 flp_status backward_launch_record(const flp_call *call, flp_row_range rows) {
   const flp_args *a = call->args;
+  int has_targets = flp_call_has_targets(call);
   flp_record_given p = {
       .stats = flp_call_pointer(a->stats),
-      .grad_logprob = flp_call_pointer(a->grad_logprob),
+      .grad_logprob = has_targets && a->grad_logprob ? flp_call_region(call, FLP_REGION_target_gradient)
+                                                     : flp_call_pointer(a->grad_logprob),
       .grad_entropy = flp_call_pointer(a->grad_entropy),
       .row_begin = (int32_t)rows.begin,
       .row_end = (int32_t)rows.end,

@@ -1,10 +1,14 @@
-/* combine.c: the combine pass over the partials of all vocab shards: prepare, merge. */
+/* combine.c: the combine pass over the partials of all vocab shards: prepare, merge,
+ * or with K targets a row targets_finish. */
 #include "runtime/base/status.h"
 #include "runtime/launch/launch.h"
 
 flp_status flp_launch_combine(const flp_call *call) {
   const flp_args *a = call->args;
   FLP_TRY(flp_launch_prepare(call, 1));
+  if (flp_call_has_targets(call))
+    return flp_launch_targets_finish(call, flp_call_pointer(a->partial), flp_call_pointer(a->partial_targets),
+                                     a->shard_count);
   flp_merge_given p = {
       .partial = flp_call_pointer(a->partial),
       .shard_count = a->shard_count,

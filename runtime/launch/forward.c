@@ -1,11 +1,18 @@
 /* forward.c: the forward pass: prepare, then for each chunk of rows gather (where operands come through tensor
  * maps), forward and combine (twice where both partial and outputs are wanted). Chunks share one block of partials;
  * their sizes do not enter a row's bits. In save mode forward_keep takes forward's place (keep.c), in tail mode forward_emit
- * (tail.c), in direction mode all of direction.c, and where columns are listed all of listed.c. */
+ * (tail.c), with K targets a row forward_targets, and targets_finish behind all chunks (targets.c), in direction mode all of direction.c, and where columns are listed all of listed.c. */
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
 #include "runtime/launch/keep.h"
 #include "runtime/launch/launch.h"
+
+/* A shard of a larger vocabulary gives partials and scores alone. */
+static flp_status launch_targets(const flp_call *call, CUdeviceptr sums) {
+  const flp_args *a = call->args;
+  if (!a->logprob && !a->entropy && !a->stats) return FLP_OK;
+  return flp_launch_targets_finish(call, sums, flp_targets_scores(call), 1);
+}
 
 flp_status flp_launch_forward(const flp_call *call) {
   const flp_args *a = call->args;
@@ -14,6 +21,10 @@ flp_status flp_launch_forward(const flp_call *call) {
   if (call->scheme.mode == FLP_MODE_LISTED) return flp_launch_listed(call);
   int outputs = a->logprob || a->entropy || a->stats;
   int is_tail = call->scheme.mode == FLP_MODE_TAIL;
+  int has_targets = flp_call_has_targets(call);
+  CUdeviceptr partial = flp_call_pointer(a->partial);
+  if (has_targets) FLP_TRY(flp_launch_targets_sort(call));
+  if (has_targets && !partial) partial = flp_call_region(call, FLP_REGION_target_sums);
   int64_t chunk = call->scheme.chunk_rows;
   for (int64_t begin = 0; begin < a->n; begin += chunk) {
     flp_row_range rows = {begin, flp_min(begin + chunk, a->n)};
@@ -26,9 +37,9 @@ flp_status flp_launch_forward(const flp_call *call) {
     } else {
       FLP_TRY(flp_launch_scores(call, rows, (flp_column_range){0, a->vocab_valid}, NULL));
     }
-    if (a->partial) FLP_TRY(flp_launch_fold(call, rows, flp_call_pointer(a->partial)));
-    if (outputs) FLP_TRY(flp_launch_fold(call, rows, 0));
+    if (partial) FLP_TRY(flp_launch_fold(call, rows, partial));
+    if (outputs && !has_targets) FLP_TRY(flp_launch_fold(call, rows, 0));
     if (is_tail) FLP_TRY(flp_launch_tail_kept(call, rows));
   }
-  return FLP_OK;
+  return has_targets ? launch_targets(call, partial) : FLP_OK;
 }

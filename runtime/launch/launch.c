@@ -106,8 +106,11 @@ flp_status flp_launch_prepare(const flp_call *call, int outputs) {
   const flp_args *a = call->args;
   /* What forward kept is of forward's active rows, whatever the upstream gradients. */
   int backward = a->pass == FLP_PASS_BACKWARD && !flp_mode_keeps(call->scheme.mode);
+  int has_targets = flp_call_has_targets(call); /* one stands for a row's, and is no column of its own */
+  CUdeviceptr upstream = has_targets ? flp_call_region(call, FLP_REGION_target_weight) : flp_call_pointer(a->grad_logprob);
+  if (has_targets) FLP_TRY(flp_launch_targets_rows(call));
   flp_prepare_given p = {
-      .target = flp_call_pointer(a->target),
+      .target = has_targets ? flp_call_region(call, FLP_REGION_target_row) : flp_call_pointer(a->target),
       .temperature = flp_call_pointer(a->temperature_rows),
       .row_scale = call->row_scale,
       .unit = call->unit,
@@ -116,11 +119,11 @@ flp_status flp_launch_prepare(const flp_call *call, int outputs) {
       .n = a->n,
       .ignore_index = a->ignore_index,
       .vocab_offset = a->vocab_offset,
-      .vocab_valid = a->vocab_valid,
+      .vocab_valid = has_targets ? 0 : a->vocab_valid,
       .vocab_total = a->vocab_total,
-      .grad_logprob = backward ? flp_call_pointer(a->grad_logprob) : 0,
+      .grad_logprob = backward && a->grad_logprob ? upstream : 0,
       .grad_entropy = backward ? flp_call_pointer(a->grad_entropy) : 0,
-      .logprob = outputs ? flp_call_pointer(a->logprob) : 0,
+      .logprob = outputs && !has_targets ? flp_call_pointer(a->logprob) : 0,
       .entropy = outputs ? flp_call_pointer(a->entropy) : 0,
       .stats = outputs ? flp_call_pointer(a->stats) : 0,
       .partial = a->pass == FLP_PASS_FORWARD ? flp_call_pointer(a->partial) : 0,

@@ -112,6 +112,20 @@ flp_status flp_launch_emit(const flp_call *call, flp_row_range rows, const flp_e
 /* logprob, entropy and stats from those; partial: where a shard's partial goes in their place, 0: nowhere */
 flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, CUdeviceptr partial);
 
+/* ---- targets.c: K targets a row (abi.h) ---- */
+
+int flp_call_has_targets(const flp_call *call);
+/* What stands for a row's targets, and sums of their upstream gradients; before prepare. */
+flp_status flp_launch_targets_rows(const flp_call *call);
+/* Behind prepare: their lists, for forward_targets; what that gets beside what forward does is the address of their
+ * scores. */
+flp_status flp_launch_targets_sort(const flp_call *call);
+CUdeviceptr flp_targets_scores(const flp_call *call);
+/* logprob, entropy and stats from the partials of shard_count shards and their scores. */
+flp_status flp_launch_targets_finish(const flp_call *call, CUdeviceptr partial, CUdeviceptr scores, int64_t shard_count);
+/* Backward: what chunks need of all rows, behind record. */
+flp_status flp_launch_targets_gradients(const flp_call *call);
+
 /* ---- fill.c ---- */
 
 /* Gradients of rows and columns that no product reaches. */
@@ -121,6 +135,10 @@ flp_status flp_launch_zero_head(const flp_call *call, int64_t first);
 
 /* ---- listed.c: gradients over entries in the layout's arrays ---- */
 
+/* list_score of the entries in list_column, list_length of them a row. */
+flp_status flp_launch_list_scores(const flp_call *call, CUdeviceptr offsets);
+/* list_order and list_start of entries. Arguments as below. */
+flp_status flp_launch_list_order(const flp_call *call, int64_t list_count, CUdeviceptr list_total);
 /* grad_hidden of the active rows, but for those of list_length FLP_LIST_ELSEWHERE, from list_column and list_dz.
  * offsets: (n) i64 by row, where its entries start */
 flp_status flp_launch_listed_hidden(const flp_call *call, CUdeviceptr offsets);

@@ -36,7 +36,7 @@ static flp_status launch_sort(const flp_call *call) {
   return flp_launch(call, FLP_ENTRY_list_sort, &p, a->n);
 }
 
-static flp_status launch_scores(const flp_call *call) {
+flp_status flp_launch_list_scores(const flp_call *call, CUdeviceptr offsets) {
   const flp_args *a = call->args;
   flp_list_scores_given p = {
       .hidden = flp_call_pointer(a->hidden),
@@ -44,7 +44,7 @@ static flp_status launch_scores(const flp_call *call) {
       .weight = flp_call_pointer(a->weight),
       .weight_stride = a->weight_stride,
       .bias = flp_call_pointer(a->bias),
-      .offsets = flp_call_pointer(a->list_offsets),
+      .offsets = offsets,
       .cap_in = call->cap_in,
       .capped = call->capped,
       .depth = (int32_t)call->plan->spec.hidden,
@@ -55,7 +55,7 @@ static flp_status launch_scores(const flp_call *call) {
 static flp_status launch_lists(const flp_call *call) {
   FLP_TRY(launch_check(call));
   FLP_TRY(launch_sort(call));
-  return launch_scores(call);
+  return flp_launch_list_scores(call, flp_call_pointer(call->args->list_offsets));
 }
 
 /* ---- forward ---- */
@@ -161,6 +161,10 @@ static flp_status launch_weight(const flp_call *call, listed_entries e, int add)
   };
   FLP_TRY(flp_launch_over(call, FLP_ENTRY_list_weight, &p, a->vocab_valid, 32));
   return flp_launch(call, FLP_ENTRY_list_weight_wide, &p, flp_planner_list_wide(&call->plan->planner, e.count));
+}
+
+flp_status flp_launch_list_order(const flp_call *call, int64_t list_count, CUdeviceptr list_total) {
+  return launch_order(call, (listed_entries){(int32_t)list_count, list_total});
 }
 
 flp_status flp_launch_listed_head(const flp_call *call, int64_t list_count, CUdeviceptr list_total, int add) {

@@ -4,27 +4,31 @@
 #include "runtime/base/util.h"
 #include "runtime/launch/launch.h"
 
-/* What forward is given are the first fields of what forward_keep and forward_emit are. */
+/* What forward is given are the first fields of what forward_keep, forward_emit and forward_targets are. */
 typedef union given {
   flp_forward_given forward;
   flp_forward_keep_given keep;
   flp_forward_emit_given emit;
+  flp_forward_targets_given targets;
 } given;
 typedef union given_map {
   flp_forward_map_given forward;
   flp_forward_keep_map_given keep;
   flp_forward_emit_map_given emit;
+  flp_forward_targets_map_given targets;
 } given_map;
 #define SAME_PLACE(kind, name)                                                                                     \
   FLP_GIVEN_##kind(_Static_assert(offsetof(flp_forward_given, name) == offsetof(flp_forward_keep_given, name) &&   \
-                                      offsetof(flp_forward_given, name) == offsetof(flp_forward_emit_given, name), \
+                                      offsetof(flp_forward_given, name) == offsetof(flp_forward_emit_given, name) && \
+                                      offsetof(flp_forward_given, name) == offsetof(flp_forward_targets_given, name), \
                                   #name);)
 FLP_FORWARD_PARAMS(SAME_PLACE)
 #undef SAME_PLACE
 #define SAME_PLACE(kind, name)                                                                                \
   FLP_GIVEN_##kind(                                                                                           \
       _Static_assert(offsetof(flp_forward_map_given, name) == offsetof(flp_forward_keep_map_given, name) &&   \
-                         offsetof(flp_forward_map_given, name) == offsetof(flp_forward_emit_map_given, name), \
+                         offsetof(flp_forward_map_given, name) == offsetof(flp_forward_emit_map_given, name) && \
+                         offsetof(flp_forward_map_given, name) == offsetof(flp_forward_targets_map_given, name), \
                      #name);)
 FLP_FORWARD_MAP_PARAMS(SAME_PLACE)
 #undef SAME_PLACE
@@ -35,7 +39,8 @@ typedef struct sinks {
   const flp_emit_sink *emit;
 } sinks;
 
-static flp_kernel_kind kind_for(const sinks *to) {
+static flp_kernel_kind kind_for(const flp_call *call, const sinks *to) {
+  if (flp_call_has_targets(call)) return FLP_KERNEL_FORWARD_TARGETS;
   return to->keep ? FLP_KERNEL_KEEP : to->emit ? FLP_KERNEL_EMIT : FLP_KERNEL_FORWARD;
 }
 
@@ -72,7 +77,7 @@ static CUdeviceptr bias_of(const flp_call *call, flp_column_range columns) {
 
 static flp_status launch_mapped(const flp_call *call, flp_row_range rows, flp_column_range columns, const sinks *to) {
   const flp_args *a = call->args;
-  const flp_kernel_desc *desc = flp_call_desc(call, kind_for(to));
+  const flp_kernel_desc *desc = flp_call_desc(call, kind_for(call, to));
   given_map p = {.forward = {
                      .bias = bias_of(call, columns),
                      .cap_in = call->cap_in,
@@ -95,6 +100,13 @@ static flp_status launch_mapped(const flp_call *call, flp_row_range rows, flp_co
     p.emit.emit_capacity = to->emit->capacity;
     return flp_launch_clusters(call, FLP_ENTRY_forward_emit_map, &p.emit, leaves);
   }
+  if (flp_call_has_targets(call)) {
+    p.targets.row_of = flp_call_region(call, FLP_REGION_index);
+    p.targets.score = flp_targets_scores(call);
+    p.targets.targets = call->plan->spec.targets;
+    p.targets.block_words = (int32_t)flp_planner_target_words(call->plan->spec.vocab);
+    return flp_launch_clusters(call, FLP_ENTRY_forward_targets_map, &p.targets, leaves);
+  }
   if (!to->keep) return flp_launch_clusters(call, FLP_ENTRY_forward_map, &p.forward, leaves);
   p.keep.column_begin = (int32_t)columns.begin;
   p.keep.reference = to->keep->reference;
@@ -105,7 +117,7 @@ static flp_status launch_mapped(const flp_call *call, flp_row_range rows, flp_co
 
 static flp_status launch_portable(const flp_call *call, flp_row_range rows, flp_column_range columns, const sinks *to) {
   const flp_args *a = call->args;
-  const flp_kernel_desc *desc = flp_call_desc(call, kind_for(to));
+  const flp_kernel_desc *desc = flp_call_desc(call, kind_for(call, to));
   int64_t panels = flp_ceil_div(rows.end - rows.begin, desc->tile_rows);
   int64_t groups = flp_ceil_div(columns.end - columns.begin, desc->unit_columns);
   given p = {.forward = {
@@ -131,6 +143,13 @@ static flp_status launch_portable(const flp_call *call, flp_row_range rows, flp_
     p.emit.emit_score = to->emit->score;
     p.emit.emit_capacity = to->emit->capacity;
     return flp_launch(call, FLP_ENTRY_forward_emit, &p.emit, panels * groups);
+  }
+  if (flp_call_has_targets(call)) {
+    p.targets.row_of = flp_call_region(call, FLP_REGION_index);
+    p.targets.score = flp_targets_scores(call);
+    p.targets.targets = call->plan->spec.targets;
+    p.targets.block_words = (int32_t)flp_planner_target_words(call->plan->spec.vocab);
+    return flp_launch(call, FLP_ENTRY_forward_targets, &p.targets, panels * groups);
   }
   if (!to->keep) return flp_launch(call, FLP_ENTRY_forward, &p.forward, panels * groups);
   p.keep.column_begin = (int32_t)columns.begin;

@@ -99,6 +99,11 @@ static double forward_chunk_cost(const flp_planner *p, int64_t rows) {
   return rows == 0 ? 0 : product_cost(p, &x) + launch_seconds; /* forward and combine */
 }
 
+double flp_planner_targets_cost(const flp_planner *p, int64_t n, int64_t launches) {
+  double bytes = (double)n * p->spec.targets * (double)p->spec.hidden * element_bytes(p);
+  return bytes / p->bandwidth + (double)launches * launch_seconds;
+}
+
 double flp_planner_forward_cost(const flp_planner *p, int64_t n, int64_t chunk_rows) {
   return (double)(n / chunk_rows) * forward_chunk_cost(p, chunk_rows) + forward_chunk_cost(p, n % chunk_rows) +
          launch_seconds;

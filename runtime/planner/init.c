@@ -42,6 +42,7 @@ static void set_tiles(flp_planner *p, const flp_kernel_desc *desc) {
       p->emit_rows = panel_rows;
       break;
     case FLP_KERNEL_FORWARD:
+    case FLP_KERNEL_FORWARD_TARGETS:
       p->forward_rows = panel_rows;
       p->unit_columns = desc->unit_columns;
       break;

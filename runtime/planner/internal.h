@@ -83,6 +83,16 @@ void planner_search_tail_rows(planner_search *s);
 /* A planner of the pass over rows that are recomputed. */
 flp_planner planner_of_dense_rows(const flp_planner *p);
 
+/* ---- targets.c: K targets a row ---- */
+
+/* Each adds the arrays of a pass; and the launches beside those of a pass without. chunks: of the backward pass;
+ * bias_chunks: those of them that have column sums */
+void planner_put_targets_forward(const flp_planner *p, flp_scheme *s, int64_t n);
+void planner_put_targets_combine(const flp_planner *p, flp_scheme *s, int64_t n);
+void planner_put_targets_backward(const flp_planner *p, flp_scheme *s, int64_t n);
+int64_t planner_targets_forward_launches(void);
+int64_t planner_targets_backward_launches(const flp_planner *p, int64_t chunks, int64_t bias_chunks);
+
 /* ---- keep.c ---- */
 
 /* The backward pass of save mode: one layout, unless no grid can hold it. */

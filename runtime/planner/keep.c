@@ -78,12 +78,13 @@ void planner_search_saved(planner_search *s) {
 
 /* ---- a step ---- */
 
-/* What passes from forward to loss to gradients, by row. */
+/* What passes from forward to loss to gradients, by row, and of a logprob by target. */
 static void put_step_rows(const flp_planner *p, flp_scheme *s, int64_t n) {
+  int64_t targets = flp_max(p->spec.targets, 1);
   planner_put_region(s, FLP_REGION_stats, n, 16);
-  planner_put_region(s, FLP_REGION_logprob, n, 4);
+  planner_put_region(s, FLP_REGION_logprob, n * targets, 4);
   planner_put_region(s, FLP_REGION_entropy, p->spec.entropy ? n : 0, 4);
-  planner_put_region(s, FLP_REGION_grad_logprob, p->spec.grads ? n : 0, 4);
+  planner_put_region(s, FLP_REGION_grad_logprob, p->spec.grads ? n * targets : 0, 4);
   planner_put_region(s, FLP_REGION_grad_entropy, p->spec.grads && p->step_entropy ? n : 0, 4);
 }
 

@@ -20,6 +20,11 @@ static flp_status grid_too_large(flp_pass pass, int64_t n) {
                   n, pass_names[pass]);
 }
 
+static flp_status too_many_targets(const flp_spec *spec, int64_t n) {
+  return flp_fail(FLP_ERROR_UNSUPPORTED, "n is %" PRId64 " with spec.targets %d (accepted: up to %" PRId64 " rows)", n,
+                  spec->targets, flp_planner_targets_rows_max(spec));
+}
+
 static flp_status over_budget(flp_pass pass, int64_t n, uint64_t budget, uint64_t smallest, uint64_t saved) {
   char with[64] = "";
   if (saved) snprintf(with, sizeof with, ", %" PRIu64 " of them for what forward keeps", saved);
@@ -65,6 +70,10 @@ static void search_combine(planner_search *s) {
   flp_scheme only = {.mode = FLP_MODE_SCORE, .chunk_rows = s->n, .chunk_vocab = s->planner->spec.vocab, .chunks = 1};
   planner_put_rows(&only, s->n);
   only.launches = 2; /* prepare, merge */
+  if (flp_planner_has_targets(&s->planner->spec)) {
+    planner_put_targets_combine(s->planner, &only, s->n);
+    only.launches = 3; /* targets_rows, prepare, targets_finish */
+  }
   planner_offer(s, &only);
 }
 
@@ -133,6 +142,7 @@ flp_status flp_planner_pick(const flp_planner *p, flp_pass pass, int64_t n, uint
   out->chunk_rows = n;
   out->chunk_vocab = p->spec.vocab;
   if (n == 0) return FLP_OK;
+  if (n > flp_planner_targets_rows_max(&p->spec)) return too_many_targets(&p->spec, n);
   flp_mode kept = flp_planner_keeps(p);
   uint64_t saved = query ? flp_planner_saved_bytes(&p->spec, kept, n) : 0, beside = pass > FLP_PASS_STEP ? saved : 0;
   uint64_t left = budget > beside ? budget - beside : 0;

@@ -130,6 +130,14 @@ uint64_t flp_planner_saved(const flp_planner *planner, int64_t n, uint64_t budge
 /* Columns of dz that a block of rows of direction mode is redone in: what such a chunk's exponentials leave room for. */
 int64_t flp_planner_redo_columns(const flp_planner *planner, int64_t chunk_rows, int64_t chunk_vocab);
 
+/* ---- targets.c: K targets a row (abi.h) ---- */
+
+int flp_planner_has_targets(const flp_spec *spec);
+/* Rows that a pass may have: every target has a number of 31 bits. */
+int64_t flp_planner_targets_rows_max(const flp_spec *spec);
+/* Words of target_block of a row. */
+int64_t flp_planner_target_words(int64_t vocab);
+
 /* ---- orders.c: entries of lists brought into the order of columns (abi.h, listed columns) ---- */
 
 /* 1 if the backward pass brings them into that order, as gradients of the head ask. */
@@ -160,6 +168,9 @@ double flp_planner_direction_rows_cost(const flp_planner *planner, int64_t n);
 
 /* Seconds of tail mode's backward pass in so many launches, without the rows that are recomputed. */
 double flp_planner_tail_cost(const flp_planner *planner, int64_t n, int64_t launches);
+
+/* Seconds of so many launches for K targets a row, and of reading a row of weight for each target. */
+double flp_planner_targets_cost(const flp_planner *planner, int64_t n, int64_t launches);
 
 /* Seconds of one forward pass in chunks of that many rows. */
 double flp_planner_forward_cost(const flp_planner *planner, int64_t n, int64_t chunk_rows);

@@ -46,6 +46,7 @@ static void put_backward_rows(const flp_planner *p, flp_scheme *s, int64_t n, in
   planner_put_region(s, FLP_REGION_record, n, 16);
   planner_put_region(s, FLP_REGION_bound, n, 4);
   if (p->spec.dtype == FLP_DTYPE_FP16) planner_put_region(s, FLP_REGION_scale_pair, 2, 4);
+  if (flp_planner_has_targets(&p->spec)) planner_put_targets_backward(p, s, n);
   if (p->is_mapped) planner_put_gather(p, s, gathered);
 }
 
@@ -66,6 +67,10 @@ static int64_t gather_launches(const flp_planner *p, const flp_scheme *s, int64_
   return s->mode == FLP_MODE_RECOMPUTE_ROWS ? flp_ceil_div(n, s->chunk_rows) : 1;
 }
 
+static int64_t target_launches(const flp_planner *p, int64_t chunks, int64_t bias_chunks) {
+  return flp_planner_has_targets(&p->spec) ? planner_targets_backward_launches(p, chunks, bias_chunks) : 0;
+}
+
 static void count_work(const flp_planner *p, flp_scheme *s, int64_t n) {
   uint32_t grads = p->spec.grads;
   int hidden = planner_wants(grads, FLP_GRAD_HIDDEN), weight = planner_wants(grads, FLP_GRAD_WEIGHT),
@@ -77,10 +82,12 @@ static void count_work(const flp_planner *p, flp_scheme *s, int64_t n) {
     s->chunks = row_chunks + vocab_chunks;
     s->products = 4;
     launches += row_chunks * 2 + vocab_chunks * (2 + bias);
+    launches += target_launches(p, s->chunks, vocab_chunks);
   } else {
     s->chunks = s->mode == FLP_MODE_RECOMPUTE_ROWS ? row_chunks : vocab_chunks;
     s->products = 1 + hidden + weight;
     launches += s->chunks * (1 + (p->is_mapped ? hidden | weight : hidden + weight) + bias);
+    launches += target_launches(p, s->chunks, s->chunks);
   }
   s->launches = (int32_t)flp_min(launches, INT32_MAX);
 }
@@ -100,6 +107,8 @@ static void build(const flp_planner *p, flp_mode mode, int64_t n, int64_t rows, 
   else
     s->seconds = flp_planner_chunks_cost(p, n, s->chunk_rows, s->chunk_vocab, p->spec.grads);
   s->seconds += accumulator_cost(p, s, n) + flp_planner_gather_cost(p, n, gather_launches(p, s, n));
+  if (flp_planner_has_targets(&p->spec))
+    s->seconds += flp_planner_targets_cost(p, n, target_launches(p, s->chunks, s->chunks));
 }
 
 /* ---- candidates: chunk sizes along one axis ---- */
@@ -288,9 +297,11 @@ static void build_forward(const flp_planner *p, int64_t n, int64_t rows, flp_sch
   planner_put_region(s, FLP_REGION_zy, n, 4);
   planner_put_region(s, FLP_REGION_part, rows * flp_ceil_div(p->spec.vocab, p->unit_columns), 12);
   if (p->is_mapped) planner_put_gather(p, s, rows);
+  if (flp_planner_has_targets(&p->spec)) planner_put_targets_forward(p, s, n);
   s->chunks = flp_ceil_div(n, rows);
   s->products = 1;
   int64_t launches = 1 + (2 + p->is_mapped) * s->chunks; /* prepare; gather, forward, combine */
+  if (flp_planner_has_targets(&p->spec)) launches += planner_targets_forward_launches();
   s->launches = (int32_t)flp_min(launches, INT32_MAX);
   s->seconds = flp_planner_forward_cost(p, n, rows);
 }

@@ -19,6 +19,7 @@ local GATHERED = k.abi.GATHER_ROWS
 return function(k, spec)
   local S = k.import "score" (k)
   local F = k.import "math64" (k)
+  local O = k.import "outputs" (k)
   local scan = k.import "scan" (k).over_cta
   local element = ({bf16 = k.bf16, fp16 = k.f16, fp32 = k.f32})[spec.dtype]
   local target_type = spec.target_dtype == "int64" and k.i64 or k.i32
@@ -190,18 +191,13 @@ return function(k, spec)
     return a, k.load(k.i32, p.index, a)
   end
 
-  -- logprob = ln2·(u_y - log2 s), H = ln2·(log2 s - q/s), in double from the fp32 sums: u_y = scale·y_y - m is formed
-  -- without rounding. Never above 0 (below 0 for H), and NaN if the largest score is
-  -- beyond the limit, -inf included, which the error word counts.
+  -- Never above 0 (below 0 for H), and NaN if the largest score is beyond the limit, -inf included, which the error word
+  -- counts.
   local function finish_row(p, a, row, sum, target_score)
-    local shaped = k.branch(k.ne(p.capped, 0),
-      function() return S.cap(target_score, p.cap_in) end, function() return target_score end)
-    local u = k.fma(f64(k.load(k.f32, p.scale, a)), f64(shaped), -f64(sum.m))
+    local u = O.exponent(p, function() return k.load(k.f32, p.scale, a) end, target_score, sum.m)
     local log_s = F.log2(f64(sum.s))
-    local logprob = (u - log_s) * LN2
-    local entropy = (log_s - f64(sum.q) / f64(sum.s)) * LN2
-    logprob = k.select(k.gt(logprob, 0.0), 0.0, logprob)
-    entropy = k.select(k.lt(entropy, 0.0), 0.0, entropy)
+    local logprob, entropy = O.logprob(u, log_s), O.entropy(sum, log_s)
+    logprob, entropy = O.at_most_0(logprob), O.at_least_0(entropy)
     local alive = S.is_alive(sum)
     local function guard(v) return k.select(alive, f32(v), nan) end
     k.when(S.is_beyond(sum), function() k.atomic_add(p.error_word, 0, k.const(k.i32, 1)) end)

@@ -1,5 +1,5 @@
 -- online.lua (portable): scores of a row panel against a group of columns, reduced as they appear: forward,
--- forward_keep and forward_emit.
+-- forward_keep, forward_emit and forward_targets.
 --
 --   hidden (n,D), weight (V,D) -> part[group][m|s|q][row], zy[row]
 --   m = max t,  s = Σ 2^(t-m),  q = Σ (t-m)·2^(t-m)        over the columns of the group, in log2 units
@@ -18,6 +18,8 @@
 --     column j real, false where all are; y: with a softcap their tanh. Columns of a launch begin at p.column_begin.
 --   K.meet(p, active, count, scale, blocks)   before that: t = scale·y, and of each block, here one, {column, y, valid,
 --     top}: column of y[1], the others of which stand as in an accumulator of engine.lua; the largest t
+--   K.hold(p, rows, column, lane)   in the place of storing the targets' scores: raw scores of a tile from `column` on, of
+--     each row {active, exists, y}, y as an accumulator has them
 
 local LEAF, LEAVES, GROUP = k.abi.LEAF_COLUMNS, k.abi.GROUP_LEAVES, k.abi.GROUP_COLUMNS
 local BLOCK = 64
@@ -91,6 +93,18 @@ return function(k, spec, entry, hooks)
       end)
     end
 
+    local function hold_scores(acc, block_column)
+      local held = {}
+      for i, row in ipairs(rows) do
+        local y = {}
+        for ni = 0, M.ni - 1 do
+          for e = 0, 1 do y[#y + 1] = acc[row.mi][ni + 1][row.h * 2 + e + 1] end
+        end
+        held[i] = {active = row.active, exists = k.lt(row.active, count), y = y}
+      end
+      K.hold(p, held, block_column, M.lane)
+    end
+
     -- The tanh of all scores of a tile.
     local function cap(acc)
       local list, out = {}, {}
@@ -136,7 +150,8 @@ return function(k, spec, entry, hooks)
     local function finish(tile, acc, sums)
       local block_column = leaf_column + tile * BLOCK
       acc = H.add_bias(p, acc, block_column, p.vocab_valid)
-      store_targets(acc, block_column)
+      local store = K.hold and hold_scores or store_targets
+      store(acc, block_column)
       if spec.softcap then acc = cap(acc) end
       return k.branch(k.le(block_column + BLOCK, p.vocab_valid),
         function() return reduce(acc, block_column, sums, true) end,

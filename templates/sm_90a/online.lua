@@ -1,5 +1,5 @@
 -- online.lua (sm_90a): scores of all active rows against the whole vocabulary, reduced as they appear: forward,
--- forward_keep and forward_emit.
+-- forward_keep, forward_emit and forward_targets.
 --
 --   hidden (n,D), weight (V,D) -> part[leaf][m|s|q][row], zy[row]
 --   m = max t,  s = Σ 2^(t-m),  q = Σ (t-m)·2^(t-m)        over the columns of the leaf, in log2 units
@@ -23,6 +23,8 @@
 --     below row_end; t = scale·y, and of each block {column, y, top}: column of y[1], the others of which stand as in
 --     an accumulator of wgmma; the largest t. All columns count, and scale is not negative; beyond the vocabulary t is
 --     below any floor.
+--   K.hold(p, rows, column, lane)   in the place of storing the targets' scores: raw scores of a tile from `column` on, of
+--     each row {active, exists, y}, y as an accumulator of wgmma has them
 --   K.finish()   behind the last tile
 
 local LEAF, BLOCK = k.abi.LEAF_COLUMNS, 64
@@ -118,6 +120,18 @@ return function(k, spec, entry, hooks)
       end)
     end
 
+    local function hold_scores(acc, u, tile_column)
+      local held = {}
+      for i, row in ipairs(rows) do
+        local active, y = p.row_begin + u.row + H.row(row.w, row.h), {}
+        for j = 0, H.columns // 8 - 1 do
+          for e = 0, 1 do y[#y + 1] = acc[H.at(row.w, row.h, j, e)] end
+        end
+        held[i] = {active = active, exists = k.lt(active, u.row_end), y = y}
+      end
+      K.hold(p, held, tile_column, H.lane)
+    end
+
     -- Makes a tile with columns beyond the vocabulary, or negative scales, one like all others: score times scale stays
     -- as it is to the bit, and beyond the vocabulary it is at most -2^101, which adds exactly nothing. For such a score
     -- to be finite, a scale below 2^-25 is first moved up, and the scores down; below 2^-125 it counts as 0.
@@ -197,7 +211,8 @@ return function(k, spec, entry, hooks)
       H.reread()
       local u = {row = unit.row, row_end = row_end()}
       acc = H.add_bias(acc, p.bias, tile_column, p.vocab_valid - 1)
-      store_targets(acc, u, tile_column)
+      local store = K.hold and hold_scores or store_targets
+      store(acc, u, tile_column)
       if spec.softcap then
         acc = S.cap_all(acc, p.cap_in)
         if K.meet then                                -- anew: cap_all has no register to keep them in

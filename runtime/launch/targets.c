@@ -1,0 +1,118 @@
+/* targets.c: K targets a row (abi.h).
+ *
+ * Forward: targets_rows stands before prepare, targets_sort behind it; forward_targets takes forward's place, and
+ * targets_finish that of combine's outputs, or of merge. Backward: lists anew, their scores, and for the bias entries in
+ * the order of columns; then each chunk's dz, made as on a shard without any target, is written anew at the targets.
+ * Invariant: without an upstream gradient of logprobs there is nothing to write anew. */
+#include "runtime/base/status.h"
+#include "runtime/launch/backward.h"
+
+int flp_call_has_targets(const flp_call *call) {
+  return flp_planner_has_targets(&call->plan->spec);
+}
+
+CUdeviceptr flp_targets_scores(const flp_call *call) {
+  CUdeviceptr given = flp_call_pointer(call->args->partial_targets);
+  return given ? given : flp_call_region(call, FLP_REGION_target_score);
+}
+
+/* ---- forward ---- */
+
+flp_status flp_launch_targets_rows(const flp_call *call) {
+  const flp_args *a = call->args;
+  int is_forward = a->pass == FLP_PASS_FORWARD || a->pass == FLP_PASS_STEP;
+  flp_targets_rows_given p = {
+      .target = flp_call_pointer(a->target),
+      .targets = call->plan->spec.targets,
+      .n = a->n,
+      .ignore_index = a->ignore_index,
+      .vocab_total = a->vocab_total,
+      .grad_logprob = a->pass == FLP_PASS_BACKWARD ? flp_call_pointer(a->grad_logprob) : 0,
+      .score = is_forward ? flp_targets_scores(call) : 0,
+  };
+  return flp_launch_over(call, FLP_ENTRY_targets_rows, &p, a->n, 32);
+}
+
+flp_status flp_launch_targets_sort(const flp_call *call) {
+  const flp_args *a = call->args;
+  flp_targets_sort_given p = {
+      .target = flp_call_pointer(a->target),
+      .targets = call->plan->spec.targets,
+      .ignore_index = a->ignore_index,
+      .vocab_offset = a->vocab_offset,
+      .vocab_valid = a->vocab_valid,
+      .cap_in = call->cap_in,
+      .capped = call->capped,
+      .block_words = (int32_t)flp_planner_target_words(call->plan->spec.vocab),
+  };
+  return flp_launch(call, FLP_ENTRY_targets_sort, &p, a->n);
+}
+
+flp_status flp_launch_targets_finish(const flp_call *call, CUdeviceptr partial, CUdeviceptr scores, int64_t shard_count) {
+  const flp_args *a = call->args;
+  flp_targets_finish_given p = {
+      .target = flp_call_pointer(a->target),
+      .targets = call->plan->spec.targets,
+      .n = a->n,
+      .ignore_index = a->ignore_index,
+      .partial = partial,
+      .score = scores,
+      .shard_count = shard_count,
+      .cap_in = call->cap_in,
+      .capped = call->capped,
+      .logprob = flp_call_pointer(a->logprob),
+      .entropy = flp_call_pointer(a->entropy),
+      .stats = flp_call_pointer(a->stats),
+      .error_word = call->error_word,
+  };
+  return flp_launch_over(call, FLP_ENTRY_targets_finish, &p, a->n, 32);
+}
+
+/* ---- backward ---- */
+
+static int has_gradients(const flp_call *call) {
+  return flp_call_has_targets(call) && call->args->grad_logprob;
+}
+
+static int64_t entries_of(const flp_call *call) {
+  return call->args->n * call->plan->spec.targets;
+}
+
+flp_status flp_launch_targets_gradients(const flp_call *call) {
+  if (!has_gradients(call)) return FLP_OK;
+  FLP_TRY(flp_launch_targets_sort(call));
+  FLP_TRY(flp_launch_list_scores(call, flp_call_region(call, FLP_REGION_target_offsets)));
+  if (!(call->plan->spec.grads & FLP_GRAD_BIAS)) return FLP_OK;
+  return flp_launch_list_order(call, entries_of(call), flp_call_region(call, FLP_REGION_target_total));
+}
+
+static flp_status launch_bias(const flp_call *call, const backward_chunk *c) {
+  flp_targets_bias_given p = {
+      .row_begin = (int32_t)c->row_begin,
+      .row_end = (int32_t)c->row_end,
+      .column_begin = (int32_t)c->column_begin,
+      .column_end = (int32_t)c->column_end,
+  };
+  return flp_launch_over(call, FLP_ENTRY_targets_bias, &p, c->column_end - c->column_begin, 32);
+}
+
+flp_status backward_launch_targets(const flp_call *call, const backward_chunk *c) {
+  if (!has_gradients(call)) return FLP_OK;
+  const flp_args *a = call->args;
+  flp_targets_patch_given p = {
+      .targets = call->plan->spec.targets,
+      .grad_logprob = flp_call_pointer(a->grad_logprob),
+      .grad_entropy = flp_call_pointer(a->grad_entropy),
+      .stats = flp_call_pointer(a->stats),
+      .cap_in = call->cap_in,
+      .capped = call->capped,
+      .row_begin = (int32_t)c->row_begin,
+      .row_end = (int32_t)c->row_end,
+      .column_begin = (int32_t)c->column_begin,
+      .column_end = (int32_t)c->column_end,
+      .dz = c->dz,
+      .dz_stride = c->dz_stride,
+  };
+  FLP_TRY(flp_launch_over(call, FLP_ENTRY_targets_patch, &p, c->row_end - c->row_begin, 32));
+  return c->bias_part ? launch_bias(call, c) : FLP_OK;
+}
