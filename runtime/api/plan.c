@@ -91,8 +91,6 @@ static flp_status create_on_device(flp_plan *plan) {
 }
 
 static flp_status fill_plan(flp_plan *plan) {
-  if (plan->spec.targets > 1 && plan->options.device != FLP_DEVICE_HOST)
-    return flp_ladder_without_device(plan, "no kernel computes spec.targets above 1");
   if (plan->options.device == FLP_DEVICE_HOST)
     return flp_ladder_without_device(plan, "options.device is FLP_DEVICE_HOST");
   if (plan->options.rung == FLP_RUNG_EAGER) return flp_ladder_without_device(plan, "rung eager is pinned");
