@@ -175,22 +175,24 @@ const struct argp cli_bench_argp = {
     "cuBLASLt's heuristics name: one (the scores) for forward; for backward the scores again, but in save, stream and "
     "direction modes, and one for the gradient of hidden and of weight each. In mode direction forward has both of its "
     "products. With --keep-set every case is beside one product, that of the scores; with --tail so are those of mode "
-    "tail, and the same without a tail stands beside them. Products compute every row, masked or not. Host times are "
+    "tail, and the same without a tail stands beside them. With --targets the same with one target is timed beside "
+    "them. "
+    "Products compute every row, masked or not. Host times are "
     "those of flp_execute until it returns, with the fewest of the rows. cuBLASLt is looked for where the "
     "loader looks, beside the CUDA toolkit and in the Python environments at hand; FLP_CUBLASLT_LIBRARY names "
     "another.\n\n"
     "Examples:\n"
     "  flpgen bench --vocab 151936 --hidden 4096 --grad hidden,weight\n"
     "  flpgen bench --model config.json --rows 4096,16384 --json=bench.json\n"
-    "  flpgen bench --vocab 32000 --hidden 2048 --rows 512 --data policy --write-rows rows.safetensors\n\n"
-    CLI_EXIT_HELP,
+    "  flpgen bench --vocab 32000 --hidden 2048 --rows 512 --data policy --write-rows "
+    "rows.safetensors\n\n" CLI_EXIT_HELP,
     children,
     NULL,
     NULL};
 
 int cli_bench(int argc, char **argv) {
   bench_args args = {.spec = CLI_SPEC_ARGS_INIT, .options = FLP_OPTIONS_INIT, .burst_ms = 75, .rounds = 7, .seed = 1};
-  args.spec.takes_lists = args.spec.takes_tail = 1;
+  args.spec.takes_lists = args.spec.takes_tail = args.spec.takes_targets = 1;
   char command[1024];
   cli_record_join_command(argc, argv, command, sizeof command);
   cli_parse(&cli_bench_argp, argc, argv, &args);

@@ -75,7 +75,7 @@ int64_t bench_scores_vocab(const flp_spec *spec, int64_t n, uint64_t free_bytes)
 
 typedef struct bench_row {
   bench_case which;
-  int is_exact;                  /* of a spec with a tail: the same without it */
+  int is_plain;                  /* of a spec with a tail or several targets: the same without */
   int64_t n, active, list_count; /* list_count: ids of all lists, 0 without */
   float tail_report[4];          /* as flp_args has it, of the last call; zeros of what has none */
   flp_layout layout;             /* of the pass that counts most: backward where it has products, else forward */
@@ -110,7 +110,7 @@ typedef struct bench_host {
 } bench_host;
 
 typedef struct bench_result {
-  bench_row row[BENCH_SIZES_MAX * 2 * BENCH_CASES]; /* those of tail mode, and the exact ones */
+  bench_row row[BENCH_SIZES_MAX * 2 * BENCH_CASES]; /* those of tail mode or several targets, and the plain ones */
   int row_count;
   bench_baseline baseline[BENCH_SIZES_MAX * GEMM_PRODUCTS];
   int baseline_count;
@@ -124,6 +124,8 @@ typedef struct bench_result {
   char plan_error[256];
 } bench_result;
 
+/* The row that is the same without a tail or several targets, or NULL. */
+const bench_row *bench_plain_of(const bench_result *result, const bench_row *row);
 /* Prints the quantiles of the rows' entropies. */
 void bench_print_entropies(const bench_args *args, const bench_entropies *rows);
 /* Prints tables for people. */
@@ -139,6 +141,7 @@ typedef struct bench_data {
   call_problem call;            /* of the current number of rows */
   bench_entropies entropies;    /* of the current rows */
   cli_buffer scores, workspace; /* of the GEMM baselines */
+  cli_buffer one_target;        /* (n) of several targets the first of each row, for what has one */
 } bench_data;
 
 /* Makes what belongs to the head; then, after clearing those before, what belongs to n rows.
@@ -153,13 +156,17 @@ flp_status bench_data_follow(bench_data *data);
 /* The arguments of a pass; workspace_bytes is the layout's. */
 flp_args bench_data_args(const bench_data *data, flp_pass pass, const flp_layout *layout);
 
-/* ---- lists.c ---- */
+/* ---- lists.c, targets.c ---- */
 
 /* Makes targets and lists of the rows, by Zipf's law. error: DRIVER, MEMORY */
 flp_status bench_data_lists(bench_data *data);
 /* The same of rows that rows_make has made, of their own columns. target: (n) ids, some of them masked; entropy: (n)
  * error: DRIVER, MEMORY */
 flp_status bench_data_kept(bench_data *data, const rows_request *rows, const int64_t *target, const float *entropy);
+
+/* Makes several targets of the rows: their own, and others by Zipf's law, each another column. own: (n), or the ignore
+ * index. error: DRIVER, MEMORY */
+flp_status bench_data_targets(bench_data *data, const int64_t *own);
 
 /* ---- baseline.c: GEMM baselines over that data ---- */
 

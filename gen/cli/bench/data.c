@@ -90,17 +90,32 @@ flp_status bench_data_head(bench_data *data) {
   return cli_buffer_fill(&data->buffers.at[CALL_GRAD_WEIGHT].buffer, 0); /* it may be added to */
 }
 
+/* Of a row, as make_targets has it. */
+static int64_t target_of(const bench_data *data, const int64_t *ids, int64_t row) {
+  uint64_t random = cli_hash(seed_of(data, CALL_TARGET) + (uint64_t)row);
+  if (bench_row_is_masked(row, data->args->masked)) return data->call.ignore_index;
+  return ids ? ids[row] : (int64_t)(random % (uint64_t)data->call.spec.vocab);
+}
+
+static flp_status make_several(bench_data *data, const int64_t *ids) {
+  int64_t n = data->call.n, *own = malloc((size_t)n * sizeof *own);
+  if (!own) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the targets");
+  for (int64_t row = 0; row < n; row++) own[row] = target_of(data, ids, row);
+  flp_status status = bench_data_targets(data, own);
+  free(own);
+  return status;
+}
+
 /* ids: (n) of the vocabulary; NULL for random ones */
 static flp_status make_targets(bench_data *data, const int64_t *ids) {
   const call_problem *call = &data->call;
   size_t element = call_array_of(call, CALL_TARGET).element, bytes = call_bytes(call, CALL_TARGET);
-  uint64_t seed = seed_of(data, CALL_TARGET);
+  if (call->spec.targets > 1) return make_several(data, ids);
   FLP_TRY(make(data, CALL_TARGET));
   char *targets = malloc(bytes);
   if (!targets) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the targets");
   for (int64_t row = 0; row < call->n; row++) {
-    int64_t id = ids ? ids[row] : (int64_t)(cli_hash(seed + (uint64_t)row) % (uint64_t)call->spec.vocab);
-    if (bench_row_is_masked(row, data->args->masked)) id = call->ignore_index;
+    int64_t id = target_of(data, ids, row);
     memcpy(targets + (size_t)row * element, &id, element); /* little-endian: the low half of it, or all */
   }
   flp_status status = cli_buffer_upload(&data->buffers.at[CALL_TARGET].buffer, 0, targets, bytes);
@@ -199,6 +214,7 @@ void bench_data_clear_rows(bench_data *data) {
   for (int slot = 0; slot < CALL_SLOTS; slot++)
     if (!is_of_head(slot)) call_buffer_clear(&data->buffers.at[slot]);
   cli_buffer_destroy(&data->scores);
+  cli_buffer_destroy(&data->one_target);
   data->entropies = (bench_entropies){0};
 }
 

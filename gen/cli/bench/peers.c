@@ -73,6 +73,7 @@ static flp_status check_fields(const bench_args *args) {
                 {options->rung != FLP_RUNG_AUTO, "--rung"},
                 {args->spec.tune != NULL, "--tune"},
                 {spec->listed, "--keep-set"},
+                {spec->targets > 1, "--targets"},
                 {spec->per_row_temperature, "--per-row-temperature"},
                 {spec->target_dtype != FLP_DTYPE_INT64, "--target-dtype"},
                 {spec->grad_hidden_dtype && spec->grad_hidden_dtype != spec->dtype, "--grad-hidden-dtype"},

@@ -44,6 +44,24 @@ static const char *format_spread(char out[CELL], const measure_summary *ms) {
   return out;
 }
 
+const bench_row *bench_plain_of(const bench_result *result, const bench_row *row) {
+  for (int i = 0; i < result->row_count; i++) {
+    const bench_row *other = &result->row[i];
+    if (other->is_plain && !row->is_plain && other->n == row->n && other->which == row->which) return other;
+  }
+  return NULL;
+}
+
+static int has_targets(const bench_args *args) {
+  return args->spec.spec.targets > 1;
+}
+
+/* "forward", or "forward, one target" of the plain one beside several. */
+static const char *case_text(const bench_args *args, const bench_row *row, char out[CELL]) {
+  snprintf(out, CELL, "%s%s", bench_case_name(row->which), has_targets(args) && row->is_plain ? ", one target" : "");
+  return out;
+}
+
 static void print_rows(const bench_args *args, const bench_result *result) {
   cli_table table;
   cli_table_start(&table, "N", "case", "mode", "ms", "least .. most", "products", "GEMM ms", "ratio", "to first",
@@ -52,11 +70,11 @@ static void print_rows(const bench_args *args, const bench_result *result) {
   cli_table_may_move(&table, 10, "workspace: ");
   for (int i = 0; i < result->row_count; i++) {
     const bench_row *row = &result->row[i];
-    char n[CELL], gemms[CELL], cell[6][CELL], bytes[CLI_TEXT_BYTES];
+    char n[CELL], which[CELL], gemms[CELL], cell[6][CELL], bytes[CLI_TEXT_BYTES];
     int baseline = row->baseline_ms >= 0;
     snprintf(n, sizeof n, "%" PRId64, row->n);
     snprintf(gemms, sizeof gemms, "%d", row->gemms);
-    cli_table_add(&table, n, bench_case_name(row->which), flp_mode_name(row->layout.mode),
+    cli_table_add(&table, n, case_text(args, row, which), flp_mode_name(row->layout.mode),
                   format(cell[0], "%.3f", row->ms.median), format_spread(cell[1], &row->ms), gemms,
                   baseline ? format(cell[2], "%.3f", row->baseline_ms) : "-",
                   baseline ? format(cell[3], "%.3f", row->ms.median / row->baseline_ms) : "-",
@@ -85,7 +103,7 @@ static void print_tails(const bench_args *args, const bench_result *result) {
   for (int i = 0; i < result->row_count; i++) {
     const bench_row *row = &result->row[i];
     char n[CELL], cell[4][CELL];
-    if (row->which == BENCH_FORWARD || row->is_exact) continue;
+    if (row->which == BENCH_FORWARD || row->is_plain) continue;
     snprintf(n, sizeof n, "%" PRId64, row->n);
     cli_table_add(&table, n, bench_case_name(row->which),
                   format(cell[0], "%.3g",
@@ -93,6 +111,24 @@ static void print_tails(const bench_args *args, const bench_result *result) {
                   format(cell[1], "%.0f", (double)row->tail_report[2]),
                   format(cell[2], "%.3f", row->active > 0 ? (double)row->tail_report[2] / (double)row->active : 0),
                   format(cell[3], "%.1f", columns_a_row(row)), NULL);
+  }
+  cli_table_finish(&table);
+}
+
+/* What several targets cost beside one. */
+static void print_targets(const bench_args *args, const bench_result *result) {
+  putchar('\n');
+  cli_print(2, "targets: %d a row, beside one in the same run", args->spec.spec.targets);
+  cli_table table;
+  cli_table_start(&table, "N", "case", "ms", "one target ms", "of one target", NULL);
+  for (int i = 0; i < result->row_count; i++) {
+    const bench_row *row = &result->row[i], *plain = bench_plain_of(result, row);
+    char n[CELL], cell[3][CELL];
+    if (!plain) continue;
+    snprintf(n, sizeof n, "%" PRId64, row->n);
+    cli_table_add(&table, n, bench_case_name(row->which), format(cell[0], "%.3f", row->ms.median),
+                  format(cell[1], "%.3f", plain->ms.median), format(cell[2], "%.3f", row->ms.median / plain->ms.median),
+                  NULL);
   }
   cli_table_finish(&table);
 }
@@ -162,6 +198,7 @@ void bench_print(const bench_args *args, const bench_result *result) {
   putchar('\n');
   print_rows(args, result);
   if (args->spec.spec.tail > 0) print_tails(args, result);
+  if (has_targets(args)) print_targets(args, result);
   if (result->baseline_count) {
     putchar('\n');
     cli_print(2, "cuBLASLt: %s", result->cublaslt);
@@ -229,9 +266,9 @@ static void add_lists(json_t *object, const bench_args *args, const bench_row *r
 
 /* The same of a row of tail mode; of one that is exact, that it has none. left: at most tail * sum */
 static void add_tail(json_t *object, const bench_args *args, const bench_row *row) {
-  double tail = row->is_exact ? 0 : (double)args->spec.spec.tail;
+  double tail = row->is_plain ? 0 : (double)args->spec.spec.tail;
   json_object_set_new(object, "tail", cli_json_number(tail));
-  if (row->is_exact) return;
+  if (row->is_plain) return;
   json_object_set_new(object, "bare", json_string(gemm_product_name(GEMM_SCORES)));
   if (row->which == BENCH_FORWARD) return;
   double left = (double)row->tail_report[0], sum = (double)row->tail_report[1];
@@ -242,6 +279,13 @@ static void add_tail(json_t *object, const bench_args *args, const bench_row *ro
                           {"columns", cli_json_number((double)row->tail_report[3])},
                           {"columns_a_row", cli_json_number(columns_a_row(row))}};
   json_object_set_new(object, "tail_report", make_object(fields, sizeof fields / sizeof fields[0]));
+}
+
+/* of_one: beside the same with one target, where that was timed too */
+static void add_targets(json_t *object, const bench_args *args, const bench_result *result, const bench_row *row) {
+  const bench_row *plain = bench_plain_of(result, row);
+  json_object_set_new(object, "targets", json_integer(row->is_plain ? 1 : args->spec.spec.targets));
+  if (plain) json_object_set_new(object, "of_one", cli_json_number(row->ms.median / plain->ms.median));
 }
 
 static json_t *row_json(const bench_args *args, const bench_result *result, const bench_row *row) {
@@ -276,6 +320,7 @@ static json_t *row_json(const bench_args *args, const bench_result *result, cons
   json_t *object = make_object(fields, sizeof fields / sizeof fields[0]);
   if (spec->listed) add_lists(object, args, row);
   if (spec->tail > 0) add_tail(object, args, row);
+  if (spec->targets > 1) add_targets(object, args, result, row);
   return object;
 }
 

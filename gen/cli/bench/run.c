@@ -21,13 +21,13 @@ typedef struct session {
   cli_device device;
   measure_clock clock;
   flp_plan *plan;
-  flp_plan *exact;  /* of the same without its tail; NULL where there is none */
+  flp_plan *plain;  /* of the same without its tail or several targets; NULL where there is none */
   cublaslt library; /* zeroed without GEMM baselines */
   bench_data data;
   /* of the current number of rows */
   int64_t n;
   flp_layout layout[FLP_PASS_STEP + 1]; /* by pass */
-  flp_layout exact_layout[FLP_PASS_STEP + 1];
+  flp_layout plain_layout[FLP_PASS_STEP + 1];
   size_t saved_bytes; /* what forward keeps; 0: nothing */
   bench_products baseline;
 } session;
@@ -38,12 +38,13 @@ static const flp_spec *spec_of(const session *s) {
 
 /* ---- opening ---- */
 
-/* What leaves a tail out is measured beside what does not. */
-static flp_status open_exact(session *s) {
+/* What leaves a tail out is measured beside what does not, several targets beside one. */
+static flp_status open_plain(session *s) {
   flp_spec spec = *spec_of(s);
-  if (!(spec.tail > 0)) return FLP_OK;
-  cli_spec_set_mode(&spec, (flp_mode)0);
-  return flp_plan_create(&spec, &s->args->options, &s->exact);
+  if (!(spec.tail > 0) && spec.targets <= 1) return FLP_OK;
+  if (spec.tail > 0) cli_spec_set_mode(&spec, (flp_mode)0);
+  spec.targets = 1;
+  return flp_plan_create(&spec, &s->args->options, &s->plain);
 }
 
 static flp_status open_plan(session *s) {
@@ -72,7 +73,7 @@ static flp_status open_session(session *s, const cli_scratch *caches) {
   s->result->driver_version = s->device.driver->version;
   bench_plan_time(caches, s->args, s->result);
   FLP_TRY(open_plan(s));
-  FLP_TRY(open_exact(s));
+  FLP_TRY(open_plain(s));
   FLP_TRY(measure_clock_create(s->device.driver, s->device.stream, &s->clock));
   FLP_TRY(open_library(s));
   return bench_data_head(&s->data);
@@ -88,7 +89,7 @@ static void close_session(session *s) {
   bench_data_clear(&s->data);
   cublaslt_close(&s->library);
   measure_clock_destroy(&s->clock);
-  flp_plan_destroy(s->exact);
+  flp_plan_destroy(s->plain);
   flp_plan_destroy(s->plan);
   cli_device_close(&s->device);
 }
@@ -120,38 +121,39 @@ static flp_status enqueue_step(void *context, CUstream stream) {
   return enqueue_pass(context, FLP_PASS_STEP);
 }
 
-static flp_status enqueue_exact_pass(session *s, flp_pass pass) {
-  flp_args args = bench_data_args(&s->data, pass, &s->exact_layout[pass]);
+static flp_status enqueue_plain_pass(session *s, flp_pass pass) {
+  flp_args args = bench_data_args(&s->data, pass, &s->plain_layout[pass]);
   args.saved = NULL;
   args.saved_bytes = 0;
   args.tail_report = NULL;
-  return call_execute(s->exact, &args);
+  if (s->data.one_target.data) args.target = s->data.one_target.data;
+  return call_execute(s->plain, &args);
 }
 
-static flp_status enqueue_exact_forward(void *context, CUstream stream) {
+static flp_status enqueue_plain_forward(void *context, CUstream stream) {
   (void)stream;
-  return enqueue_exact_pass(context, FLP_PASS_FORWARD);
+  return enqueue_plain_pass(context, FLP_PASS_FORWARD);
 }
 
-static flp_status enqueue_exact_both(void *context, CUstream stream) {
-  FLP_TRY(enqueue_exact_forward(context, stream));
-  return enqueue_exact_pass(context, FLP_PASS_BACKWARD);
+static flp_status enqueue_plain_both(void *context, CUstream stream) {
+  FLP_TRY(enqueue_plain_forward(context, stream));
+  return enqueue_plain_pass(context, FLP_PASS_BACKWARD);
 }
 
-static flp_status enqueue_exact_step(void *context, CUstream stream) {
+static flp_status enqueue_plain_step(void *context, CUstream stream) {
   (void)stream;
-  return enqueue_exact_pass(context, FLP_PASS_STEP);
+  return enqueue_plain_pass(context, FLP_PASS_STEP);
 }
 
-/* What is timed of the same without a tail, 1 where it is: forward and both, or steps. */
-static int has_exact(const session *s, bench_case which) {
+/* What is timed of the same without, 1 where it is: forward and both, or steps. */
+static int has_plain(const session *s, bench_case which) {
   int is_step = spec_of(s)->loss != NULL;
-  return s->exact && (is_step ? which == BENCH_STEP : which == BENCH_FORWARD || which == BENCH_BOTH);
+  return s->plain && (is_step ? which == BENCH_STEP : which == BENCH_FORWARD || which == BENCH_BOTH);
 }
 
-static measure_item exact_item(session *s, bench_case which) {
+static measure_item plain_item(session *s, bench_case which) {
   static flp_status (*const functions[BENCH_CASES])(void *, CUstream) = {
-      [BENCH_FORWARD] = enqueue_exact_forward, [BENCH_BOTH] = enqueue_exact_both, [BENCH_STEP] = enqueue_exact_step};
+      [BENCH_FORWARD] = enqueue_plain_forward, [BENCH_BOTH] = enqueue_plain_both, [BENCH_STEP] = enqueue_plain_step};
   return (measure_item){.enqueue = functions[which], .context = s};
 }
 
@@ -197,13 +199,13 @@ static flp_status make_workspace(session *s) {
   uint64_t most = 0;
   FLP_TRY(make_saved(s));
   for (int pass = FLP_PASS_FORWARD; pass <= FLP_PASS_STEP; pass++) {
-    flp_layout *exact = &s->exact_layout[pass];
-    s->layout[pass] = *exact = (flp_layout)FLP_LAYOUT_INIT;
+    flp_layout *plain = &s->plain_layout[pass];
+    s->layout[pass] = *plain = (flp_layout)FLP_LAYOUT_INIT;
     if (!call_has_pass(&s->data.call, (flp_pass)pass)) continue;
     FLP_TRY(find_layout(s, (flp_pass)pass));
-    if (s->exact) FLP_TRY(flp_plan_layout(s->exact, (flp_pass)pass, s->n, 0, exact));
+    if (s->plain) FLP_TRY(flp_plan_layout(s->plain, (flp_pass)pass, s->n, 0, plain));
     if (s->layout[pass].bytes > most) most = s->layout[pass].bytes;
-    if (exact->bytes > most) most = exact->bytes;
+    if (plain->bytes > most) most = plain->bytes;
   }
   return call_make(&s->data.buffers, CALL_WORKSPACE, (size_t)most);
 }
@@ -242,16 +244,16 @@ static flp_pass pass_of(const flp_layout *layouts, bench_case which) {
   return which == BENCH_FORWARD || forward_is_all(layouts) ? FLP_PASS_FORWARD : FLP_PASS_BACKWARD;
 }
 
-/* exact: of the plan without the tail */
-static void add_row(session *s, bench_case which, int exact, measure_summary ms,
+/* plain: of the plan without */
+static void add_row(session *s, bench_case which, int plain, measure_summary ms,
                     const bench_baseline *const baseline[GEMM_PRODUCTS]) {
   bench_row *row = &s->result->row[s->result->row_count++];
-  const flp_layout *layouts = exact ? s->exact_layout : s->layout;
+  const flp_layout *layouts = plain ? s->plain_layout : s->layout;
   const flp_layout *forward = &layouts[FLP_PASS_FORWARD], *backward = &layouts[FLP_PASS_BACKWARD];
   int count[GEMM_PRODUCTS];
   flp_pass pass = pass_of(layouts, which);
   *row = (bench_row){.which = which,
-                     .is_exact = exact,
+                     .is_plain = plain,
                      .n = s->n,
                      .active = bench_active_rows(s->n, s->args->masked),
                      .list_count = s->data.call.list_count,
@@ -262,7 +264,7 @@ static void add_row(session *s, bench_case which, int exact, measure_summary ms,
                      .baseline_ms = s->library.handle ? 0 : -1,
                      .first_ms = s->library.handle ? 0 : -1};
   if (which == BENCH_BOTH) row->workspace_bytes = forward->bytes > backward->bytes ? forward->bytes : backward->bytes;
-  if (s->saved_bytes && !exact) row->workspace_bytes += s->saved_bytes;
+  if (s->saved_bytes && !plain) row->workspace_bytes += s->saved_bytes;
   row->gemms = bench_case_products(which, row->layout.mode, spec_of(s), count);
   for (int i = 0; i < GEMM_PRODUCTS; i++) {
     if (!baseline[i]) continue;
@@ -287,11 +289,11 @@ static cli_buffer *tail_report_of(session *s) {
 /* What the last call of tail mode left out, for the rows that have gradients. */
 static flp_status take_tail_report(session *s, int first) {
   float report[4];
-  if (!s->exact) return FLP_OK;
+  if (!(spec_of(s)->tail > 0)) return FLP_OK;
   FLP_TRY(cli_buffer_download(tail_report_of(s), 0, report, sizeof report));
   for (int i = first; i < s->result->row_count; i++) {
     bench_row *row = &s->result->row[i];
-    if (row->which != BENCH_FORWARD && !row->is_exact) memcpy(row->tail_report, report, sizeof report);
+    if (row->which != BENCH_FORWARD && !row->is_plain) memcpy(row->tail_report, report, sizeof report);
   }
   return FLP_OK;
 }
@@ -309,11 +311,11 @@ static flp_status measure_rows(session *s) {
     if (bench_case_exists((bench_case)i, spec_of(s))) which[cases++] = (bench_case)i;
   for (; count < cases; count++) items[count] = case_item(s, which[count]);
   for (int i = 0; i < BENCH_CASES; i++) {
-    if (!has_exact(s, (bench_case)i)) continue;
+    if (!has_plain(s, (bench_case)i)) continue;
     which[count] = (bench_case)i;
-    items[count++] = exact_item(s, (bench_case)i);
+    items[count++] = plain_item(s, (bench_case)i);
   }
-  if (s->exact) FLP_TRY(cli_buffer_fill(tail_report_of(s), 0));
+  if (spec_of(s)->tail > 0) FLP_TRY(cli_buffer_fill(tail_report_of(s), 0));
   int first_product = count;
   for (int i = 0; i < GEMM_PRODUCTS; i++) {
     if (bench_products_has(&s->baseline, (gemm_product)i))

@@ -35,6 +35,7 @@ static flp_status check_fields(const bench_args *args) {
                 {spec->keep != 0, "--keep"},
                 {spec->listed, "--keep-set"},
                 {spec->tail > 0, "--tail"},
+                {spec->targets > 1, "--targets"},
                 {args->spec.tune != NULL, "--tune"},
                 {options->mode != 0, "--mode"},
                 {options->budget_bytes != 0, "--budget"}};

@@ -12,7 +12,8 @@ void cli_pack_variants(const cli_pack_spec *given, cli_pack_spec out[CLI_PACK_VA
     spec->grads = grads[i % GRADS];
     spec->entropy = i < GRADS ? FLP_ENTROPY_NONE : spec->grads ? FLP_ENTROPY_BACKWARD : FLP_ENTROPY_FORWARD;
     if (!spec->grads) spec->tail = 0;
-    spec->keep = spec->grads && spec->dtype == FLP_DTYPE_BF16 && !spec->listed && !(spec->tail > 0);
+    spec->keep =
+        spec->grads && spec->dtype == FLP_DTYPE_BF16 && !spec->listed && !(spec->tail > 0) && spec->targets <= 1;
     spec->loss = NULL;
     spec->loss_bytes = 0;
   }

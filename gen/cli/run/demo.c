@@ -11,6 +11,7 @@
 #include "gen/cli/shared/spec_args.h"
 #include "runtime/api/validate.h"
 #include "runtime/kernel/kernel.h"
+#include "runtime/kernel/op.h"
 
 /* Elements made between two looks of the progress bar. */
 enum { BLOCK = 1 << 22, MASK_EVERY = 3 };
@@ -39,14 +40,16 @@ static flp_status make_normal(run_problem *problem, run_operand operand, flp_dty
   return FLP_OK;
 }
 
-/* Random targets, with lists by Zipf's law; rows 0, 3, 6, ... are masked. */
+/* Random targets, with lists by Zipf's law; rows 0, 3, 6, ... are masked. Of several, the first are what one would be. */
 static flp_status make_targets(run_problem *problem, const cli_zipf *zipf, uint64_t seed) {
-  int64_t *target = malloc((size_t)problem->n * sizeof *target + 1);
+  int64_t count = flp_spec_targets(&problem->spec), *target = malloc((size_t)(problem->n * count) * sizeof *target + 1);
   if (!target) return flp_fail(FLP_ERROR_MEMORY, "out of host memory");
-  for (int64_t i = 0; i < problem->n; i++)
-    target[i] = i % MASK_EVERY == 0 ? problem->ignore_index
-                : zipf->order       ? cli_zipf_draw(zipf, cli_hash(seed + (uint64_t)i))
-                                    : (int64_t)(cli_hash(seed + (uint64_t)i) % (uint64_t)problem->spec.vocab);
+  for (int64_t i = 0; i < problem->n * count; i++) {
+    int64_t row = i / count, drawn = row + i % count * problem->n;
+    target[i] = row % MASK_EVERY == 0 ? problem->ignore_index
+                : zipf->order         ? cli_zipf_draw(zipf, cli_hash(seed + (uint64_t)drawn))
+                                      : (int64_t)(cli_hash(seed + (uint64_t)drawn) % (uint64_t)problem->spec.vocab);
+  }
   keep(problem, RUN_TARGET, target);
   return FLP_OK;
 }
@@ -102,8 +105,10 @@ static flp_status choose_sizes(const run_args *args, run_problem *problem) {
   if (args->source[RUN_TEMPERATURE])
     FLP_TRY(cli_parse_positive("--temperature", args->source[RUN_TEMPERATURE], &problem->temperature));
   problem->n = args->rows;
-  problem->rank = 1;
+  problem->spec.targets = args->targets;
+  problem->rank = args->targets > 1 ? 2 : 1;
   problem->shape[0] = args->rows;
+  problem->shape[1] = args->targets;
   return FLP_OK;
 }
 
@@ -142,7 +147,8 @@ flp_status run_problem_demo(run_args *args, run_problem *out) {
   if (status == FLP_OK) status = make_ids(args, out, cli_hash(seed + 2));
   if (status == FLP_OK) status = make_loss_inputs(out, seed + 4, &progress);
   if (status == FLP_OK && args->has_grads && !out->loss)
-    status = make_normal(out, RUN_GRAD_LOGPROB, FLP_DTYPE_FP32, out->n, cli_hash(seed + 3), 1.0, &progress);
+    status = make_normal(out, RUN_GRAD_LOGPROB, FLP_DTYPE_FP32, out->n * flp_spec_targets(spec), cli_hash(seed + 3),
+                         1.0, &progress);
   if (status == FLP_OK) status = run_problem_resolve(args, out);
   return status;
 }

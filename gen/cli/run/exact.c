@@ -8,6 +8,7 @@
 #include "gen/cli/call/oracle.h"
 #include "runtime/base/number.h"
 #include "runtime/kernel/kernel.h"
+#include "runtime/kernel/op.h"
 
 static double temperature_of(const run_problem *problem, int64_t row) {
   float value = (float)problem->temperature;
@@ -18,10 +19,13 @@ static double temperature_of(const run_problem *problem, int64_t row) {
 
 /* A row that has an answer: neither masked nor bad. */
 static int is_active(const run_problem *problem, int64_t row) {
-  int64_t target = run_problem_target(problem, row);
+  int64_t count = flp_spec_targets(&problem->spec);
   double factor = problem->spec.softcap > 0 ? (double)problem->spec.softcap : problem->scale;
-  return target != problem->ignore_index && target >= 0 && target < problem->spec.vocab &&
-         flp_number_is_temperature((float)temperature_of(problem, row), factor);
+  for (int64_t at = row * count; at < (row + 1) * count; at++) {
+    int64_t target = run_problem_target(problem, at);
+    if (target != problem->ignore_index && (target < 0 || target >= problem->spec.vocab)) return 0;
+  }
+  return run_problem_first(problem, row) >= 0 && flp_number_is_temperature((float)temperature_of(problem, row), factor);
 }
 
 /* The first active row of each eighth of them, and all if there are few. */
@@ -30,7 +34,9 @@ static void choose_rows(const run_problem *problem, run_exact *out) {
   for (int64_t i = 0; i < problem->n; i++) active += is_active(problem, i);
   for (int64_t i = 0; i < problem->n && out->count < RUN_SAMPLES_MAX; i++) {
     if (!is_active(problem, i)) continue;
-    if (seen++ * RUN_SAMPLES_MAX >= out->count * active) out->row[out->count++] = i;
+    if (seen++ * RUN_SAMPLES_MAX < out->count * active) continue;
+    out->target[out->count] = run_problem_first(problem, i);
+    out->row[out->count++] = i;
   }
 }
 
@@ -42,7 +48,7 @@ static oracle_problem gather(const run_problem *problem, const run_exact *rows, 
   for (int i = 0; i < rows->count; i++) {
     memcpy(hidden + (size_t)i * bytes, (const char *)problem->operand[RUN_HIDDEN] + (size_t)rows->row[i] * bytes,
            bytes);
-    target[i] = run_problem_target(problem, rows->row[i]);
+    target[i] = run_problem_target(problem, rows->target[i]);
     temperature[i] = temperature_of(problem, rows->row[i]);
   }
   return (oracle_problem){.dtype = spec->dtype,

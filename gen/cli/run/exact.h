@@ -9,6 +9,7 @@ enum { RUN_SAMPLES_MAX = 8 };
 typedef struct run_exact {
   int count;
   int64_t row[RUN_SAMPLES_MAX];
+  int64_t target[RUN_SAMPLES_MAX]; /* place of the target that logprob is of */
   double logprob[RUN_SAMPLES_MAX], entropy[RUN_SAMPLES_MAX];
   double score_error; /* largest error of a score in an ordinary fp32-accumulating product, over these rows */
 } run_exact;

@@ -8,6 +8,7 @@
 #include "gen/cli/shared/hfconfig.h"
 #include "runtime/api/validate.h"
 #include "runtime/kernel/kernel.h"
+#include "runtime/kernel/op.h"
 
 enum { NAMES_MAX = 4 };
 
@@ -181,9 +182,15 @@ static flp_status check_target(run_problem *problem, const found *target) {
   const cli_tensor *tensor = target->tensor;
   flp_dtype dtype = cli_tensor_dtype_flp(tensor->dtype);
   if (dtype != FLP_DTYPE_INT32 && dtype != FLP_DTYPE_INT64) return fail_dtype(RUN_TARGET, target, "I32 or I64");
-  char accepted[64];
-  snprintf(accepted, sizeof accepted, "one of %lld elements, a row of hidden each,", (long long)problem->n);
-  if (tensor->elements != (uint64_t)problem->n) return fail_shape(RUN_TARGET, target, accepted);
+  char accepted[96];
+  int64_t targets = flp_spec_targets(&problem->spec);
+  if (targets > 1)
+    snprintf(accepted, sizeof accepted, "(..., %lld) of %lld rows, as --targets and hidden say,", (long long)targets,
+             (long long)problem->n);
+  else
+    snprintf(accepted, sizeof accepted, "one of %lld elements, a row of hidden each,", (long long)problem->n);
+  int is_short = targets > 1 && (tensor->rank < 2 || tensor->shape[tensor->rank - 1] != targets);
+  if (is_short || tensor->elements != (uint64_t)(problem->n * targets)) return fail_shape(RUN_TARGET, target, accepted);
   problem->spec.target_dtype = dtype;
   problem->rank = tensor->rank;
   memcpy(problem->shape, tensor->shape, sizeof problem->shape);
@@ -229,6 +236,11 @@ static flp_status check_lists(run_problem *problem, const found *offsets, const 
   return FLP_OK;
 }
 
+/* Elements of a vector over rows; grad_logprob has one a target. */
+static int64_t count_of(const run_problem *problem, run_operand operand) {
+  return problem->n * (operand == RUN_GRAD_LOGPROB ? flp_spec_targets(&problem->spec) : 1);
+}
+
 static flp_status check_all(run_problem *problem, const found in[RUN_OPERANDS]) {
   FLP_TRY(check_matrices(problem, &in[RUN_HIDDEN], &in[RUN_WEIGHT]));
   FLP_TRY(check_target(problem, &in[RUN_TARGET]));
@@ -236,7 +248,8 @@ static flp_status check_all(run_problem *problem, const found in[RUN_OPERANDS]) 
   FLP_TRY(check_lists(problem, &in[RUN_LIST_OFFSETS], &in[RUN_LIST_IDS]));
   for (int i = RUN_TEMPERATURE; i < RUN_OPERANDS; i++)
     if (i != RUN_LIST_OFFSETS && i != RUN_LIST_IDS)
-      FLP_TRY(check_vector((run_operand)i, &in[i], CLI_TENSOR_F32, problem->n, "row of hidden"));
+      FLP_TRY(check_vector((run_operand)i, &in[i], CLI_TENSOR_F32, count_of(problem, (run_operand)i),
+                           i == RUN_GRAD_LOGPROB && problem->spec.targets > 1 ? "target" : "row of hidden"));
   for (int i = 0; i < RUN_OPERANDS; i++)
     if (in[i].tensor) problem->operand[i] = in[i].tensor->data;
   return FLP_OK;
@@ -276,6 +289,7 @@ flp_status run_problem_load(run_args *args, run_problem *out) {
   if (args->demo_option)
     return flp_fail(FLP_ERROR_ARGUMENT, "%s: is accepted with --demo only; tensors have their own", args->demo_option);
   flp_status status = run_problem_loss(args, out);
+  out->spec.targets = args->targets;
   if (status == FLP_OK && scalar) status = cli_parse_positive("--temperature", temperature, &out->temperature);
   for (int i = 0; status == FLP_OK && i < RUN_OPERANDS; i++)
     if (i != RUN_TEMPERATURE || !scalar) status = find_operand(out, args, (run_operand)i, &in[i]);
@@ -315,6 +329,8 @@ static flp_status resolve_gradients(const run_args *args, run_problem *problem) 
         "--tail: there is no upstream gradient; --grad-logprob, --grad-entropy or both, or --loss, are needed");
   if (args->tail > 0 && spec->listed)
     return flp_fail(FLP_ERROR_ARGUMENT, "--tail: not accepted beside lists of columns, which name the columns");
+  const char *beside = spec->listed ? "lists of columns" : spec->tail > 0 ? "--tail" : spec->loss ? "--loss" : NULL;
+  if (args->targets > 1 && beside) return flp_fail(FLP_ERROR_ARGUMENT, "--targets: not accepted beside %s", beside);
   spec->grad_hidden_dtype = args->grad_hidden_dtype;
   spec->grad_weight_dtype = args->grad_weight_dtype;
   return FLP_OK;
@@ -335,14 +351,21 @@ flp_status run_problem_resolve(const run_args *args, run_problem *problem) {
   return FLP_OK;
 }
 
-int64_t run_problem_target(const run_problem *problem, int64_t row) {
+int64_t run_problem_first(const run_problem *problem, int64_t row) {
+  int64_t count = flp_spec_targets(&problem->spec);
+  for (int64_t at = row * count; at < (row + 1) * count; at++)
+    if (run_problem_target(problem, at) != problem->ignore_index) return at;
+  return -1;
+}
+
+int64_t run_problem_target(const run_problem *problem, int64_t at) {
   const char *data = problem->operand[RUN_TARGET];
   int64_t wide = 0;
   int32_t narrow = 0;
   if (problem->spec.target_dtype == FLP_DTYPE_INT64) {
-    memcpy(&wide, data + row * 8, sizeof wide);
+    memcpy(&wide, data + at * 8, sizeof wide);
     return wide;
   }
-  memcpy(&narrow, data + row * 4, sizeof narrow);
+  memcpy(&narrow, data + at * 4, sizeof narrow);
   return narrow;
 }

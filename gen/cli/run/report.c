@@ -11,6 +11,7 @@
 #include "gen/cli/shared/text.h"
 #include "runtime/base/names.h"
 #include "runtime/kernel/kernel.h"
+#include "runtime/kernel/op.h"
 #include "runtime/planner/planner.h"
 
 enum { METRIC_NAME_BYTES = FLP_LOSS_NAME_BYTES + 16 };
@@ -27,7 +28,7 @@ static cli_tensor describe_output(const run_problem *problem, const run_result *
   if (which == RUN_OUT_GRAD_WEIGHT || which == RUN_OUT_GRAD_BIAS) {
     tensor.shape[tensor.rank++] = spec->vocab;
   } else {
-    tensor.rank = problem->rank;
+    tensor.rank = problem->rank - (problem->spec.targets > 1 && which != RUN_OUT_LOGPROB);
     memcpy(tensor.shape, problem->shape, sizeof tensor.shape);
   }
   if (which == RUN_OUT_GRAD_HIDDEN || which == RUN_OUT_GRAD_WEIGHT) tensor.shape[tensor.rank++] = spec->hidden;
@@ -82,16 +83,19 @@ flp_status run_write(const char *path, const run_problem *problem, const run_res
 /* ---- statistics ---- */
 
 typedef struct summary {
-  int64_t rows, nans; /* counted; of those NaN */
+  int64_t rows, nans; /* counted, with several targets by target; of those NaN */
   double sum, mean, least, most;
 } summary;
 
-/* Over the rows that are not masked; NaN rows are counted but left out. */
-static summary summarise(const run_problem *problem, const float *values) {
+/* Over what is not masked; NaN rows are counted but left out. by_target: of each target a value, else of each row */
+static summary summarise(const run_problem *problem, const float *values, int by_target) {
   summary out = {.least = INFINITY, .most = -INFINITY};
   double sum = 0.0;
-  for (int64_t i = 0; values && i < problem->n; i++) {
-    if (run_problem_target(problem, i) == problem->ignore_index) continue;
+  int64_t count = problem->n * (by_target ? flp_spec_targets(&problem->spec) : 1);
+  for (int64_t i = 0; values && i < count; i++) {
+    int masked =
+        by_target ? run_problem_target(problem, i) == problem->ignore_index : run_problem_first(problem, i) < 0;
+    if (masked) continue;
     double value = (double)values[i];
     out.rows++;
     if (isnan(value)) {
@@ -108,10 +112,10 @@ static summary summarise(const run_problem *problem, const float *values) {
 }
 
 /* Largest distance from fp64 over the sample rows. */
-static double worst(const run_exact *exact, const double *right, const float *got) {
+static double worst(const run_exact *exact, const int64_t *at, const double *right, const float *got) {
   double most = 0.0;
   for (int i = 0; i < exact->count; i++) {
-    double distance = fabs((double)got[exact->row[i]] - right[i]);
+    double distance = fabs((double)got[at[i]] - right[i]);
     if (!(distance <= most)) most = distance; /* a NaN stays */
   }
   return most;
@@ -124,6 +128,7 @@ typedef struct report {
   summary logprob, entropy, loss, metrics[FLP_LOSS_METRICS_MAX];
   run_exact exact;
   int has_exact;
+  int64_t active; /* rows that are not masked */
   double logprob_error, entropy_error;
   cli_naive naive;
   double naive_peak; /* inputs, outputs and what a plain implementation adds */
@@ -132,20 +137,21 @@ typedef struct report {
 static flp_status measure(report *out) {
   const run_problem *problem = out->problem;
   const float *logprob = out->result->output[RUN_OUT_LOGPROB], *entropy = out->result->output[RUN_OUT_ENTROPY];
-  out->logprob = summarise(problem, logprob);
-  out->entropy = summarise(problem, entropy);
-  out->loss = summarise(problem, out->result->output[RUN_OUT_LOSS]);
+  out->logprob = summarise(problem, logprob, 1);
+  out->entropy = summarise(problem, entropy, 0);
+  out->loss = summarise(problem, out->result->output[RUN_OUT_LOSS], 0);
+  for (int64_t row = 0; logprob && row < problem->n; row++) out->active += run_problem_first(problem, row) >= 0;
   const float *metrics = out->result->output[RUN_OUT_METRICS];
   for (uint32_t i = 0; metrics && i < problem->loss->metric_count; i++)
-    out->metrics[i] = summarise(problem, metrics + (int64_t)i * problem->n);
+    out->metrics[i] = summarise(problem, metrics + (int64_t)i * problem->n, 0);
   out->naive = cli_naive_of(&problem->spec, problem->n);
   out->naive_peak = cli_input_bytes(&problem->spec, problem->n) + cli_output_bytes(&problem->spec, problem->n) +
                     (problem->spec.grads ? out->naive.backward : out->naive.forward);
   out->has_exact = out->args->demo && logprob;
   if (!out->has_exact) return FLP_OK;
   FLP_TRY(run_exact_sample(problem, &out->exact));
-  out->logprob_error = worst(&out->exact, out->exact.logprob, logprob);
-  if (entropy) out->entropy_error = worst(&out->exact, out->exact.entropy, entropy);
+  out->logprob_error = worst(&out->exact, out->exact.target, out->exact.logprob, logprob);
+  if (entropy) out->entropy_error = worst(&out->exact, out->exact.row, out->exact.entropy, entropy);
   return FLP_OK;
 }
 
@@ -197,7 +203,7 @@ static flp_status print_json(const report *in) {
   json_t *document =
       json_pack("{s:o, s:I, s:I, s:s, s:o, s:o, s:s}", "spec",
                 cli_spec_json(&problem->spec, problem->scale, mean_length(problem)), "rows", (json_int_t)problem->n,
-                "active_rows", (json_int_t)in->logprob.rows, "rung", flp_rung_name(result->rung), "device",
+                "active_rows", (json_int_t)in->active, "rung", flp_rung_name(result->rung), "device",
                 cli_json_text(result->device), "plan", cli_json_text(result->description), "plan_id", result->plan_id);
   json_object_set_new(
       document, "seconds",
@@ -243,7 +249,7 @@ static void print_memory(const report *in) {
 static void print_time(const report *in) {
   const run_result *result = in->result;
   char flops[CLI_TEXT_BYTES], rate[CLI_TEXT_BYTES];
-  double work = cli_product_flops(&in->problem->spec, in->logprob.rows);
+  double work = cli_product_flops(&in->problem->spec, in->active);
   if (in->problem->spec.listed) work = 2.0 * (double)in->problem->list_count * (double)in->problem->spec.hidden;
   if (in->problem->loss) {
     cli_print_field(INDENT, "time", "step %.4g s in mode %s, plan %.3g s", result->step_seconds,
@@ -278,15 +284,15 @@ static void print_text(const report *in) {
   const run_result *result = in->result;
   char spec[256];
   cli_print_field(INDENT, "spec", "%s, N=%lld (%lld masked)", cli_spec_text(&problem->spec, spec, sizeof spec),
-                  (long long)problem->n, (long long)(problem->n - in->logprob.rows));
+                  (long long)problem->n, (long long)(problem->n - in->active));
   if (problem->spec.listed)
     cli_print_field(INDENT, "lists", "%lld ids, %.3g a row on average", (long long)problem->list_count,
                     mean_length(problem));
   cli_print_field(INDENT, "rung", "%s on %s", flp_rung_name(result->rung), result->device);
   cli_reasons_print(INDENT, "not taken", result->reasons);
-  if (in->logprob.rows) print_summary("logprob", &in->logprob);
-  if (in->logprob.rows && result->output[RUN_OUT_ENTROPY]) print_summary("entropy", &in->entropy);
-  if (in->logprob.rows && problem->loss) print_loss(in);
+  if (in->active) print_summary("logprob", &in->logprob);
+  if (in->active && result->output[RUN_OUT_ENTROPY]) print_summary("entropy", &in->entropy);
+  if (in->active && problem->loss) print_loss(in);
   if (in->has_exact && in->exact.count) {
     char entropy[48] = "";
     if (result->output[RUN_OUT_ENTROPY]) snprintf(entropy, sizeof entropy, ", entropy %.2e", in->entropy_error);

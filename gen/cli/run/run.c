@@ -37,6 +37,7 @@ enum {
   KEY_LOSS_PARAMETER,
   KEY_ENTROPY,
   KEY_TAIL,
+  KEY_TARGETS,
   KEY_KEEP_SET,
   KEY_MODEL,
   KEY_STRICT,
@@ -80,6 +81,8 @@ static const struct argp_option options[] = {
      "2^-9, "
      "1/512 or 0.002",
      2},
+    {"targets", KEY_TARGETS, "K", 0,
+     "logprobs of K columns of each row, 1 to 512: target, logprob and grad_logprob are (..., K) then", 2},
     {"loss", KEY_LOSS, "LOSS", 0, CLI_LOSS_HELP "; one step gives it and its gradients", 2},
     {"loss-parameter", KEY_LOSS_PARAMETER, "NAME=NUMBER", 0, CLI_LOSS_PARAMETER_HELP, 2},
     {"model", KEY_MODEL, "FILE", 0, "take softcap and scale (with --demo sizes too) from a config.json", 2},
@@ -169,6 +172,8 @@ static flp_status parse_word(int key, const char *text, run_args *args) {
       return cli_loss_args_add(&args->loss, text);
     case KEY_TAIL:
       return cli_parse_tail(text, &args->tail);
+    case KEY_TARGETS:
+      return cli_parse_targets(text, &args->targets);
     case KEY_KEEP_SET:
       return cli_parse_kept(text, &args->kept);
     default:

@@ -46,7 +46,8 @@ typedef struct run_args {
   int64_t ignore_index;
   cli_loss_args loss;
   flp_dtype grad_hidden_dtype, grad_weight_dtype;
-  float tail; /* 0 if not given */
+  float tail;      /* 0 if not given */
+  int32_t targets; /* of a row; 0 if not given */
   int json, quiet, demo;
   /* demo */
   const char *demo_option; /* one of its options that was given, or NULL */
@@ -65,7 +66,7 @@ typedef struct run_problem {
   const flp_loss *loss;              /* of spec.loss, or NULL */
   double temperature, scale;
   int64_t ignore_index, list_count;
-  int rank; /* of the target, whose shape the outputs share */
+  int rank; /* of the target, whose shape the outputs share; with several targets, by row, but for its last dimension */
   int64_t shape[CLI_TENSOR_RANK_MAX];
 
   cli_safetensors *files[RUN_FILES_MAX + RUN_OPERANDS]; /* owned, as is what memory[] points at */
@@ -84,8 +85,10 @@ flp_status run_problem_loss(run_args *args, run_problem *problem);
 int run_loss_input(run_operand operand);
 /* The spec's fields that the arguments, not the data, decide; then checks the whole. error: ARGUMENT */
 flp_status run_problem_resolve(const run_args *args, run_problem *problem);
-/* The target of a row, whatever its dtype. */
-int64_t run_problem_target(const run_problem *problem, int64_t row);
+/* A target, whatever its dtype: of a row the first is row * flp_spec_targets(&problem->spec). */
+int64_t run_problem_target(const run_problem *problem, int64_t at);
+/* The first of a row's targets that is not masked; -1 where all are. */
+int64_t run_problem_first(const run_problem *problem, int64_t row);
 
 /* ---- exec.c: execution ---- */
 

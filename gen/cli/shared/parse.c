@@ -149,6 +149,13 @@ flp_status cli_parse_mode(const char *text, flp_mode *out) {
   return cli_parse_mode_of(text, CLI_BACKWARD_MODES, out);
 }
 
+flp_status cli_parse_targets(const char *text, int32_t *out) {
+  int64_t value = 0;
+  FLP_TRY(cli_parse_integer("--targets", text, 1, FLP_TARGETS_MAX, &value));
+  *out = (int32_t)value;
+  return FLP_OK;
+}
+
 flp_status cli_parse_kept(const char *text, double *out) {
   FLP_TRY(cli_parse_number("--keep-set", text, out));
   if (*out >= 1) return FLP_OK;

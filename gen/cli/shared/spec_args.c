@@ -155,13 +155,6 @@ static flp_status parse_keep_set(const char *text, cli_spec_args *args) {
   return FLP_OK;
 }
 
-static flp_status parse_targets(const char *text, flp_spec *spec) {
-  int64_t value = 0;
-  FLP_TRY(cli_parse_integer("--targets", text, 1, FLP_TARGETS_MAX, &value));
-  spec->targets = (int32_t)value;
-  return FLP_OK;
-}
-
 static error_t parse(int key, char *text, struct argp_state *state) {
   cli_spec_args *args = state->input;
   flp_spec *spec = &args->spec;
@@ -200,7 +193,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       status = cli_parse_tail(text, &spec->tail);
       break;
     case KEY_TARGETS:
-      status = parse_targets(text, spec);
+      status = cli_parse_targets(text, &spec->targets);
       break;
     case KEY_MODEL:
       args->model = text;

@@ -373,6 +373,8 @@ static flp_status tune(tune_args *args, const char *command) {
   FLP_TRY(flp_tuning_parse("--include", args->include, &args->included));
   FLP_TRY(cli_spec_args_lists(&args->spec));
   FLP_TRY(cli_spec_args_tail(&args->spec));
+  FLP_TRY(cli_spec_args_targets(&args->spec));
+  args->spec.spec.targets = 0; /* what is timed has one */
   FLP_TRY(cli_spec_args_mode(&args->spec, args->options.mode));
   FLP_TRY(cli_spec_args_one_mode(&args->spec));
   FLP_TRY(cli_loss_args_resolve(&args->spec.loss, &args->spec.spec));
@@ -402,7 +404,9 @@ const struct argp cli_tune_argp = {
     "and the GEMM baselines; the better third goes on with more rounds. The untuned kernel stays unless "
     "another is faster by more than the measured noise; of those within the noise of the fastest, the one that "
     "the cost model puts first is taken. forward is timed in a forward pass, dz and chunks in a backward pass of "
-    "recomputing, with --tail too, whose rows that are recomputed take them. With --keep forward_keep is timed in a "
+    "recomputing, with --tail too, whose rows that are recomputed take them, and with --targets, whose dz and products "
+    "are those of one target. With "
+    "--keep forward_keep is timed in a "
     "forward pass that keeps something for backward, products in "
     "that and backward together. With --loss both are timed in streamed steps, and so are the rows of its chunks. "
     "Ctrl-C keeps what was found.\n\n"
@@ -420,7 +424,7 @@ int cli_tune(int argc, char **argv) {
                     .seed = 1,
                     .budget_s = -1,
                     .effort = SEARCH_NORMAL};
-  args.spec.takes_tail = 1;
+  args.spec.takes_tail = args.spec.takes_targets = 1;
   char command[1024];
   cli_record_join_command(argc, argv, command, sizeof command);
   cli_parse(&cli_tune_argp, argc, argv, &args);
