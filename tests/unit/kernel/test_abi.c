@@ -59,6 +59,13 @@ static const struct {
     {"tail_rows", "ppppippppppifppppp", sizeof(flp_tail_rows_params)},
     {"tail_choose", "ppppfipppppppp", sizeof(flp_tail_choose_params)},
     {"tail_entries", "ppppippppppifppppp", sizeof(flp_tail_entries_params)},
+    {"forward_targets", "plplpppppfiiiiiiplppppppii", sizeof(flp_forward_targets_params)},
+    {"forward_targets_map", "mmmppppfiiiiiplpppppppii", sizeof(flp_forward_targets_map_params)},
+    {"targets_rows", "pilllpppppp", sizeof(flp_targets_rows_params)},
+    {"targets_sort", "pilllpppfiipppppppppp", sizeof(flp_targets_sort_params)},
+    {"targets_finish", "pillpplppppfipppp", sizeof(flp_targets_finish_params)},
+    {"targets_patch", "ppppipppppppfiiiiiplpp", sizeof(flp_targets_patch_params)},
+    {"targets_bias", "ppppiiiip", sizeof(flp_targets_bias_params)},
 };
 enum { EXPECTED_COUNT = sizeof expected / sizeof expected[0] };
 

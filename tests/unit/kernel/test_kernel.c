@@ -151,6 +151,8 @@ Test(kernel, each_used_field_changes_the_bytes_and_no_other) {
       [FLP_KERNEL_EMIT] = " arch dtype entropy bias softcap alignment hidden vocab ",
       [FLP_KERNEL_EMITTED] = " arch dtype ",
       [FLP_KERNEL_TAIL] = " arch dtype alignment ",
+      [FLP_KERNEL_FORWARD_TARGETS] = " arch dtype entropy bias softcap alignment hidden vocab ",
+      [FLP_KERNEL_TARGETS] = " arch dtype target_dtype ",
   };
   for (int kind = FLP_KERNEL_ROWS; kind < FLP_KERNEL_KINDS; kind++) {
     flp_kernel_key key = sample_key((flp_kernel_kind)kind);
@@ -307,6 +309,26 @@ Test(kernel, a_tail_has_kernels_of_its_own_whatever_it_is) {
   spec.tail = 0x1p-20f;
   cr_assert_eq(flp_kernel_keys_for(&spec, "sm_80", others), FLP_SPEC_KERNELS_MAX);
   cr_expect_eq(memcmp(keys, others, sizeof keys), 0);
+}
+
+/* Backward gathers the scores that it writes anew, and for the bias brings them into the order of columns. No step keeps
+ * exponentials. */
+Test(kernel, targets_have_a_forward_of_their_own) {
+  static const uint8_t program[] = "any bytes";
+  char got[256];
+  flp_spec spec = spec_of(0, FLP_ENTROPY_NONE);
+  spec.targets = 64;
+#define TARGETS "forward_targets@sm_90a targets@sm_80"
+  cr_expect_str_eq(hopper_kernels(&spec, got), "rows@sm_80 " TARGETS);
+  spec.grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
+  cr_expect_str_eq(hopper_kernels(&spec, got), "rows@sm_80 dz@sm_90a products@sm_90a listed@sm_80 " TARGETS);
+  spec.grads |= FLP_GRAD_BIAS;
+  spec.loss = program;
+  spec.loss_bytes = sizeof program;
+  cr_expect_str_eq(hopper_kernels(&spec, got),
+                   "rows@sm_80 dz@sm_90a products@sm_90a loss_rows@sm_80 listed@sm_80 listed_weight@sm_80 " TARGETS);
+  spec.targets = 1;
+  cr_expect_str_eq(hopper_kernels(&spec, got), HOPPER " forward_keep@sm_90a kept@sm_80 loss_rows@sm_80");
 }
 
 Test(kernel, entropy_is_folded_where_it_is_used) {
