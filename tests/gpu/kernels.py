@@ -71,12 +71,13 @@ def variants(words):
     return [" ".join(words)]
 
 
-def with_and_without_tail(words):
-    """A benchmark with a tail runs the same without one, too."""
-    if "--tail" not in words:
-        return [words]
-    at = words.index("--tail")
-    return [words, words[:at] + words[at + 2:]]
+def with_and_without(words):
+    """A benchmark with a tail or several targets runs the same without, too."""
+    for option in ("--tail", "--targets"):
+        if option in words:
+            at = words.index(option)
+            return [words, words[:at] + words[at + 2:]]
+    return [words]
 
 
 def of_check(row):
@@ -96,7 +97,7 @@ def of_check(row):
         options += ["--grad", ",".join(GRADS[letter] for letter in words["grads"])]
     options += ["--bias"] * ("bias" in words) + ["--keep"] * (words.get("mode") in KEEPING_MODES)
     for word, option in (("softcap", "--softcap"), ("align", "--alignment"), ("loss", "--loss"), ("kept", "--keep-set"),
-                         ("tail", "--tail")):
+                         ("tail", "--tail"), ("targets", "--targets")):
         options += [option, words[word]] if word in words else []
     if "accumulate" in words:
         options.append("--accumulate-grad-weight")
@@ -128,7 +129,7 @@ def specs_of(record):
     if rows and "variant" in rows[0]:
         return []  # a study of templates that are not in the tree
     if command.startswith(("flpgen bench", "python -m flp.bench")):
-        specs = [text for words in with_and_without_tail(of_command(command)) for text in variants(words)]
+        specs = [text for words in with_and_without(of_command(command)) for text in variants(words)]
     elif command.startswith("flpgen check"):
         specs = [text for row in rows for text in of_check(row)]
     elif "--only sanitize" in command:

@@ -9,6 +9,8 @@
   check_lists
              flpgen check --quick of listed columns
   check_tail flpgen check --all of tail mode
+  check_targets
+             flpgen check --all of several targets a row
   large      flpgen check --large: N=8192, V=151936, D=4096 with gradients
   tilings    the same with other tile configurations of the kernels for sm_90a (tests/tilings.json)
   concurrent flpgen check --concurrent: bits on several streams at once, beside other work and in CUDA graphs
@@ -19,6 +21,8 @@
              the same over those of listed columns
   sanitize_tail
              the same over those of tail mode
+  sanitize_targets
+             the same over those of several targets a row
   bench      flpgen bench: forward and training beside the GEMM baselines
   bench_modes
              the same for save, stream and direction modes
@@ -26,6 +30,8 @@
              the same for kept sets, beside one product
   bench_tail the same for tail mode, over rows as sharp as a trained model's and over random ones, beside one product and
              beside the exact mode
+  bench_targets
+             the same for several targets a row, beside products and beside one target
   peers      tests/gpu/peers.py: other libraries on the same tensors (needs torch and those of
              runtime/python/flp/bench/peers/requirements.txt; set FLP_LIBRARY)
   peers_modes
@@ -47,8 +53,8 @@
   fragmentation
              tests/gpu/fragmentation.py, pictures in plots/ where there is matplotlib (needs torch; set FLP_LIBRARY)
 
---only takes any of these, and of bench, bench_modes, bench_lists, bench_tail, peers, peers_modes and peers_data single
-records by name, where time is short.
+--only takes any of these, and of bench, bench_modes, bench_lists, bench_tail, bench_targets, peers, peers_modes and
+peers_data single records by name, where time is short.
 Copy check*.json, sanitize*.json, gated_step.json, train_tiny_lm.json, grpo_tail.json, examples.json, jax.json and
 fragmentation.json to tests/gpu/evidence, and of plots/ naive_never.png and flp_arena_never.png as
 fragmentation_naive.png and fragmentation_flp_arena.png; bench*.json, peers*.json, tune*.json, cold_start.json,
@@ -104,6 +110,10 @@ TAILED = [["--tail", "2^-9", *options] for options in (
     ["--dtype", "bf16"], ["--dtype", "fp16", "--softcap", "20"], ["--dtype", "fp32", "--per-row-temperature"],
     ["--dtype", "bf16", "--alignment", "2"], ["--dtype", "bf16", "--accumulate-grad-weight"],
     ["--dtype", "bf16", "--loss", "grpo+k3+entropy"], ["--dtype", "bf16", "--rung", "generic"])]
+TARGETED = [["--targets", "20", *options] for options in (
+    ["--dtype", "bf16"], ["--dtype", "fp16", "--softcap", "20"], ["--dtype", "fp32", "--per-row-temperature"],
+    ["--dtype", "bf16", "--target-dtype", "int32"], ["--dtype", "bf16", "--alignment", "2"],
+    ["--dtype", "bf16", "--accumulate-grad-weight"], ["--dtype", "bf16", "--rung", "generic"])]
 HEAD = ["--vocab", "151936", "--hidden", "4096"]
 FLAGSHIP = [*HEAD, "--dtype", "bf16"]
 FORWARD = ["--dtype", "bf16", "--entropy", "forward"]
@@ -151,6 +161,11 @@ BENCHES = {  # by part; flpgen bench
         "bench_tail_policy_step": [*TAIL, "--data", "policy", "--grad", "hidden,weight", "--loss", "grpo+k3",
                                    "--loss-parameter", "beta=0.04"],
     },
+    "bench_targets": {
+        **{f"bench_targets_{count}": [*FLAGSHIP, "--targets", str(count), "--grad", "hidden,weight", "--budget", "1G",
+                                      "--rows", "8192"] for count in (20, 64, 512)},
+        "bench_targets_64_entropy": [*FLAGSHIP, "--targets", "64", *TRAINING, "--rows", "8192"],
+    },
 }
 LOSSES = ["--loss", "grpo+k3,nll", "--peers", "all,-torch-compile,-verl,-quack,-agilerl,-agilerl-fp32"]
 ANY_UPSTREAM = "all,-torch-linear,-liger-mean,-liger-cute,-liger-grpo,-quack-mean,-quack-scaled,-unsloth-mean"
@@ -171,8 +186,8 @@ PEERS = {  # by part; python -m flp.bench: other libraries on the same tensors
     },
 }
 RECORDS = {**BENCHES, **PEERS}  # parts whose records --only takes by their names too
-PARTS = ("check", "check_modes", "check_lists", "check_tail", "large", "tilings", "concurrent", "sanitize", "sanitize_modes",
-         "sanitize_lists", "sanitize_tail", *BENCHES, *PEERS, "tune", "cold", *SCRIPTS)
+PARTS = ("check", "check_modes", "check_lists", "check_tail", "check_targets", "large", "tilings", "concurrent", "sanitize",
+         "sanitize_modes", "sanitize_lists", "sanitize_tail", "sanitize_targets", *BENCHES, *PEERS, "tune", "cold", *SCRIPTS)
 
 
 def select(only):
@@ -230,6 +245,9 @@ class Campaign:
     def check_tail(self):
         self.run("check_tail", ["flpgen", "check", "--all", "--mode", "tail", "--json=check_tail.json", "-q"])
 
+    def check_targets(self):
+        self.run("check_targets", ["flpgen", "check", "--all", "--targets", "20", "--json=check_targets.json", "-q"])
+
     def large(self):
         self.run("large", ["flpgen", "check", "--large", "--rung", "jit", "--json=check_large.json", "-q"])
 
@@ -264,6 +282,9 @@ class Campaign:
 
     def sanitize_tail(self):
         self.sanitize_problems("sanitize_tail", [[*GRADS, *options] for options in TAILED])
+
+    def sanitize_targets(self):
+        self.sanitize_problems("sanitize_targets", [[*GRADS, *options] for options in TARGETED])
 
     def sanitize_problems(self, part, problems):
         """Each problem once with every tool; the record's header is that of a check."""

@@ -48,7 +48,7 @@ typedef enum check_lists {
 
 /* Patterns of the targets of a spec with several, beside the one of each row that a pattern of rows gives. */
 typedef enum check_targets {
-  CHECK_TARGETS_DRAWN,   /* by Zipf's law; every third row ignores some, every second one has an id twice */
+  CHECK_TARGETS_DRAWN,   /* by Zipf's law; every fourth row ignores some, every second one has an id twice */
   CHECK_TARGETS_TEACHER, /* the most frequent ids, from the first on: of nearly every row the same */
   CHECK_TARGETS_SAME,    /* the row's own, again and again */
   CHECK_TARGETS_ENDS,    /* the first and the last column in turn */

@@ -175,24 +175,29 @@ static const struct {
   uint32_t alignment;
   int entropy; /* flp_entropy, where there are gradients */
   const char *loss;
+  int targets; /* 0: one */
 } cases[] = {
-    {"concurrent", 700, 5000, 512, 0, CHECK_ROWS_ALL, (flp_mode)0, 0, 0, 16, BACKWARD, NULL},
-    {"concurrent", 700, 5000, 512, 3, CHECK_ROWS_ALL, (flp_mode)0, 0, 0, 16, BACKWARD, NULL},
-    {"concurrent rows", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_RECOMPUTE_ROWS, 256, 0, 16, BACKWARD, NULL},
-    {"concurrent twice", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_RECOMPUTE_SPLIT, 512, 2304, 16, BACKWARD, NULL},
-    {"concurrent align", 700, 5000, 512, 3, CHECK_ROWS_ALL, (flp_mode)0, 0, 0, 8, BACKWARD, NULL},
-    {"concurrent", 2048, 32768, 1024, 0, CHECK_ROWS_ALL, (flp_mode)0, 0, 0, 16, BACKWARD, NULL},
-    {"concurrent vocab", 2048, 32768, 1024, 3, CHECK_ROWS_ALL, FLP_MODE_RECOMPUTE_VOCAB, 0, 8448, 16, BACKWARD, NULL},
-    {"concurrent saved", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_SAVE, 0, 0, 16, FORWARD, NULL},
-    {"concurrent saved", 2048, 32768, 1024, 3, CHECK_ROWS_ALL, FLP_MODE_SAVE, 0, 0, 16, BACKWARD, NULL},
-    {"concurrent step", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_STREAM, 0, 0, 16, BACKWARD, "grpo+k3+entropy"},
-    {"concurrent step", 2048, 32768, 1024, 3, CHECK_ROWS_ALL, FLP_MODE_STREAM, 0, 0, 16, FORWARD, "reinforce"},
-    {"concurrent direction", 700, 5000, 512, 1, CHECK_ROWS_MASKED, FLP_MODE_DIRECTION, 256, 3072, 16, FORWARD, NULL},
-    {"concurrent direction", 2048, 32768, 1024, 1, CHECK_ROWS_ALL, FLP_MODE_DIRECTION, 0, 0, 16, FORWARD, NULL},
-    {"concurrent tail", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_TAIL, 0, 0, 16, BACKWARD, NULL},
-    {"concurrent tail", 2048, 32768, 1024, 1, CHECK_ROWS_ALL, FLP_MODE_TAIL, 0, 0, 16, FORWARD, NULL},
-    {"concurrent tail", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_TAIL, 0, 0, 16, FORWARD, "grpo+k3"},
-    {"concurrent lists", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_LISTED, 0, 0, 16, BACKWARD, NULL},
+    {"concurrent", 700, 5000, 512, 0, CHECK_ROWS_ALL, (flp_mode)0, 0, 0, 16, BACKWARD, NULL, 0},
+    {"concurrent", 700, 5000, 512, 3, CHECK_ROWS_ALL, (flp_mode)0, 0, 0, 16, BACKWARD, NULL, 0},
+    {"concurrent rows", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_RECOMPUTE_ROWS, 256, 0, 16, BACKWARD, NULL, 0},
+    {"concurrent twice", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_RECOMPUTE_SPLIT, 512, 2304, 16, BACKWARD, NULL,
+     0},
+    {"concurrent align", 700, 5000, 512, 3, CHECK_ROWS_ALL, (flp_mode)0, 0, 0, 8, BACKWARD, NULL, 0},
+    {"concurrent", 2048, 32768, 1024, 0, CHECK_ROWS_ALL, (flp_mode)0, 0, 0, 16, BACKWARD, NULL, 0},
+    {"concurrent vocab", 2048, 32768, 1024, 3, CHECK_ROWS_ALL, FLP_MODE_RECOMPUTE_VOCAB, 0, 8448, 16, BACKWARD, NULL,
+     0},
+    {"concurrent saved", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_SAVE, 0, 0, 16, FORWARD, NULL, 0},
+    {"concurrent saved", 2048, 32768, 1024, 3, CHECK_ROWS_ALL, FLP_MODE_SAVE, 0, 0, 16, BACKWARD, NULL, 0},
+    {"concurrent step", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_STREAM, 0, 0, 16, BACKWARD, "grpo+k3+entropy",
+     0},
+    {"concurrent step", 2048, 32768, 1024, 3, CHECK_ROWS_ALL, FLP_MODE_STREAM, 0, 0, 16, FORWARD, "reinforce", 0},
+    {"concurrent direction", 700, 5000, 512, 1, CHECK_ROWS_MASKED, FLP_MODE_DIRECTION, 256, 3072, 16, FORWARD, NULL, 0},
+    {"concurrent direction", 2048, 32768, 1024, 1, CHECK_ROWS_ALL, FLP_MODE_DIRECTION, 0, 0, 16, FORWARD, NULL, 0},
+    {"concurrent tail", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_TAIL, 0, 0, 16, BACKWARD, NULL, 0},
+    {"concurrent tail", 2048, 32768, 1024, 1, CHECK_ROWS_ALL, FLP_MODE_TAIL, 0, 0, 16, FORWARD, NULL, 0},
+    {"concurrent tail", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_TAIL, 0, 0, 16, FORWARD, "grpo+k3", 0},
+    {"concurrent lists", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_LISTED, 0, 0, 16, BACKWARD, NULL, 0},
+    {"concurrent targets", 700, 5000, 512, 3, CHECK_ROWS_MASKED, (flp_mode)0, 0, 0, 16, BACKWARD, NULL, 64},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -209,6 +214,7 @@ static check_case case_at(int i, const check_part *of) {
   cli_spec_set_mode(&c.spec, cases[i].mode);
   if (c.spec.tail > 0) c.fill = CHECK_FILL_SHARP; /* some rows by their lists, others recomputed */
   c.kept = 20;
+  c.spec.targets = cases[i].targets;
   c.chunk_rows = cases[i].chunk_rows;
   c.chunk_vocab = cases[i].chunk_vocab;
   c.sampled = cases[i].vocab > 10000; /* only bits are compared */
