@@ -73,6 +73,8 @@ static flp_status make_ids(const run_args *args, run_problem *problem, uint64_t 
 
 static flp_status choose_lists(const run_args *args, run_problem *problem) {
   problem->spec.listed = args->kept > 0;
+  if (args->kept > 0 && args->targets > 1)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--targets: not accepted beside lists of columns");
   if (args->kept > 0 && problem->loss)
     return flp_fail(FLP_ERROR_ARGUMENT, "--keep-set: not accepted beside --loss; steps take the whole vocabulary");
   return cli_spec_check_kept(args->kept, problem->spec.vocab);
