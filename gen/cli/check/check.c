@@ -178,8 +178,8 @@ static flp_status check_unused(const check_args *args) {
                                       [CHECK_SET_CONCURRENT] = "--concurrent",
                                       [CHECK_SET_SELECT] = "--op select",
                                       [CHECK_SET_GIVEN] = "a shape"};
-  static const char *const of_sets[] = {"op", "dtype", "tune", "tail", "targets", NULL}, *const of_select[] = {"op", "dtype",
-                                                                                                    NULL};
+  static const char *const of_sets[] = {"op", "dtype", "tune", "tail", "targets", NULL}, *const of_select[] = {
+                                                                                             "op", "dtype", NULL};
   const char *unused = NULL;
   if (args->set != CHECK_SET_GIVEN)
     unused = cli_spec_args_other(&args->spec, args->set == CHECK_SET_SELECT ? of_select : of_sets);
