@@ -17,6 +17,10 @@ CUdeviceptr flp_call_region(const flp_call *call, flp_region region) {
   return flp_call_pointer(call->args->workspace) + call->scheme.offset[region];
 }
 
+int flp_call_has_targets(const flp_call *call) {
+  return flp_planner_has_targets(&call->plan->spec);
+}
+
 const flp_kernel_desc *flp_call_desc(const flp_call *call, flp_kernel_kind kind) {
   const flp_modules *modules = &call->plan->modules;
   for (int i = 0; i < modules->count; i++)
@@ -100,36 +104,6 @@ flp_status flp_launch_set(const flp_call *call, flp_byte_matrix m, unsigned char
   return flp_call_status(call,
                          driver->cuMemsetD2D8Async(m.start, m.pitch_bytes, value, m.width_bytes, rows, call->stream),
                          "cuMemsetD2D8Async");
-}
-
-flp_status flp_launch_prepare(const flp_call *call, int outputs) {
-  const flp_args *a = call->args;
-  /* What forward kept is of forward's active rows, whatever the upstream gradients. */
-  int backward = a->pass == FLP_PASS_BACKWARD && !flp_mode_keeps(call->scheme.mode);
-  int has_targets = flp_call_has_targets(call); /* one stands for a row's, and is no column of its own */
-  CUdeviceptr upstream = has_targets ? flp_call_region(call, FLP_REGION_target_weight) : flp_call_pointer(a->grad_logprob);
-  if (has_targets) FLP_TRY(flp_launch_targets_rows(call));
-  flp_prepare_given p = {
-      .target = has_targets ? flp_call_region(call, FLP_REGION_target_row) : flp_call_pointer(a->target),
-      .temperature = flp_call_pointer(a->temperature_rows),
-      .row_scale = call->row_scale,
-      .unit = call->unit,
-      .rows = flp_call_pointer(a->rows),
-      .row_count = a->row_count,
-      .n = a->n,
-      .ignore_index = a->ignore_index,
-      .vocab_offset = a->vocab_offset,
-      .vocab_valid = has_targets ? 0 : a->vocab_valid,
-      .vocab_total = a->vocab_total,
-      .grad_logprob = backward && a->grad_logprob ? upstream : 0,
-      .grad_entropy = backward ? flp_call_pointer(a->grad_entropy) : 0,
-      .logprob = outputs && !has_targets ? flp_call_pointer(a->logprob) : 0,
-      .entropy = outputs ? flp_call_pointer(a->entropy) : 0,
-      .stats = outputs ? flp_call_pointer(a->stats) : 0,
-      .partial = a->pass == FLP_PASS_FORWARD ? flp_call_pointer(a->partial) : 0,
-      .error_word = call->error_word,
-  };
-  return flp_launch(call, FLP_ENTRY_prepare, &p, 1);
 }
 
 static flp_status pick(const flp_planner *planner, flp_pass pass, const flp_args *args, flp_scheme *out) {

@@ -32,7 +32,9 @@ flp_status flp_launch_over(const flp_call *call, flp_entry_id entry, const void 
  * the plan remembers the last of each pass. error: BUDGET, with scheme.smallest_bytes */
 flp_status flp_call_pick(flp_call *call, flp_pass pass);
 
-/* Launches prepare. outputs: 1 to fill logprob, entropy, stats and, in a forward pass, partial of inactive rows. */
+/* 1 with several targets a row. */
+int flp_call_has_targets(const flp_call *call);
+/* Launches prepare (prepare.c). outputs: 1 to fill logprob, entropy, stats and, in a forward pass, partial of inactive rows. */
 flp_status flp_launch_prepare(const flp_call *call, int outputs);
 /* A matrix of bytes: rows x width_bytes, pitch_bytes apart. */
 typedef struct flp_byte_matrix {
@@ -114,7 +116,6 @@ flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, CUdeviceptr
 
 /* ---- targets.c: K targets a row (abi.h) ---- */
 
-int flp_call_has_targets(const flp_call *call);
 /* What stands for a row's targets, and sums of their upstream gradients; before prepare. */
 flp_status flp_launch_targets_rows(const flp_call *call);
 /* Behind prepare: their lists, for forward_targets; what that gets beside what forward does is the address of their

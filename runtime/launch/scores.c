@@ -17,17 +17,17 @@ typedef union given_map {
   flp_forward_emit_map_given emit;
   flp_forward_targets_map_given targets;
 } given_map;
-#define SAME_PLACE(kind, name)                                                                                     \
-  FLP_GIVEN_##kind(_Static_assert(offsetof(flp_forward_given, name) == offsetof(flp_forward_keep_given, name) &&   \
-                                      offsetof(flp_forward_given, name) == offsetof(flp_forward_emit_given, name) && \
+#define SAME_PLACE(kind, name)                                                                                        \
+  FLP_GIVEN_##kind(_Static_assert(offsetof(flp_forward_given, name) == offsetof(flp_forward_keep_given, name) &&      \
+                                      offsetof(flp_forward_given, name) == offsetof(flp_forward_emit_given, name) &&  \
                                       offsetof(flp_forward_given, name) == offsetof(flp_forward_targets_given, name), \
                                   #name);)
 FLP_FORWARD_PARAMS(SAME_PLACE)
 #undef SAME_PLACE
-#define SAME_PLACE(kind, name)                                                                                \
-  FLP_GIVEN_##kind(                                                                                           \
-      _Static_assert(offsetof(flp_forward_map_given, name) == offsetof(flp_forward_keep_map_given, name) &&   \
-                         offsetof(flp_forward_map_given, name) == offsetof(flp_forward_emit_map_given, name) && \
+#define SAME_PLACE(kind, name)                                                                                   \
+  FLP_GIVEN_##kind(                                                                                              \
+      _Static_assert(offsetof(flp_forward_map_given, name) == offsetof(flp_forward_keep_map_given, name) &&      \
+                         offsetof(flp_forward_map_given, name) == offsetof(flp_forward_emit_map_given, name) &&  \
                          offsetof(flp_forward_map_given, name) == offsetof(flp_forward_targets_map_given, name), \
                      #name);)
 FLP_FORWARD_MAP_PARAMS(SAME_PLACE)

@@ -7,10 +7,6 @@
 #include "runtime/base/status.h"
 #include "runtime/launch/backward.h"
 
-int flp_call_has_targets(const flp_call *call) {
-  return flp_planner_has_targets(&call->plan->spec);
-}
-
 CUdeviceptr flp_targets_scores(const flp_call *call) {
   CUdeviceptr given = flp_call_pointer(call->args->partial_targets);
   return given ? given : flp_call_region(call, FLP_REGION_target_score);
@@ -48,7 +44,8 @@ flp_status flp_launch_targets_sort(const flp_call *call) {
   return flp_launch(call, FLP_ENTRY_targets_sort, &p, a->n);
 }
 
-flp_status flp_launch_targets_finish(const flp_call *call, CUdeviceptr partial, CUdeviceptr scores, int64_t shard_count) {
+flp_status flp_launch_targets_finish(const flp_call *call, CUdeviceptr partial, CUdeviceptr scores,
+                                     int64_t shard_count) {
   const flp_args *a = call->args;
   flp_targets_finish_given p = {
       .target = flp_call_pointer(a->target),

@@ -6,7 +6,7 @@
 #include "runtime/planner/internal.h"
 
 _Static_assert((int)FLP_TARGET_PLACES == (int)FLP_TARGETS_MAX, "a row's targets fit the kernel that sorts them");
-_Static_assert(FLP_TARGET_COLUMNS * FLP_TARGET_BITS % FLP_LEAF_COLUMNS == 0, "no tile of a leaf is in two words");
+_Static_assert(FLP_TARGET_COLUMNS *FLP_TARGET_BITS % FLP_LEAF_COLUMNS == 0, "no tile of a leaf is in two words");
 
 int flp_planner_has_targets(const flp_spec *spec) {
   return spec->targets > 1;

@@ -186,8 +186,8 @@ Test(launch_targets, each_chunk_and_its_column_sums) {
   stage_execute(&s, plan, &a);
 #define CHUNK "dz targets_patch targets_bias grad_hidden grad_weight bias_reduce "
 #define DIGIT "list_digits list_scan list_place "
-  stage_expect_sequence(&s, "targets_rows prepare record targets_sort list_scores " DIGIT DIGIT
-                            "list_starts " CHUNK CHUNK CHUNK "fill");
+  stage_expect_sequence(
+      &s, "targets_rows prepare record targets_sort list_scores " DIGIT DIGIT "list_starts " CHUNK CHUNK CHUNK "fill");
   cr_expect_eq(s.launch_count(), (size_t)launches_of(FLP_PASS_BACKWARD));
   flp_targets_sort_params sort = PARAMS(targets_sort);
   flp_list_digits_params digits = PARAMS(list_digits);
