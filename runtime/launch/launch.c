@@ -21,6 +21,11 @@ int flp_call_has_targets(const flp_call *call) {
   return flp_planner_has_targets(&call->plan->spec);
 }
 
+CUdeviceptr flp_targets_scores(const flp_call *call) {
+  CUdeviceptr given = flp_call_pointer(call->args->partial_targets);
+  return given ? given : flp_call_region(call, FLP_REGION_target_score);
+}
+
 const flp_kernel_desc *flp_call_desc(const flp_call *call, flp_kernel_kind kind) {
   const flp_modules *modules = &call->plan->modules;
   for (int i = 0; i < modules->count; i++)

@@ -32,8 +32,9 @@ flp_status flp_launch_over(const flp_call *call, flp_entry_id entry, const void 
  * the plan remembers the last of each pass. error: BUDGET, with scheme.smallest_bytes */
 flp_status flp_call_pick(flp_call *call, flp_pass pass);
 
-/* 1 with several targets a row. */
+/* 1 with several targets a row; where their scores are, the caller's partial_targets or the workspace's. */
 int flp_call_has_targets(const flp_call *call);
+CUdeviceptr flp_targets_scores(const flp_call *call);
 /* Launches prepare (prepare.c). outputs: 1 to fill logprob, entropy, stats and, in a forward pass, partial of inactive rows. */
 flp_status flp_launch_prepare(const flp_call *call, int outputs);
 /* A matrix of bytes: rows x width_bytes, pitch_bytes apart. */
@@ -118,10 +119,8 @@ flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, CUdeviceptr
 
 /* What stands for a row's targets, and sums of their upstream gradients; before prepare. */
 flp_status flp_launch_targets_rows(const flp_call *call);
-/* Behind prepare: their lists, for forward_targets; what that gets beside what forward does is the address of their
- * scores. */
+/* Behind prepare: their lists, for forward_targets. */
 flp_status flp_launch_targets_sort(const flp_call *call);
-CUdeviceptr flp_targets_scores(const flp_call *call);
 /* logprob, entropy and stats from the partials of shard_count shards and their scores. */
 flp_status flp_launch_targets_finish(const flp_call *call, CUdeviceptr partial, CUdeviceptr scores, int64_t shard_count);
 /* Backward: what chunks need of all rows, behind record. */

@@ -7,11 +7,6 @@
 #include "runtime/base/status.h"
 #include "runtime/launch/backward.h"
 
-CUdeviceptr flp_targets_scores(const flp_call *call) {
-  CUdeviceptr given = flp_call_pointer(call->args->partial_targets);
-  return given ? given : flp_call_region(call, FLP_REGION_target_score);
-}
-
 /* ---- forward ---- */
 
 flp_status flp_launch_targets_rows(const flp_call *call) {

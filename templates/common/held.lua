@@ -1,7 +1,8 @@
 -- held.lua: stores the raw scores of the columns that a row lists: what forward_targets.lua gives online.lua.
 --
--- A bit of the row says whether any of some columns is listed. Where a tile has one, its place in the row's ascending list
--- is searched for, and each of the four threads of the row stores what it holds, from there on to the end of the tile.
+-- A bit of the row says whether any of some columns is listed. Where a tile has one, its place in the row's ascending
+-- list is searched for, and each of the four threads of the row stores what it holds, from there on to the end of the
+-- tile.
 
 return function(k)
   local S = k.import "score" (k)

@@ -6,8 +6,8 @@
 --   targets_patch    dz at a row's targets: factor·(Σ_k g_k·[v = y_k] - G·p_v - e·p_v·(log p_v + H))
 --   targets_bias     what targets add to the column sums of dz
 --
--- Near p_v = 1 the element is (Σ_k g_k·[v = y_k] - G) - G·expm1(log p_v), with the logprob of stats: one column alone has
--- a p above 1/2, and stats hold the largest logprob of a row's targets.
+-- Near p_v = 1 the element is (Σ_k g_k·[v = y_k] - G) - G·expm1(log p_v), with the logprob of stats: one column alone
+-- has a p above 1/2, and stats hold the largest logprob of a row's targets.
 
 local THREADS, SORT_THREADS = 256, 128
 local WARPS = THREADS // 32

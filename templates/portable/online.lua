@@ -18,8 +18,8 @@
 --     column j real, false where all are; y: with a softcap their tanh. Columns of a launch begin at p.column_begin.
 --   K.meet(p, active, count, scale, blocks)   before that: t = scale·y, and of each block, here one, {column, y, valid,
 --     top}: column of y[1], the others of which stand as in an accumulator of engine.lua; the largest t
---   K.hold(p, rows, column, lane)   in the place of storing the targets' scores: raw scores of a tile from `column` on, of
---     each row {active, exists, y}, y as an accumulator has them
+--   K.hold(p, rows, column, lane)   in the place of storing the targets' scores: raw scores of a tile from `column` on,
+--     of each row {active, exists, y}, y as an accumulator has them
 
 local LEAF, LEAVES, GROUP = k.abi.LEAF_COLUMNS, k.abi.GROUP_LEAVES, k.abi.GROUP_COLUMNS
 local BLOCK = 64

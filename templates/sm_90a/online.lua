@@ -23,8 +23,8 @@
 --     below row_end; t = scale·y, and of each block {column, y, top}: column of y[1], the others of which stand as in
 --     an accumulator of wgmma; the largest t. All columns count, and scale is not negative; beyond the vocabulary t is
 --     below any floor.
---   K.hold(p, rows, column, lane)   in the place of storing the targets' scores: raw scores of a tile from `column` on, of
---     each row {active, exists, y}, y as an accumulator of wgmma has them
+--   K.hold(p, rows, column, lane)   in the place of storing the targets' scores: raw scores of a tile from `column` on,
+--     of each row {active, exists, y}, y as an accumulator of wgmma has them
 --   K.finish()   behind the last tile
 
 local LEAF, BLOCK = k.abi.LEAF_COLUMNS, 64

@@ -1,5 +1,5 @@
-"""forward_targets, sm_80's and Hopper's, behind targets_sort, on the CPU: partials have forward's bits, and scores of the
-columns that rows list are exact: operands are small integers."""
+"""forward_targets, sm_80's and Hopper's, behind targets_sort, on the CPU: partials have forward's bits, and scores of
+the columns that rows list are exact: operands are small integers."""
 import numpy
 import pytest
 from cpu_kernel import f32, folder, i32, kernels, matrix_map, needs_emit, needs_llc  # noqa: F401
@@ -85,7 +85,8 @@ def hold(folder, arch, head, active, k, chunks=((0, ROWS),), **tune):
     assert here.sum() > k * 30
 
 
-@pytest.mark.parametrize("head,active,k", [("plain", ROWS, 12), ("entropy", 61, 64), ("bias", ROWS, 2), ("capped", 61, 7)])
+@pytest.mark.parametrize("head,active,k",
+                         [("plain", ROWS, 12), ("entropy", 61, 64), ("bias", ROWS, 2), ("capped", 61, 7)])
 @pytest.mark.parametrize("arch", ARCHES)
 def test_scores_of_the_columns_that_rows_list(folder, arch, head, active, k):
     hold(folder, arch, head, active, k)

@@ -1,5 +1,5 @@
-"""K targets a row whole, on kernels that run on the CPU (targets_case.py): logprobs, entropy and gradients beside float64, on
-sm_80's kernels and Hopper's."""
+"""K targets a row whole, on kernels that run on the CPU (targets_case.py): logprobs, entropy and gradients beside
+float64, on sm_80's kernels and Hopper's."""
 import json
 
 import pytest
