@@ -212,6 +212,9 @@ def judged(problem, forward, got, e):
         kept = {**got, **({"hidden": numpy.where(good[:, None], got["hidden"], 0)} if "hidden" in got else {})}
         found["error"] = error(kept, gradients)
         if "hidden" in got:
+            size = numpy.linalg.norm(gradients["hidden"], axis=1)
+            off = numpy.linalg.norm(kept["hidden"] - gradients["hidden"], axis=1)
+            found["worst_row"] = float((off / numpy.maximum(size, 1e-30))[size > 0].max())
             found["nan_gradients"] = numpy.isnan(got["hidden"]).any(1).nonzero()[0].tolist()
             upstream = ((problem.g != 0) & problem.counts()).any(1) | (e != 0)
             idle = good & ~(problem.active() & upstream)
