@@ -78,6 +78,7 @@ static const word words[] = {
     {"lt", "lt", FLP_LOSS_LT, false, false},          {"le", "le", FLP_LOSS_LE, false, false},
     {"gt", "gt", FLP_LOSS_LT, true, false},           {"ge", "ge", FLP_LOSS_LE, true, false},
     {"eq", "eq", FLP_LOSS_EQ, false, false},          {"ne", "ne", FLP_LOSS_EQ, false, true},
+    {"sum", "sum", FLP_LOSS_SUM, false, false},
 };
 
 static int apply(lua_State *L) {

@@ -9,7 +9,7 @@ static double share(int loses, int ties) {
   return loses ? 0 : ties ? 0.5 : 1;
 }
 
-static int is_mask(uint32_t op) {
+int flp_loss_is_mask(uint32_t op) {
   return op == FLP_LOSS_MIN || op == FLP_LOSS_MAX || op == FLP_LOSS_CLAMP || op == FLP_LOSS_WHERE;
 }
 
@@ -46,8 +46,7 @@ static void clamp_partials(double a, double low, double high, double out[3]) {
   set(out, is_between, is_low, is_high);
 }
 
-/* ∂y/∂operand of y = op(v): of torch where y has a kink. */
-static void partials(uint32_t op, const double v[3], double y, double out[3]) {
+void flp_loss_partials(uint32_t op, const double v[3], double y, double out[3]) {
   double a = v[0], b = v[1], c = v[2];
   switch (op) {
     case FLP_LOSS_ADD:
@@ -98,9 +97,9 @@ static double derivative(const flp_loss *loss, const double *values, const uint8
     tangents[i] = node->op == FLP_LOSS_INPUT; /* of the one input that is active */
     if (!(activity[i] & bit) || node->op == FLP_LOSS_INPUT) continue;
     double partial[3], v[3] = {values[at[0]], values[at[1]], values[at[2]]}, sum = 0;
-    partials(node->op, v, values[i], partial);
+    flp_loss_partials(node->op, v, values[i], partial);
     for (int j = 0; j < flp_loss_op_arity(node->op); j++) {
-      if (!(activity[at[j]] & bit) || (is_mask(node->op) && partial[j] == 0)) continue;
+      if (!(activity[at[j]] & bit) || (flp_loss_is_mask(node->op) && partial[j] == 0)) continue;
       sum += partial[j] * tangents[at[j]];
     }
     tangents[i] = sum;
@@ -135,15 +134,20 @@ flp_status flp_loss_check_parameters(const flp_loss *loss, const double *paramet
   return FLP_OK;
 }
 
+static const float *array_of(const flp_loss_rows *rows, uint32_t input) {
+  if (input == FLP_LOSS_TARGET_LOGPROB) return rows->target_logprob;
+  return input == FLP_LOSS_TEACHER_LOGPROB ? rows->teacher_logprob : rows->inputs[input];
+}
+
 /* The value of an input where its array is missing. error: ARGUMENT unless it has one */
 static flp_status check_inputs(const flp_loss *loss, const flp_loss_rows *rows) {
   uint32_t missing = flp_loss_inputs(loss) & ~(1u << FLP_LOSS_WEIGHT | 1u << FLP_LOSS_OLD_LOGPROB);
   if (flp_loss_inputs(loss) >> FLP_LOSS_OLD_LOGPROB & 1 && !rows->inputs[FLP_LOSS_OLD_LOGPROB])
     missing |= 1u << FLP_LOSS_LOGPROB; /* which stands in for it */
-  for (uint32_t i = 0; i < FLP_LOSS_INPUTS_MAX; i++)
-    if (missing >> i & 1 && !rows->inputs[i] && rows->n > 0)
+  for (uint32_t i = 0; i < FLP_LOSS_ALL_INPUTS; i++)
+    if (missing >> i & 1 && !array_of(rows, i) && rows->n > 0)
       return flp_fail(FLP_ERROR_ARGUMENT, "%s is NULL; loss %s needs an array of %lld", flp_loss_input_name(loss, i),
-                      loss->name, (long long)rows->n);
+                      loss->name, (long long)(rows->n * (i < FLP_LOSS_TARGET_LOGPROB ? 1 : rows->targets)));
   return FLP_OK;
 }
 
@@ -153,24 +157,54 @@ static void load_row(const flp_loss_rows *rows, int64_t row, double out[FLP_LOSS
   if (!rows->inputs[FLP_LOSS_OLD_LOGPROB]) out[FLP_LOSS_OLD_LOGPROB] = out[FLP_LOSS_LOGPROB];
 }
 
-flp_status flp_loss_evaluate(const flp_loss *loss, const flp_loss_rows *rows) {
-  double parameters[FLP_LOSS_PARAMETERS_MAX], inputs[FLP_LOSS_INPUTS_MAX];
+static void hand_out(const flp_loss *loss, const flp_loss_rows *rows, int64_t row, const flp_loss_row *result) {
+  if (rows->loss) rows->loss[row] = (float)result->loss;
+  if (rows->grad_entropy) rows->grad_entropy[row] = (float)result->grad_entropy;
+  for (uint32_t i = 0; rows->metrics && i < loss->metric_count; i++)
+    rows->metrics[(int64_t)i * rows->n + row] = (float)result->metrics[i];
+}
+
+static void evaluate_rows(const flp_loss *loss, const flp_loss_rows *rows, const double *parameters) {
+  double inputs[FLP_LOSS_INPUTS_MAX];
   uint8_t activity[FLP_LOSS_NODES_MAX];
-  if (rows->n < 0) return flp_fail(FLP_ERROR_ARGUMENT, "n is %lld (accepted: 0 or more)", (long long)rows->n);
-  for (uint32_t i = 0; i < loss->parameter_count; i++)
-    parameters[i] = rows->parameters ? rows->parameters[i] : loss->parameters[i].fallback;
-  FLP_TRY(flp_loss_check_parameters(loss, parameters));
-  FLP_TRY(check_inputs(loss, rows));
   flp_loss_activity(loss, activity);
   for (int64_t row = 0; row < rows->n; row++) {
     flp_loss_row result;
     load_row(rows, row, inputs);
     evaluate_row(loss, activity, inputs, parameters, &result);
-    if (rows->loss) rows->loss[row] = (float)result.loss;
+    hand_out(loss, rows, row, &result);
     if (rows->grad_logprob) rows->grad_logprob[row] = (float)result.grad_logprob;
-    if (rows->grad_entropy) rows->grad_entropy[row] = (float)result.grad_entropy;
-    for (uint32_t i = 0; rows->metrics && i < loss->metric_count; i++)
-      rows->metrics[(int64_t)i * rows->n + row] = (float)result.metrics[i];
   }
+}
+
+static void evaluate_targets(const flp_loss *loss, const flp_loss_rows *rows, const double *parameters) {
+  double inputs[FLP_LOSS_INPUTS_MAX];
+  flp_loss_plan plan;
+  flp_loss_plan_of(loss, &plan);
+  for (int64_t row = 0; row < rows->n; row++) {
+    flp_loss_row result;
+    int64_t at = row * rows->targets;
+    flp_loss_targets targets = {.count = rows->targets,
+                                .logprob = rows->target_logprob + at,
+                                .teacher_logprob = rows->teacher_logprob ? rows->teacher_logprob + at : NULL,
+                                .skipped = rows->skipped ? rows->skipped + at : NULL};
+    load_row(rows, row, inputs);
+    flp_loss_evaluate_targets(loss, &plan, &targets, inputs, parameters, &result,
+                              rows->grad_logprob ? rows->grad_logprob + at : NULL);
+    hand_out(loss, rows, row, &result);
+  }
+}
+
+flp_status flp_loss_evaluate(const flp_loss *loss, const flp_loss_rows *rows) {
+  double parameters[FLP_LOSS_PARAMETERS_MAX];
+  if (rows->n < 0) return flp_fail(FLP_ERROR_ARGUMENT, "n is %lld (accepted: 0 or more)", (long long)rows->n);
+  for (uint32_t i = 0; i < loss->parameter_count; i++)
+    parameters[i] = rows->parameters ? rows->parameters[i] : loss->parameters[i].fallback;
+  FLP_TRY(flp_loss_check_parameters(loss, parameters));
+  FLP_TRY(check_inputs(loss, rows));
+  if (flp_loss_is_over_targets(loss))
+    evaluate_targets(loss, rows, parameters);
+  else
+    evaluate_rows(loss, rows, parameters);
   return FLP_OK;
 }

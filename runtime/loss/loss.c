@@ -10,12 +10,14 @@
 
 static const char *const input_names[FLP_LOSS_FIRST_VECTOR] = {"logprob",     "entropy",   "old_logprob",
                                                                "ref_logprob", "advantage", "weight"};
+static const char *const target_names[] = {"target_logprob", "teacher_logprob"};
 
 int flp_loss_is_condition(const flp_loss *loss, uint32_t node) {
   return flp_loss_gives_condition(loss->nodes[node].op);
 }
 
 const char *flp_loss_input_name(const flp_loss *loss, uint32_t input) {
+  if (input >= FLP_LOSS_TARGET_LOGPROB) return target_names[input - FLP_LOSS_TARGET_LOGPROB];
   return input < FLP_LOSS_FIRST_VECTOR ? input_names[input] : loss->vectors[input - FLP_LOSS_FIRST_VECTOR];
 }
 
@@ -26,8 +28,24 @@ uint32_t flp_loss_inputs(const flp_loss *loss) {
   return inputs;
 }
 
+int flp_loss_is_over_targets(const flp_loss *loss) {
+  return flp_loss_inputs(loss) >> FLP_LOSS_TARGET_LOGPROB != 0;
+}
+
 static int stops_derivatives(uint32_t op) {
   return op == FLP_LOSS_DETACH || flp_loss_gives_condition(op);
+}
+
+/* Sums stand for what they are made of: the logprob of every target. */
+static uint32_t is_active_over_targets(const flp_loss *loss) {
+  flp_loss_plan plan;
+  flp_loss_plan_of(loss, &plan);
+  uint32_t found = 0, open = plan.active[loss->loss];
+  for (uint32_t j = plan.sum_count; j-- > 0;)
+    if (open & (uint32_t)FLP_LOSS_BY_SUM << j) open |= plan.active[loss->nodes[plan.sums[j]].operands[0]];
+  if (open & FLP_LOSS_BY_OWN) found |= FLP_LOSS_BY_LOGPROB;
+  if (open & FLP_LOSS_BY_H) found |= FLP_LOSS_BY_ENTROPY;
+  return found;
 }
 
 void flp_loss_activity(const flp_loss *loss, uint8_t out[FLP_LOSS_NODES_MAX]) {
@@ -43,6 +61,7 @@ void flp_loss_activity(const flp_loss *loss, uint8_t out[FLP_LOSS_NODES_MAX]) {
 
 uint32_t flp_loss_is_active(const flp_loss *loss) {
   uint8_t activity[FLP_LOSS_NODES_MAX];
+  if (flp_loss_is_over_targets(loss)) return is_active_over_targets(loss);
   flp_loss_activity(loss, activity);
   return activity[loss->loss];
 }
@@ -92,6 +111,14 @@ static int folds(const flp_loss *loss, flp_loss_op op, const uint32_t *operands,
   return keeps_left || keeps_right ? 2 : 0;
 }
 
+static flp_status check_sum(const flp_loss *loss, uint32_t operand) {
+  uint32_t sums = 0;
+  if (!flp_loss_is_per_target(loss, operand))
+    return flp_fail(FLP_ERROR_ARGUMENT, "sum: expected a value of each target, got one of the row");
+  for (uint32_t i = 0; i < loss->node_count; i++) sums += loss->nodes[i].op == FLP_LOSS_SUM;
+  return sums < FLP_LOSS_SUMS_MAX ? FLP_OK : full("sums", FLP_LOSS_SUMS_MAX);
+}
+
 flp_status flp_loss_append(flp_loss *loss, flp_loss_op op, uint32_t a, uint32_t b, uint32_t c, uint16_t *out) {
   const uint32_t operands[3] = {a, b, c};
   flp_loss_node node = {.op = (uint8_t)op};
@@ -107,6 +134,7 @@ flp_status flp_loss_append(flp_loss *loss, flp_loss_op op, uint32_t a, uint32_t 
   double value;
   int folded = folds(loss, op, operands, &value, out);
   if (folded) return folded == 1 ? flp_loss_constant(loss, value, out) : FLP_OK;
+  if (op == FLP_LOSS_SUM) FLP_TRY(check_sum(loss, a));
   for (uint32_t i = 0; i < loss->node_count; i++)
     if (loss->nodes[i].op == node.op && memcmp(loss->nodes[i].operands, node.operands, sizeof node.operands) == 0) {
       *out = (uint16_t)i;
@@ -154,6 +182,9 @@ flp_status flp_loss_declare_vector(flp_loss *loss, const char *name, uint32_t *o
   for (int i = 0; i < FLP_LOSS_FIRST_VECTOR; i++)
     if (strcmp(input_names[i], name) == 0)
       return flp_fail(FLP_ERROR_ARGUMENT, "vector '%s': every row has that already", name);
+  for (size_t i = 0; i < sizeof target_names / sizeof target_names[0]; i++)
+    if (strcmp(target_names[i], name) == 0)
+      return flp_fail(FLP_ERROR_ARGUMENT, "vector '%s': every target has that already", name);
   for (*out = 0; *out < loss->vector_count; ++*out)
     if (strcmp(loss->vectors[*out], name) == 0) return FLP_OK;
   if (loss->vector_count == FLP_LOSS_VECTORS_MAX) return full("vectors", FLP_LOSS_VECTORS_MAX);
@@ -168,6 +199,9 @@ flp_status flp_loss_declare_metric(flp_loss *loss, const char *name, uint16_t no
   FLP_TRY(set_name(metric.name, name, "metric"));
   if (flp_loss_is_condition(loss, node))
     return flp_fail(FLP_ERROR_ARGUMENT, "metric '%s': expected a number, got a condition", name);
+  if (flp_loss_is_per_target(loss, node))
+    return flp_fail(FLP_ERROR_ARGUMENT, "metric '%s' has a value for each target; a value of the row, such as a sum, is "
+                    "accepted", name);
   for (uint32_t i = 0; i < loss->metric_count; i++)
     if (strcmp(loss->metrics[i].name, name) == 0) return flp_fail(FLP_ERROR_ARGUMENT, "metric '%s' stands twice", name);
   if (loss->metric_count == FLP_LOSS_METRICS_MAX) return full("metrics", FLP_LOSS_METRICS_MAX);
@@ -184,7 +218,7 @@ static flp_status graft(flp_loss *loss, const flp_loss *from, const uint8_t *wan
     uint32_t at[3] = {node->operands[0], 0, 0};
     for (int j = 0; j < flp_loss_op_arity(node->op); j++) at[j] = node_of[node->operands[j]];
     if (node->op == FLP_LOSS_PARAMETER) at[0] = parameters[at[0]];
-    if (node->op == FLP_LOSS_INPUT && at[0] >= FLP_LOSS_FIRST_VECTOR)
+    if (node->op == FLP_LOSS_INPUT && at[0] >= FLP_LOSS_FIRST_VECTOR && at[0] < FLP_LOSS_TARGET_LOGPROB)
       at[0] = FLP_LOSS_FIRST_VECTOR + vectors[at[0] - FLP_LOSS_FIRST_VECTOR];
     if (node->op == FLP_LOSS_CONSTANT)
       FLP_TRY(flp_loss_constant(loss, from->constants[at[0]], &node_of[i]));
@@ -194,12 +228,25 @@ static flp_status graft(flp_loss *loss, const flp_loss *from, const uint8_t *wan
   return FLP_OK;
 }
 
+/* A row of K targets has no logprob of its own. */
+static flp_status check_targets(const flp_loss *loss) {
+  uint32_t of_one = 1u << FLP_LOSS_LOGPROB | 1u << FLP_LOSS_OLD_LOGPROB | 1u << FLP_LOSS_REF_LOGPROB;
+  uint32_t read = flp_loss_inputs(loss) & of_one, input = 0;
+  if (!flp_loss_is_over_targets(loss) || !read) return FLP_OK;
+  while (!(read >> input & 1)) input++;
+  return flp_fail(FLP_ERROR_ARGUMENT, "loss '%s' reads values of targets and %s, which a row has for one target alone",
+                  loss->name, flp_loss_input_name(loss, input));
+}
+
 flp_status flp_loss_finish(flp_loss *loss, uint16_t result) {
   static const uint32_t same[] = {0, 1, 2, 3, 4, 5, 6, 7};
   uint8_t wanted[FLP_LOSS_NODES_MAX] = {0};
   uint16_t node_of[FLP_LOSS_NODES_MAX];
   if (flp_loss_is_condition(loss, result))
     return flp_fail(FLP_ERROR_ARGUMENT, "the loss is a condition; a number is accepted");
+  if (flp_loss_is_per_target(loss, result))
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "the loss has a value for each target; a value of the row, such as a sum, is accepted");
   wanted[result] = 1;
   for (uint32_t i = 0; i < loss->metric_count; i++) wanted[loss->metrics[i].node] = 1;
   for (uint32_t i = loss->node_count; i-- > 0;)
@@ -211,7 +258,7 @@ flp_status flp_loss_finish(flp_loss *loss, uint16_t result) {
   FLP_TRY(graft(loss, &whole, wanted, same, same, node_of));
   loss->loss = node_of[result];
   for (uint32_t i = 0; i < loss->metric_count; i++) loss->metrics[i].node = node_of[whole.metrics[i].node];
-  return FLP_OK;
+  return check_targets(loss);
 }
 
 flp_status flp_loss_add(flp_loss *sum, const flp_loss *term) {

@@ -25,7 +25,10 @@
 
 #include "runtime/flp.h"
 
-enum { FLP_LOSS_FORMAT = 1, FLP_LOSS_NODES_MAX = 256, FLP_LOSS_CONSTANTS_MAX = 64 };
+enum { FLP_LOSS_NODES_MAX = 256, FLP_LOSS_CONSTANTS_MAX = 64, FLP_LOSS_SUMS_MAX = 8 };
+
+/* Version of a program's bytes: of rows alone, and over targets. */
+enum { FLP_LOSS_FORMAT = 1, FLP_LOSS_FORMAT_TARGETS = 2 };
 
 /* What every loss may read of a row; vectors of the host follow them. */
 typedef enum flp_loss_input {
@@ -35,7 +38,12 @@ typedef enum flp_loss_input {
   FLP_LOSS_REF_LOGPROB,
   FLP_LOSS_ADVANTAGE,
   FLP_LOSS_WEIGHT,
-  FLP_LOSS_FIRST_VECTOR
+  FLP_LOSS_FIRST_VECTOR,
+  /* values of each target of a row, behind the last vector that may be; only a program over targets reads them, and it
+     reads no logprob of a row */
+  FLP_LOSS_TARGET_LOGPROB = FLP_LOSS_INPUTS_MAX,
+  FLP_LOSS_TEACHER_LOGPROB,
+  FLP_LOSS_ALL_INPUTS
 } flp_loss_input;
 
 typedef enum flp_loss_op {
@@ -63,6 +71,7 @@ typedef enum flp_loss_op {
   FLP_LOSS_OR,
   FLP_LOSS_NOT,
   FLP_LOSS_WHERE, /* condition, value if it holds, value if not */
+  FLP_LOSS_SUM,   /* of a value of each target, over the targets of a row that are not ignore_index */
   FLP_LOSS_OPS
 } flp_loss_op;
 
@@ -127,7 +136,10 @@ const char *flp_loss_input_name(const flp_loss *loss, uint32_t input);
 /* Bits 1 << flp_loss_input of what the program reads. */
 uint32_t flp_loss_inputs(const flp_loss *loss);
 
-/* What a program's inputs are in a call, by flp_loss_input. */
+/* 1 if the program is one over targets: it sums values of them. */
+int flp_loss_is_over_targets(const flp_loss *loss);
+
+/* What a program's inputs of rows are in a call, by flp_loss_input. */
 void flp_loss_inputs_of(const flp_args *args, const float *out[FLP_LOSS_INPUTS_MAX]);
 
 /* Whether each node has a derivative by logprob (bit 0) and entropy (bit 1) that is not zero by construction. */
@@ -135,6 +147,50 @@ enum { FLP_LOSS_BY_LOGPROB = 1, FLP_LOSS_BY_ENTROPY = 2 };
 void flp_loss_activity(const flp_loss *loss, uint8_t out[FLP_LOSS_NODES_MAX]);
 /* That of the loss itself. */
 uint32_t flp_loss_is_active(const flp_loss *loss);
+
+/* What one row gives, in double. */
+typedef struct flp_loss_row {
+  double loss, grad_logprob, grad_entropy;
+  double metrics[FLP_LOSS_METRICS_MAX];
+} flp_loss_row;
+
+/* ---- targets.c: programs over targets ----
+ *
+ * Such a program has values of a row and, where one stems from target_logprob or teacher_logprob, values of each target;
+ * sum makes a value of the row of one of each target. Values of level l can be computed once the sums of levels below l are
+ * known: with L levels of sums L passes over the targets give the loss, and one more its derivatives.
+ *
+ * Derivatives. Each node has derivatives by the entropy, by its own target's logprob and by each sum, which counts as a
+ * variable of its own; those of the operand of a sum, added up over targets, say how a sum depends on earlier sums and the
+ * entropy. Going back through the sums gives the loss's derivative by each sum, and from these those by every logprob. */
+
+/* Bits of what a node of a program over targets depends on; FLP_LOSS_BY_SUM << j: on sum j. */
+enum { FLP_LOSS_BY_OWN = 1, FLP_LOSS_BY_H = 2, FLP_LOSS_BY_SUM = 4 };
+enum { FLP_LOSS_DIRECTIONS = 2 + FLP_LOSS_SUMS_MAX };
+
+typedef struct flp_loss_plan {
+  uint32_t sum_count, level_count;
+  uint16_t sums[FLP_LOSS_SUMS_MAX];       /* their nodes, ascending */
+  uint8_t per_target[FLP_LOSS_NODES_MAX]; /* 1: the node has a value for each target */
+  uint8_t level[FLP_LOSS_NODES_MAX];      /* of a sum that of its operand; what reads the sum is one above */
+  uint16_t active[FLP_LOSS_NODES_MAX];    /* bits: derivatives that are not zero by construction */
+} flp_loss_plan;
+
+/* 1 if the node has a value for each target. */
+int flp_loss_is_per_target(const flp_loss *loss, uint32_t node);
+void flp_loss_plan_of(const flp_loss *loss, flp_loss_plan *out);
+
+/* One row of K targets. */
+typedef struct flp_loss_targets {
+  int64_t count;
+  const float *logprob, *teacher_logprob; /* (count); teacher_logprob NULL if the program does not read it */
+  const uint8_t *skipped;                 /* (count): 1 for a target that is ignore_index; NULL: none is */
+} flp_loss_targets;
+
+/* flp_loss_evaluate_row of a program over targets. out->grad_logprob is 0; grad_targets: (count) or NULL */
+void flp_loss_evaluate_targets(const flp_loss *loss, const flp_loss_plan *plan, const flp_loss_targets *targets,
+                               const double inputs[FLP_LOSS_INPUTS_MAX], const double *parameters, flp_loss_row *out,
+                               float *grad_targets);
 
 /* ---- bytes.c ---- */
 
@@ -181,15 +237,13 @@ extern const int flp_loss_table_count;
 
 /* ---- eval.c ---- */
 
-/* What one row gives, in double. */
-typedef struct flp_loss_row {
-  double loss, grad_logprob, grad_entropy;
-  double metrics[FLP_LOSS_METRICS_MAX];
-} flp_loss_row;
-
 /* inputs: by flp_loss_input; parameters: in the program's order. The program was made here or by flp_loss_read. */
 void flp_loss_evaluate_row(const flp_loss *loss, const double inputs[FLP_LOSS_INPUTS_MAX], const double *parameters,
                            flp_loss_row *out);
+/* ∂y/∂operand of y = op(v): of torch where y has a kink. */
+void flp_loss_partials(uint32_t op, const double v[3], double y, double out[3]);
+/* 1 for operations whose partial of 0 leaves its operand out, even one whose own derivative is not finite. */
+int flp_loss_is_mask(uint32_t op);
 /* The values of all nodes. detached: NULL, or values of an earlier call that detach gives in place of its own. */
 void flp_loss_values(const flp_loss *loss, const double inputs[FLP_LOSS_INPUTS_MAX], const double *parameters,
                      const double *detached, double out[FLP_LOSS_NODES_MAX]);
@@ -202,6 +256,10 @@ typedef struct flp_loss_rows {
   const double *parameters;                  /* in the program's order; NULL: their fallbacks */
   float *loss, *grad_logprob, *grad_entropy; /* (n) or NULL */
   float *metrics;                            /* (metric_count, n) or NULL */
+  /* of a program over targets: K; (n,K) each, as flp_loss_targets; grad_logprob is (n,K) then */
+  int64_t targets;
+  const float *target_logprob, *teacher_logprob;
+  const uint8_t *skipped;
 } flp_loss_rows;
 
 /* error: ARGUMENT for a missing input or a parameter outside its bounds. thread: any */

@@ -36,6 +36,7 @@ static const struct {
     [FLP_LOSS_OR] = {"or", "cc", CONDITION, 0},
     [FLP_LOSS_NOT] = {"not", "c", CONDITION, 0},
     [FLP_LOSS_WHERE] = {"where", "cnn", NUMBER, 0},
+    [FLP_LOSS_SUM] = {"sum", "n", NUMBER, 0},
 };
 
 const char *flp_loss_op_name(uint32_t op) {
