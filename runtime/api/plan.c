@@ -147,7 +147,12 @@ static flp_status copy_loss(flp_plan *plan) {
   if (!plan->loss_bytes) return flp_fail(FLP_ERROR_MEMORY, "no memory for a loss of %zu bytes", spec->loss_bytes);
   memcpy(plan->loss_bytes, spec->loss, spec->loss_bytes);
   spec->loss = plan->loss_bytes;
-  return flp_loss_read(plan->loss_bytes, spec->loss_bytes, &plan->loss);
+  FLP_TRY(flp_loss_read(plan->loss_bytes, spec->loss_bytes, &plan->loss));
+  if (spec->targets <= 1 || flp_loss_is_over_targets(&plan->loss)) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT,
+                  "spec.targets is %d, but spec.loss is %s, a loss of one target (accepted: 1, or a loss over targets, such "
+                  "as forward_kl)",
+                  (int)spec->targets, plan->loss.name);
 }
 
 flp_status flp_plan_create(const flp_spec *spec, const flp_options *options, flp_plan **out) {

@@ -138,8 +138,7 @@ static flp_status check_targets(const flp_spec *spec) {
                              {"listed", spec->listed},
                              {"tail", spec->tail != 0},
                              {"topk", spec->topk},
-                             {"rank", spec->rank},
-                             {"loss", spec->loss != NULL}};
+                             {"rank", spec->rank}};
   return check_without("targets", spec->targets, others, sizeof others / sizeof *others);
 }
 

@@ -303,11 +303,12 @@ static flp_status check_step(const flp_spec *spec, flp_args *args) {
 /* Inputs of a program by their names in flp_args; loss.h defines a missing weight or old_logprob. */
 static flp_status check_loss_inputs(const flp_loss *loss, const flp_args *args) {
   const float *given[FLP_LOSS_INPUTS_MAX];
+  char because[FLP_LOSS_TITLE_BYTES + 32];
   uint32_t needed = args->n > 0 ? flp_loss_inputs(loss) : 0;
   flp_loss_inputs_of(args, given);
   needed &= ~(1u << FLP_LOSS_LOGPROB | 1u << FLP_LOSS_ENTROPY | 1u << FLP_LOSS_OLD_LOGPROB | 1u << FLP_LOSS_WEIGHT);
   for (uint32_t i = FLP_LOSS_OLD_LOGPROB; i < FLP_LOSS_INPUTS_MAX; i++) {
-    char field[FLP_LOSS_NAME_BYTES + 16], because[FLP_LOSS_TITLE_BYTES + 32];
+    char field[FLP_LOSS_NAME_BYTES + 16];
     const char *name = i == FLP_LOSS_WEIGHT ? "row_weight" : flp_loss_input_name(loss, i);
     int is_vector = i >= FLP_LOSS_FIRST_VECTOR;
     if (is_vector && i - FLP_LOSS_FIRST_VECTOR >= loss->vector_count) name = "none";
@@ -318,6 +319,9 @@ static flp_status check_loss_inputs(const flp_loss *loss, const flp_args *args) 
     snprintf(because, sizeof because, "loss %s reads it", loss->name);
     FLP_TRY(check_pointer(field, given[i], needed >> i & 1 ? MUST : MAY, because, sizeof(float)));
   }
+  snprintf(because, sizeof because, "loss %s reads it", loss->name);
+  FLP_TRY(check_pointer("teacher_logprob", args->teacher_logprob, needed >> FLP_LOSS_TEACHER_LOGPROB & 1 ? MUST : MAY,
+                        because, sizeof(float)));
   if (!args->loss_parameters || flp_loss_check_parameters(loss, args->loss_parameters) == FLP_OK) return FLP_OK;
   return flp_fail(FLP_ERROR_ARGUMENT, "args.loss_parameters: %s", flp_error_detail());
 }

@@ -12,14 +12,17 @@
 /* What passes from one pass to the next, by row. */
 typedef struct step_memory {
   eager_rows rows;
-  float *logprob, *entropy, *stats, *grad_logprob, *grad_entropy;
+  float *logprob, *entropy, *stats, *grad_logprob, *grad_entropy; /* logprob and its gradient: (n, targets) */
+  uint8_t *skipped; /* (n, targets): is it ignore_index; NULL with one target, whose row is then left out */
 } step_memory;
 
-static void carve(int64_t n, eager_block *block, step_memory *out) {
-  uint64_t rows = (uint64_t)n;
+static void carve(const flp_spec *spec, int64_t n, eager_block *block, step_memory *out) {
+  uint64_t rows = (uint64_t)n, targets = (uint64_t)flp_spec_targets(spec);
   eager_rows_carve(block, n, &out->rows);
   float **const each[] = {&out->logprob, &out->entropy, &out->grad_logprob, &out->grad_entropy};
-  for (size_t i = 0; i < sizeof each / sizeof each[0]; i++) *each[i] = eager_block_take(block, rows, sizeof(float));
+  for (size_t i = 0; i < sizeof each / sizeof each[0]; i++)
+    *each[i] = eager_block_take(block, i % 2 ? rows : rows * targets, sizeof(float));
+  if (targets > 1) out->skipped = eager_block_take(block, rows * targets, 1);
   out->stats = eager_block_take(block, rows, 4 * sizeof(float));
 }
 
@@ -27,7 +30,7 @@ flp_status eager_step_layout(const flp_spec *spec, int64_t n, uint64_t budget_by
   eager_block own = {0};
   step_memory memory;
   eager_plan forward, backward = {0};
-  if (n > 0) carve(n, &own, &memory);
+  if (n > 0) carve(spec, n, &own, &memory);
   uint64_t left = budget_bytes > own.used ? budget_bytes - own.used : 0;
   int count = eager_thread_count(threads);
   flp_status first = eager_plan_pick(spec, FLP_PASS_FORWARD, n, left, count, &forward), last = FLP_OK;
@@ -49,34 +52,47 @@ flp_status eager_step_layout(const flp_spec *spec, int64_t n, uint64_t budget_by
 }
 
 /* A row without work has no loss and no gradient, a bad one NaN. */
-static void fill_rows(const flp_loss *loss, const flp_args *args, const step_memory *m) {
+static void fill_rows(const flp_spec *spec, const flp_loss *loss, const flp_args *args, const step_memory *m) {
+  int64_t targets = flp_spec_targets(spec);
   for (int64_t row = 0; row < args->n; row++) {
     if (m->rows.row_class[row] == FLP_ROW_ACTIVE) continue;
     float value = m->rows.row_class[row] == FLP_ROW_BAD ? NAN : 0.0f;
-    m->grad_logprob[row] = m->grad_entropy[row] = value;
+    for (int64_t k = 0; k < targets; k++) m->grad_logprob[row * targets + k] = value;
+    m->grad_entropy[row] = value;
     if (args->loss) args->loss[row] = value;
     for (int64_t i = 0; args->metrics && i < (int64_t)loss->metric_count; i++) args->metrics[i * args->n + row] = value;
   }
 }
 
-static flp_status evaluate(const flp_loss *loss, const flp_args *args, const step_memory *m) {
+static void mark_skipped(const flp_spec *spec, const flp_args *args, const step_memory *m) {
+  int64_t targets = flp_spec_targets(spec);
+  for (int64_t i = 0; m->skipped && i < args->n * targets; i++)
+    m->skipped[i] = (uint8_t)eager_is_ignored(spec, args, i / targets, i % targets);
+}
+
+static flp_status evaluate(const flp_spec *spec, const flp_loss *loss, const flp_args *args, const step_memory *m) {
+  mark_skipped(spec, args, m);
   flp_loss_rows rows = {.n = args->n,
                         .parameters = args->loss_parameters,
                         .loss = args->loss,
                         .grad_logprob = m->grad_logprob,
                         .grad_entropy = m->grad_entropy,
-                        .metrics = args->metrics};
+                        .metrics = args->metrics,
+                        .targets = flp_spec_targets(spec),
+                        .target_logprob = m->logprob,
+                        .teacher_logprob = args->teacher_logprob,
+                        .skipped = m->skipped};
   flp_loss_inputs_of(args, rows.inputs);
   rows.inputs[FLP_LOSS_LOGPROB] = m->logprob;
   rows.inputs[FLP_LOSS_ENTROPY] = m->entropy;
   FLP_TRY(flp_loss_evaluate(loss, &rows));
-  fill_rows(loss, args, m);
+  fill_rows(spec, loss, args, m);
   return FLP_OK;
 }
 
-static void hand_out(const flp_args *args, const step_memory *m) {
+static void hand_out(const flp_spec *spec, const flp_args *args, const step_memory *m) {
   size_t bytes = (size_t)args->n * sizeof(float);
-  if (args->logprob) memcpy(args->logprob, m->logprob, bytes);
+  if (args->logprob) memcpy(args->logprob, m->logprob, bytes * (size_t)flp_spec_targets(spec));
   if (args->entropy) memcpy(args->entropy, m->entropy, bytes);
 }
 
@@ -91,7 +107,7 @@ flp_status flp_eager_step(const flp_spec *spec, const flp_loss *loss, const flp_
   if (args->n == 0) return spec->grads ? flp_eager_execute(spec, &pass, threads, bad_rows) : FLP_OK;
   if (eager_step_layout(spec, args->n, args->workspace_bytes, threads, &layout) != FLP_OK)
     return flp_fail(FLP_ERROR_WORKSPACE, "args.workspace_bytes: %s", flp_error_detail());
-  carve(args->n, &block, &m);
+  carve(spec, args->n, &block, &m);
   pass.workspace = block.base + block.used;
   pass.workspace_bytes = args->workspace_bytes - block.used;
   pass.pass = FLP_PASS_FORWARD;
@@ -100,8 +116,8 @@ flp_status flp_eager_step(const flp_spec *spec, const flp_loss *loss, const flp_
   pass.stats = m.stats;
   FLP_TRY(flp_eager_execute(spec, &pass, threads, bad_rows));
   eager_rows_classify(spec, &pass, m.rows.row_class, m.rows.index, &counted_before);
-  FLP_TRY(evaluate(loss, args, &m));
-  hand_out(args, &m);
+  FLP_TRY(evaluate(spec, loss, args, &m));
+  hand_out(spec, args, &m);
   pass.pass = FLP_PASS_BACKWARD;
   pass.grad_logprob = m.grad_logprob;
   pass.grad_entropy = spec->entropy == FLP_ENTROPY_BACKWARD ? m.grad_entropy : NULL;

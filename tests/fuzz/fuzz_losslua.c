@@ -18,7 +18,16 @@ static void evaluate(const flp_loss *loss) {
     for (int j = 0; j < FLP_LOSS_INPUTS_MAX; j++) inputs[j] = i % 5 - 2;
     inputs[FLP_LOSS_LOGPROB] = logprobs[i % 6];
     inputs[FLP_LOSS_OLD_LOGPROB] = logprobs[i / 6];
-    flp_loss_evaluate_row(loss, inputs, parameters, &row);
+    if (!flp_loss_is_over_targets(loss)) {
+      flp_loss_evaluate_row(loss, inputs, parameters, &row);
+      continue;
+    }
+    const float values[] = {(float)logprobs[i % 6], (float)logprobs[i / 6]};
+    const flp_loss_targets targets = {.count = 2, .logprob = values, .teacher_logprob = values};
+    flp_loss_plan plan;
+    float grad[2];
+    flp_loss_plan_of(loss, &plan);
+    flp_loss_evaluate_targets(loss, &plan, &targets, inputs, parameters, &row, grad);
   }
 }
 

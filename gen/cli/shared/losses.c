@@ -92,7 +92,7 @@ static const char *or_none(char *out) {
 
 const char *cli_loss_inputs_text(const flp_loss *loss, char buffer[CLI_LOSS_TEXT_BYTES]) {
   buffer[0] = 0;
-  for (uint32_t i = 0, inputs = flp_loss_inputs(loss); i < FLP_LOSS_INPUTS_MAX; i++)
+  for (uint32_t i = 0, inputs = flp_loss_inputs(loss); i < FLP_LOSS_ALL_INPUTS; i++)
     if (inputs >> i & 1) add_item(buffer, flp_loss_input_name(loss, i));
   return or_none(buffer);
 }
@@ -117,7 +117,7 @@ const char *cli_loss_metrics_text(const flp_loss *loss, char buffer[CLI_LOSS_TEX
 const char *cli_loss_gradients_text(const flp_loss *loss, char buffer[CLI_LOSS_TEXT_BYTES]) {
   uint32_t active = flp_loss_is_active(loss);
   buffer[0] = 0;
-  if (active & FLP_LOSS_BY_LOGPROB) add_item(buffer, "logprob");
+  if (active & FLP_LOSS_BY_LOGPROB) add_item(buffer, flp_loss_is_over_targets(loss) ? "target_logprob" : "logprob");
   if (active & FLP_LOSS_BY_ENTROPY) add_item(buffer, "entropy");
   return or_none(buffer);
 }
@@ -126,7 +126,7 @@ const char *cli_loss_gradients_text(const flp_loss *loss, char buffer[CLI_LOSS_T
 
 static json_t *inputs_json(const flp_loss *loss) {
   json_t *list = json_array();
-  for (uint32_t i = 0, inputs = flp_loss_inputs(loss); i < FLP_LOSS_INPUTS_MAX; i++)
+  for (uint32_t i = 0, inputs = flp_loss_inputs(loss); i < FLP_LOSS_ALL_INPUTS; i++)
     if (inputs >> i & 1) json_array_append_new(list, cli_json_text(flp_loss_input_name(loss, i)));
   return list;
 }

@@ -128,7 +128,8 @@ Test(loss, a_bad_field_is_named) {
     const char *value, *message;
   } cases[] = {
       {0, 1, "f", "loss: the bytes do not begin with FLPL"},
-      {4, 1, "\2", "loss: version is 2, accepted: 1"},
+      {4, 1, "\2", "loss: version is 2, accepted: 2 of a program over targets, else 1"},
+      {4, 1, "\3", "loss: version is 3, accepted: 1 or 2"},
       {9, 1, "\x77", NULL},
       {NAME_AT, 1, "P", "loss: its name is not a terminated name"},
       {COUNTS_AT, 1, "\11", "loss: parameter_count is 9, accepted: 0 to 8"},
@@ -141,7 +142,7 @@ Test(loss, a_bad_field_is_named) {
       {BODY_AT + PARAMETER_BYTES + 39, 1, "\x7f", NULL},
       {BODY_AT + PARAMETER_BYTES, 10, "clip_high\0", "loss: parameter clip_high stands twice"},
       {constants, 8, "\0\0\0\0\0\0\xf8\x7f", "loss: constant 0 is NaN"},
-      {nodes, 1, "\30", "loss: operation of node 0 is 24, accepted: 0 to 23"},
+      {nodes, 1, "\31", "loss: operation of node 0 is 25, accepted: 0 to 24"},
       {nodes + 2, 1, "\6", "loss: operand of node 0 is 6, accepted: an index of what the loss has"},
       {nodes + 4, 1, "\1", "loss: unused operand of node 0 is 1, accepted: 0"},
       {nodes + NODE_BYTES * sub + 2, 1, "\xff", NULL},
@@ -191,8 +192,8 @@ Test(loss, an_unknown_name_reports_the_accepted_ones) {
   flp_loss loss;
   cr_expect_eq(flp_loss_find("grpo+k4", &loss), FLP_ERROR_ARGUMENT);
   cr_expect_str_eq(flp_error_detail(),
-                   "loss 'k4' is not accepted; one of cispo, dapo, dr_grpo, entropy, grpo, k1, k2, k3, nll, ppo, "
-                   "reinforce, token_entropy, or a sum such as grpo+k3, is");
+                   "loss 'k4' is not accepted; one of cispo, dapo, dr_grpo, entropy, forward_kl, grpo, jsd, k1, k2, k3, nll, ppo, "
+                   "reinforce, reverse_kl, token_entropy, or a sum such as grpo+k3, is");
   cr_expect_eq(flp_loss_find("", &loss), FLP_ERROR_ARGUMENT);
   cr_expect_eq(flp_loss_find("grpo+", &loss), FLP_ERROR_ARGUMENT);
 }
