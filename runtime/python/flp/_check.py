@@ -19,6 +19,7 @@ TARGET_DTYPES = {torch.int32: _c.DTYPE_INT32, torch.int64: _c.DTYPE_INT64}
 ACCEPTED_DTYPES = "torch.bfloat16, torch.float16, torch.float32"
 ACCEPTED_TARGETS = "torch.int32, torch.int64"
 INT32_MAX = 2**31 - 1
+TARGETS_MAX = 512  # targets of a row
 DETACHED = "detached"  # the entropy as a value without a gradient
 
 
@@ -142,15 +143,29 @@ def operands(hidden, weight, bias, names=("weight", "bias")):
                % (weight.shape[0], head, weight.shape[0]))
 
 
-def target_of(target, lead):
-    """The targets as one contiguous row of ids."""
+def target_of(target, lead, several=False):
+    """The targets as one contiguous row of ids (N); several: those of one more dimension, K > 1, as (N, K)."""
     tensor_of("target", target)
     if target.dtype not in TARGET_DTYPES:
         refuse(TypeError, "target", "of dtype %s" % target.dtype, ACCEPTED_TARGETS)
+    if several and target.dim() == len(lead) + 1 and target.shape[:-1] == lead:
+        if not 1 <= target.shape[-1] <= TARGETS_MAX:
+            refuse(ValueError, "target", "of shape %s, with K = %d" % (tuple(target.shape), target.shape[-1]),
+                   "K from 1 to %d targets a row" % TARGETS_MAX)
+        return target.reshape(-1, target.shape[-1]) if target.shape[-1] > 1 else target.reshape(-1)
     if target.shape != lead:
-        refuse(ValueError, "target", "of shape %s" % (tuple(target.shape),), "%s, as hidden without its last dimension"
-               % (tuple(lead),))
+        refuse(ValueError, "target", "of shape %s" % (tuple(target.shape),), "%s, as hidden without its last dimension%s"
+               % (tuple(lead), ", or %s with K targets a row" % (str((*lead, "K")).replace("'", ""),) if several else ""))
     return target.reshape(-1)
+
+
+def without_targets(**options):
+    """Refuses options of linear_logprob that several targets a row have no kernels for, or nothing to do: those that
+    are neither None nor False."""
+    for field, value in options.items():
+        if value is not None and value is not False:
+            refuse(ValueError, field, "a tensor" if isinstance(value, torch.Tensor) else repr(value),
+                   "None with several targets a row, whose backward pass recomputes")
 
 
 def ordinal_of(device):

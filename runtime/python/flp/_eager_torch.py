@@ -61,7 +61,9 @@ class _Scores:
         self.inverse = torch.ones(active.numel(), dtype=torch.float64, device=active.device) / temperature
         self.row_scale = self.inverse * unit
         self.cap_in = settings.scale / settings.softcap if settings.softcap else None
-        self.local = ops.target.long()[active] - settings.offset
+        ids = ops.target.long()[active].reshape(active.numel(), -1)
+        self.ignored = ids == settings.ignore_index
+        self.local = (ids - settings.offset).masked_fill(self.ignored, -1)  # (active, K)
         self.block = torch.zeros((TILE_ROWS, self.depth), dtype=torch.float32, device=active.device)
 
     def row_tiles(self, begin=0, end=None):
@@ -96,15 +98,16 @@ class _Scores:
         return x * row_scale
 
     def at_target(self, rows, columns):
-        """Which rows have their target in these columns, and its column, clamped, as an index (rows, 1)."""
+        """Which of the rows' targets are in these columns, and their columns, clamped, as an index; (rows, K) both."""
         column = self.local[rows[0]:rows[1]] - columns[0]
         inside = (column >= 0) & (column < columns[1] - columns[0])
-        return inside, column.clamp(0, columns[1] - columns[0] - 1).unsqueeze(1)
+        return inside, column.clamp(0, columns[1] - columns[0] - 1)
 
 
 def _classify(plan, n, target, temperature_rows, rows, settings, total, upstream=()):
     """Sorts rows into active ids, and a mask of bad ones; counts bad rows and bad row ids in the error word."""
-    left_out = target == settings.ignore_index
+    ignored = (target == settings.ignore_index).reshape(n, -1)
+    left_out = ignored.all(1)
     bad_ids = 0
     if rows is not None:
         known = (rows >= 0) & (rows < n)
@@ -114,8 +117,10 @@ def _classify(plan, n, target, temperature_rows, rows, settings, total, upstream
         left_out = left_out | ~listed
     given = [grad for grad in upstream if grad is not None]
     if given:
-        left_out = left_out | torch.stack([grad == 0 for grad in given]).all(0)
-    bad = (target < 0) | (target >= total)
+        asked = [(grad != 0).reshape(n, -1) for grad in given]
+        left_out = left_out | ~torch.stack([(of & ~ignored if of.shape == ignored.shape else of).any(1)
+                                            for of in asked]).any(0)
+    bad = (((target < 0) | (target >= total)).reshape(n, -1) & ~ignored).any(1)
     if temperature_rows is not None:
         bad = bad | ~_check.usable(temperature_rows, settings.softcap, settings.scale)
     bad = bad & ~left_out
@@ -178,19 +183,19 @@ def workspace_bytes(plan, which, n, depth, budget):
 
 
 def _fold(scores):
-    """The forward sweep -> m, s, q (active) float64 and the target's raw score (active) float32."""
+    """The forward sweep -> m, s, q (active) float64 and the targets' raw scores (active, K) float32."""
     count, device = scores.active.numel(), scores.active.device
     m = torch.full((count,), -math.inf, dtype=torch.float64, device=device)
     s = torch.zeros_like(m)
     q = torch.zeros_like(m)
-    zy = torch.full((count,), -math.inf, dtype=torch.float32, device=device)
+    zy = torch.full(scores.local.shape, -math.inf, dtype=torch.float32, device=device)
     for columns in scores.column_tiles():
         weight = scores.weight(columns)
         for rows in scores.row_tiles():
             part = slice(*rows)
             x = scores.raw(scores.hidden(rows), weight, columns)[:rows[1] - rows[0]]
             inside, column = scores.at_target(rows, columns)
-            zy[part] = torch.where(inside, x.gather(1, column).squeeze(1), zy[part])
+            zy[part] = torch.where(inside, x.gather(1, column), zy[part])
             t = scores.log2_units(x, scores.row_scale[part].unsqueeze(1)).clamp_min(LOWEST)
             top = t.max(1, keepdim=True).values
             t -= top
@@ -220,6 +225,24 @@ def _settle(m, s, q):
     return stored, s * factor, (q + shift * s) * factor
 
 
+def _logprobs(m, s, q, ty, ignored):
+    """m, s, q and the scores of K targets in log2 units -> logprobs (active, K) float32, 0 where a target is ignored;
+    the largest score within the limit."""
+    m, s, _ = _settle(m, s, q)
+    return (LN2 * ((ty - m.unsqueeze(1)) - torch.log2(s).unsqueeze(1))).clamp_max(0).masked_fill(ignored, 0).float()
+
+
+def _finish_rows(plan, m, s, q, ty, ignored):
+    """-> stats (active, 4), and logprobs (active, K) of several targets, else None. ty, ignored: (active, K)"""
+    record = _finish(plan, m, s, q, ty[:, 0])
+    if ty.shape[1] == 1:
+        return record, None
+    lost = record[:, 0].isnan()
+    logprobs = _logprobs(m, s, q, ty, ignored).masked_fill(lost.unsqueeze(1) & ~ignored, math.nan)
+    record[:, 2] = torch.where(lost, record[:, 0], torch.zeros_like(record[:, 0]))
+    return record, logprobs
+
+
 def _finish(plan, m, s, q, ty):
     """m, s, q and the target's score in log2 units -> stats (active, 4) float32."""
     m, s, q = _settle(m, s, q)
@@ -232,9 +255,9 @@ def _finish(plan, m, s, q, ty):
     return torch.where(beyond.unsqueeze(1), torch.full_like(stats, math.nan), stats).float()
 
 
-def _write(active, bad, record, logprob, entropy, stats):
-    """Scatters the active rows' record; inactive rows get 0, bad ones NaN."""
-    for out, values in ((logprob, record[:, 2]), (entropy, record[:, 3]), (stats, record)):
+def _write(active, bad, record, logprob, entropy, stats, logprobs=None):
+    """Scatters the active rows' record, and logprobs of several targets; inactive rows get 0, bad ones NaN."""
+    for out, values in ((logprob, record[:, 2] if logprobs is None else logprobs), (entropy, record[:, 3]), (stats, record)):
         if out is not None:
             out.zero_()
             out[bad] = math.nan
@@ -249,11 +272,14 @@ def forward(plan, ops, settings, logprob, entropy, stats):
         active, bad = _classify(plan, n, ops.target, ops.temperature_rows, ops.rows, settings, _total(ops, settings))
         scores = _Scores(ops, settings, active)
         m, s, q, zy = _fold(scores)
-        _write(active, bad, _finish(plan, m, s, q, scores.log2_units(zy, scores.row_scale)), logprob, entropy, stats)
+        record, logprobs = _finish_rows(plan, m, s, q, scores.log2_units(zy, scores.row_scale.unsqueeze(1)),
+                                        scores.ignored)
+        _write(active, bad, record, logprob, entropy, stats, logprobs)
 
 
-def partial(plan, ops, settings, out):
-    """Fills out (N,4) of one vocab shard: m, s, q in log2 units, raw target score (−inf on another shard)."""
+def partial(plan, ops, settings, out, targets=None):
+    """Fills out (N,4) of one vocab shard: m, s, q in log2 units, raw target score (−inf on another shard). targets: (N,K)
+    of several targets their scores, which out then has −inf for."""
     n, depth = ops.hidden.shape
     workspace_bytes(plan, _c.PASS_FORWARD, n, depth, settings.budget)
     with _plain_products(ops.hidden):
@@ -262,11 +288,16 @@ def partial(plan, ops, settings, out):
         m, s, q, zy = _fold(scores)
         out[:] = torch.tensor([LOWEST, 0.0, 0.0, -math.inf], device=out.device)
         out[bad] = torch.tensor([math.nan, 0.0, 0.0, -math.inf], device=out.device)
-        out[active] = torch.stack([part.float() for part in _settle(m, s, q)] + [zy], 1)
+        score = zy[:, 0]
+        if targets is not None:
+            targets.fill_(-math.inf)
+            targets[active], score = zy, torch.full_like(score, -math.inf)
+        out[active] = torch.stack([part.float() for part in _settle(m, s, q)] + [score], 1)
 
 
-def combine(plan, partials, target, temperature_rows, rows, settings, logprob, entropy, stats):
-    """Merges partials (R,N,4) in rank order and fills logprob (N), entropy (N) or None, stats (N,4)."""
+def combine(plan, partials, target, temperature_rows, rows, settings, logprob, entropy, stats, targets=None):
+    """Merges partials (R,N,4) in rank order, with targets (R,N,K) of several targets, and fills logprob, entropy (N) or
+    None, stats (N,4)."""
     n = target.shape[0]
     with torch.no_grad():
         active, bad = _classify(plan, n, target, temperature_rows, rows, settings, settings.total)
@@ -274,14 +305,17 @@ def combine(plan, partials, target, temperature_rows, rows, settings, logprob, e
         folded = tuple(parts[0][:, i].double() for i in range(3))
         for shard in parts[1:]:
             folded = _merge(folded, tuple(shard[:, i].double() for i in range(3)))
-        zy = torch.stack([shard[:, 3] for shard in parts]).max(0).values
-        temperature = settings.temperature if temperature_rows is None else temperature_rows[active].double()
+        given = [shard[:, 3:] for shard in parts] if targets is None else [shard[active] for shard in targets]
+        zy = torch.stack(given).max(0).values
+        temperature = settings.temperature if temperature_rows is None else temperature_rows[active, None].double()
         zy = zy.double()
         if settings.softcap:
             ty = torch.tanh(zy * (settings.scale / settings.softcap)) * (settings.softcap * LOG2E / temperature)
         else:
             ty = zy * (settings.scale * LOG2E / temperature)
-        _write(active, bad, _finish(plan, *folded, ty), logprob, entropy, stats)
+        ignored = (target[active] == settings.ignore_index).reshape(zy.shape)
+        record, logprobs = _finish_rows(plan, *folded, ty, ignored)
+        _write(active, bad, record, logprob, entropy, stats, logprobs)
 
 
 class _Upstream:
@@ -291,7 +325,11 @@ class _Upstream:
         record = stats[scores.active]
         record = record.double()
         zero = torch.zeros(record.shape[0], dtype=torch.float64, device=record.device)
+        self.own = None  # (active, K) of several targets: what each adds at its column
         g = zero if grad_logprob is None else grad_logprob[scores.active].double()
+        if g.dim() == 2:
+            self.own = g.masked_fill(scores.ignored, 0)
+            g = self.own.sum(1)
         e = zero if grad_entropy is None else grad_entropy[scores.active].double()
         self.m, self.log2_s, self.entropy = record[:, 0], record[:, 1], record[:, 3]
         self.g, self.e = g, e
@@ -309,10 +347,20 @@ def _dz(scores, upstream, x, rows, columns):
     w = (t - column_of(upstream.m)) - column_of(upstream.log2_s)
     dz = torch.exp2(w) * (column_of(upstream.alpha) + column_of(upstream.beta) * w)
     inside, column = scores.at_target(rows, columns)
+    if scores.local.shape[1] > 1:
+        if upstream.own is not None:  # as index_put_ adds them, in one order
+            row = torch.arange(column.shape[0], device=column.device).unsqueeze(1).expand_as(column)
+            dz.index_put_((row, column), upstream.own[part].masked_fill(~inside, 0), accumulate=True)
+        return _through(scores, dz, x, column_of)
     wy = w.gather(1, column) * LN2
     at_target = -column_of(upstream.g) * torch.expm1(wy) \
         - column_of(upstream.e) * torch.exp(wy) * (wy + column_of(upstream.entropy))
-    dz.scatter_(1, column, torch.where(inside.unsqueeze(1), at_target, dz.gather(1, column)))
+    dz.scatter_(1, column, torch.where(inside, at_target, dz.gather(1, column)))
+    return _through(scores, dz, x, column_of)
+
+
+def _through(scores, dz, x, column_of):
+    """From the gradient of scores over T to that of raw scores."""
     dz *= column_of(scores.inverse) * scores.settings.scale
     if scores.cap_in is not None:
         dz *= 1 - torch.tanh(x.double() * scores.cap_in).square()

@@ -128,7 +128,7 @@ def explain(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None 
     given = {"hidden": hidden, "weight": weight, "bias": bias, "target": target, "temperature": temperature,
              "rows": rows}
     _, flat, weight, bias, ids, scalar, temperature_rows, rows = _logprob.prepare(hidden, weight, target, bias,
-                                                                                  temperature, rows)
+                                                                                  temperature, rows, several=keep is None)
     settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy, chunk_rows)
     settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, weight, given)
     if keep is not None:
@@ -139,6 +139,9 @@ def explain(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None 
     if ops.is_listed:
         plan = _run.plan_for(ops, settings, _logprob.needed_grads(flat, weight, bias))
         return _info_of(plan, flat.shape[0], settings.budget, list_count=list_ids.numel())
+    if ops.targets:
+        _check.without_targets(save=save)
+        _tail.refuse_with(_tail.TARGETS, tail)
     grads, settings.save = _logprob.needed_grads(flat, weight, bias), _check.save_of(save)
     settings.tail = _tail.tail_of(tail, save)
     if loss is not None:

@@ -103,11 +103,12 @@ def needed_grads(hidden, weight, bias):
     return mask
 
 
-def prepare(hidden, weight, target, bias, temperature, rows, lead=None, names=("weight", "bias")):
+def prepare(hidden, weight, target, bias, temperature, rows, lead=None, names=("weight", "bias"), several=False):
     """Checks and flattens the tensors -> lead shape, hidden, weight, bias, target, T, temperature_rows, rows.
 
-    lead   shape of target and temperature; None: hidden's without its last dimension
-    names  what the call names weight and bias
+    lead     shape of target and temperature; None: hidden's without its last dimension
+    names    what the call names weight and bias
+    several  whether target may have one dimension more, of K targets a row; flattened (N, K) then, (N) for K = 1
     """
     _check.tensor_of("hidden", hidden)
     _check.tensor_of(names[0], weight)
@@ -116,7 +117,7 @@ def prepare(hidden, weight, target, bias, temperature, rows, lead=None, names=("
     hidden, weight, bias = _check.follow_autocast(hidden, weight, bias)
     _check.operands(hidden, weight, bias, names)
     lead = hidden.shape[:-1] if lead is None else lead
-    flat_target = _check.target_of(target, lead)
+    flat_target = _check.target_of(target, lead, several)
     _check.devices(hidden, **{names[0]: weight, "target": target, names[1]: bias})
     scalar, temperature_rows = _check.temperature_of(temperature, lead, hidden.device)
     flat_hidden = hidden if hidden.dim() == 2 else hidden.reshape(hidden.shape[:-1].numel(), hidden.shape[-1])
@@ -180,7 +181,11 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
 
     hidden       (..., D) bfloat16, float16 or float32; cpu or cuda; D a multiple of 8
     weight       (V, D) of the same dtype; bias (V) of the same dtype, or None
-    target       (...) int32 or int64 ids; ignore_index marks tokens without work: logprob 0, entropy 0, no gradient
+    target       (...) int32 or int64 ids; ignore_index marks tokens without work: logprob 0, entropy 0, no gradient.
+                 Or (..., K), 1 to 512 ids a row, such as a teacher's best tokens: logprob is (..., K), each under the
+                 softmax over all of V, and gradients reach all of them (those of one id twice add up); an id that is
+                 ignore_index gives 0, a row of nothing else is a token without work. The backward pass recomputes: with
+                 K above 1 no keep, save=True, old_lse or tail
     temperature  a number above 0, or a tensor of one a row (...); not differentiable
     entropy      True: return (logprob, entropy); both are differentiable. "detached": the entropy is a value without a
                  gradient, so that a frozen head may keep directions (save)
@@ -222,7 +227,8 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                  recomputed; columns that the other rows read, row by row. Zeros where it was exact. Memory that no
                  tensor of the call uses
 
-    Returns logprob (...) float32 in nats, never above 0; or a tuple of it, the entropy and the kept mass as asked for.
+    Returns logprob of target's shape, float32 in nats, never above 0; or a tuple of it, the entropy (...) and the kept
+    mass as asked for.
     Gradients reach hidden, weight and bias as they require them, once (no double backward). Rows whose target is
     outside [0, V) or whose temperature float32 does not hold above 0 are NaN and counted, as are rows whose largest
     score over T is beyond 7.4e8: flp.check() reports them. Asynchronous on the caller's current stream, with the
@@ -236,7 +242,11 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
     given = {"hidden": hidden, "weight": weight, "bias": bias, "target": target, "temperature": temperature,
              "rows": rows, "old_lse": old_lse}
     _check.entropy_of(entropy)
+    several = isinstance(target, torch.Tensor) and isinstance(hidden, torch.Tensor) and target.dim() == hidden.dim()
     if keep is not None:
+        if several:
+            _check.refuse(ValueError, "keep", "given with target of shape %s" % (tuple(target.shape),),
+                          "None with several targets a row")
         _check.without_lists(chunk_rows=chunk_rows, save=save, old_lse=old_lse)
         _tail.refuse_with(_tail.KEEP, tail, tail_report)
         return _over_lists(hidden, weight, target, bias, temperature, rows, keep, kept_mass, grad_weight_accumulate,
@@ -244,7 +254,10 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
     if kept_mass:
         _check.refuse(ValueError, "kept_mass", repr(kept_mass), "False without keep: all of V is kept")
     lead, flat, weight, bias, ids, scalar, temperature_rows, rows = prepare(hidden, weight, target, bias, temperature,
-                                                                            rows)
+                                                                            rows, several=True)
+    if ids.dim() == 2:
+        _check.without_targets(save=save, old_lse=old_lse)
+        _tail.refuse_with(_tail.TARGETS, tail, tail_report)
     tensors = flat, weight, bias, ids, temperature_rows, rows
     options = scalar, softcap, scale, ignore_index, budget, entropy
     if in_graph() and grad_weight_accumulate is None and tail_report is None and not (chunk_rows or save or tail):
@@ -252,9 +265,9 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
     else:
         results = _checked(tensors, options, chunk_rows, save, old_lse, grad_weight_accumulate, tail, tail_report,
                            given)
-    if len(lead) == 1:
+    if len(lead) == 1 and not several:
         return results if entropy else results[0]
-    shaped: Any = tuple(result.reshape(lead) for result in results)
+    shaped: Any = (results[0].reshape(target.shape), *(result.reshape(lead) for result in results[1:]))
     return shaped if entropy else shaped[0]
 
 
@@ -289,7 +302,7 @@ def _checked(tensors, options, chunk_rows, save, old_lse, accumulate, tail, tail
     if settings.accumulate is not None:
         _check.devices(tensors[0], grad_weight_accumulate=settings.accumulate)
     settings.save = _check.save_of(save)
-    settings.old_lse = _check.row_values_of("old_lse", old_lse, given["target"].shape, tensors[0].device)
+    settings.old_lse = _check.row_values_of("old_lse", old_lse, given["hidden"].shape[:-1], tensors[0].device)
     _tail.settle(settings, tail, tail_report, tensors[0].device, given, save)
     return dispatch(*tensors, settings)
 

@@ -35,7 +35,8 @@ def _forward_fake(hidden, weight, bias, target, temperature_rows, rows, *options
     entropy = options[-1]
     n = hidden.shape[0]
     row = hidden.new_empty(n, dtype=torch.float32)
-    return row, torch.empty_like(row) if entropy else _empty(hidden), hidden.new_empty((n, 4), dtype=torch.float32)
+    logprob = hidden.new_empty(target.shape, dtype=torch.float32)
+    return logprob, row if entropy else _empty(hidden), hidden.new_empty((n, 4), dtype=torch.float32)
 
 
 @outside_graphs

@@ -23,8 +23,8 @@ _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
 class Operands:
-    """The tensors of one call: hidden (N,D), weight (V,D), bias (V) or None, target (N), temperature_rows (N) float32
-    or None, rows (row count) int32 or None, list_offsets (N+1) int64 and list_ids (count) of target's dtype or both None;
+    """The tensors of one call: hidden (N,D), weight (V,D), bias (V) or None, target (N) or (N,K), K targets a row with
+    logprobs and upstream gradients of that shape, temperature_rows (N) float32 or None, rows (row count) int32 or None, list_offsets (N+1) int64 and list_ids (count) of target's dtype or both None;
     settled in memory, with row strides filled in by dense_rows."""
 
     __slots__ = ("hidden", "hidden_stride", "weight", "weight_stride", "bias", "target", "temperature_rows", "rows",
@@ -42,6 +42,15 @@ class Operands:
     @property
     def is_listed(self):
         return self.list_offsets is not None
+
+    @property
+    def targets(self):
+        return targets_of(self.target)
+
+
+def targets_of(target):
+    """How many targets a row of (N) or (N,K) ids has: K, or 0 for one."""
+    return target.shape[1] if target.dim() == 2 else 0
 
 
 def device_of(tensor):
@@ -87,7 +96,7 @@ def key_of(ops, settings, grads, keep=False, program=None):
         per_row_temperature=int(ops.temperature_rows is not None), grad_hidden_dtype=wide[0],
         grad_weight_dtype=wide[1] if accumulate is None else _c.DTYPE_FP32,
         accumulate_grad_weight=int(accumulate is not None), alignment=_check.alignment_of(element_bytes, *places),
-        grad_bias_dtype=wide[2], listed=int(ops.is_listed), loss=b"" if program is None else program.data, **keeps)
+        grad_bias_dtype=wide[2], listed=int(ops.is_listed), targets=ops.targets, loss=b"" if program is None else program.data, **keeps)
 
 
 def entropy_of(settings, grads):
@@ -170,7 +179,7 @@ def mode_of(ops, settings, grads):
 
 def plan_that_keeps(key, settings, n):
     """keeping_plan of a key and n rows."""
-    wanted = key.grads and n and (settings.tail or settings.save or settings.save is None and not settings.chunk_rows)
+    wanted = key.grads and n and not key.targets and (settings.tail or settings.save or settings.save is None and not settings.chunk_rows)
     if wanted and (settings.tail or key.dtype == _c.DTYPE_BF16):
         keeping = key._replace(**_how_it_keeps(settings))
         size = _plans.saved_bytes(keeping, n, keep_budget(settings))
@@ -194,7 +203,7 @@ def settings_that_keep(ops, settings, pieces, grads):
 
     ops  Operands of one piece
     """
-    if not settings.tail and (settings.save is False or ops.hidden.dtype is not torch.bfloat16):
+    if ops.targets or not settings.tail and (settings.save is False or ops.hidden.dtype is not torch.bfloat16):
         return {}
     key = key_of(ops, settings, grads, keep=True)
     budget = keep_budget(settings) or _plans.in_force().budgets[_c.PASS_BACKWARD]
@@ -313,10 +322,10 @@ def torch_form(ops):
 
 @outside_graphs
 def forward(ops, settings, grads, keep_stats, kept=None):
-    """Runs the forward pass -> logprob (N), entropy (N) or None, stats (N,4) or None; fills kept."""
+    """Runs the forward pass -> logprob of target's shape, entropy (N) or None, stats (N,4) or None; fills kept."""
     plan = plan_for(ops, settings, grads) if kept is None else kept.plan
     n, device = ops.hidden.shape[0], ops.hidden.device
-    logprob = torch.empty(n, dtype=torch.float32, device=device)
+    logprob = torch.empty(ops.target.shape, dtype=torch.float32, device=device)
     entropy = torch.empty(n, dtype=torch.float32, device=device) if settings.entropy else None
     stats = torch.empty((n, 4), dtype=torch.float32, device=device) if keep_stats else None
     if plan.handle is None:
@@ -333,34 +342,38 @@ def forward(ops, settings, grads, keep_stats, kept=None):
 
 @outside_graphs
 def partial(ops, settings, kept=None):
-    """Runs the forward pass of one vocab shard -> partial (N,4); fills kept, which lasts."""
+    """Runs the forward pass of one vocab shard -> partial (N,4), or (N,4+K): its row and the scores of K targets; fills
+    kept, which lasts."""
     plan = plan_for(ops, settings, 0) if kept is None else kept.plan
     n, device = ops.hidden.shape[0], ops.hidden.device
     out = torch.empty((n, 4), dtype=torch.float32, device=device)
+    scores = torch.empty(ops.target.shape, dtype=torch.float32, device=device) if ops.targets else None
     if plan.handle is None:
-        torch_form(ops).partial(plan, ops, settings, out)
-        return out
+        torch_form(ops).partial(plan, ops, settings, out, *(() if scores is None else (scores,)))
+        return out if scores is None else torch.cat([out, scores], 1)
     fields = operand_fields(ops)
-    fields["partial"] = address(out)
+    fields.update(partial=address(out), partial_targets=address(scores))
     if kept is not None:
         fields.update(kept.fields())
     enqueue(plan, _c.PASS_FORWARD, n, ops.target, ops.temperature_rows, ops.rows, settings, device, fields)
-    return out
+    return out if scores is None else torch.cat([out, scores], 1)
 
 
 @outside_graphs
 def combine(plan, partials, target, temperature_rows, rows, settings):
-    """Merges partials (R,N,4) of all shards -> logprob (N), entropy (N) or None, stats (N,4)."""
+    """Merges partials (R,N,4) or (R,N,4+K) of all shards -> logprob of target's shape, entropy (N) or None, stats
+    (N,4)."""
     n, device = target.shape[0], target.device
-    partials, target = dense("partials", partials), dense("target", target)
+    scores = dense("partials", partials[..., 4:]) if targets_of(target) else None
+    partials, target = dense("partials", partials[..., :4]), dense("target", target)
     temperature_rows, rows = dense("temperature", temperature_rows), dense("rows", rows)
-    logprob = torch.empty(n, dtype=torch.float32, device=device)
+    logprob = torch.empty(target.shape, dtype=torch.float32, device=device)
     entropy = torch.empty(n, dtype=torch.float32, device=device) if settings.entropy else None
     stats = torch.empty((n, 4), dtype=torch.float32, device=device)
     if plan.handle is None:
-        _eager_torch.combine(plan, partials, target, temperature_rows, rows, settings, logprob, entropy, stats)
+        _eager_torch.combine(plan, partials, target, temperature_rows, rows, settings, logprob, entropy, stats, scores)
         return logprob, entropy, stats
-    fields = {"partial": address(partials), "shard_count": partials.shape[0], "logprob": address(logprob),
+    fields = {"partial": address(partials), "partial_targets": address(scores), "shard_count": partials.shape[0], "logprob": address(logprob),
               "entropy": address(entropy), "stats": address(stats)}
     enqueue(plan, _c.PASS_COMBINE, n, target, temperature_rows, rows, settings, device, fields)
     return logprob, entropy, stats
@@ -467,7 +480,8 @@ def step(ops, settings, grads, loss):
     plan = plan_for(ops, settings, grads, program=loss.program)
     n, device = ops.hidden.shape[0], ops.hidden.device
     made, out = _new_gradients(ops, settings, grads), Step()
-    out.loss, out.logprob = torch.empty((2, n), dtype=torch.float32, device=device)
+    out.loss = torch.empty(n, dtype=torch.float32, device=device)
+    out.logprob = torch.empty(ops.target.shape, dtype=torch.float32, device=device)
     out.entropy = torch.empty_like(out.loss) if plan.key.entropy else None
     out.metrics = torch.empty((len(loss.program.metrics), n), dtype=torch.float32, device=device)
     fields = operand_fields(ops)

@@ -36,7 +36,7 @@ def _operands(name, hidden, weight, target, bias, temperature, rows, keep, names
     """Checked and flattened -> Operands, T. name: of the public function"""
     _transforms.check_plain(name, (hidden, weight, target, bias, temperature, rows), REVERSE)
     _, flat, weight, bias, ids, scalar, temperature_rows, rows = _logprob.prepare(
-        hidden, weight, target, bias, temperature, rows, names=names)
+        hidden, weight, target, bias, temperature, rows, names=names, several=keep is None)
     offsets, list_ids, ids = _check.lists_of(keep, ids)
     return _run.Operands(flat.detach(), weight.detach(), bias if bias is None else bias.detach(), ids, temperature_rows,
                          rows, offsets, list_ids), scalar
@@ -67,11 +67,11 @@ def linear_logprob_partial(hidden: Tensor, weight_shard: Tensor, target: Tensor,
                            scale: float = 1.0, ignore_index: int = -100, budget: int | None = None,
                            rows: Tensor | None = None, keep: tuple[Tensor, Tensor] | None = None,
                            tail: float | None = None, needs: Sequence[str] = ("hidden", "weight", "bias")) -> Any:
-    """Computes one rank's statistics of each row -> (N, 4) float32, N the product of target's shape; with tail a pair
-    of these and what linear_logprob_backward takes as saved.
+    """Computes one rank's statistics of each row -> (N, 4) float32, N the product of target's shape; (N, 4 + K) with K
+    targets a row, above 1; with tail a pair of these and what linear_logprob_backward takes as saved.
 
     weight_shard  (this rank's V, D) of hidden's dtype
-    target        (...) int32 or int64 global ids
+    target        (...) int32 or int64 global ids, or (..., K)
     vocab_offset  global id of the shard's row 0
     vocab_valid   rows of the shard that are real, the rest is padding; None: all
     vocab_total   ids of the whole vocabulary
@@ -79,7 +79,8 @@ def linear_logprob_partial(hidden: Tensor, weight_shard: Tensor, target: Tensor,
     tail          as for linear_logprob. The second result is (bytes) uint8, lists of columns, or None: exact gradients
     needs         with tail: the gradients that linear_logprob_backward will be asked for
     The other arguments are those of linear_logprob. Columns: maximum, sum and weighted sum in log2 units, raw target
-    score (−inf where the target is on another shard). Not differentiable.
+    score (−inf where the target is on another shard); of K targets −inf, and their raw scores behind it. Not
+    differentiable.
     error: ValueError or TypeError naming the field; flp.FlpError and its classes
     """
     ops, scalar = _operands("flp.linear_logprob_partial", hidden, weight_shard, target, bias, temperature, rows, keep,
@@ -88,6 +89,8 @@ def linear_logprob_partial(hidden: Tensor, weight_shard: Tensor, target: Tensor,
                          ops.weight.shape[0])
     if keep is not None:
         _tail.refuse_with(_tail.KEEP, tail)
+    if ops.targets:
+        _tail.refuse_with(_tail.TARGETS, tail)
     if tail is None:
         return _run.partial(ops, settings)
     settings.tail = _tail.tail_of(tail)
@@ -100,20 +103,21 @@ def combine_partials(partials: Tensor | Sequence[Tensor], target: Tensor, *, voc
                      weight_shard: Tensor | None = None, temperature: float | Tensor = 1.0, entropy: bool = False,
                      softcap: float | None = None, scale: float = 1.0, ignore_index: int = -100,
                      rows: Tensor | None = None) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Merges the partials of all ranks, in rank order -> logprob (...), entropy (...) or None, stats (N, 4).
+    """Merges the partials of all ranks, in rank order -> logprob of target's shape, entropy (...) or None, stats (N, 4).
 
-    partials      sequence of (N, 4), or one (R, N, 4) float32
-    target        (...) int32 or int64 global ids
+    partials      sequence of (N, 4), or one (R, N, 4) float32; with K targets a row (N, 4 + K), (R, N, 4 + K)
+    target        (...) int32 or int64 global ids, or (..., K), as linear_logprob_partial had them
     vocab_total   ids of the whole vocabulary
     weight_shard  this rank's shard: its plan is used again; None makes a plan of its own
     The other arguments are those of linear_logprob. logprob and entropy are float32 in nats; stats, float32, is what
     linear_logprob_backward reads. Not differentiable.
     error: ValueError or TypeError naming the field; flp.FlpError and its classes
     """
-    ids = _check.target_of(target, target.shape if isinstance(target, torch.Tensor) else ())
+    lead = target.shape[:-1] if _has_targets(partials, target) else getattr(target, "shape", ())
+    ids = _check.target_of(target, lead, several=True)
     parts: Tensor = _partials_of(partials, ids)
     _check.devices(parts, "partials", target=target)
-    scalar, temperature_rows = _check.temperature_of(temperature, target.shape, parts.device)
+    scalar, temperature_rows = _check.temperature_of(temperature, lead, parts.device)
     settings = _check.Settings(scalar, softcap, scale, ignore_index, None, entropy)
     settings.total = _check.within("vocab_total", vocab_total, 2, _check.VOCAB_MAX)
     plan = _combine_plan(parts, ids, weight_shard, temperature_rows, settings)
@@ -122,12 +126,20 @@ def combine_partials(partials: Tensor | Sequence[Tensor], target: Tensor, *, voc
         parts = parts.clone()
     logprob, entropy_rows, stats = _run.combine(plan, parts, ids, temperature_rows,
                                                 _check.rows_of(rows, parts.device), settings)
-    entropies = None if entropy_rows is None else entropy_rows.reshape(target.shape)
+    entropies = None if entropy_rows is None else entropy_rows.reshape(lead)
     return logprob.reshape(target.shape), entropies, stats
 
 
+def _has_targets(partials, target):
+    """Whether partials are of several targets a row, by their columns."""
+    first = partials if isinstance(partials, torch.Tensor) else next(iter(partials), None) \
+        if isinstance(partials, collections.abc.Sequence) else None
+    return isinstance(target, torch.Tensor) and target.dim() > 0 and isinstance(first, torch.Tensor) \
+        and first.dim() >= 2 and first.shape[-1] > 4
+
+
 def _partials_of(partials, ids):
-    """The partials of all ranks as one tensor (R, N, 4)."""
+    """The partials of all ranks as one tensor (R, N, 4), or (R, N, 4 + K)."""
     if isinstance(partials, torch.Tensor):
         fields = {"partials": partials}
     else:
@@ -136,14 +148,14 @@ def _partials_of(partials, ids):
         except TypeError:
             _check.refuse(TypeError, "partials", "of type " + type(partials).__name__,
                           "a sequence of torch.Tensor, or one")
-    rows = (ids.shape[0], 4)
+    rows = (ids.shape[0], 4 + _run.targets_of(ids))
     for field, tensor in fields.items():
         _check.tensor_of(field, tensor)
         _transforms.check_plain("flp.combine_partials", (tensor,), REVERSE)
         shape = tuple(tensor.shape)
         if tensor.dtype is not torch.float32 or (shape[1:] if tensor is partials else shape) != rows:
             _check.refuse(ValueError, field, "of dtype %s and shape %s" % (tensor.dtype, shape),
-                          "torch.float32 (%s%d, 4)" % ("R, " if tensor is partials else "", rows[0]))
+                          "torch.float32 (%s%d, %d)" % ("R, " if tensor is partials else "", *rows))
     if not fields or isinstance(partials, torch.Tensor) and not len(partials):
         _check.refuse(ValueError, "partials", "of no rank", "those of at least one")
     return partials if isinstance(partials, torch.Tensor) else torch.stack(tuple(fields.values()))
@@ -163,7 +175,7 @@ def _combine_plan(partials, ids, weight_shard, temperature_rows, settings):
     return _plans.get(_plans.Spec(
         _run.device_of(partials), dtype=dtype, target_dtype=_run.TO_C[ids.dtype], vocab=vocab, hidden=depth,
         entropy=_c.ENTROPY_FORWARD if settings.entropy else _c.ENTROPY_NONE, softcap=settings.softcap,
-        per_row_temperature=int(temperature_rows is not None)))
+        per_row_temperature=int(temperature_rows is not None), targets=_run.targets_of(ids)))
 
 
 @outside_graphs
@@ -180,7 +192,7 @@ def linear_logprob_backward(hidden: Tensor, weight: Tensor, target: Tensor, stat
 
     stats         (N, 4) float32 of combine_partials, the same on every rank
     grad_logprob, grad_entropy
-                  (...) upstream gradients; either may be None
+                  (...) upstream gradients, grad_logprob of target's shape; either may be None
     needs         which gradients to compute; the others are None, as is the bias's without a bias
     tail, saved   as linear_logprob_partial had and gave them, with the same needs and budget, and entropy where
                   grad_entropy is given; saved may be read any number of times. None: exact
@@ -198,6 +210,8 @@ def linear_logprob_backward(hidden: Tensor, weight: Tensor, target: Tensor, stat
         settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, weight, given)
     if keep is not None:
         _tail.refuse_with(_tail.KEEP, tail, tail_report)
+    if ops.targets:
+        _tail.refuse_with(_tail.TARGETS, tail, tail_report)
     _tail.settle(settings, tail, tail_report, ops.hidden.device, given)
     kept = _tail.kept_of(saved, settings, ops.hidden.device)
     n = ops.hidden.shape[0]
@@ -207,21 +221,23 @@ def linear_logprob_backward(hidden: Tensor, weight: Tensor, target: Tensor, stat
                       "torch.float32 (%d, 4)" % n)
     if grad_logprob is None and grad_entropy is None:
         _check.refuse(ValueError, "grad_logprob", "None, as grad_entropy is", "one of the two")
-    upstream = [_flat_upstream(field, grad, n)
-                for field, grad in (("grad_logprob", grad_logprob), ("grad_entropy", grad_entropy))]
+    upstream = [_flat_upstream("grad_logprob", grad_logprob, ops.target.shape),
+                _flat_upstream("grad_entropy", grad_entropy, (n,))]
     _check.devices(ops.hidden, stats=stats, grad_logprob=grad_logprob, grad_entropy=grad_entropy)
     grad_hidden, grad_weight, grad_bias = _run.backward(ops, settings, _mask_of(needs, ops.bias), stats, upstream[0],
                                                         upstream[1], kept)
     return None if grad_hidden is None else grad_hidden.reshape(hidden.shape), grad_weight, grad_bias
 
 
-def _flat_upstream(field, grad, n):
+def _flat_upstream(field, grad, shape):
+    """Gradients as (N), or (N, K) of K targets a row."""
     if grad is None:
         return None
     _check.float_tensor_of(field, grad)
-    if grad.numel() != n:
-        _check.refuse(ValueError, field, "of shape %s" % (tuple(grad.shape),), "%d elements, one a row" % n)
-    return grad.detach().reshape(-1)
+    if grad.numel() != torch.Size(shape).numel():
+        _check.refuse(ValueError, field, "of shape %s" % (tuple(grad.shape),),
+                      "%d elements, one a %s" % (torch.Size(shape).numel(), "row" if len(shape) == 1 else "target"))
+    return grad.detach().reshape(shape)
 
 
 def _mask_of(needs, bias):

@@ -12,6 +12,7 @@ from . import _accumulate, _check, _run
 REPORT = "tail_report"
 ACCEPTED = "None or 0, which are exact, or 2**-20 to 2**-2"
 KEEP = "keep, whose columns are few already"
+TARGETS = "several targets a row, whose backward pass recomputes"
 LEAST, MOST = 2.0**-20, 2.0**-2  # as libflp has it
 
 

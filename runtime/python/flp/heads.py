@@ -29,7 +29,7 @@ LogprobOutput = collections.namedtuple("LogprobOutput", "logprobs entropy output
 LogprobOutput.__doc__ = """What a model's forward returns under logprob_head.
 
 logprobs  (B, T-1) float32 in nats: [:, t] of token t + 1 given tokens 0 to t; or targets' shape
-entropy   the same shape, or None if it was not asked for
+entropy   the same shape, or of K targets a position (B, T); None if it was not asked for
 output    the model's own output (past_key_values, aux_loss, ...), without scores and without a loss
 """
 
@@ -61,7 +61,8 @@ def logprob_head(model: torch.nn.Module, *, entropy: bool | Literal["detached"] 
 
     Inside the block, model(...) runs the trunk as ever and takes one of
         labels   (B, T) int32 or int64, as in transformers: position t is scored on label t + 1
-        targets  (B, T) position t is scored on target t; logprobs then are (B, T). With logits_to_keep=k (B, k)
+        targets  (B, T) position t is scored on target t; logprobs then are (B, T). With logits_to_keep=k (B, k). Or
+                 (B, T, K), K targets a position as for flp.linear_logprob: logprobs (B, T, K); not with eager or tail
         neither  input_ids are the labels; what attention_mask (B, T) leaves out, or what follows it, gives 0
     and returns a LogprobOutput. logits_to_keep=k scores the last k positions: logprobs (B, k-1). Gradients reach the
     trunk and, if they require it, the head's weight and bias. Packed sequences need labels with ignore_index where one
@@ -183,7 +184,7 @@ class LogprobHead:
                                 "one call, by the model's forward")
         targets = call.targets_for(hidden)
         results = self._score(hidden, head.weight, targets, head.bias,
-                              temperature=_expanded(self.temperature, targets.shape))
+                              temperature=_expanded(self.temperature, hidden.shape[:-1]))
         call.results = results if self.entropy else (results, None)
         if self.verify and not _head_checks.is_verified(self.model, self.rule):
             call.probed = head
@@ -208,11 +209,12 @@ class _Call:
         self.results = self.probed = None
 
     def targets_for(self, hidden):
-        """One target a position that the head sees. hidden (B, T, D) -> (B, T)"""
+        """The targets of each position that the head sees. hidden (B, T, D) -> (B, T), or (B, T, K) as they were given"""
         targets = self.targets
         if self.shifted:
             targets = targets[:, -self.keep:] if self.keep else targets
-        if targets.shape != hidden.shape[:-1]:
+        if targets.shape[:hidden.dim() - 1 if not self.shifted else None] != hidden.shape[:-1] or \
+                targets.dim() > hidden.dim():
             _check.refuse(ValueError, "labels" if self.shifted else "targets",
                           "for positions of shape %s" % (tuple(targets.shape),),
                           "%s, the positions that the head sees" % (tuple(hidden.shape[:-1]),))

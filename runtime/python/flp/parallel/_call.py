@@ -32,21 +32,23 @@ class Call:
     __slots__ = ("settings", "group", "merge", "chunk", "reduce_dtype", "gather", "empty")
 
     def partial(self, ops, grads):
-        """The statistics of all rows on this rank's shard -> (N,4), and what each chunk keeps, [_run.Kept], or []"""
+        """The statistics of all rows on this rank's shard -> (N,4), or (N,4+K) of K targets a row, and what each chunk
+        keeps, [_run.Kept], or []"""
         n = ops.target.shape[0]
         if not self.chunk:
             partial, kept = self._partial(ops, self._settings_that_keep(ops, n, grads), grads)
             return partial, [kept] if kept else []
-        out = torch.empty((self.group.size, n // self.group.size, 4), dtype=torch.float32, device=ops.hidden.device)
+        columns = 4 + ops.targets
+        out = torch.empty((self.group.size, n // self.group.size, columns), dtype=torch.float32, device=ops.hidden.device)
         of_chunks, settings = [], None
         for part, piece in self.pieces(ops):
             if settings is None:
                 settings = self._settings_that_keep(piece, n, grads)
             partial, kept = self._partial(piece, settings, grads)
-            out[:, part] = partial.view(self.group.size, -1, 4)
+            out[:, part] = partial.view(self.group.size, -1, columns)
             of_chunks += [kept] if kept else []
             del piece  # before the next but one is gathered
-        return out.view(n, 4), of_chunks
+        return out.view(n, columns), of_chunks
 
     def _settings_that_keep(self, first, n, grads):
         """first: the first of the chunks of n rows -> {rows: Settings} of those that keep; {}: all recompute"""
@@ -61,7 +63,7 @@ class Call:
         """The statistics of one chunk, and its Kept or None."""
         rows = ops.target.shape[0]
         if self.empty:
-            return _merge.nothing(rows, ops.target.device), None
+            return _merge.nothing(rows, ops.targets, ops.target.device), None
         kept = _run.keep_piece(ops, settings[rows], grads) if settings else None
         return _run.partial(ops, settings.get(rows, self.settings), kept), kept
 
@@ -230,4 +232,4 @@ def listed_only(target, rows, ignore_index):
     n = target.shape[0]
     listed = torch.zeros(n + 1, dtype=torch.bool, device=target.device)
     listed.index_fill_(0, rows.long().masked_fill((rows < 0) | (rows >= n), n), True)
-    return target.masked_fill(~listed[:n], ignore_index)
+    return target.masked_fill(~(listed[:n] if target.dim() == 1 else listed[:n, None]), ignore_index)

@@ -125,11 +125,15 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
         call.group = _group.Group(None) if weight.replicated else whole_group
         call.chunk = _chunk_of(sequence_parallel, call.group, weight.replicated)
         call.reduce_dtype = _reduction_of(hidden, reduce_grad_hidden, reduce_dtype, call)
-        _check_rows(hidden, target, call)
+        lead = target.shape[:hidden.dim() - 1]
+        _check_rows(hidden, lead, call)
         tensors.update(weight_shard=weight.tensor, bias_shard=bias)
         _, flat, local_weight, bias, ids, scalar, temperature_rows, rows = _logprob.prepare(
-            hidden, weight.tensor, target, bias, temperature, rows, lead=target.shape if call.chunk else None,
-            names=("weight_shard", "bias_shard"))
+            hidden, weight.tensor, target, bias, temperature, rows, lead=lead if call.chunk else None,
+            names=("weight_shard", "bias_shard"), several=keep is None)
+        if ids.dim() == 2:
+            _check.without_targets(save=save)
+            _tail.refuse_with(_tail.TARGETS, tail, tail_report)
         if keep is not None:
             _check.without_lists(save=save)
             _tail.refuse_with(_tail.KEEP, tail, tail_report)
@@ -143,7 +147,7 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
         settings.offset, settings.valid, settings.total = place
         call.settings, call.empty = settings, place.valid == 0
         results = _dispatch(call, flat, local_weight, bias, ids, temperature_rows, rows, lists)
-    shaped: Any = tuple(result.reshape(target.shape) for result in results)
+    shaped: Any = (results[0].reshape(target.shape), *(result.reshape(lead) for result in results[1:]))
     return shaped if settings.entropy else shaped[0]
 
 
@@ -194,12 +198,12 @@ def _reduction_of(hidden, reduce_grad_hidden, reduce_dtype, call):
     return reduce_dtype or hidden.dtype
 
 
-def _check_rows(hidden, target, call):
-    """Under sequence parallelism every rank has an equal share of the target's rows."""
+def _check_rows(hidden, lead, call):
+    """Under sequence parallelism every rank has an equal share of the target's rows, whose shape is lead."""
     if not call.chunk:
         return
     own = hidden.shape[:-1].numel()
-    if target.numel() != own * call.group.size:
+    if lead.numel() != own * call.group.size:
         ranks = call.group.size
-        _check.refuse(ValueError, "target", "of %d ids" % target.numel(),
+        _check.refuse(ValueError, "target", "of %d ids" % lead.numel(),
                       "%d, one for each of hidden's %d rows on %d ranks" % (own * ranks, own, ranks))
