@@ -18,7 +18,7 @@ from torch import Tensor
 from . import _accumulate, _c, _check, _logprob, _programs, _run, _tail, _transforms, errors, losses
 from ._compile import outside_graphs
 
-ONCE = "flp.policy_loss hands its gradients out once (accepted: one backward pass; call it again for another)"
+ONCE = "%s hands its gradients out once (accepted: one backward pass; call it again for another)"
 # The metrics of every rule, whether or not its program has them.
 OF_RATIO = ("clip_fraction", "ratio", "kl_old")
 SHARE = "token_share"  # the vector of the built-in term token_entropy
@@ -137,7 +137,7 @@ def _stepped(tensors, settings, wishes, batch, ops, grads, grad_scale):
         metrics = _metrics(made, value, rows(weights), rows(of_entropy), rows(batch.mask), wishes, settings,
                            loss.old_logprob)
     if grads:
-        value = HandOut.apply(*tensors[:3], value, list(made.gradients), grad_scale)
+        value = HandOut.apply(*tensors[:3], value, list(made.gradients), grad_scale, "flp.policy_loss")
         made.gradients = None
     return value, metrics
 
@@ -168,8 +168,8 @@ class HandOut(torch.autograd.Function):
     """A loss whose gradients exist: the backward pass hands them out, times its upstream gradient."""
 
     @staticmethod
-    def forward(ctx, hidden, weight, bias, value, made, scale):
-        ctx.made, ctx.scale = made, scale
+    def forward(ctx, hidden, weight, bias, value, made, scale, name):
+        ctx.made, ctx.scale, ctx.name = made, scale, name
         ctx.save_for_backward(hidden, weight, bias)  # what a second derivative would be of
         return value.clone()
 
@@ -178,10 +178,10 @@ class HandOut(torch.autograd.Function):
     def backward(ctx, upstream):
         made, ctx.made = ctx.made, None
         if made is None:
-            raise RuntimeError(ONCE)
+            raise RuntimeError(ONCE % ctx.name)
         results = _logprob.LastDerivative.apply(functools.partial(_times, made, ctx.scale), upstream,
                                                 *ctx.saved_tensors)
-        return results + (None,) * 3
+        return results + (None,) * 4
 
 
 def _times(made, scale, upstream, *operands):
@@ -303,6 +303,9 @@ def _batch_of(target, mask, advantage, old_logprob, ref_logprob, vectors, ignore
 def _needed(wishes, batch):
     """Every input that the loss reads is there, and no vector that it does not know."""
     program = wishes.program
+    if program is not None and program.inputs & {"target_logprob", "teacher_logprob"}:
+        _check.refuse(ValueError, "rule", "%r, a loss over several targets" % wishes.rule,
+                      "a loss of one target; flp.distill_loss takes those")
     inputs = {"advantage"} | ({"ref_logprob"} if wishes.kl_kind else set()) if program is None else program.inputs
     for field in ("advantage", "ref_logprob"):
         if field in inputs and getattr(batch, field) is None:

@@ -439,11 +439,13 @@ def _handed_out(made, settings):
 
 class Loss:
     """The loss of a step: a program, its parameters by name, and its rows (N) float32, None where it does without:
-    old_logprob, ref_logprob, advantage, weight, and vectors by name."""
+    old_logprob, ref_logprob, advantage, weight, and vectors by name; teacher_logprob (N,K) of a loss over targets."""
 
-    __slots__ = ("program", "parameters", "old_logprob", "ref_logprob", "advantage", "weight", "vectors")
+    __slots__ = ("program", "parameters", "old_logprob", "ref_logprob", "advantage", "weight", "vectors",
+                 "teacher_logprob")
 
-    def __init__(self, program, parameters, old_logprob, ref_logprob, advantage, weight, vectors):
+    def __init__(self, program, parameters, old_logprob, ref_logprob, advantage, weight, vectors, teacher_logprob=None):
+        self.teacher_logprob = dense("teacher_logprob", teacher_logprob)
         self.program, self.parameters = program, parameters
         self.old_logprob, self.ref_logprob = dense("old_logprob", old_logprob), dense("ref_logprob", ref_logprob)
         self.advantage, self.weight = dense("advantage", advantage), dense("weight of a row", weight)
@@ -453,14 +455,14 @@ class Loss:
         """flp_args fields of what the loss reads."""
         values = [self.parameters.get(name, row[0]) for name, row in self.program.parameters.items()]
         vectors = [address(self.vectors[name]) for name in self.program.vectors]
-        return {"old_logprob": address(self.old_logprob), "ref_logprob": address(self.ref_logprob),
+        return {"teacher_logprob": address(self.teacher_logprob), "old_logprob": address(self.old_logprob), "ref_logprob": address(self.ref_logprob),
                 "advantage": address(self.advantage), "row_weight": address(self.weight),
                 "vectors": (ctypes.c_void_p * _c.VECTORS_MAX)(*vectors),
                 "loss_parameters": (ctypes.c_double * max(len(values), 1))(*values)}
 
 
 class Step:
-    """What a step gave: loss (N), logprob (N), entropy (N) or None, metrics (metrics of the program, N), gradients."""
+    """What a step gave: loss (N), logprob of target's shape, entropy (N) or None, metrics (metrics of the program, N), gradients."""
 
     __slots__ = ("loss", "logprob", "entropy", "metrics", "gradients")
 

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from . import _check
 
-__all__ = ["KL", "RULES", "kl", "policy_loss"]
+__all__ = ["DIVERGENCES", "KL", "RULES", "divergence", "kl", "policy_loss"]
 
 class Rule(NamedTuple):
     """A row of the table above: the term of a token, how terms are averaged, and the default of clip."""
@@ -134,6 +134,53 @@ def kl(logprob: Tensor, ref_logprob: Tensor, kind: str = "k3") -> Tensor:
     _check.float_tensor_of("logprob", logprob)
     _like("ref_logprob", ref_logprob, logprob)
     return KL[kind](logprob.float() - ref_logprob.float())
+
+
+# ---- divergences over K tokens a row, and what is left as one more (flp.distill_loss): (log p, log q, p, q, mix) ----
+
+def _of_positive(share, values):
+    return torch.where(share > 0, values, torch.zeros((), device=values.device))
+
+
+def _jsd(log_p, log_q, p, q, mix):
+    log_m = torch.log(mix * p + (1 - mix) * q)
+    return _of_positive(p, mix * p * (log_p - log_m)) + _of_positive(q, (1 - mix) * q * (log_q - log_m))
+
+
+DIVERGENCES: dict[str, Callable[..., Tensor]] = {
+    "forward_kl": lambda log_p, log_q, p, q, mix: _of_positive(p, p * (log_p - log_q)),   # arXiv:2306.13649
+    "reverse_kl": lambda log_p, log_q, p, q, mix: _of_positive(q, q * (log_q - log_p)),   # arXiv:2306.08543
+    "jsd": _jsd,                                                                          # arXiv:2306.13649, eq. 1
+}
+
+
+def divergence(kind: str, logprob: Tensor, teacher_logprob: Tensor, *, counted: Tensor | None = None,
+               rest_min: float = 1e-6, rest_weight: float = 1.0, mix: float = 0.5) -> Tensor:
+    """Computes the divergence of each row between teacher and student over K tokens and the rest -> (...) float32, nats.
+
+    kind             "forward_kl", "reverse_kl" or "jsd", as flp.distill_loss has them
+    logprob          (..., K) floating point, in nats, of the student, such as flp.linear_logprob gives; differentiable
+    teacher_logprob  (..., K) floating point, in nats, of the same ids, a constant
+    counted          (..., K) bool: the ids that take part; None: all
+    rest_min, rest_weight, mix
+                     as the parameters of flp.distill_loss
+    error: ValueError, TypeError naming the field
+    """
+    term = DIVERGENCES[one_of("kind", kind, DIVERGENCES)]
+    rest_min, rest_weight, mix = (_check.number_of(field, value) for field, value in (
+        ("rest_min", rest_min), ("rest_weight", rest_weight), ("mix", mix)))
+    _check.float_tensor_of("logprob", logprob)
+    _like("teacher_logprob", teacher_logprob, logprob)
+    log_q, log_p = logprob.double(), teacher_logprob.detach().double()
+    if counted is None:
+        counted = torch.ones_like(log_q, dtype=torch.bool)
+    _check.like("counted", counted, "logprob", logprob)
+    log_q, log_p = (torch.where(counted, values, torch.full((), -1.0, dtype=values.dtype, device=values.device))
+                    for values in (log_q, log_p))
+    p, q = (values.exp().masked_fill(~counted, 0) for values in (log_p, log_q))
+    rest_p, rest_q = ((1 - values.sum(-1)).clamp(min=rest_min) for values in (p, q))
+    each = term(log_p, log_q, p, q, mix).sum(-1)
+    return (each + rest_weight * term(rest_p.log(), rest_q.log(), rest_p, rest_q, mix)).float()
 
 
 def policy_loss(rule: str, logprob: Tensor, advantage: Tensor, *, old_logprob: Tensor | None = None,
