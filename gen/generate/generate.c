@@ -70,10 +70,15 @@ flp_status flpgen_generate(const flp_kernel_key *key, const flpgen_options *opti
                  .arch = &target};
   out->desc.key = canonical;
   flp_status status = gen_generate_check(key, &target, error, error_capacity);
-  int takes_loss = key->kind == FLP_KERNEL_LOSS, needs_loss = takes_loss && !flp_kernel_runs_any_loss(&canonical);
+  int takes_loss = flp_kind_has(key->kind, FLP_KIND_LOSS), needs_loss = takes_loss && !flp_kernel_runs_any_loss(&canonical);
   if (status == FLP_OK && (g.loss ? !takes_loss : needs_loss)) {
     snprintf(error, error_capacity,
-             "options.loss: needed with key.kind loss_rows and a digest in key.loss, and with no other kind");
+             "options.loss: needed with key.kind loss_rows and a digest in key.loss, or loss_targets, and with no other kind");
+    status = FLP_ERROR_ARGUMENT;
+  }
+  if (status == FLP_OK && g.loss && flp_loss_is_over_targets(g.loss) != (key->kind == FLP_KERNEL_LOSS_TARGETS)) {
+    snprintf(error, error_capacity,
+             "options.loss: a program over targets is for key.kind loss_targets, any other for loss_rows");
     status = FLP_ERROR_ARGUMENT;
   }
   if (status == FLP_OK) status = gen_generate_check_tune(&canonical.tune, g.arch, error, error_capacity);

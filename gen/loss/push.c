@@ -32,6 +32,35 @@ static void push_inputs(lua_State *L) {
 _Static_assert(offsetof(flp_loss_rows_params, parameter0) == FLP_LOSS_INPUTS_MAX * sizeof(flp_abi_ptr),
                "inputs are the first parameters of loss_rows");
 
+/* inputs = {..., [15] = "target_logprob", ...}: those of targets, too; of a node whether it has a value for each, its level
+ * and what it depends on; sums = {nodes}, levels =: see flp_loss_plan. */
+static void push_plan(lua_State *L, const flp_loss *loss) {
+  flp_loss_plan plan;
+  flp_loss_plan_of(loss, &plan);
+  lua_getfield(L, -1, "inputs");
+  for (uint32_t i = FLP_LOSS_TARGET_LOGPROB; i < FLP_LOSS_ALL_INPUTS; i++) {
+    lua_pushstring(L, flp_loss_input_name(loss, i));
+    lua_rawseti(L, -2, (lua_Integer)i + 1);
+  }
+  lua_pop(L, 1);
+  lua_getfield(L, -1, "nodes");
+  for (uint32_t i = 0; i < loss->node_count; i++) {
+    lua_rawgeti(L, -1, (lua_Integer)i + 1);
+    set_flag(L, "of_targets", plan.per_target[i]);
+    set_integer(L, "level", plan.level[i]);
+    set_integer(L, "active", plan.active[i]);
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+  lua_newtable(L);
+  for (uint32_t j = 0; j < plan.sum_count; j++) {
+    lua_pushinteger(L, plan.sums[j] + 1);
+    lua_rawseti(L, -2, (lua_Integer)j + 1);
+  }
+  lua_setfield(L, -2, "sums");
+  set_integer(L, "levels", plan.level_count);
+}
+
 /* {op = "mul", [1] = node, [2] = node, by_logprob =, by_entropy =}, of leaves value = or index = instead of nodes. */
 static void push_node(lua_State *L, const flp_loss *loss, uint32_t i, unsigned activity) {
   const flp_loss_node *node = &loss->nodes[i];
@@ -73,6 +102,7 @@ void gen_loss_push(lua_State *L, const flp_loss *loss) {
     lua_rawseti(L, -2, (lua_Integer)i + 1);
   }
   lua_setfield(L, -2, "metrics"); /* their nodes, in the program's order */
+  if (flp_loss_is_over_targets(loss)) push_plan(L, loss);
 }
 
 /* code = {...}: where the fields of flp_loss_code stand, in bytes, those of a node from its start; and its bounds. */

@@ -583,6 +583,23 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(ptr, metrics) /* (metric_count, n) f32 */                              \
   P(ptr, program) /* flp_loss_code, where key.loss is 0 and the kernel for any program; else unused */
 
+/* module loss_targets: entry loss_targets: a loss program over targets compiled, one warp a row; rows, row_class and null as
+ * for loss_rows. Targets that are ignore_index take no part, and get 0 in grad_logprob. */
+#define FLP_LOSS_TARGETS_PARAMS(P)                                         \
+  P(ptr, entropy) P(ptr, advantage) P(ptr, weight)                         \
+  P(ptr, vector0) P(ptr, vector1) P(ptr, vector2) P(ptr, vector3)          \
+  P(ptr, vector4) P(ptr, vector5) P(ptr, vector6) P(ptr, vector7)          \
+  P(f64, parameter0) P(f64, parameter1) P(f64, parameter2) P(f64, parameter3) \
+  P(f64, parameter4) P(f64, parameter5) P(f64, parameter6) P(f64, parameter7) \
+  P(ptr, target) /* (n,K) target dtype */                                  \
+  P(i32, targets) P(i64, ignore_index)                                     \
+  P(ptr, target_logprob) P(ptr, teacher_logprob) /* (n,K) f32 */           \
+  P(i64, n)                                                                \
+  P(ptr, index) P(ptr, count) P(i32, row_begin) P(i32, row_end)            \
+  P(ptr, row_class)                                                        \
+  P(ptr, loss) P(ptr, grad_logprob) P(ptr, grad_entropy) /* (n), (n,K), (n) f32 */ \
+  P(ptr, metrics) /* (metric_count, n) f32 */
+
 /* ---- listed columns (spec.listed; FLP_MODE_LISTED) ----
  *
  * An entry e, 0 <= e < list_count, is a place in the caller's list_ids; those of row r are [offsets[r], offsets[r +
@@ -837,7 +854,8 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   E(forward_targets, FLP_FORWARD_TARGETS_PARAMS) E(forward_targets_map, FLP_FORWARD_TARGETS_MAP_PARAMS) \
   E(targets_rows, FLP_TARGETS_ROWS_PARAMS) E(targets_sort, FLP_TARGETS_SORT_PARAMS) \
   E(targets_finish, FLP_TARGETS_FINISH_PARAMS) E(targets_patch, FLP_TARGETS_PATCH_PARAMS) \
-  E(targets_bias, FLP_TARGETS_BIAS_PARAMS)
+  E(targets_bias, FLP_TARGETS_BIAS_PARAMS) \
+  E(loss_targets, FLP_LOSS_TARGETS_PARAMS)
 
 typedef uint64_t flp_abi_ptr;
 typedef uint64_t flp_abi_region;

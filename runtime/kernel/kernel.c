@@ -51,7 +51,7 @@ static flp_kernel_key key_of(const flp_spec *spec, const char *arch, flp_kernel_
       .hidden = spec->hidden,
       .vocab = spec->vocab,
   };
-  if (kind == FLP_KERNEL_LOSS) {
+  if (flp_kind_has(kind, FLP_KIND_LOSS)) {
     key.dtype = FLP_DTYPE_FP32;
     crypto_hash_sha256(key.loss, spec->loss, spec->loss_bytes);
   }
@@ -67,6 +67,11 @@ static flp_kernel_key key_of(const flp_spec *spec, const char *arch, flp_kernel_
 int flp_kernel_spec_keeps(const flp_spec *spec) {
   return spec->grads && spec->dtype == FLP_DTYPE_BF16 && (spec->keep || spec->loss) && !(spec->tail > 0) &&
          spec->targets <= 1;
+}
+
+int flp_kernel_spec_has_targets_loss(const flp_spec *spec) {
+  const uint8_t *bytes = spec->loss;
+  return bytes && spec->loss_bytes > 4 && bytes[4] == FLP_TARGETS_LOSS_VERSION;
 }
 
 int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key out[FLP_SPEC_KERNELS_MAX]) {
@@ -150,7 +155,7 @@ size_t flp_kernel_key_bytes(const flp_kernel_key *key, const uint8_t sources[32]
   flp_kernel_key_canonicalise(&k);
   char hex[65], loss[65] = "none";
   for (int i = 0; i < 32; i++) snprintf(hex + 2 * i, 3, "%02x", sources[i]);
-  for (int i = 0; k.kind == FLP_KERNEL_LOSS && i < 32; i++) snprintf(loss + 2 * i, 3, "%02x", k.loss[i]);
+  for (int i = 0; flp_kind_has(k.kind, FLP_KIND_LOSS) && i < 32; i++) snprintf(loss + 2 * i, 3, "%02x", k.loss[i]);
   char tune[FLP_TUNABLES_TEXT_BYTES];
   flp_tunables_text(&k.tune, tune);
   int length = snprintf(out, capacity,

@@ -56,7 +56,7 @@ int flp_kernel_key_read(const char *text, flp_kernel_key *out, uint8_t sources[3
   out->out_dtype = dtype_of(written);
   if (!out->kind || !read_tune(out, tune, &out->tune)) return 0;
   read_digest(hex, sources);
-  if (out->kind == FLP_KERNEL_LOSS) read_digest(loss, out->loss);
+  if (flp_kind_has(out->kind, FLP_KIND_LOSS)) read_digest(loss, out->loss);
   flp_kernel_key_canonicalise(out);
   return flp_kernel_key_bytes(out, sources, text + end, again, sizeof again) > 0 && strcmp(again, text) == 0;
 }

@@ -54,6 +54,7 @@ static const flp_kind_entry targets_entries[] = {
     {PLAIN(targets_patch), ANY_GRAD, 0},
     {PLAIN(targets_bias), FLP_GRAD_BIAS, 0}};
 static const flp_kind_entry loss_rows_entries[] = {{PLAIN(loss_rows), 0, 0}};
+static const flp_kind_entry loss_targets_entries[] = {{PLAIN(loss_targets), 0, 0}};
 
 /* ---- kinds ---- */
 
@@ -80,7 +81,8 @@ static const flp_kind_entry loss_rows_entries[] = {{PLAIN(loss_rows), 0, 0}};
   X(EMITTED, emitted, FLP_KIND_LINKED)                                                                        \
   X(TAIL, tail, FLP_KIND_ALIGNMENT)                                                                           \
   X(FORWARD_TARGETS, forward_targets, SCORES | FLP_KIND_UNITS)                                                \
-  X(TARGETS, targets, FLP_KIND_TARGET)
+  X(TARGETS, targets, FLP_KIND_TARGET)   \
+  X(LOSS_TARGETS, loss_targets, FLP_KIND_LOSS | FLP_KIND_TARGET | FLP_KIND_LINKED)
 
 static const flp_kind kinds[FLP_KERNEL_KINDS] = {{"?", 0, 0, NULL},
 #define KIND_ROW(kind, name, facts) \

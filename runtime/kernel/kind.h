@@ -24,9 +24,10 @@ typedef enum flp_kernel_kind {
   FLP_KERNEL_EMITTED = 14,       /* what stands before and behind it: the floors, and lists in order */
   FLP_KERNEL_TAIL = 15,          /* which rows lists serve, and the gradients of what they list */
   FLP_KERNEL_FORWARD_TARGETS = 16, /* forward that also stores the scores of the columns that a row asks for */
-  FLP_KERNEL_TARGETS = 17        /* K targets a row: what stands around that, and their gradients */
+  FLP_KERNEL_TARGETS = 17,        /* K targets a row: what stands around that, and their gradients */
+  FLP_KERNEL_LOSS_TARGETS = 18   /* a loss program over the targets of a row */
 } flp_kernel_kind;
-enum { FLP_KERNEL_KINDS = FLP_KERNEL_TARGETS + 1 };
+enum { FLP_KERNEL_KINDS = FLP_KERNEL_LOSS_TARGETS + 1 };
 
 /* Facts of a kind. The first ones say which fields of flp_kernel_key it uses. */
 enum {

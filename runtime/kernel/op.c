@@ -63,7 +63,12 @@ static int wants_keep(const flp_spec *spec, const char *arch) {
 
 static int wants_loss(const flp_spec *spec, const char *arch) {
   (void)arch;
-  return spec->loss != NULL;
+  return spec->loss != NULL && !flp_kernel_spec_has_targets_loss(spec);
+}
+
+static int wants_loss_targets(const flp_spec *spec, const char *arch) {
+  (void)arch;
+  return flp_kernel_spec_has_targets_loss(spec);
 }
 
 static const flp_op_kernel head_kernels[] = {
@@ -83,6 +88,7 @@ static const flp_op_kernel head_kernels[] = {
     {FLP_KERNEL_TAIL, wants_tail},
     {FLP_KERNEL_FORWARD_TARGETS, wants_targets},
     {FLP_KERNEL_TARGETS, wants_targets},
+    {FLP_KERNEL_LOSS_TARGETS, wants_loss_targets},
 };
 
 /* ---- select ---- */

@@ -7,6 +7,7 @@
  * Either way a bad row counts once. */
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
+#include "runtime/kernel/op.h"
 #include "runtime/launch/keep.h"
 #include "runtime/launch/launch.h"
 
@@ -34,55 +35,83 @@ static double parameter(const flp_call *call, uint32_t i) {
   return call->args->loss_parameters ? call->args->loss_parameters[i] : loss->parameters[i].fallback;
 }
 
-static void set_parameters(const flp_call *call, flp_loss_rows_given *p) {
-  double *const each[] = {&p->parameter0, &p->parameter1, &p->parameter2, &p->parameter3,
-                          &p->parameter4, &p->parameter5, &p->parameter6, &p->parameter7};
-  for (uint32_t i = 0; i < FLP_LOSS_PARAMETERS_MAX; i++) *each[i] = parameter(call, i);
+/* Of a loss of one target and of one over targets: what both read by row, and what both write. */
+#define SET_ROWS(call, p)                                                                             \
+  do {                                                                                                \
+    const flp_args *a_ = (call)->args;                                                                \
+    flp_abi_ptr *const vectors_[] = {&(p)->vector0, &(p)->vector1, &(p)->vector2, &(p)->vector3,      \
+                                     &(p)->vector4, &(p)->vector5, &(p)->vector6, &(p)->vector7};     \
+    double *const each_[] = {&(p)->parameter0, &(p)->parameter1, &(p)->parameter2, &(p)->parameter3,  \
+                             &(p)->parameter4, &(p)->parameter5, &(p)->parameter6, &(p)->parameter7}; \
+    for (uint32_t i_ = 0; i_ < 8; i_++) {                                                             \
+      *vectors_[i_] = flp_call_pointer(a_->vectors[i_]);                                              \
+      *each_[i_] = parameter(call, i_);                                                               \
+    }                                                                                                 \
+    (p)->entropy = flp_call_pointer(a_->entropy);                                                     \
+    (p)->advantage = flp_call_pointer(a_->advantage);                                                 \
+    (p)->weight = flp_call_pointer(a_->row_weight);                                                   \
+    (p)->n = a_->n;                                                                                   \
+    (p)->loss = flp_call_pointer(a_->loss);                                                           \
+    (p)->metrics = flp_call_pointer(a_->metrics);                                                     \
+  } while (0)
+
+/* And which rows: active ones of a range, with their derivatives where a gradient is wanted. */
+#define SET_ACTIVE(call, rows, p)                                       \
+  do {                                                                  \
+    (p)->index = flp_call_region(call, FLP_REGION_index);               \
+    (p)->count = flp_call_region(call, FLP_REGION_count);               \
+    (p)->row_begin = (int32_t)(rows).begin;                             \
+    (p)->row_end = (int32_t)(rows).end;                                 \
+    (p)->grad_logprob = flp_call_pointer((call)->args->grad_logprob);   \
+    (p)->grad_entropy = flp_call_pointer((call)->args->grad_entropy);   \
+  } while (0)
+
+static flp_loss_targets_given targets_params(const flp_call *call) {
+  const flp_args *a = call->args;
+  flp_loss_targets_given p = {
+      .target = flp_call_pointer(a->target),
+      .targets = (int32_t)flp_spec_targets(&call->plan->spec),
+      .ignore_index = a->ignore_index,
+      .target_logprob = flp_call_pointer(a->logprob),
+      .teacher_logprob = flp_call_pointer(a->teacher_logprob),
+  };
+  SET_ROWS(call, &p);
+  return p;
 }
 
 static flp_loss_rows_given loss_params(const flp_call *call) {
   const flp_args *a = call->args;
   flp_loss_rows_given p = {
       .logprob = flp_call_pointer(a->logprob),
-      .entropy = flp_call_pointer(a->entropy),
       .old_logprob = flp_call_pointer(a->old_logprob),
       .ref_logprob = flp_call_pointer(a->ref_logprob),
-      .advantage = flp_call_pointer(a->advantage),
-      .weight = flp_call_pointer(a->row_weight),
       .program = call->plan->program,
-      .vector0 = flp_call_pointer(a->vectors[0]),
-      .vector1 = flp_call_pointer(a->vectors[1]),
-      .vector2 = flp_call_pointer(a->vectors[2]),
-      .vector3 = flp_call_pointer(a->vectors[3]),
-      .vector4 = flp_call_pointer(a->vectors[4]),
-      .vector5 = flp_call_pointer(a->vectors[5]),
-      .vector6 = flp_call_pointer(a->vectors[6]),
-      .vector7 = flp_call_pointer(a->vectors[7]),
-      .n = a->n,
-      .loss = flp_call_pointer(a->loss),
-      .metrics = flp_call_pointer(a->metrics),
   };
-  set_parameters(call, &p);
+  SET_ROWS(call, &p);
   return p;
 }
 
-/* Losses of active rows, and their derivatives where a gradient is wanted. */
+/* Losses of active rows. */
 static flp_status launch_loss(const flp_call *call, flp_row_range rows) {
-  const flp_args *a = call->args;
+  if (flp_loss_is_over_targets(&call->plan->loss)) {
+    flp_loss_targets_given p = targets_params(call);
+    SET_ACTIVE(call, rows, &p);
+    return flp_launch_over(call, FLP_ENTRY_loss_targets, &p, rows.end - rows.begin, 32);
+  }
   flp_loss_rows_given p = loss_params(call);
-  p.index = flp_call_region(call, FLP_REGION_index);
-  p.count = flp_call_region(call, FLP_REGION_count);
-  p.row_begin = (int32_t)rows.begin;
-  p.row_end = (int32_t)rows.end;
-  p.grad_logprob = flp_call_pointer(a->grad_logprob);
-  p.grad_entropy = flp_call_pointer(a->grad_entropy);
+  SET_ACTIVE(call, rows, &p);
   return flp_launch_over(call, FLP_ENTRY_loss_rows, &p, rows.end - rows.begin, 1);
 }
 
 /* Losses of inactive rows. */
 static flp_status launch_inactive_loss(const flp_call *call) {
+  if (!call->args->loss && !call->args->metrics) return FLP_OK;
+  if (flp_loss_is_over_targets(&call->plan->loss)) {
+    flp_loss_targets_given p = targets_params(call);
+    p.row_class = flp_call_region(call, FLP_REGION_row_class);
+    return flp_launch_over(call, FLP_ENTRY_loss_targets, &p, p.n, 32);
+  }
   flp_loss_rows_given p = loss_params(call);
-  if (!p.loss && !p.metrics) return FLP_OK;
   p.row_class = flp_call_region(call, FLP_REGION_row_class);
   return flp_launch_over(call, FLP_ENTRY_loss_rows, &p, p.n, 1);
 }
@@ -118,7 +147,8 @@ static flp_status stream(const flp_call *call) {
 static flp_status unset_upstream(const flp_call *call) {
   const float *const gradients[] = {call->args->grad_logprob, call->args->grad_entropy};
   for (size_t i = 0; i < sizeof gradients / sizeof gradients[0]; i++) {
-    flp_byte_matrix rows = {flp_call_pointer(gradients[i]), sizeof(float), sizeof(float), call->args->n};
+    size_t bytes = sizeof(float) * (i ? 1 : (size_t)flp_spec_targets(&call->plan->spec)); /* a logprob each target */
+    flp_byte_matrix rows = {flp_call_pointer(gradients[i]), bytes, bytes, call->args->n};
     if (gradients[i]) FLP_TRY(flp_launch_set(call, rows, 0xff));
   }
   return FLP_OK;

@@ -93,7 +93,7 @@ typedef struct make_context {
 
 static flp_status make_image(void *context, flp_kernel_image *out) {
   const make_context *make = context;
-  int is_loss = make->key->kind == FLP_KERNEL_LOSS;
+  int is_loss = flp_kind_has(make->key->kind, FLP_KIND_LOSS);
   return flp_jit_generate(make->provider, make->key, is_loss ? make->spec->loss : NULL,
                           is_loss ? make->spec->loss_bytes : 0, out);
 }

@@ -107,7 +107,7 @@ static flp_status add(check_precompile *precompile, const flp_spec *spec, const 
   }
   job *j = &precompile->jobs[precompile->count++];
   *j = (job){.key = *key, .rung = rung};
-  if (key->kind != FLP_KERNEL_LOSS) return FLP_OK;
+  if (!flp_kind_has(key->kind, FLP_KIND_LOSS)) return FLP_OK;
   j->loss = spec->loss;
   j->loss_bytes = spec->loss_bytes;
   return FLP_OK;

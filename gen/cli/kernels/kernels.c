@@ -15,7 +15,7 @@ flp_status cli_kernel_generate(const flp_kernel_key *key, const flpgen_options *
   double start = cli_seconds_now();
   char error[ERROR_BYTES] = "";
   flpgen_options own = options ? *options : (flpgen_options){.loss = NULL};
-  if (key->kind == FLP_KERNEL_LOSS && !own.loss) own.loss = cli_loss_kept(key->loss);
+  if (flp_kind_has(key->kind, FLP_KIND_LOSS) && !own.loss) own.loss = cli_loss_kept(key->loss);
   flp_status status = flpgen_generate(key, &own, &out->result, error, sizeof error);
   out->seconds = cli_seconds_now() - start;
   if (status == FLP_OK) return FLP_OK;

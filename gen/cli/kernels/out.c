@@ -35,7 +35,7 @@ static json_t *key_json(const flp_kernel_key *key) {
                    key->out_dtype ? flp_dtype_name(key->out_dtype) : "none", "entropy", (int)key->entropy, "bias",
                    (int)key->bias, "bias_grad", (int)key->bias_grad, "softcap", (int)key->softcap, "alignment",
                    (int)key->alignment, "hidden", (json_int_t)key->hidden, "vocab", (json_int_t)key->vocab, "loss",
-                   key->kind == FLP_KERNEL_LOSS ? hex_json(key->loss, sizeof key->loss) : json_null());
+                   flp_kind_has(key->kind, FLP_KIND_LOSS) ? hex_json(key->loss, sizeof key->loss) : json_null());
 }
 
 json_t *cli_desc_json(const flp_kernel_desc *desc) {

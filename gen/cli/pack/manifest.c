@@ -47,7 +47,7 @@ typedef struct summary {
 
 void cli_pack_shape(const flp_kernel_key *key, char out[CLI_PACK_SHAPE_BYTES]) {
   long long vocab = key->vocab, hidden = key->hidden;
-  if (key->kind == FLP_KERNEL_LOSS)
+  if (flp_kind_has(key->kind, FLP_KIND_LOSS))
     snprintf(out, CLI_PACK_SHAPE_BYTES, "loss %02x%02x%02x%02x", key->loss[0], key->loss[1], key->loss[2], key->loss[3]);
   else if (vocab && !flp_kind_has(key->kind, FLP_KIND_HIDDEN))
     snprintf(out, CLI_PACK_SHAPE_BYTES, "%lld", vocab);

@@ -8,7 +8,7 @@
 
 flp_status tune_generate(const flp_spec *spec, const flp_kernel_key *key, flp_kernel_image *image) {
   const flp_provider *provider;
-  int is_loss = key->kind == FLP_KERNEL_LOSS;
+  int is_loss = flp_kind_has(key->kind, FLP_KIND_LOSS);
   FLP_TRY(flp_jit_get(&provider));
   return flp_jit_generate(provider, key, is_loss ? spec->loss : NULL, is_loss ? spec->loss_bytes : 0, image);
 }
