@@ -20,12 +20,12 @@ MODE_P = 6
 
 def pretend():
     """CPU tensors go to device 0; plans that train by a loss pin stream mode, which is not worth it at these sizes, but
-    for those with a tail."""
+    for those with a tail or several targets."""
     create, new_options = _plans._create, _c.new_options
 
     def create_in_mode_p(key):
         options = new_options()
-        options.mode = MODE_P if key.loss and key.grads and key.dtype == _c.DTYPE_BF16 and not key.tail else 0
+        options.mode = MODE_P if key.loss and key.grads and key.dtype == _c.DTYPE_BF16 and not (key.tail or key.targets) else 0
         _c.new_options = lambda: options
         return create(key)
 
