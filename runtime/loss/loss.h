@@ -185,6 +185,7 @@ typedef struct flp_loss_targets {
   int64_t count;
   const float *logprob, *teacher_logprob; /* (count); teacher_logprob NULL if the program does not read it */
   const uint8_t *skipped;                 /* (count): 1 for a target that is ignore_index; NULL: none is */
+  const double *exact;                    /* (count) in the place of logprob, for difference quotients; or NULL */
 } flp_loss_targets;
 
 /* flp_loss_evaluate_row of a program over targets. out->grad_logprob is 0; grad_targets: (count) or NULL */

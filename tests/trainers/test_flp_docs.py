@@ -39,7 +39,7 @@ def test_every_snippet_has_a_test():
              "(-logprob - 0.01 * entropy)",                    # of runtime/python/PYPI.md
              "flp.linear_logprob(hidden, lm_head.weight, tokens, temperature", "flp.explain", "tail_report=",
              "kept_mass=", "flp.losses.policy_loss(",
-             "grad_weight_accumulate=", "selective_log_softmax", "flp.score(", "logprob_head", "from transformers",
+             "grad_weight_accumulate=", "flp.distill_loss(", "selective_log_softmax", "flp.score(", "logprob_head", "from transformers",
              "flp.install", "flp.parallel", "flp.jax.linear_logprob(", "memory.Profiler",
              "cpu_kernel import Kernel"]                            # of templates/README.md
     # test_flp_policy.py runs grad_weight_accumulate, test_flp_scoring.py flp.score, test_flp_phase.py the Profiler,
@@ -67,6 +67,12 @@ def test_a_kept_set_has_its_mass():
     names = run("kept_mass=")
     want = names["flp"].linear_logprob(names["hidden"], names["lm_head"].weight, names["tokens"])
     assert torch.allclose(names["whole"], want, atol=1e-4) and (names["kept"] >= names["whole"] - 1e-5).all()
+
+
+def test_distillation_from_a_teachers_best_tokens():
+    names = run("flp.distill_loss(")
+    assert names["logprob"].shape == names["best"].shape == (13, 8)
+    assert names["loss"] > 0 and names["hidden"].grad.any() and set(names["metrics"]) == {"reverse_kl"}
 
 
 def test_first_calls():

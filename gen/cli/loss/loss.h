@@ -29,6 +29,13 @@ void cli_loss_boundary_draw(const flp_loss *loss, int i, double inputs[FLP_LOSS_
 /* The greatest difference, in nats, of those of logprob, old_logprob and ref_logprob that the loss reads. */
 double cli_loss_difference(const flp_loss *loss, const double inputs[FLP_LOSS_INPUTS_MAX]);
 
+/* ---- targets.c ---- */
+
+/* How many of so many seeded rows of a loss over targets have a wrong derivative, or no finite loss; first: what is wrong
+ * with the first of them. The loss has no detach. */
+int cli_loss_targets_check(const flp_loss *loss, uint64_t seed, int rows, const double *given, char *first,
+                           size_t capacity);
+
 enum { LOSS_INDENT = 13 }; /* of what is said of a loss, beside labels */
 
 /* ---- the actions ---- */

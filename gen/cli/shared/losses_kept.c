@@ -74,6 +74,11 @@ flp_status cli_loss_args_resolve(cli_loss_args *args, flp_spec *spec) {
   }
   FLP_TRY(cli_loss_keep(args->name, spec));
   const flp_loss *program = cli_loss_of(spec);
+  if (flp_loss_is_over_targets(program))
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "--loss: %s is a loss over several targets (accepted: a loss of one target; `flpgen loss` shows and "
+                    "checks it, flp_step and flp.distill_loss run it)",
+                    program->name);
   for (uint32_t i = 0; i < program->parameter_count; i++) args->parameters[i] = program->parameters[i].fallback;
   for (int i = 0; i < args->set_count; i++)
     FLP_TRY(cli_loss_set(program, "--loss-parameter", args->sets[i], args->parameters));

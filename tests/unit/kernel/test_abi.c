@@ -28,6 +28,7 @@ static const struct {
     {"fill", "pplili", sizeof(flp_fill_params)},
     {"select", "plpiildpppp", sizeof(flp_select_params)},
     {"select_grad", "plpiildpppppl", sizeof(flp_select_grad_params)},
+    {"loss_targets", "pppppppppppddddddddpilpplppiippppp", sizeof(flp_loss_targets_params)},
     {"loss_rows", "ppppppppppppppddddddddlppiipppppp", sizeof(flp_loss_rows_params)},
     {"forward_keep", "plplpppppfiiiiiiplpipfpl", sizeof(flp_forward_keep_params)},
     {"forward_keep_map", "mmmppppfiiiiiplppipfm", sizeof(flp_forward_keep_map_params)},
