@@ -25,6 +25,8 @@ loss, metrics = flp.policy_loss("grpo", h, h, h, h, clip=(0.2, 0.28), total=32)
 reveal_type(loss)  # says: torch.Tensor
 reveal_type(metrics["kl"])  # says: torch.Tensor
 reveal_type(flp.losses.policy_loss("ppo", h, h)[0])  # says: torch.Tensor
+reveal_type(flp.distill_loss(h, h, h, h, loss="jsd", parameters={"mix": 0.3})[0])  # says: torch.Tensor
+reveal_type(flp.losses.divergence("jsd", h, h))  # says: torch.Tensor
 reveal_type(flp.losses.kl(h, h))  # says: torch.Tensor
 scores = flp.score(h, h, h)
 reveal_type(scores.entropy)  # says: Union[torch.Tensor, None]
@@ -49,6 +51,7 @@ flp.linear_logprob(h, h, h, entropy="value")  # error: call-overload
 flp.score(h, h, h, entropy="value")  # error: arg-type
 flp.policy_loss("grpo", h, h, h, h, clip=0.2)  # error: arg-type
 flp.policy_loss("grpo", h, h, h, h, beta="much")  # error: arg-type
+flp.distill_loss(h, h, h, h, loss=3)  # error: arg-type
 flp.gate(h, fraction=h)  # error: arg-type
 flp.plan_info(vocab=8)  # error: call-arg
 flp.linear_logprob_partial(h, h, h, vocab_total=8)  # error: call-overload

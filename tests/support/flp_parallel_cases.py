@@ -37,13 +37,15 @@ def mine(tensor, rank, group):
 
 
 def head(rank, group, cuts, made, options, place=True, sequence=False, needs=("hidden", "weight", "bias"), entropy=True,
-         engine="libflp", edit=None, accumulate=False, report=False):
-    """Forward and backward of problem(**made) -> outputs, gradients, and what both passes sent."""
+         engine="libflp", edit=None, accumulate=False, report=False, targets=None):
+    """Forward and backward of problem(**made) -> outputs, gradients, and what both passes sent. targets: (n,K) ids in the
+    place of the problem's"""
     _plans.clear()
     create, _plans._create = _plans._create, torch_form if engine == "torch form" else _plans._create
     hidden, weight, target, bias = problem(**made)
     if edit is not None:
         edit(hidden, weight, target)
+    target = target if targets is None else targets
     hidden = mine(hidden, rank, group) if sequence else hidden
     weight, bias = shard(weight, rank, cuts), shard(bias, rank, cuts)
     for name, tensor in (("hidden", hidden), ("weight", weight), ("bias", bias)):
@@ -63,6 +65,7 @@ def head(rank, group, cuts, made, options, place=True, sequence=False, needs=("h
             results = flp.parallel.linear_logprob(hidden, weight, target, bias, **options)
         logprob, entropies = results if entropy else (results, None)
         g, e = upstream(target.shape[0])
+        g = g if targets is None else g[:, None]
         loss = (logprob * g).sum() + ((entropies * e).sum() if entropy else 0)
         with traffic() as backward:
             if needs:

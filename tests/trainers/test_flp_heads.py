@@ -87,6 +87,20 @@ def test_targets_are_scored_where_they_stand():
     assert torch.equal(kept, got[:, [2, 5]])
 
 
+def test_several_targets_a_position():
+    model, targets = TinyLM(), torch.randint(0, 257, (3, 11, 4))
+    targets[1, 3, 1] = -100
+    with flp.logprob_head(model, entropy=True):
+        out = model(input_ids=IDS, targets=targets)
+    with flp.logprob_head(model), torch.no_grad():
+        for k in range(4):
+            one = model(input_ids=IDS, targets=targets[..., k].contiguous()).logprobs
+            assert (out.logprobs[..., k] - one).abs().max() < TOLERANCE
+    assert out.logprobs.shape == (3, 11, 4) and out.entropy.shape == (3, 11)
+    with flp.logprob_head(model, eager=True), pytest.raises(ValueError, match="target is of shape"):
+        model(input_ids=IDS, targets=targets)
+
+
 def test_the_last_positions_can_be_kept():
     model = TinyLM()
     with flp.logprob_head(model), torch.no_grad():
