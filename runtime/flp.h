@@ -477,7 +477,8 @@ typedef struct flp_loss_description {
   char name[FLP_LOSS_TITLE_BYTES]; /* "grpo+k3" */
   flp_loss_parameter parameters[FLP_LOSS_PARAMETERS_MAX];
   char vectors[FLP_LOSS_VECTORS_MAX][FLP_LOSS_NAME_BYTES];
-  /* the values of a row that it reads: of logprob, entropy, old_logprob, ref_logprob, advantage, weight, and vectors */
+  /* the values of a row that it reads: of logprob, entropy, old_logprob, ref_logprob, advantage, weight, and vectors; of a
+     loss over targets target_logprob and teacher_logprob, but none of the logprobs before */
   char inputs[FLP_LOSS_INPUTS_MAX][FLP_LOSS_NAME_BYTES];
   char metrics[FLP_LOSS_METRICS_MAX][FLP_LOSS_NAME_BYTES];
 } flp_loss_description;
@@ -488,10 +489,11 @@ typedef struct flp_loss_description {
 FLP_API flp_status flp_loss_describe(const void *bytes, size_t length, flp_loss_description *out);
 
 /* Enqueues one training step of the plan's spec.loss: logprob and entropy of every row, its loss, and the gradients of
- * the sum of losses that spec.grads asks for. Stream mode: rows pass in chunks through forward, loss and both products,
- * so that nothing of size N·V and no second product h·Wᵀ exist; recompute mode where that cannot be (fp16 and fp32
- * operands, a budget that holds no chunk) or is no gain (few rows, few columns); with spec.tail tail mode, where the budget
- * holds it, else recompute mode. args->pass is STEP; logprob, entropy,
+ * the sum of losses that spec.grads asks for. With spec.targets above 1 the loss is one over targets, logprob is (N,K),
+ * teacher_logprob what the loss reads, and the mode recompute. Else stream mode: rows pass in chunks through forward,
+ * loss and both products, so that nothing of size N·V and no second product h·Wᵀ exist; recompute mode where that cannot
+ * be (fp16 and fp32 operands, a budget that holds no chunk) or is no gain (few rows, few columns); with spec.tail tail
+ * mode, where the budget holds it, else recompute mode. args->pass is STEP; logprob, entropy,
  * loss and metrics may be NULL; grad_logprob, grad_entropy and stats stay NULL. Bits of logprob, entropy are those of
  * forward. A row whose loss has no gradient, such as one of weight 0, adds nothing to one, not even where its hidden is
  * NaN. The gradients exist before a factor that comes later is known, such as a loss scale. fp16 holds 6e-8 to 65504:

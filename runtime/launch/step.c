@@ -93,7 +93,7 @@ static flp_loss_rows_given loss_params(const flp_call *call) {
 
 /* Losses of active rows. */
 static flp_status launch_loss(const flp_call *call, flp_row_range rows) {
-  if (flp_loss_is_over_targets(&call->plan->loss)) {
+  if (flp_kernel_spec_has_targets_loss(&call->plan->spec)) {
     flp_loss_targets_given p = targets_params(call);
     SET_ACTIVE(call, rows, &p);
     return flp_launch_over(call, FLP_ENTRY_loss_targets, &p, rows.end - rows.begin, 32);
@@ -106,7 +106,7 @@ static flp_status launch_loss(const flp_call *call, flp_row_range rows) {
 /* Losses of inactive rows. */
 static flp_status launch_inactive_loss(const flp_call *call) {
   if (!call->args->loss && !call->args->metrics) return FLP_OK;
-  if (flp_loss_is_over_targets(&call->plan->loss)) {
+  if (flp_kernel_spec_has_targets_loss(&call->plan->spec)) {
     flp_loss_targets_given p = targets_params(call);
     p.row_class = flp_call_region(call, FLP_REGION_row_class);
     return flp_launch_over(call, FLP_ENTRY_loss_targets, &p, p.n, 32);

@@ -12,10 +12,7 @@
 
 #include "runtime/base/bytes.h"
 #include "runtime/base/status.h"
-#include "runtime/kernel/kernel.h"
 #include "runtime/loss/loss.h"
-
-_Static_assert((int)FLP_LOSS_FORMAT_TARGETS == (int)FLP_TARGETS_LOSS_VERSION, "kernels go by the version");
 
 static const char magic[4] = {'F', 'L', 'P', 'L'};
 

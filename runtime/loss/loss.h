@@ -111,6 +111,13 @@ int flp_loss_is_exact(uint32_t op);
 /* One operation on values; conditions are 0 and 1. */
 double flp_loss_apply(flp_loss_op op, double a, double b, double c);
 
+/* ---- partials.c ---- */
+
+/* ∂y/∂operand of y = op(v): of torch where y has a kink. */
+void flp_loss_partials(uint32_t op, const double v[3], double y, double out[3]);
+/* 1 for operations whose partial of 0 leaves its operand out, even one whose own derivative is not finite. */
+int flp_loss_is_mask(uint32_t op);
+
 /* ---- loss.c: building ---- */
 
 /* An empty program. error: ARGUMENT if name is no name (a-z, 0-9, _ and +, at most 63 bytes) */
@@ -241,10 +248,6 @@ extern const int flp_loss_table_count;
 /* inputs: by flp_loss_input; parameters: in the program's order. The program was made here or by flp_loss_read. */
 void flp_loss_evaluate_row(const flp_loss *loss, const double inputs[FLP_LOSS_INPUTS_MAX], const double *parameters,
                            flp_loss_row *out);
-/* ∂y/∂operand of y = op(v): of torch where y has a kink. */
-void flp_loss_partials(uint32_t op, const double v[3], double y, double out[3]);
-/* 1 for operations whose partial of 0 leaves its operand out, even one whose own derivative is not finite. */
-int flp_loss_is_mask(uint32_t op);
 /* The values of all nodes. detached: NULL, or values of an earlier call that detach gives in place of its own. */
 void flp_loss_values(const flp_loss *loss, const double inputs[FLP_LOSS_INPUTS_MAX], const double *parameters,
                      const double *detached, double out[FLP_LOSS_NODES_MAX]);
