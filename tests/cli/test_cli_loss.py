@@ -140,7 +140,7 @@ def test_builtins_are_those_of_flp_losses(policy, kind):
 
 def test_list_names_defaults_and_sources():
     listed = {loss["name"]: loss for loss in flpgen("loss", "list", "--json").json()}
-    assert set(listed) == set(FORMULAS)
+    assert set(listed) == set(FORMULAS) | set(flp.losses.DIVERGENCES)
     for policy in POLICIES:
         defaults = {parameter["name"]: parameter["default"] for parameter in listed[policy]["parameters"]}
         own = flp.losses.RULES[policy].clip
@@ -148,6 +148,14 @@ def test_list_names_defaults_and_sources():
         assert listed[policy]["source"] and listed[policy]["formula"]
     text = flpgen("loss", "list").out
     assert all(name in text for name in listed) and "arXiv:2402.03300" in text
+
+
+@pytest.mark.parametrize("name", ["forward_kl", "reverse_kl", "jsd"])
+def test_losses_over_targets_are_checked_and_shown(name):
+    checked = flpgen("loss", "check", name, "--rows", "60", "--json").json()
+    assert checked["failed"] == 0 and "teacher_logprob" in checked["inputs"]
+    refused = flpgen("explain", "--vocab", "64", "--hidden", "8", "--loss", name)
+    assert refused.code == 2 and "--loss: %s is a loss over several targets" % name in refused.err
 
 
 # ---- kernels ----
