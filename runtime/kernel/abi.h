@@ -37,7 +37,10 @@
       R(tail_left) R(tail_sum) R(tail_missed) R(tail_mean) R(tail_offsets) R(tail_total) R(tail_logprob) R(tail_entropy) \
       R(tail_saved) /* of a step: what forward lists */ \
       R(target_row) R(target_place) R(target_block) R(target_score) R(target_sums) /* K targets, by row and target */ \
-      R(target_weight) R(target_gradient) R(target_exact) R(target_offsets) R(target_total) /* backward */
+      R(target_weight) R(target_gradient) R(target_exact) R(target_offsets) R(target_total) /* backward */ \
+      R(tail_left) R(tail_sum) R(tail_missed) R(tail_mean) R(tail_offsets) R(tail_total) R(tail_logprob) R(tail_entropy) /* tail mode */ \
+      R(tail_saved) /* of a step: what forward lists */ \
+      R(top_low) R(top_floor) R(top_mark) R(top_count) R(top_above) R(top_lost) R(top_column) R(top_score) /* best, rank */
 
 /* The arrays as numbers, FLP_REGION_index and so on. */
 typedef enum flp_region {
@@ -84,6 +87,8 @@ typedef enum flp_region {
   C(TARGET_BITS, 24)       /* of a word of it: whole leaves */                                        \
   C(TARGET_NONE, 0x7fffffff) /* in list_column, behind a row's targets: above every column */         \
   C(TAIL_SAMPLES, 1024)    /* tail_mean: rows of weight */                                            \
+  C(TOP_MOST, 128)         /* FLP_TOPK_MAX */                                                         \
+  C(TOP_PLACES_MOST, 2048) /* of a row's list of columns that may be among its best */                \
   C(TAIL_VECTORS, 32)      /* tail_mean: vectors of a CTA, of 16 bytes or of one element as key.alignment allows */
 #define FLP_ABI_CONSTANT(name, value) FLP_##name = (value),
 enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
@@ -489,6 +494,90 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(region, list_row)    /* (list_capacity) i32 out: active row */         \
   P(region, list_dz)     /* (list_capacity) f32 out */
 
+/* ---- the best columns of a row, and the rank of its target (spec.topk, spec.rank) ----
+ *
+ * Arrays over rows have row r = a - row_begin of the chunk. A row lists columns with t >= top_floor; NaN: none.
+ * top_low: the lower of top_floor and top_mark, which is the least score above the target's, NaN without one. Forward runs
+ * over slices of the vocabulary in ascending order, and between them top_floor keeps the best K of each list and raises
+ * the floor above the K-th: of equal scores the lowest columns are best. The first slice is small, lists every column, and
+ * is a part of the next one, which lists from there on. A list of more than top_places columns in a slice is lost: top_redo
+ * makes it anew, over the whole vocabulary. Whether that happens depends on the row alone. t is scale·x, or with softcap
+ * scale·tanh(cap_in·x), rounded once.
+ *
+ * module forward_top: entries forward_top and forward_top_map: forward and forward_map, which also list columns and count
+ * those with t >= top_mark in top_above. part, zy: the bits that forward gives. A launch may cover some columns alone, as
+ * forward_keep's. */
+#define FLP_TOP_LIST_PARAMS(P)                                              \
+  P(region_or_null, top_column) /* (chunk,top_places) i32: rows of weight */ \
+  P(region_or_null, top_score)  /* (chunk,top_places) f32: t */             \
+  P(i32, top_places)                                                        \
+  P(region, top_count) /* (chunk) i32: columns that came to the list, which may be more than there are places */ \
+  P(region, top_low) P(region, top_floor) P(region, top_mark) /* (chunk) f32 */ \
+  P(region, top_above) /* (chunk) i32 */
+#define FLP_CONTENDER_PARAMS(P)                                             \
+  P(i32, column_begin)                                                      \
+  P(i32, top_from) /* lists columns from this one of the launch on, a multiple of 64 */ \
+  FLP_TOP_LIST_PARAMS(P)
+#define FLP_FORWARD_TOP_PARAMS(P)                                           \
+  FLP_FORWARD_PARAMS(P)                                                     \
+  FLP_CONTENDER_PARAMS(P)
+#define FLP_FORWARD_TOP_MAP_PARAMS(P)                                       \
+  FLP_FORWARD_MAP_PARAMS(P)                                                 \
+  FLP_CONTENDER_PARAMS(P)
+
+/* module top: entry top_target, one warp 8 active rows of [row_begin, row_end): zy[a] = h·w_y + b with the bits of
+ * forward, where this shard has the target. hidden, weight allow accesses of key.alignment bytes. */
+#define FLP_TOP_TARGET_PARAMS(P)                                            \
+  FLP_TAIL_TARGET_PARAMS(P)
+
+/* module top: entry top_begin, one thread an active row: empty lists, floors of -inf (best > 0), marks from zy (ranks 1),
+ * no lost rows. */
+#define FLP_TOP_BEGIN_PARAMS(P)                                             \
+  P(region, local_target) P(region, scale) P(region, count) P(region, zy)   \
+  P(f32, cap_in) P(i32, capped)                                             \
+  P(i32, row_begin) P(i32, row_end)                                         \
+  P(i32, best)  /* K */                                                     \
+  P(i32, ranks) /* 1: rank is wanted */                                     \
+  P(region, top_count) P(region, top_low) P(region, top_floor) P(region, top_mark) P(region, top_above) \
+  P(region, top_lost) /* (1 + chunk) i32: how many rows are lost, and which r */
+
+/* module top: entry top_floor, one CTA an active row: keeps the best K of its list, if it has as many, and raises its
+ * floor; or adds it to top_lost, once. is_first: 1 sets top_above to 0. */
+#define FLP_TOP_FLOOR_PARAMS(P)                                             \
+  P(region, count) P(i32, row_begin) P(i32, row_end)                        \
+  P(i32, best) P(i32, is_first)                                             \
+  FLP_TOP_LIST_PARAMS(P)                                                    \
+  P(region, top_lost)
+
+/* module top: entry top_redo, a grid of any size: the lists of lost rows get the best K of each of `segments` parts of the
+ * vocabulary; column -1 stands for none. segments·best <= top_places. */
+#define FLP_TOP_REDO_PARAMS(P)                                              \
+  P(ptr, hidden) P(i64, hidden_stride)                                      \
+  P(ptr, weight) P(i64, weight_stride)                                      \
+  P(ptr, bias) /* (V) operand dtype or null */                              \
+  P(region, index) P(region, scale)                                         \
+  P(f32, cap_in) P(i32, capped)                                             \
+  P(i32, depth) P(i32, vocab_valid) P(i32, row_begin)                       \
+  P(i32, best) P(i32, segments)                                             \
+  P(region_or_null, top_column) P(region_or_null, top_score) P(i32, top_places) \
+  P(region, top_count) P(region, top_lost)
+
+/* module top: entry top_finish, one CTA an active row: what flp_args names so; each may be null. stats: (n,4) f32 by row,
+ * as combine writes it; null: of a shard of a larger vocabulary, which has partial (n,4) f32 by row. */
+#define FLP_TOP_FINISH_PARAMS(P)                                            \
+  P(region, count) P(region, index) P(region, local_target)                 \
+  P(i32, row_begin) P(i32, row_end)                                         \
+  P(i32, best) P(i32, vocab_valid) P(i64, vocab_offset)                     \
+  P(region_or_null, top_column) P(region_or_null, top_score) P(i32, top_places) \
+  P(region, top_count) P(region, top_above)                                 \
+  P(ptr, stats) P(ptr, partial)                                             \
+  P(ptr, top_ids) P(ptr, top_logprob) P(ptr, top_rest) P(ptr, rank)
+
+/* module top: entry top_others, one warp a row: the outputs of rows that are not computed. */
+#define FLP_TOP_OTHERS_PARAMS(P)                                            \
+  P(i64, n) P(region, row_class) P(i32, best)                               \
+  P(ptr, top_ids) P(ptr, top_logprob) P(ptr, top_rest) P(ptr, rank)
+
 /* module kept: entry keep_reference, one thread an active row of [row_begin, row_end): chooses k_a before scores are kept:
  * from part, the first partial of a forward over the first columns (its maximum never exceeds lse), or, where old_lse is
  * not null, from the LSE of a policy near this one. */
@@ -856,6 +945,9 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   E(targets_finish, FLP_TARGETS_FINISH_PARAMS) E(targets_patch, FLP_TARGETS_PATCH_PARAMS) \
   E(targets_bias, FLP_TARGETS_BIAS_PARAMS) \
   E(loss_targets, FLP_LOSS_TARGETS_PARAMS)
+  E(forward_top, FLP_FORWARD_TOP_PARAMS) E(forward_top_map, FLP_FORWARD_TOP_MAP_PARAMS) \
+  E(top_target, FLP_TOP_TARGET_PARAMS) E(top_begin, FLP_TOP_BEGIN_PARAMS) E(top_floor, FLP_TOP_FLOOR_PARAMS) \
+  E(top_redo, FLP_TOP_REDO_PARAMS) E(top_finish, FLP_TOP_FINISH_PARAMS) E(top_others, FLP_TOP_OTHERS_PARAMS)
 
 typedef uint64_t flp_abi_ptr;
 typedef uint64_t flp_abi_region;

@@ -26,7 +26,8 @@ static const flp_arch arches[] = {
      * is as fast, measured without a softcap; tests/ptx holds it to the budget of the default level, 4. */
     {.name = "sm_90a",
      .capability = 90,
-     .kinds = KIND(FORWARD) | KIND(DZ) | KIND(PRODUCTS) | KIND(KEEP) | KIND(EMIT) | KIND(FORWARD_TARGETS),
+     .kinds = KIND(FORWARD) | KIND(DZ) | KIND(PRODUCTS) | KIND(KEEP) | KIND(EMIT) | KIND(FORWARD_TARGETS) |
+              KIND(FORWARD_TOP),
      .below = FLP_PORTABLE_ARCH,
      .alignment = 16,
      .templates = "sm_90a/",

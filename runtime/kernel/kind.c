@@ -53,6 +53,10 @@ static const flp_kind_entry targets_entries[] = {
     {PLAIN(targets_finish), 0, 0},
     {PLAIN(targets_patch), ANY_GRAD, 0},
     {PLAIN(targets_bias), FLP_GRAD_BIAS, 0}};
+static const flp_kind_entry forward_top_entries[] = {{EITHER(forward_top), 0, 0}};
+static const flp_kind_entry top_entries[] = {{PLAIN(top_target), 0, 0}, {PLAIN(top_begin), 0, 0},
+                                             {PLAIN(top_floor), 0, 0},  {PLAIN(top_redo), 0, 0},
+                                             {PLAIN(top_finish), 0, 0}, {PLAIN(top_others), 0, 0}};
 static const flp_kind_entry loss_rows_entries[] = {{PLAIN(loss_rows), 0, 0}};
 static const flp_kind_entry loss_targets_entries[] = {{PLAIN(loss_targets), 0, 0}};
 
@@ -81,8 +85,10 @@ static const flp_kind_entry loss_targets_entries[] = {{PLAIN(loss_targets), 0, 0
   X(EMITTED, emitted, FLP_KIND_LINKED)                                                                        \
   X(TAIL, tail, FLP_KIND_ALIGNMENT)                                                                           \
   X(FORWARD_TARGETS, forward_targets, SCORES | FLP_KIND_UNITS)                                                \
-  X(TARGETS, targets, FLP_KIND_TARGET)   \
-  X(LOSS_TARGETS, loss_targets, FLP_KIND_LOSS | FLP_KIND_TARGET | FLP_KIND_LINKED)
+  X(TARGETS, targets, FLP_KIND_TARGET)                                                                        \
+  X(LOSS_TARGETS, loss_targets, FLP_KIND_LOSS | FLP_KIND_TARGET | FLP_KIND_LINKED)                            \
+  X(FORWARD_TOP, forward_top, SCORES | FLP_KIND_UNITS)                                                        \
+  X(TOP, top, FLP_KIND_TARGET | FLP_KIND_ALIGNMENT)
 
 static const flp_kind kinds[FLP_KERNEL_KINDS] = {{"?", 0, 0, NULL},
 #define KIND_ROW(kind, name, facts) \

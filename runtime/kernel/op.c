@@ -61,6 +61,11 @@ static int wants_keep(const flp_spec *spec, const char *arch) {
   return flp_kernel_spec_keeps(spec);
 }
 
+static int wants_top(const flp_spec *spec, const char *arch) {
+  (void)arch;
+  return spec->topk > 0 || spec->rank;
+}
+
 static int wants_loss(const flp_spec *spec, const char *arch) {
   (void)arch;
   return spec->loss != NULL && !flp_kernel_spec_has_targets_loss(spec);
@@ -89,6 +94,8 @@ static const flp_op_kernel head_kernels[] = {
     {FLP_KERNEL_FORWARD_TARGETS, wants_targets},
     {FLP_KERNEL_TARGETS, wants_targets},
     {FLP_KERNEL_LOSS_TARGETS, wants_loss_targets},
+    {FLP_KERNEL_FORWARD_TOP, wants_top},
+    {FLP_KERNEL_TOP, wants_top},
 };
 
 /* ---- select ---- */

@@ -1,7 +1,9 @@
 /* forward.c: the forward pass: prepare, then for each chunk of rows gather (where operands come through tensor
  * maps), forward and combine (twice where both partial and outputs are wanted). Chunks share one block of partials;
  * their sizes do not enter a row's bits. In save mode forward_keep takes forward's place (keep.c), in tail mode forward_emit
- * (tail.c), with K targets a row forward_targets, and targets_finish behind all chunks (targets.c), in direction mode all of direction.c, and where columns are listed all of listed.c. */
+ * (tail.c), with K targets a row forward_targets, and targets_finish behind all chunks (targets.c), in direction mode all
+ * of direction.c, and where columns are listed all of listed.c. Where best columns or ranks are asked for forward_top takes
+ * its place, or comes after it (top.c). */
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
 #include "runtime/launch/keep.h"
@@ -19,7 +21,7 @@ flp_status flp_launch_forward(const flp_call *call) {
   FLP_TRY(flp_launch_prepare(call, 1));
   if (call->scheme.mode == FLP_MODE_DIRECTION) return flp_launch_direction(call);
   if (call->scheme.mode == FLP_MODE_LISTED) return flp_launch_listed(call);
-  int outputs = a->logprob || a->entropy || a->stats;
+  int is_top = flp_call_wants_top(call), outputs = a->logprob || a->entropy || a->stats;
   int is_tail = call->scheme.mode == FLP_MODE_TAIL;
   int has_targets = flp_call_has_targets(call);
   CUdeviceptr partial = flp_call_pointer(a->partial);
@@ -34,12 +36,15 @@ flp_status flp_launch_forward(const flp_call *call) {
     } else if (a->saved) {
       flp_keep_sink keep = flp_keep_saved(call, begin);
       FLP_TRY(flp_launch_keep(call, rows, &keep));
-    } else {
+    } else if (!is_top) {
       FLP_TRY(flp_launch_scores(call, rows, (flp_column_range){0, a->vocab_valid}, NULL));
     }
+    if (is_top) FLP_TRY(flp_launch_top(call, rows)); /* of what is saved once more: the same partials */
     if (partial) FLP_TRY(flp_launch_fold(call, rows, partial));
     if (outputs && !has_targets) FLP_TRY(flp_launch_fold(call, rows, 0));
+    if (is_top) FLP_TRY(flp_launch_top_finish(call, rows));
     if (is_tail) FLP_TRY(flp_launch_tail_kept(call, rows));
   }
-  return has_targets ? launch_targets(call, partial) : FLP_OK;
+  if (has_targets) return launch_targets(call, partial);
+  return is_top ? flp_launch_top_others(call) : FLP_OK;
 }

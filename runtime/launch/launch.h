@@ -105,6 +105,11 @@ typedef struct flp_emit_sink {
   int32_t capacity;
 } flp_emit_sink;
 
+/* Where forward_top lists: in the layout's arrays. from: lists columns from this one of the launch on. */
+typedef struct flp_top_sink {
+  int64_t from;
+} flp_top_sink;
+
 /* Partials of the scores of a chunk's rows with these columns; rows have been gathered where kernels want that. keep: where
  * exponentials go; NULL: nowhere, and columns begin at 0. They begin at a multiple of the planner's
  * unit_columns. */
@@ -112,6 +117,9 @@ flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, flp_colum
                              const flp_keep_sink *keep);
 /* The same of all columns, and lists of them. */
 flp_status flp_launch_emit(const flp_call *call, flp_row_range rows, const flp_emit_sink *emit);
+/* The same of some columns, as with keep, and what may be the rows' best of them (top.c). */
+flp_status flp_launch_contenders(const flp_call *call, flp_row_range rows, flp_column_range columns,
+                                 const flp_top_sink *top);
 /* logprob, entropy and stats from those; partial: where a shard's partial goes in their place, 0: nowhere */
 flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, CUdeviceptr partial);
 
@@ -161,6 +169,14 @@ flp_status flp_launch_tail_kept(const flp_call *call, flp_row_range rows);
 flp_status flp_launch_tail_lists(const flp_call *call);
 flp_status flp_tail_dense(const flp_call *call, flp_args *args, flp_call *dense);
 flp_status flp_launch_tail_sums(const flp_call *call);
+/* Best columns and ranks: whether the call asks for them; where combine puts stats, the workspace if they are for these
+ * alone; scores of a chunk in slices, with lists; what stands in these, when the chunk is folded; and rows that are not
+ * computed. */
+int flp_call_wants_top(const flp_call *call);
+CUdeviceptr flp_call_stats(const flp_call *call);
+flp_status flp_launch_top(const flp_call *call, flp_row_range rows);
+flp_status flp_launch_top_finish(const flp_call *call, flp_row_range rows);
+flp_status flp_launch_top_others(const flp_call *call);
 /* args.tail_report of a pass that leaves nothing out, if there is one. */
 flp_status flp_launch_exact_report(const flp_call *call);
 /* Forward over listed columns, and the gradients of these, after prepare. */

@@ -1,47 +1,50 @@
-/* scores.c: scores of a chunk of rows, folded where they are made: forward, forward_keep or forward_emit, portable or
- * through tensor maps, then combine. */
+/* scores.c: scores of a chunk of rows, folded where they are made: forward or a sibling of it, portable or through tensor
+ * maps, then combine. */
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
 #include "runtime/launch/launch.h"
 
-/* What forward is given are the first fields of what forward_keep, forward_emit and forward_targets are. */
+/* What forward is given are the first fields of what its siblings are. */
 typedef union given {
   flp_forward_given forward;
   flp_forward_keep_given keep;
   flp_forward_emit_given emit;
   flp_forward_targets_given targets;
+  flp_forward_top_given top;
 } given;
 typedef union given_map {
   flp_forward_map_given forward;
   flp_forward_keep_map_given keep;
   flp_forward_emit_map_given emit;
   flp_forward_targets_map_given targets;
+  flp_forward_top_map_given top;
 } given_map;
-#define SAME_PLACE(kind, name)                                                                                        \
-  FLP_GIVEN_##kind(_Static_assert(offsetof(flp_forward_given, name) == offsetof(flp_forward_keep_given, name) &&      \
-                                      offsetof(flp_forward_given, name) == offsetof(flp_forward_emit_given, name) &&  \
-                                      offsetof(flp_forward_given, name) == offsetof(flp_forward_targets_given, name), \
-                                  #name);)
+#define SAME(name, of, other) _Static_assert(offsetof(flp_##of##_given, name) == offsetof(flp_##other##_given, name), #name)
+#define SAME_PLACE(kind, name)                                                   \
+  FLP_GIVEN_##kind(SAME(name, forward, forward_keep); SAME(name, forward, forward_emit); \
+                   SAME(name, forward, forward_targets); SAME(name, forward, forward_top);)
 FLP_FORWARD_PARAMS(SAME_PLACE)
 #undef SAME_PLACE
-#define SAME_PLACE(kind, name)                                                                                   \
-  FLP_GIVEN_##kind(                                                                                              \
-      _Static_assert(offsetof(flp_forward_map_given, name) == offsetof(flp_forward_keep_map_given, name) &&      \
-                         offsetof(flp_forward_map_given, name) == offsetof(flp_forward_emit_map_given, name) &&  \
-                         offsetof(flp_forward_map_given, name) == offsetof(flp_forward_targets_map_given, name), \
-                     #name);)
+#define SAME_PLACE(kind, name)                                                               \
+  FLP_GIVEN_##kind(SAME(name, forward_map, forward_keep_map); SAME(name, forward_map, forward_emit_map); \
+                   SAME(name, forward_map, forward_targets_map); SAME(name, forward_map, forward_top_map);)
 FLP_FORWARD_MAP_PARAMS(SAME_PLACE)
 #undef SAME_PLACE
+#undef SAME
 
 /* What a launch makes beside partials; NULL: nothing. */
 typedef struct sinks {
   const flp_keep_sink *keep;
   const flp_emit_sink *emit;
+  const flp_top_sink *top;
 } sinks;
 
 static flp_kernel_kind kind_for(const flp_call *call, const sinks *to) {
   if (flp_call_has_targets(call)) return FLP_KERNEL_FORWARD_TARGETS;
-  return to->keep ? FLP_KERNEL_KEEP : to->emit ? FLP_KERNEL_EMIT : FLP_KERNEL_FORWARD;
+  return to->keep   ? FLP_KERNEL_KEEP
+         : to->emit ? FLP_KERNEL_EMIT
+         : to->top  ? FLP_KERNEL_FORWARD_TOP
+                    : FLP_KERNEL_FORWARD;
 }
 
 static flp_status encode_maps(const flp_call *call, flp_row_range rows, flp_column_range columns,
@@ -107,6 +110,12 @@ static flp_status launch_mapped(const flp_call *call, flp_row_range rows, flp_co
     p.targets.block_words = (int32_t)flp_planner_target_words(call->plan->spec.vocab);
     return flp_launch_clusters(call, FLP_ENTRY_forward_targets_map, &p.targets, leaves);
   }
+  if (to->top) {
+    p.top.column_begin = (int32_t)columns.begin;
+    p.top.top_from = (int32_t)to->top->from;
+    p.top.top_places = flp_planner_top_places(&call->plan->spec);
+    return flp_launch_clusters(call, FLP_ENTRY_forward_top_map, &p.top, leaves);
+  }
   if (!to->keep) return flp_launch_clusters(call, FLP_ENTRY_forward_map, &p.forward, leaves);
   p.keep.column_begin = (int32_t)columns.begin;
   p.keep.reference = to->keep->reference;
@@ -151,6 +160,12 @@ static flp_status launch_portable(const flp_call *call, flp_row_range rows, flp_
     p.targets.block_words = (int32_t)flp_planner_target_words(call->plan->spec.vocab);
     return flp_launch(call, FLP_ENTRY_forward_targets, &p.targets, panels * groups);
   }
+  if (to->top) {
+    p.top.column_begin = (int32_t)columns.begin;
+    p.top.top_from = (int32_t)to->top->from;
+    p.top.top_places = flp_planner_top_places(&call->plan->spec);
+    return flp_launch(call, FLP_ENTRY_forward_top, &p.top, panels * groups);
+  }
   if (!to->keep) return flp_launch(call, FLP_ENTRY_forward, &p.forward, panels * groups);
   p.keep.column_begin = (int32_t)columns.begin;
   p.keep.reference = to->keep->reference;
@@ -174,6 +189,11 @@ flp_status flp_launch_emit(const flp_call *call, flp_row_range rows, const flp_e
   return launch_to(call, rows, (flp_column_range){0, call->args->vocab_valid}, (sinks){.emit = emit});
 }
 
+flp_status flp_launch_contenders(const flp_call *call, flp_row_range rows, flp_column_range columns,
+                                 const flp_top_sink *top) {
+  return launch_to(call, rows, columns, (sinks){.top = top});
+}
+
 /* The kernel writes either a shard's partial or the outputs of a whole head. */
 flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, CUdeviceptr partial) {
   const flp_args *a = call->args;
@@ -189,7 +209,7 @@ flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, CUdeviceptr
       .capped = call->capped,
       .logprob = partial ? 0 : flp_call_pointer(a->logprob),
       .entropy = partial ? 0 : flp_call_pointer(a->entropy),
-      .stats = partial ? 0 : flp_call_pointer(a->stats),
+      .stats = partial ? 0 : flp_call_stats(call),
       .partial = partial,
       .error_word = call->error_word,
   };

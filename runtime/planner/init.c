@@ -41,6 +41,9 @@ static void set_tiles(flp_planner *p, const flp_kernel_desc *desc) {
     case FLP_KERNEL_EMIT:
       p->emit_rows = panel_rows;
       break;
+    case FLP_KERNEL_FORWARD_TOP:
+      p->top_rows = panel_rows;
+      break;
     case FLP_KERNEL_FORWARD:
     case FLP_KERNEL_FORWARD_TARGETS:
       p->forward_rows = panel_rows;

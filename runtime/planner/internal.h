@@ -92,6 +92,12 @@ void planner_put_targets_combine(const flp_planner *p, flp_scheme *s, int64_t n)
 void planner_put_targets_backward(const flp_planner *p, flp_scheme *s, int64_t n);
 int64_t planner_targets_forward_launches(void);
 int64_t planner_targets_backward_launches(const flp_planner *p, int64_t chunks, int64_t bias_chunks);
+/* ---- top.c ---- */
+
+/* Arrays of best columns and ranks, of chunks of that many rows; and the launches that so many chunks take beside those
+ * of forward. */
+void planner_put_top(const flp_planner *p, flp_scheme *s, int64_t n, int64_t rows);
+int64_t planner_top_launches(const flp_planner *p, int64_t chunks);
 
 /* ---- keep.c ---- */
 

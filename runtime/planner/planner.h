@@ -25,6 +25,7 @@ typedef struct flp_planner {
   int64_t keep_rows;    /* rows of a panel of forward_keep, 0: no such kernel; the rest of it is as forward's */
   int64_t keep_columns; /* of a unit of forward_keep: as many leaves as it takes at a time */
   int64_t emit_rows;    /* of a panel of forward_emit, 0: no such kernel; the rest of it is as forward's */
+  int64_t top_rows;     /* of a panel of forward_top, 0: no such kernel; the rest of it is as forward's */
   int saved_expands,
       step_expands; /* 1 if exponentials become dz in place before the products, in save mode and in a step */
   int step_entropy; /* 1 if the loss has a gradient by the entropy */
@@ -111,6 +112,17 @@ flp_tail_saved flp_planner_tail_saved(const flp_spec *spec, int64_t n);
 int32_t flp_planner_tail_columns(const flp_spec *spec);
 /* Entries of all lists that the backward pass has room for. */
 int32_t flp_planner_tail_entries(int64_t n);
+
+/* ---- top.c: best columns and ranks (abi.h) ---- */
+
+/* 1 if forward makes either. */
+int flp_planner_has_top(const flp_spec *spec);
+/* Columns that a row's list has room for: 0 without best columns. */
+int32_t flp_planner_top_places(const flp_spec *spec);
+/* Of so many columns the first ones, all of which are listed before the others; 0: there is room for all of them. */
+int64_t flp_planner_top_sample(const flp_spec *spec, int64_t columns);
+/* Slices in which forward goes over the columns after that: 1 or more. */
+int flp_planner_top_slices(const flp_spec *spec, int64_t columns);
 
 /* The pass over rows that are recomputed, among the others of a plan; and its layout, of recompute mode, in the workspace
  * that there is. error: as flp_planner_pick */

@@ -298,10 +298,12 @@ static void build_forward(const flp_planner *p, int64_t n, int64_t rows, flp_sch
   planner_put_region(s, FLP_REGION_part, rows * flp_ceil_div(p->spec.vocab, p->unit_columns), 12);
   if (p->is_mapped) planner_put_gather(p, s, rows);
   if (flp_planner_has_targets(&p->spec)) planner_put_targets_forward(p, s, n);
+  planner_put_top(p, s, n, rows);
   s->chunks = flp_ceil_div(n, rows);
   s->products = 1;
   int64_t launches = 1 + (2 + p->is_mapped) * s->chunks; /* prepare; gather, forward, combine */
   if (flp_planner_has_targets(&p->spec)) launches += planner_targets_forward_launches();
+  launches += planner_top_launches(p, s->chunks);
   s->launches = (int32_t)flp_min(launches, INT32_MAX);
   s->seconds = flp_planner_forward_cost(p, n, rows);
 }
@@ -309,7 +311,8 @@ static void build_forward(const flp_planner *p, int64_t n, int64_t rows, flp_sch
 void planner_search_forward(planner_search *s) {
   const flp_planner *p = s->planner;
   int64_t groups = flp_ceil_div(p->spec.vocab, p->unit_columns);
-  int64_t least_rows = p->emit_rows ? flp_min(p->emit_rows, p->forward_rows) : p->forward_rows; /* of either kernel */
+  int64_t least_rows = p->emit_rows ? flp_min(p->emit_rows, p->forward_rows) : p->forward_rows; /* of any kernel */
+  if (p->top_rows) least_rows = flp_min(p->top_rows, least_rows);
   sizes axis = sizes_along(p, s->n, p->forward_rows, groups, 0);
   for (int64_t rows; (rows = sizes_next(&axis));) {
     if (flp_ceil_div(rows, least_rows) > INT32_MAX / groups) continue;

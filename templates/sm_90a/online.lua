@@ -1,5 +1,5 @@
 -- online.lua (sm_90a): scores of all active rows against the whole vocabulary, reduced as they appear: forward,
--- forward_keep, forward_emit and forward_targets.
+-- forward_keep, forward_emit, forward_targets and forward_top.
 --
 --   hidden (n,D), weight (V,D) -> part[leaf][m|s|q][row], zy[row]
 --   m = max t,  s = Σ 2^(t-m),  q = Σ (t-m)·2^(t-m)        over the columns of the leaf, in log2 units
@@ -25,6 +25,7 @@
 --     below any floor.
 --   K.hold(p, rows, column, lane)   in the place of storing the targets' scores: raw scores of a tile from `column` on,
 --     of each row {active, exists, y}, y as an accumulator of wgmma has them
+--   K.by_columns   columns of a launch begin at p.column_begin, as with K.row
 --   K.finish()   behind the last tile
 
 local LEAF, BLOCK = k.abi.LEAF_COLUMNS, 64
@@ -39,7 +40,7 @@ return function(k, spec, entry, hooks)
   local PANEL = H.rows * H.cluster
 
   -- In the vocabulary, of the columns of the launch.
-  local function first_column(p) return K.row and p.column_begin or k.const(k.i32, 0) end
+  local function first_column(p) return (K.row or K.by_columns) and p.column_begin or k.const(k.i32, 0) end
 
   -- Everything both roles must agree on.
   local function problem(p)

@@ -1,0 +1,204 @@
+/* top.c: the best columns of each row and the rank of its target (abi.h): forward in slices of the vocabulary.
+ *
+ * Of a chunk: top_target and top_begin; forward_top over the first columns, all of which are listed, and then over each
+ * slice, the first of which begins with them anew; behind each top_floor; top_redo of rows whose list overflowed; and when
+ * the caller's outputs are folded top_finish.
+ * Invariants: slices begin where partials do, so bits are those of one launch; how many rows are lost only the device
+ * knows; arrays are of the chunk's rows. */
+#include <math.h>
+
+#include "runtime/base/status.h"
+#include "runtime/base/util.h"
+#include "runtime/launch/launch.h"
+
+/* ---- what a call asks for ---- */
+
+static int wants_best(const flp_args *a) {
+  return a->top_ids || a->top_logprob || a->top_rest;
+}
+
+int flp_call_wants_top(const flp_call *call) {
+  const flp_args *a = call->args;
+  return a->pass == FLP_PASS_FORWARD && (wants_best(a) || a->rank);
+}
+
+static int32_t best_of(const flp_call *call) {
+  return wants_best(call->args) ? call->plan->spec.topk : 0;
+}
+
+static int is_shard(const flp_args *a) {
+  return a->vocab_offset || a->vocab_valid != a->vocab_total;
+}
+
+CUdeviceptr flp_call_stats(const flp_call *call) {
+  if (call->args->stats || !flp_call_wants_top(call)) return flp_call_pointer(call->args->stats);
+  return flp_call_region(call, FLP_REGION_stats);
+}
+
+/* ---- slices ---- */
+
+/* Waves that a launch over so many units takes beyond the work in them. A last wave that is not half full takes its units
+ * in halves. */
+static double lost_waves(double waves) {
+  double part = waves - floor(waves);
+  return part == 0 ? 0 : part <= 0.5 ? 0.55 - part : 1 - part;
+}
+
+/* Units of the next slice: about as many as asked, at most 3/2 and at least 2/3 of them, so that it and what is left fill
+ * whole waves. unit_waves: of a wave, that the rows of the chunk take of one unit of columns */
+static int64_t choose_units(int64_t wanted, int64_t left, double unit_waves) {
+  int64_t best = flp_min(flp_max(wanted, 1), left - 1);
+  double least = INFINITY;
+  for (int64_t units = flp_max(wanted * 2 / 3, 1); units <= flp_min(wanted * 3 / 2, left - 1); units++) {
+    double lost = lost_waves((double)units * unit_waves) + lost_waves((double)(left - units) * unit_waves);
+    if (lost < least - 1e-9) best = units, least = lost;
+  }
+  return best;
+}
+
+/* Columns of the units in which forward takes a panel: of two leaves where two warpgroups have one each. */
+static int64_t unit_columns(const flp_call *call) {
+  return flp_max(call->plan->planner.unit_columns, 2 * FLP_LEAF_COLUMNS);
+}
+
+static double unit_waves(const flp_call *call, flp_row_range rows) {
+  const flp_planner *planner = &call->plan->planner;
+  const flp_kernel_desc *desc = flp_call_desc(call, FLP_KERNEL_FORWARD_TOP);
+  int64_t cluster = flp_max(desc->cluster, 1), panel = (int64_t)desc->tile_rows * cluster;
+  double at_once = (double)flp_max(planner->multiprocessors / cluster, 1);
+  return (double)flp_ceil_div(rows.end - rows.begin, panel) / at_once;
+}
+
+/* Where slice `slice` of `slices` ends, the next of which begins at `begin`. */
+static int64_t slice_end(const flp_call *call, flp_row_range rows, int64_t begin, int slice, int slices) {
+  int64_t columns = call->args->vocab_valid, unit = unit_columns(call);
+  if (slice + 1 >= slices || columns - begin <= unit) return columns;
+  double ratio = pow((double)columns / FLP_LEAF_COLUMNS, (slice + 1.0) / slices);
+  int64_t wanted = (int64_t)(FLP_LEAF_COLUMNS * ratio) - begin;
+  int64_t units = choose_units(flp_max(wanted / unit, 1), flp_ceil_div(columns - begin, unit), unit_waves(call, rows));
+  return begin + units * unit;
+}
+
+/* ---- launches ---- */
+
+static flp_status launch_target(const flp_call *call, flp_row_range rows) {
+  enum { ROWS_OF_A_WARP = 8 };
+  const flp_args *a = call->args;
+  flp_top_target_given p = {
+      .hidden = flp_call_pointer(a->hidden),
+      .hidden_stride = a->hidden_stride,
+      .weight = flp_call_pointer(a->weight),
+      .weight_stride = a->weight_stride,
+      .bias = flp_call_pointer(a->bias),
+      .depth = (int32_t)call->plan->spec.hidden,
+      .row_begin = (int32_t)rows.begin,
+      .row_end = (int32_t)rows.end,
+  };
+  return flp_launch_over(call, FLP_ENTRY_top_target, &p, flp_ceil_div(rows.end - rows.begin, ROWS_OF_A_WARP), 32);
+}
+
+static flp_status launch_begin(const flp_call *call, flp_row_range rows) {
+  if (call->args->rank) FLP_TRY(launch_target(call, rows));
+  flp_top_begin_given p = {
+      .cap_in = call->cap_in,
+      .capped = call->capped,
+      .row_begin = (int32_t)rows.begin,
+      .row_end = (int32_t)rows.end,
+      .best = best_of(call),
+      .ranks = call->args->rank != NULL,
+  };
+  return flp_launch_over(call, FLP_ENTRY_top_begin, &p, rows.end - rows.begin, 1);
+}
+
+static flp_status launch_floor(const flp_call *call, flp_row_range rows, int is_first) {
+  flp_top_floor_given p = {
+      .row_begin = (int32_t)rows.begin,
+      .row_end = (int32_t)rows.end,
+      .best = best_of(call),
+      .is_first = is_first,
+      .top_places = flp_planner_top_places(&call->plan->spec),
+  };
+  return flp_launch(call, FLP_ENTRY_top_floor, &p, rows.end - rows.begin);
+}
+
+/* CTAs that make nothing where no row is lost. */
+static flp_status launch_redo(const flp_call *call, flp_row_range rows) {
+  enum { SEGMENTS_MOST = 64, SEGMENT_LEAST = 1024, CTAS = 2 };
+  const flp_args *a = call->args;
+  int32_t best = best_of(call), places = flp_planner_top_places(&call->plan->spec);
+  int64_t segments = flp_min(flp_min(places / best, SEGMENTS_MOST), flp_max(a->vocab_valid / SEGMENT_LEAST, 1));
+  flp_top_redo_given p = {
+      .hidden = flp_call_pointer(a->hidden),
+      .hidden_stride = a->hidden_stride,
+      .weight = flp_call_pointer(a->weight),
+      .weight_stride = a->weight_stride,
+      .bias = flp_call_pointer(a->bias),
+      .cap_in = call->cap_in,
+      .capped = call->capped,
+      .depth = (int32_t)call->plan->spec.hidden,
+      .vocab_valid = (int32_t)a->vocab_valid,
+      .row_begin = (int32_t)rows.begin,
+      .best = best,
+      .segments = (int32_t)segments,
+      .top_places = places,
+  };
+  return flp_launch(call, FLP_ENTRY_top_redo, &p, (int64_t)call->plan->planner.multiprocessors * CTAS);
+}
+
+flp_status flp_launch_top(const flp_call *call, flp_row_range rows) {
+  const flp_args *a = call->args;
+  flp_column_range all = {0, a->vocab_valid};
+  FLP_TRY(launch_begin(call, rows));
+  if (!best_of(call)) return flp_launch_contenders(call, rows, all, &(flp_top_sink){.from = 0});
+  const flp_spec *spec = &call->plan->spec;
+  int64_t sample = flp_planner_top_sample(spec, a->vocab_valid);
+  if (sample) {
+    FLP_TRY(flp_launch_contenders(call, rows, (flp_column_range){0, sample}, &(flp_top_sink){.from = 0}));
+    FLP_TRY(launch_floor(call, rows, 1));
+  }
+  int slices = flp_planner_top_slices(spec, a->vocab_valid);
+  for (int64_t begin = 0, slice = 0; begin < a->vocab_valid; slice++) {
+    flp_column_range columns = {begin, slice_end(call, rows, begin, (int)slice, slices)};
+    FLP_TRY(flp_launch_contenders(call, rows, columns, &(flp_top_sink){.from = begin ? 0 : sample}));
+    FLP_TRY(launch_floor(call, rows, 0));
+    begin = columns.end;
+  }
+  return launch_redo(call, rows);
+}
+
+/* A shard of a larger vocabulary has its own partial to be held against, or where the caller wants none one in the place of
+ * stats; a whole head its stats, which are made here where the caller wants no outputs beside these. */
+flp_status flp_launch_top_finish(const flp_call *call, flp_row_range rows) {
+  const flp_args *a = call->args;
+  CUdeviceptr region = flp_call_region(call, FLP_REGION_stats), partial = flp_call_pointer(a->partial);
+  if (is_shard(a) && !partial) FLP_TRY(flp_launch_fold(call, rows, partial = region));
+  if (!is_shard(a) && !(a->logprob || a->entropy || a->stats)) FLP_TRY(flp_launch_fold(call, rows, 0));
+  flp_top_finish_given p = {
+      .row_begin = (int32_t)rows.begin,
+      .row_end = (int32_t)rows.end,
+      .best = best_of(call),
+      .vocab_valid = (int32_t)a->vocab_valid,
+      .vocab_offset = a->vocab_offset,
+      .top_places = flp_planner_top_places(&call->plan->spec),
+      .stats = is_shard(a) ? 0 : flp_call_stats(call),
+      .partial = partial,
+      .top_ids = flp_call_pointer(a->top_ids),
+      .top_logprob = flp_call_pointer(a->top_logprob),
+      .top_rest = is_shard(a) ? 0 : flp_call_pointer(a->top_rest),
+      .rank = flp_call_pointer(a->rank),
+  };
+  return flp_launch(call, FLP_ENTRY_top_finish, &p, rows.end - rows.begin);
+}
+
+flp_status flp_launch_top_others(const flp_call *call) {
+  const flp_args *a = call->args;
+  flp_top_others_given p = {
+      .n = a->n,
+      .best = best_of(call),
+      .top_ids = flp_call_pointer(a->top_ids),
+      .top_logprob = flp_call_pointer(a->top_logprob),
+      .top_rest = flp_call_pointer(a->top_rest),
+      .rank = flp_call_pointer(a->rank),
+  };
+  return flp_launch_over(call, FLP_ENTRY_top_others, &p, a->n, 32);
+}

@@ -1,0 +1,132 @@
+-- dots.lua: products of 16 rows of weight and 8 of hidden, in the K order of portable/engine.lua: steps of 16 in ascending
+-- order, each element at the same place of its step, and of fp32 the same split into terms. So a product has the bits
+-- that forward of sm_80 computes.
+--
+-- Both operands go from global memory to registers, in stages of 64 bytes along K, some of them at a time. A lane needs
+-- word `lane % 4` of each of a stage's four 16-byte chunks. Where memory is aligned it loads a chunk of each of its two
+-- rows, and the four lanes of a row exchange words; else it loads word by word.
+
+local STAGE, CHUNK = 64, 16         -- bytes
+
+return function(k, spec)
+  local six = k.import "split" (k)
+  local D = {}
+  local wide = spec.dtype == "fp32"
+  local bytes = wide and 4 or 2
+  local chunks_whole = spec.alignment >= 16 and not wide -- lanes load chunks: fp32 takes words of 4 bytes as they are
+  local single = spec.alignment < bytes * 2 and not wide -- a word is loaded in two halves
+  local AHEAD = single and 2 or 4                        -- stages that are loaded together
+  local f32 = function(word) return k.bitcast(k.f32, word) end
+  local i64 = function(v) return k.convert(k.i64, v) end
+
+  ---------------------------------------------------------------------------------------------------- loads
+  local function load_word(pointer)
+    if not single then return k.load(k.i32, pointer, 0, {const = true}) end
+    local low, high = k.load(k.i16, pointer, 0, {const = true}), k.load(k.i16, pointer, 1, {const = true})
+    return k.zext(k.i32, low) | (k.zext(k.i32, high) << 16)
+  end
+
+  -- Word `lane % 4` of each chunk of a stage. real(chunk): whether a chunk, 0 to 3, is one of D; nil: all are. A chunk
+  -- that is not real is zero, and chunk 0, which is, is read in its place.
+  local function load_words(pointer, real)
+    local words = {}
+    for chunk = 0, 3 do
+      local at = chunk * CHUNK
+      local word = load_word(k.offset(pointer, real and k.select(real(chunk), k.const(k.i32, at), 0) or at))
+      words[chunk + 1] = real and k.select(real(chunk), word, 0) or word
+    end
+    return words
+  end
+
+  -- Chunk `lane % 4` of a stage.
+  local function load_chunk(pointer, real)
+    if not real then return k.load_vector(k.i32, 4, pointer, 0, {const = true}) end
+    local mine = k.lane() & 3
+    local words = k.load_vector(k.i32, 4, pointer, k.select(real(mine), mine, 0), {const = true})
+    for i = 1, 4 do words[i] = k.select(real(mine), words[i], 0) end
+    return words
+  end
+
+  -- Chunk t of lane t -> word t of each chunk, among the four lanes of a row.
+  local function exchange(words)
+    for _, step in ipairs {{mask = 1, {1, 2}, {3, 4}}, {mask = 2, {1, 3}, {2, 4}}} do
+      local is_upper = k.ne(k.lane() & step.mask, 0)
+      for _, pair in ipairs(step) do
+        local low, high = words[pair[1]], words[pair[2]]
+        local other = k.shuffle_xor(k.select(is_upper, low, high), step.mask)
+        words[pair[1]], words[pair[2]] = k.select(is_upper, other, low), k.select(is_upper, high, other)
+      end
+    end
+    return words
+  end
+
+  ------------------------------------------------------------------------------------------------- products
+  -- Stage number `stage` of both rows of weight and of hidden.
+  local function load_stage(from, stage, real)
+    local at = i64(stage) * STAGE
+    local load_row = chunks_whole and load_chunk or load_words
+    local in_chunk = chunks_whole and not real and (k.lane() & 3) * CHUNK or 0
+    return {
+      first = load_row(k.offset(k.offset(from.first, at), in_chunk), real),
+      second = load_row(k.offset(k.offset(from.second, at), in_chunk), real),
+      hidden = load_words(k.offset(from.hidden, at), real),
+    }
+  end
+
+  local function terms_of(words) -- of the two halves of a step
+    return six.split(f32(words[1]), f32(words[2])), six.split(f32(words[3]), f32(words[4]))
+  end
+
+  local function multiply(stage, acc)
+    local first, second, h = stage.first, stage.second, stage.hidden
+    if wide then
+      local a, b = terms_of(first)
+      local c, d = terms_of(second)
+      local g, f = terms_of(h)
+      local rows, hidden = {}, {}
+      for i = 1, 3 do rows[i], hidden[i] = {a[i], c[i], b[i], d[i]}, {g[i], f[i]} end
+      return six.multiply(rows, hidden, acc, true)
+    end
+    if chunks_whole then first, second = exchange(first), exchange(second) end
+    for step = 1, 3, 2 do
+      local rows = {first[step], second[step], first[step + 1], second[step + 1]}
+      acc = k.mma(spec.dtype, rows, {h[step], h[step + 1]}, acc)
+    end
+    return acc
+  end
+
+  local function stages_from(from, stage, count, acc)
+    local loaded = {}
+    for i = 1, count do loaded[i] = load_stage(from, stage + (i - 1)) end
+    for i = 1, count do acc = multiply(loaded[i], acc) end
+    return acc
+  end
+
+  -- from: where this lane's words of its rows start: first and second of A (D.row), hidden of B
+  function D.product(depth, from)
+    local chunks = depth * bytes // CHUNK
+    local stages, rest = k.lshr(chunks, 2), chunks & 3
+    local zero, acc = k.const(k.i32, 0), {}
+    for i = 1, 4 do acc[i] = k.const(k.f32, 0.0) end
+    local together = stages // AHEAD * AHEAD
+    acc = k.loop(zero, together, AHEAD, acc, function(stage, now) return stages_from(from, stage, AHEAD, now) end)
+    acc = k.loop(together, stages, 1, acc, function(stage, now) return stages_from(from, stage, 1, now) end)
+    return k.branch(k.ne(rest, 0), function()
+      return multiply(load_stage(from, stages, function(chunk) return k.gt(rest, chunk) end), acc)
+    end, function() return acc end)
+  end
+
+  -- Row `row` (i32) of a matrix of the operand dtype, as this lane reads it in the place of A or of B. Of A lane l has rows
+  -- l/4 and l/4 + 8, of B row l/4; and of the products {row of A, row of B}: {l/4, 2(l%4)}, {l/4, 2(l%4) + 1}, and the same
+  -- of row l/4 + 8.
+  function D.row_of_a(matrix, row, stride)
+    local word = chunks_whole and 0 or (k.lane() & 3) * 4
+    return k.offset(k.offset(matrix, i64(row) * stride * bytes), word)
+  end
+
+  function D.row_of_b(matrix, row, stride)
+    return k.offset(k.offset(matrix, i64(row) * stride * bytes), (k.lane() & 3) * 4)
+  end
+
+  return D
+end

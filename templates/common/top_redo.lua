@@ -1,0 +1,129 @@
+-- top_redo.lua: the best K of rows whose list overflowed, whatever their scores: entry top_redo of
+-- runtime/kernel/abi.h.
+--
+--   h·w + b of 8 lost rows and a segment of the vocabulary -> the K best of each -> the row's list
+--
+-- A CTA multiplies 128 columns at a time, 16 a warp, by 8 rows (dots.lua). Then each warp has one row: what is not below
+-- its K-th best so far goes to a buffer in shared memory, of which the best K stay when it might not hold the next 128.
+-- So nothing overflows; it is slow, and rows are seldom lost.
+
+local WARPS, ROWS, EACH = 8, 8, 16
+local TILE = WARPS * EACH
+local BUFFER = 512                    -- entries of a row: K and at least two tiles
+local THREADS = WARPS * 32
+
+return function(k, spec)
+  local S, B, D = k.import "score" (k), k.import "best" (k), k.import "dots" (k, spec)
+  local element = ({bf16 = k.bf16, fp16 = k.f16, fp32 = k.f32})[spec.dtype]
+  local infinity = 1.0 / 0.0
+  local i64 = function(v) return k.convert(k.i64, v) end
+  local SCORES, KEYS = 0, ROWS * TILE * 4
+  local COLUMNS = KEYS + ROWS * BUFFER * 4
+  local BYTES = COLUMNS + ROWS * BUFFER * 4
+  assert(k.abi.TOP_MOST + 2 * TILE <= BUFFER, "a buffer takes a tile behind the best")
+
+  local function score_at(row, i) return k.shared() + SCORES + (row * TILE + i) * 4 end
+
+  -- Lost row j of the group, less row_begin; behind the last that one again.
+  local function lost_row(p, group, j)
+    return k.load(k.i32, p.top_lost, 1 + k.min(group.first + j, group.lost - 1))
+  end
+
+  -- t of 16 columns of this warp and the group's rows, into shared memory.
+  local function multiply(p, group, tile)
+    local quad, pair = k.lshr(k.lane(), 2), (k.lane() & 3) * 2
+    local begin = tile + k.warp() * EACH
+    local function column(i) return k.min(begin + i, p.vocab_valid - 1) end
+    local function weight_row(i) return D.row_of_a(p.weight, column(i), p.weight_stride) end
+    local hidden = k.load(k.i32, p.index, p.row_begin + lost_row(p, group, quad))
+    local acc = D.product(p.depth, {first = weight_row(quad), second = weight_row(quad + 8),
+                                    hidden = D.row_of_b(p.hidden, hidden, p.hidden_stride)})
+    for half = 0, 1 do
+      local i = quad + half * 8
+      local bias = k.branch(k.is_null(p.bias), function() return k.const(k.f32, -0.0) end,
+        function() return k.convert(k.f32, k.load(element, p.bias, column(i))) end)
+      for e = 0, 1 do
+        local x = acc[half * 2 + e + 1] + bias
+        local y = k.branch(k.ne(p.capped, 0), function() return S.cap(x, p.cap_in) end, function() return x end)
+        local scale = k.load(k.f32, p.scale, p.row_begin + lost_row(p, group, pair + e))
+        k.shared_store(score_at(pair + e, k.warp() * EACH + i), y * scale)
+      end
+    end
+  end
+
+  -- The buffer of this warp's row.
+  local function key_place(i) return k.shared() + KEYS + (k.warp() * BUFFER + i) * 4 end
+  local function column_place(i) return k.shared() + COLUMNS + (k.warp() * BUFFER + i) * 4 end
+  local function key_at(i) return k.shared_load(k.i32, key_place(i)) end
+  local function column_at(i) return k.shared_load(k.i32, column_place(i)) end
+  local function put(place, key, column)
+    k.shared_store(key_place(place), key)
+    k.shared_store(column_place(place), column)
+  end
+
+  -- The best K of the buffer come first; scores from now on are at least `floor`.
+  local function settle(p, buffer)
+    return k.branch(k.ge(buffer.length, p.best), function()
+      local bound = B.bound(buffer.length, p.best, key_at, column_at)
+      local kept = B.compact(buffer.length, bound, key_at, column_at, put)
+      return {length = kept, floor = B.above(B.score(bound.key))}
+    end, function() return buffer end)
+  end
+
+  local function collect(p, tile, buffer)
+    local before = (k.const(k.i32, 1) << k.lane()) - 1
+    for part = 0, TILE // 32 - 1 do
+      local i = k.lane() + part * 32
+      local t, column = k.shared_load(k.f32, score_at(k.warp(), i)), tile + i
+      local is_in = k.ge(t, buffer.floor) & k.lt(column, p.vocab_valid)
+      local votes = k.ballot(is_in)
+      k.when(is_in, function() put(buffer.length + k.popcount(votes & before), B.key(t), column) end)
+      buffer = {length = buffer.length + k.popcount(votes), floor = buffer.floor}
+    end
+    return buffer
+  end
+
+  -- What a warp has found of its row, into its places of the row's list.
+  local function store_list(p, group, segment, buffer)
+    k.when(k.lt(group.first + k.warp(), group.lost), function()
+      local row = lost_row(p, group, k.warp())
+      local list = i64(row) * i64(p.top_places) + i64(segment * p.best)
+      k.loop(k.lane(), p.best, 32, nil, function(j)
+        local exists = k.lt(j, buffer.length)
+        local at = k.select(exists, j, 0)
+        k.store(p.top_column, list + i64(j), k.select(exists, column_at(at), -1))
+        k.store(p.top_score, list + i64(j), k.select(exists, B.score(key_at(at)), -infinity))
+      end)
+      k.when(k.eq(segment, 0) & k.eq(k.lane(), 0), function()
+        k.store(p.top_count, row, p.segments * p.best)
+      end)
+    end)
+  end
+
+  local function top_redo(p)
+    local lost = k.load(k.i32, p.top_lost, 0)
+    local columns = (p.vocab_valid + (p.segments * TILE - 1)) // (p.segments * TILE) * TILE -- of a segment
+    local items = (lost + (ROWS - 1)) // ROWS * p.segments
+    k.loop(k.ctaid(), items, k.nctaid(), nil, function(item)
+      local segment = item % p.segments
+      local group = {first = item // p.segments * ROWS, lost = lost}
+      local begin = segment * columns
+      local empty = {length = k.const(k.i32, 0), floor = k.const(k.f32, -infinity)}
+      local found = k.loop(begin, k.min(begin + columns, p.vocab_valid), TILE, empty, function(tile, buffer)
+        multiply(p, group, tile)
+        k.barrier()
+        buffer = k.branch(k.gt(buffer.length, BUFFER - TILE), function() return settle(p, buffer) end,
+          function() return buffer end)
+        buffer = collect(p, tile, buffer)
+        k.barrier()
+        return buffer
+      end)
+      found = settle(p, found)
+      k.barrier()
+      store_list(p, group, segment, found)
+      k.barrier()
+    end)
+  end
+
+  k.kernel {entry = "top_redo", threads = THREADS, shared_bytes = BYTES, body = top_redo}
+end
