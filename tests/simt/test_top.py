@@ -4,7 +4,7 @@ import numpy
 import pytest
 from cpu_kernel import f32, folder, needs_emit, needs_llc  # noqa: F401
 from flpgen_tool import from_bf16, to_bf16
-from forward_case import CAP_IN, DEPTH, ROWS, Case
+from forward_case import DEPTH, ROWS, Case
 from top_case import LEAF, UNIT, Run, Tops, bits, plain
 
 pytestmark = [needs_llc, needs_emit]
@@ -48,6 +48,8 @@ class Exact(Case):
         if negative:
             self.scale[8::15] *= -1
         self.scale[[12, 40]] = 2.0**-30, -2.0**-40
+        if self.bias is not None:                      # -inf is a score then, inf is none
+            self.scale = numpy.abs(self.scale)
         self.hidden[self.index[3]] = to_bf16(numpy.full(DEPTH, NAN))
         self.gathered[:active] = self.hidden[self.index]
         x = from_bf16(self.hidden[self.index]).astype(float) @ from_bf16(self.weight).astype(float).T
@@ -103,3 +105,76 @@ def test_rows_of_every_shape(folder, arch, active):
     assert (run.targets[:active] == run.zy[:active])[numpy.arange(active) != 3].all(), "top_target has forward's bits"
     lost = {KINDS[case.index[run.lost[1 + i]] % len(KINDS)] for i in range(run.lost[0])}
     assert "ascending" in lost and not lost & {"equal", "two"}
+
+
+@pytest.mark.parametrize("best,places", [(1, 16), (20, 24), (128, 256), (128, 1024)])
+@pytest.mark.parametrize("arch", ARCHES)
+def test_lists_that_overflow(folder, arch, best, places):
+    """Few places: nearly every row is lost, in the first slice or in a later one, and comes out right."""
+    tops, case = Tops(folder, arch, {}), Exact({}, ROWS)
+    run = Run(tops, case, best, places=places, ends=[LEAF, UNIT])
+    hold(run, case)
+    if places < LEAF:
+        assert run.lost[0] == ROWS - 1, "all but the row of NaN"
+    same_bits(tops, case, run)
+
+
+@pytest.mark.parametrize("kind", ["ascending", "descending", "equal", "steps"])
+def test_rows_of_one_shape(folder, kind):
+    tops, case = Tops(folder, "sm_90a", {}), Exact({}, ROWS, kind=kind, negative=False)
+    run = Run(tops, case, 33, ends=[LEAF, UNIT, 3 * UNIT])
+    hold(run, case)
+    kept = case.active - 1 - 2 * (kind == "ascending")            # but of NaN; two scales are as good as equal scores
+    assert (run.lost[0] > kept - 3) == (kind in ("ascending", "steps")) and (kind != "equal" or run.lost[0] == 0)
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_bias(folder, arch):
+    """Some of -inf, which are columns too."""
+    head = {"bias": 1, "entropy": 1}
+    tops, case = Tops(folder, arch, head), Exact(head, 61)
+    for places in (1024, 64):
+        run = Run(tops, case, 20, places=places, ends=[LEAF, UNIT])
+        hold(run, case)
+        same_bits(tops, case, run)
+
+
+@pytest.mark.parametrize("places", [1024, 32])
+@pytest.mark.parametrize("arch", ARCHES)
+def test_softcap(folder, arch, places):
+    """Scores are rounded, so near ones may change places."""
+    head = {"softcap": 1, "entropy": 1}
+    tops, case = Tops(folder, arch, head), Case(head, 61)
+    t, run = case.scores()[0], Run(Tops(folder, arch, head), case, 20, places=places, ends=[LEAF])
+    log, ids = t * numpy.log(2), run.ids[case.index] - 1000
+    got, best = numpy.take_along_axis(t, ids, 1), -numpy.sort(-t, 1)[:, :20]
+    assert all(len(set(row)) == 20 for row in ids.tolist()) and numpy.abs(got - best).max() < 2e-5
+    lse = numpy.log(numpy.exp(log - log.max(1, keepdims=True)).sum(1)) + log.max(1)
+    assert numpy.abs(run.logprob[case.index] - (best * numpy.log(2) - lse[:, None])).max() < 2e-5
+    mine = numpy.take_along_axis(t, case.target[:, None], 1)
+    assert ((t > mine + 2e-5).sum(1) <= run.rank[case.index]).all()
+    assert (run.rank[case.index] <= (t > mine - 2e-5).sum(1)).all() and (run.lost[0] == 61) == (places == 32)
+    same_bits(tops, case, run)
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("vocab,best", [(2, 2), (40, 40), (130, 128), (767, 128), (1025, 128)])
+def test_small_vocabularies(folder, arch, vocab, best):
+    """As many best as columns, and fewer columns than a tile has; nothing is left then."""
+    tops, case = Tops(folder, arch, {}), Exact({}, ROWS, vocab=vocab)
+    run = Run(tops, case, best, places=1056)
+    hold(run, case)
+    if best == vocab:
+        assert (run.rest[case.index[[0, 1, 2, 4]]] == 0).all()
+    assert run.lost[0] == 0
+    same_bits(tops, case, run)
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_rank_alone_and_best_alone(folder, arch):
+    tops, case = Tops(folder, arch, {}), Exact({}, 61)
+    ranks, best = Run(tops, case, 0), Run(tops, case, 20, rank=False, ends=[LEAF, UNIT])
+    hold(ranks, case)
+    hold(best, case)
+    assert (best.rank[case.index] <= 0).all()
+    same_bits(tops, case, ranks)
