@@ -418,7 +418,8 @@ typedef struct flp_args {
   float *partial_targets;
   const float *teacher_logprob; /* step: (N,K) nats, of the same ids; what a loss over targets reads */
 
-  /* spec.topk and spec.rank, forward: outputs; each may be NULL. Rows that are not computed get −1, 0, 0 and −1 */
+  /* spec.topk and spec.rank, forward: outputs; each may be NULL. Rows that are not computed get −1, 0, 0 and −1, bad ones
+     and those whose logprob is NaN −1, NaN, NaN and −1; behind the last column above −inf stand −1 and −inf */
   void *top_ids;      /* (N,topk) target_dtype, global ids; falling scores, of equal ones any, always the same */
   float *top_logprob; /* (N,topk) nats; of a shard of a larger vocabulary t in nats, not normalised */
   float *top_rest;    /* (N) the mass of all other columns, 0 to 1; not of such a shard */

@@ -166,6 +166,38 @@ static flp_status check_partial_targets(const flp_spec *spec, const flp_args *ar
                        "args.partial is given and spec.targets is above 1", sizeof(float));
 }
 
+static int writes_top(const flp_args *args) {
+  return args->top_ids || args->top_logprob || args->top_rest || args->rank;
+}
+
+/* Best columns and rank, of forward alone. A shard knows neither the mass of the others nor what stands above a target. */
+static flp_status check_top(const flp_spec *spec, const flp_args *args) {
+  const struct {
+    const char *field, *unasked;
+    const void *pointer;
+    size_t alignment;
+    int asked, of_shards;
+  } outputs[] = {
+      {"top_ids", "spec.topk is 0", args->top_ids, flp_dtype_bytes(spec->target_dtype), spec->topk, 1},
+      {"top_logprob", "spec.topk is 0", args->top_logprob, sizeof(float), spec->topk, 1},
+      {"top_rest", "spec.topk is 0", args->top_rest, sizeof(float), spec->topk, 0},
+      {"rank", "spec.rank is 0", args->rank, sizeof(int32_t), spec->rank, 0},
+  };
+  for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++) {
+    const char *because = outputs[i].unasked;
+    if (outputs[i].asked) because = "only forward gives it";
+    int may = outputs[i].asked && args->pass == FLP_PASS_FORWARD;
+    if (may && !outputs[i].of_shards && !is_whole(args)) {
+      because = "the call covers a vocab shard, which does not know the other columns";
+      may = 0;
+    }
+    FLP_TRY(check_pointer(outputs[i].field, outputs[i].pointer, may ? MAY : MUST_NOT, because, outputs[i].alignment));
+  }
+  if (args->pass != FLP_PASS_FORWARD || spec->topk <= args->vocab_total) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "args.vocab_total is %" PRId64 ", but spec.topk is %d (accepted: %d or more)",
+                  args->vocab_total, spec->topk, spec->topk);
+}
+
 static flp_status check_forward(const flp_spec *spec, flp_args *args) {
   FLP_TRY(check_operands(spec, args));
   int whole = is_whole(args);
@@ -174,7 +206,7 @@ static flp_status check_forward(const flp_spec *spec, flp_args *args) {
   FLP_TRY(check_pointer("partial", args->partial, whole || args->n == 0 ? MAY : MUST,
                         "the call covers a vocab shard, which writes it", 16));
   FLP_TRY(check_partial_targets(spec, args));
-  if (args->n > 0 && !writes_rows(args) && !args->partial)
+  if (args->n > 0 && !writes_rows(args) && !writes_top(args) && !args->partial)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "args.logprob, entropy, stats and partial are all NULL (accepted: at least one)");
   return FLP_OK;
@@ -361,6 +393,7 @@ static flp_status resolve(const flp_spec *spec, const flp_args *args, int for_st
   FLP_TRY(passes[resolved.pass](spec, &resolved));
   FLP_TRY(check_saved(spec, &resolved));
   FLP_TRY(check_report(spec, &resolved));
+  FLP_TRY(check_top(spec, &resolved));
   *out = resolved;
   return FLP_OK;
 }

@@ -187,7 +187,7 @@ void eager_widen_part(const flp_spec *spec, const void *operand, int64_t at, int
  * biases (zeros without). */
 void eager_widen_weight(const flp_spec *spec, const flp_args *args, int64_t first, float *out, float *bias);
 
-/* ---- forward.c, combine.c, backward.c ---- */
+/* ---- forward.c, top.c, combine.c, backward.c ---- */
 
 struct eager_call {
   const flp_spec *spec;
@@ -198,6 +198,32 @@ struct eager_call {
   atomic_ullong *bad_rows; /* added to: rows whose scores are beyond the limit */
 };
 
+typedef struct eager_top_entry {
+  double t; /* in log2 units */
+  int32_t column;
+} eager_top_entry;
+
+/* Of spec.topk and spec.rank: what each worker has met of the rows of a panel. */
+typedef struct eager_top {
+  int64_t topk, panel_rows;
+  eager_top_entry *best; /* (threads, panel, topk) */
+  int32_t *above;        /* (threads, panel) columns above the target */
+  double *target;        /* (panel) t of the target */
+} eager_top;
+
+void eager_top_carve(const flp_spec *spec, const eager_plan *plan, eager_block *block, eager_top *out);
+/* Whether the target's score must be known before the others. */
+int eager_top_wants_rank(const flp_spec *spec, const flp_args *args);
+/* Forgets what was met of the first `count` rows of a panel. */
+void eager_top_clear(const eager_call *call, const eager_top *top, int64_t count);
+/* Scores of columns from `column` on, of one row. */
+void eager_top_add(const eager_call *call, const eager_top *top, int worker, int64_t in_panel, int64_t column,
+                   const double *t, int64_t count);
+/* Writes what the call asks for of a row, whose sums are whole. */
+void eager_top_finish(const eager_call *call, const eager_top *top, int64_t in_panel, int64_t row, eager_partial whole);
+/* Writes that of the rows that are not active. */
+void eager_top_fill(const flp_spec *spec, const flp_args *args, const uint8_t *row_class);
+
 /* Takes the arrays of a pass from a block; used to count and to run. */
 typedef struct eager_forward_memory {
   float *hidden;        /* (panel, D) */
@@ -206,6 +232,7 @@ typedef struct eager_forward_memory {
   float *weight;        /* (threads, 128, D) */
   float *scores;        /* (threads, 64, 128) */
   float *bias;          /* (threads, 128) */
+  eager_top top;
 } eager_forward_memory;
 
 void eager_forward_carve(const flp_spec *spec, const eager_plan *plan, eager_block *block, eager_forward_memory *out);

@@ -9,6 +9,7 @@ typedef struct forward_job {
   const eager_forward_memory *memory;
   int64_t first, count; /* active rows of this panel */
   int64_t groups;
+  int only_targets; /* the targets' scores and nothing else, of the tiles that have one */
 } forward_job;
 
 static int64_t group_count(const flp_spec *spec) {
@@ -23,13 +24,12 @@ void eager_forward_carve(const flp_spec *spec, const eager_plan *plan, eager_blo
   out->weight = eager_block_take(block, threads * EAGER_TILE_COLUMNS * depth, sizeof(float));
   out->scores = eager_block_take(block, threads * EAGER_TILE_ROWS * EAGER_TILE_COLUMNS, sizeof(float));
   out->bias = eager_block_take(block, threads * EAGER_TILE_COLUMNS, sizeof(float));
+  eager_top_carve(spec, plan, block, &out->top);
 }
 
-/* Softmax statistics of one row's scores in one tile. */
-static eager_partial fold_tile(const eager_scale *scale, const float *scores, const float *bias, int64_t columns) {
-  double t[EAGER_TILE_COLUMNS];
+/* One row's scores in one tile, t. */
+static void read_tile(const eager_scale *scale, const float *scores, const float *bias, int64_t columns, double *t) {
   for (int64_t j = 0; j < columns; j++) t[j] = eager_score(scale, (double)scores[j] + (double)bias[j]);
-  return eager_partial_of(t, columns);
 }
 
 /* Keeps the raw scores of the row's targets that this tile holds. */
@@ -44,9 +44,11 @@ static void take_targets(const forward_job *job, int64_t in_panel, int64_t colum
   }
 }
 
-static void fold_tile_rows(const forward_job *job, int64_t group, int64_t column, int64_t subtile, const float *scores,
-                           const float *bias) {
+static void fold_tile_rows(const forward_job *job, int64_t group, int64_t column, int64_t subtile, int worker) {
   const eager_call *call = job->call;
+  const eager_forward_memory *memory = job->memory;
+  const float *scores = memory->scores + worker * EAGER_TILE_ROWS * EAGER_TILE_COLUMNS;
+  const float *bias = memory->bias + worker * EAGER_TILE_COLUMNS;
   int64_t columns = flp_min(call->args->vocab_valid - column, EAGER_TILE_COLUMNS);
   for (int64_t i = 0; i < EAGER_TILE_ROWS; i++) {
     int64_t in_panel = subtile * EAGER_TILE_ROWS + i;
@@ -54,10 +56,31 @@ static void fold_tile_rows(const forward_job *job, int64_t group, int64_t column
     int64_t row = call->rows.index[job->first + in_panel];
     eager_scale scale = eager_row_scale(call->spec, call->args, row);
     const float *row_scores = scores + i * EAGER_TILE_COLUMNS;
-    eager_partial *part = &job->memory->parts[in_panel * job->groups + group];
-    *part = eager_partial_merge(*part, fold_tile(&scale, row_scores, bias, columns));
     take_targets(job, in_panel, column, columns, row_scores, bias);
+    if (job->only_targets) continue;
+    double t[EAGER_TILE_COLUMNS];
+    read_tile(&scale, row_scores, bias, columns, t);
+    eager_partial *part = &memory->parts[in_panel * job->groups + group];
+    *part = eager_partial_merge(*part, eager_partial_of(t, columns));
+    eager_top_add(call, &memory->top, worker, in_panel, column, t, columns);
   }
+}
+
+/* Whether a row of the subtile has its target in the tile from `column` on. */
+static int has_target(const forward_job *job, int64_t column, int64_t subtile) {
+  const eager_call *call = job->call;
+  int64_t end = flp_min(job->count, (subtile + 1) * EAGER_TILE_ROWS);
+  for (int64_t i = subtile * EAGER_TILE_ROWS; i < end; i++) {
+    int64_t target = eager_row_target(call->spec, call->args, call->rows.index[job->first + i], 0) - column;
+    if (target >= 0 && target < EAGER_TILE_COLUMNS) return 1;
+  }
+  return 0;
+}
+
+static int tile_has_target(const forward_job *job, int64_t column) {
+  for (int64_t subtile = 0; subtile * EAGER_TILE_ROWS < job->count; subtile++)
+    if (has_target(job, column, subtile)) return 1;
+  return 0;
 }
 
 static void fold_group(void *context, int64_t group, int worker) {
@@ -67,13 +90,15 @@ static void fold_group(void *context, int64_t group, int worker) {
   float *weight = job->memory->weight + worker * EAGER_TILE_COLUMNS * depth;
   float *scores = job->memory->scores + worker * EAGER_TILE_ROWS * EAGER_TILE_COLUMNS;
   float *bias = job->memory->bias + worker * EAGER_TILE_COLUMNS;
-  for (int64_t i = 0; i < job->count; i++)
+  for (int64_t i = 0; i < job->count && !job->only_targets; i++)
     job->memory->parts[i * job->groups + group] = (eager_partial){-INFINITY, 0, 0};
   for (int64_t tile = group * EAGER_GROUP_TILES; tile < (group + 1) * EAGER_GROUP_TILES; tile++) {
     int64_t column = tile * EAGER_TILE_COLUMNS;
     if (column >= call->args->vocab_valid) return;
+    if (job->only_targets && !tile_has_target(job, column)) continue;
     eager_widen_weight(call->spec, call->args, column, weight, bias);
     for (int64_t subtile = 0; subtile < subtiles; subtile++) {
+      if (job->only_targets && !has_target(job, column, subtile)) continue;
       eager_matrices x = {EAGER_TILE_ROWS,
                           EAGER_TILE_COLUMNS,
                           (int)depth,
@@ -84,7 +109,7 @@ static void fold_group(void *context, int64_t group, int worker) {
                           scores,
                           EAGER_TILE_COLUMNS};
       eager_multiply(EAGER_SCORES, &x);
-      fold_tile_rows(job, group, column, subtile, scores, bias);
+      fold_tile_rows(job, group, column, subtile, worker);
     }
   }
 }
@@ -110,6 +135,20 @@ static void finish_row(void *context, int64_t in_panel, int worker) {
   const double *targets = job->memory->target + in_panel * flp_spec_targets(call->spec);
   if (call->args->partial) eager_partial_write(call, row, whole, targets);
   eager_row_finish(call, row, &scale, whole, targets);
+  eager_top_finish(call, &job->memory->top, in_panel, row, whole);
+}
+
+/* A rank is counted against the target's own score, of the same product. */
+static void find_targets(forward_job *job) {
+  const eager_call *call = job->call;
+  if (!eager_top_wants_rank(call->spec, call->args)) return;
+  job->only_targets = 1;
+  eager_team_run(call->team, job->groups, fold_group, job);
+  job->only_targets = 0;
+  for (int64_t i = 0; i < job->count; i++) {
+    eager_scale scale = eager_row_scale(call->spec, call->args, call->rows.index[job->first + i]);
+    job->memory->top.target[i] = eager_score(&scale, job->memory->target[i]);
+  }
 }
 
 void eager_forward(const eager_call *call, const eager_forward_memory *memory) {
@@ -119,6 +158,8 @@ void eager_forward(const eager_call *call, const eager_forward_memory *memory) {
     job.count = flp_min(call->rows.count - first, panel);
     for (int64_t i = 0; i < job.count * flp_spec_targets(call->spec); i++) memory->target[i] = -INFINITY;
     eager_team_run(call->team, flp_ceil_div(job.count, EAGER_TILE_ROWS), widen_subtile, &job);
+    find_targets(&job);
+    eager_top_clear(call, &memory->top, job.count);
     eager_team_run(call->team, job.groups, fold_group, &job);
     eager_team_run(call->team, job.count, finish_row, &job);
   }

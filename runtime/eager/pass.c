@@ -93,6 +93,7 @@ flp_status flp_eager_execute(const flp_spec *spec, const flp_args *args, int thr
     eager_backward_fill(spec, args, call.rows.row_class);
   else
     eager_rows_fill(spec, args, call.rows.row_class);
+  if (args->pass == FLP_PASS_FORWARD) eager_top_fill(spec, args, call.rows.row_class);
   eager_team team;
   eager_blas_enter();
   eager_team_start(&team, useful_threads(spec, args, &plan));

@@ -38,8 +38,6 @@
       R(tail_saved) /* of a step: what forward lists */ \
       R(target_row) R(target_place) R(target_block) R(target_score) R(target_sums) /* K targets, by row and target */ \
       R(target_weight) R(target_gradient) R(target_exact) R(target_offsets) R(target_total) /* backward */ \
-      R(tail_left) R(tail_sum) R(tail_missed) R(tail_mean) R(tail_offsets) R(tail_total) R(tail_logprob) R(tail_entropy) /* tail mode */ \
-      R(tail_saved) /* of a step: what forward lists */ \
       R(top_low) R(top_floor) R(top_mark) R(top_count) R(top_above) R(top_lost) R(top_column) R(top_score) /* best, rank */
 
 /* The arrays as numbers, FLP_REGION_index and so on. */

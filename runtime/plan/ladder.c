@@ -101,15 +101,20 @@ static void id_of_images(flp_plan *plan, const flp_images *images) {
     crypto_hash_sha256_update(&state, (const unsigned char *)&plan->spec.tail, sizeof plan->spec.tail);
   if (plan->spec.targets > 1)
     crypto_hash_sha256_update(&state, (const unsigned char *)&plan->spec.targets, sizeof plan->spec.targets);
+  if (plan->spec.topk)
+    crypto_hash_sha256_update(&state, (const unsigned char *)&plan->spec.topk, sizeof plan->spec.topk);
   finish_id(plan, &state);
 }
 
 /* The reference computes the same bits on any number of threads, so what counts is its version and its products. */
 static void id_of_eager(flp_plan *plan) {
-  char text[512], targets[32] = "";
-  if (plan->spec.targets > 1) snprintf(targets, sizeof targets, " targets=%d", plan->spec.targets);
-  snprintf(text, sizeof text, "flp-eager/%s %s%s%s", flp_version(), flp_eager_products(),
-           plan->spec.listed ? " listed" : "", targets);
+  char text[512];
+  int used = snprintf(text, sizeof text, "flp-eager/%s %s%s", flp_version(), flp_eager_products(),
+                      plan->spec.listed ? " listed" : "");
+  if (plan->spec.targets > 1)
+    used += snprintf(text + used, sizeof text - (size_t)used, " targets=%d", plan->spec.targets);
+  if (plan->spec.topk) used += snprintf(text + used, sizeof text - (size_t)used, " topk=%d", plan->spec.topk);
+  if (plan->spec.rank) snprintf(text + used, sizeof text - (size_t)used, " rank");
   crypto_hash_sha256_state state;
   crypto_hash_sha256_init(&state);
   crypto_hash_sha256_update(&state, (const unsigned char *)text, strlen(text));
@@ -308,6 +313,8 @@ static flp_status descend(descent *w) {
              portable->capability / 10, portable->capability % 10);
     return flp_ladder_without_device(plan, reason);
   }
+  if (plan->spec.topk || plan->spec.rank)
+    return flp_ladder_without_device(plan, "no kernels give best columns or ranks yet");
   if (list_arches(plan, arches) == 0) return no_choice(plan);
   for (int r = FLP_RUNG_TUNED; r <= FLP_RUNG_GENERIC; r++) {
     flp_rung rung = (flp_rung)r;

@@ -51,6 +51,8 @@ void flp_plan_spec_text(const flp_spec *spec, char out[FLP_SPEC_TEXT_BYTES]) {
   if (spec->listed) add(&t, " listed");
   if (spec->tail > 0) add_tail(&t, " tail=", spec->tail);
   if (spec->targets > 1) add(&t, " targets=%" PRId32, spec->targets);
+  if (spec->topk) add(&t, " topk=%d", spec->topk);
+  if (spec->rank) add(&t, " rank");
   flp_loss loss;
   if (spec->loss && flp_loss_read(spec->loss, spec->loss_bytes, &loss) == FLP_OK) add(&t, " loss=%s", loss.name);
 }
@@ -79,6 +81,8 @@ void flp_plan_spec_options(const flp_spec *spec, char out[FLP_SPEC_OPTIONS_BYTES
   if (spec->listed) add(&t, " --keep-set 1"); /* kernels are the same for lists of any length */
   if (spec->tail > 0) add_tail(&t, " --tail ", spec->tail);
   if (spec->targets > 1) add(&t, " --targets %" PRId32, spec->targets);
+  if (spec->topk) add(&t, " --topk %d", spec->topk);
+  if (spec->rank) add(&t, " --rank");
 }
 
 void flp_plan_tune_command(const flp_spec *spec, char out[FLP_TUNE_COMMAND_BYTES]) {
