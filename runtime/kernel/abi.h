@@ -942,7 +942,7 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   E(targets_rows, FLP_TARGETS_ROWS_PARAMS) E(targets_sort, FLP_TARGETS_SORT_PARAMS) \
   E(targets_finish, FLP_TARGETS_FINISH_PARAMS) E(targets_patch, FLP_TARGETS_PATCH_PARAMS) \
   E(targets_bias, FLP_TARGETS_BIAS_PARAMS) \
-  E(loss_targets, FLP_LOSS_TARGETS_PARAMS)
+  E(loss_targets, FLP_LOSS_TARGETS_PARAMS) \
   E(forward_top, FLP_FORWARD_TOP_PARAMS) E(forward_top_map, FLP_FORWARD_TOP_MAP_PARAMS) \
   E(top_target, FLP_TOP_TARGET_PARAMS) E(top_begin, FLP_TOP_BEGIN_PARAMS) E(top_floor, FLP_TOP_FLOOR_PARAMS) \
   E(top_redo, FLP_TOP_REDO_PARAMS) E(top_finish, FLP_TOP_FINISH_PARAMS) E(top_others, FLP_TOP_OTHERS_PARAMS)
