@@ -29,15 +29,16 @@ static const flp_kind_entry grad_weight_entries[] = {{PLAIN(grad_weight), 0, 0}}
 static const flp_kind_entry products_entries[] = {{MAPPED(products), 0, 0}};
 static const flp_kind_entry select_entries[] = {{PLAIN(select), 0, 0}, {PLAIN(select_grad), 0, 0}};
 static const flp_kind_entry forward_keep_entries[] = {{EITHER(forward_keep), 0, 0}};
-static const flp_kind_entry kept_entries[] = {
-    {PLAIN(keep_reference), 0, 0}, {PLAIN(keep_finish), 0, 0}, {PLAIN(keep_expand), 0, 0}, {PLAIN(keep_gather), 0, 0},
-    {PLAIN(direction_strike), 0, 0}, {PLAIN(direction_finish), 0, 0}, {PLAIN(direction_rows), 0, 0}};
+static const flp_kind_entry kept_entries[] = {{PLAIN(keep_reference), 0, 0},   {PLAIN(keep_finish), 0, 0},
+                                              {PLAIN(keep_expand), 0, 0},      {PLAIN(keep_gather), 0, 0},
+                                              {PLAIN(direction_strike), 0, 0}, {PLAIN(direction_finish), 0, 0},
+                                              {PLAIN(direction_rows), 0, 0}};
 static const flp_kind_entry listed_entries[] = {
-    {PLAIN(list_check), 0, 0},      {PLAIN(list_sort), 0, 0},      {PLAIN(list_scores), 0, 0},
-    {PLAIN(list_reduce), 0, 0},     {PLAIN(list_dz), ANY_GRAD, 0}, {PLAIN(list_hidden), FLP_GRAD_HIDDEN, 0}};
-static const flp_kind_entry listed_weight_entries[] = {
-    {PLAIN(list_digits), 0, 0}, {PLAIN(list_scan), 0, 0},   {PLAIN(list_place), 0, 0},
-    {PLAIN(list_starts), 0, 0}, {PLAIN(list_weight), 0, 0}, {PLAIN(list_weight_wide), 0, 0}};
+    {PLAIN(list_check), 0, 0},  {PLAIN(list_sort), 0, 0},      {PLAIN(list_scores), 0, 0},
+    {PLAIN(list_reduce), 0, 0}, {PLAIN(list_dz), ANY_GRAD, 0}, {PLAIN(list_hidden), FLP_GRAD_HIDDEN, 0}};
+static const flp_kind_entry listed_weight_entries[] = {{PLAIN(list_digits), 0, 0}, {PLAIN(list_scan), 0, 0},
+                                                       {PLAIN(list_place), 0, 0},  {PLAIN(list_starts), 0, 0},
+                                                       {PLAIN(list_weight), 0, 0}, {PLAIN(list_weight_wide), 0, 0}};
 static const flp_kind_entry forward_emit_entries[] = {{EITHER(forward_emit), 0, 0}};
 static const flp_kind_entry emitted_entries[] = {{PLAIN(emit_floor), 0, 0}, {PLAIN(emit_sort), 0, 0}};
 static const flp_kind_entry tail_entries[] = {

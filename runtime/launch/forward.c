@@ -3,7 +3,7 @@
  * their sizes do not enter a row's bits. In save mode forward_keep takes forward's place (keep.c), in tail mode forward_emit
  * (tail.c), with K targets a row forward_targets, and targets_finish behind all chunks (targets.c), in direction mode all
  * of direction.c, and where columns are listed all of listed.c. Where best columns or ranks are asked for forward_top takes
- * its place, or comes after it (top.c). */
+ * its place (top.c). */
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
 #include "runtime/launch/keep.h"
@@ -31,15 +31,16 @@ flp_status flp_launch_forward(const flp_call *call) {
   for (int64_t begin = 0; begin < a->n; begin += chunk) {
     flp_row_range rows = {begin, flp_min(begin + chunk, a->n)};
     if (call->plan->planner.is_mapped) FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
-    if (is_tail) {
+    if (is_top) {
+      FLP_TRY(flp_launch_top(call, rows));
+    } else if (is_tail) {
       FLP_TRY(flp_launch_tail(call, rows));
     } else if (a->saved) {
       flp_keep_sink keep = flp_keep_saved(call, begin);
       FLP_TRY(flp_launch_keep(call, rows, &keep));
-    } else if (!is_top) {
+    } else {
       FLP_TRY(flp_launch_scores(call, rows, (flp_column_range){0, a->vocab_valid}, NULL));
     }
-    if (is_top) FLP_TRY(flp_launch_top(call, rows)); /* of what is saved once more: the same partials */
     if (partial) FLP_TRY(flp_launch_fold(call, rows, partial));
     if (outputs && !has_targets) FLP_TRY(flp_launch_fold(call, rows, 0));
     if (is_top) FLP_TRY(flp_launch_top_finish(call, rows));

@@ -26,6 +26,22 @@ CUdeviceptr flp_targets_scores(const flp_call *call) {
   return given ? given : flp_call_region(call, FLP_REGION_target_score);
 }
 
+int32_t flp_call_best(const flp_call *call) {
+  const flp_args *a = call->args;
+  int is_wanted = a->pass == FLP_PASS_FORWARD && (a->top_ids || a->top_logprob || a->top_rest);
+  return is_wanted ? call->plan->spec.topk : 0;
+}
+
+int flp_call_wants_top(const flp_call *call) {
+  const flp_args *a = call->args;
+  return flp_call_best(call) || (a->pass == FLP_PASS_FORWARD && a->rank);
+}
+
+CUdeviceptr flp_call_stats(const flp_call *call) {
+  if (call->args->stats || !flp_call_wants_top(call)) return flp_call_pointer(call->args->stats);
+  return flp_call_region(call, FLP_REGION_stats);
+}
+
 const flp_kernel_desc *flp_call_desc(const flp_call *call, flp_kernel_kind kind) {
   const flp_modules *modules = &call->plan->modules;
   for (int i = 0; i < modules->count; i++)

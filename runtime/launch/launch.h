@@ -51,6 +51,11 @@ CUdeviceptr flp_call_region(const flp_call *call, flp_region region);
 CUdeviceptr flp_call_pointer(const void *pointer);
 /* OK for result 0; else as flp_driver_status, naming the plan's spec. */
 flp_status flp_call_status(const flp_call *call, CUresult result, const char *what);
+/* How many best columns the call asks for; whether it asks for them or for ranks; and where combine puts stats, the
+ * workspace if they are for these alone. */
+int32_t flp_call_best(const flp_call *call);
+int flp_call_wants_top(const flp_call *call);
+CUdeviceptr flp_call_stats(const flp_call *call);
 /* The descriptor of the module of that kind. */
 const flp_kernel_desc *flp_call_desc(const flp_call *call, flp_kernel_kind kind);
 
@@ -169,11 +174,8 @@ flp_status flp_launch_tail_kept(const flp_call *call, flp_row_range rows);
 flp_status flp_launch_tail_lists(const flp_call *call);
 flp_status flp_tail_dense(const flp_call *call, flp_args *args, flp_call *dense);
 flp_status flp_launch_tail_sums(const flp_call *call);
-/* Best columns and ranks: whether the call asks for them; where combine puts stats, the workspace if they are for these
- * alone; scores of a chunk in slices, with lists; what stands in these, when the chunk is folded; and rows that are not
- * computed. */
-int flp_call_wants_top(const flp_call *call);
-CUdeviceptr flp_call_stats(const flp_call *call);
+/* Best columns and ranks: scores of a chunk in slices, with lists; what stands in these, when the chunk is folded; and rows
+ * that are not computed. */
 flp_status flp_launch_top(const flp_call *call, flp_row_range rows);
 flp_status flp_launch_top_finish(const flp_call *call, flp_row_range rows);
 flp_status flp_launch_top_others(const flp_call *call);

@@ -11,28 +11,8 @@
 #include "runtime/base/util.h"
 #include "runtime/launch/launch.h"
 
-/* ---- what a call asks for ---- */
-
-static int wants_best(const flp_args *a) {
-  return a->top_ids || a->top_logprob || a->top_rest;
-}
-
-int flp_call_wants_top(const flp_call *call) {
-  const flp_args *a = call->args;
-  return a->pass == FLP_PASS_FORWARD && (wants_best(a) || a->rank);
-}
-
-static int32_t best_of(const flp_call *call) {
-  return wants_best(call->args) ? call->plan->spec.topk : 0;
-}
-
 static int is_shard(const flp_args *a) {
   return a->vocab_offset || a->vocab_valid != a->vocab_total;
-}
-
-CUdeviceptr flp_call_stats(const flp_call *call) {
-  if (call->args->stats || !flp_call_wants_top(call)) return flp_call_pointer(call->args->stats);
-  return flp_call_region(call, FLP_REGION_stats);
 }
 
 /* ---- slices ---- */
@@ -104,7 +84,7 @@ static flp_status launch_begin(const flp_call *call, flp_row_range rows) {
       .capped = call->capped,
       .row_begin = (int32_t)rows.begin,
       .row_end = (int32_t)rows.end,
-      .best = best_of(call),
+      .best = flp_call_best(call),
       .ranks = call->args->rank != NULL,
   };
   return flp_launch_over(call, FLP_ENTRY_top_begin, &p, rows.end - rows.begin, 1);
@@ -114,7 +94,7 @@ static flp_status launch_floor(const flp_call *call, flp_row_range rows, int is_
   flp_top_floor_given p = {
       .row_begin = (int32_t)rows.begin,
       .row_end = (int32_t)rows.end,
-      .best = best_of(call),
+      .best = flp_call_best(call),
       .is_first = is_first,
       .top_places = flp_planner_top_places(&call->plan->spec),
   };
@@ -125,7 +105,7 @@ static flp_status launch_floor(const flp_call *call, flp_row_range rows, int is_
 static flp_status launch_redo(const flp_call *call, flp_row_range rows) {
   enum { SEGMENTS_MOST = 64, SEGMENT_LEAST = 1024, CTAS = 2 };
   const flp_args *a = call->args;
-  int32_t best = best_of(call), places = flp_planner_top_places(&call->plan->spec);
+  int32_t best = flp_call_best(call), places = flp_planner_top_places(&call->plan->spec);
   int64_t segments = flp_min(flp_min(places / best, SEGMENTS_MOST), flp_max(a->vocab_valid / SEGMENT_LEAST, 1));
   flp_top_redo_given p = {
       .hidden = flp_call_pointer(a->hidden),
@@ -149,7 +129,7 @@ flp_status flp_launch_top(const flp_call *call, flp_row_range rows) {
   const flp_args *a = call->args;
   flp_column_range all = {0, a->vocab_valid};
   FLP_TRY(launch_begin(call, rows));
-  if (!best_of(call)) return flp_launch_contenders(call, rows, all, &(flp_top_sink){.from = 0});
+  if (!flp_call_best(call)) return flp_launch_contenders(call, rows, all, &(flp_top_sink){.from = 0});
   const flp_spec *spec = &call->plan->spec;
   int64_t sample = flp_planner_top_sample(spec, a->vocab_valid);
   if (sample) {
@@ -166,22 +146,20 @@ flp_status flp_launch_top(const flp_call *call, flp_row_range rows) {
   return launch_redo(call, rows);
 }
 
-/* A shard of a larger vocabulary has its own partial to be held against, or where the caller wants none one in the place of
- * stats; a whole head its stats, which are made here where the caller wants no outputs beside these. */
+/* A shard of a larger vocabulary has its partial to be held against; a whole head its stats, which are made here where the
+ * caller wants no outputs beside these. */
 flp_status flp_launch_top_finish(const flp_call *call, flp_row_range rows) {
   const flp_args *a = call->args;
-  CUdeviceptr region = flp_call_region(call, FLP_REGION_stats), partial = flp_call_pointer(a->partial);
-  if (is_shard(a) && !partial) FLP_TRY(flp_launch_fold(call, rows, partial = region));
   if (!is_shard(a) && !(a->logprob || a->entropy || a->stats)) FLP_TRY(flp_launch_fold(call, rows, 0));
   flp_top_finish_given p = {
       .row_begin = (int32_t)rows.begin,
       .row_end = (int32_t)rows.end,
-      .best = best_of(call),
+      .best = flp_call_best(call),
       .vocab_valid = (int32_t)a->vocab_valid,
       .vocab_offset = a->vocab_offset,
       .top_places = flp_planner_top_places(&call->plan->spec),
       .stats = is_shard(a) ? 0 : flp_call_stats(call),
-      .partial = partial,
+      .partial = flp_call_pointer(a->partial),
       .top_ids = flp_call_pointer(a->top_ids),
       .top_logprob = flp_call_pointer(a->top_logprob),
       .top_rest = is_shard(a) ? 0 : flp_call_pointer(a->top_rest),
@@ -194,7 +172,7 @@ flp_status flp_launch_top_others(const flp_call *call) {
   const flp_args *a = call->args;
   flp_top_others_given p = {
       .n = a->n,
-      .best = best_of(call),
+      .best = flp_call_best(call),
       .top_ids = flp_call_pointer(a->top_ids),
       .top_logprob = flp_call_pointer(a->top_logprob),
       .top_rest = flp_call_pointer(a->top_rest),

@@ -313,8 +313,6 @@ static flp_status descend(descent *w) {
              portable->capability / 10, portable->capability % 10);
     return flp_ladder_without_device(plan, reason);
   }
-  if (plan->spec.topk || plan->spec.rank)
-    return flp_ladder_without_device(plan, "no kernels give best columns or ranks yet");
   if (list_arches(plan, arches) == 0) return no_choice(plan);
   for (int r = FLP_RUNG_TUNED; r <= FLP_RUNG_GENERIC; r++) {
     flp_rung rung = (flp_rung)r;

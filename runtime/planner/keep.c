@@ -19,8 +19,7 @@ static int keeps(const flp_planner *p) {
 }
 
 int flp_planner_has_direction(const flp_spec *spec) {
-  return spec->keep && spec->grads == FLP_GRAD_HIDDEN && spec->entropy != FLP_ENTROPY_BACKWARD &&
-         !flp_planner_has_top(spec);
+  return spec->keep && spec->grads == FLP_GRAD_HIDDEN && spec->entropy != FLP_ENTROPY_BACKWARD;
 }
 
 /* A frozen head costs two products either way, and its directions take less than exponentials where V is above 2·D. */

@@ -16,10 +16,10 @@ typedef struct flp_planner {
   /* 1 if operands come through tensor maps: rows are read compacted, put together in the workspace, and one launch makes
    * both products of a chunk */
   int is_mapped;
-  int64_t dz_rows, dz_columns;        /* tile of dz */
-  int64_t dz_unit_rows;               /* rows of a unit of dz: chunks of rows are multiples of it */
-  int dz_unit_tiles;                  /* tiles of a unit of dz, side by side */
-  int dz_cluster;                     /* CTAs of a unit of dz, 1 where kernels are launched without clusters */
+  int64_t dz_rows, dz_columns;         /* tile of dz */
+  int64_t dz_unit_rows;                /* rows of a unit of dz: chunks of rows are multiples of it */
+  int dz_unit_tiles;                   /* tiles of a unit of dz, side by side */
+  int dz_cluster;                      /* CTAs of a unit of dz, 1 where kernels are launched without clusters */
   int64_t hidden_rows, hidden_columns; /* tile of grad_hidden, over active rows x D */
   int64_t weight_rows, weight_columns; /* tile of grad_weight, over vocab columns x D */
   int64_t keep_rows;    /* rows of a panel of forward_keep, 0: no such kernel; the rest of it is as forward's */

@@ -49,29 +49,38 @@ return function(k)
     return k.any(hit)
   end
 
+  -- How many columns of these are at least `mark`.
+  local function count_above(p, row, scale, blocks, mark)
+    local above = k.const(k.i32, 0)
+    for _, block in ipairs(blocks) do
+      above = above + k.popcount(mask_of(block, scale, mark) & real_of(p, block))
+    end
+    for _, lane in ipairs {1, 2} do above = above + k.shuffle_xor(above, lane) end
+    k.when(k.eq(k.lane() & 3, 0) & k.ne(above, 0), function() k.atomic_add(p.top_above, row, above) end)
+  end
+
+  local function list(p, row, scale, blocks, floor)
+    floor = k.select(k.gt(k.load(k.i32, p.top_count, row), p.top_places), nan, floor)
+    for _, block in ipairs(blocks) do
+      k.when(k.ge(block.top, floor) & k.ge(block.column, p.top_from), function()
+        local mask = mask_of(block, scale, floor) & real_of(p, block)
+        k.when(k.ne(mask, 0), function() store_block(p, row, block, scale, mask) end)
+      end)
+    end
+  end
+
   -- K.meet of online.lua. active: a row, which exists below `last`.
   return function(p, active, last, scale, blocks)
     local exists = k.lt(active, last)
     local row = k.select(exists, active - p.row_begin, 0)
     local function read(ptr) return k.select(exists, k.load(k.f32, ptr, row), nan) end
     k.when(any_from(blocks, read(p.top_low)), function()
-      local floor, mark = read(p.top_floor), read(p.top_mark)
-      k.when(any_from(blocks, mark), function()
-        local above = k.const(k.i32, 0)
-        for _, block in ipairs(blocks) do
-          above = above + k.popcount(mask_of(block, scale, mark) & real_of(p, block))
-        end
-        for _, lane in ipairs {1, 2} do above = above + k.shuffle_xor(above, lane) end
-        k.when(k.eq(k.lane() & 3, 0) & k.ne(above, 0), function() k.atomic_add(p.top_above, row, above) end)
-      end)
-      k.when(any_from(blocks, floor), function()
-        local is_full = k.gt(k.load(k.i32, p.top_count, row), p.top_places)
-        for _, block in ipairs(blocks) do
-          local serves = k.ge(block.top, floor) & ~is_full & k.ge(block.column, p.top_from)
-          local mask = k.select(serves, mask_of(block, scale, floor) & real_of(p, block), 0)
-          k.when(k.ne(mask, 0), function() store_block(p, row, block, scale, mask) end)
-        end
-      end)
+      local function each(ptr, f)
+        local from = read(ptr)
+        k.when(any_from(blocks, from), function() f(p, row, scale, blocks, from) end)
+      end
+      each(p.top_mark, count_above)
+      each(p.top_floor, list)
     end)
   end
 end

@@ -13,6 +13,7 @@
 local THREADS, WARP = 256, 32
 local WARPS = THREADS // 32
 local EACH = 8                       -- top_target: active rows of a warp
+local TARGET_WARPS, TARGET_CTAS = 2, 8 -- of a CTA, of a multiprocessor: for more ptxas gives up loads under way together
 local LN2 = 0.6931471805599453
 
 return function(k, spec)
@@ -35,7 +36,7 @@ return function(k, spec)
   -- Of the products of 8 targets and 8 rows those of a row and its own target are wanted: lane l/4 = row, column 2(l%4)+e.
   local function top_target(p)
     local rows = rows_of(p)
-    local first = (k.ctaid() * WARPS + k.warp()) * EACH
+    local first = (k.ctaid() * TARGET_WARPS + k.warp()) * EACH
     k.exit_if(k.ge(first, rows))
     local quad = k.lshr(k.lane(), 2)
     local a = p.row_begin + k.min(first + quad, rows - 1)
@@ -241,7 +242,7 @@ return function(k, spec)
   local function entry(name, threads, shared_bytes, body)
     k.kernel {entry = name, threads = threads, shared_bytes = shared_bytes, body = body}
   end
-  entry("top_target", THREADS, 0, top_target)
+  k.kernel {entry = "top_target", threads = TARGET_WARPS * WARP, min_ctas = TARGET_CTAS, body = top_target}
   entry("top_begin", THREADS, 0, top_begin)
   entry("top_floor", WARP, PLACES * 4, top_floor)
   k.import "top_redo" (k, spec)

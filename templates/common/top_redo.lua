@@ -11,6 +11,7 @@ local WARPS, ROWS, EACH = 8, 8, 16
 local TILE = WARPS * EACH
 local BUFFER = 512                    -- entries of a row: K and at least two tiles
 local THREADS = WARPS * 32
+local MIN_CTAS = 2                    -- for more ptxas gives up that loads are under way together
 
 return function(k, spec)
   local S, B, D = k.import "score" (k), k.import "best" (k), k.import "dots" (k, spec)
@@ -125,5 +126,5 @@ return function(k, spec)
     end)
   end
 
-  k.kernel {entry = "top_redo", threads = THREADS, shared_bytes = BYTES, body = top_redo}
+  k.kernel {entry = "top_redo", threads = THREADS, min_ctas = MIN_CTAS, shared_bytes = BYTES, body = top_redo}
 end

@@ -72,12 +72,13 @@ def variants(words):
 
 
 def with_and_without(words):
-    """A benchmark with a tail or several targets runs the same without, too."""
-    for option in ("--tail", "--targets"):
-        if option in words:
-            at = words.index(option)
-            return [words, words[:at] + words[at + 2:]]
-    return [words]
+    """A benchmark with a tail, several targets, or of best columns and ranks, runs the same without, too."""
+    plain = list(words)
+    for option, width in (("--tail", 2), ("--targets", 2), ("--topk", 2), ("--rank", 1)):
+        if option in plain:
+            at = plain.index(option)
+            plain = plain[:at] + plain[at + width:]
+    return [words] if plain == words else [words, plain]
 
 
 def of_check(row):
@@ -97,8 +98,9 @@ def of_check(row):
         options += ["--grad", ",".join(GRADS[letter] for letter in words["grads"])]
     options += ["--bias"] * ("bias" in words) + ["--keep"] * (words.get("mode") in KEEPING_MODES)
     for word, option in (("softcap", "--softcap"), ("align", "--alignment"), ("loss", "--loss"), ("kept", "--keep-set"),
-                         ("tail", "--tail"), ("targets", "--targets")):
+                         ("tail", "--tail"), ("targets", "--targets"), ("topk", "--topk")):
         options += [option, words[word]] if word in words else []
+    options += ["--rank"] * ("rank" in words)
     if "accumulate" in words:
         options.append("--accumulate-grad-weight")
     elif row["case"].endswith("fp32-grads"):

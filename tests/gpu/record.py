@@ -11,6 +11,7 @@
   check_tail flpgen check --all of tail mode
   check_targets
              flpgen check --all of several targets a row
+  check_top  the same of best columns and ranks
   large      flpgen check --large: N=8192, V=151936, D=4096 with gradients
   tilings    the same with other tile configurations of the kernels for sm_90a (tests/tilings.json)
   concurrent flpgen check --concurrent: bits on several streams at once, beside other work and in CUDA graphs
@@ -23,6 +24,8 @@
              the same over those of tail mode
   sanitize_targets
              the same over those of several targets a row
+  sanitize_top
+             the same over those of best columns and ranks
   bench      flpgen bench: forward and training beside the GEMM baselines
   bench_modes
              the same for save, stream and direction modes
@@ -32,6 +35,7 @@
              beside the exact mode
   bench_targets
              the same for several targets a row, beside products and beside one target
+  bench_top  forward with the best columns and the target's rank, beside forward without
   peers      tests/gpu/peers.py: other libraries on the same tensors (needs torch and those of
              runtime/python/flp/bench/peers/requirements.txt; set FLP_LIBRARY)
   peers_modes
@@ -53,8 +57,8 @@
   fragmentation
              tests/gpu/fragmentation.py, pictures in plots/ where there is matplotlib (needs torch; set FLP_LIBRARY)
 
---only takes any of these, and of bench, bench_modes, bench_lists, bench_tail, bench_targets, peers, peers_modes and
-peers_data single records by name, where time is short.
+--only takes any of these, and of bench, bench_modes, bench_lists, bench_tail, bench_targets, bench_top, peers,
+peers_modes and peers_data single records by name, where time is short.
 Copy check*.json, sanitize*.json, gated_step.json, train_tiny_lm.json, grpo_tail.json, examples.json, jax.json and
 fragmentation.json to tests/gpu/evidence, and of plots/ naive_never.png and flp_arena_never.png as
 fragmentation_naive.png and fragmentation_flp_arena.png; bench*.json, peers*.json, tune*.json, cold_start.json,
@@ -114,6 +118,10 @@ TARGETED = [["--targets", "20", *options] for options in (
     ["--dtype", "bf16"], ["--dtype", "fp16", "--softcap", "20"], ["--dtype", "fp32", "--per-row-temperature"],
     ["--dtype", "bf16", "--target-dtype", "int32"], ["--dtype", "bf16", "--alignment", "2"],
     ["--dtype", "bf16", "--accumulate-grad-weight"], ["--dtype", "bf16", "--rung", "generic"])]
+TOPPED = [["--topk", "20", "--rank", *options] for options in (
+    ["--dtype", "bf16"], ["--dtype", "fp16", "--softcap", "20"], ["--dtype", "fp32", "--target-dtype", "int32"],
+    ["--dtype", "bf16", "--alignment", "2"], ["--dtype", "bf16", "--per-row-temperature", "--topk", "128"],
+    ["--dtype", "bf16", "--rung", "generic"])]
 HEAD = ["--vocab", "151936", "--hidden", "4096"]
 FLAGSHIP = [*HEAD, "--dtype", "bf16"]
 FORWARD = ["--dtype", "bf16", "--entropy", "forward"]
@@ -166,6 +174,12 @@ BENCHES = {  # by part; flpgen bench
                                       "--rows", "8192"] for count in (20, 64, 512)},
         "bench_targets_64_entropy": [*FLAGSHIP, "--targets", "64", *TRAINING, "--rows", "8192"],
     },
+    "bench_top": {
+        "bench_top_20": [*FLAGSHIP, "--topk", "20", "--rank", "--rows", "8192"],
+        "bench_top_20_policy": [*FLAGSHIP, "--topk", "20", "--rank", "--rows", "8192", "--data", "policy"],
+        "bench_top_128": [*FLAGSHIP, "--topk", "128", "--rows", "8192"],
+        "bench_rank": [*FLAGSHIP, "--rank", "--rows", "8192"],
+    },
 }
 LOSSES = ["--loss", "grpo+k3,nll", "--peers", "all,-torch-compile,-verl,-quack,-agilerl,-agilerl-fp32"]
 ANY_UPSTREAM = "all,-torch-linear,-liger-mean,-liger-cute,-liger-grpo,-quack-mean,-quack-scaled,-unsloth-mean"
@@ -186,8 +200,9 @@ PEERS = {  # by part; python -m flp.bench: other libraries on the same tensors
     },
 }
 RECORDS = {**BENCHES, **PEERS}  # parts whose records --only takes by their names too
-PARTS = ("check", "check_modes", "check_lists", "check_tail", "check_targets", "large", "tilings", "concurrent", "sanitize",
-         "sanitize_modes", "sanitize_lists", "sanitize_tail", "sanitize_targets", *BENCHES, *PEERS, "tune", "cold", *SCRIPTS)
+PARTS = ("check", "check_modes", "check_lists", "check_tail", "check_targets", "check_top", "large", "tilings", "concurrent",
+         "sanitize", "sanitize_modes", "sanitize_lists", "sanitize_tail", "sanitize_targets", "sanitize_top", *BENCHES, *PEERS,
+         "tune", "cold", *SCRIPTS)
 
 
 def select(only):
@@ -248,6 +263,9 @@ class Campaign:
     def check_targets(self):
         self.run("check_targets", ["flpgen", "check", "--all", "--targets", "20", "--json=check_targets.json", "-q"])
 
+    def check_top(self):
+        self.run("check_top", ["flpgen", "check", "--all", "--topk", "20", "--rank", "--json=check_top.json", "-q"])
+
     def large(self):
         self.run("large", ["flpgen", "check", "--large", "--rung", "jit", "--json=check_large.json", "-q"])
 
@@ -285,6 +303,9 @@ class Campaign:
 
     def sanitize_targets(self):
         self.sanitize_problems("sanitize_targets", [[*GRADS, *options] for options in TARGETED])
+
+    def sanitize_top(self):
+        self.sanitize_problems("sanitize_top", [["--bias", *options] for options in TOPPED])
 
     def sanitize_problems(self, part, problems):
         """Each problem once with every tool; the record's header is that of a check."""

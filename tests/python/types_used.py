@@ -13,6 +13,9 @@ reveal_type(flp.linear_logprob(h, h, h, entropy=entropy))  # says: Union[torch.T
 reveal_type(flp.linear_logprob(h, h, h, entropy="detached"))  # says: Tuple[torch.Tensor, torch.Tensor]
 reveal_type(flp.linear_logprob(h, h, h, entropy=True, keep=(h, h)))  # says: Tuple[torch.Tensor, torch.Tensor]
 reveal_type(flp.linear_logprob(h, h, h, keep=(h, h), kept_mass=True))  # says: builtins.tuple[torch.Tensor, ...]
+reveal_type(flp.linear_logprob(h, h, h, topk=20, rank=True))  # says: builtins.tuple[Any, ...]
+reveal_type(flp.parallel.linear_logprob(h, h, h, topk=20))  # says: builtins.tuple[Any, ...]
+reveal_type(flp.score(h, h, h, topk=20).top)  # says: Union[flp._top.Top, None]
 reveal_type(flp.linear_logprob(h, h, h, tail=2**-9, tail_report=h))  # says: torch.Tensor
 reveal_type(flp.linear_logprob_partial(h, h, h, vocab_offset=0, vocab_total=8))  # says: torch.Tensor
 reveal_type(flp.linear_logprob_partial(h, h, h, vocab_offset=0, vocab_total=8, tail=2**-9)[1])  # says: Union[torch.Tensor, None]
@@ -56,6 +59,7 @@ flp.gate(h, fraction=h)  # error: arg-type
 flp.plan_info(vocab=8)  # error: call-arg
 flp.linear_logprob_partial(h, h, h, vocab_total=8)  # error: call-overload
 flp.linear_logprob(h, h, h, tail="2^-9")  # error: call-overload
+flp.linear_logprob(h, h, h, topk=2.5)  # error: call-overload
 flp.policy_loss("grpo", h, h, h, h, tail_report=4)  # error: arg-type
 flp.install(7)  # error: arg-type
 flp.nothing  # error: attr-defined

@@ -65,6 +65,22 @@ def test_a_head(tmp_path, capability, entry, head):
     assert entry in made and ("products_map" in made) == (capability == "9.0")
 
 
+@pytest.mark.parametrize("capability,arguments", [
+    ("8.0", ["--topk", 20, "--rank", "--vocab", 3400, "--entropy", "forward", "--target-dtype", "int32"]),
+    ("9.0", ["--topk", 20, "--rank", "--vocab", 3400, "--bias", "--per-row-temperature"]),
+    ("9.0", ["--topk", 128, "--vocab", 2100, "--rows", 300, "--budget", "4200K"]), # two chunks of rows
+    ("8.0", ["--rank", "--vocab", 900, "--dtype", "fp16", "--softcap", 20]),
+    ("8.0", ["--topk", 40, "--rank", "--vocab", 1100, "--dtype", "fp32"])], ids=lambda value: str(value[1])[:3])
+def test_best_columns_and_ranks(tmp_path, capability, arguments):
+    given = arguments if "--dtype" in arguments else [*arguments, "--dtype", "bf16"]
+    record = check(tmp_path, capability, "--hidden", 40, *given)
+    passed(record, least=20)
+    names = {row["output"] for row in record["rows"]}
+    assert ("top_ids" in names) == ("--topk" in given) and ("rank" in names) == ("--rank" in given)
+    made = entries_in(tmp_path)
+    assert ("forward_top" if capability == "8.0" else "forward_top_map") in made and "top_finish" in made
+
+
 @pytest.mark.parametrize("tiling", [*TILINGS[:2], *[pytest.param(one, marks=pytest.mark.long) for one in TILINGS[2:]]])
 def test_hopper_other_tilings(tmp_path, tiling):
     passed(check(tmp_path, "9.0", "--vocab", 1100, "--hidden", 40, "--rows", 230, "--dtype", "bf16", "--grad", "hidden,weight",

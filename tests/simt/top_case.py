@@ -37,7 +37,7 @@ class Run:
         self.operands = {"hidden": case.hidden, "hidden_stride": DEPTH, "weight": case.weight, "weight_stride": DEPTH,
                          "bias": case.bias, "index": case.index, "depth": DEPTH}
         if rank:
-            tops.top["top_target"].named(-(-chunk // 64), **self.operands, local_target=case.target, count=case.count,
+            tops.top["top_target"].named(-(-chunk // 16), **self.operands, local_target=case.target, count=case.count,
                                          **self.range, zy=self.zy)
         self.targets = self.zy.copy()
         tops.top["top_begin"].named(-(-chunk // 256), local_target=case.target, scale=case.scale, count=case.count,

@@ -78,6 +78,26 @@ def head(rank, group, cuts, made, options, place=True, sequence=False, needs=("h
             "backward": backward, "report": options.get("tail_report")}
 
 
+def best(rank, group, cuts, made, options, sequence=False, engine="libflp", edit=None):
+    """The best tokens and the log-probabilities of problem(**made) -> logprob, ids, logprobs, rest, gradient of hidden"""
+    _plans.clear()
+    create, _plans._create = _plans._create, torch_form if engine == "torch form" else _plans._create
+    hidden, weight, target, bias = problem(**made)
+    if edit is not None:
+        edit(hidden, weight, target)
+    hidden = (mine(hidden, rank, group) if sequence else hidden).requires_grad_()
+    place = {"vocab_valid": cuts[rank][1], "vocab_total": sum(real for _, real in cuts),
+             "vocab_offset": sum(cut[1] for cut in cuts[:rank])}
+    options = dict(options, group=group, sequence_parallel=sequence, **place)
+    try:
+        *values, top = flp.parallel.linear_logprob(hidden, shard(weight, rank, cuts), target, shard(bias, rank, cuts),
+                                                   **options)
+        values[0].masked_fill(values[0].isnan(), 0).sum().backward()
+    finally:
+        _plans._create = create
+    return values[0].detach(), tuple(top), hidden.grad
+
+
 def twice(rank, group, cuts, made, options):
     """What a first and a second call with one weight send."""
     hidden, weight, target, _ = problem(**made)

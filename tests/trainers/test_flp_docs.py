@@ -38,7 +38,7 @@ def test_every_snippet_has_a_test():
     words = ["flp.policy_loss(\"grpo\", hidden, head.weight",  # of README.md
              "(-logprob - 0.01 * entropy)",                    # of runtime/python/PYPI.md
              "flp.linear_logprob(hidden, lm_head.weight, tokens, temperature", "flp.explain", "tail_report=",
-             "kept_mass=", "flp.losses.policy_loss(",
+             "kept_mass=", "topk=20", "flp.losses.policy_loss(",
              "grad_weight_accumulate=", "flp.distill_loss(", "selective_log_softmax", "flp.score(", "logprob_head", "from transformers",
              "flp.install", "flp.parallel", "flp.jax.linear_logprob(", "memory.Profiler",
              "cpu_kernel import Kernel"]                            # of templates/README.md
@@ -73,6 +73,13 @@ def test_distillation_from_a_teachers_best_tokens():
     names = run("flp.distill_loss(")
     assert names["logprob"].shape == names["best"].shape == (13, 8)
     assert names["loss"] > 0 and names["hidden"].grad.any() and set(names["metrics"]) == {"reverse_kl"}
+
+
+def test_best_tokens_and_all_others_are_everything():
+    names = run("topk=20")
+    scores = names["hidden"] @ names["lm_head"].weight.t()
+    assert torch.equal(names["greedy"], scores.argmax(-1)) and names["rank"].shape == names["logprob"].shape
+    assert torch.allclose(names["everything"], torch.ones(13), atol=1e-5)
 
 
 def test_first_calls():

@@ -72,6 +72,40 @@ def test_kept_sets(ranks, engine, sequence, chunk):
     check(results, EVEN, (logprob.detach(), entropies.detach(), [tensor.grad for tensor in want]), sequence=sequence)
 
 
+def spoil(hidden, weight, target):
+    """Rows that are masked, bad, and no number."""
+    target[1], target[4], hidden[6, 0] = -100, weight.shape[0], float("nan")
+
+
+@pytest.mark.parametrize("engine", ["libflp", "torch form"])
+@pytest.mark.parametrize("sequence", [False, True, 2])
+@pytest.mark.parametrize("cuts, options", [
+    (EVEN, {"temperature": 0.8, "topk": 20}), (EVEN, {"entropy": True, "topk": 3, "merge": "gather"}),
+    ([(300, 300), (31, 31)], {"topk": 100}), ([(331, 331), (64, 0)], {"topk": 7})], ids=str)
+def test_best_tokens_of_all_ranks(ranks, engine, sequence, cuts, options):
+    made = dict(MADE, target_dtype=torch.int32)
+    results = ranks.run(2, cases.best, cuts=cuts, made=made, options=options, sequence=sequence, engine=engine, edit=spoil)
+    hidden, weight, target, bias = problem(**made)
+    spoil(hidden, weight, target)
+    known = {"temperature": options.get("temperature", 1.0), "topk": options["topk"]}
+    logprob, top = flp.linear_logprob(hidden, weight, target, bias, **known)
+    for got, (ids, logprobs, rest), grad in results:
+        assert torch.allclose(got, logprob, atol=VALUE_TOLERANCE, rtol=0, equal_nan=True)
+        assert torch.equal(ids, top.ids) and ids.dtype is torch.int32
+        assert torch.allclose(logprobs, top.logprobs, atol=VALUE_TOLERANCE, rtol=0, equal_nan=True)
+        assert torch.allclose(rest, top.rest, atol=VALUE_TOLERANCE, rtol=0, equal_nan=True)
+        assert grad.shape[0] == 12 // (2 if sequence else 1)
+    with pytest.raises(flp.DataError):
+        flp.check()
+
+
+def test_best_tokens_of_a_head_with_fewer_are_refused(ranks):
+    message = ranks.run(2, cases.refusal, cuts=EVEN, made={"n": 4}, options={"topk": 129})
+    assert all("topk is 129 (accepted: 0 to 128" in text for _, text in message)
+    with pytest.raises(TypeError, match="rank"):
+        flp.parallel.linear_logprob(torch.zeros(1, 8), torch.zeros(8, 8), torch.zeros(1), rank=True)
+
+
 @pytest.mark.parametrize("engine", ["libflp", "torch form"])
 @pytest.mark.parametrize("sequence", [False, True, 2])
 def test_a_tail_is_exact_without_kernels(ranks, engine, sequence):

@@ -74,6 +74,8 @@ static flp_status check_fields(const bench_args *args) {
                 {args->spec.tune != NULL, "--tune"},
                 {spec->listed, "--keep-set"},
                 {spec->targets > 1, "--targets"},
+                {spec->topk, "--topk"},
+                {spec->rank, "--rank"},
                 {spec->per_row_temperature, "--per-row-temperature"},
                 {spec->target_dtype != FLP_DTYPE_INT64, "--target-dtype"},
                 {spec->grad_hidden_dtype && spec->grad_hidden_dtype != spec->dtype, "--grad-hidden-dtype"},

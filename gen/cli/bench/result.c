@@ -193,6 +193,9 @@ void bench_print(const bench_args *args, const bench_result *result) {
   if (args->spec.kept > 0)
     cli_print(2, "lists: %g ids a row on average; every case beside one product of hidden and the whole weight",
               args->spec.kept);
+  if (args->spec.spec.topk || args->spec.spec.rank)
+    cli_print(2, "forward gives the %d best columns%s; the same without stands behind, in the same order",
+              args->spec.spec.topk, args->spec.spec.rank ? " and the target's rank" : "");
   if (args->masked > 0) cli_print(2, "masked: %g of the rows; GEMM baselines compute all rows", args->masked);
   print_data(args, result);
   putchar('\n');
@@ -288,6 +291,13 @@ static void add_targets(json_t *object, const bench_args *args, const bench_resu
   if (plain) json_object_set_new(object, "of_one", cli_json_number(row->ms.median / plain->ms.median));
 }
 
+/* Of best columns and ranks; of the same without, that there are none. */
+static void add_top(json_t *object, const flp_spec *spec, const bench_row *row) {
+  const field fields[] = {{"topk", json_integer(row->is_plain ? 0 : spec->topk)},
+                          {"rank", json_boolean(spec->rank && !row->is_plain)}};
+  set_fields(object, fields, sizeof fields / sizeof fields[0]);
+}
+
 static json_t *row_json(const bench_args *args, const bench_result *result, const bench_row *row) {
   const flp_spec *spec = &args->spec.spec;
   const flp_loss *loss = cli_loss_of(spec);
@@ -321,6 +331,7 @@ static json_t *row_json(const bench_args *args, const bench_result *result, cons
   if (spec->listed) add_lists(object, args, row);
   if (spec->tail > 0) add_tail(object, args, row);
   if (spec->targets > 1) add_targets(object, args, result, row);
+  if (spec->topk || spec->rank) add_top(object, spec, row);
   return object;
 }
 

@@ -21,7 +21,7 @@ typedef struct session {
   cli_device device;
   measure_clock clock;
   flp_plan *plan;
-  flp_plan *plain;  /* of the same without its tail or several targets; NULL where there is none */
+  flp_plan *plain;  /* of the same without its tail, several targets, best columns and ranks; NULL where it has none */
   cublaslt library; /* zeroed without GEMM baselines */
   bench_data data;
   /* of the current number of rows */
@@ -38,12 +38,17 @@ static const flp_spec *spec_of(const session *s) {
 
 /* ---- opening ---- */
 
-/* What leaves a tail out is measured beside what does not, several targets beside one. */
+static int has_more(const flp_spec *spec) {
+  return spec->tail > 0 || spec->targets > 1 || spec->topk || spec->rank;
+}
+
+/* What leaves a tail out is measured beside what does not, several targets beside one, best columns beside none. */
 static flp_status open_plain(session *s) {
   flp_spec spec = *spec_of(s);
-  if (!(spec.tail > 0) && spec.targets <= 1) return FLP_OK;
+  if (!has_more(&spec)) return FLP_OK;
   if (spec.tail > 0) cli_spec_set_mode(&spec, (flp_mode)0);
   spec.targets = 1;
+  spec.topk = spec.rank = 0;
   return flp_plan_create(&spec, &s->args->options, &s->plain);
 }
 
@@ -127,6 +132,9 @@ static flp_status enqueue_plain_pass(session *s, flp_pass pass) {
   args.saved_bytes = 0;
   args.tail_report = NULL;
   if (s->data.one_target.data) args.target = s->data.one_target.data;
+  args.top_ids = NULL;
+  args.top_logprob = args.top_rest = NULL;
+  args.rank = NULL;
   return call_execute(s->plain, &args);
 }
 

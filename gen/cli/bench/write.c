@@ -36,6 +36,8 @@ static flp_status check_fields(const bench_args *args) {
                 {spec->listed, "--keep-set"},
                 {spec->tail > 0, "--tail"},
                 {spec->targets > 1, "--targets"},
+                {spec->topk, "--topk"},
+                {spec->rank, "--rank"},
                 {args->spec.tune != NULL, "--tune"},
                 {options->mode != 0, "--mode"},
                 {options->budget_bytes != 0, "--budget"}};

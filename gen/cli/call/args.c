@@ -83,6 +83,13 @@ static void set_gradients(const call_buffers *b, const call_problem *p, int shar
   args->tail_report = call_row(b, p, CALL_TAIL_REPORT, shard);
 }
 
+static void set_top(const call_buffers *b, const call_problem *p, int shard, flp_args *args) {
+  args->top_ids = call_row(b, p, CALL_TOP_IDS, shard * p->n);
+  args->top_logprob = call_row(b, p, CALL_TOP_LOGPROB, shard * p->n);
+  args->top_rest = at(b, CALL_TOP_REST);
+  args->rank = at(b, CALL_RANK);
+}
+
 static void set_loss(const call_buffers *b, const call_problem *p, flp_args *args) {
   const float *inputs[FLP_LOSS_INPUTS_MAX];
   for (int i = 0; i < FLP_LOSS_INPUTS_MAX; i++) inputs[i] = at(b, (call_slot)(CALL_LOSS_INPUT + i));
@@ -105,6 +112,7 @@ flp_args call_args(const call_buffers *b, const call_problem *p, flp_pass pass, 
   if (pass == FLP_PASS_COMBINE) args.shard_count = p->shards;
   if (pass != FLP_PASS_BACKWARD && !(is_sharded && pass == FLP_PASS_FORWARD)) set_rows(b, &args);
   if (pass == FLP_PASS_FORWARD || pass == FLP_PASS_BACKWARD) set_saved(b, p, shard, &args);
+  if (pass == FLP_PASS_FORWARD) set_top(b, p, shard, &args);
   if (pass == FLP_PASS_STEP) set_loss(b, p, &args);
   if (pass == FLP_PASS_STEP || pass == FLP_PASS_BACKWARD) set_gradients(b, p, shard, &args);
   if (pass != FLP_PASS_BACKWARD) return args;

@@ -83,6 +83,10 @@ call_array call_array_of(const call_problem *p, call_slot slot) {
       [CALL_LOSS] = {p->loss != NULL, n, 1, sizeof(float)},
       [CALL_METRICS] = {p->gives_metrics && metrics, metrics * n, 1, sizeof(float)},
       [CALL_TAIL_REPORT] = {spec->tail > 0 && spec->grads, (size_t)p->shards, 4, sizeof(float)},
+      [CALL_TOP_IDS] = {spec->topk > 0, all_rows, (size_t)spec->topk, flp_dtype_bytes(spec->target_dtype)},
+      [CALL_TOP_LOGPROB] = {spec->topk > 0, all_rows, (size_t)spec->topk, sizeof(float)},
+      [CALL_TOP_REST] = {spec->topk > 0 && p->shards == 1, n, 1, sizeof(float)},
+      [CALL_RANK] = {spec->rank && p->shards == 1, n, 1, sizeof(int32_t)},
       [CALL_PARTIAL] = {p->shards > 1, all_rows, 4, sizeof(float)},
       [CALL_PARTIAL_TARGETS] = {p->shards > 1 && targets > 1, all_rows, targets, sizeof(float)}};
   return slot < CALL_LOGPROB && !arrays[slot].wanted ? rows : arrays[slot];

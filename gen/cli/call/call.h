@@ -42,7 +42,11 @@ typedef enum call_slot {
   CALL_GRAD_BIAS,
   CALL_LOSS,
   CALL_METRICS,
-  CALL_TAIL_REPORT,     /* of each shard, four numbers */
+  CALL_TAIL_REPORT, /* of each shard, four numbers */
+  CALL_TOP_IDS,     /* of each shard, as the next one */
+  CALL_TOP_LOGPROB,
+  CALL_TOP_REST, /* of a whole head, as the next one */
+  CALL_RANK,
   CALL_PARTIAL,         /* from the shards' forward passes to combine */
   CALL_PARTIAL_TARGETS, /* beside it, of several targets a row */
   CALL_OUTPUTS_END,
@@ -157,6 +161,9 @@ typedef struct call_result {
   void *grad_bias;                  /* (padded vocab) */
   float *loss, *metrics;            /* (n), (metrics of the loss, n) */
   float *tail_report;               /* (shards, 4) as flp_args has it */
+  void *top_ids;                    /* (shards, n, topk) target dtype */
+  float *top_logprob, *top_rest;    /* (shards, n, topk), (n) */
+  int32_t *rank;                    /* (n) */
   int data_error;                   /* flp_plan_check reported bad rows */
   int64_t bad_rows;                 /* of listed columns: so many in forward passes */
   const char *overrun;              /* a buffer that was written outside its rows, or NULL */

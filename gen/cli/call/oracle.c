@@ -45,6 +45,8 @@ struct block_job {
   oracle_row *out;
   double *exact, *yardstick, *squares;
   const oracle_columns *columns;
+  oracle_visit_fn visit;
+  void *context;
   atomic_llong *next;
   atomic_int *failed;
 };
@@ -388,6 +390,29 @@ flp_status oracle_targets(const oracle_problem *problem, const int64_t *rows, co
   }
   free(hidden);
   return FLP_OK;
+}
+
+static void visit_block(const block_job *job, int64_t block, double *scratch) {
+  block_memory m = split(job, scratch);
+  block_scores(job, block, &m);
+  for (int64_t r = 0; r < BLOCK && block * BLOCK + r < job->left_count; r++) {
+    double *t = m.scores32; /* the yardstick's are not asked for */
+    for (int64_t v = 0; v < job->right_count; v++)
+      t[v] = exact_point(job->problem, job->left[block * BLOCK + r], m.scores[v * BLOCK + r]).t;
+    job->visit(job->context, block * BLOCK + r, t);
+  }
+}
+
+flp_status oracle_visit(const oracle_problem *problem, const int64_t *rows, int64_t count, oracle_visit_fn visit,
+                        void *context) {
+  block_job job = {.problem = problem,
+                   .work = visit_block,
+                   .left = rows,
+                   .left_count = count,
+                   .right_count = problem->vocab,
+                   .visit = visit,
+                   .context = context};
+  return run_blocks(&job);
 }
 
 /* ---- gradients ---- */

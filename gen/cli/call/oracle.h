@@ -58,6 +58,12 @@ flp_status oracle_forward(const oracle_problem *problem, const int64_t *rows, in
 flp_status oracle_targets(const oracle_problem *problem, const int64_t *rows, const oracle_row *stats, int64_t count,
                           double *out);
 
+/* Hands over the scores t of row rows[index], exact and in nats, of all columns in order. From several threads at once. */
+typedef void (*oracle_visit_fn)(void *context, int64_t index, const double *t);
+/* error: MEMORY */
+flp_status oracle_visit(const oracle_problem *problem, const int64_t *rows, int64_t count, oracle_visit_fn visit,
+                        void *context);
+
 /* Gradients of rows of hidden, (count, D) each, exact and by the yardstick, and their squares (count).
  * stats: of these rows. error: MEMORY */
 flp_status oracle_grad_hidden(const oracle_problem *problem, const int64_t *rows, const oracle_row *stats,

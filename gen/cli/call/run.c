@@ -81,6 +81,10 @@ static const struct {
                          [CALL_LOSS] = {"loss", offsetof(call_result, loss)},
                          [CALL_METRICS] = {"metrics", offsetof(call_result, metrics)},
                          [CALL_TAIL_REPORT] = {"tail_report", offsetof(call_result, tail_report)},
+                         [CALL_TOP_IDS] = {"top_ids", offsetof(call_result, top_ids)},
+                         [CALL_TOP_LOGPROB] = {"top_logprob", offsetof(call_result, top_logprob)},
+                         [CALL_TOP_REST] = {"top_rest", offsetof(call_result, top_rest)},
+                         [CALL_RANK] = {"rank", offsetof(call_result, rank)},
                          [CALL_PARTIAL] = {"partial", 0},
                          [CALL_PARTIAL_TARGETS] = {"partial_targets", 0},
                          [CALL_SAVED] = {"saved", 0},
@@ -125,8 +129,10 @@ flp_status call_download(call_buffers *b, const call_problem *p, call_result *re
 }
 
 void call_result_clear(call_result *result) {
-  void *const arrays[] = {result->logprob,   result->entropy, result->stats,   result->grad_hidden, result->grad_weight,
-                          result->grad_bias, result->loss,    result->metrics, result->tail_report};
+  void *const arrays[] = {result->logprob,     result->entropy,   result->stats,       result->grad_hidden,
+                          result->grad_weight, result->grad_bias, result->loss,        result->metrics,
+                          result->tail_report, result->top_ids,   result->top_logprob, result->top_rest,
+                          result->rank};
   for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) free(arrays[i]);
   *result = (call_result){0};
 }

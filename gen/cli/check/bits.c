@@ -3,7 +3,6 @@
  * Forward: repeats, the order and number of rows, the budget, gradients asked for or not, the tile configuration.
  * Gradients: repeats. Of listed columns both: the order of ids. */
 #include "gen/cli/check/compare.h"
-#include "gen/cli/check/lists.h"
 #include "gen/cli/check/parts.h"
 #include "gen/cli/shared/spec_args.h"
 #include "runtime/base/status.h"

@@ -70,7 +70,8 @@ typedef struct oddity {
   double kept;        /* 0: 20 */
   int targets;        /* of several targets alone; 0: CHECK_TARGETS_USUAL */
   check_targets of_row;
-  uint32_t grads; /* 0: all */
+  uint32_t grads;     /* 0: all */
+  int topk;           /* of best columns; -1: the rank alone */
 } oddity;
 
 static const oddity oddities[] = {
@@ -308,8 +309,52 @@ static const oddity tailed[] = {
     {.name = "flat", .temperature = 1e3, .vocab = 9001, .n = 130}, /* no list holds a row */
 };
 
+/* Best columns and ranks, of 20 columns where nothing else is said. */
+static const oddity topped[] = {
+    {.name = "top"},
+    {.name = "top-1", .topk = 1},
+    {.name = "top-128", .topk = 128, .n = 130},
+    {.name = "top-sharp", .fill = CHECK_FILL_SHARP, .hidden = 264},
+    {.name = "top-equal", .fill = CHECK_FILL_EQUAL, .temperature = 8},
+    {.name = "top-exact", .fill = CHECK_FILL_EXACT, .temperature = 8},
+    {.name = "top-nan", .rows = CHECK_ROWS_NAN},
+    {.name = "top-masked", .rows = CHECK_ROWS_MASKED, .n = 200, .int32_targets = 1},
+    {.name = "top-shards", .shards = 3, .int32_targets = 1},
+    {.name = "top-wide", .n = 300, .vocab = 4099, .topk = 50},
+    {.name = "rank", .topk = -1},
+    {.name = "top-all", .vocab = 100, .topk = 100},
+    {.name = "top-grads", .grads = ALL_GRADS},
+    {.name = "top-shifted", .fill = CHECK_FILL_SHIFTED},
+    {.name = "top-one-hot", .fill = CHECK_FILL_ONE_HOT},
+    {.name = "top-negative", .fill = CHECK_FILL_NEGATIVE},
+    {.name = "top-peaked", .fill = CHECK_FILL_PEAKED},
+    {.name = "top-unlikely", .fill = CHECK_FILL_UNLIKELY},
+    {.name = "top-steep", .fill = CHECK_FILL_STEEP, .n = 130},
+    {.name = "top-holes", .fill = CHECK_FILL_HOLES},
+    {.name = "top-few", .fill = CHECK_FILL_HOLES, .vocab = 40}, /* above -inf */
+    {.name = "top-all-holes", .fill = CHECK_FILL_ALL_HOLES},
+    {.name = "top-last-tile", .rows = CHECK_ROWS_LAST_TILE, .vocab = 1537},
+    {.name = "top-T=1e-3", .temperature = 1e-3},
+    {.name = "top-T=1e3", .temperature = 1e3},
+    {.name = "top-T-rows", .temperature = 1e3, .per_row = 1, .softcap = 20},
+    {.name = "top-T-beyond", .rows = CHECK_ROWS_BEYOND, .temperature = 2, .per_row = 1},
+    {.name = "top-bad", .rows = CHECK_ROWS_BAD, .temperature = 2, .per_row = 1, .int32_targets = 1},
+    {.name = "top-bad-rows", .rows = CHECK_ROWS_BAD},
+    {.name = "top-row-list", .rows = CHECK_ROWS_LIST, .n = 200},
+    {.name = "top-masked-all", .rows = CHECK_ROWS_NONE},
+    {.name = "top-softcap", .softcap = 1.5f, .scale = 2, .temperature = 0.5},
+    {.name = "top-scale", .scale = -0.625, .temperature = 1.5},
+    {.name = "top-strides", .padding = 24},
+    {.name = "top-align-8", .alignment = 8},
+    {.name = "top-align-2", .alignment = 2},
+    {.name = "top-small-shards", .shards = 3, .vocab = 50}, /* of fewer columns than are asked for */
+    {.name = "top-N=0", .n = -1},
+    {.name = "top-N=1", .n = 1, .topk = 7},
+    {.name = "top-V=2", .vocab = 2, .topk = 2},
+};
+
 /* Those before it are of every dtype. */
-static const char LISTED_OF_BF16[] = "lists-descend", TARGETED_OF_BF16[] = "exact";
+static const char LISTED_OF_BF16[] = "lists-descend", TARGETED_OF_BF16[] = "exact", TOPPED_OF_BF16[] = "top-all";
 
 static const oddity_table first_table = {oddities, sizeof oddities / sizeof oddities[0]};
 static const oddity_table columns_table = {columns, sizeof columns / sizeof columns[0]};
@@ -535,6 +580,25 @@ static void add_targeted(check_list *list, flp_dtype dtype) {
   }
 }
 
+/* ---- best columns and ranks ---- */
+
+static void set_top(check_case *c, int topk) {
+  c->spec.topk = topk < 0 ? 0 : topk ? topk : 20;
+  c->spec.rank = c->shards == 1;
+}
+
+static void add_tops(check_list *list, flp_dtype dtype) {
+  for (size_t i = 0; i < sizeof topped / sizeof topped[0]; i++) {
+    const oddity *o = &topped[i];
+    if (dtype != FLP_DTYPE_BF16 && strcmp(o->name, TOPPED_OF_BF16) == 0) return;
+    check_case c = make_odd(o, dtype);
+    c.spec.grads = o->grads;
+    if (i % 2) c.spec.entropy = FLP_ENTROPY_NONE;
+    set_top(&c, o->topk);
+    check_list_add(list, c);
+  }
+}
+
 static void add_targeted_large(check_list *list, const check_case *given) {
   check_case c = check_case_default(given->spec.dtype, 8192, 151936, 4096);
   c.name = "large";
@@ -543,6 +607,15 @@ static void add_targeted_large(check_list *list, const check_case *given) {
   c.spec.grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
   c.sampled = 1;
   c.spec.targets = 64;
+  check_list_add(list, c);
+}
+
+static void add_top_large(check_list *list, const check_case *given) {
+  check_case c = check_case_default(given->spec.dtype, 8192, 151936, 4096);
+  c.name = "large";
+  c.rows = CHECK_ROWS_MASKED;
+  c.sampled = 1;
+  set_top(&c, 20);
   check_list_add(list, c);
 }
 
@@ -660,6 +733,22 @@ static void add_given_targets(check_list *list, const check_case *given) {
   }
 }
 
+/* Those of a specification with best columns: rows whose columns are equal, and sharp ones. */
+static void add_given_tops(check_list *list, const check_case *given) {
+  static const struct {
+    const char *name;
+    check_fill fill;
+  } patterns[] = {{"equal", CHECK_FILL_EQUAL}, {"exact", CHECK_FILL_EXACT}, {"sharp", CHECK_FILL_SHARP}};
+  int has_top = given->spec.topk || given->spec.rank;
+  size_t count = !has_top || is_big(given) ? 0 : sizeof patterns / sizeof patterns[0];
+  for (size_t i = 0; i < count; i++) {
+    check_case c = *given;
+    c.name = patterns[i].name;
+    c.fill = patterns[i].fill;
+    check_list_add(list, c);
+  }
+}
+
 static void add_large(check_list *list, const check_case *given) {
   check_case c = check_case_default(given->spec.dtype, 8192, 151936, 4096);
   c.name = "large";
@@ -704,6 +793,7 @@ static void add_all(check_list *list) {
     add_targeted_matrix(list, dtypes[d]);
     add_targeted(list, dtypes[d]);
   }
+  for (int d = 0; d < 3; d++) add_tops(list, dtypes[d]);
 }
 
 static void add_quick(check_list *list) {
@@ -722,6 +812,7 @@ static void add_quick(check_list *list) {
   add_listed(list, FLP_DTYPE_BF16);
   add_all_tails(list, FLP_DTYPE_BF16, 0);
   add_targeted(list, FLP_DTYPE_BF16);
+  add_tops(list, FLP_DTYPE_BF16);
 }
 
 flp_status check_list_create(check_set set, const check_case *given, check_list *out) {
@@ -733,18 +824,23 @@ flp_status check_list_create(check_set set, const check_case *given, check_list 
     add_listed_large(out, given);
     add_tail_large(out, given);
     add_targeted_large(out, given);
+    add_top_large(out, given);
   }
   if (set == CHECK_SET_GIVEN) {
     add_given(out, given);
     add_given_lists(out, given);
     add_given_tails(out, given);
     add_given_targets(out, given);
+    add_given_tops(out, given);
   }
   for (int i = 0; i < out->count; i++)
     if (out->cases[i].spec.tail > 0 && given->spec.tail > 0) out->cases[i].spec.tail = given->spec.tail;
   for (int i = 0; i < out->count; i++)
     if (out->cases[i].spec.targets == CHECK_TARGETS_USUAL && given->spec.targets > 1)
       out->cases[i].spec.targets = given->spec.targets;
+  for (int i = 0; i < out->count; i++)
+    if (out->cases[i].spec.topk && given->spec.topk && given->spec.topk <= out->cases[i].spec.vocab)
+      out->cases[i].spec.topk = given->spec.topk;
   for (int i = 0; i < out->count; i++) out->cases[i].seed = given->seed + (uint64_t)i;
   flp_status status = out->status;
   if (status != FLP_OK) check_list_clear(out);

@@ -178,8 +178,8 @@ static flp_status check_unused(const check_args *args) {
                                       [CHECK_SET_CONCURRENT] = "--concurrent",
                                       [CHECK_SET_SELECT] = "--op select",
                                       [CHECK_SET_GIVEN] = "a shape"};
-  static const char *const of_sets[] = {"op", "dtype", "tune", "tail", "targets", NULL}, *const of_select[] = {
-                                                                                             "op", "dtype", NULL};
+  static const char *const of_sets[] = {"op", "dtype", "tune", "tail", "targets", "topk", "rank", NULL};
+  static const char *const of_select[] = {"op", "dtype", NULL};
   const char *unused = NULL;
   if (args->set != CHECK_SET_GIVEN)
     unused = cli_spec_args_other(&args->spec, args->set == CHECK_SET_SELECT ? of_select : of_sets);
@@ -275,7 +275,7 @@ const struct argp cli_check_argp = {
 
 int cli_check(int argc, char **argv) {
   check_args args = {.spec = CLI_SPEC_ARGS_INIT, .given = {.name = "random", .n = 67, .temperature = 1, .scale = 1}};
-  args.spec.takes_lists = args.spec.takes_tail = args.spec.takes_targets = 1;
+  args.spec.takes_lists = args.spec.takes_tail = args.spec.takes_targets = args.spec.takes_top = 1;
   args.jobs = flp_processors();
   args.given.shards = 1;
   args.given.seed = 1;

@@ -45,7 +45,7 @@ static void add(const compare_state *s, const char *output, check_metric metric,
 }
 
 /* Allowance beyond the 4 ulp, from the rounding of scores. */
-static double score_allowance(const oracle_row *row) {
+double check_score_allowance(const oracle_row *row) {
   if (row->product_error == 0 && row->largest <= EXACT_LIMIT) return 0;
   return check_ulp(row->largest) + 2 * row->product_error;
 }
@@ -89,7 +89,7 @@ static void collect_rows(const compare_state *s, const float *values, int entrop
     double size = entropy ? fmax(row->entropy, row->log_sum) : fmax(fabs(target_distance), fabs(row->logprob));
     double unit = check_ulp(fmax(isfinite(size) ? size : 1, 1));
     double factor = entropy ? fmax(row->spread, 1) : 1;
-    double allowed = 4 * unit + factor * score_allowance(row);
+    double allowed = 4 * unit + factor * check_score_allowance(row);
     if (is_certain(s->problem, s->truth->rows[i]) && s->problem->c.shards == 1) allowed = unit;
     rows_add(a, values[s->truth->rows[i]], entropy ? row->entropy : row->logprob, unit, allowed);
   }
@@ -107,7 +107,7 @@ static void collect_targets(const compare_state *s, const float *values, row_arr
     int ignored = s->problem->target_id[at] == CHECK_IGNORE_INDEX;
     double wanted = s->truth->logprob[i], size = fmax(fabs(wanted + row->log_sum), fabs(wanted));
     double unit = check_ulp(fmax(isfinite(size) ? size : 1, 1));
-    rows_add(a, values[at], wanted, unit, ignored ? 0 : 4 * unit + score_allowance(row));
+    rows_add(a, values[at], wanted, unit, ignored ? 0 : 4 * unit + check_score_allowance(row));
   }
   for (int64_t at = 0; at < s->problem->c.n * count; at++)
     if (s->problem->forward_class[at / count] != CHECK_ACTIVE)
@@ -548,6 +548,7 @@ flp_status check_compare(const check_problem *problem, const check_truth *truth,
   FLP_TRY(compare_losses(&s));
   FLP_TRY(compare_rows(&s, "logprob", result->logprob, 0));
   FLP_TRY(compare_rows(&s, "entropy", result->entropy, 1));
+  FLP_TRY(check_compare_top(problem, truth, result, rung, report));
   FLP_TRY(compare_hidden(&s));
   return compare_columns(&s);
 }

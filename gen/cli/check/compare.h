@@ -26,6 +26,14 @@ void check_truth_clear(check_truth *truth);
 flp_status check_compare(const check_problem *problem, const check_truth *truth, const call_result *result,
                          const call_result *plain, flp_rung rung, check_report *report);
 
+/* What the rounding of scores may make of a number beside its own, in nats. */
+double check_score_allowance(const oracle_row *row);
+
+/* top.c: best columns and ranks. Columns whose scores are nearer than rounding tells apart may stand in any order, and one
+ * for another at the end. error: MEMORY */
+flp_status check_compare_top(const check_problem *problem, const check_truth *truth, const call_result *result,
+                             flp_rung rung, check_report *report);
+
 /* Bit identity of one output of two results. */
 check_metric check_result_bits(const check_problem *problem, call_slot slot, const call_result *a,
                                const call_result *b);

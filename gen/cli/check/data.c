@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/check/lists.h"
+#include "gen/cli/check/problem.h"
 #include "gen/cli/check/targets.h"
 #include "gen/cli/shared/spec_args.h"
 #include "runtime/api/validate.h"
@@ -372,6 +372,7 @@ check_problem check_problem_plain(const check_problem *problem) {
   check_problem plain = *problem;
   plain.c.mode = (flp_mode)0;
   cli_spec_set_mode(&plain.c.spec, (flp_mode)0);
+  plain.c.spec.topk = plain.c.spec.rank = 0;
   plain.c.spec.loss = NULL;
   plain.c.spec.loss_bytes = 0;
   plain.loss = NULL;

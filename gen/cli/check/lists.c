@@ -1,7 +1,7 @@
 /* lists.c: lists of columns, of a case's pattern: as the rung takes them, and sorted without repeats for the oracle.
  *
  * Invariant: the oracle's list of a row that is bad, or has no target, is empty; no such row is asked of it. */
-#include "gen/cli/check/lists.h"
+#include "gen/cli/check/problem.h"
 
 #include <stdlib.h>
 #include <string.h>

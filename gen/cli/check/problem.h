@@ -60,4 +60,15 @@ flp_loss_row check_problem_loss(const check_problem *problem, int64_t row, doubl
 /* Reorders rows: new row i is old row order[i], for i < n. error: MEMORY */
 flp_status check_problem_permute(check_problem *problem, const int64_t *order, int64_t n);
 
+/* ---- lists.c: the lists of a problem with listed columns ---- */
+
+/* Draws the lists of a problem whose targets are known, as the rung takes them and for the oracle, and says which rows
+ * they make bad. error: MEMORY */
+flp_status check_lists_create(check_problem *problem, uint64_t seed);
+/* Row i gets the list of row order[i], for i < n. error: MEMORY */
+flp_status check_lists_permute(check_problem *problem, const int64_t *order, int64_t n);
+/* The ids of every list in the opposite order. */
+void check_lists_reverse(check_problem *problem);
+void check_lists_clear(check_problem *problem);
+
 #endif

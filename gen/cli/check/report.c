@@ -52,6 +52,8 @@ static void describe_options(const check_case *c, char *out, size_t capacity) {
   if (spec->targets > 1) append(out, capacity, " targets=%d", spec->targets);
   char tail[CLI_TEXT_BYTES];
   if (spec->tail > 0) append(out, capacity, " tail=%s", cli_format_tail(spec->tail, tail));
+  if (spec->topk) append(out, capacity, " topk=%d", spec->topk);
+  if (spec->rank) append(out, capacity, " rank");
   if (loss) append(out, capacity, " loss=%s", loss->name);
   memmove(out, out + (out[0] == ' '), strlen(out + (out[0] == ' ')) + 1);
 }

@@ -102,7 +102,7 @@ static flp_status check_case_on(check_session *session, check_problem *problem, 
   check_how how = session->how;
   how.rung = rung;
   call_result result = {0}, plain = {0};
-  int has_plain = flp_mode_keeps(c->mode) || problem->loss;
+  int has_plain = flp_mode_keeps(c->mode) || problem->loss || c->spec.topk || c->spec.rank;
   flp_status status = check_run(problem, &how, &result);
   if (is_lacking(c, rung, status)) return FLP_OK;
   if (status == FLP_OK) check_problem_follow(problem, &result);
@@ -149,12 +149,20 @@ static int is_wanted_targets(const check_args *args, int targets) {
   return args->set == CHECK_SET_GIVEN || args->given.spec.targets <= 1 || targets > 1;
 }
 
+static int wants_top(const check_args *args) {
+  return args->set != CHECK_SET_GIVEN && (args->given.spec.topk || args->given.spec.rank);
+}
+
+static int is_wanted_case(const check_args *args, const check_case *c) {
+  if (!is_wanted(args, c->spec.dtype) || !is_wanted_mode(args, c->mode)) return 0;
+  if (!is_wanted_targets(args, c->spec.targets)) return 0;
+  return !wants_top(args) || c->spec.topk || c->spec.rank;
+}
+
 static void keep_wanted(const check_args *args, check_list *list) {
   int count = 0;
   for (int i = 0; i < list->count; i++)
-    if (is_wanted(args, list->cases[i].spec.dtype) && is_wanted_mode(args, list->cases[i].mode) &&
-        is_wanted_targets(args, list->cases[i].spec.targets))
-      list->cases[count++] = list->cases[i];
+    if (is_wanted_case(args, &list->cases[i])) list->cases[count++] = list->cases[i];
   list->count = count;
 }
 
@@ -197,6 +205,7 @@ static int list_parts(const check_args *args, part out[PARTS_MAX]) {
   int bits = all || args->spec.has_dtype ? 3 : 1; /* of dtypes */
   int count = list_target_parts(args, out);
   if (args->given.spec.targets > 1) return count;
+  if (wants_top(args)) return 0;
   for (int d = 0; (all || quick) && any && d < bits; d++)
     if (is_wanted(args, dtypes[d])) out[count++] = (part){PART_BITS, {.dtype = dtypes[d]}};
   for (int d = 0; (all || quick) && is_wanted_mode(args, FLP_MODE_LISTED) && d < 3; d++)

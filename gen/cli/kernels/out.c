@@ -59,8 +59,8 @@ static json_t *grads_json(uint32_t grads) {
 json_t *cli_spec_json(const flp_spec *spec, double scale, double kept) {
   const flp_loss *loss = cli_loss_of(spec);
   return json_pack(
-      "{s:s, s:I, s:I, s:s, s:s, s:s, s:o, s:b, s:o, s:b, s:s, s:s, s:b, s:i, s:b, s:o, s:o, s:i, s:o, s:o, s:i}", "op",
-      flp_op_name(spec->op), "vocab", (json_int_t)spec->vocab, "hidden", (json_int_t)spec->hidden, "dtype",
+      "{s:s, s:I, s:I, s:s, s:s, s:s, s:o, s:b, s:o, s:b, s:s, s:s, s:b, s:i, s:b, s:o, s:o, s:i, s:o, s:o, s:i, s:i, s:b}",
+      "op", flp_op_name(spec->op), "vocab", (json_int_t)spec->vocab, "hidden", (json_int_t)spec->hidden, "dtype",
       flp_dtype_name(spec->dtype), "target_dtype", flp_dtype_name(spec->target_dtype), "entropy",
       flp_entropy_name(spec->entropy), "grads", grads_json(spec->grads), "bias", spec->has_bias, "softcap",
       spec->softcap > 0 ? cli_json_number((double)spec->softcap) : json_null(), "per_row_temperature",
@@ -69,11 +69,11 @@ json_t *cli_spec_json(const flp_spec *spec, double scale, double kept) {
       (int)spec->alignment, "keep", spec->keep, "loss", loss ? json_string(loss->name) : json_null(), "scale",
       cli_json_number(scale), "listed", spec->listed, "kept", spec->listed ? cli_json_number(kept) : json_null(),
       "tail", spec->tail > 0 ? cli_json_number((double)spec->tail) : json_null(), "targets",
-      (int)flp_spec_targets(spec));
+      (int)flp_spec_targets(spec), "topk", spec->topk, "rank", spec->rank);
 }
 
 const char *cli_spec_text(const flp_spec *spec, char *buffer, size_t capacity) {
-  char softcap[48] = "", tail[CLI_TEXT_BYTES] = "", targets[24] = "";
+  char softcap[48] = "", tail[CLI_TEXT_BYTES] = "", targets[24] = "", topk[24] = "";
   const flp_loss *loss = cli_loss_of(spec);
   if (!flp_op_of(spec->op)->has_head) {
     snprintf(buffer, capacity, "%s %s V=%lld entropy=%s", flp_op_name(spec->op), flp_dtype_name(spec->dtype),
@@ -84,12 +84,13 @@ const char *cli_spec_text(const flp_spec *spec, char *buffer, size_t capacity) {
   if (spec->softcap > 0) snprintf(softcap, sizeof softcap, " softcap=%g", (double)spec->softcap);
   if (spec->tail > 0) cli_format_tail(spec->tail, tail);
   if (spec->targets > 1) snprintf(targets, sizeof targets, " targets=%d", spec->targets);
-  snprintf(buffer, capacity, "%s V=%lld D=%lld entropy=%s grad=%s%s%s%s%s%s%s%s%s%s%s%s", flp_dtype_name(spec->dtype),
+  if (spec->topk) snprintf(topk, sizeof topk, " topk=%d", spec->topk);
+  snprintf(buffer, capacity, "%s V=%lld D=%lld entropy=%s grad=%s%s%s%s%s%s%s%s%s%s%s%s%s%s", flp_dtype_name(spec->dtype),
            (long long)spec->vocab, (long long)spec->hidden, flp_entropy_name(spec->entropy),
            spec->grads ? flp_grads_text(spec->grads, ",", grads) : "none", spec->has_bias ? " bias" : "", softcap,
            spec->per_row_temperature ? " per-row-temperature" : "", spec->keep ? " keep" : "",
-           spec->listed ? " listed" : "", tail[0] ? " tail=" : "", tail, targets, loss ? " loss=" : "",
-           loss ? loss->name : "", spec->accumulate_grad_weight ? " accumulate-grad-weight" : "");
+           spec->listed ? " listed" : "", tail[0] ? " tail=" : "", tail, targets, topk, spec->rank ? " rank" : "",
+           loss ? " loss=" : "", loss ? loss->name : "", spec->accumulate_grad_weight ? " accumulate-grad-weight" : "");
   return buffer;
 }
 

@@ -177,7 +177,11 @@ static flp_status take_outputs(run_state *state) {
                                       [RUN_OUT_GRAD_WEIGHT] = got.grad_weight,
                                       [RUN_OUT_GRAD_BIAS] = got.grad_bias,
                                       [RUN_OUT_LOSS] = got.loss,
-                                      [RUN_OUT_METRICS] = got.metrics};
+                                      [RUN_OUT_METRICS] = got.metrics,
+                                      [RUN_OUT_TOP_IDS] = got.top_ids,
+                                      [RUN_OUT_TOP_LOGPROB] = got.top_logprob,
+                                      [RUN_OUT_TOP_REST] = got.top_rest,
+                                      [RUN_OUT_RANK] = got.rank};
   memcpy(state->result->output, outputs, sizeof outputs);
   if (got.tail_report) memcpy(state->result->tail_report, got.tail_report, sizeof state->result->tail_report);
   free(got.tail_report);

@@ -331,6 +331,17 @@ static flp_status resolve_gradients(const run_args *args, run_problem *problem) 
     return flp_fail(FLP_ERROR_ARGUMENT, "--tail: not accepted beside lists of columns, which name the columns");
   const char *beside = spec->listed ? "lists of columns" : spec->tail > 0 ? "--tail" : spec->loss ? "--loss" : NULL;
   if (args->targets > 1 && beside) return flp_fail(FLP_ERROR_ARGUMENT, "--targets: not accepted beside %s", beside);
+  spec->topk = (int32_t)args->topk;
+  spec->rank = args->rank;
+  const char *top = args->topk ? "--topk" : "--rank";
+  if ((args->topk || args->rank) && (spec->listed || args->tail > 0 || problem->loss))
+    return flp_fail(FLP_ERROR_ARGUMENT, "%s: not accepted beside %s", top,
+                    spec->listed    ? "lists of columns"
+                    : problem->loss ? "--loss"
+                                    : "--tail");
+  if (args->topk > spec->vocab)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--topk: expected 1 to the %lld ids of the vocabulary, got %lld",
+                    (long long)spec->vocab, (long long)args->topk);
   spec->grad_hidden_dtype = args->grad_hidden_dtype;
   spec->grad_weight_dtype = args->grad_weight_dtype;
   return FLP_OK;

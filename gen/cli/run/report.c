@@ -17,8 +17,9 @@
 enum { METRIC_NAME_BYTES = FLP_LOSS_NAME_BYTES + 16 };
 enum { INDENT = 13 }; /* of what is said of a run, beside labels */
 
-static const char *const names[RUN_OUTPUTS] = {"logprob",     "entropy",   NULL,   "grad_hidden",
-                                               "grad_weight", "grad_bias", "loss", NULL};
+static const char *const names[RUN_OUTPUTS] = {"logprob",     "entropy",     NULL,       "grad_hidden",
+                                               "grad_weight", "grad_bias",   "loss",     NULL,
+                                               "top_ids",     "top_logprob", "top_rest", "rank"};
 
 /* ---- the file ---- */
 
@@ -35,6 +36,9 @@ static cli_tensor describe_output(const run_problem *problem, const run_result *
   if (which == RUN_OUT_GRAD_HIDDEN) tensor.dtype = cli_tensor_dtype_of(spec->grad_hidden_dtype);
   if (which == RUN_OUT_GRAD_WEIGHT) tensor.dtype = cli_tensor_dtype_of(spec->grad_weight_dtype);
   if (which == RUN_OUT_GRAD_BIAS) tensor.dtype = cli_tensor_dtype_of(spec->grad_bias_dtype);
+  if (which == RUN_OUT_TOP_IDS || which == RUN_OUT_TOP_LOGPROB) tensor.shape[tensor.rank++] = spec->topk;
+  if (which == RUN_OUT_TOP_IDS) tensor.dtype = cli_tensor_dtype_of(spec->target_dtype);
+  if (which == RUN_OUT_RANK) tensor.dtype = cli_tensor_dtype_of(FLP_DTYPE_INT32);
   return tensor;
 }
 
@@ -52,6 +56,12 @@ static int is_asked(const flp_spec *spec, run_output which) {
       return (spec->grads & FLP_GRAD_BIAS) != 0;
     case RUN_OUT_LOSS:
       return spec->loss != NULL;
+    case RUN_OUT_TOP_IDS:
+    case RUN_OUT_TOP_LOGPROB:
+    case RUN_OUT_TOP_REST:
+      return spec->topk > 0;
+    case RUN_OUT_RANK:
+      return spec->rank;
     default:
       return 0;
   }
@@ -125,7 +135,8 @@ typedef struct report {
   const run_args *args;
   const run_problem *problem;
   const run_result *result;
-  summary logprob, entropy, loss, metrics[FLP_LOSS_METRICS_MAX];
+  summary logprob, entropy, loss, rest, metrics[FLP_LOSS_METRICS_MAX];
+  int64_t first; /* rows whose target has rank 0 */
   run_exact exact;
   int has_exact;
   int64_t active; /* rows that are not masked */
@@ -140,7 +151,10 @@ static flp_status measure(report *out) {
   out->logprob = summarise(problem, logprob, 1);
   out->entropy = summarise(problem, entropy, 0);
   out->loss = summarise(problem, out->result->output[RUN_OUT_LOSS], 0);
+  out->rest = summarise(problem, out->result->output[RUN_OUT_TOP_REST], 0);
   for (int64_t row = 0; logprob && row < problem->n; row++) out->active += run_problem_first(problem, row) >= 0;
+  const int32_t *rank = out->result->output[RUN_OUT_RANK];
+  for (int64_t row = 0; rank && row < problem->n; row++) out->first += rank[row] == 0;
   const float *metrics = out->result->output[RUN_OUT_METRICS];
   for (uint32_t i = 0; metrics && i < problem->loss->metric_count; i++)
     out->metrics[i] = summarise(problem, metrics + (int64_t)i * problem->n, 0);
@@ -197,6 +211,14 @@ static json_t *tail_json(const run_result *result) {
                    cli_json_number((double)numbers[3]));
 }
 
+/* rest: of the mass; first: rows whose target no column is above */
+static json_t *top_json(const report *in) {
+  const flp_spec *spec = &in->problem->spec;
+  if (!spec->topk && !spec->rank) return json_null();
+  return json_pack("{s:i, s:o, s:o}", "topk", spec->topk, "rest", spec->topk ? summary_json(&in->rest) : json_null(),
+                   "first_rows", spec->rank ? json_integer(in->first) : json_null());
+}
+
 static flp_status print_json(const report *in) {
   const run_problem *problem = in->problem;
   const run_result *result = in->result;
@@ -218,6 +240,7 @@ static flp_status print_json(const report *in) {
   json_object_set_new(document, "entropy", result->output[RUN_OUT_ENTROPY] ? summary_json(&in->entropy) : json_null());
   json_object_set_new(document, "loss", loss_json(in));
   json_object_set_new(document, "tail_report", in->problem->spec.tail > 0 ? tail_json(result) : json_null());
+  json_object_set_new(document, "top", top_json(in));
   json_object_set_new(document, "fp64", in->has_exact ? exact_json(in) : json_null());
   json_object_set_new(document, "bad_rows", result->data ? cli_json_text(result->data_detail) : json_null());
   json_object_set_new(document, "output", in->args->output ? cli_json_text(in->args->output) : json_null());
@@ -279,6 +302,16 @@ static void print_tail(const report *in) {
                   cli_format_tail(in->problem->spec.tail, tail), (double)numbers[2], (double)numbers[3]);
 }
 
+static void print_top(const report *in) {
+  const flp_spec *spec = &in->problem->spec;
+  if (spec->topk)
+    cli_print_field(INDENT, "best columns", "%d have %.4f of the mass on average, at least %.4f", spec->topk,
+                    1 - in->rest.mean, 1 - in->rest.most);
+  if (spec->rank)
+    cli_print_field(INDENT, "rank", "%lld of %lld targets are the best column of their row", (long long)in->first,
+                    (long long)in->logprob.rows);
+}
+
 static void print_text(const report *in) {
   const run_problem *problem = in->problem;
   const run_result *result = in->result;
@@ -301,6 +334,7 @@ static void print_text(const report *in) {
                     in->exact.count, in->logprob_error, entropy, in->exact.score_error);
   }
   if (problem->spec.tail > 0) print_tail(in);
+  if (in->logprob.rows) print_top(in);
   print_time(in);
   print_memory(in);
   if (in->args->output) cli_print_field(INDENT, "written to", "%s", in->args->output);

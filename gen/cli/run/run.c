@@ -38,9 +38,11 @@ enum {
   KEY_ENTROPY,
   KEY_TAIL,
   KEY_TARGETS,
+  KEY_TOPK,
   KEY_KEEP_SET,
   KEY_MODEL,
   KEY_STRICT,
+  KEY_RANK,
   KEY_DEMO,
   KEY_JSON
 };
@@ -64,7 +66,9 @@ static const struct argp_option options[] = {
     {"advantage", KEY_ADVANTAGE, "FILE:TENSOR", 0, "of a loss: (...) in F32", 1},
     {"row-weight", KEY_ROW_WEIGHT, "FILE:TENSOR", 0, "of a loss: the weight of each row's part (...) in F32; default 1",
      1},
-    {"output", 'o', "FILE", 0, "write logprob, entropy, loss, metrics.NAME, grad_hidden, grad_weight, grad_bias here",
+    {"output", 'o', "FILE", 0,
+     "write logprob, entropy, loss, metrics.NAME, top_ids, top_logprob, top_rest, rank, grad_hidden, grad_weight, "
+     "grad_bias here",
      1},
     {NULL, 0, NULL, 0, "Operation:", 2},
     {"temperature", KEY_TEMPERATURE, "T", 0, "a number > 0, or FILE:TENSOR with one F32 per row; default 1", 2},
@@ -83,6 +87,9 @@ static const struct argp_option options[] = {
      2},
     {"targets", KEY_TARGETS, "K", 0,
      "logprobs of K columns of each row, 1 to 512: target, logprob and grad_logprob are (..., K) then", 2},
+    {"topk", KEY_TOPK, "K", 0, "the best K columns of each row too, 1 to 128: ids, logprobs, the mass of all others",
+     2},
+    {"rank", KEY_RANK, NULL, 0, "and the rank of each target: how many columns have a higher score", 2},
     {"loss", KEY_LOSS, "LOSS", 0, CLI_LOSS_HELP "; one step gives it and its gradients", 2},
     {"loss-parameter", KEY_LOSS_PARAMETER, "NAME=NUMBER", 0, CLI_LOSS_PARAMETER_HELP, 2},
     {"model", KEY_MODEL, "FILE", 0, "take softcap and scale (with --demo sizes too) from a config.json", 2},
@@ -174,6 +181,8 @@ static flp_status parse_word(int key, const char *text, run_args *args) {
       return cli_parse_tail(text, &args->tail);
     case KEY_TARGETS:
       return cli_parse_targets(text, &args->targets);
+    case KEY_TOPK:
+      return cli_parse_integer("--topk", text, 1, FLP_TOPK_MAX, &args->topk);
     case KEY_KEEP_SET:
       return cli_parse_kept(text, &args->kept);
     default:
@@ -241,6 +250,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       return 0;
     case KEY_DEMO:
       args->demo = 1;
+      return 0;
+    case KEY_RANK:
+      args->rank = 1;
       return 0;
     case KEY_MODEL:
       args->model = text;

@@ -48,6 +48,8 @@ typedef struct run_args {
   flp_dtype grad_hidden_dtype, grad_weight_dtype;
   float tail;      /* 0 if not given */
   int32_t targets; /* of a row; 0 if not given */
+  int64_t topk;    /* likewise */
+  int rank;
   int json, quiet, demo;
   /* demo */
   const char *demo_option; /* one of its options that was given, or NULL */
@@ -101,6 +103,10 @@ typedef enum run_output {
   RUN_OUT_GRAD_BIAS,
   RUN_OUT_LOSS,
   RUN_OUT_METRICS, /* (metrics of the loss, N) */
+  RUN_OUT_TOP_IDS, /* (N, topk), as the next one */
+  RUN_OUT_TOP_LOGPROB,
+  RUN_OUT_TOP_REST,
+  RUN_OUT_RANK,
   RUN_OUTPUTS
 } run_output;
 

@@ -32,7 +32,9 @@ enum {
   KEY_LOSS_PARAMETER,
   KEY_KEEP_SET,
   KEY_TAIL,
-  KEY_TARGETS
+  KEY_TARGETS,
+  KEY_TOPK,
+  KEY_RANK
 };
 
 static const struct argp_option options[] = {
@@ -72,9 +74,11 @@ static const struct argp_option options[] = {
      1},
     {"targets", KEY_TARGETS, "K", 0,
      "of each row the logprobs of K columns, 1 to 512, as the most likely ones of a teacher; with gradients of all; "
-     "the "
-     "normalisation is over all columns",
+     "the normalisation is over all columns",
      1},
+    {"topk", KEY_TOPK, "K", 0,
+     "forward gives the best K columns of each row too, 1 to 128: ids, logprobs and the mass of all others", 1},
+    {"rank", KEY_RANK, NULL, 0, "and the rank of each target: how many columns have a higher score", 1},
     {"loss", KEY_LOSS, "LOSS", 0, CLI_LOSS_HELP "; mode stream (P) streams its steps", 1},
     {"loss-parameter", KEY_LOSS_PARAMETER, "NAME=NUMBER", 0, CLI_LOSS_PARAMETER_HELP, 1},
     {"model", KEY_MODEL, "FILE", 0, "read vocab, hidden, dtype, softcap and scale from a Hugging Face config.json", 1},
@@ -155,6 +159,13 @@ static flp_status parse_keep_set(const char *text, cli_spec_args *args) {
   return FLP_OK;
 }
 
+static flp_status parse_topk(const char *text, flp_spec *spec) {
+  int64_t value = 0;
+  FLP_TRY(cli_parse_integer("--topk", text, 1, FLP_TOPK_MAX, &value));
+  spec->topk = (int32_t)value;
+  return FLP_OK;
+}
+
 static error_t parse(int key, char *text, struct argp_state *state) {
   cli_spec_args *args = state->input;
   flp_spec *spec = &args->spec;
@@ -194,6 +205,12 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       break;
     case KEY_TARGETS:
       status = cli_parse_targets(text, &spec->targets);
+      break;
+    case KEY_TOPK:
+      status = parse_topk(text, spec);
+      break;
+    case KEY_RANK:
+      spec->rank = 1;
       break;
     case KEY_MODEL:
       args->model = text;
@@ -416,6 +433,30 @@ flp_status cli_spec_args_targets(const cli_spec_args *args) {
   return flp_fail(FLP_ERROR_ARGUMENT, "--targets: not accepted beside %s; forward and backward recompute", beside);
 }
 
+flp_status cli_spec_args_top(const cli_spec_args *args) {
+  const flp_spec *spec = &args->spec;
+  if (!spec->topk && !spec->rank) return FLP_OK;
+  const char *option = spec->topk ? "--topk" : "--rank";
+  const struct {
+    int set;
+    const char *name, *why;
+  } others[] = {{spec->listed, "--keep-set", "whose passes see the listed columns alone"},
+                {spec->tail > 0, "--tail", "whose forward pass lists columns of its own"},
+                {spec->keep, "--keep", "whose forward pass keeps something else"},
+                {args->loss.name != NULL, "--loss", "whose steps give no columns"}};
+  if (!args->takes_top)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "%s: not accepted here; bench, check, explain, gen, pack build and run accept it", option);
+  if (spec->op != FLP_OP_HEAD)
+    return flp_fail(FLP_ERROR_ARGUMENT, "%s: not accepted with --op %s", option, flp_op_name(spec->op));
+  for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+    if (others[i].set)
+      return flp_fail(FLP_ERROR_ARGUMENT, "%s: not accepted beside %s, %s", option, others[i].name, others[i].why);
+  if (spec->vocab == 0 || spec->topk <= spec->vocab) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "--topk: expected 1 to the %lld ids of the vocabulary, got %d",
+                  (long long)spec->vocab, spec->topk);
+}
+
 flp_status cli_spec_args_resolve(cli_spec_args *args) {
   if (args->model) FLP_TRY(apply_model(args));
   const flp_spec *spec = &args->spec;
@@ -430,6 +471,7 @@ flp_status cli_spec_args_resolve(cli_spec_args *args) {
   FLP_TRY(cli_spec_args_lists(args));
   FLP_TRY(cli_spec_args_tail(args));
   FLP_TRY(cli_spec_args_targets(args));
+  FLP_TRY(cli_spec_args_top(args));
   FLP_TRY(cli_loss_args_resolve(&args->loss, &args->spec));
   cli_spec_args_complete(args, &args->spec);
   flp_spec resolved;

@@ -17,6 +17,7 @@ typedef struct cli_spec_args {
   int takes_lists;   /* and --keep-set */
   int takes_tail;    /* and --tail */
   int takes_targets; /* and --targets */
+  int takes_top;     /* and --topk and --rank */
   double kept;       /* of --keep-set: ids of a row's list, on average; 0 without */
   cli_loss_args loss;
 } cli_spec_args;
@@ -63,6 +64,9 @@ flp_status cli_spec_args_tail(const cli_spec_args *args);
 /* Whether the verb takes --targets, and it goes with the other options: of a head, where nothing is kept or listed. error:
  * ARGUMENT naming the option */
 flp_status cli_spec_args_targets(const cli_spec_args *args);
+/* Whether the verb takes --topk and --rank, and they go with the other options: of a forward pass over all columns, and
+ * no more columns than there are. error: ARGUMENT naming the option */
+flp_status cli_spec_args_top(const cli_spec_args *args);
 /* Whether lists of that mean length fit a vocabulary. error: ARGUMENT naming --keep-set */
 flp_status cli_spec_check_kept(double kept, int64_t vocab);
 
@@ -81,7 +85,7 @@ flp_status cli_spec_args_one_mode(const cli_spec_args *args);
  * to, the entropy that the loss needs. */
 void cli_spec_args_complete(const cli_spec_args *args, flp_spec *spec);
 
-/* Fills what was not given from the model and checks the whole, --keep-set, --tail and --targets beside the others too.
+/* Fills what was not given from the model and checks the whole, what is asked for beside each other too.
  * error: ARGUMENT naming the field; IO, CORRUPT for the model's file */
 flp_status cli_spec_args_resolve(cli_spec_args *args);
 

@@ -36,10 +36,11 @@ from .errors import (ArgumentError, BudgetError, CompileError, CorruptError, Dat
 
 # The exceptions are in errors; flp.BudgetError and the others stay, but help(flp) is about functions. Names are written
 # out for type checkers.
-__all__ = ["PlanInfo", "Scores", "adapters", "check", "clear_plans", "combine_partials", "delight", "distill_loss", "errors", "explain",
-           "gate", "install", "installed", "library_path", "linear_logprob", "linear_logprob_backward",
-           "linear_logprob_partial", "logprob_head", "losses", "memory", "parallel", "phase", "plan_info", "policy_loss",
-           "prefix", "score", "selective_log_softmax", "sequence_logprob", "set_log", "sources_id", "uninstall", "version"]
+__all__ = ["PlanInfo", "Scores", "Top", "adapters", "check", "clear_plans", "combine_partials", "delight",
+           "distill_loss", "errors", "explain", "gate", "install", "installed", "library_path", "linear_logprob",
+           "linear_logprob_backward", "linear_logprob_partial", "logprob_head", "losses", "memory", "parallel", "phase",
+           "plan_info", "policy_loss", "prefix", "score", "selective_log_softmax", "sequence_logprob", "set_log",
+           "sources_id", "uninstall", "version"]
 if TYPE_CHECKING:
     __all__ += ["ArgumentError", "BudgetError", "CompileError", "CorruptError", "DataError", "DriverError", "FileError",
                 "FlpError", "HostError", "HostMemoryError", "InternalError", "LibraryError", "UnavailableError",
@@ -57,6 +58,7 @@ try:
     from ._scoring import Scores, score
     from ._select import selective_log_softmax
     from ._shards import combine_partials, linear_logprob_backward, linear_logprob_partial
+    from ._top import Top
     from .adapters import install, installed, uninstall
     from .heads import logprob_head
     _HAS_TORCH = True

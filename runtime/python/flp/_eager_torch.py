@@ -13,7 +13,7 @@ import math
 
 import torch
 
-from . import _c, _check, errors
+from . import _c, _check, _eager_top, errors
 
 TILE_ROWS, TILE_COLUMNS = 256, 2048
 LOG2E, LN2 = math.log2(math.e), math.log(2)
@@ -182,8 +182,9 @@ def workspace_bytes(plan, which, n, depth, budget):
     return smallest + extra * 4 * TILE_ROWS * depth
 
 
-def _fold(scores):
-    """The forward sweep -> m, s, q (active) float64 and the targets' raw scores (active, K) float32."""
+def _fold(scores, best=None):
+    """The forward sweep -> m, s, q (active) float64 and the targets' raw scores (active, K) float32. best: _eager_top.Best,
+    which sees every tile, or None"""
     count, device = scores.active.numel(), scores.active.device
     m = torch.full((count,), -math.inf, dtype=torch.float64, device=device)
     s = torch.zeros_like(m)
@@ -196,7 +197,10 @@ def _fold(scores):
             x = scores.raw(scores.hidden(rows), weight, columns)[:rows[1] - rows[0]]
             inside, column = scores.at_target(rows, columns)
             zy[part] = torch.where(inside, x.gather(1, column), zy[part])
-            t = scores.log2_units(x, scores.row_scale[part].unsqueeze(1)).clamp_min(LOWEST)
+            t = scores.log2_units(x, scores.row_scale[part].unsqueeze(1))
+            if best is not None:
+                best.add(part, columns, t)
+            t = t.clamp_min(LOWEST)
             top = t.max(1, keepdim=True).values
             t -= top
             e = torch.exp2(t)
@@ -264,28 +268,34 @@ def _write(active, bad, record, logprob, entropy, stats, logprobs=None):
             out[active] = values
 
 
-def forward(plan, ops, settings, logprob, entropy, stats):
-    """Fills logprob (N), entropy (N) or None, stats (N,4) or None."""
+def forward(plan, ops, settings, logprob, entropy, stats, top=None):
+    """Fills logprob (N), entropy (N) or None, stats (N,4) or None, and top, _top.Outputs or None."""
     n, depth = ops.hidden.shape
     workspace_bytes(plan, _c.PASS_FORWARD, n, depth, settings.budget)
     with _plain_products(ops.hidden):
         active, bad = _classify(plan, n, ops.target, ops.temperature_rows, ops.rows, settings, _total(ops, settings))
         scores = _Scores(ops, settings, active)
-        m, s, q, zy = _fold(scores)
-        record, logprobs = _finish_rows(plan, m, s, q, scores.log2_units(zy, scores.row_scale.unsqueeze(1)),
-                                        scores.ignored)
+        best = None if top is None else _eager_top.Best(scores, top)
+        m, s, q, zy = _fold(scores, best)
+        ty = scores.log2_units(zy, scores.row_scale.unsqueeze(1))
+        record, logprobs = _finish_rows(plan, m, s, q, ty, scores.ignored)
         _write(active, bad, record, logprob, entropy, stats, logprobs)
+        if best is not None:
+            best.write(bad, _settle(m, s, q), ty[:, 0], record[:, 0].isnan() | record[:, 1].isnan())
 
 
-def partial(plan, ops, settings, out, targets=None):
-    """Fills out (N,4) of one vocab shard: m, s, q in log2 units, raw target score (−inf on another shard). targets: (N,K)
-    of several targets their scores, which out then has −inf for."""
+def partial(plan, ops, settings, out, top=None, targets=None):
+    """Fills out (N,4) of one vocab shard: m, s, q in log2 units, raw target score (−inf on another shard); and top,
+    _top.Outputs or None. targets: (N,K) of several targets their scores, which out then has −inf for."""
     n, depth = ops.hidden.shape
     workspace_bytes(plan, _c.PASS_FORWARD, n, depth, settings.budget)
     with _plain_products(ops.hidden):
         active, bad = _classify(plan, n, ops.target, ops.temperature_rows, ops.rows, settings, _total(ops, settings))
         scores = _Scores(ops, settings, active)
-        m, s, q, zy = _fold(scores)
+        best = None if top is None else _eager_top.Best(scores, top)
+        m, s, q, zy = _fold(scores, best)
+        if best is not None:
+            best.write(bad, _settle(m, s, q), None, s.isnan() | ~(m <= LIMIT))
         out[:] = torch.tensor([LOWEST, 0.0, 0.0, -math.inf], device=out.device)
         out[bad] = torch.tensor([math.nan, 0.0, 0.0, -math.inf], device=out.device)
         score = zy[:, 0]

@@ -15,7 +15,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from . import _accumulate, _c, _check, _logprob_op, _run, _tail, _transforms
+from . import _accumulate, _c, _check, _logprob_op, _run, _tail, _top, _transforms
 from ._compile import in_graph, outside_graphs
 
 REVERSE = "plain reverse mode, torch.autograd"
@@ -32,19 +32,22 @@ class LinearLogprob(torch.autograd.Function):
         operands = hidden, weight, bias, target, temperature_rows, rows, list_offsets, list_ids
         ops = _run.Operands(*operands)
         kept = _run.keep(ops, settings, grads)
-        logprob, entropy, stats = _run.forward(ops, settings, grads, keep_stats=True, kept=kept)
+        top = _top.Outputs(ops.target, settings) if settings.topk or settings.rank else None
+        logprob, entropy, stats = _run.forward(ops, settings, grads, keep_stats=True, kept=kept, top=top)
         ctx.kept, lasting = (None, kept.memory) if kept is not None and kept.lasts else (kept, None)
         ctx.save_for_backward(*operands, stats, lasting)
         ctx.settings, ctx.grads = settings, grads
         ctx.set_materialize_grads(False)
-        if settings.entropy and settings.detached:
-            ctx.mark_non_differentiable(entropy)
-        return (logprob, entropy) if settings.entropy else logprob
+        more = () if top is None else top.tensors()
+        constants = more + ((entropy,) if settings.entropy and settings.detached else ())
+        if constants:
+            ctx.mark_non_differentiable(*constants)
+        return (logprob, entropy, *more) if settings.entropy else (logprob, *more) if more else logprob
 
     @staticmethod
     @outside_graphs
-    def backward(ctx, grad_logprob, grad_entropy=None):
-        grads = used_grads(ctx)
+    def backward(ctx, grad_logprob, *others):
+        grads, grad_entropy = used_grads(ctx), others[0] if ctx.settings.entropy else None
         results = (None, None, None)
         if grads and not (grad_logprob is None and grad_entropy is None):
             *saved, lasting = ctx.saved_tensors
@@ -166,14 +169,23 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                    kept_mass: Literal[True]) -> tuple[Tensor, ...]: ...
 
 
+@overload
+def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = ..., *,
+                   temperature: float | Tensor = ..., entropy: bool | Literal["detached"] = ...,
+                   softcap: float | None = ...,
+                   scale: float = ..., ignore_index: int = ..., budget: int | None = ..., chunk_rows: int | None = ...,
+                   rows: Tensor | None = ..., grad_weight_accumulate: Tensor | None = ..., save: bool | None = ...,
+                   old_lse: Tensor | None = ..., topk: int = ..., rank: bool = ...) -> tuple[Any, ...]: ...
+
+
 def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, *,
                    temperature: float | Tensor = 1.0, entropy: bool | Literal["detached"] = False,
                    softcap: float | None = None, scale: float = 1.0, ignore_index: int = -100,
                    budget: int | None = None, chunk_rows: int | None = None, rows: Tensor | None = None,
                    grad_weight_accumulate: Tensor | None = None, save: bool | None = None,
                    old_lse: Tensor | None = None, keep: tuple[Tensor, Tensor] | None = None,
-                   kept_mass: bool = False, tail: float | None = None,
-                   tail_report: Tensor | None = None) -> Tensor | tuple[Tensor, ...]:
+                   kept_mass: bool = False, tail: float | None = None, tail_report: Tensor | None = None,
+                   topk: int = 0, rank: bool = False) -> Tensor | tuple[Any, ...]:
     """Computes the log-probability of each target token under a language-model head, without the (N,V) scores.
 
     z = scale·(hidden weightᵀ + bias);  z ← softcap·tanh(z/softcap);  t = z / temperature
@@ -226,15 +238,22 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                  Σ|dz| in all, from below, dz being the loss's derivative by hidden weightᵀ + bias; rows that were
                  recomputed; columns that the other rows read, row by row. Zeros where it was exact. Memory that no
                  tensor of the call uses
+    topk         K, 0 to 128: return top too, the best K tokens of each row: top.ids (..., K) of target's dtype, by
+                 falling probability, top.logprobs (..., K) float32 in nats, and top.rest (...) float32, the probability
+                 of all others. Of the pass that gives logprob, which keeps its bits; without a gradient. Rows that
+                 are not computed have ids -1 and zeros, bad ones ids -1 and NaN; behind the last token of a
+                 probability above 0 stand -1 and -inf. No keep, save or tail
+    rank         True: return last the rank of each target, (...) int32: how many tokens have a higher score; -1 where
+                 there is none. As topk
 
     Returns logprob of target's shape, float32 in nats, never above 0; or a tuple of it, the entropy (...) and the kept
-    mass as asked for.
+    mass, or top and the rank, as asked for.
     Gradients reach hidden, weight and bias as they require them, once (no double backward). Rows whose target is
     outside [0, V) or whose temperature float32 does not hold above 0 are NaN and counted, as are rows whose largest
     score over T is beyond 7.4e8: flp.check() reports them. Asynchronous on the caller's current stream, with the
     caller's allocator. The first call of a specialisation makes its plan (seconds when kernels must be compiled): make it
     before capturing a CUDA graph. torch.compile keeps a call whole (each value of a number is a graph of its own), except
-    with chunk_rows, save=True, grad_weight_accumulate or tail; torch.func.grad and vjp work, vmap and forward-mode
+    with chunk_rows, save=True, grad_weight_accumulate, tail, topk or rank; torch.func.grad and vjp work, vmap and forward-mode
     derivatives are refused.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes
     thread: safe
@@ -249,6 +268,7 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                           "None with several targets a row")
         _check.without_lists(chunk_rows=chunk_rows, save=save, old_lse=old_lse)
         _tail.refuse_with(_tail.KEEP, tail, tail_report)
+        _top.refuse_with("keep, whose tokens are named", topk, rank)
         return _over_lists(hidden, weight, target, bias, temperature, rows, keep, kept_mass, grad_weight_accumulate,
                            (softcap, scale, ignore_index, budget, entropy), given)
     if kept_mass:
@@ -260,6 +280,9 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
         _tail.refuse_with(_tail.TARGETS, tail, tail_report)
     tensors = flat, weight, bias, ids, temperature_rows, rows
     options = scalar, softcap, scale, ignore_index, budget, entropy
+    if _top.is_asked(topk, rank):
+        return _with_top(tensors, options, chunk_rows, save, grad_weight_accumulate, tail, tail_report, topk, rank,
+                         lead, given)
     if in_graph() and grad_weight_accumulate is None and tail_report is None and not (chunk_rows or save or tail):
         results = _logprob_op.linear_logprob(*tensors, *options)
     else:
@@ -295,6 +318,23 @@ def _over_lists(hidden, weight, target, bias, temperature, rows, keep, kept_mass
 
 
 @outside_graphs
+def _with_top(tensors, options, chunk_rows, save, accumulate, tail, tail_report, topk, rank, lead, given):
+    """linear_logprob with the best tokens of each row, or the rank of its target."""
+    settings = _check.Settings(*options, chunk_rows)
+    settings.accumulate = _accumulate.accumulator_of(accumulate, tensors[1], given)
+    if settings.accumulate is not None:
+        _check.devices(tensors[0], grad_weight_accumulate=settings.accumulate)
+    _tail.settle(settings, None, tail_report, tensors[0].device, given)
+    _top.settle(settings, topk, rank, tensors[1].shape[0], _check.save_of(save), _tail.tail_of(tail))
+    if _transforms.in_force():
+        _transforms.check_plain("flp.linear_logprob with topk or rank", tensors, REVERSE)
+    results = dispatch(*tensors, settings)
+    values = 2 if settings.entropy else 1
+    shaped = tuple(result.reshape(lead) for result in results[:values])
+    return shaped + _top.packed(results[values:], settings, lead)
+
+
+@outside_graphs
 def _checked(tensors, options, chunk_rows, save, old_lse, accumulate, tail, tail_report, given):
     """Checks what is no operand and runs -> (logprob,) or (logprob, entropy). given: see accumulator_of"""
     settings = _check.Settings(*options, chunk_rows)
@@ -320,10 +360,12 @@ def dispatch(hidden, weight, bias, target, temperature_rows, rows, settings, lis
     grads = needed_grads(hidden, weight, bias)
     if grads:
         results = LinearLogprob.apply(hidden, weight, bias, target, temperature_rows, rows, *lists, settings, grads)
-        return results if settings.entropy else (results,)
+        return results if isinstance(results, tuple) else (results,)
     ops = _run.Operands(hidden, weight, bias, target, temperature_rows, rows, *lists)
-    logprob, entropy, _ = _run.forward(ops, settings, 0, keep_stats=False)
-    return (logprob, entropy) if settings.entropy else (logprob,)
+    top = _top.Outputs(ops.target, settings) if settings.topk or settings.rank else None
+    logprob, entropy, _ = _run.forward(ops, settings, 0, keep_stats=False, top=top)
+    more = () if top is None else top.tensors()
+    return (logprob, entropy, *more) if settings.entropy else (logprob, *more)
 
 
 def _transformed(*arguments):

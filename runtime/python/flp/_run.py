@@ -73,6 +73,13 @@ def plan_for(ops, settings, grads, keep=False, program=None):
     return _plans.get(key_of(ops, settings, grads, keep, program))
 
 
+def forward_plan(ops, settings, grads, kept, top):
+    """The plan of a forward pass. kept: Kept or None; top: _top.Outputs, which a scoring plan gives, or None"""
+    if top is None:
+        return plan_for(ops, settings, grads) if kept is None else kept.plan
+    return _plans.get(key_of(ops, settings, 0)._replace(topk=settings.topk, rank=int(settings.rank)))
+
+
 def key_of(ops, settings, grads, keep=False, program=None):
     """The _plans.Spec of plan_for."""
     element_bytes = ops.hidden.element_size()
@@ -321,18 +328,23 @@ def torch_form(ops):
 
 
 @outside_graphs
-def forward(ops, settings, grads, keep_stats, kept=None):
-    """Runs the forward pass -> logprob of target's shape, entropy (N) or None, stats (N,4) or None; fills kept."""
-    plan = plan_for(ops, settings, grads) if kept is None else kept.plan
+def forward(ops, settings, grads, keep_stats, kept=None, top=None):
+    """Runs the forward pass -> logprob of target's shape, entropy (N) or None, stats (N,4) or None; fills kept and top."""
+    plan = forward_plan(ops, settings, grads, kept, top)
     n, device = ops.hidden.shape[0], ops.hidden.device
     logprob = torch.empty(ops.target.shape, dtype=torch.float32, device=device)
     entropy = torch.empty(n, dtype=torch.float32, device=device) if settings.entropy else None
     stats = torch.empty((n, 4), dtype=torch.float32, device=device) if keep_stats else None
     if plan.handle is None:
-        torch_form(ops).forward(plan, ops, settings, logprob, entropy, stats)
+        if top is None:
+            torch_form(ops).forward(plan, ops, settings, logprob, entropy, stats)
+        else:
+            _eager_torch.forward(plan, ops, settings, logprob, entropy, stats, top)
         return logprob, entropy, stats
     fields = operand_fields(ops)
     fields.update(logprob=address(logprob), entropy=address(entropy), stats=address(stats))
+    if top is not None:
+        fields.update(top.fields())
     old_lse = dense("old_lse", settings.old_lse)
     if kept is not None:
         fields.update(kept.fields(), old_lse=address(old_lse))
@@ -341,18 +353,25 @@ def forward(ops, settings, grads, keep_stats, kept=None):
 
 
 @outside_graphs
-def partial(ops, settings, kept=None):
+def partial(ops, settings, kept=None, top=None):
     """Runs the forward pass of one vocab shard -> partial (N,4), or (N,4+K): its row and the scores of K targets; fills
-    kept, which lasts."""
-    plan = plan_for(ops, settings, 0) if kept is None else kept.plan
+    kept, which lasts, and top."""
+    plan = forward_plan(ops, settings, 0, kept, top)
     n, device = ops.hidden.shape[0], ops.hidden.device
     out = torch.empty((n, 4), dtype=torch.float32, device=device)
     scores = torch.empty(ops.target.shape, dtype=torch.float32, device=device) if ops.targets else None
     if plan.handle is None:
-        torch_form(ops).partial(plan, ops, settings, out, *(() if scores is None else (scores,)))
+        if top is not None:
+            _eager_torch.partial(plan, ops, settings, out, top)
+        elif scores is None:
+            torch_form(ops).partial(plan, ops, settings, out)
+        else:
+            _eager_torch.partial(plan, ops, settings, out, targets=scores)
         return out if scores is None else torch.cat([out, scores], 1)
     fields = operand_fields(ops)
     fields.update(partial=address(out), partial_targets=address(scores))
+    if top is not None:
+        fields.update(top.fields())
     if kept is not None:
         fields.update(kept.fields())
     enqueue(plan, _c.PASS_FORWARD, n, ops.target, ops.temperature_rows, ops.rows, settings, device, fields)

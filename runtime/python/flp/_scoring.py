@@ -10,9 +10,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from . import _check
+from . import _check, _top
 from ._gate import bounds_of, cu_seqlens_of, mask_of, totals
 from ._logprob import linear_logprob
+from ._top import Top
 
 
 class Scores(NamedTuple):
@@ -25,6 +26,8 @@ class Scores(NamedTuple):
     mean: Tensor                  # likewise, divided by counts
     counts: Tensor                # (B) or (S) int64: tokens of a sequence that are scored
     cu_seqlens: Tensor | None  # as given to flp.score
+    top: Top | None = None     # the best tokens in the place of each token (topk); ids -1 where it is not scored
+    rank: Tensor | None = None    # (B, T) or (N) int32: of each token among all (rank); -1 where it is not scored
 
     def per_token(self, values: Tensor) -> Tensor:
         """Gives each token the value of its sequence: values (B) -> (B, T), or packed (S) -> (N), where tokens of no
@@ -47,8 +50,10 @@ class Scores(NamedTuple):
             mask = mask & self.per_token(mask_of("sequences", sequences, "counts", self.counts))
         if tokens is not None:
             mask = mask & mask_of("tokens", tokens, "mask", self.mask)
-        return _scores(self.logprob.masked_fill(~mask, 0.0),
-                       None if self.entropy is None else self.entropy.masked_fill(~mask, 0.0), mask, self.cu_seqlens)
+        entropy = None if self.entropy is None else self.entropy.masked_fill(~mask, 0.0)
+        return _scores(self.logprob.masked_fill(~mask, 0.0), entropy, mask, self.cu_seqlens,
+                       _top.without(self.top, ~mask, 0.0),
+                       None if self.rank is None else self.rank.masked_fill(~mask, _top.NO_ID))
 
 
 def score(hidden: Tensor, weight: Tensor, tokens: Tensor, *, cu_seqlens: Tensor | None = None,
@@ -57,12 +62,12 @@ def score(hidden: Tensor, weight: Tensor, tokens: Tensor, *, cu_seqlens: Tensor 
           temperature: float | Tensor = 1.0, entropy: bool | Literal["detached"] = False,
           softcap: float | None = None, scale: float = 1.0, ignore_index: int = -100, budget: int | None = None,
           grad_weight_accumulate: Tensor | None = None, save: bool | None = None, tail: float | None = None,
-          tail_report: Tensor | None = None) -> Scores:
+          tail_report: Tensor | None = None, topk: int = 0, rank: bool = False) -> Scores:
     """Scores the tokens of many sequences of unequal length in one pass: each under the hidden state before it.
 
     hidden          padded (B, T, D), or packed (N, D) with cu_seqlens: of all tokens, the last of a sequence included
-    weight, bias    (V, D) and (V) or None; these, softcap, scale, budget, grad_weight_accumulate, save, tail and
-                    tail_report as for flp.linear_logprob. Where a gate keeps few rows of a frozen head, save=False is
+    weight, bias    (V, D) and (V) or None; these, softcap, scale, budget, grad_weight_accumulate, save, tail,
+                    tail_report, topk and rank as for flp.linear_logprob. Where a gate keeps few rows of a frozen head, save=False is
                     faster
     tokens          (B, T) or (N) int32 or int64: those that hidden is of; the shift by one happens here. The first
                     token of a sequence has nothing before it and is not scored
@@ -103,25 +108,32 @@ def score(hidden: Tensor, weight: Tensor, tokens: Tensor, *, cu_seqlens: Tensor 
     result: Any = linear_logprob(hidden, weight, _moved(tokens.masked_fill(~scored, ignore_index), -1, shifted), bias,
                             temperature=_moved(temperature, -1, shifted), entropy=entropy, softcap=softcap, scale=scale,
                             ignore_index=ignore_index, budget=budget, grad_weight_accumulate=grad_weight_accumulate,
-                            save=save, tail=tail, tail_report=tail_report)
-    logprob, entropies = (_moved(values, 1, shifted) for values in (result if entropy else (result, None)))
+                            save=save, tail=tail, tail_report=tail_report, topk=topk, rank=rank)
+    values = list(result) if isinstance(result, tuple) else [result]
+    logprob, entropies = (_moved(values.pop(0), 1, shifted) if wanted else None for wanted in (True, entropy))
+    top = Top(*(_moved(each, 1, shifted, width) for each, width in zip(values.pop(0), (topk, topk, 1)))) if topk else None
+    ranks = _moved(values.pop(0), 1, shifted) if rank else None
     if cu_seqlens is not None:
         wrong = scored & bounds_of(cu_seqlens, tokens)[1]
         logprob, entropies = (values if values is None else values.masked_fill(wrong, float("nan"))
                               for values in (logprob, entropies))
-    return _scores(logprob, entropies, scored, cu_seqlens)
+        top = _top.without(top, wrong, float("nan"))
+        ranks = None if ranks is None else ranks.masked_fill(wrong, _top.NO_ID)
+    return _scores(logprob, entropies, scored, cu_seqlens, top, ranks)
 
 
-def _scores(logprob, entropy, mask, cu_seqlens):
+def _scores(logprob, entropy, mask, cu_seqlens, top=None, rank=None):
     total, count = totals(logprob, mask, cu_seqlens)
-    return Scores(logprob, entropy, mask, total.float(), (total / count.clamp(min=1)).float(), count.long(), cu_seqlens)
+    return Scores(logprob, entropy, mask, total.float(), (total / count.clamp(min=1)).float(), count.long(), cu_seqlens,
+                  top, rank)
 
 
-def _moved(values, by, shifted):
-    """Tokens' values at the places that predict them (by = -1), and back (by = 1). What wraps around is never scored."""
+def _moved(values, by, shifted, width=1):
+    """Tokens' values, so many a token, at the places that predict them (by = -1), and back (by = 1). What wraps around is
+    never scored."""
     if shifted or not isinstance(values, torch.Tensor) or values.dim() == 0:
         return values
-    return torch.roll(values, by)
+    return torch.roll(values, by * width)
 
 
 # ---- the place of each token in its sequence, and whether it exists ----

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/check/lists.h"
+#include "gen/cli/check/problem.h"
 
 enum { ROWS = 48, VOCAB = 90 };
 

@@ -67,6 +67,14 @@ static const struct {
     {"targets_finish", "pillpplppppfipppp", sizeof(flp_targets_finish_params)},
     {"targets_patch", "ppppipppppppfiiiiiplpp", sizeof(flp_targets_patch_params)},
     {"targets_bias", "ppppiiiip", sizeof(flp_targets_bias_params)},
+    {"forward_top", "plplpppppfiiiiiiplpiippippppp", sizeof(flp_forward_top_params)},
+    {"forward_top_map", "mmmppppfiiiiiplppiippippppp", sizeof(flp_forward_top_map_params)},
+    {"top_target", "plplppppiiip", sizeof(flp_top_target_params)},
+    {"top_begin", "ppppfiiiiipppppp", sizeof(flp_top_begin_params)},
+    {"top_floor", "piiiippipppppp", sizeof(flp_top_floor_params)},
+    {"top_redo", "plplpppfiiiiiippipp", sizeof(flp_top_redo_params)},
+    {"top_finish", "pppiiiilppipppppppp", sizeof(flp_top_finish_params)},
+    {"top_others", "lpipppp", sizeof(flp_top_others_params)},
 };
 enum { EXPECTED_COUNT = sizeof expected / sizeof expected[0] };
 

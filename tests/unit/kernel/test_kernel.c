@@ -153,6 +153,8 @@ Test(kernel, each_used_field_changes_the_bytes_and_no_other) {
       [FLP_KERNEL_TAIL] = " arch dtype alignment ",
       [FLP_KERNEL_FORWARD_TARGETS] = " arch dtype entropy bias softcap alignment hidden vocab ",
       [FLP_KERNEL_TARGETS] = " arch dtype target_dtype ",
+      [FLP_KERNEL_FORWARD_TOP] = " arch dtype entropy bias softcap alignment hidden vocab ",
+      [FLP_KERNEL_TOP] = " arch dtype target_dtype alignment ",
   };
   for (int kind = FLP_KERNEL_ROWS; kind < FLP_KERNEL_KINDS; kind++) {
     flp_kernel_key key = sample_key((flp_kernel_kind)kind);
@@ -329,6 +331,16 @@ Test(kernel, targets_have_a_forward_of_their_own) {
                    "rows@sm_80 dz@sm_90a products@sm_90a loss_rows@sm_80 listed@sm_80 listed_weight@sm_80 " TARGETS);
   spec.targets = 1;
   cr_expect_str_eq(hopper_kernels(&spec, got), HOPPER " forward_keep@sm_90a kept@sm_80 loss_rows@sm_80");
+}
+
+Test(kernel, best_columns_and_ranks_have_kernels_of_their_own_beside_forward) {
+  char got[256], same[256];
+  flp_spec spec = spec_of(0, FLP_ENTROPY_NONE);
+  spec.topk = 1;
+  cr_expect_str_eq(hopper_kernels(&spec, got), "rows@sm_80 forward@sm_90a forward_top@sm_90a top@sm_80");
+  spec.topk = 0;
+  spec.rank = 1;
+  cr_expect_str_eq(hopper_kernels(&spec, same), got);
 }
 
 Test(kernel, entropy_is_folded_where_it_is_used) {

@@ -68,7 +68,7 @@ Test(tables, tunable_kinds_fit_their_text) {
   for (int i = 1; i < FLP_KERNEL_KINDS; i++) count += flp_kind_has(kind_at(i), FLP_KIND_TUNE);
   cr_expect_leq(count * FLP_TUNABLES_TEXT_BYTES + 64, FLP_TUNING_TEXT_BYTES);
   cr_expect_str_eq(flp_kind_list(FLP_KIND_TUNE, ":", text, sizeof text),
-                   "forward:, dz:, products:, forward_keep:, forward_emit: or forward_targets:");
+                   "forward:, dz:, products:, forward_keep:, forward_emit:, forward_targets: or forward_top:");
   cr_expect_str_eq(flp_kind_list(FLP_KIND_CHUNK_ROWS, "", text, sizeof text), "dz or forward_keep");
 }
 
@@ -192,7 +192,7 @@ Test(tables, kernels_of_every_spec_fit_a_plan) {
   static const uint8_t program[] = "any bytes";
   const flp_arch *arch;
   for (int i = 0; (arch = flp_arch_at(i)); i++)
-    for (unsigned point = 0; point < 8 * 3 * 2 * 2 * 2 * 2; point++) {
+    for (unsigned point = 0; point < 8 * 3 * 2 * 2 * 2 * 2 * 2; point++) {
       flp_spec spec = FLP_SPEC_INIT;
       flp_kernel_key keys[FLP_SPEC_KERNELS_MAX + 1];
       spec.grads = point % 8;
@@ -201,7 +201,8 @@ Test(tables, kernels_of_every_spec_fit_a_plan) {
       spec.loss = point / 48 % 2 ? program : NULL;
       spec.loss_bytes = spec.loss ? sizeof program : 0;
       spec.alignment = point / 96 % 2 ? 4 : 16;
-      spec.tail = point / 192 ? 0.125f : 0;
+      spec.tail = point / 192 % 2 ? 0.125f : 0;
+      spec.topk = point / 384 && !spec.tail && !spec.keep ? 20 : 0;
       int count = flp_kernel_keys_for(&spec, arch->name, keys);
       unsigned seen = 0;
       cr_assert(count >= 1 && count <= FLP_SPEC_KERNELS_MAX, "%d kernels", count);

@@ -8,10 +8,11 @@ that.
 import contextlib
 import copy
 import functools
+import math
 
 import torch
 
-from .. import _c, _check, _logprob, _run, _shards
+from .. import _c, _check, _logprob, _run, _shards, _top
 from .._compile import outside_graphs
 from . import _merge, _weights
 
@@ -31,12 +32,12 @@ class Call:
 
     __slots__ = ("settings", "group", "merge", "chunk", "reduce_dtype", "gather", "empty")
 
-    def partial(self, ops, grads):
+    def partial(self, ops, grads, top=None):
         """The statistics of all rows on this rank's shard -> (N,4), or (N,4+K) of K targets a row, and what each chunk
-        keeps, [_run.Kept], or []"""
+        keeps, [_run.Kept], or []; fills top, _top.Outputs of all rows or None"""
         n = ops.target.shape[0]
         if not self.chunk:
-            partial, kept = self._partial(ops, self._settings_that_keep(ops, n, grads), grads)
+            partial, kept = self._partial(ops, self._settings_that_keep(ops, n, grads), grads, top)
             return partial, [kept] if kept else []
         columns = 4 + ops.targets
         out = torch.empty((self.group.size, n // self.group.size, columns), dtype=torch.float32, device=ops.hidden.device)
@@ -44,11 +45,35 @@ class Call:
         for part, piece in self.pieces(ops):
             if settings is None:
                 settings = self._settings_that_keep(piece, n, grads)
-            partial, kept = self._partial(piece, settings, grads)
+            own = None if top is None else _top.Outputs(piece.target, self.settings, top.is_part)
+            partial, kept = self._partial(piece, settings, grads, own)
             out[:, part] = partial.view(self.group.size, -1, columns)
+            if top is not None:
+                self._put(own, top, part)
             of_chunks += [kept] if kept else []
             del piece  # before the next but one is gathered
         return out.view(n, columns), of_chunks
+
+    def _put(self, own, top, part):
+        """The best tokens of a chunk among those of all rows."""
+        for values, whole in zip(own.tensors(), top.tensors()):
+            more = whole.shape[1:]
+            whole.view(self.group.size, -1, *more)[:, part] = values.view(self.group.size, -1, *more)
+
+    def top(self, ops):
+        """Memory for the best tokens of all rows on this rank's shard; None where none are asked for."""
+        settings = self.settings
+        if not settings.topk:
+            return None
+        is_whole = settings.offset == 0 and settings.total == settings.valid
+        return _top.Outputs(ops.target, settings, not is_whole)
+
+    def best(self, top, logprob, stats):
+        """The best tokens of all ranks -> ids (N,K), logprobs (N,K), rest (N)"""
+        if not top.is_part and self.group.size == 1:
+            return top.tensors()
+        t = top.logprobs if top.is_part else _top.scores(top.logprobs, stats)  # other ranks have padding alone
+        return _top.merged([self.group.gather(values) for values in (top.ids, t)], logprob, stats, self.settings.topk)
 
     def _settings_that_keep(self, first, n, grads):
         """first: the first of the chunks of n rows -> {rows: Settings} of those that keep; {}: all recompute"""
@@ -59,13 +84,15 @@ class Call:
         return _run.settings_that_keep(first, self.settings, {rows: count for rows, count in counts.items() if rows},
                                        grads)
 
-    def _partial(self, ops, settings, grads):
-        """The statistics of one chunk, and its Kept or None."""
+    def _partial(self, ops, settings, grads, top=None):
+        """The statistics of one chunk, and its Kept or None; fills top."""
         rows = ops.target.shape[0]
         if self.empty:
+            if top is not None:
+                top.fill(slice(None), -math.inf)
             return _merge.nothing(rows, ops.targets, ops.target.device), None
         kept = _run.keep_piece(ops, settings[rows], grads) if settings else None
-        return _run.partial(ops, settings.get(rows, self.settings), kept), kept
+        return _run.partial(ops, settings.get(rows, self.settings), kept, top), kept
 
     def combine(self, partial, target, ops):
         """Merges over the ranks -> logprob (N), entropy (N) or None, stats (N,4)"""
@@ -179,20 +206,22 @@ class ParallelLogprob(torch.autograd.Function):
     def forward(ctx, hidden, weight, bias, target, temperature_rows, rows, list_offsets, list_ids, call):
         ops = _run.Operands(hidden, weight, bias, target, temperature_rows, rows, list_offsets, list_ids)
         ctx.grads = sum(bit for bit, wanted in zip(_run.GRAD_FIELDS, ctx.needs_input_grad) if wanted)
-        logprob, entropy, stats, work, kept = scored(call, ops, ctx.grads)
+        logprob, entropy, stats, work, kept, best = scored(call, ops, ctx.grads)
         ctx.save_for_backward(hidden, weight, bias, work.target, temperature_rows, work.rows,
                               work.list_offsets, work.list_ids, stats,
                               *(each.memory for each in kept))
         ctx.call, ctx.kept_settings = call, [each.settings for each in kept]
         ctx.set_materialize_grads(False)
-        if call.settings.entropy and call.settings.detached:
-            ctx.mark_non_differentiable(entropy)
-        return (logprob, entropy) if call.settings.entropy else logprob
+        constants = best + ((entropy,) if call.settings.entropy and call.settings.detached else ())
+        if constants:
+            ctx.mark_non_differentiable(*constants)
+        return (logprob, entropy, *best) if call.settings.entropy else (logprob, *best) if best else logprob
 
     @staticmethod
     @outside_graphs
-    def backward(ctx, grad_logprob, grad_entropy=None):
+    def backward(ctx, grad_logprob, *others):
         grads, results = _logprob.used_grads(ctx), (None, None, None)
+        grad_entropy = others[0] if ctx.call.settings.entropy else None
         if grads and not (grad_logprob is None and grad_entropy is None):
             with contextlib.ExitStack() as stack:
                 if ctx.call.gather is not None:
@@ -216,15 +245,16 @@ def gradients(call, grads, kept, *tensors):
 
 
 def scored(call, ops, grads):
-    """-> logprob (N), entropy (N) or None, stats (N,4), the Operands that the backward pass shall have, and what it
-    finds kept"""
-    work = ops
+    """-> logprob (N), entropy (N) or None, stats (N,4), the Operands that the backward pass shall have, what it finds
+    kept, and the best tokens, ids (N,K), logprobs (N,K), rest (N), or ()"""
+    work, top = ops, call.top(ops)
     if call.chunk and ops.rows is not None:
         target = listed_only(ops.target, ops.rows, call.settings.ignore_index)
         work = _run.Operands(ops.hidden, ops.weight, ops.bias, target, ops.temperature_rows, None, ops.list_offsets,
                              ops.list_ids)
-    partial, kept = call.partial(work, grads)
-    return (*call.combine(partial, ops.target, ops), work, kept)
+    partial, kept = call.partial(work, grads, top)
+    logprob, entropy, stats = call.combine(partial, ops.target, ops)
+    return logprob, entropy, stats, work, kept, () if top is None else call.best(top, logprob, stats)
 
 
 def listed_only(target, rows, ignore_index):

@@ -8,7 +8,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from .. import _accumulate, _c, _check, _logprob, _run, _tail, _transforms
+from .. import _accumulate, _c, _check, _logprob, _run, _tail, _top, _transforms
 from .._compile import outside_graphs
 from . import _call, _group, _merge, _weights
 
@@ -49,6 +49,17 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                    tail_report: Tensor | None = ...) -> Tensor | tuple[Tensor, Tensor]: ...
 
 
+@overload
+def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_shard: Tensor | None = ..., *,
+                   group: Any = ..., vocab_offset: int | None = ..., vocab_valid: int | None = ...,
+                   vocab_total: int | None = ..., temperature: float | Tensor = ...,
+                   entropy: bool | Literal["detached"] = ..., softcap: float | None = ..., scale: float = ...,
+                   ignore_index: int = ..., budget: int | None = ..., rows: Tensor | None = ..., merge: str = ...,
+                   reduce_grad_hidden: bool = ..., reduce_dtype: torch.dtype = ..., sequence_parallel: bool = ...,
+                   gather: Any = ..., grad_weight_accumulate: Tensor | None = ...,
+                   save: bool | None = ..., topk: int) -> tuple[Any, ...]: ...
+
+
 @outside_graphs
 def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_shard: Tensor | None = None, *,
                    group: Any = None, vocab_offset: int | None = None, vocab_valid: int | None = None,
@@ -59,7 +70,8 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                    sequence_parallel: bool = False, gather: Any = None,
                    grad_weight_accumulate: Tensor | None = None,
                    save: bool | None = None, keep: tuple[Tensor, Tensor] | None = None,
-                   tail: float | None = None, tail_report: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+                   tail: float | None = None, tail_report: Tensor | None = None,
+                   topk: int = 0) -> Tensor | tuple[Any, ...]:
     """flp.linear_logprob of a head whose vocabulary is sharded over the ranks of a group; every rank makes the same
     call.
 
@@ -94,9 +106,12 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
     tail, tail_report
                   as for flp.linear_logprob, the bound the same on every rank; a rank's report is of its own shard,
                   whose part of dz obeys the bound, and so does their sum. Ranks may leave out more or less of a row
+    topk          as for flp.linear_logprob, the same on every rank, which send their best K tokens to each other:
+                  (N,K) ids and float32. There is no rank: no shard knows what stands above a target
     The other arguments are those of flp.linear_logprob; rows and temperature are of all N rows.
 
-    Returns logprob (...) float32 in nats, in target's shape and the same on every rank; or (logprob, entropy). Every
+    Returns logprob (...) float32 in nats, in target's shape and the same on every rank; or a tuple of it, the entropy and
+    top, as asked for. Every
     rank is to form the same loss of them, and to require gradients of the same operands; they are computed once (no
     double backward). That of hidden is sent only if hidden requires it. source: arXiv:1909.08053, section 3
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes
@@ -137,6 +152,7 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
         if keep is not None:
             _check.without_lists(save=save)
             _tail.refuse_with(_tail.KEEP, tail, tail_report)
+            _top.refuse_with("keep, whose tokens are named", topk, False)
         *lists, ids = _check.lists_of(keep, ids)
         settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy)
         settings.save = _check.save_of(save)
@@ -145,10 +161,14 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
         settings.wide_grads = _c.GRAD_HIDDEN if call.reduce_dtype is torch.float32 else 0
         place = _weights.place_of(weight_shard, local_weight.shape[0], weight.place or given, call.group)
         settings.offset, settings.valid, settings.total = place
+        if _top.is_asked(topk, False):
+            _top.settle(settings, topk, False, place.total, save, settings.tail)
         call.settings, call.empty = settings, place.valid == 0
         results = _dispatch(call, flat, local_weight, bias, ids, temperature_rows, rows, lists)
-    shaped: Any = (results[0].reshape(target.shape), *(result.reshape(lead) for result in results[1:]))
-    return shaped if settings.entropy else shaped[0]
+    values = 2 if settings.entropy else 1
+    shaped: Any = (results[0].reshape(target.shape), *(result.reshape(lead) for result in results[1:values]))
+    shaped += _top.packed(results[values:], settings, lead)
+    return shaped if len(shaped) > 1 else shaped[0]
 
 
 def _entered(gather, parameters):
@@ -161,13 +181,13 @@ def _entered(gather, parameters):
 
 
 def _dispatch(call, hidden, weight, bias, target, temperature_rows, rows, lists):
-    """Scores, or runs the autograd function -> (logprob,) or (logprob, entropy)"""
+    """Scores, or runs the autograd function -> (logprob,) or (logprob, entropy), and the best tokens behind them"""
     if _logprob.needed_grads(hidden, weight, bias):
         results = _call.ParallelLogprob.apply(hidden, weight, bias, target, temperature_rows, rows, *lists, call)
-        return results if call.settings.entropy else (results,)
+        return results if isinstance(results, tuple) else (results,)
     ops = _run.Operands(hidden, weight, bias, target, temperature_rows, rows, *lists)
-    logprob, entropy, *_ = _call.scored(call, ops, 0)
-    return (logprob, entropy) if call.settings.entropy else (logprob,)
+    logprob, entropy, *_, best = _call.scored(call, ops, 0)
+    return (logprob, entropy, *best) if call.settings.entropy else (logprob, *best)
 
 
 def _chunk_of(sequence_parallel, group, replicated):

@@ -1,0 +1,135 @@
+"""Best columns and ranks on the command line: --topk and --rank, check and run on the CPU, explain, completion, what is
+refused."""
+import json
+import struct
+
+import pytest
+
+from flpgen_tool import flpgen, needs_flpgen
+
+pytestmark = needs_flpgen
+
+NO_GPU = {"FLP_CUDA_LIBRARY": "/nonexistent/libcuda.so.1"}
+HEAD = ["--vocab", 1000, "--hidden", 64]
+TOP = ["--topk", 20, "--rank"]
+DEMO = ["run", "--demo", "--vocab", 500, "--hidden", 64, "--rows", 30, "--dtype", "fp32"]
+
+
+def tensors(path):
+    """What a safetensors file holds: name -> (dtype, shape, numbers)."""
+    data = path.read_bytes()
+    size, = struct.unpack("<Q", data[:8])
+    found = {}
+    for name, entry in json.loads(data[8:8 + size]).items():
+        if name == "__metadata__":
+            continue
+        begin, end = entry["data_offsets"]
+        letter = {"F32": "f", "I32": "i", "I64": "q"}[entry["dtype"]]
+        raw = data[8 + size + begin:8 + size + end]
+        found[name] = entry["dtype"], entry["shape"], struct.unpack("<%d%s" % (len(raw) // struct.calcsize(letter),
+                                                                               letter), raw)
+    return found
+
+
+# ---- the value ----
+
+@pytest.mark.parametrize("text", ["0", "129", "-1", "2.5", "x", ""])
+def test_other_counts_are_refused(text):
+    done = flpgen("check", *HEAD, f"--topk={text}")
+    assert done.code == 2 and "--topk: expected a whole number from 1 to 128" in done.err
+
+
+def test_a_spec_has_them():
+    spec = flpgen("gen", *HEAD, *TOP, "--json").json()["spec"]
+    assert spec["topk"] == 20 and spec["rank"] is True
+    plain = flpgen("gen", *HEAD, "--json").json()["spec"]
+    assert plain["topk"] == 0 and plain["rank"] is False
+
+
+@pytest.mark.parametrize("verb, more, says", [
+    ("check", [*HEAD, *TOP, "--keep-set", 5], "--topk: not accepted beside --keep-set"),
+    ("check", [*HEAD, *TOP, "--tail", "2^-9", "--grad", "hidden"], "--topk: not accepted beside --tail"),
+    ("explain", [*HEAD, "--rank", "--keep", "--grad", "hidden"], "--rank: not accepted beside --keep"),
+    ("check", [*HEAD, "--rank", "--loss", "grpo", "--grad", "hidden"], "--rank: not accepted beside --loss"),
+    ("tune", [*HEAD, *TOP, "--dry-run"], "--topk: not accepted here; bench, check, explain, gen, pack build and run"),
+    ("gen", ["--op", "select", "--vocab", 100, "--rank"], "--rank: not accepted with --op select"),
+    ("check", ["--vocab", 10, "--hidden", 8, *TOP], "--topk: expected 1 to the 10 ids of the vocabulary, got 20"),
+    ("run", ["--demo", "--vocab", 10, "--hidden", 8, *TOP], "--topk: expected 1 to the 10 ids of the vocabulary, got 20"),
+    ("run", ["--demo", *HEAD, *TOP, "--keep-set", 3], "--topk: not accepted beside lists of columns"),
+    ("run", ["--demo", *HEAD, "--rank", "--loss", "grpo"], "--rank: not accepted beside --loss"),
+    ("bench", [*HEAD, *TOP, "--peers=all"], "--topk: not accepted with --peers"),
+    ("bench", [*HEAD, "--rank", "--rows", 8, "--write-rows", "x"], "--rank: not accepted with --write-rows"),
+], ids=str)
+def test_refusals(verb, more, says):
+    done = flpgen(verb, *more, **NO_GPU)
+    assert done.code == 2 and says in done.err, done.err
+
+
+# ---- check ----
+
+def test_check_judges_every_output(tmp_path):
+    record = tmp_path / "check.json"
+    done = flpgen("check", "--vocab", 300, "--hidden", 32, "--rows", 20, *TOP, "--entropy", "forward", "--rung", "eager",
+                  "--json=%s" % record, **NO_GPU)
+    assert done.code == 0, done.out + done.err
+    rows = json.loads(record.read_text())["rows"]
+    outputs = {row["output"] for row in rows}
+    assert {"logprob bits", "entropy bits", "top_ids", "top_logprob", "top_rest", "rank"} <= outputs
+    assert all("topk=20 rank" in row["options"] for row in rows)
+    assert {"equal", "exact", "sharp", "nan-rows", "bad-rows"} <= {row["case"] for row in rows}
+
+
+def test_check_of_a_set_takes_its_cases_alone():
+    done = flpgen("check", "--quick", "--topk", 7, "--rung", "eager", "--json", **NO_GPU)
+    assert done.code == 0, done.err
+    rows = done.json()["rows"]
+    assert all("topk=" in row["options"] or "rank" in row["options"] for row in rows)
+    assert {"top", "top-1", "top-shards", "rank", "top-few", "top-V=2"} <= {row["case"] for row in rows}
+    assert any("topk=7" in row["options"] for row in rows)
+
+
+# ---- run ----
+
+def test_run_writes_and_tells_them(tmp_path):
+    out = tmp_path / "out.safetensors"
+    done = flpgen(*DEMO, *TOP, "-o", out, **NO_GPU)
+    assert done.code == 0, done.err
+    assert "best columns 20 have" in " ".join(done.out.split()) and "are the best column of their row" in done.out
+    found = tensors(out)
+    assert found["top_ids"][:2] == ("I64", [30, 20]) and found["top_logprob"][:2] == ("F32", [30, 20])
+    assert found["top_rest"][:2] == ("F32", [30]) and found["rank"][:2] == ("I32", [30])
+    ids, logprobs, rank = found["top_ids"][2], found["top_logprob"][2], found["rank"][2]
+    for row in range(30):
+        own, values = ids[20 * row:20 * row + 20], logprobs[20 * row:20 * row + 20]
+        if rank[row] == -1:
+            assert own == (-1,) * 20 and values == (0.0,) * 20
+            continue
+        assert len(set(own)) == 20 and list(values) == sorted(values, reverse=True)
+        if rank[row] < 20:
+            assert values[rank[row]] == found["logprob"][2][row]
+
+
+def test_run_reports_as_json():
+    top = flpgen(*DEMO, *TOP, "--json", **NO_GPU).json()["top"]
+    assert top["topk"] == 20 and 0 < top["rest"]["mean"] < 1 and top["first_rows"] >= 0
+    assert flpgen(*DEMO, "--rank", "--json", **NO_GPU).json()["top"]["rest"] is None
+    assert flpgen(*DEMO, "--json", **NO_GPU).json()["top"] is None
+
+
+# ---- explain, completion ----
+
+def test_explain_knows_their_memory():
+    done = [flpgen("explain", "--vocab", 151936, "--hidden", 4096, "--rows", 8192, *more, "--json", **NO_GPU)
+            for more in (TOP, [])]
+    assert all(each.code == 0 for each in done), done[0].err
+    top, plain = (each.json() for each in done)
+    assert top["spec"]["topk"] == 20 and plain["spec"]["topk"] == 0
+    sizes = [next(way for way in document["rows"][0]["ways"] if way["name"] == "score")["workspace_bytes"]
+             for document in (top, plain)]
+    assert sizes[0] > sizes[1]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_offers_them(shell):
+    text = flpgen("completion", shell).out
+    assert "topk" in text and "rank" in text
