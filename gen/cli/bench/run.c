@@ -156,6 +156,7 @@ static flp_status enqueue_plain_step(void *context, CUstream stream) {
 /* What is timed of the same without, 1 where it is: forward and both, or steps. */
 static int has_plain(const session *s, bench_case which) {
   int is_step = spec_of(s)->loss != NULL;
+  if (which == BENCH_BOTH && !spec_of(s)->grads) return 0;
   return s->plain && (is_step ? which == BENCH_STEP : which == BENCH_FORWARD || which == BENCH_BOTH);
 }
 

@@ -11,7 +11,7 @@
 #include "gen/cli/check/report.h"
 #include "gen/cli/check/run.h"
 
-/* ---- timeout.c: waiting with a limit ---- */
+/* ---- streams.c: waiting with a limit ---- */
 
 typedef struct check_timeout {
   const flp_driver *driver;

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "gen/cli/check/problem.h"
-#include "gen/cli/check/targets.h"
 #include "gen/cli/shared/spec_args.h"
 #include "runtime/api/validate.h"
 #include "runtime/base/half.h"

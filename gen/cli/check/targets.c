@@ -2,7 +2,7 @@
  *
  * Invariant: a row whose first target is ignored has none, and one whose first target has no upstream gradient has
  * none at all; so patterns of rows are what they are with one target. */
-#include "gen/cli/check/targets.h"
+#include "gen/cli/check/problem.h"
 
 #include <math.h>
 

@@ -66,7 +66,7 @@ enum {
   CAPS = 2,
   OUTS = 2,
   ALIGNMENTS = 4,
-  LISTS = 4, /* all columns, or listed ones, or all with a tail that is left out, or with several targets */
+  LISTS = 5, /* all columns, or listed ones, or all with a tail that is left out, several targets, or best columns */
   POINTS = DTYPES * TARGETS * CAPS * OUTS * ALIGNMENTS * LISTS,
   OP_POINTS = 4 * TARGETS * 2 /* dtypes of scores, targets, 16-byte loads or not */
 };
@@ -111,12 +111,14 @@ static int spec_at(int i, flp_spec *spec) {
   spec->entropy = FLP_ENTROPY_BACKWARD;
   spec->has_bias = 1;
   spec->grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS;
-  spec->listed = i % LISTS == 1;
-  spec->tail = i % LISTS == 2 ? CLI_TAIL_USUAL : 0;
-  spec->targets = i % LISTS == 3 ? 2 : 1; /* kernels are the same for any number */
+  int lists = i % LISTS;
+  spec->listed = lists == 1;
+  spec->tail = lists == 2 ? CLI_TAIL_USUAL : 0;
+  spec->targets = lists == 3 ? 2 : 1; /* kernels are the same for any number */
+  spec->topk = lists == 4;
   i /= LISTS;
   spec->dtype = dtypes[i % DTYPES];
-  spec->keep = spec->dtype == FLP_DTYPE_BF16 && !spec->listed && !(spec->tail > 0) && spec->targets == 1;
+  spec->keep = spec->dtype == FLP_DTYPE_BF16 && lists == 0;
   i /= DTYPES;
   spec->target_dtype = targets[i % TARGETS];
   i /= TARGETS;

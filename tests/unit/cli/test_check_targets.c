@@ -7,7 +7,7 @@
 
 #include "gen/cli/check/compare.h"
 #include "gen/cli/check/run.h"
-#include "gen/cli/check/targets.h"
+#include "gen/cli/check/problem.h"
 
 enum { ROWS = 45, VOCAB = 90, TARGETS = 8 };
 

@@ -153,6 +153,7 @@ Test(kernel, each_used_field_changes_the_bytes_and_no_other) {
       [FLP_KERNEL_TAIL] = " arch dtype alignment ",
       [FLP_KERNEL_FORWARD_TARGETS] = " arch dtype entropy bias softcap alignment hidden vocab ",
       [FLP_KERNEL_TARGETS] = " arch dtype target_dtype ",
+      [FLP_KERNEL_LOSS_TARGETS] = " arch dtype target_dtype loss ",
       [FLP_KERNEL_FORWARD_TOP] = " arch dtype entropy bias softcap alignment hidden vocab ",
       [FLP_KERNEL_TOP] = " arch dtype target_dtype alignment ",
   };
