@@ -52,6 +52,8 @@ def steady(verb, text, root):
     if verb in LOOSE:
         text = re.sub(r"(?:ping-pong|cooperative),\S+", "CUT", text)
         text = LINES.sub(lambda part: re.sub(r"(?<=\S)  +", "  ", FIGURE.sub("#", part.group())), unwrap(text))
+    if verb == "check":  # which case is worst depends on the processor's products
+        text = re.sub(r"(#  #  #  )\S+ (#x\S+)$", r"\1CASE \2", text, flags=re.M)
     return text
 
 

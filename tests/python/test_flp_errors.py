@@ -51,8 +51,8 @@ def test_shapes(good):
     refused(ValueError, "weight is of shape (331, 56) (accepted: (V, 64), as hidden ends in 64)", hidden,
             weight[:, :56], target)
     refused(ValueError, "weight is of shape (64,) (accepted: (V, 64), as hidden ends in 64)", hidden, weight[0], target)
-    refused(ValueError, "target is of shape (12,) (accepted: (13,), as hidden without its last dimension)", hidden,
-            weight, target[1:])
+    refused(ValueError, "target is of shape (12,) (accepted: (13,), as hidden without its last dimension, or (13, K) with "
+            "K targets a row)", hidden, weight, target[1:])
     refused(ValueError, "bias is of shape (330,) (accepted: (331,), as weight has 331 rows)", hidden, weight, target,
             torch.zeros(330, device=DEVICE))
     refused(ValueError, "hidden is of shape () (accepted: (..., D))", hidden[0, 0], weight, target)

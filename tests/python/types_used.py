@@ -15,7 +15,7 @@ reveal_type(flp.linear_logprob(h, h, h, entropy=True, keep=(h, h)))  # says: Tup
 reveal_type(flp.linear_logprob(h, h, h, keep=(h, h), kept_mass=True))  # says: builtins.tuple[torch.Tensor, ...]
 reveal_type(flp.linear_logprob(h, h, h, topk=20, rank=True))  # says: builtins.tuple[Any, ...]
 reveal_type(flp.parallel.linear_logprob(h, h, h, topk=20))  # says: builtins.tuple[Any, ...]
-reveal_type(flp.score(h, h, h, topk=20).top)  # says: Union[flp._top.Top, None]
+reveal_type(flp.score(h, h, h, topk=20).top)  # says: Union[Tuple[torch.Tensor, torch.Tensor, torch.Tensor, fallback=flp._top.Top], None]
 reveal_type(flp.linear_logprob(h, h, h, tail=2**-9, tail_report=h))  # says: torch.Tensor
 reveal_type(flp.linear_logprob_partial(h, h, h, vocab_offset=0, vocab_total=8))  # says: torch.Tensor
 reveal_type(flp.linear_logprob_partial(h, h, h, vocab_offset=0, vocab_total=8, tail=2**-9)[1])  # says: Union[torch.Tensor, None]

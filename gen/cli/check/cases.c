@@ -407,14 +407,19 @@ static void set_loss(check_list *list, check_case *c, const char *name) {
   if (c->spec.entropy < least) c->spec.entropy = least;
 }
 
-/* Built-in loss i in turn, beside an entropy bonus, if it goes with one, or without. */
+enum { LOSSES_MOST = 64 };
+
+/* Built-in loss i in turn, of those of one target a row; beside an entropy bonus, if it goes with one, or without. */
 static void set_builtin(check_list *list, check_case *c, int i, int bonus) {
   if (list->status != FLP_OK) return; /* looking for a loss leaves a message of its own */
+  const char *of_rows[LOSSES_MOST];
   int count = 0;
   char name[64];
-  while (flp_loss_builtin(count)) count++;
-  const char *own = flp_loss_builtin(i % count);
   flp_loss sum;
+  for (int b = 0; flp_loss_builtin(b) && count < LOSSES_MOST; b++)
+    if (flp_loss_find(flp_loss_builtin(b), &sum) == FLP_OK && !flp_loss_is_over_targets(&sum))
+      of_rows[count++] = flp_loss_builtin(b);
+  const char *own = of_rows[i % count];
   snprintf(name, sizeof name, "%s+entropy", own);
   set_loss(list, c, bonus && flp_loss_find(name, &sum) == FLP_OK ? name : own);
 }

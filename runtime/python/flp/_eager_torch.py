@@ -61,7 +61,7 @@ class _Scores:
         self.inverse = torch.ones(active.numel(), dtype=torch.float64, device=active.device) / temperature
         self.row_scale = self.inverse * unit
         self.cap_in = settings.scale / settings.softcap if settings.softcap else None
-        ids = ops.target.long()[active].reshape(active.numel(), -1)
+        ids = _by_row(ops.target.long()[active])
         self.ignored = ids == settings.ignore_index
         self.local = (ids - settings.offset).masked_fill(self.ignored, -1)  # (active, K)
         self.block = torch.zeros((TILE_ROWS, self.depth), dtype=torch.float32, device=active.device)
@@ -104,9 +104,14 @@ class _Scores:
         return inside, column.clamp(0, columns[1] - columns[0] - 1)
 
 
+def _by_row(values):
+    """(N,K) of (N), where K is 1, or of (N,K)."""
+    return values if values.dim() == 2 else values.unsqueeze(1)
+
+
 def _classify(plan, n, target, temperature_rows, rows, settings, total, upstream=()):
     """Sorts rows into active ids, and a mask of bad ones; counts bad rows and bad row ids in the error word."""
-    ignored = (target == settings.ignore_index).reshape(n, -1)
+    ignored = _by_row(target == settings.ignore_index)
     left_out = ignored.all(1)
     bad_ids = 0
     if rows is not None:
@@ -117,10 +122,10 @@ def _classify(plan, n, target, temperature_rows, rows, settings, total, upstream
         left_out = left_out | ~listed
     given = [grad for grad in upstream if grad is not None]
     if given:
-        asked = [(grad != 0).reshape(n, -1) for grad in given]
+        asked = [_by_row(grad != 0) for grad in given]
         left_out = left_out | ~torch.stack([(of & ~ignored if of.shape == ignored.shape else of).any(1)
                                             for of in asked]).any(0)
-    bad = (((target < 0) | (target >= total)).reshape(n, -1) & ~ignored).any(1)
+    bad = (_by_row((target < 0) | (target >= total)) & ~ignored).any(1)
     if temperature_rows is not None:
         bad = bad | ~_check.usable(temperature_rows, settings.softcap, settings.scale)
     bad = bad & ~left_out
@@ -284,9 +289,9 @@ def forward(plan, ops, settings, logprob, entropy, stats, top=None):
             best.write(bad, _settle(m, s, q), ty[:, 0], record[:, 0].isnan() | record[:, 1].isnan())
 
 
-def partial(plan, ops, settings, out, top=None, targets=None):
-    """Fills out (N,4) of one vocab shard: m, s, q in log2 units, raw target score (−inf on another shard); and top,
-    _top.Outputs or None. targets: (N,K) of several targets their scores, which out then has −inf for."""
+def partial(plan, ops, settings, out, targets=None, top=None):
+    """Fills out (N,4) of one vocab shard: m, s, q in log2 units, raw target score (−inf on another shard). targets: (N,K)
+    of several targets their scores, which out then has −inf for; top: _top.Outputs, which it fills"""
     n, depth = ops.hidden.shape
     workspace_bytes(plan, _c.PASS_FORWARD, n, depth, settings.budget)
     with _plain_products(ops.hidden):

@@ -175,7 +175,17 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                    softcap: float | None = ...,
                    scale: float = ..., ignore_index: int = ..., budget: int | None = ..., chunk_rows: int | None = ...,
                    rows: Tensor | None = ..., grad_weight_accumulate: Tensor | None = ..., save: bool | None = ...,
-                   old_lse: Tensor | None = ..., topk: int = ..., rank: bool = ...) -> tuple[Any, ...]: ...
+                   old_lse: Tensor | None = ..., tail: float | None = ..., tail_report: Tensor | None = ...,
+                   topk: int, rank: bool = ...) -> tuple[Any, ...]: ...
+
+
+@overload
+def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = ..., *,
+                   temperature: float | Tensor = ..., entropy: bool | Literal["detached"] = ...,
+                   softcap: float | None = ...,
+                   scale: float = ..., ignore_index: int = ..., budget: int | None = ..., chunk_rows: int | None = ...,
+                   rows: Tensor | None = ..., grad_weight_accumulate: Tensor | None = ..., save: bool | None = ...,
+                   old_lse: Tensor | None = ..., rank: Literal[True]) -> tuple[Any, ...]: ...
 
 
 def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, *,

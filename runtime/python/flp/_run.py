@@ -362,7 +362,7 @@ def partial(ops, settings, kept=None, top=None):
     scores = torch.empty(ops.target.shape, dtype=torch.float32, device=device) if ops.targets else None
     if plan.handle is None:
         if top is not None:
-            _eager_torch.partial(plan, ops, settings, out, top)
+            _eager_torch.partial(plan, ops, settings, out, top=top)
         elif scores is None:
             torch_form(ops).partial(plan, ops, settings, out)
         else:

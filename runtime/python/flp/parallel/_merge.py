@@ -27,7 +27,7 @@ def merged(method, group, partial, owned, entropy):
     group.maximum(top)
     shift = m.double() - top
     factor = torch.exp2(shift)
-    parts = [s * factor, *score.masked_fill(~owned, 0).double().reshape(len(s), -1).unbind(1)]
+    parts = [s * factor, *score.masked_fill(~owned, 0).double().reshape(len(s), score.shape[1:].numel()).unbind(1)]
     count = len(parts)
     if entropy:
         parts.append((q + shift * s) * factor)
