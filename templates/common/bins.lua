@@ -44,6 +44,10 @@ return function(k)
     return lost
   end
 
+  -- The score above the floor from which on columns are in bins that a row has not lost: a little less than the edge, as
+  -- rounding may put what is just below that into the bin above.
+  function B.from(lost) return k.convert(k.f32, lost) * (k.abi.EMIT_BIN_WIDTH * (1.0 - 0x1p-20)) end
+
   -- The row's counts. row: which row
   function B.counts(emit_count, row)
     local counts = {}

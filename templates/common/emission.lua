@@ -50,7 +50,7 @@ return function(k)
     end
     k.when(k.any(hit), function()
       local lost = B.lost(B.counts(p.emit_count, row), p.emit_capacity)
-      local from = k.convert(k.f32, lost * k.abi.EMIT_BIN_WIDTH)
+      local from = B.from(lost)
       k.when(hit & k.lt(lost, k.abi.EMIT_BINS), function()
         for _, block in ipairs(blocks) do
           store_block(p, active, block, scale, floor, mask_of(block, scale, floor, from))

@@ -98,8 +98,9 @@ def of_check(row):
         options += ["--grad", ",".join(GRADS[letter] for letter in words["grads"])]
     options += ["--bias"] * ("bias" in words) + ["--keep"] * (words.get("mode") in KEEPING_MODES)
     for word, option in (("softcap", "--softcap"), ("align", "--alignment"), ("loss", "--loss"), ("kept", "--keep-set"),
-                         ("tail", "--tail"), ("targets", "--targets"), ("topk", "--topk")):
+                         ("tail", "--tail"), ("targets", "--targets")):
         options += [option, words[word]] if word in words else []
+    options += ["--topk", 1] * ("topk" in words)  # kernels are the same for any, and a shard may have few columns
     options += ["--rank"] * ("rank" in words)
     if "accumulate" in words:
         options.append("--accumulate-grad-weight")

@@ -160,6 +160,19 @@ def test_bins_above_one_that_overflows_are_whole(folder, arch):
 
 
 @pytest.mark.parametrize("arch", ARCHES)
+def test_a_column_on_the_edge_of_a_bin_that_is_lost(folder, arch):
+    """It is in the bin above, however late it comes."""
+    case = Whole(HEADS["plain"], ROWS)
+    case.scale[:] = 0.125
+    t = case.above(numpy.zeros(ROWS))
+    floor = numpy.floor(t.max(1)) - numpy.float32(18)
+    count = hold(case, floor, 32, *emit(case, arch, folder, floor, 32))
+    over = count > SHARES
+    lost = numpy.where(over.any(1), BINS - numpy.argmax(over[:, ::-1], 1), 0)
+    assert ((case.above(floor) == WIDTH * lost[:, None]) & (lost > 0)[:, None]).sum() > 10
+
+
+@pytest.mark.parametrize("arch", ARCHES)
 def test_flat_rows_stop_counting(folder, arch):
     """Every column of a row with the lowest floor is above it, in its last bin: few are counted."""
     case = Whole(HEADS["plain"], ROWS)
