@@ -18,10 +18,20 @@ static void draw_gradients(draw *d, flp_spec *s) {
   if (s->dtype == FLP_DTYPE_BF16 && s->grads) s->keep = draw_one_in(d, 3);
 }
 
+/* A built-in loss of one target a row, as specs have here. */
+static const char *draw_builtin(draw *d) {
+  for (;;) {
+    const char *name = flp_loss_builtin(draw_below(d, flp_loss_table_count));
+    flp_loss loss;
+    API_EXPECT(flp_loss_find(name, &loss) == FLP_OK, "flp_loss_find(%s)", name);
+    if (!flp_loss_is_over_targets(&loss)) return name;
+  }
+}
+
 static void draw_loss(draw *d, flp_spec *s) {
   static uint8_t bytes[FLP_LOSS_BYTES_MAX];
   char name[FLP_LOSS_TITLE_BYTES];
-  strcpy(name, flp_loss_builtin(draw_below(d, flp_loss_table_count)));
+  strcpy(name, draw_builtin(d));
   static const char *const terms[] = {"", "+k3", "+entropy"}; /* that add to any other */
   const char *term = DRAW_OF(d, terms);
   if (!strstr("k1 k2 k3 entropy token_entropy", name)) strcat(name, term);

@@ -231,7 +231,7 @@ Test(eager_targets, shards_of_a_vocabulary_give_what_the_whole_gives) {
   eager_case_create(&whole, &spec, ROWS, 71);
   draw_targets(&whole, 71);
   eager_case_forward(&whole);
-  float *partial = aligned_alloc(256, sizeof(float) * 8 * ROWS), *raw = calloc(2 * ROWS * COUNT, sizeof *raw);
+  float *partial = aligned_alloc(16, sizeof(float) * 8 * ROWS), *raw = calloc(2 * ROWS * COUNT, sizeof *raw);
   flp_args args[2];
   for (int s = 0; s < 2; s++) {
     args[s] = whole.args;
