@@ -122,6 +122,8 @@ flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, flp_colum
                              const flp_keep_sink *keep);
 /* The same of all columns, and lists of them. */
 flp_status flp_launch_emit(const flp_call *call, flp_row_range rows, const flp_emit_sink *emit);
+/* The scores of the rows' own targets, before forward: tail_target or top_target. */
+flp_status flp_launch_own_scores(const flp_call *call, flp_entry_id entry, flp_row_range rows, int64_t rows_of_a_warp);
 /* The same of some columns, as with keep, and what may be the rows' best of them (top.c). */
 flp_status flp_launch_contenders(const flp_call *call, flp_row_range rows, flp_column_range columns,
                                  const flp_top_sink *top);

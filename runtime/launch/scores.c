@@ -176,6 +176,28 @@ static flp_status launch_portable(const flp_call *call, flp_row_range rows, flp_
   return flp_launch(call, FLP_ENTRY_forward_keep, &p.keep, panels * groups);
 }
 
+/* top_target is given the same. */
+#define SAME(kind, name) \
+  FLP_GIVEN_##kind(      \
+      _Static_assert(offsetof(flp_tail_target_given, name) == offsetof(flp_top_target_given, name), #name);)
+FLP_TAIL_TARGET_PARAMS(SAME)
+#undef SAME
+
+flp_status flp_launch_own_scores(const flp_call *call, flp_entry_id entry, flp_row_range rows, int64_t rows_of_a_warp) {
+  const flp_args *a = call->args;
+  flp_tail_target_given p = {
+      .hidden = flp_call_pointer(a->hidden),
+      .hidden_stride = a->hidden_stride,
+      .weight = flp_call_pointer(a->weight),
+      .weight_stride = a->weight_stride,
+      .bias = flp_call_pointer(a->bias),
+      .depth = (int32_t)call->plan->spec.hidden,
+      .row_begin = (int32_t)rows.begin,
+      .row_end = (int32_t)rows.end,
+  };
+  return flp_launch_over(call, entry, &p, flp_ceil_div(rows.end - rows.begin, rows_of_a_warp), 32);
+}
+
 static flp_status launch_to(const flp_call *call, flp_row_range rows, flp_column_range columns, sinks to) {
   return call->plan->planner.is_mapped ? launch_mapped(call, rows, columns, &to)
                                        : launch_portable(call, rows, columns, &to);

@@ -44,21 +44,6 @@ static CUdeviceptr partials_of(const flp_call *call) {
 
 /* ---- forward ---- */
 
-static flp_status launch_target(const flp_call *call, flp_row_range rows) {
-  const flp_args *a = call->args;
-  flp_tail_target_given p = {
-      .hidden = flp_call_pointer(a->hidden),
-      .hidden_stride = a->hidden_stride,
-      .weight = flp_call_pointer(a->weight),
-      .weight_stride = a->weight_stride,
-      .bias = flp_call_pointer(a->bias),
-      .depth = (int32_t)call->plan->spec.hidden,
-      .row_begin = (int32_t)rows.begin,
-      .row_end = (int32_t)rows.end,
-  };
-  return flp_launch_over(call, FLP_ENTRY_tail_target, &p, rows.end - rows.begin, 32);
-}
-
 /* A shard may lack the target: then nothing bounds its rows from below but a policy near this one, or scores. */
 static flp_status launch_floor(const flp_call *call, flp_row_range rows, const flp_emit_sink *lists) {
   const flp_args *a = call->args;
@@ -66,7 +51,8 @@ static flp_status launch_floor(const flp_call *call, flp_row_range rows, const f
   int needs_scores = is_shard && !a->old_lse;
   flp_column_range columns = {0, flp_min(a->vocab_valid, FLP_LEAF_COLUMNS)};
   if (needs_scores) FLP_TRY(flp_launch_scores(call, rows, columns, NULL));
-  FLP_TRY(launch_target(call, rows)); /* behind those scores, which write the target's place too */
+  FLP_TRY(flp_launch_own_scores(call, FLP_ENTRY_tail_target, rows,
+                                1)); /* behind those scores, which write the target's place too */
   flp_emit_floor_given p = {
       .part = needs_scores ? flp_call_region(call, FLP_REGION_part) : 0,
       .capacity = call->scheme.chunk_rows,

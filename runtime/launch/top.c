@@ -61,24 +61,9 @@ static int64_t slice_end(const flp_call *call, flp_row_range rows, int64_t begin
 
 /* ---- launches ---- */
 
-static flp_status launch_target(const flp_call *call, flp_row_range rows) {
-  enum { ROWS_OF_A_WARP = 8 };
-  const flp_args *a = call->args;
-  flp_top_target_given p = {
-      .hidden = flp_call_pointer(a->hidden),
-      .hidden_stride = a->hidden_stride,
-      .weight = flp_call_pointer(a->weight),
-      .weight_stride = a->weight_stride,
-      .bias = flp_call_pointer(a->bias),
-      .depth = (int32_t)call->plan->spec.hidden,
-      .row_begin = (int32_t)rows.begin,
-      .row_end = (int32_t)rows.end,
-  };
-  return flp_launch_over(call, FLP_ENTRY_top_target, &p, flp_ceil_div(rows.end - rows.begin, ROWS_OF_A_WARP), 32);
-}
-
 static flp_status launch_begin(const flp_call *call, flp_row_range rows) {
-  if (call->args->rank) FLP_TRY(launch_target(call, rows));
+  enum { ROWS_OF_A_WARP = 8 };
+  if (call->args->rank) FLP_TRY(flp_launch_own_scores(call, FLP_ENTRY_top_target, rows, ROWS_OF_A_WARP));
   flp_top_begin_given p = {
       .cap_in = call->cap_in,
       .capped = call->capped,

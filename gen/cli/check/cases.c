@@ -70,8 +70,8 @@ typedef struct oddity {
   double kept;        /* 0: 20 */
   int targets;        /* of several targets alone; 0: CHECK_TARGETS_USUAL */
   check_targets of_row;
-  uint32_t grads;     /* 0: all */
-  int topk;           /* of best columns; -1: the rank alone */
+  uint32_t grads; /* 0: all */
+  int topk;       /* of best columns; -1: the rank alone */
 } oddity;
 
 static const oddity oddities[] = {
@@ -681,75 +681,55 @@ static void add_given(check_list *list, const check_case *given) {
   }
 }
 
-/* Those of a specification with lists. */
-static void add_given_lists(check_list *list, const check_case *given) {
-  static const struct {
-    const char *name;
-    check_lists lists;
-  } patterns[] = {{"lists-bad", CHECK_LISTS_BAD},         {"lists-one", CHECK_LISTS_ONE},
-                  {"lists-all", CHECK_LISTS_ALL},         {"lists-repeat", CHECK_LISTS_REPEATS},
-                  {"lists-descend", CHECK_LISTS_DESCEND}, {"lists-before", CHECK_LISTS_BEFORE},
-                  {"lists-behind", CHECK_LISTS_BEHIND}};
-  size_t count = !given->spec.listed || is_big(given) ? 0 : sizeof patterns / sizeof patterns[0];
-  for (size_t i = 0; i < count; i++) {
-    check_case c = *given;
-    c.name = patterns[i].name;
-    c.lists = patterns[i].lists;
-    check_list_add(list, c);
-  }
-}
+/* What a specification of its own is checked with beside its own rows. */
+typedef enum given_kind { GIVEN_LISTS, GIVEN_TAIL, GIVEN_TARGETS, GIVEN_TOP, GIVEN_KINDS } given_kind;
 
-/* Those of a specification with a tail: rows with lists, rows that no list holds, no row. */
-static void add_given_tails(check_list *list, const check_case *given) {
-  static const struct {
-    const char *name;
-    check_fill fill;
-    check_rows rows;
-  } patterns[] = {
-      {"sharp", CHECK_FILL_SHARP, CHECK_ROWS_ALL},     {"sharp-masked", CHECK_FILL_SHARP, CHECK_ROWS_MASKED},
-      {"sharp-bad", CHECK_FILL_SHARP, CHECK_ROWS_BAD}, {"sharp-nan", CHECK_FILL_SHARP, CHECK_ROWS_NAN},
-      {"equal", CHECK_FILL_EQUAL, CHECK_ROWS_ALL},     {"masked-all", CHECK_FILL_RANDOM, CHECK_ROWS_NONE}};
-  size_t count = !(given->spec.tail > 0) || is_big(given) ? 0 : sizeof patterns / sizeof patterns[0];
-  for (size_t i = 0; i < count; i++) {
-    check_case c = *given;
-    c.name = patterns[i].name;
-    c.fill = patterns[i].fill;
-    c.rows = patterns[i].rows;
-    check_list_add(list, c);
-  }
-}
+static const struct {
+  given_kind kind;
+  const char *name;
+  check_fill fill;
+  check_rows rows;
+  check_lists lists;
+  check_targets targets;
+} given_patterns[] = {
+    {GIVEN_LISTS, "lists-bad", .lists = CHECK_LISTS_BAD},
+    {GIVEN_LISTS, "lists-one", .lists = CHECK_LISTS_ONE},
+    {GIVEN_LISTS, "lists-all", .lists = CHECK_LISTS_ALL},
+    {GIVEN_LISTS, "lists-repeat", .lists = CHECK_LISTS_REPEATS},
+    {GIVEN_LISTS, "lists-descend", .lists = CHECK_LISTS_DESCEND},
+    {GIVEN_LISTS, "lists-before", .lists = CHECK_LISTS_BEFORE},
+    {GIVEN_LISTS, "lists-behind", .lists = CHECK_LISTS_BEHIND},
+    {GIVEN_TAIL, "sharp", .fill = CHECK_FILL_SHARP}, /* rows with lists, rows that no list holds, no row */
+    {GIVEN_TAIL, "sharp-masked", .fill = CHECK_FILL_SHARP, .rows = CHECK_ROWS_MASKED},
+    {GIVEN_TAIL, "sharp-bad", .fill = CHECK_FILL_SHARP, .rows = CHECK_ROWS_BAD},
+    {GIVEN_TAIL, "sharp-nan", .fill = CHECK_FILL_SHARP, .rows = CHECK_ROWS_NAN},
+    {GIVEN_TAIL, "equal", .fill = CHECK_FILL_EQUAL},
+    {GIVEN_TAIL, "masked-all", .rows = CHECK_ROWS_NONE},
+    {GIVEN_TARGETS, "targets-teacher", .targets = CHECK_TARGETS_TEACHER},
+    {GIVEN_TARGETS, "targets-same", .targets = CHECK_TARGETS_SAME},
+    {GIVEN_TARGETS, "targets-ends", .targets = CHECK_TARGETS_ENDS},
+    {GIVEN_TARGETS, "targets-few", .targets = CHECK_TARGETS_FEW},
+    {GIVEN_TARGETS, "targets-bad", .targets = CHECK_TARGETS_BAD},
+    {GIVEN_TOP, "equal", .fill = CHECK_FILL_EQUAL},
+    {GIVEN_TOP, "exact", .fill = CHECK_FILL_EXACT},
+    {GIVEN_TOP, "sharp", .fill = CHECK_FILL_SHARP},
+};
 
-/* Those of a specification with several targets. */
-static void add_given_targets(check_list *list, const check_case *given) {
-  static const struct {
-    const char *name;
-    check_targets targets;
-  } patterns[] = {{"targets-teacher", CHECK_TARGETS_TEACHER},
-                  {"targets-same", CHECK_TARGETS_SAME},
-                  {"targets-ends", CHECK_TARGETS_ENDS},
-                  {"targets-few", CHECK_TARGETS_FEW},
-                  {"targets-bad", CHECK_TARGETS_BAD}};
-  size_t count = given->spec.targets <= 1 || is_big(given) ? 0 : sizeof patterns / sizeof patterns[0];
-  for (size_t i = 0; i < count; i++) {
+static void add_given_patterns(check_list *list, const check_case *given) {
+  const flp_spec *spec = &given->spec;
+  const int is_given[GIVEN_KINDS] = {[GIVEN_LISTS] = spec->listed,
+                                     [GIVEN_TAIL] = spec->tail > 0,
+                                     [GIVEN_TARGETS] = spec->targets > 1,
+                                     [GIVEN_TOP] = spec->topk || spec->rank};
+  if (is_big(given)) return;
+  for (size_t i = 0; i < sizeof given_patterns / sizeof given_patterns[0]; i++) {
+    if (!is_given[given_patterns[i].kind]) continue;
     check_case c = *given;
-    c.name = patterns[i].name;
-    c.targets = patterns[i].targets;
-    check_list_add(list, c);
-  }
-}
-
-/* Those of a specification with best columns: rows whose columns are equal, and sharp ones. */
-static void add_given_tops(check_list *list, const check_case *given) {
-  static const struct {
-    const char *name;
-    check_fill fill;
-  } patterns[] = {{"equal", CHECK_FILL_EQUAL}, {"exact", CHECK_FILL_EXACT}, {"sharp", CHECK_FILL_SHARP}};
-  int has_top = given->spec.topk || given->spec.rank;
-  size_t count = !has_top || is_big(given) ? 0 : sizeof patterns / sizeof patterns[0];
-  for (size_t i = 0; i < count; i++) {
-    check_case c = *given;
-    c.name = patterns[i].name;
-    c.fill = patterns[i].fill;
+    c.name = given_patterns[i].name;
+    if (given_patterns[i].fill) c.fill = given_patterns[i].fill;
+    if (given_patterns[i].rows) c.rows = given_patterns[i].rows;
+    if (given_patterns[i].lists) c.lists = given_patterns[i].lists;
+    if (given_patterns[i].targets) c.targets = given_patterns[i].targets;
     check_list_add(list, c);
   }
 }
@@ -833,10 +813,7 @@ flp_status check_list_create(check_set set, const check_case *given, check_list 
   }
   if (set == CHECK_SET_GIVEN) {
     add_given(out, given);
-    add_given_lists(out, given);
-    add_given_tails(out, given);
-    add_given_targets(out, given);
-    add_given_tops(out, given);
+    add_given_patterns(out, given);
   }
   for (int i = 0; i < out->count; i++)
     if (out->cases[i].spec.tail > 0 && given->spec.tail > 0) out->cases[i].spec.tail = given->spec.tail;
