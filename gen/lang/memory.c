@@ -75,16 +75,25 @@ static int is_null(lua_State *L) {
   return 1;
 }
 
-static int atomic_add(lua_State *L) {
-  gen_state *g = gen_building(L, "k.atomic_add");
-  LLVMValueRef pointer = gen_value_of(L, 1, GEN_PTR, "k.atomic_add: pointer");
-  LLVMValueRef index = gen_value_index(L, 2, "k.atomic_add: index");
-  LLVMValueRef value = gen_value_of(L, 3, GEN_I32, "k.atomic_add: value");
+static int atomic(lua_State *L, LLVMAtomicRMWBinOp op, const char *word, const char *pointer_of, const char *index_of,
+                  const char *value_of) {
+  gen_state *g = gen_building(L, word);
+  LLVMValueRef pointer = gen_value_of(L, 1, GEN_PTR, pointer_of);
+  LLVMValueRef index = gen_value_index(L, 2, index_of);
+  LLVMValueRef value = gen_value_of(L, 3, GEN_I32, value_of);
   gen_value_push(L, GEN_I32,
-                 LLVMBuildAtomicRMW(g->builder, LLVMAtomicRMWBinOpAdd, element(g, GEN_I32, pointer, index), value,
+                 LLVMBuildAtomicRMW(g->builder, op, element(g, GEN_I32, pointer, index), value,
                                     LLVMAtomicOrderingMonotonic, 0));
   return 1;
 }
+
+#define ATOMIC(name, op)                                                                                   \
+  static int name(lua_State *L) {                                                                          \
+    return atomic(L, op, "k." #name, "k." #name ": pointer", "k." #name ": index", "k." #name ": value"); \
+  }
+ATOMIC(atomic_add, LLVMAtomicRMWBinOpAdd)
+ATOMIC(atomic_max, LLVMAtomicRMWBinOpMax)
+#undef ATOMIC
 
 /* ---- vectors: n elements travel as words, so that 16-bit elements need no 16-bit registers ---- */
 
@@ -183,6 +192,7 @@ void gen_memory_open(lua_State *L, int words) {
       {"offset", offset},
       {"is_null", is_null},
       {"atomic_add", atomic_add},
+      {"atomic_max", atomic_max},
       {"load_vector", load_vector},
       {"store_vector", store_vector},
       {NULL, NULL},

@@ -366,16 +366,20 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
 /* module forward_emit: entries forward_emit and forward_emit_map: forward and forward_map, which also list the columns
  * of a row above a floor: v with t - floor[a] > 0, exact but for the one rounding of a fused multiply-add. They go to one
  * of FLP_EMIT_BINS bins, by how far above they are, FLP_EMIT_BIN_WIDTH a bin and all the rest in the last. A bin has its
- * share of the row's emit_capacity places (templates/common/bins.lua); emit_count has how many came to it, and goes on
- * until that is beyond its places, or those of a bin above it are. So the highest bin that overflows depends on nothing
- * but the row, and so does what the bins above it hold, but for its order.
+ * share of the row's emit_capacity places (templates/common/bins.lua); emit_count has how many came to it.
+ * emit_gate rises over the lower bins as it turns out that a row needs them not: when a bin overflows, over that one,
+ * and when a leaf's part of the LSE puts log2_threshold above a bin, over that. What is below the gate need not be listed.
+ * When it rises depends on timing; but of the bins from that of the row's LSE plus log2_threshold on, the highest that
+ * overflows depends on nothing but the row, and so does what the bins above it hold, but for its order.
  * floor: at least -FLP_SCORE_LIMIT, or NaN: nothing is listed. part, zy: the bits that forward gives. */
 #define FLP_EMIT_PARAMS(P)                                                 \
   P(ptr, floor)       /* (n) f32 by active row, log2 units */              \
+  P(ptr, emit_gate)   /* (n) f32 by active row, above the floor, 0 before */ \
   P(ptr, emit_count)  /* (n,FLP_EMIT_BINS) i32 by active row, 0 before */  \
   P(ptr, emit_column) /* (n,emit_capacity) i32 by active row, out */       \
   P(ptr, emit_score)  /* (n,emit_capacity) f32, out: t - floor[a] */       \
-  P(i32, emit_capacity) /* a multiple of 32, at most FLP_EMIT_MOST */
+  P(i32, emit_capacity) /* a multiple of 32, at most FLP_EMIT_MOST */      \
+  P(f32, log2_threshold) /* negative */
 #define FLP_FORWARD_EMIT_PARAMS(P)                                         \
   FLP_FORWARD_PARAMS(P)                                                    \
   FLP_EMIT_PARAMS(P)
@@ -387,7 +391,7 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
  * the largest of what is given: the maximum of the first partial of a forward over the first columns; the LSE of a
  * policy near this one; the target's score, where this shard has the target and zy is given, and that less the logprob
  * which such a policy gave it, unless that is infinite. At least -FLP_SCORE_LIMIT; NaN where one of them is, or a score
- * of the first columns is. Sets the row's emit_count to 0. */
+ * of the first columns is. Sets the row's emit_gate and emit_count to 0. */
 #define FLP_EMIT_FLOOR_PARAMS(P)                                           \
   P(ptr, part) P(i64, capacity) /* [3][capacity] f32 by a - row_begin, or null */ \
   P(ptr, old_lse) /* (n) f32 by row, nats, or null */                      \
@@ -398,13 +402,17 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(i32, row_begin) P(i32, row_end)                                        \
   P(f32, log2_threshold)                                                   \
   P(ptr, floor)      /* (n) f32 by active row, out */                      \
+  P(ptr, emit_gate)  /* (n) f32 by active row, out */                      \
   P(ptr, emit_count) /* (n,FLP_EMIT_BINS) i32 by active row, out */
 
-/* module emitted: entry emit_sort, one CTA an active row: makes one list of the row's bins above the highest that has
- * overflowed: sorted by column, from the row's first place on. tail_floor is the floor of the lowest of them, which scores
- * are above there; tail_found how many columns there are, or emit_capacity + 1 where the highest bin has overflowed. */
+/* module emitted: entry emit_sort, one CTA an active row: makes one list of the row's bins from that of its LSE plus
+ * log2_threshold on, above the highest of them that has overflowed: sorted by column, from the row's first place on.
+ * tail_floor is the floor of the lowest that is in it, which scores are above there; tail_found how many columns there
+ * are, or emit_capacity + 1 where the highest bin has overflowed. */
 #define FLP_EMIT_SORT_PARAMS(P)                                            \
-  P(region, count)                                                         \
+  P(region, count) P(region, index)                                        \
+  P(ptr, partial) /* (n,4) f32 by row: what forward summed of the columns that it listed */ \
+  P(f32, log2_threshold)                                                   \
   P(ptr, floor) P(ptr, emit_count) P(ptr, emit_column) P(ptr, emit_score) P(i32, emit_capacity) \
   P(region, tail_floor)  /* (n) f32 out by active row */                   \
   P(region, tail_found)  /* (n) i32 out */                                 \

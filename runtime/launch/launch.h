@@ -106,8 +106,9 @@ typedef struct flp_keep_sink {
 
 /* Where forward_emit lists the columns above the floors, by active row from 0 on. */
 typedef struct flp_emit_sink {
-  CUdeviceptr floor, count, column, score;
+  CUdeviceptr floor, gate, count, column, score;
   int32_t capacity;
+  float log2_threshold;
 } flp_emit_sink;
 
 /* Where forward_top lists: in the layout's arrays. from: lists columns from this one of the launch on. */

@@ -98,10 +98,12 @@ static flp_status launch_mapped(const flp_call *call, flp_row_range rows, flp_co
       flp_ceil_div(rows.end - rows.begin, panel_rows) * flp_ceil_div(columns.end - columns.begin, FLP_LEAF_COLUMNS);
   if (to->emit) {
     p.emit.floor = to->emit->floor;
+    p.emit.emit_gate = to->emit->gate;
     p.emit.emit_count = to->emit->count;
     p.emit.emit_column = to->emit->column;
     p.emit.emit_score = to->emit->score;
     p.emit.emit_capacity = to->emit->capacity;
+    p.emit.log2_threshold = to->emit->log2_threshold;
     return flp_launch_clusters(call, FLP_ENTRY_forward_emit_map, &p.emit, leaves);
   }
   if (flp_call_has_targets(call)) {
@@ -148,10 +150,12 @@ static flp_status launch_portable(const flp_call *call, flp_row_range rows, flp_
              }};
   if (to->emit) {
     p.emit.floor = to->emit->floor;
+    p.emit.emit_gate = to->emit->gate;
     p.emit.emit_count = to->emit->count;
     p.emit.emit_column = to->emit->column;
     p.emit.emit_score = to->emit->score;
     p.emit.emit_capacity = to->emit->capacity;
+    p.emit.log2_threshold = to->emit->log2_threshold;
     return flp_launch(call, FLP_ENTRY_forward_emit, &p.emit, panels * groups);
   }
   if (flp_call_has_targets(call)) {

@@ -31,10 +31,12 @@ static flp_emit_sink lists_of(const flp_call *call) {
   flp_tail_saved at = flp_planner_tail_saved(spec, a->n);
   CUdeviceptr start = flp_call_pointer(a->saved);
   return (flp_emit_sink){.floor = start + at.floor,
+                         .gate = start + at.gate,
                          .count = start + at.count,
                          .column = start + at.column,
                          .score = start + at.score,
-                         .capacity = flp_planner_tail_columns(spec)};
+                         .capacity = flp_planner_tail_columns(spec),
+                         .log2_threshold = log2_below_tail(call, listed_below_tail)};
 }
 
 static CUdeviceptr partials_of(const flp_call *call) {
@@ -63,8 +65,9 @@ static flp_status launch_floor(const flp_call *call, flp_row_range rows, const f
       .capped = call->capped,
       .row_begin = (int32_t)rows.begin,
       .row_end = (int32_t)rows.end,
-      .log2_threshold = log2_below_tail(call, listed_below_tail),
+      .log2_threshold = lists->log2_threshold,
       .floor = lists->floor,
+      .emit_gate = lists->gate,
       .emit_count = lists->count,
   };
   return flp_launch_over(call, FLP_ENTRY_emit_floor, &p, rows.end - rows.begin, 1);
@@ -93,6 +96,8 @@ FLP_TAIL_LIST_PARAMS(SAME_PLACE)
 static flp_status launch_sort(const flp_call *call) {
   flp_emit_sink lists = lists_of(call);
   flp_emit_sort_given p = {
+      .partial = partials_of(call),
+      .log2_threshold = lists.log2_threshold,
       .floor = lists.floor,
       .emit_count = lists.count,
       .emit_column = lists.column,

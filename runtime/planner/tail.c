@@ -30,6 +30,7 @@ flp_tail_saved flp_planner_tail_saved(const flp_spec *spec, int64_t n) {
   flp_tail_saved s = {.bytes = 0};
   s.partial = take(&s.bytes, n, 16);
   s.floor = take(&s.bytes, n, 4);
+  s.gate = take(&s.bytes, n, 4);
   s.count = take(&s.bytes, n * FLP_EMIT_BINS, 4);
   s.column = take(&s.bytes, n * columns, 4);
   s.score = take(&s.bytes, n * columns, 4);

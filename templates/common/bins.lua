@@ -9,7 +9,8 @@
 local SHARES = {8, 5, 5, 4, 4, 2, 2, 2}               -- of 32
 
 return function(k)
-  assert(#SHARES == k.abi.EMIT_BINS, "a share for every bin")
+  local BINS, WIDTH = k.abi.EMIT_BINS, k.abi.EMIT_BIN_WIDTH
+  assert(#SHARES == BINS, "a share for every bin")
   local shares, starts, start = 0, 0, 0               -- of a bin, in eight bits each
   for i, share in ipairs(SHARES) do
     shares, starts = shares | share << 8 * (i - 1), starts | start << 8 * (i - 1)
@@ -22,10 +23,27 @@ return function(k)
     return k.convert(k.i32, k.lshr(k.const(k.i64, packed), k.zext(k.i64, bin << 3))) & 0xff
   end
 
-  -- The bin of a score above the floor.
+  -- The bin of a score above the floor, by comparisons: exact at its edges.
   function B.of(score)
-    local bin = k.convert(k.i32, k.min(score * (1.0 / k.abi.EMIT_BIN_WIDTH), k.abi.EMIT_BINS - 1.0))
-    return k.min(bin, k.abi.EMIT_BINS - 1)
+    local bin = k.const(k.i32, 0)
+    for i = 1, BINS - 1 do bin = bin + k.zext(k.i32, k.ge(score, 1.0 * i * WIDTH)) end
+    return bin
+  end
+
+  -- The lower edge of a bin. The upper one of the last is NaN, which no score reaches.
+  function B.edge(bin) return k.select(k.lt(bin, BINS), k.convert(k.f32, bin) * (1.0 * WIDTH), 0.0 / 0.0) end
+
+  -- What a score is above that is in a bin from this one on, 0 to BINS: the floor, or a little less than the edge.
+  function B.gate(bin)
+    local below = k.convert(k.f32, bin) * (WIDTH * (1.0 - 0x1p-20))
+    return k.select(k.lt(bin, BINS), below, 1.0 / 0.0)
+  end
+
+  -- The first bin that a row needs which has this partial, less one of all columns or of some: the bin of its LSE plus
+  -- the threshold. Of more columns it is never less: LSEs of some are made less by more than sums round.
+  function B.first(m, s, log2_threshold, floor)
+    local lse = m + (k.log2(s) - 0x1p-6)
+    return B.of(lse + log2_threshold - floor)
   end
 
   -- How many places a bin has, and the first of them, in a row of `capacity`. bin: a value, or a Lua number
@@ -35,24 +53,21 @@ return function(k)
     return unit * pick(shares, bin), unit * pick(starts, bin)
   end
 
-  -- How many bins a row has lost: those up to the highest that has overflowed. counts: of the row, by bin
-  function B.lost(counts, capacity)
-    local lost = k.const(k.i32, 0)
+  -- The first bin, from `first` on, of those above the highest that has overflowed. counts: of the row, by bin
+  function B.whole(counts, capacity, first)
+    local whole = first
     for i, count in ipairs(counts) do
-      lost = k.select(k.gt(count, (B.places(i - 1, capacity))), k.const(k.i32, i), lost)
+      local is_lost = k.gt(count, (B.places(i - 1, capacity))) & k.le(first, i - 1)
+      whole = k.select(is_lost, k.const(k.i32, i), whole)
     end
-    return lost
+    return whole
   end
-
-  -- The score above the floor from which on columns are in bins that a row has not lost: a little less than the edge, as
-  -- rounding may put what is just below that into the bin above.
-  function B.from(lost) return k.convert(k.f32, lost) * (k.abi.EMIT_BIN_WIDTH * (1.0 - 0x1p-20)) end
 
   -- The row's counts. row: which row
   function B.counts(emit_count, row)
     local counts = {}
-    for part = 0, k.abi.EMIT_BINS // 4 - 1 do
-      for _, count in ipairs(k.load_vector(k.i32, 4, emit_count, row * (k.abi.EMIT_BINS // 4) + part)) do
+    for part = 0, BINS // 4 - 1 do
+      for _, count in ipairs(k.load_vector(k.i32, 4, emit_count, row * (BINS // 4) + part)) do
         counts[#counts + 1] = count
       end
     end

@@ -1,61 +1,81 @@
 -- emission.lua: lists the columns of a row whose score is above its floor: what forward_emit.lua gives online.lua.
 --
---   t - floor[a] > 0, one fused multiply-add: (v, t - floor[a]) -> place count[a][bin]++ of the bin (bins.lua)
+--   t - floor[a] > gate[a], one fused multiply-add: (v, t - floor[a]) -> place count[a][bin]++ of the bin (bins.lua)
 --
--- What a bin that has overflowed or one below it would get is not looked for: a flat row, of which nearly every column is
--- above the floor, costs little. Counts that are read too early cost an addition, no more.
+-- The gate of a row rises from 0 over bins that it does not need: those up to one that overflows, and those that are
+-- below the threshold by what leaves have of its LSE. So a row whose floor is far too low, or that is flat, costs little
+-- once some of its columns are known; and a gate that is read too early costs an addition, no more.
 
 return function(k)
   local S, B = k.import "score" (k), k.import "bins" (k)
-  local infinity = 1.0 / 0.0
   local i64 = function(v) return k.convert(k.i64, v) end
+  local E = {}
 
-  -- The bits of the columns of a block whose score less the floor is above `from`.
-  local function mask_of(block, scale, floor, from)
+  -- Gates are 0 or more: their bits are in order.
+  local function raise(p, active, bin)
+    k.atomic_max(p.emit_gate, active, k.bitcast(k.i32, B.gate(bin)))
+  end
+
+  -- The bits of the columns of a block whose score less the floor is so: is(score)
+  local function mask_of(block, scale, floor, is)
     local mask = k.const(k.i32, 0)
     for i, y in ipairs(block.y) do
-      local above = k.gt(k.fma(y, scale, -floor), from)
-      if block.valid then above = above & block.valid(i) end
-      mask = mask | (k.zext(k.i32, above) << (i - 1))
+      local holds = is(k.fma(y, scale, -floor))
+      if block.valid then holds = holds & block.valid(i) end
+      mask = mask | (k.zext(k.i32, holds) << (i - 1))
     end
     return mask
   end
 
-  -- Stores the columns of a mask, those that their bins have places for.
-  local function store_block(p, active, block, scale, floor, mask)
-    k.while_(mask, function(mask) return k.ne(mask, 0) end, function(mask)
-      local i = k.popcount((mask & -mask) - 1)
-      local score = k.fma(S.pick(block.y, i), scale, -floor)
-      local bin = B.of(score)
-      local slot = k.atomic_add(p.emit_count, active * k.abi.EMIT_BINS + bin, k.const(k.i32, 1))
-      local places, first = B.places(bin, p.emit_capacity)
-      k.when(k.lt(slot, places), function()
-        local at = i64(active) * i64(p.emit_capacity) + i64(first + slot)
+  local function first_of(mask) return k.popcount((mask & -mask) - 1) end
+
+  -- Stores the columns of a mask in their bin, as many as it has places for.
+  local function store_bin(p, active, block, scale, floor, bin, mask)
+    local count = k.popcount(mask)
+    local slot = k.atomic_add(p.emit_count, active * k.abi.EMIT_BINS + bin, count)
+    local places, first = B.places(bin, p.emit_capacity)
+    k.when(k.gt(slot + count, places), function() raise(p, active, bin + 1) end)
+    k.while_({mask = mask, slot = slot}, function(now) return k.ne(now.mask, 0) & k.lt(now.slot, places) end,
+      function(now)
+        local i, at = first_of(now.mask), i64(active) * i64(p.emit_capacity) + i64(first + now.slot)
         k.store(p.emit_column, at, block.column + ((k.lshr(i, 1) << 3) | (i & 1)))
-        k.store(p.emit_score, at, score)
+        k.store(p.emit_score, at, k.fma(S.pick(block.y, i), scale, -floor))
+        return {mask = now.mask & (now.mask - 1), slot = now.slot + 1}
       end)
-      return mask & (mask - 1)
+  end
+
+  -- Bin by bin: one addition for all that a thread has of a block.
+  local function store_block(p, active, block, scale, floor, gate)
+    local mask = mask_of(block, scale, floor, function(score) return k.gt(score, gate) end)
+    k.while_(mask, function(mask) return k.ne(mask, 0) end, function(mask)
+      local bin = B.of(k.fma(S.pick(block.y, first_of(mask)), scale, -floor))
+      local low, high = B.edge(bin), B.edge(bin + 1)
+      local mine = mask & mask_of(block, scale, floor, function(score) return k.ge(score, low) & ~k.ge(score, high) end)
+      store_bin(p, active, block, scale, floor, bin, mine)
+      return mask & ~mine
     end)
   end
 
   -- K.meet of online.lua. active: a row, which exists below `last`.
-  return function(p, active, last, scale, blocks)
+  function E.meet(p, active, last, scale, blocks)
     local exists = k.lt(active, last)
     local row = k.select(exists, active, p.row_begin)
-    local floor = k.select(exists, k.load(k.f32, p.floor, row), infinity)
-    local hit
-    for _, block in ipairs(blocks) do
-      local above = k.ge(block.top, floor)        -- t rounded may be the floor where t is above it
-      hit = hit and hit | above or above
-    end
+    local floor, gate = k.load(k.f32, p.floor, row), k.load(k.f32, p.emit_gate, row)
+    local top = blocks[1].top
+    for i = 2, #blocks do top = k.max(top, blocks[i].top) end
+    local hit = k.ge(top, floor + gate) & exists  -- t rounded may be that where t is above it
     k.when(k.any(hit), function()
-      local lost = B.lost(B.counts(p.emit_count, row), p.emit_capacity)
-      local from = B.from(lost)
-      k.when(hit & k.lt(lost, k.abi.EMIT_BINS), function()
-        for _, block in ipairs(blocks) do
-          store_block(p, active, block, scale, floor, mask_of(block, scale, floor, from))
-        end
+      k.when(hit, function()
+        for _, block in ipairs(blocks) do store_block(p, row, block, scale, floor, gate) end
       end)
     end)
   end
+
+  -- K.sum of online.lua: what these columns have of the LSE of an active row.
+  function E.sum(p, active, sum)
+    local first = B.first(sum.m, sum.s, p.log2_threshold, k.load(k.f32, p.floor, active))
+    k.when(k.gt(B.gate(first), k.load(k.f32, p.emit_gate, active)), function() raise(p, active, first) end)
+  end
+
+  return E
 end

@@ -3,7 +3,7 @@
 --
 --   emit_floor   floor[a] = log2_threshold + max(maximum of the first columns, LSE of a near policy, target's score,
 --                target's score less its logprob under a near policy)
---   emit_sort    the columns that a row has listed, of all bins that serve, in ascending order
+--   emit_sort    the columns that a row has listed, of all bins that it needs and has whole, in ascending order
 --
 -- Each of them is a lower bound of the row's LSE, or the caller's guess of it, and depends on nothing but the row:
 -- so does what is listed. Places of a bin are in the order in which threads came; once sorted, bits follow from the row.
@@ -53,18 +53,19 @@ return function(k, spec)
     k.store(p.floor, a, k.max_nan(known + p.log2_threshold, S.lowest))
     local none = {}
     for i = 1, 4 do none[i] = k.const(k.i32, 0) end
+    k.store(p.emit_gate, a, k.const(k.f32, 0.0))
     for part = 0, k.abi.EMIT_BINS // 4 - 1 do
       k.store_vector(p.emit_count, a * (k.abi.EMIT_BINS // 4) + part, none)
     end
   end
 
   ----------------------------------------------------------------------------------------------- emit_sort
-  -- Where the bins that a row has not lost stand in its list, one behind the other: the first of each, and the length.
-  local function starts_of(counts, lost)
+  -- Where the bins of a row's list stand in it, one behind the other: the first place of each, and the length.
+  local function starts_of(counts, first)
     local starts, length = {}, k.const(k.i32, 0)
     for i, count in ipairs(counts) do
       starts[i] = length
-      length = length + k.select(k.ge(lost, i), 0, count)
+      length = length + k.select(k.ge(first, i), 0, count)
     end
     return starts, length
   end
@@ -73,10 +74,11 @@ return function(k, spec)
     local a = k.ctaid()
     k.exit_if(k.ge(a, k.load(k.i32, p.count, 0)))
     local counts = B.counts(p.emit_count, a)
-    local lost = B.lost(counts, p.emit_capacity)
-    local starts, length = starts_of(counts, lost)
+    local floor, m_s = k.load(k.f32, p.floor, a), k.load_vector(k.f32, 2, p.partial, k.load(k.i32, p.index, a) * 2)
+    local first = B.whole(counts, p.emit_capacity, B.first(m_s[1], m_s[2], p.log2_threshold, floor))
+    local starts, length = starts_of(counts, first)
     local shared, row = k.shared(), i64(a) * i64(p.emit_capacity)
-    local lift = k.convert(k.f32, lost * k.abi.EMIT_BIN_WIDTH)
+    local lift = k.convert(k.f32, first * k.abi.EMIT_BIN_WIDTH)
     local function column_at(i) return shared + i * 4 end
     local function score_at(i) return shared + (MOST * 4 + i * 4) end
     local function each(count, body) k.loop(k.tid(), count, SORT_THREADS, nil, body) end
@@ -85,9 +87,9 @@ return function(k, spec)
     local size = k.while_(k.const(k.i32, 2), function(size) return k.lt(size, length) end,
       function(size) return size << 1 end)
     for i, start in ipairs(starts) do
-      local _, first = B.places(i - 1, p.emit_capacity)
-      each(k.select(k.ge(lost, i), 0, counts[i]), function(j)
-        local at = row + i64(first + j)
+      local _, place = B.places(i - 1, p.emit_capacity)
+      each(k.select(k.ge(first, i), 0, counts[i]), function(j)
+        local at = row + i64(place + j)
         k.shared_store(column_at(start + j), k.load(k.i32, p.emit_column, at))
         k.shared_store(score_at(start + j), k.load(k.f32, p.emit_score, at) - lift)
       end)
@@ -123,8 +125,8 @@ return function(k, spec)
       k.store(p.tail_score, at, k.shared_load(k.f32, score_at(i)))
     end)
     k.when(k.eq(k.tid(), 0), function()
-      k.store(p.tail_floor, a, k.load(k.f32, p.floor, a) + lift)
-      k.store(p.tail_found, a, k.select(k.ge(lost, k.abi.EMIT_BINS), p.emit_capacity + 1, length))
+      k.store(p.tail_floor, a, floor + lift)
+      k.store(p.tail_found, a, k.select(k.ge(first, k.abi.EMIT_BINS), p.emit_capacity + 1, length))
     end)
   end
 

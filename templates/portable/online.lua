@@ -18,6 +18,7 @@
 --     column j real, false where all are; y: with a softcap their tanh. Columns of a launch begin at p.column_begin.
 --   K.meet(p, active, count, scale, blocks)   before that: t = scale·y, and of each block, here one, {column, y, valid,
 --     top}: column of y[1], the others of which stand as in an accumulator of engine.lua; the largest t
+--   K.sum(p, active, sum)   behind the last tile of a group: the sum {m, s} of all its columns, of an active row
 --   K.hold(p, rows, column, lane)   in the place of storing the targets' scores: raw scores of a tile from `column` on,
 --     of each row {active, exists, y}, y as an accumulator has them
 --   K.by_columns   columns of a launch begin at p.column_begin, as with K.see
@@ -200,6 +201,7 @@ return function(k, spec, entry, hooks)
       k.store(p.part, base, sum.m)
       k.store(p.part, base + p.capacity, sum.s)
       k.store(p.part, base + p.capacity * 2, sum.q or k.const(k.f32, 0.0))
+      if K.sum then K.sum(p, first_row + row, sum) end
     end)
   end
 

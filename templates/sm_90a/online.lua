@@ -23,6 +23,7 @@
 --     below row_end; t = scale·y, and of each block {column, y, top}: column of y[1], the others of which stand as in
 --     an accumulator of wgmma; the largest t. All columns count, and scale is not negative; beyond the vocabulary t is
 --     below any floor.
+--   K.sum(p, active, sum)   behind the last tile of a leaf: the sum {m, s} of its columns, of an active row
 --   K.hold(p, rows, column, lane)   in the place of storing the targets' scores: raw scores of a tile from `column` on,
 --     of each row {active, exists, y}, y as an accumulator of wgmma has them
 --   K.by_columns   columns of a launch begin at p.column_begin, as with K.row
@@ -253,6 +254,7 @@ return function(k, spec, entry, hooks)
           k.store(p.part, at, sum.m)
           k.store(p.part, at + p.capacity, sum.s)
           k.store(p.part, at + p.capacity * 2, sum.q or k.const(k.f32, 0.0))
+          if K.sum then K.sum(p, p.row_begin + row, sum) end
         end)
       end
     end

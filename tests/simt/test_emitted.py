@@ -33,14 +33,14 @@ class Known:
 
     def floors(self, emitted, given, capped=0):
         """floor and emit_count of a launch that is given some of part, old_lse, zy and old_logprob."""
-        floor, count = f32([7.5] * ROWS), i32([[77] * 8] * ROWS)
+        floor, gate, count = f32([7.5] * ROWS), f32([7.5] * ROWS), i32([[77] * 8] * ROWS)
         emitted["emit_floor"].named(
             2, **{name: getattr(self, name) for name in given}, capacity=ROWS, index=self.index,
             local_target=self.target, scale=self.scale, count=i32([COUNT]), cap_in=0.05, capped=capped, row_begin=BEGIN, row_end=ROWS,
-            log2_threshold=THRESHOLD, floor=floor, emit_count=count)
-        for array, before in ((floor, 7.5), (count, 77)):
+            log2_threshold=THRESHOLD, floor=floor, emit_gate=gate, emit_count=count)
+        for array, before in ((floor, 7.5), (gate, 7.5), (count, 77)):
             assert (array[:BEGIN] == before).all() and (array[COUNT:] == before).all()
-        assert (count[BEGIN:COUNT] == 0).all()
+        assert (gate[BEGIN:COUNT] == 0).all() and (count[BEGIN:COUNT] == 0).all()
         return floor[BEGIN:COUNT].astype(float)
 
     def expected(self, given, capped=0):
@@ -104,7 +104,7 @@ SHARES = numpy.array([8, 5, 5, 4, 4, 2, 2, 2])        # places of each bin, of 3
 
 @pytest.mark.parametrize("capacity", [1024, 96, 32])
 def test_sort(emitted, capacity):
-    """Lists of every length, of bins that are empty, full or lost."""
+    """Lists of every length, of bins that are empty, full or lost, or below what the row needs."""
     places, random = SHARES * capacity // 32, numpy.random.default_rng(capacity)
     firsts = numpy.cumsum(places) - places
     counts = [places, 0 * places, *(places * (numpy.arange(8) == b) for b in range(8))]
@@ -114,24 +114,39 @@ def test_sort(emitted, capacity):
         over[lost] = places[lost] + 1 + 1000 * (lost % 2)
         over[lost // 2] += places[lost // 2] + 1 if lost else 0
         counts.append(over)
+    needed = [0] * len(counts)                         # the first bin that the row needs
+    for first in range(8):
+        over = random.integers(0, places + 1)
+        over[first - 2:first] = 5000                   # those below may have overflowed
+        over[-1] += 5000 * (first == 7)
+        counts.append(over)
+        needed.append(first)
     counts = i32([*counts, places])
     last = len(counts) - 1                             # no active row
     column = i32([random.permutation(152000)[:capacity] for _ in counts])
     column[:, 0] = 0x7ffffffe
     score = f32(random.uniform(0, 3, column.shape)) + f32(numpy.repeat(numpy.arange(8) * 3, places))
     floor = f32(random.integers(-99, 99, len(counts)))
+    # of every LSE, sums that are not 1, and rows elsewhere than active ones
+    index = i32(random.permutation(len(counts) + 5)[:len(counts)])
+    partial = f32(random.standard_normal((len(counts) + 5, 4)))
+    for a, first in enumerate(needed):
+        s = random.uniform(0.1, 400)
+        lse = floor[a] + 9.75 + (3 * first + random.uniform(0.1, 2.9) if first else random.uniform(-50, 2.9))
+        partial[index[a], :2] = lse - numpy.log2(s), s
+    partial[index[1]] = NAN                            # a row that is bad
     arrays = column, score, counts, floor
     before, found = [x.copy() for x in arrays], i32([77] * len(counts))
     made = [numpy.full_like(x, 77) for x in (column, score, floor)]
-    emitted["emit_sort"].named(last + 1, count=i32([last]), floor=floor, emit_count=counts, emit_column=column,
+    emitted["emit_sort"].named(last + 1, count=i32([last]), index=index, partial=partial, log2_threshold=-9.75, floor=floor, emit_count=counts, emit_column=column,
                                emit_score=score, emit_capacity=capacity, tail_column=made[0], tail_score=made[1],
                                tail_floor=made[2], tail_found=found)
     assert all((now == was).all() for now, was in zip(arrays, before)), "read alone"
     assert all((x[last] == 77).all() for x in (*made, found))
     column, score, floor = made
     for a in range(last):
-        over = numpy.flatnonzero(before[2][a] > places)
-        lost = over[-1] + 1 if over.size else 0
+        over = numpy.flatnonzero(before[2][a, needed[a]:] > places[needed[a]:])
+        lost = needed[a] + (over[-1] + 1 if over.size else 0)
         mine = [first + j for b, first in enumerate(firsts) if b >= lost for j in range(before[2][a, b])]
         order = sorted(mine, key=lambda place: before[0][a, place])
         assert found[a] == (capacity + 1 if lost == 8 else len(mine)) and floor[a] == before[3][a] + 3 * lost

@@ -57,14 +57,16 @@ def floors_of(case):
     return f32(floor)
 
 
-def emit(case, arch, folder, floor, capacity, chunks=((0, ROWS),), **tune):
+def emit(case, arch, folder, floor, capacity, chunks=((0, ROWS),), threshold=-2.0**20, gate=None, **tune):
     """(part, zy) of forward, of forward_emit, and counts by bin, columns and scores of the lists. chunks: of rows, a
     launch each"""
     plain, plain_tile = kernels(folder, kind="forward", arch=arch, **case.head)
     emitting, tile = kernels(folder, kind="forward_emit", arch=arch, **case.head, **tune)
     count, column = numpy.zeros((ROWS, BINS), numpy.int32), numpy.full((ROWS, capacity), UNTOUCHED, numpy.int32)
     score = numpy.full((ROWS, capacity), 7.5, numpy.float32)
-    lists = {"floor": floor, "emit_count": count, "emit_column": column, "emit_score": score, "emit_capacity": capacity}
+    gate = numpy.zeros(ROWS, numpy.float32) if gate is None else gate
+    lists = {"floor": floor, "emit_gate": gate, "emit_count": count, "emit_column": column, "emit_score": score,
+             "emit_capacity": capacity, "log2_threshold": threshold}
     found = []
     for begin, end in chunks:
         both = []
@@ -197,26 +199,74 @@ def test_hopper_other_tilings(folder, tune):
     hold(case, floor, 320, *emit(case, "sm_90a", folder, floor, 320, tune=tune))
 
 
-def test_sorted_lists_are_the_same_everywhere(folder):
+def partial_of(case):
+    """(ROWS, 4): what forward sums of rows, by row: the largest t, Σ 2^(t - it)"""
+    with numpy.errstate(invalid="ignore"):
+        t = case.above(numpy.zeros(ROWS)).astype(float)
+    partial = numpy.zeros((ROWS, 4), numpy.float32)
+    partial[case.index, 0] = t.max(1)
+    partial[case.index, 1] = numpy.exp2(t - t.max(1)[:, None]).sum(1)
+    return partial
+
+
+@pytest.mark.parametrize("arch,columns", [("sm_80", 3072), ("sm_90a", 768)])
+def test_gates_rise_by_what_leaves_have_of_the_lse(folder, arch, columns):
+    """To the bin of the largest part plus the threshold."""
+    case, threshold, gate = Whole(HEADS["plain"], 61), -4.0, numpy.zeros(ROWS, numpy.float32)
+    case.scale = f32(numpy.abs(case.scale) / 8)
+    t = case.above(numpy.zeros(ROWS)).astype(float)
+    lse = [numpy.log2(numpy.exp2(t[:, begin:begin + columns]).sum(1)) for begin in range(0, VOCAB, columns)]
+    first = numpy.arange(61) % BINS                    # the bin of the largest; 1 above its lower edge
+    floor = numpy.full(ROWS, NAN, numpy.float32)
+    floor[:61] = numpy.max(lse, 0) + threshold - 3 * first - 1
+    emit(case, arch, folder, floor, 1024, threshold=threshold, gate=gate)
+    assert numpy.isnan(t[3]).any() and gate[3] == 0 and (gate[61:] == 0).all()
+    expected = WIDTH * first
+    alive = numpy.arange(61) != 3
+    assert (numpy.abs(gate[:61] - expected)[alive] <= 1e-4).all() and (gate[:61] <= expected).all()
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_what_is_below_a_gate_is_not_listed(folder, arch):
+    """All that is above is, in whole bins; a gate of +inf leaves nothing; gates never fall."""
+    case = Whole(HEADS["plain"], ROWS)
+    t = case.above(numpy.zeros(ROWS))
+    floor = f32(numpy.floor(numpy.nan_to_num(t.max(1))) - 24)
+    first = numpy.arange(ROWS) % (BINS + 1)
+    gate = f32(numpy.where(first < BINS, first * WIDTH * (1 - 2.0**-20), INFINITY))
+    before = gate.copy()
+    _, count, column, score = emit(case, arch, folder, floor, 1024, gate=gate)
+    above = case.above(floor)
+    for a in range(ROWS):
+        bins, over = listed(count, column, score, a)
+        assert gate[a] >= before[a] and not count[a, :first[a]].any()
+        for b in range(BINS - numpy.argmax(over[::-1]) if over.any() else first[a], BINS):
+            assert set(bins[b]) == {v for v in numpy.flatnonzero(above[a] > 0) if bins_of(above[a, v]) == b}
+    assert count.sum() > 400
+
+
+@pytest.mark.parametrize("threshold", [-2.0**20, -6.0])
+def test_sorted_lists_are_the_same_everywhere(folder, threshold):
     """Of each architecture, tiling and chunks of rows."""
     case = Whole(HEADS["plain"], 61)
-    floor, lists = floors_of(case), []
+    floor, lists, partial = floors_of(case), [], partial_of(case)
     sort = kernels(folder, kind="emitted")[0]["emit_sort"]
     for arch, tune in (("sm_80", {}), ("sm_90a", {}), ("sm_90a", {"tune": "cooperative,128x64"})):
         chunks = ((0, ROWS),) if tune else ((0, 9), (9, ROWS))
-        _, count, column, score = emit(case, arch, folder, floor, 1024, chunks, **tune)
+        _, count, column, score = emit(case, arch, folder, floor, 1024, chunks, threshold, **tune)
         words, raw_column, raw_score = count, column, score
         found, floors = numpy.zeros(ROWS, numpy.int32), floor.copy()
         column, score = column.copy(), score.copy()
-        sort.named(ROWS, count=case.count, floor=floor, emit_count=words, emit_column=raw_column, emit_score=raw_score,
-                   emit_capacity=1024, tail_floor=floors, tail_found=found, tail_column=column, tail_score=score)
+        sort.named(ROWS, count=case.count, index=case.index, partial=partial, log2_threshold=threshold, floor=floor,
+                   emit_count=words, emit_column=raw_column, emit_score=raw_score, emit_capacity=1024, tail_floor=floors,
+                   tail_found=found, tail_column=column, tail_score=score)
         lengths = numpy.where(found[:61] > 1024, 0, found[:61])
         lists.append([(floors[a].tobytes(), column[a, :length].tobytes(), score[a, :length].tobytes())
                       for a, length in enumerate(lengths)])
         for a, length in enumerate(lengths):
             assert (numpy.diff(column[a, :length]) > 0).all() and (score[a, :length] >= 0).all()
             assert floors[a] == floor[a] or length < 1024
-    assert 10 < (lengths > 0).sum() < 61 and 100 < lengths.max() <= 200
+    assert 10 < (lengths > 0).sum() < 61 and (40 if threshold > -10 else 100) < lengths.max() <= 200
     assert lists[0] == lists[1] == lists[2]
 
 

@@ -105,6 +105,7 @@ static const word_case cases[] = {
     {"vector of one word", "k.store_vector(p.part, 1, k.load_vector(k.i8, 4, p.zy, 2))", {"+8]", "+4]"}},
     {"is_null", "local x = k.is_null(p.bias)" KEEP_CONDITION, {"setp.eq.s64|setp.ne.s64"}},
     {"atomic_add", "k.atomic_add(p.count, 0, k.tid())", {"atom.global.add.u32|red.global.add.u32"}},
+    {"atomic_max", "k.atomic_max(p.count, 0, k.tid())", {"atom.global.max.s32|red.global.max.s32"}},
     {"atomic_add gives", "k.store(p.count, 1, k.atomic_add(p.count, 0, k.tid()))", {"atom.global.add.u32"}},
     {"shared", "local x = k.shared()" KEEP, {".extern .shared .align 128 .b8 flp_shared[]"}},
     {"shared_load", "local x = k.shared_load(k.f32, k.shared() + 4)" KEEP, {"ld.shared.f32"}},
