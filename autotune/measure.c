@@ -119,6 +119,52 @@ flp_status measure_run(measure_clock *clock, const measure_item *items, int coun
   return status;
 }
 
+/* Calls of two items in turn, the first and the last of items[0], with an event behind each and before all. */
+static flp_status enqueue_turns(measure_clock *clock, const measure_item *const items[2], int calls, CUevent *events) {
+  const flp_driver *driver = clock->driver;
+  for (int i = 0; i <= calls; i++) {
+    FLP_TRY(check(clock, driver->cuEventCreate(&events[i], 0), "cuEventCreate"));
+    if (i > 0) FLP_TRY(items[(i - 1) % 2]->enqueue(items[(i - 1) % 2]->context, clock->stream));
+    FLP_TRY(check(clock, driver->cuEventRecord(events[i], clock->stream), "cuEventRecord"));
+  }
+  return check(clock, driver->cuEventSynchronize(events[calls]), "cuEventSynchronize");
+}
+
+static flp_status compare_turns(measure_clock *clock, CUevent *events, int pairs, double *ratios) {
+  float ms[3] = {0};
+  for (int pair = 0; pair < pairs; pair++) {
+    for (int i = 0; i < 3; i++)
+      FLP_TRY(check(clock,
+                    clock->driver->cuEventElapsedTime(&ms[i], events[2 * pair + i], events[2 * pair + i + 1]),
+                    "cuEventElapsedTime"));
+    ratios[pair] = 2 * (double)ms[1] / ((double)ms[0] + (double)ms[2]);
+  }
+  return FLP_OK;
+}
+
+flp_status measure_in_turn(measure_clock *clock, const measure_item *item, const measure_item *beside, int pairs,
+                           measure_summary *out) {
+  if (pairs < 1 || pairs > MEASURE_ROUNDS_MAX)
+    return flp_fail(FLP_ERROR_ARGUMENT, "pairs is %d (accepted: 1 to %d)", pairs, MEASURE_ROUNDS_MAX);
+  int calls = 2 * pairs + 1;
+  const measure_item *const items[2] = {beside, item};
+  CUevent *events = calloc((size_t)calls + 1, sizeof *events);
+  double *ratios = calloc((size_t)pairs, sizeof *ratios);
+  flp_status status = events && ratios ? enqueue_turns(clock, items, calls, events)
+                                       : flp_fail(FLP_ERROR_MEMORY, "out of host memory for %d events", calls);
+  if (status == FLP_OK) status = compare_turns(clock, events, pairs, ratios);
+  if (status == FLP_OK) {
+    *out = measure_summarise(ratios, pairs);
+    out->low = ratios[pairs / 4];
+    out->high = ratios[3 * pairs / 4];
+  }
+  for (int i = 0; events && i <= calls; i++)
+    if (events[i]) clock->driver->cuEventDestroy_v2(events[i]);
+  free(events);
+  free(ratios);
+  return status;
+}
+
 static double microseconds_now(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);

@@ -65,6 +65,12 @@ flp_status measure_burst(measure_clock *clock, const measure_item *item, int64_t
 flp_status measure_run(measure_clock *clock, const measure_item *items, int count, const measure_options *options,
                        measure_summary *out);
 
+/* How much longer one item takes than another, call by call in turn without a pause, so that clocks, power and heat are
+ * the same for both: over the pairs, a call of `item` over the mean of the calls of `beside` before and behind it. out:
+ * low and high are the quartiles. pairs: 1 to MEASURE_ROUNDS_MAX. unit: none. error: ARGUMENT, MEMORY; as measure_burst */
+flp_status measure_in_turn(measure_clock *clock, const measure_item *item, const measure_item *beside, int pairs,
+                           measure_summary *out);
+
 /* What a call costs the host: the time until it returns, over batches of calls short enough not to fill the launch
  * queue, each begun with the stream idle. unit: microseconds a call. error: ARGUMENT; as measure_burst */
 flp_status measure_host(measure_clock *clock, const measure_item *item, int64_t calls, int batches,

@@ -548,10 +548,10 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(region, top_lost) /* (1 + chunk) i32: how many rows are lost, and which r */
 
 /* module top: entry top_floor, one CTA an active row: keeps the best K of its list, if it has as many, and raises its
- * floor; or adds it to top_lost, once. is_first: 1 sets top_above to 0. */
+ * floor; or adds it to top_lost, once. is_first: 1 sets top_above to 0; is_last: 1 leaves lists as they are. */
 #define FLP_TOP_FLOOR_PARAMS(P)                                             \
   P(region, count) P(i32, row_begin) P(i32, row_end)                        \
-  P(i32, best) P(i32, is_first)                                             \
+  P(i32, best) P(i32, is_first) P(i32, is_last)                             \
   FLP_TOP_LIST_PARAMS(P)                                                    \
   P(region, top_lost)
 

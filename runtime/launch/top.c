@@ -24,12 +24,12 @@ static double lost_waves(double waves) {
   return part == 0 ? 0 : part <= 0.5 ? 0.55 - part : 1 - part;
 }
 
-/* Units of the next slice: about as many as asked, at most 3/2 and at least 2/3 of them, so that it and what is left fill
+/* Units of the next slice, of as many as are left: those of `low` to `high` with which it and what is behind it best fill
  * whole waves. unit_waves: of a wave, that the rows of the chunk take of one unit of columns */
-static int64_t choose_units(int64_t wanted, int64_t left, double unit_waves) {
-  int64_t best = flp_min(flp_max(wanted, 1), left - 1);
+static int64_t choose_units(int64_t low, int64_t high, int64_t left, double unit_waves) {
+  int64_t best = flp_min(flp_max(low, 1), left - 1);
   double least = INFINITY;
-  for (int64_t units = flp_max(wanted * 2 / 3, 1); units <= flp_min(wanted * 3 / 2, left - 1); units++) {
+  for (int64_t units = best; units <= flp_min(high, left - 1); units++) {
     double lost = lost_waves((double)units * unit_waves) + lost_waves((double)(left - units) * unit_waves);
     if (lost < least - 1e-9) best = units, least = lost;
   }
@@ -49,14 +49,17 @@ static double unit_waves(const flp_call *call, flp_row_range rows) {
   return (double)flp_ceil_div(rows.end - rows.begin, panel) / at_once;
 }
 
-/* Where slice `slice` of `slices` ends, the next of which begins at `begin`. */
+/* Where slice `slice` of `slices` ends, which begins at `begin`: about where they all grow by the same ratio; neither it
+ * nor those behind it may grow by more than lists hold. */
 static int64_t slice_end(const flp_call *call, flp_row_range rows, int64_t begin, int slice, int slices) {
-  int64_t columns = call->args->vocab_valid, unit = unit_columns(call);
-  if (slice + 1 >= slices || columns - begin <= unit) return columns;
-  double ratio = pow((double)columns / FLP_LEAF_COLUMNS, (slice + 1.0) / slices);
-  int64_t wanted = (int64_t)(FLP_LEAF_COLUMNS * ratio) - begin;
-  int64_t units = choose_units(flp_max(wanted / unit, 1), flp_ceil_div(columns - begin, unit), unit_waves(call, rows));
-  return begin + units * unit;
+  int64_t columns = call->args->vocab_valid, unit = unit_columns(call), left = flp_ceil_div(columns - begin, unit);
+  if (slice + 1 >= slices || left <= 1) return columns;
+  double most = flp_planner_top_ratio(&call->plan->spec), first = FLP_LEAF_COLUMNS;
+  double wanted = first * pow((double)columns / first, (slice + 1.0) / slices) - (double)begin;
+  double least = fmax(wanted * 2 / 3, (double)columns / pow(most, slices - slice - 1) - (double)begin);
+  double highest = fmin(wanted * 3 / 2, fmax((double)begin, first) * most - (double)begin);
+  int64_t low = (int64_t)ceil(least / (double)unit), high = (int64_t)(highest / (double)unit);
+  return begin + choose_units(low, high, left, unit_waves(call, rows)) * unit;
 }
 
 /* ---- launches ---- */
@@ -75,12 +78,13 @@ static flp_status launch_begin(const flp_call *call, flp_row_range rows) {
   return flp_launch_over(call, FLP_ENTRY_top_begin, &p, rows.end - rows.begin, 1);
 }
 
-static flp_status launch_floor(const flp_call *call, flp_row_range rows, int is_first) {
+static flp_status launch_floor(const flp_call *call, flp_row_range rows, int is_first, int is_last) {
   flp_top_floor_given p = {
       .row_begin = (int32_t)rows.begin,
       .row_end = (int32_t)rows.end,
       .best = flp_call_best(call),
       .is_first = is_first,
+      .is_last = is_last,
       .top_places = flp_planner_top_places(&call->plan->spec),
   };
   return flp_launch(call, FLP_ENTRY_top_floor, &p, rows.end - rows.begin);
@@ -119,13 +123,13 @@ flp_status flp_launch_top(const flp_call *call, flp_row_range rows) {
   int64_t sample = flp_planner_top_sample(spec, a->vocab_valid);
   if (sample) {
     FLP_TRY(flp_launch_contenders(call, rows, (flp_column_range){0, sample}, &(flp_top_sink){.from = 0}));
-    FLP_TRY(launch_floor(call, rows, 1));
+    FLP_TRY(launch_floor(call, rows, 1, 0));
   }
   int slices = flp_planner_top_slices(spec, a->vocab_valid);
   for (int64_t begin = 0, slice = 0; begin < a->vocab_valid; slice++) {
     flp_column_range columns = {begin, slice_end(call, rows, begin, (int)slice, slices)};
     FLP_TRY(flp_launch_contenders(call, rows, columns, &(flp_top_sink){.from = begin ? 0 : sample}));
-    FLP_TRY(launch_floor(call, rows, 0));
+    FLP_TRY(launch_floor(call, rows, 0, columns.end == a->vocab_valid));
     begin = columns.end;
   }
   return launch_redo(call, rows);

@@ -121,6 +121,8 @@ int flp_planner_has_top(const flp_spec *spec);
 int32_t flp_planner_top_places(const flp_spec *spec);
 /* Of so many columns the first ones, all of which are listed before the others; 0: there is room for all of them. */
 int64_t flp_planner_top_sample(const flp_spec *spec, int64_t columns);
+/* The most columns up to the end of a slice, over those before it: a list is longer once in 10^8 then. */
+double flp_planner_top_ratio(const flp_spec *spec);
 /* Slices in which forward goes over the columns after that: 1 or more. */
 int flp_planner_top_slices(const flp_spec *spec, int64_t columns);
 

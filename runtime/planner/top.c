@@ -1,18 +1,22 @@
 /* top.c: best columns and ranks (abi.h): the lists of a chunk of rows, and the slices of the vocabulary in which forward
  * makes them.
  *
- * Of columns in no order a slice lists K·(ratio - 1) columns a row, ratio: columns behind it over columns before it. So
- * slices grow by a ratio that fills half a list at most. Each boundary costs a part of a wave, and floors. */
+ * Of columns in no order a slice lists K·(ratio - 1) columns a row on average, ratio: columns up to its end over columns
+ * before it: as many as ratio times a number that is distributed as Gamma(K). One row whose list overflows costs a
+ * twentieth of a product, so slices grow by a ratio at which it is one of 10^8. Each boundary costs a part of a wave, and
+ * floors. */
 #include <math.h>
 
 #include "runtime/base/util.h"
 #include "runtime/planner/internal.h"
 
-/* With few best columns what a slice lists varies more: lists overflow once in e^(places/ratio) rows of one. */
-static const double ratio_most = 24;
+/* What Gamma(K) is above once in 10^8. */
+static double gamma_most(double k) {
+  return k + 5.6 * sqrt(k) + 12;
+}
 
 int32_t flp_planner_top_places(const flp_spec *spec) {
-  enum { FEW = 32, FEW_PLACES = 1024 };
+  enum { FEW = 24, FEW_PLACES = 1024 };
   if (spec->topk == 0) return 0;
   return spec->topk <= FEW ? FEW_PLACES : FLP_TOP_PLACES_MOST;
 }
@@ -21,10 +25,15 @@ int64_t flp_planner_top_sample(const flp_spec *spec, int64_t columns) {
   return spec->topk == 0 || columns <= flp_planner_top_places(spec) ? 0 : FLP_LEAF_COLUMNS;
 }
 
+double flp_planner_top_ratio(const flp_spec *spec) {
+  const double more_gains_nothing = 24;
+  return fmin(more_gains_nothing, flp_planner_top_places(spec) / gamma_most(spec->topk));
+}
+
 int flp_planner_top_slices(const flp_spec *spec, int64_t columns) {
   int64_t sample = flp_planner_top_sample(spec, columns);
   if (!sample) return 1;
-  double most = fmin(ratio_most, flp_planner_top_places(spec) / (2.0 * spec->topk));
+  double most = flp_planner_top_ratio(spec);
   int slices = 1;
   while (pow((double)columns / (double)sample, 1.0 / slices) > most) slices++;
   return slices;

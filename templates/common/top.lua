@@ -124,7 +124,8 @@ return function(k, spec)
     k.when(k.ne(p.is_first, 0) & k.eq(k.lane(), 0), function() k.store(p.top_above, row, integer(0)) end)
     k.when(~k.is_nan(floor), function()
       k.when(k.gt(found, p.top_places), function() lose(p, row) end)
-      k.when(k.le(found, p.top_places) & k.ge(found, p.best), function() raise(p, row, found) end)
+      local is_raised = k.le(found, p.top_places) & k.ge(found, p.best) & k.eq(p.is_last, 0)
+      k.when(is_raised, function() raise(p, row, found) end)
     end)
   end
 

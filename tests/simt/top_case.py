@@ -52,11 +52,11 @@ class Run:
         sample = ends.pop(0) if len(ends) > 1 and self.best else 0
         if sample:
             self.slice(0, sample, 0)
-            self.floor(1)
+            self.floor(1, 0)
         for begin, end in zip([0, *ends], ends):
             self.slice(begin, end, 0 if begin else sample)
             if self.best:
-                self.floor(0)
+                self.floor(0, int(end == self.vocab))
         if self.best:
             segments = max(1, min(self.places // self.best, 3))
             self.tops.top["top_redo"].named(5, **self.operands, scale=self.case.scale, **self.scales,
@@ -80,9 +80,9 @@ class Run:
         grid = 2 * tile["cluster"] if tile["cluster"] else arguments["bands"] * arguments["groups"]
         self.tops.forward[name].named(grid, **arguments)
 
-    def floor(self, first):
+    def floor(self, first, last):
         self.tops.top["top_floor"].named(self.end - self.begin, count=self.case.count, **self.range, best=self.best,
-                                         is_first=first, **self.lists, top_places=self.places, **self.row,
+                                         is_first=first, is_last=last, **self.lists, top_places=self.places, **self.row,
                                          top_lost=self.lost)
 
     def finish(self):

@@ -83,6 +83,8 @@ typedef struct bench_row {
   uint64_t budget_bytes;         /* of that pass */
   int gemms;
   measure_summary ms;
+  measure_summary of_plain; /* beside the same without, in turn (measure_in_turn), over so many pairs: 0 if not measured */
+  int pairs;
   double baseline_ms; /* sum of the medians of `gemms` GEMM baselines; < 0 if not measured */
   double first_ms;    /* the same, each by the first algorithm that the library names */
 } bench_row;

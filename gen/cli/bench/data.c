@@ -193,8 +193,8 @@ static flp_status make_random(bench_data *data) {
 }
 
 flp_status bench_data_rows(bench_data *data, int64_t n) {
-  static const call_slot outputs[] = {CALL_LOGPROB,     CALL_ENTROPY, CALL_STATS,
-                                      CALL_GRAD_HIDDEN, CALL_LOSS,    CALL_TAIL_REPORT};
+  static const call_slot outputs[] = {CALL_LOGPROB,     CALL_ENTROPY, CALL_STATS,       CALL_GRAD_HIDDEN, CALL_LOSS,
+                                      CALL_TAIL_REPORT, CALL_TOP_IDS, CALL_TOP_LOGPROB, CALL_TOP_REST,    CALL_RANK};
   bench_data_clear_rows(data);
   set_problem(data, n);
   const flp_spec *spec = &data->call.spec;

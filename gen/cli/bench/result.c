@@ -115,20 +115,24 @@ static void print_tails(const bench_args *args, const bench_result *result) {
   cli_table_finish(&table);
 }
 
-/* What several targets cost beside one. */
-static void print_targets(const bench_args *args, const bench_result *result) {
+/* What a tail, several targets or best columns cost beside the same without. */
+static void print_of_plain(const bench_args *args, const bench_result *result) {
+  const flp_spec *spec = &args->spec.spec;
+  const char *without = spec->tail > 0 ? "without a tail" : spec->targets > 1 ? "one target" : "without best columns";
   putchar('\n');
-  cli_print(2, "targets: %d a row, beside one in the same run", args->spec.spec.targets);
+  cli_print(2, "in turn with the same %s%s, call by call without a pause; median and quartiles of the ratios",
+            spec->targets > 1 ? "of " : "", without);
   cli_table table;
-  cli_table_start(&table, "N", "case", "ms", "one target ms", "of one target", NULL);
+  cli_table_start(&table, "N", "case", "ms", "alone ms", "ratio", "quartiles", "pairs", NULL);
   for (int i = 0; i < result->row_count; i++) {
     const bench_row *row = &result->row[i], *plain = bench_plain_of(result, row);
-    char n[CELL], cell[3][CELL];
-    if (!plain) continue;
+    char n[CELL], pairs[CELL], cell[4][CELL];
+    if (!plain || !row->pairs) continue;
     snprintf(n, sizeof n, "%" PRId64, row->n);
+    snprintf(pairs, sizeof pairs, "%d", row->pairs);
     cli_table_add(&table, n, bench_case_name(row->which), format(cell[0], "%.3f", row->ms.median),
-                  format(cell[1], "%.3f", plain->ms.median), format(cell[2], "%.3f", row->ms.median / plain->ms.median),
-                  NULL);
+                  format(cell[1], "%.3f", plain->ms.median), format(cell[2], "%.4f", row->of_plain.median),
+                  format_spread(cell[3], &row->of_plain), pairs, NULL);
   }
   cli_table_finish(&table);
 }
@@ -201,7 +205,7 @@ void bench_print(const bench_args *args, const bench_result *result) {
   putchar('\n');
   print_rows(args, result);
   if (args->spec.spec.tail > 0) print_tails(args, result);
-  if (has_targets(args)) print_targets(args, result);
+  if (result->row_count && result->row[0].pairs) print_of_plain(args, result);
   if (result->baseline_count) {
     putchar('\n');
     cli_print(2, "cuBLASLt: %s", result->cublaslt);
@@ -258,6 +262,15 @@ static void set_fields(json_t *record, const field *fields, size_t count) {
   for (size_t i = 0; i < count; i++) json_object_set_new(record, fields[i].key, fields[i].value);
 }
 
+/* Beside the same without a tail, with one target or without best columns: low and high are quartiles. */
+static void add_of_plain(json_t *object, const bench_row *row) {
+  const field fields[] = {{"of_plain", cli_json_number(row->of_plain.median)},
+                          {"of_plain_low", cli_json_number(row->of_plain.low)},
+                          {"of_plain_high", cli_json_number(row->of_plain.high)},
+                          {"of_plain_pairs", json_integer(row->pairs)}};
+  set_fields(object, fields, sizeof fields / sizeof fields[0]);
+}
+
 /* bare: what bare_ms and the ratios are of, also where the case has passes of more products */
 static void add_lists(json_t *object, const bench_args *args, const bench_row *row) {
   const field fields[] = {{"listed", json_integer(1)},
@@ -284,11 +297,8 @@ static void add_tail(json_t *object, const bench_args *args, const bench_row *ro
   json_object_set_new(object, "tail_report", make_object(fields, sizeof fields / sizeof fields[0]));
 }
 
-/* of_one: beside the same with one target, where that was timed too */
-static void add_targets(json_t *object, const bench_args *args, const bench_result *result, const bench_row *row) {
-  const bench_row *plain = bench_plain_of(result, row);
+static void add_targets(json_t *object, const bench_args *args, const bench_row *row) {
   json_object_set_new(object, "targets", json_integer(row->is_plain ? 1 : args->spec.spec.targets));
-  if (plain) json_object_set_new(object, "of_one", cli_json_number(row->ms.median / plain->ms.median));
 }
 
 /* Of best columns and ranks; of the same without, that there are none. */
@@ -330,8 +340,9 @@ static json_t *row_json(const bench_args *args, const bench_result *result, cons
   json_t *object = make_object(fields, sizeof fields / sizeof fields[0]);
   if (spec->listed) add_lists(object, args, row);
   if (spec->tail > 0) add_tail(object, args, row);
-  if (spec->targets > 1) add_targets(object, args, result, row);
+  if (spec->targets > 1) add_targets(object, args, row);
   if (spec->topk || spec->rank) add_top(object, spec, row);
+  if (row->pairs) add_of_plain(object, row);
   return object;
 }
 

@@ -1,4 +1,5 @@
 /* run.c: times the passes of a plan and GEMM baselines of the same shapes, interleaved in one run. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -307,6 +308,21 @@ static flp_status take_tail_report(session *s, int first) {
   return FLP_OK;
 }
 
+/* The rows of cases beside those of the same without, in turn, for about as long as their bursts took. */
+static flp_status measure_beside_plain(session *s, const measure_item *items, int first, int count) {
+  enum { PAIRS_LEAST = 10, PAIRS_MOST = 100 };
+  bench_row *rows = s->result->row + first;
+  for (int i = 0; i < count; i++)
+    for (int j = 0; j < count; j++) {
+      if (rows[i].is_plain || !rows[j].is_plain || rows[i].which != rows[j].which) continue;
+      double both_ms = rows[i].ms.median + rows[j].ms.median;
+      double pairs = 2 * (double)s->args->rounds * s->args->burst_ms / (both_ms > 0 ? both_ms : 1);
+      rows[i].pairs = (int)fmin(fmax(pairs, PAIRS_LEAST), PAIRS_MOST);
+      FLP_TRY(measure_in_turn(&s->clock, &items[i], &items[j], rows[i].pairs, &rows[i].of_plain));
+    }
+  return FLP_OK;
+}
+
 /* Forward is the first item: it leaves the statistics that backward reads. */
 static flp_status measure_rows(session *s) {
   enum { MOST = 2 * BENCH_CASES + 2 * GEMM_PRODUCTS };
@@ -336,6 +352,7 @@ static flp_status measure_rows(session *s) {
   for (int i = 0; i < GEMM_PRODUCTS; at += items_of[i++])
     if (items_of[i]) baseline[i] = add_baseline(s, (gemm_product)i, at[0], at[items_of[i] - 1]);
   for (int i = 0; i < first_product; i++) add_row(s, which[i], i >= cases, ms[i], baseline);
+  FLP_TRY(measure_beside_plain(s, items, first_row, first_product));
   return take_tail_report(s, first_row);
 }
 

@@ -235,6 +235,23 @@ Test(measure_run, failures_and_bad_options_are_reported) {
   measure_clock_destroy(&clock);
 }
 
+/* In turn, the second of the pair between two of the other; quartiles stand around the median. */
+Test(measure_run, pieces_in_turn_are_compared_call_by_call) {
+  measure_clock clock = open_clock();
+  measure_summary out;
+  cr_assert_eq(measure_in_turn(&clock, &items[1], &items[0], 12, &out), FLP_OK);
+  cr_assert_eq(calls, 25);
+  for (int i = 0; i < calls; i++) cr_expect_eq(call_of[i], i % 2);
+  cr_expect_float_eq(out.median, pieces[1].ms / pieces[0].ms, 1e-5);
+  cr_expect(out.low <= out.median && out.median <= out.high);
+  fail_after = calls + 7;
+  cr_expect_eq(measure_in_turn(&clock, &items[1], &items[0], 12, &out), FLP_ERROR_DRIVER);
+  cr_expect_eq(measure_in_turn(&clock, &items[1], &items[0], 0, &out), FLP_ERROR_ARGUMENT);
+  cr_expect_str_eq(flp_error_detail(), "pairs is 0 (accepted: 1 to 1000)");
+  measure_clock_destroy(&clock);
+  cr_expect_eq(events_alive, 0);
+}
+
 Test(measure_run, host_time_is_that_of_a_call_and_not_of_a_batch) {
   measure_clock clock = open_clock();
   measure_summary out;

@@ -424,6 +424,9 @@ Test(bench_verb, tail_mode_is_in_the_record_and_the_exact_mode_beside_it) {
   expect_products_of(exact, "forward+backward", 4, "recompute-vocab");
   cr_expect_float_eq(number(both, "tail"), 0x1p-9, 1e-8);
   cr_expect(number(forward, "tail") == number(both, "tail") && number(exact, "tail") == 0);
+  cr_expect(number(forward, "of_plain") > 0 && number(both, "of_plain") > 0 && !json_object_get(exact, "of_plain"));
+  cr_expect(number(both, "of_plain_low") <= number(both, "of_plain") &&
+            number(both, "of_plain") <= number(both, "of_plain_high") && number(both, "of_plain_pairs") >= 10);
   cr_expect_str_eq(text(both, "bare"), "scores");
   cr_expect_eq(number(both, "bare_ms"), number(forward, "bare_ms"));
   cr_expect_gt(number(exact, "bare_ms"), number(both, "bare_ms"));
@@ -438,6 +441,23 @@ Test(bench_verb, tail_mode_is_in_the_record_and_the_exact_mode_beside_it) {
   cr_expect(launches_of(&s, "forward") > 0 && launches_of(&s, "dz") > 0);
   cr_expect_not_null(strstr(printed(&s, 1), "tail: at most 2^-9 of the gradient"));
   cr_expect_not_null(strstr(printed(&s, 1), "dense rows"));
+  json_decref(record);
+}
+
+/* All outputs are asked for: what gives best columns and ranks is timed. */
+Test(bench_verb, best_columns_are_made_and_stand_beside_the_same_without) {
+  stage s;
+  open_stage(&s, "");
+  cr_assert_eq(run(&s, "--vocab 3000 --hidden 64 --topk 20 --rank --rows 40"), 0, "%s", printed(&s, 2));
+  json_t *record = read_record(), *rows = json_object_get(record, "rows");
+  cr_assert_eq(json_array_size(rows), 2);
+  cr_expect_gt(number(json_array_get(rows, 0), "of_plain"), 0);
+  static const char *const entries[] = {"top_target", "top_begin", "forward_top", "top_floor", "top_redo", "top_finish",
+                                        "top_others"};
+  for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++)
+    cr_expect_gt(launches_of(&s, entries[i]), 10, "%s", entries[i]);
+  flp_top_finish_params finish = STAGE_PARAMS(flp_top_finish_params, stage_launch(&s, "top_finish", 0));
+  cr_expect(finish.top_ids && finish.top_logprob && finish.top_rest && finish.rank);
   json_decref(record);
 }
 

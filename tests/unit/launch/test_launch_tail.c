@@ -52,7 +52,7 @@ Test(launch_tail, forward_lists_what_is_above_a_floor_from_the_target) {
   flp_spec wanted = tail_spec(3);
   wanted.softcap = 30;
   open_plan("", wanted, 0, (flp_mode)0);
-  cr_expect_eq(saved_bytes(N), up(16 * N) + up(4 * N) + up(4 * N * FLP_EMIT_BINS) + 2 * up(4 * N * CAPACITY));
+  cr_expect_eq(saved_bytes(N), up(16 * N) + 2 * up(4 * N) + up(4 * N * FLP_EMIT_BINS) + 2 * up(4 * N * CAPACITY));
   flp_args a = tail_args(FLP_PASS_FORWARD);
   a.scale = 3;
   a.old_logprob = STAGE_AT(20); /* of steps */
@@ -82,9 +82,12 @@ Test(launch_tail, forward_lists_what_is_above_a_floor_from_the_target) {
   cr_expect_eq(floor.cap_in, 0.1f);
   uint64_t saved = stage_address(STAGE_AT(60));
   cr_expect_eq(floor.floor, saved + up(16 * N));
-  cr_expect_eq(floor.emit_count, floor.floor + up(4 * N));
+  cr_expect_eq(floor.emit_gate, floor.floor + up(4 * N));
+  cr_expect_eq(floor.emit_count, floor.emit_gate + up(4 * N));
   flp_forward_emit_params emit = PARAMS(forward_emit);
   cr_expect_eq(emit.floor, floor.floor);
+  cr_expect_eq(emit.emit_gate, floor.emit_gate);
+  cr_expect_eq(emit.log2_threshold, -18.75f);
   cr_expect_eq(emit.emit_count, floor.emit_count);
   cr_expect_eq(emit.emit_column, floor.emit_count + up(4 * N * FLP_EMIT_BINS));
   cr_expect_eq(emit.emit_score, emit.emit_column + up(4 * N * CAPACITY));
@@ -104,7 +107,7 @@ Test(launch_tail, lists_have_room_for_so_many_columns) {
     flp_spec wanted = tail_spec(3);
     wanted.vocab = cases[i].vocab;
     open_plan("", wanted, 0, (flp_mode)0);
-    cr_expect_eq(saved_bytes(64), 1024 + 256 + up(256 * FLP_EMIT_BINS) + 2 * up(256 * (uint64_t)cases[i].columns));
+    cr_expect_eq(saved_bytes(64), 1024 + 2 * 256 + up(256 * FLP_EMIT_BINS) + 2 * up(256 * (uint64_t)cases[i].columns));
     close_plan();
     plan = NULL;
   }
