@@ -10,7 +10,7 @@ import importlib
 from typing import Any
 
 from .. import _c, _check, errors
-from . import _call, _seam
+from . import _call, _seam, megatron
 
 HOSTS = ("agilerl", "miles", "openrlhf", "slime", "trl", "verl")
 
