@@ -12,7 +12,8 @@ from typing import Any
 from .. import _c, _check, errors
 from . import _call, _seam, megatron
 
-HOSTS = ("agilerl", "miles", "openrlhf", "slime", "trl", "verl")
+HOSTS = ("agilerl", "megatron", "miles", "miles-megatron", "openrlhf", "slime", "slime-megatron", "trl", "verl",
+         "verl-megatron")
 
 _installed: dict[str, Any] = {}
 
@@ -66,4 +67,4 @@ def installed() -> dict[str, str | None]:
 def _adapter(host):
     if host not in HOSTS:
         _check.refuse(errors.ArgumentError, "host", repr(host), ", ".join(HOSTS))
-    return importlib.import_module("." + host, __name__).HOST
+    return importlib.import_module("." + host.replace("-", "_"), __name__).HOST

@@ -10,11 +10,15 @@ _logged = set()
 
 def to_host(host, reason, function, *arguments, **keywords):
     """The host's own function, with the reason logged once."""
+    note(host, reason, getattr(function, "__qualname__", function))
+    return function(*arguments, **keywords)
+
+
+def note(host, reason, name):
+    """Logs once why the host's own function runs."""
     if (host, reason) not in _logged:
         _logged.add((host, reason))
-        _c.log(_c.LOG_WARNING, "%s: its own %s runs instead of flp's, because %s"
-               % (host, getattr(function, "__qualname__", function), reason))
-    return function(*arguments, **keywords)
+        _c.log(_c.LOG_WARNING, "%s: its own %s runs instead of flp's, because %s" % (host, name, reason))
 
 
 def forget(host):

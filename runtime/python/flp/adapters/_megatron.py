@@ -13,7 +13,8 @@ from .._logprob import linear_logprob
 from .._select import NEVER
 from . import _call
 
-LAYER = "ColumnParallelLinear"
+# The second gives scores as the first does, unless it is asked for a loss.
+LAYERS = ("ColumnParallelLinear", "LinearCrossEntropyModule")
 PLAIN = ("megatron.core.tensor_parallel.ColumnParallelLinear, unquantised and outside of LoRA: leave the head out of "
          "what adapters and fp8 change, or leave output_processor out")
 # Scores that any softcap in use changes, and either side of 0.
@@ -48,28 +49,32 @@ def refuse(field, value, accepted):
 
 # ---- what an output layer is ----
 
-def head_of(output_layer, output_weight=None, config=None, scale_logits=None, softcap=None):
+def head_of(output_layer, output_weight=None, config=None, scale_logits=None, softcap=None, own_handler=False):
     """The Head of a model's output layer.
 
     output_weight  the weight of tied embeddings, or None: the layer's own
     config         the model's TransformerConfig, or None: the layer's
     scale_logits   what the model does to its scores after the layer (mup), or None
     softcap        the softcap that the model has after that, or None
+    own_handler    whether the layer's forward is under a handler of the caller's (_patch)
     error: UnsupportedError naming what flp cannot stand in for
     """
     config = getattr(output_layer, "config", None) if config is None else config
-    _check_layer(output_layer, config)
+    check_layer(output_layer, config, own_handler)
+    named = getattr(config, "final_logit_softcapping", None)
+    if named and softcap != named:
+        refuse("softcap", softcap, "%s, as config.final_logit_softcapping has it" % named)
     weight = output_layer.weight if output_weight is None else output_weight
     bias = None if getattr(output_layer, "skip_bias_add", False) else output_layer.bias
     _check_operands(weight, bias)
-    scale = _scale_of(config, scale_logits, softcap)
     group = getattr(output_layer, "tp_group", None)
-    whole = group is None or group.size() == 1
     if group is None and output_layer.output_size_per_partition != output_layer.output_size:
-        group, whole = _current_group(), False
-    fused = bool(getattr(output_layer, "gradient_accumulation_fusion", False)) and hasattr(weight, "main_grad")
+        group = _current_group()
+    whole = group is None or group.size() == 1
     return Head(weight, bias, None if whole else group, bool(output_layer.sequence_parallel) and not whole,
-                not getattr(output_layer, "disable_grad_reduce", False), fused, scale, softcap)
+                not getattr(output_layer, "disable_grad_reduce", False),
+                bool(getattr(output_layer, "gradient_accumulation_fusion", False)) and hasattr(weight, "main_grad"),
+                1.0 if scale_logits is None else _scale_of(config, scale_logits), softcap)
 
 
 def _current_group():
@@ -78,11 +83,13 @@ def _current_group():
     return parallel_state.get_tensor_model_parallel_group()
 
 
-def _check_layer(layer, config):
+def check_layer(layer, config, own_handler=False):
+    """error: UnsupportedError for a layer that may be more than a product"""
     kind = type(layer)
-    if kind.__name__ != LAYER or _patch.replaced_forward(layer) is not None or isinstance(layer, _patch.Patched):
-        refuse("output_layer", "of type %s.%s%s" % (kind.__module__, kind.__qualname__, "" if kind.__name__ != LAYER
-                                                    else ", whose forward was replaced"), PLAIN)
+    if kind.__name__ not in LAYERS:
+        refuse("output_layer", "of type %s.%s" % (kind.__module__, kind.__qualname__), PLAIN)
+    if not own_handler and (isinstance(layer, _patch.Patched) or _patch.replaced_forward(layer) is not None):
+        refuse("output_layer.forward", "replaced", PLAIN)
     for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
         hooks = getattr(layer, name, None)
         if hooks:
@@ -109,19 +116,14 @@ def _check_operands(weight, bias):
             refuse("output_layer", "refused: " + reason, PLAIN)
 
 
-def _scale_of(config, scale_logits, softcap):
-    """What the scores are multiplied with after the layer; checked against what the model does."""
+def _scale_of(config, scale_logits):
+    """What the scores are multiplied with after the layer; what the model does to made-up ones must agree."""
     scale = float(getattr(config, "mup_output_mult", 1.0)) if getattr(config, "use_mup", False) else 1.0
-    named = getattr(config, "final_logit_softcapping", None)
-    if named and softcap != named:
-        refuse("softcap", softcap, "%s, as config.final_logit_softcapping has it" % named)
-    if scale_logits is not None:
-        probe = torch.tensor(PROBE)
-        with torch.no_grad():
-            seen = scale_logits(probe.clone())
-        if not torch.allclose(seen, probe * scale, rtol=1e-5, atol=0):
-            refuse("scale_logits", "a function that makes %s of %s" % (seen.tolist(), list(PROBE)),
-                   "scores times %g, as the model's config says" % scale)
+    with torch.no_grad():
+        seen = scale_logits(torch.tensor(PROBE))
+    if not torch.allclose(seen, torch.tensor(PROBE) * scale, rtol=1e-5, atol=0):
+        refuse("scale_logits", "a function that makes %s of %s" % (seen.tolist(), list(PROBE)),
+               "scores times %g, as the model's config says" % scale)
     return scale
 
 

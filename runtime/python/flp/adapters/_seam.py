@@ -22,7 +22,7 @@ class Seam:
     module: str
     name: str
     parameters: typing.Tuple[str, ...]  # the names, in order
-    source: str  # the first 16 digits of the SHA-256 of its source text
+    source: str  # the first 16 digits of the SHA-256 of its source text, or of several; none: any
     make: typing.Callable[..., typing.Any]  # the host's value -> what stands there instead
     described: str = ""  # whose parameters and source these are, if not the attribute's own
 
@@ -38,6 +38,7 @@ class Host:
     versions: typing.Tuple[str, str]
     seams: typing.Tuple[Seam, ...]
     origin: str  # what to install to get what was tested
+    package: str = ""  # the distribution, if it is called otherwise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +99,7 @@ def holders(value):
 def version_of(host):
     """The installed version, or None for a tree without package metadata."""
     try:
-        return importlib.metadata.version(host.name)
+        return importlib.metadata.version(host.package or host.name)
     except importlib.metadata.PackageNotFoundError:
         return None
 
@@ -133,16 +134,16 @@ def _find(host, version, seam):
 def _compare(host, version, seam, function, untested):
     try:
         parameters = tuple(inspect.signature(function).parameters)
-        source = hashlib.sha256(inspect.getsource(function).encode()).hexdigest()[:len(seam.source)]
+        source = hashlib.sha256(inspect.getsource(function).encode()).hexdigest()[:16]
     except (OSError, TypeError, ValueError) as error:
         _refuse(host, version, "%s has no source text to recognise it by (%s): it was replaced already, or compiled"
                 % (seam, error), error)
     if parameters != seam.parameters:
         _refuse(host, version, "%s takes (%s); the adapter was written for (%s)"
                 % (seam, ", ".join(parameters), ", ".join(seam.parameters)))
-    if source != seam.source and not untested:
+    if seam.source and source not in seam.source.split() and not untested:
         _refuse(host, version, "the source text of %s has hash %s; the adapter was tested with %s, so it was changed "
-                "or replaced already" % (seam, source, seam.source))
+                "or replaced already" % (seam, source, " and ".join(seam.source.split())))
 
 
 def _refuse(host, version, what, cause=None):

@@ -1,0 +1,81 @@
+"""Miles from hidden states: as slime_megatron, with Miles' own seams."""
+import functools
+
+from . import _deferred
+from ._seam import Host, Seam
+
+NAME = "miles-megatron"
+LOSSES = ("policy_loss", "sft_loss")
+FROM_SCORES = "get_log_probs_and_entropy"
+
+
+def refusal(args):
+    """Why a step's scores are needed, or None."""
+    if getattr(args, "true_on_policy_mode", False):
+        return "true_on_policy_mode asks for the bits of the rollout engine"
+    if getattr(args, "recompute_loss_function", False):
+        return "recompute_loss_function cuts the loss off from what scores are made of"
+    if getattr(args, "overlap_moe_expert_parallel_comm", False):
+        return "overlap_moe_expert_parallel_comm hands scores on in pieces"
+    return None
+
+
+def scored(host):
+    """forward_only, of log-probabilities."""
+
+    @functools.wraps(host)
+    def forward_only(f, args, model, *arguments, **keywords):
+        reason = None if getattr(f, "__name__", "") == FROM_SCORES else "%r is asked for" % (f,)
+        return _deferred.called(NAME, model, reason or refusal(args), host, (f, args, model, *arguments), keywords)
+
+    return forward_only
+
+
+def trained(host):
+    """train_one_step, of the losses that take log-probabilities."""
+
+    @functools.wraps(host)
+    def train_one_step(args, rollout_id, step_id, data_iterator, model, *arguments, **keywords):
+        reason = None if args.loss_type in LOSSES else "loss_type is %r" % args.loss_type
+        return _deferred.called(NAME, model, reason or refusal(args), host,
+                                (args, rollout_id, step_id, data_iterator, model, *arguments), keywords)
+
+    return train_one_step
+
+
+def from_hidden(host):
+    """get_log_probs_and_entropy: scores (1, T, V/R), or (B, T, V/R) -> {"log_probs": [...], "entropy": [...]}"""
+    module = host.__globals__
+
+    @functools.wraps(host)
+    def get_log_probs_and_entropy(logits, *, args, unconcat_tokens, total_lengths, response_lengths,
+                                  with_entropy=False, entropy_requires_grad=True, non_loss_data=True,
+                                  max_seq_lens=None):
+        samples = dict(args=args, unconcat_tokens=unconcat_tokens, total_lengths=total_lengths,
+                       response_lengths=response_lengths, max_seq_lens=max_seq_lens)
+        if not isinstance(logits, _deferred.Deferred):
+            return host(logits, with_entropy=with_entropy, entropy_requires_grad=entropy_requires_grad,
+                        non_loss_data=non_loss_data, **samples)
+        temperature = args.rollout_temperature if args.rollout_temperature > 0 else 1.0
+        results = _deferred.of_responses(logits, module["get_responses"], temperature,
+                                         with_entropy and (entropy_requires_grad or "detached"), **samples)
+        if args.allgather_cp:
+            del samples["unconcat_tokens"]
+            module["allgather_cp_redistribute"](results, logits=logits, **samples)
+        return results
+
+    return get_log_probs_and_entropy
+
+
+MODEL, LOSS = "miles.backends.megatron_utils.model", "miles.backends.training_utils.loss_hub.logit_processors"
+HOST = Host(
+    NAME, ("0.1.0", "0.2"), (
+        Seam(MODEL, "forward_only", ("f", "args", "model", "data_iterator", "num_microbatches", "rollout_id",
+                                     "store_prefix"), "0", scored),
+        Seam(MODEL, "train_one_step", ("args", "rollout_id", "step_id", "data_iterator", "model", "optimizer",
+                                       "opt_param_scheduler", "num_microbatches", "num_rollouts", "witness_info",
+                                       "attempt", "ft_test_action_executor"), "0", trained),
+        Seam(LOSS, FROM_SCORES, ("logits", "args", "unconcat_tokens", "total_lengths", "response_lengths",
+                                 "with_entropy", "entropy_requires_grad", "non_loss_data", "max_seq_lens"), "0",
+             from_hidden),
+    ), "github.com/radixark/miles at commit 31f1ca961a94cb860cec3b2dea34ec332bfa8f76", "miles")

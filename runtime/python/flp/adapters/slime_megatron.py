@@ -1,0 +1,81 @@
+"""slime from hidden states: its Megatron models' scores are left out, get_log_probs_and_entropy takes what they would
+be made of. Prompts and the prompts' padding cost no work in the head."""
+import functools
+
+from . import _deferred
+from ._seam import Host, Seam
+
+NAME = "slime-megatron"
+LOSSES = ("policy_loss", "sft_loss")
+FROM_SCORES = "get_log_probs_and_entropy"
+
+
+def refusal(args):
+    """Why a step's scores are needed, or None."""
+    if getattr(args, "rollout_top_p", 1.0) != 1.0:
+        return "rollout_top_p asks for masked scores"
+    if getattr(args, "overlap_moe_expert_parallel_comm", False):
+        return "overlap_moe_expert_parallel_comm hands scores on in pieces"
+    return None
+
+
+def scored(host):
+    """forward_only, of log-probabilities."""
+
+    @functools.wraps(host)
+    def forward_only(f, args, model, *arguments, **keywords):
+        reason = None if getattr(f, "__name__", "") == FROM_SCORES else "%r is asked for" % (f,)
+        return _deferred.called(NAME, model, reason or refusal(args), host, (f, args, model, *arguments), keywords)
+
+    return forward_only
+
+
+def trained(host):
+    """train_one_step, of the losses that take log-probabilities."""
+
+    @functools.wraps(host)
+    def train_one_step(args, rollout_id, step_id, data_iterator, model, *arguments, **keywords):
+        reason = None if args.loss_type in LOSSES else "loss_type is %r" % args.loss_type
+        return _deferred.called(NAME, model, reason or refusal(args), host,
+                                (args, rollout_id, step_id, data_iterator, model, *arguments), keywords)
+
+    return train_one_step
+
+
+def from_hidden(host):
+    """get_log_probs_and_entropy: scores (1, T, V/R) -> (empty, {"log_probs": [...], "entropy": [...]})"""
+    module = host.__globals__
+
+    @functools.wraps(host)
+    def get_log_probs_and_entropy(logits, *, args, unconcat_tokens, total_lengths, response_lengths,
+                                  with_entropy=False, non_loss_data=True, top_p_token_ids=None,
+                                  top_p_token_offsets=None):
+        if not isinstance(logits, _deferred.Deferred):
+            return host(logits, args=args, unconcat_tokens=unconcat_tokens, total_lengths=total_lengths,
+                        response_lengths=response_lengths, with_entropy=with_entropy, non_loss_data=non_loss_data,
+                        top_p_token_ids=top_p_token_ids, top_p_token_offsets=top_p_token_offsets)
+        trained = getattr(args, "entropy_coef", 0.0) != 0
+        results = _deferred.of_responses(
+            logits, module["get_responses"], getattr(args, "rollout_temperature", 1.0),
+            with_entropy and (trained or "detached"), args=args, unconcat_tokens=unconcat_tokens,
+            total_lengths=total_lengths, response_lengths=response_lengths, apply_temperature=False)
+        if args.allgather_cp:
+            module["_allgather_cp_redistribute"](results, logits_local_len=logits.size(1), total_lengths=total_lengths,
+                                                 response_lengths=response_lengths)
+        return logits.hidden.new_empty((0,), dtype=logits.dtype), results
+
+    return get_log_probs_and_entropy
+
+
+MODEL, LOSS = "slime.backends.megatron_utils.model", "slime.backends.megatron_utils.loss"
+HOST = Host(
+    NAME, ("0.3.1", "0.4"), (
+        Seam(MODEL, "forward_only", ("f", "args", "model", "data_iterator", "num_microbatches", "store_prefix",
+                                     "use_rollout_top_p_replay"), "0", scored),
+        Seam(MODEL, "train_one_step", ("args", "rollout_id", "step_id", "data_iterator", "model", "optimizer",
+                                       "opt_param_scheduler", "num_microbatches", "step_global_batch_size",
+                                       "microbatch_pbar"), "0", trained),
+        Seam(LOSS, FROM_SCORES, ("logits", "args", "unconcat_tokens", "total_lengths", "response_lengths",
+                                 "with_entropy", "non_loss_data", "top_p_token_ids", "top_p_token_offsets"), "0",
+             from_hidden),
+    ), "github.com/THUDM/slime at commit 624b824a898ab0ec1fcb4d373004c7f3852bf515", "slime")
