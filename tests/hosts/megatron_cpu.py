@@ -1,13 +1,16 @@
-"""A small Megatron model on a CPU. What of megatron-core asks for a GPU finds the CPU there while a process lasts; every
+"""A small Megatron model. Without a GPU, what of megatron-core asks for one finds the CPU there while a process lasts; every
 function that is compared is Megatron's own."""
 import contextlib
+import os
 import tempfile
+import types
 
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec, get_gpt_mtp_block_spec
+from megatron.core.pipeline_parallel import schedules
 from megatron.core.tensor_parallel.mappings import (copy_to_tensor_model_parallel_region,
                                                     gather_from_sequence_parallel_region,
                                                     gather_from_tensor_model_parallel_region)
@@ -40,11 +43,28 @@ class Attention(torch.nn.Module):
         return mixed.permute(2, 0, 1, 3).flatten(2)
 
 
+def device():
+    return os.environ.get("FLP_TEST_DEVICE", "cpu")
+
+
+class OnCpu(types.ModuleType):
+    """torch, whose zeros are never on a GPU."""
+
+    def __getattr__(self, name):
+        return getattr(torch, name)
+
+    def zeros(self, *sizes, device=None, **others):
+        return torch.zeros(*sizes, device="cpu", **others)
+
+
 def on_cpu():
     """For the rest of the process."""
     torch.compiler.set_stance("force_eager")
-    torch.cuda.current_device = lambda: torch.device("cpu")
     CudaRNGStatesTracker.fork = lambda *_arguments, **_keywords: contextlib.nullcontext()
+    if device() == "cpu":
+        torch.cuda.current_device = lambda: torch.device("cpu")
+        torch.Tensor.cuda = lambda self, *_arguments, **_keywords: self
+        schedules.torch = OnCpu("torch")
 
 
 def groups(ranks=1):
@@ -72,9 +92,9 @@ def model(dtype=torch.float32, tied=False, sequence_parallel=False, seed=0, mtp=
         for made in more["mtp_block_spec"].layer_specs:
             made.submodules.enorm = made.submodules.hnorm = made.submodules.layer_norm = Norm
     torch.manual_seed(seed)
-    made = GPTModel(config, spec, VOCAB, 4 * LENGTH, position_embedding_type="learned_absolute",
+    made = GPTModel(config, spec, VOCAB, 4 * LENGTH, position_embedding_type="none",
                     share_embeddings_and_output_weights=tied, **more)
-    return Float16Module(config, made) if config.bf16 else made
+    return (Float16Module(config, made) if config.bf16 else made).to(device())
 
 
 def bare(made):
@@ -85,10 +105,9 @@ def bare(made):
 def batch(seed=0, length=LENGTH, rows=BATCH):
     """input_ids, position_ids, attention_mask, labels, loss_mask"""
     generator = torch.Generator().manual_seed(seed)
-    ids = torch.randint(0, VOCAB, (rows, length), generator=generator)
-    labels = torch.randint(0, VOCAB, (rows, length), generator=generator)
-    return (ids, torch.arange(length).expand(rows, length), None, labels,
-            torch.randint(0, 2, (rows, length), generator=generator))
+    ids, labels = torch.randint(0, VOCAB, (2, rows, length), generator=generator).to(device())
+    mask = torch.randint(0, 2, (rows, length), generator=generator).to(device())
+    return ids, torch.arange(length, device=device()).expand(rows, length), None, labels, mask
 
 
 def by_scores(temperature=1.0, entropy=False):
@@ -131,6 +150,7 @@ def in_ranks(target, *arguments, ranks=2):
 
 
 def _one_of(rank, target, arguments, ranks, folder):
+    os.environ["FLP_TEST_DEVICE"] = "cpu"
     dist.init_process_group("gloo", rank=rank, world_size=ranks, init_method="file://%s/store" % folder)
     torch.set_num_threads(1)
     groups(ranks)

@@ -54,8 +54,8 @@ def test_one_rank_as_megatrons_own_loss():
 
 
 @pytest.mark.parametrize("entropy", [False, True])
-def test_one_temperature_a_token(entropy):
-    temperature = torch.rand(cpu.BATCH, cpu.LENGTH) + 0.5
+def test_one_temperature_a_token(entropy, device):
+    temperature = torch.rand(cpu.BATCH, cpu.LENGTH, device=device) + 0.5
     same(cpu.model(), torch.float32, cpu.batch(), entropy, temperature)
 
 
@@ -134,16 +134,16 @@ def test_main_grad_of_another_dtype_is_left_to_megatron():
 
 # ---- which rows ----
 
-def test_packed_sequences_without_labels():
+def test_packed_sequences_without_labels(device):
     """Each token's label is the next of its own sequence; paddings and prompts have none."""
-    ends, padded = torch.tensor([0, 5, 8, 8, 15], dtype=torch.int32), torch.tensor([0, 6, 10, 10, 18], dtype=torch.int32)
+    ends, padded = torch.tensor([[0, 5, 8, 8, 15], [0, 6, 10, 10, 18]], dtype=torch.int32, device=device)
     packed = PackedSeqParams(qkv_format="thd", cu_seqlens_q=ends, cu_seqlens_kv=ends, cu_seqlens_q_padded=padded,
                              cu_seqlens_kv_padded=padded, max_seqlen_q=8, max_seqlen_kv=8)
     ids, places, mask, _, loss_mask = cpu.batch(length=20, rows=1)
     made = cpu.model()
     ours = made(ids, places, mask, packed_seq_params=packed, loss_mask=loss_mask, output_processor=processor())
     own, = made(ids, places, mask, labels=ids.roll(-1, -1), packed_seq_params=packed, output_processor=cpu.exactly())
-    counted = torch.zeros(1, 20, dtype=torch.bool)
+    counted = torch.zeros(1, 20, dtype=torch.bool, device=device)
     for begin, count in ((0, 5), (6, 3), (10, 0), (10, 7)):
         counted[:, begin:begin + count - 1] = True
     counted &= loss_mask.roll(-1, -1) != 0
@@ -184,7 +184,7 @@ def changed(config):
     (lambda made: setattr(made.output_layer, "forward", lambda *_: None), "forward"),
     (lambda made: setattr(made, "_scale_logits", lambda scores: 30 * torch.tanh(scores / 30)), "scale_logits"),
     (lambda made: setattr(made.config, "final_logit_softcapping", 30.0), "softcap"),
-    (lambda made: setattr(made, "output_layer", torch.nn.Linear(cpu.HIDDEN, cpu.VOCAB)), "torch.nn"),
+    (lambda made: setattr(made, "output_layer", torch.nn.Linear(cpu.HIDDEN, cpu.VOCAB).to(cpu.device())), "torch.nn"),
     (lambda made: setattr(made.output_layer.weight, "__fsdp_param__", True), "FSDP"),
 ])
 def test_refused(change, field):

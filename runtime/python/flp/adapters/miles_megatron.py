@@ -71,11 +71,11 @@ MODEL, LOSS = "miles.backends.megatron_utils.model", "miles.backends.training_ut
 HOST = Host(
     NAME, ("0.1.0", "0.2"), (
         Seam(MODEL, "forward_only", ("f", "args", "model", "data_iterator", "num_microbatches", "rollout_id",
-                                     "store_prefix"), "0", scored),
+                                     "store_prefix"), "7aaa9a65a7f56c5b", scored),
         Seam(MODEL, "train_one_step", ("args", "rollout_id", "step_id", "data_iterator", "model", "optimizer",
                                        "opt_param_scheduler", "num_microbatches", "num_rollouts", "witness_info",
-                                       "attempt", "ft_test_action_executor"), "0", trained),
+                                       "attempt", "ft_test_action_executor"), "fe1ef3802faa9474", trained),
         Seam(LOSS, FROM_SCORES, ("logits", "args", "unconcat_tokens", "total_lengths", "response_lengths",
-                                 "with_entropy", "entropy_requires_grad", "non_loss_data", "max_seq_lens"), "0",
+                                 "with_entropy", "entropy_requires_grad", "non_loss_data", "max_seq_lens"), "8744e712cc977f77",
              from_hidden),
     ), "github.com/radixark/miles at commit 31f1ca961a94cb860cec3b2dea34ec332bfa8f76", "miles")

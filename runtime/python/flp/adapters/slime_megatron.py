@@ -71,11 +71,11 @@ MODEL, LOSS = "slime.backends.megatron_utils.model", "slime.backends.megatron_ut
 HOST = Host(
     NAME, ("0.3.1", "0.4"), (
         Seam(MODEL, "forward_only", ("f", "args", "model", "data_iterator", "num_microbatches", "store_prefix",
-                                     "use_rollout_top_p_replay"), "0", scored),
+                                     "use_rollout_top_p_replay"), "3c7bb70321693162", scored),
         Seam(MODEL, "train_one_step", ("args", "rollout_id", "step_id", "data_iterator", "model", "optimizer",
                                        "opt_param_scheduler", "num_microbatches", "step_global_batch_size",
-                                       "microbatch_pbar"), "0", trained),
+                                       "microbatch_pbar"), "9f748173a58c2256", trained),
         Seam(LOSS, FROM_SCORES, ("logits", "args", "unconcat_tokens", "total_lengths", "response_lengths",
-                                 "with_entropy", "non_loss_data", "top_p_token_ids", "top_p_token_offsets"), "0",
+                                 "with_entropy", "non_loss_data", "top_p_token_ids", "top_p_token_offsets"), "03a8a41ac1e4539b",
              from_hidden),
     ), "github.com/THUDM/slime at commit 624b824a898ab0ec1fcb4d373004c7f3852bf515", "slime")
