@@ -3,7 +3,9 @@ import copy
 
 import pytest
 import torch
-from parity import DTYPES, compare, with_gradients
+from flp_reference import relative
+from parity import DTYPES, attributes, compare, with_gradients
+from parity import same as parity_same
 
 pytest.importorskip("megatron.core.models.gpt")
 import megatron_cpu as cpu  # noqa: E402
@@ -213,3 +215,54 @@ def test_softcap_of_the_caller():
     want = (2 * torch.tanh(made(ids, places, mask).double() / 2)).log_softmax(-1).gather(-1, labels.unsqueeze(-1))
     assert torch.allclose(ours.double(), want.squeeze(-1), atol=1e-5)
 
+
+
+# ---- heads that predict further tokens ----
+
+def losses_of_heads(made, with_labels=True, training=True):
+    """The gradients that the heads' losses and the model's own leave, and what is logged of the heads."""
+    from megatron.core.transformer.multi_token_prediction import MTPLossLoggingHelper
+
+    MTPLossLoggingHelper.tracker.clear()
+    ids, places, mask, labels, loss_mask = cpu.batch()
+    made.train(training)
+    more = {} if with_labels else {"output_processor_context": {"labels": labels}}
+    result = made(ids, places, mask, labels=labels if with_labels else None, loss_mask=loss_mask,
+                  output_processor=processor(), **more)
+    parameters = dict(made.named_parameters())
+    found = torch.autograd.grad(result.sum(), list(parameters.values()), allow_unused=True)
+    logged = {name: value.clone() for name, value in MTPLossLoggingHelper.tracker.items() if name.endswith("_values")}
+    assert bool(logged) == training and any("mtp" in name for name in parameters)
+    return {**logged, **{name: grad for name, grad in zip(parameters, found) if grad is not None}}
+
+
+def with_heads(dtype, **options):
+    """What Megatron's own losses of two heads give, and flp's."""
+    for made in (cpu.model(dtype, mtp=2, **options), cpu.model(dtype, mtp=2, mtp_detach_heads=True, **options)):
+        for call in ({}, {"with_labels": False}, {"training": False}):
+            own = losses_of_heads(made, **call)
+            flp.install("megatron")
+            try:
+                ours = losses_of_heads(made, **call)
+            finally:
+                flp.uninstall("megatron")
+            assert own.keys() == ours.keys()
+            for name, value in own.items():
+                limit = 1e-6 if "correct" in name or "total" in name else 3e-5 if dtype is torch.float32 else 5e-2
+                assert relative(ours[name], value.double()) <= limit, (name, call, relative(ours[name], value.double()))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_heads_of_further_tokens(dtype):
+    before = attributes("megatron")
+    with_heads(dtype)
+    assert parity_same(before, {key: value for key, value in attributes("megatron").items() if key in before})
+
+
+def heads_on_two():
+    for parallel in (False, True):
+        with_heads(torch.float32, sequence_parallel=parallel)
+
+
+def test_heads_of_further_tokens_on_two_ranks():
+    cpu.in_ranks(heads_on_two)

@@ -12,7 +12,7 @@ import torch
 
 from .. import _patch, errors
 from .._select import NEVER
-from . import _call, _megatron
+from . import _call, _megatron, _mtp
 
 PROPERTIES = {"shape", "dtype", "device", "layout", "ndim", "requires_grad", "is_leaf", "is_cuda", "is_cpu", "is_meta",
               "is_sparse", "is_quantized", "is_nested", "_base", "grad_fn", "itemsize", "nbytes"}
@@ -153,6 +153,7 @@ def _one(owner):
             return own_loss(labels, logits)
         return -logits.logprobs(labels)  # of heads that predict further tokens
 
+    setattr(compute_language_model_loss, _mtp.OWN_LOSS, True)
     _patch.put(owner.layer, defer)
     vars(model)["compute_language_model_loss"] = compute_language_model_loss
     try:

@@ -1,4 +1,5 @@
-"""Megatron-Core: a callback for GPTModel.forward(output_processor=...), which megatron-core has since 0.18."""
+"""Megatron-Core: a callback for GPTModel.forward(output_processor=...), which megatron-core has since 0.18. install()
+replaces what the model does before the callback: the losses of its heads that predict further tokens (MTP)."""
 from __future__ import annotations
 
 from typing import Any, Callable, Literal
@@ -7,7 +8,8 @@ import torch
 from torch import Tensor
 
 from .. import _check
-from . import _megatron
+from . import _megatron, _mtp
+from ._seam import Host, Seam
 
 IGNORED = -100
 # What a call may give through output_processor_context.
@@ -132,3 +134,12 @@ def _context_ranks(config, packed):
     if group is not None:
         return group.size()
     return getattr(packed, "local_cp_size", None) or getattr(config, "context_parallel_size", 1)
+
+
+HOST = Host(
+    _mtp.NAME, ("0.19.0", "0.20"), (
+        Seam("megatron.core.transformer.multi_token_prediction", "process_mtp_loss",
+             ("hidden_states", "labels", "loss_mask", "output_layer", "output_weight", "runtime_gather_output",
+              "is_training", "compute_language_model_loss", "config", "cp_group", "tp_group", "packed_seq_params",
+              "scale_logits_fn", "input_ids"), "7a459bac5884e8bf", _mtp.from_hidden),
+    ), "megatron-core==0.19.2", "megatron-core")
