@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""Measures a Megatron trainer's head where most tokens are prompt (slime#2253): peak memory and time of log-probabilities
+and entropies of packed sequences, from all scores beside flp.adapters.megatron.output_processor.
+
+    FLP_LIBRARY=build/release/lib/libflp.so PYTHONPATH=runtime/python \\
+        python3 tests/gpu/response_rows.py --json autotune/bench/response_rows.json
+
+One microbatch: hidden states (T, 1, D) are there, log-probabilities and entropies (1, T) come out, the entropies without
+a gradient; `training` adds the gradients of the hidden states and of the head's weight. A third of each sequence is
+response. All ways get the same tensors:
+
+  scores         scores of all T tokens in the model's dtype, cast to float32, then log-probabilities in chunks of rows:
+                 the way of slime and Miles, at its best (no temperature, which would copy the scores once more)
+  scores, responses alone
+                 the same over the rows of responses, which no trainer does yet
+  slime          scores as above, then slime's own calculate_log_probs_and_entropy (where PYTHONPATH has slime)
+  flp            the output processor, with the responses as loss_mask
+  flp, all rows  the same without loss_mask
+
+peak_bytes is the peak of torch's allocator above what was there before, results included (null without a GPU); ms the
+median of bursts; error the largest difference of a log-probability from float64, over the first rows of a response. No
+Megatron is needed: a stand-in has what the processor reads of an output layer. Exit status 1 if flp is off by more than
+the record's tolerance.
+"""
+import argparse
+import importlib.util
+import statistics
+import sys
+
+import torch
+from torch import nn
+
+import flp
+from flp.bench import clock, memory, record
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+TOLERANCES = {"flp": 1e-3, "flp, all rows": 1e-3}  # nats; as head_memory.py
+CHECKED_ROWS = 64
+ROUNDS = 3
+
+
+class ColumnParallelLinear(nn.Module):
+    """What flp reads of Megatron's layer of this name, on one rank."""
+
+    bias, skip_bias_add, sequence_parallel, tp_group, config = None, False, False, None, None
+    gradient_accumulation_fusion = False
+
+    def __init__(self, depth, vocab, **where):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(vocab, depth, **where))
+        self.output_size = self.output_size_per_partition = vocab
+        nn.init.normal_(self.weight, std=2 / depth**0.5)
+
+
+class Step:
+    """The tensors, and the ways to make log-probabilities and entropies (1, T) of them."""
+
+    def __init__(self, options, device):
+        dtype, tokens = DTYPES[options.dtype], options.tokens
+        generator = torch.Generator(device).manual_seed(0)
+        self.layer = ColumnParallelLinear(options.hidden, options.vocab, device=device, dtype=dtype)
+        self.hidden = torch.randn(tokens, 1, options.hidden, device=device, generator=generator).to(dtype)
+        self.hidden.requires_grad_()
+        self.labels = torch.randint(0, options.vocab, (1, tokens), device=device, generator=generator)
+        place = torch.arange(tokens, device=device).unsqueeze(0) % options.sequence
+        self.responses = place >= options.sequence - options.sequence // options.share
+        self.upstream = torch.randn(1, tokens, device=device, generator=generator)
+        self.chunk = options.chunk
+
+    def ways(self):
+        found = {"scores": self.of_scores, "scores, responses alone": lambda: self.of_scores(self.responses[0])}
+        if importlib.util.find_spec("slime") and importlib.util.find_spec("slime.utils"):
+            found["slime"] = self.of_slime
+        return {**found, "flp": lambda: self.of_hidden(self.responses), "flp, all rows": lambda: self.of_hidden(None)}
+
+    def of_hidden(self, mask):
+        processor = flp.adapters.megatron.output_processor(entropy="detached")
+        return processor(hidden_states=self.hidden, output_layer=self.layer, labels=self.labels, loss_mask=mask)
+
+    def of_scores(self, rows=None):
+        hidden, labels = self.hidden[:, 0], self.labels[0]
+        if rows is not None:
+            rows = rows.nonzero().squeeze(-1)
+            hidden, labels = hidden[rows], labels[rows]
+        scores = (hidden @ self.layer.weight.t()).float()
+        logprobs, entropies = [], []
+        for part, ids in zip(scores.split(self.chunk), labels.split(self.chunk)):
+            logprobs.append(part.gather(-1, ids.unsqueeze(-1)).squeeze(-1) - part.logsumexp(-1))
+            with torch.no_grad():
+                logp = part.log_softmax(-1)
+                entropies.append(-(logp.exp() * logp).sum(-1))
+        results = torch.cat(logprobs), torch.cat(entropies)
+        if rows is None:
+            return tuple(result.unsqueeze(0) for result in results)
+        return tuple(result.new_zeros(self.labels.shape[1]).index_put((rows,), result).unsqueeze(0) for result in results)
+
+    def of_slime(self):
+        from slime.utils.ppo_utils import calculate_log_probs_and_entropy
+
+        scores = (self.hidden[:, 0] @ self.layer.weight.t()).float()
+        logprob, entropy = calculate_log_probs_and_entropy(scores, self.labels[0], alone(), with_entropy=True,
+                                                           chunk_size=self.chunk, with_entropy_grad=False)
+        return logprob.reshape(1, -1), entropy.reshape(1, -1)
+
+    def forward(self, call):
+        with torch.no_grad():
+            return call()
+
+    def training(self, call):
+        logprob, entropy = call()
+        grads = torch.autograd.grad(logprob, (self.hidden, self.layer.weight), self.upstream * self.responses)
+        return logprob, entropy, grads
+
+    def error_of(self, logprob):
+        rows = self.responses[0].nonzero().squeeze(-1)[:CHECKED_ROWS]
+        logits = self.hidden.detach()[rows, 0].double() @ self.layer.weight.detach().double().t()
+        want = torch.log_softmax(logits, -1).gather(-1, self.labels[0, rows].unsqueeze(-1)).squeeze(-1)
+        return float((logprob.detach()[0, rows].double() - want).abs().max())
+
+
+def alone():
+    """A process group of this process, as slime's functions want one."""
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo", rank=0, world_size=1,
+                                store=dist.HashStore())
+    return dist.group.WORLD
+
+
+def measure(step, name, which, burst_ms):
+    """One row: a warm call for the plan, one for the memory, then bursts."""
+    call, run = step.ways()[name], {"forward": step.forward, "training": step.training}[which]
+    device = step.hidden.device
+    row = {"peer": name, "pass": which}
+    try:
+        result = run(call)
+        row["error"], result = step.error_of(result[0]), None
+        result, row["peak_bytes"] = memory.peak_of(lambda: run(call), device)
+        row["result_bytes"], result = memory.bytes_of(result), None
+        ticks = clock.CudaClock() if device.type == "cuda" else clock.HostClock()
+        repeats = clock.calibrate(ticks, lambda: run(call), burst_ms)
+        row["ms"] = statistics.median(clock.sample(ticks, lambda: run(call), repeats, burst_ms)[0]
+                                      for _ in range(ROUNDS))
+    except RuntimeError as error:
+        if "out of memory" not in str(error):
+            raise
+        row.update(ms=None, reason="out of memory")
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return row
+
+
+def line_of(row):
+    if row["ms"] is None:
+        return "%-9s %-24s %s" % (row["pass"], row["peer"], row["reason"])
+    peak = "-" if row["peak_bytes"] is None else "%.2f GB" % (row["peak_bytes"] / 1e9)
+    return "%-9s %-24s %10.2f ms %12s  error %.1e" % (row["pass"], row["peer"], row["ms"], peak, row["error"])
+
+
+def parser():
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--tokens", type=int, default=32768)
+    options.add_argument("--sequence", type=int, default=4096, help="tokens of each sequence, default %(default)s")
+    options.add_argument("--share", type=int, default=3, help="one in so many tokens is response, default %(default)s")
+    options.add_argument("--vocab", type=int, default=248320)
+    options.add_argument("--hidden", type=int, default=4096)
+    options.add_argument("--dtype", choices=DTYPES, default="bf16")
+    options.add_argument("--chunk", type=int, default=1024, help="rows at a time of scores, default %(default)s")
+    options.add_argument("--burst-ms", type=float, default=500)
+    options.add_argument("--device", default="cuda", help="cpu: times alone, for small sizes")
+    options.add_argument("--json", required=True, help="file for the record, - for the output")
+    return options
+
+
+def main(arguments=None):
+    arguments = sys.argv[1:] if arguments is None else arguments
+    options = parser().parse_args(arguments)
+    device = torch.device(options.device)
+    step, rows = Step(options, device), []
+    for which in ("forward", "training"):
+        for name in step.ways():
+            rows.append(measure(step, name, which, options.burst_ms))
+            print(line_of(rows[-1]), file=sys.stderr, flush=True)
+    failed = sum(not row.get("error", 1) <= TOLERANCES[row["peer"]] for row in rows if row["peer"] in TOLERANCES)
+    said = [word for word in arguments if word not in ("--json", options.json)]
+    head = record.head(" ".join(["tests/gpu/response_rows.py", *said]), device)
+    sizes = {name: getattr(options, name) for name in ("tokens", "sequence", "share", "vocab", "hidden", "dtype", "chunk")}
+    record.write({**head, **sizes, "torch": torch.__version__, "tolerances": TOLERANCES, "failed": failed, "rows": rows},
+                 options.json)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
