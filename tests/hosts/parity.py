@@ -75,17 +75,21 @@ def same(before, after):
     return before.keys() == after.keys() and all(after[key] is value for key, value in before.items())
 
 
-def both(host, call):
-    """(results of the host, results with flp installed); the host is as it was before."""
+def both(host, call, package=None):
+    """(results of the host, results with flp installed); the host is as it was before.
+
+    package  the host's, if it is not of the host's name
+    """
+    package = package or host
     own = call()
-    before = attributes(host)
+    before = attributes(package)
     flp.install(host)
     try:
-        assert not same(before, attributes(host))
+        assert not same(before, attributes(package))
         ours = call()
     finally:
         flp.uninstall(host)
-    assert same(before, {key: value for key, value in attributes(host).items() if key in before})
+    assert same(before, {key: value for key, value in attributes(package).items() if key in before})
     return own, ours
 
 
