@@ -61,6 +61,36 @@ AGILERL = FUSED_HEAD.format(
     parameters="hidden, head_w, head_b, target_ids, temperature, cast_to_fp32, chunk_rows") + FUNCTION.format(
     before="", name="fused_linear_logprobs_chunked",
     parameters="hidden, head_w, head_b, target_ids, temperature=1.0, cast_to_fp32=True, *, chunk_rows")
+TORCHTITAN = '''
+import types
+
+backend = "spmd_types"
+spmd = types.SimpleNamespace(is_type_checking=lambda: False)
+
+
+def get_spmd_backend():
+    return backend
+
+
+def spmd_mesh_size(axis_name):
+    return 1
+
+
+class CrossEntropyLoss:
+    pass
+
+
+class ChunkedLossWrapper:
+    def __init__(self, head, loss=None):
+        self.lm_head, self.loss_fn = head, loss or CrossEntropyLoss()
+
+    def __call__(self, pred, labels, global_valid_tokens=None, **loss_inputs):
+        return "host"
+
+
+def compute_logprobs(logits, labels, *, return_entropy=False):
+    return "host"
+'''
 
 SOURCES = {
     "trl": {
@@ -79,6 +109,13 @@ SOURCES = {
         "verl.utils.torch_functional": FUNCTION.format(
             before="FLAH_ATTN_CROSS_ENTROPY_LOSS_AVAILABLE = False", name="logprobs_from_logits",
             parameters="logits, labels, inplace_backward=True")},
+    "prime-rl": {
+        "prime_rl.trainer.models.layers.lm_head": FUSED_HEAD.format(
+            name="_SequenceChunkedLogProbEntropyFn", parameters="hidden, weight, labels, inv_temperature, chunk_size"),
+        "prime_rl.trainer.models.layers.lm_head_gemma": FUSED_HEAD.format(
+            name="_GemmaChunkedLogProbEntropyFn",
+            parameters="hidden, weight, labels, inv_temperature, chunk_size, softcap")},
+    "torchtitan": {"torchtitan.components.loss": TORCHTITAN},
     "openrlhf": {"openrlhf.models.actor": ACTOR},
     "slime": {"slime.utils.ppo_utils": FUNCTION.format(
         before="", name="calculate_log_probs_and_entropy",

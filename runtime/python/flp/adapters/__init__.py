@@ -13,7 +13,7 @@ from .. import _c, _check, errors
 from . import _call, _seam, megatron
 
 HOSTS = ("agilerl", "megatron", "miles", "miles-megatron", "openrlhf", "prime-rl", "slime", "slime-megatron",
-         "trl", "verl", "verl-megatron")
+         "torchtitan", "trl", "verl", "verl-megatron")
 
 _installed: dict[str, Any] = {}
 

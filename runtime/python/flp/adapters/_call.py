@@ -8,6 +8,20 @@ PLAIN = (torch.Tensor, torch.nn.Parameter)
 _logged = set()
 
 
+class ScoresNeeded(Exception):
+    """The host does more with its scores than flp computes from hidden states."""
+
+
+class Unscored(torch.Tensor):
+    """Stands where the scores would be: whatever computes with it raises, only its properties can be read."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if getattr(function, "__name__", "") == "__get__":
+            return super().__torch_function__(function, types, args, kwargs)
+        raise ScoresNeeded(function)
+
+
 def to_host(host, reason, function, *arguments, **keywords):
     """The host's own function, with the reason logged once."""
     note(host, reason, getattr(function, "__qualname__", function))

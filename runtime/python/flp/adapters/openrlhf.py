@@ -19,20 +19,6 @@ IGNORED = -100
 needs_scores: typing.Any = weakref.WeakSet()
 
 
-class ScoresNeeded(Exception):
-    """A model does more with its head than hand on the scores that it makes."""
-
-
-class Unscored(torch.Tensor):
-    """Stands where the scores would be: whatever computes with it raises, only its properties can be read."""
-
-    @classmethod
-    def __torch_function__(cls, function, types, args=(), kwargs=None):
-        if getattr(function, "__name__", "") == "__get__":
-            return super().__torch_function__(function, types, args, kwargs)
-        raise ScoresNeeded(function)
-
-
 @contextlib.contextmanager
 def passing(head):
     """Makes the head record what this thread gives it -> a list that will hold the hidden states. Other threads, and
@@ -43,7 +29,7 @@ def passing(head):
         if threading.get_ident() != thread:
             return below(hidden)
         seen.append(hidden)
-        return torch.empty(0).as_subclass(Unscored)
+        return torch.empty(0).as_subclass(_call.Unscored)
 
     _patch.put(head, record)
     try:
@@ -84,8 +70,8 @@ def scored(actor, module, head, sequences, action_mask, attention_mask, ring_att
         targets = targets.masked_fill(needed == 0, IGNORED)
     with passing(head) as seen:
         output = actor.model(ids, attention_mask=mask, position_ids=positions)
-    if len(seen) != 1 or type(output["logits"]) is not Unscored:
-        raise ScoresNeeded
+    if len(seen) != 1 or type(output["logits"]) is not _call.Unscored:
+        raise _call.ScoresNeeded
     output["logits"] = None
     results = linear_logprob(seen[0], head.weight, targets, head.bias, temperature=actor.temperature, entropy=entropy,
                              ignore_index=IGNORED)
@@ -116,7 +102,7 @@ def forward(host):
             try:
                 output, results = scored(self, module, head, sequences, action_mask, attention_mask, ring_attn_group,
                                          return_entropy)
-            except ScoresNeeded:
+            except _call.ScoresNeeded:
                 needs_scores.add(head)
                 reason = head_of(self)[1]
         if reason:

@@ -1,0 +1,136 @@
+"""Adapters of trainers that hand over hidden states, on stand-in hosts: prime-rl and torchtitan."""
+import pytest
+import torch
+from flp_reference import DEVICE, doubles, problem, reference, relative
+
+import flp
+from test_flp_adapters import agrees, gradients_agree, hosts, installed, logged  # noqa: F401
+
+HEADS = {False: ("lm_head", "_SequenceChunkedLogProbEntropyFn"), True: ("lm_head_gemma", "_GemmaChunkedLogProbEntropyFn")}
+
+
+@pytest.mark.parametrize("gemma", [False, True])
+def test_prime_rl(hosts, gemma):  # noqa: F811
+    file, name = HEADS[gemma]
+    head = getattr(installed(hosts, "prime-rl", "prime_rl.trainer.models.layers." + file), name)
+    hidden, weight, target, _ = problem()
+    inputs = [hidden.requires_grad_(), weight.requires_grad_()]
+    doubled = doubles(*inputs)
+    temperature = torch.linspace(0.4, 2, len(target), device=DEVICE)
+    more = (3.0,) if gemma else ()
+    logprob, entropy = head.apply(hidden, weight, target, 1 / temperature, 512, *more)
+    wanted = reference(*doubled, target, temperature=temperature, softcap=3.0 if gemma else None)
+    agrees(logprob, wanted[0]), agrees(entropy, wanted[1])
+    gradients_agree((logprob,), wanted[:1], inputs, doubled)
+    assert head.apply(hidden.double(), weight.double(), target, 1 / temperature, 512, *more) == "host"
+
+
+def test_prime_rl_has_no_gradient_of_the_entropy(hosts):  # noqa: F811
+    head = installed(hosts, "prime-rl", "prime_rl.trainer.models.layers.lm_head")._SequenceChunkedLogProbEntropyFn
+    hidden, weight, target, _ = problem()
+    arguments = (hidden.requires_grad_(), weight, target, torch.ones(len(target), device=DEVICE), 512)
+    logprob, entropy = head.apply(*arguments)
+    with pytest.raises(RuntimeError, match="no gradient of the entropy"):
+        (logprob - 0.01 * entropy).sum().backward()
+    logprob, entropy = head.apply(*arguments)
+    (logprob + 0 * entropy).sum().backward()
+    assert hidden.grad.any()
+    with torch.no_grad():
+        assert not head.apply(*arguments)[1].requires_grad
+
+
+class Policy:
+    """A loss of reinforcement learning, as torchtitan's: log-probabilities and a metric of what the head returned."""
+
+    def __init__(self, module):
+        self.module = module
+
+    def __call__(self, logits, labels, global_valid_tokens=None, *, advantages):
+        assert logits.shape[:-1] == labels.shape
+        logprob, entropy = self.module.compute_logprobs(logits, labels, return_entropy=True)
+        assert not entropy.requires_grad
+        return -(logprob * advantages).sum() / global_valid_tokens, {"entropy/mean": entropy.mean()}
+
+
+class Largest:
+    """A loss that looks at the scores."""
+
+    def __call__(self, logits, labels, global_valid_tokens=None):
+        return logits.amax(-1).sum(), {}
+
+
+def titan(hosts, loss=None):  # noqa: F811
+    """The module, a wrapper around a head, hidden states (B,L,D), labels, and the head's parameters in float64."""
+    module = installed(hosts, "torchtitan", "torchtitan.components.loss")
+    hidden, weight, target, bias = problem(n=12, bias=True)
+    head = torch.nn.Linear(weight.shape[1], weight.shape[0]).to(DEVICE)
+    head.weight.data, head.bias.data = weight, bias
+    wrapper = module.ChunkedLossWrapper(head, loss and loss(module))
+    return module, wrapper, hidden.view(3, 4, -1).requires_grad_(), target.view(3, 4)
+
+
+def wanted_of(wrapper, hidden, labels):
+    doubled = doubles(hidden, wrapper.lm_head.weight, wrapper.lm_head.bias)
+    return doubled, reference(doubled[0].flatten(0, 1), doubled[1], labels.flatten(), doubled[2])
+
+
+def grads_agree(loss, want, wrapper, hidden, doubled):
+    assert abs(float(loss - want)) < 1e-5 * abs(float(want))
+    loss.backward(), want.backward()
+    for tensor, double in zip((hidden, wrapper.lm_head.weight, wrapper.lm_head.bias), doubled):
+        assert relative(tensor.grad, double.grad) < 1e-5
+
+
+def test_torchtitan_cross_entropy(hosts):  # noqa: F811
+    _, wrapper, hidden, labels = titan(hosts)
+    labels[0, :2] = -100
+    doubled, (logprob, _) = wanted_of(wrapper, hidden, labels)
+    kind = type(wrapper.lm_head)
+    loss, metrics = wrapper(hidden, labels, torch.tensor(10.0))
+    assert metrics == {} and type(wrapper.lm_head) is kind and "forward" not in vars(wrapper.lm_head)
+    grads_agree(loss, -logprob.sum() / 10, wrapper, hidden, doubled)
+    alone, _ = wrapper(hidden.detach(), labels)
+    assert not alone.requires_grad and abs(float(alone + logprob.sum())) < 1e-4
+
+
+def test_torchtitan_losses_that_compute_log_probabilities(hosts):  # noqa: F811
+    module, wrapper, hidden, labels = titan(hosts, Policy)
+    advantages = torch.randn(3, 4, device=DEVICE)
+    doubled, (logprob, entropy) = wanted_of(wrapper, hidden, labels)
+    loss, metrics = wrapper(hidden, labels, 12, advantages=advantages)
+    assert abs(float(metrics["entropy/mean"] - entropy.mean())) < 1e-5
+    grads_agree(loss, -(logprob.view(3, 4) * advantages).sum() / 12, wrapper, hidden, doubled)
+    assert module.compute_logprobs(torch.zeros(1, 2), labels) == "host"
+
+
+def test_torchtitan_leaves_to_the_host_what_it_cannot_take(hosts, logged):  # noqa: F811
+    module, wrapper, hidden, labels = titan(hosts, lambda module: Largest())
+    assert [wrapper(hidden, labels) for _ in range(2)] == ["host", "host"]
+    wrapper.loss_fn = module.CrossEntropyLoss()
+    kept = wrapper.lm_head
+
+    def replaced(linear):
+        linear.forward = lambda hidden: hidden
+        return linear
+
+    def hooked(linear):
+        linear.register_forward_hook(lambda *_: None)
+        return linear
+
+    class Capped(torch.nn.Linear):
+        def forward(self, hidden):
+            return torch.tanh(super().forward(hidden))
+
+    for head in (replaced(torch.nn.Linear(64, 331)), hooked(torch.nn.Linear(64, 331)), Capped(64, 331), None,
+                 torch.nn.Linear(64, 331).double()):
+        wrapper.lm_head = head
+        assert wrapper(hidden, labels) == "host"
+    wrapper.lm_head = kept
+    module.spmd.is_type_checking = lambda: True
+    assert wrapper(hidden, labels) == "host"
+    module.spmd.is_type_checking = lambda: False
+    wrapper.__class__ = type("Graphed", (module.ChunkedLossWrapper,), {})
+    assert wrapper(hidden, labels) == "host"
+    for reason in ("Largest does more with the scores", "forward was replaced", "forward hooks", "type Capped",
+                   "set_lm_head", "dtype torch.float64", "types of shards", "type Graphed"):
+        assert sum(reason in text for _, text in logged) == 1, reason
