@@ -8,6 +8,8 @@ from unittest.mock import MagicMock
 
 import pytest
 import torch
+import torch.distributed as dist
+import torch.multiprocessing
 from flp_reference import relative
 
 import flp
@@ -91,6 +93,27 @@ def both(host, call, package=None):
         flp.uninstall(host)
     assert same(before, {key: value for key, value in attributes(package).items() if key in before})
     return own, ours
+
+
+def on_two_ranks(host, call, folder, *arguments):
+    """[(results of the host, results with flp installed) of each rank] of call(rank, *arguments), a function of a test
+    module, in a world of two processes."""
+    torch.multiprocessing.spawn(_rank, (host, call, folder, arguments), nprocs=2)
+    return [torch.load(folder / str(rank)) for rank in range(2)]
+
+
+def _rank(rank, host, call, folder, arguments):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=2, init_method="file://%s" % (folder / "store"))
+    left = []
+    flp.set_log(lambda level, text: left.append(text))
+    own = call(rank, *arguments)
+    flp.install(host)
+    ours = call(rank, *arguments)
+    flp.uninstall(host)
+    assert not left, left
+    torch.save((own, ours), folder / str(rank))
+    dist.destroy_process_group()
 
 
 def with_gradients(outputs, inputs, seed=0):

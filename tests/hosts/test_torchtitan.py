@@ -4,7 +4,7 @@ import dataclasses
 import pytest
 import torch
 from flp_reference import doubles, problem, reference, relative
-from parity import DTYPES, bare, both, compare
+from parity import DTYPES, bare, both, compare, on_two_ranks
 
 import flp
 
@@ -180,22 +180,30 @@ def test_an_unknown_version_is_refused(monkeypatch):
     assert "torchtitan" not in flp.installed()
 
 
+def step_of_a_rank(rank, dtype):
+    """Over half of the vocabulary, as the spmd_types backend has it."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torchtitan.distributed import spmd_types, utils
+
+    utils.set_spmd_backend("spmd_types")
+    hidden, head, labels = batch(dtype)
+    head.weight = torch.nn.Parameter(head.weight.detach().chunk(2)[rank].clone())
+    fused = wrapped(head, losses.CrossEntropyLoss.Config(global_vocab_size=VOCAB))
+    with spmd_types.set_current_spmd_mesh(init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))):
+        return results_of(lambda: fused(hidden, labels, torch.tensor(33.0)), hidden, head)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_head_whose_vocabulary_is_sharded(dtype, tmp_path):
     """Each rank has its part of the hidden states' gradient, as in the host, whose gather before the head sums them."""
-    import torch.multiprocessing
-    import torchtitan_ranks
-
-    torch.multiprocessing.spawn(torchtitan_ranks.step, (tmp_path / "store", tmp_path, dtype), nprocs=2)
-    found = [torch.load(tmp_path / str(rank)) for rank in range(2)]
     hidden, head, labels = batch(dtype)
     doubled = doubles(hidden.cpu(), head.weight.cpu())
     logprob, _ = reference(doubled[0].flatten(0, 1), doubled[1], labels.cpu().flatten())
-    loss = -logprob.sum() / torchtitan_ranks.COUNT
+    loss = -logprob.sum() / 33
     gradients = torch.autograd.grad(loss, doubled)
-    for rank, half in enumerate(gradients[1].chunk(2)):
-        own, ours = found[rank]["host"], found[rank]["flp"]
+    found = on_two_ranks("torchtitan", step_of_a_rank, tmp_path, dtype)
+    for (own, ours), half in zip(found, gradients[1].chunk(2)):
         compare(own, ours, {"loss": loss.detach(), "gradient weight": half}, dtype)
         assert relative(ours["gradient hidden"], own["gradient hidden"]) < {torch.float32: 1e-5}.get(dtype, 2e-2)
-    whole = sum(one["flp"]["gradient hidden"].double() for one in found)
+    whole = sum(ours["gradient hidden"].double() for _, ours in found)
     assert relative(whole, gradients[0]) < {torch.float32: 1e-5}.get(dtype, 8e-3)

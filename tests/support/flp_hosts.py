@@ -61,6 +61,37 @@ AGILERL = FUSED_HEAD.format(
     parameters="hidden, head_w, head_b, target_ids, temperature, cast_to_fp32, chunk_rows") + FUNCTION.format(
     before="", name="fused_linear_logprobs_chunked",
     parameters="hidden, head_w, head_b, target_ids, temperature=1.0, cast_to_fp32=True, *, chunk_rows")
+DISTRIBUTED = "".join(FUSED_HEAD.format(
+    name=name, parameters="vocab_parallel_logits, target, vocab_start_index, vocab_end_index, %s, inference_only=False" % group)
+    for name, group in (("DistributedLogprob", "group"), ("ChunkedDistributedLogprob", "chunk_size, tp_group")))
+SKYRL = '''
+
+
+def _fused_lm_head_logprob_apply(backend, hidden, weight, target, vocab_start_index, vocab_end_index, chunk_size,
+                                 tp_group, inference_only):
+    return "host", weight
+
+
+def from_parallel_hidden_to_logprobs(hidden, lm_head_weight, target, vocab_start_index, vocab_end_index, tp_group,
+                                     inference_only=False, cp_group=None, chunk_size=None, temperature=1.0,
+                                     fused_backend="torch"):
+    assert temperature == 1.0
+    return _fused_lm_head_logprob_apply(fused_backend, hidden, lm_head_weight, target, vocab_start_index,
+                                        vocab_end_index, chunk_size, tp_group, inference_only)
+
+
+def from_parallel_hidden_to_logprobs_packed_sequences(
+        hidden, lm_head_weight, target, cu_seqlens_padded, unpacked_seqlen, vocab_start_index, vocab_end_index, group,
+        inference_only=False, cp_group=None, chunk_size=None, attention_mask=None, sub_seq_lengths=None,
+        temperature=1.0, fused_backend="torch"):
+    assert temperature == 1.0
+    return _fused_lm_head_logprob_apply(fused_backend, hidden, lm_head_weight, target, vocab_start_index,
+                                        vocab_end_index, chunk_size, group, inference_only)
+
+
+def _fused_vocab_parallel_entropy_from_hidden(hidden, lm_head_weight, tp_group, chunk_size=None, temperature=1.0):
+    return "host"
+'''
 TORCHTITAN = '''
 import types
 
@@ -116,6 +147,15 @@ SOURCES = {
             name="_GemmaChunkedLogProbEntropyFn",
             parameters="hidden, weight, labels, inv_temperature, chunk_size, softcap")},
     "torchtitan": {"torchtitan.components.loss": TORCHTITAN},
+    "nemo-rl": {"nemo_rl.distributed.model_utils": DISTRIBUTED + FUSED_HEAD.format(
+        name="ChunkedDistributedHiddenStatesToLogprobs",
+        parameters="tensor_parallel_hidden_states, target, output_weight_layer, vocab_start_index, vocab_end_index, "
+                   "chunk_size, tp_group, inference_only=False")},
+    "skyrl": {
+        "skyrl.backends.skyrl_train.distributed.megatron.model_utils": DISTRIBUTED + SKYRL,
+        "skyrl.backends.skyrl_train.utils.torch_utils": FUNCTION.format(
+            before="FLASH_ATTN_CROSS_ENTROPY_LOSS_AVAILABLE = False", name="logprobs_from_logits",
+            parameters="logits, labels, inplace_backward=True")},
     "openrlhf": {"openrlhf.models.actor": ACTOR},
     "slime": {"slime.utils.ppo_utils": FUNCTION.format(
         before="", name="calculate_log_probs_and_entropy",

@@ -1,4 +1,9 @@
-"""Adapters of trainers that hand over hidden states, on stand-in hosts: prime-rl and torchtitan."""
+"""Adapters of trainers that hand over hidden states, on stand-in hosts: prime-rl, torchtitan, NeMo-RL,
+SkyRL."""
+import importlib.util
+import sys
+
+import flp_hosts
 import pytest
 import torch
 from flp_reference import DEVICE, doubles, problem, reference, relative
@@ -134,3 +139,81 @@ def test_torchtitan_leaves_to_the_host_what_it_cannot_take(hosts, logged):  # no
     for reason in ("Largest does more with the scores", "forward was replaced", "forward hooks", "type Capped",
                    "set_lm_head", "dtype torch.float64", "types of shards", "type Graphed"):
         assert sum(reason in text for _, text in logged) == 1, reason
+
+
+ONE_RANK = flp_hosts.module_of(size=lambda: 1)
+
+
+def test_nemo_rl_fused_head(hosts):  # noqa: F811
+    head = installed(hosts, "nemo-rl", "nemo_rl.distributed.model_utils").ChunkedDistributedHiddenStatesToLogprobs
+    hidden, weight, target, _ = problem(n=12)
+    inputs = [hidden.requires_grad_(), weight.requires_grad_()]
+    doubled = doubles(*inputs)
+    given, tokens, more = hidden.view(4, 3, -1), target.view(4, 3).t(), (0, len(weight), 5, ONE_RANK)  # (S,B,D), (B,S)
+    got = head.apply(given, tokens, weight, *more)
+    want = reference(*doubled, target)[0].view(4, 3).t()
+    agrees(got, want)
+    gradients_agree((got,), (want,), inputs, doubled)
+    assert not head.apply(given, tokens, weight, *more, True).requires_grad
+    assert head.apply(given.double(), tokens, weight.double(), *more) == "host"
+
+
+@pytest.mark.parametrize("name, module", [("nemo-rl", "nemo_rl.distributed.model_utils"),
+                                          ("skyrl", "skyrl.backends.skyrl_train.distributed.megatron.model_utils")])
+def test_distributed_log_probabilities_of_scores(hosts, monkeypatch, name, module):  # noqa: F811
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
+    utils = installed(hosts, name, module)
+    scores, target = torch.randn(2, 5, 33, requires_grad=True), torch.randint(0, 33, (2, 5))
+    want = scores.detach().double().log_softmax(-1).gather(-1, target.unsqueeze(-1)).squeeze(-1)
+    agrees(utils.DistributedLogprob.apply(scores, target, 0, 33, ONE_RANK), want)
+    agrees(utils.ChunkedDistributedLogprob.apply(scores, target, 0, 33, 2, ONE_RANK, False), want)
+    assert utils.DistributedLogprob.apply(scores, target, 0, 33, ONE_RANK).requires_grad
+    assert not utils.DistributedLogprob.apply(scores, target, 0, 33, ONE_RANK, True).requires_grad
+    assert not utils.ChunkedDistributedLogprob.apply(scores, target, 0, 33, 2, ONE_RANK, True).requires_grad
+    two = flp_hosts.module_of(size=lambda: 2)
+    assert utils.DistributedLogprob.apply(scores, target, 0, 17, two, False) == "host"
+    assert utils.ChunkedDistributedLogprob.apply(scores, target, 0, 17, 4, two) == "host"
+
+
+@pytest.fixture
+def skyrl(hosts, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda group: 0)
+    return installed(hosts, "skyrl", "skyrl.backends.skyrl_train.distributed.megatron.model_utils")
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_skyrl_fused_head(skyrl, temperature):
+    hidden, weight, target, _ = problem(n=12)
+    doubled = doubles(hidden, weight)
+    inputs = [hidden.requires_grad_(), weight.requires_grad_()]
+    got = skyrl.from_parallel_hidden_to_logprobs(hidden.view(3, 4, -1), weight, target.view(3, 4), 0, len(weight),
+                                                 ONE_RANK, temperature=temperature)
+    wanted = reference(*doubled, target, temperature=temperature)
+    agrees(got, wanted[0].view(3, 4))
+    gradients_agree((got.flatten(),), wanted[:1], inputs, doubled)
+    again = skyrl.from_parallel_hidden_to_logprobs_packed_sequences(
+        hidden.view(3, 4, -1), weight, target.view(3, 4), None, 4, 0, len(weight), ONE_RANK, temperature=temperature)
+    assert torch.equal(again, got)
+    entropy = skyrl._fused_vocab_parallel_entropy_from_hidden(hidden.view(3, 4, -1), weight, ONE_RANK, 2, temperature)
+    agrees(entropy, wanted[1].view(3, 4))
+    assert not entropy.requires_grad
+
+
+def test_skyrl_leaves_to_the_host_a_head_over_the_temperature(skyrl):
+    hidden, weight, target, _ = problem(n=12, depth=60)
+    hidden = hidden.view(3, 4, -1)
+    answer, divided = skyrl.from_parallel_hidden_to_logprobs(hidden, weight, target.view(3, 4), 0, 331, ONE_RANK,
+                                                             temperature=0.5)
+    assert answer == "host" and torch.equal(divided, weight / 0.5)
+    assert skyrl._fused_vocab_parallel_entropy_from_hidden(hidden, weight, ONE_RANK) == "host"
+
+
+def test_skyrl_without_megatron_has_its_other_seam(hosts, monkeypatch):  # noqa: F811
+    """Its FSDP workers import nothing of Megatron's, and megatron-core need not be there."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    utils = installed(hosts, "skyrl", "skyrl.backends.skyrl_train.utils.torch_utils")
+    assert "skyrl.backends.skyrl_train.distributed.megatron.model_utils" not in sys.modules
+    logits, labels = torch.randn(2, 5, 33), torch.randint(0, 33, (2, 5))
+    want = logits.log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    assert torch.allclose(utils.logprobs_from_logits(logits, labels), want, atol=1e-6)

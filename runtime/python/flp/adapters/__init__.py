@@ -12,8 +12,8 @@ from typing import Any
 from .. import _c, _check, errors
 from . import _call, _seam, megatron
 
-HOSTS = ("agilerl", "megatron", "miles", "miles-megatron", "openrlhf", "prime-rl", "slime", "slime-megatron",
-         "torchtitan", "trl", "verl", "verl-megatron")
+HOSTS = ("agilerl", "megatron", "miles", "miles-megatron", "nemo-rl", "openrlhf", "prime-rl", "skyrl", "slime",
+         "slime-megatron", "torchtitan", "trl", "verl", "verl-megatron")
 
 _installed: dict[str, Any] = {}
 

@@ -1,4 +1,7 @@
 """What the adapters share: what flp takes, the way to the host's own function, and scores in Megatron's shapes."""
+import functools
+import sys
+
 import torch
 
 from .. import _c, _check, _select
@@ -101,3 +104,23 @@ def megatron_scores(name, host, arguments, entropy_grad, refused):
         return results.unsqueeze(-1), None
     logprob, values = results
     return logprob.unsqueeze(-1), values if entropy_grad else values.detach()
+
+
+def from_logits(name, flash):
+    """logprobs_from_logits as verl has it: logits (..., V), labels (...) -> (...); gradients in place where the host's
+    would be, which its module's attribute flash tells."""
+
+    def make(host):
+        module = sys.modules[host.__module__]
+
+        @functools.wraps(host)
+        def logprobs_from_logits(logits, labels, inplace_backward=True):
+            reason = scores_refusal(logits)
+            if reason:
+                return to_host(name, reason, host, logits, labels, inplace_backward)
+            return _select.selective_log_softmax(logits, labels,
+                                                 inplace_backward=inplace_backward and getattr(module, flash))
+
+        return logprobs_from_logits
+
+    return make

@@ -4,6 +4,7 @@ import functools
 import hashlib
 import importlib
 import importlib.metadata
+import importlib.util
 import inspect
 import re
 import sys
@@ -25,6 +26,7 @@ class Seam:
     source: str  # the first 16 digits of the SHA-256 of its source text, or of several; none: any
     make: typing.Callable[..., typing.Any]  # the host's value -> what stands there instead
     described: str = ""  # whose parameters and source these are, if not the attribute's own
+    needs: str = ""  # a package that the module needs; where it is not installed the host runs without the module
 
     def __str__(self):
         return "%s.%s" % (self.module, self.described or self.name)
@@ -111,7 +113,8 @@ def recognise(host, version, untested):
         if not _release(first) <= _release(version) < _release(beyond):
             _refuse(host, version, "flp's adapter was tested with versions from %s up to, not including, %s"
                     % (first, beyond))
-    found = [(seam, *_find(host, version, seam)) for seam in host.seams]
+    found = [(seam, *_find(host, version, seam)) for seam in host.seams
+             if not seam.needs or importlib.util.find_spec(seam.needs)]
     for seam, _place, function in found:
         _compare(host, version, seam, function, untested)
     return [(seam, place) for seam, place, _function in found]

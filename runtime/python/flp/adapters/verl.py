@@ -1,9 +1,6 @@
 """verl: linear_cross_entropy of its fused backend, and logprobs_from_logits of the others."""
-import functools
-import sys
-
 from .._logprob import linear_logprob
-from .._select import NEVER, selective_log_softmax
+from .._select import NEVER
 from . import _call
 from ._seam import Host, Seam
 
@@ -30,26 +27,11 @@ def fused_head(host):
     return linear_cross_entropy
 
 
-def from_logits(host):
-    """logprobs_from_logits: logits (..., V), labels (...) -> (...); gradients in place where the host's would be."""
-    module = sys.modules[host.__module__]
-
-    @functools.wraps(host)
-    def logprobs_from_logits(logits, labels, inplace_backward=True):
-        reason = _call.scores_refusal(logits)
-        if reason:
-            return _call.to_host("verl", reason, host, logits, labels, inplace_backward)
-        in_place = inplace_backward and module.FLAH_ATTN_CROSS_ENTROPY_LOSS_AVAILABLE
-        return selective_log_softmax(logits, labels, inplace_backward=in_place)
-
-    return logprobs_from_logits
-
-
 HOST = Host(
     "verl", ("0.9.1", "0.10"), (
         Seam(FUSED_HEAD, "linear_cross_entropy",
              ("ctx", "hidden", "weight", "labels", "temperature", "reduction", "dist_process_group"),
              "3f0631b40a0fe8d9", fused_head, "LinearCrossEntropy.forward"),
         Seam("verl.utils.torch_functional", "logprobs_from_logits", ("logits", "labels", "inplace_backward"),
-             "dffd21fe40eb806b", from_logits),
+             "dffd21fe40eb806b", _call.from_logits("verl", "FLAH_ATTN_CROSS_ENTROPY_LOSS_AVAILABLE")),
     ), "verl==0.9.1")
