@@ -10,14 +10,38 @@ for path in (TREE / "runtime" / "python", TREE / "tests" / "python"):
     sys.path.insert(0, str(path))
 
 import flp  # noqa: E402
+from flp.bench import record  # noqa: E402
+
+outcomes = {}
 
 
 def pytest_addoption(parser):
     parser.addoption("--device", default="cpu", help="where the tensors lie: cpu or cuda")
+    parser.addoption("--record", metavar="FILE", help="write here how many tests compared each trainer, and where")
 
 
 def pytest_configure(config):
     os.environ["FLP_TEST_DEVICE"] = config.getoption("--device")
+
+
+def pytest_runtest_logreport(report):
+    if report.when == "call" or report.failed:
+        outcomes[report.nodeid] = report.outcome
+
+
+def pytest_sessionfinish(session):
+    path = session.config.getoption("--record")
+    if not path:
+        return
+    import parity
+    import torch
+
+    device = session.config.getoption("--device")
+    head = record.head("python -m pytest tests/hosts --device " + device, torch.device(device))
+    rows = [{"trainer": host, **{outcome: sum(outcomes.get(test) == outcome for test in tests)
+                                 for outcome in ("passed", "failed")}}
+            for host, tests in sorted(parity.tests_of.items())]
+    Path(path).write_text(record.text_of({**head, "torch": torch.__version__, "rows": rows}), encoding="utf-8")
 
 
 @pytest.fixture
@@ -36,11 +60,12 @@ def left_to_host():
 
 
 @pytest.fixture(scope="session")
-def one_rank(tmp_path_factory):
+def one_rank(request, tmp_path_factory):
     """A process group of this process alone."""
     import torch.distributed as dist
 
     store = tmp_path_factory.mktemp("group") / "store"
-    dist.init_process_group("gloo", rank=0, world_size=1, init_method="file://%s" % store)
+    backend = "gloo" if request.config.getoption("--device") == "cpu" else "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend, rank=0, world_size=1, init_method="file://%s" % store)
     yield dist.group.WORLD
     dist.destroy_process_group()

@@ -1,9 +1,12 @@
 """Runs one call with the host's own function and with flp's in its place, and compares both with float64."""
+import collections
 import contextlib
 import importlib.machinery
 import importlib.util
+import os
 import sys
 import types
+from unittest import mock
 from unittest.mock import MagicMock
 
 import pytest
@@ -29,6 +32,10 @@ TRUNKS = {torch.float32: 2e-5, torch.bfloat16: 1.2e-2}
 # How far the host may be from float64 for the comparison to mean anything.
 HOST_VALUES = {torch.float32: 1e-5, torch.bfloat16: 3e-2}
 HOST_GRADIENTS = {torch.float32: 2e-5, torch.bfloat16: 3e-2}
+
+
+# Which tests compared a host, for the record that conftest.py writes.
+tests_of = collections.defaultdict(set)
 
 
 def bare(*names):
@@ -83,6 +90,7 @@ def both(host, call, package=None):
     package  the host's, if it is not of the host's name
     """
     package = package or host
+    _compared(host)
     own = call()
     before = attributes(package)
     flp.install(host)
@@ -95,10 +103,16 @@ def both(host, call, package=None):
     return own, ours
 
 
+def _compared(host):
+    tests_of[host].add(os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0])
+
+
 def on_two_ranks(host, call, folder, *arguments):
     """[(results of the host, results with flp installed) of each rank] of call(rank, *arguments), a function of a test
-    module, in a world of two processes."""
-    torch.multiprocessing.spawn(_rank, (host, call, folder, arguments), nprocs=2)
+    module, in a world of two processes on the CPU."""
+    _compared(host)
+    with mock.patch.dict(os.environ, FLP_TEST_DEVICE="cpu"):
+        torch.multiprocessing.spawn(_rank, (host, call, folder, arguments), nprocs=2)
     return [torch.load(folder / str(rank)) for rank in range(2)]
 
 

@@ -50,7 +50,7 @@ def test_for_inference(one_rank):
 
 def step_of_a_rank(rank, dtype):
     """Over half of the vocabulary and half of the sequence."""
-    hidden, weight, tokens = (tensor.cpu() for tensor in batch(dtype))
+    hidden, weight, tokens = batch(dtype)
     inputs = [tensor.detach().chunk(2)[rank].clone().requires_grad_() for tensor in (hidden, weight)]
     half = VOCAB // 2
     return with_gradients([scored(*inputs, tokens, rank * half, (rank + 1) * half, torch.distributed.group.WORLD, 5)],

@@ -78,14 +78,14 @@ def test_entropies_of_hidden_states(one_rank, dtype, temperature):
 
 def step_of_a_rank(rank, dtype):
     """Over half of the vocabulary, whose part of the hidden states' gradient the gather before the head sums."""
-    hidden, weight, tokens = (tensor.cpu() for tensor in batch(dtype))
+    hidden, weight, tokens = batch(dtype)
     inputs = [hidden.detach().requires_grad_(), weight.detach().chunk(2)[rank].clone().requires_grad_()]
-    half = VOCAB // 2
-    logprob = model_utils.from_parallel_hidden_to_logprobs(*inputs, tokens, rank * half, (rank + 1) * half,
-                                                           torch.distributed.group.WORLD, temperature=0.7,
-                                                           cp_group=torch.distributed.new_group([rank], use_local_synchronization=True))
+    half, world = VOCAB // 2, torch.distributed.group.WORLD
+    alone = torch.distributed.new_group([rank], use_local_synchronization=True)
+    logprob = model_utils.from_parallel_hidden_to_logprobs(*inputs, tokens, rank * half, (rank + 1) * half, world,
+                                                           cp_group=alone, temperature=0.7)
     with torch.no_grad():
-        entropy = model_utils._fused_vocab_parallel_entropy_from_hidden(*inputs, torch.distributed.group.WORLD, None, 0.7)
+        entropy = model_utils._fused_vocab_parallel_entropy_from_hidden(*inputs, world, None, 0.7)
     return {**with_gradients([logprob], inputs), "entropy": entropy}
 
 
