@@ -69,6 +69,14 @@ def ten_losses_fall(written, _):
     return {"loss_start": losses[0], "loss_end": losses[-1]}
 
 
+def all_heads_learn(written, _):
+    losses, apart = written["results"]["losses"], written["results"]["largest_difference"]
+    for first, last in zip(losses[0], losses[-1]):
+        hold(last < first - 0.5, "a head's losses went from %.3f to %.3f" % (first, last))
+    hold(apart < 1e-3, "gradients differ by %.1e" % apart)
+    return {"losses_start": losses[0], "losses_end": losses[-1], "largest_difference": apart}
+
+
 def losses_are_finite(written, _):
     losses = written["results"]["losses"]
     # a value that is not finite is null in a record
@@ -127,6 +135,7 @@ EXAMPLES = (
     Example("hf_logprobs", losses_are_finite, tiny=["--device", "cpu"], needs=("transformers", "peft"),
             tiny_needs=("transformers", "peft")),
     Example("gated_batch", rewards_rise, tiny=["--device", "cpu", "--steps", "40"]),
+    Example("mtp", all_heads_learn, ["--compare"], ["--device", "cpu", "--tiny", "--compare"]),
     Example("long_context", naive_does_not_fit, tiny=["--device", "cpu", "--tiny"]),
     Example("tensor_parallel", two_processes_are_one, tiny=["--device", "cpu"], gpus=2),
 )

@@ -40,7 +40,7 @@ def test_every_snippet_has_a_test():
              "flp.linear_logprob(hidden, lm_head.weight, tokens, temperature", "flp.explain", "tail_report=",
              "kept_mass=", "topk=20", "flp.losses.policy_loss(",
              "grad_weight_accumulate=", "flp.distill_loss(", "selective_log_softmax", "flp.score(", "logprob_head", "from transformers",
-             "flp.install", "flp.parallel", "flp.jax.linear_logprob(", "memory.Profiler",
+             "ahead = torch.tanh", "flp.install", "flp.parallel", "flp.jax.linear_logprob(", "memory.Profiler",
              "cpu_kernel import Kernel"]                            # of templates/README.md
     # test_flp_policy.py runs grad_weight_accumulate, test_flp_scoring.py flp.score, test_flp_phase.py the Profiler,
     # test_docs_code.py the kernel, tests/install/jax_cases.py flp.jax
@@ -126,6 +126,21 @@ def test_ten_lines(monkeypatch, capsys):
     run("from transformers")
     losses = [float(line.split()[1]) for line in capsys.readouterr().out.splitlines()]
     assert len(losses) == 20 and sum(losses[-5:]) < sum(losses[:5])  # one batch is above the next by chance
+
+
+def test_several_predictions_a_token():
+    """The loss of the next token and 0.3 of the one behind it, and its gradients, from scores."""
+    names = run("ahead = torch.tanh")
+    names["loss"].backward()
+    hidden, head = names["hidden"].detach().requires_grad_(), names["lm_head"].weight.detach().requires_grad_()
+    first = torch.nn.functional.cross_entropy(hidden @ head.t(), names["tokens"], reduction="sum")
+    behind = torch.nn.functional.cross_entropy((torch.tanh(hidden) @ head.t())[:-1], names["tokens"][1:],
+                                               reduction="sum")
+    want = first + 0.3 * behind
+    assert torch.allclose(names["loss"], want)
+    for got, gradient in zip((names["hidden"].grad, names["lm_head"].weight.grad),
+                             torch.autograd.grad(want, (hidden, head))):
+        assert torch.allclose(got, gradient, atol=1e-5)
 
 
 def test_explain():

@@ -12,7 +12,7 @@ The (N, V) scores never exist in memory, forward or backward. What people look f
     selective_log_softmax    log-probabilities from scores that exist already
     score, gate              batches of unequal sequences; which of them to train on
     parallel.linear_logprob  a head whose vocabulary is divided over the ranks of a process group
-    install, uninstall       adapters for TRL, AgileRL, verl, OpenRLHF, slime and Miles
+    install, uninstall       adapters for trainers: flp.adapters.HOSTS
     explain, plan_info       what a call runs, its memory, and why faster kernels do not run
     memory, phase            where workspace comes from; a profile of memory over time
     set_log, errors          the library's messages; the exceptions, all of them flp.errors.FlpError

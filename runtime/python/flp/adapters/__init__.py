@@ -21,7 +21,7 @@ _installed: dict[str, Any] = {}
 def install(host: str, *, untested: bool = False) -> None:
     """Lets a trainer compute its log-probabilities through flp.
 
-    host      "trl", "agilerl", "verl", "openrlhf", "slime" or "miles"; flp/adapters/<host>.py lists the functions
+    host      one of HOSTS, such as "trl", "prime-rl" or "torchtitan"; flp/adapters/<host>.py lists the functions
     untested  True: accept a version and a source text that the adapter was not tested with, as long as the seams'
               parameters have the same names; logged as a warning
     Imports the host's modules at the seams. Call it once in each process, before training starts; again, it does
