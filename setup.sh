@@ -180,6 +180,7 @@ run_hosts() {
   /usr/bin/python3 -m venv build/hosts
   build/hosts/bin/pip install --quiet -r tests/hosts/requirements-base.txt
   build/hosts/bin/pip install --quiet --no-deps -r tests/hosts/requirements.txt
+  build/hosts/bin/pip install --quiet --no-deps --ignore-requires-python -r tests/hosts/requirements-megatron.txt
   FLP_LIBRARY=$PWD/build/release/lib/libflp.so build/hosts/bin/python -m pytest -q tests/hosts
 }
 

@@ -48,6 +48,8 @@
   gated      tests/gpu/gated_step.py: scoring, gate and backward in one CUDA graph (needs torch; set FLP_LIBRARY)
   heads      tests/gpu/head_memory.py: peak memory and time of the projection step, whole scores beside flp.logprob_head
              (the same)
+  responses  tests/gpu/response_rows.py: a Megatron trainer's head where a third of the tokens are response, whole
+             scores beside flp.adapters.megatron (the same)
   train      runtime/python/examples/train_tiny_lm.py --compare (needs torch and transformers; set FLP_LIBRARY)
   grpo_tail  runtime/python/examples/grpo_tiny.py --compare-tail: rewards of exact gradients and of a tail of 2^-9, over
              three seeds; fails where they are further apart than seeds (the same)
@@ -62,7 +64,7 @@ peers_modes and peers_data single records by name, where time is short.
 Copy check*.json, sanitize*.json, gated_step.json, train_tiny_lm.json, grpo_tail.json, examples.json, jax.json and
 fragmentation.json to tests/gpu/evidence, and of plots/ naive_never.png and flp_arena_never.png as
 fragmentation_naive.png and fragmentation_flp_arena.png; bench*.json, peers*.json, tune*.json, cold_start.json,
-head_memory.json and selective.json to autotune/bench. Exit status 1 if anything failed. Standard library only.
+head_memory.json, response_rows.json and selective.json to autotune/bench. Exit status 1 if anything failed. Standard library only.
 """
 
 import argparse
@@ -83,6 +85,7 @@ import tuning_records  # noqa: E402
 SCRIPTS = {
     "gated": ("gated_step", "tests/gpu/gated_step.py"),
     "heads": ("head_memory", "tests/gpu/head_memory.py"),
+    "responses": ("response_rows", "tests/gpu/response_rows.py"),
     "train": ("train_tiny_lm", "runtime/python/examples/train_tiny_lm.py", "--compare", "--steps", "40"),
     "grpo_tail": ("grpo_tail", "runtime/python/examples/grpo_tiny.py", "--compare-tail", "--seeds", "3", "--vocab",
                   "256"),

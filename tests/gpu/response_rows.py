@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Measures a Megatron trainer's head where most tokens are prompt (slime#2253): peak memory and time of log-probabilities
-and entropies of packed sequences, from all scores beside flp.adapters.megatron.output_processor.
+"""Measures a Megatron trainer's head where most tokens are prompt (slime#2253): peak memory and time of
+log-probabilities and entropies of packed sequences, from all scores beside flp.adapters.megatron.output_processor.
 
     FLP_LIBRARY=build/release/lib/libflp.so PYTHONPATH=runtime/python \\
         python3 tests/gpu/response_rows.py --json autotune/bench/response_rows.json
 
-One microbatch: hidden states (T, 1, D) are there, log-probabilities and entropies (1, T) come out, the entropies without
-a gradient; `training` adds the gradients of the hidden states and of the head's weight. A third of each sequence is
+One microbatch: hidden states (T, 1, D) are there, log-probabilities and entropies (1, T) come out, the entropies
+without a gradient; `training` adds the gradients of the hidden states and of the head's weight. A third of each sequence is
 response. All ways get the same tensors:
 
   scores         scores of all T tokens in the model's dtype, cast to float32, then log-probabilities in chunks of rows:
@@ -35,6 +35,7 @@ from flp.bench import clock, memory, record
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 TOLERANCES = {"flp": 1e-3, "flp, all rows": 1e-3}  # nats; as head_memory.py
+SIZES = ("tokens", "sequence", "share", "vocab", "hidden", "dtype", "chunk")
 CHECKED_ROWS = 64
 ROUNDS = 3
 
@@ -92,7 +93,8 @@ class Step:
         results = torch.cat(logprobs), torch.cat(entropies)
         if rows is None:
             return tuple(result.unsqueeze(0) for result in results)
-        return tuple(result.new_zeros(self.labels.shape[1]).index_put((rows,), result).unsqueeze(0) for result in results)
+        every = [result.new_zeros(self.labels.shape[1]) for result in results]
+        return tuple(all_rows.index_put((rows,), result).unsqueeze(0) for all_rows, result in zip(every, results))
 
     def of_slime(self):
         from slime.utils.ppo_utils import calculate_log_probs_and_entropy
@@ -185,9 +187,9 @@ def main(arguments=None):
     failed = sum(not row.get("error", 1) <= TOLERANCES[row["peer"]] for row in rows if row["peer"] in TOLERANCES)
     said = [word for word in arguments if word not in ("--json", options.json)]
     head = record.head(" ".join(["tests/gpu/response_rows.py", *said]), device)
-    sizes = {name: getattr(options, name) for name in ("tokens", "sequence", "share", "vocab", "hidden", "dtype", "chunk")}
-    record.write({**head, **sizes, "torch": torch.__version__, "tolerances": TOLERANCES, "failed": failed, "rows": rows},
-                 options.json)
+    sizes = {name: getattr(options, name) for name in SIZES}
+    record.write({**head, **sizes, "torch": torch.__version__, "tolerances": TOLERANCES, "failed": failed,
+                  "rows": rows}, options.json)
     return 1 if failed else 0
 
 

@@ -1,5 +1,5 @@
-"""A small Megatron model. Without a GPU, what of megatron-core asks for one finds the CPU there while a process lasts; every
-function that is compared is Megatron's own."""
+"""A small Megatron model. Without a GPU, what of megatron-core asks for one finds the CPU there while a process lasts;
+every function that is compared is Megatron's own."""
 import contextlib
 import os
 import tempfile
@@ -143,7 +143,7 @@ def of_scores(scores, labels, temperature, entropy):
 
 
 def in_ranks(target, *arguments, ranks=2):
-    """target(*arguments) in so many processes, one group of them -> what each gave, in rank order; raises what any did."""
+    """target(*arguments) in so many processes of one group -> what each gave, in rank order; raises what any did."""
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(_one_of, (target, arguments, ranks, folder), nprocs=ranks)
         return [torch.load("%s/%d" % (folder, rank), weights_only=False) for rank in range(ranks)]
@@ -157,3 +157,14 @@ def _one_of(rank, target, arguments, ranks, folder):
     torch.save(target(*arguments), "%s/%d" % (folder, rank))
     dist.barrier()
     dist.destroy_process_group()
+
+
+def exact_logprobs(head, hidden, target, *, temperature=1.0, entropy=False, ignore_index=None, **_others):
+    """flp.adapters._megatron.logprobs in float64, of scores."""
+    spread = gather_from_sequence_parallel_region if head.sequence_parallel else copy_to_tensor_model_parallel_region
+    scores = spread(hidden.double()) @ head.weight.double().t()
+    results = of_scores(gather_from_tensor_model_parallel_region(scores) * head.scale, target.t().clamp(min=0),
+                        temperature, bool(entropy))
+    skipped = (target < 0) if ignore_index is None else target == ignore_index
+    results = tuple(torch.where(skipped, 0.0, each.t()) for each in results)
+    return results if entropy else results[0]

@@ -90,7 +90,7 @@ def both(host, call, package=None):
     package  the host's, if it is not of the host's name
     """
     package = package or host
-    _compared(host)
+    note_test(host)
     own = call()
     before = attributes(package)
     flp.install(host)
@@ -103,14 +103,14 @@ def both(host, call, package=None):
     return own, ours
 
 
-def _compared(host):
+def note_test(host):
     tests_of[host].add(os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0])
 
 
 def on_two_ranks(host, call, folder, *arguments):
     """[(results of the host, results with flp installed) of each rank] of call(rank, *arguments), a function of a test
     module, in a world of two processes on the CPU."""
-    _compared(host)
+    note_test(host)
     with mock.patch.dict(os.environ, FLP_TEST_DEVICE="cpu"):
         torch.multiprocessing.spawn(_rank, (host, call, folder, arguments), nprocs=2)
     return [torch.load(folder / str(rank)) for rank in range(2)]

@@ -1,10 +1,10 @@
-"""megatron-core 0.19.2: flp.adapters.megatron.output_processor beside the scores of GPTModel, on one rank and on two."""
+"""megatron-core 0.19.2: flp.adapters.megatron.output_processor beside the scores of GPTModel, on one rank and two."""
 import copy
 
 import pytest
 import torch
 from flp_reference import relative
-from parity import DTYPES, attributes, compare, with_gradients
+from parity import DTYPES, attributes, compare, note_test, with_gradients
 from parity import same as parity_same
 
 pytest.importorskip("megatron.core.models.gpt")
@@ -18,8 +18,9 @@ TWO = [dict(sequence_parallel=False), dict(sequence_parallel=True), dict(sequenc
        dict(sequence_parallel=False, tied=True)]
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def one(one_rank):
+    note_test("megatron")
     cpu.groups()
 
 
@@ -156,7 +157,8 @@ def test_context_of_a_call():
     made, (ids, places, mask, labels, loss_mask) = cpu.model(), cpu.batch()
     mine = loss_mask.roll(1, -1)
     logprob, entropy = made(ids, places, mask, loss_mask=loss_mask, output_processor=processor(temperature=2.0),
-                            output_processor_context=dict(temperature=0.5, entropy="detached", labels=labels, mask=mine))
+                            output_processor_context=dict(temperature=0.5, entropy="detached", labels=labels,
+                                                          mask=mine))
     own = made(ids, places, mask, labels=labels, output_processor=cpu.exactly(0.5, True))
     for ours, want in zip((logprob, entropy), own):
         assert torch.allclose(ours.double(), want * loss_mask * mine, atol=1e-5)

@@ -1,18 +1,17 @@
-"""slime and Miles at pinned commits, from hidden states: their own train_one_step and forward_only over a Megatron model,
-beside their own losses of scores. On one rank, and on two with sequence parallelism."""
+"""slime and Miles at pinned commits, from hidden states: their own train_one_step and forward_only over a Megatron
+model, beside their own losses of scores. On one rank, and on two with sequence parallelism."""
 import importlib
 import importlib.util
 import types
 
 import pytest
 import torch
-from parity import DTYPES, attributes, compare, same, stub, stubs
+from parity import DTYPES, attributes, compare, note_test, same, stub, stubs
 
 pytest.importorskip("megatron.core.models.gpt")
 import megatron_cpu as cpu  # noqa: E402
 
 import flp  # noqa: E402
-from flp._select import NEVER  # noqa: E402
 from flp.adapters import _megatron  # noqa: E402
 
 ABSENT = """ray ray.util ray.util.state ray.util.placement_group ray.util.scheduling_strategies ray.actor ray.exceptions
@@ -25,11 +24,13 @@ SINGLE = {"slime": 1e-4, "miles": 5e-3}
 TOTAL, RESPONSE = (9, 7, 5), (4, 3, 2)
 
 
-@pytest.fixture(params=["slime", "miles"])
+@pytest.fixture(params=["slime-megatron", "miles-megatron"])
 def host(request):
-    if importlib.util.find_spec(request.param + ".backends") is None:
-        pytest.skip("%s is not on PYTHONPATH" % request.param)
-    return request.param
+    trainer = request.param.partition("-")[0]
+    if importlib.util.find_spec(trainer) is None or importlib.util.find_spec(trainer + ".backends") is None:
+        pytest.skip("%s is not on PYTHONPATH" % trainer)
+    note_test(request.param)
+    return trainer
 
 
 @pytest.fixture(autouse=True)
@@ -122,29 +123,19 @@ class Trainer:
         optimizer = stub(step=taken, scale_loss=None)
         more = (1, len(TOTAL)) if self.host == "slime" else (1, len(TOTAL), None, 0)
         results = self.module.train_one_step(self.args, 0, 0, [Samples()], [self.model], optimizer, stub(), *more)
-        losses = {name: torch.as_tensor(value) for name, value in results[0].items() if name in ("loss", "entropy_loss")}
-        return {**losses, **self.found}
+        return {**{name: torch.as_tensor(results[0][name]) for name in ("loss", "entropy_loss")}, **self.found}
 
     def scored(self):
         """{"log_probs 0": ..., "entropy 0": ...} of forward_only."""
         function = importlib.import_module(LOSSES[self.host])
         more = () if self.host == "slime" else (0,)
-        results = self.module.forward_only(function.get_log_probs_and_entropy, self.args, [self.model], [Samples()], [1],
-                                           *more)
+        results = self.module.forward_only(function.get_log_probs_and_entropy, self.args, [self.model], [Samples()],
+                                           [1], *more)
         return {"%s %d" % (name, i): value for name, values in results.items() for i, value in enumerate(values)}
 
 
 LOSSES = {"slime": "slime.backends.megatron_utils.loss",
           "miles": "miles.backends.training_utils.loss_hub.logit_processors"}
-
-
-def exactly(head, hidden, target, *, temperature, entropy, ignore_index=NEVER, **_others):
-    """_megatron.logprobs in float64, of scores."""
-    spread = cpu.gather_from_sequence_parallel_region if head.sequence_parallel else cpu.copy_to_tensor_model_parallel_region
-    scores = cpu.gather_from_tensor_model_parallel_region(spread(hidden.double()) @ head.weight.double().t()) * head.scale
-    results = cpu.of_scores(scores, target.t().clamp(min=0), temperature, bool(entropy))
-    results = tuple(torch.where(target == ignore_index, 0.0, each.t()) for each in results)
-    return results if entropy else results[0]
 
 
 def compared(host, dtype, act, **options):
@@ -156,7 +147,7 @@ def compared(host, dtype, act, **options):
     flp.install(name)
     try:
         ours = getattr(trainer, act)()
-        _megatron.logprobs = exactly
+        _megatron.logprobs = cpu.exact_logprobs
         wanted = getattr(trainer, act)()
     finally:
         _megatron.logprobs = kept

@@ -1,13 +1,14 @@
 """verl 0.9.1 with megatron-core 0.19.2: its fused forward pass of packed sequences over a Megatron model."""
 import pytest
 import torch
-from parity import DTYPES, attributes, bare, compare, same, stub, stubs, with_gradients
+from parity import DTYPES, attributes, bare, compare, note_test, same, stub, stubs, with_gradients
 
 pytest.importorskip("megatron.core.models.gpt")
 import megatron_cpu as cpu  # noqa: E402
 
 bare("verl", "verl.utils", "verl.utils.kernel", "verl.models", "verl.models.mcore")
-ABSENT = "tensordict tensordict__tensorclass omegaconf codetiming orjson ray verl__workers verl__workers__config".split()
+ABSENT = ("tensordict", "tensordict__tensorclass", "omegaconf", "codetiming", "orjson", "ray", "verl__workers",
+          "verl__workers__config")
 with stubs(**{name: stub() for name in ABSENT}):
     from verl.models.mcore import model_forward_fused as fused
 
@@ -19,6 +20,7 @@ LENGTHS, ROWS = (6, 12, 9), 3
 
 @pytest.fixture(autouse=True)
 def one(one_rank):
+    note_test("verl-megatron")
     cpu.groups()
 
 
@@ -28,13 +30,6 @@ def by_scores(hidden, weight, labels, temperature, reduction, group):
     scores = cpu.gather_from_tensor_model_parallel_region(hidden.reshape(-1, hidden.shape[-1]) @ weight.t())
     logp = (scores.float() / temperature).log_softmax(-1)
     return logp.gather(-1, labels.reshape(-1, 1)).squeeze(-1), -(logp.exp() * logp).sum(-1)
-
-
-def exactly(head, hidden, target, *, temperature, **_others):
-    """_megatron.logprobs in float64, of scores."""
-    spread = cpu.gather_from_sequence_parallel_region if head.sequence_parallel else cpu.copy_to_tensor_model_parallel_region
-    scores = cpu.gather_from_tensor_model_parallel_region(spread(hidden.double()) @ head.weight.double().t())
-    return tuple(each.t() for each in cpu.of_scores(scores, target.t(), temperature, True))
 
 
 def forward(made):
@@ -55,7 +50,7 @@ def compared(dtype, monkeypatch, **options):
     try:
         ours = forward(made)
         with monkeypatch.context() as patch:
-            patch.setattr(_megatron, "logprobs", exactly)
+            patch.setattr(_megatron, "logprobs", cpu.exact_logprobs)
             wanted = forward(made)
     finally:
         flp.uninstall("verl-megatron")

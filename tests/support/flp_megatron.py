@@ -1,5 +1,5 @@
-"""A stand-in for a Megatron model: an output layer of Megatron's name and attributes, and a model that hands on what the
-layer makes, as GPTModel does. Small packages in the names of slime, Miles and verl call it as those do."""
+"""A stand-in for a Megatron model: an output layer of Megatron's name and attributes, and a model that hands on what
+the layer makes, as GPTModel does. Small packages in the names of slime, Miles and verl call it as those do."""
 import types
 
 import torch

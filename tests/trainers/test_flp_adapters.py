@@ -175,7 +175,7 @@ def test_uninstall_reports_a_foreign_replacement_and_restores_the_rest(toy):
 
 @pytest.mark.parametrize("call", [flp.install, flp.uninstall])
 def test_unknown_host(call):
-    with pytest.raises(flp.ArgumentError, match="host is 'nowhere' .accepted: agilerl, miles, "):
+    with pytest.raises(flp.ArgumentError, match="host is 'nowhere' .accepted: agilerl, megatron, "):
         call("nowhere")
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import flp
+import flp_megatron
 import flp_standin_lm
 from documents import blocks
 from flp_reference import problem
@@ -40,7 +41,7 @@ def test_every_snippet_has_a_test():
              "flp.linear_logprob(hidden, lm_head.weight, tokens, temperature", "flp.explain", "tail_report=",
              "kept_mass=", "topk=20", "flp.losses.policy_loss(",
              "grad_weight_accumulate=", "flp.distill_loss(", "selective_log_softmax", "flp.score(", "logprob_head", "from transformers",
-             "ahead = torch.tanh", "flp.install", "flp.parallel", "flp.jax.linear_logprob(", "memory.Profiler",
+             "ahead = torch.tanh", "flp.installed", "flp.adapters.megatron", "flp.parallel", "flp.jax.linear_logprob(", "memory.Profiler",
              "cpu_kernel import Kernel"]                            # of templates/README.md
     # test_flp_policy.py runs grad_weight_accumulate, test_flp_scoring.py flp.score, test_flp_phase.py the Profiler,
     # test_docs_code.py the kernel, tests/install/jax_cases.py flp.jax
@@ -153,8 +154,21 @@ def test_trainers(hosts, monkeypatch, capsys):  # noqa: F811
     hosts("trl")
     install = flp.install
     monkeypatch.setattr(flp, "install", lambda host: install(host, untested=True))
-    run("flp.install")
+    run("flp.installed")
     assert "'trl'" in capsys.readouterr().out and flp.installed() == {}
+
+
+def test_an_output_processor():
+    model, labels, _ = flp_megatron.Model(), torch.randint(0, flp_megatron.VOCAB, (2, 9)), torch.manual_seed(0)
+    hidden, mask = torch.randn(9, 2, flp_megatron.DEPTH, requires_grad=True), torch.arange(9).expand(2, 9) > 3
+
+    def megatron(ids, positions, attention_mask, **given):
+        return model(hidden, **given)
+
+    names = run("flp.adapters.megatron", model=megatron, ids=None, positions=None, labels=labels, mask=mask,
+                loss_mask=torch.ones(2, 9), advantage=torch.randn(2, 9))
+    assert names["logprob"].shape == (2, 9) and not names["entropy"].requires_grad
+    assert (names["logprob"] != 0).equal(mask) and (hidden.grad.abs().sum(-1) > 0).t().equal(mask)
 
 
 def test_tensor_parallel(tmp_path):

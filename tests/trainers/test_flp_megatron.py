@@ -129,7 +129,7 @@ def test_main_grad(zero_out, vocab_size):
 
 
 REFUSED = [
-    (lambda model: setattr(model.config, "defer_embedding_wgrad_compute", True), "defer_embedding_wgrad_compute is True"),
+    (lambda model: setattr(model.config, "defer_embedding_wgrad_compute", True), "config.defer_embedding_wgrad_compute"),
     (lambda model: model.output_layer.register_forward_hook(lambda *_: None), "output_layer is under 1 forward hooks"),
     (lambda model: setattr(model.output_layer, "forward", len), "output_layer.forward is replaced"),
     (lambda model: setattr(model, "output_layer", torch.nn.Linear(DEPTH, VOCAB)), "output_layer is of type torch.nn"),
@@ -173,7 +173,7 @@ def test_refused_calls(given, kind, says):
 
 def test_deferred_scores():
     model, hidden, labels = Model(), hidden_of(), labels_of()
-    own_class, own_loss = type(model.output_layer), model.compute_language_model_loss(labels, model(hidden).transpose(0, 1))
+    own_class, own_loss = type(model.output_layer), model(hidden, labels)
     with _deferred.deferring("slime", [torch.nn.Sequential(model)]):
         scores, loss = model(hidden), model(hidden, labels)
         assert isinstance(scores, _deferred.Deferred) and scores.shape == (BATCH, LENGTH, VOCAB)
@@ -358,8 +358,8 @@ def on_rank(rank, group, sequence_parallel):
     """A rank's half of a vocabulary and, under sequence parallelism, of the tokens."""
     model, hidden, labels = Model(), hidden_of(8).detach(), labels_of(8)
     half = VOCAB // 2
-    layer = standin.ColumnParallelLinear(model.output_layer.weight.detach()[rank * half:(rank + 1) * half].clone(), group,
-                                         sequence_parallel, model.config)
+    shard = model.output_layer.weight.detach()[rank * half:(rank + 1) * half].clone()
+    layer = standin.ColumnParallelLinear(shard, group, sequence_parallel, model.config)
     mine = (hidden[rank * 4:(rank + 1) * 4] if sequence_parallel else hidden).clone().requires_grad_()
     found = []
     for size in (None, 50):

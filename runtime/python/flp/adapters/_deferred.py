@@ -93,9 +93,9 @@ class Total:
 
 
 def _needed(name):
-    return errors.HostError("the scores of a Megatron model are computed with (%s) while flp has them left out; uninstall "
-                            "flp's adapter, or leave what computes with them to the trainer's own log-probabilities"
-                            % name)
+    return errors.HostError(
+        "the scores of a Megatron model are computed with (%s) while flp has them left out; uninstall flp's adapter, or "
+        "leave what computes with them to the trainer's own log-probabilities" % name)
 
 
 # ---- models ----
@@ -171,7 +171,7 @@ def of_responses(scores, get_responses, temperature, entropy, **more):
     """What get_log_probs_and_entropy of slime and Miles gives: {"log_probs": one tensor a sample, "entropy": likewise}.
 
     scores         Deferred (B, T, V/R)
-    get_responses  the host's, which cuts the rows of each sample's response out of such scores: here out of their numbers
+    get_responses  the host's, which cuts the rows of each sample's response out of scores: here out of row numbers
     entropy        as for flp.linear_logprob
     """
     count = scores.shape[0] * scores.shape[1]

@@ -1,5 +1,5 @@
-"""Losses of Megatron's heads that predict further tokens (MTP), from hidden states: all of them in one call, whose rows are
-the tokens of every head; tokens that the loss mask leaves out cost no work."""
+"""Losses of Megatron's heads that predict further tokens (MTP), from hidden states: all of them in one call, whose rows
+are the tokens of every head; tokens that the loss mask leaves out cost no work."""
 import functools
 import inspect
 
@@ -15,7 +15,7 @@ OWN_LOSS = "_flp_own_loss"
 
 
 def from_hidden(host):
-    """process_mtp_loss: the hidden states of the model and of its k further heads ((1+k)·S/R, B, D) -> the first of them
+    """process_mtp_loss: hidden states of the model and of its k further heads ((1+k)·S/R, B, D) -> the first of them
     (S/R, B, D), with the heads' losses in their backward pass."""
     module, signature = host.__globals__, inspect.signature(host)
 
@@ -82,8 +82,8 @@ def _scored(module, head, *, hidden_states, labels, loss_mask, is_training, conf
 
 
 def _losses(head, hidden, labels, masks, k, counted):
-    """Of the heads' labels and masks (k, B, S): their losses (k, B, S) float32, 0 where masked, and which best tokens are
-    the labels, where they are counted."""
+    """Of the heads' labels and masks (k, B, S): their losses (k, B, S) float32, 0 where masked, and which best tokens
+    are the labels, where they are counted."""
     target = labels.long().masked_fill(masks == 0, NEVER)
     _, batch, length = target.shape
     ranks = head.group.size() if head.sequence_parallel else 1

@@ -76,6 +76,6 @@ HOST = Host(
                                        "opt_param_scheduler", "num_microbatches", "num_rollouts", "witness_info",
                                        "attempt", "ft_test_action_executor"), "fe1ef3802faa9474", trained),
         Seam(LOSS, FROM_SCORES, ("logits", "args", "unconcat_tokens", "total_lengths", "response_lengths",
-                                 "with_entropy", "entropy_requires_grad", "non_loss_data", "max_seq_lens"), "8744e712cc977f77",
-             from_hidden),
+                                 "with_entropy", "entropy_requires_grad", "non_loss_data", "max_seq_lens"),
+             "8744e712cc977f77", from_hidden),
     ), "github.com/radixark/miles at commit 31f1ca961a94cb860cec3b2dea34ec332bfa8f76", "miles")

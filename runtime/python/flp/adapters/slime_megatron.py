@@ -76,6 +76,6 @@ HOST = Host(
                                        "opt_param_scheduler", "num_microbatches", "step_global_batch_size",
                                        "microbatch_pbar"), "9f748173a58c2256", trained),
         Seam(LOSS, FROM_SCORES, ("logits", "args", "unconcat_tokens", "total_lengths", "response_lengths",
-                                 "with_entropy", "non_loss_data", "top_p_token_ids", "top_p_token_offsets"), "03a8a41ac1e4539b",
-             from_hidden),
+                                 "with_entropy", "non_loss_data", "top_p_token_ids", "top_p_token_offsets"),
+             "03a8a41ac1e4539b", from_hidden),
     ), "github.com/THUDM/slime at commit 624b824a898ab0ec1fcb4d373004c7f3852bf515", "slime")
