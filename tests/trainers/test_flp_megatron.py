@@ -198,6 +198,14 @@ def test_a_head_that_cannot_be_deferred_makes_scores(logged):  # noqa: F811
     assert len(logged) == 1 and "forward hooks" in logged[0][1]
 
 
+def test_operands_that_flp_cannot_take_make_scores(logged):  # noqa: F811
+    model = Model()
+    model.output_layer = standin.ColumnParallelLinear(torch.randn(VOCAB, 12), config=model.config)
+    with _deferred.deferring("slime", [model]):
+        assert type(model(torch.randn(LENGTH, BATCH, 12))) is torch.Tensor
+    assert len(logged) == 1 and "no multiple of 8" in logged[0][1]
+
+
 # ---- slime and Miles ----
 
 TOTAL, RESPONSE = (5, 4, 6), (2, 3, 1)

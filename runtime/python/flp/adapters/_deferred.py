@@ -124,7 +124,7 @@ def deferring(host, chunks):
             except errors.UnsupportedError as error:
                 _call.note(host, str(error), "output layer")
                 continue
-            stack.enter_context(_one(owner))
+            stack.enter_context(_one(host, owner))
         yield
 
 
@@ -137,14 +137,21 @@ def called(host, chunks, reason, function, arguments, keywords):
 
 
 @contextlib.contextmanager
-def _one(owner):
+def _one(host, owner):
     thread, model = threading.get_ident(), owner.model
 
     def defer(layer, below, input_, weight=None, runtime_gather_output=None, **others):
-        if threading.get_ident() != thread or runtime_gather_output or others.get("output_cross_entropy_loss"):
-            return below(input_, weight=weight, runtime_gather_output=runtime_gather_output, **others)
-        head = _megatron.head_of(layer, weight, getattr(model, "config", None), own_handler=True)
-        return Deferred(input_, head), None
+        wants_scores = runtime_gather_output or others.get("output_cross_entropy_loss")
+        if threading.get_ident() == thread and not wants_scores:
+            try:
+                head = _megatron.head_of(layer, weight, getattr(model, "config", None), own_handler=True)
+                reason = _call.refusal(input_, head.weight, head.bias)
+                if reason is None:
+                    return Deferred(input_, head), None
+            except errors.UnsupportedError as error:
+                reason = str(error)
+            _call.note(host, reason, "output layer")
+        return below(input_, weight=weight, runtime_gather_output=runtime_gather_output, **others)
 
     own_loss, in_instance = model.compute_language_model_loss, "compute_language_model_loss" in vars(model)
 

@@ -48,6 +48,9 @@ def _head(given):
                              "LanguageModule's own, a cross entropy")
     head = _megatron.head_of(given["output_layer"], given["output_weight"], given["config"], given["scale_logits_fn"],
                              own_handler=hasattr(loss, OWN_LOSS))
+    reason = _call.refusal(given["hidden_states"], head.weight, head.bias)
+    if reason:
+        _megatron.refuse("output_layer", "refused: " + reason, _megatron.PLAIN)
     return head._replace(weight=head.weight.detach()) if given["config"].mtp_detach_heads else head
 
 

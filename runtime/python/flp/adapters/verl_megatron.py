@@ -24,8 +24,11 @@ def from_hidden(host):
             return left("Megatron's config logger asks for what it makes")
         try:
             head = _megatron.head_of(output_layer, output_weight, config, others.get("scale_logits"))
+            reason = _call.refusal(hidden_states, head.weight, head.bias)
         except errors.UnsupportedError as error:
-            return left(str(error))
+            reason = str(error)
+        if reason:
+            return left(reason)
         logprob, entropy = _megatron.logprobs(head, hidden_states, labels.t().contiguous(), entropy=True,
                                               temperature=context.temperature, ignore_index=NEVER)
         output = module["CausalLMOutputForPPO"](loss=None, logits=None, past_key_values=None,
