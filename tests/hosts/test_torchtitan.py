@@ -1,10 +1,11 @@
 """torchtitan 0.3.0: ChunkedLossWrapper over hidden states, with its cross entropy and its loss of GRPO."""
 import dataclasses
+import types
 
 import pytest
 import torch
 from flp_reference import doubles, problem, reference, relative
-from parity import DTYPES, bare, both, compare, on_two_ranks
+from parity import DTYPES, bare, both, compare, on_two_ranks, stub
 
 import flp
 
@@ -172,15 +173,21 @@ def sharded_step(grouped):
 
 
 def step_of_a_rank(rank, dtype):
-    """Over half of the vocabulary, as the spmd_types backend has it."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torchtitan.distributed import spmd_types, utils
+    """Over half of the vocabulary, as the spmd_types backend has it: the trainer shards the head and wraps its forward."""
+    from torchtitan.distributed import ParallelDims, spmd_types, utils
+    from torchtitan.models.common.decoder_sharding import set_decoder_sharding_config
 
     utils.set_spmd_backend("spmd_types")
+    dims = ParallelDims(dp_replicate=1, dp_shard=1, cp=1, tp=2, pp=1, ep=1, world_size=2)
+    dims.build_mesh()
+    config = types.SimpleNamespace(tok_embeddings=stub(), norm=stub(), lm_head=stub())
+    set_decoder_sharding_config(config, enable_sp=True)
     hidden, head, labels = batch(dtype)
-    head.weight = torch.nn.Parameter(head.weight.detach().chunk(2)[rank].clone())
+    head._sharding_config = config.lm_head.sharding_config
+    head.parallelize(dims)
+    assert "forward" in vars(head) and head.weight.shape[0] == VOCAB // 2
     fused = wrapped(head, losses.CrossEntropyLoss.Config(global_vocab_size=VOCAB))
-    with spmd_types.set_current_spmd_mesh(init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))):
+    with spmd_types.set_current_spmd_mesh(dims.get_mesh("tp")):
         return results_of(lambda: fused(hidden, labels, torch.tensor(33.0)), hidden, head)
 
 
