@@ -173,7 +173,7 @@ def sharded_step(grouped):
 
 
 def step_of_a_rank(rank, dtype):
-    """Over half of the vocabulary, as the spmd_types backend has it: the trainer shards the head and wraps its forward."""
+    """Over half of the vocabulary; by the spmd_types backend the trainer shards the head and wraps its forward."""
     from torchtitan.distributed import ParallelDims, spmd_types, utils
     from torchtitan.models.common.decoder_sharding import set_decoder_sharding_config
 

@@ -61,9 +61,9 @@ AGILERL = FUSED_HEAD.format(
     parameters="hidden, head_w, head_b, target_ids, temperature, cast_to_fp32, chunk_rows") + FUNCTION.format(
     before="", name="fused_linear_logprobs_chunked",
     parameters="hidden, head_w, head_b, target_ids, temperature=1.0, cast_to_fp32=True, *, chunk_rows")
-DISTRIBUTED = "".join(FUSED_HEAD.format(
-    name=name, parameters="vocab_parallel_logits, target, vocab_start_index, vocab_end_index, %s, inference_only=False" % group)
-    for name, group in (("DistributedLogprob", "group"), ("ChunkedDistributedLogprob", "chunk_size, tp_group")))
+OF_SCORES = "vocab_parallel_logits, target, vocab_start_index, vocab_end_index, %s, inference_only=False"
+DISTRIBUTED = "".join(
+    FUSED_HEAD.format(name=name, parameters=OF_SCORES % group) for name, group in (("DistributedLogprob", "group"), ("ChunkedDistributedLogprob", "chunk_size, tp_group")))
 SKYRL = '''
 
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from flp_reference import DEVICE, doubles, problem, reference, relative
 
-import flp
 from test_flp_adapters import agrees, gradients_agree, hosts, installed, logged  # noqa: F401
 
-HEADS = {False: ("lm_head", "_SequenceChunkedLogProbEntropyFn"), True: ("lm_head_gemma", "_GemmaChunkedLogProbEntropyFn")}
+HEADS = {False: ("lm_head", "_SequenceChunkedLogProbEntropyFn"),
+         True: ("lm_head_gemma", "_GemmaChunkedLogProbEntropyFn")}
 
 
 @pytest.mark.parametrize("gemma", [False, True])

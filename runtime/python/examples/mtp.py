@@ -3,10 +3,10 @@
 
     python3 runtime/python/examples/mtp.py [--heads 3] [--share 0.3] [--compare] [--tiny] [--device cuda] [--json FILE]
 
-A trunk predicts the next token; behind it one block after the other predicts a token further ahead, each from the states
-before it and the token that they predicted, all through one language-model head (arXiv:2412.19437, section 2.2). The
-states of all of them are one (K, B, T, D) for flp.linear_logprob, their targets one (K, B, T): weights are read once,
-not once a head. The weight of a row is 1 for the next token, share / (K - 1) for those further ahead, over their number.
+A trunk predicts the next token; behind it one block after the other predicts a token further ahead, each from the
+states before it and the token that they predicted, all through one language-model head (arXiv:2412.19437, section 2.2).
+The states of all of them are one (K, B, T, D) for flp.linear_logprob, their targets one (K, B, T): the weight is read
+once, not once a head. A row counts 1 if it predicts the next token, share / (K - 1) further ahead, over their number.
 
 --compare also takes the losses head by head, each in a call of its own, and the same step as flp.policy_loss, whose
 advantage is the weight of a row: three matrix products in place of four.

@@ -1,4 +1,4 @@
-"""prime-rl: the chunked head of its trainer, FusedOutputLinear, with a temperature per token; Gemma's with a softcap."""
+"""prime-rl: the chunked head of its trainer, FusedOutputLinear, with a temperature a token; Gemma's with a softcap."""
 import functools
 
 import torch
@@ -28,7 +28,7 @@ class WithoutGradient(torch.autograd.Function):
 
 
 def fused_head(host):
-    """hidden (N, D), weight (V, D), labels (N), 1 / temperature (N) [, softcap] -> logprob (N), entropy (N), float32."""
+    """hidden (N,D), weight (V,D), labels (N), 1 / temperature (N) [, softcap] -> logprob (N), entropy (N), float32."""
 
     @functools.wraps(host)
     def apply(hidden, weight, labels, inv_temperature, chunk_size, softcap=None):

@@ -47,7 +47,8 @@ def fused_head(host):
     """
 
     @functools.wraps(host)
-    def apply(backend, hidden, weight, target, vocab_start_index, vocab_end_index, chunk_size, tp_group, inference_only):
+    def apply(backend, hidden, weight, target, vocab_start_index, vocab_end_index, chunk_size, tp_group,
+              inference_only):
         temperature = getattr(_asked, "temperature", 1.0)
         hidden = hidden.to(weight.dtype)
         reason = _call.refusal(hidden, weight)
@@ -62,7 +63,7 @@ def fused_head(host):
 
 
 def fused_entropy(host):
-    """_fused_vocab_parallel_entropy_from_hidden: hidden (B,S,D), weight (V/R,D) -> (B,S) float32, without a gradient."""
+    """_fused_vocab_parallel_entropy_from_hidden: hidden (B,S,D), weight (V/R,D) -> (B,S) float32, no gradient."""
 
     @functools.wraps(host)
     def entropy_of(hidden, lm_head_weight, tp_group, chunk_size=None, temperature=1.0):

@@ -109,7 +109,7 @@ def loss_of(module, wrapped, hidden, labels, global_valid_tokens, loss_inputs):
 
 
 def scored(module, head, hidden, labels, entropy):
-    """Log-probabilities, or with entropies without a gradient, of labels' shape, float32; 0 where a label is ignored."""
+    """Log-probabilities, or a pair with entropies that have no gradient; 0 where a label is ignored."""
     options = {"entropy": "detached" if entropy else False, "ignore_index": IGNORED}
     ranks = module.spmd_mesh_size("tp")
 
