@@ -63,7 +63,8 @@ AGILERL = FUSED_HEAD.format(
     parameters="hidden, head_w, head_b, target_ids, temperature=1.0, cast_to_fp32=True, *, chunk_rows")
 OF_SCORES = "vocab_parallel_logits, target, vocab_start_index, vocab_end_index, %s, inference_only=False"
 DISTRIBUTED = "".join(
-    FUSED_HEAD.format(name=name, parameters=OF_SCORES % group) for name, group in (("DistributedLogprob", "group"), ("ChunkedDistributedLogprob", "chunk_size, tp_group")))
+    FUSED_HEAD.format(name=name, parameters=OF_SCORES % group)
+    for name, group in (("DistributedLogprob", "group"), ("ChunkedDistributedLogprob", "chunk_size, tp_group")))
 SKYRL = '''
 
 
