@@ -6,8 +6,8 @@ log-probabilities and entropies of packed sequences, from all scores beside flp.
         python3 tests/gpu/response_rows.py --json autotune/bench/response_rows.json
 
 One microbatch: hidden states (T, 1, D) are there, log-probabilities and entropies (1, T) come out, the entropies
-without a gradient; `training` adds the gradients of the hidden states and of the head's weight. A third of each sequence is
-response. All ways get the same tensors:
+without a gradient; `training` adds the gradients of the hidden states and of the head's weight. A third of each
+sequence is response. All ways get the same tensors:
 
   scores         scores of all T tokens in the model's dtype, cast to float32, then log-probabilities in chunks of rows:
                  the way of slime and Miles, at its best (no temperature, which would copy the scores once more)
