@@ -3,6 +3,7 @@ import importlib
 import sys
 import types
 
+import flp_megatron
 import torch
 
 FUSED_HEAD = '''
@@ -166,6 +167,7 @@ SOURCES = {
         before="", name="calculate_log_probs_and_entropy",
         parameters="logits, tokens, tp_group, with_entropy=False, entropy_requires_grad=True, chunk_size=-1, "
                    "true_on_policy=False, vocab_size=None")},
+    **flp_megatron.SOURCES,
 }
 
 

@@ -101,21 +101,21 @@ def train_one_step(args, rollout_id, step_id, data_iterator, model, optimizer, o
     return sum(map(torch.sum, results["log_probs"])) + further + 0 * logits.sum()
 '''
 SOURCES = {
-    "slime": {
+    "slime-megatron": {
         "slime.backends.megatron_utils.loss": RESPONSES.format(
             more="apply_temperature=True", result="torch.empty((0,)), found", redistribute="_allgather_cp_redistribute",
             parameters="with_entropy=False, non_loss_data=True, top_p_token_ids=None, top_p_token_offsets=None"),
         "slime.backends.megatron_utils.model": STEPS.format(
             loss="slime.backends.megatron_utils.loss", scored="store_prefix='', use_rollout_top_p_replay=False",
             trained="step_global_batch_size, microbatch_pbar=None")},
-    "miles": {
+    "miles-megatron": {
         "miles.backends.training_utils.loss_hub.logit_processors": RESPONSES.format(
             more="max_seq_lens=None", result="found", redistribute="allgather_cp_redistribute",
             parameters="with_entropy=False, entropy_requires_grad=True, non_loss_data=True, max_seq_lens=None"),
         "miles.backends.megatron_utils.model": STEPS.format(
             loss="miles.backends.training_utils.loss_hub.logit_processors", scored="rollout_id=0, store_prefix=''",
             trained="num_rollouts, witness_info=None, attempt=0, ft_test_action_executor=None")},
-    "verl": {"verl.models.mcore.model_forward_fused": '''
+    "verl-megatron": {"verl.models.mcore.model_forward_fused": '''
 import types
 
 CausalLMOutputForPPO = types.SimpleNamespace
