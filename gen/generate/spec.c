@@ -43,8 +43,8 @@ static void push_loss(lua_State *L, const flp_kernel_key *key) {
   const flp_loss *loss = gen_state_get(L)->loss;
   if (loss)
     gen_loss_push(L, loss);
-  else if (key->kind == FLP_KERNEL_LOSS)
-    gen_loss_push_operations(L);
+  else if (key->kind == FLP_KERNEL_LOSS || key->kind == FLP_KERNEL_LOSS_SCORES)
+    gen_loss_push_operations(L, key->kind == FLP_KERNEL_LOSS_SCORES);
   else
     lua_pushboolean(L, 0);
 }

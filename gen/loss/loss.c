@@ -135,15 +135,15 @@ static bool read_text(lua_State *L, const tracing *t, int table, const char *fie
 
 /* ---- row and p ---- */
 
-/* Pushes a read-only table of the leaves of one kind; its messages list their names. Of inputs those of targets follow
- * the vectors. */
+/* Pushes a read-only table of the leaves of one kind; its messages list their names. Of inputs those of targets and of all
+ * scores follow the vectors. */
 static void push_leaves(lua_State *L, flp_loss_op op, uint32_t count, const char *what, const char *noun) {
   flp_loss *loss = gen_state_get(L)->traced;
   const char *names = lua_pushstring(L, count ? "" : "none");
   lua_newtable(L);
   int leaves = lua_gettop(L);
-  uint32_t of_targets = op == FLP_LOSS_INPUT ? FLP_LOSS_ALL_INPUTS - FLP_LOSS_TARGET_LOGPROB : 0;
-  for (uint32_t i = 0; i < count + of_targets; i++) {
+  uint32_t others = op == FLP_LOSS_INPUT ? FLP_LOSS_ALL_INPUTS - FLP_LOSS_TARGET_LOGPROB : 0;
+  for (uint32_t i = 0; i < count + others; i++) {
     uint32_t at = i < count ? i : FLP_LOSS_TARGET_LOGPROB + i - count;
     const char *name = op == FLP_LOSS_INPUT ? flp_loss_input_name(loss, at) : loss->parameters[at].name;
     uint16_t node;
@@ -211,7 +211,7 @@ static void run_function(lua_State *L, const tracing *t) {
   read_metrics(L, t, metrics, line);
   check(L, t, flp_loss_finish(loss, node));
   if (flp_loss_is_active(loss)) return;
-  lua_pushfstring(L, "%s:%d: the loss has no derivative by logprob or entropy", t->file, line);
+  lua_pushfstring(L, "%s:%d: the loss has no derivative by logprob, entropy, lse or mean_score", t->file, line);
   lua_error(L);
 }
 

@@ -32,17 +32,36 @@ static void push_inputs(lua_State *L) {
 _Static_assert(offsetof(flp_loss_rows_params, parameter0) == FLP_LOSS_INPUTS_MAX * sizeof(flp_abi_ptr),
                "inputs are the first parameters of loss_rows");
 
-/* inputs = {..., [15] = "target_logprob", ...}: those of targets, too; of a node whether it has a value for each, its level
- * and what it depends on; sums = {nodes}, levels =: see flp_loss_plan. */
-static void push_plan(lua_State *L, const flp_loss *loss) {
-  flp_loss_plan plan;
-  flp_loss_plan_of(loss, &plan);
+/* inputs = {..., [15] = "target_logprob", ... [18] = "mean_score"}: those behind the vectors, too. */
+static void push_other_inputs(lua_State *L) {
   lua_getfield(L, -1, "inputs");
   for (uint32_t i = FLP_LOSS_TARGET_LOGPROB; i < FLP_LOSS_ALL_INPUTS; i++) {
-    lua_pushstring(L, flp_loss_input_name(loss, i));
+    lua_pushstring(L, flp_loss_input_name(NULL, i));
     lua_rawseti(L, -2, (lua_Integer)i + 1);
   }
   lua_pop(L, 1);
+}
+
+/* of_scores = true: it has derivatives by_lse and by_mean too; and so have nodes. */
+static void push_scores(lua_State *L, const flp_loss *loss, const uint8_t *activity) {
+  push_other_inputs(L);
+  set_flag(L, "of_scores", true);
+  lua_getfield(L, -1, "nodes");
+  for (uint32_t i = 0; i < loss->node_count; i++) {
+    lua_rawgeti(L, -1, (lua_Integer)i + 1);
+    set_flag(L, "by_lse", activity[i] & FLP_LOSS_BY_LSE);
+    set_flag(L, "by_mean", activity[i] & FLP_LOSS_BY_MEAN);
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+}
+
+/* Of a node whether it has a value for each target, its level and what it depends on; sums = {nodes}, levels =: see
+ * flp_loss_plan. */
+static void push_plan(lua_State *L, const flp_loss *loss) {
+  flp_loss_plan plan;
+  flp_loss_plan_of(loss, &plan);
+  push_other_inputs(L);
   lua_getfield(L, -1, "nodes");
   for (uint32_t i = 0; i < loss->node_count; i++) {
     lua_rawgeti(L, -1, (lua_Integer)i + 1);
@@ -103,6 +122,7 @@ void gen_loss_push(lua_State *L, const flp_loss *loss) {
   }
   lua_setfield(L, -2, "metrics"); /* their nodes, in the program's order */
   if (flp_loss_is_over_targets(loss)) push_plan(L, loss);
+  if (flp_loss_is_of_scores(loss)) push_scores(L, loss, activity);
 }
 
 /* code = {...}: where the fields of flp_loss_code stand, in bytes, those of a node from its start; and its bounds. */
@@ -132,10 +152,12 @@ static void push_code(lua_State *L) {
 }
 
 /* {operations = {{name = "constant", arity = 0, conditions = {}}, ...}}, by their numbers. */
-void gen_loss_push_operations(lua_State *L) {
+void gen_loss_push_operations(lua_State *L, bool of_scores) {
   luaL_checkstack(L, 8, "operations");
   lua_newtable(L);
   push_inputs(L);
+  if (of_scores) push_other_inputs(L);
+  set_flag(L, "of_scores", of_scores);
   push_code(L);
   lua_newtable(L);
   for (uint32_t op = 0; op < FLP_LOSS_OPS; op++) {

@@ -140,7 +140,9 @@ static flp_status read_tuning(const flp_options *options, flp_tuning *out) {
       options->tune, flp_rung_name(options->rung));
 }
 
-_Static_assert((int)FLP_LOSS_FORMAT_TARGETS == (int)FLP_TARGETS_LOSS_VERSION, "kernels go by the version");
+_Static_assert((int)FLP_LOSS_FORMAT_TARGETS == (int)FLP_TARGETS_LOSS_VERSION &&
+                   (int)FLP_LOSS_FORMAT_SCORES == (int)FLP_SCORES_LOSS_VERSION,
+               "kernels go by the version");
 
 static flp_status copy_loss(flp_plan *plan) {
   flp_spec *spec = &plan->spec;

@@ -334,7 +334,7 @@ static flp_status check_step(const flp_spec *spec, flp_args *args) {
 
 /* Inputs of a program by their names in flp_args; loss.h defines a missing weight or old_logprob. */
 static flp_status check_loss_inputs(const flp_loss *loss, const flp_args *args) {
-  const float *given[FLP_LOSS_INPUTS_MAX];
+  const float *given[FLP_LOSS_ALL_INPUTS];
   char because[FLP_LOSS_TITLE_BYTES + 32];
   uint32_t needed = args->n > 0 ? flp_loss_inputs(loss) : 0;
   flp_loss_inputs_of(args, given);

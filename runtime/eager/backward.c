@@ -44,20 +44,22 @@ void eager_backward_carve(const flp_spec *spec, const eager_plan *plan, int64_t 
   if (spec->grads & FLP_GRAD_BIAS) out->grad_bias = eager_block_take(block, chunk, sizeof(double));
 }
 
-eager_record eager_record_make(const flp_spec *spec, const flp_args *args, int64_t row) {
+eager_record eager_record_make(const flp_spec *spec, const flp_args *args, const eager_scores *scores, int64_t row) {
   const float *stats = args->stats + 4 * row;
   double g = eager_grad_target(spec, args, row, 0);
   for (int64_t k = 1; k < flp_spec_targets(spec); k++) g += eager_grad_target(spec, args, row, k);
   double e = args->grad_entropy && spec->entropy == FLP_ENTROPY_BACKWARD ? (double)args->grad_entropy[row] : 0;
-  double entropy = e != 0 ? (double)stats[3] : 0;
+  double entropy = e != 0 ? (double)stats[3] : 0, by_lse = scores ? (double)scores->grad_lse[row] : 0;
   return (eager_record){.scale = eager_row_scale(spec, args, row),
                         .maximum = (double)stats[0],
                         .log_sum = (double)stats[1],
-                        .alpha = -g - e * entropy,
+                        .alpha = by_lse - g - e * entropy,
                         .beta = -e * ln_2,
                         .entropy = entropy,
                         .grad_logprob = g,
                         .grad_entropy = e,
+                        .grad_lse = by_lse,
+                        .each = scores ? (double)scores->grad_mean[row] / (double)args->vocab_valid : 0,
                         .row = row};
 }
 
@@ -70,10 +72,12 @@ double eager_grad_score(const eager_record *record, double x, const double *own)
     double entropy_part = p == 0 ? 0 : record->grad_entropy * p * (w * ln_2 + record->entropy);
     dt = -*own * expm1(w * ln_2) - entropy_part;
     if (others != 0 && p != 0) dt -= others * p;
+    if (record->grad_lse != 0 && p != 0) dt += record->grad_lse * p;
   } else {
-    if (p == 0) return 0;
-    dt = p * (record->alpha + record->beta * w);
+    dt = p == 0 ? 0 : p * (record->alpha + record->beta * w);
+    if (p == 0 && record->each == 0) return 0;
   }
+  if (record->each != 0) dt += record->each;
   return dt * eager_score_slope(&record->scale, x);
 }
 
@@ -85,7 +89,7 @@ static void widen_rows(void *context, int64_t tile, int worker) {
   eager_widen_hidden(call->spec, call->args, &call->rows, job->first + begin, count,
                      job->memory->hidden + begin * call->spec->hidden);
   for (int64_t i = begin; i < begin + count; i++)
-    job->memory->records[i] = eager_record_make(call->spec, call->args, call->rows.index[job->first + i]);
+    job->memory->records[i] = eager_record_make(call->spec, call->args, call->scores, call->rows.index[job->first + i]);
 }
 
 static void widen_columns(void *context, int64_t tile, int worker) {

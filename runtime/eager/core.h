@@ -80,6 +80,14 @@ void eager_multiply(eager_product product, const eager_matrices *x);
 /* The same in plain C, whatever library is there. */
 void eager_multiply_plain(eager_product product, const eager_matrices *x);
 
+/* ---- values of all scores of a row, which a step's loss may read (lse, mean_score) ---- */
+
+/* (n) by row, in nats; out of a forward pass, and the loss's derivatives by them, in of a backward pass; NULL: neither. */
+typedef struct eager_scores {
+  float *lse, *mean_score;
+  const float *grad_lse, *grad_mean;
+} eager_scores;
+
 /* ---- rows.c ---- */
 
 /* The scores of one row, t = outer·x, or outer·tanh(inner·x) with softcap, in log2 units; x is z + b. */
@@ -103,8 +111,8 @@ int64_t eager_row_target(const flp_spec *spec, const flp_args *args, int64_t row
 /* 1 if target k of a row is args->ignore_index. */
 int eager_is_ignored(const flp_spec *spec, const flp_args *args, int64_t row, int64_t k);
 /* Fills row_class (n) and index (n); adds bad rows and row ids to *bad_rows. Returns the number of active rows. */
-int64_t eager_rows_classify(const flp_spec *spec, const flp_args *args, uint8_t *row_class, int32_t *index,
-                            uint64_t *bad_rows);
+int64_t eager_rows_classify(const flp_spec *spec, const flp_args *args, const eager_scores *scores, uint8_t *row_class,
+                            int32_t *index, uint64_t *bad_rows);
 /* Writes logprob, entropy, stats and, in a forward pass, partial and partial_targets of the rows that are not active. */
 void eager_rows_fill(const flp_spec *spec, const flp_args *args, const uint8_t *row_class);
 
@@ -161,6 +169,9 @@ flp_status eager_plan_pick(const flp_spec *spec, flp_pass pass, int64_t n, uint6
 
 /* ---- pass.c, step.c ---- */
 
+/* flp_eager_execute with values of all scores of a row. scores: NULL for none */
+flp_status eager_execute(const flp_spec *spec, const flp_args *args, const eager_scores *scores, int threads,
+                         uint64_t *bad_rows);
 /* Threads of a pass for what the options ask; 0: all. */
 int eager_thread_count(int threads);
 void eager_layout_of(const flp_spec *spec, flp_pass pass, int64_t n, const eager_plan *plan, flp_layout *layout);
@@ -194,6 +205,7 @@ struct eager_call {
   const flp_args *args;
   const eager_plan *plan;
   eager_team *team;
+  const eager_scores *scores; /* NULL: no loss reads any */
   eager_rows rows;
   atomic_ullong *bad_rows; /* added to: rows whose scores are beyond the limit */
 };
@@ -229,6 +241,7 @@ typedef struct eager_forward_memory {
   float *hidden;        /* (panel, D) */
   eager_partial *parts; /* (panel, groups) */
   double *target;       /* (panel, targets) raw scores */
+  double *sums;         /* (panel, groups) of t in log2 units; NULL where no loss reads their mean */
   float *weight;        /* (threads, 128, D) */
   float *scores;        /* (threads, 64, 128) */
   float *bias;          /* (threads, 128) */
@@ -240,16 +253,17 @@ void eager_forward(const eager_call *call, const eager_forward_memory *memory);
 
 void eager_combine(const eager_call *call);
 
-/* What the gradient of one row's scores needs: dx = slope·2^w·(alpha + beta·w) off its targets. */
+/* What the gradient of one row's scores needs: dx = slope·(2^w·(alpha + beta·w) + each) off its targets. */
 typedef struct eager_record {
   eager_scale scale;
   double maximum, log_sum; /* w = (t - maximum) - log_sum */
   double alpha, beta, entropy;
   double grad_logprob, grad_entropy; /* grad_logprob: the sum over the row's targets */
+  double grad_lse, each;             /* each: the derivative by the mean score over the number of columns */
   int64_t row;
 } eager_record;
 
-eager_record eager_record_make(const flp_spec *spec, const flp_args *args, int64_t row);
+eager_record eager_record_make(const flp_spec *spec, const flp_args *args, const eager_scores *scores, int64_t row);
 /* Upstream gradient of target k of a row: 0 where there is none, or the target is ignored. */
 double eager_grad_target(const flp_spec *spec, const flp_args *args, int64_t row, int64_t k);
 /* The gradient of the row's loss by one raw score x. own: NULL, or of a target's score the upstream gradients of the

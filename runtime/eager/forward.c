@@ -2,7 +2,10 @@
  *
  * source: the online softmax of arXiv:1805.02867, in double, with fixed groups that are merged left to right. */
 #include "runtime/base/util.h"
+#include "runtime/kernel/kernel.h"
 #include "runtime/eager/core.h"
+
+static const double ln_2 = 0.69314718055994530942;
 
 typedef struct forward_job {
   const eager_call *call;
@@ -25,6 +28,9 @@ void eager_forward_carve(const flp_spec *spec, const eager_plan *plan, eager_blo
   out->scores = eager_block_take(block, threads * EAGER_TILE_ROWS * EAGER_TILE_COLUMNS, sizeof(float));
   out->bias = eager_block_take(block, threads * EAGER_TILE_COLUMNS, sizeof(float));
   eager_top_carve(spec, plan, block, &out->top);
+  out->sums = NULL;
+  if (flp_kernel_spec_has_scores_loss(spec))
+    out->sums = eager_block_take(block, panel * (uint64_t)group_count(spec), sizeof(double));
 }
 
 /* One row's scores in one tile, t. */
@@ -42,6 +48,12 @@ static void take_targets(const forward_job *job, int64_t in_panel, int64_t colum
     if (target >= 0 && target < columns)
       job->memory->target[in_panel * count + k] = (double)scores[target] + (double)bias[target];
   }
+}
+
+static double sum_of(const double *t, int64_t count) {
+  double sum = 0;
+  for (int64_t j = 0; j < count; j++) sum += t[j];
+  return sum;
 }
 
 static void fold_tile_rows(const forward_job *job, int64_t group, int64_t column, int64_t subtile, int worker) {
@@ -62,6 +74,7 @@ static void fold_tile_rows(const forward_job *job, int64_t group, int64_t column
     read_tile(&scale, row_scores, bias, columns, t);
     eager_partial *part = &memory->parts[in_panel * job->groups + group];
     *part = eager_partial_merge(*part, eager_partial_of(t, columns));
+    if (call->scores) memory->sums[in_panel * job->groups + group] += sum_of(t, columns);
     eager_top_add(call, &memory->top, worker, in_panel, column, t, columns);
   }
 }
@@ -90,8 +103,10 @@ static void fold_group(void *context, int64_t group, int worker) {
   float *weight = job->memory->weight + worker * EAGER_TILE_COLUMNS * depth;
   float *scores = job->memory->scores + worker * EAGER_TILE_ROWS * EAGER_TILE_COLUMNS;
   float *bias = job->memory->bias + worker * EAGER_TILE_COLUMNS;
-  for (int64_t i = 0; i < job->count && !job->only_targets; i++)
+  for (int64_t i = 0; i < job->count && !job->only_targets; i++) {
     job->memory->parts[i * job->groups + group] = (eager_partial){-INFINITY, 0, 0};
+    if (call->scores) job->memory->sums[i * job->groups + group] = 0;
+  }
   for (int64_t tile = group * EAGER_GROUP_TILES; tile < (group + 1) * EAGER_GROUP_TILES; tile++) {
     int64_t column = tile * EAGER_TILE_COLUMNS;
     if (column >= call->args->vocab_valid) return;
@@ -123,6 +138,17 @@ static void widen_subtile(void *context, int64_t subtile, int worker) {
                      job->memory->hidden + begin * call->spec->hidden);
 }
 
+/* lse and mean_score of a row: NaN where its scores are beyond what fp32 tells apart. */
+static void write_scores(const forward_job *job, int64_t in_panel, int64_t row, eager_partial whole) {
+  const eager_scores *scores = job->call->scores;
+  const double *sums = job->memory->sums + in_panel * job->groups;
+  int is_good = !eager_is_beyond_limit(whole.maximum, whole.sum) && whole.maximum <= FLP_SCORE_LIMIT;
+  double sum = 0;
+  for (int64_t group = 0; group < job->groups; group++) sum += sums[group];
+  scores->lse[row] = is_good ? (float)(ln_2 * (log2(whole.sum) + whole.maximum)) : NAN;
+  scores->mean_score[row] = is_good ? (float)(ln_2 * sum / (double)job->call->args->vocab_valid) : NAN;
+}
+
 static void finish_row(void *context, int64_t in_panel, int worker) {
   (void)worker;
   const forward_job *job = context;
@@ -136,6 +162,7 @@ static void finish_row(void *context, int64_t in_panel, int worker) {
   if (call->args->partial) eager_partial_write(call, row, whole, targets);
   eager_row_finish(call, row, &scale, whole, targets);
   eager_top_finish(call, &job->memory->top, in_panel, row, whole);
+  if (call->scores) write_scores(job, in_panel, row, whole);
 }
 
 /* A rank is counted against the target's own score, of the same product. */

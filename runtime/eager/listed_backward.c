@@ -30,7 +30,7 @@ static void grad_row(void *context, int64_t active, int worker) {
   eager_list list;
   job->memory->length[active] = -1;
   if (!eager_list_read(call, &job->memory->lists, row, &list) || holds_nan(call->args->stats + 4 * row)) return;
-  eager_record record = eager_record_make(call->spec, call->args, row);
+  eager_record record = eager_record_make(call->spec, call->args, NULL, row);
   for (int64_t i = 0; i < list.count; i++)
     list.value[i] = eager_grad_score(&record, list.value[i], i == list.target ? &record.grad_logprob : NULL);
   job->memory->length[active] = (int32_t)list.count;

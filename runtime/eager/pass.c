@@ -74,7 +74,8 @@ static flp_status pick(const flp_spec *spec, const flp_args *args, int threads, 
   return eager_plan_pick(spec, args->pass, args->n, args->workspace_bytes, count, out);
 }
 
-flp_status flp_eager_execute(const flp_spec *spec, const flp_args *args, int threads, uint64_t *bad_rows) {
+flp_status eager_execute(const flp_spec *spec, const flp_args *args, const eager_scores *scores, int threads,
+                         uint64_t *bad_rows) {
   if (args->n == 0) {
     if (args->pass == FLP_PASS_BACKWARD) eager_backward_fill(spec, args, NULL);
     return FLP_OK;
@@ -86,9 +87,9 @@ flp_status flp_eager_execute(const flp_spec *spec, const flp_args *args, int thr
                     args->workspace_bytes, (long long)args->n, (unsigned long long)plan.smallest_bytes);
   eager_block block = {.base = args->workspace};
   atomic_ullong beyond_limit = 0;
-  eager_call call = {.spec = spec, .args = args, .plan = &plan, .bad_rows = &beyond_limit};
+  eager_call call = {.spec = spec, .args = args, .plan = &plan, .scores = scores, .bad_rows = &beyond_limit};
   eager_rows_carve(&block, args->n, &call.rows);
-  call.rows.count = eager_rows_classify(spec, args, call.rows.row_class, call.rows.index, bad_rows);
+  call.rows.count = eager_rows_classify(spec, args, scores, call.rows.row_class, call.rows.index, bad_rows);
   if (args->pass == FLP_PASS_BACKWARD)
     eager_backward_fill(spec, args, call.rows.row_class);
   else
@@ -103,4 +104,8 @@ flp_status flp_eager_execute(const flp_spec *spec, const flp_args *args, int thr
   eager_blas_leave();
   *bad_rows += atomic_load(&beyond_limit);
   return FLP_OK;
+}
+
+flp_status flp_eager_execute(const flp_spec *spec, const flp_args *args, int threads, uint64_t *bad_rows) {
+  return eager_execute(spec, args, NULL, threads, bad_rows);
 }

@@ -51,9 +51,10 @@ double eager_grad_target(const flp_spec *spec, const flp_args *args, int64_t row
 }
 
 /* No gradient that is given asks anything of this row. A NaN does. */
-static int is_inactive(const flp_spec *spec, const flp_args *args, int64_t row) {
+static int is_inactive(const flp_spec *spec, const flp_args *args, const eager_scores *scores, int64_t row) {
   const float *entropy = spec->entropy == FLP_ENTROPY_BACKWARD ? args->grad_entropy : NULL;
   if (entropy && entropy[row] != 0) return 0;
+  if (scores && (scores->grad_lse[row] != 0 || scores->grad_mean[row] != 0)) return 0;
   for (int64_t k = 0; k < flp_spec_targets(spec); k++)
     if (eager_grad_target(spec, args, row, k) != 0) return 0;
   return 1;
@@ -78,9 +79,9 @@ static int has_target(const flp_spec *spec, const flp_args *args, int64_t row) {
   return 0;
 }
 
-static uint8_t class_of(const flp_spec *spec, const flp_args *args, int64_t row) {
+static uint8_t class_of(const flp_spec *spec, const flp_args *args, const eager_scores *scores, int64_t row) {
   if (!has_target(spec, args, row)) return FLP_ROW_LEFT_OUT;
-  if (args->pass == FLP_PASS_BACKWARD && is_inactive(spec, args, row)) return FLP_ROW_LEFT_OUT;
+  if (args->pass == FLP_PASS_BACKWARD && is_inactive(spec, args, scores, row)) return FLP_ROW_LEFT_OUT;
   return is_bad(spec, args, row) ? FLP_ROW_BAD : FLP_ROW_ACTIVE;
 }
 
@@ -96,15 +97,15 @@ static void mark_listed(const flp_args *args, uint8_t *row_class, uint64_t *bad_
   }
 }
 
-int64_t eager_rows_classify(const flp_spec *spec, const flp_args *args, uint8_t *row_class, int32_t *index,
-                            uint64_t *bad_rows) {
+int64_t eager_rows_classify(const flp_spec *spec, const flp_args *args, const eager_scores *scores, uint8_t *row_class,
+                            int32_t *index, uint64_t *bad_rows) {
   if (args->rows)
     mark_listed(args, row_class, bad_rows);
   else
     memset(row_class, FLP_ROW_ACTIVE, (size_t)args->n);
   int64_t count = 0;
   for (int64_t row = 0; row < args->n; row++) {
-    if (row_class[row] == FLP_ROW_ACTIVE) row_class[row] = class_of(spec, args, row);
+    if (row_class[row] == FLP_ROW_ACTIVE) row_class[row] = class_of(spec, args, scores, row);
     if (row_class[row] == FLP_ROW_ACTIVE) index[count++] = (int32_t)row;
     if (row_class[row] == FLP_ROW_BAD) ++*bad_rows;
   }

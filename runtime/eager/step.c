@@ -8,11 +8,13 @@
 #include "runtime/base/util.h"
 #include "runtime/eager/core.h"
 #include "runtime/eager/eager.h"
+#include "runtime/kernel/kernel.h"
 
 /* What passes from one pass to the next, by row. */
 typedef struct step_memory {
   eager_rows rows;
   float *logprob, *entropy, *stats, *grad_logprob, *grad_entropy; /* logprob and its gradient: (n, targets) */
+  float *lse, *mean_score, *grad_lse, *grad_mean; /* (n) where the loss reads values of all scores; else NULL */
   uint8_t *skipped; /* (n, targets): is it ignore_index; NULL with one target, whose row is then left out */
 } step_memory;
 
@@ -24,6 +26,9 @@ static void carve(const flp_spec *spec, int64_t n, eager_block *block, step_memo
     *each[i] = eager_block_take(block, i % 2 ? rows : rows * targets, sizeof(float));
   if (targets > 1) out->skipped = eager_block_take(block, rows * targets, 1);
   out->stats = eager_block_take(block, rows, 4 * sizeof(float));
+  float **const of_scores[] = {&out->lse, &out->mean_score, &out->grad_lse, &out->grad_mean};
+  for (size_t i = 0; flp_kernel_spec_has_scores_loss(spec) && i < sizeof of_scores / sizeof of_scores[0]; i++)
+    *of_scores[i] = eager_block_take(block, rows, sizeof(float));
 }
 
 flp_status eager_step_layout(const flp_spec *spec, int64_t n, uint64_t budget_bytes, int threads, flp_layout *layout) {
@@ -59,6 +64,7 @@ static void fill_rows(const flp_spec *spec, const flp_loss *loss, const flp_args
     float value = m->rows.row_class[row] == FLP_ROW_BAD ? NAN : 0.0f;
     for (int64_t k = 0; k < targets; k++) m->grad_logprob[row * targets + k] = value;
     m->grad_entropy[row] = value;
+    if (m->grad_lse) m->grad_lse[row] = m->grad_mean[row] = value;
     if (args->loss) args->loss[row] = value;
     for (int64_t i = 0; args->metrics && i < (int64_t)loss->metric_count; i++) args->metrics[i * args->n + row] = value;
   }
@@ -78,6 +84,8 @@ static flp_status evaluate(const flp_spec *spec, const flp_loss *loss, const flp
                         .grad_logprob = m->grad_logprob,
                         .grad_entropy = m->grad_entropy,
                         .metrics = args->metrics,
+                        .grad_lse = m->grad_lse,
+                        .grad_mean = m->grad_mean,
                         .targets = flp_spec_targets(spec),
                         .target_logprob = m->logprob,
                         .teacher_logprob = args->teacher_logprob,
@@ -85,6 +93,8 @@ static flp_status evaluate(const flp_spec *spec, const flp_loss *loss, const flp
   flp_loss_inputs_of(args, rows.inputs);
   rows.inputs[FLP_LOSS_LOGPROB] = m->logprob;
   rows.inputs[FLP_LOSS_ENTROPY] = m->entropy;
+  rows.inputs[FLP_LOSS_LSE] = m->lse;
+  rows.inputs[FLP_LOSS_MEAN_SCORE] = m->mean_score;
   FLP_TRY(flp_loss_evaluate(loss, &rows));
   fill_rows(spec, loss, args, m);
   return FLP_OK;
@@ -114,12 +124,14 @@ flp_status flp_eager_step(const flp_spec *spec, const flp_loss *loss, const flp_
   pass.logprob = m.logprob;
   pass.entropy = spec->entropy != FLP_ENTROPY_NONE ? m.entropy : NULL;
   pass.stats = m.stats;
-  FLP_TRY(flp_eager_execute(spec, &pass, threads, bad_rows));
-  eager_rows_classify(spec, &pass, m.rows.row_class, m.rows.index, &counted_before);
+  eager_scores of_scores = {m.lse, m.mean_score, m.grad_lse, m.grad_mean}, *scores = m.lse ? &of_scores : NULL;
+  for (int64_t row = 0; scores && row < args->n; row++) m.lse[row] = m.mean_score[row] = 0; /* of inactive rows */
+  FLP_TRY(eager_execute(spec, &pass, scores, threads, bad_rows));
+  eager_rows_classify(spec, &pass, NULL, m.rows.row_class, m.rows.index, &counted_before);
   FLP_TRY(evaluate(spec, loss, args, &m));
   hand_out(spec, args, &m);
   pass.pass = FLP_PASS_BACKWARD;
   pass.grad_logprob = m.grad_logprob;
   pass.grad_entropy = spec->entropy == FLP_ENTROPY_BACKWARD ? m.grad_entropy : NULL;
-  return spec->grads ? flp_eager_execute(spec, &pass, threads, &counted_before) : FLP_OK;
+  return spec->grads ? eager_execute(spec, &pass, scores, threads, &counted_before) : FLP_OK;
 }

@@ -678,6 +678,12 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(ptr, metrics) /* (metric_count, n) f32 */                              \
   P(ptr, program) /* flp_loss_code, where key.loss is 0 and the kernel for any program; else unused */
 
+/* module loss_scores: entry loss_scores: as loss_rows, of a program that reads values of all scores of a row. */
+#define FLP_LOSS_SCORES_PARAMS(P)                                          \
+  FLP_LOSS_ROWS_PARAMS(P)                                                  \
+  P(ptr, lse) P(ptr, mean_score)     /* (n) f32, nats */                   \
+  P(ptr, grad_lse) P(ptr, grad_mean) /* (n) f32 out */
+
 /* module loss_targets: entry loss_targets: a loss program over targets compiled, one warp a row; rows, row_class and null as
  * for loss_rows. Targets that are ignore_index take no part, and get 0 in grad_logprob. */
 #define FLP_LOSS_TARGETS_PARAMS(P)                                         \
@@ -950,7 +956,7 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   E(targets_rows, FLP_TARGETS_ROWS_PARAMS) E(targets_sort, FLP_TARGETS_SORT_PARAMS) \
   E(targets_finish, FLP_TARGETS_FINISH_PARAMS) E(targets_patch, FLP_TARGETS_PATCH_PARAMS) \
   E(targets_bias, FLP_TARGETS_BIAS_PARAMS) \
-  E(loss_targets, FLP_LOSS_TARGETS_PARAMS) \
+  E(loss_targets, FLP_LOSS_TARGETS_PARAMS) E(loss_scores, FLP_LOSS_SCORES_PARAMS) \
   E(forward_top, FLP_FORWARD_TOP_PARAMS) E(forward_top_map, FLP_FORWARD_TOP_MAP_PARAMS) \
   E(top_target, FLP_TOP_TARGET_PARAMS) E(top_begin, FLP_TOP_BEGIN_PARAMS) E(top_floor, FLP_TOP_FLOOR_PARAMS) \
   E(top_redo, FLP_TOP_REDO_PARAMS) E(top_finish, FLP_TOP_FINISH_PARAMS) E(top_others, FLP_TOP_OTHERS_PARAMS)

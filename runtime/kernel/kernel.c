@@ -69,9 +69,17 @@ int flp_kernel_spec_keeps(const flp_spec *spec) {
          spec->targets <= 1;
 }
 
-int flp_kernel_spec_has_targets_loss(const flp_spec *spec) {
+static int has_loss_version(const flp_spec *spec, int version) {
   const uint8_t *bytes = spec->loss;
-  return bytes && spec->loss_bytes > 4 && bytes[4] == FLP_TARGETS_LOSS_VERSION;
+  return bytes && spec->loss_bytes > 4 && bytes[4] == version;
+}
+
+int flp_kernel_spec_has_targets_loss(const flp_spec *spec) {
+  return has_loss_version(spec, FLP_TARGETS_LOSS_VERSION);
+}
+
+int flp_kernel_spec_has_scores_loss(const flp_spec *spec) {
+  return has_loss_version(spec, FLP_SCORES_LOSS_VERSION);
 }
 
 int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key out[FLP_SPEC_KERNELS_MAX]) {
@@ -130,7 +138,8 @@ int flp_kernel_arch_serves(const char *arch, const flp_spec *spec) {
 
 int flp_kernel_runs_any_loss(const flp_kernel_key *key) {
   static const uint8_t none[sizeof key->loss] = {0};
-  return key->kind == FLP_KERNEL_LOSS && memcmp(key->loss, none, sizeof none) == 0;
+  int has_any = key->kind == FLP_KERNEL_LOSS || key->kind == FLP_KERNEL_LOSS_SCORES;
+  return has_any && memcmp(key->loss, none, sizeof none) == 0;
 }
 
 flp_kernel_key flp_kernel_key_generic(const flp_kernel_key *key, const char *arch) {

@@ -54,8 +54,10 @@ typedef struct flp_tuning {
 void flp_kernel_key_canonicalise(flp_kernel_key *key);
 
 /* 1 if the spec's loss is a program over targets, as the version of its bytes says (loss.h). */
-enum { FLP_TARGETS_LOSS_VERSION = 2 };
+enum { FLP_TARGETS_LOSS_VERSION = 2, FLP_SCORES_LOSS_VERSION = 3 };
 int flp_kernel_spec_has_targets_loss(const flp_spec *spec);
+/* 1 if it is one that reads lse or mean_score. */
+int flp_kernel_spec_has_scores_loss(const flp_spec *spec);
 /* 1 if a resolved spec wants kernels that save exponentials: for save, direction or stream mode, with gradients, in
  * bf16; one with spec.tail keeps lists instead. */
 int flp_kernel_spec_keeps(const flp_spec *spec);

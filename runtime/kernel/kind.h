@@ -27,9 +27,10 @@ typedef enum flp_kernel_kind {
   FLP_KERNEL_TARGETS = 17,        /* K targets a row: what stands around that, and their gradients */
   FLP_KERNEL_LOSS_TARGETS = 18,  /* a loss program over the targets of a row */
   FLP_KERNEL_FORWARD_TOP = 19,   /* forward that also lists what may be a row's best, and counts what is above its target */
-  FLP_KERNEL_TOP = 20            /* and what makes best columns and ranks of that */
+  FLP_KERNEL_TOP = 20,           /* and what makes best columns and ranks of that */
+  FLP_KERNEL_LOSS_SCORES = 21    /* a loss program that reads values of all scores of a row: lse, mean_score */
 } flp_kernel_kind;
-enum { FLP_KERNEL_KINDS = FLP_KERNEL_TOP + 1 };
+enum { FLP_KERNEL_KINDS = FLP_KERNEL_LOSS_SCORES + 1 };
 
 /* Facts of a kind. The first ones say which fields of flp_kernel_key it uses. */
 enum {

@@ -68,12 +68,17 @@ static int wants_top(const flp_spec *spec, const char *arch) {
 
 static int wants_loss(const flp_spec *spec, const char *arch) {
   (void)arch;
-  return spec->loss != NULL && !flp_kernel_spec_has_targets_loss(spec);
+  return spec->loss != NULL && !flp_kernel_spec_has_targets_loss(spec) && !flp_kernel_spec_has_scores_loss(spec);
 }
 
 static int wants_loss_targets(const flp_spec *spec, const char *arch) {
   (void)arch;
   return flp_kernel_spec_has_targets_loss(spec);
+}
+
+static int wants_loss_scores(const flp_spec *spec, const char *arch) {
+  (void)arch;
+  return flp_kernel_spec_has_scores_loss(spec);
 }
 
 static const flp_op_kernel head_kernels[] = {
@@ -96,6 +101,7 @@ static const flp_op_kernel head_kernels[] = {
     {FLP_KERNEL_LOSS_TARGETS, wants_loss_targets},
     {FLP_KERNEL_FORWARD_TOP, wants_top},
     {FLP_KERNEL_TOP, wants_top},
+    {FLP_KERNEL_LOSS_SCORES, wants_loss_scores},
 };
 
 /* ---- select ---- */

@@ -1,5 +1,5 @@
-/* bytes.c: the serialised form of a loss program, version 1, or 2 of one over targets, and the check of one that came from
- * outside.
+/* bytes.c: the serialised form of a loss program, version 1, or 2 of one over targets, 3 of one that reads lse or
+ * mean_score, and the check of one that came from outside.
  *
  * Layout, little-endian, no padding: 4 "FLPL", u32 version, u32 length of all, 64 name, u32 parameter_count,
  * vector_count, constant_count, node_count, metric_count, loss, parameters {32 name; f64 fallback, low, high}, vectors
@@ -29,11 +29,16 @@ static void put_node(flp_writer *w, const flp_loss_node *node) {
   for (int j = 0; j < 3; j++) flp_put_u16(w, node->operands[j]);
 }
 
+static uint32_t version_of(const flp_loss *loss) {
+  if (flp_loss_is_over_targets(loss)) return FLP_LOSS_FORMAT_TARGETS;
+  return flp_loss_is_of_scores(loss) ? FLP_LOSS_FORMAT_SCORES : FLP_LOSS_FORMAT;
+}
+
 size_t flp_loss_write(const flp_loss *loss, uint8_t *out, size_t capacity) {
   if (capacity < 12) return 0;
   flp_writer w = {out, out + capacity, 0};
   flp_put_bytes(&w, magic, sizeof magic);
-  flp_put_u32(&w, flp_loss_is_over_targets(loss) ? FLP_LOSS_FORMAT_TARGETS : FLP_LOSS_FORMAT);
+  flp_put_u32(&w, version_of(loss));
   flp_put_u32(&w, 0); /* the length, once it is known */
   flp_put_string(&w, loss->name, sizeof loss->name);
   const uint32_t counts[] = {loss->parameter_count, loss->vector_count, loss->constant_count,
@@ -115,7 +120,8 @@ static flp_status check_vector(const flp_loss *loss, uint32_t i) {
   return FLP_OK;
 }
 
-static int is_of_targets(const flp_loss_node *node) {
+/* An input behind the last vector that may be. */
+static int is_behind_vectors(const flp_loss_node *node) {
   return node->op == FLP_LOSS_INPUT && node->operands[0] >= FLP_LOSS_TARGET_LOGPROB &&
          node->operands[0] < FLP_LOSS_ALL_INPUTS;
 }
@@ -132,7 +138,7 @@ static flp_status check_node(const flp_loss *loss, uint32_t i) {
     uint16_t operand = node->operands[j];
     if (j >= (is_leaf ? 1 : arity)) {
       if (operand) return bad("unused operand of node", i, operand, "0");
-    } else if (operand >= most && !is_of_targets(node)) {
+    } else if (operand >= most && !is_behind_vectors(node)) {
       return bad("operand of node", i, operand, is_leaf ? "an index of what the loss has" : "an earlier node");
     } else if (!is_leaf && flp_loss_is_condition(loss, operand) != flp_loss_takes_condition(node->op, j)) {
       return bad("operand of node", i, operand, "a number where numbers, a condition where conditions are");
@@ -160,7 +166,7 @@ static flp_status check_metric(const flp_loss *loss, uint32_t i) {
 
 /* Sums are of values of targets; and a program over targets reads no value that a row has for one target alone. */
 static flp_status check_sums(const flp_loss *loss) {
-  uint32_t sums = 0, of_one = 1u << FLP_LOSS_LOGPROB | 1u << FLP_LOSS_OLD_LOGPROB | 1u << FLP_LOSS_REF_LOGPROB;
+  uint32_t sums = 0;
   for (uint32_t i = 0; i < loss->node_count; i++) {
     if (loss->nodes[i].op != FLP_LOSS_SUM) continue;
     uint16_t operand = loss->nodes[i].operands[0];
@@ -168,7 +174,8 @@ static flp_status check_sums(const flp_loss *loss) {
     sums++;
   }
   FLP_TRY(check_count("the number of sums", sums, 0, FLP_LOSS_SUMS_MAX));
-  if (!flp_loss_is_over_targets(loss) || !(flp_loss_inputs(loss) & of_one)) return FLP_OK;
+  FLP_TRY(check_count("the number of inputs", (uint32_t)__builtin_popcount(flp_loss_inputs(loss)), 0, FLP_LOSS_INPUTS_MAX));
+  if (!flp_loss_is_over_targets(loss) || !(flp_loss_inputs(loss) & FLP_LOSS_OF_ONE_TARGET)) return FLP_OK;
   return flp_fail(FLP_ERROR_CORRUPT, "loss: it reads values of targets and of one target; one of the two is accepted");
 }
 
@@ -222,9 +229,9 @@ flp_status flp_loss_read(const uint8_t *bytes, size_t length, flp_loss *out) {
   if (r.short_of_bytes) return flp_fail(FLP_ERROR_CORRUPT, "loss: %zu bytes are too few", length);
   if (memcmp(got, magic, sizeof magic) != 0)
     return flp_fail(FLP_ERROR_CORRUPT, "loss: the bytes do not begin with FLPL");
-  if (version != FLP_LOSS_FORMAT && version != FLP_LOSS_FORMAT_TARGETS)
-    return flp_fail(FLP_ERROR_CORRUPT, "loss: version is %" PRIu32 ", accepted: %d or %d", version, FLP_LOSS_FORMAT,
-                    FLP_LOSS_FORMAT_TARGETS);
+  if (version < FLP_LOSS_FORMAT || version > FLP_LOSS_FORMAT_SCORES)
+    return flp_fail(FLP_ERROR_CORRUPT, "loss: version is %" PRIu32 ", accepted: %d to %d", version, FLP_LOSS_FORMAT,
+                    FLP_LOSS_FORMAT_SCORES);
   if (stated != length)
     return flp_fail(FLP_ERROR_CORRUPT, "loss: length is %" PRIu32 ", there are %zu bytes", stated, length);
   flp_loss loss;
@@ -233,9 +240,11 @@ flp_status flp_loss_read(const uint8_t *bytes, size_t length, flp_loss *out) {
   if (r.short_of_bytes || r.at != r.end)
     return flp_fail(FLP_ERROR_CORRUPT, "loss: %zu bytes do not fit its counts", length);
   FLP_TRY(check(&loss));
-  if (flp_loss_is_over_targets(&loss) != (version == FLP_LOSS_FORMAT_TARGETS))
-    return flp_fail(FLP_ERROR_CORRUPT, "loss: version is %" PRIu32 ", accepted: %d of a program over targets, else %d",
-                    version, FLP_LOSS_FORMAT_TARGETS, FLP_LOSS_FORMAT);
+  if (version != version_of(&loss))
+    return flp_fail(FLP_ERROR_CORRUPT,
+                    "loss: version is %" PRIu32 ", accepted: %d of a program over targets, %d of one that reads lse or "
+                    "mean_score, else %d",
+                    version, FLP_LOSS_FORMAT_TARGETS, FLP_LOSS_FORMAT_SCORES, FLP_LOSS_FORMAT);
   memcpy(out, &loss, sizeof loss);
   return FLP_OK;
 }

@@ -6,11 +6,14 @@
 /* The activity of a node and of its operands, as bits. */
 static int32_t active_bits(const flp_loss *loss, const uint8_t *activity, uint32_t i) {
   const flp_loss_node *node = &loss->nodes[i];
-  uint32_t bits = activity[i];
+  uint32_t first = FLP_LOSS_BY_LOGPROB | FLP_LOSS_BY_ENTROPY;
+  uint32_t bits = (activity[i] & first) | (activity[i] & ~first) << 9;
   for (int j = 0; j < flp_loss_op_arity(node->op); j++) {
     uint8_t operand = activity[node->operands[j]];
     bits |= (uint32_t)((operand & FLP_LOSS_BY_LOGPROB) != 0) << (2 + j);
     bits |= (uint32_t)((operand & FLP_LOSS_BY_ENTROPY) != 0) << (5 + j);
+    bits |= (uint32_t)((operand & FLP_LOSS_BY_LSE) != 0) << (13 + j);
+    bits |= (uint32_t)((operand & FLP_LOSS_BY_MEAN) != 0) << (16 + j);
   }
   return (int32_t)bits;
 }

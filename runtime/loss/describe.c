@@ -17,7 +17,7 @@ static void fill(const flp_loss *loss, flp_loss_description *out) {
   memcpy(out->vectors, loss->vectors, sizeof out->vectors);
   for (uint32_t i = 0; i < loss->metric_count; i++)
     memcpy(out->metrics[i], loss->metrics[i].name, sizeof out->metrics[i]);
-  for (uint32_t i = 0; i < FLP_LOSS_ALL_INPUTS; i++) /* at most FLP_LOSS_INPUTS_MAX: no program reads all kinds */
+  for (uint32_t i = 0; i < FLP_LOSS_ALL_INPUTS; i++) /* at most FLP_LOSS_INPUTS_MAX of them */
     if (inputs >> i & 1) strcpy(out->inputs[out->input_count++], flp_loss_input_name(loss, i));
 }
 

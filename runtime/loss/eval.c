@@ -4,7 +4,7 @@
 #include "runtime/base/status.h"
 #include "runtime/loss/loss.h"
 
-void flp_loss_values(const flp_loss *loss, const double inputs[FLP_LOSS_INPUTS_MAX], const double *parameters,
+void flp_loss_values(const flp_loss *loss, const double inputs[FLP_LOSS_ALL_INPUTS], const double *parameters,
                      const double *detached, double out[FLP_LOSS_NODES_MAX]) {
   for (uint32_t i = 0; i < loss->node_count; i++) {
     const flp_loss_node *node = &loss->nodes[i];
@@ -41,17 +41,19 @@ static double derivative(const flp_loss *loss, const double *values, const uint8
   return activity[loss->loss] & bit ? tangents[loss->loss] : 0;
 }
 
-static void evaluate_row(const flp_loss *loss, const uint8_t *activity, const double inputs[FLP_LOSS_INPUTS_MAX],
+static void evaluate_row(const flp_loss *loss, const uint8_t *activity, const double inputs[FLP_LOSS_ALL_INPUTS],
                          const double *parameters, flp_loss_row *out) {
   double values[FLP_LOSS_NODES_MAX];
   flp_loss_values(loss, inputs, parameters, NULL, values);
   out->loss = values[loss->loss];
   out->grad_logprob = derivative(loss, values, activity, FLP_LOSS_BY_LOGPROB);
   out->grad_entropy = derivative(loss, values, activity, FLP_LOSS_BY_ENTROPY);
+  out->grad_lse = derivative(loss, values, activity, FLP_LOSS_BY_LSE);
+  out->grad_mean = derivative(loss, values, activity, FLP_LOSS_BY_MEAN);
   for (uint32_t i = 0; i < loss->metric_count; i++) out->metrics[i] = values[loss->metrics[i].node];
 }
 
-void flp_loss_evaluate_row(const flp_loss *loss, const double inputs[FLP_LOSS_INPUTS_MAX], const double *parameters,
+void flp_loss_evaluate_row(const flp_loss *loss, const double inputs[FLP_LOSS_ALL_INPUTS], const double *parameters,
                            flp_loss_row *out) {
   uint8_t activity[FLP_LOSS_NODES_MAX];
   flp_loss_activity(loss, activity);
@@ -81,12 +83,12 @@ static flp_status check_inputs(const flp_loss *loss, const flp_loss_rows *rows) 
   for (uint32_t i = 0; i < FLP_LOSS_ALL_INPUTS; i++)
     if (missing >> i & 1 && !array_of(rows, i) && rows->n > 0)
       return flp_fail(FLP_ERROR_ARGUMENT, "%s is NULL; loss %s needs an array of %lld", flp_loss_input_name(loss, i),
-                      loss->name, (long long)(rows->n * (i < FLP_LOSS_TARGET_LOGPROB ? 1 : rows->targets)));
+                      loss->name, (long long)(rows->n * (flp_loss_input_is_of_targets(i) ? rows->targets : 1)));
   return FLP_OK;
 }
 
-static void load_row(const flp_loss_rows *rows, int64_t row, double out[FLP_LOSS_INPUTS_MAX]) {
-  for (int i = 0; i < FLP_LOSS_INPUTS_MAX; i++) out[i] = rows->inputs[i] ? (double)rows->inputs[i][row] : 0;
+static void load_row(const flp_loss_rows *rows, int64_t row, double out[FLP_LOSS_ALL_INPUTS]) {
+  for (int i = 0; i < FLP_LOSS_ALL_INPUTS; i++) out[i] = rows->inputs[i] ? (double)rows->inputs[i][row] : 0;
   if (!rows->inputs[FLP_LOSS_WEIGHT]) out[FLP_LOSS_WEIGHT] = 1;
   if (!rows->inputs[FLP_LOSS_OLD_LOGPROB]) out[FLP_LOSS_OLD_LOGPROB] = out[FLP_LOSS_LOGPROB];
 }
@@ -94,12 +96,14 @@ static void load_row(const flp_loss_rows *rows, int64_t row, double out[FLP_LOSS
 static void hand_out(const flp_loss *loss, const flp_loss_rows *rows, int64_t row, const flp_loss_row *result) {
   if (rows->loss) rows->loss[row] = (float)result->loss;
   if (rows->grad_entropy) rows->grad_entropy[row] = (float)result->grad_entropy;
+  if (rows->grad_lse) rows->grad_lse[row] = (float)result->grad_lse;
+  if (rows->grad_mean) rows->grad_mean[row] = (float)result->grad_mean;
   for (uint32_t i = 0; rows->metrics && i < loss->metric_count; i++)
     rows->metrics[(int64_t)i * rows->n + row] = (float)result->metrics[i];
 }
 
 static void evaluate_rows(const flp_loss *loss, const flp_loss_rows *rows, const double *parameters) {
-  double inputs[FLP_LOSS_INPUTS_MAX];
+  double inputs[FLP_LOSS_ALL_INPUTS];
   uint8_t activity[FLP_LOSS_NODES_MAX];
   flp_loss_activity(loss, activity);
   for (int64_t row = 0; row < rows->n; row++) {
@@ -112,7 +116,7 @@ static void evaluate_rows(const flp_loss *loss, const flp_loss_rows *rows, const
 }
 
 static void evaluate_targets(const flp_loss *loss, const flp_loss_rows *rows, const double *parameters) {
-  double inputs[FLP_LOSS_INPUTS_MAX];
+  double inputs[FLP_LOSS_ALL_INPUTS];
   flp_loss_plan plan;
   flp_loss_plan_of(loss, &plan);
   for (int64_t row = 0; row < rows->n; row++) {

@@ -10,14 +10,16 @@
 
 static const char *const input_names[FLP_LOSS_FIRST_VECTOR] = {"logprob",     "entropy",   "old_logprob",
                                                                "ref_logprob", "advantage", "weight"};
-static const char *const target_names[] = {"target_logprob", "teacher_logprob"};
+/* From FLP_LOSS_TARGET_LOGPROB on. */
+static const char *const other_names[FLP_LOSS_ALL_INPUTS - FLP_LOSS_TARGET_LOGPROB] = {"target_logprob", "teacher_logprob",
+                                                                                     "lse", "mean_score"};
 
 int flp_loss_is_condition(const flp_loss *loss, uint32_t node) {
   return flp_loss_gives_condition(loss->nodes[node].op);
 }
 
 const char *flp_loss_input_name(const flp_loss *loss, uint32_t input) {
-  if (input >= FLP_LOSS_TARGET_LOGPROB) return target_names[input - FLP_LOSS_TARGET_LOGPROB];
+  if (input >= FLP_LOSS_TARGET_LOGPROB) return other_names[input - FLP_LOSS_TARGET_LOGPROB];
   return input < FLP_LOSS_FIRST_VECTOR ? input_names[input] : loss->vectors[input - FLP_LOSS_FIRST_VECTOR];
 }
 
@@ -29,7 +31,15 @@ uint32_t flp_loss_inputs(const flp_loss *loss) {
 }
 
 int flp_loss_is_over_targets(const flp_loss *loss) {
-  return flp_loss_inputs(loss) >> FLP_LOSS_TARGET_LOGPROB != 0;
+  return (flp_loss_inputs(loss) & (1u << FLP_LOSS_TARGET_LOGPROB | 1u << FLP_LOSS_TEACHER_LOGPROB)) != 0;
+}
+
+int flp_loss_is_of_scores(const flp_loss *loss) {
+  return (flp_loss_inputs(loss) & (1u << FLP_LOSS_LSE | 1u << FLP_LOSS_MEAN_SCORE)) != 0;
+}
+
+int flp_loss_reads_mean(const flp_loss *loss) {
+  return (flp_loss_inputs(loss) >> FLP_LOSS_MEAN_SCORE & 1) != 0;
 }
 
 static int stops_derivatives(uint32_t op) {
@@ -48,12 +58,19 @@ static uint32_t is_active_over_targets(const flp_loss *loss) {
   return found;
 }
 
+static uint8_t input_activity(uint32_t input) {
+  return input == FLP_LOSS_LOGPROB      ? FLP_LOSS_BY_LOGPROB
+         : input == FLP_LOSS_ENTROPY    ? FLP_LOSS_BY_ENTROPY
+         : input == FLP_LOSS_LSE        ? FLP_LOSS_BY_LSE
+         : input == FLP_LOSS_MEAN_SCORE ? FLP_LOSS_BY_MEAN
+                                        : 0;
+}
+
 void flp_loss_activity(const flp_loss *loss, uint8_t out[FLP_LOSS_NODES_MAX]) {
   for (uint32_t i = 0; i < loss->node_count; i++) {
     const flp_loss_node *node = &loss->nodes[i];
     out[i] = 0;
-    if (node->op == FLP_LOSS_INPUT && node->operands[0] == FLP_LOSS_LOGPROB) out[i] = FLP_LOSS_BY_LOGPROB;
-    if (node->op == FLP_LOSS_INPUT && node->operands[0] == FLP_LOSS_ENTROPY) out[i] = FLP_LOSS_BY_ENTROPY;
+    if (node->op == FLP_LOSS_INPUT) out[i] = input_activity(node->operands[0]);
     if (stops_derivatives(node->op)) continue;
     for (int j = 0; j < flp_loss_op_arity(node->op); j++) out[i] = (uint8_t)(out[i] | out[node->operands[j]]);
   }
@@ -182,9 +199,10 @@ flp_status flp_loss_declare_vector(flp_loss *loss, const char *name, uint32_t *o
   for (int i = 0; i < FLP_LOSS_FIRST_VECTOR; i++)
     if (strcmp(input_names[i], name) == 0)
       return flp_fail(FLP_ERROR_ARGUMENT, "vector '%s': every row has that already", name);
-  for (size_t i = 0; i < sizeof target_names / sizeof target_names[0]; i++)
-    if (strcmp(target_names[i], name) == 0)
-      return flp_fail(FLP_ERROR_ARGUMENT, "vector '%s': every target has that already", name);
+  for (uint32_t i = FLP_LOSS_TARGET_LOGPROB; i < FLP_LOSS_ALL_INPUTS; i++)
+    if (strcmp(flp_loss_input_name(loss, i), name) == 0)
+      return flp_fail(FLP_ERROR_ARGUMENT, "vector '%s': every %s has that already", name,
+                      flp_loss_input_is_of_targets(i) ? "target" : "row");
   for (*out = 0; *out < loss->vector_count; ++*out)
     if (strcmp(loss->vectors[*out], name) == 0) return FLP_OK;
   if (loss->vector_count == FLP_LOSS_VECTORS_MAX) return full("vectors", FLP_LOSS_VECTORS_MAX);
@@ -228,10 +246,11 @@ static flp_status graft(flp_loss *loss, const flp_loss *from, const uint8_t *wan
   return FLP_OK;
 }
 
-/* A row of K targets has no logprob of its own. */
-static flp_status check_targets(const flp_loss *loss) {
-  uint32_t of_one = 1u << FLP_LOSS_LOGPROB | 1u << FLP_LOSS_OLD_LOGPROB | 1u << FLP_LOSS_REF_LOGPROB;
-  uint32_t read = flp_loss_inputs(loss) & of_one, input = 0;
+/* A row of K targets has no logprob of its own; and a description has room for so many inputs. */
+static flp_status check_inputs(const flp_loss *loss) {
+  uint32_t read = flp_loss_inputs(loss), input = 0;
+  if (__builtin_popcount(read) > FLP_LOSS_INPUTS_MAX) return full("inputs", FLP_LOSS_INPUTS_MAX);
+  read &= FLP_LOSS_OF_ONE_TARGET;
   if (!flp_loss_is_over_targets(loss) || !read) return FLP_OK;
   while (!(read >> input & 1)) input++;
   return flp_fail(FLP_ERROR_ARGUMENT, "loss '%s' reads values of targets and %s, which a row has for one target alone",
@@ -258,7 +277,7 @@ flp_status flp_loss_finish(flp_loss *loss, uint16_t result) {
   FLP_TRY(graft(loss, &whole, wanted, same, same, node_of));
   loss->loss = node_of[result];
   for (uint32_t i = 0; i < loss->metric_count; i++) loss->metrics[i].node = node_of[whole.metrics[i].node];
-  return check_targets(loss);
+  return check_inputs(loss);
 }
 
 flp_status flp_loss_add(flp_loss *sum, const flp_loss *term) {
@@ -282,8 +301,8 @@ flp_status flp_loss_add(flp_loss *sum, const flp_loss *term) {
   return flp_loss_finish(sum, result);
 }
 
-void flp_loss_inputs_of(const flp_args *args, const float *out[FLP_LOSS_INPUTS_MAX]) {
-  memset(out, 0, FLP_LOSS_INPUTS_MAX * sizeof *out);
+void flp_loss_inputs_of(const flp_args *args, const float *out[FLP_LOSS_ALL_INPUTS]) {
+  memset(out, 0, FLP_LOSS_ALL_INPUTS * sizeof *out);
   out[FLP_LOSS_LOGPROB] = args->logprob;
   out[FLP_LOSS_ENTROPY] = args->entropy;
   out[FLP_LOSS_OLD_LOGPROB] = args->old_logprob;

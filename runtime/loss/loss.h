@@ -3,7 +3,8 @@
  * A program is made by the generator from a Lua function (gen/loss/loss.c) or taken from the table of built-in ones;
  * here it is checked, stored, added to another and evaluated, without Lua. Nodes are in static single assignment:
  * node i reads nodes before it, so evaluation is one pass and every program ends. Its result is a loss per row and
- * named metrics; d loss / d logprob and d loss / d entropy follow by dual numbers (forward mode), in the same pass.
+ * named metrics; its derivatives by logprob, entropy, lse and mean_score follow by dual numbers (forward mode), in the
+ * same pass.
  *
  * Numbers. Values enter and leave as float32 and are double in between, on the CPU and in the kernel: a row costs some
  * hundred operations once beside 2·D·V of its scores, and a ratio exp(logprob − old_logprob) then has the accuracy of
@@ -27,8 +28,8 @@
 
 enum { FLP_LOSS_NODES_MAX = 256, FLP_LOSS_CONSTANTS_MAX = 64, FLP_LOSS_SUMS_MAX = 8 };
 
-/* Version of a program's bytes: of rows alone, and over targets. */
-enum { FLP_LOSS_FORMAT = 1, FLP_LOSS_FORMAT_TARGETS = 2 };
+/* Version of a program's bytes: of rows alone, over targets, and of rows with values of all their scores. */
+enum { FLP_LOSS_FORMAT = 1, FLP_LOSS_FORMAT_TARGETS = 2, FLP_LOSS_FORMAT_SCORES = 3 };
 
 /* What every loss may read of a row; vectors of the host follow them. */
 typedef enum flp_loss_input {
@@ -43,6 +44,9 @@ typedef enum flp_loss_input {
      reads no logprob of a row */
   FLP_LOSS_TARGET_LOGPROB = FLP_LOSS_INPUTS_MAX,
   FLP_LOSS_TEACHER_LOGPROB,
+  /* values of all scores t of a row, in nats, which it has beside its logprob: a program over targets does not read them */
+  FLP_LOSS_LSE,        /* log Σ_v exp t_v */
+  FLP_LOSS_MEAN_SCORE, /* Σ_v t_v / V */
   FLP_LOSS_ALL_INPUTS
 } flp_loss_input;
 
@@ -143,21 +147,36 @@ const char *flp_loss_input_name(const flp_loss *loss, uint32_t input);
 /* Bits 1 << flp_loss_input of what the program reads. */
 uint32_t flp_loss_inputs(const flp_loss *loss);
 
+/* Bits of what a row has for one target alone, so that no program over targets reads it. */
+enum {
+  FLP_LOSS_OF_ONE_TARGET = 1 << FLP_LOSS_LOGPROB | 1 << FLP_LOSS_OLD_LOGPROB | 1 << FLP_LOSS_REF_LOGPROB |
+                           1 << FLP_LOSS_LSE | 1 << FLP_LOSS_MEAN_SCORE
+};
+
+/* 1 if the input is a value of each target. */
+static inline int flp_loss_input_is_of_targets(uint32_t input) {
+  return input == FLP_LOSS_TARGET_LOGPROB || input == FLP_LOSS_TEACHER_LOGPROB;
+}
+
 /* 1 if the program is one over targets: it sums values of them. */
 int flp_loss_is_over_targets(const flp_loss *loss);
 
-/* What a program's inputs of rows are in a call, by flp_loss_input. */
-void flp_loss_inputs_of(const flp_args *args, const float *out[FLP_LOSS_INPUTS_MAX]);
+/* 1 if the program reads lse or mean_score; 1 if mean_score. */
+int flp_loss_is_of_scores(const flp_loss *loss);
+int flp_loss_reads_mean(const flp_loss *loss);
 
-/* Whether each node has a derivative by logprob (bit 0) and entropy (bit 1) that is not zero by construction. */
-enum { FLP_LOSS_BY_LOGPROB = 1, FLP_LOSS_BY_ENTROPY = 2 };
+/* What a program's inputs of rows are in a call, by flp_loss_input. */
+void flp_loss_inputs_of(const flp_args *args, const float *out[FLP_LOSS_ALL_INPUTS]);
+
+/* Whether each node has a derivative by logprob (bit 0), entropy, lse and mean_score that is not zero by construction. */
+enum { FLP_LOSS_BY_LOGPROB = 1, FLP_LOSS_BY_ENTROPY = 2, FLP_LOSS_BY_LSE = 4, FLP_LOSS_BY_MEAN = 8 };
 void flp_loss_activity(const flp_loss *loss, uint8_t out[FLP_LOSS_NODES_MAX]);
 /* That of the loss itself. */
 uint32_t flp_loss_is_active(const flp_loss *loss);
 
 /* What one row gives, in double. */
 typedef struct flp_loss_row {
-  double loss, grad_logprob, grad_entropy;
+  double loss, grad_logprob, grad_entropy, grad_lse, grad_mean;
   double metrics[FLP_LOSS_METRICS_MAX];
 } flp_loss_row;
 
@@ -197,7 +216,7 @@ typedef struct flp_loss_targets {
 
 /* flp_loss_evaluate_row of a program over targets. out->grad_logprob is 0; grad_targets: (count) or NULL */
 void flp_loss_evaluate_targets(const flp_loss *loss, const flp_loss_plan *plan, const flp_loss_targets *targets,
-                               const double inputs[FLP_LOSS_INPUTS_MAX], const double *parameters, flp_loss_row *out,
+                               const double inputs[FLP_LOSS_ALL_INPUTS], const double *parameters, flp_loss_row *out,
                                float *grad_targets);
 
 /* ---- bytes.c ---- */
@@ -217,7 +236,8 @@ typedef struct flp_loss_code {
   int32_t reserved[4];
   struct {
     int32_t op;
-    /* bits: of the node by logprob 0, by entropy 1; of operand j by logprob 2 + j, by entropy 5 + j */
+    /* bits: of the node by logprob 0, by entropy 1; of operand j by logprob 2 + j, by entropy 5 + j; of the node by lse 11,
+       by mean_score 12; of operand j by lse 13 + j, by mean_score 16 + j */
     int32_t active;
     int32_t operands[3];
     int32_t reserved;
@@ -246,20 +266,21 @@ extern const int flp_loss_table_count;
 /* ---- eval.c ---- */
 
 /* inputs: by flp_loss_input; parameters: in the program's order. The program was made here or by flp_loss_read. */
-void flp_loss_evaluate_row(const flp_loss *loss, const double inputs[FLP_LOSS_INPUTS_MAX], const double *parameters,
+void flp_loss_evaluate_row(const flp_loss *loss, const double inputs[FLP_LOSS_ALL_INPUTS], const double *parameters,
                            flp_loss_row *out);
 /* The values of all nodes. detached: NULL, or values of an earlier call that detach gives in place of its own. */
-void flp_loss_values(const flp_loss *loss, const double inputs[FLP_LOSS_INPUTS_MAX], const double *parameters,
+void flp_loss_values(const flp_loss *loss, const double inputs[FLP_LOSS_ALL_INPUTS], const double *parameters,
                      const double *detached, double out[FLP_LOSS_NODES_MAX]);
 
 /* Arrays of n rows. Inputs that the program does not read may be NULL. The weight may be NULL for 1, and
  * old_logprob for logprob itself, as a constant: the ratio of the policy to itself. */
 typedef struct flp_loss_rows {
   int64_t n;
-  const float *inputs[FLP_LOSS_INPUTS_MAX];  /* (n) each */
+  const float *inputs[FLP_LOSS_ALL_INPUTS];  /* (n) each; those of targets are below */
   const double *parameters;                  /* in the program's order; NULL: their fallbacks */
   float *loss, *grad_logprob, *grad_entropy; /* (n) or NULL */
   float *metrics;                            /* (metric_count, n) or NULL */
+  float *grad_lse, *grad_mean;               /* (n) or NULL */
   /* of a program over targets: K; (n,K) each, as flp_loss_targets; grad_logprob is (n,K) then */
   int64_t targets;
   const float *target_logprob, *teacher_logprob;

@@ -5,7 +5,7 @@
 #include "runtime/loss/loss.h"
 
 static int is_target_input(const flp_loss_node *node) {
-  return node->op == FLP_LOSS_INPUT && node->operands[0] >= FLP_LOSS_TARGET_LOGPROB;
+  return node->op == FLP_LOSS_INPUT && flp_loss_input_is_of_targets(node->operands[0]);
 }
 
 static uint8_t scope_of(const flp_loss *loss, uint32_t i, const uint8_t *before) {
@@ -145,7 +145,7 @@ static double gradient_of_target(const evaluation *e, const double by_sum[FLP_LO
 }
 
 void flp_loss_evaluate_targets(const flp_loss *loss, const flp_loss_plan *plan, const flp_loss_targets *targets,
-                               const double inputs[FLP_LOSS_INPUTS_MAX], const double *parameters, flp_loss_row *out,
+                               const double inputs[FLP_LOSS_ALL_INPUTS], const double *parameters, flp_loss_row *out,
                                float *grad_targets) {
   evaluation e = {.loss = loss, .plan = plan, .targets = targets, .inputs = inputs, .parameters = parameters};
   double by_sum[FLP_LOSS_SUMS_MAX];
@@ -160,7 +160,7 @@ void flp_loss_evaluate_targets(const flp_loss *loss, const flp_loss_plan *plan, 
   }
   compute_all(&e, 0, 0, plan->level_count);
   out->loss = e.values[loss->loss];
-  out->grad_logprob = 0;
+  out->grad_logprob = out->grad_lse = out->grad_mean = 0;
   out->grad_entropy = resolve(&e, by_sum);
   for (uint32_t i = 0; i < loss->metric_count; i++) out->metrics[i] = e.values[loss->metrics[i].node];
   for (int64_t k = 0; grad_targets && k < targets->count; k++) {

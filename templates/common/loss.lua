@@ -69,9 +69,11 @@ return function(k)
   end
 
   -- program: spec.loss. inputs, parameters: functions from an index, 1 on, to an f64 value. Returns {loss, by_logprob,
-  -- by_entropy, metrics = {...}}, f64 values; the derivatives are constants 0 where the loss has none.
+  -- by_entropy, metrics = {...}}, f64 values; the derivatives are constants 0 where the loss has none. Of a program that
+  -- reads values of all scores: by_lse and by_mean, too.
   function L.emit(program, inputs, parameters)
     local nodes, value, tangents = program.nodes, {}, {by_logprob = {}, by_entropy = {}}
+    if program.of_scores then tangents.by_lse, tangents.by_mean = {}, {} end
     for i, node in ipairs(nodes) do
       local operands = {}
       for j, at in ipairs(node) do operands[j] = value[at] end
@@ -88,7 +90,9 @@ return function(k)
     for i, at in ipairs(program.metrics) do metrics[i] = value[at] end
     local result = program.result
     return {loss = value[result], by_logprob = tangents.by_logprob[result] or zero,
-            by_entropy = tangents.by_entropy[result] or zero, metrics = metrics}
+            by_entropy = tangents.by_entropy[result] or zero, metrics = metrics,
+            by_lse = tangents.by_lse and (tangents.by_lse[result] or zero),
+            by_mean = tangents.by_mean and (tangents.by_mean[result] or zero)}
   end
 
   return L

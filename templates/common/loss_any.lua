@@ -2,15 +2,14 @@
 -- of loss.lua, so the same results as its kernel's. The data is flp_loss_code of runtime/loss/loss.h.
 --
 -- Every operation is computed at every node and one is chosen: a program has some tens of nodes, a row passes once. The
--- value and both derivatives of each node stand in shared memory, 24 bytes, so a CTA has as many rows at a time as
+-- value and all derivatives of each node stand in shared memory, 24 or 40 bytes, so a CTA has as many rows at a time as
 -- 48 KiB hold of the longest program.
-
-local ROWS, TURNS = 8, 4
-local FIELDS = 2                                    -- by logprob, by entropy
 
 -- about: spec.loss; about.code: byte offsets inside the data and of a node, and how long it may be.
 return function(k, about)
   local code, operations = about.code, about.operations
+  local ROWS, TURNS = about.of_scores and 4 or 8, 4
+  local FIELDS = about.of_scores and 4 or 2         -- by logprob, by entropy; by lse, by mean_score
   local A = {threads = ROWS * TURNS, shared_bytes = code.nodes_max * ROWS * (1 + FIELDS) * 8, reads_all = true}
   local L = k.import "loss" (k)
   local f64 = function(x) return k.const(k.f64, x) end
@@ -56,14 +55,17 @@ return function(k, about)
     return y, parts, is_mask
   end
 
+  -- Bits of flp_loss_code's active: of the node, and of its first operand.
+  local own_bit, operand_bit = {0, 1, 11, 12}, {2, 5, 13, 16}
+
   local function tangent(field, active, at, is_input, parts, is_mask)
     local sum = zero
     for j, part in ipairs(parts) do
       local term = part * k.shared_load(k.f64, slot(at[j], field))
       term = k.select(is_mask & k.eq(part, 0.0), zero, term)
-      sum = sum + k.select(k.ne(active & (1 << (FIELDS + 3 * (field - 1) + j - 1)), 0), term, zero)
+      sum = sum + k.select(k.ne(active & (1 << (operand_bit[field] + j - 1)), 0), term, zero)
     end
-    return k.select(k.ne(active & (1 << (field - 1)), 0), k.select(is_input, one, sum), zero)
+    return k.select(k.ne(active & (1 << own_bit[field]), 0), k.select(is_input, one, sum), zero)
   end
 
   local function node(program, i, inputs, parameters)
@@ -91,7 +93,7 @@ return function(k, about)
   end
 
   -- inputs, parameters: as of loss.lua; all of them are read, whatever the program reads. Returns {loss, by_logprob,
-  -- by_entropy, metric = function of its number}, f64 values.
+  -- by_entropy, by_lse, by_mean, metric = function of its number}, f64 values; the third and fourth with of_scores.
   function A.emit(program, input, parameter)
     local inputs, parameters = {}, {}
     for i = 1, #about.inputs do inputs[i] = input(i) end
@@ -100,7 +102,9 @@ return function(k, about)
     k.loop(0, nodes, 1, nil, function(i) node(program, i, inputs, parameters) end)
     local function of_node(word, field) return k.shared_load(k.f64, slot(k.load(k.i32, program, word), field)) end
     local function result(field) return of_node(code.result // 4, field) end
-    return {loss = result(0), by_logprob = result(1), by_entropy = result(2),
+    local by_lse, by_mean
+    if about.of_scores then by_lse, by_mean = result(3), result(4) end
+    return {loss = result(0), by_logprob = result(1), by_entropy = result(2), by_lse = by_lse, by_mean = by_mean,
             metric = function(i) return of_node(k.convert(k.i32, i) + code.metrics // 4, 0) end}
   end
 

@@ -1,5 +1,6 @@
 -- loss_rows.lua: a loss program over arrays of rows, all or those that are listed, one thread a row; or what inactive
--- rows get in its place: see runtime/kernel/abi.h. The program is compiled (loss.lua), or data (loss_any.lua).
+-- rows get in its place: see runtime/kernel/abi.h. The program is compiled (loss.lua), or data (loss_any.lua). With
+-- spec.loss.of_scores it is the entry loss_scores.
 
 -- loss.lua in the form of loss_any.lua.
 local function compiled(k, program)
@@ -10,7 +11,8 @@ local function compiled(k, program)
   end
   function C.emit(_, inputs, parameters)
     local out = L.emit(program, inputs, parameters)
-    return {loss = out.loss, by_logprob = out.by_logprob, by_entropy = out.by_entropy,
+    return {loss = out.loss, by_logprob = out.by_logprob, by_entropy = out.by_entropy, by_lse = out.by_lse,
+            by_mean = out.by_mean,
             metric = function(i) return out.metrics[i + 1] end}
   end
   function C.each_row(f) f(k.tid()) end
@@ -20,12 +22,16 @@ end
 return function(k, spec)
   local L = spec.loss.operations and k.import "loss_any" (k, spec.loss) or compiled(k, spec.loss)
 
+  local of_scores = spec.loss.of_scores
+  local of_targets = {target_logprob = true, teacher_logprob = true}
+
   local function load(p, row, name)
     return k.convert(k.f64, k.load(k.f32, p[name], row, {const = true}))
   end
 
   -- What a program does not read may be missing, of those that are data anything but logprob.
   local function input(p, row, name)
+    if of_targets[name] then return k.const(k.f64, 0.0) end -- data has a place for them
     local stand_in = {old_logprob = function() return load(p, row, "logprob") end,
                       weight = function() return k.const(k.f64, 1.0) end}
     local missing = stand_in[name] or L.reads_all and function() return k.const(k.f64, 0.0) end
@@ -43,6 +49,10 @@ return function(k, spec)
     store(p.loss, row, out.loss)
     store(p.grad_logprob, row, out.by_logprob)
     store(p.grad_entropy, row, out.by_entropy)
+    if of_scores then
+      store(p.grad_lse, row, out.by_lse)
+      store(p.grad_mean, row, out.by_mean)
+    end
     L.each_metric(p.program, function(i) store(p.metrics, p.n * i + row, out.metric(i)) end)
   end
 
@@ -70,5 +80,5 @@ return function(k, spec)
     end)
   end
 
-  k.kernel {entry = "loss_rows", threads = L.threads, shared_bytes = L.shared_bytes, body = body}
+  k.kernel {entry = of_scores and "loss_scores" or "loss_rows", threads = L.threads, shared_bytes = L.shared_bytes, body = body}
 end

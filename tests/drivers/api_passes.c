@@ -238,8 +238,8 @@ static void give_inputs(const api_case *c, flp_args *args, double *parameters) {
 }
 
 static void evaluate(const api_case *c, const flp_args *args, int64_t row, flp_loss_row *out) {
-  const float *given[FLP_LOSS_INPUTS_MAX];
-  double inputs[FLP_LOSS_INPUTS_MAX] = {0}, fallbacks[FLP_LOSS_PARAMETERS_MAX];
+  const float *given[FLP_LOSS_ALL_INPUTS];
+  double inputs[FLP_LOSS_ALL_INPUTS] = {0}, fallbacks[FLP_LOSS_PARAMETERS_MAX];
   flp_loss_inputs_of(args, given);
   for (int i = 0; i < FLP_LOSS_INPUTS_MAX; i++) inputs[i] = given[i] ? (double)given[i][row] : 0;
   inputs[FLP_LOSS_LOGPROB] = (double)args->logprob[row];

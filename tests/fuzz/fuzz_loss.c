@@ -19,7 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length) {
   }
   uint8_t again[FLP_LOSS_BYTES_MAX];
   if (flp_loss_write(&loss, again, sizeof again) != length || memcmp(again, bytes, length) != 0) __builtin_trap();
-  double inputs[FLP_LOSS_INPUTS_MAX] = {-1, 2, -1.5, -0.5, 1, 0.5}, parameters[FLP_LOSS_PARAMETERS_MAX];
+  double inputs[FLP_LOSS_ALL_INPUTS] = {-1, 2, -1.5, -0.5, 1, 0.5}, parameters[FLP_LOSS_PARAMETERS_MAX];
   flp_loss_row row;
   for (uint32_t i = 0; i < loss.parameter_count; i++) parameters[i] = loss.parameters[i].fallback;
   if (flp_loss_is_over_targets(&loss)) {

@@ -11,7 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length);
 
 static void evaluate(const flp_loss *loss) {
   static const double logprobs[] = {0, -1e-7, -0.5, -12, -30, -1e4};
-  double inputs[FLP_LOSS_INPUTS_MAX], parameters[FLP_LOSS_PARAMETERS_MAX];
+  double inputs[FLP_LOSS_ALL_INPUTS], parameters[FLP_LOSS_PARAMETERS_MAX];
   for (uint32_t i = 0; i < loss->parameter_count; i++) parameters[i] = loss->parameters[i].fallback;
   for (int i = 0; i < 36; i++) {
     flp_loss_row row;

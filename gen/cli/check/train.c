@@ -113,7 +113,7 @@ static void set_parameters(check_problem *problem) {
 /* ---- outputs ---- */
 
 flp_loss_row check_problem_loss(const check_problem *problem, int64_t row, double logprob, double entropy) {
-  double inputs[FLP_LOSS_INPUTS_MAX] = {[FLP_LOSS_LOGPROB] = logprob,
+  double inputs[FLP_LOSS_ALL_INPUTS] = {[FLP_LOSS_LOGPROB] = logprob,
                                         [FLP_LOSS_ENTROPY] = entropy,
                                         [FLP_LOSS_OLD_LOGPROB] = logprob,
                                         [FLP_LOSS_WEIGHT] = 1};

@@ -4,7 +4,7 @@
 
 #include "gen/cli/loss/loss.h"
 
-enum { VALUES_MAX = 6, VECTORS = FLP_LOSS_FIRST_VECTOR, AXES };
+enum { VALUES_MAX = 6, VECTORS = FLP_LOSS_FIRST_VECTOR, LSE, MEAN_SCORE, AXES };
 
 /* Differences of the logprobs are about 0, 1e-7, 10, 20 (what trainers clamp to), 30, 70, 80 (beside an advantage of
  * 1e4 the end of float32), 100 and 1e4. */
@@ -19,10 +19,14 @@ static const struct {
     [FLP_LOSS_ADVANTAGE] = {5, {1, 0, -1, 1e4, -1e4}},
     [FLP_LOSS_WEIGHT] = {2, {1, 0}},
     [VECTORS] = {4, {1, 0, 64, -64}}, /* of any scale; exp of it is a number */
+    [LSE] = {4, {12, 0, -100, 1e4}},
+    [MEAN_SCORE] = {4, {0, -30, 100, -1e4}},
 };
 
 static int is_read(uint32_t inputs, int axis) {
-  return (axis == VECTORS ? inputs >> VECTORS : inputs >> axis & 1) != 0;
+  if (axis == LSE) return inputs >> FLP_LOSS_LSE & 1;
+  if (axis == MEAN_SCORE) return inputs >> FLP_LOSS_MEAN_SCORE & 1;
+  return (axis == VECTORS ? (inputs & ((1u << FLP_LOSS_INPUTS_MAX) - 1)) >> VECTORS : inputs >> axis & 1) != 0;
 }
 
 int cli_loss_boundary_rows(const flp_loss *loss) {
@@ -32,7 +36,7 @@ int cli_loss_boundary_rows(const flp_loss *loss) {
   return rows;
 }
 
-void cli_loss_boundary_draw(const flp_loss *loss, int i, double inputs[FLP_LOSS_INPUTS_MAX]) {
+void cli_loss_boundary_draw(const flp_loss *loss, int i, double inputs[FLP_LOSS_ALL_INPUTS]) {
   uint32_t read = flp_loss_inputs(loss);
   double values[AXES];
   for (int axis = 0; axis < AXES; axis++) {
@@ -41,9 +45,11 @@ void cli_loss_boundary_draw(const flp_loss *loss, int i, double inputs[FLP_LOSS_
     i /= count;
   }
   for (int j = 0; j < FLP_LOSS_INPUTS_MAX; j++) inputs[j] = values[j < VECTORS ? j : VECTORS];
+  inputs[FLP_LOSS_LSE] = values[LSE];
+  inputs[FLP_LOSS_MEAN_SCORE] = values[MEAN_SCORE];
 }
 
-double cli_loss_difference(const flp_loss *loss, const double inputs[FLP_LOSS_INPUTS_MAX]) {
+double cli_loss_difference(const flp_loss *loss, const double inputs[FLP_LOSS_ALL_INPUTS]) {
   static const int logprobs[] = {FLP_LOSS_LOGPROB, FLP_LOSS_OLD_LOGPROB, FLP_LOSS_REF_LOGPROB};
   uint32_t read = flp_loss_inputs(loss);
   double low = INFINITY, high = -INFINITY;

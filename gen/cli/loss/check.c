@@ -20,7 +20,7 @@ typedef struct check_args {
 /* One row, and what of it is varied. */
 typedef struct probe {
   const flp_loss *loss;
-  double inputs[FLP_LOSS_INPUTS_MAX], parameters[FLP_LOSS_PARAMETERS_MAX];
+  double inputs[FLP_LOSS_ALL_INPUTS], parameters[FLP_LOSS_PARAMETERS_MAX];
   double values[FLP_LOSS_NODES_MAX]; /* at the row itself: what detach keeps */
   int varied;
   flp_loss_row got;
@@ -43,10 +43,19 @@ typedef struct boundary {
 
 static double value_at(double x, const void *context) {
   const probe *p = context;
-  double inputs[FLP_LOSS_INPUTS_MAX], values[FLP_LOSS_NODES_MAX];
-  for (int i = 0; i < FLP_LOSS_INPUTS_MAX; i++) inputs[i] = i == p->varied ? x : p->inputs[i];
+  double inputs[FLP_LOSS_ALL_INPUTS], values[FLP_LOSS_NODES_MAX];
+  for (int i = 0; i < FLP_LOSS_ALL_INPUTS; i++) inputs[i] = i == p->varied ? x : p->inputs[i];
   flp_loss_values(p->loss, inputs, p->parameters, p->values, values);
   return values[p->loss->loss];
+}
+
+/* What a loss has derivatives by, and those of a row. */
+static const uint32_t varied[] = {FLP_LOSS_LOGPROB, FLP_LOSS_ENTROPY, FLP_LOSS_LSE, FLP_LOSS_MEAN_SCORE};
+enum { VARIED = sizeof varied / sizeof varied[0] };
+
+static void claims(const probe *p, double out[VARIED]) {
+  const double each[] = {p->got.grad_logprob, p->got.grad_entropy, p->got.grad_lse, p->got.grad_mean};
+  memcpy(out, each, sizeof each);
 }
 
 /* A NaN without its sign, which differs between machines. */
@@ -56,29 +65,32 @@ static double shown(double x) {
 
 /* Writes what of the row is not finite as float32, with the name of the row in front; 0 if nothing is. */
 static int find_infinite(const probe *p, const char *row, char *fault, size_t capacity) {
-  const double derivatives[] = {p->got.grad_logprob, p->got.grad_entropy};
+  double derivatives[VARIED];
+  claims(p, derivatives);
   if (!isfinite((float)p->got.loss)) return snprintf(fault, capacity, "%s: the loss is %g", row, shown(p->got.loss));
   for (int j = 0; j < (int)p->loss->metric_count; j++)
     if (!isfinite((float)p->got.metrics[j]))
       return snprintf(fault, capacity, "%s: metric %s is %g", row, p->loss->metrics[j].name, shown(p->got.metrics[j]));
-  for (int j = FLP_LOSS_LOGPROB; j <= FLP_LOSS_ENTROPY; j++)
+  for (int j = 0; j < VARIED; j++)
     if (!isfinite((float)derivatives[j]))
-      return snprintf(fault, capacity, "%s: d loss/d %s is %g", row, flp_loss_input_name(p->loss, (uint32_t)j),
+      return snprintf(fault, capacity, "%s: d loss/d %s is %g", row, flp_loss_input_name(p->loss, varied[j]),
                       shown(derivatives[j]));
   return 0;
 }
 
 /* Whether row i is right; else `fault` names what is not. */
 static int check_row(probe *p, int i, char *fault, size_t capacity) {
-  const double claimed[] = {p->got.grad_logprob, p->got.grad_entropy};
+  double claimed[VARIED];
   char row[32];
+  claims(p, claimed);
   snprintf(row, sizeof row, "row %d", i);
   if (find_infinite(p, row, fault, capacity)) return 0;
-  for (p->varied = FLP_LOSS_LOGPROB; p->varied <= FLP_LOSS_ENTROPY; p->varied++) {
-    double nearest, derivative = claimed[p->varied];
-    if (cli_loss_derivative_holds(value_at, p, p->inputs[p->varied], derivative, &nearest)) continue;
+  for (int j = 0; j < VARIED; j++) {
+    double nearest;
+    p->varied = (int)varied[j];
+    if (cli_loss_derivative_holds(value_at, p, p->inputs[varied[j]], claimed[j], &nearest)) continue;
     snprintf(fault, capacity, "%s: d loss/d %s is %.9g; finite differences give %.9g", row,
-             flp_loss_input_name(p->loss, (uint32_t)p->varied), derivative, nearest);
+             flp_loss_input_name(p->loss, varied[j]), claimed[j], nearest);
     return 0;
   }
   return 1;
@@ -87,16 +99,20 @@ static int check_row(probe *p, int i, char *fault, size_t capacity) {
 static json_t *row_json(const probe *p, const char *fault) {
   json_t *inputs = json_object(), *parameters = json_object(), *metrics = json_object();
   const flp_loss *loss = p->loss;
-  for (uint32_t i = 0, read = flp_loss_inputs(loss); i < FLP_LOSS_INPUTS_MAX; i++)
+  for (uint32_t i = 0, read = flp_loss_inputs(loss); i < FLP_LOSS_ALL_INPUTS; i++)
     if (read >> i & 1) json_object_set_new(inputs, flp_loss_input_name(loss, i), cli_json_number(p->inputs[i]));
   for (uint32_t i = 0; i < loss->parameter_count; i++)
     json_object_set_new(parameters, loss->parameters[i].name, cli_json_number(p->parameters[i]));
   for (uint32_t i = 0; i < loss->metric_count; i++)
     json_object_set_new(metrics, loss->metrics[i].name, cli_json_number(p->got.metrics[i]));
-  return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "inputs", inputs, "parameters", parameters, "loss",
+  json_t *row = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "inputs", inputs, "parameters", parameters, "loss",
                    cli_json_number(p->got.loss), "grad_logprob", cli_json_number(p->got.grad_logprob), "grad_entropy",
                    cli_json_number(p->got.grad_entropy), "metrics", metrics, "fault",
                    fault[0] ? cli_json_text(fault) : json_null());
+  if (!flp_loss_is_of_scores(loss)) return row;
+  json_object_set_new(row, "grad_lse", cli_json_number(p->got.grad_lse));
+  json_object_set_new(row, "grad_mean_score", cli_json_number(p->got.grad_mean));
+  return row;
 }
 
 static void run_rows(const check_args *args, const flp_loss *loss, const double *given, tally *out) {
@@ -116,7 +132,7 @@ static void run_rows(const check_args *args, const flp_loss *loss, const double 
 static void name_row(const probe *p, char *out, size_t capacity) {
   size_t used = (size_t)snprintf(out, capacity, "boundary row (");
   const char *comma = "";
-  for (uint32_t i = 0, read = flp_loss_inputs(p->loss); i < FLP_LOSS_INPUTS_MAX; i++) {
+  for (uint32_t i = 0, read = flp_loss_inputs(p->loss); i < FLP_LOSS_ALL_INPUTS; i++) {
     if (!(read >> i & 1) || used >= capacity) continue;
     used +=
         (size_t)snprintf(out + used, capacity - used, "%s%s %g", comma, flp_loss_input_name(p->loss, i), p->inputs[i]);
@@ -273,12 +289,12 @@ const struct argp cli_loss_check_argp = {
     check_options,
     parse,
     "LOSS",
-    "Traces a loss and compares its derivatives by logprob and entropy with finite differences."
+    "Traces a loss and compares its derivatives by logprob, entropy, lse and mean_score with finite differences."
     "\vRows are ordinary, tied (logprob = old_logprob = ref_logprob), far from the old policy, without advantage or "
     "weight, or beside a kink of the loss, where the derivative of one side is accepted, or one between both; what "
     "stands under detach is held. A loss, metric or derivative that float32 cannot hold fails. So does one on a "
     "boundary row, a limit of what training produces: logprobs of 0, -1e-7, down to -1e4, entropy 0 and log V, "
-    "advantages of 0 and up to 1e4, weight 0, vectors of 0 and up to 64. Where logprobs differ by more than 20 nats "
+    "advantages of 0 and up to 1e4, weight 0, vectors of 0 and up to 64, lse and mean_score up to 1e4. Where logprobs differ by more than 20 nats "
     "ratios overflow in the published losses too: such rows are counted and do not fail; clamp the difference where "
     "they can occur. A loss over targets is tried on seeded rows of 1 to 12 targets alone, by each target's logprob. "
     "LOSS is a file that ends in .lua, a name of `flpgen loss list`, or a sum of them.\n\n"

@@ -9,7 +9,7 @@
 /* Row i of the check: ordinary ones, ties (logprob = old_logprob = ref_logprob), far ratios, advantage or weight 0, and
  * logprob beside a kink of the loss; all of them numbers of float32.
  * given: parameters of half of the rows; the others draw theirs within the bounds. */
-void cli_loss_draw(const flp_loss *loss, uint64_t seed, int i, const double *given, double inputs[FLP_LOSS_INPUTS_MAX],
+void cli_loss_draw(const flp_loss *loss, uint64_t seed, int i, const double *given, double inputs[FLP_LOSS_ALL_INPUTS],
                    double parameters[FLP_LOSS_PARAMETERS_MAX]);
 
 /* Whether `claimed` can be the derivative of f at x: it equals the difference quotient of both sides, or where f has a
@@ -25,9 +25,9 @@ enum { CLI_LOSS_NATS_MAX = 20 }; /* beyond such a difference of logprobs a ratio
  * old_logprob and ref_logprob likewise, entropy 0 and log V, advantages of 0 and up to 1e4 of either sign, weight 0,
  * vectors of 0 and up to 64. */
 int cli_loss_boundary_rows(const flp_loss *loss);
-void cli_loss_boundary_draw(const flp_loss *loss, int i, double inputs[FLP_LOSS_INPUTS_MAX]);
+void cli_loss_boundary_draw(const flp_loss *loss, int i, double inputs[FLP_LOSS_ALL_INPUTS]);
 /* The greatest difference, in nats, of those of logprob, old_logprob and ref_logprob that the loss reads. */
-double cli_loss_difference(const flp_loss *loss, const double inputs[FLP_LOSS_INPUTS_MAX]);
+double cli_loss_difference(const flp_loss *loss, const double inputs[FLP_LOSS_ALL_INPUTS]);
 
 /* ---- targets.c ---- */
 

@@ -83,7 +83,7 @@ static void move_to_kink(const flp_loss *loss, uint64_t *state, double *inputs, 
   inputs[FLP_LOSS_LOGPROB] = isnan(found) ? start : (double)nextafterf(nextafterf((float)found, towards), towards);
 }
 
-void cli_loss_draw(const flp_loss *loss, uint64_t seed, int i, const double *given, double inputs[FLP_LOSS_INPUTS_MAX],
+void cli_loss_draw(const flp_loss *loss, uint64_t seed, int i, const double *given, double inputs[FLP_LOSS_ALL_INPUTS],
                    double parameters[FLP_LOSS_PARAMETERS_MAX]) {
   enum { ORDINARY, TIED = 5, FAR, IDLE, KINKED, KINDS };
   uint64_t state = cli_hash(seed) + ((uint64_t)i << 32);
@@ -91,15 +91,18 @@ void cli_loss_draw(const flp_loss *loss, uint64_t seed, int i, const double *giv
   double spread = kind == TIED ? 0 : kind == FAR ? 8 : 0.3;
   double logprob = -12 * uniform(&state);
   inputs[FLP_LOSS_LOGPROB] = logprob;
+  inputs[FLP_LOSS_TARGET_LOGPROB] = inputs[FLP_LOSS_TEACHER_LOGPROB] = 0;
   inputs[FLP_LOSS_ENTROPY] = 8 * uniform(&state);
   inputs[FLP_LOSS_OLD_LOGPROB] = fmin(logprob + spread * normal(&state), 0);
   inputs[FLP_LOSS_REF_LOGPROB] = fmin(logprob + spread * normal(&state), 0);
   inputs[FLP_LOSS_ADVANTAGE] = kind == IDLE && i & 1 ? 0 : normal(&state);
   inputs[FLP_LOSS_WEIGHT] = kind == IDLE && !(i & 1) ? 0 : uniform(&state);
   for (int j = FLP_LOSS_FIRST_VECTOR; j < FLP_LOSS_INPUTS_MAX; j++) inputs[j] = normal(&state);
-  for (int j = 0; j < FLP_LOSS_INPUTS_MAX; j++) inputs[j] = (double)(float)inputs[j];
   for (uint32_t j = 0; j < loss->parameter_count; j++)
     parameters[j] = i / KINDS % 2 ? draw_parameter(&loss->parameters[j], &state) : given[j];
+  inputs[FLP_LOSS_LSE] = 12 * uniform(&state) - 2;
+  inputs[FLP_LOSS_MEAN_SCORE] = inputs[FLP_LOSS_LSE] - 12 * uniform(&state);
+  for (int j = 0; j < FLP_LOSS_ALL_INPUTS; j++) inputs[j] = (double)(float)inputs[j];
   if (kind == KINKED) move_to_kink(loss, &state, inputs, parameters);
 }
 

@@ -111,6 +111,7 @@ static flp_status generate(const show_args *args, const flp_loss *loss, cli_kern
   flpgen_options options = {.want_ir = 1, .want_opt_ir = 1, .loss = loss};
   flp_kernel_key key = {.kind = FLP_KERNEL_LOSS, .dtype = FLP_DTYPE_FP32, .target_dtype = FLP_DTYPE_INT64};
   if (flp_loss_is_over_targets(loss)) key.kind = FLP_KERNEL_LOSS_TARGETS;
+  if (flp_loss_is_of_scores(loss)) key.kind = FLP_KERNEL_LOSS_SCORES;
   crypto_hash_sha256(key.loss, bytes, flp_loss_write(loss, bytes, sizeof bytes));
   FLP_TRY(cli_kernels_target(args->arch ? args->arch : FLP_PORTABLE_ARCH, key.arch));
   return cli_kernel_generate(&key, &options, out);

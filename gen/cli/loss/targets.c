@@ -12,7 +12,7 @@ typedef struct target_row {
   const flp_loss_plan *plan;
   flp_loss_targets targets;
   float logprob[TARGETS_MAX], teacher[TARGETS_MAX];
-  double inputs[FLP_LOSS_INPUTS_MAX], parameters[FLP_LOSS_PARAMETERS_MAX];
+  double inputs[FLP_LOSS_ALL_INPUTS], parameters[FLP_LOSS_PARAMETERS_MAX];
   int varied; /* a target; -1: the entropy */
 } target_row;
 

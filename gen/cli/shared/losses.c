@@ -119,6 +119,8 @@ const char *cli_loss_gradients_text(const flp_loss *loss, char buffer[CLI_LOSS_T
   buffer[0] = 0;
   if (active & FLP_LOSS_BY_LOGPROB) add_item(buffer, flp_loss_is_over_targets(loss) ? "target_logprob" : "logprob");
   if (active & FLP_LOSS_BY_ENTROPY) add_item(buffer, "entropy");
+  if (active & FLP_LOSS_BY_LSE) add_item(buffer, "lse");
+  if (active & FLP_LOSS_BY_MEAN) add_item(buffer, "mean_score");
   return or_none(buffer);
 }
 
@@ -165,6 +167,10 @@ json_t *cli_loss_json(const cli_loss *loss) {
                              inputs_json(program), "parameters", parameters_json(program), "metrics",
                              metrics_json(program), "by_logprob", (active & FLP_LOSS_BY_LOGPROB) != 0, "by_entropy",
                              (active & FLP_LOSS_BY_ENTROPY) != 0, "operations", (int)program->node_count);
+  if (flp_loss_is_of_scores(program)) {
+    json_object_set_new(object, "by_lse", json_boolean(active & FLP_LOSS_BY_LSE));
+    json_object_set_new(object, "by_mean_score", json_boolean(active & FLP_LOSS_BY_MEAN));
+  }
   add_bytes(object, program);
   return object;
 }

@@ -83,7 +83,7 @@ static const void *at(const call_buffers *buffers, int slot) {
 Test(call, each_input_of_a_loss_goes_where_the_library_looks_for_it) {
   call_problem problem = problem_of(FLP_GRAD_HIDDEN, FLP_ENTROPY_FORWARD);
   call_buffers buffers = all_slots(&problem);
-  const float *inputs[FLP_LOSS_INPUTS_MAX];
+  const float *inputs[FLP_LOSS_ALL_INPUTS];
   flp_args args = call_args(&buffers, &problem, FLP_PASS_STEP, 0);
   flp_loss_inputs_of(&args, inputs);
   for (int i = FLP_LOSS_OLD_LOGPROB; i < FLP_LOSS_INPUTS_MAX; i++)

@@ -55,7 +55,7 @@ Test(cli_losses, rows_are_seeded_and_of_every_kind) {
   const double given[] = {0.2, 0.3, 0.04};
   int tied = 0, idle = 0, far = 0, drawn = 0, above = 0, below = 0;
   for (int i = 0; i < 256; i++) {
-    double a[FLP_LOSS_INPUTS_MAX], b[FLP_LOSS_INPUTS_MAX], p[FLP_LOSS_PARAMETERS_MAX], q[FLP_LOSS_PARAMETERS_MAX];
+    double a[FLP_LOSS_ALL_INPUTS], b[FLP_LOSS_ALL_INPUTS], p[FLP_LOSS_PARAMETERS_MAX], q[FLP_LOSS_PARAMETERS_MAX];
     cli_loss_draw(&loss, 7, i, given, a, p);
     cli_loss_draw(&loss, 7, i, given, b, q);
     cr_expect_arr_eq(a, b, sizeof a);

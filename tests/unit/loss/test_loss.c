@@ -128,8 +128,8 @@ Test(loss, a_bad_field_is_named) {
     const char *value, *message;
   } cases[] = {
       {0, 1, "f", "loss: the bytes do not begin with FLPL"},
-      {4, 1, "\2", "loss: version is 2, accepted: 2 of a program over targets, else 1"},
-      {4, 1, "\3", "loss: version is 3, accepted: 1 or 2"},
+      {4, 1, "\2", "loss: version is 2, accepted: 2 of a program over targets, 3 of one that reads lse or mean_score, else 1"},
+      {4, 1, "\4", "loss: version is 4, accepted: 1 to 3"},
       {9, 1, "\x77", NULL},
       {NAME_AT, 1, "P", "loss: its name is not a terminated name"},
       {COUNTS_AT, 1, "\11", "loss: parameter_count is 9, accepted: 0 to 8"},
@@ -192,10 +192,64 @@ Test(loss, an_unknown_name_reports_the_accepted_ones) {
   flp_loss loss;
   cr_expect_eq(flp_loss_find("grpo+k4", &loss), FLP_ERROR_ARGUMENT);
   cr_expect_str_eq(flp_error_detail(),
-                   "loss 'k4' is not accepted; one of cispo, dapo, dr_grpo, entropy, forward_kl, grpo, jsd, k1, k2, k3, nll, ppo, "
-                   "reinforce, reverse_kl, token_entropy, or a sum such as grpo+k3, is");
+                   "loss 'k4' is not accepted; one of cispo, cross_entropy, dapo, dr_grpo, entropy, forward_kl, grpo, jsd, k1, k2, k3, nll, ppo, "
+                   "reinforce, reverse_kl, token_entropy, z_loss, or a sum such as grpo+k3, is");
   cr_expect_eq(flp_loss_find("", &loss), FLP_ERROR_ARGUMENT);
   cr_expect_eq(flp_loss_find("grpo+", &loss), FLP_ERROR_ARGUMENT);
+}
+
+/* Beside the formula and its derivatives by hand. */
+Test(loss, values_of_all_scores_have_derivatives) {
+  flp_loss loss = find("cross_entropy");
+  cr_expect_eq(flp_loss_is_active(&loss), FLP_LOSS_BY_LOGPROB | FLP_LOSS_BY_LSE | FLP_LOSS_BY_MEAN);
+  cr_expect(flp_loss_is_of_scores(&loss) && flp_loss_reads_mean(&loss) && !flp_loss_is_over_targets(&loss));
+  double inputs[FLP_LOSS_ALL_INPUTS] = {[FLP_LOSS_LOGPROB] = -2.5, [FLP_LOSS_WEIGHT] = 0.5};
+  inputs[FLP_LOSS_LSE] = 3;
+  inputs[FLP_LOSS_MEAN_SCORE] = -1;
+  const double parameters[] = {0.1, 0.01}; /* label_smoothing, z_loss */
+  flp_loss_row row;
+  flp_loss_evaluate_row(&loss, inputs, parameters, &row);
+  cr_expect_float_eq(row.loss, 0.5 * (0.9 * 2.5 + 0.1 * (3 + 1) + 0.01 * 9), 1e-15);
+  cr_expect_float_eq(row.grad_logprob, -0.45, 1e-15);
+  cr_expect_float_eq(row.grad_lse, 0.5 * (0.1 + 2 * 0.01 * 3), 1e-15);
+  cr_expect_float_eq(row.grad_mean, -0.05, 1e-15);
+  cr_expect_eq(row.grad_entropy, 0);
+  flp_loss z = find("nll+z_loss");
+  cr_expect_eq(flp_loss_is_active(&z), FLP_LOSS_BY_LOGPROB | FLP_LOSS_BY_LSE);
+  cr_expect(!flp_loss_reads_mean(&z));
+}
+
+/* As data of a kernel: bits of the node itself, and of its operands. */
+Test(loss, data_has_derivatives_by_values_of_all_scores) {
+  flp_loss loss = find("z_loss");
+  flp_loss_code code;
+  flp_loss_encode(&loss, &code);
+  uint32_t square = 0;
+  while (loss.nodes[square].op != FLP_LOSS_MUL || loss.nodes[square].operands[0] != loss.nodes[square].operands[1]) square++;
+  cr_expect_eq(code.nodes[square].active, 1 << 11 | 1 << 13 | 1 << 14);
+}
+
+Test(loss, a_vector_may_not_have_the_name_of_an_input) {
+  flp_loss loss;
+  uint32_t index;
+  cr_assert_eq(flp_loss_start(&loss, "x"), FLP_OK);
+  cr_expect_eq(flp_loss_declare_vector(&loss, "lse", &index), FLP_ERROR_ARGUMENT);
+  cr_expect_str_eq(flp_error_detail(), "vector 'lse': every row has that already");
+}
+
+Test(loss, a_description_has_room_for_every_input) {
+  flp_loss loss;
+  uint16_t sum = 0;
+  cr_assert_eq(flp_loss_start(&loss, "wide"), FLP_OK);
+  for (uint32_t i = 0, index; i < FLP_LOSS_VECTORS_MAX; i++)
+    cr_assert_eq(flp_loss_declare_vector(&loss, (char[]){'v', (char)('0' + i), 0}, &index), FLP_OK);
+  for (uint32_t i = 0; i < FLP_LOSS_ALL_INPUTS; i++) {
+    if (flp_loss_input_is_of_targets(i)) continue;
+    uint16_t node = append(&loss, FLP_LOSS_INPUT, i, 0, 0);
+    sum = i ? append(&loss, FLP_LOSS_ADD, sum, node, 0) : node;
+  }
+  cr_expect_eq(flp_loss_finish(&loss, sum), FLP_ERROR_ARGUMENT);
+  cr_expect_str_eq(flp_error_detail(), "a loss may have at most 14 inputs");
 }
 
 Test(loss, activity_reports_which_gradients_exist) {
@@ -215,7 +269,7 @@ static flp_loss_row unary(flp_loss_op op, double x, double b, double c) {
   for (int j = 1; j < flp_loss_op_arity(op); j++) /* inputs, lest they fold */
     operands[j] = append(&loss, FLP_LOSS_INPUT, j == 1 ? FLP_LOSS_ADVANTAGE : FLP_LOSS_WEIGHT, 0, 0);
   cr_assert_eq(flp_loss_finish(&loss, append(&loss, op, operands[0], operands[1], operands[2])), FLP_OK);
-  double inputs[FLP_LOSS_INPUTS_MAX] = {x, 0, 0, 0, b, c};
+  double inputs[FLP_LOSS_ALL_INPUTS] = {x, 0, 0, 0, b, c};
   flp_loss_row row;
   flp_loss_evaluate_row(&loss, inputs, NULL, &row);
   return row;
@@ -280,7 +334,7 @@ Test(loss, other_operands_have_derivatives_too) {
       operands[j] = append(&loss, FLP_LOSS_INPUT, j == cases[i].at ? FLP_LOSS_LOGPROB : (uint32_t)other++, 0, 0);
     if (flp_loss_op_arity(cases[i].op) == 2) operands[2] = 0;
     cr_assert_eq(flp_loss_finish(&loss, append(&loss, cases[i].op, operands[0], operands[1], operands[2])), FLP_OK);
-    double inputs[FLP_LOSS_INPUTS_MAX] = {2, 0, 0, 0, 3, cases[i].at == 2 ? 1 : 5};
+    double inputs[FLP_LOSS_ALL_INPUTS] = {2, 0, 0, 0, 3, cases[i].at == 2 ? 1 : 5};
     flp_loss_row row;
     flp_loss_evaluate_row(&loss, inputs, NULL, &row);
     cr_expect_eq(row.grad_logprob, cases[i].derivative, "case %zu: %g", i, row.grad_logprob);
@@ -290,7 +344,7 @@ Test(loss, other_operands_have_derivatives_too) {
 /* Derivative of clamp(x, low, high) by operand at. */
 static double by_operand_of_clamp(int at, double x, double low, double high) {
   flp_loss loss;
-  double v[3] = {x, low, high}, inputs[FLP_LOSS_INPUTS_MAX] = {v[at]};
+  double v[3] = {x, low, high}, inputs[FLP_LOSS_ALL_INPUTS] = {v[at]};
   uint32_t operands[3], other = FLP_LOSS_ADVANTAGE;
   cr_assert_eq(flp_loss_start(&loss, "x"), FLP_OK);
   for (int j = 0; j < 3; j++) {
@@ -329,7 +383,7 @@ Test(loss, bounds_of_clamp_that_cross) {
     cr_assert_eq(flp_loss_finish(&loss, append(&loss, FLP_LOSS_CLAMP, operands[0], operands[1], operands[2])), FLP_OK);
     const double xs[] = {1, 3, 6};
     for (int i = 0; i < 3; i++) {
-      double v[3] = {xs[i], 5, 2}, inputs[FLP_LOSS_INPUTS_MAX] = {v[at]};
+      double v[3] = {xs[i], 5, 2}, inputs[FLP_LOSS_ALL_INPUTS] = {v[at]};
       inputs[FLP_LOSS_ADVANTAGE] = v[at == 0 ? 1 : 0];
       inputs[FLP_LOSS_WEIGHT] = v[at == 2 ? 1 : 2];
       flp_loss_row row;
@@ -350,7 +404,7 @@ Test(loss, where_leaves_out_what_it_does_not_take) {
                FLP_OK);
   const double xs[] = {-1, 4, 0}, values[] = {exp(-1), 2, 0}, derivatives[] = {exp(-1), 0.25, INFINITY};
   for (int i = 0; i < 3; i++) {
-    double inputs[FLP_LOSS_INPUTS_MAX] = {xs[i]};
+    double inputs[FLP_LOSS_ALL_INPUTS] = {xs[i]};
     flp_loss_row row;
     flp_loss_evaluate_row(&loss, inputs, NULL, &row);
     cr_expect_eq(row.loss, values[i]);
@@ -364,7 +418,7 @@ Test(loss, ppo_is_the_clipped_surrogate) {
   double parameters[] = {0.3, 0.2, 0.5, 0.01}; /* clip_high, clip_low, beta, entropy_weight */
   for (int i = 0; i < 80; i++) {
     double d = -0.6 + 0.3 * (i % 5), a = i / 5 % 2 ? 1.5 : -0.7, w = 0.25, lp = -2, ref = -2.3 + 0.1 * (i / 10), h = 3;
-    double inputs[FLP_LOSS_INPUTS_MAX] = {lp, h, lp - d, ref, a, w}, r = exp(d), u = lp - ref;
+    double inputs[FLP_LOSS_ALL_INPUTS] = {lp, h, lp - d, ref, a, w}, r = exp(d), u = lp - ref;
     double bounded = r < 0.8 ? 0.8 : r > 1.3 ? 1.3 : r;
     int is_clipped = r * a > bounded * a;
     double want = -w * (is_clipped ? bounded : r) * a + w * 0.5 * (exp(-u) - 1 + u) - w * 0.01 * h;

@@ -34,7 +34,7 @@ static void draw(uint32_t *state, int count, float *out) {
 
 static flp_loss_row evaluate(const flp_loss *loss, const flp_loss_targets *targets, double weight,
                              const double *parameters, float *grad) {
-  double inputs[FLP_LOSS_INPUTS_MAX] = {[FLP_LOSS_ENTROPY] = 1.5, [FLP_LOSS_WEIGHT] = weight}, fallbacks[8];
+  double inputs[FLP_LOSS_ALL_INPUTS] = {[FLP_LOSS_ENTROPY] = 1.5, [FLP_LOSS_WEIGHT] = weight}, fallbacks[8];
   flp_loss_plan plan;
   flp_loss_row row;
   for (uint32_t i = 0; i < loss->parameter_count; i++) fallbacks[i] = loss->parameters[i].fallback;
