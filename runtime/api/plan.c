@@ -118,6 +118,11 @@ static flp_status check_mode(const flp_spec *spec, const flp_options *options) {
         spec->keep, (unsigned)spec->grads, flp_entropy_name(spec->entropy));
   if (options->mode == FLP_MODE_SAVE && !spec->keep)
     return flp_fail(FLP_ERROR_ARGUMENT, "options.mode is FLP_MODE_SAVE, but spec.keep is 0 (accepted: 1)");
+  if (options->mode == FLP_MODE_STREAM && flp_spec_takes_capped_mean(spec))
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "options.mode is FLP_MODE_STREAM, but spec.softcap is %g and the loss reads mean_score (accepted: mode 0, "
+                    "or a recompute mode)",
+                    (double)spec->softcap);
   if (options->mode != FLP_MODE_STREAM || (spec->loss && flp_kernel_spec_keeps(spec))) return FLP_OK;
   if (spec->tail > 0)
     return flp_fail(FLP_ERROR_ARGUMENT,

@@ -109,6 +109,12 @@ static flp_status check_loss(const flp_spec *spec) {
   return FLP_OK;
 }
 
+int flp_spec_takes_capped_mean(const flp_spec *spec) {
+  flp_loss loss;
+  return spec->softcap > 0 && spec->loss && flp_loss_read(spec->loss, spec->loss_bytes, &loss) == FLP_OK &&
+         flp_loss_reads_mean(&loss);
+}
+
 static flp_status check_listed(const flp_spec *spec) {
   if (!spec->listed) return FLP_OK;
   if (spec->keep)
@@ -189,6 +195,7 @@ flp_status flp_spec_resolve(const flp_spec *spec, flp_spec *out) {
   *out = *spec;
   if (!flp_op_of(spec->op)->has_head) return FLP_OK;
   out->targets = (int32_t)flp_spec_targets(spec);
+  if (flp_spec_takes_capped_mean(spec) && !out->entropy) out->entropy = FLP_ENTROPY_FORWARD;
   if (!out->grad_hidden_dtype) out->grad_hidden_dtype = spec->dtype;
   if (!out->grad_weight_dtype) out->grad_weight_dtype = spec->dtype;
   if (!out->grad_bias_dtype) out->grad_bias_dtype = spec->dtype;

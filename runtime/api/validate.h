@@ -8,6 +8,10 @@
  * of the planner below 2^64: 12 bytes · 2^30 rows · 2^30 groups. */
 enum { FLP_COUNT_MAX = 1 << 30, FLP_HIDDEN_MAX = 1 << 20 };
 
+/* 1 if a step takes the mean of scores with a softcap: it is made of the sums that the entropy is made of, so that a resolved
+ * spec asks for these, and not in stream mode. */
+int flp_spec_takes_capped_mean(const flp_spec *spec);
+
 /* Checks a spec and writes its resolved copy (gradient dtypes filled in). error: ARGUMENT */
 flp_status flp_spec_resolve(const flp_spec *spec, flp_spec *out);
 

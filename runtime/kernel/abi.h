@@ -38,6 +38,9 @@
       R(tail_saved) /* of a step: what forward lists */ \
       R(target_row) R(target_place) R(target_block) R(target_score) R(target_sums) /* K targets, by row and target */ \
       R(target_weight) R(target_gradient) R(target_exact) R(target_offsets) R(target_total) /* backward */ \
+      R(score_lse) R(score_mean) R(score_grad_lse) R(score_grad_mean) R(score_any) /* of a step whose loss reads them */ \
+      R(score_each) R(score_stats) R(mean_part) R(mean_weight) R(mean_hidden) \
+      R(capped_record) R(capped_scale) R(capped_partial) R(capped_dz) R(capped_part) /* the same with a softcap */ \
       R(top_low) R(top_floor) R(top_mark) R(top_count) R(top_above) R(top_lost) R(top_column) R(top_score) /* best, rank */
 
 /* The arrays as numbers, FLP_REGION_index and so on. */
@@ -87,6 +90,8 @@ typedef enum flp_region {
   C(TAIL_SAMPLES, 1024)    /* tail_mean: rows of weight */                                            \
   C(TOP_MOST, 128)         /* FLP_TOPK_MAX */                                                         \
   C(TOP_PLACES_MOST, 2048) /* of a row's list of columns that may be among its best */                \
+  C(MEAN_ROWS, 256)        /* mean_sums: rows of a CTA */                                              \
+  C(MEAN_HEAD_ROWS, 64)    /* score_head: rows of weight of a CTA */                                   \
   C(TAIL_VECTORS, 32)      /* tail_mean: vectors of a CTA, of 16 bytes or of one element as key.alignment allows */
 #define FLP_ABI_CONSTANT(name, value) FLP_##name = (value),
 enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
@@ -682,7 +687,78 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
 #define FLP_LOSS_SCORES_PARAMS(P)                                          \
   FLP_LOSS_ROWS_PARAMS(P)                                                  \
   P(ptr, lse) P(ptr, mean_score)     /* (n) f32, nats */                   \
-  P(ptr, grad_lse) P(ptr, grad_mean) /* (n) f32 out */
+  P(ptr, grad_lse) P(ptr, grad_mean) /* (n) f32 out */                     \
+  P(ptr, grad_any) /* (n) f32 out or null: not 0 where one of the four derivatives is not */
+
+/* ---- values of all scores of a row: losses that read lse or mean_score (templates/common/mean.lua) ----
+ *
+ * Without a softcap the mean of a row's scores is a product of its hidden with one vector, the sum of the weight's rows. Its
+ * derivative, the same for all columns, is added to gradients behind all products: it is in no dz.
+ *
+ * module mean: entry mean_sums, one CTA FLP_MEAN_ROWS rows x 256 vectors of D (as in tail_mean): the sums of factor[a] times
+ * row index[a] of a matrix, and as one column more those of the factors, or without any those of bias. */
+#define FLP_MEAN_SUMS_PARAMS(P)                                            \
+  P(ptr, matrix) P(i64, stride) /* operand dtype */                        \
+  P(ptr, index)  /* (rows) i32, null: a itself */                          \
+  P(ptr, count)  /* (1) i32: at most so many rows; null: all */            \
+  P(ptr, factor) /* (rows) f32, null: 1; rows of factor 0 may hold anything */ \
+  P(ptr, bias)   /* (rows) operand dtype or null: 0 */                     \
+  P(i32, rows) P(i32, depth)                                               \
+  P(ptr, part)   /* (ceil(rows/FLP_MEAN_ROWS), depth + 1) f32 out */
+
+/* module mean: entry mean_fold, one thread a column: sums of the parts, in order. */
+#define FLP_MEAN_FOLD_PARAMS(P) P(ptr, part) P(i32, parts) P(i32, width) P(ptr, sums)
+
+/* module mean: entry score_rows, one warp an active row of [row_begin, row_end): lse and mean_score in nats, by row. */
+#define FLP_SCORE_ROWS_PARAMS(P)                                           \
+  P(ptr, stats)                                                            \
+  P(ptr, hidden) P(i64, hidden_stride)                                     \
+  P(ptr, sums) /* (depth + 1) f32 of weight and bias; null: mean_score is 0, as nothing reads it */ \
+  P(region, index) P(region, scale) P(region, count)                       \
+  P(i32, depth) P(i32, vocab_valid) P(i32, row_begin) P(i32, row_end)      \
+  P(ptr, partial) /* (n,4) f32 by row, in sums' place with a softcap: {m, s, q, -} of scores times 2^-40; or null */ \
+  P(ptr, lse) P(ptr, mean_score)
+
+/* module mean: entry score_record: record with a derivative by lse; and each[a], what the one by mean_score is of every
+ * column's raw score. kept_stats: stats as keep_finish takes them, of rows that saved exponentials do not serve with log2 s
+ * out of its range; or null. */
+#define FLP_SCORE_RECORD_PARAMS(P)                                         \
+  P(ptr, stats) P(ptr, grad_logprob) P(ptr, grad_entropy) P(ptr, grad_lse) P(ptr, grad_mean) \
+  P(region, index) P(region, scale) P(region, count)                       \
+  P(i32, row_begin) P(i32, row_end) P(i32, vocab_valid)                    \
+  P(f32, cap_in) P(i32, capped)                                            \
+  P(region, record) P(region, bound)                                       \
+  P(ptr, each) /* (n) f32 by active row */                                 \
+  P(ptr, each_record) P(ptr, each_scale) /* (n,4), (n) f32 by active row or null: a record and a scale of 0, with which dz is \
+                                            each[a] */ \
+  P(ptr, kept_stats) /* (n,4) f32 by row */
+
+/* module mean: entry score_target, one thread an active row, behind keep_finish in the plain form without a softcap: in the
+ * place of the target's saved exponential dz_y over the row's factor. */
+#define FLP_SCORE_TARGET_PARAMS(P)                                         \
+  P(region, local_target) P(region, count) P(region, record) P(region, factor) P(region, redo) \
+  P(i32, row_begin) P(i32, row_end)                                        \
+  P(ptr, kept) P(i64, kept_stride)
+
+/* module mean: entry score_add, with a softcap: dz += other, and bias_part += other_part, of a chunk of `elements` and
+ * `parts` elements. */
+#define FLP_SCORE_ADD_PARAMS(P)                                            \
+  P(ptr, dz) P(ptr, other) P(i64, elements)                                \
+  P(ptr, bias_part) P(ptr, other_part) P(i64, parts)
+
+/* module mean: entry score_hidden, one warp an active row: out += each[a]·sums. */
+#define FLP_SCORE_HIDDEN_PARAMS(P)                                         \
+  P(ptr, each) P(ptr, sums)                                                \
+  P(region, index) P(region, count)                                        \
+  P(i32, depth)                                                            \
+  P(ptr, out) P(i64, out_stride) P(i32, out_is_f32)
+
+/* module mean: entry score_head, one CTA FLP_MEAN_HEAD_ROWS columns: adds sums to each row of weight, and sums[depth] to
+ * each element of bias; either may be null. */
+#define FLP_SCORE_HEAD_PARAMS(P)                                           \
+  P(ptr, sums) P(i32, depth) P(i32, vocab_valid)                           \
+  P(ptr, weight) P(i64, weight_stride) P(i32, weight_is_f32)               \
+  P(ptr, bias) P(i32, bias_is_f32)
 
 /* module loss_targets: entry loss_targets: a loss program over targets compiled, one warp a row; rows, row_class and null as
  * for loss_rows. Targets that are ignore_index take no part, and get 0 in grad_logprob. */
@@ -957,6 +1033,10 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   E(targets_finish, FLP_TARGETS_FINISH_PARAMS) E(targets_patch, FLP_TARGETS_PATCH_PARAMS) \
   E(targets_bias, FLP_TARGETS_BIAS_PARAMS) \
   E(loss_targets, FLP_LOSS_TARGETS_PARAMS) E(loss_scores, FLP_LOSS_SCORES_PARAMS) \
+  E(mean_sums, FLP_MEAN_SUMS_PARAMS) E(mean_fold, FLP_MEAN_FOLD_PARAMS) \
+  E(score_rows, FLP_SCORE_ROWS_PARAMS) E(score_record, FLP_SCORE_RECORD_PARAMS) \
+  E(score_target, FLP_SCORE_TARGET_PARAMS) E(score_hidden, FLP_SCORE_HIDDEN_PARAMS) \
+  E(score_head, FLP_SCORE_HEAD_PARAMS) E(score_add, FLP_SCORE_ADD_PARAMS) \
   E(forward_top, FLP_FORWARD_TOP_PARAMS) E(forward_top_map, FLP_FORWARD_TOP_MAP_PARAMS) \
   E(top_target, FLP_TOP_TARGET_PARAMS) E(top_begin, FLP_TOP_BEGIN_PARAMS) E(top_floor, FLP_TOP_FLOOR_PARAMS) \
   E(top_redo, FLP_TOP_REDO_PARAMS) E(top_finish, FLP_TOP_FINISH_PARAMS) E(top_others, FLP_TOP_OTHERS_PARAMS)

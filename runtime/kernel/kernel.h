@@ -64,7 +64,7 @@ int flp_kernel_spec_keeps(const flp_spec *spec);
 
 /* The kernels that a resolved spec needs on an architecture, in the order of op.c, each for that architecture or, where it
  * has none of its own, for the one below (arch.h). Returns their number (1 to FLP_SPEC_KERNELS_MAX). */
-enum { FLP_SPEC_KERNELS_MAX = 11 };
+enum { FLP_SPEC_KERNELS_MAX = 12 };
 int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key out[FLP_SPEC_KERNELS_MAX]);
 
 /* 1 if such a kernel is tunable on its architecture. */

@@ -59,6 +59,15 @@ static const flp_kind_entry top_entries[] = {{PLAIN(top_target), 0, 0}, {PLAIN(t
                                              {PLAIN(top_floor), 0, 0},  {PLAIN(top_redo), 0, 0},
                                              {PLAIN(top_finish), 0, 0}, {PLAIN(top_others), 0, 0}};
 static const flp_kind_entry loss_rows_entries[] = {{PLAIN(loss_rows), 0, 0}};
+static const flp_kind_entry mean_entries[] = {
+    {PLAIN(mean_sums), 0, 0},
+    {PLAIN(mean_fold), 0, 0},
+    {PLAIN(score_rows), 0, 0},
+    {PLAIN(score_record), ANY_GRAD, 0},
+    {PLAIN(score_target), ANY_GRAD, 0},
+    {PLAIN(score_add), ANY_GRAD, 0},
+    {PLAIN(score_hidden), FLP_GRAD_HIDDEN, 0},
+    {PLAIN(score_head), FLP_GRAD_WEIGHT | FLP_GRAD_BIAS, 0}};
 static const flp_kind_entry loss_scores_entries[] = {{PLAIN(loss_scores), 0, 0}};
 static const flp_kind_entry loss_targets_entries[] = {{PLAIN(loss_targets), 0, 0}};
 
@@ -91,7 +100,8 @@ static const flp_kind_entry loss_targets_entries[] = {{PLAIN(loss_targets), 0, 0
   X(LOSS_TARGETS, loss_targets, FLP_KIND_LOSS | FLP_KIND_TARGET | FLP_KIND_LINKED)                            \
   X(FORWARD_TOP, forward_top, SCORES | FLP_KIND_UNITS)                                                        \
   X(TOP, top, FLP_KIND_TARGET | FLP_KIND_ALIGNMENT)                                                           \
-  X(LOSS_SCORES, loss_scores, FLP_KIND_LOSS | FLP_KIND_LINKED)
+  X(LOSS_SCORES, loss_scores, FLP_KIND_LOSS | FLP_KIND_LINKED)                                                \
+  X(MEAN, mean, FLP_KIND_ALIGNMENT)
 
 static const flp_kind kinds[FLP_KERNEL_KINDS] = {{"?", 0, 0, NULL},
 #define KIND_ROW(kind, name, facts) \

@@ -102,6 +102,7 @@ static const flp_op_kernel head_kernels[] = {
     {FLP_KERNEL_FORWARD_TOP, wants_top},
     {FLP_KERNEL_TOP, wants_top},
     {FLP_KERNEL_LOSS_SCORES, wants_loss_scores},
+    {FLP_KERNEL_MEAN, wants_loss_scores},
 };
 
 /* ---- select ---- */

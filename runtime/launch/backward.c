@@ -34,6 +34,7 @@ static flp_status launch_chunk(const flp_call *call, flp_row_range rows, flp_row
                       .gathered_from = gathers_own ? rows.begin : 0};
   if (gathers_own) FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
   FLP_TRY(backward_launch_dz(call, &c));
+  FLP_TRY(backward_launch_capped(call, &c));
   FLP_TRY(backward_launch_targets(call, &c));
   FLP_TRY(backward_launch_products(call, &c));
   return grads & FLP_GRAD_BIAS ? backward_launch_bias_reduce(call, &c) : FLP_OK;

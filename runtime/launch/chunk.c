@@ -7,6 +7,7 @@
 #include "runtime/launch/backward.h"
 
 flp_status backward_launch_record(const flp_call *call, flp_row_range rows) {
+  if (call->scores) return flp_launch_score_record(call, rows);
   const flp_args *a = call->args;
   int has_targets = flp_call_has_targets(call);
   flp_record_given p = {

@@ -47,7 +47,7 @@ flp_status flp_launch_keep(const flp_call *call, flp_row_range rows, const flp_k
 static flp_status launch_finish(const flp_call *call, flp_row_range rows, const flp_keep_sink *keep) {
   const flp_args *a = call->args;
   flp_keep_finish_given p = {
-      .stats = flp_call_pointer(a->stats),
+      .stats = call->scores && call->scores->stats ? call->scores->stats : flp_call_pointer(a->stats),
       .reference = keep->reference,
       .capped = call->capped,
       .row_begin = (int32_t)rows.begin,
@@ -123,6 +123,7 @@ flp_status flp_launch_kept(const flp_call *call, flp_row_range rows, const flp_k
                       .factor = flp_call_region(call, FLP_REGION_factor)};
   FLP_TRY(backward_launch_record(call, rows));
   FLP_TRY(launch_finish(call, rows, keep));
+  if (call->scores) FLP_TRY(flp_launch_score_target(call, rows, keep));
   FLP_TRY(launch_redo(call, &c));
   if (keep->expands) FLP_TRY(launch_expand(call, &c, keep));
   if (grads & FLP_GRAD_WEIGHT) FLP_TRY(launch_scaled_rows(call, rows));

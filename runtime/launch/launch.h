@@ -7,6 +7,15 @@
 
 #include "runtime/plan/plan.h"
 
+/* Of a step whose loss reads values of all scores of a row: its arrays, which outlive its passes' workspaces (score.c). */
+typedef struct flp_score_values {
+  CUdeviceptr lse, mean, grad_lse, grad_mean, any; /* by row */
+  CUdeviceptr each;                                /* by active row */
+  CUdeviceptr stats;                               /* as keep_finish takes them; 0 where dz is expanded */
+  CUdeviceptr part, weight, hidden;                /* sums; 0 where nothing reads the mean, or with a softcap */
+  CUdeviceptr record, scale, partial;              /* of the mean with a softcap, else 0 */
+} flp_score_values;
+
 typedef struct flp_call {
   flp_plan *plan;
   const flp_args *args; /* resolved */
@@ -17,6 +26,7 @@ typedef struct flp_call {
   float row_scale;        /* unit/T; unused with per-row temperatures */
   float cap_in;           /* a/softcap; 0 without */
   int32_t capped;
+  const flp_score_values *scores; /* NULL but in a step whose loss reads such values */
 } flp_call;
 
 /* ---- launch.c ---- */
@@ -141,6 +151,22 @@ flp_status flp_launch_targets_sort(const flp_call *call);
 flp_status flp_launch_targets_finish(const flp_call *call, CUdeviceptr partial, CUdeviceptr scores, int64_t shard_count);
 /* Backward: what chunks need of all rows, behind record. */
 flp_status flp_launch_targets_gradients(const flp_call *call);
+
+/* ---- score.c: values of all scores of a row, which a step's loss reads (abi.h) ---- */
+
+flp_score_values flp_score_values_of(const flp_call *step);
+/* What the means of all rows need, before forward: the sums of the weight's rows; or with a softcap a forward pass of its own,
+ * in the workspace of the one that follows. */
+flp_status flp_launch_score_weight(const flp_call *call);
+flp_status flp_launch_score_means(const flp_call *call);
+/* lse and mean_score of a chunk's rows, behind stats. */
+flp_status flp_launch_score_rows(const flp_call *call, flp_row_range rows);
+/* record with the derivative by lse. */
+flp_status flp_launch_score_record(const flp_call *call, flp_row_range rows);
+/* Behind keep_finish in the plain form: the targets' saved exponentials. */
+flp_status flp_launch_score_target(const flp_call *call, flp_row_range rows, const flp_keep_sink *keep);
+/* What the derivative by the mean adds to gradients that are whole, in the backward pass's numbering of active rows. */
+flp_status flp_launch_score_gradients(const flp_call *call);
 
 /* ---- fill.c ---- */
 

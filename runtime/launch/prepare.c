@@ -9,6 +9,7 @@ flp_status flp_launch_prepare(const flp_call *call, int outputs) {
   int has_targets = flp_call_has_targets(call); /* one stands for a row's, and is no column of its own */
   CUdeviceptr upstream =
       has_targets ? flp_call_region(call, FLP_REGION_target_weight) : flp_call_pointer(a->grad_logprob);
+  if (call->scores) upstream = call->scores->any; /* derivatives by lse and mean_score count, too */
   if (has_targets) FLP_TRY(flp_launch_targets_rows(call));
   flp_prepare_given p = {
       .target = has_targets ? flp_call_region(call, FLP_REGION_target_row) : flp_call_pointer(a->target),
@@ -23,7 +24,7 @@ flp_status flp_launch_prepare(const flp_call *call, int outputs) {
       .vocab_valid = has_targets ? 0 : a->vocab_valid,
       .vocab_total = a->vocab_total,
       .grad_logprob = backward && a->grad_logprob ? upstream : 0,
-      .grad_entropy = backward ? flp_call_pointer(a->grad_entropy) : 0,
+      .grad_entropy = backward && !call->scores ? flp_call_pointer(a->grad_entropy) : 0,
       .logprob = outputs && !has_targets ? flp_call_pointer(a->logprob) : 0,
       .entropy = outputs ? flp_call_pointer(a->entropy) : 0,
       .stats = outputs ? flp_call_pointer(a->stats) : 0,

@@ -79,14 +79,18 @@ static flp_loss_targets_given targets_params(const flp_call *call) {
   return p;
 }
 
-static flp_loss_rows_given loss_params(const flp_call *call) {
+static flp_loss_scores_given loss_params(const flp_call *call) {
   const flp_args *a = call->args;
-  flp_loss_rows_given p = {
+  flp_loss_scores_given p = {
       .logprob = flp_call_pointer(a->logprob),
       .old_logprob = flp_call_pointer(a->old_logprob),
       .ref_logprob = flp_call_pointer(a->ref_logprob),
       .program = call->plan->program,
   };
+  if (call->scores) {
+    p.lse = call->scores->lse;
+    p.mean_score = call->scores->mean;
+  }
   SET_ROWS(call, &p);
   return p;
 }
@@ -98,9 +102,13 @@ static flp_status launch_loss(const flp_call *call, flp_row_range rows) {
     SET_ACTIVE(call, rows, &p);
     return flp_launch_over(call, FLP_ENTRY_loss_targets, &p, rows.end - rows.begin, 32);
   }
-  flp_loss_rows_given p = loss_params(call);
+  flp_loss_scores_given p = loss_params(call);
   SET_ACTIVE(call, rows, &p);
-  return flp_launch_over(call, FLP_ENTRY_loss_rows, &p, rows.end - rows.begin, 1);
+  if (!call->scores) return flp_launch_over(call, FLP_ENTRY_loss_rows, &p, rows.end - rows.begin, 1);
+  p.grad_lse = call->scores->grad_lse;
+  p.grad_mean = call->scores->grad_mean;
+  p.grad_any = call->scores->any;
+  return flp_launch_over(call, FLP_ENTRY_loss_scores, &p, rows.end - rows.begin, 1);
 }
 
 /* Losses of inactive rows. */
@@ -111,9 +119,9 @@ static flp_status launch_inactive_loss(const flp_call *call) {
     p.row_class = flp_call_region(call, FLP_REGION_row_class);
     return flp_launch_over(call, FLP_ENTRY_loss_targets, &p, p.n, 32);
   }
-  flp_loss_rows_given p = loss_params(call);
+  flp_loss_scores_given p = loss_params(call);
   p.row_class = flp_call_region(call, FLP_REGION_row_class);
-  return flp_launch_over(call, FLP_ENTRY_loss_rows, &p, p.n, 1);
+  return flp_launch_over(call, call->scores ? FLP_ENTRY_loss_scores : FLP_ENTRY_loss_rows, &p, p.n, 1);
 }
 
 /* ---- stream mode ---- */
@@ -129,14 +137,17 @@ static flp_status stream(const flp_call *call) {
   int64_t n = call->args->n, chunk = call->scheme.chunk_rows;
   flp_keep_sink keep = chunk_sink(call);
   FLP_TRY(flp_launch_prepare(call, 1));
+  if (call->scores) FLP_TRY(flp_launch_score_weight(call));
   for (int64_t begin = 0; begin < n; begin += chunk) {
     flp_row_range rows = {begin, flp_min(begin + chunk, n)};
     if (call->plan->planner.is_mapped) FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
     FLP_TRY(flp_launch_keep(call, rows, &keep));
     FLP_TRY(flp_launch_fold(call, rows, 0));
+    if (call->scores) FLP_TRY(flp_launch_score_rows(call, rows));
     FLP_TRY(launch_loss(call, rows));
     FLP_TRY(flp_launch_kept(call, rows, &keep, begin == 0, rows.end == n));
   }
+  FLP_TRY(flp_launch_score_gradients(call));
   FLP_TRY(launch_inactive_loss(call));
   return flp_launch_fill(call);
 }
@@ -151,7 +162,13 @@ static flp_status unset_upstream(const flp_call *call) {
     flp_byte_matrix rows = {flp_call_pointer(gradients[i]), bytes, bytes, call->args->n};
     if (gradients[i]) FLP_TRY(flp_launch_set(call, rows, 0xff));
   }
-  return FLP_OK;
+  if (!call->scores) return FLP_OK;
+  return flp_launch_set(call, (flp_byte_matrix){call->scores->any, sizeof(float), sizeof(float), call->args->n}, 0xff);
+}
+
+static flp_status launch_score_means(const flp_call *call) {
+  FLP_TRY(flp_launch_score_weight(call));
+  return flp_launch_score_means(call);
 }
 
 /* Both passes have the workspace behind the step's arrays. */
@@ -167,7 +184,9 @@ static flp_status pass_by_pass(const flp_call *step, flp_args *args) {
   args->workspace_bytes -= step->scheme.passes;
   call.args = args;
   FLP_TRY(flp_call_pick(&call, is_tail ? FLP_PASS_FORWARD_SAVED : FLP_PASS_FORWARD));
+  if (call.scores) FLP_TRY(launch_score_means(&call));
   FLP_TRY(flp_launch_forward(&call));
+  if (call.scores) FLP_TRY(flp_launch_score_rows(&call, rows));
   FLP_TRY(unset_upstream(&call));
   FLP_TRY(launch_loss(&call, rows));
   FLP_TRY(launch_inactive_loss(&call));
@@ -175,7 +194,8 @@ static flp_status pass_by_pass(const flp_call *step, flp_args *args) {
   args->pass = FLP_PASS_BACKWARD;
   call.error_word += sizeof(int32_t); /* forward has counted them */
   FLP_TRY(flp_call_pick(&call, is_tail ? FLP_PASS_BACKWARD_SAVED : FLP_PASS_BACKWARD));
-  return flp_launch_backward(&call);
+  FLP_TRY(flp_launch_backward(&call));
+  return flp_launch_score_gradients(&call);
 }
 
 flp_status flp_launch_step(const flp_call *call) {
@@ -183,5 +203,10 @@ flp_status flp_launch_step(const flp_call *call) {
   flp_call own = *call;
   set_arrays(call, &args);
   own.args = &args;
+  flp_score_values scores;
+  if (flp_kernel_spec_has_scores_loss(&call->plan->spec)) {
+    scores = flp_score_values_of(call);
+    own.scores = &scores;
+  }
   return call->scheme.mode == FLP_MODE_STREAM ? stream(&own) : pass_by_pass(&own, &args);
 }

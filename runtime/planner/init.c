@@ -99,9 +99,11 @@ static void set_forms(flp_planner *p) {
   flp_loss loss;
   int sums_columns = (spec->grads & FLP_GRAD_BIAS) != 0;
   p->saved_expands = sums_columns || spec->entropy == FLP_ENTROPY_BACKWARD;
-  p->step_entropy = spec->loss && flp_loss_read(spec->loss, spec->loss_bytes, &loss) == FLP_OK &&
-                    (flp_loss_is_active(&loss) & FLP_LOSS_BY_ENTROPY);
-  p->step_expands = sums_columns || p->step_entropy;
+  int has_loss = spec->loss && flp_loss_read(spec->loss, spec->loss_bytes, &loss) == FLP_OK;
+  p->step_entropy = has_loss && (flp_loss_is_active(&loss) & FLP_LOSS_BY_ENTROPY);
+  p->step_scores = has_loss && flp_loss_is_of_scores(&loss);
+  p->step_mean = has_loss && flp_loss_reads_mean(&loss);
+  p->step_expands = sums_columns || p->step_entropy || (p->step_scores && spec->softcap > 0);
 }
 
 void flp_planner_init(flp_planner *out, const flp_spec *spec, const flp_options *options, const flp_device *device,

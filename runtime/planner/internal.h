@@ -83,6 +83,13 @@ void planner_search_tail_rows(planner_search *s);
 /* A planner of the pass over rows that are recomputed. */
 flp_planner planner_of_dense_rows(const flp_planner *p);
 
+/* ---- score.c: values of all scores of a row ---- */
+
+/* Adds what a step's loss that reads them takes; its seconds and launches. */
+void planner_put_scores(const flp_planner *p, flp_scheme *s, int64_t n);
+double planner_scores_cost(const flp_planner *p, int64_t n);
+int64_t planner_scores_launches(const flp_planner *p, int64_t chunks);
+
 /* ---- targets.c: K targets a row ---- */
 
 /* Each adds the arrays of a pass; and the launches beside those of a pass without. chunks: of the backward pass;

@@ -32,7 +32,7 @@ flp_mode flp_planner_keeps(const flp_planner *p) {
 
 int flp_planner_streams(const flp_planner *p) {
   int asked = p->mode == FLP_MODE_STREAM || (!p->mode && (!p->chunk_vocab || p->chunk_rows));
-  return keeps(p) && p->spec.loss && p->spec.grads && asked;
+  return keeps(p) && p->spec.loss && p->spec.grads && asked && !flp_planner_has_capped_mean(p);
 }
 
 /* Rows that are put together, or times their factor in the same place. */
@@ -86,6 +86,7 @@ static void put_step_rows(const flp_planner *p, flp_scheme *s, int64_t n) {
   planner_put_region(s, FLP_REGION_entropy, p->spec.entropy ? n : 0, 4);
   planner_put_region(s, FLP_REGION_grad_logprob, p->spec.grads ? n * targets : 0, 4);
   planner_put_region(s, FLP_REGION_grad_entropy, p->spec.grads && p->step_entropy ? n : 0, 4);
+  planner_put_scores(p, s, n);
 }
 
 static int64_t stream_launches(const flp_planner *p, int64_t n, int64_t rows) {
@@ -94,7 +95,7 @@ static int64_t stream_launches(const flp_planner *p, int64_t n, int64_t rows) {
   /* gather, forward over the first columns, keep_reference, forward_keep, combine, loss_rows */
   int64_t each = 5 + p->is_mapped + chunk_launches(p, p->step_expands);
   return 2 + planner_wants(p->spec.grads, FLP_GRAD_HIDDEN) + chunks * each +
-         blocks; /* prepare, loss_rows of inactive rows, fill */
+         planner_scores_launches(p, chunks * (p->step_expands ? 1 : 2)) + blocks; /* prepare, loss_rows of inactive rows, fill */
 }
 
 static void build_stream(const flp_planner *p, int64_t n, int64_t rows, flp_scheme *s) {
@@ -113,7 +114,7 @@ static void build_stream(const flp_planner *p, int64_t n, int64_t rows, flp_sche
   put_kept(p, s, n, rows);
   if (s->chunks > 1) planner_put_head_accumulators(p, s);
   s->launches = clamp_launches(stream_launches(p, n, rows));
-  s->seconds = flp_planner_stream_cost(p, n, rows);
+  s->seconds = flp_planner_stream_cost(p, n, rows) + planner_scores_cost(p, n);
 }
 
 static void offer_stream(planner_search *s, int64_t rows) {
@@ -166,11 +167,13 @@ static void offer_passes(planner_search *s, int is_tail) {
   both.chunk_vocab = shown->chunk_vocab;
   both.chunks = shown->chunks;
   both.products = forward.best.products + backward.best.products;
+  if (flp_planner_has_capped_mean(p)) both.products += 1 + (p->spec.grads ? (both.mode == FLP_MODE_RECOMPUTE_SPLIT ? 2 : 1) : 0);
   both.passes = own.bytes;
   both.bytes = own.bytes + flp_max_u64(forward.best.bytes, backward.best.bytes);
-  both.seconds = forward.best.seconds + backward.best.seconds;
+  both.seconds = forward.best.seconds + backward.best.seconds + planner_scores_cost(p, s->n);
   /* The loss of active rows, and of idle ones. */
-  both.launches = clamp_launches((int64_t)forward.best.launches + backward.best.launches + 2);
+  int64_t launches = (int64_t)forward.best.launches + backward.best.launches + 2;
+  both.launches = clamp_launches(launches + planner_scores_launches(p, flp_planner_has_capped_mean(p) ? both.chunks : 1));
   planner_offer(s, &both);
 }
 
@@ -195,7 +198,7 @@ static void search_exact(planner_search *s) {
 void planner_search_step(planner_search *s) {
   planner_search exact = *s;
   search_exact(&exact);
-  int keeps_lists = flp_planner_keeps(s->planner) == FLP_MODE_TAIL;
+  int keeps_lists = flp_planner_keeps(s->planner) == FLP_MODE_TAIL && !s->planner->step_scores;
   if (keeps_lists) offer_passes(s, 1);
   if (!s->found) {
     s->found = exact.found;

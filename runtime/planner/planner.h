@@ -29,6 +29,7 @@ typedef struct flp_planner {
   int saved_expands,
       step_expands; /* 1 if exponentials become dz in place before the products, in save mode and in a step */
   int step_entropy; /* 1 if the loss has a gradient by the entropy */
+  int step_scores, step_mean; /* 1 if it reads lse or mean_score; if mean_score */
   int64_t chunk_rows, chunk_vocab; /* explicit chunk sizes, 0 for the planner's choice */
   flp_mode mode;                   /* explicit mode of the backward pass, 0 for the planner's choice */
   flp_mode tuned_mode;             /* the layout that tuning preferred, 0 for none; its chunks are the most to take */
@@ -151,6 +152,11 @@ int flp_planner_has_targets(const flp_spec *spec);
 int64_t flp_planner_targets_rows_max(const flp_spec *spec);
 /* Words of target_block of a row. */
 int64_t flp_planner_target_words(int64_t vocab);
+
+/* ---- score.c: values of all scores of a row, which a step's loss reads (abi.h) ---- */
+
+/* 1 if a step takes the mean of scores with a softcap, which no sum over rows of the weight gives. */
+int flp_planner_has_capped_mean(const flp_planner *planner);
 
 /* ---- orders.c: entries of lists brought into the order of columns (abi.h, listed columns) ---- */
 

@@ -52,6 +52,7 @@ return function(k, spec)
     if of_scores then
       store(p.grad_lse, row, out.by_lse)
       store(p.grad_mean, row, out.by_mean)
+      store(p.grad_any, row, k.abs(out.by_logprob) + k.abs(out.by_entropy) + k.abs(out.by_lse) + k.abs(out.by_mean))
     end
     L.each_metric(p.program, function(i) store(p.metrics, p.n * i + row, out.metric(i)) end)
   end

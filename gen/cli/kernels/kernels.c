@@ -96,11 +96,19 @@ static void add_op_keys(flp_op op, const char *arch, flp_kernel_key *out, int *c
   }
 }
 
-/* The generic kernel of every loss. */
-static void add_loss_key(const char *arch, flp_kernel_key *out, int *count) {
-  flp_kernel_key key = {.kind = FLP_KERNEL_LOSS, .dtype = FLP_DTYPE_FP32};
-  strncpy(key.arch, arch, sizeof key.arch - 1);
-  add_generic(out, count, &key);
+/* The generic kernels of every loss, and of what reads values of all scores of a row. */
+static void add_loss_keys(const char *arch, flp_kernel_key *out, int *count) {
+  static const flp_kernel_kind kinds[] = {FLP_KERNEL_LOSS, FLP_KERNEL_LOSS_SCORES};
+  for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+    flp_kernel_key key = {.kind = kinds[i], .dtype = FLP_DTYPE_FP32};
+    strncpy(key.arch, arch, sizeof key.arch - 1);
+    add_generic(out, count, &key);
+  }
+  for (int i = 0; i < DTYPES * 2; i++) {
+    flp_kernel_key key = {.kind = FLP_KERNEL_MEAN, .dtype = dtypes[i % DTYPES], .alignment = i < DTYPES ? 16 : 2};
+    strncpy(key.arch, arch, sizeof key.arch - 1);
+    add_generic(out, count, &key);
+  }
 }
 
 /* Point i of the lattice as a spec; 0 if its alignment is below the element size. */
@@ -147,7 +155,7 @@ flp_status cli_kernels_generic_keys(const char *arch, flp_kernel_key **out, int 
   add_generic_keys(arch, *out, count);
   for (int op = 0; op < FLP_OP_COUNT; op++)
     if (!flp_op_of((flp_op)op)->has_head) add_op_keys((flp_op)op, arch, *out, count);
-  add_loss_key(arch, *out, count);
+  add_loss_keys(arch, *out, count);
   /* Beside the portable kernels those of other architectures that plans take. */
   const flp_arch *other;
   for (int i = 0; is_portable && (other = flp_arch_at(i)); i++)

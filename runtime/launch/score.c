@@ -1,0 +1,199 @@
+/* score.c: values of all scores of a row, which a step's loss reads: lse and mean_score (abi.h, templates/common/mean.lua).
+ *
+ * Stream mode: mean_sums and mean_fold of the weight before all chunks; score_rows behind each chunk's combine, score_record in
+ * record's place, score_target behind keep_finish; behind all products score_hidden, sums of hidden, and score_head.
+ * Recompute mode: the same around its passes. With a softcap the mean takes a forward pass of its own before the step's, and
+ * each chunk's dz a second one that is added to it.
+ * Invariant: arrays are the step's; where they are indexed by active row, it is the numbering of the backward pass. */
+#include "runtime/base/status.h"
+#include "runtime/base/util.h"
+#include "runtime/launch/backward.h"
+
+/* Scores so small that every 2^(t - m) is 1. */
+static const float tiny = 0x1p-40f;
+
+flp_score_values flp_score_values_of(const flp_call *step) {
+  const flp_planner *planner = &step->plan->planner;
+  int is_plain = step->scheme.mode == FLP_MODE_STREAM && !planner->step_expands;
+  return (flp_score_values){.lse = flp_call_region(step, FLP_REGION_score_lse),
+                            .mean = flp_call_region(step, FLP_REGION_score_mean),
+                            .grad_lse = flp_call_region(step, FLP_REGION_score_grad_lse),
+                            .grad_mean = flp_call_region(step, FLP_REGION_score_grad_mean),
+                            .any = flp_call_region(step, FLP_REGION_score_any),
+                            .each = flp_call_region(step, FLP_REGION_score_each),
+                            .stats = is_plain ? flp_call_region(step, FLP_REGION_score_stats) : 0,
+                            .part = flp_call_region(step, FLP_REGION_mean_part),
+                            .weight = flp_call_region(step, FLP_REGION_mean_weight),
+                            .hidden = flp_call_region(step, FLP_REGION_mean_hidden),
+                            .record = flp_call_region(step, FLP_REGION_capped_record),
+                            .scale = flp_call_region(step, FLP_REGION_capped_scale),
+                            .partial = flp_call_region(step, FLP_REGION_capped_partial)};
+}
+
+/* ---- sums over rows ---- */
+
+static flp_status launch_sums(const flp_call *call, const flp_mean_sums_given *sums, CUdeviceptr out) {
+  const flp_spec *spec = &call->plan->spec;
+  int64_t vector = spec->alignment >= 16 ? 16 / (int64_t)flp_dtype_bytes(spec->dtype) : 1, width = spec->hidden + 1;
+  int64_t slabs = flp_ceil_div(sums->rows, FLP_MEAN_ROWS);
+  flp_mean_fold_given fold = {.part = sums->part, .parts = (int32_t)slabs, .width = (int32_t)width, .sums = out};
+  FLP_TRY(flp_launch(call, FLP_ENTRY_mean_sums, sums, slabs * flp_ceil_div(spec->hidden, 256 * vector)));
+  return flp_launch_over(call, FLP_ENTRY_mean_fold, &fold, width, 1);
+}
+
+flp_status flp_launch_score_weight(const flp_call *call) {
+  const flp_args *a = call->args;
+  if (!call->scores->weight) return FLP_OK;
+  flp_mean_sums_given p = {
+      .matrix = flp_call_pointer(a->weight),
+      .stride = a->weight_stride,
+      .bias = flp_call_pointer(a->bias),
+      .rows = (int32_t)a->vocab_valid,
+      .depth = (int32_t)call->plan->spec.hidden,
+      .part = call->scores->part,
+  };
+  return launch_sums(call, &p, call->scores->weight);
+}
+
+/* ---- values ---- */
+
+flp_status flp_launch_score_means(const flp_call *call) {
+  if (!call->scores->partial) return FLP_OK;
+  flp_call own = *call;
+  own.unit *= tiny;
+  own.row_scale *= tiny;
+  own.error_word += sizeof(int32_t); /* the pass that follows counts bad rows */
+  FLP_TRY(flp_launch_prepare(&own, 0));
+  for (int64_t begin = 0; begin < own.args->n; begin += own.scheme.chunk_rows) {
+    flp_row_range rows = {begin, flp_min(begin + own.scheme.chunk_rows, own.args->n)};
+    if (own.plan->planner.is_mapped) FLP_TRY(flp_launch_gather(&own, rows.begin, rows.end));
+    FLP_TRY(flp_launch_scores(&own, rows, (flp_column_range){0, own.args->vocab_valid}, NULL));
+    FLP_TRY(flp_launch_fold(&own, rows, own.scores->partial));
+  }
+  return FLP_OK;
+}
+
+flp_status flp_launch_score_rows(const flp_call *call, flp_row_range rows) {
+  const flp_args *a = call->args;
+  flp_score_rows_given p = {
+      .stats = flp_call_pointer(a->stats),
+      .hidden = flp_call_pointer(a->hidden),
+      .hidden_stride = a->hidden_stride,
+      .sums = call->scores->weight,
+      .depth = (int32_t)call->plan->spec.hidden,
+      .vocab_valid = (int32_t)a->vocab_valid,
+      .row_begin = (int32_t)rows.begin,
+      .row_end = (int32_t)rows.end,
+      .partial = call->scores->partial,
+      .lse = call->scores->lse,
+      .mean_score = call->scores->mean,
+  };
+  return flp_launch_over(call, FLP_ENTRY_score_rows, &p, rows.end - rows.begin, 32);
+}
+
+/* ---- gradients ---- */
+
+flp_status flp_launch_score_record(const flp_call *call, flp_row_range rows) {
+  const flp_args *a = call->args;
+  flp_score_record_given p = {
+      .stats = flp_call_pointer(a->stats),
+      .grad_logprob = flp_call_pointer(a->grad_logprob),
+      .grad_entropy = flp_call_pointer(a->grad_entropy),
+      .grad_lse = call->scores->grad_lse,
+      .grad_mean = call->scores->grad_mean,
+      .row_begin = (int32_t)rows.begin,
+      .row_end = (int32_t)rows.end,
+      .vocab_valid = (int32_t)a->vocab_valid,
+      .cap_in = call->cap_in,
+      .capped = call->capped,
+      .each = call->scores->each,
+      .each_record = call->scores->record,
+      .each_scale = call->scores->scale,
+      .kept_stats = call->scores->stats,
+  };
+  return flp_launch_over(call, FLP_ENTRY_score_record, &p, rows.end - rows.begin, 1);
+}
+
+flp_status flp_launch_score_target(const flp_call *call, flp_row_range rows, const flp_keep_sink *keep) {
+  if (!call->scores->stats) return FLP_OK;
+  flp_score_target_given p = {
+      .row_begin = (int32_t)rows.begin,
+      .row_end = (int32_t)rows.end,
+      .kept = keep->kept,
+      .kept_stride = keep->stride,
+  };
+  return flp_launch_over(call, FLP_ENTRY_score_target, &p, rows.end - rows.begin, 1);
+}
+
+/* A workspace array in another's place. */
+static void replace(flp_call *call, flp_region region, CUdeviceptr by) {
+  call->scheme.offset[region] = by - flp_call_pointer(call->args->workspace);
+}
+
+flp_status backward_launch_capped(const flp_call *call, const backward_chunk *chunk) {
+  if (!call->scores || !call->scores->record) return FLP_OK;
+  int64_t rows = chunk->row_end - chunk->row_begin, columns = chunk->column_end - chunk->column_begin;
+  flp_call own = *call;
+  backward_chunk c = *chunk;
+  replace(&own, FLP_REGION_record, call->scores->record);
+  replace(&own, FLP_REGION_scale, call->scores->scale);
+  c.dz = flp_call_region(call, FLP_REGION_capped_dz);
+  c.bias_part = chunk->bias_part ? flp_call_region(call, FLP_REGION_capped_part) : 0;
+  FLP_TRY(backward_launch_dz(&own, &c));
+  flp_score_add_given p = {
+      .dz = chunk->dz,
+      .other = c.dz,
+      .elements = rows * chunk->dz_stride,
+      .bias_part = chunk->bias_part,
+      .other_part = c.bias_part,
+      .parts = flp_ceil_div(rows, call->plan->planner.dz_rows) * columns,
+  };
+  return flp_launch_over(call, FLP_ENTRY_score_add, &p, p.elements, 1);
+}
+
+static flp_status add_to_hidden(const flp_call *call) {
+  const flp_spec *spec = &call->plan->spec;
+  flp_score_hidden_given p = {
+      .each = call->scores->each,
+      .sums = call->scores->weight,
+      .depth = (int32_t)spec->hidden,
+      .out = flp_call_pointer(call->args->grad_hidden),
+      .out_stride = call->args->grad_hidden_stride,
+      .out_is_f32 = spec->grad_hidden_dtype == FLP_DTYPE_FP32,
+  };
+  return flp_launch_over(call, FLP_ENTRY_score_hidden, &p, call->args->n, 32);
+}
+
+static flp_status add_to_head(const flp_call *call) {
+  const flp_spec *spec = &call->plan->spec;
+  const flp_args *a = call->args;
+  flp_mean_sums_given sums = {
+      .matrix = flp_call_pointer(a->hidden),
+      .stride = a->hidden_stride,
+      .index = flp_call_region(call, FLP_REGION_index),
+      .count = flp_call_region(call, FLP_REGION_count),
+      .factor = call->scores->each,
+      .rows = (int32_t)a->n,
+      .depth = (int32_t)spec->hidden,
+      .part = call->scores->part,
+  };
+  flp_score_head_given p = {
+      .sums = call->scores->hidden,
+      .depth = (int32_t)spec->hidden,
+      .vocab_valid = (int32_t)a->vocab_valid,
+      .weight = spec->grads & FLP_GRAD_WEIGHT ? flp_call_pointer(a->grad_weight) : 0,
+      .weight_stride = a->grad_weight_stride,
+      .weight_is_f32 = spec->grad_weight_dtype == FLP_DTYPE_FP32,
+      .bias = spec->grads & FLP_GRAD_BIAS ? flp_call_pointer(a->grad_bias) : 0,
+      .bias_is_f32 = spec->grad_bias_dtype == FLP_DTYPE_FP32,
+  };
+  FLP_TRY(launch_sums(call, &sums, call->scores->hidden));
+  return flp_launch(call, FLP_ENTRY_score_head, &p, flp_ceil_div(a->vocab_valid, FLP_MEAN_HEAD_ROWS));
+}
+
+flp_status flp_launch_score_gradients(const flp_call *call) {
+  uint32_t grads = call->plan->spec.grads;
+  if (!call->scores || !call->scores->weight) return FLP_OK;
+  if (grads & FLP_GRAD_HIDDEN) FLP_TRY(add_to_hidden(call));
+  return grads & (FLP_GRAD_WEIGHT | FLP_GRAD_BIAS) ? add_to_head(call) : FLP_OK;
+}

@@ -1,0 +1,210 @@
+"""cross_entropy: the loss of supervised fine-tuning and its gradients from hidden states, in one call.
+
+Invariants: those of policy_loss (_policy.py), whose sibling this is: the loss is a program that libflp runs between the
+passes over the head (flp_step, stream mode), gradients exist when the call returns, and the backward pass hands them
+out once, times its upstream gradient. With reduction "none" each token has an upstream gradient of its own: forward
+makes losses alone, and backward runs a step whose weights these gradients are. On the torch form of the eager rung the
+same formula runs chunk by chunk, checkpointed.
+"""
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from . import _accumulate, _check, _distill, _logprob, _policy, _programs, _run, _transforms, losses
+from ._compile import outside_graphs
+
+REDUCTIONS = ("mean", "sum", "none")
+CHUNK_ELEMENTS = 64 << 20  # of scores in float32 that the torch form holds at a time
+
+
+@outside_graphs
+def cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, *,
+                  label_smoothing: float = 0.0, z_loss: float = 0.0, reduction: str = "mean",
+                  row_weight: Tensor | None = None, total: float | Tensor | None = None, return_z_loss: bool = False,
+                  temperature: float | Tensor = 1.0, softcap: float | None = None, scale: float = 1.0,
+                  ignore_index: int = -100, budget: int | None = None, grad_weight_accumulate: Tensor | None = None,
+                  grad_scale: float | Tensor = 1.0) -> Tensor | tuple[Tensor, Tensor]:
+    """Computes cross entropy and its gradients from hidden states, without the (N,V) scores.
+
+    With t the scores of a token (after softcap and temperature), lse = log Σ_v exp t_v and nll = lse − t_target, a token's
+    loss is
+
+        (1 − label_smoothing)·nll + label_smoothing·(lse − mean of t) + z_loss·lse²
+
+    which without z_loss is torch.nn.functional.cross_entropy(t, target, label_smoothing=label_smoothing).
+
+    hidden, weight, target, bias, temperature, softcap, scale, ignore_index, budget
+                     as in flp.linear_logprob: hidden (..., D), weight (V, D), target (...)
+    label_smoothing  0 to 1
+    z_loss           0 or more: the weight of lse², Liger's lse_square_scale
+    reduction        "mean" over the tokens that are not ignore_index, weighted as torch weights classes (0 where there
+                     are none); "sum"; "none": (...) losses, 0 where ignored
+    row_weight       (...) floating point, or None: the weight of each token; "mean" divides by their sum
+    total            a number or 0-dim tensor: what "mean" divides by instead, such as the tokens of all micro-batches
+                     (num_items_in_batch of transformers), so that their losses add up to that of the batch
+    return_z_loss    True: returns (loss, the part that z_loss is of it), the latter without a gradient
+    grad_weight_accumulate, grad_scale
+                     as in flp.policy_loss; not with reduction "none"
+
+    Returns a float32 scalar, or (...) with "none", differentiable once in hidden, weight and bias. The gradients of a
+    scalar are computed here, in three matrix products (frozen head: two), row chunk by row chunk within the budget; under
+    torch.no_grad() there are none. With "none" backward computes them, in three products beside forward's one. Label
+    smoothing reads the weight once more, and adds to its gradient once more; with a softcap it costs two products more.
+    error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes;
+            RuntimeError in a second backward pass
+    thread: safe
+    source: arXiv:1512.00567, section 7 (label smoothing); arXiv:2204.02311, section 5 (z-loss)
+    """
+    given = {"hidden": hidden, "weight": weight, "bias": bias, "target": target, "temperature": temperature,
+             "row_weight": row_weight}
+    _transforms.check_plain("flp.cross_entropy", given.values(), "torch.autograd, or under torch.func.grad "
+                            "flp.linear_logprob, whose negative mean is plain cross entropy")
+    lead, flat, weight, bias, ids, scalar, temperature_rows, _ = _logprob.prepare(hidden, weight, target, bias,
+                                                                                  temperature, None)
+    settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, False)
+    settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, weight, given)
+    settings.detached = True
+    wishes = _wishes_of(label_smoothing, z_loss, reduction, return_z_loss)
+    if reduction == "none" and settings.accumulate is not None:
+        _check.refuse(ValueError, "grad_weight_accumulate", "given with reduction 'none'", "None")
+    counted = (target != settings.ignore_index).reshape(-1)
+    weights = _weights_of(row_weight, counted, total, reduction, lead)
+    call = Call((flat, weight, bias, ids, temperature_rows), settings, wishes, _policy._scale_of(grad_scale, settings))
+    value, z = _dispatch(call, weights)
+    if reduction == "none":
+        value, z = value.reshape(lead), z.reshape(lead)
+    return (value, z) if return_z_loss else value
+
+
+class Wishes:
+    """What a call asks for beside tensors, checked: program and its parameters; of the torch form the numbers."""
+
+    def __init__(self, smoothing, z_loss, reduction, returns_z):
+        self.smoothing, self.z_loss, self.reduction, self.returns_z = smoothing, z_loss, reduction, returns_z
+        self.program = _programs.builtin("cross_entropy" if smoothing else "nll+z_loss" if z_loss else "nll")
+        named = {"label_smoothing": smoothing, "z_loss": z_loss}
+        self.parameters = {name: named[name] for name in self.program.parameters}
+
+
+class Call:
+    """Operands (hidden, weight, bias, target, temperature_rows), Settings, Wishes and the upstream gradient, if known."""
+
+    def __init__(self, tensors, settings, wishes, grad_scale):
+        self.tensors, self.settings, self.wishes, self.grad_scale = tensors, settings, wishes, grad_scale
+
+    def run(self, ops, grads, weights):
+        """A step -> losses of rows, their z-losses, gradients."""
+        of_step = _run.settings_of_step(ops, self.settings, grads)
+        loss = _run.Loss(self.wishes.program, self.wishes.parameters, None, None, None, weights, {})
+        with torch.no_grad():
+            made = _run.step(ops, of_step, grads, loss)
+            squares = dict(zip(self.wishes.program.metrics, made.metrics)).get("lse_square")
+            z = torch.zeros_like(made.loss) if squares is None else self.wishes.z_loss * squares * weights
+        return made.loss, z, list(made.gradients)
+
+
+def _dispatch(call, weights):
+    grads, ops = _logprob.needed_grads(*call.tensors[:3]), _run.Operands(*call.tensors)
+    of_step = _run.settings_of_step(ops, call.settings, grads)
+    if _run.plan_for(ops, of_step, grads, program=call.wishes.program).handle is None:
+        return _over_torch(call, weights)
+    if call.wishes.reduction == "none" and grads:
+        return Rows.apply(*call.tensors[:3], call, ops, grads, weights)
+    scale = 1.0 if call.grad_scale is None else call.grad_scale
+    each, z, made = call.run(ops, grads, weights * scale)
+    if call.wishes.reduction == "none":
+        return each / scale, z / scale
+    value = each.sum() / scale
+    if grads:
+        value = _policy.HandOut.apply(*call.tensors[:3], value, made, call.grad_scale, "flp.cross_entropy")
+    return value, z.sum() / scale
+
+
+class Rows(torch.autograd.Function):
+    """Losses of rows; the backward pass runs the step whose weights are the upstream gradients."""
+
+    @staticmethod
+    def forward(ctx, hidden, weight, bias, call, ops, grads, weights):
+        ctx.call, ctx.grads, ctx.weights = call, grads, weights
+        ctx.save_for_backward(hidden, weight, bias)
+        each, z, _ = call.run(ops, 0, weights)
+        ctx.mark_non_differentiable(z)
+        return each, z
+
+    @staticmethod
+    @outside_graphs
+    def backward(ctx, upstream, _):
+        operands, call = ctx.saved_tensors, ctx.call
+        ops = _run.Operands(*operands, *call.tensors[3:])
+
+        def made(upstream, *operands):
+            weights = (ctx.weights * upstream.float()).contiguous()
+            gradients = call.run(ops, ctx.grads, weights)[2]
+            return tuple(None if gradient is None else gradient.to(operand.dtype)
+                         for gradient, operand in zip(gradients, operands))
+
+        return _logprob.LastDerivative.apply(made, upstream, *operands) + (None,) * 4
+
+
+# ---- the torch form ----
+
+def _over_torch(call, weights):
+    """Chunks of rows in float32, whose scores backward makes again."""
+    hidden, weight, bias, target, temperature_rows = call.tensors
+    rows = max(1, CHUNK_ELEMENTS // weight.shape[0])
+    parts = [checkpoint(_rows_of_torch, call, weights[at:at + rows], hidden[at:at + rows], weight, bias,
+                        target[at:at + rows], None if temperature_rows is None else temperature_rows[at:at + rows],
+                        use_reentrant=False) for at in range(0, hidden.shape[0], rows)]
+    each, z = (torch.cat(values) for values in zip(*parts)) if parts else (weights, weights)
+    return (each, z) if call.wishes.reduction == "none" else (each.sum(), z.sum())
+
+
+def _rows_of_torch(call, weights, hidden, weight, bias, target, temperature_rows):
+    settings, e = call.settings, call.wishes.smoothing
+    with torch.autocast(hidden.device.type, enabled=False):
+        z = F.linear(hidden.float(), weight.float(), None if bias is None else bias.float()) * settings.scale
+    if settings.softcap:
+        z = settings.softcap * torch.tanh(z / settings.softcap)
+    t = z / (settings.temperature if temperature_rows is None else temperature_rows[:, None])
+    counted = target != settings.ignore_index
+    lse = torch.logsumexp(t, -1)
+    known = (target >= 0) & (target < t.shape[-1])
+    nll = lse - t.gather(-1, target.long().masked_fill(~known, 0)[:, None])[:, 0]
+    nll = torch.where(known | ~counted, nll, torch.full_like(nll, float("nan")))
+    square = call.wishes.z_loss * lse * lse
+    each = (1 - e) * nll + square
+    if e:
+        each = each + e * (lse - t.mean(-1))
+    none = torch.zeros_like(each)
+    return torch.where(counted & (weights != 0), each * weights, none), torch.where(counted, square * weights, none).detach()
+
+
+# ---- checks ----
+
+def _wishes_of(label_smoothing, z_loss, reduction, return_z_loss):
+    smoothing, z_loss = _check.number_of("label_smoothing", label_smoothing), _check.number_of("z_loss", z_loss)
+    if not 0 <= smoothing <= 1:
+        _check.refuse(ValueError, "label_smoothing", label_smoothing, "0 to 1")
+    if not z_loss >= 0:
+        _check.refuse(ValueError, "z_loss", z_loss, "0 or more")
+    return Wishes(smoothing, z_loss, losses.one_of("reduction", reduction, REDUCTIONS), bool(return_z_loss))
+
+
+def _weights_of(row_weight, counted, total, reduction, lead):
+    """What each row's loss is multiplied by, float32 (N)."""
+    losses.check_totals(False, None, total)
+    weights = counted.float()
+    if row_weight is not None:
+        given = _distill._numbers("row_weight", row_weight, "hidden's rows", lead, counted.device)
+        weights = torch.where(counted, given, torch.zeros_like(given))
+    if reduction != "mean":
+        if total is not None:
+            _check.refuse(ValueError, "total", "given with reduction %r" % reduction, "None, or reduction 'mean'")
+        return weights
+    if total is not None:
+        return weights / total
+    divisor = weights.sum()
+    return weights / torch.where(divisor == 0, torch.ones_like(divisor), divisor)
