@@ -8,7 +8,8 @@
 -- about: spec.loss; about.code: byte offsets inside the data and of a node, and how long it may be.
 return function(k, about)
   local code, operations = about.code, about.operations
-  local ROWS, TURNS = about.of_scores and 4 or 8, 4
+  local ROWS = about.of_scores and 4 or 8
+  local TURNS = 32 // ROWS
   local FIELDS = about.of_scores and 4 or 2         -- by logprob, by entropy; by lse, by mean_score
   local A = {threads = ROWS * TURNS, shared_bytes = code.nodes_max * ROWS * (1 + FIELDS) * 8, reads_all = true}
   local L = k.import "loss" (k)

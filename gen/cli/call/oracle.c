@@ -286,7 +286,7 @@ static point yardstick_point(const oracle_problem *problem, int64_t row, double 
 /* ---- forward ---- */
 
 typedef struct softmax {
-  double maximum, log_sum, entropy, spread, largest;
+  double maximum, log_sum, entropy, spread, largest, mean;
   int is_beyond;
 } softmax;
 
@@ -295,15 +295,17 @@ static softmax fold(const oracle_problem *problem, int64_t row, const double *sc
                     point (*at)(const oracle_problem *, int64_t, double)) {
   softmax s = {.maximum = -INFINITY};
   int has_nan = 0;
+  double total = 0;
   for (int64_t v = 0; v < count; v++) {
     double t = at(problem, row, scores[v * BLOCK]).t;
     has_nan |= isnan(t);
     if (t > s.maximum) s.maximum = t;
     if (isfinite(t) && fabs(t) > s.largest) s.largest = fabs(t);
+    total += t;
   }
   double octaves = s.maximum * M_LOG2E;
   s.is_beyond = (octaves > FLP_SCORE_LIMIT && octaves <= (double)FLT_MAX) || (octaves <= -FLP_SCORE_LIMIT && !has_nan);
-  if (has_nan || s.is_beyond || !isfinite(octaves)) return (softmax){NAN, NAN, NAN, NAN, s.largest, s.is_beyond};
+  if (has_nan || s.is_beyond || !isfinite(octaves)) return (softmax){NAN, NAN, NAN, NAN, s.largest, NAN, s.is_beyond};
   double sum = 0, weighted = 0;
   for (int64_t v = 0; v < count; v++) {
     double u = at(problem, row, scores[v * BLOCK]).t - s.maximum, e = exp(u);
@@ -311,6 +313,7 @@ static softmax fold(const oracle_problem *problem, int64_t row, const double *sc
     if (e > 0) weighted += e * u;
   }
   s.log_sum = log(sum);
+  s.mean = total / (double)count;
   s.entropy = s.log_sum - weighted / sum;
   for (int64_t v = 0; v < count; v++) {
     double log_p = at(problem, row, scores[v * BLOCK]).t - s.maximum - s.log_sum, p = exp(log_p);
@@ -344,6 +347,7 @@ static void forward_block(const block_job *job, int64_t block, double *scratch) 
     *out = (oracle_row){.maximum = exact.maximum,
                         .log_sum = exact.log_sum,
                         .entropy = exact.entropy,
+                        .mean = exact.mean,
                         .logprob = (target - exact.maximum) - exact.log_sum,
                         .largest = exact.largest,
                         .spread = exact.spread,
@@ -422,15 +426,26 @@ typedef struct score_gradient {
   double dz, by_log_p;
 } score_gradient;
 
+/* Derivatives of a row's loss by lse, and by the mean score over the number of columns. */
+static double by_lse(const oracle_problem *problem, int64_t row) {
+  return problem->grad_lse ? problem->grad_lse[row] : 0;
+}
+
+static double by_each(const oracle_problem *problem, int64_t row) {
+  return problem->grad_mean ? problem->grad_mean[row] / (double)problem->vocab : 0;
+}
+
 static score_gradient exact_dz(const oracle_problem *problem, int64_t row, const oracle_row *stats, double x,
                                const upstream *u) {
   point at = exact_point(problem, row, x);
   double log_p = at.t - stats->maximum - stats->log_sum, p = exp(log_p);
   double e = problem->grad_entropy[row], of_others = u->others == 0 ? 0 : -u->others * p;
   double from_entropy = p == 0 || e == 0 ? 0 : -e * p * (log_p + stats->entropy);
+  double from_lse = by_lse(problem, row) == 0 || p == 0 ? 0 : by_lse(problem, row) * p;
   double from_logprob = u->is_target ? -u->own * expm1(log_p) + of_others : of_others;
-  double dz = (from_logprob + from_entropy) * at.slope;
-  return (score_gradient){dz, u->is_target ? of_others * at.slope : dz - e * p * at.slope};
+  double dz = (from_logprob + from_entropy + from_lse) * at.slope, of_all = by_each(problem, row);
+  double by_log_p = u->is_target ? (of_others + from_lse) * at.slope : dz - e * p * at.slope;
+  return (score_gradient){of_all == 0 ? dz : dz + of_all * at.slope, by_log_p};
 }
 
 /* The same in fp32, rounded to the operands' dtype as a pipeline stores it. */
@@ -441,7 +456,8 @@ static double yardstick_dz(const oracle_problem *problem, int64_t row, const ora
   float own = (float)u->own, g = (float)(u->own + u->others), e = (float)problem->grad_entropy[row];
   float from_entropy = p == 0 || e == 0 ? 0 : -e * p * (log_p + (float)stats->yardstick_entropy);
   float from_logprob = u->is_target ? own - g * p : -g * p;
-  return oracle_round(problem->dtype, (double)((from_logprob + from_entropy) * (float)at.slope));
+  float from_lse = p == 0 ? 0 : (float)by_lse(problem, row) * p, of_all = (float)by_each(problem, row);
+  return oracle_round(problem->dtype, (double)((from_logprob + from_entropy + from_lse + of_all) * (float)at.slope));
 }
 
 static double square_of(const float *row, int64_t depth) {

@@ -33,6 +33,7 @@ typedef struct oracle_problem {
   const double *temperature;                 /* (n) */
   double scale, softcap;                     /* softcap 0 for none */
   const double *grad_logprob, *grad_entropy; /* (n, targets) and (n); zeros where absent */
+  const double *grad_lse, *grad_mean;        /* (n) of a loss that reads lse or mean_score; NULL: zeros */
   /* (n + 1) where the lists of rows begin, NULL for none; columns, of each row ascending and each once, with its target */
   const int64_t *list_offsets, *list_columns;
   int threads;
@@ -42,6 +43,7 @@ typedef struct oracle_problem {
 typedef struct oracle_row {
   double maximum, log_sum; /* of t, log Σ e^(t - maximum) */
   double logprob, entropy; /* logprob: of the first target that is not ignored */
+  double mean;             /* of t over all columns */
   double largest;          /* max |t| over finite scores; with softcap, c/T, what tanh is computed relative to */
   double spread;           /* Σ p·|log p + H|, how far a unit of error in each score can move the entropy */
   double

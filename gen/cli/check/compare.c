@@ -145,6 +145,11 @@ static double element(flp_dtype dtype, const void *base, int64_t index) {
   return (double)value;
 }
 
+/* Recompute mode has gradients of its own but of losses that read values of all scores. */
+static int has_plain_gradients(const compare_state *s) {
+  return s->plain && !s->problem->scores;
+}
+
 /* Adds the squares of what row i of the truth asks of its targets, and of the gradients at them. */
 static void add_rounding(const compare_state *s, int64_t i, double *whole, double *real) {
   int64_t count = s->problem->targets, row = s->truth->rows[i];
@@ -249,7 +254,7 @@ static double certain_rounding(const compare_state *s, call_slot slot) {
   for (int64_t i = 0; i < s->truth->work_count; i++) {
     int64_t row = s->truth->work[i];
     if (!is_certain(p, row)) continue;
-    double dz = (fabs(p->g[row]) + fabs(p->e[row])) * p->c.scale / p->temperature[row], square = 1;
+    double dz = (fabs(p->g[row]) + fabs(p->e[row]) + (p->scores ? fabs(p->by_lse[row]) : 0)) * p->c.scale / p->temperature[row], square = 1;
     if (slot == CALL_WEIGHT) square = square_of_row(p, p->weight, p->target_id[row]);
     if (slot == CALL_HIDDEN) square = square_of_row(p, p->hidden, row);
     if (isfinite(square)) sum += dz * dz * square;
@@ -267,7 +272,7 @@ static check_metric judge(const compare_state *s, const gradient *x, call_slot s
     allowed += floor_of(s) * norm + certain_rounding(s, slot);
     return check_metric_tensor(x->got, x->exact, count, TAIL_FACTOR * allowed + tail * norm);
   }
-  if (s->plain) {
+  if (has_plain_gradients(s)) {
     allowed = luck_of(s) * fmax(allowed, factor * check_metric_error(x->plain, x->exact, count));
     if (dtype == FLP_DTYPE_BF16) allowed = fmax(allowed, kept_rounding(x) * norm);
   }
@@ -314,7 +319,7 @@ static flp_status compare_hidden_rows(const compare_state *s, const int64_t *row
   flp_status status = oracle_grad_hidden(&s->problem->oracle, rows, truth, count, x.exact, x.yardstick, x.squares);
   for (int64_t i = 0; i < count * depth; i++) {
     x.got[i] = hidden_element(s, s->result, rows[i / depth], i % depth);
-    if (s->plain) x.plain[i] = hidden_element(s, s->plain, rows[i / depth], i % depth);
+    if (has_plain_gradients(s)) x.plain[i] = hidden_element(s, s->plain, rows[i / depth], i % depth);
     x.yardstick[i] = oracle_round(x.dtype, x.yardstick[i]);
   }
   check_metric metric = judge(s, &x, CALL_WEIGHT);
@@ -368,7 +373,7 @@ static void compare_weight(const compare_state *s, const gradient *x) {
     int64_t index = s->truth->columns[i / x->width] * s->problem->stride + i % x->width;
     double base = weight_base(s, index);
     x->got[i] = element(x->dtype, s->result->grad_weight, index) - base;
-    if (s->plain) x->plain[i] = element(x->dtype, s->plain->grad_weight, index) - base;
+    if (has_plain_gradients(s)) x->plain[i] = element(x->dtype, s->plain->grad_weight, index) - base;
     x->yardstick[i] = oracle_round(x->dtype, base + x->yardstick[i]) - base;
   }
   add(s, "grad_weight", judge(s, x, CALL_HIDDEN), NULL);
@@ -377,7 +382,7 @@ static void compare_weight(const compare_state *s, const gradient *x) {
 static void compare_bias(const compare_state *s, const gradient *x) {
   for (int64_t i = 0; i < x->parts; i++) {
     x->got[i] = element(x->dtype, s->result->grad_bias, s->truth->columns[i]);
-    if (s->plain) x->plain[i] = element(x->dtype, s->plain->grad_bias, s->truth->columns[i]);
+    if (has_plain_gradients(s)) x->plain[i] = element(x->dtype, s->plain->grad_bias, s->truth->columns[i]);
     x->yardstick[i] = oracle_round(x->dtype, x->yardstick[i]);
   }
   add(s, "grad_bias", judge(s, x, CALL_BIAS), NULL);
@@ -524,7 +529,8 @@ static flp_status compare_loss(const compare_state *s, const char *output, const
     double value = metric < 0 ? wanted.loss : wanted.metrics[metric];
     if (p->forward_class[row] != CHECK_ACTIVE) value = p->forward_class[row] == CHECK_BAD ? NAN : 0;
     double unit = check_ulp(fmax(isfinite(value) ? fabs(value) : 1, 0x1p-20));
-    rows_add(&a, values[row], value, unit, 2 * unit);
+    double slack = check_problem_loss_slack(p, row, (double)s->result->logprob[row], entropy, metric);
+    rows_add(&a, values[row], value, unit, 2 * unit + slack);
   }
   if (status == FLP_OK) add(s, output, check_metric_rows(a.got, a.wanted, a.unit, a.allowed, a.count), NULL);
   rows_free(&a);

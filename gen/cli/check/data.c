@@ -290,6 +290,8 @@ static void set_oracle(check_problem *problem) {
                                      .softcap = (double)spec->softcap,
                                      .grad_logprob = problem->g,
                                      .grad_entropy = problem->e,
+                                     .grad_lse = problem->by_lse,
+                                     .grad_mean = problem->by_mean,
                                      .list_offsets = problem->column_offsets,
                                      .list_columns = problem->list_columns,
                                      .threads = flp_processors()};
@@ -374,6 +376,7 @@ check_problem check_problem_plain(const check_problem *problem) {
   plain.c.spec.topk = plain.c.spec.rank = 0;
   plain.c.spec.loss = NULL;
   plain.c.spec.loss_bytes = 0;
+  if (plain.scores) plain.c.spec.grads = 0; /* no upstream gradient of logprobs says what its gradients are */
   plain.loss = NULL;
   plain.old_lse = NULL;
   memset(plain.loss_input, 0, sizeof plain.loss_input);
@@ -388,6 +391,9 @@ void check_problem_clear(check_problem *problem) {
   for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) free(blocks[i]);
   for (int i = 0; i < FLP_LOSS_INPUTS_MAX; i++) free(problem->loss_input[i]);
   free(problem->old_lse);
+  free(problem->scores);
+  free(problem->by_lse);
+  free(problem->by_mean);
   check_lists_clear(problem);
   *problem = (check_problem){0};
 }

@@ -9,6 +9,11 @@
 enum { CHECK_IGNORE_INDEX = -100 };
 enum { CHECK_ACTIVE = 0, CHECK_LEFT_OUT = 1, CHECK_BAD = 2 };
 
+/* lse and mean of a row's scores, in nats, and how far off a rung's may be. */
+typedef struct check_scores {
+  double lse, mean, slack;
+} check_scores;
+
 typedef struct check_problem {
   check_case c;                           /* spec resolved */
   int64_t shard_vocab, padded_vocab;      /* rows of one shard's weight, of all shards' */
@@ -36,6 +41,8 @@ typedef struct check_problem {
   int64_t *target_id;                      /* (n, targets) */
   double *g;                               /* (n, targets) */
   double *temperature, *e;                 /* (n) */
+  check_scores *scores;                    /* (n) of a loss that reads lse or mean_score; else NULL */
+  double *by_lse, *by_mean;                /* (n) its derivatives; NULL with scores */
   int64_t *column_offsets, *list_columns;  /* its lists, or NULL */
   uint8_t *list_bad;                       /* (n) 1 where a row's list makes it bad; or NULL */
   oracle_problem oracle;
@@ -55,8 +62,10 @@ flp_status check_problem_train(check_problem *problem);
 /* Sets upstream gradients of a loss at the logprob and entropy of a result, which are compared themselves: a
  * ratio to another policy magnifies what they may be off. Classes stay. */
 void check_problem_follow(check_problem *problem, const call_result *result);
-/* One row's loss at a logprob and entropy, in fp64. */
+/* One row's loss at a logprob and entropy, in fp64, and at the oracle's lse and mean. */
 flp_loss_row check_problem_loss(const check_problem *problem, int64_t row, double logprob, double entropy);
+/* How far its result moves where lse and the mean are as far off as they may be; metric: -1 for the loss. */
+double check_problem_loss_slack(const check_problem *problem, int64_t row, double logprob, double entropy, int metric);
 /* Reorders rows: new row i is old row order[i], for i < n. error: MEMORY */
 flp_status check_problem_permute(check_problem *problem, const int64_t *order, int64_t n);
 

@@ -4,6 +4,7 @@
  * Invariant: rows that are left out hold NaN in every input of the loss, so that a row that is not shows. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "gen/cli/call/normal.h"
 #include "gen/cli/check/problem.h"
@@ -105,23 +106,45 @@ static void set_parameters(check_problem *problem) {
   for (uint32_t i = 0; i < problem->loss->parameter_count; i++) {
     const flp_loss_parameter *p = &problem->loss->parameters[i];
     int is_off = p->fallback >= 0 && p->fallback <= 0 && p->high > 0.25;
-    problem->loss_parameters[i] = is_off ? 0.25 : p->fallback;
+    double share = strcmp(p->name, "z_loss") == 0 ? 0x1p-9 : 0.25; /* lse² is 1e8 of scores that are shifted */
+    problem->loss_parameters[i] = is_off ? share : p->fallback;
     if (problem->c.loss_parameters) problem->loss_parameters[i] = problem->c.loss_parameters[i];
   }
 }
 
 /* ---- outputs ---- */
 
-flp_loss_row check_problem_loss(const check_problem *problem, int64_t row, double logprob, double entropy) {
+/* lse_off, mean_off: added to the oracle's */
+static flp_loss_row loss_at(const check_problem *problem, int64_t row, double logprob, double entropy, double lse_off,
+                            double mean_off) {
   double inputs[FLP_LOSS_ALL_INPUTS] = {[FLP_LOSS_LOGPROB] = logprob,
                                         [FLP_LOSS_ENTROPY] = entropy,
                                         [FLP_LOSS_OLD_LOGPROB] = logprob,
                                         [FLP_LOSS_WEIGHT] = 1};
   for (int i = FLP_LOSS_OLD_LOGPROB; i < FLP_LOSS_INPUTS_MAX; i++)
     if (problem->loss_input[i]) inputs[i] = (double)problem->loss_input[i][row];
+  if (problem->scores) {
+    inputs[FLP_LOSS_LSE] = problem->scores[row].lse + lse_off;
+    inputs[FLP_LOSS_MEAN_SCORE] = problem->scores[row].mean + mean_off;
+  }
   flp_loss_row out;
   flp_loss_evaluate_row(problem->loss, inputs, problem->loss_parameters, &out);
   return out;
+}
+
+flp_loss_row check_problem_loss(const check_problem *problem, int64_t row, double logprob, double entropy) {
+  return loss_at(problem, row, logprob, entropy, 0, 0);
+}
+
+double check_problem_loss_slack(const check_problem *problem, int64_t row, double logprob, double entropy, int metric) {
+  if (!problem->scores) return 0;
+  double at[3], off = problem->scores[row].slack;
+  for (int i = 0; i < 3; i++) {
+    flp_loss_row value = loss_at(problem, row, logprob, entropy, i == 1 ? off : 0, i == 2 ? off : 0);
+    at[i] = metric < 0 ? value.loss : value.metrics[metric];
+  }
+  double slack = fabs(at[1] - at[0]) + fabs(at[2] - at[0]);
+  return isfinite(slack) ? slack : 0;
 }
 
 static void set_row(check_problem *problem, int64_t row, double logprob, double entropy) {
@@ -129,6 +152,10 @@ static void set_row(check_problem *problem, int64_t row, double logprob, double 
   if (problem->forward_class[row] == CHECK_ACTIVE) value = check_problem_loss(problem, row, logprob, entropy);
   problem->g[row] = value.grad_logprob;
   problem->e[row] = value.grad_entropy;
+  if (problem->scores) {
+    problem->by_lse[row] = value.grad_lse;
+    problem->by_mean[row] = value.grad_mean;
+  }
   problem->grad_logprob[row] = (float)value.grad_logprob;
   problem->grad_entropy[row] = (float)value.grad_entropy;
 }
@@ -139,6 +166,7 @@ static void set_upstream(check_problem *problem, const oracle_row *truth) {
     set_row(problem, row, truth[row].logprob, truth[row].entropy);
     problem->backward_class[row] = problem->forward_class[row];
     int has_none = is_zero(problem->g[row]) && is_zero(problem->e[row]);
+    if (problem->scores) has_none = has_none && is_zero(problem->by_lse[row]) && is_zero(problem->by_mean[row]);
     if (problem->forward_class[row] == CHECK_ACTIVE && has_none) problem->backward_class[row] = CHECK_LEFT_OUT;
   }
 }
@@ -150,6 +178,7 @@ void check_problem_follow(check_problem *problem, const call_result *result) {
 
 /* Whether the derivatives of a row's loss depend on what the row gives; as the first rows show. */
 static int is_linear(const check_problem *problem) {
+  if (problem->scores) return 0; /* and their oracle is of all columns */
   for (int64_t row = 0; row < problem->c.n && row < 4; row++) {
     flp_loss_row near = check_problem_loss(problem, row, -1, 1), far = check_problem_loss(problem, row, -9, 7);
     if (near.grad_logprob < far.grad_logprob || near.grad_logprob > far.grad_logprob) return 0;
@@ -158,10 +187,31 @@ static int is_linear(const check_problem *problem) {
   return 1;
 }
 
+/* An error of each score moves both as far at most; and each is rounded to fp32. */
+static flp_status set_scores(check_problem *problem, const oracle_row *truth) {
+  size_t n = (size_t)problem->c.n + 1;
+  if (!flp_loss_is_of_scores(problem->loss)) return FLP_OK;
+  problem->scores = calloc(n, sizeof *problem->scores);
+  problem->by_lse = calloc(n, sizeof *problem->by_lse);
+  problem->by_mean = calloc(n, sizeof *problem->by_mean);
+  problem->oracle.grad_lse = problem->by_lse;
+  problem->oracle.grad_mean = problem->by_mean;
+  if (!problem->scores || !problem->by_lse || !problem->by_mean)
+    return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the rows of a step");
+  for (int64_t row = 0; row < problem->c.n; row++) {
+    const oracle_row *t = &truth[row];
+    problem->scores[row] = (check_scores){.lse = t->maximum + t->log_sum,
+                                          .mean = t->mean,
+                                          .slack = 2 * t->product_error + 0x1p-21 * (1 + t->largest)};
+  }
+  return FLP_OK;
+}
+
 static flp_status train(check_problem *problem, int is_large, const oracle_row *truth) {
   uint64_t seed = cli_hash(problem->c.seed + 0x10055);
   if (problem->c.old != CHECK_OLD_NONE) FLP_TRY(draw_old_lse(problem, truth, seed));
   if (!problem->loss) return FLP_OK;
+  FLP_TRY(set_scores(problem, truth));
   set_parameters(problem);
   FLP_TRY(draw_inputs(problem, truth, cli_hash(seed)));
   if (is_large && !is_linear(problem))

@@ -7,6 +7,7 @@ The (N, V) scores never exist in memory, forward or backward. What people look f
     linear_logprob           log-probabilities, and entropies, from hidden states and head; differentiable
     policy_loss              loss, metrics and gradients of a policy update (grpo, ppo, ...) in one call
     cross_entropy            that of supervised fine-tuning, with label smoothing and z-loss
+    CrossEntropyHead         a transformers model, or a trainer's, whose loss is that, without scores
     distill_loss             the same of distillation from a teacher's top-k log-probabilities
     losses.policy_loss       the same losses over log-probabilities that you have
     logprob_head             a transformers model whose forward returns log-probabilities, not scores
@@ -38,7 +39,7 @@ from .errors import (ArgumentError, BudgetError, CompileError, CorruptError, Dat
 # The exceptions are in errors; flp.BudgetError and the others stay, but help(flp) is about functions. Names are written
 # out for type checkers.
 __all__ = ["PlanInfo", "Scores", "Top", "adapters", "check", "clear_plans", "combine_partials",
-           "cross_entropy", "delight",
+           "cross_entropy", "CrossEntropyHead", "delight",
            "distill_loss", "errors", "explain", "gate", "install", "installed", "library_path", "linear_logprob",
            "linear_logprob_backward", "linear_logprob_partial", "logprob_head", "losses", "memory", "parallel", "phase",
            "plan_info", "policy_loss", "prefix", "score", "selective_log_softmax", "sequence_logprob", "set_log",
@@ -52,6 +53,7 @@ _WITHOUT_TORCH = ("clear_plans", "errors", "library_path", "prefix", "set_log", 
 try:
     from . import _select_op, adapters, losses, memory, parallel  # _select_op registers an operator
     from ._cross_entropy import cross_entropy
+    from ._cross_entropy_head import CrossEntropyHead
     from ._distill import distill_loss
     from ._gate import delight, gate, sequence_logprob
     from ._info import PlanInfo, check, explain, plan_info

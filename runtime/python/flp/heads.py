@@ -175,6 +175,10 @@ class LogprobHead:
             _head_checks.refuse("model", "one whose forward does not call its head", "one that calls it once")
         if call.probed is not None:
             _head_checks.verify(model, call.probed, self.rule, _scores_of(output))
+        return self._result(call, output)
+
+    def _result(self, call, output):
+        """What the caller gets for what the model's own forward gave."""
         return LogprobOutput(*(call.cut(result) for result in call.results), _without_scores(output))
 
     def _head_forward(self, head, _below, hidden):
@@ -183,13 +187,16 @@ class LogprobHead:
             _head_checks.refuse("head", "called twice in a forward pass" if call else "called outside of one",
                                 "one call, by the model's forward")
         targets = call.targets_for(hidden)
-        results = self._score(hidden, head.weight, targets, head.bias,
-                              temperature=_expanded(self.temperature, hidden.shape[:-1]))
-        call.results = results if self.entropy else (results, None)
+        call.results = self._scored(hidden, head, targets)
         if self.verify and not _head_checks.is_verified(self.model, self.rule):
             call.probed = head
             return _head_checks.probe_of(head)
         return hidden.detach()[..., :0]
+
+    def _scored(self, hidden, head, targets):
+        results = self._score(hidden, head.weight, targets, head.bias,
+                              temperature=_expanded(self.temperature, hidden.shape[:-1]))
+        return results if self.entropy else (results, None)
 
 
 class _Call:

@@ -1,0 +1,212 @@
+"""flp.cross_entropy beside torch.nn.functional.cross_entropy and Liger's formula, and flp.CrossEntropyHead beside a model's
+own loss: values, gradients, averages, trainers and refusals."""
+import functools
+import types
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import flp
+from flp_standin_lm import IDS, TinyLM, capped
+
+V, D = 97, 24
+
+
+def operands(seed=0, shape=(3, 7)):
+    generator = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(*shape, D, generator=generator, requires_grad=True)
+    weight = (0.5 * torch.randn(V, D, generator=generator)).requires_grad_()
+    bias = torch.randn(V, generator=generator, requires_grad=True)
+    target = torch.randint(V, shape, generator=generator)
+    target.view(-1)[[3, 11]] = -100
+    return hidden, weight, bias, target
+
+
+def scores_of(hidden, weight, bias, softcap):
+    scores = F.linear(hidden, weight, bias).flatten(0, -2)
+    return scores if softcap is None else softcap * torch.tanh(scores / softcap)
+
+
+@pytest.mark.parametrize("softcap", [None, 4.0])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
+def test_is_torchs(smoothing, reduction, softcap):
+    hidden, weight, bias, target = operands()
+    got = flp.cross_entropy(hidden, weight, target, bias, label_smoothing=smoothing, reduction=reduction, softcap=softcap)
+    want = F.cross_entropy(scores_of(hidden, weight, bias, softcap), target.flatten(), label_smoothing=smoothing,
+                           reduction=reduction).reshape(got.shape)
+    torch.testing.assert_close(got, want, atol=2e-6, rtol=2e-6)
+    upstream = torch.rand(want.shape, generator=torch.Generator().manual_seed(1))
+    for a, b in zip(*(torch.autograd.grad(loss, (hidden, weight, bias), upstream) for loss in (got, want))):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+
+
+def ligers(scores, target, label_smoothing, lse_square_scale, reduction):
+    """LigerCrossEntropyLoss: loss·(1 − ls) + Σ −(ls/V)·x + ls·lse, plus lse_square_scale·lse²; means over tokens that
+    are not ignored."""
+    counted = target != -100
+    lse = torch.logsumexp(scores, -1)
+    loss = lse - scores.gather(-1, target.clamp(min=0)[:, None])[:, 0]
+    smooth = (-label_smoothing / scores.shape[-1] * scores).sum(-1) + label_smoothing * lse
+    z = lse_square_scale * lse * lse
+    loss, z = ((values * counted) for values in (loss * (1 - label_smoothing) + smooth + z, z))
+    return [values if reduction == "none" else values.sum() / (counted.sum() if reduction == "mean" else 1)
+            for values in (loss, z)]
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("smoothing, z_loss, softcap", [(0.1, 1e-3, None), (0.0, 1e-2, None), (0.2, 1e-2, 5.0)])
+def test_is_ligers(smoothing, z_loss, softcap, reduction):
+    hidden, weight, bias, target = operands(2, (19,))
+    got, z = flp.cross_entropy(hidden, weight, target, bias, label_smoothing=smoothing, z_loss=z_loss, softcap=softcap,
+                               reduction=reduction, return_z_loss=True)
+    want, want_z = ligers(scores_of(hidden, weight, bias, softcap), target, smoothing, z_loss, reduction)
+    torch.testing.assert_close(got, want, atol=3e-6, rtol=3e-6)
+    torch.testing.assert_close(z, want_z.detach(), atol=3e-6, rtol=3e-6)
+    assert not z.requires_grad
+    upstream = torch.ones_like(want)
+    for a, b in zip(*(torch.autograd.grad(loss, (hidden, weight, bias), upstream) for loss in (got, want))):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+
+
+def test_weights_of_tokens_average_as_torchs_of_classes():
+    hidden, weight, bias, target = operands(3)
+    of_class = torch.rand(V, generator=torch.Generator().manual_seed(4))
+    row_weight = of_class[target.clamp(min=0)]
+    got = flp.cross_entropy(hidden, weight, target, bias, row_weight=row_weight)
+    want = F.cross_entropy(scores_of(hidden, weight, bias, None), target.flatten(), weight=of_class)
+    torch.testing.assert_close(got, want, atol=2e-6, rtol=2e-6)
+
+
+def test_micro_batches_with_a_total_add_up():
+    hidden, weight, bias, target = operands(5, (4, 7))
+    whole = flp.cross_entropy(hidden, weight, target, bias, label_smoothing=0.1, z_loss=1e-3)
+    total = (target != -100).sum()
+    parts = [flp.cross_entropy(hidden[i], weight, target[i], bias, label_smoothing=0.1, z_loss=1e-3, total=total)
+             for i in range(4)]
+    torch.testing.assert_close(sum(parts), whole)
+    for a, b in zip(*(torch.autograd.grad(loss, (hidden, weight, bias)) for loss in (sum(parts), whole))):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+
+
+def test_a_batch_of_nothing_is_zero():
+    hidden, weight, bias, target = operands()
+    loss = flp.cross_entropy(hidden, weight, torch.full_like(target, -100), bias, label_smoothing=0.1)
+    loss.backward()
+    assert loss == 0 and (hidden.grad == 0).all() and (weight.grad == 0).all()
+
+
+def test_without_gradients_and_once():
+    hidden, weight, bias, target = operands()
+    with torch.no_grad():
+        quiet = flp.cross_entropy(hidden, weight, target, bias, label_smoothing=0.1)
+    loss = flp.cross_entropy(hidden, weight, target, bias, label_smoothing=0.1)
+    assert not quiet.requires_grad
+    torch.testing.assert_close(quiet, loss.detach())
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="hands its gradients out once"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("given, message", [
+    ({"label_smoothing": 1.5}, "label_smoothing is 1.5 (accepted: 0 to 1)"),
+    ({"z_loss": -1.0}, "z_loss is -1.0 (accepted: 0 or more)"),
+    ({"reduction": "average"}, "reduction is 'average' (accepted: mean, sum, none)"),
+    ({"reduction": "sum", "total": 7}, "total is given with reduction 'sum' (accepted: None, or reduction 'mean')"),
+    ({"row_weight": torch.ones(2)}, "row_weight is of shape (2,) (accepted: hidden's rows's, (3, 7))"),
+    ({"total": 0}, "total is 0 (accepted: a number above 0, or a 0-dim tensor)")])
+def test_refusals(given, message):
+    hidden, weight, bias, target = operands()
+    with pytest.raises(ValueError) as caught:
+        flp.cross_entropy(hidden, weight, target, bias, **given)
+    assert message in str(caught.value)
+
+
+# ---- heads
+
+MODELS = {"plain": {}, "bias": {"bias": True}, "tied": {"tied": True},
+          "softcap": {"after": functools.partial(capped, 5.0), "final_logit_softcapping": 5.0}}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_models_loss(name):
+    model, labels = TinyLM(**MODELS[name]), IDS.clone()
+    labels[0, :4] = -100
+    own = model(IDS, labels=labels)
+    own.loss.backward()
+    wanted = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    with flp.CrossEntropyHead(model):
+        out = model(IDS, labels=labels)
+        out.loss.backward()
+        plain = model(IDS)
+    assert out.logits is None and out.aux_loss is not None and plain.logits.shape == (*IDS.shape, 257)
+    torch.testing.assert_close(out.loss, own.loss)
+    for parameter_name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, wanted[parameter_name], atol=1e-6, rtol=1e-5)
+    assert model(IDS, labels=labels).logits is not None
+
+
+def test_num_items_in_batch():
+    model = TinyLM()
+    with flp.CrossEntropyHead(model, label_smoothing=0.1, z_loss=1e-3):
+        whole = model(IDS, labels=IDS).loss
+        items = torch.tensor(IDS[:, 1:].numel())
+        parts = [model(IDS[i:i + 1], labels=IDS[i:i + 1], num_items_in_batch=items).loss for i in range(3)]
+        with pytest.raises(ValueError, match="num_items_in_batch is of shape"):
+            model(IDS, labels=IDS, num_items_in_batch=torch.ones(2))
+    torch.testing.assert_close(sum(parts), whole)
+
+
+class Trainer:
+    """What transformers' Trainer does with a model's loss, in short: accumulation over micro-batches."""
+
+    def __init__(self, model):
+        self.model, self.model_accepts_loss_kwargs = model, False
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        more = {"num_items_in_batch": num_items_in_batch} if self.model_accepts_loss_kwargs else {}
+        outputs = model(**inputs, **more)
+        return (outputs.loss, outputs) if return_outputs else outputs.loss
+
+    def train(self, batches):
+        items = sum((labels[:, 1:] != -100).sum() for labels in batches)
+        for labels in batches:
+            loss = self.compute_loss(self.model, {"input_ids": IDS[:len(labels)], "labels": labels}, num_items_in_batch=items)
+            (loss if self.model_accepts_loss_kwargs else loss / len(batches)).backward()
+
+
+class SFTTrainer(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        self.accuracy = (outputs.logits[:, :-1].argmax(-1) == inputs["labels"][:, 1:]).float().mean()
+        return (loss, outputs) if return_outputs else loss
+
+
+SFTTrainer.__module__ = "trl.trainer.sft_trainer"
+
+
+@pytest.mark.parametrize("kind", [Trainer, SFTTrainer])
+def test_trainers_accumulate_by_tokens(kind):
+    """Micro-batches with unlike numbers of tokens: the gradient is that of the mean over all of them."""
+    batches = [IDS.clone(), IDS[:1].clone()]
+    batches[0][:, 3:] = -100
+    model = TinyLM()
+    logits = [model(IDS[:len(labels)]).logits[:, :-1].flatten(0, 1) for labels in batches]
+    F.cross_entropy(torch.cat(logits), torch.cat([labels[:, 1:].flatten() for labels in batches])).backward()
+    wanted = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    trainer = kind(model)
+    with flp.CrossEntropyHead(trainer):
+        trainer.train(batches)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, wanted[name], atol=1e-6, rtol=1e-5)
+    assert vars(trainer) == {"model": model, "model_accepts_loss_kwargs": False}
+
+
+def test_what_is_no_model_is_refused():
+    with pytest.raises(ValueError, match="label_smoothing is 2"):
+        flp.CrossEntropyHead(TinyLM(), label_smoothing=2)
+    with pytest.raises((flp.errors.UnsupportedError, TypeError, ValueError)):
+        flp.CrossEntropyHead(types.SimpleNamespace(compute_loss=None, model=None))
