@@ -478,8 +478,8 @@ typedef struct flp_loss_description {
   char name[FLP_LOSS_TITLE_BYTES]; /* "grpo+k3" */
   flp_loss_parameter parameters[FLP_LOSS_PARAMETERS_MAX];
   char vectors[FLP_LOSS_VECTORS_MAX][FLP_LOSS_NAME_BYTES];
-  /* the values of a row that it reads: of logprob, entropy, old_logprob, ref_logprob, advantage, weight, and vectors; of a
-     loss over targets target_logprob and teacher_logprob, but none of the logprobs before */
+  /* the values of a row that it reads: of logprob, entropy, old_logprob, ref_logprob, advantage, weight, vectors, lse and
+     mean_score; of a loss over targets target_logprob and teacher_logprob, but none of one target or of all scores */
   char inputs[FLP_LOSS_INPUTS_MAX][FLP_LOSS_NAME_BYTES];
   char metrics[FLP_LOSS_METRICS_MAX][FLP_LOSS_NAME_BYTES];
 } flp_loss_description;

@@ -40,7 +40,7 @@ def test_every_snippet_has_a_test():
              "(-logprob - 0.01 * entropy)",                    # of runtime/python/PYPI.md
              "flp.linear_logprob(hidden, lm_head.weight, tokens, temperature", "flp.explain", "tail_report=",
              "kept_mass=", "topk=20", "flp.losses.policy_loss(",
-             "grad_weight_accumulate=", "flp.distill_loss(", "selective_log_softmax", "flp.score(", "logprob_head", "from transformers",
+             "grad_weight_accumulate=", "flp.cross_entropy(", "flp.distill_loss(", "selective_log_softmax", "flp.score(", "logprob_head", "from transformers",
              "ahead = torch.tanh", "flp.installed", "flp.adapters.megatron", "flp.parallel", "flp.jax.linear_logprob(", "memory.Profiler",
              "cpu_kernel import Kernel"]                            # of templates/README.md
     # test_flp_policy.py runs grad_weight_accumulate, test_flp_scoring.py flp.score, test_flp_phase.py the Profiler,
@@ -68,6 +68,11 @@ def test_a_kept_set_has_its_mass():
     names = run("kept_mass=")
     want = names["flp"].linear_logprob(names["hidden"], names["lm_head"].weight, names["tokens"])
     assert torch.allclose(names["whole"], want, atol=1e-4) and (names["kept"] >= names["whole"] - 1e-5).all()
+
+
+def test_cross_entropy():
+    names = run("flp.cross_entropy(", model=flp_standin_lm.TinyLM(), ids=flp_standin_lm.IDS)
+    assert names["hidden"].grad.abs().sum() > 0 and names["own"].requires_grad
 
 
 def test_distillation_from_a_teachers_best_tokens():

@@ -33,7 +33,8 @@ int cli_losses(int argc, char **argv) {
       "max min sqrt; where(condition, a, b) with lt le gt ge eq ne, and & | ~ between\n"
       "conditions; import \"ppo\" gives what the file of a built-in loss returns.\n"
       "A row has logprob, entropy, old_logprob, ref_logprob, advantage, weight and the\n"
-      "vectors of the file. A loss over several targets reads target_logprob and\n"
+      "vectors of the file; of all scores t in nats lse, log of the sum of exp(t), and\n"
+      "mean_score, their mean. A loss over several targets reads target_logprob and\n"
       "teacher_logprob in place of the logprobs, and joins their values by sum(x).\n\n"
       "`flpgen loss ACTION --help` shows the options of an action; each takes --json.\n\n" CLI_EXIT_HELP "\n");
 }

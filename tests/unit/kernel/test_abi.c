@@ -74,6 +74,15 @@ static const struct {
     {"top_floor", "piiiippipppppp", sizeof(flp_top_floor_params)},
     {"top_redo", "plplpppfiiiiiippipp", sizeof(flp_top_redo_params)},
     {"top_finish", "pppiiiilppipppppppp", sizeof(flp_top_finish_params)},
+    {"loss_scores", "ppppppppppppppddddddddlppiippppppppppp", sizeof(flp_loss_scores_params)},
+    {"mean_sums", "plppppiip", sizeof(flp_mean_sums_params)},
+    {"mean_fold", "piip", sizeof(flp_mean_fold_params)},
+    {"score_rows", "pplppppiiiippp", sizeof(flp_score_rows_params)},
+    {"score_record", "ppppppppiiifipppppp", sizeof(flp_score_record_params)},
+    {"score_target", "pppppiipl", sizeof(flp_score_target_params)},
+    {"score_add", "pplppl", sizeof(flp_score_add_params)},
+    {"score_hidden", "ppppipli", sizeof(flp_score_hidden_params)},
+    {"score_head", "piiplipi", sizeof(flp_score_head_params)},
     {"top_others", "lpipppp", sizeof(flp_top_others_params)},
 };
 enum { EXPECTED_COUNT = sizeof expected / sizeof expected[0] };
