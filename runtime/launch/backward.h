@@ -31,7 +31,7 @@ typedef struct backward_sink {
 /* dz of a chunk at the rows' targets, and its column sums if it has bias_part. */
 flp_status backward_launch_targets(const flp_call *call, const backward_chunk *chunk);
 
-/* ---- score.c ---- */
+/* ---- capped.c ---- */
 
 /* Adds to a chunk's dz what the mean of scores with a softcap has of it. */
 flp_status backward_launch_capped(const flp_call *call, const backward_chunk *chunk);

@@ -155,8 +155,8 @@ flp_status flp_launch_targets_gradients(const flp_call *call);
 /* ---- score.c: values of all scores of a row, which a step's loss reads (abi.h) ---- */
 
 flp_score_values flp_score_values_of(const flp_call *step);
-/* What the means of all rows need, before forward: the sums of the weight's rows; or with a softcap a forward pass of its own,
- * in the workspace of the one that follows. */
+/* What the means of all rows need, before forward: the sums of the weight's rows; or with a softcap (capped.c) a forward pass
+ * of its own, in the workspace of the one that follows. */
 flp_status flp_launch_score_weight(const flp_call *call);
 flp_status flp_launch_score_means(const flp_call *call);
 /* lse and mean_score of a chunk's rows, behind stats. */

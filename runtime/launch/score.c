@@ -7,10 +7,7 @@
  * Invariant: arrays are the step's; where they are indexed by active row, it is the numbering of the backward pass. */
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
-#include "runtime/launch/backward.h"
-
-/* Scores so small that every 2^(t - m) is 1. */
-static const float tiny = 0x1p-40f;
+#include "runtime/launch/launch.h"
 
 flp_score_values flp_score_values_of(const flp_call *step) {
   const flp_planner *planner = &step->plan->planner;
@@ -56,22 +53,6 @@ flp_status flp_launch_score_weight(const flp_call *call) {
 }
 
 /* ---- values ---- */
-
-flp_status flp_launch_score_means(const flp_call *call) {
-  if (!call->scores->partial) return FLP_OK;
-  flp_call own = *call;
-  own.unit *= tiny;
-  own.row_scale *= tiny;
-  own.error_word += sizeof(int32_t); /* the pass that follows counts bad rows */
-  FLP_TRY(flp_launch_prepare(&own, 0));
-  for (int64_t begin = 0; begin < own.args->n; begin += own.scheme.chunk_rows) {
-    flp_row_range rows = {begin, flp_min(begin + own.scheme.chunk_rows, own.args->n)};
-    if (own.plan->planner.is_mapped) FLP_TRY(flp_launch_gather(&own, rows.begin, rows.end));
-    FLP_TRY(flp_launch_scores(&own, rows, (flp_column_range){0, own.args->vocab_valid}, NULL));
-    FLP_TRY(flp_launch_fold(&own, rows, own.scores->partial));
-  }
-  return FLP_OK;
-}
 
 flp_status flp_launch_score_rows(const flp_call *call, flp_row_range rows) {
   const flp_args *a = call->args;
@@ -123,32 +104,6 @@ flp_status flp_launch_score_target(const flp_call *call, flp_row_range rows, con
       .kept_stride = keep->stride,
   };
   return flp_launch_over(call, FLP_ENTRY_score_target, &p, rows.end - rows.begin, 1);
-}
-
-/* A workspace array in another's place. */
-static void replace(flp_call *call, flp_region region, CUdeviceptr by) {
-  call->scheme.offset[region] = by - flp_call_pointer(call->args->workspace);
-}
-
-flp_status backward_launch_capped(const flp_call *call, const backward_chunk *chunk) {
-  if (!call->scores || !call->scores->record) return FLP_OK;
-  int64_t rows = chunk->row_end - chunk->row_begin, columns = chunk->column_end - chunk->column_begin;
-  flp_call own = *call;
-  backward_chunk c = *chunk;
-  replace(&own, FLP_REGION_record, call->scores->record);
-  replace(&own, FLP_REGION_scale, call->scores->scale);
-  c.dz = flp_call_region(call, FLP_REGION_capped_dz);
-  c.bias_part = chunk->bias_part ? flp_call_region(call, FLP_REGION_capped_part) : 0;
-  FLP_TRY(backward_launch_dz(&own, &c));
-  flp_score_add_given p = {
-      .dz = chunk->dz,
-      .other = c.dz,
-      .elements = rows * chunk->dz_stride,
-      .bias_part = chunk->bias_part,
-      .other_part = c.bias_part,
-      .parts = flp_ceil_div(rows, call->plan->planner.dz_rows) * columns,
-  };
-  return flp_launch_over(call, FLP_ENTRY_score_add, &p, p.elements, 1);
 }
 
 static flp_status add_to_hidden(const flp_call *call) {

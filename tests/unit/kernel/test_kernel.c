@@ -292,7 +292,7 @@ Test(kernel, what_is_kept_and_losses_have_kernels_of_their_own) {
 
 /* Lists take the place of exponentials, of a loss too. */
 Test(kernel, a_tail_has_kernels_of_its_own_whatever_it_is) {
-  static const uint8_t program[] = "any bytes";
+  static const uint8_t program[] = "any bytes", scores[] = "FLPL\3, which reads lse";
   char got[256];
   flp_kernel_key keys[FLP_SPEC_KERNELS_MAX], others[FLP_SPEC_KERNELS_MAX];
   flp_spec spec = spec_of(FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT, FLP_ENTROPY_NONE);
@@ -308,6 +308,10 @@ Test(kernel, a_tail_has_kernels_of_its_own_whatever_it_is) {
   spec.loss_bytes = sizeof program;
   cr_expect_str_eq(hopper_kernels(&spec, got),
                    HOPPER " loss_rows@sm_80 listed@sm_80 listed_weight@sm_80 " TAIL);
+  spec.loss = scores;
+  spec.loss_bytes = sizeof scores;
+  cr_expect_str_eq(hopper_kernels(&spec, got),
+                   HOPPER " listed@sm_80 listed_weight@sm_80 " TAIL " loss_scores@sm_80 mean@sm_80");
   cr_assert_eq(flp_kernel_keys_for(&spec, "sm_80", keys), FLP_SPEC_KERNELS_MAX);
   spec.tail = 0x1p-20f;
   cr_assert_eq(flp_kernel_keys_for(&spec, "sm_80", others), FLP_SPEC_KERNELS_MAX);
