@@ -140,7 +140,7 @@ def test_builtins_are_those_of_flp_losses(policy, kind):
 
 def test_list_names_defaults_and_sources():
     listed = {loss["name"]: loss for loss in flpgen("loss", "list", "--json").json()}
-    assert set(listed) == set(FORMULAS) | set(flp.losses.DIVERGENCES)
+    assert set(listed) == set(FORMULAS) | set(flp.losses.DIVERGENCES) | {"cross_entropy", "z_loss"}
     for policy in POLICIES:
         defaults = {parameter["name"]: parameter["default"] for parameter in listed[policy]["parameters"]}
         own = flp.losses.RULES[policy].clip
@@ -148,6 +148,19 @@ def test_list_names_defaults_and_sources():
         assert listed[policy]["source"] and listed[policy]["formula"]
     text = flpgen("loss", "list").out
     assert all(name in text for name in listed) and "arXiv:2402.03300" in text
+
+
+def test_values_of_all_scores_have_derivatives():
+    """Each row beside the formula by hand."""
+    checked = flpgen("loss", "check", "cross_entropy", "--rows", "60", "--set", "label_smoothing=0.1", "--set",
+                     "z_loss=0.01", "--json").json()
+    assert checked["failed"] == 0 and checked["by_lse"] and checked["by_mean_score"] and not checked["by_entropy"]
+    for row in checked["rows"]:
+        given, e, z = row["inputs"], row["parameters"]["label_smoothing"], row["parameters"]["z_loss"]
+        loss = -(1 - e) * given["logprob"] + e * (given["lse"] - given["mean_score"]) + z * given["lse"] ** 2
+        assert row["loss"] == pytest.approx(given["weight"] * loss, rel=1e-9, abs=1e-12)
+        assert row["grad_lse"] == pytest.approx(given["weight"] * (e + 2 * z * given["lse"]), rel=1e-9, abs=1e-12)
+        assert row["grad_mean_score"] == pytest.approx(-given["weight"] * e, rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("name", ["forward_kl", "reverse_kl", "jsd"])
@@ -343,7 +356,7 @@ def test_show_prints_everything(tmp_path):
 
 
 @pytest.mark.parametrize("arguments, code, message", [
-    (["check", "gppo"], 2, "loss 'gppo' is not accepted; one of cispo, dapo"),
+    (["check", "gppo"], 2, "loss 'gppo' is not accepted; one of cispo, cross_entropy, dapo"),
     (["check", "ppo+nope.lua"], 4, "nope.lua: cannot open"),
     (["check", "grpo+k1+k3"], 2, "metric 'kl' stands twice"),
     (["check", "ppo", "--set", "clip_low=2"], 2, "clip_low of loss ppo is 2; a finite number from 0 to 1 is accepted"),

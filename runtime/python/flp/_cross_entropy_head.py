@@ -53,7 +53,8 @@ class CrossEntropyHead(heads.LogprobHead):
         scale, softcap = self.rule
         self._loss = functools.partial(_cross_entropy.cross_entropy, label_smoothing=label_smoothing, z_loss=z_loss,
                                        budget=budget, ignore_index=ignore_index, softcap=softcap, scale=scale)
-        self._total, self._before = None, {}
+        self._total: float | Tensor | None = None
+        self._before: dict[str, Any] = {}
 
     def install(self) -> CrossEntropyHead:
         """As that of flp.logprob_head."""
