@@ -16,3 +16,11 @@ def test_steps(folder, capability):  # noqa: F811
         assert max(step["errors"]) < step["tolerance"], (name, step)
     streamed = {name for name, step in found.items() if STREAM in step["modes"]}
     assert streamed == set(found) - {"fp16", "fp32", "softcap", "softcap bias fp16"}
+
+
+def test_as_data_of_a_kernel_for_any_loss(folder):  # noqa: F811
+    """As on rung generic, where no kernel is made of a loss."""
+    found = run(folder, "8.0", "torch_cross_entropy_case.py", "bf16", "bias", FAKE_IR_ANY_LOSS="1",
+                FLP_CACHE_DIR=str(folder / "any"))
+    for name, step in found.items():
+        assert step["loss"] < 1e-5 and max(step["errors"]) < step["tolerance"] and STREAM in step["modes"], (name, step)
