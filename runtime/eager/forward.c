@@ -2,8 +2,8 @@
  *
  * source: the online softmax of arXiv:1805.02867, in double, with fixed groups that are merged left to right. */
 #include "runtime/base/util.h"
-#include "runtime/kernel/kernel.h"
 #include "runtime/eager/core.h"
+#include "runtime/kernel/kernel.h"
 
 static const double ln_2 = 0.69314718055994530942;
 

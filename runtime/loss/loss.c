@@ -11,8 +11,8 @@
 static const char *const input_names[FLP_LOSS_FIRST_VECTOR] = {"logprob",     "entropy",   "old_logprob",
                                                                "ref_logprob", "advantage", "weight"};
 /* From FLP_LOSS_TARGET_LOGPROB on. */
-static const char *const other_names[FLP_LOSS_ALL_INPUTS - FLP_LOSS_TARGET_LOGPROB] = {"target_logprob", "teacher_logprob",
-                                                                                     "lse", "mean_score"};
+static const char *const other_names[FLP_LOSS_ALL_INPUTS - FLP_LOSS_TARGET_LOGPROB] = {
+    "target_logprob", "teacher_logprob", "lse", "mean_score"};
 
 int flp_loss_is_condition(const flp_loss *loss, uint32_t node) {
   return flp_loss_gives_condition(loss->nodes[node].op);
@@ -218,8 +218,10 @@ flp_status flp_loss_declare_metric(flp_loss *loss, const char *name, uint16_t no
   if (flp_loss_is_condition(loss, node))
     return flp_fail(FLP_ERROR_ARGUMENT, "metric '%s': expected a number, got a condition", name);
   if (flp_loss_is_per_target(loss, node))
-    return flp_fail(FLP_ERROR_ARGUMENT, "metric '%s' has a value for each target; a value of the row, such as a sum, is "
-                    "accepted", name);
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "metric '%s' has a value for each target; a value of the row, such as a sum, is "
+                    "accepted",
+                    name);
   for (uint32_t i = 0; i < loss->metric_count; i++)
     if (strcmp(loss->metrics[i].name, name) == 0) return flp_fail(FLP_ERROR_ARGUMENT, "metric '%s' stands twice", name);
   if (loss->metric_count == FLP_LOSS_METRICS_MAX) return full("metrics", FLP_LOSS_METRICS_MAX);

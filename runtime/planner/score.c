@@ -16,8 +16,8 @@ static void put_sums(const flp_planner *p, flp_scheme *s, int64_t n) {
 }
 
 void planner_put_scores(const flp_planner *p, flp_scheme *s, int64_t n) {
-  static const flp_region by_row[] = {FLP_REGION_score_lse, FLP_REGION_score_mean, FLP_REGION_score_grad_lse,
-                                      FLP_REGION_score_grad_mean, FLP_REGION_score_any, FLP_REGION_score_each};
+  static const flp_region by_row[] = {FLP_REGION_score_lse,       FLP_REGION_score_mean, FLP_REGION_score_grad_lse,
+                                      FLP_REGION_score_grad_mean, FLP_REGION_score_any,  FLP_REGION_score_each};
   if (!p->step_scores) return;
   for (size_t i = 0; i < sizeof by_row / sizeof by_row[0]; i++) planner_put_region(s, by_row[i], n, 4);
   planner_put_region(s, FLP_REGION_score_stats, n, 16);
@@ -45,5 +45,6 @@ int64_t planner_scores_launches(const flp_planner *p, int64_t chunks) {
   if (!p->step_mean) return launches;
   if (flp_planner_has_capped_mean(p)) return launches + 2 * chunks + 3; /* dz, score_add; prepare, forward, combine */
   /* mean_sums, mean_fold; score_hidden; mean_sums, mean_fold, score_head */
-  return launches + 2 + planner_wants(grads, FLP_GRAD_HIDDEN) + 3 * planner_wants(grads, FLP_GRAD_WEIGHT | FLP_GRAD_BIAS);
+  return launches + 2 + planner_wants(grads, FLP_GRAD_HIDDEN) +
+         3 * planner_wants(grads, FLP_GRAD_WEIGHT | FLP_GRAD_BIAS);
 }

@@ -106,9 +106,9 @@ static json_t *row_json(const probe *p, const char *fault) {
   for (uint32_t i = 0; i < loss->metric_count; i++)
     json_object_set_new(metrics, loss->metrics[i].name, cli_json_number(p->got.metrics[i]));
   json_t *row = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "inputs", inputs, "parameters", parameters, "loss",
-                   cli_json_number(p->got.loss), "grad_logprob", cli_json_number(p->got.grad_logprob), "grad_entropy",
-                   cli_json_number(p->got.grad_entropy), "metrics", metrics, "fault",
-                   fault[0] ? cli_json_text(fault) : json_null());
+                          cli_json_number(p->got.loss), "grad_logprob", cli_json_number(p->got.grad_logprob),
+                          "grad_entropy", cli_json_number(p->got.grad_entropy), "metrics", metrics, "fault",
+                          fault[0] ? cli_json_text(fault) : json_null());
   if (!flp_loss_is_of_scores(loss)) return row;
   json_object_set_new(row, "grad_lse", cli_json_number(p->got.grad_lse));
   json_object_set_new(row, "grad_mean_score", cli_json_number(p->got.grad_mean));
@@ -220,10 +220,12 @@ static flp_status run_all(const check_args *args, const flp_loss *loss, const do
     return FLP_OK;
   }
   if (has_detach(loss))
-    return flp_fail(FLP_ERROR_UNSUPPORTED, "%s is a loss over targets with detach, whose derivatives no difference shows "
-                    "(accepted: one without, or a loss of one target)", loss->name);
-  result->failed = cli_loss_targets_check(loss, (uint64_t)args->seed, (int)args->rows, given, result->first,
-                                          sizeof result->first);
+    return flp_fail(FLP_ERROR_UNSUPPORTED,
+                    "%s is a loss over targets with detach, whose derivatives no difference shows "
+                    "(accepted: one without, or a loss of one target)",
+                    loss->name);
+  result->failed =
+      cli_loss_targets_check(loss, (uint64_t)args->seed, (int)args->rows, given, result->first, sizeof result->first);
   return FLP_OK;
 }
 
@@ -294,7 +296,8 @@ const struct argp cli_loss_check_argp = {
     "weight, or beside a kink of the loss, where the derivative of one side is accepted, or one between both; what "
     "stands under detach is held. A loss, metric or derivative that float32 cannot hold fails. So does one on a "
     "boundary row, a limit of what training produces: logprobs of 0, -1e-7, down to -1e4, entropy 0 and log V, "
-    "advantages of 0 and up to 1e4, weight 0, vectors of 0 and up to 64, lse and mean_score up to 1e4. Where logprobs differ by more than 20 nats "
+    "advantages of 0 and up to 1e4, weight 0, vectors of 0 and up to 64, lse and mean_score up to 1e4. Where logprobs "
+    "differ by more than 20 nats "
     "ratios overflow in the published losses too: such rows are counted and do not fail; clamp the difference where "
     "they can occur. A loss over targets is tried on seeded rows of 1 to 12 targets alone, by each target's logprob. "
     "LOSS is a file that ends in .lua, a name of `flpgen loss list`, or a sum of them.\n\n"
