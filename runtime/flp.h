@@ -125,6 +125,16 @@ typedef enum flp_entropy {
   FLP_ENTROPY_BACKWARD = 2 /* value, and its gradient in the backward pass */
 } flp_entropy;
 
+/* How an fp32 operand meets one of 16 bits, in products of these 16 bits that are summed in fp32. Neither makes a copy of
+ * the weight: at most a slice of it, within the workspace. */
+typedef enum flp_mixed {
+  FLP_MIXED_NONE = 0,
+  FLP_MIXED_ROUND = 1, /* rounded to nearest even: the bits that the rounded operand gives. One product, errors of 2^-9
+                          (bf16) or 2^-12 (fp16) of each element, infinite beyond fp16's largest */
+  FLP_MIXED_SPLIT = 2  /* two terms, the rounded operand and its rounded rest: two products, errors of 2^-17 (bf16) or 2^-22
+                          (fp16, or 2^-25 in absolute terms) of each element */
+} flp_mixed;
+
 typedef enum flp_op {
   FLP_OP_HEAD = 0,  /* from hidden states and head: flp_execute */
   FLP_OP_SELECT = 1 /* from scores that exist already: flp_select */
@@ -138,7 +148,8 @@ enum { FLP_GRAD_HIDDEN = 1, FLP_GRAD_WEIGHT = 2, FLP_GRAD_BIAS = 4 };
 /* The specialisation. Everything here may be folded into a kernel; values of one call are in flp_args. */
 typedef struct flp_spec {
   uint32_t struct_bytes;
-  flp_dtype dtype;        /* of hidden, weight, bias and, unless stated otherwise, their gradients */
+  flp_dtype dtype;        /* of hidden, weight, bias and, unless stated otherwise, their gradients; of mixed operands the
+                             one of 16 bits, which products take */
   int64_t vocab;          /* V, rows of the weight of this process (a shard counts its own rows), >= 2 */
   int64_t hidden;         /* D, columns of hidden and weight; a multiple of 8, >= 8 */
   flp_dtype target_dtype; /* INT32 or INT64 */
@@ -147,8 +158,8 @@ typedef struct flp_spec {
   int32_t has_bias;               /* 0 or 1 */
   float softcap;                  /* c > 0, a normal number, or 0 for none */
   int32_t per_row_temperature;    /* 0: flp_args.temperature; 1: flp_args.temperature_rows */
-  flp_dtype grad_hidden_dtype;    /* 0 means dtype; else dtype or FP32 */
-  flp_dtype grad_weight_dtype;    /* 0 means dtype; else dtype or FP32 */
+  flp_dtype grad_hidden_dtype;    /* 0 means hidden_dtype; else dtype or FP32 */
+  flp_dtype grad_weight_dtype;    /* 0 means weight_dtype; else dtype or FP32 */
   int32_t accumulate_grad_weight; /* 1: grad_weight (must be FP32) is added to, as Megatron's main_grad is */
   uint32_t alignment; /* bytes that every operand's base and row stride are a multiple of: 16 (default), or a power
                          of two down to the element size; below 16 kernels without 16-byte copies are used */
@@ -158,7 +169,7 @@ typedef struct flp_spec {
                          flp_args.saved); needs grads and dtype BF16 */
   const void *loss;   /* of flp_step: a program (flp_loss_builtin_bytes, flpgen loss show --bytes), which is copied */
   size_t loss_bytes;
-  flp_dtype grad_bias_dtype; /* 0 means dtype; else dtype or FP32 */
+  flp_dtype grad_bias_dtype; /* 0 means bias_dtype; else dtype or FP32 */
   int32_t listed;            /* 1: of each row only the columns count that flp_args.list_ids names, as a sampler's kept
                                 set does (FLP_MODE_LISTED); keep and loss stay 0 */
   float tail; /* 0: exact gradients. 2^-20 to 2^-2: what backward and step may leave out (FLP_MODE_TAIL): of all elements
@@ -169,6 +180,11 @@ typedef struct flp_spec {
   int32_t topk;    /* forward gives the best columns of each row, so many: 0 to FLP_TOPK_MAX, at most the whole
                       vocabulary; listed stays 0 */
   int32_t rank;    /* 1: forward gives the rank of the target; listed stays 0; not for a vocab shard */
+  flp_dtype hidden_dtype; /* 0 means dtype; else dtype, or FP32 with mixed */
+  flp_dtype weight_dtype; /* 0 means dtype; else dtype, or FP32 with mixed: of hidden and weight one */
+  flp_dtype bias_dtype;   /* 0 means weight_dtype, with SPLIT dtype; else dtype, or FP32 with mixed ROUND */
+  flp_mixed mixed;        /* how FP32 operands are multiplied where dtype is BF16 or FP16; keep keeps nothing then where the
+                             weight is FP32 or mixed is SPLIT, and listed, tail, topk, rank and targets above 1 stay 0 */
 } flp_spec;
 
 #define FLP_SPEC_INIT                                                                              \
@@ -342,11 +358,11 @@ typedef struct flp_args {
   int64_t n; /* N >= 0 */
 
   /* operands of forward and backward */
-  const void *hidden; /* (N,D) dtype */
+  const void *hidden; /* (N,D) hidden_dtype */
   int64_t hidden_stride;
-  const void *weight; /* (V,D) dtype */
+  const void *weight; /* (V,D) weight_dtype */
   int64_t weight_stride;
-  const void *bias;              /* (V) dtype, iff spec.has_bias */
+  const void *bias;              /* (V) bias_dtype, iff spec.has_bias */
   const void *target;            /* (N), or (N,K) with spec.targets, target_dtype; global vocabulary ids */
   const float *temperature_rows; /* (N), iff spec.per_row_temperature; each as temperature is */
   float temperature;             /* T > 0, a normal number, as c/T or a/T is */

@@ -14,6 +14,7 @@
 #include "runtime/base/structs.h"
 #include "runtime/eager/eager.h"
 #include "runtime/kernel/op.h"
+#include "runtime/kernel/operands.h"
 
 /* ---- creation ---- */
 
@@ -97,7 +98,22 @@ static flp_status fill_plan(flp_plan *plan) {
   return create_on_device(plan);
 }
 
+/* A weight in slices meets all rows, a slice at a time. */
+static flp_status check_slices(const flp_spec *spec, const flp_options *options) {
+  if (!flp_op_of(spec->op)->has_head || !flp_weight_is_sliced(spec)) return FLP_OK;
+  const char *what = flp_weight_dtype(spec) != spec->dtype ? "an fp32 weight" : "two terms of hidden";
+  if (options->mode && options->mode != FLP_MODE_RECOMPUTE_VOCAB)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "options.mode is %d, %s, but spec.mixed is %s with %s (accepted: 0, FLP_MODE_RECOMPUTE_VOCAB 2)",
+                    (int)options->mode, flp_mode_name(options->mode), flp_mixed_name(spec->mixed), what);
+  if (!options->chunk_rows) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT,
+                  "options.chunk_rows is %" PRId64 ", but spec.mixed is %s with %s (accepted: 0, or chunk_vocab)",
+                  options->chunk_rows, flp_mixed_name(spec->mixed), what);
+}
+
 static flp_status check_mode(const flp_spec *spec, const flp_options *options) {
+  FLP_TRY(check_slices(spec, options));
   uint32_t two = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
   if (options->mode && spec->listed)
     return flp_fail(FLP_ERROR_ARGUMENT,

@@ -15,6 +15,7 @@
 #include "runtime/base/structs.h"
 #include "runtime/kernel/kernel.h"
 #include "runtime/kernel/op.h"
+#include "runtime/kernel/operands.h"
 #include "runtime/loss/loss.h"
 #include "runtime/planner/planner.h"
 
@@ -48,6 +49,44 @@ flp_status flp_head_check_spec(const flp_spec *spec) {
   return FLP_OK;
 }
 
+static flp_status refuse_operand(const char *field, flp_dtype value, const flp_spec *spec) {
+  return flp_fail(FLP_ERROR_ARGUMENT, "spec.%s is %d (accepted: 0, spec.dtype %d, FP32 3)", field, (int)value,
+                  (int)spec->dtype);
+}
+
+static flp_status check_mixed(const flp_spec *spec) {
+  const struct {
+    const char *name;
+    flp_dtype value;
+  } operands[] = {{"hidden_dtype", spec->hidden_dtype},
+                  {"weight_dtype", spec->weight_dtype},
+                  {"bias_dtype", spec->bias_dtype}};
+  const char *wide = NULL;
+  FLP_TRY(check_range("spec.mixed", spec->mixed, FLP_MIXED_NONE, FLP_MIXED_SPLIT));
+  for (size_t i = 0; i < sizeof operands / sizeof operands[0]; i++) {
+    flp_dtype value = operands[i].value;
+    if (value && value != spec->dtype && value != FLP_DTYPE_FP32) return refuse_operand(operands[i].name, value, spec);
+    if (value && value != spec->dtype && !wide) wide = operands[i].name;
+  }
+  if (wide && !spec->mixed)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "spec.%s is fp32 and spec.dtype %s, but spec.mixed is 0 (accepted: FLP_MIXED_ROUND 1, "
+                    "FLP_MIXED_SPLIT 2)",
+                    wide, flp_dtype_name(spec->dtype));
+  if (spec->mixed && !wide)
+    return flp_fail(FLP_ERROR_ARGUMENT, "spec.mixed is %d, but no operand is wider than spec.dtype %s (accepted: 0)",
+                    (int)spec->mixed, flp_dtype_name(spec->dtype));
+  int both = flp_hidden_dtype(spec) != spec->dtype && flp_weight_dtype(spec) != spec->dtype;
+  if (both)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "spec.weight_dtype is fp32, and spec.hidden_dtype too, but spec.dtype is %s (accepted: one of both, "
+                    "or spec.dtype FP32 3)",
+                    flp_dtype_name(spec->dtype));
+  if (spec->mixed != FLP_MIXED_SPLIT || !spec->bias_dtype || spec->bias_dtype == spec->dtype) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "spec.bias_dtype is fp32, but spec.mixed is FLP_MIXED_SPLIT 2 (accepted: 0, %d)",
+                  (int)spec->dtype);
+}
+
 static flp_status check_shape(const flp_spec *spec) {
   FLP_TRY(check_range("spec.vocab", spec->vocab, 2, FLP_COUNT_MAX));
   if (flp_op_of(spec->op)->has_head && (spec->hidden < 8 || spec->hidden > FLP_HIDDEN_MAX || spec->hidden % 8))
@@ -73,7 +112,7 @@ static flp_status check_wishes(const flp_spec *spec) {
                     (double)spec->softcap);
   if ((spec->grads & FLP_GRAD_BIAS) && !spec->has_bias)
     return flp_fail(FLP_ERROR_ARGUMENT, "spec.grads has FLP_GRAD_BIAS, but spec.has_bias is 0 (accepted: 1)");
-  flp_dtype grad_weight = spec->grad_weight_dtype ? spec->grad_weight_dtype : spec->dtype;
+  flp_dtype grad_weight = spec->grad_weight_dtype ? spec->grad_weight_dtype : flp_weight_dtype(spec);
   if (spec->accumulate_grad_weight && grad_weight != FLP_DTYPE_FP32)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "spec.accumulate_grad_weight is 1, but spec.grad_weight_dtype is %d (accepted: FP32 3)",
@@ -175,6 +214,22 @@ static flp_status check_tail(const flp_spec *spec) {
   return FLP_OK;
 }
 
+/* Kernels that read rows of the weight themselves read them as products take them. */
+static flp_status check_sliced(const flp_spec *spec) {
+  if (!spec->mixed || !flp_weight_is_sliced(spec)) return FLP_OK;
+  const excluded others[] = {{"listed", spec->listed},
+                             {"tail", spec->tail != 0},
+                             {"targets", spec->targets > 1},
+                             {"topk", spec->topk},
+                             {"rank", spec->rank}};
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+    if (others[i].set)
+      return flp_fail(FLP_ERROR_ARGUMENT, "spec.%s is set, but spec.mixed is %s with %s (accepted: 0)", others[i].name,
+                      flp_mixed_name(spec->mixed),
+                      flp_weight_dtype(spec) != spec->dtype ? "an fp32 weight" : "an fp32 hidden");
+  return FLP_OK;
+}
+
 flp_status flp_spec_resolve(const flp_spec *spec, flp_spec *out) {
   flp_spec read;
   memset(out, 0, sizeof *out);
@@ -184,6 +239,7 @@ flp_status flp_spec_resolve(const flp_spec *spec, flp_spec *out) {
   FLP_TRY(check_range("spec.op", spec->op, 0, FLP_OP_COUNT - 1));
   FLP_TRY(flp_op_calls_of(spec->op)->check_spec(spec));
   FLP_TRY(check_target_dtype(spec));
+  if (flp_op_of(spec->op)->has_head) FLP_TRY(check_mixed(spec));
   FLP_TRY(check_shape(spec));
   FLP_TRY(check_wishes(spec));
   FLP_TRY(check_keep(spec));
@@ -192,13 +248,17 @@ flp_status flp_spec_resolve(const flp_spec *spec, flp_spec *out) {
   FLP_TRY(check_tail(spec));
   FLP_TRY(check_targets(spec));
   FLP_TRY(check_top(spec));
+  FLP_TRY(check_sliced(spec));
   *out = *spec;
   if (!flp_op_of(spec->op)->has_head) return FLP_OK;
   out->targets = (int32_t)flp_spec_targets(spec);
   if (flp_spec_takes_capped_mean(spec) && !out->entropy) out->entropy = FLP_ENTROPY_FORWARD;
-  if (!out->grad_hidden_dtype) out->grad_hidden_dtype = spec->dtype;
-  if (!out->grad_weight_dtype) out->grad_weight_dtype = spec->dtype;
-  if (!out->grad_bias_dtype) out->grad_bias_dtype = spec->dtype;
+  out->hidden_dtype = flp_hidden_dtype(spec);
+  out->weight_dtype = flp_weight_dtype(spec);
+  out->bias_dtype = flp_bias_dtype(spec);
+  if (!out->grad_hidden_dtype) out->grad_hidden_dtype = out->hidden_dtype;
+  if (!out->grad_weight_dtype) out->grad_weight_dtype = out->weight_dtype;
+  if (!out->grad_bias_dtype) out->grad_bias_dtype = out->bias_dtype;
   return FLP_OK;
 }
 

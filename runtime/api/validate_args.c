@@ -131,10 +131,11 @@ static flp_status check_operands(const flp_spec *spec, flp_args *args) {
   presence wanted = args->n > 0 ? MUST : MAY;
   FLP_TRY(check_pointer("hidden", args->hidden, wanted, "the pass reads it", 1));
   FLP_TRY(check_pointer("weight", args->weight, wanted, "the pass reads it", 1));
-  FLP_TRY(check_matrix(spec, "hidden", args->hidden, &args->hidden_stride, args->n, spec->dtype));
-  FLP_TRY(check_matrix(spec, "weight", args->weight, &args->weight_stride, spec->vocab, spec->dtype));
+  FLP_TRY(check_matrix(spec, "hidden", args->hidden, &args->hidden_stride, args->n, spec->hidden_dtype));
+  FLP_TRY(check_matrix(spec, "weight", args->weight, &args->weight_stride, spec->vocab, spec->weight_dtype));
   const char *because = spec->has_bias ? "spec.has_bias is 1" : "spec.has_bias is 0";
-  return check_pointer("bias", args->bias, spec->has_bias ? wanted : MUST_NOT, because, flp_dtype_bytes(spec->dtype));
+  return check_pointer("bias", args->bias, spec->has_bias ? wanted : MUST_NOT, because,
+                       flp_dtype_bytes(spec->bias_dtype));
 }
 
 /* logprob, entropy and stats of forward and combine. */

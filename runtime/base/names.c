@@ -6,16 +6,19 @@
 
 #define ENTROPY(value, word) {word, FLP_ENTROPY_##value},
 #define GRAD(value, word) {word, FLP_GRAD_##value},
+#define MIXED(value, word) {word, FLP_MIXED_##value},
 #define OP(value, word) {#word, FLP_OP_##value},
 #define PASS(value, word) {word, FLP_PASS_##value},
 #define RUNG(value, word) {word, FLP_RUNG_##value},
 const flp_word FLP_ENTROPY_WORDS[] = {FLP_ENTROPIES(ENTROPY){NULL, 0}};
 const flp_word FLP_GRAD_WORDS[] = {FLP_GRADS(GRAD){NULL, 0}};
+const flp_word FLP_MIXED_WORDS[] = {FLP_MIXEDS(MIXED){NULL, 0}};
 const flp_word FLP_OP_WORDS[] = {FLP_OPS(OP){NULL, 0}};
 const flp_word FLP_PASS_WORDS[] = {FLP_PASSES(PASS){NULL, 0}};
 const flp_word FLP_RUNG_WORDS[] = {FLP_RUNGS(RUNG){NULL, 0}};
 #undef ENTROPY
 #undef GRAD
+#undef MIXED
 #undef OP
 #undef PASS
 #undef RUNG
@@ -28,6 +31,10 @@ static const char *name_of(const flp_word *words, int value, const char *none) {
 
 const char *flp_entropy_name(flp_entropy entropy) {
   return name_of(FLP_ENTROPY_WORDS, (int)entropy, "?");
+}
+
+const char *flp_mixed_name(flp_mixed mixed) {
+  return name_of(FLP_MIXED_WORDS, (int)mixed, "?");
 }
 
 const char *flp_op_name(flp_op op) {

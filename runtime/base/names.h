@@ -12,6 +12,7 @@
 #define FLP_ENTROPIES(X) FLP_ENTROPY_VALUES(X) X(BACKWARD, "backward")
 #define FLP_GRADS(X) X(HIDDEN, "hidden") X(WEIGHT, "weight") X(BIAS, "bias")
 #define FLP_OPS(X) X(HEAD, head) X(SELECT, select)
+#define FLP_MIXEDS(X) X(NONE, "none") X(ROUND, "round") X(SPLIT, "split")
 #define FLP_PASSES(X)                                                                                \
   X(FORWARD, "forward")                                                                              \
   X(COMBINE, "combine") X(BACKWARD, "backward") X(STEP, "step") X(BACKWARD_SAVED, "backward, saved") \
@@ -42,10 +43,11 @@ typedef struct flp_word {
   int value;
 } flp_word;
 
-extern const flp_word FLP_ENTROPY_WORDS[], FLP_GRAD_WORDS[], FLP_OP_WORDS[], FLP_PASS_WORDS[], FLP_RUNG_WORDS[];
+extern const flp_word FLP_ENTROPY_WORDS[], FLP_GRAD_WORDS[], FLP_MIXED_WORDS[], FLP_OP_WORDS[], FLP_PASS_WORDS[], FLP_RUNG_WORDS[];
 
 /* The word of a value; "?" where there is none. flp.h declares flp_rung_name and flp_mode_name. */
 const char *flp_entropy_name(flp_entropy entropy);
+const char *flp_mixed_name(flp_mixed mixed);
 const char *flp_op_name(flp_op op);
 const char *flp_pass_name(flp_pass pass);
 const char *flp_dtype_name(flp_dtype dtype);

@@ -193,7 +193,8 @@ void eager_rows_carve(eager_block *block, int64_t n, eager_rows *out);
 void eager_widen_hidden(const flp_spec *spec, const flp_args *args, const eager_rows *rows, int64_t first,
                         int64_t count, float *out);
 /* Widens `count` elements of an operand (hidden, weight, bias) from element `at` on. */
-void eager_widen_part(const flp_spec *spec, const void *operand, int64_t at, int64_t count, float *out);
+void eager_widen_part(const flp_spec *spec, flp_dtype stored, const void *operand, int64_t at, int64_t count,
+                      float *out);
 /* Widens columns [first, min(first + 128, vocab_valid)) to fp32 (EAGER_TILE_COLUMNS, D), the rest zeros, and their
  * biases (zeros without). */
 void eager_widen_weight(const flp_spec *spec, const flp_args *args, int64_t first, float *out, float *bias);

@@ -127,14 +127,14 @@ static void score(const eager_call *call, int64_t row, const eager_list *list) {
   const flp_args *args = call->args;
   float hidden[EAGER_DEPTH_BLOCK], weight[EAGER_DEPTH_BLOCK], bias = 0;
   for (int64_t i = 0; i < list->count; i++) {
-    if (spec->has_bias) eager_widen_part(spec, args->bias, list->column[i], 1, &bias);
+    if (spec->has_bias) eager_widen_part(spec, spec->bias_dtype, args->bias, list->column[i], 1, &bias);
     list->value[i] = (double)bias;
   }
   for (int64_t begin = 0; begin < spec->hidden; begin += EAGER_DEPTH_BLOCK) {
     int64_t width = flp_min(spec->hidden - begin, EAGER_DEPTH_BLOCK);
-    eager_widen_part(spec, args->hidden, row * args->hidden_stride + begin, width, hidden);
+    eager_widen_part(spec, spec->hidden_dtype, args->hidden, row * args->hidden_stride + begin, width, hidden);
     for (int64_t i = 0; i < list->count; i++) {
-      eager_widen_part(spec, args->weight, list->column[i] * args->weight_stride + begin, width, weight);
+      eager_widen_part(spec, spec->weight_dtype, args->weight, list->column[i] * args->weight_stride + begin, width, weight);
       list->value[i] += dot(hidden, weight, width);
     }
   }

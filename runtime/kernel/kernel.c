@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "runtime/kernel/op.h"
+#include "runtime/kernel/operands.h"
 
 void flp_kernel_key_canonicalise(flp_kernel_key *key) {
   unsigned fields = flp_kind_of(key->kind)->facts;
@@ -55,9 +56,10 @@ static flp_kernel_key key_of(const flp_spec *spec, const char *arch, flp_kernel_
     key.dtype = FLP_DTYPE_FP32;
     crypto_hash_sha256(key.loss, spec->loss, spec->loss_bytes);
   }
-  if (kind == FLP_KERNEL_GRAD_HIDDEN) key.out_dtype = grad_dtype(spec->grad_hidden_dtype, spec->dtype);
+  if (kind == FLP_KERNEL_GRAD_HIDDEN) key.out_dtype = grad_dtype(spec->grad_hidden_dtype, flp_hidden_dtype(spec));
   if (kind == FLP_KERNEL_GRAD_WEIGHT)
-    key.out_dtype = spec->accumulate_grad_weight ? FLP_DTYPE_FP32 : grad_dtype(spec->grad_weight_dtype, spec->dtype);
+    key.out_dtype =
+        spec->accumulate_grad_weight ? FLP_DTYPE_FP32 : grad_dtype(spec->grad_weight_dtype, flp_weight_dtype(spec));
   arch = flp_arch_of_kind(arch, kind, spec->alignment);
   memcpy(key.arch, arch, strnlen(arch, sizeof key.arch - 1));
   flp_kernel_key_canonicalise(&key);
@@ -66,7 +68,7 @@ static flp_kernel_key key_of(const flp_spec *spec, const char *arch, flp_kernel_
 
 int flp_kernel_spec_keeps(const flp_spec *spec) {
   return spec->grads && spec->dtype == FLP_DTYPE_BF16 && (spec->keep || spec->loss) && !(spec->tail > 0) &&
-         spec->targets <= 1;
+         spec->targets <= 1 && !flp_weight_is_sliced(spec);
 }
 
 static int has_loss_version(const flp_spec *spec, int version) {

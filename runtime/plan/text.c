@@ -8,6 +8,7 @@
 #include "runtime/base/status.h"
 #include "runtime/eager/eager.h"
 #include "runtime/kernel/op.h"
+#include "runtime/kernel/operands.h"
 #include "runtime/plan/plan.h"
 
 /* Text that stops at its buffer's end. */
@@ -36,6 +37,23 @@ static void add_tail(text *t, const char *before, float tail) {
     add(t, "%s%.9g", before, (double)tail);
 }
 
+/* Operands of a dtype of their own: " weight=fp32 mixed=round", or as options of the command. */
+static void add_mixed(text *t, const flp_spec *spec, int as_options) {
+  flp_spec usual = *spec;
+  usual.bias_dtype = (flp_dtype)0;
+  const struct {
+    const char *name;
+    flp_dtype dtype, usual;
+  } operands[] = {{"hidden", flp_hidden_dtype(spec), spec->dtype},
+                  {"weight", flp_weight_dtype(spec), spec->dtype},
+                  {"bias", flp_bias_dtype(spec), flp_bias_dtype(spec->has_bias ? &usual : spec)}};
+  if (!spec->mixed) return;
+  for (size_t i = 0; i < sizeof operands / sizeof operands[0]; i++)
+    if (operands[i].dtype != operands[i].usual)
+      add(t, as_options ? " --%s-dtype %s" : " %s=%s", operands[i].name, flp_dtype_name(operands[i].dtype));
+  add(t, as_options ? " --mixed %s" : " mixed=%s", flp_mixed_name(spec->mixed));
+}
+
 void flp_plan_spec_text(const flp_spec *spec, char out[FLP_SPEC_TEXT_BYTES]) {
   char grads[FLP_GRADS_TEXT_BYTES];
   text t = {out, FLP_SPEC_TEXT_BYTES};
@@ -43,7 +61,9 @@ void flp_plan_spec_text(const flp_spec *spec, char out[FLP_SPEC_TEXT_BYTES]) {
   if (spec->op != FLP_OP_HEAD) add(&t, "%s ", flp_op_name(spec->op));
   add(&t, "V=%" PRId64, spec->vocab);
   if (has_head) add(&t, " D=%" PRId64, spec->hidden);
-  add(&t, " %s entropy=%s", flp_dtype_name(spec->dtype), flp_entropy_name(spec->entropy));
+  add(&t, " %s", flp_dtype_name(spec->dtype));
+  add_mixed(&t, spec, 0);
+  add(&t, " entropy=%s", flp_entropy_name(spec->entropy));
   if (has_head) add(&t, " grads=%s", spec->grads ? flp_grads_text(spec->grads, "+", grads) : "none");
   if (spec->has_bias) add(&t, " bias");
   if (spec->softcap > 0) add(&t, " softcap=%g", (double)spec->softcap);
@@ -65,15 +85,16 @@ void flp_plan_spec_options(const flp_spec *spec, char out[FLP_SPEC_OPTIONS_BYTES
   add(&t, "--vocab %" PRId64, spec->vocab);
   if (flp_op_of(spec->op)->has_head) add(&t, " --hidden %" PRId64, spec->hidden);
   add(&t, " --dtype %s", flp_dtype_name(spec->dtype));
+  add_mixed(&t, spec, 1);
   if (spec->entropy) add(&t, " --entropy %s", flp_entropy_name(spec->entropy));
   if (spec->grads) add(&t, " --grad %s", flp_grads_text(spec->grads, ",", grads));
   if (spec->has_bias) add(&t, " --bias");
   if (spec->softcap > 0) add(&t, " --softcap %.9g", (double)spec->softcap);
   if (spec->per_row_temperature) add(&t, " --per-row-temperature");
   if (spec->target_dtype != usual.target_dtype) add(&t, " --target-dtype %s", flp_dtype_name(spec->target_dtype));
-  if (spec->grad_hidden_dtype && spec->grad_hidden_dtype != spec->dtype)
+  if (spec->grad_hidden_dtype && spec->grad_hidden_dtype != flp_hidden_dtype(spec))
     add(&t, " --grad-hidden-dtype %s", flp_dtype_name(spec->grad_hidden_dtype));
-  if (spec->grad_weight_dtype && spec->grad_weight_dtype != spec->dtype)
+  if (spec->grad_weight_dtype && spec->grad_weight_dtype != flp_weight_dtype(spec))
     add(&t, " --grad-weight-dtype %s", flp_dtype_name(spec->grad_weight_dtype));
   if (spec->accumulate_grad_weight) add(&t, " --accumulate-grad-weight");
   if (spec->alignment && spec->alignment < 16) add(&t, " --alignment %" PRIu32, spec->alignment);
@@ -129,7 +150,9 @@ flp_status flp_plan_describe(const flp_plan *plan, char *buffer, size_t capacity
   if (plan->tiling[0]) add(&t, "; tiling: %s", plan->tiling);
   if ((plan->spec.keep || plan->spec.tail > 0) && !flp_plan_keeps(plan))
     add(&t, "; keeps nothing for backward: %s",
-        plan->rung == FLP_RUNG_EAGER ? "the eager rung recomputes" : "options.mode asks for recomputing");
+        plan->rung == FLP_RUNG_EAGER             ? "the eager rung recomputes"
+        : flp_weight_is_sliced(&plan->spec) ? "products take the weight in slices"
+                                            : "options.mode asks for recomputing");
   add(&t, "; plan id %s", plan->id);
   for (int rung = FLP_RUNG_TUNED; rung < (int)plan->rung; rung++)
     add(&t, "; not %s: %s", flp_rung_name((flp_rung)rung), plan->reason[rung]);

@@ -39,16 +39,16 @@ static double load(flp_dtype dtype, const void *base, int64_t at) {
 
 void eager_case_set_hidden(eager_case *c, int64_t row, int64_t d, double value) {
   c->reference.hidden[row * c->spec.hidden + d] =
-      store(c->spec.dtype, c->hidden, row * c->args.hidden_stride + d, value);
+      store(c->spec.hidden_dtype, c->hidden, row * c->args.hidden_stride + d, value);
 }
 
 void eager_case_set_weight(eager_case *c, int64_t column, int64_t d, double value) {
   c->reference.weight[column * c->spec.hidden + d] =
-      store(c->spec.dtype, c->weight, column * c->args.weight_stride + d, value);
+      store(c->spec.weight_dtype, c->weight, column * c->args.weight_stride + d, value);
 }
 
 void eager_case_set_bias(eager_case *c, int64_t column, double value) {
-  c->reference.bias[column] = store(c->spec.dtype, c->bias, column, value);
+  c->reference.bias[column] = store(c->spec.bias_dtype, c->bias, column, value);
 }
 
 void eager_case_set_target(eager_case *c, int64_t row, int64_t target) {

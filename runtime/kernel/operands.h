@@ -1,0 +1,36 @@
+/* operands.h: dtypes of a head's operands, as they stand in memory and as products take them, of specs whether resolved or
+ * not. Products take spec.dtype; an operand of another dtype, which is FP32, becomes one or two terms of it (flp_mixed). */
+#ifndef FLP_OPERANDS_H
+#define FLP_OPERANDS_H
+
+#include "runtime/flp.h"
+
+static inline flp_dtype flp_hidden_dtype(const flp_spec *spec) {
+  return spec->hidden_dtype ? spec->hidden_dtype : spec->dtype;
+}
+
+static inline flp_dtype flp_weight_dtype(const flp_spec *spec) {
+  return spec->weight_dtype ? spec->weight_dtype : spec->dtype;
+}
+
+static inline flp_dtype flp_bias_dtype(const flp_spec *spec) {
+  if (spec->bias_dtype) return spec->bias_dtype;
+  return spec->mixed == FLP_MIXED_SPLIT ? spec->dtype : flp_weight_dtype(spec);
+}
+
+/* Terms along K of each operand that products take. */
+static inline int flp_operand_terms(const flp_spec *spec) {
+  return spec->mixed == FLP_MIXED_SPLIT ? 2 : 1;
+}
+
+/* 1 if products take terms of the weight that a slice of it has in the workspace. */
+static inline int flp_weight_is_sliced(const flp_spec *spec) {
+  return flp_weight_dtype(spec) != spec->dtype || spec->mixed == FLP_MIXED_SPLIT;
+}
+
+/* 1 if they take terms of hidden that stand in the workspace. */
+static inline int flp_hidden_is_made(const flp_spec *spec) {
+  return flp_hidden_dtype(spec) != spec->dtype || spec->mixed == FLP_MIXED_SPLIT;
+}
+
+#endif
