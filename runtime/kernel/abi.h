@@ -41,7 +41,8 @@
       R(score_lse) R(score_mean) R(score_grad_lse) R(score_grad_mean) R(score_any) /* of a step whose loss reads them */ \
       R(score_each) R(score_stats) R(mean_part) R(mean_weight) R(mean_hidden) \
       R(capped_record) R(capped_scale) R(capped_partial) R(capped_dz) R(capped_part) /* the same with a softcap */ \
-      R(top_low) R(top_floor) R(top_mark) R(top_count) R(top_above) R(top_lost) R(top_column) R(top_score) /* best, rank */
+      R(top_low) R(top_floor) R(top_mark) R(top_count) R(top_above) R(top_lost) R(top_column) R(top_score) /* best, rank */ \
+      R(operand_hidden) R(operand_bias) R(operand_weight) /* of another dtype, as products take them */
 
 /* The arrays as numbers, FLP_REGION_index and so on. */
 typedef enum flp_region {
@@ -1005,6 +1006,27 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(i32, row_begin) P(i32, row_end) P(i32, column_begin) P(i32, column_end) \
   P(region, bias_part)
 
+/* ---- operands of two dtypes (spec.mixed) ----
+ *
+ * Products take spec.dtype. An operand of another dtype becomes one term of it, or two side by side: the rounded operand
+ * and its rounded rest. With two terms D of a product of scores is 2·D, and the other operand stands twice side by side.
+ * hidden and bias are made at once, the weight slice by slice: of columns from a multiple of unit_columns on in forward, of
+ * a chunk in backward.
+ *
+ * module operands: entry operand_terms, one warp a row: out[r][t·depth + d] is term t of source[r][d]; the last row has
+ * last_depth elements. source and out allow accesses of key.alignment bytes. */
+#define FLP_OPERAND_TERMS_PARAMS(P)                                         \
+  P(ptr, source) P(i64, source_stride)                                      \
+  P(i32, is_wide) /* 1: source is f32; 0: of the operand dtype, and every term is itself */ \
+  P(ptr, out) P(i64, out_stride)                                            \
+  P(i32, rows) P(i32, depth) P(i32, last_depth)                             \
+  P(i32, terms) /* 1 or 2 */
+
+/* module forward_columns: entries forward_columns and forward_columns_map: forward and forward_map of some columns, from
+ * column_begin on, a multiple of unit_columns: weight, bias and vocab_valid are those of the columns of the launch. */
+#define FLP_FORWARD_COLUMNS_PARAMS(P) FLP_FORWARD_PARAMS(P) P(i32, column_begin)
+#define FLP_FORWARD_COLUMNS_MAP_PARAMS(P) FLP_FORWARD_MAP_PARAMS(P) P(i32, column_begin)
+
 #define FLP_ENTRY_LIST(E)                                                                      \
   E(prepare, FLP_PREPARE_PARAMS) E(forward, FLP_FORWARD_PARAMS) E(combine, FLP_COMBINE_PARAMS) \
   E(forward_map, FLP_FORWARD_MAP_PARAMS) E(gather, FLP_GATHER_PARAMS)                          \
@@ -1039,7 +1061,9 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   E(score_head, FLP_SCORE_HEAD_PARAMS) E(score_add, FLP_SCORE_ADD_PARAMS) \
   E(forward_top, FLP_FORWARD_TOP_PARAMS) E(forward_top_map, FLP_FORWARD_TOP_MAP_PARAMS) \
   E(top_target, FLP_TOP_TARGET_PARAMS) E(top_begin, FLP_TOP_BEGIN_PARAMS) E(top_floor, FLP_TOP_FLOOR_PARAMS) \
-  E(top_redo, FLP_TOP_REDO_PARAMS) E(top_finish, FLP_TOP_FINISH_PARAMS) E(top_others, FLP_TOP_OTHERS_PARAMS)
+  E(top_redo, FLP_TOP_REDO_PARAMS) E(top_finish, FLP_TOP_FINISH_PARAMS) E(top_others, FLP_TOP_OTHERS_PARAMS) \
+  E(operand_terms, FLP_OPERAND_TERMS_PARAMS)                                                   \
+  E(forward_columns, FLP_FORWARD_COLUMNS_PARAMS) E(forward_columns_map, FLP_FORWARD_COLUMNS_MAP_PARAMS)
 
 typedef uint64_t flp_abi_ptr;
 typedef uint64_t flp_abi_region;

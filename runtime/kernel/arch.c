@@ -27,7 +27,7 @@ static const flp_arch arches[] = {
     {.name = "sm_90a",
      .capability = 90,
      .kinds = KIND(FORWARD) | KIND(DZ) | KIND(PRODUCTS) | KIND(KEEP) | KIND(EMIT) | KIND(FORWARD_TARGETS) |
-              KIND(FORWARD_TOP),
+              KIND(FORWARD_TOP) | KIND(FORWARD_COLUMNS),
      .below = FLP_PORTABLE_ARCH,
      .alignment = 16,
      .templates = "sm_90a/",

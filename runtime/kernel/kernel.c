@@ -56,6 +56,7 @@ static flp_kernel_key key_of(const flp_spec *spec, const char *arch, flp_kernel_
     key.dtype = FLP_DTYPE_FP32;
     crypto_hash_sha256(key.loss, spec->loss, spec->loss_bytes);
   }
+  if (kind == FLP_KERNEL_FORWARD_COLUMNS || kind == FLP_KERNEL_DZ) key.hidden *= flp_operand_terms(spec);
   if (kind == FLP_KERNEL_GRAD_HIDDEN) key.out_dtype = grad_dtype(spec->grad_hidden_dtype, flp_hidden_dtype(spec));
   if (kind == FLP_KERNEL_GRAD_WEIGHT)
     key.out_dtype =

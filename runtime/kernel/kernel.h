@@ -39,7 +39,7 @@ typedef struct flp_kernel_key {
   uint32_t bias_grad;     /* DZ: column sums if bias_part is not null */
   uint32_t softcap;       /* FORWARD, KEEP, DZ */
   uint32_t alignment;     /* all but ROWS and LOSS: 16, or one element for element-wise copies */
-  int64_t hidden;         /* FORWARD, KEEP, DZ and the products: D, 0 for any */
+  int64_t hidden;         /* FORWARD, KEEP, DZ and the products: D, of scores from two terms 2·D; 0 for any */
   int64_t vocab;          /* FORWARD, KEEP, DZ, SELECT: V, 0 for any */
   flp_tunables tune;      /* FORWARD, DZ, PRODUCTS, KEEP */
   uint8_t loss[32];       /* LOSS: SHA-256 of the program's bytes (flp_loss_write); 0: any program, as data */

@@ -29,9 +29,11 @@ typedef enum flp_kernel_kind {
   FLP_KERNEL_FORWARD_TOP = 19,   /* forward that also lists what may be a row's best, and counts what is above its target */
   FLP_KERNEL_TOP = 20,           /* and what makes best columns and ranks of that */
   FLP_KERNEL_LOSS_SCORES = 21,   /* a loss program that reads values of all scores of a row: lse, mean_score */
-  FLP_KERNEL_MEAN = 22           /* and what makes these, and gradients of what they give */
+  FLP_KERNEL_MEAN = 22,          /* and what makes these, and gradients of what they give */
+  FLP_KERNEL_OPERANDS = 23,      /* operands of another dtype, as products take them */
+  FLP_KERNEL_FORWARD_COLUMNS = 24 /* forward of a slice of the columns */
 } flp_kernel_kind;
-enum { FLP_KERNEL_KINDS = FLP_KERNEL_MEAN + 1 };
+enum { FLP_KERNEL_KINDS = FLP_KERNEL_FORWARD_COLUMNS + 1 };
 
 /* Facts of a kind. The first ones say which fields of flp_kernel_key it uses. */
 enum {

@@ -2,6 +2,7 @@
 #include "runtime/kernel/op.h"
 
 #include "runtime/kernel/kernel.h"
+#include "runtime/kernel/operands.h"
 
 /* ---- head ---- */
 
@@ -22,7 +23,17 @@ static int wants_targets(const flp_spec *spec, const char *arch) {
 }
 
 static int wants_forward(const flp_spec *spec, const char *arch) {
-  return wants_dense(spec, arch) && !wants_targets(spec, arch);
+  return wants_dense(spec, arch) && !wants_targets(spec, arch) && !flp_weight_is_sliced(spec);
+}
+
+static int wants_forward_columns(const flp_spec *spec, const char *arch) {
+  (void)arch;
+  return flp_weight_is_sliced(spec);
+}
+
+static int wants_operands(const flp_spec *spec, const char *arch) {
+  (void)arch;
+  return spec->mixed != FLP_MIXED_NONE;
 }
 
 static int wants_products(const flp_spec *spec, const char *arch) {
@@ -103,6 +114,8 @@ static const flp_op_kernel head_kernels[] = {
     {FLP_KERNEL_TOP, wants_top},
     {FLP_KERNEL_LOSS_SCORES, wants_loss_scores},
     {FLP_KERNEL_MEAN, wants_loss_scores},
+    {FLP_KERNEL_OPERANDS, wants_operands},
+    {FLP_KERNEL_FORWARD_COLUMNS, wants_forward_columns},
 };
 
 /* ---- select ---- */

@@ -45,7 +45,10 @@ static flp_status by_vocab(const flp_call *call, uint32_t grads) {
   flp_row_range rows = {0, call->args->n};
   for (int64_t begin = 0; begin < end; begin += step) {
     flp_row_range columns = {begin, flp_min(begin + step, end)};
-    FLP_TRY(launch_chunk(call, rows, columns, grads, begin == 0, begin + step >= end));
+    flp_args args;
+    flp_call own;
+    FLP_TRY(flp_launch_slice(call, columns.begin, columns.end, &args, &own));
+    FLP_TRY(launch_chunk(&own, rows, columns, grads, begin == 0, begin + step >= end));
   }
   return FLP_OK;
 }
@@ -97,7 +100,7 @@ static flp_status launch_tail(const flp_call *call) {
   return flp_launch_tail_sums(call);
 }
 
-flp_status flp_launch_backward(const flp_call *call) {
+static flp_status launch(const flp_call *call) {
   static flp_status (*const modes[])(const flp_call *) = {
       [FLP_MODE_RECOMPUTE_VOCAB] = recompute,           [FLP_MODE_RECOMPUTE_ROWS] = recompute,
       [FLP_MODE_RECOMPUTE_SPLIT] = recompute,           [FLP_MODE_SAVE] = from_saved,
@@ -107,4 +110,11 @@ flp_status flp_launch_backward(const flp_call *call) {
   FLP_TRY(flp_launch_exact_report(call));
   FLP_TRY(modes[call->scheme.mode](call));
   return flp_launch_fill(call);
+}
+
+flp_status flp_launch_backward(const flp_call *call) {
+  flp_args args;
+  flp_call own;
+  FLP_TRY(flp_launch_operands(call, &args, &own));
+  return launch(&own);
 }

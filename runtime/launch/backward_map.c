@@ -46,7 +46,7 @@ flp_status backward_launch_dz_map(const flp_call *call, const backward_chunk *c)
       .bias = flp_call_pointer(a->bias),
       .count = c->count,
       .cap_in = call->cap_in,
-      .depth = (int32_t)call->plan->spec.hidden,
+      .depth = (int32_t)flp_call_depth(call),
       .n = (int32_t)a->n,
       .row_begin = (int32_t)c->row_begin,
       .row_end = (int32_t)c->row_end,
@@ -67,6 +67,7 @@ static flp_status encode_for_products(const flp_call *call, const backward_chunk
   flp_matrix *const each[] = {&m.dz, &m.weight, &m.hidden, &m.gathered};
   flp_abi_map *const maps[] = {&p->dz_map, &p->weight_map, &p->hidden_map, &p->gathered_map};
   for (size_t i = 0; i < sizeof each / sizeof each[0]; i++) {
+    if (each[i] != &m.dz) each[i]->columns = call->plan->spec.hidden; /* of two terms the first */
     set_box(each[i], flp_box_columns(call), flp_box_columns(call));
     FLP_TRY(flp_map_encode(call, each[i], maps[i]));
   }

@@ -44,7 +44,7 @@ static flp_status launch_dz_portable(const flp_call *call, const backward_chunk 
       .bias = flp_call_pointer(a->bias),
       .count = c->count,
       .cap_in = call->cap_in,
-      .depth = (int32_t)call->plan->spec.hidden,
+      .depth = (int32_t)flp_call_depth(call),
       .row_begin = (int32_t)c->row_begin,
       .row_end = (int32_t)c->row_end,
       .column_begin = (int32_t)c->column_begin,

@@ -9,6 +9,19 @@
 #include "runtime/launch/keep.h"
 #include "runtime/launch/launch.h"
 
+/* Partials of a chunk of rows, the weight as it is or slice by slice. */
+static flp_status launch_slices(const flp_call *call, flp_row_range rows) {
+  int64_t end = call->args->vocab_valid, step = call->scheme.slice ? call->scheme.slice : end;
+  for (int64_t begin = 0; begin < end; begin += step) {
+    flp_column_range columns = {begin, flp_min(begin + step, end)};
+    flp_args args;
+    flp_call own;
+    FLP_TRY(flp_launch_slice(call, columns.begin, columns.end, &args, &own));
+    FLP_TRY(flp_launch_scores(&own, rows, columns, NULL));
+  }
+  return FLP_OK;
+}
+
 /* A shard of a larger vocabulary gives partials and scores alone. */
 static flp_status launch_targets(const flp_call *call, CUdeviceptr sums) {
   const flp_args *a = call->args;
@@ -16,7 +29,7 @@ static flp_status launch_targets(const flp_call *call, CUdeviceptr sums) {
   return flp_launch_targets_finish(call, sums, flp_targets_scores(call), 1);
 }
 
-flp_status flp_launch_forward(const flp_call *call) {
+static flp_status launch(const flp_call *call) {
   const flp_args *a = call->args;
   FLP_TRY(flp_launch_prepare(call, 1));
   if (call->scheme.mode == FLP_MODE_DIRECTION) return flp_launch_direction(call);
@@ -39,7 +52,7 @@ flp_status flp_launch_forward(const flp_call *call) {
       flp_keep_sink keep = flp_keep_saved(call, begin);
       FLP_TRY(flp_launch_keep(call, rows, &keep));
     } else {
-      FLP_TRY(flp_launch_scores(call, rows, (flp_column_range){0, a->vocab_valid}, NULL));
+      FLP_TRY(launch_slices(call, rows));
     }
     if (partial) FLP_TRY(flp_launch_fold(call, rows, partial));
     if (outputs && !has_targets) FLP_TRY(flp_launch_fold(call, rows, 0));
@@ -48,4 +61,11 @@ flp_status flp_launch_forward(const flp_call *call) {
   }
   if (has_targets) return launch_targets(call, partial);
   return is_top ? flp_launch_top_others(call) : FLP_OK;
+}
+
+flp_status flp_launch_forward(const flp_call *call) {
+  flp_args args;
+  flp_call own;
+  FLP_TRY(flp_launch_operands(call, &args, &own));
+  return launch(&own);
 }

@@ -69,6 +69,15 @@ CUdeviceptr flp_call_stats(const flp_call *call);
 /* The descriptor of the module of that kind. */
 const flp_kernel_desc *flp_call_desc(const flp_call *call, flp_kernel_kind kind);
 
+/* ---- operands.c: operands of two dtypes (abi.h) ---- */
+
+/* D of products of scores: with two terms twice that of the head. */
+int64_t flp_call_depth(const flp_call *call);
+/* Makes what the layout has of hidden and bias; the call that takes them, of which args is part. */
+flp_status flp_launch_operands(const flp_call *call, flp_args *args, flp_call *own);
+/* The same of the weight's columns [begin, end). */
+flp_status flp_launch_slice(const flp_call *call, int64_t begin, int64_t end, flp_args *args, flp_call *own);
+
 /* ---- maps.c: matrices that the copy engine reads and writes ---- */
 
 /* A matrix of the operand dtype: boxes of at most flp_box_columns elements along a row, in the 128-byte swizzle. */

@@ -37,7 +37,7 @@ static flp_matrix rows_of(const flp_call *call, const char *name, CUdeviceptr st
   return (flp_matrix){.name = name,
                       .start = start + (CUdeviceptr)(begin * stride) * element_bytes(call),
                       .rows = end - begin,
-                      .columns = call->plan->spec.hidden,
+                      .columns = flp_call_depth(call),
                       .stride = stride};
 }
 
@@ -48,7 +48,7 @@ flp_matrix flp_matrix_hidden(const flp_call *call, int64_t begin, int64_t end) {
 
 flp_matrix flp_matrix_gathered(const flp_call *call, int64_t first, int64_t rows) {
   return rows_of(call, "gathered hidden", flp_call_region(call, FLP_REGION_gather),
-                 flp_planner_gather_stride(call->plan->spec.hidden), first, first + rows);
+                 flp_planner_gather_stride(flp_call_depth(call)), first, first + rows);
 }
 
 flp_matrix flp_matrix_weight(const flp_call *call, int64_t begin, int64_t end) {
@@ -64,9 +64,9 @@ flp_status flp_launch_gather(const flp_call *call, int64_t begin, int64_t end) {
       .n = (int32_t)a->n,
       .row_begin = (int32_t)begin,
       .row_end = (int32_t)end,
-      .depth = (int32_t)call->plan->spec.hidden,
+      .depth = (int32_t)flp_call_depth(call),
       .out = flp_call_region(call, FLP_REGION_gather),
-      .out_stride = flp_planner_gather_stride(call->plan->spec.hidden),
+      .out_stride = flp_planner_gather_stride(flp_call_depth(call)),
   };
   return flp_launch_over(call, FLP_ENTRY_gather, &p, end - begin, 32);
 }

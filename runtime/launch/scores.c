@@ -2,6 +2,7 @@
  * maps, then combine. */
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
+#include "runtime/kernel/operands.h"
 #include "runtime/launch/launch.h"
 
 /* What forward is given are the first fields of what its siblings are. */
@@ -11,6 +12,7 @@ typedef union given {
   flp_forward_emit_given emit;
   flp_forward_targets_given targets;
   flp_forward_top_given top;
+  flp_forward_columns_given columns;
 } given;
 typedef union given_map {
   flp_forward_map_given forward;
@@ -18,17 +20,20 @@ typedef union given_map {
   flp_forward_emit_map_given emit;
   flp_forward_targets_map_given targets;
   flp_forward_top_map_given top;
+  flp_forward_columns_map_given columns;
 } given_map;
 #define SAME(name, of, other) \
   _Static_assert(offsetof(flp_##of##_given, name) == offsetof(flp_##other##_given, name), #name)
 #define SAME_PLACE(kind, name)                                                           \
   FLP_GIVEN_##kind(SAME(name, forward, forward_keep); SAME(name, forward, forward_emit); \
-                   SAME(name, forward, forward_targets); SAME(name, forward, forward_top);)
+                   SAME(name, forward, forward_targets); SAME(name, forward, forward_top);   \
+                   SAME(name, forward, forward_columns);)
 FLP_FORWARD_PARAMS(SAME_PLACE)
 #undef SAME_PLACE
 #define SAME_PLACE(kind, name)                                                                           \
   FLP_GIVEN_##kind(SAME(name, forward_map, forward_keep_map); SAME(name, forward_map, forward_emit_map); \
-                   SAME(name, forward_map, forward_targets_map); SAME(name, forward_map, forward_top_map);)
+                   SAME(name, forward_map, forward_targets_map); SAME(name, forward_map, forward_top_map);   \
+                   SAME(name, forward_map, forward_columns_map);)
 FLP_FORWARD_MAP_PARAMS(SAME_PLACE)
 #undef SAME_PLACE
 #undef SAME
@@ -42,6 +47,7 @@ typedef struct sinks {
 
 static flp_kernel_kind kind_for(const flp_call *call, const sinks *to) {
   if (flp_call_has_targets(call)) return FLP_KERNEL_FORWARD_TARGETS;
+  if (flp_weight_is_sliced(&call->plan->spec)) return FLP_KERNEL_FORWARD_COLUMNS;
   return to->keep   ? FLP_KERNEL_KEEP
          : to->emit ? FLP_KERNEL_EMIT
          : to->top  ? FLP_KERNEL_FORWARD_TOP
@@ -85,7 +91,7 @@ static flp_status launch_mapped(const flp_call *call, flp_row_range rows, flp_co
   given_map p = {.forward = {
                      .bias = bias_of(call, columns),
                      .cap_in = call->cap_in,
-                     .depth = (int32_t)call->plan->spec.hidden,
+                     .depth = (int32_t)flp_call_depth(call),
                      .vocab_valid = (int32_t)(columns.end - columns.begin),
                      .n = (int32_t)a->n,
                      .row_begin = (int32_t)rows.begin,
@@ -119,6 +125,10 @@ static flp_status launch_mapped(const flp_call *call, flp_row_range rows, flp_co
     p.top.top_places = flp_planner_top_places(&call->plan->spec);
     return flp_launch_clusters(call, FLP_ENTRY_forward_top_map, &p.top, leaves);
   }
+  if (desc->key.kind == FLP_KERNEL_FORWARD_COLUMNS) {
+    p.columns.column_begin = (int32_t)columns.begin;
+    return flp_launch_clusters(call, FLP_ENTRY_forward_columns_map, &p.columns, leaves);
+  }
   if (!to->keep) return flp_launch_clusters(call, FLP_ENTRY_forward_map, &p.forward, leaves);
   p.keep.column_begin = (int32_t)columns.begin;
   p.keep.reference = to->keep->reference;
@@ -140,7 +150,7 @@ static flp_status launch_portable(const flp_call *call, flp_row_range rows, flp_
                  .weight_stride = a->weight_stride,
                  .bias = bias_of(call, columns),
                  .cap_in = call->cap_in,
-                 .depth = (int32_t)call->plan->spec.hidden,
+                 .depth = (int32_t)flp_call_depth(call),
                  .vocab_valid = (int32_t)(columns.end - columns.begin),
                  .row_begin = (int32_t)rows.begin,
                  .row_end = (int32_t)rows.end,
@@ -170,6 +180,10 @@ static flp_status launch_portable(const flp_call *call, flp_row_range rows, flp_
     p.top.top_from = (int32_t)to->top->from;
     p.top.top_places = flp_planner_top_places(&call->plan->spec);
     return flp_launch(call, FLP_ENTRY_forward_top, &p.top, panels * groups);
+  }
+  if (desc->key.kind == FLP_KERNEL_FORWARD_COLUMNS) {
+    p.columns.column_begin = (int32_t)columns.begin;
+    return flp_launch(call, FLP_ENTRY_forward_columns, &p.columns, panels * groups);
   }
   if (!to->keep) return flp_launch(call, FLP_ENTRY_forward, &p.forward, panels * groups);
   p.keep.column_begin = (int32_t)columns.begin;

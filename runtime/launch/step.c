@@ -135,6 +135,10 @@ static flp_keep_sink chunk_sink(const flp_call *call) {
 
 static flp_status stream(const flp_call *call) {
   int64_t n = call->args->n, chunk = call->scheme.chunk_rows;
+  flp_args args;
+  flp_call own;
+  FLP_TRY(flp_launch_operands(call, &args, &own));
+  call = &own;
   flp_keep_sink keep = chunk_sink(call);
   FLP_TRY(flp_launch_prepare(call, 1));
   if (call->scores) FLP_TRY(flp_launch_score_weight(call));

@@ -1,5 +1,6 @@
 /* carve.c: the arrays of a workspace, one behind the other, and how large they are. */
 #include "runtime/base/util.h"
+#include "runtime/kernel/operands.h"
 #include "runtime/planner/internal.h"
 
 enum { REGION_ALIGNMENT = 256, DZ_ALIGNMENT = 64 };
@@ -93,7 +94,7 @@ void planner_put_head_accumulators(const flp_planner *p, flp_scheme *s) {
 
 /* Rows put together, and the counter by which CTAs share out the work. */
 void planner_put_gather(const flp_planner *p, flp_scheme *s, int64_t gathered) {
-  planner_put_region(s, FLP_REGION_gather, gathered * flp_planner_gather_stride(p->spec.hidden),
+  planner_put_region(s, FLP_REGION_gather, gathered * flp_planner_gather_stride(p->spec.hidden * flp_operand_terms(&p->spec)),
                      flp_dtype_bytes(p->spec.dtype));
   planner_put_region(s, FLP_REGION_turn, 1, 4);
 }

@@ -8,6 +8,7 @@
 
 #include "runtime/base/util.h"
 #include "runtime/kernel/abi.h"
+#include "runtime/kernel/operands.h"
 #include "runtime/planner/planner.h"
 
 /* One launch with its ramp-up and drain, from the gap between dependent kernels on one stream of a Hopper card. */
@@ -53,8 +54,13 @@ static double shared_out_cost(const flp_planner *p, const product *x, int count)
   return fmax(compute, memory) + launch_seconds;
 }
 
+/* K of the product of scores. */
+static int64_t scores_depth(const flp_planner *p) {
+  return p->spec.hidden * flp_operand_terms(&p->spec);
+}
+
 static product dz_of(const flp_planner *p, int64_t rows, int64_t columns) {
-  return (product){rows, columns, p->spec.hidden, p->dz_unit_rows, p->dz_columns, p->dz_unit_tiles};
+  return (product){rows, columns, scores_depth(p), p->dz_unit_rows, p->dz_columns, p->dz_unit_tiles};
 }
 
 static product grad_hidden_of(const flp_planner *p, int64_t rows, int64_t columns) {
@@ -97,6 +103,21 @@ double flp_planner_gather_cost(const flp_planner *p, int64_t n, int64_t launches
 static double forward_chunk_cost(const flp_planner *p, int64_t rows) {
   product x = {rows, p->spec.vocab, p->spec.hidden, p->forward_rows, p->unit_columns, 1};
   return rows == 0 ? 0 : product_cost(p, &x) + launch_seconds; /* forward and combine */
+}
+
+static double slice_cost(const flp_planner *p, int64_t rows, int64_t columns) {
+  product x = {rows, columns, scores_depth(p), p->forward_rows, p->unit_columns, 1};
+  return rows == 0 || columns == 0 ? 0 : product_cost(p, &x);
+}
+
+static double slices_cost(const flp_planner *p, int64_t rows, int64_t slice) {
+  return (double)(p->spec.vocab / slice) * slice_cost(p, rows, slice) + slice_cost(p, rows, p->spec.vocab % slice);
+}
+
+double flp_planner_slices_forward_cost(const flp_planner *p, int64_t n, int64_t chunk_rows, int64_t slice) {
+  int64_t chunks = flp_ceil_div(n, chunk_rows);
+  return (double)(n / chunk_rows) * slices_cost(p, chunk_rows, slice) + slices_cost(p, n % chunk_rows, slice) +
+         (double)(chunks + 1) * launch_seconds;
 }
 
 double flp_planner_targets_cost(const flp_planner *p, int64_t n, int64_t launches) {

@@ -27,6 +27,7 @@ static void build(const flp_planner *p, int64_t n, int64_t rows, int64_t columns
   s->chunks = flp_ceil_div(n, rows) * flp_ceil_div(p->spec.vocab, columns);
   s->products = 2;
   planner_put_rows(s, n);
+  planner_put_operands(p, s, n);
   planner_put_region(s, FLP_REGION_zy, n, 4);
   planner_put_region(s, FLP_REGION_part, rows * flp_ceil_div(p->spec.vocab, p->unit_columns), 12);
   planner_put_region(s, FLP_REGION_stats, n, 16);
@@ -84,6 +85,7 @@ void planner_search_direction_rows(planner_search *s) {
   flp_scheme only = {
       .mode = FLP_MODE_DIRECTION, .chunk_rows = s->n, .chunk_vocab = s->planner->spec.vocab, .chunks = 1};
   planner_put_rows(&only, s->n);
+  planner_put_operands(s->planner, &only, s->n);
   planner_put_region(&only, FLP_REGION_record, s->n, 16);
   planner_put_region(&only, FLP_REGION_bound, s->n, 4);
   only.launches = 4; /* prepare, record, direction_rows, fill */

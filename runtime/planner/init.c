@@ -46,6 +46,7 @@ static void set_tiles(flp_planner *p, const flp_kernel_desc *desc) {
       break;
     case FLP_KERNEL_FORWARD:
     case FLP_KERNEL_FORWARD_TARGETS:
+    case FLP_KERNEL_FORWARD_COLUMNS:
       p->forward_rows = panel_rows;
       p->unit_columns = desc->unit_columns;
       break;

@@ -35,6 +35,13 @@ uint64_t planner_tail_bytes(const flp_spec *spec, int64_t n); /* tail.c */
 void planner_put_region(flp_scheme *s, flp_region region, int64_t count, uint64_t element_bytes);
 /* What prepare writes; every pass starts with it. */
 void planner_put_rows(flp_scheme *s, int64_t n);
+/* operands.c: terms of hidden and bias, where products take such. */
+void planner_put_operands(const flp_planner *p, flp_scheme *s, int64_t n);
+/* Terms of so many columns of the weight, and the seconds of making all of it so many times. */
+void planner_put_slice(const flp_planner *p, flp_scheme *s, int64_t columns);
+double planner_slices_cost(const flp_planner *p, int64_t slices, int64_t times);
+/* The planner of a pass that takes operands as its caller has made them. */
+flp_planner planner_of_made_operands(const flp_planner *p);
 /* gathered: rows that are put together at a time; 0 for the counter alone */
 void planner_put_gather(const flp_planner *p, flp_scheme *s, int64_t gathered);
 /* Sums over chunks of rows: of the head's gradients, where the caller's arrays do not serve. */

@@ -68,6 +68,7 @@ void planner_search_saved(planner_search *s) {
   if (!flp_planner_grids_fit(p, n, p->spec.vocab)) return;
   only.products = planner_wants(p->spec.grads, FLP_GRAD_HIDDEN) + planner_wants(p->spec.grads, FLP_GRAD_WEIGHT);
   planner_put_rows(&only, n);
+  planner_put_operands(p, &only, n);
   put_kept(p, &only, n, n);
   /* prepare, gather, fill */
   int64_t others = 1 + p->is_mapped + planner_wants(p->spec.grads, FLP_GRAD_HIDDEN);
@@ -106,6 +107,7 @@ static void build_stream(const flp_planner *p, int64_t n, int64_t rows, flp_sche
   s->chunks = flp_ceil_div(n, rows);
   s->products = 1 + planner_wants(p->spec.grads, FLP_GRAD_HIDDEN) + planner_wants(p->spec.grads, FLP_GRAD_WEIGHT);
   planner_put_rows(s, n);
+  planner_put_operands(p, s, n);
   put_step_rows(p, s, n);
   planner_put_region(s, FLP_REGION_zy, n, 4);
   planner_put_region(s, FLP_REGION_part, rows * flp_ceil_div(p->spec.vocab, p->unit_columns), 12);

@@ -19,8 +19,9 @@ static void put_entries(flp_scheme *s, flp_region region, int64_t list_count) {
 }
 
 /* The lists sorted, and their scores. */
-static void put_lists(flp_scheme *s, int64_t n, int64_t list_count) {
+static void put_lists(const flp_planner *p, flp_scheme *s, int64_t n, int64_t list_count) {
   planner_put_rows(s, n);
+  planner_put_operands(p, s, n);
   planner_put_region(s, FLP_REGION_list_state, 1, 4);
   planner_put_region(s, FLP_REGION_list_length, n, 4);
   planner_put_region(s, FLP_REGION_list_target, n, 4);
@@ -30,14 +31,13 @@ static void put_lists(flp_scheme *s, int64_t n, int64_t list_count) {
 }
 
 static void build_forward(const flp_planner *p, int64_t n, int64_t list_count, flp_scheme *s) {
-  (void)p;
-  put_lists(s, n, list_count);
+  put_lists(p, s, n, list_count);
   planner_put_region(s, FLP_REGION_part, n, 12);
   s->launches = 6; /* prepare, list_check, list_sort, list_scores, list_reduce, combine */
 }
 
 static void build_backward(const flp_planner *p, int64_t n, int64_t list_count, flp_scheme *s) {
-  put_lists(s, n, list_count);
+  put_lists(p, s, n, list_count);
   planner_put_region(s, FLP_REGION_record, n, 16);
   planner_put_region(s, FLP_REGION_bound, n, 4);
   put_entries(s, FLP_REGION_list_dz, list_count);

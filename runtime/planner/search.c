@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "runtime/base/util.h"
+#include "runtime/kernel/operands.h"
 #include "runtime/planner/internal.h"
 
 /* ---- the workspace of a backward pass ---- */
@@ -54,6 +55,7 @@ static void put_accumulators(const flp_planner *p, flp_scheme *s, int64_t n) {
 /* gathered: rows that are put together at a time */
 static void put_backward_rows(const flp_planner *p, flp_scheme *s, int64_t n, int64_t gathered) {
   planner_put_rows(s, n);
+  planner_put_operands(p, s, n);
   planner_put_region(s, FLP_REGION_record, n, 16);
   planner_put_region(s, FLP_REGION_bound, n, 4);
   if (p->spec.dtype == FLP_DTYPE_FP16) planner_put_region(s, FLP_REGION_scale_pair, 2, 4);
@@ -96,8 +98,8 @@ static void count_work(const flp_planner *p, flp_scheme *s, int64_t n) {
     launches += target_launches(p, s->chunks, vocab_chunks);
   } else {
     s->chunks = s->mode == FLP_MODE_RECOMPUTE_ROWS ? row_chunks : vocab_chunks;
-    s->products = 1 + hidden + weight;
-    launches += s->chunks * (1 + (p->is_mapped ? hidden | weight : hidden + weight) + bias);
+    s->products = flp_operand_terms(&p->spec) + hidden + weight;
+    launches += s->chunks * (1 + flp_weight_is_sliced(&p->spec) + (p->is_mapped ? hidden | weight : hidden + weight) + bias);
     launches += target_launches(p, s->chunks, s->chunks);
   }
   s->launches = (int32_t)flp_min(launches, INT32_MAX);
@@ -112,12 +114,13 @@ static void build(const flp_planner *p, flp_mode mode, int64_t n, int64_t rows, 
   put_backward_rows(p, s, n, mode == FLP_MODE_RECOMPUTE_ROWS ? s->chunk_rows : n);
   put_chunks(p, s, n);
   put_accumulators(p, s, n);
+  planner_put_slice(p, s, s->chunk_vocab);
   if (mode == FLP_MODE_RECOMPUTE_SPLIT)
     s->seconds = flp_planner_chunks_cost(p, n, rows, p->spec.vocab, FLP_GRAD_HIDDEN) +
                  flp_planner_chunks_cost(p, n, n, columns, p->spec.grads & ~(uint32_t)FLP_GRAD_HIDDEN);
   else
     s->seconds = flp_planner_chunks_cost(p, n, s->chunk_rows, s->chunk_vocab, p->spec.grads);
-  s->seconds += accumulator_cost(p, s, n) + flp_planner_gather_cost(p, n, gather_launches(p, s, n));
+  s->seconds += planner_slices_cost(p, s->chunks, 1) + accumulator_cost(p, s, n) + flp_planner_gather_cost(p, n, gather_launches(p, s, n));
   if (flp_planner_has_targets(&p->spec))
     s->seconds += flp_planner_targets_cost(p, n, target_launches(p, s->chunks, s->chunks));
 }
@@ -248,6 +251,7 @@ static void search_modes(planner_search *s) {
   int any = planner_is_free(p);
   uint32_t two = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
   if (any ? free || p->chunk_vocab : p->mode == FLP_MODE_RECOMPUTE_VOCAB) search_r_vocab(s);
+  if (flp_weight_is_sliced(&p->spec)) return; /* a slice meets all rows */
   if (any ? free || p->chunk_rows : p->mode == FLP_MODE_RECOMPUTE_ROWS) search_r_rows(s);
   int wants_r2 = any ? free || both : p->mode == FLP_MODE_RECOMPUTE_SPLIT;
   if (wants_r2 && (p->spec.grads & two) == two) search_r2(s);
@@ -283,6 +287,7 @@ static int64_t largest_tuned(const planner_search *s, sizes axis, int64_t most, 
 static void prefer_tuned(planner_search *s) {
   const flp_planner *p = s->planner;
   if (!p->tuned_mode || !fills_device(p, s->n)) return;
+  if (flp_weight_is_sliced(&p->spec) && p->tuned_mode != FLP_MODE_RECOMPUTE_VOCAB) return;
   int64_t rows = s->n, columns = p->spec.vocab;
   if (p->tuned_mode != FLP_MODE_RECOMPUTE_VOCAB) rows = largest_tuned(s, row_sizes(p, s->n), p->tuned_rows, 1);
   if (p->tuned_mode != FLP_MODE_RECOMPUTE_ROWS) columns = largest_tuned(s, vocab_sizes(p, s->n), p->tuned_vocab, 0);
@@ -299,24 +304,41 @@ void planner_search_backward(planner_search *s) {
 /* ---- forward ---- */
 
 /* Partials of one chunk of rows at a time; what prepare and the target scores take is for all of them. */
-static void build_forward(const flp_planner *p, int64_t n, int64_t rows, flp_scheme *s) {
+static void build_forward(const flp_planner *p, int64_t n, int64_t rows, int64_t slice, flp_scheme *s) {
   memset(s, 0, sizeof *s);
   s->mode = FLP_MODE_SCORE;
   s->chunk_rows = rows;
   s->chunk_vocab = p->spec.vocab;
   planner_put_rows(s, n);
+  planner_put_operands(p, s, n);
   planner_put_region(s, FLP_REGION_zy, n, 4);
   planner_put_region(s, FLP_REGION_part, rows * flp_ceil_div(p->spec.vocab, p->unit_columns), 12);
   if (p->is_mapped) planner_put_gather(p, s, rows);
   if (flp_planner_has_targets(&p->spec)) planner_put_targets_forward(p, s, n);
   planner_put_top(p, s, n, rows);
+  planner_put_slice(p, s, slice);
   s->chunks = flp_ceil_div(n, rows);
-  s->products = 1;
+  s->products = flp_operand_terms(&p->spec);
   int64_t launches = 1 + (2 + p->is_mapped) * s->chunks; /* prepare; gather, forward, combine */
+  int64_t slices = flp_ceil_div(p->spec.vocab, slice);
+  if (s->slice) launches += (2 * slices - 1) * s->chunks; /* operand_terms */
+  launches += (s->size[FLP_REGION_operand_hidden] > 0) + (s->size[FLP_REGION_operand_bias] > 0);
   if (flp_planner_has_targets(&p->spec)) launches += planner_targets_forward_launches();
   launches += planner_top_launches(p, s->chunks);
   s->launches = (int32_t)flp_min(launches, INT32_MAX);
-  s->seconds = flp_planner_forward_cost(p, n, rows);
+  s->seconds = s->slice ? flp_planner_slices_forward_cost(p, n, rows, slice) : flp_planner_forward_cost(p, n, rows);
+  s->seconds += planner_slices_cost(p, slices, s->chunks);
+}
+
+/* Whole units of columns: two leaves where kernels of mapped operands take two. */
+static void search_slices(planner_search *s, int64_t rows) {
+  const flp_planner *p = s->planner;
+  int64_t unit = p->unit_columns * (p->is_mapped ? 2 : 1), units = flp_ceil_div(p->spec.vocab, unit);
+  for (int64_t now = units; now; now = planner_fewer(units, now)) {
+    flp_scheme candidate;
+    build_forward(p, s->n, rows, flp_min(now * unit, p->spec.vocab), &candidate);
+    planner_offer(s, &candidate);
+  }
 }
 
 void planner_search_forward(planner_search *s) {
@@ -327,8 +349,12 @@ void planner_search_forward(planner_search *s) {
   sizes axis = sizes_along(p, s->n, p->forward_rows, groups, 0);
   for (int64_t rows; (rows = sizes_next(&axis));) {
     if (flp_ceil_div(rows, least_rows) > INT32_MAX / groups) continue;
+    if (flp_weight_is_sliced(&p->spec)) {
+      search_slices(s, rows);
+      continue;
+    }
     flp_scheme candidate;
-    build_forward(p, s->n, rows, &candidate);
+    build_forward(p, s->n, rows, p->spec.vocab, &candidate);
     planner_offer(s, &candidate);
   }
 }

@@ -62,6 +62,7 @@ static void build_own(const flp_planner *p, int64_t n, flp_scheme *s) {
   memset(s, 0, sizeof *s);
   s->mode = FLP_MODE_TAIL;
   planner_put_rows(s, n);
+  planner_put_operands(p, s, n);
   planner_put_region(s, FLP_REGION_record, n, 16);
   planner_put_region(s, FLP_REGION_bound, n, 4);
   planner_put_region(s, FLP_REGION_tail_left, n, 4);
@@ -99,7 +100,7 @@ static const double rows_per_dense_row = 16;
 
 /* What tuning preferred was timed with all rows. */
 flp_planner planner_of_dense_rows(const flp_planner *p) {
-  flp_planner dense = *p;
+  flp_planner dense = planner_of_made_operands(p);
   dense.flop_rate *= rows_per_dense_row;
   dense.tuned_mode = (flp_mode)0;
   dense.spec.tail = 0;

@@ -56,6 +56,7 @@ local KINDS = {
   forward_emit = {defaults = for_scores, staging = function() return 0 end},
   forward_targets = {defaults = for_scores, staging = function() return 0 end},
   forward_top = {defaults = for_scores, staging = function() return 0 end},
+  forward_columns = {defaults = for_scores, staging = function() return 0 end},
   forward_keep = {defaults = for_scores, staging = function() return staging.bytes end},
   dz = {defaults = for_scores, staging = function(spec, T) -- and with a bias gradient a sum a column
     return staging.bytes + (spec.bias_grad and T.columns * 4 or 0)
