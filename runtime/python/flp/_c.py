@@ -22,6 +22,7 @@ VERSION = tuple(int(part) for part in __version__.split(".")[:2])  # major, mino
 
 DTYPE_BF16, DTYPE_FP16, DTYPE_FP32, DTYPE_INT32, DTYPE_INT64, DTYPE_FP64 = 1, 2, 3, 4, 5, 6
 OP_HEAD, OP_SELECT = 0, 1
+MIXED_NONE, MIXED_ROUND, MIXED_SPLIT = 0, 1, 2
 ENTROPY_NONE, ENTROPY_FORWARD, ENTROPY_BACKWARD = 0, 1, 2
 GRAD_HIDDEN, GRAD_WEIGHT, GRAD_BIAS = 1, 2, 4
 RUNG_AUTO, RUNG_TUNED, RUNG_HEURISTIC, RUNG_JIT, RUNG_GENERIC, RUNG_EAGER = range(6)
@@ -43,8 +44,9 @@ SPEC_FIELDS = (
     ("accumulate_grad_weight", c_int32, 0), ("alignment", c_uint32, 16), ("op", c_int, OP_HEAD), ("keep", c_int32, 0),
     ("grad_bias_dtype", c_int, 0), ("listed", c_int32, 0), ("tail", c_float, 0.0),
     ("targets", c_int32, 0), ("topk", c_int32, 0), ("rank", c_int32, 0),
+    ("hidden_dtype", c_int, 0), ("weight_dtype", c_int, 0), ("bias_dtype", c_int, 0), ("mixed", c_int, 0),
 )
-BEHIND_LOSS = 6  # of these, how many stand behind the loss
+BEHIND_LOSS = 10  # of these, how many stand behind the loss
 
 
 class Spec(Structure):

@@ -1,0 +1,131 @@
+"""Operands of two dtypes whole on the stand-in for libcuda that runs kernels on the CPU: prints what it found as JSON.
+
+As modes_case.py, whose Runner it takes, run by test_mixed.py. One operand and the bias, or the bias alone, are fp32. With
+"round" every output is compared bit by bit with a plan of one dtype whose operands were rounded here; with both, with
+float64 on what stands in memory.
+"""
+import json
+import sys
+from dataclasses import dataclass
+
+import numpy
+
+from modes_case import Case, Problem, Runner, aligned, at, bf16, c, copied, error, judge, same_bits
+
+DTYPES = {"bf16": c.DTYPE_BF16, "fp16": c.DTYPE_FP16}
+
+
+@dataclass
+class MixedCase(Case):
+    vocab: int = 7000
+    hidden: int = 40
+    rows: int = 70
+    dtype: str = "bf16"
+    wide: str = "weight"     # hidden, weight, or none: the bias alone
+    wide_bias: bool = False
+    mixed: str = "round"
+    budget: int = 1 << 40    # of forward: a small one has several slices, and chunks of rows
+    mode: int = 0
+    chunk_rows: int = 0
+    chunk_vocab: int = 2000
+    keep: int = 0            # a mode that keeps something, beside a plan of one dtype
+    alignment: int = 16
+
+
+class Operands(Problem):
+    """exact: fp32 operands; .hidden, .weight and .bias what products take: exact for split, else rounded."""
+
+    def __init__(self, case):
+        super().__init__(case)
+        random = numpy.random.default_rng(3)
+        self.exact = {"hidden": numpy.float32(random.standard_normal((case.rows, case.hidden))),
+                      "weight": numpy.float32(random.standard_normal((case.vocab, case.hidden)) * 0.3),
+                      "bias": numpy.float32(random.standard_normal(case.vocab))}
+        self.is_wide = {"hidden": case.wide == "hidden", "weight": case.wide == "weight", "bias": case.wide_bias}
+        for name, exact in self.exact.items():
+            if case.dtype == "bf16":
+                bits, rounded = bf16(exact.astype(float))
+            else:
+                rounded = numpy.float16(exact)
+                bits, rounded = rounded.view(numpy.uint16), rounded.astype(float)
+            setattr(self, f"{name}_bits", bits)
+            setattr(self, name, exact.astype(float) if case.mixed == "split" and self.is_wide[name] else rounded)
+
+
+class MixedRunner(Runner):
+    """is_mixed: of operands as they are, else of rounded ones in a plan of one dtype."""
+
+    def __init__(self, problem, is_mixed, loss="", keep=0, mode=0, chunk_rows=0, chunk_vocab=0):
+        case = self.case = problem.case
+        self.is_mixed, new_spec = is_mixed, c.new_spec
+
+        def spec():
+            out = new_spec()
+            out.dtype, out.alignment = DTYPES[case.dtype], case.alignment
+            out.grad_bias_dtype = c.DTYPE_FP32
+            if is_mixed:
+                out.mixed = c.MIXED_SPLIT if case.mixed == "split" else c.MIXED_ROUND
+                for name, wide in problem.is_wide.items():
+                    setattr(out, f"{name}_dtype", c.DTYPE_FP32 if wide else DTYPES[case.dtype])
+            return out
+        c.new_spec = spec
+        try:
+            super().__init__(problem, keep, loss, mode, chunk_rows, chunk_vocab)
+        finally:
+            c.new_spec = new_spec
+
+    def layout(self, which):
+        layout = c.new_layout()
+        budget = self.case.budget if which == c.PASS_FORWARD else 1 << 40
+        self.check(c.get().flp_plan_layout(self.plan, which, self.problem.case.rows, budget, layout))
+        return layout
+
+    def args(self, which):
+        args, p = super().args(which), self.problem
+        for name in ("hidden", "weight", "bias"):
+            if self.is_mixed and p.is_wide[name] and (name != "bias" or p.case.bias):
+                self.arrays.append(copied(p.exact[name], numpy.float32))
+                setattr(args, name, at(self.arrays[-1]))
+        return args
+
+    def gradient_arrays(self, args):
+        out = super().gradient_arrays(args)
+        if "bias" in out:
+            out["bias"] = aligned((self.problem.case.vocab,), numpy.float32)
+            args.grad_bias = at(out["bias"])
+        return out
+
+
+def main():
+    case = MixedCase(**json.loads(sys.argv[1]))
+    problem = Operands(case)
+    shape = {"mode": case.mode, "chunk_rows": case.chunk_rows, "chunk_vocab": case.chunk_vocab}
+    narrow, runner = (MixedRunner(problem, is_mixed, keep=case.keep, **shape) for is_mixed in (False, True))
+    layouts = [runner.layout(which) for which in (c.PASS_FORWARD, c.PASS_BACKWARD)]
+    out = {"launches": [x.launches for x in layouts], "chunks": [x.chunks for x in layouts],
+           "bytes": [x.bytes for x in layouts], "modes": [x.mode for x in layouts],
+           "products": [x.products for x in layouts]}
+    saved = [aligned((x.saved_bytes(),), numpy.uint8) if case.keep else None for x in (narrow, runner)]
+    before, after = (x.forward(s) for x, s in zip((narrow, runner), saved))
+    out["forward_bits"] = same_bits(before, after)
+    g, e = problem.g, problem.e
+    gradients = [x.backward(y["stats"], g, e, s) for x, y, s in zip((narrow, runner), (before, after), saved)]
+    out["gradient_bits"] = all(numpy.array_equal(gradients[0][name], gradients[1][name]) for name in gradients[0])
+    rows = problem.rows()
+    live = problem.target >= 0
+    out["logprob"] = float(numpy.abs(after["logprob"] - rows[3])[live].max())
+    out["entropy"] = float(numpy.abs(after["entropy"] - rows[4])[live].max()) if case.entropy else 0.0
+    out["error"] = error(gradients[1], problem.gradients(g.astype(float), e.astype(float)))
+    if case.loss:
+        chunk_rows = 0 if case.wide == "weight" else 32
+        steps = [MixedRunner(problem, is_mixed, loss=case.loss, chunk_rows=chunk_rows,
+                             chunk_vocab=0 if chunk_rows else case.chunk_vocab) for is_mixed in (False, True)]
+        parameters = judge(problem, before["logprob"].astype(float))[3]
+        (rows_a, grads_a, layout_a), (rows_b, grads_b, layout_b) = (x.step(parameters) for x in steps)
+        out["step"] = {"rows": same_bits(rows_a, rows_b), "modes": [layout_a.mode, layout_b.mode],
+                       "gradients": all(numpy.array_equal(grads_a[name], grads_b[name]) for name in grads_a)}
+    json.dump(out, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
