@@ -117,9 +117,8 @@ def main():
     out["entropy"] = float(numpy.abs(after["entropy"] - rows[4])[live].max()) if case.entropy else 0.0
     out["error"] = error(gradients[1], problem.gradients(g.astype(float), e.astype(float)))
     if case.loss:
-        chunk_rows = 0 if case.wide == "weight" else 32
-        steps = [MixedRunner(problem, is_mixed, loss=case.loss, chunk_rows=chunk_rows,
-                             chunk_vocab=0 if chunk_rows else case.chunk_vocab) for is_mixed in (False, True)]
+        shape = {"mode": case.step_mode, "chunk_rows": 32} if case.wide != "weight" else {"chunk_vocab": case.chunk_vocab}
+        steps = [MixedRunner(problem, is_mixed, loss=case.loss, **shape) for is_mixed in (False, True)]
         parameters = judge(problem, before["logprob"].astype(float))[3]
         (rows_a, grads_a, layout_a), (rows_b, grads_b, layout_b) = (x.step(parameters) for x in steps)
         out["step"] = {"rows": same_bits(rows_a, rows_b), "modes": [layout_a.mode, layout_b.mode],

@@ -7,6 +7,7 @@
 #include "gen/cli/call/normal.h"
 #include "gen/cli/kernels/parallel.h"
 #include "runtime/base/half.h"
+#include "runtime/kernel/operands.h"
 
 /* Elements uploaded at a time, and made by one thread at a time. */
 enum { BLOCK = 1 << 24, PART = 1 << 18 };
@@ -48,7 +49,11 @@ static flp_status make(bench_data *data, call_slot slot) {
 
 /* Makes the buffer of a slot and fills it with normal numbers. */
 static flp_status make_normal(bench_data *data, call_slot slot, double sigma) {
-  flp_dtype dtype = slot <= CALL_BIAS ? data->call.spec.dtype : FLP_DTYPE_FP32;
+  const flp_spec *spec = &data->call.spec;
+  flp_dtype dtype = slot == CALL_HIDDEN   ? flp_hidden_dtype(spec)
+                    : slot == CALL_WEIGHT ? flp_weight_dtype(spec)
+                    : slot == CALL_BIAS   ? flp_bias_dtype(spec)
+                                          : FLP_DTYPE_FP32;
   size_t element = (size_t)flp_half_bytes(dtype);
   int64_t count = (int64_t)(call_bytes(&data->call, slot) / element);
   cli_normal normal;

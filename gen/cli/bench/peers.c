@@ -76,6 +76,7 @@ static flp_status check_fields(const bench_args *args) {
                 {spec->targets > 1, "--targets"},
                 {spec->topk, "--topk"},
                 {spec->rank, "--rank"},
+                {spec->mixed, "--mixed"},
                 {spec->per_row_temperature, "--per-row-temperature"},
                 {spec->target_dtype != FLP_DTYPE_INT64, "--target-dtype"},
                 {spec->grad_hidden_dtype && spec->grad_hidden_dtype != spec->dtype, "--grad-hidden-dtype"},

@@ -12,6 +12,7 @@
 #include "gen/cli/shared/text.h"
 #include "runtime/base/names.h"
 #include "runtime/kernel/kernel.h"
+#include "runtime/kernel/operands.h"
 #include "runtime/planner/planner.h"
 
 /* The flop of a case with lists: scores of what is listed in each pass, and a product of that for each gradient. */
@@ -317,6 +318,9 @@ static json_t *row_json(const bench_args *args, const bench_result *result, cons
                           {"D", json_integer(spec->hidden)},
                           {"V", json_integer(spec->vocab)},
                           {"dtype", json_string(flp_dtype_name(spec->dtype))},
+                          {"hidden_dtype", json_string(flp_dtype_name(flp_hidden_dtype(spec)))},
+                          {"weight_dtype", json_string(flp_dtype_name(flp_weight_dtype(spec)))},
+                          {"mixed", json_string(flp_mixed_name(spec->mixed))},
                           {"entropy", json_string(flp_entropy_name(spec->entropy))},
                           {"grads", grads_json(row->which == BENCH_FORWARD ? 0 : spec->grads)},
                           {"loss", loss ? json_string(loss->name) : json_null()},

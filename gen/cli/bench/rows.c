@@ -12,6 +12,7 @@
 #include "gen/cli/call/normal.h"
 #include "gen/cli/kernels/parallel.h"
 #include "runtime/base/half.h"
+#include "runtime/kernel/operands.h"
 
 /* Steps of a bisection: the interval of 3 ends at 7e-7. Rows that one thread makes at a time; elements of a weight that
  * are uploaded at a time. */
@@ -61,14 +62,14 @@ static flp_status fill_unit_rows(void *context, size_t job) {
 
 static flp_status upload_unit_rows(const call_problem *call, const cli_normal *normal, cli_buffer *buffer) {
   int64_t vocab = call->spec.vocab, depth = call->spec.hidden, rows = BLOCK / depth;
-  size_t row_bytes = (size_t)(depth * flp_half_bytes(call->spec.dtype));
+  size_t row_bytes = (size_t)(depth * flp_half_bytes(flp_weight_dtype(&call->spec)));
   if (rows > vocab) rows = vocab;
   char *block = malloc((size_t)rows * row_bytes);
   if (!block) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the weight");
   flp_status status = FLP_OK;
   for (int64_t first = 0; first < vocab && status == FLP_OK; first += rows) {
     int64_t some = vocab - first < rows ? vocab - first : rows;
-    unit_rows whole = {normal, call->spec.dtype, first, some, depth, block};
+    unit_rows whole = {normal, flp_weight_dtype(&call->spec), first, some, depth, block};
     status = cli_parallel(fill_unit_rows, &whole, jobs_of(some), NULL);
     if (status == FLP_OK)
       status = cli_buffer_upload(buffer, (size_t)first * row_bytes, block, (size_t)some * row_bytes);
@@ -159,10 +160,10 @@ static flp_status prepare(making *m) {
 /* values: (D) to work in */
 static void make_parts(const making *m, int64_t row, rows_columns *columns, float *values) {
   const flp_spec *spec = spec_of(m);
-  int64_t favoured[ROWS_FAVOURED], row_bytes = spec->hidden * flp_half_bytes(spec->dtype);
+  int64_t favoured[ROWS_FAVOURED], row_bytes = spec->hidden * flp_half_bytes(flp_weight_dtype(spec));
   rows_favourites(m->request, row, m->shuffled, favoured);
   for (int k = 0; k < columns->count; k++) {
-    flp_half_widen(spec->dtype, m->weight + favoured[k] * row_bytes, spec->hidden, values);
+    flp_half_widen(flp_weight_dtype(spec), m->weight + favoured[k] * row_bytes, spec->hidden, values);
     rows_columns_set(columns, k, values);
   }
   cli_normal_fill(&m->chance, row * spec->hidden, spec->hidden, values);
@@ -191,7 +192,8 @@ static flp_status mix_job(void *context, size_t job) {
   for (int64_t row = (int64_t)job * ROWS_OF_JOB; row < end_of_job(m->request->call->n, job); row++) {
     const float *parts = m->parts + row * ROWS_PARTS * spec->hidden;
     rows_mix(parts, spec->hidden, m->number[row], scale != 0 ? scale : 1, values);
-    flp_half_narrow(spec->dtype, values, spec->hidden, m->hidden + row * spec->hidden * flp_half_bytes(spec->dtype));
+    flp_dtype dtype = flp_hidden_dtype(spec);
+    flp_half_narrow(dtype, values, spec->hidden, m->hidden + row * spec->hidden * flp_half_bytes(dtype));
   }
   free(values);
   return FLP_OK;

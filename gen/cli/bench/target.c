@@ -9,6 +9,7 @@
 #include "gen/cli/bench/rows.h"
 #include "gen/cli/kernels/parallel.h"
 #include "runtime/base/half.h"
+#include "runtime/kernel/operands.h"
 
 enum { ROWS_OF_JOB = 16 };
 
@@ -48,11 +49,12 @@ static int64_t draw_slice(const rows_scores *s, int64_t row, double uniform, dou
 
 static double score_of(const rows_scores *s, int64_t row, int64_t column, const scratch *own) {
   const flp_spec *spec = &s->call->spec;
-  int64_t bytes = flp_half_bytes(spec->dtype);
+  flp_dtype dtype = flp_weight_dtype(spec), bias_dtype = flp_bias_dtype(spec);
   double cap = (double)spec->softcap, temperature = s->temperature ? (double)s->temperature[row] : s->call->temperature;
   float bias = 0;
-  flp_half_widen(spec->dtype, (const char *)s->weight + column * spec->hidden * bytes, spec->hidden, own->weight);
-  if (s->bias) flp_half_widen(spec->dtype, (const char *)s->bias + column * bytes, 1, &bias);
+  flp_half_widen(dtype, (const char *)s->weight + column * spec->hidden * flp_half_bytes(dtype), spec->hidden, own->weight);
+  if (s->bias)
+    flp_half_widen(bias_dtype, (const char *)s->bias + column * flp_half_bytes(bias_dtype), 1, &bias);
   double z = s->call->scale * (eight_dot(own->hidden, own->weight, spec->hidden) + (double)bias);
   return (cap > 0 ? cap * tanh(z / cap) : z) / temperature;
 }
@@ -63,7 +65,8 @@ static int64_t draw_target(const rows_scores *s, int64_t row, uint64_t stream, c
   int64_t first = slice * s->call->shard_vocab, left = spec->vocab - first;
   int64_t count = left < s->call->shard_vocab ? left : s->call->shard_vocab;
   double largest = -INFINITY;
-  flp_half_widen(spec->dtype, (const char *)s->hidden + row * spec->hidden * flp_half_bytes(spec->dtype), spec->hidden,
+  flp_dtype stored = flp_hidden_dtype(spec);
+  flp_half_widen(stored, (const char *)s->hidden + row * spec->hidden * flp_half_bytes(stored), spec->hidden,
                  own->hidden);
   for (int64_t i = 0; i < count; i++) {
     own->share[i] = score_of(s, row, first + i, own);

@@ -9,6 +9,7 @@
 #include "gen/cli/shared/record.h"
 #include "gen/cli/shared/text.h"
 #include "gen/cli/tensors/safetensors.h"
+#include "runtime/kernel/operands.h"
 
 /* What is written, by the names that `flpgen run` looks for. */
 static const struct {
@@ -59,7 +60,9 @@ static flp_status open_device(bench_args *args, cli_device *out) {
 static cli_tensor_dtype dtype_of(const flp_spec *spec, call_slot slot) {
   return cli_tensor_dtype_of(slot == CALL_TEMPERATURE ? FLP_DTYPE_FP32
                              : slot == CALL_TARGET    ? spec->target_dtype
-                                                      : spec->dtype);
+                             : slot == CALL_HIDDEN    ? flp_hidden_dtype(spec)
+                             : slot == CALL_BIAS      ? flp_bias_dtype(spec)
+                                                      : flp_weight_dtype(spec));
 }
 
 static cli_tensor tensor_of(const bench_data *data, int which) {

@@ -6,6 +6,7 @@
 #include "runtime/base/status.h"
 #include "runtime/kernel/kernel.h"
 #include "runtime/kernel/op.h"
+#include "runtime/kernel/operands.h"
 
 /* ---- one buffer ---- */
 
@@ -60,13 +61,12 @@ void call_buffer_clear(call_buffer *b) {
 call_array call_array_of(const call_problem *p, call_slot slot) {
   const flp_spec *spec = &p->spec;
   size_t n = (size_t)p->n, vocab = (size_t)(p->shards * p->shard_vocab), all_rows = (size_t)p->shards * n;
-  size_t stride = (size_t)p->stride, element = flp_dtype_bytes(spec->dtype),
-         metrics = p->loss ? p->loss->metric_count : 0, targets = (size_t)flp_spec_targets(spec);
+  size_t stride = (size_t)p->stride, metrics = p->loss ? p->loss->metric_count : 0, targets = (size_t)flp_spec_targets(spec);
   const call_array rows = {1, n, 1, sizeof(float)}; /* as most arrays are */
   const call_array arrays[CALL_SLOTS] = {
-      [CALL_HIDDEN] = {1, n, stride, element},
-      [CALL_WEIGHT] = {1, vocab, stride, element},
-      [CALL_BIAS] = {1, vocab, 1, element},
+      [CALL_HIDDEN] = {1, n, stride, flp_dtype_bytes(flp_hidden_dtype(spec))},
+      [CALL_WEIGHT] = {1, vocab, stride, flp_dtype_bytes(flp_weight_dtype(spec))},
+      [CALL_BIAS] = {1, vocab, 1, flp_dtype_bytes(flp_bias_dtype(spec))},
       [CALL_TARGET] = {1, n, targets, flp_dtype_bytes(spec->target_dtype)},
       [CALL_GRAD_LOGPROB] = {1, n, targets, sizeof(float)},
       [CALL_ROWS] = {1, (size_t)p->row_count, 1, sizeof(int32_t)},

@@ -117,10 +117,23 @@ static block_memory split(const block_job *job, double *scratch) {
   return m;
 }
 
+/* Elements as products take them. */
+static void widen(const oracle_problem *problem, flp_dtype stored, const char *base, int64_t at, int64_t count,
+                  float *out) {
+  if (!stored) stored = problem->dtype;
+  flp_half_widen(stored, base + at * flp_half_bytes(stored), count, out);
+  for (int64_t i = 0; stored != problem->dtype && i < count; i++) {
+    double first = oracle_round(problem->dtype, (double)out[i]);
+    double second = problem->terms > 1 ? oracle_round(problem->dtype, (double)out[i] - first) : 0;
+    out[i] = (float)(first + second);
+  }
+}
+
 static void widen_row(const oracle_problem *problem, int is_weight, int64_t row, float *out) {
   int64_t stride = is_weight ? problem->weight_stride : problem->hidden_stride;
   const char *base = is_weight ? problem->weight : problem->hidden;
-  flp_half_widen(problem->dtype, base + row * stride * flp_half_bytes(problem->dtype), problem->depth, out);
+  flp_dtype stored = is_weight ? problem->weight_dtype : problem->hidden_dtype;
+  widen(problem, stored, base, row * stride, problem->depth, out);
 }
 
 static int64_t right_id(const block_job *job, int64_t i) {
@@ -144,8 +157,7 @@ static void load_left(const block_job *job, int64_t block, const block_memory *m
 
 static float bias_of(const oracle_problem *problem, int64_t column) {
   float value = 0;
-  if (problem->bias)
-    flp_half_widen(problem->dtype, (const char *)problem->bias + column * flp_half_bytes(problem->dtype), 1, &value);
+  if (problem->bias) widen(problem, problem->bias_dtype, problem->bias, column, 1, &value);
   return value;
 }
 

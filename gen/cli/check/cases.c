@@ -604,6 +604,55 @@ static void add_tops(check_list *list, flp_dtype dtype) {
   }
 }
 
+/* ---- operands of two dtypes ---- */
+
+/* An fp32 weight, then an fp32 hidden, rounded and split, over patterns in turn. A weight in slices has no modes beside
+ * score and recompute-vocab. */
+static void add_mixed(check_list *list, flp_dtype dtype, int all) {
+  static const oddity patterns[] = {
+      {.name = "mixed", .chunk_vocab = 700},
+      {.name = "mixed-shifted", .fill = CHECK_FILL_SHIFTED},
+      {.name = "mixed-negative", .fill = CHECK_FILL_NEGATIVE},
+      {.name = "mixed-peaked", .fill = CHECK_FILL_PEAKED, .chunk_vocab = 700},
+      {.name = "mixed-one-hot", .fill = CHECK_FILL_ONE_HOT},
+      {.name = "mixed-holes", .fill = CHECK_FILL_HOLES},
+      {.name = "mixed-nan", .rows = CHECK_ROWS_NAN},
+      {.name = "mixed-masked", .rows = CHECK_ROWS_MASKED, .n = 200, .int32_targets = 1},
+      {.name = "mixed-bad", .rows = CHECK_ROWS_BAD, .temperature = 2, .per_row = 1},
+      {.name = "mixed-row-list", .rows = CHECK_ROWS_LIST, .n = 200},
+      {.name = "mixed-shards", .shards = 3, .n = 130},
+      {.name = "mixed-accumulate", .accumulate = 1, .softcap = 20},
+      {.name = "mixed-T=1e-3", .temperature = 1e-3},
+      {.name = "mixed-strides", .padding = 24, .vocab = 4099},
+      {.name = "mixed-align-4", .alignment = 4},
+      {.name = "mixed-N=1", .n = 1},
+  };
+  enum { FORMS = 4 };
+  for (size_t i = 0; i < sizeof patterns / sizeof patterns[0]; i++)
+    for (int form = 0; form < FORMS; form++) {
+      if (!all && form != (int)(i % FORMS)) continue;
+      check_case c = make_odd(&patterns[i], dtype);
+      *(form / 2 ? &c.spec.hidden_dtype : &c.spec.weight_dtype) = FLP_DTYPE_FP32;
+      c.spec.mixed = form % 2 ? FLP_MIXED_SPLIT : FLP_MIXED_ROUND;
+      check_list_add(list, c);
+    }
+}
+
+static void add_mixed_large(check_list *list, const check_case *given) {
+  check_case c = check_case_default(given->spec.dtype, 8192, 151936, 4096);
+  if (c.spec.dtype == FLP_DTYPE_FP32) return;
+  c.name = "large";
+  c.rows = CHECK_ROWS_MASKED;
+  c.spec.entropy = FLP_ENTROPY_BACKWARD;
+  c.spec.grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
+  c.sampled = 1;
+  c.spec.weight_dtype = FLP_DTYPE_FP32;
+  for (int mixed = FLP_MIXED_ROUND; mixed <= FLP_MIXED_SPLIT; mixed++) {
+    c.spec.mixed = (flp_mixed)mixed;
+    check_list_add(list, c);
+  }
+}
+
 static void add_targeted_large(check_list *list, const check_case *given) {
   check_case c = check_case_default(given->spec.dtype, 8192, 151936, 4096);
   c.name = "large";
@@ -779,6 +828,7 @@ static void add_all(check_list *list) {
     add_targeted(list, dtypes[d]);
   }
   for (int d = 0; d < 3; d++) add_tops(list, dtypes[d]);
+  for (int d = 0; d < 2; d++) add_mixed(list, dtypes[d], dtypes[d] == FLP_DTYPE_BF16);
 }
 
 static void add_quick(check_list *list) {
@@ -798,6 +848,7 @@ static void add_quick(check_list *list) {
   add_all_tails(list, FLP_DTYPE_BF16, 0);
   add_targeted(list, FLP_DTYPE_BF16);
   add_tops(list, FLP_DTYPE_BF16);
+  add_mixed(list, FLP_DTYPE_BF16, 0);
 }
 
 flp_status check_list_create(check_set set, const check_case *given, check_list *out) {
@@ -810,6 +861,7 @@ flp_status check_list_create(check_set set, const check_case *given, check_list 
     add_tail_large(out, given);
     add_targeted_large(out, given);
     add_top_large(out, given);
+    add_mixed_large(out, given);
   }
   if (set == CHECK_SET_GIVEN) {
     add_given(out, given);

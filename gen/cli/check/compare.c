@@ -237,10 +237,10 @@ static double kept_rounding(const gradient *x) {
   return size > 0 ? 0x1p-9 * sqrt((mean + 10 * sqrt(variance)) / (8 * LN_2 * size)) : 0;
 }
 
-static double square_of_row(const check_problem *p, const void *base, int64_t row) {
+static double square_of_row(const check_problem *p, flp_dtype dtype, const void *base, int64_t row) {
   double sum = 0;
   for (int64_t d = 0; d < p->c.spec.hidden; d++) {
-    double value = element(p->c.spec.dtype, base, row * p->stride + d);
+    double value = element(dtype, base, row * p->stride + d);
     sum += value * value;
   }
   return sum;
@@ -255,8 +255,8 @@ static double certain_rounding(const compare_state *s, call_slot slot) {
     int64_t row = s->truth->work[i];
     if (!is_certain(p, row)) continue;
     double dz = (fabs(p->g[row]) + fabs(p->e[row]) + (p->scores ? fabs(p->by_lse[row]) : 0)) * p->c.scale / p->temperature[row], square = 1;
-    if (slot == CALL_WEIGHT) square = square_of_row(p, p->weight, p->target_id[row]);
-    if (slot == CALL_HIDDEN) square = square_of_row(p, p->hidden, row);
+    if (slot == CALL_WEIGHT) square = square_of_row(p, p->c.spec.weight_dtype, p->weight, p->target_id[row]);
+    if (slot == CALL_HIDDEN) square = square_of_row(p, p->c.spec.hidden_dtype, p->hidden, row);
     if (isfinite(square)) sum += dz * dz * square;
   }
   return 0x1p-23 * sqrt(sum);
@@ -266,7 +266,8 @@ static double certain_rounding(const compare_state *s, call_slot slot) {
 static check_metric judge(const compare_state *s, const gradient *x, call_slot slot) {
   flp_dtype dtype = s->problem->c.spec.dtype;
   int64_t count = x->parts * x->width;
-  double factor = factor_of(dtype), norm = check_metric_norm(x->exact, count);
+  /* Products of gradients take the first of two terms, whose rounding adds to that of dz. */
+  double factor = factor_of(dtype) * (s->problem->c.spec.mixed == FLP_MIXED_SPLIT ? 1.5 : 1), norm = check_metric_norm(x->exact, count);
   double allowed = factor * check_metric_error(x->yardstick, x->exact, count), tail = (double)s->problem->c.spec.tail;
   if (tail > 0) {
     allowed += floor_of(s) * norm + certain_rounding(s, slot);

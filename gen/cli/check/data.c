@@ -15,6 +15,7 @@
 #include "runtime/base/status.h"
 #include "runtime/eager/eager.h"
 #include "runtime/kernel/op.h"
+#include "runtime/kernel/operands.h"
 
 /* splitmix64 */
 static uint64_t next_random(uint64_t *state) {
@@ -85,10 +86,10 @@ static void fill_weight_row(const check_case *c, int64_t column, uint64_t *state
 }
 
 /* A matrix of `rows` rows, of which the first `real` are filled. */
-static void *make_matrix(const check_problem *problem, int64_t rows, int64_t real, uint64_t seed,
+static void *make_matrix(const check_problem *problem, flp_dtype dtype, int64_t rows, int64_t real, uint64_t seed,
                          void (*fill_row)(const check_case *, int64_t, uint64_t *, float *), int *failed) {
   const flp_spec *spec = &problem->c.spec;
-  size_t row_bytes = (size_t)(problem->stride * flp_half_bytes(spec->dtype));
+  size_t row_bytes = (size_t)(problem->stride * flp_half_bytes(dtype));
   char *matrix = allocate((size_t)rows, row_bytes, failed);
   float *row = allocate((size_t)spec->hidden, sizeof *row, failed);
   uint64_t state = seed;
@@ -96,7 +97,7 @@ static void *make_matrix(const check_problem *problem, int64_t rows, int64_t rea
     memset(matrix, 0xff, (size_t)rows * row_bytes);
     for (int64_t i = 0; i < real; i++) {
       fill_row(&problem->c, i, &state, row);
-      flp_half_narrow(spec->dtype, row, spec->hidden, matrix + (size_t)i * row_bytes);
+      flp_half_narrow(dtype, row, spec->hidden, matrix + (size_t)i * row_bytes);
     }
   }
   free(row);
@@ -105,7 +106,7 @@ static void *make_matrix(const check_problem *problem, int64_t rows, int64_t rea
 
 static void *make_bias(const check_problem *problem, uint64_t seed, int *failed) {
   const check_case *c = &problem->c;
-  int64_t bytes = flp_half_bytes(c->spec.dtype);
+  int64_t bytes = flp_half_bytes(c->spec.bias_dtype);
   char *bias = allocate((size_t)problem->padded_vocab, (size_t)bytes, failed);
   if (!bias) return NULL;
   memset(bias, 0xff, (size_t)(problem->padded_vocab * bytes));
@@ -113,7 +114,7 @@ static void *make_bias(const check_problem *problem, uint64_t seed, int *failed)
   for (int64_t v = 0; v < c->spec.vocab; v++) {
     float value = exact ? 0.5f : (float)uniform(&seed);
     if (is_hole(c, v)) value = -INFINITY;
-    flp_half_narrow(c->spec.dtype, &value, 1, bias + v * bytes);
+    flp_half_narrow(c->spec.bias_dtype, &value, 1, bias + v * bytes);
   }
   return bias;
 }
@@ -166,15 +167,16 @@ static void fill_rows(check_problem *problem, uint64_t seed) {
 /* Hidden states along the target's row of weight, whose score is then some 9 for a factor of 1 whatever the depth. */
 static void turn_to_targets(check_problem *problem, uint64_t seed) {
   const flp_spec *spec = &problem->c.spec;
-  int64_t row_bytes = problem->stride * flp_half_bytes(spec->dtype);
+  int64_t row_bytes = problem->stride * flp_half_bytes(spec->hidden_dtype);
+  int64_t column_bytes = problem->stride * flp_half_bytes(spec->weight_dtype);
   float *row = malloc((size_t)spec->hidden * sizeof *row);
   for (int64_t i = 0; row && i < problem->c.n; i++) {
     int64_t target = problem->target_id[i * problem->targets];
     if (target < 0 || target >= spec->vocab) continue;
     double factor = problem->c.fill == CHECK_FILL_PEAKED ? 1.25 + 0.75 * uniform(&seed) : -2 + 0.2 * uniform(&seed);
-    flp_half_widen(spec->dtype, (const char *)problem->weight + target * row_bytes, spec->hidden, row);
+    flp_half_widen(spec->weight_dtype, (const char *)problem->weight + target * column_bytes, spec->hidden, row);
     for (int64_t d = 0; d < spec->hidden; d++) row[d] = (float)(factor * (double)row[d] + 0.05 * uniform(&seed));
-    flp_half_narrow(spec->dtype, row, spec->hidden, (char *)problem->hidden + i * row_bytes);
+    flp_half_narrow(spec->hidden_dtype, row, spec->hidden, (char *)problem->hidden + i * row_bytes);
   }
   free(row);
 }
@@ -185,7 +187,8 @@ static void turn_to_targets(check_problem *problem, uint64_t seed) {
 static void sharpen(check_problem *problem, uint64_t seed) {
   enum { FAVOURED = 12, COMMON = 24 };
   const flp_spec *spec = &problem->c.spec;
-  int64_t depth = spec->hidden, row_bytes = problem->stride * flp_half_bytes(spec->dtype);
+  int64_t depth = spec->hidden, row_bytes = problem->stride * flp_half_bytes(spec->hidden_dtype);
+  int64_t column_bytes = problem->stride * flp_half_bytes(spec->weight_dtype);
   float *sum = malloc(2 * (size_t)depth * sizeof *sum), *row = sum ? sum + depth : NULL;
   for (int64_t i = 0; sum && i < problem->c.n; i++) {
     int64_t target = problem->target_id[i * problem->targets], place = (int64_t)(next_random(&seed) % 4);
@@ -195,10 +198,10 @@ static void sharpen(check_problem *problem, uint64_t seed) {
       int64_t column = (int64_t)(drawn % (uint64_t)(k % 2 && spec->vocab > COMMON ? COMMON : spec->vocab));
       if (k == place && target >= 0 && target < spec->vocab) column = target;
       double factor = (0.5 + 2.5 * (double)i / (double)problem->c.n) * (1 - 0.05 * (double)k);
-      flp_half_widen(spec->dtype, (const char *)problem->weight + column * row_bytes, depth, row);
+      flp_half_widen(spec->weight_dtype, (const char *)problem->weight + column * column_bytes, depth, row);
       for (int64_t d = 0; d < depth; d++) sum[d] += (float)(factor * (double)row[d]);
     }
-    flp_half_narrow(spec->dtype, sum, depth, (char *)problem->hidden + i * row_bytes);
+    flp_half_narrow(spec->hidden_dtype, sum, depth, (char *)problem->hidden + i * row_bytes);
   }
   free(sum);
 }
@@ -206,10 +209,10 @@ static void sharpen(check_problem *problem, uint64_t seed) {
 /* Those of fill_hidden_row, which rows that were made anew have lost. */
 static void set_nan_rows(check_problem *problem) {
   const check_case *c = &problem->c;
-  int64_t element = flp_half_bytes(c->spec.dtype);
+  int64_t element = flp_half_bytes(c->spec.hidden_dtype);
   for (int64_t row = 1; row < c->n; row += 5) {
     float value = row % 2 ? NAN : INFINITY;
-    flp_half_narrow(c->spec.dtype, &value, 1,
+    flp_half_narrow(c->spec.hidden_dtype, &value, 1,
                     (char *)problem->hidden + (row * problem->stride + c->spec.hidden / 2) * element);
   }
 }
@@ -275,6 +278,10 @@ static void allocate_rows(check_problem *problem, int *failed) {
 static void set_oracle(check_problem *problem) {
   const flp_spec *spec = &problem->c.spec;
   problem->oracle = (oracle_problem){.dtype = spec->dtype,
+                                     .hidden_dtype = spec->hidden_dtype,
+                                     .weight_dtype = spec->weight_dtype,
+                                     .bias_dtype = spec->bias_dtype,
+                                     .terms = flp_operand_terms(spec),
                                      .n = problem->c.n,
                                      .vocab = spec->vocab,
                                      .depth = spec->hidden,
@@ -308,8 +315,8 @@ flp_status check_problem_create(const check_case *c, check_problem *out) {
   out->stride = spec->hidden + c->padding;
   out->shift = spec->alignment < 16 ? spec->alignment : 0;
   uint64_t seed = c->seed * 1000003u;
-  out->hidden = make_matrix(out, c->n, c->n, seed + 1, fill_hidden_row, &failed);
-  out->weight = make_matrix(out, out->padded_vocab, spec->vocab, seed + 2, fill_weight_row, &failed);
+  out->hidden = make_matrix(out, spec->hidden_dtype, c->n, c->n, seed + 1, fill_hidden_row, &failed);
+  out->weight = make_matrix(out, spec->weight_dtype, out->padded_vocab, spec->vocab, seed + 2, fill_weight_row, &failed);
   if (spec->has_bias) out->bias = make_bias(out, seed + 3, &failed);
   if (spec->accumulate_grad_weight)
     out->weight_base = allocate((size_t)(out->padded_vocab * out->stride), sizeof(float), &failed);
@@ -405,7 +412,7 @@ static void permute(void *array, size_t bytes, const int64_t *order, int64_t n, 
 }
 
 flp_status check_problem_permute(check_problem *problem, const int64_t *order, int64_t n) {
-  size_t row_bytes = (size_t)(problem->stride * flp_half_bytes(problem->c.spec.dtype));
+  size_t row_bytes = (size_t)(problem->stride * flp_half_bytes(problem->c.spec.hidden_dtype));
   size_t targets_bytes = 8 * (size_t)problem->targets;
   char *scratch = malloc((size_t)n * (row_bytes > targets_bytes ? row_bytes : targets_bytes) + 8);
   if (!scratch) return flp_fail(FLP_ERROR_MEMORY, "out of host memory");

@@ -32,6 +32,10 @@ static void describe_options(const check_case *c, char *out, size_t capacity) {
   const flp_spec *spec = &c->spec;
   out[0] = 0;
   append(out, capacity, "%s", entropies[spec->entropy]);
+  if (spec->mixed) append(out, capacity, " mixed=%s", flp_mixed_name(spec->mixed));
+  if (spec->hidden_dtype == FLP_DTYPE_FP32 && spec->mixed) append(out, capacity, " hidden=fp32");
+  if (spec->weight_dtype == FLP_DTYPE_FP32 && spec->mixed) append(out, capacity, " weight=fp32");
+  if (spec->bias_dtype == FLP_DTYPE_FP32 && spec->mixed) append(out, capacity, " bias=fp32");
   if (spec->grads) append(out, capacity, " grads=");
   if (spec->grads & FLP_GRAD_HIDDEN) append(out, capacity, "h");
   if (spec->grads & FLP_GRAD_WEIGHT) append(out, capacity, "w");

@@ -66,7 +66,8 @@ enum {
   CAPS = 2,
   OUTS = 2,
   ALIGNMENTS = 4,
-  LISTS = 5, /* all columns, or listed ones, or all with a tail that is left out, several targets, or best columns */
+  LISTS = 6, /* all columns, or listed ones, or all with a tail that is left out, several targets, best columns, or an
+                fp32 weight */
   POINTS = DTYPES * TARGETS * CAPS * OUTS * ALIGNMENTS * LISTS,
   OP_POINTS = 4 * TARGETS * 2 /* dtypes of scores, targets, 16-byte loads or not */
 };
@@ -127,6 +128,7 @@ static int spec_at(int i, flp_spec *spec) {
   i /= LISTS;
   spec->dtype = dtypes[i % DTYPES];
   spec->keep = spec->dtype == FLP_DTYPE_BF16 && lists == 0;
+  if (lists == 5) spec->weight_dtype = FLP_DTYPE_FP32, spec->mixed = FLP_MIXED_ROUND;
   i /= DTYPES;
   spec->target_dtype = targets[i % TARGETS];
   i /= TARGETS;
@@ -135,7 +137,7 @@ static int spec_at(int i, flp_spec *spec) {
   spec->grad_hidden_dtype = spec->grad_weight_dtype = i % OUTS ? FLP_DTYPE_FP32 : spec->dtype;
   i /= OUTS;
   spec->alignment = 16u >> i;
-  return spec->alignment >= flp_dtype_bytes(spec->dtype);
+  return spec->alignment >= flp_dtype_bytes(spec->dtype) && !(lists == 5 && spec->dtype == FLP_DTYPE_FP32);
 }
 
 static void add_generic_keys(const char *arch, flp_kernel_key *out, int *count) {

@@ -7,6 +7,7 @@
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/losses.h"
 #include "runtime/kernel/op.h"
+#include "runtime/kernel/operands.h"
 #include "runtime/store/store.h"
 
 static json_t *hex_json(const uint8_t *bytes, size_t count) {
@@ -59,7 +60,7 @@ static json_t *grads_json(uint32_t grads) {
 json_t *cli_spec_json(const flp_spec *spec, double scale, double kept) {
   const flp_loss *loss = cli_loss_of(spec);
   return json_pack(
-      "{s:s, s:I, s:I, s:s, s:s, s:s, s:o, s:b, s:o, s:b, s:s, s:s, s:b, s:i, s:b, s:o, s:o, s:i, s:o, s:o, s:i, s:i, s:b}",
+      "{s:s, s:I, s:I, s:s, s:s, s:s, s:o, s:b, s:o, s:b, s:s, s:s, s:b, s:i, s:b, s:o, s:o, s:i, s:o, s:o, s:i, s:i, s:b, s:s, s:s, s:s, s:s}",
       "op", flp_op_name(spec->op), "vocab", (json_int_t)spec->vocab, "hidden", (json_int_t)spec->hidden, "dtype",
       flp_dtype_name(spec->dtype), "target_dtype", flp_dtype_name(spec->target_dtype), "entropy",
       flp_entropy_name(spec->entropy), "grads", grads_json(spec->grads), "bias", spec->has_bias, "softcap",
@@ -69,11 +70,22 @@ json_t *cli_spec_json(const flp_spec *spec, double scale, double kept) {
       (int)spec->alignment, "keep", spec->keep, "loss", loss ? json_string(loss->name) : json_null(), "scale",
       cli_json_number(scale), "listed", spec->listed, "kept", spec->listed ? cli_json_number(kept) : json_null(),
       "tail", spec->tail > 0 ? cli_json_number((double)spec->tail) : json_null(), "targets",
-      (int)flp_spec_targets(spec), "topk", spec->topk, "rank", spec->rank);
+      (int)flp_spec_targets(spec), "topk", spec->topk, "rank", spec->rank,
+      "hidden_dtype", flp_dtype_name(flp_hidden_dtype(spec)), "weight_dtype", flp_dtype_name(flp_weight_dtype(spec)),
+      "bias_dtype", flp_dtype_name(flp_bias_dtype(spec)), "mixed", flp_mixed_name(spec->mixed));
+}
+
+static void mixed_text(const flp_spec *spec, char *out, size_t capacity) {
+  out[0] = 0;
+  if (!spec->mixed) return;
+  const char *wide = flp_hidden_dtype(spec) != spec->dtype   ? " hidden=fp32"
+                     : flp_weight_dtype(spec) != spec->dtype ? " weight=fp32"
+                                                             : " bias=fp32";
+  snprintf(out, capacity, "%s mixed=%s", wide, flp_mixed_name(spec->mixed));
 }
 
 const char *cli_spec_text(const flp_spec *spec, char *buffer, size_t capacity) {
-  char softcap[48] = "", tail[CLI_TEXT_BYTES] = "", targets[24] = "", topk[24] = "";
+  char softcap[48] = "", tail[CLI_TEXT_BYTES] = "", targets[24] = "", topk[24] = "", mixed[48];
   const flp_loss *loss = cli_loss_of(spec);
   if (!flp_op_of(spec->op)->has_head) {
     snprintf(buffer, capacity, "%s %s V=%lld entropy=%s", flp_op_name(spec->op), flp_dtype_name(spec->dtype),
@@ -85,8 +97,9 @@ const char *cli_spec_text(const flp_spec *spec, char *buffer, size_t capacity) {
   if (spec->tail > 0) cli_format_tail(spec->tail, tail);
   if (spec->targets > 1) snprintf(targets, sizeof targets, " targets=%d", spec->targets);
   if (spec->topk) snprintf(topk, sizeof topk, " topk=%d", spec->topk);
-  snprintf(buffer, capacity, "%s V=%lld D=%lld entropy=%s grad=%s%s%s%s%s%s%s%s%s%s%s%s%s%s", flp_dtype_name(spec->dtype),
-           (long long)spec->vocab, (long long)spec->hidden, flp_entropy_name(spec->entropy),
+  mixed_text(spec, mixed, sizeof mixed);
+  snprintf(buffer, capacity, "%s%s V=%lld D=%lld entropy=%s grad=%s%s%s%s%s%s%s%s%s%s%s%s%s%s",
+           flp_dtype_name(spec->dtype), mixed, (long long)spec->vocab, (long long)spec->hidden, flp_entropy_name(spec->entropy),
            spec->grads ? flp_grads_text(spec->grads, ",", grads) : "none", spec->has_bias ? " bias" : "", softcap,
            spec->per_row_temperature ? " per-row-temperature" : "", spec->keep ? " keep" : "",
            spec->listed ? " listed" : "", tail[0] ? " tail=" : "", tail, targets, topk, spec->rank ? " rank" : "",

@@ -2,6 +2,7 @@
 #include "gen/cli/shared/cost.h"
 
 #include "runtime/kernel/kernel.h"
+#include "runtime/kernel/operands.h"
 
 cli_naive cli_naive_of(const flp_spec *spec, int64_t n) {
   double scores = 4.0 * (double)n * (double)spec->vocab;
@@ -13,9 +14,10 @@ double cli_product_flops(const flp_spec *spec, int64_t n) {
 }
 
 double cli_input_bytes(const flp_spec *spec, int64_t n) {
-  double element = (double)flp_dtype_bytes(spec->dtype), rows = (double)n;
-  double bytes = element * (double)spec->hidden * (rows + (double)spec->vocab);
-  if (spec->has_bias) bytes += element * (double)spec->vocab;
+  double hidden = (double)flp_dtype_bytes(flp_hidden_dtype(spec)), rows = (double)n;
+  double weight = (double)flp_dtype_bytes(flp_weight_dtype(spec));
+  double bytes = (double)spec->hidden * (hidden * rows + weight * (double)spec->vocab);
+  if (spec->has_bias) bytes += (double)flp_dtype_bytes(flp_bias_dtype(spec)) * (double)spec->vocab;
   bytes += (double)flp_dtype_bytes(spec->target_dtype) * rows;
   if (spec->per_row_temperature) bytes += 4.0 * rows;
   if (spec->grads) bytes += 4.0 * rows;

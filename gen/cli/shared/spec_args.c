@@ -34,7 +34,11 @@ enum {
   KEY_TAIL,
   KEY_TARGETS,
   KEY_TOPK,
-  KEY_RANK
+  KEY_RANK,
+  KEY_HIDDEN_DTYPE,
+  KEY_WEIGHT_DTYPE,
+  KEY_BIAS_DTYPE,
+  KEY_MIXED
 };
 
 static const struct argp_option options[] = {
@@ -46,6 +50,12 @@ static const struct argp_option options[] = {
     {"vocab", KEY_VOCAB, "V", 0, "rows of the head's weight, at least 2", 1},
     {"hidden", KEY_HIDDEN, "D", 0, "columns of hidden states and weight, a multiple of 8", 1},
     {"dtype", KEY_DTYPE, "T", 0, "bf16 (default), fp16 or fp32; with --op select fp64 too", 1},
+    {"hidden-dtype", KEY_HIDDEN_DTYPE, "T", 0, "the dtype (default), or with --mixed fp32", 1},
+    {"weight-dtype", KEY_WEIGHT_DTYPE, "T", 0, "the dtype (default), or with --mixed fp32; of hidden and weight one", 1},
+    {"bias-dtype", KEY_BIAS_DTYPE, "T", 0,
+     "that of the weight (default; with --mixed split the dtype), the dtype, or with --mixed round fp32", 1},
+    {"mixed", KEY_MIXED, "HOW", 0,
+     "how an fp32 operand meets one of 16 bits: round, rounded to it; split, as two terms of it, in two products", 1},
     {"entropy", KEY_ENTROPY, "WHICH", 0,
      "none (default, or what --loss needs), forward, or backward: with its gradient", 1},
     {"grad", KEY_GRAD, "LIST", 0, "gradients: any of hidden,weight,bias", 1},
@@ -121,6 +131,16 @@ static flp_status parse_enumeration(int key, const char *text, cli_spec_args *ar
       return parse_dtype("--grad-hidden-dtype", text, CLI_DTYPES, &spec->grad_hidden_dtype);
     case KEY_GRAD_WEIGHT_DTYPE:
       return parse_dtype("--grad-weight-dtype", text, CLI_DTYPES, &spec->grad_weight_dtype);
+    case KEY_HIDDEN_DTYPE:
+      return parse_dtype("--hidden-dtype", text, CLI_DTYPES, &spec->hidden_dtype);
+    case KEY_WEIGHT_DTYPE:
+      return parse_dtype("--weight-dtype", text, CLI_DTYPES, &spec->weight_dtype);
+    case KEY_BIAS_DTYPE:
+      return parse_dtype("--bias-dtype", text, CLI_DTYPES, &spec->bias_dtype);
+    case KEY_MIXED:
+      FLP_TRY(cli_parse_choice("--mixed", text, FLP_MIXED_WORDS, &value));
+      spec->mixed = (flp_mixed)value;
+      return FLP_OK;
     case KEY_GRAD:
       return cli_parse_flags("--grad", text, FLP_GRAD_WORDS, &spec->grads);
     default:
@@ -222,6 +242,10 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_TARGET_DTYPE:
     case KEY_GRAD_HIDDEN_DTYPE:
     case KEY_GRAD_WEIGHT_DTYPE:
+    case KEY_HIDDEN_DTYPE:
+    case KEY_WEIGHT_DTYPE:
+    case KEY_BIAS_DTYPE:
+    case KEY_MIXED:
     case KEY_GRAD:
     case KEY_ENTROPY:
     case KEY_OP:
