@@ -29,11 +29,11 @@ class Settings:
     gradient. save: may the forward pass keep something for the backward pass (None: within the budget); old_lse: (N)
     float32 that exponentials refer to, or None. tail: what a backward pass may leave out, 0.0: nothing; tail_report:
     (4) float32 that says what it left out, or None. topk: best tokens that a forward pass gives, 0: none; rank: whether
-    it gives that of the target."""
+    it gives that of the target. mixed: flp_mixed, how float32 operands meet those of 16 bits."""
 
     __slots__ = ("temperature", "softcap", "scale", "ignore_index", "budget", "entropy", "detached", "chunk_rows",
                  "accumulate", "offset", "valid", "total", "wide_grads", "save", "old_lse", "tail", "tail_report", "topk",
-                 "rank")
+                 "rank", "mixed")
 
     def __init__(self, temperature, softcap, scale, ignore_index, budget, entropy, chunk_rows=None):
         self.temperature = temperature
@@ -50,6 +50,7 @@ class Settings:
         self.save, self.old_lse = False, None
         self.tail, self.tail_report = 0.0, None
         self.topk, self.rank = 0, False
+        self.mixed = 0
 
 
 def check_real(field, value):
@@ -123,14 +124,14 @@ def autocast_dtype(device_type):
     return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
 
 
-def operands(hidden, weight, bias, names=("weight", "bias")):
-    """Checks types, dtypes and shapes of the floating operands; names: those of weight and bias in the call."""
+def operands(hidden, weight, bias, names=("weight", "bias"), mixed=None):
+    """Checks types, dtypes and shapes of the floating operands; names: those of weight and bias in the call; mixed:
+    flp_mixed of a call that takes operands of two dtypes."""
+    from . import _mixed  # which takes this file's names
     head, offset = names
     if hidden.dtype not in DTYPES:
         refuse(TypeError, "hidden", "of dtype %s" % hidden.dtype, ACCEPTED_DTYPES)
-    if weight.dtype is not hidden.dtype:
-        refuse(TypeError, head, "of dtype %s while hidden is of dtype %s" % (weight.dtype, hidden.dtype),
-               "one dtype for both")
+    _mixed.agree(head, weight, hidden, mixed)
     if hidden.dim() < 1:
         refuse(ValueError, "hidden", "of shape ()", "(..., D)")
     if weight.dim() != 2 or weight.shape[1] != hidden.shape[-1]:
@@ -138,9 +139,10 @@ def operands(hidden, weight, bias, names=("weight", "bias")):
                % (hidden.shape[-1], hidden.shape[-1]))
     if bias is None:
         return
-    if bias.dtype is not hidden.dtype:
-        refuse(TypeError, offset, "of dtype %s while hidden is of dtype %s" % (bias.dtype, hidden.dtype),
-               "one dtype for both")
+    if mixed and bias.dtype is not weight.dtype:
+        _mixed.agree(offset, bias, hidden, mixed)
+    elif not mixed:
+        _mixed.agree(offset, bias, hidden, mixed)
     if tuple(bias.shape) != (weight.shape[0],):
         refuse(ValueError, offset, "of shape %s" % (tuple(bias.shape),), "(%d,), as %s has %d rows"
                % (weight.shape[0], head, weight.shape[0]))

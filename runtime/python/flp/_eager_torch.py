@@ -13,7 +13,7 @@ import math
 
 import torch
 
-from . import _c, _check, _eager_top, errors
+from . import _c, _check, _eager_top, _mixed, errors
 
 TILE_ROWS, TILE_COLUMNS = 256, 2048
 LOG2E, LN2 = math.log2(math.e), math.log(2)
@@ -74,7 +74,7 @@ class _Scores:
         return [(first, min(first + TILE_COLUMNS, self.columns)) for first in range(0, self.columns, TILE_COLUMNS)]
 
     def weight(self, columns):
-        return self.ops.weight[columns[0]:columns[1]].float()
+        return _mixed.tile(self.ops, self.settings, self.ops.weight[columns[0]:columns[1]])
 
     def hidden(self, rows):
         """The tile's hidden rows in fp32, padded with zero rows."""

@@ -15,7 +15,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from . import _accumulate, _c, _check, _logprob_op, _run, _tail, _top, _transforms
+from . import _accumulate, _c, _check, _logprob_op, _mixed, _run, _tail, _top, _transforms
 from ._compile import in_graph, outside_graphs
 
 REVERSE = "plain reverse mode, torch.autograd"
@@ -106,19 +106,22 @@ def needed_grads(hidden, weight, bias):
     return mask
 
 
-def prepare(hidden, weight, target, bias, temperature, rows, lead=None, names=("weight", "bias"), several=False):
+def prepare(hidden, weight, target, bias, temperature, rows, lead=None, names=("weight", "bias"), several=False,
+            mixed=None):
     """Checks and flattens the tensors -> lead shape, hidden, weight, bias, target, T, temperature_rows, rows.
 
     lead     shape of target and temperature; None: hidden's without its last dimension
     names    what the call names weight and bias
     several  whether target may have one dimension more, of K targets a row; flattened (N, K) then, (N) for K = 1
+    mixed    flp_mixed, or None of a call that takes operands of one dtype alone
     """
     _check.tensor_of("hidden", hidden)
     _check.tensor_of(names[0], weight)
     if bias is not None:
         _check.tensor_of(names[1], bias)
-    hidden, weight, bias = _check.follow_autocast(hidden, weight, bias)
-    _check.operands(hidden, weight, bias, names)
+    if not mixed:
+        hidden, weight, bias = _check.follow_autocast(hidden, weight, bias)
+    _check.operands(hidden, weight, bias, names, mixed)
     lead = hidden.shape[:-1] if lead is None else lead
     flat_target = _check.target_of(target, lead, several)
     _check.devices(hidden, **{names[0]: weight, "target": target, names[1]: bias})
@@ -135,7 +138,8 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                    rows: Tensor | None = ..., grad_weight_accumulate: Tensor | None = ..., save: bool | None = ...,
                    old_lse: Tensor | None = ..., keep: tuple[Tensor, Tensor] | None = ...,
                    kept_mass: Literal[False] = ..., tail: float | None = ...,
-                   tail_report: Tensor | None = ...) -> Tensor: ...
+                   tail_report: Tensor | None = ...,
+                   mixed: Literal["round", "split"] | None = ...) -> Tensor: ...
 
 
 @overload
@@ -145,7 +149,8 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                    rows: Tensor | None = ..., grad_weight_accumulate: Tensor | None = ..., save: bool | None = ...,
                    old_lse: Tensor | None = ..., keep: tuple[Tensor, Tensor] | None = ...,
                    kept_mass: Literal[False] = ..., tail: float | None = ...,
-                   tail_report: Tensor | None = ...) -> tuple[Tensor, Tensor]: ...
+                   tail_report: Tensor | None = ...,
+                   mixed: Literal["round", "split"] | None = ...) -> tuple[Tensor, Tensor]: ...
 
 
 @overload
@@ -156,7 +161,8 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                    rows: Tensor | None = ..., grad_weight_accumulate: Tensor | None = ..., save: bool | None = ...,
                    old_lse: Tensor | None = ..., keep: tuple[Tensor, Tensor] | None = ...,
                    kept_mass: Literal[False] = ..., tail: float | None = ...,
-                   tail_report: Tensor | None = ...) -> Tensor | tuple[Tensor, Tensor]: ...
+                   tail_report: Tensor | None = ...,
+                   mixed: Literal["round", "split"] | None = ...) -> Tensor | tuple[Tensor, Tensor]: ...
 
 
 @overload
@@ -195,14 +201,15 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                    grad_weight_accumulate: Tensor | None = None, save: bool | None = None,
                    old_lse: Tensor | None = None, keep: tuple[Tensor, Tensor] | None = None,
                    kept_mass: bool = False, tail: float | None = None, tail_report: Tensor | None = None,
-                   topk: int = 0, rank: bool = False) -> Tensor | tuple[Any, ...]:
+                   topk: int = 0, rank: bool = False,
+                   mixed: Literal["round", "split"] | None = None) -> Tensor | tuple[Any, ...]:
     """Computes the log-probability of each target token under a language-model head, without the (N,V) scores.
 
     z = scale·(hidden weightᵀ + bias);  z ← softcap·tanh(z/softcap);  t = z / temperature
     logprob_i = t_{i,target_i} − log Σ_v exp t_{i,v};   entropy_i = −Σ_v p_{i,v} log p_{i,v}
 
     hidden       (..., D) bfloat16, float16 or float32; cpu or cuda; D a multiple of 8
-    weight       (V, D) of the same dtype; bias (V) of the same dtype, or None
+    weight       (V, D) of the same dtype; bias (V) of the same dtype, or None. See mixed
     target       (...) int32 or int64 ids; ignore_index marks tokens without work: logprob 0, entropy 0, no gradient.
                  Or (..., K), 1 to 512 ids a row, such as a teacher's best tokens: logprob is (..., K), each under the
                  softmax over all of V, and gradients reach all of them (those of one id twice add up); an id that is
@@ -255,6 +262,16 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                  probability above 0 stand -1 and -inf. No keep, save or tail
     rank         True: return last the rank of each target, (...) int32: how many tokens have a higher score; -1 where
                  there is none. As topk
+    mixed        what becomes of one float32 operand beside a bfloat16 or float16 one (weight, as of a head in float32; or
+                 hidden), and of a float32 bias. None: operands of two dtypes are refused. "round": the float32 operand
+                 is rounded to the other's dtype on the way into the product, a slice of the weight at a time, so no
+                 (V, D) copy exists; results have the bits of a call with the rounded operand. Sums are float32: what
+                 vLLM's head_dtype and prime-rl's fp32 head compute. "split": two terms of the other's dtype, the rounded
+                 operand and its rounded rest: two products, scores nearly those of float32 (2**-17 of each element of a
+                 bfloat16 product, 2**-22 of a float16 one); gradients have the error of 16 bits; bias of 16 bits.
+                 Gradients have the dtypes of their operands. With a float32 weight, or "split", the backward pass
+                 recomputes: no keep, several targets, save=True, chunk_rows, tail, topk or rank. Autocast leaves such a
+                 call alone. Without effect where all operands have one dtype
 
     Returns logprob of target's shape, float32 in nats, never above 0; or a tuple of it, the entropy (...) and the kept
     mass, or top and the rank, as asked for.
@@ -271,6 +288,7 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
     given = {"hidden": hidden, "weight": weight, "bias": bias, "target": target, "temperature": temperature,
              "rows": rows, "old_lse": old_lse}
     _check.entropy_of(entropy)
+    how = _mixed.mixed_of(mixed)
     several = isinstance(target, torch.Tensor) and isinstance(hidden, torch.Tensor) and target.dim() == hidden.dim()
     if keep is not None:
         if several:
@@ -280,11 +298,11 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
         _tail.refuse_with(_tail.KEEP, tail, tail_report)
         _top.refuse_with("keep, whose tokens are named", topk, rank)
         return _over_lists(hidden, weight, target, bias, temperature, rows, keep, kept_mass, grad_weight_accumulate,
-                           (softcap, scale, ignore_index, budget, entropy), given)
+                           (softcap, scale, ignore_index, budget, entropy), given, how)
     if kept_mass:
         _check.refuse(ValueError, "kept_mass", repr(kept_mass), "False without keep: all of V is kept")
     lead, flat, weight, bias, ids, scalar, temperature_rows, rows = prepare(hidden, weight, target, bias, temperature,
-                                                                            rows, several=True)
+                                                                            rows, several=True, mixed=how)
     if ids.dim() == 2:
         _check.without_targets(save=save, old_lse=old_lse)
         _tail.refuse_with(_tail.TARGETS, tail, tail_report)
@@ -292,12 +310,12 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
     options = scalar, softcap, scale, ignore_index, budget, entropy
     if _top.is_asked(topk, rank):
         return _with_top(tensors, options, chunk_rows, save, grad_weight_accumulate, tail, tail_report, topk, rank,
-                         lead, given)
-    if in_graph() and grad_weight_accumulate is None and tail_report is None and not (chunk_rows or save or tail):
+                         lead, given, how)
+    if in_graph() and grad_weight_accumulate is None and tail_report is None and not (chunk_rows or save or tail or how):
         results = _logprob_op.linear_logprob(*tensors, *options)
     else:
         results = _checked(tensors, options, chunk_rows, save, old_lse, grad_weight_accumulate, tail, tail_report,
-                           given)
+                           given, how)
     if len(lead) == 1 and not several:
         return results if entropy else results[0]
     shaped: Any = (results[0].reshape(target.shape), *(result.reshape(lead) for result in results[1:]))
@@ -305,13 +323,15 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
 
 
 @outside_graphs
-def _over_lists(hidden, weight, target, bias, temperature, rows, keep, kept_mass, accumulate, options, given):
+def _over_lists(hidden, weight, target, bias, temperature, rows, keep, kept_mass, accumulate, options, given, mixed):
     """linear_logprob over the listed columns alone."""
     _transforms.check_plain("flp.linear_logprob with keep", (hidden, weight, target, bias, temperature, rows), REVERSE)
     lead, flat, weight, bias, ids, scalar, temperature_rows, rows = prepare(hidden, weight, target, bias, temperature,
-                                                                            rows)
+                                                                            rows, mixed=mixed)
     offsets, list_ids, ids = _check.lists_of(keep, ids)
     settings = _check.Settings(scalar, *options)
+    settings.mixed = mixed
+    _mixed.check(flat, weight, bias, settings, keep=keep)
     settings.accumulate = _accumulate.accumulator_of(accumulate, weight, given)
     if settings.accumulate is not None:
         _check.devices(flat, grad_weight_accumulate=settings.accumulate)
@@ -328,9 +348,11 @@ def _over_lists(hidden, weight, target, bias, temperature, rows, keep, kept_mass
 
 
 @outside_graphs
-def _with_top(tensors, options, chunk_rows, save, accumulate, tail, tail_report, topk, rank, lead, given):
+def _with_top(tensors, options, chunk_rows, save, accumulate, tail, tail_report, topk, rank, lead, given, mixed):
     """linear_logprob with the best tokens of each row, or the rank of its target."""
     settings = _check.Settings(*options, chunk_rows)
+    settings.mixed = mixed
+    _mixed.check(*tensors[:3], settings, topk=topk, rank=rank)
     settings.accumulate = _accumulate.accumulator_of(accumulate, tensors[1], given)
     if settings.accumulate is not None:
         _check.devices(tensors[0], grad_weight_accumulate=settings.accumulate)
@@ -345,9 +367,13 @@ def _with_top(tensors, options, chunk_rows, save, accumulate, tail, tail_report,
 
 
 @outside_graphs
-def _checked(tensors, options, chunk_rows, save, old_lse, accumulate, tail, tail_report, given):
+def _checked(tensors, options, chunk_rows, save, old_lse, accumulate, tail, tail_report, given,
+             mixed):
     """Checks what is no operand and runs -> (logprob,) or (logprob, entropy). given: see accumulator_of"""
     settings = _check.Settings(*options, chunk_rows)
+    settings.mixed = mixed
+    _mixed.check(*tensors[:3], settings, chunk_rows=chunk_rows, save=save or None, tail=tail,
+                 target=tensors[3] if tensors[3].dim() == 2 else None)
     settings.accumulate = _accumulate.accumulator_of(accumulate, tensors[1], given)
     if settings.accumulate is not None:
         _check.devices(tensors[0], grad_weight_accumulate=settings.accumulate)

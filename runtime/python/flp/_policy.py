@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import collections
 import functools
-from typing import Mapping, Sequence
+from typing import Literal, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from . import _accumulate, _c, _check, _logprob, _programs, _run, _tail, _transforms, errors, losses
+from . import _accumulate, _c, _check, _logprob, _mixed, _programs, _run, _tail, _transforms, errors, losses
 from ._compile import outside_graphs
 
 ONCE = "%s hands its gradients out once (accepted: one backward pass; call it again for another)"
@@ -44,7 +44,8 @@ def policy_loss(rule: str, hidden: Tensor, weight: Tensor, target: Tensor,
                 ignore_index: int = -100, budget: int | None = None, save: bool | None = None,
                 old_lse: Tensor | None = None, grad_weight_accumulate: Tensor | None = None,
                 grad_scale: float | Tensor = 1.0, tail: float | None = None,
-                tail_report: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+                tail_report: Tensor | None = None,
+                mixed: Literal["round", "split"] | None = None) -> tuple[Tensor, dict[str, Tensor]]:
     """Computes the loss of a policy update and its gradients from hidden states, without the (N,V) scores.
 
     rule             a name of flp.losses.RULES: reinforce, ppo, grpo, dapo, dr_grpo, cispo, gspo; nll (no advantage); or
@@ -69,6 +70,8 @@ def policy_loss(rule: str, hidden: Tensor, weight: Tensor, target: Tensor,
     tail, tail_report
                      as in flp.linear_logprob; the report is of the gradients of this loss, and is filled when this
                      function is called (gspo: when its loss is back-propagated)
+    mixed            as in flp.linear_logprob: "round" or "split" for one float32 operand beside one of 16 bits. With a
+                     float32 weight, or "split", the step recomputes scores: four matrix products and more
 
     Returns (loss, metrics) as flp.losses.policy_loss: a float32 scalar, differentiable once in hidden, weight and bias, and
     a dict of detached scalars; entropy if it was asked for or weighed; a file's own metrics as means of its tokens. The
@@ -86,10 +89,13 @@ def policy_loss(rule: str, hidden: Tensor, weight: Tensor, target: Tensor,
     _transforms.check_plain("flp.policy_loss", given.values(), "torch.autograd, or under torch.func.grad "
                             "flp.losses.policy_loss of flp.linear_logprob")
     lead, flat, weight, bias, ids, scalar, temperature_rows, _ = _logprob.prepare(hidden, weight, target, bias,
-                                                                                  temperature, None)
+                                                                                  temperature, None,
+                                                                                  mixed=_mixed.mixed_of(mixed))
     if len(lead) != 2 or 0 in lead:
         _check.refuse(ValueError, "hidden", "of shape %s" % (tuple(hidden.shape),), "(B, T, D) with at least one token")
     settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, bool(entropy) or entropy_weight != 0)
+    settings.mixed = _mixed.mixed_of(mixed)
+    _mixed.check(flat, weight, bias, settings, save=save or None, tail=tail)
     settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, weight, given)
     settings.save, settings.detached = _check.save_of(save), entropy_weight == 0
     settings.old_lse = _check.row_values_of("old_lse", old_lse, lead, flat.device)

@@ -10,7 +10,7 @@ import ctypes
 
 import torch
 
-from . import _c, _check, _eager_lists, _eager_torch, _phase, _plans, errors
+from . import _c, _check, _eager_lists, _eager_torch, _mixed, _phase, _plans, errors
 from ._address import address, dense, settled
 from ._compile import outside_graphs
 
@@ -82,9 +82,10 @@ def forward_plan(ops, settings, grads, kept, top):
 
 def key_of(ops, settings, grads, keep=False, program=None):
     """The _plans.Spec of plan_for."""
-    element_bytes = ops.hidden.element_size()
-    places = [address(ops.hidden), ops.hidden_stride * element_bytes, address(ops.weight),
-              ops.weight_stride * element_bytes]
+    dtypes = _mixed.spec_fields(ops, settings)
+    element_bytes = min(ops.hidden.element_size(), ops.weight.element_size())
+    places = [address(ops.hidden), ops.hidden_stride * ops.hidden.element_size(), address(ops.weight),
+              ops.weight_stride * ops.weight.element_size()]
     accumulate = settings.accumulate if grads & _c.GRAD_WEIGHT else None
     if accumulate is not None:
         places += [address(accumulate), accumulate.stride(0) * 4]
@@ -98,12 +99,13 @@ def key_of(ops, settings, grads, keep=False, program=None):
     wide = [_c.DTYPE_FP32 if grads & bit and settings.wide_grads & bit and element_bytes < 4 else 0
             for bit in GRAD_FIELDS]
     return _plans.Spec(
-        device_of(ops.hidden), settings.chunk_rows if grads else 0, TO_C[ops.hidden.dtype], vocab, hidden,
+        device_of(ops.hidden), settings.chunk_rows if grads else 0, dtypes.pop("dtype"), vocab, hidden,
         TO_C[ops.target.dtype], entropy, grads, has_bias=int(ops.bias is not None), softcap=settings.softcap,
         per_row_temperature=int(ops.temperature_rows is not None), grad_hidden_dtype=wide[0],
         grad_weight_dtype=wide[1] if accumulate is None else _c.DTYPE_FP32,
         accumulate_grad_weight=int(accumulate is not None), alignment=_check.alignment_of(element_bytes, *places),
-        grad_bias_dtype=wide[2], listed=int(ops.is_listed), targets=ops.targets, loss=b"" if program is None else program.data, **keeps)
+        grad_bias_dtype=wide[2], listed=int(ops.is_listed), targets=ops.targets, loss=b"" if program is None else program.data, **keeps,
+        **dtypes)
 
 
 def entropy_of(settings, grads):
@@ -336,6 +338,7 @@ def forward(ops, settings, grads, keep_stats, kept=None, top=None):
     entropy = torch.empty(n, dtype=torch.float32, device=device) if settings.entropy else None
     stats = torch.empty((n, 4), dtype=torch.float32, device=device) if keep_stats else None
     if plan.handle is None:
+        ops = _mixed.made(ops, settings)
         if top is None:
             torch_form(ops).forward(plan, ops, settings, logprob, entropy, stats)
         else:
@@ -408,7 +411,7 @@ def backward(ops, settings, grads, stats, grad_logprob, grad_entropy, kept=None)
                 for field, grad in (("grad_logprob", grad_logprob), ("grad_entropy", grad_entropy))]
     made = _new_gradients(ops, settings, grads)
     if plan.handle is None:
-        torch_form(ops).backward(plan, ops, settings, stats, upstream, *made)
+        torch_form(ops).backward(plan, _mixed.made(ops, settings), settings, stats, upstream, *made)
         _report_fields(plan, settings)
     else:
         fields = operand_fields(ops)
@@ -490,7 +493,7 @@ def settings_of_step(ops, settings, grads):
     """The Settings of a step. Its gradients wait for an upstream factor, unless the caller's buffer had to know it:
     fp16, which loses what is above 65504 or below 6e-8 before that factor comes, waits as float32."""
     own = copy.copy(settings)
-    if ops.hidden.dtype is torch.float16 and settings.accumulate is None:
+    if _mixed.product_dtype(ops.hidden, ops.weight) is torch.float16 and settings.accumulate is None:
         own.wide_grads = grads
     return own
 

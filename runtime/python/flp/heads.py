@@ -37,7 +37,8 @@ output    the model's own output (past_key_values, aux_loss, ...), without score
 def logprob_head(model: torch.nn.Module, *, entropy: bool | Literal["detached"] = False,
                  temperature: float | Tensor = 1.0, budget: int | None = None, chunk_rows: int | None = None,
                  reduce_fp32: bool = True, eager: bool = False, ignore_index: int = -100,
-                 verify: bool = True, tail: float | None = None, tail_report: Tensor | None = None) -> LogprobHead:
+                 verify: bool = True, tail: float | None = None, tail_report: Tensor | None = None,
+                 mixed: Literal["round", "split"] | None = None) -> LogprobHead:
     """Makes a model's forward return log-probabilities (and entropies) instead of scores -> a context manager.
 
     model         a causal language model of transformers, or one like it (get_output_embeddings, config); alone, inside
@@ -58,6 +59,8 @@ def logprob_head(model: torch.nn.Module, *, entropy: bool | Literal["detached"] 
                   (final_logit_softcapping, logit_scale, logits_scaling, ...); synchronises that once
     tail, tail_report
                   as for flp.linear_logprob; not with eager
+    mixed         as for flp.linear_logprob, of a head whose weight is float32 under a trunk of 16 bits, or the reverse;
+                  not with eager
 
     Inside the block, model(...) runs the trunk as ever and takes one of
         labels   (B, T) int32 or int64, as in transformers: position t is scored on label t + 1
@@ -81,7 +84,7 @@ def logprob_head(model: torch.nn.Module, *, entropy: bool | Literal["detached"] 
            TypeError naming the field
     """
     return LogprobHead(model, entropy, temperature, budget, chunk_rows, reduce_fp32, eager, ignore_index, verify, tail,
-                       tail_report)
+                       tail_report, mixed)
 
 
 class LogprobHead:
@@ -90,10 +93,12 @@ class LogprobHead:
     _heads: list[Any]
 
     def __init__(self, model, entropy, temperature, budget, chunk_rows, reduce_fp32, eager, ignore_index, verify, tail,
-                 tail_report):
+                 tail_report, mixed=None):
         _check.Settings(1.0, None, 1.0, ignore_index, budget, entropy, chunk_rows)
         if eager:
             _tail.refuse_with("eager, whose gradients are torch's own", tail, tail_report)
+            if mixed is not None:
+                _check.refuse(ValueError, "mixed", repr(mixed), "None with eager, whose products are torch's own")
         _tail.tail_of(tail)
         self.model = _head_checks.causal_lm(model)
         self.rule = _head_checks.rule_of(self.model)
@@ -102,7 +107,8 @@ class LogprobHead:
         options = {"entropy": entropy, "softcap": softcap, "scale": scale, "ignore_index": ignore_index,
                    "budget": budget, "chunk_rows": chunk_rows}
         self._score = functools.partial(_chunks.linear_logprob, reduce_fp32=reduce_fp32, **options) if eager \
-            else functools.partial(_logprob.linear_logprob, tail=tail, tail_report=tail_report, **options)
+            else functools.partial(_logprob.linear_logprob, tail=tail, tail_report=tail_report, mixed=mixed,
+                                   **options)
         self.entropy, self.ignore_index, self.temperature = bool(entropy), ignore_index, temperature
         self._reset()
 

@@ -1,0 +1,97 @@
+"""Operands of two dtypes: float32 beside bfloat16 or float16, rounded to it or in two terms of it.
+
+Invariant: no copy of a weight is made: libflp takes it slice by slice, the torch form tile by tile.
+"""
+import copy
+
+import torch
+
+from . import _c, _check
+
+WORDS = {"round": _c.MIXED_ROUND, "split": _c.MIXED_SPLIT}
+BOTH = "one dtype for both"
+OFFER = BOTH + ', or mixed="round" or "split" with torch.float32 beside torch.bfloat16 or torch.float16'
+
+
+def mixed_of(mixed):
+    """flp_mixed of an argument."""
+    if mixed is None:
+        return _c.MIXED_NONE
+    if mixed not in WORDS:
+        _check.refuse(ValueError, "mixed", repr(mixed), 'None, "round", "split"')
+    return WORDS[mixed]
+
+
+def agree(field, tensor, hidden, mixed):
+    """Refuses an operand that does not go with hidden. mixed: flp_mixed, or None where a call takes none"""
+    if tensor.dtype is hidden.dtype:
+        return
+    pair = {tensor.dtype, hidden.dtype}
+    if not mixed or torch.float32 not in pair or not pair <= set(_check.DTYPES):
+        _check.refuse(TypeError, field, "of dtype %s while hidden is of dtype %s" % (tensor.dtype, hidden.dtype),
+                      BOTH if mixed is None else OFFER)
+
+
+def check(hidden, weight, bias, settings, **others):
+    """What goes without operands of two dtypes: others are named, those that are neither None nor False are refused."""
+    dtype = product_dtype(hidden, weight)
+    if not settings.mixed or all(tensor is None or tensor.dtype is dtype for tensor in (hidden, weight, bias)):
+        settings.mixed = _c.MIXED_NONE
+        return
+    split = settings.mixed == _c.MIXED_SPLIT
+    if split and hidden.dtype is weight.dtype:
+        _check.refuse(ValueError, "mixed", "'split' of a bias alone", '"round"')
+    if bias is not None and split and bias.dtype is not dtype:
+        _check.refuse(TypeError, "bias", "of dtype %s" % bias.dtype, '%s with mixed="split"' % dtype)
+    if not split and weight.dtype is dtype:
+        return
+    for field, value in others.items():
+        if value is not None and value is not False and not (field in ("topk", "tail") and value == 0):
+            _check.refuse(ValueError, field, "given" if isinstance(value, (torch.Tensor, tuple)) else repr(value),
+                          "None with mixed=%s, which takes the weight in slices" % ('"split"' if split else '"round"'))
+
+
+def product_dtype(hidden, weight):
+    """That of the products: of two the one of 16 bits."""
+    return weight.dtype if hidden.dtype is torch.float32 else hidden.dtype
+
+
+def spec_fields(ops, settings):
+    """flp_spec fields of the operands' dtypes."""
+    dtype = product_dtype(ops.hidden, ops.weight)
+    if not settings.mixed:
+        return {"dtype": _check.DTYPES[dtype]}
+    bias = dtype if ops.bias is None else ops.bias.dtype
+    return {"dtype": _check.DTYPES[dtype], "hidden_dtype": _check.DTYPES[ops.hidden.dtype],
+            "weight_dtype": _check.DTYPES[ops.weight.dtype], "bias_dtype": _check.DTYPES[bias],
+            "mixed": settings.mixed}
+
+
+# ---- the torch form ----
+
+def terms(tensor, dtype, mixed):
+    """A float32 tensor as products take it: rounded to dtype, or the float32 sum of two terms."""
+    first = tensor.to(dtype)
+    if mixed != _c.MIXED_SPLIT:
+        return first
+    first = first.float()
+    return first + (tensor - first).to(dtype).float()
+
+
+def made(ops, settings):
+    """The operands with hidden and bias as products take them."""
+    if not settings.mixed:
+        return ops
+    dtype, own = product_dtype(ops.hidden, ops.weight), copy.copy(ops)
+    if ops.hidden.dtype is not dtype:
+        own.hidden = terms(ops.hidden, dtype, settings.mixed)
+    if ops.bias is not None and ops.bias.dtype is not dtype:
+        own.bias = terms(ops.bias, dtype, _c.MIXED_ROUND)
+    return own
+
+
+def tile(ops, settings, weight):
+    """Rows of the weight in float32, as products take them; ops: of made."""
+    if settings.mixed and weight.dtype is torch.float32 and ops.hidden.dtype is not torch.float32:
+        return terms(weight, ops.hidden.dtype, settings.mixed).float()
+    return weight.float()

@@ -1,0 +1,119 @@
+"""Operands of two dtypes: rounded ones have the bits of a call with the rounded operand, split ones are near float64; on
+both engines. What is refused. The tests on CUDA hold the bits beside torch.mm(..., out_dtype=torch.float32)."""
+import pytest
+import torch
+
+import flp
+from flp_reference import DEVICE, problem
+
+pytestmark = pytest.mark.usefixtures("engine")
+
+N, V = 70, 331
+NARROW = [torch.bfloat16, torch.float16]
+
+
+def operands(dtype, wide, bias=False, seed=0):
+    """hidden, weight, bias of which `wide` is float32, target; the same with all of dtype."""
+    torch.manual_seed(seed)
+    hidden, weight, target, b = problem(n=N, vocab=V, dtype=torch.float32, bias=bias)
+    exact = {"hidden": hidden.detach(), "weight": weight.detach(), "bias": None if b is None else b.detach()}
+
+    def leaf(tensor, to):
+        return None if tensor is None else tensor.to(to).clone().detach().requires_grad_()
+
+    mixed = {name: leaf(tensor, torch.float32 if name in wide else dtype) for name, tensor in exact.items()}
+    narrow = {name: leaf(tensor, dtype) for name, tensor in exact.items()}
+    return mixed, narrow, target
+
+
+def call(tensors, target, **options):
+    return flp.linear_logprob(tensors["hidden"], tensors["weight"], target, tensors["bias"], entropy=True, **options)
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+@pytest.mark.parametrize("wide", [("weight",), ("weight", "bias"), ("hidden",), ("hidden", "bias"), ("bias",)], ids=str)
+def test_a_rounded_operand_has_the_bits_of_one_rounded_before(dtype, wide):
+    mixed, narrow, target = operands(dtype, wide, bias=True)
+    got, want = call(mixed, target, mixed="round"), call(narrow, target)
+    assert torch.equal(got[0], want[0]) and torch.equal(got[1], want[1])
+    for values in (got, want):
+        (values[0].sum() + 0.1 * values[1].sum()).backward()
+    for name, tensor in mixed.items():
+        assert tensor.grad.dtype is tensor.dtype
+        assert torch.equal(tensor.grad.to(dtype), narrow[name].grad), name  # float32 is what the other rounds once
+    flp.check()
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+@pytest.mark.parametrize("wide", ["weight", "hidden"])
+def test_split_is_near_float64(dtype, wide):
+    mixed, _, target = operands(dtype, (wide,), bias=True)
+    logprob, _ = call(mixed, target, mixed="split")
+    scores = mixed["hidden"].double() @ mixed["weight"].double().t() + mixed["bias"].double()
+    exact = scores.log_softmax(1).gather(1, target[:, None])[:, 0]
+    errors = {"split": (logprob.double() - exact).abs().max().item(),
+              "round": (call(mixed, target, mixed="round")[0].double() - exact).abs().max().item()}
+    assert errors["split"] < (1e-4 if dtype is torch.bfloat16 else 1e-5) and errors["split"] < errors["round"] / 20, errors
+    logprob.sum().backward()
+    assert mixed[wide].grad.dtype is torch.float32 and torch.isfinite(mixed[wide].grad).all()
+
+
+def test_a_policy_loss():
+    mixed, narrow, target = operands(torch.bfloat16, ("weight",))
+    losses = []
+    for tensors, how in ((mixed, "round"), (narrow, None)):
+        loss, _ = flp.policy_loss("nll", tensors["hidden"].view(2, N // 2, -1), tensors["weight"],
+                                  target.view(2, N // 2), mixed=how)
+        loss.backward()
+        losses.append(loss.detach())
+    assert torch.equal(*losses)
+    assert mixed["weight"].grad.dtype is torch.float32
+    apart = (mixed["weight"].grad - narrow["weight"].grad.float()).norm() / mixed["weight"].grad.norm()
+    assert apart < 2**-8
+
+
+def test_one_dtype_needs_no_word_and_autocast_leaves_the_call_alone():
+    mixed, narrow, target = operands(torch.bfloat16, ("weight",))
+    assert torch.equal(call(narrow, target, mixed="split")[0], call(narrow, target)[0])
+    with torch.autocast(DEVICE, torch.bfloat16):
+        under = call(mixed, target, mixed="split")[0]
+    assert torch.equal(under, call(mixed, target, mixed="split")[0])
+
+
+OFFER = 'accepted: one dtype for both, or mixed="round" or "split" with torch.float32 beside torch.bfloat16'
+
+
+def test_what_is_refused():
+    mixed, narrow, target = operands(torch.bfloat16, ("weight",), bias=True)
+    with pytest.raises(TypeError, match="weight is of dtype torch.float32 while hidden is of dtype torch.bfloat16") as info:
+        call(mixed, target)
+    assert OFFER in str(info.value)
+    with pytest.raises(ValueError, match="mixed is 'tf32' \\(accepted: None, \"round\", \"split\"\\)"):
+        call(mixed, target, mixed="tf32")
+    with pytest.raises(TypeError, match="weight is of dtype torch.float16 while hidden is of dtype torch.bfloat16"):
+        call({**narrow, "weight": narrow["weight"].half()}, target, mixed="round")
+    with pytest.raises(TypeError, match="bias is of dtype torch.float32 \\(accepted: torch.bfloat16 with mixed=\"split\"\\)"):
+        call({**mixed, "bias": mixed["bias"].float()}, target, mixed="split")
+    for option in ({"tail": 2**-9}, {"save": True}, {"chunk_rows": 8}, {"topk": 3}, {"rank": True}):
+        (field, value), = option.items()
+        with pytest.raises(ValueError, match="%s is %r" % (field, value)):
+            call(mixed, target, mixed="round", **option)
+    with pytest.raises(ValueError, match="target is given"):
+        call(mixed, target[:, None].expand(-1, 2), mixed="round")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA is not available")
+@pytest.mark.parametrize("wide", ["weight", "hidden"])
+def test_torch_mm_with_a_float32_result(wide):
+    """Equality of scores is promised of rounded operands up to the order of sums: multiples of 1/8 have none."""
+    torch.manual_seed(1)
+    hidden, weight = ((torch.randn(shape, device="cuda") * 4).round() / 8 for shape in ((128, 256), (4099, 256)))
+    target = torch.randint(4099, (128,), device="cuda")
+    exact = torch.mm(hidden.bfloat16(), weight.bfloat16().t(), out_dtype=torch.float32)
+    tensors = {"hidden": hidden.bfloat16(), "weight": weight.bfloat16()}
+    tensors[wide] = (weight if wide == "weight" else hidden) * (1 + 2**-12)  # rounds to what stands above
+    _, top = flp.linear_logprob(tensors["hidden"].bfloat16(), tensors["weight"].bfloat16(), target, topk=1)
+    got = flp.linear_logprob(tensors["hidden"], tensors["weight"], target, mixed="round")
+    want = exact.double().log_softmax(1).gather(1, target[:, None])[:, 0]
+    assert (got.double() - want).abs().max() < 2e-6
+    assert torch.equal(got, flp.linear_logprob(hidden.bfloat16(), weight.bfloat16(), target))
