@@ -1023,9 +1023,13 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(i32, terms) /* 1 or 2 */
 
 /* module forward_columns: entries forward_columns and forward_columns_map: forward and forward_map of some columns, from
- * column_begin on, a multiple of unit_columns: weight, bias and vocab_valid are those of the columns of the launch. */
+ * column_begin on, a multiple of unit_columns: weight, bias and vocab_valid are those of the columns of the launch. While
+ * it multiplies, forward_columns_map of 16-bit operands rounds rows of the weight for the next launch: ahead_rows of
+ * ahead_source (f32) to ahead_out, dense. */
 #define FLP_FORWARD_COLUMNS_PARAMS(P) FLP_FORWARD_PARAMS(P) P(i32, column_begin)
-#define FLP_FORWARD_COLUMNS_MAP_PARAMS(P) FLP_FORWARD_MAP_PARAMS(P) P(i32, column_begin)
+#define FLP_FORWARD_COLUMNS_MAP_PARAMS(P)                                   \
+  FLP_FORWARD_MAP_PARAMS(P) P(i32, column_begin)                            \
+  P(ptr, ahead_source) P(i64, ahead_stride) P(ptr, ahead_out) P(i32, ahead_rows)
 
 #define FLP_ENTRY_LIST(E)                                                                      \
   E(prepare, FLP_PREPARE_PARAMS) E(forward, FLP_FORWARD_PARAMS) E(combine, FLP_COMBINE_PARAMS) \

@@ -115,7 +115,7 @@ enum { FLP_TUNABLES_TEXT_BYTES = 96 };
 void flp_tunables_text(const flp_tunables *tunables, char out[FLP_TUNABLES_TEXT_BYTES]);
 
 /* Writes those of the kinds that are not all 0, as flp_tuning_parse reads them; "" for none. */
-enum { FLP_TUNING_TEXT_BYTES = 7 * FLP_TUNABLES_TEXT_BYTES + 64 };
+enum { FLP_TUNING_TEXT_BYTES = 8 * FLP_TUNABLES_TEXT_BYTES + 64 };
 void flp_tuning_text(const flp_tuning *tuning, char out[FLP_TUNING_TEXT_BYTES]);
 
 /* Turns COMPILE into ARGUMENT if the caller chose the tile configuration: the default

@@ -16,6 +16,12 @@ typedef struct flp_score_values {
   CUdeviceptr record, scale, partial;              /* of the mean with a softcap, else 0 */
 } flp_score_values;
 
+/* Rows of the weight that a launch over a slice makes for the next one; rows 0: none. */
+typedef struct flp_ahead {
+  CUdeviceptr source, out;
+  int64_t stride, rows;
+} flp_ahead;
+
 typedef struct flp_call {
   flp_plan *plan;
   const flp_args *args; /* resolved */
@@ -27,6 +33,7 @@ typedef struct flp_call {
   float cap_in;           /* a/softcap; 0 without */
   int32_t capped;
   const flp_score_values *scores; /* NULL but in a step whose loss reads such values */
+  flp_ahead ahead;
 } flp_call;
 
 /* ---- launch.c ---- */
@@ -77,6 +84,9 @@ int64_t flp_call_depth(const flp_call *call);
 flp_status flp_launch_operands(const flp_call *call, flp_args *args, flp_call *own);
 /* The same of the weight's columns [begin, end). */
 flp_status flp_launch_slice(const flp_call *call, int64_t begin, int64_t end, flp_args *args, flp_call *own);
+/* The same, slice after slice from column 0 on where the scheme has two of them: all but the first are made by the launch
+ * over the one before, as own->ahead says. */
+flp_status flp_launch_next_slice(const flp_call *call, int64_t begin, int64_t end, flp_args *args, flp_call *own);
 
 /* ---- maps.c: matrices that the copy engine reads and writes ---- */
 

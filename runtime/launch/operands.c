@@ -69,22 +69,56 @@ flp_status flp_launch_operands(const flp_call *call, flp_args *args, flp_call *o
   return launch_terms(call, &from, 1, bias);
 }
 
-/* The slice's first row stands at the region's start: row 0 of the weight would stand that far before. */
-flp_status flp_launch_slice(const flp_call *call, int64_t begin, int64_t end, flp_args *args, flp_call *own) {
-  const flp_spec *spec = &call->plan->spec;
+static CUdeviceptr weight_at(const flp_call *call, int64_t column) {
+  const flp_args *a = call->args;
+  return flp_call_pointer(a->weight) +
+         (CUdeviceptr)(column * a->weight_stride) * flp_dtype_bytes(call->plan->spec.weight_dtype);
+}
+
+/* Where columns from `begin` on are taken from: the slice's first row stands at `start`, so row 0 of the weight would stand
+ * that far before. */
+static void take_slice(const flp_call *call, int64_t begin, CUdeviceptr start, flp_args *args, flp_call *own) {
   *args = *call->args;
   *own = *call;
   own->args = args;
-  if (!call->scheme.slice) return FLP_OK;
-  CUdeviceptr region = flp_call_region(call, FLP_REGION_operand_weight);
-  operand from = {.start = flp_call_pointer(args->weight) +
-                           (CUdeviceptr)(begin * args->weight_stride) * flp_dtype_bytes(spec->weight_dtype),
-                  .stride = args->weight_stride,
+  args->weight_stride = flp_call_depth(call);
+  args->weight =
+      device_address(start - (CUdeviceptr)(begin * args->weight_stride) * flp_dtype_bytes(call->plan->spec.dtype));
+}
+
+static flp_status make_slice(const flp_call *call, int64_t begin, int64_t end, CUdeviceptr start) {
+  const flp_spec *spec = &call->plan->spec;
+  operand from = {.start = weight_at(call, begin),
+                  .stride = call->args->weight_stride,
                   .rows = end - begin,
                   .depth = spec->hidden,
                   .last_depth = spec->hidden,
                   .dtype = spec->weight_dtype};
-  args->weight_stride = flp_call_depth(call);
-  args->weight = device_address(region - (CUdeviceptr)(begin * args->weight_stride) * flp_dtype_bytes(spec->dtype));
-  return launch_terms(call, &from, flp_operand_terms(spec), region);
+  return launch_terms(call, &from, flp_operand_terms(spec), start);
+}
+
+flp_status flp_launch_slice(const flp_call *call, int64_t begin, int64_t end, flp_args *args, flp_call *own) {
+  CUdeviceptr region = flp_call_region(call, FLP_REGION_operand_weight);
+  *args = *call->args;
+  *own = *call;
+  own->args = args;
+  if (!call->scheme.slice) return FLP_OK;
+  take_slice(call, begin, region, args, own);
+  return make_slice(call, begin, end, region);
+}
+
+/* Of the two that stand side by side, the one that slice number `slice` is in. */
+static CUdeviceptr half_of(const flp_call *call, int64_t slice) {
+  uint64_t bytes = call->scheme.size[FLP_REGION_operand_weight] / 2;
+  return flp_call_region(call, FLP_REGION_operand_weight) + (slice % 2 ? bytes : 0);
+}
+
+flp_status flp_launch_next_slice(const flp_call *call, int64_t begin, int64_t end, flp_args *args, flp_call *own) {
+  int64_t slice = begin / call->scheme.slice, next = flp_min(end + call->scheme.slice, call->args->vocab_valid);
+  take_slice(call, begin, half_of(call, slice), args, own);
+  own->ahead = (flp_ahead){.source = weight_at(call, end),
+                           .out = half_of(call, slice + 1),
+                           .stride = call->args->weight_stride,
+                           .rows = next - end};
+  return begin ? FLP_OK : make_slice(call, begin, end, half_of(call, slice));
 }

@@ -127,6 +127,10 @@ static flp_status launch_mapped(const flp_call *call, flp_row_range rows, flp_co
   }
   if (desc->key.kind == FLP_KERNEL_FORWARD_COLUMNS) {
     p.columns.column_begin = (int32_t)columns.begin;
+    p.columns.ahead_source = call->ahead.source;
+    p.columns.ahead_stride = call->ahead.stride;
+    p.columns.ahead_out = call->ahead.out;
+    p.columns.ahead_rows = (int32_t)call->ahead.rows;
     return flp_launch_clusters(call, FLP_ENTRY_forward_columns_map, &p.columns, leaves);
   }
   if (!to->keep) return flp_launch_clusters(call, FLP_ENTRY_forward_map, &p.forward, leaves);

@@ -9,7 +9,7 @@
 #include "runtime/base/util.h"
 #include "runtime/kernel/abi.h"
 #include "runtime/kernel/operands.h"
-#include "runtime/planner/planner.h"
+#include "runtime/planner/internal.h"
 
 /* One launch with its ramp-up and drain, from the gap between dependent kernels on one stream of a Hopper card. */
 static const double launch_seconds = 4e-6;
@@ -105,19 +105,25 @@ static double forward_chunk_cost(const flp_planner *p, int64_t rows) {
   return rows == 0 ? 0 : product_cost(p, &x) + launch_seconds; /* forward and combine */
 }
 
-static double slice_cost(const flp_planner *p, int64_t rows, int64_t columns) {
+/* Rows times a slice of columns, of which so many are made meanwhile. */
+static double slice_cost(const flp_planner *p, int64_t rows, int64_t columns, int64_t made) {
   product x = {rows, columns, scores_depth(p), p->forward_rows, p->unit_columns, 1};
-  return rows == 0 || columns == 0 ? 0 : product_cost(p, &x);
+  return columns == 0 ? 0 : fmax(product_cost(p, &x), planner_ahead_cost(p, made));
 }
 
-static double slices_cost(const flp_planner *p, int64_t rows, int64_t slice) {
-  return (double)(p->spec.vocab / slice) * slice_cost(p, rows, slice) + slice_cost(p, rows, p->spec.vocab % slice);
+/* Slices of so many rows; ahead: only the first is made before. */
+static double slices_cost(const flp_planner *p, int64_t rows, int64_t slice, int ahead) {
+  int64_t whole = p->spec.vocab / slice, last = p->spec.vocab % slice;
+  if (rows == 0) return 0;
+  double seconds = (double)whole * slice_cost(p, rows, slice, ahead ? slice : 0) + slice_cost(p, rows, last, 0);
+  if (ahead) return seconds + planner_slice_cost(p, slice);
+  return seconds + (double)whole * planner_slice_cost(p, slice) + (last ? planner_slice_cost(p, last) : 0);
 }
 
-double flp_planner_slices_forward_cost(const flp_planner *p, int64_t n, int64_t chunk_rows, int64_t slice) {
+double flp_planner_slices_forward_cost(const flp_planner *p, int64_t n, int64_t chunk_rows, int64_t slice, int ahead) {
   int64_t chunks = flp_ceil_div(n, chunk_rows);
-  return (double)(n / chunk_rows) * slices_cost(p, chunk_rows, slice) + slices_cost(p, n % chunk_rows, slice) +
-         (double)(chunks + 1) * launch_seconds;
+  return (double)(n / chunk_rows) * slices_cost(p, chunk_rows, slice, ahead) +
+         slices_cost(p, n % chunk_rows, slice, ahead) + (double)(chunks + 1) * launch_seconds;
 }
 
 double flp_planner_targets_cost(const flp_planner *p, int64_t n, int64_t launches) {

@@ -37,9 +37,13 @@ void planner_put_region(flp_scheme *s, flp_region region, int64_t count, uint64_
 void planner_put_rows(flp_scheme *s, int64_t n);
 /* operands.c: terms of hidden and bias, where products take such. */
 void planner_put_operands(const flp_planner *p, flp_scheme *s, int64_t n);
-/* Terms of so many columns of the weight, and the seconds of making all of it so many times. */
-void planner_put_slice(const flp_planner *p, flp_scheme *s, int64_t columns);
-double planner_slices_cost(const flp_planner *p, int64_t slices, int64_t times);
+/* Terms of so many columns of the weight, once or, ahead, twice; and the seconds of making so many columns in a launch. */
+void planner_put_slice(const flp_planner *p, flp_scheme *s, int64_t columns, int ahead);
+double planner_slice_cost(const flp_planner *p, int64_t columns);
+/* Seconds that so many columns take where they are made ahead, at least. */
+double planner_ahead_cost(const flp_planner *p, int64_t columns);
+/* 1 if forward can make a slice ahead: one term, beside kernels of mapped operands. */
+int planner_makes_ahead(const flp_planner *p);
 /* The planner of a pass that takes operands as its caller has made them. */
 flp_planner planner_of_made_operands(const flp_planner *p);
 /* gathered: rows that are put together at a time; 0 for the counter alone */

@@ -15,16 +15,31 @@ void planner_put_operands(const flp_planner *p, flp_scheme *s, int64_t n) {
     planner_put_region(s, FLP_REGION_operand_bias, spec->vocab, flp_dtype_bytes(spec->dtype));
 }
 
-void planner_put_slice(const flp_planner *p, flp_scheme *s, int64_t columns) {
+void planner_put_slice(const flp_planner *p, flp_scheme *s, int64_t columns, int ahead) {
   s->slice = flp_weight_is_sliced(&p->spec) ? columns : 0;
-  if (s->slice) planner_put_region(s, FLP_REGION_operand_weight, columns, row_bytes(p));
+  s->ahead = ahead;
+  if (s->slice) planner_put_region(s, FLP_REGION_operand_weight, ahead ? 2 * columns : columns, row_bytes(p));
 }
 
-/* A slice is read and written, and a launch more. */
-double planner_slices_cost(const flp_planner *p, int64_t slices, int64_t times) {
+static double source_bytes(const flp_planner *p) {
+  return (double)p->spec.hidden * (double)flp_dtype_bytes(flp_weight_dtype(&p->spec));
+}
+
+/* Read and written, by a launch of its own. */
+double planner_slice_cost(const flp_planner *p, int64_t columns) {
+  static const double launch_seconds = 4e-6;
   if (!flp_weight_is_sliced(&p->spec)) return 0;
-  uint64_t bytes = (uint64_t)p->spec.hidden * flp_dtype_bytes(flp_weight_dtype(&p->spec)) + row_bytes(p);
-  return (double)times * ((double)p->spec.vocab * (double)bytes / p->bandwidth + 4e-6 * (double)slices);
+  return (double)columns * (source_bytes(p) + (double)row_bytes(p)) / p->bandwidth + launch_seconds;
+}
+
+/* Two warps of a multiprocessor have 2 KiB each on the way, which come within some 1.3 us. */
+double planner_ahead_cost(const flp_planner *p, int64_t columns) {
+  static const double rate = 3e9;
+  return (double)columns * source_bytes(p) / (rate * p->multiprocessors);
+}
+
+int planner_makes_ahead(const flp_planner *p) {
+  return p->is_mapped && flp_weight_dtype(&p->spec) != p->spec.dtype && flp_operand_terms(&p->spec) == 1;
 }
 
 flp_planner planner_of_made_operands(const flp_planner *p) {

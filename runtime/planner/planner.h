@@ -54,6 +54,7 @@ typedef struct flp_scheme {
   uint64_t smallest_bytes;
   uint64_t saved_bytes; /* as in flp_layout */
   int64_t slice; /* columns that the workspace has terms of the weight of at a time; 0: products take it as it is */
+  int ahead;     /* 1: of two slices side by side, one is made while the other is multiplied */
   uint64_t passes;      /* where the workspace of other passes begins: of a step but in stream mode, of its forward and
                            backward pass; of tail mode's backward pass, of the rows that are recomputed */
   double seconds;       /* of the cost model; compares layouts, predicts nothing */
@@ -197,7 +198,8 @@ double flp_planner_targets_cost(const flp_planner *planner, int64_t n, int64_t l
 double flp_planner_forward_cost(const flp_planner *planner, int64_t n, int64_t chunk_rows);
 
 /* The same in slices of so many columns, which follow each other. */
-double flp_planner_slices_forward_cost(const flp_planner *planner, int64_t n, int64_t chunk_rows, int64_t slice);
+double flp_planner_slices_forward_cost(const flp_planner *planner, int64_t n, int64_t chunk_rows, int64_t slice,
+                                       int ahead);
 
 /* 1 if every grid of a chunk of rows x columns has at most 2^31 - 1 CTAs. */
 int flp_planner_grids_fit(const flp_planner *planner, int64_t rows, int64_t columns);

@@ -114,13 +114,13 @@ static void build(const flp_planner *p, flp_mode mode, int64_t n, int64_t rows, 
   put_backward_rows(p, s, n, mode == FLP_MODE_RECOMPUTE_ROWS ? s->chunk_rows : n);
   put_chunks(p, s, n);
   put_accumulators(p, s, n);
-  planner_put_slice(p, s, s->chunk_vocab);
+  planner_put_slice(p, s, s->chunk_vocab, 0);
   if (mode == FLP_MODE_RECOMPUTE_SPLIT)
     s->seconds = flp_planner_chunks_cost(p, n, rows, p->spec.vocab, FLP_GRAD_HIDDEN) +
                  flp_planner_chunks_cost(p, n, n, columns, p->spec.grads & ~(uint32_t)FLP_GRAD_HIDDEN);
   else
     s->seconds = flp_planner_chunks_cost(p, n, s->chunk_rows, s->chunk_vocab, p->spec.grads);
-  s->seconds += planner_slices_cost(p, s->chunks, 1) + accumulator_cost(p, s, n) + flp_planner_gather_cost(p, n, gather_launches(p, s, n));
+  s->seconds += (double)s->chunks * planner_slice_cost(p, s->chunk_vocab) + accumulator_cost(p, s, n) + flp_planner_gather_cost(p, n, gather_launches(p, s, n));
   if (flp_planner_has_targets(&p->spec))
     s->seconds += flp_planner_targets_cost(p, n, target_launches(p, s->chunks, s->chunks));
 }
@@ -304,7 +304,8 @@ void planner_search_backward(planner_search *s) {
 /* ---- forward ---- */
 
 /* Partials of one chunk of rows at a time; what prepare and the target scores take is for all of them. */
-static void build_forward(const flp_planner *p, int64_t n, int64_t rows, int64_t slice, flp_scheme *s) {
+static void build_forward(const flp_planner *p, int64_t n, int64_t rows, int64_t slice, int ahead,
+                          flp_scheme *s) {
   memset(s, 0, sizeof *s);
   s->mode = FLP_MODE_SCORE;
   s->chunk_rows = rows;
@@ -316,18 +317,18 @@ static void build_forward(const flp_planner *p, int64_t n, int64_t rows, int64_t
   if (p->is_mapped) planner_put_gather(p, s, rows);
   if (flp_planner_has_targets(&p->spec)) planner_put_targets_forward(p, s, n);
   planner_put_top(p, s, n, rows);
-  planner_put_slice(p, s, slice);
+  planner_put_slice(p, s, slice, ahead);
   s->chunks = flp_ceil_div(n, rows);
   s->products = flp_operand_terms(&p->spec);
   int64_t launches = 1 + (2 + p->is_mapped) * s->chunks; /* prepare; gather, forward, combine */
   int64_t slices = flp_ceil_div(p->spec.vocab, slice);
-  if (s->slice) launches += (2 * slices - 1) * s->chunks; /* operand_terms */
+  if (s->slice) launches += (slices - 1 + (ahead ? 1 : slices)) * s->chunks; /* operand_terms */
   launches += (s->size[FLP_REGION_operand_hidden] > 0) + (s->size[FLP_REGION_operand_bias] > 0);
   if (flp_planner_has_targets(&p->spec)) launches += planner_targets_forward_launches();
   launches += planner_top_launches(p, s->chunks);
   s->launches = (int32_t)flp_min(launches, INT32_MAX);
-  s->seconds = s->slice ? flp_planner_slices_forward_cost(p, n, rows, slice) : flp_planner_forward_cost(p, n, rows);
-  s->seconds += planner_slices_cost(p, slices, s->chunks);
+  s->seconds =
+      s->slice ? flp_planner_slices_forward_cost(p, n, rows, slice, ahead) : flp_planner_forward_cost(p, n, rows);
 }
 
 /* Whole units of columns: two leaves where kernels of mapped operands take two. */
@@ -336,8 +337,10 @@ static void search_slices(planner_search *s, int64_t rows) {
   int64_t unit = p->unit_columns * (p->is_mapped ? 2 : 1), units = flp_ceil_div(p->spec.vocab, unit);
   for (int64_t now = units; now; now = planner_fewer(units, now)) {
     flp_scheme candidate;
-    build_forward(p, s->n, rows, flp_min(now * unit, p->spec.vocab), &candidate);
-    planner_offer(s, &candidate);
+    for (int ahead = 0; ahead <= (now < units && planner_makes_ahead(p)); ahead++) {
+      build_forward(p, s->n, rows, flp_min(now * unit, p->spec.vocab), ahead, &candidate);
+      planner_offer(s, &candidate);
+    }
   }
 }
 
@@ -354,7 +357,7 @@ void planner_search_forward(planner_search *s) {
       continue;
     }
     flp_scheme candidate;
-    build_forward(p, s->n, rows, p->spec.vocab, &candidate);
+    build_forward(p, s->n, rows, p->spec.vocab, 0, &candidate);
     planner_offer(s, &candidate);
   }
 }

@@ -19,6 +19,7 @@ return function(k, spec, options)
 
   H.rows, H.columns, H.stages, H.cluster = options.rows, options.columns, options.stages, options.cluster
   H.cooperative = options.schedule == "cooperative"
+  H.aside = options.aside                         -- two warps of the producer's have work of their own
   local wide, cooperative = spec.dtype == "fp32", H.cooperative
   H.box = wide and 32 or 64                       -- elements in 128 bytes
   H.depth = H.box                                 -- of a stage along K
@@ -102,7 +103,7 @@ return function(k, spec, options)
   -- Splits the warpgroups: produce() and dispatch() run in one thread each, consume() in two warpgroups. Where there is
   -- one that splits, produce() runs there as well: the same units and tiles, of which it splits what the producer
   -- loads.
-  local function roles(produce, dispatch, consume)
+  local function roles(produce, dispatch, consume, aside)
     local function as_producer()
       H.produce = ring.produce
       produce(ring.produce_units)
@@ -115,6 +116,7 @@ return function(k, spec, options)
       k.registers_lower(engine.producer_registers)
       k.when(k.eq(k.tid(), 256), as_producer)
       k.when(k.eq(k.tid(), 288) & k.eq(H.rank(), 0), dispatch)
+      if aside then k.when(k.ge(k.tid(), 320), aside) end
     end, function()
       local function as_consumer()
         k.registers_raise(engine.consumer_registers)
@@ -185,6 +187,7 @@ return function(k, spec, options)
   --   produce(p, u, place, q) -> place         loads a unit's stages, by H.produce, from a place in the ring on
   --   consume(p) -> function(u, place, q, unit) -> place     takes them from there
   --   finish()                   if given, behind the last unit, in the consumer threads
+  --   aside(p, warp, warps)      if given, in the two warps of each CTA that have no role: number warp of warps
   --   unit_columns               if given, for the descriptor
   function H.kernel(entry, parts)
     local function body(p)
@@ -201,7 +204,8 @@ return function(k, spec, options)
         if parts.finish then parts.finish() end
       end
       begin()
-      roles(produce, function() units.dispatch(p.turn, problem().units) end, consume)
+      local function aside() parts.aside(p, k.ctaid() * 2 + (k.warp() - 10), k.nctaid() * 2) end
+      roles(produce, function() units.dispatch(p.turn, problem().units) end, consume, parts.aside and aside)
     end
     k.kernel {
       entry = entry, threads = H.threads, min_ctas = 1, shared_bytes = H.shared_bytes, body = body,

@@ -28,6 +28,8 @@
 --     of each row {active, exists, y}, y as an accumulator of wgmma has them
 --   K.by_columns   columns of a launch begin at p.column_begin, as with K.row
 --   K.finish()   behind the last tile
+--   K.aside(p, warp, warps)   in warps that are idle otherwise, where tune.lua says that the kernel has such: this is warp
+--     `warp` of `warps`
 
 local LEAF, BLOCK = k.abi.LEAF_COLUMNS, 64
 
@@ -290,5 +292,5 @@ return function(k, spec, entry, hooks)
   end
 
   H.kernel(entry .. "_map", {problem = problem, unit_at = unit_at, produce = produce, consume = consume,
-                             finish = K.finish, unit_columns = LEAF})
+                             finish = K.finish, aside = H.aside and K.aside, unit_columns = LEAF})
 end

@@ -49,14 +49,14 @@ local function for_products(spec)
 end
 
 -- By kind of kernel. defaults: its choice; staging: bytes of shared memory that a warp needs for its results;
--- schedules: those that it can run, if not all; boxed: its second operand is MN-major, which a CTA loads in whole boxes
+-- schedules: those that it can run, if not all; aside: it has work for idle warps, of operands of 16 bits; boxed: its second operand is MN-major, which a CTA loads in whole boxes
 -- of columns
 local KINDS = {
   forward = {defaults = for_scores, staging = function() return 0 end},
   forward_emit = {defaults = for_scores, staging = function() return 0 end},
   forward_targets = {defaults = for_scores, staging = function() return 0 end},
   forward_top = {defaults = for_scores, staging = function() return 0 end},
-  forward_columns = {defaults = for_scores, staging = function() return 0 end},
+  forward_columns = {defaults = for_scores, staging = function() return 0 end, aside = true},
   forward_keep = {defaults = for_scores, staging = function() return staging.bytes end},
   dz = {defaults = for_scores, staging = function(spec, T) -- and with a bias gradient a sum a column
     return staging.bytes + (spec.bias_grad and T.columns * 4 or 0)
@@ -105,7 +105,7 @@ local function choose(spec)
   local kind, wide, T = KINDS[spec.kind], spec.dtype == "fp32", {}
   for name, defaults in pairs(kind.defaults(spec)) do T[name] = spec.tune[name] or defaults end
   check_values(T, kind, wide)
-  T.staging = kind.staging(spec, T)
+  T.staging, T.aside = kind.staging(spec, T), kind.aside and not wide
   T.planes = wide and T.stages - 1 or 0 -- stages of the second ring: of three terms of B, 64 bytes a column each
   T.shared_bytes = T.stages * (T.rows + T.columns) * 128 + T.planes * (T.columns * 192) + 8 * T.staging
     + (T.stages + T.planes) * 16 + 24

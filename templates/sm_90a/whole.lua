@@ -3,7 +3,8 @@
 -- Stages of 64 and steps of 16 along K in ascending order, into one accumulator an element.
 
 return function(k, spec, H, ring)
-  local E = {warpgroups = 3, bytes = 0, barrier_bytes = 0, producer_registers = 24, consumer_registers = 240}
+  local E = {warpgroups = 3, bytes = 0, barrier_bytes = 0, producer_registers = H.aside and 40 or 24,
+             consumer_registers = H.aside and 232 or 240}
   E.arrivals = H.cluster * (H.cooperative and 2 or 1) -- at the end of a stage: its consumers, in each CTA
 
   function E.row_of_lane(lane) return k.lshr(lane, 2) end -- of the first 8 that a warp has in a block

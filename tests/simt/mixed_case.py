@@ -24,7 +24,8 @@ class MixedCase(Case):
     wide: str = "weight"     # hidden, weight, or none: the bias alone
     wide_bias: bool = False
     mixed: str = "round"
-    budget: int = 1 << 40    # of forward: a small one has several slices, and chunks of rows
+    budget: int = 1 << 40    # of forward: a small one has several slices, and chunks of rows; or
+    slices: int = 0          # the least that has so many launches as these slices take that are made ahead
     mode: int = 0
     chunk_rows: int = 0
     chunk_vocab: int = 2000

@@ -367,7 +367,7 @@ static void forward_block(const block_job *job, int64_t block, double *scratch) 
                         .yardstick_entropy = yardstick.entropy,
                         .is_beyond = exact.is_beyond};
     if (problem->softcap > 0) out->largest = problem->softcap / problem->temperature[row];
-    out->product_error = error;
+    out->product_error = problem->terms > 1 ? problem->terms * error : error; /* longer sums */
   }
 }
 

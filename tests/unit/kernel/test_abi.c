@@ -84,6 +84,9 @@ static const struct {
     {"score_hidden", "ppppipli", sizeof(flp_score_hidden_params)},
     {"score_head", "piiplipi", sizeof(flp_score_head_params)},
     {"top_others", "lpipppp", sizeof(flp_top_others_params)},
+    {"operand_terms", "plipliiii", sizeof(flp_operand_terms_params)},
+    {"forward_columns", "plplpppppfiiiiiiplpi", sizeof(flp_forward_columns_params)},
+    {"forward_columns_map", "mmmppppfiiiiiplppiplpi", sizeof(flp_forward_columns_map_params)},
 };
 enum { EXPECTED_COUNT = sizeof expected / sizeof expected[0] };
 

@@ -348,6 +348,28 @@ Test(kernel, best_columns_and_ranks_have_kernels_of_their_own_beside_forward) {
   cr_expect_str_eq(hopper_kernels(&spec, same), got);
 }
 
+Test(kernel, operands_of_two_dtypes_have_kernels_around_those_of_one) {
+  char got[256];
+  flp_spec spec = spec_of(FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT, FLP_ENTROPY_NONE);
+  spec.dtype = FLP_DTYPE_BF16;
+  spec.mixed = FLP_MIXED_ROUND;
+  spec.hidden_dtype = FLP_DTYPE_FP32;
+  cr_expect_str_eq(hopper_kernels(&spec, got), HOPPER " operands@sm_80");
+  spec.hidden_dtype = (flp_dtype)0;
+  spec.weight_dtype = FLP_DTYPE_FP32;
+  spec.keep = 1;
+  cr_expect_str_eq(hopper_kernels(&spec, got),
+                   "rows@sm_80 dz@sm_90a products@sm_90a operands@sm_80 forward_columns@sm_90a");
+  spec.mixed = FLP_MIXED_SPLIT;
+  flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
+  int count = flp_kernel_keys_for(&spec, "sm_90a", keys);
+  for (int i = 0; i < count; i++) {
+    int of_terms = keys[i].kind == FLP_KERNEL_DZ || keys[i].kind == FLP_KERNEL_FORWARD_COLUMNS;
+    if (flp_kind_has(keys[i].kind, FLP_KIND_HIDDEN)) cr_expect_eq(keys[i].hidden, (of_terms ? 2 : 1) * spec.hidden);
+    cr_expect(keys[i].dtype == FLP_DTYPE_BF16, "products are of 16 bits");
+  }
+}
+
 Test(kernel, entropy_is_folded_where_it_is_used) {
   static const uint32_t forward[] = {0, 1, 1}, dz[] = {0, 0, 1};
   for (int entropy = FLP_ENTROPY_NONE; entropy <= FLP_ENTROPY_BACKWARD; entropy++) {

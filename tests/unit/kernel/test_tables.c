@@ -68,7 +68,8 @@ Test(tables, tunable_kinds_fit_their_text) {
   for (int i = 1; i < FLP_KERNEL_KINDS; i++) count += flp_kind_has(kind_at(i), FLP_KIND_TUNE);
   cr_expect_leq(count * FLP_TUNABLES_TEXT_BYTES + 64, FLP_TUNING_TEXT_BYTES);
   cr_expect_str_eq(flp_kind_list(FLP_KIND_TUNE, ":", text, sizeof text),
-                   "forward:, dz:, products:, forward_keep:, forward_emit:, forward_targets: or forward_top:");
+                   "forward:, dz:, products:, forward_keep:, forward_emit:, forward_targets:, forward_top: or "
+                   "forward_columns:");
   cr_expect_str_eq(flp_kind_list(FLP_KIND_CHUNK_ROWS, "", text, sizeof text), "dz or forward_keep");
 }
 
