@@ -58,9 +58,8 @@ static flp_status check_mixed(const flp_spec *spec) {
   const struct {
     const char *name;
     flp_dtype value;
-  } operands[] = {{"hidden_dtype", spec->hidden_dtype},
-                  {"weight_dtype", spec->weight_dtype},
-                  {"bias_dtype", spec->bias_dtype}};
+  } operands[] = {
+      {"hidden_dtype", spec->hidden_dtype}, {"weight_dtype", spec->weight_dtype}, {"bias_dtype", spec->bias_dtype}};
   const char *wide = NULL;
   FLP_TRY(check_range("spec.mixed", spec->mixed, FLP_MIXED_NONE, FLP_MIXED_SPLIT));
   for (size_t i = 0; i < sizeof operands / sizeof operands[0]; i++) {
@@ -78,10 +77,11 @@ static flp_status check_mixed(const flp_spec *spec) {
                     (int)spec->mixed, flp_dtype_name(spec->dtype));
   int both = flp_hidden_dtype(spec) != spec->dtype && flp_weight_dtype(spec) != spec->dtype;
   if (both)
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "spec.weight_dtype is fp32, and spec.hidden_dtype too, but spec.dtype is %s (accepted: one of both, "
-                    "or spec.dtype FP32 3)",
-                    flp_dtype_name(spec->dtype));
+    return flp_fail(
+        FLP_ERROR_ARGUMENT,
+        "spec.weight_dtype is fp32, and spec.hidden_dtype too, but spec.dtype is %s (accepted: one of both, "
+        "or spec.dtype FP32 3)",
+        flp_dtype_name(spec->dtype));
   if (spec->mixed != FLP_MIXED_SPLIT || !spec->bias_dtype || spec->bias_dtype == spec->dtype) return FLP_OK;
   return flp_fail(FLP_ERROR_ARGUMENT, "spec.bias_dtype is fp32, but spec.mixed is FLP_MIXED_SPLIT 2 (accepted: 0, %d)",
                   (int)spec->dtype);

@@ -43,7 +43,8 @@ typedef struct flp_word {
   int value;
 } flp_word;
 
-extern const flp_word FLP_ENTROPY_WORDS[], FLP_GRAD_WORDS[], FLP_MIXED_WORDS[], FLP_OP_WORDS[], FLP_PASS_WORDS[], FLP_RUNG_WORDS[];
+extern const flp_word FLP_ENTROPY_WORDS[], FLP_GRAD_WORDS[], FLP_MIXED_WORDS[], FLP_OP_WORDS[], FLP_PASS_WORDS[],
+    FLP_RUNG_WORDS[];
 
 /* The word of a value; "?" where there is none. flp.h declares flp_rung_name and flp_mode_name. */
 const char *flp_entropy_name(flp_entropy entropy);

@@ -134,7 +134,8 @@ static void score(const eager_call *call, int64_t row, const eager_list *list) {
     int64_t width = flp_min(spec->hidden - begin, EAGER_DEPTH_BLOCK);
     eager_widen_part(spec, spec->hidden_dtype, args->hidden, row * args->hidden_stride + begin, width, hidden);
     for (int64_t i = 0; i < list->count; i++) {
-      eager_widen_part(spec, spec->weight_dtype, args->weight, list->column[i] * args->weight_stride + begin, width, weight);
+      eager_widen_part(spec, spec->weight_dtype, args->weight, list->column[i] * args->weight_stride + begin, width,
+                       weight);
       list->value[i] += dot(hidden, weight, width);
     }
   }

@@ -76,8 +76,8 @@ static void block_start(block *b, int64_t index, int64_t depth) {
 }
 
 /* sums += factor · row of an operand */
-static void block_add(block *b, const flp_spec *spec, flp_dtype stored, const void *operand, int64_t row, int64_t stride,
-                      double factor) {
+static void block_add(block *b, const flp_spec *spec, flp_dtype stored, const void *operand, int64_t row,
+                      int64_t stride, double factor) {
   eager_widen_part(spec, stored, operand, row * stride + b->begin, b->width, b->values);
   for (int64_t d = 0; d < b->width; d++) b->sums[d] += factor * (double)b->values[d];
 }
@@ -100,7 +100,8 @@ static void sum_hidden(const listed_job *job, int64_t active, int64_t index) {
   block_start(&b, index, spec->hidden);
   for (int64_t d = 0; count < 0 && d < b.width; d++) b.sums[d] = NAN;
   for (int32_t i = 0; i < count; i++)
-    block_add(&b, spec, spec->weight_dtype, args->weight, lists->column[begin + i], args->weight_stride, lists->value[begin + i]);
+    block_add(&b, spec, spec->weight_dtype, args->weight, lists->column[begin + i], args->weight_stride,
+              lists->value[begin + i]);
   block_round(&b);
   char *out = element_of(args->grad_hidden, spec->grad_hidden_dtype, row * args->grad_hidden_stride + b.begin);
   flp_half_narrow(spec->grad_hidden_dtype, b.values, b.width, out);
@@ -120,7 +121,8 @@ static void sum_weight(const listed_job *job, int64_t column, int64_t index) {
     return;
   }
   for (int64_t place = first; place < last; place++)
-    block_add(&b, spec, spec->hidden_dtype, args->hidden, memory->place_row[place], args->hidden_stride, memory->place_value[place]);
+    block_add(&b, spec, spec->hidden_dtype, args->hidden, memory->place_row[place], args->hidden_stride,
+              memory->place_value[place]);
   block_round(&b);
   if (!spec->accumulate_grad_weight)
     flp_half_narrow(spec->grad_weight_dtype, b.values, b.width, out);

@@ -1013,7 +1013,7 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
  * hidden and bias are made at once, the weight slice by slice: of columns from a multiple of unit_columns on in forward, of
  * a chunk in backward.
  *
- * module operands: entry operand_terms, one warp a row: out[r][t·depth + d] is term t of source[r][d]; the last row has
+ * module operand_terms: entry operand_terms, one warp a row: out[r][t·depth + d] is term t of source[r][d]; the last row has
  * last_depth elements. source and out allow accesses of key.alignment bytes. */
 #define FLP_OPERAND_TERMS_PARAMS(P)                                         \
   P(ptr, source) P(i64, source_stride)                                      \

@@ -58,7 +58,7 @@ static const flp_kind_entry forward_top_entries[] = {{EITHER(forward_top), 0, 0}
 static const flp_kind_entry top_entries[] = {{PLAIN(top_target), 0, 0}, {PLAIN(top_begin), 0, 0},
                                              {PLAIN(top_floor), 0, 0},  {PLAIN(top_redo), 0, 0},
                                              {PLAIN(top_finish), 0, 0}, {PLAIN(top_others), 0, 0}};
-static const flp_kind_entry operands_entries[] = {{PLAIN(operand_terms), 0, 0}};
+static const flp_kind_entry operand_terms_entries[] = {{PLAIN(operand_terms), 0, 0}};
 static const flp_kind_entry forward_columns_entries[] = {{EITHER(forward_columns), 0, 0}};
 static const flp_kind_entry loss_rows_entries[] = {{PLAIN(loss_rows), 0, 0}};
 static const flp_kind_entry mean_entries[] = {
@@ -104,7 +104,7 @@ static const flp_kind_entry loss_targets_entries[] = {{PLAIN(loss_targets), 0, 0
   X(TOP, top, FLP_KIND_TARGET | FLP_KIND_ALIGNMENT)                                                           \
   X(LOSS_SCORES, loss_scores, FLP_KIND_LOSS | FLP_KIND_LINKED)                                                \
   X(MEAN, mean, FLP_KIND_ALIGNMENT)                                                                           \
-  X(OPERANDS, operands, FLP_KIND_ALIGNMENT)                                                                   \
+  X(OPERANDS, operand_terms, FLP_KIND_ALIGNMENT)                                                              \
   X(FORWARD_COLUMNS, forward_columns, SCORES | FLP_KIND_UNITS)
 
 static const flp_kind kinds[FLP_KERNEL_KINDS] = {{"?", 0, 0, NULL},

@@ -16,8 +16,8 @@ static flp_status launch_slices(const flp_call *call, flp_row_range rows) {
     flp_column_range columns = {begin, flp_min(begin + step, end)};
     flp_args args;
     flp_call own;
-    FLP_TRY((call->scheme.ahead ? flp_launch_next_slice : flp_launch_slice)(call, columns.begin, columns.end, &args,
-                                                                            &own));
+    FLP_TRY(
+        (call->scheme.ahead ? flp_launch_next_slice : flp_launch_slice)(call, columns.begin, columns.end, &args, &own));
     FLP_TRY(flp_launch_scores(&own, rows, columns, NULL));
   }
   return FLP_OK;

@@ -24,15 +24,15 @@ typedef union given_map {
 } given_map;
 #define SAME(name, of, other) \
   _Static_assert(offsetof(flp_##of##_given, name) == offsetof(flp_##other##_given, name), #name)
-#define SAME_PLACE(kind, name)                                                           \
-  FLP_GIVEN_##kind(SAME(name, forward, forward_keep); SAME(name, forward, forward_emit); \
-                   SAME(name, forward, forward_targets); SAME(name, forward, forward_top);   \
+#define SAME_PLACE(kind, name)                                                             \
+  FLP_GIVEN_##kind(SAME(name, forward, forward_keep); SAME(name, forward, forward_emit);   \
+                   SAME(name, forward, forward_targets); SAME(name, forward, forward_top); \
                    SAME(name, forward, forward_columns);)
 FLP_FORWARD_PARAMS(SAME_PLACE)
 #undef SAME_PLACE
-#define SAME_PLACE(kind, name)                                                                           \
-  FLP_GIVEN_##kind(SAME(name, forward_map, forward_keep_map); SAME(name, forward_map, forward_emit_map); \
-                   SAME(name, forward_map, forward_targets_map); SAME(name, forward_map, forward_top_map);   \
+#define SAME_PLACE(kind, name)                                                                             \
+  FLP_GIVEN_##kind(SAME(name, forward_map, forward_keep_map); SAME(name, forward_map, forward_emit_map);   \
+                   SAME(name, forward_map, forward_targets_map); SAME(name, forward_map, forward_top_map); \
                    SAME(name, forward_map, forward_columns_map);)
 FLP_FORWARD_MAP_PARAMS(SAME_PLACE)
 #undef SAME_PLACE

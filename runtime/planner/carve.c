@@ -94,7 +94,8 @@ void planner_put_head_accumulators(const flp_planner *p, flp_scheme *s) {
 
 /* Rows put together, and the counter by which CTAs share out the work. */
 void planner_put_gather(const flp_planner *p, flp_scheme *s, int64_t gathered) {
-  planner_put_region(s, FLP_REGION_gather, gathered * flp_planner_gather_stride(p->spec.hidden * flp_operand_terms(&p->spec)),
+  planner_put_region(s, FLP_REGION_gather,
+                     gathered * flp_planner_gather_stride(p->spec.hidden * flp_operand_terms(&p->spec)),
                      flp_dtype_bytes(p->spec.dtype));
   planner_put_region(s, FLP_REGION_turn, 1, 4);
 }

@@ -99,7 +99,8 @@ static void count_work(const flp_planner *p, flp_scheme *s, int64_t n) {
   } else {
     s->chunks = s->mode == FLP_MODE_RECOMPUTE_ROWS ? row_chunks : vocab_chunks;
     s->products = flp_operand_terms(&p->spec) + hidden + weight;
-    launches += s->chunks * (1 + flp_weight_is_sliced(&p->spec) + (p->is_mapped ? hidden | weight : hidden + weight) + bias);
+    launches +=
+        s->chunks * (1 + flp_weight_is_sliced(&p->spec) + (p->is_mapped ? hidden | weight : hidden + weight) + bias);
     launches += target_launches(p, s->chunks, s->chunks);
   }
   s->launches = (int32_t)flp_min(launches, INT32_MAX);
@@ -120,7 +121,8 @@ static void build(const flp_planner *p, flp_mode mode, int64_t n, int64_t rows, 
                  flp_planner_chunks_cost(p, n, n, columns, p->spec.grads & ~(uint32_t)FLP_GRAD_HIDDEN);
   else
     s->seconds = flp_planner_chunks_cost(p, n, s->chunk_rows, s->chunk_vocab, p->spec.grads);
-  s->seconds += (double)s->chunks * planner_slice_cost(p, s->chunk_vocab) + accumulator_cost(p, s, n) + flp_planner_gather_cost(p, n, gather_launches(p, s, n));
+  s->seconds += (double)s->chunks * planner_slice_cost(p, s->chunk_vocab) + accumulator_cost(p, s, n) +
+                flp_planner_gather_cost(p, n, gather_launches(p, s, n));
   if (flp_planner_has_targets(&p->spec))
     s->seconds += flp_planner_targets_cost(p, n, target_launches(p, s->chunks, s->chunks));
 }
@@ -304,8 +306,7 @@ void planner_search_backward(planner_search *s) {
 /* ---- forward ---- */
 
 /* Partials of one chunk of rows at a time; what prepare and the target scores take is for all of them. */
-static void build_forward(const flp_planner *p, int64_t n, int64_t rows, int64_t slice, int ahead,
-                          flp_scheme *s) {
+static void build_forward(const flp_planner *p, int64_t n, int64_t rows, int64_t slice, int ahead, flp_scheme *s) {
   memset(s, 0, sizeof *s);
   s->mode = FLP_MODE_SCORE;
   s->chunk_rows = rows;

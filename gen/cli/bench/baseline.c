@@ -20,9 +20,15 @@ static flp_status make_scores(bench_products *p, int share) {
   return cli_buffer_create(p->data->buffers.device, (size_t)p->n * (size_t)p->vocab * element, &p->data->scores);
 }
 
+/* An operand as products take it. */
+static void *operand_of(const bench_products *p, call_slot slot) {
+  const cli_buffer *narrow = &p->data->narrow[slot - CALL_HIDDEN];
+  return narrow->data ? narrow->data : p->data->buffers.at[slot].buffer.data;
+}
+
 static void set_operands(bench_products *p, gemm_product which) {
   const call_buffer *at = p->data->buffers.at;
-  void *hidden = at[CALL_HIDDEN].buffer.data, *weight = at[CALL_WEIGHT].buffer.data, *scores = p->data->scores.data;
+  void *hidden = operand_of(p, CALL_HIDDEN), *weight = operand_of(p, CALL_WEIGHT), *scores = p->data->scores.data;
   void *const operands[GEMM_PRODUCTS][3] = {[GEMM_SCORES] = {hidden, weight, scores},
                                             [GEMM_GRAD_HIDDEN] = {scores, weight, at[CALL_GRAD_HIDDEN].buffer.data},
                                             [GEMM_GRAD_WEIGHT] = {scores, hidden, at[CALL_GRAD_WEIGHT].buffer.data}};
@@ -46,6 +52,8 @@ flp_status bench_products_create(bench_products *p, int share, measure_clock *cl
   if (!p->library) return FLP_OK;
   if (!p->data->workspace.data)
     FLP_TRY(cli_buffer_create(p->data->buffers.device, GEMM_WORKSPACE, &p->data->workspace));
+  FLP_TRY(bench_data_narrow(p->data, CALL_HIDDEN));
+  FLP_TRY(bench_data_narrow(p->data, CALL_WEIGHT));
   FLP_TRY(make_scores(p, share));
   for (int i = 0; i < GEMM_PRODUCTS; i++) {
     if (!is_of_spec(p, (gemm_product)i)) continue;

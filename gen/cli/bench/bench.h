@@ -143,6 +143,7 @@ typedef struct bench_data {
   call_problem call;            /* of the current number of rows */
   bench_entropies entropies;    /* of the current rows */
   cli_buffer scores, workspace; /* of the GEMM baselines */
+  cli_buffer narrow[2];         /* hidden and weight of spec.dtype, for these, where the operand is of another */
   cli_buffer one_target;        /* (n) of several targets the first of each row, for what has one */
 } bench_data;
 
@@ -152,6 +153,8 @@ flp_status bench_data_head(bench_data *data);
 flp_status bench_data_rows(bench_data *data, int64_t n);
 void bench_data_clear_rows(bench_data *data);
 void bench_data_clear(bench_data *data);
+/* Fills `narrow` of an operand, CALL_HIDDEN or CALL_WEIGHT, if it is of another dtype than products. error: DRIVER, MEMORY */
+flp_status bench_data_narrow(bench_data *data, call_slot slot);
 /* Sets what the loss reads of the policies before to what a step has just written, give or take a tenth of a nat: a
  * policy far from them would be clipped, and products of zeros run faster. error: DRIVER, MEMORY */
 flp_status bench_data_follow(bench_data *data);

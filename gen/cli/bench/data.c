@@ -47,6 +47,21 @@ static flp_status make(bench_data *data, call_slot slot) {
   return call_make(&data->buffers, slot, call_bytes(&data->call, slot));
 }
 
+static flp_status fill_normal(cli_buffer *buffer, flp_dtype dtype, double sigma, uint64_t seed, int64_t count) {
+  cli_normal normal;
+  FLP_TRY(cli_normal_create(dtype, sigma, seed, &normal));
+  void *block = malloc((size_t)(count < BLOCK ? count : BLOCK) * (size_t)flp_half_bytes(dtype));
+  flp_status status = block ? upload_blocks(buffer, &normal, count, block)
+                            : flp_fail(FLP_ERROR_MEMORY, "out of host memory for random data");
+  free(block);
+  cli_normal_destroy(&normal);
+  return status;
+}
+
+static int64_t elements_of(const bench_data *data, call_slot slot) {
+  return (int64_t)(call_bytes(&data->call, slot) / call_array_of(&data->call, slot).element);
+}
+
 /* Makes the buffer of a slot and fills it with normal numbers. */
 static flp_status make_normal(bench_data *data, call_slot slot, double sigma) {
   const flp_spec *spec = &data->call.spec;
@@ -54,17 +69,20 @@ static flp_status make_normal(bench_data *data, call_slot slot, double sigma) {
                     : slot == CALL_WEIGHT ? flp_weight_dtype(spec)
                     : slot == CALL_BIAS   ? flp_bias_dtype(spec)
                                           : FLP_DTYPE_FP32;
-  size_t element = (size_t)flp_half_bytes(dtype);
-  int64_t count = (int64_t)(call_bytes(&data->call, slot) / element);
-  cli_normal normal;
   FLP_TRY(make(data, slot));
-  FLP_TRY(cli_normal_create(dtype, sigma, seed_of(data, slot), &normal));
-  void *block = malloc((size_t)(count < BLOCK ? count : BLOCK) * element);
-  flp_status status = block ? upload_blocks(&data->buffers.at[slot].buffer, &normal, count, block)
-                            : flp_fail(FLP_ERROR_MEMORY, "out of host memory for random data");
-  free(block);
-  cli_normal_destroy(&normal);
-  return status;
+  return fill_normal(&data->buffers.at[slot].buffer, dtype, sigma, seed_of(data, slot), elements_of(data, slot));
+}
+
+/* As random operands are. */
+flp_status bench_data_narrow(bench_data *data, call_slot slot) {
+  const flp_spec *spec = &data->call.spec;
+  cli_buffer *buffer = &data->narrow[slot - CALL_HIDDEN];
+  int64_t count = elements_of(data, slot);
+  if ((slot == CALL_HIDDEN ? flp_hidden_dtype(spec) : flp_weight_dtype(spec)) == spec->dtype) return FLP_OK;
+  cli_buffer_destroy(buffer);
+  FLP_TRY(cli_buffer_create(data->buffers.device, (size_t)count * flp_dtype_bytes(spec->dtype), buffer));
+  double sigma = slot == CALL_HIDDEN ? 1.0 : 1.5 / sqrt((double)spec->hidden);
+  return fill_normal(buffer, spec->dtype, sigma, seed_of(data, slot), count);
 }
 
 static flp_status make_outputs(bench_data *data, const call_slot *slots, int count) {
@@ -219,6 +237,7 @@ void bench_data_clear_rows(bench_data *data) {
   for (int slot = 0; slot < CALL_SLOTS; slot++)
     if (!is_of_head(slot)) call_buffer_clear(&data->buffers.at[slot]);
   cli_buffer_destroy(&data->scores);
+  for (int i = 0; i < 2; i++) cli_buffer_destroy(&data->narrow[i]);
   cli_buffer_destroy(&data->one_target);
   data->entropies = (bench_entropies){0};
 }

@@ -52,9 +52,9 @@ static double score_of(const rows_scores *s, int64_t row, int64_t column, const 
   flp_dtype dtype = flp_weight_dtype(spec), bias_dtype = flp_bias_dtype(spec);
   double cap = (double)spec->softcap, temperature = s->temperature ? (double)s->temperature[row] : s->call->temperature;
   float bias = 0;
-  flp_half_widen(dtype, (const char *)s->weight + column * spec->hidden * flp_half_bytes(dtype), spec->hidden, own->weight);
-  if (s->bias)
-    flp_half_widen(bias_dtype, (const char *)s->bias + column * flp_half_bytes(bias_dtype), 1, &bias);
+  flp_half_widen(dtype, (const char *)s->weight + column * spec->hidden * flp_half_bytes(dtype), spec->hidden,
+                 own->weight);
+  if (s->bias) flp_half_widen(bias_dtype, (const char *)s->bias + column * flp_half_bytes(bias_dtype), 1, &bias);
   double z = s->call->scale * (eight_dot(own->hidden, own->weight, spec->hidden) + (double)bias);
   return (cap > 0 ? cap * tanh(z / cap) : z) / temperature;
 }

@@ -61,7 +61,8 @@ void call_buffer_clear(call_buffer *b) {
 call_array call_array_of(const call_problem *p, call_slot slot) {
   const flp_spec *spec = &p->spec;
   size_t n = (size_t)p->n, vocab = (size_t)(p->shards * p->shard_vocab), all_rows = (size_t)p->shards * n;
-  size_t stride = (size_t)p->stride, metrics = p->loss ? p->loss->metric_count : 0, targets = (size_t)flp_spec_targets(spec);
+  size_t stride = (size_t)p->stride, metrics = p->loss ? p->loss->metric_count : 0,
+         targets = (size_t)flp_spec_targets(spec);
   const call_array rows = {1, n, 1, sizeof(float)}; /* as most arrays are */
   const call_array arrays[CALL_SLOTS] = {
       [CALL_HIDDEN] = {1, n, stride, flp_dtype_bytes(flp_hidden_dtype(spec))},

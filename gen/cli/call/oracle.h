@@ -25,8 +25,9 @@
 
 typedef struct oracle_problem {
   flp_dtype dtype;
-  flp_dtype hidden_dtype, weight_dtype, bias_dtype; /* in memory; 0: dtype. What differs is taken as its terms of dtype */
-  int terms;                                        /* of these: 1 or 2; 0: 1 */
+  flp_dtype hidden_dtype, weight_dtype,
+      bias_dtype;                     /* in memory; 0: dtype. What differs is taken as its terms of dtype */
+  int terms;                          /* of these: 1 or 2; 0: 1 */
   int64_t n, vocab, depth;            /* vocab: real columns only */
   const void *hidden, *weight, *bias; /* dtype; bias NULL for none */
   int64_t hidden_stride, weight_stride;

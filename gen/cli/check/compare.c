@@ -267,7 +267,8 @@ static check_metric judge(const compare_state *s, const gradient *x, call_slot s
   flp_dtype dtype = s->problem->c.spec.dtype;
   int64_t count = x->parts * x->width;
   /* Products of gradients take the first of two terms, whose rounding adds to that of dz. */
-  double factor = factor_of(dtype) * (s->problem->c.spec.mixed == FLP_MIXED_SPLIT ? 1.5 : 1), norm = check_metric_norm(x->exact, count);
+  double factor = factor_of(dtype) * (s->problem->c.spec.mixed == FLP_MIXED_SPLIT ? 1.5 : 1),
+         norm = check_metric_norm(x->exact, count);
   double allowed = factor * check_metric_error(x->yardstick, x->exact, count), tail = (double)s->problem->c.spec.tail;
   if (tail > 0) {
     allowed += floor_of(s) * norm + certain_rounding(s, slot);

@@ -316,7 +316,8 @@ flp_status check_problem_create(const check_case *c, check_problem *out) {
   out->shift = spec->alignment < 16 ? spec->alignment : 0;
   uint64_t seed = c->seed * 1000003u;
   out->hidden = make_matrix(out, spec->hidden_dtype, c->n, c->n, seed + 1, fill_hidden_row, &failed);
-  out->weight = make_matrix(out, spec->weight_dtype, out->padded_vocab, spec->vocab, seed + 2, fill_weight_row, &failed);
+  out->weight =
+      make_matrix(out, spec->weight_dtype, out->padded_vocab, spec->vocab, seed + 2, fill_weight_row, &failed);
   if (spec->has_bias) out->bias = make_bias(out, seed + 3, &failed);
   if (spec->accumulate_grad_weight)
     out->weight_base = allocate((size_t)(out->padded_vocab * out->stride), sizeof(float), &failed);

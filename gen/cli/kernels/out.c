@@ -60,7 +60,8 @@ static json_t *grads_json(uint32_t grads) {
 json_t *cli_spec_json(const flp_spec *spec, double scale, double kept) {
   const flp_loss *loss = cli_loss_of(spec);
   return json_pack(
-      "{s:s, s:I, s:I, s:s, s:s, s:s, s:o, s:b, s:o, s:b, s:s, s:s, s:b, s:i, s:b, s:o, s:o, s:i, s:o, s:o, s:i, s:i, s:b, s:s, s:s, s:s, s:s}",
+      "{s:s, s:I, s:I, s:s, s:s, s:s, s:o, s:b, s:o, s:b, s:s, s:s, s:b, s:i, s:b, s:o, s:o, s:i, s:o, s:o, s:i, s:i, "
+      "s:b, s:s, s:s, s:s, s:s}",
       "op", flp_op_name(spec->op), "vocab", (json_int_t)spec->vocab, "hidden", (json_int_t)spec->hidden, "dtype",
       flp_dtype_name(spec->dtype), "target_dtype", flp_dtype_name(spec->target_dtype), "entropy",
       flp_entropy_name(spec->entropy), "grads", grads_json(spec->grads), "bias", spec->has_bias, "softcap",
@@ -70,9 +71,9 @@ json_t *cli_spec_json(const flp_spec *spec, double scale, double kept) {
       (int)spec->alignment, "keep", spec->keep, "loss", loss ? json_string(loss->name) : json_null(), "scale",
       cli_json_number(scale), "listed", spec->listed, "kept", spec->listed ? cli_json_number(kept) : json_null(),
       "tail", spec->tail > 0 ? cli_json_number((double)spec->tail) : json_null(), "targets",
-      (int)flp_spec_targets(spec), "topk", spec->topk, "rank", spec->rank,
-      "hidden_dtype", flp_dtype_name(flp_hidden_dtype(spec)), "weight_dtype", flp_dtype_name(flp_weight_dtype(spec)),
-      "bias_dtype", flp_dtype_name(flp_bias_dtype(spec)), "mixed", flp_mixed_name(spec->mixed));
+      (int)flp_spec_targets(spec), "topk", spec->topk, "rank", spec->rank, "hidden_dtype",
+      flp_dtype_name(flp_hidden_dtype(spec)), "weight_dtype", flp_dtype_name(flp_weight_dtype(spec)), "bias_dtype",
+      flp_dtype_name(flp_bias_dtype(spec)), "mixed", flp_mixed_name(spec->mixed));
 }
 
 static void mixed_text(const flp_spec *spec, char *out, size_t capacity) {
@@ -99,11 +100,12 @@ const char *cli_spec_text(const flp_spec *spec, char *buffer, size_t capacity) {
   if (spec->topk) snprintf(topk, sizeof topk, " topk=%d", spec->topk);
   mixed_text(spec, mixed, sizeof mixed);
   snprintf(buffer, capacity, "%s%s V=%lld D=%lld entropy=%s grad=%s%s%s%s%s%s%s%s%s%s%s%s%s%s",
-           flp_dtype_name(spec->dtype), mixed, (long long)spec->vocab, (long long)spec->hidden, flp_entropy_name(spec->entropy),
-           spec->grads ? flp_grads_text(spec->grads, ",", grads) : "none", spec->has_bias ? " bias" : "", softcap,
-           spec->per_row_temperature ? " per-row-temperature" : "", spec->keep ? " keep" : "",
-           spec->listed ? " listed" : "", tail[0] ? " tail=" : "", tail, targets, topk, spec->rank ? " rank" : "",
-           loss ? " loss=" : "", loss ? loss->name : "", spec->accumulate_grad_weight ? " accumulate-grad-weight" : "");
+           flp_dtype_name(spec->dtype), mixed, (long long)spec->vocab, (long long)spec->hidden,
+           flp_entropy_name(spec->entropy), spec->grads ? flp_grads_text(spec->grads, ",", grads) : "none",
+           spec->has_bias ? " bias" : "", softcap, spec->per_row_temperature ? " per-row-temperature" : "",
+           spec->keep ? " keep" : "", spec->listed ? " listed" : "", tail[0] ? " tail=" : "", tail, targets, topk,
+           spec->rank ? " rank" : "", loss ? " loss=" : "", loss ? loss->name : "",
+           spec->accumulate_grad_weight ? " accumulate-grad-weight" : "");
   return buffer;
 }
 

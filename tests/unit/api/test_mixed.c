@@ -37,7 +37,8 @@ Test(mixed, operands_of_two_dtypes) {
   cr_assert_eq(flp_spec_resolve(&spec, &out), FLP_OK, "%s", flp_error_detail());
   cr_expect_eq(out.bias_dtype, FLP_DTYPE_BF16);
   REFUSE_SPEC(spec.mixed = (flp_mixed)3, "spec.mixed is 3 (accepted: 0 to 2)");
-  REFUSE_SPEC(spec.mixed = FLP_MIXED_ROUND, "spec.mixed is 1, but no operand is wider than spec.dtype bf16 (accepted: 0)");
+  REFUSE_SPEC(spec.mixed = FLP_MIXED_ROUND,
+              "spec.mixed is 1, but no operand is wider than spec.dtype bf16 (accepted: 0)");
   REFUSE_SPEC(spec.weight_dtype = FLP_DTYPE_FP16, "spec.weight_dtype is 2 (accepted: 0, spec.dtype 1, FP32 3)");
   REFUSE_SPEC(spec.hidden_dtype = (flp_dtype)7, "spec.hidden_dtype is 7 (accepted: 0, spec.dtype 1, FP32 3)");
   REFUSE_SPEC(spec.weight_dtype = FLP_DTYPE_FP32,

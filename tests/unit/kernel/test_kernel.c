@@ -354,12 +354,12 @@ Test(kernel, operands_of_two_dtypes_have_kernels_around_those_of_one) {
   spec.dtype = FLP_DTYPE_BF16;
   spec.mixed = FLP_MIXED_ROUND;
   spec.hidden_dtype = FLP_DTYPE_FP32;
-  cr_expect_str_eq(hopper_kernels(&spec, got), HOPPER " operands@sm_80");
+  cr_expect_str_eq(hopper_kernels(&spec, got), HOPPER " operand_terms@sm_80");
   spec.hidden_dtype = (flp_dtype)0;
   spec.weight_dtype = FLP_DTYPE_FP32;
   spec.keep = 1;
   cr_expect_str_eq(hopper_kernels(&spec, got),
-                   "rows@sm_80 dz@sm_90a products@sm_90a operands@sm_80 forward_columns@sm_90a");
+                   "rows@sm_80 dz@sm_90a products@sm_90a operand_terms@sm_80 forward_columns@sm_90a");
   spec.mixed = FLP_MIXED_SPLIT;
   flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
   int count = flp_kernel_keys_for(&spec, "sm_90a", keys);

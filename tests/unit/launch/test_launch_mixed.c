@@ -77,8 +77,9 @@ Test(launch_mixed, chunks_of_backward_take_their_slice) {
   use_plan(mixed_spec((flp_dtype)0, FLP_DTYPE_FP32, FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT), &options);
   flp_args a = args_of(FLP_PASS_BACKWARD, N);
   stage_execute(&s, plan, &a);
-  stage_expect_sequence(&s, "prepare record operand_terms dz grad_hidden grad_weight "
-                            "operand_terms dz grad_hidden grad_weight fill");
+  stage_expect_sequence(&s,
+                        "prepare record operand_terms dz grad_hidden grad_weight "
+                        "operand_terms dz grad_hidden grad_weight fill");
   for (int i = 0; i < 2; i++) {
     flp_operand_terms_params made = PARAMS_OF(operand_terms, i);
     cr_expect_eq(made.source, stage_address(a.weight) + (uint64_t)i * 512 * 64 * 4);

@@ -1,4 +1,4 @@
--- operands.lua: an operand of another dtype, as products take it: terms of 16 bits side by side.
+-- operand_terms.lua: an operand of another dtype, as products take it: terms of 16 bits side by side.
 --
 --   term 1 = x rounded to nearest even     term 2 = x - term 1, rounded likewise
 --
