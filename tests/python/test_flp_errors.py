@@ -34,10 +34,12 @@ def test_unsupported_dtype(good):
 
 def test_mixed_dtypes_name_both(good):
     hidden, weight, target = good
-    refused(TypeError, "weight is of dtype torch.float32 while hidden is of dtype torch.bfloat16 (accepted: one dtype "
-            "for both)", hidden.bfloat16(), weight, target)
-    refused(TypeError, "bias is of dtype torch.float16 while hidden is of dtype torch.float32 (accepted: one dtype for "
-            "both)", hidden, weight, target, torch.zeros(331, dtype=torch.float16, device=DEVICE))
+    offer = ('(accepted: one dtype for both, or mixed="round" or "split" with torch.float32 beside torch.bfloat16 or '
+             "torch.float16)")
+    refused(TypeError, "weight is of dtype torch.float32 while hidden is of dtype torch.bfloat16 " + offer,
+            hidden.bfloat16(), weight, target)
+    refused(TypeError, "bias is of dtype torch.float16 while hidden is of dtype torch.float32 " + offer, hidden, weight,
+            target, torch.zeros(331, dtype=torch.float16, device=DEVICE))
 
 
 def test_target_dtype(good):
