@@ -73,5 +73,5 @@ return function(k, spec)
       function() all(function(i) return load_narrow(from, i) end, true) end)
   end
 
-  k.kernel {entry = "operand_terms", threads = WARPS * 32, min_ctas = 8, shared_bytes = 0, body = operand_terms}
+  k.kernel {entry = "operand_terms", threads = WARPS * 32, min_ctas = 6, shared_bytes = 0, body = operand_terms}
 end
