@@ -141,9 +141,9 @@ typedef enum flp_op {
 } flp_op;
 
 /* Bits of flp_spec.grads. */
-enum { FLP_TARGETS_MAX = 512, FLP_TOPK_MAX = 128 };
+enum { FLP_TARGETS_MAX = 512, FLP_TOPK_MAX = 128, FLP_LORA_RANK_MAX = 512 };
 
-enum { FLP_GRAD_HIDDEN = 1, FLP_GRAD_WEIGHT = 2, FLP_GRAD_BIAS = 4 };
+enum { FLP_GRAD_HIDDEN = 1, FLP_GRAD_WEIGHT = 2, FLP_GRAD_BIAS = 4, FLP_GRAD_LORA_A = 8, FLP_GRAD_LORA_B = 16 };
 
 /* The specialisation. Everything here may be folded into a kernel; values of one call are in flp_args. */
 typedef struct flp_spec {
@@ -185,6 +185,10 @@ typedef struct flp_spec {
   flp_dtype bias_dtype;   /* 0 means weight_dtype, with SPLIT dtype; else dtype, or FP32 with mixed ROUND */
   flp_mixed mixed;        /* how FP32 operands are multiplied where dtype is BF16 or FP16; keep keeps nothing then where the
                              weight is FP32 or mixed is SPLIT, and listed, tail, topk, rank and targets above 1 stay 0 */
+  int32_t lora_rank; /* r of a low-rank adapter on the head (flp_args.lora_a): 0 for none, or a multiple of 8 up to
+                        FLP_LORA_RANK_MAX. The weight is frozen then: no FLP_GRAD_WEIGHT; keep, listed, tail, targets,
+                        topk and rank stay 0 */
+  flp_dtype grad_lora_dtype; /* of the gradients of A and B: 0 means dtype; else dtype or FP32 */
 } flp_spec;
 
 #define FLP_SPEC_INIT                                                                              \
@@ -440,6 +444,19 @@ typedef struct flp_args {
   float *top_logprob; /* (N,topk) nats; of a shard of a larger vocabulary t in nats, not normalised */
   float *top_rest;    /* (N) the mass of all other columns, 0 to 1; not of such a shard */
   int32_t *rank;      /* (N) how many columns have a score above the target's */
+
+  /* spec.lora_rank, every pass but combine: a low-rank adapter on the head, z = a·(h Wᵀ + u Bᵀ + b) with u = s·(h Aᵀ), which
+     is rounded once, to dtype. Where B or s is 0, logprob, entropy and stats have the bits of a plan without it.
+     A vocab shard has its own rows of B and all of A; its grad_lora_a, as its grad_hidden, is its part of a sum over shards */
+  const void *lora_a; /* A (r,D) dtype */
+  int64_t lora_a_stride;
+  const void *lora_b; /* B (V,r) dtype */
+  int64_t lora_b_stride;
+  float lora_scale;  /* s: a normal number, or 0: the adapter is off */
+  void *grad_lora_a; /* (r,D) grad_lora_dtype, as spec.grads asks */
+  int64_t grad_lora_a_stride;
+  void *grad_lora_b; /* (V,r) grad_lora_dtype; rows of padding become 0 */
+  int64_t grad_lora_b_stride;
 } flp_args;
 
 #define FLP_ARGS_INIT                                                                               \

@@ -41,7 +41,8 @@ flp_status flp_head_check_spec(const flp_spec *spec) {
     flp_dtype value;
   } grads[] = {{"spec.grad_hidden_dtype", spec->grad_hidden_dtype},
                {"spec.grad_weight_dtype", spec->grad_weight_dtype},
-               {"spec.grad_bias_dtype", spec->grad_bias_dtype}};
+               {"spec.grad_bias_dtype", spec->grad_bias_dtype},
+               {"spec.grad_lora_dtype", spec->grad_lora_dtype}};
   for (size_t i = 0; i < sizeof grads / sizeof grads[0]; i++)
     if (grads[i].value && grads[i].value != spec->dtype && grads[i].value != FLP_DTYPE_FP32)
       return flp_fail(FLP_ERROR_ARGUMENT, "%s is %d (accepted: 0, spec.dtype %d, FP32 3)", grads[i].name,
@@ -102,7 +103,8 @@ static flp_status check_shape(const flp_spec *spec) {
 
 static flp_status check_wishes(const flp_spec *spec) {
   FLP_TRY(check_range("spec.entropy", spec->entropy, FLP_ENTROPY_NONE, FLP_ENTROPY_BACKWARD));
-  FLP_TRY(check_range("spec.grads", spec->grads, 0, FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS));
+  FLP_TRY(check_range("spec.grads", spec->grads, 0,
+                      FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS | FLP_GRAD_LORA_A | FLP_GRAD_LORA_B));
   FLP_TRY(check_range("spec.has_bias", spec->has_bias, 0, 1));
   FLP_TRY(check_range("spec.per_row_temperature", spec->per_row_temperature, 0, 1));
   FLP_TRY(check_range("spec.accumulate_grad_weight", spec->accumulate_grad_weight, 0, 1));
@@ -198,6 +200,26 @@ static flp_status check_top(const flp_spec *spec) {
   return spec->rank ? check_without("rank", spec->rank, others, count) : FLP_OK;
 }
 
+/* Its kernels take the adapter along where scores are made anew; what forward keeps or lists has none. */
+static flp_status check_lora(const flp_spec *spec) {
+  const uint32_t own = FLP_GRAD_LORA_A | FLP_GRAD_LORA_B;
+  if (spec->lora_rank < 0 || spec->lora_rank > FLP_LORA_RANK_MAX || spec->lora_rank % 8)
+    return flp_fail(FLP_ERROR_ARGUMENT, "spec.lora_rank is %d (accepted: 0 for none, or multiples of 8 from 8 to %d)",
+                    spec->lora_rank, FLP_LORA_RANK_MAX);
+  if (!spec->lora_rank && (spec->grads & own))
+    return flp_fail(FLP_ERROR_ARGUMENT, "spec.grads has %s, but spec.lora_rank is 0 (accepted: multiples of 8 to %d)",
+                    spec->grads & FLP_GRAD_LORA_A ? "FLP_GRAD_LORA_A" : "FLP_GRAD_LORA_B", FLP_LORA_RANK_MAX);
+  if (!spec->lora_rank) return FLP_OK;
+  if (spec->grads & FLP_GRAD_WEIGHT)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "spec.grads has FLP_GRAD_WEIGHT, but spec.lora_rank is %d (accepted: a frozen weight: HIDDEN, BIAS, "
+                    "LORA_A, LORA_B)",
+                    spec->lora_rank);
+  const excluded others[] = {{"keep", spec->keep},           {"listed", spec->listed}, {"tail", spec->tail != 0},
+                             {"targets", spec->targets > 1}, {"topk", spec->topk},     {"rank", spec->rank}};
+  return check_without("lora_rank", spec->lora_rank, others, sizeof others / sizeof *others);
+}
+
 static flp_status check_tail(const flp_spec *spec) {
   if (spec->tail == 0) return FLP_OK;
   if (!(spec->tail >= 0x1p-20f && spec->tail <= 0x1p-2f))
@@ -249,6 +271,7 @@ flp_status flp_spec_resolve(const flp_spec *spec, flp_spec *out) {
   FLP_TRY(check_targets(spec));
   FLP_TRY(check_top(spec));
   FLP_TRY(check_sliced(spec));
+  FLP_TRY(check_lora(spec));
   *out = *spec;
   if (!flp_op_of(spec->op)->has_head) return FLP_OK;
   out->targets = (int32_t)flp_spec_targets(spec);
@@ -259,6 +282,7 @@ flp_status flp_spec_resolve(const flp_spec *spec, flp_spec *out) {
   if (!out->grad_hidden_dtype) out->grad_hidden_dtype = out->hidden_dtype;
   if (!out->grad_weight_dtype) out->grad_weight_dtype = out->weight_dtype;
   if (!out->grad_bias_dtype) out->grad_bias_dtype = out->bias_dtype;
+  if (!out->grad_lora_dtype) out->grad_lora_dtype = spec->dtype;
   return FLP_OK;
 }
 

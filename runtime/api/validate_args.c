@@ -27,15 +27,15 @@ static flp_status check_pointer(const char *field, const void *pointer, presence
   return FLP_OK;
 }
 
-/* A matrix of rows x D: fills its stride in and checks stride, base and size. */
-static flp_status check_matrix(const flp_spec *spec, const char *field, const void *base, int64_t *stride, int64_t rows,
-                               flp_dtype dtype) {
+/* A matrix: fills its stride in and checks stride, base and size. width: the field of the spec that has its columns */
+static flp_status check_matrix_of(const flp_spec *spec, const char *field, const void *base, int64_t *stride,
+                                  int64_t rows, const char *width, int64_t columns, flp_dtype dtype) {
   int64_t element = (int64_t)flp_dtype_bytes(dtype), bytes = 0;
-  if (*stride == 0) *stride = spec->hidden;
-  if (*stride < spec->hidden)
+  if (*stride == 0) *stride = columns;
+  if (*stride < columns)
     return flp_fail(FLP_ERROR_ARGUMENT,
-                    "args.%s_stride is %" PRId64 " (accepted: 0 for dense, or at least spec.hidden %" PRId64 ")", field,
-                    *stride, spec->hidden);
+                    "args.%s_stride is %" PRId64 " (accepted: 0 for dense, or at least spec.%s %" PRId64 ")", field,
+                    *stride, width, columns);
   if (__builtin_mul_overflow(*stride, element, &bytes) || __builtin_mul_overflow(bytes, rows, &bytes))
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "args.%s_stride is %" PRId64 " (accepted: at most 2^63 - 1 bytes in all %" PRId64 " rows)", field,
@@ -52,6 +52,12 @@ static flp_status check_matrix(const flp_spec *spec, const char *field, const vo
                     " bytes, the larger of element and spec.alignment)",
                     field, base, unit);
   return FLP_OK;
+}
+
+/* One of rows x D. */
+static flp_status check_matrix(const flp_spec *spec, const char *field, const void *base, int64_t *stride, int64_t rows,
+                               flp_dtype dtype) {
+  return check_matrix_of(spec, field, base, stride, rows, "hidden", spec->hidden, dtype);
 }
 
 static flp_status check_shard(const flp_spec *spec, flp_args *args) {
@@ -127,12 +133,32 @@ static flp_status check_rows(const flp_spec *spec, const flp_args *args) {
   return FLP_OK;
 }
 
+/* The adapter, where a pass reads it. */
+static flp_status check_lora(const flp_spec *spec, flp_args *args) {
+  int has_lora = spec->lora_rank > 0;
+  presence wanted = !has_lora ? MUST_NOT : args->n > 0 ? MUST : MAY;
+  const char *because = has_lora ? "spec.lora_rank is not 0" : "spec.lora_rank is 0";
+  FLP_TRY(check_pointer("lora_a", args->lora_a, wanted, because, 1));
+  FLP_TRY(check_pointer("lora_b", args->lora_b, wanted, because, 1));
+  if (!has_lora && args->lora_scale != 0)
+    return flp_fail(FLP_ERROR_ARGUMENT, "args.lora_scale is %g, but spec.lora_rank is 0 (accepted: 0)",
+                    (double)args->lora_scale);
+  if (!flp_number_fits((double)args->lora_scale))
+    return flp_fail(FLP_ERROR_ARGUMENT, "args.lora_scale is %g (accepted: 0, or magnitudes from " FLP_NUMBER_RANGE ")",
+                    (double)args->lora_scale);
+  if (!has_lora) return FLP_OK;
+  FLP_TRY(check_matrix(spec, "lora_a", args->lora_a, &args->lora_a_stride, spec->lora_rank, spec->dtype));
+  return check_matrix_of(spec, "lora_b", args->lora_b, &args->lora_b_stride, spec->vocab, "lora_rank", spec->lora_rank,
+                         spec->dtype);
+}
+
 static flp_status check_operands(const flp_spec *spec, flp_args *args) {
   presence wanted = args->n > 0 ? MUST : MAY;
   FLP_TRY(check_pointer("hidden", args->hidden, wanted, "the pass reads it", 1));
   FLP_TRY(check_pointer("weight", args->weight, wanted, "the pass reads it", 1));
   FLP_TRY(check_matrix(spec, "hidden", args->hidden, &args->hidden_stride, args->n, spec->hidden_dtype));
   FLP_TRY(check_matrix(spec, "weight", args->weight, &args->weight_stride, spec->vocab, spec->weight_dtype));
+  FLP_TRY(check_lora(spec, args));
   const char *because = spec->has_bias ? "spec.has_bias is 1" : "spec.has_bias is 0";
   return check_pointer("bias", args->bias, spec->has_bias ? wanted : MUST_NOT, because,
                        flp_dtype_bytes(spec->bias_dtype));
@@ -291,6 +317,10 @@ static flp_status check_gradients(const flp_spec *spec, flp_args *args) {
        spec->dtype, args->grad_weight},
       {"grad_bias", "spec.grads has FLP_GRAD_BIAS", "spec.grads lacks FLP_GRAD_BIAS", FLP_GRAD_BIAS, 0,
        spec->grad_bias_dtype, args->grad_bias},
+      {"grad_lora_a", "spec.grads has FLP_GRAD_LORA_A", "spec.grads lacks FLP_GRAD_LORA_A", FLP_GRAD_LORA_A, 0,
+       spec->grad_lora_dtype, args->grad_lora_a},
+      {"grad_lora_b", "spec.grads has FLP_GRAD_LORA_B", "spec.grads lacks FLP_GRAD_LORA_B", FLP_GRAD_LORA_B, 0,
+       spec->grad_lora_dtype, args->grad_lora_b},
   };
   for (size_t i = 0; i < sizeof grads / sizeof grads[0]; i++) {
     int asked = (spec->grads & grads[i].bit) != 0;
@@ -300,8 +330,13 @@ static flp_status check_gradients(const flp_spec *spec, flp_args *args) {
   }
   FLP_TRY(check_matrix(spec, "grad_hidden", args->grad_hidden, &args->grad_hidden_stride, args->n,
                        spec->grad_hidden_dtype));
-  return check_matrix(spec, "grad_weight", args->grad_weight, &args->grad_weight_stride, spec->vocab,
-                      spec->grad_weight_dtype);
+  FLP_TRY(check_matrix(spec, "grad_weight", args->grad_weight, &args->grad_weight_stride, spec->vocab,
+                       spec->grad_weight_dtype));
+  if (!spec->lora_rank) return FLP_OK;
+  FLP_TRY(check_matrix(spec, "grad_lora_a", args->grad_lora_a, &args->grad_lora_a_stride, spec->lora_rank,
+                       spec->grad_lora_dtype));
+  return check_matrix_of(spec, "grad_lora_b", args->grad_lora_b, &args->grad_lora_b_stride, spec->vocab, "lora_rank",
+                         spec->lora_rank, spec->grad_lora_dtype);
 }
 
 static flp_status check_backward(const flp_spec *spec, flp_args *args) {

@@ -37,7 +37,9 @@ flp_status flp_select_check_spec(const flp_spec *spec) {
                 {"tail", spec->tail != 0},
                 {"targets", spec->targets},
                 {"topk", spec->topk},
-                {"rank", spec->rank}};
+                {"rank", spec->rank},
+                {"lora_rank", spec->lora_rank},
+                {"grad_lora_dtype", spec->grad_lora_dtype}};
   if (spec->dtype != FLP_DTYPE_FP64 && (spec->dtype < FLP_DTYPE_BF16 || spec->dtype > FLP_DTYPE_FP32))
     return flp_fail(FLP_ERROR_ARGUMENT, "spec.dtype is %d (accepted: BF16 1, FP16 2, FP32 3, FP64 6)",
                     (int)spec->dtype);

@@ -10,7 +10,9 @@
 
 #define FLP_ENTROPY_VALUES(X) X(NONE, "none") X(FORWARD, "forward")
 #define FLP_ENTROPIES(X) FLP_ENTROPY_VALUES(X) X(BACKWARD, "backward")
-#define FLP_GRADS(X) X(HIDDEN, "hidden") X(WEIGHT, "weight") X(BIAS, "bias")
+#define FLP_GRADS(X)                                     \
+  X(HIDDEN, "hidden") X(WEIGHT, "weight") X(BIAS, "bias") \
+  X(LORA_A, "lora_a") X(LORA_B, "lora_b")
 #define FLP_OPS(X) X(HEAD, head) X(SELECT, select)
 #define FLP_MIXEDS(X) X(NONE, "none") X(ROUND, "round") X(SPLIT, "split")
 #define FLP_PASSES(X)                                                                                \
@@ -65,7 +67,7 @@ static inline int flp_mode_keeps(flp_mode mode) {
 size_t flp_dtype_bytes(flp_dtype dtype); /* of an element; 0 if unknown */
 
 /* The words of a mask of FLP_GRAD_*, divided by that text: "hidden,weight"; "" for 0. Returns out. */
-enum { FLP_GRADS_TEXT_BYTES = 32 };
+enum { FLP_GRADS_TEXT_BYTES = 48 };
 const char *flp_grads_text(uint32_t grads, const char *between, char out[FLP_GRADS_TEXT_BYTES]);
 
 #endif

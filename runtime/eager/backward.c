@@ -19,11 +19,13 @@ typedef struct backward_job {
   const eager_call *call;
   const eager_backward_memory *memory;
   int hidden, weight, bias; /* gradients that this sweep computes */
+  int sums, lora_b;         /* and of an adapter: G and what follows from it, that of B */
   int64_t first, count;     /* active rows of the panel */
   int64_t column, columns;  /* columns of the chunk */
   int64_t row_tiles, tiles; /* tiles of the panel and of the chunk */
   int64_t depth_blocks;     /* blocks of EAGER_DEPTH_BLOCK columns of a gradient */
   float *grad_hidden;       /* accumulator of the panel's first row */
+  float *lora_sums;         /* G of the panel's first row */
 } backward_job;
 
 void eager_backward_carve(const flp_spec *spec, const eager_plan *plan, int64_t n, eager_block *block,
@@ -42,6 +44,7 @@ void eager_backward_carve(const flp_spec *spec, const eager_plan *plan, int64_t 
   }
   if (spec->grads & FLP_GRAD_WEIGHT) out->grad_weight = eager_block_take(block, chunk * depth, sizeof(float));
   if (spec->grads & FLP_GRAD_BIAS) out->grad_bias = eager_block_take(block, chunk, sizeof(double));
+  eager_lora_carve_backward(spec, plan, n, block, &out->lora);
 }
 
 eager_record eager_record_make(const flp_spec *spec, const flp_args *args, const eager_scores *scores, int64_t row) {
@@ -82,12 +85,12 @@ double eager_grad_score(const eager_record *record, double x, const double *own)
 }
 
 static void widen_rows(void *context, int64_t tile, int worker) {
-  (void)worker;
   const backward_job *job = context;
   const eager_call *call = job->call;
   int64_t begin = tile * EAGER_TILE_ROWS, count = flp_min(job->count - begin, EAGER_TILE_ROWS);
-  eager_widen_hidden(call->spec, call->args, &call->rows, job->first + begin, count,
-                     job->memory->hidden + begin * call->spec->hidden);
+  float *hidden = job->memory->hidden + begin * call->spec->hidden;
+  eager_widen_hidden(call->spec, call->args, &call->rows, job->first + begin, count, hidden);
+  eager_lora_project(call, &job->memory->lora, tile, hidden, worker);
   for (int64_t i = begin; i < begin + count; i++)
     job->memory->records[i] = eager_record_make(call->spec, call->args, call->scores, call->rows.index[job->first + i]);
 }
@@ -98,6 +101,8 @@ static void widen_columns(void *context, int64_t tile, int worker) {
   int64_t begin = tile * EAGER_TILE_COLUMNS;
   eager_widen_weight(job->call->spec, job->call->args, job->column + begin,
                      job->memory->weight + begin * job->call->spec->hidden, job->memory->bias + begin);
+  const eager_lora *lora = &job->memory->lora;
+  eager_lora_widen_b(job->call, lora, job->column + begin, lora->b + begin * lora->rank);
 }
 
 static float *dz_tile(const backward_job *job, int64_t row_tile, int64_t tile) {
@@ -136,7 +141,6 @@ static void grad_tile_row(const backward_job *job, const eager_record *record, i
 
 /* Scores of one tile, turned into their gradients in place; rows and columns of padding become 0. */
 static void grad_tile(void *context, int64_t unit, int worker) {
-  (void)worker;
   const backward_job *job = context;
   const eager_backward_memory *memory = job->memory;
   int64_t row_tile = unit / job->tiles, tile = unit % job->tiles, depth = job->call->spec->hidden;
@@ -150,7 +154,9 @@ static void grad_tile(void *context, int64_t unit, int worker) {
                       depth,
                       dz,
                       EAGER_TILE_COLUMNS};
+  const eager_lora *lora = &memory->lora;
   eager_multiply(EAGER_SCORES, &x);
+  eager_lora_add_scores(lora, row_tile, lora->b + tile * EAGER_TILE_COLUMNS * lora->rank, worker, dz);
   int64_t rows = flp_min(job->count - row_tile * EAGER_TILE_ROWS, EAGER_TILE_ROWS);
   for (int64_t i = 0; i < rows; i++)
     grad_tile_row(job, &memory->records[row_tile * EAGER_TILE_ROWS + i], tile, dz + i * EAGER_TILE_COLUMNS);
@@ -203,18 +209,37 @@ static void add_grad_bias(const backward_job *job, int64_t tile) {
   }
 }
 
-/* Units: (row tile, block) of dh, then (column tile, block) of dW, then column tiles of db. */
+static void add_lora_sums(const backward_job *job, int64_t row_tile) {
+  const eager_lora *lora = &job->memory->lora;
+  for (int64_t tile = 0; tile < job->tiles; tile++)
+    eager_lora_add_sums(lora, dz_tile(job, row_tile, tile), lora->b + tile * EAGER_TILE_COLUMNS * lora->rank,
+                        job->lora_sums + row_tile * EAGER_TILE_ROWS * lora->padded);
+}
+
+static void add_grad_lora_b(const backward_job *job, int64_t tile) {
+  for (int64_t row_tile = 0; row_tile < job->row_tiles; row_tile++)
+    eager_lora_add_grad_b(&job->memory->lora, dz_tile(job, row_tile, tile), row_tile, tile);
+}
+
+static int64_t units_of(int wanted, int64_t units) {
+  return wanted ? units : 0;
+}
+
+/* Units: (row tile, block) of dh, then (column tile, block) of dW, then row tiles of G, column tiles of dB and db. */
 static void add_product(void *context, int64_t unit, int worker) {
   (void)worker;
   const backward_job *job = context;
-  int64_t hidden_units = job->hidden ? job->row_tiles * job->depth_blocks : 0;
-  int64_t weight_units = job->weight ? job->tiles * job->depth_blocks : 0;
-  if (unit < hidden_units)
-    add_grad_hidden(job, unit / job->depth_blocks, unit % job->depth_blocks);
-  else if (unit < hidden_units + weight_units)
-    add_grad_weight(job, (unit - hidden_units) / job->depth_blocks, (unit - hidden_units) % job->depth_blocks);
-  else
-    add_grad_bias(job, unit - hidden_units - weight_units);
+  int64_t blocks = job->depth_blocks, hidden_units = units_of(job->hidden, job->row_tiles * blocks);
+  int64_t weight_units = units_of(job->weight, job->tiles * blocks), sums_units = units_of(job->sums, job->row_tiles);
+  int64_t lora_units = units_of(job->lora_b, job->tiles);
+  if (unit < hidden_units) return add_grad_hidden(job, unit / blocks, unit % blocks);
+  unit -= hidden_units;
+  if (unit < weight_units) return add_grad_weight(job, unit / blocks, unit % blocks);
+  unit -= weight_units;
+  if (unit < sums_units) return add_lora_sums(job, unit);
+  unit -= sums_units;
+  if (unit < lora_units) return add_grad_lora_b(job, unit);
+  add_grad_bias(job, unit - lora_units);
 }
 
 static void set_panel(backward_job *job, int64_t first) {
@@ -236,9 +261,51 @@ static void set_chunk(backward_job *job, int64_t column) {
 static void add_products(backward_job *job) {
   eager_team *team = job->call->team;
   eager_team_run(team, job->row_tiles * job->tiles, grad_tile, job);
-  int64_t units = (job->hidden ? job->row_tiles * job->depth_blocks : 0) +
-                  (job->weight ? job->tiles * job->depth_blocks : 0) + (job->bias ? job->tiles : 0);
+  int64_t units = units_of(job->hidden, job->row_tiles * job->depth_blocks) +
+                  units_of(job->weight, job->tiles * job->depth_blocks) + units_of(job->sums, job->row_tiles) +
+                  units_of(job->lora_b, job->tiles) + units_of(job->bias, job->tiles);
   eager_team_run(team, units, add_product, job);
+}
+
+static void scale_sums(void *context, int64_t row_tile, int worker) {
+  (void)worker;
+  const backward_job *job = context;
+  const eager_lora *lora = &job->memory->lora;
+  eager_lora_scale_sums(job->call, lora, job->lora_sums + row_tile * EAGER_TILE_ROWS * lora->padded);
+}
+
+/* Units: (row tile, block) of dh += G·A, then (tile of A's rows, block) of dA += Gᵀ·h. */
+static void add_from_sums(void *context, int64_t unit, int worker) {
+  (void)worker;
+  const backward_job *job = context;
+  const eager_lora *lora = &job->memory->lora;
+  int64_t depth = job->call->spec->hidden, hidden_units = units_of(job->hidden, job->row_tiles * job->depth_blocks);
+  int64_t inside = unit < hidden_units ? unit : unit - hidden_units;
+  int64_t tile = inside / job->depth_blocks, block = inside % job->depth_blocks, begin = block * EAGER_DEPTH_BLOCK;
+  if (unit < hidden_units) {
+    int64_t row = tile * EAGER_TILE_ROWS;
+    eager_lora_add_grad_hidden(job->call, lora, job->lora_sums + row * lora->padded, begin, block_width(job, block),
+                               job->grad_hidden + row * depth + begin);
+    return;
+  }
+  for (int64_t row = 0; row < job->row_tiles * EAGER_TILE_ROWS; row += EAGER_TILE_ROWS)
+    eager_lora_add_grad_a(job->call, lora, job->lora_sums + row * lora->padded, job->memory->hidden + row * depth,
+                          tile * EAGER_TILE_COLUMNS, begin, block_width(job, block));
+}
+
+/* What follows from G of a panel, when it is whole. */
+static void finish_sums(backward_job *job) {
+  const eager_lora *lora = &job->memory->lora;
+  if (!job->sums) return;
+  eager_team_run(job->call->team, job->row_tiles, scale_sums, job);
+  int64_t units = units_of(job->hidden, job->row_tiles * job->depth_blocks) +
+                  units_of(lora->grad_a != NULL, lora->padded / EAGER_TILE_COLUMNS * job->depth_blocks);
+  eager_team_run(job->call->team, units, add_from_sums, job);
+}
+
+static void clear_sums(const backward_job *job, int64_t rows) {
+  const eager_lora *lora = &job->memory->lora;
+  if (job->sums) memset(lora->sums, 0, (size_t)(rows * lora->padded) * sizeof(float));
 }
 
 static void write_grad_hidden(const backward_job *job) {
@@ -274,18 +341,22 @@ static void write_grad_bias(const backward_job *job) {
   }
 }
 
-/* dh alone: rows outside, so that one panel of sums is enough. */
+/* dh and what follows from G alone: rows outside, so that one panel of sums is enough. */
 static void sweep_rows(backward_job *job) {
   const eager_call *call = job->call;
   for (int64_t first = 0; first < call->rows.count; first += call->plan->panel_rows) {
     set_panel(job, first);
+    int64_t rows = job->row_tiles * EAGER_TILE_ROWS;
     job->grad_hidden = job->memory->grad_hidden;
-    memset(job->grad_hidden, 0, (size_t)(job->row_tiles * EAGER_TILE_ROWS * call->spec->hidden) * sizeof(float));
+    job->lora_sums = job->memory->lora.sums;
+    if (job->hidden) memset(job->grad_hidden, 0, (size_t)(rows * call->spec->hidden) * sizeof(float));
+    clear_sums(job, rows);
     for (int64_t column = 0; column < call->args->vocab_valid; column += call->plan->chunk_columns) {
       set_chunk(job, column);
       add_products(job);
     }
-    write_grad_hidden(job);
+    finish_sums(job);
+    if (job->hidden) write_grad_hidden(job);
   }
 }
 
@@ -293,6 +364,8 @@ static void clear_chunk(const backward_job *job) {
   size_t columns = (size_t)(job->tiles * EAGER_TILE_COLUMNS);
   if (job->weight) memset(job->memory->grad_weight, 0, columns * (size_t)job->call->spec->hidden * sizeof(float));
   if (job->bias) memset(job->memory->grad_bias, 0, columns * sizeof(double));
+  const eager_lora *lora = &job->memory->lora;
+  if (job->lora_b) memset(lora->grad_b, 0, columns * (size_t)lora->rank * sizeof(float));
 }
 
 /* dW and db, and with them dh if all of its rows fit: columns outside, so that one chunk of sums is enough. */
@@ -300,6 +373,7 @@ static void sweep_columns(backward_job *job) {
   const eager_call *call = job->call;
   int64_t depth = call->spec->hidden, padded = flp_round_up(call->rows.count, EAGER_TILE_ROWS);
   if (job->hidden) memset(job->memory->grad_hidden, 0, (size_t)(padded * depth) * sizeof(float));
+  clear_sums(job, padded);
   for (int64_t column = 0; column < call->args->vocab_valid; column += call->plan->chunk_columns) {
     set_chunk(job, column);
     clear_chunk(job);
@@ -307,11 +381,14 @@ static void sweep_columns(backward_job *job) {
     for (int64_t first = 0; first < call->rows.count; first += call->plan->panel_rows) {
       set_panel(job, first);
       if (job->hidden) job->grad_hidden = job->memory->grad_hidden + first * depth;
+      if (job->sums) job->lora_sums = job->memory->lora.sums + first * job->memory->lora.padded;
       add_products(job);
+      if (last) finish_sums(job);
       if (job->hidden && last) write_grad_hidden(job);
     }
     if (job->weight) eager_team_run(call->team, job->columns, write_grad_weight, job);
     if (job->bias) write_grad_bias(job);
+    if (job->lora_b) eager_lora_write_grad_b(call, &job->memory->lora, job->column, job->columns);
   }
 }
 
@@ -322,14 +399,18 @@ void eager_backward(const eager_call *call, const eager_backward_memory *memory)
                       .depth_blocks = flp_ceil_div(spec->hidden, EAGER_DEPTH_BLOCK),
                       .hidden = (spec->grads & FLP_GRAD_HIDDEN) != 0,
                       .weight = (spec->grads & FLP_GRAD_WEIGHT) != 0,
-                      .bias = (spec->grads & FLP_GRAD_BIAS) != 0};
+                      .bias = (spec->grads & FLP_GRAD_BIAS) != 0,
+                      .sums = eager_lora_wants_sums(spec),
+                      .lora_b = (spec->grads & FLP_GRAD_LORA_B) != 0};
+  eager_lora_begin(call, &memory->lora);
   if (call->plan->mode == FLP_MODE_RECOMPUTE_VOCAB) {
     sweep_columns(&job);
-    return;
+  } else {
+    backward_job head = job;
+    job.weight = job.bias = job.lora_b = 0;
+    head.hidden = head.sums = 0;
+    if (job.hidden || job.sums) sweep_rows(&job);
+    if (head.weight || head.bias || head.lora_b) sweep_columns(&head);
   }
-  backward_job head = job;
-  job.weight = job.bias = 0;
-  head.hidden = 0;
-  if (job.hidden) sweep_rows(&job);
-  if (head.weight || head.bias) sweep_columns(&head);
+  eager_lora_write_grad_a(call, &memory->lora);
 }

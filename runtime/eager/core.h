@@ -237,6 +237,48 @@ void eager_top_finish(const eager_call *call, const eager_top *top, int64_t in_p
 /* Writes that of the rows that are not active. */
 void eager_top_fill(const flp_spec *spec, const flp_args *args, const uint8_t *row_class);
 
+/* ---- lora.c: a low-rank adapter (spec.lora_rank); rank 0: there is none, and what is not below does nothing ---- */
+
+typedef struct eager_lora {
+  int64_t rank, padded; /* padded: up to whole tiles of columns */
+  float *a;             /* (padded, D), zeros behind the rank */
+  float *u;             /* (panel, rank) s·(h Aᵀ) */
+  float *b;             /* (threads, 128, rank), in backward (chunk, rank) */
+  float *more;          /* (threads, 64, 128) u Bᵀ */
+  float *sums;          /* backward: (rows, padded) G = dz·B, later times s; rows as of grad_hidden */
+  float *grad_a;        /* (padded, D) */
+  float *grad_b;        /* (chunk, rank) */
+} eager_lora;
+
+void eager_lora_carve_forward(const flp_spec *spec, const eager_plan *plan, eager_block *block, eager_lora *out);
+void eager_lora_carve_backward(const flp_spec *spec, const eager_plan *plan, int64_t n, eager_block *block,
+                               eager_lora *out);
+/* Whether a gradient follows from G. */
+int eager_lora_wants_sums(const flp_spec *spec);
+/* Widens A, and clears its gradient. */
+void eager_lora_begin(const eager_call *call, const eager_lora *lora);
+/* u of a tile of rows of the panel. */
+void eager_lora_project(const eager_call *call, const eager_lora *lora, int64_t row_tile, const float *hidden,
+                        int worker);
+/* Widens a tile of B, from row `column` on, zeros behind the vocabulary. */
+void eager_lora_widen_b(const eager_call *call, const eager_lora *lora, int64_t column, float *out);
+/* Adds u Bᵀ to a tile of scores. */
+void eager_lora_add_scores(const eager_lora *lora, int64_t row_tile, const float *b, int worker, float *scores);
+/* The rest is for a rank that is not 0. G of a tile of rows += dz·B of a tile of columns; and times s. */
+void eager_lora_add_sums(const eager_lora *lora, const float *dz, const float *b, float *sums);
+void eager_lora_scale_sums(const eager_call *call, const eager_lora *lora, float *sums);
+/* Columns [begin, begin + width) of the gradients of a tile of rows, and of a tile of rows of A from `first` on. */
+void eager_lora_add_grad_hidden(const eager_call *call, const eager_lora *lora, const float *sums, int64_t begin,
+                                int width, float *grad_hidden);
+void eager_lora_add_grad_a(const eager_call *call, const eager_lora *lora, const float *sums, const float *hidden,
+                           int64_t first, int64_t begin, int width);
+/* dB of a tile of the chunk's columns += that of a tile of rows. */
+void eager_lora_add_grad_b(const eager_lora *lora, const float *dz, int64_t row_tile, int64_t tile);
+void eager_lora_write_grad_a(const eager_call *call, const eager_lora *lora);
+void eager_lora_write_grad_b(const eager_call *call, const eager_lora *lora, int64_t column, int64_t columns);
+/* Zeros in rows of grad_lora_b from `first` on, and without rows in grad_lora_a. */
+void eager_lora_fill(const flp_spec *spec, const flp_args *args, int64_t first);
+
 /* Takes the arrays of a pass from a block; used to count and to run. */
 typedef struct eager_forward_memory {
   float *hidden;        /* (panel, D) */
@@ -247,6 +289,7 @@ typedef struct eager_forward_memory {
   float *scores;        /* (threads, 64, 128) */
   float *bias;          /* (threads, 128) */
   eager_top top;
+  eager_lora lora;
 } eager_forward_memory;
 
 void eager_forward_carve(const flp_spec *spec, const eager_plan *plan, eager_block *block, eager_forward_memory *out);
@@ -280,6 +323,7 @@ typedef struct eager_backward_memory {
   float *grad_hidden;    /* (rows, D) by active row; rows = panel, or all of them in recompute-vocab mode */
   float *grad_weight;    /* (chunk, D) */
   double *grad_bias;     /* (chunk) */
+  eager_lora lora;
 } eager_backward_memory;
 
 void eager_backward_carve(const flp_spec *spec, const eager_plan *plan, int64_t n, eager_block *block,

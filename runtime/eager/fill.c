@@ -27,6 +27,7 @@ void eager_backward_fill(const flp_spec *spec, const flp_args *args, const uint8
   int64_t first = args->n > 0 ? args->vocab_valid : 0;
   if (spec->grads & FLP_GRAD_HIDDEN) fill_hidden(spec, args, row_class);
   if (spec->grads & FLP_GRAD_WEIGHT) fill_weight(spec, args, first);
+  eager_lora_fill(spec, args, first);
   if (spec->grads & FLP_GRAD_BIAS)
     memset((char *)args->grad_bias + first * flp_half_bytes(spec->grad_bias_dtype), 0,
            (size_t)((spec->vocab - first) * flp_half_bytes(spec->grad_bias_dtype)));

@@ -31,6 +31,7 @@ void eager_forward_carve(const flp_spec *spec, const eager_plan *plan, eager_blo
   out->sums = NULL;
   if (flp_kernel_spec_has_scores_loss(spec))
     out->sums = eager_block_take(block, panel * (uint64_t)group_count(spec), sizeof(double));
+  eager_lora_carve_forward(spec, plan, block, &out->lora);
 }
 
 /* One row's scores in one tile, t. */
@@ -103,6 +104,8 @@ static void fold_group(void *context, int64_t group, int worker) {
   float *weight = job->memory->weight + worker * EAGER_TILE_COLUMNS * depth;
   float *scores = job->memory->scores + worker * EAGER_TILE_ROWS * EAGER_TILE_COLUMNS;
   float *bias = job->memory->bias + worker * EAGER_TILE_COLUMNS;
+  const eager_lora *lora = &job->memory->lora;
+  float *lora_b = lora->b + worker * EAGER_TILE_COLUMNS * lora->rank;
   for (int64_t i = 0; i < job->count && !job->only_targets; i++) {
     job->memory->parts[i * job->groups + group] = (eager_partial){-INFINITY, 0, 0};
     if (call->scores) job->memory->sums[i * job->groups + group] = 0;
@@ -112,6 +115,7 @@ static void fold_group(void *context, int64_t group, int worker) {
     if (column >= call->args->vocab_valid) return;
     if (job->only_targets && !tile_has_target(job, column)) continue;
     eager_widen_weight(call->spec, call->args, column, weight, bias);
+    eager_lora_widen_b(call, lora, column, lora_b);
     for (int64_t subtile = 0; subtile < subtiles; subtile++) {
       if (job->only_targets && !has_target(job, column, subtile)) continue;
       eager_matrices x = {EAGER_TILE_ROWS,
@@ -124,18 +128,19 @@ static void fold_group(void *context, int64_t group, int worker) {
                           scores,
                           EAGER_TILE_COLUMNS};
       eager_multiply(EAGER_SCORES, &x);
+      eager_lora_add_scores(lora, subtile, lora_b, worker, scores);
       fold_tile_rows(job, group, column, subtile, worker);
     }
   }
 }
 
 static void widen_subtile(void *context, int64_t subtile, int worker) {
-  (void)worker;
   const forward_job *job = context;
   const eager_call *call = job->call;
   int64_t begin = subtile * EAGER_TILE_ROWS, count = flp_min(job->count - begin, EAGER_TILE_ROWS);
-  eager_widen_hidden(call->spec, call->args, &call->rows, job->first + begin, count,
-                     job->memory->hidden + begin * call->spec->hidden);
+  float *hidden = job->memory->hidden + begin * call->spec->hidden;
+  eager_widen_hidden(call->spec, call->args, &call->rows, job->first + begin, count, hidden);
+  eager_lora_project(call, &job->memory->lora, subtile, hidden, worker);
 }
 
 /* lse and mean_score of a row: NaN where its scores are beyond what fp32 tells apart. */
@@ -180,6 +185,7 @@ static void find_targets(forward_job *job) {
 
 void eager_forward(const eager_call *call, const eager_forward_memory *memory) {
   int64_t panel = call->plan->panel_rows;
+  eager_lora_begin(call, &memory->lora);
   for (int64_t first = 0; first < call->rows.count; first += panel) {
     forward_job job = {.call = call, .memory = memory, .first = first, .groups = group_count(call->spec)};
     job.count = flp_min(call->rows.count - first, panel);

@@ -46,7 +46,8 @@ static int count_products(const flp_spec *spec, flp_pass pass, flp_mode mode) {
 
 /* Modes that a pass may run in, fastest first; returns their number. */
 static int list_modes(const flp_spec *spec, flp_pass pass, flp_mode out[2]) {
-  int hidden = (spec->grads & FLP_GRAD_HIDDEN) != 0, head = (spec->grads & (FLP_GRAD_WEIGHT | FLP_GRAD_BIAS)) != 0;
+  int hidden = (spec->grads & (FLP_GRAD_HIDDEN | FLP_GRAD_LORA_A)) != 0; /* gradients that rows are swept for */
+  int head = (spec->grads & (FLP_GRAD_WEIGHT | FLP_GRAD_BIAS | FLP_GRAD_LORA_B)) != 0;
   if (pass != FLP_PASS_BACKWARD) {
     out[0] = FLP_MODE_SCORE;
     return 1;

@@ -103,6 +103,8 @@ static void id_of_images(flp_plan *plan, const flp_images *images) {
     crypto_hash_sha256_update(&state, (const unsigned char *)&plan->spec.targets, sizeof plan->spec.targets);
   if (plan->spec.topk)
     crypto_hash_sha256_update(&state, (const unsigned char *)&plan->spec.topk, sizeof plan->spec.topk);
+  if (plan->spec.lora_rank)
+    crypto_hash_sha256_update(&state, (const unsigned char *)&plan->spec.lora_rank, sizeof plan->spec.lora_rank);
   finish_id(plan, &state);
 }
 
@@ -114,7 +116,8 @@ static void id_of_eager(flp_plan *plan) {
   if (plan->spec.targets > 1)
     used += snprintf(text + used, sizeof text - (size_t)used, " targets=%d", plan->spec.targets);
   if (plan->spec.topk) used += snprintf(text + used, sizeof text - (size_t)used, " topk=%d", plan->spec.topk);
-  if (plan->spec.rank) snprintf(text + used, sizeof text - (size_t)used, " rank");
+  if (plan->spec.rank) used += snprintf(text + used, sizeof text - (size_t)used, " rank");
+  if (plan->spec.lora_rank) snprintf(text + used, sizeof text - (size_t)used, " lora=%d", plan->spec.lora_rank);
   crypto_hash_sha256_state state;
   crypto_hash_sha256_init(&state);
   crypto_hash_sha256_update(&state, (const unsigned char *)text, strlen(text));

@@ -73,6 +73,7 @@ void flp_plan_spec_text(const flp_spec *spec, char out[FLP_SPEC_TEXT_BYTES]) {
   if (spec->targets > 1) add(&t, " targets=%" PRId32, spec->targets);
   if (spec->topk) add(&t, " topk=%d", spec->topk);
   if (spec->rank) add(&t, " rank");
+  if (spec->lora_rank) add(&t, " lora=%d", spec->lora_rank);
   flp_loss loss;
   if (spec->loss && flp_loss_read(spec->loss, spec->loss_bytes, &loss) == FLP_OK) add(&t, " loss=%s", loss.name);
 }
@@ -104,6 +105,7 @@ void flp_plan_spec_options(const flp_spec *spec, char out[FLP_SPEC_OPTIONS_BYTES
   if (spec->targets > 1) add(&t, " --targets %" PRId32, spec->targets);
   if (spec->topk) add(&t, " --topk %d", spec->topk);
   if (spec->rank) add(&t, " --rank");
+  if (spec->lora_rank) add(&t, " --lora-rank %d", spec->lora_rank);
 }
 
 void flp_plan_tune_command(const flp_spec *spec, char out[FLP_TUNE_COMMAND_BYTES]) {
