@@ -42,7 +42,8 @@
       R(score_each) R(score_stats) R(mean_part) R(mean_weight) R(mean_hidden) \
       R(capped_record) R(capped_scale) R(capped_partial) R(capped_dz) R(capped_part) /* the same with a softcap */ \
       R(top_low) R(top_floor) R(top_mark) R(top_count) R(top_above) R(top_lost) R(top_column) R(top_score) /* best, rank */ \
-      R(operand_hidden) R(operand_bias) R(operand_weight) /* of another dtype, as products take them */
+      R(operand_hidden) R(operand_bias) R(operand_weight) /* of another dtype, as products take them */ \
+      R(lora_u) R(lora_sum) R(lora_gradient) R(lora_b_acc) /* an adapter; all but the first of backward */
 
 /* The arrays as numbers, FLP_REGION_index and so on. */
 typedef enum flp_region {
@@ -1031,6 +1032,65 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   FLP_FORWARD_MAP_PARAMS(P) P(i32, column_begin)                            \
   P(ptr, ahead_source) P(i64, ahead_stride) P(ptr, ahead_out) P(i32, ahead_rows)
 
+/* ---- a low-rank adapter on the head (spec.lora_rank) ----
+ *
+ * z = h Wᵀ + u Bᵀ with u = s·(h Aᵀ), by active row, rounded to the operand dtype. Only K of the products grows: behind D
+ * columns of hidden and weight the same accumulators take `rank` more of u and B. So where B or u is 0, scores have the
+ * bits that they have without it. With G = dz·B the gradients are dB = dzᵀ·u, dh = dz·W + s·G·A and dA = s·Gᵀ·h.
+ *
+ * module forward_lora: entries forward_lora and forward_lora_map: forward and forward_map of such scores; module dz_lora:
+ * entries dz_lora and dz_lora_map likewise. */
+#define FLP_LORA_PARAMS(P)                                                 \
+  P(region, lora_u) /* (n,rank) by active row */                           \
+  P(ptr, lora_b)    /* (V,rank), from where weight begins */               \
+  P(i64, lora_b_stride)                                                    \
+  P(i32, rank)
+#define FLP_LORA_MAP_PARAMS(P)                                             \
+  P(map, lora_u_map) /* (row_end - row_begin, rank): active rows of the chunk, in boxes as gathered_map's */ \
+  P(map, lora_b_map) /* of rank columns, rows and boxes as weight_map's */ \
+  P(i32, rank)
+#define FLP_FORWARD_LORA_PARAMS(P)                                         \
+  FLP_FORWARD_PARAMS(P)                                                    \
+  FLP_LORA_PARAMS(P)
+#define FLP_FORWARD_LORA_MAP_PARAMS(P)                                     \
+  FLP_FORWARD_MAP_PARAMS(P)                                                \
+  FLP_LORA_MAP_PARAMS(P)
+#define FLP_DZ_LORA_PARAMS(P)                                              \
+  FLP_DZ_PARAMS(P)                                                         \
+  FLP_LORA_PARAMS(P)
+#define FLP_DZ_LORA_MAP_PARAMS(P)                                          \
+  FLP_DZ_MAP_PARAMS(P)                                                     \
+  FLP_LORA_MAP_PARAMS(P)
+
+/* module lora: entry lora_project, one CTA a tile of active rows x rank: lora_u = s·(hidden·lora_aᵀ), zeros where s is 0;
+ * and in the rows behind the last active one up to the end of its tile, as far as there are any. */
+#define FLP_LORA_PROJECT_PARAMS(P)                                         \
+  P(ptr, hidden) P(i64, hidden_stride)                                     \
+  P(ptr, lora_a) P(i64, lora_a_stride) /* (rank,D) */                      \
+  P(region, index) P(region, count)                                        \
+  P(f32, lora_scale)                                                       \
+  P(i32, depth) P(i32, rank)                                               \
+  P(i32, row_begin) P(i32, row_end)                                        \
+  P(i32, tiles_m) P(i32, tiles_n)                                          \
+  P(region, lora_u) /* (n,rank) out by active row */
+
+/* module lora: entry lora_bound, one warp an active row, fp16 only: bound = max |s·lora_sum| of the row, for dz_scale;
+ * entry lora_round: lora_gradient = s·lora_sum, times scale_pair[0] if that is not null, rounded to the operand dtype. */
+#define FLP_LORA_BOUND_PARAMS(P)                                           \
+  P(region, lora_sum) /* (n,rank) f32 by active row: G */                  \
+  P(region, count) P(f32, lora_scale) P(i32, rank)                         \
+  P(region, bound) /* (n) f32 out */
+#define FLP_LORA_ROUND_PARAMS(P)                                           \
+  P(region, lora_sum)                                                      \
+  P(region, count) P(f32, lora_scale) P(i32, rank)                         \
+  P(region_or_null, scale_pair)                                            \
+  P(region, lora_gradient) /* (n,rank) out by active row */
+
+/* module lora: entries lora_rows and lora_columns: grad_hidden and grad_weight of any operands of `depth` columns:
+ * lora_rows of dz and lora_b, or of lora_gradient and lora_a; lora_columns of dz and lora_u, or of lora_gradient and
+ * hidden. acc is f32 always. In place of both where operands come through tensor maps and dz is one of them, module
+ * lora_products: entry lora_products_map, products_map with lora_b in the place of weight and lora_u in that of hidden. */
+
 #define FLP_ENTRY_LIST(E)                                                                      \
   E(prepare, FLP_PREPARE_PARAMS) E(forward, FLP_FORWARD_PARAMS) E(combine, FLP_COMBINE_PARAMS) \
   E(forward_map, FLP_FORWARD_MAP_PARAMS) E(gather, FLP_GATHER_PARAMS)                          \
@@ -1067,7 +1127,12 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   E(top_target, FLP_TOP_TARGET_PARAMS) E(top_begin, FLP_TOP_BEGIN_PARAMS) E(top_floor, FLP_TOP_FLOOR_PARAMS) \
   E(top_redo, FLP_TOP_REDO_PARAMS) E(top_finish, FLP_TOP_FINISH_PARAMS) E(top_others, FLP_TOP_OTHERS_PARAMS) \
   E(operand_terms, FLP_OPERAND_TERMS_PARAMS)                                                   \
-  E(forward_columns, FLP_FORWARD_COLUMNS_PARAMS) E(forward_columns_map, FLP_FORWARD_COLUMNS_MAP_PARAMS)
+  E(forward_columns, FLP_FORWARD_COLUMNS_PARAMS) E(forward_columns_map, FLP_FORWARD_COLUMNS_MAP_PARAMS) \
+  E(forward_lora, FLP_FORWARD_LORA_PARAMS) E(forward_lora_map, FLP_FORWARD_LORA_MAP_PARAMS) \
+  E(dz_lora, FLP_DZ_LORA_PARAMS) E(dz_lora_map, FLP_DZ_LORA_MAP_PARAMS) \
+  E(lora_project, FLP_LORA_PROJECT_PARAMS) E(lora_bound, FLP_LORA_BOUND_PARAMS) E(lora_round, FLP_LORA_ROUND_PARAMS) \
+  E(lora_rows, FLP_PRODUCT_PARAMS) E(lora_columns, FLP_PRODUCT_PARAMS) \
+  E(lora_products_map, FLP_PRODUCTS_MAP_PARAMS)
 
 typedef uint64_t flp_abi_ptr;
 typedef uint64_t flp_abi_region;

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #define KIND(kind) (1u << FLP_KERNEL_##kind)
-/* Every kind but the one that stands in place of two. */
-#define PORTABLE_KINDS (((1u << FLP_KERNEL_KINDS) - 1) & ~KIND(PRODUCTS) & ~1u)
+/* Every kind but those that stand in place of two. */
+#define PORTABLE_KINDS (((1u << FLP_KERNEL_KINDS) - 1) & ~KIND(PRODUCTS) & ~KIND(LORA_PRODUCTS) & ~1u)
 
 /* Generated for that target from the portable templates, for people who want it. mma.sync m16n8k16 makes 2048 operations
  * a clock on sm_80 and newer. Clock and bandwidth: A100. */
@@ -27,7 +27,7 @@ static const flp_arch arches[] = {
     {.name = "sm_90a",
      .capability = 90,
      .kinds = KIND(FORWARD) | KIND(DZ) | KIND(PRODUCTS) | KIND(KEEP) | KIND(EMIT) | KIND(FORWARD_TARGETS) |
-              KIND(FORWARD_TOP) | KIND(FORWARD_COLUMNS),
+              KIND(FORWARD_TOP) | KIND(FORWARD_COLUMNS) | KIND(FORWARD_LORA) | KIND(DZ_LORA) | KIND(LORA_PRODUCTS),
      .below = FLP_PORTABLE_ARCH,
      .alignment = 16,
      .templates = "sm_90a/",

@@ -44,12 +44,13 @@ static flp_kernel_key key_of(const flp_spec *spec, const char *arch, flp_kernel_
       .kind = kind,
       .dtype = spec->dtype,
       .target_dtype = spec->target_dtype,
-      .entropy = kind == FLP_KERNEL_DZ ? spec->entropy == FLP_ENTROPY_BACKWARD : spec->entropy != FLP_ENTROPY_NONE,
+      .entropy = kind == FLP_KERNEL_DZ || kind == FLP_KERNEL_DZ_LORA ? spec->entropy == FLP_ENTROPY_BACKWARD
+                                                                     : spec->entropy != FLP_ENTROPY_NONE,
       .bias = spec->has_bias != 0,
       .bias_grad = (spec->grads & FLP_GRAD_BIAS) != 0,
       .softcap = spec->softcap > 0,
       .alignment = spec->alignment,
-      .hidden = spec->hidden,
+      .hidden = kind == FLP_KERNEL_LORA_PRODUCTS ? spec->lora_rank : spec->hidden,
       .vocab = spec->vocab,
   };
   if (flp_kind_has(kind, FLP_KIND_LOSS)) {
@@ -57,7 +58,8 @@ static flp_kernel_key key_of(const flp_spec *spec, const char *arch, flp_kernel_
     crypto_hash_sha256(key.loss, spec->loss, spec->loss_bytes);
   }
   if (kind == FLP_KERNEL_FORWARD_COLUMNS || kind == FLP_KERNEL_DZ) key.hidden *= flp_operand_terms(spec);
-  if (kind == FLP_KERNEL_GRAD_HIDDEN) key.out_dtype = grad_dtype(spec->grad_hidden_dtype, flp_hidden_dtype(spec));
+  if (kind == FLP_KERNEL_GRAD_HIDDEN || kind == FLP_KERNEL_LORA)
+    key.out_dtype = grad_dtype(spec->grad_hidden_dtype, flp_hidden_dtype(spec));
   if (kind == FLP_KERNEL_GRAD_WEIGHT)
     key.out_dtype =
         spec->accumulate_grad_weight ? FLP_DTYPE_FP32 : grad_dtype(spec->grad_weight_dtype, flp_weight_dtype(spec));
@@ -69,7 +71,7 @@ static flp_kernel_key key_of(const flp_spec *spec, const char *arch, flp_kernel_
 
 int flp_kernel_spec_keeps(const flp_spec *spec) {
   return spec->grads && spec->dtype == FLP_DTYPE_BF16 && (spec->keep || spec->loss) && !(spec->tail > 0) &&
-         spec->targets <= 1 && !flp_weight_is_sliced(spec);
+         spec->targets <= 1 && !flp_weight_is_sliced(spec) && !spec->lora_rank;
 }
 
 static int has_loss_version(const flp_spec *spec, int version) {

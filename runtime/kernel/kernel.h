@@ -33,13 +33,14 @@ typedef struct flp_kernel_key {
   char arch[16];          /* "sm_80", ... (arch.h) */
   flp_dtype dtype;        /* of operands; LOSS: FP32 */
   flp_dtype target_dtype; /* ROWS, SELECT, LISTED */
-  flp_dtype out_dtype;    /* GRAD_HIDDEN, GRAD_WEIGHT */
+  flp_dtype out_dtype;    /* GRAD_HIDDEN, GRAD_WEIGHT, LORA */
   uint32_t entropy;       /* FORWARD, KEEP: accumulate the weighted sum; DZ: upstream entropy gradients; SELECT: both */
   uint32_t bias;          /* FORWARD, KEEP, DZ: add the bias if its pointer is not null */
   uint32_t bias_grad;     /* DZ: column sums if bias_part is not null */
   uint32_t softcap;       /* FORWARD, KEEP, DZ */
   uint32_t alignment;     /* all but ROWS and LOSS: 16, or one element for element-wise copies */
-  int64_t hidden;         /* FORWARD, KEEP, DZ and the products: D, of scores from two terms 2·D; 0 for any */
+  int64_t hidden;         /* FORWARD, KEEP, DZ and the products: D, of scores from two terms 2·D; 0 for any;
+                             LORA_PRODUCTS: the adapter's rank */
   int64_t vocab;          /* FORWARD, KEEP, DZ, SELECT: V, 0 for any */
   flp_tunables tune;      /* FORWARD, DZ, PRODUCTS, KEEP */
   uint8_t loss[32];       /* LOSS: SHA-256 of the program's bytes (flp_loss_write); 0: any program, as data */
@@ -115,7 +116,7 @@ enum { FLP_TUNABLES_TEXT_BYTES = 96 };
 void flp_tunables_text(const flp_tunables *tunables, char out[FLP_TUNABLES_TEXT_BYTES]);
 
 /* Writes those of the kinds that are not all 0, as flp_tuning_parse reads them; "" for none. */
-enum { FLP_TUNING_TEXT_BYTES = 8 * FLP_TUNABLES_TEXT_BYTES + 64 };
+enum { FLP_TUNING_TEXT_BYTES = 11 * FLP_TUNABLES_TEXT_BYTES + 64 };
 void flp_tuning_text(const flp_tuning *tuning, char out[FLP_TUNING_TEXT_BYTES]);
 
 /* Turns COMPILE into ARGUMENT if the caller chose the tile configuration: the default

@@ -4,7 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { ANY_GRAD = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS };
+enum {
+  LORA_ROWS = FLP_GRAD_HIDDEN | FLP_GRAD_LORA_A, /* gradients that follow from dz·B */
+  LORA_COLUMNS = FLP_GRAD_LORA_A | FLP_GRAD_LORA_B,
+  ANY_GRAD = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS | FLP_GRAD_LORA_A | FLP_GRAD_LORA_B
+};
 
 /* ---- entries ---- */
 
@@ -60,6 +64,14 @@ static const flp_kind_entry top_entries[] = {{PLAIN(top_target), 0, 0}, {PLAIN(t
                                              {PLAIN(top_finish), 0, 0}, {PLAIN(top_others), 0, 0}};
 static const flp_kind_entry operand_terms_entries[] = {{PLAIN(operand_terms), 0, 0}};
 static const flp_kind_entry forward_columns_entries[] = {{EITHER(forward_columns), 0, 0}};
+static const flp_kind_entry forward_lora_entries[] = {{EITHER(forward_lora), 0, 0}};
+static const flp_kind_entry dz_lora_entries[] = {{EITHER(dz_lora), 0, 0}};
+static const flp_kind_entry lora_entries[] = {{PLAIN(lora_project), 0, 0},
+                                              {PLAIN(lora_bound), LORA_ROWS, FLP_DTYPE_FP16},
+                                              {PLAIN(lora_round), LORA_ROWS, 0},
+                                              {PLAIN(lora_rows), LORA_ROWS, 0},
+                                              {PLAIN(lora_columns), LORA_COLUMNS, 0}};
+static const flp_kind_entry lora_products_entries[] = {{MAPPED(lora_products), 0, 0}};
 static const flp_kind_entry loss_rows_entries[] = {{PLAIN(loss_rows), 0, 0}};
 static const flp_kind_entry mean_entries[] = {
     {PLAIN(mean_sums), 0, 0},
@@ -105,7 +117,11 @@ static const flp_kind_entry loss_targets_entries[] = {{PLAIN(loss_targets), 0, 0
   X(LOSS_SCORES, loss_scores, FLP_KIND_LOSS | FLP_KIND_LINKED)                                                \
   X(MEAN, mean, FLP_KIND_ALIGNMENT)                                                                           \
   X(OPERANDS, operand_terms, FLP_KIND_ALIGNMENT)                                                              \
-  X(FORWARD_COLUMNS, forward_columns, SCORES | FLP_KIND_UNITS)
+  X(FORWARD_COLUMNS, forward_columns, SCORES | FLP_KIND_UNITS)                                                \
+  X(FORWARD_LORA, forward_lora, SCORES | FLP_KIND_UNITS)                                                      \
+  X(DZ_LORA, dz_lora, SCORES | FLP_KIND_BIAS_GRAD)                                                            \
+  X(LORA, lora, FLP_KIND_ALIGNMENT | FLP_KIND_OUT | FLP_KIND_TILED)                                           \
+  X(LORA_PRODUCTS, lora_products, PRODUCT | FLP_KIND_TUNE)
 
 static const flp_kind kinds[FLP_KERNEL_KINDS] = {{"?", 0, 0, NULL},
 #define KIND_ROW(kind, name, facts) \

@@ -8,32 +8,37 @@
 #include "runtime/kernel/abi.h"
 
 typedef enum flp_kernel_kind {
-  FLP_KERNEL_ROWS = 1,           /* what is done a row at a time around the products */
-  FLP_KERNEL_FORWARD = 2,        /* scores, reduced to partials of each row */
-  FLP_KERNEL_DZ = 3,             /* the gradient of scores, in chunks */
-  FLP_KERNEL_GRAD_HIDDEN = 4,    /* the gradient of hidden from that */
-  FLP_KERNEL_GRAD_WEIGHT = 5,    /* the gradient of weight */
-  FLP_KERNEL_PRODUCTS = 6,       /* both of these in one, where an architecture has it */
-  FLP_KERNEL_SELECT = 7,         /* scores that exist already */
-  FLP_KERNEL_KEEP = 8,           /* forward that also stores exponentials (save, stream and direction modes) */
-  FLP_KERNEL_KEPT = 9,           /* what turns those into gradients */
-  FLP_KERNEL_LOSS = 10,          /* a loss program */
-  FLP_KERNEL_LISTED = 11,        /* listed columns: scores, their gradient, and that of hidden */
-  FLP_KERNEL_LISTED_WEIGHT = 12, /* and those of weight and bias */
-  FLP_KERNEL_EMIT = 13,          /* forward that also lists the columns of a row above a floor (mode T) */
-  FLP_KERNEL_EMITTED = 14,       /* what stands before and behind it: the floors, and lists in order */
-  FLP_KERNEL_TAIL = 15,          /* which rows lists serve, and the gradients of what they list */
+  FLP_KERNEL_ROWS = 1,             /* what is done a row at a time around the products */
+  FLP_KERNEL_FORWARD = 2,          /* scores, reduced to partials of each row */
+  FLP_KERNEL_DZ = 3,               /* the gradient of scores, in chunks */
+  FLP_KERNEL_GRAD_HIDDEN = 4,      /* the gradient of hidden from that */
+  FLP_KERNEL_GRAD_WEIGHT = 5,      /* the gradient of weight */
+  FLP_KERNEL_PRODUCTS = 6,         /* both of these in one, where an architecture has it */
+  FLP_KERNEL_SELECT = 7,           /* scores that exist already */
+  FLP_KERNEL_KEEP = 8,             /* forward that also stores exponentials (save, stream and direction modes) */
+  FLP_KERNEL_KEPT = 9,             /* what turns those into gradients */
+  FLP_KERNEL_LOSS = 10,            /* a loss program */
+  FLP_KERNEL_LISTED = 11,          /* listed columns: scores, their gradient, and that of hidden */
+  FLP_KERNEL_LISTED_WEIGHT = 12,   /* and those of weight and bias */
+  FLP_KERNEL_EMIT = 13,            /* forward that also lists the columns of a row above a floor (mode T) */
+  FLP_KERNEL_EMITTED = 14,         /* what stands before and behind it: the floors, and lists in order */
+  FLP_KERNEL_TAIL = 15,            /* which rows lists serve, and the gradients of what they list */
   FLP_KERNEL_FORWARD_TARGETS = 16, /* forward that also stores the scores of the columns that a row asks for */
-  FLP_KERNEL_TARGETS = 17,        /* K targets a row: what stands around that, and their gradients */
-  FLP_KERNEL_LOSS_TARGETS = 18,  /* a loss program over the targets of a row */
-  FLP_KERNEL_FORWARD_TOP = 19,   /* forward that also lists what may be a row's best, and counts what is above its target */
-  FLP_KERNEL_TOP = 20,           /* and what makes best columns and ranks of that */
-  FLP_KERNEL_LOSS_SCORES = 21,   /* a loss program that reads values of all scores of a row: lse, mean_score */
-  FLP_KERNEL_MEAN = 22,          /* and what makes these, and gradients of what they give */
-  FLP_KERNEL_OPERANDS = 23,      /* operands of another dtype, as products take them */
-  FLP_KERNEL_FORWARD_COLUMNS = 24 /* forward of a slice of the columns */
+  FLP_KERNEL_TARGETS = 17,         /* K targets a row: what stands around that, and their gradients */
+  FLP_KERNEL_LOSS_TARGETS = 18,    /* a loss program over the targets of a row */
+  FLP_KERNEL_FORWARD_TOP =
+      19,              /* forward that also lists what may be a row's best, and counts what is above its target */
+  FLP_KERNEL_TOP = 20, /* and what makes best columns and ranks of that */
+  FLP_KERNEL_LOSS_SCORES = 21,     /* a loss program that reads values of all scores of a row: lse, mean_score */
+  FLP_KERNEL_MEAN = 22,            /* and what makes these, and gradients of what they give */
+  FLP_KERNEL_OPERANDS = 23,        /* operands of another dtype, as products take them */
+  FLP_KERNEL_FORWARD_COLUMNS = 24, /* forward of a slice of the columns */
+  FLP_KERNEL_FORWARD_LORA = 25,    /* forward of a head with an adapter */
+  FLP_KERNEL_DZ_LORA = 26,         /* dz of one */
+  FLP_KERNEL_LORA = 27,            /* what stands around both: h·Aᵀ, and the gradients that follow from dz·B */
+  FLP_KERNEL_LORA_PRODUCTS = 28    /* dz·B and dzᵀ·u in one, where an architecture has it */
 } flp_kernel_kind;
-enum { FLP_KERNEL_KINDS = FLP_KERNEL_FORWARD_COLUMNS + 1 };
+enum { FLP_KERNEL_KINDS = FLP_KERNEL_LORA_PRODUCTS + 1 };
 
 /* Facts of a kind. The first ones say which fields of flp_kernel_key it uses. */
 enum {

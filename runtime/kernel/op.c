@@ -22,8 +22,22 @@ static int wants_targets(const flp_spec *spec, const char *arch) {
   return spec->targets > 1;
 }
 
+static int wants_lora(const flp_spec *spec, const char *arch) {
+  (void)arch;
+  return spec->lora_rank > 0;
+}
+
+static int wants_dz_lora(const flp_spec *spec, const char *arch) {
+  return wants_lora(spec, arch) && spec->grads != 0;
+}
+
+static int wants_lora_products(const flp_spec *spec, const char *arch) {
+  return wants_lora(spec, arch) && (spec->grads & ~(uint32_t)FLP_GRAD_BIAS) && makes_both(spec, arch);
+}
+
 static int wants_forward(const flp_spec *spec, const char *arch) {
-  return wants_dense(spec, arch) && !wants_targets(spec, arch) && !flp_weight_is_sliced(spec);
+  return wants_dense(spec, arch) && !wants_targets(spec, arch) && !flp_weight_is_sliced(spec) &&
+         !wants_lora(spec, arch);
 }
 
 static int wants_forward_columns(const flp_spec *spec, const char *arch) {
@@ -49,7 +63,7 @@ static int wants_grad_weight(const flp_spec *spec, const char *arch) {
 }
 
 static int wants_dz(const flp_spec *spec, const char *arch) {
-  return spec->grads != 0 && wants_dense(spec, arch);
+  return spec->grads != 0 && wants_dense(spec, arch) && !wants_lora(spec, arch);
 }
 
 static int wants_tail(const flp_spec *spec, const char *arch) {
@@ -116,6 +130,10 @@ static const flp_op_kernel head_kernels[] = {
     {FLP_KERNEL_MEAN, wants_loss_scores},
     {FLP_KERNEL_OPERANDS, wants_operands},
     {FLP_KERNEL_FORWARD_COLUMNS, wants_forward_columns},
+    {FLP_KERNEL_FORWARD_LORA, wants_lora},
+    {FLP_KERNEL_DZ_LORA, wants_dz_lora},
+    {FLP_KERNEL_LORA, wants_lora},
+    {FLP_KERNEL_LORA_PRODUCTS, wants_lora_products},
 };
 
 /* ---- select ---- */

@@ -37,6 +37,7 @@ static flp_status launch_chunk(const flp_call *call, flp_row_range rows, flp_row
   FLP_TRY(backward_launch_capped(call, &c));
   FLP_TRY(backward_launch_targets(call, &c));
   FLP_TRY(backward_launch_products(call, &c));
+  FLP_TRY(backward_launch_lora_products(call, &c));
   return grads & FLP_GRAD_BIAS ? backward_launch_bias_reduce(call, &c) : FLP_OK;
 }
 
@@ -71,12 +72,13 @@ static flp_status from_saved(const flp_call *call) {
   return flp_launch_kept(call, rows, &keep, 1, 1);
 }
 
-static flp_status recompute(const flp_call *call) {
+static flp_status by_chunks(const flp_call *call) {
   uint32_t grads = call->plan->spec.grads;
   flp_row_range rows = {0, call->args->n};
   FLP_TRY(backward_launch_record(call, rows));
   FLP_TRY(flp_launch_targets_gradients(call));
   FLP_TRY(launch_dz_scale(call));
+  FLP_TRY(flp_launch_lora_project(call));
   if (call->plan->planner.is_mapped && call->scheme.mode != FLP_MODE_RECOMPUTE_ROWS)
     FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
   switch (call->scheme.mode) {
@@ -88,6 +90,11 @@ static flp_status recompute(const flp_call *call) {
     default:
       return by_vocab(call, grads);
   }
+}
+
+static flp_status recompute(const flp_call *call) {
+  FLP_TRY(by_chunks(call));
+  return flp_launch_lora_gradients(call);
 }
 
 /* Rows that lists do not serve take a pass of their own, which writes every gradient. */

@@ -38,6 +38,9 @@ flp_status backward_launch_capped(const flp_call *call, const backward_chunk *ch
 
 /* ---- chunk.c ---- */
 
+/* The descriptor of the module that makes dz. */
+const flp_kernel_desc *backward_dz_desc(const flp_call *call);
+
 flp_status backward_launch_record(const flp_call *call, flp_row_range rows);
 /* The dz of a chunk, and its column sums if it has bias_part. */
 flp_status backward_launch_dz(const flp_call *call, const backward_chunk *chunk);
@@ -47,6 +50,11 @@ flp_status backward_launch_bias_reduce(const flp_call *call, const backward_chun
 /* Where direction mode sums up what grad_hidden follows from: (n,D) fp32 by active row, behind references and slopes. */
 CUdeviceptr backward_direction_sums(const flp_call *call);
 
+/* ---- lora.c ---- */
+
+/* dz·B and dzᵀ·u of a chunk of a head with an adapter. */
+flp_status backward_launch_lora_products(const flp_call *call, const backward_chunk *chunk);
+
 /* ---- backward_map.c: where operands come through tensor maps and rows have been gathered ---- */
 
 flp_status backward_launch_dz_map(const flp_call *call, const backward_chunk *chunk);
@@ -54,5 +62,9 @@ flp_status backward_launch_dz_map(const flp_call *call, const backward_chunk *ch
 /* Both products of a chunk in one launch, or one of them. hidden, weight: where they go, NULL if not wanted */
 flp_status backward_launch_products_map(const flp_call *call, const backward_chunk *chunk, const backward_sink *hidden,
                                         const backward_sink *weight);
+
+/* dz·B and dzᵀ·u likewise. */
+flp_status backward_launch_lora_products_map(const flp_call *call, const backward_chunk *chunk,
+                                             const backward_sink *sum, const backward_sink *b);
 
 #endif

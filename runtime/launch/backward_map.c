@@ -26,8 +26,14 @@ static void set_box(flp_matrix *m, uint32_t columns, uint32_t rows) {
   m->box_rows = rows;
 }
 
-static flp_status encode_for_dz(const flp_call *call, const backward_chunk *c, flp_dz_map_given *p) {
-  const flp_kernel_desc *desc = flp_call_desc(call, FLP_KERNEL_DZ);
+/* What dz_map is given are the first fields of what dz_lora_map is. */
+#define SAME_PLACE(kind, name) \
+  FLP_GIVEN_##kind(_Static_assert(offsetof(flp_dz_map_given, name) == offsetof(flp_dz_lora_map_given, name), #name);)
+FLP_DZ_MAP_PARAMS(SAME_PLACE)
+#undef SAME_PLACE
+
+static flp_status encode_for_dz(const flp_call *call, const backward_chunk *c, flp_dz_lora_map_given *p) {
+  const flp_kernel_desc *desc = backward_dz_desc(call);
   matrices m = matrices_of(call, c);
   set_box(&m.hidden, desc->tile_depth, desc->tile_rows);
   set_box(&m.gathered, desc->tile_depth, desc->tile_rows);
@@ -36,13 +42,20 @@ static flp_status encode_for_dz(const flp_call *call, const backward_chunk *c, f
   FLP_TRY(flp_map_encode(call, &m.hidden, &p->hidden_map));
   FLP_TRY(flp_map_encode(call, &m.gathered, &p->gathered_map));
   FLP_TRY(flp_map_encode(call, &m.weight, &p->weight_map));
-  return flp_map_encode(call, &m.dz, &p->dz_map);
+  FLP_TRY(flp_map_encode(call, &m.dz, &p->dz_map));
+  if (!call->plan->spec.lora_rank) return FLP_OK;
+  flp_matrix u = flp_matrix_lora_u(call, c->row_begin, c->row_end);
+  flp_matrix b = flp_matrix_lora_b(call, c->column_begin, c->column_end);
+  set_box(&u, m.gathered.box_columns, m.gathered.box_rows);
+  set_box(&b, m.weight.box_columns, m.weight.box_rows);
+  FLP_TRY(flp_map_encode(call, &u, &p->lora_u_map));
+  return flp_map_encode(call, &b, &p->lora_b_map);
 }
 
 flp_status backward_launch_dz_map(const flp_call *call, const backward_chunk *c) {
   const flp_args *a = call->args;
   const flp_planner *planner = &call->plan->planner;
-  flp_dz_map_given p = {
+  flp_dz_lora_map_given p = {
       .bias = flp_call_pointer(a->bias),
       .count = c->count,
       .cap_in = call->cap_in,
@@ -53,17 +66,16 @@ flp_status backward_launch_dz_map(const flp_call *call, const backward_chunk *c)
       .column_begin = (int32_t)c->column_begin,
       .column_end = (int32_t)c->column_end,
       .bias_part = c->bias_part,
+      .rank = call->plan->spec.lora_rank,
   };
   FLP_TRY(encode_for_dz(call, c, &p));
   int64_t tiles = flp_ceil_div(c->column_end - c->column_begin, planner->dz_columns);
   int64_t units =
       flp_ceil_div(c->row_end - c->row_begin, planner->dz_unit_rows) * flp_ceil_div(tiles, planner->dz_unit_tiles);
-  return flp_launch_clusters(call, FLP_ENTRY_dz_map, &p, units);
+  return flp_launch_clusters(call, call->plan->spec.lora_rank ? FLP_ENTRY_dz_lora_map : FLP_ENTRY_dz_map, &p, units);
 }
 
-static flp_status encode_for_products(const flp_call *call, const backward_chunk *c, flp_products_map_given *p) {
-  matrices m = matrices_of(call, c);
-  if (c->factor) m.hidden = m.gathered;
+static flp_status encode_for_products(const flp_call *call, matrices m, flp_products_map_given *p) {
   flp_matrix *const each[] = {&m.dz, &m.weight, &m.hidden, &m.gathered};
   flp_abi_map *const maps[] = {&p->dz_map, &p->weight_map, &p->hidden_map, &p->gathered_map};
   for (size_t i = 0; i < sizeof each / sizeof each[0]; i++) {
@@ -81,15 +93,14 @@ static int32_t flags_of(const backward_sink *to, flp_dtype dtype) {
          (to->write_out ? FLP_PRODUCT_WRITE_OUT : 0) | (dtype == FLP_DTYPE_FP32 ? FLP_PRODUCT_OUT_F32 : 0);
 }
 
-flp_status backward_launch_products_map(const flp_call *call, const backward_chunk *c, const backward_sink *hidden,
-                                        const backward_sink *weight) {
+/* first: hidden's, second: weight's; NULL if not wanted */
+static flp_products_map_given products_of(const flp_call *call, const backward_chunk *c, int64_t depth,
+                                          const backward_sink *first, flp_dtype first_dtype,
+                                          const backward_sink *second, flp_dtype second_dtype) {
   static const backward_sink nowhere;
-  const flp_spec *spec = &call->plan->spec;
-  const flp_planner *planner = &call->plan->planner;
-  const backward_sink *h = hidden ? hidden : &nowhere, *w = weight ? weight : &nowhere;
-  flp_products_map_given p = {
-      .factor = c->factor,
-      .depth = (int32_t)spec->hidden,
+  const backward_sink *h = first ? first : &nowhere, *w = second ? second : &nowhere;
+  return (flp_products_map_given){
+      .depth = (int32_t)depth,
       .n = (int32_t)call->args->n,
       .row_begin = (int32_t)c->row_begin,
       .row_end = (int32_t)c->row_end,
@@ -99,16 +110,43 @@ flp_status backward_launch_products_map(const flp_call *call, const backward_chu
       .hidden_acc_stride = h->acc_stride,
       .hidden_out = h->out,
       .hidden_out_stride = h->out_stride,
-      .hidden_flags = flags_of(hidden, spec->grad_hidden_dtype),
+      .hidden_flags = flags_of(first, first_dtype),
       .weight_acc = w->acc,
       .weight_acc_stride = w->acc_stride,
       .weight_out = w->out,
       .weight_out_stride = w->out_stride,
-      .weight_flags = flags_of(weight, spec->grad_weight_dtype),
+      .weight_flags = flags_of(second, second_dtype),
   };
-  FLP_TRY(encode_for_products(call, c, &p));
+}
+
+flp_status backward_launch_products_map(const flp_call *call, const backward_chunk *c, const backward_sink *hidden,
+                                        const backward_sink *weight) {
+  const flp_spec *spec = &call->plan->spec;
+  const flp_planner *planner = &call->plan->planner;
+  flp_products_map_given p =
+      products_of(call, c, spec->hidden, hidden, spec->grad_hidden_dtype, weight, spec->grad_weight_dtype);
+  matrices m = matrices_of(call, c);
+  p.factor = c->factor;
+  if (c->factor) m.hidden = m.gathered;
+  FLP_TRY(encode_for_products(call, m, &p));
   int64_t panels = hidden ? flp_ceil_div(c->row_end - c->row_begin, planner->hidden_rows) : 0;
   if (weight) panels += flp_ceil_div(c->column_end - c->column_begin, planner->weight_rows);
   return flp_launch_clusters(call, FLP_ENTRY_products_map, &p,
                              panels * flp_ceil_div(spec->hidden, planner->hidden_columns));
+}
+
+flp_status backward_launch_lora_products_map(const flp_call *call, const backward_chunk *c, const backward_sink *sum,
+                                             const backward_sink *b) {
+  const flp_spec *spec = &call->plan->spec;
+  const flp_planner *planner = &call->plan->planner;
+  flp_products_map_given p =
+      products_of(call, c, spec->lora_rank, sum, FLP_DTYPE_FP32, b, spec->grad_lora_dtype);
+  matrices m = matrices_of(call, c);
+  m.weight = flp_matrix_lora_b(call, c->column_begin, c->column_end);
+  m.hidden = m.gathered = flp_matrix_lora_u(call, c->row_begin, c->row_end);
+  FLP_TRY(encode_for_products(call, m, &p));
+  int64_t panels = sum ? flp_ceil_div(c->row_end - c->row_begin, planner->lora_rows) : 0;
+  if (b) panels += flp_ceil_div(c->column_end - c->column_begin, planner->lora_rows);
+  return flp_launch_clusters(call, FLP_ENTRY_lora_products_map, &p,
+                             panels * flp_ceil_div(spec->lora_rank, planner->lora_columns));
 }

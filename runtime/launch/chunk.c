@@ -31,12 +31,22 @@ static int64_t columns_of(const backward_chunk *c) {
   return c->column_end - c->column_begin;
 }
 
+const flp_kernel_desc *backward_dz_desc(const flp_call *call) {
+  return flp_call_desc(call, call->plan->spec.lora_rank ? FLP_KERNEL_DZ_LORA : FLP_KERNEL_DZ);
+}
+
+/* What dz is given are the first fields of what dz_lora is. */
+#define SAME_PLACE(kind, name) \
+  FLP_GIVEN_##kind(_Static_assert(offsetof(flp_dz_given, name) == offsetof(flp_dz_lora_given, name), #name);)
+FLP_DZ_PARAMS(SAME_PLACE)
+#undef SAME_PLACE
+
 static flp_status launch_dz_portable(const flp_call *call, const backward_chunk *c) {
   const flp_args *a = call->args;
-  const flp_kernel_desc *desc = flp_call_desc(call, FLP_KERNEL_DZ);
+  const flp_kernel_desc *desc = backward_dz_desc(call);
   int64_t tiles_m = flp_ceil_div(rows_of(c), desc->tile_rows),
           tiles_n = flp_ceil_div(columns_of(c), desc->tile_columns);
-  flp_dz_given p = {
+  flp_dz_lora_given p = {
       .hidden = flp_call_pointer(a->hidden),
       .hidden_stride = a->hidden_stride,
       .weight = flp_call_pointer(a->weight),
@@ -54,8 +64,11 @@ static flp_status launch_dz_portable(const flp_call *call, const backward_chunk 
       .dz = c->dz,
       .dz_stride = c->dz_stride,
       .bias_part = c->bias_part,
+      .lora_b = flp_lora_b(call, 0),
+      .lora_b_stride = a->lora_b_stride,
+      .rank = call->plan->spec.lora_rank,
   };
-  return flp_launch(call, FLP_ENTRY_dz, &p, tiles_m * tiles_n);
+  return flp_launch(call, call->plan->spec.lora_rank ? FLP_ENTRY_dz_lora : FLP_ENTRY_dz, &p, tiles_m * tiles_n);
 }
 
 flp_status backward_launch_dz(const flp_call *call, const backward_chunk *c) {
@@ -124,6 +137,11 @@ static backward_sink hidden_sink(const flp_call *call, const backward_chunk *c) 
                            .acc_stride = call->plan->spec.hidden,
                            .read_acc = !c->first,
                            .write_acc = 1};
+  if (call->plan->spec.lora_rank) /* what an adapter adds comes behind all chunks */
+    return (backward_sink){.acc = flp_call_region(call, FLP_REGION_hidden_acc),
+                           .acc_stride = call->plan->spec.hidden,
+                           .read_acc = call->scheme.mode == FLP_MODE_RECOMPUTE_VOCAB && !c->first,
+                           .write_acc = 1};
   backward_chunk whole = *c; /* every chunk of rows holds all that its rows add */
   if (call->scheme.mode != FLP_MODE_RECOMPUTE_VOCAB) whole.first = whole.last = 1;
   return through(flp_call_region(call, FLP_REGION_hidden_acc), call->plan->spec.hidden, &whole,
@@ -184,7 +202,7 @@ flp_status backward_launch_bias_reduce(const flp_call *call, const backward_chun
   flp_bias_reduce_given p = {
       .row_begin = (int32_t)c->row_begin,
       .row_end = (int32_t)c->row_end,
-      .tile_rows = (int32_t)flp_call_desc(call, FLP_KERNEL_DZ)->tile_rows,
+      .tile_rows = (int32_t)backward_dz_desc(call)->tile_rows,
       .column_begin = (int32_t)c->column_begin,
       .column_end = (int32_t)c->column_end,
       .acc = to.acc,

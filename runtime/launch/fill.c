@@ -19,6 +19,7 @@ flp_status flp_launch_zero_head(const flp_call *call, int64_t first) {
   const flp_spec *spec = &call->plan->spec;
   const flp_args *a = call->args;
   int64_t rows = spec->vocab - first;
+  FLP_TRY(flp_launch_zero_lora(call, first));
   if ((spec->grads & FLP_GRAD_WEIGHT) && !spec->accumulate_grad_weight) {
     uint64_t element = flp_dtype_bytes(spec->grad_weight_dtype), pitch = (uint64_t)a->grad_weight_stride * element;
     flp_byte_matrix weight = {flp_call_pointer(a->grad_weight) + (uint64_t)first * pitch, pitch,

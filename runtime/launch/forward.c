@@ -40,6 +40,7 @@ static flp_status launch(const flp_call *call) {
   int has_targets = flp_call_has_targets(call);
   CUdeviceptr partial = flp_call_pointer(a->partial);
   if (has_targets) FLP_TRY(flp_launch_targets_sort(call));
+  FLP_TRY(flp_launch_lora_project(call));
   if (has_targets && !partial) partial = flp_call_region(call, FLP_REGION_target_sums);
   int64_t chunk = call->scheme.chunk_rows;
   for (int64_t begin = 0; begin < a->n; begin += chunk) {

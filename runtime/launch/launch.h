@@ -187,6 +187,19 @@ flp_status flp_launch_score_target(const flp_call *call, flp_row_range rows, con
 /* What the derivative by the mean adds to gradients that are whole, in the backward pass's numbering of active rows. */
 flp_status flp_launch_score_gradients(const flp_call *call);
 
+/* ---- lora.c: a low-rank adapter (abi.h); without one nothing is launched ---- */
+
+/* Behind prepare: u of all active rows. */
+flp_status flp_launch_lora_project(const flp_call *call);
+/* Behind all chunks of the backward pass: the gradients that follow from G = dz·B. */
+flp_status flp_launch_lora_gradients(const flp_call *call);
+/* Zeroes rows of grad_lora_b from `first` on, and in a call without rows grad_lora_a. */
+flp_status flp_launch_zero_lora(const flp_call *call, int64_t first);
+/* Row `column` of B; and matrices of rows of u and B, for the caller to give boxes. */
+CUdeviceptr flp_lora_b(const flp_call *call, int64_t column);
+flp_matrix flp_matrix_lora_u(const flp_call *call, int64_t begin, int64_t end);
+flp_matrix flp_matrix_lora_b(const flp_call *call, int64_t begin, int64_t end);
+
 /* ---- fill.c ---- */
 
 /* Gradients of rows and columns that no product reaches. */

@@ -13,6 +13,7 @@ typedef union given {
   flp_forward_targets_given targets;
   flp_forward_top_given top;
   flp_forward_columns_given columns;
+  flp_forward_lora_given lora;
 } given;
 typedef union given_map {
   flp_forward_map_given forward;
@@ -21,19 +22,20 @@ typedef union given_map {
   flp_forward_targets_map_given targets;
   flp_forward_top_map_given top;
   flp_forward_columns_map_given columns;
+  flp_forward_lora_map_given lora;
 } given_map;
 #define SAME(name, of, other) \
   _Static_assert(offsetof(flp_##of##_given, name) == offsetof(flp_##other##_given, name), #name)
 #define SAME_PLACE(kind, name)                                                             \
   FLP_GIVEN_##kind(SAME(name, forward, forward_keep); SAME(name, forward, forward_emit);   \
                    SAME(name, forward, forward_targets); SAME(name, forward, forward_top); \
-                   SAME(name, forward, forward_columns);)
+                   SAME(name, forward, forward_columns); SAME(name, forward, forward_lora);)
 FLP_FORWARD_PARAMS(SAME_PLACE)
 #undef SAME_PLACE
 #define SAME_PLACE(kind, name)                                                                             \
   FLP_GIVEN_##kind(SAME(name, forward_map, forward_keep_map); SAME(name, forward_map, forward_emit_map);   \
                    SAME(name, forward_map, forward_targets_map); SAME(name, forward_map, forward_top_map); \
-                   SAME(name, forward_map, forward_columns_map);)
+                   SAME(name, forward_map, forward_columns_map); SAME(name, forward_map, forward_lora_map);)
 FLP_FORWARD_MAP_PARAMS(SAME_PLACE)
 #undef SAME_PLACE
 #undef SAME
@@ -48,6 +50,7 @@ typedef struct sinks {
 static flp_kernel_kind kind_for(const flp_call *call, const sinks *to) {
   if (flp_call_has_targets(call)) return FLP_KERNEL_FORWARD_TARGETS;
   if (flp_weight_is_sliced(&call->plan->spec)) return FLP_KERNEL_FORWARD_COLUMNS;
+  if (call->plan->spec.lora_rank) return FLP_KERNEL_FORWARD_LORA;
   return to->keep   ? FLP_KERNEL_KEEP
          : to->emit ? FLP_KERNEL_EMIT
          : to->top  ? FLP_KERNEL_FORWARD_TOP
@@ -65,6 +68,18 @@ static flp_status encode_maps(const flp_call *call, flp_row_range rows, flp_colu
   FLP_TRY(flp_map_encode(call, &hidden, &p->hidden_map));
   FLP_TRY(flp_map_encode(call, &gathered, &p->gathered_map));
   return flp_map_encode(call, &weight, &p->weight_map);
+}
+
+static flp_status encode_lora(const flp_call *call, flp_row_range rows, flp_column_range columns,
+                              const flp_kernel_desc *desc, flp_forward_lora_map_given *p) {
+  flp_matrix u = flp_matrix_lora_u(call, rows.begin, rows.end);
+  flp_matrix b = flp_matrix_lora_b(call, columns.begin, columns.end);
+  u.box_columns = b.box_columns = desc->tile_depth;
+  u.box_rows = desc->tile_rows;
+  b.box_rows = desc->tile_columns / (uint32_t)flp_max(desc->cluster, 1);
+  p->rank = call->plan->spec.lora_rank;
+  FLP_TRY(flp_map_encode(call, &u, &p->lora_u_map));
+  return flp_map_encode(call, &b, &p->lora_b_map);
 }
 
 static flp_status encode_kept(const flp_call *call, flp_row_range rows, flp_column_range columns,
@@ -102,6 +117,10 @@ static flp_status launch_mapped(const flp_call *call, flp_row_range rows, flp_co
   int64_t panel_rows = (int64_t)desc->tile_rows * flp_max(desc->cluster, 1);
   int64_t leaves =
       flp_ceil_div(rows.end - rows.begin, panel_rows) * flp_ceil_div(columns.end - columns.begin, FLP_LEAF_COLUMNS);
+  if (call->plan->spec.lora_rank) {
+    FLP_TRY(encode_lora(call, rows, columns, desc, &p.lora));
+    return flp_launch_clusters(call, FLP_ENTRY_forward_lora_map, &p.lora, leaves);
+  }
   if (to->emit) {
     p.emit.floor = to->emit->floor;
     p.emit.emit_gate = to->emit->gate;
@@ -162,6 +181,12 @@ static flp_status launch_portable(const flp_call *call, flp_row_range rows, flp_
                  .groups = (int32_t)groups,
                  .capacity = call->scheme.chunk_rows,
              }};
+  if (call->plan->spec.lora_rank) {
+    p.lora.lora_b = flp_lora_b(call, columns.begin);
+    p.lora.lora_b_stride = a->lora_b_stride;
+    p.lora.rank = call->plan->spec.lora_rank;
+    return flp_launch(call, FLP_ENTRY_forward_lora, &p.lora, panels * groups);
+  }
   if (to->emit) {
     p.emit.floor = to->emit->floor;
     p.emit.emit_gate = to->emit->gate;

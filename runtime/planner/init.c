@@ -47,10 +47,12 @@ static void set_tiles(flp_planner *p, const flp_kernel_desc *desc) {
     case FLP_KERNEL_FORWARD:
     case FLP_KERNEL_FORWARD_TARGETS:
     case FLP_KERNEL_FORWARD_COLUMNS:
+    case FLP_KERNEL_FORWARD_LORA:
       p->forward_rows = panel_rows;
       p->unit_columns = desc->unit_columns;
       break;
     case FLP_KERNEL_DZ:
+    case FLP_KERNEL_DZ_LORA:
       p->dz_rows = desc->tile_rows;
       p->dz_columns = desc->tile_columns;
       p->dz_unit_rows = panel_rows;
@@ -69,7 +71,11 @@ static void set_tiles(flp_planner *p, const flp_kernel_desc *desc) {
       p->hidden_rows = p->weight_rows = panel_rows;
       p->hidden_columns = p->weight_columns = desc->tile_columns;
       break;
-    default: /* no matrix product */
+    case FLP_KERNEL_LORA_PRODUCTS:
+      p->lora_rows = panel_rows;
+      p->lora_columns = desc->tile_columns;
+      break;
+    default: /* no matrix product, or one that is little beside those */
       break;
   }
 }

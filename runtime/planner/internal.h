@@ -110,6 +110,17 @@ void planner_put_targets_combine(const flp_planner *p, flp_scheme *s, int64_t n)
 void planner_put_targets_backward(const flp_planner *p, flp_scheme *s, int64_t n);
 int64_t planner_targets_forward_launches(void);
 int64_t planner_targets_backward_launches(const flp_planner *p, int64_t chunks, int64_t bias_chunks);
+/* ---- lora.c: a low-rank adapter; without one none of these does anything ---- */
+
+/* u of all rows. */
+void planner_put_lora(const flp_planner *p, flp_scheme *s, int64_t n);
+/* 1 if the gradient of hidden is summed in fp32 whatever the chunks, as the adapter's part comes behind them. */
+int planner_sums_hidden(const flp_planner *p);
+/* Sums of the backward pass. is_split_by_rows: chunks of rows add to the gradient of B */
+void planner_put_lora_sums(const flp_planner *p, flp_scheme *s, int64_t n, int is_split_by_rows);
+/* The launches of a backward pass beside those without; chunks: of dz. */
+int64_t planner_lora_launches(const flp_planner *p, int64_t chunks);
+
 /* ---- top.c ---- */
 
 /* Arrays of best columns and ranks, of chunks of that many rows; and the launches that so many chunks take beside those

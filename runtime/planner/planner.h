@@ -25,6 +25,7 @@ typedef struct flp_planner {
   int64_t keep_rows;    /* rows of a panel of forward_keep, 0: no such kernel; the rest of it is as forward's */
   int64_t keep_columns; /* of a unit of forward_keep: as many leaves as it takes at a time */
   int64_t emit_rows;    /* of a panel of forward_emit, 0: no such kernel; the rest of it is as forward's */
+  int64_t lora_rows, lora_columns; /* tile of lora_products, 0: no such kernel */
   int64_t top_rows;     /* of a panel of forward_top, 0: no such kernel; the rest of it is as forward's */
   int saved_expands,
       step_expands; /* 1 if exponentials become dz in place before the products, in save mode and in a step */

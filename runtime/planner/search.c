@@ -48,8 +48,10 @@ static void put_accumulators(const flp_planner *p, flp_scheme *s, int64_t n) {
   int64_t vocab = p->spec.vocab, depth = p->spec.hidden;
   int split_vocab = s->mode == FLP_MODE_RECOMPUTE_VOCAB && s->chunk_vocab < vocab;
   int split_rows = s->mode == FLP_MODE_RECOMPUTE_ROWS && s->chunk_rows < n;
-  if (split_vocab && (grads & FLP_GRAD_HIDDEN)) planner_put_region(s, FLP_REGION_hidden_acc, n * depth, 4);
+  if ((split_vocab && (grads & FLP_GRAD_HIDDEN)) || planner_sums_hidden(p))
+    planner_put_region(s, FLP_REGION_hidden_acc, n * depth, 4);
   if (split_rows) planner_put_head_accumulators(p, s);
+  planner_put_lora_sums(p, s, n, split_rows);
 }
 
 /* gathered: rows that are put together at a time */
@@ -60,6 +62,7 @@ static void put_backward_rows(const flp_planner *p, flp_scheme *s, int64_t n, in
   planner_put_region(s, FLP_REGION_bound, n, 4);
   if (p->spec.dtype == FLP_DTYPE_FP16) planner_put_region(s, FLP_REGION_scale_pair, 2, 4);
   if (flp_planner_has_targets(&p->spec)) planner_put_targets_backward(p, s, n);
+  planner_put_lora(p, s, n);
   if (p->is_mapped) planner_put_gather(p, s, gathered);
 }
 
@@ -101,7 +104,7 @@ static void count_work(const flp_planner *p, flp_scheme *s, int64_t n) {
     s->products = flp_operand_terms(&p->spec) + hidden + weight;
     launches +=
         s->chunks * (1 + flp_weight_is_sliced(&p->spec) + (p->is_mapped ? hidden | weight : hidden + weight) + bias);
-    launches += target_launches(p, s->chunks, s->chunks);
+    launches += target_launches(p, s->chunks, s->chunks) + planner_lora_launches(p, s->chunks);
   }
   s->launches = (int32_t)flp_min(launches, INT32_MAX);
 }
@@ -319,6 +322,7 @@ static void build_forward(const flp_planner *p, int64_t n, int64_t rows, int64_t
   if (flp_planner_has_targets(&p->spec)) planner_put_targets_forward(p, s, n);
   planner_put_top(p, s, n, rows);
   planner_put_slice(p, s, slice, ahead);
+  planner_put_lora(p, s, n);
   s->chunks = flp_ceil_div(n, rows);
   s->products = flp_operand_terms(&p->spec);
   int64_t launches = 1 + (2 + p->is_mapped) * s->chunks; /* prepare; gather, forward, combine */
@@ -326,7 +330,7 @@ static void build_forward(const flp_planner *p, int64_t n, int64_t rows, int64_t
   if (s->slice) launches += (slices - 1 + (ahead ? 1 : slices)) * s->chunks; /* operand_terms */
   launches += (s->size[FLP_REGION_operand_hidden] > 0) + (s->size[FLP_REGION_operand_bias] > 0);
   if (flp_planner_has_targets(&p->spec)) launches += planner_targets_forward_launches();
-  launches += planner_top_launches(p, s->chunks);
+  launches += planner_top_launches(p, s->chunks) + (p->spec.lora_rank > 0); /* lora_project */
   s->launches = (int32_t)flp_min(launches, INT32_MAX);
   s->seconds =
       s->slice ? flp_planner_slices_forward_cost(p, n, rows, slice, ahead) : flp_planner_forward_cost(p, n, rows);

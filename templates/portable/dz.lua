@@ -11,7 +11,7 @@
 -- Rows from *count on and columns from column_end on store nothing and zero: the products read whole 16-byte chunks.
 -- fp16: dz is stored times scale_pair[0], one power of two a call, and the products undo it.
 
-return function(k, spec)
+return function(k, spec, entry)
   local M = k.import "engine" (k, spec)
   local H = k.import "head" (k, spec, M)
   local S = k.import "score" (k)
@@ -24,7 +24,7 @@ return function(k, spec)
     local first_row = p.row_begin + tile_m * M.rows
     k.exit_if(k.ge(first_row, last_row))
     local first_column = p.column_begin + tile_n * M.columns
-    local steps = (H.depth(p) + (M.depth - 1)) // M.depth
+    local steps = H.steps(p)
 
     local hidden = H.hidden(p, first_row, last_row)
     local weight = H.weight(p, function(row) return first_column + row end, p.column_end)
@@ -117,7 +117,7 @@ return function(k, spec)
   end
 
   k.kernel {
-    entry = "dz", threads = M.threads, min_ctas = 1, shared_bytes = M.shared_bytes, body = body,
+    entry = entry or "dz", threads = M.threads, min_ctas = 1, shared_bytes = M.shared_bytes, body = body,
     tile = {rows = M.rows, columns = M.columns, depth = M.depth, stages = M.stages, raster = RASTER},
   }
 end

@@ -1,5 +1,5 @@
 -- online.lua (portable): scores of a row panel against a group of columns, reduced as they appear: forward,
--- forward_keep, forward_emit, forward_targets and forward_top.
+-- forward_keep, forward_emit, forward_targets, forward_top and forward_lora.
 --
 --   hidden (n,D), weight (V,D) -> part[group][m|s|q][row], zy[row]
 --   m = max t,  s = Σ 2^(t-m),  q = Σ (t-m)·2^(t-m)        over the columns of the group, in log2 units
@@ -47,7 +47,7 @@ return function(k, spec, entry, hooks)
     -- Leaf 0 is the fullest: it decides how many blocks the group has.
     local columns = k.min(p.vocab_valid - first_column, LEAF)
     local blocks = (columns + (BLOCK - 1)) // BLOCK
-    local steps = (H.depth(p) + (M.depth - 1)) // M.depth
+    local steps = H.steps(p)
 
     local hidden = H.hidden(p, first_row, count)
     -- Tile row leaf*64 + r is column r of the leaf's block; a thread copies rows 64 apart, so one of each leaf.

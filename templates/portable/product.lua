@@ -6,14 +6,17 @@
 -- Without factor it is 1; without index, in grad_weight, hidden holds the active rows of the chunk one after the other.
 -- No operand is transposed in memory: dz is read K-major for grad_hidden and MN-major for grad_weight, the other
 -- operand MN-major in both. The epilogue adds to and stores accumulators and the final gradient as its flags ask.
--- Accumulators are fp32; those of a weight's gradient in bf16 have 20 or 24 bits (sums.lua).
+-- Accumulators are fp32; those of a weight's gradient in bf16 have 20 or 24 bits (sums.lua), unless it is an adapter's.
+--
+-- as: the entry's name, where it is the product of an adapter's operands: those of any depth
 
-return function(k, spec, entry)
+return function(k, spec, entry, as)
   local M = k.import "engine" (k, spec)
   local sums = {[4] = k.import "sums" (k, 4), [8] = k.import "sums" (k, 8)}
   local RASTER = 8
   local for_hidden = entry == "grad_hidden"
   local out_type = ({bf16 = k.bf16, fp16 = k.f16, fp32 = k.f32})[spec.out_dtype]
+  if as and not for_hidden then out_type = M.element end
   local paired = spec.alignment >= 16 -- outputs too have the alignment that the spec promises
 
   local function body(p)
@@ -163,12 +166,12 @@ return function(k, spec, entry)
       k.branch(k.eq(p.acc_stride, 4), function() finish_sums(sums[4], acc) end, function() finish_sums(sums[8], acc) end)
     end
 
-    local splits = not for_hidden and spec.out_dtype == "bf16"
+    local splits = not for_hidden and spec.out_dtype == "bf16" and not as
     M.stream(a, b, 1, steps, nil, splits and finish_split or finish)
   end
 
   k.kernel {
-    entry = entry, threads = M.threads, min_ctas = 1, shared_bytes = M.shared_bytes, body = body,
+    entry = as or entry, threads = M.threads, min_ctas = 1, shared_bytes = M.shared_bytes, body = body,
     tile = {rows = M.rows, columns = M.columns, depth = M.depth, stages = M.stages, raster = RASTER},
   }
 end

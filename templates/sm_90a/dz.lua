@@ -13,7 +13,7 @@
 --
 -- A unit is a row panel against two tiles of columns, one a warpgroup, or cooperative one tile.
 
-return function(k, spec)
+return function(k, spec, entry)
   local staging = k.import "staging"
   local T = k.import "tune".choose(spec)
   local SUMS_BYTES = T.columns * 4                       -- of a warp, one a column
@@ -45,8 +45,9 @@ return function(k, spec)
   local function produce(p, u, start, q)
     local rows = k.select(k.eq(q.active, p.n), p.hidden_map, p.gathered_map)
     return k.loop(k.const(k.i32, 0), u.tiles, 1, start, function(i, at)
-      return H.produce(at, q.steps, {map = rows, major = "k", at = u.row},
-        {map = p.weight_map, major = "k", at = (u.tile + i) * H.columns, evict = "first"})
+      local column = (u.tile + i) * H.columns
+      return H.produce(at, q.steps, H.with_adapter(p, {map = rows, major = "k", at = u.row}, "lora_u_map", u.row),
+        H.with_adapter(p, {map = p.weight_map, major = "k", at = column, evict = "first"}, "lora_b_map", column))
     end)
   end
 
@@ -147,5 +148,6 @@ return function(k, spec)
     end
   end
 
-  H.kernel("dz_map", {problem = problem, unit_at = unit_at, produce = produce, consume = consume, finish = B.finish})
+  H.kernel(entry or "dz_map", {problem = problem, unit_at = unit_at, produce = produce, consume = consume,
+                               finish = B.finish})
 end

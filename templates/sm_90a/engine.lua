@@ -95,9 +95,19 @@ return function(k, spec, options)
 
   -- What every kernel begins its problem with: the active rows, and at its end the steps along K of a product over D.
   function H.active(p) return H.uniform(k.load(k.i32, p.count, 0)) end
-  function H.steps(p)
+  function H.own_steps(p)
     if spec.hidden > 0 then return k.const(k.i32, (spec.hidden + H.depth - 1) // H.depth) end
     return k.max((p.depth + (H.depth - 1)) // H.depth, 1)
+  end
+
+  -- And behind those, with an adapter, the steps of its rank: operands of scores go on in maps of their own.
+  local adapted = spec.kind == "forward_lora" or spec.kind == "dz_lora"
+  function H.steps(p)
+    return adapted and H.own_steps(p) + (p.rank + (H.depth - 1)) // H.depth or H.own_steps(p)
+  end
+  function H.with_adapter(p, operand, map, at)
+    if adapted then operand.more = {map = p[map], at = at, from = H.own_steps(p)} end
+    return operand
   end
 
   -- Splits the warpgroups: produce() and dispatch() run in one thread each, consume() in two warpgroups. Where there is

@@ -1,5 +1,5 @@
 -- online.lua (sm_90a): scores of all active rows against the whole vocabulary, reduced as they appear: forward,
--- forward_keep, forward_emit, forward_targets and forward_top.
+-- forward_keep, forward_emit, forward_targets, forward_top and forward_lora.
 --
 --   hidden (n,D), weight (V,D) -> part[leaf][m|s|q][row], zy[row]
 --   m = max t,  s = Σ 2^(t-m),  q = Σ (t-m)·2^(t-m)        over the columns of the leaf, in log2 units
@@ -85,8 +85,9 @@ return function(k, spec, entry, hooks)
       local paired = k.lt(i, shared)
       local tile = k.select(paired, k.lshr(i, 1) + (i & 1) * TILES, i - k.lshr(shared, 1))
       -- W passes once through L2 for all row panels of a group, hidden is read again and again
-      return H.produce(at, q.steps, {map = rows, major = "k", at = row},
-        {map = p.weight_map, major = "k", at = u.leaf * LEAF + tile * H.columns, evict = "first"})
+      local column = u.leaf * LEAF + tile * H.columns
+      return H.produce(at, q.steps, H.with_adapter(p, {map = rows, major = "k", at = row}, "lora_u_map", u.row),
+        H.with_adapter(p, {map = p.weight_map, major = "k", at = column, evict = "first"}, "lora_b_map", column))
     end)
   end
 

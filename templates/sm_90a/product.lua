@@ -6,12 +6,12 @@
 -- Without factor it is 1. No operand is transposed in memory: dz is read K-major for grad_hidden and MN-major for
 -- grad_weight, the other operand MN-major in both, all in boxes of 64 x 64, fp32 of 32 x 32. The epilogue adds to and
 -- stores accumulators and the final gradient as the flags ask. Accumulators are fp32; those of a weight's gradient in
--- bf16 have 20 or 24 bits (sums.lua).
+-- bf16 have 20 or 24 bits (sums.lua), unless it is an adapter's. as: the entry's name where it is one's.
 --
 -- A unit is a row panel of a result against one tile of D. Those of grad_hidden, long ones, come first; the short
 -- ones of grad_weight fill the last wave.
 
-return function(k, spec)
+return function(k, spec, as)
   local fp32 = spec.dtype == "fp32"
   local T = k.import "tune".choose(spec)
   local H = k.import "engine" (k, spec, T)
@@ -185,7 +185,7 @@ return function(k, spec)
 
   local function finish(p, acc, u, of)
     H.reread()
-    if of == "hidden" or spec.dtype ~= "bf16" then return finish_f32(p, acc, u, of) end
+    if of == "hidden" or spec.dtype ~= "bf16" or as then return finish_f32(p, acc, u, of) end
     k.branch(k.ne(p.weight_flags & k.abi.PRODUCT_OUT_F32, 0), function() finish_f32(p, acc, u, of) end, function()
       k.branch(k.eq(p.weight_acc_stride, 4), function() finish_split(p, acc, u, sums_of[4]) end,
         function() finish_split(p, acc, u, sums_of[8]) end)
@@ -205,5 +205,5 @@ return function(k, spec)
     end
   end
 
-  H.kernel("products_map", {problem = problem, unit_at = unit_at, produce = produce, consume = consume})
+  H.kernel(as or "products_map", {problem = problem, unit_at = unit_at, produce = produce, consume = consume})
 end

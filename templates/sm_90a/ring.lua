@@ -31,15 +31,22 @@ return function(k, H, units)
   local function load(operand, part, offset, to, ready, step, cast)
     local height = operand.major == "mn" and H.box or operand.box or part
     local bytes = operand.major == "mn" and H.depth * 128 or height * 128
+    local map, at, first = operand.map, operand.at, step
+    if operand.more then
+      local beyond = k.ge(step, operand.more.from)
+      map, at = k.select(beyond, operand.more.map, map), k.select(beyond, operand.more.at, at)
+      first = k.select(beyond, step - operand.more.from, step)
+    end
     for i = 0, part // height - 1 do
-      local x, y = step * H.depth, operand.at + offset + i * height
+      local x, y = first * H.depth, at + offset + i * height
       if operand.major == "mn" then x, y = y, x end
-      k.tensor_copy(operand.map, to + i * bytes, ready, x, y, {cast = cast, evict = operand.evict})
+      k.tensor_copy(map, to + i * bytes, ready, x, y, {cast = cast, evict = operand.evict})
     end
   end
 
-  -- Loads the stages of one tile. a, b: {map, major, at, box, evict}: from row `at` of C's rows or columns on, in boxes
-  -- of `box` rows (default: all that a CTA loads), MN-major of H.box columns.
+  -- Loads the stages of one tile. a, b: {map, major, at, box, evict, more}: from row `at` of C's rows or columns on, in
+  -- boxes of `box` rows (default: all that a CTA loads), MN-major of H.box columns. more: {map, at, from}, from that step
+  -- of K on a matrix that goes on in another's columns.
   function R.produce(at, steps, a, b)
     local part, rank = H.columns // H.cluster, H.rank()
     local cast = H.cluster > 1 and (1 << H.cluster) - 1 or nil

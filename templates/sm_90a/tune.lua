@@ -48,6 +48,18 @@ local function for_products(spec)
           raster = 8}
 end
 
+-- Of products that have an adapter's rank in the place of D: tiles no wider than need be, as dz is read for little.
+local function for_adapter(spec)
+  local narrow = spec.hidden <= 64 and 64 or 128
+  if spec.dtype ~= "fp32" and spec.hidden > 128 then return for_products(spec) end
+  return {schedule = "cooperative", rows = spec.dtype == "fp32" and 128 or 256, columns = narrow, stages = 4, cluster = 1,
+          raster = 8}
+end
+
+local for_dz = {defaults = for_scores, staging = function(spec, T) -- and with a bias gradient a sum a column
+  return staging.bytes + (spec.bias_grad and T.columns * 4 or 0)
+end}
+
 -- By kind of kernel. defaults: its choice; staging: bytes of shared memory that a warp needs for its results;
 -- schedules: those that it can run, if not all; aside: it has work for idle warps, of operands of 16 bits; boxed: its second operand is MN-major, which a CTA loads in whole boxes
 -- of columns
@@ -57,11 +69,11 @@ local KINDS = {
   forward_targets = {defaults = for_scores, staging = function() return 0 end},
   forward_top = {defaults = for_scores, staging = function() return 0 end},
   forward_columns = {defaults = for_scores, staging = function() return 0 end, aside = true},
+  forward_lora = {defaults = for_scores, staging = function() return 0 end},
   forward_keep = {defaults = for_scores, staging = function() return staging.bytes end},
-  dz = {defaults = for_scores, staging = function(spec, T) -- and with a bias gradient a sum a column
-    return staging.bytes + (spec.bias_grad and T.columns * 4 or 0)
-  end},
+  dz = for_dz, dz_lora = for_dz,
   products = {defaults = for_products, staging = function() return 0 end, schedules = {"cooperative"}, boxed = true},
+  lora_products = {defaults = for_adapter, staging = function() return 0 end, schedules = {"cooperative"}, boxed = true},
 }
 
 --------------------------------------------------------------------------------------------------- what can be built

@@ -24,7 +24,7 @@ DTYPE_BF16, DTYPE_FP16, DTYPE_FP32, DTYPE_INT32, DTYPE_INT64, DTYPE_FP64 = 1, 2,
 OP_HEAD, OP_SELECT = 0, 1
 MIXED_NONE, MIXED_ROUND, MIXED_SPLIT = 0, 1, 2
 ENTROPY_NONE, ENTROPY_FORWARD, ENTROPY_BACKWARD = 0, 1, 2
-GRAD_HIDDEN, GRAD_WEIGHT, GRAD_BIAS = 1, 2, 4
+GRAD_HIDDEN, GRAD_WEIGHT, GRAD_BIAS, GRAD_LORA_A, GRAD_LORA_B = 1, 2, 4, 8, 16
 RUNG_AUTO, RUNG_TUNED, RUNG_HEURISTIC, RUNG_JIT, RUNG_GENERIC, RUNG_EAGER = range(6)
 DEVICE_HOST = -1
 PASS_FORWARD, PASS_COMBINE, PASS_BACKWARD, PASS_STEP, PASS_BACKWARD_SAVED, PASS_FORWARD_SAVED = 1, 2, 3, 4, 5, 6
@@ -45,8 +45,9 @@ SPEC_FIELDS = (
     ("grad_bias_dtype", c_int, 0), ("listed", c_int32, 0), ("tail", c_float, 0.0),
     ("targets", c_int32, 0), ("topk", c_int32, 0), ("rank", c_int32, 0),
     ("hidden_dtype", c_int, 0), ("weight_dtype", c_int, 0), ("bias_dtype", c_int, 0), ("mixed", c_int, 0),
+    ("lora_rank", c_int32, 0), ("grad_lora_dtype", c_int, 0),
 )
-BEHIND_LOSS = 10  # of these, how many stand behind the loss
+BEHIND_LOSS = 12  # of these, how many stand behind the loss
 
 
 class Spec(Structure):
@@ -101,6 +102,9 @@ class Args(Structure):
         ("metrics", c_void_p), ("list_offsets", c_void_p), ("list_ids", c_void_p), ("list_count", c_int64),
         ("tail_report", c_void_p), ("partial_targets", c_void_p), ("teacher_logprob", c_void_p),
         ("top_ids", c_void_p), ("top_logprob", c_void_p), ("top_rest", c_void_p), ("rank", c_void_p),
+        ("lora_a", c_void_p), ("lora_a_stride", c_int64), ("lora_b", c_void_p), ("lora_b_stride", c_int64),
+        ("lora_scale", c_float), ("grad_lora_a", c_void_p), ("grad_lora_a_stride", c_int64), ("grad_lora_b", c_void_p),
+        ("grad_lora_b_stride", c_int64),
     ]
 
 

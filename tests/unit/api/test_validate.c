@@ -81,7 +81,7 @@ Test(validate, spec_shape) {
 
 Test(validate, spec_wishes) {
   REFUSE_SPEC(spec.entropy = (flp_entropy)3, "spec.entropy is 3 (accepted: 0 to 2)");
-  REFUSE_SPEC(spec.grads = 8, "spec.grads is 8 (accepted: 0 to 7)");
+  REFUSE_SPEC(spec.grads = 32, "spec.grads is 32 (accepted: 0 to 31)");
   REFUSE_SPEC(spec.grads = FLP_GRAD_BIAS, "spec.grads has FLP_GRAD_BIAS, but spec.has_bias is 0 (accepted: 1)");
   REFUSE_SPEC(spec.has_bias = 2, "spec.has_bias is 2 (accepted: 0 to 1)");
   REFUSE_SPEC(spec.per_row_temperature = -1, "spec.per_row_temperature is -1 (accepted: 0 to 1)");

@@ -1,0 +1,203 @@
+/* lora.c: a low-rank adapter on the head (abi.h): u of all rows before scores are made, and the gradients of A and B.
+ *
+ * With G = dz·B: dB = dzᵀ·u comes from each chunk of dz, as G does; when G is whole, dh += s·G·A and dA = s·Gᵀ·h. */
+#include "runtime/base/names.h"
+#include "runtime/base/status.h"
+#include "runtime/base/util.h"
+#include "runtime/launch/backward.h"
+
+static const flp_spec *spec_of(const flp_call *call) {
+  return &call->plan->spec;
+}
+
+static int wants(const flp_call *call, uint32_t grads) {
+  return (spec_of(call)->grads & grads) != 0;
+}
+
+static uint64_t element_bytes(const flp_call *call) {
+  return flp_dtype_bytes(spec_of(call)->dtype);
+}
+
+flp_status flp_launch_lora_project(const flp_call *call) {
+  const flp_args *a = call->args;
+  const flp_kernel_desc *desc = flp_call_desc(call, FLP_KERNEL_LORA);
+  if (!spec_of(call)->lora_rank) return FLP_OK;
+  int64_t tiles_m = flp_ceil_div(a->n, desc->tile_rows);
+  int64_t tiles_n = flp_ceil_div(spec_of(call)->lora_rank, desc->tile_columns);
+  flp_lora_project_given p = {
+      .hidden = flp_call_pointer(a->hidden),
+      .hidden_stride = a->hidden_stride,
+      .lora_a = flp_call_pointer(a->lora_a),
+      .lora_a_stride = a->lora_a_stride,
+      .lora_scale = a->lora_scale,
+      .depth = (int32_t)spec_of(call)->hidden,
+      .rank = spec_of(call)->lora_rank,
+      .row_begin = 0,
+      .row_end = (int32_t)a->n,
+      .tiles_m = (int32_t)tiles_m,
+      .tiles_n = (int32_t)tiles_n,
+  };
+  return flp_launch(call, FLP_ENTRY_lora_project, &p, tiles_m * tiles_n);
+}
+
+CUdeviceptr flp_lora_b(const flp_call *call, int64_t column) {
+  const flp_args *a = call->args;
+  return flp_call_pointer(a->lora_b) + (uint64_t)(column * a->lora_b_stride) * element_bytes(call);
+}
+
+static CUdeviceptr u_of(const flp_call *call, int64_t row) {
+  return flp_call_region(call, FLP_REGION_lora_u) + (uint64_t)(row * spec_of(call)->lora_rank) * element_bytes(call);
+}
+
+flp_matrix flp_matrix_lora_u(const flp_call *call, int64_t begin, int64_t end) {
+  int64_t rank = spec_of(call)->lora_rank;
+  return (flp_matrix){.name = "lora_u", .start = u_of(call, begin), .rows = end - begin, .columns = rank, .stride = rank};
+}
+
+flp_matrix flp_matrix_lora_b(const flp_call *call, int64_t begin, int64_t end) {
+  return (flp_matrix){.name = "lora_b",
+                      .start = flp_lora_b(call, begin),
+                      .rows = end - begin,
+                      .columns = spec_of(call)->lora_rank,
+                      .stride = call->args->lora_b_stride};
+}
+
+/* ---- products ---- */
+
+/* One of operands that have `depth` columns. */
+typedef struct operands {
+  CUdeviceptr left; /* in the place of dz, of the chunk's first row and column */
+  int64_t left_stride;
+  CUdeviceptr right;
+  int64_t right_stride;
+  CUdeviceptr index;
+  int64_t depth;
+} operands;
+
+static flp_status launch_product(const flp_call *call, const backward_chunk *c, int is_rows, const operands *x,
+                                 const backward_sink *to) {
+  const flp_kernel_desc *desc = flp_call_desc(call, FLP_KERNEL_LORA);
+  int64_t m = is_rows ? c->row_end - c->row_begin : c->column_end - c->column_begin;
+  int64_t tiles_m = flp_ceil_div(m, desc->tile_rows), tiles_n = flp_ceil_div(x->depth, desc->tile_columns);
+  flp_lora_rows_given p = {
+      .dz = x->left,
+      .dz_stride = x->left_stride,
+      .operand = x->right,
+      .operand_stride = x->right_stride,
+      .index = x->index,
+      .depth = (int32_t)x->depth,
+      .row_begin = (int32_t)c->row_begin,
+      .row_end = (int32_t)c->row_end,
+      .column_begin = (int32_t)c->column_begin,
+      .column_end = (int32_t)c->column_end,
+      .tiles_m = (int32_t)tiles_m,
+      .tiles_n = (int32_t)tiles_n,
+      .acc = to->acc,
+      .acc_stride = to->acc_stride,
+      .out = to->out,
+      .out_stride = to->out_stride,
+      .read_acc = to->read_acc,
+      .write_acc = to->write_acc,
+      .write_out = to->write_out,
+  };
+  return flp_launch(call, is_rows ? FLP_ENTRY_lora_rows : FLP_ENTRY_lora_columns, &p, tiles_m * tiles_n);
+}
+
+/* G, over all chunks of columns. */
+static backward_sink sum_sink(const flp_call *call, const backward_chunk *c) {
+  return (backward_sink){.acc = flp_call_region(call, FLP_REGION_lora_sum),
+                         .acc_stride = spec_of(call)->lora_rank,
+                         .read_acc = call->scheme.mode == FLP_MODE_RECOMPUTE_VOCAB && !c->first,
+                         .write_acc = 1};
+}
+
+/* dB, over all chunks of rows: an f32 gradient is its own sum. */
+static backward_sink b_sink(const flp_call *call, const backward_chunk *c) {
+  const flp_args *a = call->args;
+  int by_rows = call->scheme.mode == FLP_MODE_RECOMPUTE_ROWS;
+  int reads = by_rows && !c->first, writes = by_rows && !c->last;
+  CUdeviceptr out = flp_call_pointer(a->grad_lora_b);
+  if (spec_of(call)->grad_lora_dtype == FLP_DTYPE_FP32)
+    return (backward_sink){.acc = out, .acc_stride = a->grad_lora_b_stride, .read_acc = reads, .write_acc = 1};
+  return (backward_sink){.acc = flp_call_region(call, FLP_REGION_lora_b_acc),
+                         .acc_stride = spec_of(call)->lora_rank,
+                         .out = out,
+                         .out_stride = a->grad_lora_b_stride,
+                         .read_acc = reads,
+                         .write_acc = writes,
+                         .write_out = !writes};
+}
+
+flp_status backward_launch_lora_products(const flp_call *call, const backward_chunk *c) {
+  if (!spec_of(call)->lora_rank) return FLP_OK;
+  backward_sink sum = sum_sink(call, c), b = b_sink(call, c);
+  int wants_sum = wants(call, FLP_GRAD_HIDDEN | FLP_GRAD_LORA_A), wants_b = wants(call, FLP_GRAD_LORA_B);
+  if (!wants_sum && !wants_b) return FLP_OK;
+  if (call->plan->planner.is_mapped)
+    return backward_launch_lora_products_map(call, c, wants_sum ? &sum : NULL, wants_b ? &b : NULL);
+  int64_t rank = spec_of(call)->lora_rank;
+  operands of_rows = {c->dz, c->dz_stride, flp_lora_b(call, 0), call->args->lora_b_stride,
+                      flp_call_region(call, FLP_REGION_index), rank};
+  operands of_columns = {c->dz, c->dz_stride, u_of(call, c->row_begin), rank, 0, rank};
+  if (wants_sum) FLP_TRY(launch_product(call, c, 1, &of_rows, &sum));
+  return wants_b ? launch_product(call, c, 0, &of_columns, &b) : FLP_OK;
+}
+
+/* ---- what follows from G ---- */
+
+/* s·G in the operands' dtype. Of fp16 by a power of two that brings its largest element to 2^14, in the place of dz's, of
+ * which there are no more chunks. */
+static flp_status launch_round(const flp_call *call) {
+  const flp_args *a = call->args;
+  if (spec_of(call)->dtype == FLP_DTYPE_FP16) {
+    flp_lora_bound_given bound = {.lora_scale = a->lora_scale, .rank = spec_of(call)->lora_rank};
+    FLP_TRY(flp_launch_over(call, FLP_ENTRY_lora_bound, &bound, a->n, 32));
+    FLP_TRY(flp_launch(call, FLP_ENTRY_dz_scale, NULL, 1));
+  }
+  flp_lora_round_given p = {.lora_scale = a->lora_scale, .rank = spec_of(call)->lora_rank};
+  return flp_launch_over(call, FLP_ENTRY_lora_round, &p, a->n, 32);
+}
+
+flp_status flp_launch_lora_gradients(const flp_call *call) {
+  const flp_args *a = call->args;
+  if (!spec_of(call)->lora_rank || !wants(call, FLP_GRAD_HIDDEN | FLP_GRAD_LORA_A)) return FLP_OK;
+  int64_t rank = spec_of(call)->lora_rank, depth = spec_of(call)->hidden;
+  backward_chunk all = {.row_end = a->n, .column_end = rank};
+  CUdeviceptr sums = flp_call_region(call, FLP_REGION_lora_gradient), index = flp_call_region(call, FLP_REGION_index);
+  operands with_a = {sums, rank, flp_call_pointer(a->lora_a), a->lora_a_stride, index, depth};
+  operands with_hidden = {sums, rank, flp_call_pointer(a->hidden), a->hidden_stride, index, depth};
+  backward_sink hidden = {.acc = flp_call_region(call, FLP_REGION_hidden_acc),
+                          .acc_stride = depth,
+                          .out = flp_call_pointer(a->grad_hidden),
+                          .out_stride = a->grad_hidden_stride,
+                          .read_acc = 1,
+                          .write_out = 1};
+  CUdeviceptr out = flp_call_pointer(a->grad_lora_a);
+  int is_f32 = spec_of(call)->grad_lora_dtype == FLP_DTYPE_FP32;
+  backward_sink of_a = {.acc = out,
+                        .acc_stride = a->grad_lora_a_stride,
+                        .out = out,
+                        .out_stride = a->grad_lora_a_stride,
+                        .write_acc = is_f32,
+                        .write_out = !is_f32};
+  FLP_TRY(launch_round(call));
+  if (wants(call, FLP_GRAD_HIDDEN)) FLP_TRY(launch_product(call, &all, 1, &with_a, &hidden));
+  return wants(call, FLP_GRAD_LORA_A) ? launch_product(call, &all, 0, &with_hidden, &of_a) : FLP_OK;
+}
+
+static flp_status zero(const flp_call *call, const void *gradient, int64_t stride, int64_t begin, int64_t end,
+                       int64_t columns) {
+  uint64_t element = flp_dtype_bytes(spec_of(call)->grad_lora_dtype), pitch = (uint64_t)stride * element;
+  flp_byte_matrix rows = {flp_call_pointer(gradient) + (uint64_t)begin * pitch, pitch, (uint64_t)columns * element,
+                          end - begin};
+  return flp_launch_set(call, rows, 0);
+}
+
+flp_status flp_launch_zero_lora(const flp_call *call, int64_t first) {
+  const flp_args *a = call->args;
+  const flp_spec *spec = spec_of(call);
+  if (wants(call, FLP_GRAD_LORA_A) && a->n == 0)
+    FLP_TRY(zero(call, a->grad_lora_a, a->grad_lora_a_stride, 0, spec->lora_rank, spec->hidden));
+  if (!wants(call, FLP_GRAD_LORA_B)) return FLP_OK;
+  return zero(call, a->grad_lora_b, a->grad_lora_b_stride, first, spec->vocab, spec->lora_rank);
+}
