@@ -26,9 +26,8 @@ typedef enum flp_kernel_kind {
   FLP_KERNEL_FORWARD_TARGETS = 16, /* forward that also stores the scores of the columns that a row asks for */
   FLP_KERNEL_TARGETS = 17,         /* K targets a row: what stands around that, and their gradients */
   FLP_KERNEL_LOSS_TARGETS = 18,    /* a loss program over the targets of a row */
-  FLP_KERNEL_FORWARD_TOP =
-      19,              /* forward that also lists what may be a row's best, and counts what is above its target */
-  FLP_KERNEL_TOP = 20, /* and what makes best columns and ranks of that */
+  FLP_KERNEL_FORWARD_TOP = 19,     /* forward that also lists what may be a row's best, and counts what is above its target */
+  FLP_KERNEL_TOP = 20,             /* and what makes best columns and ranks of that */
   FLP_KERNEL_LOSS_SCORES = 21,     /* a loss program that reads values of all scores of a row: lse, mean_score */
   FLP_KERNEL_MEAN = 22,            /* and what makes these, and gradients of what they give */
   FLP_KERNEL_OPERANDS = 23,        /* operands of another dtype, as products take them */

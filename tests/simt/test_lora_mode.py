@@ -22,6 +22,7 @@ CASES = {
     "a step": {"loss": "reinforce", "masked": True},
 }
 SHORT = {"usual", "bias", "by rows", "by columns", "fp16", "fp32"}
+NEAR = {"bf16": 2e-5, "fp16": 5e-4, "fp32": 2e-5}  # fp16: sums of u in fp32 round to another neighbour than those in fp64
 ROUNDING = {"bf16": 2.0**-7, "fp16": 2.0**-10, "fp32": 2e-6}  # of dz, of G and of the results
 
 
@@ -30,7 +31,8 @@ ROUNDING = {"bf16": 2.0**-7, "fp16": 2.0**-10, "fp32": 2e-6}  # of dz, of G and 
 def test_values_and_gradients_are_those_of_float64(folder, capability, name):  # noqa: F811
     case = CASES[name]
     found = run(folder, capability, "lora_case.py", json.dumps(case))
-    assert found["logprob"] < 2e-5 and found.get("entropy", 0) < 2e-5 and found.get("loss", 0) < 1e-5, found
+    near = NEAR[case.get("dtype", "bf16")]
+    assert found["logprob"] < near and found.get("entropy", 0) < near and found.get("loss", 0) < near, found
     assert set(found["error"]) == set(case.get("grads", ["hidden", "a", "b"]))
     assert max(found["error"].values()) < ROUNDING[case.get("dtype", "bf16")], found
     assert found["finite"] and found["again"]

@@ -54,7 +54,7 @@ def flat(model):
 
 
 @pytest.mark.parametrize("spoil, words", [
-    (lora, r"head is of type torch.nn.modules.linear.Linear, which an adapter changes \(accepted: a head outside of LoRA"),
+    (lora, r"head is of type torch.nn.modules.linear.Linear, which an adapter changes \(accepted: peft.tuners.lora.layer.Linear"),
     (other_class, r"head is of type .*OtherLinear \(accepted: torch.nn.Linear, unquantised: .*llm_int8_skip_modules"),
     (replaced, r"head.forward is replaced by .*lambda.*accelerate's hooks"),
     (lambda model: model.lm_head.register_forward_hook(lambda *given: None), "head is under 1 forward hooks"),

@@ -38,7 +38,7 @@ from .errors import (ArgumentError, BudgetError, CompileError, CorruptError, Dat
 
 # The exceptions are in errors; flp.BudgetError and the others stay, but help(flp) is about functions. Names are written
 # out for type checkers.
-__all__ = ["PlanInfo", "Scores", "Top", "adapters", "check", "clear_plans", "combine_partials",
+__all__ = ["Lora", "PlanInfo", "Scores", "Top", "adapters", "check", "clear_plans", "combine_partials",
            "cross_entropy", "CrossEntropyHead", "delight",
            "distill_loss", "errors", "explain", "gate", "install", "installed", "library_path", "linear_logprob",
            "linear_logprob_backward", "linear_logprob_partial", "logprob_head", "losses", "memory", "parallel", "phase",
@@ -58,6 +58,7 @@ try:
     from ._gate import delight, gate, sequence_logprob
     from ._info import PlanInfo, check, explain, plan_info
     from ._logprob import linear_logprob
+    from ._lora import Lora
     from ._phase import phase
     from ._policy import policy_loss
     from ._scoring import Scores, score

@@ -91,7 +91,11 @@ class CrossEntropyHead(heads.LogprobHead):
         return below(hidden) if self._call is None else super()._head_forward(head, below, hidden)
 
     def _scored(self, hidden, head, targets):
-        return self._loss(hidden, head.weight, targets, head.bias, total=self._total), None
+        weight, bias, lora = _head_checks.parts_of(head)
+        if lora is not None:
+            _head_checks.refuse("head", "with an adapter, which flp.cross_entropy does not take",
+                                "a head outside of the adapter, or the adapter merged")
+        return self._loss(hidden, weight, targets, bias, total=self._total), None
 
     def _result(self, call, output):
         loss = call.results[0]

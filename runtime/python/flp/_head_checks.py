@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from . import _check, _patch, errors
+from ._lora import Lora
 from ._compile import outside_graphs
 
 # What configs call z = a·x and z = c·tanh(x/c); a model that divides its scores has the inverse.
@@ -59,8 +60,63 @@ def linears_of(model):
     else:
         found = [head]
     for linear in found:
-        _check_linear(linear)
+        if _is_adapted(linear):
+            parts_of(linear)
+        else:
+            _check_linear(linear)
     return found
+
+
+def _is_adapted(head):
+    """Whether it is PEFT's linear layer with LoRA, of that very class, below the one that _patch gives it."""
+    return any((kind.__module__, kind.__qualname__) == ("peft.tuners.lora.layer", "Linear") and
+               _patch.own_forward(head) is kind.forward for kind in type(head).__mro__)
+
+
+def parts_of(head):
+    """weight, bias and flp.Lora or None of a head as it is now: of PEFT's with one adapter in force, or none.
+    error: UnsupportedError"""
+    if not _is_adapted(head):
+        return head.weight, head.bias, None
+    base, names = head.base_layer, head.active_adapters
+    _check_linear(base)
+    replaced = _patch.replaced_forward(head)
+    if replaced is not None:
+        refuse("head.forward", "replaced by %s" % getattr(replaced, "__qualname__", type(replaced).__name__),
+               "that of PEFT's layer")
+    _no_hooks(head)
+    if head.disable_adapters and head.merged:
+        refuse("head", "with adapters that are merged and disabled", "adapters unmerged before they are disabled")
+    names = [name for name in ([names] if isinstance(names, str) else names) if name in head.lora_A]
+    if head.disable_adapters or head.merged or not names:
+        return base.weight, base.bias, None
+    if len(names) > 1:
+        refuse("head.active_adapters", repr(names), "one adapter on the head")
+    return base.weight, base.bias, _adapter_of(head, names[0])
+
+
+def _adapter_of(head, name):
+    """flp.Lora of PEFT's adapter of that name, whose scores are h·Wᵀ + scaling·(h·Aᵀ)·Bᵀ and nothing else."""
+    if getattr(head, "use_dora", {}).get(name) or name in getattr(head, "lora_magnitude_vector", ()):
+        refuse("head.use_dora", "True of adapter %r" % name, "plain LoRA, or the adapter merged")
+    if name in getattr(head, "lora_variant", ()):
+        refuse("head.lora_variant", "%s of adapter %r" % (type(head.lora_variant[name]).__name__, name),
+               "plain LoRA, or the adapter merged")
+    if getattr(head, "fan_in_fan_out", False):
+        refuse("head.fan_in_fan_out", "True", "False, as of torch.nn.Linear")
+    dropout = head.lora_dropout[name]
+    if getattr(dropout, "p", 0) and dropout.training:
+        refuse("head.lora_dropout", "p=%g of adapter %r while the model trains" % (dropout.p, name),
+               "lora_dropout=0, or model.eval()")
+    a, b = head.lora_A[name], head.lora_B[name]
+    for field, layer in (("lora_A", a), ("lora_B", b)):
+        if type(layer) is not nn.Linear:
+            refuse("head." + field, "of type " + _kind_of(layer), "torch.nn.Linear")
+        _no_hooks(layer)
+        if layer.bias is not None:
+            refuse("head.%s.bias" % field, "given (lora_bias=True)", "None, or the adapter merged")
+        _check_weight(layer)
+    return Lora(a.weight, b.weight, float(head.scaling[name]))
 
 
 def check_unchanged(model, heads, rule):
@@ -85,8 +141,8 @@ def is_among(module, modules):
 def _check_linear(head):
     if hasattr(head, "base_layer"):
         refuse("head", "of type %s, which an adapter changes" % _kind_of(head),
-               "a head outside of LoRA: not in target_modules; in modules_to_save, to be trained; or with the adapter "
-               "merged")
+               "peft.tuners.lora.layer.Linear over torch.nn.Linear; a head outside of the adapter: not in target_modules; "
+               "in modules_to_save, to be trained; or with the adapter merged")
     if not isinstance(head, nn.Linear) or _patch.own_forward(head) is not nn.Linear.forward:
         refuse("head", "of type " + _kind_of(head), UNQUANTISED)
     replaced = _patch.replaced_forward(head)

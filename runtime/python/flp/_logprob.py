@@ -15,8 +15,9 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from . import _accumulate, _c, _check, _logprob_op, _mixed, _run, _tail, _top, _transforms
+from . import _accumulate, _c, _check, _logprob_op, _lora, _mixed, _run, _tail, _top, _transforms
 from ._compile import in_graph, outside_graphs
+from ._lora import Lora
 
 REVERSE = "plain reverse mode, torch.autograd"
 
@@ -139,7 +140,7 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                    old_lse: Tensor | None = ..., keep: tuple[Tensor, Tensor] | None = ...,
                    kept_mass: Literal[False] = ..., tail: float | None = ...,
                    tail_report: Tensor | None = ...,
-                   mixed: Literal["round", "split"] | None = ...) -> Tensor: ...
+                   mixed: Literal["round", "split"] | None = ..., lora: Lora | None = ...) -> Tensor: ...
 
 
 @overload
@@ -150,7 +151,7 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                    old_lse: Tensor | None = ..., keep: tuple[Tensor, Tensor] | None = ...,
                    kept_mass: Literal[False] = ..., tail: float | None = ...,
                    tail_report: Tensor | None = ...,
-                   mixed: Literal["round", "split"] | None = ...) -> tuple[Tensor, Tensor]: ...
+                   mixed: Literal["round", "split"] | None = ..., lora: Lora | None = ...) -> tuple[Tensor, Tensor]: ...
 
 
 @overload
@@ -162,7 +163,7 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                    old_lse: Tensor | None = ..., keep: tuple[Tensor, Tensor] | None = ...,
                    kept_mass: Literal[False] = ..., tail: float | None = ...,
                    tail_report: Tensor | None = ...,
-                   mixed: Literal["round", "split"] | None = ...) -> Tensor | tuple[Tensor, Tensor]: ...
+                   mixed: Literal["round", "split"] | None = ..., lora: Lora | None = ...) -> Tensor | tuple[Tensor, Tensor]: ...
 
 
 @overload
@@ -194,6 +195,14 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                    old_lse: Tensor | None = ..., rank: Literal[True]) -> tuple[Any, ...]: ...
 
 
+@overload
+def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = ..., *,
+                   temperature: float | Tensor = ..., entropy: bool | Literal["detached"] = ...,
+                   softcap: float | None = ..., scale: float = ..., ignore_index: int = ..., budget: int | None = ...,
+                   chunk_rows: int | None = ..., rows: Tensor | None = ..., save: bool | None = ...,
+                   lora: Lora, reference: Literal[True]) -> tuple[Tensor, ...]: ...
+
+
 def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, *,
                    temperature: float | Tensor = 1.0, entropy: bool | Literal["detached"] = False,
                    softcap: float | None = None, scale: float = 1.0, ignore_index: int = -100,
@@ -201,8 +210,8 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                    grad_weight_accumulate: Tensor | None = None, save: bool | None = None,
                    old_lse: Tensor | None = None, keep: tuple[Tensor, Tensor] | None = None,
                    kept_mass: bool = False, tail: float | None = None, tail_report: Tensor | None = None,
-                   topk: int = 0, rank: bool = False,
-                   mixed: Literal["round", "split"] | None = None) -> Tensor | tuple[Any, ...]:
+                   topk: int = 0, rank: bool = False, mixed: Literal["round", "split"] | None = None,
+                   lora: Lora | None = None, reference: bool = False) -> Tensor | tuple[Any, ...]:
     """Computes the log-probability of each target token under a language-model head, without the (N,V) scores.
 
     z = scale·(hidden weightᵀ + bias);  z ← softcap·tanh(z/softcap);  t = z / temperature
@@ -272,15 +281,22 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                  Gradients have the dtypes of their operands. With a float32 weight, or "split", the backward pass
                  recomputes: no keep, several targets, save=True, chunk_rows, tail, topk or rank. Autocast leaves such a
                  call alone. Without effect where all operands have one dtype
+    lora         flp.Lora(a, b, scale), a low-rank adapter on the head, or None: z = scale·(hidden weightᵀ +
+                 lora.scale·(hidden aᵀ) bᵀ + bias), without a copy of weight. a (r, D) and b (V, r) of hidden's dtype or
+                 float32, r from 1 to 512. hidden aᵀ is rounded once, to hidden's dtype, as PEFT rounds it; where b is 0
+                 the results have the bits that they have without lora. Gradients reach hidden, a, b and bias; weight is
+                 frozen. One target a row; no keep, save=True, grad_weight_accumulate, tail, topk, rank or mixed
+    reference    True: return last the logprob without the adapter, (...), a value without a gradient: the reference
+                 policy of one whose head alone is trained. With lora alone; costs a scoring pass
 
     Returns logprob of target's shape, float32 in nats, never above 0; or a tuple of it, the entropy (...) and the kept
-    mass, or top and the rank, as asked for.
+    mass, or top and the rank, or the reference, as asked for.
     Gradients reach hidden, weight and bias as they require them, once (no double backward). Rows whose target is
     outside [0, V) or whose temperature float32 does not hold above 0 are NaN and counted, as are rows whose largest
     score over T is beyond 7.4e8: flp.check() reports them. Asynchronous on the caller's current stream, with the
     caller's allocator. The first call of a specialisation makes its plan (seconds when kernels must be compiled): make it
     before capturing a CUDA graph. torch.compile keeps a call whole (each value of a number is a graph of its own), except
-    with chunk_rows, save=True, grad_weight_accumulate, tail, topk or rank; torch.func.grad and vjp work, vmap and forward-mode
+    with chunk_rows, save=True, grad_weight_accumulate, tail, topk, rank or lora; torch.func.grad and vjp work, vmap and forward-mode
     derivatives are refused.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes
     thread: safe
@@ -290,6 +306,14 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
     _check.entropy_of(entropy)
     how = _mixed.mixed_of(mixed)
     several = isinstance(target, torch.Tensor) and isinstance(hidden, torch.Tensor) and target.dim() == hidden.dim()
+    if lora is not None:
+        _lora.refuse_with(keep=(keep, None), kept_mass=(kept_mass, False), tail=(tail or None, None), topk=(topk, 0),
+                          rank=(rank, False), grad_weight_accumulate=(grad_weight_accumulate, None),
+                          tail_report=(tail_report, None))
+        if several:
+            _check.refuse(ValueError, "target", "of shape %s" % (tuple(target.shape),), "one target a row with lora")
+    elif reference:
+        _check.refuse(ValueError, "reference", repr(reference), "False without lora")
     if keep is not None:
         if several:
             _check.refuse(ValueError, "keep", "given with target of shape %s" % (tuple(target.shape),),
@@ -308,6 +332,10 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
         _tail.refuse_with(_tail.TARGETS, tail, tail_report)
     tensors = flat, weight, bias, ids, temperature_rows, rows
     options = scalar, softcap, scale, ignore_index, budget, entropy
+    if lora is not None:
+        made = _lora.linear_logprob(lora, reference, tensors, options, chunk_rows, save)
+        shaped = tuple(result.reshape(lead) for result in made)
+        return shaped if len(shaped) > 1 else shaped[0]
     if _top.is_asked(topk, rank):
         return _with_top(tensors, options, chunk_rows, save, grad_weight_accumulate, tail, tail_report, topk, rank,
                          lead, given, how)

@@ -42,7 +42,8 @@ def logprob_head(model: torch.nn.Module, *, entropy: bool | Literal["detached"] 
     """Makes a model's forward return log-probabilities (and entropies) instead of scores -> a context manager.
 
     model         a causal language model of transformers, or one like it (get_output_embeddings, config); alone, inside
-                  a PEFT model (LoRA on the trunk; a head in modules_to_save), or inside DistributedDataParallel. Until
+                  a PEFT model (LoRA on the trunk, or one adapter on the head, whose weight is frozen then and no copy
+                  of it made; a head in modules_to_save), or inside DistributedDataParallel. Until
                   the block ends the classes of model and head are subclasses of their own, of the same names; nothing
                   else is changed
     entropy       True: entropies too; both are differentiable. "detached": entropies without a gradient, with which a
@@ -110,6 +111,7 @@ class LogprobHead:
             else functools.partial(_logprob.linear_logprob, tail=tail, tail_report=tail_report, mixed=mixed,
                                    **options)
         self.entropy, self.ignore_index, self.temperature = bool(entropy), ignore_index, temperature
+        self.eager = eager
         self._reset()
 
     def install(self) -> LogprobHead:
@@ -200,8 +202,12 @@ class LogprobHead:
         return hidden.detach()[..., :0]
 
     def _scored(self, hidden, head, targets):
-        results = self._score(hidden, head.weight, targets, head.bias,
-                              temperature=_expanded(self.temperature, hidden.shape[:-1]))
+        weight, bias, lora = _head_checks.parts_of(head)
+        if lora is not None and self.eager:
+            _head_checks.refuse("head", "with an adapter, while eager is True", "eager=False, or the adapter merged")
+        adapter = {} if lora is None else {"lora": lora}
+        results = self._score(hidden, weight, targets, bias, temperature=_expanded(self.temperature, hidden.shape[:-1]),
+                              **adapter)
         return results if self.entropy else (results, None)
 
 
