@@ -95,10 +95,20 @@ def test_policy_and_reference_of_an_adapted_model(peft, saved):
     assert any("lm_head" in name for name in grads) == bool(saved)
 
 
-def test_a_head_inside_lora_is_refused(peft):
+def test_a_head_inside_lora_has_its_adapter_in_the_kernel(peft):
     model = adapted(peft, target_modules=["q_proj", "lm_head"])
-    with pytest.raises(flp.UnsupportedError, match="head is of type peft.*Linear, which an adapter changes"):
-        flp.logprob_head(model).install()
+    want, _ = own(model)
+    with flp.logprob_head(model):
+        got = model(input_ids=IDS, attention_mask=MASK).logprobs
+        got.sum().backward()
+        with torch.no_grad(), model.disable_adapter():
+            reference = model(input_ids=IDS, attention_mask=MASK).logprobs
+    assert (got - want).abs().max() < 5e-6 and not torch.allclose(got, reference, atol=1e-3)
+    grads = {name for name, weight in model.named_parameters() if weight.grad is not None}
+    assert {name for name, weight in model.named_parameters() if weight.requires_grad} == grads
+    assert any("lm_head.lora_B" in name for name in grads)
+    with torch.no_grad(), model.disable_adapter():
+        assert (reference - own(model)[0]).abs().max() < 5e-6
     merged = model.merge_and_unload()
     want, _ = own(merged)
     with flp.logprob_head(merged), torch.no_grad():

@@ -333,9 +333,9 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
     tensors = flat, weight, bias, ids, temperature_rows, rows
     options = scalar, softcap, scale, ignore_index, budget, entropy
     if lora is not None:
-        made = _lora.linear_logprob(lora, reference, tensors, options, chunk_rows, save)
-        shaped = tuple(result.reshape(lead) for result in made)
-        return shaped if len(shaped) > 1 else shaped[0]
+        made = tuple(result.reshape(lead)
+                     for result in _lora.linear_logprob(lora, reference, tensors, options, chunk_rows, save))
+        return made if len(made) > 1 else made[0]
     if _top.is_asked(topk, rank):
         return _with_top(tensors, options, chunk_rows, save, grad_weight_accumulate, tail, tail_report, topk, rank,
                          lead, given, how)
