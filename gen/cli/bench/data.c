@@ -65,10 +65,11 @@ static int64_t elements_of(const bench_data *data, call_slot slot) {
 /* Makes the buffer of a slot and fills it with normal numbers. */
 static flp_status make_normal(bench_data *data, call_slot slot, double sigma) {
   const flp_spec *spec = &data->call.spec;
-  flp_dtype dtype = slot == CALL_HIDDEN   ? flp_hidden_dtype(spec)
-                    : slot == CALL_WEIGHT ? flp_weight_dtype(spec)
-                    : slot == CALL_BIAS   ? flp_bias_dtype(spec)
-                                          : FLP_DTYPE_FP32;
+  flp_dtype dtype = slot == CALL_HIDDEN                          ? flp_hidden_dtype(spec)
+                    : slot == CALL_WEIGHT                        ? flp_weight_dtype(spec)
+                    : slot == CALL_BIAS                          ? flp_bias_dtype(spec)
+                    : slot == CALL_LORA_A || slot == CALL_LORA_B ? spec->dtype
+                                                                 : FLP_DTYPE_FP32;
   FLP_TRY(make(data, slot));
   return fill_normal(&data->buffers.at[slot].buffer, dtype, sigma, seed_of(data, slot), elements_of(data, slot));
 }
@@ -102,14 +103,18 @@ static void set_problem(bench_data *data, int64_t n) {
 }
 
 flp_status bench_data_head(bench_data *data) {
-  static const call_slot outputs[] = {CALL_GRAD_WEIGHT, CALL_GRAD_BIAS};
+  static const call_slot outputs[] = {CALL_GRAD_WEIGHT, CALL_GRAD_BIAS, CALL_GRAD_LORA_A, CALL_GRAD_LORA_B};
   set_problem(data, 0);
   if (data->args->data != CLI_DATA_RANDOM)
     FLP_TRY(rows_make_weight(&data->call, seed_of(data, CALL_WEIGHT), &data->buffers));
   else /* scores of standard deviation 1.5: neither flat nor saturated */
     FLP_TRY(make_normal(data, CALL_WEIGHT, 1.5 / sqrt((double)data->call.spec.hidden)));
   if (data->call.spec.has_bias) FLP_TRY(make_normal(data, CALL_BIAS, 0.5));
-  FLP_TRY(make_outputs(data, outputs, 2));
+  if (data->call.spec.lora_rank) { /* u near 1, and what it adds to a score a tenth of one */
+    FLP_TRY(make_normal(data, CALL_LORA_A, 1 / sqrt((double)data->call.spec.hidden)));
+    FLP_TRY(make_normal(data, CALL_LORA_B, 0.15 / sqrt((double)data->call.spec.lora_rank)));
+  }
+  FLP_TRY(make_outputs(data, outputs, 4));
   return cli_buffer_fill(&data->buffers.at[CALL_GRAD_WEIGHT].buffer, 0); /* it may be added to */
 }
 
@@ -230,7 +235,11 @@ flp_status bench_data_rows(bench_data *data, int64_t n) {
 }
 
 static int is_of_head(int slot) {
-  return slot == CALL_WEIGHT || slot == CALL_BIAS || slot == CALL_GRAD_WEIGHT || slot == CALL_GRAD_BIAS;
+  static const int slots[] = {CALL_WEIGHT, CALL_BIAS,   CALL_GRAD_WEIGHT, CALL_GRAD_BIAS,
+                              CALL_LORA_A, CALL_LORA_B, CALL_GRAD_LORA_A, CALL_GRAD_LORA_B};
+  for (size_t i = 0; i < sizeof slots / sizeof slots[0]; i++)
+    if (slots[i] == slot) return 1;
+  return 0;
 }
 
 void bench_data_clear_rows(bench_data *data) {

@@ -13,6 +13,7 @@ call_problem call_problem_of(const flp_spec *spec, int64_t n) {
                         .shard_vocab = spec->vocab,
                         .temperature = (double)defaults.temperature,
                         .scale = (double)defaults.scale,
+                        .lora_scale = spec->lora_rank ? 1 : 0,
                         .ignore_index = defaults.ignore_index};
 }
 
@@ -36,6 +37,15 @@ static void set_lists(const call_buffers *b, const call_problem *p, flp_args *ar
   args->list_count = p->list_count;
 }
 
+/* A shard has its own rows of B and all of A. */
+static void set_lora(const call_buffers *b, const call_problem *p, int shard, flp_args *args) {
+  if (!p->spec.lora_rank || args->pass == FLP_PASS_COMBINE) return;
+  args->lora_a = at(b, CALL_LORA_A);
+  args->lora_b = call_row(b, p, CALL_LORA_B, shard * p->shard_vocab);
+  args->lora_a_stride = args->grad_lora_a_stride = p->stride;
+  args->lora_scale = (float)p->lora_scale;
+}
+
 static flp_args base_args(const call_buffers *b, const call_problem *p, flp_pass pass, int shard) {
   int64_t first = shard * p->shard_vocab, left = p->spec.vocab - first;
   flp_args args = FLP_ARGS_INIT;
@@ -53,6 +63,7 @@ static flp_args base_args(const call_buffers *b, const call_problem *p, flp_pass
   args.rows = at(b, CALL_ROWS);
   args.row_count = p->row_count;
   if (pass != FLP_PASS_COMBINE) set_lists(b, p, &args);
+  set_lora(b, p, shard, &args);
   args.vocab_offset = first;
   args.vocab_valid = left < p->shard_vocab ? left : p->shard_vocab;
   args.vocab_total = p->spec.vocab;
@@ -80,6 +91,8 @@ static void set_gradients(const call_buffers *b, const call_problem *p, int shar
   args->grad_hidden = call_row(b, p, CALL_GRAD_HIDDEN, shard * p->n);
   args->grad_weight = call_row(b, p, CALL_GRAD_WEIGHT, shard * p->shard_vocab);
   args->grad_bias = call_row(b, p, CALL_GRAD_BIAS, shard * p->shard_vocab);
+  args->grad_lora_a = call_row(b, p, CALL_GRAD_LORA_A, shard * p->spec.lora_rank);
+  args->grad_lora_b = call_row(b, p, CALL_GRAD_LORA_B, shard * p->shard_vocab);
   args->tail_report = call_row(b, p, CALL_TAIL_REPORT, shard);
 }
 

@@ -62,7 +62,7 @@ call_array call_array_of(const call_problem *p, call_slot slot) {
   const flp_spec *spec = &p->spec;
   size_t n = (size_t)p->n, vocab = (size_t)(p->shards * p->shard_vocab), all_rows = (size_t)p->shards * n;
   size_t stride = (size_t)p->stride, metrics = p->loss ? p->loss->metric_count : 0,
-         targets = (size_t)flp_spec_targets(spec);
+         targets = (size_t)flp_spec_targets(spec), rank = (size_t)spec->lora_rank;
   const call_array rows = {1, n, 1, sizeof(float)}; /* as most arrays are */
   const call_array arrays[CALL_SLOTS] = {
       [CALL_HIDDEN] = {1, n, stride, flp_dtype_bytes(flp_hidden_dtype(spec))},
@@ -72,6 +72,8 @@ call_array call_array_of(const call_problem *p, call_slot slot) {
       [CALL_GRAD_LOGPROB] = {1, n, targets, sizeof(float)},
       [CALL_ROWS] = {1, (size_t)p->row_count, 1, sizeof(int32_t)},
       [CALL_LIST_OFFSETS] = {1, n + 1, 1, sizeof(int64_t)},
+      [CALL_LORA_A] = {1, rank, stride, flp_dtype_bytes(spec->dtype)},
+      [CALL_LORA_B] = {1, vocab, rank, flp_dtype_bytes(spec->dtype)},
       [CALL_LIST_IDS] = {1, (size_t)p->list_count, 1, flp_dtype_bytes(spec->target_dtype)},
       [CALL_LOGPROB] = {1, n, targets, sizeof(float)},
       [CALL_ENTROPY] = {spec->entropy != FLP_ENTROPY_NONE, n, 1, sizeof(float)},
@@ -81,6 +83,9 @@ call_array call_array_of(const call_problem *p, call_slot slot) {
       [CALL_GRAD_WEIGHT] = {(spec->grads & FLP_GRAD_WEIGHT) != 0, vocab, stride,
                             flp_dtype_bytes(spec->grad_weight_dtype)},
       [CALL_GRAD_BIAS] = {(spec->grads & FLP_GRAD_BIAS) != 0, vocab, 1, flp_dtype_bytes(spec->grad_bias_dtype)},
+      [CALL_GRAD_LORA_A] = {(spec->grads & FLP_GRAD_LORA_A) != 0, (size_t)p->shards * rank, stride,
+                            flp_dtype_bytes(spec->grad_lora_dtype)},
+      [CALL_GRAD_LORA_B] = {(spec->grads & FLP_GRAD_LORA_B) != 0, vocab, rank, flp_dtype_bytes(spec->grad_lora_dtype)},
       [CALL_LOSS] = {p->loss != NULL, n, 1, sizeof(float)},
       [CALL_METRICS] = {p->gives_metrics && metrics, metrics * n, 1, sizeof(float)},
       [CALL_TAIL_REPORT] = {spec->tail > 0 && spec->grads, (size_t)p->shards, 4, sizeof(float)},
@@ -102,8 +107,8 @@ size_t call_bytes(const call_problem *p, call_slot slot) {
 
 /* Other arrays are aligned as their elements want it. */
 static int is_shifted(call_slot slot) {
-  return slot == CALL_HIDDEN || slot == CALL_WEIGHT || slot == CALL_BIAS ||
-         (slot >= CALL_GRAD_HIDDEN && slot <= CALL_GRAD_BIAS);
+  return slot == CALL_HIDDEN || slot == CALL_WEIGHT || slot == CALL_BIAS || slot == CALL_LORA_A ||
+         slot == CALL_LORA_B || (slot >= CALL_GRAD_HIDDEN && slot <= CALL_GRAD_LORA_B);
 }
 
 flp_status call_make(call_buffers *b, call_slot slot, size_t bytes) {

@@ -33,6 +33,8 @@ typedef enum call_slot {
   CALL_LOSS_INPUT,                                           /* by flp_loss_input */
   CALL_LIST_OFFSETS = CALL_LOSS_INPUT + FLP_LOSS_INPUTS_MAX, /* of spec.listed */
   CALL_LIST_IDS,
+  CALL_LORA_A, /* of spec.lora_rank */
+  CALL_LORA_B,
   CALL_OPERANDS, /* the slots above are read */
   CALL_LOGPROB = CALL_OPERANDS,
   CALL_ENTROPY,
@@ -40,6 +42,8 @@ typedef enum call_slot {
   CALL_GRAD_HIDDEN, /* of each shard */
   CALL_GRAD_WEIGHT,
   CALL_GRAD_BIAS,
+  CALL_GRAD_LORA_A, /* of each shard */
+  CALL_GRAD_LORA_B,
   CALL_LOSS,
   CALL_METRICS,
   CALL_TAIL_REPORT, /* of each shard, four numbers */
@@ -63,6 +67,7 @@ typedef struct call_problem {
   int shards;                /* 1: the whole head in one call */
   int64_t shard_vocab;       /* rows of one shard's weight; of the last one some may be padding */
   double temperature, scale; /* temperature: unless it is given by row */
+  double lora_scale;
   int64_t ignore_index, row_count;
   int64_t list_count; /* of spec.listed: ids of all rows' lists */
   const double *loss_parameters;
@@ -159,6 +164,7 @@ typedef struct call_result {
   void *grad_hidden;                /* (shards, n, stride) */
   void *grad_weight;                /* (padded vocab, stride) */
   void *grad_bias;                  /* (padded vocab) */
+  void *grad_lora_a, *grad_lora_b;  /* (shards, rank, stride), (padded vocab, rank) */
   float *loss, *metrics;            /* (n), (metrics of the loss, n) */
   float *tail_report;               /* (shards, 4) as flp_args has it */
   void *top_ids;                    /* (shards, n, topk) target dtype */

@@ -78,6 +78,8 @@ static const struct {
                          [CALL_GRAD_HIDDEN] = {"grad_hidden", offsetof(call_result, grad_hidden)},
                          [CALL_GRAD_WEIGHT] = {"grad_weight", offsetof(call_result, grad_weight)},
                          [CALL_GRAD_BIAS] = {"grad_bias", offsetof(call_result, grad_bias)},
+                         [CALL_GRAD_LORA_A] = {"grad_lora_a", offsetof(call_result, grad_lora_a)},
+                         [CALL_GRAD_LORA_B] = {"grad_lora_b", offsetof(call_result, grad_lora_b)},
                          [CALL_LOSS] = {"loss", offsetof(call_result, loss)},
                          [CALL_METRICS] = {"metrics", offsetof(call_result, metrics)},
                          [CALL_TAIL_REPORT] = {"tail_report", offsetof(call_result, tail_report)},
@@ -132,7 +134,7 @@ void call_result_clear(call_result *result) {
   void *const arrays[] = {result->logprob,     result->entropy,   result->stats,       result->grad_hidden,
                           result->grad_weight, result->grad_bias, result->loss,        result->metrics,
                           result->tail_report, result->top_ids,   result->top_logprob, result->top_rest,
-                          result->rank};
+                          result->rank,        result->grad_lora_a, result->grad_lora_b};
   for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) free(arrays[i]);
   *result = (call_result){0};
 }

@@ -58,6 +58,7 @@ static void describe_options(const check_case *c, char *out, size_t capacity) {
   if (spec->tail > 0) append(out, capacity, " tail=%s", cli_format_tail(spec->tail, tail));
   if (spec->topk) append(out, capacity, " topk=%d", spec->topk);
   if (spec->rank) append(out, capacity, " rank");
+  if (spec->lora_rank) append(out, capacity, " lora=%d", spec->lora_rank);
   if (loss) append(out, capacity, " loss=%s", loss->name);
   memmove(out, out + (out[0] == ' '), strlen(out + (out[0] == ' ')) + 1);
 }

@@ -282,6 +282,7 @@ int cli_gen(int argc, char **argv) {
   gen_args args = {.spec = CLI_SPEC_ARGS_INIT};
   gen_work work = {.arches = 0};
   args.spec.takes_op = args.spec.takes_lists = args.spec.takes_tail = args.spec.takes_targets = args.spec.takes_top = 1;
+  args.spec.takes_lora = 1;
   cli_parse(&cli_gen_argp, argc, argv, &args);
   args.options.want_ir = (args.emit & CLI_EMIT_IR) != 0;
   args.options.want_opt_ir = (args.emit & CLI_EMIT_OPT) != 0;

@@ -59,7 +59,7 @@ static json_t *grads_json(uint32_t grads) {
 
 json_t *cli_spec_json(const flp_spec *spec, double scale, double kept) {
   const flp_loss *loss = cli_loss_of(spec);
-  return json_pack(
+  json_t *json = json_pack(
       "{s:s, s:I, s:I, s:s, s:s, s:s, s:o, s:b, s:o, s:b, s:s, s:s, s:b, s:i, s:b, s:o, s:o, s:i, s:o, s:o, s:i, s:i, "
       "s:b, s:s, s:s, s:s, s:s}",
       "op", flp_op_name(spec->op), "vocab", (json_int_t)spec->vocab, "hidden", (json_int_t)spec->hidden, "dtype",
@@ -74,6 +74,8 @@ json_t *cli_spec_json(const flp_spec *spec, double scale, double kept) {
       (int)flp_spec_targets(spec), "topk", spec->topk, "rank", spec->rank, "hidden_dtype",
       flp_dtype_name(flp_hidden_dtype(spec)), "weight_dtype", flp_dtype_name(flp_weight_dtype(spec)), "bias_dtype",
       flp_dtype_name(flp_bias_dtype(spec)), "mixed", flp_mixed_name(spec->mixed));
+  if (spec->lora_rank) json_object_set_new(json, "lora_rank", json_integer(spec->lora_rank));
+  return json;
 }
 
 static void mixed_text(const flp_spec *spec, char *out, size_t capacity) {
@@ -83,10 +85,12 @@ static void mixed_text(const flp_spec *spec, char *out, size_t capacity) {
                      : flp_weight_dtype(spec) != spec->dtype ? " weight=fp32"
                                                              : " bias=fp32";
   snprintf(out, capacity, "%s mixed=%s", wide, flp_mixed_name(spec->mixed));
+  if (spec->lora_rank) json_object_set_new(json, "lora_rank", json_integer(spec->lora_rank));
+  return json;
 }
 
 const char *cli_spec_text(const flp_spec *spec, char *buffer, size_t capacity) {
-  char softcap[48] = "", tail[CLI_TEXT_BYTES] = "", targets[24] = "", topk[24] = "", mixed[48];
+  char softcap[48] = "", tail[CLI_TEXT_BYTES] = "", targets[24] = "", topk[24] = "", mixed[48], lora[24] = "";
   const flp_loss *loss = cli_loss_of(spec);
   if (!flp_op_of(spec->op)->has_head) {
     snprintf(buffer, capacity, "%s %s V=%lld entropy=%s", flp_op_name(spec->op), flp_dtype_name(spec->dtype),
@@ -99,12 +103,13 @@ const char *cli_spec_text(const flp_spec *spec, char *buffer, size_t capacity) {
   if (spec->targets > 1) snprintf(targets, sizeof targets, " targets=%d", spec->targets);
   if (spec->topk) snprintf(topk, sizeof topk, " topk=%d", spec->topk);
   mixed_text(spec, mixed, sizeof mixed);
-  snprintf(buffer, capacity, "%s%s V=%lld D=%lld entropy=%s grad=%s%s%s%s%s%s%s%s%s%s%s%s%s%s",
+  if (spec->lora_rank) snprintf(lora, sizeof lora, " lora=%d", spec->lora_rank);
+  snprintf(buffer, capacity, "%s%s V=%lld D=%lld entropy=%s grad=%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s",
            flp_dtype_name(spec->dtype), mixed, (long long)spec->vocab, (long long)spec->hidden,
            flp_entropy_name(spec->entropy), spec->grads ? flp_grads_text(spec->grads, ",", grads) : "none",
            spec->has_bias ? " bias" : "", softcap, spec->per_row_temperature ? " per-row-temperature" : "",
            spec->keep ? " keep" : "", spec->listed ? " listed" : "", tail[0] ? " tail=" : "", tail, targets, topk,
-           spec->rank ? " rank" : "", loss ? " loss=" : "", loss ? loss->name : "",
+           spec->rank ? " rank" : "", lora, loss ? " loss=" : "", loss ? loss->name : "",
            spec->accumulate_grad_weight ? " accumulate-grad-weight" : "");
   return buffer;
 }

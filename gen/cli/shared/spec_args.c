@@ -38,7 +38,8 @@ enum {
   KEY_HIDDEN_DTYPE,
   KEY_WEIGHT_DTYPE,
   KEY_BIAS_DTYPE,
-  KEY_MIXED
+  KEY_MIXED,
+  KEY_LORA_RANK
 };
 
 static const struct argp_option options[] = {
@@ -90,6 +91,10 @@ static const struct argp_option options[] = {
     {"topk", KEY_TOPK, "K", 0,
      "forward gives the best K columns of each row too, 1 to 128: ids, logprobs and the mass of all others", 1},
     {"rank", KEY_RANK, NULL, 0, "and the rank of each target: how many columns have a higher score", 1},
+    {"lora-rank", KEY_LORA_RANK, "R", 0,
+     "a low-rank adapter on the head, A (R, D) and B (V, R), R a multiple of 8 up to 512, and a frozen weight; --grad "
+     "takes lora_a and lora_b then",
+     1},
     {"loss", KEY_LOSS, "LOSS", 0, CLI_LOSS_HELP "; mode stream (P) streams its steps", 1},
     {"loss-parameter", KEY_LOSS_PARAMETER, "NAME=NUMBER", 0, CLI_LOSS_PARAMETER_HELP, 1},
     {"model", KEY_MODEL, "FILE", 0, "read vocab, hidden, dtype, softcap and scale from a Hugging Face config.json", 1},
@@ -180,6 +185,13 @@ static flp_status parse_keep_set(const char *text, cli_spec_args *args) {
   return FLP_OK;
 }
 
+static flp_status parse_lora_rank(const char *text, flp_spec *spec) {
+  int64_t value = 0;
+  FLP_TRY(cli_parse_integer("--lora-rank", text, 8, FLP_LORA_RANK_MAX, &value));
+  spec->lora_rank = (int32_t)value;
+  return FLP_OK;
+}
+
 static flp_status parse_topk(const char *text, flp_spec *spec) {
   int64_t value = 0;
   FLP_TRY(cli_parse_integer("--topk", text, 1, FLP_TOPK_MAX, &value));
@@ -232,6 +244,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       break;
     case KEY_RANK:
       spec->rank = 1;
+      break;
+    case KEY_LORA_RANK:
+      status = parse_lora_rank(text, spec);
       break;
     case KEY_MODEL:
       args->model = text;
@@ -482,6 +497,30 @@ flp_status cli_spec_args_top(const cli_spec_args *args) {
                   (long long)spec->vocab, spec->topk);
 }
 
+flp_status cli_spec_args_lora(const cli_spec_args *args) {
+  const flp_spec *spec = &args->spec;
+  const struct {
+    int set;
+    const char *name;
+  } others[] = {{spec->listed, "--keep-set"},
+                {spec->tail > 0, "--tail"},
+                {spec->keep, "--keep"},
+                {spec->targets > 1, "--targets"},
+                {spec->topk > 0, "--topk"},
+                {spec->rank, "--rank"},
+                {spec->mixed != FLP_MIXED_NONE, "--mixed"}};
+  if (!spec->lora_rank) return FLP_OK;
+  if (!args->takes_lora)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--lora-rank: not accepted here; bench, explain, gen and pack build accept it");
+  if (spec->op != FLP_OP_HEAD)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--lora-rank: not accepted with --op %s", flp_op_name(spec->op));
+  for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+    if (others[i].set)
+      return flp_fail(FLP_ERROR_ARGUMENT, "--lora-rank: not accepted beside %s; forward and backward recompute",
+                      others[i].name);
+  return FLP_OK;
+}
+
 flp_status cli_spec_args_resolve(cli_spec_args *args) {
   if (args->model) FLP_TRY(apply_model(args));
   const flp_spec *spec = &args->spec;
@@ -497,6 +536,7 @@ flp_status cli_spec_args_resolve(cli_spec_args *args) {
   FLP_TRY(cli_spec_args_tail(args));
   FLP_TRY(cli_spec_args_targets(args));
   FLP_TRY(cli_spec_args_top(args));
+  FLP_TRY(cli_spec_args_lora(args));
   FLP_TRY(cli_loss_args_resolve(&args->loss, &args->spec));
   cli_spec_args_complete(args, &args->spec);
   flp_spec resolved;

@@ -18,6 +18,7 @@ typedef struct cli_spec_args {
   int takes_tail;    /* and --tail */
   int takes_targets; /* and --targets */
   int takes_top;     /* and --topk and --rank */
+  int takes_lora;    /* and --lora-rank */
   double kept;       /* of --keep-set: ids of a row's list, on average; 0 without */
   cli_loss_args loss;
 } cli_spec_args;
@@ -67,6 +68,9 @@ flp_status cli_spec_args_targets(const cli_spec_args *args);
 /* Whether the verb takes --topk and --rank, and they go with the other options: of a forward pass over all columns, and
  * no more columns than there are. error: ARGUMENT naming the option */
 flp_status cli_spec_args_top(const cli_spec_args *args);
+/* Whether the verb takes --lora-rank, and it goes with the other options: of a head whose passes recompute. error: ARGUMENT
+ * naming the option */
+flp_status cli_spec_args_lora(const cli_spec_args *args);
 /* Whether lists of that mean length fit a vocabulary. error: ARGUMENT naming --keep-set */
 flp_status cli_spec_check_kept(double kept, int64_t vocab);
 
