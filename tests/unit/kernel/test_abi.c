@@ -87,6 +87,16 @@ static const struct {
     {"operand_terms", "plipliiii", sizeof(flp_operand_terms_params)},
     {"forward_columns", "plplpppppfiiiiiiplpi", sizeof(flp_forward_columns_params)},
     {"forward_columns_map", "mmmppppfiiiiiplppiplpi", sizeof(flp_forward_columns_map_params)},
+    {"forward_lora", "plplpppppfiiiiiiplpppli", sizeof(flp_forward_lora_params)},
+    {"forward_lora_map", "mmmppppfiiiiiplppmmi", sizeof(flp_forward_lora_map_params)},
+    {"dz_lora", "plplppppppfiiiiiiiplppppli", sizeof(flp_dz_lora_params)},
+    {"dz_lora_map", "mmmmpppppfiiiiiipppmmi", sizeof(flp_dz_lora_map_params)},
+    {"lora_project", "plplppfiiiiiip", sizeof(flp_lora_project_params)},
+    {"lora_bound", "ppfip", sizeof(flp_lora_bound_params)},
+    {"lora_round", "ppfipp", sizeof(flp_lora_round_params)},
+    {"lora_rows", "plplpppiiiiiiipplpliii", sizeof(flp_lora_rows_params)},
+    {"lora_columns", "plplpppiiiiiiipplpliii", sizeof(flp_lora_columns_params)},
+    {"lora_products_map", "mmmmpppiiiiiipplpliplplip", sizeof(flp_lora_products_map_params)},
 };
 enum { EXPECTED_COUNT = sizeof expected / sizeof expected[0] };
 

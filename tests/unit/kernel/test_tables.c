@@ -64,12 +64,12 @@ Test(tables, every_entry_belongs_to_one_kind) {
 
 Test(tables, tunable_kinds_fit_their_text) {
   int count = 0;
-  char text[128];
+  char text[192];
   for (int i = 1; i < FLP_KERNEL_KINDS; i++) count += flp_kind_has(kind_at(i), FLP_KIND_TUNE);
   cr_expect_leq(count * FLP_TUNABLES_TEXT_BYTES + 64, FLP_TUNING_TEXT_BYTES);
   cr_expect_str_eq(flp_kind_list(FLP_KIND_TUNE, ":", text, sizeof text),
-                   "forward:, dz:, products:, forward_keep:, forward_emit:, forward_targets:, forward_top: or "
-                   "forward_columns:");
+                   "forward:, dz:, products:, forward_keep:, forward_emit:, forward_targets:, forward_top:, "
+                   "forward_columns:, forward_lora:, dz_lora: or lora_products:");
   cr_expect_str_eq(flp_kind_list(FLP_KIND_CHUNK_ROWS, "", text, sizeof text), "dz or forward_keep");
 }
 
@@ -106,7 +106,7 @@ Test(tables, every_kind_is_served_on_every_architecture) {
   for (int i = 0; (arch = flp_arch_at(i)); i++)
     for (int kind = 1; kind < FLP_KERNEL_KINDS; kind++)
       for (uint32_t alignment = 2; alignment <= 16; alignment *= 2) {
-        if (kind == FLP_KERNEL_PRODUCTS) continue; /* in place of two others */
+        if (kind == FLP_KERNEL_PRODUCTS || kind == FLP_KERNEL_LORA_PRODUCTS) continue; /* in place of two others */
         const flp_arch *maker = flp_arch_find(flp_arch_of_kind(arch->name, kind_at(kind), alignment));
         cr_assert_not_null(maker, "%s", arch->name);
         cr_expect(maker->kinds >> kind & 1, "%s of %s", flp_kernel_kind_name(kind_at(kind)), arch->name);
@@ -130,7 +130,7 @@ Test(tables, the_portable_architecture_is_the_first_and_makes_all) {
   cr_assert_eq(portable, flp_arch_at(0));
   cr_expect(!flp_arch_is_exact(FLP_PORTABLE_ARCH) && !portable->below && !portable->alignment);
   cr_expect_eq(portable->facts, FLP_ARCH_PLANNED);
-  cr_expect_eq(portable->kinds, ALL_KINDS & ~(1u << FLP_KERNEL_PRODUCTS));
+  cr_expect_eq(portable->kinds, ALL_KINDS & ~(1u << FLP_KERNEL_PRODUCTS | 1u << FLP_KERNEL_LORA_PRODUCTS));
 }
 
 Test(tables, what_serves_where_an_architecture_is_asked_for) {

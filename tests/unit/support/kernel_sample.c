@@ -53,16 +53,18 @@ flp_kernel_desc sample_desc(flp_kernel_kind kind) {
   if (row->entries[0].plain != FLP_NO_ENTRY && strcmp(flp_entry_name(row->entries[0].plain), row->name) != 0) {
     for (int i = 0; i < (is_listed ? row->entry_count : 2); i++)
       add_entry(&desc, flp_entry_name(row->entries[i].plain));
+    if (flp_kind_has(kind, FLP_KIND_TILED)) desc.tile_rows = 128, desc.tile_columns = 256;
     return desc;
   }
-  add_entry(&desc, kind == FLP_KERNEL_PRODUCTS ? "products_map" : flp_kernel_kind_name(kind));
+  int is_product = kind == FLP_KERNEL_PRODUCTS || kind == FLP_KERNEL_LORA_PRODUCTS; /* mapped alone */
+  add_entry(&desc, flp_entry_name(is_product ? row->entries[0].mapped : row->entries[0].plain));
   desc.tile_rows = 128;
   desc.tile_columns = 256;
   desc.tile_depth = 32;
   desc.stages = 4;
   desc.unit_columns = flp_kind_has(kind, FLP_KIND_UNITS) ? 3072 : 0;
   desc.raster = 16;
-  desc.cluster = kind == FLP_KERNEL_PRODUCTS ? 2 : 0;
+  desc.cluster = is_product ? 2 : 0;
   return desc;
 }
 
