@@ -26,6 +26,11 @@ typedef struct backward_sink {
   int read_acc, write_acc, write_out;
 } backward_sink;
 
+/* The descriptor of the module that makes dz. */
+static inline const flp_kernel_desc *backward_dz_desc(const flp_call *call) {
+  return flp_call_desc(call, call->plan->spec.lora_rank ? FLP_KERNEL_DZ_LORA : FLP_KERNEL_DZ);
+}
+
 /* ---- targets.c ---- */
 
 /* dz of a chunk at the rows' targets, and its column sums if it has bias_part. */
@@ -37,9 +42,6 @@ flp_status backward_launch_targets(const flp_call *call, const backward_chunk *c
 flp_status backward_launch_capped(const flp_call *call, const backward_chunk *chunk);
 
 /* ---- chunk.c ---- */
-
-/* The descriptor of the module that makes dz. */
-const flp_kernel_desc *backward_dz_desc(const flp_call *call);
 
 flp_status backward_launch_record(const flp_call *call, flp_row_range rows);
 /* The dz of a chunk, and its column sums if it has bias_part. */

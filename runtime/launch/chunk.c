@@ -31,10 +31,6 @@ static int64_t columns_of(const backward_chunk *c) {
   return c->column_end - c->column_begin;
 }
 
-const flp_kernel_desc *backward_dz_desc(const flp_call *call) {
-  return flp_call_desc(call, call->plan->spec.lora_rank ? FLP_KERNEL_DZ_LORA : FLP_KERNEL_DZ);
-}
-
 /* What dz is given are the first fields of what dz_lora is. */
 #define SAME_PLACE(kind, name) \
   FLP_GIVEN_##kind(_Static_assert(offsetof(flp_dz_given, name) == offsetof(flp_dz_lora_given, name), #name);)

@@ -110,6 +110,12 @@ flp_matrix flp_matrix_hidden(const flp_call *call, int64_t begin, int64_t end);
 flp_matrix flp_matrix_gathered(const flp_call *call, int64_t first, int64_t rows);
 flp_matrix flp_matrix_weight(const flp_call *call, int64_t begin, int64_t end);
 
+/* Of an adapter: row `column` of B, that of an active row of u; and their rows as matrices, likewise. */
+CUdeviceptr flp_lora_b(const flp_call *call, int64_t column);
+CUdeviceptr flp_lora_u(const flp_call *call, int64_t row);
+flp_matrix flp_matrix_lora_u(const flp_call *call, int64_t begin, int64_t end);
+flp_matrix flp_matrix_lora_b(const flp_call *call, int64_t begin, int64_t end);
+
 /* Puts active rows [begin, end) together in their region, from its row 0 on. */
 flp_status flp_launch_gather(const flp_call *call, int64_t begin, int64_t end);
 
@@ -195,10 +201,6 @@ flp_status flp_launch_lora_project(const flp_call *call);
 flp_status flp_launch_lora_gradients(const flp_call *call);
 /* Zeroes rows of grad_lora_b from `first` on, and in a call without rows grad_lora_a. */
 flp_status flp_launch_zero_lora(const flp_call *call, int64_t first);
-/* Row `column` of B; and matrices of rows of u and B, for the caller to give boxes. */
-CUdeviceptr flp_lora_b(const flp_call *call, int64_t column);
-flp_matrix flp_matrix_lora_u(const flp_call *call, int64_t begin, int64_t end);
-flp_matrix flp_matrix_lora_b(const flp_call *call, int64_t begin, int64_t end);
 
 /* ---- fill.c ---- */
 

@@ -14,10 +14,6 @@ static int wants(const flp_call *call, uint32_t grads) {
   return (spec_of(call)->grads & grads) != 0;
 }
 
-static uint64_t element_bytes(const flp_call *call) {
-  return flp_dtype_bytes(spec_of(call)->dtype);
-}
-
 flp_status flp_launch_lora_project(const flp_call *call) {
   const flp_args *a = call->args;
   const flp_kernel_desc *desc = flp_call_desc(call, FLP_KERNEL_LORA);
@@ -38,28 +34,6 @@ flp_status flp_launch_lora_project(const flp_call *call) {
       .tiles_n = (int32_t)tiles_n,
   };
   return flp_launch(call, FLP_ENTRY_lora_project, &p, tiles_m * tiles_n);
-}
-
-CUdeviceptr flp_lora_b(const flp_call *call, int64_t column) {
-  const flp_args *a = call->args;
-  return flp_call_pointer(a->lora_b) + (uint64_t)(column * a->lora_b_stride) * element_bytes(call);
-}
-
-static CUdeviceptr u_of(const flp_call *call, int64_t row) {
-  return flp_call_region(call, FLP_REGION_lora_u) + (uint64_t)(row * spec_of(call)->lora_rank) * element_bytes(call);
-}
-
-flp_matrix flp_matrix_lora_u(const flp_call *call, int64_t begin, int64_t end) {
-  int64_t rank = spec_of(call)->lora_rank;
-  return (flp_matrix){.name = "lora_u", .start = u_of(call, begin), .rows = end - begin, .columns = rank, .stride = rank};
-}
-
-flp_matrix flp_matrix_lora_b(const flp_call *call, int64_t begin, int64_t end) {
-  return (flp_matrix){.name = "lora_b",
-                      .start = flp_lora_b(call, begin),
-                      .rows = end - begin,
-                      .columns = spec_of(call)->lora_rank,
-                      .stride = call->args->lora_b_stride};
 }
 
 /* ---- products ---- */
@@ -138,7 +112,7 @@ flp_status backward_launch_lora_products(const flp_call *call, const backward_ch
   int64_t rank = spec_of(call)->lora_rank;
   operands of_rows = {c->dz, c->dz_stride, flp_lora_b(call, 0), call->args->lora_b_stride,
                       flp_call_region(call, FLP_REGION_index), rank};
-  operands of_columns = {c->dz, c->dz_stride, u_of(call, c->row_begin), rank, 0, rank};
+  operands of_columns = {c->dz, c->dz_stride, flp_lora_u(call, c->row_begin), rank, 0, rank};
   if (wants_sum) FLP_TRY(launch_product(call, c, 1, &of_rows, &sum));
   return wants_b ? launch_product(call, c, 0, &of_columns, &b) : FLP_OK;
 }

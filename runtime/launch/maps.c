@@ -56,6 +56,30 @@ flp_matrix flp_matrix_weight(const flp_call *call, int64_t begin, int64_t end) {
   return rows_of(call, "weight", flp_call_pointer(a->weight), a->weight_stride, begin, end);
 }
 
+CUdeviceptr flp_lora_b(const flp_call *call, int64_t column) {
+  const flp_args *a = call->args;
+  return flp_call_pointer(a->lora_b) + (uint64_t)(column * a->lora_b_stride) * element_bytes(call);
+}
+
+CUdeviceptr flp_lora_u(const flp_call *call, int64_t row) {
+  uint64_t pitch = (uint64_t)call->plan->spec.lora_rank * element_bytes(call);
+  return flp_call_region(call, FLP_REGION_lora_u) + (uint64_t)row * pitch;
+}
+
+flp_matrix flp_matrix_lora_u(const flp_call *call, int64_t begin, int64_t end) {
+  int64_t rank = call->plan->spec.lora_rank;
+  return (flp_matrix){
+      .name = "lora_u", .start = flp_lora_u(call, begin), .rows = end - begin, .columns = rank, .stride = rank};
+}
+
+flp_matrix flp_matrix_lora_b(const flp_call *call, int64_t begin, int64_t end) {
+  return (flp_matrix){.name = "lora_b",
+                      .start = flp_lora_b(call, begin),
+                      .rows = end - begin,
+                      .columns = call->plan->spec.lora_rank,
+                      .stride = call->args->lora_b_stride};
+}
+
 flp_status flp_launch_gather(const flp_call *call, int64_t begin, int64_t end) {
   const flp_args *a = call->args;
   flp_gather_given p = {
