@@ -67,11 +67,13 @@ static int has_key(const flp_pack *pack, const flp_kernel_key *key, const uint8_
   return bytes && flp_pack_find(pack, text, bytes);
 }
 
-/* One kernel of products stands for one of each product elsewhere; it does not record which of them a spec needs. */
+/* One kernel of products stands for one of each product elsewhere; it does not record which of them a spec needs. That of
+ * an adapter's stands for entries of module lora. */
 static int has_product(const flp_pack *pack, flp_kernel_key key, const uint8_t *sources) {
   static const flp_kernel_kind kinds[] = {FLP_KERNEL_GRAD_HIDDEN, FLP_KERNEL_GRAD_WEIGHT};
+  int is_lora = key.kind == FLP_KERNEL_LORA_PRODUCTS;
   for (int i = 0; i < 4; i++) {
-    key.kind = kinds[i & 1];
+    key.kind = is_lora ? FLP_KERNEL_LORA : kinds[i & 1];
     key.out_dtype = i & 2 ? FLP_DTYPE_FP32 : key.dtype;
     if (has_key(pack, &key, sources)) return 1;
   }
@@ -83,8 +85,8 @@ static flp_status check_portable(const flp_pack *pack, const flp_pack_entry *ent
   if (!flp_arch_is_exact(key.arch)) return FLP_OK;
   snprintf(key.arch, sizeof key.arch, "%s", FLP_PORTABLE_ARCH);
   key.tune = (flp_tunables){0};
-  int found =
-      key.kind == FLP_KERNEL_PRODUCTS ? has_product(pack, key, desc->sources) : has_key(pack, &key, desc->sources);
+  int is_products = key.kind == FLP_KERNEL_PRODUCTS || key.kind == FLP_KERNEL_LORA_PRODUCTS;
+  int found = is_products ? has_product(pack, key, desc->sources) : has_key(pack, &key, desc->sources);
   return found ? FLP_OK : bad(entry, "there is no kernel for " FLP_PORTABLE_ARCH " beside it", "");
 }
 

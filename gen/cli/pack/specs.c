@@ -99,9 +99,11 @@ static flp_status wish_for_company(wishes *w, const cli_pack_items *items, const
   memset(key.arch, 0, sizeof key.arch);
   strcpy(key.arch, FLP_PORTABLE_ARCH);
   key.tune = (flp_tunables){0};
-  int is_products = key.kind == FLP_KERNEL_PRODUCTS, forms = is_products ? 4 : 1;
+  int is_products = key.kind == FLP_KERNEL_PRODUCTS, is_lora = key.kind == FLP_KERNEL_LORA_PRODUCTS;
+  int forms = is_products || is_lora ? 4 : 1;
   for (int i = 0; i < forms; i++) {
     if (is_products) key.kind = products[i & 1];
+    if (is_lora) key.kind = FLP_KERNEL_LORA;
     key.out_dtype = i & 2 ? FLP_DTYPE_FP32 : key.dtype;
     wanted[i] = key;
     flp_kernel_key_canonicalise(&wanted[i]);
