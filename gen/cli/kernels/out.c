@@ -85,8 +85,6 @@ static void mixed_text(const flp_spec *spec, char *out, size_t capacity) {
                      : flp_weight_dtype(spec) != spec->dtype ? " weight=fp32"
                                                              : " bias=fp32";
   snprintf(out, capacity, "%s mixed=%s", wide, flp_mixed_name(spec->mixed));
-  if (spec->lora_rank) json_object_set_new(json, "lora_rank", json_integer(spec->lora_rank));
-  return json;
 }
 
 const char *cli_spec_text(const flp_spec *spec, char *buffer, size_t capacity) {
