@@ -211,13 +211,26 @@ static flp_status check_lora(const flp_spec *spec) {
                     spec->grads & FLP_GRAD_LORA_A ? "FLP_GRAD_LORA_A" : "FLP_GRAD_LORA_B", FLP_LORA_RANK_MAX);
   if (!spec->lora_rank) return FLP_OK;
   if (spec->grads & FLP_GRAD_WEIGHT)
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "spec.grads has FLP_GRAD_WEIGHT, but spec.lora_rank is %d (accepted: a frozen weight: HIDDEN, BIAS, "
-                    "LORA_A, LORA_B)",
-                    spec->lora_rank);
+    return flp_fail(
+        FLP_ERROR_ARGUMENT,
+        "spec.grads has FLP_GRAD_WEIGHT, but spec.lora_rank is %d (accepted: a frozen weight: HIDDEN, BIAS, "
+        "LORA_A, LORA_B)",
+        spec->lora_rank);
   const excluded others[] = {{"keep", spec->keep},           {"listed", spec->listed}, {"tail", spec->tail != 0},
-                             {"targets", spec->targets > 1}, {"topk", spec->topk},     {"rank", spec->rank}};
+                             {"targets", spec->targets > 1}, {"topk", spec->topk},     {"rank", spec->rank},
+                             {"mixed", spec->mixed != 0}};
   return check_without("lora_rank", spec->lora_rank, others, sizeof others / sizeof *others);
+}
+
+/* Kernels that make lse and mean_score take operands of one dtype, and no adapter. */
+static flp_status check_scores_loss(const flp_spec *spec) {
+  const excluded others[] = {{"mixed", spec->mixed != FLP_MIXED_NONE}, {"lora_rank", spec->lora_rank != 0}};
+  if (!flp_kernel_spec_has_scores_loss(spec)) return FLP_OK;
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+    if (others[i].set)
+      return flp_fail(FLP_ERROR_ARGUMENT, "spec.loss reads lse or mean_score, but spec.%s is set (accepted: 0)",
+                      others[i].name);
+  return FLP_OK;
 }
 
 static flp_status check_tail(const flp_spec *spec) {
@@ -272,6 +285,7 @@ flp_status flp_spec_resolve(const flp_spec *spec, flp_spec *out) {
   FLP_TRY(check_top(spec));
   FLP_TRY(check_sliced(spec));
   FLP_TRY(check_lora(spec));
+  FLP_TRY(check_scores_loss(spec));
   *out = *spec;
   if (!flp_op_of(spec->op)->has_head) return FLP_OK;
   out->targets = (int32_t)flp_spec_targets(spec);

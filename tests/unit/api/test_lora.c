@@ -66,6 +66,21 @@ Test(lora, specs_that_are_refused) {
   refuse_spec(spec, "spec.lora_rank is 8, but spec.topk is set (accepted: 0)");
   spec = lora_spec(8, ALL), spec.rank = 1;
   refuse_spec(spec, "spec.lora_rank is 8, but spec.rank is set (accepted: 0)");
+  spec = lora_spec(8, ALL), spec.mixed = FLP_MIXED_ROUND, spec.weight_dtype = FLP_DTYPE_FP32;
+  refuse_spec(spec, "spec.lora_rank is 8, but spec.mixed is set (accepted: 0)");
+}
+
+/* A loss that reads values of all scores of a row takes neither an adapter nor operands of two dtypes. */
+Test(lora, losses_over_all_scores) {
+  uint8_t program[FLP_LOSS_BYTES_MAX];
+  flp_spec spec = lora_spec(8, ALL), out;
+  cr_assert_eq(flp_loss_builtin_bytes("cross_entropy", program, sizeof program, &spec.loss_bytes), FLP_OK);
+  spec.loss = program;
+  refuse_spec(spec, "spec.loss reads lse or mean_score, but spec.lora_rank is set (accepted: 0)");
+  spec.lora_rank = 0, spec.grads = FLP_GRAD_HIDDEN;
+  cr_expect_eq(flp_spec_resolve(&spec, &out), FLP_OK, "%s", flp_error_detail());
+  spec.mixed = FLP_MIXED_ROUND, spec.hidden_dtype = FLP_DTYPE_FP32;
+  refuse_spec(spec, "spec.loss reads lse or mean_score, but spec.mixed is set (accepted: 0)");
 }
 
 /* ---- arguments ---- */
