@@ -103,7 +103,7 @@ return function(k, spec, options)
   -- And behind those, with an adapter, the steps of its rank: operands of scores go on in maps of their own.
   local adapted = spec.kind == "forward_lora" or spec.kind == "dz_lora"
   function H.steps(p)
-    return adapted and H.own_steps(p) + (p.rank + (H.depth - 1)) // H.depth or H.own_steps(p)
+    return adapted and k.max(H.own_steps(p) + (p.rank + (H.depth - 1)) // H.depth, 1) or H.own_steps(p)
   end
   function H.with_adapter(p, operand, map, at)
     if adapted then operand.more = {map = p[map], at = at, from = H.own_steps(p)} end
