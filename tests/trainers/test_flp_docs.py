@@ -39,7 +39,7 @@ def test_every_snippet_has_a_test():
     words = ["flp.policy_loss(\"grpo\", hidden, head.weight",  # of README.md
              "(-logprob - 0.01 * entropy)",                    # of runtime/python/PYPI.md
              "flp.linear_logprob(hidden, lm_head.weight, tokens, temperature", "flp.explain", "tail_report=",
-             "kept_mass=", "topk=20", "lora=flp.Lora(", "flp.losses.policy_loss(",
+             "kept_mass=", 'mixed="round"', "topk=20", "lora=flp.Lora(", "flp.losses.policy_loss(",
              "grad_weight_accumulate=", "flp.cross_entropy(", "flp.distill_loss(", "selective_log_softmax", "flp.score(", "logprob_head", "from transformers",
              "ahead = torch.tanh", "flp.installed", "flp.adapters.megatron", "flp.parallel", "flp.jax.linear_logprob(", "memory.Profiler",
              "cpu_kernel import Kernel"]                            # of templates/README.md
@@ -85,6 +85,11 @@ def test_an_adapter_that_does_nothing_yet_is_its_own_reference():
     names = run("lora=flp.Lora(")
     assert torch.equal(names["logprob"], names["reference"]) and not names["reference"].requires_grad
     assert names["b"].grad.any() and not names["a"].grad.any() and names["head"].weight.grad is None
+
+
+def test_a_head_in_float32():
+    names = run('mixed="round"')
+    assert names["hidden"].grad.any() and names["head"].grad.any() and names["head"].grad.dtype is torch.float32
 
 
 def test_best_tokens_and_all_others_are_everything():
