@@ -264,7 +264,7 @@ def test_a_set_checks_every_built_in_loss(tmp_path):
 # ---- refusals ----
 
 @pytest.mark.parametrize("arguments, message", [
-    (["gen", *SHAPE, "--loss", "gppo"], "loss 'gppo' is not accepted; one of cispo, dapo"),
+    (["gen", *SHAPE, "--loss", "gppo"], "loss 'gppo' is not accepted; one of cispo, cross_entropy, dapo"),
     (["gen", *SHAPE, "--loss-parameter", "beta=1"], "--loss-parameter: 'beta=1' is not accepted without --loss"),
     (["gen", *SHAPE, "--loss", "grpo", "--loss-parameter", "beta=1"],
      "--loss-parameter: expected NAME=NUMBER of clip_high 0.2"),
@@ -282,7 +282,8 @@ def test_a_set_checks_every_built_in_loss(tmp_path):
     (["explain", *SHAPE[:4], "--mode", "D"], "spec.keep is 1, but spec.grads is 0"),
     (["bench", *SHAPE, "--keep", "--loss", "nll"], "--loss: 'nll' is not accepted beside --keep"),
     (["gen", *SHAPE, "--keep", "--arch", "sm_90a", "--tune", "kept:cooperative"],
-     "dz:, products:, forward_keep:, forward_emit:, forward_targets:, forward_top: or forward_columns:"),
+     "dz:, products:, forward_keep:, forward_emit:, forward_targets:, forward_top:, "
+     "forward_columns:, forward_lora:, dz_lora: or lora_products:"),
     (["check", *SHAPE, "--loss", "nll", "--mode", "S"], "--loss: 'nll' is not accepted with --keep, whose backward pass"),
     (["run", "--demo", "--advantage", "a:b"], "--advantage: 'a:b' is not accepted with --demo"),
     (["run", "--advantage", "a:b"], "--advantage: 'a:b' is not accepted without --loss"),
