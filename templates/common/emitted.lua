@@ -86,14 +86,16 @@ return function(k, spec)
     -- size: the power of two that holds them; places behind them sort last
     local size = k.while_(k.const(k.i32, 2), function(size) return k.lt(size, length) end,
       function(size) return size << 1 end)
-    for i, start in ipairs(starts) do
-      local _, place = B.places(i - 1, p.emit_capacity)
-      each(k.select(k.ge(first, i), 0, counts[i]), function(j)
-        local at = row + i64(place + j)
-        k.shared_store(column_at(start + j), k.load(k.i32, p.emit_column, at))
-        k.shared_store(score_at(start + j), k.load(k.f32, p.emit_score, at) - lift)
-      end)
-    end
+    each(length, function(i)
+      local place = i                                   -- of the last bin that does not start behind it
+      for bin, start in ipairs(starts) do
+        local _, place_of_bin = B.places(bin - 1, p.emit_capacity)
+        place = k.select(k.ge(i, start), place_of_bin + (i - start), place)
+      end
+      local at = row + i64(place)
+      k.shared_store(column_at(i), k.load(k.i32, p.emit_column, at))
+      k.shared_store(score_at(i), k.load(k.f32, p.emit_score, at) - lift)
+    end)
     each(size - length, function(j) k.shared_store(column_at(length + j), k.const(k.i32, LAST)) end)
     k.barrier()
 

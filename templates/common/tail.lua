@@ -22,7 +22,7 @@ local THREADS = 256
 local WARPS = THREADS // 32
 local CHOOSE_THREADS, CHOOSE_EACH = 1024, 4         -- tail_choose: rows of a thread at a time
 local CHOOSE_WARPS = CHOOSE_THREADS // 32
-local MEAN_WARPS = 16                               -- tail_mean
+local MEAN_WARPS, MEAN_TOGETHER = 16, 8              -- tail_mean
 local LOG2E = 1.4426950408889634
 
 -- Forward's sums, relative to themselves. Each addition may lose half an ulp, 2^-24, and where columns are alike all
@@ -88,19 +88,28 @@ return function(k, spec)
   end
 
   ------------------------------------------------------------------------------------------------ tail_mean
-  -- Warps take every MEAN_WARPS-th of the rows that are sampled; their sums are added in order.
+  -- Warps take every MEAN_WARPS-th of the rows that are sampled, some at a time; their sums are added in order.
   local function tail_mean(p)
     local column = (k.ctaid() * 32 + k.lane()) * EACH
     local inside = k.lt(column, p.depth)
     local samples = k.min(p.vocab_valid, k.abi.TAIL_SAMPLES)
     local sums = {}
     for d = 1, EACH do sums[d] = zero() end
-    sums = k.loop(k.warp(), samples, MEAN_WARPS, sums, function(i, sums)
-      local row = i64(i) * i64(p.vocab_valid) // i64(samples)
-      local from = k.offset(p.weight, (row * p.weight_stride + i64(k.select(inside, column, 0))) * bytes)
-      local w, out = k.load_vector(element, EACH, from, 0, {const = true}), {}
-      for d = 1, EACH do out[d] = sums[d] + k.convert(k.f32, w[d]) end
-      return out
+    sums = k.loop(k.warp(), samples, MEAN_WARPS * MEAN_TOGETHER, sums, function(first, sums)
+      local vectors, exists = {}, {}
+      for together = 1, MEAN_TOGETHER do
+        local i = first + (together - 1) * MEAN_WARPS
+        exists[together] = k.lt(i, samples)
+        local row = i64(k.select(exists[together], i, 0)) * i64(p.vocab_valid) // i64(samples)
+        local from = k.offset(p.weight, (row * p.weight_stride + i64(k.select(inside, column, 0))) * bytes)
+        vectors[together] = k.load_vector(element, EACH, from, 0, {const = true})
+      end
+      for together, w in ipairs(vectors) do
+        local out = {}
+        for d = 1, EACH do out[d] = sums[d] + k.select(exists[together], k.convert(k.f32, w[d]), 0.0) end
+        sums = out
+      end
+      return sums
     end)
     local function slot(warp, d) return k.shared() + ((warp * EACH + (d - 1)) * 32 + k.lane()) * 4 end
     for d = 1, EACH do k.shared_store(slot(k.warp(), d), sums[d]) end
