@@ -26,7 +26,7 @@
   R(local_target) R(scale) R(count) R(zy) R(part) /* forward */                                        \
       R(gather) R(turn)                           /* passes that gather */                             \
       R(record) R(bound)                          /* backward from here on */                          \
-      R(scale_pair)                               /* fp16 */                                           \
+      R(scale_pair)                               /* fp16, and what key.bias of products adds */       \
       R(dz) R(bias_part) R(hidden_acc) R(weight_acc) R(weight_low) R(bias_acc) R(factor)               \
           R(redo)  /* saved exponentials; those of stream and direction modes are in the place of dz */ \
       R(reference) /* stream mode; else in what forward saved */                                       \
@@ -39,7 +39,7 @@
       R(target_row) R(target_place) R(target_block) R(target_score) R(target_sums) /* K targets, by row and target */ \
       R(target_weight) R(target_gradient) R(target_exact) R(target_offsets) R(target_total) /* backward */ \
       R(score_lse) R(score_mean) R(score_grad_lse) R(score_grad_mean) R(score_any) /* of a step whose loss reads them */ \
-      R(score_each) R(score_stats) R(mean_part) R(mean_weight) R(mean_hidden) \
+      R(score_each) R(score_stats) R(mean_part) R(mean_weight) \
       R(capped_record) R(capped_scale) R(capped_partial) R(capped_dz) R(capped_part) /* the same with a softcap */ \
       R(top_low) R(top_floor) R(top_mark) R(top_count) R(top_above) R(top_lost) R(top_column) R(top_score) /* best, rank */ \
       R(operand_hidden) R(operand_bias) R(operand_weight) /* of another dtype, as products take them */ \
@@ -94,6 +94,7 @@ typedef enum flp_region {
   C(TOP_PLACES_MOST, 2048) /* of a row's list of columns that may be among its best */                \
   C(MEAN_ROWS, 256)        /* mean_sums: rows of a CTA */                                              \
   C(MEAN_HEAD_ROWS, 64)    /* score_head: rows of weight of a CTA */                                   \
+  C(MEAN_ADDED, 4)         /* words of scale_pair before what products add, and behind each vector */   \
   C(TAIL_VECTORS, 32)      /* tail_mean: vectors of a CTA, of 16 bytes or of one element as key.alignment allows */
 #define FLP_ABI_CONSTANT(name, value) FLP_##name = (value),
 enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
@@ -270,6 +271,10 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
  *              but where out is bf16: see sums of 20 and 24 bits below.
  * operand, out and acc point at row 0 / column 0 of the whole tensor; dz at the chunk's own origin.
  * result = Σ·scale_pair[1]·factor[a] + (read_acc ? acc : 0); stored to acc if write_acc, to out if write_out.
+ *
+ * key.bias: what the derivative by the mean score adds (templates/common/added.lua) is added to what is stored to an out of
+ * 16 bits: to grad_hidden each[a]·weight_sums[d], to grad_weight hidden_sums[d]. All f32, behind FLP_MEAN_ADDED words of
+ * scale_pair: hidden_sums and weight_sums, of D + FLP_MEAN_ADDED words each, then each (n) by active row.
  *
  * Sums of 20 or 24 bits, of grad_weight where out is bf16 (templates/common/sums.lua): between two chunks out itself
  * holds the upper 16 bits of a sum, an f32 rounded to so many bits, and acc (region weight_low) the next 4 or 8, as
@@ -695,7 +700,8 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
 /* ---- values of all scores of a row: losses that read lse or mean_score (templates/common/mean.lua) ----
  *
  * Without a softcap the mean of a row's scores is a product of its hidden with one vector, the sum of the weight's rows. Its
- * derivative, the same for all columns, is added to gradients behind all products: it is in no dz.
+ * derivative, the same for all columns, is in no dz: products add it to gradients of 16 bits before they round them (key.bias),
+ * score_hidden and score_head to those of fp32, behind all products.
  *
  * module mean: entry mean_sums, one CTA FLP_MEAN_ROWS rows x 256 vectors of D (as in tail_mean): the sums of factor[a] times
  * row index[a] of a matrix, and as one column more those of the factors, or without any those of bias. */
@@ -748,19 +754,18 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(ptr, dz) P(ptr, other) P(i64, elements)                                \
   P(ptr, bias_part) P(ptr, other_part) P(i64, parts)
 
-/* module mean: entry score_hidden, one warp an active row: out += each[a]·sums. */
+/* module mean: entry score_hidden, one warp an active row: out += each[a]·sums, of an out of fp32. */
 #define FLP_SCORE_HIDDEN_PARAMS(P)                                         \
   P(ptr, each) P(ptr, sums)                                                \
   P(region, index) P(region, count)                                        \
   P(i32, depth)                                                            \
-  P(ptr, out) P(i64, out_stride) P(i32, out_is_f32)
+  P(ptr, out) P(i64, out_stride)
 
 /* module mean: entry score_head, one CTA FLP_MEAN_HEAD_ROWS columns: adds sums to each row of weight, and sums[depth] to
- * each element of bias; either may be null. */
+ * each element of bias, both of fp32; either may be null. */
 #define FLP_SCORE_HEAD_PARAMS(P)                                           \
   P(ptr, sums) P(i32, depth) P(i32, vocab_valid)                           \
-  P(ptr, weight) P(i64, weight_stride) P(i32, weight_is_f32)               \
-  P(ptr, bias) P(i32, bias_is_f32)
+  P(ptr, weight) P(i64, weight_stride) P(ptr, bias)
 
 /* module loss_targets: entry loss_targets: a loss program over targets compiled, one warp a row; rows, row_class and null as
  * for loss_rows. Targets that are ignore_index take no part, and get 0 in grad_logprob. */

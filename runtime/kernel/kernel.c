@@ -25,6 +25,7 @@ void flp_kernel_key_canonicalise(flp_kernel_key *key) {
     out.bias = key->bias != 0;
     out.softcap = key->softcap != 0;
   }
+  if (fields & FLP_KIND_ADDS) out.bias = key->bias != 0;
   if (fields & FLP_KIND_BIAS_GRAD) out.bias_grad = key->bias_grad != 0;
   if (fields & FLP_KIND_ALIGNMENT) out.alignment = key->alignment >= 16 ? 16 : (uint32_t)flp_dtype_bytes(key->dtype);
   if (fields & FLP_KIND_HIDDEN) out.hidden = key->hidden;
@@ -39,6 +40,16 @@ static flp_dtype grad_dtype(flp_dtype asked, flp_dtype operand) {
   return asked ? asked : operand;
 }
 
+/* 1 if what the mean score of a loss gives is a part of a gradient of 16 bits that this kernel writes: added behind it, it
+ * would be rounded twice. A loss that reads lse alone has nothing to add, and the same kernels. */
+static int adds_mean(const flp_spec *spec, flp_kernel_kind kind) {
+  int hidden = kind != FLP_KERNEL_GRAD_WEIGHT && (spec->grads & FLP_GRAD_HIDDEN) &&
+               grad_dtype(spec->grad_hidden_dtype, spec->dtype) != FLP_DTYPE_FP32;
+  int weight = kind != FLP_KERNEL_GRAD_HIDDEN && (spec->grads & FLP_GRAD_WEIGHT) && !spec->accumulate_grad_weight &&
+               grad_dtype(spec->grad_weight_dtype, spec->dtype) != FLP_DTYPE_FP32;
+  return (hidden || weight) && flp_kernel_spec_has_scores_loss(spec) && !(spec->softcap > 0);
+}
+
 static flp_kernel_key key_of(const flp_spec *spec, const char *arch, flp_kernel_kind kind) {
   flp_kernel_key key = {
       .kind = kind,
@@ -46,7 +57,7 @@ static flp_kernel_key key_of(const flp_spec *spec, const char *arch, flp_kernel_
       .target_dtype = spec->target_dtype,
       .entropy = kind == FLP_KERNEL_DZ || kind == FLP_KERNEL_DZ_LORA ? spec->entropy == FLP_ENTROPY_BACKWARD
                                                                      : spec->entropy != FLP_ENTROPY_NONE,
-      .bias = spec->has_bias != 0,
+      .bias = (flp_kind_has(kind, FLP_KIND_ADDS) ? adds_mean(spec, kind) : spec->has_bias) != 0,
       .bias_grad = (spec->grads & FLP_GRAD_BIAS) != 0,
       .softcap = spec->softcap > 0,
       .alignment = spec->alignment,
@@ -152,7 +163,8 @@ flp_kernel_key flp_kernel_key_generic(const flp_kernel_key *key, const char *arc
   memset(generic.arch, 0, sizeof generic.arch);
   memcpy(generic.arch, arch, strnlen(arch, sizeof generic.arch - 1));
   generic.hidden = generic.vocab = 0;
-  generic.entropy = generic.bias = generic.bias_grad = 1;
+  generic.entropy = generic.bias_grad = 1;
+  if (!flp_kind_has(key->kind, FLP_KIND_ADDS)) generic.bias = 1;
   generic.tune = (flp_tunables){0};
   memset(generic.loss, 0, sizeof generic.loss);
   flp_kernel_key_canonicalise(&generic);

@@ -35,7 +35,7 @@ typedef struct flp_kernel_key {
   flp_dtype target_dtype; /* ROWS, SELECT, LISTED */
   flp_dtype out_dtype;    /* GRAD_HIDDEN, GRAD_WEIGHT, LORA */
   uint32_t entropy;       /* FORWARD, KEEP: accumulate the weighted sum; DZ: upstream entropy gradients; SELECT: both */
-  uint32_t bias;          /* FORWARD, KEEP, DZ: add the bias if its pointer is not null */
+  uint32_t bias;          /* FORWARD, KEEP, DZ: add the bias if its pointer is not null; products: see FLP_KIND_ADDS */
   uint32_t bias_grad;     /* DZ: column sums if bias_part is not null */
   uint32_t softcap;       /* FORWARD, KEEP, DZ */
   uint32_t alignment;     /* all but ROWS and LOSS: 16, or one element for element-wise copies */

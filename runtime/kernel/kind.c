@@ -97,9 +97,9 @@ static const flp_kind_entry loss_targets_entries[] = {{PLAIN(loss_targets), 0, 0
   X(ROWS, rows, FLP_KIND_TARGET | FLP_KIND_LINKED)                                                            \
   X(FORWARD, forward, SCORES | FLP_KIND_UNITS)                                                                \
   X(DZ, dz, SCORES | FLP_KIND_BIAS_GRAD | FLP_KIND_CHUNK_ROWS | FLP_KIND_CHUNK_VOCAB)                         \
-  X(GRAD_HIDDEN, grad_hidden, PRODUCT | FLP_KIND_OUT)                                                         \
-  X(GRAD_WEIGHT, grad_weight, PRODUCT | FLP_KIND_OUT)                                                         \
-  X(PRODUCTS, products, PRODUCT | FLP_KIND_TUNE)                                                              \
+  X(GRAD_HIDDEN, grad_hidden, PRODUCT | FLP_KIND_OUT | FLP_KIND_ADDS)                                         \
+  X(GRAD_WEIGHT, grad_weight, PRODUCT | FLP_KIND_OUT | FLP_KIND_ADDS)                                         \
+  X(PRODUCTS, products, PRODUCT | FLP_KIND_TUNE | FLP_KIND_ADDS)                                              \
   X(SELECT, select, FLP_KIND_TARGET | FLP_KIND_ENTROPY | FLP_KIND_ALIGNMENT | FLP_KIND_VOCAB | FLP_KIND_FP64) \
   X(KEEP, forward_keep, SCORES | FLP_KIND_UNITS | FLP_KIND_CHUNK_ROWS)                                        \
   X(KEPT, kept, FLP_KIND_ALIGNMENT)                                                                           \

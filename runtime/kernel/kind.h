@@ -56,7 +56,8 @@ enum {
   FLP_KIND_UNITS = 1 << 12,       /* and unit_columns */
   FLP_KIND_CHUNK_ROWS = 1 << 13,  /* its descriptor may prefer chunks of rows */
   FLP_KIND_CHUNK_VOCAB = 1 << 14, /* and of columns */
-  FLP_KIND_LINKED = 1 << 15       /* its relocatable code is as good (linker.h) */
+  FLP_KIND_LINKED = 1 << 15,      /* its relocatable code is as good (linker.h) */
+  FLP_KIND_ADDS = 1 << 16         /* uses the field bias: adds the mean score's part to its result (abi.h) */
 };
 
 enum { FLP_ENTRIES_MAX = 8, FLP_NO_ENTRY = FLP_ENTRY_ID_COUNT };

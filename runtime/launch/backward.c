@@ -76,6 +76,7 @@ static flp_status by_chunks(const flp_call *call) {
   uint32_t grads = call->plan->spec.grads;
   flp_row_range rows = {0, call->args->n};
   FLP_TRY(backward_launch_record(call, rows));
+  FLP_TRY(flp_launch_score_hidden_sums(call));
   FLP_TRY(flp_launch_targets_gradients(call));
   FLP_TRY(launch_dz_scale(call));
   FLP_TRY(flp_launch_lora_project(call));
@@ -115,6 +116,7 @@ static flp_status launch(const flp_call *call) {
   FLP_TRY(flp_launch_prepare(call, 0));
   if (call->scheme.mode == FLP_MODE_TAIL) return launch_tail(call);
   FLP_TRY(flp_launch_exact_report(call));
+  FLP_TRY(flp_launch_score_nothing(call));
   FLP_TRY(modes[call->scheme.mode](call));
   return flp_launch_fill(call);
 }

@@ -195,6 +195,7 @@ flp_status backward_launch_bias_reduce(const flp_call *call, const backward_chun
   backward_chunk whole = *c;
   if (!is_by_rows(call)) whole.first = whole.last = 1;
   backward_sink to = bias_sink(call, &whole);
+  if (whole.last) FLP_TRY(flp_launch_score_bias(call, c->bias_part, columns_of(c)));
   flp_bias_reduce_given p = {
       .row_begin = (int32_t)c->row_begin,
       .row_end = (int32_t)c->row_end,

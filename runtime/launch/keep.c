@@ -124,6 +124,7 @@ flp_status flp_launch_kept(const flp_call *call, flp_row_range rows, const flp_k
   FLP_TRY(backward_launch_record(call, rows));
   FLP_TRY(launch_finish(call, rows, keep));
   if (call->scores) FLP_TRY(flp_launch_score_target(call, rows, keep));
+  if (last) FLP_TRY(flp_launch_score_hidden_sums(call));
   FLP_TRY(launch_redo(call, &c));
   if (keep->expands) FLP_TRY(launch_expand(call, &c, keep));
   if (grads & FLP_GRAD_WEIGHT) FLP_TRY(launch_scaled_rows(call, rows));

@@ -10,9 +10,10 @@
 /* Of a step whose loss reads values of all scores of a row: its arrays, which outlive its passes' workspaces (score.c). */
 typedef struct flp_score_values {
   CUdeviceptr lse, mean, grad_lse, grad_mean, any; /* by row */
-  CUdeviceptr each;                                /* by active row */
+  CUdeviceptr each;                                /* by active row; without a softcap where products add it from */
   CUdeviceptr stats;                               /* as keep_finish takes them; 0 where dz is expanded */
-  CUdeviceptr part, weight, hidden;                /* sums; 0 where nothing reads the mean, or with a softcap */
+  CUdeviceptr part, weight;                        /* sums; 0 where nothing reads the mean, or with a softcap */
+  CUdeviceptr added_hidden, added_weight;          /* and as products add them */
   CUdeviceptr record, scale, partial;              /* of the mean with a softcap, else 0 */
 } flp_score_values;
 
@@ -173,7 +174,8 @@ flp_status flp_launch_targets_rows(const flp_call *call);
 /* Behind prepare: their lists, for forward_targets. */
 flp_status flp_launch_targets_sort(const flp_call *call);
 /* logprob, entropy and stats from the partials of shard_count shards and their scores. */
-flp_status flp_launch_targets_finish(const flp_call *call, CUdeviceptr partial, CUdeviceptr scores, int64_t shard_count);
+flp_status flp_launch_targets_finish(const flp_call *call, CUdeviceptr partial, CUdeviceptr scores,
+                                     int64_t shard_count);
 /* Backward: what chunks need of all rows, behind record. */
 flp_status flp_launch_targets_gradients(const flp_call *call);
 
@@ -190,7 +192,14 @@ flp_status flp_launch_score_rows(const flp_call *call, flp_row_range rows);
 flp_status flp_launch_score_record(const flp_call *call, flp_row_range rows);
 /* Behind keep_finish in the plain form: the targets' saved exponentials. */
 flp_status flp_launch_score_target(const flp_call *call, flp_row_range rows, const flp_keep_sink *keep);
-/* What the derivative by the mean adds to gradients that are whole, in the backward pass's numbering of active rows. */
+/* Where products add what the mean gives, in the layout of the pass that has them: sets `values`, and the sums of the weight's
+ * rows there. Then, behind the last record, those of hidden; and of column sums of dz what is a bias's part. */
+flp_status flp_launch_score_added(const flp_call *call, flp_score_values *values);
+flp_status flp_launch_score_hidden_sums(const flp_call *call);
+flp_status flp_launch_score_bias(const flp_call *call, CUdeviceptr bias_part, int64_t columns);
+/* Zeros there, where nothing reads the mean, or the pass is no part of a step. */
+flp_status flp_launch_score_nothing(const flp_call *call);
+/* What the mean adds to gradients in fp32, behind the last chunk. */
 flp_status flp_launch_score_gradients(const flp_call *call);
 
 /* ---- lora.c: a low-rank adapter (abi.h); without one nothing is launched ---- */

@@ -1,7 +1,9 @@
 /* score.c: values of all scores of a row, which a step's loss reads: lse and mean_score (abi.h, templates/common/mean.lua).
  *
  * Stream mode: mean_sums and mean_fold of the weight before all chunks; score_rows behind each chunk's combine, score_record in
- * record's place, score_target behind keep_finish; behind all products score_hidden, sums of hidden, and score_head.
+ * record's place, score_target behind keep_finish; behind the last record sums of hidden. Products add what follows to
+ * gradients of 16 bits, score_head to the column sums of the last chunk; behind all products score_hidden and score_head to
+ * gradients in fp32.
  * Recompute mode: the same around its passes. With a softcap the mean takes a forward pass of its own before the step's, and
  * each chunk's dz a second one that is added to it.
  * Invariant: arrays are the step's; where they are indexed by active row, it is the numbering of the backward pass. */
@@ -21,7 +23,6 @@ flp_score_values flp_score_values_of(const flp_call *step) {
                             .stats = is_plain ? flp_call_region(step, FLP_REGION_score_stats) : 0,
                             .part = flp_call_region(step, FLP_REGION_mean_part),
                             .weight = flp_call_region(step, FLP_REGION_mean_weight),
-                            .hidden = flp_call_region(step, FLP_REGION_mean_hidden),
                             .record = flp_call_region(step, FLP_REGION_capped_record),
                             .scale = flp_call_region(step, FLP_REGION_capped_scale),
                             .partial = flp_call_region(step, FLP_REGION_capped_partial)};
@@ -50,6 +51,18 @@ flp_status flp_launch_score_weight(const flp_call *call) {
       .part = call->scores->part,
   };
   return launch_sums(call, &p, call->scores->weight);
+}
+
+flp_status flp_launch_score_added(const flp_call *call, flp_score_values *values) {
+  int64_t width = call->plan->spec.hidden + 1;
+  uint64_t part = flp_planner_added_bytes(&call->plan->planner);
+  if (!values->weight || !call->plan->spec.grads) return FLP_OK;
+  values->added_hidden = flp_call_region(call, FLP_REGION_scale_pair) + FLP_MEAN_ADDED * sizeof(float);
+  values->added_weight = values->added_hidden + part;
+  values->each = values->added_weight + part;
+  flp_mean_fold_given copy = {
+      .part = values->weight, .parts = 1, .width = (int32_t)width, .sums = values->added_weight};
+  return flp_launch_over(call, FLP_ENTRY_mean_fold, &copy, width, 1);
 }
 
 /* ---- values ---- */
@@ -106,22 +119,18 @@ flp_status flp_launch_score_target(const flp_call *call, flp_row_range rows, con
   return flp_launch_over(call, FLP_ENTRY_score_target, &p, rows.end - rows.begin, 1);
 }
 
-static flp_status add_to_hidden(const flp_call *call) {
-  const flp_spec *spec = &call->plan->spec;
-  flp_score_hidden_given p = {
-      .each = call->scores->each,
-      .sums = call->scores->weight,
-      .depth = (int32_t)spec->hidden,
-      .out = flp_call_pointer(call->args->grad_hidden),
-      .out_stride = call->args->grad_hidden_stride,
-      .out_is_f32 = spec->grad_hidden_dtype == FLP_DTYPE_FP32,
-  };
-  return flp_launch_over(call, FLP_ENTRY_score_hidden, &p, call->args->n, 32);
+flp_status flp_launch_score_nothing(const flp_call *call) {
+  CUdeviceptr pair = flp_call_region(call, FLP_REGION_scale_pair);
+  uint64_t bytes = call->scheme.size[FLP_REGION_scale_pair];
+  int is_added = call->scores && call->scores->weight;
+  if (is_added || !pair || !call->plan->planner.step_scores) return FLP_OK;
+  return flp_launch_set(call, (flp_byte_matrix){pair, bytes, bytes, 1}, 0);
 }
 
-static flp_status add_to_head(const flp_call *call) {
-  const flp_spec *spec = &call->plan->spec;
+flp_status flp_launch_score_hidden_sums(const flp_call *call) {
   const flp_args *a = call->args;
+  if (!call->scores || !call->scores->weight) return FLP_OK;
+  if (!(call->plan->spec.grads & (FLP_GRAD_WEIGHT | FLP_GRAD_BIAS))) return FLP_OK;
   flp_mean_sums_given sums = {
       .matrix = flp_call_pointer(a->hidden),
       .stride = a->hidden_stride,
@@ -129,26 +138,49 @@ static flp_status add_to_head(const flp_call *call) {
       .count = flp_call_region(call, FLP_REGION_count),
       .factor = call->scores->each,
       .rows = (int32_t)a->n,
-      .depth = (int32_t)spec->hidden,
+      .depth = (int32_t)call->plan->spec.hidden,
       .part = call->scores->part,
   };
+  return launch_sums(call, &sums, call->scores->added_hidden);
+}
+
+flp_status flp_launch_score_bias(const flp_call *call, CUdeviceptr bias_part, int64_t columns) {
+  if (!call->scores || !call->scores->weight) return FLP_OK;
   flp_score_head_given p = {
-      .sums = call->scores->hidden,
-      .depth = (int32_t)spec->hidden,
-      .vocab_valid = (int32_t)a->vocab_valid,
-      .weight = spec->grads & FLP_GRAD_WEIGHT ? flp_call_pointer(a->grad_weight) : 0,
-      .weight_stride = a->grad_weight_stride,
-      .weight_is_f32 = spec->grad_weight_dtype == FLP_DTYPE_FP32,
-      .bias = spec->grads & FLP_GRAD_BIAS ? flp_call_pointer(a->grad_bias) : 0,
-      .bias_is_f32 = spec->grad_bias_dtype == FLP_DTYPE_FP32,
+      .sums = call->scores->added_hidden,
+      .depth = (int32_t)call->plan->spec.hidden,
+      .vocab_valid = (int32_t)columns,
+      .bias = bias_part,
   };
-  FLP_TRY(launch_sums(call, &sums, call->scores->hidden));
+  return flp_launch(call, FLP_ENTRY_score_head, &p, flp_ceil_div(columns, FLP_MEAN_HEAD_ROWS));
+}
+
+static flp_status add_to_hidden(const flp_call *call) {
+  flp_score_hidden_given p = {
+      .each = call->scores->each,
+      .sums = call->scores->weight,
+      .depth = (int32_t)call->plan->spec.hidden,
+      .out = flp_call_pointer(call->args->grad_hidden),
+      .out_stride = call->args->grad_hidden_stride,
+  };
+  return flp_launch_over(call, FLP_ENTRY_score_hidden, &p, call->args->n, 32);
+}
+
+static flp_status add_to_weight(const flp_call *call) {
+  const flp_args *a = call->args;
+  flp_score_head_given p = {
+      .sums = call->scores->added_hidden,
+      .depth = (int32_t)call->plan->spec.hidden,
+      .vocab_valid = (int32_t)a->vocab_valid,
+      .weight = flp_call_pointer(a->grad_weight),
+      .weight_stride = a->grad_weight_stride,
+  };
   return flp_launch(call, FLP_ENTRY_score_head, &p, flp_ceil_div(a->vocab_valid, FLP_MEAN_HEAD_ROWS));
 }
 
 flp_status flp_launch_score_gradients(const flp_call *call) {
-  uint32_t grads = call->plan->spec.grads;
+  const flp_spec *spec = &call->plan->spec;
   if (!call->scores || !call->scores->weight) return FLP_OK;
-  if (grads & FLP_GRAD_HIDDEN) FLP_TRY(add_to_hidden(call));
-  return grads & (FLP_GRAD_WEIGHT | FLP_GRAD_BIAS) ? add_to_head(call) : FLP_OK;
+  if ((spec->grads & FLP_GRAD_HIDDEN) && spec->grad_hidden_dtype == FLP_DTYPE_FP32) FLP_TRY(add_to_hidden(call));
+  return (spec->grads & FLP_GRAD_WEIGHT) && spec->grad_weight_dtype == FLP_DTYPE_FP32 ? add_to_weight(call) : FLP_OK;
 }

@@ -56,14 +56,14 @@ static double parameter(const flp_call *call, uint32_t i) {
   } while (0)
 
 /* And which rows: active ones of a range, with their derivatives where a gradient is wanted. */
-#define SET_ACTIVE(call, rows, p)                                       \
-  do {                                                                  \
-    (p)->index = flp_call_region(call, FLP_REGION_index);               \
-    (p)->count = flp_call_region(call, FLP_REGION_count);               \
-    (p)->row_begin = (int32_t)(rows).begin;                             \
-    (p)->row_end = (int32_t)(rows).end;                                 \
-    (p)->grad_logprob = flp_call_pointer((call)->args->grad_logprob);   \
-    (p)->grad_entropy = flp_call_pointer((call)->args->grad_entropy);   \
+#define SET_ACTIVE(call, rows, p)                                     \
+  do {                                                                \
+    (p)->index = flp_call_region(call, FLP_REGION_index);             \
+    (p)->count = flp_call_region(call, FLP_REGION_count);             \
+    (p)->row_begin = (int32_t)(rows).begin;                           \
+    (p)->row_end = (int32_t)(rows).end;                               \
+    (p)->grad_logprob = flp_call_pointer((call)->args->grad_logprob); \
+    (p)->grad_entropy = flp_call_pointer((call)->args->grad_entropy); \
   } while (0)
 
 static flp_loss_targets_given targets_params(const flp_call *call) {
@@ -124,6 +124,14 @@ static flp_status launch_inactive_loss(const flp_call *call) {
   return flp_launch_over(call, call->scores ? FLP_ENTRY_loss_scores : FLP_ENTRY_loss_rows, &p, p.n, 1);
 }
 
+/* What products add of a loss's mean score stands in the layout of the pass that has them. values: the call's from here on */
+static flp_status place_added(flp_call *call, flp_score_values *values) {
+  if (!call->scores) return FLP_OK;
+  *values = *call->scores;
+  call->scores = values;
+  return flp_launch_score_added(call, values);
+}
+
 /* ---- stream mode ---- */
 
 static flp_keep_sink chunk_sink(const flp_call *call) {
@@ -133,7 +141,10 @@ static flp_keep_sink chunk_sink(const flp_call *call) {
                          .expands = call->plan->planner.step_expands};
 }
 
-static flp_status stream(const flp_call *call) {
+static flp_status stream(const flp_call *step) {
+  flp_call own = *step;
+  const flp_call *call = &own;
+  flp_score_values scores;
   int64_t n = call->args->n, chunk = call->scheme.chunk_rows;
   flp_args args;
   flp_call own;
@@ -142,6 +153,8 @@ static flp_status stream(const flp_call *call) {
   flp_keep_sink keep = chunk_sink(call);
   FLP_TRY(flp_launch_prepare(call, 1));
   if (call->scores) FLP_TRY(flp_launch_score_weight(call));
+  FLP_TRY(place_added(&own, &scores));
+  FLP_TRY(flp_launch_score_nothing(call));
   for (int64_t begin = 0; begin < n; begin += chunk) {
     flp_row_range rows = {begin, flp_min(begin + chunk, n)};
     if (call->plan->planner.is_mapped) FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
@@ -179,6 +192,7 @@ static flp_status launch_score_means(const flp_call *call) {
 static flp_status pass_by_pass(const flp_call *step, flp_args *args) {
   flp_call call = *step;
   flp_row_range rows = {0, args->n};
+  flp_score_values scores;
   int is_tail = step->scheme.mode == FLP_MODE_TAIL;
   if (is_tail) {
     args->saved = (void *)(uintptr_t)flp_call_region(step, FLP_REGION_tail_saved);
@@ -198,6 +212,7 @@ static flp_status pass_by_pass(const flp_call *step, flp_args *args) {
   args->pass = FLP_PASS_BACKWARD;
   call.error_word += sizeof(int32_t); /* forward has counted them */
   FLP_TRY(flp_call_pick(&call, is_tail ? FLP_PASS_BACKWARD_SAVED : FLP_PASS_BACKWARD));
+  FLP_TRY(place_added(&call, &scores));
   FLP_TRY(flp_launch_backward(&call));
   return flp_launch_score_gradients(&call);
 }

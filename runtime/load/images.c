@@ -207,6 +207,7 @@ static flp_status check_image(const flp_images_request *request, const flp_kerne
   const flp_kernel_key *got = &image->desc.key;
   if (got->kind != key->kind || got->dtype != key->dtype || got->target_dtype != key->target_dtype ||
       got->out_dtype != key->out_dtype || got->softcap != key->softcap ||
+      (got->bias != key->bias && flp_kind_has(key->kind, FLP_KIND_ADDS)) ||
       (memcmp(got->loss, key->loss, sizeof got->loss) != 0 && !flp_kernel_runs_any_loss(got)))
     return flp_fail(FLP_ERROR_CORRUPT, "the entry of kernel %s holds kernel %s %s of other types or another loss",
                     flp_kernel_kind_name(key->kind), flp_kernel_kind_name(got->kind), flp_dtype_name(got->dtype));

@@ -96,6 +96,8 @@ flp_planner planner_of_dense_rows(const flp_planner *p);
 
 /* ---- score.c: values of all scores of a row ---- */
 
+/* Adds scale_pair to a pass with products, and behind it what they add of the mean of scores. */
+void planner_put_pair(const flp_planner *p, flp_scheme *s, int64_t n);
 /* Adds what a step's loss that reads them takes; its seconds and launches. */
 void planner_put_scores(const flp_planner *p, flp_scheme *s, int64_t n);
 double planner_scores_cost(const flp_planner *p, int64_t n);

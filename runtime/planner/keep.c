@@ -46,6 +46,7 @@ static void put_kept(const flp_planner *p, flp_scheme *s, int64_t n, int64_t row
   planner_put_region(s, FLP_REGION_bound, n, 4);
   planner_put_region(s, FLP_REGION_factor, n, 4);
   planner_put_region(s, FLP_REGION_redo, planner_redo_blocks(rows), 4);
+  planner_put_pair(p, s, n);
   put_rows_together(p, s, rows);
   s->offset[FLP_REGION_bias_part] = s->bytes;
   s->size[FLP_REGION_bias_part] = planner_bias_part_bytes(p, rows, p->spec.vocab);
@@ -96,7 +97,8 @@ static int64_t stream_launches(const flp_planner *p, int64_t n, int64_t rows) {
   /* gather, forward over the first columns, keep_reference, forward_keep, combine, loss_rows */
   int64_t each = 5 + p->is_mapped + chunk_launches(p, p->step_expands);
   return 2 + planner_wants(p->spec.grads, FLP_GRAD_HIDDEN) + chunks * each +
-         planner_scores_launches(p, chunks * (p->step_expands ? 1 : 2)) + blocks; /* prepare, loss_rows of inactive rows, fill */
+         planner_scores_launches(p, chunks * (p->step_expands ? 1 : 2)) +
+         blocks; /* prepare, loss_rows of inactive rows, fill */
 }
 
 static void build_stream(const flp_planner *p, int64_t n, int64_t rows, flp_scheme *s) {
@@ -169,13 +171,15 @@ static void offer_passes(planner_search *s, int is_tail) {
   both.chunk_vocab = shown->chunk_vocab;
   both.chunks = shown->chunks;
   both.products = forward.best.products + backward.best.products;
-  if (flp_planner_has_capped_mean(p)) both.products += 1 + (p->spec.grads ? (both.mode == FLP_MODE_RECOMPUTE_SPLIT ? 2 : 1) : 0);
+  if (flp_planner_has_capped_mean(p))
+    both.products += 1 + (p->spec.grads ? (both.mode == FLP_MODE_RECOMPUTE_SPLIT ? 2 : 1) : 0);
   both.passes = own.bytes;
   both.bytes = own.bytes + flp_max_u64(forward.best.bytes, backward.best.bytes);
   both.seconds = forward.best.seconds + backward.best.seconds + planner_scores_cost(p, s->n);
   /* The loss of active rows, and of idle ones. */
   int64_t launches = (int64_t)forward.best.launches + backward.best.launches + 2;
-  both.launches = clamp_launches(launches + planner_scores_launches(p, flp_planner_has_capped_mean(p) ? both.chunks : 1));
+  both.launches =
+      clamp_launches(launches + planner_scores_launches(p, flp_planner_has_capped_mean(p) ? both.chunks : 1));
   planner_offer(s, &both);
 }
 

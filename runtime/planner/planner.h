@@ -28,8 +28,8 @@ typedef struct flp_planner {
   int64_t lora_rows, lora_columns; /* tile of lora_products, 0: no such kernel */
   int64_t top_rows;     /* of a panel of forward_top, 0: no such kernel; the rest of it is as forward's */
   int saved_expands,
-      step_expands; /* 1 if exponentials become dz in place before the products, in save mode and in a step */
-  int step_entropy; /* 1 if the loss has a gradient by the entropy */
+      step_expands;           /* 1 if exponentials become dz in place before the products, in save mode and in a step */
+  int step_entropy;           /* 1 if the loss has a gradient by the entropy */
   int step_scores, step_mean; /* 1 if it reads lse or mean_score; if mean_score */
   int64_t chunk_rows, chunk_vocab; /* explicit chunk sizes, 0 for the planner's choice */
   flp_mode mode;                   /* explicit mode of the backward pass, 0 for the planner's choice */
@@ -160,6 +160,8 @@ int64_t flp_planner_target_words(int64_t vocab);
 
 /* 1 if a step takes the mean of scores with a softcap, which no sum over rows of the weight gives. */
 int flp_planner_has_capped_mean(const flp_planner *planner);
+/* Bytes from one part to the next of what products add of the mean (abi.h, key.bias): sums of hidden, of weight, each. */
+uint64_t flp_planner_added_bytes(const flp_planner *planner);
 
 /* ---- orders.c: entries of lists brought into the order of columns (abi.h, listed columns) ---- */
 

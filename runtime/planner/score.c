@@ -1,6 +1,6 @@
 /* score.c: what losses that read lse or mean_score add to the layouts of a step: their values and derivatives by row, and
- * the sums that the mean and its derivative are made of. Without a softcap these are read once more, weight and hidden,
- * beside the products; with one the step is in recompute mode, and forward and dz are made twice. */
+ * the sums that the mean and its derivative are made of. Without a softcap weight and hidden are read once more, and products
+ * add what follows from that, but to gradients in fp32; with one the step is in recompute mode, and forward and dz are made twice. */
 #include "runtime/base/util.h"
 #include "runtime/planner/internal.h"
 
@@ -8,11 +8,22 @@ int flp_planner_has_capped_mean(const flp_planner *p) {
   return p->step_mean && p->spec.softcap > 0;
 }
 
+uint64_t flp_planner_added_bytes(const flp_planner *p) {
+  return (uint64_t)(p->spec.hidden + FLP_MEAN_ADDED) * 4;
+}
+
+void planner_put_pair(const flp_planner *p, flp_scheme *s, int64_t n) {
+  int64_t added = FLP_MEAN_ADDED + 2 * (p->spec.hidden + FLP_MEAN_ADDED) + n;
+  if (p->step_scores && !(p->spec.softcap > 0))
+    planner_put_region(s, FLP_REGION_scale_pair, added, 4);
+  else if (p->spec.dtype == FLP_DTYPE_FP16)
+    planner_put_region(s, FLP_REGION_scale_pair, 2, 4);
+}
+
 static void put_sums(const flp_planner *p, flp_scheme *s, int64_t n) {
   int64_t width = p->spec.hidden + 1, rows = flp_max(n, p->spec.vocab);
   planner_put_region(s, FLP_REGION_mean_part, flp_ceil_div(rows, FLP_MEAN_ROWS) * width, 4);
   planner_put_region(s, FLP_REGION_mean_weight, width, 4);
-  planner_put_region(s, FLP_REGION_mean_hidden, width, 4);
 }
 
 void planner_put_scores(const flp_planner *p, flp_scheme *s, int64_t n) {
@@ -34,9 +45,13 @@ void planner_put_scores(const flp_planner *p, flp_scheme *s, int64_t n) {
 double planner_scores_cost(const flp_planner *p, int64_t n) {
   if (!p->step_mean || flp_planner_has_capped_mean(p)) return 0;
   double element = (double)flp_dtype_bytes(p->spec.dtype), vocab = (double)p->spec.vocab;
-  double rows = vocab + (double)n * (planner_wants(p->spec.grads, FLP_GRAD_HIDDEN) ? 3 : 1);
-  if (planner_wants(p->spec.grads, FLP_GRAD_WEIGHT)) rows += 2 * vocab + (double)n;
-  return rows * (double)p->spec.hidden * element / p->bandwidth;
+  double bytes = (vocab + (double)n) * element; /* of a column of D; fp32 gradients are read and written */
+  if (planner_wants(p->spec.grads, FLP_GRAD_HIDDEN) && p->spec.grad_hidden_dtype == FLP_DTYPE_FP32)
+    bytes += 8.0 * (double)n;
+  if (planner_wants(p->spec.grads, FLP_GRAD_WEIGHT)) bytes += (double)n * element;
+  if (planner_wants(p->spec.grads, FLP_GRAD_WEIGHT) && p->spec.grad_weight_dtype == FLP_DTYPE_FP32)
+    bytes += 8.0 * vocab;
+  return bytes * (double)p->spec.hidden / p->bandwidth;
 }
 
 int64_t planner_scores_launches(const flp_planner *p, int64_t chunks) {
@@ -44,7 +59,9 @@ int64_t planner_scores_launches(const flp_planner *p, int64_t chunks) {
   int64_t launches = p->step_scores ? chunks : 0; /* score_rows */
   if (!p->step_mean) return launches;
   if (flp_planner_has_capped_mean(p)) return launches + 2 * chunks + 3; /* dz, score_add; prepare, forward, combine */
-  /* mean_sums, mean_fold; score_hidden; mean_sums, mean_fold, score_head */
-  return launches + 2 + planner_wants(grads, FLP_GRAD_HIDDEN) +
-         3 * planner_wants(grads, FLP_GRAD_WEIGHT | FLP_GRAD_BIAS);
+  /* mean_sums, mean_fold, once more for products; mean_sums, mean_fold of hidden; score_hidden, score_head */
+  return launches + 3 + 2 * planner_wants(grads, FLP_GRAD_WEIGHT | FLP_GRAD_BIAS) +
+         (planner_wants(grads, FLP_GRAD_HIDDEN) && p->spec.grad_hidden_dtype == FLP_DTYPE_FP32) +
+         (planner_wants(grads, FLP_GRAD_WEIGHT) && p->spec.grad_weight_dtype == FLP_DTYPE_FP32) +
+         planner_wants(grads, FLP_GRAD_BIAS);
 }

@@ -60,7 +60,7 @@ static void put_backward_rows(const flp_planner *p, flp_scheme *s, int64_t n, in
   planner_put_operands(p, s, n);
   planner_put_region(s, FLP_REGION_record, n, 16);
   planner_put_region(s, FLP_REGION_bound, n, 4);
-  if (p->spec.dtype == FLP_DTYPE_FP16) planner_put_region(s, FLP_REGION_scale_pair, 2, 4);
+  planner_put_pair(p, s, n);
   if (flp_planner_has_targets(&p->spec)) planner_put_targets_backward(p, s, n);
   planner_put_lora(p, s, n);
   if (p->is_mapped) planner_put_gather(p, s, gathered);

@@ -13,6 +13,9 @@
 --
 --   grad_hidden += each[a]·Σ w_v      grad_weight[v] += Σ each[a]·h_a      grad_bias[v] += Σ each[a]
 --
+-- Gradients of 16 bits are rounded once, so the kernels of products add it to them (added.lua); to those of fp32, and to the
+-- column sums of dz, the kernels below.
+--
 -- With a softcap nothing is linear. The mean is then from forward's own sums of scores times 2^-40, whose exponentials are
 -- all 1, m + q/V; and dz of the term is that of a row of scale 0, whose 2^u is 1: forward and dz once more.
 --
@@ -23,7 +26,7 @@
 --   score_target   the target's saved exponential (kept.lua): what times the row's factor is dz_y
 --   score_add      dz of a chunk += what the term above is with a softcap
 --   score_hidden   grad_hidden += each[a]·Σ w_v
---   score_head     grad_weight and grad_bias += the sums over rows
+--   score_head     grad_weight and column sums += the sums over rows
 
 local THREADS = 256
 local WARPS = THREADS // 32
@@ -246,21 +249,13 @@ return function(k, spec)
 
   ----------------------------------------------------------------------------------------------- gradients
   -- out[vector i] += factor·sums, for the vectors of this thread.
-  local function add_row(type, out, p, from, step, factor)
+  local function add_row(out, p, from, step, factor)
     k.loop(from, p.depth // EACH, step, nil, function(i)
-      local now, sums = load_each(type, out, i), load_each(k.f32, p.sums, i)
+      local now, sums = load_each(k.f32, out, i), load_each(k.f32, p.sums, i)
       for d = 1, EACH do now[d] = factor and k.fma(factor, sums[d], now[d]) or now[d] + sums[d] end
-      store_each(type, out, i, now)
+      store_each(k.f32, out, i, now)
     end)
   end
-
-  -- f(type) for the type of an output.
-  local function by_type(is_f32, f)
-    if spec.dtype == "fp32" then return f(k.f32) end
-    k.branch(k.ne(is_f32, 0), function() f(k.f32) end, function() f(element) end)
-  end
-
-  local function element_bytes(type) return tostring(type) == "f32" and 4 or bytes end
 
   local function score_add(p)
     local at = i64(k.ctaid()) * THREADS + i64(k.tid())
@@ -279,27 +274,19 @@ return function(k, spec)
     local factor = k.load(k.f32, p.each, a)
     k.exit_if(k.eq(factor, 0.0))
     local row = k.load(k.i32, p.index, a)
-    by_type(p.out_is_f32, function(type)
-      local out = k.offset(p.out, i64(row) * p.out_stride * element_bytes(type))
-      add_row(type, out, p, k.lane(), 32, factor)
-    end)
+    add_row(k.offset(p.out, i64(row) * p.out_stride * 4), p, k.lane(), 32, factor)
   end
 
   local function score_head(p)
     local first = k.ctaid() * ROWS
     k.when(~k.is_null(p.weight), function()
-      by_type(p.weight_is_f32, function(type)
-        k.loop(first + k.warp(), k.min(first + ROWS, p.vocab_valid), WARPS, nil, function(v)
-          add_row(type, k.offset(p.weight, i64(v) * p.weight_stride * element_bytes(type)), p, k.lane(), 32)
-        end)
+      k.loop(first + k.warp(), k.min(first + ROWS, p.vocab_valid), WARPS, nil, function(v)
+        add_row(k.offset(p.weight, i64(v) * p.weight_stride * 4), p, k.lane(), 32)
       end)
     end)
     local v = first + k.tid()
     k.when(~k.is_null(p.bias) & k.lt(k.tid(), ROWS) & k.lt(v, p.vocab_valid), function()
-      local sum = k.load(k.f32, p.sums, p.depth)
-      by_type(p.bias_is_f32, function(type)
-        k.store(p.bias, v, k.convert(type, f32(k.load(type, p.bias, v)) + sum))
-      end)
+      k.store(p.bias, v, k.load(k.f32, p.bias, v) + k.load(k.f32, p.sums, p.depth))
     end)
   end
 

@@ -7,6 +7,7 @@
 -- No operand is transposed in memory: dz is read K-major for grad_hidden and MN-major for grad_weight, the other
 -- operand MN-major in both. The epilogue adds to and stores accumulators and the final gradient as its flags ask.
 -- Accumulators are fp32; those of a weight's gradient in bf16 have 20 or 24 bits (sums.lua), unless it is an adapter's.
+-- With spec.bias what is stored as the gradient has one more term (added.lua).
 --
 -- as: the entry's name, where it is the product of an adapter's operands: those of any depth
 
@@ -17,6 +18,7 @@ return function(k, spec, entry, as)
   local for_hidden = entry == "grad_hidden"
   local out_type = ({bf16 = k.bf16, fp16 = k.f16, fp32 = k.f32})[spec.out_dtype]
   if as and not for_hidden then out_type = M.element end
+  local added = k.import "added" (k, spec)
   local paired = spec.alignment >= 16 -- outputs too have the alignment that the spec promises
 
   local function body(p)
@@ -81,6 +83,9 @@ return function(k, spec, entry, as)
           end
           local factor = for_hidden and k.branch(k.is_null(p.factor), function() return k.const(k.f32, 1.0) end,
             function() return k.load(k.f32, p.factor, k.select(valid, acc_row, p.row_begin)) end)
+          local add = added.nothing()
+          if spec.bias and for_hidden then add = added.of_hidden(p, k.select(valid, acc_row, p.row_begin)) end
+          if spec.bias and not for_hidden then add = added.of_weight(p) end
           local acc_at = k.convert(k.i64, acc_row) * p.acc_stride
           local out_at = k.convert(k.i64, out_row) * p.out_stride
           for ni = 0, M.ni - 1 do
@@ -99,7 +104,8 @@ return function(k, spec, entry, as)
                 M.store_pair(k.f32, p.acc, acc_at + wide_n, sum[1], sum[2], paired)
               end)
               k.when(write_out, function()
-                M.store_pair(out_type, p.out, out_at + wide_n, sum[1], sum[2], paired)
+                local x, y = add(sum[1], sum[2], n)
+                M.store_pair(out_type, p.out, out_at + wide_n, x, y, paired)
               end)
             end)
           end
@@ -124,14 +130,14 @@ return function(k, spec, entry, as)
       end
 
       local function finish_group(mi, group)
-        local sums, places = {}, {}
+        local sums, places, add = {}, {}, spec.bias and added.of_weight(p) or added.nothing()
         for ni = group * 4, group * 4 + 3 do
           local n = first_n + M.warp_n * M.warp_columns + M.column(ni, 0)
           for h = 0, 1 do
             local m = first_m + M.row(mi, h)
             local quad = acc[mi + 1][ni + 1]
             sums[#sums + 1], sums[#sums + 2] = quad[h * 2 + 1], quad[h * 2 + 2]
-            places[#places + 1] = {real = k.lt(m, size_m) & k.lt(n, depth),
+            places[#places + 1] = {real = k.lt(m, size_m) & k.lt(n, depth), n = n,
                                    at = k.convert(k.i64, m + p.column_begin) * p.out_stride + k.convert(k.i64, n)}
           end
         end
@@ -145,7 +151,7 @@ return function(k, spec, entry, as)
           return more
         end, function() return sums end)
         local function each_real(visit)
-          for i, place in ipairs(places) do k.when(place.real, function() visit(2 * i - 1, place.at) end) end
+          for i, place in ipairs(places) do k.when(place.real, function() visit(2 * i - 1, place.at, place.n) end) end
         end
         k.branch(write_acc, function()
           local bits = {}
@@ -153,7 +159,10 @@ return function(k, spec, entry, as)
           low.store(vector, bits, 0)
           each_real(function(i, at) store_high(at, S.high(bits[i], bits[i + 1])) end)
         end, function()
-          each_real(function(i, at) M.store_pair(out_type, p.out, at, sums[i], sums[i + 1], paired) end)
+          each_real(function(i, at, n)
+            local x, y = add(sums[i], sums[i + 1], n)
+            M.store_pair(out_type, p.out, at, x, y, paired)
+          end)
         end)
       end
 

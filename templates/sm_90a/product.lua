@@ -6,7 +6,8 @@
 -- Without factor it is 1. No operand is transposed in memory: dz is read K-major for grad_hidden and MN-major for
 -- grad_weight, the other operand MN-major in both, all in boxes of 64 x 64, fp32 of 32 x 32. The epilogue adds to and
 -- stores accumulators and the final gradient as the flags ask. Accumulators are fp32; those of a weight's gradient in
--- bf16 have 20 or 24 bits (sums.lua), unless it is an adapter's. as: the entry's name where it is one's.
+-- bf16 have 20 or 24 bits (sums.lua), unless it is an adapter's. With spec.bias a gradient of 16 bits has one more term
+-- (added.lua). as: the entry's name where it is an adapter's.
 --
 -- A unit is a row panel of a result against one tile of D. Those of grad_hidden, long ones, come first; the short
 -- ones of grad_weight fill the last wave.
@@ -16,6 +17,7 @@ return function(k, spec, as)
   local T = k.import "tune".choose(spec)
   local H = k.import "engine" (k, spec, T)
   local sums_of = {[4] = k.import "sums" (k, 4), [8] = k.import "sums" (k, 8)}
+  local added = k.import "added" (k, spec)
   local element = ({bf16 = k.bf16, fp16 = k.f16})[spec.dtype]
   local PANEL = H.rows * H.cluster
 
@@ -109,7 +111,12 @@ return function(k, spec, as)
         local at = wide(out_row) * to.out_stride
         if fp32 then return store_f32(to.out, at) end
         k.branch(flag(k.abi.PRODUCT_OUT_F32), function() store_f32(to.out, at) end, function()
-          each_pair(function(i, n) k.store(to.out, (at + wide(n)) >> 1, k.pack(element, sums[i], sums[i + 1])) end)
+          local add = added.nothing()
+          if spec.bias then add = for_hidden and added.of_hidden(p, row) or added.of_weight(p) end
+          each_pair(function(i, n)
+            local x, y = add(sums[i], sums[i + 1], n)
+            k.store(to.out, (at + wide(n)) >> 1, k.pack(element, x, y))
+          end)
         end)
       end)
     end
@@ -140,7 +147,7 @@ return function(k, spec, as)
       local function store_pairs(pair)
         for i = 1, size, 2 do
           local n = column(i)
-          local function store() k.store(p.weight_out, pair_at(n), pair(i)) end
+          local function store() k.store(p.weight_out, pair_at(n), pair(i, n)) end
           if fits then store() else k.when(k.lt(n, depth), store) end
         end
       end
@@ -166,7 +173,8 @@ return function(k, spec, as)
         for i = 0, size - 1, S.group do low.store(vector(i), bits, i) end
         store_pairs(function(i) return S.high(bits[i], bits[i + 1]) end)
       end, function()
-        store_pairs(function(i) return k.pack(k.bf16, sums[i], sums[i + 1]) end)
+        local add = spec.bias and added.of_weight(p) or added.nothing()
+        store_pairs(function(i, n) return k.pack(k.bf16, add(sums[i], sums[i + 1], n)) end)
       end)
     end
 

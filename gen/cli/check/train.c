@@ -106,7 +106,7 @@ static void set_parameters(check_problem *problem) {
   for (uint32_t i = 0; i < problem->loss->parameter_count; i++) {
     const flp_loss_parameter *p = &problem->loss->parameters[i];
     int is_off = p->fallback >= 0 && p->fallback <= 0 && p->high > 0.25;
-    double share = strcmp(p->name, "z_loss") == 0 ? 0x1p-9 : 0.25; /* lse² is 1e8 of scores that are shifted */
+    double share = strcmp(p->name, "z_loss") == 0 ? 1e-4 : 0.25; /* as trained with; lse² is 1e8 of shifted scores */
     problem->loss_parameters[i] = is_off ? share : p->fallback;
     if (problem->c.loss_parameters) problem->loss_parameters[i] = problem->c.loss_parameters[i];
   }
@@ -200,9 +200,8 @@ static flp_status set_scores(check_problem *problem, const oracle_row *truth) {
     return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the rows of a step");
   for (int64_t row = 0; row < problem->c.n; row++) {
     const oracle_row *t = &truth[row];
-    problem->scores[row] = (check_scores){.lse = t->maximum + t->log_sum,
-                                          .mean = t->mean,
-                                          .slack = 2 * t->product_error + 0x1p-21 * (1 + t->largest)};
+    problem->scores[row] = (check_scores){
+        .lse = t->maximum + t->log_sum, .mean = t->mean, .slack = 2 * t->product_error + 0x1p-21 * (1 + t->largest)};
   }
   return FLP_OK;
 }

@@ -142,6 +142,22 @@ static int spec_at(int i, flp_spec *spec) {
   return spec->alignment >= flp_dtype_bytes(spec->dtype) && !(lists == 5 && spec->dtype == FLP_DTYPE_FP32);
 }
 
+/* The generic kernels of products that add what a mean score gives to gradients of 16 bits. */
+static void add_mean_keys(const char *arch, flp_kernel_key *out, int *count) {
+  static const flp_kernel_kind kinds[] = {FLP_KERNEL_GRAD_HIDDEN, FLP_KERNEL_GRAD_WEIGHT, FLP_KERNEL_PRODUCTS};
+  for (int i = 0; i < 3 * 2 * 2; i++) {
+    flp_dtype dtype = dtypes[i / 3 % 2];
+    flp_kernel_key key = {
+        .kind = kinds[i % 3], .dtype = dtype, .out_dtype = dtype, .bias = 1, .alignment = i < 6 ? 16 : 2};
+    const flp_arch *given = flp_arch_find(arch),
+                   *maker = flp_arch_find(flp_arch_of_kind(arch, key.kind, key.alignment));
+    int makes_both = given->kinds >> FLP_KERNEL_PRODUCTS & 1;
+    if (!(maker->kinds >> key.kind & 1) || maker != given || makes_both != (key.kind == FLP_KERNEL_PRODUCTS)) continue;
+    strncpy(key.arch, arch, sizeof key.arch - 1);
+    add_generic(out, count, &key);
+  }
+}
+
 static void add_generic_keys(const char *arch, flp_kernel_key *out, int *count) {
   for (int i = 0; i < POINTS; i++) {
     flp_spec spec;
@@ -149,6 +165,7 @@ static void add_generic_keys(const char *arch, flp_kernel_key *out, int *count) 
     int needed = spec_at(i, &spec) ? flp_kernel_keys_for(&spec, arch, keys) : 0;
     for (int j = 0; j < needed; j++) add_generic(out, count, &keys[j]);
   }
+  add_mean_keys(arch, out, count);
 }
 
 flp_status cli_kernels_generic_keys(const char *arch, flp_kernel_key **out, int *count) {
