@@ -142,14 +142,12 @@ static flp_keep_sink chunk_sink(const flp_call *call) {
 }
 
 static flp_status stream(const flp_call *step) {
-  flp_call own = *step;
-  const flp_call *call = &own;
   flp_score_values scores;
-  int64_t n = call->args->n, chunk = call->scheme.chunk_rows;
+  int64_t n = step->args->n, chunk = step->scheme.chunk_rows;
   flp_args args;
   flp_call own;
-  FLP_TRY(flp_launch_operands(call, &args, &own));
-  call = &own;
+  const flp_call *call = &own;
+  FLP_TRY(flp_launch_operands(step, &args, &own));
   flp_keep_sink keep = chunk_sink(call);
   FLP_TRY(flp_launch_prepare(call, 1));
   if (call->scores) FLP_TRY(flp_launch_score_weight(call));

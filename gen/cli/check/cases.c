@@ -6,6 +6,7 @@
 #include "gen/cli/check/case.h"
 #include "gen/cli/shared/losses.h"
 #include "gen/cli/shared/spec_args.h"
+#include "runtime/api/validate.h"
 #include "runtime/base/half.h"
 #include "runtime/base/names.h"
 
@@ -441,6 +442,7 @@ static void add_mode(check_list *list, check_case c, flp_mode mode, int plain, i
   int is_nan = c.rows == CHECK_ROWS_NAN_INACTIVE || c.rows == CHECK_ROWS_BEYOND;
   if (!c.spec.keep && is_nan) set_loss(list, &c, "nll");
   if (!c.spec.keep && !is_nan) set_builtin(list, &c, turn, !plain);
+  if (mode == FLP_MODE_STREAM && flp_spec_takes_capped_mean(&c.spec)) set_loss(list, &c, "nll"); /* takes no such loss */
   check_list_add(list, c);
 }
 
