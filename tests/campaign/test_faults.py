@@ -90,5 +90,6 @@ def test_a_limit_of_memory_is_met_before_llvm_is(tmp_path):
                                   resource.RLIMIT_AS, (megabytes << 20, megabytes << 20)))
         codes[megabytes] = done.returncode
         assert done.returncode in (0, 3, 127), (megabytes, done.returncode, done.stderr)
-        assert done.returncode == 0 or "out of memory" in done.stderr or "shared object" in done.stderr
+        told = ("out of memory", "shared object", "cannot allocate memory")       # by flpgen, or by the loader
+        assert done.returncode == 0 or any(words in done.stderr for words in told)
     assert codes[40] != 0 and codes[400] == 0 and 3 in codes.values(), codes
