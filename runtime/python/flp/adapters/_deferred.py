@@ -5,6 +5,7 @@ rows. Invariants: what computes with such scores otherwise is an error that name
 layer and its model are as they were when the block ends.
 """
 import contextlib
+import functools
 import threading
 import typing
 
@@ -194,3 +195,29 @@ def of_responses(scores, get_responses, temperature, entropy, **more):
     results = results if entropy else (results,)
     cut = [result.reshape(-1).index_select(0, rows).split(sizes) for result in results]
     return {name: list(parts) for name, parts in zip(("log_probs", "entropy"), cut)}
+
+
+def passes(name, refusal, from_scores):
+    """The two passes of slime and of trainers made from it, as makers of what stands in their place: forward_only, of
+    log-probabilities, and train_one_step, of the losses that take them. refusal: of the arguments why a step's scores are
+    needed, or None; from_scores: the function that asks for log-probabilities"""
+    losses = "policy_loss", "sft_loss"
+
+    def scored(host):
+        @functools.wraps(host)
+        def forward_only(f, args, model, *arguments, **keywords):
+            reason = None if getattr(f, "__name__", "") == from_scores else "%r is asked for" % (f,)
+            return called(name, model, reason or refusal(args), host, (f, args, model, *arguments), keywords)
+
+        return forward_only
+
+    def trained(host):
+        @functools.wraps(host)
+        def train_one_step(args, rollout_id, step_id, data_iterator, model, *arguments, **keywords):
+            reason = None if args.loss_type in losses else "loss_type is %r" % args.loss_type
+            return called(name, model, reason or refusal(args), host,
+                          (args, rollout_id, step_id, data_iterator, model, *arguments), keywords)
+
+        return train_one_step
+
+    return scored, trained

@@ -6,7 +6,6 @@ from . import _deferred
 from ._seam import Host, Seam
 
 NAME = "slime-megatron"
-LOSSES = ("policy_loss", "sft_loss")
 FROM_SCORES = "get_log_probs_and_entropy"
 
 
@@ -17,29 +16,6 @@ def refusal(args):
     if getattr(args, "overlap_moe_expert_parallel_comm", False):
         return "overlap_moe_expert_parallel_comm hands scores on in pieces"
     return None
-
-
-def scored(host):
-    """forward_only, of log-probabilities."""
-
-    @functools.wraps(host)
-    def forward_only(f, args, model, *arguments, **keywords):
-        reason = None if getattr(f, "__name__", "") == FROM_SCORES else "%r is asked for" % (f,)
-        return _deferred.called(NAME, model, reason or refusal(args), host, (f, args, model, *arguments), keywords)
-
-    return forward_only
-
-
-def trained(host):
-    """train_one_step, of the losses that take log-probabilities."""
-
-    @functools.wraps(host)
-    def train_one_step(args, rollout_id, step_id, data_iterator, model, *arguments, **keywords):
-        reason = None if args.loss_type in LOSSES else "loss_type is %r" % args.loss_type
-        return _deferred.called(NAME, model, reason or refusal(args), host,
-                                (args, rollout_id, step_id, data_iterator, model, *arguments), keywords)
-
-    return train_one_step
 
 
 def from_hidden(host):
@@ -67,6 +43,7 @@ def from_hidden(host):
     return get_log_probs_and_entropy
 
 
+scored, trained = _deferred.passes(NAME, refusal, FROM_SCORES)
 MODEL, LOSS = "slime.backends.megatron_utils.model", "slime.backends.megatron_utils.loss"
 HOST = Host(
     NAME, ("0.3.1", "0.4"), (
