@@ -1020,7 +1020,7 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
  * a chunk in backward.
  *
  * module operand_terms: entry operand_terms, one warp a row: out[r][t·depth + d] is term t of source[r][d]; the last row has
- * last_depth elements. source and out allow accesses of key.alignment bytes. */
+ * last_depth elements. source and out allow accesses of key.alignment bytes; source of f32 may begin anywhere. */
 #define FLP_OPERAND_TERMS_PARAMS(P)                                         \
   P(ptr, source) P(i64, source_stride)                                      \
   P(i32, is_wide) /* 1: source is f32; 0: of the operand dtype, and every term is itself */ \

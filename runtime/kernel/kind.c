@@ -120,7 +120,7 @@ static const flp_kind_entry loss_targets_entries[] = {{PLAIN(loss_targets), 0, 0
   X(FORWARD_COLUMNS, forward_columns, SCORES | FLP_KIND_UNITS)                                                \
   X(FORWARD_LORA, forward_lora, SCORES | FLP_KIND_UNITS)                                                      \
   X(DZ_LORA, dz_lora, SCORES | FLP_KIND_BIAS_GRAD)                                                            \
-  X(LORA, lora, FLP_KIND_ALIGNMENT | FLP_KIND_OUT | FLP_KIND_TILED)                                           \
+  X(LORA, lora, FLP_KIND_ALIGNMENT | FLP_KIND_OUT | FLP_KIND_TILED | FLP_KIND_INDEXED)                        \
   X(LORA_PRODUCTS, lora_products, PRODUCT | FLP_KIND_TUNE)
 
 static const flp_kind kinds[FLP_KERNEL_KINDS] = {{"?", 0, 0, NULL},

@@ -178,7 +178,7 @@ static flp_status check_together(const flp_images *images) {
   const flp_kernel_desc *first = NULL;
   for (int i = 0; i < images->count; i++) {
     const flp_kernel_desc *desc = &images->image[i].desc;
-    if (!flp_kind_has(desc->key.kind, FLP_KIND_TILED)) continue;
+    if (!flp_kind_has(desc->key.kind, FLP_KIND_TILED) || flp_kind_has(desc->key.kind, FLP_KIND_INDEXED)) continue;
     if (!first) first = desc;
     if (flp_kernel_is_mapped(first) != flp_kernel_is_mapped(desc))
       return flp_fail(FLP_ERROR_CORRUPT, "modules %s and %s are for different architectures",

@@ -221,7 +221,16 @@ static int list_arches(const flp_plan *plan, const char *out[FLP_LADDER_ARCHES_M
   return flp_ladder_arches(&plan->device, &plan->spec, flp_driver_has_clusters(plan->driver), &plan->tuning, out);
 }
 
-/* Tries the architectures in turn. The reason that stays is that of the last, most portable one. */
+/* Kernels of an architecture that are there, but do not load, and those of a more portable one will be tried. */
+static void log_architecture(flp_rung rung, const char *arch) {
+  char text[FLP_REASON_BYTES + 96];
+  snprintf(text, sizeof text, "kernels for %s are not taken on rung %s: %.600s", arch, flp_rung_name(rung),
+           flp_error_detail());
+  if (log_once(text)) flp_log(FLP_LOG_WARNING, "%s", text);
+}
+
+/* Tries the architectures in turn. The reason that stays is that of the last, most portable one; in strict mode that of
+ * the first whose kernels are there. */
 static flp_status try_rung(descent *w, flp_rung rung, int *fallback) {
   const char *arches[FLP_LADDER_ARCHES_MAX];
   int count = list_arches(w->plan, arches);
@@ -229,6 +238,9 @@ static flp_status try_rung(descent *w, flp_rung rung, int *fallback) {
   for (int i = 0; i < count; i++) {
     status = try_architecture(w, rung, arches[i], fallback);
     if (status == FLP_OK || !*fallback) break;
+    if (status == FLP_ERROR_UNAVAILABLE || i + 1 == count) continue;
+    if (w->plan->options.strict) break;
+    log_architecture(rung, arches[i]);
   }
   return status;
 }

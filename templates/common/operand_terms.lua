@@ -69,8 +69,16 @@ return function(k, spec)
         EACH = whole
       end
     end
-    k.branch(wide, function() all(function(i) return load_wide(from, i) end, false) end,
-      function() all(function(i) return load_narrow(from, i) end, true) end)
+    local function of_wide() all(function(i) return load_wide(from, i) end, false) end
+    k.branch(wide, function()
+      if EACH == 1 then return of_wide() end
+      k.branch(k.eq(k.bitcast(k.i64, p.source) & 15, 0), of_wide, function() -- a bias may begin anywhere
+        local vector = EACH
+        EACH = 1
+        of_wide()
+        EACH = vector
+      end)
+    end, function() all(function(i) return load_narrow(from, i) end, true) end)
   end
 
   k.kernel {entry = "operand_terms", threads = WARPS * 32, min_ctas = 6, shared_bytes = 0, body = operand_terms}
