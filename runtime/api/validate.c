@@ -222,9 +222,11 @@ static flp_status check_lora(const flp_spec *spec) {
   return check_without("lora_rank", spec->lora_rank, others, sizeof others / sizeof *others);
 }
 
-/* Kernels that make lse and mean_score take operands of one dtype, and no adapter. */
+/* Kernels that make lse and mean_score take operands of one dtype, and no adapter; every column counts, so none is left
+ * out. */
 static flp_status check_scores_loss(const flp_spec *spec) {
-  const excluded others[] = {{"mixed", spec->mixed != FLP_MIXED_NONE}, {"lora_rank", spec->lora_rank != 0}};
+  const excluded others[] = {{"mixed", spec->mixed != FLP_MIXED_NONE}, {"lora_rank", spec->lora_rank != 0},
+                             {"tail", spec->tail != 0}};
   if (!flp_kernel_spec_has_scores_loss(spec)) return FLP_OK;
   for (size_t i = 0; i < sizeof others / sizeof *others; i++)
     if (others[i].set)

@@ -410,7 +410,12 @@ static void set_loss(check_list *list, check_case *c, const char *name) {
 
 enum { LOSSES_MOST = 64 };
 
-/* Built-in loss i in turn, of those of one target a row; beside an entropy bonus, if it goes with one, or without. */
+/* Of one target a row; in mode tail no other column's score counts. */
+static int has_turn(const check_case *c, const flp_loss *loss) {
+  return !flp_loss_is_over_targets(loss) && !(c->mode == FLP_MODE_TAIL && flp_loss_is_of_scores(loss));
+}
+
+/* Built-in loss i in turn, of those that the case takes; beside an entropy bonus, if it goes with one, or without. */
 static void set_builtin(check_list *list, check_case *c, int i, int bonus) {
   if (list->status != FLP_OK) return; /* looking for a loss leaves a message of its own */
   const char *of_rows[LOSSES_MOST];
@@ -418,7 +423,7 @@ static void set_builtin(check_list *list, check_case *c, int i, int bonus) {
   char name[64];
   flp_loss sum;
   for (int b = 0; flp_loss_builtin(b) && count < LOSSES_MOST; b++)
-    if (flp_loss_find(flp_loss_builtin(b), &sum) == FLP_OK && !flp_loss_is_over_targets(&sum))
+    if (flp_loss_find(flp_loss_builtin(b), &sum) == FLP_OK && has_turn(c, &sum))
       of_rows[count++] = flp_loss_builtin(b);
   const char *own = of_rows[i % count];
   snprintf(name, sizeof name, "%s+entropy", own);

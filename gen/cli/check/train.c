@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "gen/cli/call/normal.h"
+#include "gen/cli/check/metrics.h"
 #include "gen/cli/check/problem.h"
 #include "gen/cli/shared/losses.h"
 
@@ -187,7 +188,11 @@ static int is_linear(const check_problem *problem) {
   return 1;
 }
 
-/* An error of each score moves both as far at most; and each is rounded to fp32. */
+/* An error of each score moves both as far at most; and each is rounded to fp32, lse with the 4 ulp of a logprob. */
+static double scores_slack(const oracle_row *row) {
+  return 2 * row->product_error + 0x1p-21 * (1 + row->largest) + 4 * check_ulp(fmax(fabs(row->log_sum), 1));
+}
+
 static flp_status set_scores(check_problem *problem, const oracle_row *truth) {
   size_t n = (size_t)problem->c.n + 1;
   if (!flp_loss_is_of_scores(problem->loss)) return FLP_OK;
@@ -201,7 +206,7 @@ static flp_status set_scores(check_problem *problem, const oracle_row *truth) {
   for (int64_t row = 0; row < problem->c.n; row++) {
     const oracle_row *t = &truth[row];
     problem->scores[row] = (check_scores){
-        .lse = t->maximum + t->log_sum, .mean = t->mean, .slack = 2 * t->product_error + 0x1p-21 * (1 + t->largest)};
+        .lse = t->maximum + t->log_sum, .mean = t->mean, .slack = scores_slack(t)};
   }
   return FLP_OK;
 }
