@@ -7,7 +7,7 @@ return function(k, spec)
   -- add(x, y, n): the neighbours x and y of columns n and n + 1 of a row with the term added. n is even
   local function adder(vector, factor)
     return function(x, y, n)
-      local by = k.load_vector(k.f32, 2, vector, n >> 1)
+      local by = k.load_vector(k.f32, 2, vector, n >> 1, {const = true})
       if factor then return k.fma(factor, by[1], x), k.fma(factor, by[2], y) end
       return x + by[1], y + by[2]
     end

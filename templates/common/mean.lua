@@ -32,6 +32,7 @@ local THREADS = 256
 local WARPS = THREADS // 32
 local LN2 = 0.6931471805599453
 local IN_FLIGHT = 4                                 -- rows that a thread of mean_sums loads at a time
+local FOLDED = 16                                   -- slabs that one of mean_fold does
 -- dz_y over the factor of a row's saved exponentials, from where on they do not serve; and what moves log2 s so far that
 -- keep_finish has the row done again.
 local MOST_RATIO, OUT_OF_RANGE = 0x1p20, 4096.0
@@ -149,13 +150,13 @@ return function(k, spec)
     local column = k.ctaid() * THREADS + k.tid()
     k.exit_if(k.ge(column, p.width))
     local function at(part) return k.load(k.f32, p.part, i64(part) * i64(p.width) + i64(column)) end
-    local sum = k.loop(k.const(k.i32, 0), p.parts, IN_FLIGHT, zero(), function(first, sum)
+    local sum = k.loop(k.const(k.i32, 0), p.parts, FOLDED, zero(), function(first, sum)
       local values = {}
-      for j = 1, IN_FLIGHT do
+      for j = 1, FOLDED do
         local part = first + (j - 1)
         values[j] = k.select(k.lt(part, p.parts), at(k.min(part, p.parts - 1)), 0.0)
       end
-      for j = 1, IN_FLIGHT do sum = sum + values[j] end
+      for j = 1, FOLDED do sum = sum + values[j] end
       return sum
     end)
     k.store(p.sums, column, sum)
