@@ -5,8 +5,8 @@
     python3 tests/gpu/wheels.py unpack PARTS --into FOLDER
     . FOLDER/env.sh
 
-pack    installs the pinned releases of --requirements (runtime/python/flp/bench/peers/requirements.txt) for the other machine's Python
-        into a folder, without what they depend on (torch, Triton, transformers and the like are there) and without
+pack    installs the pinned releases of --requirements (runtime/python/flp/bench/peers/requirements.txt), for the other
+        machine's Python, into a folder, without what they depend on (torch, Triton, transformers and the like are there) and without
         what --have names; leaves out what no peer runs (NEEDLESS); and writes it as parts PARTS/part-N.txz of at most
         so many MiB, each a tar archive of its own, and PARTS/parts.json: their sizes, checksums and contents. Needs pip
         and its registry. A file that is too large for a part is cut into pieces.

@@ -1,7 +1,7 @@
 """What flp.CrossEntropyHead changes of a trainer of transformers or of TRL's SFTTrainer, and what it refuses of one.
 
-Invariants: attributes of the object alone change, and undo puts them back; a trainer whose loss is not the cross entropy
-of its model (a function of the user's, DFT, a preference) is refused, never given another loss. What asks for scores
+Invariants: attributes of the object alone change, and undo puts them back; a trainer whose loss is not the cross
+entropy of its model (a function of the user's, DFT, a preference) is refused, never given another loss. What asks for scores
 (compute_metrics, trainer.predict) runs in the trainer as it was.
 """
 from __future__ import annotations
