@@ -7,7 +7,7 @@ usage() {
 usage: tests/gpu/package.sh BUILD PACKAGE.tgz [FILE ...]
 
 Installs the build folder BUILD into a package, stripped, with the shared libraries that it is linked to (but for the C
-library's own), the Python binding, the examples and the scripts of tests/gpu; and the FILEs, such as kernel packs. There:
+library's own), the Python binding, the examples, the scripts of tests/gpu and tests/hosts; and the FILEs, such as kernel packs. There:
 
     tar xzf PACKAGE.tgz && . flp/env.sh && python3 flp/tests/gpu/record.py --flpgen "$FLPGEN" --out out --only check,bench
 
@@ -39,7 +39,9 @@ ldd "$root/bin/flpgen" "$root"/lib*/*.so | awk '$2 == "=>" && $3 ~ /^\// { print
   xargs -I{} cp -L {} "$root/lib/"
 
 mkdir -p "$root/tests" "$root/runtime" "$root/autotune/presets"
-cp -r "$tree/tests/gpu" "$tree/tests/tilings.json" "$root/tests/"
+cp -r "$tree/tests/gpu" "$tree/tests/hosts" "$tree/tests/tilings.json" "$root/tests/"
+mkdir "$root/tests/support"
+cp "$tree/tests/support/flp_reference.py" "$root/tests/support/" # what tests/hosts compares with
 cp -r "$tree/runtime/python" "$tree/runtime/flp.h" "$root/runtime/"
 cp "$tree"/autotune/*.py "$root/autotune/"
 cp "$tree/autotune/presets/presets.json" "$root/autotune/presets/"

@@ -56,13 +56,15 @@
   examples   tests/gpu/examples.py: what every example shows (the same)
   selective  tests/gpu/selective.py: selective log-softmax beside other ways (needs torch; set FLP_LIBRARY)
   jax        tests/gpu/jax_check.py: flp.jax beside the formula in JAX (needs jax; set FLP_LIBRARY)
+  hosts      tests/hosts on the GPU, beside the trainers that are installed (its README.md; needs torch, pytest and
+             transformers; set FLP_LIBRARY)
   fragmentation
              tests/gpu/fragmentation.py, pictures in plots/ where there is matplotlib (needs torch; set FLP_LIBRARY)
 
 --only takes any of these, and of bench, bench_modes, bench_lists, bench_tail, bench_targets, bench_top, peers,
 peers_modes and peers_data single records by name, where time is short.
-Copy check*.json, sanitize*.json, gated_step.json, train_tiny_lm.json, grpo_tail.json, examples.json, jax.json and
-fragmentation.json to tests/gpu/evidence, and of plots/ naive_never.png and flp_arena_never.png as
+Copy check*.json, sanitize*.json, gated_step.json, train_tiny_lm.json, grpo_tail.json, examples.json, jax.json,
+hosts.json and fragmentation.json to tests/gpu/evidence, and of plots/ naive_never.png and flp_arena_never.png as
 fragmentation_naive.png and fragmentation_flp_arena.png; bench*.json, peers*.json, tune*.json, cold_start.json,
 head_memory.json, response_rows.json and selective.json to autotune/bench. Exit status 1 if anything failed. Standard library only.
 """
@@ -205,7 +207,7 @@ PEERS = {  # by part; python -m flp.bench: other libraries on the same tensors
 RECORDS = {**BENCHES, **PEERS}  # parts whose records --only takes by their names too
 PARTS = ("check", "check_modes", "check_lists", "check_tail", "check_targets", "check_top", "large", "tilings", "concurrent",
          "sanitize", "sanitize_modes", "sanitize_lists", "sanitize_tail", "sanitize_targets", "sanitize_top", *BENCHES, *PEERS,
-         "tune", "cold", *SCRIPTS)
+         "tune", "cold", "hosts", *SCRIPTS)
 
 
 def select(only):
@@ -221,8 +223,9 @@ def select(only):
 
 
 class Campaign:
-    def __init__(self, flpgen, out, packs):
+    def __init__(self, flpgen, out, packs, device="cuda"):
         self.flpgen, self.out, self.failed = str(Path(flpgen).resolve()), Path(out).resolve(), []
+        self.device = device
         self.packs = [str(Path(pack).resolve()) for pack in packs]
         self.out.mkdir(parents=True, exist_ok=True)
         # Records name the command as a user types it, so the program is found by its bare name.
@@ -355,6 +358,13 @@ class Campaign:
                                  self.packs[1], "--json", "cold_start.json"])
         print(done.stdout, flush=True)
 
+    def hosts(self):
+        """From the top of the tree, as a script is; a trainer that is not installed is skipped."""
+        command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "tests/hosts", "--device",
+                   self.device, "--record", str(self.out / "hosts.json")]
+        if subprocess.run(command, cwd=TREE, env=self.env).returncode != 0:
+            self.failed.append("hosts")
+
     def script(self, part):
         """One of the tree's own that uses the binding: from the top of the tree, as FLP_LIBRARY may be a path from there."""
         name, *words = SCRIPTS[part]
@@ -374,12 +384,13 @@ def main():
                         help="parts to run, or single records of bench and peers, default all parts: %(default)s")
     parser.add_argument("--pack-ptx", default="ptx.flpp", help="for cold: pack without cubins, default %(default)s")
     parser.add_argument("--pack-cubin", default="cubin.flpp", help="for cold: pack with cubins, default %(default)s")
+    parser.add_argument("--device", default="cuda", help="of hosts: cpu tries it without a GPU, default %(default)s")
     arguments = parser.parse_args()
     try:
         selected = select(arguments.only)
     except ValueError as error:
         parser.error(f"--only: {error}")
-    campaign = Campaign(arguments.flpgen, arguments.out, (arguments.pack_ptx, arguments.pack_cubin))
+    campaign = Campaign(arguments.flpgen, arguments.out, (arguments.pack_ptx, arguments.pack_cubin), arguments.device)
     for part, names in selected.items():
         campaign.measure(part, names)
     print("failed: " + ", ".join(campaign.failed) if campaign.failed else "all passed")

@@ -5,8 +5,8 @@
     python3 tests/gpu/wheels.py unpack PARTS --into FOLDER
     . FOLDER/env.sh
 
-pack    installs the pinned releases (runtime/python/flp/bench/peers/requirements.txt) for the other machine's Python
-        into a folder, without what they depend on (torch, Triton, transformers and the like are there) and without
+pack    installs the pinned releases of --requirements (runtime/python/flp/bench/peers/requirements.txt), for the other
+        machine's Python, into a folder, without what they depend on (torch, Triton, transformers and the like are there) and without
         what --have names; leaves out what no peer runs (NEEDLESS); and writes it as parts PARTS/part-N.txz of at most
         so many MiB, each a tar archive of its own, and PARTS/parts.json: their sizes, checksums and contents. Needs pip
         and its registry. A file that is too large for a part is cut into pieces.
@@ -131,7 +131,7 @@ def filled(units, most):
 
 
 def pack(options):
-    wanted = pins(options.requirements.read_text(), set(options.have.split(",")))
+    wanted = pins("\n".join(file.read_text() for file in options.requirements), set(options.have.split(",")))
     options.parts.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as work:
         done = subprocess.run(pip_command(wanted, options.python, options.glibc, work))
@@ -216,7 +216,7 @@ def main(arguments=None):
     verb.add_argument("--glibc", type=int, default=39, metavar="N", help="2.N of the other machine; default 39")
     verb.add_argument("--have", default="", metavar="LIST", help="names that the other machine has")
     verb.add_argument("--part-mib", type=int, default=45, metavar="N", help="most MiB of a part; default 45")
-    verb.add_argument("--requirements", type=Path, default=REQUIREMENTS, metavar="FILE")
+    verb.add_argument("--requirements", type=Path, nargs="+", default=[REQUIREMENTS], metavar="FILE")
     verb.set_defaults(run=pack)
     verb = verbs.add_parser("unpack")
     verb.add_argument("parts", type=Path, metavar="PARTS")

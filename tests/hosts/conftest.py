@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 TREE = Path(__file__).resolve().parents[2]
-for path in (TREE / "runtime" / "python", TREE / "tests" / "python"):
+for path in (TREE / "runtime" / "python", TREE / "tests" / "support"):
     sys.path.insert(0, str(path))
 
 import flp  # noqa: E402

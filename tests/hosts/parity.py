@@ -58,9 +58,20 @@ def stubs(**modules):
     for name, module in absent.items():
         module.__spec__ = importlib.machinery.ModuleSpec(name, None)
         sys.modules[name] = module
-    yield
-    for name in absent:
-        del sys.modules[name]
+    try:
+        yield
+    finally:
+        for name in absent:
+            del sys.modules[name]
+
+
+def of_trl(name):
+    """A module of TRL; stubs stand for what it imports to read data, where that is not installed: nothing here does."""
+    data = [package for package in ("datasets", "pandas", "pyarrow") if importlib.util.find_spec(package) is None]
+    pytest.importorskip("transformers.trainer")  # which looks for datasets as well, and must not find a stub
+    more = ["pyarrow__compute", "pyarrow__types"] if "pyarrow" in data else []
+    with stubs(**{package: stub() for package in data + more}):
+        return pytest.importorskip(name)
 
 
 def stub(**names):

@@ -5,9 +5,10 @@ import types
 import pytest
 import torch
 from flp_reference import doubles, problem, reference
-from parity import DTYPES, both, compare, with_gradients
+from parity import DTYPES, both, compare, of_trl, with_gradients
 
-trl_utils = pytest.importorskip("trl.trainer.utils")
+trl_utils = of_trl("trl.trainer.utils")
+GRPOTrainer = of_trl("trl.trainer.grpo_trainer").GRPOTrainer
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -37,7 +38,6 @@ def test_fused_head(dtype, options):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_grpo_path(dtype, device):
     from transformers import LlamaConfig, LlamaForCausalLM
-    from trl.trainer.grpo_trainer import GRPOTrainer
 
     torch.manual_seed(0)
     model = LlamaForCausalLM(LlamaConfig(vocab_size=1000, hidden_size=64, intermediate_size=128, num_hidden_layers=2,

@@ -167,6 +167,7 @@ class Trainer:
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         more = {"num_items_in_batch": num_items_in_batch} if self.model_accepts_loss_kwargs else {}
+        inputs = {name: value for name, value in inputs.items() if name != "use_cache"}  # which TinyLM has not
         outputs = model(**inputs, **more)
         return (outputs.loss, outputs) if return_outputs else outputs.loss
 

@@ -4,7 +4,7 @@ The module gets a subclass of its own class, of the same name, and one attribute
 Invariants: a copy of the module is plain, whichever way it is made. copy, pickle and torch.save give the module's own
 class, so that a file needs no flp to load; a replica whose attributes were copied one by one finds that it is not the
 module that was meant. A forward that stood in the module's own attributes (accelerate's, say) is called, copied and put
-back. What others took hold of (model.forward, a class made over this one) is the module's own forward afterwards.
+back; one that was put there since, and calls the one here (accelerate's of mixed precision), stays. What others took hold of (model.forward, a class made over this one) is the module's own forward afterwards.
 """
 import copyreg
 import functools
@@ -54,6 +54,7 @@ def put(module, handler):
         vars(module)[SITE] = site
     else:
         check_in_force(module)
+        _give_class(module)
     site.handlers.append(handler)
 
 
@@ -63,10 +64,11 @@ def take(module, handler):
     site.handlers.remove(handler)
     if site.handlers:
         return
-    for name in (SITE, "forward"):
-        vars(module).pop(name, None)
-    if site.stood is not None:
-        vars(module)["forward"] = site.stood
+    if not _is_wrapped(module):
+        for name in (SITE, "forward"):
+            vars(module).pop(name, None)
+        if site.stood is not None:
+            vars(module)["forward"] = site.stood
     below = vars(type(module)).get("_flp_over")
     if below is not None:
         module.__class__ = below
@@ -74,7 +76,7 @@ def take(module, handler):
 
 def check_in_force(module):
     """error: RuntimeError if another forward hides the handlers of a module"""
-    if replaced_forward(module) is not None:
+    if replaced_forward(module) is not None and not _is_wrapped(module):
         raise RuntimeError("forward of %s was replaced after logprob_head was installed (accepted: the one it "
                            "installed, put back first)" % type(module).__name__)
 
@@ -84,6 +86,17 @@ def replaced_forward(module):
     found = vars(module).get("forward")
     function = _below(getattr(found, "__func__", None))
     return None if function is own_forward(module) and found.__self__ is module else found
+
+
+def _is_wrapped(module):
+    """Whether the forward in a module's attributes is over the one here, by __wrapped__: handlers are in force below it."""
+    if replaced_forward(module) is None:
+        return False
+    function = getattr(vars(module)["forward"], "__func__", None)
+    here = _class_over(vars(type(module)).get("_flp_over", type(module))).forward
+    while function is not None and function is not here:
+        function = getattr(function, "__wrapped__", None)
+    return function is here
 
 
 def own_forward(module):
@@ -121,7 +134,8 @@ def _class_over(base):
         site, below = getattr(self, SITE, None), functools.partial(base.forward, self)
         if site is None or site.module() is not self:
             return below(*arguments, **keywords)
-        return site.handlers[-1](self, below if site.other is None else site.other, *arguments, **keywords)
+        below = below if site.other is None else site.other
+        return site.handlers[-1](self, below, *arguments, **keywords) if site.handlers else below(*arguments, **keywords)
 
     def __reduce_ex__(self, protocol):
         made = super(patched, self).__reduce_ex__(protocol)
