@@ -11,7 +11,8 @@ enum { WORKSPACE_ALIGNMENT = 256, STATS_COLUMNS = 4 };
 enum { SIZE_N, SIZE_D, SIZE_V, SIZE_WORKSPACE, SIZE_STATS, SIZES };
 static const char SIZE_LETTERS[] = "NDVW4";
 
-typedef enum buffer_kind { OPERAND, IDS, FLOATS, BYTES } buffer_kind;
+/* Buffers of one kind have one type: an operand and its gradient. */
+typedef enum buffer_kind { HIDDEN, WEIGHT, BIAS, IDS, FLOATS, BYTES, KINDS } buffer_kind;
 
 typedef struct buffer_field {
   const char *name;
@@ -23,26 +24,27 @@ typedef struct buffer_field {
 #define FIELD(name, dims, kind) \
   { #name, dims, kind, offsetof(flp_args, name) }
 static const buffer_field FIELDS[] = {
-    FIELD(hidden, "ND", OPERAND),     FIELD(weight, "VD", OPERAND),         FIELD(bias, "V", OPERAND),
+    FIELD(hidden, "ND", HIDDEN),      FIELD(weight, "VD", WEIGHT),          FIELD(bias, "V", BIAS),
     FIELD(target, "N", IDS),          FIELD(temperature_rows, "N", FLOATS), FIELD(logprob, "N", FLOATS),
     FIELD(entropy, "N", FLOATS),      FIELD(stats, "N4", FLOATS),           FIELD(grad_logprob, "N", FLOATS),
-    FIELD(grad_entropy, "N", FLOATS), FIELD(grad_hidden, "ND", OPERAND),    FIELD(grad_weight, "VD", OPERAND),
-    FIELD(grad_bias, "V", OPERAND),   FIELD(workspace, "W", BYTES),
+    FIELD(grad_entropy, "N", FLOATS), FIELD(grad_hidden, "ND", HIDDEN),     FIELD(grad_weight, "VD", WEIGHT),
+    FIELD(grad_bias, "V", BIAS),      FIELD(workspace, "W", BYTES),
 };
 
-/* XLA's type -> flp's; each kind takes those with its mark. */
+enum { OPERANDS = 1 << HIDDEN | 1 << WEIGHT | 1 << BIAS };
+
+/* XLA's type -> flp's, and the kinds that take it. */
 static const struct type {
   xla_type xla;
-  buffer_kind kind;
+  int kinds;
   flp_dtype flp;
 } TYPES[] = {
-    {XLA_BF16, OPERAND, FLP_DTYPE_BF16},
-    {XLA_F16, OPERAND, FLP_DTYPE_FP16},
-    {XLA_F32, OPERAND, FLP_DTYPE_FP32},
-    {XLA_S32, IDS, FLP_DTYPE_INT32},
-    {XLA_S64, IDS, FLP_DTYPE_INT64},
-    {XLA_F32, FLOATS, FLP_DTYPE_FP32},
-    {XLA_U8, BYTES, 0},
+    {XLA_BF16, OPERANDS, FLP_DTYPE_BF16},
+    {XLA_F16, OPERANDS, FLP_DTYPE_FP16},
+    {XLA_F32, OPERANDS | 1 << FLOATS, FLP_DTYPE_FP32},
+    {XLA_S32, 1 << IDS, FLP_DTYPE_INT32},
+    {XLA_S64, 1 << IDS, FLP_DTYPE_INT64},
+    {XLA_U8, 1 << BYTES, 0},
 };
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
@@ -60,7 +62,7 @@ __attribute__((format(printf, 2, 3))) static flp_status refuse(jax_call *call, c
 /* What the buffers read so far have settled; -1 and 0: not yet. */
 typedef struct known_sizes {
   int64_t sizes[SIZES];
-  flp_dtype operand, ids;
+  flp_dtype types[KINDS];
 } known_sizes;
 
 static const buffer_field *field_of(xla_span name) {
@@ -84,14 +86,14 @@ static flp_status check_dims(jax_call *call, const buffer_field *field, const xl
 }
 
 static flp_status check_type(jax_call *call, const buffer_field *field, const xla_buffer *buffer, known_sizes *known) {
-  flp_dtype other = 0, *settled = field->kind == OPERAND ? &known->operand : field->kind == IDS ? &known->ids : &other;
+  flp_dtype *settled = &known->types[field->kind];
   for (int i = 0; i < COUNT(TYPES); i++) {
-    if (TYPES[i].kind != field->kind || (int)TYPES[i].xla != buffer->type) continue;
+    if (!(TYPES[i].kinds >> field->kind & 1) || (int)TYPES[i].xla != buffer->type) continue;
     if (*settled != 0 && *settled != TYPES[i].flp) break;
     *settled = TYPES[i].flp;
     return FLP_OK;
   }
-  return refuse(call, "%s has XLA's type %d (accepted: that of its kind, and one for all operands)", field->name,
+  return refuse(call, "%s has XLA's type %d (accepted: that of its kind, and of a gradient its operand's)", field->name,
                 buffer->type);
 }
 
@@ -135,7 +137,7 @@ static int has(uint32_t seen, const char *name) {
 /* ---- attributes */
 
 typedef struct call_attributes {
-  int64_t pass, ignore_index;
+  int64_t pass, ignore_index, mixed;
   float temperature, scale, softcap;
   xla_span operands, results;
 } call_attributes;
@@ -146,6 +148,7 @@ static const struct attribute {
   size_t place, bytes;
 } ATTRIBUTES[] = {
     {"ignore_index", XLA_ATTRIBUTE_SCALAR, XLA_S64, offsetof(call_attributes, ignore_index), sizeof(int64_t)},
+    {"mixed", XLA_ATTRIBUTE_SCALAR, XLA_S64, offsetof(call_attributes, mixed), sizeof(int64_t)},
     {"operands", XLA_ATTRIBUTE_STRING, 0, offsetof(call_attributes, operands), sizeof(xla_span)},
     {"pass", XLA_ATTRIBUTE_SCALAR, XLA_S64, offsetof(call_attributes, pass), sizeof(int64_t)},
     {"results", XLA_ATTRIBUTE_STRING, 0, offsetof(call_attributes, results), sizeof(xla_span)},
@@ -176,9 +179,17 @@ static flp_status read_attributes(jax_call *call, const xla_attributes *given, c
 
 /* ---- the call */
 
+/* Of two dtypes products have the one of 16 bits; whether there may be two the library judges. */
+static void fill_dtypes(flp_spec *spec, const known_sizes *known, int64_t mixed) {
+  spec->hidden_dtype = known->types[HIDDEN];
+  spec->weight_dtype = known->types[WEIGHT];
+  spec->bias_dtype = known->types[BIAS];
+  spec->dtype = spec->hidden_dtype == FLP_DTYPE_FP32 ? spec->weight_dtype : spec->hidden_dtype;
+  spec->target_dtype = known->types[IDS];
+  spec->mixed = (flp_mixed)mixed;
+}
+
 static void fill_spec(flp_spec *spec, const known_sizes *known, uint32_t seen, float softcap) {
-  spec->dtype = known->operand;
-  spec->target_dtype = known->ids;
   spec->vocab = known->sizes[SIZE_V];
   spec->hidden = known->sizes[SIZE_D];
   if (has(seen, "entropy")) spec->entropy = FLP_ENTROPY_FORWARD;
@@ -208,7 +219,7 @@ flp_status jax_call_read(const xla_call_frame *frame, jax_call *call) {
   flp_status status = read_attributes(call, &frame->attributes, &given);
   if (status != FLP_OK) return status;
 
-  known_sizes known = {{-1, -1, -1, -1, STATS_COLUMNS}, 0, 0};
+  known_sizes known = {{-1, -1, -1, -1, STATS_COLUMNS}, {0}};
   uint32_t seen = 0;
   status = take_all(call, &frame->arguments, given.operands, &known, &seen);
   if (status == FLP_OK) status = take_all(call, &frame->results, given.results, &known, &seen);
@@ -216,6 +227,7 @@ flp_status jax_call_read(const xla_call_frame *frame, jax_call *call) {
   if (!has(seen, "hidden") || !has(seen, "weight") || !has(seen, "target") || !has(seen, "workspace"))
     return refuse(call, "hidden, weight, target and workspace are needed, and not all are there");
 
+  fill_dtypes(&call->spec, &known, given.mixed);
   fill_spec(&call->spec, &known, seen, given.softcap);
   call->args.pass = (flp_pass)given.pass;
   call->args.n = known.sizes[SIZE_N];

@@ -92,12 +92,70 @@ def test_values_and_gradients_against_numpy(tmp_path, dtype, tolerance, bias):
     assert (got["logprob"].reshape(-1)[::3] == 0).all() and (got["grad_hidden"].reshape(N, D)[::3] == 0).all()
 
 
+def mixture(narrow, wide):
+    """Tensors of which `wide` are F32 and the others `narrow`, and what they are: as stored, and all rounded."""
+    (kept, exact), (rounded, values) = problem("F32", bias=True), problem(narrow, bias=True)
+    stored = {name: kept[name] if name in wide else rounded[name] for name in rounded}
+    return stored, {name: exact[name] if name in wide else values[name] for name in values}, values
+
+
+@pytest.mark.parametrize("mixed, wide", [("round", ("weight",)), ("round", ("weight", "bias")), ("round", ("hidden",)),
+                                         ("round", ("bias",)), ("split", ("weight",)), ("split", ("hidden",))])
+@pytest.mark.parametrize("narrow, error, tolerance", [("BF16", 2e-4, 1e-2), ("F16", 2e-5, 2e-3)])
+def test_tensors_of_two_dtypes(tmp_path, narrow, error, tolerance, mixed, wide):
+    stored, exact, rounded = mixture(narrow, wide)
+    g = numpy.random.default_rng(3).standard_normal(N).astype("<f4")
+    head = write_safetensors(tmp_path / "head.safetensors", **{"lm_head.weight": stored.pop("weight")})
+    data = write_safetensors(tmp_path / "data.safetensors", **stored, grad_logprob=("F32", g))
+    out = tmp_path / "out.safetensors"
+    done = flpgen("run", "-i", head, "-i", data, "-o", out, "--mixed", mixed, "--rung", "eager", "--json")
+    assert done.code == 0, done.err
+    got = read_safetensors(out)
+    wanted = reference(rounded if mixed == "round" else exact, grad_logprob=g.astype("f8"))
+    for name in ("logprob", "entropy"):
+        close(got[name], wanted[name], 1e-5 if mixed == "round" else error)
+    for name in ("hidden", "weight", "bias"):
+        close(got[f"grad_{name}"], wanted[f"grad_{name}"], tolerance)
+    sizes = {"BF16": 2, "F16": 2, "F32": 4}
+    header = json.loads(out.read_bytes()[8:].split(b"}}", 1)[0] + b"}}")
+    assert {name: sizes[header[f"grad_{name}"]["dtype"]] for name in ("hidden", "weight", "bias")} == \
+        {name: 4 if name in wide else 2 for name in ("hidden", "weight", "bias")}
+    assert done.json()["spec"]["mixed"] == mixed
+
+
+def test_what_mixed_does_not_take(tmp_path):
+    def run(stored, *options):
+        source = write_safetensors(tmp_path / "in.safetensors", **stored)
+        done = flpgen("run", "-i", source, *options)
+        assert done.code == 2 and done.out == ""
+        return done.err.replace(str(source), "FILE").removeprefix("flpgen run: ").strip()
+
+    whole, _ = problem(bias=True)
+    assert run(whole, "--mixed", "round") == "--mixed: 'round' is not accepted, as all operands have dtype BF16"
+    assert run(whole, "--mixed", "tf32").startswith("--mixed: expected one of none, round, split, got 'tf32'")
+    split, _, _ = mixture("F16", ("weight", "bias"))
+    assert run(split, "--mixed", "split") == \
+        "bias: tensor 'bias' of FILE has dtype F32; F16, or with --mixed round F32, is accepted"
+    other = {**whole, "weight": ("F16", numpy.zeros((V, D)))}
+    assert run(other, "--mixed", "round").startswith("weight: tensor 'weight' of FILE has dtype F16; BF16, as")
+    head, _, _ = mixture("BF16", ("weight",))
+    for option, field in (("--topk=3", "topk"), ("--rank", "rank")):
+        message = run(head, "--mixed", "round", option)
+        assert f"spec.{field} is set, but spec.mixed is round with an fp32 weight" in message
+    assert flpgen("run", "--demo", "--mixed", "round").err == \
+        "flpgen run: --mixed: 'round' is not accepted with --demo, whose data has one dtype\n"
+
+
 @pytest.mark.parametrize("pad", range(8))
-def test_data_at_any_alignment(tmp_path, pad):
+@pytest.mark.parametrize("wide", ["all", "weight"])
+def test_data_at_any_alignment(tmp_path, wide, pad):
     stored, exact = problem("F32")
+    options = []
+    if wide == "weight":
+        (stored, _, exact), options = mixture("BF16", ("weight", "bias")), ["--mixed", "round"]
     source = write_safetensors(tmp_path / "in.safetensors", pad=pad, **stored)
     out = tmp_path / "out.safetensors"
-    done = flpgen("run", "--input", source, "--output", out, "--rung", "eager")
+    done = flpgen("run", "--input", source, "--output", out, "--rung", "eager", *options)
     assert done.code == 0, done.err
     close(read_safetensors(out)["logprob"], reference(exact)["logprob"], 1e-5)
 
@@ -167,7 +225,11 @@ def test_no_rows(tmp_path):
 
 MISFITS = [
     ({"weight": ("F32", numpy.zeros((V, D)))},
-     "weight: tensor 'weight' of {} has dtype F32; BF16, as hidden has, is accepted"),
+     "weight: tensor 'weight' of {} has dtype F32; BF16, as hidden has, or with --mixed F32, is accepted"),
+    ({"hidden": ("F32", numpy.zeros((N, D)))},
+     "weight: tensor 'weight' of {} has dtype BF16; F32, as hidden has, or with --mixed BF16 or F16, is accepted"),
+    ({"weight": ("F16", numpy.zeros((V, D)))},
+     "weight: tensor 'weight' of {} has dtype F16; BF16, as hidden has, or with --mixed F32, is accepted"),
     ({"weight": ("BF16", numpy.zeros((V, 8)))},
      "weight: tensor 'weight' of {} has shape (53, 8); (V, 16), as hidden has D = 16, is accepted"),
     ({"weight": ("BF16", numpy.zeros(V))}, "weight: tensor 'weight' of {} has shape (53); (V, D) is accepted"),
@@ -180,7 +242,8 @@ MISFITS = [
      "target: tensor 'target' of {} has shape (139); one of 140 elements, a row of hidden each, is accepted"),
     ({"bias": ("BF16", numpy.zeros(V + 1))},
      "bias: tensor 'bias' of {} has shape (54); one of 53 elements, a row of weight each, is accepted"),
-    ({"bias": ("F32", numpy.zeros(V))}, "bias: tensor 'bias' of {} has dtype F32; BF16 is accepted"),
+    ({"bias": ("F32", numpy.zeros(V))},
+     "bias: tensor 'bias' of {} has dtype F32; BF16, or with --mixed round F32, is accepted"),
     ({"temperature": ("F64", numpy.ones(N))},
      "temperature: tensor 'temperature' of {} has dtype F64; F32 is accepted"),
     ({"grad_logprob": ("F32", numpy.ones((N, 2)))},

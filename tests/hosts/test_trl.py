@@ -35,6 +35,22 @@ def test_fused_head(dtype, options):
     compare(own, ours, with_gradients(want[:len(options["outputs"])], doubled), dtype)
 
 
+def test_fused_head_of_float32_beside_bfloat16():
+    """TRL rounds weight and bias to hidden's dtype, so that is what float64 is given; its gradients are float32."""
+    hidden, weight, target, bias = problem(n=37, vocab=1000, bias=True)
+    inputs = [hidden.bfloat16().requires_grad_(), weight.requires_grad_(), bias.requires_grad_()]
+
+    def call():
+        logprob, *_ = trl_utils._ChunkedLogProbFunction.apply(*inputs, target, 0.7, 256, None, 1.0, ("log_probs",))
+        return with_gradients([logprob], inputs)
+
+    doubled = doubles(*(tensor.bfloat16() for tensor in inputs))
+    want = reference(doubled[0], doubled[1], target, doubled[2], 0.7)
+    own, ours = both("trl", call)
+    compare(own, ours, with_gradients(want[:1], doubled), torch.bfloat16)
+    assert all(result["gradient 1"].dtype is torch.float32 for result in (own, ours))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_grpo_path(dtype, device):
     from transformers import LlamaConfig, LlamaForCausalLM

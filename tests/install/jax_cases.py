@@ -184,6 +184,53 @@ def case_ignored_tokens():
     gradients([hidden, weight], target, ignore_index=-7)
 
 
+def mixture(wide, dtype):
+    """hidden, weight, bias of which `wide` are float32, and all of them rounded to dtype; target."""
+    hidden, weight, target, bias = problem(bias=True)
+    exact = {"hidden": hidden, "weight": weight, "bias": bias}
+    narrow = {name: array.astype(dtype) for name, array in exact.items()}
+    return {name: exact[name] if name in wide else narrow[name] for name in exact}, narrow, target
+
+
+def case_operands_of_two_dtypes():
+    for wide, dtype in ((("weight",), "bfloat16"), (("weight", "bias"), "float16"), (("hidden",), "bfloat16"),
+                        (("bias",), "bfloat16")):
+        given, narrow, target = mixture(wide, dtype)
+
+        def loss(operands, mixed):
+            logprob, entropy = flp.jax.linear_logprob(target=target, entropy=True, mixed=mixed, **operands)
+            return (logprob + 0.1 * entropy).sum(), (logprob, entropy)
+
+        step = jax.jit(jax.value_and_grad(loss, has_aux=True), static_argnums=1)
+        ((_, got), grads), ((_, want), before) = step(given, "round"), step(narrow, None)
+        for mine, other in zip(got, want):
+            assert (mine == other).all(), (wide, dtype)
+        for name, grad in grads.items():
+            assert grad.dtype == given[name].dtype and (grad.astype(dtype) == before[name]).all(), (wide, dtype, name)
+        if wide == ("weight",):
+            split = flp.jax.linear_logprob(target=target, mixed="split", **given)
+            exact = oracle(given["hidden"], given["weight"], target, given["bias"])[0]
+            near(split, exact, 1e-4)
+            assert numpy.abs(numpy.asarray(got[0], "float64") - exact).max() > 1e-3, "rounded operands are apart"
+
+
+def case_operands_of_two_dtypes_that_are_refused():
+    given, narrow, target = mixture(("weight", "bias"), "bfloat16")
+
+    def call(mixed, **changes):
+        return lambda: flp.jax.linear_logprob(target=target, mixed=mixed, **{**given, **changes})
+
+    offer = 'hidden is of dtype bfloat16 (accepted: one dtype for both, or mixed="round" or "split" with float32'
+    refused(TypeError, "weight is of dtype float32 while " + offer, call(None))
+    refused(TypeError, "weight is of dtype float16 while " + offer,
+            call("round", weight=given["weight"].astype("float16")))
+    refused(TypeError, "bias is of dtype float32 while hidden is of dtype bfloat16 (accepted: bfloat16, or float32 "
+            'with mixed="round")', call("split"))
+    refused(ValueError, 'mixed is \'tf32\' (accepted: None, "round", "split")', call("tf32"))
+    one = flp.jax.linear_logprob(target=target, mixed="split", **narrow)  # one dtype needs no word
+    assert (one == flp.jax.linear_logprob(target=target, **narrow)).all()
+
+
 def case_agrees_with_the_formula_in_jax():
     hidden, weight, target, _ = problem()
 
@@ -501,7 +548,7 @@ def case_bad_arguments_name_the_field():
 
 
 ATTRIBUTES = {"operands": "hidden weight target", "results": "logprob workspace", "ignore_index": numpy.int64(-100),
-              "scale": numpy.float32(1), "softcap": numpy.float32(0), "temperature": numpy.float32(1),
+              "mixed": numpy.int64(0), "scale": numpy.float32(1), "softcap": numpy.float32(0), "temperature": numpy.float32(1),
               "pass": numpy.int64(1)}
 
 
@@ -518,8 +565,8 @@ def case_the_handler_refuses_what_it_cannot_read():
     near(call()()[0], oracle(hidden, weight, target)[0])
     other = jax.ShapeDtypeStruct((N, 1), "float32"), sizes["workspace"]
     for words, wrong in (
-            ("the call has 6 attributes", call(drop=["scale"])),
-            ('attribute 4 is named "shift" (accepted: "scale")', call(drop=["scale"], shift=numpy.float32(1))),
+            ("the call has 7 attributes", call(drop=["scale"])),
+            ('attribute 5 is named "shift" (accepted: "scale")', call(drop=["scale"], shift=numpy.float32(1))),
             ("attribute pass has another type", call(**{"pass": numpy.int32(1)})),
             ("attribute scale has another type", call(scale="1")),
             ('buffer 1 is named "weights", which is no buffer', call(operands="hidden weights target")),
@@ -528,7 +575,10 @@ def case_the_handler_refuses_what_it_cannot_read():
             ("weight has size 63 in dimension 1 (accepted: 64)", call((hidden, weight[:, :63], target))),
             ("target has size 12 in dimension 0 (accepted: 13)", call((hidden, weight, target[1:]))),
             ("logprob has 2 dimensions (accepted: 1)", call(outputs=other)),
-            ("weight has XLA's type 10", call((hidden, weight.astype("float16"), target))),
+            ("weight has XLA's type 4", call((hidden, weight.astype("int32"), target))),
+            ("logprob has XLA's type 10", call(outputs=(jax.ShapeDtypeStruct((N,), "float16"), sizes["workspace"]))),
+            ("spec.mixed is 0 (accepted: FLP_MIXED_ROUND 1", call((hidden, weight.astype("float16"), target))),
+            ("spec.mixed is 3", call((hidden, weight.astype("float16"), target), mixed=numpy.int64(3))),
             ("target has XLA's type 11", call((hidden, weight, target.astype("float32")))),
             ("are needed, and not all are there", call(outputs=(sizes["logprob"],), results="logprob")),
             ("FLP_ERROR_ARGUMENT", call(**{"pass": numpy.int64(9)})),

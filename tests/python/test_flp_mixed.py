@@ -1,10 +1,17 @@
 """Operands of two dtypes: rounded ones have the bits of a call with the rounded operand, split ones are near float64; on
-both engines. What is refused. The tests on CUDA hold the bits beside torch.mm(..., out_dtype=torch.float32)."""
+both engines. What is refused. What tests/gpu/mixed_bits.py compares with torch.mm(..., out_dtype=torch.float32)."""
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
 import flp
 from flp_reference import DEVICE, problem
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu"))
+
+import mixed_bits  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -102,17 +109,35 @@ def test_what_is_refused():
         call(mixed, target[:, None].expand(-1, 2), mixed="round")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA is not available")
+@pytest.mark.parametrize("mixed", ["round", "split"])
 @pytest.mark.parametrize("wide", ["weight", "hidden"])
-def test_torch_mm_with_a_float32_result(wide):
-    """Equality of scores is promised of rounded operands up to the order of sums: multiples of 1/8 have none."""
-    torch.manual_seed(1)
-    hidden, weight = ((torch.randn(shape, device="cuda") * 4).round() / 8 for shape in ((128, 256), (4099, 256)))
-    target = torch.randint(4099, (128,), device="cuda")
-    exact = torch.mm(hidden.bfloat16(), weight.bfloat16().t(), out_dtype=torch.float32)
-    tensors = {"hidden": hidden.bfloat16(), "weight": weight.bfloat16()}
-    tensors[wide] = (weight if wide == "weight" else hidden) * (1 + 2**-12)  # rounds to what stands above
-    got = flp.linear_logprob(tensors["hidden"], tensors["weight"], target, mixed="round")
-    want = exact.double().log_softmax(1).gather(1, target[:, None])[:, 0]
-    assert (got.double() - want).abs().max() < 2e-6
-    assert torch.equal(got, flp.linear_logprob(hidden.bfloat16(), weight.bfloat16(), target))
+@pytest.mark.parametrize("dtype", mixed_bits.DTYPES)
+def test_torch_mm_with_a_float32_result(dtype, wide, mixed):
+    row = mixed_bits.row_of(dtype, wide, mixed, mixed_bits.TINY, torch.device(DEVICE))
+    assert row["failed"] == [] and row["error"] > 0, row
+
+
+class Cut(torch.autograd.Function):
+    """float32 to bfloat16 without the lowest bits."""
+
+    @staticmethod
+    def forward(_ctx, tensor):
+        return (tensor.contiguous().view(torch.int32) & -65536).view(torch.float32).bfloat16()
+
+    @staticmethod
+    def backward(_ctx, gradient):
+        return gradient.float()
+
+
+@pytest.mark.parametrize("wide", ["weight", "hidden"])
+def test_an_operand_that_is_rounded_otherwise_is_found(monkeypatch, wide):
+    """What the script of the GPU machines says of a call that leaves off the lowest bits instead."""
+    ours = flp.linear_logprob
+
+    def call(hidden, weight, target, mixed=None):
+        cut = mixed and [Cut.apply(tensor) if tensor.dtype is torch.float32 else tensor for tensor in (hidden, weight)]
+        return ours(*cut or (hidden, weight), target)
+
+    monkeypatch.setattr(flp, "linear_logprob", call)
+    row = mixed_bits.row_of("bfloat16", wide, "round", mixed_bits.TINY, torch.device(DEVICE))
+    assert {"error", "different_bits"} <= set(row["failed"]), row

@@ -160,10 +160,14 @@ def products(match):
             + text_of(["call void @simt_warpgroup_barrier()"]))
 
 
+def at_multiple_of(size, address):
+    return f"call void @simt_expect_shared({address}, i32 {size})"
+
+
 def vector_load(match):
     """ld.shared.v2 and v4, word by word through memory."""
     name, result, kind, address = match.groups()
-    lines = []
+    lines = [at_multiple_of(4 * (result.count(",") + 1), address)]
     for i in range(result.count(",") + 1):
         word, where = next(NAMES), added(address, 4 * i, lines)
         lines += [f"{word} = call {result[2:].split(',')[0]} @simt_ld_{kind}({where})",
@@ -174,7 +178,7 @@ def vector_load(match):
 def vector_store(match):
     kind, arguments = match.groups()
     address, *values = [argument.strip() for argument in split(arguments)]
-    lines = []
+    lines = [at_multiple_of(4 * len(values), address)]
     for i, value in enumerate(values):
         lines.append(f"call void @simt_st_{kind}({added(address, 4 * i, lines)}, {value})")
     return text_of(lines)

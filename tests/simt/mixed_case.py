@@ -31,6 +31,7 @@ class MixedCase(Case):
     chunk_vocab: int = 2000
     keep: int = 0            # a mode that keeps something, beside a plan of one dtype
     alignment: int = 16
+    bias_at: int = 0         # elements of a larger one before an fp32 bias, as of a shard's
 
 
 class Operands(Problem):
@@ -85,8 +86,9 @@ class MixedRunner(Runner):
         args, p = super().args(which), self.problem
         for name in ("hidden", "weight", "bias"):
             if self.is_mixed and p.is_wide[name] and (name != "bias" or p.case.bias):
-                self.arrays.append(copied(p.exact[name], numpy.float32))
-                setattr(args, name, at(self.arrays[-1]))
+                before = p.case.bias_at if name == "bias" else 0
+                self.arrays.append(copied(numpy.pad(p.exact[name], (before, 0)) if before else p.exact[name], numpy.float32))
+                setattr(args, name, at(self.arrays[-1][before:]))
         return args
 
     def gradient_arrays(self, args):

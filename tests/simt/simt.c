@@ -140,7 +140,7 @@ void simt_warpgroup_barrier(void) {
 }
 void simt_nothing(void) {}
 
-/* A vector in global memory that a GPU would refuse. */
+/* What a GPU refuses: a vector, or a word of shared memory, that is not at a multiple of its size. */
 void simt_expect_aligned(const void *where, int32_t bytes) {
   if ((uintptr_t)where % (uint32_t)bytes == 0) return;
   fprintf(stderr, "simt: a vector at %p, which is no multiple of %d bytes\n", where, bytes);
@@ -208,15 +208,21 @@ _Bool simt_any(int32_t all, int32_t condition) {
   return simt_ballot(all, condition) != 0;
 }
 
-/* ---- shared memory ---- */
+/* ---- shared memory, whose words and vectors stand at multiples of their size ---- */
+
+void simt_expect_shared(uint32_t where, int32_t bytes) {
+  simt_expect_aligned(simt_at(where), bytes);
+}
 
 #define SHARED_WORD(name, type)                 \
   type simt_ld_##name(uint32_t where) {         \
     type v;                                     \
+    simt_expect_shared(where, sizeof v);        \
     memcpy(&v, simt_at(where), sizeof v);       \
     return v;                                   \
   }                                             \
   void simt_st_##name(uint32_t where, type v) { \
+    simt_expect_shared(where, sizeof v);        \
     memcpy(simt_at(where), &v, sizeof v);       \
   }
 SHARED_WORD(b8, int8_t)
@@ -233,6 +239,8 @@ void simt_shared_or(uint32_t where, int32_t bits) {
 
 /* The first bytes of 16, zeros behind them. */
 void simt_copy16(uint32_t where, const void *source, int32_t bytes) {
+  simt_expect_shared(where, 16);
+  simt_expect_aligned(source, 16);
   memset(simt_at(where), 0, 16);
   memcpy(simt_at(where), source, (size_t)bytes);
 }
@@ -244,6 +252,7 @@ static uint32_t half_at(uint64_t address, int element) {
 }
 
 static void load_matrices(uint32_t address, int transposed) {
+  simt_expect_shared(address, 16);
   uint64_t word = address, (*lanes)[WORDS] = simt_exchange(&word, 1);
   int lane = simt_laneid(), major = lane / 4, minor = lane % 4 * 2;
   for (int m = 0; m < 4; m++) {

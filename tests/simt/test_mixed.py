@@ -21,9 +21,10 @@ HEADS = {
                "chunk_vocab": 0},
     "hidden, fp16": {"wide": "hidden", "dtype": "fp16", "vocab": 3200, "entropy": 2},
     "hidden, kept": {"wide": "hidden", "vocab": 1100, "keep": 1, "chunk_vocab": 0, "loss": "grpo+k3"},
+    "bias of a shard": {"bias": True, "wide_bias": True, "bias_at": 3, "vocab": 1333},
     "bias alone": {"wide": "none", "bias": True, "wide_bias": True, "vocab": 3200},
 }
-SHORT = {"weight", "weight, slices", "hidden"}
+SHORT = {"weight", "weight, slices", "hidden", "bias of a shard"}
 
 
 @pytest.mark.parametrize("name", [one if one in SHORT else pytest.param(one, marks=pytest.mark.long) for one in HEADS])

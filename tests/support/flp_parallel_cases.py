@@ -30,6 +30,13 @@ def upstream(n):
     return torch.linspace(-1, 1, n), torch.linspace(0.1, 1, n)
 
 
+def rounded(tensor, dtypes):
+    """Rounded to each of some dtypes in turn."""
+    for dtype in dtypes:
+        tensor = tensor.to(dtype)
+    return tensor
+
+
 def mine(tensor, rank, group):
     """This rank's rows, of a sequence that is split over the group."""
     n = tensor.shape[0] // dist.get_world_size(group)
@@ -37,14 +44,18 @@ def mine(tensor, rank, group):
 
 
 def head(rank, group, cuts, made, options, place=True, sequence=False, needs=("hidden", "weight", "bias"), entropy=True,
-         engine="libflp", edit=None, accumulate=False, report=False, targets=None):
+         engine="libflp", edit=None, accumulate=False, report=False, targets=None, dtypes=None):
     """Forward and backward of problem(**made) -> outputs, gradients, and what both passes sent. targets: (n,K) ids in the
-    place of the problem's"""
+    place of the problem's; dtypes: {operand: dtypes that it is rounded to in
+    turn}, of all three"""
     _plans.clear()
     create, _plans._create = _plans._create, torch_form if engine == "torch form" else _plans._create
     hidden, weight, target, bias = problem(**made)
     if edit is not None:
         edit(hidden, weight, target)
+    if dtypes is not None:
+        hidden, weight, bias = [rounded(tensor, dtypes[name])
+                                for name, tensor in (("hidden", hidden), ("weight", weight), ("bias", bias))]
     target = target if targets is None else targets
     hidden = mine(hidden, rank, group) if sequence else hidden
     weight, bias = shard(weight, rank, cuts), shard(bias, rank, cuts)

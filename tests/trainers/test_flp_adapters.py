@@ -224,6 +224,33 @@ def test_trl_fused_head(hosts):
     assert nothing[0].shape == (0,) and not gradient.any()
 
 
+@pytest.mark.parametrize("wide", [("weight",), ("weight", "bias"), ("bias",)], ids=str)
+def test_trl_rounds_a_float32_head_as_the_host_does(hosts, logged, wide):
+    head = installed(hosts, "trl", "trl.kernels.chunked_logprob").ChunkedLogProbFunction
+    hidden, weight, target, bias = problem(bias=True)
+    given = [tensor if name in wide else tensor.bfloat16()
+             for name, tensor in (("hidden", hidden), ("weight", weight), ("bias", bias))]
+    inputs = [tensor.requires_grad_() for tensor in given]
+    narrow = [tensor.detach().bfloat16().requires_grad_() for tensor in given]
+    for tensors in (inputs, narrow):
+        logprob, entropy, *_ = head.apply(*tensors, target, 0.7, 64, 5.0, 0.5, ("log_probs", "entropy"))
+        (logprob.sum() + 0.1 * entropy.sum()).backward()
+        wanted = reference(*(tensor.double() for tensor in narrow[:2]), target, narrow[2].double(), 0.7, 5.0, 0.5)
+        agrees(logprob, wanted[0]), agrees(entropy, wanted[1])
+    for tensor, other in zip(inputs, narrow):
+        assert tensor.grad.dtype is tensor.dtype and torch.equal(tensor.grad.bfloat16(), other.grad)
+    assert len(logged) == 1, "that it was installed"
+
+
+def test_trl_keeps_a_narrow_head_under_a_float32_trunk(hosts, logged):
+    """The host makes the head float32 then, whose products flp does not give."""
+    head = installed(hosts, "trl", "trl.kernels.chunked_logprob").ChunkedLogProbFunction
+    hidden, weight, target, _ = problem()
+    assert head.apply(hidden, weight.bfloat16(), None, target, 1.0, 64, outputs=("log_probs",)) == "host"
+    assert head.apply(hidden.half(), weight.bfloat16(), None, target, 1.0, 64, outputs=("log_probs",)) == "host"
+    assert len(logged) == 3 and all("flp.linear_logprob" in text for _, text in logged[1:])
+
+
 def test_trl_selective_log_softmax(hosts):
     utils = installed(hosts, "trl", "trl.trainer.utils")
     logits = torch.randn(3, 5, 41)

@@ -89,6 +89,9 @@ static flp_status check_args(const run_args *args) {
     if (names[i] && args->source[i])
       return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' is not accepted with --demo, which makes its own data", names[i],
                       args->source[i]);
+  if (args->mixed)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--mixed: '%s' is not accepted with --demo, whose data has one dtype",
+                    flp_mixed_name(args->mixed));
   if (args->file_count)
     return flp_fail(FLP_ERROR_ARGUMENT, "--input: '%s' is not accepted with --demo, which makes its own data",
                     args->files[0]);

@@ -152,17 +152,52 @@ static flp_status fail_dtype(run_operand operand, const found *in, const char *a
                   in->tensor->name, in->path, cli_tensor_dtype_name(in->tensor->dtype), accepted);
 }
 
-/* hidden (..., D) and weight (V, D) decide dtype, D, V and N. */
-static flp_status check_matrices(run_problem *problem, const found *hidden, const found *weight) {
-  const cli_tensor *h = hidden->tensor, *w = weight->tensor;
-  flp_dtype dtype = cli_tensor_dtype_flp(h->dtype);
-  if (dtype != FLP_DTYPE_BF16 && dtype != FLP_DTYPE_FP16 && dtype != FLP_DTYPE_FP32)
-    return fail_dtype(RUN_HIDDEN, hidden, "BF16, F16 or F32");
-  if (w->dtype != h->dtype) {
-    char accepted[64];
-    snprintf(accepted, sizeof accepted, "%s, as hidden has,", cli_tensor_dtype_name(h->dtype));
+static int is_narrow(cli_tensor_dtype dtype) {
+  return dtype == CLI_TENSOR_BF16 || dtype == CLI_TENSOR_F16;
+}
+
+/* One dtype, or with --mixed F32 and one of 16 bits, which products have then. */
+static flp_status check_dtypes(const run_args *args, run_problem *problem, const found *hidden, const found *weight) {
+  cli_tensor_dtype h = hidden->tensor->dtype, w = weight->tensor->dtype;
+  if (!is_narrow(h) && h != CLI_TENSOR_F32) return fail_dtype(RUN_HIDDEN, hidden, "BF16, F16 or F32");
+  int are_mixed = (is_narrow(h) && w == CLI_TENSOR_F32) || (h == CLI_TENSOR_F32 && is_narrow(w));
+  if (w != h && !(args->mixed && are_mixed)) {
+    char accepted[80];
+    snprintf(accepted, sizeof accepted, "%s, as hidden has, or with --mixed %s,", cli_tensor_dtype_name(h),
+             is_narrow(h) ? "F32" : "BF16 or F16");
     return fail_dtype(RUN_WEIGHT, weight, accepted);
   }
+  flp_spec *spec = &problem->spec;
+  spec->hidden_dtype = cli_tensor_dtype_flp(h);
+  spec->weight_dtype = cli_tensor_dtype_flp(w);
+  spec->dtype = is_narrow(h) ? spec->hidden_dtype : spec->weight_dtype;
+  spec->mixed = args->mixed;
+  return FLP_OK;
+}
+
+/* That of the products, or with --mixed round F32; and with --mixed some operand has another than others. */
+static flp_status check_bias(const run_args *args, run_problem *problem, const found *bias) {
+  flp_spec *spec = &problem->spec;
+  const char *own = cli_tensor_dtype_name(cli_tensor_dtype_of(spec->dtype));
+  if (bias->tensor) {
+    char accepted[64];
+    flp_dtype dtype = cli_tensor_dtype_flp(bias->tensor->dtype);
+    int is_wide = args->mixed == FLP_MIXED_ROUND && dtype == FLP_DTYPE_FP32;
+    const char *more = spec->dtype == FLP_DTYPE_FP32 ? "" : ", or with --mixed round F32,";
+    snprintf(accepted, sizeof accepted, "%s%s", own, more);
+    if (dtype != spec->dtype && !is_wide) return fail_dtype(RUN_BIAS, bias, accepted);
+    spec->bias_dtype = dtype;
+  }
+  int is_mixed = spec->hidden_dtype != spec->weight_dtype || (bias->tensor && spec->bias_dtype != spec->dtype);
+  if (args->mixed && !is_mixed)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--mixed: '%s' is not accepted, as all operands have dtype %s",
+                    flp_mixed_name(args->mixed), own);
+  return FLP_OK;
+}
+
+/* hidden (..., D) and weight (V, D) decide D, V and N. */
+static flp_status check_matrices(run_problem *problem, const found *hidden, const found *weight) {
+  const cli_tensor *h = hidden->tensor, *w = weight->tensor;
   if (h->rank < 2) return fail_shape(RUN_HIDDEN, hidden, "(..., D) of at least two dimensions");
   if (w->rank != 2) return fail_shape(RUN_WEIGHT, weight, "(V, D)");
   int64_t columns = h->shape[h->rank - 1];
@@ -171,7 +206,6 @@ static flp_status check_matrices(run_problem *problem, const found *hidden, cons
     snprintf(accepted, sizeof accepted, "(V, %lld), as hidden has D = %lld,", (long long)columns, (long long)columns);
     return fail_shape(RUN_WEIGHT, weight, accepted);
   }
-  problem->spec.dtype = dtype;
   problem->spec.hidden = columns;
   problem->spec.vocab = w->shape[0];
   problem->n = columns > 0 ? (int64_t)(h->elements / (uint64_t)columns) : 0;
@@ -241,10 +275,13 @@ static int64_t count_of(const run_problem *problem, run_operand operand) {
   return problem->n * (operand == RUN_GRAD_LOGPROB ? flp_spec_targets(&problem->spec) : 1);
 }
 
-static flp_status check_all(run_problem *problem, const found in[RUN_OPERANDS]) {
+static flp_status check_all(const run_args *args, run_problem *problem, const found in[RUN_OPERANDS]) {
+  FLP_TRY(check_dtypes(args, problem, &in[RUN_HIDDEN], &in[RUN_WEIGHT]));
   FLP_TRY(check_matrices(problem, &in[RUN_HIDDEN], &in[RUN_WEIGHT]));
   FLP_TRY(check_target(problem, &in[RUN_TARGET]));
-  FLP_TRY(check_vector(RUN_BIAS, &in[RUN_BIAS], in[RUN_HIDDEN].tensor->dtype, problem->spec.vocab, "row of weight"));
+  FLP_TRY(check_bias(args, problem, &in[RUN_BIAS]));
+  cli_tensor_dtype bias = in[RUN_BIAS].tensor ? in[RUN_BIAS].tensor->dtype : CLI_TENSOR_F32;
+  FLP_TRY(check_vector(RUN_BIAS, &in[RUN_BIAS], bias, problem->spec.vocab, "row of weight"));
   FLP_TRY(check_lists(problem, &in[RUN_LIST_OFFSETS], &in[RUN_LIST_IDS]));
   for (int i = RUN_TEMPERATURE; i < RUN_OPERANDS; i++)
     if (i != RUN_LIST_OFFSETS && i != RUN_LIST_IDS)
@@ -293,7 +330,7 @@ flp_status run_problem_load(run_args *args, run_problem *out) {
   if (status == FLP_OK && scalar) status = cli_parse_positive("--temperature", temperature, &out->temperature);
   for (int i = 0; status == FLP_OK && i < RUN_OPERANDS; i++)
     if (i != RUN_TEMPERATURE || !scalar) status = find_operand(out, args, (run_operand)i, &in[i]);
-  if (status == FLP_OK) status = check_all(out, in);
+  if (status == FLP_OK) status = check_all(args, out, in);
   if (status == FLP_OK) status = run_problem_resolve(args, out);
   return status;
 }

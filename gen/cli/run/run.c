@@ -39,6 +39,7 @@ enum {
   KEY_TAIL,
   KEY_TARGETS,
   KEY_TOPK,
+  KEY_MIXED,
   KEY_KEEP_SET,
   KEY_MODEL,
   KEY_STRICT,
@@ -51,8 +52,8 @@ static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "Data:", 1},
     {"input", 'i', "FILE", 0, "look for tensors here, by the names of the options below; may be repeated", 1},
     {"hidden", KEY_HIDDEN, "FILE:TENSOR", 0, "hidden states (..., D) in BF16, F16 or F32; with --demo the number D", 1},
-    {"weight", KEY_WEIGHT, "FILE:TENSOR", 0, "weight of the head (V, D), same dtype", 1},
-    {"bias", KEY_BIAS, "FILE:TENSOR", 0, "bias of the head (V), same dtype", 1},
+    {"weight", KEY_WEIGHT, "FILE:TENSOR", 0, "weight of the head (V, D), same dtype, or see --mixed", 1},
+    {"bias", KEY_BIAS, "FILE:TENSOR", 0, "bias of the head (V), same dtype, or see --mixed", 1},
     {"target", KEY_TARGET, "FILE:TENSOR", 0, "token ids (...) in I32 or I64", 1},
     {"grad-logprob", KEY_GRAD_LOGPROB, "FILE:TENSOR", 0, "upstream gradient of logprob (...) in F32", 1},
     {"grad-entropy", KEY_GRAD_ENTROPY, "FILE:TENSOR", 0, "upstream gradient of entropy (...) in F32", 1},
@@ -75,6 +76,10 @@ static const struct argp_option options[] = {
     {"scale", KEY_SCALE, "A", 0, "factor of the scores; default 1", 2},
     {"softcap", KEY_SOFTCAP, "X", 0, "scores become X*tanh(score/X), X > 0", 2},
     {"ignore-index", KEY_IGNORE, "ID", 0, "target of rows that are masked; default -100", 2},
+    {"mixed", KEY_MIXED, "HOW", 0,
+     "how hidden or weight in F32 meets the other in BF16 or F16: round, rounded to it, as a bias in F32 is; split, as "
+     "two terms of it, in two products",
+     2},
     {"entropy", KEY_ENTROPY, "WHICH", 0, "none or forward (default); backward if a gradient of it is given", 2},
     {"grad", KEY_GRAD, "LIST", 0, "any of hidden,weight,bias; default all, if upstream gradients or a loss are given",
      2},
@@ -183,6 +188,10 @@ static flp_status parse_word(int key, const char *text, run_args *args) {
       return cli_parse_targets(text, &args->targets);
     case KEY_TOPK:
       return cli_parse_integer("--topk", text, 1, FLP_TOPK_MAX, &args->topk);
+    case KEY_MIXED:
+      FLP_TRY(cli_parse_choice("--mixed", text, FLP_MIXED_WORDS, &value));
+      args->mixed = (flp_mixed)value;
+      return FLP_OK;
     case KEY_KEEP_SET:
       return cli_parse_kept(text, &args->kept);
     default:

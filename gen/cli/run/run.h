@@ -46,6 +46,7 @@ typedef struct run_args {
   int64_t ignore_index;
   cli_loss_args loss;
   flp_dtype grad_hidden_dtype, grad_weight_dtype;
+  flp_mixed mixed;
   float tail;      /* 0 if not given */
   int32_t targets; /* of a row; 0 if not given */
   int64_t topk;    /* likewise */

@@ -7,19 +7,10 @@ import copy
 import torch
 
 from . import _c, _check
+from ._numbers import mixed_of  # noqa: F401 - callers find it here
 
-WORDS = {"round": _c.MIXED_ROUND, "split": _c.MIXED_SPLIT}
 BOTH = "one dtype for both"
 OFFER = BOTH + ', or mixed="round" or "split" with torch.float32 beside torch.bfloat16 or torch.float16'
-
-
-def mixed_of(mixed):
-    """flp_mixed of an argument."""
-    if mixed is None:
-        return _c.MIXED_NONE
-    if mixed not in WORDS:
-        _check.refuse(ValueError, "mixed", repr(mixed), 'None, "round", "split"')
-    return WORDS[mixed]
 
 
 def agree(field, tensor, hidden, mixed):

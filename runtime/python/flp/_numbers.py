@@ -7,7 +7,7 @@ is 0 or infinite.
 import math
 import numbers
 
-from . import errors
+from . import _c, errors
 
 VOCAB_MAX = 2**30  # as libflp has it
 LOG2E = math.log2(math.e)
@@ -18,6 +18,14 @@ ACCEPTED_RANGE = "1.18e-38 to 3.4e38"
 
 def refuse(kind, field, value, accepted):
     raise kind("%s is %s (accepted: %s)" % (field, value, accepted))
+
+
+def mixed_of(mixed):
+    """flp_mixed of an argument."""
+    words = {None: _c.MIXED_NONE, "round": _c.MIXED_ROUND, "split": _c.MIXED_SPLIT}
+    if not isinstance(mixed, (str, type(None))) or mixed not in words:
+        refuse(ValueError, "mixed", repr(mixed), 'None, "round", "split"')
+    return words[mixed]
 
 
 def number_of(field, value):

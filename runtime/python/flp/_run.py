@@ -364,6 +364,7 @@ def partial(ops, settings, kept=None, top=None):
     out = torch.empty((n, 4), dtype=torch.float32, device=device)
     scores = torch.empty(ops.target.shape, dtype=torch.float32, device=device) if ops.targets else None
     if plan.handle is None:
+        ops = _mixed.made(ops, settings)
         if top is not None:
             _eager_torch.partial(plan, ops, settings, out, top=top)
         elif scores is None:

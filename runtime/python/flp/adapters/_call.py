@@ -43,8 +43,17 @@ def forget(host):
     _logged.difference_update([logged for logged in _logged if logged[0] == host])
 
 
-def refusal(hidden, weight, bias=None):
-    """Why flp cannot take a head's operands, or None."""
+def rounded(hidden, *others):
+    """mixed of linear_logprob for a host that itself rounds a float32 weight or bias (or None) to hidden's 16 bits:
+    "round", or None where one dtype is met, that of autocast too."""
+    narrow = hidden.dtype in (torch.bfloat16, torch.float16) and _check.autocast_dtype(hidden.device.type) is None
+    wide = any(tensor is not None and tensor.dtype is torch.float32 for tensor in others)
+    return "round" if narrow and wide else None
+
+
+def refusal(hidden, weight, bias=None, mixed=None):
+    """Why flp cannot take a head's operands, or None. mixed: of rounded(); None: the host rounds nothing, so that
+    operands of two dtypes are its own affair"""
     operands = {"hidden": hidden, "weight": weight}
     if bias is not None:
         operands["bias"] = bias
@@ -54,8 +63,10 @@ def refusal(hidden, weight, bias=None):
             return reason
         if hasattr(tensor, "ds_id"):
             return "%s is partitioned by DeepSpeed's ZeRO-3" % field
-        if tensor.dtype is not hidden.dtype and _check.autocast_dtype(hidden.device.type) is None:
-            return "%s is of dtype %s while hidden is of dtype %s" % (field, tensor.dtype, hidden.dtype)
+        taken = (hidden.dtype, torch.float32) if mixed else (hidden.dtype,)
+        if tensor.dtype not in taken and _check.autocast_dtype(hidden.device.type) is None:
+            return ("%s is of dtype %s while hidden is of dtype %s (give both one dtype, or call flp.linear_logprob, "
+                    "which takes float32 beside 16 bits with mixed)" % (field, tensor.dtype, hidden.dtype))
     if hidden.shape[-1] % 8:
         return "the hidden size %d is no multiple of 8" % hidden.shape[-1]
     return None

@@ -13,12 +13,16 @@ ALL_OUTPUTS = ("entropy", "log_sum_sq_probs", "mean_logits", "is_top1")
 
 
 def fused_head(host):
-    """ChunkedLogProbFunction.apply: hidden (N, D), weight (V, D), targets (N) -> five outputs (N) or None."""
+    """ChunkedLogProbFunction.apply: hidden (N, D), weight (V, D), targets (N) -> five outputs (N) or None.
+
+    The host rounds weight and bias to hidden's dtype, as for float32 masters beside a bfloat16 trunk.
+    """
 
     @functools.wraps(host)
     def apply(hidden, weight, bias, targets, temperature, chunk_size, final_logit_softcapping=None, logit_scale=1.0,
               outputs=ALL_OUTPUTS):
-        reason = _call.refusal(hidden, weight, bias)
+        mixed = _call.rounded(hidden, weight, bias)
+        reason = _call.refusal(hidden, weight, bias, mixed)
         others = sorted(set(outputs) - COMPUTED)
         if reason is None and others:
             reason = "%s is asked for" % ", ".join(others)
@@ -27,7 +31,7 @@ def fused_head(host):
                                  final_logit_softcapping, logit_scale, outputs)
         wants_entropy = "entropy" in outputs
         results = linear_logprob(hidden, weight, targets, bias, temperature=temperature, entropy=wants_entropy,
-                                 softcap=final_logit_softcapping, scale=logit_scale, ignore_index=NEVER)
+                                 softcap=final_logit_softcapping, scale=logit_scale, ignore_index=NEVER, mixed=mixed)
         logprob, entropy = results if wants_entropy else (results, None)
         return logprob, entropy, None, None, None
 

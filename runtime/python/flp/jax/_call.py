@@ -24,8 +24,8 @@ ROWS = {"hidden", "target", "temperature_rows", "stats", "grad_logprob", "grad_e
 GRADS = {"grad_hidden": _c.GRAD_HIDDEN, "grad_weight": _c.GRAD_WEIGHT, "grad_bias": _c.GRAD_BIAS}
 
 # One pass: names of operands and results, in order; the numbers of flp_args and flp_spec; bytes of workspace, 0 for the
-# default.
-Call = collections.namedtuple("Call", "which operands results temperature scale softcap ignore_index budget")
+# default; flp_mixed.
+Call = collections.namedtuple("Call", "which operands results temperature scale softcap ignore_index budget mixed")
 
 
 def run(call, given):
@@ -55,7 +55,7 @@ def _abstract(*operands, call):
     hidden, weight = known["hidden"], known["weight"]
     shapes = {"stats": (hidden.shape[0], 4), "grad_hidden": hidden.shape, "grad_weight": weight.shape,
               "grad_bias": weight.shape[:1]}
-    return [_array(hidden, shapes.get(name, hidden.shape[:1]), hidden.dtype if name in GRADS else jnp.float32)
+    return [_array(hidden, shapes.get(name, hidden.shape[:1]), known[name[5:]].dtype if name in GRADS else jnp.float32)
             for name in call.results]
 
 
@@ -72,7 +72,11 @@ def _spec_of(call, avals):
     """The flp_spec that the handler reads from the same call."""
     known = dict(zip(call.operands, avals))
     spec = _c.new_spec()
-    spec.dtype, spec.target_dtype = DTYPES[known["hidden"].dtype], TARGET_DTYPES[known["target"].dtype]
+    spec.hidden_dtype, spec.weight_dtype = DTYPES[known["hidden"].dtype], DTYPES[known["weight"].dtype]
+    spec.dtype = spec.weight_dtype if spec.hidden_dtype == _c.DTYPE_FP32 else spec.hidden_dtype
+    spec.target_dtype, spec.mixed = TARGET_DTYPES[known["target"].dtype], call.mixed
+    if "bias" in known:
+        spec.bias_dtype = DTYPES[known["bias"].dtype]
     spec.vocab, spec.hidden = known["weight"].shape
     spec.entropy = _c.ENTROPY_FORWARD if "entropy" in call.results else _c.ENTROPY_NONE
     if "grad_entropy" in known:
@@ -109,7 +113,8 @@ def _lower(devices, ctx, *operands, call):
     results = rule(ctx.replace(avals_out=[*ctx.avals_out, workspace]), *operands,
                    operands=" ".join(call.operands), results=" ".join([*call.results, "workspace"]),
                    ignore_index=numpy.int64(call.ignore_index), scale=numpy.float32(call.scale),
-                   softcap=numpy.float32(call.softcap), temperature=numpy.float32(call.temperature),
+                   mixed=numpy.int64(call.mixed), softcap=numpy.float32(call.softcap),
+                   temperature=numpy.float32(call.temperature),
                    **{"pass": numpy.int64(call.which)})
     return list(results)[:-1]
 

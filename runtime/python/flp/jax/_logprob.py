@@ -20,19 +20,21 @@ DIFFERENTIABLE = ("hidden", "weight", "bias")
 
 
 def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entropy=False, softcap=None, scale=1.0,
-                   ignore_index=-100, budget=None):
+                   ignore_index=-100, budget=None, mixed=None):
     """Computes the log-probability of each target token under a language-model head, without the (N,V) scores.
 
     z = scale·(hidden weightᵀ + bias);  z ← softcap·tanh(z/softcap);  t = z / temperature
     logprob_i = t_{i,target_i} − log Σ_v exp t_{i,v};   entropy_i = −Σ_v p_{i,v} log p_{i,v}
 
     hidden       (..., D) bfloat16, float16 or float32; D a multiple of 8
-    weight       (V, D) of the same dtype; bias (V) of the same dtype, or None
+    weight       (V, D) of the same dtype, but see mixed; bias (V) likewise, or None
     target       (...) int32 or int64 ids; ignore_index marks tokens without work: logprob 0, entropy 0, no gradient
     temperature  a number above 0, or an array () or of one a row (...); not differentiable
     entropy      True: return (logprob, entropy); both are differentiable
     softcap      a number above 0, or None
     budget       workspace bytes of each pass; None: FLP_BUDGET, else 256 MiB forward, 1 GiB backward
+    mixed        how a float32 weight (or hidden) meets the other in bfloat16 or float16: "round", rounded to it, as a
+                 float32 bias is; "split", as two terms of it; as for flp.linear_logprob. None: refused
 
     Returns logprob (...) float32 in nats, never above 0; or (logprob, entropy).
     Numbers are constants of the compiled program: one that changes from step to step belongs in an array, as
@@ -46,10 +48,12 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
             running program jax.errors.JaxRuntimeError with libflp's sentence
     thread: safe
     """
-    call = _checked_call(temperature, softcap, scale, ignore_index, budget)
+    call = _checked_call(temperature, softcap, scale, ignore_index, budget, mixed)
     hidden, weight, target, bias = (_array_of(*pair) for pair in (
         ("hidden", hidden), ("weight", weight), ("target", target), ("bias", bias)))
-    _check_operands(hidden, weight, target, bias)
+    _check_operands(hidden, weight, target, bias, call.mixed)
+    if all(array is None or array.dtype == hidden.dtype for array in (weight, bias)):
+        call = call._replace(mixed=_c.MIXED_NONE)
     lead = target.shape
     rows = _temperature_rows(temperature, lead)
     operands = _varying_alike(hidden.reshape(-1, hidden.shape[-1]), weight, bias, target.reshape(-1), rows)
@@ -60,7 +64,7 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
 
 # ---- checks
 
-def _checked_call(temperature, softcap, scale, ignore_index, budget):
+def _checked_call(temperature, softcap, scale, ignore_index, budget, mixed):
     """The numbers of a call, checked; those of a temperature in an array are checked where they are."""
     softcap, scale = _numbers.softcap_of(softcap), _numbers.number_of("scale", scale)
     if not _is_array(temperature) and not isinstance(temperature, numbers.Real):
@@ -68,7 +72,8 @@ def _checked_call(temperature, softcap, scale, ignore_index, budget):
     scalar = 1.0 if _is_array(temperature) else _numbers.float_of(temperature)
     _numbers.scales_of(scalar, softcap, scale)
     return _call.Call(_c.PASS_FORWARD, (), (), scalar, scale, softcap,
-                      _numbers.integer_of("ignore_index", ignore_index), _numbers.budget_of(budget))
+                      _numbers.integer_of("ignore_index", ignore_index), _numbers.budget_of(budget),
+                      _numbers.mixed_of(mixed))
 
 
 def _is_array(value):
@@ -83,15 +88,25 @@ def _array_of(field, value):
     return jnp.asarray(value)
 
 
-def _check_operands(hidden, weight, target, bias):
-    def check_dtype(field, array):
-        if array.dtype != hidden.dtype:
-            refuse(TypeError, field, "of dtype %s while hidden is of dtype %s" % (array.dtype, hidden.dtype),
-                   "one dtype for both")
+def _check_dtypes(hidden, weight, bias, mixed):
+    """One dtype, or with mixed float32 and one of 16 bits, which products have."""
+    def differ(field, array, accepted):
+        refuse(TypeError, field, "of dtype %s while hidden is of dtype %s" % (array.dtype, hidden.dtype), accepted)
 
+    if weight.dtype != hidden.dtype:
+        pair = {hidden.dtype, weight.dtype}
+        if not mixed or jnp.dtype(jnp.float32) not in pair or not pair <= set(_call.DTYPES):
+            differ("weight", weight, 'one dtype for both, or mixed="round" or "split" with float32 beside bfloat16 or '
+                   'float16')
+    product = weight.dtype if hidden.dtype == jnp.float32 else hidden.dtype
+    if bias is not None and bias.dtype != product and not (mixed == _c.MIXED_ROUND and bias.dtype == jnp.float32):
+        differ("bias", bias, "%s, or float32 with mixed=\"round\"" % product)
+
+
+def _check_operands(hidden, weight, target, bias, mixed):
     if hidden.dtype not in _call.DTYPES:
         refuse(TypeError, "hidden", "of dtype %s" % hidden.dtype, ", ".join(map(str, _call.DTYPES)))
-    check_dtype("weight", weight)
+    _check_dtypes(hidden, weight, bias, mixed)
     if hidden.ndim < 1:
         refuse(ValueError, "hidden", "of shape ()", "(..., D)")
     if weight.ndim != 2 or weight.shape[1] != hidden.shape[-1]:
@@ -102,11 +117,9 @@ def _check_operands(hidden, weight, target, bias):
     if target.shape != hidden.shape[:-1]:
         refuse(ValueError, "target", "of shape %s" % (target.shape,), "%s, as hidden without its last dimension"
                % (hidden.shape[:-1],))
-    if bias is not None:
-        check_dtype("bias", bias)
-        if bias.shape != weight.shape[:1]:
-            refuse(ValueError, "bias", "of shape %s" % (bias.shape,), "(%s,), as weight has %s rows"
-                   % (weight.shape[0], weight.shape[0]))
+    if bias is not None and bias.shape != weight.shape[:1]:
+        refuse(ValueError, "bias", "of shape %s" % (bias.shape,), "(%s,), as weight has %s rows"
+               % (weight.shape[0], weight.shape[0]))
 
 
 def _temperature_rows(temperature, lead):

@@ -167,7 +167,8 @@ class Call:
             if report is not None:
                 report += settings.tail_report
             del piece, dh  # before the next but one is gathered
-        return grad_hidden, *(None if total is None else total.to(ops.weight.dtype) for total in (sum_weight, sum_bias))
+        return grad_hidden, *(None if total is None else total.to(operand.dtype)
+                              for total, operand in ((sum_weight, ops.weight), (sum_bias, ops.bias)))
 
     def _backward(self, ops, settings, grads, kept, stats, *upstream):
         """The gradients of one chunk, that of hidden summed over the ranks."""

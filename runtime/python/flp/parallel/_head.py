@@ -8,7 +8,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from .. import _accumulate, _c, _check, _logprob, _run, _tail, _top, _transforms
+from .. import _accumulate, _c, _check, _logprob, _mixed, _run, _tail, _top, _transforms
 from .._compile import outside_graphs
 from . import _call, _group, _merge, _weights
 
@@ -22,7 +22,8 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                    reduce_dtype: torch.dtype = ..., sequence_parallel: bool = ..., gather: Any = ...,
                    grad_weight_accumulate: Tensor | None = ..., save: bool | None = ...,
                    keep: tuple[Tensor, Tensor] | None = ..., tail: float | None = ...,
-                   tail_report: Tensor | None = ...) -> Tensor: ...
+                   tail_report: Tensor | None = ...,
+                   mixed: Literal["round", "split"] | None = ...) -> Tensor: ...
 
 
 @overload
@@ -34,7 +35,8 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                    reduce_grad_hidden: bool = ..., reduce_dtype: torch.dtype = ..., sequence_parallel: bool = ...,
                    gather: Any = ..., grad_weight_accumulate: Tensor | None = ...,
                    save: bool | None = ..., keep: tuple[Tensor, Tensor] | None = ..., tail: float | None = ...,
-                   tail_report: Tensor | None = ...) -> tuple[Tensor, Tensor]: ...
+                   tail_report: Tensor | None = ...,
+                   mixed: Literal["round", "split"] | None = ...) -> tuple[Tensor, Tensor]: ...
 
 
 @overload
@@ -46,7 +48,8 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                    reduce_grad_hidden: bool = ..., reduce_dtype: torch.dtype = ..., sequence_parallel: bool = ...,
                    gather: Any = ..., grad_weight_accumulate: Tensor | None = ...,
                    save: bool | None = ..., keep: tuple[Tensor, Tensor] | None = ..., tail: float | None = ...,
-                   tail_report: Tensor | None = ...) -> Tensor | tuple[Tensor, Tensor]: ...
+                   tail_report: Tensor | None = ...,
+                   mixed: Literal["round", "split"] | None = ...) -> Tensor | tuple[Tensor, Tensor]: ...
 
 
 @overload
@@ -57,7 +60,8 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                    ignore_index: int = ..., budget: int | None = ..., rows: Tensor | None = ..., merge: str = ...,
                    reduce_grad_hidden: bool = ..., reduce_dtype: torch.dtype = ..., sequence_parallel: bool = ...,
                    gather: Any = ..., grad_weight_accumulate: Tensor | None = ...,
-                   save: bool | None = ..., topk: int) -> tuple[Any, ...]: ...
+                   save: bool | None = ..., topk: int,
+                   mixed: Literal["round", "split"] | None = ...) -> tuple[Any, ...]: ...
 
 
 @outside_graphs
@@ -71,7 +75,7 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                    grad_weight_accumulate: Tensor | None = None,
                    save: bool | None = None, keep: tuple[Tensor, Tensor] | None = None,
                    tail: float | None = None, tail_report: Tensor | None = None,
-                   topk: int = 0) -> Tensor | tuple[Any, ...]:
+                   topk: int = 0, mixed: Literal["round", "split"] | None = None) -> Tensor | tuple[Any, ...]:
     """flp.linear_logprob of a head whose vocabulary is sharded over the ranks of a group; every rank makes the same
     call.
 
@@ -108,6 +112,8 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                   whose part of dz obeys the bound, and so does their sum. Ranks may leave out more or less of a row
     topk          as for flp.linear_logprob, the same on every rank, which send their best K tokens to each other:
                   (N,K) ids and float32. There is no rank: no shard knows what stands above a target
+    mixed         as for flp.linear_logprob, the same on every rank, as are the dtypes: float32 shards of a head beside
+                  hidden states of 16 bits, which are sent as they are, or the reverse
     The other arguments are those of flp.linear_logprob; rows and temperature are of all N rows.
 
     Returns logprob (...) float32 in nats, in target's shape and the same on every rank; or a tuple of it, the entropy and
@@ -116,6 +122,7 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
     double backward). That of hidden is sent only if hidden requires it. source: arXiv:1909.08053, section 3
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes
     """
+    how = _mixed.mixed_of(mixed)
     if merge not in _merge.METHODS:
         _check.refuse(ValueError, "merge", repr(merge), ", ".join(_merge.METHODS))
     if gather is not None and not callable(gather):
@@ -145,7 +152,7 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
         tensors.update(weight_shard=weight.tensor, bias_shard=bias)
         _, flat, local_weight, bias, ids, scalar, temperature_rows, rows = _logprob.prepare(
             hidden, weight.tensor, target, bias, temperature, rows, lead=lead if call.chunk else None,
-            names=("weight_shard", "bias_shard"), several=keep is None)
+            names=("weight_shard", "bias_shard"), several=keep is None, mixed=how)
         if ids.dim() == 2:
             _check.without_targets(save=save)
             _tail.refuse_with(_tail.TARGETS, tail, tail_report)
@@ -155,6 +162,9 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
             _top.refuse_with("keep, whose tokens are named", topk, False)
         *lists, ids = _check.lists_of(keep, ids)
         settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy)
+        settings.mixed = how
+        _mixed.check(flat, local_weight, bias, settings, keep=keep, save=save or None, tail=tail, topk=topk,
+                     target=ids if ids.dim() == 2 else None)
         settings.save = _check.save_of(save)
         settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, local_weight, tensors)
         _tail.settle(settings, tail, tail_report, flat.device, tensors, save)
