@@ -341,6 +341,7 @@ static double product_error(const oracle_problem *problem, int64_t row, const do
     double error = fabs(exact[v * BLOCK] - rounded[v * BLOCK]);
     if (isfinite(error) && error > largest) largest = error;
   }
+  if (problem->score_error) largest += problem->score_error[row];
   return largest * fabs(problem->scale) / problem->temperature[row];
 }
 

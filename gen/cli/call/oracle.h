@@ -36,6 +36,7 @@ typedef struct oracle_problem {
   const double *temperature;                 /* (n) */
   double scale, softcap;                     /* softcap 0 for none */
   const double *grad_logprob, *grad_entropy; /* (n, targets) and (n); zeros where absent */
+  const double *score_error; /* (n) what every score may be off beside the yardstick's error, before scale; NULL: nothing */
   const double *grad_lse, *grad_mean;        /* (n) of a loss that reads lse or mean_score; NULL: zeros */
   /* (n + 1) where the lists of rows begin, NULL for none; columns, of each row ascending and each once, with its target */
   const int64_t *list_offsets, *list_columns;

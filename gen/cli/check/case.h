@@ -57,6 +57,13 @@ typedef enum check_targets {
 } check_targets;
 enum { CHECK_TARGETS_USUAL = 20 }; /* of a case that is of no other number */
 
+/* The adapter of a spec with lora_rank. */
+typedef enum check_lora {
+  CHECK_LORA_ON,
+  CHECK_LORA_ZERO, /* B is 0; of both of these the head without an adapter has the bits */
+  CHECK_LORA_OFF   /* its scale is */
+} check_lora;
+
 /* What a forward pass gets of an old policy. */
 typedef enum check_old {
   CHECK_OLD_NONE,
@@ -78,6 +85,7 @@ typedef struct check_case {
   check_lists lists;
   double kept;           /* of mode listed: ids of a row's list, on average */
   check_targets targets; /* of a spec with several */
+  check_lora lora;
   check_old old;
   const double *loss_parameters; /* of spec.loss; NULL: such that every term counts */
   int sampled;                   /* compare some rows and columns alone, as of a large problem */

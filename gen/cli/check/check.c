@@ -178,7 +178,7 @@ static flp_status check_unused(const check_args *args) {
                                       [CHECK_SET_CONCURRENT] = "--concurrent",
                                       [CHECK_SET_SELECT] = "--op select",
                                       [CHECK_SET_GIVEN] = "a shape"};
-  static const char *const of_sets[] = {"op", "dtype", "tune", "tail", "targets", "topk", "rank", NULL};
+  static const char *const of_sets[] = {"op", "dtype", "tune", "tail", "targets", "topk", "rank", "lora-rank", NULL};
   static const char *const of_select[] = {"op", "dtype", NULL};
   const char *unused = NULL;
   if (args->set != CHECK_SET_GIVEN)
@@ -189,11 +189,12 @@ static flp_status check_unused(const check_args *args) {
   return flp_fail(FLP_ERROR_ARGUMENT, "--%s: not accepted with %s", unused, names[args->set]);
 }
 
-/* Of a set with --tail its cases of that mode are checked, with that tail; with --targets those of several targets, of
- * which so many where a case has no number of its own. error: ARGUMENT */
+/* Of a set with --tail its cases of that mode are checked, with that tail; with --targets those of several targets, and
+ * with --lora-rank those of an adapter, of that number where a case has none of its own. error: ARGUMENT */
 static flp_status resolve_set(check_args *args) {
   flp_mode mode = args->given.mode;
   FLP_TRY(cli_spec_args_targets(&args->spec));
+  FLP_TRY(cli_spec_args_lora(&args->spec));
   if (!(args->spec.spec.tail > 0)) return FLP_OK;
   args->given.mode = FLP_MODE_TAIL;
   if (!mode || mode == FLP_MODE_TAIL) return FLP_OK;
@@ -275,6 +276,7 @@ const struct argp cli_check_argp = {
 
 int cli_check(int argc, char **argv) {
   check_args args = {.spec = CLI_SPEC_ARGS_INIT, .given = {.name = "random", .n = 67, .temperature = 1, .scale = 1}};
+  args.spec.takes_lora = 1;
   args.spec.takes_lists = args.spec.takes_tail = args.spec.takes_targets = args.spec.takes_top = 1;
   args.jobs = flp_processors();
   args.given.shards = 1;

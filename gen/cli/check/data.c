@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/check/problem.h"
+#include "gen/cli/check/lora/lora.h"
 #include "gen/cli/shared/spec_args.h"
 #include "runtime/api/validate.h"
 #include "runtime/base/half.h"
@@ -302,6 +302,7 @@ static void set_oracle(check_problem *problem) {
                                      .list_offsets = problem->column_offsets,
                                      .list_columns = problem->list_columns,
                                      .threads = flp_processors()};
+  check_lora_set_oracle(problem);
 }
 
 flp_status check_problem_create(const check_case *c, check_problem *out) {
@@ -335,6 +336,7 @@ flp_status check_problem_create(const check_case *c, check_problem *out) {
     if (c->rows == CHECK_ROWS_NAN || c->rows == CHECK_ROWS_NAN_INACTIVE) set_nan_rows(out);
   }
   flp_status status = spec->listed ? check_lists_create(out, seed + 7) : FLP_OK;
+  if (status == FLP_OK && spec->lora_rank) status = check_lora_create(out, seed + 9);
   if (status == FLP_OK && out->targets > 1) status = check_targets_draw(out, seed + 8);
   if (status == FLP_OK) {
     export_rows(out);
@@ -355,6 +357,7 @@ call_problem check_problem_call(const check_problem *p) {
                        .shard_vocab = p->shard_vocab,
                        .temperature = p->c.temperature,
                        .scale = p->c.scale,
+                       .lora_scale = p->lora_scale,
                        .ignore_index = CHECK_IGNORE_INDEX,
                        .row_count = p->row_count,
                        .list_count = p->list_count,
@@ -369,12 +372,22 @@ call_problem check_problem_call(const check_problem *p) {
                                    [CALL_ROWS] = p->rows,
                                    [CALL_OLD_LSE] = p->old_lse,
                                    [CALL_LIST_OFFSETS] = p->list_offsets,
-                                   [CALL_LIST_IDS] = p->list_ids}};
+                                   [CALL_LIST_IDS] = p->list_ids,
+                                   [CALL_LORA_A] = p->lora_a,
+                                   [CALL_LORA_B] = p->lora_b}};
   if (spec->per_row_temperature) call.operand[CALL_TEMPERATURE] = p->temperature_rows;
   if (spec->grads) call.operand[CALL_GRAD_LOGPROB] = p->grad_logprob;
   if (spec->grads && spec->entropy == FLP_ENTROPY_BACKWARD) call.operand[CALL_GRAD_ENTROPY] = p->grad_entropy;
   for (int i = 0; i < FLP_LOSS_INPUTS_MAX; i++) call.operand[CALL_LOSS_INPUT + i] = p->loss_input[i];
   return call;
+}
+
+static void remove_adapter(check_problem *problem) {
+  flp_spec *spec = &problem->c.spec;
+  spec->lora_rank = 0;
+  spec->grad_lora_dtype = (flp_dtype)0;
+  spec->grads &= ~(uint32_t)(FLP_GRAD_LORA_A | FLP_GRAD_LORA_B);
+  problem->lora_a = problem->lora_b = NULL;
 }
 
 check_problem check_problem_plain(const check_problem *problem) {
@@ -384,6 +397,7 @@ check_problem check_problem_plain(const check_problem *problem) {
   plain.c.spec.topk = plain.c.spec.rank = 0;
   plain.c.spec.loss = NULL;
   plain.c.spec.loss_bytes = 0;
+  if (plain.c.lora != CHECK_LORA_ON) remove_adapter(&plain);
   if (plain.scores) plain.c.spec.grads = 0; /* no upstream gradient of logprobs says what its gradients are */
   plain.loss = NULL;
   plain.old_lse = NULL;
@@ -403,6 +417,7 @@ void check_problem_clear(check_problem *problem) {
   free(problem->by_lse);
   free(problem->by_mean);
   check_lists_clear(problem);
+  check_lora_clear(problem);
   *problem = (check_problem){0};
 }
 
@@ -425,6 +440,7 @@ flp_status check_problem_permute(check_problem *problem, const int64_t *order, i
   free(scratch);
   if (problem->list_offsets) FLP_TRY(check_lists_permute(problem, order, n));
   problem->c.n = n;
+  if (problem->lora_a) FLP_TRY(check_lora_project(problem));
   set_oracle(problem);
   export_rows(problem);
   return FLP_OK;
