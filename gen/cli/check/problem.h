@@ -47,8 +47,8 @@ typedef struct check_problem {
   double *by_lse, *by_mean;                /* (n) its derivatives; NULL with scores */
   int64_t *column_offsets, *list_columns;  /* its lists, or NULL */
   uint8_t *list_bad;                       /* (n) 1 where a row's list makes it bad; or NULL */
-  void *joined_hidden, *joined_weight;     /* rows of hidden and u, of weight and B (lora/lora.h); NULL: no adapter */
-  double *score_error;                     /* (n) of them; likewise */
+  void *lora_u;                            /* (n, rank) dtype, as oracle_lora_project gives it; NULL: no adapter */
+  double *score_error;                     /* (n) likewise */
   oracle_problem oracle;
 } check_problem;
 

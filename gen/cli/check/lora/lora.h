@@ -1,9 +1,7 @@
 /* lora.h: checks of a low-rank adapter on the head (spec.lora_rank).
  *
  * The oracle multiplies joined operands: rows [h, u] and columns [W, B], so that one product is h·Wᵀ + u·Bᵀ, one of its
- * gradients [dz·W, G] with G = dz·B, and the other [dzᵀ·h, dzᵀ·u]. u = s·(h·Aᵀ) is rounded once, to the operands' dtype, as
- * flp.h has it. A sum in fp32 may round to the other neighbour where u lies next to the middle of two: what that makes of
- * a row's scores is allowed beside their own error. */
+ * gradients [dz·W, G] with G = dz·B, and the other [dzᵀ·h, dzᵀ·u]. */
 #ifndef FLPGEN_CLI_CHECK_LORA_H
 #define FLPGEN_CLI_CHECK_LORA_H
 
@@ -13,9 +11,9 @@ enum { CHECK_LORA_USUAL = 24 }; /* rank of a case that is of no other */
 
 /* ---- data.c ---- */
 
-/* Draws A and B of a problem whose hidden states and weight are there, and joins the operands. error: MEMORY */
+/* Draws A and B of a problem whose hidden states are there, and projects. error: MEMORY */
 flp_status check_lora_create(check_problem *problem, uint64_t seed);
-/* u and the joined rows anew, of hidden states that have changed. error: MEMORY */
+/* u of the hidden states, anew where they have changed. error: MEMORY */
 flp_status check_lora_project(check_problem *problem);
 /* Lets the oracle multiply the joined operands. */
 void check_lora_set_oracle(check_problem *problem);
