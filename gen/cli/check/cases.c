@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "gen/cli/check/case.h"
-#include "gen/cli/check/lora/lora.h"
 #include "gen/cli/shared/losses.h"
 #include "gen/cli/shared/spec_args.h"
 #include "runtime/api/validate.h"

@@ -16,7 +16,7 @@
  *           norm. What a call says that it left out is at most spec.tail of what there is.
  *           A gradient that is zero is relative to nothing: its error is held against the yardstick's and the least
  *           normal fp32 number.
- *           Of an adapter (lora/): the same, of gradients that go through G = dz·B beside the yardstick's of the same way.
+ *           Of an adapter (lora.c): the same, of gradients that go through G = dz·B beside the yardstick's of the same way.
  * Exact products still meet rounding when t = z·log2(e)/T is formed; below |t| = 4 that is inside the 4 ulp. */
 #include <inttypes.h>
 #include <math.h>
@@ -25,7 +25,6 @@
 #include <string.h>
 
 #include "gen/cli/check/compare.h"
-#include "gen/cli/check/lora/lora.h"
 #include "runtime/base/half.h"
 #include "runtime/base/status.h"
 

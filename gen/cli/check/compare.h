@@ -26,7 +26,7 @@ void check_truth_clear(check_truth *truth);
 flp_status check_compare(const check_problem *problem, const check_truth *truth, const call_result *result,
                          const call_result *plain, flp_rung rung, check_report *report);
 
-/* ---- parts of it that lora/ shares ---- */
+/* ---- parts of it that lora.c shares ---- */
 
 typedef struct compare_state {
   const check_problem *problem;
@@ -61,6 +61,9 @@ void check_compare_bias(const compare_state *s, const gradient *x);
 /* Calls `compare` with the rows that the oracle has evaluated and that have work in backward. error: that of the call */
 typedef flp_status (*check_hidden_fn)(const compare_state *s, const int64_t *rows, const oracle_row *truth, int64_t count);
 flp_status check_each_hidden(const compare_state *s, check_hidden_fn compare);
+
+/* lora.c: gradients of hidden, A, B and bias of a head with an adapter; adds findings. error: MEMORY */
+flp_status check_compare_lora(const compare_state *state);
 
 /* What the rounding of scores may make of a number beside its own, in nats. */
 double check_score_allowance(const oracle_row *row);

@@ -1,7 +1,7 @@
-/* cases.c: patterns of scores, rows and calls over an adapter, each with the gradients of all, of some or of none. */
+/* lora_cases.c: patterns of scores, rows and calls over an adapter, each with the gradients of all, of some or of none. */
 #include <string.h>
 
-#include "gen/cli/check/lora/lora.h"
+#include "gen/cli/check/case.h"
 #include "gen/cli/shared/losses.h"
 #include "runtime/base/half.h"
 

@@ -1,12 +1,13 @@
-/* compare.c: gradients of a head with an adapter, made of those of the joined operands (lora.h).
+/* lora.c: gradients of a head with an adapter.
  *
- * dh = dz·W + s·G·A and dA = s·Gᵀ·h with s·G rounded to the operands' dtype, as the yardstick has it too; dB is a part of
- * the joined columns' gradient. Where shards have a part each their sum is compared. */
+ * The oracle multiplies joined operands: rows [h, u] and columns [W, B], so that one product is h·Wᵀ + u·Bᵀ, one of its
+ * gradients [dz·W, G] with G = dz·B, and the other [dzᵀ·h, dzᵀ·u]. dh = dz·W + s·G·A and dA = s·Gᵀ·h follow with s·G
+ * rounded to the operands' dtype, as the yardstick has it too. Where shards have a part each their sum is compared. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/check/lora/lora.h"
+#include "gen/cli/check/compare.h"
 #include "runtime/base/half.h"
 #include "runtime/base/status.h"
 
