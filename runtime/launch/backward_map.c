@@ -79,7 +79,7 @@ static flp_status encode_for_products(const flp_call *call, matrices m, flp_prod
   flp_matrix *const each[] = {&m.dz, &m.weight, &m.hidden, &m.gathered};
   flp_abi_map *const maps[] = {&p->dz_map, &p->weight_map, &p->hidden_map, &p->gathered_map};
   for (size_t i = 0; i < sizeof each / sizeof each[0]; i++) {
-    if (each[i] != &m.dz) each[i]->columns = call->plan->spec.hidden; /* of two terms the first */
+    if (each[i] != &m.dz) each[i]->columns = p->depth; /* of two terms the first */
     set_box(each[i], flp_box_columns(call), flp_box_columns(call));
     FLP_TRY(flp_map_encode(call, each[i], maps[i]));
   }

@@ -162,3 +162,48 @@ def test_what_is_precompiled_changes_no_finding(tmp_path):
 def test_a_number_of_jobs_is_refused():
     done = flpgen("check", "--jobs", 0, **NO_GPU)
     assert done.code == 2 and done.err.splitlines()[0].startswith("flpgen check: --jobs: expected a whole number from 1 to 64, got '0'")
+
+
+# ---- an adapter on the head ----
+
+ADAPTER = ["--vocab", 300, "--hidden", 40, "--rows", 20, "--lora-rank", 16]
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+def test_an_adapter_on_the_cpu(dtype):
+    done = flpgen("check", *ADAPTER, "--dtype", dtype, "--grad", "hidden,bias,lora_a,lora_b", "--bias", "--entropy", "backward",
+                  "--rung", "eager", "--json", **NO_GPU)
+    record = done.json()
+    assert done.code == 0 and record["failed"] == 0, done.err
+    outputs = {row["output"] for row in record["rows"]}
+    assert {"logprob", "entropy", "grad_hidden", "grad_lora_a", "grad_lora_b", "grad_bias"} <= outputs
+    bits = {(row["case"], row["output"]) for row in record["rows"] if row["output"].endswith("bits")}
+    assert bits == {(case, f"{name} bits") for case in ("lora-zero", "lora-off") for name in ("logprob", "entropy", "stats")}
+    assert all("lora=16" in row["options"] and "grads=hbAB" in row["options"] for row in record["rows"])
+
+
+def test_adapters_of_a_set_alone():
+    done = flpgen("check", "--all", "--dtype", "fp16", "--lora-rank", 32, "--rung", "eager", "--json", **NO_GPU)
+    record = done.json()
+    assert done.code == 0 and record["failed"] == 0, done.err
+    cases = {row["case"]: row["options"] for row in record["rows"]}
+    assert {"lora", "lora-8", "lora-136", "lora-512", "lora-shards", "lora-step", "lora-nan-idle", "lora-N=0"} <= set(cases)
+    assert all(case.startswith("lora") for case in cases)
+    assert "lora=32" in cases["lora"] and "lora=512" in cases["lora-512"] and "shards=3" in cases["lora-shards"]
+
+
+@pytest.mark.parametrize("more, says", [
+    (["--grad", "hidden,weight"], "spec.grads has FLP_GRAD_WEIGHT, but spec.lora_rank is 16"),
+    (["--keep", "--grad", "hidden"], "--lora-rank: not accepted beside --keep; forward and backward recompute"),
+    (["--tail", "2^-9", "--grad", "hidden"], "--lora-rank: not accepted beside --tail"),
+    (["--topk", 4], "--lora-rank: not accepted beside --topk"),
+    (["--grad", "lora_a", "--loss", "grpo", "--mode", "stream"], "--mode: 'stream' is not accepted beside --lora-rank, whose passes recompute")], ids=str)
+def test_what_an_adapter_is_not_checked_beside(more, says):
+    done = flpgen("check", *ADAPTER, *more, "--rung", "eager", **NO_GPU)
+    assert done.code == 2 and says in done.err, done.err
+
+
+@pytest.mark.parametrize("rank, says", [("0", "--lora-rank: expected a whole number from 8 to 512, got '0'"), ("12", "12")])
+def test_other_ranks_of_an_adapter_are_refused(rank, says):
+    done = flpgen("check", "--vocab", 300, "--hidden", 40, f"--lora-rank={rank}", "--rung", "eager", **NO_GPU)
+    assert done.code == 2 and says in done.err, done.err

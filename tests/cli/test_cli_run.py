@@ -378,3 +378,82 @@ def test_progress_on_a_terminal(tmp_path):
         os.close(theirs)
         assert code == 0
         assert ("forward [" in shown and "100%" in shown) == expected
+
+
+# ---- an adapter on the head ----
+
+R, S = 8, 0.75
+
+
+def adapted(dtype="F32"):
+    """A problem with an adapter: the files' tensors, and in fp64 the head with it merged in."""
+    stored, exact = problem(dtype)
+    random = numpy.random.default_rng(11)
+    for name, shape in (("lora_a", (R, D)), ("lora_b", (V, R))):
+        values = 0.3 * random.standard_normal(shape)
+        stored[name] = (dtype, values.astype("<f4"))
+        exact[name] = stored[name][1].astype("f8")
+    stored["grad_logprob"] = ("F32", random.standard_normal((2, N // 2)).astype("f4"))
+    merged = {**exact, "weight": exact["weight"] + S * exact["lora_b"] @ exact["lora_a"]}
+    return stored, exact, merged
+
+
+def run_adapter(folder, stored, *more):
+    write_safetensors(folder / "in.safetensors", **stored)
+    return flpgen("run", "-i", folder / "in.safetensors", "-o", folder / "out.safetensors", "--rung", "eager", *more)
+
+
+def test_an_adapter_gives_values_and_gradients(tmp_path):
+    stored, exact, merged = adapted()
+    done = run_adapter(tmp_path, stored, "--lora-scale", S)
+    assert done.code == 0, done.err
+    got = read_safetensors(tmp_path / "out.safetensors")
+    g = stored["grad_logprob"][1].reshape(-1).astype("f8")
+    want = reference(merged, grad_logprob=g)
+    of_weight = want["grad_weight"].reshape(V, D)
+    want["grad_lora_a"], want["grad_lora_b"] = S * exact["lora_b"].T @ of_weight, S * of_weight @ exact["lora_a"].T
+    for name in ("logprob", "entropy", "grad_hidden", "grad_lora_a", "grad_lora_b"):
+        assert numpy.allclose(numpy.asarray(got[name], "f8").reshape(-1), want[name].reshape(-1), atol=2e-5), name
+    assert "grad_weight" not in got
+    assert got["grad_lora_a"].shape == (R, D) and got["grad_lora_b"].shape == (V, R)
+
+
+def test_an_adapter_of_scale_0_is_off(tmp_path):
+    stored, _, _ = adapted()
+    off = run_adapter(tmp_path, stored, "--lora-scale", 0, "--grad", "hidden")
+    assert off.code == 0, off.err
+    without = read_safetensors(tmp_path / "out.safetensors")
+    plain = {name: value for name, value in stored.items() if not name.startswith("lora")}
+    assert run_adapter(tmp_path, plain, "--grad", "hidden").code == 0
+    for name, value in read_safetensors(tmp_path / "out.safetensors").items():
+        assert numpy.array_equal(value, without[name]), name
+
+
+@pytest.mark.parametrize("change, more, says", [
+    ({"lora_b": None}, [], "--lora-b is missing beside lora-a; a tensor 'lora_b' in an --input file"),
+    ({"lora_a": (7, D)}, [], "has shape (7, 16); (R, D), R a multiple of 8 from 8 to 512, is accepted"),
+    ({"lora_a": (R, D + 8)}, [], "has shape (8, 24); (8, 16), D as hidden has, is accepted"),
+    ({"lora_b": (V - 1, R)}, [], "has shape (52, 8); (53, 8), V as weight and R as lora-a has, is accepted"),
+    ({}, ["--grad", "hidden,weight"], "--lora-a: an adapter is not accepted beside --grad weight, which is frozen"),
+    ({}, ["--topk", 3], "--lora-a: an adapter is not accepted beside --topk"),
+    ({"lora_a": None, "lora_b": None}, ["--lora-scale", 2], "--lora-scale: not accepted without an adapter"),
+    ({"lora_a": None, "lora_b": None}, ["--grad", "lora_a"], "--grad: 'lora_a' is not accepted without an adapter"),
+    ({}, ["--lora-rank", 8], "--lora-rank: is accepted with --demo only")], ids=str)
+def test_an_adapter_that_does_not_fit_is_refused(tmp_path, change, more, says):
+    stored, _, _ = adapted()
+    for name, shape in change.items():
+        stored.pop(name)
+        if shape:
+            stored[name] = ("F32", numpy.zeros(shape, "<f4"))
+    done = run_adapter(tmp_path, stored, *more)
+    assert done.code == 2 and says in done.err, done.err
+
+
+def test_a_demonstration_draws_an_adapter():
+    done = flpgen("run", "--demo", "--vocab", 900, "--hidden", 64, "--rows", 24, "--lora-rank", 16, "--rung", "eager", "--json",
+                  "--grad", "hidden,lora_b")
+    assert done.code == 0, done.err
+    record = done.json()
+    assert record["spec"]["lora_rank"] == 16 and record["fp64"]["logprob_error"] < 1e-4, record
+    refused = flpgen("run", "--demo", "--lora-rank", 12)
+    assert refused.code == 2 and "--lora-rank: expected a multiple of 8 from 8 to 512, got '12'" in refused.err

@@ -190,6 +190,40 @@ def test_tails(tmp_path, capability, head):
     assert {"forward_emit_map" if capability == "9.0" else "forward_emit", "tail_choose", "tail_entries"} <= entries_in(tmp_path)
 
 
+ADAPTERS = {
+    "all gradients": ["--dtype", "bf16", "--lora-rank", 24, "--grad", "hidden,bias,lora_a,lora_b", "--bias", "--entropy", "backward"],
+    "a rank above the depth": ["--dtype", "bf16", "--lora-rank", 136, "--grad", "hidden,lora_a,lora_b"],
+    "a step": ["--dtype", "bf16", "--lora-rank", 16, "--grad", "lora_a,lora_b", "--loss", "grpo"],
+    "softcap": ["--dtype", "fp16", "--lora-rank", 64, "--grad", "hidden,lora_b", "--softcap", 20, "--per-row-temperature"],
+    "fp32": ["--dtype", "fp32", "--lora-rank", 8, "--grad", "hidden,lora_a", "--target-dtype", "int32"]}
+
+
+@pytest.mark.parametrize("capability,head", [
+    ("9.0", "all gradients"), ("9.0", "a rank above the depth"), ("8.0", "softcap"),
+    *[pytest.param(*one, marks=pytest.mark.long)
+      for one in (("8.0", "all gradients"), ("9.0", "softcap"), ("9.0", "a step"), ("9.0", "fp32"), ("8.0", "fp32"))]])
+def test_adapters(tmp_path, capability, head):
+    record = check(tmp_path, capability, "--vocab", 331, "--hidden", 40, "--rows", 41, *ADAPTERS[head])
+    passed(record, least=50)
+    names = {row["output"] for row in record["rows"]}
+    asked = ADAPTERS[head][ADAPTERS[head].index("--grad") + 1].split(",")
+    assert {f"grad_{name}" for name in asked} <= names and "logprob bits" in names, names
+    assert {"lora-zero", "lora-off"} <= {row["case"] for row in record["rows"]}
+    made = entries_in(tmp_path)
+    mapped = {"forward_lora_map", "dz_lora_map", "lora_products_map"}
+    assert "lora_project" in made and (mapped <= made if capability == "9.0" else not mapped & made), made
+    assert capability == "8.0" or not {"forward_lora", "dz_lora", "forward", "dz"} & made, "an architecture's own kernels"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("capability", ["8.0", "9.0"])
+def test_adversarial_adapters(tmp_path, capability, dtype):
+    record = check(tmp_path, capability, "--all", "--lora-rank", 24, "--dtype", dtype)
+    passed(record, least=140)
+    assert {"lora-512", "lora-shards", "lora-nan-idle", "lora-N=0", "lora-rows"} <= {row["case"] for row in record["rows"]}
+
+
 @pytest.mark.long
 def test_columns_of_three_digits(tmp_path):
     passed(check(tmp_path, "8.0", "--vocab", 262200, "--hidden", 8, "--rows", 5, "--keep-set", 40, "--dtype", "bf16", "--grad",
@@ -201,14 +235,31 @@ def test_scores_that_exist(libraries, dtype):
     passed(check(libraries, "8.0", "--op", "select", "--dtype", dtype), least=64)
 
 
-def test_a_wrong_kernel_is_found(tmp_path):
-    compiler = tmp_path / "compiler.py"
+def wrong_compiler(folder, entry, wrong):
+    """A compiler that spoils modules with that entry. wrong: lines that change `text`, a module"""
+    compiler = folder / "compiler.py"
     compiler.write_text(f"""import sys
 sys.path.insert(0, {str(SIMT)!r})
 import compile
 text = open(sys.argv[1]).read()
-assert "fadd float" in text
-compile.compile_module(text.replace("fadd float", "fsub float", 1), sys.argv[2])
+if {entry!r} in text:
+    right = text
+    {wrong}
+    assert text != right
+compile.compile_module(text, sys.argv[2])
 """)
+    return compiler
+
+
+def test_a_wrong_kernel_is_found(tmp_path):
+    compiler = wrong_compiler(tmp_path, "", "text = text.replace('fadd float', 'fsub float', 1)")
     record = check(tmp_path, "8.0", "--op", "select", "--dtype", "fp32", compiler=compiler)
     assert 0 < record["failed"] < record["checks"]
+
+
+def test_an_adapter_that_is_wrong_is_found(tmp_path):
+    """Half of G in the place of s·G: what follows from that is off, and nothing else."""
+    compiler = wrong_compiler(tmp_path, "@flp_lora_round", "text = text.replace('[ %lora_scale, ', '[ 5.0e-01, ', 1)")
+    record = check(tmp_path, "9.0", "--vocab", 331, "--hidden", 40, "--rows", 41, *ADAPTERS["all gradients"], compiler=compiler)
+    wrong = {row["output"] for row in record["rows"] if not row["pass"]}
+    assert "grad_lora_a" in wrong and "logprob" not in wrong and "grad_lora_b" not in wrong, wrong

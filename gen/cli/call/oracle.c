@@ -133,7 +133,10 @@ static void widen_row(const oracle_problem *problem, int is_weight, int64_t row,
   int64_t stride = is_weight ? problem->weight_stride : problem->hidden_stride;
   const char *base = is_weight ? problem->weight : problem->hidden;
   flp_dtype stored = is_weight ? problem->weight_dtype : problem->hidden_dtype;
-  widen(problem, stored, base, row * stride, problem->depth, out);
+  int64_t own = problem->depth - problem->more, more = problem->more;
+  widen(problem, stored, base, row * stride, own, out);
+  const char *beside = is_weight ? problem->weight_more : problem->hidden_more;
+  if (more) widen(problem, problem->dtype, beside, row * more, more, out + own);
 }
 
 static int64_t right_id(const block_job *job, int64_t i) {
@@ -341,6 +344,7 @@ static double product_error(const oracle_problem *problem, int64_t row, const do
     double error = fabs(exact[v * BLOCK] - rounded[v * BLOCK]);
     if (isfinite(error) && error > largest) largest = error;
   }
+  if (problem->score_error) largest += problem->score_error[row];
   return largest * fabs(problem->scale) / problem->temperature[row];
 }
 

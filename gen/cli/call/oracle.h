@@ -28,14 +28,17 @@ typedef struct oracle_problem {
   flp_dtype hidden_dtype, weight_dtype,
       bias_dtype;                     /* in memory; 0: dtype. What differs is taken as its terms of dtype */
   int terms;                          /* of these: 1 or 2; 0: 1 */
-  int64_t n, vocab, depth;            /* vocab: real columns only */
+  int64_t n, vocab, depth;            /* vocab: real columns only; depth: of the whole sums */
   const void *hidden, *weight, *bias; /* dtype; bias NULL for none */
   int64_t hidden_stride, weight_stride;
+  int64_t more;                              /* of depth, the last elements, which lie here: (n, more), (vocab, more) dtype */
+  const void *hidden_more, *weight_more;     /* an adapter's u and B; more is 0 without one */
   int64_t targets;                           /* of a row; 0: 1 */
   const int64_t *target;                     /* (n, targets) */
   const double *temperature;                 /* (n) */
   double scale, softcap;                     /* softcap 0 for none */
   const double *grad_logprob, *grad_entropy; /* (n, targets) and (n); zeros where absent */
+  const double *score_error; /* (n) what every score may be off beside the yardstick's error, before scale; NULL: nothing */
   const double *grad_lse, *grad_mean;        /* (n) of a loss that reads lse or mean_score; NULL: zeros */
   /* (n + 1) where the lists of rows begin, NULL for none; columns, of each row ascending and each once, with its target */
   const int64_t *list_offsets, *list_columns;
@@ -81,6 +84,18 @@ typedef struct oracle_columns {
 } oracle_columns;
 flp_status oracle_grad_columns(const oracle_problem *problem, const int64_t *rows, const oracle_row *stats,
                                int64_t row_count, const int64_t *columns, int64_t count, const oracle_columns *out);
+
+/* An adapter: u = s·(h·Aᵀ), rounded once, to dtype. A sum in fp32 may round to the other neighbour where u lies next to the
+ * middle of two; score_error is the most that this makes of a score. a: (rank, D), b: (vocab, rank) */
+typedef struct oracle_lora {
+  flp_dtype dtype;
+  int64_t n, vocab, depth, rank;
+  const void *hidden, *a, *b;
+  int64_t hidden_stride, a_stride;
+  double scale;
+} oracle_lora;
+/* u: (n, rank) dtype; score_error: (n). error: MEMORY */
+flp_status oracle_lora_project(const oracle_lora *lora, void *u, double *score_error);
 
 /* One value as an fp32 or 16-bit tensor would hold it. */
 double oracle_round(flp_dtype dtype, double value);

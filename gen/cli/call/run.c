@@ -96,7 +96,8 @@ static const struct {
 static int is_gap_written(const call_problem *p, call_slot slot, const unsigned char *matrix) {
   call_array array = call_array_of(p, slot);
   size_t width = array.stride * array.element, used = (size_t)p->spec.hidden * array.element;
-  if (slot != CALL_GRAD_HIDDEN && (slot != CALL_GRAD_WEIGHT || p->weight_base)) return 0;
+  int is_whole = slot == CALL_GRAD_HIDDEN || slot == CALL_GRAD_LORA_A;
+  if (!is_whole && (slot != CALL_GRAD_WEIGHT || p->weight_base)) return 0;
   for (size_t row = 0; row < array.rows; row++)
     for (size_t i = used; i < width; i++)
       if (matrix[row * width + i] != CALL_POISON) return 1;

@@ -57,6 +57,14 @@ typedef enum check_targets {
 } check_targets;
 enum { CHECK_TARGETS_USUAL = 20 }; /* of a case that is of no other number */
 
+/* The adapter of a spec with lora_rank. */
+typedef enum check_lora {
+  CHECK_LORA_ON,
+  CHECK_LORA_ZERO, /* B is 0; of both of these the head without an adapter has the bits */
+  CHECK_LORA_OFF   /* its scale is */
+} check_lora;
+enum { CHECK_LORA_USUAL = 24 }; /* rank of a case that is of no other */
+
 /* What a forward pass gets of an old policy. */
 typedef enum check_old {
   CHECK_OLD_NONE,
@@ -78,6 +86,7 @@ typedef struct check_case {
   check_lists lists;
   double kept;           /* of mode listed: ids of a row's list, on average */
   check_targets targets; /* of a spec with several */
+  check_lora lora;
   check_old old;
   const double *loss_parameters; /* of spec.loss; NULL: such that every term counts */
   int sampled;                   /* compare some rows and columns alone, as of a large problem */
@@ -105,6 +114,10 @@ flp_status check_list_create(check_set set, const check_case *given, check_list 
 void check_list_clear(check_list *list);
 /* Adds a case; if that fails list->status is set. */
 void check_list_add(check_list *list, check_case c);
+/* lora_cases.c: every pattern over an adapter; of bf16 more than of the others. */
+void check_lora_cases(check_list *list, flp_dtype dtype);
+/* What a specification with an adapter is checked with beside the patterns of any. */
+void check_lora_given(check_list *list, const check_case *given);
 /* A case with everything at its default. */
 check_case check_case_default(flp_dtype dtype, int64_t n, int64_t vocab, int64_t hidden);
 /* Rows of one shard's weight. */

@@ -836,6 +836,7 @@ static void add_all(check_list *list) {
   }
   for (int d = 0; d < 3; d++) add_tops(list, dtypes[d]);
   for (int d = 0; d < 2; d++) add_mixed(list, dtypes[d], dtypes[d] == FLP_DTYPE_BF16);
+  for (int d = 0; d < 3; d++) check_lora_cases(list, dtypes[d]);
 }
 
 static void add_quick(check_list *list) {
@@ -856,6 +857,7 @@ static void add_quick(check_list *list) {
   add_targeted(list, FLP_DTYPE_BF16);
   add_tops(list, FLP_DTYPE_BF16);
   add_mixed(list, FLP_DTYPE_BF16, 0);
+  check_lora_cases(list, FLP_DTYPE_BF16);
 }
 
 flp_status check_list_create(check_set set, const check_case *given, check_list *out) {
@@ -873,6 +875,7 @@ flp_status check_list_create(check_set set, const check_case *given, check_list 
   if (set == CHECK_SET_GIVEN) {
     add_given(out, given);
     add_given_patterns(out, given);
+    check_lora_given(out, given);
   }
   for (int i = 0; i < out->count; i++)
     if (out->cases[i].spec.tail > 0 && given->spec.tail > 0) out->cases[i].spec.tail = given->spec.tail;
@@ -882,6 +885,9 @@ flp_status check_list_create(check_set set, const check_case *given, check_list 
   for (int i = 0; i < out->count; i++)
     if (out->cases[i].spec.topk && given->spec.topk && given->spec.topk <= out->cases[i].spec.vocab)
       out->cases[i].spec.topk = given->spec.topk;
+  for (int i = 0; i < out->count; i++)
+    if (out->cases[i].spec.lora_rank == CHECK_LORA_USUAL && given->spec.lora_rank)
+      out->cases[i].spec.lora_rank = given->spec.lora_rank;
   for (int i = 0; i < out->count; i++) out->cases[i].seed = given->seed + (uint64_t)i;
   flp_status status = out->status;
   if (status != FLP_OK) check_list_clear(out);

@@ -143,6 +143,14 @@ static error_t parse(int key, char *text, struct argp_state *state) {
   }
 }
 
+/* error: ARGUMENT */
+static flp_status check_adapter_mode(const check_args *args) {
+  FLP_TRY(cli_spec_args_lora(&args->spec));
+  if (!args->spec.spec.lora_rank || args->given.mode <= FLP_MODE_RECOMPUTE_SPLIT) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "--mode: '%s' is not accepted beside --lora-rank, whose passes recompute",
+                  flp_mode_name(args->given.mode));
+}
+
 /* A spec that keeps something is checked in the mode that does, one with a loss as a step. error: ARGUMENT */
 static flp_status resolve_mode(check_args *args) {
   const char *loss = args->spec.loss.name;
@@ -151,6 +159,7 @@ static flp_status resolve_mode(check_args *args) {
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "--loss: '%s' is not accepted with --keep, whose backward pass takes any gradient", loss);
   args->given.mode = cli_spec_args_kept(&args->spec, args->given.mode);
+  FLP_TRY(check_adapter_mode(args));
   FLP_TRY(cli_spec_args_backward(&args->spec, args->given.mode, 0, 0));
   args->given.kept = args->spec.kept;
   if (loss) args->given.loss_parameters = args->spec.loss.set_count ? args->spec.loss.parameters : NULL;
@@ -178,7 +187,7 @@ static flp_status check_unused(const check_args *args) {
                                       [CHECK_SET_CONCURRENT] = "--concurrent",
                                       [CHECK_SET_SELECT] = "--op select",
                                       [CHECK_SET_GIVEN] = "a shape"};
-  static const char *const of_sets[] = {"op", "dtype", "tune", "tail", "targets", "topk", "rank", NULL};
+  static const char *const of_sets[] = {"op", "dtype", "tune", "tail", "targets", "topk", "rank", "lora-rank", NULL};
   static const char *const of_select[] = {"op", "dtype", NULL};
   const char *unused = NULL;
   if (args->set != CHECK_SET_GIVEN)
@@ -189,11 +198,12 @@ static flp_status check_unused(const check_args *args) {
   return flp_fail(FLP_ERROR_ARGUMENT, "--%s: not accepted with %s", unused, names[args->set]);
 }
 
-/* Of a set with --tail its cases of that mode are checked, with that tail; with --targets those of several targets, of
- * which so many where a case has no number of its own. error: ARGUMENT */
+/* Of a set with --tail its cases of that mode are checked, with that tail; with --targets those of several targets, and
+ * with --lora-rank those of an adapter, of that number where a case has none of its own. error: ARGUMENT */
 static flp_status resolve_set(check_args *args) {
   flp_mode mode = args->given.mode;
   FLP_TRY(cli_spec_args_targets(&args->spec));
+  FLP_TRY(cli_spec_args_lora(&args->spec));
   if (!(args->spec.spec.tail > 0)) return FLP_OK;
   args->given.mode = FLP_MODE_TAIL;
   if (!mode || mode == FLP_MODE_TAIL) return FLP_OK;
@@ -275,6 +285,7 @@ const struct argp cli_check_argp = {
 
 int cli_check(int argc, char **argv) {
   check_args args = {.spec = CLI_SPEC_ARGS_INIT, .given = {.name = "random", .n = 67, .temperature = 1, .scale = 1}};
+  args.spec.takes_lora = 1;
   args.spec.takes_lists = args.spec.takes_tail = args.spec.takes_targets = args.spec.takes_top = 1;
   args.jobs = flp_processors();
   args.given.shards = 1;

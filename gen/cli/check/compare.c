@@ -16,6 +16,7 @@
  *           norm. What a call says that it left out is at most spec.tail of what there is.
  *           A gradient that is zero is relative to nothing: its error is held against the yardstick's and the least
  *           normal fp32 number.
+ *           Of an adapter (lora.c): the same, of gradients that go through G = dz·B beside the yardstick's of the same way.
  * Exact products still meet rounding when t = z·log2(e)/T is formed; below |t| = 4 that is inside the 4 ulp. */
 #include <inttypes.h>
 #include <math.h>
@@ -32,15 +33,7 @@ static const double LN_2 = 0.69314718055994530942;
 
 /* ---- forward ---- */
 
-typedef struct compare_state {
-  const check_problem *problem;
-  const check_truth *truth;
-  const call_result *result, *plain; /* plain: of score and recompute modes, or NULL */
-  flp_rung rung;
-  check_report *report;
-} compare_state;
-
-static void add(const compare_state *s, const char *output, check_metric metric, const char *note) {
+void check_compare_add(const compare_state *s, const char *output, check_metric metric, const char *note) {
   check_report_add(s->report, &s->problem->c, s->rung, output, metric, note);
 }
 
@@ -129,7 +122,7 @@ static flp_status compare_rows(const compare_state *s, const char *output, const
     for (int64_t at = 0; !entropy && at < count; at++)
       if (values[at] > 0) note = "a logprob is above 0";
     if (note) metric.pass = 0;
-    add(s, output, metric, note);
+    check_compare_add(s, output, metric, note);
   } else {
     status = flp_fail(FLP_ERROR_MEMORY, "out of host memory");
   }
@@ -198,15 +191,7 @@ static double luck_of(const compare_state *s) {
   return 1 + 3 / sqrt(fmax((double)s->truth->work_count, 1));
 }
 
-/* A gradient in parts, whose roundings are their own: rows of hidden, or columns. */
-typedef struct gradient {
-  int64_t parts, width;                    /* elements of a part */
-  flp_dtype dtype;                         /* in which it is stored */
-  double *exact, *yardstick, *got, *plain; /* (parts, width); plain: recompute mode's, where that ran */
-  double *squares;                         /* (parts) of the oracle */
-} gradient;
-
-static flp_status gradient_create(int64_t parts, int64_t width, flp_dtype dtype, gradient *out) {
+flp_status check_gradient_create(int64_t parts, int64_t width, flp_dtype dtype, gradient *out) {
   size_t count = (size_t)(parts * width);
   *out = (gradient){.parts = parts, .width = width, .dtype = dtype};
   out->exact = malloc((4 * count + (size_t)parts + 1) * sizeof(double));
@@ -263,11 +248,13 @@ static double certain_rounding(const compare_state *s, call_slot slot) {
 }
 
 /* A gradient beside the yardstick's error and, if there is one, recompute mode's own. slot: as above */
-static check_metric judge(const compare_state *s, const gradient *x, call_slot slot) {
+check_metric check_gradient_judge(const compare_state *s, const gradient *x, call_slot slot) {
   flp_dtype dtype = s->problem->c.spec.dtype;
   int64_t count = x->parts * x->width;
-  /* Products of gradients take the first of two terms, whose rounding adds to that of dz. */
-  double factor = factor_of(dtype) * (s->problem->c.spec.mixed == FLP_MIXED_SPLIT ? 1.5 : 1),
+  /* Products of gradients take the first of two terms, whose rounding adds to that of dz. Scores of an adapter are two
+   * sums in one accumulator, of which a kernel may begin with either. */
+  double more = s->problem->c.spec.mixed == FLP_MIXED_SPLIT ? 1.5 : s->problem->c.spec.lora_rank ? 1.25 : 1;
+  double factor = factor_of(dtype) * more,
          norm = check_metric_norm(x->exact, count);
   double allowed = factor * check_metric_error(x->yardstick, x->exact, count), tail = (double)s->problem->c.spec.tail;
   if (tail > 0) {
@@ -291,7 +278,7 @@ static double hidden_element(const compare_state *s, const call_result *result, 
 }
 
 /* Inactive rows hold zeros, bad ones NaN. */
-static const char *check_inactive_rows(const compare_state *s) {
+const char *check_inactive_rows(const compare_state *s) {
   for (int64_t row = 0; row < s->problem->c.n; row++)
     for (int64_t d = 0; s->problem->backward_class[row] != CHECK_ACTIVE && d < s->problem->c.spec.hidden; d++) {
       double value = hidden_element(s, s->result, row, d);
@@ -312,33 +299,36 @@ static int64_t rows_with_work(const compare_state *s, int64_t *rows, oracle_row 
   return count;
 }
 
+void check_gradient_take_hidden(const compare_state *s, const int64_t *rows, gradient *x) {
+  for (int64_t i = 0; i < x->parts * x->width; i++) {
+    x->got[i] = hidden_element(s, s->result, rows[i / x->width], i % x->width);
+    if (has_plain_gradients(s)) x->plain[i] = hidden_element(s, s->plain, rows[i / x->width], i % x->width);
+  }
+}
+
 static flp_status compare_hidden_rows(const compare_state *s, const int64_t *rows, const oracle_row *truth,
                                       int64_t count) {
   const flp_spec *spec = &s->problem->c.spec;
   int64_t depth = spec->hidden;
   gradient x;
-  FLP_TRY(gradient_create(count, depth, spec->grad_hidden_dtype, &x));
+  FLP_TRY(check_gradient_create(count, depth, spec->grad_hidden_dtype, &x));
   flp_status status = oracle_grad_hidden(&s->problem->oracle, rows, truth, count, x.exact, x.yardstick, x.squares);
-  for (int64_t i = 0; i < count * depth; i++) {
-    x.got[i] = hidden_element(s, s->result, rows[i / depth], i % depth);
-    if (has_plain_gradients(s)) x.plain[i] = hidden_element(s, s->plain, rows[i / depth], i % depth);
-    x.yardstick[i] = oracle_round(x.dtype, x.yardstick[i]);
-  }
-  check_metric metric = judge(s, &x, CALL_WEIGHT);
+  for (int64_t i = 0; i < count * depth; i++) x.yardstick[i] = oracle_round(x.dtype, x.yardstick[i]);
+  check_gradient_take_hidden(s, rows, &x);
+  check_metric metric = check_gradient_judge(s, &x, CALL_WEIGHT);
   const char *note = check_inactive_rows(s);
   if (note) metric.pass = 0;
-  if (status == FLP_OK) add(s, "grad_hidden", metric, note);
+  if (status == FLP_OK) check_compare_add(s, "grad_hidden", metric, note);
   free(x.exact);
   return status;
 }
 
-static flp_status compare_hidden(const compare_state *s) {
-  if (!s->result->grad_hidden) return FLP_OK;
+flp_status check_each_hidden(const compare_state *s, check_hidden_fn compare) {
   size_t most = (size_t)s->truth->row_count + 1;
   int64_t *rows = malloc(most * sizeof *rows);
   oracle_row *truth = malloc(most * sizeof *truth);
   flp_status status = flp_fail(FLP_ERROR_MEMORY, "out of host memory");
-  if (rows && truth) status = compare_hidden_rows(s, rows, truth, rows_with_work(s, rows, truth));
+  if (rows && truth) status = compare(s, rows, truth, rows_with_work(s, rows, truth));
   free(rows);
   free(truth);
   return status;
@@ -346,7 +336,7 @@ static flp_status compare_hidden(const compare_state *s) {
 
 /* Stats of all rows with work: the oracle's, or, where there are too many, those under test, whose sampled rows have
  * been compared already. */
-static flp_status work_stats(const compare_state *s, oracle_row **out) {
+flp_status check_work_stats(const compare_state *s, oracle_row **out) {
   *out = malloc(((size_t)s->truth->work_count + 1) * sizeof **out);
   if (!*out) return flp_fail(FLP_ERROR_MEMORY, "out of host memory");
   for (int64_t i = 0; i < s->truth->work_count; i++) {
@@ -378,16 +368,16 @@ static void compare_weight(const compare_state *s, const gradient *x) {
     if (has_plain_gradients(s)) x->plain[i] = element(x->dtype, s->plain->grad_weight, index) - base;
     x->yardstick[i] = oracle_round(x->dtype, base + x->yardstick[i]) - base;
   }
-  add(s, "grad_weight", judge(s, x, CALL_HIDDEN), NULL);
+  check_compare_add(s, "grad_weight", check_gradient_judge(s, x, CALL_HIDDEN), NULL);
 }
 
-static void compare_bias(const compare_state *s, const gradient *x) {
+void check_compare_bias(const compare_state *s, const gradient *x) {
   for (int64_t i = 0; i < x->parts; i++) {
     x->got[i] = element(x->dtype, s->result->grad_bias, s->truth->columns[i]);
     if (has_plain_gradients(s)) x->plain[i] = element(x->dtype, s->plain->grad_bias, s->truth->columns[i]);
     x->yardstick[i] = oracle_round(x->dtype, x->yardstick[i]);
   }
-  add(s, "grad_bias", judge(s, x, CALL_BIAS), NULL);
+  check_compare_add(s, "grad_bias", check_gradient_judge(s, x, CALL_BIAS), NULL);
 }
 
 static flp_status compare_columns(const compare_state *s) {
@@ -396,16 +386,16 @@ static flp_status compare_columns(const compare_state *s) {
   int64_t count = s->truth->column_count;
   gradient weight, bias = {0};
   oracle_row *stats = NULL;
-  FLP_TRY(gradient_create(count, spec->hidden, spec->grad_weight_dtype, &weight));
-  flp_status status = gradient_create(count, 1, spec->grad_bias_dtype, &bias);
-  if (status == FLP_OK) status = work_stats(s, &stats);
+  FLP_TRY(check_gradient_create(count, spec->hidden, spec->grad_weight_dtype, &weight));
+  flp_status status = check_gradient_create(count, 1, spec->grad_bias_dtype, &bias);
+  if (status == FLP_OK) status = check_work_stats(s, &stats);
   if (status == FLP_OK) {
     oracle_columns out = {weight.exact, weight.yardstick, weight.squares, bias.exact, bias.yardstick, bias.squares};
     status = oracle_grad_columns(&s->problem->oracle, s->truth->work, stats, s->truth->work_count, s->truth->columns,
                                  count, &out);
   }
   if (status == FLP_OK && s->result->grad_weight) compare_weight(s, &weight);
-  if (status == FLP_OK && s->result->grad_bias) compare_bias(s, &bias);
+  if (status == FLP_OK && s->result->grad_bias) check_compare_bias(s, &bias);
   free(stats);
   free(bias.exact);
   free(weight.exact);
@@ -429,7 +419,7 @@ static void compare_count(const compare_state *s) {
   int64_t wanted = bad_rows(s), got = s->result->bad_rows;
   if (got == wanted) return;
   snprintf(note, sizeof note, "%" PRId64 " bad rows were counted where there are %" PRId64, got, wanted);
-  add(s, "error word", (check_metric){.max_ulp = -1}, note);
+  check_compare_add(s, "error word", (check_metric){.max_ulp = -1}, note);
 }
 
 static void compare_errors(const compare_state *s) {
@@ -437,13 +427,13 @@ static void compare_errors(const compare_state *s) {
   check_metric failed = {.max_ulp = -1, .pass = 0};
   if (s->result->overrun) {
     snprintf(note, sizeof note, "%s was written outside its rows", s->result->overrun);
-    add(s, "buffers", failed, note);
+    check_compare_add(s, "buffers", failed, note);
   }
   compare_count(s);
   int has_bad = s->problem->has_bad;
   for (int64_t i = 0; i < s->truth->row_count; i++) has_bad |= s->truth->row_truth[i].is_beyond;
   if (s->result->data_error == has_bad) return;
-  add(s, "error word", failed, has_bad ? "bad rows were not reported" : "bad rows were reported where there are none");
+  check_compare_add(s, "error word", failed, has_bad ? "bad rows were not reported" : "bad rows were reported where there are none");
 }
 
 /* ---- tail mode ---- */
@@ -499,7 +489,7 @@ static void compare_tail(const compare_state *s) {
   snprintf(counts, sizeof counts, "%.0f rows recomputed, %.0f columns of the others read", dense, columns);
   metric.share = note ? INFINITY : metric.rel_l2 / metric.bound;
   metric.pass = !note;
-  add(s, "tail_report", metric, note ? note : counts);
+  check_compare_add(s, "tail_report", metric, note ? note : counts);
 }
 
 /* ---- save, stream, direction and tail modes ---- */
@@ -512,11 +502,17 @@ check_metric check_result_bits(const check_problem *problem, call_slot slot, con
 
 static void compare_bits(const compare_state *s) {
   if (!s->plain) return;
+  int has_no_adapter = s->problem->c.lora != CHECK_LORA_ON;
+  const char *note = has_no_adapter ? "differs from the head without an adapter" : "differs from mode score";
   check_metric metric = check_result_bits(s->problem, CALL_LOGPROB, s->result, s->plain);
-  add(s, "logprob bits", metric, metric.pass ? NULL : "differs from mode score");
-  if (!s->result->entropy) return;
-  metric = check_result_bits(s->problem, CALL_ENTROPY, s->result, s->plain);
-  add(s, "entropy bits", metric, metric.pass ? NULL : "differs from mode score");
+  check_compare_add(s, "logprob bits", metric, metric.pass ? NULL : note);
+  if (s->result->entropy) {
+    metric = check_result_bits(s->problem, CALL_ENTROPY, s->result, s->plain);
+    check_compare_add(s, "entropy bits", metric, metric.pass ? NULL : note);
+  }
+  if (!has_no_adapter || !s->result->stats) return;
+  metric = check_result_bits(s->problem, CALL_STATS, s->result, s->plain);
+  check_compare_add(s, "stats bits", metric, metric.pass ? NULL : note);
 }
 
 /* The loss of each row, or one of its metrics, at the logprob and entropy under test, which were compared themselves:
@@ -534,7 +530,7 @@ static flp_status compare_loss(const compare_state *s, const char *output, const
     double slack = check_problem_loss_slack(p, row, (double)s->result->logprob[row], entropy, metric);
     rows_add(&a, values[row], value, unit, 2 * unit + slack);
   }
-  if (status == FLP_OK) add(s, output, check_metric_rows(a.got, a.wanted, a.unit, a.allowed, a.count), NULL);
+  if (status == FLP_OK) check_compare_add(s, output, check_metric_rows(a.got, a.wanted, a.unit, a.allowed, a.count), NULL);
   rows_free(&a);
   return status;
 }
@@ -557,6 +553,7 @@ flp_status check_compare(const check_problem *problem, const check_truth *truth,
   FLP_TRY(compare_rows(&s, "logprob", result->logprob, 0));
   FLP_TRY(compare_rows(&s, "entropy", result->entropy, 1));
   FLP_TRY(check_compare_top(problem, truth, result, rung, report));
-  FLP_TRY(compare_hidden(&s));
+  if (problem->c.spec.lora_rank) return check_compare_lora(&s);
+  if (result->grad_hidden) FLP_TRY(check_each_hidden(&s, compare_hidden_rows));
   return compare_columns(&s);
 }

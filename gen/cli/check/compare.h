@@ -26,6 +26,45 @@ void check_truth_clear(check_truth *truth);
 flp_status check_compare(const check_problem *problem, const check_truth *truth, const call_result *result,
                          const call_result *plain, flp_rung rung, check_report *report);
 
+/* ---- parts of it that lora.c shares ---- */
+
+typedef struct compare_state {
+  const check_problem *problem;
+  const check_truth *truth;
+  const call_result *result, *plain; /* plain: of score and recompute modes, or NULL */
+  flp_rung rung;
+  check_report *report;
+} compare_state;
+
+/* A gradient in parts, whose roundings are their own: rows of hidden, or columns. */
+typedef struct gradient {
+  int64_t parts, width;                    /* elements of a part */
+  flp_dtype dtype;                         /* in which it is stored */
+  double *exact, *yardstick, *got, *plain; /* (parts, width); plain: recompute mode's, where that ran */
+  double *squares;                         /* (parts) of the oracle */
+} gradient;
+
+/* exact is the block that is to be freed. error: MEMORY */
+flp_status check_gradient_create(int64_t parts, int64_t width, flp_dtype dtype, gradient *out);
+/* Beside the yardstick's error and, if there is one, recompute mode's own. slot: the operand that a score's gradient is
+ * multiplied by, or CALL_BIAS */
+check_metric check_gradient_judge(const compare_state *s, const gradient *x, call_slot slot);
+/* Sets got and plain of rows of hidden. */
+void check_gradient_take_hidden(const compare_state *s, const int64_t *rows, gradient *x);
+/* What is wrong with gradients of rows that are left out or bad; NULL if nothing is. */
+const char *check_inactive_rows(const compare_state *s);
+/* Stats of all rows with work, malloc'ed: the oracle's, or, where there are too many, those under test. error: MEMORY */
+flp_status check_work_stats(const compare_state *s, oracle_row **out);
+void check_compare_add(const compare_state *s, const char *output, check_metric metric, const char *note);
+void check_compare_bias(const compare_state *s, const gradient *x);
+
+/* Calls `compare` with the rows that the oracle has evaluated and that have work in backward. error: that of the call */
+typedef flp_status (*check_hidden_fn)(const compare_state *s, const int64_t *rows, const oracle_row *truth, int64_t count);
+flp_status check_each_hidden(const compare_state *s, check_hidden_fn compare);
+
+/* lora.c: gradients of hidden, A, B and bias of a head with an adapter; adds findings. error: MEMORY */
+flp_status check_compare_lora(const compare_state *state);
+
 /* What the rounding of scores may make of a number beside its own, in nats. */
 double check_score_allowance(const oracle_row *row);
 

@@ -275,6 +275,105 @@ static void allocate_rows(check_problem *problem, int *failed) {
   if (problem->c.rows == CHECK_ROWS_LIST) problem->rows = allocate(2 * n + 4, 4, failed);
 }
 
+/* ---- the adapter ---- */
+
+static int has_exact_adapter(const check_case *c) {
+  return c->fill == CHECK_FILL_EXACT || c->fill == CHECK_FILL_EQUAL || c->fill == CHECK_FILL_ONE_HOT;
+}
+
+/* Row j of A. Scores of 10^4 and of -16384 come from the first element, which the adapter then leaves alone. */
+static void fill_lora_a(const check_case *c, int64_t j, uint64_t *state, float *out) {
+  int64_t depth = c->spec.hidden;
+  double spread = 1.75 / sqrt((double)depth);
+  for (int64_t d = 0; d < depth; d++) {
+    double value = uniform(state);
+    out[d] = (float)(has_exact_adapter(c) ? (d % 8 == j % 8 ? round(2 * value) / 4 : 0) : spread * value);
+  }
+  if (c->fill == CHECK_FILL_SHIFTED || c->fill == CHECK_FILL_NEGATIVE) out[0] = 0;
+  /* of equal scores: where u is 0 rows of B differ, or the gradients of A and B would be 0 but for rounding */
+  if (c->fill == CHECK_FILL_EQUAL && j >= c->spec.lora_rank / 2) memset(out, 0, (size_t)depth * sizeof *out);
+}
+
+static void fill_lora_b(const check_case *c, uint64_t *state, float *out) {
+  uint64_t same = c->seed + 78;
+  int64_t rank = c->spec.lora_rank;
+  for (int64_t j = 0; j < rank; j++) {
+    double value = uniform(c->fill == CHECK_FILL_EQUAL && j < rank / 2 ? &same : state);
+    out[j] = (float)(has_exact_adapter(c) ? round(2 * value) / 4 : 1.75 / sqrt((double)rank) * value);
+    if (c->lora == CHECK_LORA_ZERO) out[j] = 0;
+  }
+}
+
+/* Both matrices, in the operands' dtype. wide: scratch of a row of either */
+static void fill_lora(check_problem *problem, uint64_t seed, float *wide) {
+  const check_case *c = &problem->c;
+  const flp_spec *spec = &c->spec;
+  int64_t element = flp_half_bytes(spec->dtype), rank = spec->lora_rank;
+  uint64_t of_a = seed, of_b = seed + 1000;
+  memset(problem->lora_a, 0xff, (size_t)(rank * problem->stride * element));
+  memset(problem->lora_b, 0xff, (size_t)(problem->padded_vocab * rank * element));
+  for (int64_t j = 0; j < rank; j++) {
+    fill_lora_a(c, j, &of_a, wide);
+    flp_half_narrow(spec->dtype, wide, spec->hidden, (char *)problem->lora_a + j * problem->stride * element);
+  }
+  for (int64_t v = 0; v < spec->vocab; v++) {
+    fill_lora_b(c, &of_b, wide);
+    flp_half_narrow(spec->dtype, wide, rank, (char *)problem->lora_b + v * rank * element);
+  }
+}
+
+static flp_status project_lora(check_problem *problem) {
+  const flp_spec *spec = &problem->c.spec;
+  const oracle_lora lora = {.dtype = spec->dtype,
+                            .n = problem->c.n,
+                            .vocab = spec->vocab,
+                            .depth = spec->hidden,
+                            .rank = spec->lora_rank,
+                            .hidden = problem->hidden,
+                            .a = problem->lora_a,
+                            .b = problem->lora_b,
+                            .hidden_stride = problem->stride,
+                            .a_stride = problem->stride,
+                            .scale = problem->lora_scale};
+  return oracle_lora_project(&lora, problem->lora_u, problem->score_error);
+}
+
+static flp_status create_lora(check_problem *problem, uint64_t seed) {
+  const flp_spec *spec = &problem->c.spec;
+  size_t element = (size_t)flp_half_bytes(spec->dtype), rank = (size_t)spec->lora_rank, n = (size_t)problem->c.n + 1;
+  problem->lora_scale = problem->c.lora == CHECK_LORA_OFF ? 0 : 0.75;
+  problem->lora_a = malloc(rank * (size_t)problem->stride * element);
+  problem->lora_b = malloc((size_t)problem->padded_vocab * rank * element);
+  problem->lora_u = malloc(n * rank * element);
+  problem->score_error = malloc(n * sizeof(double));
+  float *wide = malloc(((size_t)spec->hidden + rank) * sizeof *wide);
+  int all = problem->lora_a && problem->lora_b && problem->lora_u && problem->score_error && wide;
+  flp_status status = flp_fail(FLP_ERROR_MEMORY, "out of host memory for an adapter");
+  if (all) {
+    fill_lora(problem, seed, wide);
+    status = project_lora(problem);
+  }
+  free(wide);
+  return status;
+}
+
+static void set_lora_oracle(check_problem *problem) {
+  oracle_problem *oracle = &problem->oracle;
+  if (!problem->c.spec.lora_rank) return;
+  oracle->more = problem->c.spec.lora_rank;
+  oracle->depth += oracle->more;
+  oracle->hidden_more = problem->lora_u;
+  oracle->weight_more = problem->lora_b;
+  oracle->score_error = problem->score_error;
+}
+
+static void clear_lora(check_problem *problem) {
+  void *const blocks[] = {problem->lora_a, problem->lora_b, problem->lora_u, problem->score_error};
+  for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) free(blocks[i]);
+}
+
+/* ---- the whole ---- */
+
 static void set_oracle(check_problem *problem) {
   const flp_spec *spec = &problem->c.spec;
   problem->oracle = (oracle_problem){.dtype = spec->dtype,
@@ -302,6 +401,7 @@ static void set_oracle(check_problem *problem) {
                                      .list_offsets = problem->column_offsets,
                                      .list_columns = problem->list_columns,
                                      .threads = flp_processors()};
+  set_lora_oracle(problem);
 }
 
 flp_status check_problem_create(const check_case *c, check_problem *out) {
@@ -335,6 +435,7 @@ flp_status check_problem_create(const check_case *c, check_problem *out) {
     if (c->rows == CHECK_ROWS_NAN || c->rows == CHECK_ROWS_NAN_INACTIVE) set_nan_rows(out);
   }
   flp_status status = spec->listed ? check_lists_create(out, seed + 7) : FLP_OK;
+  if (status == FLP_OK && spec->lora_rank) status = create_lora(out, seed + 9);
   if (status == FLP_OK && out->targets > 1) status = check_targets_draw(out, seed + 8);
   if (status == FLP_OK) {
     export_rows(out);
@@ -355,6 +456,7 @@ call_problem check_problem_call(const check_problem *p) {
                        .shard_vocab = p->shard_vocab,
                        .temperature = p->c.temperature,
                        .scale = p->c.scale,
+                       .lora_scale = p->lora_scale,
                        .ignore_index = CHECK_IGNORE_INDEX,
                        .row_count = p->row_count,
                        .list_count = p->list_count,
@@ -369,12 +471,22 @@ call_problem check_problem_call(const check_problem *p) {
                                    [CALL_ROWS] = p->rows,
                                    [CALL_OLD_LSE] = p->old_lse,
                                    [CALL_LIST_OFFSETS] = p->list_offsets,
-                                   [CALL_LIST_IDS] = p->list_ids}};
+                                   [CALL_LIST_IDS] = p->list_ids,
+                                   [CALL_LORA_A] = p->lora_a,
+                                   [CALL_LORA_B] = p->lora_b}};
   if (spec->per_row_temperature) call.operand[CALL_TEMPERATURE] = p->temperature_rows;
   if (spec->grads) call.operand[CALL_GRAD_LOGPROB] = p->grad_logprob;
   if (spec->grads && spec->entropy == FLP_ENTROPY_BACKWARD) call.operand[CALL_GRAD_ENTROPY] = p->grad_entropy;
   for (int i = 0; i < FLP_LOSS_INPUTS_MAX; i++) call.operand[CALL_LOSS_INPUT + i] = p->loss_input[i];
   return call;
+}
+
+static void remove_adapter(check_problem *problem) {
+  flp_spec *spec = &problem->c.spec;
+  spec->lora_rank = 0;
+  spec->grad_lora_dtype = (flp_dtype)0;
+  spec->grads &= ~(uint32_t)(FLP_GRAD_LORA_A | FLP_GRAD_LORA_B);
+  problem->lora_a = problem->lora_b = NULL;
 }
 
 check_problem check_problem_plain(const check_problem *problem) {
@@ -384,6 +496,7 @@ check_problem check_problem_plain(const check_problem *problem) {
   plain.c.spec.topk = plain.c.spec.rank = 0;
   plain.c.spec.loss = NULL;
   plain.c.spec.loss_bytes = 0;
+  if (plain.c.lora != CHECK_LORA_ON) remove_adapter(&plain);
   if (plain.scores) plain.c.spec.grads = 0; /* no upstream gradient of logprobs says what its gradients are */
   plain.loss = NULL;
   plain.old_lse = NULL;
@@ -403,6 +516,7 @@ void check_problem_clear(check_problem *problem) {
   free(problem->by_lse);
   free(problem->by_mean);
   check_lists_clear(problem);
+  clear_lora(problem);
   *problem = (check_problem){0};
 }
 
@@ -425,6 +539,7 @@ flp_status check_problem_permute(check_problem *problem, const int64_t *order, i
   free(scratch);
   if (problem->list_offsets) FLP_TRY(check_lists_permute(problem, order, n));
   problem->c.n = n;
+  if (problem->lora_a) FLP_TRY(project_lora(problem));
   set_oracle(problem);
   export_rows(problem);
   return FLP_OK;

@@ -20,6 +20,8 @@ typedef struct check_problem {
   int64_t stride;                         /* of every matrix */
   size_t shift;                           /* bytes from a 256-byte boundary to the base of every array of dtype */
   void *hidden, *weight, *bias;           /* rows of padding hold NaN */
+  void *lora_a, *lora_b;                  /* (rank, stride), (padded vocab, rank) of spec.lora_rank, or NULL */
+  double lora_scale;
   int64_t targets;                        /* of a row */
   void *target;                           /* (n, targets) target dtype */
   float *grad_logprob;                    /* (n, targets); NaN where one of several targets is ignored */
@@ -45,6 +47,8 @@ typedef struct check_problem {
   double *by_lse, *by_mean;                /* (n) its derivatives; NULL with scores */
   int64_t *column_offsets, *list_columns;  /* its lists, or NULL */
   uint8_t *list_bad;                       /* (n) 1 where a row's list makes it bad; or NULL */
+  void *lora_u;                            /* (n, rank) dtype, as oracle_lora_project gives it; NULL: no adapter */
+  double *score_error;                     /* (n) likewise */
   oracle_problem oracle;
 } check_problem;
 

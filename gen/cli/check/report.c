@@ -40,6 +40,8 @@ static void describe_options(const check_case *c, char *out, size_t capacity) {
   if (spec->grads & FLP_GRAD_HIDDEN) append(out, capacity, "h");
   if (spec->grads & FLP_GRAD_WEIGHT) append(out, capacity, "w");
   if (spec->grads & FLP_GRAD_BIAS) append(out, capacity, "b");
+  if (spec->grads & FLP_GRAD_LORA_A) append(out, capacity, "A");
+  if (spec->grads & FLP_GRAD_LORA_B) append(out, capacity, "B");
   if (spec->has_bias) append(out, capacity, " bias");
   if (spec->softcap > 0) append(out, capacity, " softcap=%g", (double)spec->softcap);
   if (c->scale < 1 || c->scale > 1) append(out, capacity, " scale=%g", c->scale);

@@ -102,7 +102,7 @@ static flp_status check_case_on(check_session *session, check_problem *problem, 
   check_how how = session->how;
   how.rung = rung;
   call_result result = {0}, plain = {0};
-  int has_plain = flp_mode_keeps(c->mode) || problem->loss || c->spec.topk || c->spec.rank;
+  int has_plain = flp_mode_keeps(c->mode) || problem->loss || c->spec.topk || c->spec.rank || c->lora != CHECK_LORA_ON;
   flp_status status = check_run(problem, &how, &result);
   if (is_lacking(c, rung, status)) return FLP_OK;
   if (status == FLP_OK) check_problem_follow(problem, &result);
@@ -156,6 +156,7 @@ static int wants_top(const check_args *args) {
 static int is_wanted_case(const check_args *args, const check_case *c) {
   if (!is_wanted(args, c->spec.dtype) || !is_wanted_mode(args, c->mode)) return 0;
   if (!is_wanted_targets(args, c->spec.targets)) return 0;
+  if (args->set != CHECK_SET_GIVEN && args->given.spec.lora_rank && !c->spec.lora_rank) return 0;
   return !wants_top(args) || c->spec.topk || c->spec.rank;
 }
 
@@ -203,8 +204,9 @@ static int list_target_parts(const check_args *args, part *out) {
 static int list_parts(const check_args *args, part out[PARTS_MAX]) {
   int all = args->set == CHECK_SET_ALL, quick = args->set == CHECK_SET_QUICK, any = args->given.mode == 0;
   int bits = all || args->spec.has_dtype ? 3 : 1; /* of dtypes */
-  int count = list_target_parts(args, out);
+  int count = args->given.spec.lora_rank ? 0 : list_target_parts(args, out);
   if (args->given.spec.targets > 1) return count;
+  if (args->given.spec.lora_rank) return 0;
   if (wants_top(args)) return 0;
   for (int d = 0; (all || quick) && any && d < bits; d++)
     if (is_wanted(args, dtypes[d])) out[count++] = (part){PART_BITS, {.dtype = dtypes[d]}};

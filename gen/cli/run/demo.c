@@ -83,8 +83,8 @@ static flp_status choose_lists(const run_args *args, run_problem *problem) {
 static flp_status check_args(const run_args *args) {
   static const char *const names[RUN_VECTOR] = {NULL,          "--weight",       "--bias",         "--target",
                                                 NULL,          "--grad-logprob", "--grad-entropy", "--list-offsets",
-                                                "--list-ids",  "--old-logprob",  "--ref-logprob",  "--advantage",
-                                                "--row-weight"};
+                                                "--list-ids",  "--lora-a",       "--lora-b",       "--old-logprob",
+                                                "--ref-logprob", "--advantage",  "--row-weight"};
   for (int i = 0; i < RUN_VECTOR; i++)
     if (names[i] && args->source[i])
       return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' is not accepted with --demo, which makes its own data", names[i],
@@ -110,6 +110,7 @@ static flp_status choose_sizes(const run_args *args, run_problem *problem) {
   if (args->source[RUN_TEMPERATURE])
     FLP_TRY(cli_parse_positive("--temperature", args->source[RUN_TEMPERATURE], &problem->temperature));
   problem->n = args->rows;
+  problem->spec.lora_rank = (int32_t)args->lora_rank;
   problem->spec.targets = args->targets;
   problem->rank = args->targets > 1 ? 2 : 1;
   problem->shape[0] = args->rows;
@@ -131,6 +132,15 @@ static flp_status make_loss_inputs(run_problem *problem, uint64_t seed, cli_prog
   return FLP_OK;
 }
 
+/* An adapter that adds a quarter of the scores' deviation. */
+static flp_status make_adapter(run_problem *problem, uint64_t seed, cli_progress *progress) {
+  const flp_spec *spec = &problem->spec;
+  double rank = (double)spec->lora_rank, depth = (double)spec->hidden;
+  if (!spec->lora_rank) return FLP_OK;
+  FLP_TRY(make_normal(problem, RUN_LORA_A, spec->dtype, spec->lora_rank * spec->hidden, seed, 1 / sqrt(depth), progress));
+  return make_normal(problem, RUN_LORA_B, spec->dtype, spec->vocab * spec->lora_rank, seed + 1, 0.5 / sqrt(rank), progress);
+}
+
 flp_status run_problem_demo(run_args *args, run_problem *out) {
   *out = (run_problem){.spec = FLP_SPEC_INIT, .temperature = 1.0, .ignore_index = args->ignore_index};
   FLP_TRY(check_args(args));
@@ -149,6 +159,7 @@ flp_status run_problem_demo(run_args *args, run_problem *out) {
   cli_progress_end(&progress);
   if (status == FLP_OK)
     status = make_normal(out, RUN_HIDDEN, spec->dtype, out->n * spec->hidden, cli_hash(seed + 1), 1.0, &progress);
+  if (status == FLP_OK) status = make_adapter(out, cli_hash(seed + 5), &progress);
   if (status == FLP_OK) status = make_ids(args, out, cli_hash(seed + 2));
   if (status == FLP_OK) status = make_loss_inputs(out, seed + 4, &progress);
   if (status == FLP_OK && args->has_grads && !out->loss)

@@ -91,7 +91,34 @@ static flp_status gather_lists(const run_problem *problem, const run_exact *rows
   return FLP_OK;
 }
 
-flp_status run_exact_sample(const run_problem *problem, run_exact *out) {
+/* u of the chosen rows, and what its rounding makes of their scores; block: malloc'ed, or NULL without an adapter */
+static flp_status gather_adapter(const run_problem *problem, double scale, oracle_problem *exact, void **block) {
+  const flp_spec *spec = &problem->spec;
+  *block = NULL;
+  if (!spec->lora_rank) return FLP_OK;
+  const oracle_lora lora = {.dtype = spec->dtype,
+                            .n = exact->n,
+                            .vocab = spec->vocab,
+                            .depth = spec->hidden,
+                            .rank = spec->lora_rank,
+                            .hidden = exact->hidden,
+                            .a = problem->operand[RUN_LORA_A],
+                            .b = problem->operand[RUN_LORA_B],
+                            .hidden_stride = spec->hidden,
+                            .a_stride = spec->hidden,
+                            .scale = (double)(float)scale};
+  double *errors = malloc(RUN_SAMPLES_MAX * (sizeof *errors + (size_t)spec->lora_rank * flp_dtype_bytes(spec->dtype)));
+  if (!errors) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the fp64 comparison");
+  *block = errors;
+  exact->more = spec->lora_rank;
+  exact->depth += exact->more;
+  exact->hidden_more = errors + RUN_SAMPLES_MAX;
+  exact->weight_more = lora.b;
+  exact->score_error = errors;
+  return oracle_lora_project(&lora, errors + RUN_SAMPLES_MAX, errors);
+}
+
+flp_status run_exact_sample(const run_args *args, const run_problem *problem, run_exact *out) {
   *out = (run_exact){0};
   choose_rows(problem, out);
   if (out->count == 0) return FLP_OK;
@@ -106,6 +133,8 @@ flp_status run_exact_sample(const run_problem *problem, run_exact *out) {
   flp_status status = gather_lists(problem, out, offsets, &columns);
   exact.list_offsets = columns ? offsets : NULL;
   exact.list_columns = columns;
+  void *adapter = NULL;
+  if (status == FLP_OK) status = gather_adapter(problem, args->lora_scale, &exact, &adapter);
   if (status == FLP_OK) status = oracle_forward(&exact, ids, out->count, rows);
   for (int i = 0; status == FLP_OK && i < out->count; i++) {
     out->logprob[i] = rows[i].logprob;
@@ -114,5 +143,6 @@ flp_status run_exact_sample(const run_problem *problem, run_exact *out) {
   }
   free(hidden);
   free(columns);
+  free(adapter);
   return status;
 }

@@ -16,6 +16,6 @@ typedef struct run_exact {
 
 /* Evaluates up to RUN_SAMPLES_MAX rows, spread over those that are neither masked nor bad. Operands must be aligned to
  * their elements. error: MEMORY */
-flp_status run_exact_sample(const run_problem *problem, run_exact *out);
+flp_status run_exact_sample(const run_args *args, const run_problem *problem, run_exact *out);
 
 #endif

@@ -56,6 +56,8 @@ static call_slot slot_of(run_operand operand) {
   int input = run_loss_input(operand);
   if (operand == RUN_LIST_OFFSETS) return CALL_LIST_OFFSETS;
   if (operand == RUN_LIST_IDS) return CALL_LIST_IDS;
+  if (operand == RUN_LORA_A) return CALL_LORA_A;
+  if (operand == RUN_LORA_B) return CALL_LORA_B;
   return (call_slot)(input < 0 ? (int)operand : (int)CALL_LOSS_INPUT + input);
 }
 
@@ -67,6 +69,7 @@ static void set_problem(run_state *state) {
   call->loss_parameters = state->args->loss.parameters;
   call->temperature = problem->temperature;
   call->scale = problem->scale;
+  call->lora_scale = state->args->lora_scale;
   call->ignore_index = problem->ignore_index;
   call->gives_stats = problem->spec.grads && !problem->loss;
   call->gives_metrics = 1;
@@ -176,6 +179,8 @@ static flp_status take_outputs(run_state *state) {
                                       [RUN_OUT_GRAD_HIDDEN] = got.grad_hidden,
                                       [RUN_OUT_GRAD_WEIGHT] = got.grad_weight,
                                       [RUN_OUT_GRAD_BIAS] = got.grad_bias,
+                                      [RUN_OUT_GRAD_LORA_A] = got.grad_lora_a,
+                                      [RUN_OUT_GRAD_LORA_B] = got.grad_lora_b,
                                       [RUN_OUT_LOSS] = got.loss,
                                       [RUN_OUT_METRICS] = got.metrics,
                                       [RUN_OUT_TOP_IDS] = got.top_ids,

@@ -27,6 +27,8 @@ static const struct {
     [RUN_GRAD_ENTROPY] = {"grad-entropy", {"grad_entropy"}, 0},
     [RUN_LIST_OFFSETS] = {"list-offsets", {"list_offsets"}, 0},
     [RUN_LIST_IDS] = {"list-ids", {"list_ids"}, 0},
+    [RUN_LORA_A] = {"lora-a", {"lora_a", "lora_A.weight", "base_model.model.lm_head.lora_A.weight"}, 0},
+    [RUN_LORA_B] = {"lora-b", {"lora_b", "lora_B.weight", "base_model.model.lm_head.lora_B.weight"}, 0},
     [RUN_OLD_LOGPROB] = {"old-logprob", {"old_logprob"}, 0},
     [RUN_REF_LOGPROB] = {"ref-logprob", {"ref_logprob"}, 0},
     [RUN_ADVANTAGE] = {"advantage", {"advantage", "advantages"}, 0},
@@ -270,6 +272,38 @@ static flp_status check_lists(run_problem *problem, const found *offsets, const 
   return FLP_OK;
 }
 
+/* One of them: as many rows as rank says, or of that many columns. */
+static flp_status check_lora_shape(run_operand operand, const found *in, const found *hidden, const int64_t shape[2],
+                                   const char *rule) {
+  char accepted[96];
+  snprintf(accepted, sizeof accepted, "%s, as hidden has,", cli_tensor_dtype_name(hidden->tensor->dtype));
+  if (in->tensor->dtype != hidden->tensor->dtype) return fail_dtype(operand, in, accepted);
+  snprintf(accepted, sizeof accepted, "(%lld, %lld), %s,", (long long)shape[0], (long long)shape[1], rule);
+  if (in->tensor->rank != 2 || in->tensor->shape[0] != shape[0] || in->tensor->shape[1] != shape[1])
+    return fail_shape(operand, in, accepted);
+  return FLP_OK;
+}
+
+/* A (R, D) and B (V, R): both or neither. */
+static flp_status check_lora(run_problem *problem, const found *a, const found *b, const found *hidden) {
+  if (!a->tensor && !b->tensor) return FLP_OK;
+  if (!a->tensor || !b->tensor) {
+    run_operand missing = a->tensor ? RUN_LORA_B : RUN_LORA_A, there = a->tensor ? RUN_LORA_A : RUN_LORA_B;
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "--%s is missing beside %s; a tensor '%s' in an --input file, or --%s FILE:TENSOR, is needed",
+                    operands[missing].option, operands[there].option, operands[missing].names[0],
+                    operands[missing].option);
+  }
+  int64_t rank = a->tensor->rank == 2 ? a->tensor->shape[0] : 0;
+  if (rank < 8 || rank > FLP_LORA_RANK_MAX || rank % 8)
+    return fail_shape(RUN_LORA_A, a, "(R, D), R a multiple of 8 from 8 to 512,");
+  const int64_t of_a[2] = {rank, problem->spec.hidden}, of_b[2] = {problem->spec.vocab, rank};
+  FLP_TRY(check_lora_shape(RUN_LORA_A, a, hidden, of_a, "D as hidden has"));
+  FLP_TRY(check_lora_shape(RUN_LORA_B, b, hidden, of_b, "V as weight and R as lora-a has"));
+  problem->spec.lora_rank = (int32_t)rank;
+  return FLP_OK;
+}
+
 /* Elements of a vector over rows; grad_logprob has one a target. */
 static int64_t count_of(const run_problem *problem, run_operand operand) {
   return problem->n * (operand == RUN_GRAD_LOGPROB ? flp_spec_targets(&problem->spec) : 1);
@@ -283,8 +317,9 @@ static flp_status check_all(const run_args *args, run_problem *problem, const fo
   cli_tensor_dtype bias = in[RUN_BIAS].tensor ? in[RUN_BIAS].tensor->dtype : CLI_TENSOR_F32;
   FLP_TRY(check_vector(RUN_BIAS, &in[RUN_BIAS], bias, problem->spec.vocab, "row of weight"));
   FLP_TRY(check_lists(problem, &in[RUN_LIST_OFFSETS], &in[RUN_LIST_IDS]));
+  FLP_TRY(check_lora(problem, &in[RUN_LORA_A], &in[RUN_LORA_B], &in[RUN_HIDDEN]));
   for (int i = RUN_TEMPERATURE; i < RUN_OPERANDS; i++)
-    if (i != RUN_LIST_OFFSETS && i != RUN_LIST_IDS)
+    if (i < RUN_LIST_OFFSETS || i > RUN_LORA_B)
       FLP_TRY(check_vector((run_operand)i, &in[i], CLI_TENSOR_F32, count_of(problem, (run_operand)i),
                            i == RUN_GRAD_LOGPROB && problem->spec.targets > 1 ? "target" : "row of hidden"));
   for (int i = 0; i < RUN_OPERANDS; i++)
@@ -304,7 +339,7 @@ static flp_status check_loss_sources(const run_args *args) {
   for (int i = RUN_GRAD_LOGPROB; i < RUN_VECTOR; i++) {
     int of_loss = i >= RUN_OLD_LOGPROB;
     if (!args->source[i] || of_loss == (args->loss.name != NULL)) continue;
-    if (i == RUN_LIST_OFFSETS || i == RUN_LIST_IDS) continue; /* check_lists names the file */
+    if (i >= RUN_LIST_OFFSETS && i <= RUN_LORA_B) continue; /* check_lists names the file; an adapter goes with both */
     return flp_fail(FLP_ERROR_ARGUMENT, "--%s: '%s' is not accepted %s --loss%s", operands[i].option, args->source[i],
                     of_loss ? "without" : "beside", of_loss ? "" : ", which makes its own");
   }
@@ -341,17 +376,48 @@ void run_problem_clear(run_problem *problem) {
   *problem = (run_problem){.n = 0};
 }
 
+/* What an adapter has no place beside, by the option. error: ARGUMENT */
+static flp_status check_adapter(const run_args *args, const run_problem *problem) {
+  const flp_spec *spec = &problem->spec;
+  const struct {
+    int set;
+    const char *name;
+  } others[] = {{spec->listed, "lists of columns"},
+                {args->tail > 0, "--tail"},
+                {args->targets > 1, "--targets"},
+                {args->topk > 0, "--topk"},
+                {args->rank, "--rank"},
+                {args->has_grads && (args->grads & FLP_GRAD_WEIGHT), "--grad weight, which is frozen"}};
+  const uint32_t own = FLP_GRAD_LORA_A | FLP_GRAD_LORA_B;
+  if (!spec->lora_rank && args->has_lora_scale)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--lora-scale: not accepted without an adapter, --lora-a and --lora-b");
+  if (!spec->lora_rank && args->has_grads && (args->grads & own))
+    return flp_fail(FLP_ERROR_ARGUMENT, "--grad: '%s' is not accepted without an adapter, --lora-a and --lora-b",
+                    args->grads & FLP_GRAD_LORA_A ? "lora_a" : "lora_b");
+  for (size_t i = 0; spec->lora_rank && i < sizeof others / sizeof others[0]; i++)
+    if (others[i].set)
+      return flp_fail(FLP_ERROR_ARGUMENT, "%s: an adapter is not accepted beside %s",
+                      args->lora_rank ? "--lora-rank" : "--lora-a", others[i].name);
+  return FLP_OK;
+}
+
+/* Gradients that are made where --grad says nothing. */
+static uint32_t all_gradients(const flp_spec *spec) {
+  uint32_t head = spec->lora_rank ? FLP_GRAD_LORA_A | FLP_GRAD_LORA_B : FLP_GRAD_WEIGHT;
+  return FLP_GRAD_HIDDEN | head | (spec->has_bias ? (uint32_t)FLP_GRAD_BIAS : 0u);
+}
+
 static flp_status resolve_gradients(const run_args *args, run_problem *problem) {
   flp_spec *spec = &problem->spec;
   int upstream = problem->operand[RUN_GRAD_LOGPROB] || problem->operand[RUN_GRAD_ENTROPY] || problem->loss;
-  uint32_t all = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | (spec->has_bias ? (uint32_t)FLP_GRAD_BIAS : 0u);
+  FLP_TRY(check_adapter(args, problem));
   if (args->has_grads && !upstream)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "--grad: there is no upstream gradient; --grad-logprob, --grad-entropy or both, or --loss, "
                     "are needed");
   if (args->has_grads && (args->grads & FLP_GRAD_BIAS) && !spec->has_bias)
     return flp_fail(FLP_ERROR_ARGUMENT, "--grad: 'bias' is not accepted without a bias");
-  if (upstream) spec->grads = args->has_grads ? args->grads : all;
+  if (upstream) spec->grads = args->has_grads ? args->grads : all_gradients(spec);
   spec->entropy = args->entropy;
   if (problem->operand[RUN_GRAD_ENTROPY]) {
     if (args->has_entropy && args->entropy == FLP_ENTROPY_NONE)

@@ -18,15 +18,21 @@ enum { METRIC_NAME_BYTES = FLP_LOSS_NAME_BYTES + 16 };
 enum { INDENT = 13 }; /* of what is said of a run, beside labels */
 
 static const char *const names[RUN_OUTPUTS] = {"logprob",     "entropy",     NULL,       "grad_hidden",
-                                               "grad_weight", "grad_bias",   "loss",     NULL,
-                                               "top_ids",     "top_logprob", "top_rest", "rank"};
+                                               "grad_weight", "grad_bias",   "grad_lora_a", "grad_lora_b",
+                                               "loss",        NULL,          "top_ids",  "top_logprob",
+                                               "top_rest",    "rank"};
 
 /* ---- the file ---- */
 
 static cli_tensor describe_output(const run_problem *problem, const run_result *result, run_output which) {
   const flp_spec *spec = &problem->spec;
   cli_tensor tensor = {.name = names[which], .dtype = CLI_TENSOR_F32, .data = result->output[which]};
-  if (which == RUN_OUT_GRAD_WEIGHT || which == RUN_OUT_GRAD_BIAS) {
+  int is_lora = which == RUN_OUT_GRAD_LORA_A || which == RUN_OUT_GRAD_LORA_B;
+  if (is_lora) {
+    tensor.dtype = cli_tensor_dtype_of(spec->grad_lora_dtype);
+    tensor.shape[tensor.rank++] = which == RUN_OUT_GRAD_LORA_A ? spec->lora_rank : spec->vocab;
+    tensor.shape[tensor.rank++] = which == RUN_OUT_GRAD_LORA_A ? spec->hidden : spec->lora_rank;
+  } else if (which == RUN_OUT_GRAD_WEIGHT || which == RUN_OUT_GRAD_BIAS) {
     tensor.shape[tensor.rank++] = spec->vocab;
   } else {
     tensor.rank = problem->rank - (problem->spec.targets > 1 && which != RUN_OUT_LOGPROB);
@@ -54,6 +60,10 @@ static int is_asked(const flp_spec *spec, run_output which) {
       return (spec->grads & FLP_GRAD_WEIGHT) != 0;
     case RUN_OUT_GRAD_BIAS:
       return (spec->grads & FLP_GRAD_BIAS) != 0;
+    case RUN_OUT_GRAD_LORA_A:
+      return (spec->grads & FLP_GRAD_LORA_A) != 0;
+    case RUN_OUT_GRAD_LORA_B:
+      return (spec->grads & FLP_GRAD_LORA_B) != 0;
     case RUN_OUT_LOSS:
       return spec->loss != NULL;
     case RUN_OUT_TOP_IDS:
@@ -163,7 +173,7 @@ static flp_status measure(report *out) {
                     (problem->spec.grads ? out->naive.backward : out->naive.forward);
   out->has_exact = out->args->demo && logprob;
   if (!out->has_exact) return FLP_OK;
-  FLP_TRY(run_exact_sample(problem, &out->exact));
+  FLP_TRY(run_exact_sample(out->args, problem, &out->exact));
   out->logprob_error = worst(&out->exact, out->exact.target, out->exact.logprob, logprob);
   if (entropy) out->entropy_error = worst(&out->exact, out->exact.row, out->exact.entropy, entropy);
   return FLP_OK;

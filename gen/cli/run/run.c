@@ -13,6 +13,8 @@ enum {
   KEY_GRAD_ENTROPY,
   KEY_LIST_OFFSETS,
   KEY_LIST_IDS,
+  KEY_LORA_A,
+  KEY_LORA_B,
   KEY_OLD_LOGPROB,
   KEY_REF_LOGPROB,
   KEY_ADVANTAGE,
@@ -40,6 +42,8 @@ enum {
   KEY_TARGETS,
   KEY_TOPK,
   KEY_MIXED,
+  KEY_LORA_SCALE,
+  KEY_LORA_RANK,
   KEY_KEEP_SET,
   KEY_MODEL,
   KEY_STRICT,
@@ -62,6 +66,9 @@ static const struct argp_option options[] = {
      "list count, as a sampler's top-p or top-k mask leaves them",
      1},
     {"list-ids", KEY_LIST_IDS, "FILE:TENSOR", 0, "the lists' token ids, one list behind the other, as target is", 1},
+    {"lora-a", KEY_LORA_A, "FILE:TENSOR", 0,
+     "A (R, D) of a low-rank adapter on the head, R a multiple of 8 up to 512, same dtype; the weight is frozen then", 1},
+    {"lora-b", KEY_LORA_B, "FILE:TENSOR", 0, "B (V, R) of it, same dtype", 1},
     {"old-logprob", KEY_OLD_LOGPROB, "FILE:TENSOR", 0, "of a loss: logprob of the policy that sampled (...) in F32", 1},
     {"ref-logprob", KEY_REF_LOGPROB, "FILE:TENSOR", 0, "of a loss: logprob of the reference policy (...) in F32", 1},
     {"advantage", KEY_ADVANTAGE, "FILE:TENSOR", 0, "of a loss: (...) in F32", 1},
@@ -69,7 +76,7 @@ static const struct argp_option options[] = {
      1},
     {"output", 'o', "FILE", 0,
      "write logprob, entropy, loss, metrics.NAME, top_ids, top_logprob, top_rest, rank, grad_hidden, grad_weight, "
-     "grad_bias here",
+     "grad_bias, grad_lora_a, grad_lora_b here",
      1},
     {NULL, 0, NULL, 0, "Operation:", 2},
     {"temperature", KEY_TEMPERATURE, "T", 0, "a number > 0, or FILE:TENSOR with one F32 per row; default 1", 2},
@@ -81,7 +88,9 @@ static const struct argp_option options[] = {
      "two terms of it, in two products",
      2},
     {"entropy", KEY_ENTROPY, "WHICH", 0, "none or forward (default); backward if a gradient of it is given", 2},
-    {"grad", KEY_GRAD, "LIST", 0, "any of hidden,weight,bias; default all, if upstream gradients or a loss are given",
+    {"grad", KEY_GRAD, "LIST", 0,
+     "any of hidden,weight,bias, and with an adapter of hidden,bias,lora_a,lora_b; default all, if upstream gradients or "
+     "a loss are given",
      2},
     {"grad-hidden-dtype", KEY_GRAD_HIDDEN_DTYPE, "T", 0, "that of hidden (default) or fp32", 2},
     {"grad-weight-dtype", KEY_GRAD_WEIGHT_DTYPE, "T", 0, "that of weight (default) or fp32", 2},
@@ -95,6 +104,7 @@ static const struct argp_option options[] = {
     {"topk", KEY_TOPK, "K", 0, "the best K columns of each row too, 1 to 128: ids, logprobs, the mass of all others",
      2},
     {"rank", KEY_RANK, NULL, 0, "and the rank of each target: how many columns have a higher score", 2},
+    {"lora-scale", KEY_LORA_SCALE, "S", 0, "factor of an adapter's part of the scores; default 1, 0 turns it off", 2},
     {"loss", KEY_LOSS, "LOSS", 0, CLI_LOSS_HELP "; one step gives it and its gradients", 2},
     {"loss-parameter", KEY_LOSS_PARAMETER, "NAME=NUMBER", 0, CLI_LOSS_PARAMETER_HELP, 2},
     {"model", KEY_MODEL, "FILE", 0, "take softcap and scale (with --demo sizes too) from a config.json", 2},
@@ -115,6 +125,7 @@ static const struct argp_option options[] = {
     {"dtype", KEY_DTYPE, "T", 0, "bf16 (default), fp16 or fp32", 4},
     {"seed", KEY_SEED, "N", 0, "default 1", 4},
     {"keep-set", KEY_KEEP_SET, "MEAN", 0, "draw lists of columns too, of MEAN ids a row on average, from 1 to V", 4},
+    {"lora-rank", KEY_LORA_RANK, "R", 0, "draw an adapter of rank R too, a multiple of 8 up to 512", 4},
     {0}};
 
 static flp_status parse_softcap(const char *text, run_args *args) {
@@ -156,6 +167,13 @@ static flp_status parse_dtype(const char *field, const char *text, flp_dtype *ou
   return FLP_OK;
 }
 
+static flp_status parse_lora_rank(const char *text, int64_t *out) {
+  FLP_TRY(cli_parse_integer("--lora-rank", text, 8, FLP_LORA_RANK_MAX, out));
+  if (*out % 8 == 0) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "--lora-rank: expected a multiple of 8 from 8 to %d, got '%s'", FLP_LORA_RANK_MAX,
+                  text);
+}
+
 static flp_status parse_word(int key, const char *text, run_args *args) {
   int value = 0;
   switch (key) {
@@ -192,6 +210,11 @@ static flp_status parse_word(int key, const char *text, run_args *args) {
       FLP_TRY(cli_parse_choice("--mixed", text, FLP_MIXED_WORDS, &value));
       args->mixed = (flp_mixed)value;
       return FLP_OK;
+    case KEY_LORA_SCALE:
+      args->has_lora_scale = 1;
+      return cli_parse_fp32("--lora-scale", text, &args->lora_scale);
+    case KEY_LORA_RANK:
+      return parse_lora_rank(text, &args->lora_rank);
     case KEY_KEEP_SET:
       return cli_parse_kept(text, &args->kept);
     default:
@@ -223,6 +246,8 @@ static const char *name_demo_option(int key) {
       return "--seed";
     case KEY_KEEP_SET:
       return "--keep-set";
+    case KEY_LORA_RANK:
+      return "--lora-rank";
     default:
       return NULL;
   }
@@ -284,7 +309,8 @@ const struct argp cli_run_argp = {
     "Computes log-probabilities, entropies and gradients of a language-model head."
     "\vTensors that no option names are looked up in the --input files as hidden, weight (or lm_head.weight, "
     "model.embed_tokens.weight), bias (or lm_head.bias), target (or targets, labels), grad_logprob, grad_entropy, "
-    "temperature, list_offsets and list_ids; what a loss reads as old_logprob, ref_logprob, advantage, row_weight and "
+    "temperature, list_offsets, list_ids, lora_a (or lora_A.weight) and lora_b (or lora_B.weight); "
+    "what a loss reads as old_logprob, ref_logprob, advantage, row_weight and "
     "the names of its "
     "vectors.\n\n"
     "Examples:\n"
@@ -298,6 +324,7 @@ int cli_run(int argc, char **argv) {
   run_args args = {.options = FLP_OPTIONS_INIT,
                    .entropy = FLP_ENTROPY_FORWARD,
                    .scale = 1.0,
+                   .lora_scale = 1.0,
                    .ignore_index = -100,
                    .rows = 256,
                    .seed = 1};

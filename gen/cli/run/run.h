@@ -22,6 +22,8 @@ typedef enum run_operand {
   RUN_GRAD_ENTROPY,
   RUN_LIST_OFFSETS,
   RUN_LIST_IDS,
+  RUN_LORA_A,
+  RUN_LORA_B,
   RUN_OLD_LOGPROB, /* of a loss, from here on */
   RUN_REF_LOGPROB,
   RUN_ADVANTAGE,
@@ -40,7 +42,7 @@ typedef struct run_args {
   flp_options options;
   flp_entropy entropy;
   uint32_t grads;
-  int has_entropy, has_grads, has_softcap, has_scale;
+  int has_entropy, has_grads, has_softcap, has_scale, has_lora_scale;
   float softcap;
   double scale;
   int64_t ignore_index;
@@ -50,6 +52,7 @@ typedef struct run_args {
   float tail;      /* 0 if not given */
   int32_t targets; /* of a row; 0 if not given */
   int64_t topk;    /* likewise */
+  double lora_scale;
   int rank;
   int json, quiet, demo;
   /* demo */
@@ -57,7 +60,8 @@ typedef struct run_args {
   int64_t rows, vocab;
   flp_dtype dtype; /* 0 if not given */
   int64_t seed;
-  double kept; /* 0 if not given */
+  double kept;       /* 0 if not given */
+  int64_t lora_rank; /* likewise */
 } run_args;
 
 /* ---- inputs.c, demo.c: problems ---- */
@@ -102,6 +106,8 @@ typedef enum run_output {
   RUN_OUT_GRAD_HIDDEN,
   RUN_OUT_GRAD_WEIGHT,
   RUN_OUT_GRAD_BIAS,
+  RUN_OUT_GRAD_LORA_A,
+  RUN_OUT_GRAD_LORA_B,
   RUN_OUT_LOSS,
   RUN_OUT_METRICS, /* (metrics of the loss, N) */
   RUN_OUT_TOP_IDS, /* (N, topk), as the next one */

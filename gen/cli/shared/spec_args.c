@@ -511,7 +511,7 @@ flp_status cli_spec_args_lora(const cli_spec_args *args) {
                 {spec->mixed != FLP_MIXED_NONE, "--mixed"}};
   if (!spec->lora_rank) return FLP_OK;
   if (!args->takes_lora)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--lora-rank: not accepted here; bench, explain, gen and pack build accept it");
+    return flp_fail(FLP_ERROR_ARGUMENT, "--lora-rank: not accepted here; bench, check, explain, gen and pack build accept it");
   if (spec->op != FLP_OP_HEAD)
     return flp_fail(FLP_ERROR_ARGUMENT, "--lora-rank: not accepted with --op %s", flp_op_name(spec->op));
   for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)

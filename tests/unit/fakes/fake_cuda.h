@@ -35,7 +35,7 @@ typedef struct fake_launch {
   char entry[32]; /* without "flp_" */
   unsigned grid, block, shared, cluster; /* cluster: 1 without */
   void *stream;
-  uint8_t params[768]; /* the entry's struct of abi.h */
+  uint8_t params[1280]; /* the entry's struct of abi.h */
 } fake_launch;
 
 /* Forgets calls and launches and goes back to the defaults, then reads the script. */

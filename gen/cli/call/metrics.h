@@ -1,6 +1,6 @@
 /* metrics.h: how far off a result is. */
-#ifndef FLPGEN_CLI_CHECK_METRICS_H
-#define FLPGEN_CLI_CHECK_METRICS_H
+#ifndef FLPGEN_CLI_CALL_METRICS_H
+#define FLPGEN_CLI_CALL_METRICS_H
 
 #include <stddef.h>
 #include <stdint.h>

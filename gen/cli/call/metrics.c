@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "gen/cli/check/metrics.h"
+#include "gen/cli/call/metrics.h"
 
 double check_ulp(double magnitude) {
   float value = (float)fabs(magnitude);

@@ -1,0 +1,76 @@
+/* lora.c: what an adapter adds to the oracle's operands; see oracle.h. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "gen/cli/call/oracle.h"
+#include "runtime/base/half.h"
+#include "runtime/base/status.h"
+
+/* Sums of a row of h and one of A: exact, and how far off the farther of two is: what fp32 sums one after another, or
+ * truncates after every 16 as tensor cores do. */
+typedef struct projection {
+  double exact, error;
+} projection;
+
+static projection project(const float *hidden, const float *a, int64_t depth) {
+  double exact = 0, truncated = 0;
+  float rounded = 0;
+  for (int64_t d = 0; d < depth; d++) {
+    exact += (double)hidden[d] * (double)a[d];
+    truncated += (double)hidden[d] * (double)a[d];
+    rounded += hidden[d] * a[d];
+    if (d % 16 != 15 && d != depth - 1) continue;
+    float near = (float)truncated;
+    truncated = (double)(fabs((double)near) > fabs(truncated) ? nextafterf(near, 0) : near);
+  }
+  return (projection){exact, fmax(fabs((double)rounded - exact), fabs(truncated - exact))};
+}
+
+/* u of one row, and how far off another sum's may be: by what three times the row's worst error rounds to. a: in fp32 */
+static void project_row(const oracle_lora *lora, const float *hidden, const float *a, float *u, double *off) {
+  double exact[FLP_LORA_RANK_MAX], worst = 0;
+  for (int64_t j = 0; j < lora->rank; j++) {
+    projection x = project(hidden, a + j * lora->depth, lora->depth);
+    exact[j] = lora->scale == 0 ? 0 : lora->scale * x.exact;
+    double error = fabs(lora->scale) * x.error + fabs((double)(float)exact[j] - exact[j]);
+    if (isfinite(error)) worst = fmax(worst, error);
+  }
+  for (int64_t j = 0; j < lora->rank; j++) {
+    double below = oracle_round(lora->dtype, exact[j] - 3 * worst);
+    double own = oracle_round(lora->dtype, exact[j]), above = oracle_round(lora->dtype, exact[j] + 3 * worst);
+    u[j] = (float)own;
+    off[j] = worst > 0 && isfinite(own) ? fmax(fabs(own - below), fabs(above - own)) : 0;
+  }
+}
+
+static double error_of_scores(const oracle_lora *lora, const double *off) {
+  double worst = 0, any = 0;
+  for (int64_t j = 0; j < lora->rank; j++) any += off[j];
+  for (int64_t v = 0; any > 0 && v < lora->vocab; v++) {
+    float b[FLP_LORA_RANK_MAX];
+    double sum = 0;
+    const char *row = (const char *)lora->b + v * lora->rank * flp_half_bytes(lora->dtype);
+    flp_half_widen(lora->dtype, row, lora->rank, b);
+    for (int64_t j = 0; j < lora->rank; j++) sum += off[j] * fabs((double)b[j]);
+    worst = fmax(worst, sum);
+  }
+  return worst;
+}
+
+flp_status oracle_lora_project(const oracle_lora *lora, void *u, double *score_error) {
+  int64_t depth = lora->depth, element = flp_half_bytes(lora->dtype);
+  float *a = malloc((size_t)((lora->rank + 1) * depth) * sizeof *a);
+  if (!a) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for an adapter");
+  for (int64_t j = 0; j < lora->rank; j++)
+    flp_half_widen(lora->dtype, (const char *)lora->a + j * lora->a_stride * element, depth, a + j * depth);
+  for (int64_t row = 0; row < lora->n; row++) {
+    float made[FLP_LORA_RANK_MAX], *hidden = a + lora->rank * depth;
+    double off[FLP_LORA_RANK_MAX];
+    flp_half_widen(lora->dtype, (const char *)lora->hidden + row * lora->hidden_stride * element, depth, hidden);
+    project_row(lora, hidden, a, made, off);
+    flp_half_narrow(lora->dtype, made, lora->rank, (char *)u + row * lora->rank * element);
+    score_error[row] = error_of_scores(lora, off);
+  }
+  free(a);
+  return FLP_OK;
+}
