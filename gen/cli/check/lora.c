@@ -156,7 +156,8 @@ static flp_status compare_a(const compare_state *s) {
   if (status == FLP_OK) status = joined_create(p, count, &j);
   if (status == FLP_OK) status = widen(p, p->hidden, s->truth->work, count, &hidden);
   if (status == FLP_OK)
-    status = oracle_grad_hidden(&p->oracle, s->truth->work, s->truth->work_truth, count, j.exact, j.yardstick, j.squares);
+    status =
+        oracle_grad_hidden(&p->oracle, s->truth->work, s->truth->work_truth, count, j.exact, j.yardstick, j.squares);
   if (status == FLP_OK) {
     finish_a(s, &j, hidden, &x);
     judge_a(s, &x);
@@ -183,8 +184,7 @@ static void compare_b(const compare_state *s, const joined *j, gradient *x) {
     x->exact[i] = j->exact[at];
     x->yardstick[i] = j->yardstick[at];
     x->got[i] = element(x->dtype, s->result->grad_lora_b, index);
-    x->plain[i] =
-        s->plain && s->plain->grad_lora_b ? element(x->dtype, s->plain->grad_lora_b, index) : x->yardstick[i];
+    x->plain[i] = s->plain && s->plain->grad_lora_b ? element(x->dtype, s->plain->grad_lora_b, index) : x->yardstick[i];
   }
   judge_and_add(s, "grad_lora_b", x, CALL_HIDDEN, check_padding(s->problem, s->result->grad_lora_b));
 }

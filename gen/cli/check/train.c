@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gen/cli/call/metrics.h"
 #include "gen/cli/call/normal.h"
-#include "gen/cli/check/metrics.h"
 #include "gen/cli/check/problem.h"
 #include "gen/cli/shared/losses.h"
 
@@ -205,8 +205,7 @@ static flp_status set_scores(check_problem *problem, const oracle_row *truth) {
     return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the rows of a step");
   for (int64_t row = 0; row < problem->c.n; row++) {
     const oracle_row *t = &truth[row];
-    problem->scores[row] = (check_scores){
-        .lse = t->maximum + t->log_sum, .mean = t->mean, .slack = scores_slack(t)};
+    problem->scores[row] = (check_scores){.lse = t->maximum + t->log_sum, .mean = t->mean, .slack = scores_slack(t)};
   }
   return FLP_OK;
 }

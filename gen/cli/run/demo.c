@@ -81,10 +81,21 @@ static flp_status choose_lists(const run_args *args, run_problem *problem) {
 }
 
 static flp_status check_args(const run_args *args) {
-  static const char *const names[RUN_VECTOR] = {NULL,          "--weight",       "--bias",         "--target",
-                                                NULL,          "--grad-logprob", "--grad-entropy", "--list-offsets",
-                                                "--list-ids",  "--lora-a",       "--lora-b",       "--old-logprob",
-                                                "--ref-logprob", "--advantage",  "--row-weight"};
+  static const char *const names[RUN_VECTOR] = {NULL,
+                                                "--weight",
+                                                "--bias",
+                                                "--target",
+                                                NULL,
+                                                "--grad-logprob",
+                                                "--grad-entropy",
+                                                "--list-offsets",
+                                                "--list-ids",
+                                                "--lora-a",
+                                                "--lora-b",
+                                                "--old-logprob",
+                                                "--ref-logprob",
+                                                "--advantage",
+                                                "--row-weight"};
   for (int i = 0; i < RUN_VECTOR; i++)
     if (names[i] && args->source[i])
       return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' is not accepted with --demo, which makes its own data", names[i],
@@ -137,8 +148,10 @@ static flp_status make_adapter(run_problem *problem, uint64_t seed, cli_progress
   const flp_spec *spec = &problem->spec;
   double rank = (double)spec->lora_rank, depth = (double)spec->hidden;
   if (!spec->lora_rank) return FLP_OK;
-  FLP_TRY(make_normal(problem, RUN_LORA_A, spec->dtype, spec->lora_rank * spec->hidden, seed, 1 / sqrt(depth), progress));
-  return make_normal(problem, RUN_LORA_B, spec->dtype, spec->vocab * spec->lora_rank, seed + 1, 0.5 / sqrt(rank), progress);
+  FLP_TRY(
+      make_normal(problem, RUN_LORA_A, spec->dtype, spec->lora_rank * spec->hidden, seed, 1 / sqrt(depth), progress));
+  return make_normal(problem, RUN_LORA_B, spec->dtype, spec->vocab * spec->lora_rank, seed + 1, 0.5 / sqrt(rank),
+                     progress);
 }
 
 flp_status run_problem_demo(run_args *args, run_problem *out) {

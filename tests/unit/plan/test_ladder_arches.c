@@ -22,8 +22,11 @@ typedef struct operation {
   const char *loss; /* NULL: none */
 } operation;
 
-#define OF(type, mask, ...) \
-  {.dtype = FLP_DTYPE_##type, .entropy = FLP_ENTROPY_FORWARD, .grads = mask, .struct_bytes = sizeof(flp_spec), __VA_ARGS__}
+#define OF(type, mask, ...)                                                                                     \
+  {                                                                                                             \
+    .dtype = FLP_DTYPE_##type, .entropy = FLP_ENTROPY_FORWARD, .grads = mask, .struct_bytes = sizeof(flp_spec), \
+    __VA_ARGS__                                                                                                 \
+  }
 
 static const operation operations[] = {
     {"scores", OF(BF16, 0), NULL},
