@@ -16,7 +16,9 @@ pytestmark = needs_flpgen
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 RECORDS = sorted((report_sample.TREE / "autotune" / "bench").glob("*.json"))
 TAIL = [path for path in RECORDS if path.name.startswith("bench_tail_")]
-BENCH = [path for path in RECORDS if not path.name.startswith(("bench_tail_", "bench_kept_"))]  # beside all products
+# Of random rows alone, beside all products.
+BENCH = [path for path in RECORDS if not path.name.startswith(
+    ("bench_tail_", "bench_kept_", "peers_policy", "peers_text", "peers_base", "peers_random"))]
 HOSTILE = "</title></style><script>alert(1)</script>\"'&\x01<img src=x onerror=alert(1)>\u202e %s %n"
 
 
