@@ -203,6 +203,15 @@ def test_what_an_adapter_is_not_checked_beside(more, says):
     assert done.code == 2 and says in done.err, done.err
 
 
+@pytest.mark.parametrize("words, says", [
+    (["--large"], "--lora-rank: not accepted with --large"),
+    (["--concurrent"], "--lora-rank: not accepted with --concurrent"),
+    (["--all", "--mode", "tail"], "--mode: 'tail' is not accepted beside --lora-rank, whose passes recompute")], ids=str)
+def test_sets_without_cases_of_an_adapter_refuse_it(words, says):
+    done = flpgen("check", *words, "--lora-rank", 64, **NO_GPU)
+    assert done.code == 2 and says in done.err, done.err
+
+
 @pytest.mark.parametrize("rank, says", [("0", "--lora-rank: expected a whole number from 8 to 512, got '0'"), ("12", "12")])
 def test_other_ranks_of_an_adapter_are_refused(rank, says):
     done = flpgen("check", "--vocab", 300, "--hidden", 40, f"--lora-rank={rank}", "--rung", "eager", **NO_GPU)
