@@ -378,7 +378,8 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
 /* module forward_emit: entries forward_emit and forward_emit_map: forward and forward_map, which also list the columns
  * of a row above a floor: v with t - floor[a] > 0, exact but for the one rounding of a fused multiply-add. They go to one
  * of FLP_EMIT_BINS bins, by how far above they are, FLP_EMIT_BIN_WIDTH a bin and all the rest in the last. A bin has its
- * share of the row's emit_capacity places (templates/common/bins.lua); emit_count has how many came to it.
+ * share of the row's emit_capacity places (templates/common/bins.lua); emit_count has how many came to it, or more than
+ * its places where a bin is so crowded within 64 columns that it overflows if a part of the row is alike (emission.lua).
  * emit_gate rises over the lower bins as it turns out that a row needs them not: when a bin overflows, over that one,
  * and when a leaf's part of the LSE puts log2_threshold above a bin, over that. What is below the gate need not be listed.
  * When it rises depends on timing; but of the bins from that of the row's LSE plus log2_threshold on, the highest that
@@ -388,8 +389,7 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(ptr, floor)       /* (n) f32 by active row, log2 units */              \
   P(ptr, emit_gate)   /* (n) f32 by active row, above the floor, 0 before */ \
   P(ptr, emit_count)  /* (n,FLP_EMIT_BINS) i32 by active row, 0 before */  \
-  P(ptr, emit_column) /* (n,emit_capacity) i32 by active row, out */       \
-  P(ptr, emit_score)  /* (n,emit_capacity) f32, out: t - floor[a] */       \
+  P(ptr, emit_entry)  /* (n,emit_capacity,2) by active row, out: column i32; t - floor[a] f32 */ \
   P(i32, emit_capacity) /* a multiple of 32, at most FLP_EMIT_MOST */      \
   P(f32, log2_threshold) /* negative */
 #define FLP_FORWARD_EMIT_PARAMS(P)                                         \
@@ -425,7 +425,7 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(region, count) P(region, index)                                        \
   P(ptr, partial) /* (n,4) f32 by row: what forward summed of the columns that it listed */ \
   P(f32, log2_threshold)                                                   \
-  P(ptr, floor) P(ptr, emit_count) P(ptr, emit_column) P(ptr, emit_score) P(i32, emit_capacity) \
+  P(ptr, floor) P(ptr, emit_count) P(ptr, emit_entry) P(i32, emit_capacity) \
   P(region, tail_floor)  /* (n) f32 out by active row */                   \
   P(region, tail_found)  /* (n) i32 out */                                 \
   P(region, tail_column) /* (n,emit_capacity) i32 out */                   \

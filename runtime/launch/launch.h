@@ -142,7 +142,7 @@ typedef struct flp_keep_sink {
 
 /* Where forward_emit lists the columns above the floors, by active row from 0 on. */
 typedef struct flp_emit_sink {
-  CUdeviceptr floor, gate, count, column, score;
+  CUdeviceptr floor, gate, count, entry;
   int32_t capacity;
   float log2_threshold;
 } flp_emit_sink;

@@ -125,8 +125,7 @@ static flp_status launch_mapped(const flp_call *call, flp_row_range rows, flp_co
     p.emit.floor = to->emit->floor;
     p.emit.emit_gate = to->emit->gate;
     p.emit.emit_count = to->emit->count;
-    p.emit.emit_column = to->emit->column;
-    p.emit.emit_score = to->emit->score;
+    p.emit.emit_entry = to->emit->entry;
     p.emit.emit_capacity = to->emit->capacity;
     p.emit.log2_threshold = to->emit->log2_threshold;
     return flp_launch_clusters(call, FLP_ENTRY_forward_emit_map, &p.emit, leaves);
@@ -191,8 +190,7 @@ static flp_status launch_portable(const flp_call *call, flp_row_range rows, flp_
     p.emit.floor = to->emit->floor;
     p.emit.emit_gate = to->emit->gate;
     p.emit.emit_count = to->emit->count;
-    p.emit.emit_column = to->emit->column;
-    p.emit.emit_score = to->emit->score;
+    p.emit.emit_entry = to->emit->entry;
     p.emit.emit_capacity = to->emit->capacity;
     p.emit.log2_threshold = to->emit->log2_threshold;
     return flp_launch(call, FLP_ENTRY_forward_emit, &p.emit, panels * groups);

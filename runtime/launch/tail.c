@@ -33,8 +33,7 @@ static flp_emit_sink lists_of(const flp_call *call) {
   return (flp_emit_sink){.floor = start + at.floor,
                          .gate = start + at.gate,
                          .count = start + at.count,
-                         .column = start + at.column,
-                         .score = start + at.score,
+                         .entry = start + at.entry,
                          .capacity = flp_planner_tail_columns(spec),
                          .log2_threshold = log2_below_tail(call, listed_below_tail)};
 }
@@ -100,8 +99,7 @@ static flp_status launch_sort(const flp_call *call) {
       .log2_threshold = lists.log2_threshold,
       .floor = lists.floor,
       .emit_count = lists.count,
-      .emit_column = lists.column,
-      .emit_score = lists.score,
+      .emit_entry = lists.entry,
       .emit_capacity = lists.capacity,
   };
   return flp_launch(call, FLP_ENTRY_emit_sort, &p, call->args->n);

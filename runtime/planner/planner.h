@@ -107,9 +107,9 @@ uint64_t flp_planner_saved_bytes(const flp_spec *spec, flp_mode mode, int64_t n)
 /* ---- tail.c: lists from forward to backward (abi.h, tail mode) ---- */
 
 /* Where they stand in what is passed on: partial (n,4) f32 by row; floor and gate f32, (n) by active row; count i32,
- * (n,FLP_EMIT_BINS); column i32 and score f32, (n, flp_planner_tail_columns). */
+ * (n,FLP_EMIT_BINS); entry, column i32 and score f32, (n, flp_planner_tail_columns, 2). */
 typedef struct flp_tail_saved {
-  uint64_t partial, floor, gate, count, column, score, bytes;
+  uint64_t partial, floor, gate, count, entry, bytes;
 } flp_tail_saved;
 flp_tail_saved flp_planner_tail_saved(const flp_spec *spec, int64_t n);
 /* Columns that a row's list has room for. */

@@ -32,8 +32,7 @@ flp_tail_saved flp_planner_tail_saved(const flp_spec *spec, int64_t n) {
   s.floor = take(&s.bytes, n, 4);
   s.gate = take(&s.bytes, n, 4);
   s.count = take(&s.bytes, n * FLP_EMIT_BINS, 4);
-  s.column = take(&s.bytes, n * columns, 4);
-  s.score = take(&s.bytes, n * columns, 4);
+  s.entry = take(&s.bytes, n * columns, 8);
   return s;
 }
 

@@ -138,8 +138,8 @@ def test_sort(emitted, capacity):
     arrays = column, score, counts, floor
     before, found = [x.copy() for x in arrays], i32([77] * len(counts))
     made = [numpy.full_like(x, 77) for x in (column, score, floor)]
-    emitted["emit_sort"].named(last + 1, count=i32([last]), index=index, partial=partial, log2_threshold=-9.75, floor=floor, emit_count=counts, emit_column=column,
-                               emit_score=score, emit_capacity=capacity, tail_column=made[0], tail_score=made[1],
+    emitted["emit_sort"].named(last + 1, count=i32([last]), index=index, partial=partial, log2_threshold=-9.75, floor=floor, emit_count=counts,
+                               emit_entry=numpy.stack([column, score.view(numpy.int32)], 2), emit_capacity=capacity, tail_column=made[0], tail_score=made[1],
                                tail_floor=made[2], tail_found=found)
     assert all((now == was).all() for now, was in zip(arrays, before)), "read alone"
     assert all((x[last] == 77).all() for x in (*made, found))

@@ -89,8 +89,7 @@ Test(launch_tail, forward_lists_what_is_above_a_floor_from_the_target) {
   cr_expect_eq(emit.emit_gate, floor.emit_gate);
   cr_expect_eq(emit.log2_threshold, -18.75f);
   cr_expect_eq(emit.emit_count, floor.emit_count);
-  cr_expect_eq(emit.emit_column, floor.emit_count + up(4 * N * FLP_EMIT_BINS));
-  cr_expect_eq(emit.emit_score, emit.emit_column + up(4 * N * CAPACITY));
+  cr_expect_eq(emit.emit_entry, floor.emit_count + up(4 * N * FLP_EMIT_BINS));
   cr_expect_eq(emit.emit_capacity, CAPACITY);
   cr_expect_eq(emit.vocab_valid, V);
   flp_combine_params outputs = PARAMS(combine), kept = PARAMS_OF(combine, 1);
@@ -168,7 +167,7 @@ Test(launch_tail, forward_in_chunks) {
                         "tail_target emit_floor forward_emit combine combine "
                         "tail_target emit_floor forward_emit combine combine");
   flp_forward_emit_params first = PARAMS(forward_emit), last = PARAMS_OF(forward_emit, 2);
-  cr_expect_eq(first.emit_column, last.emit_column);
+  cr_expect_eq(first.emit_entry, last.emit_entry);
   cr_expect_eq(first.row_end, 128);
   cr_expect_eq(last.row_begin, 256);
   cr_expect_eq(last.row_end, N);
@@ -224,8 +223,7 @@ Test(launch_tail, backward_reads_what_forward_kept) {
   cr_expect_eq(grid_of("emit_sort"), N);
   cr_expect_eq(sort.floor, emit.floor);
   cr_expect_eq(sort.emit_count, emit.emit_count);
-  cr_expect_eq(sort.emit_column, emit.emit_column);
-  cr_expect_eq(sort.emit_score, emit.emit_score);
+  cr_expect_eq(sort.emit_entry, emit.emit_entry);
   cr_expect_eq(sort.emit_capacity, CAPACITY);
   uint64_t kept_end = stage_address(STAGE_AT(60)) + a.saved_bytes;
   cr_expect(sort.tail_column >= kept_end || sort.tail_column + up(4 * N * CAPACITY) <= stage_address(STAGE_AT(60)),
@@ -393,10 +391,10 @@ Test(launch_tail, a_step_is_three_passes) {
   cr_assert_eq(flp_planner_pick(&plan->planner, FLP_PASS_STEP, N, layout.bytes, 0, &scheme), FLP_OK);
   uint64_t workspace = stage_address(STAGE_AT(50));
   cr_expect_eq(PARAMS_OF(combine, 1).partial, workspace + scheme.offset[FLP_REGION_tail_saved]);
-  cr_expect_leq(PARAMS(forward_emit).emit_score + 4 * N * CAPACITY, workspace + scheme.passes);
+  cr_expect_leq(PARAMS(forward_emit).emit_entry + 8 * N * CAPACITY, workspace + scheme.passes);
   cr_expect_eq(PARAMS(prepare).row_class, workspace + scheme.passes);
   cr_expect_eq(PARAMS(emit_floor).old_logprob, stage_address(STAGE_AT(20)));
-  cr_expect_eq(PARAMS(emit_sort).emit_score, PARAMS(forward_emit).emit_score);
+  cr_expect_eq(PARAMS(emit_sort).emit_entry, PARAMS(forward_emit).emit_entry);
   flp_tail_choose_params choose = PARAMS(tail_choose);
   flp_loss_rows_params loss = PARAMS(loss_rows);
   cr_expect_eq(choose.grad_logprob, loss.grad_logprob);

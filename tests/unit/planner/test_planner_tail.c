@@ -60,10 +60,10 @@ Test(planner_tail, what_is_kept_is_aligned_and_apart) {
     flp_tail_saved s = flp_planner_tail_saved(&p.spec, n);
     uint64_t rows = (uint64_t)n;
     cr_expect_eq(s.partial, 0);
-    cr_expect_eq((s.floor | s.gate | s.count | s.column | s.score | s.bytes) % 256, 0);
+    cr_expect_eq((s.floor | s.gate | s.count | s.entry | s.bytes) % 256, 0);
     cr_expect(s.floor >= 16 * rows && s.gate >= s.floor + 4 * rows && s.count >= s.gate + 4 * rows);
-    cr_expect_geq(s.column, s.count + 4 * FLP_EMIT_BINS * rows);
-    cr_expect(s.score >= s.column + 4096 * rows && s.bytes >= s.score + 4096 * rows);
+    cr_expect_geq(s.entry, s.count + 4 * FLP_EMIT_BINS * rows);
+    cr_expect(s.bytes >= s.entry + 8192 * rows);
     cr_expect_lt(s.bytes, (16 + 8 + 4 * FLP_EMIT_BINS + 8192) * rows + 6 * 256);
     cr_expect_eq(flp_planner_saved_bytes(&p.spec, FLP_MODE_TAIL, n), s.bytes);
   }
