@@ -2,6 +2,8 @@
 --
 --   C (BM, BN) += A (BM, K) · B (BN, K)ᵀ       one CTA of 8 warps, 2 along M x 4 along N, fp32 accumulators
 --
+-- narrow: tiles of 128 x 64 and a longer ring, for products of which one side has few columns; 4 warps x 2.
+--
 -- An operand tile is a ring of shared-memory stages, each 64 bytes of K by BM or BN rows (K-major), or the same bytes
 -- as K rows of BM or BN elements (MN-major), in 16-byte chunks XOR-swizzled so that ldmatrix meets no bank conflict.
 --
@@ -12,18 +14,18 @@
 -- K order. Steps of 16 in ascending order, one accumulator an element: forward and dz compute bit-equal scores, and a
 -- score does not depend on where its row or column stands in a tile.
 
-return function(k, spec)
+return function(k, spec, narrow)
   local wide = spec.dtype == "fp32"
   local six = k.import "split" (k)
   local E = {}
 
   E.element = ({bf16 = k.bf16, fp16 = k.f16, fp32 = k.f32})[spec.dtype]
   E.bytes = wide and 4 or 2                   -- of an element
-  E.warps_m, E.warps_n = 2, 4
-  E.warp_rows, E.warp_columns = wide and 32 or 64, 64
+  E.warps_m, E.warps_n = narrow and 4 or 2, narrow and 2 or 4
+  E.warp_rows, E.warp_columns = (wide or narrow) and 32 or 64, narrow and 32 or 64
   E.rows, E.columns = E.warps_m * E.warp_rows, E.warps_n * E.warp_columns
   E.depth = 64 // E.bytes                     -- of one stage: 32, or 16 for fp32
-  E.stages = 4                                -- 4 x 24 KiB: fits the 99 KiB of sm_86 and sm_89
+  E.stages = narrow and 6 or 4                -- 4 x 24 KiB fit the 99 KiB of sm_86 and sm_89; narrow, 3 CTAs an SM
   E.threads = 32 * E.warps_m * E.warps_n
   E.mi, E.ni = E.warp_rows // 16, E.warp_columns // 8   -- 16x8 accumulator tiles of a warp
 
@@ -39,14 +41,14 @@ return function(k, spec)
   local lane, warp_m, warp_n, quad_row, quad_column
   function E.begin(tid)
     local warp = k.lshr(tid, 5)
-    lane, warp_m, warp_n = tid & 31, k.lshr(warp, 2), warp & 3
+    lane, warp_m, warp_n = tid & 31, k.lshr(warp, log2(E.warps_n)), warp & (E.warps_n - 1)
     quad_row, quad_column = k.lshr(lane, 2), (lane & 3) * 2
     E.tid, E.lane, E.warp_m, E.warp_n = tid, lane, warp_m, warp_n
   end
 
   -- Row and column inside the CTA tile of accumulator tile (mi, ni), half h (rows +8), element e.
   function E.row(mi, h) return warp_m * E.warp_rows + quad_row + (mi * 16 + h * 8) end
-  function E.column(ni, e) return quad_column + (ni * 8 + e) end  -- inside the warp's 64 columns
+  function E.column(ni, e) return quad_column + (ni * 8 + e) end  -- inside the warp's columns
 
   ------------------------------------------------------------------------------------------------ copy engines
   -- An operand of the stream. Its rows have keys, with their place in memory and whether they are real: a

@@ -9,7 +9,7 @@
 -- source: LoRA, arXiv:2106.09685. s stands where it costs no rounding of its own.
 
 return function(k, spec)
-  local M = k.import "engine" (k, spec)
+  local M = k.import "engine" (k, spec, true)
   local H = k.import "head" (k, spec, M)
   local RASTER = 8
   local WARPS = 8 -- of a CTA of rows

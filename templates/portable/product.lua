@@ -12,7 +12,7 @@
 -- as: the entry's name, where it is the product of an adapter's operands: those of any depth
 
 return function(k, spec, entry, as)
-  local M = k.import "engine" (k, spec)
+  local M = k.import "engine" (k, spec, as ~= nil)
   local sums = {[4] = k.import "sums" (k, 4), [8] = k.import "sums" (k, 8)}
   local RASTER = 8
   local for_hidden = entry == "grad_hidden"

@@ -48,12 +48,13 @@ local function for_products(spec)
           raster = 8}
 end
 
--- Of products that have an adapter's rank in the place of D: tiles no wider than need be, as dz is read for little.
+-- Of products that have an adapter's rank in the place of D: tiles no wider than need be, as dz is read for little. Of G
+-- a unit goes over all columns of the chunk: panels of 128 rows, so that of 8192 they take as long as the rest does.
 local function for_adapter(spec)
-  local narrow = spec.hidden <= 64 and 64 or 128
-  if spec.dtype ~= "fp32" and spec.hidden > 128 then return for_products(spec) end
-  return {schedule = "cooperative", rows = spec.dtype == "fp32" and 128 or 256, columns = narrow, stages = 4, cluster = 1,
-          raster = 8}
+  local narrow, wide = spec.hidden <= 64, spec.dtype == "fp32"
+  if not wide and spec.hidden > 128 then return for_products(spec) end
+  return {schedule = "cooperative", rows = 128, columns = narrow and 64 or 128, stages = wide and 4 or narrow and 9 or 7,
+          cluster = 1, raster = 8}
 end
 
 local for_dz = {defaults = for_scores, staging = function(spec, T) -- and with a bias gradient a sum a column
