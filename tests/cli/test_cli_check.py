@@ -188,7 +188,9 @@ def test_adapters_of_a_set_alone():
     assert done.code == 0 and record["failed"] == 0, done.err
     cases = {row["case"]: row["options"] for row in record["rows"]}
     assert {"lora", "lora-8", "lora-136", "lora-512", "lora-shards", "lora-step", "lora-nan-idle", "lora-N=0"} <= set(cases)
-    assert all(case.startswith("lora") for case in cases)
+    assert all(case.startswith("lora") or case == "bits" for case in cases)
+    assert {row["output"] for row in record["rows"] if row["case"] == "bits"} >= {
+        "rows shuffled", "no gradients", "small budget", "repeat: grad_hidden", "repeat: grad_lora_a", "repeat: grad_lora_b"}
     assert "lora=32" in cases["lora"] and "lora=512" in cases["lora-512"] and "shards=3" in cases["lora-shards"]
 
 
@@ -203,13 +205,19 @@ def test_what_an_adapter_is_not_checked_beside(more, says):
     assert done.code == 2 and says in done.err, done.err
 
 
-@pytest.mark.parametrize("words, says", [
-    (["--large"], "--lora-rank: not accepted with --large"),
-    (["--concurrent"], "--lora-rank: not accepted with --concurrent"),
-    (["--all", "--mode", "tail"], "--mode: 'tail' is not accepted beside --lora-rank, whose passes recompute")], ids=str)
-def test_sets_without_cases_of_an_adapter_refuse_it(words, says):
-    done = flpgen("check", *words, "--lora-rank", 64, **NO_GPU)
-    assert done.code == 2 and says in done.err, done.err
+def test_a_mode_without_cases_of_an_adapter_refuses_it():
+    done = flpgen("check", "--all", "--mode", "tail", "--lora-rank", 64, **NO_GPU)
+    assert done.code == 2 and "--mode: 'tail' is not accepted beside --lora-rank, whose passes recompute" in done.err, done.err
+
+
+def test_adapters_on_several_streams_need_a_gpu():
+    done = flpgen("check", "--concurrent", "--lora-rank", 64, **NO_GPU)
+    assert done.code == 3 and "--concurrent needs a GPU" in done.err, done.err
+
+
+def test_fp8_is_no_dtype_of_operands():
+    done = flpgen("check", "--vocab", 300, "--hidden", 40, "--dtype", "fp8", "--rung", "eager", **NO_GPU)
+    assert done.code == 2 and "--dtype: expected" in done.err and "got 'fp8'" in done.err, done.err
 
 
 @pytest.mark.parametrize("rank, says", [("0", "--lora-rank: expected a whole number from 8 to 512, got '0'"), ("12", "12")])

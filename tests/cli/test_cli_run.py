@@ -431,6 +431,8 @@ def test_an_adapter_of_scale_0_is_off(tmp_path):
 
 @pytest.mark.parametrize("change, more, says", [
     ({"lora_b": None}, [], "--lora-b is missing beside lora-a; a tensor 'lora_b' in an --input file"),
+    ({"lora_a": (0, D)}, [], "has shape (0, 16); (R, D), R a multiple of 8 from 8 to 512, is accepted"),
+    ({"lora_b": (V, 2 * R)}, [], "has shape (53, 16); (53, 8), V as weight and R as lora-a has, is accepted"),
     ({"lora_a": (7, D)}, [], "has shape (7, 16); (R, D), R a multiple of 8 from 8 to 512, is accepted"),
     ({"lora_a": (R, D + 8)}, [], "has shape (8, 24); (8, 16), D as hidden has, is accepted"),
     ({"lora_b": (V - 1, R)}, [], "has shape (52, 8); (53, 8), V as weight and R as lora-a has, is accepted"),
@@ -447,6 +449,20 @@ def test_an_adapter_that_does_not_fit_is_refused(tmp_path, change, more, says):
             stored[name] = ("F32", numpy.zeros(shape, "<f4"))
     done = run_adapter(tmp_path, stored, *more)
     assert done.code == 2 and says in done.err, done.err
+
+
+@pytest.mark.parametrize("name, kind, says", [
+    ("lora_a", "BF16", "has dtype BF16; F32, as hidden has, is accepted"),
+    ("lora_b", "F8_E4M3", "has dtype F8_E4M3; F32, as hidden has, is accepted"),
+    ("weight", "F8_E4M3", "has dtype F8_E4M3; "), ("weight", "I8", "has dtype I8; "), ("weight", "U8", "has dtype U8; "),
+    ("hidden", "F8_E5M2", "has dtype F8_E5M2; BF16, F16 or F32 is accepted")])
+def test_quantised_tensors_are_refused(tmp_path, name, kind, says):
+    stored, _, _ = adapted()
+    bytes_ = 2 if kind == "BF16" else 1
+    shape = stored[name][1].shape
+    stored[name] = (kind, numpy.zeros(shape, "u%d" % bytes_))
+    done = run_adapter(tmp_path, stored)
+    assert done.code == 2 and "tensor '%s'" % name in done.err and says in done.err, done.err
 
 
 def test_a_demonstration_draws_an_adapter():

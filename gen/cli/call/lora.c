@@ -57,10 +57,28 @@ static double error_of_scores(const oracle_lora *lora, const double *off) {
   return worst;
 }
 
+/* largest: (rank) */
+static void find_largest(const oracle_lora *lora, double *largest) {
+  float b[FLP_LORA_RANK_MAX];
+  for (int64_t j = 0; j < lora->rank; j++) largest[j] = 0;
+  for (int64_t v = 0; v < lora->vocab; v++) {
+    flp_half_widen(lora->dtype, (const char *)lora->b + v * lora->rank * flp_half_bytes(lora->dtype), lora->rank, b);
+    for (int64_t j = 0; j < lora->rank; j++) largest[j] = fmax(largest[j], fabs((double)b[j]));
+  }
+}
+
+static double bound_of_scores(const oracle_lora *lora, const double *off, const double *largest) {
+  double sum = 0;
+  for (int64_t j = 0; j < lora->rank; j++) sum += off[j] > 0 ? off[j] * largest[j] : 0;
+  return sum;
+}
+
 flp_status oracle_lora_project(const oracle_lora *lora, void *u, double *score_error) {
   int64_t depth = lora->depth, element = flp_half_bytes(lora->dtype);
+  double largest[FLP_LORA_RANK_MAX];
   float *a = malloc((size_t)((lora->rank + 1) * depth) * sizeof *a);
   if (!a) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for an adapter");
+  if (lora->is_bounded) find_largest(lora, largest);
   for (int64_t j = 0; j < lora->rank; j++)
     flp_half_widen(lora->dtype, (const char *)lora->a + j * lora->a_stride * element, depth, a + j * depth);
   for (int64_t row = 0; row < lora->n; row++) {
@@ -69,7 +87,7 @@ flp_status oracle_lora_project(const oracle_lora *lora, void *u, double *score_e
     flp_half_widen(lora->dtype, (const char *)lora->hidden + row * lora->hidden_stride * element, depth, hidden);
     project_row(lora, hidden, a, made, off);
     flp_half_narrow(lora->dtype, made, lora->rank, (char *)u + row * lora->rank * element);
-    score_error[row] = error_of_scores(lora, off);
+    score_error[row] = lora->is_bounded ? bound_of_scores(lora, off, largest) : error_of_scores(lora, off);
   }
   free(a);
   return FLP_OK;

@@ -412,6 +412,34 @@ flp_status oracle_targets(const oracle_problem *problem, const int64_t *rows, co
   return FLP_OK;
 }
 
+/* What columns sum up to, biases last. sums: (depth + 1); row: scratch */
+static void add_columns(const oracle_problem *problem, double *sums, float *row) {
+  int64_t depth = problem->depth;
+  memset(sums, 0, (size_t)(depth + 1) * sizeof *sums);
+  for (int64_t v = 0; v < problem->vocab; v++) {
+    widen_row(problem, 1, v, row);
+    for (int64_t d = 0; d < depth; d++) sums[d] += (double)row[d];
+    sums[depth] += (double)bias_of(problem, v);
+  }
+}
+
+flp_status oracle_means(const oracle_problem *problem, const int64_t *rows, int64_t count, double *out) {
+  int64_t depth = problem->depth;
+  double *sums = malloc((size_t)(depth + 1) * sizeof *sums);
+  float *row = malloc((size_t)depth * sizeof *row);
+  flp_status status = sums && row ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "the oracle ran out of host memory");
+  if (status == FLP_OK) add_columns(problem, sums, row);
+  for (int64_t i = 0; status == FLP_OK && i < count; i++) {
+    double sum = sums[depth];
+    widen_row(problem, 0, rows[i], row);
+    for (int64_t d = 0; d < depth; d++) sum += (double)row[d] * sums[d];
+    out[i] = exact_point(problem, rows[i], sum / (double)problem->vocab).t;
+  }
+  free(sums);
+  free(row);
+  return status;
+}
+
 static void visit_block(const block_job *job, int64_t block, double *scratch) {
   block_memory m = split(job, scratch);
   block_scores(job, block, &m);

@@ -66,6 +66,10 @@ flp_status oracle_forward(const oracle_problem *problem, const int64_t *rows, in
 flp_status oracle_targets(const oracle_problem *problem, const int64_t *rows, const oracle_row *stats, int64_t count,
                           double *out);
 
+/* Means of the scores t of rows over all columns, exact, without their scores: not with a softcap or lists. out: (count).
+ * error: MEMORY */
+flp_status oracle_means(const oracle_problem *problem, const int64_t *rows, int64_t count, double *out);
+
 /* Hands over the scores t of row rows[index], exact and in nats, of all columns in order. From several threads at once. */
 typedef void (*oracle_visit_fn)(void *context, int64_t index, const double *t);
 /* error: MEMORY */
@@ -86,13 +90,14 @@ flp_status oracle_grad_columns(const oracle_problem *problem, const int64_t *row
                                int64_t row_count, const int64_t *columns, int64_t count, const oracle_columns *out);
 
 /* An adapter: u = s·(h·Aᵀ), rounded once, to dtype. A sum in fp32 may round to the other neighbour where u lies next to the
- * middle of two; score_error is the most that this makes of a score. a: (rank, D), b: (vocab, rank) */
+ * middle of two; score_error is the most that this makes of a score, or, in rank steps a row, a bound of that. a: (rank, D), b: (vocab, rank) */
 typedef struct oracle_lora {
   flp_dtype dtype;
   int64_t n, vocab, depth, rank;
   const void *hidden, *a, *b;
   int64_t hidden_stride, a_stride;
   double scale;
+  int is_bounded; /* score_error: that of the largest element of each of B's columns */
 } oracle_lora;
 /* u: (n, rank) dtype; score_error: (n). error: MEMORY */
 flp_status oracle_lora_project(const oracle_lora *lora, void *u, double *score_error);

@@ -8,6 +8,12 @@
 #include "runtime/base/status.h"
 
 enum { ROWS = 150, ALL_GRADS = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS };
+enum { ALL_OF_ADAPTER = FLP_GRAD_HIDDEN | FLP_GRAD_BIAS | FLP_GRAD_LORA_A | FLP_GRAD_LORA_B };
+
+/* Outputs beside the rows, and their names in reports. */
+enum { GRADIENTS = 5 };
+static const call_slot gradients[GRADIENTS] = {CALL_GRAD_HIDDEN, CALL_GRAD_WEIGHT, CALL_GRAD_BIAS, CALL_GRAD_LORA_A,
+                                               CALL_GRAD_LORA_B};
 
 typedef struct bits_state {
   check_how how;
@@ -27,6 +33,8 @@ static check_case make_case(const check_part *of, uint32_t grads) {
   cli_spec_set_mode(&c.spec, of->mode);
   c.kept = 30;
   c.spec.targets = of->targets;
+  c.spec.lora_rank = of->lora_rank;
+  if (of->lora_rank && grads) c.spec.grads = ALL_OF_ADAPTER;
   return c;
 }
 
@@ -49,27 +57,28 @@ static check_metric compare_rows(const bits_state *s, const call_result *result,
   return total;
 }
 
-/* All outputs of a problem that should give the reference's. what: four outputs, in reports */
-static flp_status check_again(const bits_state *s, const check_problem *p, const char *const what[4],
+/* All outputs of a problem that should give the reference's. what: the rows and each gradient, in reports */
+static flp_status check_again(const bits_state *s, const check_problem *p, const char *const what[1 + GRADIENTS],
                               const char *note) {
   call_result again;
   FLP_TRY(check_run(p, &s->how, &again));
   add(s, what[0], compare_rows(s, &again, NULL, ROWS), note);
-  add(s, what[1], check_result_bits(p, CALL_GRAD_HIDDEN, &again, &s->reference), note);
-  add(s, what[2], check_result_bits(p, CALL_GRAD_WEIGHT, &again, &s->reference), note);
-  add(s, what[3], check_result_bits(p, CALL_GRAD_BIAS, &again, &s->reference), note);
+  for (int i = 0; i < GRADIENTS; i++)
+    if (call_result_at(&s->reference, gradients[i]))
+      add(s, what[1 + i], check_result_bits(p, gradients[i], &again, &s->reference), note);
   call_result_clear(&again);
   return FLP_OK;
 }
 
 static flp_status check_repeat(const bits_state *s) {
-  static const char *const what[] = {"repeat: rows", "repeat: grad_hidden", "repeat: grad_weight", "repeat: grad_bias"};
+  static const char *const what[] = {"repeat: rows",      "repeat: grad_hidden", "repeat: grad_weight",
+                                     "repeat: grad_bias", "repeat: grad_lora_a", "repeat: grad_lora_b"};
   return check_again(s, &s->problem, what, "differs from run to run");
 }
 
 static flp_status check_list_order(const bits_state *s) {
-  static const char *const what[] = {"lists reversed: rows", "lists reversed: grad_hidden",
-                                     "lists reversed: grad_weight", "lists reversed: grad_bias"};
+  static const char *const what[1 + GRADIENTS] = {"lists reversed: rows", "lists reversed: grad_hidden",
+                                                  "lists reversed: grad_weight", "lists reversed: grad_bias"};
   check_problem reversed;
   FLP_TRY(check_problem_create(&s->problem.c, &reversed));
   check_lists_reverse(&reversed);
@@ -107,7 +116,8 @@ static flp_status check_orders(const bits_state *s) {
 static flp_status check_forward_only(const bits_state *s) {
   check_problem problem;
   call_result result = {0};
-  const check_part of = {s->problem.c.spec.dtype, s->problem.c.mode, 0, s->problem.c.spec.targets};
+  const flp_spec *spec = &s->problem.c.spec;
+  const check_part of = {spec->dtype, s->problem.c.mode, 0, spec->targets, spec->lora_rank};
   check_case c = make_case(&of, 0);
   FLP_TRY(check_problem_create(&c, &problem));
   check_how how = s->how;

@@ -2,6 +2,8 @@
 #ifndef FLPGEN_CLI_CHECK_CASE_H
 #define FLPGEN_CLI_CHECK_CASE_H
 
+#include <stddef.h>
+
 #include "runtime/flp.h"
 
 /* Patterns of scores. */
@@ -29,6 +31,7 @@ typedef enum check_rows {
   CHECK_ROWS_BAD,          /* targets out of range and, if per row, temperatures <= 0, NaN and infinite */
   CHECK_ROWS_NAN,          /* NaN and Inf in hidden rows */
   CHECK_ROWS_INACTIVE,     /* every second row without upstream gradient */
+  CHECK_ROWS_FEW,          /* all but every 512th row without one */
   CHECK_ROWS_LAST_TILE,    /* every target among the last columns */
   CHECK_ROWS_NAN_INACTIVE, /* NaN and Inf in hidden rows without upstream gradient */
   CHECK_ROWS_BEYOND        /* temperatures next to 0, so scores beyond FLP_SCORE_LIMIT, without upstream gradient */
@@ -63,7 +66,7 @@ typedef enum check_lora {
   CHECK_LORA_ZERO, /* B is 0; of both of these the head without an adapter has the bits */
   CHECK_LORA_OFF   /* its scale is */
 } check_lora;
-enum { CHECK_LORA_USUAL = 24 }; /* rank of a case that is of no other */
+enum { CHECK_LORA_USUAL = 24, CHECK_LORA_LARGE = 64 }; /* ranks of cases that are of no other */
 
 /* What a forward pass gets of an old policy. */
 typedef enum check_old {
@@ -114,13 +117,47 @@ flp_status check_list_create(check_set set, const check_case *given, check_list 
 void check_list_clear(check_list *list);
 /* Adds a case; if that fails list->status is set. */
 void check_list_add(check_list *list, check_case c);
-/* lora_cases.c: every pattern over an adapter; of bf16 more than of the others. */
-void check_lora_cases(check_list *list, flp_dtype dtype);
-/* What a specification with an adapter is checked with beside the patterns of any. */
-void check_lora_given(check_list *list, const check_case *given);
 /* A case with everything at its default. */
 check_case check_case_default(flp_dtype dtype, int64_t n, int64_t vocab, int64_t hidden);
 /* Rows of one shard's weight. */
 int64_t check_shard_vocab(const check_case *c);
+
+/* ---- oddities.c: adversarial cases by name ---- */
+
+/* An adversarial case: one oddity each; zeros leave the default. */
+typedef struct check_oddity {
+  const char *name;
+  check_fill fill;
+  check_rows rows;
+  double temperature, scale;
+  float softcap;
+  int per_row, shards, forward_only, accumulate, grads_fp32, int32_targets;
+  int64_t padding, chunk_rows, chunk_vocab, n, vocab, hidden;
+  flp_mode mode;
+  check_old old;      /* of save, stream and direction modes alone */
+  uint32_t alignment; /* also the padding, in bytes, so that rows are no better aligned */
+  check_lists lists;  /* of mode listed alone, as is the next one */
+  double kept;        /* 0: 20 */
+  int targets;        /* of several targets alone; 0: CHECK_TARGETS_USUAL */
+  check_targets of_row;
+  uint32_t grads;   /* 0: all */
+  int topk;         /* of best columns; -1: the rank alone */
+  check_lora lora;  /* of an adapter alone, as is the next one */
+  int rank;         /* 0: CHECK_LORA_USUAL */
+  const char *loss; /* or NULL */
+} check_oddity;
+
+typedef struct check_oddity_table {
+  const check_oddity *rows;
+  size_t count;
+  const char *of_bf16; /* this row and those behind it are of bf16 alone; NULL: all are of every dtype */
+} check_oddity_table;
+
+/* Later ones stand apart: data and losses of a case depend on its place. */
+extern const check_oddity_table check_odd_first, check_odd_later, check_odd_columns, check_odd_listed,
+    check_odd_targeted, check_odd_tailed, check_odd_topped, check_odd_mixed, check_odd_adapted;
+/* The case of a row over the gradients of all operands; what is of lists, targets, best columns and an adapter alone is
+ * the caller's to set. */
+check_case check_make_odd(const check_oddity *oddity, flp_dtype dtype);
 
 #endif

@@ -192,8 +192,6 @@ static flp_status check_unused(const check_args *args) {
   const char *unused = NULL;
   if (args->set != CHECK_SET_GIVEN)
     unused = cli_spec_args_other(&args->spec, args->set == CHECK_SET_SELECT ? of_select : of_sets);
-  if (!unused && args->spec.spec.lora_rank && !((QUICK | ALL | GIVEN) >> args->set & 1))
-    unused = "lora-rank"; /* no cases of an adapter */
   for (size_t i = 0; i < sizeof uses / sizeof uses[0] && !unused; i++)
     if (args->values >> (uses[i].key - KEY_ROWS) & 1 && !(uses[i].sets >> args->set & 1)) unused = uses[i].name;
   if (!unused) return FLP_OK;

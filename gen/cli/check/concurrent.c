@@ -16,10 +16,11 @@ static const double LIMIT_S = 30;
 
 /* ---- situations ---- */
 
-#define NAMES(situation)                                                                               \
-  {                                                                                                    \
-    situation ": logprob", situation ": entropy", situation ": stats", situation ": grad_hidden",      \
-        situation ": grad_weight", situation ": loss", situation ": overlap", situation ": other work" \
+#define NAMES(situation)                                                                                     \
+  {                                                                                                          \
+    situation ": logprob", situation ": entropy", situation ": stats", situation ": grad_hidden",            \
+        situation ": grad_weight", situation ": loss", situation ": grad_lora_a", situation ": grad_lora_b", \
+        situation ": overlap", situation ": other work"                                                      \
   }
 enum { NAME_OVERLAP = STREAM_OUTPUTS, NAME_OTHER, NAME_COUNT };
 
@@ -161,10 +162,13 @@ flp_status check_concurrent_case(const check_case *c, const check_how *how, chec
 
 /* ---- cases ---- */
 
-enum { FORWARD = FLP_ENTROPY_FORWARD, BACKWARD = FLP_ENTROPY_BACKWARD };
+/* One wave of clusters, and many. */
+#define SMALL .n = 700, .vocab = 5000, .hidden = 512
+#define WIDE .n = 2048, .vocab = 32768, .hidden = 1024
+enum { OF_HEAD = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT, OF_ADAPTER = FLP_GRAD_HIDDEN | FLP_GRAD_LORA_A | FLP_GRAD_LORA_B };
 
-/* Small enough for one wave of clusters, and many waves; rows left out, which makes kernels read gathered rows; every
- * way of chunking; and operands that the copy engine cannot take. */
+/* Both sizes; rows left out, which makes kernels read gathered rows; every way of chunking; and operands that the copy
+ * engine cannot take. */
 static const struct {
   const char *name;
   int64_t n, vocab, hidden;
@@ -172,32 +176,46 @@ static const struct {
   check_rows rows;
   flp_mode mode;
   int64_t chunk_rows, chunk_vocab;
-  uint32_t alignment;
-  int entropy; /* flp_entropy, where there are gradients */
+  uint32_t alignment;  /* 0: 16 */
+  flp_entropy entropy; /* where there are gradients; 0: forward */
   const char *loss;
-  int targets; /* 0: one */
+  int targets;   /* 0: one */
+  int lora_rank; /* 0: no adapter */
 } cases[] = {
-    {"concurrent", 700, 5000, 512, 0, CHECK_ROWS_ALL, (flp_mode)0, 0, 0, 16, BACKWARD, NULL, 0},
-    {"concurrent", 700, 5000, 512, 3, CHECK_ROWS_ALL, (flp_mode)0, 0, 0, 16, BACKWARD, NULL, 0},
-    {"concurrent rows", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_RECOMPUTE_ROWS, 256, 0, 16, BACKWARD, NULL, 0},
-    {"concurrent twice", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_RECOMPUTE_SPLIT, 512, 2304, 16, BACKWARD, NULL,
-     0},
-    {"concurrent align", 700, 5000, 512, 3, CHECK_ROWS_ALL, (flp_mode)0, 0, 0, 8, BACKWARD, NULL, 0},
-    {"concurrent", 2048, 32768, 1024, 0, CHECK_ROWS_ALL, (flp_mode)0, 0, 0, 16, BACKWARD, NULL, 0},
-    {"concurrent vocab", 2048, 32768, 1024, 3, CHECK_ROWS_ALL, FLP_MODE_RECOMPUTE_VOCAB, 0, 8448, 16, BACKWARD, NULL,
-     0},
-    {"concurrent saved", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_SAVE, 0, 0, 16, FORWARD, NULL, 0},
-    {"concurrent saved", 2048, 32768, 1024, 3, CHECK_ROWS_ALL, FLP_MODE_SAVE, 0, 0, 16, BACKWARD, NULL, 0},
-    {"concurrent step", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_STREAM, 0, 0, 16, BACKWARD, "grpo+k3+entropy",
-     0},
-    {"concurrent step", 2048, 32768, 1024, 3, CHECK_ROWS_ALL, FLP_MODE_STREAM, 0, 0, 16, FORWARD, "reinforce", 0},
-    {"concurrent direction", 700, 5000, 512, 1, CHECK_ROWS_MASKED, FLP_MODE_DIRECTION, 256, 3072, 16, FORWARD, NULL, 0},
-    {"concurrent direction", 2048, 32768, 1024, 1, CHECK_ROWS_ALL, FLP_MODE_DIRECTION, 0, 0, 16, FORWARD, NULL, 0},
-    {"concurrent tail", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_TAIL, 0, 0, 16, BACKWARD, NULL, 0},
-    {"concurrent tail", 2048, 32768, 1024, 1, CHECK_ROWS_ALL, FLP_MODE_TAIL, 0, 0, 16, FORWARD, NULL, 0},
-    {"concurrent tail", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_TAIL, 0, 0, 16, FORWARD, "grpo+k3", 0},
-    {"concurrent lists", 700, 5000, 512, 3, CHECK_ROWS_MASKED, FLP_MODE_LISTED, 0, 0, 16, BACKWARD, NULL, 0},
-    {"concurrent targets", 700, 5000, 512, 3, CHECK_ROWS_MASKED, (flp_mode)0, 0, 0, 16, BACKWARD, NULL, 64},
+    {"concurrent", SMALL},
+    {"concurrent", SMALL, .grads = OF_HEAD, .entropy = FLP_ENTROPY_BACKWARD},
+    {"concurrent rows", SMALL, .grads = OF_HEAD, .rows = CHECK_ROWS_MASKED, .mode = FLP_MODE_RECOMPUTE_ROWS,
+     .chunk_rows = 256, .entropy = FLP_ENTROPY_BACKWARD},
+    {"concurrent twice", SMALL, .grads = OF_HEAD, .rows = CHECK_ROWS_MASKED, .mode = FLP_MODE_RECOMPUTE_SPLIT,
+     .chunk_rows = 512, .chunk_vocab = 2304, .entropy = FLP_ENTROPY_BACKWARD},
+    {"concurrent align", SMALL, .grads = OF_HEAD, .alignment = 8, .entropy = FLP_ENTROPY_BACKWARD},
+    {"concurrent", WIDE},
+    {"concurrent vocab", WIDE, .grads = OF_HEAD, .mode = FLP_MODE_RECOMPUTE_VOCAB, .chunk_vocab = 8448,
+     .entropy = FLP_ENTROPY_BACKWARD},
+    {"concurrent saved", SMALL, .grads = OF_HEAD, .rows = CHECK_ROWS_MASKED, .mode = FLP_MODE_SAVE},
+    {"concurrent saved", WIDE, .grads = OF_HEAD, .mode = FLP_MODE_SAVE, .entropy = FLP_ENTROPY_BACKWARD},
+    {"concurrent step", SMALL, .grads = OF_HEAD, .rows = CHECK_ROWS_MASKED, .mode = FLP_MODE_STREAM,
+     .entropy = FLP_ENTROPY_BACKWARD, .loss = "grpo+k3+entropy"},
+    {"concurrent step", WIDE, .grads = OF_HEAD, .mode = FLP_MODE_STREAM, .loss = "reinforce"},
+    {"concurrent direction", SMALL, .grads = FLP_GRAD_HIDDEN, .rows = CHECK_ROWS_MASKED, .mode = FLP_MODE_DIRECTION,
+     .chunk_rows = 256, .chunk_vocab = 3072},
+    {"concurrent direction", WIDE, .grads = FLP_GRAD_HIDDEN, .mode = FLP_MODE_DIRECTION},
+    {"concurrent tail", SMALL, .grads = OF_HEAD, .rows = CHECK_ROWS_MASKED, .mode = FLP_MODE_TAIL,
+     .entropy = FLP_ENTROPY_BACKWARD},
+    {"concurrent tail", WIDE, .grads = FLP_GRAD_HIDDEN, .mode = FLP_MODE_TAIL},
+    {"concurrent tail", SMALL, .grads = OF_HEAD, .rows = CHECK_ROWS_MASKED, .mode = FLP_MODE_TAIL, .loss = "grpo+k3"},
+    {"concurrent lists", SMALL, .grads = OF_HEAD, .rows = CHECK_ROWS_MASKED, .mode = FLP_MODE_LISTED,
+     .entropy = FLP_ENTROPY_BACKWARD},
+    {"concurrent targets", SMALL, .grads = OF_HEAD, .rows = CHECK_ROWS_MASKED, .entropy = FLP_ENTROPY_BACKWARD,
+     .targets = 64},
+    {"concurrent step", SMALL, .grads = OF_HEAD, .rows = CHECK_ROWS_MASKED, .mode = FLP_MODE_STREAM,
+     .loss = "cross_entropy"},
+    {"concurrent step", SMALL, .grads = OF_HEAD, .rows = CHECK_ROWS_MASKED, .mode = FLP_MODE_RECOMPUTE_VOCAB,
+     .loss = "cross_entropy"},
+    {"concurrent lora", SMALL, .grads = OF_ADAPTER, .rows = CHECK_ROWS_MASKED, .chunk_vocab = 2304,
+     .entropy = FLP_ENTROPY_BACKWARD, .lora_rank = CHECK_LORA_USUAL},
+    {"concurrent lora", WIDE, .grads = OF_ADAPTER, .lora_rank = CHECK_LORA_LARGE},
+    {"concurrent lora", WIDE, .lora_rank = CHECK_LORA_LARGE},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -205,9 +223,9 @@ static check_case case_at(int i, const check_part *of) {
   flp_dtype dtype = of->dtype;
   check_case c = check_case_default(dtype, cases[i].n, cases[i].vocab, cases[i].hidden);
   c.name = cases[i].name;
-  c.spec.entropy = cases[i].grads ? (flp_entropy)cases[i].entropy : FLP_ENTROPY_FORWARD;
+  c.spec.entropy = cases[i].entropy ? cases[i].entropy : FLP_ENTROPY_FORWARD;
   c.spec.grads = cases[i].grads;
-  c.spec.alignment = dtype == FLP_DTYPE_FP32 && cases[i].alignment < 16 ? 4 : cases[i].alignment;
+  if (cases[i].alignment) c.spec.alignment = dtype == FLP_DTYPE_FP32 ? 4 : cases[i].alignment;
   c.rows = cases[i].rows;
   c.mode = cases[i].mode;
   c.spec.tail = of->tail;
@@ -215,6 +233,7 @@ static check_case case_at(int i, const check_part *of) {
   if (c.spec.tail > 0) c.fill = CHECK_FILL_SHARP; /* some rows by their lists, others recomputed */
   c.kept = 20;
   c.spec.targets = cases[i].targets;
+  c.spec.lora_rank = cases[i].lora_rank && of->lora_rank ? of->lora_rank : cases[i].lora_rank;
   c.chunk_rows = cases[i].chunk_rows;
   c.chunk_vocab = cases[i].chunk_vocab;
   c.sampled = cases[i].vocab > 10000; /* only bits are compared */
@@ -227,6 +246,7 @@ static int is_of_bf16(int i) {
 }
 
 static int is_wanted(int i, const check_part *of) {
+  if (of->lora_rank && !cases[i].lora_rank) return 0;
   return (of->dtype == FLP_DTYPE_BF16 || !is_of_bf16(i)) && (!of->mode || of->mode == cases[i].mode);
 }
 

@@ -31,7 +31,7 @@ flp_status check_timeout_wait(check_timeout *timeout, const CUstream *streams, i
 
 /* ---- streams.c: one problem on one plan, executed on several streams ---- */
 
-enum { CHECK_STREAMS = 3, STREAM_OUTPUTS = 6 };
+enum { CHECK_STREAMS = 3, STREAM_OUTPUTS = 8 };
 
 typedef struct check_stream {
   CUgraphExec graph;    /* of what check_streams_submit would enqueue; NULL: not captured */
@@ -55,8 +55,8 @@ flp_status check_streams_create(const check_problem *problem, const check_how *h
                                 check_timeout *timeout, check_streams *out);
 void check_streams_clear(check_streams *all);
 
-/* An output of a lane, in the order logprob, entropy, stats, grad_hidden, grad_weight, loss; empty if it is not asked
- * for. */
+/* An output of a stream, in the order logprob, entropy, stats, grad_hidden, grad_weight, loss, grad_lora_a, grad_lora_b;
+ * empty if it is not asked for. */
 const cli_buffer *check_stream_output(const check_streams *all, int i, int output);
 /* Sets every byte that streams 0 to count-1 write, workspaces too, and waits. error: DRIVER */
 flp_status check_streams_poison(check_streams *all, int count, int value);

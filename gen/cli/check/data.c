@@ -157,7 +157,8 @@ static void fill_rows(check_problem *problem, uint64_t seed) {
     int64_t own = row * problem->targets; /* the first; targets.c has the others */
     problem->target_id[own] = choose_target(c, row, &state);
     problem->temperature[row] = choose_temperature(c, row, &state);
-    int inactive = (c->rows == CHECK_ROWS_INACTIVE && row % 2) || is_idle_oddity(c, row);
+    int inactive = (c->rows == CHECK_ROWS_INACTIVE && row % 2) || (c->rows == CHECK_ROWS_FEW && row % 512) ||
+                   is_idle_oddity(c, row);
     float g = (float)uniform(&state), e = (float)uniform(&state);
     problem->g[own] = inactive ? 0 : (double)g;
     problem->e[row] = inactive || c->spec.entropy != FLP_ENTROPY_BACKWARD ? 0 : (double)e;
@@ -322,8 +323,12 @@ static void fill_lora(check_problem *problem, uint64_t seed, float *wide) {
   }
 }
 
+/* Above this many products of u and B what is said of scores' errors is a bound. */
+static const double EVERY_SCORE = 2e10;
+
 static flp_status project_lora(check_problem *problem) {
   const flp_spec *spec = &problem->c.spec;
+  double size = (double)problem->c.n * (double)spec->vocab * (double)spec->lora_rank;
   const oracle_lora lora = {.dtype = spec->dtype,
                             .n = problem->c.n,
                             .vocab = spec->vocab,
@@ -334,7 +339,8 @@ static flp_status project_lora(check_problem *problem) {
                             .b = problem->lora_b,
                             .hidden_stride = problem->stride,
                             .a_stride = problem->stride,
-                            .scale = problem->lora_scale};
+                            .scale = problem->lora_scale,
+                            .is_bounded = problem->c.sampled || size > EVERY_SCORE};
   return oracle_lora_project(&lora, problem->lora_u, problem->score_error);
 }
 

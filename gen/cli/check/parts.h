@@ -11,6 +11,7 @@ typedef struct check_part {
   flp_mode mode; /* of check_bits: 0 or listed; of check_mode_bits: S, P, D or T; of check_concurrent: 0 for all */
   float tail;    /* of tail mode; 0: the usual one */
   int targets;   /* of check_bits; 0: one */
+  int lora_rank; /* of check_bits and, where not 0, of check_concurrent's cases of an adapter, which are then all */
 } check_part;
 
 /* Bit identity of logprob and entropy over repeats, row order, N, budget and gradients, and of gradients over repeats; of

@@ -44,6 +44,7 @@ typedef struct check_problem {
   double *g;                               /* (n, targets) */
   double *temperature, *e;                 /* (n) */
   check_scores *scores;                    /* (n) of a loss that reads lse or mean_score; else NULL */
+  int is_guessed;                          /* of a step: the oracle has not seen every row */
   double *by_lse, *by_mean;                /* (n) its derivatives; NULL with scores */
   int64_t *column_offsets, *list_columns;  /* its lists, or NULL */
   uint8_t *list_bad;                       /* (n) 1 where a row's list makes it bad; or NULL */
@@ -66,6 +67,10 @@ flp_status check_problem_train(check_problem *problem);
 /* Sets upstream gradients of a loss at the logprob and entropy of a result, which are compared themselves: a
  * ratio to another policy magnifies what they may be off. Classes stay. */
 void check_problem_follow(check_problem *problem, const call_result *result);
+/* The same of a loss over all scores where the oracle has not seen every row, whose lse is then that of the rung's stats;
+ * rows: those that it has seen, truth: of these. plain: the rung's, with stats; otherwise nothing is done. */
+void check_problem_follow_scores(check_problem *problem, const int64_t *rows, const oracle_row *truth, int64_t count,
+                                 const call_result *result, const call_result *plain);
 /* One row's loss at a logprob and entropy, in fp64, and at the oracle's lse and mean. */
 flp_loss_row check_problem_loss(const check_problem *problem, int64_t row, double logprob, double entropy);
 /* How far its result moves where lse and the mean are as far off as they may be; metric: -1 for the loss. */

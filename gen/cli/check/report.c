@@ -61,6 +61,9 @@ static void describe_options(const check_case *c, char *out, size_t capacity) {
   if (spec->topk) append(out, capacity, " topk=%d", spec->topk);
   if (spec->rank) append(out, capacity, " rank");
   if (spec->lora_rank) append(out, capacity, " lora=%d", spec->lora_rank);
+  if (spec->mixed)
+    append(out, capacity, " %s=fp32 mixed=%s", spec->weight_dtype == FLP_DTYPE_FP32 ? "weight" : "hidden",
+           flp_mixed_name(spec->mixed));
   if (loss) append(out, capacity, " loss=%s", loss->name);
   memmove(out, out + (out[0] == ' '), strlen(out + (out[0] == ' ')) + 1);
 }

@@ -107,6 +107,8 @@ static flp_status check_case_on(check_session *session, check_problem *problem, 
   if (is_lacking(c, rung, status)) return FLP_OK;
   if (status == FLP_OK) check_problem_follow(problem, &result);
   if (status == FLP_OK && has_plain) status = check_run_plain(problem, &how, &plain);
+  if (status == FLP_OK)
+    check_problem_follow_scores(problem, truth->rows, truth->row_truth, truth->row_count, &result, &plain);
   if (status != FLP_OK) {
     call_result_clear(&result);
     return fail_case(session, c, rung, status);
@@ -197,32 +199,45 @@ static int list_target_parts(const check_args *args, part *out) {
   int own = args->given.spec.targets, targets = own > 1 ? own : CHECK_TARGETS_USUAL;
   for (int d = 0; (all || quick) && is_wanted_mode(args, (flp_mode)0) && d < 3; d++)
     if (is_wanted(args, dtypes[d]) && (d == 0 || all))
-      out[count++] = (part){PART_BITS, {dtypes[d], (flp_mode)0, 0, targets}};
+      out[count++] = (part){PART_BITS, {.dtype = dtypes[d], .targets = targets}};
+  return count;
+}
+
+/* Beside --lora-rank what is of an adapter alone. */
+static int list_lora_parts(const check_args *args, part *out) {
+  int count = 0, all = args->set == CHECK_SET_ALL, quick = args->set == CHECK_SET_QUICK;
+  int own = args->given.spec.lora_rank, rank = own ? own : CHECK_LORA_USUAL;
+  for (int d = 0; (all || quick) && is_wanted_mode(args, (flp_mode)0) && d < 3; d++)
+    if (is_wanted(args, dtypes[d]) && (d == 0 || all))
+      out[count++] = (part){PART_BITS, {.dtype = dtypes[d], .lora_rank = rank}};
+  if (own && args->set == CHECK_SET_CONCURRENT)
+    out[count++] = (part){PART_CONCURRENT, {.dtype = args->given.spec.dtype, .mode = args->given.mode, .lora_rank = own}};
   return count;
 }
 
 static int list_parts(const check_args *args, part out[PARTS_MAX]) {
   int all = args->set == CHECK_SET_ALL, quick = args->set == CHECK_SET_QUICK, any = args->given.mode == 0;
   int bits = all || args->spec.has_dtype ? 3 : 1; /* of dtypes */
-  int count = args->given.spec.lora_rank ? 0 : list_target_parts(args, out);
-  if (args->given.spec.targets > 1) return count;
-  if (args->given.spec.lora_rank) return 0;
+  if (args->given.spec.targets > 1) return list_target_parts(args, out);
+  if (args->given.spec.lora_rank) return list_lora_parts(args, out);
+  int count = list_target_parts(args, out);
   if (wants_top(args)) return 0;
+  count += list_lora_parts(args, out + count);
   for (int d = 0; (all || quick) && any && d < bits; d++)
     if (is_wanted(args, dtypes[d])) out[count++] = (part){PART_BITS, {.dtype = dtypes[d]}};
   for (int d = 0; (all || quick) && is_wanted_mode(args, FLP_MODE_LISTED) && d < 3; d++)
     if (is_wanted(args, dtypes[d]) && (d == 0 || all))
-      out[count++] = (part){PART_BITS, {dtypes[d], FLP_MODE_LISTED, 0, 0}};
+      out[count++] = (part){PART_BITS, {.dtype = dtypes[d], .mode = FLP_MODE_LISTED}};
   for (int m = 0; (all || quick) && m < 3; m++)
     if (is_wanted(args, FLP_DTYPE_BF16) && is_wanted_mode(args, modes[m]))
-      out[count++] = (part){PART_BUDGETS, {FLP_DTYPE_BF16, modes[m], 0, 0}};
+      out[count++] = (part){PART_BUDGETS, {.dtype = FLP_DTYPE_BF16, .mode = modes[m]}};
   for (int d = 0; (all || quick) && is_wanted_mode(args, FLP_MODE_TAIL) && d < 3; d++)
     if (is_wanted(args, dtypes[d]) && (d == 0 || all))
-      out[count++] = (part){PART_BUDGETS, {dtypes[d], FLP_MODE_TAIL, args->given.spec.tail, 0}};
+      out[count++] = (part){PART_BUDGETS, {.dtype = dtypes[d], .mode = FLP_MODE_TAIL, .tail = args->given.spec.tail}};
   for (int d = 0; ((all && any) || args->set == CHECK_SET_SELECT) && d < 4; d++)
     if (is_wanted(args, dtypes[d])) out[count++] = (part){PART_SELECT, {.dtype = dtypes[d]}};
   if (all || args->set == CHECK_SET_CONCURRENT)
-    out[count++] = (part){PART_CONCURRENT, {args->given.spec.dtype, args->given.mode, args->given.spec.tail, 0}};
+    out[count++] = (part){PART_CONCURRENT, {.dtype = args->given.spec.dtype, .mode = args->given.mode, .tail = args->given.spec.tail}};
   return count;
 }
 

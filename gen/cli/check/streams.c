@@ -70,8 +70,8 @@ void check_streams_clear(check_streams *all) {
 }
 
 const cli_buffer *check_stream_output(const check_streams *all, int i, int output) {
-  static const call_slot slots[STREAM_OUTPUTS] = {CALL_LOGPROB,     CALL_ENTROPY,     CALL_STATS,
-                                                  CALL_GRAD_HIDDEN, CALL_GRAD_WEIGHT, CALL_LOSS};
+  static const call_slot slots[STREAM_OUTPUTS] = {CALL_LOGPROB,     CALL_ENTROPY, CALL_STATS,       CALL_GRAD_HIDDEN,
+                                                  CALL_GRAD_WEIGHT, CALL_LOSS,    CALL_GRAD_LORA_A, CALL_GRAD_LORA_B};
   return &all->stream[i].buffers.at[slots[output]].buffer;
 }
 

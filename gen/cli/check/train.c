@@ -179,7 +179,7 @@ void check_problem_follow(check_problem *problem, const call_result *result) {
 
 /* Whether the derivatives of a row's loss depend on what the row gives; as the first rows show. */
 static int is_linear(const check_problem *problem) {
-  if (problem->scores) return 0; /* and their oracle is of all columns */
+  if (problem->scores && problem->c.spec.softcap > 0) return 0; /* the mean is one of all scores then */
   for (int64_t row = 0; row < problem->c.n && row < 4; row++) {
     flp_loss_row near = check_problem_loss(problem, row, -1, 1), far = check_problem_loss(problem, row, -9, 7);
     if (near.grad_logprob < far.grad_logprob || near.grad_logprob > far.grad_logprob) return 0;
@@ -193,6 +193,10 @@ static double scores_slack(const oracle_row *row) {
   return 2 * row->product_error + 0x1p-21 * (1 + row->largest) + 4 * check_ulp(fmax(fabs(row->log_sum), 1));
 }
 
+static check_scores scores_of(const oracle_row *row) {
+  return (check_scores){.lse = row->maximum + row->log_sum, .mean = row->mean, .slack = scores_slack(row)};
+}
+
 static flp_status set_scores(check_problem *problem, const oracle_row *truth) {
   size_t n = (size_t)problem->c.n + 1;
   if (!flp_loss_is_of_scores(problem->loss)) return FLP_OK;
@@ -203,21 +207,50 @@ static flp_status set_scores(check_problem *problem, const oracle_row *truth) {
   problem->oracle.grad_mean = problem->by_mean;
   if (!problem->scores || !problem->by_lse || !problem->by_mean)
     return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the rows of a step");
-  for (int64_t row = 0; row < problem->c.n; row++) {
-    const oracle_row *t = &truth[row];
-    problem->scores[row] = (check_scores){.lse = t->maximum + t->log_sum, .mean = t->mean, .slack = scores_slack(t)};
-  }
+  for (int64_t row = 0; row < problem->c.n; row++) problem->scores[row] = scores_of(&truth[row]);
   return FLP_OK;
 }
 
-static flp_status train(check_problem *problem, int is_large, const oracle_row *truth) {
+/* Means of rows where nothing else of their scores is known. */
+static flp_status set_means(check_problem *problem) {
+  int64_t n = problem->c.n;
+  if (!problem->scores || problem->c.spec.softcap > 0) return FLP_OK;
+  int64_t *rows = malloc(((size_t)n + 1) * sizeof *rows);
+  double *means = malloc(((size_t)n + 1) * sizeof *means);
+  flp_status status = flp_fail(FLP_ERROR_MEMORY, "out of host memory for the rows of a step");
+  for (int64_t row = 0; rows && row < n; row++) rows[row] = row;
+  if (rows && means) status = oracle_means(&problem->oracle, rows, n, means);
+  for (int64_t row = 0; status == FLP_OK && row < n; row++) problem->scores[row].mean = means[row];
+  free(rows);
+  free(means);
+  return status;
+}
+
+/* Rows that nobody has seen are as far off as the worst of those that were. */
+void check_problem_follow_scores(check_problem *problem, const int64_t *rows, const oracle_row *truth, int64_t count,
+                                 const call_result *result, const call_result *plain) {
+  double slack = 0;
+  if (!problem->scores || !problem->is_guessed || !plain->stats) return;
+  for (int64_t i = 0; i < count; i++) slack = fmax(slack, scores_of(&truth[i]).slack);
+  for (int64_t row = 0; row < problem->c.n; row++) {
+    const float *stats = plain->stats + 4 * row;
+    if (problem->forward_class[row] != CHECK_ACTIVE) continue;
+    problem->scores[row].lse = M_LN2 * ((double)stats[0] + (double)stats[1]);
+    problem->scores[row].slack = slack;
+  }
+  for (int64_t i = 0; i < count; i++) problem->scores[rows[i]] = scores_of(&truth[i]);
+  check_problem_follow(problem, result);
+}
+
+static flp_status train(check_problem *problem, const oracle_row *truth) {
   uint64_t seed = cli_hash(problem->c.seed + 0x10055);
   if (problem->c.old != CHECK_OLD_NONE) FLP_TRY(draw_old_lse(problem, truth, seed));
   if (!problem->loss) return FLP_OK;
   FLP_TRY(set_scores(problem, truth));
+  if (problem->is_guessed) FLP_TRY(set_means(problem));
   set_parameters(problem);
   FLP_TRY(draw_inputs(problem, truth, cli_hash(seed)));
-  if (is_large && !is_linear(problem))
+  if (problem->is_guessed && !is_linear(problem))
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "--rows: %lld are not accepted with this loss at this shape, whose reference would take hours; "
                     "fewer are",
@@ -230,10 +263,10 @@ flp_status check_problem_train(check_problem *problem) {
   const check_case *c = &problem->c;
   problem->loss = cli_loss_of(&c->spec);
   if (!problem->loss && c->old == CHECK_OLD_NONE) return FLP_OK;
-  int is_large = c->sampled || (double)c->n * (double)c->spec.vocab * (double)c->spec.hidden > WHOLE_ROWS;
+  problem->is_guessed = c->sampled || (double)c->n * (double)c->spec.vocab * (double)c->spec.hidden > WHOLE_ROWS;
   oracle_row *truth = NULL;
-  flp_status status = is_large ? guess_rows(problem, &truth) : evaluate_rows(problem, &truth);
-  if (status == FLP_OK) status = train(problem, is_large, truth);
+  flp_status status = problem->is_guessed ? guess_rows(problem, &truth) : evaluate_rows(problem, &truth);
+  if (status == FLP_OK) status = train(problem, truth);
   free(truth);
   return status;
 }

@@ -112,7 +112,8 @@ flp_status check_truth_create(const check_problem *problem, const check_truth *w
     return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the oracle");
   }
   uint32_t of_rows = FLP_GRAD_WEIGHT | FLP_GRAD_BIAS | FLP_GRAD_LORA_A | FLP_GRAD_LORA_B;
-  int needs_all_rows = (spec->grads & of_rows) != 0 && size <= WHOLE_ROWS;
+  double work = (double)out->work_count * (double)spec->vocab * (double)spec->hidden;
+  int needs_all_rows = (spec->grads & of_rows) != 0 && work <= WHOLE_ROWS;
   if (sampled) thin(out->rows, &out->row_count, SAMPLE_ROWS);
   evaluated known = {NULL, 0, NULL};
   if (whole) known = (evaluated){whole->rows, whole->row_count, whole->row_truth};

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "gen/cli/check/concurrent.h"
+#include "gen/cli/check/parts.h"
 #include "tests/unit/support/stage.h"
 
 /* Other work is seen to run at the end of every round: it was launched, and nobody has asked for it yet. */
@@ -91,6 +92,37 @@ Test(check_concurrent, scoring_has_two_outputs) {
   cr_expect(s.report.failed == 0 && s.report.count == 6 * 2 + 3 * 2, "%ld of %ld", (long)s.report.failed,
             (long)s.report.count);
   close_scene(&s);
+}
+
+Test(check_concurrent, an_adapter_has_gradients_of_its_own) {
+  scene s;
+  open_scene(&s, plain);
+  check_case c = small_case(FLP_GRAD_HIDDEN | FLP_GRAD_LORA_A | FLP_GRAD_LORA_B);
+  c.spec.lora_rank = 16;
+  cr_assert_eq(check_concurrent_case(&c, &s.how, &s.load, &s.report), FLP_OK, "%s", flp_error_detail());
+  cr_expect(s.report.failed == 0 && s.report.count == 6 * 6 + 3 * 2, "%ld of %ld", (long)s.report.failed,
+            (long)s.report.count);
+  cr_expect(find(&s, "graphs beside work: grad_lora_a")->metric.pass);
+  cr_expect(find(&s, "streams: grad_lora_b")->metric.pass);
+  close_scene(&s);
+}
+
+/* Beside --lora-rank those alone, of that rank. */
+Test(check_concurrent, its_cases_are_told_apart) {
+  check_list all = {0}, adapted = {0};
+  const check_part any = {.dtype = FLP_DTYPE_BF16}, own = {.dtype = FLP_DTYPE_BF16, .lora_rank = 128};
+  check_concurrent_cases(&any, &all);
+  check_concurrent_cases(&own, &adapted);
+  cr_assert_eq(all.status, FLP_OK);
+  int count = 0, others = 0;
+  for (int i = 0; i < all.count; i++) count += all.cases[i].spec.lora_rank > 0;
+  for (int i = 0; i < adapted.count; i++) {
+    cr_expect(adapted.cases[i].spec.lora_rank == 128 || adapted.cases[i].spec.lora_rank == 0);
+    others += adapted.cases[i].spec.lora_rank == 0;
+  }
+  cr_expect(count >= 3 && adapted.count == count + others && others == LOAD_PIECES);
+  check_list_clear(&all);
+  check_list_clear(&adapted);
 }
 
 Test(check_concurrent, portable_kernels_are_checked_too) {

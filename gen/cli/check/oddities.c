@@ -1,0 +1,389 @@
+/* oddities.c: what the adversarial cases of `flpgen check` are, by name, and a case of each. */
+#include "gen/cli/check/case.h"
+#include "runtime/base/half.h"
+
+enum { ALL_GRADS = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS, ADAPTER = FLP_GRAD_LORA_A | FLP_GRAD_LORA_B };
+
+static const check_oddity oddities[] = {
+    {.name = "shifted", .fill = CHECK_FILL_SHIFTED},
+    {.name = "exact", .fill = CHECK_FILL_EXACT, .temperature = 8},
+    {.name = "equal", .fill = CHECK_FILL_EQUAL, .temperature = 8},
+    {.name = "one-hot", .fill = CHECK_FILL_ONE_HOT},
+    {.name = "negative", .fill = CHECK_FILL_NEGATIVE},
+    {.name = "holes", .fill = CHECK_FILL_HOLES},
+    {.name = "all-holes", .fill = CHECK_FILL_ALL_HOLES, .forward_only = 1},
+    {.name = "T=1e-3", .temperature = 1e-3},
+    {.name = "T=1e3", .temperature = 1e3},
+    {.name = "T-per-row", .temperature = 1e3, .per_row = 1},
+    {.name = "last-tile", .rows = CHECK_ROWS_LAST_TILE, .vocab = 1537},
+    {.name = "bad-rows", .rows = CHECK_ROWS_BAD},
+    {.name = "bad-T", .rows = CHECK_ROWS_BAD, .temperature = 2, .per_row = 1, .int32_targets = 1},
+    {.name = "nan-rows", .rows = CHECK_ROWS_NAN},
+    {.name = "masked", .rows = CHECK_ROWS_MASKED, .n = 200},
+    {.name = "row-list", .rows = CHECK_ROWS_LIST, .n = 200},
+    {.name = "idle-rows", .rows = CHECK_ROWS_INACTIVE, .n = 200},
+    {.name = "shards", .shards = 3, .grads_fp32 = 1, .int32_targets = 1},
+    {.name = "shards-masked", .shards = 2, .rows = CHECK_ROWS_MASKED, .grads_fp32 = 1, .softcap = 20},
+    {.name = "accumulate", .accumulate = 1},
+    {.name = "fp32-grads", .grads_fp32 = 1, .n = 130},
+    {.name = "strides", .padding = 24},
+    {.name = "align-8", .alignment = 8},
+    {.name = "align-4", .alignment = 4},
+    {.name = "align-2", .alignment = 2},
+    {.name = "softcap", .softcap = 30},
+    {.name = "softcap-tight", .softcap = 1.5f, .scale = 2, .temperature = 0.5},
+    {.name = "scale", .scale = -0.625, .temperature = 1.5},
+    {.name = "int32", .int32_targets = 1},
+    {.name = "chunked-vocab", .chunk_vocab = 512, .n = 150, .vocab = 3001},
+    {.name = "chunked-rows", .chunk_rows = 64, .n = 300},
+    {.name = "vocab-masked", .chunk_vocab = 768, .n = 300, .rows = CHECK_ROWS_MASKED},
+    {.name = "rows-accumulate", .chunk_rows = 128, .n = 300, .rows = CHECK_ROWS_MASKED, .accumulate = 1},
+    {.name = "rows-fp32-grads", .chunk_rows = 128, .n = 300, .grads_fp32 = 1},
+    {.name = "R2", .mode = FLP_MODE_RECOMPUTE_SPLIT, .chunk_rows = 128, .chunk_vocab = 512, .n = 300},
+    {.name = "R2-masked",
+     .mode = FLP_MODE_RECOMPUTE_SPLIT,
+     .chunk_rows = 64,
+     .chunk_vocab = 768,
+     .n = 300,
+     .rows = CHECK_ROWS_MASKED,
+     .accumulate = 1},
+    {.name = "peaked", .fill = CHECK_FILL_PEAKED},
+    {.name = "unlikely", .fill = CHECK_FILL_UNLIKELY},
+    {.name = "steep", .fill = CHECK_FILL_STEEP, .n = 1100, .vocab = 1601, .hidden = 16},
+    {.name = "nan-idle", .rows = CHECK_ROWS_NAN_INACTIVE},
+    {.name = "steep-nan-idle", .fill = CHECK_FILL_STEEP, .rows = CHECK_ROWS_NAN_INACTIVE},
+    {.name = "old-lse", .old = CHECK_OLD_NEAR},
+    {.name = "old-lse-far", .old = CHECK_OLD_FAR, .fill = CHECK_FILL_PEAKED},
+    {.name = "N=0", .n = -1},
+    {.name = "N=1", .n = 1},
+    {.name = "V=2", .vocab = 2},
+    {.name = "V=129", .vocab = 129, .n = 129},
+};
+
+/* Those that came later stand behind all others: data and losses of a case depend on its place. */
+static const check_oddity later[] = {
+    {.name = "T=1e-7", .temperature = 1e-7, .forward_only = 1},
+    {.name = "T=1e-12", .temperature = 1e-12, .forward_only = 1},
+    {.name = "T-beyond", .rows = CHECK_ROWS_BEYOND, .temperature = 2, .per_row = 1},
+    {.name = "softcap-flat", .softcap = 2, .temperature = 1e6},
+    {.name = "softcap-flatter", .softcap = 2, .temperature = 1e9},
+};
+
+/* Chunks of columns, and rows that are redone in them; direction mode alone. */
+static const check_oddity columns[] = {
+    {.name = "columns", .chunk_vocab = 3072, .n = 150, .vocab = 7001},
+    {.name = "columns-rows", .chunk_vocab = 3072, .chunk_rows = 128, .n = 300, .vocab = 7001, .grads_fp32 = 1},
+    {.name = "columns-masked",
+     .chunk_vocab = 3072,
+     .chunk_rows = 256,
+     .n = 700,
+     .vocab = 6145,
+     .rows = CHECK_ROWS_MASKED},
+    {.name = "columns-steep", .fill = CHECK_FILL_STEEP, .chunk_vocab = 3072, .n = 1100, .vocab = 7001, .hidden = 16},
+    {.name = "columns-peaked",
+     .fill = CHECK_FILL_PEAKED,
+     .chunk_vocab = 3072,
+     .chunk_rows = 64,
+     .n = 130,
+     .vocab = 6500},
+    {.name = "columns-softcap", .softcap = 3, .chunk_vocab = 6144, .n = 130, .vocab = 7001},
+    {.name = "columns-shards", .shards = 2, .chunk_vocab = 3072, .n = 130, .vocab = 9000, .grads_fp32 = 1},
+};
+
+/* Mode listed: lists of every pattern, and what else there is beside lists that are drawn. */
+static const check_oddity listed[] = {
+    {.name = "lists"},
+    {.name = "lists-wide", .n = 300, .kept = 40}, /* columns that most rows list, and several blocks of entries */
+    {.name = "lists-long", .n = 33, .kept = 700, .vocab = 2900},
+    {.name = "lists-bad", .lists = CHECK_LISTS_BAD},
+    {.name = "lists-one", .lists = CHECK_LISTS_ONE},
+    {.name = "lists-all", .lists = CHECK_LISTS_ALL},
+    {.name = "lists-repeat", .lists = CHECK_LISTS_REPEATS},
+    {.name = "lists-descend", .lists = CHECK_LISTS_DESCEND},
+    {.name = "lists-before", .lists = CHECK_LISTS_BEFORE},
+    {.name = "lists-behind", .lists = CHECK_LISTS_BEHIND},
+    {.name = "lists-masked-bad", .lists = CHECK_LISTS_BAD, .rows = CHECK_ROWS_MASKED, .n = 200, .int32_targets = 1},
+    {.name = "lists-V=300001", .n = 5, .vocab = 300001, .hidden = 8},
+    {.name = "shifted", .fill = CHECK_FILL_SHIFTED},
+    {.name = "exact", .fill = CHECK_FILL_EXACT, .temperature = 8},
+    {.name = "equal", .fill = CHECK_FILL_EQUAL, .temperature = 8},
+    {.name = "one-hot", .fill = CHECK_FILL_ONE_HOT, .lists = CHECK_LISTS_ALL}, /* or all columns of a row were equal */
+    {.name = "holes", .fill = CHECK_FILL_HOLES},
+    {.name = "all-holes", .fill = CHECK_FILL_ALL_HOLES, .forward_only = 1},
+    {.name = "T=1e-3", .temperature = 1e-3},
+    {.name = "T=1e3", .temperature = 1e3},
+    {.name = "T-per-row", .temperature = 1e3, .per_row = 1, .softcap = 20},
+    {.name = "T-beyond", .rows = CHECK_ROWS_BEYOND, .temperature = 2, .per_row = 1},
+    {.name = "bad-rows", .rows = CHECK_ROWS_BAD},
+    {.name = "bad-T", .rows = CHECK_ROWS_BAD, .temperature = 2, .per_row = 1, .int32_targets = 1},
+    {.name = "nan-rows", .rows = CHECK_ROWS_NAN},
+    {.name = "nan-idle", .rows = CHECK_ROWS_NAN_INACTIVE},
+    {.name = "masked", .rows = CHECK_ROWS_MASKED, .n = 200, .grads_fp32 = 1},
+    {.name = "row-list", .rows = CHECK_ROWS_LIST, .n = 200},
+    {.name = "idle-rows", .rows = CHECK_ROWS_INACTIVE, .n = 200},
+    {.name = "peaked", .fill = CHECK_FILL_PEAKED},
+    {.name = "shards", .shards = 3, .grads_fp32 = 1, .int32_targets = 1},
+    {.name = "shards-bad", .shards = 2, .lists = CHECK_LISTS_BAD, .grads_fp32 = 1, .softcap = 20},
+    {.name = "shards-one", .shards = 3, .lists = CHECK_LISTS_ONE, .grads_fp32 = 1},
+    {.name = "accumulate", .accumulate = 1},
+    {.name = "strides", .padding = 24},
+    {.name = "align-8", .alignment = 8},
+    {.name = "align-4", .alignment = 4},
+    {.name = "align-2", .alignment = 2},
+    {.name = "softcap", .softcap = 30},
+    {.name = "scale", .scale = -0.625, .temperature = 1.5},
+    {.name = "weight", .grads = FLP_GRAD_WEIGHT},
+    {.name = "bias", .grads = FLP_GRAD_BIAS},
+    {.name = "N=0", .n = -1},
+    {.name = "N=1", .n = 1, .kept = 300},
+    {.name = "V=2", .vocab = 2, .kept = 1.5},
+};
+
+/* Several targets a row: every pattern of theirs, and what else there is beside targets that are drawn. */
+static const check_oddity targeted[] = {
+    {.name = "targets"},
+    {.name = "targets-2", .targets = 2},
+    {.name = "targets-64", .targets = 64, .n = 130},
+    {.name = "targets-512", .targets = 512, .n = 33, .vocab = 2900},
+    {.name = "targets-teacher",
+     .of_row = CHECK_TARGETS_TEACHER,
+     .targets = 64,
+     .fill = CHECK_FILL_SHARP,
+     .hidden = 264},
+    {.name = "targets-same", .of_row = CHECK_TARGETS_SAME},
+    {.name = "targets-ends", .of_row = CHECK_TARGETS_ENDS},
+    {.name = "targets-few", .of_row = CHECK_TARGETS_FEW},
+    {.name = "targets-bad", .of_row = CHECK_TARGETS_BAD},
+    {.name = "targets-masked-bad",
+     .of_row = CHECK_TARGETS_BAD,
+     .rows = CHECK_ROWS_MASKED,
+     .n = 200,
+     .int32_targets = 1},
+    {.name = "targets-V=2", .vocab = 2, .targets = 5},
+    {.name = "targets-N=1", .n = 1, .targets = 300},
+    {.name = "targets-peaked", .fill = CHECK_FILL_PEAKED, .of_row = CHECK_TARGETS_FEW},
+    {.name = "shifted", .fill = CHECK_FILL_SHIFTED},
+    {.name = "nan-rows", .rows = CHECK_ROWS_NAN},
+    {.name = "masked", .rows = CHECK_ROWS_MASKED, .n = 200, .grads_fp32 = 1},
+    {.name = "shards", .shards = 3, .grads_fp32 = 1, .int32_targets = 1},
+    {.name = "R2", .mode = FLP_MODE_RECOMPUTE_SPLIT, .chunk_rows = 128, .chunk_vocab = 512, .n = 300},
+    {.name = "exact", .fill = CHECK_FILL_EXACT, .temperature = 8}, /* from here on of bf16 alone */
+    {.name = "equal", .fill = CHECK_FILL_EQUAL, .temperature = 8},
+    {.name = "one-hot", .fill = CHECK_FILL_ONE_HOT},
+    {.name = "holes", .fill = CHECK_FILL_HOLES},
+    {.name = "all-holes", .fill = CHECK_FILL_ALL_HOLES, .forward_only = 1},
+    {.name = "T=1e-3", .temperature = 1e-3},
+    {.name = "T=1e3", .temperature = 1e3},
+    {.name = "T-per-row", .temperature = 1e3, .per_row = 1, .softcap = 20},
+    {.name = "T-beyond", .rows = CHECK_ROWS_BEYOND, .temperature = 2, .per_row = 1},
+    {.name = "last-tile", .rows = CHECK_ROWS_LAST_TILE, .vocab = 1537},
+    {.name = "bad-rows", .rows = CHECK_ROWS_BAD},
+    {.name = "bad-T", .rows = CHECK_ROWS_BAD, .temperature = 2, .per_row = 1, .int32_targets = 1},
+    {.name = "nan-idle", .rows = CHECK_ROWS_NAN_INACTIVE},
+    {.name = "masked-all", .rows = CHECK_ROWS_NONE},
+    {.name = "row-list", .rows = CHECK_ROWS_LIST, .n = 200},
+    {.name = "idle-rows", .rows = CHECK_ROWS_INACTIVE, .n = 200},
+    {.name = "peaked", .fill = CHECK_FILL_PEAKED},
+    {.name = "unlikely", .fill = CHECK_FILL_UNLIKELY},
+    {.name = "shards-bad", .shards = 2, .of_row = CHECK_TARGETS_BAD, .grads_fp32 = 1, .softcap = 20},
+    {.name = "shards-ends", .shards = 3, .of_row = CHECK_TARGETS_ENDS, .grads_fp32 = 1},
+    {.name = "accumulate", .accumulate = 1},
+    {.name = "strides", .padding = 24},
+    {.name = "align-8", .alignment = 8},
+    {.name = "align-4", .alignment = 4},
+    {.name = "align-2", .alignment = 2},
+    {.name = "softcap", .softcap = 30},
+    {.name = "softcap-tight", .softcap = 1.5f, .scale = 2, .temperature = 0.5},
+    {.name = "scale", .scale = -0.625, .temperature = 1.5},
+    {.name = "chunked-vocab", .chunk_vocab = 512, .n = 150, .vocab = 3001, .targets = 64},
+    {.name = "chunked-rows", .chunk_rows = 64, .n = 300},
+    {.name = "weight", .grads = FLP_GRAD_WEIGHT},
+    {.name = "bias", .grads = FLP_GRAD_BIAS},
+    {.name = "N=0", .n = -1},
+};
+
+/* Tail mode: rows with lists, and what else there is beside them; the cases above have flat rows. */
+static const check_oddity tailed[] = {
+    {.name = "sharp", .n = 130},
+    {.name = "sharp-hidden", .grads = FLP_GRAD_HIDDEN},
+    {.name = "sharp-weight", .grads = FLP_GRAD_WEIGHT},
+    {.name = "sharp-bias", .grads = FLP_GRAD_BIAS},
+    {.name = "sharp-wide", .n = 300, .vocab = 4099},
+    {.name = "sharp-cold", .temperature = 0.25},
+    {.name = "sharp-warm", .temperature = 4},
+    {.name = "sharp-T-rows", .temperature = 3, .per_row = 1},
+    {.name = "sharp-softcap", .softcap = 20},
+    {.name = "sharp-scale", .scale = -0.625, .temperature = 0.5},
+    {.name = "sharp-masked", .rows = CHECK_ROWS_MASKED, .n = 200},
+    {.name = "sharp-list", .rows = CHECK_ROWS_LIST, .n = 200},
+    {.name = "sharp-idle", .rows = CHECK_ROWS_INACTIVE, .n = 200},
+    {.name = "sharp-bad", .rows = CHECK_ROWS_BAD, .int32_targets = 1},
+    {.name = "sharp-nan", .rows = CHECK_ROWS_NAN},
+    {.name = "sharp-nan-idle", .rows = CHECK_ROWS_NAN_INACTIVE},
+    {.name = "sharp-shards", .shards = 3, .grads_fp32 = 1, .n = 130},
+    {.name = "sharp-accumulate", .accumulate = 1},
+    {.name = "sharp-fp32-grads", .grads_fp32 = 1, .n = 130},
+    {.name = "sharp-strides", .padding = 24},
+    {.name = "sharp-align-8", .alignment = 8},
+    {.name = "sharp-align-4", .alignment = 4},
+    {.name = "sharp-align-2", .alignment = 2},
+    {.name = "sharp-old-lse", .old = CHECK_OLD_NEAR},
+    {.name = "sharp-old-far", .old = CHECK_OLD_FAR},
+    {.name = "sharp-N=1", .n = 1},
+    {.name = "masked-all", .rows = CHECK_ROWS_NONE},
+    {.name = "flat", .temperature = 1e3, .vocab = 9001, .n = 130}, /* no list holds a row */
+};
+
+/* Best columns and ranks, of 20 columns where nothing else is said. */
+static const check_oddity topped[] = {
+    {.name = "top"},
+    {.name = "top-1", .topk = 1},
+    {.name = "top-128", .topk = 128, .n = 130},
+    {.name = "top-sharp", .fill = CHECK_FILL_SHARP, .hidden = 264},
+    {.name = "top-equal", .fill = CHECK_FILL_EQUAL, .temperature = 8},
+    {.name = "top-exact", .fill = CHECK_FILL_EXACT, .temperature = 8},
+    {.name = "top-nan", .rows = CHECK_ROWS_NAN},
+    {.name = "top-masked", .rows = CHECK_ROWS_MASKED, .n = 200, .int32_targets = 1},
+    {.name = "top-shards", .shards = 3, .int32_targets = 1},
+    {.name = "top-wide", .n = 300, .vocab = 4099, .topk = 50},
+    {.name = "rank", .topk = -1},
+    {.name = "top-all", .vocab = 100, .topk = 100},
+    {.name = "top-grads", .grads = ALL_GRADS},
+    {.name = "top-shifted", .fill = CHECK_FILL_SHIFTED},
+    {.name = "top-one-hot", .fill = CHECK_FILL_ONE_HOT},
+    {.name = "top-negative", .fill = CHECK_FILL_NEGATIVE},
+    {.name = "top-peaked", .fill = CHECK_FILL_PEAKED},
+    {.name = "top-unlikely", .fill = CHECK_FILL_UNLIKELY},
+    {.name = "top-steep", .fill = CHECK_FILL_STEEP, .n = 130},
+    {.name = "top-holes", .fill = CHECK_FILL_HOLES},
+    {.name = "top-few", .fill = CHECK_FILL_HOLES, .vocab = 40}, /* above -inf */
+    {.name = "top-all-holes", .fill = CHECK_FILL_ALL_HOLES},
+    {.name = "top-last-tile", .rows = CHECK_ROWS_LAST_TILE, .vocab = 1537},
+    {.name = "top-T=1e-3", .temperature = 1e-3},
+    {.name = "top-T=1e3", .temperature = 1e3},
+    {.name = "top-T-rows", .temperature = 1e3, .per_row = 1, .softcap = 20},
+    {.name = "top-T-beyond", .rows = CHECK_ROWS_BEYOND, .temperature = 2, .per_row = 1},
+    {.name = "top-bad", .rows = CHECK_ROWS_BAD, .temperature = 2, .per_row = 1, .int32_targets = 1},
+    {.name = "top-bad-rows", .rows = CHECK_ROWS_BAD},
+    {.name = "top-row-list", .rows = CHECK_ROWS_LIST, .n = 200},
+    {.name = "top-masked-all", .rows = CHECK_ROWS_NONE},
+    {.name = "top-softcap", .softcap = 1.5f, .scale = 2, .temperature = 0.5},
+    {.name = "top-scale", .scale = -0.625, .temperature = 1.5},
+    {.name = "top-strides", .padding = 24},
+    {.name = "top-align-8", .alignment = 8},
+    {.name = "top-align-2", .alignment = 2},
+    {.name = "top-small-shards", .shards = 3, .vocab = 50}, /* of fewer columns than are asked for */
+    {.name = "top-N=0", .n = -1},
+    {.name = "top-N=1", .n = 1, .topk = 7},
+    {.name = "top-V=2", .vocab = 2, .topk = 2},
+};
+
+/* Operands of two dtypes. A weight in slices has no modes beside score and recompute-vocab. */
+static const check_oddity mixed[] = {
+    {.name = "mixed", .chunk_vocab = 700},
+    {.name = "mixed-shifted", .fill = CHECK_FILL_SHIFTED},
+    {.name = "mixed-negative", .fill = CHECK_FILL_NEGATIVE},
+    {.name = "mixed-peaked", .fill = CHECK_FILL_PEAKED, .chunk_vocab = 700},
+    {.name = "mixed-one-hot", .fill = CHECK_FILL_ONE_HOT},
+    {.name = "mixed-holes", .fill = CHECK_FILL_HOLES},
+    {.name = "mixed-nan", .rows = CHECK_ROWS_NAN},
+    {.name = "mixed-masked", .rows = CHECK_ROWS_MASKED, .n = 200, .int32_targets = 1},
+    {.name = "mixed-bad", .rows = CHECK_ROWS_BAD, .temperature = 2, .per_row = 1},
+    {.name = "mixed-row-list", .rows = CHECK_ROWS_LIST, .n = 200},
+    {.name = "mixed-shards", .shards = 3, .n = 130},
+    {.name = "mixed-accumulate", .accumulate = 1, .softcap = 20},
+    {.name = "mixed-T=1e-3", .temperature = 1e-3},
+    {.name = "mixed-strides", .padding = 24, .vocab = 4099},
+    {.name = "mixed-align-4", .alignment = 4},
+    {.name = "mixed-N=1", .n = 1},
+};
+
+/* An adapter on the head. */
+static const check_oddity adapted[] = {
+    {.name = "lora"},
+    {.name = "lora-zero", .lora = CHECK_LORA_ZERO},
+    {.name = "lora-off", .lora = CHECK_LORA_OFF},
+    {.name = "lora-8", .rank = 8, .n = 200, .grads = FLP_GRAD_HIDDEN | ADAPTER},
+    {.name = "lora-136", .rank = 136, .grads = FLP_GRAD_HIDDEN | ADAPTER},
+    {.name = "lora-512", .rank = 512, .n = 40, .vocab = 700},
+    {.name = "lora-shifted", .fill = CHECK_FILL_SHIFTED},
+    {.name = "lora-one-hot", .fill = CHECK_FILL_ONE_HOT},
+    {.name = "lora-holes", .fill = CHECK_FILL_HOLES},
+    {.name = "lora-masked", .rows = CHECK_ROWS_MASKED, .n = 200},
+    {.name = "lora-nan", .rows = CHECK_ROWS_NAN},
+    {.name = "lora-nan-idle", .rows = CHECK_ROWS_NAN_INACTIVE},
+    {.name = "lora-T=1e-3", .temperature = 1e-3},
+    {.name = "lora-T-rows", .temperature = 1e3, .per_row = 1, .softcap = 20},
+    {.name = "lora-bad", .rows = CHECK_ROWS_BAD, .temperature = 2, .per_row = 1},
+    {.name = "lora-strides", .padding = 24},
+    {.name = "lora-shards", .shards = 3, .grads_fp32 = 1},
+    {.name = "lora-N=1", .n = 1},
+    {.name = "lora-N=0", .n = -1},
+    {.name = "lora-rows", .mode = FLP_MODE_RECOMPUTE_ROWS, .chunk_rows = 64, .n = 300},
+    {.name = "lora-columns", .mode = FLP_MODE_RECOMPUTE_VOCAB, .chunk_vocab = 512, .n = 150, .vocab = 3001},
+    {.name = "lora-step", .loss = "grpo+entropy", .rows = CHECK_ROWS_MASKED, .n = 200},
+    {.name = "lora-equal", .fill = CHECK_FILL_EQUAL, .temperature = 8}, /* from here on of bf16 alone */
+    {.name = "lora-exact", .fill = CHECK_FILL_EXACT, .temperature = 8},
+    {.name = "lora-negative", .fill = CHECK_FILL_NEGATIVE},
+    {.name = "lora-peaked", .fill = CHECK_FILL_PEAKED},
+    {.name = "lora-unlikely", .fill = CHECK_FILL_UNLIKELY},
+    {.name = "lora-T=1e3", .temperature = 1e3},
+    {.name = "lora-T-beyond", .rows = CHECK_ROWS_BEYOND, .temperature = 2, .per_row = 1},
+    {.name = "lora-masked-all", .rows = CHECK_ROWS_NONE},
+    {.name = "lora-row-list", .rows = CHECK_ROWS_LIST, .n = 200},
+    {.name = "lora-idle", .rows = CHECK_ROWS_INACTIVE, .n = 200},
+    {.name = "lora-last-tile", .rows = CHECK_ROWS_LAST_TILE, .vocab = 1537},
+    {.name = "lora-softcap", .softcap = 1.5f, .scale = 2, .temperature = 0.5},
+    {.name = "lora-scale", .scale = -0.625, .temperature = 1.5},
+    {.name = "lora-align-8", .alignment = 8},
+    {.name = "lora-align-2", .alignment = 2},
+    {.name = "lora-shards-masked", .shards = 2, .rows = CHECK_ROWS_MASKED, .grads_fp32 = 1, .softcap = 20},
+    {.name = "lora-rows-wide", .mode = FLP_MODE_RECOMPUTE_ROWS, .chunk_rows = 64, .n = 300, .grads_fp32 = 1},
+    {.name = "lora-rows-masked",
+     .mode = FLP_MODE_RECOMPUTE_ROWS,
+     .chunk_rows = 64,
+     .n = 300,
+     .rows = CHECK_ROWS_MASKED},
+    {.name = "lora-zero-step", .lora = CHECK_LORA_ZERO, .loss = "grpo"},
+    {.name = "lora-V=2", .vocab = 2},
+    {.name = "lora-V=129", .vocab = 129, .n = 129},
+};
+
+#define TABLE(rows, of_bf16) \
+  { rows, sizeof rows / sizeof rows[0], of_bf16 }
+const check_oddity_table check_odd_first = TABLE(oddities, NULL);
+const check_oddity_table check_odd_later = TABLE(later, NULL);
+const check_oddity_table check_odd_columns = TABLE(columns, NULL);
+const check_oddity_table check_odd_listed = TABLE(listed, "lists-descend");
+const check_oddity_table check_odd_targeted = TABLE(targeted, "exact");
+const check_oddity_table check_odd_tailed = TABLE(tailed, NULL);
+const check_oddity_table check_odd_topped = TABLE(topped, "top-all");
+const check_oddity_table check_odd_mixed = TABLE(mixed, NULL);
+const check_oddity_table check_odd_adapted = TABLE(adapted, "lora-equal");
+
+check_case check_make_odd(const check_oddity *o, flp_dtype dtype) {
+  int64_t n = o->n > 0 ? o->n : o->n < 0 ? 0 : 67;
+  check_case c = check_case_default(dtype, n, o->vocab ? o->vocab : 1531, o->hidden ? o->hidden : 72);
+  c.name = o->name;
+  c.fill = o->fill;
+  c.rows = o->rows;
+  if (o->temperature > 0) c.temperature = o->temperature;
+  if (o->scale < 0 || o->scale > 0) c.scale = o->scale;
+  if (o->shards) c.shards = o->shards;
+  c.padding = o->alignment ? (int64_t)o->alignment / flp_half_bytes(dtype) : o->padding;
+  c.chunk_rows = o->chunk_rows;
+  c.chunk_vocab = o->chunk_vocab;
+  c.mode = o->mode;
+  c.old = o->old;
+  c.spec.softcap = o->softcap;
+  c.spec.per_row_temperature = o->per_row;
+  c.spec.entropy = FLP_ENTROPY_BACKWARD;
+  c.spec.grads = o->forward_only ? 0 : o->grads ? o->grads : (uint32_t)ALL_GRADS;
+  c.spec.has_bias = 1;
+  c.spec.accumulate_grad_weight = o->accumulate;
+  if (o->grads_fp32 || o->accumulate) c.spec.grad_weight_dtype = FLP_DTYPE_FP32;
+  if (o->grads_fp32) c.spec.grad_hidden_dtype = c.spec.grad_bias_dtype = FLP_DTYPE_FP32;
+  if (o->int32_targets) c.spec.target_dtype = FLP_DTYPE_INT32;
+  if (o->alignment) c.spec.alignment = o->alignment;
+  return c;
+}
