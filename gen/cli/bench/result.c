@@ -57,9 +57,10 @@ static int has_targets(const bench_args *args) {
   return args->spec.spec.targets > 1;
 }
 
-/* "forward", or "forward, one target" of the plain one beside several. */
+/* "forward", or "forward, one target" of the plain one beside several, "forward, no adapter" beside one. */
 static const char *case_text(const bench_args *args, const bench_row *row, char out[CELL]) {
-  snprintf(out, CELL, "%s%s", bench_case_name(row->which), has_targets(args) && row->is_plain ? ", one target" : "");
+  const char *plain = has_targets(args) ? ", one target" : args->spec.spec.lora_rank ? ", no adapter" : "";
+  snprintf(out, CELL, "%s%s", bench_case_name(row->which), row->is_plain ? plain : "");
   return out;
 }
 
@@ -116,13 +117,18 @@ static void print_tails(const bench_args *args, const bench_result *result) {
   cli_table_finish(&table);
 }
 
-/* What a tail, several targets or best columns cost beside the same without. */
+static const char *without_text(const flp_spec *spec) {
+  if (spec->tail > 0) return "without a tail";
+  if (spec->targets > 1) return "one target";
+  return spec->lora_rank ? "without an adapter" : "without best columns";
+}
+
+/* What a tail, several targets, best columns or an adapter cost beside the same without. */
 static void print_of_plain(const bench_args *args, const bench_result *result) {
   const flp_spec *spec = &args->spec.spec;
-  const char *without = spec->tail > 0 ? "without a tail" : spec->targets > 1 ? "one target" : "without best columns";
   putchar('\n');
   cli_print(2, "in turn with the same %s%s, call by call without a pause; median and quartiles of the ratios",
-            spec->targets > 1 ? "of " : "", without);
+            spec->targets > 1 ? "of " : "", without_text(spec));
   cli_table table;
   cli_table_start(&table, "N", "case", "ms", "alone ms", "ratio", "quartiles", "pairs", NULL);
   for (int i = 0; i < result->row_count; i++) {
@@ -263,7 +269,7 @@ static void set_fields(json_t *record, const field *fields, size_t count) {
   for (size_t i = 0; i < count; i++) json_object_set_new(record, fields[i].key, fields[i].value);
 }
 
-/* Beside the same without a tail, with one target or without best columns: low and high are quartiles. */
+/* Beside the same without a tail, with one target, without best columns or an adapter: low and high are quartiles. */
 static void add_of_plain(json_t *object, const bench_row *row) {
   const field fields[] = {{"of_plain", cli_json_number(row->of_plain.median)},
                           {"of_plain_low", cli_json_number(row->of_plain.low)},
@@ -309,6 +315,10 @@ static void add_top(json_t *object, const flp_spec *spec, const bench_row *row) 
   set_fields(object, fields, sizeof fields / sizeof fields[0]);
 }
 
+static void add_lora(json_t *object, const flp_spec *spec, const bench_row *row) {
+  json_object_set_new(object, "lora_rank", json_integer(row->is_plain ? 0 : spec->lora_rank));
+}
+
 static json_t *row_json(const bench_args *args, const bench_result *result, const bench_row *row) {
   const flp_spec *spec = &args->spec.spec;
   const flp_loss *loss = cli_loss_of(spec);
@@ -322,7 +332,7 @@ static json_t *row_json(const bench_args *args, const bench_result *result, cons
                           {"weight_dtype", json_string(flp_dtype_name(flp_weight_dtype(spec)))},
                           {"mixed", json_string(flp_mixed_name(spec->mixed))},
                           {"entropy", json_string(flp_entropy_name(spec->entropy))},
-                          {"grads", grads_json(row->which == BENCH_FORWARD ? 0 : spec->grads)},
+                          {"grads", grads_json(row->grads)},
                           {"loss", loss ? json_string(loss->name) : json_null()},
                           {"data", json_string(rows_kind_name(args->data))},
                           {"entropies", entropies_json(args, result, row->n)},
@@ -346,6 +356,7 @@ static json_t *row_json(const bench_args *args, const bench_result *result, cons
   if (spec->tail > 0) add_tail(object, args, row);
   if (spec->targets > 1) add_targets(object, args, row);
   if (spec->topk || spec->rank) add_top(object, spec, row);
+  if (spec->lora_rank) add_lora(object, spec, row);
   if (row->pairs) add_of_plain(object, row);
   return object;
 }

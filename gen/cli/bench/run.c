@@ -22,7 +22,8 @@ typedef struct session {
   cli_device device;
   measure_clock clock;
   flp_plan *plan;
-  flp_plan *plain;  /* of the same without its tail, several targets, best columns and ranks; NULL where it has none */
+  flp_plan *plain;  /* of plain_spec; NULL where that is the spec */
+  flp_spec plain_spec;
   cublaslt library; /* zeroed without GEMM baselines */
   bench_data data;
   /* of the current number of rows */
@@ -39,18 +40,23 @@ static const flp_spec *spec_of(const session *s) {
 
 /* ---- opening ---- */
 
-static int has_more(const flp_spec *spec) {
-  return spec->tail > 0 || spec->targets > 1 || spec->topk || spec->rank;
+/* The same without its tail, several targets, best columns and ranks, adapter: what it is measured beside. 1 where there
+ * is something to leave out. */
+static int leave_out(flp_spec *spec) {
+  const flp_spec given = *spec;
+  if (spec->tail > 0) cli_spec_set_mode(spec, (flp_mode)0);
+  spec->targets = 1;
+  spec->topk = spec->rank = 0;
+  spec->grads &= ~(uint32_t)(FLP_GRAD_LORA_A | FLP_GRAD_LORA_B);
+  spec->grad_lora_dtype = (flp_dtype)0;
+  spec->lora_rank = 0;
+  return given.tail > 0 || given.targets > 1 || given.topk || given.rank || given.lora_rank;
 }
 
-/* What leaves a tail out is measured beside what does not, several targets beside one, best columns beside none. */
 static flp_status open_plain(session *s) {
-  flp_spec spec = *spec_of(s);
-  if (!has_more(&spec)) return FLP_OK;
-  if (spec.tail > 0) cli_spec_set_mode(&spec, (flp_mode)0);
-  spec.targets = 1;
-  spec.topk = spec.rank = 0;
-  return flp_plan_create(&spec, &s->args->options, &s->plain);
+  s->plain_spec = *spec_of(s);
+  if (!leave_out(&s->plain_spec)) return FLP_OK;
+  return flp_plan_create(&s->plain_spec, &s->args->options, &s->plain);
 }
 
 static flp_status open_plan(session *s) {
@@ -127,6 +133,7 @@ static flp_status enqueue_step(void *context, CUstream stream) {
   return enqueue_pass(context, FLP_PASS_STEP);
 }
 
+/* The same buffers, without those of what is left out. */
 static flp_status enqueue_plain_pass(session *s, flp_pass pass) {
   flp_args args = bench_data_args(&s->data, pass, &s->plain_layout[pass]);
   args.saved = NULL;
@@ -136,6 +143,9 @@ static flp_status enqueue_plain_pass(session *s, flp_pass pass) {
   args.top_ids = NULL;
   args.top_logprob = args.top_rest = NULL;
   args.rank = NULL;
+  args.lora_a = args.lora_b = NULL;
+  args.grad_lora_a = args.grad_lora_b = NULL;
+  args.lora_scale = 0;
   return call_execute(s->plain, &args);
 }
 
@@ -157,8 +167,8 @@ static flp_status enqueue_plain_step(void *context, CUstream stream) {
 /* What is timed of the same without, 1 where it is: forward and both, or steps. */
 static int has_plain(const session *s, bench_case which) {
   int is_step = spec_of(s)->loss != NULL;
-  if (which == BENCH_BOTH && !spec_of(s)->grads) return 0;
-  return s->plain && (is_step ? which == BENCH_STEP : which == BENCH_FORWARD || which == BENCH_BOTH);
+  if (!s->plain || (which == BENCH_BOTH && !s->plain_spec.grads)) return 0;
+  return is_step ? which == BENCH_STEP : which == BENCH_FORWARD || which == BENCH_BOTH;
 }
 
 static measure_item plain_item(session *s, bench_case which) {
@@ -213,7 +223,8 @@ static flp_status make_workspace(session *s) {
     s->layout[pass] = *plain = (flp_layout)FLP_LAYOUT_INIT;
     if (!call_has_pass(&s->data.call, (flp_pass)pass)) continue;
     FLP_TRY(find_layout(s, (flp_pass)pass));
-    if (s->plain) FLP_TRY(flp_plan_layout(s->plain, (flp_pass)pass, s->n, 0, plain));
+    if (s->plain && (pass != FLP_PASS_BACKWARD || s->plain_spec.grads))
+      FLP_TRY(flp_plan_layout(s->plain, (flp_pass)pass, s->n, 0, plain));
     if (s->layout[pass].bytes > most) most = s->layout[pass].bytes;
     if (plain->bytes > most) most = plain->bytes;
   }
@@ -264,6 +275,7 @@ static void add_row(session *s, bench_case which, int plain, measure_summary ms,
   flp_pass pass = pass_of(layouts, which);
   *row = (bench_row){.which = which,
                      .is_plain = plain,
+                     .grads = which == BENCH_FORWARD ? 0 : (plain ? &s->plain_spec : spec_of(s))->grads,
                      .n = s->n,
                      .active = bench_active_rows(s->n, s->args->masked),
                      .list_count = s->data.call.list_count,
@@ -275,7 +287,7 @@ static void add_row(session *s, bench_case which, int plain, measure_summary ms,
                      .first_ms = s->library.handle ? 0 : -1};
   if (which == BENCH_BOTH) row->workspace_bytes = forward->bytes > backward->bytes ? forward->bytes : backward->bytes;
   if (s->saved_bytes && !plain) row->workspace_bytes += s->saved_bytes;
-  row->gemms = bench_case_products(which, row->layout.mode, spec_of(s), count);
+  row->gemms = bench_case_products(which, row->layout.mode, plain ? &s->plain_spec : spec_of(s), count);
   for (int i = 0; i < GEMM_PRODUCTS; i++) {
     if (!baseline[i]) continue;
     row->baseline_ms += count[i] * baseline[i]->ms.median;

@@ -461,6 +461,47 @@ Test(bench_verb, best_columns_are_made_and_stand_beside_the_same_without) {
   json_decref(record);
 }
 
+/* Gradients of hidden, A and B beside that of hidden alone, in the same mode. */
+Test(bench_verb, an_adapter_stands_beside_the_same_without) {
+  stage s;
+  open_stage(&s, "");
+  cr_assert_eq(run(&s, "--vocab 1000 --hidden 64 --grad hidden,lora_a,lora_b --lora-rank 16 --rows 40"), 0, "%s",
+               printed(&s, 2));
+  json_t *record = read_record(), *rows = json_object_get(record, "rows");
+  cr_assert_eq(json_array_size(rows), 5);
+  expect_products_of(json_array_get(rows, 2), "forward+backward", 3, "recompute-vocab");
+  expect_products_of(json_array_get(rows, 4), "forward+backward", 3, "recompute-vocab");
+  for (size_t i = 0; i < 5; i++) {
+    json_t *row = json_array_get(rows, i), *grads = json_object_get(row, "grads");
+    int is_plain = i >= 3, is_backward = i == 1 || i == 2 || i == 4;
+    cr_expect_eq(number(row, "lora_rank"), is_plain ? 0 : 16);
+    cr_expect_eq(json_array_size(grads), is_backward ? (is_plain ? 1 : 3) : 0);
+    if (i == 0 || i == 2)
+      cr_expect_gt(number(row, "of_plain"), 0);
+    else
+      cr_expect_null(json_object_get(row, "of_plain"));
+  }
+  cr_expect(launches_of(&s, "forward_lora") > 12 && launches_of(&s, "lora_columns") > 12);
+  cr_expect(launches_of(&s, "forward") > 12 && launches_of(&s, "dz") > 12);
+  cr_expect_not_null(strstr(printed(&s, 1), "in turn with the same without an adapter"));
+  cr_expect_not_null(strstr(printed(&s, 1), "forward+backward, no adapter"));
+  json_decref(record);
+}
+
+/* Gradients of A and B alone: without an adapter there is no backward. */
+Test(bench_verb, gradients_of_an_adapter_alone_have_nothing_beside_them_but_forward) {
+  stage s;
+  open_stage(&s, "");
+  cr_assert_eq(run(&s, "--vocab 1000 --hidden 64 --grad lora_a,lora_b --lora-rank 8 --rows 40"), 0, "%s",
+               printed(&s, 2));
+  json_t *record = read_record(), *rows = json_object_get(record, "rows");
+  cr_assert_eq(json_array_size(rows), 4);
+  cr_expect_gt(number(json_array_get(rows, 0), "of_plain"), 0);
+  cr_expect_null(json_object_get(json_array_get(rows, 2), "of_plain"));
+  cr_expect_str_eq(text(json_array_get(rows, 3), "case"), "forward");
+  json_decref(record);
+}
+
 Test(bench_verb, steps_with_a_tail_stand_beside_exact_ones) {
   stage s;
   open_stage(&s, "");

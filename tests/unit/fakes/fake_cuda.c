@@ -57,7 +57,7 @@ struct CUevent_st {
   double at; /* compute=1: milliseconds */
 };
 
-enum { LAUNCHES_MAX = 8192, FUNCTIONS_MAX = 256, NAMES_MAX = 64, BLOCKS_MAX = 4096, STREAMS_MAX = 64 };
+enum { LAUNCHES_MAX = 16384, FUNCTIONS_MAX = 256, NAMES_MAX = 64, BLOCKS_MAX = 4096, STREAMS_MAX = 64 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {

@@ -76,6 +76,9 @@ static void add_entry(flp_kernel_desc *desc, const char *name, int shared) {
 static void add_entries(flp_kernel_desc *desc) {
   const flp_kind *kind = flp_kind_of(desc->key.kind);
   for (int i = 0; i < kind->entry_count; i++) add_entry(desc, flp_entry_name(kind->entries[i].plain), 0);
+  if (!flp_kind_has(desc->key.kind, FLP_KIND_TILED)) return;
+  desc->tile_rows = 128;
+  desc->tile_columns = 64;
 }
 
 /* A kernel whose operands come through tensor maps. */
@@ -108,6 +111,7 @@ static void fill_desc(const flp_kernel_key *key, flp_kernel_desc *desc) {
   desc->ptx_major = 7;
   if (flp_kind_of(desc->key.kind)->entry_count > 1) {
     add_entries(desc);
+    if (flp_kind_has(desc->key.kind, FLP_KIND_TILED)) desc->tile_rows = 128, desc->tile_columns = 256;
     return;
   }
   int is_portable = strcmp(now.portable, flp_kernel_kind_name(desc->key.kind)) == 0;
