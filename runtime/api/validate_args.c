@@ -233,10 +233,9 @@ static flp_status check_forward(const flp_spec *spec, flp_args *args) {
   FLP_TRY(check_pointer("partial", args->partial, whole || args->n == 0 ? MAY : MUST,
                         "the call covers a vocab shard, which writes it", 16));
   FLP_TRY(check_partial_targets(spec, args));
-  if (args->n > 0 && !writes_rows(args) && !writes_top(args) && !args->partial)
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "args.logprob, entropy, stats and partial are all NULL (accepted: at least one)");
-  return FLP_OK;
+  if (args->n == 0 || writes_rows(args) || writes_top(args) || args->partial) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "args.logprob, entropy, stats%s%s and partial are all NULL (accepted: at least one)",
+                  spec->topk ? ", top_ids, top_logprob, top_rest" : "", spec->rank ? ", rank" : "");
 }
 
 /* Lists of columns. A combine of them leaves the lists alone. */

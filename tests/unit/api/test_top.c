@@ -96,7 +96,8 @@ Test(top, arguments_that_are_taken) {
   cr_expect_eq(resolve(spec, &args), FLP_OK, "the rank alone: %s", flp_error_detail());
   args.rank = NULL;
   expect_refused(resolve(spec, &args),
-                 "args.logprob, entropy, stats and partial are all NULL (accepted: at least one)");
+                 "args.logprob, entropy, stats, top_ids, top_logprob, top_rest, rank and partial are all NULL (accepted: at "
+                 "least one)");
   args.logprob = STAGE_AT(6);
   cr_expect_eq(resolve(spec, &args), FLP_OK, "each may be NULL: %s", flp_error_detail());
 }
