@@ -49,8 +49,12 @@ class LigerFlce:
     @staticmethod
     def apply(_input, weight, target, bias, ce_weight, ignore_index, lse_square_scale, label_smoothing, reduction,
               softcap):
-        assert (ce_weight, ignore_index, lse_square_scale, label_smoothing) == (None, -100, 0.0, 0.0)
+        assert (ce_weight, ignore_index) == (None, -100)
         nll = nll_of(_input, weight, target, bias, softcap)
+        if label_smoothing or lse_square_scale:
+            scores = torch.nn.functional.linear(_input, weight, bias).float()
+            lse = scores.logsumexp(-1)
+            nll = (1 - label_smoothing) * nll + label_smoothing * (lse - scores.mean(-1)) + lse_square_scale * lse**2
         return {"none": nll, "mean": nll.mean()}[reduction], None, None, None
 
 

@@ -137,6 +137,7 @@ def test_without_libflp_the_reason_is_reported(capsys, monkeypatch):
     (["--peers", "nobody"], "argument --peers: 'nobody' is not accepted; all, none"),
     (["--skip", "cce"], "argument --skip: 'cce' is not accepted; NAME=REASON is"),
     (["--loss", "gspo"], "argument --loss: 'gspo' is not accepted; any of nll, reinforce"),
+    (["--loss", "cross_entropy+k3"], "argument --loss: 'cross_entropy+k3' is not accepted; any of nll, reinforce"),
     (["--loss", "grpo"], "argument --loss: needs --grad hidden, or hidden,weight"),
     (["--loss", "grpo", "--grad", "hidden", "--softcap", "3"], "argument --loss: not accepted with --entropy, --softcap"),
     (["--accumulate"], "argument --accumulate: only with --loss"),
@@ -189,6 +190,16 @@ def test_a_record_of_steps(tmp_path, capsys):
         ("flp", "step", "grpo+k3", "loss"), ("torch-fp32", "step", "grpo+k3", "loss")]
     assert all(row["ratio"] > 0 and row["loss_error"] < 0.02 for row in result["rows"])
     assert "step, grpo+k3, gradients of hidden and weight: 3 GEMM baselines" in capsys.readouterr().out
+
+
+def test_a_record_of_fine_tuning_names_its_options_and_who_lacks_them(tmp_path):
+    result = record_of(tmp_path / "out.json", "--peers", "torch-fp32,megatron", "--grad", "hidden,weight", "--loss",
+                       "cross_entropy,nll")
+    found = [row for row in result["rows"] if row["peer"] != "megatron"]
+    assert [(row["peer"], row["loss"], row.get("label_smoothing"), row.get("z_loss")) for row in found] == [
+        ("flp", "cross_entropy", 0.1, 1e-4), ("flp", "nll", None, None),
+        ("torch-fp32", "cross_entropy", 0.1, 1e-4), ("torch-fp32", "nll", None, None)]
+    assert all(row["gemms"] == 3 and row["loss_error"] < 0.02 and row["grad_weight_error"] < 0.05 for row in found)
 
 
 @flpgen_tool.needs_flpgen

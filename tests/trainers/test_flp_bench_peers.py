@@ -72,7 +72,7 @@ def entry_of(peer, chosen):
     case = cases.cases_of(chosen, chosen.rows[0])[0]
     assert contender.reason is None and contender.peer.supports(case, torch.device("cpu")) is None
     exact = reference.Reference(tensors, None, 1)
-    entry = run.Entry(contender, case, tensors, tensors.batch(case, exact.logprob_all))
+    entry = run.Entry(contender, case, tensors, tensors.batch(case, exact))
     entry.prepare(exact, clock.HostClock(), torch.device("cpu"))
     return entry
 
@@ -83,7 +83,8 @@ def entry_of(peer, chosen):
     (peers.liger.LigerNone, "ppo+k2"), (peers.liger.LigerMean, "nll"), (peers.quack.QuackMean, "nll"),
     (peers.quack.QuackScaled, "nll"), (peers.unsloth.UnslothMean, "nll"), (peers.unsloth.Unsloth, "grpo+k3"),
     (peers.lck.Lck, "ppo"),
-    (peers.verl.Verl, "dapo")], ids=lambda value: value if isinstance(value, str) else value.name)
+    (peers.verl.Verl, "dapo"), *((peer, cases.CROSS_ENTROPY) for peer in (
+        ours.Flp, peers.naive.NaiveFp32, peers.liger.LigerMean, peers.liger.LigerNone))], ids=lambda value: value if isinstance(value, str) else value.name)
 @pytest.mark.parametrize("accumulate", [[], ["--accumulate"]], ids=["own", "buffer"])
 def test_steps_by_a_loss(stand_ins, monkeypatch, peer, loss, accumulate):
     """Each in its own way gives the loss and gradients of plain torch at exact logprobs."""
@@ -94,6 +95,15 @@ def test_steps_by_a_loss(stand_ins, monkeypatch, peer, loss, accumulate):
     assert all(entry.found[name] < 5e-6 for name in ("loss_error", "grad_hidden_error", "grad_weight_error"))
 
 
+def test_cross_entropy_of_rows_that_are_too_many_for_fp64_is_judged_by_a_sample(stand_ins, monkeypatch):
+    monkeypatch.setattr(reference, "AFFORDABLE_FLOPS", 1.0)
+    monkeypatch.setattr(reference, "SAMPLE_ROWS", 3)
+    found = entry_of(ours.Flp, parsed("--rows", "8", "--dtype", "fp32", "--grad", "hidden,weight", "--loss",
+                                      cases.CROSS_ENTROPY)).found
+    assert found["loss_error"] is None and found["grad_weight_error"] is None
+    assert found["grad_hidden_error"] < 5e-6
+
+
 def test_losses_that_a_peer_lacks(stand_ins):
     def reason(peer, **wishes):
         return peer().supports(cases.Case(8, 16, 96, grads=("hidden",), **wishes), torch.device("cpu"))
@@ -101,6 +111,11 @@ def test_losses_that_a_peer_lacks(stand_ins):
     assert reason(peers.liger.LigerGrpo, loss="ppo") == "does not train by ppo"
     assert reason(peers.liger.LigerMean, loss="ppo") == "does not train by ppo"
     assert reason(peers.liger.LigerGrpo) == "is a loss, which --loss asks for"
+    fine_tuning = {"loss": cases.CROSS_ENTROPY}
+    for peer in (peers.cce.Cce, peers.quack.QuackMean, peers.liger.LigerGrpo, peers.verl.Verl):
+        assert reason(peer, **fine_tuning) == "takes no label smoothing or z-loss"
+    assert reason(ours.FlpTail, **fine_tuning) == "takes no tail with a loss of all scores"
+    assert reason(peers.liger.LigerMean, **fine_tuning) is None and reason(ours.Flp, **fine_tuning) is None
     assert reason(peers.liger.LigerNone, loss="ppo") is None and reason(peers.liger.LigerMean, loss="nll") is None
 
 
@@ -118,8 +133,9 @@ def test_cce_is_exact_or_as_it_comes_in_every_release(stand_ins, monkeypatch, pe
     assert fake.CCE_CALLS == [called]
 
 
-@pytest.mark.parametrize("entropy", ["none", "backward"])
-def test_torch_compile_goes_through_chunks(monkeypatch, entropy):
+@pytest.mark.parametrize("wish", [["--entropy", "none"], ["--entropy", "backward"], ["--loss", cases.CROSS_ENTROPY]],
+                         ids=lambda wish: wish[1])
+def test_torch_compile_goes_through_chunks(monkeypatch, wish):
     """Ragged chunks, compiled once and checkpointed in training, give what one chunk gives."""
     compiled, config = [], fake.module("config", recompile_limit=8)
     monkeypatch.setitem(sys.modules, "torch._dynamo", fake.module("torch._dynamo", config=config))
@@ -130,14 +146,15 @@ def test_torch_compile_goes_through_chunks(monkeypatch, entropy):
     checkpoint = torch.utils.checkpoint.checkpoint
     monkeypatch.setattr(torch.utils.checkpoint, "checkpoint",
                         lambda *a, **k: recomputed.append(a[1].shape[0]) or checkpoint(*a, **k))
-    chosen = parsed("--rows", "10", "--grad", "hidden,weight", "--entropy", entropy, "--dtype", "fp32")
+    chosen = parsed("--rows", "10", "--grad", "hidden,weight", *wish, "--dtype", "fp32")
     tensors = tensors_of(chosen)
+    exact = reference.Reference(tensors, None, 1)
     contender = run.Contender(peers.torch_compile.TorchCompile(), 60)
     contender.load({})
-    assert contender.reason is None and len(compiled) == 1 and config.recompile_limit == 64
+    assert contender.reason is None and len(compiled) == 2 and config.recompile_limit == 64
     for case in cases.cases_of(chosen, 10):
-        entry = run.Entry(contender, case, tensors)
-        entry.prepare(reference.Reference(tensors, None, 1), clock.HostClock(), torch.device("cpu"))
+        entry = run.Entry(contender, case, tensors, tensors.batch(case, exact) if case.loss else None)
+        entry.prepare(exact, clock.HostClock(), torch.device("cpu"))
         assert all(error < 3e-6 for name, error in entry.found.items() if name.endswith("error"))
         assert recomputed == ([4, 4, 2] * 3 if case.grads else [])
 

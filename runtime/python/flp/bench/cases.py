@@ -14,6 +14,8 @@ GRADS = ("hidden", "weight")
 DTYPES = ("bf16", "fp16", "fp32")
 PRODUCTS = ("scores", "grad_hidden", "grad_weight")
 LOSSES = ("nll", "reinforce", "ppo", "grpo", "dapo", "dr_grpo", "cispo")
+CROSS_ENTROPY = "cross_entropy"  # that of supervised fine-tuning: a loss of all scores, of no logprob alone
+SMOOTHING, Z_LOSS = 0.1, 1e-4  # of it
 TAIL = "flp, tail"  # ours with --tail, beside ours without
 BETA = 0.04  # of the Kullback-Leibler term that a loss has with +k1, +k2 or +k3
 
@@ -31,7 +33,7 @@ class Case:
     bias: bool = False
     softcap: Optional[float] = None
     budget: Optional[int] = None  # workspace bytes of ours; None: its default
-    loss: Optional[str] = None  # trained by: a rule of LOSSES, alone or with +k1, +k2, +k3
+    loss: Optional[str] = None  # trained by: a rule of LOSSES, alone or with +k1, +k2, +k3; or CROSS_ENTROPY
     save: Optional[bool] = None  # whether ours saves exponentials; None: where the budget holds them
     frozen: bool = False  # a frozen head, compared with the scores once
     accumulate: bool = False  # a loss: ours adds the weight's gradient to an fp32 buffer

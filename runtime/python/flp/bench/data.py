@@ -7,6 +7,7 @@ import torch
 import flp
 
 from . import cases, limits, sharp
+from .reference import Upstream
 
 TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 # Tokens of a sequence at most, of those that losses are averaged over.
@@ -62,12 +63,15 @@ class Data:
         self.grad_entropy = torch.randn(n, device=device, generator=generator)
         self.generator = generator
 
-    def batch(self, case, exact):
+    def batch(self, case, known):
         """What the loss of a case reads, with old and reference policies near the present one.
 
-        exact  logprob (N) float64 of all rows, or None where that was not affordable: ours then
+        known  Reference; where it has no logprob of all rows, ours are taken
         """
-        n, tokens = case.n, math.gcd(case.n, SEQUENCE)
+        n, tokens, exact = case.n, math.gcd(case.n, SEQUENCE), known.logprob_all
+        if case.loss == cases.CROSS_ENTROPY:
+            upstream = known.upstream_of_cross_entropy(cases.SMOOTHING, cases.Z_LOSS)
+            return Batch(case, tokens, None, None, None, upstream)
         if exact is None:
             exact = flp.linear_logprob(self.hidden, self.weight, self.target, self.bias, softcap=case.softcap)
 
@@ -78,26 +82,25 @@ class Data:
         advantage = torch.randn(n // tokens, device=self.hidden.device, generator=self.generator)
         batch = Batch(case, tokens, advantage, near(0.1), near(0.3) if case.kl_kind else None, None)
         logprob = exact.float().requires_grad_()
-        upstream, = torch.autograd.grad(batch.loss_of(logprob), logprob)
-        return batch._replace(upstream=upstream)
+        return batch._replace(upstream=Upstream(*torch.autograd.grad(batch.loss_of(logprob), logprob)))
 
     def upstream(self, case, any_upstream):
         """The gradients of logprob and entropy that reach each row; a mean of losses sends -1/N to each logprob."""
         if not any_upstream:
-            return torch.full_like(self.grad_logprob, -1.0 / case.n), None
-        return self.grad_logprob, self.grad_entropy if case.entropy == "backward" else None
+            return Upstream(torch.full_like(self.grad_logprob, -1.0 / case.n))
+        return Upstream(self.grad_logprob, self.grad_entropy if case.entropy == "backward" else None)
 
 
 class Batch(NamedTuple):
-    """What a loss reads of B sequences of T tokens: advantage (B), old and ref (B,T) or None; and upstream (N), the
-    gradient of each logprob."""
+    """What a loss reads of B sequences of T tokens: advantage (B), old and ref (B,T) or None; cross entropy reads none of
+    them; and upstream, its derivatives."""
 
     case: object
     tokens: int
-    advantage: torch.Tensor
-    old: torch.Tensor
+    advantage: Optional[torch.Tensor]
+    old: Optional[torch.Tensor]
     ref: Optional[torch.Tensor]
-    upstream: Optional[torch.Tensor]
+    upstream: Optional[Upstream]
 
     def loss_of(self, logprob):
         """The loss by plain torch operations on logprobs (N)."""
@@ -105,6 +108,12 @@ class Batch(NamedTuple):
             return -logprob.float().mean()
         loss, _ = flp.losses.policy_loss(self.case.rule, logprob.view(-1, self.tokens), self.advantage, **self.options())
         return loss
+
+    def exact_loss(self, known):
+        """The loss that a Reference knows, or None."""
+        if self.case.loss == cases.CROSS_ENTROPY:
+            return known.cross_entropy(cases.SMOOTHING, cases.Z_LOSS)
+        return None if known.logprob_all is None else self.loss_of(known.logprob_all).item()
 
     def options(self):
         """Keywords that flp.losses.policy_loss and flp.policy_loss take."""

@@ -7,7 +7,7 @@ from typing import Optional
 
 from .. import _c, _tail
 from . import peers, sharp
-from .cases import DTYPES, ENTROPIES, GRADS, LOSSES, TAIL
+from .cases import CROSS_ENTROPY, DTYPES, ENTROPIES, GRADS, LOSSES, SMOOTHING, TAIL, Z_LOSS
 
 PROGRAM = "python -m flp.bench"
 
@@ -30,6 +30,8 @@ EPILOG = """examples:
       --json peers.json
   # steps of GRPO with its divergence, gradients and loss in one call; the weight's gradient into an fp32 buffer
   {program} --vocab 151936 --hidden 4096 --grad hidden,weight --loss grpo+k3 --accumulate --budget 1.5G
+  # steps of supervised fine-tuning, with label smoothing and z-loss, and without
+  {program} --vocab 151936 --hidden 4096 --grad hidden,weight --loss cross_entropy,nll --budget 1.5G
   # exponentials saved from forward to backward (save mode)
   {program} --vocab 151936 --hidden 4096 --grad hidden,weight --save --budget 4G
   # a frozen head and any upstream gradient, in little memory
@@ -141,10 +143,11 @@ def words(choices):
 
 def losses(text):
     """Rules, alone or with a term of divergence."""
-    choices = [name + term for name in LOSSES for term in ("", "+k1", "+k2", "+k3")]
+    choices = [CROSS_ENTROPY, *(name + term for name in LOSSES for term in ("", "+k1", "+k2", "+k3"))]
     chosen = [word.strip() for word in text.split(",")]
     wrong = [word for word in chosen if word not in choices]
-    return refuse(wrong[0], "any of %s, alone or with +k1, +k2 or +k3, separated by commas, is" % ", ".join(LOSSES)) \
+    return refuse(wrong[0], "any of %s, alone or with +k1, +k2 or +k3, or %s, separated by commas, is"
+                  % (", ".join(LOSSES), CROSS_ENTROPY)) \
         if wrong else list(dict.fromkeys(chosen))
 
 
@@ -215,8 +218,9 @@ def add_case_options(parser):
     group.add_argument("--softcap", type=number(), metavar="X", help="scores become X*tanh(score/X)")
     group.add_argument("--budget", type=size, metavar="BYTES", help="workspace of each pass of ours, as FLP_BUDGET")
     group.add_argument("--loss", type=losses, default=[], metavar="LIST",
-                       help="train by these losses instead: any of %s, alone or with +k1, +k2 or +k3; needs --grad"
-                            % ", ".join(LOSSES))
+                       help="train by these losses instead: any of %s, alone or with +k1, +k2 or +k3; or %s, with a label "
+                            "smoothing of %g and a z-loss of %g; needs --grad"
+                            % (", ".join(LOSSES), CROSS_ENTROPY, SMOOTHING, Z_LOSS))
     group.add_argument("--accumulate", action="store_true",
                        help="with --loss: ours adds the weight's gradient to an fp32 buffer")
     group.add_argument("--save", action="store_true", default=None,

@@ -3,18 +3,19 @@ import torch
 
 import flp
 
-from .cases import TAIL
+from .cases import CROSS_ENTROPY, SMOOTHING, TAIL, Z_LOSS
 from .peers.seam import Peer, Result
 
 
 class Flp(Peer):
     name = "flp"
-    title = "flp.linear_logprob; of a loss flp.policy_loss"
+    title = "flp.linear_logprob; of a loss flp.policy_loss, or flp.cross_entropy"
     distribution = "flp"
     install = "build libflp and set FLP_LIBRARY, or install the wheel that carries it"
     needs_cuda = False
     dtypes = ("bf16", "fp16", "fp32")
     entropy = bias = softcap = True
+    lacks = None
     held = None
 
     def load(self):
@@ -39,6 +40,10 @@ class Flp(Peer):
         return Result(*results) if case.entropy != "none" else Result(results)
 
     def step(self, hidden, weight, bias, target, batch, case):
+        if case.loss == CROSS_ENTROPY:
+            return Result(loss=flp.cross_entropy(hidden, weight, target, bias, label_smoothing=SMOOTHING, z_loss=Z_LOSS,
+                                                 budget=case.budget,
+                                                 grad_weight_accumulate=self.buffer(weight, case)))
         loss, _ = flp.policy_loss(case.rule, hidden.view(-1, batch.tokens, hidden.shape[-1]), weight,
                                   target.view(-1, batch.tokens), None if case.rule == "nll" else batch.advantage, bias,
                                   budget=case.budget, grad_weight_accumulate=self.buffer(weight, case),
@@ -68,6 +73,7 @@ class FlpTail(Flp):
     name = TAIL
     title = "flp.linear_logprob(tail=...); of a loss flp.policy_loss(tail=...)"
     note = "leaves out as much of the scores' gradient as --tail says, never more"
+    lacks = "tail with a loss of all scores"
 
     report = None  # (4) float32: what the last backward pass left out
 

@@ -64,7 +64,7 @@ class Entry:
             self.hidden = tensors.hidden.detach().requires_grad_("hidden" in case.grads)
             self.weight = tensors.weight.detach().requires_grad_("weight" in case.grads)
             self.inputs = [leaf for leaf in (self.hidden, self.weight) if leaf.requires_grad]
-            self.upstream = (batch.upstream, None) if case.loss else tensors.upstream(case, contender.peer.any_upstream)
+            self.upstream = batch.upstream if case.loss else tensors.upstream(case, contender.peer.any_upstream)
 
     def scoring(self):
         tensors = self.tensors
@@ -110,9 +110,8 @@ class Entry:
         limits.check_pace(clock_used.burst(self.subject.call, 1))
 
     def loss_errors(self, result, exact):
-        if exact.logprob_all is None:
-            return {"loss_error": None}
-        return {"loss_error": abs(result.loss.item() - self.batch.loss_of(exact.logprob_all).item())}
+        expected = self.batch.exact_loss(exact)
+        return {"loss_error": None if expected is None else abs(result.loss.item() - expected)}
 
     def gradient_errors(self, grads, exact):
         found = {}
@@ -131,6 +130,8 @@ class Entry:
                "dtype": case.dtype, "entropy": case.entropy, "grads": list(case.grads), "gemms": case.gemms, **rows}
         if case.loss:
             row.update(loss=case.loss, accumulate=case.accumulate)
+        if case.loss == cases.CROSS_ENTROPY:
+            row.update(label_smoothing=cases.SMOOTHING, z_loss=cases.Z_LOSS)
         row.update(dict.fromkeys(FIGURES), bare_ms=baselines[0], first_ms=baselines[1])
         summary = self.subject.summary()
         if summary is None:
@@ -225,7 +226,7 @@ class Run:
         exact = reference.Reference(tensors, self.options.softcap, self.options.seed)
         wanted = cases.cases_of(self.options, n)
         end_of_preparing = deadline - ROUNDS_SHARE * (deadline - time.monotonic())
-        batches = {case.loss: tensors.batch(case, exact.logprob_all) for case in wanted if case.loss}
+        batches = {case.loss: tensors.batch(case, exact) for case in wanted if case.loss}
         entries = [self.prepared(contender, case, tensors, exact, batches.get(case.loss), end_of_preparing)
                    for contender in loaded for case in wanted]
         products = self.products(tensors, wanted)

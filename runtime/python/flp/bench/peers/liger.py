@@ -11,7 +11,7 @@ import inspect
 
 import torch
 
-from ..cases import BETA
+from ..cases import BETA, CROSS_ENTROPY, SMOOTHING, Z_LOSS
 from .pins import CUTE
 from .seam import Peer, Result, version_of
 
@@ -37,6 +37,7 @@ class LigerNone(Peer):
     title = "LigerFusedLinearCrossEntropyFunction(reduction='none')"
     distribution = "liger-kernel"
     bias = softcap = True
+    lacks = None
     reduction = "none"
 
     def load(self):
@@ -45,10 +46,19 @@ class LigerNone(Peer):
         return version_of(self.distribution)
 
     def run(self, hidden, weight, bias, target, case):
+        return self.result(self.losses_of(hidden, weight, bias, target, case))
+
+    def losses_of(self, hidden, weight, bias, target, case, **more):
         results = self.function.apply(*positional(self.function, {
             "_input": hidden, "weight": weight, "target": target, "bias": bias, "reduction": self.reduction,
-            "softcap": case.softcap}))
-        return self.result(results[0] if isinstance(results, tuple) else results)
+            "softcap": case.softcap, **more}))
+        return results[0] if isinstance(results, tuple) else results
+
+    def step(self, hidden, weight, bias, target, batch, case):
+        if case.loss != CROSS_ENTROPY:
+            return super().step(hidden, weight, bias, target, batch, case)
+        return Result(loss=self.losses_of(hidden, weight, bias, target, case, label_smoothing=SMOOTHING,
+                                          lse_square_scale=Z_LOSS).mean())
 
     def result(self, loss):
         return Result(-loss)

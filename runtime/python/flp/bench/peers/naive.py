@@ -1,6 +1,7 @@
 """torch alone, with the (N,V) scores in memory: what a trainer does without any library."""
 import torch
 
+from ..cases import CROSS_ENTROPY, SMOOTHING, Z_LOSS
 from .seam import Peer, Result
 
 
@@ -13,6 +14,12 @@ def logprob_of(scores, target, softcap, entropy):
     return logprob, -(logp.exp() * logp).sum(dim=-1) if entropy else None
 
 
+def cross_entropy_of(scores, target):
+    """The sum over rows of the loss of supervised fine-tuning."""
+    loss = torch.nn.functional.cross_entropy(scores, target, label_smoothing=SMOOTHING, reduction="sum")
+    return loss + Z_LOSS * torch.logsumexp(scores, dim=-1).float().square().sum()
+
+
 class NaiveFp32(Peer):
     name = "torch-fp32"
     title = "log_softmax of materialised scores, cast to fp32"
@@ -21,6 +28,7 @@ class NaiveFp32(Peer):
     needs_cuda = False
     entropy = bias = softcap = True
     cast = True
+    lacks = None
 
     def load(self):
         return torch.__version__
@@ -31,10 +39,16 @@ class NaiveFp32(Peer):
         return super().supports(case, device)
 
     def run(self, hidden, weight, bias, target, case):
+        return Result(*logprob_of(self.scores(hidden, weight, bias), target, case.softcap, case.entropy != "none"))
+
+    def scores(self, hidden, weight, bias):
         scores = torch.nn.functional.linear(hidden, weight, bias)
-        if self.cast:
-            scores = scores.float()
-        return Result(*logprob_of(scores, target, case.softcap, case.entropy != "none"))
+        return scores.float() if self.cast else scores
+
+    def step(self, hidden, weight, bias, target, batch, case):
+        if case.loss != CROSS_ENTROPY:
+            return super().step(hidden, weight, bias, target, batch, case)
+        return Result(loss=cross_entropy_of(self.scores(hidden, weight, bias), target) / case.n)
 
 
 class Naive16(NaiveFp32):

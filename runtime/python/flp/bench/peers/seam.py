@@ -9,6 +9,7 @@ from typing import NamedTuple, Optional
 
 import torch
 
+from ..cases import CROSS_ENTROPY
 from .pins import install_of
 
 
@@ -33,6 +34,7 @@ class Peer:
     dtypes = ("bf16", "fp16", "fp32")
     entropy = bias = softcap = False  # whether it can
     depth_multiple = rows_multiple = vocab_multiple = 1
+    lacks = "label smoothing or z-loss"  # of what cross entropy of fine-tuning needs; None: nothing
     losses = None  # the losses that it can, of those that are no function of logprobs to it; None: all
 
     @property
@@ -76,10 +78,16 @@ class Peer:
             return "takes no bias"
         if case.softcap is not None and not self.softcap:
             return "takes no softcap"
+        if case.loss == CROSS_ENTROPY:
+            return "takes no %s" % self.lacks if self.lacks else self.misfit(case)
         if case.loss and (self.losses is not None or not self.any_upstream) and case.loss not in (self.losses or ("nll",)):
             return "does not train by %s" % case.loss
         if not case.loss and self.losses is not None:
             return "is a loss, which --loss asks for"
+        return self.misfit(case)
+
+    def misfit(self, case):
+        """Why it does not take the sizes, or None."""
         for what, size, multiple in (("a hidden size", case.hidden, self.depth_multiple),
                                      ("a vocab", case.vocab, self.vocab_multiple),
                                      ("a number of rows", case.n, self.rows_multiple)):

@@ -4,7 +4,8 @@ import importlib
 import torch
 import torch.utils.checkpoint
 
-from .naive import logprob_of
+from ..cases import CROSS_ENTROPY
+from .naive import cross_entropy_of, logprob_of
 from .seam import Peer, Result
 
 # 16-bit scores of one chunk at V = 151936: 311 MB.
@@ -18,12 +19,17 @@ def chunk(hidden, weight, bias, target, softcap, entropy):
     return logprob_of(scores, target, softcap, entropy)
 
 
+def chunk_loss(hidden, weight, bias, target):
+    return cross_entropy_of(torch.nn.functional.linear(hidden, weight, bias).float(), target)
+
+
 class TorchCompile(Peer):
     name = "torch-compile"
     title = "log_softmax over chunks of %d rows, compiled and checkpointed" % CHUNK_ROWS
     distribution = "torch"
     install = "pip install 'torch>=2.1'"
     entropy = bias = softcap = True
+    lacks = None
 
     def load(self):
         if not hasattr(torch, "compile"):
@@ -33,7 +39,7 @@ class TorchCompile(Peer):
             if hasattr(config, limit):
                 setattr(config, limit, RECOMPILES)
                 break
-        self.chunk = torch.compile(chunk)
+        self.chunk, self.chunk_loss = torch.compile(chunk), torch.compile(chunk_loss)
         return torch.__version__
 
     def run(self, hidden, weight, bias, target, case):
@@ -47,3 +53,11 @@ class TorchCompile(Peer):
                 parts.append(self.chunk(*arguments))
         logprob, entropy = zip(*parts)
         return Result(torch.cat(logprob), torch.cat(entropy) if case.entropy != "none" else None)
+
+    def step(self, hidden, weight, bias, target, batch, case):
+        if case.loss != CROSS_ENTROPY:
+            return super().step(hidden, weight, bias, target, batch, case)
+        parts = [torch.utils.checkpoint.checkpoint(self.chunk_loss, hidden[start:start + CHUNK_ROWS], weight, bias,
+                                                   target[start:start + CHUNK_ROWS], use_reentrant=False)
+                 for start in range(0, case.n, CHUNK_ROWS)]
+        return Result(loss=torch.stack(parts).sum() / case.n)
