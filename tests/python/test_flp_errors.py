@@ -42,6 +42,26 @@ def test_mixed_dtypes_name_both(good):
             target, torch.zeros(331, dtype=torch.float16, device=DEVICE))
 
 
+CALLS = {
+    "linear_logprob": flp.linear_logprob, "cross_entropy": flp.cross_entropy,
+    "policy_loss": lambda hidden, weight, target, **more: flp.policy_loss(
+        "grpo", hidden, weight, target, torch.ones(len(target), device=DEVICE), **more),
+    "lora": lambda hidden, weight, target: flp.linear_logprob(
+        hidden, weight, target, lora=flp.Lora(torch.zeros(8, 64, device=DEVICE), torch.zeros(331, 8, device=DEVICE)))}
+
+
+@pytest.mark.parametrize("call, mixed", [*((name, None) for name in CALLS), ("linear_logprob", "round"),
+                                         ("policy_loss", "split")])
+@pytest.mark.parametrize("kind", [name for name in ("float8_e4m3fn", "float8_e5m2", "int8", "uint8") if hasattr(torch, name)])
+def test_quantised_operands(good, call, mixed, kind):
+    hidden, weight, target = (tensor.detach() for tensor in good)
+    more = {"mixed": mixed} if mixed else {}
+    for field, operands in (("hidden", (hidden.to(getattr(torch, kind)), weight)),
+                            ("weight", (hidden, weight.to(getattr(torch, kind))))):
+        with pytest.raises(TypeError, match=r"^%s is of dtype torch\.%s .*\(accepted: (one dtype|torch\.)" % (field, kind)):
+            CALLS[call](*operands, target, **more)
+
+
 def test_target_dtype(good):
     hidden, weight, target = good
     refused(TypeError, "target is of dtype torch.int16 (accepted: torch.int32, torch.int64)", hidden, weight,

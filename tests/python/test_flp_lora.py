@@ -101,6 +101,13 @@ def test_what_is_refused():
     refused(ValueError, r"lora.b is of shape \(69, 8\)", flp.Lora(a, b[:69]))
     refused(TypeError, r"lora.a is of dtype torch.bfloat16 \(accepted: hidden's dtype", flp.Lora(a.bfloat16(), b))
     refused(TypeError, r"lora.b is of dtype torch.int8", flp.Lora(a, b.to(torch.int8)))
+    refused(ValueError, r"lora.a is on meta \(accepted: hidden's device, cpu\)", flp.Lora(a.detach().to("meta"), b))
+    refused(ValueError, r"lora.b is on meta \(accepted: hidden's device, cpu\)", flp.Lora(a, b.detach().to("meta")))
+    if hasattr(torch, "float8_e4m3fn"):
+        refused(TypeError, r"lora.b is of dtype torch.float8_e4m3fn", flp.Lora(a, b.detach().to(torch.float8_e4m3fn)))
+    refused(ValueError, r"lora.a is of shape \(513, 24\)", flp.Lora(torch.zeros(513, 24), torch.zeros(70, 513)))
+    refused(ValueError, r"lora.b is of shape \(70,\)", flp.Lora(a, b[:, 0]))
+    refused(TypeError, "lora.a is of type NoneType", flp.Lora(None, b))
     refused(ValueError, "lora.scale is inf", flp.Lora(a, b, float("inf")))
     refused(ValueError, r"save is True \(accepted: None or False with lora", save=True)
     refused(ValueError, r"topk is given \(accepted: 0 with lora\)", topk=3)

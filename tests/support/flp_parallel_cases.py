@@ -203,3 +203,32 @@ def second_derivative(rank, group, cuts, made):
     except RuntimeError as error:
         return str(error)
     return None
+
+
+def adapted(made, rank, kind, adapter=None, off=None):
+    """problem(**made) with an adapter of a rank -> {hidden, a, b, bias}, weight, target"""
+    hidden, weight, target, bias = (tensor.detach() for tensor in problem(**made))
+    torch.manual_seed(5)
+    a, b = torch.randn(rank, hidden.shape[1]) * 0.3, torch.randn(len(weight), rank) * (0 if off == "b" else 0.3)
+    tensors = {"hidden": hidden.to(kind), "a": a.to(adapter or kind), "b": b.to(adapter or kind), "bias": bias.to(kind)}
+    return tensors, weight.to(kind), target
+
+
+def lora_head(rank, group, cuts, made, rank_of, options, kind=torch.float32, adapter=None, off=None,
+              needs=("hidden", "a", "b", "bias")):
+    """Forward and backward with an adapter of rank rank_of -> outputs, gradients, and what backward sent"""
+    tensors, weight, target = adapted(made, rank_of, kind, adapter, off)
+    tensors.update({name: shard(tensors[name], rank, cuts) for name in ("b", "bias")})
+    for name in needs:
+        tensors[name].requires_grad_()
+    place = {"vocab_valid": cuts[rank][1], "vocab_total": sum(real for _, real in cuts),
+             "vocab_offset": sum(cut[1] for cut in cuts[:rank])}
+    logprob, entropy = flp.parallel.linear_logprob(
+        tensors["hidden"], shard(weight, rank, cuts), target, tensors["bias"], group=group, entropy=True, **place, **options,
+        lora=flp.Lora(tensors["a"], tensors["b"], 0.0 if off == "scale" else 1.5))
+    g, e = upstream(target.shape[0])
+    with traffic() as backward:
+        if needs:
+            ((logprob * g).sum() + (entropy * e).sum()).backward()
+    return {"logprob": logprob.detach(), "entropy": entropy.detach(), "backward": backward,
+            "grads": {name: tensor.grad for name, tensor in tensors.items()}}

@@ -130,6 +130,36 @@ def quantised(head):
     head.base_layer = type("Linear8bitLt", (nn.Linear,), {"forward": lambda self, x: x})(16, 257)
 
 
+FP8 = getattr(torch, "float8_e4m3fn", torch.uint8)  # which older torch has not
+
+
+def of_fp8(head):
+    head.base_layer.weight = nn.Parameter(head.base_layer.weight.detach().to(FP8), requires_grad=False)
+
+
+def four_bits(head):
+    """As bitsandbytes has it: a parameter of a class of its own, two weights in a byte."""
+    kind = type("Params4bit", (nn.Parameter,), {})
+    head.base_layer.weight = kind(torch.zeros(257 * 8, 1, dtype=torch.uint8), requires_grad=False)
+
+
+def base_of(module, name):
+    """A layer that has packed weights and no weight, as those of GPTQ, AWQ and HQQ."""
+    def spoil(head):
+        base = type(name, (nn.Module,), {"__module__": module, "forward": lambda self, x: x})()
+        base.register_buffer("qweight", torch.zeros(2, 257, dtype=torch.int32))
+        head.base_layer = base
+    return spoil
+
+
+def of_rank_0(head):
+    head.lora_A["default"].weight = nn.Parameter(torch.zeros(0, 16))
+
+
+def of_bytes(head):
+    head.lora_B["default"].weight = nn.Parameter(torch.zeros(257, 4, dtype=torch.uint8), requires_grad=False)
+
+
 def hooked(head):
     head.lora_A["default"].register_forward_hook(lambda *given: None)
 
@@ -145,6 +175,14 @@ def hooked(head):
     ({"kind": OTHER}, lambda head: None, r"head is of type peft.tuners.lora.bnb.Linear4bit, which an adapter changes"),
     ({}, eight_bits, r"head.weight is of dtype torch.int8"),
     ({}, quantised, r"head is of type .*Linear8bitLt .accepted: torch.nn.Linear, unquantised"),
+    ({}, of_fp8, r"head.weight is of dtype %s .accepted: torch.bfloat16" % FP8),
+    ({}, four_bits, r"head.weight is of type Params4bit .accepted: a torch.nn.Parameter; torch.nn.Linear, unquantised"),
+    ({}, base_of("bitsandbytes.nn.modules", "Linear4bit"), r"head is of type bitsandbytes.nn.modules.Linear4bit .accepted: "
+                                                           r"torch.nn.Linear, unquantised"),
+    ({}, base_of("gptqmodel.nn_modules.qlinear", "QuantLinear"), r"head is of type gptqmodel.nn_modules.qlinear.QuantLinear"),
+    ({}, base_of("awq.modules.linear.gemm", "WQLinear_GEMM"), r"head is of type awq.modules.linear.gemm.WQLinear_GEMM"),
+    ({}, of_rank_0, r"head.lora_A.weight is of shape \(0, 16\)"),
+    ({}, of_bytes, r"head.lora_B.weight is of dtype torch.uint8"),
     ({}, hooked, r"head is under 1 forward hooks"),
 ])
 def test_what_is_refused(options, spoil, words):

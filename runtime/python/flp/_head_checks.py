@@ -115,7 +115,7 @@ def _adapter_of(head, name):
         _no_hooks(layer)
         if layer.bias is not None:
             refuse("head.%s.bias" % field, "given (lora_bias=True)", "None, or the adapter merged")
-        _check_weight(layer)
+        _check_weight(layer, "head.%s." % field)
     return Lora(a.weight, b.weight, float(head.scaling[name]))
 
 
@@ -165,23 +165,23 @@ def _no_hooks(head):
                    "none, as scores that they could see are never made")
 
 
-def _check_weight(head):
+def _check_weight(head, name="head."):
     for field in ("weight", "bias"):
         tensor = getattr(head, field)
         if tensor is None:
             continue
         if field not in head._parameters:
-            refuse("head." + field, "computed from other parameters", "a torch.nn.Parameter of the head")
+            refuse(name + field, "computed from other parameters", "a torch.nn.Parameter of the head")
         if hasattr(tensor, "to_local") or hasattr(tensor, "ds_id") and tensor.numel() == 0:
-            refuse("head." + field, "sharded (%s)" % type(tensor).__name__, SHARDED)
+            refuse(name + field, "sharded (%s)" % type(tensor).__name__, SHARDED)
         if type(tensor) not in (nn.Parameter, torch.Tensor):  # the latter under torch.func.functional_call
-            refuse("head." + field, "of type " + type(tensor).__name__, "a torch.nn.Parameter; " + UNQUANTISED)
+            refuse(name + field, "of type " + type(tensor).__name__, "a torch.nn.Parameter; " + UNQUANTISED)
         if tensor.dtype not in _check.DTYPES:
-            refuse("head." + field, "of dtype %s" % tensor.dtype, _check.ACCEPTED_DTYPES)
+            refuse(name + field, "of dtype %s" % tensor.dtype, _check.ACCEPTED_DTYPES)
         if tensor.is_meta:
-            refuse("head." + field, "on the device meta", "a weight that has been loaded")
+            refuse(name + field, "on the device meta", "a weight that has been loaded")
         if tensor.dim() != (2 if field == "weight" else 1) or tensor.numel() == 0:
-            refuse("head." + field, "of shape %s" % (tuple(tensor.shape),), SHARDED)
+            refuse(name + field, "of shape %s" % (tuple(tensor.shape),), SHARDED)
 
 
 # ---- what happens to scores after the head ----

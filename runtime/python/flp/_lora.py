@@ -86,7 +86,7 @@ class Call:
         bytes_ = ops.hidden.element_size()
         key = _run.key_of(ops, settings, grads)
         own = _check.alignment_of(bytes_, address(self.a), self.a_stride * bytes_, address(self.b), self.b_stride * bytes_)
-        self.wide = torch.float32 in self.dtypes and bytes_ < 4
+        self.wide = (torch.float32 in self.dtypes or bool(settings.wide_grads & _c.GRAD_LORA_A)) and bytes_ < 4
         self.plan = _plans.get(key._replace(lora_rank=a.shape[0], alignment=min(key.alignment, own),
                                             grad_lora_dtype=_c.DTYPE_FP32 if self.wide else 0))
         if self.plan.handle is None:
@@ -109,33 +109,45 @@ class Call:
         self.enqueue(_c.PASS_FORWARD, logprob=address(logprob), entropy=address(entropy), stats=address(stats))
         return logprob, entropy, stats
 
+    def partial(self):
+        """The statistics of all rows on this shard of the vocabulary, (N,4)."""
+        out = torch.empty((self.ops.hidden.shape[0], 4), dtype=torch.float32, device=self.ops.hidden.device)
+        self.enqueue(_c.PASS_FORWARD, partial=address(out))
+        return out
+
     def backward(self, stats, grad_logprob, grad_entropy):
         """Gradients of hidden, a, b and bias; None where there is none."""
+        hidden, a, b, bias = self.gradients(stats, grad_logprob, grad_entropy)
+        a, b = (None if grad is None else grad.to(own) for grad, own in zip((a, b), self.dtypes))
+        return hidden, a, b, bias
+
+    def gradients(self, stats, grad_logprob, grad_entropy):
+        """The same, as they are computed: in float32 where that is wider than the operands' own dtype and asked for."""
         ops = self.ops
         stats = _run.dense("stats", stats)
         upstream = [None if grad is None else _run.dense(field, grad.to(torch.float32))
                     for field, grad in (("grad_logprob", grad_logprob), ("grad_entropy", grad_entropy))]
         dtype = torch.float32 if self.wide else ops.hidden.dtype
+        of_hidden = torch.float32 if self.settings.wide_grads & _c.GRAD_HIDDEN else ops.hidden.dtype
         made = [torch.empty(like.shape, dtype=kind, device=like.device) if self.grads & bit else None
-                for like, kind, bit in ((ops.hidden, ops.hidden.dtype, _c.GRAD_HIDDEN), (self.a, dtype, _c.GRAD_LORA_A),
+                for like, kind, bit in ((ops.hidden, of_hidden, _c.GRAD_HIDDEN), (self.a, dtype, _c.GRAD_LORA_A),
                                         (self.b, dtype, _c.GRAD_LORA_B), (ops.bias, ops.hidden.dtype, _c.GRAD_BIAS))]
         hidden, a, b, bias = made
         self.enqueue(_c.PASS_BACKWARD, stats=address(stats), grad_logprob=address(upstream[0]),
                      grad_entropy=address(upstream[1]), grad_hidden=address(hidden), grad_lora_a=address(a),
                      grad_lora_b=address(b), grad_bias=address(bias))
-        a, b = (None if grad is None else grad.to(own) for grad, own in zip((a, b), self.dtypes))
-        return hidden, a, b, bias
+        return made
 
 
-def _needed(hidden, a, b, bias):
+def needed_grads(hidden, a, b, bias):
     if not torch.is_grad_enabled():
         return 0
     return sum(bit for tensor, bit in ((hidden, _c.GRAD_HIDDEN), (a, _c.GRAD_LORA_A), (b, _c.GRAD_LORA_B),
                                        (bias, _c.GRAD_BIAS)) if tensor is not None and tensor.requires_grad)
 
 
-def _checked(lora, hidden, weight):
-    """a, b and scale of a call, a and b of a rank that libflp takes."""
+def checked(lora, hidden, weight, name="weight"):
+    """a, b and scale of a call, a and b of a rank that libflp takes. name: what the call names weight"""
     if not isinstance(lora, Lora):
         _check.refuse(TypeError, "lora", "of type " + type(lora).__name__, "a flp.Lora(a, b, scale), or None")
     rank = lora.a.shape[0] if isinstance(lora.a, Tensor) and lora.a.dim() == 2 else 0
@@ -152,6 +164,9 @@ def _checked(lora, hidden, weight):
     scale = _check.number_of("lora.scale", lora.scale)
     if not _check.fits(scale):
         _check.refuse(ValueError, "lora.scale", scale, "0, or a number that is a normal one of float32")
+    if weight.requires_grad and torch.is_grad_enabled():
+        _check.refuse(ValueError, name, "one that requires a gradient",
+                      "a frozen weight with lora: weight.detach(), or requires_grad_(False)")
     more = -rank % RANK_STEP
     return (F.pad(lora.a, (0, 0, 0, more)), F.pad(lora.b, (0, more)), scale) if more else (lora.a, lora.b, scale)
 
@@ -169,14 +184,11 @@ def linear_logprob(lora, reference, tensors, options, chunk_rows, save):
     hidden, weight, bias, target, temperature_rows, rows = tensors
     _transforms.check_plain(NAME, tensors + (getattr(lora, "a", None), getattr(lora, "b", None)),
                             "plain reverse mode, torch.autograd")
-    a, b, scale = _checked(lora, hidden, weight)
-    if weight.requires_grad and torch.is_grad_enabled():
-        _check.refuse(ValueError, "weight", "one that requires a gradient",
-                      "a frozen weight with lora: weight.detach(), or requires_grad_(False)")
+    a, b, scale = checked(lora, hidden, weight)
     if _check.save_of(save):
         _check.refuse(ValueError, "save", "True", "None or False with lora, whose backward pass recomputes")
     settings = _check.Settings(*options, chunk_rows)
-    grads = _needed(hidden, a, b, bias)
+    grads = needed_grads(hidden, a, b, bias)
     if grads:
         results = LoraLogprob.apply(hidden, a, b, bias, weight, target, temperature_rows, rows, scale, settings, grads)
         results = results if isinstance(results, tuple) else (results,)

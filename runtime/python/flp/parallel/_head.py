@@ -10,7 +10,8 @@ from torch import Tensor
 
 from .. import _accumulate, _c, _check, _logprob, _mixed, _run, _tail, _top, _transforms
 from .._compile import outside_graphs
-from . import _call, _group, _merge, _weights
+from .._lora import Lora
+from . import _call, _group, _lora, _merge, _weights
 
 
 @overload
@@ -23,7 +24,7 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                    grad_weight_accumulate: Tensor | None = ..., save: bool | None = ...,
                    keep: tuple[Tensor, Tensor] | None = ..., tail: float | None = ...,
                    tail_report: Tensor | None = ...,
-                   mixed: Literal["round", "split"] | None = ...) -> Tensor: ...
+                   mixed: Literal["round", "split"] | None = ..., lora: Lora | None = ...) -> Tensor: ...
 
 
 @overload
@@ -36,7 +37,7 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                    gather: Any = ..., grad_weight_accumulate: Tensor | None = ...,
                    save: bool | None = ..., keep: tuple[Tensor, Tensor] | None = ..., tail: float | None = ...,
                    tail_report: Tensor | None = ...,
-                   mixed: Literal["round", "split"] | None = ...) -> tuple[Tensor, Tensor]: ...
+                   mixed: Literal["round", "split"] | None = ..., lora: Lora | None = ...) -> tuple[Tensor, Tensor]: ...
 
 
 @overload
@@ -49,7 +50,7 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                    gather: Any = ..., grad_weight_accumulate: Tensor | None = ...,
                    save: bool | None = ..., keep: tuple[Tensor, Tensor] | None = ..., tail: float | None = ...,
                    tail_report: Tensor | None = ...,
-                   mixed: Literal["round", "split"] | None = ...) -> Tensor | tuple[Tensor, Tensor]: ...
+                   mixed: Literal["round", "split"] | None = ..., lora: Lora | None = ...) -> Tensor | tuple[Tensor, Tensor]: ...
 
 
 @overload
@@ -75,7 +76,8 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                    grad_weight_accumulate: Tensor | None = None,
                    save: bool | None = None, keep: tuple[Tensor, Tensor] | None = None,
                    tail: float | None = None, tail_report: Tensor | None = None,
-                   topk: int = 0, mixed: Literal["round", "split"] | None = None) -> Tensor | tuple[Any, ...]:
+                   topk: int = 0, mixed: Literal["round", "split"] | None = None,
+                   lora: Lora | None = None) -> Tensor | tuple[Any, ...]:
     """flp.linear_logprob of a head whose vocabulary is sharded over the ranks of a group; every rank makes the same
     call.
 
@@ -114,6 +116,9 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                   (N,K) ids and float32. There is no rank: no shard knows what stands above a target
     mixed         as for flp.linear_logprob, the same on every rank, as are the dtypes: float32 shards of a head beside
                   hidden states of 16 bits, which are sent as they are, or the reverse
+    lora          as for flp.linear_logprob: a (r, D) the same on every rank, b (this rank's V, r) its rows as those of
+                  weight_shard; a frozen shard. The gradient of a is summed over the ranks in float32, whatever
+                  reduce_grad_hidden is. No sequence_parallel, gather or mixed, nor what flp.linear_logprob refuses
     The other arguments are those of flp.linear_logprob; rows and temperature are of all N rows.
 
     Returns logprob (...) float32 in nats, in target's shape and the same on every rank; or a tuple of it, the entropy and
@@ -130,7 +135,12 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
     _check.tensor_of("hidden", hidden)
     _check.tensor_of("target", target)
     tensors = {"hidden": hidden, "target": target, "temperature": temperature, "rows": rows}
-    _transforms.check_plain("flp.parallel.linear_logprob", (weight_shard, bias_shard, *tensors.values()),
+    if lora is not None:
+        _lora.refuse_with(sequence_parallel, gather, mixed, save, target, hidden, keep=(keep, None),
+                          tail=(tail or None, None), tail_report=(tail_report, None), topk=(topk, 0),
+                          grad_weight_accumulate=(grad_weight_accumulate, None))
+    adapter: Any = (getattr(lora, "a", None), getattr(lora, "b", None))
+    _transforms.check_plain("flp.parallel.linear_logprob", (weight_shard, bias_shard, *tensors.values(), *adapter),
                             "torch.autograd")
     whole_group = _group.group_of(group)
     call: Any = _call.Call()
@@ -160,6 +170,8 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
             _check.without_lists(save=save)
             _tail.refuse_with(_tail.KEEP, tail, tail_report)
             _top.refuse_with("keep, whose tokens are named", topk, False)
+        if lora is not None:
+            adapter = _lora.checked(lora, flat, local_weight, whole_group)
         *lists, ids = _check.lists_of(keep, ids)
         settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy)
         settings.mixed = how
@@ -174,7 +186,8 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
         if _top.is_asked(topk, False):
             _top.settle(settings, topk, False, place.total, save, settings.tail)
         call.settings, call.empty = settings, place.valid == 0
-        results = _dispatch(call, flat, local_weight, bias, ids, temperature_rows, rows, lists)
+        operands = flat, local_weight, bias, ids, temperature_rows, rows
+        results = _dispatch(call, *operands, lists) if lora is None else _lora.linear_logprob(adapter, operands, call)
     values = 2 if settings.entropy else 1
     shaped: Any = (results[0].reshape(target.shape), *(result.reshape(lead) for result in results[1:values]))
     shaped += _top.packed(results[values:], settings, lead)
