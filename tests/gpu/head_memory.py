@@ -19,14 +19,14 @@ eager is off by more than the record's tolerances.
 import argparse
 import collections
 import contextlib
-import statistics
 import sys
 
 import torch
 from torch import nn
 
 import flp
-from flp.bench import clock, memory, record
+from flp.bench import record
+from flp.bench.step import measured
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 # Nats: of flp 30 times what a float32 accumulation over 4096 products leaves; torch rounds the scores to 16 bits first.
@@ -98,27 +98,12 @@ class Step:
 
 
 def measure(step, name, which, burst_ms):
-    """One row: a warm call for the plan, one for the memory, then bursts."""
     around, call = step.ways()[name]
     run = {"forward": step.forward, "training": step.training}[which]
-    device = step.hidden.device
-    row = {"peer": name, "pass": which, "hidden": step.hidden.shape[-1]}
-    try:
-        with around:
-            result = run(call)
-            row["error"] = step.error_of(result if which == "forward" else result[0])
-            result = None
-            result, row["peak_bytes"] = memory.peak_of(lambda: run(call), device)
-            row["result_bytes"], result = memory.bytes_of(result), None
-            ticks = clock.CudaClock() if device.type == "cuda" else clock.HostClock()
-            repeats = clock.calibrate(ticks, lambda: run(call), burst_ms)
-            bursts = [clock.sample(ticks, lambda: run(call), repeats, burst_ms)[0] for _ in range(ROUNDS)]
-            row["ms"] = statistics.median(bursts)
-    except RuntimeError as error:
-        if "out of memory" not in str(error):
-            raise
-        row.update(ms=None, reason="out of memory")
-    return row
+    first = {"forward": lambda result: result, "training": lambda result: result[0]}[which]
+    with around:
+        row = measured(lambda: run(call), lambda result: step.error_of(first(result)), step.hidden.device, ROUNDS, burst_ms)
+    return {"peer": name, "pass": which, "hidden": step.hidden.shape[-1], **row}
 
 
 def line_of(row):

@@ -39,7 +39,7 @@ RUN_TIME = {"--rows": 1, "--budget": 1, "--masked": 1, "--mode": 1, "--rung": 1,
             "--workspace": 1, "--data": 1}
 KEEPING_MODES = ("save", "S", "direction", "D")  # that make kernels of saved exponentials
 RENAMED = {"--accumulate": ["--accumulate-grad-weight"], "--frozen": ["--grad", "hidden"]}  # of flp.bench
-GRADS = {"h": "hidden", "w": "weight", "b": "bias"}
+GRADS = {"h": "hidden", "w": "weight", "b": "bias", "A": "lora_a", "B": "lora_b"}
 LARGE = 64  # specifications: more take minutes to generate
 
 
@@ -98,7 +98,8 @@ def of_check(row):
         options += ["--grad", ",".join(GRADS[letter] for letter in words["grads"])]
     options += ["--bias"] * ("bias" in words) + ["--keep"] * (words.get("mode") in KEEPING_MODES)
     for word, option in (("softcap", "--softcap"), ("align", "--alignment"), ("loss", "--loss"), ("kept", "--keep-set"),
-                         ("tail", "--tail"), ("targets", "--targets")):
+                         ("tail", "--tail"), ("targets", "--targets"), ("lora", "--lora-rank"), ("mixed", "--mixed"),
+                         ("hidden", "--hidden-dtype"), ("weight", "--weight-dtype")):
         options += [option, words[word]] if word in words else []
     options += ["--topk", 1] * ("topk" in words)  # kernels are the same for any, and a shard may have few columns
     options += ["--rank"] * ("rank" in words)

@@ -28,7 +28,7 @@ sys.path[:0] = [str(TREE / "runtime" / "python"), str(Path(__file__).parent)]
 import record as campaign  # noqa: E402
 
 # Of most use first, should the time not suffice.
-ORDER = ("peers_frozen", "peers_steps_frozen", "peers_steps", "peers_training", "peers_saved", "peers_policy",
+ORDER = ("peers_frozen", "peers_sft", "peers_steps_frozen", "peers_steps", "peers_training", "peers_saved", "peers_policy",
          "peers_text", "peers_base", "peers_random")
 RECORDS = {name: words for part in campaign.PEERS.values() for name, words in part.items()}
 RESERVE = 60.0  # seconds of each later record; the first one has the rest, as everything is compiled in it

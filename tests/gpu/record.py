@@ -26,9 +26,18 @@
              the same over those of several targets a row
   sanitize_top
              the same over those of best columns and ranks
+  sanitize_lora
+             the same over those of an adapter on the head
+  sanitize_mixed
+             the same over those of operands of two dtypes
+  sanitize_losses
+             the same over those of a loss over all scores: cross entropy with label smoothing and z-loss
   bench      flpgen bench: forward and training beside the GEMM baselines
   bench_modes
              the same for save, stream and direction modes
+  bench_cross_entropy
+             the same for a step of supervised fine-tuning in stream mode, with label smoothing and z-loss
+  bench_lora the same for an adapter of rank 64 on a frozen head, beside products and beside no adapter
   bench_lists
              the same for kept sets, beside one product
   bench_tail the same for tail mode, over rows as sharp as a trained model's and over random ones, beside one product and
@@ -39,7 +48,7 @@
   peers      tests/gpu/peers.py: other libraries on the same tensors (needs torch and those of
              runtime/python/flp/bench/peers/requirements.txt; set FLP_LIBRARY)
   peers_modes
-             the same for save and stream modes
+             the same for save and stream modes, and for steps of supervised fine-tuning
   peers_data the same on rows as sharp as a trained model's and on random ones, with a tail of flp and CCE's filter;
              --only takes its records by name, too
   tune       flpgen tune: one kernel exhaustively, then twice with the default budget and other seeds
@@ -62,8 +71,8 @@
   fragmentation
              tests/gpu/fragmentation.py, pictures in plots/ where there is matplotlib (needs torch; set FLP_LIBRARY)
 
---only takes any of these, and of bench, bench_modes, bench_lists, bench_tail, bench_targets, bench_top, peers,
-peers_modes and peers_data single records by name, where time is short.
+--only takes any of these, and of bench, bench_modes, bench_cross_entropy, bench_lora, bench_lists, bench_tail,
+bench_targets, bench_top, peers, peers_modes and peers_data single records by name, where time is short.
 Copy check*.json, sanitize*.json, gated_step.json, train_tiny_lm.json, grpo_tail.json, examples.json, mixed_bits.json,
 jax.json, hosts.json and fragmentation.json to tests/gpu/evidence, and of plots/ naive_never.png and flp_arena_never.png as
 fragmentation_naive.png and fragmentation_flp_arena.png; bench*.json, peers*.json, tune*.json, cold_start.json,
@@ -129,6 +138,20 @@ TOPPED = [["--topk", "20", "--rank", *options] for options in (
     ["--dtype", "bf16"], ["--dtype", "fp16", "--softcap", "20"], ["--dtype", "fp32", "--target-dtype", "int32"],
     ["--dtype", "bf16", "--alignment", "2"], ["--dtype", "bf16", "--per-row-temperature", "--topk", "128"],
     ["--dtype", "bf16", "--rung", "generic"])]
+FEW = ["--vocab", "777", "--hidden", "72", "--rows", "131"]  # two tiles of rows, two slices of columns
+LORA = ["--lora-rank", "24", "--entropy", "backward", "--grad"]
+ADAPTED = [[*LORA, "hidden,bias,lora_a,lora_b", "--bias", *options] for options in (
+    ["--dtype", "bf16"], ["--dtype", "fp16", "--softcap", "20", "--alignment", "2"], ["--dtype", "fp32"],
+    ["--dtype", "bf16", "--rung", "generic"])]
+MIXED = [[*GRADS, *options] for options in (
+    ["--dtype", "bf16", "--weight-dtype", "fp32", "--mixed", "round"],
+    ["--dtype", "fp16", "--hidden-dtype", "fp32", "--mixed", "split", "--softcap", "20", "--alignment", "4"],
+    ["--dtype", "bf16", "--weight-dtype", "fp32", "--mixed", "split", "--rung", "generic"])]
+SCORED = [["--loss", "cross_entropy", "--entropy", "forward", "--grad", *options] for options in (
+    ["hidden,weight", "--dtype", "bf16", "--mode", "stream"],
+    ["hidden,weight,bias", "--bias", "--dtype", "fp16", "--mode", "recompute-vocab"],
+    ["hidden,weight", "--dtype", "bf16", "--softcap", "20", "--mode", "recompute-vocab"],
+    ["hidden,weight,bias", "--bias", "--dtype", "bf16", "--rung", "generic"])]
 HEAD = ["--vocab", "151936", "--hidden", "4096"]
 FLAGSHIP = [*HEAD, "--dtype", "bf16"]
 FORWARD = ["--dtype", "bf16", "--entropy", "forward"]
@@ -164,6 +187,16 @@ BENCHES = {  # by part; flpgen bench
                                "1.5G", "--rows", "8192"],
         "bench_direction": [*FLAGSHIP, "--mode", "direction", "--grad", "hidden", "--budget", "512M", "--rows", "8192"],
         "bench_direction_long": [*WIDE, "--mode", "direction", "--grad", "hidden", "--budget", "1G", "--rows", "65536"],
+    },
+    "bench_cross_entropy": {
+        "bench_streamed_cross_entropy": [*FLAGSHIP, "--mode", "stream", "--loss", "cross_entropy", "--loss-parameter",
+                                         "label_smoothing=0.1", "--loss-parameter", "z_loss=1e-4", "--grad",
+                                         "hidden,weight", "--budget", "1.5G", "--rows", "8192"],
+    },
+    "bench_lora": {
+        "bench_lora_forward": [*FLAGSHIP, "--lora-rank", "64", "--rows", "8192"],
+        "bench_lora": [*FLAGSHIP, "--lora-rank", "64", "--grad", "hidden,lora_a,lora_b", "--budget", "1G", "--rows",
+                       "8192"],
     },
     "bench_lists": {
         "bench_kept_20": [*FLAGSHIP, "--keep-set", "20", "--grad", "hidden,weight", "--rows", "8192"],
@@ -203,13 +236,15 @@ PEERS = {  # by part; python -m flp.bench: other libraries on the same tensors
         "peers_steps_frozen": [*LOSSES, "--grad", "hidden", "--budget", "768M"],
         "peers_saved": ["--save", "--grad", "hidden,weight", "--entropy", "none,backward", "--budget", "4G", "--peers",
                         "torch-fp32,torch-16bit,liger-scaled,quack,quack-scaled"],
+        "peers_sft": ["--loss", "cross_entropy,nll", "--grad", "hidden,weight", "--budget", "1.5G", "--peers",
+                      "all,-torch-compile,-verl,-agilerl,-agilerl-fp32"],
         "peers_frozen": ["--frozen", "--budget", "512M", "--peers", "all,-agilerl-fp32"],
     },
 }
 RECORDS = {**BENCHES, **PEERS}  # parts whose records --only takes by their names too
 PARTS = ("check", "check_modes", "check_lists", "check_tail", "check_targets", "check_top", "large", "tilings", "concurrent",
-         "sanitize", "sanitize_modes", "sanitize_lists", "sanitize_tail", "sanitize_targets", "sanitize_top", *BENCHES, *PEERS,
-         "tune", "cold", "hosts", *SCRIPTS)
+         "sanitize", "sanitize_modes", "sanitize_lists", "sanitize_tail", "sanitize_targets", "sanitize_top", "sanitize_lora",
+         "sanitize_mixed", "sanitize_losses", *BENCHES, *PEERS, "tune", "cold", "hosts", *SCRIPTS)
 
 
 def select(only):
@@ -315,13 +350,22 @@ class Campaign:
     def sanitize_top(self):
         self.sanitize_problems("sanitize_top", [["--bias", *options] for options in TOPPED])
 
-    def sanitize_problems(self, part, problems):
+    def sanitize_lora(self):
+        self.sanitize_problems("sanitize_lora", ADAPTED, FEW)
+
+    def sanitize_mixed(self):
+        self.sanitize_problems("sanitize_mixed", MIXED, FEW)
+
+    def sanitize_losses(self):
+        self.sanitize_problems("sanitize_losses", SCORED, FEW)
+
+    def sanitize_problems(self, part, problems, shape=SMALL):
         """Each problem once with every tool; the record's header is that of a check."""
         results = []
         for tool in ("memcheck", "initcheck", "racecheck"):
             for options in problems:
                 rung = [] if "--rung" in options else ["--rung", "jit"]
-                command = ["flpgen", "check", *SMALL, *options, *rung, "-q", "--json=sanitized.json"]
+                command = ["flpgen", "check", *shape, *options, *rung, "-q", "--json=sanitized.json"]
                 done = self.run(f"{part} {tool}", ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", *command])
                 summary = re.findall(r"^=+ (.*SUMMARY.*)$", done.stdout, re.M)
                 results.append({"tool": tool, "command": " ".join(command[:-2]), "summary": " ".join(summary),

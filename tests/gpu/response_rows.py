@@ -24,14 +24,14 @@ the record's tolerance.
 """
 import argparse
 import importlib.util
-import statistics
 import sys
 
 import torch
 from torch import nn
 
 import flp
-from flp.bench import clock, memory, record
+from flp.bench import record
+from flp.bench.step import measured
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 TOLERANCES = {"flp": 1e-3, "flp, all rows": 1e-3}  # nats; as head_memory.py
@@ -131,26 +131,12 @@ def alone():
 
 
 def measure(step, name, which, burst_ms):
-    """One row: a warm call for the plan, one for the memory, then bursts."""
     call, run = step.ways()[name], {"forward": step.forward, "training": step.training}[which]
     device = step.hidden.device
-    row = {"peer": name, "pass": which}
-    try:
-        result = run(call)
-        row["error"], result = step.error_of(result[0]), None
-        result, row["peak_bytes"] = memory.peak_of(lambda: run(call), device)
-        row["result_bytes"], result = memory.bytes_of(result), None
-        ticks = clock.CudaClock() if device.type == "cuda" else clock.HostClock()
-        repeats = clock.calibrate(ticks, lambda: run(call), burst_ms)
-        row["ms"] = statistics.median(clock.sample(ticks, lambda: run(call), repeats, burst_ms)[0]
-                                      for _ in range(ROUNDS))
-    except RuntimeError as error:
-        if "out of memory" not in str(error):
-            raise
-        row.update(ms=None, reason="out of memory")
+    row = measured(lambda: run(call), lambda result: step.error_of(result[0]), device, ROUNDS, burst_ms)
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    return row
+    return {"peer": name, "pass": which, **row}
 
 
 def line_of(row):

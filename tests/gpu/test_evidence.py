@@ -227,6 +227,11 @@ def test_a_record_of_a_third_generator_is_left_alone(tmp_path, generator):
     ("flpgen check --all --targets 20", [{"case": "targets-few", "rung": "jit", "shape": "3x9x8", "dtype": "bf16",
                                           "options": "grads=h targets=20"}],
      ["--vocab 9 --dtype bf16 --hidden 8 --grad hidden --targets 20"]),
+    ("flpgen check --all", [
+        {"case": "lora", "rung": "jit", "shape": "3x9x8", "dtype": "fp16", "options": "entropy+backward grads=hbAB bias lora=24"},
+        {"case": "mixed", "rung": "jit", "shape": "3x9x8", "dtype": "bf16", "options": "grads=hw weight=fp32 mixed=split"}],
+     ["--vocab 9 --dtype bf16 --hidden 8 --grad hidden,weight --mixed split --weight-dtype fp32",
+      "--vocab 9 --dtype fp16 --hidden 8 --entropy backward --grad hidden,bias,lora_a,lora_b --bias --lora-rank 24"]),
     ("flpgen check --all --mode tail", [{"case": "sharp", "rung": "jit", "shape": "3x9x8", "dtype": "bf16",
                                          "options": "grads=h mode=tail tail=2^-9"}],
      ["--vocab 9 --dtype bf16 --hidden 8 --grad hidden --tail 2^-9"]),

@@ -67,10 +67,11 @@ def pins(text, left_out):
 
 
 def pip_command(wanted, python, glibc, folder):
-    """What installs the pins for another Python; pip takes a platform by its exact number of glibc only."""
+    """What installs the pins for another Python, whose version pip compares with its own; it takes a platform by its exact
+    number of glibc only."""
     platforms = ["manylinux_2_%d_x86_64" % minor for minor in range(glibc, 4, -1)] + ["manylinux2014_x86_64"]
     return [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--only-binary=:all:",
-            "--implementation=cp", "--python-version=" + python, "--target", str(folder),
+            "--ignore-requires-python", "--implementation=cp", "--python-version=" + python, "--target", str(folder),
             *("--platform=" + platform for platform in platforms), *wanted]
 
 

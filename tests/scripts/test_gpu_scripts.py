@@ -95,6 +95,20 @@ def test_parts_and_single_records_are_selected():
         record.select("check,parts,bench_backward")
 
 
+@needs_flpgen
+@pytest.mark.parametrize("part, outputs", [("ADAPTED", {"grad_lora_a", "grad_lora_b"}), ("MIXED", {"grad_weight"}),
+                                           ("SCORED", {"loss", "grad_weight"})])
+def test_problems_for_the_sanitizers_are_checked(part, outputs):
+    """On the CPU, whatever their rung: a row list among their patterns."""
+    record = record_script()
+    for options in getattr(record, part):
+        words = [word for word in options if word not in ("--rung", "generic")]
+        done = flpgen("check", *record.FEW, *words, "--rung", "eager", "-q", "--json")
+        assert done.code == 0, done.err
+        rows = done.json()["rows"]
+        assert outputs <= {row["output"] for row in rows} and "row-list" in {row["case"] for row in rows}
+
+
 def test_a_campaign_makes_the_records_that_it_is_asked_for(tmp_path):
     """With a command that writes what it was given as its record."""
     flpgen_alone = tmp_path / "flpgen"
