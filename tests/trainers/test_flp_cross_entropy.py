@@ -70,13 +70,71 @@ def test_is_ligers(smoothing, z_loss, softcap, reduction):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
 
 
-def test_weights_of_tokens_average_as_torchs_of_classes():
+def agree(got, want, inputs, seed=6, near=2e-6):
+    """Values and gradients under one upstream gradient."""
+    torch.testing.assert_close(got, want.reshape(got.shape), atol=near, rtol=near)
+    upstream = torch.rand(got.shape, generator=torch.Generator().manual_seed(seed))
+    for a, b in zip(torch.autograd.grad(got, inputs, upstream), torch.autograd.grad(want.reshape(got.shape), inputs, upstream)):
+        torch.testing.assert_close(a, b, atol=10 * near, rtol=10 * near)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("z_loss", [0.0, 1e-2])
+def test_weights_of_classes_are_weights_of_tokens(reduction, z_loss):
+    """As torch has them, and the z-loss of a token weighed with it."""
     hidden, weight, bias, target = operands(3)
     of_class = torch.rand(V, generator=torch.Generator().manual_seed(4))
     row_weight = of_class[target.clamp(min=0)]
-    got = flp.cross_entropy(hidden, weight, target, bias, row_weight=row_weight)
-    want = F.cross_entropy(scores_of(hidden, weight, bias, None), target.flatten(), weight=of_class)
-    torch.testing.assert_close(got, want, atol=2e-6, rtol=2e-6)
+    got = flp.cross_entropy(hidden, weight, target, bias, row_weight=row_weight, reduction=reduction, z_loss=z_loss)
+    scores = scores_of(hidden, weight, bias, None)
+    want = F.cross_entropy(scores, target.flatten(), weight=of_class, reduction=reduction)
+    counted = row_weight.flatten() * (target.flatten() != -100)
+    z = z_loss * torch.logsumexp(scores, -1) ** 2 * counted
+    agree(got, want + (z if reduction == "none" else z.sum() / (counted.sum() if reduction == "mean" else 1)),
+          (hidden, weight, bias))
+
+
+@pytest.mark.parametrize("ignore_index", [0, 5, -1])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_any_index_may_be_ignored(ignore_index, reduction):
+    hidden, weight, bias, target = operands(7)
+    target[target == -100] = ignore_index
+    got = flp.cross_entropy(hidden, weight, target, bias, label_smoothing=0.1, ignore_index=ignore_index, reduction=reduction)
+    want = F.cross_entropy(scores_of(hidden, weight, bias, None), target.flatten(), label_smoothing=0.1,
+                           ignore_index=ignore_index, reduction=reduction)
+    agree(got, want, (hidden, weight, bias))
+
+
+@pytest.mark.parametrize("dtype, near", [(torch.bfloat16, 1e-2), (torch.float16, 2e-3)])
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_of_16_bits(dtype, near, reduction):
+    """Beside float32 on the same operands: what remains is the rounding of gradients."""
+    narrow = [tensor.detach().to(dtype).requires_grad_() for tensor in operands(8)[:3]]
+    target = operands(8)[3]
+    wide = [tensor.detach().float().requires_grad_() for tensor in narrow]
+    given = {"label_smoothing": 0.1, "z_loss": 1e-3, "reduction": reduction}
+    got = flp.cross_entropy(*narrow[:2], target, narrow[2], **given)
+    value = ligers(scores_of(*wide, None), target.flatten(), 0.1, 1e-3, reduction)[0].reshape(got.shape)
+    torch.testing.assert_close(got, value, atol=1e-4, rtol=1e-4)
+    for a, b in zip(torch.autograd.grad(got.sum(), narrow), torch.autograd.grad(value.sum(), wide)):
+        assert a.dtype is dtype and (a.float() - b).norm() <= near * b.norm()
+
+
+def test_ligers_scaling_of_tokens_and_accuracy():
+    """use_token_scaling weighs a token's loss by its probability, a constant, and divides by the number of tokens;
+    return_token_accuracy and return_predicted_tokens are the rank and the best token."""
+    hidden, weight, bias, target = operands(9)
+    counted = target != -100
+    with torch.no_grad():
+        logprob, rank = flp.linear_logprob(hidden, weight, target, bias, rank=True)
+        _, top = flp.linear_logprob(hidden, weight, target, bias, topk=1)
+    got = flp.cross_entropy(hidden, weight, target, bias, row_weight=logprob.exp(), total=counted.sum())
+    logp = torch.log_softmax(scores_of(hidden, weight, bias, None), -1)
+    own = logp.gather(-1, target.flatten().clamp(min=0)[:, None])[:, 0]
+    agree(got, (-own * own.detach().exp() * counted.flatten()).sum() / counted.sum(), (hidden, weight, bias))
+    best = logp.argmax(-1).reshape(target.shape)
+    assert torch.equal(top[0][..., 0][counted], best[counted])
+    assert torch.equal((rank == 0)[counted], (best == target)[counted])
 
 
 def test_micro_batches_with_a_total_add_up():

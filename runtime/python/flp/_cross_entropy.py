@@ -42,7 +42,9 @@ def cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor |
     z_loss           0 or more: the weight of lse², Liger's lse_square_scale
     reduction        "mean" over the tokens that are not ignore_index, weighted as torch weights classes (0 where there
                      are none); "sum"; "none": (...) losses, 0 where ignored
-    row_weight       (...) floating point, or None: the weight of each token; "mean" divides by their sum
+    row_weight       (...) floating point, or None: the weight of each token; "mean" divides by their sum. Weights of
+                     classes are those of their tokens, class_weight[target], without label smoothing, whose terms torch
+                     weighs by class
     total            a number or 0-dim tensor: what "mean" divides by instead, such as the tokens of all micro-batches
                      (num_items_in_batch of transformers), so that their losses add up to that of the batch
     return_z_loss    True: returns (loss, the part that z_loss is of it), the latter without a gradient
