@@ -11,14 +11,14 @@
 
 /* Partials of a chunk of rows, the weight as it is or slice by slice. */
 static flp_status launch_slices(const flp_call *call, flp_row_range rows) {
-  int64_t end = call->args->vocab_valid, step = call->scheme.slice ? call->scheme.slice : end;
-  for (int64_t begin = 0; begin < end; begin += step) {
-    flp_column_range columns = {begin, flp_min(begin + step, end)};
+  int64_t vocab = call->args->vocab_valid, number = 0;
+  for (int64_t begin = 0, end; begin < vocab; begin = end, number++) {
+    end = call->scheme.slice ? flp_min(flp_planner_slice_end(&call->scheme, begin), vocab) : vocab;
     flp_args args;
     flp_call own;
-    FLP_TRY(
-        (call->scheme.ahead ? flp_launch_next_slice : flp_launch_slice)(call, columns.begin, columns.end, &args, &own));
-    FLP_TRY(flp_launch_scores(&own, rows, columns, NULL));
+    FLP_TRY(call->scheme.ahead ? flp_launch_next_slice(call, number, begin, end, &args, &own)
+                               : flp_launch_slice(call, begin, end, &args, &own));
+    FLP_TRY(flp_launch_scores(&own, rows, (flp_column_range){begin, end}, NULL));
   }
   return FLP_OK;
 }

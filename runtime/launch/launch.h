@@ -85,9 +85,10 @@ int64_t flp_call_depth(const flp_call *call);
 flp_status flp_launch_operands(const flp_call *call, flp_args *args, flp_call *own);
 /* The same of the weight's columns [begin, end). */
 flp_status flp_launch_slice(const flp_call *call, int64_t begin, int64_t end, flp_args *args, flp_call *own);
-/* The same, slice after slice from column 0 on where the scheme has two of them: all but the first are made by the launch
- * over the one before, as own->ahead says. */
-flp_status flp_launch_next_slice(const flp_call *call, int64_t begin, int64_t end, flp_args *args, flp_call *own);
+/* The same, slice after slice from column 0 on where the scheme has two of them: all but the first, number 0, are made by
+ * the launch over the one before, as own->ahead says. */
+flp_status flp_launch_next_slice(const flp_call *call, int64_t number, int64_t begin, int64_t end, flp_args *args,
+                                 flp_call *own);
 
 /* ---- maps.c: matrices that the copy engine reads and writes ---- */
 

@@ -107,18 +107,19 @@ flp_status flp_launch_slice(const flp_call *call, int64_t begin, int64_t end, fl
   return make_slice(call, begin, end, region);
 }
 
-/* Of the two that stand side by side, the one that slice number `slice` is in. */
-static CUdeviceptr half_of(const flp_call *call, int64_t slice) {
+/* Of the two that stand side by side, the one that slice `number` is in. */
+static CUdeviceptr half_of(const flp_call *call, int64_t number) {
   uint64_t bytes = call->scheme.size[FLP_REGION_operand_weight] / 2;
-  return flp_call_region(call, FLP_REGION_operand_weight) + (slice % 2 ? bytes : 0);
+  return flp_call_region(call, FLP_REGION_operand_weight) + (number % 2 ? bytes : 0);
 }
 
-flp_status flp_launch_next_slice(const flp_call *call, int64_t begin, int64_t end, flp_args *args, flp_call *own) {
-  int64_t slice = begin / call->scheme.slice, next = flp_min(end + call->scheme.slice, call->args->vocab_valid);
-  take_slice(call, begin, half_of(call, slice), args, own);
+flp_status flp_launch_next_slice(const flp_call *call, int64_t number, int64_t begin, int64_t end, flp_args *args,
+                                 flp_call *own) {
+  int64_t next = flp_min(flp_planner_slice_end(&call->scheme, end), call->args->vocab_valid);
+  take_slice(call, begin, half_of(call, number), args, own);
   own->ahead = (flp_ahead){.source = weight_at(call, end),
-                           .out = half_of(call, slice + 1),
+                           .out = half_of(call, number + 1),
                            .stride = call->args->weight_stride,
                            .rows = next - end};
-  return begin ? FLP_OK : make_slice(call, begin, end, half_of(call, slice));
+  return number ? FLP_OK : make_slice(call, begin, end, half_of(call, number));
 }

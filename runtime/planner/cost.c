@@ -18,6 +18,7 @@ typedef struct product {
   int64_t m, n, k;
   int64_t tile_m, tile_n;
   int unit_tiles; /* tiles that a cluster takes at a time */
+  int halves;     /* 1: a last wave that is at most half full takes half the time, its tiles divided */
 } product;
 
 static double element_bytes(const flp_planner *p) {
@@ -37,9 +38,14 @@ static double memory_seconds(const flp_planner *p, const product *x) {
   return (m * k + n * k + m * n) * element_bytes(p) / p->bandwidth;
 }
 
+static double waves_of(const flp_planner *p, const product *x) {
+  int64_t tiles = tiles_of(x), rest = tiles % p->multiprocessors;
+  double last = rest == 0 ? 0 : x->halves && 2 * rest <= p->multiprocessors ? 0.5 : 1;
+  return (double)(tiles / p->multiprocessors) + last;
+}
+
 static double product_cost(const flp_planner *p, const product *x) {
-  int64_t waves = flp_ceil_div(tiles_of(x), p->multiprocessors);
-  return fmax((double)waves * tile_flops(x) / p->flop_rate, memory_seconds(p, x)) + launch_seconds;
+  return fmax(waves_of(p, x) * tile_flops(x) / p->flop_rate, memory_seconds(p, x)) + launch_seconds;
 }
 
 /* One launch that makes `count` products, unit by unit. */
@@ -60,15 +66,15 @@ static int64_t scores_depth(const flp_planner *p) {
 }
 
 static product dz_of(const flp_planner *p, int64_t rows, int64_t columns) {
-  return (product){rows, columns, scores_depth(p), p->dz_unit_rows, p->dz_columns, p->dz_unit_tiles};
+  return (product){rows, columns, scores_depth(p), p->dz_unit_rows, p->dz_columns, p->dz_unit_tiles, 0};
 }
 
 static product grad_hidden_of(const flp_planner *p, int64_t rows, int64_t columns) {
-  return (product){rows, p->spec.hidden, columns, p->hidden_rows, p->hidden_columns, 1};
+  return (product){rows, p->spec.hidden, columns, p->hidden_rows, p->hidden_columns, 1, 0};
 }
 
 static product grad_weight_of(const flp_planner *p, int64_t rows, int64_t columns) {
-  return (product){columns, p->spec.hidden, rows, p->weight_rows, p->weight_columns, 1};
+  return (product){columns, p->spec.hidden, rows, p->weight_rows, p->weight_columns, 1, 0};
 }
 
 static double chunk_cost(const flp_planner *p, int64_t rows, int64_t columns, uint32_t grads) {
@@ -101,29 +107,33 @@ double flp_planner_gather_cost(const flp_planner *p, int64_t n, int64_t launches
 }
 
 static double forward_chunk_cost(const flp_planner *p, int64_t rows) {
-  product x = {rows, p->spec.vocab, p->spec.hidden, p->forward_rows, p->unit_columns, 1};
+  product x = {rows, p->spec.vocab, p->spec.hidden, p->forward_rows, p->unit_columns, 1, 0};
   return rows == 0 ? 0 : product_cost(p, &x) + launch_seconds; /* forward and combine */
 }
 
 /* Rows times a slice of columns, of which so many are made meanwhile. */
 static double slice_cost(const flp_planner *p, int64_t rows, int64_t columns, int64_t made) {
-  product x = {rows, columns, scores_depth(p), p->forward_rows, p->unit_columns, 1};
+  product x = {rows, columns, scores_depth(p), p->forward_rows, p->unit_columns, 1, p->is_mapped};
   return columns == 0 ? 0 : fmax(product_cost(p, &x), planner_ahead_cost(p, made));
 }
 
 /* Slices of so many rows; ahead: only the first is made before. */
-static double slices_cost(const flp_planner *p, int64_t rows, int64_t slice, int ahead) {
-  int64_t whole = p->spec.vocab / slice, last = p->spec.vocab % slice;
-  if (rows == 0) return 0;
-  double seconds = (double)whole * slice_cost(p, rows, slice, ahead ? slice : 0) + slice_cost(p, rows, last, 0);
-  if (ahead) return seconds + planner_slice_cost(p, slice);
-  return seconds + (double)whole * planner_slice_cost(p, slice) + (last ? planner_slice_cost(p, last) : 0);
+static double slices_cost(const flp_planner *p, int64_t rows, const flp_scheme *s) {
+  int64_t vocab = p->spec.vocab;
+  double seconds = 0;
+  for (int64_t begin = 0, end; rows && begin < vocab; begin = end) {
+    end = flp_min(flp_planner_slice_end(s, begin), vocab);
+    int64_t next = end < vocab ? flp_min(flp_planner_slice_end(s, end), vocab) - end : 0;
+    seconds += slice_cost(p, rows, end - begin, s->ahead ? next : 0);
+    if (begin == 0 || !s->ahead) seconds += planner_slice_cost(p, end - begin);
+  }
+  return seconds;
 }
 
-double flp_planner_slices_forward_cost(const flp_planner *p, int64_t n, int64_t chunk_rows, int64_t slice, int ahead) {
+double flp_planner_slices_forward_cost(const flp_planner *p, int64_t n, int64_t chunk_rows, const flp_scheme *s) {
   int64_t chunks = flp_ceil_div(n, chunk_rows);
-  return (double)(n / chunk_rows) * slices_cost(p, chunk_rows, slice, ahead) +
-         slices_cost(p, n % chunk_rows, slice, ahead) + (double)(chunks + 1) * launch_seconds;
+  return (double)(n / chunk_rows) * slices_cost(p, chunk_rows, s) + slices_cost(p, n % chunk_rows, s) +
+         (double)(chunks + 1) * launch_seconds;
 }
 
 double flp_planner_targets_cost(const flp_planner *p, int64_t n, int64_t launches) {
@@ -166,12 +176,13 @@ double flp_planner_saved_cost(const flp_planner *p, int64_t n) {
 
 static double stream_chunk_cost(const flp_planner *p, int64_t rows, int64_t chunks) {
   if (rows == 0) return 0;
-  product scores = {rows, p->spec.vocab, p->spec.hidden, p->keep_rows, p->unit_columns, 1}, first = scores;
+  product scores = {rows, p->spec.vocab, p->spec.hidden, p->keep_rows, p->unit_columns, 1, 0}, first = scores;
   first.n = flp_min(p->unit_columns, p->spec.vocab);
   double seconds = waves_cost(p, &scores) + waves_cost(p, &first) + saved_products_cost(p, rows, p->step_expands);
   if (p->is_mapped) seconds += flp_planner_gather_cost(p, rows, 1);
   if (chunks > 1 && (p->spec.grads & FLP_GRAD_WEIGHT))
-    seconds += 2 * flp_planner_weight_sum_bytes(p, chunks) * (double)p->spec.vocab * (double)p->spec.hidden / p->bandwidth;
+    seconds +=
+        2 * flp_planner_weight_sum_bytes(p, chunks) * (double)p->spec.vocab * (double)p->spec.hidden / p->bandwidth;
   return seconds + 3 * launch_seconds; /* keep_reference, combine, loss_rows */
 }
 
@@ -189,7 +200,7 @@ static const double read_again = 0.25;
  * where nothing hides the time, which an H200 shows to be about twice that in memory; and written. */
 static double direction_chunk_cost(const flp_planner *p, int64_t rows, int64_t columns, int is_first) {
   if (rows == 0 || columns == 0) return 0;
-  product scores = {rows, columns, p->spec.hidden, p->keep_rows, p->keep_columns, 1};
+  product scores = {rows, columns, p->spec.hidden, p->keep_rows, p->keep_columns, 1, 0};
   product made = grad_hidden_of(p, rows, columns);
   double sums = (is_first ? 4.0 : 16.0) * (double)rows * (double)p->spec.hidden / p->bandwidth;
   return waves_cost(p, &scores) + waves_cost(p, &made) + sums + launch_seconds; /* direction_strike */
@@ -199,7 +210,7 @@ static double direction_chunk_cost(const flp_planner *p, int64_t rows, int64_t c
 static double direction_rows_of_chunks_cost(const flp_planner *p, int64_t rows, int64_t chunk_vocab, int64_t redone) {
   if (rows == 0) return 0;
   int64_t pieces = flp_ceil_div(p->spec.vocab, chunk_vocab), last = p->spec.vocab - (pieces - 1) * chunk_vocab;
-  product first = {rows, flp_min(p->unit_columns, p->spec.vocab), p->spec.hidden, p->keep_rows, p->unit_columns, 1};
+  product first = {rows, flp_min(p->unit_columns, p->spec.vocab), p->spec.hidden, p->keep_rows, p->unit_columns, 1, 0};
   double weight = 2.0 * (double)p->spec.vocab * (double)p->spec.hidden * element_bytes(p);
   double seconds = waves_cost(p, &first) + direction_chunk_cost(p, rows, pieces > 1 ? chunk_vocab : last, 1) +
                    read_again * weight / p->bandwidth;

@@ -38,7 +38,7 @@ void planner_put_rows(flp_scheme *s, int64_t n);
 /* operands.c: terms of hidden and bias, where products take such. */
 void planner_put_operands(const flp_planner *p, flp_scheme *s, int64_t n);
 /* Terms of so many columns of the weight, once or, ahead, twice; and the seconds of making so many columns in a launch. */
-void planner_put_slice(const flp_planner *p, flp_scheme *s, int64_t columns, int ahead);
+void planner_put_slice(const flp_planner *p, flp_scheme *s, int64_t columns, int ahead, int64_t first);
 double planner_slice_cost(const flp_planner *p, int64_t columns);
 /* Seconds that so many columns take where they are made ahead, at least. */
 double planner_ahead_cost(const flp_planner *p, int64_t columns);

@@ -15,10 +15,17 @@ void planner_put_operands(const flp_planner *p, flp_scheme *s, int64_t n) {
     planner_put_region(s, FLP_REGION_operand_bias, spec->vocab, flp_dtype_bytes(spec->dtype));
 }
 
-void planner_put_slice(const flp_planner *p, flp_scheme *s, int64_t columns, int ahead) {
+void planner_put_slice(const flp_planner *p, flp_scheme *s, int64_t columns, int ahead, int64_t first) {
   s->slice = flp_weight_is_sliced(&p->spec) ? columns : 0;
   s->ahead = ahead;
+  s->first = first;
   if (s->slice) planner_put_region(s, FLP_REGION_operand_weight, ahead ? 2 * columns : columns, row_bytes(p));
+}
+
+int64_t flp_planner_slice_end(const flp_scheme *s, int64_t begin) {
+  if (begin >= s->slice) return (begin / s->slice + 1) * s->slice;
+  if (begin < s->first) return s->first;
+  return begin < 3 * s->first ? flp_min(3 * s->first, s->slice) : s->slice;
 }
 
 static double source_bytes(const flp_planner *p) {
@@ -32,9 +39,10 @@ double planner_slice_cost(const flp_planner *p, int64_t columns) {
   return (double)columns * (source_bytes(p) + (double)row_bytes(p)) / p->bandwidth + launch_seconds;
 }
 
-/* Two warps of a multiprocessor have 2 KiB each on the way, which come within some 1.3 us. */
+/* Two warps of a multiprocessor have 2 KiB each on the way, which come within some 1.3 us; a quarter is added, as products
+ * of this model are by so much faster than real ones. */
 double planner_ahead_cost(const flp_planner *p, int64_t columns) {
-  static const double rate = 3e9;
+  static const double rate = 4e9;
   return (double)columns * source_bytes(p) / (rate * p->multiprocessors);
 }
 

@@ -56,6 +56,7 @@ typedef struct flp_scheme {
   uint64_t saved_bytes; /* as in flp_layout */
   int64_t slice; /* columns that the workspace has terms of the weight of at a time; 0: products take it as it is */
   int ahead;     /* 1: of two slices side by side, one is made while the other is multiplied */
+  int64_t first; /* columns of the first slice, which is made before any is multiplied: fewer where the next ones grow */
   uint64_t passes;      /* where the workspace of other passes begins: of a step but in stream mode, of its forward and
                            backward pass; of tail mode's backward pass, of the rows that are recomputed */
   double seconds;       /* of the cost model; compares layouts, predicts nothing */
@@ -200,9 +201,14 @@ double flp_planner_targets_cost(const flp_planner *planner, int64_t n, int64_t l
 /* Seconds of one forward pass in chunks of that many rows. */
 double flp_planner_forward_cost(const flp_planner *planner, int64_t n, int64_t chunk_rows);
 
-/* The same in slices of so many columns, which follow each other. */
-double flp_planner_slices_forward_cost(const flp_planner *planner, int64_t n, int64_t chunk_rows, int64_t slice,
-                                       int ahead);
+/* The same in the slices of a scheme, which follow each other. */
+double flp_planner_slices_forward_cost(const flp_planner *planner, int64_t n, int64_t chunk_rows,
+                                       const flp_scheme *scheme);
+
+/* Where the slice ends that begins at that column: the first at `first`, the second at three times that and the third at
+ * `slice`, where these are less; all others are whole. One that is twice as wide is made while one is multiplied.
+ * operands.c */
+int64_t flp_planner_slice_end(const flp_scheme *scheme, int64_t begin);
 
 /* 1 if every grid of a chunk of rows x columns has at most 2^31 - 1 CTAs. */
 int flp_planner_grids_fit(const flp_planner *planner, int64_t rows, int64_t columns);

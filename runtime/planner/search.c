@@ -118,7 +118,7 @@ static void build(const flp_planner *p, flp_mode mode, int64_t n, int64_t rows, 
   put_backward_rows(p, s, n, mode == FLP_MODE_RECOMPUTE_ROWS ? s->chunk_rows : n);
   put_chunks(p, s, n);
   put_accumulators(p, s, n);
-  planner_put_slice(p, s, s->chunk_vocab, 0);
+  planner_put_slice(p, s, s->chunk_vocab, 0, s->chunk_vocab);
   if (mode == FLP_MODE_RECOMPUTE_SPLIT)
     s->seconds = flp_planner_chunks_cost(p, n, rows, p->spec.vocab, FLP_GRAD_HIDDEN) +
                  flp_planner_chunks_cost(p, n, n, columns, p->spec.grads & ~(uint32_t)FLP_GRAD_HIDDEN);
@@ -308,8 +308,15 @@ void planner_search_backward(planner_search *s) {
 
 /* ---- forward ---- */
 
+static int64_t slices_of(const flp_planner *p, const flp_scheme *s) {
+  int64_t count = 0;
+  for (int64_t begin = 0; begin < p->spec.vocab; begin = flp_planner_slice_end(s, begin)) count++;
+  return count;
+}
+
 /* Partials of one chunk of rows at a time; what prepare and the target scores take is for all of them. */
-static void build_forward(const flp_planner *p, int64_t n, int64_t rows, int64_t slice, int ahead, flp_scheme *s) {
+static void build_forward(const flp_planner *p, int64_t n, int64_t rows, int64_t slice, int ahead, int64_t first,
+                          flp_scheme *s) {
   memset(s, 0, sizeof *s);
   s->mode = FLP_MODE_SCORE;
   s->chunk_rows = rows;
@@ -321,32 +328,39 @@ static void build_forward(const flp_planner *p, int64_t n, int64_t rows, int64_t
   if (p->is_mapped) planner_put_gather(p, s, rows);
   if (flp_planner_has_targets(&p->spec)) planner_put_targets_forward(p, s, n);
   planner_put_top(p, s, n, rows);
-  planner_put_slice(p, s, slice, ahead);
+  planner_put_slice(p, s, slice, ahead, first);
   planner_put_lora(p, s, n);
   s->chunks = flp_ceil_div(n, rows);
   s->products = flp_operand_terms(&p->spec);
   int64_t launches = 1 + (2 + p->is_mapped) * s->chunks; /* prepare; gather, forward, combine */
-  int64_t slices = flp_ceil_div(p->spec.vocab, slice);
+  int64_t slices = s->slice ? slices_of(p, s) : 1;
   if (s->slice) launches += (slices - 1 + (ahead ? 1 : slices)) * s->chunks; /* operand_terms */
   launches += (s->size[FLP_REGION_operand_hidden] > 0) + (s->size[FLP_REGION_operand_bias] > 0);
   if (flp_planner_has_targets(&p->spec)) launches += planner_targets_forward_launches();
   launches += planner_top_launches(p, s->chunks) + (p->spec.lora_rank > 0); /* lora_project */
   s->launches = (int32_t)flp_min(launches, INT32_MAX);
-  s->seconds =
-      s->slice ? flp_planner_slices_forward_cost(p, n, rows, slice, ahead) : flp_planner_forward_cost(p, n, rows);
+  s->seconds = s->slice ? flp_planner_slices_forward_cost(p, n, rows, s) : flp_planner_forward_cost(p, n, rows);
+}
+
+/* Slices of so many units of columns, all alike or, ahead, the first of them as three: 1, 2 and at most 4 parts of 7. */
+static void offer_slices(planner_search *s, int64_t rows, int64_t unit, int64_t units) {
+  const flp_planner *p = s->planner;
+  int64_t columns = flp_min(units * unit, p->spec.vocab), first = flp_ceil_div(units, 7) * unit;
+  int can_be_ahead = columns < p->spec.vocab && planner_makes_ahead(p);
+  flp_scheme candidate;
+  build_forward(p, s->n, rows, columns, 0, columns, &candidate);
+  planner_offer(s, &candidate);
+  for (int grows = 0; can_be_ahead && grows <= (first < columns); grows++) {
+    build_forward(p, s->n, rows, columns, 1, grows ? first : columns, &candidate);
+    planner_offer(s, &candidate);
+  }
 }
 
 /* Whole units of columns: two leaves where kernels of mapped operands take two. */
 static void search_slices(planner_search *s, int64_t rows) {
   const flp_planner *p = s->planner;
   int64_t unit = p->unit_columns * (p->is_mapped ? 2 : 1), units = flp_ceil_div(p->spec.vocab, unit);
-  for (int64_t now = units; now; now = planner_fewer(units, now)) {
-    flp_scheme candidate;
-    for (int ahead = 0; ahead <= (now < units && planner_makes_ahead(p)); ahead++) {
-      build_forward(p, s->n, rows, flp_min(now * unit, p->spec.vocab), ahead, &candidate);
-      planner_offer(s, &candidate);
-    }
-  }
+  for (int64_t now = units; now; now = planner_fewer(units, now)) offer_slices(s, rows, unit, now);
 }
 
 void planner_search_forward(planner_search *s) {
@@ -362,7 +376,7 @@ void planner_search_forward(planner_search *s) {
       continue;
     }
     flp_scheme candidate;
-    build_forward(p, s->n, rows, p->spec.vocab, 0, &candidate);
+    build_forward(p, s->n, rows, p->spec.vocab, 0, p->spec.vocab, &candidate);
     planner_offer(s, &candidate);
   }
 }

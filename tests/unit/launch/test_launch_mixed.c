@@ -44,25 +44,31 @@ Test(launch_mixed, the_next_slice_is_made_while_one_is_multiplied) {
   cr_expect_eq(first.source, stage_address(a.weight));
   cr_expect_eq(first.source_stride, D + 8);
   cr_expect_eq(first.is_wide, 1);
-  int64_t slice = first.rows, begin = 0;
-  uint64_t half = (uint64_t)slice * D * ELEMENT;
-  cr_assert(slice > 0 && slice < V && slice % FLP_LEAF_COLUMNS == 0);
-  for (int i = 0; begin < V; i++, begin += slice) {
+  int64_t begin = 0, width = first.rows, widest = 0;
+  uint64_t half = 0;
+  cr_expect_lt(width, V / 2, "what is made before all products is little");
+  for (int i = 0; begin < V; i++) {
     flp_forward_columns_map_params p; /* copied: what was launched is not aligned as maps are */
     memcpy(&p, stage_launch(&s, "forward_columns_map", i)->params, sizeof p);
-    int64_t end = begin + slice < V ? begin + slice : V, next = end + slice < V ? end + slice : V;
+    int64_t end = begin + width;
     cr_expect_eq(p.column_begin, begin);
-    cr_expect_eq(p.vocab_valid, end - begin);
+    cr_expect_eq(p.vocab_valid, width);
+    cr_expect(end == V || width % FLP_LEAF_COLUMNS == 0);
     stage_map map = stage_read_map(&p.weight_map);
     cr_expect_eq(map.start, first.out + (i % 2 ? half : 0));
-    cr_expect_eq(map.rows, (uint64_t)(end - begin));
+    cr_expect_eq(map.rows, (uint64_t)width);
     cr_expect_eq(map.stride_bytes, D * ELEMENT);
-    cr_expect_eq(p.ahead_rows, next - end);
-    if (next == end) continue;
+    widest = width > widest ? width : widest;
+    begin = end;
+    width = p.ahead_rows;
+    cr_assert(width > 0 ? end + width <= V : end == V);
+    if (width == 0) continue;
+    if (i == 0) half = p.ahead_out - first.out;
     cr_expect_eq(p.ahead_source, stage_address(a.weight) + (uint64_t)end * (D + 8) * 4);
     cr_expect_eq(p.ahead_stride, D + 8);
     cr_expect_eq(p.ahead_out, first.out + (i % 2 ? 0 : half));
   }
+  cr_expect_geq(half, (uint64_t)widest * D * ELEMENT);
   for (size_t i = 0, seen = 0; i < s.launch_count(); i++) {
     seen += strcmp(s.launch_at((int)i)->entry, "operand_terms") == 0;
     cr_expect_leq(seen, 1);

@@ -59,11 +59,33 @@ Test(planner_mixed, many_rows_hide_the_next_slice) {
   flp_scheme s = pick(&p, FLP_PASS_FORWARD, N, 256 * MIB);
   cr_expect_eq(s.ahead, 1);
   cr_expect_eq(s.chunk_rows, N);
-  int64_t slices = (V + s.slice - 1) / s.slice;
+  int64_t slices = 0;
+  for (int64_t begin = 0; begin < V; begin = flp_planner_slice_end(&s, begin)) slices++;
   cr_expect_eq(s.launches, 1 + 1 + 1 + slices + 1, "prepare, gather, operand_terms, slices, combine");
   cr_expect_eq(pick(&p, FLP_PASS_FORWARD, 256, 256 * MIB).ahead, 0);
   p = planner_of(FLP_MIXED_SPLIT, 0, 1);
   cr_expect_eq(pick(&p, FLP_PASS_FORWARD, N, 2048 * MIB).ahead, 0, "only one term is made so");
+}
+
+/* Slices follow each other to the end, none is wider than the workspace has room for, and each but the last is whole units. */
+Test(planner_mixed, slices_grow_from_the_first) {
+  flp_planner p = planner_of(FLP_MIXED_ROUND, 0, 1);
+  for (int64_t units = 1; units < 40; units++)
+    for (int64_t few = 1; few <= units; few++) {
+      flp_scheme s = {.slice = units * p.unit_columns, .first = few * p.unit_columns, .ahead = 1};
+      int64_t before = 0, begin = 0;
+      for (int number = 0; begin < V; number++) {
+        int64_t end = flp_planner_slice_end(&s, begin), width = end - begin;
+        cr_assert(width > 0 && width <= s.slice && width % p.unit_columns == 0);
+        cr_assert(number == 0 || number > 1 || width <= 2 * before);
+        cr_assert(number != 0 || end == s.first);
+        before = width;
+        begin = end;
+      }
+    }
+  flp_scheme s = pick(&p, FLP_PASS_FORWARD, N, 1024 * MIB);
+  cr_expect(s.ahead && 7 * s.first >= s.slice && 3 * s.first < s.slice, "%lld of %lld", (long long)s.first,
+            (long long)s.slice);
 }
 
 Test(planner_mixed, two_terms_are_twice_the_depth_and_the_products) {
