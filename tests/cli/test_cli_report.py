@@ -18,7 +18,7 @@ RECORDS = sorted((report_sample.TREE / "autotune" / "bench").glob("*.json"))
 TAIL = [path for path in RECORDS if path.name.startswith("bench_tail_")]
 # Of random rows alone, beside all products.
 BENCH = [path for path in RECORDS if not path.name.startswith(
-    ("bench_tail_", "bench_kept_", "bench_lora", "bench_streamed_cross_entropy", "peers_sft",
+    ("bench_tail_", "bench_kept_", "bench_lora", "bench_mixed", "bench_streamed_cross_entropy", "peers_sft",
      "peers_policy", "peers_text", "peers_base", "peers_random"))]
 HOSTILE = "</title></style><script>alert(1)</script>\"'&\x01<img src=x onerror=alert(1)>\u202e %s %n"
 

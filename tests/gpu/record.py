@@ -38,6 +38,8 @@
   bench_cross_entropy
              the same for a step of supervised fine-tuning in stream mode, with label smoothing and z-loss
   bench_lora the same for an adapter of rank 64 on a frozen head, beside products and beside no adapter
+  bench_mixed
+             the same for scores of a bf16 hidden and an fp32 weight, beside products of bf16 and beside bf16 alone
   bench_lists
              the same for kept sets, beside one product
   bench_tail the same for tail mode, over rows as sharp as a trained model's and over random ones, beside one product and
@@ -71,8 +73,8 @@
   fragmentation
              tests/gpu/fragmentation.py, pictures in plots/ where there is matplotlib (needs torch; set FLP_LIBRARY)
 
---only takes any of these, and of bench, bench_modes, bench_cross_entropy, bench_lora, bench_lists, bench_tail,
-bench_targets, bench_top, peers, peers_modes and peers_data single records by name, where time is short.
+--only takes any of these, and of bench, bench_modes, bench_cross_entropy, bench_lora, bench_mixed, bench_lists,
+bench_tail, bench_targets, bench_top, peers, peers_modes and peers_data single records by name, where time is short.
 Copy check*.json, sanitize*.json, gated_step.json, train_tiny_lm.json, grpo_tail.json, examples.json, mixed_bits.json,
 jax.json, hosts.json and fragmentation.json to tests/gpu/evidence, and of plots/ naive_never.png and flp_arena_never.png as
 fragmentation_naive.png and fragmentation_flp_arena.png; bench*.json, peers*.json, tune*.json, cold_start.json,
@@ -197,6 +199,10 @@ BENCHES = {  # by part; flpgen bench
         "bench_lora_forward": [*FLAGSHIP, "--lora-rank", "64", "--rows", "8192"],
         "bench_lora": [*FLAGSHIP, "--lora-rank", "64", "--grad", "hidden,lora_a,lora_b", "--budget", "1G", "--rows",
                        "8192"],
+    },
+    "bench_mixed": {
+        "bench_mixed_round": [*FLAGSHIP, "--weight-dtype", "fp32", "--mixed", "round", "--budget", "1G", "--rows", "8192"],
+        "bench_mixed_split": [*FLAGSHIP, "--weight-dtype", "fp32", "--mixed", "split", "--budget", "3G", "--rows", "8192"],
     },
     "bench_lists": {
         "bench_kept_20": [*FLAGSHIP, "--keep-set", "20", "--grad", "hidden,weight", "--rows", "8192"],

@@ -176,7 +176,7 @@ const struct argp cli_bench_argp = {
     "direction modes, and one for the gradient of hidden and of weight each. In mode direction forward has both of its "
     "products. With --keep-set every case is beside one product, that of the scores; with --tail so are those of mode "
     "tail, and the same without a tail stands beside them. With --targets the same with one target is timed beside "
-    "them, with --lora-rank the same without an adapter. "
+    "them, with --lora-rank the same without an adapter, with --mixed the same with operands of one dtype. "
     "Products compute every row, masked or not. Host times are "
     "those of flp_execute until it returns, with the fewest of the rows. cuBLASLt is looked for where the "
     "loader looks, beside the CUDA toolkit and in the Python environments at hand; FLP_CUBLASLT_LIBRARY names "

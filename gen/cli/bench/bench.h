@@ -75,8 +75,8 @@ int64_t bench_scores_vocab(const flp_spec *spec, int64_t n, uint64_t free_bytes)
 
 typedef struct bench_row {
   bench_case which;
-  int is_plain;                  /* of a spec with a tail, several targets, best columns or an adapter: the same without */
-  uint32_t grads;                /* of the passes of the case */
+  int is_plain;                  /* of a spec with a tail, several targets, ...: the same without (run.c) */
+  flp_spec spec;                 /* that of the plan, or of the one without */
   int64_t n, active, list_count; /* list_count: ids of all lists, 0 without */
   float tail_report[4];          /* as flp_args has it, of the last call; zeros of what has none */
   flp_layout layout;             /* of the pass that counts most: backward where it has products, else forward */

@@ -59,7 +59,11 @@ static int has_targets(const bench_args *args) {
 
 /* "forward", or "forward, one target" of the plain one beside several, "forward, no adapter" beside one. */
 static const char *case_text(const bench_args *args, const bench_row *row, char out[CELL]) {
-  const char *plain = has_targets(args) ? ", one target" : args->spec.spec.lora_rank ? ", no adapter" : "";
+  const flp_spec *spec = &args->spec.spec;
+  const char *plain = has_targets(args) ? ", one target"
+                      : spec->lora_rank ? ", no adapter"
+                      : spec->mixed     ? ", one dtype"
+                                        : "";
   snprintf(out, CELL, "%s%s", bench_case_name(row->which), row->is_plain ? plain : "");
   return out;
 }
@@ -120,15 +124,16 @@ static void print_tails(const bench_args *args, const bench_result *result) {
 static const char *without_text(const flp_spec *spec) {
   if (spec->tail > 0) return "without a tail";
   if (spec->targets > 1) return "one target";
+  if (spec->mixed) return "operands of one dtype";
   return spec->lora_rank ? "without an adapter" : "without best columns";
 }
 
-/* What a tail, several targets, best columns or an adapter cost beside the same without. */
+/* What a tail, several targets, best columns, an adapter or a second dtype cost beside the same without. */
 static void print_of_plain(const bench_args *args, const bench_result *result) {
   const flp_spec *spec = &args->spec.spec;
   putchar('\n');
   cli_print(2, "in turn with the same %s%s, call by call without a pause; median and quartiles of the ratios",
-            spec->targets > 1 ? "of " : "", without_text(spec));
+            spec->targets > 1 || spec->mixed ? "of " : "", without_text(spec));
   cli_table table;
   cli_table_start(&table, "N", "case", "ms", "alone ms", "ratio", "quartiles", "pairs", NULL);
   for (int i = 0; i < result->row_count; i++) {
@@ -269,7 +274,7 @@ static void set_fields(json_t *record, const field *fields, size_t count) {
   for (size_t i = 0; i < count; i++) json_object_set_new(record, fields[i].key, fields[i].value);
 }
 
-/* Beside the same without a tail, with one target, without best columns or an adapter: low and high are quartiles. */
+/* Beside the same without a tail, ...: low and high are quartiles. */
 static void add_of_plain(json_t *object, const bench_row *row) {
   const field fields[] = {{"of_plain", cli_json_number(row->of_plain.median)},
                           {"of_plain_low", cli_json_number(row->of_plain.low)},
@@ -328,11 +333,11 @@ static json_t *row_json(const bench_args *args, const bench_result *result, cons
                           {"D", json_integer(spec->hidden)},
                           {"V", json_integer(spec->vocab)},
                           {"dtype", json_string(flp_dtype_name(spec->dtype))},
-                          {"hidden_dtype", json_string(flp_dtype_name(flp_hidden_dtype(spec)))},
-                          {"weight_dtype", json_string(flp_dtype_name(flp_weight_dtype(spec)))},
-                          {"mixed", json_string(flp_mixed_name(spec->mixed))},
+                          {"hidden_dtype", json_string(flp_dtype_name(flp_hidden_dtype(&row->spec)))},
+                          {"weight_dtype", json_string(flp_dtype_name(flp_weight_dtype(&row->spec)))},
+                          {"mixed", json_string(flp_mixed_name(row->spec.mixed))},
                           {"entropy", json_string(flp_entropy_name(spec->entropy))},
-                          {"grads", grads_json(row->grads)},
+                          {"grads", grads_json(row->which == BENCH_FORWARD ? 0 : row->spec.grads)},
                           {"loss", loss ? json_string(loss->name) : json_null()},
                           {"data", json_string(rows_kind_name(args->data))},
                           {"entropies", entropies_json(args, result, row->n)},

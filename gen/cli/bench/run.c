@@ -8,6 +8,7 @@
 #include "gen/cli/shared/text.h"
 #include "runtime/api/validate.h"
 #include "runtime/base/quantity.h"
+#include "runtime/kernel/operands.h"
 #include "runtime/plan/plan.h"
 
 /* Rounds of bursts that choose the algorithm of a GEMM baseline. */
@@ -22,7 +23,7 @@ typedef struct session {
   cli_device device;
   measure_clock clock;
   flp_plan *plan;
-  flp_plan *plain;  /* of plain_spec; NULL where that is the spec */
+  flp_plan *plain; /* of plain_spec; NULL where that is the spec */
   flp_spec plain_spec;
   cublaslt library; /* zeroed without GEMM baselines */
   bench_data data;
@@ -40,17 +41,26 @@ static const flp_spec *spec_of(const session *s) {
 
 /* ---- opening ---- */
 
-/* The same without its tail, several targets, best columns and ranks, adapter: what it is measured beside. 1 where there
- * is something to leave out. */
+/* Operands of one dtype, of which products take no terms; a bias of another stays what it is. */
+static int leave_out_mixed(flp_spec *spec) {
+  if (!spec->mixed || (spec->has_bias && flp_bias_dtype(spec) != spec->dtype)) return 0;
+  spec->mixed = (flp_mixed)0;
+  spec->hidden_dtype = spec->weight_dtype = spec->bias_dtype = (flp_dtype)0;
+  return 1;
+}
+
+/* The same without its tail, several targets, best columns and ranks, adapter, second dtype: what it is measured beside. 1
+ * where there is something to leave out. */
 static int leave_out(flp_spec *spec) {
   const flp_spec given = *spec;
+  int had_mixed = leave_out_mixed(spec);
   if (spec->tail > 0) cli_spec_set_mode(spec, (flp_mode)0);
   spec->targets = 1;
   spec->topk = spec->rank = 0;
   spec->grads &= ~(uint32_t)(FLP_GRAD_LORA_A | FLP_GRAD_LORA_B);
   spec->grad_lora_dtype = (flp_dtype)0;
   spec->lora_rank = 0;
-  return given.tail > 0 || given.targets > 1 || given.topk || given.rank || given.lora_rank;
+  return given.tail > 0 || given.targets > 1 || given.topk || given.rank || given.lora_rank || had_mixed;
 }
 
 static flp_status open_plain(session *s) {
@@ -140,6 +150,8 @@ static flp_status enqueue_plain_pass(session *s, flp_pass pass) {
   args.saved_bytes = 0;
   args.tail_report = NULL;
   if (s->data.one_target.data) args.target = s->data.one_target.data;
+  if (s->data.narrow[0].data) args.hidden = s->data.narrow[0].data;
+  if (s->data.narrow[1].data) args.weight = s->data.narrow[1].data;
   args.top_ids = NULL;
   args.top_logprob = args.top_rest = NULL;
   args.rank = NULL;
@@ -232,6 +244,10 @@ static flp_status make_workspace(session *s) {
 }
 
 static flp_status make_products(session *s) {
+  if (s->plain && !s->library.handle) { /* with baselines they are theirs too */
+    FLP_TRY(bench_data_narrow(&s->data, CALL_HIDDEN));
+    FLP_TRY(bench_data_narrow(&s->data, CALL_WEIGHT));
+  }
   measure_options choose = {.burst_ms = s->args->burst_ms, .rounds = CHOOSE_ROUNDS, .seed = (uint64_t)s->args->seed};
   s->baseline = (bench_products){
       .library = s->library.handle ? &s->library : NULL, .data = &s->data, .spec = spec_of(s), .n = s->n};
@@ -275,7 +291,7 @@ static void add_row(session *s, bench_case which, int plain, measure_summary ms,
   flp_pass pass = pass_of(layouts, which);
   *row = (bench_row){.which = which,
                      .is_plain = plain,
-                     .grads = which == BENCH_FORWARD ? 0 : (plain ? &s->plain_spec : spec_of(s))->grads,
+                     .spec = plain ? s->plain_spec : *spec_of(s),
                      .n = s->n,
                      .active = bench_active_rows(s->n, s->args->masked),
                      .list_count = s->data.call.list_count,
@@ -287,7 +303,7 @@ static void add_row(session *s, bench_case which, int plain, measure_summary ms,
                      .first_ms = s->library.handle ? 0 : -1};
   if (which == BENCH_BOTH) row->workspace_bytes = forward->bytes > backward->bytes ? forward->bytes : backward->bytes;
   if (s->saved_bytes && !plain) row->workspace_bytes += s->saved_bytes;
-  row->gemms = bench_case_products(which, row->layout.mode, plain ? &s->plain_spec : spec_of(s), count);
+  row->gemms = bench_case_products(which, row->layout.mode, &row->spec, count);
   for (int i = 0; i < GEMM_PRODUCTS; i++) {
     if (!baseline[i]) continue;
     row->baseline_ms += count[i] * baseline[i]->ms.median;
