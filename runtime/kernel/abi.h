@@ -1030,12 +1030,14 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
 
 /* module forward_columns: entries forward_columns and forward_columns_map: forward and forward_map of some columns, from
  * column_begin on, a multiple of unit_columns: weight, bias and vocab_valid are those of the columns of the launch. While
- * it multiplies, forward_columns_map of 16-bit operands rounds rows of the weight for the next launch: ahead_rows of
- * ahead_source (f32) to ahead_out, dense. */
+ * it multiplies, forward_columns_map of 16-bit operands makes rows of the weight for the next launch: of ahead_rows of
+ * ahead_source (f32) as many terms of ahead_depth columns as depth has, one or two, as operand_terms makes them, to rows of
+ * depth in ahead_out. */
 #define FLP_FORWARD_COLUMNS_PARAMS(P) FLP_FORWARD_PARAMS(P) P(i32, column_begin)
 #define FLP_FORWARD_COLUMNS_MAP_PARAMS(P)                                   \
   FLP_FORWARD_MAP_PARAMS(P) P(i32, column_begin)                            \
-  P(ptr, ahead_source) P(i64, ahead_stride) P(ptr, ahead_out) P(i32, ahead_rows)
+  P(ptr, ahead_source) P(i64, ahead_stride) P(ptr, ahead_out) P(i32, ahead_rows) \
+  P(i32, ahead_depth)
 
 /* ---- a low-rank adapter on the head (spec.lora_rank) ----
  *

@@ -149,6 +149,7 @@ static flp_status launch_mapped(const flp_call *call, flp_row_range rows, flp_co
     p.columns.ahead_stride = call->ahead.stride;
     p.columns.ahead_out = call->ahead.out;
     p.columns.ahead_rows = (int32_t)call->ahead.rows;
+    p.columns.ahead_depth = (int32_t)call->plan->spec.hidden;
     return flp_launch_clusters(call, FLP_ENTRY_forward_columns_map, &p.columns, leaves);
   }
   if (!to->keep) return flp_launch_clusters(call, FLP_ENTRY_forward_map, &p.forward, leaves);

@@ -42,7 +42,7 @@ void planner_put_slice(const flp_planner *p, flp_scheme *s, int64_t columns, int
 double planner_slice_cost(const flp_planner *p, int64_t columns);
 /* Seconds that so many columns take where they are made ahead, at least. */
 double planner_ahead_cost(const flp_planner *p, int64_t columns);
-/* 1 if forward can make a slice ahead: one term, beside kernels of mapped operands. */
+/* 1 if forward can make a slice ahead: of an fp32 weight, beside kernels of mapped operands. */
 int planner_makes_ahead(const flp_planner *p);
 /* The planner of a pass that takes operands as its caller has made them. */
 flp_planner planner_of_made_operands(const flp_planner *p);

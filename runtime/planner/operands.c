@@ -47,7 +47,7 @@ double planner_ahead_cost(const flp_planner *p, int64_t columns) {
 }
 
 int planner_makes_ahead(const flp_planner *p) {
-  return p->is_mapped && flp_weight_dtype(&p->spec) != p->spec.dtype && flp_operand_terms(&p->spec) == 1;
+  return p->is_mapped && flp_weight_dtype(&p->spec) != p->spec.dtype;
 }
 
 flp_planner planner_of_made_operands(const flp_planner *p) {

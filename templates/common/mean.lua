@@ -31,7 +31,7 @@
 local THREADS = 256
 local WARPS = THREADS // 32
 local LN2 = 0.6931471805599453
-local IN_FLIGHT = 8                                 -- rows that a thread of mean_sums loads at a time
+local IN_FLIGHT = 6                                 -- rows that a thread of mean_sums loads at a time
 local FOLDED = 16                                   -- slabs that one of mean_fold does
 -- dz_y over the factor of a row's saved exponentials, from where on they do not serve; and what moves log2 s so far that
 -- keep_finish has the row done again.
