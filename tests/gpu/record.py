@@ -37,7 +37,8 @@
              the same for save, stream and direction modes
   bench_cross_entropy
              the same for a step of supervised fine-tuning in stream mode, with label smoothing and z-loss
-  bench_lora the same for an adapter of rank 64 on a frozen head, beside products and beside no adapter
+  bench_adapters
+             the same for an adapter of rank 64 on a frozen head, beside products and beside no adapter
   bench_mixed
              the same for scores of a bf16 hidden and an fp32 weight, beside products of bf16 and beside bf16 alone
   bench_lists
@@ -73,7 +74,7 @@
   fragmentation
              tests/gpu/fragmentation.py, pictures in plots/ where there is matplotlib (needs torch; set FLP_LIBRARY)
 
---only takes any of these, and of bench, bench_modes, bench_cross_entropy, bench_lora, bench_mixed, bench_lists,
+--only takes any of these, and of bench, bench_modes, bench_cross_entropy, bench_adapters, bench_mixed, bench_lists,
 bench_tail, bench_targets, bench_top, peers, peers_modes and peers_data single records by name, where time is short.
 Copy check*.json, sanitize*.json, gated_step.json, train_tiny_lm.json, grpo_tail.json, examples.json, mixed_bits.json,
 jax.json, hosts.json and fragmentation.json to tests/gpu/evidence, and of plots/ naive_never.png and flp_arena_never.png as
@@ -195,14 +196,14 @@ BENCHES = {  # by part; flpgen bench
                                          "label_smoothing=0.1", "--loss-parameter", "z_loss=1e-4", "--grad",
                                          "hidden,weight", "--budget", "1.5G", "--rows", "8192"],
     },
-    "bench_lora": {
+    "bench_adapters": {
         "bench_lora_forward": [*FLAGSHIP, "--lora-rank", "64", "--rows", "8192"],
         "bench_lora": [*FLAGSHIP, "--lora-rank", "64", "--grad", "hidden,lora_a,lora_b", "--budget", "1G", "--rows",
                        "8192"],
     },
     "bench_mixed": {
-        "bench_mixed_round": [*FLAGSHIP, "--weight-dtype", "fp32", "--mixed", "round", "--budget", "1G", "--rows", "8192"],
-        "bench_mixed_split": [*FLAGSHIP, "--weight-dtype", "fp32", "--mixed", "split", "--budget", "3G", "--rows", "8192"],
+        f"bench_mixed_{mixed}": [*FLAGSHIP, "--weight-dtype", "fp32", "--mixed", mixed, "--budget", budget, "--rows", "8192"]
+        for mixed, budget in (("round", "1G"), ("split", "3G"))
     },
     "bench_lists": {
         "bench_kept_20": [*FLAGSHIP, "--keep-set", "20", "--grad", "hidden,weight", "--rows", "8192"],

@@ -89,7 +89,8 @@ class Truth:
         self.batch, self.dtype = batch, dtype
         self.exact = reference.Reference(batch, None, seed=0)
         rounded = Rounded(batch, None, seed=0)
-        both, of_logprob = (batch.grad_logprob, batch.grad_entropy), (batch.grad_logprob, None)
+        both = reference.Upstream(batch.grad_logprob, batch.grad_entropy)
+        of_logprob = both._replace(entropy=None)
         self.grads = {name: (self.exact.gradient(of, name, upstream), rounded.gradient(of, name, upstream))
                       for name, of, upstream in (("hidden", "hidden", both), ("weight", "weight", both),
                                                  ("frozen", "hidden", of_logprob))}
