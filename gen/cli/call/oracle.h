@@ -90,14 +90,15 @@ flp_status oracle_grad_columns(const oracle_problem *problem, const int64_t *row
                                int64_t row_count, const int64_t *columns, int64_t count, const oracle_columns *out);
 
 /* An adapter: u = s·(h·Aᵀ), rounded once, to dtype. A sum in fp32 may round to the other neighbour where u lies next to the
- * middle of two; score_error is the most that this makes of a score, or, in rank steps a row, a bound of that. a: (rank, D), b: (vocab, rank) */
+ * middle of two; score_error is the most that this makes of a score. a: (rank, D), b: (vocab, rank) */
 typedef struct oracle_lora {
   flp_dtype dtype;
   int64_t n, vocab, depth, rank;
   const void *hidden, *a, *b;
   int64_t hidden_stride, a_stride;
   double scale;
-  int is_bounded; /* score_error: that of the largest element of each of B's columns */
+  int is_bounded; /* 1: score_error is a bound, of the largest element of each of B's columns, as (vocab) steps a row
+                     would take long */
 } oracle_lora;
 /* u: (n, rank) dtype; score_error: (n). error: MEMORY */
 flp_status oracle_lora_project(const oracle_lora *lora, void *u, double *score_error);

@@ -488,6 +488,30 @@ Test(bench_verb, an_adapter_stands_beside_the_same_without) {
   json_decref(record);
 }
 
+/* An fp32 weight beside a narrow one: the plain plan reads operands that are no terms. */
+Test(bench_verb, operands_of_two_dtypes_stand_beside_those_of_one) {
+  stage s;
+  open_stage(&s, "");
+  cr_assert_eq(run(&s, "--vocab 1000 --hidden 64 --weight-dtype fp32 --mixed round --rows 40"), 0, "%s", printed(&s, 2));
+  json_t *record = read_record(), *rows = json_object_get(record, "rows");
+  cr_assert_eq(json_array_size(rows), 2);
+  json_t *mixed = json_array_get(rows, 0), *plain = json_array_get(rows, 1);
+  cr_expect_str_eq(text(mixed, "mixed"), "round");
+  cr_expect_str_eq(text(mixed, "weight_dtype"), "fp32");
+  cr_expect_gt(number(mixed, "of_plain"), 0);
+  cr_expect_str_eq(text(plain, "mixed"), "none");
+  cr_expect_str_eq(text(plain, "weight_dtype"), "bf16");
+  cr_expect_null(json_object_get(plain, "of_plain"));
+  cr_expect_gt(launches_of(&s, "forward"), 10);
+  cr_expect_gt(launches_of(&s, "operand_terms"), 10);
+  flp_operand_terms_params terms = STAGE_PARAMS(flp_operand_terms_params, stage_launch(&s, "operand_terms", 0));
+  flp_forward_params forward = STAGE_PARAMS(flp_forward_params, stage_launch(&s, "forward", 0));
+  cr_expect_neq(forward.weight, terms.source);
+  cr_expect_not_null(strstr(printed(&s, 1), "forward, one dtype"));
+  cr_expect_not_null(strstr(printed(&s, 1), "in turn with the same of operands of one dtype"));
+  json_decref(record);
+}
+
 /* Gradients of A and B alone: without an adapter there is no backward. */
 Test(bench_verb, gradients_of_an_adapter_alone_have_nothing_beside_them_but_forward) {
   stage s;
