@@ -83,6 +83,7 @@ head_memory.json, response_rows.json and selective.json to autotune/bench. Exit 
 """
 
 import argparse
+import concurrent.futures
 import importlib.util
 import json
 import os
@@ -111,6 +112,8 @@ SCRIPTS = {
     "fragmentation": ("fragmentation", "tests/gpu/fragmentation.py",
                       *(("--plots", "{out}/plots") if importlib.util.find_spec("matplotlib") else ())),
 }
+HOSTS_TOGETHER = 8  # files of tests/hosts that run side by side
+NO_TESTS = 5        # pytest's exit status where all of a file's tests are left out
 GRADS = ["--entropy", "backward", "--grad", "hidden,weight,bias", "--bias"]
 SMALL = ["--vocab", "1531", "--hidden", "72", "--rows", "67"]
 SANITIZED = [  # one problem for each variant of a kernel's memory accesses
@@ -412,11 +415,29 @@ class Campaign:
         print(done.stdout, flush=True)
 
     def hosts(self):
-        """From the top of the tree, as a script is; a trainer that is not installed is skipped."""
-        command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "tests/hosts", "--device",
-                   self.device, "--record", str(self.out / "hosts.json")]
-        if subprocess.run(command, cwd=TREE, env=self.env).returncode != 0:
+        """From the top of the tree, as scripts are, a process for each file and some at a time, as what takes time is one
+        core's work; a trainer that is not installed is skipped. Of their records one."""
+        def run(file):
+            part = self.out / f"hosts-{file.stem}.json"
+            command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", str(file.relative_to(TREE)),
+                       "--device", self.device, "--record", str(part)]
+            done = subprocess.run(command, cwd=TREE, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                  text=True)
+            print(f"{file.name}: exit {done.returncode}\n{done.stdout[-6000:]}", flush=True)
+            record = json.loads(part.read_text())
+            part.unlink()
+            return done.returncode, record
+
+        with concurrent.futures.ThreadPoolExecutor(HOSTS_TOGETHER) as pool:
+            done = list(pool.map(run, sorted((TREE / "tests/hosts").glob("test_*.py"))))
+        if any(code not in (0, NO_TESTS) for code, _ in done):
             self.failed.append("hosts")
+        rows = {}
+        for row in (row for _, record in done for row in record["rows"]):
+            sums = rows.setdefault(row["trainer"], dict(row, passed=0, failed=0))
+            sums.update((outcome, sums[outcome] + row[outcome]) for outcome in ("passed", "failed"))
+        record = dict(done[0][1], rows=[rows[trainer] for trainer in sorted(rows)])
+        (self.out / "hosts.json").write_text(json.dumps(record, indent=1) + "\n")
 
     def script(self, part):
         """One of the tree's own that uses the binding: from the top of the tree, as FLP_LIBRARY may be a path from there."""

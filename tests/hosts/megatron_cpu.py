@@ -74,14 +74,14 @@ def groups(ranks=1):
         parallel_state.initialize_model_parallel(tensor_model_parallel_size=ranks)
 
 
-def model(dtype=torch.float32, tied=False, sequence_parallel=False, seed=0, mtp=0, **options):
+def model(dtype=torch.float32, tied=False, sequence_parallel=False, seed=0, mtp=0, hidden=HIDDEN, **options):
     """A GPTModel, in Float16Module where dtype is bfloat16; parameters are the same for any number of ranks."""
     ranks = parallel_state.get_tensor_model_parallel_world_size()
     config = TransformerConfig(
-        num_layers=1, hidden_size=HIDDEN, num_attention_heads=2, use_cpu_initialization=True, hidden_dropout=0.0,
+        num_layers=1, hidden_size=hidden, num_attention_heads=2, use_cpu_initialization=True, hidden_dropout=0.0,
         attention_dropout=0.0, tensor_model_parallel_size=ranks, sequence_parallel=sequence_parallel and ranks > 1,
         bias_dropout_fusion=False, masked_softmax_fusion=False, apply_rope_fusion=False, mtp_num_layers=mtp or None,
-        bf16=dtype is torch.bfloat16, init_method_std=0.3, **options)
+        bf16=dtype is torch.bfloat16, init_method_std=0.3 * (HIDDEN / hidden)**0.5, **options)
     layer = get_gpt_layer_local_spec(normalization="LayerNorm")
     layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = Norm
     layer.submodules.self_attention.submodules.core_attention = Attention

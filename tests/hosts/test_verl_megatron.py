@@ -16,6 +16,7 @@ import flp  # noqa: E402
 from flp.adapters import _megatron  # noqa: E402
 
 LENGTHS, ROWS = (6, 12, 9), 3
+WIDTH = 128  # verl's kernel takes multiples of it
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +43,7 @@ def forward(made):
 
 
 def compared(dtype, monkeypatch, **options):
-    made = cpu.model(dtype, **options)
+    made = cpu.model(dtype, hidden=WIDTH, **options)
     if cpu.device() == "cpu":
         monkeypatch.setattr(fused, "linear_cross_entropy", by_scores)
     own, before = forward(made), attributes("verl")
