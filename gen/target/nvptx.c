@@ -99,6 +99,12 @@ static int shuffle_word(lua_State *L) {
   return 1;
 }
 
+static int warp_sync(lua_State *L) {
+  static const gen_asm sync = {"bar.warp.sync 0xffffffff;", "~{memory}", GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
+  gen_call_asm(gen_building(L, "k.warp_sync"), &sync, NULL, NULL, 0);
+  return 0;
+}
+
 static int ballot(lua_State *L) {
   gen_state *g = gen_building(L, "k.ballot");
   LLVMValueRef args[2] = {i32_constant(g, UINT32_MAX), gen_value_of(L, 1, GEN_I1, "k.ballot")};
@@ -227,6 +233,7 @@ void gen_nvptx_open(lua_State *L, int words) {
       {"reread_ctaid", reread_ctaid},
       {"reread_nctaid", reread_nctaid},
       {"barrier", barrier},
+      {"warp_sync", warp_sync},
       {"ballot", ballot},
       {"any", any},
       {"popcount", popcount},

@@ -56,7 +56,6 @@ static const plain_word plain_words[] = {
      "l,r,r,r,~{memory}", "liii", false},
     {"k.tensor_stores_read", "cp.async.bulk.wait_group.read 0;", "~{memory}", "", false},
     {"k.uniform", "redux.sync.or.b32 $0, $1, 0xffffffff;", "=r,r", "i", true},
-    {"k.warp_sync", "bar.warp.sync 0xffffffff;", "~{memory}", "", false},
 };
 
 static LLVMValueRef plain_argument(lua_State *L, int arg, char letter, const char *word) {

@@ -33,6 +33,9 @@ return function(k, spec, narrow)
   local a_bytes, b_bytes = E.rows * 64, E.columns * 64
   local stage_bytes = a_bytes + b_bytes
   E.shared_bytes = E.stages * stage_bytes
+  -- Behind the ring, where a kernel asks for it: for the epilogues of the warps. With it all of what sm_86 and sm_89 have.
+  E.warp_staging_bytes = 384
+  E.staging_bytes = E.threads // 32 * E.warp_staging_bytes
 
   local log2 = function(n) local b = 0; while (1 << b) < n do b = b + 1 end; return b end
 
@@ -45,6 +48,8 @@ return function(k, spec, narrow)
     quad_row, quad_column = k.lshr(lane, 2), (lane & 3) * 2
     E.tid, E.lane, E.warp_m, E.warp_n = tid, lane, warp_m, warp_n
   end
+
+  function E.warp_staging() return k.shared() + E.shared_bytes + k.lshr(E.tid, 5) * E.warp_staging_bytes end
 
   -- Row and column inside the CTA tile of accumulator tile (mi, ni), half h (rows +8), element e.
   function E.row(mi, h) return warp_m * E.warp_rows + quad_row + (mi * 16 + h * 8) end

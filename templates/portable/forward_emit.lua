@@ -6,6 +6,6 @@
 -- listed (emission.lua) costs only where a thread of the warp has such a column.
 
 return function(k, spec)
-  local emission = k.import "emission" (k)
-  k.import "online" (k, spec, "forward_emit", function() return emission end)
+  local emission = k.import "emission"
+  k.import "online" (k, spec, "forward_emit", function(M) return emission(k, spec, M) end)
 end

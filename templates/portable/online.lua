@@ -16,8 +16,11 @@
 --   K.see(p, active, count, block_column, exponentials, m, valid, y)   behind each block of each row as it is summed:
 --     2^(t-m) of its columns, m the maximum so far; of active row `active`, which exists below `count`; valid(j): is
 --     column j real, false where all are; y: with a softcap their tanh. Columns of a launch begin at p.column_begin.
---   K.meet(p, active, count, scale, blocks)   before that: t = scale·y, and of each block, here one, {column, y, valid,
---     top}: column of y[1], the others of which stand as in an accumulator of engine.lua; the largest t
+--   K.meet(p, active, count, scale, blocks, tile)   before that: t = scale·y, and of each block, here one, {column, y,
+--     valid, top}: column of y[1], the others of which stand as in an accumulator of engine.lua; the largest t. tile: {row,
+--     column}, the active row and the warp's column at which it begins; all lanes together
+--   K.met(p, tile)   behind the last row of a tile
+--   K.stages   whether K uses M.warp_staging
 --   K.sum(p, active, sum)   behind the last tile of a group: the sum {m, s} of all its columns, of an active row
 --   K.hold(p, rows, column, lane)   in the place of storing the targets' scores: raw scores of a tile from `column` on,
 --     of each row {active, exists, y}, y as an accumulator has them
@@ -140,12 +143,13 @@ return function(k, spec, entry, hooks)
         local top = K.meet and S.top(y, scale, valid)
         if K.meet then
           local block = {column = block_column + M.column(0, 0), y = y, valid = valid, top = top}
-          K.meet(p, row.active, count, scale, {block})
+          K.meet(p, row.active, count, scale, {block}, {row = first_row, column = block_column})
         end
         local exponentials
         out[i], exponentials = S.accumulate(sums[i], y, scale, spec.bias, valid, top)
         if K.see then K.see(p, row.active, count, block_column, exponentials, out[i].m, valid, y) end
       end
+      if K.met then K.met(p, {row = first_row, column = block_column}) end
       return out
     end
 
@@ -206,7 +210,8 @@ return function(k, spec, entry, hooks)
   end
 
   k.kernel {
-    entry = entry, threads = M.threads, min_ctas = 1, shared_bytes = M.shared_bytes, body = body,
+    entry = entry, threads = M.threads, min_ctas = 1, body = body,
+    shared_bytes = M.shared_bytes + (K.stages and M.staging_bytes or 0),
     tile = {rows = M.rows, columns = M.columns, depth = M.depth, stages = M.stages, unit_columns = GROUP,
             raster = RASTER},
   }

@@ -30,6 +30,7 @@ return function(k, spec, options)
   H.a_bytes, H.b_bytes = H.rows * 128, H.columns * 128
   H.stage_bytes = H.a_bytes + H.b_bytes
   local staging_bytes = 8 * options.staging -- for the epilogues of the eight consumer warps
+  H.warp_staging_bytes = options.staging
 
   -- A value that is the same in all lanes. What the consumer role decides by comes from such values alone: its
   -- loops and descriptors then live in uniform registers, which saves a third of the instructions. Roles of one thread
@@ -81,6 +82,9 @@ return function(k, spec, options)
   function H.second() return k.ne(H.uniform(k.reread_tid() & 128), 0) end -- the second of the two consumer warpgroups
 
   function H.rank() return H.cluster > 1 and k.cluster_rank() or k.const(k.i32, 0) end
+
+  -- Where this warp has what tune.lua gives it for its epilogue.
+  function H.warp_staging() return H.staging + H.warp * options.staging end
 
   -- First row of the 16 that this warp has in block w.
   function H.warp_row(w)

@@ -19,10 +19,11 @@
 --     as it is summed: 2^(t-m) of the columns of this thread, m the maximum so far, y: with a softcap their tanh. A
 --     block of a row with h = 0 comes before that of its neighbour with h = 1. Columns of a launch begin at
 --     p.column_begin.
---   K.meet(p, active, row_end, scale, blocks)   before each row of a tile is summed: active row `active`, which exists
---     below row_end; t = scale·y, and of each block {column, y, top}: column of y[1], the others of which stand as in
---     an accumulator of wgmma; the largest t. All columns count, and scale is not negative; beyond the vocabulary t is
---     below any floor.
+--   K.meet(p, active, row_end, scale, blocks, tile)   before each row of a tile is summed: active row `active`, which
+--     exists below row_end; t = scale·y, and of each block {column, y, top}: column of y[1], the others of which stand as
+--     in an accumulator of wgmma; the largest t. All columns count, and scale is not negative; beyond the vocabulary t is
+--     below any floor. tile: {row, column}, the active row and the column at which it begins; all lanes together
+--   K.met(p, tile)   behind the last row of a tile
 --   K.sum(p, active, sum)   behind the last tile of a leaf: the sum {m, s} of its columns, of an active row
 --   K.hold(p, rows, column, lane)   in the place of storing the targets' scores: raw scores of a tile from `column` on,
 --     of each row {active, exists, y}, y as an accumulator of wgmma has them
@@ -165,6 +166,8 @@ return function(k, spec, entry, hooks)
       return {acc = made, scales = up}
     end
 
+    local function place_of(u, tile_column) return {row = p.row_begin + u.row, column = tile_column} end
+
     -- What a row has of a tile, by block, and how to add one to its sum. All columns count, and its scale is not
     -- negative.
     local function row_of_tile(acc, u, tile_column, row, scale, sum)
@@ -184,7 +187,7 @@ return function(k, spec, entry, hooks)
         for i, y in ipairs(blocks) do
           met[i] = {column = tile_column + (i - 1) * BLOCK + H.column(0, 0), y = y, top = tops[i]}
         end
-        K.meet(p, p.row_begin + u.row + H.row(row.w, row.h), u.row_end, scale, met)
+        K.meet(p, p.row_begin + u.row + H.row(row.w, row.h), u.row_end, scale, met, place_of(u, tile_column))
       end
       local see = K.row and K.row(p, u, row)
       return {sum = sum, add = function(self, block)
@@ -209,6 +212,7 @@ return function(k, spec, entry, hooks)
         end
         for _, row in ipairs(turns) do out[#out + 1] = row.sum end
       end
+      if K.met then K.met(p, place_of(u, tile_column)) end
       return out
     end
 

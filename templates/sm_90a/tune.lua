@@ -10,6 +10,8 @@
 local staging = k.import "staging"
 
 local SHARED_BYTES = 232448   -- of a CTA
+-- Of a warp: columns that wait in the queue of emission.lua.
+local EMIT_BYTES = 2048
 -- Accumulator registers per MMA thread: of 240 (fp32 operands: 208, of which one k16 step takes up to 64) beside
 -- them.
 local ACCUMULATORS, ACCUMULATORS_WIDE = 192, 96
@@ -66,7 +68,7 @@ end}
 -- of columns
 local KINDS = {
   forward = {defaults = for_scores, staging = function() return 0 end},
-  forward_emit = {defaults = for_scores, staging = function() return 0 end},
+  forward_emit = {defaults = for_scores, staging = function() return EMIT_BYTES end},
   forward_targets = {defaults = for_scores, staging = function() return 0 end},
   forward_top = {defaults = for_scores, staging = function() return 0 end},
   forward_columns = {defaults = for_scores, staging = function() return 0 end, aside = true},

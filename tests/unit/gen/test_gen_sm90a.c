@@ -58,7 +58,6 @@ static const word_case cases[] = {
      MAP "k.tensor_store(map, k.shared(128), 64, p.bands)",
      {"cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd", "cp.async.bulk.commit_group"}},
     {"tensor_stores_read", "k.tensor_stores_read()", {"cp.async.bulk.wait_group.read 0"}},
-    {"warp_sync", "k.warp_sync()", {"bar.warp.sync 0xffffffff"}},
     {"tensor_copy",
      MAP "k.tensor_copy(map, k.shared(128), k.shared(), 64, p.bands)",
      {"cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r", ", {%r"}},

@@ -125,6 +125,7 @@ static const word_case cases[] = {
      {"ld.shared.b8", "st.shared.b16", "st.shared.b64", "st.shared.f64"}},
     {"shared_atomic_or", "k.shared_atomic_or(k.shared() + 8, p.depth)", {"red.relaxed.cta.shared.or.b32 [%r"}},
     {"barrier", "k.barrier()", {"bar.sync"}},
+    {"warp_sync", "k.warp_sync()", {"bar.warp.sync 0xffffffff"}},
     {"shuffle_xor", FLOAT "local x = k.shuffle_xor(g, 2)" KEEP, {"shfl.sync.bfly.b32", ", 2, 31, -1;"}},
     {"shuffle_up", INTEGER "local x = k.shuffle_up(i, 1)" KEEP, {"shfl.sync.up.b32", ", 1, 0, -1;"}},
     {"shuffle_idx", INTEGER "local x = k.shuffle_idx(i, 0)" KEEP, {"shfl.sync.idx.b32", ", 0, 31, -1;"}},
