@@ -24,7 +24,7 @@ flp_keep_sink flp_keep_saved(const flp_call *call, int64_t first) {
 /* The maximum over the first columns, or the LSE of a policy near this one. */
 flp_status flp_launch_reference(const flp_call *call, flp_row_range rows, const flp_keep_sink *keep) {
   const flp_args *a = call->args;
-  flp_column_range columns = {0, flp_min(a->vocab_valid, FLP_LEAF_COLUMNS)};
+  flp_column_range columns = {0, flp_min(a->vocab_valid, FLP_REFERENCE_COLUMNS)};
   if (!a->old_lse) FLP_TRY(flp_launch_scores(call, rows, columns, NULL));
   flp_keep_reference_given p = {
       .part = a->old_lse ? 0 : flp_call_region(call, FLP_REGION_part),

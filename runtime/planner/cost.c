@@ -174,10 +174,16 @@ double flp_planner_saved_cost(const flp_planner *p, int64_t n) {
   return saved_products_cost(p, n, p->saved_expands);
 }
 
+/* The scores of the first columns, of whose maximum rows have their reference. */
+static product reference_of(const flp_planner *p, int64_t rows) {
+  int64_t columns = flp_min(FLP_REFERENCE_COLUMNS, p->spec.vocab);
+  return (product){rows, columns, p->spec.hidden, p->keep_rows, FLP_REFERENCE_COLUMNS, 1, 0};
+}
+
 static double stream_chunk_cost(const flp_planner *p, int64_t rows, int64_t chunks) {
   if (rows == 0) return 0;
-  product scores = {rows, p->spec.vocab, p->spec.hidden, p->keep_rows, p->unit_columns, 1, 0}, first = scores;
-  first.n = flp_min(p->unit_columns, p->spec.vocab);
+  product scores = {rows, p->spec.vocab, p->spec.hidden, p->keep_rows, p->unit_columns, 1, 0};
+  product first = reference_of(p, rows);
   double seconds = waves_cost(p, &scores) + waves_cost(p, &first) + saved_products_cost(p, rows, p->step_expands);
   if (p->is_mapped) seconds += flp_planner_gather_cost(p, rows, 1);
   if (chunks > 1 && (p->spec.grads & FLP_GRAD_WEIGHT))
@@ -210,7 +216,7 @@ static double direction_chunk_cost(const flp_planner *p, int64_t rows, int64_t c
 static double direction_rows_of_chunks_cost(const flp_planner *p, int64_t rows, int64_t chunk_vocab, int64_t redone) {
   if (rows == 0) return 0;
   int64_t pieces = flp_ceil_div(p->spec.vocab, chunk_vocab), last = p->spec.vocab - (pieces - 1) * chunk_vocab;
-  product first = {rows, flp_min(p->unit_columns, p->spec.vocab), p->spec.hidden, p->keep_rows, p->unit_columns, 1, 0};
+  product first = reference_of(p, rows);
   double weight = 2.0 * (double)p->spec.vocab * (double)p->spec.hidden * element_bytes(p);
   double seconds = waves_cost(p, &first) + direction_chunk_cost(p, rows, pieces > 1 ? chunk_vocab : last, 1) +
                    read_again * weight / p->bandwidth;

@@ -10,6 +10,9 @@
 #include "runtime/driver/driver.h"
 #include "runtime/kernel/kernel.h"
 
+/* Save, stream and direction mode: the columns of whose largest score rows have their reference, those of one tile. */
+enum { FLP_REFERENCE_COLUMNS = 192 };
+
 typedef struct flp_planner {
   flp_spec spec;                      /* resolved */
   int64_t forward_rows, unit_columns; /* tile of forward: rows of a panel, columns of one partial */
@@ -161,6 +164,8 @@ int64_t flp_planner_target_words(int64_t vocab);
 
 /* 1 if a step takes the mean of scores with a softcap, which no sum over rows of the weight gives. */
 int flp_planner_has_capped_mean(const flp_planner *planner);
+/* Rows of a CTA of mean_sums, which sums up so many. */
+int64_t flp_planner_slab_rows(int64_t rows);
 /* Bytes from one part to the next of what products add of the mean (abi.h, key.bias): sums of hidden, of weight, each. */
 uint64_t flp_planner_added_bytes(const flp_planner *planner);
 

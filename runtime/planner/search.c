@@ -2,6 +2,7 @@
  *
  * R2 is searched axis by axis: its cost is a sum and its workspace a maximum of one term for the row chunks and one for
  * the vocab chunks, so the best of either axis under a budget is found alone. */
+#include <math.h>
 #include <string.h>
 
 #include "runtime/base/util.h"
@@ -179,13 +180,17 @@ static sizes vocab_sizes(const flp_planner *p, int64_t n) {
 
 /* ---- search ---- */
 
+/* Of two that cost the same the one of fewer bytes. Costs are sums, of which the last digits are the order of addition. */
+static int is_better(double seconds, uint64_t bytes, double best_seconds, uint64_t best_bytes) {
+  double least = 1e-9 * fmin(seconds, best_seconds), more = seconds - best_seconds;
+  return more < -least || (more <= least && bytes < best_bytes);
+}
+
 void planner_offer(planner_search *s, const flp_scheme *candidate) {
   if (!s->any || candidate->bytes < s->smallest) s->smallest = candidate->bytes;
   s->any = 1;
   if (candidate->bytes > s->budget) return;
-  int better = !s->found || candidate->seconds < s->best.seconds ||
-               (candidate->seconds == s->best.seconds && candidate->bytes < s->best.bytes);
-  if (better) s->best = *candidate;
+  if (!s->found || is_better(candidate->seconds, candidate->bytes, s->best.seconds, s->best.bytes)) s->best = *candidate;
   s->found = 1;
 }
 
@@ -220,9 +225,8 @@ static void axis_offer(axis_pick *pick, int64_t chunk, double seconds, uint64_t 
     pick->smallest = chunk;
     pick->smallest_bytes = bytes;
   }
-  int better =
-      !pick->best || seconds < pick->best_seconds || (seconds == pick->best_seconds && bytes < pick->best_bytes);
-  if (bytes > budget || !better) return;
+  if (bytes > budget) return;
+  if (pick->best && !is_better(seconds, bytes, pick->best_seconds, pick->best_bytes)) return;
   pick->best = chunk;
   pick->best_seconds = seconds;
   pick->best_bytes = bytes;

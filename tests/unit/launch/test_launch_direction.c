@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "runtime/driver/driver.h"
+#include "runtime/planner/planner.h"
 #include "tests/unit/support/launch_case.h"
 
 static const char hopper[] = "capability=9.0";
@@ -70,7 +71,7 @@ Test(launch_direction, forward_sums_up_what_it_keeps) {
                         "prepare forward keep_reference forward_keep direction_strike grad_hidden combine combine "
                         "direction_finish dz grad_hidden");
   flp_forward_params first = PARAMS(forward, 0);
-  cr_expect_eq(first.vocab_valid, FLP_LEAF_COLUMNS);
+  cr_expect_eq(first.vocab_valid, FLP_REFERENCE_COLUMNS);
   cr_expect_eq(PARAMS(keep_reference, 0).reference, to.references);
   flp_forward_keep_params keep = PARAMS(forward_keep, 0);
   cr_expect(keep.column_begin == 0 && keep.vocab_valid == VOCAB && keep.slope == 1.0f);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "runtime/driver/driver.h"
+#include "runtime/planner/planner.h"
 #include "tests/unit/support/launch_case.h"
 
 static const char hopper[] = "capability=9.0";
@@ -36,7 +37,7 @@ Test(launch_keep, forward_keeps_references_and_then_exponentials) {
   stage_execute(&s, plan, &a);
   stage_expect_sequence(&s, "prepare forward keep_reference forward_keep combine");
   flp_forward_params first = STAGE_PARAMS(flp_forward_params, stage_launch(&s, "forward", 0));
-  cr_expect_eq(first.vocab_valid, FLP_LEAF_COLUMNS);
+  cr_expect_eq(first.vocab_valid, FLP_REFERENCE_COLUMNS);
   cr_expect_eq(first.groups, 1);
   flp_forward_keep_params keep = STAGE_PARAMS(flp_forward_keep_params, stage_launch(&s, "forward_keep", 0));
   cr_expect_eq(keep.vocab_valid, VOCAB);
