@@ -92,7 +92,7 @@ typedef enum flp_region {
   C(TAIL_SAMPLES, 1024)    /* tail_mean: rows of weight */                                            \
   C(TOP_MOST, 128)         /* FLP_TOPK_MAX */                                                         \
   C(TOP_PLACES_MOST, 2048) /* of a row's list of columns that may be among its best */                \
-  C(MEAN_ROWS, 256)        /* mean_sums: rows of a CTA */                                              \
+  C(MEAN_FOLD_COLUMNS, 32) /* mean_fold: columns of a CTA */                                          \
   C(MEAN_HEAD_ROWS, 64)    /* score_head: rows of weight of a CTA */                                   \
   C(MEAN_ADDED, 4)         /* words of scale_pair before what products add, and behind each vector */   \
   C(TAIL_VECTORS, 32)      /* tail_mean: vectors of a CTA, of 16 bytes or of one element as key.alignment allows */
@@ -703,7 +703,7 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
  * derivative, the same for all columns, is in no dz: products add it to gradients of 16 bits before they round them (key.bias),
  * score_hidden and score_head to those of fp32, behind all products.
  *
- * module mean: entry mean_sums, one CTA FLP_MEAN_ROWS rows x 256 vectors of D (as in tail_mean): the sums of factor[a] times
+ * module mean: entry mean_sums, one CTA slab_rows rows x 256 vectors of D (as in tail_mean): the sums of factor[a] times
  * row index[a] of a matrix, and as one column more those of the factors, or without any those of bias. */
 #define FLP_MEAN_SUMS_PARAMS(P)                                            \
   P(ptr, matrix) P(i64, stride) /* operand dtype */                        \
@@ -711,10 +711,11 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(ptr, count)  /* (1) i32: at most so many rows; null: all */            \
   P(ptr, factor) /* (rows) f32, null: 1; rows of factor 0 may hold anything */ \
   P(ptr, bias)   /* (rows) operand dtype or null: 0 */                     \
-  P(i32, rows) P(i32, depth)                                               \
-  P(ptr, part)   /* (ceil(rows/FLP_MEAN_ROWS), depth + 1) f32 out */
+  P(i32, rows) P(i32, depth) P(i32, slab_rows)                             \
+  P(ptr, part)   /* (ceil(rows/slab_rows), depth + 1) f32 out */
 
-/* module mean: entry mean_fold, one thread a column: sums of the parts, in order. */
+/* module mean: entry mean_fold, one CTA FLP_MEAN_FOLD_COLUMNS columns: sums of the parts, in an order that follows from their
+ * number. */
 #define FLP_MEAN_FOLD_PARAMS(P) P(ptr, part) P(i32, parts) P(i32, width) P(ptr, sums)
 
 /* module mean: entry score_rows, one warp an active row of [row_begin, row_end): lse and mean_score in nats, by row. */

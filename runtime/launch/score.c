@@ -30,13 +30,14 @@ flp_score_values flp_score_values_of(const flp_call *step) {
 
 /* ---- sums over rows ---- */
 
-static flp_status launch_sums(const flp_call *call, const flp_mean_sums_given *sums, CUdeviceptr out) {
+static flp_status launch_sums(const flp_call *call, flp_mean_sums_given *sums, CUdeviceptr out) {
   const flp_spec *spec = &call->plan->spec;
   int64_t vector = spec->alignment >= 16 ? 16 / (int64_t)flp_dtype_bytes(spec->dtype) : 1, width = spec->hidden + 1;
-  int64_t slabs = flp_ceil_div(sums->rows, FLP_MEAN_ROWS);
+  int64_t slab_rows = flp_planner_slab_rows(sums->rows), slabs = flp_ceil_div(sums->rows, slab_rows);
+  sums->slab_rows = (int32_t)slab_rows;
   flp_mean_fold_given fold = {.part = sums->part, .parts = (int32_t)slabs, .width = (int32_t)width, .sums = out};
   FLP_TRY(flp_launch(call, FLP_ENTRY_mean_sums, sums, slabs * flp_ceil_div(spec->hidden, 256 * vector)));
-  return flp_launch_over(call, FLP_ENTRY_mean_fold, &fold, width, 1);
+  return flp_launch(call, FLP_ENTRY_mean_fold, &fold, flp_ceil_div(width, FLP_MEAN_FOLD_COLUMNS));
 }
 
 flp_status flp_launch_score_weight(const flp_call *call) {
@@ -62,7 +63,7 @@ flp_status flp_launch_score_added(const flp_call *call, flp_score_values *values
   values->each = values->added_weight + part;
   flp_mean_fold_given copy = {
       .part = values->weight, .parts = 1, .width = (int32_t)width, .sums = values->added_weight};
-  return flp_launch_over(call, FLP_ENTRY_mean_fold, &copy, width, 1);
+  return flp_launch(call, FLP_ENTRY_mean_fold, &copy, flp_ceil_div(width, FLP_MEAN_FOLD_COLUMNS));
 }
 
 /* ---- values ---- */

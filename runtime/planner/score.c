@@ -20,9 +20,16 @@ void planner_put_pair(const flp_planner *p, flp_scheme *s, int64_t n) {
     planner_put_region(s, FLP_REGION_scale_pair, 2, 4);
 }
 
+/* At most so many slabs: at D = 4096 as many CTAs as an H100 runs at once. */
+static const int64_t most_slabs = 396, least_slab_rows = 64;
+
+int64_t flp_planner_slab_rows(int64_t rows) {
+  return flp_max(flp_ceil_div(rows, most_slabs), least_slab_rows);
+}
+
 static void put_sums(const flp_planner *p, flp_scheme *s, int64_t n) {
-  int64_t width = p->spec.hidden + 1, rows = flp_max(n, p->spec.vocab);
-  planner_put_region(s, FLP_REGION_mean_part, flp_ceil_div(rows, FLP_MEAN_ROWS) * width, 4);
+  int64_t width = p->spec.hidden + 1, rows = flp_max(n, p->spec.vocab); /* fewer may make more slabs, but not than this */
+  planner_put_region(s, FLP_REGION_mean_part, flp_min(flp_ceil_div(rows, least_slab_rows), most_slabs) * width, 4);
   planner_put_region(s, FLP_REGION_mean_weight, width, 4);
 }
 

@@ -36,7 +36,7 @@ local FOLDED = 16                                   -- slabs that one of mean_fo
 -- dz_y over the factor of a row's saved exponentials, from where on they do not serve; and what moves log2 s so far that
 -- keep_finish has the row done again.
 local MOST_RATIO, OUT_OF_RANGE = 0x1p20, 4096.0
-local SLAB, ROWS = k.abi.MEAN_ROWS, k.abi.MEAN_HEAD_ROWS
+local ROWS = k.abi.MEAN_HEAD_ROWS
 
 return function(k, spec)
   local F = k.import "math64" (k)
@@ -127,8 +127,8 @@ return function(k, spec)
     local slab = k.ctaid() // across
     local slice = k.ctaid() - slab * across
     local column = (slice * THREADS + k.tid()) * EACH
-    local first = slab * SLAB
-    local last = k.min(first + SLAB, count_of(p))
+    local first = slab * p.slab_rows
+    local last = k.min(first + p.slab_rows, count_of(p))
     local part = k.offset(p.part, i64(slab) * (i64(p.depth) + 1) * 4)
     k.when(k.lt(column, p.depth), function()
       local sums = k.loop(first, last, IN_FLIGHT, zeros(), function(a, sums)
@@ -137,29 +137,37 @@ return function(k, spec)
       for d = 1, EACH do k.store(part, column + (d - 1), sums[d]) end
     end)
     -- one column more: of the bias, or of the factors themselves
-    local a = first + k.tid()
-    local own = k.branch(k.lt(a, last), function()
-      return k.branch(k.is_null(p.factor), function() return load_or(element, p.bias, a, 0.0) end,
+    local sum = over_cta(k.loop(first + k.tid(), last, THREADS, zero(), function(a, sum)
+      return sum + k.branch(k.is_null(p.factor), function() return load_or(element, p.bias, a, 0.0) end,
         function() return k.load(k.f32, p.factor, a) end)
-    end, zero)
-    local sum = over_cta(own)
+    end))
     k.when(k.eq(slice, 0) & k.eq(k.tid(), 0), function() k.store(part, p.depth, sum) end)
   end
 
+  -- Each warp sums a run of the parts, FOLDED at a time, of 32 columns; then come the warps' sums, in order.
   local function mean_fold(p)
-    local column = k.ctaid() * THREADS + k.tid()
-    k.exit_if(k.ge(column, p.width))
-    local function at(part) return k.load(k.f32, p.part, i64(part) * i64(p.width) + i64(column)) end
-    local sum = k.loop(k.const(k.i32, 0), p.parts, FOLDED, zero(), function(first, sum)
+    local column = k.ctaid() * k.abi.MEAN_FOLD_COLUMNS + k.lane()
+    local at = k.min(column, p.width - 1)
+    local run = (p.parts + (WARPS - 1)) // WARPS
+    local first = k.warp() * run
+    local last = k.min(first + run, p.parts)
+    local sum = k.loop(first, last, FOLDED, zero(), function(first, sum)
       local values = {}
       for j = 1, FOLDED do
         local part = first + (j - 1)
-        values[j] = k.select(k.lt(part, p.parts), at(k.min(part, p.parts - 1)), 0.0)
+        local value = k.load(k.f32, p.part, i64(k.min(part, p.parts - 1)) * i64(p.width) + i64(at))
+        values[j] = k.select(k.lt(part, last), value, 0.0)
       end
       for j = 1, FOLDED do sum = sum + values[j] end
       return sum
     end)
-    k.store(p.sums, column, sum)
+    local function slot(warp) return k.shared() + (warp * 32 + k.lane()) * 4 end
+    k.shared_store(slot(k.warp()), sum)
+    k.barrier()
+    k.when(k.eq(k.warp(), 0) & k.lt(column, p.width), function()
+      for warp = 1, WARPS - 1 do sum = sum + k.shared_load(k.f32, slot(warp)) end
+      k.store(p.sums, column, sum)
+    end)
   end
 
   ----------------------------------------------------------------------------------------------- values of rows
@@ -295,7 +303,7 @@ return function(k, spec)
     k.kernel {entry = name, threads = THREADS, shared_bytes = shared_bytes, body = body}
   end
   entry("mean_sums", WARPS * 4, mean_sums)
-  entry("mean_fold", 0, mean_fold)
+  entry("mean_fold", WARPS * 32 * 4, mean_fold)
   entry("score_rows", 0, score_rows)
   entry("score_record", 0, score_record)
   entry("score_target", 0, score_target)

@@ -75,7 +75,7 @@ static const struct {
     {"top_redo", "plplpppfiiiiiippipp", sizeof(flp_top_redo_params)},
     {"top_finish", "pppiiiilppipppppppp", sizeof(flp_top_finish_params)},
     {"loss_scores", "ppppppppppppppddddddddlppiippppppppppp", sizeof(flp_loss_scores_params)},
-    {"mean_sums", "plppppiip", sizeof(flp_mean_sums_params)},
+    {"mean_sums", "plppppiiip", sizeof(flp_mean_sums_params)},
     {"mean_fold", "piip", sizeof(flp_mean_fold_params)},
     {"score_rows", "pplppppiiiippp", sizeof(flp_score_rows_params)},
     {"score_record", "ppppppppiiifipppppp", sizeof(flp_score_record_params)},
