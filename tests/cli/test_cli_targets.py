@@ -1,5 +1,8 @@
-"""Several targets a row on the command line: --targets K, kernels, packs, explain, run, check on the CPU, and what is refused."""
+"""Several targets a row on the command line: --targets K and losses over them, kernels, packs, explain, run, check on
+the CPU, and what is refused."""
 import json
+import math
+import os
 import struct
 
 import pytest
@@ -8,6 +11,7 @@ from flpgen_tool import flpgen, needs_flpgen
 
 pytestmark = needs_flpgen
 
+FAKE = os.environ.get("FLP_TEST_FAKE_CUDA", "")
 NO_GPU = {"FLP_CUDA_LIBRARY": "/nonexistent/libcuda.so.1"}
 HEAD = ["--vocab", 1000, "--hidden", 64]
 SHAPE = [*HEAD, "--grad", "hidden,weight"]
@@ -164,7 +168,190 @@ def test_a_set_has_the_cases_of_several_targets_alone():
     assert {"repeat: grad_weight", "rows shuffled", "small budget"} <= {row["output"] for row in rows}
 
 
+# ---- losses over several targets ----
+
+DIVERGENCES = ["forward_kl", "reverse_kl", "jsd"]
+DISTILLED = [*SHAPE, "--targets", 8]
+REST_MIN = 1e-6
+
+
+@pytest.mark.parametrize("loss", DIVERGENCES)
+def test_kernels_of_a_loss_over_targets(loss):
+    made = flpgen("gen", *DISTILLED, "--loss", loss, "--json").json()
+    plain = flpgen("gen", *DISTILLED, "--json").json()
+    assert (made["spec"]["loss"], made["spec"]["targets"]) == (loss, 8)
+    assert kinds(made) == kinds(plain) | {"loss_targets"}
+    explained = flpgen("explain", *DISTILLED, "--loss", loss, "--rows", 64, "--json", **NO_GPU).json()
+    assert "step" in {layout["pass"] for layout in explained["rows"][0]["assumed_layouts"]}
+    text = flpgen("explain", *DISTILLED, "--loss", loss, "--rows", 64, **NO_GPU).out
+    assert "assumed GPU: mode stream: not taken: steps over several targets recompute" in text
+
+
+def test_a_pack_has_its_kernel(tmp_path):
+    out = tmp_path / "a.flpp"
+    done = flpgen("pack", "build", *DISTILLED, "--loss", "jsd", "--arch", "sm_80", "--out", out)
+    assert done.code == 0, done.err
+    keys = [entry["key"] for entry in flpgen("pack", "inspect", out, "--json").json()["entries"]]
+    assert any("kind=loss_targets" in key for key in keys)
+
+
+@pytest.mark.parametrize("loss", [*DIVERGENCES, "forward_kl+jsd"])
+def test_a_demonstration_of_a_step(loss):
+    document = flpgen(*DEMO, "--targets", 7, "--loss", loss, "--json").json()
+    assert document["loss"]["name"] == loss and document["loss"]["mode"].startswith("recompute")
+    assert document["fp64"]["logprob_error"] < 1e-5
+    assert set(document["loss"]["metrics"]) == set(loss.split("+"))
+    assert 0 < document["loss"]["mean"] < 20
+    other = flpgen(*DEMO, "--targets", 7, "--loss", loss, "--seed", 2, "--json").json()
+    assert other["loss"]["mean"] != document["loss"]["mean"]
+
+
+def divergence(loss, p, q):
+    """Of one row. p, q: the teacher's and the student's probabilities of its targets, and the rests behind them."""
+    p, q = (shares + [max(1 - sum(shares), REST_MIN)] for shares in (p, q))
+    kl = lambda a, b: sum(x * math.log(x / y) for x, y in zip(a, b) if x > 0)
+    middle = [(x + y) / 2 for x, y in zip(p, q)]
+    return {"forward_kl": kl(p, q), "reverse_kl": kl(q, p), "jsd": (kl(p, middle) + kl(q, middle)) / 2}[loss]
+
+
+TEACHER = [math.log(share) for share in (0.5, 0.25, 0.125, 0.1, 0.9, 0.2, 0.3, 0.3, 0.3, 0.001, 0.002, 0.7)]
+APART = [0, 10, 5, 3, -100, 4, -100, -100, -100, 7, 8, 1]
+
+
+def distilled(**change):
+    given = operands(APART, [2, 2, COUNT], [])
+    del given["grad_logprob"]
+    teacher = [math.nan if id < 0 else value for id, value in zip(APART, TEACHER)]
+    return {**given, "teacher_logprob": ("F32", [2, 2, COUNT], "f", teacher), **change}
+
+
+def shares_of(logprob):
+    """Probabilities of each row's targets that are not ignored."""
+    return [[math.exp(logprob[at]) for at in range(row * COUNT, (row + 1) * COUNT) if APART[at] >= 0]
+            for row in range(ROWS)]
+
+
+def forward(folder, arrays):
+    nothing = ("F32", [2, 2, COUNT], "f", [0.0] * ROWS * COUNT)
+    found = run_file(folder, "forward", "--targets", COUNT, **{**arrays, "grad_logprob": nothing})
+    return shares_of(struct.unpack(f"<{ROWS * COUNT}f", found["logprob"][1]))
+
+
+@pytest.mark.parametrize("loss", DIVERGENCES)
+def test_a_step_of_a_file_is_the_formula(tmp_path, loss):
+    """The loss by hand, its gradient by differences of hidden."""
+    row_weight = [1.0, 0.5, 3.0, 2.0]
+    arrays = distilled(row_weight=("F32", [2, 2], "f", row_weight))
+    teacher = shares_of(TEACHER)
+    found = run_file(tmp_path, "step", "--targets", COUNT, "--loss", loss, **arrays)
+    assert found["loss"][0] == [2, 2] and found["logprob"][0] == [2, 2, COUNT] and found[f"metrics.{loss}"][0] == [2, 2]
+    got = struct.unpack(f"<{ROWS}f", found["loss"][1])
+    wanted = [weight * divergence(loss, p, q) if p else 0 for weight, p, q in
+              zip(row_weight, teacher, forward(tmp_path, arrays))]
+    assert got == pytest.approx(wanted, rel=1e-5) and got[2] == 0 and min(got[0], got[1], got[3]) > 0
+    slopes, step = struct.unpack(f"<{ROWS * DEPTH}f", found["grad_hidden"][1]), 1 / 64
+    for at in (0, DEPTH + 3, 3 * DEPTH + 7):
+        ends = []
+        for sign in (1, -1):
+            moved = list(arrays["hidden"][3])
+            moved[at] += sign * step
+            q = forward(tmp_path, {**arrays, "hidden": ("F32", [2, 2, DEPTH], "f", moved)})[at // DEPTH]
+            ends.append(row_weight[at // DEPTH] * divergence(loss, teacher[at // DEPTH], q))
+        assert slopes[at] == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=2e-2, abs=2e-4)
+    assert set(slopes[2 * DEPTH:3 * DEPTH]) == {0}
+
+
+WRONG = {
+    "missing": ({"teacher_logprob": None}, [],
+                "teacher_logprob is missing; loss jsd reads it: a tensor 'teacher_logprob' in an --input file"),
+    "by row": ({"teacher_logprob": ("F32", [2, 2], "f", [0.0] * 4)}, [],
+               "teacher-logprob: tensor 'teacher_logprob' of FILE has shape (2, 2); (..., 3) of 4 rows, as target "
+               "has, is accepted"),
+    "turned": ({"teacher_logprob": ("F32", [3, 4], "f", [0.0] * 12)}, [],
+               "has shape (3, 4); (..., 3) of 4 rows, as target has, is accepted"),
+    "of int64": ({"teacher_logprob": ("I64", [4, 3], "q", [0] * 12)}, [], "has dtype I64; F32 is accepted"),
+    "elsewhere": ({}, ["--teacher-logprob", "FILE:nothing"], "--teacher-logprob: FILE has no tensor 'nothing'"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_teacher_that_does_not_fit_is_refused(tmp_path, name):
+    change, words, message = WRONG[name]
+    source = tmp_path / "a.safetensors"
+    write_tensors(source, **{key: value for key, value in distilled(**change).items() if value})
+    words = [word.replace("FILE", str(source)) for word in words]
+    done = flpgen("run", "-i", source, "--targets", COUNT, "--loss", "jsd", "--rung", "eager", *words)
+    assert done.code == 2 and message in " ".join(done.err.split()).replace(str(source), "FILE"), done.err
+
+
+def test_a_teacher_of_another_name_is_found(tmp_path):
+    arrays = distilled()
+    arrays["mine"] = arrays.pop("teacher_logprob")
+    source = tmp_path / "named.safetensors"
+    words = ["--targets", COUNT, "--loss", "jsd"]
+    found = run_file(tmp_path, "named", *words, "--teacher-logprob", f"{source}:mine", **arrays)
+    assert found["loss"] == run_file(tmp_path, "step", *words, **distilled())["loss"]
+
+
+@pytest.mark.parametrize("loss", DIVERGENCES)
+def test_check_of_a_loss_over_targets_has_every_teacher(loss):
+    done = flpgen("check", "--vocab", 300, "--hidden", 32, "--rows", 30, "--grad", "hidden,weight,bias", "--bias",
+                  "--loss", loss, "--targets", 5, "--rung", "eager", "--json")
+    assert done.code == 0, done.out
+    record = done.json()
+    assert record["failed"] == 0
+    cases = {row["case"] for row in record["rows"]}
+    assert cases >= {"random", "masked", "bad-rows", "idle-rows", "targets-bad", "teacher-certain", "teacher-missing",
+                     "teacher-tails", "teacher-whole"}
+    assert all(f"targets=5 loss={loss}" in row["options"] for row in record["rows"])
+    assert {row["output"] for row in record["rows"]} >= {"logprob", "logprob bits", "loss", "metrics", "grad_hidden",
+                                                         "grad_weight", "grad_bias"}
+
+
+@pytest.mark.skipif(not os.path.exists(FAKE), reason="the stand-in for libcuda was not built")
+def test_check_leaves_out_the_rung_that_has_no_such_kernels(tmp_path):
+    """Generic kernels have no losses over several targets: that is no finding, and alone it is nothing to check."""
+    words = ["check", *HEAD, "--rows", 5, "--grad", "hidden", "--targets", 4, "--loss", "jsd", "-q"]
+    on_fake = {"FLP_CUDA_LIBRARY": FAKE, "FAKE_CUDA": "capability=9.0;fill=1", "cache": tmp_path}
+    record = flpgen(*words, "--json", **on_fake).json()
+    assert {row["rung"] for row in record["rows"]} >= {"jit", "eager"}
+    assert "generic" not in {row["rung"] for row in record["rows"]}
+    assert "run" not in {row["output"] for row in record["rows"]}
+    alone = flpgen(*words, "--rung", "generic", **on_fake)
+    assert alone.code == 3 and "nothing was checked: no rung that was asked for has kernels for this" in alone.err
+
+
+def test_a_file_with_a_loss_over_targets_is_checked(tmp_path):
+    """One that reads the entropy and a vector too, and has parameters."""
+    path = tmp_path / "mine.lua"
+    path.write_text("""return {
+  parameters = {share = {default = 0.1, min = 0}}, vectors = {"level"},
+  loss = function(row, p)
+    return row.weight * (p.share * row.entropy * row.level - sum(exp(row.teacher_logprob) * row.target_logprob))
+  end,
+}
+""")
+    done = flpgen("check", "--vocab", 300, "--hidden", 32, "--rows", 30, "--grad", "hidden,weight", "--loss", path,
+                  "--loss-parameter", "share=0.3", "--targets", 5, "--rung", "eager", "--json")
+    assert done.code == 0 and done.json()["failed"] == 0, done.out
+    assert {"entropy", "loss"} <= {row["output"] for row in done.json()["rows"]}
+
+
+def test_sets_have_steps_of_losses_over_targets():
+    rows = flpgen("check", "--quick", "--targets", 9, "--rung", "eager", "--json").json()["rows"]
+    steps = [row for row in rows if "loss=" in row["options"]]
+    assert {word for row in steps for word in row["options"].split() if word.startswith("loss=")} == \
+        {"loss=forward_kl", "loss=reverse_kl", "loss=jsd", "loss=forward_kl+reverse_kl"}
+    assert {"distill", "distill-certain", "distill-missing", "distill-tails", "distill-whole", "distill-bad",
+            "distill-N=0", "distill-N=1", "distill-holes", "distill-nan"} <= {row["case"] for row in steps}
+    assert {"loss", "metrics", "grad_hidden", "grad_weight"} <= {row["output"] for row in steps}
+    assert all(row["pass"] for row in steps)
+
+
 # ---- refusals ----
+
+NEEDED = "--loss: jsd is a loss over several targets a row; --targets K, from 2 to 512, is needed beside it"
+OF_ONE = "--targets: not accepted beside --loss grpo, a loss of one target; a loss over several, such as forward_kl, is"
 
 @pytest.mark.parametrize("arguments, message", [
     (["gen", "--op", "select", "--vocab", 1000, "--targets", 2], "--targets: not accepted with --op select"),
@@ -179,6 +366,27 @@ def test_a_set_has_the_cases_of_several_targets_alone():
     (["report", *SHAPE, "--targets", 2, "--out", "/nonexistent/a"], "--targets: not accepted here; bench, check, explain"),
     (["run", "--demo", "--vocab", 99, "--hidden", 16, "--rows", 9, "--keep-set", 9, "--targets", 2],
      "--targets: not accepted beside lists of columns"),
+    *[([verb, *SHAPE, "--loss", "jsd", *more], NEEDED) for verb in ("gen", "check", "bench", "explain", "tune")
+      for more in ([], ["--targets", 1])],
+    ([*DEMO, "--loss", "jsd"], NEEDED),
+    *[([verb, *SHAPE, "--loss", "grpo", "--targets", 4], OF_ONE)
+      for verb in ("gen", "check", "bench", "explain", "tune")],
+    ([*DEMO, "--loss", "grpo", "--targets", 4], OF_ONE),
+    (["run", "-i", "a", "--loss", "nll", "--teacher-logprob", "a:b"],
+     "--teacher-logprob: 'a:b' is not accepted beside --loss nll, which does not read it"),
+    (["run", "-i", "a", "--teacher-logprob", "a:b"], "--teacher-logprob: 'a:b' is not accepted without --loss"),
+    ([*DEMO, "--targets", 4, "--loss", "jsd", "--teacher-logprob", "a:b"],
+     "--teacher-logprob: 'a:b' is not accepted with --demo"),
+    *[([verb, *DISTILLED, "--loss", "jsd", "--mode", "stream"],
+       "--mode: 'stream' is not accepted beside --targets, whose steps recompute")
+      for verb in ("check", "bench", "explain")],
+    (["tune", *DISTILLED, "--loss", "jsd"], "without --loss --targets 8 finds the kernels that they take"),
+    (["gen", *DISTILLED, "--loss", "jsd", "--keep"], "--targets: not accepted beside --keep"),
+    (["gen", *DISTILLED, "--loss", "jsd", "--tail", "2^-9"], "--targets: not accepted beside --tail"),
+    (["gen", *DISTILLED, "--loss", "jsd", "--topk", 4], "--topk: not accepted beside --loss"),
+    (["bench", *DISTILLED, "--loss", "jsd", "--peers"], "--targets: not accepted with --peers"),
+    (["bench", *HEAD, "--targets", 8, "--loss", "jsd", "--write-rows", "/nonexistent/a"],
+     "not accepted with --write-rows"),
 ], ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else None)
 def test_bad_usage_is_reported(arguments, message):
     done = flpgen(*arguments, **NO_GPU)

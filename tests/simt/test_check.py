@@ -1,5 +1,6 @@
 """flpgen check on a GPU that is none: the stand-in for libcuda runs the generated kernels on the CPU, so that library,
-launches and kernels together meet the fp64 oracle, on random and adversarial data; sm_80's kernels and Hopper's."""
+launches and kernels together meet the fp64 oracle, on random and adversarial data; sm_80's kernels and Hopper's. And
+flpgen bench of what no other stand-in computes."""
 import json
 import os
 import re
@@ -31,9 +32,13 @@ TILINGS = [  # tilings of Hopper's kernels that are not the defaults
 
 def check(libraries, capability, *arguments, compiler=SIMT / "compile.py"):
     """Runs `flpgen check` -> its record. libraries: a folder for compiled kernels"""
+    return record_of("check", libraries, capability, arguments, compiler)
+
+
+def record_of(verb, libraries, capability, arguments, compiler=SIMT / "compile.py"):
     out = libraries / "record.json"
     out.unlink(missing_ok=True)
-    done = flpgen("check", *arguments, "--rung", "jit", "--quiet", "--json", out, cache=libraries / "cache",
+    done = flpgen(verb, *arguments, "--rung", "jit", "--quiet", "--json", out, cache=libraries / "cache",
                   FLP_CUDA_LIBRARY=str(STAND_INS[0]), FLP_JIT_LIBRARY=str(STAND_INS[1]),
                   FAKE_IR_LIBRARY=str(Path(FLPGEN).parents[1] / "lib" / "libflpgen.so"),
                   FAKE_CUDA=f"capability={capability};clusters=2;run={libraries};compiler={sys.executable} {compiler}")
@@ -224,6 +229,39 @@ def test_adversarial_adapters(tmp_path, capability, dtype):
     assert {"lora-512", "lora-shards", "lora-nan-idle", "lora-N=0", "lora-rows"} <= {row["case"] for row in record["rows"]}
 
 
+DISTILLED = {
+    "forward_kl": ["--dtype", "bf16", "--grad", "hidden,weight,bias", "--bias", "--targets", 20],
+    "reverse_kl": ["--dtype", "fp16", "--grad", "hidden,weight", "--targets", 3, "--softcap", 20, "--target-dtype",
+                   "int32"],
+    "jsd": ["--dtype", "fp32", "--grad", "hidden", "--targets", 64, "--per-row-temperature"]}
+
+
+@pytest.mark.parametrize("capability,loss", [
+    ("9.0", "forward_kl"), ("8.0", "reverse_kl"),
+    *[pytest.param(*one, marks=pytest.mark.long)
+      for one in (("8.0", "forward_kl"), ("9.0", "reverse_kl"), ("9.0", "jsd"), ("8.0", "jsd"))]])
+def test_steps_of_losses_over_several_targets(tmp_path, capability, loss):
+    record = check(tmp_path, capability, "--vocab", 331, "--hidden", 40, "--rows", 41, "--loss", loss, *DISTILLED[loss])
+    passed(record, least=100)
+    assert {"loss", "metrics", "logprob", "logprob bits", "grad_hidden"} <= {row["output"] for row in record["rows"]}
+    cases = {row["case"] for row in record["rows"]}
+    assert {"teacher-certain", "teacher-missing", "teacher-tails", "teacher-whole"} <= cases
+    assert all(f"loss={loss}" in row["options"] for row in record["rows"])
+    assert "loss_targets" in entries_in(tmp_path)
+
+
+def test_steps_over_several_targets_are_timed_beside_steps_of_one(tmp_path):
+    """flpgen bench, whose data no kernel calls bad; a loss over targets has no step of one, nll has."""
+    record = record_of("bench", tmp_path, "9.0", [
+        "--vocab", 300, "--hidden", 40, "--rows", 20, "--masked", 0.25, "--grad", "hidden,weight", "--targets", 8,
+        "--loss", "forward_kl", "--loss-parameter", "rest_weight=0.5", "--no-baseline", "--burst-ms", 1, "--rounds", 3])
+    rows = [{name: row[name] for name in ("case", "loss", "targets", "mode", "gemms")} for row in record["rows"]]
+    assert rows == [{"case": "step", "loss": loss, "targets": targets, "mode": "recompute-vocab", "gemms": 4}
+                    for loss, targets in (("forward_kl", 8), ("nll", 1))]
+    assert record["rows"][0]["of_plain"] > 0 and "of_plain" not in record["rows"][1]
+    assert {"loss_targets", "loss_rows"} <= entries_in(tmp_path)
+
+
 @pytest.mark.long
 def test_columns_of_three_digits(tmp_path):
     passed(check(tmp_path, "8.0", "--vocab", 262200, "--hidden", 8, "--rows", 5, "--keep-set", 40, "--dtype", "bf16", "--grad",
@@ -255,6 +293,16 @@ def test_a_wrong_kernel_is_found(tmp_path):
     compiler = wrong_compiler(tmp_path, "", "text = text.replace('fadd float', 'fsub float', 1)")
     record = check(tmp_path, "8.0", "--op", "select", "--dtype", "fp32", compiler=compiler)
     assert 0 < record["failed"] < record["checks"]
+
+
+def test_a_loss_over_targets_that_is_wrong_is_found(tmp_path):
+    """What the teacher leaves to other tokens is half more: losses are off and so are gradients, logprobs are not."""
+    wrong = "text = text.replace('fsub double 1.0', 'fsub double 1.5', 1)"
+    compiler = wrong_compiler(tmp_path, "@flp_loss_targets", wrong)
+    record = check(tmp_path, "9.0", "--vocab", 331, "--hidden", 40, "--rows", 41, "--loss", "forward_kl",
+                   *DISTILLED["forward_kl"], compiler=compiler)
+    wrong = {row["output"] for row in record["rows"] if not row["pass"]}
+    assert {"loss", "grad_hidden"} <= wrong and "logprob" not in wrong, wrong
 
 
 def test_an_adapter_that_is_wrong_is_found(tmp_path):

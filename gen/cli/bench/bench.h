@@ -173,6 +173,8 @@ flp_status bench_data_kept(bench_data *data, const rows_request *rows, const int
 /* Makes several targets of the rows: their own, and others by Zipf's law, each another column. own: (n), or the ignore
  * index. error: DRIVER, MEMORY */
 flp_status bench_data_targets(bench_data *data, const int64_t *own);
+/* Makes a teacher's log-probabilities of these targets, whose sum over a row's is below 1. error: DRIVER, MEMORY */
+flp_status bench_data_teacher(bench_data *data);
 
 /* ---- baseline.c: GEMM baselines over that data ---- */
 

@@ -165,12 +165,13 @@ static flp_status make_temperatures(bench_data *data) {
   return status;
 }
 
-/* What the loss reads: rewards and vectors of standard deviation 1, weights near 1, policies before as flat ones. */
+/* What the loss reads: rewards and vectors of standard deviation 1, weights near 1, policies before as flat ones; of
+ * several targets a teacher. */
 static flp_status make_loss_inputs(bench_data *data) {
   uint32_t read = data->call.loss ? flp_loss_inputs(data->call.loss) : 0;
   for (int i = FLP_LOSS_OLD_LOGPROB; i < FLP_LOSS_INPUTS_MAX; i++)
     if (read >> i & 1) FLP_TRY(make_normal(data, (call_slot)(CALL_LOSS_INPUT + i), 1.0));
-  return FLP_OK;
+  return read >> FLP_LOSS_TEACHER_LOGPROB & 1 ? bench_data_teacher(data) : FLP_OK;
 }
 
 flp_status bench_data_follow(bench_data *data) {

@@ -57,10 +57,11 @@ static int has_targets(const bench_args *args) {
   return args->spec.spec.targets > 1;
 }
 
-/* "forward", or "forward, one target" of the plain one beside several, "forward, no adapter" beside one. */
+/* "forward", or "forward, one target" of the plain one beside several, "step, nll of one target" beside a step of
+ * these, "forward, no adapter" beside one. */
 static const char *case_text(const bench_args *args, const bench_row *row, char out[CELL]) {
   const flp_spec *spec = &args->spec.spec;
-  const char *plain = has_targets(args) ? ", one target"
+  const char *plain = has_targets(args) ? spec->loss ? ", nll of one target" : ", one target"
                       : spec->lora_rank ? ", no adapter"
                       : spec->mixed     ? ", one dtype"
                                         : "";
@@ -123,7 +124,7 @@ static void print_tails(const bench_args *args, const bench_result *result) {
 
 static const char *without_text(const flp_spec *spec) {
   if (spec->tail > 0) return "without a tail";
-  if (spec->targets > 1) return "one target";
+  if (spec->targets > 1) return spec->loss ? "one target, a step of nll" : "one target";
   if (spec->mixed) return "operands of one dtype";
   return spec->lora_rank ? "without an adapter" : "without best columns";
 }
@@ -326,7 +327,7 @@ static void add_lora(json_t *object, const flp_spec *spec, const bench_row *row)
 
 static json_t *row_json(const bench_args *args, const bench_result *result, const bench_row *row) {
   const flp_spec *spec = &args->spec.spec;
-  const flp_loss *loss = cli_loss_of(spec);
+  const flp_loss *loss = cli_loss_of(&row->spec);
   int baseline = row->baseline_ms >= 0;
   const field fields[] = {{"case", json_string(bench_case_name(row->which))},
                           {"N", json_integer(row->n)},

@@ -63,9 +63,16 @@ static int leave_out(flp_spec *spec) {
   return given.tail > 0 || given.targets > 1 || given.topk || given.rank || given.lora_rank || had_mixed;
 }
 
+/* A loss over several targets has no step of one: nll has, from the same weights. */
+static flp_status leave_out_teacher(flp_spec *spec) {
+  const flp_loss *loss = cli_loss_of(spec);
+  return loss && flp_loss_is_over_targets(loss) ? cli_loss_keep("nll", spec) : FLP_OK;
+}
+
 static flp_status open_plain(session *s) {
   s->plain_spec = *spec_of(s);
   if (!leave_out(&s->plain_spec)) return FLP_OK;
+  FLP_TRY(leave_out_teacher(&s->plain_spec));
   return flp_plan_create(&s->plain_spec, &s->args->options, &s->plain);
 }
 
@@ -158,6 +165,8 @@ static flp_status enqueue_plain_pass(session *s, flp_pass pass) {
   args.lora_a = args.lora_b = NULL;
   args.grad_lora_a = args.grad_lora_b = NULL;
   args.lora_scale = 0;
+  args.teacher_logprob = NULL;
+  if (s->plain_spec.loss != spec_of(s)->loss) args.loss_parameters = NULL;
   return call_execute(s->plain, &args);
 }
 

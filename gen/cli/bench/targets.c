@@ -1,29 +1,24 @@
-/* targets.c: several targets a row of a benchmark, as the most likely ids of a teacher are: by Zipf's law, no id twice. */
+/* targets.c: several targets a row of a benchmark, as the most likely ids of a teacher are: by Zipf's law, no id twice;
+ * and what a teacher says of them. */
 #include <stdlib.h>
 
 #include "gen/cli/bench/bench.h"
 #include "gen/cli/call/lists.h"
 #include "gen/cli/call/normal.h"
+#include "gen/cli/call/teacher.h"
 #include "runtime/kernel/kernel.h"
+#include "runtime/kernel/op.h"
 
 /* Seeds of the data; each is another stream. */
-enum { SEED_ORDER = 1 << 20, SEED_TARGETS = SEED_ORDER + 3 };
+enum { SEED_ORDER = 1 << 20, SEED_TARGETS = SEED_ORDER + 3, SEED_TEACHER };
 
 static uint64_t seed_of(const bench_data *data, int what) {
   return cli_hash((uint64_t)data->args->seed ^ (uint64_t)what << 32);
 }
 
-static int is_among(const int64_t *ids, int64_t count, int64_t id) {
-  for (int64_t i = 0; i < count; i++)
-    if (ids[i] == id) return 1;
-  return 0;
-}
-
-/* The id that is drawn or, where that is taken, the next one of the vocabulary that is not; as many as there are. */
+/* The id that is drawn or, where the row has it already, another one. */
 static int64_t draw_other(const cli_zipf *zipf, uint64_t seed, const int64_t *ids, int64_t count) {
-  int64_t id = cli_zipf_draw(zipf, seed);
-  for (int64_t tries = 0; tries < zipf->vocab && is_among(ids, count, id); tries++) id = (id + 1) % zipf->vocab;
-  return id;
+  return cli_id_apart(cli_zipf_draw(zipf, seed), ids, count, zipf->vocab);
 }
 
 static void draw(const bench_data *data, const cli_zipf *zipf, const int64_t *own, int64_t *out) {
@@ -67,5 +62,18 @@ flp_status bench_data_targets(bench_data *data, const int64_t *own) {
   FLP_TRY(cli_zipf_create(data->call.spec.vocab, seed_of(data, SEED_ORDER), &zipf));
   flp_status status = make(data, &zipf, own);
   cli_zipf_destroy(&zipf);
+  return status;
+}
+
+flp_status bench_data_teacher(bench_data *data) {
+  int64_t n = data->call.n, count = flp_spec_targets(&data->call.spec);
+  size_t bytes = call_bytes(&data->call, CALL_TEACHER);
+  float *values = malloc(bytes + 1);
+  if (!values) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the teacher");
+  for (int64_t row = 0; row < n; row++)
+    cli_teacher_draw(cli_hash(seed_of(data, SEED_TEACHER) + (uint64_t)row), count, values + row * count);
+  flp_status status = call_make(&data->buffers, CALL_TEACHER, bytes);
+  if (status == FLP_OK) status = cli_buffer_upload(&data->buffers.at[CALL_TEACHER].buffer, 0, values, bytes);
+  free(values);
   return status;
 }

@@ -111,6 +111,7 @@ static void set_loss(const call_buffers *b, const call_problem *p, flp_args *arg
   args->advantage = inputs[FLP_LOSS_ADVANTAGE];
   args->row_weight = inputs[FLP_LOSS_WEIGHT];
   memcpy(args->vectors, inputs + FLP_LOSS_FIRST_VECTOR, sizeof args->vectors);
+  args->teacher_logprob = at(b, CALL_TEACHER);
   args->loss_parameters = p->loss_parameters;
   args->loss = at(b, CALL_LOSS);
   args->metrics = at(b, CALL_METRICS);

@@ -74,6 +74,7 @@ call_array call_array_of(const call_problem *p, call_slot slot) {
       [CALL_LIST_OFFSETS] = {1, n + 1, 1, sizeof(int64_t)},
       [CALL_LORA_A] = {1, rank, stride, flp_dtype_bytes(spec->dtype)},
       [CALL_LORA_B] = {1, vocab, rank, flp_dtype_bytes(spec->dtype)},
+      [CALL_TEACHER] = {1, n, targets, sizeof(float)},
       [CALL_LIST_IDS] = {1, (size_t)p->list_count, 1, flp_dtype_bytes(spec->target_dtype)},
       [CALL_LOGPROB] = {1, n, targets, sizeof(float)},
       [CALL_ENTROPY] = {spec->entropy != FLP_ENTROPY_NONE, n, 1, sizeof(float)},

@@ -35,6 +35,7 @@ typedef enum call_slot {
   CALL_LIST_IDS,
   CALL_LORA_A, /* of spec.lora_rank */
   CALL_LORA_B,
+  CALL_TEACHER,  /* of a loss over several targets */
   CALL_OPERANDS, /* the slots above are read */
   CALL_LOGPROB = CALL_OPERANDS,
   CALL_ENTROPY,

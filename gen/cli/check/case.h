@@ -60,6 +60,15 @@ typedef enum check_targets {
 } check_targets;
 enum { CHECK_TARGETS_USUAL = 20 }; /* of a case that is of no other number */
 
+/* Patterns of the teacher of a loss over several targets. */
+typedef enum check_teacher {
+  CHECK_TEACHER_DRAWN,   /* 60 to 98 % of the mass on the targets */
+  CHECK_TEACHER_CERTAIN, /* all of it on one of them */
+  CHECK_TEACHER_MISSING, /* none of it on every second one */
+  CHECK_TEACHER_TAILS,   /* next to none on any */
+  CHECK_TEACHER_WHOLE    /* nearly all of it on them together */
+} check_teacher;
+
 /* The adapter of a spec with lora_rank. */
 typedef enum check_lora {
   CHECK_LORA_ON,
@@ -89,6 +98,7 @@ typedef struct check_case {
   check_lists lists;
   double kept;           /* of mode listed: ids of a row's list, on average */
   check_targets targets; /* of a spec with several */
+  check_teacher teacher; /* of a loss over these */
   check_lora lora;
   check_old old;
   const double *loss_parameters; /* of spec.loss; NULL: such that every term counts */
@@ -140,6 +150,7 @@ typedef struct check_oddity {
   double kept;        /* 0: 20 */
   int targets;        /* of several targets alone; 0: CHECK_TARGETS_USUAL */
   check_targets of_row;
+  check_teacher teacher; /* of a loss over these alone */
   uint32_t grads;   /* 0: all */
   int topk;         /* of best columns; -1: the rank alone */
   check_lora lora;  /* of an adapter alone, as is the next one */
@@ -155,7 +166,7 @@ typedef struct check_oddity_table {
 
 /* Later ones stand apart: data and losses of a case depend on its place. */
 extern const check_oddity_table check_odd_first, check_odd_later, check_odd_columns, check_odd_listed,
-    check_odd_targeted, check_odd_tailed, check_odd_topped, check_odd_mixed, check_odd_adapted;
+    check_odd_targeted, check_odd_distilled, check_odd_tailed, check_odd_topped, check_odd_mixed, check_odd_adapted;
 /* The case of a row over the gradients of all operands; what is of lists, targets, best columns and an adapter alone is
  * the caller's to set. */
 check_case check_make_odd(const check_oddity *oddity, flp_dtype dtype);

@@ -266,6 +266,19 @@ static void add_targeted(check_list *list, flp_dtype dtype) {
   }
 }
 
+/* Steps of losses over them. */
+static void add_distilled(check_list *list, flp_dtype dtype) {
+  for (size_t i = 0; i < count_of(&check_odd_distilled, dtype); i++) {
+    const check_oddity *o = &check_odd_distilled.rows[i];
+    check_case c = check_make_odd(o, dtype);
+    c.spec.targets = o->targets ? o->targets : CHECK_TARGETS_USUAL;
+    c.targets = o->of_row;
+    c.teacher = o->teacher;
+    set_loss(list, &c, o->loss);
+    check_list_add(list, c);
+  }
+}
+
 /* ---- best columns and ranks ---- */
 
 static void set_top(check_case *c, int topk) {
@@ -468,7 +481,7 @@ static void add_given(check_list *list, const check_case *given) {
 }
 
 /* What a specification of its own is checked with beside its own rows. */
-typedef enum given_kind { GIVEN_LISTS, GIVEN_TAIL, GIVEN_TARGETS, GIVEN_TOP, GIVEN_KINDS } given_kind;
+typedef enum given_kind { GIVEN_LISTS, GIVEN_TAIL, GIVEN_TARGETS, GIVEN_TEACHER, GIVEN_TOP, GIVEN_KINDS } given_kind;
 
 static const struct {
   given_kind kind;
@@ -477,6 +490,7 @@ static const struct {
   check_rows rows;
   check_lists lists;
   check_targets targets;
+  check_teacher teacher;
 } given_patterns[] = {
     {GIVEN_LISTS, "lists-bad", .lists = CHECK_LISTS_BAD},
     {GIVEN_LISTS, "lists-one", .lists = CHECK_LISTS_ONE},
@@ -496,6 +510,10 @@ static const struct {
     {GIVEN_TARGETS, "targets-ends", .targets = CHECK_TARGETS_ENDS},
     {GIVEN_TARGETS, "targets-few", .targets = CHECK_TARGETS_FEW},
     {GIVEN_TARGETS, "targets-bad", .targets = CHECK_TARGETS_BAD},
+    {GIVEN_TEACHER, "teacher-certain", .targets = CHECK_TARGETS_TEACHER, .teacher = CHECK_TEACHER_CERTAIN},
+    {GIVEN_TEACHER, "teacher-missing", .targets = CHECK_TARGETS_TEACHER, .teacher = CHECK_TEACHER_MISSING},
+    {GIVEN_TEACHER, "teacher-tails", .targets = CHECK_TARGETS_TEACHER, .teacher = CHECK_TEACHER_TAILS},
+    {GIVEN_TEACHER, "teacher-whole", .targets = CHECK_TARGETS_TEACHER, .teacher = CHECK_TEACHER_WHOLE},
     {GIVEN_TOP, "equal", .fill = CHECK_FILL_EQUAL},
     {GIVEN_TOP, "exact", .fill = CHECK_FILL_EXACT},
     {GIVEN_TOP, "sharp", .fill = CHECK_FILL_SHARP},
@@ -506,6 +524,7 @@ static void add_given_patterns(check_list *list, const check_case *given) {
   const int is_given[GIVEN_KINDS] = {[GIVEN_LISTS] = spec->listed,
                                      [GIVEN_TAIL] = spec->tail > 0,
                                      [GIVEN_TARGETS] = spec->targets > 1,
+                                     [GIVEN_TEACHER] = spec->targets > 1 && spec->loss,
                                      [GIVEN_TOP] = spec->topk || spec->rank};
   if (is_big(given)) return;
   for (size_t i = 0; i < sizeof given_patterns / sizeof given_patterns[0]; i++) {
@@ -516,6 +535,7 @@ static void add_given_patterns(check_list *list, const check_case *given) {
     if (given_patterns[i].rows) c.rows = given_patterns[i].rows;
     if (given_patterns[i].lists) c.lists = given_patterns[i].lists;
     if (given_patterns[i].targets) c.targets = given_patterns[i].targets;
+    c.teacher = given_patterns[i].teacher;
     check_list_add(list, c);
   }
 }
@@ -544,6 +564,7 @@ static void add_all(check_list *list) {
   for (int d = 0; d < 3; d++) add_tops(list, dtypes[d]);
   for (int d = 0; d < 2; d++) add_mixed(list, dtypes[d], dtypes[d] == FLP_DTYPE_BF16);
   for (int d = 0; d < 3; d++) add_adapted(list, dtypes[d]);
+  for (int d = 0; d < 3; d++) add_distilled(list, dtypes[d]);
 }
 
 static void add_quick(check_list *list) {
@@ -565,6 +586,7 @@ static void add_quick(check_list *list) {
   add_tops(list, FLP_DTYPE_BF16);
   add_mixed(list, FLP_DTYPE_BF16, 0);
   add_adapted(list, FLP_DTYPE_BF16);
+  add_distilled(list, FLP_DTYPE_BF16);
 }
 
 static int is_usual_rank(int rank) {

@@ -515,19 +515,21 @@ static void compare_bits(const compare_state *s) {
   check_compare_add(s, "stats bits", metric, metric.pass ? NULL : note);
 }
 
-/* The loss of each row, or one of its metrics, at the logprob and entropy under test, which were compared themselves:
+/* The loss of each row, or one of its metrics, at the logprobs and entropy under test, which were compared themselves:
  * double in between, so that little but the rounding to fp32 is left. */
 static flp_status compare_loss(const compare_state *s, const char *output, const float *values, int metric) {
   const check_problem *p = s->problem;
   row_arrays a;
+  double logprob[FLP_TARGETS_MAX];
   flp_status status = rows_allocate(&a, p->c.n) ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "out of host memory");
   for (int64_t row = 0; row < p->c.n && status == FLP_OK; row++) {
     double entropy = s->result->entropy ? (double)s->result->entropy[row] : 0;
-    flp_loss_row wanted = check_problem_loss(p, row, (double)s->result->logprob[row], entropy);
+    check_problem_logprobs(p, s->result, row, logprob);
+    flp_loss_row wanted = check_problem_loss(p, row, logprob, entropy, NULL);
     double value = metric < 0 ? wanted.loss : wanted.metrics[metric];
     if (p->forward_class[row] != CHECK_ACTIVE) value = p->forward_class[row] == CHECK_BAD ? NAN : 0;
     double unit = check_ulp(fmax(isfinite(value) ? fabs(value) : 1, 0x1p-20));
-    double slack = check_problem_loss_slack(p, row, (double)s->result->logprob[row], entropy, metric);
+    double slack = check_problem_loss_slack(p, row, logprob, entropy, metric);
     rows_add(&a, values[row], value, unit, 2 * unit + slack);
   }
   if (status == FLP_OK) check_compare_add(s, output, check_metric_rows(a.got, a.wanted, a.unit, a.allowed, a.count), NULL);

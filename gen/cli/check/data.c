@@ -479,7 +479,8 @@ call_problem check_problem_call(const check_problem *p) {
                                    [CALL_LIST_OFFSETS] = p->list_offsets,
                                    [CALL_LIST_IDS] = p->list_ids,
                                    [CALL_LORA_A] = p->lora_a,
-                                   [CALL_LORA_B] = p->lora_b}};
+                                   [CALL_LORA_B] = p->lora_b,
+                                   [CALL_TEACHER] = p->teacher}};
   if (spec->per_row_temperature) call.operand[CALL_TEMPERATURE] = p->temperature_rows;
   if (spec->grads) call.operand[CALL_GRAD_LOGPROB] = p->grad_logprob;
   if (spec->grads && spec->entropy == FLP_ENTROPY_BACKWARD) call.operand[CALL_GRAD_ENTROPY] = p->grad_entropy;
@@ -505,7 +506,7 @@ check_problem check_problem_plain(const check_problem *problem) {
   if (plain.c.lora != CHECK_LORA_ON) remove_adapter(&plain);
   if (plain.scores) plain.c.spec.grads = 0; /* no upstream gradient of logprobs says what its gradients are */
   plain.loss = NULL;
-  plain.old_lse = NULL;
+  plain.old_lse = plain.teacher = NULL;
   memset(plain.loss_input, 0, sizeof plain.loss_input);
   return plain;
 }
@@ -518,6 +519,7 @@ void check_problem_clear(check_problem *problem) {
   for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) free(blocks[i]);
   for (int i = 0; i < FLP_LOSS_INPUTS_MAX; i++) free(problem->loss_input[i]);
   free(problem->old_lse);
+  free(problem->teacher);
   free(problem->scores);
   free(problem->by_lse);
   free(problem->by_mean);

@@ -202,6 +202,32 @@ static const check_oddity targeted[] = {
     {.name = "N=0", .n = -1},
 };
 
+/* Steps of losses over several targets: every pattern of a teacher. */
+static const check_oddity distilled[] = {
+    {.name = "distill", .loss = "forward_kl"},
+    {.name = "distill-reverse", .loss = "reverse_kl", .rows = CHECK_ROWS_MASKED, .n = 200},
+    {.name = "distill-between", .loss = "jsd", .of_row = CHECK_TARGETS_TEACHER, .targets = 64},
+    {.name = "distill-certain",
+     .loss = "forward_kl",
+     .of_row = CHECK_TARGETS_TEACHER,
+     .teacher = CHECK_TEACHER_CERTAIN},
+    {.name = "distill-missing", .loss = "jsd", .of_row = CHECK_TARGETS_TEACHER, .teacher = CHECK_TEACHER_MISSING},
+    {.name = "distill-tails", .loss = "reverse_kl", .of_row = CHECK_TARGETS_TEACHER, .teacher = CHECK_TEACHER_TAILS},
+    {.name = "distill-whole", .loss = "reverse_kl", .of_row = CHECK_TARGETS_TEACHER, .teacher = CHECK_TEACHER_WHOLE},
+    {.name = "distill-bad", .loss = "forward_kl", .of_row = CHECK_TARGETS_BAD, .int32_targets = 1},
+    {.name = "distill-sum", .loss = "forward_kl+reverse_kl", .rows = CHECK_ROWS_INACTIVE, .targets = 2},
+    {.name = "distill-peaked", .loss = "jsd", .fill = CHECK_FILL_PEAKED}, /* from here on of bf16 alone */
+    {.name = "distill-few", .loss = "reverse_kl", .of_row = CHECK_TARGETS_FEW},
+    {.name = "distill-holes", .loss = "reverse_kl", .fill = CHECK_FILL_HOLES},
+    {.name = "distill-nan", .loss = "forward_kl", .rows = CHECK_ROWS_NAN},
+    {.name = "distill-T-rows", .loss = "forward_kl", .temperature = 1e3, .per_row = 1, .softcap = 20},
+    {.name = "distill-row-list", .loss = "jsd", .rows = CHECK_ROWS_LIST, .n = 200},
+    {.name = "distill-accumulate", .loss = "forward_kl", .accumulate = 1},
+    {.name = "distill-hidden", .loss = "jsd", .grads = FLP_GRAD_HIDDEN},
+    {.name = "distill-N=0", .loss = "forward_kl", .n = -1},
+    {.name = "distill-N=1", .loss = "forward_kl", .n = 1, .targets = 300},
+};
+
 /* Tail mode: rows with lists, and what else there is beside them; the cases above have flat rows. */
 static const check_oddity tailed[] = {
     {.name = "sharp", .n = 130},
@@ -356,6 +382,7 @@ const check_oddity_table check_odd_later = TABLE(later, NULL);
 const check_oddity_table check_odd_columns = TABLE(columns, NULL);
 const check_oddity_table check_odd_listed = TABLE(listed, "lists-descend");
 const check_oddity_table check_odd_targeted = TABLE(targeted, "exact");
+const check_oddity_table check_odd_distilled = TABLE(distilled, "distill-peaked");
 const check_oddity_table check_odd_tailed = TABLE(tailed, NULL);
 const check_oddity_table check_odd_topped = TABLE(topped, "top-all");
 const check_oddity_table check_odd_mixed = TABLE(mixed, NULL);

@@ -37,6 +37,8 @@ typedef struct check_problem {
   const flp_loss *loss;                   /* of spec.loss, or NULL */
   float *loss_input[FLP_LOSS_INPUTS_MAX]; /* (n) what the loss reads; NULL: not read, or left to its default */
   double loss_parameters[FLP_LOSS_PARAMETERS_MAX];
+  flp_loss_plan loss_plan; /* of a loss over several targets, as is the next one */
+  float *teacher;          /* (n, targets) what it reads; or NULL */
 
   /* the oracle's view */
   uint8_t *forward_class, *backward_class; /* (n) CHECK_* */
@@ -71,14 +73,19 @@ void check_problem_follow(check_problem *problem, const call_result *result);
  * rows: those that it has seen, truth: of these. plain: the rung's, with stats; otherwise nothing is done. */
 void check_problem_follow_scores(check_problem *problem, const int64_t *rows, const oracle_row *truth, int64_t count,
                                  const call_result *result, const call_result *plain);
-/* One row's loss at a logprob and entropy, in fp64, and at the oracle's lse and mean. */
-flp_loss_row check_problem_loss(const check_problem *problem, int64_t row, double logprob, double entropy);
+/* One row's loss at the logprobs of its targets and its entropy, in fp64, and at the oracle's lse and mean.
+ * grad: (targets) its derivatives by these, of a loss over several; else, or where they are not wanted, NULL */
+flp_loss_row check_problem_loss(const check_problem *problem, int64_t row, const double *logprob, double entropy,
+                                float *grad);
 /* How far its result moves where lse and the mean are as far off as they may be; metric: -1 for the loss. */
-double check_problem_loss_slack(const check_problem *problem, int64_t row, double logprob, double entropy, int metric);
+double check_problem_loss_slack(const check_problem *problem, int64_t row, const double *logprob, double entropy,
+                                int metric);
+/* The logprobs of a row's targets that a rung gave. out: (FLP_TARGETS_MAX) */
+void check_problem_logprobs(const check_problem *problem, const call_result *result, int64_t row, double *out);
 /* Reorders rows: new row i is old row order[i], for i < n. error: MEMORY */
 flp_status check_problem_permute(check_problem *problem, const int64_t *order, int64_t n);
 
-/* ---- targets.c: the targets of a problem, one a row or several ---- */
+/* ---- targets.c: the targets of a problem, one a row or several, and losses over these ---- */
 
 /* Draws all targets but the first of each row, which is there, as the case's pattern has them, and what each is asked
  * for. error: MEMORY */
@@ -92,6 +99,13 @@ check_targets_seen check_targets_see(const check_problem *problem, int64_t row);
 
 /* Writes target and grad_logprob as the rung takes them. */
 void check_targets_export(check_problem *problem);
+
+/* Draws the teacher that the loss reads, as the case's pattern has it; of a loss of one target does nothing.
+ * error: MEMORY */
+flp_status check_teacher_draw(check_problem *problem, uint64_t seed);
+/* As check_problem_loss, of a loss over several targets. inputs: of its row */
+void check_teacher_loss(const check_problem *problem, int64_t row, const double *logprob,
+                        const double inputs[FLP_LOSS_ALL_INPUTS], flp_loss_row *out, float *grad);
 
 /* ---- lists.c: the lists of a problem with listed columns ---- */
 

@@ -13,6 +13,7 @@
 #include "gen/cli/shared/progress.h"
 #include "gen/cli/shared/reasons.h"
 #include "runtime/base/names.h"
+#include "runtime/kernel/kernel.h"
 
 enum { RUNGS = FLP_RUNG_EAGER + 1 };
 
@@ -89,9 +90,10 @@ static void probe_rungs(check_session *session) {
   cli_reasons_join(reasons, "; ", session->report->offered, sizeof session->report->offered);
 }
 
-/* What forward keeps exists on some rungs. */
+/* What forward keeps exists on some rungs; generic kernels have no losses over several targets. */
 static int is_lacking(const check_case *c, flp_rung rung, flp_status status) {
-  return status == FLP_ERROR_UNAVAILABLE && (may_lack_kernels(rung) || flp_mode_keeps(c->mode));
+  int is_distilled = rung == FLP_RUNG_GENERIC && flp_kernel_spec_has_targets_loss(&c->spec);
+  return status == FLP_ERROR_UNAVAILABLE && (may_lack_kernels(rung) || flp_mode_keeps(c->mode) || is_distilled);
 }
 
 /* ---- cases ---- */

@@ -1,13 +1,17 @@
-/* targets.c: several targets of a row, of a case's pattern, and how a rung gets them.
+/* targets.c: several targets of a row, of a case's pattern, how a rung gets them, and what a loss over them reads of a
+ * teacher and makes of a row.
  *
- * Invariant: a row whose first target is ignored has none, and one whose first target has no upstream gradient has
- * none at all; so patterns of rows are what they are with one target. */
+ * Invariants: a row whose first target is ignored has none, and one whose first target has no upstream gradient has
+ * none at all; so patterns of rows are what they are with one target. By a teacher the targets of a row have at most
+ * the whole mass together; one that is ignored, and every one of a row that is left out, has NaN: nobody reads it. */
 #include "gen/cli/check/problem.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 #include "gen/cli/call/lists.h"
 #include "gen/cli/call/normal.h"
+#include "gen/cli/call/teacher.h"
 #include "runtime/base/status.h"
 
 /* Uniform in (-1, 1). */
@@ -129,4 +133,75 @@ void check_targets_export(check_problem *problem) {
     int ignored = problem->targets > 1 && problem->target_id[at] == CHECK_IGNORE_INDEX;
     problem->grad_logprob[at] = ignored ? NAN : (float)problem->g[at];
   }
+}
+
+/* ---- losses over several targets ---- */
+
+static int is_ignored(const check_problem *problem, int64_t at) {
+  return problem->target_id[at] == CHECK_IGNORE_INDEX;
+}
+
+void check_teacher_loss(const check_problem *problem, int64_t row, const double *logprob,
+                        const double inputs[FLP_LOSS_ALL_INPUTS], flp_loss_row *out, float *grad) {
+  int64_t count = problem->targets, first = row * count;
+  uint8_t skipped[FLP_TARGETS_MAX];
+  for (int64_t k = 0; k < count; k++) skipped[k] = (uint8_t)is_ignored(problem, first + k);
+  const flp_loss_targets targets = {.count = count,
+                                    .teacher_logprob = problem->teacher ? problem->teacher + first : NULL,
+                                    .skipped = skipped,
+                                    .exact = logprob};
+  flp_loss_evaluate_targets(problem->loss, &problem->loss_plan, &targets, inputs, problem->loss_parameters, out, grad);
+}
+
+/* Log-probability of what a teacher never says: -inf, unless the loss or a derivative is infinite there, as those of
+ * reverse_kl are. */
+static float log_of_none(const check_problem *problem) {
+  enum { TWO = 2 };
+  const float teacher[TWO] = {-0.5f, -INFINITY}, logprob[TWO] = {-1, -2};
+  const double inputs[FLP_LOSS_ALL_INPUTS] = {[FLP_LOSS_WEIGHT] = 1, [FLP_LOSS_ENTROPY] = 1};
+  const flp_loss_targets targets = {.count = TWO, .logprob = logprob, .teacher_logprob = teacher};
+  float grad[TWO];
+  flp_loss_row row;
+  flp_loss_evaluate_targets(problem->loss, &problem->loss_plan, &targets, inputs, problem->loss_parameters, &row, grad);
+  return isfinite(row.loss) && isfinite(grad[0]) && isfinite(grad[1]) ? -INFINITY : -80;
+}
+
+/* A target of the row that is not ignored, if any is. */
+static int64_t place_of(const check_problem *problem, int64_t row, uint64_t seed) {
+  int64_t count = problem->targets, place = (int64_t)(seed % (uint64_t)count);
+  for (int64_t k = 0; k < count && is_ignored(problem, row * count + place); k++) place = (place + 1) % count;
+  return place;
+}
+
+/* Nearly all of the mass, so that what is left is at its least. */
+static void make_whole(int64_t count, float *out) {
+  double sum = 0;
+  for (int64_t k = 0; k < count; k++) sum += exp((double)out[k]);
+  for (int64_t k = 0; k < count; k++) out[k] = (float)((double)out[k] - log(sum) - 0x1p-20);
+}
+
+static void draw_teacher(const check_problem *problem, int64_t row, uint64_t seed, float none, float *out) {
+  int64_t count = problem->targets, place = place_of(problem, row, seed);
+  check_teacher pattern = problem->c.teacher;
+  cli_teacher_draw(seed, count, out);
+  if (pattern == CHECK_TEACHER_WHOLE) make_whole(count, out);
+  for (int64_t k = 0; k < count; k++) {
+    if (pattern == CHECK_TEACHER_CERTAIN) out[k] = k == place ? 0 : none;
+    if (pattern == CHECK_TEACHER_MISSING && (row + k) % 2) out[k] = none;
+    if (pattern == CHECK_TEACHER_TAILS) out[k] = -20 - (float)(cli_hash(seed + (uint64_t)k) % 90);
+    if (problem->forward_class[row] == CHECK_LEFT_OUT || is_ignored(problem, row * count + k)) out[k] = NAN;
+  }
+}
+
+flp_status check_teacher_draw(check_problem *problem, uint64_t seed) {
+  int64_t count = problem->targets;
+  if (!flp_loss_is_over_targets(problem->loss)) return FLP_OK;
+  flp_loss_plan_of(problem->loss, &problem->loss_plan);
+  if (!(flp_loss_inputs(problem->loss) >> FLP_LOSS_TEACHER_LOGPROB & 1)) return FLP_OK;
+  problem->teacher = malloc((size_t)(problem->c.n * count) * sizeof(float) + 1);
+  if (!problem->teacher) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the teacher of a step");
+  float none = log_of_none(problem);
+  for (int64_t row = 0; row < problem->c.n; row++)
+    draw_teacher(problem, row, cli_hash(seed + (uint64_t)row), none, problem->teacher + row * count);
+  return FLP_OK;
 }

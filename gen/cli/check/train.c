@@ -21,30 +21,59 @@ static double uniform(uint64_t *state) {
 
 /* ---- the oracle's results for every row ---- */
 
-/* Rows by id; inactive ones hold zeros. error: MEMORY */
-static flp_status evaluate_rows(const check_problem *problem, oracle_row **out) {
+/* Rows by id, and logprobs of their targets. */
+typedef struct all_rows {
+  oracle_row *row;
+  double *logprob; /* (n, targets) */
+} all_rows;
+
+static flp_status allocate_rows(const check_problem *problem, all_rows *out) {
+  size_t n = (size_t)problem->c.n + 1;
+  *out = (all_rows){calloc(n, sizeof *out->row), calloc(n * (size_t)problem->targets, sizeof *out->logprob)};
+  return out->row && out->logprob ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "out of host memory for the rows of a step");
+}
+
+static void free_rows(all_rows *rows) {
+  free(rows->row);
+  free(rows->logprob);
+}
+
+/* ids: (count); row, logprob: scratch of as many rows. error: MEMORY */
+static flp_status evaluate_listed(const check_problem *problem, const int64_t *ids, int64_t count, oracle_row *row,
+                                  double *logprob, all_rows *out) {
+  size_t targets = (size_t)problem->targets;
+  FLP_TRY(oracle_forward(&problem->oracle, ids, count, row));
+  if (targets > 1) FLP_TRY(oracle_targets(&problem->oracle, ids, row, count, logprob));
+  for (int64_t i = 0; i < count; i++) {
+    out->row[ids[i]] = row[i];
+    const double *own = targets > 1 ? logprob + (size_t)i * targets : &row[i].logprob;
+    memcpy(out->logprob + (size_t)ids[i] * targets, own, targets * sizeof *own);
+  }
+  return FLP_OK;
+}
+
+/* Inactive ones hold zeros. error: MEMORY */
+static flp_status evaluate_rows(const check_problem *problem, all_rows *out) {
   int64_t n = problem->c.n, count = 0;
   int64_t *ids = malloc(((size_t)n + 1) * sizeof *ids);
-  oracle_row *rows = calloc((size_t)n + 1, sizeof *rows), *listed = malloc(((size_t)n + 1) * sizeof *listed);
-  for (int64_t row = 0; ids && row < n; row++)
-    if (problem->forward_class[row] == CHECK_ACTIVE) ids[count++] = row;
+  oracle_row *row = malloc(((size_t)n + 1) * sizeof *row);
+  double *logprob = malloc(((size_t)n + 1) * (size_t)problem->targets * sizeof *logprob);
+  for (int64_t at = 0; ids && at < n; at++)
+    if (problem->forward_class[at] == CHECK_ACTIVE) ids[count++] = at;
   flp_status status = flp_fail(FLP_ERROR_MEMORY, "out of host memory for the rows of a step");
-  if (ids && rows && listed) status = oracle_forward(&problem->oracle, ids, count, listed);
-  for (int64_t i = 0; i < count && status == FLP_OK; i++) rows[ids[i]] = listed[i];
+  if (ids && row && logprob) status = evaluate_listed(problem, ids, count, row, logprob, out);
   free(ids);
-  free(listed);
-  *out = rows;
+  free(row);
+  free(logprob);
   return status;
 }
 
 /* The same where nothing has been computed: scores of a spread of 3 over a flat vocabulary. */
-static flp_status guess_rows(const check_problem *problem, oracle_row **out) {
-  *out = calloc((size_t)problem->c.n + 1, sizeof **out);
-  if (!*out) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the rows of a step");
+static void guess_rows(const check_problem *problem, all_rows *out) {
   double log_vocab = log((double)problem->c.spec.vocab);
   for (int64_t row = 0; row < problem->c.n; row++)
-    (*out)[row] = (oracle_row){.logprob = -log_vocab, .entropy = log_vocab, .log_sum = log_vocab};
-  return FLP_OK;
+    out->row[row] = (oracle_row){.logprob = -log_vocab, .entropy = log_vocab, .log_sum = log_vocab};
+  for (int64_t at = 0; at < problem->c.n * problem->targets; at++) out->logprob[at] = -log_vocab;
 }
 
 /* ---- inputs ---- */
@@ -74,7 +103,7 @@ static double draw_input(const check_problem *problem, int input, int64_t row, d
     case FLP_LOSS_REF_LOGPROB:
       return fmin(logprob + 0.7 * value, 0);
     case FLP_LOSS_WEIGHT: /* rows that would have no upstream gradient have none */
-      return is_zero(problem->g[row]) ? 0 : 0.75 + 0.5 * value;
+      return check_targets_see(problem, row).has_gradient ? 0.75 + 0.5 * value : 0;
     default:
       return 1.5 * value;
   }
@@ -116,11 +145,12 @@ static void set_parameters(check_problem *problem) {
 /* ---- outputs ---- */
 
 /* lse_off, mean_off: added to the oracle's */
-static flp_loss_row loss_at(const check_problem *problem, int64_t row, double logprob, double entropy, double lse_off,
-                            double mean_off) {
-  double inputs[FLP_LOSS_ALL_INPUTS] = {[FLP_LOSS_LOGPROB] = logprob,
+static flp_loss_row loss_at(const check_problem *problem, int64_t row, const double *logprob, double entropy,
+                            double lse_off, double mean_off, float *grad) {
+  int of_one = problem->targets == 1;
+  double inputs[FLP_LOSS_ALL_INPUTS] = {[FLP_LOSS_LOGPROB] = of_one ? logprob[0] : 0,
                                         [FLP_LOSS_ENTROPY] = entropy,
-                                        [FLP_LOSS_OLD_LOGPROB] = logprob,
+                                        [FLP_LOSS_OLD_LOGPROB] = of_one ? logprob[0] : 0,
                                         [FLP_LOSS_WEIGHT] = 1};
   for (int i = FLP_LOSS_OLD_LOGPROB; i < FLP_LOSS_INPUTS_MAX; i++)
     if (problem->loss_input[i]) inputs[i] = (double)problem->loss_input[i][row];
@@ -129,61 +159,106 @@ static flp_loss_row loss_at(const check_problem *problem, int64_t row, double lo
     inputs[FLP_LOSS_MEAN_SCORE] = problem->scores[row].mean + mean_off;
   }
   flp_loss_row out;
-  flp_loss_evaluate_row(problem->loss, inputs, problem->loss_parameters, &out);
+  if (of_one)
+    flp_loss_evaluate_row(problem->loss, inputs, problem->loss_parameters, &out);
+  else
+    check_teacher_loss(problem, row, logprob, inputs, &out, grad);
   return out;
 }
 
-flp_loss_row check_problem_loss(const check_problem *problem, int64_t row, double logprob, double entropy) {
-  return loss_at(problem, row, logprob, entropy, 0, 0);
+flp_loss_row check_problem_loss(const check_problem *problem, int64_t row, const double *logprob, double entropy,
+                                float *grad) {
+  return loss_at(problem, row, logprob, entropy, 0, 0, grad);
 }
 
-double check_problem_loss_slack(const check_problem *problem, int64_t row, double logprob, double entropy, int metric) {
+double check_problem_loss_slack(const check_problem *problem, int64_t row, const double *logprob, double entropy,
+                                int metric) {
   if (!problem->scores) return 0;
   double at[3], off = problem->scores[row].slack;
   for (int i = 0; i < 3; i++) {
-    flp_loss_row value = loss_at(problem, row, logprob, entropy, i == 1 ? off : 0, i == 2 ? off : 0);
+    flp_loss_row value = loss_at(problem, row, logprob, entropy, i == 1 ? off : 0, i == 2 ? off : 0, NULL);
     at[i] = metric < 0 ? value.loss : value.metrics[metric];
   }
   double slack = fabs(at[1] - at[0]) + fabs(at[2] - at[0]);
   return isfinite(slack) ? slack : 0;
 }
 
-static void set_row(check_problem *problem, int64_t row, double logprob, double entropy) {
+void check_problem_logprobs(const check_problem *problem, const call_result *result, int64_t row, double *out) {
+  for (int64_t k = 0; k < problem->targets; k++) out[k] = (double)result->logprob[row * problem->targets + k];
+}
+
+/* What each target of a row is asked for; one that is ignored, NaN. */
+static void set_targets(check_problem *problem, int64_t row, const float *grad) {
+  for (int64_t k = 0; k < problem->targets; k++) {
+    int64_t at = row * problem->targets + k;
+    problem->g[at] = (double)grad[k];
+    problem->grad_logprob[at] = problem->target_id[at] == CHECK_IGNORE_INDEX ? NAN : grad[k];
+  }
+}
+
+static void set_row(check_problem *problem, int64_t row, const double *logprob, double entropy) {
   flp_loss_row value = {0};
-  if (problem->forward_class[row] == CHECK_ACTIVE) value = check_problem_loss(problem, row, logprob, entropy);
-  problem->g[row] = value.grad_logprob;
+  float grad[FLP_TARGETS_MAX] = {0};
+  if (problem->forward_class[row] == CHECK_ACTIVE) value = check_problem_loss(problem, row, logprob, entropy, grad);
   problem->e[row] = value.grad_entropy;
+  problem->grad_entropy[row] = (float)value.grad_entropy;
   if (problem->scores) {
     problem->by_lse[row] = value.grad_lse;
     problem->by_mean[row] = value.grad_mean;
   }
+  if (problem->targets > 1) {
+    set_targets(problem, row, grad);
+    return;
+  }
+  problem->g[row] = value.grad_logprob;
   problem->grad_logprob[row] = (float)value.grad_logprob;
-  problem->grad_entropy[row] = (float)value.grad_entropy;
+}
+
+/* Whether the loss of a row has no gradient. */
+static int is_idle(const check_problem *problem, int64_t row) {
+  int is_any = !is_zero(problem->e[row]);
+  for (int64_t k = 0; k < problem->targets; k++) is_any |= !is_zero(problem->g[row * problem->targets + k]);
+  if (problem->scores) is_any |= !is_zero(problem->by_lse[row]) || !is_zero(problem->by_mean[row]);
+  return !is_any;
 }
 
 /* A row whose loss has no gradient has work in forward alone. */
-static void set_upstream(check_problem *problem, const oracle_row *truth) {
+static void set_upstream(check_problem *problem, const all_rows *truth) {
   for (int64_t row = 0; row < problem->c.n; row++) {
-    set_row(problem, row, truth[row].logprob, truth[row].entropy);
+    set_row(problem, row, truth->logprob + row * problem->targets, truth->row[row].entropy);
     problem->backward_class[row] = problem->forward_class[row];
-    int has_none = is_zero(problem->g[row]) && is_zero(problem->e[row]);
-    if (problem->scores) has_none = has_none && is_zero(problem->by_lse[row]) && is_zero(problem->by_mean[row]);
-    if (problem->forward_class[row] == CHECK_ACTIVE && has_none) problem->backward_class[row] = CHECK_LEFT_OUT;
+    if (problem->forward_class[row] == CHECK_ACTIVE && is_idle(problem, row))
+      problem->backward_class[row] = CHECK_LEFT_OUT;
   }
 }
 
 void check_problem_follow(check_problem *problem, const call_result *result) {
-  for (int64_t row = 0; problem->loss && row < problem->c.n; row++)
-    set_row(problem, row, (double)result->logprob[row], result->entropy ? (double)result->entropy[row] : 0);
+  double logprob[FLP_TARGETS_MAX];
+  for (int64_t row = 0; problem->loss && row < problem->c.n; row++) {
+    check_problem_logprobs(problem, result, row, logprob);
+    set_row(problem, row, logprob, result->entropy ? (double)result->entropy[row] : 0);
+  }
+}
+
+static int differ(double a, double b) {
+  return a < b || a > b;
 }
 
 /* Whether the derivatives of a row's loss depend on what the row gives; as the first rows show. */
 static int is_linear(const check_problem *problem) {
+  double here[FLP_TARGETS_MAX], there[FLP_TARGETS_MAX];
+  float by_here[FLP_TARGETS_MAX] = {0}, by_there[FLP_TARGETS_MAX] = {0};
   if (problem->scores && problem->c.spec.softcap > 0) return 0; /* the mean is one of all scores then */
+  for (int64_t k = 0; k < problem->targets; k++) {
+    here[k] = -1;
+    there[k] = -9;
+  }
   for (int64_t row = 0; row < problem->c.n && row < 4; row++) {
-    flp_loss_row near = check_problem_loss(problem, row, -1, 1), far = check_problem_loss(problem, row, -9, 7);
-    if (near.grad_logprob < far.grad_logprob || near.grad_logprob > far.grad_logprob) return 0;
-    if (near.grad_entropy < far.grad_entropy || near.grad_entropy > far.grad_entropy) return 0;
+    flp_loss_row near = check_problem_loss(problem, row, here, 1, by_here),
+                 far = check_problem_loss(problem, row, there, 7, by_there);
+    if (differ(near.grad_logprob, far.grad_logprob) || differ(near.grad_entropy, far.grad_entropy)) return 0;
+    for (int64_t k = 0; k < problem->targets; k++)
+      if (differ((double)by_here[k], (double)by_there[k])) return 0;
   }
   return 1;
 }
@@ -242,14 +317,15 @@ void check_problem_follow_scores(check_problem *problem, const int64_t *rows, co
   check_problem_follow(problem, result);
 }
 
-static flp_status train(check_problem *problem, const oracle_row *truth) {
+static flp_status train(check_problem *problem, const all_rows *truth) {
   uint64_t seed = cli_hash(problem->c.seed + 0x10055);
-  if (problem->c.old != CHECK_OLD_NONE) FLP_TRY(draw_old_lse(problem, truth, seed));
+  if (problem->c.old != CHECK_OLD_NONE) FLP_TRY(draw_old_lse(problem, truth->row, seed));
   if (!problem->loss) return FLP_OK;
-  FLP_TRY(set_scores(problem, truth));
+  FLP_TRY(set_scores(problem, truth->row));
   if (problem->is_guessed) FLP_TRY(set_means(problem));
   set_parameters(problem);
-  FLP_TRY(draw_inputs(problem, truth, cli_hash(seed)));
+  FLP_TRY(draw_inputs(problem, truth->row, cli_hash(seed)));
+  FLP_TRY(check_teacher_draw(problem, cli_hash(seed + 1)));
   if (problem->is_guessed && !is_linear(problem))
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "--rows: %lld are not accepted with this loss at this shape, whose reference would take hours; "
@@ -264,9 +340,11 @@ flp_status check_problem_train(check_problem *problem) {
   problem->loss = cli_loss_of(&c->spec);
   if (!problem->loss && c->old == CHECK_OLD_NONE) return FLP_OK;
   problem->is_guessed = c->sampled || (double)c->n * (double)c->spec.vocab * (double)c->spec.hidden > WHOLE_ROWS;
-  oracle_row *truth = NULL;
-  flp_status status = problem->is_guessed ? guess_rows(problem, &truth) : evaluate_rows(problem, &truth);
-  if (status == FLP_OK) status = train(problem, truth);
-  free(truth);
+  all_rows truth;
+  flp_status status = allocate_rows(problem, &truth);
+  if (status == FLP_OK && problem->is_guessed) guess_rows(problem, &truth);
+  if (status == FLP_OK && !problem->is_guessed) status = evaluate_rows(problem, &truth);
+  if (status == FLP_OK) status = train(problem, &truth);
+  free_rows(&truth);
   return status;
 }

@@ -91,15 +91,16 @@ static const char *no_direction(const flp_spec *spec) {
 static int is_ruled_out(const explanation *in, int assumed, flp_mode mode, char out[EXPLAIN_REASON_BYTES]) {
   const flp_planner *planner = planner_of(in, assumed);
   const char *what = task_of(mode), *arch = assumed ? in->assumed.arch : in->plan->arch;
-  const char *gradients = mode == FLP_MODE_DIRECTION ? no_direction(&in->planner.spec) : NULL;
+  const char *why = mode == FLP_MODE_DIRECTION ? no_direction(&in->planner.spec) : NULL;
+  if (mode == FLP_MODE_STREAM && in->planner.spec.targets > 1) why = "steps over several targets recompute";
   if (!planner)
     snprintf(out, EXPLAIN_REASON_BYTES, "not taken: the CPU rung does not %s", what);
   else if (other_mode(planner, mode))
     snprintf(out, EXPLAIN_REASON_BYTES, "not taken: mode %s is asked for", flp_mode_name(other_mode(planner, mode)));
   else if (!planner->spec.grads)
     snprintf(out, EXPLAIN_REASON_BYTES, "not taken: without gradients there is no reason to %s", what);
-  else if (gradients)
-    snprintf(out, EXPLAIN_REASON_BYTES, "not taken: %s", gradients);
+  else if (why)
+    snprintf(out, EXPLAIN_REASON_BYTES, "not taken: %s", why);
   else if (!is_possible(planner, mode))
     snprintf(out, EXPLAIN_REASON_BYTES, "not taken: kernels of %s do not %s", arch, what);
   else

@@ -5,6 +5,7 @@
 
 #include "gen/cli/call/lists.h"
 #include "gen/cli/call/normal.h"
+#include "gen/cli/call/teacher.h"
 #include "gen/cli/run/run.h"
 #include "gen/cli/shared/hfconfig.h"
 #include "gen/cli/shared/progress.h"
@@ -40,8 +41,10 @@ static flp_status make_normal(run_problem *problem, run_operand operand, flp_dty
   return FLP_OK;
 }
 
-/* Random targets, with lists by Zipf's law; rows 0, 3, 6, ... are masked. Of several, the first are what one would be. */
+/* Random targets, with lists by Zipf's law; rows 0, 3, 6, ... are masked. Of several, the first are what one would be,
+ * and beside a loss over them no two are the same. */
 static flp_status make_targets(run_problem *problem, const cli_zipf *zipf, uint64_t seed) {
+  int are_apart = problem->loss && problem->spec.targets > 1;
   int64_t count = flp_spec_targets(&problem->spec), *target = malloc((size_t)(problem->n * count) * sizeof *target + 1);
   if (!target) return flp_fail(FLP_ERROR_MEMORY, "out of host memory");
   for (int64_t i = 0; i < problem->n * count; i++) {
@@ -49,6 +52,8 @@ static flp_status make_targets(run_problem *problem, const cli_zipf *zipf, uint6
     target[i] = row % MASK_EVERY == 0 ? problem->ignore_index
                 : zipf->order         ? cli_zipf_draw(zipf, cli_hash(seed + (uint64_t)drawn))
                                       : (int64_t)(cli_hash(seed + (uint64_t)drawn) % (uint64_t)problem->spec.vocab);
+    if (are_apart && row % MASK_EVERY)
+      target[i] = cli_id_apart(target[i], target + row * count, i % count, problem->spec.vocab);
   }
   keep(problem, RUN_TARGET, target);
   return FLP_OK;
@@ -95,7 +100,8 @@ static flp_status check_args(const run_args *args) {
                                                 "--old-logprob",
                                                 "--ref-logprob",
                                                 "--advantage",
-                                                "--row-weight"};
+                                                "--row-weight",
+                                                "--teacher-logprob"};
   for (int i = 0; i < RUN_VECTOR; i++)
     if (names[i] && args->source[i])
       return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' is not accepted with --demo, which makes its own data", names[i],
@@ -122,10 +128,20 @@ static flp_status choose_sizes(const run_args *args, run_problem *problem) {
     FLP_TRY(cli_parse_positive("--temperature", args->source[RUN_TEMPERATURE], &problem->temperature));
   problem->n = args->rows;
   problem->spec.lora_rank = (int32_t)args->lora_rank;
-  problem->spec.targets = args->targets;
   problem->rank = args->targets > 1 ? 2 : 1;
   problem->shape[0] = args->rows;
   problem->shape[1] = args->targets;
+  return FLP_OK;
+}
+
+/* Of every row, whatever the student gives. */
+static flp_status make_teacher(run_problem *problem, uint64_t seed) {
+  int64_t count = flp_spec_targets(&problem->spec);
+  float *teacher = malloc((size_t)(problem->n * count) * sizeof *teacher + 1);
+  if (!teacher) return flp_fail(FLP_ERROR_MEMORY, "out of host memory");
+  for (int64_t row = 0; row < problem->n; row++)
+    cli_teacher_draw(cli_hash(seed + (uint64_t)row), count, teacher + row * count);
+  keep(problem, RUN_TEACHER_LOGPROB, teacher);
   return FLP_OK;
 }
 
@@ -133,14 +149,14 @@ static flp_status choose_sizes(const run_args *args, run_problem *problem) {
 static flp_status make_loss_inputs(run_problem *problem, uint64_t seed, cli_progress *progress) {
   uint32_t read = problem->loss ? flp_loss_inputs(problem->loss) : 0;
   for (int i = RUN_REF_LOGPROB; i < RUN_OPERANDS; i++) {
-    if (i == RUN_ROW_WEIGHT || !(read >> run_loss_input((run_operand)i) & 1)) continue;
+    if (i == RUN_ROW_WEIGHT || i == RUN_TEACHER_LOGPROB || !(read >> run_loss_input((run_operand)i) & 1)) continue;
     FLP_TRY(
         make_normal(problem, (run_operand)i, FLP_DTYPE_FP32, problem->n, cli_hash(seed + (uint64_t)i), 1.0, progress));
   }
   float *reference = problem->memory[RUN_REF_LOGPROB];
   for (int64_t row = 0; reference && row < problem->n; row++)
     reference[row] = fminf(reference[row] - (float)log((double)problem->spec.vocab) - 2, 0);
-  return FLP_OK;
+  return read >> FLP_LOSS_TEACHER_LOGPROB & 1 ? make_teacher(problem, cli_hash(seed + RUN_TEACHER_LOGPROB)) : FLP_OK;
 }
 
 /* An adapter that adds a quarter of the scores' deviation. */

@@ -58,6 +58,7 @@ static call_slot slot_of(run_operand operand) {
   if (operand == RUN_LIST_IDS) return CALL_LIST_IDS;
   if (operand == RUN_LORA_A) return CALL_LORA_A;
   if (operand == RUN_LORA_B) return CALL_LORA_B;
+  if (operand == RUN_TEACHER_LOGPROB) return CALL_TEACHER;
   return (call_slot)(input < 0 ? (int)operand : (int)CALL_LOSS_INPUT + input);
 }
 

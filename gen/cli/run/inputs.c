@@ -33,6 +33,7 @@ static const struct {
     [RUN_REF_LOGPROB] = {"ref-logprob", {"ref_logprob"}, 0},
     [RUN_ADVANTAGE] = {"advantage", {"advantage", "advantages"}, 0},
     [RUN_ROW_WEIGHT] = {"row-weight", {"row_weight"}, 0},
+    [RUN_TEACHER_LOGPROB] = {"teacher-logprob", {"teacher_logprob"}, 0},
 };
 
 /* A tensor and the file it was found in. */
@@ -103,7 +104,8 @@ int run_loss_input(run_operand operand) {
   static const int inputs[RUN_OPERANDS] = {[RUN_OLD_LOGPROB] = FLP_LOSS_OLD_LOGPROB,
                                            [RUN_REF_LOGPROB] = FLP_LOSS_REF_LOGPROB,
                                            [RUN_ADVANTAGE] = FLP_LOSS_ADVANTAGE,
-                                           [RUN_ROW_WEIGHT] = FLP_LOSS_WEIGHT};
+                                           [RUN_ROW_WEIGHT] = FLP_LOSS_WEIGHT,
+                                           [RUN_TEACHER_LOGPROB] = FLP_LOSS_TEACHER_LOGPROB};
   if (operand < RUN_OLD_LOGPROB) return -1;
   return operand < RUN_VECTOR ? inputs[operand] : FLP_LOSS_FIRST_VECTOR + (int)(operand - RUN_VECTOR);
 }
@@ -214,6 +216,13 @@ static flp_status check_matrices(run_problem *problem, const found *hidden, cons
   return FLP_OK;
 }
 
+/* Whether a tensor has an element for each target, those of a row side by side. */
+static int is_by_target(const run_problem *problem, const cli_tensor *tensor) {
+  int64_t targets = flp_spec_targets(&problem->spec);
+  int has_rows = targets == 1 || (tensor->rank >= 2 && tensor->shape[tensor->rank - 1] == targets);
+  return has_rows && tensor->elements == (uint64_t)(problem->n * targets);
+}
+
 static flp_status check_target(run_problem *problem, const found *target) {
   const cli_tensor *tensor = target->tensor;
   flp_dtype dtype = cli_tensor_dtype_flp(tensor->dtype);
@@ -225,8 +234,7 @@ static flp_status check_target(run_problem *problem, const found *target) {
              (long long)problem->n);
   else
     snprintf(accepted, sizeof accepted, "one of %lld elements, a row of hidden each,", (long long)problem->n);
-  int is_short = targets > 1 && (tensor->rank < 2 || tensor->shape[tensor->rank - 1] != targets);
-  if (is_short || tensor->elements != (uint64_t)(problem->n * targets)) return fail_shape(RUN_TARGET, target, accepted);
+  if (!is_by_target(problem, tensor)) return fail_shape(RUN_TARGET, target, accepted);
   problem->spec.target_dtype = dtype;
   problem->rank = tensor->rank;
   memcpy(problem->shape, tensor->shape, sizeof problem->shape);
@@ -304,6 +312,15 @@ static flp_status check_lora(run_problem *problem, const found *a, const found *
   return FLP_OK;
 }
 
+static flp_status check_teacher(const run_problem *problem, const found *in) {
+  char accepted[96];
+  snprintf(accepted, sizeof accepted, "(..., %lld) of %lld rows, as target has,",
+           (long long)flp_spec_targets(&problem->spec), (long long)problem->n);
+  if (!in->tensor) return FLP_OK;
+  if (in->tensor->dtype != CLI_TENSOR_F32) return fail_dtype(RUN_TEACHER_LOGPROB, in, "F32");
+  return is_by_target(problem, in->tensor) ? FLP_OK : fail_shape(RUN_TEACHER_LOGPROB, in, accepted);
+}
+
 /* Elements of a vector over rows; grad_logprob has one a target. */
 static int64_t count_of(const run_problem *problem, run_operand operand) {
   return problem->n * (operand == RUN_GRAD_LOGPROB ? flp_spec_targets(&problem->spec) : 1);
@@ -318,8 +335,9 @@ static flp_status check_all(const run_args *args, run_problem *problem, const fo
   FLP_TRY(check_vector(RUN_BIAS, &in[RUN_BIAS], bias, problem->spec.vocab, "row of weight"));
   FLP_TRY(check_lists(problem, &in[RUN_LIST_OFFSETS], &in[RUN_LIST_IDS]));
   FLP_TRY(check_lora(problem, &in[RUN_LORA_A], &in[RUN_LORA_B], &in[RUN_HIDDEN]));
+  FLP_TRY(check_teacher(problem, &in[RUN_TEACHER_LOGPROB]));
   for (int i = RUN_TEMPERATURE; i < RUN_OPERANDS; i++)
-    if (i < RUN_LIST_OFFSETS || i > RUN_LORA_B)
+    if ((i < RUN_LIST_OFFSETS || i > RUN_LORA_B) && i != RUN_TEACHER_LOGPROB)
       FLP_TRY(check_vector((run_operand)i, &in[i], CLI_TENSOR_F32, count_of(problem, (run_operand)i),
                            i == RUN_GRAD_LOGPROB && problem->spec.targets > 1 ? "target" : "row of hidden"));
   for (int i = 0; i < RUN_OPERANDS; i++)
@@ -347,10 +365,15 @@ static flp_status check_loss_sources(const run_args *args) {
 }
 
 flp_status run_problem_loss(run_args *args, run_problem *problem) {
+  const char *teacher = args->source[RUN_TEACHER_LOGPROB];
   FLP_TRY(check_loss_sources(args));
+  problem->spec.targets = args->targets;
   FLP_TRY(cli_loss_args_resolve(&args->loss, &problem->spec));
   problem->loss = cli_loss_of(&problem->spec);
-  return FLP_OK;
+  if (!teacher || is_read(problem, RUN_TEACHER_LOGPROB)) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT,
+                  "--teacher-logprob: '%s' is not accepted beside --loss %s, which does not read it", teacher,
+                  problem->loss->name);
 }
 
 flp_status run_problem_load(run_args *args, run_problem *out) {
@@ -361,7 +384,6 @@ flp_status run_problem_load(run_args *args, run_problem *out) {
   if (args->demo_option)
     return flp_fail(FLP_ERROR_ARGUMENT, "%s: is accepted with --demo only; tensors have their own", args->demo_option);
   flp_status status = run_problem_loss(args, out);
-  out->spec.targets = args->targets;
   if (status == FLP_OK && scalar) status = cli_parse_positive("--temperature", temperature, &out->temperature);
   for (int i = 0; status == FLP_OK && i < RUN_OPERANDS; i++)
     if (i != RUN_TEMPERATURE || !scalar) status = find_operand(out, args, (run_operand)i, &in[i]);
@@ -432,7 +454,7 @@ static flp_status resolve_gradients(const run_args *args, run_problem *problem) 
         "--tail: there is no upstream gradient; --grad-logprob, --grad-entropy or both, or --loss, are needed");
   if (args->tail > 0 && spec->listed)
     return flp_fail(FLP_ERROR_ARGUMENT, "--tail: not accepted beside lists of columns, which name the columns");
-  const char *beside = spec->listed ? "lists of columns" : spec->tail > 0 ? "--tail" : spec->loss ? "--loss" : NULL;
+  const char *beside = spec->listed ? "lists of columns" : spec->tail > 0 ? "--tail" : NULL;
   if (args->targets > 1 && beside) return flp_fail(FLP_ERROR_ARGUMENT, "--targets: not accepted beside %s", beside);
   spec->topk = (int32_t)args->topk;
   spec->rank = args->rank;

@@ -24,6 +24,11 @@ static const char *const names[RUN_OUTPUTS] = {"logprob",     "entropy",     NUL
 
 /* ---- the file ---- */
 
+/* Dimensions of what has a value for each row: those of the target, of several a row without their own. */
+static int rank_of_rows(const run_problem *problem) {
+  return problem->rank - (problem->spec.targets > 1);
+}
+
 static cli_tensor describe_output(const run_problem *problem, const run_result *result, run_output which) {
   const flp_spec *spec = &problem->spec;
   cli_tensor tensor = {.name = names[which], .dtype = CLI_TENSOR_F32, .data = result->output[which]};
@@ -35,7 +40,7 @@ static cli_tensor describe_output(const run_problem *problem, const run_result *
   } else if (which == RUN_OUT_GRAD_WEIGHT || which == RUN_OUT_GRAD_BIAS) {
     tensor.shape[tensor.rank++] = spec->vocab;
   } else {
-    tensor.rank = problem->rank - (problem->spec.targets > 1 && which != RUN_OUT_LOGPROB);
+    tensor.rank = which == RUN_OUT_LOGPROB ? problem->rank : rank_of_rows(problem);
     memcpy(tensor.shape, problem->shape, sizeof tensor.shape);
   }
   if (which == RUN_OUT_GRAD_HIDDEN || which == RUN_OUT_GRAD_WEIGHT) tensor.shape[tensor.rank++] = spec->hidden;
@@ -83,7 +88,7 @@ static size_t describe_metrics(const run_problem *problem, const run_result *res
   size_t count = problem->loss ? problem->loss->metric_count : 0;
   for (size_t i = 0; i < count; i++) {
     snprintf(metric_names[i], METRIC_NAME_BYTES, "metrics.%s", problem->loss->metrics[i].name);
-    tensors[i] = (cli_tensor){.name = metric_names[i], .dtype = CLI_TENSOR_F32, .rank = problem->rank};
+    tensors[i] = (cli_tensor){.name = metric_names[i], .dtype = CLI_TENSOR_F32, .rank = rank_of_rows(problem)};
     tensors[i].data = (const float *)result->output[RUN_OUT_METRICS] + i * (size_t)problem->n;
     memcpy(tensors[i].shape, problem->shape, sizeof problem->shape);
   }

@@ -19,6 +19,7 @@ enum {
   KEY_REF_LOGPROB,
   KEY_ADVANTAGE,
   KEY_ROW_WEIGHT,
+  KEY_TEACHER_LOGPROB,
   KEY_IGNORE, /* from here to KEY_THREADS: parse_size */
   KEY_CHUNK_ROWS,
   KEY_CHUNK_VOCAB,
@@ -74,6 +75,8 @@ static const struct argp_option options[] = {
     {"advantage", KEY_ADVANTAGE, "FILE:TENSOR", 0, "of a loss: (...) in F32", 1},
     {"row-weight", KEY_ROW_WEIGHT, "FILE:TENSOR", 0, "of a loss: the weight of each row's part (...) in F32; default 1",
      1},
+    {"teacher-logprob", KEY_TEACHER_LOGPROB, "FILE:TENSOR", 0,
+     "of a loss over several targets: their logprobs by the teacher (..., K) in F32", 1},
     {"output", 'o', "FILE", 0,
      "write logprob, entropy, loss, metrics.NAME, top_ids, top_logprob, top_rest, rank, grad_hidden, grad_weight, "
      "grad_bias, grad_lora_a, grad_lora_b here",
@@ -100,7 +103,8 @@ static const struct argp_option options[] = {
      "1/512 or 0.002",
      2},
     {"targets", KEY_TARGETS, "K", 0,
-     "logprobs of K columns of each row, 1 to 512: target, logprob and grad_logprob are (..., K) then", 2},
+     "logprobs of K columns of each row, 1 to 512: target, logprob, grad_logprob and teacher_logprob are (..., K) then",
+     2},
     {"topk", KEY_TOPK, "K", 0, "the best K columns of each row too, 1 to 128: ids, logprobs, the mass of all others",
      2},
     {"rank", KEY_RANK, NULL, 0, "and the rank of each target: how many columns have a higher score", 2},
@@ -310,7 +314,7 @@ const struct argp cli_run_argp = {
     "\vTensors that no option names are looked up in the --input files as hidden, weight (or lm_head.weight, "
     "model.embed_tokens.weight), bias (or lm_head.bias), target (or targets, labels), grad_logprob, grad_entropy, "
     "temperature, list_offsets, list_ids, lora_a (or lora_A.weight) and lora_b (or lora_B.weight); "
-    "what a loss reads as old_logprob, ref_logprob, advantage, row_weight and "
+    "what a loss reads as old_logprob, ref_logprob, advantage, row_weight, teacher_logprob and "
     "the names of its "
     "vectors.\n\n"
     "Examples:\n"

@@ -28,6 +28,7 @@ typedef enum run_operand {
   RUN_REF_LOGPROB,
   RUN_ADVANTAGE,
   RUN_ROW_WEIGHT,
+  RUN_TEACHER_LOGPROB,
   RUN_VECTOR, /* those of the loss, in its order; found by name alone */
   RUN_OPERANDS = RUN_VECTOR + FLP_LOSS_VECTORS_MAX
 } run_operand;
@@ -86,7 +87,8 @@ flp_status run_problem_load(run_args *args, run_problem *out);
 /* Makes deterministic random data at real size, a third of the rows masked. error: ARGUMENT, MEMORY */
 flp_status run_problem_demo(run_args *args, run_problem *out);
 void run_problem_clear(run_problem *problem);
-/* Sets the loss of the spec, whose inputs are to be found. error: as cli_loss_args_resolve */
+/* Sets the targets and the loss of the spec, whose inputs are to be found. error: as cli_loss_args_resolve; ARGUMENT
+ * for what the loss does not read */
 flp_status run_problem_loss(run_args *args, run_problem *problem);
 /* Which input of a loss an operand is; -1 for none. */
 int run_loss_input(run_operand operand);

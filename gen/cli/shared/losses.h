@@ -51,13 +51,13 @@ typedef struct cli_loss_args {
 } cli_loss_args;
 #define CLI_LOSS_HELP                                                                                      \
   "what a training step minimises: a name of `flpgen loss list`, a file that ends in .lua, or a sum such " \
-  "as grpo+k3"
+  "as grpo+k3; forward_kl, reverse_kl and jsd are of --targets K"
 #define CLI_LOSS_PARAMETER_HELP \
   "a parameter of the loss, e.g. beta=0.04; may be repeated; the others keep their defaults"
 /* error: ARGUMENT for more than a loss has */
 flp_status cli_loss_args_add(cli_loss_args *args, const char *text);
-/* Keeps the loss for spec and fills the parameters; without a loss only refuses parameters.
- * error: as cli_loss_keep, cli_loss_set */
+/* Keeps the loss for spec, whose targets it goes with, and fills the parameters; without one only refuses parameters.
+ * error: as cli_loss_keep, cli_loss_set; ARGUMENT naming --targets */
 flp_status cli_loss_args_resolve(cli_loss_args *args, flp_spec *spec);
 
 #endif

@@ -67,6 +67,20 @@ flp_status cli_loss_args_add(cli_loss_args *args, const char *text) {
   return FLP_OK;
 }
 
+/* error: ARGUMENT naming --loss and --targets */
+static flp_status check_targets(const flp_loss *program, const flp_spec *spec) {
+  int is_over_targets = flp_loss_is_over_targets(program);
+  if (is_over_targets == (spec->targets > 1)) return FLP_OK;
+  if (is_over_targets)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "--loss: %s is a loss over several targets a row; --targets K, from 2 to %d, is needed beside it",
+                    program->name, FLP_TARGETS_MAX);
+  return flp_fail(FLP_ERROR_ARGUMENT,
+                  "--targets: not accepted beside --loss %s, a loss of one target; a loss over several, such as "
+                  "forward_kl, is",
+                  program->name);
+}
+
 flp_status cli_loss_args_resolve(cli_loss_args *args, flp_spec *spec) {
   if (!args->name) {
     if (args->set_count == 0) return FLP_OK;
@@ -74,11 +88,7 @@ flp_status cli_loss_args_resolve(cli_loss_args *args, flp_spec *spec) {
   }
   FLP_TRY(cli_loss_keep(args->name, spec));
   const flp_loss *program = cli_loss_of(spec);
-  if (flp_loss_is_over_targets(program))
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "--loss: %s is a loss over several targets (accepted: a loss of one target; `flpgen loss` shows and "
-                    "checks it, flp_step and flp.distill_loss run it)",
-                    program->name);
+  FLP_TRY(check_targets(program, spec));
   for (uint32_t i = 0; i < program->parameter_count; i++) args->parameters[i] = program->parameters[i].fallback;
   for (int i = 0; i < args->set_count; i++)
     FLP_TRY(cli_loss_set(program, "--loss-parameter", args->sets[i], args->parameters));

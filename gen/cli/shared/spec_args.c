@@ -86,7 +86,7 @@ static const struct argp_option options[] = {
      1},
     {"targets", KEY_TARGETS, "K", 0,
      "of each row the logprobs of K columns, 1 to 512, as the most likely ones of a teacher; with gradients of all; "
-     "the normalisation is over all columns",
+     "the normalisation is over all columns; --loss is one over several targets then",
      1},
     {"topk", KEY_TOPK, "K", 0,
      "forward gives the best K columns of each row too, 1 to 128: ids, logprobs and the mass of all others", 1},
@@ -341,6 +341,8 @@ flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode mode) {
                     "--keep: not accepted beside --mode tail, whose forward pass keeps lists of columns");
   if (mode == FLP_MODE_STREAM && !args->loss.name)
     return flp_fail(FLP_ERROR_ARGUMENT, "--mode: 'stream' is not accepted without --loss, what its steps minimise");
+  if (mode == FLP_MODE_STREAM && args->spec.targets > 1)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--mode: 'stream' is not accepted beside --targets, whose steps recompute");
   if (flp_mode_keeps(mode)) cli_spec_set_mode(&args->spec, mode);
   return FLP_OK;
 }
@@ -468,7 +470,6 @@ flp_status cli_spec_args_targets(const cli_spec_args *args) {
   if (spec->op != FLP_OP_HEAD)
     return flp_fail(FLP_ERROR_ARGUMENT, "--targets: not accepted with --op %s", flp_op_name(spec->op));
   const char *beside = spec->listed ? "--keep-set" : spec->tail > 0 ? "--tail" : spec->keep ? "--keep" : NULL;
-  if (!beside && args->loss.name) beside = "--loss";
   if (!beside) return FLP_OK;
   return flp_fail(FLP_ERROR_ARGUMENT, "--targets: not accepted beside %s; forward and backward recompute", beside);
 }

@@ -48,8 +48,8 @@ void cli_spec_set_mode(flp_spec *spec, flp_mode mode);
  * cli_spec_args_kept */
 flp_mode cli_spec_mode(const flp_spec *spec);
 
-/* Save, direction and tail modes set the field of the spec that asks for them. Stream mode needs a loss. Lists have a
- * mode of their own.
+/* Save, direction and tail modes set the field of the spec that asks for them. Stream mode needs a loss of one target.
+ * Lists have a mode of their own.
  * error: ARGUMENT */
 flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode mode);
 

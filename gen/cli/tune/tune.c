@@ -365,6 +365,19 @@ static flp_device assumed_device(const tune_args *args) {
   return info;
 }
 
+/* What is timed has one target; a step over several has the kernels of passes without a loss. error: ARGUMENT */
+static flp_status resolve_loss(tune_args *args) {
+  flp_spec *spec = &args->spec.spec;
+  FLP_TRY(cli_loss_args_resolve(&args->spec.loss, spec));
+  if (spec->loss && spec->targets > 1)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "--loss: %s is not accepted here, as steps over several targets recompute; without --loss "
+                    "--targets %d finds the kernels that they take",
+                    args->spec.loss.name, spec->targets);
+  spec->targets = 0;
+  return FLP_OK;
+}
+
 static flp_status tune(tune_args *args, const char *command) {
   tune_targets targets;
   tune_places places = {.scratch = {.root = ""}};
@@ -374,10 +387,9 @@ static flp_status tune(tune_args *args, const char *command) {
   FLP_TRY(cli_spec_args_lists(&args->spec));
   FLP_TRY(cli_spec_args_tail(&args->spec));
   FLP_TRY(cli_spec_args_targets(&args->spec));
-  args->spec.spec.targets = 0; /* what is timed has one */
   FLP_TRY(cli_spec_args_mode(&args->spec, args->options.mode));
   FLP_TRY(cli_spec_args_one_mode(&args->spec));
-  FLP_TRY(cli_loss_args_resolve(&args->spec.loss, &args->spec.spec));
+  FLP_TRY(resolve_loss(args));
   FLP_TRY(tune_targets_create(args, &targets));
   flp_status status;
   if (args->dry_run) {

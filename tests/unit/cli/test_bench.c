@@ -168,6 +168,43 @@ Test(bench, targets_are_random_ids_or_masked) {
   expect_targets(FLP_DTYPE_INT32);
 }
 
+/* Each row's targets differ, and a teacher's have less than the whole mass; the same for the same seed. */
+Test(bench, a_loss_over_several_targets_has_a_teacher) {
+  enum { ROWS = 120, TARGETS = 16 };
+  static float teacher[2][ROWS * TARGETS];
+  static int64_t target[ROWS * TARGETS];
+  stage s;
+  stage_open(&s, "");
+  bench_args args = {.spec = CLI_SPEC_ARGS_INIT, .seed = 1, .masked = 0.25};
+  args.spec.spec = stage_spec(FLP_GRAD_HIDDEN);
+  args.spec.spec.targets = TARGETS;
+  cr_assert_eq(cli_loss_keep("forward_kl", &args.spec.spec), FLP_OK, "%s", flp_error_detail());
+  for (int i = 0; i < 2; i++) {
+    cli_device device;
+    bench_data data = {.args = &args, .buffers = {.device = &device}};
+    cr_assert_eq(cli_device_open(0, &device), FLP_OK, "%s", flp_error_detail());
+    cr_assert_eq(bench_data_rows(&data, ROWS), FLP_OK, "%s", flp_error_detail());
+    flp_args step = bench_data_args(&data, FLP_PASS_STEP, &(flp_layout){.bytes = 0});
+    cr_assert_not_null(step.teacher_logprob);
+    cr_assert_eq(data.buffers.at[CALL_TEACHER].bytes, sizeof teacher[i]);
+    cr_assert_eq(cli_buffer_download(&data.buffers.at[CALL_TEACHER].buffer, 0, teacher[i], sizeof teacher[i]), FLP_OK);
+    cr_assert_eq(cli_buffer_download(&data.buffers.at[CALL_TARGET].buffer, 0, target, sizeof target), FLP_OK);
+    bench_data_clear(&data);
+    cli_device_close(&device);
+  }
+  cr_expect_arr_eq(teacher[0], teacher[1], sizeof teacher[0]);
+  for (int row = 0; row < ROWS; row++) {
+    double sum = 0;
+    const int64_t *ids = target + row * TARGETS;
+    for (int k = 0; k < TARGETS; k++) {
+      sum += exp((double)teacher[0][row * TARGETS + k]);
+      for (int other = 0; other < k; other++) cr_assert(ids[other] != ids[k] || ids[k] == -100);
+    }
+    cr_assert(sum > 0.5 && sum < 1, "row %d: %g", row, sum);
+  }
+  cr_expect_neq(teacher[0][0], teacher[0][TARGETS]);
+}
+
 /* Lists as the kernels get them; targets by the same law. */
 Test(bench, lists_hold_their_targets_and_frequent_ids) {
   enum { ROWS = 500, IDS = 40 * ROWS };
