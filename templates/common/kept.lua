@@ -25,11 +25,11 @@ local LEAST_SCALE, LEAST_SCALE_EXPANDED = 0x1p-9, 4.0
 -- Stats give the target's slope where its t is no less short of the cap: they know t to 2^-19, and so the slope to 2^-9,
 -- bf16's rounding. Else kept gives it, where its exponential is so large that no slope, 2^-24 the least, vanishes.
 local LEAST_DISTANCE, LEAST_EXPONENT = 0x1p-10, -102.0
--- In the expanded form rounding moves log2 of kept by 2^-9·LOG2E: slopes by less than their 2^-9 where t is no less short
+-- In the expanded form rounding moves log2 of kept by 2^-8·LOG2E: slopes by less than their 2^-8 where t is no less short
 -- of the cap. Rows whose mean t is nearer have hardly a gradient but what such slopes make, nor have those with such a
 -- target that is unlikely.
 local LEAST_DISTANCE_EXPANDED = LOG2E
-local ROUNDING = 0x1p-8 * LOG2E                     -- twice what bf16's rounding moves log2 of kept by
+local ROUNDING = 0x1p-8 * LOG2E                     -- the most that bf16's rounding moves log2 of kept by
 local ROWS, COLUMNS, GATHERED = k.abi.KEPT_BLOCK_ROWS, k.abi.EXPAND_COLUMNS, k.abi.GATHER_ROWS
 local THREADS, EACH = 256, 8                        -- of a CTA; columns of a thread of keep_expand, 16 bytes
 local IN_FLIGHT = 4                                 -- rows that a thread of keep_expand loads at a time
