@@ -112,6 +112,7 @@ SCRIPTS = {
     "fragmentation": ("fragmentation", "tests/gpu/fragmentation.py",
                       *(("--plots", "{out}/plots") if importlib.util.find_spec("matplotlib") else ())),
 }
+DTYPES = ("bf16", "fp16", "fp32")
 HOSTS_TOGETHER = 8  # files of tests/hosts that run side by side
 NO_TESTS = 5        # pytest's exit status where all of a file's tests are left out
 GRADS = ["--entropy", "backward", "--grad", "hidden,weight,bias", "--bias"]
@@ -257,6 +258,13 @@ PARTS = ("check", "check_modes", "check_lists", "check_tail", "check_targets", "
          "sanitize_mixed", "sanitize_losses", *BENCHES, *PEERS, "tune", "cold", "hosts", *SCRIPTS)
 
 
+def text_of(record):
+    """A record with its rows last, one a line, so that a diff can be read."""
+    top = json.dumps({key: value for key, value in record.items() if key != "rows"}, indent=1)[:-2]
+    rows = ",\n  ".join(json.dumps(row, separators=(",", ":")) for row in record["rows"])
+    return f'{top},\n "rows": [\n  {rows}\n ]\n}}\n'
+
+
 def select(only):
     """Names of parts and records, divided by commas -> {part: names of its records that are wanted}, in the order of
     PARTS; no names where a part has no records of its own. error: ValueError for a name that is none of them"""
@@ -300,7 +308,24 @@ class Campaign:
             getattr(self, part)()
 
     def check(self):
-        self.run("check", ["flpgen", "check", "--all", "--json=check_all.json", "-q"])
+        self.check_dtypes("check_all", [])
+
+    def check_dtypes(self, name, options):
+        """flpgen check --all: cases of each dtype in a process of their own, side by side, and one record of all."""
+        command = ["flpgen", "check", "--all", *options]
+
+        def run(dtype):
+            part = f"{name}-{dtype}.json"
+            self.run(f"{name} {dtype}", [*command, "--dtype", dtype, f"--json={part}", "-q"])
+            record = json.loads((self.out / part).read_text())
+            (self.out / part).unlink()
+            return record
+
+        with concurrent.futures.ThreadPoolExecutor(len(DTYPES)) as pool:
+            parts = list(pool.map(run, DTYPES))
+        record = dict(parts[0], command=" ".join(command), rows=[row for part in parts for row in part["rows"]],
+                      **{count: sum(part[count] for part in parts) for count in ("checks", "failed")})
+        (self.out / f"{name}.json").write_text(text_of(record))
 
     def check_modes(self):
         for mode, name in (("save", "check_saved"), ("stream", "check_streamed"), ("direction", "check_direction")):
@@ -311,7 +336,7 @@ class Campaign:
         self.run("check_listed", ["flpgen", "check", "--quick", "--mode", "listed", "--json=check_listed.json", "-q"])
 
     def check_tail(self):
-        self.run("check_tail", ["flpgen", "check", "--all", "--mode", "tail", "--json=check_tail.json", "-q"])
+        self.check_dtypes("check_tail", ["--mode", "tail"])
 
     def check_targets(self):
         self.run("check_targets", ["flpgen", "check", "--all", "--targets", "20", "--json=check_targets.json", "-q"])
@@ -336,7 +361,7 @@ class Campaign:
         record = {key: record[key] for key in ("gpu", "driver", "sources_hash", "date")}
         record.update(command="tests/gpu/record.py --only tilings", checks=checks, rows=rows,
                       failed=sum(row["failed"] for row in rows))
-        (self.out / "check_tilings.json").write_text(json.dumps(record, indent=1) + "\n")
+        (self.out / "check_tilings.json").write_text(text_of(record))
 
     def concurrent(self):
         self.run("concurrent", ["flpgen", "check", "--concurrent", "--json=check_concurrent.json", "-q"])
@@ -437,7 +462,7 @@ class Campaign:
             sums = rows.setdefault(row["trainer"], dict(row, passed=0, failed=0))
             sums.update((outcome, sums[outcome] + row[outcome]) for outcome in ("passed", "failed"))
         record = dict(done[0][1], rows=[rows[trainer] for trainer in sorted(rows)])
-        (self.out / "hosts.json").write_text(json.dumps(record, indent=1) + "\n")
+        (self.out / "hosts.json").write_text(text_of(record))
 
     def script(self, part):
         """One of the tree's own that uses the binding: from the top of the tree, as FLP_LIBRARY may be a path from there."""

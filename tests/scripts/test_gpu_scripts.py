@@ -1,5 +1,6 @@
 """The scripts of tests/gpu find what they import wherever they run: a GPU's machine may have no more than they need."""
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -79,6 +80,27 @@ def test_a_campaigns_examples_are_understood(monkeypatch):
     given = grpo_tiny.parser().parse_args(words)
     assert name == "grpo_tail" and (TREE / script).samefile(grpo_tiny.__file__)
     assert given.compare_tail and given.seeds == 3 and given.tail in (None, 2**-9) and grpo_tiny.TAIL == 2**-9
+
+
+STAND_IN = """#!/bin/sh
+for word; do case $word in --json=*) out=${word#--json=} ;; fp16) failed=1 ;; bf16|fp32) failed=0 ;; esac; done
+echo "{\\"date\\": \\"today\\", \\"command\\": \\"$*\\", \\"checks\\": 1, \\"failed\\": $failed, \\"rows\\": [\\"$*\\"]}" >"$out"
+exit $failed
+"""
+
+
+def test_checks_of_dtypes_side_by_side_are_one_record(tmp_path):
+    stand_in = tmp_path / "flpgen"
+    stand_in.write_text(STAND_IN)
+    stand_in.chmod(0o755)
+    campaign = record_script().Campaign(stand_in, tmp_path / "out", [])
+    campaign.check_tail()
+    made = json.loads((tmp_path / "out/check_tail.json").read_text())
+    assert made["command"] == "flpgen check --all --mode tail" and (made["checks"], made["failed"]) == (3, 1)
+    assert [row.split()[-3:-1] for row in made["rows"]] == [
+        [dtype, f"--json=check_tail-{dtype}.json"] for dtype in ("bf16", "fp16", "fp32")]
+    assert campaign.failed == ["check_tail fp16"] and [path.name for path in (tmp_path / "out").iterdir()] == [
+        "check_tail.json"]
 
 
 def test_parts_and_single_records_are_selected():
