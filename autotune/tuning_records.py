@@ -49,6 +49,13 @@ def search_of(run, spec, candidates, bare):
             "fastest_ratio": fastest["ratio"], "bare_ms": bare and bare["ms"]}
 
 
+def text_of(record):
+    """A record with its rows last, one a line, so that a diff can be read."""
+    text = json.dumps({**{key: value for key, value in record.items() if key != "rows"}, "rows": None}, indent=1)
+    rows = ",\n  ".join(json.dumps(row) for row in record["rows"])
+    return text.replace('"rows": null', f'"rows": [\n  {rows}\n ]') + "\n"
+
+
 def export(paths, out):
     searches = [read_search(path) for path in paths]
     run, spec, candidates, _ = searches[0]
@@ -60,9 +67,7 @@ def export(paths, out):
         "rows": [{"tune": c["tune"], "ratio": round(c["ratio"], 4), "ms": round(c["ms"], 3),
                   "ms_low": round(c["ms_low"], 3), "ms_high": round(c["ms_high"], 3), "rounds": c["rounds"], "kind": c["kind"]}
                  for c in candidates if c["status"] in TIMED]}
-    text = json.dumps({**record, "rows": None}, indent=1)
-    rows = ",\n  ".join(json.dumps(row) for row in record["rows"])
-    Path(out).write_text(text.replace('"rows": null', f'"rows": [\n  {rows}\n ]') + "\n")
+    Path(out).write_text(text_of(record))
 
 
 # ---- many heads ----

@@ -258,13 +258,6 @@ PARTS = ("check", "check_modes", "check_lists", "check_tail", "check_targets", "
          "sanitize_mixed", "sanitize_losses", *BENCHES, *PEERS, "tune", "cold", "hosts", *SCRIPTS)
 
 
-def text_of(record):
-    """A record with its rows last, one a line, so that a diff can be read."""
-    top = json.dumps({key: value for key, value in record.items() if key != "rows"}, indent=1)[:-2]
-    rows = ",\n  ".join(json.dumps(row, separators=(",", ":")) for row in record["rows"])
-    return f'{top},\n "rows": [\n  {rows}\n ]\n}}\n'
-
-
 def select(only):
     """Names of parts and records, divided by commas -> {part: names of its records that are wanted}, in the order of
     PARTS; no names where a part has no records of its own. error: ValueError for a name that is none of them"""
@@ -315,17 +308,26 @@ class Campaign:
         command = ["flpgen", "check", "--all", *options]
 
         def run(dtype):
-            part = f"{name}-{dtype}.json"
-            self.run(f"{name} {dtype}", [*command, "--dtype", dtype, f"--json={part}", "-q"])
-            record = json.loads((self.out / part).read_text())
-            (self.out / part).unlink()
-            return record
+            part = self.out / f"{name}-{dtype}.json"
+            self.run(f"{name} {dtype}", [*command, "--dtype", dtype, f"--json={part.name}", "-q"])
+            return self.take(part)
 
         with concurrent.futures.ThreadPoolExecutor(len(DTYPES)) as pool:
             parts = list(pool.map(run, DTYPES))
+        if None in parts:
+            return
         record = dict(parts[0], command=" ".join(command), rows=[row for part in parts for row in part["rows"]],
                       **{count: sum(part[count] for part in parts) for count in ("checks", "failed")})
-        (self.out / f"{name}.json").write_text(text_of(record))
+        (self.out / f"{name}.json").write_text(tuning_records.text_of(record))
+
+    @staticmethod
+    def take(part):
+        """What a process left as its part of a record, which goes; None of one that ended without."""
+        if not part.exists():
+            return None
+        record = json.loads(part.read_text())
+        part.unlink()
+        return record
 
     def check_modes(self):
         for mode, name in (("save", "check_saved"), ("stream", "check_streamed"), ("direction", "check_direction")):
@@ -339,10 +341,10 @@ class Campaign:
         self.check_dtypes("check_tail", ["--mode", "tail"])
 
     def check_targets(self):
-        self.run("check_targets", ["flpgen", "check", "--all", "--targets", "20", "--json=check_targets.json", "-q"])
+        self.check_dtypes("check_targets", ["--targets", "20"])
 
     def check_top(self):
-        self.run("check_top", ["flpgen", "check", "--all", "--topk", "20", "--rank", "--json=check_top.json", "-q"])
+        self.check_dtypes("check_top", ["--topk", "20", "--rank"])
 
     def large(self):
         self.run("large", ["flpgen", "check", "--large", "--rung", "jit", "--json=check_large.json", "-q"])
@@ -361,7 +363,7 @@ class Campaign:
         record = {key: record[key] for key in ("gpu", "driver", "sources_hash", "date")}
         record.update(command="tests/gpu/record.py --only tilings", checks=checks, rows=rows,
                       failed=sum(row["failed"] for row in rows))
-        (self.out / "check_tilings.json").write_text(text_of(record))
+        (self.out / "check_tilings.json").write_text(tuning_records.text_of(record))
 
     def concurrent(self):
         self.run("concurrent", ["flpgen", "check", "--concurrent", "--json=check_concurrent.json", "-q"])
@@ -449,20 +451,20 @@ class Campaign:
             done = subprocess.run(command, cwd=TREE, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                   text=True)
             print(f"{file.name}: exit {done.returncode}\n{done.stdout[-6000:]}", flush=True)
-            record = json.loads(part.read_text())
-            part.unlink()
-            return done.returncode, record
+            return done.returncode, self.take(part)
 
         with concurrent.futures.ThreadPoolExecutor(HOSTS_TOGETHER) as pool:
             done = list(pool.map(run, sorted((TREE / "tests/hosts").glob("test_*.py"))))
-        if any(code not in (0, NO_TESTS) for code, _ in done):
+        records, rows = [record for _, record in done], {}
+        if None in records or any(code not in (0, NO_TESTS) for code, _ in done):
             self.failed.append("hosts")
-        rows = {}
-        for row in (row for _, record in done for row in record["rows"]):
+        if None in records:
+            return
+        for row in (row for record in records for row in record["rows"]):
             sums = rows.setdefault(row["trainer"], dict(row, passed=0, failed=0))
             sums.update((outcome, sums[outcome] + row[outcome]) for outcome in ("passed", "failed"))
-        record = dict(done[0][1], rows=[rows[trainer] for trainer in sorted(rows)])
-        (self.out / "hosts.json").write_text(text_of(record))
+        record = dict(records[0], rows=[rows[trainer] for trainer in sorted(rows)])
+        (self.out / "hosts.json").write_text(tuning_records.text_of(record))
 
     def script(self, part):
         """One of the tree's own that uses the binding: from the top of the tree, as FLP_LIBRARY may be a path from there."""

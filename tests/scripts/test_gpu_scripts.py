@@ -103,6 +103,15 @@ def test_checks_of_dtypes_side_by_side_are_one_record(tmp_path):
         "check_tail.json"]
 
 
+def test_a_dtype_that_ends_without_a_record_fails_its_part(tmp_path):
+    stand_in = tmp_path / "flpgen"
+    stand_in.write_text(STAND_IN.replace("\necho", "\n[ $failed = 0 ] || exit 139\necho"))
+    stand_in.chmod(0o755)
+    campaign = record_script().Campaign(stand_in, tmp_path / "out", [])
+    campaign.check_targets()
+    assert campaign.failed == ["check_targets fp16"] and not list((tmp_path / "out").glob("check_targets.json"))
+
+
 def test_parts_and_single_records_are_selected():
     record = record_script()
     modes = list(record.BENCHES["bench_modes"])

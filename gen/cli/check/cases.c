@@ -256,25 +256,15 @@ static void add_targeted_matrix(check_list *list, flp_dtype dtype) {
   check_list_clear(&matrix);
 }
 
-static void add_targeted(check_list *list, flp_dtype dtype) {
-  for (size_t i = 0; i < count_of(&check_odd_targeted, dtype); i++) {
-    const check_oddity *o = &check_odd_targeted.rows[i];
-    check_case c = check_make_odd(o, dtype);
-    c.spec.targets = o->targets ? o->targets : CHECK_TARGETS_USUAL;
-    c.targets = o->of_row;
-    check_list_add(list, c);
-  }
-}
-
-/* Steps of losses over them. */
-static void add_distilled(check_list *list, flp_dtype dtype) {
-  for (size_t i = 0; i < count_of(&check_odd_distilled, dtype); i++) {
-    const check_oddity *o = &check_odd_distilled.rows[i];
+/* Several targets, and steps of losses over them. */
+static void add_targeted(check_list *list, const check_oddity_table *table, flp_dtype dtype) {
+  for (size_t i = 0; i < count_of(table, dtype); i++) {
+    const check_oddity *o = &table->rows[i];
     check_case c = check_make_odd(o, dtype);
     c.spec.targets = o->targets ? o->targets : CHECK_TARGETS_USUAL;
     c.targets = o->of_row;
     c.teacher = o->teacher;
-    set_loss(list, &c, o->loss);
+    if (o->loss) set_loss(list, &c, o->loss);
     check_list_add(list, c);
   }
 }
@@ -559,12 +549,12 @@ static void add_all(check_list *list) {
   for (int d = 0; d < 3; d++) add_all_tails(list, dtypes[d], dtypes[d] == FLP_DTYPE_BF16);
   for (int d = 0; d < 3; d++) {
     add_targeted_matrix(list, dtypes[d]);
-    add_targeted(list, dtypes[d]);
+    add_targeted(list, &check_odd_targeted, dtypes[d]);
   }
   for (int d = 0; d < 3; d++) add_tops(list, dtypes[d]);
   for (int d = 0; d < 2; d++) add_mixed(list, dtypes[d], dtypes[d] == FLP_DTYPE_BF16);
   for (int d = 0; d < 3; d++) add_adapted(list, dtypes[d]);
-  for (int d = 0; d < 3; d++) add_distilled(list, dtypes[d]);
+  for (int d = 0; d < 3; d++) add_targeted(list, &check_odd_distilled, dtypes[d]);
 }
 
 static void add_quick(check_list *list) {
@@ -582,11 +572,11 @@ static void add_quick(check_list *list) {
   add_all_directions(list);
   add_listed(list, FLP_DTYPE_BF16);
   add_all_tails(list, FLP_DTYPE_BF16, 0);
-  add_targeted(list, FLP_DTYPE_BF16);
+  add_targeted(list, &check_odd_targeted, FLP_DTYPE_BF16);
   add_tops(list, FLP_DTYPE_BF16);
   add_mixed(list, FLP_DTYPE_BF16, 0);
   add_adapted(list, FLP_DTYPE_BF16);
-  add_distilled(list, FLP_DTYPE_BF16);
+  add_targeted(list, &check_odd_distilled, FLP_DTYPE_BF16);
 }
 
 static int is_usual_rank(int rank) {
