@@ -71,13 +71,15 @@
   jax        tests/gpu/jax_check.py: flp.jax beside the formula in JAX (needs jax; set FLP_LIBRARY)
   hosts      tests/hosts on the GPU, beside the trainers that are installed (its README.md; needs torch, pytest and
              transformers; set FLP_LIBRARY)
+  hosts_two_gpus
+             those of them whose heads are divided between two ranks, a GPU each (the same, and two GPUs)
   fragmentation
              tests/gpu/fragmentation.py, pictures in plots/ where there is matplotlib (needs torch; set FLP_LIBRARY)
 
 --only takes any of these, and of bench, bench_modes, bench_cross_entropy, bench_adapters, bench_mixed, bench_lists,
 bench_tail, bench_targets, bench_top, peers, peers_modes and peers_data single records by name, where time is short.
 Copy check*.json, sanitize*.json, gated_step.json, train_tiny_lm.json, grpo_tail.json, examples.json, mixed_bits.json,
-jax.json, hosts.json and fragmentation.json to tests/gpu/evidence, and of plots/ naive_never.png and flp_arena_never.png as
+jax.json, hosts*.json and fragmentation.json to tests/gpu/evidence, and of plots/ naive_never.png and flp_arena_never.png as
 fragmentation_naive.png and fragmentation_flp_arena.png; bench*.json, peers*.json, tune*.json, cold_start.json,
 head_memory.json, response_rows.json and selective.json to autotune/bench. Exit status 1 if anything failed. Standard library only.
 """
@@ -239,7 +241,7 @@ PEERS = {  # by part; python -m flp.bench: other libraries on the same tensors
         "peers_training": ["--rows", "8192", "--budget", "1G", "--grad", "hidden,weight", "--entropy", "none,backward"],
     },
     "peers_data": {
-        f"peers_{data}": ["--rows", "8192", "--budget", "1.5G", "--grad", "hidden,weight", "--data", data,
+        f"peers_{data}": ["--rows", "8192", "--budget", "4G", "--grad", "hidden,weight", "--data", data,
                           "--tail", "2^-9", "--peers", ANY_UPSTREAM] for data in ("policy", "text", "base", "random")
     },
     "peers_modes": {
@@ -255,7 +257,7 @@ PEERS = {  # by part; python -m flp.bench: other libraries on the same tensors
 RECORDS = {**BENCHES, **PEERS}  # parts whose records --only takes by their names too
 PARTS = ("check", "check_modes", "check_lists", "check_tail", "check_targets", "check_top", "large", "tilings", "concurrent",
          "sanitize", "sanitize_modes", "sanitize_lists", "sanitize_tail", "sanitize_targets", "sanitize_top", "sanitize_lora",
-         "sanitize_mixed", "sanitize_losses", *BENCHES, *PEERS, "tune", "cold", "hosts", *SCRIPTS)
+         "sanitize_mixed", "sanitize_losses", *BENCHES, *PEERS, "tune", "cold", "hosts", "hosts_two_gpus", *SCRIPTS)
 
 
 def select(only):
@@ -442,12 +444,18 @@ class Campaign:
         print(done.stdout, flush=True)
 
     def hosts(self):
+        self.run_hosts("hosts", [])
+
+    def hosts_two_gpus(self):
+        self.run_hosts("hosts_two_gpus", ["-m", "two_ranks"], gpus=2)
+
+    def run_hosts(self, name, options, gpus=1):
         """From the top of the tree, as scripts are, a process for each file and some at a time, as what takes time is one
         core's work; a trainer that is not installed is skipped. Of their records one."""
         def run(file):
-            part = self.out / f"hosts-{file.stem}.json"
+            part = self.out / f"{name}-{file.stem}.json"
             command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", str(file.relative_to(TREE)),
-                       "--device", self.device, "--record", str(part)]
+                       *options, "--device", self.device, "--record", str(part)]
             done = subprocess.run(command, cwd=TREE, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                   text=True)
             print(f"{file.name}: exit {done.returncode}\n{done.stdout[-6000:]}", flush=True)
@@ -457,14 +465,16 @@ class Campaign:
             done = list(pool.map(run, sorted((TREE / "tests/hosts").glob("test_*.py"))))
         records, rows = [record for _, record in done], {}
         if None in records or any(code not in (0, NO_TESTS) for code, _ in done):
-            self.failed.append("hosts")
+            self.failed.append(name)
         if None in records:
             return
+        if records[0]["gpus"] < gpus:
+            sys.exit(f"record.py: {name} needs {gpus} GPUs; {records[0]['gpus']} are here")
         for row in (row for record in records for row in record["rows"]):
             sums = rows.setdefault(row["trainer"], dict(row, passed=0, failed=0))
             sums.update((outcome, sums[outcome] + row[outcome]) for outcome in ("passed", "failed"))
         record = dict(records[0], rows=[rows[trainer] for trainer in sorted(rows)])
-        (self.out / "hosts.json").write_text(tuning_records.text_of(record))
+        (self.out / f"{name}.json").write_text(tuning_records.text_of(record))
 
     def script(self, part):
         """One of the tree's own that uses the binding: from the top of the tree, as FLP_LIBRARY may be a path from there."""

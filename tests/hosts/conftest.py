@@ -22,6 +22,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     os.environ["FLP_TEST_DEVICE"] = config.getoption("--device")
+    config.addinivalue_line("markers", "two_ranks: runs in two processes, on two GPUs where --device is cuda and has them")
 
 
 def pytest_runtest_logreport(report):
@@ -36,12 +37,14 @@ def pytest_sessionfinish(session):
     import parity
     import torch
 
-    device = session.config.getoption("--device")
-    head = record.head("python -m pytest tests/hosts --device " + device, torch.device(device))
+    device, chosen = session.config.getoption("--device"), session.config.getoption("markexpr")
+    head = record.head("python -m pytest tests/hosts %s--device %s" % ("-m %s " % chosen if chosen else "", device),
+                       torch.device(device))
     rows = [{"trainer": host, **{outcome: sum(outcomes.get(test) == outcome for test in tests)
                                  for outcome in ("passed", "failed")}}
             for host, tests in sorted(parity.tests_of.items())]
-    Path(path).write_text(record.text_of({**head, "torch": torch.__version__, "rows": rows}), encoding="utf-8")
+    Path(path).write_text(record.text_of({**head, "torch": torch.__version__, "gpus": torch.cuda.device_count(),
+                                             "rows": rows}), encoding="utf-8")
 
 
 @pytest.fixture
@@ -52,8 +55,10 @@ def device(request):
 @pytest.fixture(autouse=True)
 def left_to_host():
     """What flp logged; a test that is not about fallbacks must find nothing there."""
+    from parity import is_left_to_host
+
     messages = []
-    flp.set_log(lambda level, text: messages.append(text) if "its own" in text else None)
+    flp.set_log(lambda level, text: messages.append(text) if is_left_to_host(text) else None)
     yield messages
     flp.set_log(None)
     assert not messages, messages
@@ -64,8 +69,9 @@ def one_rank(request, tmp_path_factory):
     """A process group of this process alone."""
     import torch.distributed as dist
 
+    from parity import backend_of
+
     store = tmp_path_factory.mktemp("group") / "store"
-    backend = "gloo" if request.config.getoption("--device") == "cpu" else "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, rank=0, world_size=1, init_method="file://%s" % store)
+    dist.init_process_group(backend_of(request.config.getoption("--device")), rank=0, world_size=1, init_method="file://%s" % store)
     yield dist.group.WORLD
     dist.destroy_process_group()

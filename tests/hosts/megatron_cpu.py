@@ -2,11 +2,10 @@
 every function that is compared is Megatron's own."""
 import contextlib
 import os
-import tempfile
 import types
 
+import parity
 import torch
-import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec, get_gpt_mtp_block_spec
@@ -143,20 +142,13 @@ def of_scores(scores, labels, temperature, entropy):
 
 
 def in_ranks(target, *arguments, ranks=2):
-    """target(*arguments) in so many processes of one group -> what each gave, in rank order; raises what any did."""
-    with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(_one_of, (target, arguments, ranks, folder), nprocs=ranks)
-        return [torch.load("%s/%d" % (folder, rank), weights_only=False) for rank in range(ranks)]
+    """target(*arguments) in so many tensor-parallel ranks (parity.in_ranks) -> what each gave, in rank order."""
+    return parity.in_ranks(_of_a_rank, target, arguments, ranks, ranks=ranks)
 
 
-def _one_of(rank, target, arguments, ranks, folder):
-    os.environ["FLP_TEST_DEVICE"] = "cpu"
-    dist.init_process_group("gloo", rank=rank, world_size=ranks, init_method="file://%s/store" % folder)
-    torch.set_num_threads(1)
+def _of_a_rank(_rank, target, arguments, ranks):
     groups(ranks)
-    torch.save(target(*arguments), "%s/%d" % (folder, rank))
-    dist.barrier()
-    dist.destroy_process_group()
+    return target(*arguments)
 
 
 def exact_logprobs(head, hidden, target, *, temperature=1.0, entropy=False, ignore_index=None, **_others):

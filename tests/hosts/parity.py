@@ -5,6 +5,7 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+import tempfile
 import types
 from unittest import mock
 from unittest.mock import MagicMock
@@ -24,11 +25,10 @@ VALUES = {torch.float32: 1e-5, torch.bfloat16: 1e-5}
 ROUNDED = {torch.float32: 1e-5, torch.bfloat16: 2.0**-8}
 GRADIENTS = {torch.float32: 2e-5, torch.bfloat16: 8e-3}
 # Relative L2 of gradients of weights before the head, whose model runs in the same dtype in all three: they differ by
-# what the model's own backward pass makes of one rounding more or less behind it. Down to the MLP of the first of two
-# layers it rounds some 26 times, by 1.66e-3 in bfloat16 (relative L2 of normal deviates): √(2·26)·1.66e-3 where two runs
-# round independently. Exact gradients of the hidden states that one such rounding disturbs arrive there with 6.4e-3 to
-# 7.7e-3 (12 seeds).
-TRUNKS = {torch.float32: 2e-5, torch.bfloat16: 1.2e-2}
+# what the model's own backward pass makes of one rounding more or less behind it. In bfloat16 the trainers' own arrive
+# there with up to 1.5e-2 on one rank and 1.8e-2 on two (the largest of all weights, 8 seeds, tied or not, with sequence
+# parallelism or without).
+TRUNKS = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
 # How far the host may be from float64 for the comparison to mean anything.
 HOST_VALUES = {torch.float32: 1e-5, torch.bfloat16: 3e-2}
 HOST_GRADIENTS = {torch.float32: 2e-5, torch.bfloat16: 3e-2}
@@ -114,31 +114,60 @@ def both(host, call, package=None):
     return own, ours
 
 
+def is_left_to_host(text):
+    """Whether a line of flp's log says that a call goes to the host's own function."""
+    return "its own" in text
+
+
 def note_test(host):
     tests_of[host].add(os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0])
 
 
-def on_two_ranks(host, call, folder, *arguments):
-    """[(results of the host, results with flp installed) of each rank] of call(rank, *arguments), a function of a test
-    module, in a world of two processes on the CPU."""
-    note_test(host)
-    with mock.patch.dict(os.environ, FLP_TEST_DEVICE="cpu"):
-        torch.multiprocessing.spawn(_rank, (host, call, folder, arguments), nprocs=2)
-    return [torch.load(folder / str(rank)) for rank in range(2)]
+def in_ranks(call, *arguments, ranks=2):
+    """call(rank, *arguments), a function of a module, in so many processes of one group -> what each gave, on the CPU.
+
+    Where tests run on GPUs and there are so many, each rank has one of its own; else all are on the CPU. call's modules
+    are imported with FLP_TEST_DEVICE saying which. Raises what any rank did.
+    """
+    on_gpus = os.environ["FLP_TEST_DEVICE"] == "cuda" and torch.cuda.device_count() >= ranks
+    with tempfile.TemporaryDirectory() as folder, \
+            mock.patch.dict(os.environ, FLP_TEST_DEVICE="cuda" if on_gpus else "cpu"):
+        torch.multiprocessing.spawn(_rank, (ranks, call, folder, arguments), nprocs=ranks)
+        return [torch.load("%s/%d" % (folder, rank), map_location="cpu", weights_only=False) for rank in range(ranks)]
 
 
-def _rank(rank, host, call, folder, arguments):
+def _rank(rank, ranks, call, folder, arguments):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=2, init_method="file://%s" % (folder / "store"))
+    if os.environ["FLP_TEST_DEVICE"] == "cuda":
+        torch.cuda.set_device(rank)
+    dist.init_process_group(backend_of(os.environ["FLP_TEST_DEVICE"]), rank=rank, world_size=ranks,
+                            init_method="file://%s/store" % folder)
+    torch.save(call(rank, *arguments), "%s/%d" % (folder, rank))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def backend_of(device):
+    """torch.distributed's, for tensors there; trainers gather some on the CPU, too."""
+    return "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
+
+
+def both_in_ranks(host, call, *arguments):
+    """[(results of the host, results with flp installed) of each rank] of call(rank, *arguments), a function of a test
+    module, in two processes (in_ranks)."""
+    note_test(host)
+    return in_ranks(_both, host, call, arguments)
+
+
+def _both(rank, host, call, arguments):
     left = []
-    flp.set_log(lambda level, text: left.append(text))
+    flp.set_log(lambda level, text: left.append(text) if is_left_to_host(text) else None)
     own = call(rank, *arguments)
     flp.install(host)
     ours = call(rank, *arguments)
     flp.uninstall(host)
     assert not left, left
-    torch.save((own, ours), folder / str(rank))
-    dist.destroy_process_group()
+    return own, ours
 
 
 def with_gradients(outputs, inputs, seed=0):

@@ -80,6 +80,7 @@ def on_two(dtype, options):
     return results
 
 
+@pytest.mark.two_ranks
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_two_ranks(dtype):
     cases = [*TWO, dict(sequence_parallel=True, entropy=True, temperature=0.7),
@@ -266,5 +267,6 @@ def heads_on_two():
         with_heads(torch.float32, sequence_parallel=parallel)
 
 
+@pytest.mark.two_ranks
 def test_heads_of_further_tokens_on_two_ranks():
     cpu.in_ranks(heads_on_two)

@@ -175,6 +175,7 @@ def on_two(host, dtype):
             for act in ("step", "scored")]
 
 
+@pytest.mark.two_ranks
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_two_ranks(host, dtype):
     first, second = cpu.in_ranks(on_two, host, dtype)

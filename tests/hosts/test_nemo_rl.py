@@ -2,7 +2,7 @@
 import pytest
 import torch
 from flp_reference import doubles, problem, reference
-from parity import DTYPES, bare, both, compare, on_two_ranks, with_gradients
+from parity import DTYPES, bare, both, both_in_ranks, compare, with_gradients
 
 bare("nemo_rl", "nemo_rl.distributed", "nemo_rl.algorithms")
 from nemo_rl.distributed import model_utils  # noqa: E402
@@ -57,11 +57,12 @@ def step_of_a_rank(rank, dtype):
                           inputs)
 
 
+@pytest.mark.two_ranks
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_head_whose_vocabulary_is_sharded(dtype, tmp_path):
+def test_a_head_whose_vocabulary_is_sharded(dtype):
     *inputs, tokens = (tensor.cpu() for tensor in batch(dtype))
     wanted = wanted_of(inputs, tokens)
-    for rank, (own, ours) in enumerate(on_two_ranks("nemo-rl", step_of_a_rank, tmp_path, dtype)):
+    for rank, (own, ours) in enumerate(both_in_ranks("nemo-rl", step_of_a_rank, dtype)):
         parts = {name: wanted[name].chunk(2)[rank] for name in ("gradient 0", "gradient 1")}
         compare(own, ours, {"0": wanted["0"], **parts}, dtype)
 

@@ -3,7 +3,7 @@ scores."""
 import pytest
 import torch
 from flp_reference import doubles, problem, reference, relative
-from parity import DTYPES, HOST_VALUES, bare, both, compare, on_two_ranks, with_gradients
+from parity import DTYPES, HOST_VALUES, bare, both, both_in_ranks, compare, with_gradients
 
 pytest.importorskip("megatron.core")
 bare("skyrl", "skyrl.backends", "skyrl.backends.skyrl_train", "skyrl.backends.skyrl_train.distributed",
@@ -89,12 +89,13 @@ def step_of_a_rank(rank, dtype):
     return {**with_gradients([logprob], inputs), "entropy": entropy}
 
 
+@pytest.mark.two_ranks
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_head_whose_vocabulary_is_sharded(dtype, tmp_path):
+def test_a_head_whose_vocabulary_is_sharded(dtype):
     *inputs, tokens = (tensor.cpu() for tensor in batch(dtype))
     (logprob, entropy), doubled = wanted_of(inputs, tokens.roll(-1, -1), 0.7)
     wanted = with_gradients([logprob[:, :-1]], doubled)
-    found = on_two_ranks("skyrl", step_of_a_rank, tmp_path, dtype)
+    found = both_in_ranks("skyrl", step_of_a_rank, dtype)
     for (own, ours), half in zip(found, wanted["gradient 1"].chunk(2)):
         compare(own, ours, {"0": wanted["0"], "gradient 1": half, "entropy": entropy.detach()}, dtype,
                 host_values=ROUNDED_HEAD)

@@ -5,7 +5,7 @@ import types
 import pytest
 import torch
 from flp_reference import doubles, problem, reference, relative
-from parity import DTYPES, bare, both, compare, on_two_ranks, stub
+from parity import DTYPES, bare, both, both_in_ranks, compare, stub
 
 import flp
 
@@ -191,15 +191,16 @@ def step_of_a_rank(rank, dtype):
         return results_of(lambda: fused(hidden, labels, torch.tensor(33.0)), hidden, head)
 
 
+@pytest.mark.two_ranks
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_head_whose_vocabulary_is_sharded(dtype, tmp_path):
+def test_a_head_whose_vocabulary_is_sharded(dtype):
     """Each rank has its part of the hidden states' gradient, as in the host, whose gather before the head sums them."""
     hidden, head, labels = batch(dtype)
     doubled = doubles(hidden.cpu(), head.weight.cpu())
     logprob, _ = reference(doubled[0].flatten(0, 1), doubled[1], labels.cpu().flatten())
     loss = -logprob.sum() / 33
     gradients = torch.autograd.grad(loss, doubled)
-    found = on_two_ranks("torchtitan", step_of_a_rank, tmp_path, dtype)
+    found = both_in_ranks("torchtitan", step_of_a_rank, dtype)
     for (own, ours), half in zip(found, gradients[1].chunk(2)):
         compare(own, ours, {"loss": loss.detach(), "gradient weight": half}, dtype)
         assert relative(ours["gradient hidden"], own["gradient hidden"]) < {torch.float32: 1e-5}.get(dtype, 2e-2)

@@ -74,6 +74,7 @@ def on_two(dtype):
         return compared(dtype, monkeypatch, sequence_parallel=True)
 
 
+@pytest.mark.two_ranks
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_two_ranks(dtype):
     first, second = cpu.in_ranks(on_two, dtype)
