@@ -469,7 +469,9 @@ class Campaign:
         if None in records:
             return
         if records[0]["gpus"] < gpus:
-            sys.exit(f"record.py: {name} needs {gpus} GPUs; {records[0]['gpus']} are here")
+            print(f"{name}: needs {gpus} GPUs; {records[0]['gpus']} are here", flush=True)
+            self.failed.append(name)
+            return
         for row in (row for record in records for row in record["rows"]):
             sums = rows.setdefault(row["trainer"], dict(row, passed=0, failed=0))
             sums.update((outcome, sums[outcome] + row[outcome]) for outcome in ("passed", "failed"))

@@ -44,7 +44,7 @@ def pytest_sessionfinish(session):
                                  for outcome in ("passed", "failed")}}
             for host, tests in sorted(parity.tests_of.items())]
     Path(path).write_text(record.text_of({**head, "torch": torch.__version__, "gpus": torch.cuda.device_count(),
-                                             "rows": rows}), encoding="utf-8")
+                                            "rows": rows}), encoding="utf-8")
 
 
 @pytest.fixture
@@ -72,6 +72,7 @@ def one_rank(request, tmp_path_factory):
     from parity import backend_of
 
     store = tmp_path_factory.mktemp("group") / "store"
-    dist.init_process_group(backend_of(request.config.getoption("--device")), rank=0, world_size=1, init_method="file://%s" % store)
+    dist.init_process_group(backend_of(request.config.getoption("--device")), rank=0, world_size=1,
+                            init_method="file://%s" % store)
     yield dist.group.WORLD
     dist.destroy_process_group()

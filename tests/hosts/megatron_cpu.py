@@ -141,13 +141,13 @@ def of_scores(scores, labels, temperature, entropy):
     return (logprob, -(logp.exp() * logp).sum(-1).t()) if entropy else (logprob,)
 
 
-def in_ranks(target, *arguments, ranks=2):
-    """target(*arguments) in so many tensor-parallel ranks (parity.in_ranks) -> what each gave, in rank order."""
-    return parity.in_ranks(_of_a_rank, target, arguments, ranks, ranks=ranks)
+def in_ranks(target, *arguments):
+    """target(*arguments) in two tensor-parallel ranks (parity.in_ranks) -> what each gave, in rank order."""
+    return parity.in_ranks(_of_a_rank, target, arguments)
 
 
-def _of_a_rank(_rank, target, arguments, ranks):
-    groups(ranks)
+def _of_a_rank(_rank, target, arguments):
+    groups(parity.RANKS)
     return target(*arguments)
 
 

@@ -123,24 +123,27 @@ def note_test(host):
     tests_of[host].add(os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0])
 
 
-def in_ranks(call, *arguments, ranks=2):
-    """call(rank, *arguments), a function of a module, in so many processes of one group -> what each gave, on the CPU.
+RANKS = 2
 
-    Where tests run on GPUs and there are so many, each rank has one of its own; else all are on the CPU. call's modules
+
+def in_ranks(call, *arguments):
+    """call(rank, *arguments), a function of a module, in two processes of one group -> what each gave, on the CPU.
+
+    Where tests run on GPUs and there are two, each rank has one of its own; else all are on the CPU. call's modules
     are imported with FLP_TEST_DEVICE saying which. Raises what any rank did.
     """
-    on_gpus = os.environ["FLP_TEST_DEVICE"] == "cuda" and torch.cuda.device_count() >= ranks
+    on_gpus = os.environ["FLP_TEST_DEVICE"] == "cuda" and torch.cuda.device_count() >= RANKS
     with tempfile.TemporaryDirectory() as folder, \
             mock.patch.dict(os.environ, FLP_TEST_DEVICE="cuda" if on_gpus else "cpu"):
-        torch.multiprocessing.spawn(_rank, (ranks, call, folder, arguments), nprocs=ranks)
-        return [torch.load("%s/%d" % (folder, rank), map_location="cpu", weights_only=False) for rank in range(ranks)]
+        torch.multiprocessing.spawn(_rank, (call, folder, arguments), nprocs=RANKS)
+        return [torch.load("%s/%d" % (folder, rank), map_location="cpu", weights_only=False) for rank in range(RANKS)]
 
 
-def _rank(rank, ranks, call, folder, arguments):
+def _rank(rank, call, folder, arguments):
     torch.set_num_threads(1)
     if os.environ["FLP_TEST_DEVICE"] == "cuda":
         torch.cuda.set_device(rank)
-    dist.init_process_group(backend_of(os.environ["FLP_TEST_DEVICE"]), rank=rank, world_size=ranks,
+    dist.init_process_group(backend_of(os.environ["FLP_TEST_DEVICE"]), rank=rank, world_size=RANKS,
                             init_method="file://%s/store" % folder)
     torch.save(call(rank, *arguments), "%s/%d" % (folder, rank))
     dist.barrier()
