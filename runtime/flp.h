@@ -136,8 +136,9 @@ typedef enum flp_mixed {
 } flp_mixed;
 
 typedef enum flp_op {
-  FLP_OP_HEAD = 0,  /* from hidden states and head: flp_execute */
-  FLP_OP_SELECT = 1 /* from scores that exist already: flp_select */
+  FLP_OP_HEAD = 0,   /* from hidden states and head: flp_execute */
+  FLP_OP_SELECT = 1, /* from scores that exist already: flp_select */
+  FLP_OP_SCALE = 2   /* gradients that exist already, times a factor: flp_scale */
 } flp_op;
 
 /* Bits of flp_spec.grads. */
@@ -578,6 +579,29 @@ typedef struct flp_select_args {
  * thread: as flp_execute
  * source: https://www.tylerromero.com/posts/2025-02-selective-log-softmax/ */
 FLP_API flp_status flp_select(flp_plan *plan, const flp_select_args *args);
+
+/* ---- gradients that were made for an upstream gradient of 1: flp_scale ------------------------------------------ */
+
+/* One call of a plan whose spec.op is FLP_OP_SCALE: a matrix, spec.vocab columns wide, times a factor. spec.dtype is BF16,
+ * FP16 or FP32. */
+typedef struct flp_scale_args {
+  uint32_t struct_bytes;
+  uint32_t reserved; /* 0 */
+  int64_t n;         /* N >= 0 rows */
+  void *values;      /* (N,V) dtype, overwritten */
+  int64_t values_stride;
+  const float *factor; /* (1), where the values are: the host need not know it */
+  void *stream;
+} flp_scale_args;
+
+#define FLP_SCALE_ARGS_INIT FLP_INIT_(flp_scale_args, FLP_SET_(struct_bytes) = sizeof(flp_scale_args))
+
+/* Enqueues values *= factor, in float, rounded once to dtype; needs no workspace. A factor of 1 leaves the values unread:
+ * the call then takes microseconds whatever their size, which is what a step's gradients (flp_step) cost a trainer that
+ * back-propagates its loss as it is.
+ * error:  ARGUMENT names the field; DRIVER if the launch failed
+ * thread: as flp_execute */
+FLP_API flp_status flp_scale(flp_plan *plan, const flp_scale_args *args);
 
 /* Synchronises the stream and reports the rows that held bad ids, temperatures or scores since the last check.
  * error: DATA with the count; DRIVER */

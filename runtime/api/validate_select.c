@@ -1,4 +1,4 @@
-/* validate_select.c: the checks of a spec of flp_select, and of a call against its plan's resolved spec.
+/* validate_select.c: the checks of specs of flp_select and flp_scale, and of their calls against the plan's resolved spec.
  *
  * Invariant: as in validate_args.c, pointers of arrays over rows are looked at only if n > 0. */
 #include <inttypes.h>
@@ -13,8 +13,8 @@
 #include "runtime/kernel/kernel.h"
 #include "runtime/kernel/op.h"
 
-/* What a spec of scores that exist already leaves at 0. */
-flp_status flp_select_check_spec(const flp_spec *spec) {
+/* What a spec without a head leaves at 0. */
+static flp_status check_headless(const flp_spec *spec) {
   const struct {
     const char *name;
     int64_t value;
@@ -40,14 +40,31 @@ flp_status flp_select_check_spec(const flp_spec *spec) {
                 {"rank", spec->rank},
                 {"lora_rank", spec->lora_rank},
                 {"grad_lora_dtype", spec->grad_lora_dtype}};
-  if (spec->dtype != FLP_DTYPE_FP64 && (spec->dtype < FLP_DTYPE_BF16 || spec->dtype > FLP_DTYPE_FP32))
-    return flp_fail(FLP_ERROR_ARGUMENT, "spec.dtype is %d (accepted: BF16 1, FP16 2, FP32 3, FP64 6)",
-                    (int)spec->dtype);
   for (size_t i = 0; i < sizeof unused / sizeof unused[0]; i++)
     if (unused[i].value)
       return flp_fail(FLP_ERROR_ARGUMENT, "spec.%s is not 0, but spec.op is %s (accepted: 0)", unused[i].name,
                       flp_op_of(spec->op)->symbol);
   return FLP_OK;
+}
+
+static int is_operand(flp_dtype dtype) {
+  return dtype >= FLP_DTYPE_BF16 && dtype <= FLP_DTYPE_FP32;
+}
+
+flp_status flp_select_check_spec(const flp_spec *spec) {
+  if (spec->dtype != FLP_DTYPE_FP64 && !is_operand(spec->dtype))
+    return flp_fail(FLP_ERROR_ARGUMENT, "spec.dtype is %d (accepted: BF16 1, FP16 2, FP32 3, FP64 6)",
+                    (int)spec->dtype);
+  return check_headless(spec);
+}
+
+flp_status flp_scale_check_spec(const flp_spec *spec) {
+  if (!is_operand(spec->dtype))
+    return flp_fail(FLP_ERROR_ARGUMENT, "spec.dtype is %d (accepted: BF16 1, FP16 2, FP32 3)", (int)spec->dtype);
+  if (spec->entropy != FLP_ENTROPY_NONE)
+    return flp_fail(FLP_ERROR_ARGUMENT, "spec.entropy is not NONE, but spec.op is %s (accepted: NONE)",
+                    flp_op_of(spec->op)->symbol);
+  return check_headless(spec);
 }
 
 static size_t number_bytes(const flp_spec *spec) {
@@ -162,6 +179,23 @@ flp_status flp_select_args_resolve(const flp_spec *spec, const flp_select_args *
     FLP_TRY(check_matrix(spec, "grad_scores", resolved.grad_scores, resolved.n, &resolved.grad_scores_stride));
     FLP_TRY(check_overlap(spec, &resolved));
   }
+  *out = resolved;
+  return FLP_OK;
+}
+
+flp_status flp_scale_args_resolve(const flp_spec *spec, const flp_scale_args *args, flp_scale_args *out) {
+  flp_scale_args resolved;
+  memset(out, 0, sizeof *out);
+  if (!args) return flp_fail(FLP_ERROR_ARGUMENT, "args is NULL (accepted: a flp_scale_args)");
+  FLP_TRY(flp_struct_read(FLP_STRUCT_SCALE_ARGS, args, &resolved));
+  if (resolved.reserved)
+    return flp_fail(FLP_ERROR_ARGUMENT, "args.reserved is %" PRIu32 " (accepted: 0)", resolved.reserved);
+  if (resolved.n < 0 || resolved.n > FLP_COUNT_MAX)
+    return flp_fail(FLP_ERROR_ARGUMENT, "args.n is %" PRId64 " (accepted: 0 to %d)", resolved.n, FLP_COUNT_MAX);
+  if (resolved.n > 0 && !resolved.factor)
+    return flp_fail(FLP_ERROR_ARGUMENT, "args.factor is NULL, but n is %" PRId64, resolved.n);
+  if (resolved.n > 0) FLP_TRY(check_array("factor", resolved.factor, sizeof *resolved.factor));
+  FLP_TRY(check_matrix(spec, "values", resolved.values, resolved.n, &resolved.values_stride));
   *out = resolved;
   return FLP_OK;
 }

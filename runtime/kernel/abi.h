@@ -335,6 +335,10 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(ptr, grad_entropy) /* (n) or null */                                  \
   P(ptr, grad_scores) P(i64, grad_scores_stride) /* (n,V) operand dtype out */
 
+/* module scale: entry scale: values (n,columns) in the operand dtype, each times factor[0], in f32 and rounded once; a factor
+ * of 1 leaves them unread. CTAs take rows in turn, however many there are. */
+#define FLP_SCALE_PARAMS(P) P(ptr, values) P(i64, values_stride) P(i32, n) P(i32, columns) P(ptr, factor)
+
 /* ---- saved exponentials: save, stream and direction modes ----
  *
  * kept[a - row_begin][v] = 2^(t - k_a), in the operand dtype (bf16), with one reference k_a a row, reference[a]: while
@@ -1107,6 +1111,7 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   E(dz, FLP_DZ_PARAMS) E(grad_hidden, FLP_PRODUCT_PARAMS) E(grad_weight, FLP_PRODUCT_PARAMS)   \
   E(bias_reduce, FLP_BIAS_REDUCE_PARAMS) E(fill, FLP_FILL_PARAMS)                              \
   E(select, FLP_SELECT_PARAMS) E(select_grad, FLP_SELECT_GRAD_PARAMS) E(loss_rows, FLP_LOSS_ROWS_PARAMS) \
+  E(scale, FLP_SCALE_PARAMS) \
   E(forward_keep, FLP_FORWARD_KEEP_PARAMS) E(forward_keep_map, FLP_FORWARD_KEEP_MAP_PARAMS)    \
   E(keep_reference, FLP_KEEP_REFERENCE_PARAMS) E(keep_finish, FLP_KEEP_FINISH_PARAMS)          \
   E(keep_expand, FLP_KEEP_EXPAND_PARAMS) E(keep_gather, FLP_KEEP_GATHER_PARAMS)                \

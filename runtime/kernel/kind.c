@@ -32,6 +32,7 @@ static const flp_kind_entry grad_hidden_entries[] = {{PLAIN(grad_hidden), 0, 0}}
 static const flp_kind_entry grad_weight_entries[] = {{PLAIN(grad_weight), 0, 0}};
 static const flp_kind_entry products_entries[] = {{MAPPED(products), 0, 0}};
 static const flp_kind_entry select_entries[] = {{PLAIN(select), 0, 0}, {PLAIN(select_grad), 0, 0}};
+static const flp_kind_entry scale_entries[] = {{PLAIN(scale), 0, 0}};
 static const flp_kind_entry forward_keep_entries[] = {{EITHER(forward_keep), 0, 0}};
 static const flp_kind_entry kept_entries[] = {{PLAIN(keep_reference), 0, 0},   {PLAIN(keep_finish), 0, 0},
                                               {PLAIN(keep_expand), 0, 0},      {PLAIN(keep_gather), 0, 0},
@@ -121,7 +122,8 @@ static const flp_kind_entry loss_targets_entries[] = {{PLAIN(loss_targets), 0, 0
   X(FORWARD_LORA, forward_lora, SCORES | FLP_KIND_UNITS)                                                      \
   X(DZ_LORA, dz_lora, SCORES | FLP_KIND_BIAS_GRAD)                                                            \
   X(LORA, lora, FLP_KIND_ALIGNMENT | FLP_KIND_OUT | FLP_KIND_TILED | FLP_KIND_INDEXED)                        \
-  X(LORA_PRODUCTS, lora_products, PRODUCT | FLP_KIND_TUNE)
+  X(LORA_PRODUCTS, lora_products, PRODUCT | FLP_KIND_TUNE)                                                    \
+  X(SCALE, scale, FLP_KIND_ALIGNMENT)
 
 static const flp_kind kinds[FLP_KERNEL_KINDS] = {{"?", 0, 0, NULL},
 #define KIND_ROW(kind, name, facts) \

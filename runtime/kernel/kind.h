@@ -35,9 +35,10 @@ typedef enum flp_kernel_kind {
   FLP_KERNEL_FORWARD_LORA = 25,    /* forward of a head with an adapter */
   FLP_KERNEL_DZ_LORA = 26,         /* dz of one */
   FLP_KERNEL_LORA = 27,            /* what stands around both: h·Aᵀ, and the gradients that follow from dz·B */
-  FLP_KERNEL_LORA_PRODUCTS = 28    /* dz·B and dzᵀ·u in one, where an architecture has it */
+  FLP_KERNEL_LORA_PRODUCTS = 28,   /* dz·B and dzᵀ·u in one, where an architecture has it */
+  FLP_KERNEL_SCALE = 29            /* gradients that exist already, times a factor */
 } flp_kernel_kind;
-enum { FLP_KERNEL_KINDS = FLP_KERNEL_LORA_PRODUCTS + 1 };
+enum { FLP_KERNEL_KINDS = FLP_KERNEL_SCALE + 1 };
 
 /* Facts of a kind. The first ones say which fields of flp_kernel_key it uses. */
 enum {

@@ -140,12 +140,17 @@ static const flp_op_kernel head_kernels[] = {
 
 static const flp_op_kernel select_kernels[] = {{FLP_KERNEL_SELECT, NULL}};
 
+/* ---- scale ---- */
+
+static const flp_op_kernel scale_kernels[] = {{FLP_KERNEL_SCALE, NULL}};
+
 /* ---- all ---- */
 
 #define OP_ROW(op, head, list) [FLP_OP_##op] = {"FLP_OP_" #op, head, sizeof list / sizeof list[0], list}
 static const flp_op_row ops[] = {
     OP_ROW(HEAD, 1, head_kernels),
     OP_ROW(SELECT, 0, select_kernels),
+    OP_ROW(SCALE, 0, scale_kernels),
 };
 _Static_assert(sizeof ops / sizeof ops[0] == FLP_OP_COUNT, "a row for every operation of names.h");
 

@@ -146,6 +146,16 @@ def test_scores_that_exist_on_the_cpu():
     assert refused.code == 2 and "--op select is not accepted beside a shape or a set" in refused.err
 
 
+def test_gradients_times_a_factor_on_the_cpu():
+    done = flpgen("check", "--op", "scale", "--rung", "eager", "--json", **NO_GPU)
+    record = done.json()
+    assert done.code == 0 and record["failed"] == 0, done.err
+    cases = {(row["case"], row["dtype"], row["output"]) for row in record["rows"]}
+    assert {dtype for _, dtype, _ in cases} == {"bf16", "fp16", "fp32"} and len(cases) == 3 * 7 * 8
+    refused = flpgen("check", "--op", "scale", "--dtype", "fp64", **NO_GPU)
+    assert refused.code == 2 and "--dtype: 'fp64' is not accepted with --op scale" in refused.err
+
+
 @needs_fake
 def test_what_is_precompiled_changes_no_finding(tmp_path):
     rows = {}

@@ -95,6 +95,7 @@ def test_a_tiling_where_there_is_no_choice(tmp_path, verb):
     (["check", "--op", "select", "--seed", 2], "--seed: not accepted with --op select"),
     (["check", "--op", "select", "--entropy", "forward"], "--entropy: not accepted with --op select"),
     (["check", "--op", "select", "--tune", "forward:raster=4"], "--tune: not accepted with --op select"),
+    (["check", "--op", "scale", "--entropy", "forward"], "--entropy: not accepted with --op scale"),
     (["explain", *HEAD, "--mode", "R_ROWS"], "--mode: not accepted without --grad"),
     (["explain", *HEAD, "--capability", "8.0", "--tune", "forward:raster=4"], "--capability: 8.0 is not accepted with --tune"),
     (["explain", *HEAD, "--tune", "forward:stages=13"], "--tune is \"forward:stages=13\", which is refused: tune: stages 13"),

@@ -32,6 +32,8 @@
              the same over those of operands of two dtypes
   sanitize_losses
              the same over those of a loss over all scores: cross entropy with label smoothing and z-loss
+  sanitize_scale
+             the same over that of gradients times a factor
   bench      flpgen bench: forward and training beside the GEMM baselines
   bench_modes
              the same for save, stream and direction modes
@@ -257,7 +259,7 @@ PEERS = {  # by part; python -m flp.bench: other libraries on the same tensors
 RECORDS = {**BENCHES, **PEERS}  # parts whose records --only takes by their names too
 PARTS = ("check", "check_modes", "check_lists", "check_tail", "check_targets", "check_top", "large", "tilings", "concurrent",
          "sanitize", "sanitize_modes", "sanitize_lists", "sanitize_tail", "sanitize_targets", "sanitize_top", "sanitize_lora",
-         "sanitize_mixed", "sanitize_losses", *BENCHES, *PEERS, "tune", "cold", "hosts", "hosts_two_gpus", *SCRIPTS)
+         "sanitize_mixed", "sanitize_losses", "sanitize_scale", *BENCHES, *PEERS, "tune", "cold", "hosts", "hosts_two_gpus", *SCRIPTS)
 
 
 def select(only):
@@ -397,6 +399,9 @@ class Campaign:
 
     def sanitize_losses(self):
         self.sanitize_problems("sanitize_losses", SCORED, FEW)
+
+    def sanitize_scale(self):
+        self.sanitize_problems("sanitize_scale", [["--op", "scale"]], [])
 
     def sanitize_problems(self, part, problems, shape=SMALL):
         """Each problem once with every tool; the record's header is that of a check."""

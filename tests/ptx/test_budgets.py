@@ -39,8 +39,8 @@ BUDGETS["specs"].update({f"tiling_{i}": {"options": f"{BUDGETS['specs']['hopper'
 
 def kinds_of(options, arch):
     """Kinds of kernels that a specification needs."""
-    if "--op select" in options:
-        return ("select",)
+    if options.startswith("--op "):
+        return (options.split()[1],)
     if options.startswith("kind="):  # one kernel by its key
         return (options.split()[0].removeprefix("kind="),)
     kinds = HOPPER_KINDS if arch == "sm_90a" else KINDS

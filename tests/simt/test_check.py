@@ -273,6 +273,18 @@ def test_scores_that_exist(libraries, dtype):
     passed(check(libraries, "8.0", "--op", "select", "--dtype", dtype), least=64)
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+def test_gradients_times_a_factor(libraries, dtype):
+    passed(check(libraries, "9.0", "--op", "scale", "--dtype", dtype), least=56)
+
+
+def test_a_factor_that_is_added_is_found(tmp_path):
+    compiler = wrong_compiler(tmp_path, "scale", "text = text.replace('fmul float', 'fadd float')")
+    record = check(tmp_path, "8.0", "--op", "scale", "--dtype", "bf16", compiler=compiler)
+    assert {row["output"] for row in record["rows"] if row["pass"]} >= {"scale: times 1"}
+    assert record["failed"] >= 4 * 7
+
+
 def wrong_compiler(folder, entry, wrong):
     """A compiler that spoils modules with that entry. wrong: lines that change `text`, a module"""
     compiler = folder / "compiler.py"

@@ -7,8 +7,7 @@ import torch
 from flp_reference import DEVICE
 
 import flp
-from flp import _c, _plans
-from flp._policy import _product
+from flp import _c, _plans, _scale
 
 V, D = 24, 8
 UNIT = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-24}  # half of one in the last place
@@ -61,6 +60,45 @@ def test_a_factor_that_comes_later_costs_one_rounding(dtype, factor):
         assert gradient.dtype is dtype and gradient.isfinite().all() and excess(gradient, wanted) <= 1
 
 
+@pytest.fixture
+def scaled(monkeypatch):
+    """(rows, columns) of each call of flp_scale."""
+    seen, scale = [], _plans.Plan.scale
+
+    def recorded(plan, args):
+        seen.append((args.n, plan.key.vocab))
+        return scale(plan, args)
+
+    monkeypatch.setattr(_plans.Plan, "scale", recorded)
+    return seen
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("factor", [1.0, 1 / 3, 65536.0, float("nan")])
+@pytest.mark.parametrize("shape", [(5, 24), (24,), (1, 7)], ids=str)
+def test_flp_scale_multiplies_in_place(dtype, factor, shape, scaled):
+    values = torch.randn(shape, device=DEVICE).to(dtype)
+    wanted = (values.float() * torch.tensor(factor)).to(dtype)
+    out = _scale.times(values, torch.tensor([factor], device=DEVICE), dtype)
+    assert out is values and scaled == [(shape[0] if len(shape) == 2 else 1, shape[-1])]
+    assert torch.equal(out.nan_to_num(0.5), wanted.nan_to_num(0.5))
+
+
+def test_rows_that_lie_apart_keep_their_gaps(scaled):
+    held = torch.full((4, 32), 7.0, dtype=torch.bfloat16, device=DEVICE)
+    values = held[:, :24]
+    assert _scale.times(values, torch.tensor([0.5], device=DEVICE), torch.bfloat16) is values and scaled == [(4, 24)]
+    assert (held[:, :24] == 3.5).all() and (held[:, 24:] == 7).all()
+
+
+@pytest.mark.parametrize("values", [torch.ones(4, 8).t(), torch.ones(5, 1), torch.ones(0, 8), torch.ones(3, 4, 5),
+                                    torch.ones(4, 8, dtype=torch.float64)], ids=lambda values: str(tuple(values.stride())))
+def test_torch_multiplies_what_flp_scale_does_not_take(values, scaled):
+    values = values.to(DEVICE).clone(memory_format=torch.preserve_format)
+    out = _scale.times(values, torch.tensor([0.5], device=DEVICE), values.dtype)
+    assert scaled == [] and out is values and (out == 0.5).all()
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_the_product_is_formed_in_float32(dtype):
     """CUDA rounds a factor without dimensions to the dtype of the other operand, in which 65536 is infinite."""
@@ -74,7 +112,7 @@ def test_the_product_is_formed_in_float32(dtype):
     torch.mul = recorded
     try:
         for given in (dtype, torch.float32):
-            out = _product(values.to(given), torch.tensor([1 / 3], device=DEVICE), dtype)
+            out = _scale.by_torch(values.to(given), torch.tensor([1 / 3], device=DEVICE), dtype)
             assert out.dtype is dtype
             assert torch.equal(out, (values.to(given).float() / 3).to(dtype))
     finally:

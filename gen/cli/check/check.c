@@ -186,12 +186,13 @@ static flp_status check_unused(const check_args *args) {
                                       [CHECK_SET_LARGE] = "--large",
                                       [CHECK_SET_CONCURRENT] = "--concurrent",
                                       [CHECK_SET_SELECT] = "--op select",
+                                      [CHECK_SET_SCALE] = "--op scale",
                                       [CHECK_SET_GIVEN] = "a shape"};
   static const char *const of_sets[] = {"op", "dtype", "tune", "tail", "targets", "topk", "rank", "lora-rank", NULL};
-  static const char *const of_select[] = {"op", "dtype", NULL};
+  static const char *const of_op[] = {"op", "dtype", NULL};
   const char *unused = NULL;
   if (args->set != CHECK_SET_GIVEN)
-    unused = cli_spec_args_other(&args->spec, args->set == CHECK_SET_SELECT ? of_select : of_sets);
+    unused = cli_spec_args_other(&args->spec, args->spec.spec.op == FLP_OP_HEAD ? of_sets : of_op);
   for (size_t i = 0; i < sizeof uses / sizeof uses[0] && !unused; i++)
     if (args->values >> (uses[i].key - KEY_ROWS) & 1 && !(uses[i].sets >> args->set & 1)) unused = uses[i].name;
   if (!unused) return FLP_OK;
@@ -216,7 +217,7 @@ static flp_status resolve(check_args *args) {
   const flp_spec *spec = &args->spec.spec;
   int has_shape = spec->vocab > 0 || spec->hidden > 0 || args->spec.model;
   if (spec->op != FLP_OP_HEAD) {
-    static const check_set sets[FLP_OP_COUNT] = {[FLP_OP_SELECT] = CHECK_SET_SELECT};
+    static const check_set sets[FLP_OP_COUNT] = {[FLP_OP_SELECT] = CHECK_SET_SELECT, [FLP_OP_SCALE] = CHECK_SET_SCALE};
     if (has_shape || args->has_set)
       return flp_fail(FLP_ERROR_ARGUMENT, "--op %s is not accepted beside a shape or a set; it has its own cases",
                       flp_op_name(spec->op));
@@ -224,6 +225,8 @@ static flp_status resolve(check_args *args) {
     if (!args->set)
       return flp_fail(FLP_ERROR_ARGUMENT, "--op: '%s' is not accepted; there are no cases of it",
                       flp_op_name(spec->op));
+    if (spec->op == FLP_OP_SCALE && spec->dtype == FLP_DTYPE_FP64)
+      return flp_fail(FLP_ERROR_ARGUMENT, "--dtype: 'fp64' is not accepted with --op scale (accepted: bf16, fp16, fp32)");
   }
   if (has_shape && args->has_set)
     return flp_fail(FLP_ERROR_ARGUMENT,

@@ -21,7 +21,7 @@ flp_status check_bits(const check_part *of, const check_how *how, check_report *
 /* Adds the cases that it makes plans for; so do the other check_*_cases. */
 void check_bits_cases(const check_part *of, check_list *list);
 
-/* modes.c: bits of save, stream, direction and tail modes over repeats, and their results over budgets.
+/* bits.c: bits of save, stream, direction and tail modes over repeats, and their results over budgets.
  * error: as check_run */
 flp_status check_mode_bits(const check_part *of, const check_how *how, check_report *report);
 void check_mode_cases(const check_part *of, check_list *list);
@@ -29,6 +29,10 @@ void check_mode_cases(const check_part *of, check_list *list);
 /* select.c: flp_select over random and adversarial scores. error: as check_run */
 flp_status check_select(const check_part *of, const check_how *how, check_report *report);
 void check_select_cases(const check_part *of, check_list *list);
+
+/* scale.c: flp_scale over ordinary and odd values and factors. error: as check_run */
+flp_status check_scale(const check_part *of, const check_how *how, check_report *report);
+void check_scale_cases(const check_part *of, check_list *list);
 
 /* concurrent.c: bit identity of every output on several streams at once, beside other work and in CUDA graphs. A
  * deadlock is a finding that failed, and sets report->hung.

@@ -180,9 +180,9 @@ static void keep_wanted(const check_args *args, check_list *list) {
 /* ---- checks that bring their own cases ---- */
 
 /* In the order in which they run: after a deadlock nothing else can. */
-typedef enum part_kind { PART_BITS, PART_BUDGETS, PART_SELECT, PART_CONCURRENT, PART_KINDS } part_kind;
+typedef enum part_kind { PART_BITS, PART_BUDGETS, PART_SELECT, PART_SCALE, PART_CONCURRENT, PART_KINDS } part_kind;
 
-enum { PARTS_MAX = 24 };
+enum { PARTS_MAX = 28 };
 
 static const struct {
   const char *name; /* in reports */
@@ -191,6 +191,7 @@ static const struct {
 } kinds[PART_KINDS] = {[PART_BITS] = {"bits", check_bits_cases, check_bits},
                        [PART_BUDGETS] = {"budgets", check_mode_cases, check_mode_bits},
                        [PART_SELECT] = {"select", check_select_cases, check_select},
+                       [PART_SCALE] = {"scale", check_scale_cases, check_scale},
                        [PART_CONCURRENT] = {"concurrent", check_concurrent_cases, check_concurrent}};
 
 typedef struct part {
@@ -244,6 +245,8 @@ static int list_parts(const check_args *args, part out[PARTS_MAX]) {
       out[count++] = (part){PART_BUDGETS, {.dtype = dtypes[d], .mode = FLP_MODE_TAIL, .tail = args->given.spec.tail}};
   for (int d = 0; ((all && any) || args->set == CHECK_SET_SELECT) && d < 4; d++)
     if (is_wanted(args, dtypes[d])) out[count++] = (part){PART_SELECT, {.dtype = dtypes[d]}};
+  for (int d = 0; ((all && any) || args->set == CHECK_SET_SCALE) && d < 3; d++)
+    if (is_wanted(args, dtypes[d])) out[count++] = (part){PART_SCALE, {.dtype = dtypes[d]}};
   if (all || args->set == CHECK_SET_CONCURRENT)
     out[count++] = (part){PART_CONCURRENT, {.dtype = args->given.spec.dtype, .mode = args->given.mode, .tail = args->given.spec.tail}};
   return count;

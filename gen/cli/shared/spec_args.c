@@ -46,7 +46,8 @@ static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "Specialisation:", 1},
     {"op", KEY_OP, "WHICH", 0,
      "head (default): from hidden states and weight; select: from scores that exist already, with --vocab, --dtype, "
-     "--entropy, --target-dtype and --alignment alone",
+     "--entropy, --target-dtype and --alignment alone; scale: gradients that exist already, times a factor, with --vocab "
+     "(their columns), --dtype and --alignment alone",
      1},
     {"vocab", KEY_VOCAB, "V", 0, "rows of the head's weight, at least 2", 1},
     {"hidden", KEY_HIDDEN, "D", 0, "columns of hidden states and weight, a multiple of 8", 1},

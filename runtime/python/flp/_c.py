@@ -21,7 +21,7 @@ from ._version import __version__
 VERSION = tuple(int(part) for part in __version__.split(".")[:2])  # major, minor of the flp.h that this file mirrors
 
 DTYPE_BF16, DTYPE_FP16, DTYPE_FP32, DTYPE_INT32, DTYPE_INT64, DTYPE_FP64 = 1, 2, 3, 4, 5, 6
-OP_HEAD, OP_SELECT = 0, 1
+OP_HEAD, OP_SELECT, OP_SCALE = 0, 1, 2
 MIXED_NONE, MIXED_ROUND, MIXED_SPLIT = 0, 1, 2
 ENTROPY_NONE, ENTROPY_FORWARD, ENTROPY_BACKWARD = 0, 1, 2
 GRAD_HIDDEN, GRAD_WEIGHT, GRAD_BIAS, GRAD_LORA_A, GRAD_LORA_B = 1, 2, 4, 8, 16
@@ -143,6 +143,16 @@ class SelectArgs(Structure):
     ]
 
 
+class ScaleArgs(Structure):
+    """flp_scale_args: pointers and sizes of one matrix that is multiplied by a factor."""
+
+    __slots__ = ()
+    _fields_ = [
+        ("struct_bytes", c_uint32), ("reserved", c_uint32), ("n", c_int64), ("values", c_void_p),
+        ("values_stride", c_int64), ("factor", c_void_p), ("stream", c_void_p),
+    ]
+
+
 class ArenaStats(Structure):
     """flp_arena_stats: bytes that an arena holds and lends."""
 
@@ -178,6 +188,7 @@ PROTOTYPES = {
     "flp_loss_builtin_bytes": (c_int, [c_char_p, c_void_p, c_size_t, POINTER(c_size_t)]),
     "flp_loss_describe": (c_int, [c_void_p, c_size_t, POINTER(LossDescription)]),
     "flp_select": (c_int, [c_void_p, POINTER(SelectArgs)]),
+    "flp_scale": (c_int, [c_void_p, POINTER(ScaleArgs)]),
     "flp_plan_check": (c_int, [c_void_p, c_void_p]),
     "flp_arena_create": (c_int, [c_int, POINTER(c_void_p)]),
     "flp_arena_take": (c_int, [c_void_p, c_size_t, c_void_p, POINTER(c_void_p)]),
@@ -219,6 +230,11 @@ def new_args():
 def new_select_args():
     """FLP_SELECT_ARGS_INIT."""
     return SelectArgs.from_buffer_copy(_SELECT_ARGS)
+
+
+def new_scale_args():
+    """FLP_SCALE_ARGS_INIT."""
+    return ScaleArgs(struct_bytes=ctypes.sizeof(ScaleArgs))
 
 
 def new_layout():

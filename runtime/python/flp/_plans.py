@@ -108,6 +108,13 @@ class Plan:
         if status:
             _c.check(library, status)
 
+    def scale(self, args):
+        """Enqueues a matrix times a factor."""
+        library = _c.get()
+        status = library.flp_scale(self.handle, args)
+        if status:
+            _c.check(library, status)
+
     def describe(self):
         """One paragraph: what runs, and why the rungs above it do not."""
         if self.handle is None:

@@ -15,7 +15,7 @@ from typing import Literal, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from . import _accumulate, _c, _check, _logprob, _mixed, _programs, _run, _tail, _transforms, errors, losses
+from . import _accumulate, _c, _check, _logprob, _mixed, _programs, _run, _scale, _tail, _transforms, errors, losses
 from ._compile import outside_graphs
 
 ONCE = "%s hands its gradients out once (accepted: one backward pass; call it again for another)"
@@ -199,21 +199,9 @@ def _times(made, scale, upstream, *operands):
     given = [place for place in range(3) if made[place] is not None]
     for place in sorted(given, key=lambda place: made[place].numel()):
         gradient, made[place] = made[place], None
-        results[place] = _product(gradient, factor.reshape(1), operands[place].dtype)
+        results[place] = _scale.times(gradient, factor.reshape(1), operands[place].dtype)
         del gradient
     return tuple(results)
-
-
-BLOCK_ELEMENTS = 16 << 20  # of a gradient that torch may widen at a time, as it does on a CPU
-
-
-def _product(gradient, factor, dtype):
-    """gradient · factor (1) float32, formed in float32 and rounded once to dtype; in place if that is gradient's."""
-    out = gradient if gradient.dtype is dtype else torch.empty_like(gradient, dtype=dtype)
-    rows = max(1, BLOCK_ELEMENTS // (gradient.numel() // gradient.shape[0]))
-    for part, into in zip(gradient.split(rows), out.split(rows)):
-        torch.mul(part, factor, out=into)  # a factor without dimensions CUDA would round to 16 bits first
-    return out
 
 
 # ---- over log-probabilities: rules of whole sequences, and where no step is ----

@@ -88,4 +88,5 @@ Test(names, operations_are_counted) {
   cr_expect_eq(count, (int)FLP_OP_COUNT);
   cr_expect_str_eq(flp_op_name(FLP_OP_HEAD), "head");
   cr_expect_str_eq(flp_op_name(FLP_OP_SELECT), "select");
+  cr_expect_str_eq(flp_op_name(FLP_OP_SCALE), "scale");
 }

@@ -14,6 +14,7 @@ typedef union room {
   flp_options options;
   flp_args args;
   flp_select_args select_args;
+  flp_scale_args scale_args;
   flp_layout layout;
   flp_loss_description description;
   flp_arena_stats stats;
@@ -27,6 +28,7 @@ static const struct {
              {"options", "flp_options", FLP_STRUCT_OPTIONS, sizeof(flp_options), 64},
              {"args", "flp_args", FLP_STRUCT_ARGS, sizeof(flp_args), 392},
              {"args", "flp_select_args", FLP_STRUCT_SELECT_ARGS, sizeof(flp_select_args), 128},
+             {"args", "flp_scale_args", FLP_STRUCT_SCALE_ARGS, sizeof(flp_scale_args), 48},
              {"layout", "flp_layout", FLP_STRUCT_LAYOUT, sizeof(flp_layout), 72},
              {"out", "flp_loss_description", FLP_STRUCT_LOSS_DESCRIPTION, sizeof(flp_loss_description), 1496},
              {"stats", "flp_arena_stats", FLP_STRUCT_ARENA_STATS, sizeof(flp_arena_stats), 72}};
@@ -106,8 +108,8 @@ Test(structs, fields_that_were_added_start_at_0) {
   static const room inits[KINDS] = {
       {.spec = FLP_SPEC_INIT},         {.options = FLP_OPTIONS_INIT},
       {.args = FLP_ARGS_INIT},         {.select_args = FLP_SELECT_ARGS_INIT},
-      {.layout = FLP_LAYOUT_INIT},     {.description = FLP_LOSS_DESCRIPTION_INIT},
-      {.stats = FLP_ARENA_STATS_INIT},
+      {.scale_args = FLP_SCALE_ARGS_INIT}, {.layout = FLP_LAYOUT_INIT},
+      {.description = FLP_LOSS_DESCRIPTION_INIT}, {.stats = FLP_ARENA_STATS_INIT},
   };
   for (int i = 0; i < KINDS; i++) {
     const unsigned char *init = (const unsigned char *)&inits[i];
@@ -177,6 +179,11 @@ Test(structs, every_public_function_takes_structs_of_the_next_release) {
     cr_assert_eq(flp_plan_create(&small, &host, &plan), FLP_OK, "%s", flp_error_detail());
     NEXT(select_args, flp_select_args, FLP_SELECT_ARGS_INIT);
     cr_expect_eq(flp_select(plan, &r.select_args), want);
+    flp_plan_destroy(plan);
+    small.op = FLP_OP_SCALE;
+    cr_assert_eq(flp_plan_create(&small, &host, &plan), FLP_OK, "%s", flp_error_detail());
+    NEXT(scale_args, flp_scale_args, FLP_SCALE_ARGS_INIT);
+    cr_expect_eq(flp_scale(plan, &r.scale_args), want);
     flp_plan_destroy(plan);
     flp_arena *arena;
     cr_assert_eq(flp_arena_create(FLP_DEVICE_HOST, &arena), FLP_OK);

@@ -27,6 +27,7 @@ static const struct {
     {"bias_reduce", "ppiiiiippiii", sizeof(flp_bias_reduce_params)},
     {"fill", "pplili", sizeof(flp_fill_params)},
     {"select", "plpiildpppp", sizeof(flp_select_params)},
+    {"scale", "pliip", sizeof(flp_scale_params)},
     {"select_grad", "plpiildpppppl", sizeof(flp_select_grad_params)},
     {"loss_targets", "pppppppppppddddddddpilpplppiippppp", sizeof(flp_loss_targets_params)},
     {"loss_rows", "ppppppppppppppddddddddlppiipppppp", sizeof(flp_loss_rows_params)},

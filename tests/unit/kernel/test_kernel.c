@@ -164,6 +164,7 @@ Test(kernel, each_used_field_changes_the_bytes_and_no_other) {
       [FLP_KERNEL_DZ_LORA] = " arch dtype entropy bias bias_grad softcap alignment hidden vocab ",
       [FLP_KERNEL_LORA] = " arch dtype out_dtype alignment ",
       [FLP_KERNEL_LORA_PRODUCTS] = " arch dtype alignment hidden ",
+      [FLP_KERNEL_SCALE] = " arch dtype alignment ",
   };
   for (int kind = FLP_KERNEL_ROWS; kind < FLP_KERNEL_KINDS; kind++) {
     flp_kernel_key key = sample_key((flp_kernel_kind)kind);
