@@ -228,6 +228,19 @@ def test_device_tensors_do_not_fall_back_when_asked_to(no_driver, monkeypatch, e
 
 
 @HAS_GPU
+@pytest.mark.parametrize("environment", [{}, {"FLP_STRICT": "1"}, {"FLP_FORCE": "tuned"}], ids=str)
+def test_a_product_with_a_factor_falls_back_whatever_was_asked(no_driver, monkeypatch, caplog, environment):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    flp.clear_plans()
+    with caplog.at_level(logging.INFO, logger="flp"):
+        plans = [_plans.get(_plans.Spec(0, dtype=_c.DTYPE_BF16, vocab=64, op=_c.OP_SCALE)) for _ in range(2)]
+    assert plans[0] is plans[1] and plans[0].handle is None and plans[0].reason
+    falls = [record for record in caplog.records if "torch multiplies gradients" in record.getMessage()]
+    assert [record.levelname for record in falls] == ["INFO"]
+
+
+@HAS_GPU
 @pytest.mark.parametrize("strict", ["0", "1"])
 def test_the_eager_rung_can_be_pinned(no_driver, monkeypatch, strict):
     monkeypatch.setenv("FLP_FORCE", "eager")

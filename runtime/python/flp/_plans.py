@@ -306,14 +306,17 @@ def _create(key):
     detail = library.flp_error_detail().decode(errors="replace")
     if status == errors.UNAVAILABLE and key.device >= 0:
         fallen = Plan(key, None, _c.RUNG_EAGER, detail)
-        if _may_fall_back(fallen.in_force):
+        if key.op == _c.OP_SCALE or _may_fall_back(fallen.in_force):
             _log_fallback(fallen)
             return fallen
     errors.raise_status(status, detail)
 
 
 def _may_fall_back(asked):
-    """Whether device tensors may run the torch form: never from another pinned rung, nor in strict mode unpinned."""
+    """Whether device tensors may run the torch form: never from another pinned rung, nor in strict mode unpinned.
+
+    A product with a factor may always: a backward pass whose kernels are there must not end for want of it.
+    """
     return asked.rung == _c.RUNG_EAGER or (asked.rung == _c.RUNG_AUTO and not asked.strict)
 
 
@@ -324,9 +327,11 @@ def _log_fallback(plan):
     """Warns once a reason."""
     if plan.reason not in _said:
         _said.add(plan.reason)
-        level = _c.LOG_INFO if plan.in_force.rung == _c.RUNG_EAGER else _c.LOG_WARNING
-        what = "policy_loss runs over linear_logprob" if plan.key.loss \
-            else "device tensors run as chunked torch operations"
+        scales = plan.key.op == _c.OP_SCALE
+        level = _c.LOG_INFO if scales or plan.in_force.rung == _c.RUNG_EAGER else _c.LOG_WARNING
+        what = "policy_loss runs over linear_logprob" if plan.key.loss else \
+            "torch multiplies gradients by their upstream gradient" if scales else \
+            "device tensors run as chunked torch operations"
         _c.log(level, "%s (eager rung): %s" % (what, plan.reason))
 
 
