@@ -3,7 +3,7 @@
 
 #include "runtime/base/util.h"
 
-enum { CTAS = 8 }; /* of a multiprocessor; more would each read a factor of 1 for nothing */
+enum { CTAS = 6 }; /* of a multiprocessor, as many as it holds; more would each read a factor of 1 for nothing */
 
 flp_status flp_launch_scale(const flp_call *call, const flp_scale_args *a) {
   if (a->n == 0) return FLP_OK;

@@ -37,5 +37,5 @@ return function(k, spec)
     end)
   end
 
-  k.kernel {entry = "scale", threads = THREADS, min_ctas = 8, shared_bytes = 0, body = scale}
+  k.kernel {entry = "scale", threads = THREADS, min_ctas = 6, shared_bytes = 0, body = scale}
 end

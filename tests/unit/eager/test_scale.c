@@ -108,9 +108,9 @@ Test(scale, launches) {
   cr_assert_eq(flp_scale(plan, &a), FLP_OK);
   stage_expect_sequence(&s, "");
   flp_layout layout = FLP_LAYOUT_INIT;
-  cr_assert_eq(flp_plan_layout(plan, FLP_PASS_BACKWARD, 10, 0, &layout), FLP_OK, "%s", flp_error_detail());
+  cr_assert_eq(flp_plan_layout(plan, FLP_PASS_FORWARD, 10, 0, &layout), FLP_OK, "%s", flp_error_detail());
   cr_expect_eq(layout.bytes, 0);
-  cr_expect_eq(flp_plan_layout(plan, FLP_PASS_FORWARD, 10, 0, &layout), FLP_ERROR_ARGUMENT);
+  cr_expect_eq(flp_plan_layout(plan, FLP_PASS_BACKWARD, 10, 0, &layout), FLP_ERROR_ARGUMENT);
   flp_args others = FLP_ARGS_INIT;
   cr_expect_eq(flp_execute(plan, &others), FLP_ERROR_ARGUMENT);
   cr_expect_not_null(strstr(flp_error_detail(), "flp_scale runs it"));
