@@ -4,13 +4,18 @@
 return function(k, spec)
   local A = {}
 
-  -- add(x, y, n): the neighbours x and y of columns n and n + 1 of a row with the term added. n is even
-  local function adder(vector, factor)
+  -- add(x, y, n): the neighbours x and y of columns n and n + 1 of a row with the term added. n is even; of the vector
+  -- load(n) has both elements
+  local function adder(load, factor)
     return function(x, y, n)
-      local by = k.load_vector(k.f32, 2, vector, n >> 1, {const = true})
+      local by = load(n)
       if factor then return k.fma(factor, by[1], x), k.fma(factor, by[2], y) end
       return x + by[1], y + by[2]
     end
+  end
+
+  local function from_memory(vector)
+    return function(n) return k.load_vector(k.f32, 2, vector, n >> 1, {const = true}) end
   end
 
   -- Both vectors, then each, behind the words that come before them.
@@ -18,9 +23,14 @@ return function(k, spec)
     return k.offset(p.scale_pair, (p.depth + k.abi.MEAN_ADDED) * (4 * i) + k.abi.MEAN_ADDED * 4)
   end
 
-  -- a: active row
-  function A.of_hidden(p, a) return adder(part(p, 1), k.load(k.f32, part(p, 2), a)) end
-  function A.of_weight(p) return adder(part(p, 0)) end
+  -- The vector, a word a column: "hidden" or "weight" says of which gradient.
+  function A.vector(p, of) return part(p, of == "hidden" and 1 or 0) end
+
+  -- a: active row; load: where a kernel has the vector elsewhere than in memory
+  function A.of_hidden(p, a, load)
+    return adder(load or from_memory(A.vector(p, "hidden")), k.load(k.f32, part(p, 2), a))
+  end
+  function A.of_weight(p, load) return adder(load or from_memory(A.vector(p, "weight"))) end
 
   -- Without the term.
   function A.nothing() return function(x, y) return x, y end end

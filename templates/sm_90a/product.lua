@@ -7,7 +7,8 @@
 -- grad_weight, the other operand MN-major in both, all in boxes of 64 x 64, fp32 of 32 x 32. The epilogue adds to and
 -- stores accumulators and the final gradient as the flags ask. Accumulators are fp32; those of a weight's gradient in
 -- bf16 have 20 or 24 bits (sums.lua), unless it is an adapter's. With spec.bias a gradient of 16 bits has one more term
--- (added.lua). as: the entry's name where it is an adapter's.
+-- (added.lua), of which a tile's part waits in shared memory: from L2 it would cost grad_weight 1 %. as: the entry's name
+-- where it is an adapter's.
 --
 -- A unit is a row panel of a result against one tile of D. Those of grad_hidden, long ones, come first; the short
 -- ones of grad_weight fill the last wave.
@@ -57,6 +58,38 @@ return function(k, spec, as)
       local rows = k.select(k.eq(q.active, p.n), p.hidden_map, p.gathered_map)
       return H.produce(start, u.steps, {map = p.dz_map, major = "mn", at = u.m}, {map = rows, major = "mn", at = u.n})
     end)
+  end
+
+  ------------------------------------------------------------------------------------------------ what is added
+  -- A tile's part of the vector of added.lua: copied before the main loop, there behind it.
+  local adds = spec.bias and not fp32
+  local function when_added(p, of, body)
+    local flags, which = p[of .. "_flags"], k.abi.PRODUCT_WRITE_OUT | k.abi.PRODUCT_OUT_F32
+    if adds then k.when(k.eq(flags & which, k.abi.PRODUCT_WRITE_OUT), body) end
+  end
+
+  local function copy_added(p, of, u)
+    when_added(p, of, function()
+      local i = k.reread_tid() * 4
+      H.tile_sync()                                  -- nobody reads the last tile's any more
+      k.when(k.lt(i, H.columns), function()
+        local exists = k.lt(u.n + i, depth_of(p))
+        k.copy_async16(H.staging + i * 4, k.offset(added.vector(p, of), k.convert(k.i64, u.n + i) * 4),
+          k.select(exists, k.const(k.i32, 16), 0))
+      end)
+      k.copy_commit()
+    end)
+  end
+
+  local function await_added(p, of)
+    when_added(p, of, function()
+      k.copy_wait(0)
+      H.tile_sync()
+    end)
+  end
+
+  local function load_added(u)
+    return function(n) return k.shared_load_vector(k.f32, 2, H.staging + (n - u.n) * 4) end
   end
 
   ------------------------------------------------------------------------------------------------ the epilogue
@@ -112,7 +145,9 @@ return function(k, spec, as)
         if fp32 then return store_f32(to.out, at) end
         k.branch(flag(k.abi.PRODUCT_OUT_F32), function() store_f32(to.out, at) end, function()
           local add = added.nothing()
-          if spec.bias then add = for_hidden and added.of_hidden(p, row) or added.of_weight(p) end
+          if adds then
+            add = for_hidden and added.of_hidden(p, row, load_added(u)) or added.of_weight(p, load_added(u))
+          end
           each_pair(function(i, n)
             local x, y = add(sums[i], sums[i + 1], n)
             k.store(to.out, (at + wide(n)) >> 1, k.pack(element, x, y))
@@ -173,7 +208,7 @@ return function(k, spec, as)
         for i = 0, size - 1, S.group do low.store(vector(i), bits, i) end
         store_pairs(function(i) return S.high(bits[i], bits[i + 1]) end)
       end, function()
-        local add = spec.bias and added.of_weight(p) or added.nothing()
+        local add = adds and added.of_weight(p, load_added(u)) or added.nothing()
         store_pairs(function(i, n) return k.pack(k.bf16, add(sums[i], sums[i + 1], n)) end)
       end)
     end
@@ -204,7 +239,9 @@ return function(k, spec, as)
     return function(u, index, _, unit)
       local function product(of, a_major)
         return function()
+          copy_added(p, of, u)
           local acc = H.multiply(index, u.steps, a_major, "mn")
+          await_added(p, of)
           finish(p, acc, unit_at(p, problem(p), unit), of)
         end
       end

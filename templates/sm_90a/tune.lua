@@ -63,6 +63,13 @@ local for_dz = {defaults = for_scores, staging = function(spec, T) -- and with a
   return staging.bytes + (spec.bias_grad and T.columns * 4 or 0)
 end}
 
+local function for_product(defaults)
+  return {defaults = defaults, schedules = {"cooperative"}, boxed = true,
+          staging = function(spec, T)             -- of a tile what added.lua adds
+            return spec.bias and spec.dtype ~= "fp32" and T.columns * 4 // 8 or 0
+          end}
+end
+
 -- By kind of kernel. defaults: its choice; staging: bytes of shared memory that a warp needs for its results;
 -- schedules: those that it can run, if not all; aside: it has work for idle warps, of operands of 16 bits; boxed: its second operand is MN-major, which a CTA loads in whole boxes
 -- of columns
@@ -75,8 +82,8 @@ local KINDS = {
   forward_lora = {defaults = for_scores, staging = function() return 0 end},
   forward_keep = {defaults = for_scores, staging = function() return staging.bytes end},
   dz = for_dz, dz_lora = for_dz,
-  products = {defaults = for_products, staging = function() return 0 end, schedules = {"cooperative"}, boxed = true},
-  lora_products = {defaults = for_adapter, staging = function() return 0 end, schedules = {"cooperative"}, boxed = true},
+  products = for_product(for_products),
+  lora_products = for_product(for_adapter),
 }
 
 --------------------------------------------------------------------------------------------------- what can be built

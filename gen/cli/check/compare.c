@@ -14,6 +14,8 @@
  *           its dz of both columns are opposite to the bit.
  *           In tail mode, of the tensor as a whole: half as much again as the exact modes may have, and spec.tail of its
  *           norm. What a call says that it left out is at most spec.tail of what there is.
+ *           Of a loss over all scores dz may be all p: where scores are far off the yardstick's error counts twice, as it
+ *           does in logprobs.
  *           A gradient that is zero is relative to nothing: its error is held against the yardstick's and the least
  *           normal fp32 number.
  *           Of an adapter (lora.c): the same, of gradients that go through G = dz·B beside the yardstick's of the same way.
@@ -231,20 +233,37 @@ static double square_of_row(const check_problem *p, flp_dtype dtype, const void 
   return sum;
 }
 
+/* The square of the most that a row's dz may be, times its operand. slot: the operand that a score's gradient is
+ * multiplied by, or CALL_BIAS */
+static double square_of_pull(const check_problem *p, int64_t row, call_slot slot) {
+  double pull = fabs(p->g[row]) + fabs(p->e[row]) + (p->scores ? fabs(p->by_lse[row]) : 0), square = 1;
+  double dz = pull * p->c.scale / p->temperature[row];
+  if (slot == CALL_WEIGHT) square = square_of_row(p, p->c.spec.weight_dtype, p->weight, p->target_id[row]);
+  if (slot == CALL_HIDDEN) square = square_of_row(p, p->c.spec.hidden_dtype, p->hidden, row);
+  return isfinite(dz) && isfinite(square) ? dz * dz * square : 0;
+}
+
 /* Where a probability is 1 the row's gradients are 0, of terms that are not: what is left is to be one rounding in fp32 of
- * these. slot: the operand that a score's gradient is multiplied by, or CALL_BIAS */
+ * these. */
 static double certain_rounding(const compare_state *s, call_slot slot) {
-  const check_problem *p = s->problem;
   double sum = 0;
-  for (int64_t i = 0; i < s->truth->work_count; i++) {
-    int64_t row = s->truth->work[i];
-    if (!is_certain(p, row)) continue;
-    double dz = (fabs(p->g[row]) + fabs(p->e[row]) + (p->scores ? fabs(p->by_lse[row]) : 0)) * p->c.scale / p->temperature[row], square = 1;
-    if (slot == CALL_WEIGHT) square = square_of_row(p, p->c.spec.weight_dtype, p->weight, p->target_id[row]);
-    if (slot == CALL_HIDDEN) square = square_of_row(p, p->c.spec.hidden_dtype, p->hidden, row);
-    if (isfinite(square)) sum += dz * dz * square;
-  }
+  for (int64_t i = 0; i < s->truth->work_count; i++)
+    if (is_certain(s->problem, s->truth->work[i])) sum += square_of_pull(s->problem, s->truth->work[i], slot);
   return 0x1p-23 * sqrt(sum);
+}
+
+/* A loss over all scores may pull at p alone, as a z-loss of scores near 1e4 does. The gradient is then off, relative to its
+ * size, by what scores are, which hangs on the order of their sums: at most this, were all of a row's errors one. */
+static double score_rounding(const compare_state *s, call_slot slot) {
+  double worst = 0, sum = 0;
+  if (!s->problem->scores) return 0;
+  for (int64_t i = 0; i < s->truth->row_count; i++)
+    if (isfinite(s->truth->row_truth[i].log_sum)) worst = fmax(worst, check_score_allowance(&s->truth->row_truth[i]));
+  for (int64_t i = 0; i < s->truth->work_count; i++) {
+    double own = s->truth->work_truth ? check_score_allowance(&s->truth->work_truth[i]) : worst;
+    if (isfinite(own)) sum += own * own * square_of_pull(s->problem, s->truth->work[i], slot);
+  }
+  return sqrt(sum);
 }
 
 /* A gradient beside the yardstick's error and, if there is one, recompute mode's own. slot: as above */
@@ -264,7 +283,8 @@ check_metric check_gradient_judge(const compare_state *s, const gradient *x, cal
   if (has_plain_gradients(s))
     allowed = luck_of(s) * fmax(allowed, factor * check_metric_error(x->plain, x->exact, count));
   if (s->plain && dtype == FLP_DTYPE_BF16) allowed = fmax(allowed, kept_rounding(x) * norm);
-  return check_metric_tensor(x->got, x->exact, count, allowed + floor_of(s) * norm + certain_rounding(s, slot));
+  allowed += fmin(allowed, score_rounding(s, slot)) + floor_of(s) * norm + certain_rounding(s, slot);
+  return check_metric_tensor(x->got, x->exact, count, allowed);
 }
 
 /* dh of a row: the shards' own sum. */
