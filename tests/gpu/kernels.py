@@ -87,6 +87,8 @@ def of_check(row):
         return []
     if row["rung"] == "generic":
         return [GENERIC]
+    if row["output"].startswith("scale:"):
+        return SCALED
     _, vocab, hidden = map(int, row["shape"].split("x"))
     words = dict(word.partition("=")[::2] for word in row["options"].split())
     shards = int(words.get("shards", 1))
@@ -132,6 +134,8 @@ def specs_of(record):
     command, rows, specs = record["command"], record.get("rows", []), []
     if rows and "variant" in rows[0]:
         return []  # a study of templates that are not in the tree
+    if "--op scale" in (rows[0].get("command", command) if rows else command):
+        return SCALED
     if command.startswith(("flpgen bench", "python -m flp.bench")):
         specs = [text for words in with_and_without(of_command(command)) for text in variants(words)]
     elif command.startswith("flpgen check"):
@@ -146,6 +150,10 @@ def specs_of(record):
         specs = [text for row in rows for text in of_tuning(row, row)]
     return sorted(set(specs))
 
+
+# `flpgen check --op scale` has cases of its own.
+SCALED = sorted(f"--op scale --vocab 1531 --dtype {dtype} --alignment {alignment}" for dtype, element in (
+    ("bf16", 2), ("fp16", 2), ("fp32", 4)) for alignment in (element, 16))
 
 # `flpgen check --all --dtype bf16` has many cases: one specification for each branch of a template.
 TILED = [f"--vocab 1531 --hidden 72 --dtype bf16 {options}" for options in (

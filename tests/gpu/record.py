@@ -314,10 +314,11 @@ class Campaign:
         def run(dtype):
             part = self.out / f"{name}-{dtype}.json"
             self.run(f"{name} {dtype}", [*command, "--dtype", dtype, f"--json={part.name}", "-q"])
-            return self.take(part)
+            return part
 
         with concurrent.futures.ThreadPoolExecutor(len(DTYPES)) as pool:
-            parts = list(pool.map(run, DTYPES))
+            files = list(pool.map(run, DTYPES))
+        parts = [self.take(part) for part in files]  # not before all have ended: a campaign that is cut off leaves them
         if None in parts:
             return
         record = dict(parts[0], command=" ".join(command), rows=[row for part in parts for row in part["rows"]],
