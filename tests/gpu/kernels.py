@@ -87,7 +87,7 @@ def of_check(row):
         return []
     if row["rung"] == "generic":
         return [GENERIC]
-    if row["output"].startswith("scale:"):
+    if row.get("output", "").startswith("scale:"):
         return SCALED
     _, vocab, hidden = map(int, row["shape"].split("x"))
     words = dict(word.partition("=")[::2] for word in row["options"].split())
