@@ -65,14 +65,14 @@ end}
 
 local function for_product(defaults)
   return {defaults = defaults, schedules = {"cooperative"}, boxed = true,
-          staging = function(spec, T)             -- of a tile what added.lua adds
+          staging = function(spec, T)             -- one row: what added.lua adds to a tile
             return spec.bias and spec.dtype ~= "fp32" and T.columns * 4 // 8 or 0
           end}
 end
 
--- By kind of kernel. defaults: its choice; staging: bytes of shared memory that a warp needs for its results;
--- schedules: those that it can run, if not all; aside: it has work for idle warps, of operands of 16 bits; boxed: its second operand is MN-major, which a CTA loads in whole boxes
--- of columns
+-- By kind of kernel. defaults: its choice; staging: bytes of shared memory a consumer warp, for its results or as its
+-- share of what they have together; schedules: those that it can run, if not all; aside: it has work for idle warps, of
+-- operands of 16 bits; boxed: its second operand is MN-major, which a CTA loads in whole boxes of columns
 local KINDS = {
   forward = {defaults = for_scores, staging = function() return 0 end},
   forward_emit = {defaults = for_scores, staging = function() return EMIT_BYTES end},

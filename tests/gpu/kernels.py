@@ -113,6 +113,13 @@ def of_check(row):
     return [" ".join(map(str, options))]
 
 
+def of_sanitized(command):
+    """Those of one command that ran under compute-sanitizer."""
+    if "--rung generic" in command:
+        return [GENERIC]
+    return SCALED if "--op scale" in command else [" ".join(of_command(command))]
+
+
 def of_tuning(row, spec):
     """The kernels that a row of a search timed or chose."""
     head = ["--vocab", spec["vocab"], "--hidden", spec["hidden"], "--dtype", spec.get("dtype", "bf16")]
@@ -134,14 +141,12 @@ def specs_of(record):
     command, rows, specs = record["command"], record.get("rows", []), []
     if rows and "variant" in rows[0]:
         return []  # a study of templates that are not in the tree
-    if "--op scale" in (rows[0].get("command", command) if rows else command):
-        return SCALED
     if command.startswith(("flpgen bench", "python -m flp.bench")):
         specs = [text for words in with_and_without(of_command(command)) for text in variants(words)]
     elif command.startswith("flpgen check"):
         specs = [text for row in rows for text in of_check(row)]
     elif "--only sanitize" in command:
-        specs = [GENERIC if "--rung generic" in row["command"] else " ".join(of_command(row["command"])) for row in rows]
+        specs = [text for row in rows for text in of_sanitized(row["command"])]
     elif "--only tilings" in command:
         specs = [f"{text} --tune {row['tune']}" for row in rows for text in TILED]
     elif "--only tune" in command:

@@ -28,18 +28,23 @@ int check_how_device(const check_how *how) {
   return how->rung == FLP_RUNG_EAGER ? FLP_DEVICE_HOST : how->ordinal;
 }
 
+flp_options check_how_options(const check_how *how) {
+  flp_options options = FLP_OPTIONS_INIT;
+  options.device = check_how_device(how);
+  options.rung = how->rung;
+  options.threads = how->threads;
+  return options;
+}
+
 flp_status check_how_plan(const check_how *how, const check_problem *problem, flp_plan **out) {
   const check_case *c = &problem->c;
   flp_spec spec = c->spec;
   spec.vocab = problem->shard_vocab;
-  flp_options options = FLP_OPTIONS_INIT;
-  options.device = check_how_device(how);
-  options.rung = how->rung;
+  flp_options options = check_how_options(how);
   options.budget_bytes = how->budget_bytes;
   options.chunk_rows = c->chunk_rows;
   options.chunk_vocab = c->chunk_vocab;
   options.mode = c->mode == FLP_MODE_LISTED ? (flp_mode)0 : c->mode; /* spec.listed says it */
-  options.threads = how->threads;
   options.tune = check_how_tune(how, &spec);
   return check_precompile_plan(how->precompile, &spec, &options, out);
 }

@@ -19,6 +19,8 @@ typedef struct check_how {
 const char *check_how_tune(const check_how *how, const flp_spec *spec);
 /* The CUDA device, or the host. */
 int check_how_device(const check_how *how);
+/* Device, rung and threads; the rest is FLP_OPTIONS_INIT's. */
+flp_options check_how_options(const check_how *how);
 /* The plan of a problem, or of each of its shards. error: any of flp_plan_create */
 flp_status check_how_plan(const check_how *how, const check_problem *problem, flp_plan **out);
 /* 1 for a failure that every case would meet: of memory, or of a --tune that is refused. */

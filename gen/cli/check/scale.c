@@ -108,11 +108,8 @@ static flp_status execute(const problem *p, flp_plan *plan, run *r) {
 }
 
 static flp_status run_problem(const problem *p, const check_how *how, run *r) {
-  flp_options options = FLP_OPTIONS_INIT;
+  flp_options options = check_how_options(how);
   flp_plan *plan = NULL;
-  options.rung = how->rung;
-  options.threads = how->threads;
-  options.device = check_how_device(how);
   FLP_TRY(cli_device_open(options.device, &r->device));
   flp_status status = check_precompile_plan(how->precompile, &p->c.spec, &options, &plan);
   if (status == FLP_OK) status = execute(p, plan, r);

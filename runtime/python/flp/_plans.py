@@ -306,18 +306,20 @@ def _create(key):
     detail = library.flp_error_detail().decode(errors="replace")
     if status == errors.UNAVAILABLE and key.device >= 0:
         fallen = Plan(key, None, _c.RUNG_EAGER, detail)
-        if key.op == _c.OP_SCALE or _may_fall_back(fallen.in_force):
+        if _may_fall_back(fallen):
             _log_fallback(fallen)
             return fallen
     errors.raise_status(status, detail)
 
 
-def _may_fall_back(asked):
+def _may_fall_back(plan):
     """Whether device tensors may run the torch form: never from another pinned rung, nor in strict mode unpinned.
 
     A product with a factor may always: a backward pass whose kernels are there must not end for want of it.
     """
-    return asked.rung == _c.RUNG_EAGER or (asked.rung == _c.RUNG_AUTO and not asked.strict)
+    asked = plan.in_force
+    return (plan.key.op == _c.OP_SCALE or asked.rung == _c.RUNG_EAGER or
+            (asked.rung == _c.RUNG_AUTO and not asked.strict))
 
 
 _said = set()
