@@ -105,7 +105,7 @@ def test_what_is_refused():
         (field, value), = option.items()
         with pytest.raises(ValueError, match="%s is %r" % (field, value)):
             call(mixed, target, mixed="round", **option)
-    with pytest.raises(ValueError, match="target is given"):
+    with pytest.raises(ValueError, match="target is of shape .* .accepted: one target a row with mixed"):
         call(mixed, target[:, None].expand(-1, 2), mixed="round")
 
 

@@ -153,8 +153,8 @@ def test_torch_func_and_plain_compositions():
 
 
 @pytest.mark.parametrize("options, message", [
-    ({"keep": (torch.zeros(15, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))}, r"keep is given with target of"),
-    ({"save": True}, "save is True .accepted: None with several targets a row"),
+    ({"keep": (torch.zeros(15, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))}, r"target is of shape .* .accepted: one target a row with keep"),
+    ({"save": True}, "save is True .accepted: None or False with several targets a row"),
     ({"old_lse": torch.zeros(B, T)}, "old_lse is a tensor .accepted: None with several targets"),
     ({"tail": 2**-9}, "tail is 0.00195.* .accepted: None or 0 with several targets"),
     ({"tail_report": torch.zeros(4)}, "tail_report is a tensor .accepted: None with several targets"),

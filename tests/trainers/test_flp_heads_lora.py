@@ -209,6 +209,8 @@ def test_dropout_is_fine_while_the_model_is_evaluated_and_float32_adapters_besid
     assert half.lm_head.base_layer.weight.grad is None
 
 
-def test_torch_operations_of_eager_are_refused():
-    with flp.logprob_head(model := adapted(), eager=True), pytest.raises(flp.UnsupportedError, match="eager=False"):
+@pytest.mark.parametrize("option, value", [("eager", True), ("mixed", "round"), ("tail", 2**-9)])
+def test_options_that_an_adapter_goes_without(option, value):
+    words = "head is with an adapter, while %s is given .accepted: %s left out" % (option, option)
+    with flp.logprob_head(model := adapted(), **{option: value}), pytest.raises(flp.UnsupportedError, match=words):
         model(input_ids=IDS)

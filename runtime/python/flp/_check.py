@@ -164,15 +164,6 @@ def target_of(target, lead, several=False):
     return target.reshape(-1)
 
 
-def without_targets(**options):
-    """Refuses options of linear_logprob that several targets a row have no kernels for, or nothing to do: those that
-    are neither None nor False."""
-    for field, value in options.items():
-        if value is not None and value is not False:
-            refuse(ValueError, field, "a tensor" if isinstance(value, torch.Tensor) else repr(value),
-                   "None with several targets a row, whose backward pass recomputes")
-
-
 def ordinal_of(device):
     """The CUDA ordinal of a device, or _c.DEVICE_HOST."""
     device = torch.device(device)
@@ -290,14 +281,6 @@ def lists_of_rows(offsets, ids, rows):
     own = ids.new_zeros(count + 1)
     own[to.clamp(0, count)] = ids  # offsets that do not ascend are the kernels' to find
     return begins, own[:count]
-
-
-def without_lists(**options):
-    """Refuses options of linear_logprob that keep leaves nothing to do for: those that are neither None nor False."""
-    for field, value in options.items():
-        if value is not None and value is not False:
-            refuse(ValueError, field, "a tensor" if isinstance(value, torch.Tensor) else repr(value),
-                   "None with keep, whose columns are few: no chunks, and nothing to save")
 
 
 def entropy_of(value):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from . import (_accumulate, _c, _check, _eager_lists, _eager_torch, _logprob, _plans, _programs, _run, _tail,
-               errors)
+               _together, errors)
 from ._compile import outside_graphs
 
 # Gradients that are matrix products.
@@ -127,21 +127,17 @@ def explain(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None 
     """
     given = {"hidden": hidden, "weight": weight, "bias": bias, "target": target, "temperature": temperature,
              "rows": rows}
-    _, flat, weight, bias, ids, scalar, temperature_rows, rows = _logprob.prepare(hidden, weight, target, bias,
-                                                                                  temperature, rows, several=keep is None)
+    _together.check(keep=keep, target=_together.several(target, hidden), chunk_rows=chunk_rows, save=save, loss=loss,
+                    tail=tail)
+    _, flat, weight, bias, ids, scalar, temperature_rows, rows = _logprob.prepare(
+        hidden, weight, target, bias, temperature, rows, several=keep is None)
     settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy, chunk_rows)
     settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, weight, given)
-    if keep is not None:
-        _check.without_lists(chunk_rows=chunk_rows, save=save, loss=loss)
-        _tail.refuse_with(_tail.KEEP, tail)
     offsets, list_ids, ids = _check.lists_of(keep, ids)
     ops = _run.Operands(flat, weight, bias, ids, temperature_rows, rows, offsets, list_ids)
     if ops.is_listed:
         plan = _run.plan_for(ops, settings, _logprob.needed_grads(flat, weight, bias))
         return _info_of(plan, flat.shape[0], settings.budget, list_count=list_ids.numel())
-    if ops.targets:
-        _check.without_targets(save=save)
-        _tail.refuse_with(_tail.TARGETS, tail)
     grads, settings.save = _logprob.needed_grads(flat, weight, bias), _check.save_of(save)
     settings.tail = _tail.tail_of(tail, save)
     if loss is not None:

@@ -15,7 +15,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from . import _accumulate, _c, _check, _logprob_op, _lora, _mixed, _run, _tail, _top, _transforms
+from . import _accumulate, _c, _check, _logprob_op, _lora, _mixed, _run, _tail, _together, _top, _transforms
 from ._compile import in_graph, outside_graphs
 from ._lora import Lora
 
@@ -306,39 +306,28 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
     _check.entropy_of(entropy)
     how = _mixed.mixed_of(mixed)
     several = isinstance(target, torch.Tensor) and isinstance(hidden, torch.Tensor) and target.dim() == hidden.dim()
-    if lora is not None:
-        _lora.refuse_with(keep=(keep, None), kept_mass=(kept_mass, False), tail=(tail or None, None), topk=(topk, 0),
-                          rank=(rank, False), grad_weight_accumulate=(grad_weight_accumulate, None),
-                          tail_report=(tail_report, None))
-        if several:
-            _check.refuse(ValueError, "target", "of shape %s" % (tuple(target.shape),), "one target a row with lora")
-    elif reference:
+    asked = {"target": _together.several(target, hidden), "lora": lora, "keep": keep, "kept_mass": kept_mass, "save": save,
+             "old_lse": old_lse, "tail": tail, "tail_report": tail_report, "topk": topk, "rank": rank, "mixed": mixed,
+             "chunk_rows": chunk_rows, "grad_weight_accumulate": grad_weight_accumulate}
+    _together.check(**asked)
+    if reference and lora is None:
         _check.refuse(ValueError, "reference", repr(reference), "False without lora")
     if keep is not None:
-        if several:
-            _check.refuse(ValueError, "keep", "given with target of shape %s" % (tuple(target.shape),),
-                          "None with several targets a row")
-        _check.without_lists(chunk_rows=chunk_rows, save=save, old_lse=old_lse)
-        _tail.refuse_with(_tail.KEEP, tail, tail_report)
-        _top.refuse_with("keep, whose tokens are named", topk, rank)
         return _over_lists(hidden, weight, target, bias, temperature, rows, keep, kept_mass, grad_weight_accumulate,
                            (softcap, scale, ignore_index, budget, entropy), given, how)
     if kept_mass:
         _check.refuse(ValueError, "kept_mass", repr(kept_mass), "False without keep: all of V is kept")
     lead, flat, weight, bias, ids, scalar, temperature_rows, rows = prepare(hidden, weight, target, bias, temperature,
                                                                             rows, several=True, mixed=how)
-    if ids.dim() == 2:
-        _check.without_targets(save=save, old_lse=old_lse)
-        _tail.refuse_with(_tail.TARGETS, tail, tail_report)
+    how = _mixed.settled(how, flat, weight, bias, asked)
     tensors = flat, weight, bias, ids, temperature_rows, rows
     options = scalar, softcap, scale, ignore_index, budget, entropy
     if lora is not None:
-        made = tuple(result.reshape(lead)
-                     for result in _lora.linear_logprob(lora, reference, tensors, options, chunk_rows, save))
+        made = tuple(result.reshape(lead if entropy and place == 1 else target.shape) for place, result in
+                     enumerate(_lora.linear_logprob(lora, reference, tensors, options, chunk_rows)))
         return made if len(made) > 1 else made[0]
     if _top.is_asked(topk, rank):
-        return _with_top(tensors, options, chunk_rows, save, grad_weight_accumulate, tail, tail_report, topk, rank,
-                         lead, given, how)
+        return _with_top(tensors, options, chunk_rows, grad_weight_accumulate, tail_report, topk, rank, lead, given, how)
     if in_graph() and grad_weight_accumulate is None and tail_report is None and not (chunk_rows or save or tail or how):
         results = _logprob_op.linear_logprob(*tensors, *options)
     else:
@@ -358,8 +347,7 @@ def _over_lists(hidden, weight, target, bias, temperature, rows, keep, kept_mass
                                                                             rows, mixed=mixed)
     offsets, list_ids, ids = _check.lists_of(keep, ids)
     settings = _check.Settings(scalar, *options)
-    settings.mixed = mixed
-    _mixed.check(flat, weight, bias, settings, keep=keep)
+    settings.mixed = _mixed.settled(mixed, flat, weight, bias, {"keep": keep})
     settings.accumulate = _accumulate.accumulator_of(accumulate, weight, given)
     if settings.accumulate is not None:
         _check.devices(flat, grad_weight_accumulate=settings.accumulate)
@@ -376,16 +364,15 @@ def _over_lists(hidden, weight, target, bias, temperature, rows, keep, kept_mass
 
 
 @outside_graphs
-def _with_top(tensors, options, chunk_rows, save, accumulate, tail, tail_report, topk, rank, lead, given, mixed):
+def _with_top(tensors, options, chunk_rows, accumulate, tail_report, topk, rank, lead, given, mixed):
     """linear_logprob with the best tokens of each row, or the rank of its target."""
     settings = _check.Settings(*options, chunk_rows)
     settings.mixed = mixed
-    _mixed.check(*tensors[:3], settings, topk=topk, rank=rank)
     settings.accumulate = _accumulate.accumulator_of(accumulate, tensors[1], given)
     if settings.accumulate is not None:
         _check.devices(tensors[0], grad_weight_accumulate=settings.accumulate)
     _tail.settle(settings, None, tail_report, tensors[0].device, given)
-    _top.settle(settings, topk, rank, tensors[1].shape[0], _check.save_of(save), _tail.tail_of(tail))
+    _top.settle(settings, topk, rank, tensors[1].shape[0])
     if _transforms.in_force():
         _transforms.check_plain("flp.linear_logprob with topk or rank", tensors, REVERSE)
     results = dispatch(*tensors, settings)
@@ -400,8 +387,6 @@ def _checked(tensors, options, chunk_rows, save, old_lse, accumulate, tail, tail
     """Checks what is no operand and runs -> (logprob,) or (logprob, entropy). given: see accumulator_of"""
     settings = _check.Settings(*options, chunk_rows)
     settings.mixed = mixed
-    _mixed.check(*tensors[:3], settings, chunk_rows=chunk_rows, save=save or None, tail=tail,
-                 target=tensors[3] if tensors[3].dim() == 2 else None)
     settings.accumulate = _accumulate.accumulator_of(accumulate, tensors[1], given)
     if settings.accumulate is not None:
         _check.devices(tensors[0], grad_weight_accumulate=settings.accumulate)

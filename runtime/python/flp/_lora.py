@@ -171,22 +171,13 @@ def checked(lora, hidden, weight, name="weight"):
     return (F.pad(lora.a, (0, 0, 0, more)), F.pad(lora.b, (0, more)), scale) if more else (lora.a, lora.b, scale)
 
 
-def refuse_with(**others):
-    """What a call with an adapter goes without."""
-    for field, (value, none) in others.items():
-        if value is not none and value != none:
-            _check.refuse(ValueError, field, "given", "%r with lora" % (none,))
-
-
 @outside_graphs
-def linear_logprob(lora, reference, tensors, options, chunk_rows, save):
+def linear_logprob(lora, reference, tensors, options, chunk_rows):
     """The results of linear_logprob with an adapter: logprob, the entropy if asked for, and the logprob without it."""
     hidden, weight, bias, target, temperature_rows, rows = tensors
     _transforms.check_plain(NAME, tensors + (getattr(lora, "a", None), getattr(lora, "b", None)),
                             "plain reverse mode, torch.autograd")
     a, b, scale = checked(lora, hidden, weight)
-    if _check.save_of(save):
-        _check.refuse(ValueError, "save", "True", "None or False with lora, whose backward pass recomputes")
     settings = _check.Settings(*options, chunk_rows)
     grads = needed_grads(hidden, a, b, bias)
     if grads:

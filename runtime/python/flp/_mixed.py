@@ -6,7 +6,7 @@ import copy
 
 import torch
 
-from . import _c, _check
+from . import _c, _check, _together
 from ._numbers import mixed_of  # noqa: F401 - callers find it here
 
 BOTH = "one dtype for both"
@@ -23,23 +23,19 @@ def agree(field, tensor, hidden, mixed):
                       BOTH if mixed is None else OFFER)
 
 
-def check(hidden, weight, bias, settings, **others):
-    """What goes without operands of two dtypes: others are named, those that are neither None nor False are refused."""
+def settled(mixed, hidden, weight, bias, options):
+    """flp_mixed of these operands, none where all have one dtype. options: those of the call that may not go with it"""
     dtype = product_dtype(hidden, weight)
-    if not settings.mixed or all(tensor is None or tensor.dtype is dtype for tensor in (hidden, weight, bias)):
-        settings.mixed = _c.MIXED_NONE
-        return
-    split = settings.mixed == _c.MIXED_SPLIT
+    if not mixed or all(tensor is None or tensor.dtype is dtype for tensor in (hidden, weight, bias)):
+        return _c.MIXED_NONE
+    split = mixed == _c.MIXED_SPLIT
     if split and hidden.dtype is weight.dtype:
         _check.refuse(ValueError, "mixed", "'split' of a bias alone", '"round"')
     if bias is not None and split and bias.dtype is not dtype:
         _check.refuse(TypeError, "bias", "of dtype %s" % bias.dtype, '%s with mixed="split"' % dtype)
-    if not split and weight.dtype is dtype:
-        return
-    for field, value in others.items():
-        if value is not None and value is not False and not (field in ("topk", "tail") and value == 0):
-            _check.refuse(ValueError, field, "given" if isinstance(value, (torch.Tensor, tuple)) else repr(value),
-                          "None with mixed=%s, which takes the weight in slices" % ('"split"' if split else '"round"'))
+    if split or weight.dtype is not dtype:
+        _together.check(slices=True, **options)
+    return mixed
 
 
 def product_dtype(hidden, weight):

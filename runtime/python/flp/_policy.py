@@ -88,14 +88,13 @@ def policy_loss(rule: str, hidden: Tensor, weight: Tensor, target: Tensor,
              "old_lse": old_lse, **{"vectors[%r]" % name: value for name, value in (vectors or {}).items()}}
     _transforms.check_plain("flp.policy_loss", given.values(), "torch.autograd, or under torch.func.grad "
                             "flp.losses.policy_loss of flp.linear_logprob")
+    how = _mixed.mixed_of(mixed)
     lead, flat, weight, bias, ids, scalar, temperature_rows, _ = _logprob.prepare(hidden, weight, target, bias,
-                                                                                  temperature, None,
-                                                                                  mixed=_mixed.mixed_of(mixed))
+                                                                                  temperature, None, mixed=how)
     if len(lead) != 2 or 0 in lead:
         _check.refuse(ValueError, "hidden", "of shape %s" % (tuple(hidden.shape),), "(B, T, D) with at least one token")
     settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, bool(entropy) or entropy_weight != 0)
-    settings.mixed = _mixed.mixed_of(mixed)
-    _mixed.check(flat, weight, bias, settings, save=save or None, tail=tail)
+    settings.mixed = _mixed.settled(how, flat, weight, bias, {"save": save, "tail": tail})
     settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, weight, given)
     settings.save, settings.detached = _check.save_of(save), entropy_weight == 0
     settings.old_lse = _check.row_values_of("old_lse", old_lse, lead, flat.device)

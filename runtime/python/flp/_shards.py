@@ -11,7 +11,7 @@ from typing import Any, Sequence, overload
 import torch
 from torch import Tensor
 
-from . import _accumulate, _c, _check, _logprob, _plans, _run, _tail, _transforms
+from . import _accumulate, _c, _check, _logprob, _plans, _run, _tail, _together, _transforms
 from ._address import address, dense
 from ._compile import outside_graphs
 
@@ -83,14 +83,11 @@ def linear_logprob_partial(hidden: Tensor, weight_shard: Tensor, target: Tensor,
     differentiable.
     error: ValueError or TypeError naming the field; flp.FlpError and its classes
     """
+    _together.check(keep=keep, target=_together.several(target, hidden), tail=tail)
     ops, scalar = _operands("flp.linear_logprob_partial", hidden, weight_shard, target, bias, temperature, rows, keep,
                             ("weight_shard", "bias"))
     settings = _settings(scalar, softcap, scale, ignore_index, budget, entropy, vocab_offset, vocab_valid, vocab_total,
                          ops.weight.shape[0])
-    if keep is not None:
-        _tail.refuse_with(_tail.KEEP, tail)
-    if ops.targets:
-        _tail.refuse_with(_tail.TARGETS, tail)
     if tail is None:
         return _run.partial(ops, settings)
     settings.tail = _tail.tail_of(tail)
@@ -203,15 +200,12 @@ def linear_logprob_backward(hidden: Tensor, weight: Tensor, target: Tensor, stat
     """
     given = {"hidden": hidden, "weight": weight, "bias": bias, "target": target, "temperature": temperature,
              "rows": rows, "stats": stats, "grad_logprob": grad_logprob, "grad_entropy": grad_entropy}
+    _together.check(keep=keep, target=_together.several(target, hidden), tail=tail, tail_report=tail_report)
     ops, scalar = _operands("flp.linear_logprob_backward", hidden, weight, target, bias, temperature, rows, keep)
     settings = _settings(scalar, softcap, scale, ignore_index, budget, grad_entropy is not None, vocab_offset,
                          vocab_valid, vocab_total, ops.weight.shape[0])
     with torch.no_grad():
         settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, weight, given)
-    if keep is not None:
-        _tail.refuse_with(_tail.KEEP, tail, tail_report)
-    if ops.targets:
-        _tail.refuse_with(_tail.TARGETS, tail, tail_report)
     _tail.settle(settings, tail, tail_report, ops.hidden.device, given)
     kept = _tail.kept_of(saved, settings, ops.hidden.device)
     n = ops.hidden.shape[0]

@@ -11,8 +11,6 @@ from . import _accumulate, _check, _run
 
 REPORT = "tail_report"
 ACCEPTED = "None or 0, which are exact, or 2**-20 to 2**-2"
-KEEP = "keep, whose columns are few already"
-TARGETS = "several targets a row, whose backward pass recomputes"
 LEAST, MOST = 2.0**-20, 2.0**-2  # as libflp has it
 
 
@@ -28,15 +26,6 @@ def tail_of(tail, save=None):
     if bound and save is not None:
         _check.refuse(ValueError, "save", repr(save), "None with tail, whose forward pass keeps lists of columns")
     return bound
-
-
-def refuse_with(other, tail, report=None):
-    """Refuses a bound, or its report, beside what needs neither, which other words."""
-    if tail_of(tail):
-        _check.refuse(ValueError, "tail", tail, "None or 0 with " + other)
-    if report is not None:
-        _check.refuse(ValueError, REPORT, "a tensor" if isinstance(report, torch.Tensor) else repr(report),
-                      "None with " + other)
 
 
 def report_of(report, device, others):

@@ -58,30 +58,19 @@ class Outputs:
                 values[rows] = own
 
 
-def settle(settings, topk, rank, vocab, save=None, tail=None):
-    """Puts topk and rank into the Settings of a call, checked. vocab: tokens that there are; save, tail: of the call"""
+def settle(settings, topk, rank, vocab):
+    """Puts topk and rank into the Settings of a call, checked. vocab: tokens that there are"""
     count = _check.integer_of("topk", 0 if topk is None else topk)
     if not 0 <= count <= min(MOST, vocab):
         _check.refuse(ValueError, "topk", topk, "0 to %d, and at most the %d tokens of the vocabulary" % (MOST, vocab))
     if not isinstance(rank, bool):
         _check.refuse(TypeError, "rank", "of type " + type(rank).__name__, "True or False")
-    if save:
-        _check.refuse(ValueError, "save", repr(save), "None or False with topk or rank, whose forward pass keeps nothing")
-    if tail:
-        _check.refuse(ValueError, "tail", tail, "None or 0 with topk or rank")
     settings.topk, settings.rank, settings.save = count, rank, False
 
 
 def is_asked(topk, rank):
     """Whether a call gives more than without; what is no number is for settle to refuse."""
     return not (topk is None or isinstance(topk, int) and topk == 0) or rank is not False
-
-
-def refuse_with(other, topk, rank):
-    """Refuses them beside what gives neither, which other words."""
-    for field, value, none in (("topk", topk, "0"), ("rank", rank, "False")):
-        if value:
-            _check.refuse(ValueError, field, repr(value), "%s with %s" % (none, other))
 
 
 def packed(tensors, settings, lead):

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 import torch.nn.functional as F
 
-from . import _check, _chunks, _head_checks, _logprob, _patch, _tail
+from . import _check, _chunks, _head_checks, _logprob, _patch, _tail, _together
 from ._compile import is_compiling
 
 LogprobOutput = collections.namedtuple("LogprobOutput", "logprobs entropy output")
@@ -96,10 +96,8 @@ class LogprobHead:
     def __init__(self, model, entropy, temperature, budget, chunk_rows, reduce_fp32, eager, ignore_index, verify, tail,
                  tail_report, mixed=None):
         _check.Settings(1.0, None, 1.0, ignore_index, budget, entropy, chunk_rows)
-        if eager:
-            _tail.refuse_with("eager, whose gradients are torch's own", tail, tail_report)
-            if mixed is not None:
-                _check.refuse(ValueError, "mixed", repr(mixed), "None with eager, whose products are torch's own")
+        self._asked = {"eager": eager, "tail": tail, "tail_report": tail_report, "mixed": mixed}
+        _together.check(**self._asked)
         _tail.tail_of(tail)
         self.model = _head_checks.causal_lm(model)
         self.rule = _head_checks.rule_of(self.model)
@@ -111,7 +109,6 @@ class LogprobHead:
             else functools.partial(_logprob.linear_logprob, tail=tail, tail_report=tail_report, mixed=mixed,
                                    **options)
         self.entropy, self.ignore_index, self.temperature = bool(entropy), ignore_index, temperature
-        self.eager = eager
         self._reset()
 
     def install(self) -> LogprobHead:
@@ -203,8 +200,11 @@ class LogprobHead:
 
     def _scored(self, hidden, head, targets):
         weight, bias, lora = _head_checks.parts_of(head)
-        if lora is not None and self.eager:
-            _head_checks.refuse("head", "with an adapter, while eager is True", "eager=False, or the adapter merged")
+        if lora is not None:
+            for pair in _together.apart({"lora": lora, **self._asked}):
+                option = next(option for option in pair if option != "lora")
+                _head_checks.refuse("head", "with an adapter, while %s is given" % option,
+                                    "%s left out, or the adapter merged" % option)
         adapter = {} if lora is None else {"lora": lora}
         results = self._score(hidden, weight, targets, bias, temperature=_expanded(self.temperature, hidden.shape[:-1]),
                               **adapter)

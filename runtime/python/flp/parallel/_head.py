@@ -8,7 +8,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from .. import _accumulate, _c, _check, _logprob, _mixed, _run, _tail, _top, _transforms
+from .. import _accumulate, _c, _check, _logprob, _mixed, _run, _tail, _together, _top, _transforms
 from .._compile import outside_graphs
 from .._lora import Lora
 from . import _call, _group, _lora, _merge, _weights
@@ -135,10 +135,10 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
     _check.tensor_of("hidden", hidden)
     _check.tensor_of("target", target)
     tensors = {"hidden": hidden, "target": target, "temperature": temperature, "rows": rows}
-    if lora is not None:
-        _lora.refuse_with(sequence_parallel, gather, mixed, save, target, hidden, keep=(keep, None),
-                          tail=(tail or None, None), tail_report=(tail_report, None), topk=(topk, 0),
-                          grad_weight_accumulate=(grad_weight_accumulate, None))
+    asked = {"target": _together.several(target, hidden), "lora": lora, "keep": keep, "save": save,
+             "tail": tail, "tail_report": tail_report, "topk": topk, "mixed": mixed, "gather": gather,
+             "grad_weight_accumulate": grad_weight_accumulate, "sequence_parallel": sequence_parallel}
+    _together.check(**asked)
     adapter: Any = (getattr(lora, "a", None), getattr(lora, "b", None))
     _transforms.check_plain("flp.parallel.linear_logprob", (weight_shard, bias_shard, *tensors.values(), *adapter),
                             "torch.autograd")
@@ -163,20 +163,11 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
         _, flat, local_weight, bias, ids, scalar, temperature_rows, rows = _logprob.prepare(
             hidden, weight.tensor, target, bias, temperature, rows, lead=lead if call.chunk else None,
             names=("weight_shard", "bias_shard"), several=keep is None, mixed=how)
-        if ids.dim() == 2:
-            _check.without_targets(save=save)
-            _tail.refuse_with(_tail.TARGETS, tail, tail_report)
-        if keep is not None:
-            _check.without_lists(save=save)
-            _tail.refuse_with(_tail.KEEP, tail, tail_report)
-            _top.refuse_with("keep, whose tokens are named", topk, False)
         if lora is not None:
             adapter = _lora.checked(lora, flat, local_weight, whole_group)
         *lists, ids = _check.lists_of(keep, ids)
         settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy)
-        settings.mixed = how
-        _mixed.check(flat, local_weight, bias, settings, keep=keep, save=save or None, tail=tail, topk=topk,
-                     target=ids if ids.dim() == 2 else None)
+        settings.mixed = _mixed.settled(how, flat, local_weight, bias, asked)
         settings.save = _check.save_of(save)
         settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, local_weight, tensors)
         _tail.settle(settings, tail, tail_report, flat.device, tensors, save)
@@ -184,7 +175,7 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
         place = _weights.place_of(weight_shard, local_weight.shape[0], weight.place or given, call.group)
         settings.offset, settings.valid, settings.total = place
         if _top.is_asked(topk, False):
-            _top.settle(settings, topk, False, place.total, save, settings.tail)
+            _top.settle(settings, topk, False, place.total)
         call.settings, call.empty = settings, place.valid == 0
         operands = flat, local_weight, bias, ids, temperature_rows, rows
         results = _dispatch(call, *operands, lists) if lora is None else _lora.linear_logprob(adapter, operands, call)

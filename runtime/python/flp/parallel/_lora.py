@@ -12,7 +12,7 @@ import functools
 import torch
 from torch import Tensor
 
-from .. import _c, _check, _lora
+from .. import _c, _lora
 from .._compile import outside_graphs
 from . import _merge, _weights
 
@@ -69,15 +69,6 @@ def _gradients(scale, call, grads, *tensors):
     if a is not None:
         call.group.total(a)
     return hidden, *(None if grad is None else grad.to(like.dtype) for grad, like in zip((a, b), operands[1:3])), bias
-
-
-def refuse_with(sequence_parallel, gather, mixed, save, target, hidden, **others):
-    """What a sharded head with an adapter goes without."""
-    _lora.refuse_with(sequence_parallel=(sequence_parallel, False), gather=(gather, None), mixed=(mixed, None), **others)
-    if _check.save_of(save):
-        _check.refuse(ValueError, "save", "True", "None or False with lora, whose backward pass recomputes")
-    if target.dim() == hidden.dim():
-        _check.refuse(ValueError, "target", "of shape %s" % (tuple(target.shape),), "one target a row with lora")
 
 
 def checked(lora, hidden, weight, group):
