@@ -250,6 +250,21 @@ def test_refusals_of_trls_trainers(tmp_path, device):
             flp.CrossEntropyHead(refused)
 
 
+def test_a_loss_of_the_callers_own_is_refused(tmp_path, device):
+    model = model_of(device)
+    trainer = transformers_trainer(model, tmp_path, device)
+    head, ids = flp.CrossEntropyHead(model), torch.arange(8, device=device)[None]
+    model.loss_function = lambda logits, labels, **_: logits.sum() * 0
+    for made in (model, trainer):
+        with pytest.raises(flp.UnsupportedError, match="model.loss_function is .*lambda.* .accepted: ForCausalLMLoss, of"):
+            flp.CrossEntropyHead(made)
+    with head, pytest.raises(flp.UnsupportedError, match="model.loss_function is "):
+        model(input_ids=ids, labels=ids)
+    model.loss_function = transformers.loss.loss_utils.ForMaskedLMLoss
+    with pytest.raises(flp.UnsupportedError, match="model.loss_function is ForMaskedLMLoss"):
+        flp.CrossEntropyHead(model)
+
+
 @pytest.mark.parametrize("kind, message", [
     ("T5ForConditionalGeneration", "model is an encoder and decoder"), ("BertForMaskedLM", "model.loss_type is 'ForMaskedLM'")])
 def test_models_with_other_labels_are_refused(kind, message):

@@ -269,3 +269,20 @@ def test_what_is_no_model_is_refused():
         flp.CrossEntropyHead(TinyLM(), label_smoothing=2)
     with pytest.raises((flp.errors.UnsupportedError, TypeError, ValueError)):
         flp.CrossEntropyHead(types.SimpleNamespace(compute_loss=None, model=None))
+
+
+def ForCausalLMLoss(logits, labels, **_):
+    return logits.sum() * 0
+
+
+def test_a_loss_of_the_callers_own_is_refused():
+    """model.loss_function = mine, as transformers takes it, when the head is made and at each call."""
+    model = TinyLM()
+    with flp.CrossEntropyHead(model):
+        model.loss_function = ForCausalLMLoss
+        with pytest.raises(flp.UnsupportedError, match="^model.loss_function is ForCausalLMLoss .accepted: ForCausalLMLoss, of transformers"):
+            model(IDS, labels=IDS)
+        assert model(IDS).logits.shape[-1] == 257
+    for made in (model, Trainer(model)):
+        with pytest.raises(flp.UnsupportedError, match="^model.loss_function is ForCausalLMLoss "):
+            flp.CrossEntropyHead(made)

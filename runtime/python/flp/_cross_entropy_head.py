@@ -18,6 +18,7 @@ from . import _check, _cross_entropy, _head_checks, _sft_trainers, heads
 
 # Losses of transformers that compare position t with label t + 1: the ends of a model's loss_type.
 SHIFTED = ("ForCausalLM", "ForConditionalGeneration")
+LOSS = "ForCausalLMLoss"  # their function
 
 
 class CrossEntropyHead(heads.LogprobHead):
@@ -42,7 +43,8 @@ class CrossEntropyHead(heads.LogprobHead):
     router_aux_loss_coef, as transformers does; what other models add is in the output, not in the loss. Without labels
     nothing is other than it was.
     What a trainer does with scores (compute_metrics, predict) it does as without the head, its loss too. Refused are
-    trainers with a loss of another kind: compute_loss_func, loss_type 'dft', TRL's other trainers; Liger's fused loss;
+    models with a loss of their own (model.loss_function = mine), here and at each call; trainers with a loss of another
+    kind: compute_loss_func, loss_type 'dft', TRL's other trainers; Liger's fused loss;
     nn.DataParallel and DeepSpeed's sequence parallelism.
     install(), uninstall(), blocks, copies, threads: as for flp.logprob_head.
     error: flp.UnsupportedError if head, model or trainer cannot be stood in for; ValueError, TypeError naming the field
@@ -57,7 +59,7 @@ class CrossEntropyHead(heads.LogprobHead):
         super().__init__(model.model if self.trainer is not None else model, entropy=False, temperature=1.0, budget=budget,
                          chunk_rows=None, reduce_fp32=True, eager=False, ignore_index=ignore_index, verify=verify, tail=None,
                          tail_report=None)
-        _check_shifts(self.model)
+        _check_loss(self.model)
         scale, softcap = self.rule
         self._loss = functools.partial(_cross_entropy.cross_entropy, label_smoothing=label_smoothing, z_loss=z_loss,
                                        budget=budget, ignore_index=ignore_index, softcap=softcap, scale=scale)
@@ -82,6 +84,7 @@ class CrossEntropyHead(heads.LogprobHead):
         if self._call is not None or keywords.get("labels", named.get("labels")) is None:
             keywords.pop("num_items_in_batch", None)
             return below(*arguments, **keywords)
+        _check_loss(self.model)
         self._total = _total_of(keywords.pop("num_items_in_batch", None))
         shifted = keywords.pop("shift_labels", None)
         if shifted is not None:
@@ -119,14 +122,18 @@ def _with_aux(loss, model, output):
     return loss + weight * aux.to(loss.device) if weight and isinstance(aux, Tensor) else loss
 
 
-def _check_shifts(model):
-    """error: UnsupportedError if the model compares position t with label t"""
+def _check_loss(model):
+    """error: UnsupportedError if the model compares position t with label t, or has a loss of its own"""
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         _head_checks.refuse("model", "an encoder and decoder, whose labels are not those of the next position",
                             "a causal language model")
     kind = getattr(model, "loss_type", None)
     if isinstance(kind, str) and not kind.endswith(SHIFTED):
         _head_checks.refuse("model.loss_type", repr(kind), "that of a causal language model")
+    loss = getattr(model, "loss_function", None)
+    if loss is not None and not (getattr(loss, "__name__", "") == LOSS and loss.__module__.startswith("transformers.")):
+        _head_checks.refuse("model.loss_function", getattr(loss, "__qualname__", type(loss).__name__),
+                            "%s, of transformers, as scores that another could read are never made" % LOSS)
 
 
 def _total_of(items):
