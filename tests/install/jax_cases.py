@@ -286,6 +286,36 @@ def case_bad_rows_are_nan():
         equal(jnp.delete(result, 2), jnp.delete(want, 2))
 
 
+def case_ids_of_64_bits_do_not_wrap():
+    """numpy's int64, which JAX cuts to 32 bits by default: what int32 does not hold is a bad id, or ignore_index."""
+    hidden, weight, target, _ = problem()
+    ids = numpy.array(target, numpy.int64)
+    want = numpy.asarray(flp.jax.linear_logprob(hidden, weight, ids))
+    equal(want, flp.jax.linear_logprob(hidden, weight, target))
+    for ignore_index in (-100, -1, 2**40, -2**31, -2**31 + 1, 2**32 - 100):
+        far = ids.copy()
+        far[:7] = 2**32 + 1, 2**32 - 100, -2**63, 2**63 - 1, 2**31, -2**31 + 1, -1
+        far[7] = ignore_index
+        got = numpy.asarray(flp.jax.linear_logprob(hidden, weight, far, ignore_index=ignore_index))
+        ignored = far == ignore_index
+        assert (got[ignored] == 0).all() and numpy.isnan(got[:7][~ignored[:7]]).all(), (ignore_index, got)
+        equal(got[8:], want[8:])
+    hot = flp.jax.linear_logprob(hidden, weight, ids, temperature=numpy.full(N, 2**32 + 1))
+    near(hot, -numpy.log(V) * numpy.ones(N), 1e-4)
+
+
+def case_a_detached_entropy_has_no_gradient():
+    hidden, weight, target, _ = problem()
+
+    def loss(hidden, entropy):
+        logprob, values = flp.jax.linear_logprob(hidden, weight, target, entropy=entropy)
+        return logprob.sum() + 3 * values.sum()
+
+    equal(loss(hidden, "detached"), loss(hidden, True))
+    near_gradient(jax.grad(loss)(hidden, "detached"), oracle(hidden, weight, target, upstream=(numpy.ones(N), numpy.zeros(N)))[0])
+    refused(ValueError, 'entropy is \'deta\' (accepted: False, True or "detached")', lambda: loss(hidden, "deta"))
+
+
 # ---- what is computed
 
 def case_gradients_only_of_what_is_differentiated():
@@ -361,6 +391,20 @@ def case_vmap_of_rows():
     near(several[1], oracle(hidden, weight, target[::-1])[0])
     grad = jax.vmap(jax.grad(lambda h, y: flp.jax.linear_logprob(h, weight, y, bias).sum()))(*heads)
     equal(grad.reshape(12, D), jax.grad(lambda h: flp.jax.linear_logprob(h, weight, target, bias).sum())(hidden))
+
+
+def case_vmap_of_an_empty_batch():
+    hidden, weight, target, _ = problem(n=12)
+
+    def head(h, y):
+        return flp.jax.linear_logprob(h, weight, y, entropy=True)
+
+    for batch, n in ((0, 4), (3, 0), (0, 0)):
+        h, y = jnp.zeros((batch, n, D)), jnp.zeros((batch, n), "int32")
+        assert [result.shape for result in jax.vmap(head)(h, y)] == [(batch, n)] * 2
+        assert jax.vmap(head, (1, 0))(h.swapaxes(0, 1), y)[0].shape == (batch, n)
+        assert jax.vmap(jax.grad(lambda h, y: head(h, y)[0].sum()))(h, y).shape == h.shape
+    assert jax.vmap(lambda y: head(hidden, y)[0])(jnp.zeros((0, 12), "int32")).shape == (0, 12)
 
 
 def case_vmap_that_would_cost_a_head_each_is_refused():

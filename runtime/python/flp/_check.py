@@ -11,16 +11,14 @@ import torch
 
 from . import _c
 from ._compile import is_tracing
-from ._numbers import (FLOAT32_LEAST, LOG2E, VOCAB_MAX, budget_of, count_of, double_of, fits,  # noqa: F401
-                       float_of, integer_of, number_of, refuse, scales_of, softcap_of, within)
+from ._numbers import (DETACHED, FLOAT32_LEAST, INT32_MAX, LOG2E, VOCAB_MAX, budget_of, count_of,  # noqa: F401
+                       double_of, entropy_of, fits, float_of, integer_of, number_of, refuse, scales_of, softcap_of, within)
 
 DTYPES = {torch.bfloat16: _c.DTYPE_BF16, torch.float16: _c.DTYPE_FP16, torch.float32: _c.DTYPE_FP32}
 TARGET_DTYPES = {torch.int32: _c.DTYPE_INT32, torch.int64: _c.DTYPE_INT64}
 ACCEPTED_DTYPES = "torch.bfloat16, torch.float16, torch.float32"
 ACCEPTED_TARGETS = "torch.int32, torch.int64"
-INT32_MAX = 2**31 - 1
 TARGETS_MAX = 512  # targets of a row
-DETACHED = "detached"  # the entropy as a value without a gradient
 
 
 class Settings:
@@ -281,13 +279,6 @@ def lists_of_rows(offsets, ids, rows):
     own = ids.new_zeros(count + 1)
     own[to.clamp(0, count)] = ids  # offsets that do not ascend are the kernels' to find
     return begins, own[:count]
-
-
-def entropy_of(value):
-    """Whether a call gives the entropy, and whether that is a value without a gradient."""
-    if isinstance(value, str) and value != DETACHED:
-        refuse(ValueError, "entropy", repr(value), 'False, True or "%s"' % DETACHED)
-    return bool(value), isinstance(value, str)
 
 
 def save_of(value):

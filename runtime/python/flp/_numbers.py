@@ -10,6 +10,8 @@ import numbers
 from . import _c, errors
 
 VOCAB_MAX = 2**30  # as libflp has it
+INT32_MAX = 2**31 - 1
+DETACHED = "detached"  # the entropy as a value without a gradient
 LOG2E = math.log2(math.e)
 # float32's least normal number, and the least that it rounds to infinity; both are named in messages by ACCEPTED_RANGE.
 FLOAT32_LEAST, FLOAT32_BEYOND = 2.0**-126, 2.0**128 - 2.0**103
@@ -26,6 +28,13 @@ def mixed_of(mixed):
     if not isinstance(mixed, (str, type(None))) or mixed not in words:
         refuse(ValueError, "mixed", repr(mixed), 'None, "round", "split"')
     return words[mixed]
+
+
+def entropy_of(value):
+    """Whether a call gives the entropy, and whether that is a value without a gradient."""
+    if isinstance(value, str) and value != DETACHED:
+        refuse(ValueError, "entropy", repr(value), 'False, True or "%s"' % DETACHED)
+    return bool(value), isinstance(value, str)
 
 
 def number_of(field, value):

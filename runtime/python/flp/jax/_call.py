@@ -139,9 +139,11 @@ def _batched(operands, dims, *, call):
         raise errors.UnsupportedError("flp.jax.linear_logprob under vmap is asked for %s (accepted: leading dimensions "
                                       "in the place of vmap: hidden (B, N, D), target (B, N))" % what)
     size = next(operand.shape[dim] for operand, dim in zip(operands, dims) if dim is not None)
+    hidden, at = next((operand, dim) for name, operand, dim in zip(call.operands, operands, dims) if name == "hidden")
+    rows = hidden.shape[1 if at == 0 else 0]
     flat = [operand if name not in ROWS else _flat(operand, dim, size)
             for name, operand, dim in zip(call.operands, operands, dims)]
-    results = [result.reshape(size, -1, *result.shape[1:]) for result in primitive.bind(*flat, call=call)]
+    results = [result.reshape(size, rows, *result.shape[1:]) for result in primitive.bind(*flat, call=call)]
     return results, [0] * len(results)
 
 

@@ -28,9 +28,12 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
 
     hidden       (..., D) bfloat16, float16 or float32; D a multiple of 8
     weight       (V, D) of the same dtype, but see mixed; bias (V) likewise, or None
-    target       (...) int32 or int64 ids; ignore_index marks tokens without work: logprob 0, entropy 0, no gradient
+    target       (...) int32 or int64 ids; ignore_index marks tokens without work: logprob 0, entropy 0, no gradient.
+                 Ids of a numpy array that int32 does not hold are bad ones, as everywhere, where JAX has 32 bits; an
+                 array that jit is given JAX itself has cut to 32 bits before
     temperature  a number above 0, or an array () or of one a row (...); not differentiable
-    entropy      True: return (logprob, entropy); both are differentiable
+    entropy      True: return (logprob, entropy); both are differentiable. "detached": the entropy is a value without a
+                 gradient
     softcap      a number above 0, or None
     budget       workspace bytes of each pass; None: FLP_BUDGET, else 256 MiB forward, 1 GiB backward
     mixed        how a float32 weight (or hidden) meets the other in bfloat16 or float16: "round", rounded to it, as a
@@ -48,7 +51,10 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
             running program jax.errors.JaxRuntimeError with libflp's sentence
     thread: safe
     """
+    with_entropy, detached = _numbers.entropy_of(entropy)
     call = _checked_call(temperature, softcap, scale, ignore_index, budget, mixed)
+    target, ignored = _held(target, call.ignore_index)
+    call = call._replace(ignore_index=ignored)
     hidden, weight, target, bias = (_array_of(*pair) for pair in (
         ("hidden", hidden), ("weight", weight), ("target", target), ("bias", bias)))
     _check_operands(hidden, weight, target, bias, call.mixed)
@@ -57,9 +63,11 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
     lead = target.shape
     rows = _temperature_rows(temperature, lead)
     operands = _varying_alike(hidden.reshape(-1, hidden.shape[-1]), weight, bias, target.reshape(-1), rows)
-    results = _logprob(call, bool(entropy), *operands)
+    results = _logprob(call, with_entropy, *operands)
     shaped = tuple(result.reshape(lead) for result in results)
-    return shaped if entropy else shaped[0]
+    if detached:
+        return shaped[0], jax.lax.stop_gradient(shaped[1])
+    return shaped if with_entropy else shaped[0]
 
 
 # ---- checks
@@ -86,6 +94,17 @@ def _array_of(field, value):
     if not _is_array(value):
         refuse(TypeError, field, "of type " + type(value).__name__, "a jax.Array or numpy.ndarray")
     return jnp.asarray(value)
+
+
+def _held(target, ignore_index):
+    """The target and ignore_index, in int32 where JAX would wrap numpy's int64: ids beyond it become bad ones."""
+    if not isinstance(target, numpy.ndarray) or target.dtype != numpy.int64 or jax.config.jax_enable_x64:
+        return target, ignore_index
+    most = _numbers.INT32_MAX
+    own = ignore_index if -most <= ignore_index <= most else -most
+    bad = -1 if own != -1 else -2
+    is_kept = (target >= -most) & (target <= most) & (target != own)
+    return numpy.where(target == ignore_index, own, numpy.where(is_kept, target, bad)).astype(numpy.int32), own
 
 
 def _check_dtypes(hidden, weight, bias, mixed):
@@ -126,6 +145,8 @@ def _temperature_rows(temperature, lead):
     """One temperature a row (N) float32, or None for a number."""
     if not _is_array(temperature):
         return None
+    if isinstance(temperature, numpy.ndarray) and temperature.dtype.kind in "iu":
+        temperature = temperature.astype(numpy.float32)  # before JAX wraps integers of 64 bits
     temperature = jnp.asarray(temperature)
     if not (jnp.issubdtype(temperature.dtype, jnp.floating) or jnp.issubdtype(temperature.dtype, jnp.integer)):
         refuse(TypeError, "temperature", "of dtype %s" % temperature.dtype, "a real dtype")
