@@ -8,12 +8,14 @@ same formula runs chunk by chunk, checkpointed.
 """
 from __future__ import annotations
 
+import functools
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from . import _accumulate, _check, _distill, _logprob, _policy, _programs, _run, _transforms, losses
+from . import _accumulate, _check, _distill, _hand_out, _logprob, _policy, _programs, _run, _transforms, losses
 from ._compile import outside_graphs
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -97,15 +99,22 @@ class Call:
     def __init__(self, tensors, settings, wishes, grad_scale):
         self.tensors, self.settings, self.wishes, self.grad_scale = tensors, settings, wishes, grad_scale
 
-    def run(self, ops, grads, weights):
-        """A step -> losses of rows, their z-losses, gradients."""
-        of_step = _run.settings_of_step(ops, self.settings, grads)
-        loss = _run.Loss(self.wishes.program, self.wishes.parameters, None, None, None, weights, {})
-        with torch.no_grad():
-            made = _run.step(ops, of_step, grads, loss)
-            squares = dict(zip(self.wishes.program.metrics, made.metrics)).get("lse_square")
-            z = torch.zeros_like(made.loss) if squares is None else self.wishes.z_loss * squares * weights
-        return made.loss, z, list(made.gradients)
+
+def _stepped(ops, settings, wishes, grads, weights):
+    """A step -> losses of rows, their z-losses, gradients."""
+    with torch.no_grad():
+        made = _run.step(ops, _run.settings_of_step(ops, settings, grads), grads, _loss_of(wishes, weights))
+        return made.loss, _z_of(made, wishes, weights), made.gradients
+
+
+def _loss_of(wishes, weights):
+    return _run.Loss(wishes.program, wishes.parameters, None, None, None, weights, {})
+
+
+def _z_of(made, wishes, weights):
+    """What z_loss is of the losses of rows."""
+    squares = dict(zip(wishes.program.metrics, made.metrics)).get("lse_square")
+    return torch.zeros_like(made.loss) if squares is None else wishes.z_loss * squares * weights
 
 
 def _dispatch(call, weights):
@@ -113,42 +122,40 @@ def _dispatch(call, weights):
     of_step = _run.settings_of_step(ops, call.settings, grads)
     if _run.plan_for(ops, of_step, grads, program=call.wishes.program).handle is None:
         return _over_torch(call, weights)
-    if call.wishes.reduction == "none" and grads:
-        return Rows.apply(*call.tensors[:3], call, ops, grads, weights)
-    scale = 1.0 if call.grad_scale is None else call.grad_scale
-    each, z, made = call.run(ops, grads, weights * scale)
     if call.wishes.reduction == "none":
-        return each / scale, z / scale
-    value = each.sum() / scale
-    if grads:
-        value = _policy.HandOut.apply(*call.tensors[:3], value, made, call.grad_scale, "flp.cross_entropy")
-    return value, z.sum() / scale
+        if grads:
+            return Rows.apply(*call.tensors, weights, call.settings, call.wishes, grads)
+        return _stepped(ops, call.settings, call.wishes, 0, weights)[:2]
+    scale = 1.0 if call.grad_scale is None else call.grad_scale
+    weights = weights * scale
+    value, made = _hand_out.loss_of(call.tensors, call.settings, grads, _loss_of(call.wishes, weights), call.grad_scale,
+                                    "flp.cross_entropy")
+    return value, _z_of(made, call.wishes, weights).sum() / scale
 
 
 class Rows(torch.autograd.Function):
     """Losses of rows; the backward pass runs the step whose weights are the upstream gradients."""
 
     @staticmethod
-    def forward(ctx, hidden, weight, bias, call, ops, grads, weights):
-        ctx.call, ctx.grads, ctx.weights = call, grads, weights
-        ctx.save_for_backward(hidden, weight, bias)
-        each, z, _ = call.run(ops, 0, weights)
+    def forward(ctx, hidden, weight, bias, target, temperature_rows, weights, settings, wishes, grads):
+        ctx.rest = settings, wishes, grads
+        ctx.save_for_backward(hidden, weight, bias, target, temperature_rows, weights)
+        each, z, _ = _stepped(_run.Operands(hidden, weight, bias, target, temperature_rows), settings, wishes, 0, weights)
         ctx.mark_non_differentiable(z)
         return each, z
 
     @staticmethod
     @outside_graphs
     def backward(ctx, upstream, _):
-        operands, call = ctx.saved_tensors, ctx.call
-        ops = _run.Operands(*operands, *call.tensors[3:])
+        return _logprob.LastDerivative.apply(functools.partial(_of_rows, *ctx.rest), upstream, *ctx.saved_tensors) + \
+            (None,) * 6
 
-        def made(upstream, *operands):
-            weights = (ctx.weights * upstream.float()).contiguous()
-            gradients = call.run(ops, ctx.grads, weights)[2]
-            return tuple(None if gradient is None else gradient.to(operand.dtype)
-                         for gradient, operand in zip(gradients, operands))
 
-        return _logprob.LastDerivative.apply(made, upstream, *operands) + (None,) * 4
+def _of_rows(settings, wishes, grads, upstream, *saved):
+    """The gradients of losses of rows, whose upstream gradients they are."""
+    *operands, weights = saved
+    made = _stepped(_run.Operands(*operands), settings, wishes, grads, (weights * upstream.float()).contiguous())[2]
+    return tuple(None if gradient is None else gradient.to(operand.dtype) for gradient, operand in zip(made, operands))
 
 
 # ---- the torch form ----

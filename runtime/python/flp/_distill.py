@@ -11,7 +11,7 @@ from typing import Mapping
 import torch
 from torch import Tensor
 
-from . import _accumulate, _check, _logprob, _policy, _programs, _run, _transforms, errors, losses
+from . import _accumulate, _check, _hand_out, _logprob, _policy, _programs, _run, _transforms, errors, losses
 from ._compile import outside_graphs
 
 
@@ -101,17 +101,11 @@ def _dispatch(tensors, settings, loss, program, values, teacher, weights, counte
         return _over_logprob(tensors, settings, loss, values, teacher, weights, counted)
     scale = 1.0 if grad_scale is None else grad_scale
     given = _run.Loss(program, values, None, None, None, weights * scale, rows, teacher)
-    with torch.no_grad():
-        made = _run.step(ops, of_step, grads, given)
-        value = made.loss.sum() / scale
-        found = dict(zip(program.metrics, made.metrics))
-        if settings.entropy:
-            found["entropy"] = made.entropy
-        metrics = _means(found, counted)
-    if grads:
-        value = _policy.HandOut.apply(*tensors[:3], value, list(made.gradients), grad_scale, "flp.distill_loss")
-        made.gradients = None
-    return value, metrics
+    value, made = _hand_out.loss_of(tensors, settings, grads, given, grad_scale, "flp.distill_loss")
+    found = dict(zip(program.metrics, made.metrics))
+    if settings.entropy:
+        found["entropy"] = made.entropy
+    return value, _means(found, counted)
 
 
 def _over_logprob(tensors, settings, loss, values, teacher, weights, counted):

@@ -1,10 +1,10 @@
 """linear_logprob: the public, differentiable function.
 
 Invariants: what is saved for the backward pass is the operands, the targets, stats (N,4) and what the forward pass
-keeps: in save mode exponentials that the first backward pass uses up; a later one recomputes (recompute mode), as does
-one that asks for other gradients; in direction mode directions and in tail mode lists of columns, which are a saved
-tensor like the others and serve every backward pass. A call that needs no gradient runs the scoring plan, whose bits
-are the same.
+keeps: in save mode exponentials, which the first backward pass writes over, so that they are no saved tensor that hooks
+may copy; a later pass recomputes (recompute mode), as does one that asks for other gradients; in direction mode
+directions and in tail mode lists of columns, which are a saved tensor like the others and serve every backward pass. A
+call that needs no gradient runs the scoring plan, whose bits are the same.
 """
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """policy_loss: loss, metrics and gradients of a policy update from hidden states, in one call.
 
 Invariants: a rule of tokens is a loss program that libflp runs between the passes over the head (flp_step, stream
-mode), so gradients exist when the call returns and the backward pass hands them out, once, times its upstream gradient.
-Until that is known they have the range of float32: those of bfloat16 operands are bfloat16, those of float16 operands
+mode), so gradients exist when the call returns and the backward pass hands them out (_hand_out.py). Until its upstream
+gradient is known they have the range of float32: those of bfloat16 operands are bfloat16, those of float16 operands
 float32. Averages are weights a token, made on the device from the mask alone. What a program cannot be goes over
 linear_logprob: rules of whole sequences, and device tensors on the torch form of the eager rung. Nothing synchronises.
 """
@@ -15,10 +15,9 @@ from typing import Literal, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from . import _accumulate, _c, _check, _logprob, _mixed, _programs, _run, _scale, _tail, _transforms, errors, losses
+from . import _accumulate, _c, _check, _hand_out, _logprob, _mixed, _programs, _run, _tail, _transforms, errors, losses
 from ._compile import outside_graphs
 
-ONCE = "%s hands its gradients out once (accepted: one backward pass; call it again for another)"
 # The metrics of every rule, whether or not its program has them.
 OF_RATIO = ("clip_fraction", "ratio", "kl_old")
 SHARE = "token_share"  # the vector of the built-in term token_entropy
@@ -62,14 +61,16 @@ def policy_loss(rule: str, hidden: Tensor, weight: Tensor, target: Tensor,
     vectors          {name: (B, T) floating point} that a file's loss reads
     save, old_lse    as in flp.linear_logprob, for rules that pass through it; old_lse for every rule
     grad_weight_accumulate
-                     (V, D) float32 buffer that the weight's gradient is added to, when this function is called (gspo: when
-                     its loss is back-propagated); weight.grad stays as it is
+                     (V, D) float32 buffer that the weight's gradient is added to once, when this function is called;
+                     weight.grad stays as it is. Of gspo, and where hooks of saved tensors are in force (so in what
+                     torch.utils.checkpoint makes again, with use_reentrant=False), it is added when the loss is
+                     back-propagated, by a step that runs then: one matrix product more
     grad_scale       the upstream gradient that loss.backward() will bring, a number or 0-dim tensor (loss scale over
                      micro-batches): what is added to grad_weight_accumulate has it; with that buffer another upstream
                      gradient makes the other gradients NaN
     tail, tail_report
-                     as in flp.linear_logprob; the report is of the gradients of this loss, and is filled when this
-                     function is called (gspo: when its loss is back-propagated)
+                     as in flp.linear_logprob; the report is of the gradients of this loss, and is filled when they are
+                     computed, as grad_weight_accumulate says it
     mixed            as in flp.linear_logprob: "round" or "split" for one float32 operand beside one of 16 bits. With a
                      float32 weight, or "split", the step recomputes scores: four matrix products and more
 
@@ -115,7 +116,7 @@ def _dispatch(tensors, settings, wishes, batch, grad_scale):
         return _over_logprob(tensors, settings, wishes, batch)
     of_step = _run.settings_of_step(ops, settings, grads)
     if _run.plan_for(ops, of_step, grads, program=wishes.program).handle is not None:
-        return _stepped(tensors, of_step, wishes, batch, ops, grads, grad_scale)
+        return _stepped(tensors, settings, wishes, batch, grads, grad_scale)
     if wishes.rule not in NAMES:
         raise errors.UnsupportedError("rule is %r, a loss program, but no rung with kernels runs one here (accepted: one "
                                       "of %s; the log of flp has the reason)" % (wishes.rule, ", ".join(NAMES)))
@@ -124,7 +125,7 @@ def _dispatch(tensors, settings, wishes, batch, grad_scale):
 
 # ---- as a loss program: the gradients are made at once ----
 
-def _stepped(tensors, settings, wishes, batch, ops, grads, grad_scale):
+def _stepped(tensors, settings, wishes, batch, grads, grad_scale):
     def rows(values):
         return None if values is None else values.expand(batch.target.shape).reshape(-1).contiguous()
 
@@ -136,15 +137,9 @@ def _stepped(tensors, settings, wishes, batch, ops, grads, grad_scale):
         vectors[SHARE] = rows(of_entropy * scale)
     loss = _run.Loss(wishes.program, wishes.parameters, rows(batch.old_logprob), rows(batch.ref_logprob),
                      rows(batch.advantage), rows(weights * scale), vectors)
-    with torch.no_grad():
-        made = _run.step(ops, settings, grads, loss)
-        value = made.loss.sum() / scale
-        metrics = _metrics(made, value, rows(weights), rows(of_entropy), rows(batch.mask), wishes, settings,
+    value, made = _hand_out.loss_of(tensors, settings, grads, loss, grad_scale, "flp.policy_loss")
+    return value, _metrics(made, value.detach(), rows(weights), rows(of_entropy), rows(batch.mask), wishes, settings,
                            loss.old_logprob)
-    if grads:
-        value = HandOut.apply(*tensors[:3], value, list(made.gradients), grad_scale, "flp.policy_loss")
-        made.gradients = None
-    return value, metrics
 
 
 def _metrics(made, value, weights, of_entropy, mask, wishes, settings, old_logprob):
@@ -167,40 +162,6 @@ def _metrics(made, value, weights, of_entropy, mask, wishes, settings, old_logpr
     if wishes.kl_kind:
         metrics["kl"] = divergence
     return metrics
-
-
-class HandOut(torch.autograd.Function):
-    """A loss whose gradients exist: the backward pass hands them out, times its upstream gradient."""
-
-    @staticmethod
-    def forward(ctx, hidden, weight, bias, value, made, scale, name):
-        ctx.made, ctx.scale, ctx.name = made, scale, name
-        ctx.save_for_backward(hidden, weight, bias)  # what a second derivative would be of
-        return value.clone()
-
-    @staticmethod
-    @outside_graphs
-    def backward(ctx, upstream):
-        made, ctx.made = ctx.made, None
-        if made is None:
-            raise RuntimeError(ONCE % ctx.name)
-        results = _logprob.LastDerivative.apply(functools.partial(_times, made, ctx.scale), upstream,
-                                                *ctx.saved_tensors)
-        return results + (None,) * 4
-
-
-def _times(made, scale, upstream, *operands):
-    """Gradients that were made for an upstream gradient of 1; or for scale, which then is the only one accepted. Takes
-    them out of the list, smallest first, so that what it holds is freed."""
-    factor, results = upstream, [None] * 3
-    if scale is not None:
-        factor = torch.ones_like(upstream).masked_fill(~((upstream - scale).abs() <= 1e-6 * abs(scale)), float("nan"))
-    given = [place for place in range(3) if made[place] is not None]
-    for place in sorted(given, key=lambda place: made[place].numel()):
-        gradient, made[place] = made[place], None
-        results[place] = _scale.times(gradient, factor.reshape(1), operands[place].dtype)
-        del gradient
-    return tuple(results)
 
 
 # ---- over log-probabilities: rules of whole sequences, and where no step is ----

@@ -472,7 +472,19 @@ class Loss:
         self.program, self.parameters = program, parameters
         self.old_logprob, self.ref_logprob = dense("old_logprob", old_logprob), dense("ref_logprob", ref_logprob)
         self.advantage, self.weight = dense("advantage", advantage), dense("weight of a row", weight)
-        self.vectors = {name: dense("vectors[%r]" % name, values) for name, values in vectors.items()}
+        self.vectors = {name: dense("vectors[%r]" % name, vectors[name]) for name in program.vectors}
+
+    def tensors(self):
+        """What of_tensors takes."""
+        return (self.old_logprob, self.ref_logprob, self.advantage, self.weight, self.teacher_logprob,
+                *self.vectors.values())
+
+    @classmethod
+    def of_tensors(cls, program, parameters, tensors):
+        """The loss of the same program whose tensors these are."""
+        old_logprob, ref_logprob, advantage, weight, teacher_logprob, *vectors = tensors
+        return cls(program, parameters, old_logprob, ref_logprob, advantage, weight, dict(zip(program.vectors, vectors)),
+                   teacher_logprob)
 
     def fields(self):
         """flp_args fields of what the loss reads."""
