@@ -1,4 +1,6 @@
 """torch.compile(fullgraph=True, dynamic=True): whole graphs, symbols for numbers and shapes, the bits of a call."""
+import importlib
+
 import pytest
 import torch
 
@@ -61,7 +63,7 @@ def test_shapes_of_linear_logprob():
     ({"softcap": 0.0}, ValueError, r"^softcap is 0\.0 \(accepted: None, or a finite number above 0\)$"),
     ({"softcap": float("nan")}, ValueError, r"^softcap is nan \(accepted: "),
     ({"scale": float("inf")}, ValueError, r"^scale is inf \(accepted: a finite number\)$"),
-    ({"temperature": 0.0}, flp.errors.ArgumentError, r"^args\.temperature is 0 \(accepted: finite numbers > 0\)$"),
+    ({"temperature": 0.0}, flp.errors.ArgumentError, r"^temperature is 0\.0 \(accepted: 1\.18e-38 to 3\.4e38\)$"),
     ({"budget": 0}, ValueError, r"^budget is 0 \(accepted: None, or at least 1 byte\)$")],
     ids=lambda value: str(value) if isinstance(value, dict) else "")
 def test_numbers_are_checked_when_the_graph_runs(options, kind, says):
@@ -119,7 +121,7 @@ def test_the_operator_of_scores_refuses_a_second_derivative():
 
 
 @pytest.mark.parametrize("options, says", [
-    ({"temperature": 0.0}, r"^temperature is 0\.0 \(accepted: a finite number above 0\)$"),
+    ({"temperature": 0.0}, r"^temperature is 0\.0 \(accepted: 1\.18e-38 to 3\.4e38"),
     ({"temperature": float("inf")}, r"^temperature is inf \(accepted: ")], ids=str)
 def test_numbers_of_scores_are_checked_when_the_graph_runs(options, says):
     logits, index = logits_of(3)
@@ -155,3 +157,37 @@ def test_inductor():
                           dynamic=True)
     want = flp.linear_logprob(hidden * 2, weight, target, temperature=0.7) * 3
     assert torch.equal(graph(hidden, 0.7), want)
+
+
+def over(function):
+    """A call whose temperature, or scale, or softcap changes, and is used in arithmetic too."""
+    return lambda hidden, weight, target, T: function(hidden * T, weight, target, T)
+
+
+CHANGING = {
+    "temperature": lambda h, w, y, T: flp.linear_logprob(h, w, y, temperature=T),
+    "and arithmetic": over(lambda h, w, y, T: flp.linear_logprob(h, w, y, temperature=T)),
+    "of it": over(lambda h, w, y, T: flp.linear_logprob(h, w, y, temperature=1 / T, softcap=10 * T, scale=T + 1)),
+    "twice": over(lambda h, w, y, T: flp.linear_logprob(h, w, y, temperature=2 * T)),
+    "entropy": over(lambda h, w, y, T: flp.linear_logprob(h, w, y, scale=T, entropy=True)[1]),
+    "scores": over(lambda h, w, y, T: flp.selective_log_softmax(h @ w.t(), y, temperature=T + 1e-3)),
+}
+
+
+@pytest.mark.skipif(not hasattr(importlib.import_module("torch.fx.experimental.symbolic_shapes"), "has_static_value"),
+                    reason="this torch does not tell which numbers of a graph may change")
+@pytest.mark.parametrize("backend", ["inductor", "aot_eager"])
+@pytest.mark.parametrize("name", CHANGING)
+def test_floats_that_change_make_two_graphs_and_are_those_of_the_call(name, backend):
+    """torch alone makes a graph for each, up to its limit, and may keep the value of an earlier call (pytorch#197889)."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    graph = torch.compile(CHANGING[name], backend=backend, fullgraph=True)
+    hidden, weight, target, _ = problem()
+    for T in [0.5 + step / 10 for step in range(12)]:
+        leaves = [tensor.clone().requires_grad_() for tensor in (hidden, weight)]
+        got, want = ([value, *torch.autograd.grad(value.sum(), leaves)] for value in (
+            call(*leaves, target, T) for call in (graph, CHANGING[name])))
+        for mine, other in zip(got, want):
+            torch.testing.assert_close(mine, other, atol=2e-5, rtol=1e-5)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2

@@ -15,12 +15,14 @@ def test_support_follows_the_version_of_torch():
 
 
 @needs_registration
+@pytest.mark.parametrize("numbers", [None, (0.7, 3.0, 1.5)])
 @pytest.mark.parametrize("entropy", [False, True])
-def test_operator_is_well_formed(entropy):
+def test_operator_is_well_formed(entropy, numbers):
     hidden, weight, target, bias = problem(bias=True)
     for tensor in (hidden, weight, bias):
         tensor.requires_grad_()
-    arguments = (hidden, weight, bias, target, None, None, 0.7, None, 1.0, -100, None, entropy)
+    numbers = numbers and torch.tensor(numbers, dtype=torch.float64)
+    arguments = (hidden, weight, bias, target, None, None, 0.7, None, 1.0, -100, None, entropy, numbers)
     torch.library.opcheck(torch.ops.flp.linear_logprob.default, arguments)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 from typing import Any, Callable, TypeVar, cast
 
 import torch
@@ -26,6 +27,30 @@ def in_graph():
 def is_tracing():
     """Whether torch.compile traces the caller, so that numbers may be symbols: what runs in the graph checks them."""
     return is_compiling is not None and is_compiling()
+
+
+def numbers_of_graph(*numbers):
+    """Numbers of a graph in the making, of which one may be another when it runs, as a tensor (count) float64 on the host,
+    None as NaN; None: all are constants.
+
+    An operator's own float would make a graph for each value, and torch may give it that of an earlier call
+    (pytorch#197889).
+    """
+    import torch.fx.experimental.symbolic_shapes as shapes
+
+    if not hasattr(shapes, "has_static_value"):
+        return None
+    if all(number is None or shapes.has_static_value(number) for number in numbers):
+        return None
+    return torch.stack([torch.ones((), dtype=torch.float64, device="cpu") * (math.nan if number is None else number)
+                        for number in numbers])
+
+
+def numbers_in(numbers, *otherwise):
+    """The numbers of numbers_of_graph, None again where otherwise is None; numbers None: otherwise."""
+    if numbers is None:
+        return otherwise
+    return tuple(None if other is None else number for number, other in zip(numbers.tolist(), otherwise))
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -295,9 +295,10 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
     outside [0, V) or whose temperature float32 does not hold above 0 are NaN and counted, as are rows whose largest
     score over T is beyond 7.4e8: flp.check() reports them. Asynchronous on the caller's current stream, with the
     caller's allocator. The first call of a specialisation makes its plan (seconds when kernels must be compiled): make it
-    before capturing a CUDA graph. torch.compile keeps a call whole (each value of a number is a graph of its own), except
-    with chunk_rows, save=True, grad_weight_accumulate, tail, topk, rank or lora; torch.func.grad and vjp work, vmap and forward-mode
-    derivatives are refused.
+    before capturing a CUDA graph. torch.compile keeps a call whole, except with keep, chunk_rows, save=True,
+    grad_weight_accumulate, tail, tail_report, topk, rank, mixed or lora. temperature, softcap and scale may change from
+    call to call of one graph (a torch that lacks has_static_value makes one for each value, but not for a tensor's). torch.func.grad and
+    vjp work, vmap and forward-mode derivatives are refused.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes
     thread: safe
     """

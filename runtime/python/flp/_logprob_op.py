@@ -7,11 +7,13 @@ checked when it runs; an output that was not asked for is an empty tensor, as an
 import torch
 
 from . import _c, _check, _run
-from ._compile import HAS_OPERATORS, outside_graphs
+from ._compile import HAS_OPERATORS, numbers_in, numbers_of_graph, outside_graphs
 from ._ops import define, ops as operators
 
-# softcap None: none; budget None: the default.
-OPTIONS = "float temperature, float? softcap, float scale, SymInt ignore_index, SymInt? budget, bool entropy"
+# softcap None: none; budget None: the default. numbers: temperature, softcap and scale, where they may change.
+OPTIONS = ("float temperature, float? softcap, float scale, SymInt ignore_index, SymInt? budget, bool entropy, "
+           "Tensor? numbers=None")
+ENTROPY = 5  # the place of entropy in the options
 FORWARD = ("(Tensor hidden, Tensor weight, Tensor? bias, Tensor target, Tensor? temperature_rows, Tensor? rows, "
            + OPTIONS + ") -> (Tensor, Tensor, Tensor)")
 BACKWARD = ("(Tensor hidden, Tensor weight, Tensor? bias, Tensor target, Tensor? temperature_rows, Tensor? rows, "
@@ -23,16 +25,20 @@ def _empty(like):
     return like.new_empty(0, dtype=torch.float32)
 
 
+def _settings(temperature, softcap, scale, ignore_index, budget, entropy, numbers=None):
+    return _check.Settings(*numbers_in(numbers, temperature, softcap, scale), ignore_index, budget, entropy)
+
+
 @outside_graphs
 def _forward(hidden, weight, bias, target, temperature_rows, rows, *options):
-    settings = _check.Settings(*options)
+    settings = _settings(*options)
     ops = _run.Operands(hidden, weight, bias, target, temperature_rows, rows)
     logprob, entropy, stats = _run.forward(ops, settings, 0, keep_stats=True)
     return logprob, _empty(hidden) if entropy is None else entropy, stats
 
 
 def _forward_fake(hidden, weight, bias, target, temperature_rows, rows, *options):
-    entropy = options[-1]
+    entropy = options[ENTROPY]
     n = hidden.shape[0]
     row = hidden.new_empty(n, dtype=torch.float32)
     logprob = hidden.new_empty(target.shape, dtype=torch.float32)
@@ -42,7 +48,7 @@ def _forward_fake(hidden, weight, bias, target, temperature_rows, rows, *options
 @outside_graphs
 def _backward(hidden, weight, bias, target, temperature_rows, rows, stats, grad_logprob, grad_entropy, grads, *options):
     ops = _run.Operands(hidden, weight, bias, target, temperature_rows, rows)
-    results = _run.backward(ops, _check.Settings(*options), grads, stats, grad_logprob, grad_entropy)
+    results = _run.backward(ops, _settings(*options), grads, stats, grad_logprob, grad_entropy)
     return tuple(_empty(hidden) if result is None else result for result in results)
 
 
@@ -53,20 +59,21 @@ def _backward_fake(hidden, weight, bias, target, temperature_rows, rows, stats, 
 
 
 def _setup_context(ctx, inputs, output):
-    ctx.save_for_backward(*inputs[:6], output[2])
-    ctx.options = inputs[6:]
+    *ctx.options, numbers = inputs[6:]
+    ctx.save_for_backward(*inputs[:6], output[2], numbers)
     ctx.set_materialize_grads(False)
 
 
 def _autograd(ctx, grad_logprob, grad_entropy, _grad_stats):
-    grad_entropy = grad_entropy if ctx.options[-1] else None
+    grad_entropy = grad_entropy if ctx.options[ENTROPY] else None
+    *saved, numbers = ctx.saved_tensors
     needed = [bit if wanted else 0 for bit, wanted in zip(_run.GRAD_FIELDS, ctx.needs_input_grad)]
     results = (None, None, None)
     if sum(needed) and not (grad_logprob is None and grad_entropy is None):
-        results = operators.linear_logprob_backward(*ctx.saved_tensors, grad_logprob, grad_entropy, sum(needed),
-                                                    *ctx.options)
+        results = operators.linear_logprob_backward(*saved, grad_logprob, grad_entropy, sum(needed), *ctx.options,
+                                                    numbers)
         results = tuple(result if bit else None for result, bit in zip(results, needed))
-    return tuple(results) + (None,) * (3 + len(ctx.options))
+    return tuple(results) + (None,) * (4 + len(ctx.options))
 
 
 def _no_double_backward(ctx, *_grads):
@@ -86,9 +93,12 @@ def linear_logprob(hidden, weight, bias, target, temperature_rows, rows, tempera
         _check.check_real(field, value)
     for field, value in (("ignore_index", ignore_index), ("budget", budget)):
         _check.check_integral(field, value)
+    numbers = numbers_of_graph(temperature, softcap, scale)
+    if numbers is not None:
+        temperature, softcap, scale = 1.0, softcap if softcap is None else 1.0, 1.0
     logprob, entropies, _ = operators.linear_logprob(
         hidden, weight, bias, target, temperature_rows, rows, temperature, softcap, scale, ignore_index, budget,
-        bool(entropy))
+        bool(entropy), numbers)
     if not entropy:
         return (logprob,)
     return logprob, entropies.detach() if entropy == _check.DETACHED else entropies

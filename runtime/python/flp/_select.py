@@ -14,7 +14,7 @@ from torch import Tensor
 
 from . import _c, _check, _plans, _run, _select_torch, _transforms
 from ._address import address, check_writable, dense, settled
-from ._compile import in_graph, outside_graphs
+from ._compile import in_graph, numbers_of_graph, outside_graphs
 from ._ops import ops
 
 DTYPES = {**_check.DTYPES, torch.float64: _c.DTYPE_FP64}
@@ -268,7 +268,9 @@ def traced(scores, target, temperature, ignore_index, entropy, _in_place, out_dt
     """dispatch as an operator in a graph (_select_op.py): numbers may be symbols, which it checks when it runs."""
     _check.check_real("temperature", temperature)
     _check.check_integral("ignore_index", ignore_index)
-    logprob, entropies, _ = ops.selective_log_softmax(scores, target, temperature, ignore_index, bool(entropy))
+    numbers = numbers_of_graph(temperature)
+    logprob, entropies, _ = ops.selective_log_softmax(scores, target, temperature if numbers is None else 1.0,
+                                                      ignore_index, bool(entropy), numbers)
     return (logprob.to(out_dtype), entropies.to(out_dtype)) if entropy else logprob.to(out_dtype)
 
 

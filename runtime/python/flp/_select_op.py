@@ -4,17 +4,18 @@ Invariants: those of _logprob_op.py; scores are (..., V) of at least two dimensi
 results those of the sums. A graph decides about memory itself, so the gradient never takes the place of the scores here.
 """
 from . import _c, _select
-from ._compile import HAS_OPERATORS, outside_graphs
+from ._compile import HAS_OPERATORS, numbers_in, outside_graphs
 from ._ops import define, ops
 
-OPTIONS = "float temperature, SymInt? ignore_index, bool entropy"
+# numbers: the temperature, where it may change
+OPTIONS = "float temperature, SymInt? ignore_index, bool entropy, Tensor? numbers=None"
 FORWARD = "(Tensor logits, Tensor target, " + OPTIONS + ") -> (Tensor, Tensor, Tensor)"
 BACKWARD = ("(Tensor logits, Tensor target, Tensor logprob, Tensor stats, Tensor? grad_logprob, Tensor? grad_entropy, "
             + OPTIONS + ") -> Tensor")
 
 
-def _settings(temperature, ignore_index, entropy):
-    return _select.Settings(temperature, ignore_index, entropy, False, None)
+def _settings(temperature, ignore_index, entropy, numbers=None):
+    return _select.Settings(*numbers_in(numbers, temperature), ignore_index, entropy, False, None)
 
 
 @outside_graphs
@@ -25,7 +26,7 @@ def _forward(logits, target, *options):
     return logprob, logprob.new_empty(0) if entropy is None else entropy, stats
 
 
-def _forward_fake(logits, target, _temperature, _ignore_index, entropy):
+def _forward_fake(logits, target, _temperature, _ignore_index, entropy, _numbers=None):
     lead, numbers = logits.shape[:-1], {"dtype": _select.number_type(logits)}
     return (logits.new_empty(target.shape, **numbers), logits.new_empty(lead if entropy else 0, **numbers),
             logits.new_empty((*lead, 3), **numbers))
@@ -43,8 +44,8 @@ def _backward_fake(logits, *_others):
 
 
 def _setup_context(ctx, inputs, output):
-    ctx.save_for_backward(*inputs[:2], output[0], output[2])
-    ctx.options = inputs[2:]
+    *ctx.options, numbers = inputs[2:]
+    ctx.save_for_backward(*inputs[:2], output[0], output[2], numbers)
     ctx.set_materialize_grads(False)
 
 
@@ -52,8 +53,9 @@ def _autograd(ctx, grad_logprob, grad_entropy, _grad_stats):
     grad_entropy = grad_entropy if ctx.options[-1] else None
     grad = None
     if not (grad_logprob is None and grad_entropy is None):
-        grad = ops.selective_log_softmax_backward(*ctx.saved_tensors, grad_logprob, grad_entropy, *ctx.options)
-    return (grad,) + (None,) * (1 + len(ctx.options))
+        *saved, numbers = ctx.saved_tensors
+        grad = ops.selective_log_softmax_backward(*saved, grad_logprob, grad_entropy, *ctx.options, numbers)
+    return (grad,) + (None,) * (2 + len(ctx.options))
 
 
 def _no_double_backward(ctx, *_grads):
