@@ -121,11 +121,13 @@ def twice(rank, group, cuts, made, options):
     return logprob, sent
 
 
-def refusal(rank, group, cuts, made, options):
-    """The error of a call, the same group used after it."""
+def refusal(rank, group, cuts, made, options, spoiled=None):
+    """The error of a call, the same group used after it. spoiled: the rank whose shard is of a wrong dtype"""
     hidden, weight, target, _ = problem(**made)
+    weight = shard(weight, rank, cuts)
     try:
-        flp.parallel.linear_logprob(hidden, shard(weight, rank, cuts), target, **{"group": group, **options})
+        flp.parallel.linear_logprob(hidden, weight.char() if rank == spoiled else weight, target,
+                                    **{"group": group, **options})
     except (TypeError, ValueError) as error:
         dist.barrier(group)
         return type(error).__name__, str(error)

@@ -333,6 +333,36 @@ def test_wrong_arguments_are_refused_on_every_rank(ranks, options, says):
     assert {answer[1] for answer in ranks.run(2, cases.refusal, cuts=EVEN, made={}, options=options)} == {says}
 
 
+@pytest.mark.parametrize("engine", ["libflp", "torch form"])
+@pytest.mark.parametrize("sequence, place, accumulate", [(False, True, False), (True, False, True), (4, True, True)], ids=str)
+@pytest.mark.parametrize("cuts", [[(1, 1), (330, 330)], [(200, 200), (1, 1), (130, 130)], [(1, 1), (331, 330), (1, 0)], [(331, 331), (0, 0)]], ids=str)
+def test_a_shard_of_one_row(ranks, engine, sequence, place, accumulate, cuts):
+    options = {"temperature": 0.8}
+    want = wanted(MADE, options)
+    if not place and any(rows != real for rows, real in cuts):
+        options["vocab_total"] = 331
+    results = ranks.run(len(cuts), cases.head, cuts=cuts, made=MADE, options=options, sequence=sequence, place=place,
+                        accumulate=accumulate, engine=engine)
+    if accumulate:
+        first = 0
+        for (rows, real), result in zip(cuts, results):
+            assert result["grads"][1] is None
+            part = want[2][1][first:first + real].float()
+            torch.testing.assert_close(result["buffer"][:real] - 1, part, atol=1e-6, rtol=1e-5)
+            first += real
+    check(results, cuts, want, sequence=sequence)
+
+
+def test_what_one_rank_refuses_all_refuse_where_sizes_are_gathered(ranks):
+    for _ in range(2):
+        answers = ranks.run(3, cases.refusal, cuts=UNEVEN, made={}, options={}, spoiled=1)
+        assert [answer[0] for answer in answers] == ["ValueError", "TypeError", "ValueError"]
+        assert answers[1][1].startswith("weight_shard is of dtype torch.int8")
+        assert {answers[0][1], answers[2][1]} == {
+            "weight_shard is part of a call that rank 1 of the group refuses (accepted: a call that every rank takes; that one "
+            "says why it does not)"}
+
+
 @pytest.mark.parametrize("options, says", [
     ({"vocab_offset": 0, "vocab_valid": 167, "vocab_total": 331},
      "vocab_valid is 167 (accepted: at most {0}, the rows of the shard)"),

@@ -46,7 +46,7 @@ def check(results, cuts, want, bound):
 @pytest.mark.parametrize("merge", ["sum", "gather"])
 @pytest.mark.parametrize("cuts, rank, kind, adapter, bound", [
     (EVEN, 8, FP32, None, 1e-5), (EVEN, 3, FP32, None, 1e-5), (UNEVEN, 16, FP32, None, 1e-5),
-    (EMPTY, 8, FP32, None, 1e-5), (EVEN, 8, BF16, None, 2e-2), (EVEN, 8, BF16, FP32, 2e-2)], ids=str)
+    (EMPTY, 8, FP32, None, 1e-5), ([(330, 330), (1, 1)], 8, FP32, None, 1e-5), (EVEN, 8, BF16, None, 2e-2), (EVEN, 8, BF16, FP32, 2e-2)], ids=str)
 def test_shards_give_what_one_process_gives(ranks, merge, cuts, rank, kind, adapter, bound):  # noqa: F811
     made, options = {"n": 12, "bias": True}, {"temperature": 0.8, "softcap": 20.0}
     got = ranks.run(len(cuts), cases.lora_head, cuts=cuts, made=made, rank_of=rank, kind=kind, adapter=adapter,

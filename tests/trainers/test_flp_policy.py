@@ -444,3 +444,21 @@ def test_bad_input_is_named(change, words):
     with pytest.raises((ValueError, TypeError)) as caught:
         flp.policy_loss(**arguments)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (3, 0), (0, 0)], ids=str)
+@pytest.mark.parametrize("rule", sorted(flp.losses.RULES) + ["nll"])
+@pytest.mark.parametrize("engine", ["libflp", "torch form"])
+def test_a_batch_without_tokens(engine, rule, shape, monkeypatch):
+    """As one rank of many may have it: a loss of 0, gradients of zeros, finite metrics."""
+    if engine == "torch form":
+        monkeypatch.setattr(_plans, "_create", torch_form)
+    hidden, weight, bias = (torch.ones(size).requires_grad_() for size in ((*shape, 64), (331, 64), (331,)))
+    row = torch.zeros(shape)
+    advantage = None if rule == "nll" else torch.zeros(shape[:1])
+    loss, metrics = flp.policy_loss(rule, hidden, weight, row.long(), advantage, bias, old_logprob=row, ref_logprob=row, beta=0.1,
+                                    entropy_weight=0.01, length=10 if rule == "dr_grpo" else None)
+    loss.backward()
+    assert loss.item() == 0 and all(value.isfinite() for value in metrics.values())
+    for tensor in (hidden, weight, bias):
+        assert tensor.grad.shape == tensor.shape and not tensor.grad.any()

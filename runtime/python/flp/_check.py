@@ -212,7 +212,7 @@ def temperature_of(temperature, lead, device):
 def _ids_of(rows):
     """A sequence of numbers as a tensor, int64 if they are integers or there are none."""
     try:
-        ids = torch.as_tensor(rows)
+        ids = torch.as_tensor(rows, device="cpu")
     except (TypeError, ValueError, RuntimeError):
         refuse(TypeError, "rows", "of type " + type(rows).__name__, "integers of 64 bits, or a tensor of them")
     is_integer = not (ids.is_floating_point() or ids.is_complex() or ids.dtype is torch.bool)

@@ -92,8 +92,8 @@ def policy_loss(rule: str, hidden: Tensor, weight: Tensor, target: Tensor,
     how = _mixed.mixed_of(mixed)
     lead, flat, weight, bias, ids, scalar, temperature_rows, _ = _logprob.prepare(hidden, weight, target, bias,
                                                                                   temperature, None, mixed=how)
-    if len(lead) != 2 or 0 in lead:
-        _check.refuse(ValueError, "hidden", "of shape %s" % (tuple(hidden.shape),), "(B, T, D) with at least one token")
+    if len(lead) != 2:
+        _check.refuse(ValueError, "hidden", "of shape %s" % (tuple(hidden.shape),), "(B, T, D)")
     settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, bool(entropy) or entropy_weight != 0)
     settings.mixed = _mixed.settled(how, flat, weight, bias, {"save": save, "tail": tail})
     settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, weight, given)

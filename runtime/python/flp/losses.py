@@ -247,8 +247,6 @@ class _Batch:
         _check.float_tensor_of("logprob", logprob)
         if logprob.dim() != 2:
             _check.refuse(ValueError, "logprob", "of shape %s" % (tuple(logprob.shape),), "(B, T)")
-        if logprob.numel() == 0:
-            _check.refuse(ValueError, "logprob", "of shape %s" % (tuple(logprob.shape),), "at least one token")
         self.mask = torch.ones_like(logprob, dtype=torch.float32) if mask is None else _mask_of(mask, logprob)
         self.logprob = self._kept("logprob", logprob, logprob)
         old = logprob.detach() if old_logprob is None else old_logprob
@@ -293,7 +291,8 @@ def advantage_of(advantage, other, tensor):
     if tuple(advantage.shape) not in ((tensor.shape[0],), (tensor.shape[0], 1), tuple(tensor.shape)):
         _check.refuse(ValueError, "advantage", "of shape %s" % (tuple(advantage.shape),), "(B) or (B, T) of %s's %s" %
                       (other, tuple(tensor.shape)))
-    return advantage.detach().float().reshape(tensor.shape[0], -1)
+    advantage = advantage.detach().float()
+    return advantage if advantage.dim() == 2 else advantage.unsqueeze(1)
 
 
 def bounds_of(clip):

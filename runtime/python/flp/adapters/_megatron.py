@@ -120,8 +120,9 @@ def _scale_of(config, scale_logits):
     """What the scores are multiplied with after the layer; what the model does to made-up ones must agree."""
     scale = float(getattr(config, "mup_output_mult", 1.0)) if getattr(config, "use_mup", False) else 1.0
     with torch.no_grad():
-        seen = scale_logits(torch.tensor(PROBE))
-    if not torch.allclose(seen, torch.tensor(PROBE) * scale, rtol=1e-5, atol=0):
+        probe = torch.tensor(PROBE, device="cpu")
+        seen = scale_logits(probe.clone())
+    if not torch.allclose(seen, probe * scale, rtol=1e-5, atol=0):
         refuse("scale_logits", "a function that makes %s of %s" % (seen.tolist(), list(PROBE)),
                "scores times %g, as the model's config says" % scale)
     return scale

@@ -125,7 +125,8 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
     top, as asked for. Every
     rank is to form the same loss of them, and to require gradients of the same operands; they are computed once (no
     double backward). That of hidden is sent only if hidden requires it. source: arXiv:1909.08053, section 3
-    error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes
+    error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes. What one
+            rank refuses, all refuse where they gather sizes; elsewhere the others wait for it, for the group's timeout
     """
     how = _mixed.mixed_of(mixed)
     if merge not in _merge.METHODS:
@@ -152,30 +153,33 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                                                          ("vocab_valid", vocab_valid, 0),
                                                          ("vocab_total", vocab_total, 2))))
     with contextlib.nullcontext() if call.gather is None else call.gather():
-        weight = _weights.local_of("weight_shard", weight_shard, whole_group)
-        bias = bias_shard if bias_shard is None else _weights.local_of("bias_shard", bias_shard, whole_group).tensor
-        call.group = _group.Group(None) if weight.replicated else whole_group
-        call.chunk = _chunk_of(sequence_parallel, call.group, weight.replicated)
-        call.reduce_dtype = _reduction_of(hidden, reduce_grad_hidden, reduce_dtype, call)
-        lead = target.shape[:hidden.dim() - 1]
-        _check_rows(hidden, lead, call)
-        tensors.update(weight_shard=weight.tensor, bias_shard=bias)
-        _, flat, local_weight, bias, ids, scalar, temperature_rows, rows = _logprob.prepare(
-            hidden, weight.tensor, target, bias, temperature, rows, lead=lead if call.chunk else None,
-            names=("weight_shard", "bias_shard"), several=keep is None, mixed=how)
-        if lora is not None:
-            adapter = _lora.checked(lora, flat, local_weight, whole_group)
-        *lists, ids = _check.lists_of(keep, ids)
-        settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy)
-        settings.mixed = _mixed.settled(how, flat, local_weight, bias, asked)
-        settings.save = _check.save_of(save)
-        settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, local_weight, tensors)
-        _tail.settle(settings, tail, tail_report, flat.device, tensors, save)
-        settings.wide_grads = _c.GRAD_HIDDEN if call.reduce_dtype is torch.float32 else 0
+        with _weights.told_if_refused(weight_shard, given, whole_group, hidden.device):
+            weight = _weights.local_of("weight_shard", weight_shard, whole_group)
+            bias = bias_shard if bias_shard is None else _weights.local_of("bias_shard", bias_shard, whole_group).tensor
+            call.group = _group.Group(None) if weight.replicated else whole_group
+            call.chunk = _chunk_of(sequence_parallel, call.group, weight.replicated)
+            call.reduce_dtype = _reduction_of(hidden, reduce_grad_hidden, reduce_dtype, call)
+            lead = target.shape[:hidden.dim() - 1]
+            _check_rows(hidden, lead, call)
+            tensors.update(weight_shard=weight.tensor, bias_shard=bias)
+            _, flat, local_weight, bias, ids, scalar, temperature_rows, rows = _logprob.prepare(
+                hidden, weight.tensor, target, bias, temperature, rows, lead=lead if call.chunk else None,
+                names=("weight_shard", "bias_shard"), several=keep is None, mixed=how)
+            if lora is not None:
+                adapter = _lora.checked(lora, flat, local_weight, whole_group)
+            *lists, ids = _check.lists_of(keep, ids)
+            settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy)
+            settings.mixed = _mixed.settled(how, flat, local_weight, bias, asked)
+            settings.save = _check.save_of(save)
+            settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, local_weight, tensors)
+            _tail.settle(settings, tail, tail_report, flat.device, tensors, save)
+            settings.wide_grads = _c.GRAD_HIDDEN if call.reduce_dtype is torch.float32 else 0
         place = _weights.place_of(weight_shard, local_weight.shape[0], weight.place or given, call.group)
         settings.offset, settings.valid, settings.total = place
         if _top.is_asked(topk, False):
             _top.settle(settings, topk, False, place.total)
+        if local_weight.shape[0] == 1:
+            local_weight, bias, adapter = _weights.of_two_rows(local_weight, bias, adapter, settings)
         call.settings, call.empty = settings, place.valid == 0
         operands = flat, local_weight, bias, ids, temperature_rows, rows
         results = _dispatch(call, *operands, lists) if lora is None else _lora.linear_logprob(adapter, operands, call)

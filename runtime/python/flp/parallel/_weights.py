@@ -4,9 +4,12 @@ Invariants: a weight whose values are elsewhere (FSDP outside its unsharded wind
 refused with what to do; sizes travel once for each weight and group, so that later calls send nothing but rows.
 """
 import collections
+import contextlib
 import weakref
 
+import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 
 from .. import _check
 from .._address import is_freed
@@ -17,6 +20,8 @@ Place = collections.namedtuple("Place", "offset valid total")
 Local = collections.namedtuple("Local", "tensor place replicated")
 
 FSDP_WINDOW = "a parameter of FSDP in its module's forward(), or between module.unshard() and module.reshard()"
+
+REFUSED = -2  # in the place of a rank's rows
 
 _known = {}
 
@@ -77,8 +82,52 @@ def place_of(weight, rows, given, group):
     return place
 
 
+@contextlib.contextmanager
+def told_if_refused(weight, given, group, device):
+    """What this rank refuses in the body it tells the ranks that wait for its sizes, which then refuse the call too."""
+    try:
+        yield
+    except Exception:
+        is_dtensor = hasattr(weight, "placements")
+        gathers = isinstance(weight, torch.Tensor) and not is_dtensor and (given.offset is None or given.total is None)
+        if gathers and group.size > 1 and _key(weight, weight.shape[0], given, group) not in _known:
+            group.lists([REFUSED, -1, -1], device)
+        raise
+
+
+class Padded(torch.autograd.Function):
+    """A shard of one row, or its bias, as one of two rows, as libflp takes them.
+
+    into  a buffer that the gradient is added to in the place of the shard's own, or None
+    """
+
+    @staticmethod
+    def forward(ctx, one, into):
+        ctx.into = into
+        return F.pad(one, (*[0] * (2 * one.dim() - 1), 1))
+
+    @staticmethod
+    def backward(ctx, grad):
+        if ctx.into is None:
+            return grad[:1], None
+        ctx.into += grad[:1]
+        return None, None
+
+
+def of_two_rows(weight, bias, adapter, settings):
+    """A shard of one row with a row of padding -> weight, bias, adapter (a, b, ...), whose place stays that of one row."""
+    into, settings.accumulate = settings.accumulate, None
+    a, b, *scale = adapter
+    return (Padded.apply(weight, into), bias if bias is None else Padded.apply(bias, None),
+            (a, b if b is None else Padded.apply(b, None), *scale))
+
+
+def _key(weight, rows, given, group):
+    return id(weight), group.handle, rows, given
+
+
 def _gathered(weight, rows, given, group):
-    key = (id(weight), group.handle, rows, given)
+    key = _key(weight, rows, given, group)
     if key not in _known:
         _known[key] = _from_sizes(rows, given, group, weight.device)
         weakref.finalize(weight, _known.pop, key, None)
@@ -91,6 +140,9 @@ def _from_sizes(rows, given, group, device):
             for field, value in (("vocab_valid", given.valid), ("vocab_offset", given.offset))]
     sizes = group.lists([rows, *told], device)
     for rank, (own, valid, _) in enumerate(sizes):
+        if own == REFUSED:
+            _check.refuse(ValueError, "weight_shard", "part of a call that rank %d of the group refuses" % rank,
+                          "a call that every rank takes; that one says why it does not")
         if valid > own:
             _check.refuse(ValueError, "vocab_valid", "%d on rank %d of the group" % (valid, rank),
                           "at most the %d rows of its shard" % own)
