@@ -49,6 +49,19 @@ def test_ranks_make_the_whole_head(options):
     assert relative(grad_hidden, wide[0].grad) < 1e-5
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_a_shard_with_padding_lends_its_plan(several):
+    """Its rows may be more than the vocabulary has: one rank, whose vocabulary is padded to a multiple."""
+    hidden, weight, target, _ = problem()
+    target = torch.stack([target, target % 7], 1) if several else target
+    padded = torch.cat([weight, torch.full((21, 64), float("nan"), device=DEVICE)])
+    part = flp.linear_logprob_partial(hidden, padded, target, vocab_offset=0, vocab_valid=331, vocab_total=331, entropy=True)
+    want = flp.linear_logprob(hidden, weight, target, entropy=True)
+    for lent in (None, padded, weight[:200]):
+        logprob, entropy, _ = flp.combine_partials([part], target, vocab_total=331, weight_shard=lent, entropy=True)
+        assert torch.allclose(logprob, want[0], atol=1e-6) and torch.allclose(entropy, want[1], atol=1e-5)
+
+
 def test_one_shard_is_the_whole_head():
     hidden, weight, target, _ = problem()
     part = flp.linear_logprob_partial(hidden, weight, target, vocab_offset=0, vocab_total=331, entropy=True)

@@ -105,7 +105,7 @@ def combine_partials(partials: Tensor | Sequence[Tensor], target: Tensor, *, voc
     partials      sequence of (N, 4), or one (R, N, 4) float32; with K targets a row (N, 4 + K), (R, N, 4 + K)
     target        (...) int32 or int64 global ids, or (..., K), as linear_logprob_partial had them
     vocab_total   ids of the whole vocabulary
-    weight_shard  this rank's shard: its plan is used again; None makes a plan of its own
+    weight_shard  this rank's shard, with its padding: its plan is used again; None makes a plan of its own
     The other arguments are those of linear_logprob. logprob and entropy are float32 in nats; stats, float32, is what
     linear_logprob_backward reads. Not differentiable.
     error: ValueError or TypeError naming the field; flp.FlpError and its classes
@@ -118,6 +118,7 @@ def combine_partials(partials: Tensor | Sequence[Tensor], target: Tensor, *, voc
     settings = _check.Settings(scalar, softcap, scale, ignore_index, None, entropy)
     settings.total = _check.within("vocab_total", vocab_total, 2, _check.VOCAB_MAX)
     plan = _combine_plan(parts, ids, weight_shard, temperature_rows, settings)
+    settings.valid = min(plan.key.vocab, settings.total)  # a shard's rows may be more, of padding
     parts = dense("partials", parts.detach())
     if address(parts) % 16:
         parts = parts.clone()
