@@ -3,6 +3,7 @@ import logging
 import operator
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -39,6 +40,33 @@ def test_library_of_the_system(tmp_path):
     os.symlink(built, tmp_path / "libflp.so.0")
     done = python("import flp; print(flp.library_path(), flp.version())", FLP_LIBRARY=None, LD_LIBRARY_PATH=str(tmp_path))
     assert done.stdout.split()[0] == "libflp.so.0", done.stderr
+
+
+LOSS = """return {loss = function(row) return -row.weight * row.logprob * row.advantage, {} end}"""
+LUA = ("import torch, flp\nfrom flp import _programs\n"
+       "print(_programs.generator_path())\n"
+       "one = torch.ones(1, 1)\n"
+       "print('%%.4f' %% flp.policy_loss(%r, torch.ones(1, 1, 8), torch.zeros(4, 8), one.long(), one)[0])\n")
+
+
+@pytest.mark.parametrize("folder", ["", "flp"])
+@pytest.mark.parametrize("is_named", [False, True])
+def test_the_generator_stands_with_the_library(tmp_path, folder, is_named):
+    """Beside it, as the wheel has it, or in lib/<triplet>/flp, as Debian has it: a loss of Lua runs in either."""
+    built = os.path.realpath(os.environ["FLP_LIBRARY"])
+    generator = os.path.join(os.path.dirname(built), "libflpgen.so")
+    if not os.path.exists(generator):
+        pytest.skip("no libflpgen in this build")
+    libraries = tmp_path / "lib" / "x86_64-linux-gnu"
+    (libraries / folder).mkdir(parents=True)
+    shutil.copy(built, libraries / "libflp.so.0")
+    os.symlink(generator, libraries / folder / "libflpgen.so")
+    (tmp_path / "mine.lua").write_text(LOSS)
+    found = {"FLP_LIBRARY": str(libraries / "libflp.so.0")} if is_named else \
+        {"FLP_LIBRARY": None, "LD_LIBRARY_PATH": str(libraries)}
+    done = python(LUA % str(tmp_path / "mine.lua"), FLP_JIT_LIBRARY=None, **found)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(libraries / folder / "libflpgen.so"), "1.3863"]
 
 
 @pytest.mark.parametrize("content", [None, b"not a library"])

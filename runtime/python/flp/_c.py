@@ -296,6 +296,14 @@ def library_file() -> str:
     return os.path.realpath(path)
 
 
+def beside_library(name: str) -> str | None:
+    """The path of a library that stands with libflp: beside it, or in a folder flp there, as Debian has it; None: there is
+    none. As libflp looks for libflpgen. error: as library_path"""
+    folder = os.path.dirname(library_file())
+    places = (os.path.join(folder, name), os.path.join(folder, "flp", name))
+    return next((path for path in places if os.path.exists(path)), None)
+
+
 def prefix() -> str:
     """The folder of the installed tree: bin/flpgen, lib/libflp.so, lib/cmake, include/flp.h, share/flp.
 

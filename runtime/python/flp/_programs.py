@@ -56,9 +56,8 @@ def _traced(path, text, terms):
 
 
 def generator_path():
-    """Where libflpgen is looked for, as libflp does: FLP_JIT_LIBRARY, beside libflp, the loader's path."""
-    beside = os.path.join(os.path.dirname(os.path.realpath(_c.library_path())), "libflpgen.so")
-    return os.environ.get("FLP_JIT_LIBRARY") or (beside if os.path.exists(beside) else "libflpgen.so")
+    """Where libflpgen is looked for, as libflp does: FLP_JIT_LIBRARY, with libflp, the loader's path."""
+    return os.environ.get("FLP_JIT_LIBRARY") or _c.beside_library("libflpgen.so") or "libflpgen.so"
 
 
 @functools.lru_cache(maxsize=None)

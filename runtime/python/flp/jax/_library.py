@@ -29,11 +29,11 @@ _library = None
 
 
 def library_path() -> str:
-    """The libflp_jax.so of the libflp in use: beside it, or in the folder flp there, as Debian has it. error: LibraryError"""
+    """The libflp_jax.so of the libflp in use. error: LibraryError"""
+    path = _c.beside_library("libflp_jax.so")
+    if path is not None:
+        return path
     folder = os.path.dirname(_c.library_file())
-    for path in (os.path.join(folder, "libflp_jax.so"), os.path.join(folder, "flp", "libflp_jax.so")):
-        if os.path.exists(path):
-            return path
     raise errors.LibraryError("%s does not exist; flp.jax needs it beside libflp, where builds and installations "
                               "have it (FLP_LIBRARY names libflp)" % os.path.join(folder, "libflp_jax.so"))
 
