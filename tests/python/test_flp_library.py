@@ -92,6 +92,15 @@ def test_library_for_a_newer_libc(tmp_path):
     assert last.endswith(", and that libflp was built for a newer one; the wheel of flp runs on glibc 2.28 and newer")
 
 
+def test_a_call_while_the_process_ends():
+    done = python("import builtins, torch, flp\n"
+                  "class Late:\n"
+                  "    given = torch.ones(2, 8), torch.ones(4, 8), torch.zeros(2, dtype=torch.long)\n"
+                  "    def __del__(self, call=flp.linear_logprob): print('%.4f' % call(*self.given)[0])\n"
+                  "builtins.late = Late()\n")
+    assert done.stdout.strip() == "-1.3863", done.stderr
+
+
 def test_prefix(tmp_path):
     """The folder above lib, whatever stands below it and by whatever link it is named."""
     folder = tmp_path / "opt" / "lib" / "x86_64-linux-gnu"

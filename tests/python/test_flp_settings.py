@@ -116,3 +116,22 @@ def test_libflp_reports_what_is_in_force(monkeypatch):
         monkeypatch.setenv(name, value)
     asked = _plans.in_force()
     assert (asked.rung, asked.strict, set(asked.budgets.values())) == (_c.RUNG_JIT, True, {3 << 19})
+
+
+def test_host_memory_has_one_rung_whatever_is_pinned(monkeypatch):
+    """A batch that was left on the CPU runs there: runtime/README.md, Settings."""
+    monkeypatch.setenv("FLP_FORCE", "jit")
+    monkeypatch.setenv("FLP_STRICT", "1")
+    flp.clear_plans()
+    operands = torch.ones(2, 8), torch.ones(4, 8), torch.zeros(2, dtype=torch.int64)
+    assert flp.explain(*operands).rung == "eager" and torch.isfinite(flp.linear_logprob(*operands)).all()
+
+
+def test_check_says_once_what_bad_rows_are():
+    hidden, target = torch.ones(3, 8), torch.full((3,), 99)
+    for vocab in (4, 5):
+        flp.linear_logprob(hidden, torch.ones(vocab, 8), target)
+    with pytest.raises(flp.DataError) as refused:
+        flp.check()
+    assert str(refused.value).startswith("6 rows or row ids held bad values (") and str(refused.value).count("row ids") == 2
+    flp.check()

@@ -14,6 +14,8 @@ from ._compile import is_tracing
 from ._numbers import (DETACHED, FLOAT32_LEAST, INT32_MAX, LOG2E, VOCAB_MAX, budget_of, count_of,  # noqa: F401
                        double_of, entropy_of, fits, float_of, integer_of, number_of, refuse, scales_of, softcap_of, within)
 
+BOTH = "one dtype for both"
+OFFER = BOTH + ', or mixed="round" or "split" with torch.float32 beside torch.bfloat16 or torch.float16'
 DTYPES = {torch.bfloat16: _c.DTYPE_BF16, torch.float16: _c.DTYPE_FP16, torch.float32: _c.DTYPE_FP32}
 TARGET_DTYPES = {torch.int32: _c.DTYPE_INT32, torch.int64: _c.DTYPE_INT64}
 ACCEPTED_DTYPES = "torch.bfloat16, torch.float16, torch.float32"
@@ -125,11 +127,10 @@ def autocast_dtype(device_type):
 def operands(hidden, weight, bias, names=("weight", "bias"), mixed=None):
     """Checks types, dtypes and shapes of the floating operands; names: those of weight and bias in the call; mixed:
     flp_mixed of a call that takes operands of two dtypes."""
-    from . import _mixed  # which takes this file's names
     head, offset = names
     if hidden.dtype not in DTYPES:
         refuse(TypeError, "hidden", "of dtype %s" % hidden.dtype, ACCEPTED_DTYPES)
-    _mixed.agree(head, weight, hidden, mixed)
+    agree(head, weight, hidden, mixed)
     if hidden.dim() < 1:
         refuse(ValueError, "hidden", "of shape ()", "(..., D)")
     if weight.dim() != 2 or weight.shape[1] != hidden.shape[-1]:
@@ -137,13 +138,21 @@ def operands(hidden, weight, bias, names=("weight", "bias"), mixed=None):
                % (hidden.shape[-1], hidden.shape[-1]))
     if bias is None:
         return
-    if mixed and bias.dtype is not weight.dtype:
-        _mixed.agree(offset, bias, hidden, mixed)
-    elif not mixed:
-        _mixed.agree(offset, bias, hidden, mixed)
+    if not mixed or bias.dtype is not weight.dtype:
+        agree(offset, bias, hidden, mixed)
     if tuple(bias.shape) != (weight.shape[0],):
         refuse(ValueError, offset, "of shape %s" % (tuple(bias.shape),), "(%d,), as %s has %d rows"
                % (weight.shape[0], head, weight.shape[0]))
+
+
+def agree(field, tensor, hidden, mixed):
+    """Refuses an operand that does not go with hidden. mixed: flp_mixed, or None where a call takes none"""
+    if tensor.dtype is hidden.dtype:
+        return
+    pair = {tensor.dtype, hidden.dtype}
+    if not mixed or torch.float32 not in pair or not pair <= set(DTYPES):
+        refuse(TypeError, field, "of dtype %s while hidden is of dtype %s" % (tensor.dtype, hidden.dtype),
+               BOTH if mixed is None else OFFER)
 
 
 def target_of(target, lead, several=False):

@@ -152,16 +152,17 @@ def check(device: str | int | torch.device | None = None) -> None:
     """Synchronises and raises DataError if rows held bad values since the last check.
 
     device  a torch device; None: every device that has a plan
-    error: DataError with the counts; ValueError naming a device that is neither cpu nor cuda
+    error: DataError with the count; ValueError naming a device that is neither cpu nor cuda
     """
     failures = []
     for plan in _plans.existing(None if device is None else _check.ordinal_of(device)):
         try:
             _check_plan(plan)
         except errors.DataError as error:
-            failures.append(error.detail)
-    if failures:
-        raise errors.DataError("; ".join(failures))
+            failures.append(error)
+    if len(failures) == 1:
+        raise failures[0]
+    _eager_torch.refuse_bad(sum(int(error.detail.split(None, 1)[0]) for error in failures))
 
 
 def _check_plan(plan):

@@ -9,20 +9,6 @@ import torch
 from . import _c, _check, _together
 from ._numbers import mixed_of  # noqa: F401 - callers find it here
 
-BOTH = "one dtype for both"
-OFFER = BOTH + ', or mixed="round" or "split" with torch.float32 beside torch.bfloat16 or torch.float16'
-
-
-def agree(field, tensor, hidden, mixed):
-    """Refuses an operand that does not go with hidden. mixed: flp_mixed, or None where a call takes none"""
-    if tensor.dtype is hidden.dtype:
-        return
-    pair = {tensor.dtype, hidden.dtype}
-    if not mixed or torch.float32 not in pair or not pair <= set(_check.DTYPES):
-        _check.refuse(TypeError, field, "of dtype %s while hidden is of dtype %s" % (tensor.dtype, hidden.dtype),
-                      BOTH if mixed is None else OFFER)
-
-
 def settled(mixed, hidden, weight, bias, options):
     """flp_mixed of these operands, none where all have one dtype. options: those of the call that may not go with it"""
     dtype = product_dtype(hidden, weight)
