@@ -296,9 +296,9 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
     score over T is beyond 7.4e8: flp.check() reports them. Asynchronous on the caller's current stream, with the
     caller's allocator. The first call of a specialisation makes its plan (seconds when kernels must be compiled): make it
     before capturing a CUDA graph. torch.compile keeps a call whole, except with keep, chunk_rows, save=True,
-    grad_weight_accumulate, tail, tail_report, topk, rank, mixed or lora. temperature, softcap and scale may change from
-    call to call of one graph (a torch that lacks has_static_value makes one for each value, but not for a tensor's). torch.func.grad and
-    vjp work, vmap and forward-mode derivatives are refused.
+    grad_weight_accumulate, tail, tail_report, topk, rank, mixed or lora; temperature, softcap and scale may change from
+    call to call of one graph (where torch has no has_static_value, each value but a tensor's makes a graph of its own).
+    torch.func.grad and vjp work, vmap and forward-mode derivatives are refused.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes
     thread: safe
     """

@@ -88,9 +88,8 @@ def told_if_refused(weight, given, group, device):
     try:
         yield
     except Exception:
-        is_dtensor = hasattr(weight, "placements")
-        gathers = isinstance(weight, torch.Tensor) and not is_dtensor and (given.offset is None or given.total is None)
-        if gathers and group.size > 1 and _key(weight, weight.shape[0], given, group) not in _known:
+        needs_sizes = not hasattr(weight, "placements") and (given.offset is None or given.total is None)
+        if needs_sizes and not any(known[:2] == (id(weight), group.handle) for known in _known):
             group.lists([REFUSED, -1, -1], device)
         raise
 
@@ -122,12 +121,8 @@ def of_two_rows(weight, bias, adapter, settings):
             (a, b if b is None else Padded.apply(b, None), *scale))
 
 
-def _key(weight, rows, given, group):
-    return id(weight), group.handle, rows, given
-
-
 def _gathered(weight, rows, given, group):
-    key = _key(weight, rows, given, group)
+    key = (id(weight), group.handle, rows, given)
     if key not in _known:
         _known[key] = _from_sizes(rows, given, group, weight.device)
         weakref.finalize(weight, _known.pop, key, None)
