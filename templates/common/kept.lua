@@ -39,7 +39,7 @@ return function(k, spec)
     error("dtype: " .. spec.dtype .. " lacks the range of exponentials; bf16 is accepted")
   end
   local F = k.import "math64" (k)
-  local S = k.import "score" (k)
+  local S, L = k.import "score" (k), k.import "largest" (k)
   local infinity = 1.0 / 0.0
   local f64 = function(v) return k.convert(k.f64, v) end
   local i64 = function(v) return k.convert(k.i64, v) end
@@ -175,20 +175,54 @@ return function(k, spec)
     local shift = reference - k.select(silent, 0.0, record[1])
     local power = k.exp2(shift)
     return {
+      m = record[1], A = record[2], B = record[3], power = power, scale = function() return k.load(k.f32, p.scale, a) end,
       offset = k.fma(record[3], shift, record[2]) * power, slope = record[3] * power, dz_y = record[4],
       target = k.load(k.i32, p.local_target, a) - column, -- among the columns of this thread
       reference = reference, per_scale = capped and k.rcp(k.load(k.f32, p.scale, a)),
     }
   end
 
-  local function gradient(row, value, column, capped)
-    local log = k.log2(k.max(value, LEAST))               -- 0 stays 0 below
-    local dz = value * k.fma(row.slope, log, row.offset)
+  local function log2_of(value) return k.log2(k.max(value, LEAST)) end
+
+  -- The target's element, and with a softcap times 1 - tanh².
+  local function finish(row, dz, log, column, capped)
     dz = k.select(k.eq(row.target, column), row.dz_y, dz)
     if not capped then return dz end
     local y = (log + row.reference) * row.per_scale       -- tanh, as near as kept's rounding allows
     local is_capped = k.ge(k.abs(y) + k.abs(row.per_scale) * ROUNDING, 1.0)
     return dz * k.select(is_capped, 0.0, (1.0 - y) * (1.0 + y))
+  end
+
+  local function gradient(row, value, column, capped)
+    local log = log2_of(value)                            -- 0 stays 0 below
+    return finish(row, value * k.fma(row.slope, log, row.offset), log, column, capped)
+  end
+
+  -- dz of EACH columns of a row, a pair at a time: a function of the pair. Where an entropy may have a gradient, that of
+  -- the row's largest score is exact.
+  local function gradients(row, words, capped)
+    if not spec.entropy then
+      return function(i)
+        local low, high = pair_of(words[i])
+        return gradient(row, low, 2 * i - 2, capped), gradient(row, high, 2 * i - 1, capped)
+      end
+    end
+    local kept, dz, largest = {}, {}, nil
+    for i = 1, EACH // 2 do kept[2 * i - 1], kept[2 * i] = pair_of(words[i]) end
+    for i, value in ipairs(kept) do
+      dz[i] = gradient(row, L.size(value), i - 1, capped)
+      largest = largest and k.max(largest, L.size(value)) or L.size(value)
+    end
+    dz = k.branch(L.is_largest(largest, row.power), function()
+      local exact, out = L.gradient(row.m, row.A, row.B, row.scale()), {}
+      for i, value in ipairs(kept) do
+        local size = L.size(value)
+        local instead = finish(row, exact(L.is_odd(value)), log2_of(size), i - 1, capped)
+        out[i] = k.select(L.is_largest(size, row.power), instead, dz[i])
+      end
+      return out
+    end, function() return dz end)
+    return function(i) return dz[2 * i - 1], dz[2 * i] end
   end
 
   -- `rows` rows from active row a on: their loads overlap. Adds to the column sums.
@@ -200,10 +234,9 @@ return function(k, spec)
     for r = 1, rows do of_row[r] = load_gradient(p, a + (r - 1), column, capped) end
     for i = 1, EACH do out[i] = sums[i] end
     for r = 1, rows do
-      local words = {}
+      local pair, words = gradients(of_row[r], vectors[r], capped), {}
       for i = 1, 4 do
-        local low, high = pair_of(vectors[r][i])
-        low, high = gradient(of_row[r], low, 2 * i - 2, capped), gradient(of_row[r], high, 2 * i - 1, capped)
+        local low, high = pair(i)
         out[2 * i - 1], out[2 * i] = out[2 * i - 1] + low, out[2 * i] + high
         words[i] = k.pack(k.bf16, low, high)
       end

@@ -2,6 +2,7 @@
 --
 --   kept[a][v] = 2^(t - k_a) in bf16,  k_a = reference[a], chosen before by keep_reference (kept.lua)
 --   kept ← kept·(1 - tanh²)            with softcap, where p.slope is 1: the gradient but for a factor a row
+--   kept ← ±kept                       with an entropy, where p.slope is 0: by the last bit of y (largest.lua)
 --
 -- Shapes: as forward (online.lua); reference (n) by active row -> kept (row_end - row_begin, kept_stride), zeros in
 -- columns from vocab_valid on and in rows from *count on. online.lua has 2^(t - m) at hand; 2^(m - k_a), one number a
@@ -13,7 +14,7 @@ return function(k, spec)
     error("dtype: " .. spec.dtype .. " lacks the range of exponentials; bf16 is accepted")
   end
 
-  local S = k.import "score" (k)
+  local S, L = k.import "score" (k), k.import "largest" (k)
 
   local function see(M, p, active, count, block_column, exponentials, m, valid, y)
     local function store(value) -- of the j-th column of this thread
@@ -24,9 +25,9 @@ return function(k, spec)
       end
     end
     local function store_exponentials()
-      local lift = k.exp2(m - k.load(k.f32, p.reference, active))
+      local lift, mask = k.exp2(m - k.load(k.f32, p.reference, active)), spec.entropy and L.mask(p.slope)
       store(function(j)
-        local value = exponentials[j] * lift
+        local value = (mask and L.mark(exponentials[j], y[j], mask) or exponentials[j]) * lift
         if spec.softcap then value = value * S.slope(y[j], p.slope) end
         return valid and k.select(valid(j), value, 0.0) or value
       end)
