@@ -552,8 +552,8 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
 #define FLP_TOP_TARGET_PARAMS(P)                                            \
   FLP_TAIL_TARGET_PARAMS(P)
 
-/* module top: entry top_begin, one thread an active row: empty lists, floors of -inf (best > 0), marks from zy (ranks 1),
- * no lost rows. */
+/* module top: entry top_begin, one thread an active row: empty lists, floors that only -inf is below (best > 0), marks from zy
+ * (ranks 1), no lost rows. */
 #define FLP_TOP_BEGIN_PARAMS(P)                                             \
   P(region, local_target) P(region, scale) P(region, count) P(region, zy)   \
   P(f32, cap_in) P(i32, capped)                                             \

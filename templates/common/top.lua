@@ -7,6 +7,7 @@
 --   top_finish   ids, logprobs, the mass of all others, rank
 --   top_others   the same of rows that are not computed
 --
+-- A column of score -inf is in no list: behind the last column above it a row's K places stay empty.
 -- The K-th best of some columns is a lower bound of the row's: what is not above it loses against those K, which have
 -- lower ids. So of a row's columns those are in the end listed that a sort by falling score, then rising id, has first.
 
@@ -67,7 +68,7 @@ return function(k, spec)
     local a = p.row_begin + row
     local is_ranked = k.ne(p.ranks, 0) & k.ge(k.load(k.i32, p.local_target, a), 0)
     local mark = k.branch(is_ranked, function() return mark_of(p, a) end, function() return number(nan) end)
-    local floor = k.select(k.gt(p.best, 0), number(-infinity), nan)
+    local floor = k.select(k.gt(p.best, 0), B.lowest(), nan)
     k.store(p.top_mark, row, mark)
     k.store(p.top_floor, row, floor)
     k.store(p.top_low, row, k.min(floor, mark))
@@ -207,7 +208,8 @@ return function(k, spec)
     for _, mask in ipairs {16, 8, 4, 2, 1} do masses = masses + k.shuffle_xor(masses, mask) end
     k.when(k.eq(k.lane(), 0) & ~k.is_null(p.top_rest), function()
       local part = f64(masses) * F.exp(f64(reference.log_s) * -LN2)
-      local rest = k.select(k.ge(kept, p.vocab_valid) | k.ge(part, 1.0), k.const(k.f64, 0.0), 1.0 - part)
+      local are_all = k.lt(kept, p.best) | k.ge(kept, p.vocab_valid)
+      local rest = k.select(are_all | k.ge(part, 1.0), k.const(k.f64, 0.0), 1.0 - part)
       k.store(p.top_rest, i, k.select(reference.is_bad, nan, f32(rest)))
     end)
   end

@@ -1,7 +1,7 @@
 /* top.c: the best columns of rows, their logprobs, the rest of the mass and the rank of the target, against the oracle.
  *
  * ids: distinct, of falling scores, and no column that is not among them has a score above theirs, but for what rounding
- *      may make of two scores. Behind the last column above -inf stands -1, or a column of -inf.
+ *      may make of two scores. Behind the last column above -inf stands -1.
  * top_logprob: as logprob is judged, of the column that is named; of a shard t itself.
  * top_rest: 8 ulp of 1 and what the rounding of scores makes of a probability.
  * rank: between the columns that are above the target by more than rounding and those that may be. Where every product is
@@ -104,7 +104,8 @@ static const char *judge_ids(const judge *j, const range *r, int64_t begin, cons
   for (int64_t i = 0; i < j->topk; i++) {
     int64_t id = id_at(j, begin + i);
     if (id == -1 && i >= r->above) continue;
-    if (id < r->first || id >= r->end) return i < r->above ? "an id is no column" : "an id is neither a column nor -1";
+    if (i >= r->above) return "an id stands behind the last column above -inf";
+    if (id < r->first || id >= r->end) return "an id is no column";
     if (named[id]) return "an id stands twice";
     named[id] = 1;
     if (t[id] > last + slack) return "ids are not in falling order of their scores";
