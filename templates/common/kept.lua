@@ -18,6 +18,9 @@ local ABOVE_FIRST, ABOVE_OLD = 60.0, 20.0
 -- lse - k_a where kept serves: of bf16's normal numbers, 2^-126 on, 60 octaves lie below the LSE, and no sum overflows.
 local LOWEST, HIGHEST = -66.0, 100.0
 local LEAST = 0x1p-126                              -- the smallest normal number
+-- What saved exponentials are multiplied by may be from 2^-100 to 2^100: hidden times it then stays in fp32's range, where
+-- dz itself is in it.
+local LEAST_FACTOR, MOST_FACTOR = 0x1p-100, 0x1p100
 -- |row_scale| of capped rows from which on kept and stats determine slopes: in the plain form where stats give tanh to
 -- 2^-10 (and above 2^-25, below which Hopper's online.lua moves scores), in the expanded form where log2 of what was
 -- kept, rounded, moves them by less than that rounding
@@ -88,13 +91,15 @@ return function(k, spec)
     local record = k.load_vector(k.f32, 4, p.record, a)
     local reference, m, log_s = k.load(k.f32, p.reference, a), stats[1], stats[2]
     local spread, logprob = (m - reference) + log_s, stats[3]
+    local power = k.exp2(reference - m)
     return {
       m = m, log_s = log_s, spread = spread, logprob = logprob, exponent = k.fma(logprob, LOG2E, spread),
       mean = k.fma(stats[4], -LOG2E, m + log_s),          -- of t; where there is an entropy
       scale = k.load(k.f32, p.scale, a), target = k.load(k.i32, p.local_target, a),
       finite = k.lt(k.abs(m), infinity) & k.lt(k.abs(log_s), infinity),
       silent = S.is_silent(record),
-      factor = record[2] * k.exp2(reference - m),
+      factor = record[2] * power,
+      size = k.abs(record[2]) + k.abs(record[3]) * 256.0, power = power, -- dz: at most size·power·kept
     }
   end
 
@@ -117,9 +122,14 @@ return function(k, spec)
     end)
   end
 
+  local function is_factor_out_of_range(row)
+    local factor = row.size * row.power
+    return k.gt(factor, MOST_FACTOR) | k.lt(factor, LEAST_FACTOR) & k.gt(row.size, 0.0)
+  end
+
   -- The target's slope must be known: the expanded form takes it from kept, the plain one near the cap.
   local function is_out_of_range(p, row)
-    local inside = k.ge(row.spread, LOWEST) & k.le(row.spread, HIGHEST)
+    local inside = k.ge(row.spread, LOWEST) & k.le(row.spread, HIGHEST) & ~is_factor_out_of_range(row)
     local plain = k.ne(p.plain, 0)
     local least_exponent = k.select(plain, k.const(k.f32, LEAST_EXPONENT), -125.0)
     local gone, near_target = k.lt(row.exponent, least_exponent), is_near_cap(p, row)
