@@ -530,8 +530,10 @@ FLP_API flp_status flp_loss_describe(const void *bytes, size_t length, flp_loss_
  * be (fp16 and fp32 operands, a budget that holds no chunk) or is no gain (few rows, few columns); with spec.tail tail
  * mode, where the budget holds it, else recompute mode. args->pass is STEP; logprob, entropy,
  * loss and metrics may be NULL; grad_logprob, grad_entropy and stats stay NULL. Bits of logprob, entropy are those of
- * forward. A row whose loss has no gradient, such as one of weight 0, adds nothing to one, not even where its hidden is
- * NaN. The gradients exist before a factor that comes later is known, such as a loss scale. fp16 holds 6e-8 to 65504:
+ * forward. A row whose row_weight is 0 has loss 0 and metrics 0 and adds nothing to a gradient, whatever it holds, NaN and
+ * infinities in its hidden, scores and inputs too; nor does any row whose loss has no gradient. A bad id or temperature is
+ * bad at weight 0 too: NaN in the row's own outputs, and counted. The gradients
+ * exist before a factor that comes later is known, such as a loss scale. fp16 holds 6e-8 to 65504:
  * put that factor into row_weight (and vectors that stand for weights), or ask for gradients in FP32
  * (spec.grad_hidden_dtype, grad_weight_dtype, grad_bias_dtype), multiply those in float and round once. error, thread:
  * as flp_execute; ARGUMENT too for an input that the program reads and is not there */

@@ -679,7 +679,7 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
  * thread a row. index null: rows [0, n); else rows index[a] of the active rows a of [row_begin, row_end), a < *count; all
  * arrays are by row. row_class not null: nothing is computed; rows that are left out get 0 in loss and metrics, bad ones
  * NaN. Inputs that the program does not read may be null; weight null: 1; old_logprob null: logprob itself, as a
- * constant. Outputs may be null. */
+ * constant. A row of weight 0 gets zeros, whatever its inputs are. Outputs may be null. */
 #define FLP_LOSS_ROWS_PARAMS(P)                                            \
   P(ptr, logprob) P(ptr, entropy) P(ptr, old_logprob) P(ptr, ref_logprob)  \
   P(ptr, advantage) P(ptr, weight)                                         \
@@ -772,8 +772,8 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(ptr, sums) P(i32, depth) P(i32, vocab_valid)                           \
   P(ptr, weight) P(i64, weight_stride) P(ptr, bias)
 
-/* module loss_targets: entry loss_targets: a loss program over targets compiled, one warp a row; rows, row_class and null as
- * for loss_rows. Targets that are ignore_index take no part, and get 0 in grad_logprob. */
+/* module loss_targets: entry loss_targets: a loss program over targets compiled, one warp a row; rows, row_class, null
+ * and weight 0 as for loss_rows. Targets that are ignore_index take no part, and get 0 in grad_logprob. */
 #define FLP_LOSS_TARGETS_PARAMS(P)                                         \
   P(ptr, entropy) P(ptr, advantage) P(ptr, weight)                         \
   P(ptr, vector0) P(ptr, vector1) P(ptr, vector2) P(ptr, vector3)          \

@@ -44,6 +44,8 @@ static double derivative(const flp_loss *loss, const double *values, const uint8
 static void evaluate_row(const flp_loss *loss, const uint8_t *activity, const double inputs[FLP_LOSS_ALL_INPUTS],
                          const double *parameters, flp_loss_row *out) {
   double values[FLP_LOSS_NODES_MAX];
+  *out = (flp_loss_row){0};
+  if (flp_loss_is_weightless(inputs)) return;
   flp_loss_values(loss, inputs, parameters, NULL, values);
   out->loss = values[loss->loss];
   out->grad_logprob = derivative(loss, values, activity, FLP_LOSS_BY_LOGPROB);

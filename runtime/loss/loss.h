@@ -14,6 +14,9 @@
  * low <= x <= high, abs has 0 at 0, comparisons and detach have none. One thing differs on purpose: what a mask (min,
  * max, clamp, where) leaves out contributes 0 even if its own derivative is not finite; in torch 0·inf makes it NaN.
  *
+ * A row of weight 0 has loss, metrics and derivatives 0, whatever else it holds and whether the program reads its weight
+ * or not: nothing is multiplied by 0, and NaN·0 never formed.
+ *
  * A plan carries one (flp_spec.loss, what flp_loss_write gave): its kernel is compiled from it
  * (templates/common/loss.lua) and has the SHA-256 of those bytes in its key; on rung generic the program is the data of
  * a kernel for any (templates/common/loss_any.lua). Parameters are arguments of the kernel, so a schedule of beta
@@ -158,6 +161,11 @@ static inline int flp_loss_input_is_of_targets(uint32_t input) {
   return input == FLP_LOSS_TARGET_LOGPROB || input == FLP_LOSS_TEACHER_LOGPROB;
 }
 
+/* 1 if the row has weight 0, and so a loss of 0 without derivatives. */
+static inline int flp_loss_is_weightless(const double inputs[FLP_LOSS_ALL_INPUTS]) {
+  return inputs[FLP_LOSS_WEIGHT] >= 0 && inputs[FLP_LOSS_WEIGHT] <= 0;
+}
+
 /* 1 if the program is one over targets: it sums values of them. */
 int flp_loss_is_over_targets(const flp_loss *loss);
 
@@ -268,7 +276,8 @@ extern const int flp_loss_table_count;
 /* inputs: by flp_loss_input; parameters: in the program's order. The program was made here or by flp_loss_read. */
 void flp_loss_evaluate_row(const flp_loss *loss, const double inputs[FLP_LOSS_ALL_INPUTS], const double *parameters,
                            flp_loss_row *out);
-/* The values of all nodes. detached: NULL, or values of an earlier call that detach gives in place of its own. */
+/* The values of all nodes, whatever the weight. detached: NULL, or values of an earlier call that detach gives in place of
+ * its own. */
 void flp_loss_values(const flp_loss *loss, const double inputs[FLP_LOSS_ALL_INPUTS], const double *parameters,
                      const double *detached, double out[FLP_LOSS_NODES_MAX]);
 

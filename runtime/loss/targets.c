@@ -149,6 +149,9 @@ void flp_loss_evaluate_targets(const flp_loss *loss, const flp_loss_plan *plan, 
                                float *grad_targets) {
   evaluation e = {.loss = loss, .plan = plan, .targets = targets, .inputs = inputs, .parameters = parameters};
   double by_sum[FLP_LOSS_SUMS_MAX];
+  *out = (flp_loss_row){0};
+  for (int64_t k = 0; grad_targets && k < targets->count; k++) grad_targets[k] = 0;
+  if (flp_loss_is_weightless(inputs)) return;
   for (uint32_t j = 0; j < plan->sum_count; j++) e.tangents[plan->sums[j]][2 + j] = 1;
   for (uint32_t level = 0; level < plan->level_count; level++) {
     compute_all(&e, 0, 0, level);
@@ -160,11 +163,11 @@ void flp_loss_evaluate_targets(const flp_loss *loss, const flp_loss_plan *plan, 
   }
   compute_all(&e, 0, 0, plan->level_count);
   out->loss = e.values[loss->loss];
-  out->grad_logprob = out->grad_lse = out->grad_mean = 0;
   out->grad_entropy = resolve(&e, by_sum);
   for (uint32_t i = 0; i < loss->metric_count; i++) out->metrics[i] = e.values[loss->metrics[i].node];
   for (int64_t k = 0; grad_targets && k < targets->count; k++) {
-    if (!is_skipped(&e, k)) compute_all(&e, 1, k, plan->level_count);
-    grad_targets[k] = is_skipped(&e, k) ? 0.0f : (float)gradient_of_target(&e, by_sum);
+    if (is_skipped(&e, k)) continue;
+    compute_all(&e, 1, k, plan->level_count);
+    grad_targets[k] = (float)gradient_of_target(&e, by_sum);
   }
 }

@@ -43,18 +43,25 @@ return function(k, spec)
     k.when(~k.is_null(ptr), function() k.store(ptr, at, k.convert(k.f32, value)) end)
   end
 
+  -- A row of weight 0 has zeros, whatever else it holds.
   local function compute(p, row)
-    local out = L.emit(p.program, function(i) return input(p, row, spec.loss.inputs[i]) end,
-      function(i) return p["parameter" .. i - 1] end)
-    store(p.loss, row, out.loss)
-    store(p.grad_logprob, row, out.by_logprob)
-    store(p.grad_entropy, row, out.by_entropy)
-    if of_scores then
-      store(p.grad_lse, row, out.by_lse)
-      store(p.grad_mean, row, out.by_mean)
-      store(p.grad_any, row, k.abs(out.by_logprob) + k.abs(out.by_entropy) + k.abs(out.by_lse) + k.abs(out.by_mean))
+    local weight = input(p, row, "weight")
+    local function read(i)
+      local name = spec.loss.inputs[i]
+      return name == "weight" and weight or input(p, row, name)
     end
-    L.each_metric(p.program, function(i) store(p.metrics, p.n * i + row, out.metric(i)) end)
+    local out = L.emit(p.program, read, function(i) return p["parameter" .. i - 1] end)
+    local counts = k.ne(weight, 0.0)
+    local function give(ptr, at, value) store(ptr, at, k.select(counts, value, 0.0)) end
+    give(p.loss, row, out.loss)
+    give(p.grad_logprob, row, out.by_logprob)
+    give(p.grad_entropy, row, out.by_entropy)
+    if of_scores then
+      give(p.grad_lse, row, out.by_lse)
+      give(p.grad_mean, row, out.by_mean)
+      give(p.grad_any, row, k.abs(out.by_logprob) + k.abs(out.by_entropy) + k.abs(out.by_lse) + k.abs(out.by_mean))
+    end
+    L.each_metric(p.program, function(i) give(p.metrics, p.n * i + row, out.metric(i)) end)
   end
 
   local function fill(p, row)

@@ -95,6 +95,10 @@ return function(k, spec)
     end
   end
 
+  local function weight_of(p, row)
+    return k.branch(k.is_null(p.weight), function() return one end, function() return load(p.weight, row) end)
+  end
+
   local function leaves_of(p, row, at)
     local names = program.inputs
     return {
@@ -103,8 +107,7 @@ return function(k, spec)
       input = function(node)
         local name = names[node.index]
         if node.of_targets then return load(p[name], at) end
-        if name ~= "weight" then return load(p[name], row) end
-        return k.branch(k.is_null(p[name]), function() return one end, function() return load(p[name], row) end)
+        return name == "weight" and weight_of(p, row) or load(p[name], row)
       end,
     }
   end
@@ -152,17 +155,18 @@ return function(k, spec)
   end
 
   ----------------------------------------------------------------------------------------------- rows
-  local function store_gradients(p, row, place, by_sum)
+  local function store_gradients(p, row, place, by_sum, weighs)
     each_target(p, row, nil, function(at, counts)
       local own, total = compute_all(copy(place), true, program.levels, leaves_of(p, row, at)), zero
       for j, sum in ipairs(sums) do
         local operand = nodes[sum][1]
         if depends(operand, OWN) then total = total + by_sum[j] * own.tangent[operand][OWN] end
       end
-      store(p.grad_logprob, at, k.select(counts, total, zero))
+      store(p.grad_logprob, at, k.select(counts & weighs, total, zero))
     end)
   end
 
+  -- A row of weight 0 has zeros, whatever else it holds.
   local function compute_row(p, row)
     local place, found = {value = {}, tangent = {}}, {}
     local leaves = leaves_of(p, row)
@@ -172,12 +176,14 @@ return function(k, spec)
     end
     compute_all(place, false, program.levels, leaves)
     local by_sum, by_entropy = resolve(place, found)
+    local weighs = k.ne(weight_of(p, row), 0.0)
+    local function give(ptr, at, value) store(ptr, at, k.select(weighs, value, zero)) end
     k.when(k.eq(k.lane(), 0), function()
-      store(p.loss, row, place.value[program.result])
-      store(p.grad_entropy, row, by_entropy)
-      for i, at in ipairs(program.metrics) do store(p.metrics, p.n * (i - 1) + row, place.value[at]) end
+      give(p.loss, row, place.value[program.result])
+      give(p.grad_entropy, row, by_entropy)
+      for i, at in ipairs(program.metrics) do give(p.metrics, p.n * (i - 1) + row, place.value[at]) end
     end)
-    k.when(~k.is_null(p.grad_logprob), function() store_gradients(p, row, place, by_sum) end)
+    k.when(~k.is_null(p.grad_logprob), function() store_gradients(p, row, place, by_sum, weighs) end)
   end
 
   local function fill(p, row)

@@ -119,10 +119,7 @@ static void add_mode(check_list *list, check_case c, flp_mode mode, int plain, i
     c.spec.accumulate_grad_weight = 0;
   }
   cli_spec_set_mode(&c.spec, mode);
-  /* of a row that is not a number, a loss without ratios knows that it has no weight */
-  int is_nan = c.rows == CHECK_ROWS_NAN_INACTIVE || c.rows == CHECK_ROWS_BEYOND;
-  if (!c.spec.keep && is_nan) set_loss(list, &c, "nll");
-  if (!c.spec.keep && !is_nan) set_builtin(list, &c, turn, !plain);
+  if (!c.spec.keep) set_builtin(list, &c, turn, !plain);
   if (mode == FLP_MODE_STREAM && flp_spec_takes_capped_mean(&c.spec)) set_loss(list, &c, "nll"); /* takes no such loss */
   check_list_add(list, c);
 }
@@ -182,10 +179,7 @@ static void add_tail(check_list *list, const check_oddity *o, flp_dtype dtype, i
     c.spec.entropy = FLP_ENTROPY_FORWARD;
     if (c.spec.grads != FLP_GRAD_BIAS) c.spec.grads &= ~(uint32_t)FLP_GRAD_BIAS;
   }
-  /* of a row that is not a number, a loss without ratios knows that it has no weight */
-  int is_nan = c.rows == CHECK_ROWS_NAN_INACTIVE || c.rows == CHECK_ROWS_BEYOND;
-  if (form == TAIL_STEP && is_nan) set_loss(list, &c, "nll");
-  if (form == TAIL_STEP && !is_nan) set_builtin(list, &c, turn, turn % 2);
+  if (form == TAIL_STEP) set_builtin(list, &c, turn, turn % 2);
   check_list_add(list, c);
 }
 
@@ -465,13 +459,21 @@ static void add_given(check_list *list, const check_case *given) {
     c.rows = patterns[i].rows;
     if (c.spec.listed && c.fill == CHECK_FILL_ONE_HOT) c.lists = CHECK_LISTS_ALL; /* or a row's columns were equal */
     if (c.fill == CHECK_FILL_HOLES && !c.spec.has_bias) continue;
-    if (c.rows == CHECK_ROWS_BEYOND && (!c.spec.per_row_temperature || c.spec.loss)) continue;
+    if (c.rows == CHECK_ROWS_BEYOND && !c.spec.per_row_temperature) continue;
     check_list_add(list, c);
   }
 }
 
 /* What a specification of its own is checked with beside its own rows. */
-typedef enum given_kind { GIVEN_LISTS, GIVEN_TAIL, GIVEN_TARGETS, GIVEN_TEACHER, GIVEN_TOP, GIVEN_KINDS } given_kind;
+typedef enum given_kind {
+  GIVEN_LISTS,
+  GIVEN_TAIL,
+  GIVEN_TARGETS,
+  GIVEN_TEACHER,
+  GIVEN_TOP,
+  GIVEN_LOSS,
+  GIVEN_KINDS
+} given_kind;
 
 static const struct {
   given_kind kind;
@@ -507,6 +509,7 @@ static const struct {
     {GIVEN_TOP, "equal", .fill = CHECK_FILL_EQUAL},
     {GIVEN_TOP, "exact", .fill = CHECK_FILL_EXACT},
     {GIVEN_TOP, "sharp", .fill = CHECK_FILL_SHARP},
+    {GIVEN_LOSS, "nan-idle", .rows = CHECK_ROWS_NAN_INACTIVE}, /* of weight 0 */
 };
 
 static void add_given_patterns(check_list *list, const check_case *given) {
@@ -515,7 +518,8 @@ static void add_given_patterns(check_list *list, const check_case *given) {
                                      [GIVEN_TAIL] = spec->tail > 0,
                                      [GIVEN_TARGETS] = spec->targets > 1,
                                      [GIVEN_TEACHER] = spec->targets > 1 && spec->loss,
-                                     [GIVEN_TOP] = spec->topk || spec->rank};
+                                     [GIVEN_TOP] = spec->topk || spec->rank,
+                                     [GIVEN_LOSS] = spec->loss != NULL};
   if (is_big(given)) return;
   for (size_t i = 0; i < sizeof given_patterns / sizeof given_patterns[0]; i++) {
     if (!is_given[given_patterns[i].kind]) continue;

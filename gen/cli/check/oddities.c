@@ -226,6 +226,7 @@ static const check_oddity distilled[] = {
     {.name = "distill-hidden", .loss = "jsd", .grads = FLP_GRAD_HIDDEN},
     {.name = "distill-N=0", .loss = "forward_kl", .n = -1},
     {.name = "distill-N=1", .loss = "forward_kl", .n = 1, .targets = 300},
+    {.name = "distill-nan-idle", .loss = "jsd", .rows = CHECK_ROWS_NAN_INACTIVE},
 };
 
 /* Tail mode: rows with lists, and what else there is beside them; the cases above have flat rows. */

@@ -112,7 +112,8 @@ static double draw_input(const check_problem *problem, int input, int64_t row, d
 /* Half of the problems leave to the loss what it has a default for: they are on policy, or of weight 1. */
 static int is_default(const check_problem *problem, int input) {
   const check_case *c = &problem->c;
-  int has_inactive = c->rows == CHECK_ROWS_INACTIVE || c->rows == CHECK_ROWS_NAN_INACTIVE;
+  int has_inactive =
+      c->rows == CHECK_ROWS_INACTIVE || c->rows == CHECK_ROWS_NAN_INACTIVE || c->rows == CHECK_ROWS_BEYOND;
   if (input == FLP_LOSS_WEIGHT) return c->seed % 4 == 1 && !has_inactive;
   return input == FLP_LOSS_OLD_LOGPROB && c->seed % 4 == 2;
 }

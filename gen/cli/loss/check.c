@@ -45,6 +45,7 @@ static double value_at(double x, const void *context) {
   const probe *p = context;
   double inputs[FLP_LOSS_ALL_INPUTS], values[FLP_LOSS_NODES_MAX];
   for (int i = 0; i < FLP_LOSS_ALL_INPUTS; i++) inputs[i] = i == p->varied ? x : p->inputs[i];
+  if (flp_loss_is_weightless(inputs)) return 0;
   flp_loss_values(p->loss, inputs, p->parameters, p->values, values);
   return values[p->loss->loss];
 }

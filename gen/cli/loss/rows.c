@@ -87,7 +87,7 @@ void cli_loss_draw(const flp_loss *loss, uint64_t seed, int i, const double *giv
                    double parameters[FLP_LOSS_PARAMETERS_MAX]) {
   enum { ORDINARY, TIED = 5, FAR, IDLE, KINKED, KINDS };
   uint64_t state = cli_hash(seed) + ((uint64_t)i << 32);
-  int kind = i % KINDS;
+  int kind = i % KINDS, is_weighted = flp_loss_inputs(loss) >> FLP_LOSS_WEIGHT & 1;
   double spread = kind == TIED ? 0 : kind == FAR ? 8 : 0.3;
   double logprob = -12 * uniform(&state);
   inputs[FLP_LOSS_LOGPROB] = logprob;
@@ -96,7 +96,7 @@ void cli_loss_draw(const flp_loss *loss, uint64_t seed, int i, const double *giv
   inputs[FLP_LOSS_OLD_LOGPROB] = fmin(logprob + spread * normal(&state), 0);
   inputs[FLP_LOSS_REF_LOGPROB] = fmin(logprob + spread * normal(&state), 0);
   inputs[FLP_LOSS_ADVANTAGE] = kind == IDLE && i & 1 ? 0 : normal(&state);
-  inputs[FLP_LOSS_WEIGHT] = kind == IDLE && !(i & 1) ? 0 : uniform(&state);
+  inputs[FLP_LOSS_WEIGHT] = kind == IDLE && is_weighted && !(i & 1) ? 0 : uniform(&state);
   for (int j = FLP_LOSS_FIRST_VECTOR; j < FLP_LOSS_INPUTS_MAX; j++) inputs[j] = normal(&state);
   for (uint32_t j = 0; j < loss->parameter_count; j++)
     parameters[j] = i / KINDS % 2 ? draw_parameter(&loss->parameters[j], &state) : given[j];

@@ -52,56 +52,56 @@ join4:                                            ; preds = %else3, %then2
   br i1 %21, label %then5, label %else6
 
 then5:                                            ; preds = %join4
-  %22 = getelementptr float, ptr addrspace(1) %logprob, i64 %20
-  %23 = load float, ptr addrspace(1) %22, align 4, !invariant.load !4
-  %24 = fpext float %23 to double
-  %25 = getelementptr float, ptr addrspace(1) %entropy, i64 %20
-  %26 = load float, ptr addrspace(1) %25, align 4, !invariant.load !4
-  %27 = fpext float %26 to double
-  %28 = icmp eq ptr addrspace(1) %old_logprob, null
-  br i1 %28, label %then8, label %else9
+  %22 = icmp eq ptr addrspace(1) %weight, null
+  br i1 %22, label %then8, label %else9
 
 then8:                                            ; preds = %then5
-  %29 = getelementptr float, ptr addrspace(1) %logprob, i64 %20
-  %30 = load float, ptr addrspace(1) %29, align 4, !invariant.load !4
-  %31 = fpext float %30 to double
   br label %join10
 
 else9:                                            ; preds = %then5
-  %32 = getelementptr float, ptr addrspace(1) %old_logprob, i64 %20
-  %33 = load float, ptr addrspace(1) %32, align 4, !invariant.load !4
-  %34 = fpext float %33 to double
+  %23 = getelementptr float, ptr addrspace(1) %weight, i64 %20
+  %24 = load float, ptr addrspace(1) %23, align 4, !invariant.load !4
+  %25 = fpext float %24 to double
   br label %join10
 
 join10:                                           ; preds = %else9, %then8
-  %35 = phi double [ %31, %then8 ], [ %34, %else9 ]
-  %36 = getelementptr float, ptr addrspace(1) %ref_logprob, i64 %20
-  %37 = load float, ptr addrspace(1) %36, align 4, !invariant.load !4
-  %38 = fpext float %37 to double
-  %39 = getelementptr float, ptr addrspace(1) %advantage, i64 %20
-  %40 = load float, ptr addrspace(1) %39, align 4, !invariant.load !4
-  %41 = fpext float %40 to double
-  %42 = icmp eq ptr addrspace(1) %weight, null
-  br i1 %42, label %then11, label %else12
+  %26 = phi double [ 1.000000e+00, %then8 ], [ %25, %else9 ]
+  %27 = getelementptr float, ptr addrspace(1) %logprob, i64 %20
+  %28 = load float, ptr addrspace(1) %27, align 4, !invariant.load !4
+  %29 = fpext float %28 to double
+  %30 = getelementptr float, ptr addrspace(1) %entropy, i64 %20
+  %31 = load float, ptr addrspace(1) %30, align 4, !invariant.load !4
+  %32 = fpext float %31 to double
+  %33 = icmp eq ptr addrspace(1) %old_logprob, null
+  br i1 %33, label %then11, label %else12
 
 then11:                                           ; preds = %join10
+  %34 = getelementptr float, ptr addrspace(1) %logprob, i64 %20
+  %35 = load float, ptr addrspace(1) %34, align 4, !invariant.load !4
+  %36 = fpext float %35 to double
   br label %join13
 
 else12:                                           ; preds = %join10
-  %43 = getelementptr float, ptr addrspace(1) %weight, i64 %20
-  %44 = load float, ptr addrspace(1) %43, align 4, !invariant.load !4
-  %45 = fpext float %44 to double
+  %37 = getelementptr float, ptr addrspace(1) %old_logprob, i64 %20
+  %38 = load float, ptr addrspace(1) %37, align 4, !invariant.load !4
+  %39 = fpext float %38 to double
   br label %join13
 
 join13:                                           ; preds = %else12, %then11
-  %46 = phi double [ 1.000000e+00, %then11 ], [ %45, %else12 ]
+  %40 = phi double [ %36, %then11 ], [ %39, %else12 ]
+  %41 = getelementptr float, ptr addrspace(1) %ref_logprob, i64 %20
+  %42 = load float, ptr addrspace(1) %41, align 4, !invariant.load !4
+  %43 = fpext float %42 to double
+  %44 = getelementptr float, ptr addrspace(1) %advantage, i64 %20
+  %45 = load float, ptr addrspace(1) %44, align 4, !invariant.load !4
+  %46 = fpext float %45 to double
   %47 = getelementptr float, ptr addrspace(1) %vector0, i64 %20
   %48 = load float, ptr addrspace(1) %47, align 4, !invariant.load !4
   %49 = fpext float %48 to double
   %50 = getelementptr float, ptr addrspace(1) %vector1, i64 %20
   %51 = load float, ptr addrspace(1) %50, align 4, !invariant.load !4
   %52 = fpext float %51 to double
-  %53 = fsub double %24, %35
+  %53 = fsub double %29, %40
   %54 = fcmp olt double %53, %49
   %55 = fcmp uno double %53, %53
   %56 = or i1 %54, %55
@@ -136,7 +136,7 @@ join13:                                           ; preds = %else12, %then11
   %85 = fmul double 1.000000e+00, %68
   %86 = fmul double 1.000000e+00, %83
   %87 = fadd double %85, %86
-  %88 = fmul double %parameter0, %46
+  %88 = fmul double %parameter0, %26
   %89 = fcmp ogt double %53, %parameter1
   %90 = fcmp uno double %53, %53
   %91 = or i1 %89, %90
@@ -233,7 +233,7 @@ join13:                                           ; preds = %else12, %then11
   %182 = select i1 %153, double 0x7FF0000000000000, double %181
   %183 = fadd double %182, 1.000000e+00
   %184 = fmul double %183, -1.000000e+00
-  %185 = call double @llvm.fabs.f64(double %38)
+  %185 = call double @llvm.fabs.f64(double %43)
   %186 = fmul double %182, %185
   %187 = fmul double %185, %184
   %188 = fsub double %150, %186
@@ -288,7 +288,7 @@ join13:                                           ; preds = %else12, %then11
   %237 = select i1 %236, double %235, double 0x7FF8000000000000
   %238 = fdiv double 1.000000e+00, %196
   %239 = fmul double %238, %197
-  %240 = fadd double 2.000000e+00, %27
+  %240 = fadd double 2.000000e+00, %32
   %241 = call double @llvm.sqrt.f64(double %240)
   %242 = fdiv double 5.000000e-01, %241
   %243 = fmul double %242, 1.000000e+00
@@ -309,16 +309,16 @@ join13:                                           ; preds = %else12, %then11
   %258 = fcmp olt double %53, 1.000000e+00
   %259 = fcmp ole double -3.000000e+00, %112
   %260 = and i1 %258, %259
-  %261 = fcmp oeq double %41, 0.000000e+00
+  %261 = fcmp oeq double %46, 0.000000e+00
   %262 = or i1 %260, %261
   %263 = fcmp ole double %253, -1.000000e+02
   %264 = xor i1 %263, true
   %265 = and i1 %262, %264
-  %266 = fmul double %27, %253
+  %266 = fmul double %32, %253
   %267 = fmul double %253, 1.000000e+00
-  %268 = fmul double %27, %254
+  %268 = fmul double %32, %254
   %269 = fadd double %267, %268
-  %270 = fmul double %27, %257
+  %270 = fmul double %32, %257
   %271 = select i1 %265, double %253, double %266
   %272 = select i1 %265, double 1.000000e+00, double 0.000000e+00
   %273 = xor i1 %265, true
@@ -343,118 +343,124 @@ join13:                                           ; preds = %else12, %then11
   %292 = fadd double %271, %253
   %293 = fmul double 1.000000e+00, %281
   %294 = fmul double 1.000000e+00, %291
-  %295 = fcmp oeq double %41, 1.000000e+00
+  %295 = fcmp oeq double %46, 1.000000e+00
   %296 = xor i1 %295, true
-  %297 = fcmp olt double 0.000000e+00, %46
+  %297 = fcmp olt double 0.000000e+00, %26
   %298 = and i1 %296, %297
-  %299 = select i1 %298, double %46, double 2.500000e-01
+  %299 = select i1 %298, double %26, double 2.500000e-01
   %300 = fmul double %292, %299
   %301 = fmul double %299, %293
   %302 = fmul double %299, %294
   %303 = select i1 %265, double 1.000000e+00, double 0.000000e+00
-  %304 = icmp eq ptr addrspace(1) %loss, null
-  %305 = xor i1 %304, true
-  br i1 %305, label %when14, label %join15
+  %304 = fcmp une double %26, 0.000000e+00
+  %305 = select i1 %304, double %300, double 0.000000e+00
+  %306 = icmp eq ptr addrspace(1) %loss, null
+  %307 = xor i1 %306, true
+  br i1 %307, label %when14, label %join15
 
 when14:                                           ; preds = %join13
-  %306 = fptrunc double %300 to float
-  %307 = getelementptr float, ptr addrspace(1) %loss, i64 %20
-  store float %306, ptr addrspace(1) %307, align 4
+  %308 = fptrunc double %305 to float
+  %309 = getelementptr float, ptr addrspace(1) %loss, i64 %20
+  store float %308, ptr addrspace(1) %309, align 4
   br label %join15
 
 join15:                                           ; preds = %when14, %join13
-  %308 = icmp eq ptr addrspace(1) %grad_logprob, null
-  %309 = xor i1 %308, true
-  br i1 %309, label %when16, label %join17
+  %310 = select i1 %304, double %302, double 0.000000e+00
+  %311 = icmp eq ptr addrspace(1) %grad_logprob, null
+  %312 = xor i1 %311, true
+  br i1 %312, label %when16, label %join17
 
 when16:                                           ; preds = %join15
-  %310 = fptrunc double %302 to float
-  %311 = getelementptr float, ptr addrspace(1) %grad_logprob, i64 %20
-  store float %310, ptr addrspace(1) %311, align 4
+  %313 = fptrunc double %310 to float
+  %314 = getelementptr float, ptr addrspace(1) %grad_logprob, i64 %20
+  store float %313, ptr addrspace(1) %314, align 4
   br label %join17
 
 join17:                                           ; preds = %when16, %join15
-  %312 = icmp eq ptr addrspace(1) %grad_entropy, null
-  %313 = xor i1 %312, true
-  br i1 %313, label %when18, label %join19
+  %315 = select i1 %304, double %301, double 0.000000e+00
+  %316 = icmp eq ptr addrspace(1) %grad_entropy, null
+  %317 = xor i1 %316, true
+  br i1 %317, label %when18, label %join19
 
 when18:                                           ; preds = %join17
-  %314 = fptrunc double %301 to float
-  %315 = getelementptr float, ptr addrspace(1) %grad_entropy, i64 %20
-  store float %314, ptr addrspace(1) %315, align 4
+  %318 = fptrunc double %315 to float
+  %319 = getelementptr float, ptr addrspace(1) %grad_entropy, i64 %20
+  store float %318, ptr addrspace(1) %319, align 4
   br label %join19
 
 join19:                                           ; preds = %when18, %join17
-  %316 = mul i64 %n, 0
-  %317 = add i64 %316, %20
-  %318 = icmp eq ptr addrspace(1) %metrics, null
-  %319 = xor i1 %318, true
-  br i1 %319, label %when20, label %join21
+  %320 = mul i64 %n, 0
+  %321 = add i64 %320, %20
+  %322 = select i1 %304, double %303, double 0.000000e+00
+  %323 = icmp eq ptr addrspace(1) %metrics, null
+  %324 = xor i1 %323, true
+  br i1 %324, label %when20, label %join21
 
 when20:                                           ; preds = %join19
-  %320 = fptrunc double %303 to float
-  %321 = getelementptr float, ptr addrspace(1) %metrics, i64 %317
-  store float %320, ptr addrspace(1) %321, align 4
+  %325 = fptrunc double %322 to float
+  %326 = getelementptr float, ptr addrspace(1) %metrics, i64 %321
+  store float %325, ptr addrspace(1) %326, align 4
   br label %join21
 
 join21:                                           ; preds = %when20, %join19
-  %322 = add i64 %n, %20
-  %323 = icmp eq ptr addrspace(1) %metrics, null
-  %324 = xor i1 %323, true
-  br i1 %324, label %when22, label %join23
+  %327 = add i64 %n, %20
+  %328 = select i1 %304, double %112, double 0.000000e+00
+  %329 = icmp eq ptr addrspace(1) %metrics, null
+  %330 = xor i1 %329, true
+  br i1 %330, label %when22, label %join23
 
 when22:                                           ; preds = %join21
-  %325 = fptrunc double %112 to float
-  %326 = getelementptr float, ptr addrspace(1) %metrics, i64 %322
-  store float %325, ptr addrspace(1) %326, align 4
+  %331 = fptrunc double %328 to float
+  %332 = getelementptr float, ptr addrspace(1) %metrics, i64 %327
+  store float %331, ptr addrspace(1) %332, align 4
   br label %join23
 
 join23:                                           ; preds = %when22, %join21
   br label %join7
 
 else6:                                            ; preds = %join4
-  %327 = getelementptr i8, ptr addrspace(1) %row_class, i64 %20
-  %328 = load i8, ptr addrspace(1) %327, align 1
-  %329 = sext i8 %328 to i32
-  %330 = icmp eq i32 %329, 2
-  %331 = select i1 %330, double 0x7FF8000000000000, double 0.000000e+00
-  %332 = icmp ne i32 %329, 0
-  br i1 %332, label %when24, label %join25
+  %333 = getelementptr i8, ptr addrspace(1) %row_class, i64 %20
+  %334 = load i8, ptr addrspace(1) %333, align 1
+  %335 = sext i8 %334 to i32
+  %336 = icmp eq i32 %335, 2
+  %337 = select i1 %336, double 0x7FF8000000000000, double 0.000000e+00
+  %338 = icmp ne i32 %335, 0
+  br i1 %338, label %when24, label %join25
 
 when24:                                           ; preds = %else6
-  %333 = icmp eq ptr addrspace(1) %loss, null
-  %334 = xor i1 %333, true
-  br i1 %334, label %when26, label %join27
+  %339 = icmp eq ptr addrspace(1) %loss, null
+  %340 = xor i1 %339, true
+  br i1 %340, label %when26, label %join27
 
 when26:                                           ; preds = %when24
-  %335 = fptrunc double %331 to float
-  %336 = getelementptr float, ptr addrspace(1) %loss, i64 %20
-  store float %335, ptr addrspace(1) %336, align 4
+  %341 = fptrunc double %337 to float
+  %342 = getelementptr float, ptr addrspace(1) %loss, i64 %20
+  store float %341, ptr addrspace(1) %342, align 4
   br label %join27
 
 join27:                                           ; preds = %when26, %when24
-  %337 = mul i64 %n, 0
-  %338 = add i64 %337, %20
-  %339 = icmp eq ptr addrspace(1) %metrics, null
-  %340 = xor i1 %339, true
-  br i1 %340, label %when28, label %join29
+  %343 = mul i64 %n, 0
+  %344 = add i64 %343, %20
+  %345 = icmp eq ptr addrspace(1) %metrics, null
+  %346 = xor i1 %345, true
+  br i1 %346, label %when28, label %join29
 
 when28:                                           ; preds = %join27
-  %341 = fptrunc double %331 to float
-  %342 = getelementptr float, ptr addrspace(1) %metrics, i64 %338
-  store float %341, ptr addrspace(1) %342, align 4
+  %347 = fptrunc double %337 to float
+  %348 = getelementptr float, ptr addrspace(1) %metrics, i64 %344
+  store float %347, ptr addrspace(1) %348, align 4
   br label %join29
 
 join29:                                           ; preds = %when28, %join27
-  %343 = add i64 %n, %20
-  %344 = icmp eq ptr addrspace(1) %metrics, null
-  %345 = xor i1 %344, true
-  br i1 %345, label %when30, label %join31
+  %349 = add i64 %n, %20
+  %350 = icmp eq ptr addrspace(1) %metrics, null
+  %351 = xor i1 %350, true
+  br i1 %351, label %when30, label %join31
 
 when30:                                           ; preds = %join29
-  %346 = fptrunc double %331 to float
-  %347 = getelementptr float, ptr addrspace(1) %metrics, i64 %343
-  store float %346, ptr addrspace(1) %347, align 4
+  %352 = fptrunc double %337 to float
+  %353 = getelementptr float, ptr addrspace(1) %metrics, i64 %349
+  store float %352, ptr addrspace(1) %353, align 4
   br label %join31
 
 join31:                                           ; preds = %when30, %join29

@@ -267,9 +267,9 @@ static flp_loss_row unary(flp_loss_op op, double x, double b, double c) {
   cr_assert_eq(flp_loss_start(&loss, "x"), FLP_OK);
   uint32_t operands[3] = {append(&loss, FLP_LOSS_INPUT, FLP_LOSS_LOGPROB, 0, 0), 0, 0};
   for (int j = 1; j < flp_loss_op_arity(op); j++) /* inputs, lest they fold */
-    operands[j] = append(&loss, FLP_LOSS_INPUT, j == 1 ? FLP_LOSS_ADVANTAGE : FLP_LOSS_WEIGHT, 0, 0);
+    operands[j] = append(&loss, FLP_LOSS_INPUT, j == 1 ? FLP_LOSS_OLD_LOGPROB : FLP_LOSS_REF_LOGPROB, 0, 0);
   cr_assert_eq(flp_loss_finish(&loss, append(&loss, op, operands[0], operands[1], operands[2])), FLP_OK);
-  double inputs[FLP_LOSS_ALL_INPUTS] = {x, 0, 0, 0, b, c};
+  double inputs[FLP_LOSS_ALL_INPUTS] = {x, 0, b, c, 0, 1};
   flp_loss_row row;
   flp_loss_evaluate_row(&loss, inputs, NULL, &row);
   return row;
@@ -330,11 +330,11 @@ Test(loss, other_operands_have_derivatives_too) {
     flp_loss loss;
     cr_assert_eq(flp_loss_start(&loss, "x"), FLP_OK);
     uint32_t operands[3];
-    for (int j = 0, other = FLP_LOSS_ADVANTAGE; j < 3; j++)
+    for (int j = 0, other = FLP_LOSS_OLD_LOGPROB; j < 3; j++)
       operands[j] = append(&loss, FLP_LOSS_INPUT, j == cases[i].at ? FLP_LOSS_LOGPROB : (uint32_t)other++, 0, 0);
     if (flp_loss_op_arity(cases[i].op) == 2) operands[2] = 0;
     cr_assert_eq(flp_loss_finish(&loss, append(&loss, cases[i].op, operands[0], operands[1], operands[2])), FLP_OK);
-    double inputs[FLP_LOSS_ALL_INPUTS] = {2, 0, 0, 0, 3, cases[i].at == 2 ? 1 : 5};
+    double inputs[FLP_LOSS_ALL_INPUTS] = {2, 0, 3, cases[i].at == 2 ? 1 : 5, 0, 1};
     flp_loss_row row;
     flp_loss_evaluate_row(&loss, inputs, NULL, &row);
     cr_expect_eq(row.grad_logprob, cases[i].derivative, "case %zu: %g", i, row.grad_logprob);
@@ -344,8 +344,8 @@ Test(loss, other_operands_have_derivatives_too) {
 /* Derivative of clamp(x, low, high) by operand at. */
 static double by_operand_of_clamp(int at, double x, double low, double high) {
   flp_loss loss;
-  double v[3] = {x, low, high}, inputs[FLP_LOSS_ALL_INPUTS] = {v[at]};
-  uint32_t operands[3], other = FLP_LOSS_ADVANTAGE;
+  double v[3] = {x, low, high}, inputs[FLP_LOSS_ALL_INPUTS] = {v[at], 0, 0, 0, 0, 1};
+  uint32_t operands[3], other = FLP_LOSS_OLD_LOGPROB;
   cr_assert_eq(flp_loss_start(&loss, "x"), FLP_OK);
   for (int j = 0; j < 3; j++) {
     uint32_t input = j == at ? FLP_LOSS_LOGPROB : other++;
@@ -378,14 +378,13 @@ Test(loss, bounds_of_clamp_that_cross) {
     flp_loss loss;
     cr_assert_eq(flp_loss_start(&loss, "x"), FLP_OK);
     uint32_t operands[3];
-    for (int j = 0, other = FLP_LOSS_ADVANTAGE; j < 3; j++)
+    for (int j = 0, other = FLP_LOSS_OLD_LOGPROB; j < 3; j++)
       operands[j] = append(&loss, FLP_LOSS_INPUT, j == at ? FLP_LOSS_LOGPROB : (uint32_t)other++, 0, 0);
     cr_assert_eq(flp_loss_finish(&loss, append(&loss, FLP_LOSS_CLAMP, operands[0], operands[1], operands[2])), FLP_OK);
     const double xs[] = {1, 3, 6};
     for (int i = 0; i < 3; i++) {
-      double v[3] = {xs[i], 5, 2}, inputs[FLP_LOSS_ALL_INPUTS] = {v[at]};
-      inputs[FLP_LOSS_ADVANTAGE] = v[at == 0 ? 1 : 0];
-      inputs[FLP_LOSS_WEIGHT] = v[at == 2 ? 1 : 2];
+      double v[3] = {xs[i], 5, 2};
+      double inputs[FLP_LOSS_ALL_INPUTS] = {v[at], 0, v[at == 0 ? 1 : 0], v[at == 2 ? 1 : 2], 0, 1};
       flp_loss_row row;
       flp_loss_evaluate_row(&loss, inputs, NULL, &row);
       cr_expect_eq(row.loss, 2);
@@ -404,7 +403,7 @@ Test(loss, where_leaves_out_what_it_does_not_take) {
                FLP_OK);
   const double xs[] = {-1, 4, 0}, values[] = {exp(-1), 2, 0}, derivatives[] = {exp(-1), 0.25, INFINITY};
   for (int i = 0; i < 3; i++) {
-    double inputs[FLP_LOSS_ALL_INPUTS] = {xs[i]};
+    double inputs[FLP_LOSS_ALL_INPUTS] = {xs[i], 0, 0, 0, 0, 1};
     flp_loss_row row;
     flp_loss_evaluate_row(&loss, inputs, NULL, &row);
     cr_expect_eq(row.loss, values[i]);
@@ -431,6 +430,38 @@ Test(loss, ppo_is_the_clipped_surrogate) {
     cr_expect_eq(row.metrics[0], is_clipped, "clip_fraction");
     cr_expect_eq(row.metrics[4], h, "entropy");
   }
+}
+
+static int is_nothing(const flp_loss_row *row, uint32_t metrics) {
+  int is_zero = row->loss == 0 && row->grad_logprob == 0 && row->grad_entropy == 0 && row->grad_lse == 0;
+  for (uint32_t i = 0; i < metrics; i++) is_zero &= row->metrics[i] == 0;
+  return is_zero && row->grad_mean == 0;
+}
+
+static void expect_nothing(const flp_loss *loss) {
+  const double values[] = {NAN, INFINITY, -INFINITY, -1e30, 0, 3};
+  for (size_t v = 0; v < 2 * sizeof values / sizeof *values; v++) {
+    double inputs[FLP_LOSS_ALL_INPUTS], parameters[FLP_LOSS_PARAMETERS_MAX];
+    for (int j = 0; j < FLP_LOSS_ALL_INPUTS; j++) inputs[j] = values[v / 2];
+    for (uint32_t j = 0; j < loss->parameter_count; j++) parameters[j] = loss->parameters[j].high;
+    inputs[FLP_LOSS_WEIGHT] = v % 2 ? -0.0 : 0.0;
+    flp_loss_row row;
+    flp_loss_evaluate_row(loss, inputs, parameters, &row);
+    cr_expect(is_nothing(&row, loss->metric_count), "%s of %g: loss %g", loss->name, values[v / 2], row.loss);
+  }
+}
+
+/* Every built-in loss of one target, a sum of them, and one that does not read its weight. */
+Test(loss, a_row_of_weight_0_has_nothing_whatever_it_holds) {
+  for (int i = 0; flp_loss_builtin(i); i++) {
+    flp_loss loss = find(flp_loss_builtin(i));
+    if (!flp_loss_is_over_targets(&loss)) expect_nothing(&loss);
+  }
+  flp_loss sum = find("reinforce+k3+entropy+z_loss"), unweighted;
+  cr_assert_eq(flp_loss_start(&unweighted, "x"), FLP_OK);
+  cr_assert_eq(flp_loss_finish(&unweighted, append(&unweighted, FLP_LOSS_INPUT, FLP_LOSS_LOGPROB, 0, 0)), FLP_OK);
+  expect_nothing(&sum);
+  expect_nothing(&unweighted);
 }
 
 /* ---- arrays ---- */

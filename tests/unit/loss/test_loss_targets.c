@@ -159,6 +159,19 @@ Test(loss_targets, skipped_targets_count_for_nothing) {
   cr_expect(isfinite(row.loss) && isfinite(grad2[0]) && isfinite(grad2[1]));
 }
 
+Test(loss_targets, a_row_of_weight_0_has_nothing_whatever_it_holds) {
+  const char *const names[] = {"forward_kl", "reverse_kl", "jsd", "forward_kl+entropy"};
+  const float bad[] = {NAN, -INFINITY, -1}, teacher[] = {-INFINITY, NAN, -2};
+  const flp_loss_targets row = {.count = 3, .logprob = bad, .teacher_logprob = teacher};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    flp_loss loss = find(names[i]);
+    float grad[3] = {7, 7, 7};
+    flp_loss_row got = evaluate(&loss, &row, 0, NULL, grad);
+    cr_expect(got.loss == 0 && got.grad_entropy == 0 && got.metrics[0] == 0, "%s: %g", names[i], got.loss);
+    for (int k = 0; k < 3; k++) cr_expect_eq(grad[k], 0, "%s", names[i]);
+  }
+}
+
 Test(loss_targets, bytes_have_their_own_version) {
   uint8_t bytes[FLP_LOSS_BYTES_MAX];
   flp_loss loss = find("forward_kl"), got;
