@@ -532,7 +532,8 @@ FLP_API flp_status flp_loss_describe(const void *bytes, size_t length, flp_loss_
  * loss and metrics may be NULL; grad_logprob, grad_entropy and stats stay NULL. Bits of logprob, entropy are those of
  * forward. A row whose row_weight is 0 has loss 0 and metrics 0 and adds nothing to a gradient, whatever it holds, NaN and
  * infinities in its hidden, scores and inputs too; nor does any row whose loss has no gradient. A bad id or temperature is
- * bad at weight 0 too: NaN in the row's own outputs, and counted. The gradients
+ * bad at weight 0 too: NaN in the row's own outputs, and counted. Gradients overflow on no rung and in no mode before a
+ * row's loss, its derivatives or the gradients' dtype do: at weight 1 a ratio exp(d) may have d up to 88. The gradients
  * exist before a factor that comes later is known, such as a loss scale. fp16 holds 6e-8 to 65504:
  * put that factor into row_weight (and vectors that stand for weights), or ask for gradients in FP32
  * (spec.grad_hidden_dtype, grad_weight_dtype, grad_bias_dtype), multiply those in float and round once. error, thread:
