@@ -67,7 +67,7 @@ FORMULAS = {
 def weighted(term):
     """The term of a row as it counts in the loss."""
     if term == "token_entropy":
-        return FORMULAS[term]
+        return lambda x, p: FORMULAS[term](x, p) * (x["weight"] != 0)
     return lambda x, p: FORMULAS[term](x, p) * x["weight"]
 
 
@@ -213,7 +213,8 @@ def test_kernels_take_ties_and_missing_arrays_as_the_reference_does(kernel_of):
     assert (by_logprob == -advantage).all() and (loss == -advantage).all() and (by_entropy == 0).all()
     assert (metrics == numpy.array([[0], [0], [1]])).all()
     far = kernel({**x, "old_logprob": logprob - 800, "weight": numpy.array([1, 1, 1, 0])}, [], [0.2, 0.2])
-    assert numpy.isinf(far[3][2]).all(), "the ratio overflows as in float32"
+    assert numpy.isinf(far[3][2, :3]).all(), "the ratio overflows as in float32"
+    assert far[0][3] == far[1][3] == 0 and (far[3][:, 3] == 0).all(), "a row of weight 0 has nothing"
     assert far[1].tolist()[1] == numpy.inf and far[1].tolist()[0] == 0
 
 
@@ -236,11 +237,11 @@ def test_kernels_derive_by_the_bounds_of_clamp_too(kernel_of, tmp_path):
 @needs_llc
 def test_kernels_take_logarithms_of_any_double(kernel_of, tmp_path):
     path = tmp_path / "logarithm.lua"
-    path.write_text("return function(row) return row.logprob * log(row.weight ^ 8) end\n")
-    weight = numpy.array([1e-39, 1e-30, 1, 1e38, 0, numpy.inf], dtype=numpy.float32)  # 1e-39^8 is subnormal
-    loss, _, _, _ = kernel_of(str(path))({"logprob": numpy.ones(6), "weight": weight}, [], [])
+    path.write_text("return function(row) return row.logprob * log(row.advantage ^ 8) end\n")
+    given = numpy.array([1e-39, 1e-30, 1, 1e38, 0, numpy.inf], dtype=numpy.float32)  # 1e-39^8 is subnormal
+    loss, _, _, _ = kernel_of(str(path))({"logprob": numpy.ones(6), "advantage": given}, [], [])
     with numpy.errstate(divide="ignore"):
-        assert near(loss[:4], numpy.log(weight[:4].astype(numpy.float64)**8))
+        assert near(loss[:4], numpy.log(given[:4].astype(numpy.float64)**8))
     assert loss[4:].tolist() == [-numpy.inf, numpy.inf]
 
 
@@ -309,7 +310,7 @@ def boundary_of(tmp_path, text, *options):
     ("log(-row.logprob)", "boundary row (logprob 0): the loss is -inf"),
     ("-exp(-row.logprob)", "boundary row (logprob -100): the loss is -2.68812e+43"),  # finite in float64 alone
     ("row.logprob * log(row.entropy)", "boundary row (logprob 0, entropy 0): the loss is nan"),
-    ("row.logprob / row.weight", "boundary row (logprob 0, weight 0): the loss is nan"),
+    ("row.logprob / row.entropy", "boundary row (logprob 0, entropy 0): the loss is nan"),
     ("row.logprob * exp(row.advantage)", "boundary row (logprob 0, advantage 10000): the loss is nan"),
     ("row.logprob / row.reward", "boundary row (logprob 0, reward 0): the loss is nan"),
     ("row.logprob * log(row.ref_logprob / (row.old_logprob - 1))",
@@ -327,7 +328,7 @@ def test_a_loss_that_is_not_finite_at_a_limit_fails(tmp_path, text, message):
     "-row.weight * log(1 - exp(min(row.logprob, -0.01)))", "row.logprob * sqrt(row.entropy + 1e-6)",
     "-row.weight * exp(clamp(row.logprob - row.old_logprob, -20, 20)) * row.advantage",
     "-exp(detach(clamp(row.logprob - row.ref_logprob, -20, 20))) * row.logprob",
-    "row.logprob * exp(min(row.advantage, 20))"])
+    "row.logprob * exp(min(row.advantage, 20))", "row.logprob / row.weight"])  # a row of weight 0 has no loss
 def test_a_loss_that_minds_its_limits_passes(tmp_path, text):
     code, error, found = boundary_of(tmp_path, text)
     assert code == 0, error
