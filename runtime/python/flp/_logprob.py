@@ -268,7 +268,7 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                  falling probability, top.logprobs (..., K) float32 in nats, and top.rest (...) float32, the probability
                  of all others. Of the pass that gives logprob, which keeps its bits; without a gradient. Rows that
                  are not computed have ids -1 and zeros, bad ones ids -1 and NaN; behind the last token of a
-                 probability above 0 stand -1 and -inf. No keep, save or tail
+                 score above -inf stand -1 and -inf. No keep, save or tail
     rank         True: return last the rank of each target, (...) int32: how many tokens have a higher score; -1 where
                  there is none. As topk
     mixed        what becomes of one float32 operand beside a bfloat16 or float16 one (weight, as of a head in float32; or

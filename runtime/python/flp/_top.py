@@ -21,7 +21,7 @@ NO_ID = -1
 
 class Top(NamedTuple):
     """The best tokens of each row, as topk=K gives them; what is not computed has ids -1 and zeros, a row whose
-    log-probability is NaN ids -1 and NaN; behind the last token of a probability above 0 stand -1 and -inf."""
+    log-probability is NaN ids -1 and NaN; behind the last token of a score above -inf stand -1 and -inf."""
 
     ids: Tensor       # (..., K) of target's dtype: falling probability, of equal ones always the same order
     logprobs: Tensor  # (..., K) float32 in nats, of these tokens
