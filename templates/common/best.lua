@@ -27,8 +27,7 @@ return function(k)
     return k.select(k.lt(k.abs(x), least), least, next)
   end
 
-  -- The least score that a column of a list has: any above -inf.
-  function B.lowest() return k.bitcast(k.f32, k.const(k.i32, 0xff7fffff)) end
+  B.LOWEST = -0x1.fffffep127                          -- the least score that a column of a list has: any above -inf
 
   local function over_lanes(v)
     for _, mask in ipairs {16, 8, 4, 2, 1} do v = v + k.shuffle_xor(v, mask) end

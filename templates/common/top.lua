@@ -68,7 +68,7 @@ return function(k, spec)
     local a = p.row_begin + row
     local is_ranked = k.ne(p.ranks, 0) & k.ge(k.load(k.i32, p.local_target, a), 0)
     local mark = k.branch(is_ranked, function() return mark_of(p, a) end, function() return number(nan) end)
-    local floor = k.select(k.gt(p.best, 0), B.lowest(), nan)
+    local floor = k.select(k.gt(p.best, 0), number(B.LOWEST), nan)
     k.store(p.top_mark, row, mark)
     k.store(p.top_floor, row, floor)
     k.store(p.top_low, row, k.min(floor, mark))

@@ -109,7 +109,7 @@ return function(k, spec)
       local segment = item % p.segments
       local group = {first = item // p.segments * ROWS, lost = lost}
       local begin = segment * columns
-      local empty = {length = k.const(k.i32, 0), floor = B.lowest()}
+      local empty = {length = k.const(k.i32, 0), floor = k.const(k.f32, B.LOWEST)}
       local found = k.loop(begin, k.min(begin + columns, p.vocab_valid), TILE, empty, function(tile, buffer)
         multiply(p, group, tile)
         k.barrier()
