@@ -103,7 +103,7 @@ static const flp_kind_entry loss_targets_entries[] = {{PLAIN(loss_targets), 0, 0
   X(PRODUCTS, products, PRODUCT | FLP_KIND_TUNE | FLP_KIND_ADDS)                                              \
   X(SELECT, select, FLP_KIND_TARGET | FLP_KIND_ENTROPY | FLP_KIND_ALIGNMENT | FLP_KIND_VOCAB | FLP_KIND_FP64) \
   X(KEEP, forward_keep, SCORES | FLP_KIND_UNITS | FLP_KIND_CHUNK_ROWS)                                        \
-  X(KEPT, kept, FLP_KIND_ALIGNMENT)                                                                           \
+  X(KEPT, kept, FLP_KIND_ENTROPY | FLP_KIND_ALIGNMENT)                                                        \
   X(LOSS, loss_rows, FLP_KIND_LOSS | FLP_KIND_LINKED)                                                         \
   X(LISTED, listed, FLP_KIND_TARGET | FLP_KIND_ALIGNMENT)                                                     \
   X(LISTED_WEIGHT, listed_weight, FLP_KIND_ALIGNMENT)                                                         \
