@@ -144,7 +144,7 @@ Test(kernel, each_used_field_changes_the_bytes_and_no_other) {
       [FLP_KERNEL_PRODUCTS] = " arch dtype bias alignment hidden ",
       [FLP_KERNEL_SELECT] = " arch dtype target_dtype entropy alignment vocab ",
       [FLP_KERNEL_KEEP] = " arch dtype entropy bias softcap alignment hidden vocab ",
-      [FLP_KERNEL_KEPT] = " arch dtype alignment ",
+      [FLP_KERNEL_KEPT] = " arch dtype entropy alignment ",
       [FLP_KERNEL_LOSS] = " arch dtype loss ",
       [FLP_KERNEL_LISTED] = " arch dtype target_dtype alignment ",
       [FLP_KERNEL_LISTED_WEIGHT] = " arch dtype alignment ",
