@@ -350,7 +350,8 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
  * Plain form, where B is 0: dz = factor_a·kept with factor_a = A·2^(k_a - m), if the target's own element is exchanged for
  * expm1(logprob)·2^(lse - k_a), which does not depend on the upstream gradient: grad_hidden is a row scale of kept·W,
  * grad_weight is kept^T·(factor_a·h_a). With softcap kept is times 1 - tanh² then. Expanded form: one pass turns kept into
- * dz, in place.
+ * dz, in place. With key.entropy kept has a sign in this form, from which follows the exact score of the row's largest
+ * (templates/common/largest.lua).
  *
  * Rows whose lse is out of that range are redone, decided on the device, in blocks of FLP_KEPT_BLOCK_ROWS active rows:
  * dz recomputes the block from hidden and weight, in the place of kept, and its rows have factor 1. So are rows of the
@@ -370,7 +371,7 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   FLP_FORWARD_PARAMS(P)                                                    \
   P(i32, column_begin)                                                     \
   P(ptr, reference) /* (n) f32 by active row */                            \
-  P(f32, slope)     /* with softcap, 1: kept is times 1 - tanh²; else 0 */ \
+  P(f32, slope)     /* 1 in the plain form, 0 in the expanded one      */ \
   P(ptr, kept) P(i64, kept_stride) /* row 0: active row row_begin */
 #define FLP_FORWARD_KEEP_MAP_PARAMS(P)                                     \
   FLP_FORWARD_MAP_PARAMS(P)                                                \

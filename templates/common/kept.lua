@@ -227,7 +227,7 @@ return function(k, spec)
       local exact, out = L.gradient(row.m, row.A, row.B, row.scale()), {}
       for i, value in ipairs(kept) do
         local size = L.size(value)
-        local instead = finish(row, exact(L.is_odd(value)), log2_of(size), i - 1, capped)
+        local instead = finish(row, exact(L.is_below(value)), log2_of(size), i - 1, capped)
         out[i] = k.select(L.is_largest(size, row.power), instead, dz[i])
       end
       return out

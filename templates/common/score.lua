@@ -125,8 +125,8 @@ return function(k)
   -- y: factors of row_scale; clamp: a bias may be -inf; valid(i): is column i real (nil: all are). A column that is
   -- masked or -inf adds exactly nothing, so a row with s = 0 at the end had no score above -inf.
   -- top: the largest y[i]·row_scale, where it is known. Returns the new sum, and 2^(t - m) of each score, m its
-  -- maximum.
-  function S.accumulate(sum, y, row_scale, clamp, valid, top)
+  -- maximum; given mark, mark(2^(t - m), t - m) in its place.
+  function S.accumulate(sum, y, row_scale, clamp, valid, top, mark)
     local m = k.max(sum.m, S.lowest)
     if top then m = k.max(m, top) end
     for i = 1, top and 0 or #y do
@@ -146,7 +146,7 @@ return function(k)
       local e = k.exp2(u)
       s = s + e
       if q then q = k.fma(e, u, q) end
-      exponentials[i] = e
+      exponentials[i] = mark and mark(e, u) or e
     end
     return {m = m, s = s, q = q}, exponentials
   end

@@ -2,7 +2,7 @@
 --
 --   kept[a][v] = 2^(t - k_a) in bf16,  k_a = reference[a], chosen before by keep_reference (kept.lua)
 --   kept ← kept·(1 - tanh²)            with softcap, where p.slope is 1: the gradient but for a factor a row
---   kept ← ±kept                       with an entropy, where p.slope is 0: by the last bit of y (largest.lua)
+--   kept ← ±kept                       with an entropy, where p.slope is 0: the sign of t - m (largest.lua)
 --
 -- Shapes: as forward (online.lua); reference (n) by active row -> kept (row_end - row_begin, kept_stride), zeros in
 -- columns from vocab_valid on and in rows from *count on. online.lua has 2^(t - m) at hand; 2^(m - k_a), one number a
@@ -25,9 +25,9 @@ return function(k, spec)
       end
     end
     local function store_exponentials()
-      local lift, mask = k.exp2(m - k.load(k.f32, p.reference, active)), spec.entropy and L.mask(p.slope)
+      local lift = k.exp2(m - k.load(k.f32, p.reference, active))
       store(function(j)
-        local value = (mask and L.mark(exponentials[j], y[j], mask) or exponentials[j]) * lift
+        local value = exponentials[j] * lift
         if spec.softcap then value = value * S.slope(y[j], p.slope) end
         return valid and k.select(valid(j), value, 0.0) or value
       end)
@@ -41,6 +41,6 @@ return function(k, spec)
   end
 
   k.import "online" (k, spec, "forward_keep", function(M)
-    return {see = function(...) see(M, ...) end}
+    return {see = function(...) see(M, ...) end, mark = spec.entropy and function(p) return L.mark(p.slope) end}
   end)
 end

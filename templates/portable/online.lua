@@ -16,6 +16,7 @@
 --   K.see(p, active, count, block_column, exponentials, m, valid, y)   behind each block of each row as it is summed:
 --     2^(t-m) of its columns, m the maximum so far; of active row `active`, which exists below `count`; valid(j): is
 --     column j real, false where all are; y: with a softcap their tanh. Columns of a launch begin at p.column_begin.
+--   K.mark(p) -> mark   the exponentials that K.see gets: mark of score.lua's accumulate
 --   K.meet(p, active, count, scale, blocks, tile)   before that: t = scale·y, and of each block, here one, {column, y,
 --     valid, top}: column of y[1], the others of which stand as in an accumulator of engine.lua; the largest t. tile: {row,
 --     column}, the active row and the warp's column at which it begins; all lanes together
@@ -128,7 +129,7 @@ return function(k, spec, entry, hooks)
     end
 
     local function reduce(acc, block_column, sums, whole)
-      local out = {}
+      local out, mark = {}, K.mark and K.mark(p)
       for i, row in ipairs(rows) do
         local y = {}
         for ni = 0, M.ni - 1 do
@@ -146,7 +147,7 @@ return function(k, spec, entry, hooks)
           K.meet(p, row.active, count, scale, {block}, {row = first_row, column = block_column})
         end
         local exponentials
-        out[i], exponentials = S.accumulate(sums[i], y, scale, spec.bias, valid, top)
+        out[i], exponentials = S.accumulate(sums[i], y, scale, spec.bias, valid, top, mark)
         if K.see then K.see(p, row.active, count, block_column, exponentials, out[i].m, valid, y) end
       end
       if K.met then K.met(p, {row = first_row, column = block_column}) end

@@ -2,7 +2,7 @@
 --
 --   kept[a][v] = 2^(t - k_a) in bf16,  k_a = reference[a], chosen before by keep_reference (kept.lua)
 --   kept ← kept·(1 - tanh²)            with softcap, where p.slope is 1: the gradient but for a factor a row
---   kept ← ±kept                       with an entropy, where p.slope is 0: by the last bit of y (largest.lua)
+--   kept ← ±kept                       with an entropy, where p.slope is 0: the sign of t - m (largest.lua)
 --
 -- Shapes: as forward (online.lua); reference (n) by active row -> kept (row_end - row_begin, vocab_valid), zeros behind
 -- the last active row up to the end of its row panel. online.lua has 2^(t - m) at hand; 2^(m - k_a), one number a row
@@ -20,14 +20,13 @@ return function(k, spec)
 
   local function over(H)
     local B = staging.over(k, spec, H)
-    local K = {finish = B.finish}
+    local K = {finish = B.finish, mark = spec.entropy and function(p) return L.mark(p.slope) end}
     local upper = {}                              -- of the row with h = 0: its words, by block of the tile
 
     -- Pair by pair: with all values made first ptxas spills more.
     local function words_of(p, exponentials, lift, y, exists)
-      local mask = spec.entropy and L.mask(p.slope)
       local function value(i)
-        local kept = (mask and L.mark(exponentials[i], y[i], mask) or exponentials[i]) * lift
+        local kept = exponentials[i] * lift
         return spec.softcap and kept * S.slope(y[i], p.slope) or kept
       end
       local words = {}

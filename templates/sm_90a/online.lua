@@ -19,6 +19,7 @@
 --     as it is summed: 2^(t-m) of the columns of this thread, m the maximum so far, y: with a softcap their tanh. A
 --     block of a row with h = 0 comes before that of its neighbour with h = 1. Columns of a launch begin at
 --     p.column_begin.
+--   K.mark(p) -> mark   the exponentials that see gets: mark of score.lua's accumulate
 --   K.meet(p, active, row_end, scale, blocks, tile)   before each row of a tile is summed: active row `active`, which
 --     exists below row_end; t = scale·y, and of each block {column, y, top}: column of y[1], the others of which stand as
 --     in an accumulator of wgmma; the largest t. All columns count, and scale is not negative; beyond the vocabulary t is
@@ -189,10 +190,10 @@ return function(k, spec, entry, hooks)
         end
         K.meet(p, p.row_begin + u.row + H.row(row.w, row.h), u.row_end, scale, met, place_of(u, tile_column))
       end
-      local see = K.row and K.row(p, u, row)
+      local see, mark = K.row and K.row(p, u, row), K.mark and K.mark(p)
       return {sum = sum, add = function(self, block)
         local exponentials
-        self.sum, exponentials = S.accumulate(self.sum, blocks[block], scale, spec.bias, nil, tops[block])
+        self.sum, exponentials = S.accumulate(self.sum, blocks[block], scale, spec.bias, nil, tops[block], mark)
         if see then see(tile_column + (block - 1) * BLOCK, exponentials, self.sum.m, blocks[block]) end
       end}
     end

@@ -70,6 +70,8 @@
   examples   tests/gpu/examples.py: what every example shows (the same)
   selective  tests/gpu/selective.py: selective log-softmax beside other ways (needs torch; set FLP_LIBRARY)
   mixed_bits tests/gpu/mixed_bits.py: operands of two dtypes beside torch.mm with a float32 result (the same)
+  near_certain
+             tests/gpu/near_certain.py: gradients of nearly certain rows in every mode beside float64 (the same)
   jax        tests/gpu/jax_check.py: flp.jax beside the formula in JAX (needs jax; set FLP_LIBRARY)
   hosts      tests/hosts on the GPU, beside the trainers that are installed (its README.md; needs torch, pytest and
              transformers; set FLP_LIBRARY)
@@ -81,7 +83,7 @@
 --only takes any of these, and of bench, bench_modes, bench_cross_entropy, bench_adapters, bench_mixed, bench_lists,
 bench_tail, bench_targets, bench_top, peers, peers_modes and peers_data single records by name, where time is short.
 Copy check*.json, sanitize*.json, gated_step.json, train_tiny_lm.json, grpo_tail.json, examples.json, mixed_bits.json,
-jax.json, hosts*.json and fragmentation.json to tests/gpu/evidence, and of plots/ naive_never.png and flp_arena_never.png as
+near_certain.json, jax.json, hosts*.json and fragmentation.json to tests/gpu/evidence, and of plots/ naive_never.png and flp_arena_never.png as
 fragmentation_naive.png and fragmentation_flp_arena.png; bench*.json, peers*.json, tune*.json, cold_start.json,
 head_memory.json, response_rows.json and selective.json to autotune/bench. Exit status 1 if anything failed. Standard library only.
 """
@@ -112,6 +114,7 @@ SCRIPTS = {
     "examples": ("examples", "tests/gpu/examples.py"),
     "selective": ("selective", "tests/gpu/selective.py"),
     "mixed_bits": ("mixed_bits", "tests/gpu/mixed_bits.py"),
+    "near_certain": ("near_certain", "tests/gpu/near_certain.py"),
     "jax": ("jax", "tests/gpu/jax_check.py"),
     "fragmentation": ("fragmentation", "tests/gpu/fragmentation.py",
                       *(("--plots", "{out}/plots") if importlib.util.find_spec("matplotlib") else ())),

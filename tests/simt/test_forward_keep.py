@@ -41,7 +41,7 @@ def hold(case, forward, with_kept, reference, kept, is_map, slope=0):
     expected = numpy.exp2(t - reference[:active, None].astype(float)) * slopes**slope
     found = from_bf16(kept[:active, :VOCAB]).astype(float)
     if case.head.get("entropy") and not slope:
-        assert 0.05 < numpy.signbit(found).mean() < 0.6  # the last bit of a score
+        assert 0.99 < numpy.signbit(found).mean() < 1  # all but some of the largest scores are below the maximum
         found = abs(found)
     normal = expected > 2.0**-125
     error = (found / expected - 1)[normal]
