@@ -16,7 +16,8 @@ both stand in RULES, so that a rule reads like its paper:
     gspo        ppo's of s = exp(mean of d), a sequence         mean of sequences     arXiv:2507.18071, eq. 5
 
 An average is a weight a token that depends on the mask alone (weights_of). flp.policy_loss is the same from hidden states
-in one call. Everything is computed in float32. Tokens outside the mask take no part, whatever they hold, NaN included.
+in one call. As there, numbers are float64 between float32 ones, and what a minimum leaves out has no gradient, however
+large its ratio is. Tokens outside the mask take no part, whatever they hold, NaN included.
 """
 from __future__ import annotations
 
@@ -44,9 +45,10 @@ def _plain(log_ratio, logprob, advantage, low, high):
 
 
 def _clipped(log_ratio, logprob, advantage, low, high):
-    ratio = log_ratio.exp()
+    ratio = log_ratio.detach().exp()
     kept, bounded = ratio * advantage, ratio.clamp(1 - low, 1 + high) * advantage
-    return -torch.minimum(kept, bounded), kept > bounded
+    clipped = kept > bounded
+    return torch.where(clipped, -bounded, -log_ratio.masked_fill(clipped, 0).exp() * advantage), clipped
 
 
 def _weighted(log_ratio, logprob, advantage, low, high):
@@ -138,19 +140,22 @@ def kl(logprob: Tensor, ref_logprob: Tensor, kind: str = "k3") -> Tensor:
 
 # ---- divergences over K tokens a row, and what is left as one more (flp.distill_loss): (log p, log q, p, q, mix) ----
 
-def _of_positive(share, values):
-    return torch.where(share > 0, values, torch.zeros((), device=values.device))
+def _gain(share, log_share, log_other):
+    """share·(log_share − log_other); where the share is 0 that is 0 and has no gradient, whatever the others hold."""
+    is_none = share == 0
+    return share * (log_share.masked_fill(is_none, 0) - log_other.masked_fill(is_none, 0))
 
 
 def _jsd(log_p, log_q, p, q, mix):
-    log_m = torch.log(mix * p + (1 - mix) * q)
-    return _of_positive(p, mix * p * (log_p - log_m)) + _of_positive(q, (1 - mix) * q * (log_q - log_m))
+    m = mix * p + (1 - mix) * q
+    log_m = torch.log(m.masked_fill(m == 0, 1))
+    return mix * _gain(p, log_p, log_m) + (1 - mix) * _gain(q, log_q, log_m)
 
 
 DIVERGENCES: dict[str, Callable[..., Tensor]] = {
-    "forward_kl": lambda log_p, log_q, p, q, mix: _of_positive(p, p * (log_p - log_q)),   # arXiv:2306.13649
-    "reverse_kl": lambda log_p, log_q, p, q, mix: _of_positive(q, q * (log_q - log_p)),   # arXiv:2306.08543
-    "jsd": _jsd,                                                                          # arXiv:2306.13649, eq. 1
+    "forward_kl": lambda log_p, log_q, p, q, mix: _gain(p, log_p, log_q),   # arXiv:2306.13649
+    "reverse_kl": lambda log_p, log_q, p, q, mix: _gain(q, log_q, log_p),   # arXiv:2306.08543
+    "jsd": _jsd,                                                            # arXiv:2306.13649, eq. 1
 }
 
 
@@ -222,7 +227,7 @@ def policy_loss(rule: str, logprob: Tensor, advantage: Tensor, *, old_logprob: T
     log_ratio, values, kept, weights = batch.log_ratio, batch.logprob, batch.mask, shares
     if rule == "gspo":
         log_ratio, values = (_per_sequence(x, kept)[:, None] for x in (log_ratio, values))
-        kept = (kept.sum(-1, keepdim=True) > 0).float()   # a sequence without tokens has no ratio
+        kept = (kept.sum(-1, keepdim=True) > 0).double()   # a sequence without tokens has no ratio
         weights = weights_of(average, kept, length, total)
     terms, clipped = term(log_ratio, values, batch.advantage_of(rule), low, high)
     loss = policy = (terms * weights).sum()
@@ -235,36 +240,36 @@ def policy_loss(rule: str, logprob: Tensor, advantage: Tensor, *, old_logprob: T
     if batch.entropy is not None:
         loss = loss - entropy_weight * (batch.entropy * entropy_weights_of(average, batch.mask, total)).sum()
         metrics["entropy"] = _mean(batch.entropy, batch.mask)
-    return loss, {name: value.detach() for name, value in metrics.items()}
+    return loss.float(), {name: value.detach().float() for name, value in metrics.items()}
 
 
 # ---- checks ----
 
 class _Batch:
-    """The tensors of one call in float32, with zeros where the mask has them."""
+    """The tensors of one call in float64, with zeros where the mask has them."""
 
     def __init__(self, logprob, advantage, old_logprob, ref_logprob, entropy, mask):
         _check.float_tensor_of("logprob", logprob)
         if logprob.dim() != 2:
             _check.refuse(ValueError, "logprob", "of shape %s" % (tuple(logprob.shape),), "(B, T)")
-        self.mask = torch.ones_like(logprob, dtype=torch.float32) if mask is None else _mask_of(mask, logprob)
+        self.mask = torch.ones_like(logprob, dtype=torch.float64) if mask is None else _mask_of(mask, logprob)
         self.logprob = self._kept("logprob", logprob, logprob)
         old = logprob.detach() if old_logprob is None else old_logprob
         self.log_ratio = self.logprob - self._kept("old_logprob", old, logprob).detach()
         self.ref_logprob = None if ref_logprob is None else self._kept("ref_logprob", ref_logprob, logprob).detach()
         self.entropy = None if entropy is None else self._kept("entropy", entropy, logprob)
-        self.advantage = advantage_of(advantage, "logprob", logprob)
+        self.advantage = advantage_of(advantage, "logprob", logprob).double()
 
     def _kept(self, field, value, like):
         _like(field, value, like)
-        return torch.where(self.mask != 0, value.float(), torch.zeros((), device=value.device))
+        return value.double().masked_fill(self.mask == 0, 0)
 
     def advantage_of(self, rule):
         """A for every term: (B, T) or (B, 1), zero where no token of the mask is; of gspo (B, 1)."""
         if self.advantage.shape[1] == 1:
             counts = (self.mask != 0).any(-1, keepdim=True)
             return self.advantage.masked_fill(~counts, 0.0)
-        kept = torch.where(self.mask != 0, self.advantage, torch.zeros((), device=self.advantage.device))
+        kept = self.advantage.masked_fill(self.mask == 0, 0)
         return _per_sequence(kept, self.mask)[:, None] if rule == "gspo" else kept
 
 
@@ -281,7 +286,7 @@ def _like(field, value, logprob):
 
 def _mask_of(mask, logprob):
     _check.like("mask", mask, "logprob", logprob)
-    return mask.float()
+    return mask.double()
 
 
 def advantage_of(advantage, other, tensor):
