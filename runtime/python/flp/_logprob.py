@@ -328,7 +328,9 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                      enumerate(_lora.linear_logprob(lora, reference, tensors, options, chunk_rows)))
         return made if len(made) > 1 else made[0]
     if _top.is_asked(topk, rank):
-        return _with_top(tensors, options, chunk_rows, grad_weight_accumulate, tail_report, topk, rank, lead, given, how)
+        logprob, *more = _with_top(tensors, options, chunk_rows, grad_weight_accumulate, tail_report, topk, rank, lead,
+                                   given, how)
+        return (logprob.reshape(target.shape), *more)
     if in_graph() and grad_weight_accumulate is None and tail_report is None and not (chunk_rows or save or tail or how):
         results = _logprob_op.linear_logprob(*tensors, *options)
     else:

@@ -14,7 +14,7 @@ WITHOUT = {
     "lora": ("lora", ("keep", "kept_mass", "save", "tail", "tail_report", "topk", "rank", "grad_weight_accumulate", "mixed",
                       "target", "sequence_parallel", "gather")),
     "keep": ("keep, whose columns are few already", (*RECOMPUTES, "chunk_rows", "topk", "rank", "loss", "target")),
-    "target": ("several targets a row, whose backward pass recomputes", RECOMPUTES),
+    "target": ("several targets a row, whose backward pass recomputes", (*RECOMPUTES, "topk", "rank")),
     "topk": ("topk or rank, whose forward pass keeps nothing", ("save", "tail")),
     "rank": ("topk or rank, whose forward pass keeps nothing", ("save", "tail")),
     SLICES: ("mixed, which takes the weight in slices", ("keep", "target", "chunk_rows", "save", "tail", "topk", "rank")),
