@@ -204,24 +204,3 @@ def test_refusals(change, message):
     given = {"hidden": hidden, "weight": weight, "target": target, "teacher_logprob": teacher, "bias": bias, **change}
     with pytest.raises((ValueError, flp.FlpError), match=message):
         flp.distill_loss(**given)
-
-
-def test_without_a_step_it_runs_over_logprobs(monkeypatch):
-    """As device tensors do where no rung has kernels; a program of a file cannot."""
-    from flp import _distill, _run
-    hidden, weight, bias, target, teacher = problem(13)
-    want, metrics = flp.distill_loss(hidden, weight, target, teacher, bias, loss="jsd", entropy=True)
-    real = _run.plan_for
-
-    class Without:
-        handle = None
-
-    monkeypatch.setattr(_distill._run, "plan_for", lambda *given, program=None, **named: Without() if program else
-                        real(*given, **named))
-    loss, found = flp.distill_loss(hidden, weight, target, teacher, bias, loss="jsd", entropy=True)
-    assert loss.item() == pytest.approx(want.item(), rel=1e-6)
-    assert {name: value.item() for name, value in found.items()} == \
-        pytest.approx({name: value.item() for name, value in metrics.items()}, rel=1e-6)
-    expect_close(grads_of(loss, (hidden, weight, bias)), grads_of(want, (hidden, weight, bias)), 1e-6)
-    with pytest.raises(flp.UnsupportedError, match="loss is 'jsd.entropy', a loss program, but no rung"):
-        flp.distill_loss(hidden, weight, target, teacher, bias, loss="jsd+entropy")

@@ -291,7 +291,7 @@ def mine(tmp_path, monkeypatch):
     return str(tmp_path / "mine.lua")
 
 
-def test_a_loss_of_a_file(mine):
+def test_a_loss_of_a_file(mine, engine):
     batch, reward = Batch(), torch.randn(B, T, generator=torch.Generator().manual_seed(2)).to(DEVICE)
 
     def want_of(margin, beta):
@@ -320,7 +320,7 @@ def test_a_loss_of_a_file(mine):
     ({"parameters": {"margin": -1}}, "margin"),
     ({"clip": (0.1, 0.1)}, "clip is (0.1, 0.1)"),
 ])
-def test_what_a_file_does_not_take_is_named(mine, options, words):
+def test_what_a_file_does_not_take_is_named(mine, engine, options, words):
     batch, given = Batch(), torch.ones(B, T, device=DEVICE)
     options = {"vectors": {"reward": given, "unused": given}, **options}
     options["vectors"] = {name: given for name in options["vectors"]}
@@ -379,13 +379,6 @@ def test_files_need_the_generator(tmp_path, monkeypatch):
     monkeypatch.setenv("FLP_JIT_LIBRARY", str(tmp_path / "absent.so"))
     with pytest.raises(flp.LibraryError, match="needs libflpgen, which could not be loaded from .*absent.so"):
         Batch().fused(str(tmp_path / "mine.lua"))
-
-
-def test_the_torch_form_has_no_programs(mine, monkeypatch):
-    monkeypatch.setattr(_plans, "_create", torch_form)
-    given = torch.ones(B, T, device=DEVICE)
-    with pytest.raises(flp.UnsupportedError, match="mine.lua', a loss program, but no rung with kernels runs one here"):
-        Batch().fused(mine, beta=0.0, ref_logprob=None, vectors={"reward": given, "unused": given})
 
 
 def test_programs_report_what_they_read():

@@ -30,7 +30,7 @@ DEVICE_HOST = -1
 PASS_FORWARD, PASS_COMBINE, PASS_BACKWARD, PASS_STEP, PASS_BACKWARD_SAVED, PASS_FORWARD_SAVED = 1, 2, 3, 4, 5, 6
 MODE_DIRECTION = 7
 LOSS_BYTES_MAX = 4096  # loss.h: capacity that always suffices for a loss program
-VECTORS_MAX = 8
+VECTORS_MAX, INPUTS_MAX = 8, 14
 WORKSPACE_ALIGNMENT = 256
 LOG_ERROR, LOG_WARNING, LOG_INFO = 0, 1, 2
 
@@ -108,7 +108,7 @@ class Args(Structure):
     ]
 
 
-NAME_BYTES = 32
+NAME_BYTES, TITLE_BYTES = 32, 64
 
 
 class LossParameter(Structure):
@@ -124,8 +124,8 @@ class LossDescription(Structure):
     __slots__ = ()
     _fields_ = [
         ("struct_bytes", c_uint32), ("parameter_count", c_int32), ("vector_count", c_int32), ("input_count", c_int32),
-        ("metric_count", c_int32), ("name", c_char * 64), ("parameters", LossParameter * 8),
-        ("vectors", c_char * NAME_BYTES * VECTORS_MAX), ("inputs", c_char * NAME_BYTES * 14),
+        ("metric_count", c_int32), ("name", c_char * TITLE_BYTES), ("parameters", LossParameter * 8),
+        ("vectors", c_char * NAME_BYTES * VECTORS_MAX), ("inputs", c_char * NAME_BYTES * INPUTS_MAX),
         ("metrics", c_char * NAME_BYTES * 8),
     ]
 

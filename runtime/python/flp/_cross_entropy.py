@@ -3,23 +3,19 @@
 Invariants: those of policy_loss (_policy.py), whose sibling this is: the loss is a program that libflp runs between the
 passes over the head (flp_step, stream mode), gradients exist when the call returns, and the backward pass hands them
 out once, times its upstream gradient. With reduction "none" each token has an upstream gradient of its own: forward
-makes losses alone, and backward runs a step whose weights these gradients are. On the torch form of the eager rung the
-same formula runs chunk by chunk, checkpointed.
+makes losses alone, and backward runs a step whose weights these gradients are.
 """
 from __future__ import annotations
 
 import functools
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from . import _accumulate, _check, _distill, _hand_out, _logprob, _policy, _programs, _run, _transforms, losses
 from ._compile import outside_graphs
 
 REDUCTIONS = ("mean", "sum", "none")
-CHUNK_ELEMENTS = 64 << 20  # of scores in float32 that the torch form holds at a time
 
 
 @outside_graphs
@@ -71,7 +67,7 @@ def cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor |
     settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, False)
     settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, weight, given)
     settings.detached = True
-    wishes = _wishes_of(label_smoothing, z_loss, reduction, return_z_loss)
+    wishes = _wishes_of(label_smoothing, z_loss, reduction)
     if reduction == "none" and settings.accumulate is not None:
         _check.refuse(ValueError, "grad_weight_accumulate", "given with reduction 'none'", "None")
     counted = (target != settings.ignore_index).reshape(-1)
@@ -84,10 +80,10 @@ def cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor |
 
 
 class Wishes:
-    """What a call asks for beside tensors, checked: program and its parameters; of the torch form the numbers."""
+    """What a call asks for beside tensors, checked: program and its parameters."""
 
-    def __init__(self, smoothing, z_loss, reduction, returns_z):
-        self.smoothing, self.z_loss, self.reduction, self.returns_z = smoothing, z_loss, reduction, returns_z
+    def __init__(self, smoothing, z_loss, reduction):
+        self.z_loss, self.reduction = z_loss, reduction
         self.program = _programs.builtin("cross_entropy" if smoothing else "nll+z_loss" if z_loss else "nll")
         named = {"label_smoothing": smoothing, "z_loss": z_loss}
         self.parameters = {name: named[name] for name in self.program.parameters}
@@ -119,9 +115,6 @@ def _z_of(made, wishes, weights):
 
 def _dispatch(call, weights):
     grads, ops = _logprob.needed_grads(*call.tensors[:3]), _run.Operands(*call.tensors)
-    of_step = _run.settings_of_step(ops, call.settings, grads)
-    if _run.plan_for(ops, of_step, grads, program=call.wishes.program).handle is None:
-        return _over_torch(call, weights)
     if call.wishes.reduction == "none":
         if grads:
             return Rows.apply(*call.tensors, weights, call.settings, call.wishes, grads)
@@ -158,48 +151,15 @@ def _of_rows(settings, wishes, grads, upstream, *saved):
     return tuple(None if gradient is None else gradient.to(operand.dtype) for gradient, operand in zip(made, operands))
 
 
-# ---- the torch form ----
-
-def _over_torch(call, weights):
-    """Chunks of rows in float32, whose scores backward makes again."""
-    hidden, weight, bias, target, temperature_rows = call.tensors
-    rows = max(1, CHUNK_ELEMENTS // weight.shape[0])
-    parts = [checkpoint(_rows_of_torch, call, weights[at:at + rows], hidden[at:at + rows], weight, bias,
-                        target[at:at + rows], None if temperature_rows is None else temperature_rows[at:at + rows],
-                        use_reentrant=False) for at in range(0, hidden.shape[0], rows)]
-    each, z = (torch.cat(values) for values in zip(*parts)) if parts else (weights, weights)
-    return (each, z) if call.wishes.reduction == "none" else (each.sum(), z.sum())
-
-
-def _rows_of_torch(call, weights, hidden, weight, bias, target, temperature_rows):
-    settings, e = call.settings, call.wishes.smoothing
-    with torch.autocast(hidden.device.type, enabled=False):
-        z = F.linear(hidden.float(), weight.float(), None if bias is None else bias.float()) * settings.scale
-    if settings.softcap:
-        z = settings.softcap * torch.tanh(z / settings.softcap)
-    t = z / (settings.temperature if temperature_rows is None else temperature_rows[:, None])
-    counted = target != settings.ignore_index
-    lse = torch.logsumexp(t, -1)
-    known = (target >= 0) & (target < t.shape[-1])
-    nll = lse - t.gather(-1, target.long().masked_fill(~known, 0)[:, None])[:, 0]
-    nll = torch.where(known | ~counted, nll, torch.full_like(nll, float("nan")))
-    square = call.wishes.z_loss * lse * lse
-    each = (1 - e) * nll + square
-    if e:
-        each = each + e * (lse - t.mean(-1))
-    none = torch.zeros_like(each)
-    return torch.where(counted & (weights != 0), each * weights, none), torch.where(counted, square * weights, none).detach()
-
-
 # ---- checks ----
 
-def _wishes_of(label_smoothing, z_loss, reduction, return_z_loss):
+def _wishes_of(label_smoothing, z_loss, reduction):
     smoothing, z_loss = _check.number_of("label_smoothing", label_smoothing), _check.number_of("z_loss", z_loss)
     if not 0 <= smoothing <= 1:
         _check.refuse(ValueError, "label_smoothing", label_smoothing, "0 to 1")
     if not z_loss >= 0:
         _check.refuse(ValueError, "z_loss", z_loss, "0 or more")
-    return Wishes(smoothing, z_loss, losses.one_of("reduction", reduction, REDUCTIONS), bool(return_z_loss))
+    return Wishes(smoothing, z_loss, losses.one_of("reduction", reduction, REDUCTIONS))
 
 
 def _weights_of(row_weight, counted, total, reduction, lead):

@@ -2,7 +2,7 @@
 
 Invariants: those of policy_loss (_policy.py), whose sibling this is: the loss is a program over the targets of a row that
 libflp runs between the passes over the head, gradients exist when the call returns, and the backward pass hands them
-out once, times its upstream gradient. Where no rung has a step, the same divergence runs over linear_logprob.
+out once, times its upstream gradient.
 """
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Mapping
 import torch
 from torch import Tensor
 
-from . import _accumulate, _check, _hand_out, _logprob, _policy, _programs, _run, _transforms, errors, losses
+from . import _accumulate, _check, _hand_out, _logprob, _policy, _programs, _run, _transforms, losses
 from ._compile import outside_graphs
 
 
@@ -42,7 +42,7 @@ def distill_loss(hidden: Tensor, weight: Tensor, target: Tensor, teacher_logprob
                      "forward_kl+entropy"; or the path of a Lua file with a loss over targets (flpgen loss --help), which
                      needs libflpgen
     row_weight       (...) floating point, or None: what each row's divergence counts, the loss being their sum; None:
-                     the mean of the rows of the mask
+                     the mean of the rows of the mask. A row of weight 0 counts 0 in metrics too
     mask             (...) bool or numbers 0 and 1: the rows that count; None: all. Others cost no matrix work
     total            a number or 0-dim tensor: what the mean divides by in place of the rows of this call's mask, so that
                      losses of micro-batches add up to that of the batch
@@ -87,36 +87,19 @@ def distill_loss(hidden: Tensor, weight: Tensor, target: Tensor, teacher_logprob
     rows = {name: _numbers("vectors[%r]" % name, value, "hidden's rows", lead, flat.device)
             for name, value in (vectors or {}).items()}
     _needed(loss, program, rows)
-    return _dispatch((flat, weight, bias, ids, temperature_rows), settings, loss, program, values, teacher, weights,
+    return _dispatch((flat, weight, bias, ids, temperature_rows), settings, program, values, teacher, weights,
                      counted.reshape(-1).float(), rows, _policy._scale_of(grad_scale, settings))
 
 
-def _dispatch(tensors, settings, loss, program, values, teacher, weights, counted, rows, grad_scale):
-    grads, ops = _logprob.needed_grads(*tensors[:3]), _run.Operands(*tensors)
-    of_step = _run.settings_of_step(ops, settings, grads)
-    if _run.plan_for(ops, of_step, grads, program=program).handle is None:
-        if loss not in losses.DIVERGENCES:
-            raise errors.UnsupportedError("loss is %r, a loss program, but no rung with kernels runs one here (accepted: one "
-                                          "of %s; the log of flp has the reason)" % (loss, ", ".join(losses.DIVERGENCES)))
-        return _over_logprob(tensors, settings, loss, values, teacher, weights, counted)
+def _dispatch(tensors, settings, program, values, teacher, weights, counted, rows, grad_scale):
     scale = 1.0 if grad_scale is None else grad_scale
     given = _run.Loss(program, values, None, None, None, weights * scale, rows, teacher)
+    grads = _logprob.needed_grads(*tensors[:3])
     value, made = _hand_out.loss_of(tensors, settings, grads, given, grad_scale, "flp.distill_loss")
     found = dict(zip(program.metrics, made.metrics))
     if settings.entropy:
         found["entropy"] = made.entropy
     return value, _means(found, counted)
-
-
-def _over_logprob(tensors, settings, loss, values, teacher, weights, counted):
-    hidden, weight, bias, target, temperature_rows = tensors
-    results = _logprob.dispatch(hidden, weight, bias, target, temperature_rows, None, settings)
-    logprob = results[0].reshape(teacher.shape)
-    each = losses.divergence(loss, logprob, teacher, counted=target.reshape(teacher.shape) != settings.ignore_index, **values)
-    found = {loss: each.detach()}
-    if settings.entropy:
-        found["entropy"] = results[1].detach()
-    return (each * weights).sum(), _means(found, counted)
 
 
 def _means(found, counted):

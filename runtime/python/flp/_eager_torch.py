@@ -2,7 +2,8 @@
 
 Formulas, in log2 units as flp_args.stats has them, with x = h·Wᵀ + b, t = r·x (softcap: t = r·tanh(k·x)):
     m = max t;  s = Σ 2^(t−m);  q = Σ 2^(t−m)·(t−m);  logprob = ln2·((t_y − m) − log2 s);  H = ln2·(log2 s − q/s)
-    w = t − m − log2 s;  p = 2^w;  dz = [p·(α + β·w) + g·δ_y] / T,  α = −g − e·H,  β = −e·ln2
+    w = t − m − log2 s;  p = 2^w;  dz = [p·(α + β·w) + g·δ_y + v/V] / T,  α = u − g − e·H,  β = −e·ln2
+for upstream gradients g of logprob, e of the entropy, u of lse and v of the mean score.
 Products are fp32; scores and sums fp64, because t near 1e4 in fp32 has lost three digits of t − m.
 Shapes: tiles of TILE_ROWS active rows by TILE_COLUMNS vocab columns, always of this size (short ones are padded with
 zero rows), so that a row's bits do not depend on N, on its position or on the budget. Tiles fold in column order.
@@ -61,7 +62,7 @@ class _Scores:
         self.inverse = torch.ones(active.numel(), dtype=torch.float64, device=active.device) / temperature
         self.row_scale = self.inverse * unit
         self.cap_in = settings.scale / settings.softcap if settings.softcap else None
-        ids = _by_row(ops.target.long()[active])
+        ids = by_row(ops.target.long()[active])
         self.ignored = ids == settings.ignore_index
         self.local = (ids - settings.offset).masked_fill(self.ignored, -1)  # (active, K)
         self.block = torch.zeros((TILE_ROWS, self.depth), dtype=torch.float32, device=active.device)
@@ -104,14 +105,15 @@ class _Scores:
         return inside, column.clamp(0, columns[1] - columns[0] - 1)
 
 
-def _by_row(values):
+def by_row(values):
     """(N,K) of (N), where K is 1, or of (N,K)."""
     return values if values.dim() == 2 else values.unsqueeze(1)
 
 
-def _classify(plan, n, target, temperature_rows, rows, settings, total, upstream=()):
-    """Sorts rows into active ids, and a mask of bad ones; counts bad rows and bad row ids in the error word."""
-    ignored = _by_row(target == settings.ignore_index)
+def _classify(plan, n, target, temperature_rows, rows, settings, total, upstream=(), counts=True):
+    """Sorts rows into active ids, and a mask of bad ones; counts bad rows and bad row ids in the error word, unless an
+    earlier pass of the same call has."""
+    ignored = by_row(target == settings.ignore_index)
     left_out = ignored.all(1)
     bad_ids = 0
     if rows is not None:
@@ -122,14 +124,15 @@ def _classify(plan, n, target, temperature_rows, rows, settings, total, upstream
         left_out = left_out | ~listed
     given = [grad for grad in upstream if grad is not None]
     if given:
-        asked = [_by_row(grad != 0) for grad in given]
+        asked = [by_row(grad != 0) for grad in given]
         left_out = left_out | ~torch.stack([(of & ~ignored if of.shape == ignored.shape else of).any(1)
                                             for of in asked]).any(0)
-    bad = (_by_row((target < 0) | (target >= total)) & ~ignored).any(1)
+    bad = (by_row((target < 0) | (target >= total)) & ~ignored).any(1)
     if temperature_rows is not None:
         bad = bad | ~_check.usable(temperature_rows, settings.softcap, settings.scale)
     bad = bad & ~left_out
-    count_bad(plan, bad.sum() + bad_ids)
+    if counts:
+        count_bad(plan, bad.sum() + bad_ids)
     return torch.nonzero(~left_out & ~bad).flatten(), bad
 
 
@@ -187,9 +190,9 @@ def workspace_bytes(plan, which, n, depth, budget):
     return smallest + extra * 4 * TILE_ROWS * depth
 
 
-def _fold(scores, best=None):
+def _fold(scores, best=None, total=None):
     """The forward sweep -> m, s, q (active) float64 and the targets' raw scores (active, K) float32. best: _eager_top.Best,
-    which sees every tile, or None"""
+    which sees every tile, or None; total: (active) float64 that all scores in log2 units are added to, or None"""
     count, device = scores.active.numel(), scores.active.device
     m = torch.full((count,), -math.inf, dtype=torch.float64, device=device)
     s = torch.zeros_like(m)
@@ -205,6 +208,8 @@ def _fold(scores, best=None):
             t = scores.log2_units(x, scores.row_scale[part].unsqueeze(1))
             if best is not None:
                 best.add(part, columns, t)
+            if total is not None:
+                total[part] += t.sum(1)
             t = t.clamp_min(LOWEST)
             top = t.max(1, keepdim=True).values
             t -= top
@@ -273,20 +278,26 @@ def _write(active, bad, record, logprob, entropy, stats, logprobs=None):
             out[active] = values
 
 
-def forward(plan, ops, settings, logprob, entropy, stats, top=None):
-    """Fills logprob (N), entropy (N) or None, stats (N,4) or None, and top, _top.Outputs or None."""
+def forward(plan, ops, settings, logprob, entropy, stats, top=None, mean=None):
+    """Fills logprob (N), entropy (N) or None, stats (N,4) or None, top, _top.Outputs or None, and mean (N) or None, the
+    mean score in nats -> ids of the active rows, and a mask of bad ones."""
     n, depth = ops.hidden.shape
     workspace_bytes(plan, _c.PASS_FORWARD, n, depth, settings.budget)
     with _plain_products(ops.hidden):
         active, bad = _classify(plan, n, ops.target, ops.temperature_rows, ops.rows, settings, _total(ops, settings))
         scores = _Scores(ops, settings, active)
         best = None if top is None else _eager_top.Best(scores, top)
-        m, s, q, zy = _fold(scores, best)
+        total = None if mean is None else torch.zeros(active.numel(), dtype=torch.float64, device=active.device)
+        m, s, q, zy = _fold(scores, best, total)
         ty = scores.log2_units(zy, scores.row_scale.unsqueeze(1))
         record, logprobs = _finish_rows(plan, m, s, q, ty, scores.ignored)
         _write(active, bad, record, logprob, entropy, stats, logprobs)
         if best is not None:
             best.write(bad, _settle(m, s, q), ty[:, 0], record[:, 0].isnan() | record[:, 1].isnan())
+        if mean is not None:
+            mean.zero_()
+            mean[active] = (LN2 / scores.columns * total).masked_fill(record[:, 0].isnan(), math.nan).float()
+        return active, bad
 
 
 def partial(plan, ops, settings, out, targets=None, top=None):
@@ -336,19 +347,23 @@ def combine(plan, partials, target, temperature_rows, rows, settings, logprob, e
 class _Upstream:
     """Per active row: what turns scores into dz."""
 
-    def __init__(self, scores, stats, grad_logprob, grad_entropy):
+    def __init__(self, scores, stats, grad_logprob, grad_entropy, grad_lse=None, grad_mean=None):
         record = stats[scores.active]
         record = record.double()
-        zero = torch.zeros(record.shape[0], dtype=torch.float64, device=record.device)
+
+        def active(grad):
+            return torch.zeros_like(record[:, 0]) if grad is None else grad[scores.active].double()
+
         self.own = None  # (active, K) of several targets: what each adds at its column
-        g = zero if grad_logprob is None else grad_logprob[scores.active].double()
+        g, e, self.lse, self.each = active(grad_logprob), active(grad_entropy), active(grad_lse), None
+        if grad_mean is not None:
+            self.each = active(grad_mean) / scores.columns
         if g.dim() == 2:
             self.own = g.masked_fill(scores.ignored, 0)
             g = self.own.sum(1)
-        e = zero if grad_entropy is None else grad_entropy[scores.active].double()
         self.m, self.log2_s, self.entropy = record[:, 0], record[:, 1], record[:, 3]
         self.g, self.e = g, e
-        self.alpha, self.beta = -g - e * self.entropy, -e * LN2
+        self.alpha, self.beta = self.lse - g - e * self.entropy, -e * LN2
 
 
 def _dz(scores, upstream, x, rows, columns):
@@ -369,8 +384,10 @@ def _dz(scores, upstream, x, rows, columns):
         return _through(scores, dz, x, column_of)
     wy = w.gather(1, column) * LN2
     at_target = -column_of(upstream.g) * torch.expm1(wy) \
-        - column_of(upstream.e) * torch.exp(wy) * (wy + column_of(upstream.entropy))
+        - torch.exp(wy) * (column_of(upstream.e) * (wy + column_of(upstream.entropy)) - column_of(upstream.lse))
     dz.scatter_(1, column, torch.where(inside, at_target, dz.gather(1, column)))
+    if upstream.each is not None:
+        dz += column_of(upstream.each)
     return _through(scores, dz, x, column_of)
 
 
@@ -406,14 +423,15 @@ def _sweep(scores, upstream, begin, end, acc_hidden, grad_weight, grad_bias):
             grad_bias[columns[0]:columns[1]] = acc_bias.to(grad_bias.dtype)
 
 
-def backward(plan, ops, settings, stats, upstream_grads, grad_hidden, grad_weight, grad_bias):
-    """Fills the gradients that are not None; grad_weight is added to when settings.accumulate is it."""
+def backward(plan, ops, settings, stats, upstream_grads, grad_hidden, grad_weight, grad_bias, counts=True):
+    """Fills the gradients that are not None; grad_weight is added to when settings.accumulate is it. upstream_grads: of
+    logprob and entropy, and of a step of lse and the mean score; counts: see _classify"""
     n, depth = ops.hidden.shape
     size = workspace_bytes(plan, _c.PASS_BACKWARD, n, depth, settings.budget)
     smallest = _smallest_bytes(_c.PASS_BACKWARD, n, depth)
     with _plain_products(ops.hidden):
         active, bad = _classify(plan, n, ops.target, ops.temperature_rows, ops.rows, settings, _total(ops, settings),
-                                upstream_grads)
+                                upstream_grads, counts)
         scores = _Scores(ops, settings, active)
         upstream = _Upstream(scores, stats, *upstream_grads)
         if grad_weight is not None and settings.accumulate is None:

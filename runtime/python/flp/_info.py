@@ -34,9 +34,12 @@ class PlanInfo:
 
 def _layout(plan, which, n, budget):
     if plan.handle is None:
-        products = 1 if which == _c.PASS_FORWARD else 1 + bin(plan.key.grads & PRODUCTS_OF).count("1")
-        return {"mode": "torch", "products": products,
-                "bytes": _eager_torch.workspace_bytes(plan, which, n, plan.key.hidden, budget)}
+        passes = {_c.PASS_FORWARD: 1}
+        if plan.key.grads:
+            passes[_c.PASS_BACKWARD] = 1 + bin(plan.key.grads & PRODUCTS_OF).count("1")
+        passes = passes if which == _c.PASS_STEP else {which: passes[which]}
+        sizes = [_eager_torch.workspace_bytes(plan, each, n, plan.key.hidden, budget) for each in passes]
+        return {"mode": "torch", "products": sum(passes.values()), "bytes": max(sizes)}
     return _fields_of(plan.layout(which, n, budget))
 
 
@@ -66,7 +69,7 @@ def _info_of(plan, n, budget, keep_budget=None, list_count=None):
     else:
         forward = _layout(plan, _c.PASS_FORWARD, n, budget)
         backward = _layout(plan, _c.PASS_BACKWARD, n, budget) if plan.key.grads else {}
-    if plan.key.loss and plan.handle is not None:
+    if plan.key.loss:
         step = _layout(plan, _c.PASS_STEP, n, budget)
     return PlanInfo(plan.describe(), _plans.rung_name(plan.rung), plan.reasons(), plan.plan_id(), device, forward,
                     backward, step)

@@ -331,8 +331,7 @@ def _log_fallback(plan):
         _said.add(plan.reason)
         scales = plan.key.op == _c.OP_SCALE
         level = _c.LOG_INFO if scales or plan.in_force.rung == _c.RUNG_EAGER else _c.LOG_WARNING
-        what = "policy_loss runs over linear_logprob" if plan.key.loss else \
-            "torch multiplies gradients by their upstream gradient" if scales else \
+        what = "torch multiplies gradients by their upstream gradient" if scales else \
             "device tensors run as chunked torch operations"
         _c.log(level, "%s (eager rung): %s" % (what, plan.reason))
 

@@ -4,7 +4,7 @@ Invariants: a rule of tokens is a loss program that libflp runs between the pass
 mode), so gradients exist when the call returns and the backward pass hands them out (_hand_out.py). Until its upstream
 gradient is known they have the range of float32: those of bfloat16 operands are bfloat16, those of float16 operands
 float32. Averages are weights a token, made on the device from the mask alone. What a program cannot be goes over
-linear_logprob: rules of whole sequences, and device tensors on the torch form of the eager rung. Nothing synchronises.
+linear_logprob: rules of whole sequences. Nothing synchronises.
 """
 from __future__ import annotations
 
@@ -110,17 +110,11 @@ def policy_loss(rule: str, hidden: Tensor, weight: Tensor, target: Tensor,
 
 
 def _dispatch(tensors, settings, wishes, batch, grad_scale):
-    grads, ops = _logprob.needed_grads(*tensors[:3]), _run.Operands(*tensors)
+    grads = _logprob.needed_grads(*tensors[:3])
     if wishes.program is None:
-        _log_pooled(wishes.rule, ops, settings, grads)
+        _log_pooled(wishes.rule, _run.Operands(*tensors), settings, grads)
         return _over_logprob(tensors, settings, wishes, batch)
-    of_step = _run.settings_of_step(ops, settings, grads)
-    if _run.plan_for(ops, of_step, grads, program=wishes.program).handle is not None:
-        return _stepped(tensors, settings, wishes, batch, grads, grad_scale)
-    if wishes.rule not in NAMES:
-        raise errors.UnsupportedError("rule is %r, a loss program, but no rung with kernels runs one here (accepted: one "
-                                      "of %s; the log of flp has the reason)" % (wishes.rule, ", ".join(NAMES)))
-    return _over_logprob(tensors, settings, wishes, batch)
+    return _stepped(tensors, settings, wishes, batch, grads, grad_scale)
 
 
 # ---- as a loss program: the gradients are made at once ----
@@ -164,16 +158,13 @@ def _metrics(made, value, weights, of_entropy, mask, wishes, settings, old_logpr
     return metrics
 
 
-# ---- over log-probabilities: rules of whole sequences, and where no step is ----
+# ---- over log-probabilities: rules of whole sequences ----
 
 def _over_logprob(tensors, settings, wishes, batch):
     hidden, weight, bias, target, temperature_rows = tensors
     results = _logprob.dispatch(hidden, weight, bias, target, temperature_rows, None, settings)
     logprob, entropy = (*(result.reshape(batch.target.shape) for result in results), None)[:2]
-    rule, advantage = wishes.rule, batch.advantage
-    if rule == "nll":
-        rule, advantage = "reinforce", torch.ones_like(logprob)
-    return losses.policy_loss(rule, logprob, advantage, old_logprob=batch.old_logprob, ref_logprob=batch.ref_logprob,
+    return losses.policy_loss(wishes.rule, logprob, batch.advantage, old_logprob=batch.old_logprob, ref_logprob=batch.ref_logprob,
                               entropy=entropy, mask=batch.mask, clip=wishes.clip, beta=wishes.beta,
                               kl_kind=wishes.kl_kind or "k3", entropy_weight=wishes.entropy_weight, length=wishes.length,
                               total=wishes.total)

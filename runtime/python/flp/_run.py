@@ -10,7 +10,7 @@ import ctypes
 
 import torch
 
-from . import _c, _check, _eager_lists, _eager_torch, _mixed, _phase, _plans, errors
+from . import _c, _check, _eager_lists, _eager_step, _eager_torch, _mixed, _phase, _plans, errors
 from ._address import address, dense, settled
 from ._compile import outside_graphs
 
@@ -513,7 +513,7 @@ def settings_of_step(ops, settings, grads):
 
 @outside_graphs
 def step(ops, settings, grads, loss):
-    """Runs forward, loss and backward in one -> Step. The plan has a handle: the torch form has no steps."""
+    """Runs forward, loss and backward in one -> Step."""
     plan = plan_for(ops, settings, grads, program=loss.program)
     n, device = ops.hidden.shape[0], ops.hidden.device
     made, out = _new_gradients(ops, settings, grads), Step()
@@ -521,11 +521,15 @@ def step(ops, settings, grads, loss):
     out.logprob = torch.empty(ops.target.shape, dtype=torch.float32, device=device)
     out.entropy = torch.empty_like(out.loss) if plan.key.entropy else None
     out.metrics = torch.empty((len(loss.program.metrics), n), dtype=torch.float32, device=device)
+    report = _report_fields(plan, settings) if grads else {}
+    out.gradients = _handed_out(made, settings)
+    if plan.handle is None:
+        _eager_step.run(plan, _mixed.made(ops, settings), settings, loss, out, made)
+        return out
     fields = operand_fields(ops)
-    fields.update(_gradient_fields(made), **loss.fields(), **(_report_fields(plan, settings) if grads else {}))
+    fields.update(_gradient_fields(made), **loss.fields(), **report)
     old_lse = dense("old_lse", settings.old_lse)
     fields.update(loss=address(out.loss), logprob=address(out.logprob), entropy=address(out.entropy),
                   metrics=address(out.metrics) or None, old_lse=address(old_lse))
     enqueue(plan, _c.PASS_STEP, n, ops.target, ops.temperature_rows, ops.rows, settings, device, fields)
-    out.gradients = _handed_out(made, settings)
     return out
