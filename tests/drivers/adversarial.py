@@ -328,6 +328,7 @@ class Try:
                            *(held[name].astype(float) for name in given))
         kind = self.truth.kind
         loss[kind == truths.LEFT_OUT] = 0
+        loss[kind == truths.BAD] = numpy.nan
         told = kind != truths.UNKNOWN
         room = 1e-6 * (1 + numpy.abs(numpy.nan_to_num(loss[told])))
         self.expect("loss", out["loss"][told].astype(float), loss[told], room)
@@ -355,7 +356,7 @@ def judge(logprob, entropy, old, ref, a, w):
         bounded = numpy.clip(ratio, 1 - CLIP, 1 + CLIP)
         loss = w * (-numpy.minimum(ratio * a, bounded * a) + BETA * (numpy.exp(d) - d - 1) - BONUS * entropy)
         g = w * (numpy.where(bounded * a < ratio * a, 0, -ratio * a) + BETA * (1 - numpy.exp(d)))
-    return loss, g, -BONUS * w
+    return numpy.where(w == 0, 0, loss), numpy.where(w == 0, 0, g), -BONUS * w
 
 
 def random_shape(random):
