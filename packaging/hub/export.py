@@ -33,6 +33,10 @@ VARIANTS = {"cpu": "cpu", "cu118": "cuda", "cu120": "cuda", "cu130": "cuda"}
 TORCH = "torch-stable-abi113"
 # The package opens libflp under its soname; `kernel-builder check-abi` sees names that end in .so alone.
 LIBRARIES = ("libflp.so.0", "libflp.so", "libflpgen.so")
+# Without this file a folder is no export: other kernels, and clones of the hub's repository, have a build.toml too.
+MARKER = ".flp-export"
+MARKER_TEXT = "Made by flp's packaging/hub/export.py, which replaces this folder when it writes it again.\n"
+EXPORTED = {MARKER, "README.md", "build", "build.toml"}
 CUDA_ARCHS = ["8.0+PTX"]
 
 
@@ -148,6 +152,7 @@ def write_texts(folder, version, values):
     (folder / "README.md").write_text(card)
     (folder / "build/CARD.md").write_text(card)
     (folder / "build.toml").write_text(string.Template((HERE / "build.toml.in").read_text()).substitute(values))
+    (folder / MARKER).write_text(MARKER_TEXT)
 
 
 def export(out, libraries, variants, repo, is_local):
@@ -164,15 +169,28 @@ def export(out, libraries, variants, repo, is_local):
     return "flp %s, %s" % (flp_version, ", ".join(path.name for path in sorted((out / "build").glob("torch-*"))))
 
 
+def check_replaceable(out):
+    """Refuses an --out that is there, unless it is an empty folder or an earlier export and nothing else."""
+    if not out.exists():
+        return
+    if not out.is_dir():
+        refuse("--out is %s, which is no folder (accepted: a new or empty folder, or an earlier export)" % out)
+    names = {path.name for path in out.iterdir()}
+    others = sorted(names - EXPORTED if MARKER in names else names)
+    if others:
+        refuse("--out is %s, which holds what is of no earlier export: %s (accepted: a new or empty folder, or an "
+               "earlier export, which has the file %s)" % (out, ", ".join(others), MARKER))
+
+
 def replace(out, write):
-    """Writes a folder beside out, then puts it in out's place, which may hold an earlier export but nothing else."""
-    if out.exists() and any(out.iterdir()) and not (out / "build.toml").exists():
-        refuse("--out is %s, which holds something else than an export (accepted: a new or empty folder)" % out)
+    """Writes a folder beside out, then puts it in out's place."""
+    check_replaceable(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent) as folder:
         fresh = Path(folder) / out.name
         print("%s: %s" % (out, write(fresh)))
-        shutil.rmtree(out, ignore_errors=True)
+        if out.exists():
+            shutil.rmtree(out)
         fresh.rename(out)
 
 

@@ -76,7 +76,7 @@ def test_variants_are_named_for_what_selects_them(exported):
     machine = os.uname().machine
     assert [path.name for path in variants(exported)] == [
         f"torch-stable-abi113-{backend}-{machine}-linux" for backend in ("cpu", "cu118", "cu120", "cu130")]
-    assert {path.name for path in exported.iterdir()} == {"build", "build.toml", "README.md"}
+    assert {path.name for path in exported.iterdir()} == {".flp-export", "build", "build.toml", "README.md"}
 
 
 def test_metadata_has_what_the_hub_asks_for(exported):
@@ -150,15 +150,31 @@ def test_two_exports_are_equal(prefix, exported, tmp_path):
     assert files(tmp_path / "again") == files(exported)
 
 
-def test_an_export_replaces_an_earlier_one_and_nothing_else(prefix, tmp_path):
+def test_an_export_replaces_an_earlier_one(prefix, tmp_path):
     out = tmp_path / "hub"
     assert export(prefix, out, "--local").returncode == 0
     assert export(prefix, out, "--local", "--variants", "cpu").returncode == 0
     assert [path.name.split("-")[3] for path in variants(out)] == ["cpu"]
     assert "general.hub" not in (out / "build.toml").read_text()
-    (out / "build.toml").unlink()
-    done = export(prefix, out, "--local")
-    assert done.returncode == 1 and "holds something else than an export" in done.stderr and variants(out)
+
+
+@pytest.mark.parametrize("names", [["build.toml", ".git"], ["README.md"], [".flp-export", "notes.txt"]])
+def test_a_folder_that_is_no_export_stays_as_it_is(tmp_path, names):
+    out = tmp_path / "mine"
+    out.mkdir()
+    for name in names:
+        (out / name).write_text("precious")
+    before = files(out)
+    done = export(tmp_path, out, "--local")
+    assert done.returncode == 1 and f"{out}, which holds what is of no earlier export: " in done.stderr
+    assert names[-1] in done.stderr and files(out) == before
+
+
+def test_a_file_is_not_replaced(tmp_path):
+    (tmp_path / "mine").write_text("precious")
+    done = export(tmp_path, tmp_path / "mine", "--local")
+    assert done.returncode == 1 and "which is no folder" in done.stderr
+    assert (tmp_path / "mine").read_text() == "precious"
 
 
 def test_an_id_is_of_all_that_is_in_the_build(prefix, exported, tmp_path):
