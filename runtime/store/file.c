@@ -5,13 +5,12 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
+#include "runtime/base/output.h"
 #include "runtime/base/status.h"
 #include "runtime/store/internal.h"
 
@@ -135,57 +134,17 @@ flp_status store_file_read(int directory, const char *name, uint8_t **bytes, siz
   return status;
 }
 
-static int write_all(int fd, const uint8_t *bytes, size_t length) {
-  while (length > 0) {
-    ssize_t put = write(fd, bytes, length);
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) return -1;
-    bytes += put;
-    length -= (size_t)put;
-  }
-  return 0;
-}
-
 /* Who may enter the directory may read its files, as far as the umask allows: 0600 in one of mode 0700. */
 static mode_t mode_of_files(int directory) {
   struct stat st;
   return fstat(directory, &st) == 0 ? 0600 | (st.st_mode & 0044) : 0600;
 }
 
-/* Random, because hosts that share a network directory may have equal process ids. */
-static int create_temporary(int directory, char name[32]) {
-  uint64_t number;
-  if (getrandom(&number, sizeof number, 0) != (ssize_t)sizeof number) return -1;
-  snprintf(name, 32, ".tmp-%016" PRIx64, number);
-  return openat(directory, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode_of_files(directory));
-}
-
 flp_status store_file_write(int directory, const char *name, const uint8_t *bytes, size_t length) {
-  char temporary[32];
-  int fd = create_temporary(directory, temporary);
-  if (fd < 0) return flp_fail(FLP_ERROR_IO, "%s: create: %s", name, strerror(errno));
-  const char *step = "write";
-  int failed = write_all(fd, bytes, length);
-  if (!failed) {
-    step = "fsync";
-    failed = fsync(fd);
-  }
-  int reason = errno;
-  /* Network file systems may report a full disk only here. */
-  if (close(fd) != 0 && !failed) {
-    step = "close";
-    reason = errno;
-    failed = 1;
-  }
-  if (!failed && renameat(directory, temporary, directory, name) != 0) {
-    step = "rename";
-    reason = errno;
-    failed = 1;
-  }
-  if (failed) {
-    (void)unlinkat(directory, temporary, 0);
-    return flp_fail(FLP_ERROR_IO, "%s: %s: %s", name, step, strerror(reason));
-  }
+  flp_output out;
+  FLP_TRY(flp_output_open(directory, name, mode_of_files(directory), &out));
+  flp_output_write(&out, bytes, length);
+  FLP_TRY(flp_output_close(&out));
   (void)fsync(directory); /* a name lost in a power failure costs a compilation, not a wrong answer */
   return FLP_OK;
 }
@@ -211,7 +170,7 @@ void store_file_quarantine(int directory, const char *hex, const struct stat *st
 /* ---- names ---- */
 
 store_file_kind store_file_classify(const char *name) {
-  if (strncmp(name, ".tmp-", 5) == 0) return STORE_FILE_TEMPORARY;
+  if (strncmp(name, FLP_OUTPUT_TEMPORARY, sizeof FLP_OUTPUT_TEMPORARY - 1) == 0) return STORE_FILE_TEMPORARY;
   size_t hex = strspn(name, "0123456789abcdef");
   if (hex != STORE_HEX) return STORE_FILE_OTHER;
   if (strcmp(name + hex, ".flpk") == 0) return STORE_FILE_ENTRY;

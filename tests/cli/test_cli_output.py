@@ -56,6 +56,21 @@ def test_no_temporary_file_stays(tmp_path):
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["in.safetensors", "place"]
 
 
+@pytest.mark.parametrize("plant", ["ln -s victim", "cp victim"])
+def test_a_file_that_others_foresaw_is_neither_followed_nor_used(tmp_path, plant):
+    """The process id, which containers share, told the name of the temporary file."""
+    source = make_input(tmp_path / "in.safetensors")
+    (tmp_path / "victim").write_text("precious")
+    command = f'{plant} out.tmp-$$ && echo $$ && exec "$@"'
+    done = subprocess.run(["sh", "-c", command, "sh", FLPGEN, "run", "-i", source, "--rung", "eager", "-o", "out"],
+                          cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    planted = tmp_path / f"out.tmp-{done.stdout.split()[0]}"
+    assert (tmp_path / "victim").read_text() == planted.read_text() == "precious"
+    assert numpy.allclose(read_safetensors(tmp_path / "out")["logprob"], -numpy.log(4))
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["in.safetensors", "out", planted.name, "victim"]
+
+
 @pytest.mark.parametrize("arguments", [["gen", *SMALL, "--emit", "ptx"], ["loss", "show", "grpo", "--emit", "ptx"],
                                        ["loss", "list"], ["--help"], ["--version"]])
 def test_a_full_disk_is_reported_whatever_the_length_of_the_output(arguments):

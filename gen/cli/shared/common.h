@@ -11,6 +11,7 @@
 #include <stdio.h>
 
 #include "runtime/base/names.h"
+#include "runtime/base/output.h"
 #include "runtime/base/status.h"
 #include "runtime/flp.h"
 
@@ -155,21 +156,10 @@ const char *cli_format_tail(float tail, char buffer[CLI_TEXT_BYTES]);
 /* Reads a whole regular file, at most limit bytes; *out is malloc'ed and NUL-terminated. error: IO, CORRUPT */
 flp_status cli_read_file(const char *path, size_t limit, char **out, size_t *bytes);
 
-/* A file that is written: through a temporary one in the same directory; or what has its name and is no regular file, a
- * device or a pipe, itself. */
-typedef struct cli_output {
-  const char *path; /* borrowed */
-  char *temporary;  /* NULL without one */
-  FILE *file;
-  int cause; /* errno of the first failure, or 0 */
-} cli_output;
-/* error: IO, MEMORY */
-flp_status cli_output_open(const char *path, cli_output *out);
-/* cli_output_close reports a failure. */
-void cli_output_write(cli_output *out, const void *bytes, size_t length);
-/* error: IO */
-flp_status cli_output_close(cli_output *out);
-/* Writes a whole file so. error: IO, MEMORY */
+/* Begins a file as flp_output_open does; what has its name and is no regular file, a device or a pipe, is written
+ * itself. error: IO */
+flp_status cli_output_open(const char *path, flp_output *out);
+/* Writes a whole file so. error: IO */
 flp_status cli_write_file(const char *path, const void *bytes, size_t length);
 /* Creates a directory and its parents unless they are there. error: IO */
 flp_status cli_make_directory(const char *path);

@@ -52,44 +52,32 @@ flp_status cli_read_file(const char *path, size_t limit, char **out, size_t *byt
   return status;
 }
 
-flp_status cli_output_open(const char *path, cli_output *out) {
+/* *fd: of what has this name and is no regular file, a device or a pipe; else -1 */
+static flp_status open_special(const char *path, int *fd) {
   struct stat info;
-  *out = (cli_output){.path = path};
-  int is_special = stat(path, &info) == 0 && !S_ISREG(info.st_mode);
-  if (!is_special && asprintf(&out->temporary, "%s.tmp-%ld", path, (long)getpid()) < 0) {
-    out->temporary = NULL;
-    return flp_fail(FLP_ERROR_MEMORY, "%s: out of memory", path);
-  }
-  out->file = fopen(is_special ? path : out->temporary, "wbe");
-  if (out->file) return FLP_OK;
-  flp_status status = fail_file(path, "write");
-  free(out->temporary);
-  return status;
+  *fd = -1;
+  if (stat(path, &info) != 0 || S_ISREG(info.st_mode)) return FLP_OK;
+  *fd = open(path, O_WRONLY | O_CLOEXEC);
+  if (*fd < 0) return fail_file(path, "write");
+  if (fstat(*fd, &info) == 0 && !S_ISREG(info.st_mode)) return FLP_OK;
+  close(*fd); /* another process has put a file there since */
+  *fd = -1;
+  return FLP_OK;
 }
 
-void cli_output_write(cli_output *out, const void *bytes, size_t length) {
-  if (!length || out->cause || fwrite(bytes, 1, length, out->file) == length) return;
-  out->cause = errno ? errno : EIO;
-}
-
-flp_status cli_output_close(cli_output *out) {
-  const char *action = "write";
-  if (fclose(out->file) != 0 && !out->cause) out->cause = errno;
-  if (!out->cause && out->temporary && rename(out->temporary, out->path) != 0) {
-    out->cause = errno;
-    action = "replace";
-  }
-  if (out->cause && out->temporary) unlink(out->temporary);
-  free(out->temporary);
-  errno = out->cause;
-  return out->cause ? fail_file(out->path, action) : FLP_OK;
+flp_status cli_output_open(const char *path, flp_output *out) {
+  int fd;
+  FLP_TRY(open_special(path, &fd));
+  if (fd < 0) return flp_output_open(AT_FDCWD, path, 0666, out);
+  *out = (flp_output){.path = path, .directory = -1, .fd = fd};
+  return FLP_OK;
 }
 
 flp_status cli_write_file(const char *path, const void *bytes, size_t length) {
-  cli_output out;
+  flp_output out;
   FLP_TRY(cli_output_open(path, &out));
-  cli_output_write(&out, bytes, length);
-  return cli_output_close(&out);
+  flp_output_write(&out, bytes, length);
+  return flp_output_close(&out);
 }
 
 flp_status cli_make_directory(const char *path) {

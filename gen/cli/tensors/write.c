@@ -63,14 +63,14 @@ static flp_status make_header(const char *path, const cli_tensor *tensors, size_
 
 static flp_status write_file(const char *path, const char *header, size_t header_bytes, const cli_tensor *tensors,
                              size_t count) {
-  cli_output out;
+  flp_output out;
   uint8_t length[8];
   for (int i = 0; i < 8; i++) length[i] = (uint8_t)((uint64_t)header_bytes >> (8 * i));
   FLP_TRY(cli_output_open(path, &out));
-  cli_output_write(&out, length, sizeof length);
-  cli_output_write(&out, header, header_bytes);
-  for (size_t i = 0; i < count; i++) cli_output_write(&out, tensors[i].data, tensors[i].bytes);
-  return cli_output_close(&out);
+  flp_output_write(&out, length, sizeof length);
+  flp_output_write(&out, header, header_bytes);
+  for (size_t i = 0; i < count; i++) flp_output_write(&out, tensors[i].data, tensors[i].bytes);
+  return flp_output_close(&out);
 }
 
 flp_status cli_safetensors_write(const char *path, const cli_tensor *tensors, size_t count) {
