@@ -9,7 +9,7 @@ readonly JAX_PACKAGES=('jax[cpu]==0.10.2' flatbuffers==25.12.19) # the last jax 
 readonly RUN_PACKAGES=(gcc libc6-dev libstdc++-12-dev cmake ninja-build pkg-config lld llvm-19-dev libzstd-dev zlib1g-dev
   libedit-dev libxml2-dev libcurl4-openssl-dev liblua5.4-dev libsodium-dev libjansson-dev libsqlite3-dev
   libopenblas0-pthread)
-readonly TEST_PACKAGES=(libcriterion-dev libboost-context1.74.0 libopenblas-dev minisign mypy abigail-tools python3
+readonly TEST_PACKAGES=(g++ libcriterion-dev libboost-context1.74.0 libopenblas-dev minisign mypy abigail-tools python3
   python3-pytest python3-numpy python3-torch python3-venv python3-pip python3-setuptools python3-wheel)
 
 readonly DEB_PACKAGES=(dpkg-dev file help2man man-db lintian)

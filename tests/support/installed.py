@@ -1,5 +1,6 @@
 """What the tests of tests/install share: commands that must succeed, and the names that a library exports."""
 import os
+import re
 import subprocess
 
 
@@ -17,6 +18,11 @@ def refused(*command, env=None):
                           env={**os.environ, **(env or {})})
     assert done.returncode != 0, f"{command} succeeded\n{done.stdout}{done.stderr}"
     return done.stdout + done.stderr
+
+
+def names_place(text, place):
+    """Whether a text has this absolute path, or one below it; "lib/flp" is none of /flp."""
+    return re.search(r"(?<![\w.}/-])" + re.escape(str(place)) + r"(?![\w.-])", text) is not None
 
 
 def exported_symbols(library):
