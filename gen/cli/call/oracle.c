@@ -101,13 +101,15 @@ typedef struct block_memory {
   double *sums;     /* (2, depth) per output row: exact and yardstick */
   float *sums32;    /* (depth) */
   double *squares;  /* (8, 2) of the left rows: times the right rows' own, and without */
+  double *worst;    /* (8) what either sum of the left rows' scores is off at most */
 } block_memory;
 
 static block_memory split(const block_job *job, double *scratch) {
   size_t depth = (size_t)job->problem->depth, right = (size_t)job->right_count;
   block_memory m;
   m.squares = scratch;
-  m.left = m.squares + 2 * BLOCK;
+  m.worst = m.squares + 2 * BLOCK;
+  m.left = m.worst + BLOCK;
   m.left32 = (float *)(m.left + BLOCK * depth);
   m.scores = m.left + BLOCK * depth * 2;
   m.scores32 = m.scores + BLOCK * right;
@@ -181,30 +183,31 @@ static void fp32_sum(const block_memory *m, int64_t depth, narrow *out) {
   *out = sum;
 }
 
-/* Replaces each plain sum by that of tensor cores where the latter is farther off. */
-static void take_worse(const block_memory *m, int64_t depth, const wide *exact, narrow *rounded) {
-  narrow truncated;
-  tensor_core_sum(m, depth, &truncated);
-  for (int r = 0; r < BLOCK; r++)
-    if (fabs((double)truncated[r] - (*exact)[r]) > fabs((double)(*rounded)[r] - (*exact)[r]))
-      (*rounded)[r] = truncated[r];
+/* What is not finite is off by nothing. */
+static double error_of(double rounded, double exact) {
+  return isfinite(rounded - exact) ? rounded - exact : 0;
 }
 
 /* Each sum runs over d in order, in fp64 and as the yardstick forms it; the vectors are eight independent rows. */
 static void block_scores(const block_job *job, int64_t block, const block_memory *m) {
   const oracle_problem *problem = job->problem;
   load_left(job, block, m);
+  for (int64_t r = 0; r < BLOCK; r++) m->worst[r] = 0;
   for (int64_t i = 0; i < job->right_count; i++) {
     widen_row(problem, !job->left_is_weight, right_id(job, i), m->row);
     wide exact = {0};
     for (int64_t d = 0; d < problem->depth; d++) exact += *(const wide *)(m->left + d * BLOCK) * (double)m->row[d];
-    narrow rounded;
+    narrow rounded, truncated;
     fp32_sum(m, problem->depth, &rounded);
-    if (problem->dtype != FLP_DTYPE_FP32) take_worse(m, problem->depth, &exact, &rounded);
+    truncated = rounded;
+    if (problem->dtype != FLP_DTYPE_FP32) tensor_core_sum(m, problem->depth, &truncated);
     for (int64_t r = 0; r < BLOCK && block * BLOCK + r < job->left_count; r++) {
       float bias = bias_of(problem, job->left_is_weight ? job->left[block * BLOCK + r] : right_id(job, i));
-      m->scores[i * BLOCK + r] = exact[r] + (double)bias;
-      m->scores32[i * BLOCK + r] = (double)(rounded[r] + bias);
+      double score = exact[r] + (double)bias, off = error_of((double)(rounded[r] + bias), score);
+      double more = problem->dtype != FLP_DTYPE_FP32 ? error_of((double)truncated[r], exact[r]) : 0;
+      m->worst[r] = fmax(m->worst[r], fmax(fabs(off), fabs(more)));
+      m->scores[i * BLOCK + r] = score;
+      m->scores32[i * BLOCK + r] = (double)(rounded[r] + bias + (float)more);
     }
   }
 }
@@ -337,15 +340,10 @@ static softmax fold(const oracle_problem *problem, int64_t row, const double *sc
   return s;
 }
 
-static double product_error(const oracle_problem *problem, int64_t row, const double *exact, const double *rounded,
-                            int64_t count) {
-  double largest = 0;
-  for (int64_t v = 0; v < count; v++) {
-    double error = fabs(exact[v * BLOCK] - rounded[v * BLOCK]);
-    if (isfinite(error) && error > largest) largest = error;
-  }
-  if (problem->score_error) largest += problem->score_error[row];
-  return largest * fabs(problem->scale) / problem->temperature[row];
+/* worst: of the row's h·W (+ b) */
+static double product_error(const oracle_problem *problem, int64_t row, double worst) {
+  if (problem->score_error) worst += problem->score_error[row];
+  return worst * fabs(problem->scale) / problem->temperature[row];
 }
 
 static void forward_block(const block_job *job, int64_t block, double *scratch) {
@@ -355,7 +353,7 @@ static void forward_block(const block_job *job, int64_t block, double *scratch) 
   for (int64_t r = 0; r < BLOCK && block * BLOCK + r < job->left_count; r++) {
     int64_t row = job->left[block * BLOCK + r];
     double target = exact_point(problem, row, m.scores[first_target(problem, row) * BLOCK + r]).t;
-    double error = product_error(problem, row, m.scores + r, m.scores32 + r, job->right_count);
+    double error = product_error(problem, row, m.worst[r]);
     int64_t count = keep_listed(problem, row, &m, r);
     softmax exact = fold(problem, row, m.scores + r, count, exact_point);
     softmax yardstick = fold(problem, row, m.scores32 + r, count, yardstick_point);

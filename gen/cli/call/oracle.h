@@ -1,10 +1,11 @@
 /* oracle.h: the operation of flp.h in fp64 on the very operands that a rung gets, and beside it the yardstick: the same
  * operation as an ordinary fp32-accumulating matrix pipeline would round it.
  *
- * The yardstick's roundings: scores summed one product after another in fp32 or, of 16-bit operands, as tensor cores
- * sum them, whichever is farther off; scale, softcap, probabilities and score gradients in fp32; score gradients
- * rounded to the operands' dtype; for fp32 operands the gradient products summed in fp32 too, else in fp64. Rounding to
- * the output's dtype is the caller's, who knows what is added to.
+ * The yardstick's roundings: scores summed one product after another in fp32 and, of 16-bit operands, off by what a sum
+ * of tensor cores is too (not by the worse of the two: truncation moves large scores of a row alike, which is farther
+ * than rounding moves them and changes no probability); scale, softcap, probabilities and score gradients in fp32; score
+ * gradients rounded to the operands' dtype; for fp32 operands the gradient products summed in fp32 too, else in fp64.
+ * Rounding to the output's dtype is the caller's, who knows what is added to.
  *
  * Squares give what independent errors add up to. Let every probability but the target's, and every score gradient, be
  * off by a relative error of its own, of mean square 1 and so small that its effect is linear: the squared error of a
@@ -53,8 +54,8 @@ typedef struct oracle_row {
   double largest;          /* max |t| over finite scores; with softcap, c/T, what tanh is computed relative to */
   double spread;           /* Σ p·|log p + H|, how far a unit of error in each score can move the entropy */
   double
-      product_error; /* max of the yardstick's error in h·W (+ b), as it reaches t, over all columns: the worst of the few
-                           that a row may list is a matter of luck */
+      product_error; /* max of either sum's error in h·W (+ b), as it reaches t, over all columns: the worst of the few that
+                           a row may list is a matter of luck */
   double yardstick_reference, yardstick_entropy; /* log Σ e^t and H from the yardstick's scores */
   int is_beyond; /* the largest score is beyond FLP_SCORE_LIMIT: a bad row, whose numbers are NaN */
 } oracle_row;
