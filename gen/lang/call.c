@@ -3,11 +3,13 @@
 
 #include <string.h>
 
+#include "gen/lang/llvm_names.h"
+
 /* ---- intrinsics ---- */
 
 LLVMValueRef gen_call_intrinsic(gen_state *g, const char *name, LLVMTypeRef overload, LLVMValueRef *args,
                                 unsigned count) {
-  unsigned id = LLVMLookupIntrinsicID(name, strlen(name));
+  unsigned id = gen_llvm_intrinsic(g, name, overload != NULL);
   size_t overloads = overload ? 1 : 0;
   LLVMValueRef function = LLVMGetIntrinsicDeclaration(g->module, id, &overload, overloads);
   LLVMTypeRef type = LLVMIntrinsicGetType(g->context, id, &overload, overloads);
@@ -17,8 +19,7 @@ LLVMValueRef gen_call_intrinsic(gen_state *g, const char *name, LLVMTypeRef over
 /* ---- inline PTX ---- */
 
 static void add_attribute(gen_state *g, LLVMValueRef call, const char *name) {
-  unsigned kind = LLVMGetEnumAttributeKindForName(name, strlen(name));
-  LLVMAttributeRef attribute = LLVMCreateEnumAttribute(g->context, kind, 0);
+  LLVMAttributeRef attribute = LLVMCreateEnumAttribute(g->context, gen_llvm_attribute(g, name), 0);
   LLVMAddCallSiteAttribute(call, (LLVMAttributeIndex)LLVMAttributeFunctionIndex, attribute);
 }
 

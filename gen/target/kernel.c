@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "gen/lang/llvm_names.h"
 #include "gen/lang/order.h"
 #include "gen/lang/sandbox.h"
 #include "gen/lang/value.h"
@@ -71,9 +72,9 @@ static void read_tile(lua_State *L) {
 /* Appends the descriptor's entry; returns the parameters of abi.h. */
 static const flp_abi_entry *read_entry(lua_State *L) {
   gen_state *g = gen_state_get(L);
-  if (lua_getfield(L, 1, "entry") != LUA_TSTRING)
-    gen_fail(L, "k.kernel: entry: expected a string, got %s", gen_describe(L, -1));
-  const char *name = lua_tostring(L, -1);
+  lua_getfield(L, 1, "entry");
+  const char *name = gen_text(L, -1);
+  if (!name) gen_fail(L, "k.kernel: entry: expected a string, got %s", gen_describe(L, -1));
   const flp_abi_entry *abi = flp_abi_find(name);
   if (!abi || !flp_kind_entry_find(g->key->kind, name))
     gen_fail(L, "k.kernel: entry: '%s' is no kernel of module %s", name, flp_kernel_kind_name(g->key->kind));
@@ -132,7 +133,7 @@ static void add_attribute(gen_state *g, LLVMValueRef function, const char *name,
 static void declare_maps(gen_state *g, LLVMValueRef function, const flp_abi_entry *abi) {
   LLVMMetadataRef numbers[FLP_ABI_PARAMS_MAX];
   size_t maps = 0;
-  unsigned by_value = LLVMGetEnumAttributeKindForName("byval", 5), align = LLVMGetEnumAttributeKindForName("align", 5);
+  unsigned by_value = gen_llvm_attribute(g, "byval"), align = gen_llvm_attribute(g, "align");
   LLVMTypeRef map = LLVMArrayType2(LLVMInt8TypeInContext(g->context), sizeof(flp_abi_map));
   for (uint32_t i = 0; i < abi->param_count; i++) {
     if (abi->params[i].type != FLP_ABI_MAP) continue;
@@ -156,9 +157,8 @@ static LLVMValueRef declare(gen_state *g, const flp_abi_entry *abi, uint32_t min
   LLVMValueRef function = LLVMAddFunction(g->module, symbol, type);
   for (uint32_t i = 0; i < abi->param_count; i++)
     LLVMSetValueName2(LLVMGetParam(function, i), abi->params[i].name, strlen(abi->params[i].name));
-  unsigned nounwind = LLVMGetEnumAttributeKindForName("nounwind", 8);
   LLVMAddAttributeAtIndex(function, (LLVMAttributeIndex)LLVMAttributeFunctionIndex,
-                          LLVMCreateEnumAttribute(g->context, nounwind, 0));
+                          LLVMCreateEnumAttribute(g->context, gen_llvm_attribute(g, "nounwind"), 0));
   add_attribute(g, function, "denormal-fp-math-f32", "preserve-sign,preserve-sign");
   annotate(g, function, "kernel", 1);
   annotate(g, function, "maxntidx", g->threads);
