@@ -28,7 +28,7 @@ static const char choose_key = 'c'; /* its address is the key in the registry */
 
 /* The value on the top as tunable i, and pops it. */
 static uint32_t read_value(lua_State *L, int i, const char *where) {
-  const char *name = gen_tunables[i].name, *text = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
+  const char *name = gen_tunables[i].name, *text = gen_word(L, -1);
   uint32_t value = 0;
   if (i > 0 && lua_isinteger(L, -1) && lua_tointeger(L, -1) > 0 && lua_tointeger(L, -1) <= INT32_MAX)
     value = (uint32_t)lua_tointeger(L, -1);

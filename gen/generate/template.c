@@ -90,8 +90,8 @@ void gen_template_run(lua_State *L, const char *name) {
 }
 
 static int import(lua_State *L) {
-  if (lua_type(L, 1) != LUA_TSTRING) gen_fail(L, "k.import: expected a name, got %s", gen_describe(L, 1));
-  const char *name = lua_tostring(L, 1);
+  const char *name = gen_text(L, 1);
+  if (!name) gen_fail(L, "k.import: expected a name, got %s", gen_describe(L, 1));
   check_name(L, name);
   gen_template_run(L, name);
   return 1;

@@ -133,7 +133,7 @@ const char *gen_order_unknown_key(lua_State *L, int index, const char *const *kn
   gen_order_keys(L, index);
   int keys = lua_gettop(L);
   for (lua_Integer i = 1; lua_rawgeti(L, keys, i) != LUA_TNIL; i++) {
-    const char *name = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : gen_describe(L, -1);
+    const char *text = gen_text(L, -1), *name = text ? text : gen_describe(L, -1);
     int j = 0;
     while (known[j] && strcmp(known[j], name) != 0) j++;
     if (!known[j]) return name;

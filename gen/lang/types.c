@@ -3,6 +3,8 @@
  * Each type is one userdata for the life of the state, so that `v.type == k.f32` is plain identity. */
 #include "gen/lang/types.h"
 
+#include <string.h>
+
 #include "gen/lang/words.h"
 
 const gen_type_info gen_types[GEN_TYPE_COUNT] = {
@@ -75,5 +77,17 @@ const char *gen_describe(lua_State *L, int arg) {
   if (gen_types_test(L, arg, &type)) return "a type";
   if (lua_isinteger(L, arg)) return "a Lua integer";
   if (lua_type(L, arg) == LUA_TNUMBER) return "a Lua float";
+  if (lua_type(L, arg) == LUA_TSTRING && !gen_text(L, arg)) return "a string with a byte 0";
   return lua_isnone(L, arg) ? "nothing" : luaL_typename(L, arg);
+}
+
+const char *gen_text(lua_State *L, int arg) {
+  size_t length = 0;
+  const char *text = lua_type(L, arg) == LUA_TSTRING ? lua_tolstring(L, arg, &length) : NULL;
+  return text && strlen(text) == length ? text : NULL;
+}
+
+const char *gen_word(lua_State *L, int arg) {
+  const char *text = gen_text(L, arg);
+  return text ? text : "";
 }

@@ -36,5 +36,9 @@ bool gen_types_test(lua_State *L, int arg, gen_type *out);
 
 /* "f32", "number", "table", ... for messages; borrowed. */
 const char *gen_describe(lua_State *L, int arg);
+/* A string, borrowed; NULL for anything else and for one with a byte 0, behind which C would see nothing. */
+const char *gen_text(lua_State *L, int arg);
+/* As gen_text, "" in place of NULL. */
+const char *gen_word(lua_State *L, int arg);
 
 #endif

@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "gen/gen.h"
+#include "runtime/base/printable.h"
 
 static flp_status add_terms(flp_loss *program, const char *terms) {
   flp_loss term;
@@ -14,7 +15,10 @@ flp_status flpgen_loss_bytes(const char *file, const char *text, size_t length, 
   flpgen_loss traced;
   *out_bytes = 0;
   flp_status status = flpgen_loss_trace(file, text, length, &traced, error, error_capacity);
-  if (status != FLP_OK) return status;
+  if (status != FLP_OK) {
+    flp_make_printable(error); /* a message of the file's own */
+    return status;
+  }
   if (terms && terms[0]) status = add_terms(&traced.program, terms);
   if (status != FLP_OK) {
     snprintf(error, error_capacity, "%s", flp_error_detail());

@@ -16,6 +16,7 @@
 #include "gen/lang/chunk.h"
 #include "gen/lang/order.h"
 #include "gen/lang/sandbox.h"
+#include "gen/lang/types.h"
 #include "gen/sources/sources.h"
 
 /* What one trace reads and writes; on the stack of flpgen_loss_trace. */
@@ -66,9 +67,9 @@ static double number_field(lua_State *L, const tracing *t, int table, const char
 static void read_parameter(lua_State *L, const tracing *t) {
   static const char *const known[] = {"default", "min", "max", NULL};
   int value = lua_gettop(L), key = value - 1;
-  if (lua_type(L, key) != LUA_TSTRING)
+  const char *name = gen_text(L, key);
+  if (!name)
     fail_file(L, t, lua_pushfstring(L, "parameters: a name is %s; strings are accepted", gen_loss_describe(L, key)));
-  const char *name = lua_tostring(L, key);
   flp_loss_parameter parameter = {.low = -HUGE_VAL, .high = HUGE_VAL};
   if (strlen(name) >= sizeof parameter.name)
     fail_file(L, t, lua_pushfstring(L, "parameters: '%s' is longer than %d letters", name, FLP_LOSS_NAME_BYTES - 1));
@@ -113,10 +114,12 @@ static void read_vectors(lua_State *L, const tracing *t, int table) {
     fail_file(L, t, lua_pushfstring(L, "vectors: expected an array of names, got %s", gen_loss_describe(L, -1)));
   for (lua_Integer i = 1; type == LUA_TTABLE && i <= (lua_Integer)lua_rawlen(L, top + 1); i++) {
     uint32_t index;
-    if (lua_rawgeti(L, top + 1, i) != LUA_TSTRING)
+    lua_rawgeti(L, top + 1, i);
+    const char *name = gen_text(L, -1);
+    if (!name)
       fail_file(L, t,
                 lua_pushfstring(L, "vectors: expected an array of names, got one of %s", gen_loss_describe(L, -1)));
-    check(L, t, flp_loss_declare_vector(&t->out->program, lua_tostring(L, -1), &index));
+    check(L, t, flp_loss_declare_vector(&t->out->program, name, &index));
     lua_pop(L, 1);
   }
   lua_settop(L, top);
@@ -124,13 +127,14 @@ static void read_vectors(lua_State *L, const tracing *t, int table) {
 
 /* Copies a string field, truncated to its capacity; false if it is missing. */
 static bool read_text(lua_State *L, const tracing *t, int table, const char *field, char *out, size_t capacity) {
-  int type = lua_getfield(L, table, field);
-  if (type == LUA_TSTRING)
-    snprintf(out, capacity, "%s", lua_tostring(L, -1));
-  else if (type != LUA_TNIL)
+  bool is_there = lua_getfield(L, table, field) != LUA_TNIL;
+  const char *text = gen_text(L, -1);
+  if (text)
+    snprintf(out, capacity, "%s", text);
+  else if (is_there)
     fail_file(L, t, lua_pushfstring(L, "%s: expected a string, got %s", field, gen_loss_describe(L, -1)));
   lua_pop(L, 1);
-  return type == LUA_TSTRING;
+  return is_there;
 }
 
 /* ---- row and p ---- */
@@ -185,9 +189,9 @@ static void read_metrics(lua_State *L, const tracing *t, int arg, int line) {
   }
   gen_order_keys(L, arg);
   for (lua_Integer i = 1; lua_rawgeti(L, top + 1, i) != LUA_TNIL; i++) {
-    if (lua_type(L, -1) != LUA_TSTRING)
+    const char *name = gen_text(L, -1);
+    if (!name)
       fail_file(L, t, lua_pushfstring(L, "metrics: a name is %s; strings are accepted", gen_loss_describe(L, -1)));
-    const char *name = lua_tostring(L, -1);
     const char *what = lua_pushfstring(L, "metric '%s'", name);
     lua_getfield(L, arg, name);
     uint16_t node = result_node(L, t, lua_gettop(L), line, what);
@@ -219,12 +223,13 @@ static void run_function(lua_State *L, const tracing *t) {
 
 static int import(lua_State *L) {
   gen_state *g = gen_state_get(L);
-  if (lua_type(L, 1) != LUA_TSTRING) gen_fail(L, "import: expected a name, got %s", gen_loss_describe(L, 1));
-  const char *file = lua_pushfstring(L, "losses/%s.lua", lua_tostring(L, 1));
+  const char *name = gen_text(L, 1);
+  if (!name) gen_fail(L, "import: expected a name, got %s", gen_loss_describe(L, 1));
+  const char *file = lua_pushfstring(L, "losses/%s.lua", name);
   size_t length;
   free(g->text);
   if (gen_sources_read(NULL, file, &g->text, &length) != FLP_OK || !g->text)
-    gen_fail(L, "import: there is no built-in loss '%s'", lua_tostring(L, 1));
+    gen_fail(L, "import: there is no built-in loss '%s'", name);
   gen_chunk_load(L, file, length);
   lua_call(L, 0, 1);
   return 1;

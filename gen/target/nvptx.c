@@ -197,7 +197,7 @@ static const mma_kind mma_kinds[] = {
 
 static int mma(lua_State *L) {
   gen_state *g = gen_building(L, "k.mma");
-  const char *name = lua_type(L, 1) == LUA_TSTRING ? lua_tostring(L, 1) : "";
+  const char *name = gen_word(L, 1);
   const mma_kind *kind = NULL;
   for (size_t i = 0; i < sizeof mma_kinds / sizeof mma_kinds[0]; i++)
     if (strcmp(mma_kinds[i].name, name) == 0) kind = &mma_kinds[i];

@@ -113,7 +113,7 @@ static const struct {
 } keeps[] = {{"first", 0x12F0000000000000}, {"last", 0x14F0000000000000}};
 
 static LLVMValueRef cache_policy(lua_State *L, int arg) {
-  const char *name = lua_type(L, arg) == LUA_TSTRING ? lua_tostring(L, arg) : "";
+  const char *name = gen_word(L, arg);
   for (size_t i = 0; i < sizeof keeps / sizeof keeps[0]; i++)
     if (strcmp(keeps[i].name, name) == 0) return LLVMConstInt(gen_state_get(L)->types[GEN_I64], keeps[i].policy, 0);
   gen_fail(L, "k.tensor_copy: evict: expected \"first\" or \"last\", got %s", gen_describe(L, arg));
@@ -173,7 +173,7 @@ typedef struct stage {
 static stage read_stage(lua_State *L) {
   stage s = {0};
   lua_getfield(L, 1, "kind");
-  const char *kind = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
+  const char *kind = gen_word(L, -1);
   if (strcmp(kind, "bf16") == 0) s.type = "bf16";
   if (strcmp(kind, "fp16") == 0) s.type = "f16";
   if (!s.type) gen_fail(L, "k.wgmma: kind: expected \"bf16\" or \"fp16\", got \"%s\"", kind);

@@ -28,7 +28,7 @@ int gen_options_columns(lua_State *L, const char *word) {
 
 int gen_options_is_mn_major(lua_State *L, const char *word, const char *field) {
   lua_getfield(L, 1, field);
-  const char *major = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
+  const char *major = gen_word(L, -1);
   int is_mn = strcmp(major, "mn") == 0;
   if (!is_mn && strcmp(major, "k") != 0)
     gen_fail(L, "%s: %s: expected \"k\" or \"mn\", got %s", word, field, gen_describe(L, -1));

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "runtime/base/printable.h"
 #include "runtime/base/process.h"
 
 static _Thread_local char detail[FLP_DETAIL_BYTES];
@@ -52,6 +53,7 @@ flp_status flp_fail(flp_status status, const char *format, ...) {
   va_start(arguments, format);
   if (vsnprintf(text, sizeof text, format, arguments) < 0) text[0] = 0;
   va_end(arguments);
+  flp_make_printable(text);
   memcpy(detail, text, strlen(text) + 1);
   errno = saved_errno;
   return status;
@@ -80,6 +82,7 @@ void flp_log(flp_log_level level, const char *format, ...) {
   int length = vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
   if (length >= 0) {
+    flp_make_printable(text);
     flp_lock(FLP_LOCK_LOG);
     if (log_fn) log_fn(level, text, log_user);
     flp_unlock(FLP_LOCK_LOG);

@@ -7,7 +7,8 @@
 #include "runtime/base/quantity.h"
 #include "runtime/flp.h"
 
-/* Sets this thread's detail sentence and returns status, for `return flp_fail(...)`. */
+/* Sets this thread's detail sentence, without control characters of what it names, and returns status, for
+ * `return flp_fail(...)`. */
 flp_status flp_fail(flp_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Clears this thread's detail sentence; called at the top of public functions. */
@@ -28,7 +29,7 @@ flp_failure flp_failure_hold(flp_status status);
 /* Returns the status, and if it is a failure sets its sentence again. */
 flp_status flp_failure_restore(const flp_failure *held);
 
-/* Sends one message to the log callback, if any. */
+/* Sends one message to the log callback, if any, without control characters too. */
 void flp_log(flp_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Returns from the calling function if the expression is not FLP_OK. */

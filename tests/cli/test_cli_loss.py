@@ -383,6 +383,20 @@ def test_a_bad_file_is_reported_with_its_line(tmp_path):
     assert done.json()["error"]["exit"] == 5
 
 
+def test_a_file_gives_the_terminal_no_orders(tmp_path):
+    path = tmp_path / "escape.lua"
+    path.write_text('return function(row) error("\\27[2J\\155cleared\\a", 0) end\n')
+    done = flpgen("loss", "check", path)
+    assert done.code == 5 and "?[2J?cleared?" in done.err and not set("\33\a\x9b") & set(done.err)
+
+
+def test_nothing_hides_behind_a_byte_0(tmp_path):
+    path = tmp_path / "hidden.lua"
+    path.write_text('return import("ppo\\0x")\n')
+    done = flpgen("loss", "check", path)
+    assert done.code == 5 and "import: expected a name, got a string with a byte 0" in done.err
+
+
 @pytest.mark.parametrize("action", [[], ["list"], ["show"], ["check"]], ids=" ".join)
 def test_help(action):
     done = flpgen("loss", *action, "--help")

@@ -125,7 +125,7 @@ def test_what_is_not_signed_is_refused(here):
     sign("--key", "key.hex", "--comment", "flp", "a.whl")
     text = (here / "a.whl.minisig").read_text()
     key = re.search("key ([0-9A-F]{16})\n", text)[1]
-    fails(1, f"a.whl: none of the trusted keys has signed it; the signature is of key {key}", "--trust", THEIR_LINE)
+    fails(1, f"a.whl: none of the trusted keys has signed it; the signature names key {key}", "--trust", THEIR_LINE)
     (here / "a.whl.minisig").write_text(text.replace("trusted comment: flp", "trusted comment: fip"))
     fails(1, "a.whl.minisig: the trusted comment is not what was signed with the file")
     (here / "a.whl.minisig").write_text(text)
@@ -155,6 +155,28 @@ def test_no_damaged_signature_is_accepted(here):
     for text in (b"", whole[:second], whole[:-40], whole + b"more\n", whole.replace(b"trusted comment: f", b"trusted: f")):
         (here / "a.whl.minisig").write_bytes(text)
         fails(4, "a.whl.minisig is no signature of minisign")
+
+
+def test_the_key_that_has_signed_is_named(here):
+    """The id in the signature is not signed: with a key that has no id of its own, it is not what is shown."""
+    sign("--key", "key.hex", "a.whl")
+    key = flpgen("verify", "--trust", PUBLIC, "a.whl", "--json").json()["files"][0]["key_id"]
+    lines = (here / "a.whl.minisig").read_text().splitlines(keepends=True)
+    raw = base64.b64decode(lines[1])
+    lines[1] = base64.b64encode(raw[:2] + b"\xde\xad\xbe\xef" * 2 + raw[10:]).decode() + "\n"
+    (here / "a.whl.minisig").write_text("".join(lines))
+    done = flpgen("verify", "--trust", PUBLIC, "a.whl")
+    assert done.code == 0 and f"key {key}" in done.out, done.out
+
+
+def test_nothing_hides_behind_a_byte_0(here):
+    sign("--key", "key.hex", "a.whl")
+    whole = (here / "a.whl.minisig").read_bytes()
+    (here / "a.whl.minisig").write_bytes(whole + b"\0more")
+    fails(4, f"a.whl.minisig: byte {len(whole)} is 0; text has none")
+    private(here / "key.hex", SEED + "\0zz")
+    done = flpgen("sign", "--key", "key.hex", "a.whl")
+    assert done.code != 0 and f"key.hex: byte {len(SEED)} is 0; text has none" in done.err
 
 
 @pytest.mark.parametrize("arguments, code, message", [

@@ -11,6 +11,7 @@
 
 #include "gen/cli/bench/bench.h"
 #include "gen/cli/shared/record.h"
+#include "gen/cli/shared/text.h"
 #include "runtime/kernel/kernel.h"
 
 enum { WORDS = 48, TEXT_BYTES = 4096 };
@@ -138,7 +139,7 @@ flp_status bench_peers(const bench_args *args) {
   if (c.used >= TEXT_BYTES)
     return flp_fail(FLP_ERROR_ARGUMENT, "--json: the command would be too long; shorten the file");
   cli_record_join_command(c.count, c.word, text, sizeof text);
-  if (!args->quiet) fprintf(stderr, "flpgen bench: peers are measured by the Python package flp: %s\n", text);
+  if (!args->quiet) cli_complain("flpgen bench", "peers are measured by the Python package flp: %s", text);
   fflush(NULL);
   execvp(c.word[0], c.word);
   return flp_fail(FLP_ERROR_ARGUMENT,

@@ -110,14 +110,13 @@ static int read_private(const char *text, cli_private_key *out, int *locked) {
 flp_status cli_key_read_private(const char *option, const char *path, cli_private_key *out) {
   struct stat st;
   char *text = NULL;
-  size_t bytes = 0;
   int locked;
   if (stat(path, &st) == 0 && (st.st_mode & 077))
     return flp_fail(FLP_ERROR_ARGUMENT, "%s: %s: mode %04o lets other users at the private key, accepted: 0600", option,
                     path, (unsigned)(st.st_mode & 07777));
-  FLP_TRY(cli_read_file(path, FILE_BYTES_MAX, &text, &bytes));
+  FLP_TRY(cli_read_text(path, FILE_BYTES_MAX, &text));
   int is_key = read_private(text, out, &locked);
-  sodium_memzero(text, bytes);
+  sodium_memzero(text, strlen(text));
   free(text);
   if (is_key) return FLP_OK;
   sodium_memzero(out, sizeof *out);
@@ -162,9 +161,8 @@ static int read_public_file(const char *text, cli_public_key *out) {
 
 flp_status cli_key_read_public(const char *text, cli_public_key *out) {
   char *file = NULL;
-  size_t bytes = 0;
   if (read_public_text(text, out)) return FLP_OK;
-  FLP_TRY(cli_read_file(text, FILE_BYTES_MAX, &file, &bytes));
+  FLP_TRY(cli_read_text(text, FILE_BYTES_MAX, &file));
   int is_key = read_public_file(file, out);
   free(file);
   if (is_key) return FLP_OK;

@@ -157,9 +157,8 @@ flp_status cli_minisign_read(const char *name, const char *text, cli_minisign *o
 
 static flp_status read_beside(const char *path, cli_minisign *out) {
   char *name = NULL, *text = NULL;
-  size_t bytes;
   FLP_TRY(signature_path(path, &name));
-  flp_status status = cli_read_file(name, FILE_BYTES_MAX, &text, &bytes);
+  flp_status status = cli_read_text(name, FILE_BYTES_MAX, &text);
   if (status == FLP_OK) status = cli_minisign_read(name, text, out);
   free(text);
   free(name);
@@ -172,7 +171,7 @@ static flp_status fail_verify(const char *path, const cli_minisign *signature, i
   char id[CLI_KEY_ID_TEXT];
   cli_key_id_hex(signature->id, id);
   if (is_named) return flp_fail(FLP_ERROR_DATA, "%s is not what key %s has signed", path, id);
-  return flp_fail(FLP_ERROR_DATA, "%s: none of the trusted keys has signed it; the signature is of key %s", path, id);
+  return flp_fail(FLP_ERROR_DATA, "%s: none of the trusted keys has signed it; the signature names key %s", path, id);
 }
 
 flp_status cli_minisign_verify(const char *path, const cli_public_key *trusted, size_t count, cli_minisign *out,

@@ -262,8 +262,7 @@ static flp_status add_line(spec_list *specs, const build_args *args, const char 
 }
 
 static flp_status add_list(spec_list *specs, const build_args *args, size_t i) {
-  size_t bytes;
-  FLP_TRY(cli_read_file(args->list[i], LIST_BYTES_MAX, &specs->texts[i], &bytes));
+  FLP_TRY(cli_read_text(args->list[i], LIST_BYTES_MAX, &specs->texts[i]));
   int number = 0;
   for (char *line = specs->texts[i], *next; line; line = next) {
     next = strchr(line, '\n');

@@ -65,10 +65,9 @@ static flp_status check_preset(const char *path, size_t i, json_t *preset) {
 
 static flp_status read_presets(const char *path, json_t **out) {
   char *text = NULL;
-  size_t bytes = 0;
   const char *name = path ? path : "presets";
   json_error_t error;
-  if (path) FLP_TRY(cli_read_file(path, PRESETS_BYTES_MAX, &text, &bytes));
+  if (path) FLP_TRY(cli_read_text(path, PRESETS_BYTES_MAX, &text));
   *out = json_loads(text ? text : (const char *)cli_presets_text, JSON_REJECT_DUPLICATES, &error);
   free(text);
   if (!*out) return flp_fail(FLP_ERROR_CORRUPT, "%s: not JSON: %s (line %d)", name, error.text, error.line);

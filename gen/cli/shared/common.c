@@ -9,6 +9,7 @@
 
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/reasons.h"
+#include "gen/cli/shared/text.h"
 
 int cli_exit_code(flp_status status) {
   static const int codes[] = {
@@ -41,7 +42,7 @@ int cli_finish(const char *verb, int json, flp_status status) {
   char text[CLI_REASON_BYTES];
   detail = detail[0] ? cli_error_text(detail, text) : flp_status_name(status);
   fflush(stdout);
-  fprintf(stderr, "%s: %s\n", verb, detail);
+  cli_complain(verb, "%s", detail);
   if (json) cli_error_print_json(status, detail);
   return cli_exit_code(status);
 }

@@ -156,6 +156,9 @@ const char *cli_format_tail(float tail, char buffer[CLI_TEXT_BYTES]);
 /* Reads a whole regular file, at most limit bytes; *out is malloc'ed and NUL-terminated. error: IO, CORRUPT */
 flp_status cli_read_file(const char *path, size_t limit, char **out, size_t *bytes);
 
+/* Reads a file of text so, which no byte 0 ends early. error: IO, CORRUPT */
+flp_status cli_read_text(const char *path, size_t limit, char **out);
+
 /* Begins a file as flp_output_open does; what has its name and is no regular file, a device or a pipe, is written
  * itself. error: IO */
 flp_status cli_output_open(const char *path, flp_output *out);

@@ -52,6 +52,16 @@ flp_status cli_read_file(const char *path, size_t limit, char **out, size_t *byt
   return status;
 }
 
+flp_status cli_read_text(const char *path, size_t limit, char **out) {
+  size_t bytes;
+  FLP_TRY(cli_read_file(path, limit, out, &bytes));
+  size_t length = strlen(*out);
+  if (length == bytes) return FLP_OK;
+  free(*out);
+  *out = NULL;
+  return flp_fail(FLP_ERROR_CORRUPT, "%s: byte %zu is 0; text has none", path, length);
+}
+
 /* *fd: of what has this name and is no regular file, a device or a pipe; else -1 */
 static flp_status open_special(const char *path, int *fd) {
   struct stat info;

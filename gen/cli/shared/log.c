@@ -1,9 +1,9 @@
 /* log.c: messages of the library, on stderr. */
-#include <stdio.h>
 #include <string.h>
 
 #include "gen/cli/shared/common.h"
 #include "gen/cli/shared/reasons.h"
+#include "gen/cli/shared/text.h"
 
 static flp_log_level shown = FLP_LOG_WARNING;
 
@@ -15,9 +15,9 @@ static void show(flp_log_level level, const char *message, void *user) {
   if (level > shown) return;
   const char *kind = level == FLP_LOG_ERROR ? "error" : "warning";
   if (strncmp(message, no_rung, sizeof no_rung - 1) == 0)
-    fprintf(stderr, "flpgen: %s: no GPU rung: %s\n", kind, cli_reason_text(message + sizeof no_rung - 1, text));
+    cli_complain("flpgen", "%s: no GPU rung: %s", kind, cli_reason_text(message + sizeof no_rung - 1, text));
   else
-    fprintf(stderr, "flpgen: %s: %s\n", kind, message);
+    cli_complain("flpgen", "%s: %s", kind, message);
 }
 
 void cli_log_start(void) {

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "gen/cli/shared/text.h"
+#include "runtime/base/printable.h"
 
 enum { GAP = 2, INDENT = 4, REFITS = 3, SPAN_LEAST = 24 };
 
@@ -14,6 +15,7 @@ enum { GAP = 2, INDENT = 4, REFITS = 3, SPAN_LEAST = 24 };
 
 static char *copy(cli_table *table, const char *text) {
   char *made = strdup(text);
+  if (made) flp_make_printable(made);
   if (!made) table->incomplete = 1;
   return made;
 }

@@ -10,6 +10,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "runtime/base/printable.h"
+
 enum { COLUMNS_MAX = 100000, LEAST_COLUMNS = 20 };
 
 size_t cli_text_width(void) {
@@ -130,6 +132,7 @@ static void print_paragraph(size_t hang, const char *label, char *text) {
     puts("(out of memory: a line is missing)");
     return;
   }
+  flp_make_printable(text);
   size_t width = cli_text_width(), indent = hang + LEAST_COLUMNS > width ? 0 : hang;
   size_t used = label[0] ? (size_t)printf("%-*s ", (int)hang - 1, label) : 0;
   const char *at = text;
@@ -158,4 +161,16 @@ void cli_print_field(size_t indent, const char *label, const char *format, ...) 
   int length = vasprintf(&text, format, list);
   va_end(list);
   print_paragraph(indent, label, length < 0 ? NULL : text);
+}
+
+void cli_complain(const char *name, const char *format, ...) {
+  char *text = NULL;
+  va_list list;
+  va_start(list, format);
+  int length = vasprintf(&text, format, list);
+  va_end(list);
+  if (length < 0) text = NULL;
+  if (text) flp_make_printable(text);
+  fprintf(stderr, "%s: %s\n", name, text ? text : "out of memory");
+  free(text);
 }

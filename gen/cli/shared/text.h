@@ -1,4 +1,7 @@
-/* text.h: text for people: how wide it may be, and where its lines end. */
+/* text.h: text for people: how wide it may be, and where its lines end.
+ *
+ * What is printed here, and in tables, may hold names and messages of others' files: it reaches the terminal without
+ * control characters (runtime/base/printable.h). */
 #ifndef FLPGEN_CLI_TEXT_H
 #define FLPGEN_CLI_TEXT_H
 
@@ -28,5 +31,7 @@ int cli_text_next(const char **text, size_t width, cli_text_line *out);
 void cli_print(size_t hang, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Prints "label   text", the text `indent` columns from the left, on its further lines too. */
 void cli_print_field(size_t indent, const char *label, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Prints "NAME: text" to standard error. */
+void cli_complain(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

@@ -7,6 +7,8 @@
 
 #include "gen/cli/shared/common.h"
 #include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/text.h"
+#include "runtime/base/printable.h"
 
 /* ---- whether JSON is asked for ---- */
 
@@ -38,25 +40,28 @@ int cli_usage_error(int argc, char **argv, const char *format, ...) {
   va_start(list, format);
   vsnprintf(text, sizeof text, format, list);
   va_end(list);
-  fprintf(stderr, "%s: %s\n", argv[0], text);
+  cli_complain(argv[0], "%s", text);
   if (wants_json(argc, argv, 0)) cli_error_print_json(FLP_ERROR_ARGUMENT, text);
   return CLI_EXIT_USAGE;
 }
 
-/* What argp and getopt write to stderr before they end the process, kept for the JSON document. */
+/* What argp and getopt write to stderr before they end the process, kept to be made printable, and for the JSON
+ * document. */
 static struct {
   FILE *file, *standard; /* file: NULL while nothing is kept */
   char *text;
   size_t bytes;
   const char *name; /* of the verb */
-  int is_wanted, is_registered;
+  int is_wanted;    /* JSON */
+  int is_registered;
 } kept;
 
 static void stop_keeping(void) {
   stderr = kept.standard;
   fclose(kept.file);
   kept.file = NULL;
-  fwrite(kept.text, 1, kept.bytes, stderr);
+  flp_make_printable(kept.text);
+  fputs(kept.text, stderr);
 }
 
 /* At the end of the process. */
@@ -66,13 +71,13 @@ static void print_kept(void) {
   size_t length = strlen(kept.name), from = 0;
   kept.text[strcspn(kept.text, "\n")] = 0; /* the second line says how to get help */
   if (strncmp(kept.text, kept.name, length) == 0 && strncmp(kept.text + length, ": ", 2) == 0) from = length + 2;
-  if (kept.bytes) cli_error_print_json(FLP_ERROR_ARGUMENT, kept.text + from);
+  if (kept.is_wanted && kept.bytes) cli_error_print_json(FLP_ERROR_ARGUMENT, kept.text + from);
   free(kept.text);
 }
 
 /* argp and getopt end the process at wrong usage; what they return is a failure of their own: no memory. */
 static void parse_words(const struct argp *argp, int argc, char **argv, unsigned flags, void *input) {
-  FILE *memory = kept.is_wanted ? open_memstream(&kept.text, &kept.bytes) : NULL;
+  FILE *memory = open_memstream(&kept.text, &kept.bytes);
   if (memory) {
     if (!kept.is_registered) atexit(print_kept);
     kept.is_registered = 1;

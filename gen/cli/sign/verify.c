@@ -59,7 +59,7 @@ static flp_status verify_file(const verify_args *args, const char *path, json_t 
   const cli_public_key *signer;
   cli_minisign signature;
   FLP_TRY(cli_minisign_verify(path, args->trusted, args->trusted_count, &signature, &signer));
-  cli_key_id_hex(signature.id, id);
+  cli_key_id_hex(signer->id, id); /* the signature's own is not signed */
   if (args->json)
     json_array_append_new(
         files, json_pack("{s:o, s:s, s:s, s:o}", "file", cli_json_text(path), "key_id", id, "signed_by",

@@ -298,7 +298,7 @@ static flp_status run_one(tune_run *r, const tune_target *target) {
 }
 
 static void report_failure(tune_run *r, const tune_target *target, const char *detail) {
-  fprintf(stderr, "flpgen tune: %s: %s\n", target->text, detail);
+  cli_complain("flpgen tune", "%s: %s", target->text, detail);
   json_array_append_new(r->outcomes, json_pack("{s:s, s:o}", "spec", target->text, "error", cli_json_text(detail)));
 }
 

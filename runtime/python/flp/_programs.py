@@ -25,6 +25,8 @@ def named(rule, terms=()):
 def builtin(name):
     """The built-in program of this name, or a sum of them ("grpo+k3+entropy"). error: ArgumentError"""
     library, size = _c.get(), ctypes.c_size_t()
+    if "\0" in name:
+        raise errors.ArgumentError("loss: expected a name without a byte 0, got %r" % name)
     text = name.encode()
     _c.check(library, library.flp_loss_builtin_bytes(text, None, 0, ctypes.byref(size)))
     data = ctypes.create_string_buffer(size.value)

@@ -11,6 +11,7 @@
 
 #include "runtime/base/locks.c"
 #include "runtime/base/names.c"
+#include "runtime/base/printable.c"
 #include "runtime/base/status.c"
 #include "runtime/kernel/abi.c"
 #include "runtime/kernel/arch.c"
