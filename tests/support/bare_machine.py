@@ -12,8 +12,9 @@ root=$0
 cd "$root"
 exec chroot "$root" "$@"
 """
-REGISTRIES = ["etc/pip.conf", "etc/apt/apt.conf.d", "etc/ssl/certs/ca-certificates.crt", "etc/resolv.conf", "etc/hosts"]
-SETTINGS = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8", "FLP_REQUIRE_PTXAS": "1"}
+REGISTRIES = ["etc/pip.conf", "etc/apt/apt.conf.d", "etc/resolv.conf", "etc/hosts"]
+CERTIFICATES = Path(os.environ.get("PIP_CERT", "/etc/ssl/certs/ca-certificates.crt"))  # those of this machine
+SETTINGS = {"PIP_CERT": "/etc/registries.crt", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8", "FLP_REQUIRE_PTXAS": "1"}
 
 
 def reason_for_none():
@@ -29,6 +30,7 @@ class BareMachine:
     def __init__(self, folder):
         self.root = Path(folder)
         subprocess.run(["debootstrap", "--variant=minbase", "bookworm", folder], check=True, stdout=subprocess.DEVNULL)
+        shutil.copy(CERTIFICATES, self.root / SETTINGS["PIP_CERT"].lstrip("/"))
         for name in REGISTRIES:
             here, there = Path("/", name), self.root / name
             there.parent.mkdir(parents=True, exist_ok=True)

@@ -49,7 +49,7 @@ int cli_usage_error(int argc, char **argv, const char *format, ...) {
  * document. */
 static struct {
   FILE *file, *standard; /* file: NULL while nothing is kept */
-  char *text;
+  char *text; /* NULL without memory for it */
   size_t bytes;
   const char *name; /* of the verb */
   int is_wanted;    /* JSON */
@@ -60,14 +60,15 @@ static void stop_keeping(void) {
   stderr = kept.standard;
   fclose(kept.file);
   kept.file = NULL;
-  flp_make_printable(kept.text);
-  fputs(kept.text, stderr);
+  if (kept.text) flp_make_printable(kept.text);
+  fputs(kept.text ? kept.text : "out of memory for a message\n", stderr);
 }
 
 /* At the end of the process. */
 static void print_kept(void) {
   if (!kept.file) return;
   stop_keeping();
+  if (!kept.text) return;
   size_t length = strlen(kept.name), from = 0;
   kept.text[strcspn(kept.text, "\n")] = 0; /* the second line says how to get help */
   if (strncmp(kept.text, kept.name, length) == 0 && strncmp(kept.text + length, ": ", 2) == 0) from = length + 2;
@@ -77,6 +78,7 @@ static void print_kept(void) {
 
 /* argp and getopt end the process at wrong usage; what they return is a failure of their own: no memory. */
 static void parse_words(const struct argp *argp, int argc, char **argv, unsigned flags, void *input) {
+  kept.text = NULL;
   FILE *memory = open_memstream(&kept.text, &kept.bytes);
   if (memory) {
     if (!kept.is_registered) atexit(print_kept);
