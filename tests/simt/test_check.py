@@ -70,6 +70,15 @@ def test_a_head(tmp_path, capability, entry, head):
     assert entry in made and ("products_map" in made) == (capability == "9.0")
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("head", HEADS[:2], ids=lambda head: head[1])
+@pytest.mark.parametrize("capability", ["8.0", "9.0"])
+def test_a_ragged_head_of_some_size(tmp_path, capability, head):
+    """Products of so many terms that it shows where their sums are rounded, of scores near -16384 above all. Not of fp32:
+    its six products of a number add one rounding for each product here, where tensor cores add one for sixteen."""
+    passed(check(tmp_path, capability, "--vocab", 1100, "--hidden", 520, "--rows", 300, *head), least=50)
+
+
 @pytest.mark.parametrize("capability,arguments", [
     ("8.0", ["--topk", 20, "--rank", "--vocab", 3400, "--entropy", "forward", "--target-dtype", "int32"]),
     ("9.0", ["--topk", 20, "--rank", "--vocab", 3400, "--bias", "--per-row-temperature"]),
