@@ -332,13 +332,17 @@ return function(k, spec)
     k.store(p.bound, a, bound)
   end
 
-  -- The largest shift whose scale and inverse are normal numbers. Of other dtypes the entry is there, but never runs.
-  local MOST_SHIFT = spec.dtype == "fp16" and 126 or 100
+  -- The largest shift whose scale and inverse are normal numbers, and the bound of a row as far as it has one: a gradient
+  -- that is not finite is so at any scale. Of other dtypes the entry is there, but never runs.
+  local MOST_SHIFT, bound_of = 100, function(bound) return bound end
+  if spec.dtype == "fp16" then
+    MOST_SHIFT, bound_of = 126, function(bound) return k.select(k.lt(bound, math.huge), bound, 0.0) end
+  end
 
   local function dz_scale(p)
     local count = k.load(k.i32, p.count, 0)
     local top = k.loop(k.tid(), count, THREADS, k.const(k.f32, 0.0), function(a, top)
-      return k.max(top, k.load(k.f32, p.bound, a))
+      return k.max(top, bound_of(k.load(k.f32, p.bound, a)))
     end)
     local shared = k.shared()
     local function warp_max(v)
