@@ -1,0 +1,33 @@
+"""One list of cases over every public function, option and edge (support/flp_cases.py), on libflp's CPU rung and on the
+torch form, each beside float64 (support/flp_exact.py). tests/simt/test_every_case.py has kernels."""
+import pytest
+import torch
+
+import flp
+from binding_fixtures import engine  # noqa: F401
+from flp_cases import CASES, differences, missing
+
+
+GENERATOR = flp.library_path().replace("libflp.so", "libflpgen.so")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def group():
+    """Of one process, for flp.parallel; tests of flp_parallel_cases.py have more."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_case(engine, case, monkeypatch):  # noqa: F811
+    monkeypatch.setenv("FLP_JIT_LIBRARY", GENERATOR)  # losses of files
+    if engine == "torch form" and "lora" in case.options:
+        with pytest.raises(flp.errors.UnsupportedError, match="has no adapter for tensors on"):
+            differences(case)
+    else:
+        assert differences(case) == []
+
+
+def test_every_function_and_option_has_a_case():
+    assert missing() == []

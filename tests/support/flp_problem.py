@@ -1,0 +1,169 @@
+"""What a case of flp_cases.py is: its fields, the tensors that it is given, and what may be spoiled in them."""
+import dataclasses
+import math
+from pathlib import Path
+
+import torch
+
+import flp
+from flp_standin_lm import TinyLM
+
+B, T, N, V, D, K, RANK = 3, 7, 21, 331, 24, 4, 8
+NAN, INFINITY = math.nan, math.inf
+FILE = str(Path(__file__).with_name("weighed.lua"))  # a loss of a user's file
+
+
+# ---- a case ----
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A row of CASES. near: how far values may be off, relative to the largest of an output, where that is
+    more than what its dtype rounds."""
+    function: str
+    options: dict
+    edges: tuple = ()
+    dtype: torch.dtype = torch.float32
+    weight_dtype: torch.dtype = None
+    few: int = None
+    frozen: tuple = ()
+    near: float = 0
+
+    @property
+    def sequences(self):
+        return self.function in SEQUENCES and "cu_seqlens" not in self.options
+
+    def __str__(self):
+        words = [f"{name}={Path(value).name if value == FILE else value}" for name, value in self.options.items()
+                 if value is not None]
+        words += [*self.edges] + [str(self.dtype)[6:]] * (self.dtype != torch.float32) + [f"of {self.few}"] * (self.few is not None)
+        return " ".join([self.function, *words]).replace("@", "")
+
+    def allowed(self):
+        return max(self.near, {torch.float32: 3e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}[self.dtype])
+
+
+SEQUENCES = {"policy_loss", "losses.policy_loss", "score", "sequence_logprob"}
+
+
+# ---- operands ----
+
+class Problem:
+    """The tensors of a case. dtype: of hidden, weight, bias and logits; float64: for the reference, of the values that
+    the dtype of the case holds."""
+
+    def __init__(self, case, wide):
+        self.draw = torch.Generator().manual_seed(3)
+        normal = self.normal
+        self.hidden, self.weight, self.bias = normal(N, D), 2 / D**0.5 * normal(V, D), normal(V)
+        self.a, self.b, self.logits = normal(RANK, D) / 4, normal(V, RANK) / 4, 2 * normal(N, V)
+        logp = torch.log_softmax(self.hidden @ self.weight.t() + self.bias, -1)
+        self.targets = torch.stack([torch.randperm(V - 1, generator=self.draw)[:K] for _ in range(N)])
+        self.target = self.targets[:, 0].clone()
+        own = logp.gather(1, self.targets)
+        self.teacher = (own + 0.3 * normal(N, K)).clamp(max=-1)
+        self.old, self.ref, self.entropies = own[:, 0] + 0.3 * normal(N), own[:, 0] + 0.4 * normal(N), normal(N).abs()
+        self.logprob, self.logprobs = own[:, 0].clone(), own.clone()
+        self.advantage, self.row_weight = torch.tensor([1.0, -0.7, 0.4]), torch.rand(N, generator=self.draw) + 0.2
+        self.advantages = normal(N)
+        self.temperatures, self.old_lse = 0.5 + torch.rand(N, generator=self.draw), normal(N)
+        self.mask = torch.arange(N) % 5 != 2
+        self.rows = torch.tensor([0, 2, 4, 5, 6, 7, 8, 9, 12, 20, 20], dtype=torch.int32)
+        lengths = torch.randint(1, 9, (N,), generator=self.draw)
+        self.offsets = torch.cat([torch.zeros(1, dtype=torch.int64), (lengths + 1).cumsum(0)])
+        self.listed = torch.randint(V, (int(self.offsets[-1]),), generator=self.draw)
+        self.listed[self.offsets[:-1]] = self.target
+        self.cu_seqlens, self.lengths, self.prompts = (torch.tensor(x) for x in ([0, 5, 6, 17, N], [7, 1, 4], [2, 0, 3]))
+        self.packed_prompts, self.worth = torch.tensor([2, 0, 3, 1]), normal(N)
+        self.exists = torch.tensor([[0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0], [1] * 7])
+        self.tokens, self.total = self.target.clone(), torch.tensor(17.0)
+        self.ignore()
+        for edge in case.edges:
+            EDGES[edge](self)
+        self.shape_of(case)
+        self.settle(case, wide)
+
+    def normal(self, *shape):
+        return torch.randn(*shape, generator=self.draw)
+
+    def ignore(self):
+        """What takes no part holds anything."""
+        self.target[3], self.targets[3], self.targets[4, 1:], self.hidden[3] = -100, -100, -100, NAN
+        self.teacher[4, 1:], self.old[3], self.row_weight[3] = NAN, NAN, 5
+
+    def shape_of(self, case):
+        """Rows as sequences, for functions that take those; fewer of them, where a case is of few."""
+        for name in ("hidden", "target", "targets", "tokens", "old", "ref", "teacher", "mask", "logprob", "logprobs", "entropies",
+                     "advantages", "row_weight", "temperatures", "old_lse", "worth", "logits"):
+            values = getattr(self, name)
+            if case.few is not None:
+                values = values[:case.few]
+            if case.sequences:
+                values = values.reshape(-1, T, *values.shape[1:]) if len(values) else values.reshape(0, T, *values.shape[1:])
+            setattr(self, name, values)
+        if case.few is not None:
+            self.offsets, self.advantage = self.offsets[:case.few + 1], self.advantage[:-(-case.few // T)]
+
+    def settle(self, case, wide):
+        """Dtypes, leaves and what is made of them."""
+        narrow = {"hidden": case.dtype, "weight": case.weight_dtype or case.dtype, "bias": case.dtype, "a": case.dtype,
+                  "b": case.dtype, "logits": case.dtype}
+        for name in (*narrow, "logprob", "logprobs", "entropies"):
+            value = getattr(self, name).to(narrow.get(name, torch.float32))
+            setattr(self, name, (value.double() if wide else value).requires_grad_(name not in case.frozen))
+        self.lora = flp.Lora(self.a, self.b, 1.5)
+        self.keep = self.offsets, self.listed
+        self.buffer, self.report = torch.ones(V, D), torch.full((4,), 7.0)
+        self.vectors = {}
+        self.model, self.ids = TinyLM(vocab=37, bias=True), torch.randint(37, (2, 9), generator=self.draw)
+        self.model = self.model.double() if wide else self.model
+        self.temperature = torch.tensor([[0.7], [1.6]])
+        self.leaves = {name: getattr(self, name) for name in LEAVES}
+        self.leaves.update({"model " + name: value for name, value in self.model.named_parameters()})
+
+    def given(self, options):
+        """Options with tensors in the place of their names."""
+        def tensor_of(value):
+            if isinstance(value, dict):
+                return {name: tensor_of(one) for name, one in value.items()}
+            return getattr(self, value[1:]) if isinstance(value, str) and value.startswith("@") else value
+        return tensor_of(options)
+
+
+LEAVES = ("hidden", "weight", "bias", "a", "b", "logits", "logprob", "logprobs", "entropies")
+
+
+def spoil(**changes):
+    """An edge: tensor=[index, value, index, value, ...]"""
+    def edge(problem):
+        for name, pairs in changes.items():
+            for index, value in zip(pairs[::2], pairs[1::2]):
+                getattr(problem, name)[index] = value
+    return edge
+
+
+EVERY = slice(None)
+EDGES = {
+    "nan row": spoil(hidden=[2, NAN]),
+    "bad ids": spoil(target=[5, V, 6, -7], targets=[5, V, (6, 1), -7], tokens=[5, V, 16, -7]),
+    "bad temperature": spoil(temperatures=[7, 0.0, 8, NAN]),
+    "banned": spoil(bias=[slice(V - 40, None), -INFINITY], target=[8, V - 1], targets=[(9, 0), V - 1]),
+    "few left": spoil(bias=[slice(2, None), -INFINITY], target=[EVERY, 1, 3, -100]),
+    "beyond": spoil(hidden=[9, 1e12]),
+    "all ignored": spoil(target=[EVERY, -100], targets=[EVERY, -100]),
+    "ignored as 5": spoil(target=[3, 5]),
+    "all masked": spoil(mask=[EVERY, False]),
+    "weight 0": spoil(row_weight=[slice(1, N, 3), 0.0, 4, -0.0], hidden=[1, NAN, 7, INFINITY],
+                      teacher=[10, NAN, 13, -INFINITY]),
+    "weight 0 of a bad id": spoil(row_weight=[5, 0.0], target=[5, V], targets=[5, V]),
+    "masked nan": spoil(mask=[slice(9, 12), False], old=[9, NAN], ref=[9, NAN], hidden=[10, NAN], advantages=[9, NAN],
+                        logprob=[9, NAN], entropies=[9, NAN], worth=[9, NAN]),
+    "far": spoil(old=[0, -95.0, 1, -150.0, 2, -INFINITY, 7, 90.0, 14, -120.0], logprob=[0, -1.0, 1, -1.0]),
+    "far down": spoil(old=[8, -45.0, 9, -60.0]),
+    "far reference": spoil(ref=[0, 60.0, 7, -300.0]),
+    "advantage 0": spoil(advantages=[slice(0, 9), 0.0], advantage=[0, 0.0], old=[0, -95.0, 1, -150.0]),
+    "no share": spoil(teacher=[0, -INFINITY, (2, 1), -INFINITY], logprobs=[(1, 2), -INFINITY, (2, 1), -INFINITY]),
+    "nan teacher": spoil(teacher=[5, NAN], logprobs=[6, NAN]),
+    "nan score": spoil(logits=[2, NAN, 4, -INFINITY, (6, slice(0, 9)), -INFINITY]),
+    "bad list": spoil(listed=[0, V - 1, 9, V]),
+    "nan worth": spoil(worth=[slice(0, 5), NAN], mask=[5, True]),
+}
