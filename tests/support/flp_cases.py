@@ -4,7 +4,6 @@ through a form of flp (libflp's CPU rung, the torch form, emulated kernels), eac
 A case is a row of CASES: a function, options, what is spoiled (EDGES of flp_problem.py), a dtype. An option "@name" is a
 tensor of the Problem. missing() says which functions and options stand in no row.
 """
-import contextlib
 import dataclasses
 import inspect
 
@@ -36,11 +35,6 @@ def opened(found):
 
 def parallel(**given):
     return named(flp.parallel.linear_logprob(**given), given)
-
-
-@contextlib.contextmanager
-def gathered(_parameters):
-    yield
 
 
 class Shards(torch.autograd.Function):
@@ -124,9 +118,8 @@ def cross_entropy_head(model, input_ids, **given):
         return {"loss": model(input_ids, labels=input_ids).loss}
 
 
-# name of the public function: how it is called here, its reference, operands that a case may replace, tolerance factor
+# name of the public function: how it is called here, its reference, operands that a case may replace
 HEAD = {"hidden": "@hidden", "weight": "@weight", "target": "@target"}
-LOSS_OF_LOGPROB = {"logprob": "@logprob"}
 FUNCTIONS = {
     "linear_logprob": (linear_logprob, flp_exact.linear_logprob, HEAD),
     "parallel.linear_logprob": (parallel, flp_exact.parallel,
@@ -265,6 +258,7 @@ SCORED = [
     case("delight"), *edged("gate", ["nan worth", "all masked"], fraction=0.4, mask="@mask"), case("gate", price=0.2),
     case("gate", price=0.2, temperature=1e-9, seed=7),
 ]
+# One process: what takes more of them has its default here, and cases of its own in flp_parallel_cases.py.
 PARALLEL = {"bias_shard": "@bias", "group": None, "vocab_offset": 0, "vocab_valid": V, "vocab_total": V}
 SHARDED = [
     *edged("parallel.linear_logprob", ["nan row", "bad ids", "beyond"], entropy=True, **PARALLEL),

@@ -17,8 +17,8 @@ FILE = str(Path(__file__).with_name("weighed.lua"))  # a loss of a user's file
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A row of CASES. near: how far values may be off, relative to the largest of an output, where that is
-    more than what its dtype rounds."""
+    """A row of CASES. few: rows, instead of N; frozen: leaves without a gradient; near: how far values may be off,
+    relative to the largest of an output, where that is more than what its dtype rounds."""
     function: str
     options: dict
     edges: tuple = ()
@@ -113,7 +113,6 @@ class Problem:
         self.lora = flp.Lora(self.a, self.b, 1.5)
         self.keep = self.offsets, self.listed
         self.buffer, self.report = torch.ones(V, D), torch.full((4,), 7.0)
-        self.vectors = {}
         self.model, self.ids = TinyLM(vocab=37, bias=True), torch.randint(37, (2, 9), generator=self.draw)
         self.model = self.model.double() if wide else self.model
         self.temperature = torch.tensor([[0.7], [1.6]])
