@@ -8,6 +8,7 @@ written between rows, is found.
 import argparse
 import ctypes
 import os
+import shlex
 import sys
 from collections import Counter
 from pathlib import Path
@@ -55,7 +56,7 @@ def set_environment(rung, folder):
         FLP_JIT_LIBRARY=str(BUILD / "tests" / "libfake_ir_provider.so"),
         FAKE_IR_LIBRARY=str(BUILD / "lib" / "libflpgen.so"),
         FAKE_CUDA=f"capability={KERNELS[rung]};clusters=2;run={folder};"
-                  f"compiler={sys.executable} {TREE / 'tests' / 'simt' / 'compile.py'}")
+                  f"compiler={sys.executable} {shlex.quote(str(TREE / 'tests' / 'simt' / 'compile.py'))}")
 
 
 class Failed(Exception):

@@ -4,6 +4,7 @@ flpgen bench of what no other stand-in computes."""
 import json
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def record_of(verb, libraries, capability, arguments, compiler=SIMT / "compile.p
     done = flpgen(verb, *arguments, "--rung", "jit", "--quiet", "--json", out, cache=libraries / "cache",
                   FLP_CUDA_LIBRARY=str(STAND_INS[0]), FLP_JIT_LIBRARY=str(STAND_INS[1]),
                   FAKE_IR_LIBRARY=str(Path(FLPGEN).parents[1] / "lib" / "libflpgen.so"),
-                  FAKE_CUDA=f"capability={capability};clusters=2;run={libraries};compiler={sys.executable} {compiler}")
+                  FAKE_CUDA=f"capability={capability};clusters=2;run={libraries};compiler={sys.executable} {shlex.quote(str(compiler))}")
     assert done.code in (0, 1), done.err
     return json.loads(out.read_text())
 

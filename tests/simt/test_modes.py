@@ -3,6 +3,7 @@ bits, gradients are as near to float64 as recompute mode's on the same inputs bu
 sm_80's kernels and Hopper's."""
 import json
 import os
+import shlex
 import subprocess
 import sys
 
@@ -48,7 +49,7 @@ def run(folder, capability, script, *arguments, **settings):
         os.environ, FLP_CUDA_LIBRARY=str(STAND_INS[0]), FLP_JIT_LIBRARY=str(STAND_INS[1]),
         FAKE_IR_LIBRARY=os.path.join(os.path.dirname(FLPGEN), "..", "lib", "libflpgen.so"),
         FLP_LIBRARY=os.path.join(os.path.dirname(FLPGEN), "..", "lib", "libflp.so"), FLP_CACHE_DIR=str(folder / "cache"),
-        FAKE_CUDA=f"capability={capability};clusters=2;run={folder};compiler={sys.executable} {SIMT / 'compile.py'}")
+        FAKE_CUDA=f"capability={capability};clusters=2;run={folder};compiler={sys.executable} {shlex.quote(str(SIMT / 'compile.py'))}")
     done = subprocess.run([sys.executable, str(SIMT / script), *arguments], env={**environment, **settings}, text=True,
                           capture_output=True, timeout=1800)
     assert done.returncode == 0, done.stderr[-2000:]
