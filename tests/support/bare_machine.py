@@ -4,6 +4,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from flp_buildah import make_base
+from flp_container import unshare
+
 ENTER = """set -e
 mount -t proc proc "$0/proc"
 mount --rbind /dev "$0/dev"
@@ -19,17 +22,16 @@ SETTINGS = {"PIP_CERT": "/etc/registries.crt", "PATH": "/usr/sbin:/usr/bin:/sbin
 
 def reason_for_none():
     """Why none can be made here, or ""."""
-    missing = [name for name in ("debootstrap", "unshare", "git") if not shutil.which(name)]
+    missing = [name for name in ("debootstrap", "git") if not shutil.which(name)]
     if os.geteuid() != 0 or missing:
-        return f"needs root, debootstrap, unshare and git; missing: {', '.join(missing) or 'root'}"
-    done = subprocess.run(["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True)
-    return "" if done.returncode == 0 else "no namespace of mounts may be made here"
+        return f"needs root, debootstrap and git; missing: {', '.join(missing) or 'root'}"
+    return "" if unshare() else "no namespace of mounts may be made here"
 
 
 class BareMachine:
     def __init__(self, folder):
         self.root = Path(folder)
-        subprocess.run(["debootstrap", "--variant=minbase", "bookworm", folder], check=True, stdout=subprocess.DEVNULL)
+        make_base(self.root)
         shutil.copy(CERTIFICATES, self.root / SETTINGS["PIP_CERT"].lstrip("/"))
         for name in REGISTRIES:
             here, there = Path("/", name), self.root / name

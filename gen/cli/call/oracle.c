@@ -191,20 +191,20 @@ static double error_of(double rounded, double exact) {
 /* Each sum runs over d in order, in fp64 and as the yardstick forms it; the vectors are eight independent rows. */
 static void block_scores(const block_job *job, int64_t block, const block_memory *m) {
   const oracle_problem *problem = job->problem;
+  int has_cores = problem->dtype != FLP_DTYPE_FP32;
   load_left(job, block, m);
   for (int64_t r = 0; r < BLOCK; r++) m->worst[r] = 0;
   for (int64_t i = 0; i < job->right_count; i++) {
     widen_row(problem, !job->left_is_weight, right_id(job, i), m->row);
     wide exact = {0};
     for (int64_t d = 0; d < problem->depth; d++) exact += *(const wide *)(m->left + d * BLOCK) * (double)m->row[d];
-    narrow rounded, truncated;
+    narrow rounded, truncated = {0};
     fp32_sum(m, problem->depth, &rounded);
-    truncated = rounded;
-    if (problem->dtype != FLP_DTYPE_FP32) tensor_core_sum(m, problem->depth, &truncated);
+    if (has_cores) tensor_core_sum(m, problem->depth, &truncated);
     for (int64_t r = 0; r < BLOCK && block * BLOCK + r < job->left_count; r++) {
       float bias = bias_of(problem, job->left_is_weight ? job->left[block * BLOCK + r] : right_id(job, i));
       double score = exact[r] + (double)bias, off = error_of((double)(rounded[r] + bias), score);
-      double more = problem->dtype != FLP_DTYPE_FP32 ? error_of((double)truncated[r], exact[r]) : 0;
+      double more = has_cores ? error_of((double)truncated[r], exact[r]) : 0;
       m->worst[r] = fmax(m->worst[r], fmax(fabs(off), fabs(more)));
       m->scores[i * BLOCK + r] = score;
       m->scores32[i * BLOCK + r] = (double)(rounded[r] + bias + (float)more);

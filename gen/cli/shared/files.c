@@ -57,6 +57,7 @@ flp_status cli_read_text(const char *path, size_t limit, char **out) {
   FLP_TRY(cli_read_file(path, limit, out, &bytes));
   size_t length = strlen(*out);
   if (length == bytes) return FLP_OK;
+  explicit_bzero(*out, bytes); /* it may be a private key */
   free(*out);
   *out = NULL;
   return flp_fail(FLP_ERROR_CORRUPT, "%s: byte %zu is 0; text has none", path, length);
