@@ -472,7 +472,8 @@ typedef struct flp_args {
  * largest score is above that, or not above -2^30 (so a row without a score above -inf), gives NaN, in its gradients
  * and in grad_weight too, and is counted, on every rung. The other scores of a row may be as low as they like.
  * Several targets (spec.targets): a row without one that is not ignore_index is left out as a row without a target is;
- * an id outside the vocabulary makes its whole row NaN. The gradients of targets that are the same column add up.
+ * an id outside the vocabulary makes its whole row NaN. In a row whose largest score is beyond 2^30 the targets that are
+ * ignore_index give 0 as ever. The gradients of targets that are the same column add up.
  * Listed columns: a row whose list lacks its target or holds an id outside [0, vocab_total) gives NaN in every output
  * of its own, adds nothing to grad_weight and grad_bias, and is counted; so does every row where list_offsets are not
  * ascending within [0, list_count]. A row with NaN in stats gives NaN in its grad_hidden and adds nothing elsewhere.

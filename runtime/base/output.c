@@ -67,6 +67,11 @@ static const char *put_in_place(flp_output *out) {
   return step;
 }
 
+void flp_output_discard(flp_output *out) {
+  out->cause = ECANCELED;
+  (void)flp_output_close(out);
+}
+
 flp_status flp_output_close(flp_output *out) {
   int is_file = out->directory >= 0;
   if (is_file && !out->cause && fsync(out->fd) != 0) out->cause = errno;

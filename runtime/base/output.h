@@ -26,6 +26,8 @@ typedef struct flp_output {
 flp_status flp_output_open(int directory, const char *path, mode_t mode, flp_output *out);
 /* flp_output_close reports a failure. */
 void flp_output_write(flp_output *out, const void *bytes, size_t length);
+/* Removes what there is of it. */
+void flp_output_discard(flp_output *out);
 /* Puts the file in place, or removes what there is of it. error: IO */
 flp_status flp_output_close(flp_output *out);
 

@@ -103,8 +103,8 @@ static flp_status entry_of(const char *path, opened **out) {
   if (entry && entry->process == flp_process()) return FLP_OK;
   if (entry)
     return flp_fail(FLP_ERROR_UNAVAILABLE,
-                    "%s was opened by the parent process, and CUDA does not outlive a fork (accepted: a process that "
-                    "is forked before that, or started by exec)",
+                    "CUDA does not outlive a fork, and the parent process has opened %s (accepted: a process that is forked "
+                    "before that, or started by exec)",
                     path);
   FLP_TRY(open_path(path, out));
   (*out)->process = flp_process();

@@ -30,6 +30,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 TREE = HERE.parents[1]
 sys.path.insert(0, str(HERE.parent / "support"))
+
+from preloaded import preloaded  # noqa: E402
+
 BUILD = Path(os.environ.get("FLP_TEST_BUILD") or TREE / "build" / "release").resolve()
 FLPGEN = BUILD / "bin" / "flpgen"
 SHIM = BUILD / "tests" / "libfake_failures.so"
@@ -234,7 +237,7 @@ class Bench:
                        (line.split() for line in (self.root / "counts").read_text().splitlines())}
 
     def run_clean(self, number, **environment):
-        return self.start(number, LD_PRELOAD=str(SHIM), **environment)
+        return self.start(number, **preloaded(SHIM), **environment)
 
     def start(self, number, **environment):
         folder = self.root / number
@@ -244,7 +247,7 @@ class Bench:
     def fail(self, kind, call):
         """Runs with that call failing -> (how it ended, what is wrong with that or "")."""
         folder = self.root / f"{kind[:3]}{call:09d}-{random.randrange(1 << 30):08x}"
-        environment = {"LD_PRELOAD": str(SHIM), "FAKE_FAILURES": f"{kind}:{call}:{KINDS[kind]}"}
+        environment = {**preloaded(SHIM), "FAKE_FAILURES": f"{kind}:{call}:{KINDS[kind]}"}
         ended = self.start(folder.name, **environment)
         wrong = self.judge(ended, kind) or self.judge_temporaries(ended, folder, kind)
         shutil.rmtree(folder)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flpgen_tool import FLPGEN, flpgen, needs_flpgen
+from preloaded import preloaded
 
 TREE = Path(__file__).resolve().parents[2]
 
@@ -79,7 +80,7 @@ def results(tmp_path, name, **environment):
 @pytest.mark.parametrize("fault", ("at=1", "at=2", "at=3", "from=1", "from=2"))
 def test_a_run_does_with_the_threads_that_it_gets(tmp_path, fault):
     """OpenBLAS raises SIGINT where it cannot start a thread of its own."""
-    assert results(tmp_path, "few", LD_PRELOAD=THREADS, FAKE_THREADS=fault) == results(tmp_path, "all")
+    assert results(tmp_path, "few", **preloaded(THREADS), FAKE_THREADS=fault) == results(tmp_path, "all")
 
 
 @needs_flpgen

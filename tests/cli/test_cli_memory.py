@@ -5,6 +5,7 @@ import subprocess
 import pytest
 
 from flpgen_tool import flpgen, needs_flpgen
+from preloaded import preloaded
 
 # Lets the first malloc inside argp_parse fail.
 SHIM = r"""
@@ -49,13 +50,13 @@ def shim(tmp_path_factory):
     ("pack", "install", "x")), ids=lambda words: " ".join(map(str, words[:2])))
 def test_arguments_that_there_is_no_memory_for(shim, tmp_path, words):
     name = "flpgen " + " ".join(words[:2] if words[0] in ("loss", "pack") else words[:1])
-    done = flpgen(*words, LD_PRELOAD=shim, cwd=tmp_path)
+    done = flpgen(*words, **preloaded(shim), cwd=tmp_path)
     assert (done.code, done.out, done.err) == (3, "", f"{name}: reading the arguments: out of memory\n")
 
 
 @needs_flpgen
 def test_json_says_so_too(shim):
-    done = flpgen("doctor", "--json", LD_PRELOAD=shim)
+    done = flpgen("doctor", "--json", **preloaded(shim))
     assert done.code == 3
     assert done.json()["error"] == {"status": "FLP_ERROR_MEMORY", "exit": 3,
                                     "message": "reading the arguments: out of memory"}

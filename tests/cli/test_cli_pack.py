@@ -9,6 +9,7 @@ import pytest
 
 from flpgen_pack_tool import build, entries_of, pack
 from flpgen_tool import FLPGEN, HANG, flpgen, needs_flpgen
+from preloaded import preloaded
 
 FAKE = os.environ.get("FLP_TEST_FAKE_CUDA", "")
 FAULTS = os.environ.get("FLP_TEST_FAKE_FAULTS", "")
@@ -348,7 +349,7 @@ def test_install_into_the_cache_of_the_user(tmp_path, made):
 
 def install_with(faults, made, cache):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FLP_")}
-    environment.update(LD_PRELOAD=FAULTS, FAKE_FAULTS=faults, LC_ALL="C.UTF-8")
+    environment.update(preloaded(FAULTS), FAKE_FAULTS=faults, LC_ALL="C.UTF-8")
     return subprocess.run([FLPGEN, "pack", "install", str(made), "--dir", str(cache)], env=environment,
                           capture_output=True, text=True, timeout=HANG)
 

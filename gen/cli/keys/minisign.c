@@ -2,7 +2,6 @@
 #include "gen/cli/keys/minisign.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,8 +36,9 @@ static flp_status hash_open(int fd, const char *path, uint8_t out[HASH_BYTES]) {
 }
 
 static flp_status hash_file(const char *path, uint8_t out[HASH_BYTES]) {
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return flp_fail(FLP_ERROR_IO, "%s: cannot open: %s", path, strerror(errno));
+  int fd;
+  size_t bytes;
+  FLP_TRY(cli_open_file(path, &fd, &bytes));
   flp_status status = hash_open(fd, path, out);
   close(fd);
   return status;
@@ -63,11 +63,11 @@ static size_t covered_bytes(const cli_minisign *signature,
 
 static flp_status check_comment(const char *comment) {
   if (strlen(comment) >= CLI_MINISIGN_COMMENT_BYTES)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--comment: %zu bytes; at most %d are accepted", strlen(comment),
+    return flp_fail(FLP_ERROR_ARGUMENT, "trusted comment: %zu bytes; --comment takes at most %d", strlen(comment),
                     CLI_MINISIGN_COMMENT_BYTES - 1);
   for (const char *at = comment; *at; at++)
     if (((unsigned char)*at < ' ' && *at != '\t') || *at == 0x7f)
-      return flp_fail(FLP_ERROR_ARGUMENT, "--comment: byte 0x%02x is not accepted; one line of text is",
+      return flp_fail(FLP_ERROR_ARGUMENT, "trusted comment: byte 0x%02x; --comment takes one line of text",
                       (unsigned)(unsigned char)*at);
   return FLP_OK;
 }

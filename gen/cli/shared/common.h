@@ -153,7 +153,9 @@ const char *cli_format_flops(double flops, char buffer[CLI_TEXT_BYTES]);
 /* A spec's tail as --tail takes it: "2^-9", "0.002". Returns buffer. */
 const char *cli_format_tail(float tail, char buffer[CLI_TEXT_BYTES]);
 
-/* Reads a whole regular file, at most limit bytes; *out is malloc'ed and NUL-terminated. error: IO, CORRUPT */
+/* Opens a regular file to read, of so many bytes. error: IO */
+flp_status cli_open_file(const char *path, int *fd, size_t *bytes);
+/* Reads a whole one, at most limit bytes; *out is malloc'ed and NUL-terminated. error: IO, CORRUPT */
 flp_status cli_read_file(const char *path, size_t limit, char **out, size_t *bytes);
 
 /* Reads a file of text so, which no byte 0 ends early. error: IO, CORRUPT */

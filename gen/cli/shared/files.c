@@ -24,21 +24,28 @@ static flp_status read_all(int fd, const char *path, char *out, size_t bytes) {
   return FLP_OK;
 }
 
-flp_status cli_read_file(const char *path, size_t limit, char **out, size_t *bytes) {
-  *out = NULL;
-  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return fail_file(path, "open");
+flp_status cli_open_file(const char *path, int *fd, size_t *bytes) {
+  *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (*fd < 0) return fail_file(path, "open");
   struct stat info;
   flp_status status = FLP_OK;
-  if (fstat(fd, &info) != 0)
+  if (fstat(*fd, &info) != 0)
     status = fail_file(path, "stat");
   else if (!S_ISREG(info.st_mode))
     status = flp_fail(FLP_ERROR_IO, "%s: cannot read: not a regular file", path);
-  else if ((uint64_t)info.st_size > limit)
-    status =
-        flp_fail(FLP_ERROR_CORRUPT, "%s: %lld bytes; at most %zu are accepted", path, (long long)info.st_size, limit);
+  *bytes = (size_t)info.st_size;
+  if (status != FLP_OK) close(*fd);
+  return status;
+}
+
+flp_status cli_read_file(const char *path, size_t limit, char **out, size_t *bytes) {
+  int fd;
+  *out = NULL;
+  FLP_TRY(cli_open_file(path, &fd, bytes));
+  flp_status status = FLP_OK;
+  if (*bytes > limit)
+    status = flp_fail(FLP_ERROR_CORRUPT, "%s: %zu bytes; at most %zu are accepted", path, *bytes, limit);
   if (status == FLP_OK) {
-    *bytes = (size_t)info.st_size;
     *out = malloc(*bytes + 1);
     status = *out ? read_all(fd, path, *out, *bytes) : flp_fail(FLP_ERROR_MEMORY, "%s: out of memory", path);
   }

@@ -1,13 +1,11 @@
 /* record.c: records of measurements: a header with place and method, and rows that a diff can be read by. */
 #include "gen/cli/shared/record.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "gen/cli/shared/common.h"
 #include "gen/cli/shared/json_out.h"
@@ -85,13 +83,11 @@ static flp_status write_standard(const char *text, size_t bytes) {
 
 flp_status cli_record_probe(const char *path) {
   struct stat info;
-  int is_new = lstat(path, &info) != 0;
   int is_special = stat(path, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
   if (strcmp(path, "-") == 0 || is_special) return FLP_OK; /* a pipe's reader would see its end */
-  FILE *file = fopen(path, "ae");
-  if (!file) return flp_fail(FLP_ERROR_IO, "%s: cannot write: %s", path, strerror(errno));
-  fclose(file);
-  if (is_new) unlink(path);
+  flp_output out;
+  FLP_TRY(cli_output_open(path, &out));
+  flp_output_discard(&out);
   return FLP_OK;
 }
 

@@ -4,14 +4,13 @@
 #include "gen/cli/tensors/safetensors.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "gen/cli/shared/common.h"
 #include "gen/cli/tensors/internal.h"
 #include "runtime/base/status.h"
 
@@ -29,23 +28,19 @@ struct cli_safetensors {
 #define FAIL(file, format, ...) flp_fail(FLP_ERROR_CORRUPT, "%s: " format, (file)->path, __VA_ARGS__)
 
 static flp_status map_file(cli_safetensors *file) {
-  int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return flp_fail(FLP_ERROR_IO, "%s: cannot open: %s", file->path, strerror(errno));
-  struct stat info;
+  int fd;
+  size_t bytes;
+  FLP_TRY(cli_open_file(file->path, &fd, &bytes));
   flp_status status = FLP_OK;
-  if (fstat(fd, &info) != 0) {
-    status = flp_fail(FLP_ERROR_IO, "%s: cannot stat: %s", file->path, strerror(errno));
-  } else if (!S_ISREG(info.st_mode)) {
-    status = flp_fail(FLP_ERROR_IO, "%s: not a regular file", file->path);
-  } else if (info.st_size < LENGTH_BYTES + 2) {
-    status = FAIL(file, "%lld bytes; a safetensors file has at least 10", (long long)info.st_size);
+  if (bytes < LENGTH_BYTES + 2) {
+    status = FAIL(file, "%zu bytes; a safetensors file has at least 10", bytes);
   } else {
-    void *map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    void *map = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
     if (map == MAP_FAILED) {
       status = flp_fail(FLP_ERROR_IO, "%s: cannot map: %s", file->path, strerror(errno));
     } else {
       file->map = map;
-      file->map_bytes = (size_t)info.st_size;
+      file->map_bytes = bytes;
     }
   }
   close(fd);

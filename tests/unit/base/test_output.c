@@ -62,6 +62,16 @@ Test(output, is_there_when_it_is_whole, .init = start, .fini = stop) {
   cr_expect_eq(info.st_mode & 0777, 0640 & ~mask);
 }
 
+Test(output, leaves_what_is_there_when_it_is_discarded, .init = start, .fini = stop) {
+  flp_output out;
+  put("out", "old");
+  cr_assert_eq(flp_output_open(AT_FDCWD, path, 0640, &out), FLP_OK);
+  put("out", "of another process");
+  flp_output_discard(&out);
+  cr_expect(holds("out", "of another process"));
+  cr_expect_neq(access(FORESEEN, F_OK), 0);
+}
+
 Test(output, follows_no_link_at_its_temporary_name, .init = start, .fini = stop) {
   flp_output out;
   put("victim", "precious");

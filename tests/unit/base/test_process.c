@@ -143,7 +143,7 @@ static const char *use_everything(void *plan_of_parent) {
   flp_plan *plan;
   flp_log_set(NULL, NULL);
   if (flp_plan_create(&spec, NULL, &plan) != FLP_ERROR_UNAVAILABLE) return "a GPU plan in the child";
-  if (!strstr(flp_error_detail(), "was opened by the parent process, and CUDA does not outlive a fork"))
+  if (!strstr(flp_error_detail(), "CUDA does not outlive a fork, and the parent process has opened "))
     return "the reason";
   flp_options options = FLP_OPTIONS_INIT;
   options.host_fallback = 1;

@@ -267,9 +267,9 @@ Test(safetensors, files_that_are_none) {
   cr_expect_eq(cli_safetensors_open("/nonexistent/x.safetensors", &file), FLP_ERROR_IO);
   cr_expect_str_eq(flp_error_detail(), "/nonexistent/x.safetensors: cannot open: No such file or directory");
   cr_expect_eq(cli_safetensors_open("/tmp", &file), FLP_ERROR_IO);
-  cr_expect_str_eq(flp_error_detail(), "/tmp: not a regular file");
+  cr_expect_str_eq(flp_error_detail(), "/tmp: cannot read: not a regular file");
   cr_expect_eq(cli_safetensors_open("/dev/null", &file), FLP_ERROR_IO);
-  cr_expect_str_eq(flp_error_detail(), "/dev/null: not a regular file");
+  cr_expect_str_eq(flp_error_detail(), "/dev/null: cannot read: not a regular file");
   cr_expect_eq(open_bytes("", 0, &file), FLP_ERROR_CORRUPT);
   cr_expect_str_eq(reason(), "0 bytes; a safetensors file has at least 10");
   cr_expect_null(file);
