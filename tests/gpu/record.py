@@ -365,8 +365,8 @@ class Campaign:
             self.run("tilings", [*command, "--json=tiling.json"])
             record = json.loads((self.out / "tiling.json").read_text())
             (self.out / "tiling.json").unlink()
-            checks += len(record["rows"])
-            rows.append({"tune": tune, "command": " ".join(command), "checks": len(record["rows"]),
+            checks += record["checks"]
+            rows.append({"tune": tune, "command": " ".join(command), "checks": record["checks"],
                          "failed": record["failed"], "failures": [row for row in record["rows"] if not row["pass"]]})
         record = {key: record[key] for key in ("gpu", "driver", "sources_hash", "date")}
         record.update(command="tests/gpu/record.py --only tilings", checks=checks, rows=rows,
