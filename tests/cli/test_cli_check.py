@@ -169,6 +169,25 @@ def test_scores_near_1e4_may_be_off_where_a_z_loss_pulls_at_p_alone():
 
 
 @needs_fake
+def test_a_failure_has_a_row_of_its_own_and_equal_rungs_share_theirs(tmp_path):
+    """The stand-in computes nothing, alike on every rung but the CPU's."""
+    done = flpgen("check", "--vocab", 300, "--hidden", 64, "--rows", 5, "--grad", "hidden,weight", "-q", "--json=-",
+                  cache=tmp_path, FLP_CUDA_LIBRARY=FAKE, FAKE_CUDA="capability=9.0;fill=1")
+    record = done.json()
+    assert record["checks"] == sum(row["checks"] * len(row["rungs"]) for row in record["rows"])
+    failures = [row for row in record["rows"] if not row["pass"]]
+    assert sum(len(row["rungs"]) for row in failures) == record["failed"] > 0
+    for row in failures:
+        assert row["checks"] == 1 and row["exact"] == [] and row["rungs"] != ["eager"], row
+        (figures,) = row["outputs"].values()
+        assert {"worst_share", "rel_l2", "cosine", "bound"} <= set(figures), row
+    assert {("jit", "generic"), ("eager",)} <= {tuple(row["rungs"][-2:]) for row in record["rows"]}
+    cases = [tuple(row[key] for key in ("case", "shape", "dtype", "options")) for row in record["rows"] if row["pass"]
+             and "eager" in row["rungs"]]
+    assert len(cases) == len(set(cases)) > 5
+
+
+@needs_fake
 def test_what_is_precompiled_changes_no_finding(tmp_path):
     rows = {}
     for jobs in (1, 3):
