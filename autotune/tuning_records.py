@@ -119,7 +119,7 @@ def export_heads(paths, out):
     record = {"gpu": run["gpu"], "driver": f"{run['driver'] // 1000}.{run['driver'] % 1000 // 10}",
               "sources_hash": run["sources"], "command": told(run["command"]), "date": run["started"][:10],
               "rows": list(rows.values())}
-    Path(out).write_text(json.dumps(record, indent=1) + "\n")
+    Path(out).write_text(text_of(record))
 
 
 # ---- the fit ----

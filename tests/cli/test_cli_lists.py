@@ -2,7 +2,7 @@
 import numpy
 import pytest
 
-from flpgen_tool import flpgen, from_bf16, needs_flpgen, read_safetensors, to_bf16, write_safetensors
+from flpgen_tool import findings, flpgen, from_bf16, needs_flpgen, read_safetensors, to_bf16, write_safetensors
 
 pytestmark = needs_flpgen
 
@@ -229,7 +229,7 @@ def test_check_of_one_specialisation_has_every_pattern_of_lists():
 
 
 def test_a_set_has_lists_beside_the_other_modes():
-    rows = flpgen("check", "--quick", "--mode", "listed", "--rung", "eager", "--json").json()["rows"]
+    rows = findings(flpgen("check", "--quick", "--mode", "listed", "--rung", "eager", "--json").json())
     outputs = {row["output"] for row in rows}
     assert all("mode=listed" in row["options"] for row in rows) and all(row["pass"] for row in rows)
     assert {"logprob", "entropy", "grad_hidden", "grad_weight", "grad_bias", "lists reversed: grad_weight"} <= outputs

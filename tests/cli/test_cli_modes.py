@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from flp_reference import doubles, problem, reference, relative
-from flpgen_tool import flpgen, needs_flpgen, read_safetensors, write_safetensors
+from flpgen_tool import findings, flpgen, needs_flpgen, read_safetensors, write_safetensors
 
 pytestmark = needs_flpgen
 
@@ -244,7 +244,7 @@ def test_check_of_steps_on_the_cpu(tmp_path):
                   f"--json={path}", **NO_GPU)
     assert done.code == 0, done.out + done.err
     record = json.loads(path.read_text())
-    outputs = {row["output"] for row in record["rows"]}
+    outputs = {row["output"] for row in findings(record)}
     assert {"loss", "metrics", "logprob bits", "grad_hidden", "grad_weight"} <= outputs
     assert {"peaked", "unlikely", "steep", "nan-rows", "shifted"} <= {row["case"] for row in record["rows"]}
     assert all("loss=grpo+k3" in row["options"] for row in record["rows"])

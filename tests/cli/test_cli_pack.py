@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from flpgen_pack_tool import build, entries_of, pack
-from flpgen_tool import FLPGEN, HANG, flpgen, needs_flpgen
+from flpgen_tool import FLPGEN, HANG, findings, flpgen, needs_flpgen
 from preloaded import preloaded
 
 FAKE = os.environ.get("FLP_TEST_FAKE_CUDA", "")
@@ -437,7 +437,7 @@ def test_scores_that_exist_take_kernels_of_a_pack(tmp_path, capability):
     done = flpgen("check", "--op", "select", "--dtype", "bf16", "--rung", "heuristic", "--json", cache=tmp_path / "cache",
                   FLP_CACHE_PATH=str(path), FLP_JIT_LIBRARY="/nonexistent/libflpgen.so", FLP_GENERIC_DIR="/nonexistent",
                   FLP_CUDA_LIBRARY=FAKE, FAKE_CUDA=f"capability={capability}")
-    assert {(row["case"], row["rung"]) for row in done.json()["rows"]} == {("V=2", "heuristic")}, done.err
+    assert {(row["case"], row["rung"]) for row in findings(done.json())} == {("V=2", "heuristic")}, done.err
 
 
 @on_a_device

@@ -1,7 +1,7 @@
 """Tail mode on the command line: --tail and its forms, kernels, packs, explain, run, check on the CPU, and what is refused."""
 import pytest
 
-from flpgen_tool import flpgen, needs_flpgen
+from flpgen_tool import findings, flpgen, needs_flpgen
 
 pytestmark = needs_flpgen
 
@@ -108,7 +108,7 @@ def test_check_of_one_specialisation_has_sharp_and_flat_rows():
     assert {row["case"] for row in record["rows"]} >= {"random", "masked", "one-hot", "bad-rows", "nan-rows", "sharp", "equal",
                                                        "sharp-masked", "sharp-bad", "sharp-nan", "masked-all"}
     assert all("mode=tail tail=2^-9" in row["options"] for row in record["rows"])
-    assert {"tail_report", "logprob bits", "entropy bits", "grad_bias"} <= {row["output"] for row in record["rows"]}
+    assert {"tail_report", "logprob bits", "entropy bits", "grad_bias"} <= {row["output"] for row in findings(record)}
 
 
 def test_a_mode_says_the_usual_tail():
@@ -117,14 +117,15 @@ def test_a_mode_says_the_usual_tail():
 
 
 def test_a_loss_is_checked_as_a_step():
-    rows = flpgen("check", *SHAPE, "--rows", 9, *TAIL, "--loss", "grpo+k3", "--rung", "eager", "--json").json()["rows"]
+    done = flpgen("check", *SHAPE, "--rows", 9, *TAIL, "--loss", "grpo+k3", "--rung", "eager", "--json")
+    rows = findings(done.json())
     assert all("mode=tail tail=2^-9 loss=grpo+k3" in row["options"] and row["pass"] for row in rows)
     assert {"loss", "tail_report", "grad_hidden"} <= {row["output"] for row in rows}
 
 
 @pytest.mark.parametrize("words, tail", [(["--mode", "tail"], "2^-9"), (["--tail", "0.01"], "0.00999999978")])
 def test_a_set_has_the_cases_of_tail_mode_alone(words, tail):
-    rows = flpgen("check", "--quick", *words, "--rung", "eager", "--json").json()["rows"]
+    rows = findings(flpgen("check", "--quick", *words, "--rung", "eager", "--json").json())
     assert all(f"mode=tail tail={tail}" in row["options"] for row in rows) and all(row["pass"] for row in rows)
     assert {"shards", "accumulate", "strides", "align-2", "softcap", "T=1e-3", "T=1e3", "shifted", "N=1", "N=0", "flat", "equal",
             "one-hot", "bad-rows", "masked-all", "sharp", "sharp-shards"} <= {row["case"] for row in rows}

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from flpgen_tool import flpgen, needs_flpgen
+from flpgen_tool import findings, flpgen, needs_flpgen
 
 pytestmark = needs_flpgen
 
@@ -155,11 +155,12 @@ def test_check_of_one_specialisation_has_every_pattern():
     assert {row["case"] for row in record["rows"]} >= {"random", "masked", "bad-rows", "targets-teacher", "targets-same",
                                                        "targets-ends", "targets-few", "targets-bad"}
     assert all("targets=5" in row["options"] for row in record["rows"])
-    assert {row["output"] for row in record["rows"]} >= {"logprob", "entropy", "grad_hidden", "grad_weight", "grad_bias"}
+    outputs = {row["output"] for row in findings(record)}
+    assert outputs >= {"logprob", "entropy", "grad_hidden", "grad_weight", "grad_bias"}
 
 
 def test_a_set_has_the_cases_of_several_targets_alone():
-    rows = flpgen("check", "--quick", "--targets", 9, "--rung", "eager", "--json").json()["rows"]
+    rows = findings(flpgen("check", "--quick", "--targets", 9, "--rung", "eager", "--json").json())
     counts = {word for row in rows for word in row["options"].split() if word.startswith("targets=")}
     assert counts == {"targets=2", "targets=5", "targets=9", "targets=64", "targets=300", "targets=512"}
     assert all("targets=" in row["options"] and row["pass"] for row in rows)
@@ -304,8 +305,8 @@ def test_check_of_a_loss_over_targets_has_every_teacher(loss):
     assert cases >= {"random", "masked", "bad-rows", "idle-rows", "targets-bad", "teacher-certain", "teacher-missing",
                      "teacher-tails", "teacher-whole"}
     assert all(f"targets=5 loss={loss}" in row["options"] for row in record["rows"])
-    assert {row["output"] for row in record["rows"]} >= {"logprob", "logprob bits", "loss", "metrics", "grad_hidden",
-                                                         "grad_weight", "grad_bias"}
+    assert {row["output"] for row in findings(record)} >= {"logprob", "logprob bits", "loss", "metrics", "grad_hidden",
+                                                           "grad_weight", "grad_bias"}
 
 
 @pytest.mark.skipif(not os.path.exists(FAKE), reason="the stand-in for libcuda was not built")
@@ -313,10 +314,10 @@ def test_check_leaves_out_the_rung_that_has_no_such_kernels(tmp_path):
     """Generic kernels have no losses over several targets: that is no finding, and alone it is nothing to check."""
     words = ["check", *HEAD, "--rows", 5, "--grad", "hidden", "--targets", 4, "--loss", "jsd", "-q"]
     on_fake = {"FLP_CUDA_LIBRARY": FAKE, "FAKE_CUDA": "capability=9.0;fill=1", "cache": tmp_path}
-    record = flpgen(*words, "--json", **on_fake).json()
-    assert {row["rung"] for row in record["rows"]} >= {"jit", "eager"}
-    assert "generic" not in {row["rung"] for row in record["rows"]}
-    assert "run" not in {row["output"] for row in record["rows"]}
+    rows = findings(flpgen(*words, "--json", **on_fake).json())
+    rungs = {row["rung"] for row in rows}
+    assert {"jit", "eager"} <= rungs and "generic" not in rungs
+    assert "run" not in {row["output"] for row in rows}
     alone = flpgen(*words, "--rung", "generic", **on_fake)
     assert alone.code == 3 and "nothing was checked: no rung that was asked for has kernels for this" in alone.err
 
@@ -334,11 +335,11 @@ def test_a_file_with_a_loss_over_targets_is_checked(tmp_path):
     done = flpgen("check", "--vocab", 300, "--hidden", 32, "--rows", 30, "--grad", "hidden,weight", "--loss", path,
                   "--loss-parameter", "share=0.3", "--targets", 5, "--rung", "eager", "--json")
     assert done.code == 0 and done.json()["failed"] == 0, done.out
-    assert {"entropy", "loss"} <= {row["output"] for row in done.json()["rows"]}
+    assert {"entropy", "loss"} <= {row["output"] for row in findings(done.json())}
 
 
 def test_sets_have_steps_of_losses_over_targets():
-    rows = flpgen("check", "--quick", "--targets", 9, "--rung", "eager", "--json").json()["rows"]
+    rows = findings(flpgen("check", "--quick", "--targets", 9, "--rung", "eager", "--json").json())
     steps = [row for row in rows if "loss=" in row["options"]]
     assert {word for row in steps for word in row["options"].split() if word.startswith("loss=")} == \
         {"loss=forward_kl", "loss=reverse_kl", "loss=jsd", "loss=forward_kl+reverse_kl"}

@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from flpgen_tool import flpgen, needs_flpgen
+from flpgen_tool import findings, flpgen, needs_flpgen
 
 pytestmark = needs_flpgen
 
@@ -72,7 +72,7 @@ def test_check_judges_every_output(tmp_path):
     done = flpgen("check", "--vocab", 300, "--hidden", 32, "--rows", 20, *TOP, "--entropy", "forward", "--rung", "eager",
                   "--json=%s" % record, **NO_GPU)
     assert done.code == 0, done.out + done.err
-    rows = json.loads(record.read_text())["rows"]
+    rows = findings(json.loads(record.read_text()))
     outputs = {row["output"] for row in rows}
     assert {"logprob bits", "entropy bits", "top_ids", "top_logprob", "top_rest", "rank"} <= outputs
     assert all("topk=20 rank" in row["options"] for row in rows)

@@ -82,13 +82,12 @@ def with_and_without(words):
 
 
 def of_check(row):
-    """The specification of one row of `flpgen check`."""
-    if row["rung"] == "eager":
-        return []
-    if row["rung"] == "generic":
-        return [GENERIC]
-    if row.get("output", "").startswith("scale:"):
-        return SCALED
+    """The specifications of one row of `flpgen check`."""
+    specs = [GENERIC] * ("generic" in row["rungs"])
+    if set(row["rungs"]) <= {"eager", "generic"}:
+        return specs
+    if any(output.startswith("scale:") for output in (*row["outputs"], *row["exact"])):
+        return specs + SCALED
     _, vocab, hidden = map(int, row["shape"].split("x"))
     words = dict(word.partition("=")[::2] for word in row["options"].split())
     shards = int(words.get("shards", 1))
@@ -110,7 +109,7 @@ def of_check(row):
     elif row["case"].endswith("fp32-grads"):
         options += ["--grad-hidden-dtype", "fp32", "--grad-weight-dtype", "fp32"]
     options += ["--target-dtype", "int32"] if row["case"] == "int32" else []
-    return [" ".join(map(str, options))]
+    return [*specs, " ".join(map(str, options))]
 
 
 def of_sanitized(command):

@@ -365,8 +365,8 @@ class Campaign:
             self.run("tilings", [*command, "--json=tiling.json"])
             record = json.loads((self.out / "tiling.json").read_text())
             (self.out / "tiling.json").unlink()
-            checks += len(record["rows"])
-            rows.append({"tune": tune, "command": " ".join(command), "checks": len(record["rows"]),
+            checks += record["checks"]
+            rows.append({"tune": tune, "command": " ".join(command), "checks": record["checks"],
                          "failed": record["failed"], "failures": [row for row in record["rows"] if not row["pass"]]})
         record = {key: record[key] for key in ("gpu", "driver", "sources_hash", "date")}
         record.update(command="tests/gpu/record.py --only tilings", checks=checks, rows=rows,
@@ -427,7 +427,7 @@ class Campaign:
         record = {key: record[key] for key in ("gpu", "driver", "sources_hash", "date")}
         record.update(command=f"tests/gpu/record.py --only {part}", rows=results,
                       failed=sum(result["exit"] != 0 for result in results))
-        (self.out / f"{part}.json").write_text(json.dumps(record, indent=1) + "\n")
+        (self.out / f"{part}.json").write_text(tuning_records.text_of(record))
 
     def bench(self, name, options):
         done = self.run(name, ["flpgen", "bench", *options, f"--json={name}.json"])

@@ -22,6 +22,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "autotune"))
+
+import tuning_records  # noqa: E402
+
 SEED, SHAPES = 20261121, 30
 VOCAB, HIDDEN, ROWS = (16384, 262144), (512, 8192), (1024, 16384)
 TRAINING = ["--entropy", "backward", "--grad", "hidden,weight"]
@@ -112,7 +116,7 @@ def main():
         record = {**head, "sources_hash": sources, "command": "tests/gpu/regret.py", "seed": SEED,
                   "date": record.get("date") or datetime.date.today().isoformat(),
                   "budget_s": arguments.budget, "summary": summary(rows), "rows": rows}
-        path.write_text(json.dumps(record, indent=1) + "\n")
+        path.write_text(tuning_records.text_of(record))
         print(f"{shape}: {100 * row['regret']:.1f} %", flush=True)
     print(json.dumps(summary(record["rows"])))
 

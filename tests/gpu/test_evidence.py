@@ -13,6 +13,21 @@ A record is one JSON object, tests/gpu/evidence/*.json or autotune/bench/*.json:
                               python -m flp.bench have "peer") without a time has a "reason". One of a benchmark may have
      "host": {...}}           what calls cost the host, not in older records: forward_us, backward_us, their launches; of
                               steps of a loss step_us
+A row of `flpgen check` is a case, on each rung where every figure was the same:
+
+    {"case": "random", "rungs": ["heuristic", "jit", "generic"], "shape": "67x1531x72", "dtype": "bf16",
+     "options": "grads=h",
+     "checks": 4,             comparisons a rung: over all rows and rungs they are the record's "checks"
+     "pass": true,
+     "outputs": {"logprob": {  of an output that was compared more than once, the comparison with the worst share
+        "worst_share": 0.21,  of the error that is allowed, where it is the largest: 1 and less pass
+        "max_ulp": 0.84,      the largest error in the row's ulp, of what is judged row by row
+        "rel_l2": 2.2e-8,     of the output as a whole
+        "bound": 4.0}},       what is allowed where worst_share is: in ulp beside "max_ulp", as rel_l2 otherwise
+     "exact": ["logprob bits"],  outputs that may have no error and had none
+     "notes": {...}}          by output what else there is to say, where there is any
+A comparison that fails has a row of its own, with "pass" false, one output and its "cosine", too.
+
 A malformed record fails. A record is current if its sources_hash is the tree's, or if the tree's generator makes the
 kernels that it ran as they were, to the byte. Any other is reported STALE and counts as skipped: what it records was
 true, and should be measured again. Records of many specifications are compared by `./setup.sh test --all` alone.
@@ -48,6 +63,39 @@ def check_host(host):
     return None
 
 
+def check_case(row):
+    """Why this is not a row of `flpgen check`, or None."""
+    name = row.get("case")
+    for field in ("case", "shape", "dtype", "options"):
+        if not isinstance(row.get(field), str):
+            return f"rows: {name}: {field}: {row.get(field)!r}, a string is expected"
+    rungs, outputs, exact, checks = (row.get(field) for field in ("rungs", "outputs", "exact", "checks"))
+    if not isinstance(rungs, list) or not rungs or len({*map(str, rungs)}) != len(rungs):
+        return f"rows: {name}: rungs: {rungs!r}, different ones are expected"
+    if not isinstance(outputs, dict) or not isinstance(exact, list) or not isinstance(checks, int):
+        return f"rows: {name}: outputs, exact or checks: missing or malformed"
+    if not 0 < len({*outputs, *exact}) == len(outputs) + len(exact) <= checks:
+        return f"rows: {name}: {checks} checks of {len(outputs)} outputs and {len(exact)} exact ones"
+    if row.get("pass") is not True:
+        return f"rows: {name}: pass is {row.get('pass')!r}: evidence of a failure is no evidence"
+    for output, figures in outputs.items():
+        values = [figures.get(field) for field in ("worst_share", "rel_l2", "bound")]
+        values += [figures["max_ulp"]] if "max_ulp" in figures else []
+        numbers = all(isinstance(value, (int, float)) and value >= 0 for value in values)
+        if not numbers or values[0] > 1 or not values[2]:
+            return f"rows: {name}: {output}: {figures}: a share of a bound is expected that is at most 1"
+    return None
+
+
+def check_cases(record):
+    """Why the rows of this are not those of `flpgen check`, or None."""
+    fault = next(filter(None, map(check_case, record["rows"])), None)
+    count = 0 if fault else sum(row["checks"] * len(row["rungs"]) for row in record["rows"])
+    if not fault and count != record.get("checks"):
+        return f"checks: {record.get('checks')!r}, the rows have {count}"
+    return fault
+
+
 def check_record(record):
     """Why this is not a record, or None."""
     if not isinstance(record, dict):
@@ -75,9 +123,9 @@ def check_record(record):
         return f"results: agree is {figures['agree']!r}: evidence of a failure is no evidence"
     if record.get("failed", 0) != 0:
         return f"failed: {record['failed']}: evidence of a failure is no evidence"
-    if "host" in record:
-        return check_host(record["host"])
-    return None
+    if record["command"].startswith("flpgen check"):
+        return check_cases(record)
+    return check_host(record["host"]) if "host" in record else None
 
 
 @pytest.fixture(scope="module")
@@ -199,6 +247,12 @@ def test_a_record_of_a_third_generator_is_left_alone(tmp_path, generator):
     assert path.read_text() == LAID_OUT % ("12" * 32, SPEC)
 
 
+def case(options, **fields):
+    """A row of `flpgen check`, of an exact output."""
+    return {"case": "random", "rungs": ["jit"], "shape": "3x9x8", "dtype": "bf16", "options": options, "checks": 1,
+            "pass": True, "outputs": {}, "exact": ["logprob bits"], **fields}
+
+
 @pytest.mark.parametrize("command,rows,specs", [
     ("flpgen bench --vocab 9 --mode P --loss grpo --loss-parameter beta=0.04 --budget 1G --json=x", [], ["--vocab 9 --loss grpo"]),
     ("python -m flp.bench --vocab 9 --save --entropy none,backward --peers cce", [],
@@ -212,11 +266,11 @@ def test_a_record_of_a_third_generator_is_left_alone(tmp_path, generator):
      ["--vocab 9 --grad hidden --loss grpo", "--vocab 9 --grad hidden --loss grpo --tail 2^-9",
       "--vocab 9 --grad hidden --loss nll", "--vocab 9 --grad hidden --loss nll --tail 2^-9"]),
     ("flpgen check --all", [
-        {"case": "random", "rung": "eager", "shape": "3x9x8", "dtype": "bf16", "options": ""},
-        {"case": "int32", "rung": "jit", "shape": "3x9x8", "dtype": "bf16", "options": "entropy+backward grads=hb bias T=8"},
-        {"case": "wide", "rung": "jit", "shape": "3x9x0", "dtype": "fp64", "options": "entropy+backward align=8"},
-        {"case": "rows-fp32-grads", "rung": "generic", "shape": "3x9x8", "dtype": "bf16", "options": "mode=P loss=nll"}],
-     ["--generic", "--vocab 9 --dtype bf16 --hidden 8 --entropy backward --grad hidden,bias --bias --target-dtype int32",
+        case("", case="random", rungs=["eager"]), case("entropy+backward grads=hb bias T=8", case="int32"),
+        case("entropy+backward align=8", case="wide", shape="3x9x0", dtype="fp64"),
+        case("mode=P loss=nll", case="rows-fp32-grads", rungs=["generic"])],
+     ["--generic",
+      "--vocab 9 --dtype bf16 --hidden 8 --entropy backward --grad hidden,bias --bias --target-dtype int32",
       "--vocab 9 --dtype fp64 --op select --entropy forward --alignment 8"]),
     ("flpgen bench --vocab 9 --hidden 8 --mode direction --grad hidden --budget 1G", [],
      ["--vocab 9 --hidden 8 --keep --grad hidden"]),
@@ -224,32 +278,66 @@ def test_a_record_of_a_third_generator_is_left_alone(tmp_path, generator):
      ["--vocab 9 --hidden 8 --grad hidden", "--vocab 9 --hidden 8 --tail 2^-9 --grad hidden"]),
     ("flpgen bench --vocab 9 --hidden 8 --targets 64 --grad hidden --budget 1G", [],
      ["--vocab 9 --hidden 8 --grad hidden", "--vocab 9 --hidden 8 --targets 64 --grad hidden"]),
-    ("flpgen check --all --targets 20", [{"case": "targets-few", "rung": "jit", "shape": "3x9x8", "dtype": "bf16",
-                                          "options": "grads=h targets=20"}],
+    ("flpgen check --all", [case("grads=h", rungs=["heuristic", "generic"])],
+     ["--generic", "--vocab 9 --dtype bf16 --hidden 8 --grad hidden"]),
+    ("flpgen check --all --targets 20", [case("grads=h targets=20")],
      ["--vocab 9 --dtype bf16 --hidden 8 --grad hidden --targets 20"]),
-    ("flpgen check --all", [
-        {"case": "lora", "rung": "jit", "shape": "3x9x8", "dtype": "fp16", "options": "entropy+backward grads=hbAB bias lora=24"},
-        {"case": "mixed", "rung": "jit", "shape": "3x9x8", "dtype": "bf16", "options": "grads=hw weight=fp32 mixed=split"}],
+    ("flpgen check --all", [case("entropy+backward grads=hbAB bias lora=24", dtype="fp16"),
+                            case("grads=hw weight=fp32 mixed=split")],
      ["--vocab 9 --dtype bf16 --hidden 8 --grad hidden,weight --mixed split --weight-dtype fp32",
       "--vocab 9 --dtype fp16 --hidden 8 --entropy backward --grad hidden,bias,lora_a,lora_b --bias --lora-rank 24"]),
-    ("flpgen check --all", [{"case": "ragged", "rung": "jit", "shape": "3x9x0", "dtype": "bf16", "options": "",
-                             "output": "scale: times 1"}], kernels.SCALED),
+    ("flpgen check --all", [case("", shape="3x9x0", exact=["scale: times 1"])], kernels.SCALED),
+    ("flpgen check --all", [case("", shape="3x9x0", outputs={"scale: times 0.37": {}})], kernels.SCALED),
     ("tests/gpu/record.py --only sanitize_scale", [{"tool": "memcheck", "command": "flpgen check --op scale --rung jit"}],
      kernels.SCALED),
-    ("flpgen check --all --mode tail", [{"case": "sharp", "rung": "jit", "shape": "3x9x8", "dtype": "bf16",
-                                         "options": "grads=h mode=tail tail=2^-9"}],
+    ("flpgen check --all --mode tail", [case("grads=h mode=tail tail=2^-9")],
      ["--vocab 9 --dtype bf16 --hidden 8 --grad hidden --tail 2^-9"]),
     ("tests/gpu/examples.py", [{"ms": 1}], [])])
 def test_what_a_record_ran(command, rows, specs):
     assert kernels.specs_of({"command": command, "rows": rows}) == specs
 
 
-GOOD = {"command": "flpgen check", "date": "2026-01-31", "gpu": "a GPU", "driver": "1", "sources_hash": "0" * 64,
+GOOD = {"command": "flpgen bench", "date": "2026-01-31", "gpu": "a GPU", "driver": "1", "sources_hash": "0" * 64,
         "results": {"ms": 1}}
 
 
 def test_check_accepts_a_whole_record():
     assert check_record(GOOD) is None
+
+
+FIGURES = {"worst_share": 0.5, "max_ulp": 2.5, "rel_l2": 1e-8, "bound": 4}
+CHECKED = {**GOOD, "command": "flpgen check --all", "checks": 6, "failed": 0, "rows": [
+    case("", checks=3, rungs=["jit", "generic"], outputs={"logprob": FIGURES})]}
+
+
+def with_row(**fields):
+    return {**CHECKED, "rows": [{**CHECKED["rows"][0], **fields}]}
+
+
+def test_check_accepts_rows_of_cases():
+    assert check_record(CHECKED) is None
+    assert check_record(with_row(outputs={"grad_hidden": {"worst_share": 0, "rel_l2": 0.0, "bound": 1}})) is None
+
+
+@pytest.mark.parametrize("fields,fault", [
+    ({"shape": None}, "random: shape"), ({"rungs": "jit"}, "random: rungs"), ({"rungs": []}, "random: rungs"),
+    ({"rungs": ["jit", "jit"]}, "random: rungs"), ({"rungs": ["jit"]}, "checks: 6, the rows have 3"),
+    ({"outputs": None}, "random: outputs"), ({"exact": None}, "exact or checks"), ({"checks": None}, "exact or checks"),
+    ({"checks": 1}, "1 checks of 1 outputs and 1 exact ones"), ({"outputs": {}, "exact": []}, "of 0 outputs"),
+    ({"exact": ["logprob"]}, "checks of 1 outputs"), ({"pass": False}, "pass is False"),
+    ({"pass": None}, "pass is None"),
+    *(({"outputs": {"logprob": {**FIGURES, name: wrong}}}, "a share of a bound") for name, wrong in [
+        ("worst_share", None), ("worst_share", 1.01), ("rel_l2", None), ("bound", 0), ("bound", "4"),
+        ("max_ulp", None)])])
+def test_check_names_the_fault_of_a_case(fields, fault):
+    assert fault in check_record(with_row(**fields))
+
+
+def test_check_refuses_rows_that_are_no_cases():
+    row = {**case(""), "rung": "jit"}
+    del row["rungs"]
+    assert check_record({**CHECKED, "checks": 1, "rows": [row]}).startswith("rows: random: rungs: None")
+    assert "case: None" in check_record({**CHECKED, "rows": [{"ms": 1}]})
 
 
 HOST = {"forward_us": 9.5, "forward_launches": 4, "backward_us": None, "backward_launches": None}

@@ -37,6 +37,13 @@ def flpgen(*arguments, cache=None, timeout=HANG, program=FLPGEN, cwd=None, **env
     return Outcome(done)
 
 
+def findings(record):
+    """Of what `flpgen check` recorded: an object for each rung and output of each row."""
+    return [{**row, **row["outputs"].get(output, {"worst_share": 0}), "rung": rung, "output": output,
+             "note": row.get("notes", {}).get(output, "")}
+            for row in record["rows"] for rung in row["rungs"] for output in (*row["outputs"], *row["exact"])]
+
+
 def to_bf16(values):
     """fp32 values as bf16 bits, rounded to nearest even."""
     bits = numpy.asarray(values, dtype="<f4").view("<u4").astype(numpy.uint64)

@@ -187,36 +187,107 @@ void check_report_print(const check_report *report, int every) {
   print_verdict(report);
 }
 
-/* ---- the record ---- */
+/* ---- the record: a row a case, as tests/gpu/test_evidence.py says ---- */
 
-static json_t *finding_json(const check_finding *f) {
+enum { NEAR = 256 }; /* rows among which those of a case's other rungs are */
+
+/* Where the findings of the case and rung of first end. */
+static int64_t end_of_run(const check_report *report, int64_t first) {
+  const check_finding *f = &report->findings[first];
+  int64_t end = first + 1;
+  for (; end < report->count; end++) {
+    const check_finding *next = &report->findings[end];
+    if (strcmp(f->name, next->name) != 0 || strcmp(f->rung, next->rung) != 0 || strcmp(f->shape, next->shape) != 0 ||
+        strcmp(f->dtype, next->dtype) != 0 || strcmp(f->options, next->options) != 0)
+      break;
+  }
+  return end;
+}
+
+/* Of the comparisons of an output that passed in a run, the first of the worst share stands for all. */
+static int stands_for_output(const check_finding *run, int64_t count, int64_t at) {
+  for (int64_t i = 0; i < count; i++) {
+    if (!run[i].metric.pass || strcmp(run[i].output, run[at].output) != 0) continue;
+    double share = run[i].metric.share, own = run[at].metric.share;
+    if (share > own || (i < at && !(share < own))) return 0;
+  }
+  return 1;
+}
+
+static json_t *row_of(const check_finding *f, int64_t checks) {
   json_t *row = json_object();
-  if (!row) return NULL;
-  const struct {
-    const char *key;
-    json_t *value;
-  } fields[] = {{"case", cli_json_text(f->name)},
-                {"rung", json_string(f->rung)},
-                {"shape", json_string(f->shape)},
-                {"dtype", json_string(f->dtype)},
-                {"options", json_string(f->options)},
-                {"output", json_string(f->output)},
-                {"worst_share", cli_json_number(f->metric.share)},
-                {"max_ulp", f->metric.max_ulp < 0 ? json_null() : cli_json_number(f->metric.max_ulp)},
-                {"rel_l2", cli_json_number(f->metric.rel_l2)},
-                {"cosine", cli_json_number(f->metric.cosine)},
-                {"bound", cli_json_number(f->metric.bound)},
-                {"pass", json_boolean(f->metric.pass)},
-                {"note", f->note[0] ? cli_json_text(f->note) : NULL}};
-  for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
-    if (fields[i].value) json_object_set_new(row, fields[i].key, fields[i].value);
+  json_object_set_new(row, "case", cli_json_text(f->name));
+  json_object_set_new(row, "rungs", json_array());
+  json_object_set_new(row, "shape", json_string(f->shape));
+  json_object_set_new(row, "dtype", json_string(f->dtype));
+  json_object_set_new(row, "options", json_string(f->options));
+  json_object_set_new(row, "checks", json_integer(checks));
+  json_object_set_new(row, "pass", json_boolean(f->metric.pass));
+  json_object_set_new(row, "outputs", json_object());
+  json_object_set_new(row, "exact", json_array());
   return row;
+}
+
+/* What passed and may have no error is named alone; a failure has every figure. */
+static void add_output(json_t *row, const check_finding *f) {
+  const check_metric *m = &f->metric;
+  if (m->pass && m->bound == 0) {
+    json_array_append_new(json_object_get(row, "exact"), json_string(f->output));
+  } else {
+    json_t *figures = json_object();
+    json_object_set_new(figures, "worst_share", cli_json_number(m->share));
+    if (m->max_ulp >= 0) json_object_set_new(figures, "max_ulp", cli_json_number(m->max_ulp));
+    json_object_set_new(figures, "rel_l2", cli_json_number(m->rel_l2));
+    if (!m->pass) json_object_set_new(figures, "cosine", cli_json_number(m->cosine));
+    json_object_set_new(figures, "bound", cli_json_number(m->bound));
+    json_object_set_new(json_object_get(row, "outputs"), f->output, figures);
+  }
+  if (!f->note[0]) return;
+  if (!json_object_get(row, "notes")) json_object_set_new(row, "notes", json_object());
+  json_object_set_new(json_object_get(row, "notes"), f->output, cli_json_text(f->note));
+}
+
+/* Takes a row, or names its rung in one that says the same of another. */
+static void add_row(json_t *rows, json_t *row, const char *rung) {
+  size_t count = json_array_size(rows);
+  for (size_t i = count; i > 0 && i + NEAR > count; i--) {
+    json_t *before = json_array_get(rows, i - 1), *rungs = json_object_get(before, "rungs");
+    json_object_set(row, "rungs", rungs);
+    if (!json_equal(row, before)) continue;
+    json_array_append_new(rungs, json_string(rung));
+    json_decref(row);
+    return;
+  }
+  json_object_set_new(row, "rungs", json_pack("[s]", rung));
+  json_array_append_new(rows, row);
+}
+
+/* One row of all that passed, and one of each failure. */
+static void add_run(json_t *rows, const check_finding *run, int64_t count) {
+  json_t *passed = NULL;
+  int64_t passes = 0;
+  for (int64_t i = 0; i < count; i++) passes += run[i].metric.pass;
+  for (int64_t i = 0; i < count; i++) {
+    if (!run[i].metric.pass || !stands_for_output(run, count, i)) continue;
+    if (!passed) passed = row_of(&run[i], passes);
+    add_output(passed, &run[i]);
+  }
+  if (passed) add_row(rows, passed, run->rung);
+  for (int64_t i = 0; i < count; i++) {
+    if (run[i].metric.pass) continue;
+    json_t *failure = row_of(&run[i], 1);
+    add_output(failure, &run[i]);
+    add_row(rows, failure, run->rung);
+  }
 }
 
 flp_status check_report_write(const check_report *report, const char *path, const char *command) {
   json_t *record = cli_record_create(report->device, report->driver_version, command);
   json_t *rows = json_array();
-  for (int64_t i = 0; rows && i < report->count; i++) json_array_append_new(rows, finding_json(&report->findings[i]));
+  for (int64_t i = 0, end; rows && i < report->count; i = end) {
+    end = end_of_run(report, i);
+    add_run(rows, &report->findings[i], end - i);
+  }
   if (record) {
     json_object_set_new(record, "not_offered", json_string(report->offered));
     json_object_set_new(record, "checks", json_integer(report->count));
