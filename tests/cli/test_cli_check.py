@@ -97,7 +97,7 @@ def test_every_case_and_situation_is_in_the_record(tmp_path):
     assert record["failed"] == 0
     assert record["checks"] == sum(row["checks"] * len(row["rungs"]) for row in record["rows"])
     cases = {(row["case"], row["shape"], row["options"]) for row in record["rows"]}
-    assert len(cases) == 11 and {shape for _, shape, _ in cases} == {"700x5000x512", "2048x32768x1024"}
+    assert len(cases) == 23 and {shape for _, shape, _ in cases} == {"700x5000x512", "2048x32768x1024"}
     for case in cases:
         outputs = {row["output"] for row in findings(record) if (row["case"], row["shape"], row["options"]) == case}
         for situation in ("streams", "beside work", "streams beside work", "graph", "graphs at once", "graphs beside work"):
