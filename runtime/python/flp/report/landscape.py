@@ -84,6 +84,8 @@ def charts(records, most):
 
 def _figure(records, index, kind, best):
     seen = collect(records, index, kind, best)
+    if not seen.sections:  # every candidate leaves every tunable alone
+        return ""
     title = "Time of every candidate by tunable: " + " · ".join(filter(None, [
         kind, shape_of(records.specs[index]), record_of(records, index)]))
     slow = "; +n counts candidates slower than the plot shows" if seen.dots[-1].ratio > seen.high else ""

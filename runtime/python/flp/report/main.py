@@ -5,10 +5,10 @@ import os
 import sys
 
 from .. import _matplotlib
-from . import page, picture, records
+from . import memory, page, picture, records
 
 PROGRAM = "python -m flp.report"
-EXIT_OK, EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_IO = 0, 2, 3, 4
+EXIT_OK, EXIT_UNAVAILABLE, EXIT_IO = 0, 3, 4
 DESCRIPTION = """Draws one HTML page, complete in itself, from the records of `flpgen tune` (SQLite, or exported as JSON)
 and of `flpgen bench --json` or `python -m flp.bench --json`: passes and best kernels against the matrix products alone
 and other libraries, time against the sharpness of the rows where some were made with --data, the landscape of each
@@ -78,8 +78,10 @@ def main(arguments=None):
             read.read(path)
         text = picture.text_of(read) if chosen.picture else page.text_of(read, chosen)
         write(text, chosen.out)
-    except (ImportError, page.Unavailable) as error:
+    except ImportError as error:
         return fail(EXIT_UNAVAILABLE, str(error))
+    except memory.Failed as error:
+        return fail(error.status, "--memory: %s" % error)
     except records.Wrong as error:
         return fail(EXIT_IO, str(error))
     except OSError as error:

@@ -9,7 +9,6 @@ import subprocess
 
 from .. import _c
 from . import drawing
-from .records import Wrong
 from .text import aside, figure, size, table
 
 ROWS = [2**power for power in range(8, 18)]
@@ -20,12 +19,16 @@ ABOUT = ("V %d · D %d · %s, by the planner on an assumed H200 within the defau
          "budget, the least that would do; the dashed line is the memory of the card, 141 GB.")
 
 
-class Unavailable(Exception):
-    """The command flpgen is not here."""
+class Failed(Exception):
+    """What flpgen says, and its exit status; 3 where it is not here."""
+
+    def __init__(self, text, status=3):
+        super().__init__(text)
+        self.status = status
 
 
 def command():
-    """The command of the same build as libflp, else the one on PATH. error: Unavailable"""
+    """The command of the same build as libflp, else the one on PATH. error: Failed"""
     beside = None
     try:
         library = os.path.realpath(_c.library_path())
@@ -34,7 +37,7 @@ def command():
         pass
     found = beside if beside and os.access(beside, os.X_OK) else shutil.which("flpgen")
     if not found:
-        raise Unavailable("the chart of memory needs the command flpgen, which is neither beside libflp nor on PATH")
+        raise Failed("the chart of memory needs the command flpgen, which is neither beside libflp nor on PATH")
     return found
 
 
@@ -47,7 +50,7 @@ def head_of(records):
 
 
 def explained(options):
-    """The document of `flpgen explain`. error: Unavailable; Wrong with the command's own sentence"""
+    """The document of `flpgen explain`. error: Failed with the command's own sentence"""
     words = shlex.split(options)
     words += [] if any(word.split("=")[0] == "--grad" for word in words) else ["--grad", "hidden,weight"]
     words = [command(), "explain", *words, "--rows", ",".join(map(str, ROWS)), "--json"]
@@ -55,7 +58,7 @@ def explained(options):
                           env={**os.environ, "FLP_CUDA_LIBRARY": os.devnull})
     document = json.loads(done.stdout or "{}")
     if done.returncode:
-        raise Wrong(document.get("error", {}).get("message") or done.stderr.strip() or "flpgen explain failed")
+        raise Failed(document.get("error", {}).get("message") or done.stderr.strip(), done.returncode)
     return document
 
 
@@ -66,7 +69,7 @@ def chart(records, options):
         return ""
     try:
         document = explained(chosen)
-    except (Unavailable, Wrong) as error:
+    except Failed as error:
         if options:
             raise
         return aside("Memory against rows is not drawn: %s." % error)
@@ -87,7 +90,7 @@ def draw(document, names, width):
     columns = 1 if width < 500 else 3
     top = 12 + 20 * math.ceil(len(names) / columns)
     canvas = drawing.Canvas(width, 370 + top)
-    axes = canvas.axes(66, top, 16, 50, xscale="log", yscale="log", xlim=(ROWS[0] / 1.2, ROWS[-1] * 1.2),
+    axes = canvas.axes(88, top, 16, 50, xscale="log", yscale="log", xlim=(ROWS[0] / 1.2, ROWS[-1] * 1.2),
                        xlabel="rows N (tokens, 1k = 1024)", ylabel="workspace (bytes)")
     for number, name in enumerate(names):
         ways = [row["ways"][number] for row in document["rows"]]

@@ -4,8 +4,7 @@ import math
 
 from .. import _version
 from . import drawing, landscape, memory, passes, roofline, sharpness, tuning
-from .memory import Unavailable  # noqa: F401
-from .records import REJECTED
+from .records import REJECTED, clean
 from .text import escape, note, number, ratio
 
 SOURCES_MAX = 200
@@ -46,7 +45,7 @@ dd{margin-bottom:6px}}
 
 
 def text_of(records, options):
-    """The page. options: note, landscapes, memory, as main.py has them. error: Wrong, Unavailable"""
+    """The page. options: note, landscapes, memory, as main.py has them. error: memory.Failed"""
     sections = [("Passes against the matrix products alone", passes.charts(records)),
                 ("Best tuned kernels", tuning.best(records)),
                 ("Sharpness of the rows", sharpness.charts(records)),
@@ -72,13 +71,8 @@ def head(records, options):
             '<meta name="viewport" content="width=device-width, initial-scale=1"/>\n'
             "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\"/>\n"
             '<title>%s</title>\n<style>\n%s</style>\n</head>\n<body>\n<header><h1>%s</h1>\n<p class="dim">%s.</p>\n%s'
-            "</header>\n<main>\n%s" % (title, STYLE, title, about, note(clean_note(options.note)) if options.note else "",
+            "</header>\n<main>\n%s" % (title, STYLE, title, about, note(clean(options.note)) if options.note else "",
                                        tiles(records)))
-
-
-def clean_note(text):
-    from .records import clean
-    return clean(text)
 
 
 def tiles(records):

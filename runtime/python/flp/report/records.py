@@ -5,7 +5,6 @@ below: a text is printable, a number is finite, and what a record lacks is None.
 """
 import collections
 import json
-import math
 import sqlite3
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,22 +35,19 @@ def clean(text):
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 
-def _number(least, kinds, is_open):
-    def take(value):
-        is_number = isinstance(value, kinds) and not isinstance(value, bool)
-        fits = is_number and least <= value <= INTEGER_MAX and math.isfinite(value)
-        return value if fits and not (is_open and value == least) else None
-    return take
+def _number(kinds, least, most):
+    return lambda value: value if isinstance(value, kinds) and not isinstance(value, bool) and (
+        least <= value <= most) else None
 
 
 TEXT = "a text", lambda value: clean(value) if isinstance(value, str) else None
 WORDS = "a list of texts", lambda value: tuple(map(clean, value)) if isinstance(value, list) and all(
     isinstance(word, str) for word in value) else None
 FLAG = "true or false", lambda value: value if isinstance(value, bool) else None
-NUMBER = "a number from 0", _number(0, (int, float), False)
-POSITIVE = "a number above 0", _number(0, (int, float), True)
-COUNT = "an integer from 0", _number(0, int, False)
-SIZE = "an integer above 0", _number(0, int, True)
+NUMBER = "a number from 0 to 1e18", _number((int, float), 0, 1e18)
+POSITIVE = "a number from 1e-9 to 1e12", _number((int, float), 1e-9, 1e12)
+COUNT = "an integer from 0 to 2^63 - 1", _number(int, 0, INTEGER_MAX)
+SIZE = "an integer from 1 to 2^63 - 1", _number(int, 1, INTEGER_MAX)
 OBJECT = "an object", lambda value: value if isinstance(value, dict) else None
 LIST = "a list", lambda value: value if isinstance(value, list) else None
 

@@ -91,12 +91,12 @@ def name_of(point):
 
 def draw(points, card, width):
     names = sorted({name_of(point) for point in points}, key=lambda name: (len(name), name))
-    columns = 2 if width < 500 else 5
+    columns = 1 if width < 500 else 5
     top = 20 + 20 * (math.ceil((len(names) + 2) / columns))
     canvas = drawing.Canvas(width, 380 + top)
     low, high = min(point.intensity for point in points) / 1.5, max(point.intensity for point in points) * 1.3
     most = max([point.tflops for point in points] + [card[1]] * bool(card))
-    axes = canvas.axes(58, top, 14, 50, xscale="log", yscale="log", xlim=(min(low, 100), max(high, 1000)),
+    axes = canvas.axes(58, top, 26, 50, xscale="log", yscale="log", xlim=(min(low, 100), max(high, 1000)),
                        ylim=(min(point.tflops for point in points) / 2, most * 1.4),
                        xlabel="arithmetic intensity (flop / byte)", ylabel="throughput (TFLOP/s)")
     for axis in (axes.xaxis, axes.yaxis):

@@ -100,7 +100,7 @@ def rejected(records):
 
 def draw_reasons(reasons, width):
     """A bar below its reason."""
-    words = [textwrap.wrap("%s: %s" % (status, told), int((width - 16) / lines.LETTER)) for status, told, _, _ in reasons]
+    words = [textwrap.wrap("%s: %s" % (status, told), int((width - 16) / lines.BOLD)) for status, told, _, _ in reasons]
     height = sum(30 + lines.LINE * len(one) for one in words) + 56
     canvas = drawing.Canvas(width, height)
     axes = canvas.axes(8, 4, 60, 52, xlim=(0, max(reason[2] for reason in reasons)), ylim=(height - 52, 4), yticks=[],
