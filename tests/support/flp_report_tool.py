@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-needs_matplotlib = pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
+needs_matplotlib = pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None,
+                                      reason="matplotlib is not installed")
 
 
 def report(*arguments):

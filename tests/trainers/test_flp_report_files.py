@@ -46,8 +46,8 @@ def add_sparse(path, text):
     """A record with this text in every field that takes one, and few numbers."""
     db = report_sample.create(path)
     insert = report_sample.insert
-    run = insert(db, "run", started=text, finished=text, command=text, gpu=text, driver=0, flp_version=text, sources=text,
-                 effort=text)
+    run = insert(db, "run", started=text, finished=text, command=text, gpu=text, driver=0, flp_version=text,
+                 sources=text, effort=text)
     spec = insert(db, "spec", run=run, text=text, vocab=1000, hidden=64, dtype=text, entropy=text, grads=text, rows=8,
                   model=text)
     for kind in ("forward", text):
@@ -100,7 +100,8 @@ def refused(tmp_path, *paths):
     (dict(N=-8), "rows[0].N is -8 (accepted: an integer from 1 to 2^63 - 1, or null)"),
     (dict(V=10**30), "rows[0].V is 1000000000000000000000000000000 (accepted: an integer from 1"),
     (dict(grads="hidden"), "rows[0].grads is 'hidden' (accepted: a list of texts, or null)"),
-    (dict(dtype=3), "rows[0].dtype is 3 (accepted: a text, or null)"), (dict(rank=1), "rows[0].rank is 1 (accepted: true"),
+    (dict(dtype=3), "rows[0].dtype is 3 (accepted: a text, or null)"),
+    (dict(rank=1), "rows[0].rank is 1 (accepted: true or false, or null)"),
     (dict(entropies={"0.5": "low"}), "rows[0].entropies.0.5 is 'low' (accepted: a number from 0 to 1e18, or null)"),
 ], ids=str)
 def test_a_wrong_field_is_named_with_its_file_and_what_is_accepted(tmp_path, fields, said):
@@ -114,7 +115,8 @@ def test_a_wrong_field_is_named_with_its_file_and_what_is_accepted(tmp_path, fie
     ("[]", "the document is [] (accepted: an object)"), ('{"rows": 3}', "rows is 3 (accepted: a list"),
     ("{}", "rows is missing (accepted: a list"), ('{"rows": [}', "line 1"), ('{"rows": [NaN]}', "NaN is no JSON"),
     ('{"rows": [], "rows": []}', "twice"), ('{"rows": [], "searches": [3]}', "searches[0] is 3 (accepted: an object)"),
-    ('{"rows": [{"tune": 5, "ms": 1}], "searches": [{}]}', "rows[0].tune is 5"), ("\xff", "neither tuning records nor JSON"),
+    ('{"rows": [{"tune": 5, "ms": 1}], "searches": [{}]}', "rows[0].tune is 5"),
+    ("\xff", "neither tuning records nor JSON"),
 ])
 def test_wrong_documents_are_refused(tmp_path, text, said):
     (tmp_path / "record.json").write_text(text, encoding="latin-1")
@@ -134,7 +136,7 @@ def overwrite(path):
     ("DROP TABLE bare", "it has no table 'bare'"),
     ("DROP TABLE bare; CREATE VIEW bare AS SELECT 1 AS spec", "it has no table 'bare'"),
     ("ALTER TABLE run RENAME COLUMN gpu TO card", "no such column: gpu"),
-    ("UPDATE candidate SET status = 'odd' WHERE id = 3", "table 'candidate', id 3: status is 'odd' (accepted: illegal, "),
+    ("UPDATE candidate SET status = 'odd' WHERE id = 3", "id 3: status is 'odd' (accepted: illegal, pruned, "),
     ("UPDATE candidate SET spec = 99 WHERE id = 3", "table 'candidate', id 3: spec is 99"),
     ("UPDATE spec SET run = 99 WHERE id = 1", "table 'spec', id 1: run is 99 (accepted: one that table 'run' has)"),
     ("UPDATE candidate SET ms = 'fast' WHERE id = 3", "id 3: ms is 'fast' (accepted: a number from 1e-9 to 1e12"),
@@ -189,7 +191,8 @@ addEventListener("load", () => {
     if (frame.left < 0 || frame.right > wide + .5) wrong.push("a chart leaves the screen");
     const boxes = [...svg.querySelectorAll("text")].map(text => [text.textContent, text.getBoundingClientRect()]);
     for (const [text, box] of boxes)
-      if (box.left < frame.left - 1 || box.right > frame.right + 1 || box.top < frame.top - 1 || box.bottom > frame.bottom + 1)
+      if (box.left < frame.left - 1 || box.right > frame.right + 1 || box.top < frame.top - 1 ||
+          box.bottom > frame.bottom + 1)
         wrong.push("clipped: " + text);
     for (let i = 0; i < boxes.length; i++)
       for (let j = i + 1; j < boxes.length; j++) {
@@ -217,7 +220,7 @@ def test_nothing_overlaps_or_is_clipped_in_chromium(tmp_path, page, width):  # n
     outer.write_text('<iframe src="inner.html" style="width:%dpx;height:3000px;border:0" onload="setTimeout(() => '
                      'document.body.append(this.contentDocument.title), 50)"></iframe>' % width, encoding="utf-8")
     done = subprocess.run([CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files",
-                           "--hide-scrollbars", "--window-size=1400,3000", "--user-data-dir=%s" % (tmp_path / "profile"),
+                           "--hide-scrollbars", "--window-size=1400,3000", f"--user-data-dir={tmp_path}/profile",
                            "--virtual-time-budget=20000", "--dump-dom", outer.as_uri()],
                           capture_output=True, text=True, timeout=1800)
     found = re.search(r"checked (\d+): (\[.*?\])</body>", done.stdout, re.S)

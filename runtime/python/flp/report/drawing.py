@@ -15,7 +15,8 @@ OTHERS = "#afb8c1"  # bars beside flp's
 COLOURS = ("#0072b2", "#b85c00", "#00805d", "#b5447f", "#7a6400", "#3a3f46", "#7b5bb5")
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "p")
 DASHES = ("-", (0, (6, 3)), (0, (2, 3)), (0, (8, 3, 2, 3)))
-ON_DARK = {INK: "#e8eaed", DIM: "#a5adb8", RULE: "#4a525c", GRID: "#30363d", BAND: "#262b31", CARD: "#1c2024", OTHERS: "#545d68",
+ON_DARK = {INK: "#e8eaed", DIM: "#a5adb8", RULE: "#4a525c", GRID: "#30363d", BAND: "#262b31", CARD: "#1c2024",
+           OTHERS: "#545d68",
            **dict(zip(COLOURS, ("#56b4e9", "#f0a33c", "#35c79b", "#ef95c3", "#e2d24a", "#cfd4da", "#b9a3ea")))}
 FONTS = 'system-ui,-apple-system,"Segoe UI",Roboto,"Liberation Sans",Arial,sans-serif'
 STYLE = ("svg text{font-family:%s!important;fill:%s;font-variant-numeric:tabular-nums}\n"

@@ -16,9 +16,9 @@ DOTS_MAX, TABLE_MAX = 1500, 400
 CHOSEN, TIMED = drawing.COLOURS[1], drawing.COLOURS[0]
 COLUMNS = ("tiling", "#chunk rows", "#chunk vocab", "#ratio", "#ms", "#least ms", "#most ms", "#rounds", "#SM MHz",
            "#predicted ms", "#error", "status")
-ABOUT = ("%d candidates, each once under every tunable; the whole %s is timed. Orange is the chosen one, and the ground its "
-         "bursts from least to most; hollow dots were left early; a thick line is the fastest of a value of those timed "
-         "longest, with its bursts, and its figures stand at the right%s.%s")
+ABOUT = ("%d candidates, each once under every tunable; the whole %s is timed. Orange is the chosen one, and the "
+         "ground its bursts from least to most; hollow dots were left early; a thick line is the fastest of a value of "
+         "those timed longest, with its bursts, and its figures stand at the right%s.%s")
 DEFAULT = "template's default"
 
 
@@ -99,7 +99,8 @@ def _figure(records, index, kind, best):
              for dot in seen.dots[:TABLE_MAX]]
     return figure("landscape", title, about, drawing.both(lambda width: draw(
         seen, width), title, "landscape-%d-%s" % (index, kind)), *notes,
-        table("the fastest candidates" if len(seen.dots) > TABLE_MAX else "timed candidates, the fastest first", COLUMNS, cells))
+        table("timed candidates, the fastest first" if len(seen.dots) <= TABLE_MAX else "the fastest candidates",
+              COLUMNS, cells))
 
 
 def is_early(seen, dot):
@@ -121,8 +122,9 @@ def draw(seen, width):
     height = TOP + FOOT + sum(HEAD + ROW * len(values) for _, values in seen.sections)
     canvas = drawing.Canvas(width, height)
     sheet, bottom, margin = canvas.sheet(), height - FOOT, 0.02 * (seen.high - seen.low or 1)
-    axes = canvas.axes(left, TOP, right, FOOT, ylim=(bottom, TOP), xlim=(seen.low - margin, seen.high + margin), yticks=[],
-                       xlabel="time / time of the %s (×, less is faster)" % ("default" if seen.has_ratios else "chosen"))
+    axes = canvas.axes(left, TOP, right, FOOT, ylim=(bottom, TOP), xlim=(seen.low - margin, seen.high + margin),
+                       yticks=[], xlabel="time / time of the %s (×, less is faster)" % (
+                           "default" if seen.has_ratios else "chosen"))
     drawing.plain_ticks(axes.xaxis)
     axes.locator_params(axis="x", nbins=4 if is_narrow else 9)
     axes.spines["left"].set_visible(False)
@@ -156,7 +158,8 @@ def _draw_row(canvas, sheet, axes, seen, value, y, sides):
     left, right = sides
     sheet.text(left - 8, y + 4, words if words != DEFAULT or left > 100 else "default", ha="right")
     for early in (True, False):
-        some = [dot for dot in dots if dot.ratio <= seen.high and is_early(seen, dot) == early and dot is not seen.chosen]
+        some = [dot for dot in dots
+                if dot.ratio <= seen.high and is_early(seen, dot) == early and dot is not seen.chosen]
         if some:
             marks = axes.scatter([dot.ratio for dot in some], [y + jitter(dot) for dot in some], s=18, alpha=0.6,
                                  edgecolors=TIMED, linewidths=0.8, facecolors="none" if early else TIMED, zorder=3)
@@ -183,4 +186,5 @@ def jitter(dot):
 
 
 def tip_of(dot):
-    return "%s: %.3f×, %s ms, %d rounds" % (dot.one.tune or "own", dot.ratio, number(dot.one.ms, 5), dot.one.rounds or 0)
+    ms = number(dot.one.ms, 5)
+    return "%s: %.3f×, %s ms, %d rounds" % (dot.one.tune or "own", dot.ratio, ms, dot.one.rounds or 0)

@@ -28,7 +28,7 @@ def ends_of(lines):
 
 
 class Layout:
-    """Places in a drawing: on a desktop names, plot and values stand side by side; on a phone the plot is below both."""
+    """Places: on a desktop names, plot and values stand side by side; on a phone the plot is below both."""
 
     def __init__(self, width):
         self.is_narrow = width < 500
@@ -101,7 +101,8 @@ def _draw_mark(canvas, plot, y, one):
     at = min(max(one.ratio, low), high)
     plot.plot([1, at], [y, y], color=look["color"], alpha=0.45, linewidth=1.5)
     if at == one.ratio:
-        plot.plot([max(one.low, low), min(one.high, high)], [y, y], "|-", color=look["color"], linewidth=2, markersize=7)
+        plot.plot([max(one.low, low), min(one.high, high)], [y, y], "|-", color=look["color"],
+                  markersize=7)
     mark, = plot.plot([at], [y], color=look["color"], clip_on=False, markersize=7, linestyle="none",
                       marker=look["marker"] if at == one.ratio else ">" if at == high else "<")
     canvas.tip(mark, one.tip)

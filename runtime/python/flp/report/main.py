@@ -9,7 +9,7 @@ from . import memory, page, picture, records
 
 PROGRAM = "python -m flp.report"
 EXIT_OK, EXIT_UNAVAILABLE, EXIT_IO = 0, 3, 4
-DESCRIPTION = """Draws one HTML page, complete in itself, from the records of `flpgen tune` (SQLite, or exported as JSON)
+DESCRIPTION = """Draws one HTML page, complete in itself, from the records of `flpgen tune` (SQLite, or JSON exported)
 and of `flpgen bench --json` or `python -m flp.bench --json`: passes and best kernels against the matrix products alone
 and other libraries, time against the sharpness of the rows where some were made with --data, the landscape of each
 tunable, rejected candidates, a roofline, memory against rows. No GPU is needed."""
@@ -39,8 +39,8 @@ def options_of(arguments):
     parser.add_argument("--landscapes", type=count, default=40, metavar="N",
                         help="landscapes of tunables drawn at most, default 40")
     parser.add_argument("--memory", metavar="OPTIONS",
-                        help="options of `flpgen explain` that name the head of the chart of memory; default: the first "
-                             "head of the records")
+                        help="options of `flpgen explain` that name the head of the chart of memory; default: the "
+                             "first head of the records")
     parser.add_argument("--picture", metavar="FILE",
                         help="write no page, but an SVG of time and memory of forward and backward, flp beside others")
     parser.add_argument("--json", action="store_true", help="print one JSON document that lists what was drawn")

@@ -14,9 +14,9 @@ from .text import aside, figure, size, table
 ROWS = [2**power for power in range(8, 18)]
 CARD_BYTES = 141e9  # of an H200
 TITLE = "Memory beyond inputs and outputs against the number of rows"
-ABOUT = ("V %d · D %d · %s, by the planner on an assumed H200 within the default budgets (dotted lines). Modes of flp stay "
-         "level where they split the work into chunks; the naive form holds fp32 scores. Hollow marks are beyond the "
-         "budget, the least that would do; the dashed line is the memory of the card, 141 GB.")
+ABOUT = ("V %d · D %d · %s, by the planner on an assumed H200 within the default budgets (dotted lines). Modes of flp "
+         "stay level where they split the work into chunks; the naive form holds fp32 scores. Hollow marks are beyond "
+         "the budget, the least that would do; the dashed line is the memory of the card, 141 GB.")
 
 
 class Failed(Exception):

@@ -35,10 +35,12 @@ th,td{padding:4px 12px 4px 0;text-align:left;border-bottom:1px solid var(--grid)
 overflow-wrap:normal;max-width:26rem}th{color:var(--dim);font-weight:600;white-space:nowrap}
 tbody tr:hover{background:var(--grid)}td.n,th.n{text-align:right;white-space:nowrap}
 footer{margin-top:40px;border-top:1px solid var(--rule);padding-top:12px;font-size:.85rem}
-footer dl{margin:0 0 16px;display:grid;grid-template-columns:max-content 1fr;gap:2px 14px}dt{color:var(--dim)}dd{margin:0}
+footer dl{margin:0 0 16px;display:grid;grid-template-columns:max-content 1fr;gap:2px 14px}
+dt{color:var(--dim)}dd{margin:0}
 code{font:.92em ui-monospace,"Liberation Mono",Menlo,monospace}
 @media (max-width:760px){body{padding:16px 8px 32px}h1{font-size:1.4rem}figure{padding:12px 11px}.wide{display:none}
-.narrow{display:block;max-width:520px;margin:auto}.tiles{grid-template-columns:1fr 1fr}footer dl{grid-template-columns:1fr}
+.narrow{display:block;max-width:520px;margin:auto}.tiles{grid-template-columns:1fr 1fr}
+footer dl{grid-template-columns:1fr}
 dd{margin-bottom:6px}}
 @media print{figure{break-inside:avoid}}
 """.replace("FONTS", drawing.FONTS) + drawing.STYLE
@@ -117,5 +119,6 @@ def _source(source):
 def _run(run):
     words = ["seed %s" % run.seed, "effort %s" % run.effort, "finished" if run.finished else "not finished"]
     if run.flp_version:  # exported searches leave these out
-        words += ["budget %s s" % number(run.budget_s), "flp " + run.flp_version, "%s multiprocessors" % run.multiprocessors]
+        words += ["budget %s s" % number(run.budget_s), "flp " + run.flp_version,
+                  "%s multiprocessors" % run.multiprocessors]
     return " · ".join(words)

@@ -7,8 +7,8 @@ from .text import escape, figure, places, ratio, size, table
 AXIS = "time / time of the products alone (×, less is faster)"
 ABOUT = ("A mark is the median of a row's times over that of the matrix products alone; left of the dashed line is "
          "faster than they are. A bar is the least to the most, an arrow a time beyond the axis. ")
-COLUMNS = ("pass", "who", "what", "#products", "#ratio", "#ms", "#least", "#most", "#products' ms", "#of first", "#workspace",
-           "#N", "#D", "#V", "dtype", "entropy", "gradients", "loss", "rows", "file", "not timed because")
+COLUMNS = ("pass", "who", "what", "#products", "#ratio", "#ms", "#least", "#most", "#products' ms", "#of first",
+           "#workspace", "#N", "#D", "#V", "dtype", "entropy", "gradients", "loss", "rows", "file", "not timed because")
 
 
 def charts(records):

@@ -28,7 +28,8 @@ def bars_of(records):
             found.setdefault(name, row)
     shapes = {(row.N, row.D, row.V, row.dtype, row.gpu) for row in found.values()}
     if len(shapes) != 1 or not any(map(rows.is_ours, found.values())):
-        refuse("--picture: " + FIELDS, "of %d shapes and GPUs" % len(shapes), "those of flp and others, one shape, one GPU")
+        refuse("--picture: " + FIELDS, "of %d shapes and GPUs" % len(shapes),
+               "those of flp and others, one shape, one GPU")
     return sorted(found.items(), key=lambda bar: bar[1].ms)
 
 
@@ -51,7 +52,8 @@ def draw(bars):
     sheet.text(8, 46, "N = %d tokens, V = %d, D = %d, %s, one %s" % (first.N, first.V, first.D, first.dtype, first.gpu),
                color=drawing.DIM)
     for i, (name, row) in enumerate(bars):
-        sheet.text(LEFT - 12, TOP + ROW * i + 17, name, ha="right", size=14, weight="bold" if rows.is_ours(row) else "normal")
+        sheet.text(LEFT - 12, TOP + ROW * i + 17, name, ha="right", size=14,
+                   weight="bold" if rows.is_ours(row) else "normal")
     rounded = [row.logprob_error for name, row in bars if name == NAMES["torch-16bit"] and row.logprob_error]
     note = "GEMM baseline: the matrix products alone, by the fastest of eight cuBLASLt algorithms."
     note += " Scores in bf16 round the logprob by up to %.2g nats." % rounded[0] if rounded else ""
@@ -79,7 +81,8 @@ def _draw_panel(canvas, left, width, title, words, values, limits, bars):
         axes.spines[side].set_visible(False)
     axes.text(0, TOP - 42, title, size=14)
     for value, text, side in limits:
-        axes.plot([value, value], [TOP - 12, bottom], color=drawing.COLOURS[1], linewidth=1, dashes=(4, 3), clip_on=False)
+        axes.plot([value, value], [TOP - 12, bottom], color=drawing.COLOURS[1], linewidth=1, dashes=(4, 3),
+                  clip_on=False)
         axes.text(value, TOP - 18, text, color=drawing.COLOURS[1], ha=side)
     for i, ((_, row), word, value) in enumerate(zip(bars, words, values)):
         y, ours = TOP + ROW * i + 12, rows.is_ours(row)

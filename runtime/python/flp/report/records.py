@@ -59,7 +59,8 @@ def fields(kind, names):
 RECORD = {**fields(TEXT, "gpu driver date sources_hash command kind"), "N": SIZE, "spec": OBJECT, "rows": LIST,
           **fields(LIST, "bare searches")}
 ROW = {**fields(TEXT, "case peer dtype weight_dtype mixed entropy loss reason variant data mode"), "grads": WORDS,
-       "who": TEXT, **fields(OBJECT, "entropies tail_report"), **fields(SIZE, "N D V"), "rank": FLAG, "accumulate": FLAG,
+       "who": TEXT, **fields(OBJECT, "entropies tail_report"), **fields(SIZE, "N D V"),
+       **fields(FLAG, "rank accumulate"),
        **fields(COUNT, "active_rows gemms run lora_rank targets topk list_ids"),
        **fields(POSITIVE, "ms bare_ms first_ms"),
        **fields(NUMBER, "ms_low ms_high extra_bytes result_bytes kept tail logprob_error")}
@@ -216,7 +217,8 @@ class Records:
 
     def best(self, spec, kind):
         """The chosen candidate of a kind, else the fastest of those timed longest; None without any."""
-        return min(self.timed(spec, kind), key=lambda one: (one.status != "chosen", -(one.rounds or 0), one.ms), default=None)
+        return min(self.timed(spec, kind), default=None,
+                   key=lambda one: (one.status != "chosen", -(one.rounds or 0), one.ms))
 
     def timed(self, spec, kind):
         """The candidates of a kind of a specialisation that have a time."""

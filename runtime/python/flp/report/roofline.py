@@ -79,8 +79,8 @@ def charts(records):
     cells = [[point.row.case, point.what, point.row.N, point.row.D, point.row.V, number(point.intensity, 4),
               number(point.tflops, 4), "%.1f %%" % (100 * point.tflops / card[1]) if card else None, point.file]
              for point in points]
-    about = ("%s. Filled marks are forward passes, hollow ones have gradients. Bytes are those of inputs and outputs, each "
-             "moved once; flop are those of the products that a pass makes." % (gpu or "GPU not recorded"))
+    about = ("%s. Filled marks are forward passes, hollow ones have gradients. Bytes are those of inputs and outputs, "
+             "each moved once; flop are those of the products that a pass makes." % (gpu or "GPU not recorded"))
     return figure("roofline", TITLE, about, drawing.both(lambda width: draw(points, card, width), TITLE, "roofline"),
                   *notes, table("points", COLUMNS, cells))
 

@@ -79,7 +79,7 @@ def heading_of(row, common):
 
 
 def labels_of(rows):
-    """A label for each row of a group, all different: name, mode and traits, then what tells rows of one label apart."""
+    """A label for each row of a group: name, mode and traits, then what tells rows of one label apart."""
     labels = [[name_of(row)] for row in rows]
     for label, row in zip(labels, rows):
         shows_mode = is_ours(row) and row.mode not in (None, "score", "tail", "listed")

@@ -11,8 +11,8 @@ from .text import figure, number, places, table
 
 KINDS = ("policy", "text", "base", "random")  # from sharp to flat
 TITLE = "Time against sharpness of the rows: %s, %s"
-ABOUT = ("%s. Times are medians, in products of hidden and the whole weight by the fastest algorithm in the same record. "
-         "Who computes every element takes the same on any rows.")
+ABOUT = ("%s. Times are medians, in products of hidden and the whole weight by the fastest algorithm in the same "
+         "record. Who computes every element takes the same on any rows.")
 COLUMNS = ("rows", "#median entropy", "who", "mode", "#ms", "#product ms", "#products", "file")
 
 
@@ -34,7 +34,8 @@ def shapes_of(some):
     """[[row]] of one pass and shape, of which some rows are sharp; only those of who was timed on sharp ones."""
     shapes = {}
     for row in filter(is_drawable, some):
-        key = (row.case, row.D, row.V, row.N, -row.active, row.dtype or "", row.grads, row.loss or "", row.entropy or "")
+        key = (row.case, row.D, row.V, row.N, -row.active, row.dtype or "", row.grads, row.loss or "",
+               row.entropy or "")
         shapes.setdefault(key, []).append(row)
     chosen = []
     for key in sorted(shapes):

@@ -8,14 +8,15 @@ from .records import KINDS, REJECTED
 from .text import NONE, aside, figure, number, places, ratio, table
 
 BEST = "Best kernel of each kind against the matrix products alone"
-BEST_ABOUT = ("Left of the dashed line is faster than cuBLASLt's products of the same shapes. Marks are medians, bars the "
-              "least to the most. For dz, products and layout the whole backward pass is timed, with that one tuned; for "
-              "forward_keep and what is tuned beside it the whole training step or the streamed step.")
+BEST_ABOUT = ("Left of the dashed line is faster than cuBLASLt's products of the same shapes. Marks are medians, bars "
+              "the least to the most. For dz, products and layout the whole backward pass is timed, with that one "
+              "tuned; for forward_keep and what is tuned beside it the whole training step or the streamed step.")
 BEST_COLUMNS = ("shape", "kernel", "tiling", "#ms", "#least", "#most", "#products' ms", "#ratio", "#error", "#SM MHz",
                 "#W", "#rounds")
 REASONS = "Candidates that were not timed, by reason"
-MEANING = {"illegal": "cannot be built", "pruned": "the cost model put it behind", "wrong": "its numbers missed the reference",
-           "failed": "did not build or run", "waiting": "the search ended before its turn"}
+MEANING = {"illegal": "cannot be built", "pruned": "the cost model put it behind",
+           "wrong": "its numbers missed the reference", "failed": "did not build or run",
+           "waiting": "the search ended before its turn"}
 BARS_MAX = 16
 
 
@@ -87,14 +88,14 @@ def rejected(records):
         return ""
     counts = collections.Counter(one.status for one in records.candidates)
     timed = sum(count for status, count in counts.items() if status not in REJECTED)
-    about = "%d candidates: %d were timed, %d rejected before, and %d not reached. Numbers in reasons are shown as #. %s." % (
+    about = "%d candidates: %d were timed, %d rejected before, and %d not reached. # stands for numbers. %s." % (
         len(records.candidates), timed, len(records.candidates) - timed - counts["waiting"], counts["waiting"],
         "; ".join("%s: %s" % (status, MEANING[status]) for status in REJECTED if counts[status]))
     cells = [[status, told, count, one.reason or "", "%s %s" % (one.kind or "", one.tune or "")]
              for status, told, count, one in reasons]
-    more = [aside("Only the %d most frequent reasons are drawn; the table has all." % BARS_MAX)] * (len(reasons) > BARS_MAX)
+    more = [aside("Only the %d most frequent reasons are drawn; the table has all." % BARS_MAX)]
     return figure("rejected", REASONS, about, drawing.both(lambda width: draw_reasons(
-        reasons[:BARS_MAX], width), REASONS, "rejected"), *more,
+        reasons[:BARS_MAX], width), REASONS, "rejected"), *(more if len(reasons) > BARS_MAX else ()),
         table("reasons", ("rejected as", "reason, # for numbers", "#candidates", "an example", "its tiling"), cells))
 
 
