@@ -19,11 +19,12 @@ def line(who, ms, base, low, high, mark, tip, more=""):
 
 
 def ends_of(lines):
-    """Where the axis ends: nine of ten lines lie between, and 1."""
-    ratios = sorted(one.ratio for one in lines if one.ratio) or [1]
-    out = len(ratios) // 10
-    low, high = min(ratios[out], 1), min(max(ratios[-1 - out], 1), FAR)
-    margin = (high - low or 0.1) * 0.12
+    """Where the axis ends: nine of ten lines lie between with their bars, and 1."""
+    timed = [one for one in lines if one.ratio]
+    out = len(timed) // 10
+    low = min([1, *sorted(one.low for one in timed)[out:]])
+    high = min(max([1, *sorted(one.high for one in timed)[:len(timed) - out]]), FAR)
+    margin = max(0.02, (high - low) * 0.06)
     return max(low - margin, 0.9 * low), high + margin
 
 
