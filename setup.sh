@@ -10,7 +10,8 @@ readonly RUN_PACKAGES=(gcc libc6-dev libstdc++-12-dev cmake ninja-build pkg-conf
   libedit-dev libxml2-dev libcurl4-openssl-dev liblua5.4-dev libsodium-dev libjansson-dev libsqlite3-dev
   libopenblas0-pthread)
 readonly TEST_PACKAGES=(g++ libcriterion-dev libboost-context1.74.0 libopenblas-dev minisign mypy abigail-tools python3
-  python3-pytest python3-numpy python3-torch python3-venv python3-pip python3-setuptools python3-wheel)
+  python3-pytest python3-numpy python3-torch python3-matplotlib python3-venv python3-pip python3-setuptools
+  python3-wheel)
 
 readonly DEB_PACKAGES=(dpkg-dev file help2man man-db lintian)
 readonly WHEEL_PACKAGES=(cmake ninja-build pkg-config python3-venv dpkg-dev)

@@ -1,5 +1,5 @@
-/* records.h: what was tried and found, kept in one SQLite file: the source of `flpgen report`, and where a search goes
- * on.
+/* records.h: what was tried and found, kept in one SQLite file: the source of `python -m flp.report`, and where a
+ * search goes on.
  *
  * Version 1 (PRAGMA user_version):
  *   run        one call of `flpgen tune`: when, where, with what. sources: flp_sources_id

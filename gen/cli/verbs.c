@@ -14,7 +14,6 @@ const cli_action CLI_VERBS[] = {
     {"sign", cli_sign, "sign files with an Ed25519 key, as minisign does", &cli_sign_argp, NULL},
     {"verify", cli_verify, "verify minisign signatures of files", &cli_verify_argp, NULL},
     {"loss", cli_losses, "list, show or check losses of a row: built in, or Lua files", NULL, CLI_LOSS_ACTIONS},
-    {"report", cli_report, "one HTML page with charts of tuning and benchmark records", &cli_report_argp, NULL},
     {"cache", cli_cache, "ls, verify or gc the kernel cache", &cli_cache_argp, NULL},
     {"completion", cli_completion, "what a shell needs to complete all this: bash, zsh or fish", &cli_completion_argp,
      NULL},

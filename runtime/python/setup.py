@@ -62,4 +62,4 @@ version = runpy.run_path(os.path.join(HERE, "flp", "_version.py"))["__version__"
 licence = os.environ.get("FLP_LICENSE_EXPRESSION") or "Apache-2.0"
 keyword = "license_expression" if int(setuptools.__version__.split(".")[0]) >= 77 else "license"
 setup(cmdclass=commands, distclass=LibraryDistribution, **{keyword: licence},
-      extras_require={"torch": ["torch>=1.13"], "plot": ["matplotlib"], "packs": ["flp-packs==" + version]})
+      extras_require={"torch": ["torch>=1.13"], "plot": ["matplotlib>=3.6"], "packs": ["flp-packs==" + version]})

@@ -93,7 +93,6 @@ CASES = {
     "loss_list": Case("loss", "list"),
     "loss_show": Case("loss", "show", "grpo+k3", "--bytes", "l.bin"),
     "loss_check": Case("loss", "check", "./loss.lua", setup=["loss"]),
-    "report": Case("report", "rows.json", "tune.sqlite", "--out", "r.html", setup=["records"]),
     "tune": Case("tune", "--dry-run", *SPEC, lists=True),
     "tune_refused": Case("tune", *SPEC, **ON_GPU),
     "bench": Case("bench", *SPEC, "--rows", "64", "--json=bench.json"),
@@ -189,21 +188,8 @@ def put_loss(folder):
     (folder / "loss.lua").write_text("return function(row, p)\n  return row.logprob * row.weight\nend\n")
 
 
-def put_records(folder):
-    import report_sample
-    shutil.copy(TREE / "autotune/bench/bench_forward_4096.json", folder / "rows.json")
-    db = report_sample.create(folder / "tune.sqlite")
-    run_id = report_sample.insert(db, "run", started="2026", gpu="GPU", seed=1)
-    spec = report_sample.insert(db, "spec", run=run_id, text="V", vocab=1000, hidden=64, dtype="bf16", entropy="none",
-                                grads="none", rows=64)
-    report_sample.insert(db, "candidate", spec=spec, kind="forward", tune="forward:64x64", status="timed", ms=1,
-                         rounds=1)
-    db.commit()
-    db.close()
-
-
 PUT = {"input": put_input, "pack": put_pack, "cache": put_cache, "key": put_key, "signature": put_signature,
-       "loss": put_loss, "records": put_records}
+       "loss": put_loss}
 
 
 # ---- one case ----

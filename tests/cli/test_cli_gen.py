@@ -11,7 +11,7 @@ from tree_version import VERSION
 
 pytestmark = needs_flpgen
 
-VERBS = ["gen", "run", "check", "bench", "tune", "explain", "doctor", "pack", "sign", "verify", "loss", "report", "cache",
+VERBS = ["gen", "run", "check", "bench", "tune", "explain", "doctor", "pack", "sign", "verify", "loss", "cache",
          "completion"]
 SMALL = ["--vocab", "1000", "--hidden", "64", "--dtype", "bf16"]
 
@@ -54,7 +54,7 @@ def test_no_arguments():
 def test_unknown_verb():
     done = flpgen("frobnicate")
     assert done.code == 2
-    assert done.err == "flpgen: expected a verb, one of gen, run, check, bench, tune, explain, doctor, pack, sign, verify, loss, report, cache, completion, got 'frobnicate'\n"
+    assert done.err == "flpgen: expected a verb, one of gen, run, check, bench, tune, explain, doctor, pack, sign, verify, loss, cache, completion, got 'frobnicate'\n"
 
 
 USAGE = [
@@ -86,7 +86,7 @@ def test_usage_errors_name_field_value_and_range(arguments, message):
 
 
 WRONG = [*[[verb, "--bogus"] for verb in VERBS], ["frobnicate"], ["pack", "frob"], ["pack", "verify"], ["loss", "show"],
-         ["loss", "list", "extra"], ["cache"], ["cache", "burn"], ["report"], ["gen", *SMALL, "--emit", "sass"],
+         ["loss", "list", "extra"], ["cache"], ["cache", "burn"], ["gen", *SMALL, "--emit", "sass"],
          ["gen", *SMALL, "--out", "-"], ["check", "--limit", "0"], ["doctor", "--require", "best"]]
 
 

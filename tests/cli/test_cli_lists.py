@@ -255,7 +255,6 @@ def test_a_set_has_lists_beside_the_other_modes():
     (["gen", "--op", "select", "--vocab", 1000, *LISTS], "--keep-set: not accepted with --op select, whose scores exist already"),
     (["gen", "--generic", "--out", "/nonexistent", *LISTS], "--keep-set: not accepted with --generic"),
     (["tune", *SHAPE, *LISTS, "--dry-run"], "--keep-set: not accepted here; check, bench, explain, gen, pack build and run --demo"),
-    (["report", *SHAPE, *LISTS, "--out", "/nonexistent/a"], "--keep-set: not accepted here; check, bench, explain"),
     (["run", *LISTS], "--keep-set: is accepted with --demo only; tensors have their own"),
     (["run", "--demo", *LISTS, "--loss", "nll"], "--keep-set: not accepted beside --loss; steps take the whole vocabulary"),
     (["run", "--demo", "--vocab", 19, *LISTS], "--keep-set: expected a number from 1 to the 19 ids of the vocabulary, got 20"),

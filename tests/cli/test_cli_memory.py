@@ -45,7 +45,7 @@ def shim(tmp_path_factory):
 @pytest.mark.parametrize("words", (
     ("gen", "--vocab", 100, "--hidden", 64), ("run", "--demo"), ("check", "--quick"), ("bench",), ("explain",),
     ("tune",),
-    ("doctor",), ("report",), ("cache", "ls"), ("cache", "gc"), ("loss", "list"), ("loss", "show", "grpo"),
+    ("doctor",), ("cache", "ls"), ("cache", "gc"), ("loss", "list"), ("loss", "show", "grpo"),
     ("loss", "check", "grpo"), ("pack", "build"), ("pack", "inspect", "x"), ("pack", "verify", "x"),
     ("pack", "install", "x")), ids=lambda words: " ".join(map(str, words[:2])))
 def test_arguments_that_there_is_no_memory_for(shim, tmp_path, words):

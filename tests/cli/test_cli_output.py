@@ -48,13 +48,6 @@ def test_run_writes_to_a_pipe_as_to_a_file(tmp_path):
     assert numpy.allclose(read_safetensors(tmp_path / "copy")["logprob"], -numpy.log(4))
 
 
-def test_report_writes_to_a_pipe_as_to_a_file(tmp_path):
-    done, got = read_pipe(tmp_path / "pipe", ["report", *SMALL, "--out", tmp_path / "pipe"])
-    assert done.code == 0, done.err
-    assert flpgen("report", *SMALL, "--out", tmp_path / "file").code == 0
-    assert got == (tmp_path / "file").read_bytes()
-
-
 def test_no_temporary_file_stays(tmp_path):
     source = make_input(tmp_path / "in.safetensors")
     (tmp_path / "place").mkdir()

@@ -151,7 +151,6 @@ def test_other_modes_have_no_tail():
     (["check", *SHAPE, "--keep", "--mode", "tail"], "--keep: not accepted beside --mode tail"),
     (["check", "--quick", *TAIL, "--mode", "S"], "--mode: 'save' is not accepted beside --tail, whose mode is tail"),
     (["check", "--op", "select", *TAIL], "--tail: not accepted with --op select"),
-    (["report", *SHAPE, *TAIL, "--out", "/nonexistent/a"], "--tail: not accepted here; bench, check, explain, gen, pack build"),
     (["run", "--demo", *TAIL], "--tail: there is no upstream gradient; --grad-logprob, --grad-entropy or both, or --loss"),
     (["run", "--demo", "--grad", "hidden", "--rows", 9, "--vocab", 99, "--hidden", 16, "--keep-set", 9, *TAIL],
      "--tail: not accepted beside lists of columns, which name the columns"),

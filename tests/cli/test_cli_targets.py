@@ -364,7 +364,6 @@ OF_ONE = "--targets: not accepted beside --loss grpo, a loss of one target; a lo
     (["bench", *HEAD, "--targets", 2, "--write-rows", "/nonexistent/a"], "--targets: not accepted with --write-rows"),
     (["bench", *SHAPE, "--targets", 2, "--peers"], "--targets: not accepted with --peers"),
     (["check", "--op", "select", "--targets", 2], "--targets: not accepted with --op select"),
-    (["report", *SHAPE, "--targets", 2, "--out", "/nonexistent/a"], "--targets: not accepted here; bench, check, explain"),
     (["run", "--demo", "--vocab", 99, "--hidden", 16, "--rows", 9, "--keep-set", 9, "--targets", 2],
      "--targets: not accepted beside lists of columns"),
     *[([verb, *SHAPE, "--loss", "jsd", *more], NEEDED) for verb in ("gen", "check", "bench", "explain", "tune")

@@ -4,7 +4,7 @@
 #
 # A line a list: harnesses of libflp's objects, and those that need the command's parts or the generator.
 set(FUZZ_OF_LIBRARY container desc loss pack settings)
-set(FUZZ_OF_COMMAND hfconfig keys lint losslua manifest report_json report_sqlite safetensors)
+set(FUZZ_OF_COMMAND hfconfig keys lint losslua manifest records safetensors)
 
 set(fuzz ${CMAKE_CURRENT_SOURCE_DIR}/fuzz)
 set(FUZZ_SEEDS ${PROJECT_BINARY_DIR}/tests/fuzz/seeds)

@@ -24,7 +24,6 @@ import report_sample  # noqa: E402
 
 SPEC = ["--vocab", "1000", "--hidden", "64", "--arch", "sm_80"]
 LOSSES = ["nll", "k2+entropy", "cispo+k3+entropy"]
-SHORT_RECORDS = 16 << 10  # bytes; of longer JSON records a few rows are kept
 
 
 def run(command, *arguments):
@@ -54,7 +53,7 @@ def make_safetensors(folder):
 
 
 def make_sqlite(folder):
-    """Tables with the columns that both readers want, in small pages."""
+    """Tables with the columns that the reader wants, in small pages."""
     db = sqlite3.connect(str(folder / "rows"))
     db.execute("PRAGMA page_size = 512")
     db.executescript(report_sample.SCHEMA)
@@ -83,18 +82,6 @@ def make_keys(folder):
     for kind, prefix in (("PRIVATE", "302e020100300506032b657004220420"), ("PUBLIC", "302a300506032b6570032100")):
         text = base64.b64encode(bytes.fromhex(prefix) + bytes(range(32))).decode()
         (folder / kind.lower()).write_text(f"-----BEGIN {kind} KEY-----\n{text}\n-----END {kind} KEY-----\n")
-
-
-def make_json(folder):
-    for path in sorted((TREE / "autotune/bench").glob("*.json")):
-        text = path.read_text()
-        if len(text) <= SHORT_RECORDS:
-            (folder / path.name).write_text(text)
-            continue
-        record = json.loads(text)
-        for name, value in record.items():
-            record[name] = value[:2] if isinstance(value, list) else value
-        (folder / path.name).write_text(json.dumps(record)[:SHORT_RECORDS])
 
 
 def make_kernels(out, flpgen):
@@ -144,8 +131,7 @@ def main():
         if (HERE / "seeds" / name).is_dir():
             shutil.copytree(HERE / "seeds" / name, out / name, dirs_exist_ok=True)
     make_safetensors(out / "safetensors")
-    make_sqlite(out / "report_sqlite")
-    make_json(out / "report_json")
+    make_sqlite(out / "records")
     make_keys(out / "keys")
     make_lua(out)
     if arguments.flpgen:

@@ -140,7 +140,6 @@ CASES = {
              (["verify", "--trust", SIGNER, "plain.flpp", "signed.flpp"], none),
              (["verify", "--trust", OTHER, "plain.flpp"], none)],
     "loss": [(["loss", "list"], none), (["loss", "show", "grpo+k3"], none), (["loss", "check", "grpo+k3", "--rows", "20"], none)],
-    "report": [(["report", *TRAINED, "--out", "page.html"], none), (["report"], none)],
     "cache": [(["cache", "ls"], filled), (["cache", "verify"], filled), (["cache", "ls"], none)],
 }
 # Those of which the layout counts alone.

@@ -343,5 +343,5 @@ def test_pictures_that_cannot_be_drawn(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="report is without a device"):
         flp.memory.plot({"devices": {}}, "memory.png")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ImportError, match=r"needs matplotlib, which is not installed: pip install flp\[plot\]$"):
+    with pytest.raises(ImportError, match=r"needs matplotlib, which is not installed: pip install 'flp\[plot\]'$"):
         flp.memory.plot({"devices": {"cpu": {}}}, tmp_path / "memory.png")

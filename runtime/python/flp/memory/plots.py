@@ -5,22 +5,12 @@ import json
 import os
 from typing import Any
 
-from .. import _check
+from .. import _check, _matplotlib
 from .timeline import idle_at
 
 FORMATS = (".png", ".svg")
 PHASE_COLOURS = ("#dbe9f6", "#fde5cf", "#e0f0dd", "#eadff0", "#f4e3e3")
 GB = 1e9
-
-
-def _pyplot():
-    try:
-        import matplotlib
-    except ModuleNotFoundError as error:
-        raise ImportError("flp.memory.plot needs matplotlib, which is not installed: pip install flp[plot]") from error
-    matplotlib.use("Agg", force=False)
-    from matplotlib import pyplot
-    return pyplot
 
 
 def plot(report: dict[str, Any] | str | os.PathLike[str], path: str | os.PathLike[str],
@@ -44,7 +34,8 @@ def plot(report: dict[str, Any] | str | os.PathLike[str], path: str | os.PathLik
             recorded = json.load(file)
     if not recorded.get("devices"):
         _check.refuse(ValueError, "report", "without a device", "one in which a device or an arena was used")
-    pyplot = _pyplot()
+    _matplotlib.need("flp.memory.plot")
+    from matplotlib import pyplot
     figure, axes = pyplot.subplots(len(recorded["devices"]), 1, squeeze=False, sharex=True,
                                    figsize=(11, 3.6 * len(recorded["devices"])))
     for axis, (name, device) in zip(axes[:, 0], recorded["devices"].items()):

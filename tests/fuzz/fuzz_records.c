@@ -1,9 +1,9 @@
-/* fuzz_report_sqlite.c: any bytes as a tuning record, for `flpgen report` and for `flpgen tune`, which goes on with it:
- * refused with a reason, or drawn, and asked for what an earlier run has found.
+/* fuzz_records.c: any bytes as a tuning record that `flpgen tune` goes on with: refused with a reason, or asked for what
+ * an earlier run has found.
  *
  * SQLite finds the file by its name, and puts a journal beside it, so it stands in a folder of its own. */
 #include "autotune/records.h"
-#include "tests/fuzz/report.h"
+#include "tests/fuzz/fuzz.h"
 
 static const unsigned REFUSED = FUZZ_BIT(FLP_ERROR_CORRUPT) | FUZZ_BIT(FLP_ERROR_IO);
 static char folder[64], path[96], journal[112];
@@ -45,7 +45,6 @@ static void recall(records *file) {
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length) {
   if (!folder[0]) make_folder();
   write_file(bytes, length);
-  fuzz_report(report_data_read, path, REFUSED);
   records *file = NULL;
   flp_status status = records_open(path, &file);
   if (status == FLP_OK)
