@@ -14,7 +14,7 @@
 #include "runtime/base/structs.h"
 #include "runtime/eager/eager.h"
 #include "runtime/kernel/op.h"
-#include "runtime/kernel/operands.h"
+#include "runtime/base/operands.h"
 
 /* ---- creation ---- */
 

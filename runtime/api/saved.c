@@ -3,7 +3,7 @@
 #include "runtime/base/quantity.h"
 #include "runtime/base/status.h"
 #include "runtime/kernel/op.h"
-#include "runtime/kernel/operands.h"
+#include "runtime/base/operands.h"
 #include "runtime/plan/plan.h"
 
 static flp_status check_saved(int64_t n, const size_t *out_bytes) {

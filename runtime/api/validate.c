@@ -15,7 +15,7 @@
 #include "runtime/base/structs.h"
 #include "runtime/kernel/kernel.h"
 #include "runtime/kernel/op.h"
-#include "runtime/kernel/operands.h"
+#include "runtime/base/operands.h"
 #include "runtime/loss/loss.h"
 #include "runtime/planner/planner.h"
 

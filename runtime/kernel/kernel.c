@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "runtime/kernel/op.h"
-#include "runtime/kernel/operands.h"
+#include "runtime/base/operands.h"
 
 void flp_kernel_key_canonicalise(flp_kernel_key *key) {
   unsigned fields = flp_kind_of(key->kind)->facts;

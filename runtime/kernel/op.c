@@ -2,7 +2,7 @@
 #include "runtime/kernel/op.h"
 
 #include "runtime/kernel/kernel.h"
-#include "runtime/kernel/operands.h"
+#include "runtime/base/operands.h"
 
 /* ---- head ---- */
 

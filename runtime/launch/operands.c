@@ -2,7 +2,7 @@
  * (abi.h, operands of two dtypes).
  *
  * Invariant: a slice of the weight is overwritten by the next one, in stream order. */
-#include "runtime/kernel/operands.h"
+#include "runtime/base/operands.h"
 
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"

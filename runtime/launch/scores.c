@@ -2,7 +2,7 @@
  * maps, then combine. */
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
-#include "runtime/kernel/operands.h"
+#include "runtime/base/operands.h"
 #include "runtime/launch/launch.h"
 
 /* What forward is given are the first fields of what its siblings are. */

@@ -8,7 +8,7 @@
 #include "runtime/base/status.h"
 #include "runtime/eager/eager.h"
 #include "runtime/kernel/op.h"
-#include "runtime/kernel/operands.h"
+#include "runtime/base/operands.h"
 #include "runtime/plan/plan.h"
 
 /* Text that stops at its buffer's end. */

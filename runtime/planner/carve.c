@@ -1,6 +1,6 @@
 /* carve.c: the arrays of a workspace, one behind the other, and how large they are. */
 #include "runtime/base/util.h"
-#include "runtime/kernel/operands.h"
+#include "runtime/base/operands.h"
 #include "runtime/planner/internal.h"
 
 enum { REGION_ALIGNMENT = 256, DZ_ALIGNMENT = 64 };

@@ -8,7 +8,7 @@
 
 #include "runtime/base/util.h"
 #include "runtime/kernel/abi.h"
-#include "runtime/kernel/operands.h"
+#include "runtime/base/operands.h"
 #include "runtime/planner/internal.h"
 
 /* One launch with its ramp-up and drain, from the gap between dependent kernels on one stream of a Hopper card. */

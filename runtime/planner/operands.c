@@ -1,5 +1,5 @@
 /* operands.c: what a workspace has of operands of another dtype than products take (abi.h, operands of two dtypes). */
-#include "runtime/kernel/operands.h"
+#include "runtime/base/operands.h"
 
 #include "runtime/base/util.h"
 #include "runtime/planner/internal.h"

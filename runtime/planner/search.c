@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "runtime/base/util.h"
-#include "runtime/kernel/operands.h"
+#include "runtime/base/operands.h"
 #include "runtime/planner/internal.h"
 
 /* ---- the workspace of a backward pass ---- */

@@ -7,7 +7,7 @@
 #include "gen/cli/call/normal.h"
 #include "gen/cli/kernels/parallel.h"
 #include "runtime/base/half.h"
-#include "runtime/kernel/operands.h"
+#include "runtime/base/operands.h"
 
 /* Elements uploaded at a time, and made by one thread at a time. */
 enum { BLOCK = 1 << 24, PART = 1 << 18 };

@@ -12,7 +12,7 @@
 #include "gen/cli/shared/text.h"
 #include "runtime/base/names.h"
 #include "runtime/kernel/kernel.h"
-#include "runtime/kernel/operands.h"
+#include "runtime/base/operands.h"
 #include "runtime/planner/planner.h"
 
 /* The flop of a case with lists: scores of what is listed in each pass, and a product of that for each gradient. */

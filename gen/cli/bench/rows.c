@@ -12,7 +12,7 @@
 #include "gen/cli/call/normal.h"
 #include "gen/cli/kernels/parallel.h"
 #include "runtime/base/half.h"
-#include "runtime/kernel/operands.h"
+#include "runtime/base/operands.h"
 
 /* Steps of a bisection: the interval of 3 ends at 7e-7. Rows that one thread makes at a time; elements of a weight that
  * are uploaded at a time. */

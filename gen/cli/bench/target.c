@@ -9,7 +9,7 @@
 #include "gen/cli/bench/rows.h"
 #include "gen/cli/kernels/parallel.h"
 #include "runtime/base/half.h"
-#include "runtime/kernel/operands.h"
+#include "runtime/base/operands.h"
 
 enum { ROWS_OF_JOB = 16 };
 

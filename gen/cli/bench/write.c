@@ -9,7 +9,7 @@
 #include "gen/cli/shared/record.h"
 #include "gen/cli/shared/text.h"
 #include "gen/cli/tensors/safetensors.h"
-#include "runtime/kernel/operands.h"
+#include "runtime/base/operands.h"
 
 /* What is written, by the names that `flpgen run` looks for. */
 static const struct {

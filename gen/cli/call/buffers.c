@@ -6,7 +6,7 @@
 #include "runtime/base/status.h"
 #include "runtime/kernel/kernel.h"
 #include "runtime/kernel/op.h"
-#include "runtime/kernel/operands.h"
+#include "runtime/base/operands.h"
 
 /* ---- one buffer ---- */
 

@@ -15,7 +15,7 @@
 #include "runtime/base/status.h"
 #include "runtime/eager/eager.h"
 #include "runtime/kernel/op.h"
-#include "runtime/kernel/operands.h"
+#include "runtime/base/operands.h"
 
 /* splitmix64 */
 static uint64_t next_random(uint64_t *state) {

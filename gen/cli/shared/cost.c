@@ -2,7 +2,7 @@
 #include "gen/cli/shared/cost.h"
 
 #include "runtime/kernel/kernel.h"
-#include "runtime/kernel/operands.h"
+#include "runtime/base/operands.h"
 
 cli_naive cli_naive_of(const flp_spec *spec, int64_t n) {
   double scores = 4.0 * (double)n * (double)spec->vocab;
