@@ -8,13 +8,13 @@
 
 #include "runtime/api/op.h"
 #include "runtime/api/validate.h"
+#include "runtime/base/operands.h"
 #include "runtime/base/process.h"
 #include "runtime/base/quantity.h"
 #include "runtime/base/status.h"
 #include "runtime/base/structs.h"
 #include "runtime/eager/eager.h"
 #include "runtime/kernel/op.h"
-#include "runtime/base/operands.h"
 
 /* ---- creation ---- */
 

@@ -1,9 +1,9 @@
 /* saved.c: what save, direction and tail modes pass from forward to backward. */
 #include "runtime/api/validate.h"
+#include "runtime/base/operands.h"
 #include "runtime/base/quantity.h"
 #include "runtime/base/status.h"
 #include "runtime/kernel/op.h"
-#include "runtime/base/operands.h"
 #include "runtime/plan/plan.h"
 
 static flp_status check_saved(int64_t n, const size_t *out_bytes) {

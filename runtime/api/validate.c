@@ -10,27 +10,23 @@
 
 #include "runtime/api/op.h"
 #include "runtime/base/number.h"
+#include "runtime/base/operands.h"
 #include "runtime/base/quantity.h"
 #include "runtime/base/status.h"
 #include "runtime/base/structs.h"
+#include "runtime/kernel/features.h"
 #include "runtime/kernel/kernel.h"
 #include "runtime/kernel/op.h"
-#include "runtime/base/operands.h"
 #include "runtime/loss/loss.h"
 #include "runtime/planner/planner.h"
 
-static flp_status out_of_range(const char *field, int64_t value, int64_t low, int64_t high) {
-  return flp_fail(FLP_ERROR_ARGUMENT, "%s is %" PRId64 " (accepted: %" PRId64 " to %" PRId64 ")", field, value, low,
-                  high);
+static flp_status out_of_range(const char *of, const char *field, int64_t value, int64_t low, int64_t high) {
+  return flp_fail(FLP_ERROR_ARGUMENT, "%s%s is %" PRId64 " (accepted: %" PRId64 " to %" PRId64 ")", of, field, value,
+                  low, high);
 }
 
-static flp_status check_range(const char *field, int64_t value, int64_t low, int64_t high) {
-  return value < low || value > high ? out_of_range(field, value, low, high) : FLP_OK;
-}
-
-static flp_status check_target_dtype(const flp_spec *spec) {
-  if (spec->target_dtype == FLP_DTYPE_INT32 || spec->target_dtype == FLP_DTYPE_INT64) return FLP_OK;
-  return flp_fail(FLP_ERROR_ARGUMENT, "spec.target_dtype is %d (accepted: INT32 4, INT64 5)", (int)spec->target_dtype);
+static flp_status check_range(const char *of, const char *field, int64_t value, int64_t low, int64_t high) {
+  return value < low || value > high ? out_of_range(of, field, value, low, high) : FLP_OK;
 }
 
 flp_status flp_head_check_spec(const flp_spec *spec) {
@@ -62,7 +58,7 @@ static flp_status check_mixed(const flp_spec *spec) {
   } operands[] = {
       {"hidden_dtype", spec->hidden_dtype}, {"weight_dtype", spec->weight_dtype}, {"bias_dtype", spec->bias_dtype}};
   const char *wide = NULL;
-  FLP_TRY(check_range("spec.mixed", spec->mixed, FLP_MIXED_NONE, FLP_MIXED_SPLIT));
+  FLP_TRY(check_range("spec.", "mixed", spec->mixed, FLP_MIXED_NONE, FLP_MIXED_SPLIT));
   for (size_t i = 0; i < sizeof operands / sizeof operands[0]; i++) {
     flp_dtype value = operands[i].value;
     if (value && value != spec->dtype && value != FLP_DTYPE_FP32) return refuse_operand(operands[i].name, value, spec);
@@ -88,30 +84,58 @@ static flp_status check_mixed(const flp_spec *spec) {
                   (int)spec->dtype);
 }
 
-static flp_status check_shape(const flp_spec *spec) {
-  FLP_TRY(check_range("spec.vocab", spec->vocab, 2, FLP_COUNT_MAX));
-  if (flp_op_of(spec->op)->has_head && (spec->hidden < 8 || spec->hidden > FLP_HIDDEN_MAX || spec->hidden % 8))
-    return flp_fail(FLP_ERROR_ARGUMENT, "spec.hidden is %" PRId64 " (accepted: multiples of 8 from 8 to %d)",
-                    spec->hidden, FLP_HIDDEN_MAX);
-  size_t element = flp_dtype_bytes(spec->dtype);
-  uint32_t a = spec->alignment;
-  if (a < element || a > 16 || (a & (a - 1)))
-    return flp_fail(FLP_ERROR_ARGUMENT, "spec.alignment is %" PRIu32 " (accepted: powers of two from %zu to 16)", a,
-                    element);
-  return FLP_OK;
+static flp_status check_integer(const flp_field *field, int64_t value) {
+  int is_feature = field->feature != FLP_FEATURE_NONE;
+  if ((value == 0 && is_feature) || (value >= field->least && value <= field->most && value % field->step == 0))
+    return FLP_OK;
+  if (field->step == 1) return out_of_range("spec.", field->name, value, is_feature ? 0 : field->least, field->most);
+  return flp_fail(FLP_ERROR_ARGUMENT, "spec.%s is %" PRId64 " (accepted: %smultiples of %" PRId64 " from %" PRId64
+                  " to %" PRId64 ")", field->name, value, is_feature ? "0 for none, or " : "", field->step,
+                  field->least, field->most);
 }
 
-static flp_status check_wishes(const flp_spec *spec) {
-  FLP_TRY(check_range("spec.entropy", spec->entropy, FLP_ENTROPY_NONE, FLP_ENTROPY_BACKWARD));
-  FLP_TRY(check_range("spec.grads", spec->grads, 0,
-                      FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS | FLP_GRAD_LORA_A | FLP_GRAD_LORA_B));
-  FLP_TRY(check_range("spec.has_bias", spec->has_bias, 0, 1));
-  FLP_TRY(check_range("spec.per_row_temperature", spec->per_row_temperature, 0, 1));
-  FLP_TRY(check_range("spec.accumulate_grad_weight", spec->accumulate_grad_weight, 0, 1));
-  FLP_TRY(check_range("spec.listed", spec->listed, 0, 1));
+/* What a field alone says: dtypes and the alignment depend on others. */
+static flp_status check_field(const flp_spec *spec, const flp_field *field) {
+  int64_t most = field->most;
+  switch (field->kind) {
+    case FLP_FIELD_INTEGER:
+      return check_integer(field, flp_field_get(field, spec));
+    case FLP_FIELD_SWITCH:
+    case FLP_FIELD_LISTS:
+      break;
+    case FLP_FIELD_FLAGS:
+      for (const flp_word *word = field->words; word->name; word++) most |= word->value;
+      break;
+    default:
+      return FLP_OK;
+  }
+  return check_range("spec.", field->name, flp_field_get(field, spec), 0, most);
+}
+
+static flp_status check_fields(const flp_spec *spec) {
+  int has_head = flp_op_of(spec->op)->has_head;
+  for (int i = 0; i < FLP_SPEC_FIELD_COUNT; i++)
+    if (i != FLP_FIELD_alignment && (has_head || i != FLP_FIELD_hidden)) FLP_TRY(check_field(spec, &FLP_SPEC_FIELD[i]));
+  FLP_TRY(check_range("spec.", "entropy", spec->entropy, FLP_ENTROPY_NONE, FLP_ENTROPY_BACKWARD));
   if (!(spec->softcap >= 0) || !flp_number_fits((double)spec->softcap))
     return flp_fail(FLP_ERROR_ARGUMENT, "spec.softcap is %g (accepted: " FLP_NUMBER_RANGE ", or 0 for none)",
                     (double)spec->softcap);
+  if (spec->tail != 0 && !(spec->tail >= 0x1p-20f && spec->tail <= 0x1p-2f))
+    return flp_fail(FLP_ERROR_ARGUMENT, "spec.tail is %g (accepted: 2^-20 to 2^-2, or 0 for exact gradients)",
+                    (double)spec->tail);
+  if (spec->target_dtype == FLP_DTYPE_INT32 || spec->target_dtype == FLP_DTYPE_INT64) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "spec.target_dtype is %d (accepted: INT32 4, INT64 5)", (int)spec->target_dtype);
+}
+
+static flp_status check_alignment(const flp_spec *spec) {
+  size_t element = flp_dtype_bytes(spec->dtype);
+  uint32_t a = spec->alignment;
+  if (a >= element && a <= 16 && !(a & (a - 1))) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "spec.alignment is %" PRIu32 " (accepted: powers of two from %zu to 16)", a,
+                  element);
+}
+
+static flp_status check_gradients(const flp_spec *spec) {
   if ((spec->grads & FLP_GRAD_BIAS) && !spec->has_bias)
     return flp_fail(FLP_ERROR_ARGUMENT, "spec.grads has FLP_GRAD_BIAS, but spec.has_bias is 0 (accepted: 1)");
   flp_dtype grad_weight = spec->grad_weight_dtype ? spec->grad_weight_dtype : flp_weight_dtype(spec);
@@ -119,13 +143,11 @@ static flp_status check_wishes(const flp_spec *spec) {
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "spec.accumulate_grad_weight is 1, but spec.grad_weight_dtype is %d (accepted: FP32 3)",
                     (int)spec->grad_weight_dtype);
-  return FLP_OK;
-}
-
-static flp_status check_keep(const flp_spec *spec) {
-  FLP_TRY(check_range("spec.keep", spec->keep, 0, 1));
   if (spec->keep && !spec->grads)
     return flp_fail(FLP_ERROR_ARGUMENT, "spec.keep is 1, but spec.grads is 0 (accepted: FLP_GRAD_* bits)");
+  if (spec->tail > 0 && !spec->grads)
+    return flp_fail(FLP_ERROR_ARGUMENT, "spec.tail is %g, but spec.grads is 0 (accepted: FLP_GRAD_* bits)",
+                    (double)spec->tail);
   if (spec->keep && spec->dtype != FLP_DTYPE_BF16)
     return flp_fail(FLP_ERROR_ARGUMENT, "spec.keep is 1, but spec.dtype is %s (accepted: bf16)",
                     flp_dtype_name(spec->dtype));
@@ -156,115 +178,17 @@ int flp_spec_takes_capped_mean(const flp_spec *spec) {
          flp_loss_reads_mean(&loss);
 }
 
-static flp_status check_listed(const flp_spec *spec) {
-  if (!spec->listed) return FLP_OK;
-  if (spec->keep)
-    return flp_fail(FLP_ERROR_ARGUMENT, "spec.listed is 1, but spec.keep is %d (accepted: 0)", spec->keep);
-  if (spec->loss) return flp_fail(FLP_ERROR_ARGUMENT, "spec.listed is 1, but spec.loss is given (accepted: NULL)");
-  return FLP_OK;
-}
-
-/* What a field that is set goes without. */
-typedef struct excluded {
-  const char *name;
-  int set;
-} excluded;
-
-static flp_status check_without(const char *name, int64_t value, const excluded *others, int count) {
-  for (int i = 0; i < count; i++)
-    if (others[i].set)
-      return flp_fail(FLP_ERROR_ARGUMENT, "spec.%s is %" PRId64 ", but spec.%s is set (accepted: 0)", name, value,
-                      others[i].name);
-  return FLP_OK;
-}
-
-static flp_status check_targets(const flp_spec *spec) {
-  FLP_TRY(check_range("spec.targets", spec->targets, 0, FLP_TARGETS_MAX));
-  if (spec->targets <= 1) return FLP_OK;
-  const excluded others[] = {{"keep", spec->keep},
-                             {"listed", spec->listed},
-                             {"tail", spec->tail != 0},
-                             {"topk", spec->topk},
-                             {"rank", spec->rank}};
-  return check_without("targets", spec->targets, others, sizeof others / sizeof *others);
-}
-
-/* With tail: its forward pass lists by other floors. */
-static flp_status check_top(const flp_spec *spec) {
-  FLP_TRY(check_range("spec.topk", spec->topk, 0, FLP_TOPK_MAX));
-  FLP_TRY(check_range("spec.rank", spec->rank, 0, 1));
-  const excluded others[] = {
-      {"keep", spec->keep}, {"listed", spec->listed}, {"tail", spec->tail != 0}, {"loss", spec->loss != NULL}};
-  int count = sizeof others / sizeof *others;
-  if (spec->topk) FLP_TRY(check_without("topk", spec->topk, others, count));
-  return spec->rank ? check_without("rank", spec->rank, others, count) : FLP_OK;
-}
-
-/* Its kernels take the adapter along where scores are made anew; what forward keeps or lists has none. */
 static flp_status check_lora(const flp_spec *spec) {
   const uint32_t own = FLP_GRAD_LORA_A | FLP_GRAD_LORA_B;
-  if (spec->lora_rank < 0 || spec->lora_rank > FLP_LORA_RANK_MAX || spec->lora_rank % 8)
-    return flp_fail(FLP_ERROR_ARGUMENT, "spec.lora_rank is %d (accepted: 0 for none, or multiples of 8 from 8 to %d)",
-                    spec->lora_rank, FLP_LORA_RANK_MAX);
   if (!spec->lora_rank && (spec->grads & own))
     return flp_fail(FLP_ERROR_ARGUMENT, "spec.grads has %s, but spec.lora_rank is 0 (accepted: multiples of 8 to %d)",
                     spec->grads & FLP_GRAD_LORA_A ? "FLP_GRAD_LORA_A" : "FLP_GRAD_LORA_B", FLP_LORA_RANK_MAX);
-  if (!spec->lora_rank) return FLP_OK;
-  if (spec->grads & FLP_GRAD_WEIGHT)
-    return flp_fail(
-        FLP_ERROR_ARGUMENT,
-        "spec.grads has FLP_GRAD_WEIGHT, but spec.lora_rank is %d (accepted: a frozen weight: HIDDEN, BIAS, "
-        "LORA_A, LORA_B)",
-        spec->lora_rank);
-  const excluded others[] = {{"keep", spec->keep},           {"listed", spec->listed}, {"tail", spec->tail != 0},
-                             {"targets", spec->targets > 1}, {"topk", spec->topk},     {"rank", spec->rank},
-                             {"mixed", spec->mixed != 0}};
-  return check_without("lora_rank", spec->lora_rank, others, sizeof others / sizeof *others);
-}
-
-/* Kernels that make lse and mean_score take operands of one dtype, and no adapter; every column counts, so none is left
- * out. */
-static flp_status check_scores_loss(const flp_spec *spec) {
-  const excluded others[] = {{"mixed", spec->mixed != FLP_MIXED_NONE}, {"lora_rank", spec->lora_rank != 0},
-                             {"tail", spec->tail != 0}};
-  if (!flp_kernel_spec_has_scores_loss(spec)) return FLP_OK;
-  for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-    if (others[i].set)
-      return flp_fail(FLP_ERROR_ARGUMENT, "spec.loss reads lse or mean_score, but spec.%s is set (accepted: 0)",
-                      others[i].name);
-  return FLP_OK;
-}
-
-static flp_status check_tail(const flp_spec *spec) {
-  if (spec->tail == 0) return FLP_OK;
-  if (!(spec->tail >= 0x1p-20f && spec->tail <= 0x1p-2f))
-    return flp_fail(FLP_ERROR_ARGUMENT, "spec.tail is %g (accepted: 2^-20 to 2^-2, or 0 for exact gradients)",
-                    (double)spec->tail);
-  if (!spec->grads)
-    return flp_fail(FLP_ERROR_ARGUMENT, "spec.tail is %g, but spec.grads is 0 (accepted: FLP_GRAD_* bits)",
-                    (double)spec->tail);
-  if (spec->keep)
-    return flp_fail(FLP_ERROR_ARGUMENT, "spec.tail is %g, but spec.keep is %d (accepted: 0)", (double)spec->tail,
-                    spec->keep);
-  if (spec->listed)
-    return flp_fail(FLP_ERROR_ARGUMENT, "spec.tail is %g, but spec.listed is 1 (accepted: 0)", (double)spec->tail);
-  return FLP_OK;
-}
-
-/* Kernels that read rows of the weight themselves read them as products take them. */
-static flp_status check_sliced(const flp_spec *spec) {
-  if (!spec->mixed || !flp_weight_is_sliced(spec)) return FLP_OK;
-  const excluded others[] = {{"listed", spec->listed},
-                             {"tail", spec->tail != 0},
-                             {"targets", spec->targets > 1},
-                             {"topk", spec->topk},
-                             {"rank", spec->rank}};
-  for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-    if (others[i].set)
-      return flp_fail(FLP_ERROR_ARGUMENT, "spec.%s is set, but spec.mixed is %s with %s (accepted: 0)", others[i].name,
-                      flp_mixed_name(spec->mixed),
-                      flp_weight_dtype(spec) != spec->dtype ? "an fp32 weight" : "an fp32 hidden");
-  return FLP_OK;
+  if (!spec->lora_rank || !(spec->grads & FLP_GRAD_WEIGHT)) return FLP_OK;
+  return flp_fail(
+      FLP_ERROR_ARGUMENT,
+      "spec.grads has FLP_GRAD_WEIGHT, but spec.lora_rank is %d (accepted: a frozen weight: HIDDEN, BIAS, "
+      "LORA_A, LORA_B)",
+      spec->lora_rank);
 }
 
 flp_status flp_spec_resolve(const flp_spec *spec, flp_spec *out) {
@@ -273,21 +197,15 @@ flp_status flp_spec_resolve(const flp_spec *spec, flp_spec *out) {
   if (!spec) return flp_fail(FLP_ERROR_ARGUMENT, "spec is NULL (accepted: a flp_spec)");
   FLP_TRY(flp_struct_read(FLP_STRUCT_SPEC, spec, &read));
   spec = &read;
-  FLP_TRY(check_range("spec.op", spec->op, 0, FLP_OP_COUNT - 1));
+  FLP_TRY(check_range("spec.", "op", spec->op, 0, FLP_OP_COUNT - 1));
   FLP_TRY(flp_op_calls_of(spec->op)->check_spec(spec));
-  FLP_TRY(check_target_dtype(spec));
   if (flp_op_of(spec->op)->has_head) FLP_TRY(check_mixed(spec));
-  FLP_TRY(check_shape(spec));
-  FLP_TRY(check_wishes(spec));
-  FLP_TRY(check_keep(spec));
+  FLP_TRY(check_fields(spec));
+  FLP_TRY(check_alignment(spec));
+  FLP_TRY(check_gradients(spec));
   FLP_TRY(check_loss(spec));
-  FLP_TRY(check_listed(spec));
-  FLP_TRY(check_tail(spec));
-  FLP_TRY(check_targets(spec));
-  FLP_TRY(check_top(spec));
-  FLP_TRY(check_sliced(spec));
   FLP_TRY(check_lora(spec));
-  FLP_TRY(check_scores_loss(spec));
+  FLP_TRY(flp_features_check(spec, FLP_SURFACE_SPEC));
   *out = *spec;
   if (!flp_op_of(spec->op)->has_head) return FLP_OK;
   out->targets = (int32_t)flp_spec_targets(spec);
@@ -339,12 +257,12 @@ static flp_status read_budget(uint64_t *budget) {
 }
 
 static flp_status check_options(const flp_options *options) {
-  FLP_TRY(check_range("options.device", options->device, FLP_DEVICE_HOST, 1023));
-  FLP_TRY(check_range("options.rung", options->rung, FLP_RUNG_AUTO, FLP_RUNG_EAGER));
-  FLP_TRY(check_range("options.strict", options->strict, 0, 1));
-  FLP_TRY(check_range("options.host_fallback", options->host_fallback, 0, 1));
-  FLP_TRY(check_range("options.chunk_rows", options->chunk_rows, 0, FLP_COUNT_MAX));
-  FLP_TRY(check_range("options.chunk_vocab", options->chunk_vocab, 0, FLP_COUNT_MAX));
+  FLP_TRY(check_range("options.", "device", options->device, FLP_DEVICE_HOST, 1023));
+  FLP_TRY(check_range("options.", "rung", options->rung, FLP_RUNG_AUTO, FLP_RUNG_EAGER));
+  FLP_TRY(check_range("options.", "strict", options->strict, 0, 1));
+  FLP_TRY(check_range("options.", "host_fallback", options->host_fallback, 0, 1));
+  FLP_TRY(check_range("options.", "chunk_rows", options->chunk_rows, 0, FLP_COUNT_MAX));
+  FLP_TRY(check_range("options.", "chunk_vocab", options->chunk_vocab, 0, FLP_COUNT_MAX));
   int has_layouts = (options->mode >= FLP_MODE_RECOMPUTE_VOCAB && options->mode <= FLP_MODE_DIRECTION) ||
                     options->mode == FLP_MODE_TAIL;
   if (options->mode && !has_layouts)
@@ -352,7 +270,7 @@ static flp_status check_options(const flp_options *options) {
         FLP_ERROR_ARGUMENT,
         "options.mode is %d (accepted: 0, FLP_MODE_RECOMPUTE_VOCAB 2 to FLP_MODE_DIRECTION 7, FLP_MODE_TAIL 9)",
         (int)options->mode);
-  FLP_TRY(check_range("options.threads", options->threads, 0, 4096));
+  FLP_TRY(check_range("options.", "threads", options->threads, 0, 4096));
   if (options->device == FLP_DEVICE_HOST && options->rung != FLP_RUNG_AUTO && options->rung != FLP_RUNG_EAGER)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "options.rung is %s, but options.device is FLP_DEVICE_HOST (accepted: auto, eager)",
@@ -383,7 +301,7 @@ flp_status flp_options_in_force(const flp_options *options, flp_pass pass, flp_r
                                 uint64_t *budget_bytes) {
   flp_options resolved;
   flp_detail_clear();
-  FLP_TRY(check_range("pass", pass, FLP_PASS_FORWARD, FLP_PASS_FORWARD_SAVED));
+  FLP_TRY(check_range("", "pass", pass, FLP_PASS_FORWARD, FLP_PASS_FORWARD_SAVED));
   FLP_TRY(flp_options_resolve(options, &resolved));
   if (rung) *rung = resolved.rung;
   if (strict) *strict = resolved.strict;

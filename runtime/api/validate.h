@@ -2,11 +2,8 @@
 #ifndef FLP_VALIDATE_H
 #define FLP_VALIDATE_H
 
+#include "runtime/base/fields.h"
 #include "runtime/loss/loss.h"
-
-/* Kernels index rows and columns in 32 bits, tiles past the end included; the same bound keeps every workspace size
- * of the planner below 2^64: 12 bytes · 2^30 rows · 2^30 groups. */
-enum { FLP_COUNT_MAX = 1 << 30, FLP_HIDDEN_MAX = 1 << 20 };
 
 /* 1 if a step takes the mean of scores with a softcap: it is made of the sums that the entropy is made of, so that a resolved
  * spec asks for these, and not in stream mode. */

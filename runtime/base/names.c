@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <strings.h>
 
+#define DTYPE(value, word, bytes) {word, FLP_DTYPE_##value},
 #define ENTROPY(value, word) {word, FLP_ENTROPY_##value},
 #define GRAD(value, word) {word, FLP_GRAD_##value},
 #define MIXED(value, word) {word, FLP_MIXED_##value},
@@ -16,6 +17,10 @@ const flp_word FLP_MIXED_WORDS[] = {FLP_MIXEDS(MIXED){NULL, 0}};
 const flp_word FLP_OP_WORDS[] = {FLP_OPS(OP){NULL, 0}};
 const flp_word FLP_PASS_WORDS[] = {FLP_PASSES(PASS){NULL, 0}};
 const flp_word FLP_RUNG_WORDS[] = {FLP_RUNGS(RUNG){NULL, 0}};
+const flp_word FLP_OPERAND_DTYPE_WORDS[] = {FLP_OPERAND_DTYPES(DTYPE){NULL, 0}};
+const flp_word FLP_SCORE_DTYPE_WORDS[] = {FLP_SCORE_DTYPES(DTYPE){NULL, 0}};
+const flp_word FLP_TARGET_DTYPE_WORDS[] = {FLP_TARGET_DTYPES(DTYPE){NULL, 0}};
+#undef DTYPE
 #undef ENTROPY
 #undef GRAD
 #undef MIXED
@@ -23,30 +28,30 @@ const flp_word FLP_RUNG_WORDS[] = {FLP_RUNGS(RUNG){NULL, 0}};
 #undef PASS
 #undef RUNG
 
-static const char *name_of(const flp_word *words, int value, const char *none) {
+const char *flp_word_of(const flp_word *words, int value, const char *none) {
   for (; words->name; words++)
     if (words->value == value) return words->name;
   return none;
 }
 
 const char *flp_entropy_name(flp_entropy entropy) {
-  return name_of(FLP_ENTROPY_WORDS, (int)entropy, "?");
+  return flp_word_of(FLP_ENTROPY_WORDS, (int)entropy, "?");
 }
 
 const char *flp_mixed_name(flp_mixed mixed) {
-  return name_of(FLP_MIXED_WORDS, (int)mixed, "?");
+  return flp_word_of(FLP_MIXED_WORDS, (int)mixed, "?");
 }
 
 const char *flp_op_name(flp_op op) {
-  return name_of(FLP_OP_WORDS, (int)op, "?");
+  return flp_word_of(FLP_OP_WORDS, (int)op, "?");
 }
 
 const char *flp_pass_name(flp_pass pass) {
-  return name_of(FLP_PASS_WORDS, (int)pass, "?");
+  return flp_word_of(FLP_PASS_WORDS, (int)pass, "?");
 }
 
 const char *flp_rung_name(flp_rung rung) {
-  return name_of(FLP_RUNG_WORDS, (int)rung, "unknown");
+  return flp_word_of(FLP_RUNG_WORDS, (int)rung, "unknown");
 }
 
 static const struct {

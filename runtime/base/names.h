@@ -46,7 +46,10 @@ typedef struct flp_word {
 } flp_word;
 
 extern const flp_word FLP_ENTROPY_WORDS[], FLP_GRAD_WORDS[], FLP_MIXED_WORDS[], FLP_OP_WORDS[], FLP_PASS_WORDS[],
-    FLP_RUNG_WORDS[];
+    FLP_RUNG_WORDS[], FLP_OPERAND_DTYPE_WORDS[], FLP_SCORE_DTYPE_WORDS[], FLP_TARGET_DTYPE_WORDS[];
+
+/* The word of a value among them; none where there is no such value. */
+const char *flp_word_of(const flp_word *words, int value, const char *none);
 
 /* The word of a value; "?" where there is none. flp.h declares flp_rung_name and flp_mode_name. */
 const char *flp_entropy_name(flp_entropy entropy);

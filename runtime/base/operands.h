@@ -13,9 +13,13 @@ static inline flp_dtype flp_weight_dtype(const flp_spec *spec) {
   return spec->weight_dtype ? spec->weight_dtype : spec->dtype;
 }
 
-static inline flp_dtype flp_bias_dtype(const flp_spec *spec) {
-  if (spec->bias_dtype) return spec->bias_dtype;
+/* Where bias_dtype says nothing. */
+static inline flp_dtype flp_usual_bias_dtype(const flp_spec *spec) {
   return spec->mixed == FLP_MIXED_SPLIT ? spec->dtype : flp_weight_dtype(spec);
+}
+
+static inline flp_dtype flp_bias_dtype(const flp_spec *spec) {
+  return spec->bias_dtype ? spec->bias_dtype : flp_usual_bias_dtype(spec);
 }
 
 /* Terms along K of each operand that products take. */

@@ -2,9 +2,9 @@
 #include <string.h>
 
 #include "runtime/base/half.h"
+#include "runtime/base/operands.h"
 #include "runtime/base/util.h"
 #include "runtime/eager/core.h"
-#include "runtime/base/operands.h"
 
 void eager_rows_carve(eager_block *block, int64_t n, eager_rows *out) {
   out->row_class = eager_block_take(block, (uint64_t)n, sizeof *out->row_class);

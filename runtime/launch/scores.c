@@ -1,8 +1,8 @@
 /* scores.c: scores of a chunk of rows, folded where they are made: forward or a sibling of it, portable or through tensor
  * maps, then combine. */
+#include "runtime/base/operands.h"
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
-#include "runtime/base/operands.h"
 #include "runtime/launch/launch.h"
 
 /* What forward is given are the first fields of what its siblings are. */

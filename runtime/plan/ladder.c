@@ -81,8 +81,13 @@ static void log_tiling(flp_plan *plan, flp_rung rung, const flp_images *images, 
 
 /* ---- plan id ---- */
 
+/* Of the spec what decides numbers beside kernels: its features, and the loss. */
 static void finish_id(flp_plan *plan, crypto_hash_sha256_state *state) {
   unsigned char digest[crypto_hash_sha256_BYTES];
+  char features[FLP_SPEC_TEXT_BYTES];
+  flp_plan_features_text(&plan->spec, features);
+  crypto_hash_sha256_update(state, (const unsigned char *)features, strlen(features));
+  if (plan->loss_bytes) crypto_hash_sha256_update(state, plan->loss_bytes, plan->spec.loss_bytes);
   crypto_hash_sha256_final(state, digest);
   for (int i = 0; i < 8; i++) snprintf(plan->id + 2 * i, 3, "%02x", digest[i]);
 }
@@ -96,32 +101,16 @@ static void id_of_images(flp_plan *plan, const flp_images *images) {
     crypto_hash_sha256_update(&state, images->key_hash[i], sizeof images->key_hash[i]);
     crypto_hash_sha256_update(&state, digest, sizeof digest);
   }
-  if (plan->loss_bytes) crypto_hash_sha256_update(&state, plan->loss_bytes, plan->spec.loss_bytes);
-  if (plan->spec.tail > 0)
-    crypto_hash_sha256_update(&state, (const unsigned char *)&plan->spec.tail, sizeof plan->spec.tail);
-  if (plan->spec.targets > 1)
-    crypto_hash_sha256_update(&state, (const unsigned char *)&plan->spec.targets, sizeof plan->spec.targets);
-  if (plan->spec.topk)
-    crypto_hash_sha256_update(&state, (const unsigned char *)&plan->spec.topk, sizeof plan->spec.topk);
-  if (plan->spec.lora_rank)
-    crypto_hash_sha256_update(&state, (const unsigned char *)&plan->spec.lora_rank, sizeof plan->spec.lora_rank);
   finish_id(plan, &state);
 }
 
 /* The reference computes the same bits on any number of threads, so what counts is its version and its products. */
 static void id_of_eager(flp_plan *plan) {
-  char text[512];
-  int used = snprintf(text, sizeof text, "flp-eager/%s %s%s", flp_version(), flp_eager_products(),
-                      plan->spec.listed ? " listed" : "");
-  if (plan->spec.targets > 1)
-    used += snprintf(text + used, sizeof text - (size_t)used, " targets=%d", plan->spec.targets);
-  if (plan->spec.topk) used += snprintf(text + used, sizeof text - (size_t)used, " topk=%d", plan->spec.topk);
-  if (plan->spec.rank) used += snprintf(text + used, sizeof text - (size_t)used, " rank");
-  if (plan->spec.lora_rank) snprintf(text + used, sizeof text - (size_t)used, " lora=%d", plan->spec.lora_rank);
+  char text[256];
   crypto_hash_sha256_state state;
   crypto_hash_sha256_init(&state);
-  crypto_hash_sha256_update(&state, (const unsigned char *)text, strlen(text));
-  if (plan->loss_bytes) crypto_hash_sha256_update(&state, plan->loss_bytes, plan->spec.loss_bytes);
+  int length = snprintf(text, sizeof text, "flp-eager/%s %s ", flp_version(), flp_eager_products());
+  crypto_hash_sha256_update(&state, (const unsigned char *)text, (unsigned long long)length);
   finish_id(plan, &state);
 }
 

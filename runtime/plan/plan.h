@@ -28,7 +28,7 @@ typedef struct flp_modules {
   flp_function function[FLP_ENTRY_ID_COUNT];
 } flp_modules;
 
-enum { FLP_REASON_BYTES = 640, FLP_SPEC_TEXT_BYTES = 192, FLP_TILING_BYTES = 256 };
+enum { FLP_REASON_BYTES = 640, FLP_SPEC_TEXT_BYTES = 240, FLP_TILING_BYTES = 256 };
 
 struct flp_plan {
   flp_spec spec;       /* resolved; its loss is the plan's copy, loss_bytes */
@@ -101,8 +101,10 @@ static inline flp_mode flp_plan_keeps(const flp_plan *plan) {
 
 /* ---- text.c ---- */
 
-/* "V=151936 D=4096 bf16 entropy=none grads=hidden+weight", for messages. */
-void flp_plan_spec_text(const flp_spec *spec, char out[FLP_SPEC_TEXT_BYTES]);
+/* "bf16 V=151936 D=4096 grads=hidden,weight": what is not as usual, for messages. Returns out. */
+const char *flp_plan_spec_text(const flp_spec *spec, char out[FLP_SPEC_TEXT_BYTES]);
+/* Of this what the spec's features say: "topk=20 rank". */
+void flp_plan_features_text(const flp_spec *spec, char out[FLP_SPEC_TEXT_BYTES]);
 
 /* The options of the command that name a resolved spec: "--vocab 151936 --hidden 4096 --dtype bf16 ...". */
 enum { FLP_SPEC_OPTIONS_BYTES = 384 };

@@ -1,20 +1,19 @@
 /* text.c: the description of a plan. */
 #include <inttypes.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "runtime/base/fields.h"
 #include "runtime/base/status.h"
 #include "runtime/eager/eager.h"
-#include "runtime/kernel/op.h"
-#include "runtime/base/operands.h"
 #include "runtime/plan/plan.h"
 
 /* Text that stops at its buffer's end. */
 typedef struct text {
   char *at;
   size_t left;
+  int is_begun;
 } text;
 
 static void add(text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -28,84 +27,50 @@ static void add(text *t, const char *format, ...) {
   t->left -= used;
 }
 
-/* A power of two by its exponent, which is how people choose one. */
-static void add_tail(text *t, const char *before, float tail) {
-  int exponent = 0;
-  if (frexpf(tail, &exponent) == 0.5f)
-    add(t, "%s2^%d", before, exponent - 1);
-  else
-    add(t, "%s%.9g", before, (double)tail);
-}
-
-/* Operands of a dtype of their own: " weight=fp32 mixed=round", or as options of the command. */
-static void add_mixed(text *t, const flp_spec *spec, int as_options) {
-  flp_spec usual = *spec;
-  usual.bias_dtype = (flp_dtype)0;
-  const struct {
-    const char *name;
-    flp_dtype dtype, usual;
-  } operands[] = {{"hidden", flp_hidden_dtype(spec), spec->dtype},
-                  {"weight", flp_weight_dtype(spec), spec->dtype},
-                  {"bias", flp_bias_dtype(spec), flp_bias_dtype(spec->has_bias ? &usual : spec)}};
-  if (!spec->mixed) return;
-  for (size_t i = 0; i < sizeof operands / sizeof operands[0]; i++)
-    if (operands[i].dtype != operands[i].usual)
-      add(t, as_options ? " --%s-dtype %s" : " %s=%s", operands[i].name, flp_dtype_name(operands[i].dtype));
-  add(t, as_options ? " --mixed %s" : " mixed=%s", flp_mixed_name(spec->mixed));
-}
-
-void flp_plan_spec_text(const flp_spec *spec, char out[FLP_SPEC_TEXT_BYTES]) {
-  char grads[FLP_GRADS_TEXT_BYTES];
-  text t = {out, FLP_SPEC_TEXT_BYTES};
-  int has_head = flp_op_of(spec->op)->has_head;
-  if (spec->op != FLP_OP_HEAD) add(&t, "%s ", flp_op_name(spec->op));
-  add(&t, "V=%" PRId64, spec->vocab);
-  if (has_head) add(&t, " D=%" PRId64, spec->hidden);
-  add(&t, " %s", flp_dtype_name(spec->dtype));
-  add_mixed(&t, spec, 0);
-  add(&t, " entropy=%s", flp_entropy_name(spec->entropy));
-  if (has_head) add(&t, " grads=%s", spec->grads ? flp_grads_text(spec->grads, "+", grads) : "none");
-  if (spec->has_bias) add(&t, " bias");
-  if (spec->softcap > 0) add(&t, " softcap=%g", (double)spec->softcap);
-  if (spec->keep) add(&t, " keep");
-  if (spec->listed) add(&t, " listed");
-  if (spec->tail > 0) add_tail(&t, " tail=", spec->tail);
-  if (spec->targets > 1) add(&t, " targets=%" PRId32, spec->targets);
-  if (spec->topk) add(&t, " topk=%d", spec->topk);
-  if (spec->rank) add(&t, " rank");
-  if (spec->lora_rank) add(&t, " lora=%d", spec->lora_rank);
+static void add_loss(text *t, const char *before, const flp_spec *spec) {
   flp_loss loss;
-  if (spec->loss && flp_loss_read(spec->loss, spec->loss_bytes, &loss) == FLP_OK) add(&t, " loss=%s", loss.name);
+  if (flp_loss_read(spec->loss, spec->loss_bytes, &loss) == FLP_OK) add(t, "%s%s", before, loss.name);
+}
+
+/* One field, if it is not as usual: " tail=2^-9". */
+static void add_field(text *t, const flp_field *field, const flp_spec *spec) {
+  char value[FLP_FIELD_TEXT_BYTES];
+  if (!field->shown || !flp_field_is_set(field, spec)) return;
+  add(t, "%s%s", t->is_begun++ ? " " : "", field->shown);
+  if (field->kind == FLP_FIELD_LOSS)
+    add_loss(t, "", spec);
+  else if (field->kind != FLP_FIELD_LISTS)
+    add(t, "%s", flp_field_text(field, spec, value));
+}
+
+const char *flp_plan_spec_text(const flp_spec *spec, char out[FLP_SPEC_TEXT_BYTES]) {
+  text t = {.at = out, .left = FLP_SPEC_TEXT_BYTES};
+  out[0] = 0;
+  for (int i = 0; i < FLP_SPEC_FIELD_COUNT; i++) add_field(&t, &FLP_SPEC_FIELD[i], spec);
+  return out;
+}
+
+void flp_plan_features_text(const flp_spec *spec, char out[FLP_SPEC_TEXT_BYTES]) {
+  text t = {.at = out, .left = FLP_SPEC_TEXT_BYTES};
+  out[0] = 0;
+  for (int i = 0; i < FLP_SPEC_FIELD_COUNT; i++)
+    if (FLP_SPEC_FIELD[i].feature != FLP_FEATURE_NONE) add_field(&t, &FLP_SPEC_FIELD[i], spec);
+}
+
+static void add_option(text *t, const flp_field *field, const flp_spec *spec) {
+  char value[FLP_FIELD_TEXT_BYTES];
+  if (field->kind == FLP_FIELD_LOSS || !flp_field_is_set(field, spec)) return;
+  flp_field_text(field, spec, value);
+  add(t, "%s--%s%s%s", t->is_begun++ ? " " : "", field->option, value[0] ? " " : "", value);
 }
 
 void flp_plan_spec_options(const flp_spec *spec, char out[FLP_SPEC_OPTIONS_BYTES]) {
-  char grads[FLP_GRADS_TEXT_BYTES];
-  const flp_spec usual = FLP_SPEC_INIT;
-  text t = {out, FLP_SPEC_OPTIONS_BYTES};
-  if (spec->op != FLP_OP_HEAD) add(&t, "--op %s ", flp_op_name(spec->op));
-  add(&t, "--vocab %" PRId64, spec->vocab);
-  if (flp_op_of(spec->op)->has_head) add(&t, " --hidden %" PRId64, spec->hidden);
-  add(&t, " --dtype %s", flp_dtype_name(spec->dtype));
-  add_mixed(&t, spec, 1);
-  if (spec->entropy) add(&t, " --entropy %s", flp_entropy_name(spec->entropy));
-  if (spec->grads) add(&t, " --grad %s", flp_grads_text(spec->grads, ",", grads));
-  if (spec->has_bias) add(&t, " --bias");
-  if (spec->softcap > 0) add(&t, " --softcap %.9g", (double)spec->softcap);
-  if (spec->per_row_temperature) add(&t, " --per-row-temperature");
-  if (spec->target_dtype != usual.target_dtype) add(&t, " --target-dtype %s", flp_dtype_name(spec->target_dtype));
-  if (spec->grad_hidden_dtype && spec->grad_hidden_dtype != flp_hidden_dtype(spec))
-    add(&t, " --grad-hidden-dtype %s", flp_dtype_name(spec->grad_hidden_dtype));
-  if (spec->grad_weight_dtype && spec->grad_weight_dtype != flp_weight_dtype(spec))
-    add(&t, " --grad-weight-dtype %s", flp_dtype_name(spec->grad_weight_dtype));
-  if (spec->accumulate_grad_weight) add(&t, " --accumulate-grad-weight");
-  if (spec->alignment && spec->alignment < 16) add(&t, " --alignment %" PRIu32, spec->alignment);
-  if (spec->keep) add(&t, " --keep");
-  if (spec->listed) add(&t, " --keep-set 1"); /* kernels are the same for lists of any length */
-  if (spec->tail > 0) add_tail(&t, " --tail ", spec->tail);
-  if (spec->targets > 1) add(&t, " --targets %" PRId32, spec->targets);
-  if (spec->topk) add(&t, " --topk %d", spec->topk);
-  if (spec->rank) add(&t, " --rank");
-  if (spec->lora_rank) add(&t, " --lora-rank %d", spec->lora_rank);
+  text t = {.at = out, .left = FLP_SPEC_OPTIONS_BYTES};
+  out[0] = 0;
+  add_option(&t, &FLP_SPEC_FIELD[FLP_FIELD_vocab], spec); /* as people write them */
+  add_option(&t, &FLP_SPEC_FIELD[FLP_FIELD_hidden], spec);
+  for (int i = 0; i < FLP_SPEC_FIELD_COUNT; i++)
+    if (i != FLP_FIELD_vocab && i != FLP_FIELD_hidden) add_option(&t, &FLP_SPEC_FIELD[i], spec);
 }
 
 void flp_plan_tune_command(const flp_spec *spec, char out[FLP_TUNE_COMMAND_BYTES]) {
@@ -114,7 +79,7 @@ void flp_plan_tune_command(const flp_spec *spec, char out[FLP_TUNE_COMMAND_BYTES
   flp_plan_spec_options(spec, options);
   snprintf(out, FLP_TUNE_COMMAND_BYTES, "flpgen tune %s", options);
   if (!spec->loss || flp_loss_read(spec->loss, spec->loss_bytes, &loss) != FLP_OK) return;
-  text t = {out + strlen(out), FLP_TUNE_COMMAND_BYTES - strlen(out)};
+  text t = {.at = out + strlen(out), .left = FLP_TUNE_COMMAND_BYTES - strlen(out)};
   if (flp_loss_builtin_bytes(loss.name, NULL, 0, &(size_t){0}) == FLP_OK)
     add(&t, " --loss %s", loss.name);
   else
@@ -142,7 +107,7 @@ flp_status flp_plan_describe(const flp_plan *plan, char *buffer, size_t capacity
   if (!plan) return flp_fail(FLP_ERROR_ARGUMENT, "plan is NULL (accepted: a plan of flp_plan_create)");
   if (!buffer) return flp_fail(FLP_ERROR_ARGUMENT, "buffer is NULL (accepted: capacity bytes to write to)");
   if (!capacity) return flp_fail(FLP_ERROR_ARGUMENT, "capacity is 0 (accepted: 1 or more)");
-  text t = {buffer, capacity};
+  text t = {.at = buffer, .left = capacity};
   add(&t, "rung %s", flp_rung_name(plan->rung));
   if (plan->rung == FLP_RUNG_EAGER)
     add(&t, " on host pointers: %s", flp_eager_describe());

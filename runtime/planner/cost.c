@@ -6,9 +6,9 @@
  * last units: all tiles shared out evenly, and half of the longest unit for the end. */
 #include <math.h>
 
+#include "runtime/base/operands.h"
 #include "runtime/base/util.h"
 #include "runtime/kernel/abi.h"
-#include "runtime/base/operands.h"
 #include "runtime/planner/internal.h"
 
 /* One launch with its ramp-up and drain, from the gap between dependent kernels on one stream of a Hopper card. */

@@ -237,9 +237,9 @@ def test_adapters_of_a_set_alone():
 
 @pytest.mark.parametrize("more, says", [
     (["--grad", "hidden,weight"], "spec.grads has FLP_GRAD_WEIGHT, but spec.lora_rank is 16"),
-    (["--keep", "--grad", "hidden"], "--lora-rank: not accepted beside --keep; forward and backward recompute"),
-    (["--tail", "2^-9", "--grad", "hidden"], "--lora-rank: not accepted beside --tail"),
-    (["--topk", 4], "--lora-rank: not accepted beside --topk"),
+    (["--keep", "--grad", "hidden"], "--keep: not accepted beside --lora-rank, whose passes recompute"),
+    (["--tail", "2^-9", "--grad", "hidden"], "--tail: not accepted beside --lora-rank"),
+    (["--topk", 4], "--topk: not accepted beside --lora-rank"),
     (["--grad", "lora_a", "--loss", "grpo", "--mode", "stream"], "--mode: 'stream' is not accepted beside --lora-rank, whose passes recompute")], ids=str)
 def test_what_an_adapter_is_not_checked_beside(more, says):
     done = flpgen("check", *ADAPTER, *more, "--rung", "eager", **NO_GPU)

@@ -58,11 +58,11 @@ def test_unknown_verb():
 
 
 USAGE = [
-    (["--vocab", "1"], "--vocab: expected a whole number from 2 to 2147483647, got '1'"),
-    (["--vocab", "10x"], "--vocab: expected a whole number from 2 to 2147483647, got '10x'"),
+    (["--vocab", "1"], "--vocab: expected a whole number from 2 to 1073741824, got '1'"),
+    (["--vocab", "10x"], "--vocab: expected a whole number from 2 to 1073741824, got '10x'"),
     (["--vocab", "99999999999999999999"],
-     "--vocab: expected a whole number from 2 to 2147483647, got '99999999999999999999'"),
-    (["--hidden", "-8"], "--hidden: expected a whole number from 8 to 2147483647, got '-8'"),
+     "--vocab: expected a whole number from 2 to 1073741824, got '99999999999999999999'"),
+    (["--hidden", "-8"], "--hidden: expected a whole number from 8 to 1048576, got '-8'"),
     (["--dtype", "int8"], "--dtype: expected one of bf16, fp16, fp32, fp64, got 'int8'"),
     (["--entropy", "yes"], "--entropy: expected one of none, forward, backward, got 'yes'"),
     (["--grad", "hidden,wait"], "--grad: expected one of hidden, weight, bias, lora_a, lora_b, got 'wait'"),
@@ -124,7 +124,7 @@ def test_missing_and_unfit_shapes():
         "flpgen gen: --hidden is missing; the number of columns of the weight, or --model, is needed\n")
     done = flpgen("gen", "--vocab", 64, "--hidden", 12)
     assert done.code == 2
-    assert done.err.startswith("flpgen gen: spec.hidden is 12 (accepted: multiples of 8 from 8 to ")
+    assert done.err.startswith("flpgen gen: --hidden: expected a multiple of 8 from 8 to 1048576, got '12'")
     done = flpgen("gen", *SMALL, "--grad", "bias")
     assert done.code == 2 and "spec.has_bias is 0" in done.err
     done = flpgen("gen", *SMALL, "--arch", "sm_75")

@@ -141,7 +141,7 @@ def test_what_mixed_does_not_take(tmp_path):
     head, _, _ = mixture("BF16", ("weight",))
     for option, field in (("--topk=3", "topk"), ("--rank", "rank")):
         message = run(head, "--mixed", "round", option)
-        assert f"spec.{field} is set, but spec.mixed is round with an fp32 weight" in message
+        assert f"--{field}: not accepted beside --mixed, which takes the weight in slices" in message
     assert flpgen("run", "--demo", "--mixed", "round").err == \
         "flpgen run: --mixed: 'round' is not accepted with --demo, whose data has one dtype\n"
 
@@ -438,8 +438,8 @@ def test_an_adapter_of_scale_0_is_off(tmp_path):
     ({"lora_a": (7, D)}, [], "has shape (7, 16); (R, D), R a multiple of 8 from 8 to 512, is accepted"),
     ({"lora_a": (R, D + 8)}, [], "has shape (8, 24); (8, 16), D as hidden has, is accepted"),
     ({"lora_b": (V - 1, R)}, [], "has shape (52, 8); (53, 8), V as weight and R as lora-a has, is accepted"),
-    ({}, ["--grad", "hidden,weight"], "--lora-a: an adapter is not accepted beside --grad weight, which is frozen"),
-    ({}, ["--topk", 3], "--lora-a: an adapter is not accepted beside --topk"),
+    ({}, ["--grad", "hidden,weight"], "--grad: 'weight' is not accepted beside an adapter, whose weight is frozen"),
+    ({}, ["--topk", 3], "--topk: not accepted beside --lora-rank, whose passes recompute"),
     ({"lora_a": None, "lora_b": None}, ["--lora-scale", 2], "--lora-scale: not accepted without an adapter"),
     ({"lora_a": None, "lora_b": None}, ["--grad", "lora_a"], "--grad: 'lora_a' is not accepted without an adapter"),
     ({}, ["--lora-rank", 8], "--lora-rank: is accepted with --demo only")], ids=str)

@@ -356,16 +356,16 @@ OF_ONE = "--targets: not accepted beside --loss grpo, a loss of one target; a lo
 
 @pytest.mark.parametrize("arguments, message", [
     (["gen", "--op", "select", "--vocab", 1000, "--targets", 2], "--targets: not accepted with --op select"),
-    (["gen", *SHAPE, "--targets", 2, "--keep"], "--targets: not accepted beside --keep"),
+    (["gen", *SHAPE, "--targets", 2, "--keep"], "--keep: not accepted beside --targets"),
     (["gen", *SHAPE, "--targets", 2, "--keep-set", 20], "--targets: not accepted beside --keep-set"),
-    (["gen", *SHAPE, "--targets", 2, "--tail", "2^-9"], "--targets: not accepted beside --tail"),
+    (["gen", *SHAPE, "--targets", 2, "--tail", "2^-9"], "--tail: not accepted beside --targets"),
     (["gen", "--generic", "--out", "/nonexistent", "--targets", 2], "--targets: not accepted with --generic"),
-    (["bench", *SHAPE, "--targets", 2, "--mode", "save"], "--targets: not accepted beside --keep"),
+    (["bench", *SHAPE, "--targets", 2, "--mode", "save"], "--keep: not accepted beside --targets"),
     (["bench", *HEAD, "--targets", 2, "--write-rows", "/nonexistent/a"], "--targets: not accepted with --write-rows"),
     (["bench", *SHAPE, "--targets", 2, "--peers"], "--targets: not accepted with --peers"),
     (["check", "--op", "select", "--targets", 2], "--targets: not accepted with --op select"),
     (["run", "--demo", "--vocab", 99, "--hidden", 16, "--rows", 9, "--keep-set", 9, "--targets", 2],
-     "--targets: not accepted beside lists of columns"),
+     "--targets: not accepted beside --keep-set"),
     *[([verb, *SHAPE, "--loss", "jsd", *more], NEEDED) for verb in ("gen", "check", "bench", "explain", "tune")
       for more in ([], ["--targets", 1])],
     ([*DEMO, "--loss", "jsd"], NEEDED),
@@ -381,9 +381,9 @@ OF_ONE = "--targets: not accepted beside --loss grpo, a loss of one target; a lo
        "--mode: 'stream' is not accepted beside --targets, whose steps recompute")
       for verb in ("check", "bench", "explain")],
     (["tune", *DISTILLED, "--loss", "jsd"], "without --loss --targets 8 finds the kernels that they take"),
-    (["gen", *DISTILLED, "--loss", "jsd", "--keep"], "--targets: not accepted beside --keep"),
-    (["gen", *DISTILLED, "--loss", "jsd", "--tail", "2^-9"], "--targets: not accepted beside --tail"),
-    (["gen", *DISTILLED, "--loss", "jsd", "--topk", 4], "--topk: not accepted beside --loss"),
+    (["gen", *DISTILLED, "--loss", "jsd", "--keep"], "--keep: not accepted beside --targets"),
+    (["gen", *DISTILLED, "--loss", "jsd", "--tail", "2^-9"], "--tail: not accepted beside --targets"),
+    (["gen", *DISTILLED, "--loss", "jsd", "--topk", 4], "--topk: not accepted beside --targets"),
     (["bench", *DISTILLED, "--loss", "jsd", "--peers"], "--targets: not accepted with --peers"),
     (["bench", *HEAD, "--targets", 8, "--loss", "jsd", "--write-rows", "/nonexistent/a"],
      "not accepted with --write-rows"),

@@ -47,16 +47,16 @@ def test_a_spec_has_them():
 
 
 @pytest.mark.parametrize("verb, more, says", [
-    ("check", [*HEAD, *TOP, "--keep-set", 5], "--topk: not accepted beside --keep-set"),
-    ("check", [*HEAD, *TOP, "--tail", "2^-9", "--grad", "hidden"], "--topk: not accepted beside --tail"),
-    ("explain", [*HEAD, "--rank", "--keep", "--grad", "hidden"], "--rank: not accepted beside --keep"),
-    ("check", [*HEAD, "--rank", "--loss", "grpo", "--grad", "hidden"], "--rank: not accepted beside --loss"),
-    ("tune", [*HEAD, *TOP, "--dry-run"], "--topk: not accepted here; bench, check, explain, gen, pack build and run"),
+    ("check", [*HEAD, *TOP, "--keep-set", 5], "--topk: not accepted beside --keep-set, whose columns"),
+    ("check", [*HEAD, *TOP, "--tail", "2^-9", "--grad", "hidden"], "--tail: not accepted beside --topk"),
+    ("explain", [*HEAD, "--rank", "--keep", "--grad", "hidden"], "--keep: not accepted beside --rank"),
+    ("check", [*HEAD, "--rank", "--loss", "grpo", "--grad", "hidden"], "--loss: not accepted beside --rank"),
+    ("tune", [*HEAD, *TOP, "--dry-run"], "--topk: not accepted here"),
     ("gen", ["--op", "select", "--vocab", 100, "--rank"], "--rank: not accepted with --op select"),
     ("check", ["--vocab", 10, "--hidden", 8, *TOP], "--topk: expected 1 to the 10 ids of the vocabulary, got 20"),
     ("run", ["--demo", "--vocab", 10, "--hidden", 8, *TOP], "--topk: expected 1 to the 10 ids of the vocabulary, got 20"),
-    ("run", ["--demo", *HEAD, *TOP, "--keep-set", 3], "--topk: not accepted beside lists of columns"),
-    ("run", ["--demo", *HEAD, "--rank", "--loss", "grpo"], "--rank: not accepted beside --loss"),
+    ("run", ["--demo", *HEAD, *TOP, "--keep-set", 3], "--topk: not accepted beside --keep-set"),
+    ("run", ["--demo", *HEAD, "--rank", "--loss", "grpo"], "--loss: not accepted beside --rank"),
     ("bench", [*HEAD, *TOP, "--peers=all"], "--topk: not accepted with --peers"),
     ("bench", [*HEAD, "--rank", "--rows", 8, "--write-rows", "x"], "--rank: not accepted with --write-rows"),
 ], ids=str)

@@ -33,7 +33,7 @@ def takes(function, option):
     return PLACES.get(option, option) in inspect.signature(function).parameters
 
 
-PAIRS = [(function, option, other) for function in FUNCTIONS for option, (_, others) in _together.WITHOUT.items()
+PAIRS = [(function, option, other) for function in FUNCTIONS for option, others in _together.WITHOUT.items()
          for other in others if takes(function, option) and takes(function, other)
          and (function is not flp.logprob_head or option == "eager")]  # its other pairs show in a call of the model
 
@@ -75,5 +75,5 @@ def test_pair(one_rank, function, option, other):
 def test_each_option_goes_alone(option):
     absent = {"save": False, "tail": 0, "topk": 0, "rank": False, "kept_mass": False, "keep": None, "mixed": None,
               "grad_weight_accumulate": None}
-    _, others = _together.WITHOUT.get(option, ("", ()))
+    others = _together.WITHOUT.get(option, ())
     call(flp.linear_logprob, {option: value_of(option), **{name: absent[name] for name in others if name in absent}})

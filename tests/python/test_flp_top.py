@@ -121,8 +121,8 @@ def test_all_tokens():
     ({"topk": "7"}, TypeError, "topk is"),
     ({"topk": 2.5}, TypeError, "topk is"),
     ({"rank": 1}, TypeError, "rank is of type int (accepted: True or False)"),
-    ({"topk": 3, "save": True}, ValueError, "save is True (accepted: None or False with topk or rank"),
-    ({"rank": True, "tail": 2**-9}, ValueError, "tail is 0.001953125 (accepted: None or 0 with topk or rank"),
+    ({"topk": 3, "save": True}, ValueError, "save is True (accepted: None or False with topk"),
+    ({"rank": True, "tail": 2**-9}, ValueError, "tail is 0.001953125 (accepted: None or 0 with rank"),
 ], ids=str)
 def test_refusals(options, kind, says):
     hidden, weight, target, _ = problem(n=N, vocab=V)

@@ -82,11 +82,11 @@ def test_an_adapter_that_does_nothing_leaves_every_bit(ranks, off):  # noqa: F81
 
 
 @pytest.mark.parametrize("edit, message", [
-    (lambda c: c.update(sequence_parallel=True), "sequence_parallel is True (accepted: False with lora)"),
-    (lambda c: c.update(gather=lambda _: None), "gather is given (accepted: None with lora)"),
-    (lambda c: c.update(mixed="round"), "mixed is 'round' (accepted: None with lora)"),
-    (lambda c: c.update(topk=3), "topk is 3 (accepted: 0 with lora)"),
-    (lambda c: c.update(tail=2**-9), "tail is 0.001953125 (accepted: None or 0 with lora)"),
+    (lambda c: c.update(sequence_parallel=True), "sequence_parallel is True (accepted: False with lora"),
+    (lambda c: c.update(gather=lambda _: None), "gather is given (accepted: None with lora"),
+    (lambda c: c.update(mixed="round"), "mixed is 'round' (accepted: None with lora"),
+    (lambda c: c.update(topk=3), "topk is 3 (accepted: 0 with lora"),
+    (lambda c: c.update(tail=2**-9), "tail is 0.001953125 (accepted: None or 0 with lora"),
     (lambda c: c.update(save=True), "save is True (accepted: None or False with lora"),
     (lambda c: c["lora"].b.resize_(7, 8), "lora.b is of shape (7, 8) (accepted: (331, 8), as many columns as lora.a has rows)"),
     (lambda c: c.update(lora=3), "lora is of type int (accepted: a flp.Lora(a, b, scale), or None)"),

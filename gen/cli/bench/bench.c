@@ -193,8 +193,6 @@ const struct argp cli_bench_argp = {
 
 int cli_bench(int argc, char **argv) {
   bench_args args = {.spec = CLI_SPEC_ARGS_INIT, .options = FLP_OPTIONS_INIT, .burst_ms = 75, .rounds = 7, .seed = 1};
-  args.spec.takes_lists = args.spec.takes_tail = args.spec.takes_targets = args.spec.takes_top = 1;
-  args.spec.takes_lora = 1;
   char command[1024];
   cli_record_join_command(argc, argv, command, sizeof command);
   cli_parse(&cli_bench_argp, argc, argv, &args);

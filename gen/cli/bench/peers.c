@@ -50,7 +50,7 @@ static flp_status check_loss(const cli_spec_args *args) {
     int given;
     const char *field;
   } fields[] = {{args->loss.set_count > 0, "--loss-parameter"},
-                {args->has_entropy, "--entropy"},
+                {cli_spec_args_given(args, FLP_FIELD_entropy), "--entropy"},
                 {args->spec.softcap > 0, "--softcap"}};
   for (size_t i = 0; args->loss.name && i < sizeof fields / sizeof fields[0]; i++)
     if (fields[i].given)

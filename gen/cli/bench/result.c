@@ -5,14 +5,15 @@
 #include <string.h>
 
 #include "gen/cli/bench/bench.h"
+#include "gen/cli/kernels/kernels.h"
 #include "gen/cli/shared/cost.h"
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/record.h"
 #include "gen/cli/shared/table.h"
 #include "gen/cli/shared/text.h"
 #include "runtime/base/names.h"
-#include "runtime/kernel/kernel.h"
 #include "runtime/base/operands.h"
+#include "runtime/kernel/kernel.h"
 #include "runtime/planner/planner.h"
 
 /* The flop of a case with lists: scores of what is listed in each pass, and a product of that for each gradient. */
@@ -100,11 +101,11 @@ static double columns_a_row(const bench_row *row) {
 
 /* What calls of tail mode left out, and how. */
 static void print_tails(const bench_args *args, const bench_result *result) {
-  char tail[CLI_TEXT_BYTES];
+  char tail[FLP_FIELD_TEXT_BYTES];
   putchar('\n');
   cli_print(2,
             "tail: at most %s of the gradient of the scores may be left out; cases of mode %s are beside one product",
-            cli_format_tail(args->spec.spec.tail, tail), flp_mode_name(FLP_MODE_TAIL));
+            flp_share_text(args->spec.spec.tail, tail), flp_mode_name(FLP_MODE_TAIL));
   cli_table table;
   cli_table_start(&table, "N", "case", "left out", "dense rows", "of all", "columns a row", NULL);
   for (int i = 0; i < result->row_count; i++) {
@@ -249,13 +250,6 @@ static json_t *number_or_null(int known, double value) {
   return known ? cli_json_number(value) : json_null();
 }
 
-static json_t *grads_json(uint32_t grads) {
-  json_t *list = json_array();
-  for (const cli_choice *choice = FLP_GRAD_WORDS; choice->name; choice++)
-    if (grads & (uint32_t)choice->value) json_array_append_new(list, json_string(choice->name));
-  return list;
-}
-
 /* By fraction; null where they are not known. */
 static json_t *entropies_json(const bench_args *args, const bench_result *result, int64_t n) {
   const bench_entropies *rows = NULL;
@@ -338,7 +332,7 @@ static json_t *row_json(const bench_args *args, const bench_result *result, cons
                           {"weight_dtype", json_string(flp_dtype_name(flp_weight_dtype(&row->spec)))},
                           {"mixed", json_string(flp_mixed_name(row->spec.mixed))},
                           {"entropy", json_string(flp_entropy_name(spec->entropy))},
-                          {"grads", grads_json(row->which == BENCH_FORWARD ? 0 : row->spec.grads)},
+                          {"grads", cli_words_json(FLP_GRAD_WORDS, row->which == BENCH_FORWARD ? 0 : row->spec.grads)},
                           {"loss", loss ? json_string(loss->name) : json_null()},
                           {"data", json_string(rows_kind_name(args->data))},
                           {"entropies", entropies_json(args, result, row->n)},

@@ -7,8 +7,8 @@
 #include "gen/cli/shared/progress.h"
 #include "gen/cli/shared/text.h"
 #include "runtime/api/validate.h"
-#include "runtime/base/quantity.h"
 #include "runtime/base/operands.h"
+#include "runtime/base/quantity.h"
 #include "runtime/plan/plan.h"
 
 /* Rounds of bursts that choose the algorithm of a GEMM baseline. */

@@ -3,10 +3,10 @@
 #include <string.h>
 
 #include "gen/cli/call/call.h"
+#include "runtime/base/operands.h"
 #include "runtime/base/status.h"
 #include "runtime/kernel/kernel.h"
 #include "runtime/kernel/op.h"
-#include "runtime/base/operands.h"
 
 /* ---- one buffer ---- */
 

@@ -145,7 +145,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 
 /* error: ARGUMENT */
 static flp_status check_adapter_mode(const check_args *args) {
-  FLP_TRY(cli_spec_args_lora(&args->spec));
+  FLP_TRY(cli_spec_args_features(&args->spec));
   if (!args->spec.spec.lora_rank || args->given.mode <= FLP_MODE_RECOMPUTE_SPLIT) return FLP_OK;
   return flp_fail(FLP_ERROR_ARGUMENT, "--mode: '%s' is not accepted beside --lora-rank, whose passes recompute",
                   flp_mode_name(args->given.mode));
@@ -203,7 +203,6 @@ static flp_status check_unused(const check_args *args) {
  * with --lora-rank those of an adapter, of that number where a case has none of its own. error: ARGUMENT */
 static flp_status resolve_set(check_args *args) {
   flp_mode mode = args->given.mode;
-  FLP_TRY(cli_spec_args_targets(&args->spec));
   FLP_TRY(check_adapter_mode(args));
   if (!(args->spec.spec.tail > 0)) return FLP_OK;
   args->given.mode = FLP_MODE_TAIL;
@@ -288,8 +287,6 @@ const struct argp cli_check_argp = {
 
 int cli_check(int argc, char **argv) {
   check_args args = {.spec = CLI_SPEC_ARGS_INIT, .given = {.name = "random", .n = 67, .temperature = 1, .scale = 1}};
-  args.spec.takes_lora = 1;
-  args.spec.takes_lists = args.spec.takes_tail = args.spec.takes_targets = args.spec.takes_top = 1;
   args.jobs = flp_processors();
   args.given.shards = 1;
   args.given.seed = 1;

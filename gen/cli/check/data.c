@@ -11,11 +11,11 @@
 #include "runtime/api/validate.h"
 #include "runtime/base/half.h"
 #include "runtime/base/number.h"
+#include "runtime/base/operands.h"
 #include "runtime/base/process.h"
 #include "runtime/base/status.h"
 #include "runtime/eager/eager.h"
 #include "runtime/kernel/op.h"
-#include "runtime/base/operands.h"
 
 /* splitmix64 */
 static uint64_t next_random(uint64_t *state) {

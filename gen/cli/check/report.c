@@ -13,6 +13,7 @@
 #include "gen/cli/shared/record.h"
 #include "gen/cli/shared/table.h"
 #include "gen/cli/shared/text.h"
+#include "runtime/base/fields.h"
 #include "runtime/base/names.h"
 #include "runtime/kernel/kernel.h"
 #include "runtime/planner/planner.h"
@@ -56,8 +57,8 @@ static void describe_options(const check_case *c, char *out, size_t capacity) {
   if (c->mode) append(out, capacity, " mode=%s", flp_mode_name(c->mode));
   if (spec->listed) append(out, capacity, " kept=%g", c->kept);
   if (spec->targets > 1) append(out, capacity, " targets=%d", spec->targets);
-  char tail[CLI_TEXT_BYTES];
-  if (spec->tail > 0) append(out, capacity, " tail=%s", cli_format_tail(spec->tail, tail));
+  char tail[FLP_FIELD_TEXT_BYTES];
+  if (spec->tail > 0) append(out, capacity, " tail=%s", flp_share_text(spec->tail, tail));
   if (spec->topk) append(out, capacity, " topk=%d", spec->topk);
   if (spec->rank) append(out, capacity, " rank");
   if (spec->lora_rank) append(out, capacity, " lora=%d", spec->lora_rank);

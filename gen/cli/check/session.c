@@ -147,7 +147,7 @@ static flp_status check_one(check_session *session, const check_case *c) {
 
 /* A set's cases are of every dtype and mode, or of the one that was named. */
 static int is_wanted(const check_args *args, flp_dtype dtype) {
-  return args->set == CHECK_SET_GIVEN || !args->spec.has_dtype || args->spec.spec.dtype == dtype;
+  return args->set == CHECK_SET_GIVEN || !cli_spec_args_given(&args->spec, FLP_FIELD_dtype) || args->spec.spec.dtype == dtype;
 }
 
 static int is_wanted_mode(const check_args *args, flp_mode mode) {
@@ -226,7 +226,7 @@ static int list_lora_parts(const check_args *args, part *out) {
 
 static int list_parts(const check_args *args, part out[PARTS_MAX]) {
   int all = args->set == CHECK_SET_ALL, quick = args->set == CHECK_SET_QUICK, any = args->given.mode == 0;
-  int bits = all || args->spec.has_dtype ? 3 : 1; /* of dtypes */
+  int bits = all || cli_spec_args_given(&args->spec, FLP_FIELD_dtype) ? 3 : 1; /* of dtypes */
   if (args->given.spec.targets > 1) return list_target_parts(args, out);
   if (args->given.spec.lora_rank) return list_lora_parts(args, out);
   int count = list_target_parts(args, out);

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "gen/cli/completion/completion.h"
+#include "runtime/base/fields.h"
 #include "runtime/kernel/arch.h"
 #include "runtime/loss/loss.h"
 
@@ -49,19 +50,8 @@ static const struct {
   completion_kind kind;
   const cli_choice *choices;
   void (*write)(completion_value *out);
-} by_name[] = {{NULL, "op", COMPLETION_WORD, FLP_OP_WORDS, NULL},
-               {"run", "dtype", COMPLETION_WORD, CLI_DTYPES, NULL},
-               {NULL, "dtype", COMPLETION_WORD, CLI_SCORE_DTYPES, NULL},
-               {NULL, "target-dtype", COMPLETION_WORD, CLI_TARGETS, NULL},
-               {NULL, "grad-hidden-dtype", COMPLETION_WORD, CLI_DTYPES, NULL},
-               {NULL, "grad-weight-dtype", COMPLETION_WORD, CLI_DTYPES, NULL},
-               {NULL, "hidden-dtype", COMPLETION_WORD, CLI_DTYPES, NULL},
-               {NULL, "weight-dtype", COMPLETION_WORD, CLI_DTYPES, NULL},
-               {NULL, "bias-dtype", COMPLETION_WORD, CLI_DTYPES, NULL},
-               {NULL, "mixed", COMPLETION_WORD, FLP_MIXED_WORDS, NULL},
+} by_name[] = {{"run", "dtype", COMPLETION_WORD, FLP_OPERAND_DTYPE_WORDS, NULL},
                {"run", "entropy", COMPLETION_WORD, CLI_ENTROPY_VALUES, NULL},
-               {NULL, "entropy", COMPLETION_WORD, FLP_ENTROPY_WORDS, NULL},
-               {NULL, "grad", COMPLETION_LIST, FLP_GRAD_WORDS, NULL},
                {NULL, "emit", COMPLETION_LIST, CLI_EMITS, NULL},
                {NULL, "rung", COMPLETION_WORD, FLP_RUNG_WORDS, NULL},
                {"bench", "data", COMPLETION_WORD, CLI_DATA, NULL},
@@ -96,6 +86,12 @@ void completion_of_option(const completion_command *command, const struct argp_o
     if (by_name[i].choices) add_choices(out, by_name[i].choices);
     if (by_name[i].write) by_name[i].write(out);
     return;
+  }
+  for (int i = 0; option->arg && i < FLP_SPEC_FIELD_COUNT; i++) {
+    const flp_field *field = &FLP_SPEC_FIELD[i];
+    if (!field->words || strcmp(field->option, option->name) != 0) continue;
+    out->kind = field->kind == FLP_FIELD_FLAGS ? COMPLETION_LIST : COMPLETION_WORD;
+    add_choices(out, field->words);
   }
 }
 

@@ -152,8 +152,7 @@ int cli_explain(int argc, char **argv) {
                        .multiprocessors = ASSUMED_MULTIPROCESSORS,
                        .major = ASSUMED_MAJOR,
                        .minor = ASSUMED_MINOR};
-  args.options.host_fallback = args.spec.takes_lists = args.spec.takes_tail = args.spec.takes_targets = args.spec.takes_top = 1;
-  args.spec.takes_lora = 1;
+  args.options.host_fallback = 1;
   cli_parse(&cli_explain_argp, argc, argv, &args);
   flp_log_set(NULL, NULL); /* the reasons are shown */
   return cli_finish(argv[0], args.json, explain(&args));

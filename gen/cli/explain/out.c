@@ -205,8 +205,8 @@ static void print_lists(const explanation *in, int64_t n) {
 
 void explain_print_text(const explanation *in) {
   const flp_spec *spec = &in->planner.spec;
-  char text[256], forward[CLI_TEXT_BYTES], backward[CLI_TEXT_BYTES];
-  cli_print(2, "%s", cli_spec_text(spec, text, sizeof text));
+  char text[FLP_SPEC_TEXT_BYTES], forward[CLI_TEXT_BYTES], backward[CLI_TEXT_BYTES];
+  cli_print(2, "%s", flp_plan_spec_text(spec, text));
   printf("budget: forward %s, backward %s\n\n", cli_format_bytes((double)in->budget[FLP_PASS_FORWARD], forward),
          cli_format_bytes((double)in->budget[FLP_PASS_BACKWARD], backward));
   print_plan(in);

@@ -9,6 +9,7 @@
 #include "gen/cli/shared/table.h"
 #include "gen/cli/shared/text.h"
 #include "gen/cli/verbs.h"
+#include "runtime/plan/plan.h"
 
 enum { ARCHES_MAX = 16 };
 enum { KEY_ARCH = CLI_KEY_FIRST, KEY_EMIT, KEY_GENERIC, KEY_TEMPLATES, KEY_JSON, KEY_INSTALL };
@@ -229,11 +230,11 @@ static void print_where(const gen_work *work, const gen_args *args) {
 }
 
 static void print_table(const gen_work *work, const gen_args *args) {
-  char spec[256];
+  char spec[FLP_SPEC_TEXT_BYTES];
   if (args->generic)
     printf("shape-generic kernels: %d\n", work->kernels.count);
   else
-    cli_print(2, "%s", cli_spec_text(&args->spec.spec, spec, sizeof spec));
+    cli_print(2, "%s", flp_plan_spec_text(&args->spec.spec, spec));
   if (!args->generic) {
     cli_table table;
     cli_table_start(&table, "kernel", "arch", "PTX", "size", "threads", "shared", "time", "tile", "stages", NULL);
@@ -281,8 +282,7 @@ const struct argp cli_gen_argp = {
 int cli_gen(int argc, char **argv) {
   gen_args args = {.spec = CLI_SPEC_ARGS_INIT};
   gen_work work = {.arches = 0};
-  args.spec.takes_op = args.spec.takes_lists = args.spec.takes_tail = args.spec.takes_targets = args.spec.takes_top = 1;
-  args.spec.takes_lora = 1;
+  args.spec.takes_op = 1;
   cli_parse(&cli_gen_argp, argc, argv, &args);
   args.options.want_ir = (args.emit & CLI_EMIT_IR) != 0;
   args.options.want_opt_ir = (args.emit & CLI_EMIT_OPT) != 0;

@@ -87,7 +87,7 @@ static void add_op_keys(flp_op op, const char *arch, flp_kernel_key *out, int *c
     flp_spec spec = FLP_SPEC_INIT;
     spec.op = op;
     spec.vocab = 2;
-    spec.dtype = (flp_dtype)CLI_SCORE_DTYPES[i % 4].value;
+    spec.dtype = (flp_dtype)FLP_SCORE_DTYPE_WORDS[i % 4].value;
     spec.target_dtype = targets[i / 4 % TARGETS];
     if (i / 8) spec.alignment = (uint32_t)flp_dtype_bytes(spec.dtype);
     flp_spec resolved; /* dtypes that the operation does not take are left out */

@@ -37,8 +37,8 @@ flp_status cli_kernels_target(const char *arch, char target[16]);
 /* A descriptor as JSON, and a spec. kept: ids of a row's list, on average, or 0 */
 json_t *cli_desc_json(const flp_kernel_desc *desc);
 json_t *cli_spec_json(const flp_spec *spec, double scale, double kept);
-/* "bf16 V=151936 D=4096 entropy=forward grad=hidden,weight ..." Returns buffer. */
-const char *cli_spec_text(const flp_spec *spec, char *buffer, size_t capacity);
+/* The words of a mask, a list. */
+json_t *cli_words_json(const flp_word *words, uint32_t flags);
 
 /* Writes the PTX, descriptor and (if generated) IR of a kernel into a directory. error: IO */
 flp_status cli_kernel_write(const cli_kernel *kernel, const char *directory);

@@ -6,8 +6,9 @@
 #include "gen/cli/kernels/kernels.h"
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/losses.h"
-#include "runtime/kernel/op.h"
+#include "runtime/base/fields.h"
 #include "runtime/base/operands.h"
+#include "runtime/kernel/op.h"
 #include "runtime/store/store.h"
 
 static json_t *hex_json(const uint8_t *bytes, size_t count) {
@@ -50,66 +51,44 @@ json_t *cli_desc_json(const flp_kernel_desc *desc) {
                    hex_json(desc->sources, sizeof desc->sources));
 }
 
-static json_t *grads_json(uint32_t grads) {
+json_t *cli_words_json(const flp_word *words, uint32_t flags) {
   json_t *list = json_array();
-  for (const cli_choice *choice = FLP_GRAD_WORDS; choice->name; choice++)
-    if (grads & (uint32_t)choice->value) json_array_append_new(list, json_string(choice->name));
+  for (; words->name; words++)
+    if (flags & (uint32_t)words->value) json_array_append_new(list, json_string(words->name));
   return list;
 }
 
-json_t *cli_spec_json(const flp_spec *spec, double scale, double kept) {
+static json_t *field_json(const flp_field *field, const flp_spec *spec) {
+  int64_t value = field->kind == FLP_FIELD_LOSS ? 0 : flp_field_get(field, spec);
   const flp_loss *loss = cli_loss_of(spec);
-  json_t *json = json_pack(
-      "{s:s, s:I, s:I, s:s, s:s, s:s, s:o, s:b, s:o, s:b, s:s, s:s, s:b, s:i, s:b, s:o, s:o, s:i, s:o, s:o, s:i, s:i, "
-      "s:b, s:s, s:s, s:s, s:s}",
-      "op", flp_op_name(spec->op), "vocab", (json_int_t)spec->vocab, "hidden", (json_int_t)spec->hidden, "dtype",
-      flp_dtype_name(spec->dtype), "target_dtype", flp_dtype_name(spec->target_dtype), "entropy",
-      flp_entropy_name(spec->entropy), "grads", grads_json(spec->grads), "bias", spec->has_bias, "softcap",
-      spec->softcap > 0 ? cli_json_number((double)spec->softcap) : json_null(), "per_row_temperature",
-      spec->per_row_temperature, "grad_hidden_dtype", flp_dtype_name(spec->grad_hidden_dtype), "grad_weight_dtype",
-      flp_dtype_name(spec->grad_weight_dtype), "accumulate_grad_weight", spec->accumulate_grad_weight, "alignment",
-      (int)spec->alignment, "keep", spec->keep, "loss", loss ? json_string(loss->name) : json_null(), "scale",
-      cli_json_number(scale), "listed", spec->listed, "kept", spec->listed ? cli_json_number(kept) : json_null(),
-      "tail", spec->tail > 0 ? cli_json_number((double)spec->tail) : json_null(), "targets",
-      (int)flp_spec_targets(spec), "topk", spec->topk, "rank", spec->rank, "hidden_dtype",
-      flp_dtype_name(flp_hidden_dtype(spec)), "weight_dtype", flp_dtype_name(flp_weight_dtype(spec)), "bias_dtype",
-      flp_dtype_name(flp_bias_dtype(spec)), "mixed", flp_mixed_name(spec->mixed));
-  if (spec->lora_rank) json_object_set_new(json, "lora_rank", json_integer(spec->lora_rank));
-  return json;
-}
-
-static void mixed_text(const flp_spec *spec, char *out, size_t capacity) {
-  out[0] = 0;
-  if (!spec->mixed) return;
-  const char *wide = flp_hidden_dtype(spec) != spec->dtype   ? " hidden=fp32"
-                     : flp_weight_dtype(spec) != spec->dtype ? " weight=fp32"
-                                                             : " bias=fp32";
-  snprintf(out, capacity, "%s mixed=%s", wide, flp_mixed_name(spec->mixed));
-}
-
-const char *cli_spec_text(const flp_spec *spec, char *buffer, size_t capacity) {
-  char softcap[48] = "", tail[CLI_TEXT_BYTES] = "", targets[24] = "", topk[24] = "", mixed[48], lora[24] = "";
-  const flp_loss *loss = cli_loss_of(spec);
-  if (!flp_op_of(spec->op)->has_head) {
-    snprintf(buffer, capacity, "%s %s V=%lld entropy=%s", flp_op_name(spec->op), flp_dtype_name(spec->dtype),
-             (long long)spec->vocab, flp_entropy_name(spec->entropy));
-    return buffer;
+  int is_set = flp_field_is_set(field, spec);
+  switch (field->kind) {
+    case FLP_FIELD_SWITCH:
+    case FLP_FIELD_LISTS:
+      return json_boolean(value);
+    case FLP_FIELD_WORD:
+      return json_string(flp_word_of(field->words, (int)(value ? value : field->usual(spec)), "?"));
+    case FLP_FIELD_FLAGS:
+      return cli_words_json(field->words, (uint32_t)value);
+    case FLP_FIELD_NUMBER:
+    case FLP_FIELD_SHARE:
+      return is_set ? cli_json_number((double)*flp_field_number(field, (flp_spec *)spec)) : json_null();
+    case FLP_FIELD_LOSS:
+      return loss ? json_string(loss->name) : json_null();
+    default:
+      return json_integer(is_set ? value : field->usual(spec));
   }
-  char grads[FLP_GRADS_TEXT_BYTES];
-  if (spec->softcap > 0) snprintf(softcap, sizeof softcap, " softcap=%g", (double)spec->softcap);
-  if (spec->tail > 0) cli_format_tail(spec->tail, tail);
-  if (spec->targets > 1) snprintf(targets, sizeof targets, " targets=%d", spec->targets);
-  if (spec->topk) snprintf(topk, sizeof topk, " topk=%d", spec->topk);
-  mixed_text(spec, mixed, sizeof mixed);
-  if (spec->lora_rank) snprintf(lora, sizeof lora, " lora=%d", spec->lora_rank);
-  snprintf(buffer, capacity, "%s%s V=%lld D=%lld entropy=%s grad=%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s",
-           flp_dtype_name(spec->dtype), mixed, (long long)spec->vocab, (long long)spec->hidden,
-           flp_entropy_name(spec->entropy), spec->grads ? flp_grads_text(spec->grads, ",", grads) : "none",
-           spec->has_bias ? " bias" : "", softcap, spec->per_row_temperature ? " per-row-temperature" : "",
-           spec->keep ? " keep" : "", spec->listed ? " listed" : "", tail[0] ? " tail=" : "", tail, targets, topk,
-           spec->rank ? " rank" : "", lora, loss ? " loss=" : "", loss ? loss->name : "",
-           spec->accumulate_grad_weight ? " accumulate-grad-weight" : "");
-  return buffer;
+}
+
+json_t *cli_spec_json(const flp_spec *spec, double scale, double kept) {
+  json_t *json = json_object();
+  for (int i = 0; i < FLP_SPEC_FIELD_COUNT; i++) {
+    const char *name = FLP_SPEC_FIELD[i].name;
+    json_object_set_new(json, i == FLP_FIELD_has_bias ? "bias" : name, field_json(&FLP_SPEC_FIELD[i], spec));
+  }
+  json_object_set_new(json, "scale", cli_json_number(scale));
+  json_object_set_new(json, "kept", spec->listed ? cli_json_number(kept) : json_null());
+  return json;
 }
 
 /* Writes DIR/<kind>.<arch>.<suffix>. */

@@ -252,8 +252,7 @@ static flp_status add_line(spec_list *specs, const build_args *args, const char 
     return flp_fail(FLP_ERROR_ARGUMENT, "%s:%d: unbalanced quotes, or more than %d words", file, number, WORDS_MAX - 1);
   words[0] = name;
   build_args own = {.spec = CLI_SPEC_ARGS_INIT, .arches = args->arches, .variants = args->variants};
-  own.spec.takes_op = own.spec.takes_lists = own.spec.takes_tail = own.spec.takes_targets = own.spec.takes_top = 1;
-  own.spec.takes_lora = 1;
+  own.spec.takes_op = 1;
   cli_parse_line(&cli_pack_build_argp, count + 1, words, &own);
   flp_status status = own.from_count || own.list_count || own.cubin || own.sign || own.name || own.out || own.json
                           ? flp_fail(FLP_ERROR_ARGUMENT, "options of the pack are not accepted in a list")
@@ -358,8 +357,7 @@ static flp_status build(build_args *args) {
 
 int cli_pack_build(int argc, char **argv) {
   build_args args = {.spec = CLI_SPEC_ARGS_INIT};
-  args.spec.takes_op = args.spec.takes_lists = args.spec.takes_tail = args.spec.takes_targets = args.spec.takes_top = 1;
-  args.spec.takes_lora = 1;
+  args.spec.takes_op = 1;
   cli_parse(&cli_pack_build_argp, argc, argv, &args);
   return cli_finish(argv[0], args.json, build(&args));
 }

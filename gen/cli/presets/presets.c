@@ -141,6 +141,6 @@ flp_status cli_presets_each(const char *path, const char *names, cli_preset_fn v
 void cli_preset_apply(const cli_preset *preset, const cli_spec_args *args, flp_spec *spec) {
   spec->vocab = preset->vocab;
   spec->hidden = preset->hidden;
-  if (!args->has_softcap) spec->softcap = preset->softcap;
+  if (!cli_spec_args_given(args, FLP_FIELD_softcap)) spec->softcap = preset->softcap;
   if (preset->has_bias) spec->has_bias = 1;
 }

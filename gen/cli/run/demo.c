@@ -11,6 +11,7 @@
 #include "gen/cli/shared/progress.h"
 #include "gen/cli/shared/spec_args.h"
 #include "runtime/api/validate.h"
+#include "runtime/kernel/features.h"
 #include "runtime/kernel/kernel.h"
 #include "runtime/kernel/op.h"
 
@@ -77,11 +78,10 @@ static flp_status make_ids(const run_args *args, run_problem *problem, uint64_t 
 }
 
 static flp_status choose_lists(const run_args *args, run_problem *problem) {
-  problem->spec.listed = args->kept > 0;
-  if (args->kept > 0 && args->targets > 1)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--targets: not accepted beside lists of columns");
-  if (args->kept > 0 && problem->loss)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--keep-set: not accepted beside --loss; steps take the whole vocabulary");
+  flp_spec asked = args->spec;
+  problem->spec.listed = asked.listed = args->kept > 0;
+  asked.loss = problem->spec.loss;
+  FLP_TRY(flp_features_check(&asked, FLP_SURFACE_OPTION));
   return cli_spec_check_kept(args->kept, problem->spec.vocab);
 }
 
@@ -106,9 +106,9 @@ static flp_status check_args(const run_args *args) {
     if (names[i] && args->source[i])
       return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' is not accepted with --demo, which makes its own data", names[i],
                       args->source[i]);
-  if (args->mixed)
+  if (args->spec.mixed)
     return flp_fail(FLP_ERROR_ARGUMENT, "--mixed: '%s' is not accepted with --demo, whose data has one dtype",
-                    flp_mixed_name(args->mixed));
+                    flp_mixed_name(args->spec.mixed));
   if (args->file_count)
     return flp_fail(FLP_ERROR_ARGUMENT, "--input: '%s' is not accepted with --demo, which makes its own data",
                     args->files[0]);
@@ -119,18 +119,19 @@ static flp_status choose_sizes(const run_args *args, run_problem *problem) {
   cli_hfconfig model = {.vocab = 151936, .hidden = 4096, .dtype = FLP_DTYPE_BF16};
   if (args->model) FLP_TRY(cli_hfconfig_read(args->model, &model));
   flp_spec *spec = &problem->spec;
-  spec->vocab = args->vocab ? args->vocab : model.vocab;
+  spec->vocab = args->spec.vocab ? args->spec.vocab : model.vocab;
   spec->hidden = model.hidden;
   if (args->source[RUN_HIDDEN])
     FLP_TRY(cli_parse_integer("--hidden", args->source[RUN_HIDDEN], 8, FLP_HIDDEN_MAX, &spec->hidden));
-  if (args->dtype || model.dtype) spec->dtype = args->dtype ? args->dtype : model.dtype;
+  int own = run_given(args, FLP_FIELD_dtype);
+  if (own || model.dtype) spec->dtype = own ? args->spec.dtype : model.dtype;
   if (args->source[RUN_TEMPERATURE])
     FLP_TRY(cli_parse_positive("--temperature", args->source[RUN_TEMPERATURE], &problem->temperature));
   problem->n = args->rows;
-  problem->spec.lora_rank = (int32_t)args->lora_rank;
-  problem->rank = args->targets > 1 ? 2 : 1;
+  problem->spec.lora_rank = args->spec.lora_rank;
+  problem->rank = args->spec.targets > 1 ? 2 : 1;
   problem->shape[0] = args->rows;
-  problem->shape[1] = args->targets;
+  problem->shape[1] = args->spec.targets;
   return FLP_OK;
 }
 
@@ -191,7 +192,7 @@ flp_status run_problem_demo(run_args *args, run_problem *out) {
   if (status == FLP_OK) status = make_adapter(out, cli_hash(seed + 5), &progress);
   if (status == FLP_OK) status = make_ids(args, out, cli_hash(seed + 2));
   if (status == FLP_OK) status = make_loss_inputs(out, seed + 4, &progress);
-  if (status == FLP_OK && args->has_grads && !out->loss)
+  if (status == FLP_OK && run_given(args, FLP_FIELD_grads) && !out->loss)
     status = make_normal(out, RUN_GRAD_LOGPROB, FLP_DTYPE_FP32, out->n * flp_spec_targets(spec), cli_hash(seed + 3),
                          1.0, &progress);
   if (status == FLP_OK) status = run_problem_resolve(args, out);

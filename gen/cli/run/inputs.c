@@ -7,6 +7,7 @@
 #include "gen/cli/run/run.h"
 #include "gen/cli/shared/hfconfig.h"
 #include "runtime/api/validate.h"
+#include "runtime/kernel/features.h"
 #include "runtime/kernel/kernel.h"
 #include "runtime/kernel/op.h"
 
@@ -165,7 +166,7 @@ static flp_status check_dtypes(const run_args *args, run_problem *problem, const
   cli_tensor_dtype h = hidden->tensor->dtype, w = weight->tensor->dtype;
   if (!is_narrow(h) && h != CLI_TENSOR_F32) return fail_dtype(RUN_HIDDEN, hidden, "BF16, F16 or F32");
   int are_mixed = (is_narrow(h) && w == CLI_TENSOR_F32) || (h == CLI_TENSOR_F32 && is_narrow(w));
-  if (w != h && !(args->mixed && are_mixed)) {
+  if (w != h && !(args->spec.mixed && are_mixed)) {
     char accepted[80];
     snprintf(accepted, sizeof accepted, "%s, as hidden has, or with --mixed %s,", cli_tensor_dtype_name(h),
              is_narrow(h) ? "F32" : "BF16 or F16");
@@ -175,7 +176,7 @@ static flp_status check_dtypes(const run_args *args, run_problem *problem, const
   spec->hidden_dtype = cli_tensor_dtype_flp(h);
   spec->weight_dtype = cli_tensor_dtype_flp(w);
   spec->dtype = is_narrow(h) ? spec->hidden_dtype : spec->weight_dtype;
-  spec->mixed = args->mixed;
+  spec->mixed = args->spec.mixed;
   return FLP_OK;
 }
 
@@ -186,16 +187,16 @@ static flp_status check_bias(const run_args *args, run_problem *problem, const f
   if (bias->tensor) {
     char accepted[64];
     flp_dtype dtype = cli_tensor_dtype_flp(bias->tensor->dtype);
-    int is_wide = args->mixed == FLP_MIXED_ROUND && dtype == FLP_DTYPE_FP32;
+    int is_wide = args->spec.mixed == FLP_MIXED_ROUND && dtype == FLP_DTYPE_FP32;
     const char *more = spec->dtype == FLP_DTYPE_FP32 ? "" : ", or with --mixed round F32,";
     snprintf(accepted, sizeof accepted, "%s%s", own, more);
     if (dtype != spec->dtype && !is_wide) return fail_dtype(RUN_BIAS, bias, accepted);
     spec->bias_dtype = dtype;
   }
   int is_mixed = spec->hidden_dtype != spec->weight_dtype || (bias->tensor && spec->bias_dtype != spec->dtype);
-  if (args->mixed && !is_mixed)
+  if (args->spec.mixed && !is_mixed)
     return flp_fail(FLP_ERROR_ARGUMENT, "--mixed: '%s' is not accepted, as all operands have dtype %s",
-                    flp_mixed_name(args->mixed), own);
+                    flp_mixed_name(args->spec.mixed), own);
   return FLP_OK;
 }
 
@@ -367,7 +368,7 @@ static flp_status check_loss_sources(const run_args *args) {
 flp_status run_problem_loss(run_args *args, run_problem *problem) {
   const char *teacher = args->source[RUN_TEACHER_LOGPROB];
   FLP_TRY(check_loss_sources(args));
-  problem->spec.targets = args->targets;
+  problem->spec.targets = args->spec.targets;
   FLP_TRY(cli_loss_args_resolve(&args->loss, &problem->spec));
   problem->loss = cli_loss_of(&problem->spec);
   if (!teacher || is_read(problem, RUN_TEACHER_LOGPROB)) return FLP_OK;
@@ -398,28 +399,17 @@ void run_problem_clear(run_problem *problem) {
   *problem = (run_problem){.n = 0};
 }
 
-/* What an adapter has no place beside, by the option. error: ARGUMENT */
+/* error: ARGUMENT */
 static flp_status check_adapter(const run_args *args, const run_problem *problem) {
-  const flp_spec *spec = &problem->spec;
-  const struct {
-    int set;
-    const char *name;
-  } others[] = {{spec->listed, "lists of columns"},
-                {args->tail > 0, "--tail"},
-                {args->targets > 1, "--targets"},
-                {args->topk > 0, "--topk"},
-                {args->rank, "--rank"},
-                {args->has_grads && (args->grads & FLP_GRAD_WEIGHT), "--grad weight, which is frozen"}};
-  const uint32_t own = FLP_GRAD_LORA_A | FLP_GRAD_LORA_B;
-  if (!spec->lora_rank && args->has_lora_scale)
+  const uint32_t own = FLP_GRAD_LORA_A | FLP_GRAD_LORA_B, grads = args->spec.grads;
+  int has_adapter = problem->spec.lora_rank > 0;
+  if (!has_adapter && args->has_lora_scale)
     return flp_fail(FLP_ERROR_ARGUMENT, "--lora-scale: not accepted without an adapter, --lora-a and --lora-b");
-  if (!spec->lora_rank && args->has_grads && (args->grads & own))
+  if (!has_adapter && (grads & own))
     return flp_fail(FLP_ERROR_ARGUMENT, "--grad: '%s' is not accepted without an adapter, --lora-a and --lora-b",
-                    args->grads & FLP_GRAD_LORA_A ? "lora_a" : "lora_b");
-  for (size_t i = 0; spec->lora_rank && i < sizeof others / sizeof others[0]; i++)
-    if (others[i].set)
-      return flp_fail(FLP_ERROR_ARGUMENT, "%s: an adapter is not accepted beside %s",
-                      args->lora_rank ? "--lora-rank" : "--lora-a", others[i].name);
+                    grads & FLP_GRAD_LORA_A ? "lora_a" : "lora_b");
+  if (has_adapter && (grads & FLP_GRAD_WEIGHT))
+    return flp_fail(FLP_ERROR_ARGUMENT, "--grad: 'weight' is not accepted beside an adapter, whose weight is frozen");
   return FLP_OK;
 }
 
@@ -433,43 +423,33 @@ static flp_status resolve_gradients(const run_args *args, run_problem *problem) 
   flp_spec *spec = &problem->spec;
   int upstream = problem->operand[RUN_GRAD_LOGPROB] || problem->operand[RUN_GRAD_ENTROPY] || problem->loss;
   FLP_TRY(check_adapter(args, problem));
-  if (args->has_grads && !upstream)
+  if (run_given(args, FLP_FIELD_grads) && !upstream)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "--grad: there is no upstream gradient; --grad-logprob, --grad-entropy or both, or --loss, "
                     "are needed");
-  if (args->has_grads && (args->grads & FLP_GRAD_BIAS) && !spec->has_bias)
+  if (run_given(args, FLP_FIELD_grads) && (args->spec.grads & FLP_GRAD_BIAS) && !spec->has_bias)
     return flp_fail(FLP_ERROR_ARGUMENT, "--grad: 'bias' is not accepted without a bias");
-  if (upstream) spec->grads = args->has_grads ? args->grads : all_gradients(spec);
-  spec->entropy = args->entropy;
+  if (upstream) spec->grads = run_given(args, FLP_FIELD_grads) ? args->spec.grads : all_gradients(spec);
+  spec->entropy = args->spec.entropy;
   if (problem->operand[RUN_GRAD_ENTROPY]) {
-    if (args->has_entropy && args->entropy == FLP_ENTROPY_NONE)
+    if (run_given(args, FLP_FIELD_entropy) && args->spec.entropy == FLP_ENTROPY_NONE)
       return flp_fail(FLP_ERROR_ARGUMENT, "--entropy: 'none' is not accepted with a gradient of the entropy");
     spec->entropy = FLP_ENTROPY_BACKWARD;
   }
   if (spec->entropy < cli_loss_entropy(spec)) spec->entropy = cli_loss_entropy(spec);
-  spec->tail = args->tail;
-  if (args->tail > 0 && !upstream)
+  spec->tail = args->spec.tail;
+  if (args->spec.tail > 0 && !upstream)
     return flp_fail(
         FLP_ERROR_ARGUMENT,
         "--tail: there is no upstream gradient; --grad-logprob, --grad-entropy or both, or --loss, are needed");
-  if (args->tail > 0 && spec->listed)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--tail: not accepted beside lists of columns, which name the columns");
-  const char *beside = spec->listed ? "lists of columns" : spec->tail > 0 ? "--tail" : NULL;
-  if (args->targets > 1 && beside) return flp_fail(FLP_ERROR_ARGUMENT, "--targets: not accepted beside %s", beside);
-  spec->topk = (int32_t)args->topk;
-  spec->rank = args->rank;
-  const char *top = args->topk ? "--topk" : "--rank";
-  if ((args->topk || args->rank) && (spec->listed || args->tail > 0 || problem->loss))
-    return flp_fail(FLP_ERROR_ARGUMENT, "%s: not accepted beside %s", top,
-                    spec->listed    ? "lists of columns"
-                    : problem->loss ? "--loss"
-                                    : "--tail");
-  if (args->topk > spec->vocab)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--topk: expected 1 to the %lld ids of the vocabulary, got %lld",
-                    (long long)spec->vocab, (long long)args->topk);
-  spec->grad_hidden_dtype = args->grad_hidden_dtype;
-  spec->grad_weight_dtype = args->grad_weight_dtype;
-  return FLP_OK;
+  spec->topk = args->spec.topk;
+  spec->rank = args->spec.rank;
+  if (args->spec.topk > spec->vocab)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--topk: expected 1 to the %lld ids of the vocabulary, got %d",
+                    (long long)spec->vocab, args->spec.topk);
+  spec->grad_hidden_dtype = args->spec.grad_hidden_dtype;
+  spec->grad_weight_dtype = args->spec.grad_weight_dtype;
+  return flp_features_check(spec, FLP_SURFACE_OPTION);
 }
 
 flp_status run_problem_resolve(const run_args *args, run_problem *problem) {
@@ -477,7 +457,7 @@ flp_status run_problem_resolve(const run_args *args, run_problem *problem) {
   if (args->model) FLP_TRY(cli_hfconfig_read(args->model, &model));
   flp_spec *spec = &problem->spec;
   problem->scale = args->has_scale ? args->scale : model.scale;
-  spec->softcap = args->has_softcap ? args->softcap : (float)model.softcap;
+  spec->softcap = run_given(args, FLP_FIELD_softcap) ? args->spec.softcap : (float)model.softcap;
   spec->has_bias = problem->operand[RUN_BIAS] != NULL;
   spec->per_row_temperature = problem->operand[RUN_TEMPERATURE] != NULL;
   FLP_TRY(resolve_gradients(args, problem));

@@ -12,6 +12,7 @@
 #include "runtime/base/names.h"
 #include "runtime/kernel/kernel.h"
 #include "runtime/kernel/op.h"
+#include "runtime/plan/plan.h"
 #include "runtime/planner/planner.h"
 
 enum { METRIC_NAME_BYTES = FLP_LOSS_NAME_BYTES + 16 };
@@ -309,12 +310,12 @@ static void print_loss(const report *in) {
 
 static void print_tail(const report *in) {
   const float *numbers = in->result->tail_report;
-  char tail[CLI_TEXT_BYTES];
+  char tail[FLP_FIELD_TEXT_BYTES];
   cli_print_field(INDENT, "tail",
                   "left out %.3g of the scores' gradient, at most %s; %.0f rows recomputed, %.0f columns of "
                   "the others read",
                   numbers[1] > 0 ? (double)numbers[0] / (double)numbers[1] : 0,
-                  cli_format_tail(in->problem->spec.tail, tail), (double)numbers[2], (double)numbers[3]);
+                  flp_share_text(in->problem->spec.tail, tail), (double)numbers[2], (double)numbers[3]);
 }
 
 static void print_top(const report *in) {
@@ -330,8 +331,8 @@ static void print_top(const report *in) {
 static void print_text(const report *in) {
   const run_problem *problem = in->problem;
   const run_result *result = in->result;
-  char spec[256];
-  cli_print_field(INDENT, "spec", "%s, N=%lld (%lld masked)", cli_spec_text(&problem->spec, spec, sizeof spec),
+  char spec[FLP_SPEC_TEXT_BYTES];
+  cli_print_field(INDENT, "spec", "%s, N=%lld (%lld masked)", flp_plan_spec_text(&problem->spec, spec),
                   (long long)problem->n, (long long)(problem->n - in->active));
   if (problem->spec.listed)
     cli_print_field(INDENT, "lists", "%lld ids, %.3g a row on average", (long long)problem->list_count,

@@ -1,6 +1,7 @@
 /* run.c: `flpgen run`, log-probabilities and gradients of tensors in safetensors files. */
 #include "gen/cli/run/run.h"
 
+#include "gen/cli/shared/spec_args.h"
 #include "gen/cli/verbs.h"
 
 enum {
@@ -24,31 +25,31 @@ enum {
   KEY_CHUNK_ROWS,
   KEY_CHUNK_VOCAB,
   KEY_ROWS,
-  KEY_VOCAB,
   KEY_SEED,
   KEY_DEVICE,
   KEY_THREADS,
   KEY_SCALE, /* from here to KEY_KEEP_SET: parse_word */
-  KEY_SOFTCAP,
-  KEY_GRAD,
   KEY_BUDGET,
   KEY_RUNG,
+  KEY_LOSS,
+  KEY_LOSS_PARAMETER,
+  KEY_LORA_SCALE,
+  KEY_KEEP_SET,
+  KEY_VOCAB, /* from here to KEY_RANK: parse_field */
+  KEY_SOFTCAP,
+  KEY_GRAD,
   KEY_DTYPE,
   KEY_GRAD_HIDDEN_DTYPE,
   KEY_GRAD_WEIGHT_DTYPE,
-  KEY_LOSS,
-  KEY_LOSS_PARAMETER,
   KEY_ENTROPY,
   KEY_TAIL,
   KEY_TARGETS,
   KEY_TOPK,
   KEY_MIXED,
-  KEY_LORA_SCALE,
   KEY_LORA_RANK,
-  KEY_KEEP_SET,
+  KEY_RANK,
   KEY_MODEL,
   KEY_STRICT,
-  KEY_RANK,
   KEY_DEMO,
   KEY_JSON
 };
@@ -109,7 +110,7 @@ static const struct argp_option options[] = {
      2},
     {"rank", KEY_RANK, NULL, 0, "and the rank of each target: how many columns have a higher score", 2},
     {"lora-scale", KEY_LORA_SCALE, "S", 0, "factor of an adapter's part of the scores; default 1, 0 turns it off", 2},
-    {"loss", KEY_LOSS, "LOSS", 0, CLI_LOSS_HELP "; one step gives it and its gradients", 2},
+    {"loss", KEY_LOSS, "LOSS", 0, "what one step minimises and has gradients of, as in bench", 2},
     {"loss-parameter", KEY_LOSS_PARAMETER, "NAME=NUMBER", 0, CLI_LOSS_PARAMETER_HELP, 2},
     {"model", KEY_MODEL, "FILE", 0, "take softcap and scale (with --demo sizes too) from a config.json", 2},
     {NULL, 0, NULL, 0, "Execution:", 3},
@@ -132,14 +133,6 @@ static const struct argp_option options[] = {
     {"lora-rank", KEY_LORA_RANK, "R", 0, "draw an adapter of rank R too, a multiple of 8 up to 512", 4},
     {0}};
 
-static flp_status parse_softcap(const char *text, run_args *args) {
-  double value = 0;
-  FLP_TRY(cli_parse_positive("--softcap", text, &value));
-  args->softcap = (float)value;
-  args->has_softcap = 1;
-  return FLP_OK;
-}
-
 static flp_status parse_size(int key, const char *text, run_args *args) {
   int64_t value = 0;
   switch (key) {
@@ -151,8 +144,6 @@ static flp_status parse_size(int key, const char *text, run_args *args) {
       return cli_parse_integer("--chunk-vocab", text, 1, INT32_MAX, &args->options.chunk_vocab);
     case KEY_ROWS:
       return cli_parse_integer("--rows", text, 0, INT32_MAX, &args->rows);
-    case KEY_VOCAB:
-      return cli_parse_integer("--vocab", text, 2, INT32_MAX, &args->vocab);
     case KEY_SEED:
       return cli_parse_integer("--seed", text, 0, INT64_MAX, &args->seed);
     case KEY_DEVICE:
@@ -164,69 +155,49 @@ static flp_status parse_size(int key, const char *text, run_args *args) {
   }
 }
 
-static flp_status parse_dtype(const char *field, const char *text, flp_dtype *out) {
-  int value = 0;
-  FLP_TRY(cli_parse_choice(field, text, CLI_DTYPES, &value));
-  *out = (flp_dtype)value;
-  return FLP_OK;
-}
-
-static flp_status parse_lora_rank(const char *text, int64_t *out) {
-  FLP_TRY(cli_parse_integer("--lora-rank", text, 8, FLP_LORA_RANK_MAX, out));
-  if (*out % 8 == 0) return FLP_OK;
-  return flp_fail(FLP_ERROR_ARGUMENT, "--lora-rank: expected a multiple of 8 from 8 to %d, got '%s'", FLP_LORA_RANK_MAX,
-                  text);
-}
-
 static flp_status parse_word(int key, const char *text, run_args *args) {
-  int value = 0;
   switch (key) {
     case KEY_SCALE:
       args->has_scale = 1;
       return cli_parse_fp32("--scale", text, &args->scale);
-    case KEY_SOFTCAP:
-      return parse_softcap(text, args);
-    case KEY_GRAD:
-      args->has_grads = 1;
-      return cli_parse_flags("--grad", text, FLP_GRAD_WORDS, &args->grads);
     case KEY_BUDGET:
       return cli_parse_bytes("--budget", text, &args->options.budget_bytes);
     case KEY_RUNG:
       return cli_parse_rung("--rung", text, &args->options.rung);
-    case KEY_DTYPE:
-      return parse_dtype("--dtype", text, &args->dtype);
-    case KEY_GRAD_HIDDEN_DTYPE:
-      return parse_dtype("--grad-hidden-dtype", text, &args->grad_hidden_dtype);
-    case KEY_GRAD_WEIGHT_DTYPE:
-      return parse_dtype("--grad-weight-dtype", text, &args->grad_weight_dtype);
     case KEY_LOSS:
       args->loss.name = text;
       return FLP_OK;
     case KEY_LOSS_PARAMETER:
       return cli_loss_args_add(&args->loss, text);
-    case KEY_TAIL:
-      return cli_parse_tail(text, &args->tail);
-    case KEY_TARGETS:
-      return cli_parse_targets(text, &args->targets);
-    case KEY_TOPK:
-      return cli_parse_integer("--topk", text, 1, FLP_TOPK_MAX, &args->topk);
-    case KEY_MIXED:
-      FLP_TRY(cli_parse_choice("--mixed", text, FLP_MIXED_WORDS, &value));
-      args->mixed = (flp_mixed)value;
-      return FLP_OK;
     case KEY_LORA_SCALE:
       args->has_lora_scale = 1;
       return cli_parse_fp32("--lora-scale", text, &args->lora_scale);
-    case KEY_LORA_RANK:
-      return parse_lora_rank(text, &args->lora_rank);
-    case KEY_KEEP_SET:
-      return cli_parse_kept(text, &args->kept);
     default:
-      args->has_entropy = 1;
-      FLP_TRY(cli_parse_choice("--entropy", text, CLI_ENTROPY_VALUES, &value));
-      args->entropy = (flp_entropy)value;
-      return FLP_OK;
+      return cli_parse_kept(text, &args->kept);
   }
+}
+
+/* Options of fields of the spec. The entropy's gradient is asked for by one that is given. */
+static flp_status parse_field(int key, const char *text, run_args *args) {
+  static const flp_field_id fields[] = {FLP_FIELD_vocab,
+                                        FLP_FIELD_softcap,
+                                        FLP_FIELD_grads,
+                                        FLP_FIELD_dtype,
+                                        FLP_FIELD_grad_hidden_dtype,
+                                        FLP_FIELD_grad_weight_dtype,
+                                        FLP_FIELD_entropy,
+                                        FLP_FIELD_tail,
+                                        FLP_FIELD_targets,
+                                        FLP_FIELD_topk,
+                                        FLP_FIELD_mixed,
+                                        FLP_FIELD_lora_rank,
+                                        FLP_FIELD_rank};
+  flp_field_id field = fields[key - KEY_VOCAB];
+  int value;
+  args->given |= 1u << field;
+  if (field == FLP_FIELD_entropy) FLP_TRY(cli_parse_choice("--entropy", text, CLI_ENTROPY_VALUES, &value));
+  if (field == FLP_FIELD_dtype) FLP_TRY(cli_parse_choice("--dtype", text, FLP_OPERAND_DTYPE_WORDS, &value));
+  return cli_spec_parse(field, text, &args->spec);
 }
 
 static flp_status add_file(run_args *args, const char *path) {
@@ -272,6 +243,10 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     cli_argp_check(state, parse_word(key, text, args));
     return 0;
   }
+  if (key >= KEY_VOCAB && key <= KEY_RANK) {
+    cli_argp_check(state, parse_field(key, text, args));
+    return 0;
+  }
   switch (key) {
     case 'i':
       cli_argp_check(state, add_file(args, text));
@@ -288,9 +263,6 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       return 0;
     case KEY_DEMO:
       args->demo = 1;
-      return 0;
-    case KEY_RANK:
-      args->rank = 1;
       return 0;
     case KEY_MODEL:
       args->model = text;
@@ -326,13 +298,14 @@ const struct argp cli_run_argp = {
 
 int cli_run(int argc, char **argv) {
   run_args args = {.options = FLP_OPTIONS_INIT,
-                   .entropy = FLP_ENTROPY_FORWARD,
+                   .spec = FLP_SPEC_INIT,
                    .scale = 1.0,
                    .lora_scale = 1.0,
                    .ignore_index = -100,
                    .rows = 256,
                    .seed = 1};
   args.options.host_fallback = 1;
+  args.spec.entropy = FLP_ENTROPY_FORWARD;
   cli_parse(&cli_run_argp, argc, argv, &args);
   run_problem problem = {.n = 0};
   run_result result = {.data = FLP_OK};

@@ -9,6 +9,7 @@
 #include "gen/cli/shared/losses.h"
 #include "gen/cli/shared/reasons.h"
 #include "gen/cli/tensors/safetensors.h"
+#include "runtime/base/fields.h"
 
 /* ---- run.c: the arguments ---- */
 
@@ -41,29 +42,24 @@ typedef struct run_args {
   const char *source[RUN_VECTOR]; /* "FILE:TENSOR" or "FILE"; RUN_TEMPERATURE: or a number; NULL if not given */
   const char *output, *model;
   flp_options options;
-  flp_entropy entropy;
-  uint32_t grads;
-  int has_entropy, has_grads, has_softcap, has_scale, has_lora_scale;
-  float softcap;
+  flp_spec spec;  /* what options say of it */
+  uint32_t given; /* a bit for each flp_field_id that one says */
+  int has_scale, has_lora_scale;
   double scale;
   int64_t ignore_index;
   cli_loss_args loss;
-  flp_dtype grad_hidden_dtype, grad_weight_dtype;
-  flp_mixed mixed;
-  float tail;      /* 0 if not given */
-  int32_t targets; /* of a row; 0 if not given */
-  int64_t topk;    /* likewise */
   double lora_scale;
-  int rank;
   int json, quiet, demo;
   /* demo */
   const char *demo_option; /* one of its options that was given, or NULL */
-  int64_t rows, vocab;
-  flp_dtype dtype; /* 0 if not given */
-  int64_t seed;
-  double kept;       /* 0 if not given */
-  int64_t lora_rank; /* likewise */
+  int64_t rows, seed;
+  double kept; /* 0 if not given */
 } run_args;
+
+/* Whether an option says a field. */
+static inline int run_given(const run_args *args, flp_field_id field) {
+  return (int)(args->given >> field & 1);
+}
 
 /* ---- inputs.c, demo.c: problems ---- */
 

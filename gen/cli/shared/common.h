@@ -108,7 +108,6 @@ enum {
 #define CLI_MODES_HELP                                                                                                 \
   "auto (default), recompute-vocab (R_VOCAB), recompute-rows (R_ROWS), recompute-split (R2), save (S), stream (P) or " \
   "direction (D)"
-flp_status cli_parse_targets(const char *text, int32_t *out); /* of --targets */
 flp_status cli_parse_kept(const char *text, double *out);     /* of --keep-set: a number >= 1 */
 /* Of --tail, as flp_spec.tail has it: a number, a quotient or a power. */
 #define CLI_TAIL_LEAST 0x1p-20
@@ -128,9 +127,6 @@ flp_status cli_parse_flags(const char *field, const char *text, const cli_choice
 flp_status cli_parse_integers(const char *field, const char *text, int64_t least, int64_t most, int capacity,
                               int64_t *out, int *count);
 
-extern const cli_choice CLI_DTYPES[];         /* of operands */
-extern const cli_choice CLI_SCORE_DTYPES[];   /* of scores that exist already */
-extern const cli_choice CLI_TARGETS[];        /* of targets */
 extern const cli_choice CLI_ENTROPY_VALUES[]; /* without a gradient */
 
 /* Of --emit: what a kernel is shown as. */
@@ -150,8 +146,6 @@ extern const cli_choice CLI_REQUIRED[];
 enum { CLI_TEXT_BYTES = 32 };
 const char *cli_format_bytes(double bytes, char buffer[CLI_TEXT_BYTES]);
 const char *cli_format_flops(double flops, char buffer[CLI_TEXT_BYTES]);
-/* A spec's tail as --tail takes it: "2^-9", "0.002". Returns buffer. */
-const char *cli_format_tail(float tail, char buffer[CLI_TEXT_BYTES]);
 
 /* Opens a regular file to read, of so many bytes. error: IO */
 flp_status cli_open_file(const char *path, int *fd, size_t *bytes);

@@ -49,9 +49,6 @@ typedef struct cli_loss_args {
   int set_count;
   double parameters[FLP_LOSS_PARAMETERS_MAX]; /* of flp_args.loss_parameters, once resolved */
 } cli_loss_args;
-#define CLI_LOSS_HELP                                                                                      \
-  "what a training step minimises: a name of `flpgen loss list`, a file that ends in .lua, or a sum such " \
-  "as grpo+k3; forward_kl, reverse_kl and jsd are of --targets K"
 #define CLI_LOSS_PARAMETER_HELP \
   "a parameter of the loss, e.g. beta=0.04; may be repeated; the others keep their defaults"
 /* error: ARGUMENT for more than a loss has */

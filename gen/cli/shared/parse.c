@@ -9,11 +9,7 @@
 #include "runtime/base/names.h"
 #include "runtime/base/number.h"
 
-#define DTYPE(value, word, bytes) {word, FLP_DTYPE_##value},
 #define ENTROPY(value, word) {word, FLP_ENTROPY_##value},
-const cli_choice CLI_DTYPES[] = {FLP_OPERAND_DTYPES(DTYPE){NULL, 0}};
-const cli_choice CLI_SCORE_DTYPES[] = {FLP_SCORE_DTYPES(DTYPE){NULL, 0}};
-const cli_choice CLI_TARGETS[] = {FLP_TARGET_DTYPES(DTYPE){NULL, 0}};
 const cli_choice CLI_ENTROPY_VALUES[] = {FLP_ENTROPY_VALUES(ENTROPY){NULL, 0}};
 const cli_choice CLI_EMITS[] = {{"ir", CLI_EMIT_IR}, {"opt", CLI_EMIT_OPT}, {"ptx", CLI_EMIT_PTX}, {NULL, 0}};
 const cli_choice CLI_EFFORTS[] = {
@@ -149,13 +145,6 @@ flp_status cli_parse_mode(const char *text, flp_mode *out) {
   return cli_parse_mode_of(text, CLI_BACKWARD_MODES, out);
 }
 
-flp_status cli_parse_targets(const char *text, int32_t *out) {
-  int64_t value = 0;
-  FLP_TRY(cli_parse_integer("--targets", text, 1, FLP_TARGETS_MAX, &value));
-  *out = (int32_t)value;
-  return FLP_OK;
-}
-
 flp_status cli_parse_kept(const char *text, double *out) {
   FLP_TRY(cli_parse_number("--keep-set", text, out));
   if (*out >= 1) return FLP_OK;
@@ -185,15 +174,6 @@ flp_status cli_parse_tail(const char *text, float *out) {
   }
   return flp_fail(FLP_ERROR_ARGUMENT,
                   "--tail: expected a number from 2^-20 to 2^-2, such as 2^-9, 1/512 or 0.002, got '%s'", text);
-}
-
-const char *cli_format_tail(float tail, char buffer[CLI_TEXT_BYTES]) {
-  int exponent;
-  if (frexpf(tail, &exponent) == 0.5f)
-    snprintf(buffer, CLI_TEXT_BYTES, "2^%d", exponent - 1);
-  else
-    snprintf(buffer, CLI_TEXT_BYTES, "%.9g", (double)tail);
-  return buffer;
 }
 
 flp_status cli_parse_rung(const char *field, const char *text, flp_rung *out) {

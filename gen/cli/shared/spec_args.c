@@ -1,102 +1,25 @@
 /* spec_args.c: the options that name a specialisation. */
 #include "gen/cli/shared/spec_args.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "gen/cli/shared/hfconfig.h"
 #include "runtime/api/validate.h"
-#include "runtime/base/names.h"
+#include "runtime/kernel/features.h"
 #include "runtime/kernel/kernel.h"
 #include "runtime/kernel/op.h"
 #include "runtime/planner/planner.h"
 
-enum {
-  KEY_VOCAB = CLI_KEY_SPEC,
-  KEY_HIDDEN,
-  KEY_DTYPE,
-  KEY_ENTROPY,
-  KEY_GRAD,
-  KEY_BIAS,
-  KEY_SOFTCAP,
-  KEY_PER_ROW_TEMPERATURE,
-  KEY_TARGET_DTYPE,
-  KEY_GRAD_HIDDEN_DTYPE,
-  KEY_GRAD_WEIGHT_DTYPE,
-  KEY_ACCUMULATE,
-  KEY_ALIGNMENT,
-  KEY_MODEL,
-  KEY_TUNE,
-  KEY_OP,
-  KEY_KEEP,
-  KEY_LOSS,
-  KEY_LOSS_PARAMETER,
-  KEY_KEEP_SET,
-  KEY_TAIL,
-  KEY_TARGETS,
-  KEY_TOPK,
-  KEY_RANK,
-  KEY_HIDDEN_DTYPE,
-  KEY_WEIGHT_DTYPE,
-  KEY_BIAS_DTYPE,
-  KEY_MIXED,
-  KEY_LORA_RANK
-};
+/* Options of fields have the keys of their rows, behind them: */
+enum { KEY_FIELD = CLI_KEY_SPEC, KEY_LOSS_PARAMETER = KEY_FIELD + FLP_SPEC_FIELD_COUNT, KEY_MODEL, KEY_TUNE };
 
+#define NO_OPTION(type, field)
+#define OPTION(type, field, kind, words, usual, step, least, most, feature, shown, option, argument, help) \
+  {option, KEY_FIELD + FLP_FIELD_##field, argument, 0, help, 1},
 static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "Specialisation:", 1},
-    {"op", KEY_OP, "WHICH", 0,
-     "head (default): from hidden states and weight; select: from scores that exist already, with --vocab, --dtype, "
-     "--entropy, --target-dtype and --alignment alone; scale: gradients that exist already, times a factor, with --vocab "
-     "(their columns), --dtype and --alignment alone",
-     1},
-    {"vocab", KEY_VOCAB, "V", 0, "rows of the head's weight, at least 2", 1},
-    {"hidden", KEY_HIDDEN, "D", 0, "columns of hidden states and weight, a multiple of 8", 1},
-    {"dtype", KEY_DTYPE, "T", 0, "bf16 (default), fp16 or fp32; with --op select fp64 too", 1},
-    {"hidden-dtype", KEY_HIDDEN_DTYPE, "T", 0, "the dtype (default), or with --mixed fp32", 1},
-    {"weight-dtype", KEY_WEIGHT_DTYPE, "T", 0, "the dtype (default), or with --mixed fp32; of hidden and weight one",
-     1},
-    {"bias-dtype", KEY_BIAS_DTYPE, "T", 0,
-     "that of the weight (default; with --mixed split the dtype), the dtype, or with --mixed round fp32", 1},
-    {"mixed", KEY_MIXED, "HOW", 0,
-     "how an fp32 operand meets one of 16 bits: round, rounded to it; split, as two terms of it, in two products", 1},
-    {"entropy", KEY_ENTROPY, "WHICH", 0,
-     "none (default, or what --loss needs), forward, or backward: with its gradient", 1},
-    {"grad", KEY_GRAD, "LIST", 0, "gradients: any of hidden,weight,bias", 1},
-    {"bias", KEY_BIAS, NULL, 0, "the head has a bias", 1},
-    {"softcap", KEY_SOFTCAP, "X", 0, "scores become X*tanh(score/X), X > 0", 1},
-    {"per-row-temperature", KEY_PER_ROW_TEMPERATURE, NULL, 0, "one temperature per row, not one in all", 1},
-    {"target-dtype", KEY_TARGET_DTYPE, "T", 0, "int64 (default) or int32", 1},
-    {"grad-hidden-dtype", KEY_GRAD_HIDDEN_DTYPE, "T", 0, "the dtype (default) or fp32", 1},
-    {"grad-weight-dtype", KEY_GRAD_WEIGHT_DTYPE, "T", 0, "the dtype (default) or fp32", 1},
-    {"accumulate-grad-weight", KEY_ACCUMULATE, NULL, 0, "add to an fp32 weight gradient of the caller", 1},
-    {"alignment", KEY_ALIGNMENT, "BYTES", 0, "of every operand's base and row stride: 16 (default), 8, 4 or 2", 1},
-    {"keep", KEY_KEEP, NULL, 0,
-     "a forward pass may keep something for the backward pass: where hidden alone has a gradient and the entropy none, "
-     "sums of the weight's rows, 4 bytes an element of hidden (mode direction, D), else exponentials, 2 bytes a score "
-     "(mode save, S); needs --grad and bf16",
-     1},
-    {"keep-set", KEY_KEEP_SET, "MEAN", 0,
-     "of each row only the columns of a list count, as a sampler's top-p or top-k mask leaves them (mode listed, L); "
-     "where "
-     "lists are drawn they have MEAN ids a row on average, a number from 1 to V; kernels are the same for any",
-     1},
-    {"tail", KEY_TAIL, "VALUE", 0,
-     "of all elements of the scores' gradient, the backward pass or step may leave out so much of the sum of "
-     "magnitudes: "
-     "2^-20 to 2^-2, as 2^-9, 1/512 or 0.002 (mode tail, T); rows whose tail counts are recomputed; needs --grad",
-     1},
-    {"targets", KEY_TARGETS, "K", 0,
-     "of each row the logprobs of K columns, 1 to 512, as the most likely ones of a teacher; with gradients of all; "
-     "the normalisation is over all columns; --loss is one over several targets then",
-     1},
-    {"topk", KEY_TOPK, "K", 0,
-     "forward gives the best K columns of each row too, 1 to 128: ids, logprobs and the mass of all others", 1},
-    {"rank", KEY_RANK, NULL, 0, "and the rank of each target: how many columns have a higher score", 1},
-    {"lora-rank", KEY_LORA_RANK, "R", 0,
-     "a low-rank adapter on the head, A (R, D) and B (V, R), R a multiple of 8 up to 512, and a frozen weight; --grad "
-     "takes lora_a and lora_b then",
-     1},
-    {"loss", KEY_LOSS, "LOSS", 0, CLI_LOSS_HELP "; mode stream (P) streams its steps", 1},
+    FLP_SPEC_FIELDS(OPTION, NO_OPTION)
     {"loss-parameter", KEY_LOSS_PARAMETER, "NAME=NUMBER", 0, CLI_LOSS_PARAMETER_HELP, 1},
     {"model", KEY_MODEL, "FILE", 0, "read vocab, hidden, dtype, softcap and scale from a Hugging Face config.json", 1},
     {"tune", KEY_TUNE, "TEXT", 0,
@@ -105,63 +28,48 @@ static const struct argp_option options[] = {
      "forward, dz, products, forward_keep; schedules: ping-pong, cooperative",
      1},
     {0}};
+#undef OPTION
+#undef NO_OPTION
 
-static flp_status parse_softcap(const char *text, cli_spec_args *args) {
+static flp_status parse_number(const flp_field *field, const char *name, const char *text, flp_spec *spec) {
   double value = 0;
-  FLP_TRY(cli_parse_positive("--softcap", text, &value));
-  args->spec.softcap = (float)value;
-  args->has_softcap = 1;
+  FLP_TRY(cli_parse_positive(name, text, &value));
+  *flp_field_number(field, spec) = (float)value;
   return FLP_OK;
 }
 
-static flp_status parse_dtype(const char *field, const char *text, const cli_choice *choices, flp_dtype *out) {
-  int value = 0;
-  FLP_TRY(cli_parse_choice(field, text, choices, &value));
-  *out = (flp_dtype)value;
-  return FLP_OK;
-}
-
-static flp_status parse_enumeration(int key, const char *text, cli_spec_args *args) {
-  flp_spec *spec = &args->spec;
-  int value = 0;
-  switch (key) {
-    case KEY_DTYPE:
-      args->has_dtype = 1;
-      return parse_dtype("--dtype", text, CLI_SCORE_DTYPES, &spec->dtype);
-    case KEY_OP:
-      FLP_TRY(cli_parse_choice("--op", text, FLP_OP_WORDS, &value));
-      spec->op = (flp_op)value;
+flp_status cli_spec_parse(flp_field_id id, const char *text, flp_spec *spec) {
+  const flp_field *field = &FLP_SPEC_FIELD[id];
+  char name[40];
+  int64_t value = 1;
+  int word = 0;
+  uint32_t flags = 0;
+  snprintf(name, sizeof name, "--%s", field->option);
+  switch (field->kind) {
+    case FLP_FIELD_INTEGER:
+      FLP_TRY(cli_parse_integer(name, text, field->least, field->most, &value));
+      if (value % field->step == 0) break;
+      return flp_fail(FLP_ERROR_ARGUMENT, "%s: expected a multiple of %lld from %lld to %lld, got '%s'", name,
+                      (long long)field->step, (long long)field->least, (long long)field->most, text);
+    case FLP_FIELD_WORD:
+      FLP_TRY(cli_parse_choice(name, text, field->words, &word));
+      value = word;
+      break;
+    case FLP_FIELD_FLAGS:
+      FLP_TRY(cli_parse_flags(name, text, field->words, &flags));
+      value = flags;
+      break;
+    case FLP_FIELD_NUMBER:
+      return parse_number(field, name, text, spec);
+    case FLP_FIELD_SHARE:
+      return cli_parse_tail(text, flp_field_number(field, spec));
+    case FLP_FIELD_LOSS:
       return FLP_OK;
-    case KEY_TARGET_DTYPE:
-      return parse_dtype("--target-dtype", text, CLI_TARGETS, &spec->target_dtype);
-    case KEY_GRAD_HIDDEN_DTYPE:
-      return parse_dtype("--grad-hidden-dtype", text, CLI_DTYPES, &spec->grad_hidden_dtype);
-    case KEY_GRAD_WEIGHT_DTYPE:
-      return parse_dtype("--grad-weight-dtype", text, CLI_DTYPES, &spec->grad_weight_dtype);
-    case KEY_HIDDEN_DTYPE:
-      return parse_dtype("--hidden-dtype", text, CLI_DTYPES, &spec->hidden_dtype);
-    case KEY_WEIGHT_DTYPE:
-      return parse_dtype("--weight-dtype", text, CLI_DTYPES, &spec->weight_dtype);
-    case KEY_BIAS_DTYPE:
-      return parse_dtype("--bias-dtype", text, CLI_DTYPES, &spec->bias_dtype);
-    case KEY_MIXED:
-      FLP_TRY(cli_parse_choice("--mixed", text, FLP_MIXED_WORDS, &value));
-      spec->mixed = (flp_mixed)value;
-      return FLP_OK;
-    case KEY_GRAD:
-      return cli_parse_flags("--grad", text, FLP_GRAD_WORDS, &spec->grads);
-    default:
-      args->has_entropy = 1;
-      FLP_TRY(cli_parse_choice("--entropy", text, FLP_ENTROPY_WORDS, &value));
-      spec->entropy = (flp_entropy)value;
-      return FLP_OK;
+    case FLP_FIELD_SWITCH:
+    case FLP_FIELD_LISTS:
+      break;
   }
-}
-
-static flp_status parse_alignment(const char *text, flp_spec *spec) {
-  int64_t value = 0;
-  FLP_TRY(cli_parse_integer("--alignment", text, 2, 16, &value));
-  spec->alignment = (uint32_t)value;
+  flp_field_set(field, spec, value);
   return FLP_OK;
 }
 
@@ -171,108 +79,24 @@ static flp_status parse_tune(const char *text, cli_spec_args *args) {
   return flp_tuning_parse("--tune", text, &tuning);
 }
 
-static flp_status parse_training(int key, const char *text, cli_spec_args *args) {
-  if (key == KEY_LOSS_PARAMETER) return cli_loss_args_add(&args->loss, text);
-  if (key == KEY_LOSS)
-    args->loss.name = text;
-  else
-    args->spec.keep = 1;
-  return FLP_OK;
-}
-
-static flp_status parse_keep_set(const char *text, cli_spec_args *args) {
-  FLP_TRY(cli_parse_kept(text, &args->kept));
-  args->spec.listed = 1;
-  return FLP_OK;
-}
-
-static flp_status parse_lora_rank(const char *text, flp_spec *spec) {
-  int64_t value = 0;
-  FLP_TRY(cli_parse_integer("--lora-rank", text, 8, FLP_LORA_RANK_MAX, &value));
-  spec->lora_rank = (int32_t)value;
-  return FLP_OK;
-}
-
-static flp_status parse_topk(const char *text, flp_spec *spec) {
-  int64_t value = 0;
-  FLP_TRY(cli_parse_integer("--topk", text, 1, FLP_TOPK_MAX, &value));
-  spec->topk = (int32_t)value;
-  return FLP_OK;
-}
-
 static error_t parse(int key, char *text, struct argp_state *state) {
   cli_spec_args *args = state->input;
-  flp_spec *spec = &args->spec;
+  int field = key - KEY_FIELD;
   flp_status status = FLP_OK;
-  switch (key) {
-    case KEY_VOCAB:
-      status = cli_parse_integer("--vocab", text, 2, INT32_MAX, &spec->vocab);
-      break;
-    case KEY_HIDDEN:
-      status = cli_parse_integer("--hidden", text, 8, INT32_MAX, &spec->hidden);
-      break;
-    case KEY_ALIGNMENT:
-      status = parse_alignment(text, spec);
-      break;
-    case KEY_SOFTCAP:
-      status = parse_softcap(text, args);
-      break;
-    case KEY_BIAS:
-      spec->has_bias = 1;
-      break;
-    case KEY_PER_ROW_TEMPERATURE:
-      spec->per_row_temperature = 1;
-      break;
-    case KEY_ACCUMULATE:
-      spec->accumulate_grad_weight = 1;
-      break;
-    case KEY_KEEP:
-    case KEY_LOSS:
-    case KEY_LOSS_PARAMETER:
-      status = parse_training(key, text, args);
-      break;
-    case KEY_KEEP_SET:
-      status = parse_keep_set(text, args);
-      break;
-    case KEY_TAIL:
-      status = cli_parse_tail(text, &spec->tail);
-      break;
-    case KEY_TARGETS:
-      status = cli_parse_targets(text, &spec->targets);
-      break;
-    case KEY_TOPK:
-      status = parse_topk(text, spec);
-      break;
-    case KEY_RANK:
-      spec->rank = 1;
-      break;
-    case KEY_LORA_RANK:
-      status = parse_lora_rank(text, spec);
-      break;
-    case KEY_MODEL:
-      args->model = text;
-      break;
-    case KEY_TUNE:
-      status = parse_tune(text, args);
-      break;
-    case KEY_DTYPE:
-    case KEY_TARGET_DTYPE:
-    case KEY_GRAD_HIDDEN_DTYPE:
-    case KEY_GRAD_WEIGHT_DTYPE:
-    case KEY_HIDDEN_DTYPE:
-    case KEY_WEIGHT_DTYPE:
-    case KEY_BIAS_DTYPE:
-    case KEY_MIXED:
-    case KEY_GRAD:
-    case KEY_ENTROPY:
-    case KEY_OP:
-      status = parse_enumeration(key, text, args);
-      break;
-    default:
-      return ARGP_ERR_UNKNOWN;
-  }
+  if (key == KEY_MODEL)
+    args->model = text;
+  else if (key == KEY_TUNE)
+    status = parse_tune(text, args);
+  else if (key == KEY_LOSS_PARAMETER)
+    status = cli_loss_args_add(&args->loss, text);
+  else if (field < 0 || field >= FLP_SPEC_FIELD_COUNT)
+    return ARGP_ERR_UNKNOWN;
+  else
+    status = cli_spec_parse((flp_field_id)field, text, &args->spec);
+  if (status == FLP_OK && field == FLP_FIELD_listed) status = cli_parse_kept(text, &args->kept);
+  if (field == FLP_FIELD_loss) args->loss.name = text;
   cli_argp_check(state, status);
-  args->given |= UINT32_C(1) << (key - CLI_KEY_SPEC);
+  args->given |= UINT64_C(1) << field;
   return 0;
 }
 
@@ -408,15 +232,15 @@ static flp_status apply_model(cli_spec_args *args) {
   flp_spec *spec = &args->spec;
   if (spec->vocab == 0) spec->vocab = config.vocab;
   if (spec->hidden == 0) spec->hidden = config.hidden;
-  if (!args->has_dtype && config.dtype) spec->dtype = config.dtype;
-  if (!args->has_softcap) spec->softcap = (float)config.softcap;
+  if (!cli_spec_args_given(args, FLP_FIELD_dtype) && config.dtype) spec->dtype = config.dtype;
+  if (!cli_spec_args_given(args, FLP_FIELD_softcap)) spec->softcap = (float)config.softcap;
   args->scale = config.scale;
   return FLP_OK;
 }
 
 void cli_spec_args_complete(const cli_spec_args *args, flp_spec *spec) {
   if (spec->accumulate_grad_weight && !spec->grad_weight_dtype) spec->grad_weight_dtype = FLP_DTYPE_FP32;
-  if (!args->has_entropy && spec->entropy < cli_loss_entropy(spec)) spec->entropy = cli_loss_entropy(spec);
+  if (!cli_spec_args_given(args, FLP_FIELD_entropy) && spec->entropy < cli_loss_entropy(spec)) spec->entropy = cli_loss_entropy(spec);
 }
 
 flp_status cli_spec_check_kept(double kept, int64_t vocab) {
@@ -425,102 +249,19 @@ flp_status cli_spec_check_kept(double kept, int64_t vocab) {
                   (long long)vocab, kept);
 }
 
-flp_status cli_spec_args_lists(const cli_spec_args *args) {
-  const flp_spec *spec = &args->spec;
-  if (!spec->listed) return FLP_OK;
-  if (!args->takes_lists)
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "--keep-set: not accepted here; check, bench, explain, gen, pack build and run --demo accept it");
-  if (spec->op != FLP_OP_HEAD)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--keep-set: not accepted with --op %s, whose scores exist already",
-                    flp_op_name(spec->op));
-  if (spec->keep)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--keep: not accepted beside --keep-set, whose passes keep nothing");
-  if (args->loss.name)
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "--loss: '%s' is not accepted beside --keep-set; steps take the whole vocabulary", args->loss.name);
-  return cli_spec_check_kept(args->kept, spec->vocab);
-}
-
-flp_status cli_spec_args_tail(const cli_spec_args *args) {
-  const flp_spec *spec = &args->spec;
-  if (!(spec->tail > 0)) return FLP_OK;
-  if (!args->takes_tail)
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "--tail: not accepted here; bench, check, explain, gen, pack build, run and tune "
-                    "accept it");
-  if (spec->op != FLP_OP_HEAD)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--tail: not accepted with --op %s, whose gradients are exact",
-                    flp_op_name(spec->op));
-  if (spec->listed)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--tail: not accepted beside --keep-set, whose lists name the columns");
-  if (spec->keep)
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "--keep: not accepted beside --tail, whose forward pass keeps lists of columns");
-  if (!spec->grads)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--tail: not accepted without --grad, as it is of the backward pass");
-  return FLP_OK;
-}
-
-flp_status cli_spec_args_targets(const cli_spec_args *args) {
-  const flp_spec *spec = &args->spec;
-  if (spec->targets <= 1) return FLP_OK;
-  if (!args->takes_targets)
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "--targets: not accepted here; bench, check, explain, gen, pack build, run and tune accept it");
-  if (spec->op != FLP_OP_HEAD)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--targets: not accepted with --op %s", flp_op_name(spec->op));
-  const char *beside = spec->listed ? "--keep-set" : spec->tail > 0 ? "--tail" : spec->keep ? "--keep" : NULL;
-  if (!beside) return FLP_OK;
-  return flp_fail(FLP_ERROR_ARGUMENT, "--targets: not accepted beside %s; forward and backward recompute", beside);
-}
-
-flp_status cli_spec_args_top(const cli_spec_args *args) {
-  const flp_spec *spec = &args->spec;
-  if (!spec->topk && !spec->rank) return FLP_OK;
-  const char *option = spec->topk ? "--topk" : "--rank";
-  const struct {
-    int set;
-    const char *name, *why;
-  } others[] = {{spec->listed, "--keep-set", "whose passes see the listed columns alone"},
-                {spec->tail > 0, "--tail", "whose forward pass lists columns of its own"},
-                {spec->keep, "--keep", "whose forward pass keeps something else"},
-                {args->loss.name != NULL, "--loss", "whose steps give no columns"}};
-  if (!args->takes_top)
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "%s: not accepted here; bench, check, explain, gen, pack build and run accept it", option);
-  if (spec->op != FLP_OP_HEAD)
-    return flp_fail(FLP_ERROR_ARGUMENT, "%s: not accepted with --op %s", option, flp_op_name(spec->op));
-  for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
-    if (others[i].set)
-      return flp_fail(FLP_ERROR_ARGUMENT, "%s: not accepted beside %s, %s", option, others[i].name, others[i].why);
-  if (spec->vocab == 0 || spec->topk <= spec->vocab) return FLP_OK;
-  return flp_fail(FLP_ERROR_ARGUMENT, "--topk: expected 1 to the %lld ids of the vocabulary, got %d",
-                  (long long)spec->vocab, spec->topk);
-}
-
-flp_status cli_spec_args_lora(const cli_spec_args *args) {
-  const flp_spec *spec = &args->spec;
-  const struct {
-    int set;
-    const char *name;
-  } others[] = {{spec->listed, "--keep-set"},
-                {spec->tail > 0, "--tail"},
-                {spec->keep, "--keep"},
-                {spec->targets > 1, "--targets"},
-                {spec->topk > 0, "--topk"},
-                {spec->rank, "--rank"},
-                {spec->mixed != FLP_MIXED_NONE, "--mixed"}};
-  if (!spec->lora_rank) return FLP_OK;
-  if (!args->takes_lora)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--lora-rank: not accepted here; bench, check, explain, gen and pack build accept it");
-  if (spec->op != FLP_OP_HEAD)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--lora-rank: not accepted with --op %s", flp_op_name(spec->op));
-  for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
-    if (others[i].set)
-      return flp_fail(FLP_ERROR_ARGUMENT, "--lora-rank: not accepted beside %s; forward and backward recompute",
-                      others[i].name);
-  return FLP_OK;
+flp_status cli_spec_args_features(const cli_spec_args *args) {
+  flp_spec asked = args->spec;
+  if (args->loss.name && !asked.loss) asked.loss = ""; /* not read yet */
+  uint32_t features = flp_features_of(&asked);
+  for (int i = 0; i < FLP_SPEC_FIELD_COUNT; i++) {
+    const flp_field *field = &FLP_SPEC_FIELD[i];
+    if (field->feature == FLP_FEATURE_NONE || !(features >> field->feature & 1)) continue;
+    if (args->leaves >> field->feature & 1)
+      return flp_fail(FLP_ERROR_ARGUMENT, "--%s: not accepted here", field->option);
+    if (asked.op != FLP_OP_HEAD)
+      return flp_fail(FLP_ERROR_ARGUMENT, "--%s: not accepted with --op %s", field->option, flp_op_name(asked.op));
+  }
+  return flp_features_check(&asked, FLP_SURFACE_OPTION);
 }
 
 flp_status cli_spec_args_resolve(cli_spec_args *args) {
@@ -534,11 +275,13 @@ flp_status cli_spec_args_resolve(cli_spec_args *args) {
   if (flp_op_of(spec->op)->has_head && spec->hidden == 0)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "--hidden is missing; the number of columns of the weight, or --model, is needed");
-  FLP_TRY(cli_spec_args_lists(args));
-  FLP_TRY(cli_spec_args_tail(args));
-  FLP_TRY(cli_spec_args_targets(args));
-  FLP_TRY(cli_spec_args_top(args));
-  FLP_TRY(cli_spec_args_lora(args));
+  FLP_TRY(cli_spec_args_features(args));
+  if (spec->tail > 0 && !spec->grads)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--tail: not accepted without --grad, as it is of the backward pass");
+  if (spec->topk > spec->vocab)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--topk: expected 1 to the %lld ids of the vocabulary, got %d",
+                    (long long)spec->vocab, spec->topk);
+  if (spec->listed) FLP_TRY(cli_spec_check_kept(args->kept, spec->vocab));
   FLP_TRY(cli_loss_args_resolve(&args->loss, &args->spec));
   cli_spec_args_complete(args, &args->spec);
   flp_spec resolved;

@@ -5,20 +5,16 @@
 
 #include "gen/cli/shared/common.h"
 #include "gen/cli/shared/losses.h"
+#include "runtime/base/fields.h"
 
 typedef struct cli_spec_args {
   flp_spec spec;     /* as given; cli_spec_args_resolve fills it in */
   const char *model; /* config.json, or NULL */
   double scale;      /* logit scale of the model, 1 without one; a run-time value */
-  int has_dtype, has_softcap, has_entropy;
-  uint32_t given;    /* a bit for each of the options that was given */
+  uint64_t given;    /* a bit for each of the options that was given, those of fields by flp_field_id */
   const char *tune;  /* for flp_options.tune, parsed once; or NULL */
   int takes_op;      /* the verb accepts other operations than head */
-  int takes_lists;   /* and --keep-set */
-  int takes_tail;    /* and --tail */
-  int takes_targets; /* and --targets */
-  int takes_top;     /* and --topk and --rank */
-  int takes_lora;    /* and --lora-rank */
+  uint32_t leaves;   /* a bit for each flp_feature that the verb does not accept */
   double kept;       /* of --keep-set: ids of a row's list, on average; 0 without */
   cli_loss_args loss;
 } cli_spec_args;
@@ -28,6 +24,13 @@ typedef struct cli_spec_args {
 
 /* The argp child; its input is a cli_spec_args. */
 extern const struct argp cli_spec_argp;
+
+/* Whether the option of a field was given. */
+static inline int cli_spec_args_given(const cli_spec_args *args, flp_field_id field) {
+  return (int)(args->given >> field & 1);
+}
+/* Sets a field as its option says; a LOSS stays. error: ARGUMENT naming the option */
+flp_status cli_spec_parse(flp_field_id field, const char *text, flp_spec *spec);
 
 /* The first option given that is none of those whose names are accepted; NULL if there is none. accepted: ends in
  * NULL */
@@ -56,21 +59,8 @@ flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode mode);
 /* The mode that was given; where --keep or --tail was without one, the mode in which forward then keeps something. */
 flp_mode cli_spec_args_kept(const cli_spec_args *args, flp_mode mode);
 
-/* Whether the verb takes lists, they go with the other options, and fit the vocabulary: a head's, for forward and backward
- * passes that keep nothing. error: ARGUMENT naming the option */
-flp_status cli_spec_args_lists(const cli_spec_args *args);
-/* Whether the verb takes --tail, and it goes with the other options: of a head's gradients, where nothing else decides what
- * forward keeps. error: ARGUMENT naming the option */
-flp_status cli_spec_args_tail(const cli_spec_args *args);
-/* Whether the verb takes --targets, and it goes with the other options: of a head, where nothing is kept or listed. error:
- * ARGUMENT naming the option */
-flp_status cli_spec_args_targets(const cli_spec_args *args);
-/* Whether the verb takes --topk and --rank, and they go with the other options: of a forward pass over all columns, and
- * no more columns than there are. error: ARGUMENT naming the option */
-flp_status cli_spec_args_top(const cli_spec_args *args);
-/* Whether the verb takes --lora-rank, and it goes with the other options: of a head whose passes recompute. error: ARGUMENT
- * naming the option */
-flp_status cli_spec_args_lora(const cli_spec_args *args);
+/* Whether the verb accepts what is asked for, and that goes together. error: ARGUMENT naming the option */
+flp_status cli_spec_args_features(const cli_spec_args *args);
 /* Whether lists of that mean length fit a vocabulary. error: ARGUMENT naming --keep-set */
 flp_status cli_spec_check_kept(double kept, int64_t vocab);
 

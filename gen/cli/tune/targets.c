@@ -8,6 +8,7 @@
 #include "gen/cli/presets/presets.h"
 #include "gen/cli/tune/targets.h"
 #include "runtime/api/validate.h"
+#include "runtime/plan/plan.h"
 #include "runtime/planner/planner.h"
 
 enum { TARGETS_MOST = CLI_PRESETS_MAX };
@@ -29,7 +30,7 @@ static flp_status set_text(const tune_args *args, tune_target *target) {
   FLP_TRY(flp_options_resolve(&args->options, &resolved));
   if (resolved.budget_bytes)
     snprintf(workspace, sizeof workspace, " workspace=%llu", (unsigned long long)resolved.budget_bytes);
-  cli_spec_text(&target->spec, target->text, sizeof target->text);
+  flp_plan_spec_text(&target->spec, target->text);
   size_t used = strlen(target->text);
   int is_directed = args->options.mode != FLP_MODE_SAVE && flp_planner_has_direction(&target->spec);
   snprintf(target->text + used, sizeof target->text - used, "%s%s",

@@ -384,9 +384,7 @@ static flp_status tune(tune_args *args, const char *command) {
   if (args->spec.tune)
     return flp_fail(FLP_ERROR_ARGUMENT, "--tune: this verb finds it out; bench times a given tiling");
   FLP_TRY(flp_tuning_parse("--include", args->include, &args->included));
-  FLP_TRY(cli_spec_args_lists(&args->spec));
-  FLP_TRY(cli_spec_args_tail(&args->spec));
-  FLP_TRY(cli_spec_args_targets(&args->spec));
+  FLP_TRY(cli_spec_args_features(&args->spec));
   FLP_TRY(cli_spec_args_mode(&args->spec, args->options.mode));
   FLP_TRY(cli_spec_args_one_mode(&args->spec));
   FLP_TRY(resolve_loss(args));
@@ -436,7 +434,7 @@ int cli_tune(int argc, char **argv) {
                     .seed = 1,
                     .budget_s = -1,
                     .effort = SEARCH_NORMAL};
-  args.spec.takes_tail = args.spec.takes_targets = 1;
+  args.spec.leaves = 1u << FLP_FEATURE_LISTED | 1u << FLP_FEATURE_TOPK | 1u << FLP_FEATURE_RANK | 1u << FLP_FEATURE_LORA;
   char command[1024];
   cli_record_join_command(argc, argv, command, sizeof command);
   cli_parse(&cli_tune_argp, argc, argv, &args);

@@ -15,7 +15,7 @@ from typing import Any, Callable
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64,
                     c_size_t, c_uint32, c_uint64, c_void_p)
 
-from . import errors
+from . import _fields, errors
 from ._version import __version__
 
 VERSION = tuple(int(part) for part in __version__.split(".")[:2])  # major, minor of the flp.h that this file mirrors
@@ -35,28 +35,15 @@ WORKSPACE_ALIGNMENT = 256
 LOG_ERROR, LOG_WARNING, LOG_INFO = 0, 1, 2
 
 
-# flp_spec: what a plan is specialised for, but its loss: name, type and value of FLP_SPEC_INIT. _plans.Spec has the same
-# fields.
-SPEC_FIELDS = (
-    ("dtype", c_int, DTYPE_BF16), ("vocab", c_int64, 0), ("hidden", c_int64, 0), ("target_dtype", c_int, DTYPE_INT64),
-    ("entropy", c_int, ENTROPY_NONE), ("grads", c_uint32, 0), ("has_bias", c_int32, 0), ("softcap", c_float, 0.0),
-    ("per_row_temperature", c_int32, 0), ("grad_hidden_dtype", c_int, 0), ("grad_weight_dtype", c_int, 0),
-    ("accumulate_grad_weight", c_int32, 0), ("alignment", c_uint32, 16), ("op", c_int, OP_HEAD), ("keep", c_int32, 0),
-    ("grad_bias_dtype", c_int, 0), ("listed", c_int32, 0), ("tail", c_float, 0.0),
-    ("targets", c_int32, 0), ("topk", c_int32, 0), ("rank", c_int32, 0),
-    ("hidden_dtype", c_int, 0), ("weight_dtype", c_int, 0), ("bias_dtype", c_int, 0), ("mixed", c_int, 0),
-    ("lora_rank", c_int32, 0), ("grad_lora_dtype", c_int, 0),
-)
-BEHIND_LOSS = 12  # of these, how many stand behind the loss
+# Fields of flp_spec but its loss, as _plans.Spec has them: name, type and value of FLP_SPEC_INIT.
+SPEC_FIELDS = tuple(row for row in _fields.SPEC if not row[0].startswith("loss"))
 
 
 class Spec(Structure):
     """flp_spec: what kernels are specialised for."""
 
     __slots__ = ()
-    _fields_ = [("struct_bytes", c_uint32), *((name, kind) for name, kind, _ in SPEC_FIELDS[:-BEHIND_LOSS]),
-                ("loss", c_void_p), ("loss_bytes", c_size_t),
-                *((name, kind) for name, kind, _ in SPEC_FIELDS[-BEHIND_LOSS:])]
+    _fields_ = [("struct_bytes", c_uint32), *((name, kind) for name, kind, _ in _fields.SPEC)]
 
 
 class Options(Structure):

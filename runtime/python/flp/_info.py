@@ -104,7 +104,8 @@ def plan_info(*, vocab: int, hidden: int, n: int = 1024, dtype: torch.dtype = to
         _check.refuse(ValueError, "grads", "%r" % (unknown[0],), ", ".join(names))
     mask = sum(names[name] for name in set(grads))
     settings = _check.Settings(1.0, softcap, 1.0, 0, budget, entropy)
-    settings.save, settings.tail = _check.save_of(save), _tail.tail_of(tail, save or None)
+    settings.save, settings.tail = _check.save_of(save), _tail.tail_of(tail)
+    _together.check(save=save, tail=tail)
     key = _plans.Spec(  # type: ignore[call-arg]
         _check.ordinal_of(device), dtype=_run.TO_C[dtype], target_dtype=_run.TO_C[target_dtype],
         vocab=_check.integer_of("vocab", vocab), hidden=_check.integer_of("hidden", hidden),
@@ -142,7 +143,7 @@ def explain(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None 
         plan = _run.plan_for(ops, settings, _logprob.needed_grads(flat, weight, bias))
         return _info_of(plan, flat.shape[0], settings.budget, list_count=list_ids.numel())
     grads, settings.save = _logprob.needed_grads(flat, weight, bias), _check.save_of(save)
-    settings.tail = _tail.tail_of(tail, save)
+    settings.tail = _tail.tail_of(tail)
     if loss is not None:
         plan = _run.plan_for(ops, _run.settings_of_step(ops, settings, grads), grads, program=_programs.named(loss))
         return _info_of(plan, flat.shape[0], settings.budget)

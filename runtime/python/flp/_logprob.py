@@ -395,7 +395,7 @@ def _checked(tensors, options, chunk_rows, save, old_lse, accumulate, tail, tail
         _check.devices(tensors[0], grad_weight_accumulate=settings.accumulate)
     settings.save = _check.save_of(save)
     settings.old_lse = _check.row_values_of("old_lse", old_lse, given["hidden"].shape[:-1], tensors[0].device)
-    _tail.settle(settings, tail, tail_report, tensors[0].device, given, save)
+    _tail.settle(settings, tail, tail_report, tensors[0].device, given)
     return dispatch(*tensors, settings)
 
 

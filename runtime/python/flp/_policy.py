@@ -15,7 +15,8 @@ from typing import Literal, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from . import _accumulate, _c, _check, _hand_out, _logprob, _mixed, _programs, _run, _tail, _transforms, errors, losses
+from . import (_accumulate, _c, _check, _hand_out, _logprob, _mixed, _programs, _run, _tail, _together, _transforms,
+               errors, losses)
 from ._compile import outside_graphs
 
 # The metrics of every rule, whether or not its program has them.
@@ -99,7 +100,8 @@ def policy_loss(rule: str, hidden: Tensor, weight: Tensor, target: Tensor,
     settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, weight, given)
     settings.save, settings.detached = _check.save_of(save), entropy_weight == 0
     settings.old_lse = _check.row_values_of("old_lse", old_lse, lead, flat.device)
-    _tail.settle(settings, tail, tail_report, flat.device, given, save)
+    _together.check(save=save, tail=tail)
+    _tail.settle(settings, tail, tail_report, flat.device, given)
     losses.one_of("kl_kind", kl_kind, losses.KL)
     compared = beta != 0 or ref_logprob is not None and not _is_file(rule)
     wishes = _wishes_of(rule, average, clip, beta, kl_kind if compared else "", entropy_weight, length, total, parameters)

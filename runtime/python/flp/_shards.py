@@ -110,7 +110,7 @@ def combine_partials(partials: Tensor | Sequence[Tensor], target: Tensor, *, voc
     linear_logprob_backward reads. Not differentiable.
     error: ValueError or TypeError naming the field; flp.FlpError and its classes
     """
-    lead = target.shape[:-1] if _has_targets(partials, target) else getattr(target, "shape", ())
+    lead = target.shape[:-1] if _has_targets(partials, target) else getattr(target, "shape", torch.Size())
     ids = _check.target_of(target, lead, several=True)
     parts: Tensor = _partials_of(partials, ids)
     _check.devices(parts, "partials", target=target)

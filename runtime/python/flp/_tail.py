@@ -14,8 +14,8 @@ ACCEPTED = "None or 0, which are exact, or 2**-20 to 2**-2"
 LEAST, MOST = 2.0**-20, 2.0**-2  # as libflp has it
 
 
-def tail_of(tail, save=None):
-    """The checked bound, 0.0 of None. save: of the same call"""
+def tail_of(tail):
+    """The checked bound, 0.0 of None."""
     if tail is None:
         return 0.0
     if not isinstance(tail, numbers.Real):
@@ -23,8 +23,6 @@ def tail_of(tail, save=None):
     bound = _check.float_of(tail)
     if bound != 0 and not LEAST <= bound <= MOST:
         _check.refuse(ValueError, "tail", tail, ACCEPTED)
-    if bound and save is not None:
-        _check.refuse(ValueError, "save", repr(save), "None with tail, whose forward pass keeps lists of columns")
     return bound
 
 
@@ -61,7 +59,7 @@ def kept_of(saved, settings, device):
     return _run.Kept.again(saved.contiguous(), settings)
 
 
-def settle(settings, tail, report, device, others, save=None):
+def settle(settings, tail, report, device, others):
     """Puts bound and report into the Settings of a call, checked."""
-    settings.tail = tail_of(tail, save)
+    settings.tail = tail_of(tail)
     settings.tail_report = report_of(report, device, {**others, _accumulate.FIELD: settings.accumulate})

@@ -5,21 +5,23 @@ dtypes, on a rung or on a value is refused where that is known.
 """
 from torch import Tensor
 
+from . import _fields
 from ._numbers import refuse
 
 SLICES = "slices"  # mixed, where the weight goes into the product slice by slice
-RECOMPUTES = ("save", "old_lse", "tail", "tail_report")
-# option: how messages name it, and what a call with it goes without; target: several ids a row
-WITHOUT = {
-    "lora": ("lora", ("keep", "kept_mass", "save", "tail", "tail_report", "topk", "rank", "grad_weight_accumulate", "mixed",
-                      "target", "sequence_parallel", "gather")),
-    "keep": ("keep, whose columns are few already", (*RECOMPUTES, "chunk_rows", "topk", "rank", "loss", "target")),
-    "target": ("several targets a row, whose backward pass recomputes", (*RECOMPUTES, "topk", "rank")),
-    "topk": ("topk or rank, whose forward pass keeps nothing", ("save", "tail")),
-    "rank": ("topk or rank, whose forward pass keeps nothing", ("save", "tail")),
-    SLICES: ("mixed, which takes the weight in slices", ("keep", "target", "chunk_rows", "save", "tail", "topk", "rank")),
-    "eager": ("eager, whose gradients are torch's own", ("tail", "tail_report", "mixed", "lora")),
+# What options that only Python has add to _fields.APART.
+OWN = {
+    "lora": ("kept_mass", "tail_report", "grad_weight_accumulate", "sequence_parallel", "gather"),
+    "keep": ("old_lse", "tail_report", "chunk_rows"),
+    "target": ("old_lse", "tail_report"),
+    SLICES: ("chunk_rows", "save"),
+    "eager": ("tail", "tail_report", "mixed", "lora"),
 }
+WHY = {**{option: why for option, _, why in _fields.APART}, "eager": "whose gradients are torch's own"}
+# option: what a call with it goes without
+WITHOUT = {option: {option: others for option, others, _ in _fields.APART}.get(option, ()) + OWN.get(option, ())
+           for option in WHY}
+NAMES = {"target": "several targets a row", SLICES: "mixed"}
 ACCEPTED = {"save": "None or False", "tail": "None or 0", "topk": "0", "rank": "False", "kept_mass": "False",
             "sequence_parallel": "False", "target": "one target a row"}
 
@@ -28,12 +30,12 @@ def check(**given):
     """Refuses what does not go together of the options of a call, each of which may be as if it were not given."""
     for option, other in apart(given):
         refuse(ValueError, other, _shown(other, given[other]),
-               "%s with %s" % (ACCEPTED.get(other, "None"), WITHOUT[option][0]))
+               "%s with %s, %s" % (ACCEPTED.get(other, "None"), NAMES.get(option, option), WHY[option]))
 
 
 def apart(given):
     """The pairs of given options that do not go together, [(option, what it goes without)]"""
-    return [(option, other) for option, (_, others) in WITHOUT.items() if _is_given(given.get(option))
+    return [(option, other) for option, others in WITHOUT.items() if _is_given(given.get(option))
             for other in others if _is_given(given.get(other))]
 
 

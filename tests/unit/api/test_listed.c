@@ -34,14 +34,6 @@ Test(listed, specs) {
   cr_expect_eq(out.listed, 1);
   spec.listed = -1;
   refuse_spec(spec, "spec.listed is -1 (accepted: 0 to 1)");
-  spec = listed_spec(3);
-  spec.keep = 1;
-  refuse_spec(spec, "spec.listed is 1, but spec.keep is 1 (accepted: 0)");
-  spec = listed_spec(3);
-  uint8_t program[FLP_LOSS_BYTES_MAX];
-  cr_assert_eq(flp_loss_builtin_bytes("grpo", program, sizeof program, &spec.loss_bytes), FLP_OK);
-  spec.loss = program;
-  refuse_spec(spec, "spec.listed is 1, but spec.loss is given (accepted: NULL)");
   spec = (flp_spec)FLP_SPEC_INIT;
   spec.op = FLP_OP_SELECT;
   spec.vocab = 1000;
@@ -74,7 +66,7 @@ Test(listed, plans_have_no_tile_configurations) {
   options.tune = "forward:stages=4";
   flp_plan *plan;
   expect_refused(flp_plan_create(&spec, &options, &plan),
-                 "options.tune is \"forward:stages=4\", but on Fake H200 kernels of V=1000 D=64 bf16 entropy=none "
+                 "options.tune is \"forward:stages=4\", but on Fake H200 kernels of bf16 V=1000 D=64 "
                  "grads=hidden listed have one tile configuration (accepted: NULL, \"\")");
 }
 
@@ -249,8 +241,8 @@ Test(listed, description_and_id) {
   char text[4096], id[17], other_id[17];
   cr_assert_eq(flp_plan_describe(plan, text, sizeof text), FLP_OK);
   cr_expect_not_null(strstr(text,
-                            "kernels rows, listed, listed_weight for sm_80; spec V=1000 D=64 bf16 entropy=none "
-                            "grads=hidden+weight listed;"),
+                            "kernels rows, listed, listed_weight for sm_80; spec bf16 V=1000 D=64 "
+                            "grads=hidden,weight listed;"),
                      "%s", text);
   cr_assert_eq(flp_plan_get_id(plan, id), FLP_OK);
   cr_assert_eq(flp_plan_get_id(other, other_id), FLP_OK);

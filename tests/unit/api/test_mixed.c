@@ -49,8 +49,4 @@ Test(mixed, operands_of_two_dtypes) {
               "spec.dtype FP32 3)");
   REFUSE_SPEC((spec.mixed = FLP_MIXED_SPLIT, spec.weight_dtype = spec.bias_dtype = FLP_DTYPE_FP32),
               "spec.bias_dtype is fp32, but spec.mixed is FLP_MIXED_SPLIT 2 (accepted: 0, 1)");
-  REFUSE_SPEC((spec.mixed = FLP_MIXED_ROUND, spec.weight_dtype = FLP_DTYPE_FP32, spec.topk = 3),
-              "spec.topk is set, but spec.mixed is round with an fp32 weight (accepted: 0)");
-  REFUSE_SPEC((spec.mixed = FLP_MIXED_SPLIT, spec.hidden_dtype = FLP_DTYPE_FP32, spec.listed = 1),
-              "spec.listed is set, but spec.mixed is split with an fp32 hidden (accepted: 0)");
 }

@@ -33,7 +33,7 @@ Test(plan, describes_itself) {
   snprintf(
       expected, sizeof expected,
       "rung jit on Fake H200 (compute capability 8.0, 132 multiprocessors, driver 13000): kernels rows, forward, dz, "
-      "grad_hidden, grad_weight for sm_80; spec V=1000 D=64 bf16 entropy=none grads=hidden+weight+bias bias "
+      "grad_hidden, grad_weight for sm_80; spec bf16 V=1000 D=64 grads=hidden,weight,bias bias "
       "softcap=30; tiling: default; plan id %s; not tuned: the cache %s has no sm_80 kernel rows tuned for %s; not "
       "heuristic: the "
       "cache %s has no sm_80 kernel rows for this spec",

@@ -26,8 +26,8 @@ Test(plan_tune_command, names_every_option_of_a_spec) {
   spec.struct_bytes = sizeof spec;
   flp_plan_tune_command(&spec, text);
   cr_expect_str_eq(text,
-                   "flpgen tune --vocab 2147483647 --hidden 2147483647 --dtype fp16 --entropy backward --grad "
-                   "hidden,weight,bias --bias --softcap 1.17549435e-38 --per-row-temperature --target-dtype int32 "
+                   "flpgen tune --vocab 2147483647 --hidden 2147483647 --dtype fp16 --target-dtype int32 --entropy "
+                   "backward --grad hidden,weight,bias --bias --softcap 1.17549435e-38 --per-row-temperature "
                    "--grad-hidden-dtype fp32 --grad-weight-dtype fp32 --accumulate-grad-weight --alignment 2");
 }
 

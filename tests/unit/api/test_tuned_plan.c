@@ -293,8 +293,8 @@ Test(tuned_plan, tiling_of_the_nearest_shape) {
   cr_expect_eq(s.provider_calls() - put_calls, 4, "rows, forward, dz, products: each once");
   cr_expect_eq(stage_logged("2 V=1000 D=64: not tuned on Fake H200; it has the tile configuration of the nearest tuned "
                             "shape V=2000 D=64; "
-                            "`flpgen tune --vocab 1000 --hidden 64 --dtype bf16 --entropy backward --grad "
-                            "hidden,weight,bias --bias --softcap 30 --per-row-temperature --target-dtype int32 "
+                            "`flpgen tune --vocab 1000 --hidden 64 --dtype bf16 --target-dtype int32 --entropy "
+                            "backward --grad hidden,weight,bias --bias --softcap 30 --per-row-temperature "
                             "--grad-weight-dtype fp32 --accumulate-grad-weight` would tune it\n"),
                1, "%s", stage_messages());
   char id[17], again[17];

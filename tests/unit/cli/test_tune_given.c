@@ -132,8 +132,8 @@ Test(tune_given, a_device_without_a_choice_refuses) {
   flp_options options = asking("forward:raster=4");
   options.host_fallback = 1;
   expect_refused(&spec, &options, FLP_ERROR_ARGUMENT,
-                 "options.tune is \"forward:raster=4\", but on Fake A100 kernels of V=1000 D=64 bf16 entropy=none "
-                 "grads=none have one tile configuration (accepted: NULL, \"\")" NO_CHOICE);
+                 "options.tune is \"forward:raster=4\", but on Fake A100 kernels of bf16 V=1000 D=64 "
+                 "have one tile configuration (accepted: NULL, \"\")" NO_CHOICE);
   options.tune = "";
   flp_plan_destroy(stage_plan(&spec, &options));
 }

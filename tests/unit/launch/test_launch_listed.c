@@ -505,7 +505,7 @@ Test(launch_listed, every_call_of_the_driver_may_fail) {
   cr_expect_eq(flp_execute(plan, &forward), FLP_ERROR_DRIVER);
   cr_expect_str_eq(
       flp_error_detail(),
-      "cuLaunchKernel(flp_list_sort) for V=1000 D=64 bf16 entropy=none grads=hidden+weight+bias bias listed "
+      "cuLaunchKernel(flp_list_sort) for bf16 V=1000 D=64 grads=hidden,weight,bias bias listed "
       "failed: CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered");
   s.script("");
   flp_plan_destroy(plan);

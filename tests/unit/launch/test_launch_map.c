@@ -169,7 +169,7 @@ Test(launch_map, a_failed_map_names_its_matrix) {
   flp_args a = stage_args(&spec, FLP_PASS_FORWARD, 300);
   a.workspace_bytes = stage_workspace(plan, FLP_PASS_FORWARD, 300, 0);
   cr_expect_eq(flp_execute(plan, &a), FLP_ERROR_DRIVER);
-  cr_expect_not_null(strstr(flp_error_detail(), "cuTensorMapEncodeTiled(weight) for V=10000"), "%s",
+  cr_expect_not_null(strstr(flp_error_detail(), "cuTensorMapEncodeTiled(weight) for bf16 V=10000"), "%s",
                      flp_error_detail());
   flp_plan_destroy(plan);
 }

@@ -172,7 +172,7 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
             settings.mixed = _mixed.settled(how, flat, local_weight, bias, asked)
             settings.save = _check.save_of(save)
             settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, local_weight, tensors)
-            _tail.settle(settings, tail, tail_report, flat.device, tensors, save)
+            _tail.settle(settings, tail, tail_report, flat.device, tensors)
             settings.wide_grads = _c.GRAD_HIDDEN if call.reduce_dtype is torch.float32 else 0
         place = _weights.place_of(weight_shard, local_weight.shape[0], weight.place or given, call.group)
         settings.offset, settings.valid, settings.total = place

@@ -1,0 +1,64 @@
+/* test_fields_python.c: runtime/python/flp/_fields.py says what runtime/base/fields.h says.
+ *
+ * FLP_GOLDEN_UPDATE=1 writes the file anew; the difference is then reviewed like code. */
+#include <stdarg.h>
+
+#include "runtime/kernel/features.h"
+#include "tests/unit/support/gen_case.h"
+
+static char text[1 << 16];
+
+static void add(const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text + strlen(text), sizeof text - strlen(text), format, arguments);
+  va_end(arguments);
+}
+
+static const char *ctype(const char *type) {
+  static const char *const names[][2] = {{"int64_t", "c_int64"}, {"int32_t", "c_int32"}, {"uint32_t", "c_uint32"},
+                                         {"float", "c_float"},   {"size_t", "c_size_t"}, {"const void *", "c_void_p"}};
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+    if (strcmp(names[i][0], type) == 0) return names[i][1];
+  return "c_int"; /* an enumeration */
+}
+
+static const flp_spec usual = FLP_SPEC_INIT;
+
+static void add_fields(void) {
+  add("# Fields of flp_spec behind struct_bytes: name, type, value of FLP_SPEC_INIT.\nSPEC = (\n");
+#define FIELD(type, field, ...) add("    (\"%s\", %s, %g),\n", #field, ctype(#type), (double)(intptr_t)usual.field);
+#define HIDDEN(type, field) add("    (\"%s\", %s, 0),\n", #field, ctype(#type));
+  FLP_SPEC_FIELDS(FIELD, HIDDEN)
+#undef FIELD
+#undef HIDDEN
+  add(")\n");
+}
+
+static void add_pairs(void) {
+  const char *keywords[] = {
+#define KEYWORD(id, field, option, keyword, asked) keyword,
+      FLP_FEATURES(KEYWORD)
+#undef KEYWORD
+  };
+  add("\n# What does not go together, by the keywords of calls: one, what it goes without, why.\nAPART = (\n");
+#define B(id) add("\"%s\", ", keywords[FLP_FEATURE_##id]);
+#define PAIRS(id, others, because)                        \
+  if (keywords[FLP_FEATURE_##id]) {                       \
+    add("    (\"%s\", (", keywords[FLP_FEATURE_##id]);    \
+    others add("), \"%s\"),\n", because);                \
+  }
+  FLP_APART(PAIRS)
+#undef PAIRS
+#undef B
+  add(")\n");
+}
+
+Test(fields_python, is_current) {
+  add("\"\"\"What runtime/base/fields.h says of a call, written by tests/unit/kernel/test_fields_python.c.\"\"\"\n"
+      "from ctypes import c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p\n\n");
+  add_fields();
+  add_pairs();
+  for (char *at; (at = strstr(text, ", ), "));) memmove(at + 1, at + 2, strlen(at + 2) + 1);
+  gen_case_golden(FLP_TEST_TREE "/runtime/python/flp/_fields.py", text);
+}
