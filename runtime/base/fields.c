@@ -25,18 +25,18 @@ FLP_SPEC_FIELDS(FIELD, HIDDEN)
 _Static_assert(sizeof(mirror) == sizeof(flp_spec), "every field of flp_spec has a row");
 
 #define NOT(type, field)
-#define FIELD(type, field, kind, words, usual, ...)     \
+#define FIELD(type, field, kind, words, usual, ...) \
   static int64_t usual_##field(const flp_spec *s) { \
-    (void)s;                                            \
-    return (int64_t)(usual);                            \
+    (void)s;                                        \
+    return (int64_t)(usual);                        \
   }
 FLP_SPEC_FIELDS(FIELD, NOT)
 #undef FIELD
 
 const flp_field FLP_SPEC_FIELD[FLP_SPEC_FIELD_COUNT] = {
 #define FIELD(type, field, kind, words, usual, step, least, most, feature, shown, option, argument, help) \
-  {#field,  shown, option, words, FLP_FIELD_##kind, FLP_FEATURE_##feature, offsetof(flp_spec, field), sizeof(type), step, \
-   least, most, usual_##field},
+  {#field, shown, option, words, FLP_FIELD_##kind, FLP_FEATURE_##feature, offsetof(flp_spec, field), sizeof(type), \
+   step, least, most, usual_##field},
     FLP_SPEC_FIELDS(FIELD, NOT)
 #undef FIELD
 };
@@ -63,13 +63,19 @@ void flp_field_set(const flp_field *field, flp_spec *spec, int64_t value) {
   memcpy((char *)spec + field->offset, field->bytes == sizeof value ? (void *)&value : (void *)&narrow, field->bytes);
 }
 
-float *flp_field_number(const flp_field *field, flp_spec *spec) {
-  return (float *)(void *)((char *)spec + field->offset);
+float flp_field_number(const flp_field *field, const flp_spec *spec) {
+  float value;
+  memcpy(&value, (const char *)spec + field->offset, sizeof value);
+  return value;
+}
+
+void flp_field_set_number(const flp_field *field, flp_spec *spec, float value) {
+  memcpy((char *)spec + field->offset, &value, sizeof value);
 }
 
 int flp_field_is_set(const flp_field *field, const flp_spec *spec) {
   if (field->kind == FLP_FIELD_LOSS) return spec->loss != NULL;
-  if (is_number(field)) return *flp_field_number(field, (flp_spec *)spec) > 0;
+  if (is_number(field)) return flp_field_number(field, spec) > 0;
   int64_t value = flp_field_get(field, spec);
   return value != 0 && value != field->usual(spec);
 }
@@ -96,10 +102,10 @@ const char *flp_field_text(const flp_field *field, const flp_spec *spec, char ou
       flp_grads_text((uint32_t)flp_field_get(field, spec), ",", out);
       break;
     case FLP_FIELD_NUMBER:
-      snprintf(out, FLP_FIELD_TEXT_BYTES, "%.9g", (double)*flp_field_number(field, (flp_spec *)spec));
+      snprintf(out, FLP_FIELD_TEXT_BYTES, "%.9g", (double)flp_field_number(field, spec));
       break;
     case FLP_FIELD_SHARE:
-      flp_share_text(*flp_field_number(field, (flp_spec *)spec), out);
+      flp_share_text(flp_field_number(field, spec), out);
       break;
     case FLP_FIELD_LISTS:
       snprintf(out, FLP_FIELD_TEXT_BYTES, "1"); /* kernels are the same for lists of any length */

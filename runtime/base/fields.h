@@ -1,8 +1,8 @@
-/* fields.h: what a call may be asked for, each thing once: the fields of flp_spec, the features among them, and which of
- * these do not go together. Texts, JSON, options of the command, plan ids, checks, refusals and Python's struct are loops
- * over these rows.
+/* fields.h: what a call may be asked for, each thing once: the fields of flp_spec, the features among them, and which
+ * of these do not go together. Texts, JSON, options of the command, plan ids, checks, refusals and Python's struct are
+ * loops over these rows.
  *
- * X(type, field, KIND, words, usual, step, least, most, FEATURE, shown, option, argument, help), in the order of the struct
+ * X(type, field, KIND, words, usual, step, least, most, FEATURE, shown, option, argument, help), in the struct's order
  *   KIND      how it is read and written: see flp_field_kind
  *   words     of names.h, for KINDs that have words, or NULL
  *   usual     the value that texts leave out, of a spec s, beside 0
@@ -21,6 +21,11 @@
  * of the planner below 2^64: 12 bytes · 2^30 rows · 2^30 groups. */
 enum { FLP_COUNT_MAX = 1 << 30, FLP_HIDDEN_MAX = 1 << 20 };
 
+/* Of --loss, whatever takes it. */
+#define FLP_LOSS_HELP                                                                                      \
+  "what a training step minimises: a name of `flpgen loss list`, a file that ends in .lua, or a sum such " \
+  "as grpo+k3; forward_kl, reverse_kl and jsd are of --targets K"
+
 /* clang-format off */
 #define FLP_SPEC_FIELDS(X, H)                                                                                          \
   X(flp_dtype, dtype, WORD, FLP_SCORE_DTYPE_WORDS, 0, 1, 1, 0, NONE, "", "dtype", "T",                                 \
@@ -33,7 +38,7 @@ enum { FLP_COUNT_MAX = 1 << 30, FLP_HIDDEN_MAX = 1 << 20 };
     "int64 (default) or int32")                                                                                        \
   X(flp_entropy, entropy, WORD, FLP_ENTROPY_WORDS, 0, 1, 0, 0, NONE, "entropy=", "entropy", "WHICH",                   \
     "none (default, or what --loss needs), forward, or backward: with its gradient")                                   \
-  X(uint32_t, grads, FLAGS, FLP_GRAD_WORDS, 0, 1, 0, 0, NONE, "grads=", "grad", "LIST",                                 \
+  X(uint32_t, grads, FLAGS, FLP_GRAD_WORDS, 0, 1, 0, 0, NONE, "grads=", "grad", "LIST",                                \
     "gradients: any of hidden,weight,bias")                                                                            \
   X(int32_t, has_bias, SWITCH, NULL, 0, 1, 0, 1, NONE, "bias", "bias", NULL, "the head has a bias")                    \
   X(float, softcap, NUMBER, NULL, 0, 1, 0, 0, NONE, "softcap=", "softcap", "X",                                        \
@@ -56,9 +61,8 @@ enum { FLP_COUNT_MAX = 1 << 30, FLP_HIDDEN_MAX = 1 << 20 };
     "a forward pass may keep something for the backward pass: where hidden alone has a gradient and the entropy "      \
     "none, sums of the weight's rows, 4 bytes an element of hidden (mode direction, D), else exponentials, 2 bytes a " \
     "score (mode save, S); needs --grad and bf16")                                                                     \
-  X(const void *, loss, LOSS, NULL, 0, 1, 0, 0, LOSS, "loss=", "loss", "LOSS",                                           \
-    "what a training step minimises: a name of `flpgen loss list`, a file that ends in .lua, or a sum such as "        \
-    "grpo+k3; forward_kl, reverse_kl and jsd are of --targets K; mode stream (P) streams its steps")                                   \
+  X(const void *, loss, LOSS, NULL, 0, 1, 0, 0, LOSS, "loss=", "loss", "LOSS",                                         \
+    FLP_LOSS_HELP "; mode stream (P) streams its steps")                                                               \
   H(size_t, loss_bytes)                                                                                                \
   X(flp_dtype, grad_bias_dtype, WORD, FLP_OPERAND_DTYPE_WORDS, flp_bias_dtype(s), 1, 0, 0, NONE, NULL,                 \
     "grad-bias-dtype", "T", "that of the bias (default), the dtype or fp32")                                           \
@@ -91,21 +95,20 @@ enum { FLP_COUNT_MAX = 1 << 30, FLP_HIDDEN_MAX = 1 << 20 };
   X(flp_dtype, grad_lora_dtype, WORD, FLP_OPERAND_DTYPE_WORDS, s->dtype, 1, 0, 0, NONE, NULL, "grad-lora-dtype", "T",  \
     "of the gradients of A and B: the dtype (default) or fp32")
 
-/* What a head may be asked for beside the usual: F(ID, field, option, keyword of Python or NULL, whether a spec s
- * asks for it).
+/* What a head may be asked for beside the usual: F(ID, field, keyword of Python or NULL, whether a spec s asks for it).
  * kernel/features.h finds out. */
-#define FLP_FEATURES(F)                                                            \
-  F(KEEP, "keep", "keep", "save", s->keep)                                         \
-  F(LISTED, "listed", "keep-set", "keep", s->listed)                               \
-  F(TAIL, "tail", "tail", "tail", s->tail != 0)                                    \
-  F(TARGETS, "targets", "targets", "target", s->targets > 1)                       \
-  F(TOPK, "topk", "topk", "topk", s->topk)                                         \
-  F(RANK, "rank", "rank", "rank", s->rank)                                         \
-  F(LORA, "lora_rank", "lora-rank", "lora", s->lora_rank)                          \
-  F(MIXED, "mixed", "mixed", "mixed", s->mixed)                                    \
-  F(SLICES, "mixed", "mixed", "slices", s->mixed && flp_weight_is_sliced(s))       \
-  F(LOSS, "loss", "loss", "loss", s->loss != NULL)                                 \
-  F(SCORES, "loss", "loss", NULL, flp_kernel_spec_has_scores_loss(s))
+#define FLP_FEATURES(F)                                            \
+  F(KEEP, keep, "save", s->keep)                                   \
+  F(LISTED, listed, "keep", s->listed)                             \
+  F(TAIL, tail, "tail", s->tail != 0)                              \
+  F(TARGETS, targets, "target", s->targets > 1)                    \
+  F(TOPK, topk, "topk", s->topk)                                   \
+  F(RANK, rank, "rank", s->rank)                                   \
+  F(LORA, lora_rank, "lora", s->lora_rank)                         \
+  F(MIXED, mixed, "mixed", s->mixed)                               \
+  F(SLICES, mixed, "slices", s->mixed && flp_weight_is_sliced(s))  \
+  F(LOSS, loss, "loss", s->loss != NULL)                           \
+  F(SCORES, loss, NULL, flp_kernel_spec_has_scores_loss(s))
 
 /* What one goes without, and why: A(ID, others, clause). A pair stands once. */
 #define FLP_APART(A)                                                                                                   \
@@ -120,7 +123,7 @@ enum { FLP_COUNT_MAX = 1 << 30, FLP_HIDDEN_MAX = 1 << 20 };
 /* clang-format on */
 
 typedef enum flp_feature {
-#define FLP_FEATURE_ID(id, field, option, keyword, asked) FLP_FEATURE_##id,
+#define FLP_FEATURE_ID(id, field, keyword, asked) FLP_FEATURE_##id,
   FLP_FEATURES(FLP_FEATURE_ID)
 #undef FLP_FEATURE_ID
       FLP_FEATURE_NONE /* and how many there are */
@@ -164,7 +167,8 @@ extern const flp_field FLP_SPEC_FIELD[FLP_SPEC_FIELD_COUNT];
 int64_t flp_field_get(const flp_field *field, const flp_spec *spec);
 void flp_field_set(const flp_field *field, flp_spec *spec, int64_t value);
 /* That of one that is NUMBER or SHARE. */
-float *flp_field_number(const flp_field *field, flp_spec *spec);
+float flp_field_number(const flp_field *field, const flp_spec *spec);
+void flp_field_set_number(const flp_field *field, flp_spec *spec, float value);
 /* Whether a spec has another value than the usual one. */
 int flp_field_is_set(const flp_field *field, const flp_spec *spec);
 /* The value as the command's option takes it, of a field that is no LOSS; "" of a SWITCH. Returns out. */

@@ -4,12 +4,10 @@
 #include "runtime/base/status.h"
 #include "runtime/kernel/kernel.h"
 
-static const struct {
-  const char *field, *option;
-} names[] = {
-#define NAME(id, field, option, keyword, asked) {field, option},
-    FLP_FEATURES(NAME)
-#undef NAME
+static const flp_field_id field_of[] = {
+#define FIELD_OF(id, field, keyword, asked) FLP_FIELD_##field,
+    FLP_FEATURES(FIELD_OF)
+#undef FIELD_OF
 };
 
 static const struct {
@@ -26,18 +24,18 @@ static const struct {
 
 uint32_t flp_features_of(const flp_spec *s) {
   uint32_t features = 0;
-#define ASKED(id, field, option, keyword, asked) features |= (uint32_t)((asked) != 0) << FLP_FEATURE_##id;
+#define ASKED(id, field, keyword, asked) features |= (uint32_t)((asked) != 0) << FLP_FEATURE_##id;
   FLP_FEATURES(ASKED)
 #undef ASKED
   return features;
 }
 
 static flp_status refuse(int feature, int other, const char *because, flp_surface surface) {
+  const flp_field *refused = &FLP_SPEC_FIELD[field_of[other]], *beside = &FLP_SPEC_FIELD[field_of[feature]];
   if (surface == FLP_SURFACE_OPTION)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--%s: not accepted beside --%s, %s", names[other].option,
-                    names[feature].option, because);
-  return flp_fail(FLP_ERROR_ARGUMENT, "spec.%s is set beside spec.%s, %s (accepted: 0)", names[other].field,
-                  names[feature].field, because);
+    return flp_fail(FLP_ERROR_ARGUMENT, "--%s: not accepted beside --%s, %s", refused->option, beside->option, because);
+  return flp_fail(FLP_ERROR_ARGUMENT, "spec.%s is set beside spec.%s, %s (accepted: 0)", refused->name, beside->name,
+                  because);
 }
 
 flp_status flp_features_check(const flp_spec *spec, flp_surface surface) {

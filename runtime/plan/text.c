@@ -27,34 +27,32 @@ static void add(text *t, const char *format, ...) {
   t->left -= used;
 }
 
-static void add_loss(text *t, const char *before, const flp_spec *spec) {
-  flp_loss loss;
-  if (flp_loss_read(spec->loss, spec->loss_bytes, &loss) == FLP_OK) add(t, "%s%s", before, loss.name);
-}
-
 /* One field, if it is not as usual: " tail=2^-9". */
 static void add_field(text *t, const flp_field *field, const flp_spec *spec) {
   char value[FLP_FIELD_TEXT_BYTES];
+  flp_loss loss;
   if (!field->shown || !flp_field_is_set(field, spec)) return;
   add(t, "%s%s", t->is_begun++ ? " " : "", field->shown);
   if (field->kind == FLP_FIELD_LOSS)
-    add_loss(t, "", spec);
+    add(t, "%s", flp_loss_read(spec->loss, spec->loss_bytes, &loss) == FLP_OK ? loss.name : "?");
   else if (field->kind != FLP_FIELD_LISTS)
     add(t, "%s", flp_field_text(field, spec, value));
 }
 
-const char *flp_plan_spec_text(const flp_spec *spec, char out[FLP_SPEC_TEXT_BYTES]) {
-  text t = {.at = out, .left = FLP_SPEC_TEXT_BYTES};
-  out[0] = 0;
-  for (int i = 0; i < FLP_SPEC_FIELD_COUNT; i++) add_field(&t, &FLP_SPEC_FIELD[i], spec);
-  return out;
-}
-
-void flp_plan_features_text(const flp_spec *spec, char out[FLP_SPEC_TEXT_BYTES]) {
+static const char *fields_text(const flp_spec *spec, int features_alone, char out[FLP_SPEC_TEXT_BYTES]) {
   text t = {.at = out, .left = FLP_SPEC_TEXT_BYTES};
   out[0] = 0;
   for (int i = 0; i < FLP_SPEC_FIELD_COUNT; i++)
-    if (FLP_SPEC_FIELD[i].feature != FLP_FEATURE_NONE) add_field(&t, &FLP_SPEC_FIELD[i], spec);
+    if (!features_alone || FLP_SPEC_FIELD[i].feature != FLP_FEATURE_NONE) add_field(&t, &FLP_SPEC_FIELD[i], spec);
+  return out;
+}
+
+const char *flp_plan_spec_text(const flp_spec *spec, char out[FLP_SPEC_TEXT_BYTES]) {
+  return fields_text(spec, 0, out);
+}
+
+const char *flp_plan_features_text(const flp_spec *spec, char out[FLP_SPEC_TEXT_BYTES]) {
+  return fields_text(spec, 1, out);
 }
 
 static void add_option(text *t, const flp_field *field, const flp_spec *spec) {

@@ -72,7 +72,7 @@ static json_t *field_json(const flp_field *field, const flp_spec *spec) {
       return cli_words_json(field->words, (uint32_t)value);
     case FLP_FIELD_NUMBER:
     case FLP_FIELD_SHARE:
-      return is_set ? cli_json_number((double)*flp_field_number(field, (flp_spec *)spec)) : json_null();
+      return is_set ? cli_json_number((double)flp_field_number(field, spec)) : json_null();
     case FLP_FIELD_LOSS:
       return loss ? json_string(loss->name) : json_null();
     default:

@@ -110,7 +110,7 @@ static const struct argp_option options[] = {
      2},
     {"rank", KEY_RANK, NULL, 0, "and the rank of each target: how many columns have a higher score", 2},
     {"lora-scale", KEY_LORA_SCALE, "S", 0, "factor of an adapter's part of the scores; default 1, 0 turns it off", 2},
-    {"loss", KEY_LOSS, "LOSS", 0, "what one step minimises and has gradients of, as in bench", 2},
+    {"loss", KEY_LOSS, "LOSS", 0, FLP_LOSS_HELP "; one step gives it and its gradients", 2},
     {"loss-parameter", KEY_LOSS_PARAMETER, "NAME=NUMBER", 0, CLI_LOSS_PARAMETER_HELP, 2},
     {"model", KEY_MODEL, "FILE", 0, "take softcap and scale (with --demo sizes too) from a config.json", 2},
     {NULL, 0, NULL, 0, "Execution:", 3},

@@ -33,8 +33,12 @@ static const struct argp_option options[] = {
 
 static flp_status parse_number(const flp_field *field, const char *name, const char *text, flp_spec *spec) {
   double value = 0;
-  FLP_TRY(cli_parse_positive(name, text, &value));
-  *flp_field_number(field, spec) = (float)value;
+  float share = 0;
+  if (field->kind == FLP_FIELD_SHARE)
+    FLP_TRY(cli_parse_tail(text, &share));
+  else
+    FLP_TRY(cli_parse_positive(name, text, &value));
+  flp_field_set_number(field, spec, field->kind == FLP_FIELD_SHARE ? share : (float)value);
   return FLP_OK;
 }
 
@@ -60,9 +64,8 @@ flp_status cli_spec_parse(flp_field_id id, const char *text, flp_spec *spec) {
       value = flags;
       break;
     case FLP_FIELD_NUMBER:
-      return parse_number(field, name, text, spec);
     case FLP_FIELD_SHARE:
-      return cli_parse_tail(text, flp_field_number(field, spec));
+      return parse_number(field, name, text, spec);
     case FLP_FIELD_LOSS:
       return FLP_OK;
     case FLP_FIELD_SWITCH:
@@ -240,7 +243,8 @@ static flp_status apply_model(cli_spec_args *args) {
 
 void cli_spec_args_complete(const cli_spec_args *args, flp_spec *spec) {
   if (spec->accumulate_grad_weight && !spec->grad_weight_dtype) spec->grad_weight_dtype = FLP_DTYPE_FP32;
-  if (!cli_spec_args_given(args, FLP_FIELD_entropy) && spec->entropy < cli_loss_entropy(spec)) spec->entropy = cli_loss_entropy(spec);
+  if (!cli_spec_args_given(args, FLP_FIELD_entropy) && spec->entropy < cli_loss_entropy(spec))
+    spec->entropy = cli_loss_entropy(spec);
 }
 
 flp_status cli_spec_check_kept(double kept, int64_t vocab) {

@@ -17,10 +17,10 @@ OWN = {
     SLICES: ("chunk_rows", "save"),
     "eager": ("tail", "tail_report", "mixed", "lora"),
 }
-WHY = {**{option: why for option, _, why in _fields.APART}, "eager": "whose gradients are torch's own"}
+ROWS = (*_fields.APART, ("eager", (), "whose gradients are torch's own"))
+WHY = {option: why for option, _, why in ROWS}
 # option: what a call with it goes without
-WITHOUT = {option: {option: others for option, others, _ in _fields.APART}.get(option, ()) + OWN.get(option, ())
-           for option in WHY}
+WITHOUT = {option: others + OWN.get(option, ()) for option, others, _ in ROWS}
 NAMES = {"target": "several targets a row", SLICES: "mixed"}
 ACCEPTED = {"save": "None or False", "tail": "None or 0", "topk": "0", "rank": "False", "kept_mass": "False",
             "sequence_parallel": "False", "target": "one target a row"}

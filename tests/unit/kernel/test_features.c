@@ -40,7 +40,7 @@ static const struct {
 };
 
 static const char *const names[] = {
-#define NAME(id, field, option, keyword, asked) #id " ",
+#define NAME(id, field, keyword, asked) #id " ",
     FLP_FEATURES(NAME)
 #undef NAME
 };

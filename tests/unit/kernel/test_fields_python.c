@@ -37,7 +37,7 @@ static void add_fields(void) {
 
 static void add_pairs(void) {
   const char *keywords[] = {
-#define KEYWORD(id, field, option, keyword, asked) keyword,
+#define KEYWORD(id, field, keyword, asked) keyword,
       FLP_FEATURES(KEYWORD)
 #undef KEYWORD
   };
