@@ -22,6 +22,15 @@ typedef double wide __attribute__((vector_size(64), aligned(8)));
 typedef int64_t wide_bits __attribute__((vector_size(64), aligned(8)));
 typedef float narrow __attribute__((vector_size(32), aligned(4)));
 
+/* Of functions that take most of the time: by the widest vectors that the machine has. Sums keep their order and their
+ * roundings (-ffp-contract=off), so that numbers are the same on each. */
+#if defined(__x86_64__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define BY_WIDEST_VECTORS __attribute__((target_clones("default", "avx2", "avx512f")))
+#else
+#define BY_WIDEST_VECTORS
+#endif
+#define INTO_CALLERS static inline __attribute__((always_inline))
+
 double oracle_round(flp_dtype dtype, double value) {
   float single = (float)value;
   if (dtype == FLP_DTYPE_BF16) return (double)flp_half_from_bf16(flp_half_to_bf16(single));
@@ -55,7 +64,7 @@ struct block_job {
  * sums. */
 static size_t scratch_count(const block_job *job) {
   size_t depth = (size_t)job->problem->depth, right = (size_t)job->right_count;
-  return BLOCK * depth * 4 + 2 * depth + 2 * BLOCK * right + 64;
+  return BLOCK * depth * 5 + depth + 2 * BLOCK * right + 64;
 }
 
 static void *block_worker(void *argument) {
@@ -98,8 +107,8 @@ typedef struct block_memory {
   float *row;       /* (depth) one row of the right operand */
   double *scores;   /* (right, 8) x = z + b in fp64 */
   double *scores32; /* (right, 8) the same by the yardstick */
-  double *sums;     /* (2, depth) per output row: exact and yardstick */
-  float *sums32;    /* (depth) */
+  double *sums;     /* (8, 2, depth) per output row: exact and yardstick */
+  float *sums32;    /* (8, depth) */
   double *squares;  /* (8, 2) of the left rows: times the right rows' own, and without */
   double *worst;    /* (8) what either sum of the left rows' scores is off at most */
 } block_memory;
@@ -114,8 +123,8 @@ static block_memory split(const block_job *job, double *scratch) {
   m.scores = m.left + BLOCK * depth * 2;
   m.scores32 = m.scores + BLOCK * right;
   m.sums = m.scores32 + BLOCK * right;
-  m.sums32 = (float *)(m.sums + 2 * depth);
-  m.row = m.sums32 + depth;
+  m.sums32 = (float *)(m.sums + 2 * BLOCK * depth);
+  m.row = m.sums32 + BLOCK * depth;
   return m;
 }
 
@@ -168,7 +177,7 @@ static float bias_of(const oracle_problem *problem, int64_t column) {
 
 /* A product of 16-bit operands as tensor cores form it: 16 deep steps into an fp32 accumulator that is truncated, not
  * rounded, after each. The bias towards zero is theirs: at D = 4096 it is most of the error. */
-static void tensor_core_sum(const block_memory *m, int64_t depth, narrow *out) {
+INTO_CALLERS void tensor_core_sum(const block_memory *m, int64_t depth, narrow *out) {
   wide sum = {0};
   for (int64_t d = 0; d < depth; d++) {
     sum += *(const wide *)(m->left + d * BLOCK) * (double)m->row[d];
@@ -177,7 +186,7 @@ static void tensor_core_sum(const block_memory *m, int64_t depth, narrow *out) {
   *out = __builtin_convertvector(sum, narrow);
 }
 
-static void fp32_sum(const block_memory *m, int64_t depth, narrow *out) {
+INTO_CALLERS void fp32_sum(const block_memory *m, int64_t depth, narrow *out) {
   narrow sum = {0};
   for (int64_t d = 0; d < depth; d++) sum += *(const narrow *)(m->left32 + d * BLOCK) * m->row[d];
   *out = sum;
@@ -189,7 +198,7 @@ static double error_of(double rounded, double exact) {
 }
 
 /* Each sum runs over d in order, in fp64 and as the yardstick forms it; the vectors are eight independent rows. */
-static void block_scores(const block_job *job, int64_t block, const block_memory *m) {
+BY_WIDEST_VECTORS static void block_scores(const block_job *job, int64_t block, const block_memory *m) {
   const oracle_problem *problem = job->problem;
   int has_cores = problem->dtype != FLP_DTYPE_FP32;
   load_left(job, block, m);
@@ -543,25 +552,29 @@ static void block_dz(const block_job *job, int64_t block, const block_memory *m)
   }
 }
 
-/* Σ over the right operand's rows, weighted by the block's gradients, for output row r of the block. */
-static void block_product(const block_job *job, const block_memory *m, int64_t r) {
+/* Σ over the right operand's rows, weighted by the block's gradients, for its `rows` output rows. */
+BY_WIDEST_VECTORS static void block_products(const block_job *job, const block_memory *m, int64_t rows) {
   const oracle_problem *problem = job->problem;
   int64_t depth = problem->depth;
   int single = problem->dtype == FLP_DTYPE_FP32;
-  double *exact = m->sums, *rounded = m->sums + depth;
-  memset(m->sums, 0, 2 * (size_t)depth * sizeof *m->sums);
-  memset(m->sums32, 0, (size_t)depth * sizeof *m->sums32);
+  memset(m->sums, 0, 2 * BLOCK * (size_t)depth * sizeof *m->sums);
+  memset(m->sums32, 0, BLOCK * (size_t)depth * sizeof *m->sums32);
   for (int64_t i = 0; i < job->right_count; i++) {
     widen_row(problem, !job->left_is_weight, right_id(job, i), m->row);
-    double dz = m->scores[i * BLOCK + r], dz_rounded = m->scores32[i * BLOCK + r];
-    if (dz == 0 && dz_rounded == 0) continue; /* the row may be no number where it adds nothing */
-    for (int64_t d = 0; d < depth; d++) exact[d] += dz * (double)m->row[d];
-    if (single)
-      for (int64_t d = 0; d < depth; d++) m->sums32[d] += (float)dz_rounded * m->row[d];
-    else
-      for (int64_t d = 0; d < depth; d++) rounded[d] += dz_rounded * (double)m->row[d];
+    for (int64_t r = 0; r < rows; r++) {
+      double dz = m->scores[i * BLOCK + r], dz_rounded = m->scores32[i * BLOCK + r];
+      double *exact = m->sums + 2 * r * depth, *rounded = exact + depth;
+      float *rounded32 = m->sums32 + r * depth;
+      if (dz == 0 && dz_rounded == 0) continue; /* the row may be no number where it adds nothing */
+      for (int64_t d = 0; d < depth; d++) exact[d] += dz * (double)m->row[d];
+      if (single)
+        for (int64_t d = 0; d < depth; d++) rounded32[d] += (float)dz_rounded * m->row[d];
+      else
+        for (int64_t d = 0; d < depth; d++) rounded[d] += dz_rounded * (double)m->row[d];
+    }
   }
-  for (int64_t d = 0; single && d < depth; d++) rounded[d] = (double)m->sums32[d];
+  for (int64_t r = 0; single && r < rows; r++)
+    for (int64_t d = 0; d < depth; d++) m->sums[(2 * r + 1) * depth + d] = (double)m->sums32[r * depth + d];
 }
 
 static void bias_sums(const block_job *job, const block_memory *m, int64_t block, int64_t r) {
@@ -576,17 +589,18 @@ static void bias_sums(const block_job *job, const block_memory *m, int64_t block
 }
 
 static void gradient_block(const block_job *job, int64_t block, double *scratch) {
-  size_t depth = (size_t)job->problem->depth;
+  int64_t depth = job->problem->depth, first = block * BLOCK;
+  int64_t rows = job->left_count - first < BLOCK ? job->left_count - first : BLOCK;
   block_memory m = split(job, scratch);
   block_scores(job, block, &m);
   block_dz(job, block, &m);
-  for (int64_t r = 0; r < BLOCK && block * BLOCK + r < job->left_count; r++) {
-    size_t at = (size_t)(block * BLOCK + r) * depth;
-    job->squares[block * BLOCK + r] = m.squares[2 * r];
+  block_products(job, &m, rows);
+  for (int64_t r = 0; r < rows; r++) {
+    size_t bytes = (size_t)depth * sizeof *m.sums;
+    job->squares[first + r] = m.squares[2 * r];
     if (job->columns) bias_sums(job, &m, block, r);
-    block_product(job, &m, r);
-    memcpy(job->exact + at, m.sums, depth * sizeof *m.sums);
-    memcpy(job->yardstick + at, m.sums + depth, depth * sizeof *m.sums);
+    memcpy(job->exact + (first + r) * depth, m.sums + 2 * r * depth, bytes);
+    memcpy(job->yardstick + (first + r) * depth, m.sums + (2 * r + 1) * depth, bytes);
   }
 }
 
