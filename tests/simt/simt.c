@@ -2,17 +2,17 @@
  * those of Hopper alone are in hopper.c.
  *
  * A fibre runs until it waits for others: at a barrier, or where the lanes of a warp exchange values. It names the word
- * that it watches, and is not entered again before that has changed. Values are posted in two arrays by turns: no lane
- * is two exchanges ahead of another. Asynchronous work is done at once, so that a missing wait does not show. Clusters
- * run one after the other. Addresses of shared memory are offsets; one that names a CTA of the cluster has its rank + 1
- * above bit 24. */
+ * that it watches, enters the next fibre that does not wait, and is not entered again before the word has changed.
+ * Values are posted in two arrays by turns: no lane is two exchanges ahead of another. Asynchronous work is done at once,
+ * so that a missing wait does not show. Clusters run one after the other. Addresses of shared memory are offsets; one that
+ * names a CTA of the cluster has its rank + 1 above bit 24. */
 #include "simt.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { STACK_BYTES = 1 << 16 };
+enum { STACK_BYTES = (1 << 16) + 13 * 64 }; /* no power of two, by which all would share lines of the CPU's caches */
 
 /* Boost.Context's C interface (boost/context/detail/fcontext.hpp), whose C++ headers are not needed for it. */
 typedef struct transfer {
@@ -33,10 +33,43 @@ static void release_if_complete(simt_group *g) {
   }
 }
 
+static int waits(int thread) {
+  const simt_watch *w = &simt.watch[thread];
+  return w->word && (*w->word & w->mask) == w->bits;
+}
+
+/* The next thread that does not wait, this one the last; -1 if all do. */
+static int next_thread(void) {
+  int threads = simt.threads * simt.cluster;
+  for (int i = 1; i <= threads; i++) {
+    int t = simt.thread + i < threads ? simt.thread + i : simt.thread + i - threads;
+    if (simt.running[t] && !waits(t)) return t;
+  }
+  return -1;
+}
+
+/* Who goes on has come from a fibre, or from run_cluster, which takes their place. */
+static void go_on(transfer entered) {
+  *simt.left = entered.from;
+}
+
+/* Lets the next thread run; returns when it is this one's turn again. left: where this one goes on */
+static void leave(void **left) {
+  int next = next_thread();
+  if (next == simt.thread) return;
+  if (next < 0) {
+    fprintf(stderr, "simt: deadlock, %d threads wait\n", simt.all.live);
+    abort();
+  }
+  simt.left = left;
+  simt.thread = next;
+  go_on(jump_fcontext(simt.fibre[next], NULL));
+}
+
 void simt_wait_while(const uint32_t *word, uint32_t mask, uint32_t bits) {
   if ((*word & mask) != bits) return;
   simt.watch[simt.thread] = (simt_watch){word, mask, bits};
-  simt.scheduler = jump_fcontext(simt.scheduler, NULL).from;
+  leave(&simt.fibre[simt.thread]);
 }
 
 void simt_wait_for(simt_group *g) {
@@ -47,7 +80,7 @@ void simt_wait_for(simt_group *g) {
 }
 
 static void run_fibre(transfer entered) {
-  simt.scheduler = entered.from;
+  go_on(entered);
   simt.kernel(simt.params);
   simt_group *warp = &simt.warp[simt.thread / WARP];
   simt.running[simt.thread] = 0;
@@ -57,20 +90,9 @@ static void run_fibre(transfer entered) {
   release_if_complete(&simt.all);
   release_if_complete(&simt.whole[simt_rank()]);
   release_if_complete(warp);
+  if (simt.all.live > 0) leave(&simt.fibre[simt.thread]);
+  simt.left = &simt.fibre[simt.thread];
   jump_fcontext(simt.scheduler, NULL);
-}
-
-/* Runs each thread that does not wait. Returns 0 if all do. */
-static int run_round(int threads) {
-  int ran = 0;
-  for (int t = 0; t < threads; t++) {
-    const simt_watch *w = &simt.watch[t];
-    if (!simt.running[t] || (w->word && (*w->word & w->mask) == w->bits)) continue;
-    simt.thread = t;
-    simt.fibre[t] = jump_fcontext(simt.fibre[t], NULL).from;
-    ran = 1;
-  }
-  return ran;
 }
 
 static void run_cluster(void) {
@@ -87,11 +109,8 @@ static void run_cluster(void) {
     simt.fibre[t] = make_fcontext(simt.stacks + (size_t)(t + 1) * STACK_BYTES, STACK_BYTES, run_fibre);
     simt.running[t] = 1;
   }
-  while (simt.all.live > 0) {
-    if (run_round(threads)) continue;
-    fprintf(stderr, "simt: deadlock, %d threads wait\n", simt.all.live);
-    abort();
-  }
+  simt.thread = threads - 1;
+  leave(&simt.scheduler);
 }
 
 /* Runs a grid. kernel: reads its arguments through params; cluster: CTAs of one, 1 for none */
@@ -307,23 +326,47 @@ float __truncsfbf2(float x) {
   return float_of(bf16_of(x));
 }
 
-/* c + a·b of m16n8k16: words 0 to 3 are a, 4 and 5 are b. With g = lane/4, t = lane%4: a rows g and g+8 at k 2t and 2t+1,
- * then the same at k+8; b columns g at the same k; c rows g and g+8, columns 2t and 2t+1. */
-static inline void multiply(const uint32_t words[6], const float c[4], float (*widen)(uint32_t)) {
-  uint64_t posted[6], (*lanes)[WORDS];
-  for (int i = 0; i < 6; i++) posted[i] = words[i];
-  lanes = simt_exchange(posted, 6);
-  int g = simt_laneid() / 4, t = simt_laneid() % 4;
-  float a[16][2], b[16][2], sums[4] = {c[0], c[1], c[2], c[3]};
-  for (int k = 0; k < 16; k++)
-    for (int half = 0; half < 2; half++) {
-      int at = k % 8 / 2, late = k / 8, shift = k % 2 * 16;
-      a[k][half] = widen((uint32_t)lanes[4 * g + at][2 * late + half] >> shift & 0xffff);
-      b[k][half] = widen((uint32_t)lanes[4 * (2 * t + half) + at][4 + late] >> shift & 0xffff);
-    }
-  for (int k = 0; k < 16; k++)
-    for (int i = 0; i < 4; i++) sums[i] = fmaf(a[k][i / 2], b[k][i % 2], sums[i]);
-  for (int i = 0; i < 4; i++) simt_result[i] = bits_of(sums[i]);
+/* c + a·b of m16n8k16 for a whole warp: words 0 to 3 of a lane are a, 4 and 5 are b. With g = lane/4, t = lane%4: a rows g
+ * and g+8 at k 2t and 2t+1, then the same at k+8; b columns g at the same k; c rows g and g+8, columns 2t and 2t+1. The
+ * last lane to come multiplies for all. */
+typedef struct warp_product {
+  uint32_t words[WARP][6];
+  float sums[16][8];
+} warp_product;
+static warp_product products[2][THREADS_MAX / WARP];
+
+static inline __attribute__((always_inline)) void multiply_warp(warp_product *p, float (*widen)(uint32_t)) {
+  float a[16][16], b[16][8]; /* by k: rows of a, columns of b */
+  for (int lane = 0; lane < WARP; lane++)
+    for (int word = 0; word < 6; word++)
+      for (int half = 0; half < 2; half++) {
+        int k = lane % 4 * 2 + half + (word < 4 ? word / 2 : word - 4) * 8;
+        float value = widen(p->words[lane][word] >> 16 * half & 0xffff);
+        if (word < 4)
+          a[k][lane / 4 + word % 2 * 8] = value;
+        else
+          b[k][lane / 4] = value;
+      }
+  for (int row = 0; row < 16; row++) {
+    float sums[8];
+    memcpy(sums, p->sums[row], sizeof sums);
+    for (int k = 0; k < 16; k++)
+      for (int column = 0; column < 8; column++) sums[column] = fmaf(a[k][row], b[k][column], sums[column]);
+    memcpy(p->sums[row], sums, sizeof sums);
+  }
+}
+
+static inline __attribute__((always_inline)) void multiply(const uint32_t words[6], const float c[4], float (*widen)(uint32_t)) {
+  int t = simt.thread, lane = simt_laneid(), row = lane / 4, column = lane % 4 * 2;
+  simt_group *warp = &simt.warp[t / WARP];
+  warp_product *p = &products[simt.turn[t]++ & 1][t / WARP];
+  memcpy(p->words[lane], words, sizeof p->words[lane]);
+  memcpy(&p->sums[row][column], c, 2 * sizeof *c);
+  memcpy(&p->sums[row + 8][column], c + 2, 2 * sizeof *c);
+  if (warp->arrived + 1 == warp->live) multiply_warp(p, widen);
+  simt_wait_for(warp);
+  memcpy(simt_result, &p->sums[row][column], 2 * sizeof *c);
+  memcpy(simt_result + 2, &p->sums[row + 8][column], 2 * sizeof *c);
 }
 
 #define MMA(name, widen)                                                                                       \

@@ -23,6 +23,7 @@ typedef struct simt_watch {
 
 typedef struct simt_state {
   void *fibre[THREADS_MAX], *scheduler; /* where each goes on */
+  void **left;                          /* who left last: of fibre, or scheduler */
   simt_watch watch[THREADS_MAX];
   char *stacks;
   int running[THREADS_MAX], thread, threads, cluster, first_cta, ctas;
