@@ -11,12 +11,13 @@ typedef struct flpgen_options {
   const char *template_dir; /* NULL: the templates embedded in the library */
   int want_ir;              /* also return the IR as the template built it */
   int want_opt_ir;          /* also return the IR after LLVM's passes */
+  int ir_only;              /* the IR as the template built it, and no PTX: desc has version 0.0 of it */
   const flp_loss *loss;     /* key.kind LOSS: the program, whose digest is key.loss, or NULL for any; else NULL */
 } flpgen_options;
 
 typedef struct flpgen_result {
   flp_kernel_desc desc;
-  char *ptx, *ir, *opt_ir; /* NUL-terminated, owned; ir and opt_ir NULL unless asked for */
+  char *ptx, *ir, *opt_ir; /* NUL-terminated, owned; NULL what was not asked for */
   size_t ptx_bytes;
 } flpgen_result;
 

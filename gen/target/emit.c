@@ -155,7 +155,11 @@ flp_status gen_emit_run(gen_state *g, const flpgen_options *options, flpgen_resu
   LLVMDisposeTargetData(layout);
   status = verify(g, error, error_capacity);
   if (status != FLP_OK) goto done;
-  if (options && options->want_ir) out->ir = copy_message(LLVMPrintModuleToString(g->module));
+  if (options && (options->want_ir || options->ir_only)) out->ir = copy_message(LLVMPrintModuleToString(g->module));
+  if (options && options->ir_only) {
+    status = out->ir ? FLP_OK : FLP_ERROR_MEMORY;
+    goto done;
+  }
   status = optimise(g, machine, error, error_capacity);
   if (status != FLP_OK) goto done;
   if (options && options->want_opt_ir) out->opt_ir = copy_message(LLVMPrintModuleToString(g->module));

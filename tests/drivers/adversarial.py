@@ -8,7 +8,6 @@ written between rows, is found.
 import argparse
 import ctypes
 import os
-import shlex
 import sys
 from collections import Counter
 from pathlib import Path
@@ -21,6 +20,7 @@ sys.path[:0] = [str(TREE / "tests" / "simt"), str(Path(__file__).parent)]
 
 import adversarial_case as cases  # noqa: E402
 import adversarial_truth as truths  # noqa: E402
+import emulator  # noqa: E402
 from adversarial_select import Select  # noqa: E402
 from adversarial_case import Shape, widened  # noqa: E402
 
@@ -51,12 +51,7 @@ def set_environment(rung, folder):
         os.environ.pop(name, None)
     if rung == "eager":
         return
-    os.environ.update(
-        FLP_CUDA_LIBRARY=str(BUILD / "tests" / "libfake_cuda.so"), FLP_CACHE_DIR=str(folder / "cache"),
-        FLP_JIT_LIBRARY=str(BUILD / "tests" / "libfake_ir_provider.so"),
-        FAKE_IR_LIBRARY=str(BUILD / "lib" / "libflpgen.so"),
-        FAKE_CUDA=f"capability={KERNELS[rung]};clusters=2;run={folder};"
-                  f"compiler={sys.executable} {shlex.quote(str(TREE / 'tests' / 'simt' / 'compile.py'))}")
+    os.environ.update(emulator.environment(folder, KERNELS[rung]))
 
 
 class Failed(Exception):
@@ -398,7 +393,7 @@ def main():
     parser.add_argument("--tries", type=int, default=200)
     parser.add_argument("--first", type=int, default=0, help="number of the first try: repeats one with --tries 1")
     parser.add_argument("--shapes", choices=("short", "all"), default="all", help="how many kernels are compiled")
-    parser.add_argument("--folder", type=Path, default=BUILD / "tests" / "adversarial", help="of compiled kernels")
+    parser.add_argument("--folder", type=Path, default=BUILD / "tests" / "adversarial", help="of its cache")
     options = parser.parse_args()
     folder = options.folder / options.rung
     folder.mkdir(parents=True, exist_ok=True)

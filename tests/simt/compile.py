@@ -3,9 +3,9 @@
 
 Everything that only a GPU has becomes a call of simt.c or hopper.c, which are linked in. The library has
 `run_<entry>(int ctas, int threads, int cluster, void **params)` for each entry of the module, params pointing at the
-arguments as a launch of CUDA does, cluster: CTAs of one, 1 for none. LIBRARY.entries lists the entries, one a line.
+arguments as a launch of CUDA does, cluster: CTAs of one, 1 for none.
 
-What was compiled is kept in build/simt under the hash of the IR and of these files, so that no test compiles what
+What tests compile is kept in build/simt under the hash of these files and that of the IR, so that no test compiles what
 another one has; without a build folder nothing is kept. Needs llc of LLVM 19, cc and libboost-context1.74.0.
 """
 import glob
@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from kept import hash_of, kept  # noqa: E402
+from kept import hash_of, kept, kept_folder  # noqa: E402
 
 SIMT = [Path(__file__).with_name(name) for name in ("simt.c", "hopper.c")]
 SOURCES = [*SIMT, Path(__file__).with_name("simt.h"), Path(__file__)]
@@ -237,6 +237,12 @@ def launchers(ir):
 
 
 TOOLS = hash_of(*[path.read_bytes() for path in SOURCES])
+FOLDER = f"simt/{TOOLS}"
+
+
+def kept_libraries():
+    """The folder of all that these files have compiled, by the hash of the IR; None where build/ cannot be written."""
+    return kept_folder(FOLDER)
 
 
 def compile_words(path):
@@ -244,12 +250,13 @@ def compile_words(path):
     subprocess.run(["cc", "-O3", "-fno-strict-aliasing", *FUSED, "-fPIC", "-r", "-o", path, *SIMT], check=True)
 
 
-def link(ir, library):
-    module, code, words = (library.with_suffix(suffix) for suffix in (".cpu.ll", ".o", ".words.o"))
+def compile_module(ir, library):
+    """library: path of what is made"""
+    module, code, words = (Path(library).with_suffix(suffix) for suffix in (".cpu.ll", ".o", ".words.o"))
     module.write_text(for_the_cpu(ir) + launchers(ir))
     subprocess.run([LLC, "-O1", "-mattr=+f16c,+fma", "-filetype=obj", "-relocation-model=pic", "-o", code, module],
                    check=True)
-    stored = kept("simt", f"{TOOLS}.o", compile_words)
+    stored = kept(FOLDER, "words.o", compile_words)
     if stored is None:
         compile_words(words)
     subprocess.run(["cc", "-shared", "-o", library, code, stored or words, FIBRES, "-lm"], check=True)
@@ -257,16 +264,9 @@ def link(ir, library):
         path.unlink(missing_ok=True)
 
 
-def compile_module(ir, library):
-    """library: path of what is made"""
-    library = Path(library)
-    stored = kept("simt", f"{hash_of(TOOLS, ir)}.so", lambda path: link(ir, path))
-    if stored is None:
-        link(ir, library)
-    else:
-        shutil.copyfile(stored, library)
-    library.with_suffix(".entries").write_text("".join(f"{name}\n" for name, _ in entries(ir)))
-    return library
+def library_of(ir):
+    """-> path of the library of a module, compiled if it is not kept; None where build/ cannot be written."""
+    return kept(FOLDER, f"{hash_of(ir)}.so", lambda path: compile_module(ir, path))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Runs single entries of generated modules on the CPU; and what tests of them share."""
 import ctypes
-import hashlib
 import json
 import os
 import re
@@ -30,8 +29,9 @@ class Kernel:
     def __init__(self, ir, entry, threads, folder, cluster=1):
         self.entry, self.threads, self.cluster = entry, threads, cluster
         self.types = dict(simt.entries(ir))[entry]
-        library = folder / (hashlib.sha256(ir.encode()).hexdigest()[:16] + ".so")
-        if not library.exists():
+        library = simt.library_of(ir)
+        if not library:
+            library = folder / f"{simt.hash_of(ir)}.so"
             simt.compile_module(ir, library)
         self.run = getattr(ctypes.CDLL(str(library)), f"run_{entry}")
 
@@ -73,8 +73,9 @@ def matrix_map(matrix, box_rows):
 
 
 def emit(**fields):
-    """A kernel by its key: what emit_kernel prints."""
-    done = subprocess.run([EMIT, *[f"{name}={value}" for name, value in fields.items()]], capture_output=True, text=True)
+    """A kernel by its key, without PTX: what emit_kernel prints."""
+    done = subprocess.run([EMIT, "ptx=0", *[f"{name}={value}" for name, value in fields.items()]], capture_output=True,
+                          text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -1,9 +1,9 @@
 /* emit_kernel.c: one kernel by its key, for tests of what no specification asks for alone: emit_kernel FIELD=VALUE...
  *
  * Fields: kind, arch, dtype, target_dtype and out_dtype by name, entropy, bias, bias_grad, softcap, alignment, hidden,
- * vocab, tune (as in flpgen's --tune behind the name of a kernel), program (hexadecimal bytes of a loss). Prints the
- * descriptor as JSON, with "ir", "ptx" and, of a program, "code" as the kernel for any loss reads it; a refusal goes to
- * standard error. */
+ * vocab, tune (as in flpgen's --tune behind the name of a kernel), program (hexadecimal bytes of a loss), ptx (0 leaves it
+ * out). Prints the descriptor as JSON, with "ir", "ptx" and, of a program, "code" as the kernel for any loss reads it; a
+ * refusal goes to standard error. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,7 +75,7 @@ static json_t *code_of(const char *program) {
 int main(int argc, char **argv) {
   (void)argc;
   flp_kernel_key key = key_of(argv + 1);
-  flpgen_options options = {.want_ir = 1};
+  flpgen_options options = {.want_ir = 1, .ir_only = number(argv + 1, "ptx", "1") == 0};
   flp_tuning tuning;
   cli_kernel kernel;
   char tune[FLP_TUNABLES_TEXT_BYTES];
@@ -88,7 +88,7 @@ int main(int argc, char **argv) {
   }
   json_t *document = cli_desc_json(&kernel.result.desc);
   json_object_set_new(document, "ir", cli_json_text(kernel.result.ir));
-  json_object_set_new(document, "ptx", cli_json_text(kernel.result.ptx));
+  if (kernel.result.ptx) json_object_set_new(document, "ptx", cli_json_text(kernel.result.ptx));
   json_object_set_new(document, "code", code_of(find(argv + 1, "program", "")));
   flpgen_result_clear(&kernel.result);
   return cli_json_print(document) != FLP_OK;

@@ -2,25 +2,17 @@
 launches and kernels together meet the fp64 oracle, on random and adversarial data; sm_80's kernels and Hopper's. And
 flpgen bench of what no other stand-in computes."""
 import json
-import os
 import re
-import shlex
-import sys
-from pathlib import Path
 
+import emulator
 import pytest
 
-SIMT = Path(__file__).resolve().parent
-sys.path.insert(0, str(SIMT.parent / "python"))
-
-from cpu_kernel import needs_llc  # noqa: E402
-from flpgen_tool import FLPGEN, findings, flpgen, needs_flpgen  # noqa: E402
-
-TESTS = Path(os.environ.get("FLP_TEST_BUILD", "/nonexistent")) / "tests"
-STAND_INS = [TESTS / "libfake_cuda.so", TESTS / "libfake_ir_provider.so"]
+from cpu_kernel import needs_llc
+from emulator import entries_in
+from flpgen_tool import findings, flpgen, needs_flpgen
 
 pytestmark = [needs_flpgen, needs_llc,
-              pytest.mark.skipif(not all(path.exists() for path in STAND_INS), reason="the stand-ins were not built")]
+              pytest.mark.skipif(not all(path.exists() for path in emulator.STAND_INS), reason="the stand-ins were not built")]
 
 HEADS = [
     ["--dtype", "bf16", "--grad", "hidden,weight,bias", "--bias", "--entropy", "backward"],
@@ -31,18 +23,16 @@ TILINGS = [  # tilings of Hopper's kernels that are not the defaults
     "forward:192x128,stages=4;dz:192x128,stages=4;products:256x128,cluster=1", "forward:64x256,stages=3;dz:64x256,stages=3"]
 
 
-def check(libraries, capability, *arguments, compiler=SIMT / "compile.py"):
+def check(libraries, capability, *arguments, compiler=None):
     """Runs `flpgen check` -> its record. libraries: a folder for compiled kernels"""
     return record_of("check", libraries, capability, arguments, compiler)
 
 
-def record_of(verb, libraries, capability, arguments, compiler=SIMT / "compile.py"):
+def record_of(verb, libraries, capability, arguments, compiler=None):
     out = libraries / "record.json"
     out.unlink(missing_ok=True)
-    done = flpgen(verb, *arguments, "--rung", "jit", "--quiet", "--json", out, cache=libraries / "cache",
-                  FLP_CUDA_LIBRARY=str(STAND_INS[0]), FLP_JIT_LIBRARY=str(STAND_INS[1]),
-                  FAKE_IR_LIBRARY=str(Path(FLPGEN).parents[1] / "lib" / "libflpgen.so"),
-                  FAKE_CUDA=f"capability={capability};clusters=2;run={libraries};compiler={sys.executable} {shlex.quote(str(compiler))}")
+    done = flpgen(verb, *arguments, "--rung", "jit", "--quiet", "--json", out,
+                  **emulator.environment(libraries, capability, compiler))
     assert done.code in (0, 1), done.err
     return json.loads(out.read_text())
 
@@ -57,10 +47,6 @@ def passed(record, least):
     assert not failed, failed[:5]
     assert all(row["rungs"] == ["jit"] for row in record["rows"]) and record["gpu"] == "Fake H200"
     assert record["checks"] >= least
-
-
-def entries_in(libraries):
-    return {name for made in libraries.glob("*.entries") for name in made.read_text().split()}
 
 
 @pytest.mark.parametrize("head", HEADS, ids=lambda head: head[1])
@@ -299,7 +285,7 @@ def wrong_compiler(folder, entry, wrong):
     """A compiler that spoils modules with that entry. wrong: lines that change `text`, a module"""
     compiler = folder / "compiler.py"
     compiler.write_text(f"""import sys
-sys.path.insert(0, {str(SIMT)!r})
+sys.path.insert(0, {str(emulator.SIMT)!r})
 import compile
 text = open(sys.argv[1]).read()
 if {entry!r} in text:

@@ -3,13 +3,13 @@ bits, gradients are as near to float64 as recompute mode's on the same inputs bu
 sm_80's kernels and Hopper's."""
 import json
 import os
-import shlex
 import subprocess
 import sys
 
+import emulator
 import pytest
 
-from test_check import FLPGEN, SIMT, STAND_INS, pytestmark  # noqa: F401 - the same stand-ins
+from test_check import pytestmark  # noqa: F401 - the same stand-ins
 
 HEADS = {
     "plain": {"loss": "grpo+k3", "rows": 300, "hidden": 16, "vocab": 900, "chunk_rows": 128},
@@ -45,12 +45,8 @@ def folder(tmp_path_factory):
 
 
 def run(folder, capability, script, *arguments, **settings):
-    environment = dict(
-        os.environ, FLP_CUDA_LIBRARY=str(STAND_INS[0]), FLP_JIT_LIBRARY=str(STAND_INS[1]),
-        FAKE_IR_LIBRARY=os.path.join(os.path.dirname(FLPGEN), "..", "lib", "libflpgen.so"),
-        FLP_LIBRARY=os.path.join(os.path.dirname(FLPGEN), "..", "lib", "libflp.so"), FLP_CACHE_DIR=str(folder / "cache"),
-        FAKE_CUDA=f"capability={capability};clusters=2;run={folder};compiler={sys.executable} {shlex.quote(str(SIMT / 'compile.py'))}")
-    done = subprocess.run([sys.executable, str(SIMT / script), *arguments], env={**environment, **settings}, text=True,
+    environment = {**os.environ, **emulator.environment(folder, capability), **settings}
+    done = subprocess.run([sys.executable, str(emulator.SIMT / script), *arguments], env=environment, text=True,
                           capture_output=True, timeout=1800)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)

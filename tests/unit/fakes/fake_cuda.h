@@ -15,7 +15,8 @@
  *   fill=1               kernels that write 16-bit or row outputs fill them with a constant, graphs when they are
  *                        launched; with spoil=7 the seventh output of them with another
  *   run=<folder>         modules are LLVM IR (fake_ir_provider.c), whose kernels run on the CPU: `compiler=<command> M.ll M.so`
- *                        makes libraries of them, kept in the folder (tests/simt/compile.py)
+ *                        makes libraries of them, kept in the folder (tests/simt/compile.py); taken=<file> gets a line
+ *                        for each entry that is taken from one
  *   compute=1            kernels that read through tensor maps compute their pass, and each launch of one takes 1 ms of a
  *                        device's clock that events read (fake_cuda_compute.inc); then, by kind and text of the key:
  *   cost=forward/128x256:0.8   milliseconds; the last that fits counts    jitter=30   so much noise, in units of 1e-4

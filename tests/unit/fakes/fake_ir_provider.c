@@ -29,7 +29,7 @@ static flp_status generate(const flp_kernel_key *key, const uint8_t *loss, size_
   if (loss && flp_loss_read(loss, loss_bytes, &program) != FLP_OK) return FLP_ERROR_CORRUPT;
   int any = getenv("FAKE_IR_ANY_LOSS") != NULL;
   if (any) memset(own.loss, 0, sizeof own.loss);
-  flpgen_options options = {.want_ir = 1, .loss = loss && !any ? &program : NULL};
+  flpgen_options options = {.ir_only = 1, .loss = loss && !any ? &program : NULL};
   flpgen_result result;
   memcpy(&make, &found, sizeof make);
   flp_status status = make(&own, &options, &result, error, error_capacity);
@@ -37,10 +37,9 @@ static flp_status generate(const flp_kernel_key *key, const uint8_t *loss, size_
   *ptx_bytes = 0;
   if (status != FLP_OK) return status;
   *desc = result.desc;
+  desc->ptx_major = 7;
   *ptx = result.ir;
   *ptx_bytes = strlen(result.ir);
-  free(result.ptx);
-  free(result.opt_ir);
   return FLP_OK;
 }
 
