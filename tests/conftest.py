@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 TREE = Path(__file__).resolve().parents[1]
-BUILD = Path(os.environ.setdefault("FLP_TEST_BUILD", str(TREE / "build" / "release")))
+BUILD = Path(os.environ.get("FLP_TEST_BUILD", TREE / "build" / "release")).resolve()
+os.environ["FLP_TEST_BUILD"] = str(BUILD)
 PACKAGE = str(TREE / "runtime" / "python")
 
 

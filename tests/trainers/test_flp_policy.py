@@ -355,8 +355,9 @@ def test_a_file_without_an_end_is_stopped(name, tmp_path):
 def test_an_interrupt_is_seen_between_files_without_an_end(tmp_path):
     (tmp_path / "while.lua").write_text(ENDLESS["while.lua"])
     script = """if True:
-        import sys, flp
+        import signal, sys, flp
         from flp import _programs
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
         print("ready", flush=True)
         while True:
             try:
