@@ -10,12 +10,16 @@ static const flp_kernel_kind kinds[] = {FLP_KERNEL_ROWS,        FLP_KERNEL_FORWA
                                         FLP_KERNEL_GRAD_HIDDEN, FLP_KERNEL_GRAD_WEIGHT, FLP_KERNEL_SELECT};
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
-static flpgen_result generate(const flp_kernel_key *key) {
-  flpgen_options options = {.want_ir = 1, .want_opt_ir = 1};
+static flpgen_result generate_with(const flp_kernel_key *key, const flpgen_options *options) {
   flpgen_result result;
   char error[512];
-  cr_assert_eq(flpgen_generate(key, &options, &result, error, sizeof error), FLP_OK, "%s", error);
+  cr_assert_eq(flpgen_generate(key, options, &result, error, sizeof error), FLP_OK, "%s", error);
   return result;
+}
+
+static flpgen_result generate(const flp_kernel_key *key) {
+  flpgen_options options = {.want_ir = 1, .want_opt_ir = 1};
+  return generate_with(key, &options);
 }
 
 static bool is_same(const flpgen_result *a, const flpgen_result *b) {
@@ -31,6 +35,18 @@ Test(gen_engine, same_key_same_bytes) {
     flpgen_result_clear(&a);
     flpgen_result_clear(&b);
   }
+}
+
+Test(gen_engine, ir_alone_is_the_same_ir) {
+  flpgen_options alone = {.ir_only = 1};
+  flp_kernel_key key = gen_case_key(FLP_KERNEL_FORWARD);
+  flpgen_result whole = generate(&key), ir = generate_with(&key, &alone);
+  cr_expect_str_eq(ir.ir, whole.ir);
+  cr_expect_null(ir.ptx);
+  cr_expect_null(ir.opt_ir);
+  cr_expect_eq(ir.desc.ptx_major, 0);
+  flpgen_result_clear(&whole);
+  flpgen_result_clear(&ir);
 }
 
 static void *generate_in_thread(void *argument) {
