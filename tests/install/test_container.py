@@ -176,7 +176,7 @@ def take(folder, given, keys):
     (folder / "given").mkdir(exist_ok=True)
     for path in given:
         shutil.copy(path, folder / "given")
-    text = STAGES["packs"].last("RUN").text.replace(COMMAND, FLPGEN)
+    text = STAGES["packs"].last("RUN").text.replace(COMMAND, shlex.quote(FLPGEN))
     text = re.sub(r"(?<=[ \"])/(given|packs)\b", lambda found: f"{folder}/{found[1]}", text)
     return subprocess.run(["sh", "-c", text], capture_output=True, text=True, umask=0o022,
                           env={"PATH": os.environ["PATH"], "FLP_PACK_KEYS": keys})

@@ -1,5 +1,6 @@
 """tests/gpu/package.sh: what it packs runs from where it is unpacked, with nothing of this tree or of this machine's libraries."""
 import os
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from flpgen_tool import needs_flpgen
 
 TREE = Path(__file__).resolve().parents[2]
-SCRIPT = TREE / "tests" / "gpu" / "package.sh"
+COMMAND = shlex.quote(str(TREE / "tests" / "gpu" / "package.sh"))
 BUILD = os.environ.get("FLP_TEST_BUILD", "")
 
 
@@ -22,7 +23,7 @@ def bash(command, cwd, **env):
 @pytest.mark.skipif(not (Path(BUILD) / "CMakeCache.txt").exists() or not shutil.which("strip"), reason="no build folder")
 def test_a_package_runs_where_it_is_unpacked(tmp_path):
     (tmp_path / "some.flpp").write_bytes(b"pack")
-    made = bash(f"{SCRIPT} {BUILD} {tmp_path}/p.tgz {tmp_path}/some.flpp", tmp_path)
+    made = bash(f"{COMMAND} {shlex.quote(BUILD)} {tmp_path}/p.tgz {tmp_path}/some.flpp", tmp_path)
     assert made.returncode == 0, made.stderr
     assert (tmp_path / "p.tgz").stat().st_size < 40 << 20
     place = tmp_path / "elsewhere"
@@ -41,7 +42,7 @@ def test_a_package_runs_where_it_is_unpacked(tmp_path):
 
 
 def test_wrong_usage(tmp_path):
-    assert bash(f"{SCRIPT} onlyone", tmp_path).returncode == 2
-    wrong = bash(f"{SCRIPT} {tmp_path} {tmp_path}/p.tgz", tmp_path)
+    assert bash(f"{COMMAND} onlyone", tmp_path).returncode == 2
+    wrong = bash(f"{COMMAND} {tmp_path} {tmp_path}/p.tgz", tmp_path)
     assert wrong.returncode == 2 and "is no build folder" in wrong.stderr
-    assert bash(f"{SCRIPT} --help", tmp_path).stdout.startswith("usage: tests/gpu/package.sh BUILD")
+    assert bash(f"{COMMAND} --help", tmp_path).stdout.startswith("usage: tests/gpu/package.sh BUILD")
