@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy
 
 TREE = Path(__file__).resolve().parents[2]
-BUILD = Path(os.environ.get("FLP_TEST_BUILD", TREE / "build" / "release"))
 sys.path[:0] = [str(TREE / "tests" / "simt"), str(Path(__file__).parent)]
 
 import adversarial_case as cases  # noqa: E402
 import adversarial_truth as truths  # noqa: E402
 import emulator  # noqa: E402
 from adversarial_select import Select  # noqa: E402
+from emulator import BUILD  # noqa: E402
 from adversarial_case import Shape, widened  # noqa: E402
 
 KERNELS = {"sm_80": "8.0", "sm_90a": "9.0"}

@@ -264,9 +264,13 @@ def compile_module(ir, library):
         path.unlink(missing_ok=True)
 
 
-def library_of(ir):
-    """-> path of the library of a module, compiled if it is not kept; None where build/ cannot be written."""
-    return kept(FOLDER, f"{hash_of(ir)}.so", lambda path: compile_module(ir, path))
+def library_of(ir, folder):
+    """-> path of the library of a module, compiled if it is not kept; in folder where build/ cannot be written."""
+    name = f"{hash_of(ir)}.so"
+    stored = kept(FOLDER, name, lambda path: compile_module(ir, path))
+    if stored is None:
+        compile_module(ir, folder / name)
+    return stored or folder / name
 
 
 if __name__ == "__main__":

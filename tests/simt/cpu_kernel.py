@@ -29,11 +29,7 @@ class Kernel:
     def __init__(self, ir, entry, threads, folder, cluster=1):
         self.entry, self.threads, self.cluster = entry, threads, cluster
         self.types = dict(simt.entries(ir))[entry]
-        library = simt.library_of(ir)
-        if not library:
-            library = folder / f"{simt.hash_of(ir)}.so"
-            simt.compile_module(ir, library)
-        self.run = getattr(ctypes.CDLL(str(library)), f"run_{entry}")
+        self.run = getattr(ctypes.CDLL(str(simt.library_of(ir, folder))), f"run_{entry}")
 
     def __call__(self, grid, *values):
         """values: numpy arrays or None for pointers, matrix_map for maps, numbers for the rest, in the order of abi.h"""
