@@ -172,7 +172,7 @@ Test(tuned_plan, a_corrupt_entry_of_one_driver_leaves_the_next) {
   tune_for(newer, &spec, "forward:raster=4", 12080, 0);
   snprintf(
       command, sizeof command,
-      "for f in %s/*.flpk; do printf X | dd of=$f bs=1 seek=2000 conv=notrunc 2>/dev/null; done; cp -p %s/*.flpk %s",
+      "for f in '%s'/*.flpk; do printf X | dd of=\"$f\" bs=1 seek=2000 conv=notrunc 2>/dev/null; done; cp -p '%s'/*.flpk '%s'",
       newer, newer, s.cache);
   cr_assert_eq(system(command), 0);
   tune_for(s.cache, &spec, "forward:raster=2", 12040, 0); /* its rows, which the copy spoilt */
@@ -441,7 +441,7 @@ Test(tuned_plan, a_neighbour_that_cannot_be_read_leaves_the_next) {
   snprintf(spoilt, sizeof spoilt, "%s/spoilt", s.root);
   tune_for(spoilt, &near, "forward:raster=2", 13000, 0);
   snprintf(command, sizeof command,
-           "for f in %s/*.flpk; do printf X | dd of=$f bs=1 seek=800 conv=notrunc 2>/dev/null; done", spoilt);
+           "for f in '%s'/*.flpk; do printf X | dd of=\"$f\" bs=1 seek=800 conv=notrunc 2>/dev/null; done", spoilt);
   cr_assert_eq(system(command), 0);
   tune_for(s.cache, &next, "forward:raster=4", 13000, 0);
   setenv("FLP_CACHE_PATH", spoilt, 1);

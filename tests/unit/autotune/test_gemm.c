@@ -243,7 +243,7 @@ Test(gemm, a_shape_without_algorithm_is_reported) {
 
 static void touch(const char *directory, const char *name) {
   char command[2048];
-  snprintf(command, sizeof command, "mkdir -p %s && touch %s/%s", directory, directory, name);
+  snprintf(command, sizeof command, "mkdir -p '%s' && touch '%s'/%s", directory, directory, name);
   cr_assert_eq(system(command), 0);
 }
 

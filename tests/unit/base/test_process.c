@@ -344,7 +344,7 @@ Test(process, threads_of_the_eager_rung_take_no_signals) {
 /* Whatever starts a thread starts it there. */
 Test(process, only_one_file_starts_threads) {
   char line[512] = "", more[512];
-  FILE *found = popen("cd " FLP_TEST_TREE " && grep -rl --include=*.c 'pthread_create *(' runtime gen autotune", "r");
+  FILE *found = popen("cd '" FLP_TEST_TREE "' && grep -rl --include=*.c 'pthread_create *(' runtime gen autotune", "r");
   cr_assert_not_null(found);
   cr_assert_not_null(fgets(line, sizeof line, found));
   cr_expect_str_eq(line, "runtime/base/process.c\n");

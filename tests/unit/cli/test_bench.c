@@ -651,7 +651,7 @@ Test(bench_verb, nothing_is_left_behind) {
   cr_expect_str_eq(getenv("FLP_CACHE_DIR"), s.cache);
   cr_expect_str_eq(getenv("FLP_CACHE_PATH"), "/kept");
   char command[600];
-  snprintf(command, sizeof command, "test -z \"$(ls -d %s/flpgen-bench-* 2>/dev/null)\"", s.root);
+  snprintf(command, sizeof command, "test -z \"$(ls -d '%s'/flpgen-bench-* 2>/dev/null)\"", s.root);
   cr_expect_eq(system(command), 0, "the temporary caches are removed");
 }
 

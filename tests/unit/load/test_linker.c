@@ -190,7 +190,7 @@ Test(linker, nothing_is_linked_alone) {
 /* The path of the one file of machine code in a cache. */
 static void find_kept(const stage *s, char out[700]) {
   char command[800];
-  snprintf(command, sizeof command, "echo %s/*.flpc", s->cache);
+  snprintf(command, sizeof command, "echo '%s'/*.flpc", s->cache);
   FILE *pipe = popen(command, "r");
   cr_assert(pipe && fgets(out, 700, pipe));
   pclose(pipe);
@@ -252,12 +252,12 @@ Test(linker, code_under_another_name_is_not_taken) {
   char from[700], to[700], command[1500];
   run_plan(&s, "link=1;capability=8.6");
   find_kept(&s, from);
-  snprintf(command, sizeof command, "cp %s %s/foreign", from, s.root);
+  snprintf(command, sizeof command, "cp '%s' '%s'/foreign", from, s.root);
   cr_assert_eq(system(command), 0);
   cr_assert_eq(unlink(from), 0);
   run_plan(&s, "link=1");
   find_kept(&s, to);
-  snprintf(command, sizeof command, "cp %s/foreign %s", s.root, to);
+  snprintf(command, sizeof command, "cp '%s'/foreign '%s'", s.root, to);
   cr_assert_eq(system(command), 0);
   run_plan(&s, "link=1");
   expect_way(&s, 1);

@@ -217,7 +217,7 @@ Test(ladder, a_corrupt_entry_is_rebuilt) {
   flp_plan_destroy(stage_plan(&spec, NULL));
   char command[400];
   snprintf(command, sizeof command,
-           "for f in %s/*.flpk; do printf X | dd of=$f bs=1 seek=40 conv=notrunc 2>/dev/null; done", s.cache);
+           "for f in '%s'/*.flpk; do printf X | dd of=\"$f\" bs=1 seek=40 conv=notrunc 2>/dev/null; done", s.cache);
   cr_assert_eq(system(command), 0);
   flp_plan *plan = stage_plan(&spec, NULL);
   expect_rung(plan, FLP_RUNG_JIT);
