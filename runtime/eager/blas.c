@@ -39,7 +39,7 @@ static void find_blas(const char *file) {
   set_threads(before);
   blas.is_used = !refusal; /* not closed if it is refused: its threads may be running */
   if (!refusal) return;
-  snprintf(blas.reason, sizeof blas.reason, "%.190s is not used: %s", blas.library.name, refusal);
+  snprintf(blas.reason, sizeof blas.reason, "%.420s is not used: %s", blas.library.name, refusal);
   atomic_store(&blas.has_news, 1);
 }
 

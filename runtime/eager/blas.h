@@ -9,7 +9,7 @@ typedef void (*eager_sgemm_fn)(int order, int transpose_a, int transpose_b, int 
                                const float *a, int a_stride, const float *b, int b_stride, float beta, float *c,
                                int c_stride);
 
-enum { EAGER_BLAS_TEXT_BYTES = 256 };
+enum { EAGER_BLAS_TEXT_BYTES = 560, EAGER_BLAS_PATH_BYTES = 320 }; /* a path longer than that is cut, a reason is not */
 
 /* ---- blas_open.c ---- */
 

@@ -35,7 +35,7 @@ static void *load_without_threads(const char *file, char reason[EAGER_BLAS_TEXT_
   /* OpenBLAS and what it needs end the process, or fault, where memory runs out while they start. */
   void *probe = mmap(NULL, STARTING_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (probe == MAP_FAILED) {
-    snprintf(reason, EAGER_BLAS_TEXT_BYTES, "%.128s is not loaded: out of memory", file);
+    snprintf(reason, EAGER_BLAS_TEXT_BYTES, "%.*s is not loaded: out of memory", EAGER_BLAS_PATH_BYTES, file);
     return NULL;
   }
   munmap(probe, STARTING_BYTES);
@@ -47,8 +47,8 @@ static void *load_without_threads(const char *file, char reason[EAGER_BLAS_TEXT_
   keep_one(one, sizeof one);
   if (failed || sched_setaffinity(0, sizeof one, one) != 0) {
     snprintf(reason, EAGER_BLAS_TEXT_BYTES,
-             "%.128s is not loaded: it starts threads when it is, unless this thread can be confined to one processor",
-             file);
+             "%.*s is not loaded: it starts threads when it is, unless this thread can be confined to one processor",
+             EAGER_BLAS_PATH_BYTES, file);
     return NULL;
   }
   library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
@@ -71,8 +71,8 @@ static void describe(void *library, const char *file, char out[EAGER_BLAS_TEXT_B
   char name[32] = "OpenBLAS", version[32] = "";
   if (get_config) sscanf(get_config(), "%31s %31s", name, version);
   const char *core = get_core ? get_core() : "";
-  snprintf(out, EAGER_BLAS_TEXT_BYTES, "%s%s%s%s%.32s (%.128s)", name, version[0] ? " " : "", version,
-           core[0] ? " for " : "", core, file);
+  snprintf(out, EAGER_BLAS_TEXT_BYTES, "%s%s%s%s%.32s (%.*s)", name, version[0] ? " " : "", version,
+           core[0] ? " for " : "", core, EAGER_BLAS_PATH_BYTES, file);
 }
 
 int eager_blas_open(const char *file, eager_blas_library *out, char reason[EAGER_BLAS_TEXT_BYTES]) {
@@ -84,7 +84,7 @@ int eager_blas_open(const char *file, eager_blas_library *out, char reason[EAGER
   int (*get_parallel)(void) = NULL;
   find_symbol(library, "openblas_get_parallel", &get_parallel, sizeof get_parallel);
   if (!out->sgemm || !out->set_threads || !out->get_threads) {
-    snprintf(reason, EAGER_BLAS_TEXT_BYTES, "%.128s is not used: it has no %s", file,
+    snprintf(reason, EAGER_BLAS_TEXT_BYTES, "%.*s is not used: it has no %s", EAGER_BLAS_PATH_BYTES, file,
              !out->sgemm         ? "cblas_sgemm"
              : !out->set_threads ? "openblas_set_num_threads"
                                  : "openblas_get_num_threads");
