@@ -24,14 +24,11 @@ static const struct {
   const char *name, *type;
   flp_struct_id id;
   uint32_t bytes, first;
-} kinds[] = {{"spec", "flp_spec", FLP_STRUCT_SPEC, sizeof(flp_spec), 88},
-             {"options", "flp_options", FLP_STRUCT_OPTIONS, sizeof(flp_options), 64},
-             {"args", "flp_args", FLP_STRUCT_ARGS, sizeof(flp_args), 392},
-             {"args", "flp_select_args", FLP_STRUCT_SELECT_ARGS, sizeof(flp_select_args), 128},
-             {"args", "flp_scale_args", FLP_STRUCT_SCALE_ARGS, sizeof(flp_scale_args), 48},
-             {"layout", "flp_layout", FLP_STRUCT_LAYOUT, sizeof(flp_layout), 72},
-             {"out", "flp_loss_description", FLP_STRUCT_LOSS_DESCRIPTION, sizeof(flp_loss_description), 1496},
-             {"stats", "flp_arena_stats", FLP_STRUCT_ARENA_STATS, sizeof(flp_arena_stats), 72}};
+} kinds[] = {
+#define KIND(id, type, name, INIT, first) {name, #type, FLP_STRUCT_##id, sizeof(type), first},
+    FLP_STRUCTS(KIND)
+#undef KIND
+};
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
 static room fill(uint32_t bytes, unsigned char value) {
