@@ -37,4 +37,9 @@ static inline int flp_hidden_is_made(const flp_spec *spec) {
   return flp_hidden_dtype(spec) != spec->dtype || spec->mixed == FLP_MIXED_SPLIT;
 }
 
+/* K, the targets of a row: at least 1, as spec.targets may be 0. */
+static inline int64_t flp_spec_targets(const flp_spec *spec) {
+  return spec->targets > 1 ? spec->targets : 1;
+}
+
 #endif

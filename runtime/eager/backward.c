@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "runtime/base/half.h"
+#include "runtime/base/operands.h"
 #include "runtime/base/util.h"
 #include "runtime/eager/core.h"
 

@@ -1,4 +1,5 @@
 /* combine.c: partials of all shards of a vocabulary, merged in rank order into the outputs of each row. */
+#include "runtime/base/operands.h"
 #include "runtime/eager/core.h"
 
 /* A maximum of -FLP_SCORE_LIMIT stands for a shard without a score above it; its sums matter if they are NaN. */

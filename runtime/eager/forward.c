@@ -1,6 +1,7 @@
 /* forward.c: scores of a panel of rows, column group by column group, folded into softmax statistics.
  *
  * source: the online softmax of arXiv:1805.02867, in double, with fixed groups that are merged left to right. */
+#include "runtime/base/operands.h"
 #include "runtime/base/util.h"
 #include "runtime/eager/core.h"
 #include "runtime/kernel/kernel.h"

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "runtime/base/number.h"
+#include "runtime/base/operands.h"
 #include "runtime/eager/core.h"
 
 static const double log2_e = 1.4426950408889634074;

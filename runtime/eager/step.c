@@ -6,6 +6,7 @@
 
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
+#include "runtime/base/operands.h"
 #include "runtime/eager/core.h"
 #include "runtime/eager/eager.h"
 #include "runtime/kernel/kernel.h"

@@ -22,9 +22,4 @@ typedef struct flp_op_row {
 /* The row of an operation that flp.h has. */
 const flp_op_row *flp_op_of(flp_op op);
 
-/* K, the targets of a row: at least 1, as spec.targets may be 0. */
-static inline int64_t flp_spec_targets(const flp_spec *spec) {
-  return spec->targets > 1 ? spec->targets : 1;
-}
-
 #endif

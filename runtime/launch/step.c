@@ -7,7 +7,7 @@
  * Either way a bad row counts once. */
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
-#include "runtime/kernel/op.h"
+#include "runtime/base/operands.h"
 #include "runtime/launch/keep.h"
 #include "runtime/launch/launch.h"
 

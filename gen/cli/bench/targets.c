@@ -7,7 +7,7 @@
 #include "gen/cli/call/normal.h"
 #include "gen/cli/call/teacher.h"
 #include "runtime/kernel/kernel.h"
-#include "runtime/kernel/op.h"
+#include "runtime/base/operands.h"
 
 /* Seeds of the data; each is another stream. */
 enum { SEED_ORDER = 1 << 20, SEED_TARGETS = SEED_ORDER + 3, SEED_TEACHER };

@@ -6,7 +6,6 @@
 #include "runtime/base/operands.h"
 #include "runtime/base/status.h"
 #include "runtime/kernel/kernel.h"
-#include "runtime/kernel/op.h"
 
 /* ---- one buffer ---- */
 

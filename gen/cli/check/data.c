@@ -15,7 +15,6 @@
 #include "runtime/base/process.h"
 #include "runtime/base/status.h"
 #include "runtime/eager/eager.h"
-#include "runtime/kernel/op.h"
 
 /* splitmix64 */
 static uint64_t next_random(uint64_t *state) {

@@ -13,7 +13,7 @@
 #include "runtime/api/validate.h"
 #include "runtime/kernel/features.h"
 #include "runtime/kernel/kernel.h"
-#include "runtime/kernel/op.h"
+#include "runtime/base/operands.h"
 
 /* Elements made between two looks of the progress bar. */
 enum { BLOCK = 1 << 22, MASK_EVERY = 3 };

@@ -8,7 +8,7 @@
 #include "gen/cli/call/oracle.h"
 #include "runtime/base/number.h"
 #include "runtime/kernel/kernel.h"
-#include "runtime/kernel/op.h"
+#include "runtime/base/operands.h"
 
 static double temperature_of(const run_problem *problem, int64_t row) {
   float value = (float)problem->temperature;

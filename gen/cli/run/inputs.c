@@ -9,7 +9,7 @@
 #include "runtime/api/validate.h"
 #include "runtime/kernel/features.h"
 #include "runtime/kernel/kernel.h"
-#include "runtime/kernel/op.h"
+#include "runtime/base/operands.h"
 
 enum { NAMES_MAX = 4 };
 

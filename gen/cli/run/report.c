@@ -11,7 +11,7 @@
 #include "gen/cli/shared/text.h"
 #include "runtime/base/names.h"
 #include "runtime/kernel/kernel.h"
-#include "runtime/kernel/op.h"
+#include "runtime/base/operands.h"
 #include "runtime/plan/plan.h"
 #include "runtime/planner/planner.h"
 

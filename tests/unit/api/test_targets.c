@@ -110,7 +110,7 @@ Test(targets, arguments_that_are_refused) {
   REFUSE(FORWARD, spec.targets = 1, "args.partial_targets is given, but spec.targets is not above 1");
   REFUSE(COMBINE, spec.targets = 0, "args.partial_targets is given, but spec.targets is not above 1");
   REFUSE(BACKWARD, (spec.targets = 0, args.partial_targets = AT(4)),
-         "args.partial_targets is given, but spec.targets is not above 1");
+         "args.partial_targets is given, but only forward and combine pass it on");
   REFUSE(FORWARD, args.target = (void *)0x10004, "args.target is 0x10004 (accepted: multiples of 8 bytes)");
   REFUSE(BACKWARD, args.grad_logprob = (void *)0x10002,
          "args.grad_logprob is 0x10002 (accepted: multiples of 4 bytes)");

@@ -436,9 +436,9 @@ Test(validate, args_shard) {
   REFUSE(FORWARD, args.vocab_total = 999,
          "args.vocab_total is 999 (accepted: 0, or at least vocab_offset + vocab_valid, 1000)");
   REFUSE(FORWARD, args.vocab_total = 2000,
-         "args.logprob is given, but the call covers a vocab shard, which writes args.partial only");
+         "args.logprob is given, but the call covers a vocab shard, which does not know the other columns");
   REFUSE(FORWARD, (args.vocab_offset = 8, args.logprob = NULL),
-         "args.stats is given, but the call covers a vocab shard, which writes args.partial only");
+         "args.stats is given, but the call covers a vocab shard, which does not know the other columns");
   REFUSE(FORWARD, (args.vocab_offset = 8, args.logprob = NULL, args.stats = NULL),
          "args.partial is NULL, but the call covers a vocab shard, which writes it");
   ACCEPT(FORWARD, (args.vocab_offset = 8, args.logprob = NULL, args.stats = NULL, args.partial = AT(12)));

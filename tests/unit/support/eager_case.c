@@ -8,7 +8,7 @@
 
 #include "runtime/api/validate.h"
 #include "runtime/base/half.h"
-#include "runtime/kernel/op.h"
+#include "runtime/base/operands.h"
 
 double eager_case_random(uint32_t *state) {
   *state = *state * 1664525u + 1013904223u;

@@ -22,8 +22,8 @@ BARS_MAX = 16
 
 def mode_of(spec):
     """" loss=..." or " mode=direction ..." of a spec that was tuned so, or that it keeps something; "" of others."""
-    found = re.search(r" (loss=\S+|mode=direction\S*|keep\S*)", spec.text or "")
-    return found.group(1) if found else ""
+    found = re.findall(r"(?<= )(?:loss=|mode=direction|keep)\S*", spec.text or "")
+    return max(found, key=len, default="")  # one that keeps directions has both words
 
 
 def shape_of(spec):

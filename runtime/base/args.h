@@ -1,0 +1,179 @@
+/* args.h: what one call passes, each thing once: the fields of flp_args. Checks, buffers of the command and its files, the
+ * custom call of JAX and Python's struct are loops over these rows.
+ *
+ * Rows have the struct's order. S(type, field) is a number, P(type, field, count) several pointers of vectors by row.
+ * A(type, field, ROWS, COLUMNS, ELEMENT, base, WAY, passes, asked, must, unasked, elsewhere) is an array, M(...) one with a
+ * field_stride behind it:
+ *   ROWS, COLUMNS  its shape: see flp_size
+ *   ELEMENT        what it holds: see flp_element
+ *   base           bytes that its base is a multiple of; 0: the element's, of M also spec.alignment
+ *   WAY            IN: is read; OUT: is written; SPACE: is for the library. EACH: is written, by each vocab shard its own
+ *   passes         a letter for each of forward, combine, backward, step:
+ *                    m  must be there, where it has rows      M  must, even without rows
+ *                    o  may be there                          x  must not be there
+ *                    w  may, of a whole head; must not of a shard
+ *                    p  may, of a whole head; must of a shard
+ *                    b  must where args.partial is there      l  as the loss says
+ *                    -  is not looked at
+ *   asked          whether a spec s has it at all; by no other spec is it taken where a pass looks at it
+ *   must, unasked, elsewhere  why it must be there; why not of such a spec; why not in that pass */
+#ifndef FLP_ARGS_H
+#define FLP_ARGS_H
+
+#include "runtime/base/operands.h"
+
+/* clang-format off */
+#define FLP_ARGS_FIELDS(S, A, M, P)                                                                                    \
+  S(flp_pass, pass)                                                                                                    \
+  S(int64_t, n)                                                                                                        \
+  M(const void *, hidden, N, D, HIDDEN, 0, IN, "m-mm", 1, "the pass reads it", "", "")                                 \
+  M(const void *, weight, V, D, WEIGHT, 0, IN, "m-mm", 1, "the pass reads it", "", "")                                 \
+  A(const void *, bias, V, ONE, BIAS, 0, IN, "m-mm", s->has_bias, "spec.has_bias is 1", "spec.has_bias is 0", "")      \
+  A(const void *, target, N, K, TARGET, 0, IN, "mmmm", 1, "every pass needs the targets", "", "")                      \
+  A(const float *, temperature_rows, N, ONE, FLOAT, 0, IN, "mmmm", s->per_row_temperature,                             \
+    "spec.per_row_temperature is 1", "spec.per_row_temperature is 0", "")                                              \
+  S(float, temperature)                                                                                                \
+  S(float, scale)                                                                                                      \
+  S(int64_t, ignore_index)                                                                                             \
+  A(const int32_t *, rows, ROWS, ONE, INT32, 0, IN, "mmmm", 1, "args.row_count is not 0", "", "")                      \
+  S(int64_t, row_count)                                                                                                \
+  S(int64_t, vocab_offset)                                                                                             \
+  S(int64_t, vocab_valid)                                                                                              \
+  S(int64_t, vocab_total)                                                                                              \
+  A(float *, logprob, N, K, FLOAT, 0, OUT, "wo-o", 1, "", "", "")                                                      \
+  A(float *, entropy, N, ONE, FLOAT, 0, OUT, "wo-o", s->entropy != FLP_ENTROPY_NONE, "",                               \
+    "spec.entropy is FLP_ENTROPY_NONE", "")                                                                            \
+  A(float *, stats, N, FOUR, FLOAT, 16, OUT, "womx", 1, "the backward pass reads it", "", "a step makes its own")      \
+  A(float *, partial, N, FOUR, FLOAT, 16, EACH, "pm-x", 1, "the combine pass reads it", "", "a step makes its own")    \
+  S(int64_t, shard_count)                                                                                              \
+  A(const float *, grad_logprob, N, K, FLOAT, 0, IN, "--ox", 1, "", "", "a step makes its own")                        \
+  A(const float *, grad_entropy, N, ONE, FLOAT, 0, IN, "--ox", s->entropy == FLP_ENTROPY_BACKWARD, "",                 \
+    "spec.entropy is not FLP_ENTROPY_BACKWARD", "a step makes its own")                                                \
+  M(void *, grad_hidden, N, D, GRAD_HIDDEN, 0, EACH, "--mm", s->grads & FLP_GRAD_HIDDEN,                               \
+    "spec.grads has FLP_GRAD_HIDDEN", "spec.grads lacks FLP_GRAD_HIDDEN", "")                                          \
+  M(void *, grad_weight, V, D, GRAD_WEIGHT, 0, OUT, "--MM", s->grads & FLP_GRAD_WEIGHT,                                \
+    "spec.grads has FLP_GRAD_WEIGHT", "spec.grads lacks FLP_GRAD_WEIGHT", "")                                          \
+  A(void *, grad_bias, V, ONE, GRAD_BIAS, 0, OUT, "--MM", s->grads & FLP_GRAD_BIAS,                                    \
+    "spec.grads has FLP_GRAD_BIAS", "spec.grads lacks FLP_GRAD_BIAS", "")                                              \
+  A(void *, workspace, WORKSPACE, ONE, BYTE, 256, SPACE, "mmmm", 1, "args.workspace_bytes is not 0", "", "")           \
+  S(size_t, workspace_bytes)                                                                                           \
+  S(void *, stream)                                                                                                    \
+  A(void *, saved, SAVED, ONE, BYTE, 256, SPACE, "oxox", s->keep || s->tail > 0, "", "spec.keep and spec.tail are 0",  \
+    "only forward and backward pass it on")                                                                            \
+  S(size_t, saved_bytes)                                                                                               \
+  A(const float *, old_lse, N, ONE, FLOAT, 0, IN, "oxxo", !s->listed, "", "spec.listed is 1",                          \
+    "only forward and step choose references")                                                                         \
+  A(const float *, old_logprob, N, ONE, FLOAT, 0, IN, "---l", s->loss != NULL, "", "", "")                             \
+  A(const float *, ref_logprob, N, ONE, FLOAT, 0, IN, "---l", s->loss != NULL, "", "", "")                             \
+  A(const float *, advantage, N, ONE, FLOAT, 0, IN, "---l", s->loss != NULL, "", "", "")                               \
+  A(const float *, row_weight, N, ONE, FLOAT, 0, IN, "---l", s->loss != NULL, "", "", "")                              \
+  P(const float *, vectors, FLP_LOSS_VECTORS_MAX)                                                                      \
+  S(const double *, loss_parameters)                                                                                   \
+  A(float *, loss, N, ONE, FLOAT, 0, OUT, "---o", s->loss != NULL, "", "", "")                                         \
+  A(float *, metrics, METRICS, N, FLOAT, 0, OUT, "---o", s->loss != NULL, "", "", "")                                  \
+  A(const int64_t *, list_offsets, OFFSETS, ONE, INT64, 0, IN, "momm", s->listed, "spec.listed is 1",                  \
+    "spec.listed is 0", "")                                                                                            \
+  A(const void *, list_ids, IDS, ONE, TARGET, 0, IN, "momm", s->listed, "args.list_count is not 0",                    \
+    "spec.listed is 0", "")                                                                                            \
+  S(int64_t, list_count)                                                                                               \
+  A(float *, tail_report, ONE, FOUR, FLOAT, 0, EACH, "xxoo", s->tail > 0, "", "spec.tail is 0",                        \
+    "only backward and step leave anything out")                                                                       \
+  A(float *, partial_targets, N, K, FLOAT, 0, EACH, "bbxx", s->targets > 1,                                            \
+    "args.partial is given and spec.targets is above 1", "spec.targets is not above 1",                                \
+    "only forward and combine pass it on")                                                                             \
+  A(const float *, teacher_logprob, N, K, FLOAT, 0, IN, "---l", s->loss != NULL, "", "", "")                           \
+  A(void *, top_ids, N, T, TARGET, 0, EACH, "oxxx", s->topk, "", "spec.topk is 0", "only forward gives it")            \
+  A(float *, top_logprob, N, T, FLOAT, 0, EACH, "oxxx", s->topk, "", "spec.topk is 0", "only forward gives it")        \
+  A(float *, top_rest, N, ONE, FLOAT, 0, OUT, "wxxx", s->topk, "", "spec.topk is 0", "only forward gives it")          \
+  A(int32_t *, rank, N, ONE, INT32, 0, OUT, "wxxx", s->rank, "", "spec.rank is 0", "only forward gives it")            \
+  M(const void *, lora_a, R, D, DTYPE, 0, IN, "m-mm", s->lora_rank, "spec.lora_rank is not 0", "spec.lora_rank is 0",  \
+    "")                                                                                                                \
+  M(const void *, lora_b, V, R, DTYPE, 0, IN, "m-mm", s->lora_rank, "spec.lora_rank is not 0", "spec.lora_rank is 0",  \
+    "")                                                                                                                \
+  S(float, lora_scale)                                                                                                 \
+  M(void *, grad_lora_a, R, D, GRAD_LORA, 0, EACH, "--MM", s->grads & FLP_GRAD_LORA_A,                                 \
+    "spec.grads has FLP_GRAD_LORA_A", "spec.grads lacks FLP_GRAD_LORA_A", "")                                          \
+  M(void *, grad_lora_b, V, R, GRAD_LORA, 0, OUT, "--MM", s->grads & FLP_GRAD_LORA_B,                                  \
+    "spec.grads has FLP_GRAD_LORA_B", "spec.grads lacks FLP_GRAD_LORA_B", "")
+/* clang-format on */
+
+typedef enum flp_size {
+  FLP_SIZE_ONE,
+  FLP_SIZE_FOUR,
+  FLP_SIZE_N,
+  FLP_SIZE_V,
+  FLP_SIZE_D,
+  FLP_SIZE_K, /* targets of a row */
+  FLP_SIZE_T, /* best columns of a row: spec.topk */
+  FLP_SIZE_R, /* spec.lora_rank */
+  FLP_SIZE_ROWS,    /* args.row_count */
+  FLP_SIZE_OFFSETS, /* N + 1 */
+  FLP_SIZE_IDS,     /* args.list_count */
+  FLP_SIZE_METRICS, /* of the loss */
+  FLP_SIZE_WORKSPACE,
+  FLP_SIZE_SAVED,
+  FLP_SIZES
+} flp_size;
+
+typedef enum flp_element {
+  FLP_ELEMENT_BYTE,
+  FLP_ELEMENT_FLOAT,
+  FLP_ELEMENT_INT32,
+  FLP_ELEMENT_INT64,
+  FLP_ELEMENT_TARGET, /* as the field of spec says, from here on */
+  FLP_ELEMENT_DTYPE,
+  FLP_ELEMENT_HIDDEN,
+  FLP_ELEMENT_WEIGHT,
+  FLP_ELEMENT_BIAS,
+  FLP_ELEMENT_GRAD_HIDDEN,
+  FLP_ELEMENT_GRAD_WEIGHT,
+  FLP_ELEMENT_GRAD_BIAS,
+  FLP_ELEMENT_GRAD_LORA
+} flp_element;
+
+typedef enum flp_way { FLP_WAY_IN, FLP_WAY_OUT, FLP_WAY_EACH, FLP_WAY_SPACE } flp_way;
+
+/* Vectors are FLP_ARRAY_vectors to FLP_ARRAY_vectors_last. */
+typedef enum flp_array_id {
+#define FLP_ARRAY_ID(type, field, ...) FLP_ARRAY_##field,
+#define FLP_ARRAY_IDS(type, field, count) FLP_ARRAY_##field, FLP_ARRAY_##field##_last = FLP_ARRAY_##field + (count)-1,
+#define FLP_ARRAY_NONE(type, field)
+  FLP_ARGS_FIELDS(FLP_ARRAY_NONE, FLP_ARRAY_ID, FLP_ARRAY_ID, FLP_ARRAY_IDS)
+#undef FLP_ARRAY_ID
+#undef FLP_ARRAY_IDS
+#undef FLP_ARRAY_NONE
+      FLP_ARRAYS
+} flp_array_id;
+
+typedef struct flp_array {
+  const char *name;
+  flp_size rows, columns;
+  flp_element element;
+  flp_way way;
+  uint32_t base;
+  uint32_t offset, stride_offset; /* in flp_args; 0: it has no stride */
+  const char *passes, *must, *unasked, *elsewhere;
+  int (*is_asked)(const flp_spec *spec);
+} flp_array;
+
+extern const flp_array FLP_ARRAY[FLP_ARRAYS];
+
+static inline int flp_array_is_written(flp_array_id id) {
+  return FLP_ARRAY[id].way == FLP_WAY_OUT || FLP_ARRAY[id].way == FLP_WAY_EACH;
+}
+/* The letter of a pass: see above. */
+static inline char flp_array_letter(flp_array_id id, flp_pass pass) {
+  return FLP_ARRAY[id].passes[pass - FLP_PASS_FORWARD];
+}
+/* Whether that pass of a call reads or writes it. */
+static inline int flp_array_is_of(flp_array_id id, flp_pass pass) {
+  char letter = flp_array_letter(id, pass);
+  return letter != '-' && letter != 'x';
+}
+flp_dtype flp_array_dtype(flp_array_id id, const flp_spec *spec); /* 0 of bytes */
+const void *flp_array_get(flp_array_id id, const flp_args *args);
+void flp_array_set(flp_array_id id, flp_args *args, const void *pointer);
+/* The size that a call of a spec has; 0 of METRICS, which the loss has. */
+int64_t flp_size_of(flp_size size, const flp_spec *spec, const flp_args *args);
+
+#endif
