@@ -21,17 +21,19 @@ static flp_status make_scores(bench_products *p, int share) {
 }
 
 /* An operand as products take it. */
-static void *operand_of(const bench_products *p, call_slot slot) {
-  const cli_buffer *narrow = &p->data->narrow[slot - CALL_HIDDEN];
-  return narrow->data ? narrow->data : p->data->buffers.at[slot].buffer.data;
+static void *operand_of(const bench_products *p, flp_array_id id) {
+  const cli_buffer *narrow = &p->data->narrow[id - FLP_ARRAY_hidden];
+  return narrow->data ? narrow->data : p->data->buffers.at[id].buffer.data;
 }
 
 static void set_operands(bench_products *p, gemm_product which) {
   const call_buffer *at = p->data->buffers.at;
-  void *hidden = operand_of(p, CALL_HIDDEN), *weight = operand_of(p, CALL_WEIGHT), *scores = p->data->scores.data;
-  void *const operands[GEMM_PRODUCTS][3] = {[GEMM_SCORES] = {hidden, weight, scores},
-                                            [GEMM_GRAD_HIDDEN] = {scores, weight, at[CALL_GRAD_HIDDEN].buffer.data},
-                                            [GEMM_GRAD_WEIGHT] = {scores, hidden, at[CALL_GRAD_WEIGHT].buffer.data}};
+  void *hidden = operand_of(p, FLP_ARRAY_hidden), *weight = operand_of(p, FLP_ARRAY_weight),
+       *scores = p->data->scores.data;
+  void *const operands[GEMM_PRODUCTS][3] = {
+      [GEMM_SCORES] = {hidden, weight, scores},
+      [GEMM_GRAD_HIDDEN] = {scores, weight, at[FLP_ARRAY_grad_hidden].buffer.data},
+      [GEMM_GRAD_WEIGHT] = {scores, hidden, at[FLP_ARRAY_grad_weight].buffer.data}};
   gemm *product = &p->product[which];
   product->a = operands[which][0];
   product->b = operands[which][1];
@@ -52,8 +54,8 @@ flp_status bench_products_create(bench_products *p, int share, measure_clock *cl
   if (!p->library) return FLP_OK;
   if (!p->data->workspace.data)
     FLP_TRY(cli_buffer_create(p->data->buffers.device, GEMM_WORKSPACE, &p->data->workspace));
-  FLP_TRY(bench_data_narrow(p->data, CALL_HIDDEN));
-  FLP_TRY(bench_data_narrow(p->data, CALL_WEIGHT));
+  FLP_TRY(bench_data_narrow(p->data, FLP_ARRAY_hidden));
+  FLP_TRY(bench_data_narrow(p->data, FLP_ARRAY_weight));
   FLP_TRY(make_scores(p, share));
   for (int i = 0; i < GEMM_PRODUCTS; i++) {
     if (!is_of_spec(p, (gemm_product)i)) continue;

@@ -154,8 +154,8 @@ flp_status bench_data_head(bench_data *data);
 flp_status bench_data_rows(bench_data *data, int64_t n);
 void bench_data_clear_rows(bench_data *data);
 void bench_data_clear(bench_data *data);
-/* Fills `narrow` of an operand, CALL_HIDDEN or CALL_WEIGHT, if it is of another dtype than products. error: DRIVER, MEMORY */
-flp_status bench_data_narrow(bench_data *data, call_slot slot);
+/* Fills `narrow` of hidden or weight, if it is of another dtype than products. error: DRIVER, MEMORY */
+flp_status bench_data_narrow(bench_data *data, flp_array_id id);
 /* Sets what the loss reads of the policies before to what a step has just written, give or take a tenth of a nat: a
  * policy far from them would be clipped, and products of zeros run faster. error: DRIVER, MEMORY */
 flp_status bench_data_follow(bench_data *data);

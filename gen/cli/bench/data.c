@@ -37,14 +37,14 @@ static flp_status upload_blocks(cli_buffer *buffer, const cli_normal *normal, in
   return FLP_OK;
 }
 
-/* Those of one slot are the same for the same seed, whatever slots there are, and not those of another. */
-static uint64_t seed_of(const bench_data *data, call_slot slot) {
-  enum { APART = 34 };
-  return cli_hash((uint64_t)data->args->seed * APART + slot);
+/* Those of one array are the same for the same seed, whatever arrays there are, and not those of another. */
+static uint64_t seed_of(const bench_data *data, flp_array_id id) {
+  enum { APART = 34 }; /* of seeds, as what is recorded was drawn */
+  return cli_hash((uint64_t)data->args->seed * APART + id);
 }
 
-static flp_status make(bench_data *data, call_slot slot) {
-  return call_make(&data->buffers, slot, call_bytes(&data->call, slot));
+static flp_status make(bench_data *data, flp_array_id id) {
+  return call_make(&data->buffers, id, call_bytes(&data->call, id));
 }
 
 static flp_status fill_normal(cli_buffer *buffer, flp_dtype dtype, double sigma, uint64_t seed, int64_t count) {
@@ -58,37 +58,41 @@ static flp_status fill_normal(cli_buffer *buffer, flp_dtype dtype, double sigma,
   return status;
 }
 
-static int64_t elements_of(const bench_data *data, call_slot slot) {
-  return (int64_t)(call_bytes(&data->call, slot) / call_array_of(&data->call, slot).element);
+static int64_t elements_of(const bench_data *data, flp_array_id id) {
+  return (int64_t)(call_bytes(&data->call, id) / call_array_of(&data->call, id).element);
 }
 
-/* Makes the buffer of a slot and fills it with normal numbers. */
-static flp_status make_normal(bench_data *data, call_slot slot, double sigma) {
-  const flp_spec *spec = &data->call.spec;
-  flp_dtype dtype = slot == CALL_HIDDEN                          ? flp_hidden_dtype(spec)
-                    : slot == CALL_WEIGHT                        ? flp_weight_dtype(spec)
-                    : slot == CALL_BIAS                          ? flp_bias_dtype(spec)
-                    : slot == CALL_LORA_A || slot == CALL_LORA_B ? spec->dtype
-                                                                 : FLP_DTYPE_FP32;
-  FLP_TRY(make(data, slot));
-  return fill_normal(&data->buffers.at[slot].buffer, dtype, sigma, seed_of(data, slot), elements_of(data, slot));
+/* Makes the buffer of an array and fills it with normal numbers. */
+static flp_status make_normal(bench_data *data, flp_array_id id, double sigma) {
+  flp_dtype dtype = flp_array_dtype(id, &data->call.spec);
+  FLP_TRY(make(data, id));
+  return fill_normal(&data->buffers.at[id].buffer, dtype, sigma, seed_of(data, id), elements_of(data, id));
 }
 
 /* As random operands are. */
-flp_status bench_data_narrow(bench_data *data, call_slot slot) {
+flp_status bench_data_narrow(bench_data *data, flp_array_id id) {
   const flp_spec *spec = &data->call.spec;
-  cli_buffer *buffer = &data->narrow[slot - CALL_HIDDEN];
-  int64_t count = elements_of(data, slot);
-  if ((slot == CALL_HIDDEN ? flp_hidden_dtype(spec) : flp_weight_dtype(spec)) == spec->dtype) return FLP_OK;
+  cli_buffer *buffer = &data->narrow[id - FLP_ARRAY_hidden];
+  int64_t count = elements_of(data, id);
+  if (flp_array_dtype(id, spec) == spec->dtype) return FLP_OK;
   cli_buffer_destroy(buffer);
   FLP_TRY(cli_buffer_create(data->buffers.device, (size_t)count * flp_dtype_bytes(spec->dtype), buffer));
-  double sigma = slot == CALL_HIDDEN ? 1.0 : 1.5 / sqrt((double)spec->hidden);
-  return fill_normal(buffer, spec->dtype, sigma, seed_of(data, slot), count);
+  double sigma = id == FLP_ARRAY_hidden ? 1.0 : 1.5 / sqrt((double)spec->hidden);
+  return fill_normal(buffer, spec->dtype, sigma, seed_of(data, id), count);
 }
 
-static flp_status make_outputs(bench_data *data, const call_slot *slots, int count) {
-  for (int i = 0; i < count; i++)
-    if (call_array_of(&data->call, slots[i]).wanted) FLP_TRY(make(data, slots[i]));
+/* What belongs to the head, whatever rows there are. */
+static int is_of_head(flp_array_id id) {
+  return FLP_ARRAY[id].rows == FLP_SIZE_V || FLP_ARRAY[id].rows == FLP_SIZE_R;
+}
+
+/* Those of the head, or the others, without metrics, which nothing times. */
+static flp_status make_outputs(bench_data *data, int of_head) {
+  for (int i = 0; i < FLP_ARRAYS; i++) {
+    flp_array_id id = (flp_array_id)i;
+    if (flp_array_is_written(id) && is_of_head(id) == of_head && call_array_of(&data->call, id).wanted)
+      FLP_TRY(make(data, id));
+  }
   return FLP_OK;
 }
 
@@ -103,24 +107,23 @@ static void set_problem(bench_data *data, int64_t n) {
 }
 
 flp_status bench_data_head(bench_data *data) {
-  static const call_slot outputs[] = {CALL_GRAD_WEIGHT, CALL_GRAD_BIAS, CALL_GRAD_LORA_A, CALL_GRAD_LORA_B};
   set_problem(data, 0);
   if (data->args->data != CLI_DATA_RANDOM)
-    FLP_TRY(rows_make_weight(&data->call, seed_of(data, CALL_WEIGHT), &data->buffers));
+    FLP_TRY(rows_make_weight(&data->call, seed_of(data, FLP_ARRAY_weight), &data->buffers));
   else /* scores of standard deviation 1.5: neither flat nor saturated */
-    FLP_TRY(make_normal(data, CALL_WEIGHT, 1.5 / sqrt((double)data->call.spec.hidden)));
-  if (data->call.spec.has_bias) FLP_TRY(make_normal(data, CALL_BIAS, 0.5));
+    FLP_TRY(make_normal(data, FLP_ARRAY_weight, 1.5 / sqrt((double)data->call.spec.hidden)));
+  if (data->call.spec.has_bias) FLP_TRY(make_normal(data, FLP_ARRAY_bias, 0.5));
   if (data->call.spec.lora_rank) { /* u near 1, and what it adds to a score a tenth of one */
-    FLP_TRY(make_normal(data, CALL_LORA_A, 1 / sqrt((double)data->call.spec.hidden)));
-    FLP_TRY(make_normal(data, CALL_LORA_B, 0.15 / sqrt((double)data->call.spec.lora_rank)));
+    FLP_TRY(make_normal(data, FLP_ARRAY_lora_a, 1 / sqrt((double)data->call.spec.hidden)));
+    FLP_TRY(make_normal(data, FLP_ARRAY_lora_b, 0.15 / sqrt((double)data->call.spec.lora_rank)));
   }
-  FLP_TRY(make_outputs(data, outputs, 4));
-  return cli_buffer_fill(&data->buffers.at[CALL_GRAD_WEIGHT].buffer, 0); /* it may be added to */
+  FLP_TRY(make_outputs(data, 1));
+  return cli_buffer_fill(&data->buffers.at[FLP_ARRAY_grad_weight].buffer, 0); /* it may be added to */
 }
 
 /* Of a row, as make_targets has it. */
 static int64_t target_of(const bench_data *data, const int64_t *ids, int64_t row) {
-  uint64_t random = cli_hash(seed_of(data, CALL_TARGET) + (uint64_t)row);
+  uint64_t random = cli_hash(seed_of(data, FLP_ARRAY_target) + (uint64_t)row);
   if (bench_row_is_masked(row, data->args->masked)) return data->call.ignore_index;
   return ids ? ids[row] : (int64_t)(random % (uint64_t)data->call.spec.vocab);
 }
@@ -137,30 +140,30 @@ static flp_status make_several(bench_data *data, const int64_t *ids) {
 /* ids: (n) of the vocabulary; NULL for random ones */
 static flp_status make_targets(bench_data *data, const int64_t *ids) {
   const call_problem *call = &data->call;
-  size_t element = call_array_of(call, CALL_TARGET).element, bytes = call_bytes(call, CALL_TARGET);
+  size_t element = call_array_of(call, FLP_ARRAY_target).element, bytes = call_bytes(call, FLP_ARRAY_target);
   if (call->spec.targets > 1) return make_several(data, ids);
-  FLP_TRY(make(data, CALL_TARGET));
+  FLP_TRY(make(data, FLP_ARRAY_target));
   char *targets = malloc(bytes);
   if (!targets) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the targets");
   for (int64_t row = 0; row < call->n; row++) {
     int64_t id = target_of(data, ids, row);
     memcpy(targets + (size_t)row * element, &id, element); /* little-endian: the low half of it, or all */
   }
-  flp_status status = cli_buffer_upload(&data->buffers.at[CALL_TARGET].buffer, 0, targets, bytes);
+  flp_status status = cli_buffer_upload(&data->buffers.at[FLP_ARRAY_target].buffer, 0, targets, bytes);
   free(targets);
   return status;
 }
 
 /* Temperatures from 0.75 to 1.25. */
 static flp_status make_temperatures(bench_data *data) {
-  size_t bytes = call_bytes(&data->call, CALL_TEMPERATURE);
-  uint64_t seed = seed_of(data, CALL_TEMPERATURE);
-  FLP_TRY(make(data, CALL_TEMPERATURE));
+  size_t bytes = call_bytes(&data->call, FLP_ARRAY_temperature_rows);
+  uint64_t seed = seed_of(data, FLP_ARRAY_temperature_rows);
+  FLP_TRY(make(data, FLP_ARRAY_temperature_rows));
   float *values = malloc(bytes);
   if (!values) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the temperatures");
   for (int64_t row = 0; row < data->call.n; row++)
     values[row] = 0.75f + 0.5f * 0x1p-24f * (float)(cli_hash(seed + (uint64_t)row) >> 40);
-  flp_status status = cli_buffer_upload(&data->buffers.at[CALL_TEMPERATURE].buffer, 0, values, bytes);
+  flp_status status = cli_buffer_upload(&data->buffers.at[FLP_ARRAY_temperature_rows].buffer, 0, values, bytes);
   free(values);
   return status;
 }
@@ -170,7 +173,7 @@ static flp_status make_temperatures(bench_data *data) {
 static flp_status make_loss_inputs(bench_data *data) {
   uint32_t read = data->call.loss ? flp_loss_inputs(data->call.loss) : 0;
   for (int i = FLP_LOSS_OLD_LOGPROB; i < FLP_LOSS_INPUTS_MAX; i++)
-    if (read >> i & 1) FLP_TRY(make_normal(data, (call_slot)(CALL_LOSS_INPUT + i), 1.0));
+    if (read >> i & 1) FLP_TRY(make_normal(data, call_loss_input(i), 1.0));
   return read >> FLP_LOSS_TEACHER_LOGPROB & 1 ? bench_data_teacher(data) : FLP_OK;
 }
 
@@ -180,9 +183,9 @@ flp_status bench_data_follow(bench_data *data) {
   size_t bytes = (size_t)n * sizeof(float);
   float *logprob = malloc(2 * bytes), *other = logprob ? logprob + n : NULL;
   if (!logprob) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the policies before");
-  flp_status status = cli_buffer_download(&data->buffers.at[CALL_LOGPROB].buffer, 0, logprob, bytes);
+  flp_status status = cli_buffer_download(&data->buffers.at[FLP_ARRAY_logprob].buffer, 0, logprob, bytes);
   for (int i = 0; i < 2 && status == FLP_OK; i++) {
-    cli_buffer *input = &data->buffers.at[CALL_LOSS_INPUT + followers[i]].buffer;
+    cli_buffer *input = &data->buffers.at[call_loss_input(followers[i])].buffer;
     if (!input->data) continue;
     status = cli_buffer_download(input, 0, other, bytes); /* of standard deviation 1 */
     for (int64_t row = 0; row < n; row++) other[row] = fminf(logprob[row] + 0.1f * other[row], 0);
@@ -207,7 +210,7 @@ static flp_status follow_rows(bench_data *data, const rows_request *request, int
 static flp_status make_sharp(bench_data *data) {
   int64_t n = data->call.n, *target = malloc((size_t)n * sizeof *target);
   float *entropy = malloc((size_t)n * sizeof *entropy);
-  rows_request request = {data->args->data, seed_of(data, CALL_HIDDEN), &data->call, &data->args->options};
+  rows_request request = {data->args->data, seed_of(data, FLP_ARRAY_hidden), &data->call, &data->args->options};
   flp_status status = target && entropy ? rows_make(&request, &data->buffers, target, entropy)
                                         : flp_fail(FLP_ERROR_MEMORY, "out of host memory for the targets");
   if (status == FLP_OK) status = follow_rows(data, &request, target, entropy);
@@ -217,35 +220,25 @@ static flp_status make_sharp(bench_data *data) {
 }
 
 static flp_status make_random(bench_data *data) {
-  FLP_TRY(make_normal(data, CALL_HIDDEN, 1.0));
+  FLP_TRY(make_normal(data, FLP_ARRAY_hidden, 1.0));
   return data->call.spec.listed ? bench_data_lists(data) : make_targets(data, NULL);
 }
 
 flp_status bench_data_rows(bench_data *data, int64_t n) {
-  static const call_slot outputs[] = {CALL_LOGPROB,     CALL_ENTROPY, CALL_STATS,       CALL_GRAD_HIDDEN, CALL_LOSS,
-                                      CALL_TAIL_REPORT, CALL_TOP_IDS, CALL_TOP_LOGPROB, CALL_TOP_REST,    CALL_RANK};
   bench_data_clear_rows(data);
   set_problem(data, n);
   const flp_spec *spec = &data->call.spec;
   if (spec->per_row_temperature) FLP_TRY(make_temperatures(data));
   FLP_TRY(data->args->data == CLI_DATA_RANDOM ? make_random(data) : make_sharp(data));
   FLP_TRY(make_loss_inputs(data));
-  if (spec->grads) FLP_TRY(make_normal(data, CALL_GRAD_LOGPROB, 1.0));
-  if (spec->grads && spec->entropy == FLP_ENTROPY_BACKWARD) FLP_TRY(make_normal(data, CALL_GRAD_ENTROPY, 1.0));
-  return make_outputs(data, outputs, sizeof outputs / sizeof outputs[0]);
-}
-
-static int is_of_head(int slot) {
-  static const int slots[] = {CALL_WEIGHT, CALL_BIAS,   CALL_GRAD_WEIGHT, CALL_GRAD_BIAS,
-                              CALL_LORA_A, CALL_LORA_B, CALL_GRAD_LORA_A, CALL_GRAD_LORA_B};
-  for (size_t i = 0; i < sizeof slots / sizeof slots[0]; i++)
-    if (slots[i] == slot) return 1;
-  return 0;
+  if (spec->grads) FLP_TRY(make_normal(data, FLP_ARRAY_grad_logprob, 1.0));
+  if (spec->grads && spec->entropy == FLP_ENTROPY_BACKWARD) FLP_TRY(make_normal(data, FLP_ARRAY_grad_entropy, 1.0));
+  return make_outputs(data, 0);
 }
 
 void bench_data_clear_rows(bench_data *data) {
-  for (int slot = 0; slot < CALL_SLOTS; slot++)
-    if (!is_of_head(slot)) call_buffer_clear(&data->buffers.at[slot]);
+  for (int id = 0; id < FLP_ARRAYS; id++)
+    if (!is_of_head((flp_array_id)id)) call_buffer_clear(&data->buffers.at[id]);
   cli_buffer_destroy(&data->scores);
   for (int i = 0; i < 2; i++) cli_buffer_destroy(&data->narrow[i]);
   cli_buffer_destroy(&data->one_target);

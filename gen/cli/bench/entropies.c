@@ -50,16 +50,17 @@ static flp_status set_problems(const rows_request *request, rows_plan *p) {
 static flp_status make_outputs(rows_plan *p) {
   flp_layout layout = FLP_LAYOUT_INIT;
   FLP_TRY(flp_plan_layout(p->plan, FLP_PASS_FORWARD, p->whole.n, 0, &layout));
-  FLP_TRY(call_make(&p->buffers, CALL_WORKSPACE, (size_t)layout.bytes));
-  FLP_TRY(call_make(&p->buffers, CALL_ENTROPY, call_bytes(&p->whole, CALL_ENTROPY)));
-  FLP_TRY(call_make(&p->buffers, CALL_TARGET, call_bytes(&p->whole, CALL_TARGET)));
-  FLP_TRY(cli_buffer_fill(&p->buffers.at[CALL_TARGET].buffer, 0)); /* any id: no target is drawn yet */
+  FLP_TRY(call_make(&p->buffers, FLP_ARRAY_workspace, (size_t)layout.bytes));
+  FLP_TRY(call_make(&p->buffers, FLP_ARRAY_entropy, call_bytes(&p->whole, FLP_ARRAY_entropy)));
+  FLP_TRY(call_make(&p->buffers, FLP_ARRAY_target, call_bytes(&p->whole, FLP_ARRAY_target)));
+  FLP_TRY(cli_buffer_fill(&p->buffers.at[FLP_ARRAY_target].buffer, 0)); /* any id: no target is drawn yet */
   if (p->sliced.shards == 1) return FLP_OK;
-  return call_make(&p->buffers, CALL_PARTIAL, call_bytes(&p->sliced, CALL_PARTIAL));
+  return call_make(&p->buffers, FLP_ARRAY_partial, call_bytes(&p->sliced, FLP_ARRAY_partial));
 }
 
 flp_status rows_plan_create(const rows_request *request, const call_buffers *operands, rows_plan *out) {
-  static const call_slot borrowed[] = {CALL_HIDDEN, CALL_WEIGHT, CALL_BIAS, CALL_TEMPERATURE};
+  static const flp_array_id borrowed[] = {FLP_ARRAY_hidden, FLP_ARRAY_weight, FLP_ARRAY_bias,
+                                          FLP_ARRAY_temperature_rows};
   *out = (rows_plan){.buffers = {.device = operands->device}};
   FLP_TRY(set_problems(request, out));
   FLP_TRY(create_plan(request, operands->device, out));
@@ -76,11 +77,12 @@ void rows_plan_destroy(rows_plan *plan) {
 flp_status rows_plan_entropies(rows_plan *p, float *out) {
   flp_args args = call_args(&p->buffers, &p->whole, FLP_PASS_FORWARD, 0);
   FLP_TRY(call_execute(p->plan, &args));
-  return cli_buffer_download(&p->buffers.at[CALL_ENTROPY].buffer, 0, out, call_bytes(&p->whole, CALL_ENTROPY));
+  return cli_buffer_download(&p->buffers.at[FLP_ARRAY_entropy].buffer, 0, out,
+                             call_bytes(&p->whole, FLP_ARRAY_entropy));
 }
 
 flp_status rows_plan_partials(rows_plan *p, float **out) {
-  size_t bytes = call_bytes(&p->sliced, CALL_PARTIAL);
+  size_t bytes = call_bytes(&p->sliced, FLP_ARRAY_partial);
   *out = NULL;
   if (p->sliced.shards == 1) return FLP_OK;
   for (int slice = 0; slice < p->sliced.shards; slice++) {
@@ -89,5 +91,5 @@ flp_status rows_plan_partials(rows_plan *p, float **out) {
   }
   *out = malloc(bytes);
   if (!*out) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the sums of slices");
-  return cli_buffer_download(&p->buffers.at[CALL_PARTIAL].buffer, 0, *out, bytes);
+  return cli_buffer_download(&p->buffers.at[FLP_ARRAY_partial].buffer, 0, *out, bytes);
 }

@@ -13,14 +13,14 @@ static uint64_t seed_of(const bench_data *data, int what) {
   return cli_hash((uint64_t)data->args->seed ^ (uint64_t)what << 32);
 }
 
-/* Makes the buffer of a slot from ids. dtype: INT32 or INT64 */
-static flp_status upload_ids(bench_data *data, call_slot slot, flp_dtype dtype, const int64_t *ids, int64_t count) {
-  size_t bytes = call_bytes(&data->call, slot);
-  FLP_TRY(call_make(&data->buffers, slot, bytes));
+/* Makes the buffer of an array from ids. dtype: INT32 or INT64 */
+static flp_status upload_ids(bench_data *data, flp_array_id id, flp_dtype dtype, const int64_t *ids, int64_t count) {
+  size_t bytes = call_bytes(&data->call, id);
+  FLP_TRY(call_make(&data->buffers, id, bytes));
   void *narrow = malloc(bytes + 1);
   if (!narrow) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for ids");
   cli_ids_narrow(dtype, ids, count, narrow);
-  flp_status status = cli_buffer_upload(&data->buffers.at[slot].buffer, 0, narrow, bytes);
+  flp_status status = cli_buffer_upload(&data->buffers.at[id].buffer, 0, narrow, bytes);
   free(narrow);
   return status;
 }
@@ -29,9 +29,9 @@ static flp_status upload_lists(bench_data *data, const int64_t *target, const cl
   int64_t n = data->call.n;
   flp_dtype dtype = data->call.spec.target_dtype;
   data->call.list_count = lists->offsets[n];
-  FLP_TRY(upload_ids(data, CALL_TARGET, dtype, target, n));
-  FLP_TRY(upload_ids(data, CALL_LIST_OFFSETS, FLP_DTYPE_INT64, lists->offsets, n + 1));
-  return upload_ids(data, CALL_LIST_IDS, dtype, lists->ids, data->call.list_count);
+  FLP_TRY(upload_ids(data, FLP_ARRAY_target, dtype, target, n));
+  FLP_TRY(upload_ids(data, FLP_ARRAY_list_offsets, FLP_DTYPE_INT64, lists->offsets, n + 1));
+  return upload_ids(data, FLP_ARRAY_list_ids, dtype, lists->ids, data->call.list_count);
 }
 
 static flp_status draw(bench_data *data, const cli_zipf *zipf) {

@@ -80,9 +80,9 @@ static flp_status upload_unit_rows(const call_problem *call, const cli_normal *n
 
 flp_status rows_make_weight(const call_problem *call, uint64_t seed, call_buffers *buffers) {
   cli_normal normal;
-  FLP_TRY(call_make(buffers, CALL_WEIGHT, call_bytes(call, CALL_WEIGHT)));
+  FLP_TRY(call_make(buffers, FLP_ARRAY_weight, call_bytes(call, FLP_ARRAY_weight)));
   FLP_TRY(cli_normal_create(FLP_DTYPE_FP32, 1.0, seed, &normal));
-  flp_status status = upload_unit_rows(call, &normal, &buffers->at[CALL_WEIGHT].buffer);
+  flp_status status = upload_unit_rows(call, &normal, &buffers->at[FLP_ARRAY_weight].buffer);
   cli_normal_destroy(&normal);
   return status;
 }
@@ -117,9 +117,9 @@ static uint64_t stream(const making *m, int which) {
   return stream_of(m->request->seed, which);
 }
 
-/* What a slot holds; *out stays NULL if that is nothing. */
-static flp_status take(const making *m, call_slot slot, void *out) {
-  const cli_buffer *buffer = &m->buffers->at[slot].buffer;
+/* What an array holds; *out stays NULL if that is nothing. */
+static flp_status take(const making *m, flp_array_id id, void *out) {
+  const cli_buffer *buffer = &m->buffers->at[id].buffer;
   if (!buffer->data) return FLP_OK;
   void *copy = malloc(buffer->bytes);
   if (!copy) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for rows: %zu bytes were asked for", buffer->bytes);
@@ -129,7 +129,7 @@ static flp_status take(const making *m, call_slot slot, void *out) {
 
 static flp_status allocate(making *m) {
   size_t n = (size_t)m->request->call->n, depth = (size_t)spec_of(m)->hidden;
-  m->hidden = malloc(call_bytes(m->request->call, CALL_HIDDEN) + 1);
+  m->hidden = malloc(call_bytes(m->request->call, FLP_ARRAY_hidden) + 1);
   m->shuffled = malloc((size_t)spec_of(m)->vocab * sizeof *m->shuffled);
   m->parts = malloc(n * ROWS_PARTS * depth * sizeof *m->parts + 1);
   m->low = malloc(3 * n * sizeof *m->low + 1);
@@ -144,10 +144,10 @@ static flp_status allocate(making *m) {
 static flp_status prepare(making *m) {
   const call_problem *call = m->request->call;
   FLP_TRY(allocate(m));
-  FLP_TRY(call_make(m->buffers, CALL_HIDDEN, call_bytes(call, CALL_HIDDEN)));
-  FLP_TRY(take(m, CALL_WEIGHT, &m->weight));
-  FLP_TRY(take(m, CALL_BIAS, &m->bias));
-  FLP_TRY(take(m, CALL_TEMPERATURE, &m->temperature));
+  FLP_TRY(call_make(m->buffers, FLP_ARRAY_hidden, call_bytes(call, FLP_ARRAY_hidden)));
+  FLP_TRY(take(m, FLP_ARRAY_weight, &m->weight));
+  FLP_TRY(take(m, FLP_ARRAY_bias, &m->bias));
+  FLP_TRY(take(m, FLP_ARRAY_temperature_rows, &m->temperature));
   FLP_TRY(cli_normal_create(FLP_DTYPE_FP32, ROWS_SIGMA, stream(m, STREAM_CHANCE), &m->chance));
   rows_order(m->request, m->shuffled);
   for (int64_t row = 0; row < call->n; row++) {
@@ -204,7 +204,8 @@ static flp_status evaluate(making *m, float *entropy) {
   const call_problem *call = m->request->call;
   for (int64_t row = 0; row < call->n; row++) m->number[row] = (m->low[row] + m->high[row]) / 2;
   FLP_TRY(cli_parallel(mix_job, m, jobs_of(call->n), NULL));
-  FLP_TRY(cli_buffer_upload(&m->buffers->at[CALL_HIDDEN].buffer, 0, m->hidden, call_bytes(call, CALL_HIDDEN)));
+  FLP_TRY(
+      cli_buffer_upload(&m->buffers->at[FLP_ARRAY_hidden].buffer, 0, m->hidden, call_bytes(call, FLP_ARRAY_hidden)));
   return rows_plan_entropies(&m->plan, entropy);
 }
 

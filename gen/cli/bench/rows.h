@@ -39,9 +39,9 @@ typedef struct rows_request {
 
 /* ---- rows.c ---- */
 
-/* Makes the weight of the call in its slot. error: MEMORY, DRIVER */
+/* Makes the weight of the call in its id. error: MEMORY, DRIVER */
 flp_status rows_make_weight(const call_problem *call, uint64_t seed, call_buffers *buffers);
-/* Makes the hidden states in their slot; weight, bias and temperatures are in theirs.
+/* Makes the hidden states in their id; weight, bias and temperatures are in theirs.
  * target:  (n) drawn from the row's own softmax
  * entropy: (n) of the rows as they are, nats
  * error:   MEMORY, DRIVER, any of flp_plan_create and flp_execute; UNAVAILABLE if only the CPU could compute a GPU's
@@ -121,7 +121,7 @@ typedef struct rows_plan {
 /* Makes the plan and what its passes write; the operands' buffers outlive it. error: as rows_make */
 flp_status rows_plan_create(const rows_request *request, const call_buffers *operands, rows_plan *out);
 void rows_plan_destroy(rows_plan *plan);
-/* Entropies (n) of what the slot of hidden states holds now. error: DRIVER */
+/* Entropies (n) of what the id of hidden states holds now. error: DRIVER */
 flp_status rows_plan_entropies(rows_plan *plan, float *out);
 /* Partial results by slice, malloc'ed; NULL where there is one. error: MEMORY, DRIVER */
 flp_status rows_plan_partials(rows_plan *plan, float **out);

@@ -219,7 +219,7 @@ static flp_status make_saved(session *s) {
   s->saved_bytes = 0;
   if (!call_keeps(&s->data.call)) return FLP_OK;
   FLP_TRY(flp_plan_saved(s->plan, s->n, bench_keep_budget(s->plan, &s->args->options), &s->saved_bytes));
-  if (s->saved_bytes) return call_make(&s->data.buffers, CALL_SAVED, s->saved_bytes);
+  if (s->saved_bytes) return call_make(&s->data.buffers, FLP_ARRAY_saved, s->saved_bytes);
   char budget[CLI_TEXT_BYTES];
   return flp_fail(FLP_ERROR_UNAVAILABLE,
                   "--%s: nothing is kept of %lld rows: rung %s has no kernels for it, or the budget of %s, which "
@@ -249,13 +249,13 @@ static flp_status make_workspace(session *s) {
     if (s->layout[pass].bytes > most) most = s->layout[pass].bytes;
     if (plain->bytes > most) most = plain->bytes;
   }
-  return call_make(&s->data.buffers, CALL_WORKSPACE, (size_t)most);
+  return call_make(&s->data.buffers, FLP_ARRAY_workspace, (size_t)most);
 }
 
 static flp_status make_products(session *s) {
   if (s->plain && !s->library.handle) { /* with baselines they are theirs too */
-    FLP_TRY(bench_data_narrow(&s->data, CALL_HIDDEN));
-    FLP_TRY(bench_data_narrow(&s->data, CALL_WEIGHT));
+    FLP_TRY(bench_data_narrow(&s->data, FLP_ARRAY_hidden));
+    FLP_TRY(bench_data_narrow(&s->data, FLP_ARRAY_weight));
   }
   measure_options choose = {.burst_ms = s->args->burst_ms, .rounds = CHOOSE_ROUNDS, .seed = (uint64_t)s->args->seed};
   s->baseline = (bench_products){
@@ -330,7 +330,7 @@ static int add_product_items(session *s, gemm_product which, measure_item *items
 }
 
 static cli_buffer *tail_report_of(session *s) {
-  return &s->data.buffers.at[CALL_TAIL_REPORT].buffer;
+  return &s->data.buffers.at[FLP_ARRAY_tail_report].buffer;
 }
 
 /* What the last call of tail mode left out, for the rows that have gradients. */

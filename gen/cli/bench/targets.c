@@ -48,8 +48,8 @@ static flp_status make(bench_data *data, const cli_zipf *zipf, const int64_t *ow
   int64_t count = call->n * call->spec.targets, *ids = malloc((size_t)count * sizeof *ids + 1);
   if (!ids) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the targets");
   draw(data, zipf, own, ids);
-  flp_status status = call_make(&data->buffers, CALL_TARGET, call_bytes(call, CALL_TARGET));
-  if (status == FLP_OK) status = upload(&data->buffers.at[CALL_TARGET].buffer, dtype, ids, count);
+  flp_status status = call_make(&data->buffers, FLP_ARRAY_target, call_bytes(call, FLP_ARRAY_target));
+  if (status == FLP_OK) status = upload(&data->buffers.at[FLP_ARRAY_target].buffer, dtype, ids, count);
   size_t bytes = (size_t)call->n * flp_dtype_bytes(dtype);
   if (status == FLP_OK) status = cli_buffer_create(data->buffers.device, bytes, &data->one_target);
   if (status == FLP_OK) status = upload(&data->one_target, dtype, own, call->n);
@@ -67,13 +67,14 @@ flp_status bench_data_targets(bench_data *data, const int64_t *own) {
 
 flp_status bench_data_teacher(bench_data *data) {
   int64_t n = data->call.n, count = flp_spec_targets(&data->call.spec);
-  size_t bytes = call_bytes(&data->call, CALL_TEACHER);
+  size_t bytes = call_bytes(&data->call, FLP_ARRAY_teacher_logprob);
   float *values = malloc(bytes + 1);
   if (!values) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the teacher");
   for (int64_t row = 0; row < n; row++)
     cli_teacher_draw(cli_hash(seed_of(data, SEED_TEACHER) + (uint64_t)row), count, values + row * count);
-  flp_status status = call_make(&data->buffers, CALL_TEACHER, bytes);
-  if (status == FLP_OK) status = cli_buffer_upload(&data->buffers.at[CALL_TEACHER].buffer, 0, values, bytes);
+  flp_status status = call_make(&data->buffers, FLP_ARRAY_teacher_logprob, bytes);
+  if (status == FLP_OK)
+    status = cli_buffer_upload(&data->buffers.at[FLP_ARRAY_teacher_logprob].buffer, 0, values, bytes);
   free(values);
   return status;
 }

@@ -9,17 +9,16 @@
 #include "gen/cli/shared/record.h"
 #include "gen/cli/shared/text.h"
 #include "gen/cli/tensors/safetensors.h"
-#include "runtime/base/operands.h"
 
 /* What is written, by the names that `flpgen run` looks for. */
 static const struct {
-  call_slot slot;
+  flp_array_id id;
   const char *name;
-} operands[] = {{CALL_HIDDEN, "hidden"},
-                {CALL_WEIGHT, "weight"},
-                {CALL_BIAS, "bias"},
-                {CALL_TARGET, "target"},
-                {CALL_TEMPERATURE, "temperature"}};
+} operands[] = {{FLP_ARRAY_hidden, "hidden"},
+                {FLP_ARRAY_weight, "weight"},
+                {FLP_ARRAY_bias, "bias"},
+                {FLP_ARRAY_target, "target"},
+                {FLP_ARRAY_temperature_rows, "temperature"}};
 enum { OPERANDS = sizeof operands / sizeof operands[0] };
 
 static flp_status check_fields(const bench_args *args) {
@@ -57,22 +56,13 @@ static flp_status open_device(bench_args *args, cli_device *out) {
   return cli_device_open(FLP_DEVICE_HOST, out);
 }
 
-static cli_tensor_dtype dtype_of(const flp_spec *spec, call_slot slot) {
-  return cli_tensor_dtype_of(slot == CALL_TEMPERATURE ? FLP_DTYPE_FP32
-                             : slot == CALL_TARGET    ? spec->target_dtype
-                             : slot == CALL_HIDDEN    ? flp_hidden_dtype(spec)
-                             : slot == CALL_BIAS      ? flp_bias_dtype(spec)
-                                                      : flp_weight_dtype(spec));
-}
-
 static cli_tensor tensor_of(const bench_data *data, int which) {
   const flp_spec *spec = &data->call.spec;
-  call_slot slot = operands[which].slot;
-  int is_of_head = slot == CALL_WEIGHT || slot == CALL_BIAS;
+  flp_array_id id = operands[which].id;
   return (cli_tensor){.name = operands[which].name,
-                      .dtype = dtype_of(spec, slot),
-                      .rank = slot == CALL_HIDDEN || slot == CALL_WEIGHT ? 2 : 1,
-                      .shape = {is_of_head ? spec->vocab : data->call.n, spec->hidden}};
+                      .dtype = cli_tensor_dtype_of(flp_array_dtype(id, spec)),
+                      .rank = FLP_ARRAY[id].columns == FLP_SIZE_D ? 2 : 1,
+                      .shape = {FLP_ARRAY[id].rows == FLP_SIZE_V ? spec->vocab : data->call.n, spec->hidden}};
 }
 
 static flp_status write_operands(bench_data *data, const char *path) {
@@ -81,7 +71,7 @@ static flp_status write_operands(bench_data *data, const char *path) {
   size_t count = 0;
   flp_status status = FLP_OK;
   for (int i = 0; i < OPERANDS && status == FLP_OK; i++) {
-    call_buffer *buffer = &data->buffers.at[operands[i].slot];
+    call_buffer *buffer = &data->buffers.at[operands[i].id];
     int overrun = 0;
     status = call_buffer_take(buffer, buffer->bytes, &memory[i], &overrun);
     if (!memory[i]) continue;

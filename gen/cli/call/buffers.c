@@ -3,9 +3,7 @@
 #include <string.h>
 
 #include "gen/cli/call/call.h"
-#include "runtime/base/operands.h"
 #include "runtime/base/status.h"
-#include "runtime/kernel/kernel.h"
 
 /* ---- one buffer ---- */
 
@@ -57,105 +55,91 @@ void call_buffer_clear(call_buffer *b) {
 
 /* ---- arrays ---- */
 
-call_array call_array_of(const call_problem *p, call_slot slot) {
-  const flp_spec *spec = &p->spec;
-  size_t n = (size_t)p->n, vocab = (size_t)(p->shards * p->shard_vocab), all_rows = (size_t)p->shards * n;
-  size_t stride = (size_t)p->stride, metrics = p->loss ? p->loss->metric_count : 0,
-         targets = (size_t)flp_spec_targets(spec), rank = (size_t)spec->lora_rank;
-  const call_array rows = {1, n, 1, sizeof(float)}; /* as most arrays are */
-  const call_array arrays[CALL_SLOTS] = {
-      [CALL_HIDDEN] = {1, n, stride, flp_dtype_bytes(flp_hidden_dtype(spec))},
-      [CALL_WEIGHT] = {1, vocab, stride, flp_dtype_bytes(flp_weight_dtype(spec))},
-      [CALL_BIAS] = {1, vocab, 1, flp_dtype_bytes(flp_bias_dtype(spec))},
-      [CALL_TARGET] = {1, n, targets, flp_dtype_bytes(spec->target_dtype)},
-      [CALL_GRAD_LOGPROB] = {1, n, targets, sizeof(float)},
-      [CALL_ROWS] = {1, (size_t)p->row_count, 1, sizeof(int32_t)},
-      [CALL_LIST_OFFSETS] = {1, n + 1, 1, sizeof(int64_t)},
-      [CALL_LORA_A] = {1, rank, stride, flp_dtype_bytes(spec->dtype)},
-      [CALL_LORA_B] = {1, vocab, rank, flp_dtype_bytes(spec->dtype)},
-      [CALL_TEACHER] = {1, n, targets, sizeof(float)},
-      [CALL_LIST_IDS] = {1, (size_t)p->list_count, 1, flp_dtype_bytes(spec->target_dtype)},
-      [CALL_LOGPROB] = {1, n, targets, sizeof(float)},
-      [CALL_ENTROPY] = {spec->entropy != FLP_ENTROPY_NONE, n, 1, sizeof(float)},
-      [CALL_STATS] = {p->gives_stats, n, 4, sizeof(float)},
-      [CALL_GRAD_HIDDEN] = {(spec->grads & FLP_GRAD_HIDDEN) != 0, all_rows, stride,
-                            flp_dtype_bytes(spec->grad_hidden_dtype)},
-      [CALL_GRAD_WEIGHT] = {(spec->grads & FLP_GRAD_WEIGHT) != 0, vocab, stride,
-                            flp_dtype_bytes(spec->grad_weight_dtype)},
-      [CALL_GRAD_BIAS] = {(spec->grads & FLP_GRAD_BIAS) != 0, vocab, 1, flp_dtype_bytes(spec->grad_bias_dtype)},
-      [CALL_GRAD_LORA_A] = {(spec->grads & FLP_GRAD_LORA_A) != 0, (size_t)p->shards * rank, stride,
-                            flp_dtype_bytes(spec->grad_lora_dtype)},
-      [CALL_GRAD_LORA_B] = {(spec->grads & FLP_GRAD_LORA_B) != 0, vocab, rank, flp_dtype_bytes(spec->grad_lora_dtype)},
-      [CALL_LOSS] = {p->loss != NULL, n, 1, sizeof(float)},
-      [CALL_METRICS] = {p->gives_metrics && metrics, metrics * n, 1, sizeof(float)},
-      [CALL_TAIL_REPORT] = {spec->tail > 0 && spec->grads, (size_t)p->shards, 4, sizeof(float)},
-      [CALL_TOP_IDS] = {spec->topk > 0, all_rows, (size_t)spec->topk, flp_dtype_bytes(spec->target_dtype)},
-      [CALL_TOP_LOGPROB] = {spec->topk > 0, all_rows, (size_t)spec->topk, sizeof(float)},
-      [CALL_TOP_REST] = {spec->topk > 0 && p->shards == 1, n, 1, sizeof(float)},
-      [CALL_RANK] = {spec->rank && p->shards == 1, n, 1, sizeof(int32_t)},
-      [CALL_PARTIAL] = {p->shards > 1, all_rows, 4, sizeof(float)},
-      [CALL_PARTIAL_TARGETS] = {p->shards > 1 && targets > 1, all_rows, targets, sizeof(float)}};
-  return slot < CALL_LOGPROB && !arrays[slot].wanted ? rows : arrays[slot];
+int64_t call_size(const call_problem *p, flp_size size) {
+  const flp_args counts = {.n = p->n, .row_count = p->row_count, .list_count = p->list_count};
+  if (size == FLP_SIZE_V) return p->shards * p->shard_vocab;
+  if (size == FLP_SIZE_D) return p->stride;
+  if (size == FLP_SIZE_OFFSETS) return p->n + 1;
+  if (size == FLP_SIZE_METRICS) return p->loss ? p->loss->metric_count : 0;
+  return flp_size_of(size, &p->spec, &counts);
 }
 
-size_t call_bytes(const call_problem *p, call_slot slot) {
-  call_array array = call_array_of(p, slot);
+static int is_wanted(const call_problem *p, flp_array_id id) {
+  char forward = flp_array_letter(id, FLP_PASS_FORWARD), combine = flp_array_letter(id, FLP_PASS_COMBINE);
+  if (!flp_array_is_written(id) || !FLP_ARRAY[id].is_asked(&p->spec)) return FLP_ARRAY[id].way == FLP_WAY_IN;
+  if (forward == 'p' || forward == 'b') return p->shards > 1;
+  if (forward == 'w' && combine == 'x') return p->shards == 1;
+  if (id == FLP_ARRAY_stats) return p->gives_stats;
+  if (id == FLP_ARRAY_metrics) return p->gives_metrics && call_size(p, FLP_SIZE_METRICS);
+  return (id != FLP_ARRAY_loss || p->loss) && (id != FLP_ARRAY_tail_report || p->spec.grads);
+}
+
+call_array call_array_of(const call_problem *p, flp_array_id id) {
+  const flp_array *array = &FLP_ARRAY[id];
+  int64_t each = array->way == FLP_WAY_EACH ? p->shards : 1;
+  return (call_array){.wanted = is_wanted(p, id),
+                      .rows = (size_t)(each * call_size(p, array->rows)),
+                      .stride = (size_t)call_size(p, array->columns),
+                      .element = flp_dtype_bytes(flp_array_dtype(id, &p->spec))};
+}
+
+size_t call_bytes(const call_problem *p, flp_array_id id) {
+  call_array array = call_array_of(p, id);
   return array.rows * array.stride * array.element;
 }
 
 /* ---- all buffers ---- */
 
-/* Other arrays are aligned as their elements want it. */
-static int is_shifted(call_slot slot) {
-  return slot == CALL_HIDDEN || slot == CALL_WEIGHT || slot == CALL_BIAS || slot == CALL_LORA_A ||
-         slot == CALL_LORA_B || (slot >= CALL_GRAD_HIDDEN && slot <= CALL_GRAD_LORA_B);
+/* Others are aligned as their elements want it. */
+static int is_shifted(flp_array_id id) {
+  return FLP_ARRAY[id].stride_offset || FLP_ARRAY[id].rows == FLP_SIZE_V;
 }
 
-flp_status call_make(call_buffers *b, call_slot slot, size_t bytes) {
-  return call_buffer_make(b->device, bytes, is_shifted(slot) ? b->shift : 0, b->guarded, &b->at[slot]);
+flp_status call_make(call_buffers *b, flp_array_id id, size_t bytes) {
+  return call_buffer_make(b->device, bytes, is_shifted(id) ? b->shift : 0, b->guarded, &b->at[id]);
 }
 
-static flp_status upload(call_buffers *b, const call_problem *p, call_slot slot) {
-  size_t bytes = call_bytes(p, slot);
-  call_buffer *to = &b->at[slot];
+static flp_status upload(call_buffers *b, const call_problem *p, flp_array_id id) {
+  size_t bytes = call_bytes(p, id);
+  call_buffer *to = &b->at[id];
   if (!b->guarded && !b->shift) {
     call_buffer_clear(to);
     to->bytes = bytes;
-    return cli_buffer_create_from(b->device, p->operand[slot], bytes, call_array_of(p, slot).element, &to->buffer);
+    return cli_buffer_create_from(b->device, p->operand[id], bytes, call_array_of(p, id).element, &to->buffer);
   }
-  FLP_TRY(call_make(b, slot, bytes));
-  return cli_buffer_upload(&to->buffer, to->shift, p->operand[slot], bytes);
+  FLP_TRY(call_make(b, id, bytes));
+  return cli_buffer_upload(&to->buffer, to->shift, p->operand[id], bytes);
 }
 
 flp_status call_upload(call_buffers *b, const call_problem *p) {
-  for (int slot = 0; slot < CALL_OPERANDS; slot++)
-    if (p->operand[slot]) FLP_TRY(upload(b, p, (call_slot)slot));
+  for (int id = 0; id < FLP_ARRAYS; id++)
+    if (p->operand[id]) FLP_TRY(upload(b, p, (flp_array_id)id));
   return FLP_OK;
 }
 
 flp_status call_make_outputs(call_buffers *b, const call_problem *p) {
-  for (int slot = CALL_LOGPROB; slot < CALL_OUTPUTS_END; slot++) {
-    call_buffer *to = &b->at[slot];
-    if (!call_array_of(p, (call_slot)slot).wanted) continue;
+  for (int id = 0; id < FLP_ARRAYS; id++) {
+    call_buffer *to = &b->at[id];
+    if (!flp_array_is_written((flp_array_id)id) || !call_array_of(p, (flp_array_id)id).wanted) continue;
     FLP_TRY(to->borrowed ? cli_buffer_fill(&to->buffer, CALL_POISON)
-                         : call_make(b, (call_slot)slot, call_bytes(p, (call_slot)slot)));
-    if (slot == CALL_GRAD_WEIGHT && p->weight_base)
-      FLP_TRY(cli_buffer_upload(&to->buffer, to->shift, p->weight_base, call_bytes(p, CALL_GRAD_WEIGHT)));
+                         : call_make(b, (flp_array_id)id, call_bytes(p, (flp_array_id)id)));
+    if (id == FLP_ARRAY_grad_weight && p->weight_base)
+      FLP_TRY(cli_buffer_upload(&to->buffer, to->shift, p->weight_base, call_bytes(p, FLP_ARRAY_grad_weight)));
   }
   return FLP_OK;
 }
 
-void call_borrow(call_buffers *b, const call_buffers *from, call_slot slot) {
-  b->at[slot] = from->at[slot];
-  b->at[slot].borrowed = 1;
+void call_borrow(call_buffers *b, const call_buffers *from, flp_array_id id) {
+  b->at[id] = from->at[id];
+  b->at[id].borrowed = 1;
 }
 
 flp_status call_poison(const call_buffers *b, uint8_t value) {
-  for (int slot = CALL_LOGPROB; slot < CALL_SLOTS; slot++)
-    FLP_TRY(cli_buffer_fill_on(&b->at[slot].buffer, b->stream, value));
+  for (int id = 0; id < FLP_ARRAYS; id++)
+    if (FLP_ARRAY[id].way != FLP_WAY_IN) FLP_TRY(cli_buffer_fill_on(&b->at[id].buffer, b->stream, value));
   return FLP_OK;
 }
 
 void call_clear(call_buffers *b) {
-  for (int slot = 0; slot < CALL_SLOTS; slot++) call_buffer_clear(&b->at[slot]);
+  for (int id = 0; id < FLP_ARRAYS; id++) call_buffer_clear(&b->at[id]);
 }

@@ -1,9 +1,9 @@
 /* call.h: a problem on a plan: its buffers, the arguments of its passes, what they wrote.
  *
- * Every array of flp_args has a slot. A problem says what its slots hold, buffers say where they lie, and the two give
- * the arguments of a pass:
+ * A problem says what its arrays (runtime/base/args.h) hold, buffers say where they lie, and the two give the arguments of
+ * a pass:
  *
- *     call_problem problem = {.spec = spec, .n = n, .operand = {[CALL_HIDDEN] = hidden, ...}, ...};
+ *     call_problem problem = {.spec = spec, .n = n, .operand = {[FLP_ARRAY_hidden] = hidden, ...}, ...};
  *     call_buffers buffers = {.device = &device};
  *     call_upload(&buffers, &problem);
  *     call_make_outputs(&buffers, &problem);
@@ -18,47 +18,16 @@
 #define FLPGEN_CLI_CALL_H
 
 #include "gen/cli/call/device.h"
+#include "runtime/base/args.h"
+#include "runtime/base/names.h"
 #include "runtime/loss/loss.h"
 
-typedef enum call_slot {
-  CALL_HIDDEN,
-  CALL_WEIGHT,
-  CALL_BIAS,
-  CALL_TARGET,
-  CALL_TEMPERATURE, /* by row */
-  CALL_GRAD_LOGPROB,
-  CALL_GRAD_ENTROPY,
-  CALL_ROWS,
-  CALL_OLD_LSE,
-  CALL_LOSS_INPUT,                                           /* by flp_loss_input */
-  CALL_LIST_OFFSETS = CALL_LOSS_INPUT + FLP_LOSS_INPUTS_MAX, /* of spec.listed */
-  CALL_LIST_IDS,
-  CALL_LORA_A, /* of spec.lora_rank */
-  CALL_LORA_B,
-  CALL_TEACHER,  /* of a loss over several targets */
-  CALL_OPERANDS, /* the slots above are read */
-  CALL_LOGPROB = CALL_OPERANDS,
-  CALL_ENTROPY,
-  CALL_STATS,
-  CALL_GRAD_HIDDEN, /* of each shard */
-  CALL_GRAD_WEIGHT,
-  CALL_GRAD_BIAS,
-  CALL_GRAD_LORA_A, /* of each shard */
-  CALL_GRAD_LORA_B,
-  CALL_LOSS,
-  CALL_METRICS,
-  CALL_TAIL_REPORT, /* of each shard, four numbers */
-  CALL_TOP_IDS,     /* of each shard, as the next one */
-  CALL_TOP_LOGPROB,
-  CALL_TOP_REST, /* of a whole head, as the next one */
-  CALL_RANK,
-  CALL_PARTIAL,         /* from the shards' forward passes to combine */
-  CALL_PARTIAL_TARGETS, /* beside it, of several targets a row */
-  CALL_OUTPUTS_END,
-  CALL_SAVED = CALL_OUTPUTS_END, /* from forward to backward in save, direction and tail modes, a block a shard */
-  CALL_WORKSPACE,
-  CALL_SLOTS
-} call_slot;
+/* The array of a loss's input, from FLP_LOSS_OLD_LOGPROB to the last vector. */
+static inline flp_array_id call_loss_input(int input) {
+  return (flp_array_id)(FLP_ARRAY_old_logprob + input - FLP_LOSS_OLD_LOGPROB);
+}
+_Static_assert(FLP_ARRAY_vectors - FLP_ARRAY_old_logprob == FLP_LOSS_FIRST_VECTOR - FLP_LOSS_OLD_LOGPROB,
+               "inputs of a loss stand side by side");
 
 typedef struct call_problem {
   flp_spec spec;        /* resolved; vocab: that of all shards together */
@@ -73,7 +42,7 @@ typedef struct call_problem {
   int64_t list_count; /* of spec.listed: ids of all rows' lists */
   const double *loss_parameters;
   int gives_stats, gives_metrics;     /* whether forward, or a step, writes them */
-  const void *operand[CALL_OPERANDS]; /* host; NULL if absent */
+  const void *operand[FLP_ARRAYS]; /* host; NULL if absent */
   const float *weight_base;           /* host: what grad_weight is added to; or NULL */
 } call_problem;
 
@@ -110,26 +79,28 @@ typedef struct call_buffers {
   CUstream stream;    /* of the calls; NULL: the device's */
   size_t shift;       /* bytes from a 256-byte boundary to every array of spec.dtype and of gradients */
   int guarded;
-  call_buffer at[CALL_SLOTS];
+  call_buffer at[FLP_ARRAYS];
 } call_buffers;
 
-/* The array of a slot: rows of so many elements from one to the next, of so many bytes each. wanted: of an output, 1 if
+/* The array of a id: rows of so many elements from one to the next, of so many bytes each. wanted: of an output, 1 if
  * the problem asks for it */
 typedef struct call_array {
   int wanted;
   size_t rows, stride, element;
 } call_array;
-call_array call_array_of(const call_problem *problem, call_slot slot);
-size_t call_bytes(const call_problem *problem, call_slot slot);
+/* A size of the problem; of V that of all shards, of D the stride. */
+int64_t call_size(const call_problem *problem, flp_size size);
+call_array call_array_of(const call_problem *problem, flp_array_id id);
+size_t call_bytes(const call_problem *problem, flp_array_id id);
 
-/* Makes a buffer for a slot, or makes it anew. error: as cli_buffer_create */
-flp_status call_make(call_buffers *buffers, call_slot slot, size_t bytes);
+/* Makes a buffer for a id, or makes it anew. error: as cli_buffer_create */
+flp_status call_make(call_buffers *buffers, flp_array_id id, size_t bytes);
 /* Makes the operands that the problem has; on the host those that are not guarded stay where they are. */
 flp_status call_upload(call_buffers *buffers, const call_problem *problem);
 /* Makes the outputs that the problem asks for; those that are borrowed are filled as if they had been made. */
 flp_status call_make_outputs(call_buffers *buffers, const call_problem *problem);
-/* Has a slot in common with another set of buffers, which outlives this one. */
-void call_borrow(call_buffers *buffers, const call_buffers *from, call_slot slot);
+/* Has a id in common with another set of buffers, which outlives this one. */
+void call_borrow(call_buffers *buffers, const call_buffers *from, flp_array_id id);
 /* Sets every byte that a call writes, in order on the stream. error: DRIVER */
 flp_status call_poison(const call_buffers *buffers, uint8_t value);
 void call_clear(call_buffers *buffers);
@@ -139,8 +110,8 @@ void call_clear(call_buffers *buffers);
 /* The arguments of a pass over the whole head or, for FORWARD and BACKWARD, over one shard. The workspace is all that
  * there is. */
 flp_args call_args(const call_buffers *buffers, const call_problem *problem, flp_pass pass, int shard);
-/* Where a row of a slot's array begins; NULL without a buffer. */
-void *call_row(const call_buffers *buffers, const call_problem *problem, call_slot slot, int64_t row);
+/* Where a row of a id's array begins; NULL without a buffer. */
+void *call_row(const call_buffers *buffers, const call_problem *problem, flp_array_id id, int64_t row);
 /* Enqueues flp_step or flp_execute, as the pass says. */
 flp_status call_execute(flp_plan *plan, const flp_args *args);
 
@@ -148,7 +119,7 @@ flp_status call_execute(flp_plan *plan, const flp_args *args);
 
 /* Whether forward passes of the problem may keep something for backward. */
 int call_keeps(const call_problem *problem);
-/* Makes CALL_SAVED if the plan keeps anything of these rows, whatever it takes. error: as flp_plan_saved */
+/* Makes FLP_ARRAY_saved if the plan keeps anything of these rows, whatever it takes. error: as flp_plan_saved */
 flp_status call_make_saved(call_buffers *buffers, const call_problem *problem, const flp_plan *plan);
 /* The layout of a pass over n rows of the problem under the plan's budget, in direction and tail modes too; of a backward
  * pass in save mode, whatever it takes. Of listed columns n rows may have all ids. */
@@ -159,18 +130,14 @@ flp_status call_layout(const call_buffers *buffers, const call_problem *problem,
 flp_status call_forward(call_buffers *buffers, const call_problem *problem, flp_plan *plan);
 flp_status call_backward(call_buffers *buffers, const call_problem *problem, flp_plan *plan);
 
-/* Host memory, owned; NULL if not asked for. */
+/* Host memory, owned; NULL if not asked for. Arrays are those that flp_args has, with the problem's stride and the padded
+ * vocabulary; what each shard writes stands one behind the other. */
 typedef struct call_result {
-  float *logprob, *entropy, *stats; /* (n, targets), (n), (n,4) */
-  void *grad_hidden;                /* (shards, n, stride) */
-  void *grad_weight;                /* (padded vocab, stride) */
-  void *grad_bias;                  /* (padded vocab) */
-  void *grad_lora_a, *grad_lora_b;  /* (shards, rank, stride), (padded vocab, rank) */
-  float *loss, *metrics;            /* (n), (metrics of the loss, n) */
-  float *tail_report;               /* (shards, 4) as flp_args has it */
-  void *top_ids;                    /* (shards, n, topk) target dtype */
-  float *top_logprob, *top_rest;    /* (shards, n, topk), (n) */
-  int32_t *rank;                    /* (n) */
+#define CALL_NONE(type, field, ...)
+#define CALL_FIELD(type, field, ...) type field;
+  FLP_ARGS_FIELDS(CALL_NONE, CALL_FIELD, CALL_FIELD, CALL_NONE)
+#undef CALL_FIELD
+#undef CALL_NONE
   int data_error;                   /* flp_plan_check reported bad rows */
   int64_t bad_rows;                 /* of listed columns: so many in forward passes */
   const char *overrun;              /* a buffer that was written outside its rows, or NULL */
@@ -180,9 +147,9 @@ typedef struct call_result {
 flp_status call_count_bad(flp_plan *plan, CUstream stream, int64_t *bad_rows);
 flp_status call_check_data(flp_plan *plan, CUstream stream, int *data_error);
 /* The array of an output. */
-const void *call_result_at(const call_result *result, call_slot slot);
-/* Adds what one slot holds to a result that has it not. */
-flp_status call_take(call_buffers *buffers, const call_problem *problem, call_slot slot, call_result *result);
+const void *call_result_at(const call_result *result, flp_array_id id);
+/* Adds what one id holds to a result that has it not. */
+flp_status call_take(call_buffers *buffers, const call_problem *problem, flp_array_id id, call_result *result);
 /* Adds all that is left, and looks at every guard and at the elements between rows. error: MEMORY, DRIVER */
 flp_status call_download(call_buffers *buffers, const call_problem *problem, call_result *result);
 void call_result_clear(call_result *result);

@@ -15,8 +15,8 @@ enum { ALL_OF_ADAPTER = FLP_GRAD_HIDDEN | FLP_GRAD_BIAS | FLP_GRAD_LORA_A | FLP_
 
 /* Outputs beside the rows, and their names in reports. */
 enum { GRADIENTS = 5 };
-static const call_slot gradients[GRADIENTS] = {CALL_GRAD_HIDDEN, CALL_GRAD_WEIGHT, CALL_GRAD_BIAS, CALL_GRAD_LORA_A,
-                                               CALL_GRAD_LORA_B};
+static const flp_array_id gradients[GRADIENTS] = {FLP_ARRAY_grad_hidden, FLP_ARRAY_grad_weight, FLP_ARRAY_grad_bias,
+                                                  FLP_ARRAY_grad_lora_a, FLP_ARRAY_grad_lora_b};
 
 typedef struct bits_state {
   check_how how;
@@ -202,19 +202,19 @@ static flp_status make_mode_case(const check_part *of, check_case *out) {
 static flp_status repeat_mode(const mode_state *s) {
   static const struct {
     const char *name;
-    call_slot slot;
-  } outputs[] = {{"repeat: logprob", CALL_LOGPROB},
-                 {"repeat: entropy", CALL_ENTROPY},
-                 {"repeat: loss", CALL_LOSS},
-                 {"repeat: grad_hidden", CALL_GRAD_HIDDEN},
-                 {"repeat: grad_weight", CALL_GRAD_WEIGHT},
-                 {"repeat: tail_report", CALL_TAIL_REPORT}};
+    flp_array_id id;
+  } outputs[] = {{"repeat: logprob", FLP_ARRAY_logprob},
+                 {"repeat: entropy", FLP_ARRAY_entropy},
+                 {"repeat: loss", FLP_ARRAY_loss},
+                 {"repeat: grad_hidden", FLP_ARRAY_grad_hidden},
+                 {"repeat: grad_weight", FLP_ARRAY_grad_weight},
+                 {"repeat: tail_report", FLP_ARRAY_tail_report}};
   const check_problem *p = &s->problem;
   call_result again;
   FLP_TRY(check_run(p, &s->how, &again));
   for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++) {
-    if (!call_result_at(&s->first, outputs[i].slot)) continue;
-    check_metric metric = check_result_bits(p, outputs[i].slot, &again, &s->first);
+    if (!call_result_at(&s->first, outputs[i].id)) continue;
+    check_metric metric = check_result_bits(p, outputs[i].id, &again, &s->first);
     check_report_add(s->report, &p->c, s->how.rung, outputs[i].name, metric,
                      metric.pass ? NULL : "differs from run to run");
   }

@@ -233,41 +233,41 @@ static double square_of_row(const check_problem *p, flp_dtype dtype, const void 
   return sum;
 }
 
-/* The square of the most that a row's dz may be, times its operand. slot: the operand that a score's gradient is
- * multiplied by, or CALL_BIAS */
-static double square_of_pull(const check_problem *p, int64_t row, call_slot slot) {
+/* The square of the most that a row's dz may be, times its operand. id: the operand that a score's gradient is
+ * multiplied by, or FLP_ARRAY_bias */
+static double square_of_pull(const check_problem *p, int64_t row, flp_array_id id) {
   double pull = fabs(p->g[row]) + fabs(p->e[row]) + (p->scores ? fabs(p->by_lse[row]) : 0), square = 1;
   double dz = pull * p->c.scale / p->temperature[row];
-  if (slot == CALL_WEIGHT) square = square_of_row(p, p->c.spec.weight_dtype, p->weight, p->target_id[row]);
-  if (slot == CALL_HIDDEN) square = square_of_row(p, p->c.spec.hidden_dtype, p->hidden, row);
+  if (id == FLP_ARRAY_weight) square = square_of_row(p, p->c.spec.weight_dtype, p->weight, p->target_id[row]);
+  if (id == FLP_ARRAY_hidden) square = square_of_row(p, p->c.spec.hidden_dtype, p->hidden, row);
   return isfinite(dz) && isfinite(square) ? dz * dz * square : 0;
 }
 
 /* Where a probability is 1 the row's gradients are 0, of terms that are not: what is left is to be one rounding in fp32 of
  * these. */
-static double certain_rounding(const compare_state *s, call_slot slot) {
+static double certain_rounding(const compare_state *s, flp_array_id id) {
   double sum = 0;
   for (int64_t i = 0; i < s->truth->work_count; i++)
-    if (is_certain(s->problem, s->truth->work[i])) sum += square_of_pull(s->problem, s->truth->work[i], slot);
+    if (is_certain(s->problem, s->truth->work[i])) sum += square_of_pull(s->problem, s->truth->work[i], id);
   return 0x1p-23 * sqrt(sum);
 }
 
 /* A loss over all scores may pull at p alone, as a z-loss of scores near 1e4 does. The gradient is then off, relative to its
  * size, by what scores are, which hangs on the order of their sums: at most this, were all of a row's errors one. */
-static double score_rounding(const compare_state *s, call_slot slot) {
+static double score_rounding(const compare_state *s, flp_array_id id) {
   double worst = 0, sum = 0;
   if (!s->problem->scores) return 0;
   for (int64_t i = 0; i < s->truth->row_count; i++)
     if (isfinite(s->truth->row_truth[i].log_sum)) worst = fmax(worst, check_score_allowance(&s->truth->row_truth[i]));
   for (int64_t i = 0; i < s->truth->work_count; i++) {
     double own = s->truth->work_truth ? check_score_allowance(&s->truth->work_truth[i]) : worst;
-    if (isfinite(own)) sum += own * own * square_of_pull(s->problem, s->truth->work[i], slot);
+    if (isfinite(own)) sum += own * own * square_of_pull(s->problem, s->truth->work[i], id);
   }
   return sqrt(sum);
 }
 
-/* A gradient beside the yardstick's error and, if there is one, recompute mode's own. slot: as above */
-check_metric check_gradient_judge(const compare_state *s, const gradient *x, call_slot slot) {
+/* A gradient beside the yardstick's error and, if there is one, recompute mode's own. id: as above */
+check_metric check_gradient_judge(const compare_state *s, const gradient *x, flp_array_id id) {
   flp_dtype dtype = s->problem->c.spec.dtype;
   int64_t count = x->parts * x->width;
   /* Products of gradients take the first of two terms, whose rounding adds to that of dz. Scores of an adapter are two
@@ -277,13 +277,13 @@ check_metric check_gradient_judge(const compare_state *s, const gradient *x, cal
          norm = check_metric_norm(x->exact, count);
   double allowed = factor * check_metric_error(x->yardstick, x->exact, count), tail = (double)s->problem->c.spec.tail;
   if (tail > 0) {
-    allowed += floor_of(s) * norm + certain_rounding(s, slot);
+    allowed += floor_of(s) * norm + certain_rounding(s, id);
     return check_metric_tensor(x->got, x->exact, count, TAIL_FACTOR * allowed + tail * norm);
   }
   if (has_plain_gradients(s))
     allowed = luck_of(s) * fmax(allowed, factor * check_metric_error(x->plain, x->exact, count));
   if (s->plain && dtype == FLP_DTYPE_BF16) allowed = fmax(allowed, kept_rounding(x) * norm);
-  allowed += fmin(allowed, score_rounding(s, slot)) + floor_of(s) * norm + certain_rounding(s, slot);
+  allowed += fmin(allowed, score_rounding(s, id)) + floor_of(s) * norm + certain_rounding(s, id);
   return check_metric_tensor(x->got, x->exact, count, allowed);
 }
 
@@ -334,7 +334,7 @@ static flp_status compare_hidden_rows(const compare_state *s, const int64_t *row
   flp_status status = oracle_grad_hidden(&s->problem->oracle, rows, truth, count, x.exact, x.yardstick, x.squares);
   for (int64_t i = 0; i < count * depth; i++) x.yardstick[i] = oracle_round(x.dtype, x.yardstick[i]);
   check_gradient_take_hidden(s, rows, &x);
-  check_metric metric = check_gradient_judge(s, &x, CALL_WEIGHT);
+  check_metric metric = check_gradient_judge(s, &x, FLP_ARRAY_weight);
   const char *note = check_inactive_rows(s);
   if (note) metric.pass = 0;
   if (status == FLP_OK) check_compare_add(s, "grad_hidden", metric, note);
@@ -387,7 +387,7 @@ static void compare_weight(const compare_state *s, const gradient *x) {
     if (has_plain_gradients(s)) x->plain[i] = element(x->dtype, s->plain->grad_weight, index) - base;
     x->yardstick[i] = oracle_round(x->dtype, base + x->yardstick[i]) - base;
   }
-  check_compare_add(s, "grad_weight", check_gradient_judge(s, x, CALL_HIDDEN), NULL);
+  check_compare_add(s, "grad_weight", check_gradient_judge(s, x, FLP_ARRAY_hidden), NULL);
 }
 
 void check_compare_bias(const compare_state *s, const gradient *x) {
@@ -396,7 +396,7 @@ void check_compare_bias(const compare_state *s, const gradient *x) {
     if (has_plain_gradients(s)) x->plain[i] = element(x->dtype, s->plain->grad_bias, s->truth->columns[i]);
     x->yardstick[i] = oracle_round(x->dtype, x->yardstick[i]);
   }
-  check_compare_add(s, "grad_bias", check_gradient_judge(s, x, CALL_BIAS), NULL);
+  check_compare_add(s, "grad_bias", check_gradient_judge(s, x, FLP_ARRAY_bias), NULL);
 }
 
 static flp_status compare_columns(const compare_state *s) {
@@ -513,24 +513,24 @@ static void compare_tail(const compare_state *s) {
 
 /* ---- save, stream, direction and tail modes ---- */
 
-check_metric check_result_bits(const check_problem *problem, call_slot slot, const call_result *a,
+check_metric check_result_bits(const check_problem *problem, flp_array_id id, const call_result *a,
                                const call_result *b) {
   call_problem call = check_problem_call(problem);
-  return check_metric_bits(call_result_at(a, slot), call_result_at(b, slot), call_bytes(&call, slot));
+  return check_metric_bits(call_result_at(a, id), call_result_at(b, id), call_bytes(&call, id));
 }
 
 static void compare_bits(const compare_state *s) {
   if (!s->plain) return;
   int has_no_adapter = s->problem->c.lora != CHECK_LORA_ON;
   const char *note = has_no_adapter ? "differs from the head without an adapter" : "differs from mode score";
-  check_metric metric = check_result_bits(s->problem, CALL_LOGPROB, s->result, s->plain);
+  check_metric metric = check_result_bits(s->problem, FLP_ARRAY_logprob, s->result, s->plain);
   check_compare_add(s, "logprob bits", metric, metric.pass ? NULL : note);
   if (s->result->entropy) {
-    metric = check_result_bits(s->problem, CALL_ENTROPY, s->result, s->plain);
+    metric = check_result_bits(s->problem, FLP_ARRAY_entropy, s->result, s->plain);
     check_compare_add(s, "entropy bits", metric, metric.pass ? NULL : note);
   }
   if (!has_no_adapter || !s->result->stats) return;
-  metric = check_result_bits(s->problem, CALL_STATS, s->result, s->plain);
+  metric = check_result_bits(s->problem, FLP_ARRAY_stats, s->result, s->plain);
   check_compare_add(s, "stats bits", metric, metric.pass ? NULL : note);
 }
 

@@ -46,9 +46,9 @@ typedef struct gradient {
 
 /* exact is the block that is to be freed. error: MEMORY */
 flp_status check_gradient_create(int64_t parts, int64_t width, flp_dtype dtype, gradient *out);
-/* Beside the yardstick's error and, if there is one, recompute mode's own. slot: the operand that a score's gradient is
- * multiplied by, or CALL_BIAS */
-check_metric check_gradient_judge(const compare_state *s, const gradient *x, call_slot slot);
+/* Beside the yardstick's error and, if there is one, recompute mode's own. id: the operand that a score's gradient is
+ * multiplied by, or FLP_ARRAY_bias */
+check_metric check_gradient_judge(const compare_state *s, const gradient *x, flp_array_id id);
 /* Sets got and plain of rows of hidden. */
 void check_gradient_take_hidden(const compare_state *s, const int64_t *rows, gradient *x);
 /* What is wrong with gradients of rows that are left out or bad; NULL if nothing is. */
@@ -74,7 +74,7 @@ flp_status check_compare_top(const check_problem *problem, const check_truth *tr
                              flp_rung rung, check_report *report);
 
 /* Bit identity of one output of two results. */
-check_metric check_result_bits(const check_problem *problem, call_slot slot, const call_result *a,
+check_metric check_result_bits(const check_problem *problem, flp_array_id id, const call_result *a,
                                const call_result *b);
 
 #endif

@@ -469,21 +469,21 @@ call_problem check_problem_call(const check_problem *p) {
                        .gives_stats = !p->loss,
                        .gives_metrics = 1,
                        .weight_base = p->weight_base,
-                       .operand = {[CALL_HIDDEN] = p->hidden,
-                                   [CALL_WEIGHT] = p->weight,
-                                   [CALL_BIAS] = p->bias,
-                                   [CALL_TARGET] = p->target,
-                                   [CALL_ROWS] = p->rows,
-                                   [CALL_OLD_LSE] = p->old_lse,
-                                   [CALL_LIST_OFFSETS] = p->list_offsets,
-                                   [CALL_LIST_IDS] = p->list_ids,
-                                   [CALL_LORA_A] = p->lora_a,
-                                   [CALL_LORA_B] = p->lora_b,
-                                   [CALL_TEACHER] = p->teacher}};
-  if (spec->per_row_temperature) call.operand[CALL_TEMPERATURE] = p->temperature_rows;
-  if (spec->grads) call.operand[CALL_GRAD_LOGPROB] = p->grad_logprob;
-  if (spec->grads && spec->entropy == FLP_ENTROPY_BACKWARD) call.operand[CALL_GRAD_ENTROPY] = p->grad_entropy;
-  for (int i = 0; i < FLP_LOSS_INPUTS_MAX; i++) call.operand[CALL_LOSS_INPUT + i] = p->loss_input[i];
+                       .operand = {[FLP_ARRAY_hidden] = p->hidden,
+                                   [FLP_ARRAY_weight] = p->weight,
+                                   [FLP_ARRAY_bias] = p->bias,
+                                   [FLP_ARRAY_target] = p->target,
+                                   [FLP_ARRAY_rows] = p->rows,
+                                   [FLP_ARRAY_old_lse] = p->old_lse,
+                                   [FLP_ARRAY_list_offsets] = p->list_offsets,
+                                   [FLP_ARRAY_list_ids] = p->list_ids,
+                                   [FLP_ARRAY_lora_a] = p->lora_a,
+                                   [FLP_ARRAY_lora_b] = p->lora_b,
+                                   [FLP_ARRAY_teacher_logprob] = p->teacher}};
+  if (spec->per_row_temperature) call.operand[FLP_ARRAY_temperature_rows] = p->temperature_rows;
+  if (spec->grads) call.operand[FLP_ARRAY_grad_logprob] = p->grad_logprob;
+  if (spec->grads && spec->entropy == FLP_ENTROPY_BACKWARD) call.operand[FLP_ARRAY_grad_entropy] = p->grad_entropy;
+  for (int i = FLP_LOSS_OLD_LOGPROB; i < FLP_LOSS_INPUTS_MAX; i++) call.operand[call_loss_input(i)] = p->loss_input[i];
   return call;
 }
 

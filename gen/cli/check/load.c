@@ -39,18 +39,20 @@ void check_load_cases(check_list *list) {
 
 static flp_status make_buffers(load_piece *piece) {
   static const struct {
-    call_slot slot;
+    flp_array_id id;
     uint8_t value;
-  } arrays[] = {
-      {CALL_HIDDEN, CONSTANT}, {CALL_WEIGHT, CONSTANT}, {CALL_TARGET, 0 /* the column */}, {CALL_LOGPROB, 0xff}};
+  } arrays[] = {{FLP_ARRAY_hidden, CONSTANT},
+                {FLP_ARRAY_weight, CONSTANT},
+                {FLP_ARRAY_target, 0 /* the column */},
+                {FLP_ARRAY_logprob, 0xff}};
   call_buffers *b = &piece->buffers;
   for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
-    FLP_TRY(call_make(b, arrays[i].slot, call_bytes(&piece->call, arrays[i].slot)));
-    FLP_TRY(cli_buffer_fill(&b->at[arrays[i].slot].buffer, arrays[i].value));
+    FLP_TRY(call_make(b, arrays[i].id, call_bytes(&piece->call, arrays[i].id)));
+    FLP_TRY(cli_buffer_fill(&b->at[arrays[i].id].buffer, arrays[i].value));
   }
   flp_layout layout;
   FLP_TRY(call_layout(b, &piece->call, piece->plan, FLP_PASS_FORWARD, piece->call.n, &layout));
-  return call_make(b, CALL_WORKSPACE, (size_t)layout.bytes);
+  return call_make(b, FLP_ARRAY_workspace, (size_t)layout.bytes);
 }
 
 static flp_status make_piece(const check_load *load, const check_how *how, const piece_shape *shape,
@@ -100,7 +102,8 @@ static flp_status enqueue(const load_piece *piece) {
 
 static flp_status download(load_piece *piece, void **out) {
   int overrun = 0;
-  return call_buffer_take(&piece->buffers.at[CALL_LOGPROB], call_bytes(&piece->call, CALL_LOGPROB), out, &overrun);
+  return call_buffer_take(&piece->buffers.at[FLP_ARRAY_logprob], call_bytes(&piece->call, FLP_ARRAY_logprob), out,
+                          &overrun);
 }
 
 /* One call of each, alone: kernels are loaded on their first call, and that may synchronise. */
@@ -179,7 +182,7 @@ flp_status check_load_compare(check_load *load, check_metric *out) {
     flp_status status = download(&load->piece[i], &got);
     check_metric piece = {.pass = 1};
     if (status == FLP_OK)
-      piece = check_metric_bits(got, load->piece[i].reference, call_bytes(&load->piece[i].call, CALL_LOGPROB));
+      piece = check_metric_bits(got, load->piece[i].reference, call_bytes(&load->piece[i].call, FLP_ARRAY_logprob));
     free(got);
     FLP_TRY(status);
     out->max_ulp += piece.max_ulp;

@@ -63,10 +63,10 @@ static double add_term(const check_problem *p, double sum, double left, double r
 }
 
 /* Squares say what modes that keep something round; none of them has an adapter. */
-static void judge_and_add(const compare_state *s, const char *output, gradient *x, call_slot slot, const char *note) {
+static void judge_and_add(const compare_state *s, const char *output, gradient *x, flp_array_id id, const char *note) {
   memset(x->squares, 0, (size_t)x->parts * sizeof *x->squares);
   for (int64_t i = 0; i < x->parts * x->width; i++) x->yardstick[i] = oracle_round(x->dtype, x->yardstick[i]);
-  check_metric metric = check_gradient_judge(s, x, slot);
+  check_metric metric = check_gradient_judge(s, x, id);
   if (note) metric.pass = 0;
   check_compare_add(s, output, metric, note);
 }
@@ -101,7 +101,7 @@ static flp_status compare_hidden_rows(const compare_state *s, const int64_t *row
   if (status == FLP_OK) {
     finish_hidden(s, &j, a, &x);
     check_gradient_take_hidden(s, rows, &x);
-    judge_and_add(s, "grad_hidden", &x, CALL_WEIGHT, check_inactive_rows(s));
+    judge_and_add(s, "grad_hidden", &x, FLP_ARRAY_weight, check_inactive_rows(s));
   }
   free(a);
   free(j.exact);
@@ -141,7 +141,7 @@ static void judge_a(const compare_state *s, gradient *x) {
     x->got[i] = a_element(s->problem, s->result, row, d);
     x->plain[i] = s->plain && s->plain->grad_lora_a ? a_element(s->problem, s->plain, row, d) : x->yardstick[i];
   }
-  judge_and_add(s, "grad_lora_a", x, CALL_HIDDEN, NULL);
+  judge_and_add(s, "grad_lora_a", x, FLP_ARRAY_hidden, NULL);
 }
 
 /* Of a problem so large that not all of its rows are evaluated the gradient of A is not compared: it is of all. */
@@ -186,7 +186,7 @@ static void compare_b(const compare_state *s, const joined *j, gradient *x) {
     x->got[i] = element(x->dtype, s->result->grad_lora_b, index);
     x->plain[i] = s->plain && s->plain->grad_lora_b ? element(x->dtype, s->plain->grad_lora_b, index) : x->yardstick[i];
   }
-  judge_and_add(s, "grad_lora_b", x, CALL_HIDDEN, check_padding(s->problem, s->result->grad_lora_b));
+  judge_and_add(s, "grad_lora_b", x, FLP_ARRAY_hidden, check_padding(s->problem, s->result->grad_lora_b));
 }
 
 static flp_status compare_columns(const compare_state *s) {

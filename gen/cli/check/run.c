@@ -53,7 +53,7 @@ flp_status check_how_plan(const check_how *how, const check_problem *problem, fl
 static flp_status make_saved(run_state *run) {
   if (!call_keeps(&run->call)) return FLP_OK;
   FLP_TRY(call_make_saved(&run->buffers, &run->call, run->plan));
-  if (run->buffers.at[CALL_SAVED].bytes || run->call.n == 0) return FLP_OK;
+  if (run->buffers.at[FLP_ARRAY_saved].bytes || run->call.n == 0) return FLP_OK;
   if (run->call.spec.tail > 0 && run->how->rung == FLP_RUNG_EAGER) return FLP_OK;
   return flp_fail(FLP_ERROR_UNAVAILABLE, "rung %s keeps nothing for backward", flp_rung_name(run->how->rung));
 }

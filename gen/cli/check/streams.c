@@ -19,7 +19,7 @@ static flp_status check(const check_streams *all, CUresult result, const char *w
 static flp_status make_saved(check_streams *all, call_buffers *b) {
   if (!call_keeps(&all->call)) return FLP_OK;
   FLP_TRY(call_make_saved(b, &all->call, all->plan));
-  if (b->at[CALL_SAVED].bytes) return FLP_OK;
+  if (b->at[FLP_ARRAY_saved].bytes) return FLP_OK;
   return flp_fail(FLP_ERROR_UNAVAILABLE, "this rung keeps nothing for backward");
 }
 
@@ -32,14 +32,15 @@ static flp_status make_workspace(check_streams *all, call_buffers *b) {
     all->workspace_bytes[pass] = (size_t)layout.bytes;
     if (layout.bytes > most) most = (size_t)layout.bytes;
   }
-  return call_make(b, CALL_WORKSPACE, most);
+  return call_make(b, FLP_ARRAY_workspace, most);
 }
 
 static flp_status make_stream(check_streams *all, check_stream *l) {
   call_buffers *b = &l->buffers;
   b->device = all->device;
   FLP_TRY(check(all, all->device->driver->cuStreamCreate(&b->stream, NON_BLOCKING), "cuStreamCreate"));
-  for (int slot = 0; slot < CALL_OPERANDS; slot++) call_borrow(b, &all->operands, (call_slot)slot);
+  for (int id = 0; id < FLP_ARRAYS; id++)
+    if (FLP_ARRAY[id].way == FLP_WAY_IN) call_borrow(b, &all->operands, (flp_array_id)id);
   FLP_TRY(call_make_outputs(b, &all->call));
   FLP_TRY(make_saved(all, b));
   return make_workspace(all, b);
@@ -70,9 +71,10 @@ void check_streams_clear(check_streams *all) {
 }
 
 const cli_buffer *check_stream_output(const check_streams *all, int i, int output) {
-  static const call_slot slots[STREAM_OUTPUTS] = {CALL_LOGPROB,     CALL_ENTROPY, CALL_STATS,       CALL_GRAD_HIDDEN,
-                                                  CALL_GRAD_WEIGHT, CALL_LOSS,    CALL_GRAD_LORA_A, CALL_GRAD_LORA_B};
-  return &all->stream[i].buffers.at[slots[output]].buffer;
+  static const flp_array_id arrays[STREAM_OUTPUTS] = {FLP_ARRAY_logprob,     FLP_ARRAY_entropy,     FLP_ARRAY_stats,
+                                                      FLP_ARRAY_grad_hidden, FLP_ARRAY_grad_weight, FLP_ARRAY_loss,
+                                                      FLP_ARRAY_grad_lora_a, FLP_ARRAY_grad_lora_b};
+  return &all->stream[i].buffers.at[arrays[output]].buffer;
 }
 
 /* ---- running ---- */

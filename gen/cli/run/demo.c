@@ -19,18 +19,18 @@
 enum { BLOCK = 1 << 22, MASK_EVERY = 3 };
 
 /* Memory that is the operand. */
-static void keep(run_problem *problem, run_operand operand, void *data) {
-  problem->memory[operand] = data;
-  problem->operand[operand] = data;
+static void keep(run_problem *problem, flp_array_id id, void *data) {
+  problem->memory[id] = data;
+  problem->operand[id] = data;
 }
 
 /* Allocates an operand of `count` elements and fills it with normal numbers. */
-static flp_status make_normal(run_problem *problem, run_operand operand, flp_dtype dtype, int64_t count, uint64_t seed,
+static flp_status make_normal(run_problem *problem, flp_array_id id, flp_dtype dtype, int64_t count, uint64_t seed,
                               double sigma, cli_progress *progress) {
   size_t element = flp_dtype_bytes(dtype), bytes = (size_t)count * element;
   char *data = aligned_alloc(256, (bytes + 256) / 256 * 256);
   cli_normal normal;
-  keep(problem, operand, data);
+  keep(problem, id, data);
   if (!data) return flp_fail(FLP_ERROR_MEMORY, "out of host memory: %zu bytes were asked for", bytes);
   FLP_TRY(cli_normal_create(dtype, sigma, seed, &normal));
   for (int64_t begin = 0; begin < count; begin += BLOCK) {
@@ -56,7 +56,7 @@ static flp_status make_targets(run_problem *problem, const cli_zipf *zipf, uint6
     if (are_apart && row % MASK_EVERY)
       target[i] = cli_id_apart(target[i], target + row * count, i % count, problem->spec.vocab);
   }
-  keep(problem, RUN_TARGET, target);
+  keep(problem, FLP_ARRAY_target, target);
   return FLP_OK;
 }
 
@@ -68,12 +68,12 @@ static flp_status make_ids(const run_args *args, run_problem *problem, uint64_t 
   FLP_TRY(cli_zipf_create(problem->spec.vocab, cli_hash(seed), &zipf));
   flp_status status = make_targets(problem, &zipf, seed);
   if (status == FLP_OK)
-    status = cli_lists_draw(&zipf, problem->operand[RUN_TARGET], problem->n, args->kept, seed + 1, &lists);
+    status = cli_lists_draw(&zipf, problem->operand[FLP_ARRAY_target], problem->n, args->kept, seed + 1, &lists);
   cli_zipf_destroy(&zipf);
   FLP_TRY(status);
   problem->list_count = lists.offsets[problem->n];
-  keep(problem, RUN_LIST_OFFSETS, lists.offsets);
-  keep(problem, RUN_LIST_IDS, lists.ids);
+  keep(problem, FLP_ARRAY_list_offsets, lists.offsets);
+  keep(problem, FLP_ARRAY_list_ids, lists.ids);
   return FLP_OK;
 }
 
@@ -86,26 +86,10 @@ static flp_status choose_lists(const run_args *args, run_problem *problem) {
 }
 
 static flp_status check_args(const run_args *args) {
-  static const char *const names[RUN_VECTOR] = {NULL,
-                                                "--weight",
-                                                "--bias",
-                                                "--target",
-                                                NULL,
-                                                "--grad-logprob",
-                                                "--grad-entropy",
-                                                "--list-offsets",
-                                                "--list-ids",
-                                                "--lora-a",
-                                                "--lora-b",
-                                                "--old-logprob",
-                                                "--ref-logprob",
-                                                "--advantage",
-                                                "--row-weight",
-                                                "--teacher-logprob"};
-  for (int i = 0; i < RUN_VECTOR; i++)
-    if (names[i] && args->source[i])
-      return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' is not accepted with --demo, which makes its own data", names[i],
-                      args->source[i]);
+  for (int i = 0; i < FLP_ARRAYS; i++) /* hidden and temperature may be numbers */
+    if (i != FLP_ARRAY_hidden && i != FLP_ARRAY_temperature_rows && args->source[i])
+      return flp_fail(FLP_ERROR_ARGUMENT, "--%s: '%s' is not accepted with --demo, which makes its own data",
+                      run_operand_option((flp_array_id)i), args->source[i]);
   if (args->spec.mixed)
     return flp_fail(FLP_ERROR_ARGUMENT, "--mixed: '%s' is not accepted with --demo, whose data has one dtype",
                     flp_mixed_name(args->spec.mixed));
@@ -121,12 +105,12 @@ static flp_status choose_sizes(const run_args *args, run_problem *problem) {
   flp_spec *spec = &problem->spec;
   spec->vocab = args->spec.vocab ? args->spec.vocab : model.vocab;
   spec->hidden = model.hidden;
-  if (args->source[RUN_HIDDEN])
-    FLP_TRY(cli_parse_integer("--hidden", args->source[RUN_HIDDEN], 8, FLP_HIDDEN_MAX, &spec->hidden));
+  if (args->source[FLP_ARRAY_hidden])
+    FLP_TRY(cli_parse_integer("--hidden", args->source[FLP_ARRAY_hidden], 8, FLP_HIDDEN_MAX, &spec->hidden));
   int own = run_given(args, FLP_FIELD_dtype);
   if (own || model.dtype) spec->dtype = own ? args->spec.dtype : model.dtype;
-  if (args->source[RUN_TEMPERATURE])
-    FLP_TRY(cli_parse_positive("--temperature", args->source[RUN_TEMPERATURE], &problem->temperature));
+  if (args->source[FLP_ARRAY_temperature_rows])
+    FLP_TRY(cli_parse_positive("--temperature", args->source[FLP_ARRAY_temperature_rows], &problem->temperature));
   problem->n = args->rows;
   problem->spec.lora_rank = args->spec.lora_rank;
   problem->rank = args->spec.targets > 1 ? 2 : 1;
@@ -142,22 +126,22 @@ static flp_status make_teacher(run_problem *problem, uint64_t seed) {
   if (!teacher) return flp_fail(FLP_ERROR_MEMORY, "out of host memory");
   for (int64_t row = 0; row < problem->n; row++)
     cli_teacher_draw(cli_hash(seed + (uint64_t)row), count, teacher + row * count);
-  keep(problem, RUN_TEACHER_LOGPROB, teacher);
+  keep(problem, FLP_ARRAY_teacher_logprob, teacher);
   return FLP_OK;
 }
 
 /* What the loss reads: advantages and vectors; a reference near what such scores give; on policy, of weight 1. */
 static flp_status make_loss_inputs(run_problem *problem, uint64_t seed, cli_progress *progress) {
   uint32_t read = problem->loss ? flp_loss_inputs(problem->loss) : 0;
-  for (int i = RUN_REF_LOGPROB; i < RUN_OPERANDS; i++) {
-    if (i == RUN_ROW_WEIGHT || i == RUN_TEACHER_LOGPROB || !(read >> run_loss_input((run_operand)i) & 1)) continue;
-    FLP_TRY(
-        make_normal(problem, (run_operand)i, FLP_DTYPE_FP32, problem->n, cli_hash(seed + (uint64_t)i), 1.0, progress));
-  }
-  float *reference = problem->memory[RUN_REF_LOGPROB];
+  for (int i = FLP_LOSS_REF_LOGPROB; i < FLP_LOSS_INPUTS_MAX; i++)
+    if (i != FLP_LOSS_WEIGHT && read >> i & 1)
+      FLP_TRY(make_normal(problem, call_loss_input(i), FLP_DTYPE_FP32, problem->n, cli_hash(seed + (uint64_t)i), 1.0,
+                          progress));
+  float *reference = problem->memory[FLP_ARRAY_ref_logprob];
   for (int64_t row = 0; reference && row < problem->n; row++)
     reference[row] = fminf(reference[row] - (float)log((double)problem->spec.vocab) - 2, 0);
-  return read >> FLP_LOSS_TEACHER_LOGPROB & 1 ? make_teacher(problem, cli_hash(seed + RUN_TEACHER_LOGPROB)) : FLP_OK;
+  return read >> FLP_LOSS_TEACHER_LOGPROB & 1 ? make_teacher(problem, cli_hash(seed + FLP_LOSS_TEACHER_LOGPROB))
+                                              : FLP_OK;
 }
 
 /* An adapter that adds a quarter of the scores' deviation. */
@@ -165,9 +149,9 @@ static flp_status make_adapter(run_problem *problem, uint64_t seed, cli_progress
   const flp_spec *spec = &problem->spec;
   double rank = (double)spec->lora_rank, depth = (double)spec->hidden;
   if (!spec->lora_rank) return FLP_OK;
-  FLP_TRY(
-      make_normal(problem, RUN_LORA_A, spec->dtype, spec->lora_rank * spec->hidden, seed, 1 / sqrt(depth), progress));
-  return make_normal(problem, RUN_LORA_B, spec->dtype, spec->vocab * spec->lora_rank, seed + 1, 0.5 / sqrt(rank),
+  FLP_TRY(make_normal(problem, FLP_ARRAY_lora_a, spec->dtype, spec->lora_rank * spec->hidden, seed, 1 / sqrt(depth),
+                      progress));
+  return make_normal(problem, FLP_ARRAY_lora_b, spec->dtype, spec->vocab * spec->lora_rank, seed + 1, 0.5 / sqrt(rank),
                      progress);
 }
 
@@ -184,17 +168,17 @@ flp_status run_problem_demo(run_args *args, run_problem *out) {
   cli_progress progress;
   cli_progress_start(&progress, "making the head", args->quiet);
   /* Scores of standard deviation 2: neither flat nor saturated. */
-  flp_status status = make_normal(out, RUN_WEIGHT, spec->dtype, spec->vocab * spec->hidden, cli_hash(seed),
+  flp_status status = make_normal(out, FLP_ARRAY_weight, spec->dtype, spec->vocab * spec->hidden, cli_hash(seed),
                                   2.0 / sqrt((double)spec->hidden), &progress);
   cli_progress_end(&progress);
   if (status == FLP_OK)
-    status = make_normal(out, RUN_HIDDEN, spec->dtype, out->n * spec->hidden, cli_hash(seed + 1), 1.0, &progress);
+    status = make_normal(out, FLP_ARRAY_hidden, spec->dtype, out->n * spec->hidden, cli_hash(seed + 1), 1.0, &progress);
   if (status == FLP_OK) status = make_adapter(out, cli_hash(seed + 5), &progress);
   if (status == FLP_OK) status = make_ids(args, out, cli_hash(seed + 2));
   if (status == FLP_OK) status = make_loss_inputs(out, seed + 4, &progress);
   if (status == FLP_OK && run_given(args, FLP_FIELD_grads) && !out->loss)
-    status = make_normal(out, RUN_GRAD_LOGPROB, FLP_DTYPE_FP32, out->n * flp_spec_targets(spec), cli_hash(seed + 3),
-                         1.0, &progress);
+    status = make_normal(out, FLP_ARRAY_grad_logprob, FLP_DTYPE_FP32, out->n * flp_spec_targets(spec),
+                         cli_hash(seed + 3), 1.0, &progress);
   if (status == FLP_OK) status = run_problem_resolve(args, out);
   return status;
 }

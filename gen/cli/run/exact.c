@@ -12,7 +12,7 @@
 
 static double temperature_of(const run_problem *problem, int64_t row) {
   float value = (float)problem->temperature;
-  const char *rows = problem->operand[RUN_TEMPERATURE];
+  const char *rows = problem->operand[FLP_ARRAY_temperature_rows];
   if (rows) memcpy(&value, rows + 4 * row, sizeof value);
   return (double)value;
 }
@@ -46,7 +46,7 @@ static oracle_problem gather(const run_problem *problem, const run_exact *rows, 
   const flp_spec *spec = &problem->spec;
   size_t bytes = (size_t)spec->hidden * flp_dtype_bytes(spec->dtype);
   for (int i = 0; i < rows->count; i++) {
-    memcpy(hidden + (size_t)i * bytes, (const char *)problem->operand[RUN_HIDDEN] + (size_t)rows->row[i] * bytes,
+    memcpy(hidden + (size_t)i * bytes, (const char *)problem->operand[FLP_ARRAY_hidden] + (size_t)rows->row[i] * bytes,
            bytes);
     target[i] = run_problem_target(problem, rows->target[i]);
     temperature[i] = temperature_of(problem, rows->row[i]);
@@ -56,8 +56,8 @@ static oracle_problem gather(const run_problem *problem, const run_exact *rows, 
                           .vocab = spec->vocab,
                           .depth = spec->hidden,
                           .hidden = hidden,
-                          .weight = problem->operand[RUN_WEIGHT],
-                          .bias = problem->operand[RUN_BIAS],
+                          .weight = problem->operand[FLP_ARRAY_weight],
+                          .bias = problem->operand[FLP_ARRAY_bias],
                           .hidden_stride = spec->hidden,
                           .weight_stride = spec->hidden,
                           .target = target,
@@ -76,7 +76,7 @@ static int by_value(const void *a, const void *b) {
 
 /* The lists of the chosen rows, sorted; those of a demonstration hold an id once. columns: malloc'ed, or NULL for none */
 static flp_status gather_lists(const run_problem *problem, const run_exact *rows, int64_t *offsets, int64_t **columns) {
-  const int64_t *from = problem->operand[RUN_LIST_OFFSETS], *ids = problem->operand[RUN_LIST_IDS];
+  const int64_t *from = problem->operand[FLP_ARRAY_list_offsets], *ids = problem->operand[FLP_ARRAY_list_ids];
   *columns = NULL;
   if (!from) return FLP_OK;
   for (int i = 0; i <= rows->count; i++)
@@ -102,8 +102,8 @@ static flp_status gather_adapter(const run_problem *problem, double scale, oracl
                             .depth = spec->hidden,
                             .rank = spec->lora_rank,
                             .hidden = exact->hidden,
-                            .a = problem->operand[RUN_LORA_A],
-                            .b = problem->operand[RUN_LORA_B],
+                            .a = problem->operand[FLP_ARRAY_lora_a],
+                            .b = problem->operand[FLP_ARRAY_lora_b],
                             .hidden_stride = spec->hidden,
                             .a_stride = spec->hidden,
                             .scale = (double)(float)scale};

@@ -50,18 +50,6 @@ static flp_status open_device(run_state *state) {
   return FLP_OK;
 }
 
-_Static_assert((int)RUN_GRAD_ENTROPY == (int)CALL_GRAD_ENTROPY, "operands that no loss reads are slots of a call");
-
-static call_slot slot_of(run_operand operand) {
-  int input = run_loss_input(operand);
-  if (operand == RUN_LIST_OFFSETS) return CALL_LIST_OFFSETS;
-  if (operand == RUN_LIST_IDS) return CALL_LIST_IDS;
-  if (operand == RUN_LORA_A) return CALL_LORA_A;
-  if (operand == RUN_LORA_B) return CALL_LORA_B;
-  if (operand == RUN_TEACHER_LOGPROB) return CALL_TEACHER;
-  return (call_slot)(input < 0 ? (int)operand : (int)CALL_LOSS_INPUT + input);
-}
-
 static void set_problem(run_state *state) {
   const run_problem *problem = state->problem;
   call_problem *call = &state->call;
@@ -75,7 +63,7 @@ static void set_problem(run_state *state) {
   call->gives_stats = problem->spec.grads && !problem->loss;
   call->gives_metrics = 1;
   call->list_count = problem->list_count;
-  for (int i = 0; i < RUN_OPERANDS; i++) call->operand[slot_of((run_operand)i)] = problem->operand[i];
+  memcpy(call->operand, problem->operand, sizeof call->operand);
 }
 
 static flp_status open_buffers(run_state *state) {
@@ -91,12 +79,12 @@ static flp_args args_of_rows(const run_state *state, int64_t begin, int64_t n) {
   const call_problem *call = &state->call;
   flp_args args = call_args(b, call, FLP_PASS_FORWARD, 0);
   args.n = n;
-  args.hidden = call_row(b, call, CALL_HIDDEN, begin);
-  args.target = call_row(b, call, CALL_TARGET, begin);
-  args.temperature_rows = call_row(b, call, CALL_TEMPERATURE, begin);
-  args.logprob = call_row(b, call, CALL_LOGPROB, begin);
-  args.entropy = call_row(b, call, CALL_ENTROPY, begin);
-  args.stats = call_row(b, call, CALL_STATS, begin);
+  args.hidden = call_row(b, call, FLP_ARRAY_hidden, begin);
+  args.target = call_row(b, call, FLP_ARRAY_target, begin);
+  args.temperature_rows = call_row(b, call, FLP_ARRAY_temperature_rows, begin);
+  args.logprob = call_row(b, call, FLP_ARRAY_logprob, begin);
+  args.entropy = call_row(b, call, FLP_ARRAY_entropy, begin);
+  args.stats = call_row(b, call, FLP_ARRAY_stats, begin);
   return args;
 }
 
@@ -104,11 +92,11 @@ static flp_args args_of_rows(const run_state *state, int64_t begin, int64_t n) {
 static flp_status open_workspace(run_state *state, flp_pass pass, int64_t n, flp_layout *layout) {
   FLP_TRY(call_layout(&state->buffers, &state->call, state->plan, pass, n, layout));
   if (layout->bytes > state->result->workspace_bytes) state->result->workspace_bytes = layout->bytes;
-  return call_make(&state->buffers, CALL_WORKSPACE, (size_t)layout->bytes);
+  return call_make(&state->buffers, FLP_ARRAY_workspace, (size_t)layout->bytes);
 }
 
 static void close_workspace(run_state *state) {
-  call_buffer_clear(&state->buffers.at[CALL_WORKSPACE]);
+  call_buffer_clear(&state->buffers.at[FLP_ARRAY_workspace]);
 }
 
 static flp_status run_blocks(run_state *state, int64_t block) {
@@ -171,29 +159,6 @@ static flp_status run_passes(run_state *state) {
   return run_whole(state, FLP_PASS_BACKWARD, &result->backward, &result->backward_seconds);
 }
 
-static flp_status take_outputs(run_state *state) {
-  call_result got = {0};
-  flp_status status = call_download(&state->buffers, &state->call, &got);
-  void *const outputs[RUN_OUTPUTS] = {[RUN_OUT_LOGPROB] = got.logprob,
-                                      [RUN_OUT_ENTROPY] = got.entropy,
-                                      [RUN_OUT_STATS] = got.stats,
-                                      [RUN_OUT_GRAD_HIDDEN] = got.grad_hidden,
-                                      [RUN_OUT_GRAD_WEIGHT] = got.grad_weight,
-                                      [RUN_OUT_GRAD_BIAS] = got.grad_bias,
-                                      [RUN_OUT_GRAD_LORA_A] = got.grad_lora_a,
-                                      [RUN_OUT_GRAD_LORA_B] = got.grad_lora_b,
-                                      [RUN_OUT_LOSS] = got.loss,
-                                      [RUN_OUT_METRICS] = got.metrics,
-                                      [RUN_OUT_TOP_IDS] = got.top_ids,
-                                      [RUN_OUT_TOP_LOGPROB] = got.top_logprob,
-                                      [RUN_OUT_TOP_REST] = got.top_rest,
-                                      [RUN_OUT_RANK] = got.rank};
-  memcpy(state->result->output, outputs, sizeof outputs);
-  if (got.tail_report) memcpy(state->result->tail_report, got.tail_report, sizeof state->result->tail_report);
-  free(got.tail_report);
-  return status;
-}
-
 static void run_close(run_state *state) {
   call_clear(&state->buffers);
   flp_plan_destroy(state->plan);
@@ -208,13 +173,13 @@ flp_status run_execute(const run_args *args, const run_problem *problem, run_res
   if (status == FLP_OK) status = open_buffers(&state);
   if (status == FLP_OK) status = run_passes(&state);
   if (status == FLP_OK) status = check_data(&state);
-  if (status == FLP_OK) status = take_outputs(&state);
+  if (status == FLP_OK) status = call_download(&state.buffers, &state.call, &out->output);
   out->peak_bytes = state.device.peak_bytes;
   run_close(&state);
   return status;
 }
 
 void run_result_clear(run_result *result) {
-  for (int i = 0; i < RUN_OUTPUTS; i++) free(result->output[i]);
+  call_result_clear(&result->output);
   *result = (run_result){.data = FLP_OK};
 }

@@ -18,24 +18,42 @@ static const struct {
   const char *option;
   const char *names[NAMES_MAX];
   int required;
-} operands[RUN_OPERANDS] = {
-    [RUN_HIDDEN] = {"hidden", {"hidden", "hidden_states"}, 1},
-    [RUN_WEIGHT] = {"weight", {"weight", "lm_head.weight", "model.embed_tokens.weight"}, 1},
-    [RUN_BIAS] = {"bias", {"bias", "lm_head.bias"}, 0},
-    [RUN_TARGET] = {"target", {"target", "targets", "labels"}, 1},
-    [RUN_TEMPERATURE] = {"temperature", {"temperature"}, 0},
-    [RUN_GRAD_LOGPROB] = {"grad-logprob", {"grad_logprob"}, 0},
-    [RUN_GRAD_ENTROPY] = {"grad-entropy", {"grad_entropy"}, 0},
-    [RUN_LIST_OFFSETS] = {"list-offsets", {"list_offsets"}, 0},
-    [RUN_LIST_IDS] = {"list-ids", {"list_ids"}, 0},
-    [RUN_LORA_A] = {"lora-a", {"lora_a", "lora_A.weight", "base_model.model.lm_head.lora_A.weight"}, 0},
-    [RUN_LORA_B] = {"lora-b", {"lora_b", "lora_B.weight", "base_model.model.lm_head.lora_B.weight"}, 0},
-    [RUN_OLD_LOGPROB] = {"old-logprob", {"old_logprob"}, 0},
-    [RUN_REF_LOGPROB] = {"ref-logprob", {"ref_logprob"}, 0},
-    [RUN_ADVANTAGE] = {"advantage", {"advantage", "advantages"}, 0},
-    [RUN_ROW_WEIGHT] = {"row-weight", {"row_weight"}, 0},
-    [RUN_TEACHER_LOGPROB] = {"teacher-logprob", {"teacher_logprob"}, 0},
+} operands[FLP_ARRAYS] = {
+    [FLP_ARRAY_hidden] = {"hidden", {"hidden", "hidden_states"}, 1},
+    [FLP_ARRAY_weight] = {"weight", {"weight", "lm_head.weight", "model.embed_tokens.weight"}, 1},
+    [FLP_ARRAY_bias] = {"bias", {"bias", "lm_head.bias"}, 0},
+    [FLP_ARRAY_target] = {"target", {"target", "targets", "labels"}, 1},
+    [FLP_ARRAY_temperature_rows] = {"temperature", {"temperature"}, 0},
+    [FLP_ARRAY_grad_logprob] = {"grad-logprob", {"grad_logprob"}, 0},
+    [FLP_ARRAY_grad_entropy] = {"grad-entropy", {"grad_entropy"}, 0},
+    [FLP_ARRAY_list_offsets] = {"list-offsets", {"list_offsets"}, 0},
+    [FLP_ARRAY_list_ids] = {"list-ids", {"list_ids"}, 0},
+    [FLP_ARRAY_lora_a] = {"lora-a", {"lora_a", "lora_A.weight", "base_model.model.lm_head.lora_A.weight"}, 0},
+    [FLP_ARRAY_lora_b] = {"lora-b", {"lora_b", "lora_B.weight", "base_model.model.lm_head.lora_B.weight"}, 0},
+    [FLP_ARRAY_old_logprob] = {"old-logprob", {"old_logprob"}, 0},
+    [FLP_ARRAY_ref_logprob] = {"ref-logprob", {"ref_logprob"}, 0},
+    [FLP_ARRAY_advantage] = {"advantage", {"advantage", "advantages"}, 0},
+    [FLP_ARRAY_row_weight] = {"row-weight", {"row_weight"}, 0},
+    [FLP_ARRAY_teacher_logprob] = {"teacher-logprob", {"teacher_logprob"}, 0},
 };
+
+const char *run_operand_option(flp_array_id id) {
+  return operands[id].option;
+}
+
+static int is_vector(flp_array_id id) {
+  return id >= FLP_ARRAY_vectors && id <= FLP_ARRAY_vectors_last;
+}
+
+static int is_operand(flp_array_id id) {
+  return operands[id].option || is_vector(id);
+}
+
+int run_loss_input(flp_array_id id) {
+  if (id == FLP_ARRAY_teacher_logprob) return FLP_LOSS_TEACHER_LOGPROB;
+  int is_input = id >= FLP_ARRAY_old_logprob && id <= FLP_ARRAY_vectors_last;
+  return is_input ? FLP_LOSS_OLD_LOGPROB + (int)(id - FLP_ARRAY_old_logprob) : -1;
+}
 
 /* A tensor and the file it was found in. */
 typedef struct found {
@@ -55,11 +73,11 @@ static flp_status open_file(run_problem *problem, const char *path, cli_safetens
   return FLP_OK;
 }
 
-static const cli_tensor *find_default(const run_problem *problem, const cli_safetensors *file, run_operand operand) {
+static const cli_tensor *find_default(const run_problem *problem, const cli_safetensors *file, flp_array_id id) {
   const cli_tensor *tensor = NULL;
-  if (operand >= RUN_VECTOR) return cli_safetensors_find(file, problem->loss->vectors[operand - RUN_VECTOR]);
-  for (int i = 0; !tensor && i < NAMES_MAX && operands[operand].names[i]; i++)
-    tensor = cli_safetensors_find(file, operands[operand].names[i]);
+  if (is_vector(id)) return cli_safetensors_find(file, problem->loss->vectors[id - FLP_ARRAY_vectors]);
+  for (int i = 0; !tensor && i < NAMES_MAX && operands[id].names[i]; i++)
+    tensor = cli_safetensors_find(file, operands[id].names[i]);
   return tensor;
 }
 
@@ -77,7 +95,7 @@ static void list_names(const cli_safetensors *file, char *out, size_t capacity) 
 }
 
 /* Finds what "FILE:TENSOR" or "FILE" names. */
-static flp_status find_source(run_problem *problem, run_operand operand, const char *source, found *out) {
+static flp_status find_source(run_problem *problem, flp_array_id id, const char *source, found *out) {
   char *path = strdup(source);
   if (!path) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
   char *colon = strrchr(path, ':');
@@ -90,70 +108,60 @@ static flp_status find_source(run_problem *problem, run_operand operand, const c
   flp_status status = open_file(problem, path, &file);
   if (status == FLP_OK) {
     out->path = cli_safetensors_path(file);
-    out->tensor = name ? cli_safetensors_find(file, name) : find_default(problem, file, operand);
+    out->tensor = name ? cli_safetensors_find(file, name) : find_default(problem, file, id);
     char names[512];
     list_names(file, names, sizeof names);
     if (!out->tensor)
-      status = flp_fail(FLP_ERROR_ARGUMENT, "--%s: %s has no tensor '%s'; it has %s", operands[operand].option, path,
-                        name ? name : operands[operand].names[0], names[0] ? names : "none");
+      status = flp_fail(FLP_ERROR_ARGUMENT, "--%s: %s has no tensor '%s'; it has %s", operands[id].option, path,
+                        name ? name : operands[id].names[0], names[0] ? names : "none");
   }
   free(path);
   return status;
 }
 
-int run_loss_input(run_operand operand) {
-  static const int inputs[RUN_OPERANDS] = {[RUN_OLD_LOGPROB] = FLP_LOSS_OLD_LOGPROB,
-                                           [RUN_REF_LOGPROB] = FLP_LOSS_REF_LOGPROB,
-                                           [RUN_ADVANTAGE] = FLP_LOSS_ADVANTAGE,
-                                           [RUN_ROW_WEIGHT] = FLP_LOSS_WEIGHT,
-                                           [RUN_TEACHER_LOGPROB] = FLP_LOSS_TEACHER_LOGPROB};
-  if (operand < RUN_OLD_LOGPROB) return -1;
-  return operand < RUN_VECTOR ? inputs[operand] : FLP_LOSS_FIRST_VECTOR + (int)(operand - RUN_VECTOR);
-}
-
 /* What the loss does not read is not looked for. */
-static int is_read(const run_problem *problem, run_operand operand) {
-  int input = run_loss_input(operand);
+static int is_read(const run_problem *problem, flp_array_id id) {
+  int input = run_loss_input(id);
   return input < 0 || (problem->loss && flp_loss_inputs(problem->loss) >> input & 1);
 }
 
 /* Read, and without the default that a weight and an old policy have. */
-static int needs_input(const run_problem *problem, run_operand operand) {
-  return run_loss_input(operand) >= 0 && operand != RUN_ROW_WEIGHT && operand != RUN_OLD_LOGPROB &&
-         is_read(problem, operand);
+static int needs_input(const run_problem *problem, flp_array_id id) {
+  return run_loss_input(id) >= 0 && id != FLP_ARRAY_row_weight && id != FLP_ARRAY_old_logprob &&
+         is_read(problem, id);
 }
 
-static flp_status find_operand(run_problem *problem, const run_args *args, run_operand operand, found *out) {
+static flp_status find_operand(run_problem *problem, const run_args *args, flp_array_id id, found *out) {
   *out = (found){NULL, NULL};
-  if (!is_read(problem, operand)) return FLP_OK;
-  const char *source = operand < RUN_VECTOR ? args->source[operand] : NULL;
-  if (source) return find_source(problem, operand, source, out);
+  if (!is_read(problem, id)) return FLP_OK;
+  const char *source = args->source[id];
+  if (source) return find_source(problem, id, source, out);
   for (int i = 0; !out->tensor && i < args->file_count; i++) {
     cli_safetensors *file = NULL;
     FLP_TRY(open_file(problem, args->files[i], &file));
-    out->tensor = find_default(problem, file, operand);
+    out->tensor = find_default(problem, file, id);
     out->path = args->files[i];
   }
-  if (!out->tensor && needs_input(problem, operand)) {
-    const char *name = flp_loss_input_name(problem->loss, (uint32_t)run_loss_input(operand));
+  if (!out->tensor && needs_input(problem, id)) {
+    const char *name = flp_loss_input_name(problem->loss, (uint32_t)run_loss_input(id));
     return flp_fail(FLP_ERROR_ARGUMENT, "%s is missing; loss %s reads it: a tensor '%s' in an --input file is needed",
                     name, problem->loss->name, name);
   }
-  if (!out->tensor && operands[operand].required)
+  if (!out->tensor && operands[id].required)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "--%s is missing; a tensor '%s' in an --input file, or --%s FILE:TENSOR, is needed",
-                    operands[operand].option, operands[operand].names[0], operands[operand].option);
+                    operands[id].option, operands[id].names[0], operands[id].option);
   return FLP_OK;
 }
 
-static flp_status fail_shape(run_operand operand, const found *in, const char *accepted) {
+static flp_status fail_shape(flp_array_id id, const found *in, const char *accepted) {
   char shape[CLI_TENSOR_TEXT_BYTES];
-  return flp_fail(FLP_ERROR_ARGUMENT, "%s: tensor '%s' of %s has shape %s; %s is accepted", operands[operand].option,
+  return flp_fail(FLP_ERROR_ARGUMENT, "%s: tensor '%s' of %s has shape %s; %s is accepted", operands[id].option,
                   in->tensor->name, in->path, cli_tensor_shape_text(in->tensor, shape), accepted);
 }
 
-static flp_status fail_dtype(run_operand operand, const found *in, const char *accepted) {
-  return flp_fail(FLP_ERROR_ARGUMENT, "%s: tensor '%s' of %s has dtype %s; %s is accepted", operands[operand].option,
+static flp_status fail_dtype(flp_array_id id, const found *in, const char *accepted) {
+  return flp_fail(FLP_ERROR_ARGUMENT, "%s: tensor '%s' of %s has dtype %s; %s is accepted", operands[id].option,
                   in->tensor->name, in->path, cli_tensor_dtype_name(in->tensor->dtype), accepted);
 }
 
@@ -164,13 +172,13 @@ static int is_narrow(cli_tensor_dtype dtype) {
 /* One dtype, or with --mixed F32 and one of 16 bits, which products have then. */
 static flp_status check_dtypes(const run_args *args, run_problem *problem, const found *hidden, const found *weight) {
   cli_tensor_dtype h = hidden->tensor->dtype, w = weight->tensor->dtype;
-  if (!is_narrow(h) && h != CLI_TENSOR_F32) return fail_dtype(RUN_HIDDEN, hidden, "BF16, F16 or F32");
+  if (!is_narrow(h) && h != CLI_TENSOR_F32) return fail_dtype(FLP_ARRAY_hidden, hidden, "BF16, F16 or F32");
   int are_mixed = (is_narrow(h) && w == CLI_TENSOR_F32) || (h == CLI_TENSOR_F32 && is_narrow(w));
   if (w != h && !(args->spec.mixed && are_mixed)) {
     char accepted[80];
     snprintf(accepted, sizeof accepted, "%s, as hidden has, or with --mixed %s,", cli_tensor_dtype_name(h),
              is_narrow(h) ? "F32" : "BF16 or F16");
-    return fail_dtype(RUN_WEIGHT, weight, accepted);
+    return fail_dtype(FLP_ARRAY_weight, weight, accepted);
   }
   flp_spec *spec = &problem->spec;
   spec->hidden_dtype = cli_tensor_dtype_flp(h);
@@ -190,7 +198,7 @@ static flp_status check_bias(const run_args *args, run_problem *problem, const f
     int is_wide = args->spec.mixed == FLP_MIXED_ROUND && dtype == FLP_DTYPE_FP32;
     const char *more = spec->dtype == FLP_DTYPE_FP32 ? "" : ", or with --mixed round F32,";
     snprintf(accepted, sizeof accepted, "%s%s", own, more);
-    if (dtype != spec->dtype && !is_wide) return fail_dtype(RUN_BIAS, bias, accepted);
+    if (dtype != spec->dtype && !is_wide) return fail_dtype(FLP_ARRAY_bias, bias, accepted);
     spec->bias_dtype = dtype;
   }
   int is_mixed = spec->hidden_dtype != spec->weight_dtype || (bias->tensor && spec->bias_dtype != spec->dtype);
@@ -203,13 +211,13 @@ static flp_status check_bias(const run_args *args, run_problem *problem, const f
 /* hidden (..., D) and weight (V, D) decide D, V and N. */
 static flp_status check_matrices(run_problem *problem, const found *hidden, const found *weight) {
   const cli_tensor *h = hidden->tensor, *w = weight->tensor;
-  if (h->rank < 2) return fail_shape(RUN_HIDDEN, hidden, "(..., D) of at least two dimensions");
-  if (w->rank != 2) return fail_shape(RUN_WEIGHT, weight, "(V, D)");
+  if (h->rank < 2) return fail_shape(FLP_ARRAY_hidden, hidden, "(..., D) of at least two dimensions");
+  if (w->rank != 2) return fail_shape(FLP_ARRAY_weight, weight, "(V, D)");
   int64_t columns = h->shape[h->rank - 1];
   if (w->shape[1] != columns) {
     char accepted[64];
     snprintf(accepted, sizeof accepted, "(V, %lld), as hidden has D = %lld,", (long long)columns, (long long)columns);
-    return fail_shape(RUN_WEIGHT, weight, accepted);
+    return fail_shape(FLP_ARRAY_weight, weight, accepted);
   }
   problem->spec.hidden = columns;
   problem->spec.vocab = w->shape[0];
@@ -227,7 +235,7 @@ static int is_by_target(const run_problem *problem, const cli_tensor *tensor) {
 static flp_status check_target(run_problem *problem, const found *target) {
   const cli_tensor *tensor = target->tensor;
   flp_dtype dtype = cli_tensor_dtype_flp(tensor->dtype);
-  if (dtype != FLP_DTYPE_INT32 && dtype != FLP_DTYPE_INT64) return fail_dtype(RUN_TARGET, target, "I32 or I64");
+  if (dtype != FLP_DTYPE_INT32 && dtype != FLP_DTYPE_INT64) return fail_dtype(FLP_ARRAY_target, target, "I32 or I64");
   char accepted[96];
   int64_t targets = flp_spec_targets(&problem->spec);
   if (targets > 1)
@@ -235,7 +243,7 @@ static flp_status check_target(run_problem *problem, const found *target) {
              (long long)problem->n);
   else
     snprintf(accepted, sizeof accepted, "one of %lld elements, a row of hidden each,", (long long)problem->n);
-  if (!is_by_target(problem, tensor)) return fail_shape(RUN_TARGET, target, accepted);
+  if (!is_by_target(problem, tensor)) return fail_shape(FLP_ARRAY_target, target, accepted);
   problem->spec.target_dtype = dtype;
   problem->rank = tensor->rank;
   memcpy(problem->shape, tensor->shape, sizeof problem->shape);
@@ -243,14 +251,14 @@ static flp_status check_target(run_problem *problem, const found *target) {
 }
 
 /* A vector of `count` elements of one dtype. */
-static flp_status check_vector(run_operand operand, const found *in, cli_tensor_dtype dtype, int64_t count,
+static flp_status check_vector(flp_array_id id, const found *in, cli_tensor_dtype dtype, int64_t count,
                                const char *what) {
   if (!in->tensor) return FLP_OK;
   char accepted[96];
   snprintf(accepted, sizeof accepted, "%s", cli_tensor_dtype_name(dtype));
-  if (in->tensor->dtype != dtype) return fail_dtype(operand, in, accepted);
+  if (in->tensor->dtype != dtype) return fail_dtype(id, in, accepted);
   snprintf(accepted, sizeof accepted, "one of %lld elements, a %s each,", (long long)count, what);
-  if (in->tensor->elements != (uint64_t)count) return fail_shape(operand, in, accepted);
+  if (in->tensor->elements != (uint64_t)count) return fail_shape(id, in, accepted);
   return FLP_OK;
 }
 
@@ -259,37 +267,39 @@ static flp_status check_lists(run_problem *problem, const found *offsets, const 
   const cli_tensor *o = offsets->tensor, *i = ids->tensor;
   if (!o && !i) return FLP_OK;
   if (problem->loss)
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "%s: tensor '%s' of %s is not accepted beside --loss; steps take the whole vocabulary",
-                    operands[o ? RUN_LIST_OFFSETS : RUN_LIST_IDS].option, (o ? o : i)->name, (o ? offsets : ids)->path);
-  if (!o || !i)
     return flp_fail(
-        FLP_ERROR_ARGUMENT,
-        "--%s is missing beside %s; a tensor '%s' in an --input file, or --%s FILE:TENSOR, "
-        "is needed",
-        operands[o ? RUN_LIST_IDS : RUN_LIST_OFFSETS].option, operands[o ? RUN_LIST_OFFSETS : RUN_LIST_IDS].option,
-        operands[o ? RUN_LIST_IDS : RUN_LIST_OFFSETS].names[0], operands[o ? RUN_LIST_IDS : RUN_LIST_OFFSETS].option);
+        FLP_ERROR_ARGUMENT, "%s: tensor '%s' of %s is not accepted beside --loss; steps take the whole vocabulary",
+        operands[o ? FLP_ARRAY_list_offsets : FLP_ARRAY_list_ids].option, (o ? o : i)->name, (o ? offsets : ids)->path);
+  if (!o || !i)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "--%s is missing beside %s; a tensor '%s' in an --input file, or --%s FILE:TENSOR, "
+                    "is needed",
+                    operands[o ? FLP_ARRAY_list_ids : FLP_ARRAY_list_offsets].option,
+                    operands[o ? FLP_ARRAY_list_offsets : FLP_ARRAY_list_ids].option,
+                    operands[o ? FLP_ARRAY_list_ids : FLP_ARRAY_list_offsets].names[0],
+                    operands[o ? FLP_ARRAY_list_ids : FLP_ARRAY_list_offsets].option);
   char accepted[96];
-  if (o->dtype != CLI_TENSOR_I64) return fail_dtype(RUN_LIST_OFFSETS, offsets, "I64");
+  if (o->dtype != CLI_TENSOR_I64) return fail_dtype(FLP_ARRAY_list_offsets, offsets, "I64");
   snprintf(accepted, sizeof accepted, "one of %lld elements, one more than rows of hidden,", (long long)problem->n + 1);
-  if (o->elements != (uint64_t)problem->n + 1) return fail_shape(RUN_LIST_OFFSETS, offsets, accepted);
+  if (o->elements != (uint64_t)problem->n + 1) return fail_shape(FLP_ARRAY_list_offsets, offsets, accepted);
   snprintf(accepted, sizeof accepted, "%s, as target has,",
            problem->spec.target_dtype == FLP_DTYPE_INT32 ? "I32" : "I64");
-  if (cli_tensor_dtype_flp(i->dtype) != problem->spec.target_dtype) return fail_dtype(RUN_LIST_IDS, ids, accepted);
+  if (cli_tensor_dtype_flp(i->dtype) != problem->spec.target_dtype)
+    return fail_dtype(FLP_ARRAY_list_ids, ids, accepted);
   problem->list_count = (int64_t)i->elements;
   problem->spec.listed = 1;
   return FLP_OK;
 }
 
 /* One of them: as many rows as rank says, or of that many columns. */
-static flp_status check_lora_shape(run_operand operand, const found *in, const found *hidden, const int64_t shape[2],
+static flp_status check_lora_shape(flp_array_id id, const found *in, const found *hidden, const int64_t shape[2],
                                    const char *rule) {
   char accepted[96];
   snprintf(accepted, sizeof accepted, "%s, as hidden has,", cli_tensor_dtype_name(hidden->tensor->dtype));
-  if (in->tensor->dtype != hidden->tensor->dtype) return fail_dtype(operand, in, accepted);
+  if (in->tensor->dtype != hidden->tensor->dtype) return fail_dtype(id, in, accepted);
   snprintf(accepted, sizeof accepted, "(%lld, %lld), %s,", (long long)shape[0], (long long)shape[1], rule);
   if (in->tensor->rank != 2 || in->tensor->shape[0] != shape[0] || in->tensor->shape[1] != shape[1])
-    return fail_shape(operand, in, accepted);
+    return fail_shape(id, in, accepted);
   return FLP_OK;
 }
 
@@ -297,7 +307,8 @@ static flp_status check_lora_shape(run_operand operand, const found *in, const f
 static flp_status check_lora(run_problem *problem, const found *a, const found *b, const found *hidden) {
   if (!a->tensor && !b->tensor) return FLP_OK;
   if (!a->tensor || !b->tensor) {
-    run_operand missing = a->tensor ? RUN_LORA_B : RUN_LORA_A, there = a->tensor ? RUN_LORA_A : RUN_LORA_B;
+    flp_array_id missing = a->tensor ? FLP_ARRAY_lora_b : FLP_ARRAY_lora_a,
+                 there = a->tensor ? FLP_ARRAY_lora_a : FLP_ARRAY_lora_b;
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "--%s is missing beside %s; a tensor '%s' in an --input file, or --%s FILE:TENSOR, is needed",
                     operands[missing].option, operands[there].option, operands[missing].names[0],
@@ -305,10 +316,10 @@ static flp_status check_lora(run_problem *problem, const found *a, const found *
   }
   int64_t rank = a->tensor->rank == 2 ? a->tensor->shape[0] : 0;
   if (rank < 8 || rank > FLP_LORA_RANK_MAX || rank % 8)
-    return fail_shape(RUN_LORA_A, a, "(R, D), R a multiple of 8 from 8 to 512,");
+    return fail_shape(FLP_ARRAY_lora_a, a, "(R, D), R a multiple of 8 from 8 to 512,");
   const int64_t of_a[2] = {rank, problem->spec.hidden}, of_b[2] = {problem->spec.vocab, rank};
-  FLP_TRY(check_lora_shape(RUN_LORA_A, a, hidden, of_a, "D as hidden has"));
-  FLP_TRY(check_lora_shape(RUN_LORA_B, b, hidden, of_b, "V as weight and R as lora-a has"));
+  FLP_TRY(check_lora_shape(FLP_ARRAY_lora_a, a, hidden, of_a, "D as hidden has"));
+  FLP_TRY(check_lora_shape(FLP_ARRAY_lora_b, b, hidden, of_b, "V as weight and R as lora-a has"));
   problem->spec.lora_rank = (int32_t)rank;
   return FLP_OK;
 }
@@ -318,30 +329,31 @@ static flp_status check_teacher(const run_problem *problem, const found *in) {
   snprintf(accepted, sizeof accepted, "(..., %lld) of %lld rows, as target has,",
            (long long)flp_spec_targets(&problem->spec), (long long)problem->n);
   if (!in->tensor) return FLP_OK;
-  if (in->tensor->dtype != CLI_TENSOR_F32) return fail_dtype(RUN_TEACHER_LOGPROB, in, "F32");
-  return is_by_target(problem, in->tensor) ? FLP_OK : fail_shape(RUN_TEACHER_LOGPROB, in, accepted);
+  if (in->tensor->dtype != CLI_TENSOR_F32) return fail_dtype(FLP_ARRAY_teacher_logprob, in, "F32");
+  return is_by_target(problem, in->tensor) ? FLP_OK : fail_shape(FLP_ARRAY_teacher_logprob, in, accepted);
 }
 
 /* Elements of a vector over rows; grad_logprob has one a target. */
-static int64_t count_of(const run_problem *problem, run_operand operand) {
-  return problem->n * (operand == RUN_GRAD_LOGPROB ? flp_spec_targets(&problem->spec) : 1);
+static int64_t count_of(const run_problem *problem, flp_array_id id) {
+  return problem->n * (FLP_ARRAY[id].columns == FLP_SIZE_K ? flp_spec_targets(&problem->spec) : 1);
 }
 
-static flp_status check_all(const run_args *args, run_problem *problem, const found in[RUN_OPERANDS]) {
-  FLP_TRY(check_dtypes(args, problem, &in[RUN_HIDDEN], &in[RUN_WEIGHT]));
-  FLP_TRY(check_matrices(problem, &in[RUN_HIDDEN], &in[RUN_WEIGHT]));
-  FLP_TRY(check_target(problem, &in[RUN_TARGET]));
-  FLP_TRY(check_bias(args, problem, &in[RUN_BIAS]));
-  cli_tensor_dtype bias = in[RUN_BIAS].tensor ? in[RUN_BIAS].tensor->dtype : CLI_TENSOR_F32;
-  FLP_TRY(check_vector(RUN_BIAS, &in[RUN_BIAS], bias, problem->spec.vocab, "row of weight"));
-  FLP_TRY(check_lists(problem, &in[RUN_LIST_OFFSETS], &in[RUN_LIST_IDS]));
-  FLP_TRY(check_lora(problem, &in[RUN_LORA_A], &in[RUN_LORA_B], &in[RUN_HIDDEN]));
-  FLP_TRY(check_teacher(problem, &in[RUN_TEACHER_LOGPROB]));
-  for (int i = RUN_TEMPERATURE; i < RUN_OPERANDS; i++)
-    if ((i < RUN_LIST_OFFSETS || i > RUN_LORA_B) && i != RUN_TEACHER_LOGPROB)
-      FLP_TRY(check_vector((run_operand)i, &in[i], CLI_TENSOR_F32, count_of(problem, (run_operand)i),
-                           i == RUN_GRAD_LOGPROB && problem->spec.targets > 1 ? "target" : "row of hidden"));
-  for (int i = 0; i < RUN_OPERANDS; i++)
+static flp_status check_all(const run_args *args, run_problem *problem, const found in[FLP_ARRAYS]) {
+  FLP_TRY(check_dtypes(args, problem, &in[FLP_ARRAY_hidden], &in[FLP_ARRAY_weight]));
+  FLP_TRY(check_matrices(problem, &in[FLP_ARRAY_hidden], &in[FLP_ARRAY_weight]));
+  FLP_TRY(check_target(problem, &in[FLP_ARRAY_target]));
+  FLP_TRY(check_bias(args, problem, &in[FLP_ARRAY_bias]));
+  cli_tensor_dtype bias = in[FLP_ARRAY_bias].tensor ? in[FLP_ARRAY_bias].tensor->dtype : CLI_TENSOR_F32;
+  FLP_TRY(check_vector(FLP_ARRAY_bias, &in[FLP_ARRAY_bias], bias, problem->spec.vocab, "row of weight"));
+  FLP_TRY(check_lists(problem, &in[FLP_ARRAY_list_offsets], &in[FLP_ARRAY_list_ids]));
+  FLP_TRY(check_lora(problem, &in[FLP_ARRAY_lora_a], &in[FLP_ARRAY_lora_b], &in[FLP_ARRAY_hidden]));
+  FLP_TRY(check_teacher(problem, &in[FLP_ARRAY_teacher_logprob]));
+  for (int i = 0; i < FLP_ARRAYS; i++)
+    if (FLP_ARRAY[i].element == FLP_ELEMENT_FLOAT && i != FLP_ARRAY_teacher_logprob)
+      FLP_TRY(
+          check_vector((flp_array_id)i, &in[i], CLI_TENSOR_F32, count_of(problem, (flp_array_id)i),
+                       FLP_ARRAY[i].columns == FLP_SIZE_K && problem->spec.targets > 1 ? "target" : "row of hidden"));
+  for (int i = 0; i < FLP_ARRAYS; i++)
     if (in[i].tensor) problem->operand[i] = in[i].tensor->data;
   return FLP_OK;
 }
@@ -355,10 +367,10 @@ static int is_number(const char *text) {
 
 /* error: ARGUMENT for what has no place beside a loss or without one */
 static flp_status check_loss_sources(const run_args *args) {
-  for (int i = RUN_GRAD_LOGPROB; i < RUN_VECTOR; i++) {
-    int of_loss = i >= RUN_OLD_LOGPROB;
-    if (!args->source[i] || of_loss == (args->loss.name != NULL)) continue;
-    if (i >= RUN_LIST_OFFSETS && i <= RUN_LORA_B) continue; /* check_lists names the file; an adapter goes with both */
+  for (int i = 0; i < FLP_ARRAYS; i++) {
+    int of_loss = run_loss_input((flp_array_id)i) >= 0;
+    int is_upstream = i == FLP_ARRAY_grad_logprob || i == FLP_ARRAY_grad_entropy;
+    if (!args->source[i] || !(of_loss || is_upstream) || of_loss == (args->loss.name != NULL)) continue;
     return flp_fail(FLP_ERROR_ARGUMENT, "--%s: '%s' is not accepted %s --loss%s", operands[i].option, args->source[i],
                     of_loss ? "without" : "beside", of_loss ? "" : ", which makes its own");
   }
@@ -366,12 +378,12 @@ static flp_status check_loss_sources(const run_args *args) {
 }
 
 flp_status run_problem_loss(run_args *args, run_problem *problem) {
-  const char *teacher = args->source[RUN_TEACHER_LOGPROB];
+  const char *teacher = args->source[FLP_ARRAY_teacher_logprob];
   FLP_TRY(check_loss_sources(args));
   problem->spec.targets = args->spec.targets;
   FLP_TRY(cli_loss_args_resolve(&args->loss, &problem->spec));
   problem->loss = cli_loss_of(&problem->spec);
-  if (!teacher || is_read(problem, RUN_TEACHER_LOGPROB)) return FLP_OK;
+  if (!teacher || is_read(problem, FLP_ARRAY_teacher_logprob)) return FLP_OK;
   return flp_fail(FLP_ERROR_ARGUMENT,
                   "--teacher-logprob: '%s' is not accepted beside --loss %s, which does not read it", teacher,
                   problem->loss->name);
@@ -379,15 +391,16 @@ flp_status run_problem_loss(run_args *args, run_problem *problem) {
 
 flp_status run_problem_load(run_args *args, run_problem *out) {
   *out = (run_problem){.spec = FLP_SPEC_INIT, .temperature = 1.0, .ignore_index = args->ignore_index};
-  found in[RUN_OPERANDS] = {{NULL, NULL}};
-  const char *temperature = args->source[RUN_TEMPERATURE];
+  found in[FLP_ARRAYS] = {{NULL, NULL}};
+  const char *temperature = args->source[FLP_ARRAY_temperature_rows];
   int scalar = temperature && is_number(temperature);
   if (args->demo_option)
     return flp_fail(FLP_ERROR_ARGUMENT, "%s: is accepted with --demo only; tensors have their own", args->demo_option);
   flp_status status = run_problem_loss(args, out);
   if (status == FLP_OK && scalar) status = cli_parse_positive("--temperature", temperature, &out->temperature);
-  for (int i = 0; status == FLP_OK && i < RUN_OPERANDS; i++)
-    if (i != RUN_TEMPERATURE || !scalar) status = find_operand(out, args, (run_operand)i, &in[i]);
+  for (int i = 0; status == FLP_OK && i < FLP_ARRAYS; i++)
+    if (is_operand((flp_array_id)i) && (i != FLP_ARRAY_temperature_rows || !scalar))
+      status = find_operand(out, args, (flp_array_id)i, &in[i]);
   if (status == FLP_OK) status = check_all(args, out, in);
   if (status == FLP_OK) status = run_problem_resolve(args, out);
   return status;
@@ -395,7 +408,7 @@ flp_status run_problem_load(run_args *args, run_problem *out) {
 
 void run_problem_clear(run_problem *problem) {
   for (int i = 0; i < problem->file_count; i++) cli_safetensors_close(problem->files[i]);
-  for (int i = 0; i < RUN_OPERANDS; i++) free(problem->memory[i]);
+  for (int i = 0; i < FLP_ARRAYS; i++) free(problem->memory[i]);
   *problem = (run_problem){.n = 0};
 }
 
@@ -421,7 +434,7 @@ static uint32_t all_gradients(const flp_spec *spec) {
 
 static flp_status resolve_gradients(const run_args *args, run_problem *problem) {
   flp_spec *spec = &problem->spec;
-  int upstream = problem->operand[RUN_GRAD_LOGPROB] || problem->operand[RUN_GRAD_ENTROPY] || problem->loss;
+  int upstream = problem->operand[FLP_ARRAY_grad_logprob] || problem->operand[FLP_ARRAY_grad_entropy] || problem->loss;
   FLP_TRY(check_adapter(args, problem));
   if (run_given(args, FLP_FIELD_grads) && !upstream)
     return flp_fail(FLP_ERROR_ARGUMENT,
@@ -431,7 +444,7 @@ static flp_status resolve_gradients(const run_args *args, run_problem *problem) 
     return flp_fail(FLP_ERROR_ARGUMENT, "--grad: 'bias' is not accepted without a bias");
   if (upstream) spec->grads = run_given(args, FLP_FIELD_grads) ? args->spec.grads : all_gradients(spec);
   spec->entropy = args->spec.entropy;
-  if (problem->operand[RUN_GRAD_ENTROPY]) {
+  if (problem->operand[FLP_ARRAY_grad_entropy]) {
     if (run_given(args, FLP_FIELD_entropy) && args->spec.entropy == FLP_ENTROPY_NONE)
       return flp_fail(FLP_ERROR_ARGUMENT, "--entropy: 'none' is not accepted with a gradient of the entropy");
     spec->entropy = FLP_ENTROPY_BACKWARD;
@@ -458,8 +471,8 @@ flp_status run_problem_resolve(const run_args *args, run_problem *problem) {
   flp_spec *spec = &problem->spec;
   problem->scale = args->has_scale ? args->scale : model.scale;
   spec->softcap = run_given(args, FLP_FIELD_softcap) ? args->spec.softcap : (float)model.softcap;
-  spec->has_bias = problem->operand[RUN_BIAS] != NULL;
-  spec->per_row_temperature = problem->operand[RUN_TEMPERATURE] != NULL;
+  spec->has_bias = problem->operand[FLP_ARRAY_bias] != NULL;
+  spec->per_row_temperature = problem->operand[FLP_ARRAY_temperature_rows] != NULL;
   FLP_TRY(resolve_gradients(args, problem));
   flp_spec resolved;
   FLP_TRY(flp_spec_resolve(spec, &resolved));
@@ -475,7 +488,7 @@ int64_t run_problem_first(const run_problem *problem, int64_t row) {
 }
 
 int64_t run_problem_target(const run_problem *problem, int64_t at) {
-  const char *data = problem->operand[RUN_TARGET];
+  const char *data = problem->operand[FLP_ARRAY_target];
   int64_t wide = 0;
   int32_t narrow = 0;
   if (problem->spec.target_dtype == FLP_DTYPE_INT64) {

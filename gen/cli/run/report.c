@@ -18,11 +18,6 @@
 enum { METRIC_NAME_BYTES = FLP_LOSS_NAME_BYTES + 16 };
 enum { INDENT = 13 }; /* of what is said of a run, beside labels */
 
-static const char *const names[RUN_OUTPUTS] = {"logprob",     "entropy",     NULL,       "grad_hidden",
-                                               "grad_weight", "grad_bias",   "grad_lora_a", "grad_lora_b",
-                                               "loss",        NULL,          "top_ids",  "top_logprob",
-                                               "top_rest",    "rank"};
-
 /* ---- the file ---- */
 
 /* Dimensions of what has a value for each row: those of the target, of several a row without their own. */
@@ -30,57 +25,32 @@ static int rank_of_rows(const run_problem *problem) {
   return problem->rank - (problem->spec.targets > 1);
 }
 
-static cli_tensor describe_output(const run_problem *problem, const run_result *result, run_output which) {
+/* Dimensions that an array has by itself, beside those of rows. */
+static void add_dimension(const flp_spec *spec, flp_size size, cli_tensor *tensor) {
+  const flp_args none = FLP_ARGS_INIT;
+  int is_own = size == FLP_SIZE_V || size == FLP_SIZE_D || size == FLP_SIZE_R || size == FLP_SIZE_T;
+  if (is_own) tensor->shape[tensor->rank++] = flp_size_of(size, spec, &none);
+}
+
+static cli_tensor describe_output(const run_problem *problem, const run_result *result, flp_array_id id) {
   const flp_spec *spec = &problem->spec;
-  cli_tensor tensor = {.name = names[which], .dtype = CLI_TENSOR_F32, .data = result->output[which]};
-  int is_lora = which == RUN_OUT_GRAD_LORA_A || which == RUN_OUT_GRAD_LORA_B;
-  if (is_lora) {
-    tensor.dtype = cli_tensor_dtype_of(spec->grad_lora_dtype);
-    tensor.shape[tensor.rank++] = which == RUN_OUT_GRAD_LORA_A ? spec->lora_rank : spec->vocab;
-    tensor.shape[tensor.rank++] = which == RUN_OUT_GRAD_LORA_A ? spec->hidden : spec->lora_rank;
-  } else if (which == RUN_OUT_GRAD_WEIGHT || which == RUN_OUT_GRAD_BIAS) {
-    tensor.shape[tensor.rank++] = spec->vocab;
-  } else {
-    tensor.rank = which == RUN_OUT_LOGPROB ? problem->rank : rank_of_rows(problem);
+  const flp_array *array = &FLP_ARRAY[id];
+  cli_tensor tensor = {.name = array->name, .dtype = cli_tensor_dtype_of(flp_array_dtype(id, spec))};
+  tensor.data = call_result_at(&result->output, id);
+  if (array->rows == FLP_SIZE_N) {
+    tensor.rank = array->columns == FLP_SIZE_K ? problem->rank : rank_of_rows(problem);
     memcpy(tensor.shape, problem->shape, sizeof tensor.shape);
   }
-  if (which == RUN_OUT_GRAD_HIDDEN || which == RUN_OUT_GRAD_WEIGHT) tensor.shape[tensor.rank++] = spec->hidden;
-  if (which == RUN_OUT_GRAD_HIDDEN) tensor.dtype = cli_tensor_dtype_of(spec->grad_hidden_dtype);
-  if (which == RUN_OUT_GRAD_WEIGHT) tensor.dtype = cli_tensor_dtype_of(spec->grad_weight_dtype);
-  if (which == RUN_OUT_GRAD_BIAS) tensor.dtype = cli_tensor_dtype_of(spec->grad_bias_dtype);
-  if (which == RUN_OUT_TOP_IDS || which == RUN_OUT_TOP_LOGPROB) tensor.shape[tensor.rank++] = spec->topk;
-  if (which == RUN_OUT_TOP_IDS) tensor.dtype = cli_tensor_dtype_of(spec->target_dtype);
-  if (which == RUN_OUT_RANK) tensor.dtype = cli_tensor_dtype_of(FLP_DTYPE_INT32);
+  add_dimension(spec, array->rows, &tensor);
+  add_dimension(spec, array->columns, &tensor);
   return tensor;
 }
 
-static int is_asked(const flp_spec *spec, run_output which) {
-  switch (which) {
-    case RUN_OUT_LOGPROB:
-      return 1;
-    case RUN_OUT_ENTROPY:
-      return spec->entropy != FLP_ENTROPY_NONE;
-    case RUN_OUT_GRAD_HIDDEN:
-      return (spec->grads & FLP_GRAD_HIDDEN) != 0;
-    case RUN_OUT_GRAD_WEIGHT:
-      return (spec->grads & FLP_GRAD_WEIGHT) != 0;
-    case RUN_OUT_GRAD_BIAS:
-      return (spec->grads & FLP_GRAD_BIAS) != 0;
-    case RUN_OUT_GRAD_LORA_A:
-      return (spec->grads & FLP_GRAD_LORA_A) != 0;
-    case RUN_OUT_GRAD_LORA_B:
-      return (spec->grads & FLP_GRAD_LORA_B) != 0;
-    case RUN_OUT_LOSS:
-      return spec->loss != NULL;
-    case RUN_OUT_TOP_IDS:
-    case RUN_OUT_TOP_LOGPROB:
-    case RUN_OUT_TOP_REST:
-      return spec->topk > 0;
-    case RUN_OUT_RANK:
-      return spec->rank;
-    default:
-      return 0;
-  }
+/* What backward reads and what is said of a pass is no output; metrics are tensors of their own. */
+static int is_output(const flp_spec *spec, flp_array_id id) {
+  int is_other = id == FLP_ARRAY_stats || id == FLP_ARRAY_metrics || id == FLP_ARRAY_tail_report ||
+                 id == FLP_ARRAY_partial || id == FLP_ARRAY_partial_targets;
+  return flp_array_is_written(id) && !is_other && FLP_ARRAY[id].is_asked(spec);
 }
 
 /* Metrics, each a tensor of its own. names: room for one each. */
@@ -90,18 +60,19 @@ static size_t describe_metrics(const run_problem *problem, const run_result *res
   for (size_t i = 0; i < count; i++) {
     snprintf(metric_names[i], METRIC_NAME_BYTES, "metrics.%s", problem->loss->metrics[i].name);
     tensors[i] = (cli_tensor){.name = metric_names[i], .dtype = CLI_TENSOR_F32, .rank = rank_of_rows(problem)};
-    tensors[i].data = (const float *)result->output[RUN_OUT_METRICS] + i * (size_t)problem->n;
+    tensors[i].data = result->output.metrics + i * (size_t)problem->n;
     memcpy(tensors[i].shape, problem->shape, sizeof problem->shape);
   }
   return count;
 }
 
 flp_status run_write(const char *path, const run_problem *problem, const run_result *result) {
-  cli_tensor tensors[RUN_OUTPUTS + FLP_LOSS_METRICS_MAX];
+  cli_tensor tensors[FLP_ARRAYS + FLP_LOSS_METRICS_MAX];
   char metric_names[FLP_LOSS_METRICS_MAX][METRIC_NAME_BYTES];
   size_t count = 0;
-  for (int i = 0; i < RUN_OUTPUTS; i++)
-    if (is_asked(&problem->spec, (run_output)i)) tensors[count++] = describe_output(problem, result, (run_output)i);
+  for (int i = 0; i < FLP_ARRAYS; i++)
+    if (is_output(&problem->spec, (flp_array_id)i))
+      tensors[count++] = describe_output(problem, result, (flp_array_id)i);
   count += describe_metrics(problem, result, tensors + count, metric_names);
   return cli_safetensors_write(path, tensors, count);
 }
@@ -163,15 +134,15 @@ typedef struct report {
 
 static flp_status measure(report *out) {
   const run_problem *problem = out->problem;
-  const float *logprob = out->result->output[RUN_OUT_LOGPROB], *entropy = out->result->output[RUN_OUT_ENTROPY];
+  const float *logprob = out->result->output.logprob, *entropy = out->result->output.entropy;
   out->logprob = summarise(problem, logprob, 1);
   out->entropy = summarise(problem, entropy, 0);
-  out->loss = summarise(problem, out->result->output[RUN_OUT_LOSS], 0);
-  out->rest = summarise(problem, out->result->output[RUN_OUT_TOP_REST], 0);
+  out->loss = summarise(problem, out->result->output.loss, 0);
+  out->rest = summarise(problem, out->result->output.top_rest, 0);
   for (int64_t row = 0; logprob && row < problem->n; row++) out->active += run_problem_first(problem, row) >= 0;
-  const int32_t *rank = out->result->output[RUN_OUT_RANK];
+  const int32_t *rank = out->result->output.rank;
   for (int64_t row = 0; rank && row < problem->n; row++) out->first += rank[row] == 0;
-  const float *metrics = out->result->output[RUN_OUT_METRICS];
+  const float *metrics = out->result->output.metrics;
   for (uint32_t i = 0; metrics && i < problem->loss->metric_count; i++)
     out->metrics[i] = summarise(problem, metrics + (int64_t)i * problem->n, 0);
   out->naive = cli_naive_of(&problem->spec, problem->n);
@@ -212,7 +183,7 @@ static json_t *exact_json(const report *in) {
   for (int i = 0; i < in->exact.count; i++) json_array_append_new(rows, json_integer(in->exact.row[i]));
   return json_pack("{s:o, s:o, s:o, s:o}", "rows", rows, "fp32_score_error", cli_json_number(in->exact.score_error),
                    "logprob_error", cli_json_number(in->logprob_error), "entropy_error",
-                   in->result->output[RUN_OUT_ENTROPY] ? cli_json_number(in->entropy_error) : json_null());
+                   in->result->output.entropy ? cli_json_number(in->entropy_error) : json_null());
 }
 
 /* Ids of a row's list, on average. */
@@ -221,7 +192,7 @@ static double mean_length(const run_problem *problem) {
 }
 
 static json_t *tail_json(const run_result *result) {
-  const float *numbers = result->tail_report;
+  const float *numbers = result->output.tail_report;
   return json_pack("{s:o, s:o, s:o, s:o}", "left", cli_json_number((double)numbers[0]), "sum",
                    cli_json_number((double)numbers[1]), "dense_rows", cli_json_number((double)numbers[2]), "columns",
                    cli_json_number((double)numbers[3]));
@@ -253,9 +224,9 @@ static flp_status print_json(const report *in) {
                                 cli_json_count(cli_peak_resident_bytes()), "naive_scores_bytes", in->naive.scores,
                                 "naive_peak_bytes", in->naive_peak));
   json_object_set_new(document, "logprob", summary_json(&in->logprob));
-  json_object_set_new(document, "entropy", result->output[RUN_OUT_ENTROPY] ? summary_json(&in->entropy) : json_null());
+  json_object_set_new(document, "entropy", result->output.entropy ? summary_json(&in->entropy) : json_null());
   json_object_set_new(document, "loss", loss_json(in));
-  json_object_set_new(document, "tail_report", in->problem->spec.tail > 0 ? tail_json(result) : json_null());
+  json_object_set_new(document, "tail_report", result->output.tail_report ? tail_json(result) : json_null());
   json_object_set_new(document, "top", top_json(in));
   json_object_set_new(document, "fp64", in->has_exact ? exact_json(in) : json_null());
   json_object_set_new(document, "bad_rows", result->data ? cli_json_text(result->data_detail) : json_null());
@@ -309,7 +280,7 @@ static void print_loss(const report *in) {
 }
 
 static void print_tail(const report *in) {
-  const float *numbers = in->result->tail_report;
+  const float *numbers = in->result->output.tail_report;
   char tail[FLP_FIELD_TEXT_BYTES];
   cli_print_field(INDENT, "tail",
                   "left out %.3g of the scores' gradient, at most %s; %.0f rows recomputed, %.0f columns of "
@@ -340,16 +311,16 @@ static void print_text(const report *in) {
   cli_print_field(INDENT, "rung", "%s on %s", flp_rung_name(result->rung), result->device);
   cli_reasons_print(INDENT, "not taken", result->reasons);
   if (in->active) print_summary("logprob", &in->logprob);
-  if (in->active && result->output[RUN_OUT_ENTROPY]) print_summary("entropy", &in->entropy);
+  if (in->active && result->output.entropy) print_summary("entropy", &in->entropy);
   if (in->active && problem->loss) print_loss(in);
   if (in->has_exact && in->exact.count) {
     char entropy[48] = "";
-    if (result->output[RUN_OUT_ENTROPY]) snprintf(entropy, sizeof entropy, ", entropy %.2e", in->entropy_error);
+    if (result->output.entropy) snprintf(entropy, sizeof entropy, ", entropy %.2e", in->entropy_error);
     cli_print_field(INDENT, "against fp64",
                     "largest error over %d rows: logprob %.2e%s (worst score of an ordinary product in fp32: %.2e)",
                     in->exact.count, in->logprob_error, entropy, in->exact.score_error);
   }
-  if (problem->spec.tail > 0) print_tail(in);
+  if (result->output.tail_report) print_tail(in);
   if (in->logprob.rows) print_top(in);
   print_time(in);
   print_memory(in);

@@ -5,23 +5,8 @@
 #include "gen/cli/verbs.h"
 
 enum {
-  KEY_HIDDEN = CLI_KEY_FIRST, /* the operands in the order of run_operand */
-  KEY_WEIGHT,
-  KEY_BIAS,
-  KEY_TARGET,
-  KEY_TEMPERATURE,
-  KEY_GRAD_LOGPROB,
-  KEY_GRAD_ENTROPY,
-  KEY_LIST_OFFSETS,
-  KEY_LIST_IDS,
-  KEY_LORA_A,
-  KEY_LORA_B,
-  KEY_OLD_LOGPROB,
-  KEY_REF_LOGPROB,
-  KEY_ADVANTAGE,
-  KEY_ROW_WEIGHT,
-  KEY_TEACHER_LOGPROB,
-  KEY_IGNORE, /* from here to KEY_THREADS: parse_size */
+  KEY_ARRAY = CLI_KEY_FIRST, /* and an flp_array_id */
+  KEY_IGNORE = KEY_ARRAY + FLP_ARRAYS, /* from here to KEY_THREADS: parse_size */
   KEY_CHUNK_ROWS,
   KEY_CHUNK_VOCAB,
   KEY_ROWS,
@@ -57,33 +42,42 @@ enum {
 static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "Data:", 1},
     {"input", 'i', "FILE", 0, "look for tensors here, by the names of the options below; may be repeated", 1},
-    {"hidden", KEY_HIDDEN, "FILE:TENSOR", 0, "hidden states (..., D) in BF16, F16 or F32; with --demo the number D", 1},
-    {"weight", KEY_WEIGHT, "FILE:TENSOR", 0, "weight of the head (V, D), same dtype, or see --mixed", 1},
-    {"bias", KEY_BIAS, "FILE:TENSOR", 0, "bias of the head (V), same dtype, or see --mixed", 1},
-    {"target", KEY_TARGET, "FILE:TENSOR", 0, "token ids (...) in I32 or I64", 1},
-    {"grad-logprob", KEY_GRAD_LOGPROB, "FILE:TENSOR", 0, "upstream gradient of logprob (...) in F32", 1},
-    {"grad-entropy", KEY_GRAD_ENTROPY, "FILE:TENSOR", 0, "upstream gradient of entropy (...) in F32", 1},
-    {"list-offsets", KEY_LIST_OFFSETS, "FILE:TENSOR", 0,
+    {"hidden", KEY_ARRAY + FLP_ARRAY_hidden, "FILE:TENSOR", 0,
+     "hidden states (..., D) in BF16, F16 or F32; with --demo the number D", 1},
+    {"weight", KEY_ARRAY + FLP_ARRAY_weight, "FILE:TENSOR", 0, "weight of the head (V, D), same dtype, or see --mixed",
+     1},
+    {"bias", KEY_ARRAY + FLP_ARRAY_bias, "FILE:TENSOR", 0, "bias of the head (V), same dtype, or see --mixed", 1},
+    {"target", KEY_ARRAY + FLP_ARRAY_target, "FILE:TENSOR", 0, "token ids (...) in I32 or I64", 1},
+    {"grad-logprob", KEY_ARRAY + FLP_ARRAY_grad_logprob, "FILE:TENSOR", 0, "upstream gradient of logprob (...) in F32",
+     1},
+    {"grad-entropy", KEY_ARRAY + FLP_ARRAY_grad_entropy, "FILE:TENSOR", 0, "upstream gradient of entropy (...) in F32",
+     1},
+    {"list-offsets", KEY_ARRAY + FLP_ARRAY_list_offsets, "FILE:TENSOR", 0,
      "where the lists of columns begin, a list a row, and the last ends (N+1) in I64: of a row only the columns of its "
      "list count, as a sampler's top-p or top-k mask leaves them",
      1},
-    {"list-ids", KEY_LIST_IDS, "FILE:TENSOR", 0, "the lists' token ids, one list behind the other, as target is", 1},
-    {"lora-a", KEY_LORA_A, "FILE:TENSOR", 0,
-     "A (R, D) of a low-rank adapter on the head, R a multiple of 8 up to 512, same dtype; the weight is frozen then", 1},
-    {"lora-b", KEY_LORA_B, "FILE:TENSOR", 0, "B (V, R) of it, same dtype", 1},
-    {"old-logprob", KEY_OLD_LOGPROB, "FILE:TENSOR", 0, "of a loss: logprob of the policy that sampled (...) in F32", 1},
-    {"ref-logprob", KEY_REF_LOGPROB, "FILE:TENSOR", 0, "of a loss: logprob of the reference policy (...) in F32", 1},
-    {"advantage", KEY_ADVANTAGE, "FILE:TENSOR", 0, "of a loss: (...) in F32", 1},
-    {"row-weight", KEY_ROW_WEIGHT, "FILE:TENSOR", 0, "of a loss: the weight of each row's part (...) in F32; default 1",
+    {"list-ids", KEY_ARRAY + FLP_ARRAY_list_ids, "FILE:TENSOR", 0,
+     "the lists' token ids, one list behind the other, as target is", 1},
+    {"lora-a", KEY_ARRAY + FLP_ARRAY_lora_a, "FILE:TENSOR", 0,
+     "A (R, D) of a low-rank adapter on the head, R a multiple of 8 up to 512, same dtype; the weight is frozen then",
      1},
-    {"teacher-logprob", KEY_TEACHER_LOGPROB, "FILE:TENSOR", 0,
+    {"lora-b", KEY_ARRAY + FLP_ARRAY_lora_b, "FILE:TENSOR", 0, "B (V, R) of it, same dtype", 1},
+    {"old-logprob", KEY_ARRAY + FLP_ARRAY_old_logprob, "FILE:TENSOR", 0,
+     "of a loss: logprob of the policy that sampled (...) in F32", 1},
+    {"ref-logprob", KEY_ARRAY + FLP_ARRAY_ref_logprob, "FILE:TENSOR", 0,
+     "of a loss: logprob of the reference policy (...) in F32", 1},
+    {"advantage", KEY_ARRAY + FLP_ARRAY_advantage, "FILE:TENSOR", 0, "of a loss: (...) in F32", 1},
+    {"row-weight", KEY_ARRAY + FLP_ARRAY_row_weight, "FILE:TENSOR", 0,
+     "of a loss: the weight of each row's part (...) in F32; default 1", 1},
+    {"teacher-logprob", KEY_ARRAY + FLP_ARRAY_teacher_logprob, "FILE:TENSOR", 0,
      "of a loss over several targets: their logprobs by the teacher (..., K) in F32", 1},
     {"output", 'o', "FILE", 0,
      "write logprob, entropy, loss, metrics.NAME, top_ids, top_logprob, top_rest, rank, grad_hidden, grad_weight, "
      "grad_bias, grad_lora_a, grad_lora_b here",
      1},
     {NULL, 0, NULL, 0, "Operation:", 2},
-    {"temperature", KEY_TEMPERATURE, "T", 0, "a number > 0, or FILE:TENSOR with one F32 per row; default 1", 2},
+    {"temperature", KEY_ARRAY + FLP_ARRAY_temperature_rows, "T", 0,
+     "a number > 0, or FILE:TENSOR with one F32 per row; default 1", 2},
     {"scale", KEY_SCALE, "A", 0, "factor of the scores; default 1", 2},
     {"softcap", KEY_SOFTCAP, "X", 0, "scores become X*tanh(score/X), X > 0", 2},
     {"ignore-index", KEY_IGNORE, "ID", 0, "target of rows that are masked; default -100", 2},
@@ -93,7 +87,8 @@ static const struct argp_option options[] = {
      2},
     {"entropy", KEY_ENTROPY, "WHICH", 0, "none or forward (default); backward if a gradient of it is given", 2},
     {"grad", KEY_GRAD, "LIST", 0,
-     "any of hidden,weight,bias, and with an adapter of hidden,bias,lora_a,lora_b; default all, if upstream gradients or "
+     "any of hidden,weight,bias, and with an adapter of hidden,bias,lora_a,lora_b; default all, if upstream gradients "
+     "or "
      "a loss are given",
      2},
     {"grad-hidden-dtype", KEY_GRAD_HIDDEN_DTYPE, "T", 0, "that of hidden (default) or fp32", 2},
@@ -231,8 +226,8 @@ static const char *name_demo_option(int key) {
 static error_t parse(int key, char *text, struct argp_state *state) {
   run_args *args = state->input;
   if (name_demo_option(key)) args->demo_option = name_demo_option(key);
-  if (key >= KEY_HIDDEN && key < KEY_HIDDEN + RUN_VECTOR) {
-    args->source[key - KEY_HIDDEN] = text;
+  if (key >= KEY_ARRAY && key < KEY_ARRAY + FLP_ARRAYS) {
+    args->source[key - KEY_ARRAY] = text;
     return 0;
   }
   if (key >= KEY_IGNORE && key <= KEY_THREADS) {

@@ -13,33 +13,12 @@
 
 /* ---- run.c: the arguments ---- */
 
-typedef enum run_operand {
-  RUN_HIDDEN,
-  RUN_WEIGHT,
-  RUN_BIAS,
-  RUN_TARGET,
-  RUN_TEMPERATURE,
-  RUN_GRAD_LOGPROB,
-  RUN_GRAD_ENTROPY,
-  RUN_LIST_OFFSETS,
-  RUN_LIST_IDS,
-  RUN_LORA_A,
-  RUN_LORA_B,
-  RUN_OLD_LOGPROB, /* of a loss, from here on */
-  RUN_REF_LOGPROB,
-  RUN_ADVANTAGE,
-  RUN_ROW_WEIGHT,
-  RUN_TEACHER_LOGPROB,
-  RUN_VECTOR, /* those of the loss, in its order; found by name alone */
-  RUN_OPERANDS = RUN_VECTOR + FLP_LOSS_VECTORS_MAX
-} run_operand;
-
 enum { RUN_FILES_MAX = 256 };
 
 typedef struct run_args {
   const char *files[RUN_FILES_MAX]; /* --input */
   int file_count;
-  const char *source[RUN_VECTOR]; /* "FILE:TENSOR" or "FILE"; RUN_TEMPERATURE: or a number; NULL if not given */
+  const char *source[FLP_ARRAYS]; /* "FILE:TENSOR" or "FILE"; temperature_rows: or a number; NULL if not given */
   const char *output, *model;
   flp_options options;
   flp_spec spec;  /* what options say of it */
@@ -66,16 +45,16 @@ static inline int run_given(const run_args *args, flp_field_id field) {
 typedef struct run_problem {
   flp_spec spec; /* resolved */
   int64_t n;
-  const void *operand[RUN_OPERANDS]; /* host; NULL if absent. RUN_TEMPERATURE: float rows */
-  const flp_loss *loss;              /* of spec.loss, or NULL */
+  const void *operand[FLP_ARRAYS]; /* host; NULL if absent */
+  const flp_loss *loss;            /* of spec.loss, or NULL */
   double temperature, scale;
   int64_t ignore_index, list_count;
   int rank; /* of the target, whose shape the outputs share; with several targets, by row, but for its last dimension */
   int64_t shape[CLI_TENSOR_RANK_MAX];
 
-  cli_safetensors *files[RUN_FILES_MAX + RUN_OPERANDS]; /* owned, as is what memory[] points at */
+  cli_safetensors *files[RUN_FILES_MAX + FLP_ARRAYS]; /* owned, as is what memory[] points at */
   int file_count;
-  void *memory[RUN_OPERANDS];
+  void *memory[FLP_ARRAYS];
 } run_problem;
 
 /* Opens the files and checks that what they hold fits together. error: ARGUMENT, IO, CORRUPT */
@@ -86,8 +65,10 @@ void run_problem_clear(run_problem *problem);
 /* Sets the targets and the loss of the spec, whose inputs are to be found. error: as cli_loss_args_resolve; ARGUMENT
  * for what the loss does not read */
 flp_status run_problem_loss(run_args *args, run_problem *problem);
+/* The option that names an operand's tensor, without dashes; NULL of one that has none. */
+const char *run_operand_option(flp_array_id id);
 /* Which input of a loss an operand is; -1 for none. */
-int run_loss_input(run_operand operand);
+int run_loss_input(flp_array_id id);
 /* The spec's fields that the arguments, not the data, decide; then checks the whole. error: ARGUMENT */
 flp_status run_problem_resolve(const run_args *args, run_problem *problem);
 /* A target, whatever its dtype: of a row the first is row * flp_spec_targets(&problem->spec). */
@@ -97,31 +78,12 @@ int64_t run_problem_first(const run_problem *problem, int64_t row);
 
 /* ---- exec.c: execution ---- */
 
-typedef enum run_output {
-  RUN_OUT_LOGPROB,
-  RUN_OUT_ENTROPY,
-  RUN_OUT_STATS,
-  RUN_OUT_GRAD_HIDDEN,
-  RUN_OUT_GRAD_WEIGHT,
-  RUN_OUT_GRAD_BIAS,
-  RUN_OUT_GRAD_LORA_A,
-  RUN_OUT_GRAD_LORA_B,
-  RUN_OUT_LOSS,
-  RUN_OUT_METRICS, /* (metrics of the loss, N) */
-  RUN_OUT_TOP_IDS, /* (N, topk), as the next one */
-  RUN_OUT_TOP_LOGPROB,
-  RUN_OUT_TOP_REST,
-  RUN_OUT_RANK,
-  RUN_OUTPUTS
-} run_output;
-
 typedef struct run_result {
-  void *output[RUN_OUTPUTS]; /* host, owned; NULL if not asked for */
+  call_result output;
   flp_rung rung;
   char description[CLI_REASONS_BYTES], reasons[CLI_REASONS_BYTES], device[128], plan_id[17];
   flp_layout forward, backward, step;
   double forward_seconds, backward_seconds, step_seconds, plan_seconds;
-  float tail_report[4];                 /* as flp_args has it; of spec.tail */
   uint64_t peak_bytes, workspace_bytes; /* buffers of this run; the larger workspace */
   flp_status data;                      /* FLP_OK, or DATA if rows held bad values */
   char data_detail[256];

@@ -236,7 +236,7 @@ static flp_status make_baseline(tune_session *s) {
 static flp_status make_saved(tune_session *s, const flp_plan *plan) {
   s->keeps = flp_plan_keeps(plan);
   FLP_TRY(flp_plan_saved(plan, s->args->rows, bench_keep_budget(plan, &s->args->options), &s->saved_bytes));
-  if (s->saved_bytes) return call_make(&s->data.buffers, CALL_SAVED, s->saved_bytes);
+  if (s->saved_bytes) return call_make(&s->data.buffers, FLP_ARRAY_saved, s->saved_bytes);
   return flp_fail(FLP_ERROR_UNAVAILABLE, "--keep: nothing is kept of %lld rows, as %s is too small for it",
                   (long long)s->args->rows, s->args->options.budget_bytes ? "--workspace" : "the budget of plans");
 }

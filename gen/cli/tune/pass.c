@@ -23,7 +23,7 @@ static const struct {
     [TUNE_STEP] = {1, {FLP_PASS_STEP}, {FLP_PASS_STEP}, 1, 2, 1},
 };
 
-static const call_slot row_slots[] = {CALL_LOGPROB, CALL_ENTROPY, CALL_STATS};
+static const flp_array_id row_slots[] = {FLP_ARRAY_logprob, FLP_ARRAY_entropy, FLP_ARRAY_stats};
 
 static const flp_spec *spec_of(const tune_session *s) {
   return &s->target->spec;
@@ -110,9 +110,9 @@ flp_status tune_pass_reserve(tune_session *s, const flp_layout layout[TUNE_CALL_
   uint64_t bytes = 0;
   for (int i = 0; i < calls[s->call].passes; i++)
     if (layout[i].bytes > bytes) bytes = layout[i].bytes;
-  if (s->data.buffers.at[CALL_WORKSPACE].bytes >= bytes) return FLP_OK;
+  if (s->data.buffers.at[FLP_ARRAY_workspace].bytes >= bytes) return FLP_OK;
   FLP_TRY(cli_device_synchronise(s->device));
-  return call_make(&s->data.buffers, CALL_WORKSPACE, (size_t)bytes);
+  return call_make(&s->data.buffers, FLP_ARRAY_workspace, (size_t)bytes);
 }
 
 flp_status tune_pass_enqueue(tune_session *s, flp_plan *plan, const flp_layout layout[TUNE_CALL_PASSES]) {
@@ -128,9 +128,10 @@ flp_status tune_pass_enqueue(tune_session *s, flp_plan *plan, const flp_layout l
 /* One call, from outputs that hold nothing. *seconds: that it took */
 static flp_status run_once(tune_session *s, flp_plan *plan, const flp_layout layout[TUNE_CALL_PASSES],
                            double *seconds) {
-  static const call_slot slots[] = {CALL_LOGPROB, CALL_ENTROPY, CALL_GRAD_HIDDEN, CALL_GRAD_WEIGHT};
+  static const flp_array_id arrays[] = {FLP_ARRAY_logprob, FLP_ARRAY_entropy, FLP_ARRAY_grad_hidden,
+                                        FLP_ARRAY_grad_weight};
   int first = calls[s->call].rows ? 0 : 2, end = calls[s->call].gradients ? 4 : 2;
-  for (int i = first; i < end; i++) FLP_TRY(cli_buffer_fill(&s->data.buffers.at[slots[i]].buffer, 0));
+  for (int i = first; i < end; i++) FLP_TRY(cli_buffer_fill(&s->data.buffers.at[arrays[i]].buffer, 0));
   FLP_TRY(cli_device_synchronise(s->device));
   double start = cli_seconds_now();
   FLP_TRY(tune_pass_enqueue(s, plan, layout));
@@ -167,8 +168,8 @@ static flp_status download_some(const cli_buffer *buffer, int64_t rows, int64_t 
 static flp_status download_gradients(const tune_session *s, float *out) {
   const flp_spec *spec = spec_of(s);
   const call_buffer *at = s->data.buffers.at;
-  FLP_TRY(download_some(&at[CALL_GRAD_HIDDEN].buffer, s->args->rows, spec->hidden, spec->grad_hidden_dtype, out));
-  return download_some(&at[CALL_GRAD_WEIGHT].buffer, spec->vocab, spec->hidden, spec->grad_weight_dtype,
+  FLP_TRY(download_some(&at[FLP_ARRAY_grad_hidden].buffer, s->args->rows, spec->hidden, spec->grad_hidden_dtype, out));
+  return download_some(&at[FLP_ARRAY_grad_weight].buffer, spec->vocab, spec->hidden, spec->grad_weight_dtype,
                        out + TUNE_SAMPLE_ROWS * spec->hidden);
 }
 

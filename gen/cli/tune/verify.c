@@ -49,8 +49,8 @@ void tune_check_clear(tune_check *check) {
 /* Upstream gradients are those of the loss at what forward has given. */
 static flp_status follow_loss(tune_check *check, const call_result *forward) {
   size_t bytes = (size_t)check->problem.c.n * sizeof(float);
-  cli_buffer *logprob = &check->operands.at[CALL_GRAD_LOGPROB].buffer;
-  cli_buffer *entropy = &check->operands.at[CALL_GRAD_ENTROPY].buffer;
+  cli_buffer *logprob = &check->operands.at[FLP_ARRAY_grad_logprob].buffer;
+  cli_buffer *entropy = &check->operands.at[FLP_ARRAY_grad_entropy].buffer;
   if (!check->problem.loss) return FLP_OK;
   check_problem_follow(&check->problem, forward);
   FLP_TRY(cli_buffer_upload(logprob, 0, check->problem.grad_logprob, bytes));
@@ -64,8 +64,8 @@ static flp_status run_passes(tune_check *check, const call_problem *p, call_buff
   if (call == TUNE_KEEPING || call == TUNE_SAVED) FLP_TRY(call_make_saved(b, p, plan));
   FLP_TRY(call_forward(b, p, plan));
   if (call == TUNE_BACKWARD && p->spec.grads) {
-    FLP_TRY(call_take(b, p, CALL_LOGPROB, out));
-    FLP_TRY(call_take(b, p, CALL_ENTROPY, out));
+    FLP_TRY(call_take(b, p, FLP_ARRAY_logprob, out));
+    FLP_TRY(call_take(b, p, FLP_ARRAY_entropy, out));
     FLP_TRY(follow_loss(check, out));
   }
   FLP_TRY(call_backward(b, p, plan));
@@ -80,9 +80,10 @@ static flp_status run(tune_check *check, flp_plan *plan, tune_call call, call_re
   call_buffers b = {.device = check->operands.device, .guarded = 1};
   *out = (call_result){0};
   if (call == TUNE_FORWARD) p.spec.grads = 0;
-  for (int slot = 0; slot < CALL_OPERANDS; slot++) call_borrow(&b, &check->operands, (call_slot)slot);
-  call_borrow(&b, check->head, CALL_GRAD_WEIGHT);
-  call_borrow(&b, check->head, CALL_GRAD_BIAS);
+  for (int id = 0; id < FLP_ARRAYS; id++)
+    if (FLP_ARRAY[id].way == FLP_WAY_IN) call_borrow(&b, &check->operands, (flp_array_id)id);
+  call_borrow(&b, check->head, FLP_ARRAY_grad_weight);
+  call_borrow(&b, check->head, FLP_ARRAY_grad_bias);
   flp_failure held = flp_failure_hold(run_passes(check, &p, &b, plan, call, out));
   call_clear(&b);
   if (held.status != FLP_OK) call_result_clear(out);
@@ -142,11 +143,11 @@ flp_status tune_check_reference(tune_check *check, flp_plan *plan, tune_call cal
 
 /* Bytes of the rows that differ from the untuned kernels'. */
 static int64_t differing(const tune_check *check, const call_result *got) {
-  static const call_slot slots[] = {CALL_LOGPROB, CALL_ENTROPY, CALL_STATS};
+  static const flp_array_id arrays[] = {FLP_ARRAY_logprob, FLP_ARRAY_entropy, FLP_ARRAY_stats};
   check_problem plain = check_problem_plain(&check->problem);
   double bytes = 0;
   for (int i = 0; i < 3; i++)
-    if (call_result_at(got, slots[i])) bytes += check_result_bits(&plain, slots[i], got, &check->reference).max_ulp;
+    if (call_result_at(got, arrays[i])) bytes += check_result_bits(&plain, arrays[i], got, &check->reference).max_ulp;
   return (int64_t)bytes;
 }
 

@@ -72,27 +72,7 @@ class Args(Structure):
     """flp_args: pointers and run-time values of one call."""
 
     __slots__ = ()
-    _fields_ = [
-        ("struct_bytes", c_uint32), ("pass", c_int), ("n", c_int64),
-        ("hidden", c_void_p), ("hidden_stride", c_int64), ("weight", c_void_p), ("weight_stride", c_int64),
-        ("bias", c_void_p), ("target", c_void_p), ("temperature_rows", c_void_p), ("temperature", c_float),
-        ("scale", c_float), ("ignore_index", c_int64), ("rows", c_void_p), ("row_count", c_int64),
-        ("vocab_offset", c_int64), ("vocab_valid", c_int64), ("vocab_total", c_int64),
-        ("logprob", c_void_p), ("entropy", c_void_p), ("stats", c_void_p), ("partial", c_void_p),
-        ("shard_count", c_int64), ("grad_logprob", c_void_p), ("grad_entropy", c_void_p),
-        ("grad_hidden", c_void_p), ("grad_hidden_stride", c_int64), ("grad_weight", c_void_p),
-        ("grad_weight_stride", c_int64), ("grad_bias", c_void_p),
-        ("workspace", c_void_p), ("workspace_bytes", c_size_t), ("stream", c_void_p),
-        ("saved", c_void_p), ("saved_bytes", c_size_t), ("old_lse", c_void_p),
-        ("old_logprob", c_void_p), ("ref_logprob", c_void_p), ("advantage", c_void_p), ("row_weight", c_void_p),
-        ("vectors", c_void_p * VECTORS_MAX), ("loss_parameters", POINTER(c_double)), ("loss", c_void_p),
-        ("metrics", c_void_p), ("list_offsets", c_void_p), ("list_ids", c_void_p), ("list_count", c_int64),
-        ("tail_report", c_void_p), ("partial_targets", c_void_p), ("teacher_logprob", c_void_p),
-        ("top_ids", c_void_p), ("top_logprob", c_void_p), ("top_rest", c_void_p), ("rank", c_void_p),
-        ("lora_a", c_void_p), ("lora_a_stride", c_int64), ("lora_b", c_void_p), ("lora_b_stride", c_int64),
-        ("lora_scale", c_float), ("grad_lora_a", c_void_p), ("grad_lora_a_stride", c_int64), ("grad_lora_b", c_void_p),
-        ("grad_lora_b_stride", c_int64),
-    ]
+    _fields_ = [("struct_bytes", c_uint32), *((name, kind) for name, kind, _ in _fields.ARGS)]
 
 
 NAME_BYTES, TITLE_BYTES = 32, 64
@@ -192,7 +172,7 @@ LOGGING_LEVELS = {LOG_ERROR: logging.ERROR, LOG_WARNING: logging.WARNING, LOG_IN
 
 def new_spec():
     """FLP_SPEC_INIT."""
-    return Spec(ctypes.sizeof(Spec), **{name: initial for name, _, initial in SPEC_FIELDS})
+    return Spec(ctypes.sizeof(Spec), **{name: initial for name, _, initial in _fields.SPEC})
 
 
 def new_options():
@@ -205,7 +185,7 @@ def _initial(struct, **fields):
 
 
 # Made once: a copy takes a third of the time, and every call takes one.
-_ARGS = _initial(Args, **{"pass": PASS_FORWARD}, temperature=1.0, scale=1.0, ignore_index=-100)
+_ARGS = _initial(Args, **{name: initial for name, _, initial in _fields.ARGS if initial})
 _SELECT_ARGS = _initial(SelectArgs, **{"pass": PASS_FORWARD}, k=1, temperature=1.0, ignore_index=-2**63)
 
 

@@ -146,8 +146,8 @@ static void expect_targets(flp_dtype dtype) {
   int is_narrow = dtype == FLP_DTYPE_INT32;
   void *out = is_narrow ? (void *)narrow : (void *)wide;
   size_t bytes = is_narrow ? sizeof narrow : sizeof wide;
-  cr_assert_eq(data.buffers.at[CALL_TARGET].bytes, bytes);
-  cr_assert_eq(cli_buffer_download(&data.buffers.at[CALL_TARGET].buffer, 0, out, bytes), FLP_OK);
+  cr_assert_eq(data.buffers.at[FLP_ARRAY_target].bytes, bytes);
+  cr_assert_eq(cli_buffer_download(&data.buffers.at[FLP_ARRAY_target].buffer, 0, out, bytes), FLP_OK);
   int64_t ignore = bench_data_args(&data, FLP_PASS_FORWARD, &(flp_layout){.bytes = 0}).ignore_index, masked = 0;
   for (int i = 0; i < ROWS; i++) {
     int64_t id = is_narrow ? narrow[i] : wide[i];
@@ -186,9 +186,11 @@ Test(bench, a_loss_over_several_targets_has_a_teacher) {
     cr_assert_eq(bench_data_rows(&data, ROWS), FLP_OK, "%s", flp_error_detail());
     flp_args step = bench_data_args(&data, FLP_PASS_STEP, &(flp_layout){.bytes = 0});
     cr_assert_not_null(step.teacher_logprob);
-    cr_assert_eq(data.buffers.at[CALL_TEACHER].bytes, sizeof teacher[i]);
-    cr_assert_eq(cli_buffer_download(&data.buffers.at[CALL_TEACHER].buffer, 0, teacher[i], sizeof teacher[i]), FLP_OK);
-    cr_assert_eq(cli_buffer_download(&data.buffers.at[CALL_TARGET].buffer, 0, target, sizeof target), FLP_OK);
+    cr_assert_eq(data.buffers.at[FLP_ARRAY_teacher_logprob].bytes, sizeof teacher[i]);
+    cr_assert_eq(
+        cli_buffer_download(&data.buffers.at[FLP_ARRAY_teacher_logprob].buffer, 0, teacher[i], sizeof teacher[i]),
+        FLP_OK);
+    cr_assert_eq(cli_buffer_download(&data.buffers.at[FLP_ARRAY_target].buffer, 0, target, sizeof target), FLP_OK);
     bench_data_clear(&data);
     cli_device_close(&device);
   }
@@ -224,9 +226,9 @@ Test(bench, lists_hold_their_targets_and_frequent_ids) {
   flp_args call = bench_data_args(&data, FLP_PASS_FORWARD, &(flp_layout){.bytes = 0});
   cr_assert(call.list_count > 7 * ROWS && call.list_count < 9 * ROWS, "%ld", (long)call.list_count);
   const call_buffer *at = data.buffers.at;
-  cr_assert_eq(cli_buffer_download(&at[CALL_LIST_OFFSETS].buffer, 0, offsets, sizeof offsets), FLP_OK);
-  cr_assert_eq(cli_buffer_download(&at[CALL_LIST_IDS].buffer, 0, ids, (size_t)call.list_count * 4), FLP_OK);
-  cr_assert_eq(cli_buffer_download(&at[CALL_TARGET].buffer, 0, target, sizeof target), FLP_OK);
+  cr_assert_eq(cli_buffer_download(&at[FLP_ARRAY_list_offsets].buffer, 0, offsets, sizeof offsets), FLP_OK);
+  cr_assert_eq(cli_buffer_download(&at[FLP_ARRAY_list_ids].buffer, 0, ids, (size_t)call.list_count * 4), FLP_OK);
+  cr_assert_eq(cli_buffer_download(&at[FLP_ARRAY_target].buffer, 0, target, sizeof target), FLP_OK);
   cr_assert(offsets[0] == 0 && offsets[ROWS] == call.list_count);
   int masked = 0, most = 0;
   for (int row = 0; row < ROWS; row++) {

@@ -39,18 +39,18 @@ static void clear(made *m) {
   cli_device_close(&m->device);
 }
 
-static const void *array(const made *m, call_slot slot) {
-  return m->data.buffers.at[slot].buffer.data;
+static const void *array(const made *m, flp_array_id id) {
+  return m->data.buffers.at[id].buffer.data;
 }
 
 /* The softmax of a row. p: (V). Returns its entropy */
 static double softmax(const made *m, int64_t row, double *p) {
   static float h[DEPTH], w[DEPTH];
   double sum = 0, entropy = 0;
-  flp_half_widen(FLP_DTYPE_BF16, (const uint16_t *)array(m, CALL_HIDDEN) + row * DEPTH, DEPTH, h);
+  flp_half_widen(FLP_DTYPE_BF16, (const uint16_t *)array(m, FLP_ARRAY_hidden) + row * DEPTH, DEPTH, h);
   for (int64_t v = 0; v < VOCAB; v++) {
     double z = 0;
-    flp_half_widen(FLP_DTYPE_BF16, (const uint16_t *)array(m, CALL_WEIGHT) + v * DEPTH, DEPTH, w);
+    flp_half_widen(FLP_DTYPE_BF16, (const uint16_t *)array(m, FLP_ARRAY_weight) + v * DEPTH, DEPTH, w);
     for (int i = 0; i < DEPTH; i++) z += (double)h[i] * (double)w[i];
     sum += p[v] = exp(z);
   }
@@ -69,7 +69,8 @@ static int falling(const void *a, const void *b) {
 /* A list: distinct ids, the target among them. Returns what p it has, of what the best of so many columns have. */
 static double share_of_best(const made *m, int64_t row, double *p) {
   static int met[VOCAB], list;
-  const int64_t *offsets = array(m, CALL_LIST_OFFSETS), *ids = array(m, CALL_LIST_IDS), *target = array(m, CALL_TARGET);
+  const int64_t *offsets = array(m, FLP_ARRAY_list_offsets), *ids = array(m, FLP_ARRAY_list_ids),
+                *target = array(m, FLP_ARRAY_target);
   double mass = 0, best = 0;
   int found = 0;
   list++;
@@ -88,7 +89,7 @@ static double share_of_best(const made *m, int64_t row, double *p) {
 /* least: of that share, on average */
 static void expect_lists(const made *m, double mean, double least) {
   static double p[VOCAB], entropy[ROWS];
-  const int64_t *offsets = array(m, CALL_LIST_OFFSETS), *target = array(m, CALL_TARGET);
+  const int64_t *offsets = array(m, FLP_ARRAY_list_offsets), *target = array(m, FLP_ARRAY_target);
   double sum = 0;
   for (int64_t row = 0; row < ROWS; row++) {
     entropy[row] = softmax(m, row, p);
@@ -124,7 +125,7 @@ Test(bench_kept, long_lists_go_on_with_others) {
   made m;
   make(&m, CLI_DATA_TEXT, 350, 0.25);
   expect_lists(&m, 350, 0.65);
-  const int64_t *target = array(&m, CALL_TARGET);
+  const int64_t *target = array(&m, FLP_ARRAY_target);
   int masked = 0;
   for (int row = 0; row < ROWS; row++) masked += target[row] == m.data.call.ignore_index;
   cr_expect_eq(masked, ROWS / 4);
@@ -136,7 +137,8 @@ Test(bench_kept, a_seed_gives_the_same_lists_again) {
   make(&a, CLI_DATA_POLICY, 5, 0);
   make(&b, CLI_DATA_POLICY, 5, 0);
   cr_assert_eq(a.data.call.list_count, b.data.call.list_count);
-  cr_expect_eq(memcmp(array(&a, CALL_LIST_IDS), array(&b, CALL_LIST_IDS), (size_t)a.data.call.list_count * 8), 0);
+  cr_expect_eq(memcmp(array(&a, FLP_ARRAY_list_ids), array(&b, FLP_ARRAY_list_ids), (size_t)a.data.call.list_count * 8),
+               0);
   clear(&a);
   clear(&b);
 }

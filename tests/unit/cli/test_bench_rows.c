@@ -155,11 +155,11 @@ static void make(made *m, cli_data kind, flp_spec set, int64_t n, int64_t depth,
   cr_assert_eq(bench_data_head(&m->data), FLP_OK, "%s", flp_error_detail());
   cr_assert_eq(bench_data_rows(&m->data, n), FLP_OK, "%s", flp_error_detail());
   const call_buffer *at = m->data.buffers.at;
-  m->hidden = at[CALL_HIDDEN].buffer.data;
-  m->weight = at[CALL_WEIGHT].buffer.data;
-  m->bias = at[CALL_BIAS].buffer.data;
-  m->target = at[CALL_TARGET].buffer.data;
-  m->temperature = at[CALL_TEMPERATURE].buffer.data;
+  m->hidden = at[FLP_ARRAY_hidden].buffer.data;
+  m->weight = at[FLP_ARRAY_weight].buffer.data;
+  m->bias = at[FLP_ARRAY_bias].buffer.data;
+  m->target = at[FLP_ARRAY_target].buffer.data;
+  m->temperature = at[FLP_ARRAY_temperature_rows].buffer.data;
 }
 
 static void clear(made *m) {
@@ -351,8 +351,8 @@ Test(bench_rows, targets_are_as_frequent_as_their_probabilities) {
   clear(&m);
 }
 
-static int is_same(const made *a, const made *b, call_slot slot) {
-  const cli_buffer *x = &a->data.buffers.at[slot].buffer, *y = &b->data.buffers.at[slot].buffer;
+static int is_same(const made *a, const made *b, flp_array_id id) {
+  const cli_buffer *x = &a->data.buffers.at[id].buffer, *y = &b->data.buffers.at[id].buffer;
   return x->bytes == y->bytes && memcmp(x->data, y->data, x->bytes) == 0;
 }
 
@@ -361,10 +361,10 @@ Test(bench_rows, a_seed_gives_the_same_rows_again) {
   make(&a, CLI_DATA_POLICY, (flp_spec)FLP_SPEC_INIT, 20, 128, 900, 4);
   make(&b, CLI_DATA_POLICY, (flp_spec)FLP_SPEC_INIT, 20, 128, 900, 4);
   make(&c, CLI_DATA_POLICY, (flp_spec)FLP_SPEC_INIT, 20, 128, 900, 5);
-  static const call_slot slots[] = {CALL_HIDDEN, CALL_WEIGHT, CALL_TARGET};
+  static const flp_array_id arrays[] = {FLP_ARRAY_hidden, FLP_ARRAY_weight, FLP_ARRAY_target};
   for (int i = 0; i < 3; i++) {
-    cr_expect(is_same(&a, &b, slots[i]), "slot %d", slots[i]);
-    cr_expect_not(is_same(&a, &c, slots[i]), "slot %d", slots[i]);
+    cr_expect(is_same(&a, &b, arrays[i]), "array %d", arrays[i]);
+    cr_expect_not(is_same(&a, &c, arrays[i]), "array %d", arrays[i]);
   }
   for (int i = 1; i < ROWS_QUANTILES; i++)
     cr_expect_gt(fabs(a.data.entropies.quantile[i] - c.data.entropies.quantile[i]), 1e-3, "drawn anew by another seed");
@@ -390,8 +390,8 @@ Test(bench_rows, small_shapes_have_rows_too) {
 
 /* ---- random data ---- */
 
-static uint64_t digest(const made *m, call_slot slot) {
-  const cli_buffer *buffer = &m->data.buffers.at[slot].buffer;
+static uint64_t digest(const made *m, flp_array_id id) {
+  const cli_buffer *buffer = &m->data.buffers.at[id].buffer;
   const unsigned char *bytes = buffer->data;
   uint64_t sum = 0;
   for (size_t i = 0; i < buffer->bytes; i++) sum = cli_hash(sum ^ bytes[i]);
@@ -404,16 +404,16 @@ Test(bench_rows, random_data_are_the_bits_that_they_were) {
   spec.has_bias = spec.per_row_temperature = 1;
   make(&m, CLI_DATA_RANDOM, spec, 40, 64, 1000, 1);
   static const struct {
-    call_slot slot;
+    flp_array_id id;
     uint64_t digest;
-  } pinned[] = {{CALL_HIDDEN, 0x537dabf86511c1f8},
-                {CALL_WEIGHT, 0x22de909f6aa8a089},
-                {CALL_BIAS, 0x75de268270cca654},
-                {CALL_TARGET, 0x901d1dc6ee7ad389},
-                {CALL_TEMPERATURE, 0x28e52f9b41593b51}};
+  } pinned[] = {{FLP_ARRAY_hidden, 0x537dabf86511c1f8},
+                {FLP_ARRAY_weight, 0x22de909f6aa8a089},
+                {FLP_ARRAY_bias, 0x75de268270cca654},
+                {FLP_ARRAY_target, 0x901d1dc6ee7ad389},
+                {FLP_ARRAY_temperature_rows, 0x28e52f9b41593b51}};
   for (size_t i = 0; i < sizeof pinned / sizeof pinned[0]; i++)
-    cr_expect_eq(digest(&m, pinned[i].slot), pinned[i].digest, "slot %d: 0x%016lx", pinned[i].slot,
-                 (unsigned long)digest(&m, pinned[i].slot));
+    cr_expect_eq(digest(&m, pinned[i].id), pinned[i].digest, "array %d: 0x%016lx", pinned[i].id,
+                 (unsigned long)digest(&m, pinned[i].id));
   cr_expect_eq(m.data.entropies.n, 0, "not measured");
   clear(&m);
 }

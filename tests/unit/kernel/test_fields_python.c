@@ -3,6 +3,7 @@
  * FLP_GOLDEN_UPDATE=1 writes the file anew; the difference is then reviewed like code. */
 #include <stdarg.h>
 
+#include "runtime/base/args.h"
 #include "runtime/kernel/features.h"
 #include "tests/unit/support/gen_case.h"
 
@@ -17,7 +18,8 @@ static void add(const char *format, ...) {
 
 static const char *ctype(const char *type) {
   static const char *const names[][2] = {{"int64_t", "c_int64"}, {"int32_t", "c_int32"}, {"uint32_t", "c_uint32"},
-                                         {"float", "c_float"},   {"size_t", "c_size_t"}, {"const void *", "c_void_p"}};
+                                         {"float", "c_float"},   {"size_t", "c_size_t"}};
+  if (strchr(type, '*')) return strstr(type, "double") ? "POINTER(c_double)" : "c_void_p";
   for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
     if (strcmp(names[i][0], type) == 0) return names[i][1];
   return "c_int"; /* an enumeration */
@@ -32,6 +34,24 @@ static void add_fields(void) {
   FLP_SPEC_FIELDS(FIELD, HIDDEN)
 #undef FIELD
 #undef HIDDEN
+  add(")\n");
+}
+
+static const flp_args first = FLP_ARGS_INIT;
+
+static void add_args(void) {
+  add("\n# Fields of flp_args behind struct_bytes, likewise.\nARGS = (\n");
+#define NUMBER(type, field) add("    (\"%s\", %s, %g),\n", #field, ctype(#type), (double)(intptr_t)first.field);
+#define ARRAY(type, field, ...) add("    (\"%s\", c_void_p, 0),\n", #field);
+#define MATRIX(type, field, ...)   \
+  ARRAY(type, field, __VA_ARGS__) \
+  add("    (\"%s_stride\", c_int64, 0),\n", #field);
+#define VECTORS(type, field, count) add("    (\"%s\", c_void_p * %d, 0),\n", #field, count);
+  FLP_ARGS_FIELDS(NUMBER, ARRAY, MATRIX, VECTORS)
+#undef NUMBER
+#undef ARRAY
+#undef MATRIX
+#undef VECTORS
   add(")\n");
 }
 
@@ -56,8 +76,9 @@ static void add_pairs(void) {
 
 Test(fields_python, is_current) {
   add("\"\"\"What runtime/base/fields.h says of a call, written by tests/unit/kernel/test_fields_python.c.\"\"\"\n"
-      "from ctypes import c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p\n\n");
+      "from ctypes import POINTER, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p\n\n");
   add_fields();
+  add_args();
   add_pairs();
   for (char *at; (at = strstr(text, ", ), "));) memmove(at + 1, at + 2, strlen(at + 2) + 1);
   gen_case_golden(FLP_TEST_TREE "/runtime/python/flp/_fields.py", text);
