@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "gen/cli/bench/bench.h"
+#include "gen/cli/shared/option_args.h"
 #include "gen/cli/shared/record.h"
 #include "gen/cli/verbs.h"
 #include "runtime/api/validate.h"
@@ -10,12 +11,6 @@
 enum {
   KEY_ROWS = CLI_KEY_FIRST, /* from here to KEY_SEED: parse_value */
   KEY_DATA,
-  KEY_BUDGET,
-  KEY_MODE,
-  KEY_CHUNK_ROWS,
-  KEY_CHUNK_VOCAB,
-  KEY_RUNG,
-  KEY_DEVICE,
   KEY_MASKED,
   KEY_BURST,
   KEY_ROUNDS,
@@ -38,13 +33,13 @@ static const struct argp_option options[] = {
      "measuring, for other programs to measure on; works without a GPU too",
      2},
     {"masked", KEY_MASKED, "FRACTION", 0, "of the rows whose target is the ignore index; default 0", 2},
-    {"budget", KEY_BUDGET, "BYTES", 0, "workspace of each pass: bytes, " FLP_BYTES_FORMS, 2},
-    {"mode", KEY_MODE, "NAME", 0,
+    CLI_OPTION(BUDGET, 2),
+    {"mode", CLI_KEY_MODE, "NAME", 0,
      CLI_MODES_HELP "; save and direction are of --keep, stream runs the steps of --loss in chunks", 2},
-    {"chunk-rows", KEY_CHUNK_ROWS, "N", 0, "rows of one backward chunk", 2},
-    {"chunk-vocab", KEY_CHUNK_VOCAB, "N", 0, "vocab columns of one backward chunk", 2},
-    {"rung", KEY_RUNG, "NAME", 0, "auto (default), tuned, heuristic, jit or generic", 2},
-    {"device", KEY_DEVICE, "N", 0, "CUDA ordinal, default 0", 2},
+    CLI_OPTION(CHUNK_ROWS, 2),
+    CLI_OPTION(CHUNK_VOCAB, 2),
+    {"rung", CLI_KEY_RUNG, "NAME", 0, "auto (default), tuned, heuristic, jit or generic", 2},
+    CLI_OPTION(DEVICE, 2),
     {NULL, 0, NULL, 0, "How:", 3},
     {"burst-ms", KEY_BURST, "MS", 0, "least length of a burst of calls; default 75", 3},
     {"rounds", KEY_ROUNDS, "N", 0, "bursts of each case, in random order; default 7", 3},
@@ -66,9 +61,9 @@ static flp_status parse_masked(const char *text, double *out) {
   return FLP_OK;
 }
 
-static flp_status parse_rung(const char *text, flp_rung *out) {
-  FLP_TRY(cli_parse_rung("--rung", text, out));
-  if (*out == FLP_RUNG_EAGER)
+static flp_status parse_option(int key, const char *text, flp_options *out) {
+  FLP_TRY(cli_option_parse(key, text, CLI_BACKWARD_MODES, out));
+  if (key == CLI_KEY_RUNG && out->rung == FLP_RUNG_EAGER)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "--rung: expected one of auto, tuned, heuristic, jit, generic, got 'eager', which runs on the CPU");
   return FLP_OK;
@@ -87,31 +82,23 @@ static flp_status parse_value(int key, const char *text, bench_args *args) {
       return cli_parse_integers("--rows", text, 1, FLP_COUNT_MAX, BENCH_SIZES_MAX, args->rows, &args->row_count);
     case KEY_DATA:
       return parse_data(text, &args->data);
-    case KEY_BUDGET:
-      return cli_parse_bytes("--budget", text, &args->options.budget_bytes);
-    case KEY_MODE:
-      return cli_parse_mode(text, &args->options.mode);
-    case KEY_CHUNK_ROWS:
-      return cli_parse_integer("--chunk-rows", text, 1, FLP_COUNT_MAX, &args->options.chunk_rows);
-    case KEY_CHUNK_VOCAB:
-      return cli_parse_integer("--chunk-vocab", text, 1, FLP_COUNT_MAX, &args->options.chunk_vocab);
-    case KEY_RUNG:
-      return parse_rung(text, &args->options.rung);
     case KEY_MASKED:
       return parse_masked(text, &args->masked);
     case KEY_BURST:
       return cli_parse_burst(text, &args->burst_ms);
     case KEY_ROUNDS:
       return cli_parse_integer("--rounds", text, 1, MEASURE_ROUNDS_MAX, &args->rounds);
-    case KEY_SEED:
-      return cli_parse_integer("--seed", text, 0, INT64_MAX, &args->seed);
     default:
-      return cli_parse_device(text, &args->options.device);
+      return cli_parse_integer("--seed", text, 0, INT64_MAX, &args->seed);
   }
 }
 
 static error_t parse(int key, char *text, struct argp_state *state) {
   bench_args *args = state->input;
+  if (cli_is_option(key)) {
+    cli_argp_check(state, parse_option(key, text, &args->options));
+    return 0;
+  }
   if (key >= KEY_ROWS && key <= KEY_SEED) {
     cli_argp_check(state, parse_value(key, text, args));
     return 0;

@@ -42,7 +42,7 @@ static check_case make_case(const check_part *of, uint32_t grads) {
 }
 
 static void add(const bits_state *s, const char *output, check_metric metric, const char *note) {
-  check_report_add(s->report, &s->problem.c, s->how.rung, output, metric, metric.pass ? NULL : note);
+  check_report_add(s->report, &s->problem.c, s->how.options.rung, output, metric, metric.pass ? NULL : note);
 }
 
 /* Row i of a result against row order[i] of the reference; order NULL: the same. */
@@ -128,11 +128,11 @@ static flp_status check_forward_only(const bits_state *s) {
   if (status == FLP_OK)
     add(s, "no gradients", compare_rows(s, &result, NULL, ROWS), "forward depends on whether gradients are asked for");
   call_result_clear(&result);
-  how.budget_bytes = 1024;
+  how.options.budget_bytes = 1024;
   do {
-    how.budget_bytes *= 2;
+    how.options.budget_bytes *= 2;
     if (status == FLP_OK || status == FLP_ERROR_BUDGET) status = check_run(&problem, &how, &result);
-  } while (status == FLP_ERROR_BUDGET && how.budget_bytes < UINT64_C(1) << 34);
+  } while (status == FLP_ERROR_BUDGET && how.options.budget_bytes < UINT64_C(1) << 34);
   if (status == FLP_OK) add(s, "small budget", compare_rows(s, &result, NULL, ROWS), "forward depends on the budget");
   call_result_clear(&result);
   check_problem_clear(&problem);
@@ -141,9 +141,9 @@ static flp_status check_forward_only(const bits_state *s) {
 
 /* The same with its template's default tile configuration. */
 static flp_status check_tunables(const bits_state *s) {
-  if (!s->how.tune) return FLP_OK;
+  if (!s->how.options.tune) return FLP_OK;
   check_how how = s->how;
-  how.tune = NULL;
+  how.options.tune = NULL;
   call_result result;
   FLP_TRY(check_run(&s->problem, &how, &result));
   add(s, "own tunables", compare_rows(s, &result, NULL, ROWS), "forward depends on the tile configuration");
@@ -215,7 +215,7 @@ static flp_status repeat_mode(const mode_state *s) {
   for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++) {
     if (!call_result_at(&s->first, outputs[i].id)) continue;
     check_metric metric = check_result_bits(p, outputs[i].id, &again, &s->first);
-    check_report_add(s->report, &p->c, s->how.rung, outputs[i].name, metric,
+    check_report_add(s->report, &p->c, s->how.options.rung, outputs[i].name, metric,
                      metric.pass ? NULL : "differs from run to run");
   }
   call_result_clear(&again);
@@ -227,10 +227,12 @@ static flp_status check_budgets(const mode_state *s) {
   check_how how = s->how;
   call_result result = {0};
   int runs = 0;
-  for (how.budget_bytes = 1 << 14; how.budget_bytes < UINT64_C(1) << 34 && runs < 3; how.budget_bytes *= 2) {
+  for (how.options.budget_bytes = 1 << 14; how.options.budget_bytes < UINT64_C(1) << 34 && runs < 3;
+       how.options.budget_bytes *= 2) {
     flp_status status = check_run(&s->problem, &how, &result);
     if (status == FLP_ERROR_BUDGET || status == FLP_ERROR_UNAVAILABLE) continue;
-    if (status == FLP_OK) status = check_compare(&s->problem, &s->truth, &result, &s->plain, how.rung, s->report);
+    if (status == FLP_OK)
+      status = check_compare(&s->problem, &s->truth, &result, &s->plain, how.options.rung, s->report);
     call_result_clear(&result);
     FLP_TRY(status);
     runs++;

@@ -5,6 +5,7 @@
 
 #include "gen/cli/check/session.h"
 #include "gen/cli/kernels/compile_pool.h"
+#include "gen/cli/shared/option_args.h"
 #include "gen/cli/shared/record.h"
 #include "gen/cli/verbs.h"
 #include "runtime/base/process.h"
@@ -14,13 +15,8 @@ enum {
   KEY_ROWS = CLI_KEY_FIRST, /* from here to KEY_SEED: parse_value */
   KEY_TEMPERATURE,
   KEY_SCALE,
-  KEY_RUNG,
-  KEY_DEVICE,
-  KEY_THREADS,
   KEY_JOBS,
-  KEY_BUDGET,
   KEY_LIMIT,
-  KEY_MODE,
   KEY_SEED,
   KEY_ALL,
   KEY_LARGE,
@@ -37,7 +33,7 @@ static const struct argp_option options[] = {
     {"concurrent", KEY_CONCURRENT, NULL, 0,
      "bits on several streams at once, beside other work and in CUDA graphs; a part of --all where there is a GPU", 2},
     {"large", KEY_LARGE, NULL, 0, "N=8192, V=151936, D=4096 with gradients, on sampled rows and columns", 2},
-    {"mode", KEY_MODE, "NAME", 0,
+    {"mode", CLI_KEY_MODE, "NAME", 0,
      CLI_MODES_HELP
      "; beside a set only its cases of this mode, listed (L) and tail (T) too; save and direction are of "
      "--keep, stream needs --loss with a shape, tail is --tail 2^-9",
@@ -47,12 +43,12 @@ static const struct argp_option options[] = {
     {"scale", KEY_SCALE, "A", 0, "factor of the scores, with --vocab", 2},
     {"seed", KEY_SEED, "S", 0, "of the random data; default 1", 2},
     {NULL, 0, NULL, 0, "Execution:", 3},
-    {"rung", KEY_RUNG, "NAME", 0, "only this one: tuned, heuristic, jit, generic or eager; default all", 3},
-    {"device", KEY_DEVICE, "N", 0, "CUDA ordinal, default 0", 3},
-    {"threads", KEY_THREADS, "N", 0, "CPU threads of the eager rung; default all", 3},
+    {"rung", CLI_KEY_RUNG, "NAME", 0, "only this one: tuned, heuristic, jit, generic or eager; default all", 3},
+    CLI_OPTION(DEVICE, 3),
+    CLI_OPTION(THREADS, 3),
     {"jobs", KEY_JOBS, "N", 0,
      "kernels made at once, ahead of the cases that need them; default all CPUs; 1: none ahead", 3},
-    {"budget", KEY_BUDGET, "BYTES", 0, "workspace of each pass: bytes, " FLP_BYTES_FORMS, 3},
+    CLI_OPTION(BUDGET, 3),
     {"limit", KEY_LIMIT, "SECONDS", 0, "of concurrent work: what takes longer is a deadlock; default 30", 3},
     {"verbose", 'v', NULL, 0, "print every finding, not only those that failed", 3},
     {"quiet", 'q', NULL, 0, "no progress, no warnings", 3},
@@ -68,22 +64,10 @@ static flp_status parse_value(int key, const char *text, check_args *args) {
       return cli_parse_positive("--temperature", text, &args->given.temperature);
     case KEY_SCALE:
       return cli_parse_fp32("--scale", text, &args->given.scale);
-    case KEY_RUNG:
-      return cli_parse_rung("--rung", text, &args->how.rung);
-    case KEY_BUDGET:
-      return cli_parse_bytes("--budget", text, &args->how.budget_bytes);
-    case KEY_DEVICE:
-      return cli_parse_device(text, &args->how.ordinal);
-    case KEY_THREADS:
-      FLP_TRY(cli_parse_integer("--threads", text, 1, 4096, &value));
-      args->how.threads = (int)value;
-      return FLP_OK;
     case KEY_JOBS:
       FLP_TRY(cli_parse_integer("--jobs", text, 1, CLI_COMPILERS_MAX, &value));
       args->jobs = (int)value;
       return FLP_OK;
-    case KEY_MODE:
-      return cli_parse_mode_of(text, CLI_CHECK_MODES, &args->given.mode);
     case KEY_LIMIT:
       FLP_TRY(cli_parse_number("--limit", text, &args->how.limit_s));
       if (args->how.limit_s > 0) return FLP_OK;
@@ -102,10 +86,20 @@ static void set_set(check_args *args, check_set set, struct argp_state *state) {
   args->has_set = 1;
 }
 
+/* Of an option with a value. */
+static int bit_of(int key) {
+  return cli_is_option(key) ? KEY_SEED - KEY_ROWS + 1 + key - CLI_KEY_OPTION : key - KEY_ROWS;
+}
+
 static error_t parse(int key, char *text, struct argp_state *state) {
   check_args *args = state->input;
+  if (cli_is_option(key)) {
+    args->values |= 1u << bit_of(key);
+    cli_argp_check(state, cli_option_parse(key, text, CLI_CHECK_MODES, &args->how.options));
+    return 0;
+  }
   if (key >= KEY_ROWS && key <= KEY_SEED) {
-    args->values |= 1u << (key - KEY_ROWS);
+    args->values |= 1u << bit_of(key);
     cli_argp_check(state, parse_value(key, text, args));
     return 0;
   }
@@ -177,10 +171,10 @@ static flp_status check_unused(const check_args *args) {
   } uses[] = {{KEY_ROWS, "rows", GIVEN},
               {KEY_TEMPERATURE, "temperature", GIVEN},
               {KEY_SCALE, "scale", GIVEN},
-              {KEY_BUDGET, "budget", LISTED},
+              {CLI_KEY_BUDGET, "budget", LISTED},
               {KEY_SEED, "seed", LISTED},
               {KEY_LIMIT, "limit", ALL | CONCURRENT},
-              {KEY_MODE, "mode", LISTED | CONCURRENT}};
+              {CLI_KEY_MODE, "mode", LISTED | CONCURRENT}};
   static const char *const names[] = {[CHECK_SET_QUICK] = "--quick, the default without a shape",
                                       [CHECK_SET_ALL] = "--all",
                                       [CHECK_SET_LARGE] = "--large",
@@ -194,7 +188,7 @@ static flp_status check_unused(const check_args *args) {
   if (args->set != CHECK_SET_GIVEN)
     unused = cli_spec_args_other(&args->spec, args->spec.spec.op == FLP_OP_HEAD ? of_sets : of_op);
   for (size_t i = 0; i < sizeof uses / sizeof uses[0] && !unused; i++)
-    if (args->values >> (uses[i].key - KEY_ROWS) & 1 && !(uses[i].sets >> args->set & 1)) unused = uses[i].name;
+    if (args->values >> bit_of(uses[i].key) & 1 && !(uses[i].sets >> args->set & 1)) unused = uses[i].name;
   if (!unused) return FLP_OK;
   return flp_fail(FLP_ERROR_ARGUMENT, "--%s: not accepted with %s", unused, names[args->set]);
 }
@@ -230,7 +224,7 @@ static flp_status resolve(check_args *args) {
   if (has_shape && args->has_set)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "--vocab, --hidden and --model are not accepted beside --quick, --all, --large, --concurrent");
-  if (args->set == CHECK_SET_CONCURRENT && args->how.rung == FLP_RUNG_EAGER)
+  if (args->set == CHECK_SET_CONCURRENT && args->how.options.rung == FLP_RUNG_EAGER)
     return flp_fail(FLP_ERROR_ARGUMENT, "--rung: 'eager' is not accepted with --concurrent, it runs on the CPU");
   if (has_shape) args->set = CHECK_SET_GIVEN;
   FLP_TRY(check_unused(args));
@@ -248,11 +242,9 @@ static flp_status resolve(check_args *args) {
 }
 
 static flp_status run_check(check_args *args, const char *command, check_report *report) {
+  args->given.mode = args->how.options.mode; /* of cases, as chunks are */
   FLP_TRY(resolve(args));
-  flp_options how = {.rung = args->how.rung};
-  FLP_TRY(cli_spec_args_tune(&args->spec, &how));
-  args->how.rung = how.rung;
-  args->how.tune = how.tune;
+  FLP_TRY(cli_spec_args_tune(&args->spec, &args->how.options));
   if (args->json) FLP_TRY(cli_record_probe(args->json));
   FLP_TRY(check_session_run(args, report));
   if (report->incomplete) return flp_fail(FLP_ERROR_MEMORY, "out of memory for the findings");
@@ -286,7 +278,9 @@ const struct argp cli_check_argp = {
     NULL};
 
 int cli_check(int argc, char **argv) {
-  check_args args = {.spec = CLI_SPEC_ARGS_INIT, .given = {.name = "random", .n = 67, .temperature = 1, .scale = 1}};
+  check_args args = {.spec = CLI_SPEC_ARGS_INIT,
+                     .how = {.options = FLP_OPTIONS_INIT},
+                     .given = {.name = "random", .n = 67, .temperature = 1, .scale = 1}};
   args.jobs = flp_processors();
   args.given.shards = 1;
   args.given.seed = 1;

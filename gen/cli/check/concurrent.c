@@ -270,7 +270,7 @@ static flp_status run_one(int i, const check_part *of, const check_how *how, che
   flp_status status = check_concurrent_case(&c, how, load, report);
   if (is_of_bf16(i) && status == FLP_ERROR_UNAVAILABLE) return FLP_OK;
   if (status == FLP_OK || status == FLP_ERROR_UNAVAILABLE || check_how_ends(how, status)) return status;
-  add_failure(report, &c, how->rung);
+  add_failure(report, &c, how->options.rung);
   return FLP_OK;
 }
 
@@ -283,7 +283,7 @@ static flp_status run_cases(const check_part *of, const check_how *how, check_lo
 
 flp_status check_concurrent(const check_part *of, const check_how *how, check_report *report) {
   cli_device device;
-  FLP_TRY(cli_device_open(how->ordinal, &device));
+  FLP_TRY(cli_device_open(how->options.device, &device));
   check_timeout timeout = {.driver = device.driver, .limit_s = how->limit_s > 0 ? how->limit_s : LIMIT_S};
   check_load load = {.device = &device, .timeout = &timeout};
   flp_status status = FLP_ERROR_UNAVAILABLE;

@@ -60,7 +60,7 @@ static flp_status make_piece(const check_load *load, const check_how *how, const
   flp_spec spec = case_of(shape).spec;
   flp_options options = FLP_OPTIONS_INIT;
   options.device = load->device->ordinal;
-  options.rung = how->rung;
+  options.rung = how->options.rung;
   piece->call = call_problem_of(&spec, shape->n);
   piece->buffers.device = load->device;
   FLP_TRY(check_precompile_plan(how->precompile, &spec, &options, &piece->plan));

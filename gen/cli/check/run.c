@@ -17,22 +17,23 @@ typedef struct run_state {
 } run_state;
 
 const char *check_how_tune(const check_how *how, const flp_spec *spec) {
-  return how->tune && flp_kernel_tunable_kinds(spec) ? how->tune : NULL;
+  return how->options.tune && flp_kernel_tunable_kinds(spec) ? how->options.tune : NULL;
 }
 
 int check_how_ends(const check_how *how, flp_status status) {
-  return status == FLP_ERROR_MEMORY || (status == FLP_ERROR_ARGUMENT && how->tune);
+  return status == FLP_ERROR_MEMORY || (status == FLP_ERROR_ARGUMENT && how->options.tune);
 }
 
 int check_how_device(const check_how *how) {
-  return how->rung == FLP_RUNG_EAGER ? FLP_DEVICE_HOST : how->ordinal;
+  return how->options.rung == FLP_RUNG_EAGER ? FLP_DEVICE_HOST : how->options.device;
 }
 
 flp_options check_how_options(const check_how *how) {
-  flp_options options = FLP_OPTIONS_INIT;
+  flp_options options = how->options;
   options.device = check_how_device(how);
-  options.rung = how->rung;
-  options.threads = how->threads;
+  options.budget_bytes = 0;
+  options.tune = NULL;
+  options.mode = (flp_mode)0;
   return options;
 }
 
@@ -41,7 +42,7 @@ flp_status check_how_plan(const check_how *how, const check_problem *problem, fl
   flp_spec spec = c->spec;
   spec.vocab = problem->shard_vocab;
   flp_options options = check_how_options(how);
-  options.budget_bytes = how->budget_bytes;
+  options.budget_bytes = how->options.budget_bytes;
   options.chunk_rows = c->chunk_rows;
   options.chunk_vocab = c->chunk_vocab;
   options.mode = c->mode == FLP_MODE_LISTED ? (flp_mode)0 : c->mode; /* spec.listed says it */
@@ -54,8 +55,8 @@ static flp_status make_saved(run_state *run) {
   if (!call_keeps(&run->call)) return FLP_OK;
   FLP_TRY(call_make_saved(&run->buffers, &run->call, run->plan));
   if (run->buffers.at[FLP_ARRAY_saved].bytes || run->call.n == 0) return FLP_OK;
-  if (run->call.spec.tail > 0 && run->how->rung == FLP_RUNG_EAGER) return FLP_OK;
-  return flp_fail(FLP_ERROR_UNAVAILABLE, "rung %s keeps nothing for backward", flp_rung_name(run->how->rung));
+  if (run->call.spec.tail > 0 && run->how->options.rung == FLP_RUNG_EAGER) return FLP_OK;
+  return flp_fail(FLP_ERROR_UNAVAILABLE, "rung %s keeps nothing for backward", flp_rung_name(run->how->options.rung));
 }
 
 /* What was named is what runs, but for the eager rung, which has one mode. */
@@ -64,7 +65,7 @@ static flp_status check_mode(const run_state *run) {
   flp_mode mode = run->problem->c.mode;
   flp_pass pass = run->call.loss ? FLP_PASS_STEP : FLP_PASS_BACKWARD;
   int is_named = mode == FLP_MODE_STREAM ? run->call.loss != NULL : mode == FLP_MODE_TAIL && run->call.n > 0;
-  if (run->how->rung == FLP_RUNG_EAGER || !is_named) return FLP_OK;
+  if (run->how->options.rung == FLP_RUNG_EAGER || !is_named) return FLP_OK;
   FLP_TRY(call_layout(&run->buffers, &run->call, run->plan, pass, run->call.n, &layout));
   if (layout.mode == mode) return FLP_OK;
   return flp_fail(FLP_ERROR_INTERNAL, "mode %s was asked for, and %s was taken", flp_mode_name(mode),

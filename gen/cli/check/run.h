@@ -6,12 +6,8 @@
 #include "gen/cli/check/problem.h"
 
 typedef struct check_how {
-  flp_rung rung;
-  int ordinal;           /* CUDA device; the eager rung runs on the host */
-  uint64_t budget_bytes; /* 0: the default */
-  int threads;           /* of the eager rung, 0 = all */
-  const char *tune;      /* of flp_options, or NULL */
-  double limit_s;        /* check_concurrent: of a wait for the device; 0: the default */
+  flp_options options; /* device: the eager rung runs on the host; mode and chunks are those of cases */
+  double limit_s;      /* check_concurrent: of a wait for the device; 0: the default */
   check_precompile *precompile; /* borrowed, or NULL */
 } check_how;
 
@@ -19,7 +15,7 @@ typedef struct check_how {
 const char *check_how_tune(const check_how *how, const flp_spec *spec);
 /* The CUDA device, or the host. */
 int check_how_device(const check_how *how);
-/* Device, rung and threads; the rest is FLP_OPTIONS_INIT's. */
+/* Those of plans that are made beside the cases: without budget and tune. */
 flp_options check_how_options(const check_how *how);
 /* The plan of a problem, or of each of its shards. error: any of flp_plan_create */
 flp_status check_how_plan(const check_how *how, const check_problem *problem, flp_plan **out);

@@ -181,7 +181,7 @@ static flp_status check_one(const shape *s, flp_dtype dtype, size_t factor, cons
   if (status == FLP_OK) {
     const char *note = r.overrun || !gaps_untouched(&p, r.got) ? "wrote outside of rows" : NULL;
     metric.pass &= note == NULL;
-    check_report_add(report, &p.c, how->rung, factors[factor].output, metric, note);
+    check_report_add(report, &p.c, how->options.rung, factors[factor].output, metric, note);
   }
   run_clear(&r);
   free(p.values);

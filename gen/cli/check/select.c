@@ -473,7 +473,7 @@ static flp_status check_shape(const shape *s, flp_dtype dtype, const check_how *
   FLP_TRY(problem_create(s, dtype, &p));
   flp_status status = run_problem(&p, how, 0, &apart);
   if (status == FLP_OK) status = run_problem(&p, how, 1, &in_place);
-  if (status == FLP_OK) status = compare(&apart, &in_place, how->rung, report);
+  if (status == FLP_OK) status = compare(&apart, &in_place, how->options.rung, report);
   run_clear(&apart);
   run_clear(&in_place);
   problem_clear(&p);

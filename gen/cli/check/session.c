@@ -33,7 +33,7 @@ static int may_lack_kernels(flp_rung rung) {
 /* ---- the device ---- */
 
 static void open_device(check_session *session) {
-  if (session->how.rung != FLP_RUNG_EAGER) cli_device_open(session->how.ordinal, &session->device);
+  if (session->how.options.rung != FLP_RUNG_EAGER) cli_device_open(session->how.options.device, &session->device);
 }
 
 /* After work that faulted a context fails whatever it is asked. */
@@ -67,7 +67,7 @@ static flp_status fail_case(check_session *session, const check_case *c, flp_run
 
 /* Which rungs this machine offers, by a small run on each; why not goes into the report. */
 static void probe_rungs(check_session *session) {
-  flp_rung wanted = session->how.rung;
+  flp_rung wanted = session->how.options.rung;
   check_case c = check_case_default(FLP_DTYPE_BF16, 3, 64, 16);
   check_problem problem;
   char reason[RUNGS][CLI_REASON_BYTES] = {""};
@@ -76,8 +76,8 @@ static void probe_rungs(check_session *session) {
   for (int rung = FLP_RUNG_TUNED; rung < RUNGS; rung++) {
     if (wanted != FLP_RUNG_AUTO && wanted != (flp_rung)rung) continue;
     check_how how = session->how;
-    how.rung = (flp_rung)rung;
-    how.budget_bytes = 0;
+    how.options.rung = (flp_rung)rung;
+    how.options.budget_bytes = 0;
     call_result result = {0};
     flp_status status = check_run(&problem, &how, &result);
     /* A rung that answers, even wrongly, is offered: the cases will show what is wrong with it. */
@@ -102,7 +102,7 @@ static flp_status check_case_on(check_session *session, check_problem *problem, 
                                 flp_rung rung) {
   const check_case *c = &problem->c;
   check_how how = session->how;
-  how.rung = rung;
+  how.options.rung = rung;
   call_result result = {0}, plain = {0};
   int has_plain = flp_mode_keeps(c->mode) || problem->loss || c->spec.topk || c->spec.rank || c->lora != CHECK_LORA_ON;
   flp_status status = check_run(problem, &how, &result);
@@ -130,7 +130,8 @@ static flp_status check_case_on(check_session *session, check_problem *problem, 
 /* The reference of a large shape would take an hour on the CPU; it is run there only if asked for by name. */
 static int is_worth(const check_session *session, const check_case *c, int rung) {
   double size = (double)c->n * (double)c->spec.vocab * (double)c->spec.hidden;
-  return session->offered[rung] && (rung != FLP_RUNG_EAGER || session->how.rung == FLP_RUNG_EAGER || size < 1e12);
+  return session->offered[rung] &&
+         (rung != FLP_RUNG_EAGER || session->how.options.rung == FLP_RUNG_EAGER || size < 1e12);
 }
 
 static flp_status check_one(check_session *session, const check_case *c) {
@@ -257,13 +258,13 @@ static int list_parts(const check_args *args, part out[PARTS_MAX]) {
 static int is_run_on(const check_session *session, part_kind kind, int rung) {
   if (!session->offered[rung] || session->report->hung) return 0;
   if (kind != PART_CONCURRENT || rung == FLP_RUNG_JIT || rung == FLP_RUNG_GENERIC) return 1;
-  return rung != FLP_RUNG_EAGER && session->how.rung == (flp_rung)rung;
+  return rung != FLP_RUNG_EAGER && session->how.options.rung == (flp_rung)rung;
 }
 
 static flp_status run_part(check_session *session, const part *p, flp_rung rung) {
   check_how how = session->how;
-  how.rung = rung;
-  how.budget_bytes = 0;
+  how.options.rung = rung;
+  how.options.budget_bytes = 0;
   if (p->kind == PART_CONCURRENT) check_precompile_finish(how.precompile); /* nothing else runs beside it */
   flp_status status = kinds[p->kind].run(&p->of, &how, session->report);
   check_case c = check_case_default(p->of.dtype, 0, 0, 0);
@@ -292,7 +293,7 @@ static flp_status check_listed(check_session *session, const check_list *list, i
                                 .jobs = args->jobs,
                                 .jit = session->offered[FLP_RUNG_JIT],
                                 .generic = session->offered[FLP_RUNG_GENERIC],
-                                .tune = args->how.tune,
+                                .tune = args->how.options.tune,
                                 .list = list};
   FLP_TRY(check_precompile_start(&wish, &session->how.precompile));
   flp_status status = FLP_OK;
@@ -323,7 +324,7 @@ static flp_status check_all(check_session *session) {
 
 static flp_status check_offered(check_session *session) {
   const check_report *report = session->report;
-  flp_rung rung = session->how.rung;
+  flp_rung rung = session->how.options.rung;
   describe_device(session);
   probe_rungs(session);
   if (rung != FLP_RUNG_AUTO && !session->offered[rung])

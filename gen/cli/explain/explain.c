@@ -3,18 +3,13 @@
 
 #include <stdio.h>
 
+#include "gen/cli/shared/option_args.h"
 #include "gen/cli/verbs.h"
 #include "runtime/api/validate.h"
 #include "runtime/base/quantity.h"
 
 enum {
   KEY_ROWS = CLI_KEY_FIRST, /* from here to KEY_CAPABILITY: parse_value */
-  KEY_BUDGET,
-  KEY_MODE,
-  KEY_RUNG,
-  KEY_DEVICE,
-  KEY_CHUNK_ROWS,
-  KEY_CHUNK_VOCAB,
   KEY_SMS,
   KEY_CAPABILITY,
   KEY_JSON
@@ -26,12 +21,13 @@ enum { ASSUMED_MULTIPROCESSORS = 132, ASSUMED_MAJOR = 9, ASSUMED_MINOR = 0 };
 static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "Plan:", 2},
     {"rows", KEY_ROWS, "LIST", 0, "numbers of rows N, default 8192", 2},
-    {"budget", KEY_BUDGET, "BYTES", 0, "workspace of each pass: bytes, " FLP_BYTES_FORMS, 2},
-    {"mode", KEY_MODE, "NAME", 0, CLI_MODES_HELP "; save and direction are of --keep, stream is of steps of --loss", 2},
-    {"rung", KEY_RUNG, "NAME", 0, "auto (default), tuned, heuristic, jit, generic or eager", 2},
-    {"device", KEY_DEVICE, "N", 0, "CUDA ordinal, default 0", 2},
-    {"chunk-rows", KEY_CHUNK_ROWS, "N", 0, "rows of one backward chunk", 2},
-    {"chunk-vocab", KEY_CHUNK_VOCAB, "N", 0, "vocab columns of one backward chunk", 2},
+    CLI_OPTION(BUDGET, 2),
+    {"mode", CLI_KEY_MODE, "NAME", 0, CLI_MODES_HELP "; save and direction are of --keep, stream is of steps of --loss",
+     2},
+    CLI_OPTION(RUNG, 2),
+    CLI_OPTION(DEVICE, 2),
+    CLI_OPTION(CHUNK_ROWS, 2),
+    CLI_OPTION(CHUNK_VOCAB, 2),
     {"multiprocessors", KEY_SMS, "N", 0, "of the GPU that is assumed beside this machine's; default 132", 2},
     {"capability", KEY_CAPABILITY, "M.N", 0, "compute capability of that GPU, which decides its kernels; default 9.0",
      2},
@@ -49,27 +45,19 @@ static flp_status parse_value(int key, const char *text, explain_args *args) {
   switch (key) {
     case KEY_ROWS:
       return cli_parse_integers("--rows", text, 0, FLP_COUNT_MAX, EXPLAIN_ROWS_MAX, args->rows, &args->row_count);
-    case KEY_BUDGET:
-      return cli_parse_bytes("--budget", text, &args->options.budget_bytes);
-    case KEY_MODE:
-      return cli_parse_mode(text, &args->options.mode);
-    case KEY_RUNG:
-      return cli_parse_rung("--rung", text, &args->options.rung);
-    case KEY_CHUNK_ROWS:
-      return cli_parse_integer("--chunk-rows", text, 1, FLP_COUNT_MAX, &args->options.chunk_rows);
-    case KEY_CHUNK_VOCAB:
-      return cli_parse_integer("--chunk-vocab", text, 1, FLP_COUNT_MAX, &args->options.chunk_vocab);
     case KEY_SMS:
       return cli_parse_integer("--multiprocessors", text, 1, 65536, &args->multiprocessors);
-    case KEY_CAPABILITY:
-      return parse_capability(text, args);
     default:
-      return cli_parse_device(text, &args->options.device);
+      return parse_capability(text, args);
   }
 }
 
 static error_t parse(int key, char *text, struct argp_state *state) {
   explain_args *args = state->input;
+  if (cli_is_option(key)) {
+    cli_argp_check(state, cli_option_parse(key, text, CLI_BACKWARD_MODES, &args->options));
+    return 0;
+  }
   if (key >= KEY_ROWS && key <= KEY_CAPABILITY) {
     cli_argp_check(state, parse_value(key, text, args));
     return 0;

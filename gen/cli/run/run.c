@@ -1,21 +1,16 @@
 /* run.c: `flpgen run`, log-probabilities and gradients of tensors in safetensors files. */
 #include "gen/cli/run/run.h"
 
+#include "gen/cli/shared/option_args.h"
 #include "gen/cli/shared/spec_args.h"
 #include "gen/cli/verbs.h"
 
 enum {
   KEY_ARRAY = CLI_KEY_FIRST, /* and an flp_array_id */
-  KEY_IGNORE = KEY_ARRAY + FLP_ARRAYS, /* from here to KEY_THREADS: parse_size */
-  KEY_CHUNK_ROWS,
-  KEY_CHUNK_VOCAB,
+  KEY_IGNORE = KEY_ARRAY + FLP_ARRAYS, /* from here to KEY_SEED: parse_size */
   KEY_ROWS,
   KEY_SEED,
-  KEY_DEVICE,
-  KEY_THREADS,
   KEY_SCALE, /* from here to KEY_KEEP_SET: parse_word */
-  KEY_BUDGET,
-  KEY_RUNG,
   KEY_LOSS,
   KEY_LOSS_PARAMETER,
   KEY_LORA_SCALE,
@@ -34,7 +29,6 @@ enum {
   KEY_LORA_RANK,
   KEY_RANK,
   KEY_MODEL,
-  KEY_STRICT,
   KEY_DEMO,
   KEY_JSON
 };
@@ -109,13 +103,13 @@ static const struct argp_option options[] = {
     {"loss-parameter", KEY_LOSS_PARAMETER, "NAME=NUMBER", 0, CLI_LOSS_PARAMETER_HELP, 2},
     {"model", KEY_MODEL, "FILE", 0, "take softcap and scale (with --demo sizes too) from a config.json", 2},
     {NULL, 0, NULL, 0, "Execution:", 3},
-    {"rung", KEY_RUNG, "NAME", 0, "auto (default), tuned, heuristic, jit, generic or eager", 3},
-    {"device", KEY_DEVICE, "N", 0, "CUDA ordinal, default 0", 3},
-    {"budget", KEY_BUDGET, "BYTES", 0, "workspace of each pass: bytes, " FLP_BYTES_FORMS, 3},
-    {"chunk-rows", KEY_CHUNK_ROWS, "N", 0, "rows of one backward chunk", 3},
-    {"chunk-vocab", KEY_CHUNK_VOCAB, "N", 0, "vocab columns of one backward chunk", 3},
-    {"threads", KEY_THREADS, "N", 0, "CPU threads of the eager rung; default all", 3},
-    {"strict", KEY_STRICT, NULL, 0, "fail where a lower rung would run", 3},
+    CLI_OPTION(RUNG, 3),
+    CLI_OPTION(DEVICE, 3),
+    CLI_OPTION(BUDGET, 3),
+    CLI_OPTION(CHUNK_ROWS, 3),
+    CLI_OPTION(CHUNK_VOCAB, 3),
+    CLI_OPTION(THREADS, 3),
+    CLI_OPTION(STRICT, 3),
     {"quiet", 'q', NULL, 0, "no progress, no warnings", 3},
     {"json", KEY_JSON, NULL, 0, "print one JSON document", 3},
     {NULL, 0, NULL, 0, "Demonstration:", 4},
@@ -129,24 +123,13 @@ static const struct argp_option options[] = {
     {0}};
 
 static flp_status parse_size(int key, const char *text, run_args *args) {
-  int64_t value = 0;
   switch (key) {
     case KEY_IGNORE:
       return cli_parse_integer("--ignore-index", text, INT64_MIN, INT64_MAX, &args->ignore_index);
-    case KEY_CHUNK_ROWS:
-      return cli_parse_integer("--chunk-rows", text, 1, INT32_MAX, &args->options.chunk_rows);
-    case KEY_CHUNK_VOCAB:
-      return cli_parse_integer("--chunk-vocab", text, 1, INT32_MAX, &args->options.chunk_vocab);
     case KEY_ROWS:
       return cli_parse_integer("--rows", text, 0, INT32_MAX, &args->rows);
-    case KEY_SEED:
-      return cli_parse_integer("--seed", text, 0, INT64_MAX, &args->seed);
-    case KEY_DEVICE:
-      return cli_parse_device(text, &args->options.device);
     default:
-      FLP_TRY(cli_parse_integer("--threads", text, 1, 4096, &value));
-      args->options.threads = (int32_t)value;
-      return FLP_OK;
+      return cli_parse_integer("--seed", text, 0, INT64_MAX, &args->seed);
   }
 }
 
@@ -155,10 +138,6 @@ static flp_status parse_word(int key, const char *text, run_args *args) {
     case KEY_SCALE:
       args->has_scale = 1;
       return cli_parse_fp32("--scale", text, &args->scale);
-    case KEY_BUDGET:
-      return cli_parse_bytes("--budget", text, &args->options.budget_bytes);
-    case KEY_RUNG:
-      return cli_parse_rung("--rung", text, &args->options.rung);
     case KEY_LOSS:
       args->loss.name = text;
       return FLP_OK;
@@ -230,7 +209,11 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     args->source[key - KEY_ARRAY] = text;
     return 0;
   }
-  if (key >= KEY_IGNORE && key <= KEY_THREADS) {
+  if (cli_is_option(key)) {
+    cli_argp_check(state, cli_option_parse(key, text, 0, &args->options));
+    return 0;
+  }
+  if (key >= KEY_IGNORE && key <= KEY_SEED) {
     cli_argp_check(state, parse_size(key, text, args));
     return 0;
   }
@@ -261,9 +244,6 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       return 0;
     case KEY_MODEL:
       args->model = text;
-      return 0;
-    case KEY_STRICT:
-      args->options.strict = 1;
       return 0;
     case ARGP_KEY_ARG:
       argp_error(state, "argument '%s' is not accepted; run takes options only", text);

@@ -86,8 +86,8 @@ void cli_argp_check(struct argp_state *state, flp_status status);
  * free argument is refused. json: "-" after a bare --json, NULL without one */
 void cli_argp_json_file(struct argp_state *state, const char *verb, const char *text, const char **json);
 
-/* Keys of options without a short form start here; spec_args.h has its own range above. */
-enum { CLI_KEY_FIRST = 0x1000, CLI_KEY_SPEC = 0x2000 };
+/* Keys of options without a short form start here; spec_args.h and option_args.h have ranges of their own. */
+enum { CLI_KEY_FIRST = 0x1000, CLI_KEY_SPEC = 0x2000, CLI_KEY_OPTION = 0x3000 };
 
 /* Parse one value of a field; the whole text must be used. error: ARGUMENT */
 flp_status cli_parse_integer(const char *field, const char *text, int64_t least, int64_t most, int64_t *out);
@@ -95,9 +95,7 @@ flp_status cli_parse_number(const char *field, const char *text, double *out);  
 flp_status cli_parse_fp32(const char *field, const char *text, double *out);     /* 0, or normal in fp32 */
 flp_status cli_parse_positive(const char *field, const char *text, double *out); /* above 0, normal in fp32 */
 flp_status cli_parse_bytes(const char *field, const char *text, uint64_t *out);  /* > 0; as flp_bytes_parse */
-/* Of --mode: auto, which is 0, or a name or letter of a backward pass or step. */
-flp_status cli_parse_mode(const char *text, flp_mode *out);
-/* One of the modes whose bits (1 << mode; 1 for auto) are in accepted. */
+/* Of --mode: a name or letter of those whose bits (1 << mode; 1 for auto, which is 0) are in accepted. */
 flp_status cli_parse_mode_of(const char *text, unsigned accepted, flp_mode *out);
 enum {
   /* score has no backward pass */
@@ -115,7 +113,6 @@ flp_status cli_parse_kept(const char *text, double *out);     /* of --keep-set: 
 #define CLI_TAIL_USUAL 0x1p-9f /* half a unit of bf16; what mode tail stands for */
 flp_status cli_parse_tail(const char *text, float *out);
 flp_status cli_parse_rung(const char *field, const char *text, flp_rung *out);
-flp_status cli_parse_device(const char *text, int32_t *out); /* of --device: a CUDA ordinal */
 flp_status cli_parse_burst(const char *text, double *out);   /* of --burst-ms */
 
 /* A word of a fixed list; the list ends with a NULL name. */

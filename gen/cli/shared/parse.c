@@ -141,10 +141,6 @@ flp_status cli_parse_mode_of(const char *text, unsigned accepted, flp_mode *out)
   return FLP_OK;
 }
 
-flp_status cli_parse_mode(const char *text, flp_mode *out) {
-  return cli_parse_mode_of(text, CLI_BACKWARD_MODES, out);
-}
-
 flp_status cli_parse_kept(const char *text, double *out) {
   FLP_TRY(cli_parse_number("--keep-set", text, out));
   if (*out >= 1) return FLP_OK;
@@ -180,13 +176,6 @@ flp_status cli_parse_rung(const char *field, const char *text, flp_rung *out) {
   int value = 0;
   FLP_TRY(cli_parse_choice(field, text, FLP_RUNG_WORDS, &value));
   *out = (flp_rung)value;
-  return FLP_OK;
-}
-
-flp_status cli_parse_device(const char *text, int32_t *out) {
-  int64_t value = 0;
-  FLP_TRY(cli_parse_integer("--device", text, 0, 4096, &value));
-  *out = (int32_t)value;
   return FLP_OK;
 }
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/option_args.h"
 #include "gen/cli/shared/record.h"
 #include "gen/cli/shared/scratch.h"
 #include "gen/cli/shared/text.h"
@@ -22,14 +23,12 @@ enum {
   KEY_PRESET = CLI_KEY_FIRST,
   KEY_PRESET_FILE,
   KEY_SHAPES,
-  KEY_EFFORT, /* from here to KEY_DEVICE: parse_value */
+  KEY_EFFORT, /* from here to KEY_WORKSPACE: parse_value */
   KEY_BUDGET,
   KEY_ROWS,
   KEY_SEED,
   KEY_BURST,
   KEY_WORKSPACE,
-  KEY_MODE,
-  KEY_DEVICE,
   KEY_RECORD,
   KEY_RESUME,
   KEY_OUT,
@@ -55,13 +54,13 @@ static const struct argp_option options[] = {
      "for each specialisation from its opening on, in seconds or as 90s, 2m; 0: no limit", 3},
     {"rows", KEY_ROWS, "N", 0, "rows that are timed; default 8192", 3},
     {"workspace", KEY_WORKSPACE, "BYTES", 0, "workspace of each pass: bytes, " FLP_BYTES_FORMS, 3},
-    {"mode", KEY_MODE, "NAME", 0,
+    {"mode", CLI_KEY_MODE, "NAME", 0,
      "stream (P): time streamed steps of --loss even where recomputing is predicted to be faster; save (S) or "
      "direction (D): what --keep keeps",
      3},
     {"burst-ms", KEY_BURST, "MS", 0, "least length of a burst of calls; default 75, 40 where the effort is quick", 3},
     {"seed", KEY_SEED, "S", 0, "of the data and of the order; default 1", 3},
-    {"device", KEY_DEVICE, "N", 0, "CUDA ordinal, default 0", 3},
+    CLI_OPTION(DEVICE, 3),
     {"no-baseline", KEY_NO_BASELINE, NULL, 0, "without the GEMM baseline, which needs cuBLASLt", 3},
     {"no-bare", KEY_NO_BASELINE, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0},
     {"record", KEY_RECORD, "FILE", 0, "SQLite file of every candidate; default tune.sqlite beside the cache entries",
@@ -111,18 +110,18 @@ static flp_status parse_value(int key, const char *text, tune_args *args) {
       return cli_parse_integer("--seed", text, 0, INT64_MAX, &args->seed);
     case KEY_WORKSPACE:
       return cli_parse_bytes("--workspace", text, &args->options.budget_bytes);
-    case KEY_MODE:
-      return cli_parse_mode_of(text, CLI_TUNE_MODES, &args->options.mode);
-    case KEY_BURST:
-      return cli_parse_burst(text, &args->burst_ms);
     default:
-      return cli_parse_device(text, &args->options.device);
+      return cli_parse_burst(text, &args->burst_ms);
   }
 }
 
 static error_t parse(int key, char *text, struct argp_state *state) {
   tune_args *args = state->input;
-  if (key >= KEY_EFFORT && key <= KEY_DEVICE) {
+  if (cli_is_option(key)) {
+    cli_argp_check(state, cli_option_parse(key, text, CLI_TUNE_MODES, &args->options));
+    return 0;
+  }
+  if (key >= KEY_EFFORT && key <= KEY_WORKSPACE) {
     cli_argp_check(state, parse_value(key, text, args));
     return 0;
   }

@@ -22,7 +22,7 @@ typedef struct scene {
 } scene;
 
 static void open_scene(scene *s, const char *script) {
-  *s = (scene){.how = {.rung = FLP_RUNG_JIT}};
+  *s = (scene){.how = {.options = {.struct_bytes = sizeof(flp_options), .rung = FLP_RUNG_JIT}}};
   stage_open(&s->stage, script);
   setenv("FLP_CUBLASLT_LIBRARY", "/nonexistent/lt.so", 1);
   cr_assert_eq(cli_device_open(0, &s->device), FLP_OK, "%s", flp_error_detail());

@@ -19,7 +19,7 @@ typedef struct large_fixture {
 
 /* A case of the set at another size. rung: the CPU's, which has one mode */
 static void run_small(large_fixture *f, check_case c) {
-  const check_how how = {.rung = FLP_RUNG_EAGER, .threads = 2};
+  const check_how how = {.options = {.struct_bytes = sizeof(flp_options), .rung = FLP_RUNG_EAGER, .threads = 2}};
   *f = (large_fixture){0};
   c.n = 1600, c.spec.vocab = 301, c.spec.hidden = 32;
   cr_assert_eq(c.sampled, 1);

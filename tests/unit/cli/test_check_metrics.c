@@ -115,7 +115,7 @@ static check_case whole_case(flp_dtype dtype, int64_t n, int64_t vocab, int64_t 
 }
 
 static void run_case(check_fixture *f, const check_case *c, int has_plain) {
-  const check_how how = {.rung = FLP_RUNG_EAGER, .threads = 2};
+  const check_how how = {.options = {.struct_bytes = sizeof(flp_options), .rung = FLP_RUNG_EAGER, .threads = 2}};
   memset(&f->plain, 0, sizeof f->plain);
   cr_assert_eq(check_problem_create(c, &f->problem), FLP_OK, "%s", flp_error_detail());
   cr_assert_eq(check_truth_create(&f->problem, NULL, &f->truth), FLP_OK, "%s", flp_error_detail());
@@ -412,7 +412,7 @@ Test(check_run, no_rows_pass_with_every_pattern) {
     check_case c = check_case_default(FLP_DTYPE_FP32, 0, 20, 8);
     c.rows = (check_rows)rows;
     c.spec.grads = FLP_GRAD_WEIGHT;
-    const check_how how = {.rung = FLP_RUNG_EAGER};
+    const check_how how = {.options = {.struct_bytes = sizeof(flp_options), .rung = FLP_RUNG_EAGER}};
     cr_assert_eq(check_problem_create(&c, &f.problem), FLP_OK, "%s", flp_error_detail());
     cr_assert_eq(check_truth_create(&f.problem, NULL, &f.truth), FLP_OK, "%s", flp_error_detail());
     cr_assert_eq(check_run(&f.problem, &how, &f.result), FLP_OK, "%s", flp_error_detail());

@@ -138,7 +138,8 @@ static int contexts_of_a_session(const char *script) {
   args.set = CHECK_SET_GIVEN;
   args.jobs = 1;
   args.quiet = 1;
-  args.how.rung = FLP_RUNG_JIT;
+  args.how.options = (flp_options)FLP_OPTIONS_INIT;
+  args.how.options.rung = FLP_RUNG_JIT;
   stage_open(&stage, script);
   cr_assert_eq(check_session_run(&args, &report), FLP_OK, "%s", flp_error_detail());
   cr_expect_gt(report.count, 0);

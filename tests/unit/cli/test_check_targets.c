@@ -121,7 +121,7 @@ typedef struct fixture {
 
 static fixture run(check_targets targets, check_rows rows) {
   fixture f = {.problem = create(targets, rows, FLP_DTYPE_INT64)};
-  const check_how how = {.rung = FLP_RUNG_EAGER, .threads = 1};
+  const check_how how = {.options = {.struct_bytes = sizeof(flp_options), .rung = FLP_RUNG_EAGER, .threads = 1}};
   cr_assert_eq(check_truth_create(&f.problem, NULL, &f.truth), FLP_OK, "%s", flp_error_detail());
   cr_assert_eq(check_run(&f.problem, &how, &f.result), FLP_OK, "%s", flp_error_detail());
   return f;
@@ -174,7 +174,7 @@ Test(check_targets, a_number_in_a_bad_row_is_found) {
 Test(check_targets, gradients_that_lose_a_target_are_found) {
   fixture f = run(CHECK_TARGETS_SAME, CHECK_ROWS_ALL);
   cr_assert_eq(failures(&f), 0);
-  const check_how how = {.rung = FLP_RUNG_EAGER, .threads = 1};
+  const check_how how = {.options = {.struct_bytes = sizeof(flp_options), .rung = FLP_RUNG_EAGER, .threads = 1}};
   for (int64_t row = 0; row < ROWS; row++) f.problem.grad_logprob[row * TARGETS + 2] = 0;
   call_result_clear(&f.result);
   cr_assert_eq(check_run(&f.problem, &how, &f.result), FLP_OK);

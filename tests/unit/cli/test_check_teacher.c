@@ -147,7 +147,7 @@ Test(check_teacher, a_problem_that_is_too_large_is_refused) {
 /* ---- faults ---- */
 
 static check_report compare(check_problem *p) {
-  const check_how how = {.rung = FLP_RUNG_EAGER, .threads = 1};
+  const check_how how = {.options = {.struct_bytes = sizeof(flp_options), .rung = FLP_RUNG_EAGER, .threads = 1}};
   check_truth truth;
   call_result result;
   check_report report = {0};

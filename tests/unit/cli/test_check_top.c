@@ -19,7 +19,7 @@ typedef struct fixture {
 static fixture open_case(check_fill fill, check_rows rows, int shards) {
   fixture f = {0};
   check_case c = check_case_default(FLP_DTYPE_FP32, N, V, 32);
-  check_how how = {.rung = FLP_RUNG_EAGER, .threads = 2};
+  check_how how = {.options = {.struct_bytes = sizeof(flp_options), .rung = FLP_RUNG_EAGER, .threads = 2}};
   c.fill = fill;
   c.rows = rows;
   c.shards = shards;
