@@ -101,9 +101,11 @@ int flp_kernel_spec_has_scores_loss(const flp_spec *spec) {
 int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key out[FLP_SPEC_KERNELS_MAX]) {
   const flp_op_row *op = flp_op_of(spec->op);
   int count = 0;
-  for (int i = 0; i < op->kernel_count; i++)
-    if (!op->kernels[i].is_wanted || op->kernels[i].is_wanted(spec, arch))
-      out[count++] = key_of(spec, arch, op->kernels[i].kind);
+  for (int i = 0; i < op->kernel_count; i++) {
+    flp_kernel_kind kind = op->kernels[i].kind;
+    int is_there = count > 0 && out[count - 1].kind == kind;
+    if (!is_there && flp_op_wants(&op->kernels[i], spec, arch)) out[count++] = key_of(spec, arch, kind);
+  }
   return count;
 }
 

@@ -1,8 +1,8 @@
 /* op.c: see op.h. */
 #include "runtime/kernel/op.h"
 
+#include "runtime/kernel/features.h"
 #include "runtime/kernel/kernel.h"
-#include "runtime/base/operands.h"
 
 /* ---- head ---- */
 
@@ -12,137 +12,56 @@ static int makes_both(const flp_spec *spec, const char *arch) {
   return maker && (maker->kinds >> FLP_KERNEL_PRODUCTS & 1);
 }
 
-static int wants_dense(const flp_spec *spec, const char *arch) {
-  (void)arch;
-  return !spec->listed;
+static int has_rows_loss(const flp_spec *spec) {
+  return spec->loss && !flp_kernel_spec_has_targets_loss(spec) && !flp_kernel_spec_has_scores_loss(spec);
 }
 
-static int wants_targets(const flp_spec *spec, const char *arch) {
-  (void)arch;
-  return spec->targets > 1;
-}
-
-static int wants_lora(const flp_spec *spec, const char *arch) {
-  (void)arch;
-  return spec->lora_rank > 0;
-}
-
-static int wants_dz_lora(const flp_spec *spec, const char *arch) {
-  return wants_lora(spec, arch) && spec->grads != 0;
-}
-
-static int wants_lora_products(const flp_spec *spec, const char *arch) {
-  return wants_lora(spec, arch) && (spec->grads & ~(uint32_t)FLP_GRAD_BIAS) && makes_both(spec, arch);
-}
-
-static int wants_forward(const flp_spec *spec, const char *arch) {
-  return wants_dense(spec, arch) && !wants_targets(spec, arch) && !flp_weight_is_sliced(spec) &&
-         !wants_lora(spec, arch);
-}
-
-static int wants_forward_columns(const flp_spec *spec, const char *arch) {
-  (void)arch;
-  return flp_weight_is_sliced(spec);
-}
-
-static int wants_operands(const flp_spec *spec, const char *arch) {
-  (void)arch;
-  return spec->mixed != FLP_MIXED_NONE;
-}
-
-static int wants_products(const flp_spec *spec, const char *arch) {
-  return wants_dense(spec, arch) && (spec->grads & (FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT)) && makes_both(spec, arch);
-}
-
-static int wants_grad_hidden(const flp_spec *spec, const char *arch) {
-  return wants_dense(spec, arch) && (spec->grads & FLP_GRAD_HIDDEN) && !makes_both(spec, arch);
-}
-
-static int wants_grad_weight(const flp_spec *spec, const char *arch) {
-  return wants_dense(spec, arch) && (spec->grads & FLP_GRAD_WEIGHT) && !makes_both(spec, arch);
-}
-
-static int wants_dz(const flp_spec *spec, const char *arch) {
-  return spec->grads != 0 && wants_dense(spec, arch) && !wants_lora(spec, arch);
-}
-
-static int wants_tail(const flp_spec *spec, const char *arch) {
-  (void)arch;
-  return spec->tail > 0;
-}
-
-static int wants_listed(const flp_spec *spec, const char *arch) {
-  return spec->listed || (wants_tail(spec, arch) && (spec->grads & FLP_GRAD_HIDDEN)) ||
-         (wants_targets(spec, arch) && spec->grads);
-}
-
-static int wants_listed_weight(const flp_spec *spec, const char *arch) {
-  if (wants_targets(spec, arch)) return (spec->grads & FLP_GRAD_BIAS) != 0;
-  return (spec->listed || wants_tail(spec, arch)) && (spec->grads & (FLP_GRAD_WEIGHT | FLP_GRAD_BIAS));
-}
-
-static int wants_keep(const flp_spec *spec, const char *arch) {
-  (void)arch;
-  return flp_kernel_spec_keeps(spec);
-}
-
-static int wants_top(const flp_spec *spec, const char *arch) {
-  (void)arch;
-  return spec->topk > 0 || spec->rank;
-}
-
-static int wants_loss(const flp_spec *spec, const char *arch) {
-  (void)arch;
-  return spec->loss != NULL && !flp_kernel_spec_has_targets_loss(spec) && !flp_kernel_spec_has_scores_loss(spec);
-}
-
-static int wants_loss_targets(const flp_spec *spec, const char *arch) {
-  (void)arch;
-  return flp_kernel_spec_has_targets_loss(spec);
-}
-
-static int wants_loss_scores(const flp_spec *spec, const char *arch) {
-  (void)arch;
-  return flp_kernel_spec_has_scores_loss(spec);
-}
-
+#define OF(feature) (1u << FLP_FEATURE_##feature)
+enum { HIDDEN = FLP_GRAD_HIDDEN, WEIGHT = FLP_GRAD_WEIGHT, BIAS = FLP_GRAD_BIAS, ANY = INT32_MAX };
 static const flp_op_kernel head_kernels[] = {
-    {FLP_KERNEL_ROWS, NULL},
-    {FLP_KERNEL_FORWARD, wants_forward},
-    {FLP_KERNEL_DZ, wants_dz},
-    {FLP_KERNEL_PRODUCTS, wants_products},
-    {FLP_KERNEL_GRAD_HIDDEN, wants_grad_hidden},
-    {FLP_KERNEL_GRAD_WEIGHT, wants_grad_weight},
-    {FLP_KERNEL_KEEP, wants_keep},
-    {FLP_KERNEL_KEPT, wants_keep},
-    {FLP_KERNEL_LOSS, wants_loss},
-    {FLP_KERNEL_LISTED, wants_listed},
-    {FLP_KERNEL_LISTED_WEIGHT, wants_listed_weight},
-    {FLP_KERNEL_EMIT, wants_tail},
-    {FLP_KERNEL_EMITTED, wants_tail},
-    {FLP_KERNEL_TAIL, wants_tail},
-    {FLP_KERNEL_FORWARD_TARGETS, wants_targets},
-    {FLP_KERNEL_TARGETS, wants_targets},
-    {FLP_KERNEL_LOSS_TARGETS, wants_loss_targets},
-    {FLP_KERNEL_FORWARD_TOP, wants_top},
-    {FLP_KERNEL_TOP, wants_top},
-    {FLP_KERNEL_LOSS_SCORES, wants_loss_scores},
-    {FLP_KERNEL_MEAN, wants_loss_scores},
-    {FLP_KERNEL_OPERANDS, wants_operands},
-    {FLP_KERNEL_FORWARD_COLUMNS, wants_forward_columns},
-    {FLP_KERNEL_FORWARD_LORA, wants_lora},
-    {FLP_KERNEL_DZ_LORA, wants_dz_lora},
-    {FLP_KERNEL_LORA, wants_lora},
-    {FLP_KERNEL_LORA_PRODUCTS, wants_lora_products},
+    {.kind = FLP_KERNEL_ROWS},
+    {.kind = FLP_KERNEL_FORWARD, .none = OF(LISTED) | OF(TARGETS) | OF(SLICES) | OF(LORA)},
+    {.kind = FLP_KERNEL_DZ, .none = OF(LISTED) | OF(LORA), .grads = ANY},
+    {.kind = FLP_KERNEL_PRODUCTS, .none = OF(LISTED), .grads = HIDDEN | WEIGHT, .products = FLP_PRODUCTS_TOGETHER},
+    {.kind = FLP_KERNEL_GRAD_HIDDEN, .none = OF(LISTED), .grads = HIDDEN, .products = FLP_PRODUCTS_APART},
+    {.kind = FLP_KERNEL_GRAD_WEIGHT, .none = OF(LISTED), .grads = WEIGHT, .products = FLP_PRODUCTS_APART},
+    {.kind = FLP_KERNEL_KEEP, .also = flp_kernel_spec_keeps},
+    {.kind = FLP_KERNEL_KEPT, .also = flp_kernel_spec_keeps},
+    {.kind = FLP_KERNEL_LOSS, .also = has_rows_loss},
+    {.kind = FLP_KERNEL_LISTED, .all = OF(LISTED)},
+    {.kind = FLP_KERNEL_LISTED, .all = OF(TAIL), .grads = HIDDEN},
+    {.kind = FLP_KERNEL_LISTED, .all = OF(TARGETS), .grads = ANY},
+    {.kind = FLP_KERNEL_LISTED_WEIGHT, .all = OF(LISTED), .grads = WEIGHT | BIAS},
+    {.kind = FLP_KERNEL_LISTED_WEIGHT, .all = OF(TAIL), .grads = WEIGHT | BIAS},
+    {.kind = FLP_KERNEL_LISTED_WEIGHT, .all = OF(TARGETS), .grads = BIAS},
+    {.kind = FLP_KERNEL_EMIT, .all = OF(TAIL)},
+    {.kind = FLP_KERNEL_EMITTED, .all = OF(TAIL)},
+    {.kind = FLP_KERNEL_TAIL, .all = OF(TAIL)},
+    {.kind = FLP_KERNEL_FORWARD_TARGETS, .all = OF(TARGETS)},
+    {.kind = FLP_KERNEL_TARGETS, .all = OF(TARGETS)},
+    {.kind = FLP_KERNEL_LOSS_TARGETS, .also = flp_kernel_spec_has_targets_loss},
+    {.kind = FLP_KERNEL_FORWARD_TOP, .all = OF(TOPK)},
+    {.kind = FLP_KERNEL_FORWARD_TOP, .all = OF(RANK)},
+    {.kind = FLP_KERNEL_TOP, .all = OF(TOPK)},
+    {.kind = FLP_KERNEL_TOP, .all = OF(RANK)},
+    {.kind = FLP_KERNEL_LOSS_SCORES, .all = OF(SCORES)},
+    {.kind = FLP_KERNEL_MEAN, .all = OF(SCORES)},
+    {.kind = FLP_KERNEL_OPERANDS, .all = OF(MIXED)},
+    {.kind = FLP_KERNEL_FORWARD_COLUMNS, .all = OF(SLICES)},
+    {.kind = FLP_KERNEL_FORWARD_LORA, .all = OF(LORA)},
+    {.kind = FLP_KERNEL_DZ_LORA, .all = OF(LORA), .grads = ANY},
+    {.kind = FLP_KERNEL_LORA, .all = OF(LORA)},
+    {.kind = FLP_KERNEL_LORA_PRODUCTS, .all = OF(LORA), .grads = ANY & ~BIAS, .products = FLP_PRODUCTS_TOGETHER},
 };
+#undef OF
 
 /* ---- select ---- */
 
-static const flp_op_kernel select_kernels[] = {{FLP_KERNEL_SELECT, NULL}};
+static const flp_op_kernel select_kernels[] = {{.kind = FLP_KERNEL_SELECT}};
 
 /* ---- scale ---- */
 
-static const flp_op_kernel scale_kernels[] = {{FLP_KERNEL_SCALE, NULL}};
+static const flp_op_kernel scale_kernels[] = {{.kind = FLP_KERNEL_SCALE}};
 
 /* ---- all ---- */
 
@@ -156,4 +75,12 @@ _Static_assert(sizeof ops / sizeof ops[0] == FLP_OP_COUNT, "a row for every oper
 
 const flp_op_row *flp_op_of(flp_op op) {
   return &ops[op];
+}
+
+int flp_op_wants(const flp_op_kernel *kernel, const flp_spec *spec, const char *arch) {
+  uint32_t features = flp_features_of(spec);
+  if ((features & kernel->all) != kernel->all || features & kernel->none) return 0;
+  if (kernel->grads && !(spec->grads & kernel->grads)) return 0;
+  if (kernel->products && makes_both(spec, arch) != (kernel->products == FLP_PRODUCTS_TOGETHER)) return 0;
+  return !kernel->also || kernel->also(spec);
 }

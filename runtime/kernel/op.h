@@ -6,10 +6,17 @@
 #include "runtime/base/names.h"
 #include "runtime/kernel/kind.h"
 
-/* A kernel, and whether a resolved spec wants it on an architecture; NULL: always. */
+/* Whether an architecture has one kernel for both products of a chunk. */
+typedef enum flp_products { FLP_PRODUCTS_ANY, FLP_PRODUCTS_TOGETHER, FLP_PRODUCTS_APART } flp_products;
+
+/* A kernel, and what a spec and an architecture are like that need it. A kind has a row for each way to need it, side by
+ * side. */
 typedef struct flp_op_kernel {
   flp_kernel_kind kind;
-  int (*is_wanted)(const flp_spec *spec, const char *arch);
+  uint32_t all, none; /* bits of flp_feature: the spec asks for all of these, and for none of those */
+  uint32_t grads;     /* and for any of these gradients; 0: whether or not */
+  flp_products products;
+  int (*also)(const flp_spec *spec); /* and this holds; NULL: whatever */
 } flp_op_kernel;
 
 typedef struct flp_op_row {
@@ -21,5 +28,7 @@ typedef struct flp_op_row {
 
 /* The row of an operation that flp.h has. */
 const flp_op_row *flp_op_of(flp_op op);
+/* Whether a resolved spec needs a kernel on an architecture. */
+int flp_op_wants(const flp_op_kernel *kernel, const flp_spec *spec, const char *arch);
 
 #endif

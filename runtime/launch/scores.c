@@ -1,44 +1,41 @@
-/* scores.c: scores of a chunk of rows, folded where they are made: forward or a sibling of it, portable or through tensor
- * maps, then combine. */
+/* scores.c: scores of a chunk of rows, folded where they are made: forward or a sibling of it, a row each, by pointers or
+ * through tensor maps; then combine. */
 #include "runtime/base/operands.h"
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
 #include "runtime/launch/launch.h"
 
-/* What forward is given are the first fields of what its siblings are. */
-typedef union given {
-  flp_forward_given forward;
-  flp_forward_keep_given keep;
-  flp_forward_emit_given emit;
-  flp_forward_targets_given targets;
-  flp_forward_top_given top;
-  flp_forward_columns_given columns;
-  flp_forward_lora_given lora;
-} given;
-typedef union given_map {
-  flp_forward_map_given forward;
-  flp_forward_keep_map_given keep;
-  flp_forward_emit_map_given emit;
-  flp_forward_targets_map_given targets;
-  flp_forward_top_map_given top;
-  flp_forward_columns_map_given columns;
-  flp_forward_lora_map_given lora;
-} given_map;
-#define SAME(name, of, other) \
-  _Static_assert(offsetof(flp_##of##_given, name) == offsetof(flp_##other##_given, name), #name)
-#define SAME_PLACE(kind, name)                                                             \
-  FLP_GIVEN_##kind(SAME(name, forward, forward_keep); SAME(name, forward, forward_emit);   \
-                   SAME(name, forward, forward_targets); SAME(name, forward, forward_top); \
-                   SAME(name, forward, forward_columns); SAME(name, forward, forward_lora);)
-FLP_FORWARD_PARAMS(SAME_PLACE)
-#undef SAME_PLACE
-#define SAME_PLACE(kind, name)                                                                             \
-  FLP_GIVEN_##kind(SAME(name, forward_map, forward_keep_map); SAME(name, forward_map, forward_emit_map);   \
-                   SAME(name, forward_map, forward_targets_map); SAME(name, forward_map, forward_top_map); \
-                   SAME(name, forward_map, forward_columns_map); SAME(name, forward_map, forward_lora_map);)
-FLP_FORWARD_MAP_PARAMS(SAME_PLACE)
-#undef SAME_PLACE
-#undef SAME
+/* What the siblings of forward are given, in either form: each takes what its parameters (abi.h) name. */
+typedef struct values {
+  uint64_t hidden, weight, bias, lora_b, floor, emit_gate, emit_count, emit_entry, row_of, score, reference, kept,
+      ahead_source, ahead_out;
+  int64_t hidden_stride, weight_stride, lora_b_stride, kept_stride, ahead_stride, capacity;
+  int32_t depth, vocab_valid, n, row_begin, row_end, bands, groups, column_begin, rank, targets, block_words, top_from,
+      top_places, emit_capacity, ahead_rows, ahead_depth;
+  float cap_in, slope, log2_threshold;
+  flp_abi_map hidden_map, gathered_map, weight_map, lora_u_map, lora_b_map, kept_map;
+} values;
+
+#define GIVE(kind, name) FLP_GIVEN_##kind(p.name = v->name;)
+#define LAUNCH(entry, LIST, how)                                                           \
+  static flp_status launch_##entry(const flp_call *call, const values *v, int64_t units) { \
+    flp_##entry##_given p;                                                                 \
+    LIST(GIVE)                                                                             \
+    return how(call, FLP_ENTRY_##entry, &p, units);                                        \
+  }
+#define LAUNCHES(entry, NAME)                    \
+  LAUNCH(entry, FLP_##NAME##_PARAMS, flp_launch) \
+  LAUNCH(entry##_map, FLP_##NAME##_MAP_PARAMS, flp_launch_clusters)
+LAUNCHES(forward, FORWARD)
+LAUNCHES(forward_keep, FORWARD_KEEP)
+LAUNCHES(forward_emit, FORWARD_EMIT)
+LAUNCHES(forward_targets, FORWARD_TARGETS)
+LAUNCHES(forward_top, FORWARD_TOP)
+LAUNCHES(forward_columns, FORWARD_COLUMNS)
+LAUNCHES(forward_lora, FORWARD_LORA)
+#undef LAUNCHES
+#undef LAUNCH
+#undef GIVE
 
 /* What a launch makes beside partials; NULL: nothing. */
 typedef struct sinks {
@@ -47,187 +44,170 @@ typedef struct sinks {
   const flp_top_sink *top;
 } sinks;
 
-static flp_kernel_kind kind_for(const flp_call *call, const sinks *to) {
-  if (flp_call_has_targets(call)) return FLP_KERNEL_FORWARD_TARGETS;
-  if (flp_weight_is_sliced(&call->plan->spec)) return FLP_KERNEL_FORWARD_COLUMNS;
-  if (call->plan->spec.lora_rank) return FLP_KERNEL_FORWARD_LORA;
-  return to->keep   ? FLP_KERNEL_KEEP
-         : to->emit ? FLP_KERNEL_EMIT
-         : to->top  ? FLP_KERNEL_FORWARD_TOP
-                    : FLP_KERNEL_FORWARD;
+/* One launch: of which rows and columns, by which kernel, to where. */
+typedef struct job {
+  const flp_call *call;
+  flp_row_range rows;
+  flp_column_range columns;
+  const flp_kernel_desc *desc;
+  sinks to;
+} job;
+
+/* ---- what one sibling has beside the others ---- */
+
+/* Boxes of a matrix of rows, and of columns, of scores. */
+static flp_status encode_rows(const job *j, flp_matrix matrix, flp_abi_map *out) {
+  matrix.box_columns = j->desc->tile_depth;
+  matrix.box_rows = j->desc->tile_rows;
+  return flp_map_encode(j->call, &matrix, out);
 }
 
-static flp_status encode_maps(const flp_call *call, flp_row_range rows, flp_column_range columns,
-                              const flp_kernel_desc *desc, flp_forward_map_given *p) {
-  flp_matrix hidden = flp_matrix_hidden(call, 0, call->args->n);
-  flp_matrix gathered = flp_matrix_gathered(call, 0, rows.end - rows.begin);
-  flp_matrix weight = flp_matrix_weight(call, columns.begin, columns.end);
-  hidden.box_columns = gathered.box_columns = weight.box_columns = desc->tile_depth;
-  hidden.box_rows = gathered.box_rows = desc->tile_rows;
-  weight.box_rows = desc->tile_columns / (uint32_t)flp_max(desc->cluster, 1);
-  FLP_TRY(flp_map_encode(call, &hidden, &p->hidden_map));
-  FLP_TRY(flp_map_encode(call, &gathered, &p->gathered_map));
-  return flp_map_encode(call, &weight, &p->weight_map);
+static flp_status encode_columns(const job *j, flp_matrix matrix, flp_abi_map *out) {
+  matrix.box_columns = j->desc->tile_depth;
+  matrix.box_rows = j->desc->tile_columns / (uint32_t)flp_max(j->desc->cluster, 1);
+  return flp_map_encode(j->call, &matrix, out);
 }
 
-static flp_status encode_lora(const flp_call *call, flp_row_range rows, flp_column_range columns,
-                              const flp_kernel_desc *desc, flp_forward_lora_map_given *p) {
-  flp_matrix u = flp_matrix_lora_u(call, rows.begin, rows.end);
-  flp_matrix b = flp_matrix_lora_b(call, columns.begin, columns.end);
-  u.box_columns = b.box_columns = desc->tile_depth;
-  u.box_rows = desc->tile_rows;
-  b.box_rows = desc->tile_columns / (uint32_t)flp_max(desc->cluster, 1);
-  p->rank = call->plan->spec.lora_rank;
-  FLP_TRY(flp_map_encode(call, &u, &p->lora_u_map));
-  return flp_map_encode(call, &b, &p->lora_b_map);
-}
-
-static flp_status encode_kept(const flp_call *call, flp_row_range rows, flp_column_range columns,
-                              const flp_keep_sink *keep, flp_abi_map *out) {
+static flp_status fill_keep(const job *j, values *v) {
+  const flp_keep_sink *keep = j->to.keep;
+  v->column_begin = (int32_t)j->columns.begin;
+  v->reference = keep->reference;
+  v->slope = keep->expands ? 0 : 1;
+  v->kept = keep->kept;
+  v->kept_stride = keep->stride;
+  if (!j->call->plan->planner.is_mapped) return FLP_OK;
   flp_matrix kept = {.name = "saved exponentials",
                      .start = keep->kept,
-                     .rows = rows.end - rows.begin,
-                     .columns = columns.end - columns.begin,
+                     .rows = j->rows.end - j->rows.begin,
+                     .columns = j->columns.end - j->columns.begin,
                      .stride = keep->stride,
-                     .box_columns = flp_box_columns(call),
+                     .box_columns = flp_box_columns(j->call),
                      .box_rows = FLP_DZ_BOX_ROWS};
-  return flp_map_encode(call, &kept, out);
+  return flp_map_encode(j->call, &kept, &v->kept_map);
 }
 
-/* The bias of the first of these columns. */
-static CUdeviceptr bias_of(const flp_call *call, flp_column_range columns) {
-  CUdeviceptr bias = flp_call_pointer(call->args->bias);
-  return bias ? bias + (uint64_t)columns.begin * flp_dtype_bytes(call->plan->spec.dtype) : 0;
+static flp_status fill_emit(const job *j, values *v) {
+  const flp_emit_sink *emit = j->to.emit;
+  v->floor = emit->floor;
+  v->emit_gate = emit->gate;
+  v->emit_count = emit->count;
+  v->emit_entry = emit->entry;
+  v->emit_capacity = emit->capacity;
+  v->log2_threshold = emit->log2_threshold;
+  return FLP_OK;
 }
 
-static flp_status launch_mapped(const flp_call *call, flp_row_range rows, flp_column_range columns, const sinks *to) {
-  const flp_args *a = call->args;
-  const flp_kernel_desc *desc = flp_call_desc(call, kind_for(call, to));
-  given_map p = {.forward = {
-                     .bias = bias_of(call, columns),
-                     .cap_in = call->cap_in,
-                     .depth = (int32_t)flp_call_depth(call),
-                     .vocab_valid = (int32_t)(columns.end - columns.begin),
-                     .n = (int32_t)a->n,
-                     .row_begin = (int32_t)rows.begin,
-                     .row_end = (int32_t)rows.end,
-                     .capacity = call->scheme.chunk_rows,
-                 }};
-  FLP_TRY(encode_maps(call, rows, columns, desc, &p.forward));
-  int64_t panel_rows = (int64_t)desc->tile_rows * flp_max(desc->cluster, 1);
-  int64_t leaves =
-      flp_ceil_div(rows.end - rows.begin, panel_rows) * flp_ceil_div(columns.end - columns.begin, FLP_LEAF_COLUMNS);
-  if (call->plan->spec.lora_rank) {
-    FLP_TRY(encode_lora(call, rows, columns, desc, &p.lora));
-    return flp_launch_clusters(call, FLP_ENTRY_forward_lora_map, &p.lora, leaves);
-  }
-  if (to->emit) {
-    p.emit.floor = to->emit->floor;
-    p.emit.emit_gate = to->emit->gate;
-    p.emit.emit_count = to->emit->count;
-    p.emit.emit_entry = to->emit->entry;
-    p.emit.emit_capacity = to->emit->capacity;
-    p.emit.log2_threshold = to->emit->log2_threshold;
-    return flp_launch_clusters(call, FLP_ENTRY_forward_emit_map, &p.emit, leaves);
-  }
-  if (flp_call_has_targets(call)) {
-    p.targets.row_of = flp_call_region(call, FLP_REGION_index);
-    p.targets.score = flp_targets_scores(call);
-    p.targets.targets = call->plan->spec.targets;
-    p.targets.block_words = (int32_t)flp_planner_target_words(call->plan->spec.vocab);
-    return flp_launch_clusters(call, FLP_ENTRY_forward_targets_map, &p.targets, leaves);
-  }
-  if (to->top) {
-    p.top.column_begin = (int32_t)columns.begin;
-    p.top.top_from = (int32_t)to->top->from;
-    p.top.top_places = flp_planner_top_places(&call->plan->spec);
-    return flp_launch_clusters(call, FLP_ENTRY_forward_top_map, &p.top, leaves);
-  }
-  if (desc->key.kind == FLP_KERNEL_FORWARD_COLUMNS) {
-    p.columns.column_begin = (int32_t)columns.begin;
-    p.columns.ahead_source = call->ahead.source;
-    p.columns.ahead_stride = call->ahead.stride;
-    p.columns.ahead_out = call->ahead.out;
-    p.columns.ahead_rows = (int32_t)call->ahead.rows;
-    p.columns.ahead_depth = (int32_t)call->plan->spec.hidden;
-    return flp_launch_clusters(call, FLP_ENTRY_forward_columns_map, &p.columns, leaves);
-  }
-  if (!to->keep) return flp_launch_clusters(call, FLP_ENTRY_forward_map, &p.forward, leaves);
-  p.keep.column_begin = (int32_t)columns.begin;
-  p.keep.reference = to->keep->reference;
-  p.keep.slope = to->keep->expands ? 0 : 1;
-  FLP_TRY(encode_kept(call, rows, columns, to->keep, &p.keep.kept_map));
-  return flp_launch_clusters(call, FLP_ENTRY_forward_keep_map, &p.keep, leaves);
+static flp_status fill_targets(const job *j, values *v) {
+  const flp_spec *spec = &j->call->plan->spec;
+  v->row_of = flp_call_region(j->call, FLP_REGION_index);
+  v->score = flp_targets_scores(j->call);
+  v->targets = spec->targets;
+  v->block_words = (int32_t)flp_planner_target_words(spec->vocab);
+  return FLP_OK;
 }
 
-static flp_status launch_portable(const flp_call *call, flp_row_range rows, flp_column_range columns, const sinks *to) {
-  const flp_args *a = call->args;
-  const flp_kernel_desc *desc = flp_call_desc(call, kind_for(call, to));
-  int64_t panels = flp_ceil_div(rows.end - rows.begin, desc->tile_rows);
-  int64_t groups = flp_ceil_div(columns.end - columns.begin, desc->unit_columns);
-  given p = {.forward = {
-                 .hidden = flp_call_pointer(a->hidden),
-                 .hidden_stride = a->hidden_stride,
-                 .weight = flp_call_pointer(a->weight) +
-                           (uint64_t)(columns.begin * a->weight_stride) * flp_dtype_bytes(call->plan->spec.dtype),
-                 .weight_stride = a->weight_stride,
-                 .bias = bias_of(call, columns),
-                 .cap_in = call->cap_in,
-                 .depth = (int32_t)flp_call_depth(call),
-                 .vocab_valid = (int32_t)(columns.end - columns.begin),
-                 .row_begin = (int32_t)rows.begin,
-                 .row_end = (int32_t)rows.end,
-                 .bands = (int32_t)panels,
-                 .groups = (int32_t)groups,
-                 .capacity = call->scheme.chunk_rows,
-             }};
-  if (call->plan->spec.lora_rank) {
-    p.lora.lora_b = flp_lora_b(call, columns.begin);
-    p.lora.lora_b_stride = a->lora_b_stride;
-    p.lora.rank = call->plan->spec.lora_rank;
-    return flp_launch(call, FLP_ENTRY_forward_lora, &p.lora, panels * groups);
-  }
-  if (to->emit) {
-    p.emit.floor = to->emit->floor;
-    p.emit.emit_gate = to->emit->gate;
-    p.emit.emit_count = to->emit->count;
-    p.emit.emit_entry = to->emit->entry;
-    p.emit.emit_capacity = to->emit->capacity;
-    p.emit.log2_threshold = to->emit->log2_threshold;
-    return flp_launch(call, FLP_ENTRY_forward_emit, &p.emit, panels * groups);
-  }
-  if (flp_call_has_targets(call)) {
-    p.targets.row_of = flp_call_region(call, FLP_REGION_index);
-    p.targets.score = flp_targets_scores(call);
-    p.targets.targets = call->plan->spec.targets;
-    p.targets.block_words = (int32_t)flp_planner_target_words(call->plan->spec.vocab);
-    return flp_launch(call, FLP_ENTRY_forward_targets, &p.targets, panels * groups);
-  }
-  if (to->top) {
-    p.top.column_begin = (int32_t)columns.begin;
-    p.top.top_from = (int32_t)to->top->from;
-    p.top.top_places = flp_planner_top_places(&call->plan->spec);
-    return flp_launch(call, FLP_ENTRY_forward_top, &p.top, panels * groups);
-  }
-  if (desc->key.kind == FLP_KERNEL_FORWARD_COLUMNS) {
-    p.columns.column_begin = (int32_t)columns.begin;
-    return flp_launch(call, FLP_ENTRY_forward_columns, &p.columns, panels * groups);
-  }
-  if (!to->keep) return flp_launch(call, FLP_ENTRY_forward, &p.forward, panels * groups);
-  p.keep.column_begin = (int32_t)columns.begin;
-  p.keep.reference = to->keep->reference;
-  p.keep.slope = to->keep->expands ? 0 : 1;
-  p.keep.kept = to->keep->kept;
-  p.keep.kept_stride = to->keep->stride;
-  return flp_launch(call, FLP_ENTRY_forward_keep, &p.keep, panels * groups);
+static flp_status fill_top(const job *j, values *v) {
+  v->column_begin = (int32_t)j->columns.begin;
+  v->top_from = (int32_t)j->to.top->from;
+  v->top_places = flp_planner_top_places(&j->call->plan->spec);
+  return FLP_OK;
 }
 
-/* top_target is given the same. */
-#define SAME(kind, name) \
-  FLP_GIVEN_##kind(      \
-      _Static_assert(offsetof(flp_tail_target_given, name) == offsetof(flp_top_target_given, name), #name);)
-FLP_TAIL_TARGET_PARAMS(SAME)
-#undef SAME
+static flp_status fill_columns(const job *j, values *v) {
+  const flp_ahead *ahead = &j->call->ahead;
+  v->column_begin = (int32_t)j->columns.begin;
+  v->ahead_source = ahead->source;
+  v->ahead_stride = ahead->stride;
+  v->ahead_out = ahead->out;
+  v->ahead_rows = (int32_t)ahead->rows;
+  v->ahead_depth = (int32_t)j->call->plan->spec.hidden;
+  return FLP_OK;
+}
+
+static flp_status fill_lora(const job *j, values *v) {
+  const flp_call *call = j->call;
+  v->lora_b = flp_lora_b(call, j->columns.begin);
+  v->lora_b_stride = call->args->lora_b_stride;
+  v->rank = call->plan->spec.lora_rank;
+  if (!call->plan->planner.is_mapped) return FLP_OK;
+  FLP_TRY(encode_rows(j, flp_matrix_lora_u(call, j->rows.begin, j->rows.end), &v->lora_u_map));
+  return encode_columns(j, flp_matrix_lora_b(call, j->columns.begin, j->columns.end), &v->lora_b_map);
+}
+
+typedef struct sibling {
+  flp_kernel_kind kind;
+  flp_status (*plain)(const flp_call *call, const values *v, int64_t units);
+  flp_status (*mapped)(const flp_call *call, const values *v, int64_t units);
+  flp_status (*fill)(const job *j, values *v); /* NULL: nothing beside */
+} sibling;
+#define SIBLING(kind, entry, fill) \
+  { FLP_KERNEL_##kind, launch_##entry, launch_##entry##_map, fill }
+static const sibling siblings[] = {SIBLING(FORWARD, forward, NULL),
+                                   SIBLING(KEEP, forward_keep, fill_keep),
+                                   SIBLING(EMIT, forward_emit, fill_emit),
+                                   SIBLING(FORWARD_TARGETS, forward_targets, fill_targets),
+                                   SIBLING(FORWARD_TOP, forward_top, fill_top),
+                                   SIBLING(FORWARD_COLUMNS, forward_columns, fill_columns),
+                                   SIBLING(FORWARD_LORA, forward_lora, fill_lora)};
+#undef SIBLING
+
+/* ---- what all have ---- */
+
+static const sibling *sibling_for(const flp_call *call, const sinks *to) {
+  const flp_spec *spec = &call->plan->spec;
+  flp_kernel_kind kind = flp_call_has_targets(call)   ? FLP_KERNEL_FORWARD_TARGETS
+                         : flp_weight_is_sliced(spec) ? FLP_KERNEL_FORWARD_COLUMNS
+                         : spec->lora_rank            ? FLP_KERNEL_FORWARD_LORA
+                         : to->keep                   ? FLP_KERNEL_KEEP
+                         : to->emit                   ? FLP_KERNEL_EMIT
+                         : to->top                    ? FLP_KERNEL_FORWARD_TOP
+                                                      : FLP_KERNEL_FORWARD;
+  const sibling *found = siblings;
+  while (found->kind != kind) found++;
+  return found;
+}
+
+static flp_status encode_maps(const job *j, values *v) {
+  const flp_call *call = j->call;
+  FLP_TRY(encode_rows(j, flp_matrix_hidden(call, 0, call->args->n), &v->hidden_map));
+  FLP_TRY(encode_rows(j, flp_matrix_gathered(call, 0, j->rows.end - j->rows.begin), &v->gathered_map));
+  return encode_columns(j, flp_matrix_weight(call, j->columns.begin, j->columns.end), &v->weight_map);
+}
+
+static values values_of(const job *j) {
+  const flp_args *a = j->call->args;
+  uint64_t element = flp_dtype_bytes(j->call->plan->spec.dtype), first = (uint64_t)j->columns.begin;
+  int64_t rows = j->rows.end - j->rows.begin, columns = j->columns.end - j->columns.begin;
+  CUdeviceptr bias = flp_call_pointer(a->bias);
+  return (values){
+      .hidden = flp_call_pointer(a->hidden),
+      .hidden_stride = a->hidden_stride,
+      .weight = flp_call_pointer(a->weight) + first * (uint64_t)a->weight_stride * element,
+      .weight_stride = a->weight_stride,
+      .bias = bias ? bias + first * element : 0,
+      .cap_in = j->call->cap_in,
+      .depth = (int32_t)flp_call_depth(j->call),
+      .vocab_valid = (int32_t)columns,
+      .n = (int32_t)a->n,
+      .row_begin = (int32_t)j->rows.begin,
+      .row_end = (int32_t)j->rows.end,
+      .bands = (int32_t)flp_ceil_div(rows, j->desc->tile_rows),
+      .groups = (int32_t)flp_ceil_div(columns, flp_max(j->desc->unit_columns, 1)),
+      .capacity = j->call->scheme.chunk_rows,
+  };
+}
+
+static flp_status launch_to(const flp_call *call, flp_row_range rows, flp_column_range columns, sinks to) {
+  const sibling *own = sibling_for(call, &to);
+  job j = {call, rows, columns, flp_call_desc(call, own->kind), to};
+  values v = values_of(&j);
+  int64_t panel_rows = (int64_t)j.desc->tile_rows * flp_max(j.desc->cluster, 1);
+  int64_t leaves = flp_ceil_div(columns.end - columns.begin, FLP_LEAF_COLUMNS);
+  if (own->fill) FLP_TRY(own->fill(&j, &v));
+  if (!call->plan->planner.is_mapped) return own->plain(call, &v, (int64_t)v.bands * v.groups);
+  FLP_TRY(encode_maps(&j, &v));
+  return own->mapped(call, &v, flp_ceil_div(rows.end - rows.begin, panel_rows) * leaves);
+}
 
 flp_status flp_launch_own_scores(const flp_call *call, flp_entry_id entry, flp_row_range rows, int64_t rows_of_a_warp) {
   const flp_args *a = call->args;
@@ -242,11 +222,6 @@ flp_status flp_launch_own_scores(const flp_call *call, flp_entry_id entry, flp_r
       .row_end = (int32_t)rows.end,
   };
   return flp_launch_over(call, entry, &p, flp_ceil_div(rows.end - rows.begin, rows_of_a_warp), 32);
-}
-
-static flp_status launch_to(const flp_call *call, flp_row_range rows, flp_column_range columns, sinks to) {
-  return call->plan->planner.is_mapped ? launch_mapped(call, rows, columns, &to)
-                                       : launch_portable(call, rows, columns, &to);
 }
 
 flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, flp_column_range columns,

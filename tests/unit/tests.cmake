@@ -27,7 +27,9 @@ foreach(source IN LISTS fakes)
   set_target_properties(${name} PROPERTIES C_VISIBILITY_PRESET default
                         LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
 endforeach()
-target_link_libraries(fake_ir_provider PRIVATE flp_core) # to read a loss program
+foreach(name fake_provider fake_ir_provider) # to name kernels, and to read a loss program
+  target_link_libraries(${name} PRIVATE flp_core)
+endforeach()
 
 add_library(flp_test_settings INTERFACE)
 target_include_directories(flp_test_settings INTERFACE ${PROJECT_SOURCE_DIR})

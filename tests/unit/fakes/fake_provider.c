@@ -9,17 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/base/locks.c"
-#include "runtime/base/names.c"
-#include "runtime/base/printable.c"
-#include "runtime/base/status.c"
-#include "runtime/kernel/abi.c"
-#include "runtime/kernel/arch.c"
-#include "runtime/kernel/kernel.c"
-#include "runtime/kernel/kind.c"
-#include "runtime/kernel/op.c"
+#include "runtime/base/names.h"
+#include "runtime/base/status.h"
+#include "runtime/kernel/kernel.h"
 #include "runtime/kernel/provider.h"
-#include "runtime/kernel/tunables.c"
 
 /* A stand-in's symbols must not be mistaken for the library's. */
 void fake_provider_script(const char *script);
