@@ -20,10 +20,11 @@ static flp_device device_of(const explain_args *args) {
 
 static flp_status generate(const flp_spec *spec, const flp_tuning *tuning, const char *arch, explain_assumed *out) {
   flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
+  const flpgen_options descriptors = {.ir_only = 1}; /* PTX is not needed, and takes ten times as long */
   int count = flp_kernel_keys_for(spec, arch, keys);
   cli_kernels kernels;
   flp_tuning_apply(tuning, keys, count);
-  FLP_TRY(cli_kernels_generate(keys, count, NULL, NULL, &kernels));
+  FLP_TRY(cli_kernels_generate(keys, count, &descriptors, NULL, &kernels));
   for (int i = 0; i < count; i++) out->desc[i] = kernels.items[i].result.desc;
   out->count = count;
   snprintf(out->arch, sizeof out->arch, "%s", arch);

@@ -34,7 +34,7 @@ flp_status cli_kernels_generic_keys(const char *arch, flp_kernel_key **out, int 
  * one. target: 16 bytes. error: ARGUMENT if arch is no "sm_NN" or older than the portable one */
 flp_status cli_kernels_target(const char *arch, char target[16]);
 
-/* A descriptor as JSON, and a spec. kept: ids of a row's list, on average, or 0 */
+/* A descriptor as JSON, without ptx_version where no PTX was made; and a spec. kept: ids of a row's list, on average, or 0 */
 json_t *cli_desc_json(const flp_kernel_desc *desc);
 json_t *cli_spec_json(const flp_spec *spec, double scale, double kept);
 /* The words of a mask, a list. */

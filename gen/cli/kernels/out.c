@@ -43,8 +43,8 @@ static json_t *key_json(const flp_kernel_key *key) {
 json_t *cli_desc_json(const flp_kernel_desc *desc) {
   char ptx_version[32];
   snprintf(ptx_version, sizeof ptx_version, "%u.%u", desc->ptx_major, desc->ptx_minor);
-  return json_pack("{s:o, s:s, s:o, s:{s:i, s:i, s:i, s:i, s:i, s:i, s:i}, s:I, s:I, s:o}", "key", key_json(&desc->key),
-                   "ptx_version", ptx_version, "entries", entries_json(desc), "tile", "rows", (int)desc->tile_rows,
+  return json_pack("{s:o, s:s*, s:o, s:{s:i, s:i, s:i, s:i, s:i, s:i, s:i}, s:I, s:I, s:o}", "key", key_json(&desc->key),
+                   "ptx_version", desc->ptx_major ? ptx_version : NULL, "entries", entries_json(desc), "tile", "rows", (int)desc->tile_rows,
                    "columns", (int)desc->tile_columns, "depth", (int)desc->tile_depth, "stages", (int)desc->stages,
                    "unit_columns", (int)desc->unit_columns, "raster", (int)desc->raster, "cluster", (int)desc->cluster,
                    "chunk_rows", (json_int_t)desc->chunk_rows, "chunk_vocab", (json_int_t)desc->chunk_vocab, "sources",
