@@ -95,8 +95,7 @@ static void put_layout(trace *t, const char *name, const flp_scheme *s) {
   if (s->slice) put(t, "slice=%" PRId64 " first=%" PRId64 " ahead=%d", s->slice, s->first, s->ahead);
   if (s->passes) put(t, "passes=%" PRIu64, s->passes);
   end_line(t);
-  fputs("   ", t->out);
-  t->column = 3;
+  if (s->bytes) t->column = fprintf(t->out, "   ");
   uint64_t end = 0;
   for (int r = NONE; (r = next_region(s, r)) != NONE; end = (s->offset[r] + s->size[r] + 255) / 256 * 256) {
     if (s->offset[r] == end) put(t, "%s:%" PRIu64, region_names[r], s->size[r]);
