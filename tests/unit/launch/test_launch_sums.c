@@ -110,12 +110,20 @@ static int flags_of(int read_acc, int write_acc, int write_out) {
          (write_out ? FLP_PRODUCT_WRITE_OUT : 0);
 }
 
+/* Tiles of 128 x 256 cover it. */
+static void expect_grid(const fake_launch *l, int32_t tiles_m, int32_t tiles_n, int64_t m, int64_t n) {
+  cr_expect(tiles_m == (m + 127) / 128 && tiles_n == (n + 255) / 256, "%s", l->entry);
+  cr_expect_eq(l->grid, (unsigned)(tiles_m * tiles_n), "%s", l->entry);
+}
+
 static void follow_product(follower *f, const fake_launch *l, int of_hidden) {
   flp_grad_hidden_params p = STAGE_PARAMS(flp_grad_hidden_params, l);
   range r = RANGE(p);
   cr_expect(memcmp(&r, &f->dz, sizeof r) == 0 && p.dz == f->dz_at);
   cr_expect_eq((uint64_t)p.dz_stride * element_bytes(f), f->dz_stride);
   int flags = flags_of(p.read_acc, p.write_acc, p.write_out);
+  expect_grid(l, p.tiles_m, p.tiles_n, of_hidden ? r.row_end - r.row_begin : r.column_end - r.column_begin,
+              f->spec->hidden);
   if (of_hidden) follow_hidden(f, r, flags, p.acc, p.out);
   else follow_weight(f, r, flags, p.acc, p.out, 128, 256);
 }
@@ -146,6 +154,7 @@ static void follow_bias(follower *f, const fake_launch *l) {
 static void follow_launch(follower *f, const fake_launch *l) {
   if (strcmp(l->entry, "dz") == 0) {
     flp_dz_params p = STAGE_PARAMS(flp_dz_params, l);
+    expect_grid(l, p.tiles_m, p.tiles_n, p.row_end - p.row_begin, p.column_end - p.column_begin);
     follow_dz(f, RANGE(p), p.dz, (uint64_t)p.dz_stride * element_bytes(f), p.bias_part, (uint64_t)p.tiles_m);
   }
   if (strcmp(l->entry, "dz_map") == 0) {
