@@ -15,7 +15,7 @@ TestSuite(launch, .fini = close_plan);
 
 static void expect_sticky(const char *script, const char *words, const char *args, const char *sentence) {
   open_plan("", words);
-  flp_args a = args_of(FLP_PASS_FORWARD, 100, args);
+  flp_args a = args_of(FLP_PASS_FORWARD, args);
   s.script(script);
   cr_expect_eq(flp_execute(plan, &a), FLP_ERROR_DRIVER);
   cr_expect_str_eq(flp_error_detail(), sentence);
@@ -24,20 +24,20 @@ static void expect_sticky(const char *script, const char *words, const char *arg
 }
 
 Test(launch, a_sticky_fault_names_kernel_and_spec) {
-  expect_sticky("fail:cuLaunchKernel=700@2+", "grads=hidden", "",
+  expect_sticky("fail:cuLaunchKernel=700@2+", "grads=hidden", "n=100",
                 "cuLaunchKernel(flp_forward) for bf16 V=1000 D=64 grads=hidden failed: CUDA_ERROR_ILLEGAL_ADDRESS (700): "
                 "an illegal memory access was encountered");
-  expect_sticky("fail:cuLaunchKernel=719@2+", "grads=hidden", "",
+  expect_sticky("fail:cuLaunchKernel=719@2+", "grads=hidden", "n=100",
                 "cuLaunchKernel(flp_forward) for bf16 V=1000 D=64 grads=hidden failed: CUDA_ERROR_LAUNCH_FAILED (719): "
                 "unspecified launch failure");
-  expect_sticky("fail:cuLaunchKernel=700@3+", "grads=hidden,weight,bias bias listed", "list_offsets list_ids list_count=70",
+  expect_sticky("fail:cuLaunchKernel=700@3+", "grads=hidden,weight,bias bias listed", "n=100 list_offsets list_ids list_count=70",
                 "cuLaunchKernel(flp_list_sort) for bf16 V=1000 D=64 grads=hidden,weight,bias bias listed failed: "
                 "CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered");
 }
 
 Test(launch, bad_arguments_reach_no_driver) {
   open_plan("", "");
-  flp_args a = args_of(FLP_PASS_FORWARD, 100, "temperature=0");
+  flp_args a = args_of(FLP_PASS_FORWARD, "n=100 temperature=0");
   s.reset();
   cr_expect_eq(flp_execute(plan, &a), FLP_ERROR_ARGUMENT);
   cr_expect_eq(flp_execute(plan, NULL), FLP_ERROR_ARGUMENT);
@@ -54,7 +54,7 @@ static void expect_bad(const char *sentence) {
 
 Test(launch, bad_rows_are_reported_once) {
   open_plan("", "");
-  flp_args a = args_of(FLP_PASS_FORWARD, 100, "");
+  flp_args a = args_of(FLP_PASS_FORWARD, "n=100");
   stage_execute(&s, plan, &a);
   cr_expect_eq(flp_plan_check(plan, STAGE_STREAM), FLP_OK, "%s", flp_error_detail());
   s.script("badrows=3");
@@ -71,7 +71,7 @@ Test(launch, bad_rows_are_reported_once) {
 
 Test(launch, bad_lists_are_named_with_the_rest) {
   open_plan("badrows=3", "listed");
-  flp_args a = args_of(FLP_PASS_FORWARD, 10, "list_offsets list_ids list_count=70");
+  flp_args a = args_of(FLP_PASS_FORWARD, "n=10 list_offsets list_ids list_count=70");
   stage_execute(&s, plan, &a);
   expect_bad("3 rows or row ids were bad since the last check: targets outside [0, vocab_total), temperatures not finite and "
              "> 0, largest scores beyond 2^30 in units of ln 2, row ids outside [0, n), lists without their target or with "
@@ -83,7 +83,7 @@ Test(launch, strict_mode_checks_every_call) {
   options.strict = 1;
   stage_open(&s, "badrows=2");
   use_plan("", &options);
-  flp_args a = args_of(FLP_PASS_FORWARD, 100, "");
+  flp_args a = args_of(FLP_PASS_FORWARD, "n=100");
   cr_expect_eq(flp_execute(plan, &a), FLP_ERROR_DATA);
   s.script("");
   stage_execute(&s, plan, &a);
@@ -101,7 +101,7 @@ Test(launch, eager_counts_bad_rows_too) {
   float logprob[3];
   flp_layout layout = FLP_LAYOUT_INIT;
   cr_assert_eq(flp_plan_layout(plan, FLP_PASS_FORWARD, 3, 0, &layout), FLP_OK);
-  flp_args a = args_of(FLP_PASS_FORWARD, 3, "-stats");
+  flp_args a = args_of(FLP_PASS_FORWARD, "n=3 -stats");
   a.hidden = hidden, a.weight = weight, a.target = target, a.logprob = logprob;
   a.workspace = aligned_alloc(256, (a.workspace_bytes + 255) / 256 * 256);
   a.workspace_bytes = layout.smallest_bytes - 1;
@@ -121,7 +121,7 @@ Test(launch, eager_counts_bad_rows_too) {
 /* A layout of fewer ids in the same workspace is another one. */
 Test(launch, the_last_layout_is_taken_for_as_many_ids_alone) {
   open_plan("", "grads=weight listed");
-  flp_args a = args_of(FLP_PASS_BACKWARD, 10, "list_offsets list_ids list_count=5000");
+  flp_args a = args_of(FLP_PASS_BACKWARD, "n=10 list_offsets list_ids list_count=5000");
   stage_execute(&s, plan, &a);
   flp_list_place_params many = STAGE_PARAMS(flp_list_place_params, stage_launch(&s, "list_place", 1));
   a.list_count = 100;

@@ -50,11 +50,11 @@ Test(launch_kept, plans_tell_what_they_keep) {
 }
 
 /* Queries with and without a budget agree with each other, and layouts with them. */
-static void expect_in_one_budget(flp_pass pass, int64_t n, uint64_t budget, size_t kept) {
+static void expect_in_one_budget(flp_pass pass, uint64_t budget, size_t kept) {
   flp_layout layout = FLP_LAYOUT_INIT;
-  cr_assert_eq(flp_plan_layout(plan, pass, n, budget, &layout), FLP_OK, "%s", flp_error_detail());
+  cr_assert_eq(flp_plan_layout(plan, pass, 3000, budget, &layout), FLP_OK, "%s", flp_error_detail());
   cr_expect(layout.saved_bytes == kept && layout.bytes + kept <= budget);
-  flp_args a = args_of(pass == FLP_PASS_FORWARD_SAVED ? FLP_PASS_FORWARD : FLP_PASS_BACKWARD, n, "saved");
+  flp_args a = args_of(pass == FLP_PASS_FORWARD_SAVED ? FLP_PASS_FORWARD : FLP_PASS_BACKWARD, "n=3000 saved");
   a.workspace_bytes = layout.bytes;
   stage_execute(&s, plan, &a);
 }
@@ -78,7 +78,7 @@ Test(launch_kept, one_budget_holds_what_is_saved_and_the_workspaces) {
   cr_expect(most_of(n, all) == all && most_of(n, all - 1) == 0);
   for (int pass = FLP_PASS_BACKWARD_SAVED; pass <= FLP_PASS_FORWARD_SAVED; pass++) {
     cr_expect_eq(flp_plan_layout(plan, (flp_pass)pass, n, all, &layout), FLP_ERROR_BUDGET);
-    expect_in_one_budget((flp_pass)pass, n, all + least, all);
+    expect_in_one_budget((flp_pass)pass, all + least, all);
   }
   cr_expect_eq(flp_plan_layout(plan, FLP_PASS_FORWARD, n, all, &layout), FLP_OK);
   cr_expect_eq(layout.saved_bytes, 0);
@@ -129,7 +129,7 @@ static void use_generic(const char *shipped, const char *words) {
 Test(launch_kept, generic_kernels_serve_every_tail) {
   stage_open(&s, "");
   use_generic("grads=hidden,weight,bias bias tail=2^-9", "grads=hidden,weight,bias bias tail=2^-20");
-  flp_args a = args_of(FLP_PASS_FORWARD, 300, "saved");
+  flp_args a = args_of(FLP_PASS_FORWARD, "n=300 saved");
   stage_execute(&s, plan, &a);
   cr_expect_eq(STAGE_PARAMS(flp_emit_floor_params, stage_launch(&s, "emit_floor", 0)).log2_threshold, -29.75f);
 }
@@ -139,7 +139,7 @@ static uint64_t program_of(int launch) {
 }
 
 static void run_step(void) {
-  flp_args a = args_of(FLP_PASS_STEP, 100, "old_logprob ref_logprob advantage loss");
+  flp_args a = args_of(FLP_PASS_STEP, "n=100 old_logprob ref_logprob advantage loss");
   s.reset();
   cr_assert_eq(flp_step(plan, &a), FLP_OK, "%s", flp_error_detail());
 }

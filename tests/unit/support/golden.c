@@ -3,23 +3,11 @@
 
 #include <criterion/criterion.h>
 #include <dirent.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/base/status.h"
 #include "tests/unit/support/trace.h"
 #include "tests/unit/support/words.h"
-
-/* By flp_pass. */
-static const char *const pass_names[] = {"", "forward", "combine", "backward", "step", "backward_saved", "forward_saved"};
-enum { PASSES = sizeof pass_names / sizeof pass_names[0], LINE_BYTES = 1024 };
-
-static flp_pass pass_of(const char *name) {
-  for (int pass = 1; pass < PASSES; pass++)
-    if (strcmp(pass_names[pass], name) == 0) return (flp_pass)pass;
-  return (flp_pass)0;
-}
 
 flp_status golden_run(golden *g, const flp_args *args) {
   return args->pass == FLP_PASS_STEP ? flp_step(g->plan, args) : flp_execute(g->plan, args);
@@ -56,37 +44,6 @@ static void set_up(golden *g, const char *command, const char *words) {
 
 /* ---- calls ---- */
 
-static flp_status layout_of(golden *g, const char *words, flp_pass pass, int64_t n, flp_layout *layout) {
-  uint64_t budget = words_number(words, "budget", 0);
-  int64_t list_count = (int64_t)words_number(words, "list_count", 0);
-  *layout = (flp_layout)FLP_LAYOUT_INIT;
-  if (g->spec.listed && pass != FLP_PASS_COMBINE)
-    return flp_plan_layout_listed(g->plan, pass, n, list_count, budget, layout);
-  return flp_plan_layout(g->plan, pass, n, budget, layout);
-}
-
-static flp_args args_of(golden *g, const char *words, flp_pass pass) {
-  flp_args a = stage_args(&g->spec, pass == FLP_PASS_STEP ? FLP_PASS_BACKWARD : pass, 0);
-  a.pass = pass;
-  if (pass == FLP_PASS_STEP) a.stats = NULL, a.grad_logprob = NULL;
-  words_set_args(words, &a);
-  if (a.saved && !a.saved_bytes) a.saved_bytes = flp_planner_saved_bytes(&g->plan->spec, flp_plan_keeps(g->plan), a.n);
-  return a;
-}
-
-static flp_status set_workspace(golden *g, const char *words, flp_args *a, flp_layout *layout) {
-  char wanted[64] = "";
-  int keeps = a->saved && a->saved_bytes;
-  flp_pass pass = !keeps                          ? a->pass
-                  : a->pass == FLP_PASS_FORWARD ? FLP_PASS_FORWARD_SAVED
-                                                : FLP_PASS_BACKWARD_SAVED;
-  if (words_find(words, "of", wanted)) pass = pass_of(wanted);
-  flp_status status = layout_of(g, words, pass, a->n, layout);
-  a->workspace_bytes = words_find(words, "smallest", wanted) ? layout->smallest_bytes : layout->bytes;
-  a->workspace_bytes = words_number(words, "workspace", a->workspace_bytes);
-  return words_find(words, "workspace", wanted) ? FLP_OK : status;
-}
-
 /* A call over a whole head makes the launches that its layout counts. */
 static void expect_launches(golden *g, const char *words, const flp_args *a) {
   const flp_scheme *scheme = trace_scheme(g->plan);
@@ -96,10 +53,9 @@ static void expect_launches(golden *g, const char *words, const flp_args *a) {
 }
 
 static void call(golden *g, const char *words, flp_pass pass, golden_call_fn each) {
-  flp_layout layout;
+  flp_args a;
   if (!make_plan(g)) return;
-  flp_args a = args_of(g, words, pass);
-  flp_status status = set_workspace(g, words, &a, &layout);
+  flp_status status = words_call(g->plan, &g->spec, pass, words, &a);
   trace_begin(&g->s, g->plan);
   if (status == FLP_OK) status = golden_run(g, &a);
   if (status != FLP_OK) {
@@ -113,19 +69,19 @@ static void call(golden *g, const char *words, flp_pass pass, golden_call_fn eac
 }
 
 static void layout(golden *g, const char *words) {
-  flp_scheme scheme;
+  flp_scheme s;
   char name[64];
-  snprintf(name, sizeof name, "%.*s", (int)strcspn(words, " "), words);
   if (!make_plan(g)) return;
-  int64_t n = (int64_t)words_number(words, "n", 0);
+  snprintf(name, sizeof name, "%.*s", (int)strcspn(words, " "), words);
+  const flp_planner *p = &g->plan->planner;
+  flp_pass pass = words_pass(name);
+  int64_t n = (int64_t)words_number(words, "n", 0), count = (int64_t)words_number(words, "list_count", 0);
   uint64_t budget = words_number(words, "budget", UINT64_MAX);
-  const flp_planner *planner = &g->plan->planner;
-  flp_status status = g->spec.listed && pass_of(name) != FLP_PASS_COMBINE
-                          ? flp_planner_pick_listed(planner, pass_of(name), n,
-                                                    (int64_t)words_number(words, "list_count", 0), budget, &scheme)
-                          : flp_planner_pick(planner, pass_of(name), n, budget, 1, &scheme);
-  if (status != FLP_OK) refused(g, status);
-  else trace_layout(g->out, name, &scheme);
+  flp_status status = g->spec.listed && pass != FLP_PASS_COMBINE
+                          ? flp_planner_pick_listed(p, pass, n, count, budget, &s)
+                          : flp_planner_pick(p, pass, n, budget, 1, &s);
+  if (status == FLP_OK) trace_layout(g->out, name, &s);
+  else refused(g, status);
 }
 
 static void run_command(golden *g, const char *line, golden_call_fn each) {
@@ -134,7 +90,7 @@ static void run_command(golden *g, const char *line, golden_call_fn each) {
   cr_assert_eq(sscanf(line, "> %31s %n", command, &length), 1, "%s", line);
   const char *words = line + (length ? (size_t)length : strlen(line));
   if (strcmp(command, "layout") == 0) layout(g, words);
-  else if (pass_of(command)) call(g, words, pass_of(command), each);
+  else if (words_pass(command)) call(g, words, words_pass(command), each);
   else set_up(g, command, words);
 }
 

@@ -4,10 +4,8 @@
  *   > device WORDS     settings of the stand-in driver (fake_cuda.h); without it those of an sm_80
  *   > provider WORDS   settings of the stand-in generator (fake_provider.c)
  *   > spec WORDS       the plan that what follows is for; > options WORDS behind it: its options (words.h)
- *   > forward WORDS    a call, or combine, backward, step: fields of flp_args (words.h), which has what stage_args gives it.
- *                      "saved" gives what the plan keeps, too. The workspace is that of the layout in the default budget,
- *                      "budget=SIZE" or "workspace=BYTES", or the "smallest" one; "of=PASS": of another pass than the call's.
- *                      "uncounted=N": launches that the layout does not count, or where the call asks for less than N < 0
+ *   > forward WORDS    a call (words_call), or combine, backward, step; "uncounted=N": it makes N launches that the layout
+ *                      does not count, or where it asks for less than what is counted fewer, N < 0
  *   > layout PASS n=N budget=SIZE     what the planner picks
  *
  * FLP_GOLDEN_UPDATE=1 writes the files anew; the difference is then reviewed like code. */

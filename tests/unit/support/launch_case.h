@@ -28,20 +28,10 @@ static inline void close_plan(void) {
   flp_plan_destroy(plan);
 }
 
-/* stage_args with the workspace of the default budget, and the words' fields. */
-static inline flp_args args_of(flp_pass pass, int64_t n, const char *words) {
-  flp_args a = stage_args(&spec, pass == FLP_PASS_STEP ? FLP_PASS_BACKWARD : pass, n);
-  a.pass = pass;
-  if (pass == FLP_PASS_STEP) a.stats = NULL, a.grad_logprob = NULL;
-  words_set_args(words, &a);
-  if (a.saved) a.saved_bytes = stage_saved(plan, n);
-  flp_layout layout = FLP_LAYOUT_INIT;
-  int keeps = a.saved != NULL;
-  flp_pass own = keeps ? (pass == FLP_PASS_FORWARD ? FLP_PASS_FORWARD_SAVED : FLP_PASS_BACKWARD_SAVED) : pass;
-  flp_status status = spec.listed ? flp_plan_layout_listed(plan, own, n, a.list_count, 0, &layout)
-                                  : flp_plan_layout(plan, own, n, 0, &layout);
-  cr_assert_eq(status, FLP_OK, "%s", flp_error_detail());
-  a.workspace_bytes = layout.bytes;
+/* words_call that must succeed. */
+static inline flp_args args_of(flp_pass pass, const char *words) {
+  flp_args a;
+  cr_assert_eq(words_call(plan, &spec, pass, words, &a), FLP_OK, "%s", flp_error_detail());
   return a;
 }
 

@@ -10,8 +10,6 @@
 
 enum { WIDTH = 110, PASSES = FLP_PASS_FORWARD_SAVED + 1, NONE = -1 };
 
-static const char *const pass_names[PASSES] = {"recomputed", "forward",        "combine",      "backward",
-                                               "step",       "backward_saved", "forward_saved"};
 static const char *const region_names[] = {
 #define NAME(name) #name,
     FLP_REGION_LIST(NAME)
@@ -137,7 +135,7 @@ static int spell_region(const trace *t, uint64_t address, const char *name, char
       if (likeness <= most) continue;
       char before[32];
       most = likeness;
-      snprintf(before, sizeof before, pass == t->pass ? "@" : "@%s.", pass_names[pass]);
+      snprintf(before, sizeof before, pass == t->pass ? "@" : "@%s.", words_pass_name((flp_pass)pass));
       spell(out, before, region_names[r], (int64_t)offset);
     }
   return most > 0;
@@ -188,7 +186,7 @@ static void put_pass(trace *t, const fake_launch *l, const flp_abi_entry *entry)
     if (is_used(t->plan, pass) && strangers(t, l, entry, pass) < strangers(t, l, entry, best)) best = pass;
   if (best == t->pass) return;
   t->pass = best;
-  put(t, "in the layout %s:", pass_names[best]);
+  put(t, "in the layout %s:", words_pass_name((flp_pass)best));
   end_line(t);
 }
 
@@ -286,7 +284,7 @@ static void put_memset(trace *t, const char *line) {
 void trace_write(FILE *out, stage *s, const flp_plan *plan, const flp_args *args) {
   trace t = {.out = out, .plan = plan, .args = args, .pass = outermost(plan)};
   for (int pass = PASSES - 1; pass >= 0; pass--)
-    if (is_used(plan, pass)) put_layout(&t, pass_names[pass], &plan->last[pass].scheme);
+    if (is_used(plan, pass)) put_layout(&t, words_pass_name((flp_pass)pass), &plan->last[pass].scheme);
   size_t launch = 0;
   for (const char *line = s->log(); *line; line += strcspn(line, "\n"), line += *line == '\n') {
     if (strncmp(line, "cuLaunchKernel", 14) == 0) put_launch(&t, s->launch_at(launch++));

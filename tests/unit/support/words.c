@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "runtime/base/fields.h"
-#include "runtime/loss/loss.h"
+#include "runtime/plan/plan.h"
 #include "tests/unit/support/stage.h"
 
 #define POINTER(name) {#name, 'p', offsetof(flp_args, name)},
@@ -140,6 +140,20 @@ flp_options words_options(const char *text) {
 
 /* ---- calls ---- */
 
+/* By flp_pass. */
+static const char *const pass_names[] = {"recomputed", "forward",        "combine",      "backward",
+                                         "step",       "backward_saved", "forward_saved"};
+
+const char *words_pass_name(flp_pass pass) {
+  return pass_names[pass];
+}
+
+flp_pass words_pass(const char *name) {
+  for (int pass = FLP_PASS_FORWARD; pass <= FLP_PASS_FORWARD_SAVED; pass++)
+    if (strcmp(pass_names[pass], name) == 0) return (flp_pass)pass;
+  return (flp_pass)0;
+}
+
 static void set_argument(flp_args *args, const words_argument *row, const char *value, int index) {
   char *field = (char *)args + row->offset;
   void *address = value ? STAGE_AT(100 + index) : NULL;
@@ -150,13 +164,39 @@ static void set_argument(flp_args *args, const words_argument *row, const char *
   if (row->type == 'f') memcpy(field, &real, sizeof real);
 }
 
-void words_set_args(const char *text, flp_args *args) {
+static void set_arguments(const char *text, flp_args *args) {
   char word[64];
   while ((text = next_word(text, word)))
     for (int i = 0; WORDS_ARGUMENT[i].name; i++) {
-      const words_argument *row = &WORDS_ARGUMENT[i];
       int is_none = word[0] == '-';
-      const char *value = value_of(word + is_none, row->name);
-      if (value) set_argument(args, row, is_none ? NULL : value, i);
+      const char *value = value_of(word + is_none, WORDS_ARGUMENT[i].name);
+      if (value) set_argument(args, &WORDS_ARGUMENT[i], is_none ? NULL : value, i);
     }
+}
+
+static flp_status set_workspace(const flp_plan *plan, const char *text, flp_args *a) {
+  char other[64];
+  flp_layout layout = FLP_LAYOUT_INIT;
+  uint64_t budget = words_number(text, "budget", 0);
+  int keeps = a->saved && a->saved_bytes;
+  flp_pass pass = !keeps                          ? a->pass
+                  : a->pass == FLP_PASS_FORWARD ? FLP_PASS_FORWARD_SAVED
+                                                : FLP_PASS_BACKWARD_SAVED;
+  if (words_find(text, "of", other)) pass = words_pass(other);
+  flp_status status = plan->spec.listed && pass != FLP_PASS_COMBINE
+                          ? flp_plan_layout_listed(plan, pass, a->n, a->list_count, budget, &layout)
+                          : flp_plan_layout(plan, pass, a->n, budget, &layout);
+  a->workspace_bytes = words_find(text, "smallest", other) ? layout.smallest_bytes : layout.bytes;
+  a->workspace_bytes = words_number(text, "workspace", a->workspace_bytes);
+  return words_find(text, "workspace", other) ? FLP_OK : status;
+}
+
+flp_status words_call(const flp_plan *plan, const flp_spec *spec, flp_pass pass, const char *text, flp_args *out) {
+  *out = stage_args(spec, pass == FLP_PASS_STEP ? FLP_PASS_BACKWARD : pass, 0);
+  out->pass = pass;
+  if (pass == FLP_PASS_STEP) out->stats = NULL, out->grad_logprob = NULL;
+  set_arguments(text, out);
+  if (out->saved && !out->saved_bytes)
+    out->saved_bytes = flp_planner_saved_bytes(&plan->spec, flp_plan_keeps(plan), out->n);
+  return set_workspace(plan, text, out);
 }
