@@ -42,6 +42,10 @@ static const struct {
     {"V=151936 D=4096 mixed=round weight=fp32 grads=hidden,weight", {FORWARD, BACKWARD}},
     {"V=151936 D=4096 mixed=split hidden=fp32 grads=hidden,weight", {FORWARD, BACKWARD}},
     {"V=32000 D=512 lora=16 grads=hidden,lora_a,lora_b", {FORWARD, BACKWARD}},
+    {"V=151936 D=4096 listed", {FORWARD, FLP_PASS_COMBINE}},
+    {"V=1000 listed grads=hidden", {BACKWARD}},
+    {"V=1000 listed grads=weight", {BACKWARD}},
+    {"V=151936 D=4096 listed grads=hidden,weight,bias bias", {FORWARD, BACKWARD}},
 };
 
 static const int64_t row_counts[] = {1, 2, 127, 129, 1000, 8192, 100003};
@@ -122,6 +126,20 @@ static void expect_products(const flp_planner *p, const flp_scheme *s) {
   cr_expect_eq(s->products, (p->spec.mixed == FLP_MIXED_SPLIT ? 2 : 1) + hidden + weight + is_split);
 }
 
+/* Operations on the entries of lists: a score, and each gradient once more. */
+static void expect_listed(const flp_planner *p, flp_pass pass, int64_t n, const flp_scheme *s) {
+  flp_layout layout;
+  flp_planner_describe_listed(p, pass, s, n, ids_of(n), &layout);
+  int products = pass == FORWARD ? 1 : 1 + (int)(p->spec.grads & 1) + (int)(p->spec.grads >> 1 & 1);
+  cr_expect_eq(layout.flops, 2.0 * (double)ids_of(n) * (double)p->spec.hidden * products);
+  cr_expect(layout.mode == FLP_MODE_LISTED && layout.products == 0 && layout.bytes == s->bytes);
+  flp_scheme more, fewer;
+  cr_assert_eq(flp_planner_pick_listed(p, pass, n, ids_of(n) + 4097, UINT64_MAX, &more), FLP_OK);
+  cr_assert_eq(flp_planner_pick_listed(p, pass, n, 0, UINT64_MAX, &fewer), FLP_OK);
+  cr_expect(more.bytes >= s->bytes && s->bytes >= fewer.bytes);
+  cr_expect(fewer.size[FLP_REGION_list_state] && fewer.size[FLP_REGION_list_column] && fewer.size[FLP_REGION_list_score]);
+}
+
 static void expect_sound(const flp_planner *p, flp_pass pass, int64_t n, const flp_scheme *s) {
   flp_layout layout;
   flp_planner_describe(p, s, n, &layout);
@@ -132,7 +150,8 @@ static void expect_sound(const flp_planner *p, flp_pass pass, int64_t n, const f
   cr_expect_eq(layout.flops, 2.0 * s->products * (double)n * (double)p->spec.vocab * (double)p->spec.hidden);
   cr_expect(s->chunk_rows >= 1 && s->chunk_rows <= n && s->chunk_vocab >= 1 && s->chunk_vocab <= p->spec.vocab);
   cr_expect(s->chunks >= 1 && s->launches > s->products && s->smallest_bytes <= s->bytes);
-  cr_expect(pass != BACKWARD || flp_planner_grids_fit(p, s->chunk_rows, s->chunk_vocab));
+  int has_dz = pass == BACKWARD && s->mode != FLP_MODE_LISTED;
+  cr_expect(!has_dz || flp_planner_grids_fit(p, s->chunk_rows, s->chunk_vocab));
   int is_by_rows = s->mode == FLP_MODE_RECOMPUTE_ROWS || s->mode == FLP_MODE_STREAM;
   if (is_by_rows && pass == BACKWARD && !p->chunk_rows)
     cr_expect(s->chunk_rows == n || s->chunk_rows % p->dz_unit_rows == 0);
@@ -140,6 +159,7 @@ static void expect_sound(const flp_planner *p, flp_pass pass, int64_t n, const f
   if (pass == FLP_PASS_FORWARD_SAVED && s->mode == FLP_MODE_DIRECTION) expect_direction(p, s);
   if (pass == FLP_PASS_BACKWARD_SAVED && s->mode == FLP_MODE_TAIL) expect_tail(p, n, s);
   if (s->slice) expect_slices(p, s);
+  if (s->mode == FLP_MODE_LISTED) expect_listed(p, pass, n, s);
   expect_disjoint(s);
 }
 
@@ -156,13 +176,13 @@ static void check_budgets(const flp_planner *p, flp_pass pass, int64_t n) {
   int was_tail = 0;
   for (uint64_t budget = 4096; budget < 64 * GIB; budget += budget / 2) {
     flp_scheme s, again;
-    flp_status status = flp_planner_pick(p, pass, n, budget, 1, &s);
+    flp_status status = try_pick(p, pass, n, budget, 1, &s);
     if (status == FLP_ERROR_BUDGET) cr_expect_gt(s.smallest_bytes + flp_planner_saved(p, n, UINT64_MAX), budget);
     if (status == FLP_ERROR_BUDGET) continue;
     cr_assert_eq(status, FLP_OK, "%s", flp_error_detail());
     cr_expect_leq(s.bytes + s.saved_bytes, budget);
     expect_sound(p, pass, n, &s);
-    cr_assert_eq(flp_planner_pick(p, pass, n, s.bytes, 0, &again), FLP_OK);
+    cr_assert_eq(try_pick(p, pass, n, s.bytes, 0, &again), FLP_OK);
     again.saved_bytes = s.saved_bytes; /* what a query alone tells */
     cr_expect_eq(memcmp(&s, &again, sizeof s), 0, "n %ld budget %lu: mode %d/%d", (long)n, (unsigned long)budget,
                  s.mode, again.mode);
@@ -182,13 +202,14 @@ static void check_smallest(const flp_planner *p, flp_pass pass, int64_t n) {
   static const char *const names[] = {"", "forward", "combine", "backward", "step", "backward", "forward"};
   flp_scheme any = pick(p, pass, n, UINT64_MAX), s;
   cr_expect_eq(smallest(p, pass, n), any.smallest_bytes);
-  cr_assert_eq(flp_planner_pick(p, pass, n, any.smallest_bytes, 0, &s), FLP_OK);
+  cr_assert_eq(try_pick(p, pass, n, any.smallest_bytes, 0, &s), FLP_OK);
   cr_expect_eq(s.bytes, any.smallest_bytes);
-  cr_assert_eq(flp_planner_pick(p, pass, n, any.smallest_bytes - 1, 0, &s), FLP_ERROR_BUDGET);
-  char expected[256];
+  cr_assert_eq(try_pick(p, pass, n, any.smallest_bytes - 1, 0, &s), FLP_ERROR_BUDGET);
+  char expected[256], lists[64] = "";
+  if (any.mode == FLP_MODE_LISTED) snprintf(lists, sizeof lists, " that list %ld ids", (long)ids_of(n));
   snprintf(expected, sizeof expected,
-           "budget: %lu bytes are too few for the %s pass over %ld rows; %lu bytes or more are accepted",
-           (unsigned long)(any.smallest_bytes - 1), names[pass], (long)n, (unsigned long)any.smallest_bytes);
+           "budget: %lu bytes are too few for the %s pass over %ld rows%s; %lu bytes or more are accepted",
+           (unsigned long)(any.smallest_bytes - 1), names[pass], (long)n, lists, (unsigned long)any.smallest_bytes);
   cr_expect_str_eq(flp_error_detail(), expected);
 }
 
@@ -226,7 +247,7 @@ Test(planner, something_is_kept_where_either_pass_fits_beside_it) {
 static void check_pinned(const flp_planner *p, flp_pass pass, int64_t n) {
   flp_planner pinned = *p;
   int can_split = (p->spec.grads & 3) == 3;
-  if (pass != BACKWARD || p->spec.targets > 1) return;
+  if (pass != BACKWARD || p->spec.targets > 1 || p->spec.listed) return;
   for (pinned.mode = FLP_MODE_RECOMPUTE_VOCAB; pinned.mode <= FLP_MODE_RECOMPUTE_SPLIT - !can_split; pinned.mode++) {
     flp_scheme s;
     if (flp_planner_pick(&pinned, pass, n, 4 * GIB, 1, &s) != FLP_OK) continue;
@@ -243,7 +264,7 @@ Test(planner, an_explicit_mode_is_kept) {
 static void check_chunks(const flp_planner *p, flp_pass pass, int64_t n) {
   flp_planner own = *p;
   uint32_t state = (uint32_t)n;
-  if (pass <= FLP_PASS_COMBINE || pass == FLP_PASS_BACKWARD_SAVED) return;
+  if (pass <= FLP_PASS_COMBINE || pass == FLP_PASS_BACKWARD_SAVED || p->spec.listed) return;
   for (int round = 0; round < 12; round++) {
     uint32_t r = (state = state * 1664525u + 1013904223u) >> 8;
     own.chunk_rows = round % 3 ? 1 + r % 9000 : 0;

@@ -260,50 +260,11 @@ Test(planner_rules, few_rows_are_recomputed_by_chunks_of_the_vocabulary) {
 
 /* ---- listed columns ---- */
 
-static flp_scheme listed(const flp_planner *p, flp_pass pass, int64_t n, int64_t list_count) {
-  flp_scheme s;
-  cr_assert_eq(flp_planner_pick_listed(p, pass, n, list_count, UINT64_MAX, &s), FLP_OK, "%s", flp_error_detail());
-  return s;
-}
-
-/* The layout of n rows is not smaller than that of fewer rows or ids, and is found in its own bytes alone. */
-static void expect_listed(const flp_planner *p, flp_pass pass, int64_t n, int64_t count, uint64_t before) {
-  flp_scheme s = listed(p, pass, n, count), fewer = listed(p, pass, n - (n > 1), count), again;
-  cr_expect(s.bytes >= before && s.bytes >= fewer.bytes && s.smallest_bytes == s.bytes);
-  cr_expect(s.size[FLP_REGION_list_state] && s.size[FLP_REGION_list_column] && s.size[FLP_REGION_list_score]);
-  for (int a = 0; a < FLP_REGION_ID_COUNT; a++)
-    for (int b = 0; b < a && s.size[a]; b++)
-      cr_expect(!s.size[b] || s.offset[a] >= s.offset[b] + s.size[b] || s.offset[b] >= s.offset[a] + s.size[a]);
-  cr_assert_eq(flp_planner_pick_listed(p, pass, n, count, s.bytes, &again), FLP_OK);
-  cr_expect_eq(memcmp(&again, &s, sizeof s), 0, "whatever the budget");
-  cr_expect_eq(flp_planner_pick_listed(p, pass, n, count, s.bytes - 1, &again), FLP_ERROR_BUDGET);
-  cr_expect_eq(again.smallest_bytes, s.bytes);
-  flp_layout layout;
-  flp_planner_describe_listed(p, pass, &s, n, count, &layout);
-  int gradients = pass == FLP_PASS_FORWARD ? 1 : 1 + (int)(p->spec.grads & 1) + (int)(p->spec.grads >> 1 & 1);
-  cr_expect(layout.flops == 2.0 * (double)count * 64 * gradients && layout.mode == FLP_MODE_LISTED);
-  cr_expect(layout.products == 0 && layout.bytes == s.bytes && layout.launches == s.launches);
-}
-
-Test(planner_rules, arrays_of_lists_are_disjoint_and_grow) {
-  static const char *const specs[] = {"listed", "listed grads=hidden", "listed grads=weight",
-                                      "listed grads=hidden,weight,bias bias"};
-  static const int64_t rows[] = {1, 2, 64, 65, 100000}, counts[] = {0, 1, 4095, 4096, 4097, 1000000, INT32_MAX};
-  for (int i = 0; i < 4; i++) {
-    flp_planner p = planner_of(MAPPED, specs[i]);
-    cr_expect(!p.is_mapped && p.unit_columns >= 1 && p.bandwidth > 0 && p.flop_rate > 0);
-    for (int pass = FLP_PASS_FORWARD; pass <= (i ? FLP_PASS_BACKWARD : FLP_PASS_FORWARD); pass += 2)
-      for (int r = 0; r < 5; r++)
-        for (int c = 0; c < 7; c++)
-          expect_listed(&p, (flp_pass)pass, rows[r], counts[c],
-                        c ? listed(&p, (flp_pass)pass, rows[r], counts[c - 1]).bytes : 0);
-  }
-}
-
 Test(planner_rules, a_listed_spec_has_kernels_of_lists_and_no_other) {
   flp_planner p = planner_of(MAPPED, "listed grads=hidden,weight,bias bias");
   static const flp_kernel_kind kinds[] = {FLP_KERNEL_ROWS, FLP_KERNEL_LISTED, FLP_KERNEL_LISTED_WEIGHT};
   flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
+  cr_expect(!p.is_mapped && p.unit_columns >= 1 && p.bandwidth > 0 && p.flop_rate > 0);
   cr_assert_eq(flp_kernel_keys_for(&p.spec, "sm_90a", keys), 3);
   for (int i = 0; i < 3; i++) cr_expect(keys[i].kind == kinds[i] && strcmp(keys[i].arch, "sm_80") == 0);
   p.spec.grads = FLP_GRAD_HIDDEN;
@@ -323,7 +284,7 @@ Test(planner_rules, digits_reach_above_every_column) {
     cr_expect_eq(passes, cases[i].passes, "V=%ld: %d", (long)cases[i].vocab, passes);
     cr_expect_lt((passes - 1) * FLP_LIST_DIGIT_BITS, 32, "a shift of 32 bits");
     p.spec.vocab = cases[i].vocab;
-    flp_scheme s = listed(&p, FLP_PASS_BACKWARD, 10, 100);
+    flp_scheme s = pick(&p, FLP_PASS_BACKWARD, 10, UINT64_MAX);
     cr_expect_eq(s.size[FLP_REGION_list_other] != 0, passes > 1, "V=%ld", (long)cases[i].vocab);
     cr_expect_eq(s.launches, 6 + 3 * passes + 3);
   }
@@ -341,8 +302,9 @@ Test(planner_rules, grid_of_wide_columns) {
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     p.spec.hidden = cases[i].hidden;
     p.multiprocessors = cases[i].multiprocessors;
+    flp_scheme s;
     cr_expect_eq(flp_planner_list_wide(&p, cases[i].count), cases[i].ctas, "case %zu", i);
-    cr_expect_eq(listed(&p, FLP_PASS_BACKWARD, 1, cases[i].count).mode, FLP_MODE_LISTED, "no grid is too large");
+    cr_expect_eq(flp_planner_pick_listed(&p, FLP_PASS_BACKWARD, 1, cases[i].count, UINT64_MAX, &s), FLP_OK, "case %zu", i);
   }
 }
 
