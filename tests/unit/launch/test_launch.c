@@ -1,5 +1,5 @@
-/* test_launch.c: what a trace of a call cannot say: sticky faults, values that only the device sees, and layouts that a plan
- * remembers. */
+/* test_launch.c: what a trace of a call cannot say: sticky faults, values that only the device sees, and layouts that a
+ * plan remembers. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
@@ -25,12 +25,13 @@ static void expect_sticky(const char *script, const char *words, const char *arg
 
 Test(launch, a_sticky_fault_names_kernel_and_spec) {
   expect_sticky("fail:cuLaunchKernel=700@2+", "grads=hidden", "n=100",
-                "cuLaunchKernel(flp_forward) for bf16 V=1000 D=64 grads=hidden failed: CUDA_ERROR_ILLEGAL_ADDRESS (700): "
-                "an illegal memory access was encountered");
+                "cuLaunchKernel(flp_forward) for bf16 V=1000 D=64 grads=hidden failed: "
+                "CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered");
   expect_sticky("fail:cuLaunchKernel=719@2+", "grads=hidden", "n=100",
                 "cuLaunchKernel(flp_forward) for bf16 V=1000 D=64 grads=hidden failed: CUDA_ERROR_LAUNCH_FAILED (719): "
                 "unspecified launch failure");
-  expect_sticky("fail:cuLaunchKernel=700@3+", "grads=hidden,weight,bias bias listed", "n=100 list_offsets list_ids list_count=70",
+  expect_sticky("fail:cuLaunchKernel=700@3+", "grads=hidden,weight,bias bias listed",
+                "n=100 list_offsets list_ids list_count=70",
                 "cuLaunchKernel(flp_list_sort) for bf16 V=1000 D=64 grads=hidden,weight,bias bias listed failed: "
                 "CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered");
 }
@@ -73,9 +74,9 @@ Test(launch, bad_lists_are_named_with_the_rest) {
   open_plan("badrows=3", "listed");
   flp_args a = args_of(FLP_PASS_FORWARD, "n=10 list_offsets list_ids list_count=70");
   stage_execute(&s, plan, &a);
-  expect_bad("3 rows or row ids were bad since the last check: targets outside [0, vocab_total), temperatures not finite and "
-             "> 0, largest scores beyond 2^30 in units of ln 2, row ids outside [0, n), lists without their target or with "
-             "ids outside [0, vocab_total), or list_offsets that do not ascend within [0, list_count]");
+  expect_bad("3 rows or row ids were bad since the last check: targets outside [0, vocab_total), temperatures not "
+             "finite and > 0, largest scores beyond 2^30 in units of ln 2, row ids outside [0, n), lists without their "
+             "target or with ids outside [0, vocab_total), or list_offsets that do not ascend within [0, list_count]");
 }
 
 Test(launch, strict_mode_checks_every_call) {

@@ -1,5 +1,5 @@
-/* test_launch_golden.c: what every pass, mode and feature sends to the driver, as tests/golden/launch has it; and what is
- * asked of each of these calls: it fails where the driver does, and takes the smallest workspace and no less. */
+/* test_launch_golden.c: what every pass, mode and feature sends to the driver, as tests/golden/launch has it; and what
+ * is asked of each of these calls: it fails where the driver does, and takes the smallest workspace and no less. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>

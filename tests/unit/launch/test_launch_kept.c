@@ -1,5 +1,5 @@
-/* test_launch_kept.c: what plans keep from forward to backward, in one budget with the workspaces of both; and the rungs that
- * serve modes and losses. */
+/* test_launch_kept.c: what plans keep from forward to backward, in one budget with the workspaces of both; and the
+ * rungs that serve modes and losses. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,7 +38,8 @@ Test(launch_kept, plans_tell_what_they_keep) {
     flp_options options = words_options(cases[i].options);
     snprintf(words, sizeof words, "V=7001 keep %s", cases[i].words);
     use_plan(words, &options);
-    cr_expect_eq(stage_saved(plan, n), cases[i].keeps == 1 ? directions : cases[i].keeps ? exponentials : 0, "case %zu", i);
+    size_t kept = cases[i].keeps == 1 ? directions : cases[i].keeps ? exponentials : 0;
+    cr_expect_eq(stage_saved(plan, n), kept, "case %zu", i);
     cr_expect_eq(stage_saved(plan, 0), 0);
     cr_expect_eq(most_of(n, 0), exponentials, "the most that a plan of the spec can keep: case %zu", i);
     cr_expect_eq(most_of(n, exponentials - 1), cases[i].has_direction ? directions : 0, "case %zu", i);

@@ -1,5 +1,5 @@
-/* test_launch_sums.c: the chunks of the backward pass, portable and through tensor maps, followed launch by launch: every
- * gradient element is summed over all that adds to it, and ends in one place; arrays are within the workspace. */
+/* test_launch_sums.c: the chunks of the backward pass, portable and through tensor maps, followed launch by launch:
+ * every gradient element is summed over all that adds to it, and ends in one place; arrays are within the workspace. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
@@ -59,8 +59,8 @@ static void follow_dz(follower *f, range r, uint64_t dz, uint64_t stride, uint64
   cr_expect_geq(bias_part, dz + rows * stride);
 }
 
-/* The chunk of dz adds to an output: reads must find something, the value is written once, and sums are in the workspace or in
- * an fp32 gradient itself. */
+/* The chunk of dz adds to an output: reads must find something, the value is written once, and sums are in the
+ * workspace or in an fp32 gradient itself. */
 static void add(follower *f, int which, range r, int flags, uint64_t acc, uint64_t out) {
   output *to = &f->to[which];
   int reads = (flags & FLP_PRODUCT_READ_ACC) != 0, goes_on = (flags & FLP_PRODUCT_WRITE_ACC) != 0;
@@ -89,7 +89,8 @@ static int flags_of(int read_acc, int write_acc, int write_out) {
 static void follow_product(follower *f, const fake_launch *l, int which) {
   flp_grad_hidden_params p = STAGE_PARAMS(flp_grad_hidden_params, l);
   cr_expect(p.dz == f->dz_at && (uint64_t)p.dz_stride * f->element == f->dz_stride);
-  expect_grid(l, p.tiles_m, p.tiles_n, which == HIDDEN ? p.row_end - p.row_begin : p.column_end - p.column_begin, spec.hidden);
+  int64_t m = which == HIDDEN ? p.row_end - p.row_begin : p.column_end - p.column_begin;
+  expect_grid(l, p.tiles_m, p.tiles_n, m, spec.hidden);
   add(f, which, RANGE(p), flags_of(p.read_acc, p.write_acc, p.write_out), p.acc, p.out);
 }
 
@@ -127,8 +128,8 @@ static void follow_launch(follower *f, const fake_launch *l) {
 
 /* ---- one pass ---- */
 
-/* Bytes of the weight's sums in the workspace: fp32, or half a byte or one for each element of whole tiles where the gradient
- * has the others. */
+/* Bytes of the weight's sums in the workspace: fp32, or half a byte or one for each element of whole tiles where the
+ * gradient has the others. */
 static uint64_t weight_sums(int64_t chunks, int is_mapped) {
   int64_t tile_rows = is_mapped ? 256 : 128, tile_columns = is_mapped && spec.dtype == FLP_DTYPE_FP32 ? 128 : 256;
   if (spec.grad_weight_dtype != FLP_DTYPE_BF16) return (uint64_t)(spec.vocab * spec.hidden) * 4;

@@ -1,5 +1,5 @@
-/* test_planner_rules.c: what single functions of the planner promise: costs, preferences of tuning, what is kept, and the sizes
- * that kernels and launches share with it. */
+/* test_planner_rules.c: what single functions of the planner promise: costs, preferences of tuning, what is kept, and
+ * the sizes that kernels and launches share with it. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -65,7 +65,8 @@ static flp_planner tuned_to(flp_mode mode, int64_t rows, int64_t columns) {
   return p;
 }
 
-static void expect_layout(const flp_planner *p, int64_t n, uint64_t budget, flp_mode mode, int64_t rows, int64_t columns) {
+static void expect_layout(const flp_planner *p, int64_t n, uint64_t budget, flp_mode mode, int64_t rows,
+                          int64_t columns) {
   flp_scheme s = pick(p, FLP_PASS_BACKWARD, n, budget), again = pick(p, FLP_PASS_BACKWARD, n, s.bytes);
   cr_expect(s.mode == mode && s.chunk_rows == rows && s.chunk_vocab == columns, "mode %d: %ld x %ld", (int)s.mode,
             (long)s.chunk_rows, (long)s.chunk_vocab);
@@ -160,8 +161,8 @@ Test(planner_rules, tuned_chunks_of_a_step_are_taken_where_they_fit) {
 
 /* ---- what is kept ---- */
 
-/* Directions of a frozen head without an entropy gradient, else exponentials; what depends on the entropy or sums columns
- * expands them, and a softcap alone does not. */
+/* Directions of a frozen head without an entropy gradient, else exponentials; what depends on the entropy or sums
+ * columns expands them, and a softcap alone does not. */
 Test(planner_rules, what_specs_keep_and_expand) {
   static const struct {
     const char *spec;
@@ -304,7 +305,7 @@ Test(planner_rules, grid_of_wide_columns) {
     p.multiprocessors = cases[i].multiprocessors;
     flp_scheme s;
     cr_expect_eq(flp_planner_list_wide(&p, cases[i].count), cases[i].ctas, "case %zu", i);
-    cr_expect_eq(flp_planner_pick_listed(&p, FLP_PASS_BACKWARD, 1, cases[i].count, UINT64_MAX, &s), FLP_OK, "case %zu", i);
+    cr_expect_eq(flp_planner_pick_listed(&p, FLP_PASS_BACKWARD, 1, cases[i].count, UINT64_MAX, &s), FLP_OK);
   }
 }
 

@@ -4,8 +4,8 @@
  *   > device WORDS     settings of the stand-in driver (fake_cuda.h); without it those of an sm_80
  *   > provider WORDS   settings of the stand-in generator (fake_provider.c)
  *   > spec WORDS       the plan that what follows is for; > options WORDS behind it: its options (words.h)
- *   > forward WORDS    a call (words_call), or combine, backward, step; "uncounted=N": it makes N launches that the layout
- *                      does not count, or where it asks for less than what is counted fewer, N < 0
+ *   > forward WORDS    a call (words_call), or combine, backward, step; "uncounted=N": it makes N launches that the
+ *                      layout does not count, or where it asks for less than what is counted fewer, N < 0
  *   > layout PASS n=N budget=SIZE     what the planner picks
  *
  * FLP_GOLDEN_UPDATE=1 writes the files anew; the difference is then reviewed like code. */
@@ -30,8 +30,8 @@ typedef struct golden {
 /* A call that a file has made, once more: what is asked of every one. */
 typedef void (*golden_call_fn)(golden *g, const flp_args *args);
 
-/* Compares every file of a folder of tests/golden with what its commands give; or, if `each` is not NULL, calls it after each
- * call that succeeds. Expects at least that many files. */
+/* Compares every file of a folder of tests/golden with what its commands give; or, if `each` is not NULL, calls it after
+ * each call that succeeds. Expects at least that many files. */
 void golden_check(const char *folder, int least, golden_call_fn each);
 
 /* flp_step or flp_execute. */

@@ -1,5 +1,5 @@
-/* planner_case.h: what the tests of layouts share: planners of specs by their words, on the stand-ins' device, and a layout
- * that must be found. */
+/* planner_case.h: what the tests of layouts share: planners of specs by their words, on the stand-ins' device, and a
+ * layout that must be found. */
 #ifndef FLP_TEST_PLANNER_CASE_H
 #define FLP_TEST_PLANNER_CASE_H
 

@@ -63,8 +63,8 @@ const flp_scheme *trace_scheme(const flp_plan *plan) {
   return outermost(plan) == NONE ? NULL : &plan->last[outermost(plan)].scheme;
 }
 
-/* Where the workspace of a pass begins: passes of a step stand behind its own arrays, and rows that are recomputed behind
- * those of the backward pass. */
+/* Where the workspace of a pass begins: passes of a step stand behind its own arrays, and rows that are recomputed
+ * behind those of the backward pass. */
 static uint64_t base_of(const trace *t, int pass) {
   uint64_t base = stage_address(t->args->workspace);
   if (is_used(t->plan, FLP_PASS_STEP) && pass != FLP_PASS_STEP) base += t->plan->last[FLP_PASS_STEP].scheme.passes;

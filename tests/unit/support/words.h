@@ -22,14 +22,14 @@ flp_options words_options(const char *text);
 uint64_t words_number(const char *text, const char *name, uint64_t absent);
 /* The word of that name: 1 if it is there; out gets what stands behind its '='. */
 int words_find(const char *text, const char *name, char out[64]);
-/* The name of a pass: "forward", "combine", "backward", "step", "backward_saved", "forward_saved", and of FLP_PASS_DENSE
- * "recomputed"; and the pass of a name, or 0. */
+/* The name of a pass: "forward", "combine", "backward", "step", "backward_saved", "forward_saved", and of
+ * FLP_PASS_DENSE "recomputed"; and the pass of a name, or 0. */
 const char *words_pass_name(flp_pass pass);
 flp_pass words_pass(const char *name);
-/* A call of a plan of the spec: what stage_args gives it, then fields of flp_args, "name=5" numbers, "name" a pointer at an
- * address of its own, "-name" none. "saved" has what the plan keeps. The workspace is that of the layout in the default
- * budget, in "budget=SIZE", or the "smallest" one, "of=PASS" of another pass than the call's; or "workspace=BYTES".
- * error: that of the layout */
+/* A call of a plan of the spec: what stage_args gives it, then fields of flp_args, "name=5" numbers, "name" a pointer
+ * at an address of its own, "-name" none. "saved" has what the plan keeps. The workspace is that of the layout in the
+ * default budget, in "budget=SIZE", or the "smallest" one, "of=PASS" of another pass than the call's; or
+ * "workspace=BYTES". error: that of the layout */
 flp_status words_call(const flp_plan *plan, const flp_spec *spec, flp_pass pass, const char *text, flp_args *out);
 
 #endif
