@@ -73,17 +73,21 @@ static int may_overlap(const flp_scheme *s, int a, int b) {
   return s->mode == FLP_MODE_RECOMPUTE_SPLIT && is_pair;
 }
 
-static void expect_disjoint(const flp_scheme *s) {
+/* Returns the bytes of all arrays. */
+static uint64_t expect_disjoint(const flp_scheme *s) {
+  uint64_t all = 0;
   for (int a = 0; a < FLP_REGION_ID_COUNT; a++) {
     if (!s->size[a]) continue;
     cr_expect_eq(s->offset[a] % 256, 0);
     cr_expect_leq(s->offset[a] + s->size[a], s->bytes);
+    all += flp_round_up_u64(s->size[a], 256);
     for (int b = 0; b < a; b++) {
       if (!s->size[b] || may_overlap(s, a, b)) continue;
       cr_expect(s->offset[a] >= s->offset[b] + s->size[b] || s->offset[b] >= s->offset[a] + s->size[a],
                 "regions %d and %d overlap", a, b);
     }
   }
+  return all;
 }
 
 /* Chunks of columns begin with a unit of forward_keep; they fit the buffer of exponentials, as does what is redone. */
@@ -134,10 +138,11 @@ static void expect_listed(const flp_planner *p, flp_pass pass, int64_t n, const 
   int products = pass == FORWARD ? 1 : 1 + (int)(p->spec.grads & 1) + (int)(p->spec.grads >> 1 & 1);
   cr_expect_eq(layout.flops, 2.0 * (double)ids_of(n) * (double)p->spec.hidden * products);
   cr_expect(layout.mode == FLP_MODE_LISTED && layout.products == 0 && layout.bytes == s->bytes);
-  flp_scheme more, fewer;
+  flp_scheme more, fewer, shorter;
   cr_assert_eq(flp_planner_pick_listed(p, pass, n, ids_of(n) + 4097, UINT64_MAX, &more), FLP_OK);
+  cr_assert_eq(flp_planner_pick_listed(p, pass, n - (n > 1), ids_of(n), UINT64_MAX, &shorter), FLP_OK);
   cr_assert_eq(flp_planner_pick_listed(p, pass, n, 0, UINT64_MAX, &fewer), FLP_OK);
-  cr_expect(more.bytes >= s->bytes && s->bytes >= fewer.bytes);
+  cr_expect(more.bytes >= s->bytes && s->bytes >= fewer.bytes && s->bytes >= shorter.bytes);
   cr_expect(fewer.size[FLP_REGION_list_state] && fewer.size[FLP_REGION_list_column], "arrays of empty lists");
 }
 
@@ -153,15 +158,17 @@ static void expect_sound(const flp_planner *p, flp_pass pass, int64_t n, const f
   cr_expect(s->chunks >= 1 && s->launches > s->products && s->smallest_bytes <= s->bytes);
   int has_dz = pass == BACKWARD && s->mode != FLP_MODE_LISTED;
   cr_expect(!has_dz || flp_planner_grids_fit(p, s->chunk_rows, s->chunk_vocab));
-  int is_by_rows = s->mode == FLP_MODE_RECOMPUTE_ROWS || s->mode == FLP_MODE_STREAM;
-  if (is_by_rows && pass == BACKWARD && !p->chunk_rows)
+  if (s->mode == FLP_MODE_RECOMPUTE_ROWS && pass == BACKWARD && !p->chunk_rows)
     cr_expect(s->chunk_rows == n || s->chunk_rows % p->dz_unit_rows == 0);
   if (pass == BACKWARD && s->mode <= FLP_MODE_RECOMPUTE_SPLIT) expect_products(p, s);
   if (pass == FLP_PASS_FORWARD_SAVED && s->mode == FLP_MODE_DIRECTION) expect_direction(p, s);
   if (pass == FLP_PASS_BACKWARD_SAVED && s->mode == FLP_MODE_TAIL) expect_tail(p, n, s);
   if (s->slice) expect_slices(p, s);
   if (s->mode == FLP_MODE_LISTED) expect_listed(p, pass, n, s);
-  expect_disjoint(s);
+  uint64_t arrays = expect_disjoint(s);
+  int has_room = pass == BACKWARD && (p->spec.keep || p->spec.tail != 0); /* for what may have been kept */
+  int is_alone = !has_room && !s->passes && s->mode != FLP_MODE_RECOMPUTE_SPLIT;
+  if (is_alone) cr_expect_eq(arrays, s->bytes, "nothing else is there");
 }
 
 /* ---- budgets ---- */

@@ -311,39 +311,6 @@ Test(planner_rules, grid_of_wide_columns) {
 
 /* ---- K targets ---- */
 
-/* What a pass has with targets beside the one without: the arrays, and nothing else. */
-static void expect_beside(const flp_planner *p, const flp_planner *one, flp_pass pass, uint64_t budget) {
-  flp_planner same = *one;
-  flp_scheme s, without;
-  if (flp_planner_pick(p, pass, 8192, budget, 1, &s) != FLP_OK) return;
-  if (pass == FLP_PASS_BACKWARD) same.mode = s.mode;
-  same.chunk_rows = s.mode == FLP_MODE_RECOMPUTE_VOCAB || pass != FLP_PASS_BACKWARD ? 0 : s.chunk_rows;
-  same.chunk_vocab = s.mode == FLP_MODE_RECOMPUTE_ROWS || pass != FLP_PASS_BACKWARD ? 0 : s.chunk_vocab;
-  without = pick(&same, pass, 8192, budget);
-  uint64_t more = 0;
-  for (int i = 0; i < FLP_REGION_ID_COUNT; i++)
-    if (s.size[i] && !without.size[i]) more += flp_round_up_u64(s.size[i], 256);
-  cr_expect(s.bytes == without.bytes + more && s.products == without.products && s.chunks == without.chunks);
-  int64_t summed = s.mode == FLP_MODE_RECOMPUTE_SPLIT ? flp_ceil_div(p->spec.vocab, s.chunk_vocab) : s.chunks;
-  int64_t lists = pass == FLP_PASS_BACKWARD && (p->spec.grads & FLP_GRAD_BIAS) ? 3 * 2 + 1 + summed : 0;
-  cr_expect_eq(s.launches, without.launches + 3 + (pass == FLP_PASS_BACKWARD ? s.chunks : 0) + lists);
-}
-
-Test(planner_rules, targets_stand_beside_what_a_pass_has_without) {
-  static const char *const masks[] = {"hidden", "weight", "hidden,weight", "bias bias", "hidden,weight,bias bias"};
-  for (int i = 0; i < 10; i++) {
-    char spec[96];
-    snprintf(spec, sizeof spec, "V=151936 D=4096 grads=%s", masks[i % 5]);
-    flp_planner one = planner_of(i % 2 ? MAPPED : "", spec);
-    snprintf(spec + strlen(spec), sizeof spec - strlen(spec), " targets=64");
-    flp_planner p = planner_of(i % 2 ? MAPPED : "", spec);
-    for (uint64_t budget = GIB / 2; budget < 9 * GIB; budget *= 4) {
-      expect_beside(&p, &one, FLP_PASS_FORWARD, budget);
-      expect_beside(&p, &one, FLP_PASS_BACKWARD, budget);
-    }
-  }
-}
-
 Test(planner_rules, one_target_is_planned_as_none) {
   flp_planner p = planner_of(MAPPED, HEAD " targets=1"), none = planner_of(MAPPED, HEAD);
   for (int pass = FLP_PASS_FORWARD; pass <= FLP_PASS_BACKWARD; pass++) {
