@@ -70,11 +70,16 @@ uint64_t words_number(const char *text, const char *name, uint64_t absent) {
 
 /* ---- specs ---- */
 
+static void unknown(const char *word, const char *of) {
+  fprintf(stderr, "words: %s is no word of %s\n", word, of);
+  abort();
+}
+
 static int word_value(const flp_word *words, const char *name, size_t length) {
   for (; words->name; words++)
     if (strlen(words->name) == length && strncmp(words->name, name, length) == 0) return words->value;
-  fprintf(stderr, "words: %s is none\n", name);
-  abort();
+  unknown(name, "its field");
+  return 0;
 }
 
 static int64_t flags_of(const flp_word *words, const char *text) {
@@ -114,8 +119,8 @@ static const flp_field *field_of(const char *word, const char **value) {
       *value = value_of(word, by_option ? field->option : field->shown);
       if (*value && (by_option || (**value != 0) == (strchr(field->shown, '=') != NULL))) return field;
     }
-  fprintf(stderr, "words: %s is no field of a spec\n", word);
-  abort();
+  unknown(word, "a spec");
+  return NULL;
 }
 
 flp_spec words_spec(const char *text) {
@@ -164,14 +169,23 @@ static void set_argument(flp_args *args, const words_argument *row, const char *
   if (row->type == 'f') memcpy(field, &real, sizeof real);
 }
 
+/* 1 if a word is no field, but says something else of a call. */
+static int is_setting(const char *word) {
+  static const char *const settings[] = {"budget", "workspace", "smallest", "of", "uncounted"};
+  for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
+    if (value_of(word, settings[i])) return 1;
+  return 0;
+}
+
 static void set_arguments(const char *text, flp_args *args) {
   char word[64];
-  while ((text = next_word(text, word)))
-    for (int i = 0; WORDS_ARGUMENT[i].name; i++) {
-      int is_none = word[0] == '-';
-      const char *value = value_of(word + is_none, WORDS_ARGUMENT[i].name);
-      if (value) set_argument(args, &WORDS_ARGUMENT[i], is_none ? NULL : value, i);
-    }
+  while ((text = next_word(text, word))) {
+    int i = 0, is_none = word[0] == '-';
+    while (WORDS_ARGUMENT[i].name && !value_of(word + is_none, WORDS_ARGUMENT[i].name)) i++;
+    const words_argument *row = &WORDS_ARGUMENT[i];
+    if (row->name) set_argument(args, row, is_none ? NULL : value_of(word, row->name), i);
+    else if (!is_setting(word)) unknown(word, "a call");
+  }
 }
 
 static flp_status set_workspace(const flp_plan *plan, const char *text, flp_args *a) {
