@@ -31,15 +31,23 @@ static int make_plan(golden *g) {
   return status == FLP_OK;
 }
 
-static void set_up(golden *g, const char *command, const char *words) {
-  drop_plan(g);
-  if (strcmp(command, "device") == 0) snprintf(g->device, sizeof g->device, "%s", words);
-  if (strcmp(command, "device") == 0) g->s.script(words);
-  if (strcmp(command, "provider") == 0) g->s.provider_script(words);
-  if (strcmp(command, "options") == 0) g->options = words_options(words);
-  if (strcmp(command, "spec") != 0) return;
+static void set_device(golden *g, const char *words) {
+  snprintf(g->device, sizeof g->device, "%s", words);
+  g->s.script(words);
+}
+
+static void set_spec(golden *g, const char *words) {
   g->spec = words_spec(words);
   g->options = words_options("");
+}
+
+static void set_up(golden *g, const char *command, const char *words) {
+  drop_plan(g);
+  if (strcmp(command, "device") == 0) set_device(g, words);
+  else if (strcmp(command, "provider") == 0) g->s.provider_script(words);
+  else if (strcmp(command, "spec") == 0) set_spec(g, words);
+  else if (strcmp(command, "options") == 0) g->options = words_options(words);
+  else cr_assert_fail("%s is no command", command);
 }
 
 /* ---- calls ---- */
@@ -137,9 +145,11 @@ static void expect_same(const char *path, const char *expected, const char *got)
 }
 
 static void check_file(const char *path, golden_call_fn each) {
-  golden g = {.spec = words_spec(""), .options = words_options("")};
+  golden g = {.out = NULL};
   const char *update = getenv("FLP_GOLDEN_UPDATE");
   stage_open(&g.s, "");
+  g.s.provider_script("");
+  set_spec(&g, "");
   char *text = read_file(path), *commands = strdup(text), *made = replay(&g, commands, each);
   drop_plan(&g);
   if (!each && update && strcmp(update, "1") == 0) {
