@@ -202,6 +202,7 @@ static flp_status set_workspace(const flp_plan *plan, const char *text, flp_args
                           : flp_plan_layout(plan, pass, a->n, budget, &layout);
   a->workspace_bytes = words_find(text, "smallest", other) ? layout.smallest_bytes : layout.bytes;
   a->workspace_bytes = words_number(text, "workspace", a->workspace_bytes);
+  if (!a->workspace_bytes) a->workspace = NULL;
   return words_find(text, "workspace", other) ? FLP_OK : status;
 }
 

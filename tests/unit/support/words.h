@@ -29,7 +29,7 @@ flp_pass words_pass(const char *name);
 /* A call of a plan of the spec: what stage_args gives it, then fields of flp_args, "name=5" numbers, "name" a pointer
  * at an address of its own, "-name" none. "saved" has what the plan keeps. The workspace is that of the layout in the
  * default budget, in "budget=SIZE", or the "smallest" one, "of=PASS" of another pass than the call's; or
- * "workspace=BYTES". error: that of the layout */
+ * "workspace=BYTES", of 0 none. error: that of the layout */
 flp_status words_call(const flp_plan *plan, const flp_spec *spec, flp_pass pass, const char *text, flp_args *out);
 
 #endif
