@@ -2,31 +2,37 @@
 #ifndef FLP_TEST_LAUNCH_CASE_H
 #define FLP_TEST_LAUNCH_CASE_H
 
+#include <criterion/criterion.h>
+
 #include "tests/unit/support/stage.h"
+#include "tests/unit/support/words.h"
 
 static stage s;
 static flp_spec spec;
 static flp_plan *plan;
 
-/* Another plan in the place of the present one. */
-static inline void use_plan(flp_spec wanted, const flp_options *options) {
+/* A plan of that spec, by its words, in the place of the present one; options NULL: those of words_options(""). */
+static inline void use_plan(const char *words, const flp_options *options) {
+  flp_options usual = words_options("");
   flp_plan_destroy(plan);
-  spec = wanted;
-  plan = stage_plan(&spec, options);
+  spec = words_spec(words);
+  plan = stage_plan(&spec, options ? options : &usual);
 }
 
-static inline void open_plan(const char *cuda_script, flp_spec wanted, int64_t chunk_rows, flp_mode mode) {
-  flp_options options = stage_options(chunk_rows, mode);
+static inline void open_plan(const char *cuda_script, const char *words) {
   stage_open(&s, cuda_script);
-  use_plan(wanted, &options);
+  use_plan(words, NULL);
 }
 
 static inline void close_plan(void) {
   flp_plan_destroy(plan);
 }
 
-static inline size_t saved_bytes(int64_t n) {
-  return stage_saved(plan, n);
+/* words_call that must succeed. */
+static inline flp_args args_of(flp_pass pass, const char *words) {
+  flp_args a;
+  cr_assert_eq(words_call(plan, &spec, pass, words, &a), FLP_OK, "%s", flp_error_detail());
+  return a;
 }
 
 #endif

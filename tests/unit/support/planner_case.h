@@ -1,38 +1,57 @@
-/* planner_case.h: what the tests of layouts share: a layout that must be found, and what holds for the arrays of any. */
+/* planner_case.h: what the tests of layouts share: planners of specs by their words, on the stand-ins' device, and a
+ * layout that must be found. */
 #ifndef FLP_TEST_PLANNER_CASE_H
 #define FLP_TEST_PLANNER_CASE_H
 
 #include <criterion/criterion.h>
 
-#include "runtime/planner/planner.h"
+#include "runtime/plan/plan.h"
+#include "tests/unit/support/stage.h"
+#include "tests/unit/support/words.h"
+
+#define MIB ((uint64_t)1 << 20)
+#define GIB ((uint64_t)1 << 30)
+#define MAPPED "capability=9.0"
+
+/* The planner of a plan; good until the next one but one. device: "" or MAPPED */
+static inline flp_planner planner_of(const char *device, const char *spec) {
+  static stage s;
+  static flp_plan *plans[2];
+  static int made;
+  flp_plan **plan = &plans[made++ % 2];
+  flp_spec wanted = words_spec(spec);
+  flp_options options = words_options("");
+  if (made == 1) stage_open(&s, "");
+  s.script(device);
+  flp_plan_destroy(*plan);
+  *plan = stage_plan(&wanted, &options);
+  return (*plan)->planner;
+}
+
+/* Ids of all lists over that many rows, where columns are listed. */
+static inline int64_t ids_of(int64_t n) {
+  return 20 * n;
+}
+
+/* What picks a layout of the spec. query: as of flp_planner_pick */
+static inline flp_status try_pick(const flp_planner *p, flp_pass pass, int64_t n, uint64_t budget, int query,
+                                  flp_scheme *out) {
+  if (p->spec.listed && pass != FLP_PASS_COMBINE)
+    return flp_planner_pick_listed(p, pass, n, ids_of(n), budget, out);
+  return flp_planner_pick(p, pass, n, budget, query, out);
+}
 
 static inline flp_scheme pick(const flp_planner *p, flp_pass pass, int64_t n, uint64_t budget) {
   flp_scheme s;
-  cr_assert_eq(flp_planner_pick(p, pass, n, budget, 1, &s), FLP_OK, "%s", flp_error_detail());
+  cr_assert_eq(try_pick(p, pass, n, budget, 1, &s), FLP_OK, "%s", flp_error_detail());
   return s;
 }
 
-static inline int is_in(uint64_t mask, int region) {
-  return region < 64 && (mask >> region & 1);
-}
-
-/* Every array starts aligned, ends inside, and overlaps no other; but those of a mask, of the first 64 regions, may lie over
- * each other. */
-static inline void expect_disjoint_but(const flp_scheme *s, uint64_t mask) {
-  for (int a = 0; a < FLP_REGION_ID_COUNT; a++) {
-    if (!s->size[a]) continue;
-    cr_expect_eq(s->offset[a] % 256, 0);
-    cr_expect_leq(s->offset[a] + s->size[a], s->bytes);
-    for (int b = 0; b < a; b++) {
-      if (!s->size[b] || (is_in(mask, a) && is_in(mask, b))) continue;
-      cr_expect(s->offset[a] >= s->offset[b] + s->size[b] || s->offset[b] >= s->offset[a] + s->size[a],
-                "regions %d and %d overlap", a, b);
-    }
-  }
-}
-
-static inline void expect_disjoint(const flp_scheme *s) {
-  expect_disjoint_but(s, 0);
+/* The bytes of the smallest layout. */
+static inline uint64_t smallest(const flp_planner *p, flp_pass pass, int64_t n) {
+  flp_scheme s;
+  cr_assert_eq(try_pick(p, pass, n, 0, 0, &s), FLP_ERROR_BUDGET);
+  return s.smallest_bytes;
 }
 
 #endif

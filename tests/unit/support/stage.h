@@ -43,7 +43,8 @@ flp_plan *stage_plan(const flp_spec *spec, const flp_options *options);
 /* ---- launches ---- */
 
 /* Device addresses that lead nowhere: the stand-in runs no kernel. */
-#define STAGE_AT(k) ((void *)(uintptr_t)(0x100000000 * (k)))
+#define STAGE_APART 0x100000000
+#define STAGE_AT(k) ((void *)(uintptr_t)(STAGE_APART * (k)))
 #define STAGE_STREAM ((void *)0x7)
 #define STAGE_PARAMS(type, launch) (*(const type *)(const void *)(launch)->params)
 

@@ -1,0 +1,217 @@
+/* words.c: see words.h. */
+#include "tests/unit/support/words.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/fields.h"
+#include "runtime/plan/plan.h"
+#include "tests/unit/support/stage.h"
+
+#define POINTER(name) {#name, 'p', offsetof(flp_args, name)},
+#define VECTOR(i) {"vector" #i, 'p', offsetof(flp_args, vectors) + (i) * sizeof(const float *)},
+#define NUMBER(name) {#name, 'l', offsetof(flp_args, name)},
+#define FLOAT(name) {#name, 'f', offsetof(flp_args, name)},
+const words_argument WORDS_ARGUMENT[] = {
+    POINTER(hidden) POINTER(weight) POINTER(bias) POINTER(target) POINTER(temperature_rows) POINTER(rows)
+    POINTER(logprob) POINTER(entropy) POINTER(stats) POINTER(partial) POINTER(partial_targets)
+    POINTER(grad_logprob) POINTER(grad_entropy) POINTER(grad_hidden) POINTER(grad_weight) POINTER(grad_bias)
+    POINTER(saved) POINTER(old_lse) POINTER(old_logprob) POINTER(ref_logprob) POINTER(advantage) POINTER(row_weight)
+    VECTOR(0) VECTOR(1) POINTER(loss) POINTER(metrics) POINTER(list_offsets) POINTER(list_ids) POINTER(tail_report)
+    POINTER(teacher_logprob) POINTER(top_ids) POINTER(top_logprob) POINTER(top_rest) POINTER(rank)
+    POINTER(lora_a) POINTER(lora_b) POINTER(grad_lora_a) POINTER(grad_lora_b)
+    NUMBER(n) NUMBER(hidden_stride) NUMBER(weight_stride) NUMBER(ignore_index) NUMBER(row_count) NUMBER(vocab_offset)
+    NUMBER(vocab_valid) NUMBER(vocab_total) NUMBER(shard_count) NUMBER(grad_hidden_stride) NUMBER(grad_weight_stride)
+    NUMBER(saved_bytes) NUMBER(list_count) NUMBER(lora_a_stride) NUMBER(lora_b_stride) NUMBER(grad_lora_a_stride)
+    NUMBER(grad_lora_b_stride)
+    FLOAT(temperature) FLOAT(scale) FLOAT(lora_scale)
+    {NULL, 0, 0}};
+
+/* The next word of a text, or NULL; words are 1 to 63 characters. */
+static const char *next_word(const char *text, char word[64]) {
+  text += strspn(text, " ");
+  size_t length = strcspn(text, " ");
+  if (!length) return NULL;
+  snprintf(word, 64, "%.*s", (int)length, text);
+  return text + length;
+}
+
+/* What stands behind "name=", "" for the name alone, or NULL; a name may end with its '=' itself. */
+static const char *value_of(const char *word, const char *name) {
+  size_t length = name ? strlen(name) : 0;
+  if (!length || strncmp(word, name, length) != 0) return NULL;
+  if (name[length - 1] == '=' || word[length] == 0) return word + length;
+  return word[length] == '=' ? word + length + 1 : NULL;
+}
+
+int words_find(const char *text, const char *name, char out[64]) {
+  char word[64];
+  while ((text = next_word(text, word))) {
+    const char *value = value_of(word, name);
+    if (value) snprintf(out, 64, "%s", value);
+    if (value) return 1;
+  }
+  return 0;
+}
+
+static uint64_t number_of(const char *text) {
+  char *end;
+  uint64_t number = (uint64_t)strtoll(text, &end, 10);
+  const char *suffix = *end ? strchr("KMG", *end) : NULL;
+  return suffix ? number << (10 * (suffix - "KMG" + 1)) : number;
+}
+
+uint64_t words_number(const char *text, const char *name, uint64_t absent) {
+  char value[64];
+  return words_find(text, name, value) ? number_of(value) : absent;
+}
+
+/* ---- specs ---- */
+
+static void unknown(const char *word, const char *of) {
+  fprintf(stderr, "words: %s is no word of %s\n", word, of);
+  abort();
+}
+
+static int word_value(const flp_word *words, const char *name, size_t length) {
+  for (; words->name; words++)
+    if (strlen(words->name) == length && strncmp(words->name, name, length) == 0) return words->value;
+  unknown(name, "its field");
+  return 0;
+}
+
+static int64_t flags_of(const flp_word *words, const char *text) {
+  int64_t flags = 0;
+  for (size_t length; (length = strcspn(text, ",")); text += length + (text[length] == ','))
+    flags |= word_value(words, text, length);
+  return flags;
+}
+
+static void set_loss(flp_spec *spec, const char *name) {
+  static uint8_t program[FLP_LOSS_BYTES_MAX];
+  if (flp_loss_builtin_bytes(name, program, sizeof program, &spec->loss_bytes) != FLP_OK) abort();
+  spec->loss = program;
+}
+
+static void set_field(flp_spec *spec, const flp_field *field, const char *value) {
+  int power;
+  switch (field->kind) {
+    case FLP_FIELD_INTEGER: flp_field_set(field, spec, (int64_t)number_of(value)); break;
+    case FLP_FIELD_SWITCH:
+    case FLP_FIELD_LISTS: flp_field_set(field, spec, 1); break;
+    case FLP_FIELD_WORD: flp_field_set(field, spec, word_value(field->words, value, strlen(value))); break;
+    case FLP_FIELD_FLAGS: flp_field_set(field, spec, flags_of(field->words, value)); break;
+    case FLP_FIELD_NUMBER: flp_field_set_number(field, spec, strtof(value, NULL)); break;
+    case FLP_FIELD_SHARE:
+      flp_field_set_number(field, spec, sscanf(value, "2^%d", &power) == 1 ? ldexpf(1, power) : strtof(value, NULL));
+      break;
+    case FLP_FIELD_LOSS: set_loss(spec, value); break;
+  }
+}
+
+/* The first field that the text names so, else the first that an option does. */
+static const flp_field *field_of(const char *word, const char **value) {
+  for (int by_option = 0; by_option < 2; by_option++)
+    for (int i = 0; i < FLP_SPEC_FIELD_COUNT; i++) {
+      const flp_field *field = &FLP_SPEC_FIELD[i];
+      *value = value_of(word, by_option ? field->option : field->shown);
+      if (*value && (by_option || (**value != 0) == (strchr(field->shown, '=') != NULL))) return field;
+    }
+  unknown(word, "a spec");
+  return NULL;
+}
+
+flp_spec words_spec(const char *text) {
+  flp_spec spec = stage_spec(0);
+  char word[64];
+  const char *value;
+  while ((text = next_word(text, word))) {
+    const flp_field *field = field_of(word, &value);
+    set_field(&spec, field, value);
+  }
+  return spec;
+}
+
+flp_options words_options(const char *text) {
+  char mode[64];
+  int has_mode = words_find(text, "mode", mode);
+  flp_options options = stage_options((int64_t)words_number(text, "chunk_rows", 0),
+                                      has_mode ? flp_mode_find(mode) : (flp_mode)0);
+  options.chunk_vocab = (int64_t)words_number(text, "chunk_vocab", 0);
+  return options;
+}
+
+/* ---- calls ---- */
+
+/* By flp_pass. */
+static const char *const pass_names[] = {"recomputed", "forward",        "combine",      "backward",
+                                         "step",       "backward_saved", "forward_saved"};
+
+const char *words_pass_name(flp_pass pass) {
+  return pass_names[pass];
+}
+
+flp_pass words_pass(const char *name) {
+  for (int pass = FLP_PASS_FORWARD; pass <= FLP_PASS_FORWARD_SAVED; pass++)
+    if (strcmp(pass_names[pass], name) == 0) return (flp_pass)pass;
+  return (flp_pass)0;
+}
+
+static void set_argument(flp_args *args, const words_argument *row, const char *value, int index) {
+  char *field = (char *)args + row->offset;
+  void *address = value ? STAGE_AT(100 + index) : NULL;
+  int64_t number = value ? (int64_t)number_of(value) : 0;
+  float real = value ? strtof(value, NULL) : 0;
+  if (row->type == 'p') memcpy(field, &address, sizeof address);
+  if (row->type == 'l') memcpy(field, &number, sizeof number);
+  if (row->type == 'f') memcpy(field, &real, sizeof real);
+}
+
+/* 1 if a word is no field, but says something else of a call. */
+static int is_setting(const char *word) {
+  static const char *const settings[] = {"budget", "workspace", "smallest", "of", "uncounted"};
+  for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
+    if (value_of(word, settings[i])) return 1;
+  return 0;
+}
+
+static void set_arguments(const char *text, flp_args *args) {
+  char word[64];
+  while ((text = next_word(text, word))) {
+    int i = 0, is_none = word[0] == '-';
+    while (WORDS_ARGUMENT[i].name && !value_of(word + is_none, WORDS_ARGUMENT[i].name)) i++;
+    const words_argument *row = &WORDS_ARGUMENT[i];
+    if (row->name) set_argument(args, row, is_none ? NULL : value_of(word, row->name), i);
+    else if (!is_setting(word)) unknown(word, "a call");
+  }
+}
+
+static flp_status set_workspace(const flp_plan *plan, const char *text, flp_args *a) {
+  char other[64];
+  flp_layout layout = FLP_LAYOUT_INIT;
+  uint64_t budget = words_number(text, "budget", 0);
+  int keeps = a->saved && a->saved_bytes;
+  flp_pass pass = !keeps                          ? a->pass
+                  : a->pass == FLP_PASS_FORWARD ? FLP_PASS_FORWARD_SAVED
+                                                : FLP_PASS_BACKWARD_SAVED;
+  if (words_find(text, "of", other)) pass = words_pass(other);
+  flp_status status = plan->spec.listed && pass != FLP_PASS_COMBINE
+                          ? flp_plan_layout_listed(plan, pass, a->n, a->list_count, budget, &layout)
+                          : flp_plan_layout(plan, pass, a->n, budget, &layout);
+  a->workspace_bytes = words_find(text, "smallest", other) ? layout.smallest_bytes : layout.bytes;
+  a->workspace_bytes = words_number(text, "workspace", a->workspace_bytes);
+  if (!a->workspace_bytes) a->workspace = NULL;
+  return words_find(text, "workspace", other) ? FLP_OK : status;
+}
+
+flp_status words_call(const flp_plan *plan, const flp_spec *spec, flp_pass pass, const char *text, flp_args *out) {
+  *out = stage_args(spec, pass == FLP_PASS_STEP ? FLP_PASS_BACKWARD : pass, 0);
+  out->pass = pass;
+  if (pass == FLP_PASS_STEP) out->stats = NULL, out->grad_logprob = NULL;
+  set_arguments(text, out);
+  if (out->saved && !out->saved_bytes)
+    out->saved_bytes = flp_planner_saved_bytes(&plan->spec, flp_plan_keeps(plan), out->n);
+  return set_workspace(plan, text, out);
+}
