@@ -33,16 +33,10 @@ static void set_preference(flp_planner *p, const flp_kernel_desc *desc) {
 static void set_tiles(flp_planner *p, const flp_kernel_desc *desc) {
   int64_t panel_rows = (int64_t)desc->tile_rows * (desc->cluster > 1 ? desc->cluster : 1);
   p->is_mapped |= flp_kernel_is_mapped(desc);
+  p->panel[desc->key.kind] = panel_rows;
   switch (desc->key.kind) {
     case FLP_KERNEL_KEEP:
-      p->keep_rows = panel_rows;
       p->keep_columns = desc->unit_columns * (flp_kernel_is_mapped(desc) && !is_cooperative(&desc->key) ? 2 : 1);
-      break;
-    case FLP_KERNEL_EMIT:
-      p->emit_rows = panel_rows;
-      break;
-    case FLP_KERNEL_FORWARD_TOP:
-      p->top_rows = panel_rows;
       break;
     case FLP_KERNEL_FORWARD:
     case FLP_KERNEL_FORWARD_TARGETS:
@@ -72,7 +66,6 @@ static void set_tiles(flp_planner *p, const flp_kernel_desc *desc) {
       p->hidden_columns = p->weight_columns = desc->tile_columns;
       break;
     case FLP_KERNEL_LORA_PRODUCTS:
-      p->lora_rows = panel_rows;
       p->lora_columns = desc->tile_columns;
       break;
     default: /* no matrix product, or one that is little beside those */
