@@ -98,10 +98,11 @@ flp_planner planner_of_dense_rows(const flp_planner *p);
 
 /* Adds scale_pair to a pass with products, and behind it what they add of the mean of scores. */
 void planner_put_pair(const flp_planner *p, flp_scheme *s, int64_t n);
-/* Adds what a step's loss that reads them takes; its seconds and launches. */
+/* Adds what a step's loss that reads them takes; its seconds and launches: of forward in so many chunks of rows, and backward in
+ * so many chunks. */
 void planner_put_scores(const flp_planner *p, flp_scheme *s, int64_t n);
 double planner_scores_cost(const flp_planner *p, int64_t n);
-int64_t planner_scores_launches(const flp_planner *p, int64_t chunks);
+int64_t planner_scores_launches(const flp_planner *p, int64_t row_chunks, int64_t chunks);
 
 /* ---- targets.c: K targets a row ---- */
 

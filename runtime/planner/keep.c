@@ -97,7 +97,7 @@ static int64_t stream_launches(const flp_planner *p, int64_t n, int64_t rows) {
   /* gather, forward over the first columns, keep_reference, forward_keep, combine, loss_rows */
   int64_t each = 5 + p->is_mapped + chunk_launches(p, p->step_expands);
   return 2 + planner_wants(p->spec.grads, FLP_GRAD_HIDDEN) + chunks * each +
-         planner_scores_launches(p, chunks * (p->step_expands ? 1 : 2)) +
+         planner_scores_launches(p, chunks * (p->step_expands ? 1 : 2), chunks) +
          blocks; /* prepare, loss_rows of inactive rows, fill */
 }
 
@@ -180,8 +180,7 @@ static void offer_passes(planner_search *s, int is_tail) {
   both.seconds = forward.best.seconds + backward.best.seconds + planner_scores_cost(p, s->n);
   /* The loss of active rows, and of idle ones. */
   int64_t launches = (int64_t)forward.best.launches + backward.best.launches + 2;
-  both.launches =
-      clamp_launches(launches + planner_scores_launches(p, flp_planner_has_capped_mean(p) ? both.chunks : 1));
+  both.launches = clamp_launches(launches + planner_scores_launches(p, forward.best.chunks, both.chunks));
   planner_offer(s, &both);
 }
 

@@ -48,9 +48,15 @@ static void search_nothing(planner_search *s) {
   (void)s;
 }
 
+static void search_forward_saved(planner_search *s) {
+  planner_search_forward(s);
+  int64_t launches = s->best.launches + 2 * s->best.chunks; /* forward over the first columns, keep_reference */
+  s->best.launches = (int32_t)flp_min(launches, INT32_MAX);
+}
+
 static const kept_mode kept_modes[] = {
     [0] = {FLP_MODE_SCORE, 0, planner_search_forward, search_nothing, NULL}, /* nothing is kept */
-    [FLP_MODE_SAVE] = {FLP_MODE_SCORE, 0, planner_search_forward, planner_search_saved, planner_exponentials_bytes},
+    [FLP_MODE_SAVE] = {FLP_MODE_SCORE, 0, search_forward_saved, planner_search_saved, planner_exponentials_bytes},
     [FLP_MODE_DIRECTION] = {FLP_MODE_DIRECTION, FLP_PASS_FORWARD_SAVED, planner_search_direction,
                             planner_search_direction_rows, planner_directions_bytes},
     [FLP_MODE_TAIL] = {FLP_MODE_TAIL, FLP_PASS_BACKWARD_SAVED, planner_search_tail, planner_search_tail_rows,

@@ -61,9 +61,9 @@ double planner_scores_cost(const flp_planner *p, int64_t n) {
   return bytes * (double)p->spec.hidden / p->bandwidth;
 }
 
-int64_t planner_scores_launches(const flp_planner *p, int64_t chunks) {
+int64_t planner_scores_launches(const flp_planner *p, int64_t row_chunks, int64_t chunks) {
   uint32_t grads = p->spec.grads;
-  int64_t launches = p->step_scores ? chunks : 0; /* score_rows */
+  int64_t launches = p->step_scores ? row_chunks : 0; /* score_rows */
   if (!p->step_mean) return launches;
   if (flp_planner_has_capped_mean(p)) return launches + 2 * chunks + 3; /* dz, score_add; prepare, forward, combine */
   /* mean_sums, mean_fold, once more for products; mean_sums, mean_fold of hidden; score_hidden, score_head */

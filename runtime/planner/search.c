@@ -79,6 +79,11 @@ static double accumulator_cost(const flp_planner *p, const flp_scheme *s, int64_
   return bytes / p->bandwidth;
 }
 
+/* operand_terms of hidden and of bias. */
+static int operand_launches(const flp_scheme *s) {
+  return (s->size[FLP_REGION_operand_hidden] > 0) + (s->size[FLP_REGION_operand_bias] > 0);
+}
+
 static int64_t gather_launches(const flp_planner *p, const flp_scheme *s, int64_t n) {
   if (!p->is_mapped) return 0;
   return s->mode == FLP_MODE_RECOMPUTE_ROWS ? flp_ceil_div(n, s->chunk_rows) : 1;
@@ -119,6 +124,7 @@ static void build(const flp_planner *p, flp_mode mode, int64_t n, int64_t rows, 
   put_backward_rows(p, s, n, mode == FLP_MODE_RECOMPUTE_ROWS ? s->chunk_rows : n);
   put_chunks(p, s, n);
   put_accumulators(p, s, n);
+  s->launches += operand_launches(s);
   planner_put_slice(p, s, s->chunk_vocab, 0, s->chunk_vocab);
   if (mode == FLP_MODE_RECOMPUTE_SPLIT)
     s->seconds = flp_planner_chunks_cost(p, n, rows, p->spec.vocab, FLP_GRAD_HIDDEN) +
@@ -339,7 +345,7 @@ static void build_forward(const flp_planner *p, int64_t n, int64_t rows, int64_t
   int64_t launches = 1 + (2 + p->is_mapped) * s->chunks; /* prepare; gather, forward, combine */
   int64_t slices = s->slice ? slices_of(p, s) : 1;
   if (s->slice) launches += (slices - 1 + (ahead ? 1 : slices)) * s->chunks; /* operand_terms */
-  launches += (s->size[FLP_REGION_operand_hidden] > 0) + (s->size[FLP_REGION_operand_bias] > 0);
+  launches += operand_launches(s);
   if (flp_planner_has_targets(&p->spec)) launches += planner_targets_forward_launches();
   launches += planner_top_launches(p, s->chunks) + (p->spec.lora_rank > 0); /* lora_project */
   s->launches = (int32_t)flp_min(launches, INT32_MAX);
