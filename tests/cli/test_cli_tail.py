@@ -123,6 +123,7 @@ def test_a_loss_is_checked_as_a_step():
     assert {"loss", "tail_report", "grad_hidden"} <= {row["output"] for row in rows}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words, tail", [(["--mode", "tail"], "2^-9"), (["--tail", "0.01"], "0.00999999978")])
 def test_a_set_has_the_cases_of_tail_mode_alone(words, tail):
     rows = findings(flpgen("check", "--quick", *words, "--rung", "eager", "--json").json())
