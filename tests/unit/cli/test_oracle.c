@@ -45,7 +45,7 @@ static void fill_rows(oracle_fixture *f, uint32_t *state) {
 static oracle_fixture *create(double softcap, double scale) {
   oracle_fixture *f = calloc(1, sizeof *f);
   uint32_t state = 17;
-  long_problem_create(&f->reference, N, VOCAB, DEPTH);
+  long_problem_create(&f->reference, N, VOCAB, DEPTH, 1, 0);
   for (int i = 0; i < N * DEPTH; i++)
     f->reference.hidden[i] = put(&f->hidden[i / DEPTH * STRIDE + i % DEPTH], 1.5 * draw(&state));
   for (int i = 0; i < VOCAB * DEPTH; i++)

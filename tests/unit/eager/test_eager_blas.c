@@ -61,11 +61,11 @@ static void expect_rows_keep_their_bits(void) {
 static void expect_right(void) {
   flp_spec spec = FLP_SPEC_INIT;
   spec.dtype = FLP_DTYPE_FP32;
-  spec.vocab = 130;
-  spec.hidden = 16;
+  spec.vocab = 300;
+  spec.hidden = 40;
   spec.grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
   eager_case c;
-  eager_case_create(&c, &spec, 9, 40);
+  eager_case_create(&c, &spec, 70, 40);
   eager_case_forward(&c);
   eager_case_backward(&c);
   eager_case_check_forward(&c, 4e-7);
@@ -118,6 +118,42 @@ Test(eager_blas, openblas_of_sandybridge) {
   try_core("Sandybridge");
 }
 #endif
+
+/* ---- plain C ---- */
+
+/* The plain products against the textbook's triple loop. */
+static void check_product(eager_product product, int m, int n, int k) {
+  enum { SIDE = 160 };
+  static float a[SIDE * SIDE], b[SIDE * SIDE], c[SIDE * SIDE], before[SIDE * SIDE];
+  uint32_t state = 5;
+  for (int i = 0; i < SIDE * SIDE; i++) {
+    a[i] = (float)eager_case_random(&state);
+    b[i] = (float)eager_case_random(&state);
+    c[i] = before[i] = (float)eager_case_random(&state);
+  }
+  eager_matrices x = {m, n, k, a, SIDE, b, SIDE, c, SIDE};
+  eager_multiply_plain(product, &x);
+  for (int i = 0; i < SIDE * SIDE; i++) {
+    int row = i / SIDE, column = i % SIDE;
+    double sum = product == EAGER_SCORES ? 0 : (double)before[i];
+    if (row >= m || column >= n) {
+      cr_assert_eq(c[i], before[i]);
+      continue;
+    }
+    for (int d = 0; d < k; d++)
+      sum += (double)(product == EAGER_GRAD_WEIGHT ? a[d * SIDE + row] : a[row * SIDE + d]) *
+             (double)(product == EAGER_SCORES ? b[column * SIDE + d] : b[d * SIDE + column]);
+    cr_assert_float_eq(c[i], sum, 2e-5);
+  }
+}
+
+Test(eager_blas, plain_products) {
+  check_product(EAGER_SCORES, 64, 128, 24);
+  check_product(EAGER_SCORES, 64, 128, 8);
+  check_product(EAGER_GRAD_HIDDEN, 64, 24, 128);
+  check_product(EAGER_GRAD_HIDDEN, 64, 152, 128);
+  check_product(EAGER_GRAD_WEIGHT, 128, 40, 64);
+}
 
 /* ---- refusals ---- */
 
