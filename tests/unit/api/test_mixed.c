@@ -1,8 +1,5 @@
 /* test_mixed.c: specs whose operands have two dtypes: what they resolve to, and what is refused. */
-#include <criterion/criterion.h>
-
-#include "runtime/api/validate.h"
-#include "runtime/flp.h"
+#include "tests/unit/support/refuse.h"
 
 static flp_spec good_spec(void) {
   flp_spec spec = FLP_SPEC_INIT;
@@ -10,19 +7,6 @@ static flp_spec good_spec(void) {
   spec.hidden = 64;
   return spec;
 }
-
-static void refuse_spec(const flp_spec *spec, const char *detail) {
-  flp_spec out;
-  cr_expect_eq(flp_spec_resolve(spec, &out), FLP_ERROR_ARGUMENT, "%s", detail);
-  cr_expect_str_eq(flp_error_detail(), detail);
-}
-
-#define REFUSE_SPEC(assignment, detail) \
-  do {                                  \
-    flp_spec spec = good_spec();        \
-    assignment;                         \
-    refuse_spec(&spec, detail);         \
-  } while (0)
 
 Test(mixed, operands_of_two_dtypes) {
   flp_spec spec = good_spec(), out;
