@@ -81,6 +81,44 @@ static void nan_and_infinity(eager_case *c) {
   eager_case_set_hidden(c, c->args.n - 1, 0, INFINITY);
 }
 
+/* A head of one hidden number, 1, and two columns, whose scores thus are the weights over T. */
+static void two_columns(eager_case *c, double first, double second) {
+  for (int64_t i = 0; i < c->args.n; i++) {
+    for (int64_t d = 0; d < 8; d++) eager_case_set_hidden(c, i, d, d == 0);
+    c->temperature[i] = (float)M_LOG2E / (i == 1 ? 2 : i == 3 ? 4 : 1); /* log2(e): a weight is its score in log2 units */
+    eager_case_set_target(c, i, 0, 0);
+  }
+  eager_case_set_weight(c, 0, 0, first);
+  eager_case_set_weight(c, 1, 0, second);
+}
+
+/* Rows 1 and 3 are beyond the limit, 2^30. */
+static void beyond(eager_case *c) {
+  two_columns(c, 0x1p30 * 0.999, 0x1p30 * 0.75);
+}
+
+static void beyond_below(eager_case *c) {
+  two_columns(c, -0x1p30 * 0.75, -0x1p30 * 0.999);
+}
+
+/* Such a score is no bad one. */
+static void far_below_the_largest(eager_case *c) {
+  two_columns(c, -1e20, 0.5);
+  c->temperature[1] = 1e-9f;
+}
+
+static void certain(eager_case *c) {
+  for (int i = 0; i < 2 * 8; i++) eager_case_set_hidden(c, i / 8, i % 8, i % 8 == 0);
+  for (int v = 0; v < c->spec.vocab; v++) eager_case_set_weight(c, v, 0, v == 17 ? 200 : -200);
+  eager_case_set_target(c, 0, 0, 17);
+  eager_case_set_target(c, 1, 0, 18);
+}
+
+static void next_to_zero(eager_case *c) {
+  c->args.temperature = 1e-8f;
+  c->product = 2e-7;
+}
+
 static void ignored(eager_case *c) {
   eager_case_set_target(c, 1, 0, -100);
   eager_case_set_target(c, 4, 0, -100);
@@ -321,6 +359,11 @@ static const row rows[] = {
      .backward = 3e-6, .edge = scaled},
     {CASE("temperatures", B | F, 7, 300, 16, .per_row_temperature = 1), .edge = temperatures},
     {CASE("low temperatures", B | F, 7, 300, 16, .per_row_temperature = 1), .edge = low_temperatures},
+    {CASE("a temperature next to zero", F, 5, 40, 8, .grads = ALL), .no_entropy = 1, .backward = 1e-3, .edge = next_to_zero},
+    {CASE("beyond the limit", F, 4, 2, 8, .per_row_temperature = 1), .edge = beyond},
+    {CASE("beyond the limit, below", F, 4, 2, 8, .per_row_temperature = 1), .edge = beyond_below},
+    {CASE("far below the largest", F, 2, 2, 8, .per_row_temperature = 1), .forward = 1e-6, .edge = far_below_the_largest},
+    {CASE("certain", F, 2, 62, 8, .grads = HEAD), .edge = certain},
     {CASE("a shift", F, 4, 140, 8, .has_bias = 1), .forward = 1.2e-7, .edge = shifted},
     {CASE("columns of -inf", B | F, 5, 290, 16, .grads = ALL), .edge = minus_infinities},
     {CASE("nothing but -inf", B | F, 3, 93, 8, .has_bias = 1), .edge = nothing_but_minus_infinities},

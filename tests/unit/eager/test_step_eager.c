@@ -204,7 +204,7 @@ Test(step_eager, no_rows_leave_the_head_zero) {
   step *s = open_step("nll", ALL_GRADS, 0);
   s->a.n = s->a.row_count = 0;
   cr_assert_eq(run(s, 0), FLP_OK, "%s", flp_error_detail());
-  for (int i = 0; i < V * D; i++) cr_assert_eq(eager_case_grad_weight(&s->c, i / D, i % D), 0.0);
+  for (int i = 0; i < V * D; i++) cr_assert_eq(eager_case_grad(&s->c, FLP_GRAD_WEIGHT, i / D, i % D), 0.0);
   close_step(s);
 }
 

@@ -41,12 +41,6 @@ static long double store(flp_dtype dtype, void *base, int64_t at, double value) 
   return (long double)kept;
 }
 
-static double load(flp_dtype dtype, const void *base, int64_t at) {
-  float value;
-  flp_half_widen(dtype, (const char *)base + at * flp_half_bytes(dtype), 1, &value);
-  return (double)value;
-}
-
 int64_t eager_case_id_at(const eager_case *c, const void *ids, int64_t at) {
   return c->spec.target_dtype == FLP_DTYPE_INT32 ? ((const int32_t *)ids)[at] : ((const int64_t *)ids)[at];
 }
@@ -150,38 +144,40 @@ static void fill(eager_case *c, uint32_t seed) {
 
 /* ---- memory ---- */
 
-static void *add_output(eager_case *c, const char *name, uint32_t grad, int wanted, int64_t bytes) {
+static void *add_output(eager_case *c, eager_output out, int wanted) {
   int at = 0;
   while (c->outputs[at].name) at++;
-  c->outputs[at] = (eager_output){name, wanted ? allocate(bytes) : NULL, wanted ? (size_t)bytes : 0, grad};
-  return c->outputs[at].data;
+  if (!wanted) out.bytes = 0;
+  out.data = wanted ? allocate((int64_t)out.bytes) : NULL;
+  c->outputs[at] = out;
+  return out.data;
+}
+
+static void *add_values(eager_case *c, const char *name, int wanted, int64_t bytes) {
+  return add_output(c, (eager_output){.name = name, .bytes = (size_t)bytes}, wanted);
 }
 
 static void allocate_outputs(eager_case *c, int64_t n) {
   const flp_spec *spec = &c->spec;
+  const long_problem *p = &c->reference;
   int64_t width = spec->hidden + c->padding, rank = spec->lora_rank, topk = spec->topk, vocab = spec->vocab;
-  c->logprob = add_output(c, "logprob", 0, 1, n * 4 * flp_spec_targets(spec));
-  c->entropy = add_output(c, "entropy", 0, spec->entropy != FLP_ENTROPY_NONE, n * 4);
-  c->stats = add_output(c, "stats", 0, 1, n * 16);
-  c->top_ids = add_output(c, "top_ids", 0, topk > 0, n * topk * (int64_t)flp_dtype_bytes(spec->target_dtype));
-  c->top_logprob = add_output(c, "top_logprob", 0, topk > 0, n * topk * 4);
-  c->top_rest = add_output(c, "top_rest", 0, topk > 0, n * 4);
-  c->rank = add_output(c, "rank", 0, spec->rank, n * 4);
-  const struct {
-    uint32_t grad;
-    const char *name;
-    int64_t count;
-    flp_dtype dtype;
-    void **out;
-  } grads[] = {{FLP_GRAD_HIDDEN, "grad_hidden", n * width, spec->grad_hidden_dtype, &c->grad_hidden},
-               {FLP_GRAD_WEIGHT, "grad_weight", vocab * width, spec->grad_weight_dtype, &c->grad_weight},
-               {FLP_GRAD_BIAS, "grad_bias", vocab, spec->grad_bias_dtype, &c->grad_bias},
-               {FLP_GRAD_LORA_A, "grad_lora_a", rank * spec->hidden, spec->grad_lora_dtype, &c->grad_lora_a},
-               {FLP_GRAD_LORA_B, "grad_lora_b", vocab * rank, spec->grad_lora_dtype, &c->grad_lora_b}};
+  c->logprob = add_values(c, "logprob", 1, n * 4 * flp_spec_targets(spec));
+  c->entropy = add_values(c, "entropy", spec->entropy != FLP_ENTROPY_NONE, n * 4);
+  c->stats = add_values(c, "stats", 1, n * 16);
+  c->top_ids = add_values(c, "top_ids", topk > 0, n * topk * (spec->target_dtype == FLP_DTYPE_INT32 ? 4 : 8));
+  c->top_logprob = add_values(c, "top_logprob", topk > 0, n * topk * 4);
+  c->top_rest = add_values(c, "top_rest", topk > 0, n * 4);
+  c->rank = add_values(c, "rank", spec->rank, n * 4);
+  eager_output grads[] = {
+      {"grad_hidden", NULL, 0, FLP_GRAD_HIDDEN, spec->grad_hidden_dtype, n, spec->hidden, width, p->hidden},
+      {"grad_weight", NULL, 0, FLP_GRAD_WEIGHT, spec->grad_weight_dtype, vocab, spec->hidden, width, p->weight},
+      {"grad_bias", NULL, 0, FLP_GRAD_BIAS, spec->grad_bias_dtype, vocab, 1, 1, p->bias},
+      {"grad_lora_a", NULL, 0, FLP_GRAD_LORA_A, spec->grad_lora_dtype, rank, spec->hidden, spec->hidden, p->lora_a},
+      {"grad_lora_b", NULL, 0, FLP_GRAD_LORA_B, spec->grad_lora_dtype, vocab, rank, rank, p->lora_b}};
   for (int i = 0; i < 5; i++) {
     int wanted = (spec->grads & grads[i].grad) != 0;
-    int64_t bytes = wanted ? grads[i].count * (int64_t)flp_half_bytes(grads[i].dtype) : 0;
-    *grads[i].out = add_output(c, grads[i].name, grads[i].grad, wanted, bytes);
+    if (wanted) grads[i].bytes = (size_t)(grads[i].rows * grads[i].stride * flp_half_bytes(grads[i].dtype));
+    add_output(c, grads[i], wanted);
   }
 }
 
@@ -202,6 +198,7 @@ static void create(eager_case *c, const flp_spec *spec, int64_t n) {
   c->grad_logprob = allocate(n * targets * 4);
   c->grad_entropy = allocate(n * 4);
   c->kind = calloc((size_t)n + 1, 1);
+  long_problem_create(&c->reference, (int)n, (int)spec->vocab, (int)spec->hidden, (int)targets, (int)rank);
   allocate_outputs(c, n);
   c->args = (flp_args)FLP_ARGS_INIT;
   c->args.n = n;
@@ -212,7 +209,6 @@ static void create(eager_case *c, const flp_spec *spec, int64_t n) {
   if (spec->has_bias) c->args.bias = c->bias;
   if (spec->per_row_temperature) c->args.temperature_rows = c->temperature;
   if (rank) c->args.lora_a = c->lora_a, c->args.lora_b = c->lora_b, c->args.lora_scale = 1;
-  long_problem_create(&c->reference, (int)n, (int)spec->vocab, (int)spec->hidden, (int)targets, (int)rank);
 }
 
 void eager_case_create(eager_case *c, const flp_spec *spec, int64_t n, uint32_t seed) {
@@ -260,9 +256,19 @@ flp_status eager_case_run(eager_case *c, const flp_args *args) {
   return status;
 }
 
+const eager_output *eager_case_output(const eager_case *c, uint32_t grad) {
+  const eager_output *out = c->outputs;
+  while (out->grad != grad) out++;
+  return out;
+}
+
+/* Where that gradient goes, if the spec asks for it. */
+static void *wanted(const eager_case *c, uint32_t grad) {
+  return c->spec.grads & grad ? eager_case_output(c, grad)->data : NULL;
+}
+
 flp_args eager_case_args(const eager_case *c, flp_pass pass) {
   flp_args args = c->args;
-  uint32_t grads = c->spec.grads;
   args.pass = pass;
   args.stats = c->stats;
   if (pass != FLP_PASS_BACKWARD) {
@@ -274,11 +280,11 @@ flp_args eager_case_args(const eager_case *c, flp_pass pass) {
   }
   args.grad_logprob = c->grad_logprob;
   if (c->spec.entropy == FLP_ENTROPY_BACKWARD) args.grad_entropy = c->grad_entropy;
-  if (grads & FLP_GRAD_HIDDEN) args.grad_hidden = c->grad_hidden;
-  if (grads & FLP_GRAD_WEIGHT) args.grad_weight = c->grad_weight;
-  if (grads & FLP_GRAD_BIAS) args.grad_bias = c->grad_bias;
-  if (grads & FLP_GRAD_LORA_A) args.grad_lora_a = c->grad_lora_a;
-  if (grads & FLP_GRAD_LORA_B) args.grad_lora_b = c->grad_lora_b;
+  args.grad_hidden = wanted(c, FLP_GRAD_HIDDEN);
+  args.grad_weight = wanted(c, FLP_GRAD_WEIGHT);
+  args.grad_bias = wanted(c, FLP_GRAD_BIAS);
+  args.grad_lora_a = wanted(c, FLP_GRAD_LORA_A);
+  args.grad_lora_b = wanted(c, FLP_GRAD_LORA_B);
   return args;
 }
 
@@ -298,20 +304,11 @@ void eager_case_backward(eager_case *c) {
   run(c, FLP_PASS_BACKWARD);
 }
 
-double eager_case_grad_hidden(const eager_case *c, int64_t row, int64_t d) {
-  return load(c->spec.grad_hidden_dtype, c->grad_hidden, row * c->args.grad_hidden_stride + d);
-}
-
-double eager_case_grad_weight(const eager_case *c, int64_t column, int64_t d) {
-  return load(c->spec.grad_weight_dtype, c->grad_weight, column * c->args.grad_weight_stride + d);
-}
-
-double eager_case_grad_bias(const eager_case *c, int64_t column) {
-  return load(c->spec.grad_bias_dtype, c->grad_bias, column);
-}
-
-double eager_case_grad_lora(const eager_case *c, const void *grad, int64_t at) {
-  return load(c->spec.grad_lora_dtype, grad, at);
+double eager_case_grad(const eager_case *c, uint32_t grad, int64_t row, int64_t d) {
+  const eager_output *out = eager_case_output(c, grad);
+  float value;
+  flp_half_widen(out->dtype, (char *)out->data + (row * out->stride + d) * flp_half_bytes(out->dtype), 1, &value);
+  return (double)value;
 }
 
 char *eager_case_snapshot(const eager_case *c) {

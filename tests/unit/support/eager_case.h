@@ -17,7 +17,10 @@ typedef struct eager_output {
   const char *name;
   void *data;
   size_t bytes;
-  uint32_t grad; /* FLP_GRAD_*, 0: of forward */
+  uint32_t grad; /* FLP_GRAD_*, 0: of forward; the rest is of gradients */
+  flp_dtype dtype;
+  int64_t rows, width, stride;
+  long double *of; /* the oracle's (rows, width) */
 } eager_output;
 
 typedef struct eager_case {
@@ -34,7 +37,7 @@ typedef struct eager_case {
   eager_output outputs[EAGER_OUTPUTS];
   float *logprob, *entropy, *stats, *top_logprob, *top_rest; /* (n, targets), (n), (n,4), (n,topk), (n) */
   int32_t *rank;
-  void *top_ids, *grad_hidden, *grad_weight, *grad_bias, *grad_lora_a, *grad_lora_b;
+  void *top_ids;
   float *grad_logprob, *grad_entropy; /* (n, targets), (n) */
   void *hidden, *weight, *bias, *target, *lora_a, *lora_b;
   float *temperature;
@@ -84,11 +87,9 @@ flp_status eager_case_run(eager_case *c, const flp_args *args);
 /* The args of a pass, with every output that the spec asks for. */
 flp_args eager_case_args(const eager_case *c, flp_pass pass);
 
-/* Elements of the gradients, widened; of grad_lora_a or grad_lora_b. */
-double eager_case_grad_lora(const eager_case *c, const void *grad, int64_t at);
-double eager_case_grad_hidden(const eager_case *c, int64_t row, int64_t d);
-double eager_case_grad_weight(const eager_case *c, int64_t column, int64_t d);
-double eager_case_grad_bias(const eager_case *c, int64_t column);
+/* The output that is this gradient, and an element of it, widened. */
+const eager_output *eager_case_output(const eager_case *c, uint32_t grad);
+double eager_case_grad(const eager_case *c, uint32_t grad, int64_t row, int64_t d);
 
 /* All outputs in one block, to be freed; and that those of forward and of the gradients in grads still have these bits. */
 char *eager_case_snapshot(const eager_case *c);

@@ -213,20 +213,6 @@ static int64_t step_of(const eager_case *c, int64_t count, int64_t rows) {
   return (double)count <= places ? 1 : (int64_t)((double)count / places) | 1;
 }
 
-static void check_grad_hidden(eager_case *c, double tolerance) {
-  int64_t depth = c->spec.hidden, count = c->args.n * depth, step = step_of(c, count, 1);
-  for (int64_t i = 0; i < count; i++) {
-    int64_t row = i / depth;
-    double got = eager_case_grad_hidden(c, row, i % depth);
-    if (!eager_case_has_gradient(c, row))
-      cr_assert_eq(got, 0.0, "grad_hidden of row %ld", (long)row);
-    else if (c->kind[row] != EAGER_ROW_ACTIVE)
-      cr_assert(isnan(got), "grad_hidden of row %ld", (long)row);
-    else if (i % step == 0)
-      expect_near("grad_hidden", i, got, (double)long_derivative(&c->reference, c->reference.hidden + i), tolerance);
-  }
-}
-
 /* No row gives the column anything: not a rounding error either. */
 static int is_untouched(const eager_case *c, int64_t column) {
   const long_problem *p = &c->reference;
@@ -244,44 +230,30 @@ static int is_head_nan(const eager_case *c) {
   return found;
 }
 
-typedef double (*grad_fn)(const eager_case *c, int64_t column, int64_t d);
+typedef enum expectation { ZERO, IS_NAN, DERIVATIVE } expectation;
 
-static double grad_bias(const eager_case *c, int64_t column, int64_t d) {
-  (void)d;
-  return eager_case_grad_bias(c, column);
-}
-
-static double grad_lora_b(const eager_case *c, int64_t column, int64_t k) {
-  return eager_case_grad_lora(c, c->grad_lora_b, column * c->spec.lora_rank + k);
-}
-
-/* A gradient of `width` elements a column. */
-static void check_head(eager_case *c, const char *what, grad_fn grad, long double *of, int64_t width, double tolerance) {
-  int64_t step = step_of(c, c->spec.vocab * width, c->args.n);
-  int is_nan = is_head_nan(c);
-  for (int64_t v = 0; v < c->spec.vocab; v++) {
-    int untouched = is_untouched(c, v);
-    for (int64_t d = 0, i = v * width; d < width; d++, i++) {
-      if (is_nan && v < c->reference.vocab)
-        cr_assert(isnan(grad(c, v, d)), "%s[%ld]", what, (long)i);
-      else if (untouched)
-        cr_assert_eq(grad(c, v, d), 0.0, "%s[%ld]", what, (long)i);
-      else if (i % step == 0)
-        expect_near(what, i, grad(c, v, d), (double)long_derivative(&c->reference, of + i), tolerance);
-    }
-  }
+static expectation expect_of(const eager_case *c, uint32_t grad, int64_t row) {
+  if (grad == FLP_GRAD_HIDDEN && !eager_case_has_gradient(c, row)) return ZERO;
+  if (grad == FLP_GRAD_HIDDEN) return c->kind[row] == EAGER_ROW_ACTIVE ? DERIVATIVE : IS_NAN;
+  if (grad == FLP_GRAD_LORA_A && c->args.n == 0) return ZERO;
+  if (is_head_nan(c) && (grad == FLP_GRAD_LORA_A || row < c->reference.vocab)) return IS_NAN;
+  return grad != FLP_GRAD_LORA_A && is_untouched(c, row) ? ZERO : DERIVATIVE;
 }
 
 void eager_case_check_backward(eager_case *c, double tolerance) {
-  long_problem *p = &c->reference;
-  int64_t of_a = p->rank * p->depth, step = step_of(c, of_a, p->n);
-  uint32_t grads = c->spec.grads;
   eager_case_sync(c);
-  if (grads & FLP_GRAD_HIDDEN) check_grad_hidden(c, tolerance);
-  if (grads & FLP_GRAD_WEIGHT) check_head(c, "grad_weight", eager_case_grad_weight, p->weight, p->depth, tolerance);
-  if (grads & FLP_GRAD_BIAS) check_head(c, "grad_bias", grad_bias, p->bias, 1, tolerance);
-  if (grads & FLP_GRAD_LORA_B) check_head(c, "grad_lora_b", grad_lora_b, p->lora_b, p->rank, tolerance);
-  for (int64_t i = 0; (grads & FLP_GRAD_LORA_A) && i < of_a; i += step)
-    expect_near("grad_lora_a", i, eager_case_grad_lora(c, c->grad_lora_a, i),
-                (double)long_derivative(p, p->lora_a + i), p->n ? tolerance : 0);
+  for (const eager_output *out = c->outputs; out < c->outputs + EAGER_OUTPUTS; out++) {
+    if (!(out->grad & c->spec.grads)) continue;
+    int64_t step = step_of(c, out->rows * out->width, out->grad == FLP_GRAD_HIDDEN ? 1 : c->args.n);
+    for (int64_t row = 0; row < out->rows; row++) {
+      expectation expected = expect_of(c, out->grad, row);
+      for (int64_t d = 0, i = row * out->width; d < out->width; d++, i++) {
+        double got = eager_case_grad(c, out->grad, row, d);
+        if (expected != DERIVATIVE)
+          cr_assert(expected == ZERO ? got == 0 : isnan(got), "%s[%ld] is %g", out->name, (long)i, got);
+        else if (i % step == 0)
+          expect_near(out->name, i, got, (double)long_derivative(&c->reference, out->of + i), tolerance);
+      }
+    }
+  }
 }

@@ -76,7 +76,7 @@ static void expect_rows_alone(eager_case *c, int64_t first, int64_t count) {
 /* 0.25 + gradient in columns that any row lists; others are left alone: -0 + 0 would lose its sign. */
 static void expect_accumulation(eager_case *c) {
   int64_t stride = c->args.grad_weight_stride, count = c->spec.vocab * stride, columns = eager_case_columns(c);
-  float *got = c->grad_weight, *plain, *start = malloc((size_t)count * 4);
+  float *got = eager_case_output(c, FLP_GRAD_WEIGHT)->data, *plain, *start = malloc((size_t)count * 4);
   plain = memcpy(malloc((size_t)count * 4), got, (size_t)count * 4);
   for (int64_t i = 0; i < count; i++) {
     int listed = !c->spec.listed;
@@ -210,7 +210,7 @@ static void add_gradients(const shards *s, int shard, float *sums[EAGER_OUTPUTS]
   for (int i = 0; i < EAGER_OUTPUTS; i++) {
     const eager_output *out = &s->c->outputs[i];
     const float *data = out->data;
-    int64_t count = (int64_t)out->bytes / 4, width = count / s->whole.vocab;
+    int64_t count = out->rows * out->stride, width = out->stride;
     if (!out->grad || !data) continue;
     if (out->grad & (FLP_GRAD_HIDDEN | FLP_GRAD_LORA_A)) {
       for (int64_t at = 0; at < count; at++) sums[i][at] += data[at];
@@ -218,7 +218,7 @@ static void add_gradients(const shards *s, int shard, float *sums[EAGER_OUTPUTS]
     }
     memcpy(sums[i] + s->offsets[shard] * width, data, (size_t)(valid * width) * 4);
     for (int64_t at = valid * width; at < (valid + 2) * width; at++)
-      cr_assert(at % width >= s->whole.hidden || data[at] == 0, "%s behind shard %d", out->name, shard);
+      cr_assert(at % width >= out->width || data[at] == 0, "%s behind shard %d", out->name, shard);
   }
 }
 
