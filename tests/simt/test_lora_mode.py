@@ -10,13 +10,13 @@ from test_modes import folder, run  # noqa: F401
 ROWS, COLUMNS = 3, 2  # FLP_MODE_RECOMPUTE_ROWS, _VOCAB
 CASES = {
     "usual": {"masked": True},
-    "bias": {"bias": True, "entropy": 2, "grads": ["hidden", "bias", "a", "b"], "masked": True, "padding": 8},
+    "bias": {"bias": True, "entropy": 2, "of": ["hidden", "bias", "a", "b"], "masked": True, "padding": 8},
     "by rows": {"mode": ROWS, "chunk_rows": 64, "rows": 300, "softcap": 20},
-    "by columns": {"mode": COLUMNS, "chunk_vocab": 384, "wide": True, "valid": 1050},
+    "by columns": {"mode": COLUMNS, "chunk_vocab": 384, "wide": True, "vocab_valid": 1050},
     "fp16": {"dtype": "fp16", "rank": 64, "mode": ROWS, "chunk_rows": 64},
     "fp32": {"dtype": "fp32", "rank": 8, "rows": 70, "vocab": 900, "hidden": 40},
-    "a alone": {"grads": ["a"]},
-    "b alone": {"grads": ["b"], "rank": 136},
+    "a alone": {"of": ["a"]},
+    "b alone": {"of": ["b"], "rank": 136},
     "widest": {"rank": 512, "vocab": 300, "rows": 40},
     "by rows in fp32": {"mode": ROWS, "chunk_rows": 64, "wide": True},
     "a step": {"loss": "reinforce", "masked": True},
@@ -33,7 +33,7 @@ def test_values_and_gradients_are_those_of_float64(folder, capability, name):  #
     found = run(folder, capability, "lora_case.py", json.dumps(case))
     near = NEAR[case.get("dtype", "bf16")]
     assert found["logprob"] < near and found.get("entropy", 0) < near and found.get("loss", 0) < near, found
-    assert set(found["error"]) == set(case.get("grads", ["hidden", "a", "b"]))
+    assert set(found["error"]) == set(case.get("of", ["hidden", "a", "b"]))
     assert max(found["error"].values()) < ROUNDING[case.get("dtype", "bf16")], found
     assert found["finite"] and found["again"]
     assert found["products"] == (2 if "hidden" in found["error"] else 1) or name == "a step"
