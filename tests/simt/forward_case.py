@@ -1,11 +1,10 @@
 """A head of random operands, on which tests run kernels that are forward and more."""
 import numpy
-from cpu_kernel import matrix_map
+from cpu_kernel import LOG2E, bits, matrix_map  # noqa: F401 - also for those that import this
 from flpgen_tool import from_bf16, to_bf16
 
 ROWS, VOCAB, DEPTH = 70, 1531, 72
 SENTINEL = 0x7FC1         # a NaN that no kernel writes
-LOG2E = 1.4426950408889634
 CAP_IN = 0.11
 
 
@@ -61,7 +60,3 @@ def run(made, tile, case, name, vocab, **more):
     grid = 2 * tile["cluster"] if tile["cluster"] else arguments["bands"] * groups
     made[entry].named(grid, **{**arguments, **more})
     return part, zy
-
-
-def bits(array):
-    return array.view(numpy.uint32)

@@ -2,18 +2,16 @@
 above the floors. Operands are small integers, so that raw scores are exact, and one fused multiply-add rounds once."""
 import numpy
 import pytest
-from cpu_kernel import f32, folder, kernels, matrix_map, needs_emit, needs_llc  # noqa: F401
+from cpu_kernel import INFINITY, LOWEST, NAN, f32, folder, kernels, matrix_map, needs_emit, needs_llc  # noqa: F401
 from flpgen_tool import from_bf16, to_bf16
 from forward_case import CAP_IN, DEPTH, LOG2E, ROWS, VOCAB, Case, bits, run
 
 pytestmark = [needs_llc, needs_emit]
 
-NAN, INFINITY = numpy.nan, numpy.inf
 UNTOUCHED = -7            # in lists
 SHARES = numpy.array([8, 5, 5, 4, 4, 2, 2, 2])        # places of each bin, of 32
 WIDTH, BINS = 3, len(SHARES)
 CROWD = 5                 # columns of one thread in a block of 64 that may make a bin overflow
-LOWEST = -2.0**30         # the lowest floor
 ARCHES = ["sm_80", "sm_90a"]
 HEADS = {"plain": {}, "entropy": {"entropy": 1}, "bias": {"entropy": 1, "bias": 1}}
 
