@@ -28,9 +28,9 @@ enum { DEPTH_MAX = 1224, WIDTH_MAX = 512 };
 /* Operands of a tile whose rows are all equal. */
 static void fill(float *a, float *b, float *c, int rows, int k) {
   uint32_t state = 11;
-  for (int i = 0; i < DEPTH_MAX * EAGER_TILE_COLUMNS; i++) b[i] = (float)eager_case_random(&state);
+  for (int i = 0; i < DEPTH_MAX * EAGER_TILE_COLUMNS; i++) b[i] = (float)test_random(&state);
   for (int d = 0; d < k; d++) {
-    a[d] = (float)eager_case_random(&state);
+    a[d] = (float)test_random(&state);
     for (int i = 1; i < rows; i++) a[i * k + d] = a[d];
   }
   for (int i = 0; i < rows * WIDTH_MAX; i++) c[i] = 0.25f;
@@ -127,9 +127,9 @@ static void check_product(eager_product product, int m, int n, int k) {
   static float a[SIDE * SIDE], b[SIDE * SIDE], c[SIDE * SIDE], before[SIDE * SIDE];
   uint32_t state = 5;
   for (int i = 0; i < SIDE * SIDE; i++) {
-    a[i] = (float)eager_case_random(&state);
-    b[i] = (float)eager_case_random(&state);
-    c[i] = before[i] = (float)eager_case_random(&state);
+    a[i] = (float)test_random(&state);
+    b[i] = (float)test_random(&state);
+    c[i] = before[i] = (float)test_random(&state);
   }
   eager_matrices x = {m, n, k, a, SIDE, b, SIDE, c, SIDE};
   eager_multiply_plain(product, &x);

@@ -57,9 +57,9 @@ static void low_temperatures(eager_case *c) {
 /* Small multiples of 1/64 beside 10^4: every product and sum is exact in fp32. */
 static void shifted(eager_case *c) {
   uint32_t state = 9;
-  for (int i = 0; i < c->args.n * 8; i++) eager_case_set_hidden(c, i / 8, i % 8, round(8 * eager_case_random(&state)) / 8);
+  for (int i = 0; i < c->args.n * 8; i++) eager_case_set_hidden(c, i / 8, i % 8, round(8 * test_random(&state)) / 8);
   for (int i = 0; i < c->spec.vocab * 8; i++)
-    eager_case_set_weight(c, i / 8, i % 8, round(8 * eager_case_random(&state)) / 8);
+    eager_case_set_weight(c, i / 8, i % 8, round(8 * test_random(&state)) / 8);
   for (int v = 0; v < c->spec.vocab; v++) eager_case_set_bias(c, v, 10000);
 }
 

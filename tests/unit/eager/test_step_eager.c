@@ -36,10 +36,10 @@ static void draw_rows(step *s) {
   uint32_t state = 7;
   for (int i = 0, listed = 0; i < N; i++) {
     if (i == BAD_ROW || i == LEFT_OUT_ROW) eager_case_set_target(&s->c, i, 0, i == BAD_ROW ? V : -100);
-    s->old_logprob[i] = (float)(-6 + eager_case_random(&state));
-    s->ref_logprob[i] = (float)(-6 + eager_case_random(&state));
-    s->advantage[i] = (float)eager_case_random(&state);
-    s->row_weight[i] = i == UNWEIGHTED_ROW ? 0 : (float)(1 + 0.5 * eager_case_random(&state)) / N;
+    s->old_logprob[i] = (float)(-6 + test_random(&state));
+    s->ref_logprob[i] = (float)(-6 + test_random(&state));
+    s->advantage[i] = (float)test_random(&state);
+    s->row_weight[i] = i == UNWEIGHTED_ROW ? 0 : (float)(1 + 0.5 * test_random(&state)) / N;
     if (i != UNLISTED_ROW) s->rows[listed++] = i;
   }
 }

@@ -12,14 +12,9 @@
 
 enum { GUARD = 256 };
 
-double eager_case_random(uint32_t *state) {
-  *state = *state * 1664525u + 1013904223u;
-  return (double)(*state >> 8) * 0x1p-23 - 1.0 + 0x1p-24;
-}
-
 /* A number from 0 to below - 1. */
 static int64_t random_below(uint32_t *state, int64_t below) {
-  return (int64_t)((double)below * (0.5 + 0.4999 * eager_case_random(state)));
+  return (int64_t)((double)below * (0.5 + 0.4999 * test_random(state)));
 }
 
 static void *allocate(int64_t bytes) {
@@ -116,27 +111,27 @@ static void random_targets(eager_case *c, int64_t row, uint32_t *state) {
     if (count > 1 && k == 0 && row % 3 == 0) id = row % 2 ? 0 : vocab - 1;
     if (count > 1 && ((row + k) % 5 == 0 || row % 7 == 3)) id = c->args.ignore_index;
     eager_case_set_target(c, row, k, id);
-    c->grad_logprob[row * count + k] = id < 0 ? NAN : (float)eager_case_random(state);
+    c->grad_logprob[row * count + k] = id < 0 ? NAN : (float)test_random(state);
   }
 }
 
 /* Elements of a dense matrix of the adapter, in both. */
 static void random_adapter(const eager_case *c, void *out, long double *wide, int64_t count, uint32_t *state) {
-  for (int64_t i = 0; i < count; i++) wide[i] = store(c->spec.dtype, out, i, 0.5 * eager_case_random(state));
+  for (int64_t i = 0; i < count; i++) wide[i] = store(c->spec.dtype, out, i, 0.5 * test_random(state));
 }
 
 static void fill(eager_case *c, uint32_t seed) {
   int64_t n = c->args.n, vocab = c->spec.vocab, depth = c->spec.hidden, rank = c->spec.lora_rank;
   uint32_t state = seed * 2654435761u + 12345u;
   double spread = 2.0 / sqrt((double)depth);
-  for (int64_t i = 0; i < n * depth; i++) eager_case_set_hidden(c, i / depth, i % depth, 2 * eager_case_random(&state));
+  for (int64_t i = 0; i < n * depth; i++) eager_case_set_hidden(c, i / depth, i % depth, 2 * test_random(&state));
   for (int64_t i = 0; i < vocab * depth; i++)
-    eager_case_set_weight(c, i / depth, i % depth, spread * eager_case_random(&state));
-  for (int64_t v = 0; c->spec.has_bias && v < vocab; v++) eager_case_set_bias(c, v, eager_case_random(&state));
+    eager_case_set_weight(c, i / depth, i % depth, spread * test_random(&state));
+  for (int64_t v = 0; c->spec.has_bias && v < vocab; v++) eager_case_set_bias(c, v, test_random(&state));
   for (int64_t i = 0; i < n; i++) {
     random_targets(c, i, &state);
-    c->temperature[i] = (float)(1.25 + eager_case_random(&state));
-    c->grad_entropy[i] = (float)eager_case_random(&state);
+    c->temperature[i] = (float)(1.25 + test_random(&state));
+    c->grad_entropy[i] = (float)test_random(&state);
   }
   random_adapter(c, c->lora_a, c->reference.lora_a, rank * depth, &state);
   random_adapter(c, c->lora_b, c->reference.lora_b, vocab * rank, &state);

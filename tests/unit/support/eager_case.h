@@ -9,6 +9,7 @@
 #include "runtime/eager/eager.h"
 #include "runtime/flp.h"
 #include "tests/unit/support/long_oracle.h"
+#include "tests/unit/support/random.h"
 
 enum { EAGER_OUTPUTS = 12 };
 
@@ -63,9 +64,6 @@ typedef enum eager_row {
 void eager_case_create(eager_case *c, const flp_spec *spec, int64_t n, uint32_t seed);
 void eager_case_create_listed(eager_case *c, const flp_spec *spec, int64_t n, int64_t longest, uint32_t seed);
 void eager_case_destroy(eager_case *c);
-
-/* Uniform in (-1, 1); the same sequence everywhere. */
-double eager_case_random(uint32_t *state);
 
 /* Writes a value in the case's dtype and in the oracle. */
 void eager_case_set_hidden(eager_case *c, int64_t row, int64_t d, double value);
