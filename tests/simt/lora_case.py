@@ -126,7 +126,7 @@ def main():
     if case.loss:
         made, got, layout = runner.step([])
         again = runner.step([])[1]
-        problem.g = numpy.where(problem.target >= 0, -problem.g, 0).astype(numpy.float32)  # of reinforce: -advantage·logprob
+        problem.g = numpy.float32(numpy.where(problem.target >= 0, -problem.g, 0))  # of reinforce: -advantage·logprob
     else:
         made, layout = runner.forward(), runner.layout(c.PASS_BACKWARD)
         got, again = (runner.backward(made["stats"], problem.g, problem.e) for _ in range(2))

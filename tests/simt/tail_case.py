@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy
 
-from modes_case import Case, Problem, Runner, added, aligned, at, bf16, c, error, even_cuts, judge, same_bits, shards, summed
+from modes_case import (
+    Case, Problem, Runner, added, aligned, at, bf16, c, error, even_cuts, judge, same_bits, shards, summed)
 
 BAD = 3  # the row whose target is outside the vocabulary
 

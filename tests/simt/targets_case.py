@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy
 
-from modes_case import Case, Problem, Runner, added, at, bf16, c, copied, error, even_cuts, same_bits, shards, summed, wide
+from modes_case import (
+    Case, Problem, Runner, added, at, bf16, c, copied, error, even_cuts, same_bits, shards, summed, wide)
 
 IGNORED = -100
 DTYPES = {"bf16": c.DTYPE_BF16, "fp16": c.DTYPE_FP16, "fp32": c.DTYPE_FP32}

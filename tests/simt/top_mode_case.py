@@ -59,7 +59,8 @@ class TopRunner(Runner):
         if case.shards > 1:
             out["partial"] = aligned((n, 4), numpy.float32)
         else:
-            out |= {"top_rest": aligned((n,), numpy.float32)} | ({"rank": aligned((n,), numpy.int32)} if case.rank else {})
+            out["top_rest"] = aligned((n,), numpy.float32)
+            out |= {"rank": aligned((n,), numpy.int32)} if case.rank else {}
         if case.only == "all":
             out |= {"logprob": aligned((n,), numpy.float32), "stats": aligned((n, 4), numpy.float32)}
         for name, array in out.items():

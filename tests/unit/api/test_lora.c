@@ -68,8 +68,10 @@ Test(lora, arguments_that_are_refused) {
   REFUSE(FORWARD, (spec = lora_spec(0, 0), args.lora_a = args.lora_b = NULL, args.lora_scale = 2),
          "args.lora_scale is 2, but spec.lora_rank is 0 (accepted: 0)");
   REFUSE(FORWARD, args.lora_b = NULL, "args.lora_b is NULL, but spec.lora_rank is not 0");
-  REFUSE(FORWARD, args.lora_b_stride = 4, "args.lora_b_stride is 4 (accepted: 0 for dense, or at least spec.lora_rank 8)");
-  REFUSE(FORWARD, args.lora_a_stride = 8, "args.lora_a_stride is 8 (accepted: 0 for dense, or at least spec.hidden 16)");
+  REFUSE(FORWARD, args.lora_b_stride = 4,
+         "args.lora_b_stride is 4 (accepted: 0 for dense, or at least spec.lora_rank 8)");
+  REFUSE(FORWARD, args.lora_a_stride = 8,
+         "args.lora_a_stride is 8 (accepted: 0 for dense, or at least spec.hidden 16)");
   REFUSE(FORWARD, args.lora_a_stride = 20,
          "args.lora_a_stride is 20 elements of bf16 (accepted: multiples of 16 bytes, the larger of element and "
          "spec.alignment)");

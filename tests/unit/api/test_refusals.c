@@ -35,8 +35,9 @@ Test(refusals, passes_that_a_plan_does_not_do) {
   expect_refused_with(flp_step(plan, &a), "spec.loss is NULL");
   expect_refused_with(flp_plan_workspace(plan, FLP_PASS_STEP, 1, 0, &bytes), "pass is STEP, but spec.loss is NULL");
   expect_refused_with(flp_plan_workspace(plan, FLP_PASS_FORWARD_SAVED, 1, 0, &bytes),
-                 "pass is FORWARD_SAVED, but this plan");
-  expect_refused_with(flp_plan_workspace(plan, FLP_PASS_BACKWARD_SAVED, 1, 0, &bytes), "pass is BACKWARD_SAVED, but this");
+                      "pass is FORWARD_SAVED, but this plan");
+  expect_refused_with(flp_plan_workspace(plan, FLP_PASS_BACKWARD_SAVED, 1, 0, &bytes),
+                      "pass is BACKWARD_SAVED, but this");
   expect_refused_with(flp_plan_workspace(plan, (flp_pass)0, 1, 0, &bytes), "pass is 0");
   expect_refused_with(flp_plan_workspace(plan, FLP_PASS_FORWARD, 1073741825, 0, &bytes), "n is 1073741825");
   expect_refused_with(flp_plan_saved(plan, 1073741825, 0, &bytes), "n is 1073741825");

@@ -48,7 +48,8 @@ Test(tail, specs_that_are_refused) {
              bad[i].text);
     expect_refused(resolve_spec(spec), sentence);
   }
-  expect_refused(resolve_spec(tail_spec(0)), "spec.tail is 0.00195312, but spec.grads is 0 (accepted: FLP_GRAD_* bits)");
+  expect_refused(resolve_spec(tail_spec(0)),
+                 "spec.tail is 0.00195312, but spec.grads is 0 (accepted: FLP_GRAD_* bits)");
 }
 
 Test(tail, modes_that_are_refused) {
@@ -84,7 +85,8 @@ Test(tail, arguments) {
   backward.tail_report = (float *)(uintptr_t)0x70002;
   expect_refused(resolve_args(spec, &backward), "args.tail_report is 0x70002 (accepted: multiples of 4 bytes)");
   forward.tail_report = AT(7);
-  expect_refused(resolve_args(spec, &forward), "args.tail_report is given, but only backward and step leave anything out");
+  expect_refused(resolve_args(spec, &forward),
+                 "args.tail_report is given, but only backward and step leave anything out");
   backward.tail_report = NULL;
   backward.saved = AT(5);
   expect_refused(resolve_args(exact, &backward), "args.saved is given, but spec.keep and spec.tail are 0");

@@ -88,7 +88,7 @@ Test(top, arguments) {
 Test(top, more_columns_than_there_are) {
   REFUSE(FORWARD, spec.vocab = 12, "args.vocab_total is 12, but spec.topk is 20 (accepted: 20 or more)");
   ACCEPT(BACKWARD, spec.vocab = 12);
-  ACCEPT(FORWARD, (SHARD, spec.vocab = 12, args.vocab_total = 40, args.top_rest = NULL, args.rank = NULL)); /* a shard */
+  ACCEPT(FORWARD, (SHARD, spec.vocab = 12, args.vocab_total = 40, args.top_rest = NULL, args.rank = NULL));
 }
 
 /* ---- descriptions and ids ---- */

@@ -91,7 +91,9 @@ Test(eager_layout, memory_grows_by_12_bytes_a_listed_id_forward_and_24_backward)
     uint32_t grads;
     uint64_t bytes;
     double products;
-  } rows[] = {{FLP_PASS_FORWARD, head, 12, 2}, {FLP_PASS_BACKWARD, head, 24, 6}, {FLP_PASS_BACKWARD, FLP_GRAD_HIDDEN, 12, 4}};
+  } rows[] = {{FLP_PASS_FORWARD, head, 12, 2},
+              {FLP_PASS_BACKWARD, head, 24, 6},
+              {FLP_PASS_BACKWARD, FLP_GRAD_HIDDEN, 12, 4}};
   const int64_t few = 6400, many = 640000;
   for (int i = 0; i < 3; i++) {
     flp_spec spec = make_spec(5000, 64, rows[i].grads);

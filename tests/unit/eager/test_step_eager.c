@@ -1,5 +1,5 @@
-/* test_step_eager.c: flp_step on the eager rung beside the long double oracle, whose loss has the derivatives of a published
- * formula as its weights; and the errors of its arguments. */
+/* test_step_eager.c: flp_step on the eager rung beside the long double oracle, whose loss has the derivatives of a
+ * published formula as its weights; and the errors of its arguments. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
@@ -257,13 +257,15 @@ Test(step_eager, arguments_that_do_not_fit_are_refused) {
   step *s = open_step("grpo+k3", ALL_GRADS, 0);
   const double parameters[] = {-1, 0.2, 0.04};
   REFUSE_CALL(flp_step, a.pass = FLP_PASS_FORWARD, "args.pass is 1 (accepted: STEP 4; flp_execute runs the others)");
-  REFUSE_CALL(flp_execute, (void)0, "args.pass is 4 (accepted: FORWARD 1, COMBINE 2, BACKWARD 3; flp_step runs STEP 4)");
+  REFUSE_CALL(flp_execute, (void)0,
+              "args.pass is 4 (accepted: FORWARD 1, COMBINE 2, BACKWARD 3; flp_step runs STEP 4)");
   REFUSE_CALL(flp_step, a.advantage = NULL, "args.advantage is NULL, but loss grpo+k3 reads it");
   REFUSE_CALL(flp_step, a.ref_logprob = NULL, "args.ref_logprob is NULL, but loss grpo+k3 reads it");
   REFUSE_CALL(flp_step, a.row_weight = (const float *)((const char *)s->row_weight + 2), "args.row_weight is ");
   REFUSE_CALL(flp_step, a.grad_logprob = s->loss, "args.grad_logprob is given, but a step makes its own");
   REFUSE_CALL(flp_step, a.vocab_total = V + 1,
-         "args.vocab_offset is 0 and args.vocab_total 302, but a step needs the whole head (accepted: 0, and vocab_valid 301)");
+              "args.vocab_offset is 0 and args.vocab_total 302, but a step needs the whole head (accepted: 0, and "
+              "vocab_valid 301)");
   REFUSE_CALL(flp_step, a.loss_parameters = parameters, "args.loss_parameters: ");
   REFUSE_CALL(flp_step, a.saved = a.grad_weight, "args.saved is given, but only forward and backward pass it on");
   close_step(s);

@@ -59,8 +59,8 @@ typedef enum eager_row {
 } eager_row;
 
 /* Random operands, targets and upstream gradients; every output of the spec has memory. Of several targets some stand
- * twice, some at the ends of the vocabulary, some are ignored, and of every seventh row all. Of spec.listed lists of 1 to
- * `longest` random ids, in no order, some twice, the row's target among them if it is a column. */
+ * twice, some at the ends of the vocabulary, some are ignored, and of every seventh row all. Lists have 1 to `longest`
+ * random ids, in no order, some twice, the row's target among them. */
 void eager_case_create(eager_case *c, const flp_spec *spec, int64_t n, uint32_t seed);
 void eager_case_create_listed(eager_case *c, const flp_spec *spec, int64_t n, int64_t longest, uint32_t seed);
 void eager_case_destroy(eager_case *c);
@@ -89,7 +89,7 @@ flp_args eager_case_args(const eager_case *c, flp_pass pass);
 const eager_output *eager_case_output(const eager_case *c, uint32_t grad);
 double eager_case_grad(const eager_case *c, uint32_t grad, int64_t row, int64_t d);
 
-/* All outputs in one block, to be freed; and that those of forward and of the gradients in grads still have these bits. */
+/* All outputs in one block, to be freed; and that values and the gradients in grads still have these bits. */
 char *eager_case_snapshot(const eager_case *c);
 void eager_case_expect_bits(const eager_case *c, const char *snapshot, uint32_t grads, const char *what);
 
@@ -97,8 +97,7 @@ void eager_case_expect_bits(const eager_case *c, const char *snapshot, uint32_t 
 
 /* Takes from spec and args what the oracle needs, and finds out what each row is. */
 void eager_case_sync(eager_case *c);
-/* How many rows a pass over all columns counts as bad, ids of args.rows that are none among them; combine, as it sees it
- * beside shards. */
+/* How many rows a pass over all columns counts as bad, with ids of args.rows that are none. */
 uint64_t eager_case_bad_rows(const eager_case *c, flp_pass pass);
 /* Whether a backward pass is asked anything of a row. */
 int eager_case_has_gradient(const eager_case *c, int64_t row);
@@ -111,8 +110,8 @@ void eager_case_check_top(const eager_case *c, int64_t row, const long double *t
 
 /* ---- eager_passes.c ---- */
 
-/* All passes beside the oracle, also by shards where operands are fp32 and the vocabulary has room for them; and that no
- * bit depends on threads, workspace, mask or the place of a row. */
+/* All passes beside the oracle, also by shards where operands are fp32 and the vocabulary has room for them; and that
+ * no bit depends on threads, workspace, mask or the place of a row. */
 void eager_case_check_all(eager_case *c, double forward, double backward);
 
 #endif

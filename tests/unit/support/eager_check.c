@@ -209,7 +209,8 @@ void eager_case_check_forward(eager_case *c, double tolerance) {
 /* Every derivative costs two losses of `rows` rows, so a large tensor is looked at in some places. */
 static int64_t step_of(const eager_case *c, int64_t count, int64_t rows) {
   const long_problem *p = &c->reference;
-  double cost = 2.0 * (double)rows * p->vocab * (p->depth + p->rank + 50), places = fmin(fmax(2e7 / (cost + 1), 4), 600);
+  double cost = 2.0 * (double)rows * p->vocab * (p->depth + p->rank + 50);
+  double places = fmin(fmax(2e7 / (cost + 1), 4), 600);
   return (double)count <= places ? 1 : (int64_t)((double)count / places) | 1;
 }
 
@@ -218,7 +219,8 @@ static int is_untouched(const eager_case *c, int64_t column) {
   const long_problem *p = &c->reference;
   if (column >= p->vocab || p->bias[column] == -INFINITY) return 1;
   for (int64_t row = 0; row < c->args.n; row++)
-    if (eager_case_has_gradient(c, row) && !p->left_out[row] && (!p->listed || p->listed[row * p->vocab + column])) return 0;
+    if (eager_case_has_gradient(c, row) && !p->left_out[row] && (!p->listed || p->listed[row * p->vocab + column]))
+      return 0;
   return 1;
 }
 
