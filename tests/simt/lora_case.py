@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 import numpy
 
-from modes_case import Case, Problem, Runner, aligned, at, bf16, c, copied, error, wide
+from modes_case import DTYPES, Case, Problem, Runner, aligned, at, c, error, stored
 
-DTYPES = {"bf16": c.DTYPE_BF16, "fp16": c.DTYPE_FP16, "fp32": c.DTYPE_FP32}
 GRADS = {"hidden": c.GRAD_HIDDEN, "bias": c.GRAD_BIAS, "a": c.GRAD_LORA_A, "b": c.GRAD_LORA_B}
 
 
@@ -30,14 +29,6 @@ class LoraCase(Case):
     padding: int = 0      # elements behind each row of A and B
     alignment: int = 16
     zero: str = ""        # "b": B is 0, "scale": s is
-
-
-def stored(x, dtype):
-    """What memory holds, and the same in float64."""
-    if dtype == "bf16":
-        return bf16(x)
-    bits = numpy.asarray(x, {"fp16": numpy.float16, "fp32": numpy.float32}[dtype])
-    return bits, bits.astype(float)
 
 
 class Rows(Problem):

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 
 import numpy
 
-from modes_case import Case, Problem, Runner, at, bf16, c, copied, error, judge, same_bits
-
-DTYPES = {"bf16": c.DTYPE_BF16, "fp16": c.DTYPE_FP16}
+from modes_case import DTYPES, Case, Problem, Runner, at, c, copied, error, judge, same_bits, stored
 
 
 @dataclass
@@ -45,11 +43,7 @@ class Operands(Problem):
                       "bias": numpy.float32(random.standard_normal(case.vocab))}
         self.is_wide = {"hidden": case.wide == "hidden", "weight": case.wide == "weight", "bias": case.wide_bias}
         for name, exact in self.exact.items():
-            if case.dtype == "bf16":
-                bits, rounded = bf16(exact.astype(float))
-            else:
-                rounded = numpy.float16(exact)
-                bits, rounded = rounded.view(numpy.uint16), rounded.astype(float)
+            bits, rounded = stored(exact.astype(float), case.dtype)
             setattr(self, f"{name}_bits", bits)
             setattr(self, name, exact.astype(float) if case.mixed == "split" and self.is_wide[name] else rounded)
 

@@ -28,6 +28,7 @@ def bindings():
 
 
 c = bindings()
+DTYPES = {"bf16": c.DTYPE_BF16, "fp16": c.DTYPE_FP16, "fp32": c.DTYPE_FP32}
 
 
 @dataclass
@@ -65,6 +66,14 @@ def bf16(x):
     nan = numpy.isnan(x)
     bits[nan] = 0x7FC0
     return bits.astype(numpy.uint16), (bits << 16).view(numpy.float32).astype(numpy.float64)
+
+
+def stored(x, dtype):
+    """What memory holds of a dtype, and the same in float64."""
+    if dtype == "bf16":
+        return bf16(x)
+    bits = numpy.asarray(x, {"fp16": numpy.float16, "fp32": numpy.float32}[dtype])
+    return bits, bits.astype(float)
 
 
 def device_memory():

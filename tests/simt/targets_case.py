@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import numpy
 
 from modes_case import (
-    Case, Problem, Runner, added, at, bf16, c, copied, error, even_cuts, same_bits, shards, summed, wide)
+    DTYPES, Case, Problem, Runner, added, at, bf16, c, copied, error, even_cuts, same_bits, shards, stored, summed, wide)
 
 IGNORED = -100
-DTYPES = {"bf16": c.DTYPE_BF16, "fp16": c.DTYPE_FP16, "fp32": c.DTYPE_FP32}
 
 
 @dataclass
@@ -58,17 +57,10 @@ class Rows(Problem):
             self.hidden_bits, self.hidden = bf16(self.hidden)
         if case.bad:
             self.targets[3, k // 2], self.targets[8, 0] = vocab, -1
-        self.store()
-
-    def store(self):
-        case = self.case
-        if case.dtype == "bf16":
-            return
-        kind = numpy.float16 if case.dtype == "fp16" else numpy.float32
         for name in ("hidden", "weight", "bias"):
-            exact = kind(getattr(self, name))
-            setattr(self, f"{name}_bits", exact.view(numpy.uint16) if kind == numpy.float16 else exact)
-            setattr(self, name, exact.astype(float))
+            bits, value = stored(getattr(self, name), case.dtype)
+            setattr(self, f"{name}_bits", bits)
+            setattr(self, name, value)
 
     def counts(self):
         return self.targets != IGNORED
