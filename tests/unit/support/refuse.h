@@ -3,6 +3,8 @@
 #define FLP_TEST_REFUSE_H
 
 #include <criterion/criterion.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "runtime/api/validate.h"
@@ -52,5 +54,17 @@ static inline flp_status resolve_args(flp_spec spec, const flp_args *args) {
 #define ACCEPT_SPEC(assignment) cr_expect_eq(SPEC_WITH(assignment), FLP_OK, "%s", flp_error_detail())
 #define REFUSE(pass, assignment, sentence) expect_refused(ARGS_WITH(pass, assignment), sentence)
 #define ACCEPT(pass, assignment) cr_expect_eq(ARGS_WITH(pass, assignment), FLP_OK, "%s", flp_error_detail())
+
+/* The same row of each value of a field, of which the sentence names field and value. row: REFUSE_SPEC, or another of an
+ * assignment and a sentence */
+#define REFUSE_EACH(row, field, accepted, ...)                                              \
+  do {                                                                                      \
+    static const int64_t each[] = {__VA_ARGS__};                                            \
+    for (size_t i = 0; i < sizeof each / sizeof each[0]; i++) {                             \
+      char sentence_of[256];                                                                \
+      snprintf(sentence_of, sizeof sentence_of, #field " is %" PRId64 " (accepted: " accepted ")", each[i]); \
+      row(field = (__typeof__(field))each[i], sentence_of);                                 \
+    }                                                                                       \
+  } while (0)
 
 #endif
