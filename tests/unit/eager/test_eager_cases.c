@@ -12,11 +12,6 @@
 #include "tests/unit/support/eager_case.h"
 
 enum { B = 1 << FLP_DTYPE_BF16, H = 1 << FLP_DTYPE_FP16, F = 1 << FLP_DTYPE_FP32, EACH = B | H | F };
-enum {
-  HEAD = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT,
-  ALL = HEAD | FLP_GRAD_BIAS,
-  LORA = FLP_GRAD_HIDDEN | FLP_GRAD_LORA_A | FLP_GRAD_LORA_B
-};
 
 typedef struct row {
   const char *name;
@@ -254,6 +249,12 @@ static void few_finite(eager_case *c) {
   eager_case_set_target(c, 1, 0, 51);
 }
 
+/* One target for all rows, and their lists. */
+static void set_lists(eager_case *c, int64_t target, const int64_t *ids, const int64_t *count) {
+  for (int64_t i = 0; i < c->args.n; i++) eager_case_set_target(c, i, 0, target);
+  eager_case_set_lists(c, ids, count);
+}
+
 static void all_listed(eager_case *c) {
   int64_t n = c->args.n, vocab = c->spec.vocab, *ids = calloc((size_t)(n * vocab), 8), *count = calloc((size_t)n, 8);
   for (int64_t i = 0; i < n; i++) count[i] = vocab;
@@ -266,8 +267,7 @@ static void all_listed(eager_case *c) {
 /* Good; two ids too large; too small; far too large; no target; nothing at all; good. */
 static void bad_lists(eager_case *c) {
   static const int64_t ids[] = {5, 9, 30, 5, 50, 51, -1, 5, INT64_MIN, 5, INT64_MAX, 6, 7, 5, 49, 0};
-  for (int i = 0; i < 7; i++) eager_case_set_target(c, i, 0, 5);
-  eager_case_set_lists(c, ids, (const int64_t[]){3, 3, 3, 2, 2, 0, 3});
+  set_lists(c, 5, ids, (const int64_t[]){3, 3, 3, 2, 2, 0, 3});
 }
 
 static void twice_bad_lists(eager_case *c) {
@@ -279,16 +279,15 @@ static void twice_bad_lists(eager_case *c) {
 /* Entries before, between and behind the rows belong to none. */
 static void gaps_of_lists(eager_case *c) {
   static const int64_t ids[] = {-7, -7, 5, 9, 5, 11, -7}, offsets[3] = {2, 4, 6};
-  for (int i = 0; i < 2; i++) eager_case_set_target(c, i, 0, 5);
-  eager_case_set_lists(c, ids, (const int64_t[]){2, 5});
+  set_lists(c, 5, ids, (const int64_t[]){2, 5});
   memcpy(c->list_offsets, offsets, sizeof offsets);
 }
 
 /* NaN in a hidden row, a score beyond the limit, no score above -inf: NaN in the row, nothing in the head. */
 static void nan_lists(eager_case *c) {
   static const int64_t ids[] = {5, 9, 5, 9, 20, 21, 5, 9};
-  for (int i = 0; i < 4; i++) eager_case_set_target(c, i, 0, i == 2 ? 20 : 5);
-  eager_case_set_lists(c, ids, (const int64_t[]){2, 2, 2, 2});
+  set_lists(c, 5, ids, (const int64_t[]){2, 2, 2, 2});
+  eager_case_set_target(c, 2, 0, 20);
   eager_case_set_hidden(c, 0, 3, NAN);
   eager_case_set_weight(c, 9, 3, 1);
   eager_case_set_hidden(c, 1, 3, 1e10);
@@ -298,8 +297,7 @@ static void nan_lists(eager_case *c) {
 
 static void infinite_lists(eager_case *c) {
   static const int64_t ids[] = {5, 9, 20, 21};
-  eager_case_set_target(c, 0, 0, 9);
-  eager_case_set_lists(c, ids, (const int64_t[]){4});
+  set_lists(c, 9, ids, (const int64_t[]){4});
   eager_case_set_bias(c, 20, -INFINITY);
 }
 

@@ -5,11 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/eager/core.h"
 #include "tests/unit/support/eager_case.h"
-
-enum { HEAD = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT, ALL = HEAD | FLP_GRAD_BIAS };
-enum { LORA = FLP_GRAD_HIDDEN | FLP_GRAD_LORA_A | FLP_GRAD_LORA_B };
 
 static flp_spec make_spec(flp_dtype dtype, int64_t vocab, int64_t hidden, uint32_t grads) {
   flp_spec spec = FLP_SPEC_INIT;

@@ -10,7 +10,6 @@
 #include "tests/unit/support/refuse.h"
 
 enum { N = 37, V = 301, D = 24, BAD_ROW = 5, LEFT_OUT_ROW = 11, UNLISTED_ROW = 20, UNWEIGHTED_ROW = 3 };
-enum { ALL_GRADS = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS };
 
 /* A problem, its plan, and the arguments of its step. */
 typedef struct step {
@@ -173,7 +172,7 @@ static void check_step(step *s, const struct row *row) {
 
 Test(step_eager, is_forward_loss_and_backward_in_any_workspace) {
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    step *s = open_step(rows[i].loss, ALL_GRADS, rows[i].softcap);
+    step *s = open_step(rows[i].loss, ALL, rows[i].softcap);
     flp_layout layout = FLP_LAYOUT_INIT, least = FLP_LAYOUT_INIT;
     float loss[N], metrics[N];
     s->a.loss_parameters = rows[i].parameters;
@@ -192,7 +191,7 @@ Test(step_eager, is_forward_loss_and_backward_in_any_workspace) {
     cr_expect_eq(least.bytes, layout.smallest_bytes);
     cr_expect_eq(flp_plan_layout(s->plan, FLP_PASS_STEP, N, layout.smallest_bytes - 1, &least), FLP_ERROR_BUDGET);
     cr_assert_eq(run(s, layout.smallest_bytes), FLP_OK);
-    eager_case_expect_bits(&s->c, bits, ALL_GRADS, "in a smaller workspace");
+    eager_case_expect_bits(&s->c, bits, ALL, "in a smaller workspace");
     cr_expect_arr_eq(s->loss, loss, sizeof loss);
     cr_expect_arr_eq(s->metrics, metrics, sizeof metrics);
     free(bits);
@@ -201,7 +200,7 @@ Test(step_eager, is_forward_loss_and_backward_in_any_workspace) {
 }
 
 Test(step_eager, no_rows_leave_the_head_zero) {
-  step *s = open_step("nll", ALL_GRADS, 0);
+  step *s = open_step("nll", ALL, 0);
   s->a.n = s->a.row_count = 0;
   cr_assert_eq(run(s, 0), FLP_OK, "%s", flp_error_detail());
   for (int i = 0; i < V * D; i++) cr_assert_eq(eager_case_grad(&s->c, FLP_GRAD_WEIGHT, i / D, i % D), 0.0);
@@ -231,7 +230,7 @@ Test(step_eager, without_gradients_there_are_losses) {
   } while (0)
 
 Test(step_eager, specs_that_do_not_fit_are_refused) {
-  step *s = open_step("grpo+entropy", ALL_GRADS, 0);
+  step *s = open_step("grpo+entropy", ALL, 0);
   size_t bytes = s->spec.loss_bytes;
   char few[96], none[96];
   snprintf(few, sizeof few, "spec.loss is no loss program: loss: length is %zu, there are %zu bytes", bytes, bytes - 1);
@@ -254,7 +253,7 @@ Test(step_eager, specs_that_do_not_fit_are_refused) {
   } while (0)
 
 Test(step_eager, arguments_that_do_not_fit_are_refused) {
-  step *s = open_step("grpo+k3", ALL_GRADS, 0);
+  step *s = open_step("grpo+k3", ALL, 0);
   const double parameters[] = {-1, 0.2, 0.04};
   REFUSE_CALL(flp_step, a.pass = FLP_PASS_FORWARD, "args.pass is 1 (accepted: STEP 4; flp_execute runs the others)");
   REFUSE_CALL(flp_execute, (void)0,
@@ -272,7 +271,7 @@ Test(step_eager, arguments_that_do_not_fit_are_refused) {
 }
 
 Test(step_eager, keeps_nothing) {
-  step *s = open_step("nll", ALL_GRADS, 0);
+  step *s = open_step("nll", ALL, 0);
   size_t bytes = 1;
   cr_expect_eq(flp_plan_saved(s->plan, N, 0, &bytes), FLP_OK);
   cr_expect_eq(bytes, 0);
@@ -280,7 +279,7 @@ Test(step_eager, keeps_nothing) {
 }
 
 Test(step_eager, ids_of_plans_distinguish_losses) {
-  step *nll = open_step("nll", ALL_GRADS, 0), *grpo = open_step("grpo", ALL_GRADS, 0);
+  step *nll = open_step("nll", ALL, 0), *grpo = open_step("grpo", ALL, 0);
   char ids[3][17];
   flp_spec none = grpo->spec;
   none.loss = NULL;

@@ -13,6 +13,13 @@
 
 enum { EAGER_OUTPUTS = 12 };
 
+/* Masks of gradients: all of a head without a bias, of one with a bias, and of one with an adapter. */
+enum {
+  HEAD = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT,
+  ALL = HEAD | FLP_GRAD_BIAS,
+  LORA = FLP_GRAD_HIDDEN | FLP_GRAD_LORA_A | FLP_GRAD_LORA_B
+};
+
 /* One output of the spec; data is NULL where it asks for none. */
 typedef struct eager_output {
   const char *name;
