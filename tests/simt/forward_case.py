@@ -1,6 +1,6 @@
 """A head of random operands, on which tests run kernels that are forward and more."""
 import numpy
-from cpu_kernel import LOG2E, bits, matrix_map  # noqa: F401 - also for those that import this
+from cpu_kernel import LOG2E, bits, kernels, matrix_map  # noqa: F401 - also for those that import this
 from flpgen_tool import from_bf16, to_bf16
 
 ROWS, VOCAB, DEPTH = 70, 1531, 72
@@ -28,11 +28,14 @@ class Case:
         self.gathered[:padded] = 0
         self.gathered[:active] = self.hidden[self.index]
 
+    def raw(self):
+        """Scores (active, VOCAB) before the scale, in double."""
+        x = from_bf16(self.hidden[self.index]).astype(float) @ from_bf16(self.weight).astype(float).T
+        return x if self.bias is None else x + from_bf16(self.bias)
+
     def scores(self):
         """t and 1 - tanh² (active, VOCAB) in double; without softcap 1."""
-        x = from_bf16(self.hidden[self.index]).astype(float) @ from_bf16(self.weight).astype(float).T
-        if self.bias is not None:
-            x += from_bf16(self.bias)
+        x = self.raw()
         if not self.head.get("softcap"):
             return self.scale[:, None] * x, numpy.ones_like(x)
         return self.scale[:, None] * numpy.tanh(CAP_IN * x), numpy.cosh(CAP_IN * x)**-2
@@ -60,3 +63,18 @@ def run(made, tile, case, name, vocab, **more):
     grid = 2 * tile["cluster"] if tile["cluster"] else arguments["bands"] * groups
     made[entry].named(grid, **{**arguments, **more})
     return part, zy
+
+
+def beside_forward(folder, arch, case, kind, more, chunks=((0, ROWS),), **tune):
+    """(part, zy) of forward and of a kernel that is forward and more, whose other arguments are more; by chunks of rows,
+    a launch each."""
+    plain = kernels(folder, kind="forward", arch=arch, **case.head)
+    made = kernels(folder, kind=kind, arch=arch, **case.head, **tune)
+    found = []
+    for begin, end in chunks:
+        both = []
+        for (kernel, shape), name, own in ((plain, "forward", {}), (made, kind, more)):
+            maps = {"gathered_map": matrix_map(case.gathered[begin:], shape["rows"])} if shape["cluster"] else {}
+            both.append(run(kernel, shape, case, name, VOCAB, row_begin=begin, row_end=end, **maps, **own))
+        found.append(both)
+    return found
