@@ -471,10 +471,7 @@ static void check(const row *r, flp_dtype dtype) {
   if (!spec.target_dtype) spec.target_dtype = FLP_DTYPE_INT64;
   if (!spec.alignment) spec.alignment = 16;
   uint32_t seed = (uint32_t)(r - rows);
-  if (spec.listed)
-    eager_case_create_listed(&c, &spec, r->n, r->longest, seed);
-  else
-    eager_case_create(&c, &spec, r->n, seed);
+  eager_case_create_listed(&c, &spec, r->n, r->longest, seed);
   if (r->edge) r->edge(&c);
   eager_case_check_all(&c, r->forward != 0 ? r->forward : spec.listed ? 1.5e-7 : 4e-7, backward_of(r, &spec));
   eager_case_destroy(&c);

@@ -117,13 +117,8 @@ static void expect_rounded_bits(const flp_spec *mixed) {
   narrow.hidden_dtype = narrow.weight_dtype = narrow.bias_dtype = (flp_dtype)0;
   narrow.mixed = FLP_MIXED_NONE;
   eager_case a, b;
-  if (mixed->listed) {
-    eager_case_create_listed(&a, mixed, 70, 20, 5);
-    eager_case_create_listed(&b, &narrow, 70, 20, 5);
-  } else {
-    eager_case_create(&a, mixed, 70, 5);
-    eager_case_create(&b, &narrow, 70, 5);
-  }
+  eager_case_create_listed(&a, mixed, 70, 20, 5);
+  eager_case_create_listed(&b, &narrow, 70, 20, 5);
   run(&a);
   run(&b);
   expect_same(&a, &b, ALL, "operands rounded before");

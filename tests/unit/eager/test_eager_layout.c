@@ -110,10 +110,7 @@ Test(eager_layout, too_small_a_workspace_is_refused) {
     flp_spec spec = make_spec(50, 8, HEAD);
     eager_case c;
     spec.listed = listed;
-    if (listed)
-      eager_case_create_listed(&c, &spec, 3, 9, 39);
-    else
-      eager_case_create(&c, &spec, 3, 39);
+    eager_case_create_listed(&c, &spec, 3, 9, 39);
     flp_args args = c.args;
     _Alignas(256) char workspace[1024];
     args.workspace = workspace;

@@ -19,10 +19,7 @@ static void start(int listed) {
   spec.grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
   spec.dtype = FLP_DTYPE_FP32;
   spec.listed = listed;
-  if (listed)
-    eager_case_create_listed(&c, &spec, ROWS, 200, 1);
-  else
-    eager_case_create(&c, &spec, ROWS, 1);
+  eager_case_create_listed(&c, &spec, ROWS, 200, 1);
   c.threads = THREADS;
   eager_case_forward(&c);
   memcpy(logprob, c.logprob, sizeof logprob);

@@ -214,7 +214,7 @@ void eager_case_create(eager_case *c, const flp_spec *spec, int64_t n, uint32_t 
 void eager_case_create_listed(eager_case *c, const flp_spec *spec, int64_t n, int64_t longest, uint32_t seed) {
   uint32_t state = (seed + 1) * 2654435761u + 12345u;
   eager_case_create(c, spec, n, seed);
-  random_lists(c, longest, &state);
+  if (spec->listed) random_lists(c, longest, &state);
 }
 
 void eager_case_destroy(eager_case *c) {

@@ -66,8 +66,8 @@ typedef enum eager_row {
 } eager_row;
 
 /* Random operands, targets and upstream gradients; every output of the spec has memory. Of several targets some stand
- * twice, some at the ends of the vocabulary, some are ignored, and of every seventh row all. Lists have 1 to `longest`
- * random ids, in no order, some twice, the row's target among them. */
+ * twice, some at the ends of the vocabulary, some are ignored, and of every seventh row all. Lists, where spec.listed
+ * asks for them, have 1 to `longest` random ids, in no order, some twice, the row's target among them. */
 void eager_case_create(eager_case *c, const flp_spec *spec, int64_t n, uint32_t seed);
 void eager_case_create_listed(eager_case *c, const flp_spec *spec, int64_t n, int64_t longest, uint32_t seed);
 void eager_case_destroy(eager_case *c);
