@@ -66,8 +66,8 @@ def run(made, tile, case, name, vocab, **more):
 
 
 def beside_forward(folder, arch, case, kind, more, chunks=((0, ROWS),), **tune):
-    """(part, zy) of forward and of a kernel that is forward and more, whose other arguments are more; by chunks of rows,
-    a launch each."""
+    """(part, zy) of forward and of a kernel that is forward and more, whose other arguments are more. chunks: of rows, a
+    launch each"""
     plain = kernels(folder, kind="forward", arch=arch, **case.head)
     made = kernels(folder, kind=kind, arch=arch, **case.head, **tune)
     found = []

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy
 
 from modes_case import (
-    DTYPES, Case, Problem, Runner, added, at, bf16, c, copied, error, even_cuts, same_bits, shards, stored, summed, wide)
+    DTYPES, Case, Problem, Runner, added, at, bf16, c, copied, error, even_cuts, same_bits, shards, stored, summed,
+    wide)
 
 IGNORED = -100
 

@@ -1,6 +1,6 @@
-/* test_eager_cases.c: one table of problems, each run on the eager rung beside the long double oracle: forward, backward,
- * shards of the vocabulary and what adds to a gradient; and the same bits in other threads, workspaces and masks, and for
- * rows that stand elsewhere. */
+/* test_eager_cases.c: one table of problems, each run on the eager rung beside the long double oracle: forward,
+ * backward, shards of the vocabulary and what adds to a gradient; and the same bits in other threads, workspaces and
+ * masks, and for rows that stand elsewhere. */
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
 #include <math.h>

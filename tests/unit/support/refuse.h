@@ -57,14 +57,14 @@ static inline flp_status resolve_args(flp_spec spec, const flp_args *args) {
 
 /* The same row of each value of a field, of which the sentence names field and value. row: REFUSE_SPEC, or another of an
  * assignment and a sentence */
-#define REFUSE_EACH(row, field, accepted, ...)                                              \
-  do {                                                                                      \
-    static const int64_t each[] = {__VA_ARGS__};                                            \
-    for (size_t i = 0; i < sizeof each / sizeof each[0]; i++) {                             \
-      char sentence_of[256];                                                                \
-      snprintf(sentence_of, sizeof sentence_of, #field " is %" PRId64 " (accepted: " accepted ")", each[i]); \
-      row(field = (__typeof__(field))each[i], sentence_of);                                 \
-    }                                                                                       \
+#define REFUSE_EACH(row, field, accepted, ...)                                                      \
+  do {                                                                                              \
+    static const int64_t each[] = {__VA_ARGS__};                                                    \
+    for (size_t i = 0; i < sizeof each / sizeof each[0]; i++) {                                     \
+      char text[256];                                                                               \
+      snprintf(text, sizeof text, #field " is %" PRId64 " (accepted: " accepted ")", each[i]);      \
+      row(field = (__typeof__(field))each[i], text);                                                \
+    }                                                                                               \
   } while (0)
 
 #endif
