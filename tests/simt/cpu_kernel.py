@@ -11,6 +11,8 @@ import compile as simt
 import numpy
 import pytest
 
+from flpgen_tool import from_bf16, to_bf16
+
 TREE = Path(__file__).resolve().parents[2]
 EMIT = Path(os.environ.get("FLP_TEST_BUILD", "/nonexistent")) / "tests" / "emit_kernel"
 
@@ -88,6 +90,8 @@ def kernels(folder, **fields):
 # ---- what tests share ----
 
 BLOCK = 1024  # FLP_KEPT_BLOCK_ROWS
+LOG2E, LN2 = 1.4426950408889634, 0.6931471805599453
+NAN, INFINITY, LOWEST = numpy.nan, numpy.inf, -2.0**30
 
 
 def f32(values):
@@ -96,6 +100,30 @@ def f32(values):
 
 def i32(values):
     return numpy.ascontiguousarray(values, numpy.int32)
+
+
+def bits(array):
+    return numpy.ascontiguousarray(array).view(numpy.uint32)
+
+
+def stored(dtype, values):
+    """Numbers as operands have them in memory."""
+    return {"bf16": to_bf16, "fp16": lambda v: v.astype(numpy.float16), "fp32": f32}[dtype](numpy.asarray(values))
+
+
+def wide(array):
+    return (from_bf16(array) if array.dtype == numpy.uint16 else array).astype(float)
+
+
+def matrix(dtype, values, alignment):
+    """A matrix with NaN behind its rows, which start at odd elements where alignment allows it. Returns it, its stride
+    and its values in double."""
+    rows, depth = values.shape
+    stride = depth + (16 if alignment == 16 else 1)
+    memory = stored(dtype, numpy.full(rows * stride + 1, NAN))
+    array = memory[int(alignment < 16):][:rows * stride].reshape(rows, stride)
+    array[:, :depth] = stored(dtype, values)
+    return array, stride, wide(array[:, :depth])
 
 
 @pytest.fixture(scope="module")

@@ -25,57 +25,19 @@ class Chunks:
 
 
 class Shards:
-    """Forward, combine and backward of a head whose columns are divided among shards."""
+    """Forward, combine and backward of a head whose columns are divided among runners; of one runner that has all."""
 
-    def __init__(self, problem, runner, width):
-        self.problem, self.runner = problem, runner
-        valid = problem.case.vocab_valid or problem.case.vocab
-        self.edges = [(begin, min(begin + width, valid)) for begin in range(0, valid, width)]
-        self.saved = [m.aligned((runner.saved_bytes(),), numpy.uint8) for _ in self.edges]
-
-    def args(self, which, shard):
-        args, (begin, end) = self.runner.args(which), self.edges[shard]
-        args.weight += begin * self.problem.case.hidden * 2
-        args.bias = args.bias + begin * 2 if args.bias else None
-        args.vocab_offset, args.vocab_valid, args.vocab_total = begin, end - begin, self.edges[-1][1]
-        return args
+    def __init__(self, problem, runners):
+        self.problem, self.runners = problem, runners
+        self.saved = [runner.saved() for runner in runners]
 
     def forward(self):
-        rows, count = self.problem.case.rows, len(self.edges)
-        partials = m.aligned((count, rows, 4), numpy.float32)
-        for shard in range(count):
-            args = self.args(c.PASS_FORWARD, shard)
-            args.partial = m.at(partials[shard])
-            self.runner.run(args, c.PASS_FORWARD_SAVED, self.saved[shard])
-        args = self.runner.args(c.PASS_COMBINE)
-        args.hidden = args.weight = args.bias = None
-        args.vocab_valid, args.vocab_total = 0, self.edges[-1][1]
-        args.partial, args.shard_count = m.at(partials), count
-        out = self.runner.give(args, {"logprob": (), "stats": (4,), **({"entropy": ()} if self.problem.case.entropy else {})})
-        self.runner.run(args, c.PASS_COMBINE)
-        return out
+        if len(self.runners) == 1:
+            return self.runners[0].forward(self.saved[0])
+        return self.runners[0].combine([runner.partial(saved) for runner, saved in zip(self.runners, self.saved)])
 
     def backward(self, stats, g):
-        total = 0
-        for shard, saved in enumerate(self.saved):
-            args = self.args(c.PASS_BACKWARD, shard)
-            self.runner.lend(args, {"stats": stats, "grad_logprob": g})
-            out = self.runner.gradient_arrays(args)
-            self.runner.run(args, c.PASS_BACKWARD_SAVED, saved)
-            total = total + m.wide(out["hidden"])
-        return total
-
-
-class Whole:
-    def __init__(self, problem, runner):
-        self.problem, self.runner = problem, runner
-        self.saved = m.aligned((runner.saved_bytes(),), numpy.uint8)
-
-    def forward(self):
-        return self.runner.forward(self.saved)
-
-    def backward(self, stats, g):
-        return self.runner.backward(stats, g, self.problem.e, self.saved)["hidden"]
+        return m.summed(self.runners, stats, g, self.problem.e, self.saved)["hidden"]
 
 
 def bits(array):
@@ -89,9 +51,14 @@ def main():
     problem = m.Problem(m.Case(grads=1, **settings))
     plain = m.Runner(problem)
     base = plain.forward()
-    runner = m.Runner(problem, keep=1, mode=DIRECTION, chunk_rows=chunks.direction_rows, chunk_vocab=chunks.direction_vocab)
-    layout = runner.layout(c.PASS_FORWARD_SAVED)
-    head = Shards(problem, runner, chunks.shard) if chunks.shard else Whole(problem, runner)
+    valid = problem.case.vocab_valid or problem.case.vocab
+
+    def make(problem, **columns):
+        return m.Runner(problem, keep=1, mode=DIRECTION, chunk_rows=chunks.direction_rows,
+                        chunk_vocab=chunks.direction_vocab, **columns)
+
+    head = Shards(problem, m.shards(problem, make, [*range(0, valid, chunks.shard or valid), valid]))
+    layout = head.runners[0].layout(c.PASS_FORWARD_SAVED)
     forward = head.forward()
     other = numpy.float32(numpy.random.default_rng(21).standard_normal(len(problem.g)) * (problem.g != 0))
     once, twice, again = (head.backward(forward["stats"], numpy.float32(g)) for g in (problem.g, problem.g * 2, problem.g))

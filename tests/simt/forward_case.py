@@ -1,11 +1,10 @@
 """A head of random operands, on which tests run kernels that are forward and more."""
 import numpy
-from cpu_kernel import matrix_map
+from cpu_kernel import LOG2E, bits, kernels, matrix_map  # noqa: F401 - also for those that import this
 from flpgen_tool import from_bf16, to_bf16
 
 ROWS, VOCAB, DEPTH = 70, 1531, 72
 SENTINEL = 0x7FC1         # a NaN that no kernel writes
-LOG2E = 1.4426950408889634
 CAP_IN = 0.11
 
 
@@ -29,11 +28,14 @@ class Case:
         self.gathered[:padded] = 0
         self.gathered[:active] = self.hidden[self.index]
 
+    def raw(self):
+        """Scores (active, VOCAB) before the scale, in double."""
+        x = from_bf16(self.hidden[self.index]).astype(float) @ from_bf16(self.weight).astype(float).T
+        return x if self.bias is None else x + from_bf16(self.bias)
+
     def scores(self):
         """t and 1 - tanh² (active, VOCAB) in double; without softcap 1."""
-        x = from_bf16(self.hidden[self.index]).astype(float) @ from_bf16(self.weight).astype(float).T
-        if self.bias is not None:
-            x += from_bf16(self.bias)
+        x = self.raw()
         if not self.head.get("softcap"):
             return self.scale[:, None] * x, numpy.ones_like(x)
         return self.scale[:, None] * numpy.tanh(CAP_IN * x), numpy.cosh(CAP_IN * x)**-2
@@ -63,5 +65,16 @@ def run(made, tile, case, name, vocab, **more):
     return part, zy
 
 
-def bits(array):
-    return array.view(numpy.uint32)
+def beside_forward(folder, arch, case, kind, more, chunks=((0, ROWS),), **tune):
+    """(part, zy) of forward and of a kernel that is forward and more, whose other arguments are more. chunks: of rows, a
+    launch each"""
+    plain = kernels(folder, kind="forward", arch=arch, **case.head)
+    made = kernels(folder, kind=kind, arch=arch, **case.head, **tune)
+    found = []
+    for begin, end in chunks:
+        both = []
+        for (kernel, shape), name, own in ((plain, "forward", {}), (made, kind, more)):
+            maps = {"gathered_map": matrix_map(case.gathered[begin:], shape["rows"])} if shape["cluster"] else {}
+            both.append(run(kernel, shape, case, name, VOCAB, row_begin=begin, row_end=end, **maps, **own))
+        found.append(both)
+    return found

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 
 import numpy
 
-from modes_case import Case, Problem, Runner, aligned, at, bf16, c, copied, error, judge, same_bits
-
-DTYPES = {"bf16": c.DTYPE_BF16, "fp16": c.DTYPE_FP16}
+from modes_case import DTYPES, Case, Problem, Runner, at, c, copied, error, judge, same_bits, stored
 
 
 @dataclass
@@ -45,11 +43,7 @@ class Operands(Problem):
                       "bias": numpy.float32(random.standard_normal(case.vocab))}
         self.is_wide = {"hidden": case.wide == "hidden", "weight": case.wide == "weight", "bias": case.wide_bias}
         for name, exact in self.exact.items():
-            if case.dtype == "bf16":
-                bits, rounded = bf16(exact.astype(float))
-            else:
-                rounded = numpy.float16(exact)
-                bits, rounded = rounded.view(numpy.uint16), rounded.astype(float)
+            bits, rounded = stored(exact.astype(float), case.dtype)
             setattr(self, f"{name}_bits", bits)
             setattr(self, name, exact.astype(float) if case.mixed == "split" and self.is_wide[name] else rounded)
 
@@ -57,28 +51,23 @@ class Operands(Problem):
 class MixedRunner(Runner):
     """is_mixed: of operands as they are, else of rounded ones in a plan of one dtype."""
 
-    def __init__(self, problem, is_mixed, loss="", keep=0, mode=0, chunk_rows=0, chunk_vocab=0):
-        case = self.case = problem.case
-        self.is_mixed, new_spec = is_mixed, c.new_spec
+    bias_kind = numpy.float32
 
-        def spec():
-            out = new_spec()
-            out.dtype, out.alignment = DTYPES[case.dtype], case.alignment
-            out.grad_bias_dtype = c.DTYPE_FP32
-            if is_mixed:
-                out.mixed = c.MIXED_SPLIT if case.mixed == "split" else c.MIXED_ROUND
-                for name, wide in problem.is_wide.items():
-                    setattr(out, f"{name}_dtype", c.DTYPE_FP32 if wide else DTYPES[case.dtype])
-            return out
-        c.new_spec = spec
-        try:
-            super().__init__(problem, keep, loss, mode, chunk_rows, chunk_vocab)
-        finally:
-            c.new_spec = new_spec
+    def __init__(self, problem, is_mixed, **options):
+        self.is_mixed = is_mixed
+        super().__init__(problem, **options)
+
+    def ask(self, spec):
+        case = self.problem.case
+        spec.dtype, spec.alignment, spec.grad_bias_dtype = DTYPES[case.dtype], case.alignment, c.DTYPE_FP32
+        if self.is_mixed:
+            spec.mixed = c.MIXED_SPLIT if case.mixed == "split" else c.MIXED_ROUND
+            for name, wide in self.problem.is_wide.items():
+                setattr(spec, f"{name}_dtype", c.DTYPE_FP32 if wide else DTYPES[case.dtype])
 
     def layout(self, which):
         layout = c.new_layout()
-        budget = self.case.budget if which == c.PASS_FORWARD else 1 << 40
+        budget = self.problem.case.budget if which == c.PASS_FORWARD else 1 << 40
         self.check(c.get().flp_plan_layout(self.plan, which, self.problem.case.rows, budget, layout))
         return layout
 
@@ -91,13 +80,6 @@ class MixedRunner(Runner):
                 setattr(args, name, at(self.arrays[-1][before:]))
         return args
 
-    def gradient_arrays(self, args):
-        out = super().gradient_arrays(args)
-        if "bias" in out:
-            out["bias"] = aligned((self.problem.case.vocab,), numpy.float32)
-            args.grad_bias = at(out["bias"])
-        return out
-
 
 def main():
     case = MixedCase(**json.loads(sys.argv[1]))
@@ -108,7 +90,7 @@ def main():
     out = {"launches": [x.launches for x in layouts], "chunks": [x.chunks for x in layouts],
            "bytes": [x.bytes for x in layouts], "modes": [x.mode for x in layouts],
            "products": [x.products for x in layouts]}
-    saved = [aligned((x.saved_bytes(),), numpy.uint8) if case.keep else None for x in (narrow, runner)]
+    saved = [x.saved() if case.keep else None for x in (narrow, runner)]
     before, after = (x.forward(s) for x, s in zip((narrow, runner), saved))
     out["forward_bits"] = same_bits(before, after)
     g, e = problem.g, problem.e

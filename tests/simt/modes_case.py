@@ -28,6 +28,7 @@ def bindings():
 
 
 c = bindings()
+DTYPES = {"bf16": c.DTYPE_BF16, "fp16": c.DTYPE_FP16, "fp32": c.DTYPE_FP32}
 
 
 @dataclass
@@ -65,6 +66,14 @@ def bf16(x):
     nan = numpy.isnan(x)
     bits[nan] = 0x7FC0
     return bits.astype(numpy.uint16), (bits << 16).view(numpy.float32).astype(numpy.float64)
+
+
+def stored(x, dtype):
+    """What memory holds of a dtype, and the same in float64."""
+    if dtype == "bf16":
+        return bf16(x)
+    bits = numpy.asarray(x, {"fp16": numpy.float16, "fp32": numpy.float32}[dtype])
+    return bits, bits.astype(float)
 
 
 def device_memory():
@@ -132,10 +141,13 @@ class Problem:
         self.start = numpy.float32(random.standard_normal((case.vocab, case.hidden))) if case.accumulate else None
         self.keep = []  # arrays that the library reads
 
+    def raw(self, valid):
+        return self.hidden @ self.weight[:valid].T + (self.bias[:valid] if self.case.bias else 0)
+
     def scores(self):
         """t in nats and dt/dz, both (rows, vocab_valid)."""
         valid = self.case.vocab_valid or self.case.vocab
-        z = self.hidden @ self.weight[:valid].T + (self.bias[:valid] if self.case.bias else 0)
+        z = self.raw(valid)
         slope = numpy.ones_like(z)
         if self.case.softcap:
             bent = numpy.tanh(z / self.case.softcap)
@@ -155,27 +167,39 @@ class Problem:
         chosen = logp[numpy.arange(len(t)), numpy.maximum(self.target, 0)]
         return logp, p, slope, chosen, entropy, lse[:, 0]
 
-    def gradients(self, g, e):
-        """float64 gradients of Σ g·logprob + e·entropy; inactive rows give nothing."""
+    def of_targets(self, g):
+        """Upstream gradients by column, and of all of a row's targets."""
+        sums = numpy.zeros((self.case.rows, self.case.vocab_valid or self.case.vocab))
+        sums[numpy.arange(len(g)), numpy.maximum(self.target, 0)] = g
+        return sums, g
+
+    def live(self, g, e):
+        return (self.target >= 0) & ((g != 0) | (e != 0))
+
+    def grad_scores(self, g, e):
+        """dz in float64; inactive rows give nothing."""
         logp, p, slope, _, entropy, _ = self.rows()
-        one = numpy.zeros_like(p)
-        one[numpy.arange(len(p)), numpy.maximum(self.target, 0)] = 1
-        live = (self.target >= 0) & ((g != 0) | (e != 0))
-        dz = g[:, None] * (one - p) - e[:, None] * p * (numpy.where(p > 0, logp, 0) + entropy[:, None])
-        dz = numpy.where(live[:, None], dz * slope, 0)
-        hidden = numpy.where(live[:, None], self.hidden, 0)
-        weight = numpy.zeros_like(self.weight)
-        weight[:p.shape[1]] = dz.T @ hidden
-        bias = numpy.zeros(self.case.vocab)
-        bias[:p.shape[1]] = dz.sum(0)
-        return {"hidden": dz @ self.weight[:p.shape[1]], "weight": weight, "bias": bias}
+        sums, total = self.of_targets(g)
+        dz = sums - total[:, None] * p - e[:, None] * p * (numpy.where(p > 0, logp, 0) + entropy[:, None])
+        return numpy.where(self.live(g, e)[:, None], dz * slope, 0)
+
+    def gradients(self, g, e):
+        """float64 gradients of Σ g·logprob + e·entropy."""
+        dz = self.grad_scores(g, e)
+        valid = dz.shape[1]
+        weight, bias = numpy.zeros_like(self.weight), numpy.zeros(self.case.vocab)
+        weight[:valid], bias[:valid] = dz.T @ numpy.where(self.live(g, e)[:, None], self.hidden, 0), dz.sum(0)
+        return {"hidden": dz @ self.weight[:valid], "weight": weight, "bias": bias}
 
 
 class Runner:
-    """A plan of a problem, and calls of it."""
+    """A plan of a problem, or of columns begin to end of its vocabulary, and calls of it."""
+    shape = ()               # of a row's logprobs
+    bias_kind = numpy.uint16  # what the bias's gradient is
 
-    def __init__(self, problem, keep=0, loss="", mode=0, chunk_rows=0, chunk_vocab=0):
+    def __init__(self, problem, keep=0, loss="", mode=0, chunk_rows=0, chunk_vocab=0, begin=0, end=0):
         self.problem, case = problem, problem.case
+        self.begin, self.end = begin, end or case.vocab_valid or case.vocab
         spec, options = c.new_spec(), c.new_options()
         spec.vocab, spec.hidden, spec.entropy, spec.grads = case.vocab, case.hidden, case.entropy, case.grads
         spec.has_bias, spec.softcap, spec.per_row_temperature = case.bias, case.softcap, case.per_row_temperature
@@ -187,12 +211,20 @@ class Runner:
             size = ctypes.c_size_t()
             self.check(c.get().flp_loss_builtin_bytes(loss.encode(), self.program, c.LOSS_BYTES_MAX, size))
             spec.loss, spec.loss_bytes = ctypes.addressof(self.program), size.value
+        self.ask(spec)
         options.rung, options.mode, options.chunk_rows, options.chunk_vocab = c.RUNG_JIT, mode, chunk_rows, chunk_vocab
         self.plan = ctypes.c_void_p()
         self.check(c.get().flp_plan_create(spec, options, self.plan))
 
+    def ask(self, spec):
+        """What a kind of cases asks for beside."""
+
     def check(self, status):
         assert status == 0, c.get().flp_error_detail().decode()
+
+    def bad_rows(self):
+        status = c.get().flp_plan_check(self.plan, None)
+        return 0 if status == 0 else int(c.get().flp_error_detail().decode().split()[0])
 
     def layout(self, which):
         layout = c.new_layout()
@@ -202,15 +234,20 @@ class Runner:
     def args(self, which):
         p, case, args = self.problem, self.problem.case, c.new_args()
         setattr(args, "pass", which)
-        self.arrays = [copied(p.hidden_bits, numpy.uint16), copied(p.weight_bits, numpy.uint16),
-                       copied(p.bias_bits, numpy.uint16), copied(p.target, numpy.int64),
-                       copied(p.temperature, numpy.float32)]
-        args.n, args.hidden, args.weight = case.rows, at(self.arrays[0]), at(self.arrays[1])
-        args.bias = at(self.arrays[2]) if case.bias else None
-        args.target = at(self.arrays[3])
-        args.temperature_rows = at(self.arrays[4]) if case.per_row_temperature else None
-        args.temperature, args.vocab_valid = 0.8, case.vocab_valid
+        mine = slice(self.begin, self.end)
+        self.arrays = [copied(x, x.dtype) for x in (p.hidden_bits, only(p.weight_bits, mine), only(p.bias_bits, mine),
+                                                    self.target(), p.temperature)]
+        hidden, weight, bias, target, temperature = map(at, self.arrays)
+        args.n, args.hidden, args.weight, args.target = case.rows, hidden, weight, target
+        args.bias = bias if case.bias else None
+        args.temperature_rows = temperature if case.per_row_temperature else None
+        args.temperature, args.vocab_offset, args.vocab_valid = 0.8, self.begin, self.end - self.begin
+        args.vocab_total = case.vocab_valid or case.vocab
         return args
+
+    def target(self):
+        """Ids as the call has them."""
+        return self.problem.target
 
     def lend(self, args, values):
         """Fields of args that point at copies of arrays."""
@@ -236,7 +273,7 @@ class Runner:
                 out["weight"][...] = self.problem.start
             args.grad_weight = at(out["weight"])
         if case.grads & 4:
-            out["bias"] = aligned((case.vocab,), numpy.uint16)
+            out["bias"] = aligned((case.vocab,), self.bias_kind)
             args.grad_bias = at(out["bias"])
         return out
 
@@ -250,38 +287,90 @@ class Runner:
         self.check(call(self.plan, args))
         return layout
 
+    def values(self):
+        return {"logprob": self.shape, "stats": (4,), **({"entropy": ()} if self.problem.case.entropy else {})}
+
+    def wide(self, array):
+        return wide(array)
+
     def forward(self, saved=None):
         args = self.args(c.PASS_FORWARD)
-        out = self.give(args, {"logprob": (), "stats": (4,), **({"entropy": ()} if self.problem.case.entropy else {})})
+        out = self.give(args, self.values())
         if saved is not None and self.problem.case.old_lse:
             self.lend(args, {"old_lse": numpy.nan_to_num(self.problem.rows()[5]) + 0.3})
         self.run(args, c.PASS_FORWARD if saved is None else c.PASS_FORWARD_SAVED, saved)
         return out
 
+    def partial(self, saved=None):
+        """Forward of a shard."""
+        args = self.args(c.PASS_FORWARD)
+        out = self.give(args, {"partial": (4,), **({"partial_targets": self.shape} if self.shape else {})})
+        if saved is not None and self.problem.case.old_lse:
+            self.lend(args, {"old_lse": self.problem.rows()[5] + 0.3})
+        self.run(args, c.PASS_FORWARD if saved is None else c.PASS_FORWARD_SAVED, saved)
+        return out
+
+    def combine(self, parts):
+        args = self.args(c.PASS_COMBINE)
+        args.hidden = args.weight = args.bias = None
+        args.vocab_offset, args.vocab_valid, args.shard_count = 0, 0, len(parts)
+        self.lend(args, {name: numpy.stack([part[name] for part in parts]) for name in parts[0]})
+        out = self.give(args, self.values())
+        self.run(args, c.PASS_COMBINE)
+        return out
+
     def backward(self, stats, g, e, saved=None):
         args = self.args(c.PASS_BACKWARD)
-        self.lend(args, {"stats": stats, "grad_logprob": g,
+        self.lend(args, {"stats": stats, **({} if g is None else {"grad_logprob": g}),
                          **({"grad_entropy": e} if self.problem.case.entropy == c.ENTROPY_BACKWARD else {})})
         out = self.gradient_arrays(args)
         self.run(args, c.PASS_BACKWARD if saved is None else c.PASS_BACKWARD_SAVED, saved)
-        return {name: wide(array) for name, array in out.items()}
+        return {name: self.wide(array) for name, array in out.items()}
 
-    def saved_bytes(self):
+    def saved(self):
+        """Memory for what forward keeps."""
         size = ctypes.c_size_t()
         self.check(c.get().flp_plan_saved(self.plan, self.problem.case.rows, 1 << 40, size))
-        return size.value
+        return aligned((size.value,), numpy.uint8)
+
+    def vectors(self):
+        p = self.problem
+        return {"old_logprob": p.old, "ref_logprob": p.ref, "advantage": p.advantage, "row_weight": p.row_weight}
 
     def step(self, parameters):
         p, args = self.problem, self.args(c.PASS_STEP)
-        self.lend(args, {"old_logprob": p.old, "ref_logprob": p.ref, "advantage": p.advantage, "row_weight": p.row_weight})
+        self.lend(args, self.vectors())
         if p.case.old_lse:
             self.lend(args, {"old_lse": p.rows()[5] + 0.3})
         out = self.give(args, {"logprob": (), "loss": (), **({"entropy": ()} if p.case.entropy else {})})
         gradients = self.gradient_arrays(args)
-        held = (ctypes.c_double * len(parameters))(*parameters)
-        args.loss_parameters = held
+        args.loss_parameters = held = (ctypes.c_double * len(parameters))(*parameters) if parameters else None
         layout = self.run(args, c.PASS_STEP)
-        return out, {name: wide(array) for name, array in gradients.items()}, layout
+        return out, {name: self.wide(array) for name, array in gradients.items()}, layout
+
+
+def only(values, rows):
+    """These rows in front, zeros behind them."""
+    return numpy.concatenate([values[rows], numpy.zeros_like(values[:len(values) - len(values[rows])])])
+
+
+def shards(problem, make, cuts):
+    """Runners of parts of the vocabulary, which cuts divide."""
+    return [make(problem, begin=begin, end=end) for begin, end in zip(cuts, cuts[1:])]
+
+
+def even_cuts(case):
+    return [case.vocab * i // case.shards // 8 * 8 for i in range(case.shards)] + [case.vocab]
+
+
+def summed(runners, stats, g, e, saved):
+    """Gradients of shards as those of the whole head. saved: of each"""
+    parts = [runner.backward(stats, g, e, memory) for runner, memory in zip(runners, saved)]
+    got = {"hidden": sum(part["hidden"] for part in parts)}
+    for name in parts[0].keys() - {"hidden"}:
+        assert all((part[name][runner.end - runner.begin:] == 0).all() for part, runner in zip(parts, runners))
+        got[name] = numpy.concatenate([part[name][:runner.end - runner.begin] for part, runner in zip(parts, runners)])
+    return got
 
 
 def wide(array):
@@ -323,7 +412,7 @@ def judge(problem, logprob):
 def run_saved(problem, plain, base, out):
     """Save mode beside score and recompute modes."""
     runner = Runner(problem, keep=1)
-    saved = aligned((runner.saved_bytes(),), numpy.uint8)
+    saved = runner.saved()
     forward = runner.forward(saved)
     want = added(problem, problem.gradients(problem.g.astype(float), problem.e.astype(float)))
     got = runner.backward(forward["stats"], problem.g, problem.e, saved)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy
 
-from modes_case import Case, Problem, Runner, added, aligned, at, bf16, c, error, judge, same_bits, wide
+from modes_case import (
+    Case, Problem, Runner, added, aligned, at, bf16, c, error, even_cuts, judge, same_bits, shards, summed)
 
 BAD = 3  # the row whose target is outside the vocabulary
 
@@ -52,72 +53,28 @@ class Rows(Problem):
             self.sent[BAD] = case.vocab + 5
             self.target[BAD] = -100
 
-    def live(self):
-        return (self.target >= 0) & ((self.g != 0) | (self.e != 0))
-
-    def dz(self, g, e):
-        """As grad_hidden, whose weight is the identity."""
-        return self.gradients(g, e)["hidden"]
-
 
 class TailRunner(Runner):
-    """A plan with spec.tail of the whole head, or of one shard; saved memory of its own."""
-
-    def __init__(self, problem, begin=0, end=0, **options):
-        new_spec, case = c.new_spec, problem.case
-        self.begin, self.end = begin, end or case.vocab
-
-        def new():
-            spec = new_spec()
-            spec.tail = case.tail
-            return spec
-
-        c.new_spec = new
+    def __init__(self, problem, **options):
         super().__init__(problem, **options)
-        c.new_spec = new_spec
         self.report = aligned((4,), numpy.float32)
 
+    def ask(self, spec):
+        spec.tail = self.problem.case.tail
+
+    def target(self):
+        return self.problem.sent
+
     def args(self, which):
-        args, case = super().args(which), self.problem.case
-        self.arrays[1] = aligned((case.vocab, case.hidden), numpy.uint16)
-        self.arrays[1][:self.end - self.begin] = self.problem.weight_bits[self.begin:self.end]
-        self.arrays[2] = aligned((case.vocab,), numpy.uint16)
-        self.arrays[2][:self.end - self.begin] = self.problem.bias_bits[self.begin:self.end]
-        self.arrays[3][...] = self.problem.sent
-        args.weight, args.bias = at(self.arrays[1]), at(self.arrays[2]) if case.bias else None
-        args.vocab_offset, args.vocab_valid, args.vocab_total = self.begin, self.end - self.begin, case.vocab
+        args = super().args(which)
         if which in (c.PASS_BACKWARD, c.PASS_STEP):
             args.tail_report = at(self.report)
         return args
 
-    def partial(self, saved):
-        args = self.args(c.PASS_FORWARD)
-        if self.problem.case.old_lse:
-            self.lend(args, {"old_lse": self.problem.rows()[5] + 0.3})
-        out = self.give(args, {"partial": (4,)})
-        self.run(args, c.PASS_FORWARD_SAVED, saved)
-        return out["partial"]
-
-    def combine(self, partials):
-        args, entropy = self.args(c.PASS_COMBINE), self.problem.case.entropy
-        args.hidden = args.weight = args.bias = None
-        args.vocab_offset, args.vocab_valid = 0, 0
-        args.vocab_total, args.shard_count = self.problem.case.vocab, len(partials)
-        self.arrays.append(aligned((len(partials), *partials[0].shape), numpy.float32))
-        self.arrays[-1][...] = partials
-        args.partial = at(self.arrays[-1])
-        out = self.give(args, {"logprob": (), "stats": (4,), **({"entropy": ()} if entropy else {})})
-        self.run(args, c.PASS_COMBINE)
-        return out
-
-    def bad_rows(self):
-        status = c.get().flp_plan_check(self.plan, None)
-        return 0 if status == 0 else int(c.get().flp_error_detail().decode().split()[0])
-
 
 def left_out(problem, got, g, e):
     """Σ|dz| of elements that are left out, and of all."""
-    dz = problem.dz(g, e)
+    dz = problem.gradients(g, e)["hidden"]  # the weight is the identity
     return float(numpy.abs(dz[(got == 0) & (dz != 0)]).sum()), float(numpy.abs(dz).sum())
 
 
@@ -128,7 +85,7 @@ def summary(problem, got, plain, report, g, e):
     exact = {**plain, "hidden": numpy.where(problem.sent[:, None] == problem.target[:, None], plain["hidden"], 0)}
     left, total = left_out(problem, good["hidden"], g, e)
     return {"error": error(good, want), "of_R": error(exact, want), "left": left, "sum": total,
-            "report": [float(value) for value in report], "live": int(problem.live().sum()),
+            "report": [float(value) for value in report], "live": int(problem.live(problem.g, problem.e).sum()),
             "nan_rows": numpy.isnan(got["hidden"]).any(1).nonzero()[0].tolist(),
             "zero_rows": (got["hidden"] == 0).all(1).nonzero()[0].tolist()}
 
@@ -136,7 +93,7 @@ def summary(problem, got, plain, report, g, e):
 def whole(problem):
     """Forward and backward of one head; twice, as what is saved stays; and recompute mode of the same plan."""
     case, runner = problem.case, TailRunner(problem)
-    saved = aligned((runner.saved_bytes(),), numpy.uint8)
+    saved = runner.saved()
     forward, plain = runner.forward(saved), runner.forward()
     counted = [runner.bad_rows()]
     got = runner.backward(forward["stats"], problem.g, problem.e, saved)
@@ -154,18 +111,12 @@ def whole(problem):
 
 def sharded(problem):
     """The sum over shards, each with lists, bounds and sums of its own."""
-    case = problem.case
-    cuts = [case.vocab * i // case.shards // 8 * 8 for i in range(case.shards)] + [case.vocab]
-    runners = [TailRunner(problem, begin, end) for begin, end in zip(cuts, cuts[1:])]
-    saved = [aligned((runner.saved_bytes(),), numpy.uint8) for runner in runners]
-    partials = [runner.partial(memory) for runner, memory in zip(runners, saved)]
-    stats = runners[0].combine(partials)["stats"]
+    runners = shards(problem, TailRunner, even_cuts(problem.case))
+    saved = [runner.saved() for runner in runners]
+    stats = runners[0].combine([runner.partial(memory) for runner, memory in zip(runners, saved)])["stats"]
 
     def total(memories):
-        parts = [runner.backward(stats, problem.g, problem.e, memory) for runner, memory in zip(runners, memories)]
-        weights = [part["weight"][:runner.end - runner.begin] for part, runner in zip(parts, runners)]
-        assert all((part["weight"][runner.end - runner.begin:] == 0).all() for part, runner in zip(parts, runners))
-        return {"hidden": sum(part["hidden"] for part in parts), "weight": numpy.concatenate(weights)}
+        return summed(runners, stats, problem.g, problem.e, memories)
 
     got = total(saved)
     report = sum(runner.report for runner in runners)

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import numpy
 
-from modes_case import Case, Problem, Runner, added, aligned, at, bf16, c, copied, error, same_bits, wide
+from modes_case import (
+    DTYPES, Case, Problem, Runner, added, at, bf16, c, copied, error, even_cuts, same_bits, shards, stored, summed,
+    wide)
 
 IGNORED = -100
-DTYPES = {"bf16": c.DTYPE_BF16, "fp16": c.DTYPE_FP16, "fp32": c.DTYPE_FP32}
 
 
 @dataclass
@@ -57,17 +58,10 @@ class Rows(Problem):
             self.hidden_bits, self.hidden = bf16(self.hidden)
         if case.bad:
             self.targets[3, k // 2], self.targets[8, 0] = vocab, -1
-        self.store()
-
-    def store(self):
-        case = self.case
-        if case.dtype == "bf16":
-            return
-        kind = numpy.float16 if case.dtype == "fp16" else numpy.float32
         for name in ("hidden", "weight", "bias"):
-            exact = kind(getattr(self, name))
-            setattr(self, f"{name}_bits", exact.view(numpy.uint16) if kind == numpy.float16 else exact)
-            setattr(self, name, exact.astype(float))
+            bits, value = stored(getattr(self, name), case.dtype)
+            setattr(self, f"{name}_bits", bits)
+            setattr(self, name, value)
 
     def counts(self):
         return self.targets != IGNORED
@@ -92,102 +86,44 @@ class Rows(Problem):
         out[~self.asked()] = 0
         return out
 
-    def gradients(self, g, e):
-        logp, p, slope, _, entropy, _ = self.rows()
-        g = numpy.where(self.counts(), g, 0)
-        live = self.active() & ((g != 0).any(1) | (e != 0))
-        sums = numpy.zeros_like(p)
-        for row in numpy.flatnonzero(live):
-            numpy.add.at(sums[row], self.targets[row][self.counts()[row]], g[row][self.counts()[row]])
-        dz = sums - g.sum(1)[:, None] * p - e[:, None] * p * (numpy.where(p > 0, logp, 0) + entropy[:, None])
-        dz = numpy.where(live[:, None], dz * slope, 0)
-        self.dz = dz
-        return {"hidden": dz @ self.weight, "weight": dz.T @ numpy.where(live[:, None], self.hidden, 0),
-                "bias": dz.sum(0)}
+    def of_targets(self, g):
+        g, sums = numpy.where(self.counts(), g, 0), numpy.zeros((self.case.rows, self.case.vocab))
+        for row in range(self.case.rows):
+            mine = self.counts()[row] & (self.targets[row] < self.case.vocab) & (self.targets[row] >= 0)
+            numpy.add.at(sums[row], self.targets[row][mine], g[row][mine])
+        return sums, g.sum(1)
+
+    def live(self, g, e):
+        return self.active() & ((numpy.where(self.counts(), g, 0) != 0).any(1) | (e != 0))
 
 
 class TargetsRunner(Runner):
-    """A plan of the whole head or of one shard. targets: 0 for one target a row"""
+    """targets: 0 for one target a row"""
 
-    def __init__(self, problem, begin=0, end=0, targets=None, **options):
-        new_spec, case = c.new_spec, problem.case
-        self.begin, self.end = begin, end or case.vocab
-        self.targets = case.targets if targets is None else targets
-
-        def new():
-            spec = new_spec()
-            spec.targets, spec.dtype = self.targets, DTYPES[case.dtype]
-            spec.target_dtype = c.DTYPE_INT64 if case.ids == "int64" else c.DTYPE_INT32
-            return spec
-
-        c.new_spec = new
+    def __init__(self, problem, targets=None, **options):
+        self.targets = problem.case.targets if targets is None else targets
+        self.shape = (self.targets,) if self.targets else ()
+        self.bias_kind = numpy.float32 if problem.case.dtype == "fp32" else numpy.uint16
         super().__init__(problem, **options)
-        c.new_spec = new_spec
+
+    def ask(self, spec):
+        case = self.problem.case
+        spec.targets, spec.dtype = self.targets, DTYPES[case.dtype]
+        spec.target_dtype = c.DTYPE_INT64 if case.ids == "int64" else c.DTYPE_INT32
+
+    def target(self):
+        ids = self.problem.targets.astype(self.problem.case.ids)
+        return ids if self.targets else ids[:, 0]
 
     def args(self, which):
-        args, case, p = super().args(which), self.problem.case, self.problem
-        sized = slice(self.begin, self.end)
-        matrix = numpy.zeros_like(p.weight_bits)
-        matrix[:self.end - self.begin] = p.weight_bits[sized]
-        bias = numpy.zeros_like(p.bias_bits)
-        bias[:self.end - self.begin] = p.bias_bits[sized]
-        targets = p.targets if self.targets else p.targets[:, 0]
-        self.arrays += [copied(p.hidden_bits, p.hidden_bits.dtype), copied(matrix, matrix.dtype),
-                        copied(bias, bias.dtype), copied(targets, case.ids),
-                        copied(numpy.flatnonzero(p.asked()), numpy.int32)]
-        hidden, weight, bias, target, rows = self.arrays[-5:]
-        args.hidden, args.weight, args.bias, args.target = at(hidden), at(weight), at(bias), at(target)
-        args.bias = at(bias) if case.bias else None
-        args.vocab_offset, args.vocab_valid, args.vocab_total = self.begin, self.end - self.begin, case.vocab
-        if case.subset:
-            args.rows, args.row_count = at(rows), len(rows)
+        args = super().args(which)
+        if self.problem.case.subset:
+            self.arrays.append(copied(numpy.flatnonzero(self.problem.asked()), numpy.int32))
+            args.rows, args.row_count = at(self.arrays[-1]), len(self.arrays[-1])
         return args
 
-    def gradient_arrays(self, args):
-        out = super().gradient_arrays(args)
-        if "bias" in out and self.problem.case.dtype == "fp32":
-            out["bias"] = aligned(out["bias"].shape, numpy.float32)
-            args.grad_bias = at(out["bias"])
-        return out
-
-    def shapes(self):
-        return {"logprob": (self.targets,) if self.targets else (), "stats": (4,),
-                **({"entropy": ()} if self.problem.case.entropy else {})}
-
-    def forward(self, saved=None):
-        args = self.args(c.PASS_FORWARD)
-        out = self.give(args, self.shapes())
-        self.run(args, c.PASS_FORWARD)
-        return out
-
-    def backward(self, stats, g, e, saved=None):
-        args = self.args(c.PASS_BACKWARD)
-        self.lend(args, {"stats": stats, **({} if g is None else {"grad_logprob": g}),
-                         **({"grad_entropy": e} if self.problem.case.entropy == c.ENTROPY_BACKWARD else {})})
-        out = self.gradient_arrays(args)
-        self.run(args, c.PASS_BACKWARD)
-        return {name: wide16(array, self.problem.case.dtype) for name, array in out.items()}
-
-    def partial(self):
-        args = self.args(c.PASS_FORWARD)
-        out = self.give(args, {"partial": (4,), "partial_targets": (self.targets,)})
-        self.run(args, c.PASS_FORWARD)
-        return out
-
-    def combine(self, parts):
-        args = self.args(c.PASS_COMBINE)
-        args.hidden = args.weight = args.bias = None
-        args.vocab_offset, args.vocab_valid = 0, 0
-        args.vocab_total, args.shard_count = self.problem.case.vocab, len(parts)
-        for name in ("partial", "partial_targets"):
-            self.lend(args, {name: numpy.stack([part[name] for part in parts])})
-        out = self.give(args, self.shapes())
-        self.run(args, c.PASS_COMBINE)
-        return out
-
-    def bad_rows(self):
-        status = c.get().flp_plan_check(self.plan, None)
-        return 0 if status == 0 else int(c.get().flp_error_detail().decode().split()[0])
+    def wide(self, array):
+        return wide16(array, self.problem.case.dtype)
 
 
 def wide16(array, dtype):
@@ -257,15 +193,12 @@ def beside_one(problem, forward, got):
 
 
 def sharded(problem):
-    case = problem.case
-    cuts = [case.vocab * i // case.shards // 8 * 8 for i in range(case.shards)] + [case.vocab]
-    runners = [TargetsRunner(problem, begin, end, mode=case.mode) for begin, end in zip(cuts, cuts[1:])]
+    def make(problem, **columns):
+        return TargetsRunner(problem, mode=problem.case.mode, **columns)
+
+    runners = shards(problem, make, even_cuts(problem.case))
     forward = runners[0].combine([runner.partial() for runner in runners])
-    parts = [runner.backward(forward["stats"], problem.g, problem.e) for runner in runners]
-    got = {"hidden": sum(part["hidden"] for part in parts)}
-    for name in ("weight", "bias"):
-        if name in parts[0]:
-            got[name] = numpy.concatenate([part[name][:r.end - r.begin] for part, r in zip(parts, runners)])
+    got = summed(runners, forward["stats"], problem.g, problem.e, [None] * len(runners))
     single = TargetsRunner(problem).forward()
     return {**judged(problem, forward, got, problem.e),
             "beside_whole": float(numpy.nanmax(numpy.abs(forward["logprob"] - single["logprob"])))}

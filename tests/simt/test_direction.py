@@ -1,14 +1,13 @@
 """The small kernels of direction mode on the CPU, against NumPy in double."""
 import numpy
 import pytest
-from cpu_kernel import BLOCK, f32, folder, i32, kernels, made, needs_emit, needs_llc  # noqa: F401
+from cpu_kernel import BLOCK, INFINITY, NAN, f32, folder, i32, kernels, made, needs_emit, needs_llc  # noqa: F401
 from flpgen_tool import from_bf16, to_bf16
 
 pytestmark = [needs_llc, needs_emit]
 
 LIMIT = 2.0**30           # FLP_SCORE_LIMIT
 LEAST_SCALE = 2.0**-9     # of capped rows, as kept.lua has it
-NAN, INFINITY = numpy.nan, numpy.inf
 SENTINEL = 0x4000
 
 

@@ -1,12 +1,10 @@
 """Direction mode whole, on kernels that run on the CPU (direction_case.py): forward once, then backward with several
 upstream gradients; logprob and entropy have score mode's bits, gradients are at least as near to float64 as recompute
 mode's, on sm_80's kernels and Hopper's."""
-import json
-
 import pytest
 
 from test_check import pytestmark  # noqa: F401 - the same stand-ins
-from test_modes import folder, run  # noqa: F401
+from test_modes import folder, marked, run  # noqa: F401
 
 CHUNKED = {"vocab": 6700, "hidden": 16, "rows": 70, "direction_vocab": 3072}
 HEADS = {
@@ -32,10 +30,6 @@ SHORT = {"masked", "columns_and_rows", "redone", "capped"}
 WORST = 1.02  # the error of recompute mode; sums of chunks are rounded in another order
 
 
-def marked(heads):
-    return [name if name in SHORT else pytest.param(name, marks=pytest.mark.long) for name in heads]
-
-
 def hold(found):
     assert found["mode"] == 7 and found["finite"] and found["zeros"]
     assert found["again"], "a second backward pass has the bits of the first"
@@ -44,26 +38,26 @@ def hold(found):
         assert error <= WORST * recomputed, (name, found["errors"])
 
 
-@pytest.mark.parametrize("name", marked(HEADS))
+@pytest.mark.parametrize("name", marked(HEADS, SHORT))
 @pytest.mark.parametrize("capability", ["8.0", "9.0"])
 def test_one_forward_serves_any_upstream_gradient(folder, capability, name):
-    found = run(folder, capability, "direction_case.py", json.dumps(HEADS[name]))
+    found = run(folder, capability, "direction_case.py", HEADS[name])
     hold(found)
     assert found["same_bits"], "of logprob, entropy and stats"
     assert (found["chunks"] > 1) == ("direction_vocab" in HEADS[name])
 
 
-@pytest.mark.parametrize("name", marked(SHARDED))
+@pytest.mark.parametrize("name", marked(SHARDED, SHORT))
 @pytest.mark.parametrize("capability", ["8.0", "9.0"])
 def test_shards_add_up_to_the_whole_head(folder, capability, name):
-    hold(run(folder, capability, "direction_case.py", json.dumps(SHARDED[name])))
+    hold(run(folder, capability, "direction_case.py", SHARDED[name]))
 
 
 @pytest.mark.parametrize("capability", ["8.0", "9.0"])
 def test_blocks_that_are_not_redone_stay_as_they_are(folder, capability):
     """Rows 0 to 1023 and 1024 to 1099, of which one row of one block is out of range, or none."""
     case = {"rows": 1100, "hidden": 8, "vocab": 3200, "direction_vocab": 3072, "spread": True}
-    none, first, last = (run(folder, capability, "direction_case.py", json.dumps({**case, **more}))
+    none, first, last = (run(folder, capability, "direction_case.py", {**case, **more})
                          for more in ({"spread_size": 0}, {"spread_row": 7}, {"spread_row": 1030}))
     for found in (none, first, last):
         hold(found)

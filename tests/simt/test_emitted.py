@@ -1,13 +1,10 @@
 """The kernels before and behind forward_emit on the CPU: floors, and lists in order."""
 import numpy
 import pytest
-from cpu_kernel import f32, folder, i32, kernels, needs_emit, needs_llc  # noqa: F401
+from cpu_kernel import INFINITY, LOG2E, LOWEST, NAN, f32, folder, i32, kernels, needs_emit, needs_llc  # noqa: F401
 
 pytestmark = [needs_llc, needs_emit]
 
-LOG2E = 1.4426950408889634
-NAN, INFINITY = numpy.nan, numpy.inf
-LOWEST = -2.0**30
 
 
 @pytest.fixture(scope="module")

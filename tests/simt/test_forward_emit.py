@@ -2,18 +2,16 @@
 above the floors. Operands are small integers, so that raw scores are exact, and one fused multiply-add rounds once."""
 import numpy
 import pytest
-from cpu_kernel import f32, folder, kernels, matrix_map, needs_emit, needs_llc  # noqa: F401
-from flpgen_tool import from_bf16, to_bf16
-from forward_case import CAP_IN, DEPTH, LOG2E, ROWS, VOCAB, Case, bits, run
+from cpu_kernel import INFINITY, LOWEST, NAN, f32, folder, kernels, needs_emit, needs_llc  # noqa: F401
+from flpgen_tool import to_bf16
+from forward_case import CAP_IN, DEPTH, LOG2E, ROWS, VOCAB, Case, beside_forward, bits
 
 pytestmark = [needs_llc, needs_emit]
 
-NAN, INFINITY = numpy.nan, numpy.inf
 UNTOUCHED = -7            # in lists
 SHARES = numpy.array([8, 5, 5, 4, 4, 2, 2, 2])        # places of each bin, of 32
 WIDTH, BINS = 3, len(SHARES)
 CROWD = 5                 # columns of one thread in a block of 64 that may make a bin overflow
-LOWEST = -2.0**30         # the lowest floor
 ARCHES = ["sm_80", "sm_90a"]
 HEADS = {"plain": {}, "entropy": {"entropy": 1}, "bias": {"entropy": 1, "bias": 1}}
 
@@ -38,10 +36,7 @@ class Whole(Case):
 
     def above(self, floor):
         """t - floor (active, VOCAB), exact but for one rounding to fp32"""
-        x = from_bf16(self.hidden[self.index]).astype(float) @ from_bf16(self.weight).astype(float).T
-        if self.bias is not None:
-            x += from_bf16(self.bias)
-        return f32(self.scale[:, None].astype(float) * x - floor[:self.active, None].astype(float))
+        return f32(self.scale[:, None].astype(float) * self.raw() - floor[:self.active, None].astype(float))
 
 
 def floors_of(case):
@@ -59,22 +54,12 @@ def floors_of(case):
 
 
 def emit(case, arch, folder, floor, capacity, chunks=((0, ROWS),), threshold=-2.0**20, gate=None, **tune):
-    """(part, zy) of forward, of forward_emit, and counts by bin and entries of the lists. chunks: of rows, a
-    launch each"""
-    plain, plain_tile = kernels(folder, kind="forward", arch=arch, **case.head)
-    emitting, tile = kernels(folder, kind="forward_emit", arch=arch, **case.head, **tune)
+    """(part, zy) of forward, of forward_emit, and counts by bin and entries of the lists."""
     count, entry = numpy.zeros((ROWS, BINS), numpy.int32), numpy.full((ROWS, capacity, 2), UNTOUCHED, numpy.int32)
     gate = numpy.zeros(ROWS, numpy.float32) if gate is None else gate
     lists = {"floor": floor, "emit_gate": gate, "emit_count": count, "emit_entry": entry,
              "emit_capacity": capacity, "log2_threshold": threshold}
-    found = []
-    for begin, end in chunks:
-        both = []
-        for made, shape, name, more in ((plain, plain_tile, "forward", {}), (emitting, tile, "forward_emit", lists)):
-            maps = {"gathered_map": matrix_map(case.gathered[begin:], shape["rows"])} if shape["cluster"] else {}
-            both.append(run(made, shape, case, name, VOCAB, row_begin=begin, row_end=end, **maps, **more))
-        found.append(both)
-    return found, count, entry
+    return beside_forward(folder, arch, case, "forward_emit", lists, chunks, **tune), count, entry
 
 
 def bins_of(score):
@@ -147,8 +132,7 @@ def test_scores_near_10000_keep_their_digits(folder, arch):
     case = Whole(HEADS["entropy"], 61, of=37.0)
     exact = case.above(numpy.zeros(ROWS)).astype(float)
     with numpy.errstate(invalid="ignore"):
-        x = from_bf16(case.hidden[case.index]).astype(float) @ from_bf16(case.weight).astype(float).T
-        t = case.scale[:, None].astype(float) * x
+        t = case.scale[:, None].astype(float) * case.raw()
         floor = f32(numpy.full(ROWS, NAN))
         floor[:61] = f32(numpy.nanmax(numpy.where(numpy.isnan(t), -1, t), 1))
     count = hold(case, floor, 32, *emit(case, arch, folder, floor, 32))

@@ -2,9 +2,8 @@
 the columns that rows list are exact: operands are small integers."""
 import numpy
 import pytest
-from cpu_kernel import f32, folder, i32, kernels, matrix_map, needs_emit, needs_llc  # noqa: F401
-from flpgen_tool import from_bf16
-from forward_case import ROWS, VOCAB, bits, run
+from cpu_kernel import f32, folder, i32, kernels, needs_emit, needs_llc  # noqa: F401
+from forward_case import ROWS, VOCAB, beside_forward, bits
 from test_forward_emit import Whole
 
 pytestmark = [needs_llc, needs_emit]
@@ -62,25 +61,14 @@ def hold(folder, arch, head, active, k, chunks=((0, ROWS),), **tune):
     case = Whole(HEADS[head], active)
     ids = targets_of(k)
     lists = sort(folder, case, ids)
-    plain, plain_tile = kernels(folder, kind="forward", arch=arch, **case.head)
-    made, tile = kernels(folder, kind="forward_targets", arch=arch, **case.head, **tune)
     score = numpy.full((ROWS, k), UNTOUCHED, numpy.float32)
-    mine = {name: lists[name] for name in ("list_column", "target_place", "target_block")}
-    for begin, end in chunks:
-        both = []
-        for kernel, shape, name, more in ((plain, plain_tile, "forward", {}),
-                                          (made, tile, "forward_targets",
-                                           {**mine, "row_of": case.index, "score": score, "targets": k,
-                                            "block_words": lists["target_block"].shape[1]})):
-            maps = {"gathered_map": matrix_map(case.gathered[begin:], shape["rows"])} if shape["cluster"] else {}
-            both.append(run(kernel, shape, case, name, VOCAB, row_begin=begin, row_end=end, **maps, **more))
-        assert (bits(both[0][0]) == bits(both[1][0])).all(), "partials"
-    x = from_bf16(case.hidden).astype(float) @ from_bf16(case.weight).astype(float).T
-    if case.bias is not None:
-        x += from_bf16(case.bias)
-    here = numpy.zeros((ROWS, k), bool)
-    here[case.index] = ((ids >= 0) & (ids < VOCAB))[case.index]
-    wanted = numpy.where(here, numpy.take_along_axis(x, numpy.clip(ids, 0, VOCAB - 1), 1), UNTOUCHED)
+    more = {name: lists[name] for name in ("list_column", "target_place", "target_block")}
+    more |= {"row_of": case.index, "score": score, "targets": k, "block_words": lists["target_block"].shape[1]}
+    for (plain, _), (made, _) in beside_forward(folder, arch, case, "forward_targets", more, chunks, **tune):
+        assert (bits(plain) == bits(made)).all(), "partials"
+    ids, wanted = ids[case.index], numpy.full((ROWS, k), UNTOUCHED)
+    here, mine = (ids >= 0) & (ids < VOCAB), numpy.take_along_axis(case.raw(), numpy.clip(ids, 0, VOCAB - 1), 1)
+    wanted[case.index] = numpy.where(here, mine, UNTOUCHED)
     assert numpy.array_equal(score, f32(wanted), equal_nan=True)
     assert here.sum() > k * 30
 

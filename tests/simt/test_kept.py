@@ -1,17 +1,11 @@
 """The kernels behind forward_keep on the CPU, against NumPy in double."""
 import numpy
 import pytest
-from cpu_kernel import BLOCK, f32, folder, i32, kernels, made, needs_emit, needs_llc  # noqa: F401
+from cpu_kernel import (  # noqa: F401
+    BLOCK, INFINITY, LN2, LOG2E, NAN, f32, folder, i32, kernels, made, needs_emit, needs_llc, wide)
 from flpgen_tool import from_bf16, to_bf16
 
 pytestmark = [needs_llc, needs_emit]
-
-LOG2E, LN2 = 1.4426950408889634, 0.6931471805599453
-NAN, INFINITY = numpy.nan, numpy.inf
-
-
-def wide(words):
-    return from_bf16(words).astype(float)
 
 
 def test_reference(made):

@@ -1,39 +1,14 @@
 """The kernels of listed columns on the CPU, against NumPy in double and the portable forward's bits."""
 import numpy
 import pytest
-from cpu_kernel import f32, folder, i32, kernels, needs_emit, needs_llc  # noqa: F401
-from flpgen_tool import from_bf16, to_bf16
+from cpu_kernel import (  # noqa: F401
+    INFINITY, LN2, LOG2E, LOWEST, NAN, bits, f32, folder, i32, kernels, matrix, needs_emit, needs_llc, stored, wide)
+from flpgen_tool import to_bf16
 
 pytestmark = [needs_llc, needs_emit]
 
-LOG2E, LN2 = 1.4426950408889634, 0.6931471805599453
-NAN, INFINITY, LOWEST = numpy.nan, numpy.inf, -2.0**30
 UNTOUCHED = 7.5             # what outputs hold before
 WARPS = 8                   # rows of a CTA of list_reduce and list_dz
-
-
-def stored(dtype, values):
-    """Numbers as operands have them in memory."""
-    return {"bf16": to_bf16, "fp16": lambda v: v.astype(numpy.float16), "fp32": f32}[dtype](numpy.asarray(values))
-
-
-def wide(array):
-    return (from_bf16(array) if array.dtype == numpy.uint16 else array).astype(float)
-
-
-def bits(array):
-    return numpy.ascontiguousarray(array).view(numpy.uint32)
-
-
-def matrix(dtype, values, alignment):
-    """A matrix with NaN behind its rows, which start at odd elements where alignment allows it. Returns it, its stride
-    and its values in double."""
-    rows, depth = values.shape
-    stride = depth + (16 if alignment == 16 else 1)
-    memory = stored(dtype, numpy.full(rows * stride + 1, NAN))
-    array = memory[int(alignment < 16):][:rows * stride].reshape(rows, stride)
-    array[:, :depth] = stored(dtype, values)
-    return array, stride, wide(array[:, :depth])
 
 
 class Lists:

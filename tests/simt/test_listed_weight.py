@@ -5,14 +5,13 @@ import os
 
 import numpy
 import pytest
-from cpu_kernel import f32, folder, i32, kernels, needs_emit, needs_llc  # noqa: F401
+from cpu_kernel import INFINITY, NAN, f32, folder, i32, kernels, needs_emit, needs_llc, wide  # noqa: F401
 from flpgen_tool import from_bf16, to_bf16
 
 pytestmark = [needs_llc, needs_emit]
 
 DIGITS, BITS, BLOCK, WIDE, SLICE = 512, 9, 4096, 64, 256  # FLP_LIST_*
 THREADS, COLUMNS, WARPS = 256, 4, 8  # of a CTA: threads of list_starts, columns of list_weight, warps of a wide one
-NAN, INFINITY = numpy.nan, numpy.inf
 MARK = 0x4000                                             # 2.0 in bf16, where nothing is to be written
 ROUNDING = {"bf16": 2.0**-8, "fp16": 2.0**-11, "fp32": 0.0}
 
@@ -172,10 +171,6 @@ def placed(values, dtype, aligned):
     with numpy.errstate(over="ignore"):
         out[:, :columns] = to_bf16(f32(values)) if dtype == "bf16" else values
     return out
-
-
-def wide(values):
-    return (from_bf16(values) if values.dtype == numpy.uint16 else values).astype(float)
 
 
 def sums(made, lists, out="fp32", aligned=True, add=False, weight=True, bias=True, before=None, beyond=3,

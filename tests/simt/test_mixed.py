@@ -1,11 +1,9 @@
 """Operands of two dtypes whole, on kernels that run on the CPU (mixed_case.py), sm_80's and Hopper's: rounded operands
 have the bits of a plan of one dtype, split ones are near float64 on what stands in memory."""
-import json
-
 import pytest
 
 from test_check import pytestmark  # noqa: F401 - the same stand-ins
-from test_modes import folder, run  # noqa: F401
+from test_modes import folder, marked, run  # noqa: F401
 
 BUILD = ("8.0", "9.0")
 VOCAB, ROWS, STREAM = 2, 3, 6  # FLP_MODE_*
@@ -27,11 +25,11 @@ HEADS = {
 SHORT = {"weight", "weight, slices", "hidden", "bias of a shard"}
 
 
-@pytest.mark.parametrize("name", [one if one in SHORT else pytest.param(one, marks=pytest.mark.long) for one in HEADS])
+@pytest.mark.parametrize("name", marked(HEADS, SHORT))
 @pytest.mark.parametrize("capability", BUILD)
 def test_rounded_operands_have_the_bits_of_a_plan_of_one_dtype(folder, capability, name):  # noqa: F811
     case = HEADS[name]
-    found = run(folder, capability, "mixed_case.py", json.dumps(case))
+    found = run(folder, capability, "mixed_case.py", case)
     assert found["forward_bits"] and found["gradient_bits"], found
     assert found["logprob"] < 2e-5 and found["entropy"] < 2e-5, found
     if "accumulate" not in case:
@@ -49,11 +47,11 @@ SPLIT = {"weight": {"vocab": 3200, "grads": 7, "bias": True, "masked": True, "en
          "hidden, fp16": {"wide": "hidden", "dtype": "fp16", "vocab": 3200}}
 
 
-@pytest.mark.parametrize("name", [one if one == "weight" else pytest.param(one, marks=pytest.mark.long) for one in SPLIT])
+@pytest.mark.parametrize("name", marked(SPLIT, {"weight"}))
 @pytest.mark.parametrize("capability", BUILD)
 def test_split_operands_are_near_float64(folder, capability, name):  # noqa: F811
     case = SPLIT[name]
-    found = run(folder, capability, "mixed_case.py", json.dumps({**case, "mixed": "split"}))
+    found = run(folder, capability, "mixed_case.py", {**case, "mixed": "split"})
     worst = 2e-4 if case.get("dtype", "bf16") == "bf16" else 2e-5  # rounded: 1e-2 and 2e-3
     assert found["logprob"] < worst and found["entropy"] < worst, found
     assert not found["forward_bits"], "rounded operands give the same"

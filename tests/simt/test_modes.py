@@ -44,7 +44,14 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("libraries")
 
 
+def marked(names, short):
+    """What runs in the short form, and the others, which are long."""
+    return [name if name in short else pytest.param(name, marks=pytest.mark.long) for name in names]
+
+
 def run(folder, capability, script, *arguments, **settings):
+    """What the script prints, from JSON. arguments: text, or a case"""
+    arguments = [given if isinstance(given, str) else json.dumps(given) for given in arguments]
     environment = {**os.environ, **emulator.environment(folder, capability), **settings}
     done = subprocess.run([sys.executable, str(emulator.SIMT / script), *arguments], env=environment, text=True,
                           capture_output=True, timeout=1800)
@@ -52,12 +59,12 @@ def run(folder, capability, script, *arguments, **settings):
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("name", [name if name in SHORT else pytest.param(name, marks=pytest.mark.long) for name in HEADS])
+@pytest.mark.parametrize("name", marked(HEADS, SHORT))
 @pytest.mark.parametrize("capability", ["8.0", "9.0"])
 def test_saved_and_streamed_gradients_are_as_good_as_recomputed_ones(folder, capability, name):
     case = {"rows": 70, **HEADS[name]}
     settings = {"FAKE_IR_ANY_LOSS": "1", "FLP_CACHE_DIR": str(folder / "any")} if name == "any loss" else {}
-    found = run(folder, capability, "modes_case.py", json.dumps(case), **settings)
+    found = run(folder, capability, "modes_case.py", case, **settings)
     assert set(found) == ({"S", "P"} if "loss" in case else {"S"})
     for mode, result in found.items():
         assert result["same_bits"], mode
@@ -74,11 +81,11 @@ SUMS = {"two tiles of D": {"hidden": 264, "vocab": 331}, "masked": {"masked": Tr
         "chunks without work": {"masked": True, "rows": 400}}
 
 
-@pytest.mark.parametrize("name", [name if "D" in name else pytest.param(name, marks=pytest.mark.long) for name in SUMS])
+@pytest.mark.parametrize("name", marked(SUMS, {"two tiles of D"}))
 @pytest.mark.parametrize("capability", ["8.0", "9.0"])
 def test_sums_over_chunks_in_24_bits_are_as_good_as_in_32(folder, capability, name):
     case = {"loss": "grpo+k3", "sums": True, "rows": 300, **SUMS[name]}
-    found = run(folder, capability, "modes_case.py", json.dumps(case))
+    found = run(folder, capability, "modes_case.py", case)
     assert set(found) == {"P", "R_ROWS"}
     for mode, errors in found.items():
         assert errors["split"] <= 1.05 * errors["rounded"], (mode, errors)

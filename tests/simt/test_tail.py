@@ -1,13 +1,11 @@
 """The kernels of tail mode on the CPU, against NumPy in double: what lists keep and lack, which rows are dense."""
 import numpy
 import pytest
-from cpu_kernel import f32, folder, i32, kernels, needs_emit, needs_llc  # noqa: F401
-from test_listed import matrix, stored, wide
+from cpu_kernel import (  # noqa: F401
+    INFINITY, LN2, LOG2E, LOWEST, NAN, bits, f32, folder, i32, kernels, matrix, needs_emit, needs_llc, stored, wide)
 
 pytestmark = [needs_llc, needs_emit]
 
-LOG2E, LN2 = 1.4426950408889634, 0.6931471805599453
-NAN, INFINITY, LOWEST = numpy.nan, numpy.inf, -2.0**30
 UNTOUCHED = 7.5
 ELSEWHERE = -2
 WARPS = 8                   # rows of a CTA

@@ -1,18 +1,16 @@
 """Tail mode whole, on kernels that run on the CPU (tail_case.py): the bound holds and is reported, gradients are as
 near to float64 as recompute mode's but for what is left out; on sm_80's kernels and Hopper's."""
-import json
-
 import pytest
 
 from test_check import pytestmark  # noqa: F401 - the same stand-ins
-from test_modes import folder, run  # noqa: F401
+from test_modes import folder, marked, run  # noqa: F401
 
 TAIL = 9  # FLP_MODE_TAIL
 BUILD = ("8.0", "9.0")
 
 
 def case_of(folder, capability, **case):  # noqa: F811
-    return run(folder, capability, "tail_case.py", json.dumps(case)), case.get("tail", 2.0**-9)
+    return run(folder, capability, "tail_case.py", case), case.get("tail", 2.0**-9)
 
 
 def bounded(found, tail):
@@ -38,7 +36,7 @@ HEADS = {
 SHORT = {"mixed", "bias"}
 
 
-@pytest.mark.parametrize("name", [one if one in SHORT else pytest.param(one, marks=pytest.mark.long) for one in HEADS])
+@pytest.mark.parametrize("name", marked(HEADS, SHORT))
 @pytest.mark.parametrize("capability", BUILD)
 def test_some_rows_are_served_by_lists_and_others_recomputed(folder, capability, name):  # noqa: F811
     found, tail = case_of(folder, capability, **HEADS[name])

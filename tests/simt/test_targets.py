@@ -1,11 +1,9 @@
 """K targets a row whole, on kernels that run on the CPU (targets_case.py): logprobs, entropy and gradients beside
 float64, on sm_80's kernels and Hopper's."""
-import json
-
 import pytest
 
 from test_check import pytestmark  # noqa: F401 - the same stand-ins
-from test_modes import folder, run  # noqa: F401
+from test_modes import folder, marked, run  # noqa: F401
 
 BUILD = ("8.0", "9.0")
 VOCAB, ROWS, SPLIT = 2, 3, 4  # FLP_MODE_RECOMPUTE_*
@@ -31,7 +29,7 @@ SHORT = {"mixed", "bias by vocab", "fp32 split", "fp16 capped", "all that fit"}
 
 
 def case_of(folder, capability, **case):  # noqa: F811
-    return run(folder, capability, "targets_case.py", json.dumps(case))
+    return run(folder, capability, "targets_case.py", case)
 
 
 def good(found, case):
@@ -48,7 +46,7 @@ def good(found, case):
     return bad
 
 
-@pytest.mark.parametrize("name", [one if one in SHORT else pytest.param(one, marks=pytest.mark.long) for one in HEADS])
+@pytest.mark.parametrize("name", marked(HEADS, SHORT))
 @pytest.mark.parametrize("capability", BUILD)
 def test_targets_of_every_kind(folder, capability, name):  # noqa: F811
     found = case_of(folder, capability, **HEADS[name])

@@ -2,14 +2,13 @@
 overflow, slices of any number. Operands are such that scores are exact, so that ties are ties."""
 import numpy
 import pytest
-from cpu_kernel import f32, folder, needs_emit, needs_llc  # noqa: F401
+from cpu_kernel import INFINITY, NAN, f32, folder, needs_emit, needs_llc  # noqa: F401
 from flpgen_tool import from_bf16, to_bf16
 from forward_case import DEPTH, ROWS, Case
 from top_case import LEAF, UNIT, Run, Tops, bits, plain
 
 pytestmark = [needs_llc, needs_emit]
 
-NAN, INFINITY = numpy.nan, numpy.inf
 ARCHES = ["sm_80", "sm_90a"]
 VOCAB = 4 * UNIT + 1309
 KINDS = ["whole", "ascending", "descending", "equal", "two", "sharp", "steps"]

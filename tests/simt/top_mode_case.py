@@ -3,31 +3,31 @@
 As modes_case.py, run by test_top_mode.py. Hidden states pick columns of the weight, so that scores are exact: rows whose
 scores ascend along the vocabulary, of which every list overflows, descend, are equal, or are whole numbers.
 """
-import ctypes
 import json
 import sys
 from dataclasses import dataclass
 
 import numpy
 
-from modes_case import aligned, at, bf16, c, copied
+from modes_case import Case, Problem, Runner, aligned, at, bf16, c, even_cuts, shards
 
 LN2 = float(numpy.log(2))
 
 
 @dataclass
-class TopCase:
+class TopCase(Case):
     vocab: int = 3 * 3072 + 1309
-    hidden: int = 40
-    rows: int = 150
+    entropy: int = c.ENTROPY_NONE
+    grads: int = 0
     topk: int = 20
     rank: bool = True
     shards: int = 1
     only: str = "best"    # outputs: best, all
 
 
-class Rows:
+class Rows(Problem):
     def __init__(self, case):
+        super().__init__(case)
         random, v = numpy.random.default_rng(3), numpy.arange(case.vocab)
         weight = random.integers(-3, 4, (case.vocab, case.hidden)).astype(float)
         weight[:, 0], weight[:, 1] = v // 256, v % 256
@@ -45,31 +45,28 @@ class Rows:
         self.t = self.hidden @ self.weight.T
 
 
-def call(case, problem, begin, end):
-    """Outputs of forward over these columns of the vocabulary."""
-    lib, spec, options, plan = c.get(), c.new_spec(), c.new_options(), ctypes.c_void_p()
-    spec.vocab, spec.hidden, spec.topk, spec.rank = case.vocab, case.hidden, case.topk, int(case.rank)
-    assert lib.flp_plan_create(ctypes.byref(spec), ctypes.byref(options), ctypes.byref(plan)) == 0, lib.flp_error_detail()
-    n, args = case.rows, c.new_args()
-    held = [copied(problem.hidden_bits, numpy.uint16), copied(problem.weight_bits[begin:end], numpy.uint16),
-            copied(problem.sent, numpy.int64)]
-    args.n, args.hidden, args.weight, args.target = n, *map(at, held)
-    args.vocab_offset, args.vocab_valid, args.vocab_total = begin, end - begin, case.vocab
-    out = {"top_ids": aligned((n, case.topk), numpy.int64), "top_logprob": aligned((n, case.topk), numpy.float32)}
-    if end - begin == case.vocab:
-        out |= {"top_rest": aligned((n,), numpy.float32)} | ({"rank": aligned((n,), numpy.int32)} if case.rank else {})
+class TopRunner(Runner):
+    def ask(self, spec):
+        spec.topk, spec.rank = self.problem.case.topk, int(self.problem.case.rank)
+
+    def target(self):
+        return self.problem.sent
+
+    def forward(self):
+        case, args = self.problem.case, self.args(c.PASS_FORWARD)
+        n, args.temperature = case.rows, 1
+        out = {"top_ids": aligned((n, case.topk), numpy.int64), "top_logprob": aligned((n, case.topk), numpy.float32)}
+        if case.shards > 1:
+            out["partial"] = aligned((n, 4), numpy.float32)
+        else:
+            out["top_rest"] = aligned((n,), numpy.float32)
+            out |= {"rank": aligned((n,), numpy.int32)} if case.rank else {}
         if case.only == "all":
             out |= {"logprob": aligned((n,), numpy.float32), "stats": aligned((n, 4), numpy.float32)}
-    if end - begin < case.vocab:
-        out["partial"] = aligned((n, 4), numpy.float32)
-    for name, array in out.items():
-        setattr(args, name, at(array))
-    bytes_ = ctypes.c_size_t()
-    assert lib.flp_plan_workspace(plan, c.PASS_FORWARD, n, 2**40, ctypes.byref(bytes_)) == 0, lib.flp_error_detail()
-    held.append(aligned((bytes_.value,), numpy.uint8))
-    args.workspace, args.workspace_bytes = at(held[-1]), bytes_.value
-    assert lib.flp_execute(plan, ctypes.byref(args)) == 0, lib.flp_error_detail().decode()
-    return {name: array.copy() for name, array in out.items()}
+        for name, array in out.items():
+            setattr(args, name, at(array))
+        self.run(args, c.PASS_FORWARD)
+        return out
 
 
 def judge(case, problem, got, begin, end):
@@ -98,13 +95,11 @@ def judge(case, problem, got, begin, end):
 
 
 def main():
-    case = TopCase(**json.loads(sys.argv[1]))
-    problem, found = Rows(case), {"wrong": [], "again": True}
-    cuts = [case.vocab * i // case.shards // 8 * 8 for i in range(case.shards)] + [case.vocab]
-    for begin, end in zip(cuts, cuts[1:]):
-        runs = [call(case, problem, begin, end) for _ in range(2)]
-        found["wrong"] += judge(case, problem, runs[0], begin, end)
-        found["again"] &= all(numpy.array_equal(runs[0][name], runs[1][name], equal_nan=True) for name in runs[0])
+    problem, found = Rows(TopCase(**json.loads(sys.argv[1]))), {"wrong": [], "again": True}
+    for runner in shards(problem, TopRunner, even_cuts(problem.case)):
+        first, again = runner.forward(), runner.forward()
+        found["wrong"] += judge(problem.case, problem, first, runner.begin, runner.end)
+        found["again"] &= all(numpy.array_equal(first[name], again[name], equal_nan=True) for name in first)
     json.dump(found, sys.stdout)
 
 

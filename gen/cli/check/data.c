@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gen/cli/call/normal.h"
 #include "gen/cli/check/problem.h"
 #include "gen/cli/shared/spec_args.h"
 #include "runtime/api/validate.h"
@@ -16,12 +17,10 @@
 #include "runtime/base/status.h"
 #include "runtime/eager/eager.h"
 
-/* splitmix64 */
 static uint64_t next_random(uint64_t *state) {
-  uint64_t z = (*state += 0x9e3779b97f4a7c15u);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
+  uint64_t z = cli_hash(*state);
+  *state += 0x9e3779b97f4a7c15u;
+  return z;
 }
 
 /* Uniform in (-1, 1). */

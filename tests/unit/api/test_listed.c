@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/api/validate.h"
 #include "runtime/driver/driver.h"
 #include "runtime/plan/plan.h"
+#include "tests/unit/support/refuse.h"
 #include "tests/unit/support/stage.h"
 
 static flp_spec listed_spec(uint32_t grads) {
@@ -16,29 +16,14 @@ static flp_spec listed_spec(uint32_t grads) {
   return spec;
 }
 
-static void expect_refused(flp_status status, const char *sentence) {
-  cr_expect_eq(status, FLP_ERROR_ARGUMENT, "%s: %s", flp_status_name(status), sentence);
-  cr_expect_str_eq(flp_error_detail(), sentence);
-}
-
 /* ---- specs and options ---- */
-
-static void refuse_spec(flp_spec spec, const char *sentence) {
-  flp_spec out;
-  expect_refused(flp_spec_resolve(&spec, &out), sentence);
-}
 
 Test(listed, specs) {
   flp_spec spec = listed_spec(3), out;
   cr_assert_eq(flp_spec_resolve(&spec, &out), FLP_OK, "%s", flp_error_detail());
   cr_expect_eq(out.listed, 1);
   spec.listed = -1;
-  refuse_spec(spec, "spec.listed is -1 (accepted: 0 to 1)");
-  spec = (flp_spec)FLP_SPEC_INIT;
-  spec.op = FLP_OP_SELECT;
-  spec.vocab = 1000;
-  spec.listed = 1;
-  refuse_spec(spec, "spec.listed is not 0, but spec.op is FLP_OP_SELECT (accepted: 0)");
+  expect_refused(resolve_spec(spec), "spec.listed is -1 (accepted: 0 to 1)");
 }
 
 Test(listed, plans_have_one_mode) {
@@ -72,7 +57,9 @@ Test(listed, plans_have_no_tile_configurations) {
 
 /* ---- arguments ---- */
 
-#define AT(k) ((void *)(uintptr_t)(0x10000 * (k)))
+static flp_spec good_spec(void) {
+  return listed_spec(7);
+}
 
 static flp_args good_args(flp_pass pass) {
   flp_spec spec = listed_spec(7);
@@ -87,23 +74,6 @@ static flp_args good_args(flp_pass pass) {
   }
   return a;
 }
-
-static flp_status resolve(flp_spec spec, const flp_args *args) {
-  flp_spec resolved;
-  flp_args out;
-  cr_assert_eq(flp_spec_resolve(&spec, &resolved), FLP_OK, "%s", flp_error_detail());
-  return flp_args_resolve(&resolved, args, &out);
-}
-
-#define RESOLVE(pass_, assignment)               \
-  ({                                             \
-    flp_spec spec = listed_spec(7);              \
-    flp_args args = good_args(FLP_PASS_##pass_); \
-    assignment;                                  \
-    resolve(spec, &args);                        \
-  })
-#define ACCEPT(pass, assignment) cr_expect_eq(RESOLVE(pass, assignment), FLP_OK, "%s", flp_error_detail())
-#define REFUSE(pass, assignment, sentence) expect_refused(RESOLVE(pass, assignment), sentence)
 
 Test(listed, arguments_that_are_taken) {
   ACCEPT(FORWARD, (void)0);
@@ -142,13 +112,13 @@ Test(listed, other_plans_take_no_lists) {
   for (int pass = FLP_PASS_FORWARD; pass <= FLP_PASS_BACKWARD; pass++) {
     flp_spec spec = stage_spec(7);
     flp_args a = good_args((flp_pass)pass);
-    expect_refused(resolve(spec, &a), "args.list_offsets is given, but spec.listed is 0");
+    expect_refused(resolve_args(spec, &a), "args.list_offsets is given, but spec.listed is 0");
     a.list_offsets = NULL;
-    expect_refused(resolve(spec, &a), "args.list_ids is given, but spec.listed is 0");
+    expect_refused(resolve_args(spec, &a), "args.list_ids is given, but spec.listed is 0");
     a.list_ids = NULL;
-    expect_refused(resolve(spec, &a), "args.list_count is 50, but spec.listed is 0 (accepted: 0)");
+    expect_refused(resolve_args(spec, &a), "args.list_count is 50, but spec.listed is 0 (accepted: 0)");
     a.list_count = 0;
-    cr_expect_eq(resolve(spec, &a), FLP_OK, "%s", flp_error_detail());
+    cr_expect_eq(resolve_args(spec, &a), FLP_OK, "%s", flp_error_detail());
   }
 }
 

@@ -4,9 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/api/validate.h"
 #include "runtime/plan/plan.h"
-#include "tests/unit/support/stage.h"
+#include "tests/unit/support/refuse.h"
 
 enum { ALL = FLP_GRAD_HIDDEN | FLP_GRAD_LORA_A | FLP_GRAD_LORA_B };
 
@@ -19,11 +18,8 @@ static flp_spec lora_spec(int rank, uint32_t grads) {
   return spec;
 }
 
-static void refuse_spec(flp_spec spec, const char *sentence) {
-  flp_spec out;
-  flp_status status = flp_spec_resolve(&spec, &out);
-  cr_expect_eq(status, FLP_ERROR_ARGUMENT, "%s: %s", flp_status_name(status), sentence);
-  cr_expect_str_eq(flp_error_detail(), sentence);
+static flp_spec good_spec(void) {
+  return lora_spec(8, ALL);
 }
 
 Test(lora, specs_that_are_taken) {
@@ -41,76 +37,58 @@ Test(lora, specs_that_are_refused) {
     char sentence[128];
     snprintf(sentence, sizeof sentence,
              "spec.lora_rank is %d (accepted: 0 for none, or multiples of 8 from 8 to 512)", ranks[i]);
-    refuse_spec(lora_spec(ranks[i], 0), sentence);
+    expect_refused(resolve_spec(lora_spec(ranks[i], 0)), sentence);
   }
-  refuse_spec(lora_spec(0, FLP_GRAD_LORA_A),
-              "spec.grads has FLP_GRAD_LORA_A, but spec.lora_rank is 0 (accepted: multiples of 8 to 512)");
-  refuse_spec(lora_spec(0, FLP_GRAD_HIDDEN | FLP_GRAD_LORA_B),
-              "spec.grads has FLP_GRAD_LORA_B, but spec.lora_rank is 0 (accepted: multiples of 8 to 512)");
-  refuse_spec(lora_spec(8, FLP_GRAD_WEIGHT),
-              "spec.grads has FLP_GRAD_WEIGHT, but spec.lora_rank is 8 (accepted: a frozen weight: HIDDEN, BIAS, "
-              "LORA_A, LORA_B)");
-  refuse_spec(lora_spec(8, 32), "spec.grads is 32 (accepted: 0 to 31)");
-  flp_spec spec = lora_spec(8, ALL);
-  spec.grad_lora_dtype = FLP_DTYPE_FP16;
-  refuse_spec(spec, "spec.grad_lora_dtype is 2 (accepted: 0, spec.dtype 1, FP32 3)");
+  expect_refused(resolve_spec(lora_spec(0, FLP_GRAD_LORA_A)),
+                 "spec.grads has FLP_GRAD_LORA_A, but spec.lora_rank is 0 (accepted: multiples of 8 to 512)");
+  expect_refused(resolve_spec(lora_spec(0, FLP_GRAD_HIDDEN | FLP_GRAD_LORA_B)),
+                 "spec.grads has FLP_GRAD_LORA_B, but spec.lora_rank is 0 (accepted: multiples of 8 to 512)");
+  expect_refused(resolve_spec(lora_spec(8, FLP_GRAD_WEIGHT)),
+                 "spec.grads has FLP_GRAD_WEIGHT, but spec.lora_rank is 8 (accepted: a frozen weight: HIDDEN, BIAS, "
+                 "LORA_A, LORA_B)");
+  expect_refused(resolve_spec(lora_spec(8, 32)), "spec.grads is 32 (accepted: 0 to 31)");
+  REFUSE_SPEC(spec.grad_lora_dtype = FLP_DTYPE_FP16, "spec.grad_lora_dtype is 2 (accepted: 0, spec.dtype 1, FP32 3)");
 }
 
 /* ---- arguments ---- */
 
-static _Alignas(256) char memory[1 << 16];
-
-static flp_args forward_args(int has_lora) {
+static flp_args good_args(flp_pass pass) {
   flp_args args = FLP_ARGS_INIT;
+  args.pass = pass;
   args.n = 2;
-  args.hidden = args.weight = args.target = memory;
-  args.logprob = (float *)memory;
-  if (has_lora) args.lora_a = args.lora_b = memory, args.lora_scale = 1;
+  args.hidden = args.weight = args.target = args.lora_a = args.lora_b = AT(1);
+  args.lora_scale = 1;
+  if (pass == FLP_PASS_FORWARD) args.logprob = AT(2);
+  if (pass == FLP_PASS_BACKWARD) args.grad_logprob = args.stats = AT(2), args.grad_lora_a = AT(3);
   return args;
 }
 
-static void refuse(int rank, uint32_t grads, flp_args args, const char *sentence) {
-  flp_spec given = lora_spec(rank, grads), spec;
-  flp_args out;
-  cr_assert_eq(flp_spec_resolve(&given, &spec), FLP_OK);
-  flp_status status = flp_args_resolve(&spec, &args, &out);
-  cr_expect_eq(status, FLP_ERROR_ARGUMENT, "%s: %s", flp_status_name(status), sentence);
-  cr_expect_str_eq(flp_error_detail(), sentence);
-}
-
 Test(lora, arguments_that_are_refused) {
-  flp_args args = forward_args(1);
-  refuse(0, 0, args, "args.lora_a is given, but spec.lora_rank is 0");
-  args = forward_args(0), args.lora_scale = 2;
-  refuse(0, 0, args, "args.lora_scale is 2, but spec.lora_rank is 0 (accepted: 0)");
-  args = forward_args(1), args.lora_b = NULL;
-  refuse(8, 0, args, "args.lora_b is NULL, but spec.lora_rank is not 0");
-  args = forward_args(1), args.lora_b_stride = 4;
-  refuse(8, 0, args, "args.lora_b_stride is 4 (accepted: 0 for dense, or at least spec.lora_rank 8)");
-  args = forward_args(1), args.lora_a_stride = 8;
-  refuse(8, 0, args, "args.lora_a_stride is 8 (accepted: 0 for dense, or at least spec.hidden 16)");
-  args = forward_args(1), args.lora_a_stride = 20;
-  refuse(8, 0, args,
+  REFUSE(FORWARD, spec = lora_spec(0, 0), "args.lora_a is given, but spec.lora_rank is 0");
+  REFUSE(FORWARD, (spec = lora_spec(0, 0), args.lora_a = args.lora_b = NULL, args.lora_scale = 2),
+         "args.lora_scale is 2, but spec.lora_rank is 0 (accepted: 0)");
+  REFUSE(FORWARD, args.lora_b = NULL, "args.lora_b is NULL, but spec.lora_rank is not 0");
+  REFUSE(FORWARD, args.lora_b_stride = 4,
+         "args.lora_b_stride is 4 (accepted: 0 for dense, or at least spec.lora_rank 8)");
+  REFUSE(FORWARD, args.lora_a_stride = 8,
+         "args.lora_a_stride is 8 (accepted: 0 for dense, or at least spec.hidden 16)");
+  REFUSE(FORWARD, args.lora_a_stride = 20,
          "args.lora_a_stride is 20 elements of bf16 (accepted: multiples of 16 bytes, the larger of element and "
          "spec.alignment)");
-  args = forward_args(1), args.pass = FLP_PASS_BACKWARD, args.logprob = NULL;
-  args.grad_logprob = args.stats = (float *)memory;
-  refuse(8, FLP_GRAD_LORA_A, args, "args.grad_lora_a is NULL, but spec.grads has FLP_GRAD_LORA_A");
-  args.grad_lora_a = args.grad_lora_b = memory;
-  refuse(8, FLP_GRAD_LORA_A, args, "args.grad_lora_b is given, but spec.grads lacks FLP_GRAD_LORA_B");
-  args.grad_lora_b_stride = 2;
-  refuse(8, FLP_GRAD_LORA_A | FLP_GRAD_LORA_B, args,
+  REFUSE(BACKWARD, (spec.grads = FLP_GRAD_LORA_A, args.grad_lora_a = NULL),
+         "args.grad_lora_a is NULL, but spec.grads has FLP_GRAD_LORA_A");
+  REFUSE(BACKWARD, (spec.grads = FLP_GRAD_LORA_A, args.grad_lora_b = AT(3)),
+         "args.grad_lora_b is given, but spec.grads lacks FLP_GRAD_LORA_B");
+  REFUSE(BACKWARD, (spec.grads -= FLP_GRAD_HIDDEN, args.grad_lora_b = AT(3), args.grad_lora_b_stride = 2),
          "args.grad_lora_b_stride is 2 (accepted: 0 for dense, or at least spec.lora_rank 8)");
+  expect_refused_with(ARGS_WITH(FORWARD, args.lora_scale = 1.0f / 0.0f),
+                      "args.lora_scale is inf (accepted: 0, or magnitudes from ");
 }
 
-Test(lora, a_scale_of_infinity_is_refused_and_strides_are_filled_in) {
-  flp_spec given = lora_spec(8, 0), spec;
-  flp_args args = forward_args(1), out;
+Test(lora, strides_are_filled_in) {
+  flp_spec given = good_spec(), spec;
+  flp_args args = good_args(FLP_PASS_FORWARD), out;
   cr_assert_eq(flp_spec_resolve(&given, &spec), FLP_OK);
-  args.lora_scale = 1.0f / 0.0f;
-  cr_expect_eq(flp_args_resolve(&spec, &args, &out), FLP_ERROR_ARGUMENT);
-  cr_expect(strstr(flp_error_detail(), "args.lora_scale is inf (accepted: 0, or magnitudes from "), "%s",
-            flp_error_detail());
   args.lora_scale = 0;
   cr_assert_eq(flp_args_resolve(&spec, &args, &out), FLP_OK, "%s", flp_error_detail());
   cr_expect(out.lora_a_stride == 16 && out.lora_b_stride == 8);

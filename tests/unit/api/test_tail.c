@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/api/validate.h"
 #include "runtime/driver/driver.h"
 #include "runtime/plan/plan.h"
+#include "tests/unit/support/refuse.h"
 #include "tests/unit/support/stage.h"
 
 static flp_spec tail_spec(uint32_t grads) {
@@ -16,17 +16,7 @@ static flp_spec tail_spec(uint32_t grads) {
   return spec;
 }
 
-static void expect_refused(flp_status status, const char *sentence) {
-  cr_expect_eq(status, FLP_ERROR_ARGUMENT, "%s: %s", flp_status_name(status), sentence);
-  cr_expect_str_eq(flp_error_detail(), sentence);
-}
-
 /* ---- specs and options ---- */
-
-static void refuse_spec(flp_spec spec, const char *sentence) {
-  flp_spec out;
-  expect_refused(flp_spec_resolve(&spec, &out), sentence);
-}
 
 Test(tail, specs_that_are_taken) {
   static const float tails[] = {0, 0x1p-20f, 0x1p-9f, 0.003f, 0x1p-2f};
@@ -56,15 +46,10 @@ Test(tail, specs_that_are_refused) {
     spec.tail = bad[i].tail;
     snprintf(sentence, sizeof sentence, "spec.tail is %s (accepted: 2^-20 to 2^-2, or 0 for exact gradients)",
              bad[i].text);
-    refuse_spec(spec, sentence);
+    expect_refused(resolve_spec(spec), sentence);
   }
-  refuse_spec(tail_spec(0), "spec.tail is 0.00195312, but spec.grads is 0 (accepted: FLP_GRAD_* bits)");
-  flp_spec spec = FLP_SPEC_INIT;
-  spec.op = FLP_OP_SELECT;
-  spec.vocab = 1000;
-  spec.tail = 0x1p-9f;
-  refuse_spec(spec, "spec.tail is not 0, but spec.op is FLP_OP_SELECT (accepted: 0)");
-  spec = stage_spec(3);
+  expect_refused(resolve_spec(tail_spec(0)),
+                 "spec.tail is 0.00195312, but spec.grads is 0 (accepted: FLP_GRAD_* bits)");
 }
 
 Test(tail, modes_that_are_refused) {
@@ -87,32 +72,24 @@ Test(tail, modes_that_are_refused) {
 
 /* ---- arguments ---- */
 
-#define AT(k) ((void *)(uintptr_t)(0x10000 * (k)))
-
-static flp_status resolve(flp_spec spec, const flp_args *args) {
-  flp_spec resolved;
-  flp_args out;
-  cr_assert_eq(flp_spec_resolve(&spec, &resolved), FLP_OK, "%s", flp_error_detail());
-  return flp_args_resolve(&resolved, args, &out);
-}
-
 Test(tail, arguments) {
   flp_spec spec = tail_spec(7), exact = stage_spec(7);
   flp_args backward = stage_args(&spec, FLP_PASS_BACKWARD, 10), forward = stage_args(&spec, FLP_PASS_FORWARD, 10);
   forward.saved = backward.saved = AT(5);
   forward.old_lse = AT(6);
   backward.tail_report = AT(7);
-  cr_expect_eq(resolve(spec, &forward), FLP_OK, "%s", flp_error_detail());
-  cr_expect_eq(resolve(spec, &backward), FLP_OK, "%s", flp_error_detail());
+  cr_expect_eq(resolve_args(spec, &forward), FLP_OK, "%s", flp_error_detail());
+  cr_expect_eq(resolve_args(spec, &backward), FLP_OK, "%s", flp_error_detail());
   backward.saved = NULL;
-  expect_refused(resolve(exact, &backward), "args.tail_report is given, but spec.tail is 0");
+  expect_refused(resolve_args(exact, &backward), "args.tail_report is given, but spec.tail is 0");
   backward.tail_report = (float *)(uintptr_t)0x70002;
-  expect_refused(resolve(spec, &backward), "args.tail_report is 0x70002 (accepted: multiples of 4 bytes)");
+  expect_refused(resolve_args(spec, &backward), "args.tail_report is 0x70002 (accepted: multiples of 4 bytes)");
   forward.tail_report = AT(7);
-  expect_refused(resolve(spec, &forward), "args.tail_report is given, but only backward and step leave anything out");
+  expect_refused(resolve_args(spec, &forward),
+                 "args.tail_report is given, but only backward and step leave anything out");
   backward.tail_report = NULL;
   backward.saved = AT(5);
-  expect_refused(resolve(exact, &backward), "args.saved is given, but spec.keep and spec.tail are 0");
+  expect_refused(resolve_args(exact, &backward), "args.saved is given, but spec.keep and spec.tail are 0");
 }
 
 /* ---- queries, descriptions and ids ---- */

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/api/validate.h"
 #include "runtime/plan/plan.h"
+#include "tests/unit/support/refuse.h"
 #include "tests/unit/support/stage.h"
 
 static flp_spec targets_spec(uint32_t grads) {
@@ -14,17 +14,7 @@ static flp_spec targets_spec(uint32_t grads) {
   return spec;
 }
 
-static void expect_refused(flp_status status, const char *sentence) {
-  cr_expect_eq(status, FLP_ERROR_ARGUMENT, "%s: %s", flp_status_name(status), sentence);
-  cr_expect_str_eq(flp_error_detail(), sentence);
-}
-
 /* ---- specs ---- */
-
-static void refuse_spec(flp_spec spec, const char *sentence) {
-  flp_spec out;
-  expect_refused(flp_spec_resolve(&spec, &out), sentence);
-}
 
 Test(targets, specs_that_are_taken) {
   static const int counts[] = {0, 1, 2, 64, FLP_TARGETS_MAX};
@@ -37,22 +27,16 @@ Test(targets, specs_that_are_taken) {
   }
 }
 
+static flp_spec good_spec(void) {
+  return targets_spec(7);
+}
+
 Test(targets, specs_that_are_refused) {
-  flp_spec spec = targets_spec(3);
-  spec.targets = -1;
-  refuse_spec(spec, "spec.targets is -1 (accepted: 0 to 512)");
-  spec.targets = 513;
-  refuse_spec(spec, "spec.targets is 513 (accepted: 0 to 512)");
-  spec = (flp_spec)FLP_SPEC_INIT;
-  spec.op = FLP_OP_SELECT;
-  spec.vocab = 1000;
-  spec.targets = 2;
-  refuse_spec(spec, "spec.targets is not 0, but spec.op is FLP_OP_SELECT (accepted: 0)");
+  REFUSE_SPEC(spec.targets = -1, "spec.targets is -1 (accepted: 0 to 512)");
+  REFUSE_SPEC(spec.targets = 513, "spec.targets is 513 (accepted: 0 to 512)");
 }
 
 /* ---- arguments ---- */
-
-#define AT(k) ((void *)(uintptr_t)(0x10000 * (k)))
 
 /* A call of a shard, which has partial_targets; backward has none. */
 static flp_args good_args(flp_pass pass) {
@@ -66,23 +50,6 @@ static flp_args good_args(flp_pass pass) {
   a.partial_targets = AT(4);
   return a;
 }
-
-static flp_status resolve(flp_spec spec, const flp_args *args) {
-  flp_spec resolved;
-  flp_args out;
-  cr_assert_eq(flp_spec_resolve(&spec, &resolved), FLP_OK, "%s", flp_error_detail());
-  return flp_args_resolve(&resolved, args, &out);
-}
-
-#define RESOLVE(pass_, assignment)               \
-  ({                                             \
-    flp_spec spec = targets_spec(7);             \
-    flp_args args = good_args(FLP_PASS_##pass_); \
-    assignment;                                  \
-    resolve(spec, &args);                        \
-  })
-#define ACCEPT(pass, assignment) cr_expect_eq(RESOLVE(pass, assignment), FLP_OK, "%s", flp_error_detail())
-#define REFUSE(pass, assignment, sentence) expect_refused(RESOLVE(pass, assignment), sentence)
 
 Test(targets, arguments_that_are_taken) {
   ACCEPT(FORWARD, (void)0);

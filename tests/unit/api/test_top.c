@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/api/validate.h"
 #include "runtime/plan/plan.h"
+#include "tests/unit/support/refuse.h"
 #include "tests/unit/support/stage.h"
 
 static flp_spec top_spec(int topk, int rank) {
@@ -15,17 +15,11 @@ static flp_spec top_spec(int topk, int rank) {
   return spec;
 }
 
-static void expect_refused(flp_status status, const char *sentence) {
-  cr_expect_eq(status, FLP_ERROR_ARGUMENT, "%s: %s", flp_status_name(status), sentence);
-  cr_expect_str_eq(flp_error_detail(), sentence);
+static flp_spec good_spec(void) {
+  return top_spec(20, 1);
 }
 
 /* ---- specs ---- */
-
-static void refuse_spec(flp_spec spec, const char *sentence) {
-  flp_spec out;
-  expect_refused(flp_spec_resolve(&spec, &out), sentence);
-}
 
 Test(top, specs_that_are_taken) {
   flp_spec out;
@@ -38,116 +32,63 @@ Test(top, specs_that_are_taken) {
 }
 
 Test(top, specs_that_are_refused) {
-  refuse_spec(top_spec(129, 0), "spec.topk is 129 (accepted: 0 to 128)");
-  refuse_spec(top_spec(-1, 0), "spec.topk is -1 (accepted: 0 to 128)");
-  refuse_spec(top_spec(0, 2), "spec.rank is 2 (accepted: 0 to 1)");
-  flp_spec spec = FLP_SPEC_INIT;
-  spec.op = FLP_OP_SELECT;
-  spec.vocab = 1000;
-  spec.topk = 1;
-  refuse_spec(spec, "spec.topk is not 0, but spec.op is FLP_OP_SELECT (accepted: 0)");
-  spec.topk = 0;
-  spec.rank = 1;
-  refuse_spec(spec, "spec.rank is not 0, but spec.op is FLP_OP_SELECT (accepted: 0)");
+  REFUSE_SPEC(spec.topk = 129, "spec.topk is 129 (accepted: 0 to 128)");
+  REFUSE_SPEC(spec.topk = -1, "spec.topk is -1 (accepted: 0 to 128)");
+  REFUSE_SPEC(spec.rank = 2, "spec.rank is 2 (accepted: 0 to 1)");
 }
 
 /* ---- arguments ---- */
 
-static flp_status resolve(flp_spec spec, const flp_args *args) {
-  flp_spec resolved;
-  flp_args out;
-  cr_assert_eq(flp_spec_resolve(&spec, &resolved), FLP_OK, "%s", flp_error_detail());
-  return flp_args_resolve(&resolved, args, &out);
-}
-
-static flp_args top_args(const flp_spec *spec, flp_pass pass) {
-  flp_args args = stage_args(spec, pass, 10);
-  args.top_ids = STAGE_AT(11);
-  args.top_logprob = STAGE_AT(12);
-  args.top_rest = STAGE_AT(13);
-  args.rank = STAGE_AT(14);
+static flp_args good_args(flp_pass pass) {
+  flp_spec spec = good_spec();
+  flp_args args = stage_args(&spec, pass, 10);
+  if (pass == FLP_PASS_COMBINE) args.partial = AT(12), args.shard_count = 1;
+  if (pass != FLP_PASS_FORWARD) return args;
+  args.top_ids = AT(11);
+  args.top_logprob = AT(12);
+  args.top_rest = AT(13);
+  args.rank = AT(14);
   return args;
 }
 
-Test(top, arguments_that_are_taken) {
-  flp_spec spec = top_spec(20, 1);
-  flp_args args = top_args(&spec, FLP_PASS_FORWARD);
-  cr_expect_eq(resolve(spec, &args), FLP_OK, "%s", flp_error_detail());
-  args.logprob = args.stats = NULL;
-  cr_expect_eq(resolve(spec, &args), FLP_OK, "the best columns alone: %s", flp_error_detail());
-  args.top_ids = NULL;
-  args.top_logprob = args.top_rest = NULL;
-  cr_expect_eq(resolve(spec, &args), FLP_OK, "the rank alone: %s", flp_error_detail());
-  args.rank = NULL;
-  expect_refused(resolve(spec, &args),
-                 "args.logprob, entropy, stats, top_ids, top_logprob, top_rest, rank and partial are all NULL (accepted: at "
-                 "least one)");
-  args.logprob = STAGE_AT(6);
-  cr_expect_eq(resolve(spec, &args), FLP_OK, "each may be NULL: %s", flp_error_detail());
+/* Leaves a call without the outputs of this header. */
+static void take(flp_args *args) {
+  args->top_ids = NULL;
+  args->top_logprob = args->top_rest = NULL;
+  args->rank = NULL;
 }
 
-Test(top, arguments_that_nobody_asked_for) {
-  flp_spec plain = top_spec(0, 0), spec = top_spec(20, 1);
-  flp_args args = stage_args(&plain, FLP_PASS_FORWARD, 10);
-  args.top_ids = STAGE_AT(11);
-  expect_refused(resolve(plain, &args), "args.top_ids is given, but spec.topk is 0");
-  args.top_ids = NULL;
-  args.top_logprob = STAGE_AT(11);
-  expect_refused(resolve(plain, &args), "args.top_logprob is given, but spec.topk is 0");
-  args.top_logprob = NULL;
-  args.top_rest = STAGE_AT(11);
-  expect_refused(resolve(plain, &args), "args.top_rest is given, but spec.topk is 0");
-  args.top_rest = NULL;
-  args.rank = STAGE_AT(11);
-  expect_refused(resolve(plain, &args), "args.rank is given, but spec.rank is 0");
-  flp_args backward = stage_args(&spec, FLP_PASS_BACKWARD, 10);
-  backward.rank = STAGE_AT(11);
-  expect_refused(resolve(spec, &backward), "args.rank is given, but only forward gives it");
-  flp_args combine = stage_args(&spec, FLP_PASS_COMBINE, 10);
-  combine.partial = STAGE_AT(12);
-  combine.shard_count = 1;
-  combine.top_ids = STAGE_AT(11);
-  expect_refused(resolve(spec, &combine), "args.top_ids is given, but only forward gives it");
-}
+#define TAKE (take(&args), args.logprob = args.stats = NULL)
+#define SHARD (args.logprob = args.stats = NULL, args.partial = AT(15), args.vocab_total = 3000)
+#define UNKNOWN " is given, but the call covers a vocab shard, which does not know the other columns"
 
-Test(top, arguments_that_are_misaligned) {
-  flp_spec spec = top_spec(20, 1);
-  flp_args args = top_args(&spec, FLP_PASS_FORWARD);
-  args.top_ids = (void *)(uintptr_t)0x70004;
-  expect_refused(resolve(spec, &args), "args.top_ids is 0x70004 (accepted: multiples of 8 bytes)");
-  spec.target_dtype = FLP_DTYPE_INT32;
-  cr_expect_eq(resolve(spec, &args), FLP_OK, "%s", flp_error_detail());
-  args.rank = (int32_t *)(uintptr_t)0x70002;
-  expect_refused(resolve(spec, &args), "args.rank is 0x70002 (accepted: multiples of 4 bytes)");
-}
-
-Test(top, shards) {
-  flp_spec spec = top_spec(20, 1);
-  flp_args args = top_args(&spec, FLP_PASS_FORWARD);
-  args.logprob = args.stats = NULL;
-  args.partial = STAGE_AT(15);
-  args.vocab_total = 3000;
-  expect_refused(resolve(spec, &args),
-                 "args.top_rest is given, but the call covers a vocab shard, which does not know the other columns");
-  args.top_rest = NULL;
-  expect_refused(resolve(spec, &args),
-                 "args.rank is given, but the call covers a vocab shard, which does not know the other columns");
-  args.rank = NULL;
-  cr_expect_eq(resolve(spec, &args), FLP_OK, "%s", flp_error_detail());
+Test(top, arguments) {
+  ACCEPT(FORWARD, (void)0);
+  ACCEPT(FORWARD, args.logprob = args.stats = NULL);                    /* the best columns alone */
+  ACCEPT(FORWARD, (TAKE, args.rank = AT(14)));                          /* the rank alone */
+  ACCEPT(FORWARD, (TAKE, args.logprob = AT(6)));                        /* each may be NULL */
+  ACCEPT(FORWARD, (spec.target_dtype = FLP_DTYPE_INT32, args.top_ids = (char *)AT(7) + 4));
+  ACCEPT(FORWARD, (SHARD, args.top_rest = NULL, args.rank = NULL));
+  REFUSE(FORWARD, TAKE,
+         "args.logprob, entropy, stats, top_ids, top_logprob, top_rest, rank and partial are all NULL (accepted: at "
+         "least one)");
+  REFUSE(FORWARD, (spec.topk = 0, take(&args), args.top_ids = AT(11)), "args.top_ids is given, but spec.topk is 0");
+  REFUSE(FORWARD, (spec.topk = 0, take(&args), args.top_logprob = AT(11)),
+         "args.top_logprob is given, but spec.topk is 0");
+  REFUSE(FORWARD, (spec.topk = 0, take(&args), args.top_rest = AT(11)), "args.top_rest is given, but spec.topk is 0");
+  REFUSE(FORWARD, spec.rank = 0, "args.rank is given, but spec.rank is 0");
+  REFUSE(BACKWARD, args.rank = AT(11), "args.rank is given, but only forward gives it");
+  REFUSE(COMBINE, args.top_ids = AT(11), "args.top_ids is given, but only forward gives it");
+  REFUSE(FORWARD, args.top_ids = (char *)AT(7) + 4, "args.top_ids is 0x70004 (accepted: multiples of 8 bytes)");
+  REFUSE(FORWARD, args.rank = (int32_t *)0x70002, "args.rank is 0x70002 (accepted: multiples of 4 bytes)");
+  REFUSE(FORWARD, SHARD, "args.top_rest" UNKNOWN);
+  REFUSE(FORWARD, (SHARD, args.top_rest = NULL), "args.rank" UNKNOWN);
 }
 
 Test(top, more_columns_than_there_are) {
-  flp_spec spec = top_spec(20, 0);
-  spec.vocab = 12;
-  flp_args args = stage_args(&spec, FLP_PASS_FORWARD, 10);
-  args.top_ids = STAGE_AT(11);
-  expect_refused(resolve(spec, &args), "args.vocab_total is 12, but spec.topk is 20 (accepted: 20 or more)");
-  flp_args backward = stage_args(&spec, FLP_PASS_BACKWARD, 10);
-  cr_expect_eq(resolve(spec, &backward), FLP_OK, "%s", flp_error_detail());
-  args.partial = STAGE_AT(15);
-  args.logprob = args.stats = NULL;
-  args.vocab_total = 40;
-  cr_expect_eq(resolve(spec, &args), FLP_OK, "a small shard of a head that has them: %s", flp_error_detail());
+  REFUSE(FORWARD, spec.vocab = 12, "args.vocab_total is 12, but spec.topk is 20 (accepted: 20 or more)");
+  ACCEPT(BACKWARD, spec.vocab = 12);
+  ACCEPT(FORWARD, (SHARD, spec.vocab = 12, args.vocab_total = 40, args.top_rest = NULL, args.rank = NULL));
 }
 
 /* ---- descriptions and ids ---- */

@@ -8,6 +8,7 @@
 
 #include "runtime/base/half.h"
 #include "tests/unit/support/long_oracle.h"
+#include "tests/unit/support/random.h"
 
 enum { N = 11, VOCAB = 29, DEPTH = 16, STRIDE = 20 };
 
@@ -19,11 +20,6 @@ typedef struct oracle_fixture {
   double temperature[N], g[N], e[N];
 } oracle_fixture;
 
-static double draw(uint32_t *state) {
-  *state = *state * 1664525u + 1013904223u;
-  return (double)(*state >> 8) * 0x1p-23 - 1;
-}
-
 static long double put(uint16_t *out, double value) {
   *out = flp_half_to_bf16((float)value);
   return (long double)flp_half_from_bf16(*out);
@@ -33,9 +29,9 @@ static void fill_rows(oracle_fixture *f, uint32_t *state) {
   for (int i = 0; i < N; i++) {
     f->rows[i] = i;
     f->target[i] = f->reference.target[i] = (i * 7 + 3) % VOCAB;
-    f->temperature[i] = 1.25 + draw(state);
-    f->g[i] = draw(state);
-    f->e[i] = draw(state);
+    f->temperature[i] = 1.25 + test_random(state);
+    f->g[i] = test_random(state);
+    f->e[i] = test_random(state);
     f->reference.temperature[i] = (long double)f->temperature[i];
     f->reference.grad_logprob[i] = (long double)f->g[i];
     f->reference.grad_entropy[i] = (long double)f->e[i];
@@ -45,12 +41,12 @@ static void fill_rows(oracle_fixture *f, uint32_t *state) {
 static oracle_fixture *create(double softcap, double scale) {
   oracle_fixture *f = calloc(1, sizeof *f);
   uint32_t state = 17;
-  long_problem_create(&f->reference, N, VOCAB, DEPTH);
+  long_problem_create(&f->reference, N, VOCAB, DEPTH, 1, 0);
   for (int i = 0; i < N * DEPTH; i++)
-    f->reference.hidden[i] = put(&f->hidden[i / DEPTH * STRIDE + i % DEPTH], 1.5 * draw(&state));
+    f->reference.hidden[i] = put(&f->hidden[i / DEPTH * STRIDE + i % DEPTH], 1.5 * test_random(&state));
   for (int i = 0; i < VOCAB * DEPTH; i++)
-    f->reference.weight[i] = put(&f->weight[i / DEPTH * STRIDE + i % DEPTH], draw(&state));
-  for (int v = 0; v < VOCAB; v++) f->reference.bias[v] = put(&f->bias[v], draw(&state));
+    f->reference.weight[i] = put(&f->weight[i / DEPTH * STRIDE + i % DEPTH], test_random(&state));
+  for (int v = 0; v < VOCAB; v++) f->reference.bias[v] = put(&f->bias[v], test_random(&state));
   for (int v = 0; v < VOCAB; v++) f->columns[v] = v;
   fill_rows(f, &state);
   f->reference.scale = (long double)scale;
@@ -240,7 +236,7 @@ static void make_targets(const oracle_fixture *f, int64_t *target, double *g) {
     const int64_t own[TARGETS] = {f->target[i], i % 2 ? f->target[i] : (f->target[i] + 9) % VOCAB, i ? -100 : 7, 5};
     for (int k = 0; k < TARGETS; k++) {
       target[i * TARGETS + k] = own[k];
-      g[i * TARGETS + k] = own[k] < 0 ? 0 : draw(&state);
+      g[i * TARGETS + k] = own[k] < 0 ? 0 : test_random(&state);
     }
   }
 }

@@ -21,51 +21,69 @@ static void use_fake(const char *mode) {
   if (mode) setenv("FAKE_BLAS", mode, 1);
 }
 
-/* ---- bits ---- */
+/* ---- products ---- */
 
-enum { DEPTH_MAX = 1224, WIDTH_MAX = 512 };
+typedef void (*multiply_fn)(eager_product product, const eager_matrices *x);
 
-/* Operands of a tile whose rows are all equal. */
-static void fill(float *a, float *b, float *c, int rows, int k) {
+/* Beside the textbook's triple loop. padding: elements behind each row, which stay; equal: rows of a and of c are all
+ * equal, and so are the bits of those of the product */
+static void check_product(multiply_fn multiply, eager_product product, int m, int n, int k, int padding, int equal) {
+  enum { ROWS = 1224, MOST = EAGER_TILE_COLUMNS * ROWS };
+  static float a[MOST], b[MOST], c[MOST], before[MOST];
+  int a_stride = (product == EAGER_GRAD_WEIGHT ? m : k) + padding, c_stride = n + padding;
+  int b_stride = (product == EAGER_SCORES ? k : n) + padding;
   uint32_t state = 11;
-  for (int i = 0; i < DEPTH_MAX * EAGER_TILE_COLUMNS; i++) b[i] = (float)eager_case_random(&state);
-  for (int d = 0; d < k; d++) {
-    a[d] = (float)eager_case_random(&state);
-    for (int i = 1; i < rows; i++) a[i * k + d] = a[d];
+  for (int i = 0; i < MOST; i++) {
+    a[i] = equal && i >= a_stride ? a[i - a_stride] : (float)test_random(&state);
+    b[i] = (float)test_random(&state);
+    c[i] = before[i] = equal && i >= c_stride ? c[i - c_stride] : (float)test_random(&state);
   }
-  for (int i = 0; i < rows * WIDTH_MAX; i++) c[i] = 0.25f;
-}
-
-static void expect_equal_rows(eager_product product, int n, int k) {
-  static float a[EAGER_TILE_ROWS * DEPTH_MAX], b[EAGER_TILE_COLUMNS * DEPTH_MAX], c[EAGER_TILE_ROWS * WIDTH_MAX];
-  fill(a, b, c, EAGER_TILE_ROWS, k);
-  int b_stride = product == EAGER_SCORES ? k : n;
-  eager_matrices x = {EAGER_TILE_ROWS, n, k, a, k, b, b_stride, c, n};
-  eager_multiply(product, &x);
-  for (int i = 1; i < EAGER_TILE_ROWS; i++)
-    cr_assert_eq(memcmp(c, c + i * n, (size_t)n * sizeof *c), 0, "product %d, n %d, k %d: row %d", product, n, k, i);
-  for (int j = 0; j < n; j++) {
-    double sum = product == EAGER_SCORES ? 0 : 0.25;
-    for (int d = 0; d < k; d++) sum += (double)a[d] * (double)(product == EAGER_SCORES ? b[j * k + d] : b[d * n + j]);
-    cr_assert_float_eq(c[j], sum, 1e-3);
+  eager_matrices x = {m, n, k, a, a_stride, b, b_stride, c, c_stride};
+  multiply(product, &x);
+  cr_assert_eq(memcmp(c + m * c_stride, before + m * c_stride, sizeof c - (size_t)(m * c_stride) * sizeof *c), 0);
+  for (int i = 0; i < m * c_stride; i++) {
+    int row = i / c_stride, column = i % c_stride;
+    double sum = product == EAGER_SCORES ? 0 : (double)before[i];
+    if (column >= n) {
+      cr_assert_eq(c[i], before[i]);
+      continue;
+    }
+    for (int d = 0; d < k; d++)
+      sum += (double)a[product == EAGER_GRAD_WEIGHT ? d * a_stride + row : row * a_stride + d] *
+             (double)b[product == EAGER_SCORES ? column * b_stride + d : d * b_stride + column];
+    cr_assert_float_eq(c[i], sum, equal ? 1e-3 : 2e-5);
+    if (equal && column == 0)
+      cr_assert_eq(memcmp(c, c + i, (size_t)n * sizeof *c), 0, "product %d, n %d, k %d: row %d", product, n, k, row);
   }
 }
 
 static void expect_rows_keep_their_bits(void) {
   eager_blas_enter();
-  for (int k = 8; k <= DEPTH_MAX; k += k < 64 ? 8 : 232) expect_equal_rows(EAGER_SCORES, EAGER_TILE_COLUMNS, k);
-  for (int n = 8; n <= WIDTH_MAX; n += n < 64 ? 8 : 56) expect_equal_rows(EAGER_GRAD_HIDDEN, n, EAGER_TILE_COLUMNS);
+  for (int k = 8; k <= 1224; k += k < 64 ? 8 : 232)
+    check_product(eager_multiply, EAGER_SCORES, EAGER_TILE_ROWS, EAGER_TILE_COLUMNS, k, 0, 1);
+  for (int n = 8; n <= 512; n += n < 64 ? 8 : 56)
+    check_product(eager_multiply, EAGER_GRAD_HIDDEN, EAGER_TILE_ROWS, n, EAGER_TILE_COLUMNS, 0, 1);
   eager_blas_leave();
+}
+
+Test(eager_blas, plain_products) {
+  static const struct {
+    eager_product product;
+    int m, n, k;
+  } rows[] = {{EAGER_SCORES, 64, 128, 24},       {EAGER_SCORES, 64, 128, 8},       {EAGER_GRAD_HIDDEN, 64, 24, 128},
+              {EAGER_GRAD_HIDDEN, 64, 152, 128}, {EAGER_GRAD_WEIGHT, 128, 40, 64}};
+  for (int i = 0; i < 5; i++)
+    check_product(eager_multiply_plain, rows[i].product, rows[i].m, rows[i].n, rows[i].k, 8, 0);
 }
 
 static void expect_right(void) {
   flp_spec spec = FLP_SPEC_INIT;
   spec.dtype = FLP_DTYPE_FP32;
-  spec.vocab = 130;
-  spec.hidden = 16;
+  spec.vocab = 300;
+  spec.hidden = 40;
   spec.grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
   eager_case c;
-  eager_case_create(&c, &spec, 9, 40);
+  eager_case_create(&c, &spec, 70, 40);
   eager_case_forward(&c);
   eager_case_backward(&c);
   eager_case_check_forward(&c, 4e-7);

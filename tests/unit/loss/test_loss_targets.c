@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "runtime/loss/loss.h"
+#include "tests/unit/support/random.h"
 
 enum { K = 7 };
 
@@ -20,15 +21,10 @@ static uint16_t append(flp_loss *loss, flp_loss_op op, uint32_t a, uint32_t b) {
   return node;
 }
 
-static double uniform(uint32_t *state) {
-  *state = *state * 1664525u + 1013904223u;
-  return (*state >> 8) / 16777216.0;
-}
-
 /* Log-probabilities of the first count of more outcomes. */
 static void draw(uint32_t *state, int count, float *out) {
   double raw[K], sum = 0.2;
-  for (int k = 0; k < count; k++) sum += raw[k] = exp(4 * uniform(state));
+  for (int k = 0; k < count; k++) sum += raw[k] = exp(2 + 2 * test_random(state));
   for (int k = 0; k < count; k++) out[k] = (float)log(raw[k] / sum);
 }
 
