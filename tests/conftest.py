@@ -55,14 +55,26 @@ def pytest_configure(config):
                     "build/release, and FLP_TEST_BUILD names another one", 2)
 
 
+def is_sample(item, seen):
+    """Whether it is the first case of its test, of kernels on the CPU on each architecture."""
+    case = getattr(item, "callspec", None)
+    key = item.path, item.function, case and str(case.params.get("capability"))
+    is_first = key not in seen
+    seen.add(key)
+    return is_first or item.path.parent.name != "simt"
+
+
 def pytest_collection_modifyitems(config, items):
     """Leaves out what only the long form runs."""
     is_named = config.option.keyword or any("::" in argument for argument in config.args)
     if is_named or os.environ.get("FLP_TEST_LONG") == "1":
         return
-    out = [item for item in items if item.get_closest_marker("long")]
-    items[:] = [item for item in items if not item.get_closest_marker("long")]
-    config.hook.pytest_deselected(items=out)
+    seen, kept = set(), []
+    for item in items:
+        if not item.get_closest_marker("long") and is_sample(item, seen):
+            kept.append(item)
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    items[:] = kept
 
 
 from binding_fixtures import engine, fresh_plans  # noqa: E402,F401

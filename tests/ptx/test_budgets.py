@@ -49,17 +49,17 @@ def kinds_of(options, arch):
 
 CASES = [(name, arch, kind) for name, spec in BUDGETS["specs"].items() for arch in spec["arches"]
          for kind in kinds_of(spec["options"], arch)]
-# A tiling of 192 rows is the one that spills; the other tilings are the long form's.
-SHORT_TILINGS = {f"tiling_{i}" for i, tune in enumerate(TILINGS) if "192x128" in tune}
 CASES += [("generic", arch, kind) for arch, want in BUDGETS["generic"].items()
           for kind in want.get("kinds", (*KINDS, "select"))]
 
 
 def marked(cases):
-    """Cases as parameters, those of the long form marked."""
-    return [pytest.param(case, marks=pytest.mark.long, id="-".join(case))
-            if case[0].startswith("tiling_") and case[0] not in SHORT_TILINGS else pytest.param(case, id="-".join(case))
-            for case in cases]
+    """Cases as parameters. The short form has the first of each kind, portable and of Hopper."""
+    first = {}
+    for case in cases:
+        first.setdefault(case[1:], case)
+    short = {case for (arch, _), case in first.items() if arch in ("sm_80", "sm_90a")}
+    return [pytest.param(case, marks=() if case in short else pytest.mark.long, id="-".join(case)) for case in cases]
 
 
 def ptxas_release():
