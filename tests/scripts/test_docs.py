@@ -68,6 +68,19 @@ def test_links_lead_somewhere(name):
     assert dead == []
 
 
+def names_behind_files(text):
+    """(file, name) of every name in code behind a link to a file, up to the next link."""
+    parts = re.split(r"\]\(\.\./([^)]+)\)", prose_of(text))
+    return [(file, name) for file, prose in zip(parts[1::2], parts[2::2])
+            for name in re.findall(r"`([A-Za-z_]\w*)`", re.split(r"\n\n|\n\d\. |\n- ", prose)[0])]
+
+
+def test_the_tour_names_what_stands_in_its_files():
+    named = names_behind_files("docs/tour.md")
+    gone = [f"{file}: {name}" for file, name in named if not re.search(rf"\b{name}\b", (TREE / file).read_text())]
+    assert len(named) > 30 and gone == []
+
+
 def test_every_document_is_linked_from_another():
     linked = set()
     for name in DOCUMENTS:
