@@ -11,8 +11,10 @@ from typing import Mapping
 import torch
 from torch import Tensor
 
-from . import _accumulate, _check, _hand_out, _logprob, _policy, _programs, _run, _transforms, losses
+from . import _check, _hand_out, _policy, _programs, losses
+from ._call import Call
 from ._compile import outside_graphs
+from ._operands import Loss
 
 
 @outside_graphs
@@ -63,43 +65,37 @@ def distill_loss(hidden: Tensor, weight: Tensor, target: Tensor, teacher_logprob
     thread: safe
     source: arXiv:2306.13649 (forward and generalised Jensen-Shannon), arXiv:2306.08543 (reverse)
     """
-    given = {"hidden": hidden, "weight": weight, "bias": bias, "target": target, "temperature": temperature,
-             "teacher_logprob": teacher_logprob, "row_weight": row_weight, "mask": mask,
-             **{"vectors[%r]" % name: value for name, value in (vectors or {}).items()}}
-    _transforms.check_plain("flp.distill_loss", given.values(), "torch.autograd, or under torch.func.grad "
-                            "flp.losses.divergence of flp.linear_logprob")
+    vectors = vectors or {}
     _check.tensor_of("hidden", hidden)
     _check.tensor_of("target", target)
     if target.dim() != hidden.dim():
         _check.refuse(ValueError, "target", "of shape %s" % (tuple(target.shape),),
                       "%s without its last dimension, and K" % (tuple(hidden.shape),))
-    lead, flat, weight, bias, ids, scalar, temperature_rows, _ = _logprob.prepare(hidden, weight, target, bias,
-                                                                                  temperature, None, several=True)
-    settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, bool(entropy))
-    settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, weight, given)
-    settings.detached = True
+    call = Call("flp.distill_loss", hidden, weight, target, bias,
+                instead="torch.autograd, or under torch.func.grad flp.losses.divergence of flp.linear_logprob",
+                others={"teacher_logprob": teacher_logprob, "row_weight": row_weight, "mask": mask,
+                        **{"vectors[%r]" % name: value for name, value in vectors.items()}},
+                entropy=bool(entropy), temperature=temperature, softcap=softcap, scale=scale, ignore_index=ignore_index,
+                budget=budget, grad_weight_accumulate=grad_weight_accumulate)
+    call.settings.detached = True
     program = program_of(loss)
     values = _policy._parameters_of(parameters or {}, program)
-    counted = _counted(target, mask, lead, settings.ignore_index)
-    ids = target.masked_fill(~counted.unsqueeze(-1), settings.ignore_index).reshape(ids.shape)
+    counted, lead = _counted(target, mask, call.lead, call.settings.ignore_index), call.lead
+    ids = call.operands["target"]
+    call.operands["target"] = target.masked_fill(~counted.unsqueeze(-1), call.settings.ignore_index).reshape(ids.shape)
     teacher = _numbers("teacher_logprob", teacher_logprob, "target", target.shape, target.device)
     weights = _weights_of(row_weight, counted, total, lead)
-    rows = {name: _numbers("vectors[%r]" % name, value, "hidden's rows", lead, flat.device)
-            for name, value in (vectors or {}).items()}
+    rows = {name: _numbers("vectors[%r]" % name, value, "hidden's rows", lead, target.device)
+            for name, value in vectors.items()}
     _needed(loss, program, rows)
-    return _dispatch((flat, weight, bias, ids, temperature_rows), settings, program, values, teacher, weights,
-                     counted.reshape(-1).float(), rows, _policy._scale_of(grad_scale, settings))
-
-
-def _dispatch(tensors, settings, program, values, teacher, weights, counted, rows, grad_scale):
-    scale = 1.0 if grad_scale is None else grad_scale
-    given = _run.Loss(program, values, None, None, None, weights * scale, rows, teacher)
-    grads = _logprob.needed_grads(*tensors[:3])
-    value, made = _hand_out.loss_of(tensors, settings, grads, given, grad_scale, "flp.distill_loss")
+    grad_scale = _policy._scale_of(grad_scale, call.settings)
+    weights = weights if grad_scale is None else weights * grad_scale
+    value, made = _hand_out.loss_of(call, Loss(program, values, None, None, None, weights, rows, teacher), grad_scale,
+                                    "flp.distill_loss")
     found = dict(zip(program.metrics, made.metrics))
-    if settings.entropy:
+    if call.settings.entropy:
         found["entropy"] = made.entropy
-    return value, _means(found, counted)
+    return value, _means(found, counted.reshape(-1).float())
 
 
 def _means(found, counted):

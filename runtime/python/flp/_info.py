@@ -7,9 +7,10 @@ from typing import Any, Collection, Literal
 import torch
 from torch import Tensor
 
-from . import (_accumulate, _c, _check, _eager_lists, _eager_torch, _logprob, _plans, _programs, _run, _tail,
-               _together, errors)
+from . import _c, _check, _eager_lists, _eager_torch, _plans, _programs, _run, _together, errors
+from ._call import Call
 from ._compile import outside_graphs
+from ._operands import Operands
 
 # Gradients that are matrix products.
 PRODUCTS_OF = _c.GRAD_HIDDEN | _c.GRAD_WEIGHT
@@ -104,8 +105,8 @@ def plan_info(*, vocab: int, hidden: int, n: int = 1024, dtype: torch.dtype = to
         _check.refuse(ValueError, "grads", "%r" % (unknown[0],), ", ".join(names))
     mask = sum(names[name] for name in set(grads))
     settings = _check.Settings(1.0, softcap, 1.0, 0, budget, entropy)
-    settings.save, settings.tail = _check.save_of(save), _tail.tail_of(tail)
-    _together.check(save=save, tail=tail)
+    settings.save, settings.tail = _check.save_of(save), _check.tail_of(tail)
+    _together.check({"save": save, "tail": tail})
     key = _plans.Spec(  # type: ignore[call-arg]
         _check.ordinal_of(device), dtype=_run.TO_C[dtype], target_dtype=_run.TO_C[target_dtype],
         vocab=_check.integer_of("vocab", vocab), hidden=_check.integer_of("hidden", hidden),
@@ -129,26 +130,18 @@ def explain(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None 
 
     error: that of linear_logprob, and of policy_loss for its loss
     """
-    given = {"hidden": hidden, "weight": weight, "bias": bias, "target": target, "temperature": temperature,
-             "rows": rows}
-    _together.check(keep=keep, target=_together.several(target, hidden), chunk_rows=chunk_rows, save=save, loss=loss,
-                    tail=tail)
-    _, flat, weight, bias, ids, scalar, temperature_rows, rows = _logprob.prepare(
-        hidden, weight, target, bias, temperature, rows, several=keep is None)
-    settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy, chunk_rows)
-    settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, weight, given)
-    offsets, list_ids, ids = _check.lists_of(keep, ids)
-    ops = _run.Operands(flat, weight, bias, ids, temperature_rows, rows, offsets, list_ids)
+    call = Call("flp.explain", hidden, weight, target, bias, asked={"loss": loss}, temperature=temperature, rows=rows,
+                entropy=entropy, softcap=softcap, scale=scale, ignore_index=ignore_index, budget=budget,
+                chunk_rows=chunk_rows, save=save, keep=keep, tail=tail, grad_weight_accumulate=grad_weight_accumulate)
+    ops, settings, grads = Operands(*call.operands.values()), call.settings, call.grads
+    n = ops.hidden.shape[0]
     if ops.is_listed:
-        plan = _run.plan_for(ops, settings, _logprob.needed_grads(flat, weight, bias))
-        return _info_of(plan, flat.shape[0], settings.budget, list_count=list_ids.numel())
-    grads, settings.save = _logprob.needed_grads(flat, weight, bias), _check.save_of(save)
-    settings.tail = _tail.tail_of(tail)
+        return _info_of(_run.plan_for(ops, settings, grads), n, settings.budget, list_count=ops.list_ids.numel())
     if loss is not None:
         plan = _run.plan_for(ops, _run.settings_of_step(ops, settings, grads), grads, program=_programs.named(loss))
-        return _info_of(plan, flat.shape[0], settings.budget)
+        return _info_of(plan, n, settings.budget)
     plan, saved = _run.keeping_plan(ops, settings, grads)
-    return _info_of(plan, flat.shape[0], settings.budget, _run.keep_budget(settings) if saved else None)
+    return _info_of(plan, n, settings.budget, _run.keep_budget(settings) if saved else None)
 
 
 @outside_graphs

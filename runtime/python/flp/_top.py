@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from . import _c, _check
-from ._address import address
 
 MOST = 128  # FLP_TOPK_MAX
 LN2 = math.log(2)
@@ -44,8 +43,7 @@ class Outputs:
 
     def fields(self):
         """flp_args fields of the forward pass."""
-        return {"top_ids": address(self.ids), "top_logprob": address(self.logprobs), "top_rest": address(self.rest),
-                "rank": address(self.rank)}
+        return {"top_ids": self.ids, "top_logprob": self.logprobs, "top_rest": self.rest, "rank": self.rank}
 
     def tensors(self):
         """Those that there are, in order."""
@@ -65,7 +63,7 @@ def settle(settings, topk, rank, vocab):
         _check.refuse(ValueError, "topk", topk, "0 to %d, and at most the %d tokens of the vocabulary" % (MOST, vocab))
     if not isinstance(rank, bool):
         _check.refuse(TypeError, "rank", "of type " + type(rank).__name__, "True or False")
-    settings.topk, settings.rank, settings.save = count, rank, False
+    settings.topk, settings.rank = count, rank
 
 
 def is_asked(topk, rank):
