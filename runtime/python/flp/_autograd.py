@@ -19,11 +19,11 @@ from ._operands import ADAPTER, GRADIENTS, OPERANDS, Operands
 
 # The operands that may have a gradient, by their place.
 PLACES = tuple(OPERANDS.index(name) for name in GRADIENTS)
+WITHOUT_GRADIENT = (None,) * (len(OPERANDS) + 2 - 3)  # what stands behind hidden, weight and bias where no adapter is
 # Returns, inside a backward pass, whether a node of the graph will run; absent before torch 2.0.
 _will_run = getattr(torch._C, "_will_engine_execute_node", None)
 
 
-@outside_graphs
 def run(call):
     """Runs a call, a _call.Call -> logprob, the entropy if asked for, and the tensors of _top.Outputs."""
     settings, tensors = call.settings, call.operands.values()
@@ -87,21 +87,22 @@ class LinearLogprob(torch.autograd.Function):
                 kept = None
             results = LastDerivative.apply(functools.partial(_gradients, ctx.settings, grads, kept), *saved,
                                            grad_logprob, grad_entropy)
-        adapter = results[3:] or (None,) * len(ADAPTER)
-        return results[:3] + (None,) * (PLACES[3] - 3) + adapter + (None, None)
+        if len(results) == 3:
+            return results + WITHOUT_GRADIENT
+        return results[:3] + (None,) * (PLACES[3] - 3) + results[3:] + (None, None)
 
 
 def mark_constants(ctx, results, settings):
     """Marks what is without a gradient among logprob, the entropy and the tensors of _top.Outputs."""
-    constants = results[2 if settings.entropy and not settings.detached else 1:]
-    if constants:
-        ctx.mark_non_differentiable(*constants)
+    values = 2 if settings.entropy and not settings.detached else 1
+    if len(results) > values:
+        ctx.mark_non_differentiable(*results[values:])
 
 
 def _gradients(settings, grads, kept, *tensors):
     *operands, stats, grad_logprob, grad_entropy = tensors
     made = _run.backward(Operands(*operands), settings, grads, stats, grad_logprob, grad_entropy, kept)
-    return made[:3] + of_dtypes(made[3:], operands[PLACES[3]:])
+    return made if len(made) == 3 else made[:3] + of_dtypes(made[3:], operands[PLACES[3]:])
 
 
 def of_dtypes(gradients, operands):

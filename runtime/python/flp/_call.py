@@ -8,7 +8,7 @@ import torch
 
 from . import _buffers, _c, _check, _lora, _mixed, _together, _top, _transforms
 from ._numbers import mixed_of
-from ._operands import GRADIENTS, OPERANDS, Operands
+from ._operands import GRADIENTS, Operands
 
 NONE: dict = {}
 PLAIN = "plain reverse mode, torch.autograd"
@@ -19,7 +19,7 @@ RULELESS = {"keep": "keep", "lora": "lora", "topk": "topk or rank", "rank": "top
 class Call:
     """One call.
 
-    operands  {name: tensor or None} of OPERANDS, flattened
+    operands  {name: tensor or None}, in the order of OPERANDS, flattened
     settings  _check.Settings
     grads     the needs-grad mask: bits _c.GRAD_*
     lead      shape of one value a row; shape: of target
@@ -48,25 +48,31 @@ class Call:
                                  "mixed": mixed, "chunk_rows": chunk_rows,
                                  "grad_weight_accumulate": grad_weight_accumulate, **asked})
         how = None if mixed is False else mixed_of(mixed)
-        given = {"hidden": hidden, names[0]: weight, names[1]: bias, "target": target, "temperature": temperature,
-                 "rows": rows, "old_lse": old_lse, **others}
+        tensors = hidden, weight, bias, target, temperature, rows, old_lse
         if _transforms.in_force():
-            _check_transforms(function, instead, found, (*given.values(), getattr(lora, "a", None),
+            _check_transforms(function, instead, found, (*tensors, *others.values(), getattr(lora, "a", None),
                                                          getattr(lora, "b", None)))
         lead, hidden, weight, bias, ids, scalar, temperature_rows, rows = _check.prepare(
             hidden, weight, target, bias, temperature, rows, lead, names, several and keep is None, how)
         settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy, chunk_rows)
-        a, b, settings.lora_scale = (None, None, 1.0) if lora is None else _lora.checked(lora, hidden, weight, names[0])
-        offsets, list_ids, ids = _check.lists_of(keep, ids)
-        settings.mixed = _mixed.settled(how, hidden, weight, bias, found)
+        a = b = None
+        if lora is not None:
+            a, b, settings.lora_scale = _lora.checked(lora, hidden, weight, names[0])
+        offsets, list_ids, ids = (None, None, ids) if keep is None else _check.lists_of(keep, ids)
+        settings.mixed = _mixed.settled(how, hidden, weight, bias, found) if how else _c.MIXED_NONE
         settings.save = _check.save_of(save) if _together.allows(found, "save") else False
         settings.tail = _check.tail_of(tail)
-        settings.old_lse = _check.row_values_of("old_lse", old_lse, lead, hidden.device)
+        if old_lse is not None:
+            settings.old_lse = _check.row_values_of("old_lse", old_lse, lead, hidden.device)
         if grad_weight_accumulate is not None or tail_report is not None:
-            _buffers.settle(settings, grad_weight_accumulate, tail_report, hidden, weight, given)
+            fields = "hidden", *names, "target", "temperature", "rows", "old_lse"
+            _buffers.settle(settings, grad_weight_accumulate, tail_report, hidden, weight,
+                            {**dict(zip(fields, tensors)), **others})
         if _top.is_asked(topk, rank):
             _top.settle(settings, topk, rank, weight.shape[0])
-        self.operands = dict(zip(OPERANDS, (hidden, weight, bias, ids, temperature_rows, rows, offsets, list_ids, a, b)))
+        self.operands = {"hidden": hidden, "weight": weight, "bias": bias, "target": ids,
+                         "temperature_rows": temperature_rows, "rows": rows, "list_offsets": offsets,
+                         "list_ids": list_ids, "lora_a": a, "lora_b": b}
         self.settings, self.lead, self.shape = settings, lead, target.shape
         self.grads = self._needed(names[0]) if grads is None else grads
 
@@ -97,11 +103,12 @@ class Call:
     def shaped(self, results):
         """Results of rows as the caller has them: logprob, the entropy if asked for, best tokens and ranks, or what else
         stands behind, one a target; one result alone as it is."""
+        if len(results) == 1:
+            return _of_shape(results[0], self.shape)
         values, settings = 2 if self.settings.entropy else 1, self.settings
         shaped = tuple(_of_shape(result, self.lead if place == 1 and settings.entropy else self.shape)
                        for place, result in enumerate(results[:values if settings.topk or settings.rank else None]))
-        shaped += _top.packed(results[values:], settings, self.lead)
-        return shaped if len(shaped) > 1 else shaped[0]
+        return shaped + _top.packed(results[values:], settings, self.lead)
 
 
 def _of_shape(values, shape):

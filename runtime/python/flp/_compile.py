@@ -56,6 +56,12 @@ def numbers_in(numbers, *otherwise):
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+def outside_graphs_if_untold(function: Function) -> Function:
+    """The function, left out of every graph where torch does not tell that it makes one (2.0, 2.1); a function that asks
+    is_tracing() sees to itself elsewhere."""
+    return outside_graphs(function) if is_compiling is None else function
+
+
 def outside_graphs(function: Function) -> Function:
     """The function, left out of every graph; an eager call pays one test and does not import torch._dynamo."""
     if not hasattr(torch, "compile"):

@@ -5,11 +5,12 @@ from typing import Any, Literal, overload
 
 from torch import Tensor
 
-from . import _autograd, _logprob_op, _together
-from ._call import Call
+from . import _autograd, _logprob_op
+from ._call import NONE, Call
 from ._check import refuse
-from ._compile import in_graph, outside_graphs
+from ._compile import in_graph, is_tracing, outside_graphs, outside_graphs_if_untold
 from ._lora import Lora
+from ._together import given_of
 
 
 @overload
@@ -46,6 +47,7 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                    reference: bool = ...) -> Any: ...
 
 
+@outside_graphs_if_untold
 def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, *,
                    temperature: float | Tensor = 1.0, entropy: bool | Literal["detached"] = False,
                    softcap: float | None = None, scale: float = 1.0, ignore_index: int = -100,
@@ -112,25 +114,36 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
     thread: safe
     source: arXiv:1805.02867 (the softmax online), arXiv:2411.09009 (without the scores)
     """
-    options = {"temperature": temperature, "rows": rows, "softcap": softcap, "scale": scale,
-               "ignore_index": ignore_index, "budget": budget, "entropy": entropy, "old_lse": old_lse}
-    more = {"chunk_rows": chunk_rows, "grad_weight_accumulate": grad_weight_accumulate, "save": save, "keep": keep,
-            "tail": tail, "tail_report": tail_report, "topk": topk, "rank": rank, "mixed": mixed, "lora": lora}
-    if in_graph() and not (kept_mass or reference or _together.given_of(more)):
-        return _logprob_op.linear_logprob(hidden, weight, target, bias, **options)
-    return _outside_graphs(hidden, weight, target, bias, kept_mass, reference, **options, **more)
-
-
-@outside_graphs
-def _outside_graphs(hidden, weight, target, bias, kept_mass, reference, **options):
-    call = Call("flp.linear_logprob", hidden, weight, target, bias, asked={"kept_mass": kept_mass}, **options)
-    if kept_mass and options["keep"] is None:
-        refuse(ValueError, "kept_mass", repr(kept_mass), "False without keep: all of V is kept")
-    if reference and options["lora"] is None:
-        refuse(ValueError, "reference", repr(reference), "False without lora")
+    if is_tracing():
+        return _traced(hidden, weight, target, bias, {
+            "temperature": temperature, "rows": rows, "softcap": softcap, "scale": scale, "ignore_index": ignore_index,
+            "budget": budget, "entropy": entropy, "old_lse": old_lse}, {
+            "chunk_rows": chunk_rows, "grad_weight_accumulate": grad_weight_accumulate, "save": save, "keep": keep,
+            "kept_mass": kept_mass, "tail": tail, "tail_report": tail_report, "topk": topk, "rank": rank,
+            "mixed": mixed, "lora": lora, "reference": reference})
+    call = Call("flp.linear_logprob", hidden, weight, target, bias, temperature=temperature, rows=rows,
+                softcap=softcap, scale=scale, ignore_index=ignore_index, budget=budget, entropy=entropy,
+                chunk_rows=chunk_rows, save=save, old_lse=old_lse, keep=keep, lora=lora, tail=tail,
+                tail_report=tail_report, grad_weight_accumulate=grad_weight_accumulate, topk=topk, rank=rank,
+                mixed=mixed, asked={"kept_mass": kept_mass} if kept_mass else NONE)
     results = _autograd.run(call)
     if kept_mass:
+        if keep is None:
+            refuse(ValueError, "kept_mass", repr(kept_mass), "False without keep: all of V is kept")
         results += ((_autograd.plain_logprob(call) - results[0].detach()).clamp(max=0),)
     if reference:
+        if lora is None:
+            refuse(ValueError, "reference", repr(reference), "False without lora")
         results += (_autograd.plain_logprob(call),)
     return call.shaped(results)
+
+
+_eagerly = outside_graphs(linear_logprob)
+
+
+def _traced(hidden, weight, target, bias, options, more):
+    """linear_logprob while torch.compile makes a graph: an operator in it, or a call outside. more: options that no
+    operator takes"""
+    if in_graph() and not given_of(more):
+        return _logprob_op.linear_logprob(hidden, weight, target, bias, **options)
+    return _eagerly(hidden, weight, target, bias, **options, **more)

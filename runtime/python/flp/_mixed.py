@@ -10,10 +10,8 @@ from . import _c, _check, _together
 
 def settled(mixed, hidden, weight, bias, options):
     """flp_mixed of these operands, none where all have one dtype. options: of the call, which may not go with it"""
-    if not mixed:
-        return _c.MIXED_NONE
     dtype = product_dtype(hidden, weight)
-    if all(tensor is None or tensor.dtype is dtype for tensor in (hidden, weight, bias)):
+    if not mixed or all(tensor is None or tensor.dtype is dtype for tensor in (hidden, weight, bias)):
         return _c.MIXED_NONE
     split = mixed == _c.MIXED_SPLIT
     if split and hidden.dtype is weight.dtype:

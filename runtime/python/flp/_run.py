@@ -4,10 +4,10 @@ arena of a phase, enqueues.
 Invariants: operands arrive checked (_check.py) and two-dimensional; every pass runs on the caller's current stream, so
 stream-ordered allocators may reuse the workspace as soon as the call returns; nothing here synchronises.
 """
-import contextlib
 import copy
 
 import torch
+from torch import Tensor
 
 from . import _c, _check, _eager_lists, _eager_step, _eager_torch, _mixed, _phase, _plans, errors
 from ._address import address, dense
@@ -63,9 +63,14 @@ def key_of(ops, settings, grads, keep=False, program=None):
     element_bytes = min(ops.hidden.element_size(), ops.weight.element_size())
     places = [address(ops.hidden), ops.hidden_stride * ops.hidden.element_size(), address(ops.weight),
               ops.weight_stride * ops.weight.element_size()]
+    if settings.wide_grads:
+        fields.update(grad_hidden_dtype=_wide(ops, settings, grads & _c.GRAD_HIDDEN),
+                      grad_weight_dtype=_wide(ops, settings, grads & _c.GRAD_WEIGHT),
+                      grad_bias_dtype=_wide(ops, settings, grads & _c.GRAD_BIAS))
     accumulate = settings.accumulate if grads & _c.GRAD_WEIGHT else None
     if accumulate is not None:
         places += [address(accumulate), accumulate.stride(0) * 4]
+        fields.update(grad_weight_dtype=_c.DTYPE_FP32, accumulate_grad_weight=1)
     if ops.lora_a is not None:
         places += [address(ops.lora_a), ops.lora_a_stride * element_bytes, address(ops.lora_b),
                    ops.lora_b_stride * element_bytes]
@@ -78,12 +83,8 @@ def key_of(ops, settings, grads, keep=False, program=None):
         device_of(ops.hidden), settings.chunk_rows if grads else 0, fields.pop("dtype"), vocab, hidden,
         TO_C[ops.target.dtype], entropy_of(settings, grads) if program is None else step_entropy(settings, grads, program),
         grads, has_bias=int(ops.bias is not None), softcap=settings.softcap,
-        per_row_temperature=int(ops.temperature_rows is not None),
-        grad_hidden_dtype=_wide(ops, settings, grads & _c.GRAD_HIDDEN),
-        grad_weight_dtype=_wide(ops, settings, grads & _c.GRAD_WEIGHT) if accumulate is None else _c.DTYPE_FP32,
-        accumulate_grad_weight=int(accumulate is not None), alignment=_check.alignment_of(element_bytes, *places),
-        grad_bias_dtype=_wide(ops, settings, grads & _c.GRAD_BIAS), listed=int(ops.is_listed),
-        targets=ops.targets, loss=b"" if program is None else program.data, **fields)
+        per_row_temperature=int(ops.temperature_rows is not None), alignment=_check.alignment_of(element_bytes, *places),
+        listed=int(ops.is_listed), targets=ops.targets, loss=b"" if program is None else program.data, **fields)
 
 
 def _wide(ops, settings, bit):
@@ -250,21 +251,30 @@ def memory_on(device, size):
     return block[offset:offset + size]
 
 
-@contextlib.contextmanager
-def workspace(size, device, ordinal, stream):
+class workspace:
     """The address of size bytes (None for 0) for the work that the body queues on the stream.
 
     Of an arena inside a phase that wants it, else of torch's allocator; both order reuse after the work on the stream.
     """
-    arena = _phase.arena_for(ordinal) if size else None
-    if arena is None:
-        block, start = workspace_on(device, size)
-        yield start
-        del block
-    else:
-        with arena.lend(size, stream) as start:
-            yield start
-    _phase.notify("call", ordinal)
+
+    __slots__ = ("size", "device", "ordinal", "stream", "block", "lent")
+
+    def __init__(self, size, device, ordinal, stream):
+        self.size, self.device, self.ordinal, self.stream = size, device, ordinal, stream
+
+    def __enter__(self):
+        arena = _phase.arena_for(self.ordinal) if self.size else None
+        self.lent = None if arena is None else arena.lend(self.size, self.stream)
+        if self.lent is not None:
+            return self.lent.__enter__()
+        self.block, start = workspace_on(self.device, self.size)
+        return start
+
+    def __exit__(self, *error):
+        if self.lent is not None:
+            self.lent.__exit__(*error)
+        if error[0] is None:
+            _phase.notify("call", self.ordinal)
 
 
 def enqueue(plan, which, n, device, settings, fields):
@@ -283,7 +293,7 @@ def enqueue(plan, which, n, device, settings, fields):
     args.vocab_offset, args.vocab_valid, args.vocab_total = settings.offset, settings.valid, settings.total
     for name, value in fields.items():
         if value is not None:
-            setattr(args, name, address(value) if isinstance(value, torch.Tensor) else value)
+            setattr(args, name, address(value) if isinstance(value, Tensor) else value)
     args.stream = stream_of(plan.key.device)
     with workspace(size, device, plan.key.device, args.stream) as start:
         args.workspace, args.workspace_bytes = start, size
@@ -410,10 +420,10 @@ def _new_gradients(ops, settings, grads):
     made = {}
     for name, bit in GRADIENTS.items():
         if grads & bit:
-            like = getattr(ops, name)
+            operand = getattr(ops, name)
             is_wide = settings.wide_grads & bit or bit in ADAPTER and _wide(ops, settings, _c.GRAD_LORA_A)
             made[name] = settings.accumulate if name == "weight" and settings.accumulate is not None else torch.empty(
-                like.shape, dtype=torch.float32 if is_wide else like.dtype, device=like.device)
+                operand.shape, dtype=torch.float32 if is_wide else operand.dtype, device=operand.device)
     return made
 
 

@@ -38,7 +38,8 @@ def check(given):
 
 def given_of(options):
     """Those that are given, with their values."""
-    return {option: value for option, value in options.items() if is_given(value)}
+    return {option: value for option, value in options.items()
+            if value is not None and value is not False and is_given(value)}  # most are neither
 
 
 def apart(found):
@@ -62,7 +63,7 @@ def several(target, hidden):
 
 def is_given(value):
     """Whether an option's value is another than that of one that is not given."""
-    return value is not None and value is not False and not (isinstance(value, (int, float)) and value == 0)
+    return not (value is None or isinstance(value, (int, float)) and value == 0)
 
 
 def _shown(option, value):
