@@ -1,9 +1,10 @@
-"""Calls in autograd's graph: the one function of those whose gradients a backward pass makes, and their rule under torch.func.
+"""Calls in autograd's graph: the one function of those whose gradients a backward pass makes, and their rule under
+torch.func.
 
-Invariants: what is saved for the backward pass is the operands, stats (N,4) and what the forward pass keeps: in save mode
-exponentials, which the first backward pass writes over, so that they are no saved tensor that hooks may copy; a later
-pass recomputes (recompute mode), as does one that asks for other gradients; in direction mode directions and in tail
-mode lists of columns, which are a saved tensor like the others and serve every backward pass. A call that needs no
+Invariants: what is saved for the backward pass is the operands, stats (N,4) and what the forward pass keeps: in save
+mode exponentials, which the first backward pass writes over, so that they are no saved tensor that hooks may copy; a
+later pass recomputes (recompute mode), as does one that asks for other gradients; in direction mode directions and in
+tail mode lists of columns, which are a saved tensor like the others and serve every backward pass. A call that needs no
 gradient runs the scoring plan, whose bits are the same.
 """
 from __future__ import annotations
@@ -121,8 +122,8 @@ class LastDerivative(_transforms.LastDerivative):
 
 def used_grads(ctx, places):
     """The needs-grad mask of a backward pass: inputs that require a gradient, less those that autograd.grad(inputs=...)
-    leaves out where torch knows it. places: of GRADIENTS among the inputs; hidden, weight and bias are the first tensors
-    among these, the adapter's the last, and tensors alone have edges"""
+    leaves out where torch knows it. places: of GRADIENTS among the inputs. Tensors alone have edges: hidden, weight and
+    bias the first ones, the adapter the last"""
     mask, wanted, edges = 0, ctx.needs_input_grad, ctx.next_functions
     for bit, place in zip(GRADIENTS.values(), places):
         if ctx.grads & bit and wanted[place] and is_used(edges[place - places[-1] - 1 if bit in ADAPTER else place][0]):
@@ -141,7 +142,7 @@ def is_used(node):
 
 
 def _transformed(*arguments):
-    """dispatch under torch.func; None where none of its transforms is in force. error: UnsupportedError"""
+    """run() under torch.func; None where none of its transforms is in force. error: UnsupportedError"""
     *tensors, settings = arguments
     name = "flp.linear_logprob"
     settings = copy.copy(settings)

@@ -1,8 +1,8 @@
-"""Memory of the caller that a backward pass writes: grad_weight_accumulate, the float32 buffer that it adds the weight's
-gradient to, and tail_report, the tensor that says what it left out.
+"""Memory of the caller that a backward pass writes: grad_weight_accumulate, the float32 buffer that it adds the
+weight's gradient to, and tail_report, the tensor that says what it left out.
 
 Invariants: no tensor of the call shares that memory, as libflp reads those while it writes; ranges of addresses are
-compared, from the first element to the last, so nothing is read from a device. A report is zeros where the pass was exact.
+compared, from the first element to the last, so nothing is read from a device.
 """
 import torch
 
@@ -32,7 +32,8 @@ def settle(settings, accumulator, report, hidden, weight, others):
     if report is not None:
         _float32_of(REPORT, report)
         if report.shape != (4,) or report.stride(0) != 1:
-            _check.refuse(ValueError, REPORT, "of shape %s and stride %s" % (tuple(report.shape), tuple(report.stride())),
+            _check.refuse(ValueError, REPORT, "of shape %s and stride %s" % (tuple(report.shape),
+                                                                             tuple(report.stride())),
                           "(4,), its elements adjacent")
         if report.requires_grad:
             _check.refuse(ValueError, REPORT, "a tensor that requires a gradient", "one that does not")
@@ -48,8 +49,9 @@ def _float32_of(field, buffer):
 
 @outside_graphs
 def _check_memory(name, buffer, hidden, others):
-    """Refuses a buffer, by its name, on another device than hidden's, or that shares memory with a tensor of the call, or
-    with a gradient that autograd adds to there. weight.grad as a whole is accepted: this call adds to it nowhere else."""
+    """Refuses a buffer, by its name, on another device than hidden's, or that shares memory with a tensor of the call
+    or with a gradient that autograd adds to there. weight.grad as a whole is accepted: this call adds to it nowhere
+    else."""
     _check.devices(hidden, **{name: buffer})
     check_writable(name, buffer)
     for field, tensor in others.items():

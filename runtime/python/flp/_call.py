@@ -1,16 +1,18 @@
-"""A call of a head: operands by name, settings, and which gradients are wanted. One place makes it, from the keywords of any
-public function, and checks them; _autograd.py runs it.
+"""A call of a head: operands by name, settings, and which gradients are wanted. One place makes it, from the keywords
+of any public function, and checks them; _autograd.py runs it.
 
-Invariants: a failure names the field, its value and what is accepted; operands are two-dimensional and of one device, and
-still those that autograd knows; nothing here reads a value from a device, so nothing synchronises.
+Invariants: a failure names the field, its value and what is accepted; operands are two-dimensional and of one device,
+and still those that autograd knows; nothing here reads a value from a device, so nothing synchronises.
 """
+from typing import Any
+
 import torch
 
 from . import _buffers, _c, _check, _lora, _mixed, _together, _top, _transforms
 from ._numbers import mixed_of
 from ._operands import GRADIENTS, Operands
 
-NONE: dict = {}
+NONE: Any = {}
 PLAIN = "plain reverse mode, torch.autograd"
 # Options without a rule for transforms of torch.func, in a function that has one, and how messages name them.
 RULELESS = {"keep": "keep", "lora": "lora", "topk": "topk or rank", "rank": "topk or rank"}
@@ -27,8 +29,8 @@ class Call:
 
     __slots__ = ("operands", "settings", "grads", "lead", "shape")
 
-    def __init__(self, function, hidden, weight, target, bias=None, *, instead=None, names=("weight", "bias"), lead=None,
-                 several=True, grads=None, others=NONE, asked=NONE, temperature=1.0, rows=None, softcap=None, scale=1.0,
+    def __init__(self, function, hidden, weight, target, bias=None, *, instead=None, names=("weight", "bias"),
+                 lead=None, several=True, grads=None, others=NONE, asked=NONE, temperature=1.0, rows=None, softcap=None, scale=1.0,
                  ignore_index=-100, budget=None, entropy=False, chunk_rows=None, save=False, old_lse=None, keep=None,
                  lora=None, tail=None, tail_report=None, grad_weight_accumulate=None, topk=0, rank=False, mixed=False):
         """Options from temperature on are those of linear_logprob, as the caller gave them.
@@ -43,10 +45,10 @@ class Call:
         asked     more options, by keyword, which may not go with those here; their values are the function's to check
         mixed     False: the function takes none
         """
-        found = _together.check({"target": _together.several(target, hidden), "lora": lora, "keep": keep, "save": save,
-                                 "tail": tail, "old_lse": old_lse, "tail_report": tail_report, "topk": topk, "rank": rank,
-                                 "mixed": mixed, "chunk_rows": chunk_rows,
-                                 "grad_weight_accumulate": grad_weight_accumulate, **asked})
+        found = _together.check({
+            "target": _together.several(target, hidden), "lora": lora, "keep": keep, "save": save, "tail": tail,
+            "old_lse": old_lse, "tail_report": tail_report, "topk": topk, "rank": rank, "mixed": mixed,
+            "chunk_rows": chunk_rows, "grad_weight_accumulate": grad_weight_accumulate, **asked})
         how = None if mixed is False else mixed_of(mixed)
         tensors = hidden, weight, bias, target, temperature, rows, old_lse
         if _transforms.in_force():
@@ -74,10 +76,10 @@ class Call:
                          "temperature_rows": temperature_rows, "rows": rows, "list_offsets": offsets,
                          "list_ids": list_ids, "lora_a": a, "lora_b": b}
         self.settings, self.lead, self.shape = settings, lead, target.shape
-        self.grads = self._needed(names[0]) if grads is None else grads
+        self.grads = self._needed() if grads is None else grads
 
-    def _needed(self, weight):
-        """The needs-grad mask of a call made now. weight: what the call names the weight"""
+    def _needed(self):
+        """The needs-grad mask of a call made now."""
         if not torch.is_grad_enabled():
             return 0
         tensors, mask = self.operands, 0
@@ -85,7 +87,7 @@ class Call:
             if tensors[name] is not None and tensors[name].requires_grad:
                 mask |= bit
         if self.settings.accumulate is not None and not mask & _c.GRAD_WEIGHT:
-            _check.refuse(ValueError, _buffers.ACCUMULATOR, "given while %s does not require a gradient" % weight,
+            _check.refuse(ValueError, _buffers.ACCUMULATOR, "given while weight does not require a gradient",
                           "a weight that requires a gradient, or None")
         return mask
 
@@ -101,8 +103,8 @@ class Call:
         return Operands(*(None if tensor is None else tensor.detach() for tensor in tensors.values()))
 
     def shaped(self, results):
-        """Results of rows as the caller has them: logprob, the entropy if asked for, best tokens and ranks, or what else
-        stands behind, one a target; one result alone as it is."""
+        """Results of rows as the caller has them: logprob, the entropy if asked for, best tokens and ranks, or what
+        else stands behind, one a target; one result alone as it is."""
         if len(results) == 1:
             return _of_shape(results[0], self.shape)
         values, settings = 2 if self.settings.entropy else 1, self.settings

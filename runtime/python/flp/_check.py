@@ -12,8 +12,8 @@ import torch
 from . import _c
 from ._compile import is_tracing
 from ._numbers import (DETACHED, FLOAT32_LEAST, INT32_MAX, LOG2E, VOCAB_MAX, budget_of, count_of,  # noqa: F401
-                       double_of, entropy_of, fits, float_of, integer_of, number_of, refuse, scales_of, softcap_of, tail_of,
-                       within)
+                       double_of, entropy_of, fits, float_of, integer_of, number_of, refuse, scales_of, softcap_of,
+                       tail_of, within)
 
 BOTH = "one dtype for both"
 OFFER = BOTH + ', or mixed="round" or "split" with torch.float32 beside torch.bfloat16 or torch.float16'
@@ -34,8 +34,8 @@ class Settings:
     adapter."""
 
     __slots__ = ("temperature", "softcap", "scale", "ignore_index", "budget", "entropy", "detached", "chunk_rows",
-                 "accumulate", "offset", "valid", "total", "wide_grads", "save", "old_lse", "tail", "tail_report", "topk",
-                 "rank", "mixed", "lora_scale")
+                 "accumulate", "offset", "valid", "total", "wide_grads", "save", "old_lse", "tail", "tail_report",
+                 "topk", "rank", "mixed", "lora_scale")
 
     def __init__(self, temperature, softcap, scale, ignore_index, budget, entropy, chunk_rows=None):
         self.temperature = temperature

@@ -57,8 +57,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def outside_graphs_if_untold(function: Function) -> Function:
-    """The function, left out of every graph where torch does not tell that it makes one (2.0, 2.1); a function that asks
-    is_tracing() sees to itself elsewhere."""
+    """The function, left out of every graph where torch does not tell that it makes one (2.0, 2.1); elsewhere the
+    function asks is_tracing()."""
     return outside_graphs(function) if is_compiling is None else function
 
 

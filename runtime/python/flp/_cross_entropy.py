@@ -61,8 +61,8 @@ def cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor |
     source: arXiv:1512.00567, section 7 (label smoothing); arXiv:2204.02311, section 5 (z-loss)
     """
     call = Call("flp.cross_entropy", hidden, weight, target, bias, several=False,
-                instead="torch.autograd, or under torch.func.grad flp.linear_logprob, whose negative mean is plain cross "
-                "entropy", others={"row_weight": row_weight}, temperature=temperature, softcap=softcap, scale=scale,
+                instead="torch.autograd, or under torch.func.grad flp.linear_logprob, whose negative mean is plain "
+                "cross entropy", others={"row_weight": row_weight}, temperature=temperature, softcap=softcap, scale=scale,
                 ignore_index=ignore_index, budget=budget, grad_weight_accumulate=grad_weight_accumulate)
     call.settings.detached = True
     wishes = _wishes_of(label_smoothing, z_loss, reduction)

@@ -87,7 +87,10 @@ def distill_loss(hidden: Tensor, weight: Tensor, target: Tensor, teacher_logprob
     weights = _weights_of(row_weight, counted, total, lead)
     rows = {name: _numbers("vectors[%r]" % name, value, "hidden's rows", lead, target.device)
             for name, value in vectors.items()}
-    _needed(loss, program, rows)
+    if "advantage" in program.inputs:
+        _check.refuse(ValueError, "loss", "%r, which reads advantage" % loss,
+                      "a loss that reads row_weight and vectors")
+    _policy.check_vectors(rows, program.vectors, loss)
     grad_scale = _policy._scale_of(grad_scale, call.settings)
     weights = weights if grad_scale is None else weights * grad_scale
     value, made = _hand_out.loss_of(call, Loss(program, values, None, None, None, weights, rows, teacher), grad_scale,
@@ -151,15 +154,3 @@ def _weights_of(row_weight, counted, total, lead):
     if total is not None:
         _check.refuse(ValueError, "total", "given with row_weight", "None, as the weights are the average")
     return _numbers("row_weight", row_weight, "hidden's rows", lead, counted.device) * flat
-
-
-def _needed(loss, program, rows):
-    if "advantage" in program.inputs:
-        _check.refuse(ValueError, "loss", "%r, which reads advantage" % loss, "a loss that reads row_weight and vectors")
-    for name in rows:
-        if name not in program.vectors:
-            _check.refuse(ValueError, "vectors", repr(name),
-                          ", ".join(program.vectors) or "none, as %s reads none" % loss)
-    for name in program.vectors:
-        if name not in rows:
-            _check.refuse(ValueError, "vectors[%r]" % name, "missing", "a tensor, as %s reads it" % loss)

@@ -33,45 +33,31 @@ class PlanInfo:
         return self.text
 
 
-def _layout(plan, which, n, budget):
-    if plan.handle is None:
-        passes = {_c.PASS_FORWARD: 1}
-        if plan.key.grads:
-            passes[_c.PASS_BACKWARD] = 1 + bin(plan.key.grads & PRODUCTS_OF).count("1")
-        passes = passes if which == _c.PASS_STEP else {which: passes[which]}
-        sizes = [_eager_torch.workspace_bytes(plan, each, n, plan.key.hidden, budget) for each in passes]
-        return {"mode": "torch", "products": sum(passes.values()), "bytes": max(sizes)}
-    return _fields_of(plan.layout(which, n, budget))
-
-
-def _fields_of(layout):
-    values = {name: getattr(layout, name) for name, _ in _c.Layout._fields_ if name != "struct_bytes"}
-    values["mode"] = _plans.mode_name(layout.mode)
-    return values
-
-
-def _listed_layout(plan, which, n, count, budget):
-    if plan.handle is None:
-        return {"mode": "torch", "products": 0, "bytes": _eager_lists.workspace_bytes(plan, which, n, count, budget)}
-    return _fields_of(plan.listed_layout(which, n, count, budget))
+def _layout(plan, which, n, budget, list_count):
+    if plan.handle is not None:
+        layout = plan.layout(which, n, budget) if list_count is None else \
+            plan.listed_layout(which, n, list_count, budget)
+        values = {name: getattr(layout, name) for name, _ in _c.Layout._fields_ if name != "struct_bytes"}
+        return {**values, "mode": _plans.mode_name(layout.mode)}
+    if list_count is not None:
+        size = _eager_lists.workspace_bytes(plan, which, n, list_count, budget)
+        return {"mode": "torch", "products": 0, "bytes": size}
+    passes = {_c.PASS_FORWARD: 1}
+    if plan.key.grads:
+        passes[_c.PASS_BACKWARD] = 1 + bin(plan.key.grads & PRODUCTS_OF).count("1")
+    passes = passes if which == _c.PASS_STEP else {which: passes[which]}
+    sizes = [_eager_torch.workspace_bytes(plan, each, n, plan.key.hidden, budget) for each in passes]
+    return {"mode": "torch", "products": sum(passes.values()), "bytes": max(sizes)}
 
 
 def _info_of(plan, n, budget, keep_budget=None, list_count=None):
     """keep_budget: that of save, direction or tail mode, where one is taken; list_count: ids of a call whose columns
     are listed."""
+    passes = {_c.PASS_FORWARD: True, _c.PASS_BACKWARD: plan.key.grads, _c.PASS_STEP: plan.key.loss}
+    forward, backward, step = (
+        {} if not is_made else _layout(plan, which, n, budget, list_count) if keep_budget is None else
+        _layout(plan, _run.SAVED_PASSES[which], n, keep_budget, None) for which, is_made in passes.items())
     device = "cpu" if plan.key.device < 0 else "cuda:%d" % plan.key.device
-    backward, step = {}, {}
-    if list_count is not None:
-        forward = _listed_layout(plan, _c.PASS_FORWARD, n, list_count, budget)
-        backward = _listed_layout(plan, _c.PASS_BACKWARD, n, list_count, budget) if plan.key.grads else {}
-    elif keep_budget is not None:
-        forward, backward = (_layout(plan, _run.SAVED_PASSES[which], n, keep_budget)
-                             for which in (_c.PASS_FORWARD, _c.PASS_BACKWARD))
-    else:
-        forward = _layout(plan, _c.PASS_FORWARD, n, budget)
-        backward = _layout(plan, _c.PASS_BACKWARD, n, budget) if plan.key.grads else {}
-    if plan.key.loss:
-        step = _layout(plan, _c.PASS_STEP, n, budget)
     return PlanInfo(plan.describe(), _plans.rung_name(plan.rung), plan.reasons(), plan.plan_id(), device, forward,
                     backward, step)
 

@@ -1,7 +1,7 @@
 """lora: a low-rank adapter on the head inside the kernels, without a merged copy of its weight.
 
-Invariants: the weight is frozen; A and B of float32 beside 16-bit operands are rounded to these, and their gradients stay
-float32; the backward pass recomputes (recompute mode).
+Invariants: the weight is frozen; A and B of float32 beside 16-bit operands are rounded to these, and their gradients
+stay float32; the backward pass recomputes (recompute mode).
 """
 from __future__ import annotations
 
@@ -37,14 +37,15 @@ def checked(lora, hidden, weight, name="weight"):
     if not isinstance(lora, Lora):
         _check.refuse(TypeError, "lora", "of type " + type(lora).__name__, "a flp.Lora(a, b, scale), or None")
     rank = lora.a.shape[0] if isinstance(lora.a, Tensor) and lora.a.dim() == 2 else 0
-    for field, value, shape in (("lora.a", lora.a, "(r, %d), r from 1 to %d" % (hidden.shape[-1], RANK_MAX)),
-                                ("lora.b", lora.b, "(%d, %d), as many columns as lora.a has rows" % (weight.shape[0], rank))):
+    vocab, depth = weight.shape[0], hidden.shape[-1]
+    rows = {"lora.a": (lora.a, (rank, depth), "(r, %d), r from 1 to %d" % (depth, RANK_MAX)),
+            "lora.b": (lora.b, (vocab, rank), "(%d, %d), as many columns as lora.a has rows" % (vocab, rank))}
+    for field, (value, wanted, shape) in rows.items():
         _check.tensor_of(field, value)
         if value.dtype not in (hidden.dtype, torch.float32):
-            _check.refuse(TypeError, field, "of dtype %s" % value.dtype, "hidden's dtype, %s, or torch.float32" % hidden.dtype)
-        fits = value.dim() == 2 and (1 <= rank <= RANK_MAX and value.shape[1] == hidden.shape[-1] if field == "lora.a" else
-                                     tuple(value.shape) == (weight.shape[0], rank))
-        if not fits:
+            _check.refuse(TypeError, field, "of dtype %s" % value.dtype,
+                          "hidden's dtype, %s, or torch.float32" % hidden.dtype)
+        if tuple(value.shape) != wanted or not 1 <= rank <= RANK_MAX:
             _check.refuse(ValueError, field, "of shape %s" % (tuple(value.shape),), shape)
         _check.same_device(field, value, "hidden", hidden)
     scale = _check.number_of("lora.scale", lora.scale)

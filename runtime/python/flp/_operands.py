@@ -82,8 +82,8 @@ class Loss:
     def of_tensors(cls, program, parameters, tensors):
         """The loss of the same program whose tensors these are."""
         old_logprob, ref_logprob, advantage, weight, teacher_logprob, *vectors = tensors
-        return cls(program, parameters, old_logprob, ref_logprob, advantage, weight, dict(zip(program.vectors, vectors)),
-                   teacher_logprob)
+        return cls(program, parameters, old_logprob, ref_logprob, advantage, weight,
+                   dict(zip(program.vectors, vectors)), teacher_logprob)
 
     def fields(self):
         """flp_args fields of what the loss reads."""
@@ -96,6 +96,7 @@ class Loss:
 
 
 class Step:
-    """What a step gave: loss (N), logprob of target's shape, entropy (N) or None, metrics (metrics of the program, N), gradients."""
+    """What a step gave: loss (N), logprob of target's shape, entropy (N) or None, metrics (metrics of the program, N),
+    gradients."""
 
     __slots__ = ("loss", "logprob", "entropy", "metrics", "gradients")

@@ -87,33 +87,28 @@ class Plan:
             size = _remember(self._sizes, wanted, found)
         return size
 
-    def execute(self, args):
-        """Enqueues one pass."""
+    def _enqueue(self, function, args):
+        """Calls a function of libflp that enqueues."""
         library = _c.get()
-        status = library.flp_execute(self.handle, args)
+        status = getattr(library, function)(self.handle, args)
         if status:
             _c.check(library, status)
+
+    def execute(self, args):
+        """Enqueues one pass."""
+        self._enqueue("flp_execute", args)
 
     def step(self, args):
         """Enqueues one training step of the plan's loss."""
-        library = _c.get()
-        status = library.flp_step(self.handle, args)
-        if status:
-            _c.check(library, status)
+        self._enqueue("flp_step", args)
 
     def select(self, args):
         """Enqueues one pass over scores that exist."""
-        library = _c.get()
-        status = library.flp_select(self.handle, args)
-        if status:
-            _c.check(library, status)
+        self._enqueue("flp_select", args)
 
     def scale(self, args):
         """Enqueues a matrix times a factor."""
-        library = _c.get()
-        status = library.flp_scale(self.handle, args)
-        if status:
-            _c.check(library, status)
+        self._enqueue("flp_scale", args)
 
     def describe(self):
         """One paragraph: what runs, and why the rungs above it do not."""

@@ -99,7 +99,8 @@ def policy_loss(rule: str, hidden: Tensor, weight: Tensor, target: Tensor,
     call.settings.detached = entropy_weight == 0
     losses.one_of("kl_kind", kl_kind, losses.KL)
     compared = beta != 0 or ref_logprob is not None and not _is_file(rule)
-    wishes = _wishes_of(rule, average, clip, beta, kl_kind if compared else "", entropy_weight, length, total, parameters)
+    wishes = _wishes_of(rule, average, clip, beta, kl_kind if compared else "", entropy_weight, length, total,
+                        parameters)
     batch = _batch_of(target, mask, advantage, old_logprob, ref_logprob, vectors, call.settings.ignore_index)
     _needed(wishes, batch)
     call.operands["target"] = batch.target.reshape(-1)
@@ -156,10 +157,10 @@ def _metrics(made, value, weights, of_entropy, mask, wishes, settings, old_logpr
 def _over_logprob(call, wishes, batch):
     results = _autograd.run(call)
     logprob, entropy = (*(result.reshape(batch.target.shape) for result in results), None)[:2]
-    return losses.policy_loss(wishes.rule, logprob, batch.advantage, old_logprob=batch.old_logprob, ref_logprob=batch.ref_logprob,
-                              entropy=entropy, mask=batch.mask, clip=wishes.clip, beta=wishes.beta,
-                              kl_kind=wishes.kl_kind or "k3", entropy_weight=wishes.entropy_weight, length=wishes.length,
-                              total=wishes.total)
+    return losses.policy_loss(wishes.rule, logprob, batch.advantage, old_logprob=batch.old_logprob,
+                              ref_logprob=batch.ref_logprob, entropy=entropy, mask=batch.mask, clip=wishes.clip,
+                              beta=wishes.beta, kl_kind=wishes.kl_kind or "k3", entropy_weight=wishes.entropy_weight,
+                              length=wishes.length, total=wishes.total)
 
 
 _logged = set()
@@ -248,13 +249,18 @@ def _needed(wishes, batch):
         if field in inputs and getattr(batch, field) is None:
             _check.refuse(ValueError, field, None, "a tensor, as %s reads it" % wishes.rule if field == "advantage" or
                           not wishes.beta else "a tensor, as beta is %g" % wishes.beta)
-    names = () if program is None else [name for name in program.vectors if name != SHARE]
-    for name in batch.vectors:
+    check_vectors(batch.vectors, () if program is None else [name for name in program.vectors if name != SHARE],
+                  wishes.rule)
+
+
+def check_vectors(given, names, loss):
+    """The vectors given by name are those, of these names, that a loss reads."""
+    for name in given:
         if name not in names:
-            _check.refuse(ValueError, "vectors", repr(name), ", ".join(names) or "none, as %s reads none" % wishes.rule)
+            _check.refuse(ValueError, "vectors", repr(name), ", ".join(names) or "none, as %s reads none" % loss)
     for name in names:
-        if name not in batch.vectors:
-            _check.refuse(ValueError, "vectors[%r]" % name, "missing", "a tensor, as %s reads it" % wishes.rule)
+        if name not in given:
+            _check.refuse(ValueError, "vectors[%r]" % name, "missing", "a tensor, as %s reads it" % loss)
 
 
 def _scale_of(scale, settings):

@@ -79,11 +79,12 @@ def key_of(ops, settings, grads, keep=False, program=None):
     if grads and (keep or program is not None and settings.tail):
         fields.update(_how_it_keeps(settings))
     vocab, hidden = ops.weight.shape
+    entropy = entropy_of(settings, grads) if program is None else step_entropy(settings, grads, program)
     return _plans.Spec(
         device_of(ops.hidden), settings.chunk_rows if grads else 0, fields.pop("dtype"), vocab, hidden,
-        TO_C[ops.target.dtype], entropy_of(settings, grads) if program is None else step_entropy(settings, grads, program),
-        grads, has_bias=int(ops.bias is not None), softcap=settings.softcap,
-        per_row_temperature=int(ops.temperature_rows is not None), alignment=_check.alignment_of(element_bytes, *places),
+        TO_C[ops.target.dtype], entropy, grads, has_bias=int(ops.bias is not None), softcap=settings.softcap,
+        per_row_temperature=int(ops.temperature_rows is not None),
+        alignment=_check.alignment_of(element_bytes, *places),
         listed=int(ops.is_listed), targets=ops.targets, loss=b"" if program is None else program.data, **fields)
 
 
@@ -278,7 +279,7 @@ class workspace:
 
 
 def enqueue(plan, which, n, device, settings, fields):
-    """Fills flp_args with what every pass has and the pass's own fields, tensors by their addresses, and executes it."""
+    """Fills flp_args with what every pass has and the pass's own fields, tensors by address, and executes it."""
     if fields.get("saved") is not None:
         size = plan.workspace_bytes(SAVED_PASSES[which], n, keep_budget(settings))
     elif "list_count" in fields:
@@ -337,7 +338,8 @@ def _results(target, settings, keep_stats=True):
 
 @outside_graphs
 def forward(ops, settings, grads, keep_stats, kept=None, top=None):
-    """Runs the forward pass -> logprob of target's shape, entropy (N) or None, stats (N,4) or None; fills kept and top."""
+    """Runs the forward pass -> logprob of target's shape, entropy (N) or None, stats (N,4) or None; fills kept and
+    top."""
     plan = forward_plan(ops, settings, grads, kept, top)
     logprob, entropy, stats = results = _results(ops.target, settings, keep_stats)
     if plan.handle is None:
@@ -395,9 +397,9 @@ def combine(plan, partials, target, temperature_rows, rows, settings):
 
 @outside_graphs
 def backward(ops, settings, grads, stats, grad_logprob, grad_entropy, kept=None):
-    """Runs the backward pass -> the gradients of hidden, weight and bias, and with an adapter of lora_a and lora_b; None
-    for what grads does not ask for, and for the weight when settings.accumulate takes its gradient. kept is used up,
-    unless it lasts."""
+    """Runs the backward pass -> the gradients of hidden, weight and bias, and with an adapter of lora_a and lora_b;
+    None for what grads does not ask for, and for the weight when settings.accumulate takes its gradient. kept is used
+    up, unless it lasts."""
     plan = plan_for(ops, settings, grads, keep=kept is not None)
     stats = dense("stats", stats)
     upstream = [None if grad is None else dense(field, grad.to(torch.float32))

@@ -188,8 +188,8 @@ def linear_logprob_backward(hidden: Tensor, weight: Tensor, target: Tensor, stat
     error: ValueError or TypeError naming the field; flp.FlpError and its classes
     """
     call = Call("flp.linear_logprob_backward", hidden, weight, target, bias, instead=REVERSE,
-                grads=_mask_of(needs, bias), temperature=temperature, rows=rows, keep=keep, softcap=softcap, scale=scale,
-                ignore_index=ignore_index, budget=budget, entropy=grad_entropy is not None, tail=tail,
+                grads=_mask_of(needs, bias), temperature=temperature, rows=rows, keep=keep, softcap=softcap,
+                scale=scale, ignore_index=ignore_index, budget=budget, entropy=grad_entropy is not None, tail=tail,
                 tail_report=tail_report, grad_weight_accumulate=grad_weight_accumulate,
                 others={"stats": stats, "grad_logprob": grad_logprob, "grad_entropy": grad_entropy})
     ops, settings = call.detached(), call.settings
@@ -205,7 +205,8 @@ def linear_logprob_backward(hidden: Tensor, weight: Tensor, target: Tensor, stat
     upstream = [_flat_upstream("grad_logprob", grad_logprob, ops.target.shape),
                 _flat_upstream("grad_entropy", grad_entropy, (n,))]
     _check.devices(ops.hidden, stats=stats, grad_logprob=grad_logprob, grad_entropy=grad_entropy)
-    grad_hidden, grad_weight, grad_bias = _run.backward(ops, settings, call.grads, stats, *upstream, kept)
+    grad_hidden, grad_weight, grad_bias = _run.backward(ops, settings, call.grads, stats, upstream[0],
+                                                        upstream[1], kept)
     return None if grad_hidden is None else grad_hidden.reshape(hidden.shape), grad_weight, grad_bias
 
 

@@ -256,8 +256,8 @@ def gradients(call, grads, kept, *tensors):
 
 
 def scored(call, ops, grads):
-    """-> logprob (N), the entropy (N) if asked for and the best tokens, ids (N,K), logprobs (N,K), rest (N), as a tuple;
-    stats (N,4), the Operands that the backward pass shall have, and what it finds kept"""
+    """-> logprob (N), the entropy (N) if asked for and the best tokens, ids (N,K), logprobs (N,K), rest (N), as one
+    tuple; stats (N,4), the Operands that the backward pass shall have, and what it finds kept"""
     work, top = ops, call.top(ops)
     if call.chunk and ops.rows is not None:
         target = listed_only(ops.target, ops.rows, call.settings.ignore_index)

@@ -131,8 +131,8 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
     _check.tensor_of("target", target)
     _together.check({"target": _together.several(target, hidden), "gather": gather, "topk": topk,
                      "sequence_parallel": sequence_parallel, **options})
-    _transforms.check_plain(NAME, (weight_shard, bias_shard, hidden, target, temperature, rows, getattr(lora, "a", None),
-                                   getattr(lora, "b", None)), TRANSFORMS)
+    _transforms.check_plain(NAME, (weight_shard, bias_shard, hidden, target, temperature, rows,
+                                   getattr(lora, "a", None), getattr(lora, "b", None)), TRANSFORMS)
     whole_group = _group.group_of(group)
     shared: Any = _call.Call()
     shared.merge = merge
