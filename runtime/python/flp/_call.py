@@ -30,9 +30,10 @@ class Call:
     __slots__ = ("operands", "settings", "grads", "lead", "shape")
 
     def __init__(self, function, hidden, weight, target, bias=None, *, instead=None, names=("weight", "bias"),
-                 lead=None, several=True, grads=None, others=NONE, asked=NONE, temperature=1.0, rows=None, softcap=None, scale=1.0,
-                 ignore_index=-100, budget=None, entropy=False, chunk_rows=None, save=False, old_lse=None, keep=None,
-                 lora=None, tail=None, tail_report=None, grad_weight_accumulate=None, topk=0, rank=False, mixed=False):
+                 lead=None, several=True, grads=None, others=NONE, asked=NONE, temperature=1.0, rows=None, softcap=None,
+                 scale=1.0, ignore_index=-100, budget=None, entropy=False, chunk_rows=None, save=False, old_lse=None,
+                 keep=None, lora=None, tail=None, tail_report=None, grad_weight_accumulate=None, topk=0, rank=False,
+                 mixed=False):
         """Options from temperature on are those of linear_logprob, as the caller gave them.
 
         function  the public function's name

@@ -168,8 +168,9 @@ def target_of(target, lead, several=False):
                    "K from 1 to %d targets a row" % TARGETS_MAX)
         return target.reshape(-1, target.shape[-1]) if target.shape[-1] > 1 else target.reshape(-1)
     if target.shape != lead:
-        refuse(ValueError, "target", "of shape %s" % (tuple(target.shape),), "%s, as hidden without its last dimension%s"
-               % (tuple(lead), ", or %s with K targets a row" % (str((*lead, "K")).replace("'", ""),) if several else ""))
+        more = ", or %s with K targets a row" % str((*lead, "K")).replace("'", "") if several else ""
+        refuse(ValueError, "target", "of shape %s" % (tuple(target.shape),),
+               "%s, as hidden without its last dimension%s" % (tuple(lead), more))
     return target.reshape(-1)
 
 
@@ -271,7 +272,7 @@ def rows_of(rows, device):
 
 
 def lists_of(keep, target):
-    """The columns that count in each row, as offsets (N+1) int64 and ids (count), and the targets (N) of the ids' dtype.
+    """The columns that count in each row: offsets (N+1) int64 and ids (count), and the targets (N) of the ids' dtype.
 
     keep    (offsets, token_ids) as a sampler gives them, or None
     target  (N) flattened

@@ -25,9 +25,9 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
     chunk_rows   rows of a chunk; None: as many as the budget holds for this V
     reduce_fp32  False: the scores are reduced in the operands' dtype too, to which torch's product has rounded them in
                  any case; chunks then have more rows, and 16-bit logprobs about a digit less
-    Returns logprob (...) float32, or (logprob, entropy). Rows whose target is outside [0, V) or whose temperature is not
-    above 0 are NaN; with FLP_STRICT=1 they are an error, which synchronises. The caller chose this path, so FLP_FORCE
-    has nothing to choose.
+    Returns logprob (...) float32, or (logprob, entropy). Rows whose target is outside [0, V) or whose temperature is
+    not above 0 are NaN; with FLP_STRICT=1 they are an error, which synchronises. The caller chose this path, so
+    FLP_FORCE has nothing to choose.
     error: ValueError, TypeError naming the field; BudgetError if the budget holds no row; DataError;
            ArgumentError naming a setting
     """

@@ -30,8 +30,8 @@ def is_tracing():
 
 
 def numbers_of_graph(*numbers):
-    """Numbers of a graph in the making, of which one may be another when it runs, as a tensor (count) float64 on the host,
-    None as NaN; None: all are constants.
+    """Numbers of a graph in the making, of which one may be another when it runs, as a tensor (count) float64 on the
+    host, None as NaN; None: all are constants.
 
     An operator's own float would make a graph for each value, and torch may give it that of an earlier call
     (pytorch#197889).

@@ -29,8 +29,8 @@ def cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor |
                   grad_scale: float | Tensor = 1.0) -> Tensor | tuple[Tensor, Tensor]:
     """Computes cross entropy and its gradients from hidden states, without the (N,V) scores.
 
-    With t the scores of a token (after softcap and temperature), lse = log Σ_v exp t_v and nll = lse − t_target, a token's
-    loss is
+    With t the scores of a token (after softcap and temperature), lse = log Σ_v exp t_v and nll = lse − t_target, a
+    token's loss is
 
         (1 − label_smoothing)·nll + label_smoothing·(lse − mean of t) + z_loss·lse²
 
@@ -52,9 +52,10 @@ def cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor |
                      as in flp.policy_loss; not with reduction "none"
 
     Returns a float32 scalar, or (...) with "none", differentiable once in hidden, weight and bias. The gradients of a
-    scalar are computed here, in three matrix products (frozen head: two), row chunk by row chunk within the budget; under
-    torch.no_grad() there are none. With "none" backward computes them, in three products beside forward's one. Label
-    smoothing reads the weight once more, and adds to its gradient once more; with a softcap it costs two products more.
+    scalar are computed here, in three matrix products (frozen head: two), row chunk by row chunk within the budget;
+    under torch.no_grad() there are none. With "none" backward computes them, in three products beside forward's one.
+    Label smoothing reads the weight once more, and adds to its gradient once more; with a softcap it costs two products
+    more.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes;
             RuntimeError in a second backward pass
     thread: safe
@@ -62,8 +63,8 @@ def cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor |
     """
     call = Call("flp.cross_entropy", hidden, weight, target, bias, several=False,
                 instead="torch.autograd, or under torch.func.grad flp.linear_logprob, whose negative mean is plain "
-                "cross entropy", others={"row_weight": row_weight}, temperature=temperature, softcap=softcap, scale=scale,
-                ignore_index=ignore_index, budget=budget, grad_weight_accumulate=grad_weight_accumulate)
+                "cross entropy", others={"row_weight": row_weight}, temperature=temperature, softcap=softcap,
+                scale=scale, ignore_index=ignore_index, budget=budget, grad_weight_accumulate=grad_weight_accumulate)
     call.settings.detached = True
     wishes = _wishes_of(label_smoothing, z_loss, reduction)
     if reduction == "none" and grad_weight_accumulate is not None:

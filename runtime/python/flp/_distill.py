@@ -1,8 +1,8 @@
 """distill_loss: loss, metrics and gradients of distillation from a teacher's log-probabilities, in one call.
 
-Invariants: those of policy_loss (_policy.py), whose sibling this is: the loss is a program over the targets of a row that
-libflp runs between the passes over the head, gradients exist when the call returns, and the backward pass hands them
-out once, times its upstream gradient.
+Invariants: those of policy_loss (_policy.py), whose sibling this is: the loss is a program over the targets of a row
+that libflp runs between the passes over the head, gradients exist when the call returns, and the backward pass hands
+them out once, times its upstream gradient.
 """
 from __future__ import annotations
 
@@ -41,16 +41,17 @@ def distill_loss(hidden: Tensor, weight: Tensor, target: Tensor, teacher_logprob
                      that is ignore_index takes no part, a row of nothing else is outside the mask
     teacher_logprob  (..., K) floating point, in nats, of the same ids under the teacher's whole softmax
     loss             forward_kl, reverse_kl or jsd; a sum of such with terms that read no logprob of one token, as
-                     "forward_kl+entropy"; or the path of a Lua file with a loss over targets (flpgen loss --help), which
-                     needs libflpgen
+                     "forward_kl+entropy"; or the path of a Lua file with a loss over targets (flpgen loss --help),
+                     which needs libflpgen
     row_weight       (...) floating point, or None: what each row's divergence counts, the loss being their sum; None:
                      the mean of the rows of the mask. A row of weight 0 counts 0 in metrics too
     mask             (...) bool or numbers 0 and 1: the rows that count; None: all. Others cost no matrix work
-    total            a number or 0-dim tensor: what the mean divides by in place of the rows of this call's mask, so that
-                     losses of micro-batches add up to that of the batch
+    total            a number or 0-dim tensor: what the mean divides by in place of the rows of this call's mask, so
+                     that losses of micro-batches add up to that of the batch
     parameters       {name: number}: rest_min, the least that p_r and q_r are taken to be, 1e-6 (sums of float32
-                     log-probabilities of nearly all mass end on either side of 1; q_r is a constant there); rest_weight,
-                     the weight of the last outcome, 1 (0: the K tokens alone); of jsd mix, 0.5; a file's own
+                     log-probabilities of nearly all mass end on either side of 1; q_r is a constant there);
+                     rest_weight, the weight of the last outcome, 1 (0: the K tokens alone); of jsd mix, 0.5; a file's
+                     own
     vectors          {name: (...) floating point} that a file's loss reads
     entropy          True: report the entropy of the head
     grad_weight_accumulate, grad_scale
@@ -116,7 +117,8 @@ def program_of(loss):
     program = _programs.named(loss)
     if not program.inputs & OF_TARGETS:
         _check.refuse(ValueError, "loss", "%r, which reads no values of several targets" % loss,
-                      "%s, a sum with one of them, or a file whose loss reads target_logprob" % ", ".join(losses.DIVERGENCES))
+                      "%s, a sum with one of them, or a file whose loss reads target_logprob"
+                      % ", ".join(losses.DIVERGENCES))
     return program
 
 

@@ -1,8 +1,9 @@
-"""The loss of a step in autograd's graph: its gradients exist when the call returns, and the backward pass hands them out.
+"""The loss of a step in autograd's graph: its gradients exist when the call returns, a backward pass hands them out.
 
-Invariants: gradients are handed out once, times the upstream gradient. grad_weight_accumulate gets its gradient once: from
-the call, or, where hooks of saved tensors are in force, from the backward pass, which then runs the step. Such hooks may
-be those of torch.utils.checkpoint (use_reentrant=False), which makes a call again whose first one is in the graph.
+Invariants: gradients are handed out once, times the upstream gradient. grad_weight_accumulate gets its gradient once:
+from the call, or, where hooks of saved tensors are in force, from the backward pass, which then runs the step. Such
+hooks may be those of torch.utils.checkpoint (use_reentrant=False), which makes a call again whose first one is in the
+graph.
 """
 import copy
 import functools

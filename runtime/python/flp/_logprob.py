@@ -81,12 +81,12 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                  the budget; True: whatever the budget is; False: never
     old_lse      (...) float32 in nats, log Σ exp t of a policy near this one, or None: what exponentials are stored
                  relative to; no result depends on it
-    keep         (offsets, token_ids), or None: Σ_v, and the entropy, go over token_ids[offsets[i]:offsets[i + 1]] of row
-                 i alone, as the mask of a sampler's top-p or top-k. offsets (N + 1) int32 or int64, N the rows of target;
-                 token_ids int32 or int64. A row whose list lacks its target or holds an id outside [0, V) is NaN and
-                 counted, as is every row where offsets do not ascend
-    kept_mass    True, with keep: return last the log of the mass that the kept tokens have in the softmax over all of V,
-                 (...) float32 in nats, <= 0, a value without a gradient
+    keep         (offsets, token_ids), or None: Σ_v, and the entropy, go over token_ids[offsets[i]:offsets[i + 1]] of
+                 row i alone, as the mask of a sampler's top-p or top-k. offsets (N + 1) int32 or int64, N the rows of
+                 target; token_ids int32 or int64. A row whose list lacks its target or holds an id outside [0, V) is
+                 NaN and counted, as is every row where offsets do not ascend
+    kept_mass    True, with keep: return last the log of the mass that the kept tokens have in the softmax over all of
+                 V, (...) float32 in nats, <= 0, a value without a gradient
     tail         None or 0: exact gradients. 2**-20 to 2**-2: what a backward pass may leave out of dz, the gradient of
                  the scores (N, V): Σ|dz left out| <= tail·Σ|dz| over all of its elements. Values keep their bits
     tail_report  (4,) float32 on hidden's device, which each backward pass fills: Σ|dz| that was left out, from above;
@@ -126,14 +126,14 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                 chunk_rows=chunk_rows, save=save, old_lse=old_lse, keep=keep, lora=lora, tail=tail,
                 tail_report=tail_report, grad_weight_accumulate=grad_weight_accumulate, topk=topk, rank=rank,
                 mixed=mixed, asked={"kept_mass": kept_mass} if kept_mass else NONE)
+    if kept_mass and keep is None:
+        refuse(ValueError, "kept_mass", repr(kept_mass), "False without keep: all of V is kept")
+    if reference and lora is None:
+        refuse(ValueError, "reference", repr(reference), "False without lora")
     results = _autograd.run(call)
     if kept_mass:
-        if keep is None:
-            refuse(ValueError, "kept_mass", repr(kept_mass), "False without keep: all of V is kept")
         results += ((_autograd.plain_logprob(call) - results[0].detach()).clamp(max=0),)
     if reference:
-        if lora is None:
-            refuse(ValueError, "reference", repr(reference), "False without lora")
         results += (_autograd.plain_logprob(call),)
     return call.shaped(results)
 

@@ -18,7 +18,7 @@ RANK_STEP, RANK_MAX = 8, 512  # of libflp; other ranks are padded with zeros
 
 @dataclasses.dataclass(frozen=True)
 class Lora:
-    """A low-rank adapter on the head: scores hidden weightᵀ + scale·(hidden aᵀ) bᵀ. Compares by identity of its tensors.
+    """A low-rank adapter on the head: scores hidden weightᵀ + scale·(hidden aᵀ) bᵀ. Compared by identity.
 
     a      (r, D), as peft's lora_A.weight; 1 to 512 rows
     b      (V, r), as lora_B.weight

@@ -49,8 +49,8 @@ def policy_loss(rule: str, hidden: Tensor, weight: Tensor, target: Tensor,
                 mixed: Literal["round", "split"] | None = None) -> tuple[Tensor, dict[str, Tensor]]:
     """Computes the loss of a policy update and its gradients from hidden states, without the (N,V) scores.
 
-    rule             a name of flp.losses.RULES: reinforce, ppo, grpo, dapo, dr_grpo, cispo, gspo; nll (no advantage); or
-                     the path of a Lua file with a loss of yours (flpgen loss --help), which needs libflpgen
+    rule             a name of flp.losses.RULES: reinforce, ppo, grpo, dapo, dr_grpo, cispo, gspo; nll (no advantage);
+                     or the path of a Lua file with a loss of yours (flpgen loss --help), which needs libflpgen
     hidden, weight, target, bias, temperature, softcap, scale, ignore_index, budget
                      as in flp.linear_logprob, with hidden (B, T, D) and target (B, T): the tokens that were chosen
     advantage, old_logprob, ref_logprob, mask, clip, beta, kl_kind, entropy_weight, length, total
@@ -76,12 +76,12 @@ def policy_loss(rule: str, hidden: Tensor, weight: Tensor, target: Tensor,
     mixed            as in flp.linear_logprob: "round" or "split" for one float32 operand beside one of 16 bits. With a
                      float32 weight, or "split", the step recomputes scores: four matrix products and more
 
-    Returns (loss, metrics) as flp.losses.policy_loss: a float32 scalar, differentiable once in hidden, weight and bias, and
-    a dict of detached scalars; entropy if it was asked for or weighed; a file's own metrics as means of its tokens. The
-    gradients are computed here, in three matrix products (frozen head: two), row chunk by row chunk within the budget;
-    under torch.no_grad() there are none. The backward pass multiplies them by its upstream gradient, such as a loss
-    scale, in float32 and rounds once; of float16 operands they are float32 until then, unless grad_scale has said it. A
-    rule of whole sequences (gspo) costs what linear_logprob costs; the log mentions it.
+    Returns (loss, metrics) as flp.losses.policy_loss: a float32 scalar, differentiable once in hidden, weight and bias,
+    and a dict of detached scalars; entropy if it was asked for or weighed; a file's own metrics as means of its tokens.
+    The gradients are computed here, in three matrix products (frozen head: two), row chunk by row chunk within the
+    budget; under torch.no_grad() there are none. The backward pass multiplies them by its upstream gradient, such as a
+    loss scale, in float32 and rounds once; of float16 operands they are float32 until then, unless grad_scale has said
+    it. A rule of whole sequences (gspo) costs what linear_logprob costs; the log mentions it.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes;
             RuntimeError in a second backward pass
     thread: safe
@@ -171,8 +171,8 @@ def _log_pooled(rule, call):
     mode = _run.mode_of(Operands(*call.operands.values()), call.settings, call.grads)
     if (rule, mode) not in _logged:
         _logged.add((rule, mode))
-        _c.log(_c.LOG_INFO, "policy_loss: %s pools the log-probabilities of a sequence, so it is no loss program of rows; "
-                            "it runs over linear_logprob, mode %s" % (rule, mode))
+        _c.log(_c.LOG_INFO, "policy_loss: %s pools the log-probabilities of a sequence, so it is no loss program of "
+                            "rows; it runs over linear_logprob, mode %s" % (rule, mode))
 
 
 # ---- checks ----

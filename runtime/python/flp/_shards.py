@@ -88,7 +88,7 @@ def combine_partials(partials: Tensor | Sequence[Tensor], target: Tensor, *, voc
                      weight_shard: Tensor | None = None, temperature: float | Tensor = 1.0, entropy: bool = False,
                      softcap: float | None = None, scale: float = 1.0, ignore_index: int = -100,
                      rows: Tensor | None = None) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Merges the partials of all ranks, in rank order -> logprob of target's shape, entropy (...) or None, stats (N, 4).
+    """Merges the partials of all ranks, in rank order -> logprob of target's shape, entropy (...) or None, stats (N,4).
 
     partials      sequence of (N, 4), or one (R, N, 4) float32; with K targets a row (N, 4 + K), (R, N, 4 + K)
     target        (...) int32 or int64 global ids, or (..., K), as linear_logprob_partial had them

@@ -1,7 +1,7 @@
 """Which options of a head go without which: one table, which every function that takes them asks.
 
-Invariant: a pair of options that is refused for being a pair is refused here, by the name of the second; what depends on
-dtypes, on a rung or on a value is refused where that is known.
+Invariant: a pair of options that is refused for being a pair is refused here, by the name of the second; what depends
+on dtypes, on a rung or on a value is refused where that is known.
 """
 from torch import Tensor
 

@@ -28,8 +28,8 @@ class Top(NamedTuple):
 
 
 class Outputs:
-    """Memory of what one forward pass over n rows gives: ids (n,K), logprobs (n,K), rest (n), rank (n); None for what is
-    not asked for. is_part: of a vocab shard, whose logprobs are scores t in nats, without a rest."""
+    """Memory of what one forward pass over n rows gives: ids (n,K), logprobs (n,K), rest (n), rank (n); None for what
+    is not asked for. is_part: of a vocab shard, whose logprobs are scores t in nats, without a rest."""
 
     __slots__ = ("ids", "logprobs", "rest", "rank", "is_part")
 

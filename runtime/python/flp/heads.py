@@ -228,7 +228,7 @@ class _Call:
         self.results = self.probed = None
 
     def targets_for(self, hidden):
-        """The targets of each position that the head sees. hidden (B, T, D) -> (B, T), or (B, T, K) as they were given"""
+        """The targets of each position that the head sees. hidden (B, T, D) -> (B, T), or (B, T, K) as they came"""
         targets = self.targets
         if self.shifted:
             targets = targets[:, -self.keep:] if self.keep else targets

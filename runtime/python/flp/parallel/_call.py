@@ -44,7 +44,8 @@ class Call:
             partial, kept = self._partial(ops, self._settings_that_keep(ops, n, grads), grads, top)
             return partial, [kept] if kept else []
         columns = 4 + ops.targets
-        out = torch.empty((self.group.size, n // self.group.size, columns), dtype=torch.float32, device=ops.hidden.device)
+        out = torch.empty((self.group.size, n // self.group.size, columns), dtype=torch.float32,
+                          device=ops.hidden.device)
         of_chunks, settings = [], None
         for part, piece in self.pieces(ops):
             if settings is None:
