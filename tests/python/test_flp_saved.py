@@ -113,8 +113,8 @@ def test_other_gradients_than_were_planned_recompute(passes):
 
 
 def _run_knows_nodes():
-    from flp import _logprob
-    return _logprob._will_run
+    from flp import _autograd
+    return _autograd._will_run
 
 
 def test_an_old_reference_is_handed_on(passes):

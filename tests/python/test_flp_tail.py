@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import flp
-from flp import _c, _check, _compile, _plans, _run, _tail
+from flp import _c, _check, _compile, _plans, _numbers, _run
 from flp_keeping import BYTES, REPORT, noted_blocks, passes  # noqa: F401
 from flp_reference import DEVICE, DTYPES, GRAD_TOLERANCE, doubles, problem, reference, relative
 from flp_standin_lm import IDS, TinyLM
@@ -180,8 +180,8 @@ def test_the_budget_decides(passes, options, keeps):  # noqa: F811
 
 
 def test_other_gradients_than_were_planned_are_exact(passes):  # noqa: F811
-    from flp import _logprob
-    if _logprob._will_run is None:
+    from flp import _autograd
+    if _autograd._will_run is None:
         pytest.skip("this torch does not report which gradients a backward pass is for")
     hidden, weight, target = operands()
     report = marked()
@@ -450,8 +450,8 @@ def test_what_is_saved_comes_from_a_partial(saved, words):
 def test_the_range_is_that_of_libflp():
     """Bounds that are accepted here make a plan, and what is just outside does not."""
     spec = {"vocab": V, "hidden": D, "grads": _c.GRAD_HIDDEN}
-    for bound in (_tail.LEAST, _tail.MOST, 1e-3):
+    for bound in (_numbers.TAIL_LEAST, _numbers.TAIL_MOST, 1e-3):
         _plans.get(_plans.Spec(_c.DEVICE_HOST, **spec, tail=bound))
-    for bound in (_tail.LEAST * 0.99, _tail.MOST * 1.01, -1.0):
+    for bound in (_numbers.TAIL_LEAST * 0.99, _numbers.TAIL_MOST * 1.01, -1.0):
         with pytest.raises(flp.ArgumentError, match="tail"):
             _plans.get(_plans.Spec(_c.DEVICE_HOST, **spec, tail=bound))

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 import flp
-from flp import _c, _eager_torch, _logprob, _plans, _run
+from flp import _c, _check, _eager_torch, _plans, _run
 
 B, T, D, V, K = 2, 7, 24, 57, 5
 IGNORED = -100
@@ -108,10 +108,9 @@ def torch_form(ops, settings):
 
 
 def test_the_torch_form():
-    from flp import _check
     hidden, weight, bias, target, *upstream = problem(6)
     target[1, 4, 2] = -7  # outside: the whole row
-    lead, flat, weight_, bias_, ids, scalar, _, _ = _logprob.prepare(hidden, weight, target, bias, 0.8, None, several=True)
+    lead, flat, weight_, bias_, ids, scalar, _, _ = _check.prepare(hidden, weight, target, bias, 0.8, None, several=True)
     settings = _check.Settings(scalar, 7.0, 1.0, IGNORED, None, True)
     ops = _run.Operands(*(tensor.detach() for tensor in (flat, weight_, bias_)), ids)
     plan, n = torch_form(ops, settings), B * T

@@ -9,12 +9,12 @@ entropy: bool = bool(h.sum())
 reveal_type(flp.linear_logprob(h, h, h))  # says: torch.Tensor
 reveal_type(flp.linear_logprob(h, h, h, temperature=h, budget=1 << 20))  # says: torch.Tensor
 reveal_type(flp.linear_logprob(h, h, h, entropy=True))  # says: Tuple[torch.Tensor, torch.Tensor]
-reveal_type(flp.linear_logprob(h, h, h, entropy=entropy))  # says: Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]
+reveal_type(flp.linear_logprob(h, h, h, entropy=entropy))  # says: Any
 reveal_type(flp.linear_logprob(h, h, h, entropy="detached"))  # says: Tuple[torch.Tensor, torch.Tensor]
 reveal_type(flp.linear_logprob(h, h, h, entropy=True, keep=(h, h)))  # says: Tuple[torch.Tensor, torch.Tensor]
-reveal_type(flp.linear_logprob(h, h, h, keep=(h, h), kept_mass=True))  # says: builtins.tuple[torch.Tensor, ...]
-reveal_type(flp.linear_logprob(h, h, h, topk=20, rank=True))  # says: builtins.tuple[Any, ...]
-reveal_type(flp.parallel.linear_logprob(h, h, h, topk=20))  # says: builtins.tuple[Any, ...]
+reveal_type(flp.linear_logprob(h, h, h, keep=(h, h), kept_mass=True))  # says: Any
+reveal_type(flp.linear_logprob(h, h, h, topk=20, rank=True))  # says: Any
+reveal_type(flp.parallel.linear_logprob(h, h, h, topk=20))  # says: Any
 reveal_type(flp.score(h, h, h, topk=20).top)  # says: Union[Tuple[torch.Tensor, torch.Tensor, torch.Tensor, fallback=flp._top.Top], None]
 reveal_type(flp.linear_logprob(h, h, h, tail=2**-9, tail_report=h))  # says: torch.Tensor
 reveal_type(flp.linear_logprob_partial(h, h, h, vocab_offset=0, vocab_total=8))  # says: torch.Tensor

@@ -67,9 +67,11 @@ def _fault_of(tensor):
     kind = type(tensor)
     if kind not in PLAIN and kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         return "of type %s, which has its values elsewhere" % kind.__name__
-    if is_wrapper(tensor):
+    try:
+        start = tensor.data_ptr()
+    except RuntimeError:
         return "a wrapper of torch.func, which has its values elsewhere"
-    if not is_freed(tensor):
+    if start and not tensor.storage_offset() or not is_freed(tensor):
         return None
     return "a tensor of zeros without memory" if tensor._is_zerotensor() else "a tensor whose storage was freed"
 

@@ -12,7 +12,8 @@ import torch
 from . import _c
 from ._compile import is_tracing
 from ._numbers import (DETACHED, FLOAT32_LEAST, INT32_MAX, LOG2E, VOCAB_MAX, budget_of, count_of,  # noqa: F401
-                       double_of, entropy_of, fits, float_of, integer_of, number_of, refuse, scales_of, softcap_of, within)
+                       double_of, entropy_of, fits, float_of, integer_of, number_of, refuse, scales_of, softcap_of,
+                       tail_of, within)
 
 BOTH = "one dtype for both"
 OFFER = BOTH + ', or mixed="round" or "split" with torch.float32 beside torch.bfloat16 or torch.float16'
@@ -29,11 +30,12 @@ class Settings:
     gradient. save: may the forward pass keep something for the backward pass (None: within the budget); old_lse: (N)
     float32 that exponentials refer to, or None. tail: what a backward pass may leave out, 0.0: nothing; tail_report:
     (4) float32 that says what it left out, or None. topk: best tokens that a forward pass gives, 0: none; rank: whether
-    it gives that of the target. mixed: flp_mixed, how float32 operands meet those of 16 bits."""
+    it gives that of the target. mixed: flp_mixed, how float32 operands meet those of 16 bits. lora_scale: of the
+    adapter."""
 
     __slots__ = ("temperature", "softcap", "scale", "ignore_index", "budget", "entropy", "detached", "chunk_rows",
-                 "accumulate", "offset", "valid", "total", "wide_grads", "save", "old_lse", "tail", "tail_report", "topk",
-                 "rank", "mixed")
+                 "accumulate", "offset", "valid", "total", "wide_grads", "save", "old_lse", "tail", "tail_report",
+                 "topk", "rank", "mixed", "lora_scale")
 
     def __init__(self, temperature, softcap, scale, ignore_index, budget, entropy, chunk_rows=None):
         self.temperature = temperature
@@ -50,7 +52,7 @@ class Settings:
         self.save, self.old_lse = False, None
         self.tail, self.tail_report = 0.0, None
         self.topk, self.rank = 0, False
-        self.mixed = 0
+        self.mixed, self.lora_scale = 0, 1.0
 
 
 def check_real(field, value):
@@ -166,9 +168,35 @@ def target_of(target, lead, several=False):
                    "K from 1 to %d targets a row" % TARGETS_MAX)
         return target.reshape(-1, target.shape[-1]) if target.shape[-1] > 1 else target.reshape(-1)
     if target.shape != lead:
-        refuse(ValueError, "target", "of shape %s" % (tuple(target.shape),), "%s, as hidden without its last dimension%s"
-               % (tuple(lead), ", or %s with K targets a row" % (str((*lead, "K")).replace("'", ""),) if several else ""))
+        more = ", or %s with K targets a row" % str((*lead, "K")).replace("'", "") if several else ""
+        refuse(ValueError, "target", "of shape %s" % (tuple(target.shape),),
+               "%s, as hidden without its last dimension%s" % (tuple(lead), more))
     return target.reshape(-1)
+
+
+def prepare(hidden, weight, target, bias, temperature, rows, lead=None, names=("weight", "bias"), several=False,
+            mixed=None):
+    """Checks and flattens the tensors -> lead shape, hidden, weight, bias, target, T, temperature_rows, rows.
+
+    lead     shape of target and temperature; None: hidden's without its last dimension
+    names    what the call names weight and bias
+    several  whether target may have one dimension more, of K targets a row; flattened (N, K) then, (N) for K = 1
+    mixed    flp_mixed, or None of a call that takes operands of one dtype alone
+    """
+    tensor_of("hidden", hidden)
+    tensor_of(names[0], weight)
+    if bias is not None:
+        tensor_of(names[1], bias)
+    if not mixed:
+        hidden, weight, bias = follow_autocast(hidden, weight, bias)
+    operands(hidden, weight, bias, names, mixed)
+    lead = hidden.shape[:-1] if lead is None else lead
+    flat_target = target_of(target, lead, several)
+    devices(hidden, **{names[0]: weight, "target": target, names[1]: bias})
+    scalar, temperature_rows = temperature_of(temperature, lead, hidden.device)
+    flat_hidden = hidden if hidden.dim() == 2 else hidden.reshape(hidden.shape[:-1].numel(), hidden.shape[-1])
+    return (lead, flat_hidden, weight, bias, flat_target, scalar, temperature_rows,
+            rows_of(rows, hidden.device))
 
 
 def ordinal_of(device):
@@ -244,7 +272,7 @@ def rows_of(rows, device):
 
 
 def lists_of(keep, target):
-    """The columns that count in each row, as offsets (N+1) int64 and ids (count), and the targets (N) of the ids' dtype.
+    """The columns that count in each row: offsets (N+1) int64 and ids (count), and the targets (N) of the ids' dtype.
 
     keep    (offsets, token_ids) as a sampler gives them, or None
     target  (N) flattened

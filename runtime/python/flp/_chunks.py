@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from . import _c, _check, _eager_torch, _logprob, _plans, errors
+from . import _c, _check, _eager_torch, _plans, errors
+from ._call import Call
 
 # (rows, V) tensors of the reduction's dtype alive at the worst moment of one chunk, beside its scores in the operands'
 # dtype, by (gradients, entropy): read off torch's profiler. A softcap adds one.
@@ -24,18 +25,19 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
     chunk_rows   rows of a chunk; None: as many as the budget holds for this V
     reduce_fp32  False: the scores are reduced in the operands' dtype too, to which torch's product has rounded them in
                  any case; chunks then have more rows, and 16-bit logprobs about a digit less
-    Returns logprob (...) float32, or (logprob, entropy). Rows whose target is outside [0, V) or whose temperature is not
-    above 0 are NaN; with FLP_STRICT=1 they are an error, which synchronises. The caller chose this path, so FLP_FORCE
-    has nothing to choose.
+    Returns logprob (...) float32, or (logprob, entropy). Rows whose target is outside [0, V) or whose temperature is
+    not above 0 are NaN; with FLP_STRICT=1 they are an error, which synchronises. The caller chose this path, so
+    FLP_FORCE has nothing to choose.
     error: ValueError, TypeError naming the field; BudgetError if the budget holds no row; DataError;
            ArgumentError naming a setting
     """
-    lead, flat, weight, bias, ids, scalar, temperature_rows, _ = _logprob.prepare(hidden, weight, target, bias,
-                                                                                  temperature, None)
-    settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy, chunk_rows)
+    call = Call("flp.linear_logprob", hidden, weight, target, bias, several=False, temperature=temperature,
+                softcap=softcap, scale=scale, ignore_index=ignore_index, budget=budget, entropy=entropy,
+                chunk_rows=chunk_rows)
+    flat, weight, bias, ids, temperature_rows = tuple(call.operands.values())[:5]
+    settings, grads = call.settings, call.grads != 0
     if _plans.in_force().strict:
         _refuse_bad(ids, temperature_rows, settings, weight.shape[0])
-    grads = _logprob.needed_grads(flat, weight, bias) != 0
     dtype = torch.float32 if reduce_fp32 else flat.dtype
     rows = settings.chunk_rows or rows_of(settings, weight.shape[0], dtype, flat.dtype, grads)
     hiddens = flat.split(rows)
@@ -45,7 +47,7 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
         chunk = (*part, weight, bias, settings, dtype)
         parts.append(checkpoint(_score, *chunk, use_reentrant=False, preserve_rng_state=False) if grads
                      else _score(*chunk))
-    results = tuple(torch.cat(column).reshape(lead) for column in zip(*parts))
+    results = tuple(torch.cat(column).reshape(call.lead) for column in zip(*parts))
     if not settings.entropy:
         return results[0]
     return (results[0], results[1].detach()) if settings.detached else results

@@ -30,8 +30,8 @@ def is_tracing():
 
 
 def numbers_of_graph(*numbers):
-    """Numbers of a graph in the making, of which one may be another when it runs, as a tensor (count) float64 on the host,
-    None as NaN; None: all are constants.
+    """Numbers of a graph in the making, of which one may be another when it runs, as a tensor (count) float64 on the
+    host, None as NaN; None: all are constants.
 
     An operator's own float would make a graph for each value, and torch may give it that of an earlier call
     (pytorch#197889).
@@ -54,6 +54,12 @@ def numbers_in(numbers, *otherwise):
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def outside_graphs_if_untold(function: Function) -> Function:
+    """The function, left out of every graph where torch does not tell that it makes one (2.0, 2.1); elsewhere the
+    function asks is_tracing()."""
+    return outside_graphs(function) if is_compiling is None else function
 
 
 def outside_graphs(function: Function) -> Function:

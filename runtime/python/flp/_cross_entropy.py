@@ -12,8 +12,10 @@ import functools
 import torch
 from torch import Tensor
 
-from . import _accumulate, _check, _distill, _hand_out, _logprob, _policy, _programs, _run, _transforms, losses
+from . import _autograd, _check, _distill, _hand_out, _policy, _programs, _run, losses
+from ._call import Call
 from ._compile import outside_graphs
+from ._operands import Loss, Operands
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -27,8 +29,8 @@ def cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor |
                   grad_scale: float | Tensor = 1.0) -> Tensor | tuple[Tensor, Tensor]:
     """Computes cross entropy and its gradients from hidden states, without the (N,V) scores.
 
-    With t the scores of a token (after softcap and temperature), lse = log Σ_v exp t_v and nll = lse − t_target, a token's
-    loss is
+    With t the scores of a token (after softcap and temperature), lse = log Σ_v exp t_v and nll = lse − t_target, a
+    token's loss is
 
         (1 − label_smoothing)·nll + label_smoothing·(lse − mean of t) + z_loss·lse²
 
@@ -50,32 +52,28 @@ def cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor |
                      as in flp.policy_loss; not with reduction "none"
 
     Returns a float32 scalar, or (...) with "none", differentiable once in hidden, weight and bias. The gradients of a
-    scalar are computed here, in three matrix products (frozen head: two), row chunk by row chunk within the budget; under
-    torch.no_grad() there are none. With "none" backward computes them, in three products beside forward's one. Label
-    smoothing reads the weight once more, and adds to its gradient once more; with a softcap it costs two products more.
+    scalar are computed here, in three matrix products (frozen head: two), row chunk by row chunk within the budget;
+    under torch.no_grad() there are none. With "none" backward computes them, in three products beside forward's one.
+    Label smoothing reads the weight once more, and adds to its gradient once more; with a softcap it costs two products
+    more.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes;
             RuntimeError in a second backward pass
     thread: safe
     source: arXiv:1512.00567, section 7 (label smoothing); arXiv:2204.02311, section 5 (z-loss)
     """
-    given = {"hidden": hidden, "weight": weight, "bias": bias, "target": target, "temperature": temperature,
-             "row_weight": row_weight}
-    _transforms.check_plain("flp.cross_entropy", given.values(), "torch.autograd, or under torch.func.grad "
-                            "flp.linear_logprob, whose negative mean is plain cross entropy")
-    lead, flat, weight, bias, ids, scalar, temperature_rows, _ = _logprob.prepare(hidden, weight, target, bias,
-                                                                                  temperature, None)
-    settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, False)
-    settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, weight, given)
-    settings.detached = True
+    call = Call("flp.cross_entropy", hidden, weight, target, bias, several=False,
+                instead="torch.autograd, or under torch.func.grad flp.linear_logprob, whose negative mean is plain "
+                "cross entropy", others={"row_weight": row_weight}, temperature=temperature, softcap=softcap,
+                scale=scale, ignore_index=ignore_index, budget=budget, grad_weight_accumulate=grad_weight_accumulate)
+    call.settings.detached = True
     wishes = _wishes_of(label_smoothing, z_loss, reduction)
-    if reduction == "none" and settings.accumulate is not None:
+    if reduction == "none" and grad_weight_accumulate is not None:
         _check.refuse(ValueError, "grad_weight_accumulate", "given with reduction 'none'", "None")
-    counted = (target != settings.ignore_index).reshape(-1)
-    weights = _weights_of(row_weight, counted, total, reduction, lead)
-    call = Call((flat, weight, bias, ids, temperature_rows), settings, wishes, _policy._scale_of(grad_scale, settings))
-    value, z = _dispatch(call, weights)
+    counted = (target != call.settings.ignore_index).reshape(-1)
+    weights = _weights_of(row_weight, counted, total, reduction, call.lead)
+    value, z = _dispatch(call, wishes, weights, _policy._scale_of(grad_scale, call.settings))
     if reduction == "none":
-        value, z = value.reshape(lead), z.reshape(lead)
+        value, z = value.reshape(call.lead), z.reshape(call.lead)
     return (value, z) if return_z_loss else value
 
 
@@ -89,13 +87,6 @@ class Wishes:
         self.parameters = {name: named[name] for name in self.program.parameters}
 
 
-class Call:
-    """Operands (hidden, weight, bias, target, temperature_rows), Settings, Wishes and the upstream gradient, if known."""
-
-    def __init__(self, tensors, settings, wishes, grad_scale):
-        self.tensors, self.settings, self.wishes, self.grad_scale = tensors, settings, wishes, grad_scale
-
-
 def _stepped(ops, settings, wishes, grads, weights):
     """A step -> losses of rows, their z-losses, gradients."""
     with torch.no_grad():
@@ -104,7 +95,7 @@ def _stepped(ops, settings, wishes, grads, weights):
 
 
 def _loss_of(wishes, weights):
-    return _run.Loss(wishes.program, wishes.parameters, None, None, None, weights, {})
+    return Loss(wishes.program, wishes.parameters, None, None, None, weights, {})
 
 
 def _z_of(made, wishes, weights):
@@ -113,42 +104,41 @@ def _z_of(made, wishes, weights):
     return torch.zeros_like(made.loss) if squares is None else wishes.z_loss * squares * weights
 
 
-def _dispatch(call, weights):
-    grads, ops = _logprob.needed_grads(*call.tensors[:3]), _run.Operands(*call.tensors)
-    if call.wishes.reduction == "none":
-        if grads:
-            return Rows.apply(*call.tensors, weights, call.settings, call.wishes, grads)
-        return _stepped(ops, call.settings, call.wishes, 0, weights)[:2]
-    scale = 1.0 if call.grad_scale is None else call.grad_scale
+def _dispatch(call, wishes, weights, grad_scale):
+    if wishes.reduction == "none":
+        if call.grads:
+            return Rows.apply(*call.operands.values(), weights, call.settings, wishes, call.grads)
+        return _stepped(Operands(*call.operands.values()), call.settings, wishes, 0, weights)[:2]
+    scale = 1.0 if grad_scale is None else grad_scale
     weights = weights * scale
-    value, made = _hand_out.loss_of(call.tensors, call.settings, grads, _loss_of(call.wishes, weights), call.grad_scale,
-                                    "flp.cross_entropy")
-    return value, _z_of(made, call.wishes, weights).sum() / scale
+    value, made = _hand_out.loss_of(call, _loss_of(wishes, weights), grad_scale, "flp.cross_entropy")
+    return value, _z_of(made, wishes, weights).sum() / scale
 
 
 class Rows(torch.autograd.Function):
     """Losses of rows; the backward pass runs the step whose weights are the upstream gradients."""
 
     @staticmethod
-    def forward(ctx, hidden, weight, bias, target, temperature_rows, weights, settings, wishes, grads):
+    def forward(ctx, *arguments):
+        *operands, weights, settings, wishes, grads = arguments
         ctx.rest = settings, wishes, grads
-        ctx.save_for_backward(hidden, weight, bias, target, temperature_rows, weights)
-        each, z, _ = _stepped(_run.Operands(hidden, weight, bias, target, temperature_rows), settings, wishes, 0, weights)
+        ctx.save_for_backward(*operands, weights)
+        each, z, _ = _stepped(Operands(*operands), settings, wishes, 0, weights)
         ctx.mark_non_differentiable(z)
         return each, z
 
     @staticmethod
     @outside_graphs
     def backward(ctx, upstream, _):
-        return _logprob.LastDerivative.apply(functools.partial(_of_rows, *ctx.rest), upstream, *ctx.saved_tensors) + \
-            (None,) * 6
+        results = _autograd.LastDerivative.apply(functools.partial(_of_rows, *ctx.rest), upstream, *ctx.saved_tensors)
+        return results + (None,) * (len(ctx.needs_input_grad) - len(results))
 
 
 def _of_rows(settings, wishes, grads, upstream, *saved):
     """The gradients of losses of rows, whose upstream gradients they are."""
     *operands, weights = saved
-    made = _stepped(_run.Operands(*operands), settings, wishes, grads, (weights * upstream.float()).contiguous())[2]
-    return tuple(None if gradient is None else gradient.to(operand.dtype) for gradient, operand in zip(made, operands))
+    made = _stepped(Operands(*operands), settings, wishes, grads, (weights * upstream.float()).contiguous())[2]
+    return _autograd.of_dtypes(made, operands)
 
 
 # ---- checks ----

@@ -1,8 +1,8 @@
 """distill_loss: loss, metrics and gradients of distillation from a teacher's log-probabilities, in one call.
 
-Invariants: those of policy_loss (_policy.py), whose sibling this is: the loss is a program over the targets of a row that
-libflp runs between the passes over the head, gradients exist when the call returns, and the backward pass hands them
-out once, times its upstream gradient.
+Invariants: those of policy_loss (_policy.py), whose sibling this is: the loss is a program over the targets of a row
+that libflp runs between the passes over the head, gradients exist when the call returns, and the backward pass hands
+them out once, times its upstream gradient.
 """
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from typing import Mapping
 import torch
 from torch import Tensor
 
-from . import _accumulate, _check, _hand_out, _logprob, _policy, _programs, _run, _transforms, losses
+from . import _check, _hand_out, _policy, _programs, losses
+from ._call import Call
 from ._compile import outside_graphs
+from ._operands import Loss
 
 
 @outside_graphs
@@ -39,16 +41,17 @@ def distill_loss(hidden: Tensor, weight: Tensor, target: Tensor, teacher_logprob
                      that is ignore_index takes no part, a row of nothing else is outside the mask
     teacher_logprob  (..., K) floating point, in nats, of the same ids under the teacher's whole softmax
     loss             forward_kl, reverse_kl or jsd; a sum of such with terms that read no logprob of one token, as
-                     "forward_kl+entropy"; or the path of a Lua file with a loss over targets (flpgen loss --help), which
-                     needs libflpgen
+                     "forward_kl+entropy"; or the path of a Lua file with a loss over targets (flpgen loss --help),
+                     which needs libflpgen
     row_weight       (...) floating point, or None: what each row's divergence counts, the loss being their sum; None:
                      the mean of the rows of the mask. A row of weight 0 counts 0 in metrics too
     mask             (...) bool or numbers 0 and 1: the rows that count; None: all. Others cost no matrix work
-    total            a number or 0-dim tensor: what the mean divides by in place of the rows of this call's mask, so that
-                     losses of micro-batches add up to that of the batch
+    total            a number or 0-dim tensor: what the mean divides by in place of the rows of this call's mask, so
+                     that losses of micro-batches add up to that of the batch
     parameters       {name: number}: rest_min, the least that p_r and q_r are taken to be, 1e-6 (sums of float32
-                     log-probabilities of nearly all mass end on either side of 1; q_r is a constant there); rest_weight,
-                     the weight of the last outcome, 1 (0: the K tokens alone); of jsd mix, 0.5; a file's own
+                     log-probabilities of nearly all mass end on either side of 1; q_r is a constant there);
+                     rest_weight, the weight of the last outcome, 1 (0: the K tokens alone); of jsd mix, 0.5; a file's
+                     own
     vectors          {name: (...) floating point} that a file's loss reads
     entropy          True: report the entropy of the head
     grad_weight_accumulate, grad_scale
@@ -63,43 +66,40 @@ def distill_loss(hidden: Tensor, weight: Tensor, target: Tensor, teacher_logprob
     thread: safe
     source: arXiv:2306.13649 (forward and generalised Jensen-Shannon), arXiv:2306.08543 (reverse)
     """
-    given = {"hidden": hidden, "weight": weight, "bias": bias, "target": target, "temperature": temperature,
-             "teacher_logprob": teacher_logprob, "row_weight": row_weight, "mask": mask,
-             **{"vectors[%r]" % name: value for name, value in (vectors or {}).items()}}
-    _transforms.check_plain("flp.distill_loss", given.values(), "torch.autograd, or under torch.func.grad "
-                            "flp.losses.divergence of flp.linear_logprob")
+    vectors = vectors or {}
     _check.tensor_of("hidden", hidden)
     _check.tensor_of("target", target)
     if target.dim() != hidden.dim():
         _check.refuse(ValueError, "target", "of shape %s" % (tuple(target.shape),),
                       "%s without its last dimension, and K" % (tuple(hidden.shape),))
-    lead, flat, weight, bias, ids, scalar, temperature_rows, _ = _logprob.prepare(hidden, weight, target, bias,
-                                                                                  temperature, None, several=True)
-    settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, bool(entropy))
-    settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, weight, given)
-    settings.detached = True
+    call = Call("flp.distill_loss", hidden, weight, target, bias,
+                instead="torch.autograd, or under torch.func.grad flp.losses.divergence of flp.linear_logprob",
+                others={"teacher_logprob": teacher_logprob, "row_weight": row_weight, "mask": mask,
+                        **{"vectors[%r]" % name: value for name, value in vectors.items()}},
+                entropy=bool(entropy), temperature=temperature, softcap=softcap, scale=scale, ignore_index=ignore_index,
+                budget=budget, grad_weight_accumulate=grad_weight_accumulate)
+    call.settings.detached = True
     program = program_of(loss)
     values = _policy._parameters_of(parameters or {}, program)
-    counted = _counted(target, mask, lead, settings.ignore_index)
-    ids = target.masked_fill(~counted.unsqueeze(-1), settings.ignore_index).reshape(ids.shape)
+    counted, lead = _counted(target, mask, call.lead, call.settings.ignore_index), call.lead
+    ids = call.operands["target"]
+    call.operands["target"] = target.masked_fill(~counted.unsqueeze(-1), call.settings.ignore_index).reshape(ids.shape)
     teacher = _numbers("teacher_logprob", teacher_logprob, "target", target.shape, target.device)
     weights = _weights_of(row_weight, counted, total, lead)
-    rows = {name: _numbers("vectors[%r]" % name, value, "hidden's rows", lead, flat.device)
-            for name, value in (vectors or {}).items()}
-    _needed(loss, program, rows)
-    return _dispatch((flat, weight, bias, ids, temperature_rows), settings, program, values, teacher, weights,
-                     counted.reshape(-1).float(), rows, _policy._scale_of(grad_scale, settings))
-
-
-def _dispatch(tensors, settings, program, values, teacher, weights, counted, rows, grad_scale):
-    scale = 1.0 if grad_scale is None else grad_scale
-    given = _run.Loss(program, values, None, None, None, weights * scale, rows, teacher)
-    grads = _logprob.needed_grads(*tensors[:3])
-    value, made = _hand_out.loss_of(tensors, settings, grads, given, grad_scale, "flp.distill_loss")
+    rows = {name: _numbers("vectors[%r]" % name, value, "hidden's rows", lead, target.device)
+            for name, value in vectors.items()}
+    if "advantage" in program.inputs:
+        _check.refuse(ValueError, "loss", "%r, which reads advantage" % loss,
+                      "a loss that reads row_weight and vectors")
+    _policy.check_vectors(rows, program.vectors, loss)
+    grad_scale = _policy._scale_of(grad_scale, call.settings)
+    weights = weights if grad_scale is None else weights * grad_scale
+    value, made = _hand_out.loss_of(call, Loss(program, values, None, None, None, weights, rows, teacher), grad_scale,
+                                    "flp.distill_loss")
     found = dict(zip(program.metrics, made.metrics))
-    if settings.entropy:
+    if call.settings.entropy:
         found["entropy"] = made.entropy
-    return value, _means(found, counted)
+    return value, _means(found, counted.reshape(-1).float())
 
 
 def _means(found, counted):
@@ -117,7 +117,8 @@ def program_of(loss):
     program = _programs.named(loss)
     if not program.inputs & OF_TARGETS:
         _check.refuse(ValueError, "loss", "%r, which reads no values of several targets" % loss,
-                      "%s, a sum with one of them, or a file whose loss reads target_logprob" % ", ".join(losses.DIVERGENCES))
+                      "%s, a sum with one of them, or a file whose loss reads target_logprob"
+                      % ", ".join(losses.DIVERGENCES))
     return program
 
 
@@ -155,15 +156,3 @@ def _weights_of(row_weight, counted, total, lead):
     if total is not None:
         _check.refuse(ValueError, "total", "given with row_weight", "None, as the weights are the average")
     return _numbers("row_weight", row_weight, "hidden's rows", lead, counted.device) * flat
-
-
-def _needed(loss, program, rows):
-    if "advantage" in program.inputs:
-        _check.refuse(ValueError, "loss", "%r, which reads advantage" % loss, "a loss that reads row_weight and vectors")
-    for name in rows:
-        if name not in program.vectors:
-            _check.refuse(ValueError, "vectors", repr(name),
-                          ", ".join(program.vectors) or "none, as %s reads none" % loss)
-    for name in program.vectors:
-        if name not in rows:
-            _check.refuse(ValueError, "vectors[%r]" % name, "missing", "a tensor, as %s reads it" % loss)

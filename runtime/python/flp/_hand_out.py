@@ -1,29 +1,31 @@
-"""The loss of a step in autograd's graph: its gradients exist when the call returns, and the backward pass hands them out.
+"""The loss of a step in autograd's graph: its gradients exist when the call returns, a backward pass hands them out.
 
-Invariants: gradients are handed out once, times the upstream gradient. grad_weight_accumulate gets its gradient once: from
-the call, or, where hooks of saved tensors are in force, from the backward pass, which then runs the step. Such hooks may
-be those of torch.utils.checkpoint (use_reentrant=False), which makes a call again whose first one is in the graph.
+Invariants: gradients are handed out once, times the upstream gradient. grad_weight_accumulate gets its gradient once:
+from the call, or, where hooks of saved tensors are in force, from the backward pass, which then runs the step. Such
+hooks may be those of torch.utils.checkpoint (use_reentrant=False), which makes a call again whose first one is in the
+graph.
 """
 import copy
 import functools
 
 import torch
 
-from . import _logprob, _run, _scale
+from . import _autograd, _run, _scale
 from ._compile import outside_graphs
+from ._operands import OPERANDS, Loss, Operands
 
 ONCE = "%s hands its gradients out once (accepted: one backward pass; call it again for another)"
 
 
-def loss_of(tensors, settings, grads, loss, scale, name):
-    """Runs a step -> the sum of its losses, differentiable, and the Step.
+def loss_of(call, loss, scale, name):
+    """Runs a step of a call, a _call.Call -> the sum of its losses, differentiable, and the Step.
 
-    tensors  of _run.Operands: hidden, weight, bias, target, temperature_rows
     scale    the upstream gradient that is in the weights of loss and is to come, or None: none is, and any may come
     name     of the public function
     """
-    ops = _run.Operands(*tensors)
-    settings = _run.settings_of_step(ops, settings, grads)
+    tensors, grads = tuple(call.operands.values()), call.grads
+    ops = Operands(*tensors)
+    settings = _run.settings_of_step(ops, call.settings, grads)
     is_later = bool(grads) and settings.accumulate is not None and are_hooks_in_force()
     with torch.no_grad():
         made = _run.step(ops, settings, 0 if is_later else grads, loss)
@@ -55,9 +57,10 @@ def _existing(_hidden, _weight, _bias, *gradients):
 
 
 def _gradients_of_step(settings, grads, program, parameters, *tensors):
-    """The gradients of a step that runs now. tensors: of Operands, then of Loss"""
-    loss = _run.Loss.of_tensors(program, parameters, tensors[5:])
-    return _run.step(_run.Operands(*tensors[:5]), settings, grads, loss).gradients
+    """The gradients of a step that runs now. tensors: OPERANDS, then of Loss"""
+    count = len(OPERANDS)
+    loss = Loss.of_tensors(program, parameters, tensors[count:])
+    return _run.step(Operands(*tensors[:count]), settings, grads, loss).gradients
 
 
 class HandOut(torch.autograd.Function):
@@ -76,7 +79,7 @@ class HandOut(torch.autograd.Function):
         if ctx.is_done:
             raise RuntimeError(ONCE % ctx.name)
         ctx.is_done = True
-        results = _logprob.LastDerivative.apply(functools.partial(_times, ctx.gradients, ctx.scale), upstream,
+        results = _autograd.LastDerivative.apply(functools.partial(_times, ctx.gradients, ctx.scale), upstream,
                                                 *ctx.saved_tensors)
         return results + (None,) * (len(ctx.needs_input_grad) - 3)
 

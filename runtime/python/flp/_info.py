@@ -7,9 +7,10 @@ from typing import Any, Collection, Literal
 import torch
 from torch import Tensor
 
-from . import (_accumulate, _c, _check, _eager_lists, _eager_torch, _logprob, _plans, _programs, _run, _tail,
-               _together, errors)
+from . import _c, _check, _eager_lists, _eager_torch, _plans, _programs, _run, _together, errors
+from ._call import Call
 from ._compile import outside_graphs
+from ._operands import Operands
 
 # Gradients that are matrix products.
 PRODUCTS_OF = _c.GRAD_HIDDEN | _c.GRAD_WEIGHT
@@ -32,45 +33,31 @@ class PlanInfo:
         return self.text
 
 
-def _layout(plan, which, n, budget):
-    if plan.handle is None:
-        passes = {_c.PASS_FORWARD: 1}
-        if plan.key.grads:
-            passes[_c.PASS_BACKWARD] = 1 + bin(plan.key.grads & PRODUCTS_OF).count("1")
-        passes = passes if which == _c.PASS_STEP else {which: passes[which]}
-        sizes = [_eager_torch.workspace_bytes(plan, each, n, plan.key.hidden, budget) for each in passes]
-        return {"mode": "torch", "products": sum(passes.values()), "bytes": max(sizes)}
-    return _fields_of(plan.layout(which, n, budget))
-
-
-def _fields_of(layout):
-    values = {name: getattr(layout, name) for name, _ in _c.Layout._fields_ if name != "struct_bytes"}
-    values["mode"] = _plans.mode_name(layout.mode)
-    return values
-
-
-def _listed_layout(plan, which, n, count, budget):
-    if plan.handle is None:
-        return {"mode": "torch", "products": 0, "bytes": _eager_lists.workspace_bytes(plan, which, n, count, budget)}
-    return _fields_of(plan.listed_layout(which, n, count, budget))
+def _layout(plan, which, n, budget, list_count):
+    if plan.handle is not None:
+        layout = plan.layout(which, n, budget) if list_count is None else \
+            plan.listed_layout(which, n, list_count, budget)
+        values = {name: getattr(layout, name) for name, _ in _c.Layout._fields_ if name != "struct_bytes"}
+        return {**values, "mode": _plans.mode_name(layout.mode)}
+    if list_count is not None:
+        size = _eager_lists.workspace_bytes(plan, which, n, list_count, budget)
+        return {"mode": "torch", "products": 0, "bytes": size}
+    passes = {_c.PASS_FORWARD: 1}
+    if plan.key.grads:
+        passes[_c.PASS_BACKWARD] = 1 + bin(plan.key.grads & PRODUCTS_OF).count("1")
+    passes = passes if which == _c.PASS_STEP else {which: passes[which]}
+    sizes = [_eager_torch.workspace_bytes(plan, each, n, plan.key.hidden, budget) for each in passes]
+    return {"mode": "torch", "products": sum(passes.values()), "bytes": max(sizes)}
 
 
 def _info_of(plan, n, budget, keep_budget=None, list_count=None):
     """keep_budget: that of save, direction or tail mode, where one is taken; list_count: ids of a call whose columns
     are listed."""
+    passes = {_c.PASS_FORWARD: True, _c.PASS_BACKWARD: plan.key.grads, _c.PASS_STEP: plan.key.loss}
+    forward, backward, step = (
+        {} if not is_made else _layout(plan, which, n, budget, list_count) if keep_budget is None else
+        _layout(plan, _run.SAVED_PASSES[which], n, keep_budget, None) for which, is_made in passes.items())
     device = "cpu" if plan.key.device < 0 else "cuda:%d" % plan.key.device
-    backward, step = {}, {}
-    if list_count is not None:
-        forward = _listed_layout(plan, _c.PASS_FORWARD, n, list_count, budget)
-        backward = _listed_layout(plan, _c.PASS_BACKWARD, n, list_count, budget) if plan.key.grads else {}
-    elif keep_budget is not None:
-        forward, backward = (_layout(plan, _run.SAVED_PASSES[which], n, keep_budget)
-                             for which in (_c.PASS_FORWARD, _c.PASS_BACKWARD))
-    else:
-        forward = _layout(plan, _c.PASS_FORWARD, n, budget)
-        backward = _layout(plan, _c.PASS_BACKWARD, n, budget) if plan.key.grads else {}
-    if plan.key.loss:
-        step = _layout(plan, _c.PASS_STEP, n, budget)
     return PlanInfo(plan.describe(), _plans.rung_name(plan.rung), plan.reasons(), plan.plan_id(), device, forward,
                     backward, step)
 
@@ -104,8 +91,8 @@ def plan_info(*, vocab: int, hidden: int, n: int = 1024, dtype: torch.dtype = to
         _check.refuse(ValueError, "grads", "%r" % (unknown[0],), ", ".join(names))
     mask = sum(names[name] for name in set(grads))
     settings = _check.Settings(1.0, softcap, 1.0, 0, budget, entropy)
-    settings.save, settings.tail = _check.save_of(save), _tail.tail_of(tail)
-    _together.check(save=save, tail=tail)
+    settings.save, settings.tail = _check.save_of(save), _check.tail_of(tail)
+    _together.check({"save": save, "tail": tail})
     key = _plans.Spec(  # type: ignore[call-arg]
         _check.ordinal_of(device), dtype=_run.TO_C[dtype], target_dtype=_run.TO_C[target_dtype],
         vocab=_check.integer_of("vocab", vocab), hidden=_check.integer_of("hidden", hidden),
@@ -129,26 +116,18 @@ def explain(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None 
 
     error: that of linear_logprob, and of policy_loss for its loss
     """
-    given = {"hidden": hidden, "weight": weight, "bias": bias, "target": target, "temperature": temperature,
-             "rows": rows}
-    _together.check(keep=keep, target=_together.several(target, hidden), chunk_rows=chunk_rows, save=save, loss=loss,
-                    tail=tail)
-    _, flat, weight, bias, ids, scalar, temperature_rows, rows = _logprob.prepare(
-        hidden, weight, target, bias, temperature, rows, several=keep is None)
-    settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy, chunk_rows)
-    settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, weight, given)
-    offsets, list_ids, ids = _check.lists_of(keep, ids)
-    ops = _run.Operands(flat, weight, bias, ids, temperature_rows, rows, offsets, list_ids)
+    call = Call("flp.explain", hidden, weight, target, bias, asked={"loss": loss}, temperature=temperature, rows=rows,
+                entropy=entropy, softcap=softcap, scale=scale, ignore_index=ignore_index, budget=budget,
+                chunk_rows=chunk_rows, save=save, keep=keep, tail=tail, grad_weight_accumulate=grad_weight_accumulate)
+    ops, settings, grads = Operands(*call.operands.values()), call.settings, call.grads
+    n = ops.hidden.shape[0]
     if ops.is_listed:
-        plan = _run.plan_for(ops, settings, _logprob.needed_grads(flat, weight, bias))
-        return _info_of(plan, flat.shape[0], settings.budget, list_count=list_ids.numel())
-    grads, settings.save = _logprob.needed_grads(flat, weight, bias), _check.save_of(save)
-    settings.tail = _tail.tail_of(tail)
+        return _info_of(_run.plan_for(ops, settings, grads), n, settings.budget, list_count=ops.list_ids.numel())
     if loss is not None:
         plan = _run.plan_for(ops, _run.settings_of_step(ops, settings, grads), grads, program=_programs.named(loss))
-        return _info_of(plan, flat.shape[0], settings.budget)
+        return _info_of(plan, n, settings.budget)
     plan, saved = _run.keeping_plan(ops, settings, grads)
-    return _info_of(plan, flat.shape[0], settings.budget, _run.keep_budget(settings) if saved else None)
+    return _info_of(plan, n, settings.budget, _run.keep_budget(settings) if saved else None)
 
 
 @outside_graphs

@@ -6,8 +6,9 @@ checked when it runs; an output that was not asked for is an empty tensor, as an
 """
 import torch
 
-from . import _c, _check, _run
+from . import _c, _check, _run, _together
 from ._compile import HAS_OPERATORS, numbers_in, numbers_of_graph, outside_graphs
+from ._operands import GRADIENTS, Operands
 from ._ops import define, ops as operators
 
 # softcap None: none; budget None: the default. numbers: temperature, softcap and scale, where they may change.
@@ -32,7 +33,7 @@ def _settings(temperature, softcap, scale, ignore_index, budget, entropy, number
 @outside_graphs
 def _forward(hidden, weight, bias, target, temperature_rows, rows, *options):
     settings = _settings(*options)
-    ops = _run.Operands(hidden, weight, bias, target, temperature_rows, rows)
+    ops = Operands(hidden, weight, bias, target, temperature_rows, rows)
     logprob, entropy, stats = _run.forward(ops, settings, 0, keep_stats=True)
     return logprob, _empty(hidden) if entropy is None else entropy, stats
 
@@ -47,7 +48,7 @@ def _forward_fake(hidden, weight, bias, target, temperature_rows, rows, *options
 
 @outside_graphs
 def _backward(hidden, weight, bias, target, temperature_rows, rows, stats, grad_logprob, grad_entropy, grads, *options):
-    ops = _run.Operands(hidden, weight, bias, target, temperature_rows, rows)
+    ops = Operands(hidden, weight, bias, target, temperature_rows, rows)
     results = _run.backward(ops, _settings(*options), grads, stats, grad_logprob, grad_entropy)
     return tuple(_empty(hidden) if result is None else result for result in results)
 
@@ -67,7 +68,7 @@ def _setup_context(ctx, inputs, output):
 def _autograd(ctx, grad_logprob, grad_entropy, _grad_stats):
     grad_entropy = grad_entropy if ctx.options[ENTROPY] else None
     *saved, numbers = ctx.saved_tensors
-    needed = [bit if wanted else 0 for bit, wanted in zip(_run.GRAD_FIELDS, ctx.needs_input_grad)]
+    needed = [bit if wanted else 0 for bit, wanted in zip(GRADIENTS.values(), ctx.needs_input_grad)]
     results = (None, None, None)
     if sum(needed) and not (grad_logprob is None and grad_entropy is None):
         results = operators.linear_logprob_backward(*saved, grad_logprob, grad_entropy, sum(needed), *ctx.options,
@@ -86,9 +87,14 @@ def register():
     define("linear_logprob_backward", BACKWARD, _backward, _backward_fake, _no_double_backward)
 
 
-def linear_logprob(hidden, weight, bias, target, temperature_rows, rows, temperature, softcap, scale, ignore_index,
-                   budget, entropy):
-    """What flp.linear_logprob does after its checks of tensors, as one operator -> (logprob,) or (logprob, entropy)."""
+def linear_logprob(hidden, weight, target, bias, temperature, rows, softcap, scale, ignore_index, budget, entropy,
+                   old_lse):
+    """flp.linear_logprob with these options alone, as one operator. old_lse: not read, as no result depends on it"""
+    is_detached = _check.entropy_of(entropy)[1]
+    _together.check({"target": _together.several(target, hidden), "old_lse": old_lse})
+    shape = target.shape
+    lead, hidden, weight, bias, target, temperature, temperature_rows, rows = _check.prepare(
+        hidden, weight, target, bias, temperature, rows, several=True, mixed=_c.MIXED_NONE)
     for field, value in (("temperature", temperature), ("softcap", softcap), ("scale", scale)):
         _check.check_real(field, value)
     for field, value in (("ignore_index", ignore_index), ("budget", budget)):
@@ -99,9 +105,11 @@ def linear_logprob(hidden, weight, bias, target, temperature_rows, rows, tempera
     logprob, entropies, _ = operators.linear_logprob(
         hidden, weight, bias, target, temperature_rows, rows, temperature, softcap, scale, ignore_index, budget,
         bool(entropy), numbers)
+    logprob = logprob.reshape(shape)
     if not entropy:
-        return (logprob,)
-    return logprob, entropies.detach() if entropy == _check.DETACHED else entropies
+        return logprob
+    entropies = entropies.reshape(lead)
+    return logprob, entropies.detach() if is_detached else entropies
 
 
 if HAS_OPERATORS:

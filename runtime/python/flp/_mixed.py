@@ -7,10 +7,9 @@ import copy
 import torch
 
 from . import _c, _check, _together
-from ._numbers import mixed_of  # noqa: F401 - callers find it here
 
 def settled(mixed, hidden, weight, bias, options):
-    """flp_mixed of these operands, none where all have one dtype. options: those of the call that may not go with it"""
+    """flp_mixed of these operands, none where all have one dtype. options: of the call, which may not go with it"""
     dtype = product_dtype(hidden, weight)
     if not mixed or all(tensor is None or tensor.dtype is dtype for tensor in (hidden, weight, bias)):
         return _c.MIXED_NONE
@@ -20,7 +19,7 @@ def settled(mixed, hidden, weight, bias, options):
     if bias is not None and split and bias.dtype is not dtype:
         _check.refuse(TypeError, "bias", "of dtype %s" % bias.dtype, '%s with mixed="split"' % dtype)
     if split or weight.dtype is not dtype:
-        _together.check(slices=True, **options)
+        _together.check({"slices": True, **options})
     return mixed
 
 

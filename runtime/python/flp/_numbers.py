@@ -16,6 +16,8 @@ LOG2E = math.log2(math.e)
 # float32's least normal number, and the least that it rounds to infinity; both are named in messages by ACCEPTED_RANGE.
 FLOAT32_LEAST, FLOAT32_BEYOND = 2.0**-126, 2.0**128 - 2.0**103
 ACCEPTED_RANGE = "1.18e-38 to 3.4e38"
+TAIL_LEAST, TAIL_MOST = 2.0**-20, 2.0**-2  # as libflp has it
+ACCEPTED_TAIL = "None or 0, which are exact, or 2**-20 to 2**-2"
 
 
 def refuse(kind, field, value, accepted):
@@ -28,6 +30,18 @@ def mixed_of(mixed):
     if not isinstance(mixed, (str, type(None))) or mixed not in words:
         refuse(ValueError, "mixed", repr(mixed), 'None, "round", "split"')
     return words[mixed]
+
+
+def tail_of(tail):
+    """What a backward pass may leave out of the scores' gradient; 0.0, which is exact, stands for None from here on."""
+    if tail is None:
+        return 0.0
+    if not isinstance(tail, numbers.Real):
+        refuse(TypeError, "tail", "of type " + type(tail).__name__, ACCEPTED_TAIL)
+    bound = float_of(tail)
+    if bound != 0 and not TAIL_LEAST <= bound <= TAIL_MOST:
+        refuse(ValueError, "tail", tail, ACCEPTED_TAIL)
+    return bound
 
 
 def entropy_of(value):

@@ -15,8 +15,8 @@ from typing import Any
 
 from . import _c, errors
 
-# What a plan is made for, and its key: the fields of flp_spec, after the device, a CUDA ordinal or _c.DEVICE_HOST, and the
-# rows of a chunk, 0 for the planner's choice. loss: bytes of a program, or none.
+# What a plan is made for, and its key: the fields of flp_spec, after the device, a CUDA ordinal or _c.DEVICE_HOST, and
+# the rows of a chunk, 0 for the planner's choice. loss: bytes of a program, or none.
 Spec = collections.namedtuple(  # type: ignore[misc]
     "Spec", ["device", "chunk_rows", *(name for name, _, _ in _c.SPEC_FIELDS), "loss"],
     defaults=[0, *(initial for _, _, initial in _c.SPEC_FIELDS), b""])
@@ -53,7 +53,9 @@ class Plan:
         """Exact workspace of one pass over rows whose lists have count ids in all. error: as workspace_bytes"""
         wanted = (which, n, budget, count)
         size = self._sizes.get(wanted)
-        return _remember(self._sizes, wanted, self.listed_layout(which, n, count, budget).bytes) if size is None else size
+        if size is None:
+            size = _remember(self._sizes, wanted, self.listed_layout(which, n, count, budget).bytes)
+        return size
 
     def listed_layout(self, which, n, count, budget):
         """The flp_layout of such a pass."""
@@ -87,33 +89,28 @@ class Plan:
             size = _remember(self._sizes, wanted, found)
         return size
 
-    def execute(self, args):
-        """Enqueues one pass."""
+    def _enqueue(self, function, args):
+        """Calls a function of libflp that enqueues."""
         library = _c.get()
-        status = library.flp_execute(self.handle, args)
+        status = getattr(library, function)(self.handle, args)
         if status:
             _c.check(library, status)
+
+    def execute(self, args):
+        """Enqueues one pass."""
+        self._enqueue("flp_execute", args)
 
     def step(self, args):
         """Enqueues one training step of the plan's loss."""
-        library = _c.get()
-        status = library.flp_step(self.handle, args)
-        if status:
-            _c.check(library, status)
+        self._enqueue("flp_step", args)
 
     def select(self, args):
         """Enqueues one pass over scores that exist."""
-        library = _c.get()
-        status = library.flp_select(self.handle, args)
-        if status:
-            _c.check(library, status)
+        self._enqueue("flp_select", args)
 
     def scale(self, args):
         """Enqueues a matrix times a factor."""
-        library = _c.get()
-        status = library.flp_scale(self.handle, args)
-        if status:
-            _c.check(library, status)
+        self._enqueue("flp_scale", args)
 
     def describe(self):
         """One paragraph: what runs, and why the rungs above it do not."""

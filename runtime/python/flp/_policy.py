@@ -15,9 +15,10 @@ from typing import Literal, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from . import (_accumulate, _c, _check, _hand_out, _logprob, _mixed, _programs, _run, _tail, _together, _transforms,
-               errors, losses)
+from . import _autograd, _c, _check, _hand_out, _programs, _run, losses
+from ._call import Call
 from ._compile import outside_graphs
+from ._operands import Loss, Operands
 
 # The metrics of every rule, whether or not its program has them.
 OF_RATIO = ("clip_fraction", "ratio", "kl_old")
@@ -48,8 +49,8 @@ def policy_loss(rule: str, hidden: Tensor, weight: Tensor, target: Tensor,
                 mixed: Literal["round", "split"] | None = None) -> tuple[Tensor, dict[str, Tensor]]:
     """Computes the loss of a policy update and its gradients from hidden states, without the (N,V) scores.
 
-    rule             a name of flp.losses.RULES: reinforce, ppo, grpo, dapo, dr_grpo, cispo, gspo; nll (no advantage); or
-                     the path of a Lua file with a loss of yours (flpgen loss --help), which needs libflpgen
+    rule             a name of flp.losses.RULES: reinforce, ppo, grpo, dapo, dr_grpo, cispo, gspo; nll (no advantage);
+                     or the path of a Lua file with a loss of yours (flpgen loss --help), which needs libflpgen
     hidden, weight, target, bias, temperature, softcap, scale, ignore_index, budget
                      as in flp.linear_logprob, with hidden (B, T, D) and target (B, T): the tokens that were chosen
     advantage, old_logprob, ref_logprob, mask, clip, beta, kl_kind, entropy_weight, length, total
@@ -75,53 +76,44 @@ def policy_loss(rule: str, hidden: Tensor, weight: Tensor, target: Tensor,
     mixed            as in flp.linear_logprob: "round" or "split" for one float32 operand beside one of 16 bits. With a
                      float32 weight, or "split", the step recomputes scores: four matrix products and more
 
-    Returns (loss, metrics) as flp.losses.policy_loss: a float32 scalar, differentiable once in hidden, weight and bias, and
-    a dict of detached scalars; entropy if it was asked for or weighed; a file's own metrics as means of its tokens. The
-    gradients are computed here, in three matrix products (frozen head: two), row chunk by row chunk within the budget;
-    under torch.no_grad() there are none. The backward pass multiplies them by its upstream gradient, such as a loss
-    scale, in float32 and rounds once; of float16 operands they are float32 until then, unless grad_scale has said it. A
-    rule of whole sequences (gspo) costs what linear_logprob costs; the log mentions it.
+    Returns (loss, metrics) as flp.losses.policy_loss: a float32 scalar, differentiable once in hidden, weight and bias,
+    and a dict of detached scalars; entropy if it was asked for or weighed; a file's own metrics as means of its tokens.
+    The gradients are computed here, in three matrix products (frozen head: two), row chunk by row chunk within the
+    budget; under torch.no_grad() there are none. The backward pass multiplies them by its upstream gradient, such as a
+    loss scale, in float32 and rounds once; of float16 operands they are float32 until then, unless grad_scale has said
+    it. A rule of whole sequences (gspo) costs what linear_logprob costs; the log mentions it.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes;
             RuntimeError in a second backward pass
     thread: safe
     """
-    given = {"hidden": hidden, "weight": weight, "bias": bias, "target": target, "temperature": temperature,
-             "advantage": advantage, "old_logprob": old_logprob, "ref_logprob": ref_logprob, "mask": mask,
-             "old_lse": old_lse, **{"vectors[%r]" % name: value for name, value in (vectors or {}).items()}}
-    _transforms.check_plain("flp.policy_loss", given.values(), "torch.autograd, or under torch.func.grad "
-                            "flp.losses.policy_loss of flp.linear_logprob")
-    how = _mixed.mixed_of(mixed)
-    lead, flat, weight, bias, ids, scalar, temperature_rows, _ = _logprob.prepare(hidden, weight, target, bias,
-                                                                                  temperature, None, mixed=how)
-    if len(lead) != 2:
+    vectors = vectors or {}
+    call = Call("flp.policy_loss", hidden, weight, target, bias, several=False,
+                instead="torch.autograd, or under torch.func.grad flp.losses.policy_loss of flp.linear_logprob",
+                others={"advantage": advantage, "old_logprob": old_logprob, "ref_logprob": ref_logprob, "mask": mask,
+                        **{"vectors[%r]" % name: value for name, value in vectors.items()}},
+                entropy=bool(entropy) or entropy_weight != 0, temperature=temperature, softcap=softcap, scale=scale,
+                ignore_index=ignore_index, budget=budget, save=save, old_lse=old_lse, tail=tail,
+                tail_report=tail_report, grad_weight_accumulate=grad_weight_accumulate, mixed=mixed)
+    if len(call.lead) != 2:
         _check.refuse(ValueError, "hidden", "of shape %s" % (tuple(hidden.shape),), "(B, T, D)")
-    settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, bool(entropy) or entropy_weight != 0)
-    settings.mixed = _mixed.settled(how, flat, weight, bias, {"save": save, "tail": tail})
-    settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, weight, given)
-    settings.save, settings.detached = _check.save_of(save), entropy_weight == 0
-    settings.old_lse = _check.row_values_of("old_lse", old_lse, lead, flat.device)
-    _together.check(save=save, tail=tail)
-    _tail.settle(settings, tail, tail_report, flat.device, given)
+    call.settings.detached = entropy_weight == 0
     losses.one_of("kl_kind", kl_kind, losses.KL)
     compared = beta != 0 or ref_logprob is not None and not _is_file(rule)
-    wishes = _wishes_of(rule, average, clip, beta, kl_kind if compared else "", entropy_weight, length, total, parameters)
-    batch = _batch_of(target, mask, advantage, old_logprob, ref_logprob, vectors or {}, settings.ignore_index)
+    wishes = _wishes_of(rule, average, clip, beta, kl_kind if compared else "", entropy_weight, length, total,
+                        parameters)
+    batch = _batch_of(target, mask, advantage, old_logprob, ref_logprob, vectors, call.settings.ignore_index)
     _needed(wishes, batch)
-    return _dispatch((flat, weight, bias, batch.target.reshape(-1), temperature_rows), settings, wishes, batch,
-                     _scale_of(grad_scale, settings))
-
-
-def _dispatch(tensors, settings, wishes, batch, grad_scale):
-    grads = _logprob.needed_grads(*tensors[:3])
+    call.operands["target"] = batch.target.reshape(-1)
+    grad_scale = _scale_of(grad_scale, call.settings)
     if wishes.program is None:
-        _log_pooled(wishes.rule, _run.Operands(*tensors), settings, grads)
-        return _over_logprob(tensors, settings, wishes, batch)
-    return _stepped(tensors, settings, wishes, batch, grads, grad_scale)
+        _log_pooled(wishes.rule, call)
+        return _over_logprob(call, wishes, batch)
+    return _stepped(call, wishes, batch, grad_scale)
 
 
 # ---- as a loss program: the gradients are made at once ----
 
-def _stepped(tensors, settings, wishes, batch, grads, grad_scale):
+def _stepped(call, wishes, batch, grad_scale):
     def rows(values):
         return None if values is None else values.expand(batch.target.shape).reshape(-1).contiguous()
 
@@ -131,11 +123,11 @@ def _stepped(tensors, settings, wishes, batch, grads, grad_scale):
     vectors = {name: rows(values) for name, values in batch.vectors.items()}
     if SHARE in wishes.program.vectors:
         vectors[SHARE] = rows(of_entropy * scale)
-    loss = _run.Loss(wishes.program, wishes.parameters, rows(batch.old_logprob), rows(batch.ref_logprob),
+    loss = Loss(wishes.program, wishes.parameters, rows(batch.old_logprob), rows(batch.ref_logprob),
                      rows(batch.advantage), rows(weights * scale), vectors)
-    value, made = _hand_out.loss_of(tensors, settings, grads, loss, grad_scale, "flp.policy_loss")
-    return value, _metrics(made, value.detach(), rows(weights), rows(of_entropy), rows(batch.mask), wishes, settings,
-                           loss.old_logprob)
+    value, made = _hand_out.loss_of(call, loss, grad_scale, "flp.policy_loss")
+    return value, _metrics(made, value.detach(), rows(weights), rows(of_entropy), rows(batch.mask), wishes,
+                           call.settings, loss.old_logprob)
 
 
 def _metrics(made, value, weights, of_entropy, mask, wishes, settings, old_logprob):
@@ -162,26 +154,25 @@ def _metrics(made, value, weights, of_entropy, mask, wishes, settings, old_logpr
 
 # ---- over log-probabilities: rules of whole sequences ----
 
-def _over_logprob(tensors, settings, wishes, batch):
-    hidden, weight, bias, target, temperature_rows = tensors
-    results = _logprob.dispatch(hidden, weight, bias, target, temperature_rows, None, settings)
+def _over_logprob(call, wishes, batch):
+    results = _autograd.run(call)
     logprob, entropy = (*(result.reshape(batch.target.shape) for result in results), None)[:2]
-    return losses.policy_loss(wishes.rule, logprob, batch.advantage, old_logprob=batch.old_logprob, ref_logprob=batch.ref_logprob,
-                              entropy=entropy, mask=batch.mask, clip=wishes.clip, beta=wishes.beta,
-                              kl_kind=wishes.kl_kind or "k3", entropy_weight=wishes.entropy_weight, length=wishes.length,
-                              total=wishes.total)
+    return losses.policy_loss(wishes.rule, logprob, batch.advantage, old_logprob=batch.old_logprob,
+                              ref_logprob=batch.ref_logprob, entropy=entropy, mask=batch.mask, clip=wishes.clip,
+                              beta=wishes.beta, kl_kind=wishes.kl_kind or "k3", entropy_weight=wishes.entropy_weight,
+                              length=wishes.length, total=wishes.total)
 
 
 _logged = set()
 
 
-def _log_pooled(rule, ops, settings, grads):
+def _log_pooled(rule, call):
     """Logs once per rule and mode how it runs."""
-    mode = _run.mode_of(ops, settings, grads)
+    mode = _run.mode_of(Operands(*call.operands.values()), call.settings, call.grads)
     if (rule, mode) not in _logged:
         _logged.add((rule, mode))
-        _c.log(_c.LOG_INFO, "policy_loss: %s pools the log-probabilities of a sequence, so it is no loss program of rows; "
-                            "it runs over linear_logprob, mode %s" % (rule, mode))
+        _c.log(_c.LOG_INFO, "policy_loss: %s pools the log-probabilities of a sequence, so it is no loss program of "
+                            "rows; it runs over linear_logprob, mode %s" % (rule, mode))
 
 
 # ---- checks ----
@@ -258,13 +249,18 @@ def _needed(wishes, batch):
         if field in inputs and getattr(batch, field) is None:
             _check.refuse(ValueError, field, None, "a tensor, as %s reads it" % wishes.rule if field == "advantage" or
                           not wishes.beta else "a tensor, as beta is %g" % wishes.beta)
-    names = () if program is None else [name for name in program.vectors if name != SHARE]
-    for name in batch.vectors:
+    check_vectors(batch.vectors, () if program is None else [name for name in program.vectors if name != SHARE],
+                  wishes.rule)
+
+
+def check_vectors(given, names, loss):
+    """The vectors given by name are those, of these names, that a loss reads."""
+    for name in given:
         if name not in names:
-            _check.refuse(ValueError, "vectors", repr(name), ", ".join(names) or "none, as %s reads none" % wishes.rule)
+            _check.refuse(ValueError, "vectors", repr(name), ", ".join(names) or "none, as %s reads none" % loss)
     for name in names:
-        if name not in batch.vectors:
-            _check.refuse(ValueError, "vectors[%r]" % name, "missing", "a tensor, as %s reads it" % wishes.rule)
+        if name not in given:
+            _check.refuse(ValueError, "vectors[%r]" % name, "missing", "a tensor, as %s reads it" % loss)
 
 
 def _scale_of(scale, settings):

@@ -4,53 +4,21 @@ arena of a phase, enqueues.
 Invariants: operands arrive checked (_check.py) and two-dimensional; every pass runs on the caller's current stream, so
 stream-ordered allocators may reuse the workspace as soon as the call returns; nothing here synchronises.
 """
-import contextlib
 import copy
-import ctypes
 
 import torch
+from torch import Tensor
 
 from . import _c, _check, _eager_lists, _eager_step, _eager_torch, _mixed, _phase, _plans, errors
-from ._address import address, dense, settled
+from ._address import address, dense
 from ._compile import outside_graphs
+from ._operands import ADAPTER, GRADIENTS, Loss, Operands, Step, targets_of  # noqa: F401 - callers find them here
 
 TO_C = {**_check.DTYPES, **_check.TARGET_DTYPES}
 FROM_C = {value: dtype for dtype, value in _check.DTYPES.items()}
-GRAD_FIELDS = (_c.GRAD_HIDDEN, _c.GRAD_WEIGHT, _c.GRAD_BIAS)
 NO_SECOND_DERIVATIVE = "flp.linear_logprob has no second derivative (accepted: one backward pass over it)"
 # The private accessor spares a Stream object per call; torch without it takes the public one.
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-
-
-class Operands:
-    """The tensors of one call: hidden (N,D), weight (V,D), bias (V) or None, target (N) or (N,K), K targets a row with
-    logprobs and upstream gradients of that shape, temperature_rows (N) float32 or None, rows (row count) int32 or None, list_offsets (N+1) int64 and list_ids (count) of target's dtype or both None;
-    settled in memory, with row strides filled in by dense_rows."""
-
-    __slots__ = ("hidden", "hidden_stride", "weight", "weight_stride", "bias", "target", "temperature_rows", "rows",
-                 "list_offsets", "list_ids")
-
-    def __init__(self, hidden, weight, bias, target, temperature_rows=None, rows=None, list_offsets=None, list_ids=None):
-        self.hidden, self.hidden_stride = _check.dense_rows(settled("hidden", hidden))
-        self.weight, self.weight_stride = _check.dense_rows(settled("weight", weight))
-        self.bias = dense("bias", bias)
-        self.target = dense("target", target)
-        self.temperature_rows = dense("temperature", temperature_rows)
-        self.rows = dense("rows", rows)
-        self.list_offsets, self.list_ids = dense("keep[0]", list_offsets), dense("keep[1]", list_ids)
-
-    @property
-    def is_listed(self):
-        return self.list_offsets is not None
-
-    @property
-    def targets(self):
-        return targets_of(self.target)
-
-
-def targets_of(target):
-    """How many targets a row of (N) or (N,K) ids has: K, or 0 for one."""
-    return target.shape[1] if target.dim() == 2 else 0
 
 
 def device_of(tensor):
@@ -70,7 +38,7 @@ def stream_of(device):
 def plan_for(ops, settings, grads, keep=False, program=None):
     """The plan of these operands with this needs-grad mask; keep: one whose forward pass may keep something for the
     backward pass; program: one whose step trains with this loss (_programs.Program)."""
-    return _plans.get(key_of(ops, settings, grads, keep, program))
+    return _plan_of(key_of(ops, settings, grads, keep, program), ops)
 
 
 def forward_plan(ops, settings, grads, kept, top):
@@ -80,32 +48,50 @@ def forward_plan(ops, settings, grads, kept, top):
     return _plans.get(key_of(ops, settings, 0)._replace(topk=settings.topk, rank=int(settings.rank)))
 
 
+def _plan_of(key, ops):
+    plan = _plans.get(key)
+    if key.lora_rank and plan.handle is None:
+        raise errors.UnsupportedError("lora is given, but rung eager has no adapter for tensors on %s: %s (accepted: a "
+                                      "rung with kernels, tensors on the CPU, or the adapter merged into the weight)"
+                                      % (ops.hidden.device, plan.reason or "FLP_FORCE=eager"))
+    return plan
+
+
 def key_of(ops, settings, grads, keep=False, program=None):
     """The _plans.Spec of plan_for."""
-    dtypes = _mixed.spec_fields(ops, settings)
+    fields = _mixed.spec_fields(ops, settings)
     element_bytes = min(ops.hidden.element_size(), ops.weight.element_size())
     places = [address(ops.hidden), ops.hidden_stride * ops.hidden.element_size(), address(ops.weight),
               ops.weight_stride * ops.weight.element_size()]
+    if settings.wide_grads:
+        fields.update(grad_hidden_dtype=_wide(ops, settings, grads & _c.GRAD_HIDDEN),
+                      grad_weight_dtype=_wide(ops, settings, grads & _c.GRAD_WEIGHT),
+                      grad_bias_dtype=_wide(ops, settings, grads & _c.GRAD_BIAS))
     accumulate = settings.accumulate if grads & _c.GRAD_WEIGHT else None
     if accumulate is not None:
         places += [address(accumulate), accumulate.stride(0) * 4]
-    entropy = entropy_of(settings, grads)
-    if program is not None:
-        entropy = step_entropy(settings, grads, program)
-    keeps = {}
+        fields.update(grad_weight_dtype=_c.DTYPE_FP32, accumulate_grad_weight=1)
+    if ops.lora_a is not None:
+        places += [address(ops.lora_a), ops.lora_a_stride * element_bytes, address(ops.lora_b),
+                   ops.lora_b_stride * element_bytes]
+        fields["lora_rank"] = ops.lora_a.shape[0]
+        fields["grad_lora_dtype"] = _wide(ops, settings, _c.GRAD_LORA_A)
     if grads and (keep or program is not None and settings.tail):
-        keeps = _how_it_keeps(settings)
+        fields.update(_how_it_keeps(settings))
     vocab, hidden = ops.weight.shape
-    wide = [_c.DTYPE_FP32 if grads & bit and settings.wide_grads & bit and element_bytes < 4 else 0
-            for bit in GRAD_FIELDS]
+    entropy = entropy_of(settings, grads) if program is None else step_entropy(settings, grads, program)
     return _plans.Spec(
-        device_of(ops.hidden), settings.chunk_rows if grads else 0, dtypes.pop("dtype"), vocab, hidden,
+        device_of(ops.hidden), settings.chunk_rows if grads else 0, fields.pop("dtype"), vocab, hidden,
         TO_C[ops.target.dtype], entropy, grads, has_bias=int(ops.bias is not None), softcap=settings.softcap,
-        per_row_temperature=int(ops.temperature_rows is not None), grad_hidden_dtype=wide[0],
-        grad_weight_dtype=wide[1] if accumulate is None else _c.DTYPE_FP32,
-        accumulate_grad_weight=int(accumulate is not None), alignment=_check.alignment_of(element_bytes, *places),
-        grad_bias_dtype=wide[2], listed=int(ops.is_listed), targets=ops.targets, loss=b"" if program is None else program.data, **keeps,
-        **dtypes)
+        per_row_temperature=int(ops.temperature_rows is not None),
+        alignment=_check.alignment_of(element_bytes, *places),
+        listed=int(ops.is_listed), targets=ops.targets, loss=b"" if program is None else program.data, **fields)
+
+
+def _wide(ops, settings, bit):
+    """The dtype of a gradient, _c.DTYPE_FP32 or 0 for that of its operand. bit: its _c.GRAD_*, or 0"""
+    is_wide = settings.wide_grads & bit or bit in ADAPTER and ops.is_lora_wide
+    return _c.DTYPE_FP32 if is_wide and min(ops.hidden.element_size(), ops.weight.element_size()) < 4 else 0
 
 
 def entropy_of(settings, grads):
@@ -152,13 +138,13 @@ class Kept:
 
     def fields(self):
         """flp_args fields of either pass."""
-        return {"saved": address(self.memory), "saved_bytes": self.memory.numel()}
+        return {"saved": self.memory, "saved_bytes": self.memory.numel()}
 
 
 def keep(ops, settings, grads):
     """Memory for what the forward pass of these operands keeps -> Kept, or None for recompute mode. error: as
     keeping_plan"""
-    if ops.is_listed:
+    if settings.topk or settings.rank:
         return None
     plan, size = keeping_plan(ops, settings, grads)
     if not size:
@@ -188,7 +174,8 @@ def mode_of(ops, settings, grads):
 
 def plan_that_keeps(key, settings, n):
     """keeping_plan of a key and n rows."""
-    wanted = key.grads and n and not key.targets and (settings.tail or settings.save or settings.save is None and not settings.chunk_rows)
+    wanted = key.grads and n and not (key.targets or key.listed or key.lora_rank) and (
+        settings.tail or settings.save or settings.save is None and not settings.chunk_rows)
     if wanted and (settings.tail or key.dtype == _c.DTYPE_BF16):
         keeping = key._replace(**_how_it_keeps(settings))
         size = _plans.saved_bytes(keeping, n, keep_budget(settings))
@@ -265,26 +252,35 @@ def memory_on(device, size):
     return block[offset:offset + size]
 
 
-@contextlib.contextmanager
-def workspace(size, device, ordinal, stream):
+class workspace:
     """The address of size bytes (None for 0) for the work that the body queues on the stream.
 
     Of an arena inside a phase that wants it, else of torch's allocator; both order reuse after the work on the stream.
     """
-    arena = _phase.arena_for(ordinal) if size else None
-    if arena is None:
-        block, start = workspace_on(device, size)
-        yield start
-        del block
-    else:
-        with arena.lend(size, stream) as start:
-            yield start
-    _phase.notify("call", ordinal)
+
+    __slots__ = ("size", "device", "ordinal", "stream", "block", "lent")
+
+    def __init__(self, size, device, ordinal, stream):
+        self.size, self.device, self.ordinal, self.stream = size, device, ordinal, stream
+
+    def __enter__(self):
+        arena = _phase.arena_for(self.ordinal) if self.size else None
+        self.lent = None if arena is None else arena.lend(self.size, self.stream)
+        if self.lent is not None:
+            return self.lent.__enter__()
+        self.block, start = workspace_on(self.device, self.size)
+        return start
+
+    def __exit__(self, *error):
+        if self.lent is not None:
+            self.lent.__exit__(*error)
+        if error[0] is None:
+            _phase.notify("call", self.ordinal)
 
 
-def enqueue(plan, which, n, target, temperature_rows, rows, settings, device, fields):
-    """Fills flp_args with what every pass has and the pass's own fields, and executes it."""
-    if fields.get("saved"):
+def enqueue(plan, which, n, device, settings, fields):
+    """Fills flp_args with what every pass has and the pass's own fields, tensors by address, and executes it."""
+    if fields.get("saved") is not None:
         size = plan.workspace_bytes(SAVED_PASSES[which], n, keep_budget(settings))
     elif "list_count" in fields:
         size = plan.listed_bytes(which, n, fields["list_count"], settings.budget)
@@ -293,34 +289,37 @@ def enqueue(plan, which, n, target, temperature_rows, rows, settings, device, fi
     args = _c.new_args()
     setattr(args, "pass", which)
     args.n = n
-    args.target = address(target)
-    args.temperature_rows = address(temperature_rows)
     args.temperature, args.scale = settings.temperature, settings.scale
     args.ignore_index = settings.ignore_index
-    if rows is not None:
-        # An empty list still selects: its pointer must not read as "all rows".
-        args.rows, args.row_count = address(rows) or args_placeholder(), rows.numel()
     args.vocab_offset, args.vocab_valid, args.vocab_total = settings.offset, settings.valid, settings.total
     for name, value in fields.items():
-        setattr(args, name, value)
+        if value is not None:
+            setattr(args, name, address(value) if isinstance(value, Tensor) else value)
     args.stream = stream_of(plan.key.device)
     with workspace(size, device, plan.key.device, args.stream) as start:
         args.workspace, args.workspace_bytes = start, size
         (plan.step if which == _c.PASS_STEP else plan.execute)(args)
 
 
-def args_placeholder():
-    """A non-null, aligned address for an array of no elements."""
-    return _c.WORKSPACE_ALIGNMENT
+def row_fields(target, temperature_rows, rows):
+    """flp_args fields of what every pass reads of rows."""
+    fields = {"target": target, "temperature_rows": temperature_rows}
+    if rows is not None:
+        # An empty list still selects: its pointer, any that is aligned, must not read as "all rows".
+        fields.update(rows=address(rows) or _c.WORKSPACE_ALIGNMENT, row_count=rows.numel())
+    return fields
 
 
-def operand_fields(ops):
-    """flp_args fields of the operands of forward and backward."""
-    fields = {"hidden": address(ops.hidden), "hidden_stride": ops.hidden_stride, "weight": address(ops.weight),
-              "weight_stride": ops.weight_stride, "bias": address(ops.bias)}
+def operand_fields(ops, settings):
+    """flp_args fields of the operands of forward, backward and step."""
+    fields = row_fields(ops.target, ops.temperature_rows, ops.rows)
+    fields.update(hidden=ops.hidden, hidden_stride=ops.hidden_stride, weight=ops.weight,
+                  weight_stride=ops.weight_stride, bias=ops.bias)
     if ops.is_listed:
-        fields.update(list_offsets=address(ops.list_offsets), list_ids=address(ops.list_ids),
-                      list_count=ops.list_ids.numel())
+        fields.update(list_offsets=ops.list_offsets, list_ids=ops.list_ids, list_count=ops.list_ids.numel())
+    if ops.lora_a is not None:
+        fields.update(lora_a=ops.lora_a, lora_a_stride=ops.lora_a_stride, lora_b=ops.lora_b,
+                      lora_b_stride=ops.lora_b_stride, lora_scale=settings.lora_scale)
     return fields
 
 
@@ -329,30 +328,32 @@ def torch_form(ops):
     return _eager_lists if ops.is_listed else _eager_torch
 
 
+def _results(target, settings, keep_stats=True):
+    """Memory for what rows get: logprob of target's shape, entropy (N) or None, stats (N,4) or None"""
+    n, device = target.shape[0], target.device
+    return (torch.empty(target.shape, dtype=torch.float32, device=device),
+            torch.empty(n, dtype=torch.float32, device=device) if settings.entropy else None,
+            torch.empty((n, 4), dtype=torch.float32, device=device) if keep_stats else None)
+
+
 @outside_graphs
 def forward(ops, settings, grads, keep_stats, kept=None, top=None):
-    """Runs the forward pass -> logprob of target's shape, entropy (N) or None, stats (N,4) or None; fills kept and top."""
+    """Runs the forward pass -> logprob of target's shape, entropy (N) or None, stats (N,4) or None; fills kept and
+    top."""
     plan = forward_plan(ops, settings, grads, kept, top)
-    n, device = ops.hidden.shape[0], ops.hidden.device
-    logprob = torch.empty(ops.target.shape, dtype=torch.float32, device=device)
-    entropy = torch.empty(n, dtype=torch.float32, device=device) if settings.entropy else None
-    stats = torch.empty((n, 4), dtype=torch.float32, device=device) if keep_stats else None
+    logprob, entropy, stats = results = _results(ops.target, settings, keep_stats)
     if plan.handle is None:
-        ops = _mixed.made(ops, settings)
-        if top is None:
-            torch_form(ops).forward(plan, ops, settings, logprob, entropy, stats)
-        else:
-            _eager_torch.forward(plan, ops, settings, logprob, entropy, stats, top)
-        return logprob, entropy, stats
-    fields = operand_fields(ops)
-    fields.update(logprob=address(logprob), entropy=address(entropy), stats=address(stats))
+        more = {} if top is None else {"top": top}
+        torch_form(ops).forward(plan, _mixed.made(ops, settings), settings, *results, **more)
+        return results
+    fields = operand_fields(ops, settings)
+    fields.update(logprob=logprob, entropy=entropy, stats=stats)
     if top is not None:
         fields.update(top.fields())
-    old_lse = dense("old_lse", settings.old_lse)
     if kept is not None:
-        fields.update(kept.fields(), old_lse=address(old_lse))
-    enqueue(plan, _c.PASS_FORWARD, n, ops.target, ops.temperature_rows, ops.rows, settings, device, fields)
-    return logprob, entropy, stats
+        fields.update(kept.fields(), old_lse=dense("old_lse", settings.old_lse))
+    enqueue(plan, _c.PASS_FORWARD, ops.hidden.shape[0], ops.hidden.device, settings, fields)
+    return results
 
 
 @outside_graphs
@@ -364,21 +365,15 @@ def partial(ops, settings, kept=None, top=None):
     out = torch.empty((n, 4), dtype=torch.float32, device=device)
     scores = torch.empty(ops.target.shape, dtype=torch.float32, device=device) if ops.targets else None
     if plan.handle is None:
-        ops = _mixed.made(ops, settings)
-        if top is not None:
-            _eager_torch.partial(plan, ops, settings, out, top=top)
-        elif scores is None:
-            torch_form(ops).partial(plan, ops, settings, out)
-        else:
-            _eager_torch.partial(plan, ops, settings, out, targets=scores)
-        return out if scores is None else torch.cat([out, scores], 1)
-    fields = operand_fields(ops)
-    fields.update(partial=address(out), partial_targets=address(scores))
-    if top is not None:
-        fields.update(top.fields())
-    if kept is not None:
-        fields.update(kept.fields())
-    enqueue(plan, _c.PASS_FORWARD, n, ops.target, ops.temperature_rows, ops.rows, settings, device, fields)
+        more = {name: value for name, value in (("targets", scores), ("top", top)) if value is not None}
+        torch_form(ops).partial(plan, _mixed.made(ops, settings), settings, out, **more)
+    else:
+        fields = operand_fields(ops, settings)
+        fields.update(partial=out, partial_targets=scores)
+        for more in (top, kept):
+            if more is not None:
+                fields.update(more.fields())
+        enqueue(plan, _c.PASS_FORWARD, n, device, settings, fields)
     return out if scores is None else torch.cat([out, scores], 1)
 
 
@@ -386,62 +381,63 @@ def partial(ops, settings, kept=None, top=None):
 def combine(plan, partials, target, temperature_rows, rows, settings):
     """Merges partials (R,N,4) or (R,N,4+K) of all shards -> logprob of target's shape, entropy (N) or None, stats
     (N,4)."""
-    n, device = target.shape[0], target.device
     scores = dense("partials", partials[..., 4:]) if targets_of(target) else None
     partials, target = dense("partials", partials[..., :4]), dense("target", target)
     temperature_rows, rows = dense("temperature", temperature_rows), dense("rows", rows)
-    logprob = torch.empty(target.shape, dtype=torch.float32, device=device)
-    entropy = torch.empty(n, dtype=torch.float32, device=device) if settings.entropy else None
-    stats = torch.empty((n, 4), dtype=torch.float32, device=device)
+    logprob, entropy, stats = results = _results(target, settings)
     if plan.handle is None:
-        _eager_torch.combine(plan, partials, target, temperature_rows, rows, settings, logprob, entropy, stats, scores)
-        return logprob, entropy, stats
-    fields = {"partial": address(partials), "partial_targets": address(scores), "shard_count": partials.shape[0], "logprob": address(logprob),
-              "entropy": address(entropy), "stats": address(stats)}
-    enqueue(plan, _c.PASS_COMBINE, n, target, temperature_rows, rows, settings, device, fields)
-    return logprob, entropy, stats
+        _eager_torch.combine(plan, partials, target, temperature_rows, rows, settings, *results, scores)
+        return results
+    fields = row_fields(target, temperature_rows, rows)
+    fields.update(partial=partials, partial_targets=scores, shard_count=partials.shape[0], logprob=logprob,
+                  entropy=entropy, stats=stats)
+    enqueue(plan, _c.PASS_COMBINE, target.shape[0], target.device, settings, fields)
+    return results
 
 
 @outside_graphs
 def backward(ops, settings, grads, stats, grad_logprob, grad_entropy, kept=None):
-    """Runs the backward pass -> grad_hidden, grad_weight, grad_bias; None for what grads does not ask for, and for the
-    weight when settings.accumulate takes its gradient. kept is used up, unless it lasts."""
+    """Runs the backward pass -> the gradients of hidden, weight and bias, and with an adapter of lora_a and lora_b;
+    None for what grads does not ask for, and for the weight when settings.accumulate takes its gradient. kept is used
+    up, unless it lasts."""
     plan = plan_for(ops, settings, grads, keep=kept is not None)
     stats = dense("stats", stats)
     upstream = [None if grad is None else dense(field, grad.to(torch.float32))
                 for field, grad in (("grad_logprob", grad_logprob), ("grad_entropy", grad_entropy))]
     made = _new_gradients(ops, settings, grads)
+    report = _report_fields(plan, settings)
     if plan.handle is None:
-        torch_form(ops).backward(plan, _mixed.made(ops, settings), settings, stats, upstream, *made)
-        _report_fields(plan, settings)
+        torch_form(ops).backward(plan, _mixed.made(ops, settings), settings, stats, upstream, *_of_head(made))
     else:
-        fields = operand_fields(ops)
-        fields.update(_gradient_fields(made), stats=address(stats), grad_logprob=address(upstream[0]),
-                      grad_entropy=address(upstream[1]), **_report_fields(plan, settings))
+        fields = operand_fields(ops, settings)
+        fields.update(_gradient_fields(made), stats=stats, grad_logprob=upstream[0], grad_entropy=upstream[1], **report)
         if kept is not None:
             fields.update(kept.fields())
-        enqueue(plan, _c.PASS_BACKWARD, ops.hidden.shape[0], ops.target, ops.temperature_rows, ops.rows, settings,
-                ops.hidden.device, fields)
-    return _handed_out(made, settings)
+        enqueue(plan, _c.PASS_BACKWARD, ops.hidden.shape[0], ops.hidden.device, settings, fields)
+    return _handed_out(made, ops, settings)
 
 
 def _new_gradients(ops, settings, grads):
-    """Memory of grad_hidden, grad_weight (settings.accumulate where that is given) and grad_bias, as grads asks."""
-    def new(operand, bit):
-        if not grads & bit:
-            return None
-        dtype = torch.float32 if settings.wide_grads & bit else operand.dtype
-        return torch.empty(operand.shape, dtype=dtype, device=operand.device)
-
-    grad_weight = settings.accumulate if grads & _c.GRAD_WEIGHT else None
-    return (new(ops.hidden, _c.GRAD_HIDDEN), new(ops.weight, _c.GRAD_WEIGHT) if grad_weight is None else grad_weight,
-            new(ops.bias, _c.GRAD_BIAS))
+    """Memory of the gradients that grads asks for, by operand; that of the weight is settings.accumulate, if given."""
+    made = {}
+    for name, bit in GRADIENTS.items():
+        if grads & bit:
+            operand = getattr(ops, name)
+            is_wide = settings.wide_grads & bit or bit in ADAPTER and _wide(ops, settings, _c.GRAD_LORA_A)
+            made[name] = settings.accumulate if name == "weight" and settings.accumulate is not None else torch.empty(
+                operand.shape, dtype=torch.float32 if is_wide else operand.dtype, device=operand.device)
+    return made
 
 
 def _gradient_fields(made):
-    grad_hidden, grad_weight, grad_bias = made
-    return {"grad_hidden": address(grad_hidden), "grad_weight": address(grad_weight), "grad_bias": address(grad_bias),
-            "grad_weight_stride": 0 if grad_weight is None else grad_weight.stride(0)}
+    fields = {"grad_" + name: gradient for name, gradient in made.items()}
+    if "weight" in made:
+        fields["grad_weight_stride"] = made["weight"].stride(0)
+    return fields
+
+
+def _of_head(made):
+    return made.get("hidden"), made.get("weight"), made.get("bias")
 
 
 def _report_fields(plan, settings):
@@ -450,56 +446,16 @@ def _report_fields(plan, settings):
     if report is None:
         return {}
     if plan.handle is not None and plan.key.tail:
-        return {"tail_report": address(report)}
+        return {"tail_report": report}
     report.zero_()
     return {}
 
 
-def _handed_out(made, settings):
+def _handed_out(made, ops, settings):
     """What a backward pass returns: the caller's own buffer is not among it."""
-    return made[0], None if settings.accumulate is not None else made[1], made[2]
-
-
-class Loss:
-    """The loss of a step: a program, its parameters by name, and its rows (N) float32, None where it does without:
-    old_logprob, ref_logprob, advantage, weight, and vectors by name; teacher_logprob (N,K) of a loss over targets."""
-
-    __slots__ = ("program", "parameters", "old_logprob", "ref_logprob", "advantage", "weight", "vectors",
-                 "teacher_logprob")
-
-    def __init__(self, program, parameters, old_logprob, ref_logprob, advantage, weight, vectors, teacher_logprob=None):
-        self.teacher_logprob = dense("teacher_logprob", teacher_logprob)
-        self.program, self.parameters = program, parameters
-        self.old_logprob, self.ref_logprob = dense("old_logprob", old_logprob), dense("ref_logprob", ref_logprob)
-        self.advantage, self.weight = dense("advantage", advantage), dense("weight of a row", weight)
-        self.vectors = {name: dense("vectors[%r]" % name, vectors[name]) for name in program.vectors}
-
-    def tensors(self):
-        """What of_tensors takes."""
-        return (self.old_logprob, self.ref_logprob, self.advantage, self.weight, self.teacher_logprob,
-                *self.vectors.values())
-
-    @classmethod
-    def of_tensors(cls, program, parameters, tensors):
-        """The loss of the same program whose tensors these are."""
-        old_logprob, ref_logprob, advantage, weight, teacher_logprob, *vectors = tensors
-        return cls(program, parameters, old_logprob, ref_logprob, advantage, weight, dict(zip(program.vectors, vectors)),
-                   teacher_logprob)
-
-    def fields(self):
-        """flp_args fields of what the loss reads."""
-        values = [self.parameters.get(name, row[0]) for name, row in self.program.parameters.items()]
-        vectors = [address(self.vectors[name]) for name in self.program.vectors]
-        return {"teacher_logprob": address(self.teacher_logprob), "old_logprob": address(self.old_logprob), "ref_logprob": address(self.ref_logprob),
-                "advantage": address(self.advantage), "row_weight": address(self.weight),
-                "vectors": (ctypes.c_void_p * _c.VECTORS_MAX)(*vectors),
-                "loss_parameters": (ctypes.c_double * max(len(values), 1))(*values)}
-
-
-class Step:
-    """What a step gave: loss (N), logprob of target's shape, entropy (N) or None, metrics (metrics of the program, N), gradients."""
-
-    __slots__ = ("loss", "logprob", "entropy", "metrics", "gradients")
+    hidden, weight, bias = _of_head(made)
+    results = hidden, None if settings.accumulate is not None else weight, bias
+    return results if ops.lora_a is None else (*results, made.get("lora_a"), made.get("lora_b"))
 
 
 def settings_of_step(ops, settings, grads):
@@ -522,14 +478,12 @@ def step(ops, settings, grads, loss):
     out.entropy = torch.empty_like(out.loss) if plan.key.entropy else None
     out.metrics = torch.empty((len(loss.program.metrics), n), dtype=torch.float32, device=device)
     report = _report_fields(plan, settings) if grads else {}
-    out.gradients = _handed_out(made, settings)
+    out.gradients = _handed_out(made, ops, settings)
     if plan.handle is None:
-        _eager_step.run(plan, _mixed.made(ops, settings), settings, loss, out, made)
+        _eager_step.run(plan, _mixed.made(ops, settings), settings, loss, out, _of_head(made))
         return out
-    fields = operand_fields(ops)
-    fields.update(_gradient_fields(made), **loss.fields(), **report)
-    old_lse = dense("old_lse", settings.old_lse)
-    fields.update(loss=address(out.loss), logprob=address(out.logprob), entropy=address(out.entropy),
-                  metrics=address(out.metrics) or None, old_lse=address(old_lse))
-    enqueue(plan, _c.PASS_STEP, n, ops.target, ops.temperature_rows, ops.rows, settings, device, fields)
+    fields = operand_fields(ops, settings)
+    fields.update(_gradient_fields(made), **loss.fields(), **report, loss=out.loss, logprob=out.logprob,
+                  entropy=out.entropy, metrics=out.metrics, old_lse=dense("old_lse", settings.old_lse))
+    enqueue(plan, _c.PASS_STEP, n, device, settings, fields)
     return out

@@ -11,17 +11,17 @@ from typing import Any, Sequence, overload
 import torch
 from torch import Tensor
 
-from . import _accumulate, _c, _check, _logprob, _plans, _run, _tail, _together, _transforms
+from . import _c, _check, _plans, _run, _transforms
 from ._address import address, dense
+from ._call import Call
 from ._compile import outside_graphs
-
+from ._operands import GRADIENTS, targets_of
 
 REVERSE = "torch.autograd, with a loss of flp.parallel.linear_logprob"
 
 
-def _settings(scalar, softcap, scale, ignore_index, budget, entropy, offset, valid, total, rows):
-    """Settings of a shard of so many rows; None of valid: all of them, of total: none follow."""
-    settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy)
+def _place(settings, offset, valid, total, rows):
+    """Puts the place of a shard of so many rows into Settings; None of valid: all of them, of total: none follow."""
     settings.offset = _check.within("vocab_offset", offset, 0, _check.VOCAB_MAX)
     if valid is not None:
         settings.valid = _check.within("vocab_valid", valid, 1, rows, "None, or %d to %d, the rows of the shard")
@@ -29,17 +29,6 @@ def _settings(scalar, softcap, scale, ignore_index, budget, entropy, offset, val
         least = settings.offset + (settings.valid or rows)
         settings.total = _check.within("vocab_total", total, least, _check.VOCAB_MAX,
                                        "None, or at least vocab_offset and the real rows, %d, to %d")
-    return settings
-
-
-def _operands(name, hidden, weight, target, bias, temperature, rows, keep, names=("weight", "bias")):
-    """Checked and flattened -> Operands, T. name: of the public function"""
-    _transforms.check_plain(name, (hidden, weight, target, bias, temperature, rows), REVERSE)
-    _, flat, weight, bias, ids, scalar, temperature_rows, rows = _logprob.prepare(
-        hidden, weight, target, bias, temperature, rows, names=names, several=keep is None)
-    offsets, list_ids, ids = _check.lists_of(keep, ids)
-    return _run.Operands(flat.detach(), weight.detach(), bias if bias is None else bias.detach(), ids, temperature_rows,
-                         rows, offsets, list_ids), scalar
 
 
 @overload
@@ -83,14 +72,13 @@ def linear_logprob_partial(hidden: Tensor, weight_shard: Tensor, target: Tensor,
     differentiable.
     error: ValueError or TypeError naming the field; flp.FlpError and its classes
     """
-    _together.check(keep=keep, target=_together.several(target, hidden), tail=tail)
-    ops, scalar = _operands("flp.linear_logprob_partial", hidden, weight_shard, target, bias, temperature, rows, keep,
-                            ("weight_shard", "bias"))
-    settings = _settings(scalar, softcap, scale, ignore_index, budget, entropy, vocab_offset, vocab_valid, vocab_total,
-                         ops.weight.shape[0])
+    call = Call("flp.linear_logprob_partial", hidden, weight_shard, target, bias, instead=REVERSE, grads=0,
+                names=("weight_shard", "bias"), temperature=temperature, rows=rows, keep=keep, softcap=softcap,
+                scale=scale, ignore_index=ignore_index, budget=budget, entropy=entropy, tail=tail)
+    ops, settings = call.detached(), call.settings
+    _place(settings, vocab_offset, vocab_valid, vocab_total, weight_shard.shape[0])
     if tail is None:
         return _run.partial(ops, settings)
-    settings.tail = _tail.tail_of(tail)
     kept = _run.keep(ops, settings, _mask_of(needs, ops.bias)) if settings.tail else None
     return _run.partial(ops, settings, kept), None if kept is None else kept.memory
 
@@ -100,7 +88,7 @@ def combine_partials(partials: Tensor | Sequence[Tensor], target: Tensor, *, voc
                      weight_shard: Tensor | None = None, temperature: float | Tensor = 1.0, entropy: bool = False,
                      softcap: float | None = None, scale: float = 1.0, ignore_index: int = -100,
                      rows: Tensor | None = None) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Merges the partials of all ranks, in rank order -> logprob of target's shape, entropy (...) or None, stats (N, 4).
+    """Merges the partials of all ranks, in rank order -> logprob of target's shape, entropy (...) or None, stats (N,4).
 
     partials      sequence of (N, 4), or one (R, N, 4) float32; with K targets a row (N, 4 + K), (R, N, 4 + K)
     target        (...) int32 or int64 global ids, or (..., K), as linear_logprob_partial had them
@@ -146,7 +134,7 @@ def _partials_of(partials, ids):
         except TypeError:
             _check.refuse(TypeError, "partials", "of type " + type(partials).__name__,
                           "a sequence of torch.Tensor, or one")
-    rows = (ids.shape[0], 4 + _run.targets_of(ids))
+    rows = (ids.shape[0], 4 + targets_of(ids))
     for field, tensor in fields.items():
         _check.tensor_of(field, tensor)
         _transforms.check_plain("flp.combine_partials", (tensor,), REVERSE)
@@ -173,7 +161,7 @@ def _combine_plan(partials, ids, weight_shard, temperature_rows, settings):
     return _plans.get(_plans.Spec(
         _run.device_of(partials), dtype=dtype, target_dtype=_run.TO_C[ids.dtype], vocab=vocab, hidden=depth,
         entropy=_c.ENTROPY_FORWARD if settings.entropy else _c.ENTROPY_NONE, softcap=settings.softcap,
-        per_row_temperature=int(temperature_rows is not None), targets=_run.targets_of(ids)))
+        per_row_temperature=int(temperature_rows is not None), targets=targets_of(ids)))
 
 
 @outside_graphs
@@ -199,16 +187,14 @@ def linear_logprob_backward(hidden: Tensor, weight: Tensor, target: Tensor, stat
     they are of; grad_hidden of a shard is this rank's part: sum it over the ranks.
     error: ValueError or TypeError naming the field; flp.FlpError and its classes
     """
-    given = {"hidden": hidden, "weight": weight, "bias": bias, "target": target, "temperature": temperature,
-             "rows": rows, "stats": stats, "grad_logprob": grad_logprob, "grad_entropy": grad_entropy}
-    _together.check(keep=keep, target=_together.several(target, hidden), tail=tail, tail_report=tail_report)
-    ops, scalar = _operands("flp.linear_logprob_backward", hidden, weight, target, bias, temperature, rows, keep)
-    settings = _settings(scalar, softcap, scale, ignore_index, budget, grad_entropy is not None, vocab_offset,
-                         vocab_valid, vocab_total, ops.weight.shape[0])
-    with torch.no_grad():
-        settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, weight, given)
-    _tail.settle(settings, tail, tail_report, ops.hidden.device, given)
-    kept = _tail.kept_of(saved, settings, ops.hidden.device)
+    call = Call("flp.linear_logprob_backward", hidden, weight, target, bias, instead=REVERSE,
+                grads=_mask_of(needs, bias), temperature=temperature, rows=rows, keep=keep, softcap=softcap,
+                scale=scale, ignore_index=ignore_index, budget=budget, entropy=grad_entropy is not None, tail=tail,
+                tail_report=tail_report, grad_weight_accumulate=grad_weight_accumulate,
+                others={"stats": stats, "grad_logprob": grad_logprob, "grad_entropy": grad_entropy})
+    ops, settings = call.detached(), call.settings
+    _place(settings, vocab_offset, vocab_valid, vocab_total, weight.shape[0])
+    kept = _kept_of(saved, settings, ops.hidden.device)
     n = ops.hidden.shape[0]
     _check.tensor_of("stats", stats)
     if stats.dtype is not torch.float32 or stats.shape != (n, 4):
@@ -219,9 +205,22 @@ def linear_logprob_backward(hidden: Tensor, weight: Tensor, target: Tensor, stat
     upstream = [_flat_upstream("grad_logprob", grad_logprob, ops.target.shape),
                 _flat_upstream("grad_entropy", grad_entropy, (n,))]
     _check.devices(ops.hidden, stats=stats, grad_logprob=grad_logprob, grad_entropy=grad_entropy)
-    grad_hidden, grad_weight, grad_bias = _run.backward(ops, settings, _mask_of(needs, ops.bias), stats, upstream[0],
+    grad_hidden, grad_weight, grad_bias = _run.backward(ops, settings, call.grads, stats, upstream[0],
                                                         upstream[1], kept)
     return None if grad_hidden is None else grad_hidden.reshape(hidden.shape), grad_weight, grad_bias
+
+
+def _kept_of(saved, settings, device):
+    """What linear_logprob_partial gave for a backward pass, as _run.Kept; None of None."""
+    if saved is None:
+        return None
+    _check.tensor_of("saved", saved)
+    if not settings.tail:
+        _check.refuse(ValueError, "saved", "a tensor", "None without tail")
+    if saved.dtype is not torch.uint8 or saved.dim() != 1 or saved.device != device:
+        _check.refuse(ValueError, "saved", "%s of shape %s on %s" % (saved.dtype, tuple(saved.shape), saved.device),
+                      "what flp.linear_logprob_partial gave with tail, torch.uint8 (bytes) on %s" % device)
+    return _run.Kept.again(saved.contiguous(), settings)
 
 
 def _flat_upstream(field, grad, shape):
@@ -236,7 +235,7 @@ def _flat_upstream(field, grad, shape):
 
 
 def _mask_of(needs, bias):
-    names = {"hidden": _c.GRAD_HIDDEN, "weight": _c.GRAD_WEIGHT, "bias": _c.GRAD_BIAS}
+    names = {name: GRADIENTS[name] for name in ("hidden", "weight", "bias")}
     mask = 0
     if isinstance(needs, str) or not isinstance(needs, collections.abc.Iterable):
         _check.refuse(TypeError, "needs", repr(needs), "a sequence of names: " + ", ".join(names))

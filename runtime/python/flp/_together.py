@@ -1,7 +1,7 @@
 """Which options of a head go without which: one table, which every function that takes them asks.
 
-Invariant: a pair of options that is refused for being a pair is refused here, by the name of the second; what depends on
-dtypes, on a rung or on a value is refused where that is known.
+Invariant: a pair of options that is refused for being a pair is refused here, by the name of the second; what depends
+on dtypes, on a rung or on a value is refused where that is known.
 """
 from torch import Tensor
 
@@ -26,17 +26,33 @@ ACCEPTED = {"save": "None or False", "tail": "None or 0", "topk": "0", "rank": "
             "sequence_parallel": "False", "target": "one target a row"}
 
 
-def check(**given):
-    """Refuses what does not go together of the options of a call, each of which may be as if it were not given."""
-    for option, other in apart(given):
-        refuse(ValueError, other, _shown(other, given[other]),
+def check(given):
+    """Refuses what does not go together of the options of a call, each of which may be as if it were not given -> those
+    that are given, with their values."""
+    found = given_of(given)
+    for option, other in apart(found):
+        refuse(ValueError, other, _shown(other, found[other]),
                "%s with %s, %s" % (ACCEPTED.get(other, "None"), NAMES.get(option, option), WHY[option]))
+    return found
 
 
-def apart(given):
-    """The pairs of given options that do not go together, [(option, what it goes without)]"""
-    return [(option, other) for option, others in WITHOUT.items() if _is_given(given.get(option))
-            for other in others if _is_given(given.get(other))]
+def given_of(options):
+    """Those that are given, with their values."""
+    return {option: value for option, value in options.items()
+            if value is not None and value is not False and is_given(value)}  # most are neither
+
+
+def apart(found):
+    """The pairs of these options that do not go together, [(option, what it goes without)]"""
+    if len(found) < 2:
+        return []
+    return [(option, other) for option, others in WITHOUT.items() if option in found
+            for other in others if other in found]
+
+
+def allows(found, other):
+    """Whether another option goes with these."""
+    return not any(other in WITHOUT.get(option, ()) for option in found)
 
 
 def several(target, hidden):
@@ -45,8 +61,9 @@ def several(target, hidden):
     return target if is_several and target.shape[-1] != 1 else None
 
 
-def _is_given(value):
-    return value is not None and value is not False and not (isinstance(value, (int, float)) and value == 0)
+def is_given(value):
+    """Whether an option's value is another than that of one that is not given."""
+    return not (value is None or isinstance(value, (int, float)) and value == 0)
 
 
 def _shown(option, value):

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from . import _c, _check
-from ._address import address
 
 MOST = 128  # FLP_TOPK_MAX
 LN2 = math.log(2)
@@ -29,8 +28,8 @@ class Top(NamedTuple):
 
 
 class Outputs:
-    """Memory of what one forward pass over n rows gives: ids (n,K), logprobs (n,K), rest (n), rank (n); None for what is
-    not asked for. is_part: of a vocab shard, whose logprobs are scores t in nats, without a rest."""
+    """Memory of what one forward pass over n rows gives: ids (n,K), logprobs (n,K), rest (n), rank (n); None for what
+    is not asked for. is_part: of a vocab shard, whose logprobs are scores t in nats, without a rest."""
 
     __slots__ = ("ids", "logprobs", "rest", "rank", "is_part")
 
@@ -44,8 +43,7 @@ class Outputs:
 
     def fields(self):
         """flp_args fields of the forward pass."""
-        return {"top_ids": address(self.ids), "top_logprob": address(self.logprobs), "top_rest": address(self.rest),
-                "rank": address(self.rank)}
+        return {"top_ids": self.ids, "top_logprob": self.logprobs, "top_rest": self.rest, "rank": self.rank}
 
     def tensors(self):
         """Those that there are, in order."""
@@ -65,7 +63,7 @@ def settle(settings, topk, rank, vocab):
         _check.refuse(ValueError, "topk", topk, "0 to %d, and at most the %d tokens of the vocabulary" % (MOST, vocab))
     if not isinstance(rank, bool):
         _check.refuse(TypeError, "rank", "of type " + type(rank).__name__, "True or False")
-    settings.topk, settings.rank, settings.save = count, rank, False
+    settings.topk, settings.rank = count, rank
 
 
 def is_asked(topk, rank):

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 import torch.nn.functional as F
 
-from . import _check, _chunks, _head_checks, _logprob, _patch, _tail, _together
+from . import _check, _chunks, _head_checks, _logprob, _patch, _together
 from ._compile import is_compiling
 
 LogprobOutput = collections.namedtuple("LogprobOutput", "logprobs entropy output")
@@ -97,8 +97,8 @@ class LogprobHead:
                  tail_report, mixed=None):
         _check.Settings(1.0, None, 1.0, ignore_index, budget, entropy, chunk_rows)
         self._asked = {"eager": eager, "tail": tail, "tail_report": tail_report, "mixed": mixed}
-        _together.check(**self._asked)
-        _tail.tail_of(tail)
+        _together.check(self._asked)
+        _check.tail_of(tail)
         self.model = _head_checks.causal_lm(model)
         self.rule = _head_checks.rule_of(self.model)
         self.verify = verify
@@ -201,7 +201,7 @@ class LogprobHead:
     def _scored(self, hidden, head, targets):
         weight, bias, lora = _head_checks.parts_of(head)
         if lora is not None:
-            for pair in _together.apart({"lora": lora, **self._asked}):
+            for pair in _together.apart(_together.given_of({"lora": lora, **self._asked})):
                 option = next(option for option in pair if option != "lora")
                 _head_checks.refuse("head", "with an adapter, while %s is given" % option,
                                     "%s left out, or the adapter merged" % option)
@@ -228,7 +228,7 @@ class _Call:
         self.results = self.probed = None
 
     def targets_for(self, hidden):
-        """The targets of each position that the head sees. hidden (B, T, D) -> (B, T), or (B, T, K) as they were given"""
+        """The targets of each position that the head sees. hidden (B, T, D) -> (B, T), or (B, T, K) as they came"""
         targets = self.targets
         if self.shifted:
             targets = targets[:, -self.keep:] if self.keep else targets

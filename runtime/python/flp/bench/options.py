@@ -5,7 +5,7 @@ import dataclasses
 import math
 from typing import Optional
 
-from .. import _c, _tail
+from .. import _c, _numbers
 from . import peers, sharp
 from .cases import CROSS_ENTROPY, DTYPES, ENTROPIES, GRADS, LOSSES, SMOOTHING, TAIL, Z_LOSS
 
@@ -157,7 +157,7 @@ def tail(text):
     over, is_quotient, under = base.partition("/")
     try:
         value = (float(over) / (float(under) if is_quotient else 1)) ** (float(power) if is_power else 1)
-        if _tail.LEAST <= value <= _tail.MOST:
+        if _numbers.TAIL_LEAST <= value <= _numbers.TAIL_MOST:
             return value
     except (ValueError, ArithmeticError, TypeError):  # TypeError: a power of a negative number is complex
         pass

@@ -12,13 +12,17 @@ import math
 
 import torch
 
-from .. import _c, _check, _logprob, _run, _shards, _top
+from .. import _autograd, _c, _check, _run, _shards, _top
 from .._compile import outside_graphs
+from .._operands import GRADIENTS, OPERANDS, Operands
 from . import _merge, _weights
 
 # Rows of a gathered chunk, of all ranks together: enough for the kernels' full rate.
 CHUNK_ROWS = 4096
-SAVED = 9  # tensors that a call saves for its backward pass, before what its chunks keep
+# Tensors that a call saves for its backward pass, before what its chunks keep: operands and stats.
+SAVED = len(OPERANDS) + 1
+# The places of GRADIENTS among the arguments of ParallelLogprob, where the adapter stands behind the call.
+PLACES = (0, 1, 2, 9, 10)
 
 
 class Call:
@@ -40,7 +44,8 @@ class Call:
             partial, kept = self._partial(ops, self._settings_that_keep(ops, n, grads), grads, top)
             return partial, [kept] if kept else []
         columns = 4 + ops.targets
-        out = torch.empty((self.group.size, n // self.group.size, columns), dtype=torch.float32, device=ops.hidden.device)
+        out = torch.empty((self.group.size, n // self.group.size, columns), dtype=torch.float32,
+                          device=ops.hidden.device)
         of_chunks, settings = [], None
         for part, piece in self.pieces(ops):
             if settings is None:
@@ -124,7 +129,7 @@ class Call:
             target, temperature_rows, *cut = [self._cut(rows, part)
                                               for rows in (ops.target, ops.temperature_rows, *others)]
             lists = self._lists_of(ops, part)
-            yield (part, _run.Operands(hidden, ops.weight, ops.bias, target, temperature_rows, None, *lists), *cut)
+            yield (part, Operands(hidden, ops.weight, ops.bias, target, temperature_rows, None, *lists), *cut)
 
     def _lists_of(self, ops, part):
         """The lists of the part of every rank's rows."""
@@ -140,7 +145,7 @@ class Call:
         return rows.reshape(self.group.size, -1, *rows.shape[1:])[:, part].flatten(0, 1)
 
     def backward(self, ops, grads, stats, upstream, kept):
-        """-> grad_hidden, grad_weight, grad_bias; None for what grads does not ask for. kept: of each chunk, or []"""
+        """-> gradients as _run.backward gives them; None for what grads does not ask for. kept: of each chunk, or []"""
         pieces = self.pieces(ops, stats, *upstream)
         if 0 < self.chunk < ops.hidden.shape[0]:
             return self._summed(ops, grads, pieces, iter(kept))
@@ -159,7 +164,7 @@ class Call:
         if grads & _c.GRAD_WEIGHT and settings.accumulate is None:
             sum_weight = settings.accumulate = ops.weight.new_zeros(ops.weight.shape, dtype=torch.float32)
         for part, piece, *cut in pieces:
-            dh, _, db = self._backward(piece, settings, grads, next(kept, None), *cut)
+            dh, _, db, *_ = self._backward(piece, settings, grads, next(kept, None), *cut)
             if dh is not None:
                 grad_hidden[part] = dh
             if db is not None:
@@ -171,17 +176,21 @@ class Call:
                               for total, operand in ((sum_weight, ops.weight), (sum_bias, ops.bias)))
 
     def _backward(self, ops, settings, grads, kept, stats, *upstream):
-        """The gradients of one chunk, that of hidden summed over the ranks."""
+        """The gradients of one chunk, those of hidden and of the adapter's A summed over the ranks."""
         if self.empty:
-            dh, grad_weight, grad_bias = [like.new_zeros(like.shape) if grads & bit else None for like, bit in zip(
-                (ops.hidden, ops.weight, ops.bias), _run.GRAD_FIELDS)]
-            grad_weight = None if settings.accumulate is not None else grad_weight
+            made = [torch.zeros_like(getattr(ops, name)) if grads & bit else None for name, bit in GRADIENTS.items()]
+            if settings.accumulate is not None:
+                made[1] = None
             if settings.tail_report is not None:
                 settings.tail_report.zero_()
         else:
             settings = settings if kept is None else _within(kept, settings)
-            dh, grad_weight, grad_bias = _run.backward(ops, settings, grads, stats, *upstream, kept)
-        return dh if dh is None else self._reduced(dh).to(ops.hidden.dtype), grad_weight, grad_bias
+            made = _run.backward(ops, settings, grads, stats, *upstream, kept)
+        dh, grad_weight, grad_bias, *adapter = made
+        if adapter and adapter[0] is not None:
+            adapter[0] = adapter[0].float()
+            self.group.total(adapter[0])
+        return (dh if dh is None else self._reduced(dh).to(ops.hidden.dtype), grad_weight, grad_bias, *adapter)
 
     def _reduced(self, grad_hidden):
         if self.reduce_dtype is None:
@@ -201,27 +210,27 @@ def _within(kept, settings):
 
 
 class ParallelLogprob(torch.autograd.Function):
-    """Forward and backward of checked, two-dimensional operands; the three that may need gradients come first."""
+    """Forward and backward of OPERANDS as a call has them; the adapter stands behind what the ranks share."""
 
     @staticmethod
-    def forward(ctx, hidden, weight, bias, target, temperature_rows, rows, list_offsets, list_ids, call):
-        ops = _run.Operands(hidden, weight, bias, target, temperature_rows, rows, list_offsets, list_ids)
-        ctx.grads = sum(bit for bit, wanted in zip(_run.GRAD_FIELDS, ctx.needs_input_grad) if wanted)
-        logprob, entropy, stats, work, kept, best = scored(call, ops, ctx.grads)
+    def forward(ctx, hidden, weight, bias, target, temperature_rows, rows, list_offsets, list_ids, call, lora_a=None,
+                lora_b=None):
+        ops = Operands(hidden, weight, bias, target, temperature_rows, rows, list_offsets, list_ids, lora_a, lora_b)
+        needed = ctx.needs_input_grad
+        ctx.grads = sum(bit for bit, place in zip(GRADIENTS.values(), PLACES) if place < len(needed) and needed[place])
+        results, stats, work, kept = scored(call, ops, ctx.grads)
         ctx.save_for_backward(hidden, weight, bias, work.target, temperature_rows, work.rows,
-                              work.list_offsets, work.list_ids, stats,
+                              work.list_offsets, work.list_ids, lora_a, lora_b, stats,
                               *(each.memory for each in kept))
         ctx.call, ctx.kept_settings = call, [each.settings for each in kept]
         ctx.set_materialize_grads(False)
-        constants = best + ((entropy,) if call.settings.entropy and call.settings.detached else ())
-        if constants:
-            ctx.mark_non_differentiable(*constants)
-        return (logprob, entropy, *best) if call.settings.entropy else (logprob, *best) if best else logprob
+        _autograd.mark_constants(ctx, results, call.settings)
+        return results if len(results) > 1 else results[0]
 
     @staticmethod
     @outside_graphs
     def backward(ctx, grad_logprob, *others):
-        grads, results = _logprob.used_grads(ctx), (None, None, None)
+        grads, results = _autograd.used_grads(ctx, PLACES), (None,) * 3
         grad_entropy = others[0] if ctx.call.settings.entropy else None
         if grads and not (grad_logprob is None and grad_entropy is None):
             with contextlib.ExitStack() as stack:
@@ -231,31 +240,34 @@ class ParallelLogprob(torch.autograd.Function):
                 _weights.check_present("weight_shard", saved[1])
                 kept = [] if grads != ctx.grads else \
                     [_run.Kept.again(*each) for each in zip(memories, ctx.kept_settings)]
-                results = _logprob.LastDerivative.apply(functools.partial(gradients, ctx.call, grads, kept), *saved,
-                                                        grad_logprob, grad_entropy)
+                results = _autograd.LastDerivative.apply(functools.partial(gradients, ctx.call, grads, kept), *saved,
+                                                         grad_logprob, grad_entropy)
                 if grads & ~_c.GRAD_HIDDEN:
                     # Autograd adds a gradient to a parameter of the same shape: closed when the whole pass has ended.
                     torch.autograd.Variable._execution_engine.queue_callback(stack.pop_all().close)
-        return results + (None,) * 6
+        made = (*results[:3], *(None,) * (PLACES[3] - 3), *results[3:])
+        return (made + (None, None))[:len(ctx.needs_input_grad)]
 
 
 def gradients(call, grads, kept, *tensors):
-    """call.backward of the tensors that were saved, with their upstream gradients."""
+    """call.backward of the tensors that were saved, with their upstream gradients; the adapter's in its dtypes."""
     *operands, stats, grad_logprob, grad_entropy = tensors
-    return call.backward(_run.Operands(*operands), grads, stats, (grad_logprob, grad_entropy), kept)
+    made = call.backward(Operands(*operands), grads, stats, (grad_logprob, grad_entropy), kept)
+    return (*made[:3], *_autograd.of_dtypes(made[3:], operands[-2:]))
 
 
 def scored(call, ops, grads):
-    """-> logprob (N), entropy (N) or None, stats (N,4), the Operands that the backward pass shall have, what it finds
-    kept, and the best tokens, ids (N,K), logprobs (N,K), rest (N), or ()"""
+    """-> logprob (N), the entropy (N) if asked for and the best tokens, ids (N,K), logprobs (N,K), rest (N), as one
+    tuple; stats (N,4), the Operands that the backward pass shall have, and what it finds kept"""
     work, top = ops, call.top(ops)
     if call.chunk and ops.rows is not None:
         target = listed_only(ops.target, ops.rows, call.settings.ignore_index)
-        work = _run.Operands(ops.hidden, ops.weight, ops.bias, target, ops.temperature_rows, None, ops.list_offsets,
-                             ops.list_ids)
+        work = Operands(ops.hidden, ops.weight, ops.bias, target, ops.temperature_rows, None, ops.list_offsets,
+                        ops.list_ids)
     partial, kept = call.partial(work, grads, top)
     logprob, entropy, stats = call.combine(partial, ops.target, ops)
-    return logprob, entropy, stats, work, kept, () if top is None else call.best(top, logprob, stats)
+    results = (logprob,) if entropy is None else (logprob, entropy)
+    return results + (() if top is None else call.best(top, logprob, stats)), stats, work, kept
 
 
 def listed_only(target, rows, ignore_index):

@@ -2,16 +2,19 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
 
-from .. import _accumulate, _c, _check, _logprob, _mixed, _run, _tail, _together, _top, _transforms
+from .. import _c, _check, _together, _top, _transforms
+from .._call import Call
 from .._compile import outside_graphs
 from .._lora import Lora
-from . import _call, _group, _lora, _merge, _weights
+from .._operands import Operands
+from . import _call, _group, _merge, _weights
 
 
 @overload
@@ -49,20 +52,8 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                    reduce_grad_hidden: bool = ..., reduce_dtype: torch.dtype = ..., sequence_parallel: bool = ...,
                    gather: Any = ..., grad_weight_accumulate: Tensor | None = ...,
                    save: bool | None = ..., keep: tuple[Tensor, Tensor] | None = ..., tail: float | None = ...,
-                   tail_report: Tensor | None = ...,
-                   mixed: Literal["round", "split"] | None = ..., lora: Lora | None = ...) -> Tensor | tuple[Tensor, Tensor]: ...
-
-
-@overload
-def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_shard: Tensor | None = ..., *,
-                   group: Any = ..., vocab_offset: int | None = ..., vocab_valid: int | None = ...,
-                   vocab_total: int | None = ..., temperature: float | Tensor = ...,
-                   entropy: bool | Literal["detached"] = ..., softcap: float | None = ..., scale: float = ...,
-                   ignore_index: int = ..., budget: int | None = ..., rows: Tensor | None = ..., merge: str = ...,
-                   reduce_grad_hidden: bool = ..., reduce_dtype: torch.dtype = ..., sequence_parallel: bool = ...,
-                   gather: Any = ..., grad_weight_accumulate: Tensor | None = ...,
-                   save: bool | None = ..., topk: int,
-                   mixed: Literal["round", "split"] | None = ...) -> tuple[Any, ...]: ...
+                   tail_report: Tensor | None = ..., topk: int = ...,
+                   mixed: Literal["round", "split"] | None = ..., lora: Lora | None = ...) -> Any: ...
 
 
 @outside_graphs
@@ -77,7 +68,7 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                    save: bool | None = None, keep: tuple[Tensor, Tensor] | None = None,
                    tail: float | None = None, tail_report: Tensor | None = None,
                    topk: int = 0, mixed: Literal["round", "split"] | None = None,
-                   lora: Lora | None = None) -> Tensor | tuple[Any, ...]:
+                   lora: Lora | None = None) -> Any:
     """flp.linear_logprob of a head whose vocabulary is sharded over the ranks of a group; every rank makes the same
     call.
 
@@ -121,72 +112,81 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                   reduce_grad_hidden is. No sequence_parallel, gather or mixed, nor what flp.linear_logprob refuses
     The other arguments are those of flp.linear_logprob; rows and temperature are of all N rows.
 
-    Returns logprob (...) float32 in nats, in target's shape and the same on every rank; or a tuple of it, the entropy and
-    top, as asked for. Every
-    rank is to form the same loss of them, and to require gradients of the same operands; they are computed once (no
-    double backward). That of hidden is sent only if hidden requires it. source: arXiv:1909.08053, section 3
-    error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes. What one
-            rank refuses, all refuse where they gather sizes; elsewhere the others wait for it, for the group's timeout
+    Returns logprob (...) float32 in nats, in target's shape and the same on every rank; or a tuple of it, the entropy
+    and top, as asked for. Every rank is to form the same loss of them, and to require gradients of the same operands;
+    they are computed once (no double backward). That of hidden is sent only if hidden requires it.
+    source: arXiv:1909.08053, section 3
+    error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes. What
+            one rank refuses, all refuse where they gather sizes; elsewhere the others wait for it, for the group's
+            timeout
     """
-    how = _mixed.mixed_of(mixed)
+    options = {"temperature": temperature, "rows": rows, "softcap": softcap, "scale": scale,
+               "ignore_index": ignore_index, "budget": budget, "entropy": entropy, "save": save, "keep": keep,
+               "tail": tail, "tail_report": tail_report, "mixed": mixed, "lora": lora,
+               "grad_weight_accumulate": grad_weight_accumulate}
     if merge not in _merge.METHODS:
         _check.refuse(ValueError, "merge", repr(merge), ", ".join(_merge.METHODS))
     if gather is not None and not callable(gather):
         _check.refuse(TypeError, "gather", "of type " + type(gather).__name__, "None, or a callable")
     _check.tensor_of("hidden", hidden)
     _check.tensor_of("target", target)
-    tensors = {"hidden": hidden, "target": target, "temperature": temperature, "rows": rows}
-    asked = {"target": _together.several(target, hidden), "lora": lora, "keep": keep, "save": save,
-             "tail": tail, "tail_report": tail_report, "topk": topk, "mixed": mixed, "gather": gather,
-             "grad_weight_accumulate": grad_weight_accumulate, "sequence_parallel": sequence_parallel}
-    _together.check(**asked)
-    adapter: Any = (getattr(lora, "a", None), getattr(lora, "b", None))
-    _transforms.check_plain("flp.parallel.linear_logprob", (weight_shard, bias_shard, *tensors.values(), *adapter),
-                            "torch.autograd")
+    _together.check({"target": _together.several(target, hidden), "gather": gather, "topk": topk,
+                     "sequence_parallel": sequence_parallel, **options})
+    _transforms.check_plain(NAME, (weight_shard, bias_shard, hidden, target, temperature, rows,
+                                   getattr(lora, "a", None), getattr(lora, "b", None)), TRANSFORMS)
     whole_group = _group.group_of(group)
-    call: Any = _call.Call()
-    call.merge = merge
+    shared: Any = _call.Call()
+    shared.merge = merge
     parameters = [parameter for parameter in (weight_shard, bias_shard) if parameter is not None]
-    call.gather = None if gather is None else functools.partial(_entered, gather, parameters)
+    shared.gather = None if gather is None else functools.partial(_entered, gather, parameters)
     given = _weights.Place(*(value if value is None else _check.within(field, value, least, _check.VOCAB_MAX)
                              for field, value, least in (("vocab_offset", vocab_offset, 0),
                                                          ("vocab_valid", vocab_valid, 0),
                                                          ("vocab_total", vocab_total, 2))))
-    with contextlib.nullcontext() if call.gather is None else call.gather():
+    with contextlib.nullcontext() if shared.gather is None else shared.gather():
         with _weights.told_if_refused(weight_shard, given, whole_group, hidden.device):
             weight = _weights.local_of("weight_shard", weight_shard, whole_group)
-            bias = bias_shard if bias_shard is None else _weights.local_of("bias_shard", bias_shard, whole_group).tensor
-            call.group = _group.Group(None) if weight.replicated else whole_group
-            call.chunk = _chunk_of(sequence_parallel, call.group, weight.replicated)
-            call.reduce_dtype = _reduction_of(hidden, reduce_grad_hidden, reduce_dtype, call)
-            lead = target.shape[:hidden.dim() - 1]
-            _check_rows(hidden, lead, call)
-            tensors.update(weight_shard=weight.tensor, bias_shard=bias)
-            _, flat, local_weight, bias, ids, scalar, temperature_rows, rows = _logprob.prepare(
-                hidden, weight.tensor, target, bias, temperature, rows, lead=lead if call.chunk else None,
-                names=("weight_shard", "bias_shard"), several=keep is None, mixed=how)
-            if lora is not None:
-                adapter = _lora.checked(lora, flat, local_weight, whole_group)
-            *lists, ids = _check.lists_of(keep, ids)
-            settings = _check.Settings(scalar, softcap, scale, ignore_index, budget, entropy)
-            settings.mixed = _mixed.settled(how, flat, local_weight, bias, asked)
-            settings.save = _check.save_of(save)
-            settings.accumulate = _accumulate.accumulator_of(grad_weight_accumulate, local_weight, tensors)
-            _tail.settle(settings, tail, tail_report, flat.device, tensors)
-            settings.wide_grads = _c.GRAD_HIDDEN if call.reduce_dtype is torch.float32 else 0
-        place = _weights.place_of(weight_shard, local_weight.shape[0], weight.place or given, call.group)
-        settings.offset, settings.valid, settings.total = place
-        if _top.is_asked(topk, False):
-            _top.settle(settings, topk, False, place.total)
-        if local_weight.shape[0] == 1:
-            local_weight, bias, adapter = _weights.of_two_rows(local_weight, bias, adapter, settings)
-        call.settings, call.empty = settings, place.valid == 0
-        operands = flat, local_weight, bias, ids, temperature_rows, rows
-        results = _dispatch(call, *operands, lists) if lora is None else _lora.linear_logprob(adapter, operands, call)
-    values = 2 if settings.entropy else 1
-    shaped: Any = (results[0].reshape(target.shape), *(result.reshape(lead) for result in results[1:values]))
-    shaped += _top.packed(results[values:], settings, lead)
-    return shaped if len(shaped) > 1 else shaped[0]
+            shared.group = _group.Group(None) if weight.replicated else whole_group
+            shared.chunk = _chunk_of(sequence_parallel, shared.group, weight.replicated)
+            shared.reduce_dtype = _reduction_of(hidden, reduce_grad_hidden, reduce_dtype, shared)
+            call = _checked(shared, whole_group, hidden, weight.tensor, target, bias_shard, options, topk)
+        place = _weights.place_of(weight_shard, weight.tensor.shape[0], weight.place or given, shared.group)
+        return call.shaped(_run(shared, call, place, topk))
+
+
+NAME, TRANSFORMS = "flp.parallel.linear_logprob", "torch.autograd"
+
+
+def _checked(shared, group, hidden, weight, target, bias, options, topk):
+    """The call of this rank. shared: what the ranks share; weight: what this rank has of it"""
+    bias = bias if bias is None else _weights.local_of("bias_shard", bias, group).tensor
+    lora = options["lora"]
+    if isinstance(lora, Lora):
+        options["lora"] = dataclasses.replace(lora, **{
+            field: _weights.local_of("lora." + field, value, group).tensor
+            for field, value in (("a", lora.a), ("b", lora.b)) if isinstance(value, Tensor)})
+    lead = target.shape[:hidden.dim() - 1]
+    _check_rows(hidden, lead, shared)
+    call = Call(NAME, hidden, weight, target, bias, instead=TRANSFORMS, names=("weight_shard", "bias_shard"),
+                lead=lead if shared.chunk else None, asked={"topk": topk}, **options)
+    call.settings.wide_grads = _c.GRAD_LORA_A | (_c.GRAD_HIDDEN if shared.reduce_dtype is torch.float32 else 0)
+    return call
+
+
+def _run(shared, call, place, topk):
+    """Scores, or runs the autograd function -> logprob, the entropy if asked for, and the best tokens behind them"""
+    settings = shared.settings = call.settings
+    settings.offset, settings.valid, settings.total = place
+    shared.empty = place.valid == 0
+    if _top.is_asked(topk, False):
+        _top.settle(settings, topk, False, place.total)
+    if call.operands["weight"].shape[0] == 1:
+        _weights.of_two_rows(call)
+    *tensors, a, b = call.operands.values()
+    if not call.grads:
+        return _call.scored(shared, Operands(*tensors, a, b), 0)[0]
+    results = _call.ParallelLogprob.apply(*tensors, shared, *(() if a is None else (a, b)))
+    return results if isinstance(results, tuple) else (results,)
 
 
 def _entered(gather, parameters):
@@ -196,16 +196,6 @@ def _entered(gather, parameters):
         _check.refuse(TypeError, "gather", "a callable that gives " + type(given).__name__,
                       "one that gives a context manager")
     return given
-
-
-def _dispatch(call, hidden, weight, bias, target, temperature_rows, rows, lists):
-    """Scores, or runs the autograd function -> (logprob,) or (logprob, entropy), and the best tokens behind them"""
-    if _logprob.needed_grads(hidden, weight, bias):
-        results = _call.ParallelLogprob.apply(hidden, weight, bias, target, temperature_rows, rows, *lists, call)
-        return results if isinstance(results, tuple) else (results,)
-    ops = _run.Operands(hidden, weight, bias, target, temperature_rows, rows, *lists)
-    logprob, entropy, *_, best = _call.scored(call, ops, 0)
-    return (logprob, entropy, *best) if call.settings.entropy else (logprob, *best)
 
 
 def _chunk_of(sequence_parallel, group, replicated):

@@ -113,12 +113,12 @@ class Padded(torch.autograd.Function):
         return None, None
 
 
-def of_two_rows(weight, bias, adapter, settings):
-    """A shard of one row with a row of padding -> weight, bias, adapter (a, b, ...), whose place stays that of one row."""
-    into, settings.accumulate = settings.accumulate, None
-    a, b, *scale = adapter
-    return (Padded.apply(weight, into), bias if bias is None else Padded.apply(bias, None),
-            (a, b if b is None else Padded.apply(b, None), *scale))
+def of_two_rows(call):
+    """Gives a shard of one row a row of padding, its place stays that of one row. call: a flp._call.Call"""
+    into, call.settings.accumulate = call.settings.accumulate, None
+    for name in ("weight", "bias", "lora_b"):
+        if call.operands[name] is not None:
+            call.operands[name] = Padded.apply(call.operands[name], into if name == "weight" else None)
 
 
 def _gathered(weight, rows, given, group):
