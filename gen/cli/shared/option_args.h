@@ -30,7 +30,7 @@ typedef enum cli_option_key {
 static inline int cli_is_option(int key) {
   return key >= CLI_KEY_OPTION && key < CLI_KEY_OPTION_END;
 }
-/* Sets a field as its option says. modes: of --mode, as cli_parse_mode_of takes them. error: ARGUMENT naming the option */
+/* parse.c: sets a field as its option says. modes: of --mode, as cli_parse_mode_of takes them. error: ARGUMENT naming the option */
 flp_status cli_option_parse(int key, const char *text, unsigned modes, flp_options *out);
 
 #endif
