@@ -33,6 +33,7 @@ def test_case(engine, case, monkeypatch):  # noqa: F811
 
 @pytest.mark.parametrize("row, other", SAME, ids=str)
 def test_same_bits(engine, row, other):  # noqa: F811
+    assert differences(row) == []
     one, two = computed(row, wide=False), computed(other, wide=False)
     for found, wanted in zip(two[:2], one[:2]):
         for name, want in wanted.items():

@@ -63,6 +63,7 @@ LINEAR = [
     *edged("linear_logprob", ["nan row", "bad ids", "bad list"], keep="@keep", kept_mass=True, entropy=True),
     *[case("linear_logprob", keep="@keep", entropy=True, **options)
       for options in (WHOLE, {**BIAS, **TEMPERATURES}, {"rows": "@rows"}, BF16, FP16, {**WHOLE, **BF16}, BUFFER)],
+    case("linear_logprob", "one kept", keep="@keep", frozen=("hidden", "weight")),
     case("linear_logprob", keep="@keep", few=0), case("linear_logprob", "int32 lists", keep="@keep"),
     case("linear_logprob", keep="@keep_all", entropy=True), case("linear_logprob", keep="@keep_all", kept_mass=True, near=1e-2),
     case("linear_logprob", **TAIL),
@@ -74,6 +75,8 @@ LINEAR = [
     *edged("linear_logprob", ["nan row", "bad ids"], lora="@lora", reference=True, frozen=("weight",)),
     *[case("linear_logprob", lora="@lora", entropy=True, frozen=("weight",), **options)
       for options in (BIAS, WHOLE, {"rows": "@rows"}, {"lead": (3, 7)})],
+    *[case("linear_logprob", lora="@lora", entropy=True, frozen=("weight", *frozen))
+      for count in (1, 2, 3) for frozen in itertools.combinations(("hidden", "a", "b"), count)],
     *edged("linear_logprob", ["nan row", "bad ids", "banned"], **BIAS, target="@targets", entropy=True),
     *[case("linear_logprob", target=target, entropy=True, **options)
       for target in ("@targets", "@single", "@many") for options in (WHOLE, BF16, {"lead": (3, 7)})],
@@ -223,6 +226,8 @@ SAME = [
     *[beside(case("linear_logprob", entropy=True, **BIAS, **options), **more)
       for options in ({}, BF16, {**TEMPERATURES, **FP16})
       for more in ({"topk": 4, "rank": True}, {"topk": 4}, {"rank": True})],
+    *[beside(case("linear_logprob", target=target, silent=("entropy",), **BIAS), entropy=True)
+      for target in ("@target", "@single", "@targets")],
     *[(one, dataclasses.replace(one, edges=("masked nan",)))
       for function in ("policy_loss", "losses.policy_loss") for one in ruled(function, "masked", **PLAIN)],
 ]
@@ -267,10 +272,12 @@ def computed(row, wide):
     found = dict((exact if wide else call)(**given))
     count = found.pop("bad", None)
     count = count if wide else counted()
-    draw = torch.Generator().manual_seed(9)
     total = 0
     for name in sorted(found):
-        upstream = row.options.get("grad_scale", 1.0) if found[name].numel() == 1 else torch.randn(found[name].shape, generator=draw)
+        draw = torch.Generator().manual_seed(len(name))  # the same, whatever else there is
+        upstream = torch.randn(found[name].shape, generator=draw).to(found[name].device)
+        if found[name].numel() == 1:
+            upstream = row.options.get("grad_scale", 1.0)
         if found[name].requires_grad and name not in row.silent:
             total = total + (found[name] * upstream).sum()
     if isinstance(total, torch.Tensor):
@@ -315,10 +322,15 @@ def differences(row):
 
 def kind_differs(name, got, want, row):
     """A dtype, a gradient or a sign that an output has not."""
-    wrong = []
+    wrong, got = [], got.cpu()
     dtype = row.dtype if row.function == "selective_log_softmax" else torch.float32
     if got.is_floating_point() and got.dtype is not row.options.get("out_dtype", dtype):
         wrong.append(f"{name} is of {got.dtype}")
+    kinds = {"rank": torch.int32, "top.ids": torch.int32 if "int32 ids" in row.edges else torch.int64}
+    if got.dtype is not kinds.get(name, got.dtype):
+        wrong.append(f"{name} is of {got.dtype}")
+    if name == "logprob" and (got[want == 0].abs() > 1e-15).any():
+        wrong.append(f"{name} is not 0 where nothing else can be")
     if got.requires_grad != want.requires_grad and got.numel():
         wrong.append(f"{name} has {'a' if got.requires_grad else 'no'} gradient")
     if name in ("logprob", "reference", "kept_mass") and row.function in OF_HEADS and (got > 0).any():
@@ -330,14 +342,14 @@ def some_where_none(name, got, want):
     """Gradients that are no zeros where nothing has a part."""
     if got is None or want is None or "buffer" in name:
         return []
-    return [f"the gradient of {name} is not 0 of all that has no part"] if got[want == 0].any() else []
+    return [f"the gradient of {name} is not 0 of all that has no part"] if got.cpu()[want == 0].any() else []
 
 
 def differs(name, got, want, allowed):
     if got is None or want is None:
         some = got if want is None else want
         return [] if some is None or bool((some == 0).all()) else [f"{name}: {'none' if got is None else 'one'} is there"]
-    got, want = got.detach().double(), want.detach().to(got.dtype).double()  # beyond a dtype there is infinity
+    got, want = got.detach().cpu().double(), want.detach().to(got.dtype).double()  # beyond a dtype there is infinity
     if got.shape != want.shape:
         return [f"{name} has the shape {tuple(got.shape)}, not {tuple(want.shape)}"]
     if got.numel() == 0:

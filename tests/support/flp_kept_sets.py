@@ -1,7 +1,7 @@
-"""Kept sets of tokens to try linear_logprob(keep=...) on, and the operation over them in float64 torch."""
+"""Kept sets of tokens to try linear_logprob(keep=...) on."""
 import torch
 
-from flp_reference import DEVICE, reference
+from flp_reference import DEVICE
 
 
 def lists(target, vocab=331, seed=3, dtype=torch.int64, shuffle=True):
@@ -18,19 +18,3 @@ def lists(target, vocab=331, seed=3, dtype=torch.int64, shuffle=True):
         ids.append(own[order] if shuffle else own.unique())
     offsets = torch.tensor([0] + [len(own) for own in ids]).cumsum(0)
     return offsets.to(DEVICE), torch.cat(ids).to(dtype).to(DEVICE), mask.to(DEVICE)
-
-
-def kept_reference(mask, hidden, weight, target, bias=None, **options):
-    """flp_reference.reference over the columns of each row's mask alone."""
-    rows = []
-    only = options.pop("rows", None)
-    for i in range(len(target)):
-        columns = mask[i].nonzero().flatten()
-        skipped = only is not None and i not in only or target[i] == -100
-        place = torch.zeros(1, dtype=torch.int64, device=DEVICE) if skipped else (columns == target[i]).nonzero().flatten()
-        own = dict(options)
-        if isinstance(own.get("temperature"), torch.Tensor):
-            own["temperature"] = own["temperature"][i:i + 1]
-        row = reference(hidden[i:i + 1], weight[columns], place, None if bias is None else bias[columns], **own)
-        rows.append([part * (0 if skipped else 1) for part in row])
-    return [torch.cat(parts) for parts in zip(*rows)]

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 import flp
+from flp_reference import DEVICE
 from flp_standin_lm import TinyLM
 
 B, T, N, V, D, K, RANK = 3, 7, 21, 331, 24, 4, 8
@@ -17,9 +18,9 @@ FILE = str(Path(__file__).with_name("weighed.lua"))  # a loss of a user's file
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A row of CASES. few: rows, instead of N; lead: the dimensions that rows have, instead of one; frozen: leaves without
-    a gradient; silent: outputs without one; near: how far values may be off, relative to the largest of an output, where
-    that is more than what its dtype rounds."""
+    """A row of CASES. few: rows, instead of N; lead: the dimensions that rows have, instead of one; frozen: leaves
+    without a gradient; silent: outputs without one; near: how far values may be off, relative to the largest of an
+    output, where that is more than what its dtype rounds."""
     function: str
     options: dict
     edges: tuple = ()
@@ -103,7 +104,8 @@ class Problem:
 
     def ignore(self):
         """What takes no part holds anything."""
-        self.target[3], self.targets[3], self.targets[4, 1:], self.hidden[3], self.logits[3] = -100, -100, -100, NAN, NAN
+        self.target[3], self.targets[3], self.targets[4, 1:] = -100, -100, -100
+        self.hidden[3], self.logits[3] = NAN, NAN
         self.teacher[4, 1:], self.old[3], self.row_weight[3] = NAN, NAN, 5
 
     def shape_of(self, case):
@@ -120,19 +122,23 @@ class Problem:
             self.advantage = self.advantage[:case.lead[0] if case.lead else -(-case.few // T)]
 
     def settle(self, case, wide):
-        """Dtypes, leaves and what is made of them."""
+        """Dtypes, leaves and what is made of them; on the device of the tests, except for the reference."""
         narrow = {"hidden": case.dtype, "weight": case.weight_dtype or case.dtype, "bias": case.dtype, "a": case.dtype,
                   "b": case.dtype, "logits": case.dtype}
         for name in (*narrow, "logprob", "logprobs", "entropies"):
             value = getattr(self, name).to(narrow.get(name, torch.float32))
             setattr(self, name, (value.double() if wide else value).requires_grad_(name not in case.frozen))
-        self.lora = flp.Lora(self.a, self.b, 1.5)
-        self.keep, every = (self.offsets, self.listed), torch.arange(V).flip(0)
-        self.keep_all = torch.arange(len(self.hidden) + 1) * V, every.repeat(len(self.hidden))
+        count = len(self.hidden)
+        self.bounds, self.every = torch.arange(count + 1) * V, torch.arange(V).flip(0).repeat(count)
         self.buffer, self.report = torch.ones(V, D), torch.full((4,), 7.0)
-        self.model, self.ids = TinyLM(vocab=37, bias=True), torch.randint(37, (2, 9), generator=self.draw)
-        self.model = self.model.double() if wide else self.model
         self.temperature = torch.tensor([[0.7], [1.6]])
+        self.model, self.ids = TinyLM(vocab=37, bias=True), torch.randint(37, (2, 9), generator=self.draw)
+        self.model = self.model.double() if wide else self.model.to(DEVICE)
+        for name, value in vars(self).items():
+            if isinstance(value, torch.Tensor) and not wide:
+                setattr(self, name, value.to(DEVICE).detach().requires_grad_(value.requires_grad))
+        self.lora = flp.Lora(self.a, self.b, 1.5)
+        self.keep, self.keep_all = (self.offsets, self.listed), (self.bounds, self.every)
         self.leaves = {name: getattr(self, name) for name in LEAVES}
         self.leaves.update({"model " + name: value for name, value in self.model.named_parameters()})
 
@@ -197,8 +203,10 @@ EDGES = {
     "advantage 0": spoil(advantages=[slice(0, 9), 0.0], advantage=[0, 0.0], old=[0, -95.0, 1, -150.0]),
     "no share": spoil(teacher=[0, -INFINITY, (2, 1), -INFINITY], logprobs=[(1, 2), -INFINITY, (2, 1), -INFINITY]),
     "nan teacher": spoil(teacher=[5, NAN], logprobs=[6, NAN]),
-    "nan score": spoil(logits=[2, NAN, 4, -INFINITY, (6, slice(0, 9)), -INFINITY]),
+    "nan score": spoil(logits=[2, NAN, 4, -INFINITY, (6, slice(0, 9)), -INFINITY, (8, 7), INFINITY, 9, -INFINITY,
+                               (9, 0), 1], target=[9, 0]),
     "bad list": lambda problem: empty_list(problem) or spoil(listed=[0, V - 1, 9, V, -1, -1])(problem),
+    "one kept": spoil(offsets=[1, 1]),
     "int32 ids": typed("target", "targets", "tokens", "cu_seqlens", "packed_prompts"),
     "int32 lists": typed("listed", "offsets"),
     "nan worth": spoil(worth=[slice(0, 5), NAN], mask=[5, True]),

@@ -42,82 +42,12 @@ def test_is_torchs(smoothing, reduction, softcap):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
 
 
-def ligers(scores, target, label_smoothing, lse_square_scale, reduction):
-    """LigerCrossEntropyLoss: loss·(1 − ls) + Σ −(ls/V)·x + ls·lse, plus lse_square_scale·lse²; means over tokens that
-    are not ignored."""
-    counted = target != -100
-    lse = torch.logsumexp(scores, -1)
-    loss = lse - scores.gather(-1, target.clamp(min=0)[:, None])[:, 0]
-    smooth = (-label_smoothing / scores.shape[-1] * scores).sum(-1) + label_smoothing * lse
-    z = lse_square_scale * lse * lse
-    loss, z = ((values * counted) for values in (loss * (1 - label_smoothing) + smooth + z, z))
-    return [values if reduction == "none" else values.sum() / (counted.sum() if reduction == "mean" else 1)
-            for values in (loss, z)]
-
-
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("smoothing, z_loss, softcap", [(0.1, 1e-3, None), (0.0, 1e-2, None), (0.2, 1e-2, 5.0)])
-def test_is_ligers(smoothing, z_loss, softcap, reduction):
-    hidden, weight, bias, target = operands(2, (19,))
-    got, z = flp.cross_entropy(hidden, weight, target, bias, label_smoothing=smoothing, z_loss=z_loss, softcap=softcap,
-                               reduction=reduction, return_z_loss=True)
-    want, want_z = ligers(scores_of(hidden, weight, bias, softcap), target, smoothing, z_loss, reduction)
-    torch.testing.assert_close(got, want, atol=3e-6, rtol=3e-6)
-    torch.testing.assert_close(z, want_z.detach(), atol=3e-6, rtol=3e-6)
-    assert not z.requires_grad
-    upstream = torch.ones_like(want)
-    for a, b in zip(*(torch.autograd.grad(loss, (hidden, weight, bias), upstream) for loss in (got, want))):
-        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
-
-
 def agree(got, want, inputs, seed=6, near=2e-6):
     """Values and gradients under one upstream gradient."""
     torch.testing.assert_close(got, want.reshape(got.shape), atol=near, rtol=near)
     upstream = torch.rand(got.shape, generator=torch.Generator().manual_seed(seed))
     for a, b in zip(torch.autograd.grad(got, inputs, upstream), torch.autograd.grad(want.reshape(got.shape), inputs, upstream)):
         torch.testing.assert_close(a, b, atol=10 * near, rtol=10 * near)
-
-
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("z_loss", [0.0, 1e-2])
-def test_weights_of_classes_are_weights_of_tokens(reduction, z_loss):
-    """As torch has them, and the z-loss of a token weighed with it."""
-    hidden, weight, bias, target = operands(3)
-    of_class = torch.rand(V, generator=torch.Generator().manual_seed(4))
-    row_weight = of_class[target.clamp(min=0)]
-    got = flp.cross_entropy(hidden, weight, target, bias, row_weight=row_weight, reduction=reduction, z_loss=z_loss)
-    scores = scores_of(hidden, weight, bias, None)
-    want = F.cross_entropy(scores, target.flatten(), weight=of_class, reduction=reduction)
-    counted = row_weight.flatten() * (target.flatten() != -100)
-    z = z_loss * torch.logsumexp(scores, -1) ** 2 * counted
-    agree(got, want + (z if reduction == "none" else z.sum() / (counted.sum() if reduction == "mean" else 1)),
-          (hidden, weight, bias))
-
-
-@pytest.mark.parametrize("ignore_index", [0, 5, -1])
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_any_index_may_be_ignored(ignore_index, reduction):
-    hidden, weight, bias, target = operands(7)
-    target[target == -100] = ignore_index
-    got = flp.cross_entropy(hidden, weight, target, bias, label_smoothing=0.1, ignore_index=ignore_index, reduction=reduction)
-    want = F.cross_entropy(scores_of(hidden, weight, bias, None), target.flatten(), label_smoothing=0.1,
-                           ignore_index=ignore_index, reduction=reduction)
-    agree(got, want, (hidden, weight, bias))
-
-
-@pytest.mark.parametrize("dtype, near", [(torch.bfloat16, 1e-2), (torch.float16, 2e-3)])
-@pytest.mark.parametrize("reduction", ["mean", "none"])
-def test_of_16_bits(dtype, near, reduction):
-    """Beside float32 on the same operands: what remains is the rounding of gradients."""
-    narrow = [tensor.detach().to(dtype).requires_grad_() for tensor in operands(8)[:3]]
-    target = operands(8)[3]
-    wide = [tensor.detach().float().requires_grad_() for tensor in narrow]
-    given = {"label_smoothing": 0.1, "z_loss": 1e-3, "reduction": reduction}
-    got = flp.cross_entropy(*narrow[:2], target, narrow[2], **given)
-    value = ligers(scores_of(*wide, None), target.flatten(), 0.1, 1e-3, reduction)[0].reshape(got.shape)
-    torch.testing.assert_close(got, value, atol=1e-4, rtol=1e-4)
-    for a, b in zip(torch.autograd.grad(got.sum(), narrow), torch.autograd.grad(value.sum(), wide)):
-        assert a.dtype is dtype and (a.float() - b).norm() <= near * b.norm()
 
 
 def test_ligers_scaling_of_tokens_and_accuracy():
@@ -135,24 +65,6 @@ def test_ligers_scaling_of_tokens_and_accuracy():
     best = logp.argmax(-1).reshape(target.shape)
     assert torch.equal(top[0][..., 0][counted], best[counted])
     assert torch.equal((rank == 0)[counted], (best == target)[counted])
-
-
-def test_micro_batches_with_a_total_add_up():
-    hidden, weight, bias, target = operands(5, (4, 7))
-    whole = flp.cross_entropy(hidden, weight, target, bias, label_smoothing=0.1, z_loss=1e-3)
-    total = (target != -100).sum()
-    parts = [flp.cross_entropy(hidden[i], weight, target[i], bias, label_smoothing=0.1, z_loss=1e-3, total=total)
-             for i in range(4)]
-    torch.testing.assert_close(sum(parts), whole)
-    for a, b in zip(*(torch.autograd.grad(loss, (hidden, weight, bias)) for loss in (sum(parts), whole))):
-        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
-
-
-def test_a_batch_of_nothing_is_zero():
-    hidden, weight, bias, target = operands()
-    loss = flp.cross_entropy(hidden, weight, torch.full_like(target, -100), bias, label_smoothing=0.1)
-    loss.backward()
-    assert loss == 0 and (hidden.grad == 0).all() and (weight.grad == 0).all()
 
 
 def test_without_gradients_and_once():

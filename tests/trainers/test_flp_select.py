@@ -92,54 +92,12 @@ def with_entropy(logits, index, **keywords):
     return flp.selective_log_softmax(logits, index, entropy=True, **keywords)
 
 
-@pytest.mark.parametrize("in_place", [False, True])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("vocab,targets,entropy_weight,temperature", [
-    (7, None, 0.0, 1.0), (1003, 1, 0.3, 0.7), (2049, 3, 0.0, 1.3), (5, 8, -0.2, 1.0)])
-def test_gradients(dtype, vocab, targets, entropy_weight, temperature, in_place):
-    logits, index = problem(vocab=vocab, targets=targets, dtype=dtype)
-    weights = torch.randn(index.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3)).to(DEVICE)
-    weights = weights.to(dtype).double()  # upstream gradients arrive in the dtype of the result
-    got = gradients(with_entropy, logits, index, weights, entropy_weight, temperature=temperature,
-                    inplace_backward=in_place)
-    wanted = gradients(plain, logits.double(), index, weights, entropy_weight, temperature=temperature)
-    assert got.dtype is dtype
-    tolerance = {torch.float32: 2e-6, torch.float64: 1e-13}.get(dtype, ULP[dtype])
-    assert (got.double() - wanted).norm() <= tolerance * wanted.norm() + 1e-15
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_scores_shifted_far(dtype):
     shift = 1e4 if dtype in (torch.float32, torch.float64) else 64.0
     logits, index = problem(dtype=dtype)
     shifted = logits + shift
     close(flp.selective_log_softmax(shifted, index), plain(shifted, index)[0], dtype, 2)
-
-
-def test_infinities_and_nan():
-    logits, index = problem(shape=(6,), vocab=300)
-    logits[0, ::2] = -math.inf
-    logits[1] = -math.inf
-    logits[2, 7] = math.nan
-    logits[3, 7] = math.inf
-    logits[4, 1:] = -math.inf
-    index[0], index[4] = 2, 0
-    logprob, entropy = with_entropy(logits, index)
-    assert logprob[0] == -math.inf and logprob[4] == 0 and entropy[4] == 0
-    assert logprob[1:4].isnan().all() and entropy[1:4].isnan().all()
-    wanted, wanted_entropy = plain(logits[[0, 5]], index[[0, 5]])
-    close(entropy[[0, 5]], wanted_entropy, torch.float32, 4)
-    close(logprob[5:], wanted[1:], torch.float32)
-
-
-def test_gradients_beside_masked_scores():
-    logits, index = problem(shape=(4,), vocab=300)
-    logits[:, 100:] = -math.inf
-    index %= 100
-    weights = torch.ones(4, dtype=torch.float64, device=DEVICE)
-    got = gradients(with_entropy, logits, index, weights, 0.1)
-    wanted = gradients(plain, logits[:, :100].double(), index, weights, 0.1)
-    assert (got[:, 100:] == 0).all() and (got[:, :100].double() - wanted).norm() < 2e-6 * wanted.norm()
 
 
 def test_the_torch_form_takes_over_between_the_passes(monkeypatch):
@@ -153,24 +111,6 @@ def test_the_torch_form_takes_over_between_the_passes(monkeypatch):
     weights = torch.ones(index.shape, dtype=torch.float64, device=DEVICE)
     wanted = gradients(plain, logits.double(), index, weights, 0.3, temperature=0.7)
     assert (leaf.grad.double() - wanted).norm() <= 2e-6 * wanted.norm()
-
-
-@pytest.mark.parametrize("entropy_weight", [0.0, 0.3])
-@pytest.mark.parametrize("targets", [None, 3])
-def test_ignored_targets(targets, entropy_weight):
-    logits, index = problem(targets=targets)
-    index[0] = -100
-    if targets:
-        index[1, 2, 1] = -100
-    logits[0] = math.nan  # not read
-    weights = torch.ones(index.shape, dtype=torch.float64, device=DEVICE)
-    logprob, entropy = with_entropy(logits, index, ignore_index=-100)
-    wanted, wanted_entropy = plain(logits.nan_to_num(), index, ignore_index=-100)
-    close(logprob, wanted, torch.float32)
-    close(entropy, wanted_entropy, torch.float32, 4)
-    got = gradients(with_entropy, logits, index, weights, entropy_weight, ignore_index=-100)
-    right = gradients(plain, logits.nan_to_num().double(), index, weights, entropy_weight, ignore_index=-100)
-    assert (got[0] == 0).all() and (got.double() - right).norm() < 2e-6 * right.norm()
 
 
 def test_rows_beyond_the_limit_are_counted_as_kernels_count_them():
