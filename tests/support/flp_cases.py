@@ -181,7 +181,8 @@ SCORED = [
     case("score", topk=5, rank=True, save=False, budget=2**25), case("score", **TAIL, **BUFFER),
     case("score", "ignored as 5", ignore_index=5),
     *edged("sequence_logprob", ["masked nan", "all masked"], mask="@mask"),
-    case("sequence_logprob", cu_seqlens="@cu_seqlens"),
+    *edged("sequence_logprob", ["masked nan", "empty sequence", "int32 ids"], cu_seqlens="@cu_seqlens", mask="@mask"),
+    case("sequence_logprob", cu_seqlens="@cu_seqlens"), case("sequence_logprob", "nan", mask="@mask"),
     case("delight"), *edged("gate", ["nan worth", "all masked"], fraction=0.4, mask="@mask"), case("gate", price=0.2),
     case("gate", price=0.2, temperature=1e-9, seed=7),
 ]

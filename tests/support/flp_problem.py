@@ -50,8 +50,10 @@ class Case:
         return " ".join([self.function, *words]).replace("@", "")
 
     def allowed(self, gradient):
-        """Outputs are of float32 whatever the dtype of operands, except those of scores that exist."""
-        rounded = gradient or self.function == "selective_log_softmax" and "out_dtype" not in self.options
+        """Outputs are of float32 whatever the dtype of operands, except those of scores that exist; what an adapter makes
+        of hidden is rounded to its dtype."""
+        rounded = gradient or "lora" in self.options or \
+            self.function == "selective_log_softmax" and "out_dtype" not in self.options
         return max(self.near, ROUNDING[self.dtype if rounded or self.dtype == torch.float64 else torch.float32])
 
 
@@ -190,6 +192,8 @@ EDGES = {
     **{f"ignored as {index}": spoil(target=[3, index]) for index in (0, 5, -1)},
     "all masked": spoil(mask=[EVERY, False]),
     "masked": spoil(mask=[slice(9, 12), False]),
+    "empty sequence": spoil(cu_seqlens=[2, 5]),
+    "nan": spoil(logprob=[1, NAN]),
     "masked sequence": spoil(mask=[slice(7, 14), False]),
     "nan advantage masked": spoil(mask=[slice(7, 14), False], advantage=[1, NAN]),
     "weight 0": spoil(row_weight=[slice(1, N, 3), 0.0, 4, -0.0], hidden=[1, NAN, 7, INFINITY],
