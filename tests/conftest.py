@@ -65,4 +65,4 @@ def pytest_collection_modifyitems(config, items):
     config.hook.pytest_deselected(items=out)
 
 
-from binding_fixtures import engine, fresh_plans  # noqa: E402,F401
+from binding_fixtures import engine, fresh_plans, one_rank  # noqa: E402,F401

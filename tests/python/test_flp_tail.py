@@ -1,13 +1,11 @@
 """linear_logprob(tail=...) and what takes it: which bounds are taken, what is kept and passed on, on the stand-in of flp_keeping.py; what is refused. tests/simt/test_torch_tail.py
 runs the kernels."""
-import gc
-
 import pytest
 import torch
 
 import flp
 from flp import _c, _check, _compile, _plans, _tail
-from flp_keeping import BYTES, REPORT, noted_blocks, passes  # noqa: F401
+from flp_keeping import BYTES, REPORT, passes  # noqa: F401
 from flp_reference import DEVICE, DTYPES, problem
 from flp_standin_lm import IDS, TinyLM
 
@@ -69,42 +67,6 @@ def test_every_backward_pass_reads_what_forward_listed(passes):  # noqa: F811
     assert passes.tails[1:] == [(TAIL, report.data_ptr())] * 2
 
 
-def test_it_is_a_saved_tensor_that_goes_with_the_graph(passes, monkeypatch):  # noqa: F811
-    blocks = noted_blocks(monkeypatch)
-    hidden, weight, target = operands()
-    logprob = flp.linear_logprob(hidden, weight, target, tail=TAIL)
-    assert logprob.grad_fn.saved_tensors[-1].dtype is torch.uint8
-    logprob.sum().backward()
-    gc.collect()
-    assert len(blocks) == 1 and blocks[0]() is None
-    with pytest.raises(RuntimeError, match="second time"):
-        logprob.sum().backward()
-
-
-def test_hooks_of_saved_tensors_may_move_it(passes):  # noqa: F811
-    def pack(tensor):
-        if tensor.dtype is not torch.uint8:
-            return tensor
-        moved = torch.empty(tensor.numel() + 257, dtype=torch.uint8)
-        start = -moved.data_ptr() % 256 + 1
-        return moved[start:start + tensor.numel()].copy_(tensor)
-
-    hidden, weight, target = operands()
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        logprob = flp.linear_logprob(hidden, weight, target, tail=TAIL)
-    logprob.sum().backward()
-    saved, = saved_of(passes.backward())
-    assert saved and saved % 256 == 0
-
-
-def test_a_checkpoint_makes_it_again(passes):  # noqa: F811
-    hidden, weight, target = operands()
-    logprob = torch.utils.checkpoint.checkpoint(flp.linear_logprob, hidden, weight, target, tail=TAIL,
-                                                use_reentrant=False)
-    logprob.sum().backward()
-    assert len(passes.forward()) == 2 and saved_of(passes.backward()) == saved_of(passes.forward())[1:]
-
-
 @pytest.mark.parametrize("options, keeps", [
     ({}, True), ({"budget": BYTES + 1000}, True), ({"budget": BYTES + 999}, False), ({"tail": 0}, None)], ids=str)
 def test_the_budget_decides(passes, options, keeps):  # noqa: F811
@@ -116,17 +78,6 @@ def test_the_budget_decides(passes, options, keeps):  # noqa: F811
     assert report.tolist() == (REPORT if keeps else [0, 0, 0, 0])
     asked = {budget for _, budget in passes.asked}
     assert asked == {options.get("budget", 0)}
-
-
-def test_other_gradients_than_were_planned_are_exact(passes):  # noqa: F811
-    from flp import _logprob
-    if _logprob._will_run is None:
-        pytest.skip("this torch does not report which gradients a backward pass is for")
-    hidden, weight, target = operands()
-    report = marked()
-    logprob = flp.linear_logprob(hidden * 1, weight, target, tail=TAIL, tail_report=report)
-    torch.autograd.grad(logprob.sum(), weight)
-    assert saved_of(passes.backward()) == [None] and passes.tails[-1] == (0.0, None) and not report.any()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

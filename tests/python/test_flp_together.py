@@ -38,14 +38,6 @@ PAIRS = [(function, option, other) for function in FUNCTIONS for option, others 
          and (function is not flp.logprob_head or option == "eager")]  # its other pairs show in a call of the model
 
 
-@pytest.fixture
-def one_rank(tmp_path):
-    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
-    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
-
-
 def call(function, options):
     if function is flp.logprob_head:
         return function(TinyLM(), **options)

@@ -91,14 +91,6 @@ def test_ragged_sizes(vocab, depth):
         assert relative(mine.grad, exact.grad) < GRAD_TOLERANCE[torch.bfloat16]
 
 
-def test_a_second_derivative_is_refused():
-    hidden, weight, target, _ = problem()
-    hidden.requires_grad_()
-    (grad,) = torch.autograd.grad(flp.linear_logprob(hidden, weight, target).sum(), [hidden], create_graph=True)
-    with pytest.raises(RuntimeError, match=r"^flp\.linear_logprob has no second derivative"):
-        grad.sum().backward()
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16], ids=str)
 def test_autocast_is_followed(dtype):
     hidden, weight, target, bias = problem(bias=True)

@@ -85,16 +85,11 @@ def test_an_adapter_that_does_nothing_leaves_every_bit(ranks, off):  # noqa: F81
     (lambda c: c["lora"].b.resize_(7, 8), "lora.b is of shape (7, 8) (accepted: (331, 8), as many columns as lora.a has rows)"),
     (lambda c: c.update(lora=3), "lora is of type int (accepted: a flp.Lora(a, b, scale), or None)"),
     (lambda c: c["weight"].requires_grad_(), "weight_shard is one that requires a gradient (accepted: a frozen weight with lora")])
-def test_what_is_refused(tmp_path, edit, message):
-    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
-    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    try:
-        hidden, weight, target, _ = problem(n=4)
-        given = {"hidden": hidden.detach(), "weight": weight.detach().clone(), "target": target,
-                 "lora": flp.Lora(torch.zeros(8, hidden.shape[1]), torch.zeros(331, 8))}
-        edit(given)
-        with pytest.raises((TypeError, ValueError)) as info:
-            flp.parallel.linear_logprob(given.pop("hidden"), given.pop("weight"), given.pop("target"), **given)
-        assert message in str(info.value)
-    finally:
-        torch.distributed.destroy_process_group()
+def test_what_is_refused(one_rank, edit, message):
+    hidden, weight, target, _ = problem(n=4)
+    given = {"hidden": hidden.detach(), "weight": weight.detach().clone(), "target": target,
+             "lora": flp.Lora(torch.zeros(8, hidden.shape[1]), torch.zeros(331, 8))}
+    edit(given)
+    with pytest.raises((TypeError, ValueError)) as info:
+        flp.parallel.linear_logprob(given.pop("hidden"), given.pop("weight"), given.pop("target"), **given)
+    assert message in str(info.value)

@@ -188,14 +188,6 @@ def test_nothing_of_vocab_size_is_kept():
     assert [t.data_ptr() for t in kept if t.numel() > 1000] == [leaf.data_ptr()]
 
 
-def test_no_second_derivative():
-    logits, index = problem()
-    leaf = logits.clone().requires_grad_()
-    grad, = torch.autograd.grad(flp.selective_log_softmax(leaf, index).sum(), leaf, create_graph=True)
-    with pytest.raises(RuntimeError):
-        grad.sum().backward()
-
-
 @pytest.mark.parametrize("wrong,error,says", [
     (dict(logits=[1.0]), TypeError, "logits is of type list"),
     (dict(logits=torch.zeros(3, 5, 10, dtype=torch.int64)), TypeError, "logits is torch.int64"),
