@@ -32,16 +32,6 @@ def test_kernels_are_the_same_for_lists_of_any_length():
     assert keys[0] == keys[1]
 
 
-def test_packs_hold_them(tmp_path):
-    lines, out = tmp_path / "list.txt", tmp_path / "a.flpp"
-    lines.write_text("--vocab 1000 --hidden 64 --grad weight --keep-set 20\n")
-    done = flpgen("pack", "build", "--list", lines, "--arch", "sm_80", "--out", out)
-    assert done.code == 0, done.err
-    keys = [entry["key"] for entry in flpgen("pack", "inspect", out, "--json").json()["entries"]]
-    assert sum("kind=listed " in key for key in keys) == 1 and sum("kind=listed_weight" in key for key in keys) == 1
-    assert flpgen("pack", "build", *SHAPE, *LISTS, "--variants", "--arch", "sm_80", "--out", out).code == 0
-
-
 # ---- explain ----
 
 def explained(*arguments):
@@ -216,16 +206,6 @@ def test_a_step_does_not_pass_over_lists(tmp_path):
 
 
 # ---- check ----
-
-def test_check_of_one_specialisation_has_every_pattern_of_lists():
-    done = flpgen("check", "--vocab", 300, "--hidden", 32, "--rows", 30, "--grad", "hidden,weight,bias", "--bias", "--entropy",
-                  "backward", "--keep-set", 9, "--rung", "eager", "--json")
-    assert done.code == 0, done.out
-    record = done.json()
-    assert record["failed"] == 0 and "--keep-set 9" in record["command"]
-    assert {row["case"] for row in record["rows"]} >= {"random", "masked", "row-list", "nan-rows", "lists-bad", "lists-one",
-                                                       "lists-all", "lists-repeat", "lists-descend", "lists-behind"}
-    assert all("mode=listed kept=9" in row["options"] for row in record["rows"])
 
 
 def test_a_set_has_lists_beside_the_other_modes():
