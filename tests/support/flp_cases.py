@@ -94,7 +94,7 @@ LOSSES = [
     *[case("cross_entropy", f"ignored as {index}", reduction=reduction, ignore_index=index, label_smoothing=0.1)
       for reduction in ("mean", "sum", "none") for index in (0, 5, -1)],
     case("cross_entropy", label_smoothing=0.1, z_loss=1e-3, total="@total", lead=(3, 7), **BIAS),
-    case("cross_entropy", "all ignored", label_smoothing=0.1),
+    case("cross_entropy", "all ignored", label_smoothing=0.1), case("cross_entropy", row_weight="@row_weight", total="@total"),
     case("cross_entropy", total="@total"),
     case("cross_entropy", grad_scale=0.25, **BUFFER), case("cross_entropy", "nan row", z_loss=1e-3, **BUFFER),
     case("cross_entropy", few=0), case("cross_entropy", few=1), case("cross_entropy", few=0, **BUFFER),
@@ -154,6 +154,8 @@ DISTILLED = [
     *[case("distill_loss", loss=loss, temperature=0.7, softcap=8.0, **BIAS) for loss in ("forward_kl", "reverse_kl", "jsd")],
     case("distill_loss", loss="jsd", row_weight="@row_weight", mask="@mask", parameters={"rest_weight": 0.25, "mix": 0.2},
          entropy=True),
+    *[case("distill_loss", loss=loss, target="@whole", teacher_logprob="@whole_teacher", **BIAS)
+      for loss in ("forward_kl", "reverse_kl", "jsd")],
     case("distill_loss", target="@single", teacher_logprob="@single_teacher", **BF16),
     case("distill_loss", mask="@mask", total="@total", entropy=True, lead=(3, 7)), case("distill_loss", grad_scale=0.25, **BUFFER),
     case("distill_loss", parameters={"rest_weight": 0.5}, vectors={}), case("distill_loss", "ignored as 5", ignore_index=5),

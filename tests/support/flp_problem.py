@@ -95,6 +95,7 @@ class Problem:
         self.exists = torch.tensor([[0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0], [1] * 7])
         self.tokens, self.total = self.target.clone(), torch.tensor(17.0)
         self.many = torch.stack([torch.randperm(V, generator=self.draw)[:40] for _ in range(N)])
+        self.whole, self.whole_teacher = torch.arange(V).expand(N, V).clone(), torch.log_softmax(normal(N, V), -1)
         self.ignore()
         for edge in case.edges:
             EDGES[edge](self)
@@ -112,7 +113,7 @@ class Problem:
 
     def shape_of(self, case):
         """Rows as sequences, for functions that take those; fewer of them, where a case is of few."""
-        for name in ("hidden", "target", "targets", "many", "tokens", "old", "ref", "teacher", "mask", "logprob", "logprobs", "entropies",
+        for name in ("hidden", "target", "targets", "many", "whole", "whole_teacher", "tokens", "old", "ref", "teacher", "mask", "logprob", "logprobs", "entropies",
                      "advantages", "row_weight", "temperatures", "old_lse", "worth", "logits"):
             values = getattr(self, name)
             if case.few is not None:

@@ -42,43 +42,6 @@ def test_is_torchs(smoothing, reduction, softcap):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
 
 
-def agree(got, want, inputs, seed=6, near=2e-6):
-    """Values and gradients under one upstream gradient."""
-    torch.testing.assert_close(got, want.reshape(got.shape), atol=near, rtol=near)
-    upstream = torch.rand(got.shape, generator=torch.Generator().manual_seed(seed))
-    for a, b in zip(torch.autograd.grad(got, inputs, upstream), torch.autograd.grad(want.reshape(got.shape), inputs, upstream)):
-        torch.testing.assert_close(a, b, atol=10 * near, rtol=10 * near)
-
-
-def test_ligers_scaling_of_tokens_and_accuracy():
-    """use_token_scaling weighs a token's loss by its probability, a constant, and divides by the number of tokens;
-    return_token_accuracy and return_predicted_tokens are the rank and the best token."""
-    hidden, weight, bias, target = operands(9)
-    counted = target != -100
-    with torch.no_grad():
-        logprob, rank = flp.linear_logprob(hidden, weight, target, bias, rank=True)
-        _, top = flp.linear_logprob(hidden, weight, target, bias, topk=1)
-    got = flp.cross_entropy(hidden, weight, target, bias, row_weight=logprob.exp(), total=counted.sum())
-    logp = torch.log_softmax(scores_of(hidden, weight, bias, None), -1)
-    own = logp.gather(-1, target.flatten().clamp(min=0)[:, None])[:, 0]
-    agree(got, (-own * own.detach().exp() * counted.flatten()).sum() / counted.sum(), (hidden, weight, bias))
-    best = logp.argmax(-1).reshape(target.shape)
-    assert torch.equal(top[0][..., 0][counted], best[counted])
-    assert torch.equal((rank == 0)[counted], (best == target)[counted])
-
-
-def test_without_gradients_and_once():
-    hidden, weight, bias, target = operands()
-    with torch.no_grad():
-        quiet = flp.cross_entropy(hidden, weight, target, bias, label_smoothing=0.1)
-    loss = flp.cross_entropy(hidden, weight, target, bias, label_smoothing=0.1)
-    assert not quiet.requires_grad
-    torch.testing.assert_close(quiet, loss.detach())
-    loss.backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="hands its gradients out once"):
-        loss.backward()
-
-
 @pytest.mark.parametrize("given, message", [
     ({"label_smoothing": 1.5}, "label_smoothing is 1.5 (accepted: 0 to 1)"),
     ({"z_loss": -1.0}, "z_loss is -1.0 (accepted: 0 or more)"),
