@@ -1,7 +1,9 @@
-"""Listed columns on the command line: kernels, packs, explain, values against numpy, check on the CPU, and what is refused."""
+"""Listed columns on the command line: kernels, packs, explain, values in float64, check on the CPU, and what is refused."""
 import numpy
 import pytest
+import torch
 
+from flp_arrays import exact_of
 from flpgen_tool import findings, flpgen, from_bf16, needs_flpgen, read_safetensors, to_bf16, write_safetensors
 
 pytestmark = needs_flpgen
@@ -89,35 +91,23 @@ def problem(seed=7):
     stored = {"hidden": ("BF16", hidden), "weight": ("BF16", weight), "target": ("I64", target),
               "list_offsets": ("I64", offsets), "list_ids": ("I64", numpy.concatenate(lists)),
               "grad_logprob": ("F32", random.standard_normal(N).astype("<f4"))}
-    return stored, from_bf16(hidden).astype("f8"), from_bf16(weight).astype("f8"), lists
+    return stored, from_bf16(hidden).astype("f8"), from_bf16(weight).astype("f8")
 
 
-def reference(stored, hidden, weight, lists):
-    """logprob, entropy and gradients in fp64: an ordinary softmax over the columns of each row's list."""
-    target, g = stored["target"][1], stored["grad_logprob"][1].astype("f8")
-    out = {"logprob": numpy.zeros(N), "entropy": numpy.zeros(N), "grad_hidden": numpy.zeros((N, D)),
-           "grad_weight": numpy.zeros((V, D))}
-    for row in numpy.flatnonzero(target != -100):
-        columns = numpy.unique(lists[row])
-        t = weight[columns] @ hidden[row]
-        log_p = t - t.max() - numpy.log(numpy.exp(t - t.max()).sum())
-        p, at = numpy.exp(log_p), numpy.flatnonzero(columns == target[row])[0]
-        out["logprob"][row], out["entropy"][row] = log_p[at], -(p * log_p).sum()
-        dt = -g[row] * p
-        dt[at] += g[row]
-        out["grad_hidden"][row] = dt @ weight[columns]
-        out["grad_weight"][columns] += numpy.outer(dt, hidden[row])
-    return out
+def wanted_of(stored, hidden, weight):
+    """logprob, entropy and gradients in float64, over the columns of each row's list."""
+    keep = tuple(torch.tensor(stored[name][1]) for name in ("list_offsets", "list_ids"))
+    return exact_of({"hidden": hidden, "weight": weight, "target": stored["target"][1]}, stored["grad_logprob"][1], keep=keep)
 
 
-def test_tensors_of_lists_against_numpy(tmp_path):
+def test_tensors_of_lists_against_float64(tmp_path):
     stored, *exact = problem()
     source, out = write_safetensors(tmp_path / "in.safetensors", **stored), tmp_path / "out.safetensors"
     done = flpgen("run", "-i", source, "-o", out, "--rung", "eager", "--json")
     assert done.code == 0, done.err
     assert done.json()["spec"]["listed"] == 1
     assert done.json()["spec"]["kept"] == pytest.approx(len(stored["list_ids"][1]) / N)
-    got, wanted = read_safetensors(out), reference(stored, *exact)
+    got, wanted = read_safetensors(out), wanted_of(stored, *exact)
     for name, tolerance in (("logprob", 1e-5), ("entropy", 1e-5), ("grad_hidden", 1e-2), ("grad_weight", 1e-2)):
         error = numpy.linalg.norm(got[name].astype("f8") - wanted[name]) / numpy.linalg.norm(wanted[name])
         assert error < tolerance, f"{name}: {error}"
@@ -135,7 +125,7 @@ def test_lists_by_option_and_as_int32(tmp_path):
     done = flpgen("run", "-i", source, "--list-offsets", f"{lists}:begin", "--list-ids", f"{lists}:ids", "-o", out,
                   "--rung", "eager")
     assert done.code == 0, done.err
-    numpy.testing.assert_allclose(read_safetensors(out)["logprob"], reference(stored, *exact)["logprob"], atol=1e-5)
+    numpy.testing.assert_allclose(read_safetensors(out)["logprob"], wanted_of(stored, *exact)["logprob"], atol=1e-5)
 
 
 def test_rows_with_bad_lists_are_nan_and_counted(tmp_path):
@@ -147,7 +137,7 @@ def test_rows_with_bad_lists_are_nan_and_counted(tmp_path):
     source, out = write_safetensors(tmp_path / "in.safetensors", **stored), tmp_path / "out.safetensors"
     done = flpgen("run", "-i", source, "-o", out, "--rung", "eager", "--json")
     assert done.code == 1 and done.json()["bad_rows"].startswith("2 rows or row ids were bad")
-    got, wanted = read_safetensors(out), reference(stored, *exact)["logprob"]
+    got, wanted = read_safetensors(out), wanted_of(stored, *exact)["logprob"]
     assert numpy.flatnonzero(numpy.isnan(got["logprob"])).tolist() == [4, 7]
     assert numpy.isnan(got["grad_hidden"]).all(1).nonzero()[0].tolist() == [4, 7]
     assert not numpy.isnan(got["grad_weight"]).any()
