@@ -1,17 +1,11 @@
 """Operands of two dtypes: rounded ones have the bits of a call with the rounded operand, split ones are near float64; on
 both engines. What is refused. What tests/gpu/mixed_bits.py compares with torch.mm(..., out_dtype=torch.float32)."""
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
 import flp
+import mixed_bits
 from flp_reference import DEVICE, problem
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu"))
-
-import mixed_bits  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("engine")
 

@@ -206,6 +206,7 @@ SHARDED = [
 ]
 MODELS = [
     case("logprob_head", entropy=True, budget=2**25, chunk_rows=5), case("logprob_head", temperature="@temperature"),
+    case("logprob_head", temperature="@temperature", eager=True),
     case("logprob_head", **TAIL, mixed=None),
     case("logprob_head", eager=True, reduce_fp32=True, verify=False, ignore_index=-100),
     case("CrossEntropyHead", label_smoothing=0.1, z_loss=1e-3, budget=2**25), case("CrossEntropyHead", verify=False, ignore_index=-100),
