@@ -1,5 +1,5 @@
-"""What a specialisation takes beside the usual kernels, a row each: the kernels that its packs hold, and the patterns and
-outputs that `flpgen check` has of it on the CPU."""
+"""What a specialisation takes beside the usual kernels, a row each: the kernels that its packs hold, and the patterns
+and outputs that `flpgen check` has of it on the CPU."""
 import pytest
 
 from flpgen_tool import findings, flpgen, needs_flpgen
@@ -31,13 +31,13 @@ def test_packs_hold_its_kernels(tmp_path, options):
 GRADS = ["--grad", "hidden,weight,bias", "--bias"]
 BACKWARD = [*GRADS, "--entropy", "backward"]
 OUTPUTS = {"logprob", "entropy", "grad_hidden", "grad_weight", "grad_bias"}
-TEACHERS = {"random", "masked", "bad-rows", "idle-rows", "targets-bad", "teacher-certain", "teacher-missing", "teacher-tails",
-            "teacher-whole"}
+TEACHERS = {"random", "masked", "bad-rows", "idle-rows", "targets-bad", "teacher-certain", "teacher-missing",
+            "teacher-tails", "teacher-whole"}
 STEPS = {"logprob", "logprob bits", "loss", "metrics", "grad_hidden", "grad_weight", "grad_bias"}
 CHECKS = [  # words; what every row says of itself; cases; outputs
     ([*BACKWARD, "--keep-set", 9], "mode=listed kept=9",
-     {"random", "masked", "row-list", "nan-rows", "lists-bad", "lists-one", "lists-all", "lists-repeat", "lists-descend",
-      "lists-behind"}, OUTPUTS),
+     {"random", "masked", "row-list", "nan-rows", "lists-bad", "lists-one", "lists-all", "lists-repeat",
+      "lists-descend", "lists-behind"}, OUTPUTS),
     ([*BACKWARD, "--tail", "2^-9"], "mode=tail tail=2^-9",
      {"random", "masked", "one-hot", "bad-rows", "nan-rows", "sharp", "equal", "sharp-masked", "sharp-bad", "sharp-nan",
       "masked-all"}, {"tail_report", "logprob bits", "entropy bits", "grad_bias"}),

@@ -15,6 +15,7 @@ def exact_of(arrays, grad_logprob=None, grad_entropy=None, **options):
     made = {name: found[name] for name in ("logprob", "entropy")}
     upstream = {name: grad for name, grad in (("logprob", grad_logprob), ("entropy", grad_entropy)) if grad is not None}
     if upstream:
-        sum((made[name].flatten() * torch.tensor(grad).double().flatten()).sum() for name, grad in upstream.items()).backward()
+        parts = [made[name].flatten() @ torch.tensor(grad).double().flatten() for name, grad in upstream.items()]
+        sum(parts).backward()
         made.update({"grad_" + name: leaf.grad for name, leaf in given.items()})
     return {name: value.detach().numpy() for name, value in made.items()}

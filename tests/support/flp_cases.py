@@ -63,9 +63,9 @@ LINEAR = [
     *edged("linear_logprob", ["nan row", "bad ids", "bad list"], keep="@keep", kept_mass=True, entropy=True),
     *[case("linear_logprob", keep="@keep", entropy=True, **options)
       for options in (WHOLE, {**BIAS, **TEMPERATURES}, {"rows": "@rows"}, BF16, FP16, {**WHOLE, **BF16}, BUFFER)],
-    case("linear_logprob", "one kept", keep="@keep", frozen=("hidden", "weight")),
     case("linear_logprob", keep="@keep", few=0), case("linear_logprob", "int32 lists", keep="@keep"),
-    case("linear_logprob", keep="@keep_all", entropy=True), case("linear_logprob", keep="@keep_all", kept_mass=True, near=1e-2),
+    case("linear_logprob", keep="@keep_all", entropy=True),
+    case("linear_logprob", keep="@keep_all", kept_mass=True, near=1e-2),
     case("linear_logprob", **TAIL),
     *edged("linear_logprob", ROW_EDGES, **BIAS, topk=5, rank=True),
     *[case("linear_logprob", topk=20, rank=True, entropy=True, **options)
@@ -94,7 +94,8 @@ LOSSES = [
     *[case("cross_entropy", f"ignored as {index}", reduction=reduction, ignore_index=index, label_smoothing=0.1)
       for reduction in ("mean", "sum", "none") for index in (0, 5, -1)],
     case("cross_entropy", label_smoothing=0.1, z_loss=1e-3, total="@total", lead=(3, 7), **BIAS),
-    case("cross_entropy", "all ignored", label_smoothing=0.1), case("cross_entropy", row_weight="@row_weight", total="@total"),
+    case("cross_entropy", "all ignored", label_smoothing=0.1),
+    case("cross_entropy", row_weight="@row_weight", total="@total"),
     case("cross_entropy", total="@total"),
     case("cross_entropy", grad_scale=0.25, **BUFFER), case("cross_entropy", "nan row", z_loss=1e-3, **BUFFER),
     case("cross_entropy", few=0), case("cross_entropy", few=1), case("cross_entropy", few=0, **BUFFER),
@@ -106,7 +107,8 @@ RULES = ["reinforce", "ppo", "grpo", "dapo", "dr_grpo", "cispo", "gspo"]
 
 def ruled(function, *edges, rules=RULES, **given):
     """A row for each rule."""
-    return [case(function, *edges, rule=rule, **({"length": 8.0} if rule == "dr_grpo" else {}), **given) for rule in rules]
+    lengths = {"dr_grpo": {"length": 8.0}}
+    return [case(function, *edges, rule=rule, **lengths.get(rule, {}), **given) for rule in rules]
 
 
 POLICIES = [
@@ -137,8 +139,9 @@ FORMULAS = [
                        "nan advantage masked") for row in ruled("losses.policy_loss", edge, **PLAIN)],
     *[row for clip in ((0.1, 0.05), (0.5, 3.0)) for row in ruled("losses.policy_loss", clip=clip, **PLAIN)],
     *ruled("losses.policy_loss", advantage="@advantages", mask="@mask"),
-    *[row for total in (None, "@total", 17) for row in ruled("losses.policy_loss", "masked sequence", entropy="@entropies",
-                                                             entropy_weight=0.01, total=total, **PLAIN)],
+    *[row for total in (None, "@total", 17)
+      for row in ruled("losses.policy_loss", "masked sequence", entropy="@entropies", entropy_weight=0.01, total=total,
+                       **PLAIN)],
     case("losses.policy_loss", rule="ppo", entropy="@entropies", entropy_weight=0.01, clip=(0.1, 0.3), total="@total",
          kl_kind="k2", **PLAIN),
     *[case("losses.kl", kind=kind) for kind in ("k1", "k2", "k3")],
@@ -151,13 +154,15 @@ DISTILLED = [
     *[row for loss in ("forward_kl", "reverse_kl", "jsd")
       for row in edged("distill_loss", DISTILL_EDGES, loss=loss, row_weight="@row_weight", **BIAS)],
     *[case("distill_loss", **options) for options in HEADS],
-    *[case("distill_loss", loss=loss, temperature=0.7, softcap=8.0, **BIAS) for loss in ("forward_kl", "reverse_kl", "jsd")],
-    case("distill_loss", loss="jsd", row_weight="@row_weight", mask="@mask", parameters={"rest_weight": 0.25, "mix": 0.2},
-         entropy=True),
+    *[case("distill_loss", loss=loss, temperature=0.7, softcap=8.0, **BIAS)
+      for loss in ("forward_kl", "reverse_kl", "jsd")],
+    case("distill_loss", loss="jsd", row_weight="@row_weight", mask="@mask", entropy=True,
+         parameters={"rest_weight": 0.25, "mix": 0.2}),
     *[case("distill_loss", loss=loss, target="@whole", teacher_logprob="@whole_teacher", **BIAS)
       for loss in ("forward_kl", "reverse_kl", "jsd")],
     case("distill_loss", target="@single", teacher_logprob="@single_teacher", **BF16),
-    case("distill_loss", mask="@mask", total="@total", entropy=True, lead=(3, 7)), case("distill_loss", grad_scale=0.25, **BUFFER),
+    case("distill_loss", mask="@mask", total="@total", entropy=True, lead=(3, 7)),
+    case("distill_loss", grad_scale=0.25, **BUFFER),
     case("distill_loss", parameters={"rest_weight": 0.5}, vectors={}), case("distill_loss", "ignored as 5", ignore_index=5),
     case("distill_loss", few=0), case("distill_loss", loss="reverse_kl+entropy", parameters={"entropy_weight": 0.1}),
 ]
@@ -170,13 +175,15 @@ SELECTED = [
       for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16)
       for index, temperature in (("@target", 1.3), ("@single", 0.7), ("@targets", 1.0), ("@many", 1.0))
       for inplace in (False, True)],
-    *[case("selective_log_softmax", out_dtype=torch.float32, ignore_index=-100, entropy=True, **dtype) for dtype in (BF16, FP16)],
+    *[case("selective_log_softmax", out_dtype=torch.float32, ignore_index=-100, entropy=True, **dtype)
+      for dtype in (BF16, FP16)],
     case("selective_log_softmax", "nan score", index="@targets", ignore_index=-100, entropy=True, lead=(3, 7)),
 ]
 SCORED = [
     *edged("score", ["nan row", "bad ids", "banned"], **BIAS, prompt_lengths="@prompts", lengths="@lengths", entropy=True),
     case("score", cu_seqlens="@cu_seqlens", prompt_lengths="@packed_prompts", mask="@mask", **WHOLE),
-    *[case("score", cu_seqlens="@cu_seqlens", prompt_lengths="@packed_prompts", entropy=True, temperature=0.8, **BIAS, **dtype)
+    *[case("score", cu_seqlens="@cu_seqlens", prompt_lengths="@packed_prompts", entropy=True, temperature=0.8, **BIAS,
+           **dtype)
       for dtype in (BF16, FP16)],
     case("score", "int32 ids", cu_seqlens="@cu_seqlens", prompt_lengths="@packed_prompts"),
     case("score", attention_mask="@exists", temperature="@temperatures"), case("score", shifted=True, mask="@mask"),
@@ -199,7 +206,8 @@ SHARDED = [
     case("parallel.linear_logprob", "ignored as 5", ignore_index=5),
     case("parallel.linear_logprob", mixed="round", **MIXED), case("parallel.linear_logprob", lora="@lora", frozen=("weight",)),
     *edged("shards", ["nan row", "bad ids", "beyond"], entropy=True),
-    case("shards", **TEMPERATURES), case("shards", target="@targets", entropy=True), case("shards", keep="@keep", entropy=True),
+    case("shards", **TEMPERATURES), case("shards", target="@targets", entropy=True),
+    case("shards", keep="@keep", entropy=True),
     case("shards", temperature=0.7, softcap=9.0, scale=1.2, budget=2**25), case("shards", rows="@rows", needs=NEEDS),
     case("shards", keep="@keep"), case("shards", **TAIL), case("shards", **BUFFER),
     case("shards", "ignored as 5", ignore_index=5),
@@ -226,12 +234,14 @@ SAME = [
                       {"softcap": 5.0, "entropy": True, **BIAS}, {**BIAS, **TEMPERATURES},
                       {"rows": [0, 4, 5, 12], "entropy": True}, {"chunk_rows": 4}, {"old_lse": "@old_lse"})],
     *[beside(case("shards", entropy=True, **dtype), **EXACT_TAIL) for dtype in ({}, BF16)],
-    *[beside(case("policy_loss", rule=rule, entropy_weight=0.01, **BF16), **EXACT_TAIL) for rule in ("grpo", "gspo", "nll")],
+    *[beside(case("policy_loss", rule=rule, entropy_weight=0.01, **BF16), **EXACT_TAIL)
+      for rule in ("grpo", "gspo", "nll")],
     *[beside(case("linear_logprob", entropy=True, **BIAS, **options), **more)
       for options in ({}, BF16, {**TEMPERATURES, **FP16})
       for more in ({"topk": 4, "rank": True}, {"topk": 4}, {"rank": True})],
     *[beside(case("linear_logprob", target=target, silent=("entropy",), **BIAS), entropy=True)
       for target in ("@target", "@single", "@targets")],
+    beside(case("linear_logprob", "one kept", keep="@keep", frozen=("hidden", "weight")), entropy=True),
     *[(one, dataclasses.replace(one, edges=("masked nan",)))
       for function in ("policy_loss", "losses.policy_loss") for one in ruled(function, "masked", **PLAIN)],
 ]

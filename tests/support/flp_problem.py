@@ -50,8 +50,8 @@ class Case:
         return " ".join([self.function, *words]).replace("@", "")
 
     def allowed(self, gradient):
-        """Outputs are of float32 whatever the dtype of operands, except those of scores that exist; what an adapter makes
-        of hidden is rounded to its dtype."""
+        """Outputs are of float32 whatever the dtype of operands, except those of scores that exist; what an adapter
+        makes of hidden is rounded to its dtype."""
         rounded = gradient or "lora" in self.options or \
             self.function == "selective_log_softmax" and "out_dtype" not in self.options
         return max(self.near, ROUNDING[self.dtype if rounded or self.dtype == torch.float64 else torch.float32])
@@ -64,6 +64,10 @@ SEQUENCES = {"policy_loss", "losses.policy_loss", "score", "sequence_logprob"}
 
 
 # ---- operands ----
+
+OF_ROWS = ("hidden", "target", "targets", "many", "whole", "whole_teacher", "tokens", "old", "ref", "teacher", "mask",
+           "logprob", "logprobs", "entropies", "advantages", "row_weight", "temperatures", "old_lse", "worth", "logits")
+
 
 class Problem:
     """The tensors of a case. dtype: of hidden, weight, bias and logits; float64: for the reference, of the values that
@@ -113,8 +117,7 @@ class Problem:
 
     def shape_of(self, case):
         """Rows as sequences, for functions that take those; fewer of them, where a case is of few."""
-        for name in ("hidden", "target", "targets", "many", "whole", "whole_teacher", "tokens", "old", "ref", "teacher", "mask", "logprob", "logprobs", "entropies",
-                     "advantages", "row_weight", "temperatures", "old_lse", "worth", "logits"):
+        for name in OF_ROWS:
             values = getattr(self, name)
             if case.few is not None:
                 values = values[:case.few]
@@ -200,7 +203,8 @@ EDGES = {
     "weight 0": spoil(row_weight=[slice(1, N, 3), 0.0, 4, -0.0], hidden=[1, NAN, 7, INFINITY],
                       teacher=[10, NAN, 13, -INFINITY]),
     "weight 0 of a bad id": spoil(row_weight=[5, 0.0], target=[5, V], targets=[5, V]),
-    "masked nan": spoil(mask=[slice(9, 12), False], target=[11, V + 7], old=[9, NAN], ref=[9, NAN], hidden=[10, NAN], advantages=[9, NAN],
+    "masked nan": spoil(mask=[slice(9, 12), False], target=[11, V + 7], old=[9, NAN], ref=[9, NAN],
+                        hidden=[10, NAN], advantages=[9, NAN],
                         logprob=[9, NAN], entropies=[9, NAN], worth=[9, NAN]),
     "far": spoil(old=[0, -95.0, 1, -150.0, 2, -INFINITY, 7, 90.0, 14, -120.0], logprob=[0, -1.0, 1, -1.0]),
     "far down": spoil(old=[8, -45.0, 9, -60.0]),
