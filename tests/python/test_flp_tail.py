@@ -4,8 +4,9 @@ import pytest
 import torch
 
 import flp
-from flp import _c, _check, _compile, _plans, _tail
-from flp_keeping import BYTES, REPORT, passes  # noqa: F401
+from flp import _c, _compile, _plans, _tail
+from flp.parallel import _call
+from flp_keeping import BYTES, REPORT, parallel_call, passes  # noqa: F401
 from flp_reference import DEVICE, DTYPES, problem
 from flp_standin_lm import IDS, TinyLM
 
@@ -197,13 +198,7 @@ class TestParallel:
 
     @staticmethod
     def scored(chunk, report, tail=TAIL, budget=None, empty=False):
-        from flp.parallel import _call, _group
-
-        call = _call.Call()
-        call.group, call.merge, call.chunk, call.reduce_dtype = _group.Group(None), "sum", chunk, None
-        call.gather, call.empty, call.settings = None, empty, _check.Settings(1.0, None, 1.0, -100, budget, False)
-        call.settings.offset, call.settings.valid, call.settings.total = 0, 0 if empty else V, V
-        call.settings.save, call.settings.tail, call.settings.tail_report = None, tail, report
+        call = parallel_call(chunk, budget=budget, empty=empty, tail=tail, tail_report=report)
         hidden, weight, target = operands(n=12)
         return _call.ParallelLogprob.apply(hidden, weight, None, target, None, None, None, None, call), hidden, weight
 
