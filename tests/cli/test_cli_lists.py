@@ -1,4 +1,4 @@
-"""Listed columns on the command line: kernels, packs, explain, values in float64, check on the CPU, and what is refused."""
+"""Listed columns on the command line: kernels, explain, values in float64, check on the CPU, and what is refused."""
 import numpy
 import pytest
 import torch
@@ -97,7 +97,8 @@ def problem(seed=7):
 def wanted_of(stored, hidden, weight):
     """logprob, entropy and gradients in float64, over the columns of each row's list."""
     keep = tuple(torch.tensor(stored[name][1]) for name in ("list_offsets", "list_ids"))
-    return exact_of({"hidden": hidden, "weight": weight, "target": stored["target"][1]}, stored["grad_logprob"][1], keep=keep)
+    arrays = {"hidden": hidden, "weight": weight, "target": stored["target"][1]}
+    return exact_of(arrays, stored["grad_logprob"][1], keep=keep)
 
 
 def test_tensors_of_lists_against_float64(tmp_path):

@@ -66,7 +66,8 @@ def test_run_writes_and_tells_them(tmp_path):
     assert done.code == 0, done.err
     assert "best columns 20 have" in " ".join(done.out.split()) and "are the best column of their row" in done.out
     found = read_safetensors(out)
-    kinds = {name: (found[name].dtype.str, found[name].shape) for name in ("top_ids", "top_logprob", "top_rest", "rank")}
+    names = ("top_ids", "top_logprob", "top_rest", "rank")
+    kinds = {name: (found[name].dtype.str, found[name].shape) for name in names}
     assert kinds == {"top_ids": ("<i8", (30, 20)), "top_logprob": ("<f4", (30, 20)), "top_rest": ("<f4", (30,)),
                      "rank": ("<i4", (30,))}
     for own, values, rank, logprob in zip(found["top_ids"], found["top_logprob"], found["rank"], found["logprob"]):

@@ -8,9 +8,10 @@ import torch
 import flp
 import flp_parallel_cases as cases
 import flp_parallel_dtensor_cases as dtensor_cases
-from flp import _check, _run
+from flp import _run
 from flp_ranks import Ranks
 from flp.parallel import _call, _group
+from flp_keeping import parallel_call
 from flp_kept_sets import lists
 from flp_reference import GRAD_TOLERANCE, VALUE_TOLERANCE, doubles, problem, reference, relative
 
@@ -103,7 +104,8 @@ def spoil_rows(hidden, weight, target):
     ([(300, 300), (31, 31)], {"topk": 100}), ([(331, 331), (64, 0)], {"topk": 7})], ids=str)
 def test_best_tokens_of_all_ranks(ranks, engine, sequence, cuts, options):
     made = dict(MADE, target_dtype=torch.int32)
-    results = ranks.run(2, cases.best, cuts=cuts, made=made, options=options, sequence=sequence, engine=engine, edit=spoil_rows)
+    results = ranks.run(2, cases.best, cuts=cuts, made=made, options=options, sequence=sequence, engine=engine,
+                        edit=spoil_rows)
     hidden, weight, target, bias = problem(**made)
     spoil_rows(hidden, weight, target)
     known = {"temperature": options.get("temperature", 1.0), "topk": options["topk"]}
@@ -263,10 +265,8 @@ class CountingGroup(_group.Group):
 
 def test_two_chunks_of_hidden_states_are_alive_at_a_time():
     hidden, weight, target = (tensor.cpu() for tensor in problem(n=12)[:3])
-    call = _call.Call()
-    call.group, call.merge, call.chunk, call.reduce_dtype = CountingGroup(), "gather", 2, torch.float32
-    call.gather, call.empty, call.settings = None, False, _check.Settings(1.0, None, 1.0, -100, None, False)
-    call.settings.offset, call.settings.valid, call.settings.total = 0, weight.shape[0], weight.shape[0]
+    call = parallel_call(chunk=2, valid=weight.shape[0])
+    call.group, call.merge, call.reduce_dtype = CountingGroup(), "gather", torch.float32
     logprob = _call.ParallelLogprob.apply(hidden.requires_grad_(), weight.requires_grad_(), None, target.repeat(2),
                                           None, None, None, None, call)
     assert call.group.most == 2 and not call.group.alive
