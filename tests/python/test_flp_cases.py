@@ -10,6 +10,7 @@ from binding_fixtures import engine  # noqa: F401
 from flp_cases import CASES, SAME, computed, differences, missing
 
 
+SHARE = 0.3  # neither form rounds dz or multiplies in parts, as kernels do
 GENERATOR = flp.library_path().replace("libflp.so", "libflpgen.so")
 
 
@@ -28,12 +29,12 @@ def test_case(engine, case, monkeypatch):  # noqa: F811
         with pytest.raises(flp.errors.UnsupportedError, match="has no adapter for tensors on"):
             differences(case)
     else:
-        assert differences(case) == []
+        assert differences(case, SHARE) == []
 
 
 @pytest.mark.parametrize("row, other", SAME, ids=str)
 def test_same_bits(engine, row, other):  # noqa: F811
-    assert differences(row) == []
+    assert differences(row, SHARE) == []
     one, two = computed(row, wide=False), computed(other, wide=False)
     for found, wanted in zip(two[:2], one[:2]):
         for name, want in wanted.items():

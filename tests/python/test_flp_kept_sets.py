@@ -16,7 +16,7 @@ def test_order_and_repeats_change_nothing():
     weight.requires_grad_()
     results = []
     for shuffle in (True, False):
-        offsets, ids, _ = lists(target, shuffle=shuffle)
+        offsets, ids = lists(target, shuffle=shuffle)
         logprob = flp.linear_logprob(hidden, weight, target, keep=(offsets, ids))
         results.append((logprob.detach(), torch.autograd.grad(logprob.sum(), weight)[0]))
     assert all(torch.equal(one, other) for one, other in zip(*results))
@@ -35,7 +35,7 @@ def test_offsets_that_do_not_ascend_make_every_row_nan(offsets):
 def test_lists_may_begin_behind_others():
     """Rows of a batch share the ids of all: their offsets are a slice."""
     hidden, weight, target, _ = problem(n=N, vocab=V)
-    offsets, ids, _ = lists(target)
+    offsets, ids = lists(target)
     whole = flp.linear_logprob(hidden, weight, target, keep=(offsets, ids))
     part = flp.linear_logprob(hidden[5:9], weight, target[5:9], keep=(offsets[5:10], ids))
     assert torch.equal(part, whole[5:9])

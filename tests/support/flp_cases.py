@@ -63,7 +63,8 @@ LINEAR = [
     *edged("linear_logprob", ["nan row", "bad ids", "bad list"], keep="@keep", kept_mass=True, entropy=True),
     *[case("linear_logprob", keep="@keep", entropy=True, **options)
       for options in (WHOLE, {**BIAS, **TEMPERATURES}, {"rows": "@rows"}, BF16, FP16, {**WHOLE, **BF16}, BUFFER)],
-    case("linear_logprob", keep="@keep", few=0), case("linear_logprob", "int32 lists", keep="@keep"),
+    case("linear_logprob", keep="@keep", few=0),
+    *[case("linear_logprob", edge, keep="@keep") for edge in ("int32 lists", "int32 ids")],
     case("linear_logprob", keep="@keep_all", entropy=True),
     case("linear_logprob", keep="@keep_all", kept_mass=True, near=1e-2),
     case("linear_logprob", **TAIL),
@@ -318,18 +319,18 @@ def counted():
     return 0
 
 
-def differences(row):
-    """What a row's results differ in from float64; empty if they agree."""
+def differences(row, share=1.0):
+    """What a row's results differ in from float64; empty if they agree. share: of what kernels are allowed"""
     found, gradients, count = computed(row, wide=False)
     wanted, exact, bad = computed(row, wide=True)
     wrong = [] if bad is None or bad == count else [f"{count} rows are counted, {bad} are bad"]
     if found.keys() != wanted.keys():
         return [f"outputs are {sorted(found)}, not {sorted(wanted)}"]
     for name in found:
-        wrong += differs(name, found[name], wanted[name], row.allowed(gradient=False))
+        wrong += differs(name, found[name], wanted[name], row.allowed(False, share))
         wrong += kind_differs(name, found[name], wanted[name], row)
     for name in exact:
-        wrong += differs("the gradient of " + name, gradients[name], exact[name], row.allowed(gradient=True))
+        wrong += differs("the gradient of " + name, gradients[name], exact[name], row.allowed(True, share))
         wrong += some_where_none(name, gradients[name], exact[name])
     return wrong
 

@@ -49,12 +49,12 @@ class Case:
         words += [f"frozen {name}" for name in self.frozen] + [f"silent {name}" for name in self.silent]
         return " ".join([self.function, *words]).replace("@", "")
 
-    def allowed(self, gradient):
+    def allowed(self, gradient, share):
         """Outputs are of float32 whatever the dtype of operands, except those of scores that exist; what an adapter
         makes of hidden is rounded to its dtype."""
         rounded = gradient or "lora" in self.options or \
             self.function == "selective_log_softmax" and "out_dtype" not in self.options
-        return max(self.near, ROUNDING[self.dtype if rounded or self.dtype == torch.float64 else torch.float32])
+        return max(self.near, share * ROUNDING[self.dtype if rounded or self.dtype == torch.float64 else torch.float32])
 
 
 ROUNDING = {torch.float64: 1e-12, torch.float32: 3e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
