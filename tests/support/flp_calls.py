@@ -16,8 +16,8 @@ def linear_logprob(**given):
 
 
 def named(result, given):
-    names = ["logprob"] + ["entropy"] * bool(given.get("entropy")) + ["kept_mass"] * bool(given.get("kept_mass")) + \
-        ["top"] * bool(given.get("topk")) + ["rank"] * bool(given.get("rank")) + ["reference"] * bool(given.get("reference"))
+    options = {"entropy": "entropy", "kept_mass": "kept_mass", "top": "topk", "rank": "rank", "reference": "reference"}
+    names = ["logprob", *(name for name, option in options.items() if given.get(option))]
     found = dict(zip(names, result if isinstance(result, tuple) else (result,)))
     return opened(found)
 
@@ -42,7 +42,8 @@ class Shards(torch.autograd.Function):
         partials = []
         for begin, end in CUTS:
             own = Shards.rows(weight, begin, end), target, Shards.rows(bias, begin, end)
-            found = flp.linear_logprob_partial(hidden, *own, **Shards.place(begin, end), **taken(flp.linear_logprob_partial, options))
+            more = {**Shards.place(begin, end), **taken(flp.linear_logprob_partial, options)}
+            found = flp.linear_logprob_partial(hidden, *own, **more)
             partials.append(found if tail is None else found[0])
             assert partials[-1].shape == (len(hidden), 4 + (target.shape[1] if target.dim() == 2 else 0))
             ctx.kept.append(None if tail is None else found[1])
@@ -111,7 +112,8 @@ def selective_log_softmax(**given):
 
 def score(**given):
     found = opened(flp.score(**given)._asdict())
-    return {name: values for name, values in found.items() if values is not None and name not in ("counts", "cu_seqlens")}
+    left_out = ("counts", "cu_seqlens")
+    return {name: values for name, values in found.items() if values is not None and name not in left_out}
 
 
 def logprob_head(model, input_ids, **given):
@@ -137,16 +139,17 @@ FUNCTIONS = {
                     {**HEAD, "advantage": "@advantage"}),
     "distill_loss": (lambda **given: loss_and_metrics(flp.distill_loss(**given)), flp_exact.distill_loss,
                      {**HEAD, "target": "@targets", "teacher_logprob": "@teacher"}),
-    "losses.policy_loss": (lambda **given: loss_and_metrics(flp.losses.policy_loss(**given)), flp_exact.losses_policy_loss,
-                           {"logprob": "@logprob", "advantage": "@advantage"}),
+    "losses.policy_loss": (lambda **given: loss_and_metrics(flp.losses.policy_loss(**given)),
+                           flp_exact.losses_policy_loss, {"logprob": "@logprob", "advantage": "@advantage"}),
     "losses.kl": (lambda **given: {"kl": flp.losses.kl(**given)}, flp_exact.losses_kl,
                   {"logprob": "@logprob", "ref_logprob": "@ref"}),
     "losses.divergence": (lambda **given: {"divergence": flp.losses.divergence(**given)}, flp_exact.losses_divergence,
                           {"logprob": "@logprobs", "teacher_logprob": "@teacher"}),
-    "selective_log_softmax": (selective_log_softmax, flp_exact.selective_log_softmax, {"logits": "@logits", "index": "@target"}),
+    "selective_log_softmax": (selective_log_softmax, flp_exact.selective_log_softmax,
+                              {"logits": "@logits", "index": "@target"}),
     "score": (score, flp_exact.score, {"hidden": "@hidden", "weight": "@weight", "tokens": "@tokens"}),
-    "sequence_logprob": (lambda **given: dict(zip(("sum", "mean"), flp.sequence_logprob(**given))), flp_exact.sequence_logprob,
-                         {"logprob": "@logprob"}),
+    "sequence_logprob": (lambda **given: dict(zip(("sum", "mean"), flp.sequence_logprob(**given))),
+                         flp_exact.sequence_logprob, {"logprob": "@logprob"}),
     "delight": (lambda **given: {"worth": flp.delight(**given)}, flp_exact.delight,
                 {"logprob": "@logprob", "advantage": "@advantages"}),
     "gate": (lambda **given: {"kept": flp.gate(**given)}, flp_exact.gate, {"worth": "@worth"}),
@@ -156,9 +159,9 @@ FUNCTIONS = {
 OF_HEADS = ("linear_logprob", "parallel.linear_logprob", "shards", "score", "logprob_head")
 OF_SHARDS = ("linear_logprob_partial", "combine_partials", "linear_logprob_backward")
 # What the rows of "shards" give by themselves.
-BY_SHARDS = {"hidden", "weight", "weight_shard", "target", "bias", "partials", "stats", "grad_logprob", "grad_entropy", "saved",
-             "vocab_offset", "vocab_valid", "vocab_total"}
+BY_SHARDS = {"hidden", "weight", "weight_shard", "target", "bias", "partials", "stats", "grad_logprob", "grad_entropy",
+             "saved", "vocab_offset", "vocab_valid", "vocab_total"}
 # What computes no numbers of a row.
-OTHERS = {"Lora", "PlanInfo", "Scores", "Top", "adapters", "check", "clear_plans", "errors", "explain", "install", "installed",
-          "library_path", "losses", "memory", "parallel", "phase", "plan_info", "prefix", "set_log", "sources_id", "uninstall",
-          "version", "losses.DIVERGENCES", "losses.KL", "losses.RULES"}
+OTHERS = {"Lora", "PlanInfo", "Scores", "Top", "adapters", "check", "clear_plans", "errors", "explain", "install",
+          "installed", "library_path", "losses", "memory", "parallel", "phase", "plan_info", "prefix", "set_log",
+          "sources_id", "uninstall", "version", "losses.DIVERGENCES", "losses.KL", "losses.RULES"}
