@@ -46,6 +46,7 @@ sys.dont_write_bytecode = True
 for folder in (str(TREE / "tests" / "support"), PACKAGE):
     if folder not in sys.path:
         sys.path.insert(0, folder)
+sys.path.append(str(TREE / "tests" / "gpu"))  # last: names such as kernels are another's too
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [PACKAGE, os.environ.get("PYTHONPATH")]))
 
 
@@ -77,4 +78,4 @@ def pytest_collection_modifyitems(config, items):
     items[:] = kept
 
 
-from binding_fixtures import engine, fresh_plans  # noqa: E402,F401
+from binding_fixtures import engine, fresh_plans, one_rank  # noqa: E402,F401

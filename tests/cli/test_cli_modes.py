@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from flp_reference import doubles, problem, reference, relative
-from flpgen_tool import findings, flpgen, needs_flpgen, read_safetensors, write_safetensors
+from flpgen_tool import flpgen, needs_flpgen, read_safetensors, write_safetensors
 
 pytestmark = needs_flpgen
 
@@ -237,17 +237,6 @@ def test_demo_trains(tmp_path):
 
 
 # ---- check ----
-
-def test_check_of_steps_on_the_cpu(tmp_path):
-    path = tmp_path / "record.json"
-    done = flpgen("check", "--vocab", 331, "--hidden", 24, "--rows", 19, "--grad", "hidden,weight", *LOSS, "--rung", "eager", "-q",
-                  f"--json={path}", **NO_GPU)
-    assert done.code == 0, done.out + done.err
-    record = json.loads(path.read_text())
-    outputs = {row["output"] for row in findings(record)}
-    assert {"loss", "metrics", "logprob bits", "grad_hidden", "grad_weight"} <= outputs
-    assert {"peaked", "unlikely", "steep", "nan-rows", "shifted"} <= {row["case"] for row in record["rows"]}
-    assert all("loss=grpo+k3" in row["options"] for row in record["rows"])
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""flpgen run: values against numpy in fp64, files that do not fit, files that are hostile."""
+"""flpgen run: values in float64, files that do not fit, files that are hostile."""
 import itertools
 import json
 import os
@@ -9,6 +9,7 @@ import subprocess
 import numpy
 import pytest
 
+from flp_arrays import exact_of
 from flpgen_tool import FLPGEN, flpgen, from_bf16, needs_flpgen, read_safetensors, to_bf16, write_safetensors
 
 pytestmark = needs_flpgen
@@ -37,32 +38,6 @@ def problem(dtype="BF16", bias=False, seed=7):
     return stored, exact
 
 
-def reference(exact, temperature=1.0, scale=1.0, softcap=None, grad_logprob=None, grad_entropy=None):
-    """logprob, entropy and gradients in fp64."""
-    hidden, weight = exact["hidden"].reshape(-1, D), exact["weight"]
-    active = exact["target"] != -100
-    target = numpy.where(active, exact["target"], 0)
-    z = scale * (hidden @ weight.T + exact.get("bias", 0.0))
-    slope = numpy.full_like(z, scale)
-    if softcap:
-        slope = scale * (1 - numpy.tanh(z / softcap) ** 2)
-        z = softcap * numpy.tanh(z / softcap)
-    temperature = numpy.broadcast_to(numpy.asarray(temperature, "f8"), (N,))[:, None]
-    t = z / temperature
-    log_p = t - t.max(1, keepdims=True)
-    log_p -= numpy.log(numpy.exp(log_p).sum(1, keepdims=True))
-    p, rows = numpy.exp(log_p), numpy.arange(N)
-    entropy = -(p * log_p).sum(1)
-    out = {"logprob": numpy.where(active, log_p[rows, target], 0), "entropy": numpy.where(active, entropy, 0)}
-    g = numpy.zeros(N) if grad_logprob is None else numpy.where(active, grad_logprob, 0)
-    e = numpy.zeros(N) if grad_entropy is None else numpy.where(active, grad_entropy, 0)
-    dt = -g[:, None] * p - e[:, None] * p * (log_p + entropy[:, None])
-    dt[rows, target] += g
-    dx = dt / temperature * slope
-    out.update(grad_hidden=dx @ weight, grad_weight=dx.T @ hidden, grad_bias=dx.sum(0))
-    return out
-
-
 def close(got, wanted, tolerance):
     wanted = wanted.reshape(got.shape)
     scale = max(float(numpy.sqrt((wanted ** 2).mean())), 1e-30)
@@ -84,7 +59,7 @@ def test_values_and_gradients_against_numpy(tmp_path, dtype, tolerance, bias):
     done = flpgen("run", "--input", source, "--output", out, "--rung", "eager", "--softcap", "20", "--scale", "0.5")
     assert done.code == 0, done.err
     got = read_safetensors(out)
-    wanted = reference(exact, temperature.astype("f8"), 0.5, 20.0, g.astype("f8"), e.astype("f8"))
+    wanted = exact_of(exact, g, e, temperature=temperature.reshape(2, -1), scale=0.5, softcap=20.0)
     assert got["logprob"].shape == (2, N // 2) and got["grad_hidden"].shape == (2, N // 2, D)
     assert sorted(got) == sorted(["logprob", "entropy", "grad_hidden", "grad_weight"] + ["grad_bias"] * bias)
     for name in got:
@@ -111,7 +86,7 @@ def test_tensors_of_two_dtypes(tmp_path, narrow, error, tolerance, mixed, wide):
     done = flpgen("run", "-i", head, "-i", data, "-o", out, "--mixed", mixed, "--rung", "eager", "--json")
     assert done.code == 0, done.err
     got = read_safetensors(out)
-    wanted = reference(rounded if mixed == "round" else exact, grad_logprob=g.astype("f8"))
+    wanted = exact_of(rounded if mixed == "round" else exact, g)
     for name in ("logprob", "entropy"):
         close(got[name], wanted[name], 1e-5 if mixed == "round" else error)
     for name in ("hidden", "weight", "bias"):
@@ -157,7 +132,7 @@ def test_data_at_any_alignment(tmp_path, wide, pad):
     out = tmp_path / "out.safetensors"
     done = flpgen("run", "--input", source, "--output", out, "--rung", "eager", *options)
     assert done.code == 0, done.err
-    close(read_safetensors(out)["logprob"], reference(exact)["logprob"], 1e-5)
+    close(read_safetensors(out)["logprob"], exact_of(exact)["logprob"], 1e-5)
 
 
 def test_tensors_by_name_from_several_files(tmp_path):
@@ -170,7 +145,7 @@ def test_tensors_by_name_from_several_files(tmp_path):
     assert done.code == 0, done.err
     got = read_safetensors(out)
     assert list(got) == ["logprob"]
-    close(got["logprob"], reference(exact, 0.7)["logprob"], 1e-5)
+    close(got["logprob"], exact_of(exact, temperature=0.7)["logprob"], 1e-5)
     document = done.json()
     assert document["rows"] == N and document["active_rows"] == N - len(range(0, N, 3))
     assert document["rung"] == "eager" and document["output"] == str(out)
@@ -188,7 +163,7 @@ def test_only_the_gradients_asked_for(tmp_path):
     assert done.code == 0, done.err
     got = read_safetensors(out)
     assert sorted(got) == ["entropy", "grad_weight", "logprob"]
-    close(got["grad_weight"], reference(exact, grad_logprob=g.astype("f8"))["grad_weight"], 1e-5)
+    close(got["grad_weight"], exact_of(exact, g)["grad_weight"], 1e-5)
 
 
 def test_bad_rows_are_nan_and_exit_1(tmp_path):
@@ -200,8 +175,7 @@ def test_bad_rows_are_nan_and_exit_1(tmp_path):
     assert done.code == 1
     assert done.err.startswith("flpgen run: 1 row or row id was bad")
     assert json.loads(done.out)["logprob"]["nan_rows"] == 1
-    got, wanted = read_safetensors(out)["logprob"].reshape(-1), reference(dict(exact, target=numpy.where(
-        exact["target"] == V, 0, exact["target"])))["logprob"]
+    got, wanted = (values["logprob"].reshape(-1) for values in (read_safetensors(out), exact_of(exact)))
     assert numpy.isnan(got[1])
     close(numpy.delete(got, 1), numpy.delete(wanted, 1), 1e-5)
 
@@ -411,7 +385,7 @@ def test_an_adapter_gives_values_and_gradients(tmp_path):
     assert done.code == 0, done.err
     got = read_safetensors(tmp_path / "out.safetensors")
     g = stored["grad_logprob"][1].reshape(-1).astype("f8")
-    want = reference(merged, grad_logprob=g)
+    want = exact_of(merged, g)
     of_weight = want["grad_weight"].reshape(V, D)
     want["grad_lora_a"], want["grad_lora_b"] = S * exact["lora_b"].T @ of_weight, S * of_weight @ exact["lora_a"].T
     for name in ("logprob", "entropy", "grad_hidden", "grad_lora_a", "grad_lora_b"):

@@ -1,7 +1,7 @@
 """Tail mode on the command line: --tail and its forms, kernels, packs, explain, run, check on the CPU, and what is refused."""
 import pytest
 
-from flpgen_tool import findings, flpgen, needs_flpgen
+from flpgen_tool import findings, flpgen, kinds, needs_flpgen
 
 pytestmark = needs_flpgen
 
@@ -11,10 +11,6 @@ SHAPE = [*HEAD, "--grad", "hidden,weight"]
 TAIL = ["--tail", "2^-9"]
 FULL = ["--vocab", 151936, "--hidden", 4096, "--grad", "hidden,weight", "--rows", 8192]
 RANGE = "--tail: expected a number from 2^-20 to 2^-2, such as 2^-9, 1/512 or 0.002, got"
-
-
-def kinds(document):
-    return {kernel["key"]["kind"] for kernel in document["kernels"]}
 
 
 # ---- the value ----
@@ -42,16 +38,6 @@ def test_kernels_of_a_tail_and_no_others_depend_on_it():
     assert kinds(exact) - {"forward"} <= kinds(tailed), "rows may be recomputed"
     other = flpgen("gen", *SHAPE, "--tail", "2^-4", "--json").json()
     assert [kernel["key"] for kernel in other["kernels"]] == [kernel["key"] for kernel in tailed["kernels"]]
-
-
-def test_packs_hold_them(tmp_path):
-    lines, out = tmp_path / "list.txt", tmp_path / "a.flpp"
-    lines.write_text("--vocab 1000 --hidden 64 --grad hidden --tail 2^-9\n")
-    done = flpgen("pack", "build", "--list", lines, "--arch", "sm_80", "--out", out)
-    assert done.code == 0, done.err
-    keys = [entry["key"] for entry in flpgen("pack", "inspect", out, "--json").json()["entries"]]
-    assert any("kind=tail " in key for key in keys) and any("kind=forward_emit" in key for key in keys)
-    assert flpgen("pack", "build", *SHAPE, *TAIL, "--variants", "--arch", "sm_80", "--out", out).code == 0
 
 
 def test_tune_finds_the_kernels_of_the_rows_that_are_recomputed():
@@ -98,17 +84,6 @@ def test_the_cpu_rung_leaves_nothing_out():
 
 
 # ---- check ----
-
-def test_check_of_one_specialisation_has_sharp_and_flat_rows():
-    done = flpgen("check", "--vocab", 300, "--hidden", 32, "--rows", 30, "--grad", "hidden,weight,bias", "--bias", "--entropy",
-                  "backward", *TAIL, "--rung", "eager", "--json")
-    assert done.code == 0, done.out
-    record = done.json()
-    assert record["failed"] == 0 and "--tail 2^-9" in record["command"]
-    assert {row["case"] for row in record["rows"]} >= {"random", "masked", "one-hot", "bad-rows", "nan-rows", "sharp", "equal",
-                                                       "sharp-masked", "sharp-bad", "sharp-nan", "masked-all"}
-    assert all("mode=tail tail=2^-9" in row["options"] for row in record["rows"])
-    assert {"tail_report", "logprob bits", "entropy bits", "grad_bias"} <= {row["output"] for row in findings(record)}
 
 
 def test_a_mode_says_the_usual_tail():

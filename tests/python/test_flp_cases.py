@@ -1,13 +1,16 @@
 """One list of cases over every public function, option and edge (support/flp_cases.py), on libflp's CPU rung and on the
 torch form, each beside float64 (support/flp_exact.py). tests/simt/test_every_case.py has kernels."""
+import collections
+
 import pytest
 import torch
 
 import flp
 from binding_fixtures import engine  # noqa: F401
-from flp_cases import CASES, differences, missing
+from flp_cases import CASES, SAME, computed, differences, missing
 
 
+SHARE = 0.3  # neither form rounds dz or multiplies in parts, as kernels do
 GENERATOR = flp.library_path().replace("libflp.so", "libflpgen.so")
 
 
@@ -26,7 +29,22 @@ def test_case(engine, case, monkeypatch):  # noqa: F811
         with pytest.raises(flp.errors.UnsupportedError, match="has no adapter for tensors on"):
             differences(case)
     else:
-        assert differences(case) == []
+        assert differences(case, SHARE) == []
+
+
+@pytest.mark.parametrize("row, other", SAME, ids=str)
+def test_same_bits(engine, row, other):  # noqa: F811
+    assert differences(row, SHARE) == []
+    one, two = computed(row, wide=False), computed(other, wide=False)
+    for found, wanted in zip(two[:2], one[:2]):
+        for name, want in wanted.items():
+            got = found[name]
+            assert want is got is None or torch.equal(want.nan_to_num(0.5), got.nan_to_num(0.5)), name
+    assert not two[1].get("report", torch.zeros(1)).any(), "something is left out"
+
+
+def test_no_row_stands_twice():
+    assert [name for name, count in collections.Counter(map(str, CASES)).items() if count > 1] == []
 
 
 def test_every_function_and_option_has_a_case():

@@ -1,16 +1,10 @@
 """What only a GPU shows: streams, CUDA graphs, the caller's allocator, memory that stays bounded."""
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
 import flp
 from flp_reference import DEVICE, GRAD_TOLERANCE, doubles, problem, reference, relative
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu"))
-
-from graphs import capture  # noqa: E402
+from graphs import capture
 
 pytestmark = pytest.mark.skipif(torch.device(DEVICE).type != "cuda", reason="FLP_TEST_DEVICE names no GPU")
 

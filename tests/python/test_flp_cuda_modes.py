@@ -1,18 +1,12 @@
 """What only a GPU shows of save, stream and direction modes: that they run, their errors beside recompute mode's, graphs,
 memory, no waiting."""
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
 import flp
 from flp import _c, _check, _run
 from flp_reference import DEVICE, doubles, problem, relative
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu"))
-
-from graphs import capture, warm_up  # noqa: E402
+from graphs import capture, warm_up
 
 pytestmark = pytest.mark.skipif(torch.device(DEVICE).type != "cuda", reason="FLP_TEST_DEVICE names no GPU")
 

@@ -101,12 +101,28 @@ def test_without_a_backward_pass_it_gets_none_there(name, way):
     assert not buffer.any()
 
 
-@pytest.mark.parametrize("name", [name for name in CALLS if name not in ("linear_logprob", "gspo")])
-def test_there_too_one_backward_pass_and_its_scale(name):
+STEPS = [name for name in CALLS if name not in ("linear_logprob", "gspo")]
+
+
+@pytest.mark.parametrize("way", ["plain", "checkpoint"])
+@pytest.mark.parametrize("name", STEPS)
+def test_one_backward_pass_and_its_scale(name, way):
+    """Another upstream gradient than the buffer was told of makes the gradients NaN."""
     buffer = torch.zeros(V, D, device=DEVICE)
     leaves = hidden, *_ = head()
-    loss = WAYS["checkpoint"](functools.partial(CALLS[name], grad_weight_accumulate=buffer, grad_scale=2.0))(*leaves)
+    loss = WAYS[way](functools.partial(CALLS[name], grad_weight_accumulate=buffer, grad_scale=2.0))(*leaves)
     loss.backward(retain_graph=True)
     assert hidden.grad.isnan().all()
+    with pytest.raises(RuntimeError, match="hands its gradients out once"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_without_gradients_it_is_the_same_value(name):
+    loss = CALLS[name](*head())
+    with torch.no_grad():
+        quiet = CALLS[name](*head())
+    assert not quiet.requires_grad and torch.equal(quiet, loss)
+    loss.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="hands its gradients out once"):
         loss.backward()

@@ -1,22 +1,17 @@
-"""linear_logprob(tail=...) and what takes it: exact and reported as such where no kernels leave anything out, on both
-engines; what is kept and passed on, on the stand-in of flp_keeping.py; what is refused. tests/simt/test_torch_tail.py
-runs the kernels."""
-import gc
-
+"""linear_logprob(tail=...) and what takes it: which bounds are taken, what is kept and passed on, on the stand-in of
+flp_keeping.py; what is refused. tests/simt/test_torch_tail.py runs the kernels."""
 import pytest
 import torch
 
 import flp
-from flp import _c, _check, _compile, _plans, _numbers, _run
-from flp_keeping import BYTES, REPORT, noted_blocks, passes  # noqa: F401
-from flp_reference import DEVICE, DTYPES, GRAD_TOLERANCE, doubles, problem, reference, relative
+from flp import _c, _compile, _numbers, _plans
+from flp.parallel import _call
+from flp_keeping import BYTES, REPORT, parallel_call, passes  # noqa: F401
+from flp_reference import DEVICE, DTYPES, problem
 from flp_standin_lm import IDS, TinyLM
 
 N, D, V = 13, 64, 331
 TAIL = 2.0**-9
-OPTIONS = [{}, {"entropy": True}, {"entropy": "detached", "temperature": 0.7, "scale": -1.5},
-           {"softcap": 5.0, "bias": True, "entropy": True}, {"temperature": "rows", "bias": True},
-           {"rows": [0, 4, 5, 12], "entropy": True}, {"chunk_rows": 4}, {"old_lse": "rows"}]
 
 
 def marked():
@@ -30,38 +25,6 @@ def operands(dtype=torch.bfloat16, frozen=False, **sizes):
 
 
 # ---- where nothing is left out ----
-
-@pytest.mark.usefixtures("engine")
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_without_kernels_it_is_exact_and_says_so(dtype, options):
-    options = dict(options)
-    with_bias = options.pop("bias", False)
-    for name in ("temperature", "old_lse"):
-        if options.get(name) == "rows":
-            options[name] = torch.linspace(0.5, 2.0, N, device=DEVICE)
-    made = problem(n=N, vocab=V, dtype=dtype, bias=with_bias)
-    target, leaves = made[2], [tensor.requires_grad_() for tensor in (made[0], made[1], made[3]) if tensor is not None]
-    upstream, found, report = torch.linspace(-1, 2, N, device=DEVICE), [], marked()
-    for tail, into in ((None, None), (0, None), (TAIL, report)):
-        results = flp.linear_logprob(*made[:2], target, made[3], tail=tail, tail_report=into, **options)
-        results = results if isinstance(results, tuple) else (results,)
-        loss = (results[0] * upstream).sum()
-        if options.get("entropy") is True:
-            loss = loss + 0.3 * results[1].sum()
-        found.append([*results, *torch.autograd.grad(loss, leaves)])
-    for other in found[1:]:
-        assert len(other) == len(found[0]) and all(map(torch.equal, found[0], other))
-    assert report.tolist() == [0, 0, 0, 0]
-    if not {"chunk_rows", "old_lse"} & set(options):
-        wide = doubles(made[0], made[1], made[3])
-        known = {name: value for name, value in options.items() if name != "entropy"}
-        logprob, entropies = reference(wide[0], wide[1], target, wide[2], **known)
-        ((logprob * upstream).sum() + (0.3 * entropies.sum() if options.get("entropy") is True else 0)).backward()
-        exact = [tensor.grad for tensor in wide if tensor is not None]
-        for mine, wanted in zip(found[2][-len(leaves):], exact):
-            assert relative(mine, wanted) < GRAD_TOLERANCE[dtype]
-    flp.check()
 
 
 @pytest.mark.usefixtures("engine")
@@ -80,31 +43,6 @@ def test_a_call_without_gradients_has_nothing_to_leave_out():
         plain = flp.linear_logprob(hidden, weight, target, tail=TAIL, tail_report=report)
     assert torch.equal(plain, flp.linear_logprob(hidden.detach(), weight.detach(), target, tail=TAIL))
     assert report.eq(7).all() and not any(plan.key.tail for plan in _plans.existing())
-
-
-@pytest.mark.usefixtures("engine")
-def test_shards_by_hand():
-    hidden, weight, target = (tensor.detach() for tensor in operands(torch.float32))
-    upstream, cut = torch.linspace(-1, 1, N, device=DEVICE), 130
-    whole = doubles(hidden, weight)
-    (reference(*whole, target)[0] * upstream).sum().backward()
-    places = [(slice(0, cut), 0), (slice(cut, V), cut)]
-    parts = [flp.linear_logprob_partial(hidden, weight[own], target, vocab_offset=offset, vocab_total=V, tail=TAIL,
-                                        needs=("hidden", "weight")) for own, offset in places]
-    for (part, _), (own, offset) in zip(parts, places):
-        alone = flp.linear_logprob_partial(hidden, weight[own], target, vocab_offset=offset, vocab_total=V)
-        assert torch.equal(part, alone)
-    _, _, stats = flp.combine_partials([part for part, _ in parts], target, vocab_total=V)
-    reports, made = [marked(), marked()], []
-    for report, (own, offset), (_, saved) in zip(reports, places, parts):
-        made.append(flp.linear_logprob_backward(
-            hidden, weight[own], target, stats, upstream, needs=("hidden", "weight"), vocab_offset=offset,
-            vocab_total=V, tail=TAIL, saved=saved, tail_report=report))
-    assert relative(made[0][0] + made[1][0], whole[0].grad) < 1e-5
-    assert relative(torch.cat([made[0][1], made[1][1]]), whole[1].grad) < 1e-5
-    assert not any(report.any() for report in reports)
-    pair = flp.linear_logprob_partial(hidden, weight, target, vocab_offset=0, vocab_total=V, tail=0)
-    assert len(pair) == 2 and pair[1] is None
 
 
 # ---- what is kept, and who reads it ----
@@ -130,42 +68,6 @@ def test_every_backward_pass_reads_what_forward_listed(passes):  # noqa: F811
     assert passes.tails[1:] == [(TAIL, report.data_ptr())] * 2
 
 
-def test_it_is_a_saved_tensor_that_goes_with_the_graph(passes, monkeypatch):  # noqa: F811
-    blocks = noted_blocks(monkeypatch)
-    hidden, weight, target = operands()
-    logprob = flp.linear_logprob(hidden, weight, target, tail=TAIL)
-    assert logprob.grad_fn.saved_tensors[-1].dtype is torch.uint8
-    logprob.sum().backward()
-    gc.collect()
-    assert len(blocks) == 1 and blocks[0]() is None
-    with pytest.raises(RuntimeError, match="second time"):
-        logprob.sum().backward()
-
-
-def test_hooks_of_saved_tensors_may_move_it(passes):  # noqa: F811
-    def pack(tensor):
-        if tensor.dtype is not torch.uint8:
-            return tensor
-        moved = torch.empty(tensor.numel() + 257, dtype=torch.uint8)
-        start = -moved.data_ptr() % 256 + 1
-        return moved[start:start + tensor.numel()].copy_(tensor)
-
-    hidden, weight, target = operands()
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        logprob = flp.linear_logprob(hidden, weight, target, tail=TAIL)
-    logprob.sum().backward()
-    saved, = saved_of(passes.backward())
-    assert saved and saved % 256 == 0
-
-
-def test_a_checkpoint_makes_it_again(passes):  # noqa: F811
-    hidden, weight, target = operands()
-    logprob = torch.utils.checkpoint.checkpoint(flp.linear_logprob, hidden, weight, target, tail=TAIL,
-                                                use_reentrant=False)
-    logprob.sum().backward()
-    assert len(passes.forward()) == 2 and saved_of(passes.backward()) == saved_of(passes.forward())[1:]
-
-
 @pytest.mark.parametrize("options, keeps", [
     ({}, True), ({"budget": BYTES + 1000}, True), ({"budget": BYTES + 999}, False), ({"tail": 0}, None)], ids=str)
 def test_the_budget_decides(passes, options, keeps):  # noqa: F811
@@ -177,17 +79,6 @@ def test_the_budget_decides(passes, options, keeps):  # noqa: F811
     assert report.tolist() == (REPORT if keeps else [0, 0, 0, 0])
     asked = {budget for _, budget in passes.asked}
     assert asked == {options.get("budget", 0)}
-
-
-def test_other_gradients_than_were_planned_are_exact(passes):  # noqa: F811
-    from flp import _autograd
-    if _autograd._will_run is None:
-        pytest.skip("this torch does not report which gradients a backward pass is for")
-    hidden, weight, target = operands()
-    report = marked()
-    logprob = flp.linear_logprob(hidden * 1, weight, target, tail=TAIL, tail_report=report)
-    torch.autograd.grad(logprob.sum(), weight)
-    assert saved_of(passes.backward()) == [None] and passes.tails[-1] == (0.0, None) and not report.any()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -233,6 +124,8 @@ def test_shards_by_hand_keep_lists(passes):  # noqa: F811
     partial, saved = flp.linear_logprob_partial(hidden, weight, target, vocab_offset=0, vocab_total=V, tail=TAIL,
                                                 needs=["weight"])
     assert saved.dtype is torch.uint8 and saved_of(passes.forward()) == [saved.data_ptr()]
+    pair = flp.linear_logprob_partial(hidden, weight, target, vocab_offset=0, vocab_total=V, tail=0)
+    assert len(pair) == 2 and pair[1] is None
     _, _, stats = flp.combine_partials([partial], target, vocab_total=V)
     report = marked()
     flp.linear_logprob_backward(hidden, weight, target, stats, torch.ones(N, device=DEVICE), needs=["weight"],
@@ -246,18 +139,6 @@ def batch_of(dtype=torch.bfloat16):
     hidden, weight, target, _ = problem(n=12, vocab=V, depth=D, dtype=dtype)
     hidden = hidden.view(3, 4, D).requires_grad_()
     return hidden, weight.requires_grad_(), target.view(3, 4), torch.tensor([1.0, -1.0, 0.5], device=DEVICE)
-
-
-@pytest.mark.usefixtures("engine")
-@pytest.mark.parametrize("rule", ["grpo", "gspo", "nll"])
-def test_policy_losses_are_exact_without_kernels(rule):
-    found, report = [], marked()
-    for options in ({}, {"tail": TAIL, "tail_report": report}):
-        batch = batch_of()
-        loss, _ = flp.policy_loss(rule, *batch, entropy_weight=0.01, **options)
-        loss.backward()
-        found.append([loss, batch[0].grad, batch[1].grad])
-    assert all(map(torch.equal, *found)) and not report.any()
 
 
 def test_a_step_is_made_for_the_bound():
@@ -317,13 +198,7 @@ class TestParallel:
 
     @staticmethod
     def scored(chunk, report, tail=TAIL, budget=None, empty=False):
-        from flp.parallel import _call, _group
-
-        call = _call.Call()
-        call.group, call.merge, call.chunk, call.reduce_dtype = _group.Group(None), "sum", chunk, None
-        call.gather, call.empty, call.settings = None, empty, _check.Settings(1.0, None, 1.0, -100, budget, False)
-        call.settings.offset, call.settings.valid, call.settings.total = 0, 0 if empty else V, V
-        call.settings.save, call.settings.tail, call.settings.tail_report = None, tail, report
+        call = parallel_call(chunk, budget=budget, empty=empty, tail=tail, tail_report=report)
         hidden, weight, target = operands(n=12)
         return _call.ParallelLogprob.apply(hidden, weight, None, target, None, None, None, None, call), hidden, weight
 
@@ -357,7 +232,6 @@ class TestParallel:
 
 # ---- what is refused ----
 
-LISTS = torch.arange(N + 1), torch.zeros(N, dtype=torch.int64)
 ACCEPTED = r"\(accepted: None or 0, which are exact, or 2\*\*-20 to 2\*\*-2\)"
 WRONG = [
     ({"tail": 0.26}, ValueError, r"^tail is 0\.26 " + ACCEPTED), ({"tail": 2**-21}, ValueError, "^tail is 4.76"),
@@ -399,24 +273,6 @@ def test_what_is_refused(given, error, words):
             flp.plan_info(vocab=V, hidden=D, **given)
 
 
-KEPT = r"^%s \(accepted: None( or 0)? with keep, whose columns are few already\)"
-
-
-@pytest.mark.parametrize("given, words", [({"tail": TAIL}, r"tail is 0\.00195\d+"), ({"tail_report": torch.zeros(4)},
-                                                                                   "tail_report is a tensor")])
-def test_kept_sets_have_no_tail(given, words):
-    hidden, weight, target = operands()
-    keep = tuple(tensor.to(DEVICE) for tensor in LISTS)
-    with pytest.raises(ValueError, match=KEPT % words):
-        flp.linear_logprob(hidden, weight, target, keep=keep, **placed(given))
-    if "tail" in given:
-        with pytest.raises(ValueError, match=KEPT % words):
-            flp.explain(hidden, weight, target, keep=keep, **given)
-        with pytest.raises(ValueError, match=KEPT % words):
-            flp.linear_logprob_partial(hidden, weight, target, vocab_offset=0, vocab_total=V, keep=keep, **given)
-    flp.linear_logprob(hidden, weight, target % 1, keep=keep, tail=0)
-
-
 def test_a_report_has_memory_of_its_own():
     hidden, weight, target = operands(torch.float32)
     for field, tensor in (("hidden", hidden), ("weight", weight)):
@@ -425,13 +281,6 @@ def test_a_report_has_memory_of_its_own():
     buffer = torch.zeros(V, D, device=DEVICE)
     with pytest.raises(ValueError, match="^tail_report is at .* overlap those of grad_weight_accumulate"):
         flp.linear_logprob(hidden, weight, target, tail=TAIL, tail_report=buffer[1, :4], grad_weight_accumulate=buffer)
-
-
-@pytest.mark.parametrize("given, words", [({"tail": TAIL}, "tail is 0.00195"),
-                                          ({"tail_report": torch.zeros(4)}, "tail_report is a tensor")])
-def test_torch_s_own_operations_have_no_tail(given, words):
-    with pytest.raises(ValueError, match=words + r".* with eager, whose gradients are torch's own\)"):
-        flp.logprob_head(TinyLM(), eager=True, **given)
 
 
 @pytest.mark.parametrize("saved, words", [

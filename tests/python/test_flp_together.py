@@ -14,7 +14,7 @@ N, V, D = 4, 331, 64
 FUNCTIONS = (flp.linear_logprob, flp.explain, flp.parallel.linear_logprob, flp.linear_logprob_partial,
              flp.linear_logprob_backward, flp.logprob_head)
 # Options by another name in some function: several targets are target's shape, slices are mixed of a float32 weight.
-PLACES = {"slices": "mixed"}
+PLACES, MIXED = {"slices": "mixed"}, ("round", "split")
 
 
 def value_of(option):
@@ -38,14 +38,6 @@ PAIRS = [(function, option, other) for function in FUNCTIONS for option, others 
          and (function is not flp.logprob_head or option == "eager")]  # its other pairs show in a call of the model
 
 
-@pytest.fixture
-def one_rank(tmp_path):
-    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
-    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
-
-
 def call(function, options):
     if function is flp.logprob_head:
         return function(TinyLM(), **options)
@@ -67,8 +59,12 @@ def test_there_is_a_pair_for_each_row_and_function():
 @pytest.mark.parametrize("function, option, other", PAIRS,
                          ids=lambda value: getattr(value, "__module__", "") + "." + value.__name__ if callable(value) else value)
 def test_pair(one_rank, function, option, other):
-    with pytest.raises(ValueError, match="^%s is .* .accepted: .* with " % other):
-        call(function, {option: value_of(option), other: value_of(other)})
+    accepted, name = _together.ACCEPTED.get(other, "None"), _together.NAMES.get(option, option)
+    words = r"^%s is .* \(accepted: %s with %s, " % (other, accepted, name)
+    for mixed in MIXED if {option, other} & {"mixed", "slices"} else (None,):
+        given = {name: mixed if mixed and name in ("mixed", "slices") else value_of(name) for name in (option, other)}
+        with pytest.raises(ValueError, match=words):
+            call(function, given)
 
 
 @pytest.mark.parametrize("option", ["lora", "keep", "target", "topk", "rank", "slices", "tail", "chunk_rows", "old_lse"])

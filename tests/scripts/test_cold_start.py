@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 
+import cold_start
 from flpgen_tool import FLPGEN, flpgen, needs_flpgen
+from test_evidence import check_record
 
 TREE = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TREE / "tests" / "gpu"))
-
-import cold_start  # noqa: E402
-from test_evidence import check_record  # noqa: E402
-
 BUILD = Path(os.environ.get("FLP_TEST_BUILD", "/nonexistent"))
 FAKE = os.environ.get("FLP_TEST_FAKE_CUDA", "")
 SHAPE = ["--vocab", "200", "--hidden", "8"]

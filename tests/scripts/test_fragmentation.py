@@ -1,21 +1,16 @@
 """tests/gpu/fragmentation.py without a GPU: the loop, its record, what is counted, accepted and refused."""
 import copy
 import json
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 import flp
+import fragmentation
 from flp.memory.timeline import Event, Level, Spans, Timeline
 from flp_reference import doubles, problem, reference
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu"))
-
-import fragmentation  # noqa: E402
-from test_evidence import check_record  # noqa: E402
+from test_evidence import check_record
 
 
 def tiny(**changes):

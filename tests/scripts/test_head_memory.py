@@ -1,15 +1,11 @@
 """tests/gpu/head_memory.py without a GPU: the record it writes, what it counts as failed, and memory that runs out."""
 import json
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu"))
-
-import head_memory  # noqa: E402
-from test_evidence import check_record  # noqa: E402
+import head_memory
+from test_evidence import check_record
 
 TINY = ["--device", "cpu", "--batch", "2", "--length", "9", "--vocab", "301", "--hidden", "16,32", "--burst-ms", "1"]
 

@@ -1,15 +1,11 @@
 """tests/gpu/response_rows.py without a GPU: the record it writes, what it counts as failed, and memory that runs out."""
 import json
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu"))
-
-import response_rows  # noqa: E402
-from test_evidence import check_record  # noqa: E402
+import response_rows
+from test_evidence import check_record
 
 TINY = ["--device", "cpu", "--tokens", "48", "--sequence", "12", "--vocab", "301", "--hidden", "16", "--chunk", "20",
         "--burst-ms", "1"]

@@ -1,4 +1,4 @@
-"""Fixtures of the binding's tests: a clean plan cache, and both engines that a tensor may meet."""
+"""Fixtures of the binding's tests: a clean plan cache, a process group, and both engines that a tensor may meet."""
 import sys
 
 import pytest
@@ -16,6 +16,16 @@ def forget_plans():
     """Where flp is imported: tests of the command do without it, and so without torch."""
     if "flp" in sys.modules:
         sys.modules["flp"].clear_plans()
+
+
+@pytest.fixture
+def one_rank():
+    """A process group of this process alone."""
+    import torch
+
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
 
 
 def torch_form(key):

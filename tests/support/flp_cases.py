@@ -1,159 +1,19 @@
 """Every public function of flp that computes, with every option and edge: one list of cases, which a runner puts
 through a form of flp (libflp's CPU rung, the torch form, emulated kernels), each beside flp_exact.py in float64.
 
-A case is a row of CASES: a function, options, what is spoiled (EDGES of flp_problem.py), a dtype. An option "@name" is a
-tensor of the Problem. missing() says which functions and options stand in no row.
+A case is a row of CASES: a function (flp_calls.py), options, what is spoiled (EDGES of flp_problem.py), a dtype. An
+option "@name" is a tensor of the Problem. SAME has pairs of rows whose results have the same bits. missing() says which
+functions and options stand in no row.
 """
 import dataclasses
 import inspect
+import itertools
 
 import torch
 
 import flp
-import flp_exact
+from flp_calls import BY_SHARDS, FUNCTIONS, NEEDS, OF_HEADS, OF_SHARDS, OTHERS
 from flp_problem import FILE, V, Case, Problem
-
-
-# ---- functions ----
-
-def linear_logprob(**given):
-    """One function's result by names; so do those below."""
-    return named(flp.linear_logprob(**given), given)
-
-
-def named(result, given):
-    names = ["logprob"] + ["entropy"] * bool(given.get("entropy")) + ["kept_mass"] * bool(given.get("kept_mass")) + \
-        ["top"] * bool(given.get("topk")) + ["rank"] * bool(given.get("rank")) + ["reference"] * bool(given.get("reference"))
-    found = dict(zip(names, result if isinstance(result, tuple) else (result,)))
-    return opened(found)
-
-
-def opened(found):
-    top = found.pop("top", None)
-    return found if top is None else {**found, **{"top." + name: values for name, values in top._asdict().items()}}
-
-
-def parallel(**given):
-    return named(flp.parallel.linear_logprob(**given), given)
-
-
-class Shards(torch.autograd.Function):
-    """linear_logprob of shards: partials, their merge, and the backward pass of each, by hand."""
-
-    @staticmethod
-    def forward(ctx, hidden, weight, bias, target, options):
-        ctx.save_for_backward(hidden, weight, bias, target)
-        ctx.options, ctx.kept = options, []
-        tail, needs = options.get("tail"), options.get("needs", NEEDS)
-        partials = []
-        for begin, end in CUTS:
-            own = weight[begin:end], target, bias[begin:end]
-            found = flp.linear_logprob_partial(hidden, *own, **Shards.place(begin, end), **taken(flp.linear_logprob_partial, options))
-            partials.append(found if tail is None else found[0])
-            ctx.kept.append(None if tail is None else found[1])
-        logprob, entropy, ctx.stats = flp.combine_partials(
-            partials, target, vocab_total=V, weight_shard=weight[:CUTS[0][1]], **taken(flp.combine_partials, options))
-        ctx.needs = needs
-        ctx.set_materialize_grads(False)
-        return (logprob, entropy) if options.get("entropy") else logprob
-
-    @staticmethod
-    def place(begin, end):
-        return {"vocab_offset": begin, "vocab_valid": end - begin, "vocab_total": V}
-
-    @staticmethod
-    def backward(ctx, grad_logprob, grad_entropy=None):
-        hidden, weight, bias, target = ctx.saved_tensors
-        options = taken(flp.linear_logprob_backward, ctx.options)
-        buffer, made = options.pop("grad_weight_accumulate", None), []
-        for (begin, end), kept in zip(CUTS, ctx.kept):
-            own = {"grad_weight_accumulate": buffer if buffer is None else buffer[begin:end], "saved": kept, "needs": ctx.needs}
-            made.append(flp.linear_logprob_backward(hidden, weight[begin:end], target, ctx.stats, grad_logprob, grad_entropy,
-                                                    bias[begin:end], **Shards.place(begin, end), **{**options, **own}))
-        of_hidden, of_weight, of_bias = zip(*made)
-        return sum(of_hidden), None if buffer is not None else torch.cat(of_weight), torch.cat(of_bias), None, None
-
-
-NEEDS, CUTS = ("hidden", "weight", "bias"), ((0, 200), (200, V))
-
-
-def taken(function, options):
-    """The options that a function takes."""
-    return {name: value for name, value in options.items() if name in inspect.signature(function).parameters}
-
-
-def shards(hidden, weight, target, bias, **options):
-    return named(Shards.apply(hidden, weight, bias, target, options), options)
-
-
-def loss_and_metrics(result):
-    loss, metrics = result
-    return {"loss": loss, **{"metric " + name: value for name, value in metrics.items()}}
-
-
-def cross_entropy(**given):
-    result = flp.cross_entropy(**given)
-    return dict(zip(("loss", "z_loss"), result if isinstance(result, tuple) else (result,)))
-
-
-def selective_log_softmax(**given):
-    if given.get("inplace_backward"):
-        given["logits"] = given["logits"] * 1  # a leaf stays as it is
-    return named(flp.selective_log_softmax(**given), given)
-
-
-def score(**given):
-    found = opened(flp.score(**given)._asdict())
-    return {name: values for name, values in found.items() if values is not None and name not in ("counts", "cu_seqlens")}
-
-
-def logprob_head(model, input_ids, **given):
-    with flp.logprob_head(model, **given):
-        out = model(input_ids)
-    return {"logprob": out.logprobs, **({"entropy": out.entropy} if given.get("entropy") else {})}
-
-
-def cross_entropy_head(model, input_ids, **given):
-    with flp.CrossEntropyHead(model, **given):
-        return {"loss": model(input_ids, labels=input_ids).loss}
-
-
-# name of the public function: how it is called here, its reference, operands that a case may replace
-HEAD = {"hidden": "@hidden", "weight": "@weight", "target": "@target"}
-FUNCTIONS = {
-    "linear_logprob": (linear_logprob, flp_exact.linear_logprob, HEAD),
-    "parallel.linear_logprob": (parallel, flp_exact.parallel,
-                                {"hidden": "@hidden", "weight_shard": "@weight", "target": "@target"}),
-    "shards": (shards, flp_exact.shards, {**HEAD, "bias": "@bias"}),
-    "cross_entropy": (cross_entropy, flp_exact.cross_entropy, HEAD),
-    "policy_loss": (lambda **given: loss_and_metrics(flp.policy_loss(**given)), flp_exact.policy_loss,
-                    {**HEAD, "advantage": "@advantage"}),
-    "distill_loss": (lambda **given: loss_and_metrics(flp.distill_loss(**given)), flp_exact.distill_loss,
-                     {**HEAD, "target": "@targets", "teacher_logprob": "@teacher"}),
-    "losses.policy_loss": (lambda **given: loss_and_metrics(flp.losses.policy_loss(**given)), flp_exact.losses_policy_loss,
-                           {"logprob": "@logprob", "advantage": "@advantage"}),
-    "losses.kl": (lambda **given: {"kl": flp.losses.kl(**given)}, flp_exact.losses_kl,
-                  {"logprob": "@logprob", "ref_logprob": "@ref"}),
-    "losses.divergence": (lambda **given: {"divergence": flp.losses.divergence(**given)}, flp_exact.losses_divergence,
-                          {"logprob": "@logprobs", "teacher_logprob": "@teacher"}),
-    "selective_log_softmax": (selective_log_softmax, flp_exact.selective_log_softmax, {"logits": "@logits", "index": "@target"}),
-    "score": (score, flp_exact.score, {"hidden": "@hidden", "weight": "@weight", "tokens": "@tokens"}),
-    "sequence_logprob": (lambda **given: dict(zip(("sum", "mean"), flp.sequence_logprob(**given))), flp_exact.sequence_logprob,
-                         {"logprob": "@logprob"}),
-    "delight": (lambda **given: {"worth": flp.delight(**given)}, flp_exact.delight,
-                {"logprob": "@logprob", "advantage": "@advantages"}),
-    "gate": (lambda **given: {"kept": flp.gate(**given)}, flp_exact.gate, {"worth": "@worth"}),
-    "logprob_head": (logprob_head, flp_exact.logprob_head, {"model": "@model", "input_ids": "@ids"}),
-    "CrossEntropyHead": (cross_entropy_head, flp_exact.cross_entropy_head, {"model": "@model", "input_ids": "@ids"}),
-}
-OF_SHARDS = ("linear_logprob_partial", "combine_partials", "linear_logprob_backward")
-# What the rows of "shards" give by themselves.
-BY_SHARDS = {"hidden", "weight", "weight_shard", "target", "bias", "partials", "stats", "grad_logprob", "grad_entropy", "saved",
-             "vocab_offset", "vocab_valid", "vocab_total"}
-# What computes no numbers of a row.
-OTHERS = {"Lora", "PlanInfo", "Scores", "Top", "adapters", "check", "clear_plans", "errors", "explain", "install", "installed",
-          "library_path", "losses", "memory", "parallel", "phase", "plan_info", "prefix", "set_log", "sources_id", "uninstall",
-          "version", "losses.DIVERGENCES", "losses.KL", "losses.RULES"}
 
 
 # ---- the list ----
@@ -174,43 +34,96 @@ def edged(function, edges, **given):
 
 
 BIAS, TEMPERATURES = {"bias": "@bias"}, {"temperature": "@temperatures"}
+BF16, FP16 = {"dtype": torch.bfloat16}, {"dtype": torch.float16}
 TAIL = {"tail": 2.0**-9, "tail_report": "@report", "near": 1e-2}
 BUFFER = {"grad_weight_accumulate": "@buffer"}
 MIXED = {"dtype": torch.bfloat16, "weight_dtype": torch.float32}
 WHOLE = {**BIAS, "temperature": 0.7, "softcap": 9.0, "scale": 1.2}
 HEADS = [  # options that every function over a head takes
-    {**WHOLE}, {**BIAS, "dtype": torch.bfloat16}, {"dtype": torch.float16}, TEMPERATURES, {"budget": 2**25}, BUFFER]
+    {**WHOLE}, {**BIAS, **BF16}, FP16, {**WHOLE, **BF16}, {**WHOLE, **FP16}, TEMPERATURES, {"budget": 2**25}, BUFFER,
+    {**BUFFER, **BF16}, {**BUFFER, **FP16}]
+LEADS = [(3, 7), (3, 1, 7), (0,), (2, 0), ()]
 LINEAR = [
+    *[case("linear_logprob", entropy=True, frozen=frozen, **BIAS)
+      for count in (1, 2) for frozen in itertools.combinations(("hidden", "weight", "bias"), count)],
+    *[case("linear_logprob", entropy=True, silent=(name,), **BIAS) for name in ("logprob", "entropy")],
+    *[case("linear_logprob", entropy=True, lead=lead, few={(): 1, (0,): 0, (2, 0): 0}.get(lead), **TEMPERATURES)
+      for lead in LEADS],
+    *[case("linear_logprob", rows=rows) for rows in ([], [5, 1, 5, 12], [0, -1, 21, 2**32, 4])],
+    *[case("linear_logprob", temperature=torch.tensor(0.5, dtype=dtype)) for dtype in (torch.float32, torch.float64)],
+    case("linear_logprob", "int32 ids", entropy=True), case("linear_logprob", "far ids", entropy=True, **BIAS),
+    case("linear_logprob", "none left", entropy=True, **BIAS),
     *edged("linear_logprob", ROW_EDGES, **BIAS, entropy=True),
     *[case("linear_logprob", **options) for options in HEADS],
     case("linear_logprob", "bad temperature", **TEMPERATURES, entropy=True),
-    case("linear_logprob", "ignored as 5", ignore_index=5),
-    case("linear_logprob", entropy="detached", frozen=("weight",)), case("linear_logprob", save=False),
+    case("linear_logprob", "ignored as 5", ignore_index=5, entropy=True),
+    *[case("linear_logprob", entropy="detached", frozen=("weight",), **dtype) for dtype in ({}, BF16)],
+    case("linear_logprob", save=False),
     case("linear_logprob", chunk_rows=5, entropy=True), case("linear_logprob", rows="@rows", entropy=True),
     case("linear_logprob", old_lse="@old_lse"), case("linear_logprob", few=0), case("linear_logprob", few=1, entropy=True),
     *edged("linear_logprob", ["nan row", "bad ids", "bad list"], keep="@keep", kept_mass=True, entropy=True),
+    *[case("linear_logprob", keep="@keep", entropy=True, **options)
+      for options in (WHOLE, {**BIAS, **TEMPERATURES}, {"rows": "@rows"}, BF16, FP16, {**WHOLE, **BF16}, BUFFER)],
+    case("linear_logprob", keep="@keep", few=0),
+    *[case("linear_logprob", edge, keep="@keep") for edge in ("int32 lists", "int32 ids")],
+    case("linear_logprob", keep="@keep_all", entropy=True),
+    case("linear_logprob", keep="@keep_all", kept_mass=True, near=1e-2),
     case("linear_logprob", **TAIL),
     *edged("linear_logprob", ROW_EDGES, **BIAS, topk=5, rank=True),
+    *[case("linear_logprob", topk=20, rank=True, entropy=True, **options)
+      for options in (WHOLE, {**BIAS, **TEMPERATURES}, BF16, FP16, {"rows": "@rows"})],
+    case("linear_logprob", "int32 ids", topk=5), case("linear_logprob", rank=True),
     case("linear_logprob", mixed="round", **MIXED), case("linear_logprob", mixed="split", **MIXED),
     *edged("linear_logprob", ["nan row", "bad ids"], lora="@lora", reference=True, frozen=("weight",)),
+    *[case("linear_logprob", lora="@lora", entropy=True, frozen=("weight",), **options)
+      for options in (BIAS, WHOLE, {"rows": "@rows"}, {"lead": (3, 7)})],
+    *[case("linear_logprob", lora="@lora", entropy=True, frozen=("weight", *frozen))
+      for count in (1, 2, 3) for frozen in itertools.combinations(("hidden", "a", "b"), count)],
     *edged("linear_logprob", ["nan row", "bad ids", "banned"], **BIAS, target="@targets", entropy=True),
+    *[case("linear_logprob", target=target, entropy=True, **options)
+      for target in ("@targets", "@single", "@many") for options in (WHOLE, BF16, {"lead": (3, 7)})],
+    case("linear_logprob", target="@targets", rows="@rows", chunk_rows=2, **BUFFER),
 ]
 LOSSES = [
     *edged("cross_entropy", [*ROW_EDGES, "weight 0", "weight 0 of a bad id"], **BIAS, row_weight="@row_weight"),
     *[case("cross_entropy", **options) for options in HEADS],
-    case("cross_entropy", label_smoothing=0.1, z_loss=1e-3, return_z_loss=True, **WHOLE),
-    *[case("cross_entropy", reduction=reduction, row_weight="@row_weight") for reduction in ("none", "sum")],
-    case("cross_entropy", total="@total"), case("cross_entropy", "ignored as 5", ignore_index=5),
+    *[case("cross_entropy", reduction=reduction, label_smoothing=smoothing, z_loss=1e-3, return_z_loss=True, **options)
+      for reduction in ("mean", "sum", "none") for smoothing in (0.1, 1.0) for options in (BIAS, WHOLE)],
+    *[case("cross_entropy", reduction=reduction, row_weight="@row_weight", z_loss=z_loss)
+      for reduction in ("mean", "none", "sum") for z_loss in (0.0, 1e-2)],
+    *[case("cross_entropy", reduction=reduction, label_smoothing=0.1, z_loss=1e-3, **BIAS, **dtype)
+      for reduction in ("mean", "none") for dtype in (BF16, FP16)],
+    *[case("cross_entropy", f"ignored as {index}", reduction=reduction, ignore_index=index, label_smoothing=0.1)
+      for reduction in ("mean", "sum", "none") for index in (0, 5, -1)],
+    case("cross_entropy", label_smoothing=0.1, z_loss=1e-3, total="@total", lead=(3, 7), **BIAS),
+    case("cross_entropy", "all ignored", label_smoothing=0.1),
+    case("cross_entropy", row_weight="@row_weight", total="@total"),
+    case("cross_entropy", total="@total"),
     case("cross_entropy", grad_scale=0.25, **BUFFER), case("cross_entropy", "nan row", z_loss=1e-3, **BUFFER),
     case("cross_entropy", few=0), case("cross_entropy", few=1), case("cross_entropy", few=0, **BUFFER),
 ]
 POLICY = {"old_logprob": "@old", "ref_logprob": "@ref", "beta": 0.1, **BIAS}
 POLICY_EDGES = ["nan row", "bad ids", "beyond", "all ignored", "all masked", "masked nan", "far down", "advantage 0"]
 RULES = ["reinforce", "ppo", "grpo", "dapo", "dr_grpo", "cispo", "gspo"]
+
+
+def ruled(function, *edges, rules=RULES, **given):
+    """A row for each rule."""
+    lengths = {"dr_grpo": {"length": 8.0}}
+    return [case(function, *edges, rule=rule, **lengths.get(rule, {}), **given) for rule in rules]
+
+
 POLICIES = [
     *edged("policy_loss", POLICY_EDGES, rule="grpo", mask="@mask", entropy_weight=0.01, **POLICY),
-    *[case("policy_loss", rule=rule, length=8.0 if rule == "dr_grpo" else None, **POLICY) for rule in RULES],
-    case("policy_loss", rule="nll", advantage=None),
+    *[row for dtype in ({}, BF16, FP16)
+      for row in ruled("policy_loss", mask="@mask", temperature=0.8, entropy_weight=0.02, **POLICY, **dtype)],
+    *ruled("policy_loss", advantage="@advantages"),
+    *[row for lead in ((0, 5), (3, 0), (0, 0))
+      for row in ruled("policy_loss", few=0, lead=lead, entropy_weight=0.01, rules=RULES + ["nll"], **POLICY)],
+    *ruled("policy_loss", grad_scale=8.0, total="@total", mask="@mask", **BUFFER, **POLICY),
+    case("policy_loss", rule="ppo", entropy_weight=0.01, total="@total", **BUFFER, **POLICY),
+    case("policy_loss", rule="dapo", frozen=("weight", "bias"), **POLICY),
+    case("policy_loss", rule="nll", advantage=None, mask="@mask", entropy=True),
     *[case("policy_loss", rule="ppo", **options) for options in HEADS],
     *[case("policy_loss", rule="grpo", kl_kind=kind, entropy=True, **POLICY) for kind in ("k1", "k2")],
     case("policy_loss", rule="ppo", clip=(0.1, 0.3), total="@total", old_lse="@old_lse", save=False, **POLICY),
@@ -223,9 +136,14 @@ POLICIES = [
 ]
 PLAIN = {"old_logprob": "@old", "ref_logprob": "@ref", "beta": 0.1, "mask": "@mask"}
 FORMULAS = [
-    *[row for rule in RULES for row in edged("losses.policy_loss", ["masked nan", "far", "far down", "far reference",
-                                                                    "advantage 0", "all masked"],
-                                             rule=rule, **PLAIN, **({"length": 8.0} if rule == "dr_grpo" else {}))],
+    *ruled("losses.policy_loss", **PLAIN),
+    *[row for edge in ("masked nan", "far", "far down", "far reference", "advantage 0", "all masked", "masked sequence",
+                       "nan advantage masked") for row in ruled("losses.policy_loss", edge, **PLAIN)],
+    *[row for clip in ((0.1, 0.05), (0.5, 3.0)) for row in ruled("losses.policy_loss", clip=clip, **PLAIN)],
+    *ruled("losses.policy_loss", advantage="@advantages", mask="@mask"),
+    *[row for total in (None, "@total", 17)
+      for row in ruled("losses.policy_loss", "masked sequence", entropy="@entropies", entropy_weight=0.01, total=total,
+                       **PLAIN)],
     case("losses.policy_loss", rule="ppo", entropy="@entropies", entropy_weight=0.01, clip=(0.1, 0.3), total="@total",
          kl_kind="k2", **PLAIN),
     *[case("losses.kl", kind=kind) for kind in ("k1", "k2", "k3")],
@@ -238,7 +156,15 @@ DISTILLED = [
     *[row for loss in ("forward_kl", "reverse_kl", "jsd")
       for row in edged("distill_loss", DISTILL_EDGES, loss=loss, row_weight="@row_weight", **BIAS)],
     *[case("distill_loss", **options) for options in HEADS],
-    case("distill_loss", mask="@mask", total="@total", entropy=True), case("distill_loss", grad_scale=0.25, **BUFFER),
+    *[case("distill_loss", loss=loss, temperature=0.7, softcap=8.0, **BIAS)
+      for loss in ("forward_kl", "reverse_kl", "jsd")],
+    case("distill_loss", loss="jsd", row_weight="@row_weight", mask="@mask", entropy=True,
+         parameters={"rest_weight": 0.25, "mix": 0.2}),
+    *[case("distill_loss", loss=loss, target="@whole", teacher_logprob="@whole_teacher", **BIAS)
+      for loss in ("forward_kl", "reverse_kl", "jsd")],
+    case("distill_loss", target="@single", teacher_logprob="@single_teacher", **BF16),
+    case("distill_loss", mask="@mask", total="@total", entropy=True, lead=(3, 7)),
+    case("distill_loss", grad_scale=0.25, **BUFFER),
     case("distill_loss", parameters={"rest_weight": 0.5}, vectors={}), case("distill_loss", "ignored as 5", ignore_index=5),
     case("distill_loss", few=0), case("distill_loss", loss="reverse_kl+entropy", parameters={"entropy_weight": 0.1}),
 ]
@@ -246,15 +172,28 @@ SELECTED = [
     *edged("selective_log_softmax", ["nan score", "bad ids", "all ignored"], ignore_index=-100, entropy=True),
     case("selective_log_softmax", temperature=0.7, inplace_backward=True, ignore_index=-100),
     case("selective_log_softmax", index="@targets", ignore_index=-100, out_dtype=torch.float32),
+    *[case("selective_log_softmax", index=index, ignore_index=-100, entropy=True, temperature=temperature, dtype=dtype,
+           inplace_backward=inplace)
+      for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+      for index, temperature in (("@target", 1.3), ("@single", 0.7), ("@targets", 1.0), ("@many", 1.0))
+      for inplace in (False, True)],
+    *[case("selective_log_softmax", out_dtype=torch.float32, ignore_index=-100, entropy=True, **dtype)
+      for dtype in (BF16, FP16)],
+    case("selective_log_softmax", "nan score", index="@targets", ignore_index=-100, entropy=True, lead=(3, 7)),
 ]
 SCORED = [
     *edged("score", ["nan row", "bad ids", "banned"], **BIAS, prompt_lengths="@prompts", lengths="@lengths", entropy=True),
     case("score", cu_seqlens="@cu_seqlens", prompt_lengths="@packed_prompts", mask="@mask", **WHOLE),
+    *[case("score", cu_seqlens="@cu_seqlens", prompt_lengths="@packed_prompts", entropy=True, temperature=0.8, **BIAS,
+           **dtype)
+      for dtype in (BF16, FP16)],
+    case("score", "int32 ids", cu_seqlens="@cu_seqlens", prompt_lengths="@packed_prompts"),
     case("score", attention_mask="@exists", temperature="@temperatures"), case("score", shifted=True, mask="@mask"),
     case("score", topk=5, rank=True, save=False, budget=2**25), case("score", **TAIL, **BUFFER),
     case("score", "ignored as 5", ignore_index=5),
     *edged("sequence_logprob", ["masked nan", "all masked"], mask="@mask"),
-    case("sequence_logprob", cu_seqlens="@cu_seqlens"),
+    *edged("sequence_logprob", ["masked nan", "empty sequence", "int32 ids"], cu_seqlens="@cu_seqlens", mask="@mask"),
+    case("sequence_logprob", cu_seqlens="@cu_seqlens"), case("sequence_logprob", "nan", mask="@mask"),
     case("delight"), *edged("gate", ["nan worth", "all masked"], fraction=0.4, mask="@mask"), case("gate", price=0.2),
     case("gate", price=0.2, temperature=1e-9, seed=7),
 ]
@@ -269,15 +208,44 @@ SHARDED = [
     case("parallel.linear_logprob", "ignored as 5", ignore_index=5),
     case("parallel.linear_logprob", mixed="round", **MIXED), case("parallel.linear_logprob", lora="@lora", frozen=("weight",)),
     *edged("shards", ["nan row", "bad ids", "beyond"], entropy=True),
+    case("shards", **TEMPERATURES), case("shards", target="@targets", entropy=True),
+    case("shards", keep="@keep", entropy=True),
     case("shards", temperature=0.7, softcap=9.0, scale=1.2, budget=2**25), case("shards", rows="@rows", needs=NEEDS),
     case("shards", keep="@keep"), case("shards", **TAIL), case("shards", **BUFFER),
     case("shards", "ignored as 5", ignore_index=5),
 ]
 MODELS = [
     case("logprob_head", entropy=True, budget=2**25, chunk_rows=5), case("logprob_head", temperature="@temperature"),
+    case("logprob_head", temperature="@temperature", eager=True),
     case("logprob_head", **TAIL, mixed=None),
     case("logprob_head", eager=True, reduce_fp32=True, verify=False, ignore_index=-100),
     case("CrossEntropyHead", label_smoothing=0.1, z_loss=1e-3, budget=2**25), case("CrossEntropyHead", verify=False, ignore_index=-100),
+]
+# Pairs of rows with the same bits, where nothing is left out: a row, and one with more options or other edges.
+EXACT_TAIL = {"tail": 2.0**-9, "tail_report": "@report"}
+
+
+def beside(row, **more):
+    return row, dataclasses.replace(row, options={**row.options, **more})
+
+
+SAME = [
+    *[beside(case("linear_logprob", **options, **dtype), **tail)
+      for tail in ({"tail": 0}, EXACT_TAIL) for dtype in ({}, BF16, FP16)
+      for options in ({"entropy": True}, {"entropy": "detached", "temperature": 0.7, "scale": -1.5},
+                      {"softcap": 5.0, "entropy": True, **BIAS}, {**BIAS, **TEMPERATURES},
+                      {"rows": [0, 4, 5, 12], "entropy": True}, {"chunk_rows": 4}, {"old_lse": "@old_lse"})],
+    *[beside(case("shards", entropy=True, **dtype), **EXACT_TAIL) for dtype in ({}, BF16)],
+    *[beside(case("policy_loss", rule=rule, entropy_weight=0.01, **BF16), **EXACT_TAIL)
+      for rule in ("grpo", "gspo", "nll")],
+    *[beside(case("linear_logprob", entropy=True, **BIAS, **options), **more)
+      for options in ({}, BF16, {**TEMPERATURES, **FP16})
+      for more in ({"topk": 4, "rank": True}, {"topk": 4}, {"rank": True})],
+    *[beside(case("linear_logprob", target=target, silent=("entropy",), **BIAS), entropy=True)
+      for target in ("@target", "@single", "@targets")],
+    beside(case("linear_logprob", "one kept", keep="@keep", frozen=("hidden", "weight")), entropy=True),
+    *[(one, dataclasses.replace(one, edges=("masked nan",)))
+      for function in ("policy_loss", "losses.policy_loss") for one in ruled(function, "masked", **PLAIN)],
 ]
 CASES = [*LINEAR, *LOSSES, *POLICIES, *FORMULAS, *DISTILLED, *SELECTED, *SCORED, *SHARDED, *MODELS]
 
@@ -320,16 +288,20 @@ def computed(row, wide):
     found = dict((exact if wide else call)(**given))
     count = found.pop("bad", None)
     count = count if wide else counted()
-    draw = torch.Generator().manual_seed(9)
     total = 0
     for name in sorted(found):
-        upstream = row.options.get("grad_scale", 1.0) if found[name].numel() == 1 else torch.randn(found[name].shape, generator=draw)
-        if found[name].requires_grad:
+        draw = torch.Generator().manual_seed(len(name))  # the same, whatever else there is
+        upstream = torch.randn(found[name].shape, generator=draw).to(found[name].device)
+        if found[name].numel() == 1:
+            upstream = row.options.get("grad_scale", 1.0)
+        if found[name].requires_grad and name not in row.silent:
             total = total + (found[name] * upstream).sum()
     if isinstance(total, torch.Tensor):
         total.backward()
         counted()
     gradients = {name: leaf.grad for name, leaf in problem.leaves.items()}
+    if "tail_report" in row.options and not wide:
+        gradients["report"] = problem.report
     if "grad_weight_accumulate" in row.options:
         added = gradients.pop("weight")
         gradients["buffer"] = problem.buffer
@@ -348,25 +320,52 @@ def counted():
     return 0
 
 
-def differences(row):
-    """What a row's results differ in from float64; empty if they agree."""
+def differences(row, share=1.0):
+    """What a row's results differ in from float64; empty if they agree. share: of what kernels are allowed"""
     found, gradients, count = computed(row, wide=False)
     wanted, exact, bad = computed(row, wide=True)
     wrong = [] if bad is None or bad == count else [f"{count} rows are counted, {bad} are bad"]
     if found.keys() != wanted.keys():
         return [f"outputs are {sorted(found)}, not {sorted(wanted)}"]
     for name in found:
-        wrong += differs(name, found[name], wanted[name], row.allowed())
-    for name in gradients:
-        wrong += differs("the gradient of " + name, gradients[name], exact[name], row.allowed())
+        wrong += differs(name, found[name], wanted[name], row.allowed(False, share))
+        wrong += kind_differs(name, found[name], wanted[name], row)
+    for name in exact:
+        wrong += differs("the gradient of " + name, gradients[name], exact[name], row.allowed(True, share))
+        wrong += some_where_none(name, gradients[name], exact[name])
     return wrong
+
+
+def kind_differs(name, got, want, row):
+    """A dtype, a gradient or a sign that an output has not."""
+    wrong, got = [], got.cpu()
+    dtype = row.dtype if row.function == "selective_log_softmax" else torch.float32
+    if got.is_floating_point() and got.dtype is not row.options.get("out_dtype", dtype):
+        wrong.append(f"{name} is of {got.dtype}")
+    kinds = {"rank": torch.int32, "top.ids": torch.int32 if "int32 ids" in row.edges else torch.int64}
+    if got.dtype is not kinds.get(name, got.dtype):
+        wrong.append(f"{name} is of {got.dtype}")
+    if name == "logprob" and (got[want == 0].abs() > 1e-15).any():
+        wrong.append(f"{name} is not 0 where nothing else can be")
+    if got.requires_grad != want.requires_grad and got.numel():
+        wrong.append(f"{name} has {'a' if got.requires_grad else 'no'} gradient")
+    if name in ("logprob", "reference", "kept_mass") and row.function in OF_HEADS and (got > 0).any():
+        wrong.append(f"{name} is above 0")
+    return wrong
+
+
+def some_where_none(name, got, want):
+    """Gradients that are no zeros where nothing has a part."""
+    if got is None or want is None or "buffer" in name:
+        return []
+    return [f"the gradient of {name} is not 0 of all that has no part"] if got.cpu()[want == 0].any() else []
 
 
 def differs(name, got, want, allowed):
     if got is None or want is None:
         some = got if want is None else want
         return [] if some is None or bool((some == 0).all()) else [f"{name}: {'none' if got is None else 'one'} is there"]
-    got, want = got.detach().double(), want.detach().to(got.dtype).double()  # beyond a dtype there is infinity
+    got, want = got.detach().cpu().double(), want.detach().to(got.dtype).double()  # beyond a dtype there is infinity
     if got.shape != want.shape:
         return [f"{name} has the shape {tuple(got.shape)}, not {tuple(want.shape)}"]
     if got.numel() == 0:

@@ -19,7 +19,7 @@ class Head:
 
     def __init__(self, hidden, weight, target, bias=None, temperature=1.0, softcap=None, scale=1.0, ignore_index=-100,
                  rows=None, keep=None, lora=None, mixed=None, leave_out=None, **_same):
-        self.hidden, self.several = hidden.flatten(0, -2), target.dim() == hidden.dim()
+        self.hidden, self.several = hidden.reshape(-1, hidden.shape[-1]), target.dim() == hidden.dim()
         self.lead, self.shape = hidden.shape[:-1], target.shape
         n, vocab = self.hidden.shape[0], weight.shape[0]
         ids = target.reshape(n, self.shape[-1] if self.several else 1).long()
@@ -29,9 +29,10 @@ class Head:
         bad = ((ids < 0) | (ids >= vocab)) & ~self.ignored | ~((temperature > 1e-37) & (temperature < INFINITY))[:, None]
         if keep is not None:
             bad |= ~listed.gather(1, ids.clamp(0, vocab - 1)) | offsets[:, None]
-        idle = self.ignored.all(1)
+        idle, outside = self.ignored.all(1), 0
         if rows is not None:
             known = [row for row in torch.as_tensor(rows).tolist() if 0 <= row < n]
+            outside = len(rows) - len(known)
             idle = idle | ~torch.zeros(n, dtype=torch.bool).index_fill(0, torch.tensor(known, dtype=torch.int64), True)
         self.bad = bad.any(1) & ~idle
         if leave_out is not None:
@@ -46,12 +47,13 @@ class Head:
         t = z / temperature[self.active, None]
         self.t = t if keep is None else t.masked_fill(~listed[self.active], -INFINITY)
         lost = self.t.detach().isnan().any(1)
-        self.beyond = ~(self.t.detach().amax(1) < LIMIT) if len(self.active) else self.bad[:0]
+        largest = self.t.detach().amax(1) if len(self.active) else self.t[:, 0].detach()
+        self.beyond = ~(largest < LIMIT) | (largest == -INFINITY)
         self.t = self.t * torch.ones(len(self.active), 1).masked_fill(self.beyond[:, None], NAN)
         self.lse = torch.logsumexp(self.t, 1)
         self.logp = self.t - self.lse[:, None]
         self.logprob_rows = self.logp.gather(1, self.ids).masked_fill(self.ignored[self.active], 0)
-        self.counted = int(self.bad.sum() + (self.beyond & ~lost).sum())
+        self.counted = outside + int(self.bad.sum() + (self.beyond & ~lost).sum())
 
     def entropy_rows(self):
         p = self.logp.exp()
@@ -78,7 +80,7 @@ def product(hidden, weight, mixed, listed):
     columns that count (N,V), or None; there are no others, and a row with a NaN reaches no column's gradient (flp.h)."""
     if mixed == "round":
         weight = weight + (weight.detach().bfloat16().double() - weight.detach())
-    if listed is None:
+    if listed is None or not len(hidden):
         return hidden @ weight.t()
     rows = []
     for row, own in zip(hidden, listed):
@@ -136,9 +138,9 @@ def best_of(head, k):
 
 
 def shards(**given):
-    """Each of two shards counts a bad id, and their merge."""
+    """Each of three shards counts a bad id, and their merge."""
     found = linear_logprob(**given)
-    found["bad"] += 2 * int(Head(**given).bad.sum())
+    found["bad"] += 3 * int(Head(**given).bad.sum())
     return found
 
 
@@ -321,7 +323,9 @@ def distill_loss(target, teacher_logprob, loss="forward_kl", row_weight=None, ma
 # ---- scores that exist ----
 
 def selective_log_softmax(logits, index, temperature=1.0, entropy=False, ignore_index=None, **_same):
-    n, vocab = logits.shape
+    lead, vocab = logits.shape[:-1], logits.shape[-1]
+    logits = logits.reshape(-1, vocab)
+    n = len(logits)
     ids = index.reshape(n, -1).long()
     ignored = torch.zeros_like(ids, dtype=torch.bool) if ignore_index is None else ids == ignore_index
     bad = ((ids < 0) | (ids >= vocab)) & ~ignored
@@ -335,7 +339,7 @@ def selective_log_softmax(logits, index, temperature=1.0, entropy=False, ignore_
     lost = ((t == -INFINITY).all(1) | bad.any(1)[active]).sum()
     found = {"bad": int(lost), "logprob": torch.zeros(ids.shape, dtype=torch.float64).index_put((active,), chosen).reshape(index.shape)}
     if entropy:
-        found["entropy"] = torch.zeros(n, dtype=torch.float64).index_put((active,), entropies)
+        found["entropy"] = torch.zeros(n, dtype=torch.float64).index_put((active,), entropies).reshape(lead)
     return found
 
 

@@ -6,7 +6,8 @@ import weakref
 
 import pytest
 
-from flp import _c, _plans, _run
+from flp import _c, _check, _plans, _run
+from flp.parallel import _call, _group
 
 BYTES = 1 << 20  # what the stand-in reports that it keeps
 WORKSPACE = 1000  # what it wants beside
@@ -31,6 +32,19 @@ class Passes:
 def has_directions(key):
     """As flp_planner_has_direction: a frozen head whose entropy has no gradient."""
     return key.grads == _c.GRAD_HIDDEN and key.entropy != _c.ENTROPY_BACKWARD
+
+
+def parallel_call(chunk=0, entropy=False, budget=None, empty=False, valid=331, **more):
+    """flp.parallel's call of a group of one rank, which has all of the vocabulary or, empty, nothing but padding. more:
+    save, tail, tail_report"""
+    call = _call.Call()
+    call.group, call.merge, call.chunk, call.reduce_dtype = _group.Group(None), "sum", chunk, None
+    call.gather, call.empty, call.settings = None, empty, _check.Settings(1.0, None, 1.0, -100, budget, entropy)
+    call.settings.offset, call.settings.valid, call.settings.total = 0, 0 if empty else valid, valid
+    call.settings.save = None
+    for name, value in more.items():
+        setattr(call.settings, name, value)
+    return call
 
 
 @pytest.fixture

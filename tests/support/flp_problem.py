@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 import flp
+from flp_reference import DEVICE
 from flp_standin_lm import TinyLM
 
 B, T, N, V, D, K, RANK = 3, 7, 21, 331, 24, 4, 8
@@ -17,35 +18,56 @@ FILE = str(Path(__file__).with_name("weighed.lua"))  # a loss of a user's file
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A row of CASES. few: rows, instead of N; frozen: leaves without a gradient; near: how far values may be off,
-    relative to the largest of an output, where that is more than what its dtype rounds."""
+    """A row of CASES. few: rows, instead of N; lead: the dimensions that rows have, instead of one; frozen: leaves
+    without a gradient; silent: outputs without one; near: how far values may be off, relative to the largest of an
+    output, where that is more than what its dtype rounds."""
     function: str
     options: dict
     edges: tuple = ()
     dtype: torch.dtype = torch.float32
     weight_dtype: torch.dtype = None
     few: int = None
+    lead: tuple = None
     frozen: tuple = ()
+    silent: tuple = ()
     near: float = 0
 
     @property
-    def sequences(self):
-        return self.function in SEQUENCES and "cu_seqlens" not in self.options
+    def shape(self):
+        """The dimensions that rows have, one of which may be -1."""
+        if self.lead is None and self.function in SEQUENCES and "cu_seqlens" not in self.options:
+            return (0, T) if self.few == 0 else (-1, T)
+        return (-1,) if self.lead is None else self.lead
 
     def __str__(self):
-        words = [f"{name}={Path(value).name if value == FILE else value}" for name, value in self.options.items()
-                 if value is not None]
-        words += [*self.edges] + [str(self.dtype)[6:]] * (self.dtype != torch.float32) + [f"of {self.few}"] * (self.few is not None)
+        def shown(value):
+            return repr(value) if isinstance(value, torch.Tensor) else Path(value).name if value == FILE else value
+
+        words = [f"{name}={shown(value)}" for name, value in self.options.items() if value is not None]
+        words += [*self.edges] + [str(self.dtype)[6:]] * (self.dtype != torch.float32)
+        words += [f"of {self.few}"] * (self.few is not None) + [f"as {self.lead}"] * (self.lead is not None)
+        words += [f"frozen {name}" for name in self.frozen] + [f"silent {name}" for name in self.silent]
         return " ".join([self.function, *words]).replace("@", "")
 
-    def allowed(self):
-        return max(self.near, {torch.float32: 3e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}[self.dtype])
+    def allowed(self, gradient, share):
+        """Outputs are of float32 whatever the dtype of operands, except those of scores that exist; what an adapter
+        makes of hidden is rounded to its dtype."""
+        rounded = gradient or "lora" in self.options or \
+            self.function == "selective_log_softmax" and "out_dtype" not in self.options
+        return max(self.near, share * ROUNDING[self.dtype if rounded or self.dtype == torch.float64 else torch.float32])
+
+
+ROUNDING = {torch.float64: 1e-12, torch.float32: 3e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 
 
 SEQUENCES = {"policy_loss", "losses.policy_loss", "score", "sequence_logprob"}
 
 
 # ---- operands ----
+
+OF_ROWS = ("hidden", "target", "targets", "many", "whole", "whole_teacher", "tokens", "old", "ref", "teacher", "mask",
+           "logprob", "logprobs", "entropies", "advantages", "row_weight", "temperatures", "old_lse", "worth", "logits")
+
 
 class Problem:
     """The tensors of a case. dtype: of hidden, weight, bias and logits; float64: for the reference, of the values that
@@ -76,6 +98,8 @@ class Problem:
         self.packed_prompts, self.worth = torch.tensor([2, 0, 3, 1]), normal(N)
         self.exists = torch.tensor([[0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0], [1] * 7])
         self.tokens, self.total = self.target.clone(), torch.tensor(17.0)
+        self.many = torch.stack([torch.randperm(V, generator=self.draw)[:40] for _ in range(N)])
+        self.whole, self.whole_teacher = torch.arange(V).expand(N, V).clone(), torch.log_softmax(normal(N, V), -1)
         self.ignore()
         for edge in case.edges:
             EDGES[edge](self)
@@ -87,35 +111,40 @@ class Problem:
 
     def ignore(self):
         """What takes no part holds anything."""
-        self.target[3], self.targets[3], self.targets[4, 1:], self.hidden[3] = -100, -100, -100, NAN
+        self.target[3], self.targets[3], self.targets[4, 1:] = -100, -100, -100
+        self.hidden[3], self.logits[3] = NAN, NAN
         self.teacher[4, 1:], self.old[3], self.row_weight[3] = NAN, NAN, 5
 
     def shape_of(self, case):
         """Rows as sequences, for functions that take those; fewer of them, where a case is of few."""
-        for name in ("hidden", "target", "targets", "tokens", "old", "ref", "teacher", "mask", "logprob", "logprobs", "entropies",
-                     "advantages", "row_weight", "temperatures", "old_lse", "worth", "logits"):
+        for name in OF_ROWS:
             values = getattr(self, name)
             if case.few is not None:
                 values = values[:case.few]
-            if case.sequences:
-                values = values.reshape(-1, T, *values.shape[1:]) if len(values) else values.reshape(0, T, *values.shape[1:])
-            setattr(self, name, values)
+            setattr(self, name, values.reshape((*case.shape, *values.shape[1:])))
+        self.single, self.single_teacher = self.targets[..., :1], self.teacher[..., :1]
         if case.few is not None:
-            self.offsets, self.advantage = self.offsets[:case.few + 1], self.advantage[:-(-case.few // T)]
+            self.offsets = self.offsets[:case.few + 1]
+            self.advantage = self.advantage[:case.lead[0] if case.lead else -(-case.few // T)]
 
     def settle(self, case, wide):
-        """Dtypes, leaves and what is made of them."""
+        """Dtypes, leaves and what is made of them; on the device of the tests, except for the reference."""
         narrow = {"hidden": case.dtype, "weight": case.weight_dtype or case.dtype, "bias": case.dtype, "a": case.dtype,
                   "b": case.dtype, "logits": case.dtype}
         for name in (*narrow, "logprob", "logprobs", "entropies"):
             value = getattr(self, name).to(narrow.get(name, torch.float32))
             setattr(self, name, (value.double() if wide else value).requires_grad_(name not in case.frozen))
-        self.lora = flp.Lora(self.a, self.b, 1.5)
-        self.keep = self.offsets, self.listed
+        count = len(self.hidden)
+        self.bounds, self.every = torch.arange(count + 1) * V, torch.arange(V).flip(0).repeat(count)
         self.buffer, self.report = torch.ones(V, D), torch.full((4,), 7.0)
-        self.model, self.ids = TinyLM(vocab=37, bias=True), torch.randint(37, (2, 9), generator=self.draw)
-        self.model = self.model.double() if wide else self.model
         self.temperature = torch.tensor([[0.7], [1.6]])
+        self.model, self.ids = TinyLM(vocab=37, bias=True), torch.randint(37, (2, 9), generator=self.draw)
+        self.model = self.model.double() if wide else self.model.to(DEVICE)
+        for name, value in vars(self).items():
+            if isinstance(value, torch.Tensor) and not wide:
+                setattr(self, name, value.to(DEVICE).detach().requires_grad_(value.requires_grad))
+        self.lora = flp.Lora(self.a, self.b, 1.5)
+        self.keep, self.keep_all = (self.offsets, self.listed), (self.bounds, self.every)
         self.leaves = {name: getattr(self, name) for name in LEAVES}
         self.leaves.update({"model " + name: value for name, value in self.model.named_parameters()})
 
@@ -140,21 +169,42 @@ def spoil(**changes):
     return edge
 
 
+def typed(*names):
+    """Integers of 32 bits."""
+    def edge(problem):
+        for name in names:
+            setattr(problem, name, getattr(problem, name).int())
+    return edge
+
+
+def empty_list(problem):
+    """Of row 7, whose columns row 8 has too."""
+    problem.offsets[8] = problem.offsets[7]
+
+
 EVERY = slice(None)
 EDGES = {
     "nan row": spoil(hidden=[2, NAN]),
     "bad ids": spoil(target=[5, V, 6, -7], targets=[5, V, (6, 1), -7], tokens=[5, V, 16, -7]),
-    "bad temperature": spoil(temperatures=[7, 0.0, 8, NAN]),
+    "far ids": spoil(target=[5, 2**40, 6, -2**40]),
+    "bad temperature": spoil(temperatures=[7, 0.0, 8, NAN, 10, -1.0, 11, INFINITY, 12, 1e-40, 13, 1e-12]),
+    "none left": spoil(bias=[EVERY, -INFINITY]),
     "banned": spoil(bias=[slice(V - 40, None), -INFINITY], target=[8, V - 1], targets=[(9, 0), V - 1]),
     "few left": spoil(bias=[slice(2, None), -INFINITY], target=[EVERY, 1, 3, -100]),
     "beyond": spoil(hidden=[9, 1e12]),
     "all ignored": spoil(target=[EVERY, -100], targets=[EVERY, -100]),
-    "ignored as 5": spoil(target=[3, 5]),
+    **{f"ignored as {index}": spoil(target=[3, index]) for index in (0, 5, -1)},
     "all masked": spoil(mask=[EVERY, False]),
+    "masked": spoil(mask=[slice(9, 12), False]),
+    "empty sequence": spoil(cu_seqlens=[2, 5]),
+    "nan": spoil(logprob=[1, NAN]),
+    "masked sequence": spoil(mask=[slice(7, 14), False]),
+    "nan advantage masked": spoil(mask=[slice(7, 14), False], advantage=[1, NAN]),
     "weight 0": spoil(row_weight=[slice(1, N, 3), 0.0, 4, -0.0], hidden=[1, NAN, 7, INFINITY],
                       teacher=[10, NAN, 13, -INFINITY]),
     "weight 0 of a bad id": spoil(row_weight=[5, 0.0], target=[5, V], targets=[5, V]),
-    "masked nan": spoil(mask=[slice(9, 12), False], old=[9, NAN], ref=[9, NAN], hidden=[10, NAN], advantages=[9, NAN],
+    "masked nan": spoil(mask=[slice(9, 12), False], target=[11, V + 7], old=[9, NAN], ref=[9, NAN],
+                        hidden=[10, NAN], advantages=[9, NAN],
                         logprob=[9, NAN], entropies=[9, NAN], worth=[9, NAN]),
     "far": spoil(old=[0, -95.0, 1, -150.0, 2, -INFINITY, 7, 90.0, 14, -120.0], logprob=[0, -1.0, 1, -1.0]),
     "far down": spoil(old=[8, -45.0, 9, -60.0]),
@@ -162,7 +212,11 @@ EDGES = {
     "advantage 0": spoil(advantages=[slice(0, 9), 0.0], advantage=[0, 0.0], old=[0, -95.0, 1, -150.0]),
     "no share": spoil(teacher=[0, -INFINITY, (2, 1), -INFINITY], logprobs=[(1, 2), -INFINITY, (2, 1), -INFINITY]),
     "nan teacher": spoil(teacher=[5, NAN], logprobs=[6, NAN]),
-    "nan score": spoil(logits=[2, NAN, 4, -INFINITY, (6, slice(0, 9)), -INFINITY]),
-    "bad list": spoil(listed=[0, V - 1, 9, V]),
+    "nan score": spoil(logits=[2, NAN, 4, -INFINITY, (6, slice(0, 9)), -INFINITY, (8, 7), INFINITY, 9, -INFINITY,
+                               (9, 0), 1], target=[9, 0]),
+    "bad list": lambda problem: empty_list(problem) or spoil(listed=[0, V - 1, 9, V, -1, -1])(problem),
+    "one kept": spoil(offsets=[1, 1]),
+    "int32 ids": typed("target", "targets", "tokens", "cu_seqlens", "packed_prompts"),
+    "int32 lists": typed("listed", "offsets"),
     "nan worth": spoil(worth=[slice(0, 5), NAN], mask=[5, True]),
 }

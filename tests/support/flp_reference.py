@@ -1,8 +1,9 @@
-"""The operation in float64 torch, problems to try it on, and the device that the tests run on."""
+"""linear_logprob in float64, problems to try it on, and the device that the tests run on."""
 import os
 
 import torch
-import torch.nn.functional as F
+
+import flp_exact
 
 DEVICE = os.environ.get("FLP_TEST_DEVICE", "cpu")
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
@@ -23,22 +24,18 @@ def problem(n=13, vocab=331, depth=64, dtype=torch.float32, bias=False, seed=0, 
     return tuple(None if tensor is None else tensor.to(DEVICE) for tensor in made)
 
 
-def reference(hidden, weight, target, bias=None, temperature=1.0, softcap=None, scale=1.0, ignore_index=-100, rows=None):
-    """logprob and entropy in float64, differentiable. Inactive rows give 0."""
-    z = hidden @ weight.t()
-    z = scale * (z if bias is None else z + bias)
-    z = z if softcap is None else softcap * torch.tanh(z / softcap)
-    t = z / (temperature.double().unsqueeze(-1) if isinstance(temperature, torch.Tensor) else temperature)
-    logp = F.log_softmax(t, -1)
-    work = target != ignore_index
-    if rows is not None:
-        listed = torch.zeros_like(work)
-        listed[torch.as_tensor(rows, dtype=torch.int64)] = True
-        work = work & listed
-    chosen = logp.gather(1, torch.where(work, target.long(), torch.zeros_like(target.long())).unsqueeze(1)).squeeze(1)
-    entropy = -(logp.exp() * logp).sum(-1)
-    zero = torch.zeros_like(chosen)
-    return torch.where(work, chosen, zero), torch.where(work, entropy, zero)
+def reference(hidden, weight, target, bias=None, temperature=1.0, softcap=None, scale=1.0, **options):
+    """logprob and entropy of flp_exact.py, differentiable, on the device of hidden. Inactive rows give 0."""
+    given = {"hidden": hidden.double(), "weight": weight.double(), "target": target, "bias": bias,
+             "temperature": temperature, "softcap": softcap, "scale": scale, **options}
+    found = flp_exact.linear_logprob(entropy=True, **{name: on_cpu(value) for name, value in given.items()})
+    return found["logprob"].to(hidden.device), found["entropy"].to(hidden.device)
+
+
+def on_cpu(value):
+    if isinstance(value, tuple):
+        return tuple(map(on_cpu, value))
+    return value.cpu() if isinstance(value, torch.Tensor) else value
 
 
 def doubles(*tensors):

@@ -37,6 +37,11 @@ def flpgen(*arguments, cache=None, timeout=HANG, program=FLPGEN, cwd=None, **env
     return Outcome(done)
 
 
+def kinds(document):
+    """Of kernels that `flpgen gen` made."""
+    return {kernel["key"]["kind"] for kernel in document["kernels"]}
+
+
 def findings(record):
     """Of what `flpgen check` recorded: an object for each rung and output of each row."""
     return [{**row, **row["outputs"].get(output, {"worst_share": 0}), "rung": rung, "output": output,

@@ -11,6 +11,7 @@ import flpgen_tool
 import pytest
 import torch
 from flp_bench_tool import SHAPE, parsed
+from test_evidence import check_record
 
 from flp.bench import cases, clock, limits, main, options, ours, peers, rounds, run
 from flp.bench.peers import naive
@@ -58,13 +59,8 @@ def test_record_has_the_head_of_flpgen_bench_and_every_row_its_figures(tmp_path,
 
 
 def test_record_is_evidence(tmp_path):
-    sys.path.insert(0, str(TREE / "tests" / "gpu"))
-    try:
-        evidence = importlib.import_module("test_evidence")
-    finally:
-        sys.path.pop(0)
     result = record_of(tmp_path / "out.json", "--peers", "none", "--no-bare")
-    assert evidence.check_record(result) is None
+    assert check_record(result) is None
     assert len(result["sources_hash"]) == 64 and result["bare"] == []
     assert [row["bare_ms"] for row in result["rows"]] == [None]
 

@@ -187,14 +187,8 @@ def test_an_output_processor():
     assert (names["logprob"] != 0).equal(mask) and (hidden.grad.abs().sum(-1) > 0).t().equal(mask)
 
 
-def test_tensor_parallel(tmp_path):
-    import torch.distributed as dist
-
-    dist.init_process_group("gloo", rank=0, world_size=1, init_method="file://%s" % (tmp_path / "store"))
-    try:
-        names = run("flp.parallel", **operands(vocab=151936), tp_group=dist.group.WORLD)
-    finally:
-        dist.destroy_process_group()
+def test_tensor_parallel(one_rank):
+    names = run("flp.parallel", **operands(vocab=151936), tp_group=torch.distributed.group.WORLD)
     assert names["logprob"].shape == names["entropy"].shape == (13,)
 
 

@@ -35,10 +35,6 @@ def test_what_is_masked_or_nan_is_neither_kept_nor_counted():
     assert kept([nan, 1.0], price=0.0, temperature=1e-9, seed=0) == [False, True]
 
 
-def test_a_price_keeps_what_is_worth_more():
-    assert kept([0.5, 1.0, 1.5], price=1.0) == [False, False, True]
-
-
 def test_chance_is_that_of_the_seed():
     worth = torch.linspace(-4, 4, 4096)
     first = flp.gate(worth, price=0.0, temperature=1.0, seed=7)
@@ -63,60 +59,7 @@ def test_uniform_numbers_are_those_of_splitmix64():
     assert abs(many.mean() - 0.5) < 0.005 and 0 <= many.min() and many.max() < 1
 
 
-def test_delight_is_advantage_times_surprisal():
-    logprob = torch.tensor([[-1.0, -2.0], [-0.5, -3.0]], requires_grad=True)
-    got = flp.delight(logprob, torch.tensor([[2.0], [-1.0]]))
-    assert torch.equal(got, torch.tensor([[2.0, 4.0], [-0.5, -3.0]])) and not got.requires_grad
-
-
 # ---- sequences ----
-
-LENGTHS = [3, 0, 5, 1]
-
-
-def packed():
-    logprob = -torch.rand(sum(LENGTHS), generator=torch.Generator().manual_seed(2))
-    return logprob, torch.tensor([0, 3, 3, 8, 9])
-
-
-def test_padded_and_packed_sequences_sum_alike():
-    logprob, ends = packed()
-    padded, mask = torch.full((4, 5), float("nan")), torch.zeros(4, 5, dtype=torch.bool)
-    for i, length in enumerate(LENGTHS):
-        padded[i, :length], mask[i, :length] = logprob[ends[i]:ends[i + 1]], True
-    total, mean = flp.sequence_logprob(logprob, cu_seqlens=ends)
-    assert total.dtype is mean.dtype is torch.float32 and total[1] == mean[1] == 0
-    for i, length in enumerate(LENGTHS):
-        assert math.isclose(total[i], logprob[ends[i]:ends[i + 1]].double().sum(), rel_tol=1e-6)
-        assert math.isclose(mean[i], total[i] / max(length, 1), rel_tol=1e-6)
-    for a, b in zip(flp.sequence_logprob(padded, mask), (total, mean)):
-        assert torch.equal(a, b)
-
-
-def test_prompt_tokens_can_be_left_out_of_packed_ones():
-    logprob, ends = packed()
-    mask = torch.ones(9, dtype=torch.bool)
-    mask[[0, 3, 4]] = False
-    total, mean = flp.sequence_logprob(logprob, mask, ends.int())
-    assert math.isclose(total[0], logprob[1:3].sum(), rel_tol=1e-6)
-    assert math.isclose(mean[2], logprob[5:8].mean(), rel_tol=1e-6)
-
-
-def test_gradients_reach_the_tokens_that_count():
-    logprob, ends = packed()
-    logprob.requires_grad_()
-    mask = torch.ones(9, dtype=torch.bool)
-    mask[0] = False
-    _, mean = flp.sequence_logprob(logprob, mask, ends)
-    mean.sum().backward()
-    assert torch.allclose(logprob.grad, torch.tensor([0, .5, .5, .2, .2, .2, .2, .2, 1]))
-
-
-def test_a_nan_stays_in_its_sequence():
-    logprob, ends = packed()
-    logprob[1] = float("nan")
-    total, _ = flp.sequence_logprob(logprob, cu_seqlens=ends)
-    assert torch.isnan(total).tolist() == [True, False, False, False]
 
 
 def test_only_what_is_kept_is_trained():

@@ -108,14 +108,6 @@ def test_the_last_positions_can_be_kept():
     assert torch.equal(last, whole[:, -3:])
 
 
-def test_a_temperature_a_sequence():
-    model, temperature = TinyLM(), torch.tensor([[0.5], [1.0], [2.0]])
-    want, _, _ = materialised(model, shifted(IDS), temperature.unsqueeze(-1), input_ids=IDS)
-    for eager in (False, True):
-        with flp.logprob_head(model, temperature=temperature, eager=eager), torch.no_grad():
-            assert (model(input_ids=IDS).logprobs - want[:, :-1]).abs().max() < TOLERANCE
-
-
 @paths
 def test_a_frozen_head_gets_no_gradient_and_the_trunk_does(eager):
     model = TinyLM()

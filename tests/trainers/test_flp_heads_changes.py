@@ -106,10 +106,6 @@ def larger_head(model):
     model.embed, model.lm_head = nn.Embedding(300, 16), nn.Linear(16, 300, bias=False)
 
 
-def adapted_head(model):
-    model.lm_head.base_layer = nn.Identity()
-
-
 def head_of_another_kind(model):
     model.lm_head = Other(16, 257, bias=False)
 
@@ -118,28 +114,11 @@ def new_copy(model):
     model.lm_head = SavedCopies(model.lm_head, nn.Linear(16, 257, bias=False))
 
 
-def other_forward(model):
-    model.lm_head.forward = lambda hidden: hidden
-
-
-def sharded(model):
-    kind = type("DTensor", (nn.Parameter,), {"to_local": lambda self: self})
-    model.lm_head.weight = kind(model.lm_head.weight.data)
-
-
 @pytest.mark.parametrize("change, words", [
     (new_head, "head is another one than when logprob_head was installed .accepted: the same: uninstall, change the"),
     (larger_head, "head is another one"),
     (new_copy, "head is another one"),
-    (adapted_head, "head is of type torch.nn.modules.linear.Linear, which an adapter changes"),
     (head_of_another_kind, "head is of type .*Other"),
-    (lambda model: setattr(model, "lm_head", None), "head is None"),
-    (other_forward, "head.forward is replaced by .*<lambda>"),
-    (lambda model: model.lm_head.register_forward_hook(lambda *given: None), "head is under 1 forward hooks"),
-    (lambda model: model.lm_head.register_full_backward_hook(lambda *given: None), "head is under 1 backward hooks"),
-    (lambda model: torch.nn.utils.weight_norm(model.lm_head), "head.weight is computed from other parameters"),
-    (lambda model: model.lm_head.to("meta"), "head.weight is on the device meta"),
-    (sharded, r"head.weight is sharded \(DTensor\)"),
     (lambda model: setattr(model.config, "logit_scale", 0.5), "config is changed after .* was made, to scale 0.5"),
 ])
 def test_what_changes_the_head_is_refused_at_the_next_call(change, words):

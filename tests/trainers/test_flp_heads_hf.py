@@ -139,15 +139,9 @@ def test_a_compiled_model_is_seen_through():
 
 # ---- models of several processes, here of one ----
 
-@pytest.fixture
-def process_group(tmp_path):
-    torch.distributed.init_process_group("gloo", init_method="file://%s" % (tmp_path / "store"), rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
-
 
 @pytest.mark.parametrize("options", [{}, {"find_unused_parameters": True}, {"static_graph": True}], ids=str)
-def test_under_distributed_data_parallel(process_group, options):
+def test_under_distributed_data_parallel(one_rank, options):
     model = make("llama")
     want = torch.autograd.grad(own(model)[0].sum(), model.lm_head.weight)[0]
     parallel = torch.nn.parallel.DistributedDataParallel(model, **options)
@@ -156,7 +150,7 @@ def test_under_distributed_data_parallel(process_group, options):
     assert relative(model.lm_head.weight.grad, want) < 1e-5
 
 
-def test_fsdp2_may_shard_the_trunk_but_not_the_head(process_group):
+def test_fsdp2_may_shard_the_trunk_but_not_the_head(one_rank):
     fsdp = pytest.importorskip("torch.distributed.fsdp")
     if not hasattr(fsdp, "fully_shard"):
         pytest.skip("torch has no fully_shard")

@@ -197,18 +197,12 @@ def test_hooks_of_accelerate_that_come_and_go_inside_the_block():
 
 # ---- wrappers that come inside the block; process groups of one process ----
 
-@pytest.fixture
-def process_group(tmp_path):
-    torch.distributed.init_process_group("gloo", init_method="file://%s" % (tmp_path / "store"), rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
-
 
 def head_gradient(model):
     return torch.autograd.grad(own(model)[0].sum(), model.lm_head.weight)[0]
 
 
-def test_distributed_data_parallel_inside_the_block(process_group):
+def test_distributed_data_parallel_inside_the_block(one_rank):
     model = make("llama")
     want, gradient = own(model)[0], head_gradient(model)
     with flp.logprob_head(model):
@@ -219,7 +213,7 @@ def test_distributed_data_parallel_inside_the_block(process_group):
 
 
 @pytest.mark.parametrize("options", [{"use_orig_params": True}, {"use_orig_params": False}], ids=str)
-def test_fsdp_inside_the_block(process_group, options):
+def test_fsdp_inside_the_block(one_rank, options):
     fsdp = pytest.importorskip("torch.distributed.fsdp")
     model = make("llama")
     want, gradient = own(model)[0].detach(), head_gradient(model)
@@ -237,7 +231,7 @@ def test_fsdp_inside_the_block(process_group, options):
 
 
 @pytest.mark.parametrize("what", ["layers", "model", "head"])
-def test_fully_shard_inside_the_block(process_group, what):
+def test_fully_shard_inside_the_block(one_rank, what):
     fsdp = pytest.importorskip("torch.distributed.fsdp")
     if not hasattr(fsdp, "fully_shard"):
         pytest.skip("torch has no fully_shard")

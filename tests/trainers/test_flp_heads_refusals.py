@@ -53,6 +53,7 @@ def flat(model):
     model.lm_head.weight = nn.Parameter(torch.zeros(100))
 
 
+@pytest.mark.parametrize("inside", [False, True], ids=["at once", "at the next call"])
 @pytest.mark.parametrize("spoil, words", [
     (lora, r"head is of type torch.nn.modules.linear.Linear, which an adapter changes \(accepted: peft.tuners.lora.layer.Linear"),
     (other_class, r"head is of type .*OtherLinear \(accepted: torch.nn.Linear, unquantised: .*llm_int8_skip_modules"),
@@ -69,12 +70,15 @@ def flat(model):
     (lambda model: setattr(model, "lm_head", None), "head is None"),
     (lambda model: setattr(model, "lm_head", nn.Identity()), "head is of type torch.nn.modules.linear.Identity"),
 ])
-def test_a_head_that_cannot_be_stood_in_for_is_refused(spoil, words):
+def test_a_head_that_cannot_be_stood_in_for_is_refused(spoil, words, inside):
     model = TinyLM()
+    if inside:
+        flp.logprob_head(model).install()
+        assert model(input_ids=IDS).logprobs.shape == (3, 10)
     spoil(model)
     with pytest.raises(flp.UnsupportedError, match=words):
-        flp.logprob_head(model).install()
-    assert "forward" not in vars(model)
+        model(input_ids=IDS) if inside else flp.logprob_head(model).install()
+    assert inside or "forward" not in vars(model)
 
 
 def test_a_model_without_a_head_is_refused():

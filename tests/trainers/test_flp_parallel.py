@@ -8,10 +8,11 @@ import torch
 import flp
 import flp_parallel_cases as cases
 import flp_parallel_dtensor_cases as dtensor_cases
-from flp import _check, _run
+from flp import _run
 from flp_ranks import Ranks
 from flp.parallel import _call, _group
-from flp_kept_sets import kept_reference, lists
+from flp_keeping import parallel_call
+from flp_kept_sets import lists
 from flp_reference import GRAD_TOLERANCE, VALUE_TOLERANCE, doubles, problem, reference, relative
 
 EVEN, UNEVEN = [(166, 166), (165, 165)], [(120, 120), (130, 128), (90, 83)]
@@ -27,15 +28,16 @@ def ranks(tmp_path_factory):
     started.close()
 
 
-def wanted(made, options, entropy=True, edit=None):
+def wanted(made, options, entropy=True, edit=None, targets=None):
     """logprob, entropy and gradients of hidden, weight and bias in float64."""
     hidden, weight, target, bias = problem(**made)
     if edit is not None:
         edit(hidden, weight, target)
     wide = doubles(hidden, weight, bias)
-    known = {name: options[name] for name in ("temperature", "softcap", "scale", "rows") if name in options}
-    logprob, entropies = reference(wide[0], wide[1], target, wide[2], **known)
+    known = {name: options[name] for name in ("temperature", "softcap", "scale", "rows", "keep") if name in options}
+    logprob, entropies = reference(wide[0], wide[1], target if targets is None else targets, wide[2], **known)
     g, e = cases.upstream(target.shape[0])
+    g = g if targets is None else g[:, None]
     ((logprob * g).sum() + ((entropies * e).sum() if entropy else 0)).backward()
     return logprob.detach(), entropies.detach(), [None if tensor is None else tensor.grad for tensor in wide]
 
@@ -58,21 +60,39 @@ def check(results, cuts, want, dtype=torch.float32, sequence=False):
             assert got is None or (got.shape[0] == rows and not got[real:].any())
 
 
+def drawn_targets():
+    """Five a row, one row of none, some ignored, one id twice."""
+    targets = torch.randint(331, (12, 5), generator=torch.Generator().manual_seed(8))
+    targets[2], targets[5, 3:] = -100, -100
+    targets[7, 1] = targets[7, 0]
+    return targets
+
+
+KEPT, ROWS, TARGETS = {"keep": lists(problem(**MADE)[2])}, {"rows": [0, 3, 3, 8, 11]}, drawn_targets()
+
+
 @pytest.mark.parametrize("engine", ["libflp", "torch form"])
-@pytest.mark.parametrize("sequence, chunk", [(False, 0), (True, 0), (True, 2)], ids=str)
-def test_kept_sets(ranks, engine, sequence, chunk):
-    hidden, weight, target, bias = problem(**MADE)
-    offsets, ids, mask = lists(target)
-    want = doubles(hidden, weight, bias)
-    logprob, entropies = kept_reference(mask, want[0], want[1], target, want[2], temperature=0.8)
-    g, e = cases.upstream(target.shape[0])
-    ((logprob * g).sum() + (entropies * e).sum()).backward()
-    options = {"temperature": 0.8, "keep": (offsets, ids)}
-    results = ranks.run(2, cases.head, cuts=EVEN, made=MADE, options=options, sequence=chunk or sequence, engine=engine)
-    check(results, EVEN, (logprob.detach(), entropies.detach(), [tensor.grad for tensor in want]), sequence=sequence)
+@pytest.mark.parametrize("cuts, sequence, options, targets", [
+    *((EVEN, sequence, options, None) for options in (KEPT, {"tail": 2**-9}, ROWS) for sequence in (False, True, 2)),
+    *((cuts, sequence, {}, TARGETS) for cuts, sequence in ((EVEN, False), (EVEN, 2), (UNEVEN, False), (EMPTY, True))),
+    (EVEN, False, {}, TARGETS[:, :1].contiguous())], ids=lambda value: "lists" if value is KEPT else None)
+def test_options_over_ranks(ranks, engine, cuts, sequence, options, targets):
+    options = {"temperature": 0.8, **options}
+    want = wanted(MADE, options, targets=targets)
+    for merge in ("sum", "gather"):
+        results = ranks.run(len(cuts), cases.head, cuts=cuts, made=MADE, options={"merge": merge, **options},
+                            sequence=sequence, engine=engine, report="tail" in options, targets=targets)
+        check(results, cuts, want, sequence=sequence)
+        assert "rows" not in options or not results[0]["logprob"][[1, 2, 4]].any()
+        assert not any(result["report"] is not None and result["report"].any() for result in results)
 
 
-def spoil(hidden, weight, target):
+def test_a_tail_out_of_range_is_refused(ranks):
+    refused, = {str(said) for said in ranks.run(2, cases.refusal, cuts=EVEN, made=MADE, options={"tail": 0.5})}
+    assert "tail is 0.5 (accepted: None or 0" in refused
+
+
+def spoil_rows(hidden, weight, target):
     """Rows that are masked, bad, and no number."""
     target[1], target[4], hidden[6, 0] = -100, weight.shape[0], float("nan")
 
@@ -84,9 +104,10 @@ def spoil(hidden, weight, target):
     ([(300, 300), (31, 31)], {"topk": 100}), ([(331, 331), (64, 0)], {"topk": 7})], ids=str)
 def test_best_tokens_of_all_ranks(ranks, engine, sequence, cuts, options):
     made = dict(MADE, target_dtype=torch.int32)
-    results = ranks.run(2, cases.best, cuts=cuts, made=made, options=options, sequence=sequence, engine=engine, edit=spoil)
+    results = ranks.run(2, cases.best, cuts=cuts, made=made, options=options, sequence=sequence, engine=engine,
+                        edit=spoil_rows)
     hidden, weight, target, bias = problem(**made)
-    spoil(hidden, weight, target)
+    spoil_rows(hidden, weight, target)
     known = {"temperature": options.get("temperature", 1.0), "topk": options["topk"]}
     logprob, top = flp.linear_logprob(hidden, weight, target, bias, **known)
     for got, (ids, logprobs, rest), grad in results:
@@ -104,18 +125,6 @@ def test_best_tokens_of_a_head_with_fewer_are_refused(ranks):
     assert all("topk is 129 (accepted: 0 to 128" in text for _, text in message)
     with pytest.raises(TypeError, match="rank"):
         flp.parallel.linear_logprob(torch.zeros(1, 8), torch.zeros(8, 8), torch.zeros(1), rank=True)
-
-
-@pytest.mark.parametrize("engine", ["libflp", "torch form"])
-@pytest.mark.parametrize("sequence", [False, True, 2])
-def test_a_tail_is_exact_without_kernels(ranks, engine, sequence):
-    options = {"temperature": 0.8, "tail": 2**-9}
-    results = ranks.run(2, cases.head, cuts=EVEN, made=MADE, options=options, sequence=sequence, engine=engine,
-                        report=True)
-    check(results, EVEN, wanted(MADE, options), sequence=sequence)
-    assert [result["report"].tolist() for result in results] == [[0, 0, 0, 0]] * 2
-    refused, = {str(said) for said in ranks.run(2, cases.refusal, cuts=EVEN, made=MADE, options={"tail": 0.5})}
-    assert "tail is 0.5 (accepted: None or 0" in refused
 
 
 @pytest.mark.parametrize("engine", ["libflp", "torch form"])
@@ -211,14 +220,6 @@ def test_a_nan_of_one_rank_reaches_all(ranks, merge):
         assert result["logprob"].isnan().all() and result["entropy"].isnan().all()
 
 
-@pytest.mark.parametrize("sequence", [False, 2])
-def test_a_row_list(ranks, sequence):
-    options = {"rows": [0, 3, 3, 8, 11]}
-    results = ranks.run(2, cases.head, cuts=EVEN, made=MADE, options=options, sequence=sequence)
-    check(results, EVEN, wanted(MADE, options), sequence=bool(sequence))
-    assert not results[0]["logprob"][[1, 2, 4]].any()
-
-
 @pytest.mark.parametrize("sequence", [False, True, 3])
 def test_no_rows(ranks, sequence):
     for result in ranks.run(2, cases.head, cuts=EVEN, made={**MADE, "n": 0}, options={}, sequence=sequence):
@@ -264,10 +265,8 @@ class CountingGroup(_group.Group):
 
 def test_two_chunks_of_hidden_states_are_alive_at_a_time():
     hidden, weight, target = (tensor.cpu() for tensor in problem(n=12)[:3])
-    call = _call.Call()
-    call.group, call.merge, call.chunk, call.reduce_dtype = CountingGroup(), "gather", 2, torch.float32
-    call.gather, call.empty, call.settings = None, False, _check.Settings(1.0, None, 1.0, -100, None, False)
-    call.settings.offset, call.settings.valid, call.settings.total = 0, weight.shape[0], weight.shape[0]
+    call = parallel_call(chunk=2, valid=weight.shape[0])
+    call.group, call.merge, call.reduce_dtype = CountingGroup(), "gather", torch.float32
     logprob = _call.ParallelLogprob.apply(hidden.requires_grad_(), weight.requires_grad_(), None, target.repeat(2),
                                           None, None, None, None, call)
     assert call.group.most == 2 and not call.group.alive

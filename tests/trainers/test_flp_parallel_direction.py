@@ -6,22 +6,13 @@ import gc
 import pytest
 import torch
 
-from flp import _c, _check, _plans, _run
-from flp.parallel import _call, _group
-from flp_keeping import BYTES, WORKSPACE, noted_blocks, passes  # noqa: F401
+from flp import _c, _plans, _run
+from flp.parallel import _call
+from flp_keeping import BYTES, WORKSPACE, noted_blocks, parallel_call, passes  # noqa: F401
 from flp_reference import problem
 
-N, V = 12, 331
+N = 12
 THREE = 3 * BYTES + WORKSPACE  # what directions of three chunks take
-
-
-def call_of(chunk=0, entropy=False, save=None, budget=None, empty=False):
-    """The call of a group of one rank, which has all of the vocabulary or, empty, nothing but padding."""
-    call = _call.Call()
-    call.group, call.merge, call.chunk, call.reduce_dtype = _group.Group(None), "sum", chunk, None
-    call.gather, call.empty, call.settings = None, empty, _check.Settings(1.0, None, 1.0, -100, budget, entropy)
-    call.settings.offset, call.settings.valid, call.settings.total, call.settings.save = 0, 0 if empty else V, V, save
-    return call
 
 
 def scored(call, dtype=torch.bfloat16, trained=False):
@@ -38,12 +29,12 @@ def places(seen):
 
 @pytest.mark.parametrize("chunk, chunks", [(0, 1), (N, 1), (5, 3), (4, 3)])
 def test_each_chunk_keeps_its_directions_for_every_backward_pass(passes, chunk, chunks):  # noqa: F811
-    logprob, hidden = scored(call_of(chunk))
+    logprob, hidden = scored(parallel_call(chunk))
     kept = places(passes.forward())
     assert len(kept) == chunks and len(set(kept)) == chunks and all(keeps and saved for keeps, saved in kept)
     first, second = (torch.autograd.grad(logprob.sum(), hidden, retain_graph=True)[0] for _ in range(2))
     assert places(passes.backward()) == 2 * kept
-    other, again = scored(call_of(chunk, save=False))
+    other, again = scored(parallel_call(chunk, save=False))
     recomputed, = torch.autograd.grad(other.sum(), again)
     assert torch.equal(first, second) and torch.equal(first, recomputed) and torch.equal(logprob, other)
 
@@ -51,7 +42,7 @@ def test_each_chunk_keeps_its_directions_for_every_backward_pass(passes, chunk, 
 @pytest.mark.parametrize("budget, save, keeps", [
     (None, None, True), (THREE, None, True), (THREE - 1, None, False), (THREE - 1, True, True), (THREE, False, False)])
 def test_the_directions_of_all_chunks_share_one_budget(passes, budget, save, keeps):  # noqa: F811
-    logprob, hidden = scored(call_of(4, budget=budget, save=save))
+    logprob, hidden = scored(parallel_call(4, budget=budget, save=save))
     logprob.sum().backward()
     assert [bool(saved) for _, saved in places(passes.forward() + passes.backward())] == [keeps] * 6
     left = {None: (1 << 30) - 2 * BYTES, THREE: BYTES + WORKSPACE}.get(budget)
@@ -65,7 +56,7 @@ def test_the_budget_of_the_environment_counts(passes, monkeypatch):  # noqa: F81
     for budget, keeps in ((THREE, True), (THREE - 1, False)):
         monkeypatch.setenv("FLP_BUDGET", str(budget))
         del passes.seen[:]
-        scored(call_of(4))
+        scored(parallel_call(4))
         assert [bool(saved) for _, saved in places(passes.forward())] == [keeps] * 3
 
 
@@ -73,7 +64,7 @@ def test_the_budget_of_the_environment_counts(passes, monkeypatch):  # noqa: F81
                          ids=str)
 def test_what_keeps_nothing(passes, options):  # noqa: F811
     of_call = {name: options[name] for name in ("entropy", "empty") if name in options}
-    results, hidden = scored(call_of(4, **of_call), **{name: options[name] for name in options if name not in of_call})
+    results, hidden = scored(parallel_call(4, **of_call), **{name: options[name] for name in options if name not in of_call})
     logprob = results[0] if "entropy" in options else results
     logprob.sum().backward()
     assert not any(saved for _, saved in places(passes.seen)) and hidden.grad is not None
@@ -82,7 +73,7 @@ def test_what_keeps_nothing(passes, options):  # noqa: F811
 
 
 def test_a_detached_entropy_has_no_gradient(passes):  # noqa: F811
-    (logprob, entropy), hidden = scored(call_of(entropy="detached"))
+    (logprob, entropy), hidden = scored(parallel_call(entropy="detached"))
     assert logprob.requires_grad and not entropy.requires_grad and (entropy > 0).all()
     logprob.sum().backward()
     (_, kept), = places(passes.backward())
@@ -91,7 +82,7 @@ def test_a_detached_entropy_has_no_gradient(passes):  # noqa: F811
 
 def test_directions_go_with_the_graph(passes, monkeypatch):  # noqa: F811
     blocks = noted_blocks(monkeypatch)
-    logprob, _ = scored(call_of(4))
+    logprob, _ = scored(parallel_call(4))
     logprob.sum().backward(retain_graph=True)
     gc.collect()
     assert len(blocks) == 3 and all(block() is not None for block in blocks)
@@ -102,7 +93,7 @@ def test_directions_go_with_the_graph(passes, monkeypatch):  # noqa: F811
 
 def test_values_are_gathered_for_both_passes(passes):  # noqa: F811
     """direction_rows reads the weight's rows of the targets."""
-    entered, call = [], call_of()
+    entered, call = [], parallel_call()
 
     @contextlib.contextmanager
     def gathered():
