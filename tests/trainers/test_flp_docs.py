@@ -37,6 +37,7 @@ def run(text, **names):
 
 def test_every_snippet_has_a_test():
     words = ["flp.policy_loss(\"grpo\", hidden, head.weight",  # of README.md
+             "(-advantage * logprob - 0.001",                  # of docs/tour.md
              "(-logprob - 0.01 * entropy)",                    # of runtime/python/PYPI.md
              "flp.linear_logprob(hidden, lm_head.weight, tokens, temperature", "flp.explain", "tail_report=",
              "kept_mass=", 'mixed="round"', "topk=20", "lora=flp.Lora(", "flp.losses.policy_loss(",
@@ -51,6 +52,11 @@ def test_every_snippet_has_a_test():
 def test_the_page_of_package_registries():
     names = run("(-logprob - 0.01 * entropy)")
     assert torch.isfinite(names["hidden"].grad).all() and names["head"].weight.grad.shape == (1000, 64)
+
+
+def test_the_tour():
+    names = run("(-advantage * logprob - 0.001", advantage=torch.randn(13))
+    assert names["hidden"].grad.abs().sum() > 0 and names["entropy"].requires_grad
 
 
 def test_the_first_document():
