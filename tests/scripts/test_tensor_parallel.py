@@ -8,11 +8,13 @@ import pytest
 import torch
 
 import flp
-import tensor_parallel
-from flp.bench import data
-from test_evidence import check_record
 
 TREE = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TREE / "tests" / "gpu"))
+
+import tensor_parallel  # noqa: E402
+from flp.bench import data  # noqa: E402
+from test_evidence import check_record  # noqa: E402
 
 
 @pytest.mark.long

@@ -5,15 +5,18 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import compile as simt
 import numpy
 import pytest
 
-from flpgen_tool import from_bf16, to_bf16
-
 TREE = Path(__file__).resolve().parents[2]
+sys.path.append(str(TREE / "tests" / "support"))
+
+from flpgen_tool import from_bf16, to_bf16  # noqa: E402
+
 EMIT = Path(os.environ.get("FLP_TEST_BUILD", "/nonexistent")) / "tests" / "emit_kernel"
 
 needs_llc = pytest.mark.skipif(not (simt.LLC and shutil.which("cc")), reason="no llc of LLVM 19, or no C compiler")
