@@ -44,8 +44,16 @@ static const char *reason_for(flp_array_id id, const flp_spec *spec, const flp_a
   return letter == 'M' || ((letter == 'm' || letter == 'b') && has_rows) ? array->must : NULL;
 }
 
-/* A matrix: fills its stride in and checks it. *unit: what its base is a multiple of */
-static flp_status check_stride(flp_array_id id, const flp_spec *spec, flp_args *args, int64_t *unit) {
+/* What a base, and of a matrix the bytes of a row, are a multiple of: a power of two. */
+static int64_t unit_of(flp_array_id id, const flp_spec *spec) {
+  const flp_array *array = &FLP_ARRAY[id];
+  int64_t element = (int64_t)flp_dtype_bytes(flp_array_dtype(id, spec));
+  if (array->base) return array->base;
+  return array->stride_offset && element < spec->alignment ? spec->alignment : element;
+}
+
+/* Fills the stride of a matrix in and checks it, also where the matrix itself is not there. */
+static flp_status check_stride(flp_array_id id, const flp_spec *spec, flp_args *args) {
   const flp_array *array = &FLP_ARRAY[id];
   flp_dtype dtype = flp_array_dtype(id, spec);
   int64_t element = (int64_t)flp_dtype_bytes(dtype), bytes = 0, rows = flp_size_of(array->rows, spec, args);
@@ -59,16 +67,16 @@ static flp_status check_stride(flp_array_id id, const flp_spec *spec, flp_args *
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "args.%s_stride is %" PRId64 " (accepted: at most 2^63 - 1 bytes in all %" PRId64 " rows)",
                     array->name, *stride, rows);
-  *unit = element > spec->alignment ? element : spec->alignment;
-  if ((*stride * element & (*unit - 1)) == 0) return FLP_OK; /* a power of two */
+  int64_t unit = unit_of(id, spec);
+  if ((*stride * element & (unit - 1)) == 0) return FLP_OK;
   return flp_fail(FLP_ERROR_ARGUMENT,
                   "args.%s_stride is %" PRId64 " elements of %s (accepted: multiples of %" PRId64
                   " bytes, the larger of element and spec.alignment)",
-                  array->name, *stride, flp_dtype_name(dtype), *unit);
+                  array->name, *stride, flp_dtype_name(dtype), unit);
 }
 
 static flp_status check_base(const char *field, const void *pointer, int64_t unit, const char *what) {
-  if (((uintptr_t)pointer & (uintptr_t)(unit - 1)) == 0) return FLP_OK; /* a power of two */
+  if (((uintptr_t)pointer & (uintptr_t)(unit - 1)) == 0) return FLP_OK;
   return flp_fail(FLP_ERROR_ARGUMENT, "args.%s is %p (accepted: multiples of %" PRId64 " bytes%s)", field, pointer, unit,
                   what);
 }
@@ -82,14 +90,16 @@ static flp_status check_missing(flp_array_id id, const flp_spec *spec, const flp
   return because && !reason_against(id, spec, args) ? refuse_null(FLP_ARRAY[id].name, because) : FLP_OK;
 }
 
-static flp_status check_given(flp_array_id id, const void *pointer, const flp_spec *spec, flp_args *args) {
+static flp_status check_given(flp_array_id id, const void *pointer, const flp_spec *spec, const flp_args *args) {
   const flp_array *array = &FLP_ARRAY[id];
   const char *against = reason_against(id, spec, args);
   if (against) return flp_fail(FLP_ERROR_ARGUMENT, "args.%s is given, but %s", array->name, against);
-  int64_t unit = array->base ? array->base : (int64_t)flp_dtype_bytes(flp_array_dtype(id, spec));
-  if (!array->stride_offset) return check_base(array->name, pointer, unit, "");
-  FLP_TRY(check_stride(id, spec, args, &unit));
-  return check_base(array->name, pointer, unit, ", the larger of element and spec.alignment");
+  return check_base(array->name, pointer, unit_of(id, spec),
+                    array->stride_offset ? ", the larger of element and spec.alignment" : "");
+}
+
+static int is_of_adapter(flp_array_id id) {
+  return FLP_ARRAY[id].rows == FLP_SIZE_R || FLP_ARRAY[id].columns == FLP_SIZE_R;
 }
 
 static flp_status check_arrays(const flp_spec *spec, flp_args *args) {
@@ -99,6 +109,7 @@ static flp_status check_arrays(const flp_spec *spec, flp_args *args) {
     if (letter == '-' || letter == 'l') continue;
     const void *pointer = flp_array_get(id, args);
     FLP_TRY(pointer ? check_given(id, pointer, spec, args) : check_missing(id, spec, args));
+    if (FLP_ARRAY[i].stride_offset && (spec->lora_rank || !is_of_adapter(id))) FLP_TRY(check_stride(id, spec, args));
   }
   return FLP_OK;
 }
