@@ -154,13 +154,15 @@ static flp_status check_pass(const flp_spec *spec, const flp_select_args *args) 
   return refuse_given("grad_scores", args->grad_scores, "args.pass is FORWARD");
 }
 
-/* Gradients over part of the scores would be read as scores by other rows. */
+/* Gradients over part of the scores would be read as scores by other rows. What lies behind the columns of the last row is
+ * neither's. */
 static flp_status check_overlap(const flp_spec *spec, const flp_select_args *args) {
-  uint64_t element = flp_dtype_bytes(spec->dtype), rows = (uint64_t)args->n;
+  uint64_t element = flp_dtype_bytes(spec->dtype), columns = (uint64_t)spec->vocab, before = (uint64_t)args->n - 1;
+  if (args->n == 0) return FLP_OK;
   uint64_t scores = (uint64_t)(uintptr_t)args->scores, grads = (uint64_t)(uintptr_t)args->grad_scores;
   if (scores == grads && args->scores_stride == args->grad_scores_stride) return FLP_OK;
-  uint64_t scores_end = scores + rows * (uint64_t)args->scores_stride * element;
-  uint64_t grads_end = grads + rows * (uint64_t)args->grad_scores_stride * element;
+  uint64_t scores_end = scores + (before * (uint64_t)args->scores_stride + columns) * element;
+  uint64_t grads_end = grads + (before * (uint64_t)args->grad_scores_stride + columns) * element;
   if (scores_end <= grads || grads_end <= scores) return FLP_OK;
   return flp_fail(FLP_ERROR_ARGUMENT,
                   "args.grad_scores overlaps args.scores (accepted: the very same base and stride, or memory apart)");

@@ -124,6 +124,16 @@ Test(select, arguments_of_the_gradient) {
               "args.grad_scores overlaps args.scores");
 }
 
+/* Of rows that are 1008 elements apart the last one ends behind 1000. */
+Test(select, gradients_may_begin_where_the_last_row_of_scores_ends) {
+  flp_select_args a = good_args(FLP_PASS_BACKWARD);
+  a.scores_stride = 1008;
+  a.grad_scores = (char *)STAGE_AT(1) + (9 * 1008 + 1000) * 2;
+  cr_expect_eq(resolve_select(good_spec(), &a), FLP_OK, "%s", flp_error_detail());
+  a.grad_scores = (char *)a.grad_scores - 16;
+  cr_expect_eq(resolve_select(good_spec(), &a), FLP_ERROR_ARGUMENT);
+}
+
 Test(select, pointers_of_no_rows_are_not_looked_at) {
   for (int pass = FLP_PASS_FORWARD; pass <= FLP_PASS_BACKWARD; pass += 2) {
     flp_select_args a = good_args((flp_pass)pass);
