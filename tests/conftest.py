@@ -70,11 +70,11 @@ def pytest_collection_modifyitems(config, items):
     is_named = config.option.keyword or any("::" in argument for argument in config.args)
     if is_named or os.environ.get("FLP_TEST_LONG") == "1":
         return
-    seen, kept = set(), []
+    seen, kept, left_out = set(), [], []
     for item in items:
-        if not item.get_closest_marker("long") and is_sample(item, seen):
-            kept.append(item)
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+        is_short = not item.get_closest_marker("long") and is_sample(item, seen)
+        (kept if is_short else left_out).append(item)
+    config.hook.pytest_deselected(items=left_out)
     items[:] = kept
 
 

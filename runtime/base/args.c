@@ -39,10 +39,10 @@ static int has_loss(const flp_spec *spec) {
 }
 
 const flp_array FLP_ARRAY[FLP_ARRAYS] = {
-#define ROW(stride, field, rows, columns, element, base, way, passes, must, unasked, elsewhere)                     \
-  [FLP_ARRAY_##field] = {#field,       FLP_SIZE_##rows,          FLP_SIZE_##columns, FLP_ELEMENT_##element,         \
-                         FLP_WAY_##way, base,                     offsetof(flp_args, field), stride, passes, must, \
-                         unasked,      elsewhere,                asks_for_##field},
+#define ROW(stride, field, rows, columns, element, base, way, passes, must, unasked, elsewhere)                \
+  [FLP_ARRAY_##field] = {#field, FLP_SIZE_##rows, FLP_SIZE_##columns, FLP_ELEMENT_##element, FLP_WAY_##way,    \
+                         base, offsetof(flp_args, field), stride, passes, must, unasked, elsewhere,            \
+                         asks_for_##field},
 #define ARRAY(type, field, rows, columns, element, base, way, passes, asked, ...) \
   ROW(0, field, rows, columns, element, base, way, passes, __VA_ARGS__)
 #define MATRIX(type, field, rows, columns, element, base, way, passes, asked, ...) \
@@ -135,7 +135,6 @@ int64_t flp_size_of(flp_size size, const flp_spec *s, const flp_args *a) {
     case FLP_SIZE_SAVED:
       return (int64_t)a->saved_bytes;
     case FLP_SIZE_METRICS:
-    case FLP_SIZES:
       return 0;
   }
   return 0;

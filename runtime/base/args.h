@@ -1,5 +1,5 @@
-/* args.h: what one call passes, each thing once: the fields of flp_args. Checks, buffers of the command and its files, the
- * custom call of JAX and Python's struct are loops over these rows.
+/* args.h: what one call passes, each thing once: the fields of flp_args. Checks, the buffers and files of the command and
+ * Python's struct are loops over these rows.
  *
  * Rows have the struct's order. S(type, field) is a number, P(type, field, count) several pointers of vectors by row.
  * A(type, field, ROWS, COLUMNS, ELEMENT, base, WAY, passes, asked, must, unasked, elsewhere) is an array, M(...) one with a
@@ -111,8 +111,7 @@ typedef enum flp_size {
   FLP_SIZE_IDS,     /* args.list_count */
   FLP_SIZE_METRICS, /* of the loss */
   FLP_SIZE_WORKSPACE,
-  FLP_SIZE_SAVED,
-  FLP_SIZES
+  FLP_SIZE_SAVED
 } flp_size;
 
 typedef enum flp_element {

@@ -209,6 +209,8 @@ static flp_status launch_to(const flp_call *call, flp_row_range rows, flp_column
   return own->mapped(call, &v, flp_ceil_div(rows.end - rows.begin, panel_rows) * leaves);
 }
 
+/* abi.h gives tail_target and top_target one list. */
+_Static_assert(sizeof(flp_tail_target_given) == sizeof(flp_top_target_given), "either entry takes these values");
 flp_status flp_launch_own_scores(const flp_call *call, flp_entry_id entry, flp_row_range rows, int64_t rows_of_a_warp) {
   const flp_args *a = call->args;
   flp_tail_target_given p = {

@@ -39,7 +39,7 @@ static flp_status upload_blocks(cli_buffer *buffer, const cli_normal *normal, in
 
 /* Those of one array are the same for the same seed, whatever arrays there are, and not those of another. */
 static uint64_t seed_of(const bench_data *data, flp_array_id id) {
-  enum { APART = 34 }; /* of seeds, as what is recorded was drawn */
+  enum { APART = 34 }; /* of seeds: hidden states, weight, bias and targets are drawn as those of the records */
   return cli_hash((uint64_t)data->args->seed * APART + id);
 }
 
