@@ -171,17 +171,17 @@ static const operand_b *read_b(uint64_t descriptor, int is_mn, int columns, floa
   return b;
 }
 
-/* Products of this thread's two rows: accumulator 4j + 2h + e is row 16·warp + lane/4 + 8h, column 8j + 2(lane%4) + e.
- * add 0: they start from zero */
+/* Products of this thread's two rows, which are summed before they are rounded, as tensor cores do: the order within them
+ * is in no bit. Accumulator 4j + 2h + e is row 16·warp + lane/4 + 8h, column 8j + 2(lane%4) + e. add 0: from zero */
 static void multiply_rows(float rows[2][16], const operand_b *b, int add, float *out) {
   const float(*columns)[COLUMNS_MAX / 4] = b->values[simt_laneid() % 4];
   int count = b->columns / 4;
   for (int h = 0; h < 2; h++) {
-    float sums[COLUMNS_MAX / 4] = {0};
+    double sums[COLUMNS_MAX / 4] = {0};
     for (int i = 0; add && i < count; i++) sums[i] = out[i / 2 * 4 + 2 * h + i % 2];
     for (int k = 0; k < 16; k++)
-      for (int i = 0; i < count; i++) sums[i] = fmaf(rows[h][k], columns[k][i], sums[i]);
-    for (int i = 0; i < count; i++) out[i / 2 * 4 + 2 * h + i % 2] = sums[i];
+      for (int i = 0; i < count; i++) sums[i] = fma(rows[h][k], columns[k][i], sums[i]);
+    for (int i = 0; i < count; i++) out[i / 2 * 4 + 2 * h + i % 2] = (float)sums[i];
   }
 }
 

@@ -348,11 +348,11 @@ static inline __attribute__((always_inline)) void multiply_warp(warp_product *p,
           b[k][lane / 4] = value;
       }
   for (int row = 0; row < 16; row++) {
-    float sums[8];
-    memcpy(sums, p->sums[row], sizeof sums);
+    double sums[8]; /* rounded once, as hopper.c's products are */
+    for (int column = 0; column < 8; column++) sums[column] = p->sums[row][column];
     for (int k = 0; k < 16; k++)
-      for (int column = 0; column < 8; column++) sums[column] = fmaf(a[k][row], b[k][column], sums[column]);
-    memcpy(p->sums[row], sums, sizeof sums);
+      for (int column = 0; column < 8; column++) sums[column] = fma(a[k][row], b[k][column], sums[column]);
+    for (int column = 0; column < 8; column++) p->sums[row][column] = (float)sums[column];
   }
 }
 
