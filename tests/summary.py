@@ -3,11 +3,23 @@
 ctest knows programs; the file NAME.xml beside its own (JUnit, from Criterion or pytest) knows the tests of program
 NAME. A program that failed without a failure in its file (it crashed, or wrote none) counts as one failure of its own,
 so that none is hidden. Exits 1 on any failure, or if nothing ran.
+
+The line before says how much CPU time the script that runs this one has spent, builds included: ./setup.sh test, the
+short form, is to stay below CEILING.
 """
 
+import os
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+
+CEILING = 15 * 60  # seconds, user and system, in a fresh clone with the packages installed
+
+
+def cpu_seconds(pid):
+    """User and system time of a process and of its children that have ended."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def count_cases(path, program):
@@ -54,6 +66,8 @@ def main(folders):
         print(f"skipped  {name}: {reason}")
     for name in failed:
         print(f"FAILED   {name}")
+    spent = cpu_seconds(os.getppid())
+    print(f"{spent / 60:.1f} minutes of CPU time, of {CEILING / 60:g} that the short form is to take in a fresh clone")
     print(f"{passed} passed, {len(failed)} failed, {len(skipped)} skipped")
     return 1 if failed or not passed else 0
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import tree_form
+
 TREE = Path(__file__).resolve().parents[2]
 CODE = [path for top in ("runtime", "gen", "autotune") for path in (TREE / top).rglob("*.[ch]")]
 
@@ -166,3 +168,22 @@ def test_files_do_not_call_in_rings():
             del below[path]
     assert {str(path.relative_to(TREE)): [other.name for other in others & below.keys()]
             for path, others in below.items()} == {}
+
+
+# What the tree may have at most: edited to raise it, with a reason in the commit; FLP_GOLDEN_UPDATE=1 lowers it.
+RATCHETS = Path(__file__).with_name("tree_ratchets.json")
+CODE_OF_THE_TREE = tree_form.code(TREE)
+
+
+@pytest.mark.parametrize("rule", tree_form.RULES)
+def test_the_tree_grows_by_what_is_written_down(rule):
+    ratchets, is_now = json.loads(RATCHETS.read_text()), tree_form.RULES[rule](TREE, CODE_OF_THE_TREE)
+    most = ratchets[rule]
+    above = {name: f"{count}, of {most.get(name, 0)}" for name, count in is_now.items() if count > most.get(name, 0)}
+    assert above == {}, f"{RATCHETS.name}: write less, or raise it with a reason in the commit"
+    if os.environ.get("FLP_GOLDEN_UPDATE"):
+        RATCHETS.write_text(json.dumps({**ratchets, rule: is_now}, indent=1) + "\n")
+        return
+    below = {name: f"{is_now.get(name, 0)}, of {count}" for name, count in most.items()
+             if is_now.get(name, 0) < count - max(count // 20, 20) or name not in is_now}
+    assert below == {}, f"{RATCHETS.name}: FLP_GOLDEN_UPDATE=1 tests/run tests/scripts/test_tree.py lowers it"
