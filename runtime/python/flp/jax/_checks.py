@@ -1,19 +1,22 @@
 """The operands and numbers of a call of JAX arrays, checked: as rows of _call.ARRAYS, two-dimensional.
 
-Invariant: a failure names the field, its value and what is accepted.
+Invariant: a failure names the field as the caller does, its value and what is accepted.
 """
+import math
 import numbers
 
 import jax
 import jax.numpy as jnp
 import numpy
 
-from .. import _c, _numbers, _together
+from .. import _c, _fields, _numbers, _together
 from .._numbers import refuse
 from . import _call
 
 RANK_STEP = 8  # of an adapter, as libflp has it
-TARGET_DTYPES = ", ".join(map(str, _call.TARGET_DTYPES))
+CALLED = {"temperature_rows": "temperature", "list_offsets": "keep[0] (offsets)", "list_ids": "keep[1] (token_ids)",
+          "lora_a": "lora.a", "lora_b": "lora.b"}
+COUNTS = "IDS", "ROWS"  # dimensions that may be 0
 
 
 def numbers_of(temperature, softcap, scale, ignore_index, mixed):
@@ -28,35 +31,50 @@ def numbers_of(temperature, softcap, scale, ignore_index, mixed):
 
 
 def operands_of(fields, hidden, weight, target, bias, temperature, rows, keep, lora, asked):
-    """({name: array or None}, dimensions of rows, shape of target). asked: more options, which may not go with others;
-    what they and operands settle goes into fields"""
+    """({name: array}, dimensions of rows, shape of target). asked: more options, which may not go with others; what
+    they and operands settle goes into fields"""
     target, fields["ignore_index"] = _held(target, fields["ignore_index"])
-    hidden, weight, target, bias = (_array_of(*pair) for pair in (
-        ("hidden", hidden), ("weight", weight), ("target", target), ("bias", bias)))
-    lead = _check_operands(hidden, weight, target, bias, fields["mixed"])
-    is_sliced = fields["mixed"] == _c.MIXED_SPLIT or fields["mixed"] and weight.dtype != _product(hidden, weight)
-    _together.check({**asked, "target": _together.several(target, hidden), "lora": lora, "keep": keep,
-                     _together.SLICES: is_sliced})
-    if all(array is None or array.dtype == hidden.dtype for array in (weight, bias)):
-        fields["mixed"] = _c.MIXED_NONE
+    offsets, ids = _parts("keep", keep, "a pair of arrays, (offsets, token_ids)", 2)
+    a, b, scale = _parts("lora", lora, "a flp.jax.Lora(a, b, scale), or None", 3)
+    given = {"hidden": hidden, "weight": weight, "target": target, "bias": bias, "lora_a": a, "lora_b": b,
+             "temperature_rows": temperature if _is_array(temperature) else None, "rows": rows, "list_offsets": offsets,
+             "list_ids": ids}
+    arrays = {name: _array_of(name, value) for name, value in given.items()
+              if value is not None or name in ("hidden", "weight", "target")}
+    lead = _check_shapes(arrays)
+    mixed = fields["mixed"] = _check_dtypes(arrays, fields["mixed"])
+    shape, product = arrays["target"].shape, _product(arrays)
+    _together.check({**asked, "target": _together.several(arrays["target"], arrays["hidden"]), "lora": lora,
+                     "keep": keep, _together.SLICES: mixed == _c.MIXED_SPLIT or arrays["weight"].dtype != product})
     if asked["topk"]:
-        fields["topk"] = _numbers.within("topk", asked["topk"], 0, weight.shape[0])
-    ids, lists = _lists(keep, _flat(target, lead))
-    ids, rows = _rows(rows, ids, fields)
-    return {"hidden": hidden.reshape(-1, hidden.shape[-1]), "weight": weight, "bias": bias, "target": ids,
-            "temperature_rows": _temperature_rows(temperature, lead), "rows": rows, **lists,
-            **_adapter(lora, hidden, weight, fields)}, lead, target.shape
+        fields["topk"] = _numbers.within("topk", asked["topk"], 0, arrays["weight"].shape[0])
+    if lora is not None:
+        fields["lora_scale"] = _numbers.number_of("lora.scale", scale)
+    return _settled({name: _flat(name, array, lead) for name, array in arrays.items()}, fields), lead, shape
+
+
+def _parts(option, value, accepted, count):
+    if value is None:
+        return (None,) * count
+    if not isinstance(value, (tuple, list)) or len(value) != count:
+        refuse(TypeError, option, "of type " + type(value).__name__, accepted)
+    return value
 
 
 def _is_array(value):
     return isinstance(value, (jax.Array, numpy.ndarray))
 
 
-def _array_of(field, value):
-    if value is None and field == "bias":
-        return None
+def _array_of(name, value):
+    """An array that JAX takes as it is: no integer of numpy is wrapped, as a bad id becomes -1."""
+    if name == "rows" and isinstance(value, (tuple, list)):
+        value = numpy.asarray(value, numpy.int64)
     if not _is_array(value):
-        refuse(TypeError, field, "of type " + type(value).__name__, "a jax.Array or numpy.ndarray")
+        refuse(TypeError, CALLED.get(name, name), "of type " + type(value).__name__, "a jax.Array or numpy.ndarray")
+    if isinstance(value, numpy.ndarray) and value.dtype.kind in "iu" and name == "temperature_rows":
+        value = value.astype(numpy.float32)
+    if _is_wide(value):
+        value = numpy.where((value < 0) | (value > _numbers.INT32_MAX), -1, value).astype(numpy.int32)
     return jnp.asarray(value)
 
 
@@ -76,120 +94,102 @@ def _held(target, ignore_index):
     return numpy.where(target == ignore_index, own, numpy.where(is_kept, target, bad)).astype(numpy.int32), own
 
 
-def _ids_of(field, ids):
-    """One dimension of ids; those beyond int32 become -1, a bad one, where JAX would wrap them."""
-    if _is_wide(ids):
-        ids = numpy.where((ids < 0) | (ids > _numbers.INT32_MAX), -1, ids).astype(numpy.int32)
-    ids = _array_of(field, ids)
-    if ids.dtype not in _call.TARGET_DTYPES:
-        refuse(TypeError, field, "of dtype %s" % ids.dtype, TARGET_DTYPES)
-    if ids.ndim != 1:
-        refuse(ValueError, field, "of shape %s" % (ids.shape,), "one dimension")
-    return ids
+# ---- shapes and dtypes, by the rows
 
-
-def _check_dtypes(hidden, weight, bias, mixed):
-    """One dtype, or with mixed float32 and one of 16 bits, which products have."""
-    def differ(field, array, accepted):
-        refuse(TypeError, field, "of dtype %s while hidden is of dtype %s" % (array.dtype, hidden.dtype), accepted)
-
-    if weight.dtype != hidden.dtype:
-        pair = {hidden.dtype, weight.dtype}
-        if not mixed or jnp.dtype(jnp.float32) not in pair or not pair <= set(_call.DTYPES):
-            differ("weight", weight, 'one dtype for both, or mixed="round" or "split" with float32 beside bfloat16 or '
-                   'float16')
-    product = _product(hidden, weight)
-    if bias is not None and bias.dtype != product and not (mixed == _c.MIXED_ROUND and bias.dtype == jnp.float32):
-        differ("bias", bias, "%s, or float32 with mixed=\"round\"" % product)
-
-
-def _product(hidden, weight):
-    """The dtype of the products: of two the one of 16 bits."""
-    return weight.dtype if hidden.dtype == jnp.float32 else hidden.dtype
-
-
-def _check_operands(hidden, weight, target, bias, mixed):
-    """Returns the dimensions of rows."""
-    if hidden.dtype not in _call.DTYPES:
-        refuse(TypeError, "hidden", "of dtype %s" % hidden.dtype, ", ".join(map(str, _call.DTYPES)))
-    _check_dtypes(hidden, weight, bias, mixed)
-    if hidden.ndim < 1:
+def _check_shapes(arrays):
+    """The dimensions of rows. What first has a size settles it; K may be left out, and a temperature may be one."""
+    lead, sizes = arrays["hidden"].shape[:-1], {}
+    if arrays["hidden"].ndim < 1:
         refuse(ValueError, "hidden", "of shape ()", "(..., D)")
-    if weight.ndim != 2 or weight.shape[1] != hidden.shape[-1]:
-        refuse(ValueError, "weight", "of shape %s" % (weight.shape,), "(V, %s), as hidden ends in %s"
-               % (hidden.shape[-1], hidden.shape[-1]))
-    if target.dtype not in _call.TARGET_DTYPES:
-        refuse(TypeError, "target", "of dtype %s" % target.dtype, TARGET_DTYPES)
-    lead, several = hidden.shape[:-1], target.ndim == hidden.ndim
-    if (target.shape[:-1] if several else target.shape) != lead or several and target.shape[-1] == 0:
-        refuse(ValueError, "target", "of shape %s" % (target.shape,), "%s, as hidden without its last dimension, or %s "
-               "with K targets a row" % (lead, str((*lead, "K")).replace("'", "")))
-    if bias is not None and bias.shape != weight.shape[:1]:
-        refuse(ValueError, "bias", "of shape %s" % (bias.shape,), "(%s,), as weight has %s rows"
-               % (weight.shape[0], weight.shape[0]))
+    sizes["OFFSETS"] = math.prod(lead) + 1
+    for name, array in arrays.items():
+        letters = [size for size in _call.ARRAYS[name].dims if size != "ONE"]
+        is_of_rows = letters[0] == "N"
+        own = [sizes.get(size, size) for size in letters[is_of_rows:]]
+        accepted = [(*(lead if is_of_rows else ()), *own)]
+        if own == ["K"]:
+            accepted.insert(0, lead)
+        if name == "temperature_rows":
+            accepted.insert(0, ())
+        if not any(_fits(array.shape, shape) for shape in accepted):
+            refuse(ValueError, CALLED.get(name, name), "of shape %s" % (array.shape,),
+                   " or ".join(str(shape).replace("'", "") for shape in accepted))
+        sizes.update(zip(letters[is_of_rows:], array.shape[len(lead) if is_of_rows else 0:]))
     return lead
 
 
-def _flat(target, lead):
-    """(N), or (N,K) of several targets a row."""
-    several = target.shape[len(lead):]
-    return target.reshape(-1, *several) if several not in ((), (1,)) else target.reshape(-1)
+def _fits(shape, wanted):
+    """wanted: sizes, and letters of those that may be any; 0 of lists and rows alone"""
+    return len(shape) == len(wanted) and all(
+        size == other or isinstance(other, str) and (size or other in COUNTS) for size, other in zip(shape, wanted))
 
 
-def _adapter(lora, hidden, weight, fields):
-    """The operands of an adapter, whose rank becomes a multiple of RANK_STEP; its scale goes into fields."""
-    if lora is None:
-        return {}
-    if not isinstance(lora, tuple) or len(lora) != 3:
-        refuse(TypeError, "lora", "of type " + type(lora).__name__, "a flp.jax.Lora(a, b, scale), or None")
-    a, b = map(_array_of, ("lora.a", "lora.b"), lora[:2])
-    fields["lora_scale"] = _numbers.number_of("lora.scale", lora[2])
-    rank = a.shape[0] if a.ndim == 2 else 0
-    for field, array, shape in (("lora.a", a, (rank, hidden.shape[-1])), ("lora.b", b, (weight.shape[0], rank))):
-        if array.dtype != hidden.dtype:
-            refuse(TypeError, field, "of dtype %s" % array.dtype, "hidden's dtype, %s" % hidden.dtype)
-        if array.shape != shape or rank == 0:
-            refuse(ValueError, field, "of shape %s" % (array.shape,), "a (r, %d), b (%d, r)"
-                   % (hidden.shape[-1], weight.shape[0]))
-    more = -rank % RANK_STEP
-    return {"lora_a": jnp.pad(a, ((0, more), (0, 0))), "lora_b": jnp.pad(b, ((0, 0), (0, more)))}
+def _product(arrays):
+    """The dtype of the products: of two the one of 16 bits."""
+    hidden, weight = arrays["hidden"].dtype, arrays["weight"].dtype
+    return weight if hidden == jnp.float32 else hidden
 
 
-def _lists(keep, target):
-    """The targets of the dtype of the lists, and the operands of the lists."""
-    if keep is None:
-        return target, {}
-    if not isinstance(keep, (tuple, list)) or len(keep) != 2:
-        refuse(TypeError, "keep", "of type " + type(keep).__name__, "a pair of arrays, (offsets, token_ids)")
-    n = target.shape[0]
-    offsets, ids = map(_ids_of, ("keep[0] (offsets)", "keep[1] (token_ids)"), keep)
-    if offsets.shape != (n + 1,):
-        refuse(ValueError, "keep[0] (offsets)", "of shape %s" % (offsets.shape,),
-               "(%d,), one more than there are targets" % (n + 1))
-    wide = jnp.promote_types(target.dtype, ids.dtype)
-    return target.astype(wide), {"list_offsets": offsets if n else offsets[:0], "list_ids": ids.astype(wide)}
+def _check_dtypes(arrays, mixed):
+    """flp_mixed, none where all operands have one dtype; else float32 and one of 16 bits, which products have."""
+    operands = {}
+    for name, array in arrays.items():
+        held = _fields.ELEMENTS[_call.ARRAYS[name].element]
+        if held == _c.DTYPE_FP32:
+            accepted = [array.dtype] if array.dtype.kind in "iuf" or array.dtype in _call.DTYPES else ["a real dtype"]
+        elif held in ("target_dtype", _c.DTYPE_INT32, _c.DTYPE_INT64):
+            accepted = _call.TARGET_DTYPES
+        else:
+            accepted, operands[name] = _call.DTYPES, array.dtype
+        if array.dtype not in accepted:
+            refuse(TypeError, CALLED.get(name, name), "of dtype %s" % array.dtype, ", ".join(map(str, accepted)))
+    return _check_operands(operands, _product(arrays), mixed)
 
 
-def _rows(rows, target, fields):
-    """The targets, and the only rows to compute; where there are none, all targets are ignored."""
-    if rows is None:
-        return target, None
-    rows = _ids_of("rows", numpy.asarray(rows, numpy.int64) if isinstance(rows, (list, tuple)) else rows)
-    if rows.size == 0:
-        fields["ignore_index"] = -1
-        return jnp.full_like(target, -1), None
-    return target, jnp.clip(rows, -1, _numbers.INT32_MAX).astype(jnp.int32)
+def _check_operands(dtypes, product, mixed):
+    hidden, narrow = dtypes["hidden"], {jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16)}
+    for name, dtype in dtypes.items():
+        accepted = str(product)
+        if name == "weight" and dtype != hidden:
+            is_one = mixed and product in narrow and jnp.float32 in (dtype, hidden)
+            accepted = 'one dtype for both, or mixed="round" or "split" with float32 beside bfloat16 or float16'
+        elif name == "bias":
+            is_one = dtype == product or mixed == _c.MIXED_ROUND and dtype == jnp.float32
+            accepted += ', or float32 with mixed="round"'
+        else:
+            is_one = dtype == product or name == "hidden"
+        if not is_one:
+            refuse(TypeError, CALLED.get(name, name), "of dtype %s while hidden is of dtype %s" % (dtype, hidden),
+                   accepted)
+    return mixed if set(dtypes.values()) != {hidden} else _c.MIXED_NONE
 
 
-def _temperature_rows(temperature, lead):
-    """One temperature a row (N) float32, or None for a number."""
-    if not _is_array(temperature):
-        return None
-    if isinstance(temperature, numpy.ndarray) and temperature.dtype.kind in "iu":
-        temperature = temperature.astype(numpy.float32)  # before JAX wraps integers of 64 bits
-    temperature = jnp.asarray(temperature)
-    if not (jnp.issubdtype(temperature.dtype, jnp.floating) or jnp.issubdtype(temperature.dtype, jnp.integer)):
-        refuse(TypeError, "temperature", "of dtype %s" % temperature.dtype, "a real dtype")
-    if temperature.shape not in ((), lead):
-        refuse(ValueError, "temperature", "of shape %s" % (temperature.shape,), "(), or %s, as target" % (lead,))
-    return jnp.broadcast_to(temperature.astype(jnp.float32), lead).reshape(-1)
+# ---- as libflp takes them
+
+def _flat(name, array, lead):
+    """(N), or (N, ...): one dimension of rows; a single target is none."""
+    if name == "temperature_rows":
+        array = jnp.broadcast_to(array.astype(jnp.float32), lead)
+    if _call.ARRAYS[name].dims[0] != "N":
+        return array
+    rest = array.shape[len(lead):]
+    return array.reshape(-1, *(rest if rest != (1,) else ()))
+
+
+def _settled(arrays, fields):
+    """Ids of one dtype; a rank that is a multiple of RANK_STEP; where no row is to be computed, all targets ignored."""
+    if "list_ids" in arrays:
+        wide = jnp.promote_types(arrays["target"].dtype, arrays["list_ids"].dtype)
+        arrays.update({name: arrays[name].astype(wide) for name in ("target", "list_ids")})
+        arrays["list_offsets"] = arrays["list_offsets"][:0 if arrays["target"].size == 0 else None]
+    if "lora_a" in arrays:
+        more = -arrays["lora_a"].shape[0] % RANK_STEP
+        arrays["lora_a"] = jnp.pad(arrays["lora_a"], ((0, more), (0, 0)))
+        arrays["lora_b"] = jnp.pad(arrays["lora_b"], ((0, 0), (0, more)))
+    if "rows" in arrays:
+        arrays["rows"] = jnp.clip(arrays["rows"], -1, _numbers.INT32_MAX).astype(jnp.int32)
+        if arrays["rows"].size == 0:
+            fields["ignore_index"] = -1
+            arrays["target"] = jnp.full_like(arrays["target"], -1)
+            del arrays["rows"]
+    return arrays

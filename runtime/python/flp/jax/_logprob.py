@@ -21,7 +21,7 @@ RESULTS = {"entropy": ("entropy",), "topk": TOP, "rank": ("rank",)}  # of an opt
 # Options of flp.linear_logprob that a program of arrays has no form of, and why.
 UNSAID = {
     **dict.fromkeys(("save", "old_lse"), "the backward pass writes over what is saved"),
-    **dict.fromkeys(("tail", "tail_report"), "the forward pass lists columns in memory that must not move, and XLA moves it"),
+    **dict.fromkeys(("tail", "tail_report"), "XLA may move what the forward pass lists"),
     "grad_weight_accumulate": "no array is added to in place",
     "chunk_rows": "the budget decides",
 }
@@ -129,9 +129,8 @@ def _packed(made, detached, kept_mass):
 # ---- shard_map
 
 def _varying_alike(operands):
-    """The operands that there are, each varying over every axis of a shard_map that one of them varies over. What was
+    """The operands, each varying over every axis of a shard_map that one of them varies over. What was
     the same on all devices, such as a head, gets the sum of the devices' gradients that way."""
-    operands = {name: array for name, array in operands.items() if array is not None}
     axes = {name: _varying(jax.typeof(array)) for name, array in operands.items()}
     union = frozenset().union(*axes.values())
     return {name: array if axes[name] == union else jax.lax.pcast(array, tuple(union - axes[name]), to="varying")
