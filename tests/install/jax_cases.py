@@ -142,6 +142,22 @@ def case_agrees_with_the_formula_in_jax():
             near_gradient(mine, other)
 
 
+def case_an_adapter_of_a_rank_that_is_no_multiple_of_8():
+    hidden, weight, target, _ = problem()
+    adapter = weight[:3] * 0.2, weight[:, :3]
+
+    def ours(a, b):
+        return flp.jax.linear_logprob(hidden, weight, target, lora=flp.jax.Lora(a, b, 1.5)).sum()
+
+    def merged(a, b):
+        return formula(hidden, weight + 1.5 * b @ a, target)[0].sum()
+
+    for mine, other in zip(jax.grad(ours, (0, 1))(*adapter), jax.grad(merged, (0, 1))(*adapter)):
+        near_gradient(mine, other)
+    refused(ValueError, "weight is an array that is differentiated (accepted: with lora one", lambda: jax.grad(
+        lambda w: flp.jax.linear_logprob(hidden, w, target, lora=flp.jax.Lora(*adapter)).sum())(weight))
+
+
 def case_a_temperature_in_an_array_changes_without_compiling():
     hidden, weight, target, _ = problem()
     call = jax.jit(lambda temperature: flp.jax.linear_logprob(hidden, weight, target, temperature=temperature))
@@ -312,6 +328,9 @@ def case_vmap_that_would_cost_a_head_each_is_refused():
     words = "the gradient of weight for each of a batch (accepted: leading dimensions"
     refused(flp.UnsupportedError, words, lambda: jax.grad(
         lambda w: jax.vmap(lambda h, y: flp.jax.linear_logprob(h, w, y))(*heads).sum())(weight))
+    for option, given in (("list_offsets", {"keep": (jnp.arange(5), target[:4])}), ("rows", {"rows": target[:4]})):
+        refused(flp.UnsupportedError, option + ", which is of all rows (accepted: leading dimensions", lambda: jax.vmap(
+            lambda h, y: flp.jax.linear_logprob(h, weight, y, **given))(*heads))
     refused(flp.UnsupportedError, "a batch of weight", lambda: jax.vmap(
         lambda w: flp.jax.linear_logprob(hidden, w, target))(jnp.stack([weight, weight])))
 
