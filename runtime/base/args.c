@@ -59,34 +59,11 @@ const flp_array FLP_ARRAY[FLP_ARRAYS] = {
 #undef NONE
 
 flp_dtype flp_array_dtype(flp_array_id id, const flp_spec *s) {
-  switch (FLP_ARRAY[id].element) {
-    case FLP_ELEMENT_BYTE:
-      return (flp_dtype)0;
-    case FLP_ELEMENT_FLOAT:
-      return FLP_DTYPE_FP32;
-    case FLP_ELEMENT_INT32:
-      return FLP_DTYPE_INT32;
-    case FLP_ELEMENT_INT64:
-      return FLP_DTYPE_INT64;
-    case FLP_ELEMENT_TARGET:
-      return s->target_dtype;
-    case FLP_ELEMENT_DTYPE:
-      return s->dtype;
-    case FLP_ELEMENT_HIDDEN:
-      return flp_hidden_dtype(s);
-    case FLP_ELEMENT_WEIGHT:
-      return flp_weight_dtype(s);
-    case FLP_ELEMENT_BIAS:
-      return flp_bias_dtype(s);
-    case FLP_ELEMENT_GRAD_HIDDEN:
-      return s->grad_hidden_dtype;
-    case FLP_ELEMENT_GRAD_WEIGHT:
-      return s->grad_weight_dtype;
-    case FLP_ELEMENT_GRAD_BIAS:
-      return s->grad_bias_dtype;
-    case FLP_ELEMENT_GRAD_LORA:
-      return s->grad_lora_dtype;
-  }
+#define ELEMENT(id, dtype, field) \
+  case FLP_ELEMENT_##id:          \
+    return dtype;
+  switch (FLP_ARRAY[id].element) { FLP_ELEMENTS(ELEMENT) }
+#undef ELEMENT
   return (flp_dtype)0;
 }
 
@@ -107,35 +84,10 @@ void flp_array_set(flp_array_id id, flp_args *args, const void *pointer) {
 }
 
 int64_t flp_size_of(flp_size size, const flp_spec *s, const flp_args *a) {
-  switch (size) {
-    case FLP_SIZE_ONE:
-      return 1;
-    case FLP_SIZE_FOUR:
-      return 4;
-    case FLP_SIZE_N:
-      return a->n;
-    case FLP_SIZE_V:
-      return s->vocab;
-    case FLP_SIZE_D:
-      return s->hidden;
-    case FLP_SIZE_K:
-      return flp_spec_targets(s);
-    case FLP_SIZE_T:
-      return s->topk;
-    case FLP_SIZE_R:
-      return s->lora_rank;
-    case FLP_SIZE_ROWS:
-      return a->row_count;
-    case FLP_SIZE_OFFSETS:
-      return a->n > 0 ? a->n + 1 : 0;
-    case FLP_SIZE_IDS:
-      return a->list_count;
-    case FLP_SIZE_WORKSPACE:
-      return (int64_t)a->workspace_bytes;
-    case FLP_SIZE_SAVED:
-      return (int64_t)a->saved_bytes;
-    case FLP_SIZE_METRICS:
-      return 0;
-  }
+#define SIZE(id, value, field) \
+  case FLP_SIZE_##id:          \
+    return value;
+  switch (size) { FLP_SIZES(SIZE) }
+#undef SIZE
   return 0;
 }

@@ -4,8 +4,8 @@
  * Rows have the struct's order. S(type, field) is a number, P(type, field, count) several pointers of vectors by row.
  * A(type, field, ROWS, COLUMNS, ELEMENT, base, WAY, passes, asked, must, unasked, elsewhere) is an array, M(...) one with a
  * field_stride behind it:
- *   ROWS, COLUMNS  its shape: see flp_size
- *   ELEMENT        what it holds: see flp_element
+ *   ROWS, COLUMNS  its shape: see FLP_SIZES
+ *   ELEMENT        what it holds: see FLP_ELEMENTS
  *   base           bytes that its base is a multiple of; 0: the element's, of M also spec.alignment
  *   WAY            IN: is read; OUT: is written; SPACE: is for the library. EACH: is written, by each vocab shard its own
  *   passes         a letter for each of forward, combine, backward, step:
@@ -97,38 +97,46 @@
     "spec.grads has FLP_GRAD_LORA_B", "spec.grads lacks FLP_GRAD_LORA_B", "")
 /* clang-format on */
 
-typedef enum flp_size {
-  FLP_SIZE_ONE,
-  FLP_SIZE_FOUR,
-  FLP_SIZE_N,
-  FLP_SIZE_V,
-  FLP_SIZE_D,
-  FLP_SIZE_K, /* targets of a row */
-  FLP_SIZE_T, /* best columns of a row: spec.topk */
-  FLP_SIZE_R, /* spec.lora_rank */
-  FLP_SIZE_ROWS,    /* args.row_count */
-  FLP_SIZE_OFFSETS, /* N + 1 */
-  FLP_SIZE_IDS,     /* args.list_count */
-  FLP_SIZE_METRICS, /* of the loss */
-  FLP_SIZE_WORKSPACE,
-  FLP_SIZE_SAVED
-} flp_size;
+/* Sizes: X(ID, what a call has, of spec s and args a, the field that says it or ""). K: targets of a row; T: best
+ * columns of a row; METRICS: of the loss. */
+#define FLP_SIZES(X)                                           \
+  X(ONE, 1, "")                                                \
+  X(FOUR, 4, "")                                               \
+  X(N, a->n, "n")                                              \
+  X(V, s->vocab, "vocab")                                      \
+  X(D, s->hidden, "hidden")                                    \
+  X(K, flp_spec_targets(s), "targets")                         \
+  X(T, s->topk, "topk")                                        \
+  X(R, s->lora_rank, "lora_rank")                              \
+  X(ROWS, a->row_count, "row_count")                           \
+  X(OFFSETS, a->n > 0 ? a->n + 1 : 0, "")                      \
+  X(IDS, a->list_count, "list_count")                          \
+  X(METRICS, 0, "")                                            \
+  X(WORKSPACE, (int64_t)a->workspace_bytes, "workspace_bytes") \
+  X(SAVED, (int64_t)a->saved_bytes, "saved_bytes")
 
-typedef enum flp_element {
-  FLP_ELEMENT_BYTE,
-  FLP_ELEMENT_FLOAT,
-  FLP_ELEMENT_INT32,
-  FLP_ELEMENT_INT64,
-  FLP_ELEMENT_TARGET, /* as the field of spec says, from here on */
-  FLP_ELEMENT_DTYPE,
-  FLP_ELEMENT_HIDDEN,
-  FLP_ELEMENT_WEIGHT,
-  FLP_ELEMENT_BIAS,
-  FLP_ELEMENT_GRAD_HIDDEN,
-  FLP_ELEMENT_GRAD_WEIGHT,
-  FLP_ELEMENT_GRAD_BIAS,
-  FLP_ELEMENT_GRAD_LORA
-} flp_element;
+/* Elements: X(ID, dtype of a spec s, the field that says it or ""). */
+#define FLP_ELEMENTS(X)                                     \
+  X(BYTE, (flp_dtype)0, "")                                 \
+  X(FLOAT, FLP_DTYPE_FP32, "")                              \
+  X(INT32, FLP_DTYPE_INT32, "")                             \
+  X(INT64, FLP_DTYPE_INT64, "")                             \
+  X(TARGET, s->target_dtype, "target_dtype")                \
+  X(DTYPE, s->dtype, "dtype")                               \
+  X(HIDDEN, flp_hidden_dtype(s), "hidden_dtype")            \
+  X(WEIGHT, flp_weight_dtype(s), "weight_dtype")            \
+  X(BIAS, flp_bias_dtype(s), "bias_dtype")                  \
+  X(GRAD_HIDDEN, s->grad_hidden_dtype, "grad_hidden_dtype") \
+  X(GRAD_WEIGHT, s->grad_weight_dtype, "grad_weight_dtype") \
+  X(GRAD_BIAS, s->grad_bias_dtype, "grad_bias_dtype")       \
+  X(GRAD_LORA, s->grad_lora_dtype, "grad_lora_dtype")
+
+#define FLP_SIZE_ID(id, value, field) FLP_SIZE_##id,
+#define FLP_ELEMENT_ID(id, value, field) FLP_ELEMENT_##id,
+typedef enum flp_size { FLP_SIZES(FLP_SIZE_ID) } flp_size;
+typedef enum flp_element { FLP_ELEMENTS(FLP_ELEMENT_ID) } flp_element;
+#undef FLP_SIZE_ID
+#undef FLP_ELEMENT_ID
 
 typedef enum flp_way { FLP_WAY_IN, FLP_WAY_OUT, FLP_WAY_EACH, FLP_WAY_SPACE } flp_way;
 
@@ -172,7 +180,7 @@ static inline int flp_array_is_of(flp_array_id id, flp_pass pass) {
 flp_dtype flp_array_dtype(flp_array_id id, const flp_spec *spec); /* 0 of bytes */
 const void *flp_array_get(flp_array_id id, const flp_args *args);
 void flp_array_set(flp_array_id id, flp_args *args, const void *pointer);
-/* The size that a call of a spec has; 0 of METRICS, which the loss has. */
+/* The size that a call of a spec has. */
 int64_t flp_size_of(flp_size size, const flp_spec *spec, const flp_args *args);
 
 #endif

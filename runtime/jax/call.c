@@ -1,51 +1,13 @@
-/* call.c: a frame of XLA -> flp_spec and flp_args, by a table of the buffers and one of the attributes. */
+/* call.c: a frame of XLA -> flp_spec and flp_args. Numbers and arrays are rows of runtime/base/fields.h and args.h. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "runtime/base/args.h"
+#include "runtime/base/fields.h"
 #include "runtime/jax/call.h"
 
-enum { WORKSPACE_ALIGNMENT = 256, STATS_COLUMNS = 4 };
-
-/* Letters of `dims` are sizes of the problem: equal letters, equal sizes. */
-enum { SIZE_N, SIZE_D, SIZE_V, SIZE_WORKSPACE, SIZE_STATS, SIZES };
-static const char SIZE_LETTERS[] = "NDVW4";
-
-/* Buffers of one kind have one type: an operand and its gradient. */
-typedef enum buffer_kind { HIDDEN, WEIGHT, BIAS, IDS, FLOATS, BYTES, KINDS } buffer_kind;
-
-typedef struct buffer_field {
-  const char *name;
-  const char *dims;
-  buffer_kind kind;
-  size_t place; /* in flp_args */
-} buffer_field;
-
-#define FIELD(name, dims, kind) \
-  { #name, dims, kind, offsetof(flp_args, name) }
-static const buffer_field FIELDS[] = {
-    FIELD(hidden, "ND", HIDDEN),      FIELD(weight, "VD", WEIGHT),          FIELD(bias, "V", BIAS),
-    FIELD(target, "N", IDS),          FIELD(temperature_rows, "N", FLOATS), FIELD(logprob, "N", FLOATS),
-    FIELD(entropy, "N", FLOATS),      FIELD(stats, "N4", FLOATS),           FIELD(grad_logprob, "N", FLOATS),
-    FIELD(grad_entropy, "N", FLOATS), FIELD(grad_hidden, "ND", HIDDEN),     FIELD(grad_weight, "VD", WEIGHT),
-    FIELD(grad_bias, "V", BIAS),      FIELD(workspace, "W", BYTES),
-};
-
-enum { OPERANDS = 1 << HIDDEN | 1 << WEIGHT | 1 << BIAS };
-
-/* XLA's type -> flp's, and the kinds that take it. */
-static const struct type {
-  xla_type xla;
-  int kinds;
-  flp_dtype flp;
-} TYPES[] = {
-    {XLA_BF16, OPERANDS, FLP_DTYPE_BF16},
-    {XLA_F16, OPERANDS, FLP_DTYPE_FP16},
-    {XLA_F32, OPERANDS | 1 << FLOATS, FLP_DTYPE_FP32},
-    {XLA_S32, 1 << IDS, FLP_DTYPE_INT32},
-    {XLA_S64, 1 << IDS, FLP_DTYPE_INT64},
-    {XLA_U8, 1 << BYTES, 0},
-};
+enum { WORKSPACE_ALIGNMENT = 256 };
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
@@ -57,51 +19,127 @@ __attribute__((format(printf, 2, 3))) static flp_status refuse(jax_call *call, c
   return FLP_ERROR_ARGUMENT;
 }
 
-/* ---- buffers */
-
-/* What the buffers read so far have settled; -1 and 0: not yet. */
-typedef struct known_sizes {
-  int64_t sizes[SIZES];
-  flp_dtype types[KINDS];
-} known_sizes;
-
-static const buffer_field *field_of(xla_span name) {
-  for (int i = 0; i < COUNT(FIELDS); i++)
-    if (strlen(FIELDS[i].name) == name.bytes && memcmp(FIELDS[i].name, name.data, name.bytes) == 0) return &FIELDS[i];
-  return NULL;
+static int is(xla_span text, const char *word) {
+  return strlen(word) == text.bytes && memcmp(word, text.data, text.bytes) == 0;
 }
 
-static flp_status check_dims(jax_call *call, const buffer_field *field, const xla_buffer *buffer, known_sizes *known) {
-  if (buffer->rank != (int64_t)strlen(field->dims))
-    return refuse(call, "%s has %lld dimensions (accepted: %zu)", field->name, (long long)buffer->rank,
-                  strlen(field->dims));
-  for (int i = 0; field->dims[i]; i++) {
-    int64_t *size = &known->sizes[strchr(SIZE_LETTERS, field->dims[i]) - SIZE_LETTERS];
-    if (*size < 0) *size = buffer->dims[i];
-    if (buffer->dims[i] != *size)
-      return refuse(call, "%s has size %lld in dimension %d (accepted: %lld)", field->name, (long long)buffer->dims[i],
-                    i, (long long)*size);
-  }
+/* ---- attributes: numbers by the names of their fields, and the names of buffers */
+
+/* What an attribute of a field may be; 0 of a pointer, which no program holds. */
+#define TYPE(type) \
+  _Generic((type){0}, float : XLA_F32, const void * : 0, void * : 0, const double * : 0, default : XLA_S64)
+
+static const struct number {
+  const char *name;
+  int type;
+  size_t place, bytes; /* in jax_call */
+} NUMBERS[] = {
+#define NONE(type, field, ...)
+#define FIELD(type, field, ...) {#field, TYPE(type), offsetof(jax_call, spec.field), sizeof(type)},
+    FLP_SPEC_FIELDS(FIELD, NONE)
+#undef FIELD
+#define FIELD(type, field, ...) {#field, TYPE(type), offsetof(jax_call, args.field), sizeof(type)},
+        FLP_ARGS_FIELDS(FIELD, NONE, NONE, NONE)
+#undef FIELD
+#undef NONE
+};
+
+/* What names the buffers. */
+typedef struct buffer_names {
+  xla_span operands, results;
+} buffer_names;
+
+static flp_status read_number(jax_call *call, xla_span name, int kind, const xla_scalar *scalar) {
+  const struct number *number = NUMBERS;
+  while (number < NUMBERS + COUNT(NUMBERS) && !(number->type && is(name, number->name))) number++;
+  if (number == NUMBERS + COUNT(NUMBERS))
+    return refuse(call, "attribute %.*s is none of this release of flp", (int)name.bytes, name.data);
+  if (kind != XLA_ATTRIBUTE_SCALAR || scalar->type != number->type)
+    return refuse(call, "attribute %s has another type than this release of flp reads", number->name);
+  memcpy((char *)call + number->place, scalar->value, number->bytes);
   return FLP_OK;
 }
 
-static flp_status check_type(jax_call *call, const buffer_field *field, const xla_buffer *buffer, known_sizes *known) {
-  flp_dtype *settled = &known->types[field->kind];
-  for (int i = 0; i < COUNT(TYPES); i++) {
-    if (!(TYPES[i].kinds >> field->kind & 1) || (int)TYPES[i].xla != buffer->type) continue;
-    if (*settled != 0 && *settled != TYPES[i].flp) break;
-    *settled = TYPES[i].flp;
-    return FLP_OK;
+static flp_status read_attributes(jax_call *call, const xla_attributes *given, buffer_names *names) {
+  for (int64_t i = 0; i < given->count; i++) {
+    xla_span *text = is(*given->names[i], "operands")  ? &names->operands
+                     : is(*given->names[i], "results") ? &names->results
+                                                       : NULL;
+    if (text && given->kinds[i] == XLA_ATTRIBUTE_STRING) {
+      *text = *(const xla_span *)given->values[i];
+    } else {
+      flp_status status = read_number(call, *given->names[i], given->kinds[i], given->values[i]);
+      if (status != FLP_OK) return status;
+    }
   }
-  return refuse(call, "%s has XLA's type %d (accepted: that of its kind, and of a gradient its operand's)", field->name,
-                buffer->type);
+  if (call->args.pass == FLP_PASS_FORWARD || call->args.pass == FLP_PASS_BACKWARD) return FLP_OK;
+  return refuse(call, "pass is %d (accepted: FLP_PASS_FORWARD, FLP_PASS_BACKWARD)", (int)call->args.pass);
 }
 
-static flp_status take(jax_call *call, const buffer_field *field, const xla_buffer *buffer, known_sizes *known) {
-  flp_status status = check_dims(call, field, buffer, known);
-  if (status == FLP_OK) status = check_type(call, field, buffer, known);
-  if (status == FLP_OK) memcpy((char *)&call->args + field->place, &buffer->data, sizeof buffer->data);
-  return status;
+/* ---- buffers */
+
+/* As XLA writes it: f32[13,64]. */
+typedef struct shape {
+  int type;
+  int64_t rank;
+  const int64_t *dims;
+} shape;
+
+/* XLA's type of a flp_dtype, of bytes at 0, and its word. */
+static const struct type {
+  int type;
+  const char *word;
+} TYPES[] = {
+    [0] = {XLA_U8, "u8"},
+    [FLP_DTYPE_BF16] = {XLA_BF16, "bf16"},
+    [FLP_DTYPE_FP16] = {XLA_F16, "f16"},
+    [FLP_DTYPE_FP32] = {XLA_F32, "f32"},
+    [FLP_DTYPE_INT32] = {XLA_S32, "s32"},
+    [FLP_DTYPE_INT64] = {XLA_S64, "s64"},
+};
+
+enum { SHAPE_BYTES = 96, NO_TYPE = -1 };
+
+static const char *show(shape of, char out[SHAPE_BYTES]) {
+  int used = snprintf(out, SHAPE_BYTES, "type %d[", of.type);
+  for (int i = 0; i < COUNT(TYPES); i++)
+    if (TYPES[i].type == of.type) used = snprintf(out, SHAPE_BYTES, "%s[", TYPES[i].word);
+  for (int i = 0; i < of.rank && used < SHAPE_BYTES; i++)
+    used += snprintf(out + used, (size_t)(SHAPE_BYTES - used), i ? ",%lld" : "%lld", (long long)of.dims[i]);
+  if (used < SHAPE_BYTES) snprintf(out + used, (size_t)(SHAPE_BYTES - used), "]");
+  return out;
+}
+
+/* The shape of an array; dimensions that are always 1 are none. */
+static shape shape_of(flp_array_id id, const jax_call *call, int64_t dims[2]) {
+  const flp_array *array = &FLP_ARRAY[id];
+  const flp_size sizes[] = {array->rows, array->columns};
+  unsigned dtype = flp_array_dtype(id, &call->spec);
+  shape want = {dtype < COUNT(TYPES) ? TYPES[dtype].type : NO_TYPE, 0, dims};
+  for (int i = 0; i < COUNT(sizes); i++)
+    if (sizes[i] != FLP_SIZE_ONE && (sizes[i] != FLP_SIZE_K || call->spec.targets > 1))
+      dims[want.rank++] = flp_size_of(sizes[i], &call->spec, &call->args);
+  return want;
+}
+
+/* Whether a pass writes an array: forward what is not read, backward what forward does not write. */
+static int is_result(flp_array_id id, flp_pass pass) {
+  if (FLP_ARRAY[id].way == FLP_WAY_SPACE) return 1;
+  return flp_array_is_written(id) && (pass == FLP_PASS_FORWARD || !flp_array_is_of(id, FLP_PASS_FORWARD));
+}
+
+static flp_status take(jax_call *call, flp_array_id id, int is_of_results, const xla_buffer *buffer) {
+  const char *name = FLP_ARRAY[id].name;
+  if (!flp_array_is_of(id, call->args.pass) || is_result(id, call->args.pass) != is_of_results)
+    return refuse(call, "%s is no %s of pass %d", name, is_of_results ? "result" : "operand", (int)call->args.pass);
+  int64_t dims[2];
+  char has[SHAPE_BYTES], accepted[SHAPE_BYTES];
+  shape given = {buffer->type, buffer->rank, buffer->dims}, want = shape_of(id, call, dims);
+  if (given.type != want.type || given.rank != want.rank ||
+      memcmp(given.dims, want.dims, sizeof *dims * (size_t)want.rank) != 0)
+    return refuse(call, "%s is %s (accepted: %s)", name, show(given, has), show(want, accepted));
+  flp_array_set(id, &call->args, buffer->data);
+  return FLP_OK;
 }
 
 /* The next word of a text, which is shortened by it; no bytes at its end. */
@@ -114,126 +152,39 @@ static xla_span next_word(xla_span *text) {
   return word;
 }
 
-/* seen: a bit for each row of FIELDS */
-static flp_status take_all(jax_call *call, const xla_list *list, xla_span names, known_sizes *known, uint32_t *seen) {
+static flp_status take_all(jax_call *call, const xla_list *list, int is_of_results, xla_span names) {
   for (int64_t i = 0; i < list->count; i++) {
     xla_span name = next_word(&names);
-    const buffer_field *field = field_of(name);
-    if (!field)
+    int id = 0;
+    while (id < FLP_ARRAYS && !is(name, FLP_ARRAY[id].name)) id++;
+    if (id == FLP_ARRAYS || list->kinds[i] != XLA_BUFFER)
       return refuse(call, "buffer %lld is named \"%.*s\", which is no buffer of this release of flp", (long long)i,
                     (int)name.bytes, name.data);
-    if (list->kinds[i] != XLA_BUFFER) return refuse(call, "%s is no buffer", field->name);
-    *seen |= 1u << (field - FIELDS);
-    flp_status status = take(call, field, list->values[i], known);
+    flp_status status = take(call, (flp_array_id)id, is_of_results, list->values[i]);
     if (status != FLP_OK) return status;
   }
   return names.bytes ? refuse(call, "\"%.*s\" has no buffer", (int)names.bytes, names.data) : FLP_OK;
 }
 
-static int has(uint32_t seen, const char *name) {
-  return (int)(seen >> (field_of((xla_span){name, strlen(name)}) - FIELDS) & 1u);
-}
-
-/* ---- attributes */
-
-typedef struct call_attributes {
-  int64_t pass, ignore_index, mixed;
-  float temperature, scale, softcap;
-  xla_span operands, results;
-} call_attributes;
-
-static const struct attribute {
-  const char *name;
-  int kind, type; /* type of a scalar */
-  size_t place, bytes;
-} ATTRIBUTES[] = {
-    {"ignore_index", XLA_ATTRIBUTE_SCALAR, XLA_S64, offsetof(call_attributes, ignore_index), sizeof(int64_t)},
-    {"mixed", XLA_ATTRIBUTE_SCALAR, XLA_S64, offsetof(call_attributes, mixed), sizeof(int64_t)},
-    {"operands", XLA_ATTRIBUTE_STRING, 0, offsetof(call_attributes, operands), sizeof(xla_span)},
-    {"pass", XLA_ATTRIBUTE_SCALAR, XLA_S64, offsetof(call_attributes, pass), sizeof(int64_t)},
-    {"results", XLA_ATTRIBUTE_STRING, 0, offsetof(call_attributes, results), sizeof(xla_span)},
-    {"scale", XLA_ATTRIBUTE_SCALAR, XLA_F32, offsetof(call_attributes, scale), sizeof(float)},
-    {"softcap", XLA_ATTRIBUTE_SCALAR, XLA_F32, offsetof(call_attributes, softcap), sizeof(float)},
-    {"temperature", XLA_ATTRIBUTE_SCALAR, XLA_F32, offsetof(call_attributes, temperature), sizeof(float)},
-};
-
-/* XLA sorts attributes by name, and so does the table: a call has these and no others. */
-static flp_status read_attributes(jax_call *call, const xla_attributes *given, call_attributes *out) {
-  if (given->count != COUNT(ATTRIBUTES))
-    return refuse(call, "the call has %lld attributes (accepted: %d, those of this release of flp)",
-                  (long long)given->count, COUNT(ATTRIBUTES));
-  for (int i = 0; i < COUNT(ATTRIBUTES); i++) {
-    const struct attribute *want = &ATTRIBUTES[i];
-    const xla_span *name = given->names[i];
-    if (name->bytes != strlen(want->name) || memcmp(name->data, want->name, name->bytes) != 0)
-      return refuse(call, "attribute %d is named \"%.*s\" (accepted: \"%s\")", i, (int)name->bytes, name->data,
-                    want->name);
-    const xla_scalar *scalar = given->values[i];
-    if (given->kinds[i] != want->kind || (want->kind == XLA_ATTRIBUTE_SCALAR && scalar->type != want->type))
-      return refuse(call, "attribute %s has another type than this release of flp reads", want->name);
-    const void *from = want->kind == XLA_ATTRIBUTE_SCALAR ? scalar->value : given->values[i];
-    memcpy((char *)out + want->place, from, want->bytes);
-  }
-  return FLP_OK;
-}
-
 /* ---- the call */
 
-/* Of two dtypes products have the one of 16 bits; whether there may be two the library judges. */
-static void fill_dtypes(flp_spec *spec, const known_sizes *known, int64_t mixed) {
-  spec->hidden_dtype = known->types[HIDDEN];
-  spec->weight_dtype = known->types[WEIGHT];
-  spec->bias_dtype = known->types[BIAS];
-  spec->dtype = spec->hidden_dtype == FLP_DTYPE_FP32 ? spec->weight_dtype : spec->hidden_dtype;
-  spec->target_dtype = known->types[IDS];
-  spec->mixed = (flp_mixed)mixed;
-}
-
-static void fill_spec(flp_spec *spec, const known_sizes *known, uint32_t seen, float softcap) {
-  spec->vocab = known->sizes[SIZE_V];
-  spec->hidden = known->sizes[SIZE_D];
-  if (has(seen, "entropy")) spec->entropy = FLP_ENTROPY_FORWARD;
-  if (has(seen, "grad_entropy")) spec->entropy = FLP_ENTROPY_BACKWARD;
-  if (has(seen, "grad_hidden")) spec->grads |= FLP_GRAD_HIDDEN;
-  if (has(seen, "grad_weight")) spec->grads |= FLP_GRAD_WEIGHT;
-  if (has(seen, "grad_bias")) spec->grads |= FLP_GRAD_BIAS;
-  spec->has_bias = has(seen, "bias");
-  spec->per_row_temperature = has(seen, "temperature_rows");
-  spec->softcap = softcap;
-}
-
 /* XLA aligns buffers to less than flp_args wants of the workspace: flp_jax_workspace has asked for that much more. */
-static void align_workspace(flp_args *args, size_t bytes) {
+static void align_workspace(flp_args *args) {
   size_t beyond = (uintptr_t)args->workspace % WORKSPACE_ALIGNMENT;
   size_t skip = beyond ? WORKSPACE_ALIGNMENT - beyond : 0;
-  int some = bytes > skip;
+  int some = args->workspace && args->workspace_bytes > skip;
   args->workspace = some ? (char *)args->workspace + skip : NULL;
-  args->workspace_bytes = some ? bytes - skip : 0;
+  args->workspace_bytes = some ? args->workspace_bytes - skip : 0;
 }
 
 flp_status jax_call_read(const xla_call_frame *frame, jax_call *call) {
   call->spec = (flp_spec)FLP_SPEC_INIT;
   call->args = (flp_args)FLP_ARGS_INIT;
   call->detail[0] = 0;
-  call_attributes given = {0};
-  flp_status status = read_attributes(call, &frame->attributes, &given);
-  if (status != FLP_OK) return status;
-
-  known_sizes known = {{-1, -1, -1, -1, STATS_COLUMNS}, {0}};
-  uint32_t seen = 0;
-  status = take_all(call, &frame->arguments, given.operands, &known, &seen);
-  if (status == FLP_OK) status = take_all(call, &frame->results, given.results, &known, &seen);
-  if (status != FLP_OK) return status;
-  if (!has(seen, "hidden") || !has(seen, "weight") || !has(seen, "target") || !has(seen, "workspace"))
-    return refuse(call, "hidden, weight, target and workspace are needed, and not all are there");
-
-  fill_dtypes(&call->spec, &known, given.mixed);
-  fill_spec(&call->spec, &known, seen, given.softcap);
-  call->args.pass = (flp_pass)given.pass;
-  call->args.n = known.sizes[SIZE_N];
-  call->args.temperature = given.temperature;
-  call->args.scale = given.scale;
-  call->args.ignore_index = given.ignore_index;
-  align_workspace(&call->args, (size_t)known.sizes[SIZE_WORKSPACE]);
-  return FLP_OK;
+  buffer_names names = {{NULL, 0}, {NULL, 0}};
+  flp_status status = read_attributes(call, &frame->attributes, &names);
+  if (status == FLP_OK) status = take_all(call, &frame->arguments, 0, names.operands);
+  if (status == FLP_OK) status = take_all(call, &frame->results, 1, names.results);
+  align_workspace(&call->args);
+  return status;
 }

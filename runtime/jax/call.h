@@ -13,9 +13,9 @@ typedef struct jax_call {
   char detail[JAX_DETAIL_BYTES]; /* of a failure */
 } jax_call;
 
-/* Reads buffers and attributes. The attributes `operands` and `results` name the buffers in order, divided by spaces; a
- * buffer's own dimensions and type give vocab, hidden, N and dtypes, and must agree with each other. What a spec is
- * for follows from the names: a result grad_weight asks for that gradient, an operand bias says that there is one.
+/* Reads attributes and buffers. An attribute sets the field of flp_spec or flp_args that has its name; `operands` and
+ * `results` name the buffers in order, divided by spaces, as flp_args does. Each must have the shape and the type that
+ * the fields give it, and stand on the side that its pass reads or writes.
  * error: ARGUMENT with call->detail
  * thread: any */
 flp_status jax_call_read(const xla_call_frame *frame, jax_call *call);

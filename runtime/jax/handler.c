@@ -75,17 +75,19 @@ FLP_API xla_error *flp_jax_cuda(xla_call_frame *frame) {
 }
 
 /* Bytes that a call's buffer `workspace` must have on a device, for tracing; makes the plan.
- * unit:  budget in bytes, 0 for that in force
- * error: those of flp_plan_create and flp_plan_workspace */
-FLP_API flp_status flp_jax_workspace(const flp_spec *spec, int32_t device, flp_pass pass, int64_t n, uint64_t budget,
-                                     size_t *out_bytes);
-FLP_API flp_status flp_jax_workspace(const flp_spec *spec, int32_t device, flp_pass pass, int64_t n, uint64_t budget,
-                                     size_t *out_bytes) {
+ * unit:  list_count: ids of all lists, where spec.listed is 1; budget in bytes, 0 for that in force
+ * error: those of flp_plan_create and flp_plan_layout */
+FLP_API flp_status flp_jax_workspace(const flp_spec *spec, int32_t device, flp_pass pass, int64_t n, int64_t list_count,
+                                     uint64_t budget, size_t *out_bytes);
+FLP_API flp_status flp_jax_workspace(const flp_spec *spec, int32_t device, flp_pass pass, int64_t n, int64_t list_count,
+                                     uint64_t budget, size_t *out_bytes) {
   flp_plan *plan;
-  *out_bytes = 0;
+  flp_layout layout = FLP_LAYOUT_INIT;
   flp_status status = jax_plan_get(spec, device, &plan);
-  if (status == FLP_OK) status = flp_plan_workspace(plan, pass, n, budget, out_bytes);
-  if (status == FLP_OK && *out_bytes > 0) *out_bytes += WORKSPACE_SLACK;
+  if (status == FLP_OK)
+    status = spec->listed ? flp_plan_layout_listed(plan, pass, n, list_count, budget, &layout)
+                          : flp_plan_layout(plan, pass, n, budget, &layout);
+  *out_bytes = layout.bytes ? layout.bytes + WORKSPACE_SLACK : 0;
   return status;
 }
 

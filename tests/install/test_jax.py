@@ -1,8 +1,9 @@
-"""flp.jax: what jax_cases.py says in a Python with jax, and what happens without one.
+"""flp.jax: what jax_cases.py says in a Python with jax, the rows of flp_cases.py, and what happens without one.
 
 That Python is FLP_TEST_JAX_PYTHON, or this one, or build/jax, where `./setup.sh test` puts jax.
 """
 import functools
+import inspect
 import json
 import os
 import re
@@ -13,13 +14,18 @@ from pathlib import Path
 
 import pytest
 
+import flp
+import flp_jax_form
+from flp_cases import SHARE, differences
+
 HERE = Path(__file__).parent
 TREE = Path(os.environ["FLP_TEST_TREE"])
 LIBRARY = Path(os.environ["FLP_LIBRARY"])
 CASES = re.findall(r"^def case_(\w+)", (HERE / "jax_cases.py").read_text(), re.M)
 SLOW = {"a_library_found_by_the_loader", "agrees_with_the_formula_in_jax",
-        "an_exported_program_runs_in_another_process",
-        "import_leaves_other_frameworks_alone", "scan_and_checkpoint", "strict_mode_refuses_bad_rows", "vmap_of_rows"}
+        "an_exported_program_runs_in_another_process", "import_leaves_other_frameworks_alone", "scan_and_checkpoint",
+        "strict_mode_refuses_bad_rows", "vmap_of_rows"}
+SHORT = 12  # of so many rows one runs in the short form
 
 
 @functools.cache
@@ -55,7 +61,32 @@ def test_case(outcomes, case):
 
 
 def test_there_are_cases():
-    assert len(CASES) > 25 and SLOW < set(CASES)
+    assert len(CASES) > 20 and SLOW < set(CASES)
+
+
+# ---- the list of cases that other forms of linear_logprob run too
+
+@pytest.fixture(scope="module")
+def results(request, tmp_path_factory):
+    """{row: what a process with jax makes of it}, of the rows that this run has chosen."""
+    chosen = [item.callspec.params["row"] for item in request.session.items
+              if item.originalname == "test_row" and item.path == request.path]
+    return flp_jax_form.run(python(), HERE / "jax_rows.py", chosen, tmp_path_factory.mktemp("rows"),
+                            {**os.environ, "JAX_PLATFORMS": "cpu"})
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, marks=pytest.mark.long) if place % SHORT else row
+                                 for place, row in enumerate(flp_jax_form.ROWS)], ids=str)
+def test_row(results, row):
+    """A row agrees with float64, or an option that flp.jax has not is refused by name; no option is forgotten."""
+    assert set(inspect.signature(flp.linear_logprob).parameters) == results["options"] - {"unsaid"} | results["unsaid"]
+    result = results[str(row)]
+    unsaid = [name for name in row.options if name in results["unsaid"] and row.options[name]]
+    if unsaid:
+        assert f"flp.jax.linear_logprob has no {unsaid[0]}: " in str(result["refused"])
+    else:
+        assert not {"refused", "failed"} & result.keys(), result
+        assert differences(row, SHARE, lambda row: flp_jax_form.as_computed(row, result)) == []
 
 
 def test_layout_is_that_of_jaxlibs_header():

@@ -7,10 +7,9 @@ import torch
 
 import flp
 from binding_fixtures import engine  # noqa: F401
-from flp_cases import CASES, SAME, computed, differences, missing
+from flp_cases import CASES, SAME, SHARE, computed, differences, missing
 
 
-SHARE = 0.3  # neither form rounds dz or multiplies in parts, as kernels do
 GENERATOR = flp.library_path().replace("libflp.so", "libflpgen.so")
 
 

@@ -30,14 +30,15 @@ LIBFLP = {
     "api": "base kernel loss driver planner eager plan launch",
 }
 RUNTIME = ["runtime", *(f"runtime/{part}" for part in LIBFLP)]
-USERS = ("runtime/jax",)  # of libflp, as a program of somebody else is: flp.h alone
+# Of libflp, as a program of somebody else is: flp.h, and the rows of base that say what a call is.
+USERS = ("runtime/jax",)
 SHARED = [*RUNTIME, "gen", "autotune", "autotune/gemm", "gen/cli/shared", "gen/cli/call", "gen/cli/kernels"]
 
 # Folder: the folders that its files may include, or call, beside itself and the system.
 BELOW = {
     "runtime": [],
     **{f"runtime/{part}": ["runtime", *(f"runtime/{other}" for other in below.split())] for part, below in LIBFLP.items()},
-    **{folder: ["runtime"] for folder in USERS},
+    **{folder: ["runtime", "runtime/base"] for folder in USERS},
     "gen": RUNTIME,  # gen.h alone
     "gen/sources": RUNTIME,
     "gen/lint": ["gen/sources"],

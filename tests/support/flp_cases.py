@@ -6,6 +6,7 @@ option "@name" is a tensor of the Problem. SAME has pairs of rows whose results 
 functions and options stand in no row.
 """
 import dataclasses
+import functools
 import inspect
 import itertools
 
@@ -247,6 +248,7 @@ SAME = [
     *[(one, dataclasses.replace(one, edges=("masked nan",)))
       for function in ("policy_loss", "losses.policy_loss") for one in ruled(function, "masked", **PLAIN)],
 ]
+SHARE = 0.3  # of what kernels are allowed: what runs on the CPU neither rounds dz nor multiplies in parts
 CASES = [*LINEAR, *LOSSES, *POLICIES, *FORMULAS, *DISTILLED, *SELECTED, *SCORED, *SHARDED, *MODELS]
 
 
@@ -290,12 +292,8 @@ def computed(row, wide):
     count = count if wide else counted()
     total = 0
     for name in sorted(found):
-        draw = torch.Generator().manual_seed(len(name))  # the same, whatever else there is
-        upstream = torch.randn(found[name].shape, generator=draw).to(found[name].device)
-        if found[name].numel() == 1:
-            upstream = row.options.get("grad_scale", 1.0)
         if found[name].requires_grad and name not in row.silent:
-            total = total + (found[name] * upstream).sum()
+            total = total + (found[name] * upstream_of(row, name, found[name])).sum()
     if isinstance(total, torch.Tensor):
         total.backward()
         counted()
@@ -312,6 +310,13 @@ def computed(row, wide):
     return found, gradients, count
 
 
+def upstream_of(row, name, output):
+    """The gradient that an output gets: the same, whatever else there is."""
+    if output.numel() == 1:
+        return torch.full_like(output, row.options.get("grad_scale", 1.0), dtype=torch.float32)
+    return torch.randn(output.shape, generator=torch.Generator().manual_seed(len(name))).to(output.device)
+
+
 def counted():
     try:
         flp.check()
@@ -320,11 +325,12 @@ def counted():
     return 0
 
 
-def differences(row, share=1.0):
-    """What a row's results differ in from float64; empty if they agree. share: of what kernels are allowed"""
-    found, gradients, count = computed(row, wide=False)
+def differences(row, share=1.0, form=functools.partial(computed, wide=False)):
+    """What a row's results differ in from float64; empty if they agree. share: of what kernels are allowed; form: what
+    computes the row, as computed does, but for a count of None where it counts no bad rows"""
+    found, gradients, count = form(row)
     wanted, exact, bad = computed(row, wide=True)
-    wrong = [] if bad is None or bad == count else [f"{count} rows are counted, {bad} are bad"]
+    wrong = [] if None in (bad, count) or bad == count else [f"{count} rows are counted, {bad} are bad"]
     if found.keys() != wanted.keys():
         return [f"outputs are {sorted(found)}, not {sorted(wanted)}"]
     for name in found:

@@ -1,4 +1,4 @@
-"""What runtime/base/fields.h says of a call, written by tests/unit/kernel/test_fields_python.c."""
+"""What runtime/base/fields.h and args.h say of a call, written by tests/unit/kernel/test_fields_python.c."""
 from ctypes import POINTER, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p
 
 # Fields of flp_spec behind struct_bytes: name, type, value of FLP_SPEC_INIT.
@@ -99,6 +99,78 @@ ARGS = (
     ("grad_lora_b", c_void_p, 0),
     ("grad_lora_b_stride", c_int64, 0),
 )
+
+# Arrays of flp_args: name, its dimensions, what it holds, the field of flp_spec that alone asks for it.
+ARRAYS = (
+    ("hidden", "N", "D", "HIDDEN", ""),
+    ("weight", "V", "D", "WEIGHT", ""),
+    ("bias", "V", "ONE", "BIAS", "has_bias"),
+    ("target", "N", "K", "TARGET", ""),
+    ("temperature_rows", "N", "ONE", "FLOAT", "per_row_temperature"),
+    ("rows", "ROWS", "ONE", "INT32", ""),
+    ("logprob", "N", "K", "FLOAT", ""),
+    ("entropy", "N", "ONE", "FLOAT", ""),
+    ("stats", "N", "FOUR", "FLOAT", ""),
+    ("partial", "N", "FOUR", "FLOAT", ""),
+    ("grad_logprob", "N", "K", "FLOAT", ""),
+    ("grad_entropy", "N", "ONE", "FLOAT", ""),
+    ("grad_hidden", "N", "D", "GRAD_HIDDEN", ""),
+    ("grad_weight", "V", "D", "GRAD_WEIGHT", ""),
+    ("grad_bias", "V", "ONE", "GRAD_BIAS", ""),
+    ("workspace", "WORKSPACE", "ONE", "BYTE", ""),
+    ("saved", "SAVED", "ONE", "BYTE", ""),
+    ("old_lse", "N", "ONE", "FLOAT", ""),
+    ("old_logprob", "N", "ONE", "FLOAT", ""),
+    ("ref_logprob", "N", "ONE", "FLOAT", ""),
+    ("advantage", "N", "ONE", "FLOAT", ""),
+    ("row_weight", "N", "ONE", "FLOAT", ""),
+    ("loss", "N", "ONE", "FLOAT", ""),
+    ("metrics", "METRICS", "N", "FLOAT", ""),
+    ("list_offsets", "OFFSETS", "ONE", "INT64", "listed"),
+    ("list_ids", "IDS", "ONE", "TARGET", "listed"),
+    ("tail_report", "ONE", "FOUR", "FLOAT", ""),
+    ("partial_targets", "N", "K", "FLOAT", ""),
+    ("teacher_logprob", "N", "K", "FLOAT", ""),
+    ("top_ids", "N", "T", "TARGET", "topk"),
+    ("top_logprob", "N", "T", "FLOAT", "topk"),
+    ("top_rest", "N", "ONE", "FLOAT", "topk"),
+    ("rank", "N", "ONE", "INT32", "rank"),
+    ("lora_a", "R", "D", "DTYPE", "lora_rank"),
+    ("lora_b", "V", "R", "DTYPE", "lora_rank"),
+    ("grad_lora_a", "R", "D", "GRAD_LORA", ""),
+    ("grad_lora_b", "V", "R", "GRAD_LORA", ""),
+)
+
+# The field that says a dimension.
+SIZES = {
+    "N": "n",
+    "V": "vocab",
+    "D": "hidden",
+    "K": "targets",
+    "T": "topk",
+    "R": "lora_rank",
+    "ROWS": "row_count",
+    "IDS": "list_count",
+    "WORKSPACE": "workspace_bytes",
+    "SAVED": "saved_bytes",
+}
+
+# The field that says what is held, or the dtype that it always has.
+ELEMENTS = {
+    "BYTE": 0,
+    "FLOAT": 3,
+    "INT32": 4,
+    "INT64": 5,
+    "TARGET": "target_dtype",
+    "DTYPE": "dtype",
+    "HIDDEN": "hidden_dtype",
+    "WEIGHT": "weight_dtype",
+    "BIAS": "bias_dtype",
+    "GRAD_HIDDEN": "grad_hidden_dtype",
+    "GRAD_WEIGHT": "grad_weight_dtype",
+    "GRAD_BIAS": "grad_bias_dtype",
+    "GRAD_LORA": "grad_lora_dtype",
+}
 
 # What does not go together, by the keywords of calls: one, what it goes without, why.
 APART = (

@@ -3,8 +3,6 @@
 Invariant: a pair of options that is refused for being a pair is refused here, by the name of the second; what depends
 on dtypes, on a rung or on a value is refused where that is known.
 """
-from torch import Tensor
-
 from . import _fields
 from ._numbers import refuse
 
@@ -56,8 +54,8 @@ def allows(found, other):
 
 
 def several(target, hidden):
-    """A target of more ids a row than one, for check; else None."""
-    is_several = isinstance(target, Tensor) and isinstance(hidden, Tensor) and target.dim() == hidden.dim() > 0
+    """A target of more ids a row than one, for check; else None. Arrays of anything."""
+    is_several = getattr(target, "ndim", 0) == getattr(hidden, "ndim", 0) > 0
     return target if is_several and target.shape[-1] != 1 else None
 
 
@@ -67,6 +65,6 @@ def is_given(value):
 
 
 def _shown(option, value):
-    if isinstance(value, Tensor):
+    if hasattr(value, "shape"):
         return "of shape %s" % (tuple(value.shape),) if option == "target" else "a tensor"
     return repr(value) if isinstance(value, (int, float, str)) else "given"

@@ -1,4 +1,4 @@
-/* test_fields_python.c: runtime/python/flp/_fields.py says what runtime/base/fields.h says.
+/* test_fields_python.c: runtime/python/flp/_fields.py says what runtime/base/fields.h and args.h say.
  *
  * FLP_GOLDEN_UPDATE=1 writes the file anew; the difference is then reviewed like code. */
 #include <stdarg.h>
@@ -55,6 +55,37 @@ static void add_args(void) {
   add(")\n");
 }
 
+/* The field of a spec that asks for an array, where that is one alone: "s->listed"; else "". */
+static const char *field_of(const char *asked) {
+  int end = 0;
+  int is_field = sscanf(asked, "s->%*[a-z_]%n", &end) == 0 && end > 0 && asked[end] == 0;
+  return is_field ? asked + strlen("s->") : "";
+}
+
+static void add_arrays(void) {
+  const flp_spec *s = &usual;
+  add("\n# Arrays of flp_args: name, its dimensions, what it holds, the field of flp_spec that alone asks for it.\n"
+      "ARRAYS = (\n");
+#define NONE(type, field, ...)
+#define ARRAY(type, field, rows, columns, element, base, way, passes, asked, ...) \
+  add("    (\"%s\", \"%s\", \"%s\", \"%s\", \"%s\"),\n", #field, #rows, #columns, #element, field_of(#asked));
+  FLP_ARGS_FIELDS(NONE, ARRAY, ARRAY, NONE)
+#undef NONE
+#undef ARRAY
+  add(")\n\n# The field that says a dimension.\nSIZES = {\n");
+#define SIZE(id, value, field) \
+  if (*(field)) add("    \"%s\": \"%s\",\n", #id, field);
+  FLP_SIZES(SIZE)
+#undef SIZE
+  add("}\n\n# The field that says what is held, or the dtype that it always has.\nELEMENTS = {\n");
+#define ELEMENT(id, dtype, field)                              \
+  if (*(field)) add("    \"%s\": \"%s\",\n", #id, field); \
+  if (!*(field)) add("    \"%s\": %d,\n", #id, (int)(dtype));
+  FLP_ELEMENTS(ELEMENT)
+#undef ELEMENT
+  add("}\n");
+}
+
 static void add_pairs(void) {
   const char *keywords[] = {
 #define KEYWORD(id, field, keyword, asked) keyword,
@@ -75,10 +106,12 @@ static void add_pairs(void) {
 }
 
 Test(fields_python, is_current) {
-  add("\"\"\"What runtime/base/fields.h says of a call, written by tests/unit/kernel/test_fields_python.c.\"\"\"\n"
+  add("\"\"\"What runtime/base/fields.h and args.h say of a call, written by "
+      "tests/unit/kernel/test_fields_python.c.\"\"\"\n"
       "from ctypes import POINTER, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p\n\n");
   add_fields();
   add_args();
+  add_arrays();
   add_pairs();
   for (char *at; (at = strstr(text, ", ), "));) memmove(at + 1, at + 2, strlen(at + 2) + 1);
   gen_case_golden(FLP_TEST_TREE "/runtime/python/flp/_fields.py", text);

@@ -11,6 +11,6 @@ from ._library import registered
 registered()
 
 from ._call import TARGET  # noqa: E402
-from ._logprob import linear_logprob  # noqa: E402
+from ._logprob import Lora, Top, linear_logprob  # noqa: E402
 
-__all__ = ["TARGET", "linear_logprob"]
+__all__ = ["Lora", "TARGET", "Top", "linear_logprob"]

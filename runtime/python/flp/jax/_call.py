@@ -1,8 +1,8 @@
 """The primitive: one pass of libflp as XLA sees it, with its shapes, its lowering by platform and its batching.
 
-Invariants: a Call is static and hashable, so that equal calls share a compilation; its names of operands and results
-are what the handler reads (runtime/jax/call.c), and all sizes come from the operands. The workspace is a result that
-only the lowering knows, as its size depends on the device.
+Invariants: a Call is static and hashable, so that equal calls share a compilation; arrays have the names, dimensions
+and dtypes of the rows of _fields.ARRAYS, and all sizes come from the operands. The workspace is a result that only the
+lowering knows, as its size depends on the device.
 """
 import collections
 import ctypes
@@ -12,24 +12,32 @@ import jax
 import jax.extend.core
 import jax.numpy as jnp
 import numpy
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import ad, batching, mlir
 
-from .. import _c, errors
+from .. import _c, _fields, errors
 from ._library import TARGET, workspace_bytes
 
 DTYPES = {jnp.dtype(jnp.bfloat16): _c.DTYPE_BF16, jnp.dtype(jnp.float16): _c.DTYPE_FP16,
           jnp.dtype(jnp.float32): _c.DTYPE_FP32}
 TARGET_DTYPES = {jnp.dtype(jnp.int32): _c.DTYPE_INT32, jnp.dtype(jnp.int64): _c.DTYPE_INT64}
-ROWS = {"hidden", "target", "temperature_rows", "stats", "grad_logprob", "grad_entropy"}  # operands of one entry a row
-GRADS = {"grad_hidden": _c.GRAD_HIDDEN, "grad_weight": _c.GRAD_WEIGHT, "grad_bias": _c.GRAD_BIAS}
+JAX_DTYPES = {code: dtype for dtype, code in {**DTYPES, **TARGET_DTYPES}.items()}
+FIELDS = {name: kind for name, kind, _ in (*_fields.ARGS, *_fields.SPEC)}  # and their types
+SPEC = {name for name, _, _ in _fields.SPEC}
+Array = collections.namedtuple("Array", "dims element asked")
+ARRAYS = {name: Array((rows, columns), element, asked) for name, rows, columns, element, asked in _fields.ARRAYS}
+OF_ROWS = {name for name, array in ARRAYS.items() if array.dims[0] == "N"}
+GRAD = "grad_"  # the name of a gradient is that of its operand behind this
 
-# One pass: names of operands and results, in order; the numbers of flp_args and flp_spec; bytes of workspace, 0 for the
-# default; flp_mixed.
-Call = collections.namedtuple("Call", "which operands results temperature scale softcap ignore_index budget mixed")
+# One pass: names of operands and results, in order; the fields of flp_spec and flp_args that no array says, as pairs;
+# bytes of workspace, 0 for the default.
+Call = collections.namedtuple("Call", "which operands results numbers budget")
 
 
 def run(call, given):
-    """Runs one pass: given {name: array} -> {name: array}, on the devices where the arrays are."""
+    """Runs one pass: given {name: array or None} -> {name: array}, on the devices where the arrays are."""
+    given = {name: array for name, array in given.items() if array is not None}
     call = call._replace(operands=tuple(given))
     return dict(zip(call.results, primitive.bind(*given.values(), call=call)))
 
@@ -52,10 +60,17 @@ def _impl(*operands, call):
 @primitive.def_abstract_eval
 def _abstract(*operands, call):
     known = dict(zip(call.operands, operands))
-    hidden, weight = known["hidden"], known["weight"]
-    shapes = {"stats": (hidden.shape[0], 4), "grad_hidden": hidden.shape, "grad_weight": weight.shape,
-              "grad_bias": weight.shape[:1]}
-    return [_array(hidden, shapes.get(name, hidden.shape[:1]), known[name[5:]].dtype if name in GRADS else jnp.float32)
+    numbers = dict(call.numbers)
+    sizes = {"FOUR": 4, "T": numbers.get(_fields.SIZES["T"])}
+    for name, operand in known.items():
+        sizes.update(zip(ARRAYS[name].dims, operand.shape))
+    sizes.pop("ONE", None)
+
+    def dtype_of(name):
+        held = _fields.ELEMENTS[ARRAYS[name].element]
+        return JAX_DTYPES[held] if held in JAX_DTYPES else known.get(name[len(GRAD):], known["target"]).dtype
+
+    return [_array(known["hidden"], tuple(sizes[size] for size in ARRAYS[name].dims if size in sizes), dtype_of(name))
             for name in call.results]
 
 
@@ -68,22 +83,32 @@ def _array(like, shape, dtype):
 
 # ---- lowering
 
-def _spec_of(call, avals):
-    """The flp_spec that the handler reads from the same call."""
-    known = dict(zip(call.operands, avals))
+def _fields_of(call, arrays):
+    """The fields of flp_spec and flp_args of a call, {field: number}. arrays: {name: its type} of a pass"""
+    fields = {"pass": call.which, **dict(call.numbers)}
+    for name, array in arrays.items():
+        dims, element, asked = ARRAYS[name]
+        fields.update((_fields.SIZES[size], count) for size, count in zip(dims, array.shape) if size in _fields.SIZES)
+        held = _fields.ELEMENTS[element]
+        if held in FIELDS:
+            fields[held] = DTYPES.get(array.dtype) or TARGET_DTYPES[array.dtype]
+        if asked:
+            fields.setdefault(asked, 1)
+    # of two dtypes products have the one of 16 bits; whether there may be two the library judges
+    both = fields["hidden_dtype"], fields["weight_dtype"]
+    fields["dtype"] = both[both[0] == _c.DTYPE_FP32]
+    fields["grads"] = sum(getattr(_c, name.upper()) for name in call.results if name.startswith(GRAD))
+    if "entropy" in call.results:
+        fields["entropy"] = _c.ENTROPY_FORWARD
+    if "grad_entropy" in call.operands:
+        fields["entropy"] = _c.ENTROPY_BACKWARD
+    return fields
+
+
+def _spec_of(fields):
     spec = _c.new_spec()
-    spec.hidden_dtype, spec.weight_dtype = DTYPES[known["hidden"].dtype], DTYPES[known["weight"].dtype]
-    spec.dtype = spec.weight_dtype if spec.hidden_dtype == _c.DTYPE_FP32 else spec.hidden_dtype
-    spec.target_dtype, spec.mixed = TARGET_DTYPES[known["target"].dtype], call.mixed
-    if "bias" in known:
-        spec.bias_dtype = DTYPES[known["bias"].dtype]
-    spec.vocab, spec.hidden = known["weight"].shape
-    spec.entropy = _c.ENTROPY_FORWARD if "entropy" in call.results else _c.ENTROPY_NONE
-    if "grad_entropy" in known:
-        spec.entropy = _c.ENTROPY_BACKWARD
-    spec.grads = sum(GRADS.get(name, 0) for name in call.results)
-    spec.has_bias, spec.per_row_temperature = "bias" in known, "temperature_rows" in known
-    spec.softcap = call.softcap
+    for name in SPEC & fields.keys():
+        setattr(spec, name, fields[name])
     return spec
 
 
@@ -106,17 +131,28 @@ def _lower(devices, ctx, *operands, call):
     if not isinstance(n, int):
         raise errors.UnsupportedError("hidden has %s rows under jax.export (accepted: a number; export one program for "
                                       "each)" % n)
-    spec = _spec_of(call, ctx.avals_in)
-    size = max(workspace_bytes(ctypes.byref(spec), device, call.which, n, call.budget) for device in devices())
+    operands, avals = zip(*map(_held, call.operands, operands, ctx.avals_in))
+    arrays = dict(zip((*call.operands, *call.results), (*avals, *ctx.avals_out)))
+    fields = _fields_of(call, arrays)
+    spec, count = ctypes.byref(_spec_of(fields)), fields.get(_fields.SIZES["IDS"], 0)
+    size = max(workspace_bytes(spec, device, call.which, n, count, call.budget) for device in devices())
+    fields[_fields.SIZES["WORKSPACE"]] = size
     workspace = jax.core.ShapedArray((size,), jnp.uint8)
     rule = jax.ffi.ffi_lowering(TARGET)
-    results = rule(ctx.replace(avals_out=[*ctx.avals_out, workspace]), *operands,
+    results = rule(ctx.replace(avals_in=avals, avals_out=[*ctx.avals_out, workspace]), *operands,
                    operands=" ".join(call.operands), results=" ".join([*call.results, "workspace"]),
-                   ignore_index=numpy.int64(call.ignore_index), scale=numpy.float32(call.scale),
-                   mixed=numpy.int64(call.mixed), softcap=numpy.float32(call.softcap),
-                   temperature=numpy.float32(call.temperature),
-                   **{"pass": numpy.int64(call.which)})
+                   **{name: (numpy.float32 if FIELDS[name] is ctypes.c_float else numpy.int64)(value)
+                      for name, value in fields.items()})
     return list(results)[:-1]
+
+
+def _held(name, operand, aval):
+    """An operand in the dtype of its row, and its type: JAX may have no integers of 64 bits."""
+    dtype = JAX_DTYPES.get(_fields.ELEMENTS[ARRAYS[name].element], aval.dtype)
+    if aval.dtype == dtype:
+        return operand, aval
+    kind = ir.RankedTensorType.get(aval.shape, mlir.dtype_to_ir_type(dtype))
+    return stablehlo.convert(kind, operand), jax.core.ShapedArray(aval.shape, dtype)
 
 
 mlir.register_lowering(primitive, functools.partial(_lower, _host_devices), platform="cpu")
@@ -132,19 +168,21 @@ def _jvp(*_, **__):
 
 def _batched(operands, dims, *, call):
     """Under vmap rows are rows: one pass over all of them, where nothing is summed over the rows."""
-    fixed = [name for name, dim in zip(call.operands, dims) if dim is not None and name not in ROWS]
-    summed = [name for name in call.results if name in ("grad_weight", "grad_bias")]
-    if fixed or summed:
-        what = "a batch of %s" % fixed[0] if fixed else "the gradient of %s for each of a batch" % summed[0][5:]
+    fixed = [name for name, dim in zip(call.operands, dims) if dim is not None and name not in OF_ROWS]
+    summed = [name[len(GRAD):] for name in call.results if name not in OF_ROWS]
+    counted = [name for name in call.operands if ARRAYS[name].dims[0] in ("OFFSETS", "ROWS")]
+    if fixed or summed or counted:
+        what = ("%s, which is of all rows" % counted[0] if counted else "a batch of %s" % fixed[0] if fixed else
+                "the gradient of %s for each of a batch" % summed[0])
         raise errors.UnsupportedError("flp.jax.linear_logprob under vmap is asked for %s (accepted: leading dimensions "
                                       "in the place of vmap: hidden (B, N, D), target (B, N))" % what)
     size = next(operand.shape[dim] for operand, dim in zip(operands, dims) if dim is not None)
+    flat = [_flat(operand, dim, size) if name in OF_ROWS else operand
+            for name, operand, dim in zip(call.operands, operands, dims)]
     hidden, at = next((operand, dim) for name, operand, dim in zip(call.operands, operands, dims) if name == "hidden")
     rows = hidden.shape[1 if at == 0 else 0]
-    flat = [operand if name not in ROWS else _flat(operand, dim, size)
-            for name, operand, dim in zip(call.operands, operands, dims)]
-    results = [result.reshape(size, rows, *result.shape[1:]) for result in primitive.bind(*flat, call=call)]
-    return results, [0] * len(results)
+    results = primitive.bind(*flat, call=call)
+    return [result.reshape(size, rows, *result.shape[1:]) for result in results], [0] * len(results)
 
 
 def _flat(operand, dim, size):

@@ -52,7 +52,7 @@ def registered():
         except (OSError, AttributeError) as error:
             raise errors.LibraryError("libflp_jax could not be loaded from %s (%s)" % (path, error)) from error
         workspace.restype, count.restype = c_int, c_int
-        workspace.argtypes = [POINTER(_c.Spec), c_int32, c_int, c_int64, c_uint64, POINTER(c_size_t)]
+        workspace.argtypes = [POINTER(_c.Spec), c_int32, c_int, c_int64, c_int64, c_uint64, POINTER(c_size_t)]
         for platform, stages in handlers.items():
             capsules = {stage: jax.ffi.pycapsule(handler) for stage, handler in stages.items()}
             jax.ffi.register_ffi_target(TARGET, capsules, platform=platform)
@@ -60,10 +60,10 @@ def registered():
     return _library
 
 
-def workspace_bytes(spec, device, which, n, budget):
+def workspace_bytes(spec, device, which, n, list_count, budget):
     """Bytes of the workspace of one pass on a device; makes the plan. error: FlpError"""
     size = c_size_t()
-    _c.check(_c.get(), registered().flp_jax_workspace(spec, device, which, n, budget, ctypes.byref(size)))
+    _c.check(_c.get(), registered().flp_jax_workspace(spec, device, which, n, list_count, budget, ctypes.byref(size)))
     return size.value
 
 
