@@ -1,4 +1,5 @@
-"""flp/_c.py mirrors flp.h: offsets, sizes, constants and functions, against a probe that the C compiler builds."""
+"""flp/_library/_c.py mirrors flp.h: offsets, sizes, constants and functions, against a probe that the C
+compiler builds."""
 import ctypes
 import os
 import re
@@ -9,7 +10,9 @@ from pathlib import Path
 import pytest
 
 import flp
-from flp import _c, _eager_torch, _plans, errors
+from flp import errors
+from flp._eager import _eager_torch
+from flp._library import _c, _plans
 from tree_version import VERSION
 
 TREE = Path(os.environ.get("FLP_TEST_TREE") or Path(__file__).resolve().parents[2])

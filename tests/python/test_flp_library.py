@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import flp
-from flp import _c, _plans
+from flp._library import _c, _plans
 from flp_reference import DEVICE, problem
 
 SCORE = ("import torch, flp\n"
@@ -43,7 +43,7 @@ def test_library_of_the_system(tmp_path):
 
 
 LOSS = """return {loss = function(row) return -row.weight * row.logprob * row.advantage, {} end}"""
-LUA = ("import torch, flp\nfrom flp import _programs\n"
+LUA = ("import torch, flp\nfrom flp._library import _programs\n"
        "print(_programs.generator_path())\n"
        "one = torch.ones(1, 1)\n"
        "print('%%.4f' %% flp.policy_loss(%r, torch.ones(1, 1, 8), torch.zeros(4, 8), one.long(), one)[0])\n")
@@ -141,7 +141,7 @@ def test_library_error_is_an_import_error():
 
 
 def test_import_opens_nothing():
-    done = python("import flp; print(flp._c._library)", FLP_LIBRARY="/nonexistent/libflp.so")
+    done = python("import flp; print(flp._library._c._library)", FLP_LIBRARY="/nonexistent/libflp.so")
     assert done.stdout.strip() == "None", done.stderr
 
 
@@ -303,7 +303,7 @@ def test_a_forked_child_makes_its_own_plans():
             "want = call()\n"
             "child = os.fork()\n"
             "if child == 0:\n"
-            "    os._exit(0 if call() == want and len(flp._plans.existing()) == 1 else 1)\n"
+            "    os._exit(0 if call() == want and len(flp._library._plans.existing()) == 1 else 1)\n"
             "assert os.waitpid(child, 0)[1] == 0 and call() == want\n")
     done = python(code)
     assert done.returncode == 0, done.stderr

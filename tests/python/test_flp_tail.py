@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import flp
-from flp import _c, _compile, _numbers, _plans
+from flp._library import _c, _numbers, _plans
+from flp._tensors import _compile
 from flp.parallel import _call
 from flp_keeping import BYTES, REPORT, parallel_call, passes  # noqa: F401
 from flp_reference import DEVICE, DTYPES, problem

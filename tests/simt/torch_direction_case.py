@@ -5,7 +5,9 @@ import json
 import torch
 
 from torch_case import Batch, D, V, flp, pretend, relative
-from flp import _c, _check, _run
+from flp._library import _c
+from flp._passes import _run
+from flp._tensors import _check
 from flp.parallel import _call, _group
 
 CUTS = 0, 500, 1100  # two shards

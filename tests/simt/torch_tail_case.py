@@ -7,7 +7,7 @@ import sys
 import torch
 
 from torch_case import flp, pretend, relative
-from flp import _run
+from flp._passes import _run
 from flp.parallel import _call
 from torch_direction_case import Others, call_of
 

@@ -6,7 +6,9 @@ import weakref
 
 import pytest
 
-from flp import _c, _check, _plans, _run
+from flp._library import _c, _plans
+from flp._passes import _run
+from flp._tensors import _check
 from flp.parallel import _call, _group
 
 BYTES = 1 << 20  # what the stand-in reports that it keeps

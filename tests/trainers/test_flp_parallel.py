@@ -8,7 +8,7 @@ import torch
 import flp
 import flp_parallel_cases as cases
 import flp_parallel_dtensor_cases as dtensor_cases
-from flp import _run
+from flp._passes import _run
 from flp_ranks import Ranks
 from flp.parallel import _call, _group
 from flp_keeping import parallel_call

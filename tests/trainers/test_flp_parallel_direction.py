@@ -6,7 +6,8 @@ import gc
 import pytest
 import torch
 
-from flp import _c, _plans, _run
+from flp._library import _c, _plans
+from flp._passes import _run
 from flp.parallel import _call
 from flp_keeping import BYTES, WORKSPACE, noted_blocks, parallel_call, passes  # noqa: F401
 from flp_reference import problem

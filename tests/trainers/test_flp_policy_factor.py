@@ -7,7 +7,8 @@ import torch
 from flp_reference import DEVICE
 
 import flp
-from flp import _c, _plans, _scale
+from flp._functions import _scale
+from flp._library import _c, _plans
 
 V, D = 24, 8
 UNIT = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-24}  # half of one in the last place

@@ -4,7 +4,9 @@ import sys
 
 import torch
 
-from .. import _c, _check, _select
+from .._functions import _select
+from .._library import _c
+from .._tensors import _check
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 

@@ -4,8 +4,8 @@ import functools
 
 import torch
 
-from .. import _select
-from .._logprob import linear_logprob
+from .._functions import _select
+from .._functions._logprob import linear_logprob
 from ..parallel import linear_logprob as parallel_logprob
 from . import _call
 

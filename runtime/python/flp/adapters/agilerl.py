@@ -1,8 +1,8 @@
 """AgileRL: the fused log-probabilities of its LLM algorithms, without and with gradient."""
 import functools
 
-from .._logprob import linear_logprob
-from .._select import NEVER
+from .._functions._logprob import linear_logprob
+from .._functions._select import NEVER
 from . import _call
 from ._seam import Host, Seam
 

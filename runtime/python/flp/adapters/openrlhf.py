@@ -8,8 +8,8 @@ import weakref
 
 import torch
 
-from .. import _patch
-from .._logprob import linear_logprob
+from .._functions._logprob import linear_logprob
+from ..heads import _patch
 from . import _call
 from ._seam import Host, Seam
 

@@ -3,8 +3,8 @@ import functools
 
 import torch
 
-from .._logprob import linear_logprob
-from .._select import NEVER
+from .._functions._logprob import linear_logprob
+from .._functions._select import NEVER
 from . import _call
 from ._seam import Host, Seam
 

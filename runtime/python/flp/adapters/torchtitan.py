@@ -11,8 +11,8 @@ import threading
 
 import torch
 
-from .. import _patch
-from .._logprob import linear_logprob
+from .._functions._logprob import linear_logprob
+from ..heads import _patch
 from ..parallel import linear_logprob as parallel_logprob
 from . import _call
 from ._seam import Host, Seam

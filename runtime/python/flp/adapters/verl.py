@@ -1,6 +1,6 @@
 """verl: linear_cross_entropy of its fused backend, and logprobs_from_logits of the others."""
-from .._logprob import linear_logprob
-from .._select import NEVER
+from .._functions._logprob import linear_logprob
+from .._functions._select import NEVER
 from . import _call
 from ._seam import Host, Seam
 

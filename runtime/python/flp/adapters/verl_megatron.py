@@ -3,7 +3,7 @@ vocabulary that is divided among ranks. A sequence-parallel model's hidden state
 import functools
 
 from .. import errors
-from .._select import NEVER
+from .._functions._select import NEVER
 from . import _call, _megatron
 from ._seam import Host, Seam
 

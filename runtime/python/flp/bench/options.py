@@ -5,7 +5,7 @@ import dataclasses
 import math
 from typing import Optional
 
-from .. import _c, _numbers
+from .._library import _c, _numbers
 from . import peers, sharp
 from .cases import CROSS_ENTROPY, DTYPES, ENTROPIES, GRADS, LOSSES, SMOOTHING, TAIL, Z_LOSS
 

@@ -16,7 +16,7 @@ import tempfile
 
 import torch
 
-from .. import _c
+from .._library import _c
 from . import limits
 
 RANDOM = "random"

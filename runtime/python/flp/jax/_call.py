@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy
 from jax.interpreters import ad, batching, mlir
 
-from .. import _c, errors
+from .. import errors
+from .._library import _c
 from ._library import TARGET, workspace_bytes
 
 DTYPES = {jnp.dtype(jnp.bfloat16): _c.DTYPE_BF16, jnp.dtype(jnp.float16): _c.DTYPE_FP16,

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy
 
-from .. import _c, _numbers
-from .._numbers import refuse
+from .._library import _c, _numbers
+from .._library._numbers import refuse
 from . import _call
 
 DIFFERENTIABLE = ("hidden", "weight", "bias")

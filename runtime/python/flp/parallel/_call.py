@@ -12,9 +12,12 @@ import math
 
 import torch
 
-from .. import _autograd, _c, _check, _run, _shards, _top
-from .._compile import outside_graphs
-from .._operands import GRADIENTS, OPERANDS, Operands
+from .._functions import _shards
+from .._library import _c
+from .._passes import _autograd, _run
+from .._tensors import _check, _top
+from .._tensors._compile import outside_graphs
+from .._tensors._operands import GRADIENTS, OPERANDS, Operands
 from . import _merge, _weights
 
 # Rows of a gathered chunk, of all ranks together: enough for the kernels' full rate.

@@ -9,11 +9,12 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from .. import _c, _check, _together, _top, _transforms
-from .._call import Call
-from .._compile import outside_graphs
-from .._lora import Lora
-from .._operands import Operands
+from .._library import _c, _together
+from .._tensors import _check, _top, _transforms
+from .._tensors._call import Call
+from .._tensors._compile import outside_graphs
+from .._tensors._lora import Lora
+from .._tensors._operands import Operands
 from . import _call, _group, _merge, _weights
 
 

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from .. import _check
-from .._address import is_freed
+from .._tensors import _check
+from .._tensors._address import is_freed
 
 # offset, valid and total as linear_logprob_partial has them. valid 0: the rank has nothing but padding.
 Place = collections.namedtuple("Place", "offset valid total")

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import subprocess
 
-from .. import _c
+from .._library import _c
 from . import drawing
 from .text import aside, figure, size, table
 
