@@ -10,6 +10,7 @@ import logging
 import os
 import platform
 import re
+import shutil
 import threading
 from typing import Any, Callable
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64,
@@ -286,6 +287,17 @@ def prefix() -> str:
         raise errors.LibraryError("FLP_LIBRARY is %s, which stands in no installed tree; accepted: PREFIX/lib/libflp.so"
                                   % os.environ.get("FLP_LIBRARY", library))
     return os.path.dirname(folder)
+
+
+def command() -> str | None:
+    """The path of the command flpgen: of the same build as libflp, else the one on PATH; None without either."""
+    try:
+        beside = os.path.join(prefix(), "bin", "flpgen")
+        if os.access(beside, os.X_OK):
+            return beside
+    except errors.LibraryError:
+        pass
+    return shutil.which("flpgen")
 
 
 def _hint(error):
