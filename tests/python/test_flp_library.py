@@ -222,8 +222,8 @@ def test_workspace_is_that_of_the_layout(monkeypatch):
     hidden, weight, target, _ = problem()
     seen = []
     execute = _plans.Plan.execute
-    monkeypatch.setattr(_plans.Plan, "execute", lambda plan, args: (seen.append((args.workspace, args.workspace_bytes)),
-                                                                     execute(plan, args)))
+    monkeypatch.setattr(_plans.Plan, "execute", lambda plan, args, *function: (
+        seen.append((args.workspace, args.workspace_bytes)), execute(plan, args, *function)))
     info = flp.explain(hidden, weight, target, budget=64 << 20)
     flp.linear_logprob(hidden, weight, target, budget=64 << 20)
     assert seen[0][1] == info.forward["bytes"] <= 64 << 20 and seen[0][0] % 256 == 0

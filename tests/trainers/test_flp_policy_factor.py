@@ -64,13 +64,14 @@ def test_a_factor_that_comes_later_costs_one_rounding(dtype, factor):
 @pytest.fixture
 def scaled(monkeypatch):
     """(rows, columns) of each call of flp_scale."""
-    seen, scale = [], _plans.Plan.scale
+    seen, execute = [], _plans.Plan.execute
 
-    def recorded(plan, args):
-        seen.append((args.n, plan.key.vocab))
-        return scale(plan, args)
+    def recorded(plan, args, function="flp_execute"):
+        if function == "flp_scale":
+            seen.append((args.n, plan.key.vocab))
+        return execute(plan, args, function)
 
-    monkeypatch.setattr(_plans.Plan, "scale", recorded)
+    monkeypatch.setattr(_plans.Plan, "execute", recorded)
     return seen
 
 

@@ -39,8 +39,7 @@ class PlanInfo:
 
 def _layout(plan, which, n, budget, list_count):
     if plan.handle is not None:
-        layout = plan.layout(which, n, budget) if list_count is None else \
-            plan.listed_layout(which, n, list_count, budget)
+        layout = plan.layout(which, n, budget, list_count)
         values = {name: getattr(layout, name) for name, _ in _c.Layout._fields_ if name != "struct_bytes"}
         return {**values, "mode": _plans.mode_name(layout.mode)}
     if list_count is not None:

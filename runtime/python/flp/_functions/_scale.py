@@ -24,7 +24,7 @@ def times(gradient, factor, dtype):
     args = _c.new_scale_args()
     args.n, args.values, args.values_stride = matrix.shape[0], address(matrix), stride_of(matrix)
     args.factor, args.stream = address(factor), _run.stream_of(plan.key.device)
-    plan.scale(args)
+    plan.execute(args, "flp_scale")
     return gradient
 
 

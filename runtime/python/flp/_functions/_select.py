@@ -76,7 +76,7 @@ def execute(plan, which, scores, target, settings, fields):
     for name, value in fields.items():
         setattr(args, name, value)
     args.stream = _run.stream_of(plan.key.device)
-    plan.select(args)
+    plan.execute(args, "flp_select")
 
 
 @outside_graphs

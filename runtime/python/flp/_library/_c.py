@@ -6,6 +6,7 @@ compiled probe), and have __slots__, so that a name that is no field raises Attr
 from __future__ import annotations
 
 import ctypes
+import functools
 import logging
 import os
 import platform
@@ -177,9 +178,10 @@ def new_spec():
     return Spec(ctypes.sizeof(Spec), **{name: initial for name, _, initial in _fields.SPEC})
 
 
-def new_options():
-    """FLP_OPTIONS_INIT."""
-    return Options(struct_bytes=ctypes.sizeof(Options))
+# FLP_OPTIONS_INIT and so on, of structs whose other fields begin with zeros.
+new_options, new_layout, new_loss_description, new_arena_stats, new_scale_args = (
+    functools.partial(struct, ctypes.sizeof(struct))
+    for struct in (Options, Layout, LossDescription, ArenaStats, ScaleArgs))
 
 
 def _initial(struct, **fields):
@@ -199,26 +201,6 @@ def new_args():
 def new_select_args():
     """FLP_SELECT_ARGS_INIT."""
     return SelectArgs.from_buffer_copy(_SELECT_ARGS)
-
-
-def new_scale_args():
-    """FLP_SCALE_ARGS_INIT."""
-    return ScaleArgs(struct_bytes=ctypes.sizeof(ScaleArgs))
-
-
-def new_layout():
-    """FLP_LAYOUT_INIT."""
-    return Layout(struct_bytes=ctypes.sizeof(Layout))
-
-
-def new_loss_description():
-    """FLP_LOSS_DESCRIPTION_INIT."""
-    return LossDescription(struct_bytes=ctypes.sizeof(LossDescription))
-
-
-def new_arena_stats():
-    """FLP_ARENA_STATS_INIT."""
-    return ArenaStats(struct_bytes=ctypes.sizeof(ArenaStats))
 
 
 def _carried(*parts: str) -> str:

@@ -38,9 +38,10 @@ class Plan:
         self.bad_rows = None  # torch form: the device error word
         self._sizes = {}
 
-    def workspace_bytes(self, which, n, budget):
-        """Exact workspace of one pass. error: BudgetError naming the smallest budget that would do"""
-        return self._laid_out(which, n, budget)[0]
+    def workspace_bytes(self, which, n, budget, count=None):
+        """Exact workspace of one pass; count: ids that the rows' lists have in all, or None.
+        error: BudgetError naming the smallest budget that would do"""
+        return self._laid_out(which, n, budget, count)[0]
 
     def keeps_directions(self, n, budget):
         """Whether what a forward pass over n rows keeps is directions."""
@@ -50,68 +51,35 @@ class Plan:
         """Whether backward passes only read what a forward pass over n rows keeps: lists of columns, or directions."""
         return bool(self.key.tail) or self.keeps_directions(n, budget)
 
-    def listed_bytes(self, which, n, count, budget):
-        """Exact workspace of one pass over rows whose lists have count ids in all. error: as workspace_bytes"""
-        wanted = (which, n, budget, count)
-        size = self._sizes.get(wanted)
-        if size is None:
-            size = _remember(self._sizes, wanted, self.listed_layout(which, n, count, budget).bytes)
-        return size
-
-    def listed_layout(self, which, n, count, budget):
-        """The flp_layout of such a pass."""
-        library = _c.get()
-        layout = _c.new_layout()
-        _c.check(library, library.flp_plan_layout_listed(self.handle, which, n, count, budget, layout))
-        return layout
-
-    def _laid_out(self, which, n, budget):
+    def _laid_out(self, which, n, budget, count=None):
         """Workspace and mode of one pass."""
-        wanted = (which, n, budget)
-        found = self._sizes.get(wanted)
-        if found is None:
-            layout = self.layout(which, n, budget)
-            found = _remember(self._sizes, wanted, (layout.bytes, layout.mode))
-        return found
+        def found():
+            layout = self.layout(which, n, budget, count)
+            return layout.bytes, layout.mode
 
-    def layout(self, which, n, budget):
+        return _remembered(self._sizes, (which, n, budget, count), found)
+
+    def layout(self, which, n, budget, count=None):
         """The flp_layout of one pass."""
-        library = _c.get()
-        layout = _c.new_layout()
-        _c.check(library, library.flp_plan_layout(self.handle, which, n, budget, layout))
+        library, layout = _c.get(), _c.new_layout()
+        if count is None:
+            status = library.flp_plan_layout(self.handle, which, n, budget, layout)
+        else:
+            status = library.flp_plan_layout_listed(self.handle, which, n, count, budget, layout)
+        _c.check(library, status)
         return layout
 
     def saved_bytes(self, n, budget):
         """Bytes that a forward pass over n rows keeps within a budget, in save, direction or tail mode; 0: nothing."""
-        wanted = ("saved", n, budget)
-        size = self._sizes.get(wanted)
-        if size is None:
-            found = 0 if self.handle is None else _saved("flp_plan_saved", self.handle, n, budget)
-            size = _remember(self._sizes, wanted, found)
-        return size
+        return _remembered(self._sizes, ("saved", n, budget), lambda: 0 if self.handle is None else _saved(
+            "flp_plan_saved", self.handle, n, budget))
 
-    def _enqueue(self, function, args):
-        """Calls a function of libflp that enqueues."""
+    def execute(self, args, function="flp_execute"):
+        """Enqueues one pass, by a function of libflp: flp_execute, flp_step, flp_select or flp_scale."""
         library = _c.get()
         status = getattr(library, function)(self.handle, args)
         if status:
             _c.check(library, status)
-
-    def execute(self, args):
-        """Enqueues one pass."""
-        self._enqueue("flp_execute", args)
-
-    def step(self, args):
-        """Enqueues one training step of the plan's loss."""
-        self._enqueue("flp_step", args)
-
-    def select(self, args):
-        """Enqueues one pass over scores that exist."""
-        self._enqueue("flp_select", args)
-
-    def scale(self, args):
-        """Enqueues a matrix times a factor."""
-        self._enqueue("flp_scale", args)
 
     def describe(self):
         """One paragraph: what runs, and why the rungs above it do not."""
@@ -188,12 +156,14 @@ def _wait_for(device):
     return False
 
 
-def _remember(sizes, wanted, size):
-    """The size, from now on in sizes."""
-    if len(sizes) >= SIZES_MAX:
-        sizes.clear()
-    sizes[wanted] = size
-    return size
+def _remembered(sizes, wanted, find):
+    """What find gives, from now on in sizes."""
+    found = sizes.get(wanted)
+    if found is None:
+        if len(sizes) >= SIZES_MAX:
+            sizes.clear()
+        found = sizes[wanted] = find()
+    return found
 
 
 def _saved(function, of, n, budget):
@@ -225,9 +195,7 @@ def saved_bytes(key, n, budget):
     """Plan.saved_bytes of this key; where nothing could be kept, no plan is made, nor its kernels."""
     slot = _slot_of(key)
     if slot.plan is None:
-        most = slot.sizes.get((n, budget))
-        if most is None:
-            most = _remember(slot.sizes, (n, budget), _saved("flp_spec_saved", _flp_spec(key), n, budget))
+        most = _remembered(slot.sizes, (n, budget), lambda: _saved("flp_spec_saved", _flp_spec(key), n, budget))
         if not most:
             return 0
     return get(key).saved_bytes(n, budget)

@@ -287,10 +287,8 @@ def enqueue(plan, which, n, device, settings, fields):
     """Fills flp_args with what every pass has and the pass's own fields, tensors by address, and executes it."""
     if fields.get("saved") is not None:
         size = plan.workspace_bytes(SAVED_PASSES[which], n, keep_budget(settings))
-    elif "list_count" in fields:
-        size = plan.listed_bytes(which, n, fields["list_count"], settings.budget)
     else:
-        size = plan.workspace_bytes(which, n, settings.budget)
+        size = plan.workspace_bytes(which, n, settings.budget, fields.get("list_count"))
     args = _c.new_args()
     setattr(args, "pass", which)
     args.n = n
@@ -303,7 +301,7 @@ def enqueue(plan, which, n, device, settings, fields):
     args.stream = stream_of(plan.key.device)
     with workspace(size, device, plan.key.device, args.stream) as start:
         args.workspace, args.workspace_bytes = start, size
-        (plan.step if which == _c.PASS_STEP else plan.execute)(args)
+        plan.execute(args, "flp_step" if which == _c.PASS_STEP else "flp_execute")
 
 
 def row_fields(target, temperature_rows, rows):
