@@ -172,7 +172,7 @@ def test_an_exception_ends_the_phase_and_is_the_callers(borrowed):
 
 
 def test_a_call_that_fails_gives_its_workspace_back(monkeypatch):
-    def fails(plan, args):
+    def fails(plan, args, *function):
         assert args.workspace % 256 == 0 and stats()["allocated_bytes"] >= args.workspace_bytes > 0
         raise flp.DriverError("a launch failed")
 

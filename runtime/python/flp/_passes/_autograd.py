@@ -21,7 +21,6 @@ from . import _run
 
 # The operands that may have a gradient, by their place.
 PLACES = tuple(OPERANDS.index(name) for name in GRADIENTS)
-WITHOUT_GRADIENT = (None,) * (len(OPERANDS) + 2 - 3)  # what stands behind hidden, weight and bias where no adapter is
 # Returns, inside a backward pass, whether a node of the graph will run; absent before torch 2.0.
 _will_run = getattr(torch._C, "_will_engine_execute_node", None)
 
@@ -78,7 +77,7 @@ class LinearLogprob(torch.autograd.Function):
     @staticmethod
     @outside_graphs
     def backward(ctx, grad_logprob, *others):
-        grads, grad_entropy = used_grads(ctx, PLACES), others[0] if ctx.settings.entropy else None
+        grads, grad_entropy = used_grads(ctx), others[0] if ctx.settings.entropy else None
         results = (None,) * 3
         if grads and not (grad_logprob is None and grad_entropy is None):
             *saved, lasting = ctx.saved_tensors
@@ -89,9 +88,13 @@ class LinearLogprob(torch.autograd.Function):
                 kept = None
             results = LastDerivative.apply(functools.partial(_gradients, ctx.settings, grads, kept), *saved,
                                            grad_logprob, grad_entropy)
-        if len(results) == 3:
-            return results + WITHOUT_GRADIENT
-        return results[:3] + (None,) * (PLACES[3] - 3) + results[3:] + (None, None)
+        return of_arguments(results)
+
+
+def of_arguments(results):
+    """What a backward pass gives its node, of the gradients of hidden, weight and bias, and perhaps of the adapter: one
+    for each of OPERANDS and the two arguments behind them."""
+    return results[:3] + (None,) * (PLACES[3] - 3) + (results[3:] or (None, None)) + (None, None)
 
 
 def mark_constants(ctx, results, settings):
@@ -121,13 +124,13 @@ class LastDerivative(_transforms.LastDerivative):
         raise RuntimeError(_run.NO_SECOND_DERIVATIVE)
 
 
-def used_grads(ctx, places):
-    """The needs-grad mask of a backward pass: inputs that require a gradient, less those that autograd.grad(inputs=...)
-    leaves out where torch knows it. places: of GRADIENTS among the inputs. Tensors alone have edges: hidden, weight and
-    bias the first ones, the adapter the last"""
+def used_grads(ctx):
+    """The needs-grad mask of a backward pass: operands that require a gradient, less those that autograd.grad(inputs=...)
+    leaves out where torch knows it. Tensors alone have edges: hidden, weight and bias the first ones, the adapter the
+    last"""
     mask, wanted, edges = 0, ctx.needs_input_grad, ctx.next_functions
-    for bit, place in zip(GRADIENTS.values(), places):
-        if ctx.grads & bit and wanted[place] and is_used(edges[place - places[-1] - 1 if bit in ADAPTER else place][0]):
+    for bit, place in zip(GRADIENTS.values(), PLACES):
+        if ctx.grads & bit and wanted[place] and is_used(edges[place - PLACES[-1] - 1 if bit in ADAPTER else place][0]):
             mask |= bit
     return mask
 

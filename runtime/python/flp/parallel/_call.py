@@ -24,8 +24,6 @@ from . import _merge, _weights
 CHUNK_ROWS = 4096
 # Tensors that a call saves for its backward pass, before what its chunks keep: operands and stats.
 SAVED = len(OPERANDS) + 1
-# The places of GRADIENTS among the arguments of ParallelLogprob, where the adapter stands behind the call.
-PLACES = (0, 1, 2, 9, 10)
 
 
 class Call:
@@ -213,18 +211,15 @@ def _within(kept, settings):
 
 
 class ParallelLogprob(torch.autograd.Function):
-    """Forward and backward of OPERANDS as a call has them; the adapter stands behind what the ranks share."""
+    """Forward and backward of OPERANDS as a call has them."""
 
     @staticmethod
-    def forward(ctx, hidden, weight, bias, target, temperature_rows, rows, list_offsets, list_ids, call, lora_a=None,
-                lora_b=None):
-        ops = Operands(hidden, weight, bias, target, temperature_rows, rows, list_offsets, list_ids, lora_a, lora_b)
-        needed = ctx.needs_input_grad
-        ctx.grads = sum(bit for bit, place in zip(GRADIENTS.values(), PLACES) if place < len(needed) and needed[place])
-        results, stats, work, kept = scored(call, ops, ctx.grads)
-        ctx.save_for_backward(hidden, weight, bias, work.target, temperature_rows, work.rows,
-                              work.list_offsets, work.list_ids, lora_a, lora_b, stats,
-                              *(each.memory for each in kept))
+    def forward(ctx, *arguments):
+        *operands, call, ctx.grads = arguments
+        results, stats, work, kept = scored(call, Operands(*operands), ctx.grads)
+        hidden, weight, bias, _, temperature_rows, _, _, _, *adapter = operands
+        ctx.save_for_backward(hidden, weight, bias, work.target, temperature_rows, work.rows, work.list_offsets,
+                              work.list_ids, *adapter, stats, *(each.memory for each in kept))
         ctx.call, ctx.kept_settings = call, [each.settings for each in kept]
         ctx.set_materialize_grads(False)
         _autograd.mark_constants(ctx, results, call.settings)
@@ -233,7 +228,7 @@ class ParallelLogprob(torch.autograd.Function):
     @staticmethod
     @outside_graphs
     def backward(ctx, grad_logprob, *others):
-        grads, results = _autograd.used_grads(ctx, PLACES), (None,) * 3
+        grads, results = _autograd.used_grads(ctx), (None,) * 3
         grad_entropy = others[0] if ctx.call.settings.entropy else None
         if grads and not (grad_logprob is None and grad_entropy is None):
             with contextlib.ExitStack() as stack:
@@ -248,8 +243,7 @@ class ParallelLogprob(torch.autograd.Function):
                 if grads & ~_c.GRAD_HIDDEN:
                     # Autograd adds a gradient to a parameter of the same shape: closed when the whole pass has ended.
                     torch.autograd.Variable._execution_engine.queue_callback(stack.pop_all().close)
-        made = (*results[:3], *(None,) * (PLACES[3] - 3), *results[3:])
-        return (made + (None, None))[:len(ctx.needs_input_grad)]
+        return _autograd.of_arguments(results)
 
 
 def gradients(call, grads, kept, *tensors):

@@ -183,10 +183,9 @@ def _run(shared, call, place, topk):
         _top.settle(settings, topk, False, place.total)
     if call.operands["weight"].shape[0] == 1:
         _weights.of_two_rows(call)
-    *tensors, a, b = call.operands.values()
     if not call.grads:
-        return _call.scored(shared, Operands(*tensors, a, b), 0)[0]
-    results = _call.ParallelLogprob.apply(*tensors, shared, *(() if a is None else (a, b)))
+        return _call.scored(shared, Operands(*call.operands.values()), 0)[0]
+    results = _call.ParallelLogprob.apply(*call.operands.values(), shared, call.grads)
     return results if isinstance(results, tuple) else (results,)
 
 
