@@ -134,7 +134,7 @@ class Rows(torch.autograd.Function):
     @staticmethod
     @outside_graphs
     def backward(ctx, upstream, _):
-        results = _autograd.LastDerivative.apply(functools.partial(_of_rows, *ctx.rest), upstream, *ctx.saved_tensors)
+        results = _autograd.last_derivative(functools.partial(_of_rows, *ctx.rest), upstream, *ctx.saved_tensors)
         return results + (None,) * (len(ctx.needs_input_grad) - len(results))
 
 

@@ -80,8 +80,8 @@ class HandOut(torch.autograd.Function):
         if ctx.is_done:
             raise RuntimeError(ONCE % ctx.name)
         ctx.is_done = True
-        results = _autograd.LastDerivative.apply(functools.partial(_times, ctx.gradients, ctx.scale), upstream,
-                                                *ctx.saved_tensors)
+        results = _autograd.last_derivative(functools.partial(_times, ctx.gradients, ctx.scale), upstream,
+                                            *ctx.saved_tensors)
         return results + (None,) * (len(ctx.needs_input_grad) - 3)
 
 

@@ -156,8 +156,8 @@ class SelectiveLogSoftmax(torch.autograd.Function):
     def backward(ctx, grad_logprob, grad_entropy=None):
         if grad_logprob is None and grad_entropy is None:
             return None, None, None
-        return LastDerivative.apply(functools.partial(_gradient, ctx.settings), *ctx.saved_tensors, grad_logprob,
-                                    grad_entropy), None, None
+        return _transforms.LastDerivative.apply(NO_SECOND_DERIVATIVE, functools.partial(_gradient, ctx.settings),
+                                                *ctx.saved_tensors, grad_logprob, grad_entropy), None, None
 
 
 def _gradient(settings, scores, target, logprob, stats, grad_logprob, grad_entropy):
@@ -165,14 +165,6 @@ def _gradient(settings, scores, target, logprob, stats, grad_logprob, grad_entro
         grad_entropy = grad_entropy.unsqueeze(-1)
     grads = [grad if grad is None else grad.to(logprob.dtype) for grad in (grad_logprob, grad_entropy)]
     return backward(scores.detach(), target, logprob, stats, *grads, settings)
-
-
-class LastDerivative(_transforms.LastDerivative):
-    """The backward pass of scores."""
-
-    @staticmethod
-    def backward(ctx, *_grads):
-        raise RuntimeError(NO_SECOND_DERIVATIVE)
 
 
 def tensor_of(field, value, dtypes):

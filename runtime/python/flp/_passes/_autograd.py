@@ -86,8 +86,8 @@ class LinearLogprob(torch.autograd.Function):
                 kept = _run.Kept.again(lasting, ctx.settings)
             if grads != ctx.grads:
                 kept = None
-            results = LastDerivative.apply(functools.partial(_gradients, ctx.settings, grads, kept), *saved,
-                                           grad_logprob, grad_entropy)
+            results = last_derivative(functools.partial(_gradients, ctx.settings, grads, kept), *saved, grad_logprob,
+                                      grad_entropy)
         return of_arguments(results)
 
 
@@ -116,12 +116,9 @@ def of_dtypes(gradients, operands):
                  for gradient, operand in zip(gradients, operands))
 
 
-class LastDerivative(_transforms.LastDerivative):
-    """The backward pass of a head."""
-
-    @staticmethod
-    def backward(ctx, *_grads):
-        raise RuntimeError(_run.NO_SECOND_DERIVATIVE)
+def last_derivative(compute, *tensors):
+    """compute(*tensors), the backward pass of a head, which has no derivative."""
+    return _transforms.LastDerivative.apply(_run.NO_SECOND_DERIVATIVE, compute, *tensors)
 
 
 def used_grads(ctx):

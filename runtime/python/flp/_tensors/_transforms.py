@@ -57,17 +57,22 @@ def check_upstream(tensors):
 
 
 class LastDerivative(torch.autograd.Function):
-    """A backward pass, compute(*tensors), as a function of its own, so that differentiating it fails instead of
-    finding a constant. What inherits it says so in backward."""
+    """A backward pass, compute(*tensors), as a function of its own, so that differentiating it fails, with the message
+    no_second, instead of finding a constant."""
 
     @classmethod
-    def apply(cls, compute, *tensors):
+    def apply(cls, no_second, compute, *tensors):
         check_upstream(tensors)
-        return super().apply(compute, *tensors)
+        return super().apply(no_second, compute, *tensors)
 
     @staticmethod
-    def forward(ctx, compute, *tensors):
+    def forward(ctx, no_second, compute, *tensors):
+        ctx.no_second = no_second
         return compute(*tensors)
+
+    @staticmethod
+    def backward(ctx, *_grads):
+        raise RuntimeError(ctx.no_second)
 
 
 class Once(torch.autograd.Function):

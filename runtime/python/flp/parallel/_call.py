@@ -238,8 +238,8 @@ class ParallelLogprob(torch.autograd.Function):
                 _weights.check_present("weight_shard", saved[1])
                 kept = [] if grads != ctx.grads else \
                     [_run.Kept.again(*each) for each in zip(memories, ctx.kept_settings)]
-                results = _autograd.LastDerivative.apply(functools.partial(gradients, ctx.call, grads, kept), *saved,
-                                                         grad_logprob, grad_entropy)
+                results = _autograd.last_derivative(functools.partial(gradients, ctx.call, grads, kept), *saved,
+                                                    grad_logprob, grad_entropy)
                 if grads & ~_c.GRAD_HIDDEN:
                     # Autograd adds a gradient to a parameter of the same shape: closed when the whole pass has ended.
                     torch.autograd.Variable._execution_engine.queue_callback(stack.pop_all().close)
