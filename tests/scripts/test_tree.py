@@ -203,7 +203,8 @@ def imported(path):
     package, found = path.parent.relative_to(FLP).parts, set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {module_of(*alias.name.split(".")[1:]) for alias in node.names if alias.name.split(".")[0] == "flp"}
+            names = [alias.name.split(".") for alias in node.names]
+            found |= {module_of(*parts[1:]) for parts in names if parts[0] == "flp"}
         elif isinstance(node, ast.ImportFrom) and (node.level or node.module.split(".")[0] == "flp"):
             folder = package[:len(package) - node.level + 1] if node.level else ()
             folder += tuple(node.module.split(".")[not node.level:] if node.module else ())

@@ -19,7 +19,7 @@ from .._tensors import _check
 from .._tensors._call import Call
 from .._tensors._compile import outside_graphs
 from .._tensors._operands import Loss, Operands
-from . import _distill, _hand_out, _policy
+from . import _hand_out, _policy
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -161,7 +161,7 @@ def _weights_of(row_weight, counted, total, reduction, lead):
     losses.check_totals(False, None, total)
     weights = counted.float()
     if row_weight is not None:
-        given = _distill._numbers("row_weight", row_weight, "hidden's rows", lead, counted.device)
+        given = _check.row_values_of("row_weight", row_weight, lead, counted.device, "hidden's rows")
         weights = torch.where(counted, given, torch.zeros_like(given))
     if reduction != "mean":
         if total is not None:

@@ -87,9 +87,9 @@ def distill_loss(hidden: Tensor, weight: Tensor, target: Tensor, teacher_logprob
     counted, lead = _counted(target, mask, call.lead, call.settings.ignore_index), call.lead
     ids = call.operands["target"]
     call.operands["target"] = target.masked_fill(~counted.unsqueeze(-1), call.settings.ignore_index).reshape(ids.shape)
-    teacher = _numbers("teacher_logprob", teacher_logprob, "target", target.shape, target.device)
+    teacher = _check.row_values_of("teacher_logprob", teacher_logprob, lead, target.device, targets=target.shape[-1:])
     weights = _weights_of(row_weight, counted, total, lead)
-    rows = {name: _numbers("vectors[%r]" % name, value, "hidden's rows", lead, target.device)
+    rows = {name: _check.row_values_of("vectors[%r]" % name, value, lead, target.device, ROWS)
             for name, value in vectors.items()}
     if "advantage" in program.inputs:
         _check.refuse(ValueError, "loss", "%r, which reads advantage" % loss,
@@ -126,6 +126,7 @@ def program_of(loss):
 
 
 OF_TARGETS = frozenset(("target_logprob", "teacher_logprob"))
+ROWS = "hidden's rows"
 
 
 def _counted(target, mask, lead, ignore_index):
@@ -140,17 +141,6 @@ def _counted(target, mask, lead, ignore_index):
     return counted & (mask != 0)
 
 
-def _numbers(field, value, other, shape, device):
-    """Constants as float32, with rows flattened."""
-    _check.float_tensor_of(field, value)
-    if value.device != device:
-        _check.refuse(ValueError, field, "on %s" % value.device, "hidden's device, %s" % device)
-    if value.shape != shape:
-        _check.refuse(ValueError, field, "of shape %s" % (tuple(value.shape),), "%s's, %s" % (other, tuple(shape)))
-    flat = value.detach().float()
-    return flat.reshape(-1, shape[-1]) if field == "teacher_logprob" else flat.reshape(-1)
-
-
 def _weights_of(row_weight, counted, total, lead):
     losses.check_totals(False, None, total)
     flat = counted.reshape(-1).float()
@@ -158,4 +148,4 @@ def _weights_of(row_weight, counted, total, lead):
         return flat / (flat.sum().clamp(min=1) if total is None else total)
     if total is not None:
         _check.refuse(ValueError, "total", "given with row_weight", "None, as the weights are the average")
-    return _numbers("row_weight", row_weight, "hidden's rows", lead, counted.device) * flat
+    return _check.row_values_of("row_weight", row_weight, lead, counted.device, ROWS) * flat

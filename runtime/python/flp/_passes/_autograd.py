@@ -122,9 +122,9 @@ def last_derivative(compute, *tensors):
 
 
 def used_grads(ctx):
-    """The needs-grad mask of a backward pass: operands that require a gradient, less those that autograd.grad(inputs=...)
-    leaves out where torch knows it. Tensors alone have edges: hidden, weight and bias the first ones, the adapter the
-    last"""
+    """The needs-grad mask of a backward pass: operands that require a gradient, less those that
+    autograd.grad(inputs=...) leaves out where torch knows it. Tensors alone have edges: hidden, weight and bias the
+    first ones, the adapter the last"""
     mask, wanted, edges = 0, ctx.needs_input_grad, ctx.next_functions
     for bit, place in zip(GRADIENTS.values(), PLACES):
         if ctx.grads & bit and wanted[place] and is_used(edges[place - PLACES[-1] - 1 if bit in ADAPTER else place][0]):

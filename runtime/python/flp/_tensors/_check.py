@@ -325,16 +325,17 @@ def save_of(value):
     return value
 
 
-def row_values_of(field, value, lead, device):
-    """Numbers of one a row as float32 (N), constants to autograd; None stays."""
+def row_values_of(field, value, lead, device, of="target", targets=()):
+    """Numbers of one a row as float32 (N), or of targets=(K,) a row (N,K), constants to autograd; None stays. of: what
+    names the rows"""
     if value is None:
         return None
     float_tensor_of(field, value)
-    if value.shape != lead:
-        refuse(ValueError, field, "of shape %s" % (tuple(value.shape),), "%s, as target" % (tuple(lead),))
+    if value.shape != (*lead, *targets):
+        refuse(ValueError, field, "of shape %s" % (tuple(value.shape),), "%s, as %s" % ((*lead, *targets), of))
     if value.device != device:
         refuse(ValueError, field, "on device %s while hidden is on %s" % (value.device, device), "one device for all")
-    return value.detach().to(torch.float32).reshape(-1)
+    return value.detach().to(torch.float32).reshape(-1, *targets)
 
 
 def dense_rows(matrix):

@@ -225,8 +225,8 @@ def add_run_options(parser):
 
 
 def parse(arguments):
-    """What was chosen, by the names of the options; --grad as tuples of hidden, weight, () for none; --skip as reasons by
-    name. error: SystemExit 2 with a sentence"""
+    """What was chosen, by the names of the options; --grad as tuples of hidden, weight, () for none; --skip as reasons
+    by name. error: SystemExit 2 with a sentence"""
     listed = "\n".join("  %-14s %s" % (peer.name, peer.title) for peer in peers.PEERS)
     parser = argparse.ArgumentParser(prog=PROGRAM, description=DESCRIPTION,
                                      epilog=EPILOG.format(program=PROGRAM, peers=listed),

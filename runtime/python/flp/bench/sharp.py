@@ -29,8 +29,8 @@ def command_path():
     """As command of _c. error: Unavailable"""
     found = _c.command()
     if not found:
-        raise limits.Unavailable("--data needs the command flpgen, which makes the rows; it is neither beside libflp nor "
-                                 "on PATH")
+        raise limits.Unavailable("--data needs the command flpgen, which makes the rows; it is neither beside libflp "
+                                 "nor on PATH")
     return found
 
 
