@@ -117,7 +117,7 @@ def write_variant(folder, files, first):
 
 
 def write_metadata(folder, backend, version, digest, sources):
-    """The id names the operators too (flp/_ops.py), so it has what tells this build from any other."""
+    """The id names the operators too (flp/_tensors/_ops.py), so it has what tells this build from any other."""
     build = hashlib.sha256(json.dumps(digest, sort_keys=True).encode()).hexdigest()[:12]
     metadata = {"name": NAME, "id": "_%s_%s_%s" % (NAME, backend, build), "version": version, "license": "Apache-2.0",
                 "python-depends": [], "kernel-depends": [], "backend": {"type": backend},
@@ -134,7 +134,7 @@ def about(variant):
     package = types.ModuleType("flp_of_variant")
     package.__path__ = [str(variant)]
     sys.modules[package.__name__] = package
-    binding = importlib.import_module(package.__name__ + "._c")
+    binding = importlib.import_module(package.__name__ + "._library._c")
     try:
         return binding.version(), binding.sources_id()
     except package.errors.LibraryError as error:

@@ -16,7 +16,7 @@ def closure(roots):
         if name in found:
             continue
         found[name] = next(root / name for root in roots if (root / name).exists())
-        waiting += imports(found[name], name, roots)
+        waiting += [*imports(found[name], name, roots), str(Path(name).parent / "__init__.py")]
     return found
 
 
@@ -26,7 +26,7 @@ def imports(file, name, roots):
     for node in ast.walk(ast.parse(file.read_text(), str(file))):
         if not isinstance(node, ast.ImportFrom) or not node.level:
             continue
-        folder = package.joinpath(*[".."] * (node.level - 1))
+        folder = (package, *package.parents)[node.level - 1]
         if node.module:
             folder = folder / node.module.replace(".", "/")
             out.append(path_of(folder, roots))

@@ -80,11 +80,11 @@ class Cuda:
 # ---- flp ----
 
 def open_binding():
-    """flp._c without the package's start, which imports torch -> (the module, messages of the library)."""
+    """flp._library._c without the package's start, which imports torch -> (the module, messages of the library)."""
     package = types.ModuleType("flp")
     package.__path__ = [str(BINDING / "flp")]
     sys.modules["flp"] = package
-    from flp import _c
+    from flp._library import _c
     messages = []
     _c.set_log(lambda level, text: messages.append(text))
     return _c, _c.get(), messages

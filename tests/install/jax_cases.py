@@ -25,7 +25,7 @@ import numpy  # noqa: E402
 
 import flp  # noqa: E402
 import flp.jax  # noqa: E402
-from flp import _c  # noqa: E402
+from flp._library import _c  # noqa: E402
 from flp.jax import _library  # noqa: E402
 
 TREE = Path(__file__).resolve().parents[2]

@@ -6,9 +6,9 @@ import torch
 
 import flp
 import flp.parallel
-from flp import _together
-from flp._call import Call
-from flp._operands import GRADIENTS, OPERANDS
+from flp._library import _together
+from flp._tensors._call import Call
+from flp._tensors._operands import GRADIENTS, OPERANDS
 from flp_reference import problem
 
 OPTIONS = {name for name, parameter in inspect.signature(Call.__init__).parameters.items()

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import flp
-from flp import _compile
+from flp._tensors import _compile
 from flp_reference import DEVICE, problem
 
 pytestmark = pytest.mark.skipif(not _compile.HAS_OPERATORS, reason="torch before 2.4 has no register_autograd")

@@ -4,7 +4,9 @@ import pytest
 import torch
 
 import flp
-from flp import _c, _check, _run
+from flp._library import _c
+from flp._passes import _run
+from flp._tensors import _check
 from flp_reference import DEVICE, doubles, problem, relative
 from graphs import capture, warm_up
 

@@ -1,4 +1,5 @@
-"""flp/_c.py mirrors flp.h: offsets, sizes, constants and functions, against a probe that the C compiler builds."""
+"""flp/_library/_c.py mirrors flp.h: offsets, sizes, constants and functions, against a probe that the C
+compiler builds."""
 import ctypes
 import os
 import re
@@ -9,15 +10,17 @@ from pathlib import Path
 import pytest
 
 import flp
-from flp import _c, _eager_torch, _plans, errors
+from flp import errors
+from flp._eager import _eager_torch
+from flp._library import _c, _plans
 from tree_version import VERSION
 
 TREE = Path(os.environ.get("FLP_TEST_TREE") or Path(__file__).resolve().parents[2])
 HEADER = TREE / "runtime" / "flp.h"
-# By what _c.py says of itself: "flp_spec: ..." above a class, FLP_SPEC_INIT in the function that makes one.
+# By what _c.py says of itself: "flp_spec: ..." above a class; new_spec makes FLP_SPEC_INIT.
 STRUCTS = {cls.__doc__.split(":")[0]: cls for cls in vars(_c).values()
            if isinstance(cls, type) and issubclass(cls, ctypes.Structure) and cls is not ctypes.Structure}
-INITIAL = {type(make()).__doc__.split(":")[0]: (make, make.__doc__.rstrip("."))
+INITIAL = {type(make()).__doc__.split(":")[0]: (make, "FLP_%s_INIT" % name[4:].upper())
            for name, make in vars(_c).items() if name.startswith("new_")}
 PREFIXES = ("DTYPE_", "OP_", "ENTROPY_", "GRAD_", "RUNG_", "DEVICE_", "PASS_", "LOG_")
 CONSTANTS = {**{"FLP_" + name: value for name, value in vars(_c).items() if name.startswith(PREFIXES)}}

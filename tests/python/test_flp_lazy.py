@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import flp
-from flp import _address
+from flp._tensors import _address
 from flp_reference import DEVICE, problem
 
 PACKAGE = Path(flp.__file__).parent

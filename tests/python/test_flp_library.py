@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import flp
-from flp import _c, _plans
+from flp._library import _c, _plans
 from flp_reference import DEVICE, problem
 
 SCORE = ("import torch, flp\n"
@@ -43,7 +43,7 @@ def test_library_of_the_system(tmp_path):
 
 
 LOSS = """return {loss = function(row) return -row.weight * row.logprob * row.advantage, {} end}"""
-LUA = ("import torch, flp\nfrom flp import _programs\n"
+LUA = ("import torch, flp\nfrom flp._library import _programs\n"
        "print(_programs.generator_path())\n"
        "one = torch.ones(1, 1)\n"
        "print('%%.4f' %% flp.policy_loss(%r, torch.ones(1, 1, 8), torch.zeros(4, 8), one.long(), one)[0])\n")
@@ -141,7 +141,7 @@ def test_library_error_is_an_import_error():
 
 
 def test_import_opens_nothing():
-    done = python("import flp; print(flp._c._library)", FLP_LIBRARY="/nonexistent/libflp.so")
+    done = python("import flp; print(flp._library._c._library)", FLP_LIBRARY="/nonexistent/libflp.so")
     assert done.stdout.strip() == "None", done.stderr
 
 
@@ -222,8 +222,8 @@ def test_workspace_is_that_of_the_layout(monkeypatch):
     hidden, weight, target, _ = problem()
     seen = []
     execute = _plans.Plan.execute
-    monkeypatch.setattr(_plans.Plan, "execute", lambda plan, args: (seen.append((args.workspace, args.workspace_bytes)),
-                                                                     execute(plan, args)))
+    monkeypatch.setattr(_plans.Plan, "execute", lambda plan, args, *function: (
+        seen.append((args.workspace, args.workspace_bytes)), execute(plan, args, *function)))
     info = flp.explain(hidden, weight, target, budget=64 << 20)
     flp.linear_logprob(hidden, weight, target, budget=64 << 20)
     assert seen[0][1] == info.forward["bytes"] <= 64 << 20 and seen[0][0] % 256 == 0
@@ -303,7 +303,7 @@ def test_a_forked_child_makes_its_own_plans():
             "want = call()\n"
             "child = os.fork()\n"
             "if child == 0:\n"
-            "    os._exit(0 if call() == want and len(flp._plans.existing()) == 1 else 1)\n"
+            "    os._exit(0 if call() == want and len(flp._library._plans.existing()) == 1 else 1)\n"
             "assert os.waitpid(child, 0)[1] == 0 and call() == want\n")
     done = python(code)
     assert done.returncode == 0, done.stderr

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 import flp
-from flp import _compile
+from flp._tensors import _compile
 from flp_reference import GRAD_TOLERANCE, doubles, problem, reference, relative
 
 VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])

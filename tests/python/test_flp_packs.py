@@ -20,7 +20,7 @@ pytestmark = [needs_flpgen, pytest.mark.skipif(not os.path.exists(FAKE), reason=
 # The plan that a call on host tensors asks for, made for the device.
 PLANS = """
 import json, sys, torch, flp
-from flp import _plans
+from flp._library import _plans
 hidden, weight = (torch.randn(size, dtype=torch.bfloat16, requires_grad=True) for size in ((1, 4, 64), (1000, 64)))
 old = torch.zeros(1, 4)
 flp.policy_loss("grpo", hidden, weight, torch.zeros(1, 4, dtype=torch.long), torch.ones(1), old_logprob=old,

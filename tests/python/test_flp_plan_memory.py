@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import flp
-from flp import _c, _plans
+from flp._library import _c, _plans
 
 
 class Library:

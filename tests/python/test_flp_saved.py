@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import flp
-from flp import _autograd, _c, _plans, _run
+from flp._library import _c, _plans
+from flp._passes import _autograd, _run
 from flp_keeping import BYTES, noted_blocks, passes  # noqa: F401
 
 N, D, V = 6, 16, 40
@@ -86,7 +87,7 @@ def test_the_budget_of_the_environment_counts(passes, monkeypatch, environment, 
 
 
 def settings_of():
-    settings = flp._check.Settings(1.0, None, 1.0, -100, None, False)
+    settings = flp._tensors._check.Settings(1.0, None, 1.0, -100, None, False)
     settings.save = None
     return settings
 
@@ -251,7 +252,7 @@ def test_functions_over_it_pass_it_on(passes):
     assert scores.logprob.requires_grad and not scores.entropy.requires_grad and passes.forward()[-1][2]
     flp.score(hidden, weight, target, cu_seqlens=torch.tensor([0, 2, N]), save=False)
     assert not passes.forward()[-1][2]
-    chunks = flp._chunks.linear_logprob(hidden, weight, target, entropy="detached")
+    chunks = flp.heads._chunks.linear_logprob(hidden, weight, target, entropy="detached")
     assert chunks[0].requires_grad and not chunks[1].requires_grad
 
 

@@ -3,7 +3,8 @@ import pytest
 import torch
 
 import flp
-from flp import _c, _chunks, _plans
+from flp._library import _c, _plans
+from flp.heads import _chunks
 
 from binding_fixtures import torch_form
 

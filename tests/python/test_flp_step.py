@@ -8,7 +8,9 @@ import torch
 from binding_fixtures import torch_form
 
 import flp
-from flp import _check, _plans, _programs, _run
+from flp._library import _plans, _programs
+from flp._passes import _run
+from flp._tensors import _check
 
 TREE = Path(__file__).resolve().parents[2]
 N, V, D, K = 40, 57, 16, 3

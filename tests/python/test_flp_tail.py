@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import flp
-from flp import _c, _compile, _numbers, _plans
+from flp._library import _c, _numbers, _plans
+from flp._tensors import _compile
 from flp.parallel import _call
 from flp_keeping import BYTES, REPORT, parallel_call, passes  # noqa: F401
 from flp_reference import DEVICE, DTYPES, problem
@@ -200,7 +201,8 @@ class TestParallel:
     def scored(chunk, report, tail=TAIL, budget=None, empty=False):
         call = parallel_call(chunk, budget=budget, empty=empty, tail=tail, tail_report=report)
         hidden, weight, target = operands(n=12)
-        return _call.ParallelLogprob.apply(hidden, weight, None, target, None, None, None, None, call), hidden, weight
+        grads = _c.GRAD_HIDDEN | _c.GRAD_WEIGHT * weight.requires_grad
+        return _call.ParallelLogprob.apply(hidden, weight, None, target, *[None] * 6, call, grads), hidden, weight
 
     @pytest.mark.parametrize("chunk, chunks", [(0, 1), (12, 1), (5, 3)])
     def test_each_chunk_keeps_lists_and_reports_are_summed(self, passes, chunk, chunks):  # noqa: F811

@@ -1,4 +1,5 @@
-"""Every function that takes options of a head refuses each pair of flp._together that does not go together, by name."""
+"""Every function that takes options of a head refuses each pair of flp._library._together that
+does not go together, by name."""
 import inspect
 
 import pytest
@@ -6,7 +7,7 @@ import torch
 
 import flp
 import flp.parallel
-from flp import _together
+from flp._library import _together
 from flp_reference import DEVICE, problem
 from flp_standin_lm import TinyLM
 

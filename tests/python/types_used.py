@@ -15,7 +15,7 @@ reveal_type(flp.linear_logprob(h, h, h, entropy=True, keep=(h, h)))  # says: Tup
 reveal_type(flp.linear_logprob(h, h, h, keep=(h, h), kept_mass=True))  # says: Any
 reveal_type(flp.linear_logprob(h, h, h, topk=20, rank=True))  # says: Any
 reveal_type(flp.parallel.linear_logprob(h, h, h, topk=20))  # says: Any
-reveal_type(flp.score(h, h, h, topk=20).top)  # says: Union[Tuple[torch.Tensor, torch.Tensor, torch.Tensor, fallback=flp._top.Top], None]
+reveal_type(flp.score(h, h, h, topk=20).top)  # says: Union[Tuple[torch.Tensor, torch.Tensor, torch.Tensor, fallback=flp._tensors._top.Top], None]
 reveal_type(flp.linear_logprob(h, h, h, tail=2**-9, tail_report=h))  # says: torch.Tensor
 reveal_type(flp.linear_logprob_partial(h, h, h, vocab_offset=0, vocab_total=8))  # says: torch.Tensor
 reveal_type(flp.linear_logprob_partial(h, h, h, vocab_offset=0, vocab_total=8, tail=2**-9)[1])  # says: Union[torch.Tensor, None]
@@ -43,7 +43,7 @@ reveal_type(flp.BudgetError("x").detail)  # says: builtins.str
 with flp.phase("inference"), flp.memory.Profiler() as profiler, profiler.step("logprob"):
     reveal_type(profiler.report)  # says: builtins.dict[builtins.str, Any]
 with flp.logprob_head(torch.nn.Linear(8, 8)) as head:
-    reveal_type(head)  # says: flp.heads.LogprobHead
+    reveal_type(head)  # says: flp.heads._head.LogprobHead
 flp.adapters.install("trl", untested=True)
 flp.set_log(lambda level, message: print(level + 1, message.upper()))
 

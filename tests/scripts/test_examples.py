@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import flp
-from flp import _c, _run
+from flp._library import _c
+from flp._passes import _run
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "runtime" / "python" / "examples"
 sys.path.insert(0, str(EXAMPLES))

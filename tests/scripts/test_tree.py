@@ -1,4 +1,5 @@
 """Folders use only what stands below them, so that one can be read, built and changed without those above."""
+import ast
 import functools
 import json
 import os
@@ -64,6 +65,29 @@ BELOW = {
     "gen/cli": ["runtime", "runtime/base", "gen/cli/shared"],
 }
 
+# The rooms of the Python package, lowest first, with the rooms that each uses; a file beside them is one of its own.
+FLP = TREE / "runtime/python/flp"
+ROOMS = {
+    "errors": "",
+    "_version": "",
+    "_matplotlib": "",
+    "_library": "errors _version",
+    "_tensors": "errors _library",
+    "losses": "_tensors",
+    "_eager": "errors _library _tensors",
+    "_passes": "errors _library _tensors _eager",
+    "_functions": "errors _library _tensors losses _eager _passes",
+    "heads": "errors _library _tensors _eager _functions",
+    "parallel": "_library _tensors _eager _passes _functions",
+    "adapters": "errors _library _tensors _functions heads parallel",
+    "memory": "_matplotlib _library _tensors _passes",
+    "jax": "errors _library",
+    "report": "_version _matplotlib _library",
+    "__main__": "errors _library",
+    "__init__": "errors _version _library _tensors losses _passes _functions heads parallel adapters memory",
+    "bench": "_library _tensors __init__",
+}
+
 
 def folder_of(path):
     return str(Path(path).parent.relative_to(TREE))
@@ -93,7 +117,7 @@ def test_no_folder_stands_above_itself():
 
 def test_rooms_are_small():
     held = defaultdict(int)
-    for path in CODE:
+    for path in (*CODE, *FLP.rglob("*.py")):
         held[folder_of(path)] += 1
     assert {folder: count for folder, count in held.items() if count > 30} == {}
 
@@ -169,6 +193,49 @@ def test_files_do_not_call_in_rings():
             del below[path]
     assert {str(path.relative_to(TREE)): [other.name for other in others & below.keys()]
             for path, others in below.items()} == {}
+
+
+def module_of(*names):
+    """The file of the package that an import names, or None."""
+    place = FLP.joinpath(*names)
+    return next((path for path in (place.with_suffix(".py"), place / "__init__.py") if path.exists()), None)
+
+
+def imported(path):
+    """The files of the package that one of its files imports, wherever in it."""
+    package, found = path.parent.relative_to(FLP).parts, set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name.split(".") for alias in node.names]
+            found |= {module_of(*parts[1:]) for parts in names if parts[0] == "flp"}
+        elif isinstance(node, ast.ImportFrom) and (node.level or node.module.split(".")[0] == "flp"):
+            folder = package[:len(package) - node.level + 1] if node.level else ()
+            folder += tuple(node.module.split(".")[not node.level:] if node.module else ())
+            found |= {module_of(*folder, alias.name) or module_of(*folder) for alias in node.names}
+    assert None not in found, path
+    return found - {path}
+
+
+def room_of(path):
+    return path.relative_to(FLP).with_suffix("").parts[0]
+
+
+def test_python_rooms_import_what_is_below_them():
+    """The table says no more than that is so, and each row stands behind those that it names."""
+    uses = {room: set() for room in ROOMS}
+    for path in FLP.rglob("*.py"):
+        uses[room_of(path)] |= {room_of(other) for other in imported(path)} - {room_of(path)}
+    assert {room: set(below.split()) for room, below in ROOMS.items()} == uses
+    names = list(ROOMS)
+    assert all(names.index(other) < names.index(room) for room in names for other in uses[room])
+
+
+def test_python_files_do_not_import_in_rings():
+    below = {path: imported(path) for path in FLP.rglob("*.py")}
+    while leaves := [path for path, others in below.items() if not others & below.keys()]:
+        for path in leaves:
+            del below[path]
+    assert sorted(below) == []
 
 
 # What the tree may have at most: edited to raise it, with a reason in the commit; FLP_GOLDEN_UPDATE=1 lowers it.

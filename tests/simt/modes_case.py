@@ -20,11 +20,11 @@ LOG2E = 1.4426950408889634
 
 
 def bindings():
-    """flp._c without the package around it, which needs torch."""
+    """flp._library._c without the package around it, which needs torch."""
     package = types.ModuleType("flp")
     package.__path__ = [str(FLP)]
     sys.modules["flp"] = package
-    return importlib.import_module("flp._c")
+    return importlib.import_module("flp._library._c")
 
 
 c = bindings()

@@ -12,7 +12,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "runtime" / "python"))
 import flp  # noqa: E402
-from flp import _c, _check, _phase, _plans, _run  # noqa: E402
+from flp._library import _c, _plans  # noqa: E402
+from flp._passes import _phase, _run  # noqa: E402
+from flp._tensors import _check  # noqa: E402
 
 B, T, D, V = 2, 24, 40, 1100
 MODE_P = 6

@@ -7,7 +7,7 @@ import torch
 
 import torch_case
 from torch_case import flp, pretend, relative
-from flp import _plans
+from flp._library import _plans
 
 N, D, V, STREAM = 72, 40, 1100, 6
 DTYPES = {"bf16": (torch.bfloat16, 1e-2), "fp16": (torch.float16, 4e-3), "fp32": (torch.float32, 2e-5)}
@@ -76,7 +76,7 @@ def step(name, dtype, given):
 
 
 def flp_mode(plan):
-    from flp import _c
+    from flp._library import _c
     layout = _c.new_layout()
     _c.check(_c.get(), _c.get().flp_plan_layout(plan.handle, _c.PASS_STEP, N, 0, layout))
     return layout.mode

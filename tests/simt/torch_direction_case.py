@@ -5,7 +5,9 @@ import json
 import torch
 
 from torch_case import Batch, D, V, flp, pretend, relative
-from flp import _c, _check, _run
+from flp._library import _c
+from flp._passes import _run
+from flp._tensors import _check
 from flp.parallel import _call, _group
 
 CUTS = 0, 500, 1100  # two shards
@@ -63,7 +65,7 @@ def sharded(batch, chunk, save):
     total, kept, logprobs = 0, [], []
     for rank, (call, weight) in enumerate(zip(calls, weights)):
         call.group = Others(rank, partials)
-        logprob = _call.ParallelLogprob.apply(hidden, weight, None, target, None, None, None, None, call)
+        logprob = _call.ParallelLogprob.apply(hidden, weight, None, target, *[None] * 6, call, _c.GRAD_HIDDEN)
         kept.append(len(logprob.grad_fn.saved_tensors) - _call.SAVED)
         upstream = batch.old.view(-1)
         first, second = (torch.autograd.grad(logprob, hidden, upstream, retain_graph=True)[0] for _ in range(2))

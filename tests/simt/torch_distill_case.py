@@ -5,7 +5,7 @@ import json
 import torch
 
 from torch_case import flp, pretend, relative
-from flp import _plans
+from flp._library import _plans
 
 N, D, V, K = 40, 40, 900, 6
 DTYPES = {"bf16": (torch.bfloat16, 1e-2), "fp16": (torch.float16, 4e-3), "fp32": (torch.float32, 2e-5)}

@@ -11,7 +11,7 @@ import torch
 from torch_case import flp, pretend
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from flp import _plans  # noqa: E402
+from flp._library import _plans  # noqa: E402
 from flp_cases import CASES, FILE, differences  # noqa: E402
 
 OF_NO_KERNEL = ("losses.", "sequence_logprob", "delight", "gate", "logprob_head", "CrossEntropyHead")

@@ -9,7 +9,9 @@ import torch
 
 import torch_case
 from torch_case import flp, pretend
-from flp import _c, _check, _plans, _programs, _run
+from flp._library import _c, _plans, _programs
+from flp._passes import _run
+from flp._tensors import _check
 
 N, D, V, K, TOLERANCE = 40, 40, 900, 5, {"bf16": 2e-2, "fp16": 5e-3, "fp32": 1e-4}
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}

@@ -7,7 +7,8 @@ import sys
 import torch
 
 from torch_case import flp, pretend, relative
-from flp import _run
+from flp._library import _c
+from flp._passes import _run
 from flp.parallel import _call
 from torch_direction_case import Others, call_of
 
@@ -171,7 +172,8 @@ def parallel(chunk, tail):
     for rank, (call, weight) in enumerate(zip(calls, weights)):
         call.group, call.settings.save = Others(rank, partials), False
         call.settings.tail, call.settings.tail_report = tail, marked()
-        logprob = _call.ParallelLogprob.apply(hidden, weight, None, batch.target, None, None, None, None, call)
+        logprob = _call.ParallelLogprob.apply(hidden, weight, None, batch.target, *[None] * 6, call,
+                                              _c.GRAD_HIDDEN | _c.GRAD_WEIGHT)
         kept.append(len(logprob.grad_fn.saved_tensors) - _call.SAVED)
         dh, dw = torch.autograd.grad(logprob, [hidden, weight], batch.upstream)
         total, of_weights = total + dh.double(), [*of_weights, dw]

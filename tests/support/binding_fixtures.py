@@ -29,7 +29,7 @@ def one_rank():
 
 
 def torch_form(key):
-    from flp import _c, _plans
+    from flp._library import _c, _plans
 
     return _plans.Plan(key, None, _c.RUNG_EAGER, "the test asked for it")
 
@@ -37,7 +37,7 @@ def torch_form(key):
 @pytest.fixture(params=["libflp", "torch form"])
 def engine(request, monkeypatch):
     """libflp, and the torch form of the eager rung that device tensors fall back to."""
-    from flp import _plans
+    from flp._library import _plans
 
     if request.param == "torch form":
         monkeypatch.setattr(_plans, "_create", torch_form)

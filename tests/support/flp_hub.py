@@ -44,7 +44,7 @@ def private(module, name):
 
 def check_interface(module):
     assert all(hasattr(module, name) for name in module.__all__)
-    assert private(module, "_c").library_path().startswith(str(Path(module.__file__).parent))
+    assert private(module, "_library._c").library_path().startswith(str(Path(module.__file__).parent))
 
 
 def check_linear_logprob(module):
@@ -105,13 +105,13 @@ def check_beside_pip(module):
     assert torch.equal(pip, module.linear_logprob(hidden, weight, target))
     libraries = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libflp.so" in line}
     assert len(libraries) == 2
-    names = private(flp, "_ops").NAMESPACE, private(module, "_ops").NAMESPACE
+    names = private(flp, "_tensors._ops").NAMESPACE, private(module, "_tensors._ops").NAMESPACE
     assert names == ("flp", module.__name__)
     seen = {flp: [], module: []}
     for copy, texts in seen.items():
         copy.set_log(lambda _level, text, texts=texts: texts.append(text))
     for copy in seen:
-        private(copy, "_c").log(0, "of " + copy.__name__)
+        private(copy, "_library._c").log(0, "of " + copy.__name__)
         copy.set_log()
     assert seen == {copy: ["of " + copy.__name__] for copy in seen}
 
@@ -120,8 +120,8 @@ def check_compiled(module):
     """Each copy's operators, whole in a graph. Where torch has none of ours: that none are defined."""
     hidden, weight, target, _ = problem()
     for copy in (flp, module):
-        operators = getattr(torch.ops, private(copy, "_ops").NAMESPACE)
-        if not private(copy, "_compile").HAS_OPERATORS:
+        operators = getattr(torch.ops, private(copy, "_tensors._ops").NAMESPACE)
+        if not private(copy, "_tensors._compile").HAS_OPERATORS:
             assert not hasattr(operators, "linear_logprob")
             continue
         arguments = (hidden, weight, None, target, None, None, 0.7, None, 1.0, -100, None, True)

@@ -6,7 +6,9 @@ import weakref
 
 import pytest
 
-from flp import _c, _check, _plans, _run
+from flp._library import _c, _plans
+from flp._passes import _run
+from flp._tensors import _check
 from flp.parallel import _call, _group
 
 BYTES = 1 << 20  # what the stand-in reports that it keeps
@@ -59,18 +61,18 @@ def passes(monkeypatch):
         found.asked.append(("saved", budget))
         return BYTES if (plan.key.keep or plan.key.tail) and BYTES + WORKSPACE <= (budget or 1 << 30) else 0
 
-    def note(plan, args):
+    def note(plan, args, *function):
         found.seen.append((getattr(args, "pass"), plan.key.keep, args.saved, args.saved_bytes, args.old_lse))
         found.tails.append((plan.key.tail, args.tail_report))
         if args.saved and args.tail_report:
             ctypes.memmove(args.tail_report, (ctypes.c_float * 4)(*REPORT), 16)
         args.saved = args.old_lse = args.tail_report = None
-        execute(plan, args)
+        execute(plan, args, *function)
 
-    def layout_of(plan, which, n, budget):
+    def layout_of(plan, which, n, budget, count=None):
         """What the pass recomputes in is taken beside the budget."""
         if which not in _run.SAVED_PASSES.values():
-            return layout(plan, which, n, budget)
+            return layout(plan, which, n, budget, count)
         found.asked.append((which, budget))
         mode = "tail" if plan.key.tail else "direction" if has_directions(plan.key) else "save"
         forward_of_save = mode == "save" and which == _c.PASS_FORWARD_SAVED

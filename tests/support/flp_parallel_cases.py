@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 import flp
 from binding_fixtures import torch_form
-from flp import _plans
+from flp._library import _plans
 from flp_reference import problem
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu"))

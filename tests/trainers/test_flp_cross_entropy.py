@@ -47,7 +47,7 @@ def test_is_torchs(smoothing, reduction, softcap):
     ({"z_loss": -1.0}, "z_loss is -1.0 (accepted: 0 or more)"),
     ({"reduction": "average"}, "reduction is 'average' (accepted: mean, sum, none)"),
     ({"reduction": "sum", "total": 7}, "total is given with reduction 'sum' (accepted: None, or reduction 'mean')"),
-    ({"row_weight": torch.ones(2)}, "row_weight is of shape (2,) (accepted: hidden's rows's, (3, 7))"),
+    ({"row_weight": torch.ones(2)}, "row_weight is of shape (2,) (accepted: (3, 7), as hidden's rows)"),
     ({"total": 0}, "total is 0 (accepted: a number above 0, or a 0-dim tensor)")])
 def test_refusals(given, message):
     hidden, weight, bias, target = operands()

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import flp
-from flp import _gate
+from flp._functions import _gate
 
 
 def kept(worth, **rule):

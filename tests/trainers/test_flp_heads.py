@@ -7,7 +7,9 @@ import torch
 from torch import nn
 
 import flp
-from flp import _check, _chunks, _plans
+from flp._library import _plans
+from flp._tensors import _check
+from flp.heads import _chunks
 from flp_live_bytes import largest_tensor, live_bytes, saved_sizes
 from flp_reference import relative
 from flp_standin_lm import IDS, Adapted, SavedCopies, TinyLM, Wrapper, capped

@@ -112,7 +112,7 @@ def test_the_host_arena_by_phase_and_step(tmp_path):
 
 
 def test_a_profiler_leaves_nothing_behind_and_needs_its_end():
-    from flp import _arena, _phase
+    from flp._passes import _arena, _phase
     prof = flp.memory.Profiler(devices=["cpu"])
     for _ in range(2):
         with pytest.raises(KeyError):

@@ -8,7 +8,8 @@ import torch
 import flp
 import flp_parallel_cases as cases
 import flp_parallel_dtensor_cases as dtensor_cases
-from flp import _run
+from flp._library import _c
+from flp._passes import _run
 from flp_ranks import Ranks
 from flp.parallel import _call, _group
 from flp_keeping import parallel_call
@@ -268,7 +269,7 @@ def test_two_chunks_of_hidden_states_are_alive_at_a_time():
     call = parallel_call(chunk=2, valid=weight.shape[0])
     call.group, call.merge, call.reduce_dtype = CountingGroup(), "gather", torch.float32
     logprob = _call.ParallelLogprob.apply(hidden.requires_grad_(), weight.requires_grad_(), None, target.repeat(2),
-                                          None, None, None, None, call)
+                                          *[None] * 6, call, _c.GRAD_HIDDEN | _c.GRAD_WEIGHT)
     assert call.group.most == 2 and not call.group.alive
     call.group.most = 0
     logprob.sum().backward()

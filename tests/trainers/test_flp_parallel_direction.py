@@ -6,7 +6,8 @@ import gc
 import pytest
 import torch
 
-from flp import _c, _plans, _run
+from flp._library import _c, _plans
+from flp._passes import _run
 from flp.parallel import _call
 from flp_keeping import BYTES, WORKSPACE, noted_blocks, parallel_call, passes  # noqa: F401
 from flp_reference import problem
@@ -19,7 +20,8 @@ def scored(call, dtype=torch.bfloat16, trained=False):
     """-> logprob or (logprob, entropy), hidden"""
     hidden, weight, target, _ = (None if tensor is None else tensor.cpu() for tensor in problem(n=N, dtype=dtype))
     hidden.requires_grad_(), weight.requires_grad_(trained)
-    return _call.ParallelLogprob.apply(hidden, weight, None, target, None, None, None, None, call), hidden
+    grads = _c.GRAD_HIDDEN | _c.GRAD_WEIGHT * trained
+    return _call.ParallelLogprob.apply(hidden, weight, None, target, *[None] * 6, call, grads), hidden
 
 
 def places(seen):

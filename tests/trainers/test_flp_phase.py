@@ -11,7 +11,9 @@ import torch
 
 import documents
 import flp
-from flp import _arena, _c, _check, _phase, _run
+from flp._library import _c
+from flp._passes import _arena, _phase, _run
+from flp._tensors import _check
 from flp_reference import DEVICE, problem
 
 FAKE = os.environ.get("FLP_TEST_FAKE_CUDA", "")
@@ -170,11 +172,11 @@ def test_an_exception_ends_the_phase_and_is_the_callers(borrowed):
 
 
 def test_a_call_that_fails_gives_its_workspace_back(monkeypatch):
-    def fails(plan, args):
+    def fails(plan, args, *function):
         assert args.workspace % 256 == 0 and stats()["allocated_bytes"] >= args.workspace_bytes > 0
         raise flp.DriverError("a launch failed")
 
-    from flp import _plans
+    from flp._library import _plans
     monkeypatch.setattr(_plans.Plan, "execute", fails)
     with flp.phase("inference"):
         with pytest.raises(flp.DriverError, match="a launch failed"):
@@ -348,7 +350,8 @@ def test_blocks_go_back_behind_the_work_of_all_streams(monkeypatch, streams, cur
 
 ON_A_DEVICE = """
 import ctypes, os
-from flp import _arena, errors
+from flp import errors
+from flp._passes import _arena
 fake = ctypes.CDLL(os.environ["FLP_CUDA_LIBRARY"])
 calls = lambda name: fake.fake_cuda_calls(name.encode())
 arena = _arena.of(0)

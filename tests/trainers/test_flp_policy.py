@@ -13,7 +13,8 @@ from flp_reference import DEVICE
 
 import documents
 import flp
-from flp import _programs, losses
+from flp import losses
+from flp._library import _programs
 
 B, T, D, V = 3, 6, 16, 53
 GENERATOR = Path(os.environ.get("FLP_TEST_BUILD", "")) / "lib" / "libflpgen.so"
@@ -110,7 +111,7 @@ def test_the_budget_bounds_the_step():
 
 def test_rules_of_sequences_report_how_they_run(monkeypatch):
     logged = []
-    monkeypatch.setattr("flp._policy._logged", set())
+    monkeypatch.setattr("flp._functions._policy._logged", set())
     flp.set_log(lambda level, text: logged.append(text))
     try:
         batch = Batch()
@@ -213,7 +214,7 @@ def test_an_interrupt_is_seen_between_files_without_an_end(tmp_path):
     (tmp_path / "while.lua").write_text(ENDLESS["while.lua"])
     script = """if True:
         import signal, sys, flp
-        from flp import _programs
+        from flp._library import _programs
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
         print("ready", flush=True)
         while True:

@@ -7,7 +7,8 @@ import torch
 from flp_reference import DEVICE
 
 import flp
-from flp import _c, _plans, _scale
+from flp._functions import _scale
+from flp._library import _c, _plans
 
 V, D = 24, 8
 UNIT = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-24}  # half of one in the last place
@@ -63,13 +64,14 @@ def test_a_factor_that_comes_later_costs_one_rounding(dtype, factor):
 @pytest.fixture
 def scaled(monkeypatch):
     """(rows, columns) of each call of flp_scale."""
-    seen, scale = [], _plans.Plan.scale
+    seen, execute = [], _plans.Plan.execute
 
-    def recorded(plan, args):
-        seen.append((args.n, plan.key.vocab))
-        return scale(plan, args)
+    def recorded(plan, args, function="flp_execute"):
+        if function == "flp_scale":
+            seen.append((args.n, plan.key.vocab))
+        return execute(plan, args, function)
 
-    monkeypatch.setattr(_plans.Plan, "scale", recorded)
+    monkeypatch.setattr(_plans.Plan, "execute", recorded)
     return seen
 
 

@@ -7,7 +7,7 @@ import torch
 import flp
 import flp_exact
 from binding_fixtures import torch_form
-from flp import _plans
+from flp._library import _plans
 from flp_reference import DEVICE, relative
 
 pytestmark = pytest.mark.usefixtures("engine")

@@ -10,12 +10,13 @@
 
 The docstring of each function has shapes, arguments and errors; where one says flp, this module is meant.
 """
-from . import _select_op, errors, layers  # _select_op registers an operator
-from ._c import set_log
-from ._info import check, plan_info
-from ._logprob import linear_logprob
-from ._policy import policy_loss
-from ._select import selective_log_softmax
+from . import errors, layers
+from ._functions import _select_op  # _select_op registers an operator
+from ._functions._info import check, plan_info
+from ._functions._logprob import linear_logprob
+from ._functions._policy import policy_loss
+from ._functions._select import selective_log_softmax
+from ._library._c import set_log
 
 # The interface that the version in metadata.json stands for.
 __all__ = ["linear_logprob", "selective_log_softmax", "policy_loss", "layers",

@@ -6,8 +6,8 @@ from typing import Optional
 
 import torch
 
-from ._logprob import linear_logprob
-from ._select import selective_log_softmax
+from ._functions._logprob import linear_logprob
+from ._functions._select import selective_log_softmax
 
 
 class LinearLogprob(torch.nn.Module):

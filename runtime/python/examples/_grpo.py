@@ -106,7 +106,6 @@ def parser(text):
     options.add_argument("--updates", type=int, default=2, help="of each rollout")
     options.add_argument("--beta", type=float, default=0.005)
     options.add_argument("--lr", type=float, default=3e-3)
-    _tiny.add_options(options)
     return options
 
 

@@ -5,6 +5,7 @@ import importlib
 import json
 import math
 import sys
+import types
 
 import torch
 import torch.nn.functional as F
@@ -75,15 +76,20 @@ def needed(name, *others):
 
 
 def parser(text):
-    """The command line of an example whose help is text."""
-    return argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """The command line of an example whose help is text, with the options that every example has."""
+    options = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--device", type=torch.device, default="cuda" if torch.cuda.is_available() else "cpu")
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--json", type=writable, metavar="FILE", help="write the record here")
+    return options
 
 
-def add_sizes(options, **sizes):
-    """--tiny and a whole number each. sizes: name=(default, default with --tiny)"""
+def add_sizes(options, kinds=types.MappingProxyType({}), **sizes):
+    """--tiny and a whole number each. sizes: name=(default, default with --tiny); kinds: {name: what reads it}, else
+    int"""
     options.add_argument("--tiny", action="store_true", help="small sizes, for a machine without a GPU")
     for name, (full, tiny) in sizes.items():
-        options.add_argument("--" + name, type=int, help="default %d, with --tiny %d" % (full, tiny))
+        options.add_argument("--" + name, type=kinds.get(name, int), help="default %d, with --tiny %d" % (full, tiny))
     options.set_defaults(sizes=sizes)
 
 
@@ -93,13 +99,6 @@ def with_sizes(arguments):
         if getattr(arguments, name) is None:
             setattr(arguments, name, values[arguments.tiny])
     return arguments
-
-
-def add_options(options):
-    """Those of every example."""
-    options.add_argument("--device", type=torch.device, default="cuda" if torch.cuda.is_available() else "cpu")
-    options.add_argument("--seed", type=int, default=0)
-    options.add_argument("--json", type=writable, metavar="FILE", help="write the record here")
 
 
 def writable(path):

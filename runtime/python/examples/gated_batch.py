@@ -54,7 +54,6 @@ def parser():
     options = _tiny.parser(__doc__)
     options.add_argument("--steps", type=int, default=100)
     options.add_argument("--fraction", type=float, default=0.1, help="of the sequences that are trained on")
-    _tiny.add_options(options)
     return options
 
 

@@ -50,7 +50,6 @@ def train(arguments, say=_tiny.say):
 def parser():
     options = _tiny.parser(__doc__)
     options.add_argument("--steps", type=int, default=8)
-    _tiny.add_options(options)
     return options
 
 

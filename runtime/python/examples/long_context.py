@@ -4,11 +4,12 @@
     python3 runtime/python/examples/long_context.py              65536 tokens, a head of 248320 x 2048, bf16: a GPU
     python3 runtime/python/examples/long_context.py --tiny       256 tokens, 1000 x 64: seconds without a GPU
 
-The model is a small trunk of plain torch. Every way computes log-probabilities of the same tokens and takes the same
-clipped policy loss of them; what a way asks for and does not get is in its row. Two parts are measured, each after one
-call that is not: `loss` is the head and the loss alone, forward and backward from given hidden states to their gradient
-and the head's; `step` is the whole model with its optimiser. Peaks are above what is held between steps (parameters and
-the optimiser's state). Errors are the greatest of 256 tokens against fp64 of the same hidden states, in nats.
+--budget is the bytes of each pass of flp, as 4M or 1G. The model is a small trunk of plain torch. Every way computes
+log-probabilities of the same tokens and takes the same clipped policy loss of them; what a way asks for and does not
+get is in its row. Two parts are measured, each after one call that is not: `loss` is the head and the loss alone,
+forward and backward from given hidden states to their gradient and the head's; `step` is the whole model with its
+optimiser. Peaks are above what is held between steps (parameters and the optimiser's state). Errors are the greatest of
+256 tokens against fp64 of the same hidden states, in nats.
 """
 import gc
 import math
@@ -164,28 +165,17 @@ def run(arguments, say):
             "faults": faults, "rows": rows}
 
 
-TINY = {"tokens": 256, "vocab": 1000, "hidden": 64, "budget": 4 << 20}
-
-
 def parser():
     given = _tiny.parser(__doc__)
-    given.add_argument("--tiny", action="store_true", help="small sizes, for a machine without a GPU")
-    for name, kind, full, text in (("tokens", options.integer(1), 65536, ""), ("vocab", options.integer(2), 248320, ""),
-                                   ("hidden", options.depth, 2048, ""),
-                                   ("budget", options.size, 1 << 30, "bytes of each pass of flp, as 4M or 1G; ")):
-        given.add_argument("--" + name, type=kind, help="%sdefault %d, with --tiny %d" % (text, full, TINY[name]))
-        given.set_defaults(**{"full_" + name: full})
+    kinds = {"tokens": options.integer(1), "vocab": options.integer(2), "hidden": options.depth, "budget": options.size}
+    _tiny.add_sizes(given, kinds, tokens=(65536, 256), vocab=(248320, 1000), hidden=(2048, 64),
+                    budget=(1 << 30, 4 << 20))
     given.add_argument("--layers", type=options.integer(1), default=2, help="of the trunk, default %(default)s")
-    _tiny.add_options(given)
     return given
 
 
 def parse(words=None):
-    arguments = parser().parse_args(words)
-    for name, tiny in TINY.items():
-        if getattr(arguments, name) is None:
-            setattr(arguments, name, tiny if arguments.tiny else getattr(arguments, "full_" + name))
-    return arguments
+    return _tiny.with_sizes(parser().parse_args(words))
 
 
 def main():

@@ -130,7 +130,6 @@ def parser():
     options.add_argument("--share", type=float, default=0.3, help="of the predictions further ahead in the loss")
     options.add_argument("--compare", action="store_true", help="with K calls and with flp.policy_loss")
     _tiny.add_sizes(options, steps=(40, 40), batch=(8, 4), length=(1024, 24), vocab=(32000, 211), hidden=(1024, 64))
-    _tiny.add_options(options)
     return options
 
 

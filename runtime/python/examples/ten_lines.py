@@ -32,7 +32,6 @@ def train(arguments, say=_tiny.say):
 def parser():
     options = _tiny.parser(__doc__)
     _tiny.add_sizes(options, steps=(20, 20), batch=(8, 2), length=(1024, 32), vocab=(32000, 1000), hidden=(1024, 64))
-    _tiny.add_options(options)
     return options
 
 

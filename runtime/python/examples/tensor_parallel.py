@@ -58,14 +58,8 @@ def work(rank, folder, cuda, seed):
     dist.destroy_process_group()
 
 
-def parser():
-    options = _tiny.parser(__doc__)
-    _tiny.add_options(options)
-    return options
-
-
 def main():
-    given = parser().parse_args()
+    given = _tiny.parser(__doc__).parse_args()
     cuda = given.device.type == "cuda" and torch.cuda.device_count() >= RANKS
     given.device = torch.device("cuda" if cuda else "cpu")
     with tempfile.TemporaryDirectory() as folder:

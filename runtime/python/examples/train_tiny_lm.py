@@ -108,7 +108,6 @@ def parse(arguments):
     parser.add_argument("--compare", action="store_true", help="also train with materialised scores")
     _tiny.add_sizes(parser, steps=(20, 6), batch=(8, 2), length=(1024, 24), vocab=(128256, 509), hidden=(1024, 32),
                     layers=(4, 1), heads=(16, 2))
-    _tiny.add_options(parser)
     parser.set_defaults(seed=1)
     parser.add_argument("--rate", type=float, default=3e-4)
     return _tiny.with_sizes(parser.parse_args(arguments))

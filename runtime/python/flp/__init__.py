@@ -29,8 +29,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import _plans, errors
-from ._c import library_path, prefix, set_log, sources_id, version
+from . import errors
+from ._library import _plans
+from ._library._c import library_path, prefix, set_log, sources_id, version
 from ._version import __version__
 from .errors import (ArgumentError, BudgetError, CompileError, CorruptError, DataError, DriverError, FileError,
                      FlpError, HostError, HostMemoryError, InternalError, LibraryError, UnavailableError,
@@ -51,22 +52,22 @@ if TYPE_CHECKING:
 _WITHOUT_TORCH = ("clear_plans", "errors", "library_path", "prefix", "set_log", "sources_id", "version")
 
 try:
-    from . import _select_op, adapters, losses, memory, parallel  # _select_op registers an operator
-    from ._cross_entropy import cross_entropy
-    from ._cross_entropy_head import CrossEntropyHead
-    from ._distill import distill_loss
-    from ._gate import delight, gate, sequence_logprob
-    from ._info import PlanInfo, check, explain, plan_info
-    from ._logprob import linear_logprob
-    from ._lora import Lora
-    from ._phase import phase
-    from ._policy import policy_loss
-    from ._scoring import Scores, score
-    from ._select import selective_log_softmax
-    from ._shards import combine_partials, linear_logprob_backward, linear_logprob_partial
-    from ._top import Top
+    from . import adapters, losses, memory, parallel
+    from ._functions import _select_op  # _select_op registers an operator
+    from ._functions._cross_entropy import cross_entropy
+    from ._functions._distill import distill_loss
+    from ._functions._gate import delight, gate, sequence_logprob
+    from ._functions._info import PlanInfo, check, explain, plan_info
+    from ._functions._logprob import linear_logprob
+    from ._functions._policy import policy_loss
+    from ._functions._scoring import Scores, score
+    from ._functions._select import selective_log_softmax
+    from ._functions._shards import combine_partials, linear_logprob_backward, linear_logprob_partial
+    from ._passes._phase import phase
+    from ._tensors._lora import Lora
+    from ._tensors._top import Top
     from .adapters import install, installed, uninstall
-    from .heads import logprob_head
+    from .heads import CrossEntropyHead, logprob_head
     _HAS_TORCH = True
 except ModuleNotFoundError as error:
     if error.name != "torch":

@@ -2,7 +2,7 @@
 import os
 import sys
 
-from ._c import prefix
+from ._library._c import prefix
 from .errors import LibraryError
 
 

@@ -21,73 +21,49 @@ class FlpError(RuntimeError):
 class ArgumentError(FlpError, ValueError):
     """A field has a value that is not accepted; the message names both."""
 
-    status = 1
-
 
 class UnsupportedError(FlpError):
     """Well formed, but no rung of this build computes it."""
-
-    status = 2
 
 
 class HostMemoryError(FlpError, MemoryError):
     """Host memory ran out."""
 
-    status = 3
-
 
 class WorkspaceError(FlpError):
     """The workspace is smaller than the smallest layout."""
-
-    status = 4
 
 
 class BudgetError(FlpError, ValueError):
     """No layout fits the budget; the message names the smallest that would do."""
 
-    status = 5
-
 
 class UnavailableError(FlpError):
     """No usable GPU, driver or kernel."""
-
-    status = 6
 
 
 class DriverError(FlpError):
     """A CUDA call failed; the message names it."""
 
-    status = 7
-
 
 class FileError(FlpError):
     """A file could not be read or written."""
-
-    status = 8
 
 
 class CorruptError(FlpError):
     """A file is not what it claims to be."""
 
-    status = 9
-
 
 class CompileError(FlpError):
     """A template or the code generator failed."""
-
-    status = 10
 
 
 class DataError(FlpError, ValueError):
     """The device met bad values: target ids, row ids, temperatures or scores."""
 
-    status = 11
-
 
 class InternalError(FlpError):
     """A bug in flp."""
-
-    status = 12
 
 
 class HostError(FlpError):
@@ -99,15 +75,13 @@ class LibraryError(FlpError, ImportError):
 
 
 OK = 0
+# In the order of flp_status.
+BY_STATUS = dict(enumerate((
+    ArgumentError, UnsupportedError, HostMemoryError, WorkspaceError, BudgetError, UnavailableError, DriverError,
+    FileError, CorruptError, CompileError, DataError, InternalError), 1))
+for _status, _class in BY_STATUS.items():
+    _class.status = _status
 UNAVAILABLE = UnavailableError.status
-
-BY_STATUS = {
-    cls.status: cls
-    for cls in (
-        ArgumentError, UnsupportedError, HostMemoryError, WorkspaceError, BudgetError, UnavailableError, DriverError,
-        FileError, CorruptError, CompileError, DataError, InternalError,
-    )
-}
 
 
 def raise_status(status: int, detail: str) -> NoReturn:

@@ -26,7 +26,7 @@ from typing import Any, Callable, NamedTuple, Sequence
 import torch
 from torch import Tensor
 
-from . import _check
+from ._tensors import _check
 
 __all__ = ["DIVERGENCES", "KL", "RULES", "divergence", "kl", "policy_loss"]
 

@@ -1,4 +1,4 @@
-/* test_fields_python.c: runtime/python/flp/_fields.py says what runtime/base/fields.h and args.h say.
+/* test_fields_python.c: runtime/python/flp/_library/_fields.py says what runtime/base/fields.h and args.h say.
  *
  * FLP_GOLDEN_UPDATE=1 writes the file anew; the difference is then reviewed like code. */
 #include <stdarg.h>
@@ -114,5 +114,5 @@ Test(fields_python, is_current) {
   add_arrays();
   add_pairs();
   for (char *at; (at = strstr(text, ", ), "));) memmove(at + 1, at + 2, strlen(at + 2) + 1);
-  gen_case_golden(FLP_TEST_TREE "/runtime/python/flp/_fields.py", text);
+  gen_case_golden(FLP_TEST_TREE "/runtime/python/flp/_library/_fields.py", text);
 }

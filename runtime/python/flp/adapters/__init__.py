@@ -9,7 +9,9 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from .. import _c, _check, errors
+from .. import errors
+from .._library import _c
+from .._tensors import _check
 from . import _call, _seam, megatron
 
 HOSTS = ("agilerl", "megatron", "miles", "miles-megatron", "nemo-rl", "openrlhf", "prime-rl", "skyrl", "slime",

@@ -4,7 +4,9 @@ import sys
 
 import torch
 
-from .. import _c, _check, _select
+from .._functions import _select
+from .._library import _c
+from .._tensors import _check
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -13,6 +15,43 @@ _logged = set()
 
 class ScoresNeeded(Exception):
     """The host does more with its scores than flp computes from hidden states."""
+
+
+class Refused(Exception):
+    """A call is for the host's own function; with the reason, or without where that is nobody's loss."""
+
+
+def refuse(reason):
+    """Leaves a call to the host where there is a reason. error: Refused"""
+    if reason:
+        raise Refused(reason)
+
+
+def in_place(name, host):
+    """A decorator: a function that stands in the place of the host's, which gets the call where that raises Refused."""
+
+    def standing(function):
+        @functools.wraps(host)
+        def call(*arguments, **keywords):
+            try:
+                return function(*arguments, **keywords)
+            except Refused as refused:
+                reason = str(refused)
+            return to_host(name, reason, host, *arguments, **keywords) if reason else host(*arguments, **keywords)
+
+        return call
+
+    return standing
+
+
+def stands(name, function):
+    """What makes a function that needs nothing of the host's stand in its place (Seam.make)."""
+    return lambda host: in_place(name, host)(function)
+
+
+def stands_for_apply(name, function):
+    """stands, for a method of a class that is called without an object."""
+    return lambda host: staticmethod(in_place(name, host)(function))
 
 
 class Unscored(torch.Tensor):
@@ -72,6 +111,11 @@ def refusal(hidden, weight, bias=None, mixed=None):
     return None
 
 
+def take(hidden, weight, bias=None, mixed=None):
+    """Leaves a call with a head's operands to the host, if flp cannot take them. error: Refused"""
+    refuse(refusal(hidden, weight, bias, mixed))
+
+
 def scores_refusal(logits):
     """Why flp cannot take scores that exist already, or None."""
     return _kind_refusal("logits", logits, _select.DTYPES)
@@ -95,20 +139,18 @@ def shards(group):
     return torch.distributed.get_world_size(group) if distributed else 1
 
 
-def megatron_scores(name, host, arguments, entropy_grad, refused):
-    """Log-probabilities (N, 1) and entropies (N), or None, of scores (N, V), both float32.
+def one_rank(group):
+    """Leaves a call to the host, if its vocabulary is divided. error: Refused"""
+    if shards(group) > 1:
+        raise Refused("the vocabulary is spread over several ranks")
 
-    arguments  the host's: logits, tokens, group, whether entropies are wanted, and its further ones
-    refused    why its further arguments are not for flp, or None
-    """
-    logits, tokens, group, entropy = arguments[:4]
-    reason = refused or scores_refusal(logits)
-    if reason is None and shards(group) > 1:
-        reason = "the vocabulary is spread over several ranks"
-    if reason:
-        return to_host(name, reason, host, *arguments)
+
+def megatron_scores(logits, tokens, group, entropy, entropy_grad):
+    """Log-probabilities (N, 1) and entropies (N), or None, of scores (N, V), both float32. error: Refused"""
+    refuse(scores_refusal(logits))
+    one_rank(group)
     if logits.shape[0] == 0:
-        return host(*arguments)
+        raise Refused
     scores = logits.float() if logits.dtype is torch.float64 else logits
     results = _select.selective_log_softmax(scores, tokens, entropy=entropy, out_dtype=torch.float32)
     if not entropy:
@@ -124,11 +166,9 @@ def from_logits(name, flash):
     def make(host):
         module = sys.modules[host.__module__]
 
-        @functools.wraps(host)
+        @in_place(name, host)
         def logprobs_from_logits(logits, labels, inplace_backward=True):
-            reason = scores_refusal(logits)
-            if reason:
-                return to_host(name, reason, host, logits, labels, inplace_backward)
+            refuse(scores_refusal(logits))
             return _select.selective_log_softmax(logits, labels,
                                                  inplace_backward=inplace_backward and getattr(module, flash))
 

@@ -11,8 +11,9 @@ import typing
 
 import torch
 
-from .. import _patch, errors
-from .._select import NEVER
+from .. import errors
+from .._functions._select import NEVER
+from ..heads import _patch
 from . import _call, _megatron, _mtp
 
 PROPERTIES = {"shape", "dtype", "device", "layout", "ndim", "requires_grad", "is_leaf", "is_cuda", "is_cpu", "is_meta",

@@ -8,9 +8,11 @@ import typing
 
 import torch
 
-from .. import _check, _patch, errors, parallel
-from .._logprob import linear_logprob
-from .._select import NEVER
+from .. import errors, parallel
+from .._functions._logprob import linear_logprob
+from .._functions._select import NEVER
+from .._tensors import _check
+from ..heads import _patch
 from . import _call
 
 # The second gives scores as the first does, unless it is asked for a loss.

@@ -6,7 +6,7 @@ import inspect
 import torch
 
 from .. import errors
-from .._select import NEVER
+from .._functions._select import NEVER
 from . import _call, _megatron
 
 NAME = "megatron"

@@ -1,11 +1,9 @@
 """What NeMo-RL and SkyRL have of NeMo-Aligner's: log-probabilities of hidden states or scores whose vocabulary Megatron
 spreads over a group."""
-import functools
-
 import torch
 
-from .. import _select
-from .._logprob import linear_logprob
+from .._functions import _select
+from .._functions._logprob import linear_logprob
 from ..parallel import linear_logprob as parallel_logprob
 from . import _call
 
@@ -29,20 +27,11 @@ def of_scores(name, chunked):
     """DistributedLogprob.apply, or ChunkedDistributedLogprob.apply with a chunk size before the group: scores (B,S,V),
     target (B,S) -> (B,S) float32."""
 
-    def make(host):
+    def apply(logits, target, start, end, *rest):
+        group, inference_only = (*rest, False)[chunked:chunked + 2]
+        _call.refuse(_call.scores_refusal(logits))
+        _call.one_rank(group)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not inference_only):
+            return _select.selective_log_softmax(logits, target, ignore_index=_select.NEVER, out_dtype=torch.float32)
 
-        @functools.wraps(host)
-        def apply(logits, target, start, end, *rest):
-            group, inference_only = (*rest, False)[chunked:chunked + 2]
-            reason = _call.scores_refusal(logits)
-            if reason is None and _call.shards(group) > 1:
-                reason = "the vocabulary is spread over several ranks"
-            if reason:
-                return _call.to_host(name, reason, host, logits, target, start, end, *rest)
-            with torch.set_grad_enabled(torch.is_grad_enabled() and not inference_only):
-                return _select.selective_log_softmax(logits, target, ignore_index=_select.NEVER,
-                                                     out_dtype=torch.float32)
-
-        return staticmethod(apply)
-
-    return make
+    return _call.stands_for_apply(name, apply)

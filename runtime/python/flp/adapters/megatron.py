@@ -7,7 +7,7 @@ from typing import Any, Callable, Literal
 import torch
 from torch import Tensor
 
-from .. import _check
+from .._tensors import _check
 from . import _megatron, _mtp
 from ._seam import Host, Seam
 

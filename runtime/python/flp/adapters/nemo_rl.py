@@ -1,6 +1,4 @@
 """NeMo-RL: the fused head of its Megatron workers, and its log-probabilities of scores, DTensor's too, on one rank."""
-import functools
-
 from . import _call, _vocab_parallel
 from ._seam import Host, Seam
 
@@ -8,27 +6,20 @@ MODULE = "nemo_rl.distributed.model_utils"
 SCORES = ("ctx", "vocab_parallel_logits", "target", "vocab_start_index", "vocab_end_index")
 
 
-def fused_head(host):
+def fused_head(hidden, target, weight, start, end, chunk_size, group, inference_only=False):
     """ChunkedDistributedHiddenStatesToLogprobs.apply: hidden (S/R,B,D), the rows of each of R ranks, target (B,S),
     weight (V/R,D) -> (B,S) float32."""
-
-    @functools.wraps(host)
-    def apply(hidden, target, weight, start, end, chunk_size, group, inference_only=False):
-        reason = _call.refusal(hidden, weight)
-        if reason:
-            return _call.to_host("nemo-rl", reason, host, hidden, target, weight, start, end, chunk_size, group,
-                                 inference_only)
-        return _vocab_parallel.of_hidden(hidden, weight, target.t().contiguous(), start, group, inference_only,
-                                         sequence_parallel=True).t()
-
-    return staticmethod(apply)
+    _call.take(hidden, weight)
+    return _vocab_parallel.of_hidden(hidden, weight, target.t().contiguous(), start, group, inference_only,
+                                     sequence_parallel=True).t()
 
 
 HOST = Host(
     "nemo-rl", ("0.6.0", "0.8"), (
         Seam(MODULE, "ChunkedDistributedHiddenStatesToLogprobs.apply",
              ("ctx", "tensor_parallel_hidden_states", "target", "output_weight_layer", *SCORES[3:], "chunk_size",
-              "tp_group", "inference_only"), "9f6a1daf93768808", fused_head,
+              "tp_group", "inference_only"), "9f6a1daf93768808",
+             _call.stands_for_apply("nemo-rl", fused_head),
              "ChunkedDistributedHiddenStatesToLogprobs.forward"),
         Seam(MODULE, "DistributedLogprob.apply", (*SCORES, "group", "inference_only"), "c1436cfdb8cdef78",
              _vocab_parallel.of_scores("nemo-rl", False), "DistributedLogprob.forward"),

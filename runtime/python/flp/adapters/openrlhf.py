@@ -1,6 +1,5 @@
 """OpenRLHF: Actor.forward, whose head hands over hidden states instead of scores."""
 import contextlib
-import functools
 import sys
 import threading
 import typing
@@ -8,8 +7,8 @@ import weakref
 
 import torch
 
-from .. import _patch
-from .._logprob import linear_logprob
+from .._functions._logprob import linear_logprob
+from ..heads import _patch
 from . import _call
 from ._seam import Host, Seam
 
@@ -89,7 +88,7 @@ def forward(host):
     """
     module = sys.modules[host.__module__]
 
-    @functools.wraps(host)
+    @_call.in_place("openrlhf", host)
     def actor_forward(self, sequences, action_mask=None, attention_mask=None, return_output=False,
                       allgather_logits=False, return_logprobs=False, ring_attn_group=None, packed_seq_lens=None,
                       return_entropy=False, **mm_inputs):
@@ -98,17 +97,13 @@ def forward(host):
             reason = "scores are asked for"
         elif mm_inputs or getattr(self, "is_vlm", False):
             reason = "the model takes more than tokens"
-        if reason is None:
-            try:
-                output, results = scored(self, module, head, sequences, action_mask, attention_mask, ring_attn_group,
-                                         return_entropy)
-            except _call.ScoresNeeded:
-                needs_scores.add(head)
-                reason = head_of(self)[1]
-        if reason:
-            return _call.to_host("openrlhf", reason, host, self, sequences, action_mask, attention_mask, return_output,
-                                 allgather_logits, return_logprobs, ring_attn_group, packed_seq_lens, return_entropy,
-                                 **mm_inputs)
+        _call.refuse(reason)
+        try:
+            output, results = scored(self, module, head, sequences, action_mask, attention_mask, ring_attn_group,
+                                     return_entropy)
+        except _call.ScoresNeeded as needed:
+            needs_scores.add(head)
+            raise _call.Refused(head_of(self)[1]) from needed
         if return_entropy:
             output.entropy = results[1][:, :-1]
         logprob = results[0][:, :-1]

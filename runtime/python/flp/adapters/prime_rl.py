@@ -1,10 +1,8 @@
 """prime-rl: the chunked head of its trainer, FusedOutputLinear, with a temperature a token; Gemma's with a softcap."""
-import functools
-
 import torch
 
-from .._logprob import linear_logprob
-from .._select import NEVER
+from .._functions._logprob import linear_logprob
+from .._functions._select import NEVER
 from . import _call
 from ._seam import Host, Seam
 
@@ -27,26 +25,19 @@ class WithoutGradient(torch.autograd.Function):
         return None, None
 
 
-def fused_head(host):
+def fused_head(hidden, weight, labels, inv_temperature, chunk_size, softcap=None):
     """hidden (N,D), weight (V,D), labels (N), 1 / temperature (N) [, softcap] -> logprob (N), entropy (N), float32."""
-
-    @functools.wraps(host)
-    def apply(hidden, weight, labels, inv_temperature, chunk_size, softcap=None):
-        reason = _call.refusal(hidden, weight)
-        if reason:
-            more = () if softcap is None else (softcap,)
-            return _call.to_host("prime-rl", reason, host, hidden, weight, labels, inv_temperature, chunk_size, *more)
-        logprob, entropy = linear_logprob(hidden, weight, labels, temperature=inv_temperature.float().reciprocal(),
-                                          entropy="detached", softcap=softcap, ignore_index=NEVER)
-        return logprob, WithoutGradient.apply(entropy, logprob)
-
-    return staticmethod(apply)
+    _call.take(hidden, weight)
+    logprob, entropy = linear_logprob(hidden, weight, labels, temperature=inv_temperature.float().reciprocal(),
+                                      entropy="detached", softcap=softcap, ignore_index=NEVER)
+    return logprob, WithoutGradient.apply(entropy, logprob)
 
 
+apply = _call.stands_for_apply("prime-rl", fused_head)
 HOST = Host(
     "prime-rl", ("0.8.0", "0.9"), (
         Seam(LAYERS + "lm_head", "_SequenceChunkedLogProbEntropyFn.apply", PARAMETERS,
-             "ce41392bc9c2309c b40824f1f0beed34", fused_head, "_SequenceChunkedLogProbEntropyFn.forward"),
+             "ce41392bc9c2309c b40824f1f0beed34", apply, "_SequenceChunkedLogProbEntropyFn.forward"),
         Seam(LAYERS + "lm_head_gemma", "_GemmaChunkedLogProbEntropyFn.apply", (*PARAMETERS, "softcap"),
-             "66c7e17cf57bd948", fused_head, "_GemmaChunkedLogProbEntropyFn.forward"),
+             "66c7e17cf57bd948", apply, "_GemmaChunkedLogProbEntropyFn.forward"),
     ), "github.com/PrimeIntellect-ai/prime-rl at commit 559b44772e471d1538537b8805cc77f3824a5e64, or tag v0.8.0")

@@ -62,21 +62,14 @@ def fused_head(host):
     return apply
 
 
-def fused_entropy(host):
+def fused_entropy(hidden, lm_head_weight, tp_group, chunk_size=None, temperature=1.0):
     """_fused_vocab_parallel_entropy_from_hidden: hidden (B,S,D), weight (V/R,D) -> (B,S) float32, no gradient."""
-
-    @functools.wraps(host)
-    def entropy_of(hidden, lm_head_weight, tp_group, chunk_size=None, temperature=1.0):
-        hidden = hidden.to(lm_head_weight.dtype)
-        reason = _call.refusal(hidden, lm_head_weight)
-        if reason:
-            return _call.to_host("skyrl", reason, host, hidden, lm_head_weight, tp_group, chunk_size, temperature)
-        target = torch.zeros(hidden.shape[:-1], dtype=torch.int64, device=hidden.device)
-        start = torch.distributed.get_rank(tp_group) * lm_head_weight.shape[0]
-        return _vocab_parallel.of_hidden(hidden.detach(), lm_head_weight.detach(), target, start, tp_group, True,
-                                         temperature=temperature, entropy=True)[1]
-
-    return entropy_of
+    hidden = hidden.to(lm_head_weight.dtype)
+    _call.take(hidden, lm_head_weight)
+    target = torch.zeros(hidden.shape[:-1], dtype=torch.int64, device=hidden.device)
+    start = torch.distributed.get_rank(tp_group) * lm_head_weight.shape[0]
+    return _vocab_parallel.of_hidden(hidden.detach(), lm_head_weight.detach(), target, start, tp_group, True,
+                                     temperature=temperature, entropy=True)[1]
 
 
 HIDDEN = ("hidden", "lm_head_weight", "target")
@@ -96,7 +89,7 @@ HOST = Host(
                  "7577d481347a8d9f", at_temperature),
         megatron("_fused_vocab_parallel_entropy_from_hidden",
                  ("hidden", "lm_head_weight", "tp_group", "chunk_size", "temperature"), "ab5f8541ddbcc05f",
-                 fused_entropy),
+                 _call.stands("skyrl", fused_entropy)),
         megatron("DistributedLogprob.apply", (*SCORES, "group", "inference_only"), "c1436cfdb8cdef78",
                  _vocab_parallel.of_scores("skyrl", False), "DistributedLogprob.forward"),
         megatron("ChunkedDistributedLogprob.apply", (*SCORES, "chunk_size", "tp_group", "inference_only"),

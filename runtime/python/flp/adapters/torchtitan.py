@@ -11,8 +11,8 @@ import threading
 
 import torch
 
-from .. import _patch
-from .._logprob import linear_logprob
+from .._functions._logprob import linear_logprob
+from ..heads import _patch
 from ..parallel import linear_logprob as parallel_logprob
 from . import _call
 from ._seam import Host, Seam
@@ -31,17 +31,15 @@ def wrapper(host):
     """ChunkedLossWrapper.__call__: hidden states, labels, how many tokens count -> (loss, metrics)."""
     module = sys.modules[host.__module__]
 
-    @functools.wraps(host)
+    @_call.in_place("torchtitan", host)
     def call(self, pred, labels, global_valid_tokens=None, **loss_inputs):
-        reason = refusal(module, self, pred)
-        if reason is None:
-            try:
-                with torch.set_grad_enabled(torch.is_grad_enabled() and pred.requires_grad):
-                    return loss_of(module, self, pred, labels, global_valid_tokens, loss_inputs)
-            except _call.ScoresNeeded:
-                needs_scores.add(type(self.loss_fn))
-                reason = refusal(module, self, pred)
-        return _call.to_host("torchtitan", reason, host, self, pred, labels, global_valid_tokens, **loss_inputs)
+        _call.refuse(refusal(module, self, pred))
+        try:
+            with torch.set_grad_enabled(torch.is_grad_enabled() and pred.requires_grad):
+                return loss_of(module, self, pred, labels, global_valid_tokens, loss_inputs)
+        except _call.ScoresNeeded as needed:
+            needs_scores.add(type(self.loss_fn))
+            raise _call.Refused(refusal(module, self, pred)) from needed
 
     return call
 

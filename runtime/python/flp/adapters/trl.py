@@ -1,10 +1,8 @@
 """TRL: the fused head that GRPO, RLOO and every reference model score with, and selective_log_softmax."""
-import functools
-
 import torch
 
-from .._logprob import linear_logprob
-from .._select import NEVER, selective_log_softmax
+from .._functions._logprob import linear_logprob
+from .._functions._select import NEVER, selective_log_softmax
 from . import _call
 from ._seam import Host, Seam
 
@@ -12,30 +10,22 @@ COMPUTED = {"log_probs", "entropy"}
 ALL_OUTPUTS = ("entropy", "log_sum_sq_probs", "mean_logits", "is_top1")
 
 
-def fused_head(host):
+def fused_head(hidden, weight, bias, targets, temperature, chunk_size, final_logit_softcapping=None, logit_scale=1.0,
+               outputs=ALL_OUTPUTS):
     """ChunkedLogProbFunction.apply: hidden (N, D), weight (V, D), targets (N) -> five outputs (N) or None.
 
     The host rounds weight and bias to hidden's dtype, as for float32 masters beside a bfloat16 trunk.
     """
-
-    @functools.wraps(host)
-    def apply(hidden, weight, bias, targets, temperature, chunk_size, final_logit_softcapping=None, logit_scale=1.0,
-              outputs=ALL_OUTPUTS):
-        mixed = _call.rounded(hidden, weight, bias)
-        reason = _call.refusal(hidden, weight, bias, mixed)
-        others = sorted(set(outputs) - COMPUTED)
-        if reason is None and others:
-            reason = "%s is asked for" % ", ".join(others)
-        if reason:
-            return _call.to_host("trl", reason, host, hidden, weight, bias, targets, temperature, chunk_size,
-                                 final_logit_softcapping, logit_scale, outputs)
-        wants_entropy = "entropy" in outputs
-        results = linear_logprob(hidden, weight, targets, bias, temperature=temperature, entropy=wants_entropy,
-                                 softcap=final_logit_softcapping, scale=logit_scale, ignore_index=NEVER, mixed=mixed)
-        logprob, entropy = results if wants_entropy else (results, None)
-        return logprob, entropy, None, None, None
-
-    return staticmethod(apply)
+    mixed = _call.rounded(hidden, weight, bias)
+    _call.take(hidden, weight, bias, mixed)
+    others = sorted(set(outputs) - COMPUTED)
+    if others:
+        raise _call.Refused("%s is asked for" % ", ".join(others))
+    wants_entropy = "entropy" in outputs
+    results = linear_logprob(hidden, weight, targets, bias, temperature=temperature, entropy=wants_entropy,
+                             softcap=final_logit_softcapping, scale=logit_scale, ignore_index=NEVER, mixed=mixed)
+    logprob, entropy = results if wants_entropy else (results, None)
+    return logprob, entropy, None, None, None
 
 
 def result_dtype(host, logits, index, row_mask):
@@ -48,11 +38,9 @@ def result_dtype(host, logits, index, row_mask):
 def selective(host):
     """selective_log_softmax: logits (..., V), index (...) or (..., K) -> log-probabilities of index's shape."""
 
-    @functools.wraps(host)
+    @_call.in_place("trl", host)
     def through_flp(logits, index, temperature=1.0, row_mask=None):
-        reason = _call.scores_refusal(logits)
-        if reason:
-            return _call.to_host("trl", reason, host, logits, index, temperature, row_mask)
+        _call.refuse(_call.scores_refusal(logits))
         out_dtype = result_dtype(host, logits, index, row_mask)
         if row_mask is not None:
             index = index.long().masked_fill(row_mask == 0, NEVER)
@@ -65,7 +53,8 @@ HOST = Host(
     "trl", ("1.16.0", "1.17"), (
         Seam("trl.kernels.chunked_logprob", "ChunkedLogProbFunction.apply",
              ("ctx", "hidden", "weight", "bias", "targets", "temperature", "chunk_size", "final_logit_softcapping",
-              "logit_scale", "outputs"), "1d8220b44273cdf3", fused_head, "ChunkedLogProbFunction.forward"),
+              "logit_scale", "outputs"), "1d8220b44273cdf3", _call.stands_for_apply("trl", fused_head),
+             "ChunkedLogProbFunction.forward"),
         Seam("trl.trainer.utils", "selective_log_softmax", ("logits", "index", "temperature", "row_mask"),
              "e55428ff89caff25", selective),
     ), "trl==1.16.0")

@@ -1,9 +1,7 @@
 """verl's Megatron worker from hidden states: the output processor of its fused forward pass (use_fused_kernels), over a
 vocabulary that is divided among ranks. A sequence-parallel model's hidden states are gathered chunk by chunk."""
-import functools
-
 from .. import errors
-from .._select import NEVER
+from .._functions._select import NEVER
 from . import _call, _megatron
 from ._seam import Host, Seam
 
@@ -14,21 +12,15 @@ def from_hidden(host):
     """fused_output_processor: hidden states (T/R, 1, D), labels (1, T) -> verl's output with log_probs, entropy (T)"""
     module = host.__globals__
 
-    @functools.wraps(host)
+    @_call.in_place(NAME, host)
     def fused_output_processor(*, hidden_states, output_layer, output_weight, labels, context, config, **others):
-        def left(reason):
-            return _call.to_host(NAME, reason, host, hidden_states=hidden_states, output_layer=output_layer,
-                                 output_weight=output_weight, labels=labels, context=context, config=config, **others)
-
         if module["has_config_logger_enabled"](config):
-            return left("Megatron's config logger asks for what it makes")
+            raise _call.Refused("Megatron's config logger asks for what it makes")
         try:
             head = _megatron.head_of(output_layer, output_weight, config, others.get("scale_logits"))
-            reason = _call.refusal(hidden_states, head.weight, head.bias)
         except errors.UnsupportedError as error:
-            reason = str(error)
-        if reason:
-            return left(reason)
+            raise _call.Refused(str(error)) from error
+        _call.take(hidden_states, head.weight, head.bias)
         logprob, entropy = _megatron.logprobs(head, hidden_states, labels.t().contiguous(), entropy=True,
                                               temperature=context.temperature, ignore_index=NEVER)
         output = module["CausalLMOutputForPPO"](loss=None, logits=None, past_key_values=None,

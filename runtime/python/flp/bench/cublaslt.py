@@ -11,7 +11,7 @@ import re
 
 import torch
 
-from .._address import address
+from .._tensors._address import address
 
 ALGORITHMS_MOST = 8
 WORKSPACE_BYTES = 32 << 20

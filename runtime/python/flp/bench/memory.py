@@ -3,7 +3,7 @@ import gc
 
 import torch
 
-from .._address import address
+from .._tensors._address import address
 
 
 def tensors_of(value):

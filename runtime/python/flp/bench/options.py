@@ -1,11 +1,9 @@
 """The command line: what is accepted, what each option means, and errors that name field, value and accepted."""
 import argparse
 import ctypes
-import dataclasses
 import math
-from typing import Optional
 
-from .. import _c, _numbers
+from .._library import _c, _numbers
 from . import peers, sharp
 from .cases import CROSS_ENTROPY, DTYPES, ENTROPIES, GRADS, LOSSES, SMOOTHING, TAIL, Z_LOSS
 
@@ -53,38 +51,6 @@ peers:
 A peer that is absent, cannot run a case, fails or takes too long is listed with the reason; the run goes on. If one
 breaks the CUDA context, the command starts again without it (--skip). Exit status: 0 success, 2 bad usage, 3 no GPU,
 library or memory for this, 4 the record cannot be written."""
-
-
-@dataclasses.dataclass
-class Options:
-    """The command line, checked."""
-
-    vocab: int
-    hidden: int
-    rows: list
-    dtype: str
-    entropy: list
-    grad: list  # tuples of hidden, weight; () for none
-    bias: bool
-    softcap: Optional[float]
-    budget: Optional[int]
-    loss: list
-    accumulate: bool
-    save: Optional[bool]
-    frozen: bool
-    data: str
-    tail: Optional[float]
-    device: str
-    peers: list
-    skip: dict  # name: reason
-    burst_ms: float
-    rounds: int
-    seed: int
-    peer_seconds: float
-    seconds: float
-    baseline: bool
-    json: Optional[str]
-    quiet: bool
 
 
 def refuse(text, accepted):
@@ -259,7 +225,8 @@ def add_run_options(parser):
 
 
 def parse(arguments):
-    """Options, or SystemExit 2 with a sentence."""
+    """What was chosen, by the names of the options; --grad as tuples of hidden, weight, () for none; --skip as reasons
+    by name. error: SystemExit 2 with a sentence"""
     listed = "\n".join("  %-14s %s" % (peer.name, peer.title) for peer in peers.PEERS)
     parser = argparse.ArgumentParser(prog=PROGRAM, description=DESCRIPTION,
                                      epilog=EPILOG.format(program=PROGRAM, peers=listed),
@@ -282,4 +249,4 @@ def parse(arguments):
                      "exponentials")
     if values["accumulate"] and not values["loss"]:
         parser.error("argument --accumulate: only with --loss")
-    return Options(**values)
+    return argparse.Namespace(**values)

@@ -9,14 +9,13 @@ import json
 import math
 import mmap
 import os
-import shutil
 import struct
 import subprocess
 import tempfile
 
 import torch
 
-from .. import _c
+from .._library import _c
 from . import limits
 
 RANDOM = "random"
@@ -27,13 +26,11 @@ DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "I
 
 
 def command_path():
-    """The command of the same build as libflp, else the one on PATH. error: Unavailable"""
-    library = os.path.realpath(_c.library_path())
-    beside = os.path.join(os.path.dirname(os.path.dirname(library)), "bin", "flpgen")
-    found = beside if os.access(beside, os.X_OK) else shutil.which("flpgen")
+    """As command of _c. error: Unavailable"""
+    found = _c.command()
     if not found:
-        raise limits.Unavailable("--data needs the command flpgen, which makes the rows; it is neither %s nor on PATH"
-                                 % beside)
+        raise limits.Unavailable("--data needs the command flpgen, which makes the rows; it is neither beside libflp "
+                                 "nor on PATH")
     return found
 
 

@@ -16,7 +16,8 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import ad, batching, mlir
 
-from .. import _c, _fields, errors
+from .. import errors
+from .._library import _c, _fields
 from ._library import TARGET, workspace_bytes
 
 DTYPES = {jnp.dtype(jnp.bfloat16): _c.DTYPE_BF16, jnp.dtype(jnp.float16): _c.DTYPE_FP16,

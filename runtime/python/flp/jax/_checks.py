@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy
 
-from .. import _c, _fields, _numbers, _together
-from .._numbers import refuse
+from .._library import _c, _fields, _numbers, _together
+from .._library._numbers import refuse
 from . import _call
 
 RANK_STEP = 8  # of an adapter, as libflp has it

@@ -7,7 +7,8 @@ import ctypes
 import os
 from ctypes import POINTER, c_int, c_int32, c_int64, c_size_t, c_uint64
 
-from .. import _c, errors
+from .. import errors
+from .._library import _c
 
 TARGET = "flp_linear_logprob"  # what programs of XLA call the handler
 OLDEST = (0, 8, 3)  # before it, a jitted function could not be differentiated by one argument, then by another

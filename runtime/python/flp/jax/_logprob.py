@@ -11,8 +11,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .. import _c, _numbers, _together, errors
-from .._numbers import refuse
+from .. import errors
+from .._library import _c, _numbers, _together
+from .._library._numbers import refuse
 from . import _call, _checks
 
 DIFFERENTIABLE = tuple(name for name in _call.ARRAYS if _call.GRAD + name in _call.ARRAYS)

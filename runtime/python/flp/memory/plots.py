@@ -5,7 +5,8 @@ import json
 import os
 from typing import Any
 
-from .. import _check, _matplotlib
+from .. import _matplotlib
+from .._tensors import _check
 from .timeline import idle_at
 
 FORMATS = (".png", ".svg")

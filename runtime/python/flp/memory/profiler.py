@@ -13,7 +13,9 @@ from typing import Any, Iterable, Iterator
 
 import torch
 
-from .. import _arena, _c, _check, _phase
+from .._library import _c
+from .._passes import _arena, _phase
+from .._tensors import _check
 from . import snapshots, timeline
 
 FORMAT = 1

@@ -12,17 +12,18 @@ import math
 
 import torch
 
-from .. import _autograd, _c, _check, _run, _shards, _top
-from .._compile import outside_graphs
-from .._operands import GRADIENTS, OPERANDS, Operands
+from .._functions import _shards
+from .._library import _c
+from .._passes import _autograd, _run
+from .._tensors import _check, _top
+from .._tensors._compile import outside_graphs
+from .._tensors._operands import GRADIENTS, OPERANDS, Operands
 from . import _merge, _weights
 
 # Rows of a gathered chunk, of all ranks together: enough for the kernels' full rate.
 CHUNK_ROWS = 4096
 # Tensors that a call saves for its backward pass, before what its chunks keep: operands and stats.
 SAVED = len(OPERANDS) + 1
-# The places of GRADIENTS among the arguments of ParallelLogprob, where the adapter stands behind the call.
-PLACES = (0, 1, 2, 9, 10)
 
 
 class Call:
@@ -210,18 +211,15 @@ def _within(kept, settings):
 
 
 class ParallelLogprob(torch.autograd.Function):
-    """Forward and backward of OPERANDS as a call has them; the adapter stands behind what the ranks share."""
+    """Forward and backward of OPERANDS as a call has them."""
 
     @staticmethod
-    def forward(ctx, hidden, weight, bias, target, temperature_rows, rows, list_offsets, list_ids, call, lora_a=None,
-                lora_b=None):
-        ops = Operands(hidden, weight, bias, target, temperature_rows, rows, list_offsets, list_ids, lora_a, lora_b)
-        needed = ctx.needs_input_grad
-        ctx.grads = sum(bit for bit, place in zip(GRADIENTS.values(), PLACES) if place < len(needed) and needed[place])
-        results, stats, work, kept = scored(call, ops, ctx.grads)
-        ctx.save_for_backward(hidden, weight, bias, work.target, temperature_rows, work.rows,
-                              work.list_offsets, work.list_ids, lora_a, lora_b, stats,
-                              *(each.memory for each in kept))
+    def forward(ctx, *arguments):
+        *operands, call, ctx.grads = arguments
+        results, stats, work, kept = scored(call, Operands(*operands), ctx.grads)
+        hidden, weight, bias, _, temperature_rows, _, _, _, *adapter = operands
+        ctx.save_for_backward(hidden, weight, bias, work.target, temperature_rows, work.rows, work.list_offsets,
+                              work.list_ids, *adapter, stats, *(each.memory for each in kept))
         ctx.call, ctx.kept_settings = call, [each.settings for each in kept]
         ctx.set_materialize_grads(False)
         _autograd.mark_constants(ctx, results, call.settings)
@@ -230,7 +228,7 @@ class ParallelLogprob(torch.autograd.Function):
     @staticmethod
     @outside_graphs
     def backward(ctx, grad_logprob, *others):
-        grads, results = _autograd.used_grads(ctx, PLACES), (None,) * 3
+        grads, results = _autograd.used_grads(ctx), (None,) * 3
         grad_entropy = others[0] if ctx.call.settings.entropy else None
         if grads and not (grad_logprob is None and grad_entropy is None):
             with contextlib.ExitStack() as stack:
@@ -240,13 +238,12 @@ class ParallelLogprob(torch.autograd.Function):
                 _weights.check_present("weight_shard", saved[1])
                 kept = [] if grads != ctx.grads else \
                     [_run.Kept.again(*each) for each in zip(memories, ctx.kept_settings)]
-                results = _autograd.LastDerivative.apply(functools.partial(gradients, ctx.call, grads, kept), *saved,
-                                                         grad_logprob, grad_entropy)
+                results = _autograd.last_derivative(functools.partial(gradients, ctx.call, grads, kept), *saved,
+                                                    grad_logprob, grad_entropy)
                 if grads & ~_c.GRAD_HIDDEN:
                     # Autograd adds a gradient to a parameter of the same shape: closed when the whole pass has ended.
                     torch.autograd.Variable._execution_engine.queue_callback(stack.pop_all().close)
-        made = (*results[:3], *(None,) * (PLACES[3] - 3), *results[3:])
-        return (made + (None, None))[:len(ctx.needs_input_grad)]
+        return _autograd.of_arguments(results)
 
 
 def gradients(call, grads, kept, *tensors):

@@ -6,7 +6,7 @@ nothing here waits for a device on the host, except lists(), which is called onc
 import torch
 import torch.distributed as dist
 
-from .. import _check
+from .._tensors import _check
 
 
 class Group:

@@ -9,11 +9,12 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from .. import _c, _check, _together, _top, _transforms
-from .._call import Call
-from .._compile import outside_graphs
-from .._lora import Lora
-from .._operands import Operands
+from .._library import _c, _together
+from .._tensors import _check, _top, _transforms
+from .._tensors._call import Call
+from .._tensors._compile import outside_graphs
+from .._tensors._lora import Lora
+from .._tensors._operands import Operands
 from . import _call, _group, _merge, _weights
 
 
@@ -182,10 +183,9 @@ def _run(shared, call, place, topk):
         _top.settle(settings, topk, False, place.total)
     if call.operands["weight"].shape[0] == 1:
         _weights.of_two_rows(call)
-    *tensors, a, b = call.operands.values()
     if not call.grads:
-        return _call.scored(shared, Operands(*tensors, a, b), 0)[0]
-    results = _call.ParallelLogprob.apply(*tensors, shared, *(() if a is None else (a, b)))
+        return _call.scored(shared, Operands(*call.operands.values()), 0)[0]
+    results = _call.ParallelLogprob.apply(*call.operands.values(), shared, call.grads)
     return results if isinstance(results, tuple) else (results,)
 
 

@@ -7,7 +7,7 @@ import math
 
 import torch
 
-from .._eager_torch import LOWEST
+from .._eager._eager_torch import LOWEST
 
 METHODS = ("sum", "gather")
 

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from .. import _check
-from .._address import is_freed
+from .._tensors import _check
+from .._tensors._address import is_freed
 
 # offset, valid and total as linear_logprob_partial has them. valid 0: the rank has nothing but padding.
 Place = collections.namedtuple("Place", "offset valid total")
@@ -114,7 +114,7 @@ class Padded(torch.autograd.Function):
 
 
 def of_two_rows(call):
-    """Gives a shard of one row a row of padding, its place stays that of one row. call: a flp._call.Call"""
+    """Gives a shard of one row a row of padding, its place stays that of one row. call: a flp._tensors._call.Call"""
     into, call.settings.accumulate = call.settings.accumulate, None
     for name in ("weight", "bias", "lora_b"):
         if call.operands[name] is not None:

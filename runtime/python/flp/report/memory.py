@@ -4,10 +4,9 @@ import json
 import math
 import os
 import shlex
-import shutil
 import subprocess
 
-from .. import _c
+from .._library import _c
 from . import drawing
 from .text import aside, figure, size, table
 
@@ -28,14 +27,8 @@ class Failed(Exception):
 
 
 def command():
-    """The command of the same build as libflp, else the one on PATH. error: Failed"""
-    beside = None
-    try:
-        library = os.path.realpath(_c.library_path())
-        beside = os.path.join(os.path.dirname(os.path.dirname(library)), "bin", "flpgen")
-    except _c.errors.LibraryError:
-        pass
-    found = beside if beside and os.access(beside, os.X_OK) else shutil.which("flpgen")
+    """As that of _c. error: Failed"""
+    found = _c.command()
     if not found:
         raise Failed("the chart of memory needs the command flpgen, which is neither beside libflp nor on PATH")
     return found

@@ -65,20 +65,20 @@ class Agile16(Peer):
     cast = False
 
     def load(self):
-        self.module = import_module()
+        self.fused = import_module()
         return version_of(self.distribution)
 
     def run(self, hidden, weight, bias, target, case):
         operands = (hidden[None], weight, bias, target[None], 1.0, self.cast)
         if torch.is_grad_enabled() and case.grads:
-            logprob = self.module.FusedLinearLogProbsFunction.apply(*operands, chunk_rows(case.vocab))
+            logprob = self.fused.FusedLinearLogProbsFunction.apply(*operands, chunk_rows(case.vocab))
         else:
-            logprob = self.module.fused_linear_logprobs_chunked(*operands, chunk_rows=chunk_rows(case.vocab))
+            logprob = self.fused.fused_linear_logprobs_chunked(*operands, chunk_rows=chunk_rows(case.vocab))
         return Result(logprob[0])
 
     def details(self, hidden, weight, bias, target, case):
         """It goes on without torch.compile, in silence, when that failed once."""
-        state = getattr(self.module, "_FUSED_LOGPROB_COMPILE_STATE", {})
+        state = getattr(self.fused, "_FUSED_LOGPROB_COMPILE_STATE", {})
         return {"compiled": state.get("fn") is not None and not state.get("disabled")}
 
 

@@ -4,10 +4,9 @@ comes.
 Its default drops gradient blocks below a threshold; filter_eps=None, or impl="cce_exact" where a release has presets,
 computes them all, as every other subject does.
 """
-import importlib
 import inspect
 
-from .seam import Peer, Result, version_of
+from .seam import Peer, Result
 
 
 class Cce(Peer):
@@ -16,18 +15,16 @@ class Cce(Peer):
     distribution = "cut-cross-entropy"
     dtypes = ("bf16", "fp16")
     softcap = True
+    module, function_name = "cut_cross_entropy", "linear_cross_entropy"
 
     def choice(self, presets):
         """Keywords. presets: whether the release has presets"""
         return {"impl": "cce_exact"} if presets else {"impl": "cce", "filter_eps": None}
 
     def load(self):
-        module = importlib.import_module("cut_cross_entropy")
-        self.function = module.linear_cross_entropy
-        parameters = inspect.signature(self.function).parameters
-        presets = "accum_c_fp32" in parameters
-        self.chosen = self.choice(presets)
-        return version_of(self.distribution, module)
+        version = super().load()
+        self.chosen = self.choice("accum_c_fp32" in inspect.signature(self.function).parameters)
+        return version
 
     def run(self, hidden, weight, bias, target, case):
         loss = self.function(hidden, weight, target, softcap=case.softcap, reduction="none", **self.chosen)

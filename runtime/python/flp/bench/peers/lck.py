@@ -12,7 +12,7 @@ import os
 
 import torch
 
-from .seam import Peer, Result, version_of
+from .seam import Peer, Result
 
 # One GPU: nothing to reach over a network, nothing to multicast.
 ENVIRONMENT = {"NVSHMEM_REMOTE_TRANSPORT": "none", "NVSHMEM_DISABLE_NVLS": "1", "GLOO_SOCKET_IFNAME": "lo"}
@@ -44,19 +44,20 @@ class Lck(Peer):
     note = "its workspace, NVSHMEM's, is not in the memory column; makes the weight's gradient for a frozen head, too"
     entropy = True
     dtypes = ("bf16",)
+    module = "liger_kernel.ops.fused_linear_scaled_cross_entropy"
+    function_name = "LigerFusedLinearScaledCrossEntropyTPFunction"
     group = configured = None
 
     def load(self):
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         self.native = importlib.import_module("liger_cute_kernels")
-        module = importlib.import_module("liger_kernel.ops.fused_linear_scaled_cross_entropy")
-        self.function = module.LigerFusedLinearScaledCrossEntropyTPFunction
+        version = super().load()
         load_runtime()
         if torch.cuda.is_available():
             self.group = own_group()
             self.native.configure()
-        return version_of(self.distribution)
+        return version
 
     def run(self, hidden, weight, bias, target, case):
         if self.configured is None:

@@ -13,7 +13,7 @@ import torch
 
 from ..cases import BETA, CROSS_ENTROPY, SMOOTHING, Z_LOSS
 from .pins import CUTE
-from .seam import Peer, Result, version_of
+from .seam import Peer, Result
 
 
 @functools.lru_cache(maxsize=None)
@@ -38,12 +38,8 @@ class LigerNone(Peer):
     distribution = "liger-kernel"
     bias = softcap = True
     lacks = None
+    module, function_name = "liger_kernel.ops.fused_linear_cross_entropy", "LigerFusedLinearCrossEntropyFunction"
     reduction = "none"
-
-    def load(self):
-        module = importlib.import_module("liger_kernel.ops.fused_linear_cross_entropy")
-        self.function = module.LigerFusedLinearCrossEntropyFunction
-        return version_of(self.distribution)
 
     def run(self, hidden, weight, bias, target, case):
         return self.result(self.losses_of(hidden, weight, bias, target, case))
@@ -84,11 +80,8 @@ class LigerCute(Peer):
     any_upstream = False
     dtypes = ("bf16",)
     rows_multiple, vocab_multiple = 128, 256
-
-    def load(self):
-        module = importlib.import_module("liger_kernel.ops.cutedsl.ops.fused_linear_cross_entropy_sm90")
-        self.function = module.liger_fused_linear_cross_entropy_sm90
-        return version_of(self.distribution)
+    module = "liger_kernel.ops.cutedsl.ops.fused_linear_cross_entropy_sm90"
+    function_name = "liger_fused_linear_cross_entropy_sm90"
 
     def run(self, hidden, weight, bias, target, case):
         return Result(loss=self.function(hidden, weight, target, reduction="mean"))
@@ -102,13 +95,13 @@ class LigerScaled(Peer):
     note = "makes the weight's gradient for a frozen head, too"
     entropy = True
     dtypes = ("bf16",)
+    module = "liger_kernel.ops.fused_linear_scaled_cross_entropy"
+    function_name = "LigerFusedLinearScaledCrossEntropyFunction"
 
     def load(self):
-        module = importlib.import_module("liger_kernel.ops.fused_linear_scaled_cross_entropy")
         if torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0):
             importlib.import_module("liger_kernel.ops.cutedsl.ops.fused_scaled_cross_entropy_sm90")
-        self.function = module.LigerFusedLinearScaledCrossEntropyFunction
-        return version_of(self.distribution)
+        return super().load()
 
     def run(self, hidden, weight, bias, target, case):
         # temperature, ignore_index, m_tiles_per_cluster, return_entropy
@@ -123,15 +116,12 @@ class LigerGrpo(Peer):
     note = "makes its gradients in the forward pass"
     bias = True
     losses = ("grpo", "grpo+k3", "dr_grpo", "dr_grpo+k3")
-
-    def load(self):
-        self.kind = importlib.import_module("liger_kernel.chunked_loss.grpo_loss").LigerFusedLinearGRPOLoss
-        return version_of(self.distribution)
+    module, function_name = "liger_kernel.chunked_loss.grpo_loss", "LigerFusedLinearGRPOLoss"
 
     def step(self, hidden, weight, bias, target, batch, case):
         tokens, mask = target.view(-1, batch.tokens), torch.ones_like(batch.old)
-        loss = self.kind(beta=BETA if case.kl_kind else 0.0, use_ref_model=bool(case.kl_kind), loss_type=case.rule,
-                         max_completion_length=batch.tokens)
+        loss = self.function(beta=BETA if case.kl_kind else 0.0, use_ref_model=bool(case.kl_kind),
+                             loss_type=case.rule, max_completion_length=batch.tokens)
         results = loss(hidden.view(*tokens.shape, -1), weight, tokens, mask, batch.advantage, bias,
                        ref_per_token_logps=batch.ref, old_per_token_logps=batch.old)
         return Result(loss=results[0])

@@ -7,10 +7,8 @@ import importlib
 
 import torch
 
-from .seam import Peer, Result, version_of
-from .skeleton import import_kernel
+from .seam import Peer, Result
 
-MODULE = "megatron.core.fusions.fused_linear_cross_entropy"
 KERNELS = "megatron.core.fusions.linear_cross_entropy.hopper.entry"
 
 
@@ -23,13 +21,15 @@ class Megatron(Peer):
     dtypes = ("bf16", "fp16")
     depth_multiple = 64
 
+    module, function_name = "megatron.core.fusions.fused_linear_cross_entropy", "linear_cross_entropy"
+    packages = ("megatron", "megatron.core", "megatron.core.fusions")
+
     def load(self):
-        module = import_kernel(MODULE, ("megatron", "megatron.core", "megatron.core.fusions"))
+        version = super().load()
         if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9:
             importlib.import_module("cutlass")  # without it the next import goes on, and its kernels are not there
             importlib.import_module(KERNELS)
-        self.function = module.linear_cross_entropy
-        return version_of(self.distribution)
+        return version
 
     def run(self, hidden, weight, bias, target, case):
         # process group, reduction

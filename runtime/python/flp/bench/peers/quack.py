@@ -4,10 +4,8 @@ The chunked ones compute the gradients in the forward pass, so they take no othe
 keeps scaled exponentials of a chunk, on Hopper alone; it is what the library chooses where it can. The other keeps
 16-bit scores and their gradients; its products are not tuned here, which alone would take minutes.
 """
-import importlib
-
 from .pins import CUTE
-from .seam import Peer, Result, version_of
+from .seam import Peer, Result
 
 
 class QuackNone(Peer):
@@ -17,12 +15,7 @@ class QuackNone(Peer):
     needs = (*CUTE, "torch-c-dlpack-ext", "einops")
     note = "keeps the (N,V) scores in memory"
     bias = True
-    function_name = "linear_cross_entropy_func"
-
-    def load(self):
-        module = importlib.import_module("quack.linear_cross_entropy")
-        self.function = getattr(module, self.function_name)
-        return version_of(self.distribution)
+    module, function_name = "quack.linear_cross_entropy", "linear_cross_entropy_func"
 
     def run(self, hidden, weight, bias, target, case):
         return Result(-self.function(hidden, weight, bias, target, reduction="none"))

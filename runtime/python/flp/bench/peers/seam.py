@@ -11,6 +11,7 @@ import torch
 
 from ..cases import CROSS_ENTROPY
 from .pins import install_of
+from .skeleton import import_kernel
 
 
 class Result(NamedTuple):
@@ -35,6 +36,8 @@ class Peer:
     entropy = bias = softcap = False  # whether it can
     depth_multiple = rows_multiple = vocab_multiple = 1
     lacks = "label smoothing or z-loss"  # of what cross entropy of fine-tuning needs; None: nothing
+    module = function_name = ""  # what load imports, and the function in it that is timed
+    packages = ()  # those around the module that are not to be started, parents first
     losses = None  # the losses that it can, of those that are no function of logprobs to it; None: all
 
     @property
@@ -43,8 +46,10 @@ class Peer:
         return install_of((self.distribution, *self.needs))
 
     def load(self):
-        """Imports the library and returns its version; raises whatever importing raises."""
-        raise NotImplementedError
+        """Imports the library, self.function -> its version; raises whatever importing raises."""
+        module = import_kernel(self.module, self.packages)
+        self.function = getattr(module, self.function_name)
+        return version_of(self.distribution, module)
 
     def run(self, hidden, weight, bias, target, case):
         """One forward pass -> Result."""

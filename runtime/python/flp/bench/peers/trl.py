@@ -8,10 +8,8 @@ import contextlib
 import sys
 import types
 
-from .seam import Peer, Result, version_of
-from .skeleton import import_kernel
+from .seam import Peer, Result
 
-MODULE = "trl.kernels.chunked_logprob"
 CHUNK = 32768  # columns of a tile, as its trainers have it
 
 
@@ -29,11 +27,13 @@ class Trl(Peer):
     needs_cuda = False
     entropy = bias = softcap = True
 
+    module, function_name = "trl.kernels.chunked_logprob", "ChunkedLogProbFunction"
+    packages = ("trl", "trl.kernels", "trl.trainer")
+
     def load(self):
-        module = import_kernel(MODULE, ("trl", "trl.kernels", "trl.trainer"))
+        version = super().load()
         sys.modules.setdefault("trl.trainer.utils", stand_in())
-        self.function = module.ChunkedLogProbFunction
-        return version_of(self.distribution)
+        return version
 
     def run(self, hidden, weight, bias, target, case):
         wanted = ("entropy",) if case.entropy != "none" else ()

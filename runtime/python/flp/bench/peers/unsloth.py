@@ -6,10 +6,7 @@ of the training stack when it is imported, so only its module of losses is loade
 """
 import torch
 
-from .seam import Peer, Result, version_of
-from .skeleton import import_kernel
-
-MODULE = "unsloth_zoo.fused_losses.fused_linear"
+from .seam import Peer, Result
 
 
 class Unsloth(Peer):
@@ -18,13 +15,11 @@ class Unsloth(Peer):
     distribution = "unsloth-zoo"
     needs_cuda = False
     entropy = bias = softcap = True
-
-    def load(self):
-        self.module = import_kernel(MODULE, ("unsloth_zoo", "unsloth_zoo.fused_losses"))
-        return version_of(self.distribution)
+    module, function_name = "unsloth_zoo.fused_losses.fused_linear", "fused_linear_logprobs"
+    packages = ("unsloth_zoo", "unsloth_zoo.fused_losses")
 
     def run(self, hidden, weight, bias, target, case):
-        results = self.module.fused_linear_logprobs(
+        results = self.function(
             hidden, weight, target, bias=bias, logit_softcapping=case.softcap or 0.0,
             return_entropy=case.entropy != "none", entropy_requires_grad=case.entropy == "backward")
         return Result(*results) if case.entropy != "none" else Result(results)
@@ -35,8 +30,9 @@ class UnslothMean(Unsloth):
     title = "unsloth_zoo fused_linear_cross_entropy"
     note = "takes the gradient of the mean loss only"
     any_upstream = entropy = False
+    function_name = "fused_linear_cross_entropy"
 
     def run(self, hidden, weight, bias, target, case):
-        return Result(loss=self.module.fused_linear_cross_entropy(
+        return Result(loss=self.function(
             hidden, weight, bias, target, divisor=torch.tensor(float(case.n), device=hidden.device),
             logit_softcapping=case.softcap or 0.0))

@@ -3,10 +3,7 @@
 verl itself needs ray, tensordict, transformers and more to be imported; its kernels need torch and Triton. So only
 their module and what it imports are loaded.
 """
-from .seam import Peer, Result, version_of
-from .skeleton import import_kernel
-
-MODULE = "verl.utils.kernel.linear_cross_entropy"
+from .seam import Peer, Result
 
 
 class Verl(Peer):
@@ -17,11 +14,8 @@ class Verl(Peer):
     entropy = True
     dtypes = ("bf16", "fp16")
     depth_multiple = 128
-
-    def load(self):
-        module = import_kernel(MODULE, ("verl", "verl.utils", "verl.utils.kernel", "verl.plugin"))
-        self.function = module.linear_cross_entropy
-        return version_of(self.distribution)
+    module, function_name = "verl.utils.kernel.linear_cross_entropy", "linear_cross_entropy"
+    packages = ("verl", "verl.utils", "verl.utils.kernel", "verl.plugin")
 
     def run(self, hidden, weight, bias, target, case):
         # temperature, reduction, process group

@@ -1,0 +1,1 @@
+"""The public functions over hidden states and over scores, one file each."""

@@ -1,0 +1,95 @@
+"""The loss of a step in autograd's graph: its gradients exist when the call returns, a backward pass hands them out.
+
+Invariants: gradients are handed out once, times the upstream gradient. grad_weight_accumulate gets its gradient once:
+from the call, or, where hooks of saved tensors are in force, from the backward pass, which then runs the step. Such
+hooks may be those of torch.utils.checkpoint (use_reentrant=False), which makes a call again whose first one is in the
+graph.
+"""
+import copy
+import functools
+
+import torch
+
+from .._passes import _autograd, _run
+from .._tensors._compile import outside_graphs
+from .._tensors._operands import OPERANDS, Loss, Operands
+from . import _scale
+
+ONCE = "%s hands its gradients out once (accepted: one backward pass; call it again for another)"
+
+
+def loss_of(call, loss, scale, name):
+    """Runs a step of a call, a _call.Call -> the sum of its losses, differentiable, and the Step.
+
+    scale    the upstream gradient that is in the weights of loss and is to come, or None: none is, and any may come
+    name     of the public function
+    """
+    tensors, grads = tuple(call.operands.values()), call.grads
+    ops = Operands(*tensors)
+    settings = _run.settings_of_step(ops, call.settings, grads)
+    is_later = bool(grads) and settings.accumulate is not None and are_hooks_in_force()
+    with torch.no_grad():
+        made = _run.step(ops, settings, 0 if is_later else grads, loss)
+        value = made.loss.sum() / (1.0 if scale is None else scale)
+    if is_later:
+        again = copy.copy(settings)
+        again.old_lse = None
+        step = functools.partial(_gradients_of_step, again, grads, loss.program, loss.parameters)
+        value = HandOut.apply(*tensors[:3], value, step, scale, name, *tensors[3:], *loss.tensors())
+    elif grads:
+        value = HandOut.apply(*tensors[:3], value, _existing, scale, name, *made.gradients)
+    made.gradients = None
+    return value, made
+
+
+def are_hooks_in_force():
+    """Whether hooks of saved tensors are, which torch tells by refusing another pair on a tensor that it saves now."""
+    with torch.enable_grad():
+        node = torch.zeros((), device="cpu", requires_grad=True).exp()
+    try:
+        node.grad_fn._raw_saved_result.register_hooks(lambda tensor: tensor, lambda tensor: tensor)
+    except RuntimeError:
+        return True
+    return False
+
+
+def _existing(_hidden, _weight, _bias, *gradients):
+    return gradients
+
+
+def _gradients_of_step(settings, grads, program, parameters, *tensors):
+    """The gradients of a step that runs now. tensors: OPERANDS, then of Loss"""
+    count = len(OPERANDS)
+    loss = Loss.of_tensors(program, parameters, tensors[count:])
+    return _run.step(Operands(*tensors[:count]), settings, grads, loss).gradients
+
+
+class HandOut(torch.autograd.Function):
+    """A loss whose gradients are, or are made of, saved tensors: the backward pass hands them out, times its upstream
+    gradient. gradients: a function (hidden, weight, bias, *others) that holds no tensor"""
+
+    @staticmethod
+    def forward(ctx, hidden, weight, bias, value, gradients, scale, name, *others):
+        ctx.gradients, ctx.scale, ctx.name, ctx.is_done = gradients, scale, name, False
+        ctx.save_for_backward(hidden, weight, bias, *others)
+        return value.clone()
+
+    @staticmethod
+    @outside_graphs
+    def backward(ctx, upstream):
+        if ctx.is_done:
+            raise RuntimeError(ONCE % ctx.name)
+        ctx.is_done = True
+        results = _autograd.last_derivative(functools.partial(_times, ctx.gradients, ctx.scale), upstream,
+                                            *ctx.saved_tensors)
+        return results + (None,) * (len(ctx.needs_input_grad) - 3)
+
+
+def _times(gradients, scale, upstream, *saved):
+    """Gradients that were made for an upstream gradient of 1; or for scale, which then is the only one accepted. In
+    place, where they have the operands' dtypes."""
+    factor = upstream
+    if scale is not None:
+        factor = torch.ones_like(upstream).masked_fill(~((upstream - scale).abs() <= 1e-6 * abs(scale)), float("nan"))
+    return tuple(None if gradient is None else _scale.times(gradient, factor.reshape(1), operand.dtype)
+                 for gradient, operand in zip(gradients(*saved), saved[:3]))

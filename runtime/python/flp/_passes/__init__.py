@@ -1,0 +1,1 @@
+"""One pass of one call: its plan, its memory, its launch, and its place in autograd's graph."""

@@ -1,0 +1,115 @@
+"""topk and rank: the best tokens of each row beside its log-probability, and the place of its target among all.
+
+Invariants: values without a gradient, of the forward pass that gives the log-probabilities too; their plan is a scoring
+plan, whose bits are those of any other, so backward passes have the plan that they have without.
+"""
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._library import _c
+from . import _check
+
+MOST = 128  # FLP_TOPK_MAX
+LN2 = math.log(2)
+NO_ID = -1
+
+
+class Top(NamedTuple):
+    """The best tokens of each row, as topk=K gives them; what is not computed has ids -1 and zeros, a row whose
+    log-probability is NaN ids -1 and NaN; behind the last token of a score above -inf stand -1 and -inf."""
+
+    ids: Tensor       # (..., K) of target's dtype: falling probability, of equal ones always the same order
+    logprobs: Tensor  # (..., K) float32 in nats, of these tokens
+    rest: Tensor      # (...) float32: the probability of all others, 0 to 1
+
+
+class Outputs:
+    """Memory of what one forward pass over n rows gives: ids (n,K), logprobs (n,K), rest (n), rank (n); None for what
+    is not asked for. is_part: of a vocab shard, whose logprobs are scores t in nats, without a rest."""
+
+    __slots__ = ("ids", "logprobs", "rest", "rank", "is_part")
+
+    def __init__(self, target, settings, is_part=False):
+        n, k, device = target.shape[0], settings.topk, target.device
+        self.is_part = is_part
+        self.ids = torch.empty((n, k), dtype=target.dtype, device=device) if k else None
+        self.logprobs = torch.empty((n, k), dtype=torch.float32, device=device) if k else None
+        self.rest = torch.empty(n, dtype=torch.float32, device=device) if k and not is_part else None
+        self.rank = torch.empty(n, dtype=torch.int32, device=device) if settings.rank else None
+
+    def fields(self):
+        """flp_args fields of the forward pass."""
+        return {"top_ids": self.ids, "top_logprob": self.logprobs, "top_rest": self.rest, "rank": self.rank}
+
+    def tensors(self):
+        """Those that there are, in order."""
+        return tuple(values for values in (self.ids, self.logprobs, self.rest, self.rank) if values is not None)
+
+    def fill(self, rows, value):
+        """What rows without tokens hold: logprobs and rest of this value."""
+        for values, own in ((self.ids, NO_ID), (self.logprobs, value), (self.rest, value), (self.rank, NO_ID)):
+            if values is not None:
+                values[rows] = own
+
+
+def settle(settings, topk, rank, vocab):
+    """Puts topk and rank into the Settings of a call, checked. vocab: tokens that there are"""
+    count = _check.integer_of("topk", 0 if topk is None else topk)
+    if not 0 <= count <= min(MOST, vocab):
+        _check.refuse(ValueError, "topk", topk, "0 to %d, and at most the %d tokens of the vocabulary" % (MOST, vocab))
+    if not isinstance(rank, bool):
+        _check.refuse(TypeError, "rank", "of type " + type(rank).__name__, "True or False")
+    settings.topk, settings.rank = count, rank
+
+
+def is_asked(topk, rank):
+    """Whether a call gives more than without; what is no number is for settle to refuse."""
+    return not (topk is None or isinstance(topk, int) and topk == 0) or rank is not False
+
+
+def packed(tensors, settings, lead):
+    """The tensors of Outputs as a call returns them -> (Top,), (rank,) or both, in the shape of target"""
+    shaped = [values.reshape(lead + values.shape[1:]) for values in tensors]
+    return ((Top(*shaped[:3]),) if settings.topk else ()) + (tuple(shaped[-1:]) if settings.rank else ())
+
+
+def without(top, rows, value):
+    """Top without the tokens of some rows (a mask), whose logprobs and rest then have this value; None stays."""
+    if top is None:
+        return None
+    return Top(top.ids.masked_fill(rows[..., None], NO_ID), top.logprobs.masked_fill(rows[..., None], value),
+               top.rest.masked_fill(rows, value))
+
+
+def scores(logprobs, stats):
+    """Log-probabilities (N,K) of whole rows as scores t in nats."""
+    return (logprobs.double() + LN2 * stats[:, :2].double().sum(1, keepdim=True)).float()
+
+
+def merged(parts, logprob, stats, k):
+    """The best of all shards -> ids (N,K), logprobs (N,K), rest (N).
+
+    parts    ids and scores t in nats (R,N,K) of each shard
+    logprob  (N) of the targets: NaN where a row is no number; stats (N,4) of the merged rows
+    """
+    ids, t = (values.transpose(0, 1).flatten(1) for values in parts)
+    # Of equal scores the lowest id first, whatever part of the vocabulary a rank has.
+    ids, order = ids.sort(dim=1)
+    t = t.gather(1, order).double().masked_fill(ids < 0, -math.inf)
+    t, order = t.sort(dim=1, descending=True, stable=True)
+    ids, t = ids.gather(1, order)[:, :k], t[:, :k]
+    found = ids >= 0
+    logprobs = ((t - LN2 * stats[:, :1].double()) - LN2 * stats[:, 1:2].double()).clamp_max(0)
+    logprobs = logprobs.masked_fill(~found, -math.inf)
+    rest = (1 - logprobs.exp().sum(1)).clamp(0, 1).masked_fill(~found[:, -1], 0)
+    # A row without any token is one that was not computed, or a bad one: as its log-probability is.
+    without = logprob.isnan() | ~found.any(1)
+    ids = torch.where(without[:, None], torch.full_like(ids, NO_ID), ids)
+    value = logprob.double()
+    logprobs = torch.where(without[:, None], value[:, None], logprobs)
+    return ids, logprobs.float(), torch.where(without, value, rest).float()
