@@ -35,7 +35,8 @@ Test(tuned_plan, packs_serve_as_directories_do) {
   stage_open(&s, "capability=9.0;driver=13000");
   snprintf(full, sizeof full, "%s/full", s.root);
   snprintf(pack, sizeof pack, "%s/kernels.flpp", s.root);
-  stage_fill(full, &spec, (stage_filling){.arch = "sm_90a", .tuned_for = "Fake H200/132/12080", .tune = "dz:raster=16"});
+  stage_filling how = {.arch = "sm_90a", .tuned_for = "Fake H200/132/12080", .tune = "dz:raster=16"};
+  stage_fill(full, &spec, how);
   pack_directory(full, pack);
   setenv("FLP_CACHE_PATH", pack, 1);
   expect_plan("grads=hidden,weight", FLP_RUNG_TUNED, "tuned with driver 12080");

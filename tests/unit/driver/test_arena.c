@@ -6,9 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/flp.h"
-
-enum { MIB = 1 << 20, BLOCK = 2 * MIB };
+#include "tests/unit/support/arena_case.h"
 
 /* With AddressSanitizer, malloc of too much must return NULL as it does without. */
 __attribute__((visibility("default"))) const char *__asan_default_options(void);
@@ -18,25 +16,7 @@ const char *__asan_default_options(void) {
 }
 
 static flp_arena *host_arena(void) {
-  flp_arena *arena;
-  cr_assert_eq(flp_arena_create(FLP_DEVICE_HOST, &arena), FLP_OK, "%s", flp_error_detail());
-  return arena;
-}
-
-static char *take(flp_arena *arena, size_t bytes, void *stream) {
-  void *memory;
-  cr_assert_eq(flp_arena_take(arena, bytes, stream, &memory), FLP_OK, "%s", flp_error_detail());
-  return memory;
-}
-
-static void give_back(flp_arena *arena, void *memory, void *stream) {
-  cr_assert_eq(flp_arena_give_back(arena, memory, stream), FLP_OK, "%s", flp_error_detail());
-}
-
-static flp_arena_stats stats_of(const flp_arena *arena) {
-  flp_arena_stats stats = FLP_ARENA_STATS_INIT;
-  cr_assert_eq(flp_arena_get_stats(arena, &stats), FLP_OK);
-  return stats;
+  return open_arena(FLP_DEVICE_HOST);
 }
 
 Test(arena, hands_out_aligned_memory_that_does_not_overlap) {

@@ -8,6 +8,7 @@
 
 #include "tests/unit/support/eager_case.h"
 #include "tests/unit/support/refuse.h"
+#include "tests/unit/support/stage.h"
 #include "tests/unit/support/words.h"
 
 enum { N = 37, V = 301, D = 24, BAD_ROW = 5, LEFT_OUT_ROW = 11, UNLISTED_ROW = 20, UNWEIGHTED_ROW = 3 };
@@ -15,22 +16,12 @@ enum { N = 37, V = 301, D = 24, BAD_ROW = 5, LEFT_OUT_ROW = 11, UNLISTED_ROW = 2
 /* A problem, its plan, and the arguments of its step. */
 typedef struct step {
   eager_case c;
-  uint8_t program[4096];
   flp_spec spec; /* as given */
   flp_plan *plan;
   flp_args a;
   float old_logprob[N], ref_logprob[N], advantage[N], row_weight[N], loss[N], metrics[8 * N];
   int32_t rows[N - 1];
 } step;
-
-static flp_plan *plan_of(const flp_spec *spec) {
-  flp_options options = FLP_OPTIONS_INIT;
-  flp_plan *plan = NULL;
-  options.device = FLP_DEVICE_HOST;
-  options.threads = 2;
-  cr_assert_eq(flp_plan_create(spec, &options, &plan), FLP_OK, "%s", flp_error_detail());
-  return plan;
-}
 
 static void draw_rows(step *s) {
   uint32_t state = 7;
@@ -65,22 +56,18 @@ static void set_args(step *s, int reads_policies) {
 
 static step *open_step(const char *loss, uint32_t grads, float softcap) {
   step *s = calloc(1, sizeof *s);
-  flp_spec spec = FLP_SPEC_INIT;
+  char words[96];
   int reads_policies = strncmp(loss, "grpo", 4) == 0;
-  spec.dtype = FLP_DTYPE_FP32;
-  spec.vocab = V;
-  spec.hidden = D;
-  spec.has_bias = 1;
+  snprintf(words, sizeof words, "dtype=fp32 V=301 D=24 bias loss=%s", loss);
+  flp_spec spec = words_spec(words);
   spec.softcap = softcap;
   spec.entropy = reads_policies ? FLP_ENTROPY_BACKWARD : FLP_ENTROPY_NONE;
   spec.grads = grads;
-  spec.loss = s->program;
-  cr_assert_eq(flp_loss_builtin_bytes(loss, s->program, sizeof s->program, &spec.loss_bytes), FLP_OK, "%s",
-               flp_error_detail());
   s->spec = spec;
   eager_case_create(&s->c, &spec, N, 7);
   draw_rows(s);
-  s->plan = plan_of(&spec);
+  flp_options options = words_options("rung=auto device=host threads=2");
+  s->plan = stage_plan(&spec, &options);
   set_args(s, reads_policies);
   return s;
 }
@@ -179,7 +166,8 @@ Test(step_eager, is_forward_loss_and_backward_in_any_workspace) {
     s->a.loss_parameters = rows[i].parameters;
     cr_assert_eq(run(s, 0), FLP_OK, "%s", flp_error_detail());
     cr_expect_eq(flp_plan_check(s->plan, NULL), FLP_ERROR_DATA);
-    cr_expect(strncmp(flp_error_detail(), "1 row ", 6) == 0, "a bad row counts once: %s", flp_error_detail());
+    cr_expect(strncmp(flp_error_detail(), "1 row or row id was bad ", 23) == 0, "a bad row counts once: %s", flp_error_detail());
+    cr_expect_eq(flp_plan_check(s->plan, NULL), FLP_OK, "and is told once");
     check_step(s, &rows[i]);
     memset(s->c.stats, 0, N * 16); /* a step gives none */
     char *bits = eager_case_snapshot(&s->c);

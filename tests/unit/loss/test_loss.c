@@ -3,23 +3,11 @@
 #include <math.h>
 #include <string.h>
 
-#include "runtime/loss/loss.h"
+#include "tests/unit/support/loss_case.h"
 #include "tests/unit/support/refuse.h"
 
 /* Where fields stand in the bytes. */
 enum { NAME_AT = 12, COUNTS_AT = 76, BODY_AT = 100, PARAMETER_BYTES = 56, NODE_BYTES = 8 };
-
-static flp_loss find(const char *text) {
-  flp_loss loss;
-  cr_assert_eq(flp_loss_find(text, &loss), FLP_OK, "%s", flp_error_detail());
-  return loss;
-}
-
-static uint16_t append(flp_loss *loss, flp_loss_op op, uint32_t a, uint32_t b, uint32_t c) {
-  uint16_t node;
-  cr_assert_eq(flp_loss_append(loss, op, a, b, c, &node), FLP_OK, "%s", flp_error_detail());
-  return node;
-}
 
 static uint16_t constant(flp_loss *loss, double value) {
   uint16_t node;

@@ -18,8 +18,8 @@
  *                      kernels were generated for it, and what was logged
  *   > query PASS n=N budget=SIZE list_count=N, > saved n=N budget=SIZE     of the present plan, by the API
  *   > names WORDS      how the spec, with these words, is called; > kernels ARCH WORDS: the keys of its kernels;
- *                      > signatures: of all entries
- *   > resolve spec WORDS, options WORDS or PASS WORDS / WORDS     what a field, an option or an argument (behind the
+ *                      > kinds, > signatures: of all kernels and entries
+ *   > resolve spec WORDS, options WORDS or PASS WORDS / WORDS    what a field, an option or an argument (behind the
  *                      " / " and the spec) changes: it is taken or refused; > args WORDS: the arguments of all calls
  *   > select PASS WORDS, > scale WORDS      calls of a plan for these; > check: what it has seen of its data;
  *                      > driver WORDS: of the stand-in, under this plan

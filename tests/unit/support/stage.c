@@ -78,7 +78,8 @@ static void put(flp_store *store, const flp_kernel_key *key, const stage_filling
   if (flp_tuning_parse("tune", how->tune, &tuning) != FLP_OK) abort();
   flp_tuning_apply(&tuning, &made, 1);
   size_t length = flp_kernel_key_bytes(&named, flp_sources_hash(), tuned_for, bytes, sizeof bytes);
-  flp_status status = provider->generate(&made, NULL, 0, &image.desc, &image.ptx, &image.ptx_bytes, error, sizeof error);
+  flp_status status =
+      provider->generate(&made, NULL, 0, &image.desc, &image.ptx, &image.ptx_bytes, error, sizeof error);
   if (key->kind == FLP_KERNEL_DZ) image.desc.chunk_vocab = how->chunk_vocab;
   if (status != FLP_OK || flp_store_put(store, bytes, length, &image) != FLP_OK) {
     fprintf(stderr, "stage: cannot put %s: %s\n", bytes, flp_error_detail());
@@ -178,13 +179,6 @@ size_t stage_saved(const flp_plan *plan, int64_t n) {
   size_t bytes;
   cr_assert_eq(flp_plan_saved(plan, n, 0, &bytes), FLP_OK, "%s", flp_error_detail());
   return bytes;
-}
-
-flp_args stage_saved_args(const flp_plan *plan, const flp_spec *spec, flp_pass pass, int64_t n) {
-  flp_args a = stage_args(spec, pass, n);
-  a.saved = STAGE_AT(60);
-  a.saved_bytes = stage_saved(plan, n);
-  return a;
 }
 
 void stage_execute(stage *s, flp_plan *plan, const flp_args *args) {

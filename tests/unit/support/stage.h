@@ -69,9 +69,6 @@ size_t stage_workspace(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t 
 /* flp_plan_saved, in the default budget, that must succeed. */
 size_t stage_saved(const flp_plan *plan, int64_t n);
 
-/* stage_args with the memory that the plan keeps from forward to backward, at 60. */
-flp_args stage_saved_args(const flp_plan *plan, const flp_spec *spec, flp_pass pass, int64_t n);
-
 /* Forgets what came before and executes; must succeed. */
 void stage_execute(stage *s, flp_plan *plan, const flp_args *args);
 
