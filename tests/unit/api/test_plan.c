@@ -18,57 +18,32 @@ static stage s;
 
 /* ---- what is missing ---- */
 
-Test(plan, calls_without_an_argument_are_refused) {
+#define MISSING(call, part) expect_refused_with(call, part)
+
+Test(plan, queries_without_an_argument_are_refused) {
   stage_open(&s, "");
-  flp_spec spec = words_spec(""), none;
-  flp_spec lists = words_spec("listed");
-  flp_plan *plan = stage_plan(&spec, NULL), *listed = stage_plan(&lists, NULL);
+  flp_spec dense = words_spec(""), lists = words_spec("listed");
+  flp_plan *plan = stage_plan(&dense, NULL), *listed = stage_plan(&lists, NULL);
   flp_layout layout = FLP_LAYOUT_INIT, old = {.struct_bytes = 1};
-  flp_arena_stats stats = FLP_ARENA_STATS_INIT;
-  flp_loss_description description = FLP_LOSS_DESCRIPTION_INIT;
-  flp_select_args select = FLP_SELECT_ARGS_INIT;
-  flp_scale_args scale;
-  flp_arena *arena;
-  flp_args out, args = FLP_ARGS_INIT;
+  const flp_pass forward = FLP_PASS_FORWARD;
   size_t bytes;
   char id[17], text[100];
-  uint8_t program[FLP_LOSS_BYTES_MAX];
-  cr_assert_eq(flp_arena_create(FLP_DEVICE_HOST, &arena), FLP_OK);
-  cr_assert_eq(flp_loss_builtin_bytes("grpo", program, sizeof program, &bytes), FLP_OK);
-  const flp_pass forward = FLP_PASS_FORWARD;
-#define MISSING(call, part) expect_refused_with(call, part)
-  MISSING(flp_spec_resolve(NULL, &none), "spec is NULL (accepted: a flp_spec)");
-  MISSING(flp_args_resolve(&plan->spec, NULL, &out), "args is NULL (accepted: a flp_args)");
-  MISSING(flp_plan_create(&plan->spec, NULL, NULL), "");
+  MISSING(flp_plan_create(&dense, NULL, NULL), "");
   MISSING(flp_plan_layout(NULL, forward, 1, 0, &layout), "plan is NULL");
   MISSING(flp_plan_layout(plan, forward, 1, 0, NULL), "layout is NULL");
   MISSING(flp_plan_layout(plan, forward, 1, 0, &old), "struct_bytes is 1");
-  MISSING(flp_plan_layout_listed(NULL, forward, 1, 1, 0, &layout), "plan is NULL (accepted: a plan of");
+  MISSING(flp_plan_layout_listed(NULL, forward, 1, 1, 0, &layout), "plan is NULL");
   MISSING(flp_plan_layout_listed(listed, forward, 1, 1, 0, NULL), "layout is NULL (accepted: a flp_layout)");
   MISSING(flp_plan_layout_listed(listed, forward, 1, 1, 0, &old), "struct_bytes is 1");
   MISSING(flp_plan_workspace(plan, forward, 1, 0, NULL), "");
   MISSING(flp_plan_saved(NULL, 1, 0, &bytes), "plan is NULL");
-  MISSING(flp_spec_saved(&plan->spec, 1, 0, NULL), "");
-  MISSING(flp_spec_saved(&plan->spec, -1, 0, &bytes), "n is -1");
+  MISSING(flp_spec_saved(&dense, 1, 0, NULL), "");
+  MISSING(flp_spec_saved(&dense, -1, 0, &bytes), "n is -1");
   MISSING(flp_plan_get_id(NULL, id), "plan is NULL");
   MISSING(flp_plan_get_id(plan, NULL), "out is NULL");
-  MISSING(flp_plan_describe(NULL, text, sizeof text), "plan is NULL");
+  MISSING(flp_plan_describe(NULL, text, sizeof text), "plan is NULL (accepted: a plan of flp_plan_create)");
   MISSING(flp_plan_describe(plan, NULL, 10), "buffer is NULL");
   MISSING(flp_plan_describe(plan, text, 0), "capacity is 0");
-  MISSING(flp_execute(NULL, NULL), "plan is NULL");
-  MISSING(flp_plan_check(NULL, NULL), "plan is NULL");
-  MISSING(flp_step(NULL, NULL), "plan is NULL");
-  MISSING(flp_step(plan, &args), "the plan's spec.loss is NULL (accepted: a loss program, for flp_step)");
-  MISSING(flp_select(NULL, &select), "plan is NULL");
-  MISSING(flp_select_args_resolve(&plan->spec, NULL, &select), "args is NULL (accepted: a flp_select_args)");
-  MISSING(flp_scale_args_resolve(&plan->spec, NULL, &scale), "args is NULL (accepted: a flp_scale_args)");
-  MISSING(flp_arena_get_stats(NULL, &stats), "arena is NULL");
-  MISSING(flp_arena_get_stats(arena, NULL), "stats is NULL");
-  MISSING(flp_loss_builtin_bytes(NULL, program, sizeof program, &bytes), "name is NULL");
-  MISSING(flp_loss_builtin_bytes("grpo", program, sizeof program, NULL), "out_bytes is NULL");
-  MISSING(flp_loss_describe(NULL, bytes, &description), "bytes is NULL");
-  MISSING(flp_loss_describe(program, bytes, NULL), "out is NULL");
-#undef MISSING
   cr_expect_eq(flp_plan_get_rung(NULL), FLP_RUNG_AUTO);
   cr_expect_str_eq(flp_plan_get_reason(NULL, FLP_RUNG_JIT), "");
   cr_expect_str_eq(flp_plan_get_reason(plan, (flp_rung)17), "");
@@ -77,10 +52,46 @@ Test(plan, calls_without_an_argument_are_refused) {
   cr_expect_eq(strspn(id, "0123456789abcdef"), 16);
   cr_expect_eq(flp_plan_describe(plan, text, 10), FLP_OK);
   cr_expect_str_eq(text, "rung jit ");
-  flp_arena_destroy(arena);
   flp_plan_destroy(NULL);
   flp_plan_destroy(listed);
   flp_plan_destroy(plan);
+}
+
+Test(plan, calls_without_an_argument_are_refused) {
+  stage_open(&s, "");
+  flp_spec spec = words_spec(""), none;
+  flp_plan *plan = stage_plan(&spec, NULL);
+  flp_args out, args = FLP_ARGS_INIT;
+  flp_select_args select = FLP_SELECT_ARGS_INIT;
+  flp_scale_args scale;
+  MISSING(flp_spec_resolve(NULL, &none), "spec is NULL (accepted: a flp_spec)");
+  MISSING(flp_args_resolve(&plan->spec, NULL, &out), "args is NULL (accepted: a flp_args)");
+  MISSING(flp_select_args_resolve(&plan->spec, NULL, &select), "args is NULL (accepted: a flp_select_args)");
+  MISSING(flp_scale_args_resolve(&plan->spec, NULL, &scale), "args is NULL (accepted: a flp_scale_args)");
+  MISSING(flp_execute(NULL, NULL), "plan is NULL");
+  MISSING(flp_execute(plan, NULL), "args is NULL");
+  MISSING(flp_plan_check(NULL, NULL), "plan is NULL");
+  MISSING(flp_select(NULL, &select), "plan is NULL");
+  MISSING(flp_step(NULL, NULL), "plan is NULL");
+  MISSING(flp_step(plan, &args), "the plan's spec.loss is NULL (accepted: a loss program, for flp_step)");
+  flp_plan_destroy(plan);
+}
+
+Test(plan, arenas_and_losses_without_an_argument_are_refused) {
+  flp_arena_stats stats = FLP_ARENA_STATS_INIT;
+  flp_loss_description description = FLP_LOSS_DESCRIPTION_INIT;
+  flp_arena *arena;
+  size_t bytes;
+  uint8_t program[FLP_LOSS_BYTES_MAX];
+  cr_assert_eq(flp_arena_create(FLP_DEVICE_HOST, &arena), FLP_OK);
+  cr_assert_eq(flp_loss_builtin_bytes("grpo", program, sizeof program, &bytes), FLP_OK);
+  MISSING(flp_arena_get_stats(NULL, &stats), "arena is NULL");
+  MISSING(flp_arena_get_stats(arena, NULL), "stats is NULL");
+  MISSING(flp_loss_builtin_bytes(NULL, program, sizeof program, &bytes), "name is NULL");
+  MISSING(flp_loss_builtin_bytes("grpo", program, sizeof program, NULL), "out_bytes is NULL");
+  MISSING(flp_loss_describe(NULL, bytes, &description), "bytes is NULL");
+  MISSING(flp_loss_describe(program, bytes, NULL), "out is NULL");
+  flp_arena_destroy(arena);
 }
 
 Test(plan, a_workspace_is_there_and_aligned) {

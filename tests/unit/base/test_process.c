@@ -140,8 +140,7 @@ static const char *use_everything(void *plan_of_parent) {
   if (flp_plan_create(&spec, NULL, &plan) != FLP_ERROR_UNAVAILABLE) return "a GPU plan in the child";
   if (!strstr(flp_error_detail(), "CUDA does not outlive a fork, and the parent process has opened "))
     return "the reason";
-  flp_options options = FLP_OPTIONS_INIT;
-  options.host_fallback = 1;
+  flp_options options = words_options("rung=auto host_fallback");
   if (flp_plan_create(&spec, &options, &plan) != FLP_OK || flp_plan_get_rung(plan) != FLP_RUNG_EAGER) return "fallback";
   flp_plan_destroy(plan);
   return use_host_plans(plan_of_parent);

@@ -8,8 +8,7 @@
 TestSuite(launch, .fini = close_plan);
 
 Test(launch, strict_mode_checks_every_call) {
-  flp_options options = FLP_OPTIONS_INIT;
-  options.strict = 1;
+  flp_options options = words_options("rung=auto strict");
   stage_open(&s, "badrows=2");
   use_plan("", &options);
   flp_args a = args_of(FLP_PASS_FORWARD, "n=100");

@@ -2,7 +2,6 @@
  * kernel serves any loss as data. */
 #include <criterion/criterion.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/loss/loss.h"
@@ -51,16 +50,6 @@ Test(launch_kept, one_budget_holds_what_is_saved_and_the_workspaces) {
   cr_expect_eq(layout.saved_bytes, 0);
 }
 
-/* Without a generator, from the kernels that ship for such a spec. */
-static void use_generic(const char *shipped, const char *words) {
-  flp_options options = FLP_OPTIONS_INIT;
-  flp_spec of = words_spec(shipped);
-  stage_fill_generic(s.generic, &of);
-  setenv("FLP_JIT_LIBRARY", "/nowhere.so", 1);
-  use_plan(words, &options);
-  cr_assert_eq(flp_plan_get_rung(plan), FLP_RUNG_GENERIC, "%s", flp_plan_get_reason(plan, FLP_RUNG_GENERIC));
-}
-
 static uint64_t program_of(int launch) {
   return STAGE_PARAMS(flp_loss_rows_params, stage_launch(&s, "loss_rows", launch)).program;
 }
@@ -75,13 +64,16 @@ static void run_step(void) {
 Test(launch_kept, the_generic_rung_runs_any_loss_as_data) {
   static const char *const losses[] = {"grpo", "ppo+k3"};
   char ids[2][17];
+  flp_spec shipped = words_spec("grads=hidden,weight loss=grpo");
+  flp_options options = words_options("rung=generic");
   stage_open(&s, "");
+  stage_fill_generic(s.generic, &shipped);
   for (int i = 0; i < 2; i++) {
     char words[64];
     flp_loss loss;
     flp_loss_code code;
     snprintf(words, sizeof words, "grads=hidden,weight loss=%s", losses[i]);
-    use_generic("grads=hidden,weight loss=grpo", words);
+    use_plan(words, &options);
     run_step();
     cr_assert_eq(flp_loss_find(losses[i], &loss), FLP_OK);
     flp_loss_encode(&loss, &code);
