@@ -36,7 +36,8 @@ Test(names, modes_are_named_by_what_they_do) {
     size_t used = strlen(got);
     snprintf(got + used, sizeof got - used, "%s ", flp_mode_name((flp_mode)mode));
   }
-  cr_expect_str_eq(got, "- - score recompute-vocab recompute-rows recompute-split save stream direction listed tail - ");
+  cr_expect_str_eq(got, "- - score recompute-vocab recompute-rows recompute-split save stream direction listed tail "
+                        "- ");
   cr_expect_str_eq(flp_mode_alias((flp_mode)10), "-");
 }
 

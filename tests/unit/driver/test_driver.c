@@ -1,5 +1,5 @@
-/* test_driver.c: opening libcuda and reading a device, against the stand-in. Libraries that are none and drivers that do
- * not start are in tests/golden/plan/no_device.txt. */
+/* test_driver.c: opening libcuda and reading a device, against the stand-in. Libraries that are none and drivers that
+ * do not start are in tests/golden/plan/no_device.txt. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>

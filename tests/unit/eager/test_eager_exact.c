@@ -148,8 +148,8 @@ Test(eager_exact, a_rounded_operand_has_the_bits_of_one_rounded_before) {
 Test(eager_exact, nothing_in_b_or_scale_0_gives_the_bits_of_the_plain_pass) {
   for (int i = 0; i < 6; i++) {
     flp_dtype dtype = (flp_dtype)(FLP_DTYPE_BF16 + i % 3);
-    flp_spec spec = spec_of(dtype, "V=700 D=600 grads=hidden,lora_a,lora_b"), plain = spec_of(dtype, "V=700 D=600 grads=hidden");
-    spec.lora_rank = 64;
+    flp_spec plain = spec_of(dtype, "V=700 D=600 grads=hidden");
+    flp_spec spec = spec_of(dtype, "V=700 D=600 grads=hidden,lora_a,lora_b lora=64");
     eager_case l, p;
     eager_case_create(&l, &spec, 70, 3);
     eager_case_create(&p, &plain, 70, 3);

@@ -53,7 +53,7 @@ typedef struct golden {
 /* A call that a file has made, once more: what is asked of every one. */
 typedef void (*golden_call_fn)(golden *g, const flp_args *args);
 
-/* Compares every file of a folder of tests/golden with what its commands give; or, if `each` is not NULL, calls it after
+/* Compares every file of a folder of tests/golden with what its commands give; or, if `each` is given, calls it after
  * each call that succeeds. Expects at least that many files. */
 void golden_check(const char *folder, int least, golden_call_fn each);
 void golden_check_file(const char *path, golden_call_fn each);

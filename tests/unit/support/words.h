@@ -37,8 +37,7 @@ flp_pass words_pass(const char *name);
  * or "workspace=BYTES", of 0 none. error: that of the layout */
 flp_status words_call(const flp_plan *plan, const flp_spec *spec, flp_pass pass, const char *text, flp_args *out);
 
-/* Sets these fields of a struct that is there, by such rows; a pointer may be that of another row: "grad_scores=scores".
- */
+/* Sets these fields of a struct that is there, by such rows; a pointer may be another row's: "grad_scores=scores". */
 void words_change_fields(void *out, const words_argument *rows, const char *text);
 
 #endif
