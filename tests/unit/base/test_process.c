@@ -13,6 +13,7 @@
 #include "runtime/base/process.h"
 #include "runtime/eager/core.h"
 #include "tests/unit/support/stage.h"
+#include "tests/unit/support/words.h"
 
 enum { HANG_SECONDS = 300 }; /* a child that waits for nobody is ended then */
 
@@ -96,12 +97,10 @@ Test(process, forks_are_counted_in_the_child) {
 
 /* ---- plans while another thread makes some ---- */
 
-static flp_spec host_spec(void) {
-  flp_spec spec = FLP_SPEC_INIT;
-  spec.vocab = 50;
-  spec.hidden = 8;
-  spec.dtype = FLP_DTYPE_FP32;
-  return spec;
+static flp_status create_host_plan(flp_plan **plan) {
+  flp_spec spec = words_spec("dtype=fp32 V=50 D=8");
+  flp_options options = words_options("rung=auto device=host threads=4");
+  return flp_plan_create(&spec, &options, plan);
 }
 
 /* One pass over host memory with several threads; row 1 is bad. */
@@ -126,12 +125,8 @@ static const char *run_host_plan(flp_plan *plan) {
 }
 
 static const char *use_host_plans(void *plan_of_parent) {
-  flp_spec spec = host_spec();
-  flp_options options = FLP_OPTIONS_INIT;
-  options.device = FLP_DEVICE_HOST;
-  options.threads = 4;
   flp_plan *plan;
-  if (flp_plan_create(&spec, &options, &plan) != FLP_OK) return "create";
+  if (create_host_plan(&plan) != FLP_OK) return "create";
   const char *wrong = run_host_plan(plan);
   flp_plan_destroy(plan);
   return !wrong && plan_of_parent ? run_host_plan(plan_of_parent) : wrong;
@@ -145,8 +140,7 @@ static const char *use_everything(void *plan_of_parent) {
   if (flp_plan_create(&spec, NULL, &plan) != FLP_ERROR_UNAVAILABLE) return "a GPU plan in the child";
   if (!strstr(flp_error_detail(), "CUDA does not outlive a fork, and the parent process has opened "))
     return "the reason";
-  flp_options options = FLP_OPTIONS_INIT;
-  options.host_fallback = 1;
+  flp_options options = words_options("rung=auto host_fallback");
   if (flp_plan_create(&spec, &options, &plan) != FLP_OK || flp_plan_get_rung(plan) != FLP_RUNG_EAGER) return "fallback";
   flp_plan_destroy(plan);
   return use_host_plans(plan_of_parent);
@@ -164,14 +158,6 @@ static void *run_host_plans(void *context) {
   return NULL;
 }
 
-static flp_plan *host_plan(void) {
-  flp_spec spec = host_spec();
-  flp_options options = FLP_OPTIONS_INIT;
-  options.device = FLP_DEVICE_HOST;
-  options.threads = 4;
-  return stage_plan(&spec, &options);
-}
-
 Test(process, a_child_works_whatever_other_threads_were_doing) {
 #ifdef __SANITIZE_ADDRESS__
   cr_skip_test("the allocator of AddressSanitizer keeps the locks of the parent's other threads");
@@ -180,7 +166,8 @@ Test(process, a_child_works_whatever_other_threads_were_doing) {
   stage_open(&s, "");
   flp_spec spec = stage_spec(0);
   flp_plan_destroy(stage_plan(&spec, NULL)); /* libcuda is open from here */
-  flp_plan *host = host_plan();
+  flp_plan *host;
+  cr_assert_eq(create_host_plan(&host), FLP_OK, "%s", flp_error_detail());
   pthread_t makers[2], runner;
   for (int i = 0; i < 2; i++) cr_assert_eq(pthread_create(&makers[i], NULL, make_plans, NULL), 0);
   cr_assert_eq(pthread_create(&runner, NULL, run_host_plans, NULL), 0);

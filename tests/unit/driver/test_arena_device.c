@@ -1,64 +1,39 @@
 /* test_arena_device.c: the arena over the stand-in driver: streams, contexts, what is allocated and freed, and
  * failures. The stand-in's device memory is malloc'ed, so the addresses are real but nothing runs on the streams. */
 #include <criterion/criterion.h>
-#include <dlfcn.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/flp.h"
-#include "tests/unit/fakes/fake_cuda.h"
+#include "tests/unit/support/arena_case.h"
+#include "tests/unit/support/stage.h"
 
-enum { MIB = 1 << 20, BLOCK = 2 * MIB };
-
-static fake_cuda_calls_fn calls;
-static fake_cuda_held_fn held;
+static stage s;
 
 /* Streams are only compared, never entered. */
 static void *const one = (void *)(uintptr_t)0x1000, *const two = (void *)(uintptr_t)0x2000;
 
 static flp_arena *device_arena(const char *script) {
-  setenv("FLP_CUDA_LIBRARY", FLP_TEST_FAKE_CUDA, 1);
-  void *library = dlopen(FLP_TEST_FAKE_CUDA, RTLD_NOW);
-  cr_assert_not_null(library, "%s", dlerror());
-  fake_cuda_script_fn set = (fake_cuda_script_fn)dlsym(library, "fake_cuda_script");
-  calls = (fake_cuda_calls_fn)dlsym(library, "fake_cuda_calls");
-  held = (fake_cuda_held_fn)dlsym(library, "fake_cuda_held");
-  cr_assert(set && calls && held);
-  set(script);
-  flp_arena *arena;
-  cr_assert_eq(flp_arena_create(0, &arena), FLP_OK, "%s", flp_error_detail());
-  return arena;
+  stage_open(&s, script);
+  return open_arena(0);
+}
+
+static int calls(const char *function) {
+  return s.calls(function);
 }
 
 static size_t held_bytes(void) {
   size_t bytes;
   int modules, contexts;
-  held(&bytes, &modules, &contexts);
+  s.held(&bytes, &modules, &contexts);
   return bytes;
 }
 
 static int held_contexts(void) {
   size_t bytes;
   int modules, contexts;
-  held(&bytes, &modules, &contexts);
+  s.held(&bytes, &modules, &contexts);
   return contexts;
-}
-
-static char *take(flp_arena *arena, size_t bytes, void *stream) {
-  void *memory;
-  cr_assert_eq(flp_arena_take(arena, bytes, stream, &memory), FLP_OK, "%s", flp_error_detail());
-  return memory;
-}
-
-static void give_back(flp_arena *arena, void *memory, void *stream) {
-  cr_assert_eq(flp_arena_give_back(arena, memory, stream), FLP_OK, "%s", flp_error_detail());
-}
-
-static flp_arena_stats stats_of(const flp_arena *arena) {
-  flp_arena_stats stats = FLP_ARENA_STATS_INIT;
-  cr_assert_eq(flp_arena_get_stats(arena, &stats), FLP_OK);
-  return stats;
 }
 
 Test(arena_device, memory_is_allocated_and_freed_in_stream_order) {
@@ -171,8 +146,7 @@ Test(arena_device, create_fails_with_the_reason) {
   flp_arena *arena = (flp_arena *)1;
   cr_expect_eq(flp_arena_create(7, &arena), FLP_ERROR_ARGUMENT);
   cr_expect_null(arena);
-  fake_cuda_script_fn set = (fake_cuda_script_fn)dlsym(dlopen(FLP_TEST_FAKE_CUDA, RTLD_NOW), "fake_cuda_script");
-  set("fail:cuDevicePrimaryCtxRetain=2");
+  s.script("fail:cuDevicePrimaryCtxRetain=2");
   cr_expect_eq(flp_arena_create(0, &arena), FLP_ERROR_DRIVER);
   cr_expect_null(arena);
   setenv("FLP_CUDA_LIBRARY", "/nonexistent/libcuda.so", 1);

@@ -1,4 +1,5 @@
-/* test_driver.c: opening libcuda and reading a device, against the stand-in. */
+/* test_driver.c: opening libcuda and reading a device, against the stand-in. Libraries that are none and drivers that
+ * do not start are in tests/golden/plan/no_device.txt. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,51 +21,6 @@ Test(driver, opens_once_for_the_process_and_path) {
   cr_expect_eq(first, open_driver());
   cr_expect_eq(first->version, 12080);
   cr_expect_eq(s.calls("cuInit"), 1);
-}
-
-Test(driver, a_library_that_is_not_there) {
-  stage s;
-  stage_open(&s, "");
-  setenv("FLP_CUDA_LIBRARY", "/nowhere/libcuda.so.1", 1);
-  const flp_driver *driver = (const flp_driver *)1;
-  cr_expect_eq(flp_driver_get(&driver), FLP_ERROR_UNAVAILABLE);
-  cr_expect_null(driver);
-  const char *start = "/nowhere/libcuda.so.1 cannot be opened: ";
-  cr_expect_eq(strncmp(flp_error_detail(), start, strlen(start)), 0, "%s", flp_error_detail());
-  setenv("FLP_CUDA_LIBRARY", FLP_TEST_FAKE_CUDA, 1);
-  open_driver(); /* a failure is not remembered */
-}
-
-Test(driver, a_library_that_is_no_driver) {
-  stage s;
-  stage_open(&s, "");
-  setenv("FLP_CUDA_LIBRARY", FLP_TEST_FAKE_PROVIDER, 1);
-  const flp_driver *driver;
-  cr_expect_eq(flp_driver_get(&driver), FLP_ERROR_UNAVAILABLE);
-  char expected[512];
-  snprintf(expected, sizeof expected, "%s has no symbol cuInit: it is not a CUDA driver of version 11.2 or newer",
-           FLP_TEST_FAKE_PROVIDER);
-  cr_expect_str_eq(flp_error_detail(), expected);
-}
-
-static void expect_no_start(const char *script, const char *detail) {
-  stage s;
-  stage_open(&s, script);
-  const flp_driver *driver;
-  cr_expect_eq(flp_driver_get(&driver), FLP_ERROR_UNAVAILABLE, "%s", script);
-  cr_expect_str_eq(flp_error_detail(), detail);
-}
-
-Test(driver, a_driver_that_does_not_start_gives_the_reason) {
-  expect_no_start("fail:cuInit=100", "cuInit failed: CUDA_ERROR_NO_DEVICE (100): no CUDA-capable device is detected");
-  expect_no_start("fail:cuInit=803",
-                  "cuInit failed: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803): system has unsupported "
-                  "display driver / cuda driver combination");
-  expect_no_start("fail:cuInit=4711", "cuInit failed: CUDA_ERROR_UNKNOWN (4711): no description");
-  expect_no_start("fail:cuDeviceGetCount=3",
-                  "cuDeviceGetCount failed: CUDA_ERROR_NOT_INITIALIZED (3): initialization "
-                  "error");
-  expect_no_start("devices=0", FLP_TEST_FAKE_CUDA " reports no CUDA device");
 }
 
 Test(driver, device_facts) {

@@ -13,6 +13,7 @@
 #include "runtime/eager/core.h"
 #include "runtime/eager/eager.h"
 #include "tests/unit/support/eager_case.h"
+#include "tests/unit/support/words.h"
 
 #define FAKE FLP_TEST_FAKE_BLAS
 
@@ -77,11 +78,7 @@ Test(eager_blas, plain_products) {
 }
 
 static void expect_right(void) {
-  flp_spec spec = FLP_SPEC_INIT;
-  spec.dtype = FLP_DTYPE_FP32;
-  spec.vocab = 300;
-  spec.hidden = 40;
-  spec.grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
+  flp_spec spec = words_spec("dtype=fp32 V=300 D=40 grads=hidden,weight");
   eager_case c;
   eager_case_create(&c, &spec, 70, 40);
   eager_case_forward(&c);

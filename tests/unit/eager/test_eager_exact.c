@@ -6,15 +6,12 @@
 #include <string.h>
 
 #include "tests/unit/support/eager_case.h"
+#include "tests/unit/support/words.h"
 
-static flp_spec make_spec(flp_dtype dtype, int64_t vocab, int64_t hidden, uint32_t grads) {
-  flp_spec spec = FLP_SPEC_INIT;
+static flp_spec spec_of(flp_dtype dtype, const char *words) {
+  flp_spec spec = words_spec(words);
   spec.dtype = dtype;
-  spec.vocab = vocab;
-  spec.hidden = hidden;
-  spec.has_bias = (grads & FLP_GRAD_BIAS) != 0;
   spec.entropy = FLP_ENTROPY_BACKWARD;
-  spec.grads = grads;
   return spec;
 }
 
@@ -43,7 +40,7 @@ Test(eager_exact, temperatures_beyond_fp32_are_bad) {
                {0, 0, {1, 1, 0, 0, 0, 0, 0, 0}},      {1, 30, {1, 1, 1, 1, 0, 0, 0, 0}},
                {0, 1e-10f, {1, 1, 0, 0, 0, 1, 1, 1}}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    flp_spec spec = make_spec(FLP_DTYPE_FP32, 50, 8, 0);
+    flp_spec spec = spec_of(FLP_DTYPE_FP32, "V=50 D=8");
     spec.per_row_temperature = 1;
     spec.softcap = cases[i].softcap;
     eager_case c;
@@ -66,7 +63,7 @@ Test(eager_exact, temperatures_beyond_fp32_are_bad) {
 /* What split promises, of one element: 1 + 2^-12 + 2^-20 keeps its second term, and rounded operands lose it. */
 Test(eager_exact, the_second_term_of_a_split_operand_counts) {
   for (int mixed = FLP_MIXED_ROUND; mixed <= FLP_MIXED_SPLIT; mixed++) {
-    flp_spec spec = make_spec(FLP_DTYPE_BF16, 2, 8, 0);
+    flp_spec spec = spec_of(FLP_DTYPE_BF16, "V=2 D=8");
     spec.mixed = (flp_mixed)mixed;
     spec.weight_dtype = FLP_DTYPE_FP32;
     eager_case c;
@@ -88,7 +85,7 @@ Test(eager_exact, the_second_term_of_a_split_operand_counts) {
 
 /* Far outside of fp16: a factor that comes later finds every bit. */
 Test(eager_exact, fp32_gradients_of_fp16_operands_have_the_range_of_fp32) {
-  flp_spec spec = make_spec(FLP_DTYPE_FP16, 130, 16, ALL);
+  flp_spec spec = spec_of(FLP_DTYPE_FP16, "V=130 D=16 grads=hidden,weight,bias bias");
   spec.grad_hidden_dtype = spec.grad_weight_dtype = spec.grad_bias_dtype = FLP_DTYPE_FP32;
   eager_case plain, moved;
   eager_case_create(&plain, &spec, 5, 24);
@@ -129,7 +126,7 @@ static void expect_rounded_bits(const flp_spec *mixed) {
 
 Test(eager_exact, a_rounded_operand_has_the_bits_of_one_rounded_before) {
   for (flp_dtype dtype = FLP_DTYPE_BF16; dtype <= FLP_DTYPE_FP16; dtype++) {
-    flp_spec spec = make_spec(dtype, 300, 24, ALL);
+    flp_spec spec = spec_of(dtype, "V=300 D=24 grads=hidden,weight,bias bias");
     spec.grad_hidden_dtype = spec.grad_weight_dtype = spec.grad_bias_dtype = FLP_DTYPE_FP32;
     spec.mixed = FLP_MIXED_ROUND;
     spec.weight_dtype = FLP_DTYPE_FP32;
@@ -151,8 +148,8 @@ Test(eager_exact, a_rounded_operand_has_the_bits_of_one_rounded_before) {
 Test(eager_exact, nothing_in_b_or_scale_0_gives_the_bits_of_the_plain_pass) {
   for (int i = 0; i < 6; i++) {
     flp_dtype dtype = (flp_dtype)(FLP_DTYPE_BF16 + i % 3);
-    flp_spec spec = make_spec(dtype, 700, 600, LORA), plain = make_spec(dtype, 700, 600, FLP_GRAD_HIDDEN);
-    spec.lora_rank = 64;
+    flp_spec plain = spec_of(dtype, "V=700 D=600 grads=hidden");
+    flp_spec spec = spec_of(dtype, "V=700 D=600 grads=hidden,lora_a,lora_b lora=64");
     eager_case l, p;
     eager_case_create(&l, &spec, 70, 3);
     eager_case_create(&p, &plain, 70, 3);
@@ -177,7 +174,7 @@ Test(eager_exact, targets_have_the_bits_of_calls_of_one_target) {
   static const int counts[] = {1, 2, 3, 7, 20, 64};
   for (int i = 0; i < 6; i++) {
     int count = counts[i];
-    flp_spec spec = make_spec(FLP_DTYPE_FP32, 300, 24, ALL), usual = spec;
+    flp_spec spec = spec_of(FLP_DTYPE_FP32, "V=300 D=24 grads=hidden,weight,bias bias"), usual = spec;
     spec.targets = count;
     eager_case c, one;
     eager_case_create(&c, &spec, 70, 81);
@@ -201,7 +198,7 @@ Test(eager_exact, targets_have_the_bits_of_calls_of_one_target) {
 }
 
 Test(eager_exact, the_order_of_a_list_and_ids_that_stand_twice_change_no_bit) {
-  flp_spec spec = make_spec(FLP_DTYPE_FP32, 80, 24, ALL);
+  flp_spec spec = spec_of(FLP_DTYPE_FP32, "V=80 D=24 grads=hidden,weight,bias bias");
   spec.listed = 1;
   int64_t some[2 * 20] = {0}, twice[2 * 41] = {0};
   for (int i = 0; i < 40; i++) some[i] = (i < 20 ? 3 : 1) * (i % 20) + 1;
@@ -226,9 +223,7 @@ Test(eager_exact, the_order_of_a_list_and_ids_that_stand_twice_change_no_bit) {
 /* ---- rows of lists ---- */
 
 static flp_spec listed_spec(void) {
-  flp_spec spec = make_spec(FLP_DTYPE_FP32, 50, 8, ALL);
-  spec.listed = 1;
-  return spec;
+  return spec_of(FLP_DTYPE_FP32, "V=50 D=8 grads=hidden,weight,bias bias listed");
 }
 
 Test(eager_exact, offsets_that_do_not_ascend_within_the_lists_make_every_row_bad) {

@@ -4,14 +4,7 @@
 #include <string.h>
 
 #include "tests/unit/support/eager_case.h"
-
-static flp_spec make_spec(int64_t vocab, int64_t hidden, uint32_t grads) {
-  flp_spec spec = FLP_SPEC_INIT;
-  spec.vocab = vocab;
-  spec.hidden = hidden;
-  spec.grads = grads;
-  return spec;
-}
+#include "tests/unit/support/words.h"
 
 static flp_status try_layout(const flp_spec *spec, flp_pass pass, int64_t n, uint64_t budget, flp_layout *out) {
   if (spec->listed) return flp_eager_layout_listed(spec, pass, n, 3 * n, budget, 2, out);
@@ -27,7 +20,7 @@ static flp_layout layout_of(const flp_spec *spec, flp_pass pass, int64_t n, uint
 }
 
 Test(eager_layout, too_small_a_budget_names_the_smallest) {
-  flp_spec spec = make_spec(5000, 64, HEAD);
+  flp_spec spec = words_spec("V=5000 grads=hidden,weight");
   for (int i = 0; i < 6; i++) {
     flp_pass pass = (flp_pass)(FLP_PASS_FORWARD + i % 3);
     spec.listed = i >= 3;
@@ -44,7 +37,7 @@ Test(eager_layout, too_small_a_budget_names_the_smallest) {
 }
 
 Test(eager_layout, a_plan_for_its_own_bytes_is_the_same_plan) {
-  flp_spec spec = make_spec(5000, 512, HEAD);
+  flp_spec spec = words_spec("V=5000 D=512 grads=hidden,weight");
   for (uint64_t budget = UINT64_C(1) << 21; budget < UINT64_C(1) << 30; budget += budget / 3) {
     flp_layout first = FLP_LAYOUT_INIT;
     if (flp_eager_layout(&spec, FLP_PASS_BACKWARD, 900, budget, 2, &first) != FLP_OK) continue;
@@ -56,10 +49,8 @@ Test(eager_layout, a_plan_for_its_own_bytes_is_the_same_plan) {
 
 /* The two modes between which bits are compared in test_eager_cases.c. */
 Test(eager_layout, a_large_budget_sweeps_columns_and_a_small_one_rows_and_columns) {
-  flp_spec specs[] = {make_spec(700, 520, HEAD | FLP_GRAD_BIAS), make_spec(300, 40, FLP_GRAD_HIDDEN)};
-  specs[0].has_bias = 1;
-  specs[1].lora_rank = 24;
-  specs[1].grads |= FLP_GRAD_LORA_A | FLP_GRAD_LORA_B;
+  flp_spec specs[] = {words_spec("V=700 D=520 grads=hidden,weight,bias bias"),
+                      words_spec("V=300 D=40 lora=24 grads=hidden,lora_a,lora_b")};
   for (int i = 0; i < 2; i++) {
     flp_layout large = layout_of(&specs[i], FLP_PASS_BACKWARD, 150, UINT64_C(1) << 30);
     flp_layout small = layout_of(&specs[i], FLP_PASS_BACKWARD, 150, large.smallest_bytes);
@@ -71,7 +62,7 @@ Test(eager_layout, a_large_budget_sweeps_columns_and_a_small_one_rows_and_column
 
 /* Raw scores of the targets of one panel are all that several targets add. */
 Test(eager_layout, memory_grows_by_targets_of_a_panel_never_by_columns) {
-  flp_spec one = make_spec(300, 24, HEAD), many = one;
+  flp_spec one = words_spec("V=300 D=24 grads=hidden,weight"), many = one;
   const flp_pass passes[] = {FLP_PASS_FORWARD, FLP_PASS_BACKWARD, FLP_PASS_COMBINE};
   for (int i = 0; i < 3; i++) {
     uint64_t usual = layout_of(&one, passes[i], 4096, 1 << 28).bytes;
@@ -94,7 +85,8 @@ Test(eager_layout, memory_grows_by_12_bytes_a_listed_id_forward_and_24_backward)
               {FLP_PASS_BACKWARD, FLP_GRAD_HIDDEN, 12, 4}};
   const int64_t few = 6400, many = 640000;
   for (int i = 0; i < 3; i++) {
-    flp_spec spec = make_spec(5000, 64, rows[i].grads);
+    flp_spec spec = words_spec("V=5000");
+    spec.grads = rows[i].grads;
     flp_layout a = FLP_LAYOUT_INIT, b = FLP_LAYOUT_INIT;
     spec.listed = 1;
     cr_assert_eq(flp_eager_layout_listed(&spec, rows[i].pass, 1000, few, UINT64_MAX, 2, &a), FLP_OK);
@@ -107,7 +99,7 @@ Test(eager_layout, memory_grows_by_12_bytes_a_listed_id_forward_and_24_backward)
 
 Test(eager_layout, too_small_a_workspace_is_refused) {
   for (int listed = 0; listed < 2; listed++) {
-    flp_spec spec = make_spec(50, 8, HEAD);
+    flp_spec spec = words_spec("V=50 D=8 grads=hidden,weight");
     eager_case c;
     spec.listed = listed;
     eager_case_create_listed(&c, &spec, 3, 9, 39);

@@ -8,28 +8,20 @@
 
 #include "tests/unit/support/eager_case.h"
 #include "tests/unit/support/refuse.h"
+#include "tests/unit/support/stage.h"
+#include "tests/unit/support/words.h"
 
 enum { N = 37, V = 301, D = 24, BAD_ROW = 5, LEFT_OUT_ROW = 11, UNLISTED_ROW = 20, UNWEIGHTED_ROW = 3 };
 
 /* A problem, its plan, and the arguments of its step. */
 typedef struct step {
   eager_case c;
-  uint8_t program[4096];
   flp_spec spec; /* as given */
   flp_plan *plan;
   flp_args a;
   float old_logprob[N], ref_logprob[N], advantage[N], row_weight[N], loss[N], metrics[8 * N];
   int32_t rows[N - 1];
 } step;
-
-static flp_plan *plan_of(const flp_spec *spec) {
-  flp_options options = FLP_OPTIONS_INIT;
-  flp_plan *plan = NULL;
-  options.device = FLP_DEVICE_HOST;
-  options.threads = 2;
-  cr_assert_eq(flp_plan_create(spec, &options, &plan), FLP_OK, "%s", flp_error_detail());
-  return plan;
-}
 
 static void draw_rows(step *s) {
   uint32_t state = 7;
@@ -64,22 +56,18 @@ static void set_args(step *s, int reads_policies) {
 
 static step *open_step(const char *loss, uint32_t grads, float softcap) {
   step *s = calloc(1, sizeof *s);
-  flp_spec spec = FLP_SPEC_INIT;
+  char words[96];
   int reads_policies = strncmp(loss, "grpo", 4) == 0;
-  spec.dtype = FLP_DTYPE_FP32;
-  spec.vocab = V;
-  spec.hidden = D;
-  spec.has_bias = 1;
+  snprintf(words, sizeof words, "dtype=fp32 V=301 D=24 bias loss=%s", loss);
+  flp_spec spec = words_spec(words);
   spec.softcap = softcap;
   spec.entropy = reads_policies ? FLP_ENTROPY_BACKWARD : FLP_ENTROPY_NONE;
   spec.grads = grads;
-  spec.loss = s->program;
-  cr_assert_eq(flp_loss_builtin_bytes(loss, s->program, sizeof s->program, &spec.loss_bytes), FLP_OK, "%s",
-               flp_error_detail());
   s->spec = spec;
   eager_case_create(&s->c, &spec, N, 7);
   draw_rows(s);
-  s->plan = plan_of(&spec);
+  flp_options options = words_options("rung=auto device=host threads=2");
+  s->plan = stage_plan(&spec, &options);
   set_args(s, reads_policies);
   return s;
 }
@@ -178,7 +166,8 @@ Test(step_eager, is_forward_loss_and_backward_in_any_workspace) {
     s->a.loss_parameters = rows[i].parameters;
     cr_assert_eq(run(s, 0), FLP_OK, "%s", flp_error_detail());
     cr_expect_eq(flp_plan_check(s->plan, NULL), FLP_ERROR_DATA);
-    cr_expect(strncmp(flp_error_detail(), "1 row ", 6) == 0, "a bad row counts once: %s", flp_error_detail());
+    cr_expect(strncmp(flp_error_detail(), "1 row or row id was bad ", 24) == 0, "%s", flp_error_detail());
+    cr_expect_eq(flp_plan_check(s->plan, NULL), FLP_OK, "and is told once");
     check_step(s, &rows[i]);
     memset(s->c.stats, 0, N * 16); /* a step gives none */
     char *bits = eager_case_snapshot(&s->c);
@@ -219,80 +208,34 @@ Test(step_eager, without_gradients_there_are_losses) {
 
 /* ---- what is refused ---- */
 
-#define REFUSE_PLAN(assignment, sentence)                                \
-  do {                                                                  \
-    flp_spec spec = s->spec;                                            \
-    flp_options options = FLP_OPTIONS_INIT;                             \
-    flp_plan *plan = NULL;                                              \
-    options.device = FLP_DEVICE_HOST;                                   \
-    assignment;                                                         \
-    expect_refused(flp_plan_create(&spec, &options, &plan), sentence);  \
-  } while (0)
-
-Test(step_eager, specs_that_do_not_fit_are_refused) {
+/* What spec and arguments must not be otherwise is in tests/golden/api/specs.txt and tests/golden/plan/calls.txt. */
+Test(step_eager, programs_of_another_length_are_refused) {
   step *s = open_step("grpo+entropy", ALL, 0);
+  flp_options options = words_options("rung=auto device=host");
   size_t bytes = s->spec.loss_bytes;
   char few[96], none[96];
+  flp_plan *plan;
   snprintf(few, sizeof few, "spec.loss is no loss program: loss: length is %zu, there are %zu bytes", bytes, bytes - 1);
   snprintf(none, sizeof none, "spec.loss is NULL, but spec.loss_bytes is %zu (accepted: 0)", bytes);
-  REFUSE_PLAN(spec.entropy = FLP_ENTROPY_FORWARD,
-              "spec.entropy is 1, but loss grpo+entropy has a gradient by the entropy (accepted: BACKWARD 2)");
-  REFUSE_PLAN(spec.loss_bytes--, few);
-  REFUSE_PLAN(spec.loss = NULL, none);
-  REFUSE_PLAN(spec.keep = 1, "spec.keep is 1, but spec.dtype is fp32 (accepted: bf16)");
-  REFUSE_PLAN((spec.keep = 1, spec.dtype = FLP_DTYPE_BF16, spec.grads = 0),
-              "spec.keep is 1, but spec.grads is 0 (accepted: FLP_GRAD_* bits)");
+  s->spec.loss_bytes--;
+  expect_refused(flp_plan_create(&s->spec, &options, &plan), few);
+  s->spec.loss_bytes++;
+  s->spec.loss = NULL;
+  expect_refused(flp_plan_create(&s->spec, &options, &plan), none);
   close_step(s);
 }
 
-#define REFUSE_CALL(call, assignment, part)     \
-  do {                                          \
-    flp_args a = s->a;                          \
-    assignment;                                 \
-    expect_refused_with(call(s->plan, &a), part); \
-  } while (0)
-
-Test(step_eager, arguments_that_do_not_fit_are_refused) {
+Test(step_eager, each_call_is_for_its_passes) {
   step *s = open_step("grpo+k3", ALL, 0);
   const double parameters[] = {-1, 0.2, 0.04};
-  REFUSE_CALL(flp_step, a.pass = FLP_PASS_FORWARD, "args.pass is 1 (accepted: STEP 4; flp_execute runs the others)");
-  REFUSE_CALL(flp_execute, (void)0,
-              "args.pass is 4 (accepted: FORWARD 1, COMBINE 2, BACKWARD 3; flp_step runs STEP 4)");
-  REFUSE_CALL(flp_step, a.advantage = NULL, "args.advantage is NULL, but loss grpo+k3 reads it");
-  REFUSE_CALL(flp_step, a.ref_logprob = NULL, "args.ref_logprob is NULL, but loss grpo+k3 reads it");
-  REFUSE_CALL(flp_step, a.row_weight = (const float *)((const char *)s->row_weight + 2), "args.row_weight is ");
-  REFUSE_CALL(flp_step, a.grad_logprob = s->loss, "args.grad_logprob is given, but a step makes its own");
-  REFUSE_CALL(flp_step, a.vocab_total = V + 1,
-              "args.vocab_offset is 0 and args.vocab_total 302, but a step needs the whole head (accepted: 0, and "
-              "vocab_valid 301)");
-  REFUSE_CALL(flp_step, a.loss_parameters = parameters, "args.loss_parameters: ");
-  REFUSE_CALL(flp_step, a.saved = a.grad_weight, "args.saved is given, but only forward and backward pass it on");
+  flp_args forward = s->a;
+  forward.pass = FLP_PASS_FORWARD;
+  expect_refused(flp_step(s->plan, &forward), "args.pass is 1 (accepted: STEP 4; flp_execute runs the others)");
+  expect_refused(flp_execute(s->plan, &s->a),
+                 "args.pass is 4 (accepted: FORWARD 1, COMBINE 2, BACKWARD 3; flp_step runs STEP 4)");
+  s->a.loss_parameters = parameters;
+  expect_refused_with(flp_step(s->plan, &s->a), "args.loss_parameters: ");
   close_step(s);
-}
-
-Test(step_eager, keeps_nothing) {
-  step *s = open_step("nll", ALL, 0);
-  size_t bytes = 1;
-  cr_expect_eq(flp_plan_saved(s->plan, N, 0, &bytes), FLP_OK);
-  cr_expect_eq(bytes, 0);
-  close_step(s);
-}
-
-Test(step_eager, ids_of_plans_distinguish_losses) {
-  step *nll = open_step("nll", ALL, 0), *grpo = open_step("grpo", ALL, 0);
-  char ids[3][17];
-  flp_spec none = grpo->spec;
-  none.loss = NULL;
-  none.loss_bytes = 0;
-  flp_plan *plan = plan_of(&none);
-  cr_assert_eq(flp_plan_get_id(nll->plan, ids[0]), FLP_OK);
-  cr_assert_eq(flp_plan_get_id(grpo->plan, ids[1]), FLP_OK);
-  cr_assert_eq(flp_plan_get_id(plan, ids[2]), FLP_OK);
-  cr_expect_str_neq(ids[0], ids[1]);
-  cr_expect_str_neq(ids[1], ids[2]);
-  flp_plan_destroy(plan);
-  close_step(nll);
-  close_step(grpo);
 }
 
 Test(step_eager, built_in_losses_come_as_bytes) {

@@ -6,18 +6,16 @@
 
 #include "tests/unit/faults/faults.h"
 #include "tests/unit/support/eager_case.h"
+#include "tests/unit/support/words.h"
 
-enum { ROWS = 200, VOCAB = 2000, THREADS = 4 };
+enum { ROWS = 200, THREADS = 4 };
 
 static eager_case c;
 static float logprob[ROWS];
 
+/* Enough scores that every thread has work. */
 static void start(int listed) {
-  flp_spec spec = FLP_SPEC_INIT;
-  spec.vocab = VOCAB; /* enough scores that every thread has work */
-  spec.hidden = 128;
-  spec.grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
-  spec.dtype = FLP_DTYPE_FP32;
+  flp_spec spec = words_spec("dtype=fp32 V=2000 D=128 grads=hidden,weight");
   spec.listed = listed;
   eager_case_create_listed(&c, &spec, ROWS, 200, 1);
   c.threads = THREADS;

@@ -8,10 +8,10 @@
 
 #include "runtime/base/status.h"
 #include "runtime/driver/driver.h"
-#include "runtime/loss/loss.h"
 #include "runtime/plan/plan.h"
 #include "tests/unit/faults/faults.h"
 #include "tests/unit/support/stage.h"
+#include "tests/unit/support/words.h"
 
 enum { ROWS = 300 };
 
@@ -20,7 +20,6 @@ static flp_spec spec;
 static flp_options options;
 static flp_plan *plan;
 static int number; /* of the run */
-static uint8_t program[FLP_LOSS_BYTES_MAX];
 
 typedef struct holding {
   size_t bytes;
@@ -132,8 +131,7 @@ Test(plan_faults, a_loss_of_its_own) {
   static const faults_operation operation = EITHER_PLAN("a plan with a loss", another_shape);
   start(3);
   wanted = FLP_RUNG_JIT;
-  spec.loss = program;
-  cr_assert_eq(flp_loss_builtin_bytes("grpo", program, sizeof program, &spec.loss_bytes), FLP_OK);
+  words_change_spec(&spec, "loss=grpo");
   cr_expect_geq(faults_each(&operation, FAULTS_MEMORY, 0), 20);
 }
 
@@ -142,8 +140,7 @@ Test(plan_faults, on_the_host) {
   start(3);
   options.device = FLP_DEVICE_HOST;
   wanted = FLP_RUNG_EAGER;
-  spec.loss = program;
-  cr_assert_eq(flp_loss_builtin_bytes("grpo", program, sizeof program, &spec.loss_bytes), FLP_OK);
+  words_change_spec(&spec, "loss=grpo");
   cr_expect_eq(faults_each(&operation, FAULTS_MEMORY, 0), 2, "the plan and its loss");
 }
 
@@ -166,47 +163,24 @@ Test(plan_faults, opening_the_driver_and_the_generator) {
 
 /* ---- passes ---- */
 
-static flp_status run_forward(void) {
-  flp_args a = stage_args(&spec, FLP_PASS_FORWARD, ROWS);
-  a.workspace_bytes = stage_workspace(plan, FLP_PASS_FORWARD, ROWS, 0);
-  return flp_execute(plan, &a);
-}
+static const struct {
+  flp_pass pass;
+  const char *words;
+} calls[] = {{FLP_PASS_FORWARD, "n=300"},
+             {FLP_PASS_BACKWARD, "n=300"},
+             {FLP_PASS_FORWARD, "n=300 saved"},
+             {FLP_PASS_BACKWARD, "n=300 saved"},
+             {FLP_PASS_STEP, "n=300 old_logprob ref_logprob advantage loss"}};
+enum { CALLS = sizeof calls / sizeof calls[0] };
 
-static flp_status run_backward(void) {
-  flp_args a = stage_args(&spec, FLP_PASS_BACKWARD, ROWS);
-  a.workspace_bytes = stage_workspace(plan, FLP_PASS_BACKWARD, ROWS, 0);
-  return flp_execute(plan, &a);
-}
-
-static flp_status run_saved(flp_pass pass) {
-  flp_args a = stage_saved_args(plan, &spec, pass, ROWS);
-  if (!a.saved_bytes) return FLP_OK;
-  flp_pass query = pass == FLP_PASS_BACKWARD ? FLP_PASS_BACKWARD_SAVED : FLP_PASS_FORWARD_SAVED;
-  a.workspace_bytes = stage_workspace(plan, query, ROWS, 0);
-  return flp_execute(plan, &a);
-}
-
-static flp_status run_saved_forward(void) {
-  return run_saved(FLP_PASS_FORWARD);
-}
-
-static flp_status run_saved_backward(void) {
-  return run_saved(FLP_PASS_BACKWARD);
-}
-
-static flp_status run_step(void) {
+/* One that the plan does not do is done. */
+static flp_status run_call(int i) {
+  flp_args a;
+  int keeps = strstr(calls[i].words, "saved") != NULL, is_step = calls[i].pass == FLP_PASS_STEP;
   flp_detail_clear();
-  if (!spec.loss) return FLP_OK;
-  flp_args a = stage_args(&spec, FLP_PASS_BACKWARD, ROWS);
-  a.pass = FLP_PASS_STEP;
-  a.stats = NULL;
-  a.grad_logprob = NULL;
-  a.old_logprob = STAGE_AT(20);
-  a.ref_logprob = STAGE_AT(21);
-  a.advantage = STAGE_AT(22);
-  a.loss = STAGE_AT(23);
-  a.workspace_bytes = stage_workspace(plan, FLP_PASS_STEP, ROWS, 0);
-  return flp_step(plan, &a);
+  if ((keeps && !stage_saved(plan, ROWS)) || (is_step && !spec.loss)) return FLP_OK;
+  cr_assert_eq(words_call(plan, &spec, calls[i].pass, calls[i].words, &a), FLP_OK, "%s", flp_error_detail());
+  return is_step ? flp_step(plan, &a) : flp_execute(plan, &a);
 }
 
 static flp_status run_check(void) {
@@ -229,18 +203,19 @@ static flp_status run_arena(void) {
   return flp_failure_restore(&held);
 }
 
-typedef flp_status (*pass_fn)(void);
-static const pass_fn passes[] = {run_forward, run_backward, run_saved_forward, run_saved_backward,
-                                 run_step,    run_check,    run_arena};
+/* Calls of passes, then the two others. */
+static flp_status run_any(int i) {
+  return i < CALLS ? run_call(i) : i == CALLS ? run_check() : run_arena();
+}
 
 static void expect_nothing_taken(uint32_t grads) {
   start(grads);
   spec.keep = 1;
   plan = stage_plan(&spec, NULL);
-  for (size_t i = 0; i < sizeof passes / sizeof passes[0] - 1; i++) {
+  for (int i = 0; i <= CALLS; i++) {
     faults_arm(FAULTS_MEMORY | FAULTS_FILES | FAULTS_THREAD, 1, 0);
-    flp_status status = passes[i]();
-    cr_expect_null(faults_disarm(), "pass %zu", i);
+    flp_status status = run_any(i);
+    cr_expect_null(faults_disarm(), "call %d", i);
     cr_expect_eq(status, FLP_OK, "%s", flp_error_detail());
   }
   flp_plan_destroy(plan);
@@ -292,10 +267,8 @@ static int live(const char *base, const char *name, int k, int code) {
   flp_status status = create();
   expect_driver_status(status, name, k);
   cr_assert_eq(plan != NULL, status == FLP_OK);
-  for (size_t i = 0; plan && i < sizeof passes / sizeof passes[0]; i++) {
-    int is_host = plan->rung == FLP_RUNG_EAGER;
-    if (!is_host || passes[i] == run_arena) expect_driver_status(passes[i](), name, k);
-  }
+  for (int i = 0; plan && i <= CALLS + 1; i++)
+    if (plan->rung != FLP_RUNG_EAGER || i > CALLS) expect_driver_status(run_any(i), name, k);
   flp_plan_destroy(plan);
   int met = s.calls(name) >= k;
   if (!gives_back(name)) expect_held(before, name);
@@ -314,36 +287,31 @@ static void fail_each(const char *base, int code) {
   cr_expect_geq(met, 100, "%d", met);
 }
 
-static void start_life(uint32_t grads, int keep, const char *loss) {
+/* By script, words of the spec beside its gradients, and the code; 222 is what the ladder takes for PTX that is too
+ * new. */
+static void fail_life(const char *device, uint32_t grads, const char *words, int code) {
   start(grads);
-  spec.keep = keep;
-  if (!loss) return;
-  spec.loss = program;
-  cr_assert_eq(flp_loss_builtin_bytes(loss, program, sizeof program, &spec.loss_bytes), FLP_OK);
+  words_change_spec(&spec, words);
+  options.host_fallback = strstr(device, "link") != NULL;
+  fail_each(device, code);
 }
 
 Test(plan_faults, driver_of_a_portable_head) {
-  start_life(7, 0, NULL);
-  fail_each("capability=8.0", 2);
+  fail_life("capability=8.0", 7, "", 2);
 }
 
 Test(plan_faults, driver_of_a_mapped_head) {
-  start_life(3, 1, NULL);
-  fail_each("capability=9.0", 999);
+  fail_life("capability=9.0", 3, "keep", 999);
 }
 
 Test(plan_faults, driver_of_a_frozen_mapped_head) {
-  start_life(1, 1, NULL);
-  fail_each("capability=9.0", 999);
+  fail_life("capability=9.0", 1, "keep", 999);
 }
 
 Test(plan_faults, driver_of_a_mapped_step) {
-  start_life(3, 0, "grpo");
-  options.host_fallback = 1;
-  fail_each("capability=9.0;link=1", 2);
+  fail_life("capability=9.0;link=1", 3, "loss=grpo", 2);
 }
 
 Test(plan_faults, driver_of_a_portable_step) {
-  start_life(3, 0, "grpo");
-  fail_each("capability=8.0", 222); /* what the ladder takes for PTX that is too new */
+  fail_life("capability=8.0", 3, "loss=grpo", 222);
 }

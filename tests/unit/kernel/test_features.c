@@ -5,28 +5,16 @@
 
 #include "runtime/api/validate.h"
 #include "runtime/kernel/features.h"
+#include "tests/unit/support/words.h"
 
-static uint8_t one_target[FLP_LOSS_BYTES_MAX], all_scores[FLP_LOSS_BYTES_MAX];
-
-static void set_loss(flp_spec *spec, const char *name, uint8_t *program) {
-  cr_assert_eq(flp_loss_builtin_bytes(name, program, FLP_LOSS_BYTES_MAX, &spec->loss_bytes), FLP_OK);
-  spec->loss = program;
-}
-
-/* A spec that asks for this too; those that others are cases of come first. */
-static void ask(flp_spec *spec, flp_feature feature) {
-  if (feature == FLP_FEATURE_KEEP) spec->keep = 1;
-  if (feature == FLP_FEATURE_LISTED) spec->listed = 1;
-  if (feature == FLP_FEATURE_TAIL) spec->tail = 0x1p-9f;
-  if (feature == FLP_FEATURE_TARGETS) spec->targets = 4;
-  if (feature == FLP_FEATURE_TOPK) spec->topk = 3;
-  if (feature == FLP_FEATURE_RANK) spec->rank = 1;
-  if (feature == FLP_FEATURE_LORA) spec->lora_rank = 8;
-  if (feature == FLP_FEATURE_MIXED) spec->mixed = FLP_MIXED_ROUND, spec->hidden_dtype = FLP_DTYPE_FP32;
-  if (feature == FLP_FEATURE_SLICES) spec->mixed = FLP_MIXED_SPLIT, spec->hidden_dtype = FLP_DTYPE_FP32;
-  if (feature == FLP_FEATURE_LOSS) set_loss(spec, "grpo", one_target);
-  if (feature == FLP_FEATURE_SCORES) set_loss(spec, "cross_entropy", all_scores);
-}
+/* What asks for each; those that others are cases of come first. */
+static const char *const words[FLP_FEATURE_NONE] = {
+    [FLP_FEATURE_KEEP] = "keep",         [FLP_FEATURE_LISTED] = "listed",
+    [FLP_FEATURE_TAIL] = "tail=2^-9",    [FLP_FEATURE_TARGETS] = "targets=4",
+    [FLP_FEATURE_TOPK] = "topk=3",       [FLP_FEATURE_RANK] = "rank",
+    [FLP_FEATURE_LORA] = "lora=8",       [FLP_FEATURE_MIXED] = "mixed=round hidden=fp32",
+    [FLP_FEATURE_LOSS] = "loss=grpo",    [FLP_FEATURE_SLICES] = "mixed=split hidden=fp32",
+    [FLP_FEATURE_SCORES] = "loss=cross_entropy"};
 
 static const struct {
   flp_feature one;
@@ -54,10 +42,9 @@ static const char *reason(uint32_t features) {
 }
 
 static void expect_pair(int one, int other) {
-  flp_spec spec = FLP_SPEC_INIT, out;
-  spec.vocab = 1000, spec.hidden = 64, spec.grads = FLP_GRAD_HIDDEN;
-  ask(&spec, (flp_feature)one);
-  ask(&spec, (flp_feature)other);
+  flp_spec spec = words_spec("grads=hidden"), out;
+  words_change_spec(&spec, words[one]);
+  words_change_spec(&spec, words[other]);
   uint32_t features = flp_features_of(&spec);
   const char *because = reason(features);
   cr_expect(features >> one & 1 && features >> other & 1, "%s%s", names[one], names[other]);
@@ -80,8 +67,7 @@ Test(features, every_pair) {
 }
 
 Test(features, a_sentence_names_both_and_the_reason) {
-  flp_spec spec = FLP_SPEC_INIT, out;
-  spec.vocab = 1000, spec.hidden = 64, spec.grads = FLP_GRAD_HIDDEN, spec.keep = 1, spec.lora_rank = 8;
+  flp_spec spec = words_spec("grads=hidden keep lora=8"), out;
   cr_assert_eq(flp_spec_resolve(&spec, &out), FLP_ERROR_ARGUMENT);
   cr_expect_str_eq(flp_error_detail(),
                    "spec.keep is set beside spec.lora_rank, whose passes recompute (accepted: 0)");

@@ -1,8 +1,7 @@
-/* test_launch_kept.c: what plans keep from forward to backward, in one budget with the workspaces of both; and the
- * rungs that serve modes and losses. */
+/* test_launch_kept.c: what plans keep from forward to backward is in one budget with the workspaces of both; and one
+ * kernel serves any loss as data. */
 #include <criterion/criterion.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/loss/loss.h"
@@ -14,40 +13,6 @@ static size_t most_of(int64_t n, uint64_t budget) {
   size_t most;
   cr_assert_eq(flp_spec_saved(&spec, n, budget, &most), FLP_OK, "%s", flp_error_detail());
   return most;
-}
-
-/* By specification, pinned mode and budget. */
-Test(launch_kept, plans_tell_what_they_keep) {
-  const int64_t n = 100;
-  const size_t directions = 2 * 512 + 100 * 64 * 4, exponentials = 512 + 100 * 7040 * 2;
-  static const struct {
-    const char *words, *options;
-    int keeps; /* 0: nothing, 1: directions, 2: exponentials */
-    int has_direction;
-  } cases[] = {{"grads=hidden", "", 1, 1},
-               {"grads=hidden entropy=forward", "", 1, 1},
-               {"grads=hidden", "mode=save", 2, 1},
-               {"grads=hidden", "mode=direction", 1, 1},
-               {"grads=hidden entropy=backward", "", 2, 0},
-               {"grads=hidden,bias bias", "", 2, 0},
-               {"grads=hidden,weight", "", 2, 0},
-               {"grads=hidden", "mode=recompute-rows", 0, 1}};
-  stage_open(&s, "");
-  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    char words[96];
-    flp_options options = words_options(cases[i].options);
-    snprintf(words, sizeof words, "V=7001 keep %s", cases[i].words);
-    use_plan(words, &options);
-    size_t kept = cases[i].keeps == 1 ? directions : cases[i].keeps ? exponentials : 0;
-    cr_expect_eq(stage_saved(plan, n), kept, "case %zu", i);
-    cr_expect_eq(stage_saved(plan, 0), 0);
-    cr_expect_eq(most_of(n, 0), exponentials, "the most that a plan of the spec can keep: case %zu", i);
-    cr_expect_eq(most_of(n, exponentials - 1), cases[i].has_direction ? directions : 0, "case %zu", i);
-    cr_expect_eq(most_of(n, directions - 1), 0, "case %zu", i);
-  }
-  use_plan("V=100 grads=hidden keep", NULL); /* directions of a small vocabulary take more than exponentials */
-  cr_expect_eq(most_of(n, 0), directions);
-  cr_expect_eq(stage_saved(plan, n), directions);
 }
 
 /* Queries with and without a budget agree with each other, and layouts with them. */
@@ -85,56 +50,6 @@ Test(launch_kept, one_budget_holds_what_is_saved_and_the_workspaces) {
   cr_expect_eq(layout.saved_bytes, 0);
 }
 
-Test(launch_kept, the_budget_of_the_environment_holds_what_is_saved) {
-  size_t bytes;
-  stage_open(&s, "");
-  setenv("FLP_BUDGET", "6M", 1);
-  use_plan("grads=hidden,weight keep", NULL);
-  cr_expect(stage_saved(plan, 2000) > 4000000 && stage_saved(plan, 4000) == 0);
-  cr_expect(most_of(2000, 0) > 4000000 && most_of(4000, 0) == 0);
-  setenv("FLP_BUDGET", "6MB", 1);
-  cr_expect_eq(flp_spec_saved(&spec, 2000, 0, &bytes), FLP_ERROR_ARGUMENT);
-  cr_expect_not_null(strstr(flp_error_detail(), "FLP_BUDGET is \"6MB\""));
-  unsetenv("FLP_BUDGET");
-  spec.dtype = FLP_DTYPE_FP32;
-  cr_expect_eq(flp_spec_saved(&spec, 2000, 0, &bytes), FLP_ERROR_ARGUMENT);
-  spec = words_spec("grads=hidden,weight");
-  cr_expect_eq(most_of(2000, 0), 0, "a plan that keeps nothing");
-  cr_expect_eq(flp_spec_saved(&spec, -1, 0, &bytes), FLP_ERROR_ARGUMENT);
-  cr_expect_eq(flp_spec_saved(&spec, 2000, 0, NULL), FLP_ERROR_ARGUMENT);
-}
-
-/* ---- rungs ---- */
-
-Test(launch_kept, tuned_kernels_of_a_head_serve_beside_plain_ones_of_what_is_kept) {
-  flp_options options = FLP_OPTIONS_INIT;
-  flp_spec head = words_spec("grads=hidden,weight"), kept = words_spec("grads=hidden,weight keep");
-  stage_open(&s, "name=H200");
-  stage_fill_cache(s.cache, &head, "H200/132/13000");
-  stage_fill_cache(s.cache, &kept, "");
-  use_plan("grads=hidden,weight keep", &options);
-  cr_expect_eq(flp_plan_get_rung(plan), FLP_RUNG_TUNED, "%s", flp_plan_get_reason(plan, FLP_RUNG_TUNED));
-  cr_expect_gt(stage_saved(plan, 10), 0);
-}
-
-/* Without a generator, from the kernels that ship for such a spec. */
-static void use_generic(const char *shipped, const char *words) {
-  flp_options options = FLP_OPTIONS_INIT;
-  flp_spec of = words_spec(shipped);
-  stage_fill_generic(s.generic, &of);
-  setenv("FLP_JIT_LIBRARY", "/nowhere.so", 1);
-  use_plan(words, &options);
-  cr_assert_eq(flp_plan_get_rung(plan), FLP_RUNG_GENERIC, "%s", flp_plan_get_reason(plan, FLP_RUNG_GENERIC));
-}
-
-Test(launch_kept, generic_kernels_serve_every_tail) {
-  stage_open(&s, "");
-  use_generic("grads=hidden,weight,bias bias tail=2^-9", "grads=hidden,weight,bias bias tail=2^-20");
-  flp_args a = args_of(FLP_PASS_FORWARD, "n=300 saved");
-  stage_execute(&s, plan, &a);
-  cr_expect_eq(STAGE_PARAMS(flp_emit_floor_params, stage_launch(&s, "emit_floor", 0)).log2_threshold, -29.75f);
-}
-
 static uint64_t program_of(int launch) {
   return STAGE_PARAMS(flp_loss_rows_params, stage_launch(&s, "loss_rows", launch)).program;
 }
@@ -149,13 +64,16 @@ static void run_step(void) {
 Test(launch_kept, the_generic_rung_runs_any_loss_as_data) {
   static const char *const losses[] = {"grpo", "ppo+k3"};
   char ids[2][17];
+  flp_spec shipped = words_spec("grads=hidden,weight loss=grpo");
+  flp_options options = words_options("rung=generic");
   stage_open(&s, "");
+  stage_fill_generic(s.generic, &shipped);
   for (int i = 0; i < 2; i++) {
     char words[64];
     flp_loss loss;
     flp_loss_code code;
     snprintf(words, sizeof words, "grads=hidden,weight loss=%s", losses[i]);
-    use_generic("grads=hidden,weight loss=grpo", words);
+    use_plan(words, &options);
     run_step();
     cr_assert_eq(flp_loss_find(losses[i], &loss), FLP_OK);
     flp_loss_encode(&loss, &code);
@@ -166,19 +84,4 @@ Test(launch_kept, the_generic_rung_runs_any_loss_as_data) {
     flp_plan_get_id(plan, ids[i]);
   }
   cr_expect_str_neq(ids[0], ids[1], "one kernel, but another program");
-}
-
-Test(launch_kept, the_cache_holds_each_loss_under_its_own_key) {
-  char first[17], second[17];
-  open_plan("", "grads=hidden,weight loss=grpo");
-  run_step();
-  cr_expect_eq(program_of(0), 0, "a compiled loss has no program beside it");
-  int made = s.provider_calls();
-  flp_plan_get_id(plan, first);
-  use_plan("grads=hidden,weight loss=grpo", NULL);
-  cr_expect_eq(s.provider_calls(), made, "all of it is there");
-  use_plan("grads=hidden,weight loss=dapo", NULL);
-  cr_expect_eq(s.provider_calls(), made + 1, "one kernel is new");
-  flp_plan_get_id(plan, second);
-  cr_expect_str_neq(first, second);
 }

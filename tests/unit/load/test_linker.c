@@ -2,6 +2,7 @@
 #include <criterion/criterion.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <glob.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,7 @@
 #include "runtime/plan/plan.h"
 #include "tests/unit/support/kernel_sample.h"
 #include "tests/unit/support/stage.h"
+#include "tests/unit/support/store_fixture.h"
 
 enum { TWO = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT, MODULES = 5 };
 
@@ -189,12 +191,11 @@ Test(linker, nothing_is_linked_alone) {
 
 /* The path of the one file of machine code in a cache. */
 static void find_kept(const stage *s, char out[700]) {
-  char command[800];
-  snprintf(command, sizeof command, "echo '%s'/*.flpc", s->cache);
-  FILE *pipe = popen(command, "r");
-  cr_assert(pipe && fgets(out, 700, pipe));
-  pclose(pipe);
-  out[strcspn(out, "\n")] = 0;
+  glob_t files;
+  snprintf(out, 700, "%s/*.flpc", s->cache);
+  cr_assert_eq(glob(out, 0, NULL, &files), 0);
+  snprintf(out, 700, "%s", files.gl_pathv[0]);
+  globfree(&files);
 }
 
 static size_t read_file(const char *path, uint8_t *out, size_t capacity) {
@@ -203,12 +204,6 @@ static size_t read_file(const char *path, uint8_t *out, size_t capacity) {
   size_t length = fread(out, 1, capacity, file);
   fclose(file);
   return length;
-}
-
-static void write_file(const char *path, const uint8_t *bytes, size_t length) {
-  FILE *file = fopen(path, "w");
-  cr_assert(file && fwrite(bytes, 1, length, file) == length);
-  fclose(file);
 }
 
 Test(linker, no_damage_goes_unnoticed) {
@@ -227,12 +222,12 @@ Test(linker, no_damage_goes_unnoticed) {
   cr_assert(is_taken(store, &image));
   for (size_t i = 0; i < length; i++) {
     bytes[i] ^= 0x20;
-    write_file(path, bytes, length);
+    fixture_write_file(path, bytes, length);
     cr_expect_not(is_taken(store, &image), "byte %zu", i);
     bytes[i] ^= 0x20;
   }
   for (size_t length_left = 0; length_left < length; length_left += 7) {
-    write_file(path, bytes, length_left);
+    fixture_write_file(path, bytes, length_left);
     cr_expect_not(is_taken(store, &image), "%zu bytes", length_left);
   }
   cr_expect_eq(stage_logged("is compiled anew: "), 1, "logged once: %s", stage_messages());

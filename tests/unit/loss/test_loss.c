@@ -3,23 +3,11 @@
 #include <math.h>
 #include <string.h>
 
-#include "runtime/loss/loss.h"
+#include "tests/unit/support/loss_case.h"
 #include "tests/unit/support/refuse.h"
 
 /* Where fields stand in the bytes. */
 enum { NAME_AT = 12, COUNTS_AT = 76, BODY_AT = 100, PARAMETER_BYTES = 56, NODE_BYTES = 8 };
-
-static flp_loss find(const char *text) {
-  flp_loss loss;
-  cr_assert_eq(flp_loss_find(text, &loss), FLP_OK, "%s", flp_error_detail());
-  return loss;
-}
-
-static uint16_t append(flp_loss *loss, flp_loss_op op, uint32_t a, uint32_t b, uint32_t c) {
-  uint16_t node;
-  cr_assert_eq(flp_loss_append(loss, op, a, b, c, &node), FLP_OK, "%s", flp_error_detail());
-  return node;
-}
 
 static uint16_t constant(flp_loss *loss, double value) {
   uint16_t node;
@@ -257,15 +245,18 @@ Test(loss, activity_reports_which_gradients_exist) {
 
 /* ---- values and derivatives ---- */
 
-/* y = op(x, b, c) with x the logprob: its value and derivative. */
-static flp_loss_row unary(flp_loss_op op, double x, double b, double c) {
+/* op of three values, of which the one at that place is the logprob: the value, and its derivative by that. */
+static flp_loss_row operate(flp_loss_op op, int at, double x, double y, double z) {
   flp_loss loss;
+  double v[3] = {x, y, z}, inputs[FLP_LOSS_ALL_INPUTS] = {[FLP_LOSS_WEIGHT] = 1};
+  uint32_t operands[3] = {0, 0, 0}, other = FLP_LOSS_OLD_LOGPROB;
   cr_assert_eq(flp_loss_start(&loss, "x"), FLP_OK);
-  uint32_t operands[3] = {append(&loss, FLP_LOSS_INPUT, FLP_LOSS_LOGPROB, 0, 0), 0, 0};
-  for (int j = 1; j < flp_loss_op_arity(op); j++) /* inputs, lest they fold */
-    operands[j] = append(&loss, FLP_LOSS_INPUT, j == 1 ? FLP_LOSS_OLD_LOGPROB : FLP_LOSS_REF_LOGPROB, 0, 0);
+  for (int j = 0; j < flp_loss_op_arity(op); j++) { /* inputs, lest they fold */
+    uint32_t input = j == at ? FLP_LOSS_LOGPROB : other++;
+    inputs[input] = v[j];
+    operands[j] = append(&loss, FLP_LOSS_INPUT, input, 0, 0);
+  }
   cr_assert_eq(flp_loss_finish(&loss, append(&loss, op, operands[0], operands[1], operands[2])), FLP_OK);
-  double inputs[FLP_LOSS_ALL_INPUTS] = {x, 0, b, c, 0, 1};
   flp_loss_row row;
   flp_loss_evaluate_row(&loss, inputs, NULL, &row);
   return row;
@@ -305,88 +296,37 @@ Test(loss, each_operation_has_its_value_and_derivative) {
       {FLP_LOSS_CLAMP, 1.5, 1, 1, 1, 0},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    flp_loss_row got = unary(cases[i].op, cases[i].x, cases[i].b, cases[i].c);
+    flp_loss_row got = operate(cases[i].op, 0, cases[i].x, cases[i].b, cases[i].c);
     cr_expect_lt(fabs(got.loss - cases[i].value), 1e-15, "case %zu: %.17g", i, got.loss);
     cr_expect_lt(fabs(got.grad_logprob - cases[i].derivative), 1e-15, "case %zu: %.17g", i, got.grad_logprob);
   }
-  cr_expect(isnan(unary(FLP_LOSS_MIN, NAN, 2, 0).loss));
-  cr_expect(isnan(unary(FLP_LOSS_MAX, 2, NAN, 0).loss));
-  cr_expect(isnan(unary(FLP_LOSS_CLAMP, NAN, 1, 2).loss));
+  cr_expect(isnan(operate(FLP_LOSS_MIN, 0, NAN, 2, 0).loss));
+  cr_expect(isnan(operate(FLP_LOSS_MAX, 0, 2, NAN, 0).loss));
+  cr_expect(isnan(operate(FLP_LOSS_CLAMP, 0, NAN, 1, 2).loss));
 }
 
-/* The upper bound of clamp and the second operand of div and sub, by logprob. */
+/* The second operand of div, sub, min and max. */
 Test(loss, other_operands_have_derivatives_too) {
-  const struct {
-    flp_loss_op op;
-    int at; /* of logprob = 2 among operands; the others are 3 and 5 */
-    double derivative;
-  } cases[] = {{FLP_LOSS_SUB, 1, -1},  {FLP_LOSS_DIV, 1, -0.75}, {FLP_LOSS_CLAMP, 1, 0},
-               {FLP_LOSS_CLAMP, 2, 1}, {FLP_LOSS_MIN, 1, 1},     {FLP_LOSS_MAX, 1, 0}};
-  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    flp_loss loss;
-    cr_assert_eq(flp_loss_start(&loss, "x"), FLP_OK);
-    uint32_t operands[3];
-    for (int j = 0, other = FLP_LOSS_OLD_LOGPROB; j < 3; j++)
-      operands[j] = append(&loss, FLP_LOSS_INPUT, j == cases[i].at ? FLP_LOSS_LOGPROB : (uint32_t)other++, 0, 0);
-    if (flp_loss_op_arity(cases[i].op) == 2) operands[2] = 0;
-    cr_assert_eq(flp_loss_finish(&loss, append(&loss, cases[i].op, operands[0], operands[1], operands[2])), FLP_OK);
-    double inputs[FLP_LOSS_ALL_INPUTS] = {2, 0, 3, cases[i].at == 2 ? 1 : 5, 0, 1};
-    flp_loss_row row;
-    flp_loss_evaluate_row(&loss, inputs, NULL, &row);
-    cr_expect_eq(row.grad_logprob, cases[i].derivative, "case %zu: %g", i, row.grad_logprob);
-  }
+  static const flp_loss_op ops[] = {FLP_LOSS_SUB, FLP_LOSS_DIV, FLP_LOSS_MIN, FLP_LOSS_MAX};
+  static const double derivatives[] = {-1, -0.75, 1, 0};
+  for (int i = 0; i < 4; i++) cr_expect_eq(operate(ops[i], 1, 3, 2, 0).grad_logprob, derivatives[i], "case %d", i);
 }
 
-/* Derivative of clamp(x, low, high) by operand at. */
-static double by_operand_of_clamp(int at, double x, double low, double high) {
-  flp_loss loss;
-  double v[3] = {x, low, high}, inputs[FLP_LOSS_ALL_INPUTS] = {v[at], 0, 0, 0, 0, 1};
-  uint32_t operands[3], other = FLP_LOSS_OLD_LOGPROB;
-  cr_assert_eq(flp_loss_start(&loss, "x"), FLP_OK);
-  for (int j = 0; j < 3; j++) {
-    uint32_t input = j == at ? FLP_LOSS_LOGPROB : other++;
-    inputs[input] = v[j];
-    operands[j] = append(&loss, FLP_LOSS_INPUT, input, 0, 0);
-  }
-  cr_assert_eq(flp_loss_finish(&loss, append(&loss, FLP_LOSS_CLAMP, operands[0], operands[1], operands[2])), FLP_OK);
-  flp_loss_row row;
-  flp_loss_evaluate_row(&loss, inputs, NULL, &row);
-  return row.grad_logprob;
-}
-
+/* By x, low and high; min(max(x, low), high) with low above high is high, wherever x stands. */
 Test(loss, edges_of_clamp) {
   const struct {
     double x, low, high, by[3];
   } cases[] = {{0, 1, 2, {0, 1, 0}},   {1, 1, 2, {1, 0, 0}},   {2, 1, 2, {1, 0, 0}},        {3, 1, 2, {0, 0, 1}},
                {0, 1, 1, {0, 0, 0}},   {1, 1, 1, {1, 0, 0}},   {2, 1, 1, {0, 0, 1}},        {0, 2, 1, {0, 0, 1}},
+               {3, 2, 5, {1, 0, 0}},   {1, 5, 2, {0, 0, 1}},   {3, 5, 2, {0, 0, 1}},   {6, 5, 2, {0, 0, 1}},        {0, 1, NAN, {0, 0, 0}},
                {NAN, 1, 2, {0, 0, 0}}, {NAN, 2, 1, {0, 0, 1}}, {0, NAN, 2, {0, 0, 0}},      {3, NAN, 2, {0, 0, 1}},
-               {0, 1, NAN, {0, 0, 0}}, {1, 1, NAN, {0, 0, 0}}, {-INFINITY, 1, 2, {0, 1, 0}}};
+               {1, 1, NAN, {0, 0, 0}}, {-INFINITY, 1, 2, {0, 1, 0}}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
     for (int at = 0; at < 3; at++) {
-      double got = by_operand_of_clamp(at, cases[i].x, cases[i].low, cases[i].high);
-      cr_expect_eq(got, cases[i].by[at], "case %zu, operand %d: %g", i, at, got);
+      flp_loss_row got = operate(FLP_LOSS_CLAMP, at, cases[i].x, cases[i].low, cases[i].high);
+      cr_expect_eq(got.grad_logprob, cases[i].by[at], "case %zu, operand %d: %g", i, at, got.grad_logprob);
+      if (cases[i].low > cases[i].high && !isnan(cases[i].x)) cr_expect_eq(got.loss, cases[i].high, "case %zu", i);
     }
-}
-
-/* min(max(x, low), high) with low above high is high, wherever x stands: by x, low and high. */
-Test(loss, bounds_of_clamp_that_cross) {
-  for (int at = 0; at < 3; at++) {
-    flp_loss loss;
-    cr_assert_eq(flp_loss_start(&loss, "x"), FLP_OK);
-    uint32_t operands[3];
-    for (int j = 0, other = FLP_LOSS_OLD_LOGPROB; j < 3; j++)
-      operands[j] = append(&loss, FLP_LOSS_INPUT, j == at ? FLP_LOSS_LOGPROB : (uint32_t)other++, 0, 0);
-    cr_assert_eq(flp_loss_finish(&loss, append(&loss, FLP_LOSS_CLAMP, operands[0], operands[1], operands[2])), FLP_OK);
-    const double xs[] = {1, 3, 6};
-    for (int i = 0; i < 3; i++) {
-      double v[3] = {xs[i], 5, 2};
-      double inputs[FLP_LOSS_ALL_INPUTS] = {v[at], 0, v[at == 0 ? 1 : 0], v[at == 2 ? 1 : 2], 0, 1};
-      flp_loss_row row;
-      flp_loss_evaluate_row(&loss, inputs, NULL, &row);
-      cr_expect_eq(row.loss, 2);
-      cr_expect_eq(row.grad_logprob, at == 2, "x = %g, operand %d: %g", v[0], at, row.grad_logprob);
-    }
-  }
 }
 
 /* where(x < 0, exp(x), log(x)): the branch that is not taken counts for nothing, NaN and inf included. */

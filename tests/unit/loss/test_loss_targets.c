@@ -4,22 +4,10 @@
 #include <math.h>
 #include <string.h>
 
-#include "runtime/loss/loss.h"
+#include "tests/unit/support/loss_case.h"
 #include "tests/unit/support/random.h"
 
 enum { K = 7 };
-
-static flp_loss find(const char *text) {
-  flp_loss loss;
-  cr_assert_eq(flp_loss_find(text, &loss), FLP_OK, "%s", flp_error_detail());
-  return loss;
-}
-
-static uint16_t append(flp_loss *loss, flp_loss_op op, uint32_t a, uint32_t b) {
-  uint16_t node;
-  cr_assert_eq(flp_loss_append(loss, op, a, b, 0, &node), FLP_OK, "%s", flp_error_detail());
-  return node;
-}
 
 /* Log-probabilities of the first count of more outcomes. */
 static void draw(uint32_t *state, int count, float *out) {
@@ -92,14 +80,14 @@ Test(loss_targets, a_teacher_that_is_the_student_has_no_gradient) {
 static flp_loss nested(void) {
   flp_loss loss;
   cr_assert_eq(flp_loss_start(&loss, "nested"), FLP_OK);
-  uint16_t a = append(&loss, FLP_LOSS_INPUT, FLP_LOSS_TARGET_LOGPROB, 0), h = append(&loss, FLP_LOSS_INPUT, FLP_LOSS_ENTROPY, 0);
-  uint16_t e = append(&loss, FLP_LOSS_EXP, a, 0), total = append(&loss, FLP_LOSS_SUM, e, 0);
-  uint16_t s = append(&loss, FLP_LOSS_DIV, e, total);
-  uint16_t scaled = append(&loss, FLP_LOSS_MUL, append(&loss, FLP_LOSS_MUL, s, a), h);
-  uint16_t mean = append(&loss, FLP_LOSS_SUM, scaled, 0);
-  uint16_t off = append(&loss, FLP_LOSS_SUB, a, mean), square = append(&loss, FLP_LOSS_MUL, off, off);
-  uint16_t last = append(&loss, FLP_LOSS_SUM, append(&loss, FLP_LOSS_MUL, s, square), 0);
-  cr_assert_eq(flp_loss_finish(&loss, append(&loss, FLP_LOSS_MUL, last, h)), FLP_OK, "%s", flp_error_detail());
+  uint16_t a = append(&loss, FLP_LOSS_INPUT, FLP_LOSS_TARGET_LOGPROB, 0, 0);
+  uint16_t h = append(&loss, FLP_LOSS_INPUT, FLP_LOSS_ENTROPY, 0, 0), e = append(&loss, FLP_LOSS_EXP, a, 0, 0);
+  uint16_t s = append(&loss, FLP_LOSS_DIV, e, append(&loss, FLP_LOSS_SUM, e, 0, 0), 0);
+  uint16_t scaled = append(&loss, FLP_LOSS_MUL, append(&loss, FLP_LOSS_MUL, s, a, 0), h, 0);
+  uint16_t off = append(&loss, FLP_LOSS_SUB, a, append(&loss, FLP_LOSS_SUM, scaled, 0, 0), 0);
+  uint16_t square = append(&loss, FLP_LOSS_MUL, off, off, 0), term = append(&loss, FLP_LOSS_MUL, s, square, 0);
+  uint16_t all = append(&loss, FLP_LOSS_MUL, append(&loss, FLP_LOSS_SUM, term, 0, 0), h, 0);
+  cr_assert_eq(flp_loss_finish(&loss, all), FLP_OK, "%s", flp_error_detail());
   return loss;
 }
 

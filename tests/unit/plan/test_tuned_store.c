@@ -8,6 +8,7 @@
 #include "runtime/plan/plan.h"
 #include "tests/unit/support/kernel_sample.h"
 #include "tests/unit/support/stage.h"
+#include "tests/unit/support/words.h"
 
 /* A session that has chosen something, on the stand-in device. */
 typedef struct scene {
@@ -21,11 +22,8 @@ typedef struct scene {
 static void open_scene(scene *s) {
   memset(s, 0, sizeof *s);
   stage_open(&s->stage, "capability=9.0;driver=13000");
-  flp_spec spec = stage_spec(3);
-  spec.vocab = 151936;
-  spec.hidden = 4096;
   s->args.rows = 8192;
-  s->target.spec = spec;
+  s->target.spec = words_spec("V=151936 D=4096 grads=hidden,weight");
   const flp_driver *driver;
   cr_assert_eq(flp_driver_get(&driver), FLP_OK);
   s->device.driver = driver;
@@ -67,41 +65,35 @@ Test(tuned_store, kernels_have_the_chosen_tiling) {
   flp_plan_destroy(plan);
 }
 
+/* As the search leaves them: whole along an axis without chunks; and one chunk of everything is no preference. */
 Test(tuned_store, the_layout_that_was_chosen_is_taken) {
   static const struct {
+    uint32_t grads;
     flp_mode mode;
-    int64_t rows, vocab; /* as the search leaves them: whole along an axis without chunks */
-  } cases[] = {{FLP_MODE_RECOMPUTE_VOCAB, 8192, 20000}, {FLP_MODE_RECOMPUTE_SPLIT, 1024, 9000}};
+    int64_t rows, vocab;
+    flp_mode tuned;
+    int64_t tuned_rows, tuned_vocab;
+  } cases[] = {{3, FLP_MODE_RECOMPUTE_VOCAB, 8192, 20000, FLP_MODE_RECOMPUTE_VOCAB, 0, 20000},
+               {3, FLP_MODE_RECOMPUTE_SPLIT, 1024, 9000, FLP_MODE_RECOMPUTE_SPLIT, 1024, 9000},
+               {1, FLP_MODE_RECOMPUTE_ROWS, 1536, 151936, FLP_MODE_RECOMPUTE_ROWS, 1536, 0},
+               {3, FLP_MODE_RECOMPUTE_ROWS, 8192, 151936, (flp_mode)0, 0, 0}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     scene s;
     flp_layout layout;
     open_scene(&s);
+    s.target.spec.grads = cases[i].grads;
     s.session.mode = cases[i].mode;
     s.session.chunk_rows = cases[i].rows;
     s.session.chunk_vocab = cases[i].vocab;
     flp_plan *plan = stored_plan(&s, &layout);
-    cr_expect_eq(layout.mode, cases[i].mode);
-    cr_expect_eq(layout.chunk_rows, cases[i].rows);
-    cr_expect_eq(layout.chunk_vocab, cases[i].vocab);
-    cr_expect_eq(plan->planner.tuned_rows, cases[i].mode == FLP_MODE_RECOMPUTE_VOCAB ? 0 : cases[i].rows);
+    const flp_planner *p = &plan->planner;
+    cr_expect_eq(p->tuned_mode, cases[i].tuned, "case %zu", i);
+    cr_expect(p->tuned_rows == cases[i].tuned_rows && p->tuned_vocab == cases[i].tuned_vocab, "case %zu", i);
+    if (cases[i].tuned)
+      cr_expect(layout.mode == cases[i].mode && layout.chunk_rows == cases[i].rows &&
+                    layout.chunk_vocab == cases[i].vocab, "case %zu", i);
     flp_plan_destroy(plan);
   }
-}
-
-Test(tuned_store, rows_alone_ask_for_chunks_of_rows) {
-  scene s;
-  flp_layout layout;
-  open_scene(&s);
-  s.target.spec.grads = FLP_GRAD_HIDDEN;
-  s.session.mode = FLP_MODE_RECOMPUTE_ROWS;
-  s.session.chunk_rows = 1536;
-  s.session.chunk_vocab = 151936;
-  flp_plan *plan = stored_plan(&s, &layout);
-  cr_expect_eq(plan->planner.tuned_mode, FLP_MODE_RECOMPUTE_ROWS);
-  cr_expect_eq(plan->planner.tuned_vocab, 0);
-  cr_expect_eq(layout.mode, FLP_MODE_RECOMPUTE_ROWS);
-  cr_expect_eq(layout.chunk_rows, 1536);
-  flp_plan_destroy(plan);
 }
 
 static const flp_kernel_desc *keep_of(const flp_plan *plan) {
@@ -113,11 +105,8 @@ static const flp_kernel_desc *keep_of(const flp_plan *plan) {
 Test(tuned_store, forward_keep_has_the_chosen_tiling_and_chunks) {
   scene s;
   flp_layout layout = FLP_LAYOUT_INIT, backward;
-  uint8_t program[FLP_LOSS_BYTES_MAX];
   open_scene(&s);
-  s.target.spec.grads = FLP_GRAD_HIDDEN;
-  s.target.spec.loss = program;
-  cr_assert_eq(flp_loss_builtin_bytes("grpo", program, sizeof program, &s.target.spec.loss_bytes), FLP_OK);
+  words_change_spec(&s.target.spec, "grads=hidden loss=grpo");
   s.session.streams = 1;
   s.session.chosen.of[FLP_KERNEL_KEEP].raster = 32;
   s.session.mode = FLP_MODE_STREAM;
@@ -154,17 +143,5 @@ Test(tuned_store, forward_keep_that_was_not_searched_is_stored_plain) {
   }
   cr_expect(found);
   flp_store_close(store);
-  flp_plan_destroy(plan);
-}
-
-Test(tuned_store, one_chunk_of_everything_is_no_preference) {
-  scene s;
-  flp_layout layout;
-  open_scene(&s);
-  s.session.mode = FLP_MODE_RECOMPUTE_ROWS;
-  s.session.chunk_rows = 8192;
-  s.session.chunk_vocab = 151936;
-  flp_plan *plan = stored_plan(&s, &layout);
-  cr_expect_eq(plan->planner.tuned_mode, 0);
   flp_plan_destroy(plan);
 }

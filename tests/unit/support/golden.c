@@ -15,19 +15,25 @@ flp_status golden_run(golden *g, const flp_args *args) {
 
 /* ---- plans ---- */
 
-static void drop_plan(golden *g) {
+void golden_drop_plan(golden *g) {
+  size_t bytes;
+  int modules, contexts;
   flp_plan_destroy(g->plan);
   g->plan = NULL;
+  g->s.held(&bytes, &modules, &contexts);
+  cr_expect(!bytes && !modules && !contexts, "%zu bytes, %d modules, %d contexts are held", bytes, modules, contexts);
 }
 
-static void refused(golden *g, flp_status status) {
-  fprintf(g->out, "%s: %s\n", flp_status_name(status), flp_error_detail());
+void golden_refused(golden *g, flp_status status) {
+  char before[64];
+  snprintf(before, sizeof before, "%s: ", flp_status_name(status));
+  golden_put(g, before, flp_error_detail());
 }
 
 static int make_plan(golden *g) {
   if (g->plan) return 1;
   flp_status status = flp_plan_create(&g->spec, &g->options, &g->plan);
-  if (status != FLP_OK) refused(g, status);
+  if (status != FLP_OK) golden_refused(g, status);
   return status == FLP_OK;
 }
 
@@ -42,7 +48,7 @@ static void set_spec(golden *g, const char *words) {
 }
 
 static void set_up(golden *g, const char *command, const char *words) {
-  drop_plan(g);
+  golden_drop_plan(g);
   if (strcmp(command, "device") == 0) set_device(g, words);
   else if (strcmp(command, "provider") == 0) g->s.provider_script(words);
   else if (strcmp(command, "spec") == 0) set_spec(g, words);
@@ -67,8 +73,8 @@ static void call(golden *g, const char *words, flp_pass pass, golden_call_fn eac
   trace_begin(&g->s, g->plan);
   if (status == FLP_OK) status = golden_run(g, &a);
   if (status != FLP_OK) {
-    refused(g, status);
-    if (status != FLP_ERROR_DRIVER) cr_expect_eq(g->s.launch_count(), 0);
+    golden_refused(g, status);
+    if (status != FLP_ERROR_DRIVER && status != FLP_ERROR_DATA) cr_expect_eq(g->s.launch_count(), 0);
     return;
   }
   expect_launches(g, words, &a);
@@ -89,7 +95,7 @@ static void layout(golden *g, const char *words) {
                           ? flp_planner_pick_listed(p, pass, n, count, budget, &s)
                           : flp_planner_pick(p, pass, n, budget, 1, &s);
   if (status == FLP_OK) trace_layout(g->out, name, &s);
-  else refused(g, status);
+  else golden_refused(g, status);
 }
 
 static void run_command(golden *g, const char *line, golden_call_fn each) {
@@ -98,6 +104,7 @@ static void run_command(golden *g, const char *line, golden_call_fn each) {
   cr_assert_eq(sscanf(line, "> %31s %n", command, &length), 1, "%s", line);
   const char *words = line + (length ? (size_t)length : strlen(line));
   if (strcmp(command, "layout") == 0) layout(g, words);
+  else if (golden_plan_command(g, command, words)) return;
   else if (words_pass(command)) call(g, words, words_pass(command), each);
   else set_up(g, command, words);
 }
@@ -144,14 +151,13 @@ static void expect_same(const char *path, const char *expected, const char *got)
                  (int)strcspn(begin, "\n"), begin, (int)strcspn(made, "\n"), made);
 }
 
-static void check_file(const char *path, golden_call_fn each) {
+void golden_check_file(const char *path, golden_call_fn each) {
   golden g = {.out = NULL};
   const char *update = getenv("FLP_GOLDEN_UPDATE");
   stage_open(&g.s, "");
-  g.s.provider_script("");
   set_spec(&g, "");
   char *text = read_file(path), *commands = strdup(text), *made = replay(&g, commands, each);
-  drop_plan(&g);
+  golden_drop_plan(&g);
   if (!each && update && strcmp(update, "1") == 0) {
     FILE *file = fopen(path, "wb");
     cr_assert(file && fputs(made, file) >= 0 && fclose(file) == 0, "%s", path);
@@ -162,6 +168,8 @@ static void check_file(const char *path, golden_call_fn each) {
   free(commands);
   free(made);
 }
+
+/* ---- folders ---- */
 
 static int is_text(const struct dirent *entry) {
   size_t length = strlen(entry->d_name);
@@ -176,7 +184,7 @@ void golden_check(const char *folder, int least, golden_call_fn each) {
   cr_assert_geq(count, least, "%s", path);
   for (int i = 0; i < count; i++) {
     snprintf(path, sizeof path, "%s/tests/golden/%s/%s", FLP_TEST_TREE, folder, files[i]->d_name);
-    check_file(path, each);
+    golden_check_file(path, each);
     free(files[i]);
   }
   free(files);

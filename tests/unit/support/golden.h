@@ -8,6 +8,22 @@
  *                      layout does not count, or where it asks for less than what is counted fewer, N < 0
  *   > layout PASS n=N budget=SIZE     what the planner picks
  *
+ * Of plans (golden_plan.c); $ROOT is a folder of the test's own, $PROVIDER, $CUDA and $FLPGEN are libraries:
+ *
+ *   > stage WORDS      an empty cache, $ROOT/cache, and no generic kernels; > device without these
+ *   > env NAME=VALUE   the environment; > env NAME: without it
+ *   > fill FOLDER arch=sm_90a driver=13000 tune=TEXT chunk_vocab=N, or generic     kernels of the spec in $ROOT/FOLDER
+ *   > spoil FOLDER at=N      each kernel in it is damaged; > shell COMMAND
+ *   > plan OPTIONS     a plan: what it says of itself, ids numbered as they come, its tile configurations, how many
+ *                      kernels were generated for it, and what was logged
+ *   > query PASS n=N budget=SIZE list_count=N, > saved n=N budget=SIZE     of the present plan, by the API
+ *   > names WORDS      how the spec, with these words, is called; > kernels ARCH WORDS: the keys of its kernels;
+ *                      > kinds, > signatures: of all kernels and entries
+ *   > resolve spec WORDS, options WORDS or PASS WORDS / WORDS    what a field, an option or an argument (behind the
+ *                      " / " and the spec) changes: it is taken or refused; > args WORDS: the arguments of all calls
+ *   > select PASS WORDS, > scale WORDS      calls of a plan for these; > check: what it has seen of its data;
+ *                      > driver WORDS: of the stand-in, under this plan
+ *
  * FLP_GOLDEN_UPDATE=1 writes the files anew; the difference is then reviewed like code. */
 #ifndef FLP_TEST_GOLDEN_H
 #define FLP_TEST_GOLDEN_H
@@ -17,6 +33,8 @@
 #include "runtime/plan/plan.h"
 #include "tests/unit/support/stage.h"
 
+enum { GOLDEN_IDS = 64 };
+
 /* Where a file's commands have led. */
 typedef struct golden {
   stage s;
@@ -25,16 +43,35 @@ typedef struct golden {
   flp_options options;
   flp_plan *plan; /* NULL until the first call of a spec */
   FILE *out;
+
+  char args[512]; /* of every call that is resolved */
+  char ids[GOLDEN_IDS][17];
+  int id_count, made; /* plan ids that came, kernels that the provider has made */
+  size_t logged;      /* bytes of the log that are told */
 } golden;
 
 /* A call that a file has made, once more: what is asked of every one. */
 typedef void (*golden_call_fn)(golden *g, const flp_args *args);
 
-/* Compares every file of a folder of tests/golden with what its commands give; or, if `each` is not NULL, calls it after
+/* Compares every file of a folder of tests/golden with what its commands give; or, if `each` is given, calls it after
  * each call that succeeds. Expects at least that many files. */
 void golden_check(const char *folder, int least, golden_call_fn each);
+void golden_check_file(const char *path, golden_call_fn each);
 
 /* flp_step or flp_execute. */
 flp_status golden_run(golden *g, const flp_args *args);
+
+/* ---- between golden.c, golden_plan.c and golden_ops.c ---- */
+
+/* Runs a command about plans. Returns 0 if it is none. */
+int golden_plan_command(golden *g, const char *command, const char *words);
+int golden_other_command(golden *g, const char *command, const char *words);
+/* What "resolve" has of select and scale. Returns 0 if it is neither. */
+int golden_resolve_other(golden *g, const char *what, const char *words);
+/* After which nothing may be held. */
+void golden_drop_plan(golden *g);
+/* A line: a text without what differs from machine to machine, or a status with its detail. */
+void golden_put(golden *g, const char *before, const char *text);
+void golden_refused(golden *g, flp_status status);
 
 #endif

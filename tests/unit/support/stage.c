@@ -60,6 +60,7 @@ void stage_open(stage *s, const char *cuda_script) {
   void (*set_sources)(const uint8_t *);
   find(generator, "fake_provider_set_sources", &set_sources);
   set_sources(flp_sources_hash());
+  s->provider_script("");
   flp_provider_get_fn get;
   find(generator, FLP_PROVIDER_SYMBOL, &get);
   provider = get(FLP_PROVIDER_VERSION);
@@ -68,37 +69,42 @@ void stage_open(stage *s, const char *cuda_script) {
   flp_log_set(keep, NULL);
 }
 
-static void put(flp_store *store, const flp_kernel_key *key, const char *tuned_for) {
+static void put(flp_store *store, const flp_kernel_key *key, const stage_filling *how) {
   flp_kernel_image image = {.ptx = NULL};
+  flp_kernel_key made = how->generic ? flp_kernel_key_generic(key, how->arch) : *key, named = made;
+  flp_tuning tuning;
   char error[256], bytes[FLP_KEY_BYTES_MAX];
-  size_t length = flp_kernel_key_bytes(key, flp_sources_hash(), tuned_for, bytes, sizeof bytes);
-  if (provider->generate(key, NULL, 0, &image.desc, &image.ptx, &image.ptx_bytes, error, sizeof error) != FLP_OK ||
-      flp_store_put(store, bytes, length, &image) != FLP_OK) {
+  const char *tuned_for = flp_kind_has(key->kind, FLP_KIND_TUNE) ? how->tuned_for : "";
+  if (flp_tuning_parse("tune", how->tune, &tuning) != FLP_OK) abort();
+  flp_tuning_apply(&tuning, &made, 1);
+  size_t length = flp_kernel_key_bytes(&named, flp_sources_hash(), tuned_for, bytes, sizeof bytes);
+  flp_status status =
+      provider->generate(&made, NULL, 0, &image.desc, &image.ptx, &image.ptx_bytes, error, sizeof error);
+  if (key->kind == FLP_KERNEL_DZ) image.desc.chunk_vocab = how->chunk_vocab;
+  if (status != FLP_OK || flp_store_put(store, bytes, length, &image) != FLP_OK) {
     fprintf(stderr, "stage: cannot put %s: %s\n", bytes, flp_error_detail());
     abort();
   }
   flp_kernel_image_clear(&image);
 }
 
-static void fill(const char *directory, const flp_spec *spec, const char *tuned_for, int generic) {
+void stage_fill(const char *directory, const flp_spec *spec, stage_filling how) {
   flp_store *store;
   flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
   mkdir(directory, 0700);
   if (flp_store_open(directory, NULL, &store) != FLP_OK) abort();
-  int count = flp_kernel_keys_for(spec, "sm_80", keys);
-  for (int i = 0; i < count; i++) {
-    flp_kernel_key key = generic ? flp_kernel_key_generic(&keys[i], "sm_80") : keys[i];
-    put(store, &key, tuned_for);
-  }
+  if (!how.arch) how.arch = "sm_80";
+  int count = flp_kernel_keys_for(spec, how.arch, keys);
+  for (int i = 0; i < count; i++) put(store, &keys[i], &how);
   flp_store_close(store);
 }
 
 void stage_fill_cache(const char *directory, const flp_spec *spec, const char *tuned_for) {
-  fill(directory, spec, tuned_for, 0);
+  stage_fill(directory, spec, (stage_filling){.tuned_for = tuned_for});
 }
 
 void stage_fill_generic(const char *directory, const flp_spec *spec) {
-  fill(directory, spec, "", 1);
+  stage_fill(directory, spec, (stage_filling){.generic = 1});
 }
 
 const char *stage_messages(void) {
@@ -175,13 +181,6 @@ size_t stage_saved(const flp_plan *plan, int64_t n) {
   return bytes;
 }
 
-flp_args stage_saved_args(const flp_plan *plan, const flp_spec *spec, flp_pass pass, int64_t n) {
-  flp_args a = stage_args(spec, pass, n);
-  a.saved = STAGE_AT(60);
-  a.saved_bytes = stage_saved(plan, n);
-  return a;
-}
-
 void stage_execute(stage *s, flp_plan *plan, const flp_args *args) {
   s->reset();
   cr_assert_eq(flp_execute(plan, args), FLP_OK, "%s", flp_error_detail());
@@ -198,15 +197,6 @@ const fake_launch *stage_launch(const stage *s, const char *entry, int which) {
     if (strcmp(s->launch_at(i)->entry, entry) == 0 && which-- == 0) return s->launch_at(i);
   cr_assert_fail("no launch of %s", entry);
   return NULL;
-}
-
-void stage_expect_sequence(stage *s, const char *expected) {
-  char got[4096] = "";
-  for (size_t i = 0; i < s->launch_count(); i++) {
-    size_t used = strlen(got);
-    snprintf(got + used, sizeof got - used, "%s%s", i ? " " : "", s->launch_at(i)->entry);
-  }
-  cr_expect_str_eq(got, expected);
 }
 
 void stage_expect_capturable(stage *s) {

@@ -22,7 +22,16 @@ typedef struct stage {
 /* Opens the stand-ins, sets every FLP_* variable, and gives libcuda its script. */
 void stage_open(stage *s, const char *cuda_script);
 
-/* Puts an image of every kernel of the spec into a directory. */
+/* Which images go into a cache: for an architecture, NULL for sm_80; tuned for a device and its driver, NULL for none,
+ * where the kind can be; with tile configurations, and a chunk of dz; or the generic ones. */
+typedef struct stage_filling {
+  const char *arch, *tuned_for, *tune;
+  uint32_t chunk_vocab;
+  int generic;
+} stage_filling;
+
+/* Puts an image of every kernel of the spec into a directory, which it makes. */
+void stage_fill(const char *directory, const flp_spec *spec, stage_filling how);
 void stage_fill_cache(const char *directory, const flp_spec *spec, const char *tuned_for);
 void stage_fill_generic(const char *directory, const flp_spec *spec);
 
@@ -60,9 +69,6 @@ size_t stage_workspace(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t 
 /* flp_plan_saved, in the default budget, that must succeed. */
 size_t stage_saved(const flp_plan *plan, int64_t n);
 
-/* stage_args with the memory that the plan keeps from forward to backward, at 60. */
-flp_args stage_saved_args(const flp_plan *plan, const flp_spec *spec, flp_pass pass, int64_t n);
-
 /* Forgets what came before and executes; must succeed. */
 void stage_execute(stage *s, flp_plan *plan, const flp_args *args);
 
@@ -74,9 +80,6 @@ stage_map stage_read_map(const flp_abi_map *map);
 
 /* Launch `which` of that entry, which must be there. */
 const fake_launch *stage_launch(const stage *s, const char *entry, int which);
-
-/* Expects exactly these entries, divided by spaces, to have been launched. */
-void stage_expect_sequence(stage *s, const char *expected);
 
 /* Expects no call that a captured CUDA graph could not hold. */
 void stage_expect_capturable(stage *s);

@@ -25,16 +25,16 @@ const words_argument WORDS_ARGUMENT[] = {
     NUMBER(n) NUMBER(hidden_stride) NUMBER(weight_stride) NUMBER(ignore_index) NUMBER(row_count) NUMBER(vocab_offset)
     NUMBER(vocab_valid) NUMBER(vocab_total) NUMBER(shard_count) NUMBER(grad_hidden_stride) NUMBER(grad_weight_stride)
     NUMBER(saved_bytes) NUMBER(list_count) NUMBER(lora_a_stride) NUMBER(lora_b_stride) NUMBER(grad_lora_a_stride)
-    NUMBER(grad_lora_b_stride)
+    NUMBER(grad_lora_b_stride) {"pass", 'i', offsetof(flp_args, pass)},
     FLOAT(temperature) FLOAT(scale) FLOAT(lora_scale)
     {NULL, 0, 0}};
 
-/* The next word of a text, or NULL; words are 1 to 63 characters. */
-static const char *next_word(const char *text, char word[64]) {
+/* The next word of a text, or NULL. */
+static const char *next_word(const char *text, char word[WORDS_BYTES]) {
   text += strspn(text, " ");
   size_t length = strcspn(text, " ");
   if (!length) return NULL;
-  snprintf(word, 64, "%.*s", (int)length, text);
+  snprintf(word, WORDS_BYTES, "%.*s", (int)length, text);
   return text + length;
 }
 
@@ -46,11 +46,11 @@ static const char *value_of(const char *word, const char *name) {
   return word[length] == '=' ? word + length + 1 : NULL;
 }
 
-int words_find(const char *text, const char *name, char out[64]) {
-  char word[64];
+int words_find(const char *text, const char *name, char out[WORDS_BYTES]) {
+  char word[WORDS_BYTES];
   while ((text = next_word(text, word))) {
     const char *value = value_of(word, name);
-    if (value) snprintf(out, 64, "%s", value);
+    if (value) snprintf(out, WORDS_BYTES, "%s", value);
     if (value) return 1;
   }
   return 0;
@@ -64,7 +64,7 @@ static uint64_t number_of(const char *text) {
 }
 
 uint64_t words_number(const char *text, const char *name, uint64_t absent) {
-  char value[64];
+  char value[WORDS_BYTES];
   return words_find(text, name, value) ? number_of(value) : absent;
 }
 
@@ -75,7 +75,9 @@ static void unknown(const char *word, const char *of) {
   abort();
 }
 
+/* Of a word, or a number that no word may have. */
 static int word_value(const flp_word *words, const char *name, size_t length) {
+  if (name[strspn(name, "-0123456789")] == 0) return atoi(name);
   for (; words->name; words++)
     if (strlen(words->name) == length && strncmp(words->name, name, length) == 0) return words->value;
   unknown(name, "its field");
@@ -90,6 +92,9 @@ static int64_t flags_of(const flp_word *words, const char *text) {
 }
 
 static void set_loss(flp_spec *spec, const char *name) {
+  spec->loss_bytes = 0;
+  spec->loss = NULL;
+  if (strcmp(name, "none") == 0) return;
   static uint8_t program[FLP_LOSS_BYTES_MAX];
   if (flp_loss_builtin_bytes(name, program, sizeof program, &spec->loss_bytes) != FLP_OK) abort();
   spec->loss = program;
@@ -100,7 +105,7 @@ static void set_field(flp_spec *spec, const flp_field *field, const char *value)
   switch (field->kind) {
     case FLP_FIELD_INTEGER: flp_field_set(field, spec, (int64_t)number_of(value)); break;
     case FLP_FIELD_SWITCH:
-    case FLP_FIELD_LISTS: flp_field_set(field, spec, 1); break;
+    case FLP_FIELD_LISTS: flp_field_set(field, spec, *value ? (int64_t)number_of(value) : 1); break;
     case FLP_FIELD_WORD: flp_field_set(field, spec, word_value(field->words, value, strlen(value))); break;
     case FLP_FIELD_FLAGS: flp_field_set(field, spec, flags_of(field->words, value)); break;
     case FLP_FIELD_NUMBER: flp_field_set_number(field, spec, strtof(value, NULL)); break;
@@ -111,36 +116,71 @@ static void set_field(flp_spec *spec, const flp_field *field, const char *value)
   }
 }
 
-/* The first field that the text names so, else the first that an option does. */
+/* The first field that the text names so, else the first that an option does, else that of the struct. */
 static const flp_field *field_of(const char *word, const char **value) {
-  for (int by_option = 0; by_option < 2; by_option++)
+  for (int by = 0; by < 3; by++)
     for (int i = 0; i < FLP_SPEC_FIELD_COUNT; i++) {
       const flp_field *field = &FLP_SPEC_FIELD[i];
-      *value = value_of(word, by_option ? field->option : field->shown);
-      if (*value && (by_option || (**value != 0) == (strchr(field->shown, '=') != NULL))) return field;
+      *value = value_of(word, by == 0 ? field->shown : by == 1 ? field->option : field->name);
+      if (*value && (by || (**value != 0) == (strchr(field->shown, '=') != NULL))) return field;
     }
   unknown(word, "a spec");
   return NULL;
 }
 
-flp_spec words_spec(const char *text) {
-  flp_spec spec = stage_spec(0);
-  char word[64];
+void words_change_spec(flp_spec *spec, const char *text) {
+  char word[WORDS_BYTES];
   const char *value;
   while ((text = next_word(text, word))) {
     const flp_field *field = field_of(word, &value);
-    set_field(&spec, field, value);
+    set_field(spec, field, value);
   }
+}
+
+flp_spec words_spec(const char *text) {
+  flp_spec spec = stage_spec(0);
+  words_change_spec(&spec, text);
   return spec;
 }
 
+/* ---- options ---- */
+
+#define OPTION(name, type) {#name, type, offsetof(flp_options, name)}
+static const words_argument options[] = {
+    OPTION(device, 'i'),        OPTION(rung, 'i'),        OPTION(strict, 'i'),     OPTION(host_fallback, 'i'),
+    OPTION(budget_bytes, 'l'),  OPTION(chunk_rows, 'l'),  OPTION(chunk_vocab, 'l'), OPTION(threads, 'i'),
+    OPTION(mode, 'i'),          OPTION(tune, 's'),        OPTION(cache_dir, 's'),  OPTION(cache_path, 's')};
+
+static int option_value(const char *name, const char *value) {
+  if (strcmp(name, "rung") == 0) return word_value(FLP_RUNG_WORDS, value, strlen(value));
+  if (strcmp(value, "host") == 0) return FLP_DEVICE_HOST;
+  if (strcmp(name, "mode") == 0 && flp_mode_find(value)) return (int)flp_mode_find(value);
+  return *value ? atoi(value) : 1;
+}
+
+static void set_option(flp_options *out, const words_argument *row, const char *value) {
+  static char texts[sizeof options / sizeof options[0]][WORDS_BYTES];
+  char *field = (char *)out + row->offset, *text = texts[row - options];
+  int number = row->type == 'i' ? option_value(row->name, value) : 0;
+  int64_t wide = (int64_t)number_of(value);
+  if (row->type == 'i') memcpy(field, &number, sizeof number);
+  if (row->type == 'l') memcpy(field, &wide, sizeof wide);
+  if (row->type != 's') return;
+  snprintf(text, WORDS_BYTES, "%s", value);
+  memcpy(field, &text, sizeof text);
+}
+
 flp_options words_options(const char *text) {
-  char mode[64];
-  int has_mode = words_find(text, "mode", mode);
-  flp_options options = stage_options((int64_t)words_number(text, "chunk_rows", 0),
-                                      has_mode ? flp_mode_find(mode) : (flp_mode)0);
-  options.chunk_vocab = (int64_t)words_number(text, "chunk_vocab", 0);
-  return options;
+  flp_options out = stage_options(0, (flp_mode)0);
+  char word[WORDS_BYTES];
+  const char *value = NULL;
+  while ((text = next_word(text, word))) {
+    size_t i = 0;
+    while (i < sizeof options / sizeof options[0] && !(value = value_of(word, options[i].name))) i++;
+    if (!value) unknown(word, "the options");
+    set_option(&out, &options[i], value);
+  }
+  return out;
 }
 
 /* ---- calls ---- */
@@ -159,14 +199,31 @@ flp_pass words_pass(const char *name) {
   return (flp_pass)0;
 }
 
-static void set_argument(flp_args *args, const words_argument *row, const char *value, int index) {
-  char *field = (char *)args + row->offset;
-  void *address = value ? STAGE_AT(100 + index) : NULL;
+static const words_argument *row_of(const words_argument *rows, const char *word) {
+  while (rows->name && !value_of(word, rows->name)) rows++;
+  return rows->name ? rows : NULL;
+}
+
+/* An address of the row's own, or that of the row that the value names, and bytes behind it: "scores+2000". */
+static void *address_of(const words_argument *rows, const words_argument *row, char *value) {
+  char *offset = strchr(value, '+');
+  if (offset) *offset++ = 0;
+  if (*value) row = row_of(rows, value);
+  return (char *)STAGE_AT(100 + (row - rows)) + (offset ? atoll(offset) : 0);
+}
+
+static void set_argument(void *out, const words_argument *rows, const words_argument *row, char *value) {
+  char *field = (char *)out + row->offset;
+  void *address = row->type == 'p' && value ? address_of(rows, row, value) : NULL;
   int64_t number = value ? (int64_t)number_of(value) : 0;
-  float real = value ? strtof(value, NULL) : 0;
+  int narrow = (int)number;
+  double wide = value ? strtod(value, NULL) : 0;
+  float real = (float)wide;
   if (row->type == 'p') memcpy(field, &address, sizeof address);
   if (row->type == 'l') memcpy(field, &number, sizeof number);
+  if (row->type == 'i') memcpy(field, &narrow, sizeof narrow);
   if (row->type == 'f') memcpy(field, &real, sizeof real);
+  if (row->type == 'd') memcpy(field, &wide, sizeof wide);
 }
 
 /* 1 if a word is no field, but says something else of a call. */
@@ -177,19 +234,20 @@ static int is_setting(const char *word) {
   return 0;
 }
 
-static void set_arguments(const char *text, flp_args *args) {
-  char word[64];
+void words_change_fields(void *out, const words_argument *rows, const char *text) {
+  char word[WORDS_BYTES], name[WORDS_BYTES];
   while ((text = next_word(text, word))) {
-    int i = 0, is_none = word[0] == '-';
-    while (WORDS_ARGUMENT[i].name && !value_of(word + is_none, WORDS_ARGUMENT[i].name)) i++;
-    const words_argument *row = &WORDS_ARGUMENT[i];
-    if (row->name) set_argument(args, row, is_none ? NULL : value_of(word, row->name), i);
+    int is_none = word[0] == '-';
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(word + is_none, "=+"), word + is_none);
+    const words_argument *row = row_of(rows, name);
+    char *value = word + is_none + strlen(name);
+    if (row) set_argument(out, rows, row, is_none ? NULL : value + (*value == '='));
     else if (!is_setting(word)) unknown(word, "a call");
   }
 }
 
 static flp_status set_workspace(const flp_plan *plan, const char *text, flp_args *a) {
-  char other[64];
+  char other[WORDS_BYTES];
   flp_layout layout = FLP_LAYOUT_INIT;
   uint64_t budget = words_number(text, "budget", 0);
   int keeps = a->saved && a->saved_bytes;
@@ -210,7 +268,7 @@ flp_status words_call(const flp_plan *plan, const flp_spec *spec, flp_pass pass,
   *out = stage_args(spec, pass == FLP_PASS_STEP ? FLP_PASS_BACKWARD : pass, 0);
   out->pass = pass;
   if (pass == FLP_PASS_STEP) out->stats = NULL, out->grad_logprob = NULL;
-  set_arguments(text, out);
+  words_change_fields(out, WORDS_ARGUMENT, text);
   if (out->saved && !out->saved_bytes)
     out->saved_bytes = flp_planner_saved_bytes(&plan->spec, flp_plan_keeps(plan), out->n);
   return set_workspace(plan, text, out);
