@@ -7,11 +7,12 @@
 
 #include "gen/cli/shared/common.h"
 #include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/option_args.h"
 #include "gen/cli/shared/table.h"
 #include "gen/cli/verbs.h"
 #include "runtime/store/internal.h"
 
-enum { KEY_KEEP = CLI_KEY_FIRST, KEY_JSON, KEY_DIR };
+enum { KEY_KEEP = CLI_KEY_FIRST };
 
 typedef struct cache_args {
   const char *action, *directory;
@@ -21,35 +22,28 @@ typedef struct cache_args {
 
 static const struct argp_option options[] = {
     {"keep", KEY_KEEP, "SIZE", 0, "gc: the most bytes to keep, " FLP_BYTES_FORMS "; default all", 0},
-    {"dir", KEY_DIR, "DIR", 0, "look at this directory in place of FLP_CACHE_DIR and FLP_CACHE_PATH", 0},
-    {"json", KEY_JSON, NULL, 0, "print one JSON document", 0},
+    {"dir", CLI_TEXT(cache_args, directory), "DIR", 0, "look at this directory in place of FLP_CACHE_DIR and FLP_CACHE_PATH", 0},
+    {"json", CLI_SWITCH(cache_args, json), NULL, 0, "print one JSON document", 0},
     {0}};
 
+static flp_status parse_keep(const char *text, void *place) {
+  cache_args *args = place;
+  args->has_keep = 1;
+  return flp_bytes_parse("--keep", text, 0, &args->keep);
+}
+
+static const cli_value values[] = {{KEY_KEEP, CLI_IS_OWN, .parse = parse_keep},
+                                   {ARGP_KEY_ARG, CLI_IS_ARGUMENT, CLI_PLACE(cache_args, action),
+                                    .unsaid = "expected an action, one of ls, verify, gc, got none"},
+                                   {0}};
+
 static error_t parse(int key, char *text, struct argp_state *state) {
-  cache_args *args = state->input;
-  switch (key) {
-    case KEY_KEEP:
-      cli_argp_check(state, flp_bytes_parse("--keep", text, 0, &args->keep));
-      args->has_keep = 1;
-      return 0;
-    case KEY_DIR:
-      args->directory = text;
-      return 0;
-    case KEY_JSON:
-      args->json = 1;
-      return 0;
-    case ARGP_KEY_ARG:
-      if (args->action) argp_error(state, "argument '%s' is not accepted after '%s'", text, args->action);
-      args->action = text;
-      return 0;
-    case ARGP_KEY_END:
-      if (!args->action) argp_error(state, "expected an action, one of ls, verify, gc, got none");
-      if (args->has_keep && strcmp(args->action, "gc") != 0)
-        argp_error(state, "--keep: is accepted by gc only, not by '%s'", args->action);
-      return 0;
-    default:
-      return ARGP_ERR_UNKNOWN;
-  }
+  static const cli_values all = {.options = options, .rows = values};
+  const cache_args *args = state->input;
+  error_t error = cli_values_parse(&all, key, text, state);
+  if (key == ARGP_KEY_END && args->has_keep && strcmp(args->action, "gc") != 0)
+    argp_error(state, "--keep: is accepted by gc only, not by '%s'", args->action);
+  return error;
 }
 
 /* Totals over the entries. */

@@ -8,6 +8,7 @@
 #include "gen/cli/doctor/paths.h"
 #include "gen/cli/kernels/kernels.h"
 #include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/option_args.h"
 #include "gen/cli/shared/reasons.h"
 #include "gen/cli/shared/table.h"
 #include "gen/cli/shared/text.h"
@@ -20,7 +21,7 @@
 #define FLPGEN_LLVM_VERSION "19"
 #endif
 
-enum { KEY_JSON = CLI_KEY_FIRST, KEY_REQUIRE, DEVICES_MAX = 64, DETAIL_BYTES = 1024 };
+enum { KEY_REQUIRE = CLI_KEY_FIRST, DEVICES_MAX = 64, DETAIL_BYTES = 1024 };
 
 /* One thing that works, or the reason why it does not. */
 typedef struct finding {
@@ -387,28 +388,14 @@ static flp_status judge(const examination *in, const doctor_args *args) {
 static const struct argp_option options[] = {
     {"require", KEY_REQUIRE, "RUNG", 0,
      "fail unless this rung works: tuned, heuristic, jit, generic, eager, or gpu for any but eager", 0},
-    {"json", KEY_JSON, NULL, 0, "print one JSON document", 0},
+    {"json", CLI_SWITCH(doctor_args, json), NULL, 0, "print one JSON document", 0},
     {0}};
 
-static flp_status parse_require(const char *text, int *out) {
-  return cli_parse_choice("--require", text, CLI_REQUIRED, out);
-}
-
 static error_t parse(int key, char *text, struct argp_state *state) {
-  doctor_args *args = state->input;
-  switch (key) {
-    case KEY_JSON:
-      args->json = 1;
-      return 0;
-    case KEY_REQUIRE:
-      cli_argp_check(state, parse_require(text, &args->require));
-      return 0;
-    case ARGP_KEY_ARG:
-      argp_error(state, "argument '%s' is not accepted; doctor takes options only", text);
-      return 0;
-    default:
-      return ARGP_ERR_UNKNOWN;
-  }
+  static const cli_value values[] = {
+      {KEY_REQUIRE, CLI_IS_WORD, CLI_PLACE(doctor_args, require), .words = CLI_REQUIRED}, {0}};
+  static const cli_values all = {.verb = "doctor", .options = options, .rows = values};
+  return cli_values_parse(&all, key, text, state);
 }
 
 const struct argp cli_doctor_argp = {

@@ -5,6 +5,7 @@
 
 #include "gen/cli/kernels/kernels.h"
 #include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/option_args.h"
 #include "gen/cli/shared/spec_args.h"
 #include "gen/cli/shared/table.h"
 #include "gen/cli/shared/text.h"
@@ -12,12 +13,11 @@
 #include "runtime/plan/plan.h"
 
 enum { ARCHES_MAX = 16 };
-enum { KEY_ARCH = CLI_KEY_FIRST, KEY_EMIT, KEY_GENERIC, KEY_TEMPLATES, KEY_JSON, KEY_INSTALL };
+enum { KEY_EMIT = CLI_KEY_FIRST };
 
 typedef struct gen_args {
   cli_spec_args spec;
-  char *arches;
-  const char *out;
+  const char *arches, *out;
   flpgen_options options;
   uint32_t emit;
   int generic, json, install;
@@ -34,48 +34,22 @@ typedef struct gen_work {
 
 static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "Output:", 2},
-    {"arch", KEY_ARCH, "LIST", 0, "architectures, e.g. sm_80,sm_90; sm_80 (default) runs on every newer GPU", 2},
+    {"arch", CLI_TEXT(gen_args, arches), "LIST", 0, "architectures, e.g. sm_80,sm_90; sm_80 (default) runs on every newer GPU", 2},
     {"out", 'o', "DIR", 0, "write PTX, descriptors and cache entries here; FLP_CACHE_PATH=DIR then finds them", 2},
     {"emit", KEY_EMIT, "LIST", 0, "any of ir,opt,ptx: also write the IR; without --out print to standard output", 2},
-    {"generic", KEY_GENERIC, NULL, 0, "write the shape-generic kernels of rung 4 in place of one specialisation", 2},
-    {"install-cache", KEY_INSTALL, NULL, 0, "store the kernels in the cache of this user", 2},
-    {"template-dir", KEY_TEMPLATES, "DIR", 0, "take templates from here, not those built in", 2},
-    {"json", KEY_JSON, NULL, 0, "print one JSON document", 2},
+    {"generic", CLI_SWITCH(gen_args, generic), NULL, 0, "write the shape-generic kernels of rung 4 in place of one specialisation", 2},
+    {"install-cache", CLI_SWITCH(gen_args, install), NULL, 0, "store the kernels in the cache of this user", 2},
+    {"template-dir", CLI_TEXT(gen_args, options.template_dir), "DIR", 0, "take templates from here, not those built in", 2},
+    {"json", CLI_SWITCH(gen_args, json), NULL, 0, "print one JSON document", 2},
     {0}};
 
+static const cli_value values[] = {{'o', CLI_IS_TEXT, CLI_PLACE(gen_args, out)},
+                                   {KEY_EMIT, CLI_IS_FLAGS, CLI_PLACE(gen_args, emit), .words = CLI_EMITS},
+                                   {0}};
+
 static error_t parse(int key, char *text, struct argp_state *state) {
-  gen_args *args = state->input;
-  switch (key) {
-    case ARGP_KEY_INIT:
-      state->child_inputs[0] = &args->spec;
-      return 0;
-    case KEY_ARCH:
-      args->arches = text;
-      return 0;
-    case 'o':
-      args->out = text;
-      return 0;
-    case KEY_EMIT:
-      cli_argp_check(state, cli_parse_flags("--emit", text, CLI_EMITS, &args->emit));
-      return 0;
-    case KEY_GENERIC:
-      args->generic = 1;
-      return 0;
-    case KEY_TEMPLATES:
-      args->options.template_dir = text;
-      return 0;
-    case KEY_JSON:
-      args->json = 1;
-      return 0;
-    case KEY_INSTALL:
-      args->install = 1;
-      return 0;
-    case ARGP_KEY_ARG:
-      argp_error(state, "argument '%s' is not accepted; gen takes options only", text);
-      return 0;
-    default:
-      return ARGP_ERR_UNKNOWN;
-  }
+  static const cli_values all = {.verb = "gen", .options = options, .rows = values, .has_spec = 1};
+  return cli_values_parse(&all, key, text, state);
 }
 
 static flp_status add_arch(gen_work *work, const gen_args *args, const char *name) {

@@ -7,9 +7,10 @@
 
 #include "gen/cli/loss/loss.h"
 #include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/option_args.h"
 #include "gen/cli/shared/text.h"
 
-enum { KEY_JSON = CLI_KEY_FIRST, KEY_ROWS, KEY_SEED, KEY_SET, SETS_MAX = FLP_LOSS_PARAMETERS_MAX };
+enum { KEY_ROWS = CLI_KEY_FIRST, KEY_SEED, KEY_SET, SETS_MAX = FLP_LOSS_PARAMETERS_MAX };
 
 typedef struct check_args {
   const char *text, *sets[SETS_MAX];
@@ -253,41 +254,34 @@ static flp_status check(check_args *args) {
   return failed ? fail(args, &result, &limits) : FLP_OK;
 }
 
-static error_t parse(int key, char *text, struct argp_state *state) {
-  check_args *args = state->input;
-  switch (key) {
-    case KEY_JSON:
-      args->json = 1;
-      return 0;
-    case KEY_ROWS:
-      cli_argp_check(state, cli_parse_integer("--rows", text, 1, 1000000, &args->rows));
-      return 0;
-    case KEY_SEED:
-      cli_argp_check(state, cli_parse_integer("--seed", text, 0, INT64_MAX, &args->seed));
-      return 0;
-    case KEY_SET:
-      if (args->set_count == SETS_MAX) argp_error(state, "--set: at most %d are accepted", (int)SETS_MAX);
-      args->sets[args->set_count++] = text;
-      return 0;
-    case ARGP_KEY_ARG:
-      if (args->text) argp_error(state, "argument '%s' is not accepted after '%s'", text, args->text);
-      args->text = text;
-      return 0;
-    case ARGP_KEY_END:
-      if (!args->text)
-        argp_error(state, "the loss is missing: a file that ends in .lua, or a name of `flpgen loss list`");
-      return 0;
-    default:
-      return ARGP_ERR_UNKNOWN;
-  }
-}
-
 static const struct argp_option check_options[] = {
     {"rows", KEY_ROWS, "N", 0, "seeded rows to try (default 1024)", 0},
     {"seed", KEY_SEED, "N", 0, "other rows (default 0)", 0},
     {"set", KEY_SET, "NAME=NUMBER", 0, "a parameter of half of the rows; may be repeated; the others draw theirs", 0},
-    {"json", KEY_JSON, NULL, 0, "print one JSON document, with every row: values in, loss, derivatives, metrics", 0},
+    {"json", CLI_SWITCH(check_args, json), NULL, 0,
+     "print one JSON document, with every row: values in, loss, derivatives, metrics", 0},
     {0}};
+
+static flp_status add_set(const char *text, void *place) {
+  check_args *args = place;
+  if (args->set_count == SETS_MAX)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--set: at most %d are accepted", (int)SETS_MAX);
+  args->sets[args->set_count++] = text;
+  return FLP_OK;
+}
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+  static const cli_value values[] = {
+      {KEY_ROWS, CLI_IS_INTEGER, CLI_PLACE(check_args, rows), .least = 1, .most = 1000000},
+      {KEY_SEED, CLI_IS_INTEGER, CLI_PLACE(check_args, seed), .most = INT64_MAX},
+      {KEY_SET, CLI_IS_OWN, .parse = add_set},
+      {ARGP_KEY_ARG, CLI_IS_ARGUMENT, CLI_PLACE(check_args, text),
+       .unsaid = "the loss is missing: a file that ends in .lua, or a name of `flpgen loss list`"},
+      {0}};
+  static const cli_values all = {.options = check_options, .rows = values};
+  return cli_values_parse(&all, key, text, state);
+}
+
 const struct argp cli_loss_check_argp = {
     check_options,
     parse,

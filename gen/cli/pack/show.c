@@ -6,10 +6,11 @@
 
 #include "gen/cli/pack/pack.h"
 #include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/option_args.h"
 #include "gen/cli/shared/table.h"
 #include "gen/cli/shared/text.h"
 
-enum { KEY_JSON = CLI_KEY_FIRST, KEY_TRUST };
+enum { KEY_TRUST = CLI_KEY_FIRST };
 enum { INDENT = 16 }; /* of what is said of a pack, beside labels */
 
 typedef struct show_args {
@@ -24,29 +25,15 @@ static const struct argp_option verify_options[] = {
      "with PEM; may be repeated; "
      "default FLP_PACK_KEYS, and without that any pack that is sound",
      0},
-    {"json", KEY_JSON, NULL, 0, "print one JSON document", 0},
+    {"json", CLI_SWITCH(show_args, json), NULL, 0, "print one JSON document", 0},
     {0}};
-static const struct argp_option inspect_options[] = {{"json", KEY_JSON, NULL, 0, "print one JSON document", 0}, {0}};
 
 static error_t parse(int key, char *text, struct argp_state *state) {
-  show_args *args = state->input;
-  switch (key) {
-    case KEY_TRUST:
-      cli_argp_check(state, cli_pack_trust_add(&args->trust, text));
-      return 0;
-    case KEY_JSON:
-      args->json = 1;
-      return 0;
-    case ARGP_KEY_ARG:
-      if (args->path) argp_error(state, "argument '%s' is not accepted after '%s'", text, args->path);
-      args->path = text;
-      return 0;
-    case ARGP_KEY_END:
-      if (!args->path) argp_error(state, "the pack's file is missing");
-      return 0;
-    default:
-      return ARGP_ERR_UNKNOWN;
-  }
+  static const cli_value values[] = {CLI_PACK_FILE(show_args, path),
+                                     {KEY_TRUST, CLI_IS_OWN, CLI_PLACE(show_args, trust), .parse = cli_pack_trust_add},
+                                     {0}};
+  static const cli_values all = {.options = verify_options, .rows = values};
+  return cli_values_parse(&all, key, text, state);
 }
 
 /* ---- verify ---- */
@@ -179,7 +166,7 @@ static flp_status inspect(const show_args *args) {
 }
 
 const struct argp cli_pack_inspect_argp = {
-    inspect_options,
+    verify_options + 1,
     parse,
     "FILE",
     "Shows what a pack holds: its manifest, its signer and its kernels."

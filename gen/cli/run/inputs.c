@@ -394,7 +394,7 @@ flp_status run_problem_load(run_args *args, run_problem *out) {
   found in[FLP_ARRAYS] = {{NULL, NULL}};
   const char *temperature = args->source[FLP_ARRAY_temperature_rows];
   int scalar = temperature && is_number(temperature);
-  if (args->demo_option)
+  if (args->demo_option[0])
     return flp_fail(FLP_ERROR_ARGUMENT, "%s: is accepted with --demo only; tensors have their own", args->demo_option);
   flp_status status = run_problem_loss(args, out);
   if (status == FLP_OK && scalar) status = cli_parse_positive("--temperature", temperature, &out->temperature);

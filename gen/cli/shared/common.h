@@ -113,7 +113,7 @@ flp_status cli_parse_kept(const char *text, double *out);     /* of --keep-set: 
 #define CLI_TAIL_USUAL 0x1p-9f /* half a unit of bf16; what mode tail stands for */
 flp_status cli_parse_tail(const char *text, float *out);
 flp_status cli_parse_rung(const char *field, const char *text, flp_rung *out);
-flp_status cli_parse_burst(const char *text, double *out);   /* of --burst-ms */
+flp_status cli_parse_burst(const char *text, void *out);      /* of --burst-ms: a double */
 
 /* A word of a fixed list; the list ends with a NULL name. */
 typedef flp_word cli_choice;
