@@ -220,12 +220,11 @@ static flp_status make_saved(session *s) {
   if (!call_keeps(&s->data.call)) return FLP_OK;
   FLP_TRY(flp_plan_saved(s->plan, s->n, bench_keep_budget(s->plan, &s->args->options), &s->saved_bytes));
   if (s->saved_bytes) return call_make(&s->data.buffers, FLP_ARRAY_saved, s->saved_bytes);
-  char budget[CLI_TEXT_BYTES];
   return flp_fail(FLP_ERROR_UNAVAILABLE,
                   "--%s: nothing is kept of %lld rows: rung %s has no kernels for it, or the budget of %s, which "
                   "--budget sets, is too small",
                   spec_of(s)->keep ? "keep" : "tail", (long long)s->n, flp_rung_name(s->result->rung),
-                  cli_format_bytes((double)budget_of(s, FLP_PASS_BACKWARD), budget));
+                  cli_bytes((double)budget_of(s, FLP_PASS_BACKWARD)).text);
 }
 
 static flp_status find_layout(session *s, flp_pass pass) {

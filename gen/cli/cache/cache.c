@@ -74,8 +74,7 @@ static void start_table(cli_table *table) {
 
 static void add_table_row(listing *list, const flp_store_item *item) {
   int is_cubin = strncmp(item->key, "flp-cubin/", 10) == 0; /* machine code that was made here of an entry */
-  char file[32], kind[48], arch[32], dtype[32], shape[80], tuned[64], vocab[32], hidden[32], bytes[CLI_TEXT_BYTES],
-      when[32] = "";
+  char file[32], kind[48], arch[32], dtype[32], shape[80], tuned[64], vocab[32], hidden[32], when[32] = "";
   snprintf(file, sizeof file, "%.16s...", item->file); /* of 64 digits; --json has them all */
   key_field(item->key, "vocab", vocab, sizeof vocab);
   key_field(item->key, "hidden", hidden, sizeof hidden);
@@ -87,7 +86,7 @@ static void add_table_row(listing *list, const flp_store_item *item) {
   if (localtime_r(&modified, &parts)) strftime(when, sizeof when, "%Y-%m-%d %H:%M", &parts);
   cli_table_add(&list->table, file, kind, key_field(item->key, "arch", arch, sizeof arch),
                 key_field(item->key, "dtype", dtype, sizeof dtype), item->key[0] && !is_cubin ? shape : "-",
-                key_field(item->key, "tuned", tuned, sizeof tuned), cli_format_bytes((double)item->bytes, bytes), when,
+                key_field(item->key, "tuned", tuned, sizeof tuned), cli_bytes((double)item->bytes).text, when,
                 item->status == FLP_OK ? "ok" : "bad", NULL);
   if (item->status != FLP_OK) cli_table_note(&list->table, "%s", item->reason ? item->reason : "");
 }
@@ -137,9 +136,8 @@ static flp_status list_entries(const cache_args *args, int verify) {
   } else if (args->json) {
     json_decref(list.entries);
   } else {
-    char bytes[CLI_TEXT_BYTES];
     cli_table_finish(&list.table);
-    printf("%llu entries, %s, %llu bad\n", (unsigned long long)list.count, cli_format_bytes((double)list.bytes, bytes),
+    printf("%llu entries, %s, %llu bad\n", (unsigned long long)list.count, cli_bytes((double)list.bytes).text,
            (unsigned long long)list.bad);
   }
   if (status == FLP_OK && verify && list.bad)
@@ -158,8 +156,7 @@ static flp_status collect(const cache_args *args) {
   if (args->json)
     return cli_json_print(
         json_pack("{s:o, s:o}", "removed_files", cli_json_count(files), "removed_bytes", cli_json_count(bytes)));
-  char text[CLI_TEXT_BYTES];
-  printf("removed %llu files, %s\n", (unsigned long long)files, cli_format_bytes((double)bytes, text));
+  printf("removed %llu files, %s\n", (unsigned long long)files, cli_bytes((double)bytes).text);
   return FLP_OK;
 }
 

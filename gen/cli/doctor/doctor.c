@@ -258,10 +258,9 @@ static const char *state_of_directory(const directory *in) {
 }
 
 static void add_directory(cli_table *table, const char *name, const directory *in) {
-  char text[256], bytes[CLI_TEXT_BYTES];
+  char text[256];
   snprintf(text, sizeof text, "%llu entries, %s, %llu bad, %s", (unsigned long long)in->entries,
-           cli_format_bytes((double)in->bytes, bytes), (unsigned long long)in->bad,
-           in->is_writable ? "writable" : "read-only");
+           cli_bytes((double)in->bytes).text, (unsigned long long)in->bad, in->is_writable ? "writable" : "read-only");
   const char *what = in->exists ? text : in->can_be_made ? "not there yet; it is made when needed" : in->problem;
   cli_table_add(table, name, state_of_directory(in), what, in->path, NULL);
   if (in->bad) cli_table_note(table, "first bad one: %s", in->bad_reason);
@@ -276,11 +275,8 @@ static void print_parts(const examination *in) {
   cli_table_add(&table, "driver", state_of(&in->driver), cli_reason_text(in->driver.text, driver), NULL);
   for (int i = 0; i < in->device_count; i++) {
     const flp_device *device = &in->devices[i];
-    char name[32], text[256], memory[CLI_TEXT_BYTES];
-    snprintf(name, sizeof name, "GPU %d", i);
-    snprintf(text, sizeof text, "%s, sm_%d%d, %d multiprocessors, %s", device->name, device->major, device->minor,
-             device->multiprocessors, cli_format_bytes((double)device->memory_bytes, memory));
-    cli_table_add(&table, name, "ok", text, NULL);
+    cli_table_addf(&table, "GPU %d\tok\t%s, sm_%d%d, %d multiprocessors, %s", i, device->name, device->major,
+                   device->minor, device->multiprocessors, cli_bytes((double)device->memory_bytes).text);
   }
   snprintf(generator, sizeof generator, "%s", in->generator.text);
   if (in->generator.works)

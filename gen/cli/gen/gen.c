@@ -162,24 +162,16 @@ static void print_text(const gen_work *work, uint32_t emit) {
 
 static void add_kernel_row(cli_table *table, const cli_kernel *kernel) {
   const flp_kernel_desc *desc = &kernel->result.desc;
-  char ptx[32], bytes[CLI_TEXT_BYTES], tile[64] = "", stages[32] = "", threads[32], shared[CLI_TEXT_BYTES],
-                                       milliseconds[32];
   uint32_t most = 0, most_shared = 0;
   for (uint32_t i = 0; i < desc->entry_count; i++) {
     if (desc->entries[i].threads > most) most = desc->entries[i].threads;
     if (desc->entries[i].shared_bytes > most_shared) most_shared = desc->entries[i].shared_bytes;
   }
-  snprintf(ptx, sizeof ptx, "%u.%u", desc->ptx_major, desc->ptx_minor);
-  snprintf(threads, sizeof threads, "%u", most);
-  snprintf(milliseconds, sizeof milliseconds, "%.0f ms", 1e3 * kernel->seconds);
-  if (desc->tile_rows) {
-    snprintf(tile, sizeof tile, "%ux%ux%u", desc->tile_rows, desc->tile_columns, desc->tile_depth);
-    snprintf(stages, sizeof stages, "%u", desc->stages);
-  }
-  cli_format_bytes((double)kernel->result.ptx_bytes, bytes);
-  cli_format_bytes((double)most_shared, shared);
-  cli_table_add(table, flp_kernel_kind_name(desc->key.kind), desc->key.arch, ptx, bytes, threads, shared, milliseconds,
-                tile, stages, NULL);
+  cli_table_addf(table, "%s\t%s\t%u.%u\t%s\t%u\t%s\t%.0f ms\t%s\t%s", flp_kernel_kind_name(desc->key.kind),
+                 desc->key.arch, desc->ptx_major, desc->ptx_minor, cli_bytes((double)kernel->result.ptx_bytes).text,
+                 most, cli_bytes((double)most_shared).text, 1e3 * kernel->seconds,
+                 desc->tile_rows ? cli_shortly("%ux%ux%u", desc->tile_rows, desc->tile_columns, desc->tile_depth).text : "",
+                 desc->tile_rows ? cli_shortly("%u", desc->stages).text : "");
 }
 
 /* Whether plans of this libflp look for the kernels: their keys carry the hash of the sources they were made from. */

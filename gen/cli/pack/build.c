@@ -289,9 +289,9 @@ static flp_status report(const build_args *args, uint64_t left_out) {
     if (document) json_object_set_new(document, "left_out", cli_json_count(left_out));
     status = cli_json_print(document);
   } else if (status == FLP_OK) {
-    char size[CLI_TEXT_BYTES], signer[CLI_KEY_TEXT];
+    char signer[CLI_KEY_TEXT];
     cli_print(2, "%s: %u kernels, %s", args->out, file.pack->entry_count,
-              cli_format_bytes((double)file.pack->file_bytes, size));
+              cli_bytes((double)file.pack->file_bytes).text);
     if (left_out) printf("%llu entries of other sources were left out\n", (unsigned long long)left_out);
     if (file.pack->is_signed)
       cli_print(2, "signed; the public key is %s",

@@ -45,7 +45,7 @@ static void signer_of(const flp_pack *pack, char out[CLI_KEY_TEXT]) {
 static flp_status print_verified(const cli_pack_file *file, const show_args *args) {
   const flp_pack *pack = file->pack;
   int is_trusted = args->trust.keys[0] != 0; /* or verifying would have failed */
-  char signer[CLI_KEY_TEXT], size[CLI_TEXT_BYTES];
+  char signer[CLI_KEY_TEXT];
   signer_of(pack, signer);
   if (args->json)
     return cli_json_print(json_pack("{s:o, s:b, s:o, s:i, s:i, s:o, s:b}", "file", cli_json_text(file->path), "sound",
@@ -53,7 +53,7 @@ static flp_status print_verified(const cli_pack_file *file, const show_args *arg
                                     "blobs", (int)pack->blob_count, "signed_by",
                                     pack->is_signed ? json_string(signer) : json_null(), "trusted", is_trusted));
   cli_print(2, "%s: sound: %u kernels, %u blobs, %s", file->path, pack->entry_count, pack->blob_count,
-            cli_format_bytes((double)pack->file_bytes, size));
+            cli_bytes((double)pack->file_bytes).text);
   if (!pack->is_signed)
     puts("not signed");
   else
@@ -117,11 +117,11 @@ static void print_head(const cli_pack_file *file) {
                                           {"tuned_for", "tuned for"},
                                           {"cubins", "machine code"}};
   const flp_pack *pack = file->pack;
-  char signer[CLI_KEY_TEXT], size[CLI_TEXT_BYTES], text[1024];
+  char signer[CLI_KEY_TEXT], text[1024];
   const char *name = json_string_value(json_object_get(file->manifest, "name"));
   signer_of(pack, signer);
   if (name && name[0]) cli_print_field(INDENT, "name", "%s", name);
-  cli_print_field(INDENT, "size", "%s, %u kernels in %u blobs", cli_format_bytes((double)pack->file_bytes, size),
+  cli_print_field(INDENT, "size", "%s, %u kernels in %u blobs", cli_bytes((double)pack->file_bytes).text,
                   pack->entry_count, pack->blob_count);
   cli_print_field(INDENT, "signed with", "%s", pack->is_signed ? signer : "-");
   cli_print_field(INDENT, "sources", "%.16s", json_string_value(json_object_get(file->manifest, "sources")));
@@ -131,18 +131,17 @@ static void print_head(const cli_pack_file *file) {
 
 static void add_row(cli_table *table, const flp_pack *pack, const flp_pack_entry *entry) {
   flp_kernel_desc desc;
-  char key[FLP_KEY_BYTES_MAX + 1] = "", shape[CLI_PACK_SHAPE_BYTES], tiling[FLP_TUNABLES_TEXT_BYTES], cubins[32];
-  char stored[CLI_TEXT_BYTES], unpacked[CLI_TEXT_BYTES];
+  char key[FLP_KEY_BYTES_MAX + 1] = "", shape[CLI_PACK_SHAPE_BYTES], tiling[FLP_TUNABLES_TEXT_BYTES];
   memcpy(key, entry->key, entry->key_bytes);
   if (flp_kernel_desc_read(entry->desc, entry->desc_bytes, &desc) != FLP_OK) return; /* opening has read them all */
   const flp_pack_blob *blob = &pack->blobs[entry->images[0].blob];
   const char *tuned = strstr(key, " tuned=");
   cli_pack_shape(&desc.key, shape);
   flp_tunables_text(&desc.key.tune, tiling);
-  snprintf(cubins, sizeof cubins, "%u", entry->image_count - 1);
-  cli_table_add(table, flp_kernel_kind_name(desc.key.kind), desc.key.arch, flp_dtype_name(desc.key.dtype), shape,
-                tiling, tuned && tuned[7] ? tuned + 7 : "-", cli_format_bytes((double)blob->stored_bytes, stored),
-                cli_format_bytes((double)blob->unpacked_bytes, unpacked), cubins, NULL);
+  cli_table_addf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%u", flp_kernel_kind_name(desc.key.kind), desc.key.arch,
+                 flp_dtype_name(desc.key.dtype), shape, tiling, tuned && tuned[7] ? tuned + 7 : "-",
+                 cli_bytes((double)blob->stored_bytes).text, cli_bytes((double)blob->unpacked_bytes).text,
+                 entry->image_count - 1);
 }
 
 static flp_status inspect(const show_args *args) {

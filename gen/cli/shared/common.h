@@ -139,10 +139,15 @@ extern const cli_choice CLI_DATA[];
 enum { CLI_REQUIRE_GPU = FLP_RUNG_EAGER + 1 };
 extern const cli_choice CLI_REQUIRED[];
 
-/* "1.24 GB", "256 B": decimal units. "94 TFLOP". Returns buffer. */
+/* A short text by value, which lives as long as the expression that it stands in: cli_bytes(n).text. */
 enum { CLI_TEXT_BYTES = 32 };
-const char *cli_format_bytes(double bytes, char buffer[CLI_TEXT_BYTES]);
-const char *cli_format_flops(double flops, char buffer[CLI_TEXT_BYTES]);
+typedef struct cli_short {
+  char text[CLI_TEXT_BYTES];
+} cli_short;
+cli_short cli_shortly(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* "1.24 GB", "256 B": decimal units. "94 TFLOP". */
+cli_short cli_bytes(double bytes);
+cli_short cli_flops(double flops);
 
 /* Opens a regular file to read, of so many bytes. error: IO */
 flp_status cli_open_file(const char *path, int *fd, size_t *bytes);
