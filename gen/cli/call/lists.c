@@ -46,6 +46,19 @@ void cli_ids_narrow(flp_dtype dtype, const int64_t *ids, int64_t count, void *ou
   for (int64_t i = 0; i < count; i++) memcpy((char *)out + (size_t)i * element, &ids[i], element); /* little-endian */
 }
 
+int64_t cli_id_at(flp_dtype dtype, const void *ids, int64_t at) {
+  int64_t wide = 0;
+  int32_t narrow = 0;
+  if (dtype == FLP_DTYPE_INT64) memcpy(&wide, (const char *)ids + at * 8, sizeof wide); /* of a file: anywhere */
+  if (dtype == FLP_DTYPE_INT32) memcpy(&narrow, (const char *)ids + at * 4, sizeof narrow);
+  return dtype == FLP_DTYPE_INT32 ? narrow : wide;
+}
+
+int cli_by_value(const void *a, const void *b) {
+  int64_t left = *(const int64_t *)a, right = *(const int64_t *)b;
+  return (left > right) - (left < right);
+}
+
 /* ---- lists ---- */
 
 /* 4·u³ has a mean of 1. The fraction is rounded up as often as keeps the mean. */

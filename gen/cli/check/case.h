@@ -133,7 +133,7 @@ check_case check_case_default(flp_dtype dtype, int64_t n, int64_t vocab, int64_t
 /* Rows of one shard's weight. */
 int64_t check_shard_vocab(const check_case *c);
 
-/* ---- oddities.c: adversarial cases by name ---- */
+/* ---- adversarial cases by name ---- */
 
 /* An adversarial case: one oddity each; zeros leave the default. */
 typedef struct check_oddity {

@@ -14,34 +14,6 @@ enum { ALL_GRADS = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS };
 
 static const flp_dtype dtypes[] = {FLP_DTYPE_BF16, FLP_DTYPE_FP16, FLP_DTYPE_FP32};
 
-check_case check_case_default(flp_dtype dtype, int64_t n, int64_t vocab, int64_t hidden) {
-  check_case c = {.name = "random", .spec = FLP_SPEC_INIT, .n = n, .temperature = 1, .scale = 1, .shards = 1};
-  c.spec.dtype = dtype;
-  c.spec.vocab = vocab;
-  c.spec.hidden = hidden;
-  c.seed = 1;
-  return c;
-}
-
-int64_t check_shard_vocab(const check_case *c) {
-  return (c->spec.vocab + c->shards - 1) / c->shards;
-}
-
-void check_list_add(check_list *list, check_case c) {
-  if (list->status != FLP_OK) return;
-  if (list->count == list->capacity) {
-    int capacity = list->capacity ? 2 * list->capacity : 64;
-    check_case *grown = realloc(list->cases, (size_t)capacity * sizeof *grown);
-    if (!grown) {
-      list->status = flp_fail(FLP_ERROR_MEMORY, "out of host memory for the list of cases");
-      return;
-    }
-    list->cases = grown;
-    list->capacity = capacity;
-  }
-  list->cases[list->count++] = c;
-}
-
 /* Every entropy mode with no gradient, that of hidden, and all. */
 static void add_matrix(check_list *list, flp_dtype dtype, int64_t n, int64_t vocab, int64_t hidden) {
   static const uint32_t grads[] = {0, FLP_GRAD_HIDDEN, ALL_GRADS};
@@ -612,9 +584,4 @@ flp_status check_list_create(check_set set, const check_case *given, check_list 
   flp_status status = out->status;
   if (status != FLP_OK) check_list_clear(out);
   return status;
-}
-
-void check_list_clear(check_list *list) {
-  free(list->cases);
-  *list = (check_list){0};
 }

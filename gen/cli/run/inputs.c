@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "gen/cli/call/lists.h"
 #include "gen/cli/run/run.h"
 #include "gen/cli/shared/hfconfig.h"
 #include "runtime/api/validate.h"
@@ -488,13 +489,5 @@ int64_t run_problem_first(const run_problem *problem, int64_t row) {
 }
 
 int64_t run_problem_target(const run_problem *problem, int64_t at) {
-  const char *data = problem->operand[FLP_ARRAY_target];
-  int64_t wide = 0;
-  int32_t narrow = 0;
-  if (problem->spec.target_dtype == FLP_DTYPE_INT64) {
-    memcpy(&wide, data + at * 8, sizeof wide);
-    return wide;
-  }
-  memcpy(&narrow, data + at * 4, sizeof narrow);
-  return narrow;
+  return cli_id_at(problem->spec.target_dtype, problem->operand[FLP_ARRAY_target], at);
 }

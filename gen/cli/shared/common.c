@@ -94,3 +94,28 @@ uint64_t cli_peak_resident_bytes(void) {
   if (getrusage(RUSAGE_SELF, &usage) != 0) return 0;
   return (uint64_t)usage.ru_maxrss * 1024u;
 }
+
+/* ---- messages of the library ---- */
+
+static flp_log_level shown = FLP_LOG_WARNING;
+
+/* Warnings, such as a fall of the ladder, and errors. */
+static void show(flp_log_level level, const char *message, void *user) {
+  static const char no_rung[] = "no rung of the device can run: ";
+  char text[CLI_REASON_BYTES];
+  (void)user;
+  if (level > shown) return;
+  const char *kind = level == FLP_LOG_ERROR ? "error" : "warning";
+  if (strncmp(message, no_rung, sizeof no_rung - 1) == 0)
+    cli_complain("flpgen", "%s: no GPU rung: %s", kind, cli_reason_text(message + sizeof no_rung - 1, text));
+  else
+    cli_complain("flpgen", "%s: %s", kind, message);
+}
+
+void cli_log_start(void) {
+  flp_log_set(show, NULL);
+}
+
+void cli_log_quiet(void) {
+  shown = FLP_LOG_ERROR;
+}

@@ -74,7 +74,7 @@ typedef struct cli_action {
  * tail. Returns the exit code. */
 int cli_action_run(int argc, char **argv, const cli_action *actions, const char *head, const char *tail);
 
-/* ---- log.c: messages of the library go to stderr: warnings and errors, or errors alone ---- */
+/* Messages of the library go to stderr: warnings and errors, or errors alone. */
 
 void cli_log_start(void);
 void cli_log_quiet(void);

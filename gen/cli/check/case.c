@@ -1,8 +1,47 @@
-/* oddities.c: what the adversarial cases of `flpgen check` are, by name, and a case of each. */
+/* case.c: a case, lists of them, and what the adversarial ones of `flpgen check` are, by name. */
 #include "gen/cli/check/case.h"
+
+#include <stdlib.h>
+
 #include "runtime/base/half.h"
+#include "runtime/base/status.h"
 
 enum { ALL_GRADS = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS, ADAPTER = FLP_GRAD_LORA_A | FLP_GRAD_LORA_B };
+
+check_case check_case_default(flp_dtype dtype, int64_t n, int64_t vocab, int64_t hidden) {
+  check_case c = {.name = "random", .spec = FLP_SPEC_INIT, .n = n, .temperature = 1, .scale = 1, .shards = 1};
+  c.spec.dtype = dtype;
+  c.spec.vocab = vocab;
+  c.spec.hidden = hidden;
+  c.seed = 1;
+  return c;
+}
+
+int64_t check_shard_vocab(const check_case *c) {
+  return (c->spec.vocab + c->shards - 1) / c->shards;
+}
+
+void check_list_add(check_list *list, check_case c) {
+  if (list->status != FLP_OK) return;
+  if (list->count == list->capacity) {
+    int capacity = list->capacity ? 2 * list->capacity : 64;
+    check_case *grown = realloc(list->cases, (size_t)capacity * sizeof *grown);
+    if (!grown) {
+      list->status = flp_fail(FLP_ERROR_MEMORY, "out of host memory for the list of cases");
+      return;
+    }
+    list->cases = grown;
+    list->capacity = capacity;
+  }
+  list->cases[list->count++] = c;
+}
+
+void check_list_clear(check_list *list) {
+  free(list->cases);
+  *list = (check_list){0};
+}
+
+/* ---- adversarial cases ---- */
 
 static const check_oddity oddities[] = {
     {.name = "shifted", .fill = CHECK_FILL_SHIFTED},
