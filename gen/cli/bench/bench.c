@@ -97,34 +97,35 @@ static flp_status bench(bench_args *args, const char *command) {
   return args->json ? bench_write(args, &result, command, args->json) : FLP_OK;
 }
 
-static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
 const struct argp cli_bench_argp = {
-    options,
-    parse,
-    NULL,
-    "Times forward, backward and both, or steps of a loss, on this machine's GPU, beside GEMM baselines of the "
-    "same shapes."
-    "\vData is random, or as --data says: then a forward plan with entropy is made too, and the entropies of the rows "
-    "are printed. Every case and product runs in bursts, interleaved in random order; figures are medians over "
-    "the rounds, with the least and the most. GEMM baselines are the fastest of the first eight algorithms that "
-    "cuBLASLt's heuristics name: one (the scores) for forward; for backward the scores again, but in save, stream and "
-    "direction modes, and one for the gradient of hidden and of weight each. In mode direction forward has both of its "
-    "products. With --keep-set every case is beside one product, that of the scores; with --tail so are those of mode "
-    "tail, and the same without a tail stands beside them. With --targets the same with one target is timed beside "
-    "them, or steps of nll beside those of a loss over several; with --lora-rank the same without an adapter, with "
-    "--mixed the same with operands of one dtype. "
-    "Products compute every row, masked or not. Host times are "
-    "those of flp_execute until it returns, with the fewest of the rows. cuBLASLt is looked for where the "
-    "loader looks, beside the CUDA toolkit and in the Python environments at hand; FLP_CUBLASLT_LIBRARY names "
-    "another.\n\n"
-    "Examples:\n"
-    "  flpgen bench --vocab 151936 --hidden 4096 --grad hidden,weight\n"
-    "  flpgen bench --model config.json --rows 4096,16384 --json=bench.json\n"
-    "  flpgen bench --vocab 32000 --hidden 2048 --rows 512 --data policy --write-rows "
-    "rows.safetensors\n\n" CLI_EXIT_HELP,
-    children,
-    NULL,
-    NULL};
+    .options = options,
+    .parser = parse,
+    .doc =
+        "Times forward, backward and both, or steps of a loss, on this machine's GPU, beside GEMM baselines of the "
+        "same shapes."
+        "\vData is random, or as --data says: then a forward plan with entropy is made too, and the entropies of the "
+        "rows "
+        "are printed. Every case and product runs in bursts, interleaved in random order; figures are medians over "
+        "the rounds, with the least and the most. GEMM baselines are the fastest of the first eight algorithms that "
+        "cuBLASLt's heuristics name: one (the scores) for forward; for backward the scores again, but in save, stream "
+        "and "
+        "direction modes, and one for the gradient of hidden and of weight each. In mode direction forward has both of "
+        "its "
+        "products. With --keep-set every case is beside one product, that of the scores; with --tail so are those of "
+        "mode "
+        "tail, and the same without a tail stands beside them. With --targets the same with one target is timed beside "
+        "them, or steps of nll beside those of a loss over several; with --lora-rank the same without an adapter, with "
+        "--mixed the same with operands of one dtype. "
+        "Products compute every row, masked or not. Host times are "
+        "those of flp_execute until it returns, with the fewest of the rows. cuBLASLt is looked for where the "
+        "loader looks, beside the CUDA toolkit and in the Python environments at hand; FLP_CUBLASLT_LIBRARY names "
+        "another.\n\n"
+        "Examples:\n"
+        "  flpgen bench --vocab 151936 --hidden 4096 --grad hidden,weight\n"
+        "  flpgen bench --model config.json --rows 4096,16384 --json=bench.json\n"
+        "  flpgen bench --vocab 32000 --hidden 2048 --rows 512 --data policy --write-rows "
+        "rows.safetensors\n\n" CLI_EXIT_HELP,
+    .children = cli_spec_children};
 
 int cli_bench(int argc, char **argv) {
   bench_args args = {.spec = CLI_SPEC_ARGS_INIT, .options = FLP_OPTIONS_INIT, .burst_ms = 75, .rounds = 7, .seed = 1};

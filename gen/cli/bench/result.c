@@ -126,9 +126,9 @@ static void print_of_plain(const bench_args *args, const bench_result *result) {
   for (int i = 0; i < result->row_count; i++) {
     const bench_row *row = &result->row[i], *plain = bench_plain_of(result, row);
     if (!plain || !row->pairs) continue;
-    cli_table_addf(&table, "%" PRId64 "\t%s\t%.3f\t%.3f\t%.4f\t%.3f .. %.3f\t%d", row->n,
-                   bench_case_name(row->which), row->ms.median, plain->ms.median, row->of_plain.median,
-                   row->of_plain.low, row->of_plain.high, row->pairs);
+    cli_table_addf(&table, "%" PRId64 "\t%s\t%.3f\t%.3f\t%.4f\t%.3f .. %.3f\t%d", row->n, bench_case_name(row->which),
+                   row->ms.median, plain->ms.median, row->of_plain.median, row->of_plain.low, row->of_plain.high,
+                   row->pairs);
   }
   cli_table_finish(&table);
 }
@@ -215,11 +215,14 @@ typedef struct field {
   json_t *value;
 } field;
 
-static json_t *make_object(const field *fields, size_t count) {
-  json_t *object = json_object();
-  for (size_t i = 0; i < count; i++)
-    if (!object || json_object_set_new(object, fields[i].key, fields[i].value) != 0) json_decref(fields[i].value);
+/* Adds fields to an object. */
+static json_t *set_fields(json_t *object, const field *fields, size_t count) {
+  for (size_t i = 0; i < count; i++) json_object_set_new(object, fields[i].key, fields[i].value);
   return object;
+}
+
+static json_t *make_object(const field *fields, size_t count) {
+  return set_fields(json_object(), fields, count);
 }
 
 static json_t *number_or_null(int known, double value) {
@@ -239,10 +242,6 @@ static json_t *entropies_json(const bench_args *args, const bench_result *result
     json_object_set_new(object, key, cli_json_number(rows->quantile[i]));
   }
   return object;
-}
-
-static void set_fields(json_t *record, const field *fields, size_t count) {
-  for (size_t i = 0; i < count; i++) json_object_set_new(record, fields[i].key, fields[i].value);
 }
 
 /* Beside the same without a tail, ...: low and high are quartiles. */
@@ -352,30 +351,26 @@ static json_t *baseline_json(const bench_baseline *baseline) {
   return make_object(fields, sizeof fields / sizeof fields[0]);
 }
 
-/* Fields of a pass that was not measured are null. */
+/* Fields of a pass that was not measured are null. per_launch: has that one too */
+static void add_host(json_t *object, flp_pass pass, const bench_host *host, int per_launch) {
+  int known = host->launches > 0;
+  const field fields[] = {{"us", number_or_null(known, host->us.median)},
+                          {"us_low", number_or_null(known, host->us.low)},
+                          {"us_high", number_or_null(known, host->us.high)},
+                          {"launches", known ? json_integer(host->launches) : json_null()},
+                          {"us_per_launch", number_or_null(known, known ? us_per_launch(host) : 0)}};
+  for (int i = 0; i < 4 + per_launch; i++)
+    json_object_set(object, cli_shortly("%s_%s", flp_pass_name(pass), fields[i].key).text, fields[i].value);
+  for (int i = 0; i < 5; i++) json_decref(fields[i].value);
+}
+
 static json_t *host_json(const bench_result *result) {
-  const bench_host *forward = &result->host[FLP_PASS_FORWARD], *backward = &result->host[FLP_PASS_BACKWARD];
-  const bench_host *step = &result->host[FLP_PASS_STEP];
-  int has_backward = backward->launches > 0;
-  if (step->launches) {
-    const field fields[] = {
-        {"rows", json_integer(result->host_rows)},       {"step_us", cli_json_number(step->us.median)},
-        {"step_us_low", cli_json_number(step->us.low)},  {"step_us_high", cli_json_number(step->us.high)},
-        {"step_launches", json_integer(step->launches)}, {"step_us_per_launch", cli_json_number(us_per_launch(step))}};
-    return make_object(fields, sizeof fields / sizeof fields[0]);
-  }
-  const field fields[] = {
-      {"rows", json_integer(result->host_rows)},
-      {"forward_us", cli_json_number(forward->us.median)},
-      {"forward_us_low", cli_json_number(forward->us.low)},
-      {"forward_us_high", cli_json_number(forward->us.high)},
-      {"forward_launches", json_integer(forward->launches)},
-      {"backward_us", number_or_null(has_backward, backward->us.median)},
-      {"backward_us_low", number_or_null(has_backward, backward->us.low)},
-      {"backward_us_high", number_or_null(has_backward, backward->us.high)},
-      {"backward_launches", has_backward ? json_integer(backward->launches) : json_null()},
-      {"backward_us_per_launch", has_backward ? cli_json_number(us_per_launch(backward)) : json_null()}};
-  return make_object(fields, sizeof fields / sizeof fields[0]);
+  json_t *object = json_pack("{s:I}", "rows", (json_int_t)result->host_rows);
+  int has_steps = result->host[FLP_PASS_STEP].launches > 0;
+  if (!has_steps) add_host(object, FLP_PASS_FORWARD, &result->host[FLP_PASS_FORWARD], 0);
+  flp_pass last = has_steps ? FLP_PASS_STEP : FLP_PASS_BACKWARD;
+  add_host(object, last, &result->host[last], 1);
+  return object;
 }
 
 static void fill_record(json_t *record, const bench_args *args, const bench_result *result) {

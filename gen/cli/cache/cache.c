@@ -22,7 +22,8 @@ typedef struct cache_args {
 
 static const struct argp_option options[] = {
     {"keep", KEY_KEEP, "SIZE", 0, "gc: the most bytes to keep, " FLP_BYTES_FORMS "; default all", 0},
-    {"dir", CLI_TEXT(cache_args, directory), "DIR", 0, "look at this directory in place of FLP_CACHE_DIR and FLP_CACHE_PATH", 0},
+    {"dir", CLI_TEXT(cache_args, directory), "DIR", 0,
+     "look at this directory in place of FLP_CACHE_DIR and FLP_CACHE_PATH", 0},
     {"json", CLI_SWITCH(cache_args, json), NULL, 0, "print one JSON document", 0},
     {0}};
 
@@ -161,19 +162,17 @@ static flp_status collect(const cache_args *args) {
 }
 
 const struct argp cli_cache_argp = {
-    options,
-    parse,
-    "ls|verify|gc",
-    "Lists, verifies or cleans the kernel cache."
-    "\vEntries are kernels and, as `cubin`, machine code that was made of them here. "
-    "verify reads every entry and fails if one is bad; gc removes quarantined and stale files, "
-    "then the oldest entries of the writable directory. list is ls.\n\n"
-    "Examples:\n"
-    "  flpgen cache ls\n"
-    "  flpgen cache gc --keep 1G\n\n" CLI_EXIT_HELP,
-    NULL,
-    NULL,
-    NULL};
+    .options = options,
+    .parser = parse,
+    .args_doc = "ls|verify|gc",
+    .doc =
+        "Lists, verifies or cleans the kernel cache."
+        "\vEntries are kernels and, as `cubin`, machine code that was made of them here. "
+        "verify reads every entry and fails if one is bad; gc removes quarantined and stale files, "
+        "then the oldest entries of the writable directory. list is ls.\n\n"
+        "Examples:\n"
+        "  flpgen cache ls\n"
+        "  flpgen cache gc --keep 1G\n\n" CLI_EXIT_HELP};
 
 int cli_cache(int argc, char **argv) {
   cache_args args = {.action = NULL};

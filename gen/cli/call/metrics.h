@@ -26,7 +26,8 @@ typedef struct check_numbers {
 } check_numbers;
 /* So many, all equal; memory owns them. NULLs where it is short. */
 check_numbers check_numbers_of(cli_memory *memory, int64_t count);
-void check_numbers_set(const check_numbers *numbers, int64_t at, double got, double wanted, double unit, double allowed);
+void check_numbers_set(const check_numbers *numbers, int64_t at, double got, double wanted, double unit,
+                       double allowed);
 check_metric check_numbers_judge(const check_numbers *numbers);
 /* A tensor: the L2 norm of its error against what is allowed of that, and the least normal fp32 number an element.
  * Where NaN is wanted only NaN will do. */

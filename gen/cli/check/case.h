@@ -152,11 +152,11 @@ typedef struct check_oddity {
   int targets;        /* of several targets alone; 0: CHECK_TARGETS_USUAL */
   check_targets of_row;
   check_teacher teacher; /* of a loss over these alone */
-  uint32_t grads;   /* 0: all */
-  int topk;         /* of best columns; -1: the rank alone */
-  check_lora lora;  /* of an adapter alone, as is the next one */
-  int rank;         /* 0: CHECK_LORA_USUAL */
-  const char *loss; /* or NULL */
+  uint32_t grads;        /* 0: all */
+  int topk;              /* of best columns; -1: the rank alone */
+  check_lora lora;       /* of an adapter alone, as is the next one */
+  int rank;              /* 0: CHECK_LORA_USUAL */
+  const char *loss;      /* or NULL */
 } check_oddity;
 
 typedef struct check_oddity_table {

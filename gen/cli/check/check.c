@@ -176,7 +176,8 @@ static flp_status resolve(check_args *args) {
       return flp_fail(FLP_ERROR_ARGUMENT, "--op: '%s' is not accepted; there are no cases of it",
                       flp_op_name(spec->op));
     if (spec->op == FLP_OP_SCALE && spec->dtype == FLP_DTYPE_FP64)
-      return flp_fail(FLP_ERROR_ARGUMENT, "--dtype: 'fp64' is not accepted with --op scale (accepted: bf16, fp16, fp32)");
+      return flp_fail(FLP_ERROR_ARGUMENT,
+                      "--dtype: 'fp64' is not accepted with --op scale (accepted: bf16, fp16, fp32)");
   }
   if (has_shape && args->has_set)
     return flp_fail(FLP_ERROR_ARGUMENT,
@@ -217,22 +218,19 @@ static void leave_hung(int code) {
   _exit(code);
 }
 
-static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
 const struct argp cli_check_argp = {
-    options,
-    parse,
-    NULL,
-    "Checks every rung that this machine offers against an fp64 reference.\v"
-    "With --vocab and --hidden that one specialisation is checked over random and adversarial data. logprob and "
-    "entropy are judged in ulps, gradients by their relative L2 error beside that of an ordinary matrix pipeline; "
-    "outputs and workspace are poisoned first. Beside --quick, --all, --large and --concurrent, --dtype leaves the "
-    "cases of the other dtypes out.\n\n"
-    "Examples:\n"
-    "  flpgen check --quick\n"
-    "  flpgen check --vocab 50257 --hidden 768 --grad hidden,weight --rung jit\n\n" CLI_EXIT_HELP,
-    children,
-    NULL,
-    NULL};
+    .options = options,
+    .parser = parse,
+    .doc =
+        "Checks every rung that this machine offers against an fp64 reference.\v"
+        "With --vocab and --hidden that one specialisation is checked over random and adversarial data. logprob and "
+        "entropy are judged in ulps, gradients by their relative L2 error beside that of an ordinary matrix pipeline; "
+        "outputs and workspace are poisoned first. Beside --quick, --all, --large and --concurrent, --dtype leaves the "
+        "cases of the other dtypes out.\n\n"
+        "Examples:\n"
+        "  flpgen check --quick\n"
+        "  flpgen check --vocab 50257 --hidden 768 --grad hidden,weight --rung jit\n\n" CLI_EXIT_HELP,
+    .children = cli_spec_children};
 
 int cli_check(int argc, char **argv) {
   check_args args = {.spec = CLI_SPEC_ARGS_INIT,

@@ -131,8 +131,7 @@ static flp_status compare_columns(const compare_state *s) {
   oracle_columns out = {weight.exact, weight.yardstick, weight.squares, bias.exact, bias.yardstick, bias.squares};
   flp_status status = cli_memory_status(&memory, "gradients");
   if (status == FLP_OK)
-    status =
-        oracle_grad_columns(&s->problem->oracle, t->work, stats, t->work_count, t->columns, t->column_count, &out);
+    status = oracle_grad_columns(&s->problem->oracle, t->work, stats, t->work_count, t->columns, t->column_count, &out);
   if (status == FLP_OK && s->result->grad_weight) compare_weight(s, &weight);
   if (status == FLP_OK && s->result->grad_bias) check_compare_bias(s, &bias);
   cli_memory_free(&memory);
@@ -170,7 +169,8 @@ static void compare_errors(const compare_state *s) {
   int has_bad = s->problem->has_bad;
   for (int64_t i = 0; i < s->truth->row_count; i++) has_bad |= s->truth->row_truth[i].is_beyond;
   if (s->result->data_error == has_bad) return;
-  check_compare_add(s, "error word", failed, has_bad ? "bad rows were not reported" : "bad rows were reported where there are none");
+  check_compare_add(s, "error word", failed,
+                    has_bad ? "bad rows were not reported" : "bad rows were reported where there are none");
 }
 
 /* ---- tail mode ---- */

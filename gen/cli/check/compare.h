@@ -7,7 +7,6 @@
 
 /* The oracle's results for a problem, made once for all rungs. */
 typedef struct check_truth {
-  cli_memory memory;       /* of what follows */
   int64_t *rows, *columns; /* sampled: active rows in forward, columns */
   int64_t row_count, column_count;
   oracle_row *row_truth; /* of rows */
@@ -15,6 +14,7 @@ typedef struct check_truth {
   int64_t *work;         /* rows active in backward */
   int64_t work_count;
   oracle_row *work_truth; /* of work; NULL if too many: then taken from the stats under test */
+  cli_memory memory;      /* of all these */
 } check_truth;
 
 /* whole: the same problem's, whose rows are not evaluated again; or NULL. error: MEMORY */
@@ -63,7 +63,8 @@ void check_compare_add(const compare_state *s, const char *output, check_metric 
 void check_compare_bias(const compare_state *s, const gradient *x);
 
 /* Calls `compare` with the rows that the oracle has evaluated and that have work in backward. error: that of the call */
-typedef flp_status (*check_hidden_fn)(const compare_state *s, const int64_t *rows, const oracle_row *truth, int64_t count);
+typedef flp_status (*check_hidden_fn)(const compare_state *s, const int64_t *rows, const oracle_row *truth,
+                                      int64_t count);
 flp_status check_each_hidden(const compare_state *s, check_hidden_fn compare);
 
 /* lora.c: gradients of hidden, A, B and bias of a head with an adapter; adds findings. error: MEMORY */

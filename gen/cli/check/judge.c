@@ -276,15 +276,13 @@ static check_metric judge(const compare_state *s, const gradient *x, flp_array_i
   /* Products of gradients take the first of two terms, whose rounding adds to that of dz. Scores of an adapter are two
    * sums in one accumulator, of which a kernel may begin with either. */
   double more = s->problem->c.spec.mixed == FLP_MIXED_SPLIT ? 1.5 : s->problem->c.spec.lora_rank ? 1.25 : 1;
-  double factor = factor_of(dtype) * more,
-         norm = check_metric_norm(x->exact, count);
+  double factor = factor_of(dtype) * more, norm = check_metric_norm(x->exact, count);
   double allowed = factor * check_metric_error(x->yardstick, x->exact, count), tail = (double)s->problem->c.spec.tail;
   if (tail > 0) {
     allowed += floor_of(s) * norm + certain_rounding(s, id);
     return check_metric_tensor(x->got, x->exact, count, TAIL_FACTOR * allowed + tail * norm);
   }
-  if (check_has_plain(s))
-    allowed = luck_of(s) * fmax(allowed, factor * check_metric_error(x->plain, x->exact, count));
+  if (check_has_plain(s)) allowed = luck_of(s) * fmax(allowed, factor * check_metric_error(x->plain, x->exact, count));
   if (s->plain && dtype == FLP_DTYPE_BF16) allowed = fmax(allowed, kept_rounding(x) * norm);
   allowed += fmin(allowed, score_rounding(s, id)) + floor_of(s) * norm + certain_rounding(s, id);
   return check_metric_tensor(x->got, x->exact, count, allowed);

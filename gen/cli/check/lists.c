@@ -96,7 +96,8 @@ static pattern_row row_of(const check_problem *problem, const cli_lists *drawn, 
 /* Sorts the ids of a row and drops repeats; 0 ids, and 1 returned, where they make the row bad. */
 static int sort_row(const check_problem *problem, int64_t row, int64_t *columns, int64_t *count) {
   int64_t begin = problem->list_offsets[row], end = problem->list_offsets[row + 1], unique = 0, has = 0;
-  for (int64_t e = begin; e < end; e++) columns[e - begin] = cli_id_at(problem->c.spec.target_dtype, problem->list_ids, e);
+  for (int64_t e = begin; e < end; e++)
+    columns[e - begin] = cli_id_at(problem->c.spec.target_dtype, problem->list_ids, e);
   qsort(columns, (size_t)(end - begin), sizeof *columns, cli_by_value);
   int bad = end > begin && (columns[0] < 0 || columns[end - begin - 1] >= problem->c.spec.vocab);
   for (int64_t i = 0; i < end - begin; i++) {

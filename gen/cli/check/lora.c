@@ -94,7 +94,8 @@ static flp_status compare_hidden_rows(const compare_state *s, const int64_t *row
 static double a_element(const check_problem *p, const call_result *result, int64_t row, int64_t d) {
   double sum = 0;
   for (int64_t shard = 0; shard < p->c.shards; shard++)
-    sum += check_element(p->c.spec.grad_lora_dtype, result->grad_lora_a, (shard * p->c.spec.lora_rank + row) * p->stride + d);
+    sum += check_element(p->c.spec.grad_lora_dtype, result->grad_lora_a,
+                         (shard * p->c.spec.lora_rank + row) * p->stride + d);
   return sum;
 }
 
@@ -160,7 +161,8 @@ static void compare_b(const compare_state *s, const joined *j, gradient *x) {
     x->exact[i] = j->exact[at];
     x->yardstick[i] = j->yardstick[at];
     x->got[i] = check_element(x->dtype, s->result->grad_lora_b, index);
-    x->plain[i] = s->plain && s->plain->grad_lora_b ? check_element(x->dtype, s->plain->grad_lora_b, index) : x->yardstick[i];
+    x->plain[i] =
+        s->plain && s->plain->grad_lora_b ? check_element(x->dtype, s->plain->grad_lora_b, index) : x->yardstick[i];
   }
   judge_and_add(s, "grad_lora_b", x, FLP_ARRAY_hidden, check_padding(s->problem, s->result->grad_lora_b));
 }

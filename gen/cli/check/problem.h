@@ -16,13 +16,13 @@ typedef struct check_scores {
 } check_scores;
 
 typedef struct check_problem {
-  check_case c;                           /* spec resolved */
-  cli_memory memory;                      /* of all arrays */
-  int64_t shard_vocab, padded_vocab;      /* rows of one shard's weight, of all shards' */
-  int64_t stride;                         /* of every matrix */
-  size_t shift;                           /* bytes from a 256-byte boundary to the base of every array of dtype */
-  void *hidden, *weight, *bias;           /* rows of padding hold NaN */
-  void *lora_a, *lora_b;                  /* (rank, stride), (padded vocab, rank) of spec.lora_rank, or NULL */
+  check_case c;                      /* spec resolved */
+  cli_memory memory;                 /* of all arrays */
+  int64_t shard_vocab, padded_vocab; /* rows of one shard's weight, of all shards' */
+  int64_t stride;                    /* of every matrix */
+  size_t shift;                      /* bytes from a 256-byte boundary to the base of every array of dtype */
+  void *hidden, *weight, *bias;      /* rows of padding hold NaN */
+  void *lora_a, *lora_b;             /* (rank, stride), (padded vocab, rank) of spec.lora_rank, or NULL */
   double lora_scale;
   int64_t targets;                        /* of a row */
   void *target;                           /* (n, targets) target dtype */

@@ -30,9 +30,9 @@ static const shape shapes[] = {{"columns=2", 3, 2, 0},
 static const struct {
   float value;
   const char *output; /* in reports */
-} factors[] = {{1, "scale: times 1"},        {0.37f, "scale: times 0.37"}, {-3, "scale: times -3"},
-               {0x1p-20f, "scale: times 2^-20"}, {0, "scale: times 0"},        {0x1p16f, "scale: times 2^16"},
-               {NAN, "scale: times nan"},    {INFINITY, "scale: times inf"}};
+} factors[] = {
+    {1, "scale: times 1"}, {0.37f, "scale: times 0.37"},   {-3, "scale: times -3"},   {0x1p-20f, "scale: times 2^-20"},
+    {0, "scale: times 0"}, {0x1p16f, "scale: times 2^16"}, {NAN, "scale: times nan"}, {INFINITY, "scale: times inf"}};
 
 typedef struct problem {
   check_case c;
@@ -169,7 +169,8 @@ static flp_status compare_values(const problem *p, const run *r, check_metric *o
   return status;
 }
 
-static flp_status check_one(const shape *s, flp_dtype dtype, size_t factor, const check_how *how, check_report *report) {
+static flp_status check_one(const shape *s, flp_dtype dtype, size_t factor, const check_how *how,
+                            check_report *report) {
   problem p;
   run r = {0};
   check_metric metric;

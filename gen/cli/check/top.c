@@ -199,8 +199,14 @@ flp_status check_compare_top(const check_problem *problem, const check_truth *tr
   int64_t n = problem->c.n, topk = result->top_ids ? problem->c.spec.topk : 0;
   if (!topk && !result->rank) return FLP_OK;
   cli_memory memory = {0};
-  judge j = {problem, truth, result, topk, n, check_numbers_of(&memory, problem->c.shards * n * topk),
-             check_numbers_of(&memory, n), .ids_note = cli_memory_take_zeros(&memory, 2 * (size_t)n * sizeof(char *))};
+  judge j = {problem,
+             truth,
+             result,
+             topk,
+             n,
+             check_numbers_of(&memory, problem->c.shards * n * topk),
+             check_numbers_of(&memory, n),
+             .ids_note = cli_memory_take_zeros(&memory, 2 * (size_t)n * sizeof(char *))};
   j.rank_note = j.ids_note + n;
   flp_status status = cli_memory_status(&memory, "best columns");
   if (status == FLP_OK) status = judge_all(&j, rung, report);

@@ -42,19 +42,18 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 }
 
 const struct argp cli_completion_argp = {
-    options,
-    parse,
-    "bash|zsh|fish|commands",
-    "Prints what a shell needs to complete verbs, options, their values and files."
-    "\vcommands prints every verb and action with its help, a line each. cmake --install and the Debian packages put "
-    "the files of all three shells where these look for them.\n\n"
-    "Examples:\n"
-    "  source <(flpgen completion bash)\n"
-    "  flpgen completion zsh > ~/.zfunc/_flpgen\n"
-    "  flpgen completion fish > ~/.config/fish/completions/flpgen.fish\n\n" CLI_EXIT_HELP,
-    NULL,
-    NULL,
-    NULL};
+    .options = options,
+    .parser = parse,
+    .args_doc = "bash|zsh|fish|commands",
+    .doc =
+        "Prints what a shell needs to complete verbs, options, their values and files."
+        "\vcommands prints every verb and action with its help, a line each. cmake --install and the Debian packages "
+        "put "
+        "the files of all three shells where these look for them.\n\n"
+        "Examples:\n"
+        "  source <(flpgen completion bash)\n"
+        "  flpgen completion zsh > ~/.zfunc/_flpgen\n"
+        "  flpgen completion fish > ~/.config/fish/completions/flpgen.fish\n\n" CLI_EXIT_HELP};
 
 static flp_status print_json(const char *shell, void (*write)(FILE *out)) {
   char *text = NULL;

@@ -388,28 +388,26 @@ static const struct argp_option options[] = {
     {0}};
 
 static error_t parse(int key, char *text, struct argp_state *state) {
-  static const cli_value values[] = {
-      {KEY_REQUIRE, CLI_IS_WORD, CLI_PLACE(doctor_args, require), .words = CLI_REQUIRED}, {0}};
+  static const cli_value values[] = {{KEY_REQUIRE, CLI_IS_WORD, CLI_PLACE(doctor_args, require), .words = CLI_REQUIRED},
+                                     {0}};
   static const cli_values all = {.verb = "doctor", .options = options, .rows = values};
   return cli_values_parse(&all, key, text, state);
 }
 
 const struct argp cli_doctor_argp = {
-    options,
-    parse,
-    NULL,
-    "Shows what this machine offers: driver, GPUs, generator, caches, rungs and where every setting comes from."
-    "\vFails with exit status 3 if no rung works, if --require or FLP_FORCE names one that does not, or if "
-    "FLP_STRICT lets no plan be made, and with 4 if there are generic kernels and none of them can be used. For "
-    "tuned "
-    "and heuristic, and under FLP_STRICT, kernels of any specialisation in a cache or pack count. In JSON, `health` "
-    "is what fails.\n\n"
-    "Examples:\n"
-    "  flpgen doctor\n"
-    "  flpgen doctor --require gpu --json\n\n" CLI_EXIT_HELP,
-    NULL,
-    NULL,
-    NULL};
+    .options = options,
+    .parser = parse,
+    .doc =
+        "Shows what this machine offers: driver, GPUs, generator, caches, rungs and where every setting comes from."
+        "\vFails with exit status 3 if no rung works, if --require or FLP_FORCE names one that does not, or if "
+        "FLP_STRICT lets no plan be made, and with 4 if there are generic kernels and none of them can be used. For "
+        "tuned "
+        "and heuristic, and under FLP_STRICT, kernels of any specialisation in a cache or pack count. In JSON, "
+        "`health` "
+        "is what fails.\n\n"
+        "Examples:\n"
+        "  flpgen doctor\n"
+        "  flpgen doctor --require gpu --json\n\n" CLI_EXIT_HELP};
 
 int cli_doctor(int argc, char **argv) {
   doctor_args args = {.json = 0};

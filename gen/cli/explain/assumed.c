@@ -79,10 +79,11 @@ static cli_short number(uint32_t value) {
 }
 
 static void add_kernel(cli_table *table, const flp_kernel_desc *desc) {
-  cli_table_addf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s", flp_kernel_kind_name(desc->key.kind), desc->key.arch,
-                 desc->entry_count > 1 ? cli_shortly("%u entries", desc->entry_count).text : desc->entries[0].name,
-                 desc->tile_rows ? cli_shortly("%u x %u x %u", desc->tile_rows, desc->tile_columns, desc->tile_depth).text : "",
-                 number(desc->stages).text, number(desc->cluster).text, number(desc->unit_columns).text);
+  cli_table_addf(
+      table, "%s\t%s\t%s\t%s\t%s\t%s\t%s", flp_kernel_kind_name(desc->key.kind), desc->key.arch,
+      desc->entry_count > 1 ? cli_shortly("%u entries", desc->entry_count).text : desc->entries[0].name,
+      desc->tile_rows ? cli_shortly("%u x %u x %u", desc->tile_rows, desc->tile_columns, desc->tile_depth).text : "",
+      number(desc->stages).text, number(desc->cluster).text, number(desc->unit_columns).text);
 }
 
 void explain_assumed_print(const explain_args *args, const explain_assumed *assumed) {

@@ -93,22 +93,22 @@ static flp_status explain(explain_args *args) {
   return status;
 }
 
-static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
 const struct argp cli_explain_argp = {
-    options,
-    parse,
-    NULL,
-    "Shows flop, memory and memory traffic of the naive form and of each mode, and the plan that would run here and "
-    "on an assumed GPU; none is needed."
-    "\vThe assumed GPU gets the kernels that a plan would take there. Workspace is memory beyond inputs and outputs. "
-    "Traffic is a lower bound: every operand once a product, of mode direction the weight once a chunk of rows, plus "
-    "chunks and accumulators.\n\n"
-    "Examples:\n"
-    "  flpgen explain --vocab 151936 --hidden 4096 --grad hidden,weight\n"
-    "  flpgen explain --model config.json --rows 1024,65536 --capability 8.0\n\n" CLI_EXIT_HELP,
-    children,
-    NULL,
-    NULL};
+    .options = options,
+    .parser = parse,
+    .doc =
+        "Shows flop, memory and memory traffic of the naive form and of each mode, and the plan that would run here "
+        "and "
+        "on an assumed GPU; none is needed."
+        "\vThe assumed GPU gets the kernels that a plan would take there. Workspace is memory beyond inputs and "
+        "outputs. "
+        "Traffic is a lower bound: every operand once a product, of mode direction the weight once a chunk of rows, "
+        "plus "
+        "chunks and accumulators.\n\n"
+        "Examples:\n"
+        "  flpgen explain --vocab 151936 --hidden 4096 --grad hidden,weight\n"
+        "  flpgen explain --model config.json --rows 1024,65536 --capability 8.0\n\n" CLI_EXIT_HELP,
+    .children = cli_spec_children};
 
 int cli_explain(int argc, char **argv) {
   explain_args args = {.spec = CLI_SPEC_ARGS_INIT,

@@ -34,12 +34,15 @@ typedef struct gen_work {
 
 static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "Output:", 2},
-    {"arch", CLI_TEXT(gen_args, arches), "LIST", 0, "architectures, e.g. sm_80,sm_90; sm_80 (default) runs on every newer GPU", 2},
+    {"arch", CLI_TEXT(gen_args, arches), "LIST", 0,
+     "architectures, e.g. sm_80,sm_90; sm_80 (default) runs on every newer GPU", 2},
     {"out", 'o', "DIR", 0, "write PTX, descriptors and cache entries here; FLP_CACHE_PATH=DIR then finds them", 2},
     {"emit", KEY_EMIT, "LIST", 0, "any of ir,opt,ptx: also write the IR; without --out print to standard output", 2},
-    {"generic", CLI_SWITCH(gen_args, generic), NULL, 0, "write the shape-generic kernels of rung 4 in place of one specialisation", 2},
+    {"generic", CLI_SWITCH(gen_args, generic), NULL, 0,
+     "write the shape-generic kernels of rung 4 in place of one specialisation", 2},
     {"install-cache", CLI_SWITCH(gen_args, install), NULL, 0, "store the kernels in the cache of this user", 2},
-    {"template-dir", CLI_TEXT(gen_args, options.template_dir), "DIR", 0, "take templates from here, not those built in", 2},
+    {"template-dir", CLI_TEXT(gen_args, options.template_dir), "DIR", 0, "take templates from here, not those built in",
+     2},
     {"json", CLI_SWITCH(gen_args, json), NULL, 0, "print one JSON document", 2},
     {0}};
 
@@ -167,11 +170,12 @@ static void add_kernel_row(cli_table *table, const cli_kernel *kernel) {
     if (desc->entries[i].threads > most) most = desc->entries[i].threads;
     if (desc->entries[i].shared_bytes > most_shared) most_shared = desc->entries[i].shared_bytes;
   }
-  cli_table_addf(table, "%s\t%s\t%u.%u\t%s\t%u\t%s\t%.0f ms\t%s\t%s", flp_kernel_kind_name(desc->key.kind),
-                 desc->key.arch, desc->ptx_major, desc->ptx_minor, cli_bytes((double)kernel->result.ptx_bytes).text,
-                 most, cli_bytes((double)most_shared).text, 1e3 * kernel->seconds,
-                 desc->tile_rows ? cli_shortly("%ux%ux%u", desc->tile_rows, desc->tile_columns, desc->tile_depth).text : "",
-                 desc->tile_rows ? cli_shortly("%u", desc->stages).text : "");
+  cli_table_addf(
+      table, "%s\t%s\t%u.%u\t%s\t%u\t%s\t%.0f ms\t%s\t%s", flp_kernel_kind_name(desc->key.kind), desc->key.arch,
+      desc->ptx_major, desc->ptx_minor, cli_bytes((double)kernel->result.ptx_bytes).text, most,
+      cli_bytes((double)most_shared).text, 1e3 * kernel->seconds,
+      desc->tile_rows ? cli_shortly("%ux%ux%u", desc->tile_rows, desc->tile_columns, desc->tile_depth).text : "",
+      desc->tile_rows ? cli_shortly("%u", desc->stages).text : "");
 }
 
 /* Whether plans of this libflp look for the kernels: their keys carry the hash of the sources they were made from. */
@@ -230,20 +234,17 @@ static flp_status generate(gen_work *work, gen_args *args) {
   return cli_kernels_generate(work->keys, work->key_count, &args->options, "generating", &work->kernels);
 }
 
-static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
 const struct argp cli_gen_argp = {
-    options,
-    parse,
-    NULL,
-    "Generates the kernels of one specialisation of a language-model head. Without --out or "
-    "--install-cache nothing is written: the table shows what would be."
-    "\vThe output is the same byte for byte whenever the input is.\n\n"
-    "Examples:\n"
-    "  flpgen gen --vocab 151936 --hidden 4096 --grad hidden,weight --install-cache\n"
-    "  flpgen gen --model config.json --arch sm_80,sm_90a --emit ir,ptx -o kernels\n\n" CLI_EXIT_HELP,
-    children,
-    NULL,
-    NULL};
+    .options = options,
+    .parser = parse,
+    .doc =
+        "Generates the kernels of one specialisation of a language-model head. Without --out or "
+        "--install-cache nothing is written: the table shows what would be."
+        "\vThe output is the same byte for byte whenever the input is.\n\n"
+        "Examples:\n"
+        "  flpgen gen --vocab 151936 --hidden 4096 --grad hidden,weight --install-cache\n"
+        "  flpgen gen --model config.json --arch sm_80,sm_90a --emit ir,ptx -o kernels\n\n" CLI_EXIT_HELP,
+    .children = cli_spec_children};
 
 int cli_gen(int argc, char **argv) {
   gen_args args = {.spec = CLI_SPEC_ARGS_INIT};

@@ -264,8 +264,7 @@ static const struct argp_option check_options[] = {
 
 static flp_status add_set(const char *text, void *place) {
   check_args *args = place;
-  if (args->set_count == SETS_MAX)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--set: at most %d are accepted", (int)SETS_MAX);
+  if (args->set_count == SETS_MAX) return flp_fail(FLP_ERROR_ARGUMENT, "--set: at most %d are accepted", (int)SETS_MAX);
   args->sets[args->set_count++] = text;
   return FLP_OK;
 }
@@ -283,25 +282,27 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 }
 
 const struct argp cli_loss_check_argp = {
-    check_options,
-    parse,
-    "LOSS",
-    "Traces a loss and compares its derivatives by logprob, entropy, lse and mean_score with finite differences."
-    "\vRows are ordinary, tied (logprob = old_logprob = ref_logprob), far from the old policy, without advantage or "
-    "weight, or beside a kink of the loss, where the derivative of one side is accepted, or one between both; what "
-    "stands under detach is held. A loss, metric or derivative that float32 cannot hold fails. So does one on a "
-    "boundary row, a limit of what training produces: logprobs of 0, -1e-7, down to -1e4, entropy 0 and log V, "
-    "advantages of 0 and up to 1e4, weight 0, vectors of 0 and up to 64, lse and mean_score up to 1e4. Where logprobs "
-    "differ by more than 20 nats "
-    "ratios overflow in the published losses too: such rows are counted and do not fail; clamp the difference where "
-    "they can occur. A loss over targets is tried on seeded rows of 1 to 12 targets alone, by each target's logprob. "
-    "LOSS is a file that ends in .lua, a name of `flpgen loss list`, or a sum of them.\n\n"
-    "Examples:\n"
-    "  flpgen loss check my.lua\n"
-    "  flpgen loss check grpo+k3 --set beta=0.04\n\n" CLI_EXIT_HELP,
-    NULL,
-    NULL,
-    NULL};
+    .options = check_options,
+    .parser = parse,
+    .args_doc = "LOSS",
+    .doc =
+        "Traces a loss and compares its derivatives by logprob, entropy, lse and mean_score with finite differences."
+        "\vRows are ordinary, tied (logprob = old_logprob = ref_logprob), far from the old policy, without advantage "
+        "or "
+        "weight, or beside a kink of the loss, where the derivative of one side is accepted, or one between both; what "
+        "stands under detach is held. A loss, metric or derivative that float32 cannot hold fails. So does one on a "
+        "boundary row, a limit of what training produces: logprobs of 0, -1e-7, down to -1e4, entropy 0 and log V, "
+        "advantages of 0 and up to 1e4, weight 0, vectors of 0 and up to 64, lse and mean_score up to 1e4. Where "
+        "logprobs "
+        "differ by more than 20 nats "
+        "ratios overflow in the published losses too: such rows are counted and do not fail; clamp the difference "
+        "where "
+        "they can occur. A loss over targets is tried on seeded rows of 1 to 12 targets alone, by each target's "
+        "logprob. "
+        "LOSS is a file that ends in .lua, a name of `flpgen loss list`, or a sum of them.\n\n"
+        "Examples:\n"
+        "  flpgen loss check my.lua\n"
+        "  flpgen loss check grpo+k3 --set beta=0.04\n\n" CLI_EXIT_HELP};
 
 int cli_loss_check(int argc, char **argv) {
   check_args args = {.rows = 1024};

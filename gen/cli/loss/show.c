@@ -57,17 +57,14 @@ static error_t parse_list(int key, char *text, struct argp_state *state) {
   return cli_values_parse(&all, key, text, state);
 }
 
-const struct argp cli_loss_list_argp = {list_options,
-                                        parse_list,
-                                        NULL,
-                                        "Lists the losses that are built in. w: weight, A: advantage, H: entropy."
-                                        "\vLosses of this list and files are added by '+': grpo+k3+entropy.\n\n"
-                                        "Examples:\n"
-                                        "  flpgen loss list\n"
-                                        "  flpgen loss list --json\n\n" CLI_EXIT_HELP,
-                                        NULL,
-                                        NULL,
-                                        NULL};
+const struct argp cli_loss_list_argp = {.options = list_options,
+                                        .parser = parse_list,
+                                        .doc =
+                                            "Lists the losses that are built in. w: weight, A: advantage, H: entropy."
+                                            "\vLosses of this list and files are added by '+': grpo+k3+entropy.\n\n"
+                                            "Examples:\n"
+                                            "  flpgen loss list\n"
+                                            "  flpgen loss list --json\n\n" CLI_EXIT_HELP};
 
 int cli_loss_list(int argc, char **argv) {
   show_args args = {.text = NULL};
@@ -170,18 +167,16 @@ static error_t parse_show(int key, char *text, struct argp_state *state) {
 }
 
 const struct argp cli_loss_show_argp = {
-    show_options,
-    parse_show,
-    "LOSS",
-    "Shows what a loss reads, its parameters, metrics and operations."
-    "\vLOSS is a name of `flpgen loss list`, a file that ends in .lua, or a sum of them.\n\n"
-    "Examples:\n"
-    "  flpgen loss show grpo+k3\n"
-    "  flpgen loss show my.lua --emit ptx --arch sm_90\n"
-    "  flpgen loss show my.lua --bytes my.loss\n\n" CLI_EXIT_HELP,
-    NULL,
-    NULL,
-    NULL};
+    .options = show_options,
+    .parser = parse_show,
+    .args_doc = "LOSS",
+    .doc =
+        "Shows what a loss reads, its parameters, metrics and operations."
+        "\vLOSS is a name of `flpgen loss list`, a file that ends in .lua, or a sum of them.\n\n"
+        "Examples:\n"
+        "  flpgen loss show grpo+k3\n"
+        "  flpgen loss show my.lua --emit ptx --arch sm_90\n"
+        "  flpgen loss show my.lua --bytes my.loss\n\n" CLI_EXIT_HELP};
 
 int cli_loss_show(int argc, char **argv) {
   show_args args = {.text = NULL};

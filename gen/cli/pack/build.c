@@ -113,25 +113,23 @@ static error_t parse(int key, char *text, struct argp_state *state) {
   return cli_values_parse(&all, key, text, state);
 }
 
-static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
 const struct argp cli_pack_build_argp = {
-    options,
-    parse,
-    NULL,
-    "Packs kernels into one file, which FLP_CACHE_PATH may name as it is."
-    "\vThe kernels of a specialisation, of lists of them, of caches and of packs, each once; beside those for one GPU "
-    "stand the sm_80 kernels of the same specialisation, so that a pack runs everywhere. The same kernels give the "
-    "same bytes, in whatever order they were named.\n\n"
-    "Examples:\n"
-    "  flpgen pack build --vocab 151936 --hidden 4096 --grad hidden -o qwen.flpp\n"
-    "  flpgen pack build --preset qwen3-8b,llama-3.1-8b --grad hidden,weight -o two.flpp\n"
-    "  flpgen pack build --list presets.txt --variants --sign key.hex -o h200.flpp\n"
-    "  flpgen pack build --from h200.flpp --model config.json --loss grpo -o x.flpp\n"
-    "  flpgen pack build --from ~/.cache/flp --cubin sm_90 -o mine.flpp\n"
-    "  FLP_CACHE_PATH=h200.flpp python train.py\n\n" CLI_EXIT_HELP,
-    children,
-    NULL,
-    NULL};
+    .options = options,
+    .parser = parse,
+    .doc =
+        "Packs kernels into one file, which FLP_CACHE_PATH may name as it is."
+        "\vThe kernels of a specialisation, of lists of them, of caches and of packs, each once; beside those for one "
+        "GPU "
+        "stand the sm_80 kernels of the same specialisation, so that a pack runs everywhere. The same kernels give the "
+        "same bytes, in whatever order they were named.\n\n"
+        "Examples:\n"
+        "  flpgen pack build --vocab 151936 --hidden 4096 --grad hidden -o qwen.flpp\n"
+        "  flpgen pack build --preset qwen3-8b,llama-3.1-8b --grad hidden,weight -o two.flpp\n"
+        "  flpgen pack build --list presets.txt --variants --sign key.hex -o h200.flpp\n"
+        "  flpgen pack build --from h200.flpp --model config.json --loss grpo -o x.flpp\n"
+        "  flpgen pack build --from ~/.cache/flp --cubin sm_90 -o mine.flpp\n"
+        "  FLP_CACHE_PATH=h200.flpp python train.py\n\n" CLI_EXIT_HELP,
+    .children = cli_spec_children};
 
 /* ---- specs ---- */
 

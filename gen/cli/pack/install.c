@@ -38,9 +38,10 @@ static const struct argp_option options[] = {
     {0}};
 
 static error_t parse(int key, char *text, struct argp_state *state) {
-  static const cli_value values[] = {CLI_PACK_FILE(install_args, path),
-                                     {KEY_TRUST, CLI_IS_OWN, CLI_PLACE(install_args, trust), .parse = cli_pack_trust_add},
-                                     {0}};
+  static const cli_value values[] = {
+      CLI_PACK_FILE(install_args, path),
+      {KEY_TRUST, CLI_IS_OWN, CLI_PLACE(install_args, trust), .parse = cli_pack_trust_add},
+      {0}};
   static const cli_values all = {.options = options, .rows = values};
   return cli_values_parse(&all, key, text, state);
 }
@@ -126,20 +127,18 @@ static flp_status install(install_args *args) {
 }
 
 const struct argp cli_pack_install_argp = {
-    options,
-    parse,
-    "FILE",
-    "Installs the kernels of a pack into a cache."
-    "\vThe whole pack is verified first, and one that is refused leaves the cache as it was. Each kernel is put in "
-    "place in one step: an installation that is interrupted or meets a full disk leaves a valid cache, and running "
-    "it "
-    "again completes it. Without installing, FLP_CACHE_PATH=FILE reads a pack in place.\n\n"
-    "Examples:\n"
-    "  flpgen pack install h200.flpp\n"
-    "  flpgen pack install h200.flpp --trust release.pub --dir /srv/flp\n\n" CLI_EXIT_HELP,
-    NULL,
-    NULL,
-    NULL};
+    .options = options,
+    .parser = parse,
+    .args_doc = "FILE",
+    .doc =
+        "Installs the kernels of a pack into a cache."
+        "\vThe whole pack is verified first, and one that is refused leaves the cache as it was. Each kernel is put in "
+        "place in one step: an installation that is interrupted or meets a full disk leaves a valid cache, and running "
+        "it "
+        "again completes it. Without installing, FLP_CACHE_PATH=FILE reads a pack in place.\n\n"
+        "Examples:\n"
+        "  flpgen pack install h200.flpp\n"
+        "  flpgen pack install h200.flpp --trust release.pub --dir /srv/flp\n\n" CLI_EXIT_HELP};
 
 int cli_pack_install(int argc, char **argv) {
   install_args args = {.path = NULL};

@@ -73,19 +73,18 @@ static flp_status verify(show_args *args) {
 }
 
 const struct argp cli_pack_verify_argp = {
-    verify_options,
-    parse,
-    "FILE",
-    "Verifies a pack: every hash, descriptor, kernel symbol and size, the manifest and the signature."
-    "\vNo GPU is needed and nothing is written. A signature that is there must be right whoever made it; --trust "
-    "asks whose it is.\n\n"
-    "Examples:\n"
-    "  flpgen pack verify h200.flpp\n"
-    "  flpgen pack verify h200.flpp --trust release.pub\n\n"
-    "A pack that is sound but not signed by a trusted key is exit status 1, one that is corrupt 4.\n\n" CLI_EXIT_HELP,
-    NULL,
-    NULL,
-    NULL};
+    .options = verify_options,
+    .parser = parse,
+    .args_doc = "FILE",
+    .doc =
+        "Verifies a pack: every hash, descriptor, kernel symbol and size, the manifest and the signature."
+        "\vNo GPU is needed and nothing is written. A signature that is there must be right whoever made it; --trust "
+        "asks whose it is.\n\n"
+        "Examples:\n"
+        "  flpgen pack verify h200.flpp\n"
+        "  flpgen pack verify h200.flpp --trust release.pub\n\n"
+        "A pack that is sound but not signed by a trusted key is exit status 1, one that is corrupt "
+        "4.\n\n" CLI_EXIT_HELP};
 
 int cli_pack_verify(int argc, char **argv) {
   show_args args = {.path = NULL};
@@ -165,18 +164,16 @@ static flp_status inspect(const show_args *args) {
 }
 
 const struct argp cli_pack_inspect_argp = {
-    verify_options + 1,
-    parse,
-    "FILE",
-    "Shows what a pack holds: its manifest, its signer and its kernels."
-    "\vThe table of the pack is checked on the way; `flpgen pack verify` reads the code "
-    "as well.\n\n"
-    "Examples:\n"
-    "  flpgen pack inspect h200.flpp\n"
-    "  flpgen pack inspect h200.flpp --json\n\n" CLI_EXIT_HELP,
-    NULL,
-    NULL,
-    NULL};
+    .options = verify_options + 1,
+    .parser = parse,
+    .args_doc = "FILE",
+    .doc =
+        "Shows what a pack holds: its manifest, its signer and its kernels."
+        "\vThe table of the pack is checked on the way; `flpgen pack verify` reads the code "
+        "as well.\n\n"
+        "Examples:\n"
+        "  flpgen pack inspect h200.flpp\n"
+        "  flpgen pack inspect h200.flpp --json\n\n" CLI_EXIT_HELP};
 
 int cli_pack_inspect(int argc, char **argv) {
   show_args args = {.path = NULL};

@@ -8,9 +8,9 @@
 #include "gen/cli/run/run.h"
 #include "gen/cli/shared/hfconfig.h"
 #include "runtime/api/validate.h"
+#include "runtime/base/operands.h"
 #include "runtime/kernel/features.h"
 #include "runtime/kernel/kernel.h"
-#include "runtime/base/operands.h"
 
 enum { NAMES_MAX = 4 };
 
@@ -128,8 +128,7 @@ static int is_read(const run_problem *problem, flp_array_id id) {
 
 /* Read, and without the default that a weight and an old policy have. */
 static int needs_input(const run_problem *problem, flp_array_id id) {
-  return run_loss_input(id) >= 0 && id != FLP_ARRAY_row_weight && id != FLP_ARRAY_old_logprob &&
-         is_read(problem, id);
+  return run_loss_input(id) >= 0 && id != FLP_ARRAY_row_weight && id != FLP_ARRAY_old_logprob && is_read(problem, id);
 }
 
 static flp_status find_operand(run_problem *problem, const run_args *args, flp_array_id id, found *out) {

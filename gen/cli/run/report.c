@@ -10,8 +10,8 @@
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/text.h"
 #include "runtime/base/names.h"
-#include "runtime/kernel/kernel.h"
 #include "runtime/base/operands.h"
+#include "runtime/kernel/kernel.h"
 #include "runtime/plan/plan.h"
 #include "runtime/planner/planner.h"
 
@@ -265,8 +265,8 @@ static void print_time(const report *in) {
   char backward[48] = "";
   if (in->problem->spec.grads) snprintf(backward, sizeof backward, ", backward %.4g s", result->backward_seconds);
   cli_print_field(INDENT, "time", "forward %.4g s (%s, %s/s)%s, plan %.3g s", result->forward_seconds,
-                  cli_flops(work).text, cli_flops(work / fmax(result->forward_seconds, 1e-9)).text,
-                  backward, result->plan_seconds);
+                  cli_flops(work).text, cli_flops(work / fmax(result->forward_seconds, 1e-9)).text, backward,
+                  result->plan_seconds);
 }
 
 static void print_loss(const report *in) {

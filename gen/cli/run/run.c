@@ -5,15 +5,7 @@
 #include "gen/cli/shared/spec_args.h"
 #include "gen/cli/verbs.h"
 
-enum {
-  KEY_IGNORE = CLI_KEY_FIRST,
-  KEY_ROWS,
-  KEY_SEED,
-  KEY_SCALE,
-  KEY_LOSS_PARAMETER,
-  KEY_LORA_SCALE,
-  KEY_KEEP_SET
-};
+enum { KEY_IGNORE = CLI_KEY_FIRST, KEY_ROWS, KEY_SEED, KEY_SCALE, KEY_LOSS_PARAMETER, KEY_LORA_SCALE, KEY_KEEP_SET };
 
 #define OPERAND(field) CLI_TEXT(run_args, source[FLP_ARRAY_##field])
 #define FIELD(field) (CLI_KEY_SPEC + FLP_FIELD_##field)
@@ -23,28 +15,25 @@ static const struct argp_option options[] = {
     {"input", 'i', "FILE", 0, "look for tensors here, by the names of the options below; may be repeated", 1},
     {"hidden", OPERAND(hidden), "FILE:TENSOR", 0,
      "hidden states (..., D) in BF16, F16 or F32; with --demo the number D", 1},
-    {"weight", OPERAND(weight), "FILE:TENSOR", 0, "weight of the head (V, D), same dtype, or see --mixed",
-     1},
+    {"weight", OPERAND(weight), "FILE:TENSOR", 0, "weight of the head (V, D), same dtype, or see --mixed", 1},
     {"bias", OPERAND(bias), "FILE:TENSOR", 0, "bias of the head (V), same dtype, or see --mixed", 1},
     {"target", OPERAND(target), "FILE:TENSOR", 0, "token ids (...) in I32 or I64", 1},
-    {"grad-logprob", OPERAND(grad_logprob), "FILE:TENSOR", 0, "upstream gradient of logprob (...) in F32",
-     1},
-    {"grad-entropy", OPERAND(grad_entropy), "FILE:TENSOR", 0, "upstream gradient of entropy (...) in F32",
-     1},
+    {"grad-logprob", OPERAND(grad_logprob), "FILE:TENSOR", 0, "upstream gradient of logprob (...) in F32", 1},
+    {"grad-entropy", OPERAND(grad_entropy), "FILE:TENSOR", 0, "upstream gradient of entropy (...) in F32", 1},
     {"list-offsets", OPERAND(list_offsets), "FILE:TENSOR", 0,
      "where the lists of columns begin, a list a row, and the last ends (N+1) in I64: of a row only the columns of its "
      "list count, as a sampler's top-p or top-k mask leaves them",
      1},
-    {"list-ids", OPERAND(list_ids), "FILE:TENSOR", 0,
-     "the lists' token ids, one list behind the other, as target is", 1},
+    {"list-ids", OPERAND(list_ids), "FILE:TENSOR", 0, "the lists' token ids, one list behind the other, as target is",
+     1},
     {"lora-a", OPERAND(lora_a), "FILE:TENSOR", 0,
      "A (R, D) of a low-rank adapter on the head, R a multiple of 8 up to 512, same dtype; the weight is frozen then",
      1},
     {"lora-b", OPERAND(lora_b), "FILE:TENSOR", 0, "B (V, R) of it, same dtype", 1},
     {"old-logprob", OPERAND(old_logprob), "FILE:TENSOR", 0,
      "of a loss: logprob of the policy that sampled (...) in F32", 1},
-    {"ref-logprob", OPERAND(ref_logprob), "FILE:TENSOR", 0,
-     "of a loss: logprob of the reference policy (...) in F32", 1},
+    {"ref-logprob", OPERAND(ref_logprob), "FILE:TENSOR", 0, "of a loss: logprob of the reference policy (...) in F32",
+     1},
     {"advantage", OPERAND(advantage), "FILE:TENSOR", 0, "of a loss: (...) in F32", 1},
     {"row-weight", OPERAND(row_weight), "FILE:TENSOR", 0,
      "of a loss: the weight of each row's part (...) in F32; default 1", 1},
@@ -55,8 +44,8 @@ static const struct argp_option options[] = {
      "grad_bias, grad_lora_a, grad_lora_b here",
      1},
     {NULL, 0, NULL, 0, "Operation:", 2},
-    {"temperature", OPERAND(temperature_rows), "T", 0,
-     "a number > 0, or FILE:TENSOR with one F32 per row; default 1", 2},
+    {"temperature", OPERAND(temperature_rows), "T", 0, "a number > 0, or FILE:TENSOR with one F32 per row; default 1",
+     2},
     {"scale", KEY_SCALE, "A", 0, "factor of the scores; default 1", 2},
     {"softcap", FIELD(softcap), "X", 0, "scores become X*tanh(score/X), X > 0", 2},
     {"ignore-index", KEY_IGNORE, "ID", 0, "target of rows that are masked; default -100", 2},
@@ -86,7 +75,8 @@ static const struct argp_option options[] = {
     {"lora-scale", KEY_LORA_SCALE, "S", 0, "factor of an adapter's part of the scores; default 1, 0 turns it off", 2},
     {"loss", CLI_TEXT(run_args, loss.name), "LOSS", 0, FLP_LOSS_HELP "; one step gives it and its gradients", 2},
     {"loss-parameter", KEY_LOSS_PARAMETER, "NAME=NUMBER", 0, CLI_LOSS_PARAMETER_HELP, 2},
-    {"model", CLI_TEXT(run_args, model), "FILE", 0, "take softcap and scale (with --demo sizes too) from a config.json", 2},
+    {"model", CLI_TEXT(run_args, model), "FILE", 0, "take softcap and scale (with --demo sizes too) from a config.json",
+     2},
     {NULL, 0, NULL, 0, "Execution:", 3},
     CLI_OPTION(RUNG, 3),
     CLI_OPTION(DEVICE, 3),
@@ -173,22 +163,19 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 }
 
 const struct argp cli_run_argp = {
-    options,
-    parse,
-    NULL,
-    "Computes log-probabilities, entropies and gradients of a language-model head."
-    "\vTensors that no option names are looked up in the --input files as hidden, weight (or lm_head.weight, "
-    "model.embed_tokens.weight), bias (or lm_head.bias), target (or targets, labels), grad_logprob, grad_entropy, "
-    "temperature, list_offsets, list_ids, lora_a (or lora_A.weight) and lora_b (or lora_B.weight); "
-    "what a loss reads as old_logprob, ref_logprob, advantage, row_weight, teacher_logprob and "
-    "the names of its "
-    "vectors.\n\n"
-    "Examples:\n"
-    "  flpgen run --demo --rows 512\n"
-    "  flpgen run -i model.safetensors -i batch.safetensors -o out.safetensors\n\n" CLI_EXIT_HELP,
-    NULL,
-    NULL,
-    NULL};
+    .options = options,
+    .parser = parse,
+    .doc =
+        "Computes log-probabilities, entropies and gradients of a language-model head."
+        "\vTensors that no option names are looked up in the --input files as hidden, weight (or lm_head.weight, "
+        "model.embed_tokens.weight), bias (or lm_head.bias), target (or targets, labels), grad_logprob, grad_entropy, "
+        "temperature, list_offsets, list_ids, lora_a (or lora_A.weight) and lora_b (or lora_B.weight); "
+        "what a loss reads as old_logprob, ref_logprob, advantage, row_weight, teacher_logprob and "
+        "the names of its "
+        "vectors.\n\n"
+        "Examples:\n"
+        "  flpgen run --demo --rows 512\n"
+        "  flpgen run -i model.safetensors -i batch.safetensors -o out.safetensors\n\n" CLI_EXIT_HELP};
 
 int cli_run(int argc, char **argv) {
   run_args args = {.options = FLP_OPTIONS_INIT,

@@ -106,14 +106,14 @@ enum {
 #define CLI_MODES_HELP                                                                                                 \
   "auto (default), recompute-vocab (R_VOCAB), recompute-rows (R_ROWS), recompute-split (R2), save (S), stream (P) or " \
   "direction (D)"
-flp_status cli_parse_kept(const char *text, double *out);     /* of --keep-set: a number >= 1 */
+flp_status cli_parse_kept(const char *text, double *out); /* of --keep-set: a number >= 1 */
 /* Of --tail, as flp_spec.tail has it: a number, a quotient or a power. */
 #define CLI_TAIL_LEAST 0x1p-20
 #define CLI_TAIL_MOST 0x1p-2
 #define CLI_TAIL_USUAL 0x1p-9f /* half a unit of bf16; what mode tail stands for */
 flp_status cli_parse_tail(const char *text, float *out);
 flp_status cli_parse_rung(const char *field, const char *text, flp_rung *out);
-flp_status cli_parse_burst(const char *text, void *out);      /* of --burst-ms: a double */
+flp_status cli_parse_burst(const char *text, void *out); /* of --burst-ms: a double */
 
 /* A word of a fixed list; the list ends with a NULL name. */
 typedef flp_word cli_choice;

@@ -37,19 +37,19 @@ enum { CLI_KEYS_SWITCH = 0x100000, CLI_KEYS_TEXT = 0x200000, CLI_KEYS_PLACES = 0
 
 typedef enum cli_value_kind {
   CLI_VALUES_END,
-  CLI_IS_SWITCH,   /* an int, which becomes 1 */
-  CLI_IS_QUIET,    /* the same, and the library is quiet */
-  CLI_IS_TEXT,     /* a const char *; where the option stands alone, the row's unsaid */
-  CLI_IS_INTEGER,  /* of any width, least to most */
-  CLI_IS_FP32,     /* a double, as cli_parse_fp32 */
-  CLI_IS_POSITIVE, /* a double, as cli_parse_positive */
-  CLI_IS_BYTES,    /* a uint64_t */
-  CLI_IS_WORD,     /* one of words */
-  CLI_IS_FLAGS,    /* any of words */
-  CLI_IS_OWN,      /* as parse says; place: of what it is given */
+  CLI_IS_SWITCH,    /* an int, which becomes 1 */
+  CLI_IS_QUIET,     /* the same, and the library is quiet */
+  CLI_IS_TEXT,      /* a const char *; where the option stands alone, the row's unsaid */
+  CLI_IS_INTEGER,   /* of any width, least to most */
+  CLI_IS_FP32,      /* a double, as cli_parse_fp32 */
+  CLI_IS_POSITIVE,  /* a double, as cli_parse_positive */
+  CLI_IS_BYTES,     /* a uint64_t */
+  CLI_IS_WORD,      /* one of words */
+  CLI_IS_FLAGS,     /* any of words */
+  CLI_IS_OWN,       /* as parse says; place: of what it is given */
   CLI_IS_ARGUMENTS, /* of ARGP_KEY_ARGS: a char **, all of them, the last NULL */
-  CLI_IS_ARGUMENT, /* of ARGP_KEY_ARG: a const char *; unsaid: what is said where it is missing */
-  CLI_IS_JSON_FILE /* of ARGP_KEY_ARG: the file of --json, see cli_argp_json_file */
+  CLI_IS_ARGUMENT,  /* of ARGP_KEY_ARG: a const char *; unsaid: what is said where it is missing */
+  CLI_IS_JSON_FILE  /* of ARGP_KEY_ARG: the file of --json, see cli_argp_json_file */
 } cli_value_kind;
 
 typedef struct cli_value {

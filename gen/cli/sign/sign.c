@@ -105,19 +105,17 @@ static flp_status sign(const sign_args *args) {
 }
 
 const struct argp cli_sign_argp = {
-    options,
-    parse,
-    "FILE...",
-    "Signs files of any kind, each with FILE.minisig beside it, which minisign verifies as `flpgen verify` does."
-    "\vWheels, Debian packages, checksums. What FLP_CACHE_PATH names is a pack that bears its signature itself: "
-    "`flpgen pack build --sign`, with the same key.\n\n"
-    "Examples:\n"
-    "  flpgen sign --key key.hex --public release.pub SHA256SUMS\n"
-    "  flpgen verify --trust release.pub SHA256SUMS\n"
-    "  flpgen sign --key key.hex --comment 'flp 0.1.0' *.whl\n\n" CLI_EXIT_HELP,
-    NULL,
-    NULL,
-    NULL};
+    .options = options,
+    .parser = parse,
+    .args_doc = "FILE...",
+    .doc =
+        "Signs files of any kind, each with FILE.minisig beside it, which minisign verifies as `flpgen verify` does."
+        "\vWheels, Debian packages, checksums. What FLP_CACHE_PATH names is a pack that bears its signature itself: "
+        "`flpgen pack build --sign`, with the same key.\n\n"
+        "Examples:\n"
+        "  flpgen sign --key key.hex --public release.pub SHA256SUMS\n"
+        "  flpgen verify --trust release.pub SHA256SUMS\n"
+        "  flpgen sign --key key.hex --comment 'flp 0.1.0' *.whl\n\n" CLI_EXIT_HELP};
 
 int cli_sign(int argc, char **argv) {
   sign_args args = {.key = NULL};

@@ -71,20 +71,18 @@ static flp_status verify(const verify_args *args) {
 }
 
 const struct argp cli_verify_argp = {
-    options,
-    parse,
-    "FILE...",
-    "Verifies the signature FILE.minisig beside each file: of `flpgen sign`, or of minisign."
-    "\vThe trusted comment, which is signed too, is printed. It stops at the first file that fails. The signature "
-    "within a pack is verified by `flpgen pack verify`.\n\n"
-    "Examples:\n"
-    "  flpgen verify --trust release.pub SHA256SUMS && sha256sum --check SHA256SUMS\n"
-    "  flpgen verify --trust release.pub flp-0.1.0-*.whl --json\n\n"
-    "A file that none of the trusted keys has signed is exit status 1, a signature that cannot be read "
-    "4.\n\n" CLI_EXIT_HELP,
-    NULL,
-    NULL,
-    NULL};
+    .options = options,
+    .parser = parse,
+    .args_doc = "FILE...",
+    .doc =
+        "Verifies the signature FILE.minisig beside each file: of `flpgen sign`, or of minisign."
+        "\vThe trusted comment, which is signed too, is printed. It stops at the first file that fails. The signature "
+        "within a pack is verified by `flpgen pack verify`.\n\n"
+        "Examples:\n"
+        "  flpgen verify --trust release.pub SHA256SUMS && sha256sum --check SHA256SUMS\n"
+        "  flpgen verify --trust release.pub flp-0.1.0-*.whl --json\n\n"
+        "A file that none of the trusted keys has signed is exit status 1, a signature that cannot be read "
+        "4.\n\n" CLI_EXIT_HELP};
 
 int cli_verify(int argc, char **argv) {
   verify_args args = {.trusted_count = 0};

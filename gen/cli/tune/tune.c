@@ -317,30 +317,29 @@ static flp_status tune(tune_args *args, const char *command) {
   return status;
 }
 
-static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
 const struct argp cli_tune_argp = {
-    options,
-    parse,
-    NULL,
-    "Finds the fastest kernels of specialisations on this machine's GPU and stores them in the cache, where plans of "
-    "the same specialisation find them first."
-    "\vEvery candidate is verified before it is timed: forward bits are those of the untuned kernel, gradients "
-    "are within the bounds of flpgen check. Survivors are timed in bursts, interleaved with the untuned kernel "
-    "and the GEMM baselines; the better third goes on with more rounds. The untuned kernel stays unless "
-    "another is faster by more than the measured noise; of those within the noise of the fastest, the one that "
-    "the cost model puts first is taken. forward is timed in a forward pass, dz and chunks in a backward pass of "
-    "recomputing, with --tail too, whose rows that are recomputed take them, and with --targets, whose dz and products "
-    "are those of one target. With "
-    "--keep forward_keep is timed in a "
-    "forward pass that keeps something for backward, products in "
-    "that and backward together. With --loss both are timed in streamed steps, and so are the rows of its chunks. "
-    "Ctrl-C keeps what was found.\n\n"
-    "Examples:\n"
-    "  flpgen tune --vocab 151936 --hidden 4096 --grad hidden,weight\n"
-    "  flpgen tune --preset all --effort quick --list found.txt\n\n" CLI_EXIT_HELP,
-    children,
-    NULL,
-    NULL};
+    .options = options,
+    .parser = parse,
+    .doc =
+        "Finds the fastest kernels of specialisations on this machine's GPU and stores them in the cache, where plans "
+        "of "
+        "the same specialisation find them first."
+        "\vEvery candidate is verified before it is timed: forward bits are those of the untuned kernel, gradients "
+        "are within the bounds of flpgen check. Survivors are timed in bursts, interleaved with the untuned kernel "
+        "and the GEMM baselines; the better third goes on with more rounds. The untuned kernel stays unless "
+        "another is faster by more than the measured noise; of those within the noise of the fastest, the one that "
+        "the cost model puts first is taken. forward is timed in a forward pass, dz and chunks in a backward pass of "
+        "recomputing, with --tail too, whose rows that are recomputed take them, and with --targets, whose dz and "
+        "products "
+        "are those of one target. With "
+        "--keep forward_keep is timed in a "
+        "forward pass that keeps something for backward, products in "
+        "that and backward together. With --loss both are timed in streamed steps, and so are the rows of its chunks. "
+        "Ctrl-C keeps what was found.\n\n"
+        "Examples:\n"
+        "  flpgen tune --vocab 151936 --hidden 4096 --grad hidden,weight\n"
+        "  flpgen tune --preset all --effort quick --list found.txt\n\n" CLI_EXIT_HELP,
+    .children = cli_spec_children};
 
 int cli_tune(int argc, char **argv) {
   tune_args args = {.spec = CLI_SPEC_ARGS_INIT,
@@ -349,7 +348,8 @@ int cli_tune(int argc, char **argv) {
                     .seed = 1,
                     .budget_s = -1,
                     .effort = SEARCH_NORMAL};
-  args.spec.leaves = 1u << FLP_FEATURE_LISTED | 1u << FLP_FEATURE_TOPK | 1u << FLP_FEATURE_RANK | 1u << FLP_FEATURE_LORA;
+  args.spec.leaves =
+      1u << FLP_FEATURE_LISTED | 1u << FLP_FEATURE_TOPK | 1u << FLP_FEATURE_RANK | 1u << FLP_FEATURE_LORA;
   char command[1024];
   cli_record_join_command(argc, argv, command, sizeof command);
   cli_parse(&cli_tune_argp, argc, argv, &args);
