@@ -27,7 +27,7 @@ const char *rows_kind_name(cli_data kind) {
 }
 
 double rows_uniform(uint64_t stream, uint64_t i) {
-  return 0x1p-53 * (double)(cli_hash(stream + i) >> 11);
+  return cli_unit(cli_hash(stream + i));
 }
 
 double rows_quantile(cli_data kind, double fraction) {

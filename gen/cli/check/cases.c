@@ -31,7 +31,7 @@ static void add_matrix(check_list *list, flp_dtype dtype, int64_t n, int64_t voc
 static size_t count_of(const check_oddity_table *table, flp_dtype dtype) {
   size_t count = 0;
   while (count < table->count &&
-         (dtype == FLP_DTYPE_BF16 || !table->of_bf16 || strcmp(table->rows[count].name, table->of_bf16) != 0))
+         (dtype == FLP_DTYPE_BF16 || !table->of_bf16 || strcmp(table->rows[count], table->of_bf16) != 0))
     count++;
   return count;
 }
@@ -42,7 +42,7 @@ static int is_aligned(const check_oddity *o, flp_dtype dtype) {
 
 static void add_oddities(check_list *list, const check_oddity_table *table, flp_dtype dtype) {
   for (size_t i = 0; i < table->count; i++) {
-    const check_oddity *o = &table->rows[i];
+    const check_oddity odd = check_odd_at(table, i), *o = &odd;
     if (is_aligned(o, dtype) && !o->old) check_list_add(list, check_make_odd(o, dtype));
   }
 }
@@ -107,8 +107,9 @@ static int fits_modes(const check_oddity *o, flp_dtype dtype) {
 static void add_modes(check_list *list, const check_oddity_table *table, flp_dtype dtype, int both) {
   int turn = 0;
   for (size_t i = 0; i < table->count; i++) {
-    if (!fits_modes(&table->rows[i], dtype)) continue;
-    check_case c = check_make_odd(&table->rows[i], dtype);
+    const check_oddity odd = check_odd_at(table, i);
+    if (!fits_modes(&odd, dtype)) continue;
+    check_case c = check_make_odd(&odd, dtype);
     for (int plain = 0; plain < 2; plain++) {
       if (!both && plain != turn % 2) continue;
       if (dtype == FLP_DTYPE_BF16 && !c.chunk_rows) add_mode(list, c, FLP_MODE_SAVE, plain, 0);
@@ -122,7 +123,7 @@ static void add_modes(check_list *list, const check_oddity_table *table, flp_dty
 /* Shards and all chunks too. */
 static void add_directions(check_list *list, const check_oddity_table *table) {
   for (size_t i = 0; i < table->count; i++) {
-    const check_oddity *o = &table->rows[i];
+    const check_oddity odd = check_odd_at(table, i), *o = &odd;
     if (o->forward_only || o->mode || o->accumulate) continue;
     add_mode(list, check_make_odd(o, FLP_DTYPE_BF16), FLP_MODE_DIRECTION, 1, 0);
   }
@@ -159,7 +160,7 @@ static void add_tail(check_list *list, const check_oddity *o, flp_dtype dtype, i
 static void add_tails(check_list *list, const check_oddity_table *table, flp_dtype dtype, int all) {
   int turn = 0;
   for (size_t i = 0; i < table->count; i++) {
-    const check_oddity *o = &table->rows[i];
+    const check_oddity odd = check_odd_at(table, i), *o = &odd;
     if (o->forward_only || o->mode || !is_aligned(o, dtype)) continue;
     for (int form = 0; form < TAIL_FORMS; form++) {
       int wanted = all || form == (o->shards ? turn % TAIL_STEP : turn % TAIL_FORMS);
@@ -205,7 +206,7 @@ static void add_own_matrix(check_list *list, flp_dtype dtype, int is_listed) {
 
 static void add_listed(check_list *list, flp_dtype dtype) {
   for (size_t i = 0; i < count_of(&check_odd_listed, dtype); i++) {
-    const check_oddity *o = &check_odd_listed.rows[i];
+    const check_oddity odd = check_odd_at(&check_odd_listed, i), *o = &odd;
     check_case c = check_make_odd(o, dtype);
     set_listed(&c, o->kept > 0 ? o->kept : 20, o->lists);
     check_list_add(list, c);
@@ -217,7 +218,7 @@ static void add_listed(check_list *list, flp_dtype dtype) {
 /* Several targets, and steps of losses over them. */
 static void add_targeted(check_list *list, const check_oddity_table *table, flp_dtype dtype) {
   for (size_t i = 0; i < count_of(table, dtype); i++) {
-    const check_oddity *o = &table->rows[i];
+    const check_oddity odd = check_odd_at(table, i), *o = &odd;
     check_case c = check_make_odd(o, dtype);
     c.spec.targets = o->targets ? o->targets : CHECK_TARGETS_USUAL;
     c.targets = o->of_row;
@@ -236,7 +237,7 @@ static void set_top(check_case *c, int topk) {
 
 static void add_tops(check_list *list, flp_dtype dtype) {
   for (size_t i = 0; i < count_of(&check_odd_topped, dtype); i++) {
-    const check_oddity *o = &check_odd_topped.rows[i];
+    const check_oddity odd = check_odd_at(&check_odd_topped, i), *o = &odd;
     check_case c = check_make_odd(o, dtype);
     c.spec.grads = o->grads;
     if (i % 2) c.spec.entropy = FLP_ENTROPY_NONE;
@@ -253,7 +254,8 @@ static void add_mixed(check_list *list, flp_dtype dtype, int all) {
   for (size_t i = 0; i < check_odd_mixed.count; i++)
     for (int form = 0; form < FORMS; form++) {
       if (!all && form != (int)(i % FORMS)) continue;
-      check_case c = check_make_odd(&check_odd_mixed.rows[i], dtype);
+      const check_oddity odd = check_odd_at(&check_odd_mixed, i);
+      check_case c = check_make_odd(&odd, dtype);
       *(form / 2 ? &c.spec.hidden_dtype : &c.spec.weight_dtype) = FLP_DTYPE_FP32;
       c.spec.mixed = form % 2 ? FLP_MIXED_SPLIT : FLP_MIXED_ROUND;
       check_list_add(list, c);
@@ -287,7 +289,7 @@ static void add_adapted_forms(check_list *list, check_case c) {
 
 static void add_adapted(check_list *list, flp_dtype dtype) {
   for (size_t i = 0; i < count_of(&check_odd_adapted, dtype); i++) {
-    const check_oddity *o = &check_odd_adapted.rows[i];
+    const check_oddity odd = check_odd_at(&check_odd_adapted, i), *o = &odd;
     if (!is_aligned(o, dtype)) continue;
     check_case c = make_adapted(o, dtype);
     if (o->loss && list->status == FLP_OK) list->status = cli_loss_keep(o->loss, &c.spec);

@@ -25,7 +25,7 @@ static uint64_t next_random(uint64_t *state) {
 
 /* Uniform in (-1, 1). */
 static double uniform(uint64_t *state) {
-  return ((double)(next_random(state) >> 11) + 0.5) * 0x1p-52 - 1.0;
+  return cli_uniform(next_random(state));
 }
 
 static void *take(check_problem *problem, int64_t count, size_t bytes) {

@@ -13,11 +13,6 @@
 #include "gen/cli/call/teacher.h"
 #include "runtime/base/status.h"
 
-/* Uniform in (-1, 1). */
-static double uniform(uint64_t hash) {
-  return ((double)(hash >> 11) + 0.5) * 0x1p-52 - 1.0;
-}
-
 /* ---- patterns ---- */
 
 typedef struct pattern_row {
@@ -74,7 +69,7 @@ static int is_zero(double value) {
 
 /* A hundredth of the upstream gradients is 0. */
 static double draw_gradient(uint64_t hash) {
-  return hash % 100 == 3 ? 0 : (double)(float)uniform(hash);
+  return hash % 100 == 3 ? 0 : (double)(float)cli_uniform(hash);
 }
 
 static void swap_first(int64_t *target, double *g, int64_t with) {

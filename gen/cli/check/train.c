@@ -15,7 +15,7 @@ static const double WHOLE_ROWS = 2e11;
 
 /* Uniform in (-1, 1). */
 static double uniform(uint64_t *state) {
-  return ((double)(cli_hash((*state)++) >> 11) + 0.5) * 0x1p-52 - 1.0;
+  return cli_uniform(cli_hash((*state)++));
 }
 
 /* ---- the oracle's results for every row ---- */
