@@ -93,7 +93,7 @@ static void print_step(cli_table *table, const tune_step *step) {
                  step->result.timed, step->legal);
 }
 
-static void print_target(const tune_target *target) {
+static void print_target(const tune_head *target) {
   cli_print(2, "%s%s%s", target->model, target->model[0] ? ": " : "", target->text);
 }
 
@@ -125,7 +125,7 @@ static int by_prediction(const void *a, const void *b) {
 }
 
 /* Adds what would be tried of a kernel; nothing for one that leaves no choice. */
-static flp_status dry_kind(const tune_args *args, const tune_target *target, const flp_device *device,
+static flp_status dry_kind(const tune_args *args, const tune_head *target, const flp_device *device,
                            flp_kernel_kind kind, json_t *searches) {
   tune_list list;
   char tiling[FLP_TUNABLES_TEXT_BYTES];
@@ -152,7 +152,7 @@ static flp_status dry_kind(const tune_args *args, const tune_target *target, con
   return status;
 }
 
-static void dry_print(const tune_target *target, const json_t *kinds) {
+static void dry_print(const tune_head *target, const json_t *kinds) {
   static const char *const counted[] = {"candidates", "illegal", "pruned"};
   size_t i;
   json_t *kind;
@@ -170,12 +170,12 @@ static void dry_print(const tune_target *target, const json_t *kinds) {
   cli_table_finish(&table);
 }
 
-flp_status tune_dry_run(const tune_args *args, const tune_targets *targets, const flp_device *device) {
+flp_status tune_dry_run(const tune_args *args, const tune_heads *targets, const flp_device *device) {
   static const flp_kernel_kind kinds[] = {FLP_KERNEL_FORWARD, FLP_KERNEL_DZ, FLP_KERNEL_KEEP, FLP_KERNEL_PRODUCTS};
   json_t *all = json_array();
   flp_status status = FLP_OK;
   for (int i = 0; i < targets->count && status == FLP_OK; i++) {
-    const tune_target *target = &targets->items[i];
+    const tune_head *target = &targets->items[i];
     json_t *searches = json_array();
     for (int k = 0; k < 4 && status == FLP_OK; k++)
       if (tune_has_kind(&target->spec, kinds[k])) status = dry_kind(args, target, device, kinds[k], searches);

@@ -140,7 +140,7 @@ static void catch_interrupts(void) {
 
 typedef struct tune_run {
   const tune_args *args;
-  const tune_targets *targets;
+  const tune_heads *targets;
   cli_device device;
   cublaslt library;
   tune_compile_pool compile_pool;
@@ -199,9 +199,9 @@ static flp_status append_line(const tune_run *r, const tune_outcome *outcome) {
   return failed ? flp_fail(FLP_ERROR_IO, "--list: %s cannot be written: %s", r->args->list, strerror(errno)) : FLP_OK;
 }
 
-static flp_status run_one(tune_run *r, const tune_target *target) {
+static flp_status run_one(tune_run *r, const tune_head *target) {
   tune_outcome outcome;
-  FLP_TRY(tune_target_run(r->args, target, &r->device, r->args->no_baseline ? NULL : &r->library, r->file, &r->run,
+  FLP_TRY(tune_head_run(r->args, target, &r->device, r->args->no_baseline ? NULL : &r->library, r->file, &r->run,
                           &r->compile_pool, &outcome));
   r->done += !outcome.stopped;
   if (r->args->json)
@@ -212,7 +212,7 @@ static flp_status run_one(tune_run *r, const tune_target *target) {
   return append_line(r, &outcome);
 }
 
-static void report_failure(tune_run *r, const tune_target *target, const char *detail) {
+static void report_failure(tune_run *r, const tune_head *target, const char *detail) {
   cli_complain("flpgen tune", "%s: %s", target->text, detail);
   json_array_append_new(r->outcomes, json_pack("{s:s, s:o}", "spec", target->text, "error", cli_json_text(detail)));
 }
@@ -221,7 +221,7 @@ static void report_failure(tune_run *r, const tune_target *target, const char *d
 static flp_status run_targets(tune_run *r) {
   flp_failure first = {.status = FLP_OK};
   for (int i = 0; i < r->targets->count && !tune_interrupted; i++) {
-    const tune_target *target = &r->targets->items[i];
+    const tune_head *target = &r->targets->items[i];
     flp_status status = run_one(r, target);
     if (status == FLP_OK) continue;
     if (r->targets->count > 1) report_failure(r, target, flp_error_detail());
@@ -239,7 +239,7 @@ static json_t *document(const tune_run *r) {
                    r->run.effort, "stopped", (int)tune_interrupted, "targets", r->outcomes);
 }
 
-static flp_status run(tune_args *args, const tune_targets *targets, const tune_places *places, const char *command) {
+static flp_status run(tune_args *args, const tune_heads *targets, const tune_places *places, const char *command) {
   tune_run r = {.args = args,
                 .targets = targets,
                 .outcomes = json_array(),
@@ -294,7 +294,7 @@ static flp_status resolve_loss(tune_args *args) {
 }
 
 static flp_status tune(tune_args *args, const char *command) {
-  tune_targets targets;
+  tune_heads targets;
   tune_places places = {.scratch = {.root = ""}};
   if (args->spec.tune)
     return flp_fail(FLP_ERROR_ARGUMENT, "--tune: this verb finds it out; bench times a given tiling");
@@ -303,7 +303,7 @@ static flp_status tune(tune_args *args, const char *command) {
   FLP_TRY(cli_spec_args_mode(&args->spec, args->options.mode));
   FLP_TRY(cli_spec_args_one_mode(&args->spec));
   FLP_TRY(resolve_loss(args));
-  FLP_TRY(tune_targets_create(args, &targets));
+  FLP_TRY(tune_heads_create(args, &targets));
   flp_status status;
   if (args->dry_run) {
     flp_device device = assumed_device(args);
@@ -313,7 +313,7 @@ static flp_status tune(tune_args *args, const char *command) {
     if (status == FLP_OK) status = run(args, &targets, &places, command);
     cli_scratch_close(&places.scratch);
   }
-  tune_targets_clear(&targets);
+  tune_heads_clear(&targets);
   return status;
 }
 
