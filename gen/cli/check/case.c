@@ -262,173 +262,84 @@ static const check_oddity catalog[] = {
     {.name = "lora-zero-step", .lora = CHECK_LORA_ZERO, .loss = "grpo"},
 };
 
+/* clang-format off */
 static const char *const oddities[] = {
-    "shifted",     "exact",         "equal",        "one-hot",      "negative",        "holes",           "all-holes",
-    "T=1e-3",      "T=1e3",         "T-per-row",    "last-tile",    "bad-rows",        "bad-T",           "nan-rows",
-    "masked",      "row-list",      "idle-rows",    "shards",       "shards-masked",   "accumulate",      "fp32-grads",
-    "strides",     "align-8",       "align-4",      "align-2",      "softcap",         "softcap-tight",   "scale",
-    "int32",       "chunked-vocab", "chunked-rows", "vocab-masked", "rows-accumulate", "rows-fp32-grads", "R2",
-    "R2-masked",   "peaked",        "unlikely",     "steep",        "nan-idle",        "steep-nan-idle",  "old-lse",
-    "old-lse-far", "N=0",           "N=1",          "V=2",          "V=129",
-};
+    "shifted", "exact", "equal", "one-hot", "negative", "holes", "all-holes", "T=1e-3", "T=1e3",
+    "T-per-row", "last-tile", "bad-rows", "bad-T", "nan-rows", "masked", "row-list", "idle-rows", "shards",
+    "shards-masked", "accumulate", "fp32-grads", "strides", "align-8", "align-4", "align-2", "softcap",
+    "softcap-tight", "scale", "int32", "chunked-vocab", "chunked-rows", "vocab-masked", "rows-accumulate",
+    "rows-fp32-grads", "R2", "R2-masked", "peaked", "unlikely", "steep", "nan-idle", "steep-nan-idle",
+    "old-lse", "old-lse-far", "N=0", "N=1", "V=2", "V=129"};
 
 /* Those that came later stand behind all others: data and losses of a case depend on its place. */
 static const char *const later[] = {
-    "T=1e-7", "T=1e-12", "T-beyond", "softcap-flat", "softcap-flatter",
-};
+    "T=1e-7", "T=1e-12", "T-beyond", "softcap-flat", "softcap-flatter"};
 
 /* Chunks of columns, and rows that are redone in them; direction mode alone. */
 static const char *const columns[] = {
-    "columns", "columns-rows", "columns-masked", "columns-steep", "columns-peaked", "columns-softcap", "columns-shards",
-};
+    "columns", "columns-rows", "columns-masked", "columns-steep", "columns-peaked", "columns-softcap",
+    "columns-shards"};
 
 /* Mode listed: lists of every pattern, and what else there is beside lists that are drawn. */
 static const char *const listed[] = {
-    "lists",         "lists-wide",   "lists-long",   "lists-bad",        "lists-one",      "lists-all",  "lists-repeat",
-    "lists-descend", "lists-before", "lists-behind", "lists-masked-bad", "lists-V=300001", "shifted",    "exact",
-    "equal",         "one-hot",      "holes",        "all-holes",        "T=1e-3",         "T=1e3",      "T-per-row",
-    "T-beyond",      "bad-rows",     "bad-T",        "nan-rows",         "nan-idle",       "masked",     "row-list",
-    "idle-rows",     "peaked",       "shards",       "shards-bad",       "shards-one",     "accumulate", "strides",
-    "align-8",       "align-4",      "align-2",      "softcap",          "scale",          "weight",     "bias",
-    "N=0",           "N=1",          "V=2",
-};
+    "lists", "lists-wide", "lists-long", "lists-bad", "lists-one", "lists-all", "lists-repeat",
+    "lists-descend", "lists-before", "lists-behind", "lists-masked-bad", "lists-V=300001", "shifted",
+    "exact", "equal", "one-hot", "holes", "all-holes", "T=1e-3", "T=1e3", "T-per-row", "T-beyond",
+    "bad-rows", "bad-T", "nan-rows", "nan-idle", "masked", "row-list", "idle-rows", "peaked", "shards",
+    "shards-bad", "shards-one", "accumulate", "strides", "align-8", "align-4", "align-2", "softcap",
+    "scale", "weight", "bias", "N=0", "N=1", "V=2"};
 
 /* Several targets a row: every pattern of theirs, and what else there is beside targets that are drawn. */
 static const char *const targeted[] = {
-    "targets",
-    "targets-2",
-    "targets-64",
-    "targets-512",
-    "targets-teacher",
-    "targets-same",
-    "targets-ends",
-    "targets-few",
-    "targets-bad",
-    "targets-masked-bad",
-    "targets-V=2",
-    "targets-N=1",
-    "targets-peaked",
-    "shifted",
-    "nan-rows",
-    "masked",
-    "shards",
-    "R2",
-    "exact",
-    "equal",
-    "one-hot",
-    "holes",
-    "all-holes",
-    "T=1e-3",
-    "T=1e3",
-    "T-per-row",
-    "T-beyond",
-    "last-tile",
-    "bad-rows",
-    "bad-T",
-    "nan-idle",
-    "masked-all",
-    "row-list",
-    "idle-rows",
-    "peaked",
-    "unlikely",
-    "shards-bad",
-    "shards-ends",
-    "accumulate",
-    "strides",
-    "align-8",
-    "align-4",
-    "align-2",
-    "softcap",
-    "softcap-tight",
-    "scale",
-    "chunked-vocab",
-    "chunked-rows",
-    "weight",
-    "bias",
-    "N=0",
-};
+    "targets", "targets-2", "targets-64", "targets-512", "targets-teacher", "targets-same", "targets-ends",
+    "targets-few", "targets-bad", "targets-masked-bad", "targets-V=2", "targets-N=1", "targets-peaked",
+    "shifted", "nan-rows", "masked", "shards", "R2", "exact", "equal", "one-hot", "holes", "all-holes",
+    "T=1e-3", "T=1e3", "T-per-row", "T-beyond", "last-tile", "bad-rows", "bad-T", "nan-idle", "masked-all",
+    "row-list", "idle-rows", "peaked", "unlikely", "shards-bad", "shards-ends", "accumulate", "strides",
+    "align-8", "align-4", "align-2", "softcap", "softcap-tight", "scale", "chunked-vocab", "chunked-rows",
+    "weight", "bias", "N=0"};
 
 /* Steps of losses over several targets: every pattern of a teacher. */
 static const char *const distilled[] = {
-    "distill",       "distill-reverse",  "distill-between",  "distill-certain",    "distill-missing", "distill-tails",
-    "distill-whole", "distill-bad",      "distill-sum",      "distill-peaked",     "distill-few",     "distill-holes",
-    "distill-nan",   "distill-T-rows",   "distill-row-list", "distill-accumulate", "distill-hidden",  "distill-N=0",
-    "distill-N=1",   "distill-nan-idle",
-};
+    "distill", "distill-reverse", "distill-between", "distill-certain", "distill-missing", "distill-tails",
+    "distill-whole", "distill-bad", "distill-sum", "distill-peaked", "distill-few", "distill-holes",
+    "distill-nan", "distill-T-rows", "distill-row-list", "distill-accumulate", "distill-hidden",
+    "distill-N=0", "distill-N=1", "distill-nan-idle"};
 
 /* Tail mode: rows with lists, and what else there is beside them; the cases above have flat rows. */
 static const char *const tailed[] = {
-    "sharp",         "sharp-hidden",     "sharp-weight",     "sharp-bias",
-    "sharp-wide",    "sharp-cold",       "sharp-warm",       "sharp-T-rows",
-    "sharp-softcap", "sharp-scale",      "sharp-masked",     "sharp-list",
-    "sharp-idle",    "sharp-bad",        "sharp-nan",        "sharp-nan-idle",
-    "sharp-shards",  "sharp-accumulate", "sharp-fp32-grads", "sharp-strides",
-    "sharp-align-8", "sharp-align-4",    "sharp-align-2",    "sharp-old-lse",
-    "sharp-old-far", "sharp-N=1",        "masked-all",       "flat",
-};
+    "sharp", "sharp-hidden", "sharp-weight", "sharp-bias", "sharp-wide", "sharp-cold", "sharp-warm",
+    "sharp-T-rows", "sharp-softcap", "sharp-scale", "sharp-masked", "sharp-list", "sharp-idle", "sharp-bad",
+    "sharp-nan", "sharp-nan-idle", "sharp-shards", "sharp-accumulate", "sharp-fp32-grads", "sharp-strides",
+    "sharp-align-8", "sharp-align-4", "sharp-align-2", "sharp-old-lse", "sharp-old-far", "sharp-N=1",
+    "masked-all", "flat"};
 
 /* Best columns and ranks, of 20 columns where nothing else is said. */
 static const char *const topped[] = {
-    "top",
-    "top-1",
-    "top-128",
-    "top-sharp",
-    "top-equal",
-    "top-exact",
-    "top-nan",
-    "top-masked",
-    "top-shards",
-    "top-wide",
-    "rank",
-    "top-all",
-    "top-grads",
-    "top-shifted",
-    "top-one-hot",
-    "top-negative",
-    "top-peaked",
-    "top-unlikely",
-    "top-steep",
-    "top-holes",
-    "top-few",
-    "top-all-holes",
-    "top-last-tile",
-    "top-T=1e-3",
-    "top-T=1e3",
-    "top-T-rows",
-    "top-T-beyond",
-    "top-bad",
-    "top-bad-rows",
-    "top-row-list",
-    "top-masked-all",
-    "top-softcap",
-    "top-scale",
-    "top-strides",
-    "top-align-8",
-    "top-align-2",
-    "top-small-shards",
-    "top-N=0",
-    "top-N=1",
-    "top-V=2",
-};
+    "top", "top-1", "top-128", "top-sharp", "top-equal", "top-exact", "top-nan", "top-masked", "top-shards",
+    "top-wide", "rank", "top-all", "top-grads", "top-shifted", "top-one-hot", "top-negative", "top-peaked",
+    "top-unlikely", "top-steep", "top-holes", "top-few", "top-all-holes", "top-last-tile", "top-T=1e-3",
+    "top-T=1e3", "top-T-rows", "top-T-beyond", "top-bad", "top-bad-rows", "top-row-list", "top-masked-all",
+    "top-softcap", "top-scale", "top-strides", "top-align-8", "top-align-2", "top-small-shards", "top-N=0",
+    "top-N=1", "top-V=2"};
 
 /* Operands of two dtypes. A weight in slices has no modes beside score and recompute-vocab. */
 static const char *const mixed[] = {
-    "mixed",        "mixed-shifted", "mixed-negative", "mixed-peaked",   "mixed-one-hot", "mixed-holes",
-    "mixed-nan",    "mixed-masked",  "mixed-bad",      "mixed-row-list", "mixed-shards",  "mixed-accumulate",
-    "mixed-T=1e-3", "mixed-strides", "mixed-align-4",  "mixed-N=1",
-};
+    "mixed", "mixed-shifted", "mixed-negative", "mixed-peaked", "mixed-one-hot", "mixed-holes", "mixed-nan",
+    "mixed-masked", "mixed-bad", "mixed-row-list", "mixed-shards", "mixed-accumulate", "mixed-T=1e-3",
+    "mixed-strides", "mixed-align-4", "mixed-N=1"};
 
 /* An adapter on the head. */
 static const char *const adapted[] = {
-    "lora",          "lora-zero",          "lora-off",       "lora-8",           "lora-136",       "lora-512",
-    "lora-shifted",  "lora-one-hot",       "lora-holes",     "lora-masked",      "lora-nan",       "lora-nan-idle",
-    "lora-T=1e-3",   "lora-T-rows",        "lora-bad",       "lora-strides",     "lora-shards",    "lora-N=1",
-    "lora-N=0",      "lora-rows",          "lora-columns",   "lora-step",        "lora-equal",     "lora-exact",
-    "lora-negative", "lora-peaked",        "lora-unlikely",  "lora-T=1e3",       "lora-T-beyond",  "lora-masked-all",
-    "lora-row-list", "lora-idle",          "lora-last-tile", "lora-softcap",     "lora-scale",     "lora-align-8",
-    "lora-align-2",  "lora-shards-masked", "lora-rows-wide", "lora-rows-masked", "lora-zero-step", "lora-V=2",
-    "lora-V=129",
-};
+    "lora", "lora-zero", "lora-off", "lora-8", "lora-136", "lora-512", "lora-shifted", "lora-one-hot",
+    "lora-holes", "lora-masked", "lora-nan", "lora-nan-idle", "lora-T=1e-3", "lora-T-rows", "lora-bad",
+    "lora-strides", "lora-shards", "lora-N=1", "lora-N=0", "lora-rows", "lora-columns", "lora-step",
+    "lora-equal", "lora-exact", "lora-negative", "lora-peaked", "lora-unlikely", "lora-T=1e3",
+    "lora-T-beyond", "lora-masked-all", "lora-row-list", "lora-idle", "lora-last-tile", "lora-softcap",
+    "lora-scale", "lora-align-8", "lora-align-2", "lora-shards-masked", "lora-rows-wide",
+    "lora-rows-masked", "lora-zero-step", "lora-V=2", "lora-V=129"};
+
+/* clang-format on */
 
 #define TABLE(rows, of_bf16) \
   { #rows, rows, sizeof rows / sizeof rows[0], of_bf16 }
