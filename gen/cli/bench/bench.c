@@ -8,18 +8,7 @@
 #include "gen/cli/verbs.h"
 #include "runtime/api/validate.h"
 
-enum {
-  KEY_ROWS = CLI_KEY_FIRST, /* from here to KEY_SEED: parse_value */
-  KEY_DATA,
-  KEY_MASKED,
-  KEY_BURST,
-  KEY_ROUNDS,
-  KEY_SEED,
-  KEY_NO_BASELINE,
-  KEY_PEERS,
-  KEY_WRITE_ROWS,
-  KEY_JSON
-};
+enum { KEY_ROWS = CLI_KEY_FIRST, KEY_DATA, KEY_MASKED, KEY_BURST, KEY_ROUNDS, KEY_SEED, KEY_PEERS, KEY_JSON };
 
 static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "What is measured:", 2},
@@ -28,7 +17,7 @@ static const struct argp_option options[] = {
      "random (default), or rows as sharp as a trained model's: policy (a reasoning model on its own samples), text (a "
      "small model at temperature 0.6), base (at 1)",
      2},
-    {"write-rows", KEY_WRITE_ROWS, "FILE", 0,
+    {"write-rows", CLI_TEXT(bench_args, write_rows), "FILE", 0,
      "write hidden, weight and target, and bias and temperature if there are any, to a safetensors file instead of "
      "measuring, for other programs to measure on; works without a GPU too",
      2},
@@ -44,8 +33,8 @@ static const struct argp_option options[] = {
     {"burst-ms", KEY_BURST, "MS", 0, "least length of a burst of calls; default 75", 3},
     {"rounds", KEY_ROUNDS, "N", 0, "bursts of each case, in random order; default 7", 3},
     {"seed", KEY_SEED, "S", 0, "of the data and of the order; default 1", 3},
-    {"no-baseline", KEY_NO_BASELINE, NULL, 0, "without the GEMM baseline, which needs cuBLASLt", 3},
-    {"no-bare", KEY_NO_BASELINE, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0},
+    {"no-baseline", CLI_SWITCH(bench_args, no_baseline), NULL, 0, "without the GEMM baseline, which needs cuBLASLt", 3},
+    {"no-bare", CLI_SWITCH(bench_args, no_baseline), NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0},
     {"peers", KEY_PEERS, "LIST", OPTION_ARG_OPTIONAL,
      "beside other libraries: runs python3 -m flp.bench with these options; all (default), or names that its help "
      "lists",
@@ -54,81 +43,40 @@ static const struct argp_option options[] = {
     {"json", KEY_JSON, "FILE", OPTION_ARG_OPTIONAL, "write the record here; alone or '-': to standard output", 3},
     {0}};
 
-static flp_status parse_masked(const char *text, double *out) {
+static flp_status parse_rows(const char *text, void *place) {
+  bench_args *args = place;
+  return cli_parse_integers("--rows", text, 1, FLP_COUNT_MAX, BENCH_SIZES_MAX, args->rows, &args->row_count);
+}
+
+static flp_status parse_masked(const char *text, void *place) {
+  double *out = place;
   FLP_TRY(cli_parse_number("--masked", text, out));
   if (*out < 0 || *out >= 1)
     return flp_fail(FLP_ERROR_ARGUMENT, "--masked: expected a fraction from 0 to below 1, got '%s'", text);
   return FLP_OK;
 }
 
-static flp_status parse_option(int key, const char *text, flp_options *out) {
-  FLP_TRY(cli_option_parse(key, text, CLI_BACKWARD_MODES, out));
-  if (key == CLI_KEY_RUNG && out->rung == FLP_RUNG_EAGER)
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "--rung: expected one of auto, tuned, heuristic, jit, generic, got 'eager', which runs on the CPU");
-  return FLP_OK;
-}
-
-static flp_status parse_data(const char *text, cli_data *out) {
-  int value = 0;
-  FLP_TRY(cli_parse_choice("--data", text, CLI_DATA, &value));
-  *out = (cli_data)value;
-  return FLP_OK;
-}
-
-static flp_status parse_value(int key, const char *text, bench_args *args) {
-  switch (key) {
-    case KEY_ROWS:
-      return cli_parse_integers("--rows", text, 1, FLP_COUNT_MAX, BENCH_SIZES_MAX, args->rows, &args->row_count);
-    case KEY_DATA:
-      return parse_data(text, &args->data);
-    case KEY_MASKED:
-      return parse_masked(text, &args->masked);
-    case KEY_BURST:
-      return cli_parse_burst(text, &args->burst_ms);
-    case KEY_ROUNDS:
-      return cli_parse_integer("--rounds", text, 1, MEASURE_ROUNDS_MAX, &args->rounds);
-    default:
-      return cli_parse_integer("--seed", text, 0, INT64_MAX, &args->seed);
-  }
-}
+static const cli_value values[] = {
+    {KEY_ROWS, CLI_IS_OWN, .parse = parse_rows},
+    {KEY_DATA, CLI_IS_WORD, CLI_PLACE(bench_args, data), .words = CLI_DATA},
+    {KEY_MASKED, CLI_IS_OWN, CLI_PLACE(bench_args, masked), .parse = parse_masked},
+    {KEY_BURST, CLI_IS_OWN, CLI_PLACE(bench_args, burst_ms), .parse = cli_parse_burst},
+    {KEY_ROUNDS, CLI_IS_INTEGER, CLI_PLACE(bench_args, rounds), .least = 1, .most = MEASURE_ROUNDS_MAX},
+    {KEY_SEED, CLI_IS_INTEGER, CLI_PLACE(bench_args, seed), .most = INT64_MAX},
+    {KEY_PEERS, CLI_IS_TEXT, CLI_PLACE(bench_args, peers), .unsaid = "all"},
+    {'q', CLI_IS_QUIET, CLI_PLACE(bench_args, quiet)},
+    {KEY_JSON, CLI_IS_TEXT, CLI_PLACE(bench_args, json), .unsaid = "-"},
+    {ARGP_KEY_ARG, CLI_IS_JSON_FILE, CLI_PLACE(bench_args, json)},
+    {0}};
 
 static error_t parse(int key, char *text, struct argp_state *state) {
-  bench_args *args = state->input;
-  if (cli_is_option(key)) {
-    cli_argp_check(state, parse_option(key, text, &args->options));
-    return 0;
-  }
-  if (key >= KEY_ROWS && key <= KEY_SEED) {
-    cli_argp_check(state, parse_value(key, text, args));
-    return 0;
-  }
-  switch (key) {
-    case ARGP_KEY_INIT:
-      state->child_inputs[0] = &args->spec;
-      return 0;
-    case 'q':
-      cli_log_quiet();
-      args->quiet = 1;
-      return 0;
-    case KEY_NO_BASELINE:
-      args->no_baseline = 1;
-      return 0;
-    case KEY_PEERS:
-      args->peers = text ? text : "all";
-      return 0;
-    case KEY_WRITE_ROWS:
-      args->write_rows = text;
-      return 0;
-    case KEY_JSON:
-      args->json = text ? text : "-";
-      return 0;
-    case ARGP_KEY_ARG:
-      cli_argp_json_file(state, "bench", text, &args->json);
-      return 0;
-    default:
-      return ARGP_ERR_UNKNOWN;
-  }
+  static const cli_values all = {"bench", options, values, offsetof(bench_args, options), CLI_BACKWARD_MODES, 1};
+  const bench_args *args = state->input;
+  error_t error = cli_values_parse(&all, key, text, state);
+  if (key == CLI_KEY_RUNG && args->options.rung == FLP_RUNG_EAGER)
+    argp_error(state,
+               "--rung: expected one of auto, tuned, heuristic, jit, generic, got 'eager', which runs on the CPU");
+  return error;
 }
 
 static flp_status bench(bench_args *args, const char *command) {
@@ -149,34 +97,35 @@ static flp_status bench(bench_args *args, const char *command) {
   return args->json ? bench_write(args, &result, command, args->json) : FLP_OK;
 }
 
-static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
 const struct argp cli_bench_argp = {
-    options,
-    parse,
-    NULL,
-    "Times forward, backward and both, or steps of a loss, on this machine's GPU, beside GEMM baselines of the "
-    "same shapes."
-    "\vData is random, or as --data says: then a forward plan with entropy is made too, and the entropies of the rows "
-    "are printed. Every case and product runs in bursts, interleaved in random order; figures are medians over "
-    "the rounds, with the least and the most. GEMM baselines are the fastest of the first eight algorithms that "
-    "cuBLASLt's heuristics name: one (the scores) for forward; for backward the scores again, but in save, stream and "
-    "direction modes, and one for the gradient of hidden and of weight each. In mode direction forward has both of its "
-    "products. With --keep-set every case is beside one product, that of the scores; with --tail so are those of mode "
-    "tail, and the same without a tail stands beside them. With --targets the same with one target is timed beside "
-    "them, or steps of nll beside those of a loss over several; with --lora-rank the same without an adapter, with "
-    "--mixed the same with operands of one dtype. "
-    "Products compute every row, masked or not. Host times are "
-    "those of flp_execute until it returns, with the fewest of the rows. cuBLASLt is looked for where the "
-    "loader looks, beside the CUDA toolkit and in the Python environments at hand; FLP_CUBLASLT_LIBRARY names "
-    "another.\n\n"
-    "Examples:\n"
-    "  flpgen bench --vocab 151936 --hidden 4096 --grad hidden,weight\n"
-    "  flpgen bench --model config.json --rows 4096,16384 --json=bench.json\n"
-    "  flpgen bench --vocab 32000 --hidden 2048 --rows 512 --data policy --write-rows "
-    "rows.safetensors\n\n" CLI_EXIT_HELP,
-    children,
-    NULL,
-    NULL};
+    .options = options,
+    .parser = parse,
+    .doc =
+        "Times forward, backward and both, or steps of a loss, on this machine's GPU, beside GEMM baselines of the "
+        "same shapes."
+        "\vData is random, or as --data says: then a forward plan with entropy is made too, and the entropies of the "
+        "rows "
+        "are printed. Every case and product runs in bursts, interleaved in random order; figures are medians over "
+        "the rounds, with the least and the most. GEMM baselines are the fastest of the first eight algorithms that "
+        "cuBLASLt's heuristics name: one (the scores) for forward; for backward the scores again, but in save, stream "
+        "and "
+        "direction modes, and one for the gradient of hidden and of weight each. In mode direction forward has both of "
+        "its "
+        "products. With --keep-set every case is beside one product, that of the scores; with --tail so are those of "
+        "mode "
+        "tail, and the same without a tail stands beside them. With --targets the same with one target is timed beside "
+        "them, or steps of nll beside those of a loss over several; with --lora-rank the same without an adapter, with "
+        "--mixed the same with operands of one dtype. "
+        "Products compute every row, masked or not. Host times are "
+        "those of flp_execute until it returns, with the fewest of the rows. cuBLASLt is looked for where the "
+        "loader looks, beside the CUDA toolkit and in the Python environments at hand; FLP_CUBLASLT_LIBRARY names "
+        "another.\n\n"
+        "Examples:\n"
+        "  flpgen bench --vocab 151936 --hidden 4096 --grad hidden,weight\n"
+        "  flpgen bench --model config.json --rows 4096,16384 --json=bench.json\n"
+        "  flpgen bench --vocab 32000 --hidden 2048 --rows 512 --data policy --write-rows "
+        "rows.safetensors\n\n" CLI_EXIT_HELP,
+    .children = cli_spec_children};
 
 int cli_bench(int argc, char **argv) {
   bench_args args = {.spec = CLI_SPEC_ARGS_INIT, .options = FLP_OPTIONS_INIT, .burst_ms = 75, .rounds = 7, .seed = 1};

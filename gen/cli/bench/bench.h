@@ -84,7 +84,8 @@ typedef struct bench_row {
   uint64_t budget_bytes;         /* of that pass */
   int gemms;
   measure_summary ms;
-  measure_summary of_plain; /* beside the same without, in turn (measure_in_turn), over so many pairs: 0 if not measured */
+  measure_summary
+      of_plain; /* beside the same without, in turn (measure_in_turn), over so many pairs: 0 if not measured */
   int pairs;
   double baseline_ms; /* sum of the medians of `gemms` GEMM baselines; < 0 if not measured */
   double first_ms;    /* the same, each by the first algorithm that the library names */
@@ -159,6 +160,8 @@ flp_status bench_data_narrow(bench_data *data, flp_array_id id);
 /* Sets what the loss reads of the policies before to what a step has just written, give or take a tenth of a nat: a
  * policy far from them would be clipped, and products of zeros run faster. error: DRIVER, MEMORY */
 flp_status bench_data_follow(bench_data *data);
+/* Writes ids as a dtype of targets. error: DRIVER, MEMORY */
+flp_status bench_upload_ids(cli_buffer *buffer, flp_dtype dtype, const int64_t *ids, int64_t count);
 /* The arguments of a pass; workspace_bytes is the layout's. */
 flp_args bench_data_args(const bench_data *data, flp_pass pass, const flp_layout *layout);
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "gen/cli/bench/bench.h"
+#include "gen/cli/call/lists.h"
 #include "gen/cli/call/normal.h"
 #include "gen/cli/kernels/parallel.h"
 #include "runtime/base/half.h"
@@ -128,29 +129,26 @@ static int64_t target_of(const bench_data *data, const int64_t *ids, int64_t row
   return ids ? ids[row] : (int64_t)(random % (uint64_t)data->call.spec.vocab);
 }
 
-static flp_status make_several(bench_data *data, const int64_t *ids) {
-  int64_t n = data->call.n, *own = malloc((size_t)n * sizeof *own);
-  if (!own) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the targets");
-  for (int64_t row = 0; row < n; row++) own[row] = target_of(data, ids, row);
-  flp_status status = bench_data_targets(data, own);
-  free(own);
+flp_status bench_upload_ids(cli_buffer *buffer, flp_dtype dtype, const int64_t *ids, int64_t count) {
+  size_t bytes = (size_t)count * flp_dtype_bytes(dtype);
+  void *narrow = malloc(bytes + 1);
+  if (!narrow) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for ids");
+  cli_ids_narrow(dtype, ids, count, narrow);
+  flp_status status = cli_buffer_upload(buffer, 0, narrow, bytes);
+  free(narrow);
   return status;
 }
 
 /* ids: (n) of the vocabulary; NULL for random ones */
 static flp_status make_targets(bench_data *data, const int64_t *ids) {
-  const call_problem *call = &data->call;
-  size_t element = call_array_of(call, FLP_ARRAY_target).element, bytes = call_bytes(call, FLP_ARRAY_target);
-  if (call->spec.targets > 1) return make_several(data, ids);
-  FLP_TRY(make(data, FLP_ARRAY_target));
-  char *targets = malloc(bytes);
-  if (!targets) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the targets");
-  for (int64_t row = 0; row < call->n; row++) {
-    int64_t id = target_of(data, ids, row);
-    memcpy(targets + (size_t)row * element, &id, element); /* little-endian: the low half of it, or all */
-  }
-  flp_status status = cli_buffer_upload(&data->buffers.at[FLP_ARRAY_target].buffer, 0, targets, bytes);
-  free(targets);
+  const flp_spec *spec = &data->call.spec;
+  int64_t n = data->call.n, *own = malloc((size_t)n * sizeof *own);
+  if (!own) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the targets");
+  for (int64_t row = 0; row < n; row++) own[row] = target_of(data, ids, row);
+  flp_status status = spec->targets > 1 ? bench_data_targets(data, own) : make(data, FLP_ARRAY_target);
+  if (status == FLP_OK && spec->targets <= 1)
+    status = bench_upload_ids(&data->buffers.at[FLP_ARRAY_target].buffer, spec->target_dtype, own, n);
+  free(own);
   return status;
 }
 

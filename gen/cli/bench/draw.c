@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "gen/cli/bench/rows.h"
+#include "gen/cli/call/lists.h"
 #include "gen/cli/call/normal.h"
 
 enum { KNOTS_MAX = 8 };
@@ -26,7 +27,7 @@ const char *rows_kind_name(cli_data kind) {
 }
 
 double rows_uniform(uint64_t stream, uint64_t i) {
-  return 0x1p-53 * (double)(cli_hash(stream + i) >> 11);
+  return cli_unit(cli_hash(stream + i));
 }
 
 double rows_quantile(cli_data kind, double fraction) {
@@ -71,11 +72,6 @@ int rows_favoured(int64_t vocab) {
   return vocab < ROWS_FAVOURED ? (int)vocab : ROWS_FAVOURED;
 }
 
-static int compare_ids(const void *a, const void *b) {
-  int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-  return (x > y) - (x < y);
-}
-
 /* Makes ids that rise differ: each moves up past the one before it, then those beyond the vocabulary back down. */
 static void make_different(int64_t *ids, int count, int64_t vocab) {
   for (int k = 1; k < count; k++)
@@ -89,7 +85,7 @@ void rows_favour(uint64_t stream, int64_t row, const int64_t *shuffled, int64_t 
   int count = rows_favoured(vocab);
   uint64_t own = cli_hash(stream + (uint64_t)row);
   for (int k = 0; k < count; k++) out[k] = (int64_t)exp(rows_uniform(own, (uint64_t)k) * log((double)vocab)) - 1;
-  qsort(out, (size_t)count, sizeof *out, compare_ids);
+  qsort(out, (size_t)count, sizeof *out, cli_by_value);
   make_different(out, count, vocab);
   for (int k = 0; k < count; k++) out[k] = shuffled[out[k]];
   for (int k = count - 1; k > 0; k--) {

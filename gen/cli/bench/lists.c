@@ -15,14 +15,8 @@ static uint64_t seed_of(const bench_data *data, int what) {
 
 /* Makes the buffer of an array from ids. dtype: INT32 or INT64 */
 static flp_status upload_ids(bench_data *data, flp_array_id id, flp_dtype dtype, const int64_t *ids, int64_t count) {
-  size_t bytes = call_bytes(&data->call, id);
-  FLP_TRY(call_make(&data->buffers, id, bytes));
-  void *narrow = malloc(bytes + 1);
-  if (!narrow) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for ids");
-  cli_ids_narrow(dtype, ids, count, narrow);
-  flp_status status = cli_buffer_upload(&data->buffers.at[id].buffer, 0, narrow, bytes);
-  free(narrow);
-  return status;
+  FLP_TRY(call_make(&data->buffers, id, call_bytes(&data->call, id)));
+  return bench_upload_ids(&data->buffers.at[id].buffer, dtype, ids, count);
 }
 
 static flp_status upload_lists(bench_data *data, const int64_t *target, const cli_lists *lists) {

@@ -35,17 +35,6 @@ static double tflops_of(const bench_args *args, const bench_row *row) {
 
 enum { CELL = 32 };
 
-static const char *format(char out[CELL], const char *pattern, double value) __attribute__((format(printf, 2, 0)));
-static const char *format(char out[CELL], const char *pattern, double value) {
-  snprintf(out, CELL, pattern, value);
-  return out;
-}
-
-static const char *format_spread(char out[CELL], const measure_summary *ms) {
-  snprintf(out, CELL, "%.3f .. %.3f", ms->low, ms->high);
-  return out;
-}
-
 const bench_row *bench_plain_of(const bench_result *result, const bench_row *row) {
   for (int i = 0; i < result->row_count; i++) {
     const bench_row *other = &result->row[i];
@@ -70,6 +59,10 @@ static const char *case_text(const bench_args *args, const bench_row *row, char 
   return out;
 }
 
+static cli_short of_baseline(const bench_row *row, double value) {
+  return row->baseline_ms >= 0 ? cli_shortly("%.3f", value) : cli_shortly("-");
+}
+
 static void print_rows(const bench_args *args, const bench_result *result) {
   cli_table table;
   cli_table_start(&table, "N", "case", "mode", "ms", "least .. most", "products", "GEMM ms", "ratio", "to first",
@@ -78,17 +71,13 @@ static void print_rows(const bench_args *args, const bench_result *result) {
   cli_table_may_move(&table, 10, "workspace: ");
   for (int i = 0; i < result->row_count; i++) {
     const bench_row *row = &result->row[i];
-    char n[CELL], which[CELL], gemms[CELL], cell[6][CELL], bytes[CLI_TEXT_BYTES];
-    int baseline = row->baseline_ms >= 0;
-    snprintf(n, sizeof n, "%" PRId64, row->n);
-    snprintf(gemms, sizeof gemms, "%d", row->gemms);
-    cli_table_add(&table, n, case_text(args, row, which), flp_mode_name(row->layout.mode),
-                  format(cell[0], "%.3f", row->ms.median), format_spread(cell[1], &row->ms), gemms,
-                  baseline ? format(cell[2], "%.3f", row->baseline_ms) : "-",
-                  baseline ? format(cell[3], "%.3f", row->ms.median / row->baseline_ms) : "-",
-                  baseline ? format(cell[5], "%.3f", row->ms.median / row->first_ms) : "-",
-                  format(cell[4], "%.0f", tflops_of(args, row)), cli_format_bytes((double)row->workspace_bytes, bytes),
-                  NULL);
+    char which[CELL];
+    cli_table_addf(&table, "%" PRId64 "\t%s\t%s\t%.3f\t%.3f .. %.3f\t%d\t%s\t%s\t%s\t%.0f\t%s", row->n,
+                   case_text(args, row, which), flp_mode_name(row->layout.mode), row->ms.median, row->ms.low,
+                   row->ms.high, row->gemms, of_baseline(row, row->baseline_ms).text,
+                   of_baseline(row, row->ms.median / row->baseline_ms).text,
+                   of_baseline(row, row->ms.median / row->first_ms).text, tflops_of(args, row),
+                   cli_bytes((double)row->workspace_bytes).text);
   }
   cli_table_finish(&table);
 }
@@ -110,15 +99,11 @@ static void print_tails(const bench_args *args, const bench_result *result) {
   cli_table_start(&table, "N", "case", "left out", "dense rows", "of all", "columns a row", NULL);
   for (int i = 0; i < result->row_count; i++) {
     const bench_row *row = &result->row[i];
-    char n[CELL], cell[4][CELL];
+    const float *report = row->tail_report;
     if (row->which == BENCH_FORWARD || row->is_plain) continue;
-    snprintf(n, sizeof n, "%" PRId64, row->n);
-    cli_table_add(&table, n, bench_case_name(row->which),
-                  format(cell[0], "%.3g",
-                         row->tail_report[1] > 0 ? (double)row->tail_report[0] / (double)row->tail_report[1] : 0),
-                  format(cell[1], "%.0f", (double)row->tail_report[2]),
-                  format(cell[2], "%.3f", row->active > 0 ? (double)row->tail_report[2] / (double)row->active : 0),
-                  format(cell[3], "%.1f", columns_a_row(row)), NULL);
+    cli_table_addf(&table, "%" PRId64 "\t%s\t%.3g\t%.0f\t%.3f\t%.1f", row->n, bench_case_name(row->which),
+                   report[1] > 0 ? (double)report[0] / (double)report[1] : 0, (double)report[2],
+                   row->active > 0 ? (double)report[2] / (double)row->active : 0, columns_a_row(row));
   }
   cli_table_finish(&table);
 }
@@ -140,13 +125,10 @@ static void print_of_plain(const bench_args *args, const bench_result *result) {
   cli_table_start(&table, "N", "case", "ms", "alone ms", "ratio", "quartiles", "pairs", NULL);
   for (int i = 0; i < result->row_count; i++) {
     const bench_row *row = &result->row[i], *plain = bench_plain_of(result, row);
-    char n[CELL], pairs[CELL], cell[4][CELL];
     if (!plain || !row->pairs) continue;
-    snprintf(n, sizeof n, "%" PRId64, row->n);
-    snprintf(pairs, sizeof pairs, "%d", row->pairs);
-    cli_table_add(&table, n, bench_case_name(row->which), format(cell[0], "%.3f", row->ms.median),
-                  format(cell[1], "%.3f", plain->ms.median), format(cell[2], "%.4f", row->of_plain.median),
-                  format_spread(cell[3], &row->of_plain), pairs, NULL);
+    cli_table_addf(&table, "%" PRId64 "\t%s\t%.3f\t%.3f\t%.4f\t%.3f .. %.3f\t%d", row->n, bench_case_name(row->which),
+                   row->ms.median, plain->ms.median, row->of_plain.median, row->of_plain.low, row->of_plain.high,
+                   row->pairs);
   }
   cli_table_finish(&table);
 }
@@ -156,14 +138,11 @@ static void print_baselines(const bench_args *args, const bench_result *result) 
   cli_table_start(&table, "N", "GEMM baseline", "ms", "least .. most", "TFLOP/s", "algorithm", "first ms", "", NULL);
   for (int i = 0; i < result->baseline_count; i++) {
     const bench_baseline *baseline = &result->baseline[i];
-    char n[CELL], which[CELL], scaled[64] = "", cell[4][CELL];
-    snprintf(n, sizeof n, "%" PRId64, baseline->n);
-    snprintf(which, sizeof which, "%d of %d", baseline->algorithm + 1, baseline->algorithms);
-    if (baseline->vocab != args->spec.spec.vocab)
-      snprintf(scaled, sizeof scaled, "scaled from %" PRId64 " columns", baseline->vocab);
-    cli_table_add(&table, n, gemm_product_name(baseline->product), format(cell[0], "%.3f", baseline->ms.median),
-                  format_spread(cell[1], &baseline->ms), format(cell[2], "%.0f", baseline->tflops), which,
-                  format(cell[3], "%.3f", baseline->first_ms), scaled, NULL);
+    int is_scaled = baseline->vocab != args->spec.spec.vocab;
+    cli_table_addf(&table, "%" PRId64 "\t%s\t%.3f\t%.3f .. %.3f\t%.0f\t%d of %d\t%.3f\t%s", baseline->n,
+                   gemm_product_name(baseline->product), baseline->ms.median, baseline->ms.low, baseline->ms.high,
+                   baseline->tflops, baseline->algorithm + 1, baseline->algorithms, baseline->first_ms,
+                   is_scaled ? cli_shortly("scaled from %" PRId64 " columns", baseline->vocab).text : "");
   }
   cli_table_finish(&table);
 }
@@ -179,12 +158,9 @@ static void print_host(const bench_result *result) {
   cli_table_start(&table, "pass", "us", "least .. most", "launches", "us a launch", NULL);
   for (int pass = FLP_PASS_FORWARD; pass <= FLP_PASS_STEP; pass++) {
     const bench_host *host = &result->host[pass];
-    char cell[3][CELL], launches[CELL];
     if (!host->launches) continue;
-    snprintf(launches, sizeof launches, "%d", host->launches);
-    snprintf(cell[1], CELL, "%.1f .. %.1f", host->us.low, host->us.high);
-    cli_table_add(&table, flp_pass_name((flp_pass)pass), format(cell[0], "%.1f", host->us.median), cell[1], launches,
-                  format(cell[2], "%.2f", us_per_launch(host)), NULL);
+    cli_table_addf(&table, "%s\t%.1f\t%.1f .. %.1f\t%d\t%.2f", flp_pass_name((flp_pass)pass), host->us.median,
+                   host->us.low, host->us.high, host->launches, us_per_launch(host));
   }
   cli_table_finish(&table);
 }
@@ -239,11 +215,14 @@ typedef struct field {
   json_t *value;
 } field;
 
-static json_t *make_object(const field *fields, size_t count) {
-  json_t *object = json_object();
-  for (size_t i = 0; i < count; i++)
-    if (!object || json_object_set_new(object, fields[i].key, fields[i].value) != 0) json_decref(fields[i].value);
+/* Adds fields to an object. */
+static json_t *set_fields(json_t *object, const field *fields, size_t count) {
+  for (size_t i = 0; i < count; i++) json_object_set_new(object, fields[i].key, fields[i].value);
   return object;
+}
+
+static json_t *make_object(const field *fields, size_t count) {
+  return set_fields(json_object(), fields, count);
 }
 
 static json_t *number_or_null(int known, double value) {
@@ -263,10 +242,6 @@ static json_t *entropies_json(const bench_args *args, const bench_result *result
     json_object_set_new(object, key, cli_json_number(rows->quantile[i]));
   }
   return object;
-}
-
-static void set_fields(json_t *record, const field *fields, size_t count) {
-  for (size_t i = 0; i < count; i++) json_object_set_new(record, fields[i].key, fields[i].value);
 }
 
 /* Beside the same without a tail, ...: low and high are quartiles. */
@@ -376,30 +351,26 @@ static json_t *baseline_json(const bench_baseline *baseline) {
   return make_object(fields, sizeof fields / sizeof fields[0]);
 }
 
-/* Fields of a pass that was not measured are null. */
+/* Fields of a pass that was not measured are null. per_launch: has that one too */
+static void add_host(json_t *object, flp_pass pass, const bench_host *host, int per_launch) {
+  int known = host->launches > 0;
+  const field fields[] = {{"us", number_or_null(known, host->us.median)},
+                          {"us_low", number_or_null(known, host->us.low)},
+                          {"us_high", number_or_null(known, host->us.high)},
+                          {"launches", known ? json_integer(host->launches) : json_null()},
+                          {"us_per_launch", number_or_null(known, known ? us_per_launch(host) : 0)}};
+  for (int i = 0; i < 4 + per_launch; i++)
+    json_object_set(object, cli_shortly("%s_%s", flp_pass_name(pass), fields[i].key).text, fields[i].value);
+  for (int i = 0; i < 5; i++) json_decref(fields[i].value);
+}
+
 static json_t *host_json(const bench_result *result) {
-  const bench_host *forward = &result->host[FLP_PASS_FORWARD], *backward = &result->host[FLP_PASS_BACKWARD];
-  const bench_host *step = &result->host[FLP_PASS_STEP];
-  int has_backward = backward->launches > 0;
-  if (step->launches) {
-    const field fields[] = {
-        {"rows", json_integer(result->host_rows)},       {"step_us", cli_json_number(step->us.median)},
-        {"step_us_low", cli_json_number(step->us.low)},  {"step_us_high", cli_json_number(step->us.high)},
-        {"step_launches", json_integer(step->launches)}, {"step_us_per_launch", cli_json_number(us_per_launch(step))}};
-    return make_object(fields, sizeof fields / sizeof fields[0]);
-  }
-  const field fields[] = {
-      {"rows", json_integer(result->host_rows)},
-      {"forward_us", cli_json_number(forward->us.median)},
-      {"forward_us_low", cli_json_number(forward->us.low)},
-      {"forward_us_high", cli_json_number(forward->us.high)},
-      {"forward_launches", json_integer(forward->launches)},
-      {"backward_us", number_or_null(has_backward, backward->us.median)},
-      {"backward_us_low", number_or_null(has_backward, backward->us.low)},
-      {"backward_us_high", number_or_null(has_backward, backward->us.high)},
-      {"backward_launches", has_backward ? json_integer(backward->launches) : json_null()},
-      {"backward_us_per_launch", has_backward ? cli_json_number(us_per_launch(backward)) : json_null()}};
-  return make_object(fields, sizeof fields / sizeof fields[0]);
+  json_t *object = json_pack("{s:I}", "rows", (json_int_t)result->host_rows);
+  int has_steps = result->host[FLP_PASS_STEP].launches > 0;
+  if (!has_steps) add_host(object, FLP_PASS_FORWARD, &result->host[FLP_PASS_FORWARD], 0);
+  flp_pass last = has_steps ? FLP_PASS_STEP : FLP_PASS_BACKWARD;
+  add_host(object, last, &result->host[last], 1);
+  return object;
 }
 
 static void fill_record(json_t *record, const bench_args *args, const bench_result *result) {

@@ -17,6 +17,13 @@ enum { CHOOSE_ROUNDS = 3 };
 /* Host time: batches of calls whose launches together stay well below the driver's queue of about a thousand. */
 enum { HOST_BATCHES = 9, HOST_LAUNCHES = 256 };
 
+/* A case: passes that are enqueued one after the other. */
+typedef struct timed {
+  struct session *session;
+  unsigned passes; /* a bit each */
+  int is_plain;
+} timed;
+
 typedef struct session {
   const bench_args *args;
   bench_result *result;
@@ -33,6 +40,7 @@ typedef struct session {
   flp_layout plain_layout[FLP_PASS_STEP + 1];
   size_t saved_bytes; /* what forward keeps; 0: nothing */
   bench_products baseline;
+  timed timed[2][BENCH_CASES]; /* those of plain_spec second */
 } session;
 
 static const flp_spec *spec_of(const session *s) {
@@ -130,26 +138,6 @@ static flp_status enqueue_pass(session *s, flp_pass pass) {
   return call_execute(s->plan, &args);
 }
 
-static flp_status enqueue_forward(void *context, CUstream stream) {
-  (void)stream; /* the device's, which the arguments name */
-  return enqueue_pass(context, FLP_PASS_FORWARD);
-}
-
-static flp_status enqueue_backward(void *context, CUstream stream) {
-  (void)stream;
-  return enqueue_pass(context, FLP_PASS_BACKWARD);
-}
-
-static flp_status enqueue_both(void *context, CUstream stream) {
-  FLP_TRY(enqueue_forward(context, stream));
-  return enqueue_backward(context, stream);
-}
-
-static flp_status enqueue_step(void *context, CUstream stream) {
-  (void)stream;
-  return enqueue_pass(context, FLP_PASS_STEP);
-}
-
 /* The same buffers, without those of what is left out. */
 static flp_status enqueue_plain_pass(session *s, flp_pass pass) {
   flp_args args = bench_data_args(&s->data, pass, &s->plain_layout[pass]);
@@ -170,19 +158,13 @@ static flp_status enqueue_plain_pass(session *s, flp_pass pass) {
   return call_execute(s->plain, &args);
 }
 
-static flp_status enqueue_plain_forward(void *context, CUstream stream) {
+/* stream: the device's, which the arguments name */
+static flp_status enqueue(void *context, CUstream stream) {
+  const timed *t = context;
   (void)stream;
-  return enqueue_plain_pass(context, FLP_PASS_FORWARD);
-}
-
-static flp_status enqueue_plain_both(void *context, CUstream stream) {
-  FLP_TRY(enqueue_plain_forward(context, stream));
-  return enqueue_plain_pass(context, FLP_PASS_BACKWARD);
-}
-
-static flp_status enqueue_plain_step(void *context, CUstream stream) {
-  (void)stream;
-  return enqueue_plain_pass(context, FLP_PASS_STEP);
+  for (int pass = FLP_PASS_FORWARD; pass <= FLP_PASS_STEP; pass++)
+    if (t->passes >> pass & 1) FLP_TRY((t->is_plain ? enqueue_plain_pass : enqueue_pass)(t->session, (flp_pass)pass));
+  return FLP_OK;
 }
 
 /* What is timed of the same without, 1 where it is: forward and both, or steps. */
@@ -192,16 +174,14 @@ static int has_plain(const session *s, bench_case which) {
   return is_step ? which == BENCH_STEP : which == BENCH_FORWARD || which == BENCH_BOTH;
 }
 
-static measure_item plain_item(session *s, bench_case which) {
-  static flp_status (*const functions[BENCH_CASES])(void *, CUstream) = {
-      [BENCH_FORWARD] = enqueue_plain_forward, [BENCH_BOTH] = enqueue_plain_both, [BENCH_STEP] = enqueue_plain_step};
-  return (measure_item){.enqueue = functions[which], .context = s};
-}
-
-static measure_item case_item(session *s, bench_case which) {
-  static flp_status (*const functions[BENCH_CASES])(void *, CUstream) = {enqueue_forward, enqueue_backward,
-                                                                         enqueue_both, enqueue_step};
-  return (measure_item){.enqueue = functions[which], .context = s};
+static measure_item item_of(session *s, bench_case which, int is_plain) {
+  static const unsigned passes[BENCH_CASES] = {[BENCH_FORWARD] = 1u << FLP_PASS_FORWARD,
+                                               [BENCH_BACKWARD] = 1u << FLP_PASS_BACKWARD,
+                                               [BENCH_BOTH] = 1u << FLP_PASS_FORWARD | 1u << FLP_PASS_BACKWARD,
+                                               [BENCH_STEP] = 1u << FLP_PASS_STEP};
+  timed *t = &s->timed[is_plain][which];
+  *t = (timed){s, passes[which], is_plain};
+  return (measure_item){.enqueue = enqueue, .context = t};
 }
 
 uint64_t bench_keep_budget(const flp_plan *plan, const flp_options *options) {
@@ -220,12 +200,11 @@ static flp_status make_saved(session *s) {
   if (!call_keeps(&s->data.call)) return FLP_OK;
   FLP_TRY(flp_plan_saved(s->plan, s->n, bench_keep_budget(s->plan, &s->args->options), &s->saved_bytes));
   if (s->saved_bytes) return call_make(&s->data.buffers, FLP_ARRAY_saved, s->saved_bytes);
-  char budget[CLI_TEXT_BYTES];
   return flp_fail(FLP_ERROR_UNAVAILABLE,
                   "--%s: nothing is kept of %lld rows: rung %s has no kernels for it, or the budget of %s, which "
                   "--budget sets, is too small",
                   spec_of(s)->keep ? "keep" : "tail", (long long)s->n, flp_rung_name(s->result->rung),
-                  cli_format_bytes((double)budget_of(s, FLP_PASS_BACKWARD), budget));
+                  cli_bytes((double)budget_of(s, FLP_PASS_BACKWARD)).text);
 }
 
 static flp_status find_layout(session *s, flp_pass pass) {
@@ -371,11 +350,11 @@ static flp_status measure_rows(session *s) {
   int cases = 0, count = 0, items_of[GEMM_PRODUCTS] = {0}, first_row = s->result->row_count;
   for (int i = 0; i < BENCH_CASES; i++)
     if (bench_case_exists((bench_case)i, spec_of(s))) which[cases++] = (bench_case)i;
-  for (; count < cases; count++) items[count] = case_item(s, which[count]);
+  for (; count < cases; count++) items[count] = item_of(s, which[count], 0);
   for (int i = 0; i < BENCH_CASES; i++) {
     if (!has_plain(s, (bench_case)i)) continue;
     which[count] = (bench_case)i;
-    items[count++] = plain_item(s, (bench_case)i);
+    items[count++] = item_of(s, (bench_case)i, 1);
   }
   if (spec_of(s)->tail > 0) FLP_TRY(cli_buffer_fill(tail_report_of(s), 0));
   int first_product = count;
@@ -395,7 +374,7 @@ static flp_status measure_rows(session *s) {
 
 /* The launches of a layout are those that flp_execute makes: bench has no shard, whose padding would be zeroed too. */
 static flp_status measure_host_pass(session *s, flp_pass pass, bench_case which) {
-  measure_item item = case_item(s, which);
+  measure_item item = item_of(s, which, 0);
   bench_host *host = &s->result->host[pass];
   host->launches = s->layout[pass].launches;
   return measure_host(&s->clock, &item, bench_host_calls(host->launches, HOST_LAUNCHES), HOST_BATCHES, &host->us);

@@ -6,8 +6,8 @@
 #include "gen/cli/call/lists.h"
 #include "gen/cli/call/normal.h"
 #include "gen/cli/call/teacher.h"
-#include "runtime/kernel/kernel.h"
 #include "runtime/base/operands.h"
+#include "runtime/kernel/kernel.h"
 
 /* Seeds of the data; each is another stream. */
 enum { SEED_ORDER = 1 << 20, SEED_TARGETS = SEED_ORDER + 3, SEED_TEACHER };
@@ -31,17 +31,6 @@ static void draw(const bench_data *data, const cli_zipf *zipf, const int64_t *ow
   }
 }
 
-/* dtype: of the ids in the buffer */
-static flp_status upload(cli_buffer *buffer, flp_dtype dtype, const int64_t *ids, int64_t count) {
-  size_t bytes = (size_t)count * flp_dtype_bytes(dtype);
-  void *narrow = malloc(bytes + 1);
-  if (!narrow) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the targets");
-  cli_ids_narrow(dtype, ids, count, narrow);
-  flp_status status = cli_buffer_upload(buffer, 0, narrow, bytes);
-  free(narrow);
-  return status;
-}
-
 static flp_status make(bench_data *data, const cli_zipf *zipf, const int64_t *own) {
   const call_problem *call = &data->call;
   flp_dtype dtype = call->spec.target_dtype;
@@ -49,10 +38,10 @@ static flp_status make(bench_data *data, const cli_zipf *zipf, const int64_t *ow
   if (!ids) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the targets");
   draw(data, zipf, own, ids);
   flp_status status = call_make(&data->buffers, FLP_ARRAY_target, call_bytes(call, FLP_ARRAY_target));
-  if (status == FLP_OK) status = upload(&data->buffers.at[FLP_ARRAY_target].buffer, dtype, ids, count);
+  if (status == FLP_OK) status = bench_upload_ids(&data->buffers.at[FLP_ARRAY_target].buffer, dtype, ids, count);
   size_t bytes = (size_t)call->n * flp_dtype_bytes(dtype);
   if (status == FLP_OK) status = cli_buffer_create(data->buffers.device, bytes, &data->one_target);
-  if (status == FLP_OK) status = upload(&data->one_target, dtype, own, call->n);
+  if (status == FLP_OK) status = bench_upload_ids(&data->one_target, dtype, own, call->n);
   free(ids);
   return status;
 }

@@ -7,11 +7,12 @@
 
 #include "gen/cli/shared/common.h"
 #include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/option_args.h"
 #include "gen/cli/shared/table.h"
 #include "gen/cli/verbs.h"
 #include "runtime/store/internal.h"
 
-enum { KEY_KEEP = CLI_KEY_FIRST, KEY_JSON, KEY_DIR };
+enum { KEY_KEEP = CLI_KEY_FIRST };
 
 typedef struct cache_args {
   const char *action, *directory;
@@ -21,35 +22,29 @@ typedef struct cache_args {
 
 static const struct argp_option options[] = {
     {"keep", KEY_KEEP, "SIZE", 0, "gc: the most bytes to keep, " FLP_BYTES_FORMS "; default all", 0},
-    {"dir", KEY_DIR, "DIR", 0, "look at this directory in place of FLP_CACHE_DIR and FLP_CACHE_PATH", 0},
-    {"json", KEY_JSON, NULL, 0, "print one JSON document", 0},
+    {"dir", CLI_TEXT(cache_args, directory), "DIR", 0,
+     "look at this directory in place of FLP_CACHE_DIR and FLP_CACHE_PATH", 0},
+    {"json", CLI_SWITCH(cache_args, json), NULL, 0, "print one JSON document", 0},
     {0}};
 
+static flp_status parse_keep(const char *text, void *place) {
+  cache_args *args = place;
+  args->has_keep = 1;
+  return flp_bytes_parse("--keep", text, 0, &args->keep);
+}
+
+static const cli_value values[] = {{KEY_KEEP, CLI_IS_OWN, .parse = parse_keep},
+                                   {ARGP_KEY_ARG, CLI_IS_ARGUMENT, CLI_PLACE(cache_args, action),
+                                    .unsaid = "expected an action, one of ls, verify, gc, got none"},
+                                   {0}};
+
 static error_t parse(int key, char *text, struct argp_state *state) {
-  cache_args *args = state->input;
-  switch (key) {
-    case KEY_KEEP:
-      cli_argp_check(state, flp_bytes_parse("--keep", text, 0, &args->keep));
-      args->has_keep = 1;
-      return 0;
-    case KEY_DIR:
-      args->directory = text;
-      return 0;
-    case KEY_JSON:
-      args->json = 1;
-      return 0;
-    case ARGP_KEY_ARG:
-      if (args->action) argp_error(state, "argument '%s' is not accepted after '%s'", text, args->action);
-      args->action = text;
-      return 0;
-    case ARGP_KEY_END:
-      if (!args->action) argp_error(state, "expected an action, one of ls, verify, gc, got none");
-      if (args->has_keep && strcmp(args->action, "gc") != 0)
-        argp_error(state, "--keep: is accepted by gc only, not by '%s'", args->action);
-      return 0;
-    default:
-      return ARGP_ERR_UNKNOWN;
-  }
+  static const cli_values all = {.options = options, .rows = values};
+  const cache_args *args = state->input;
+  error_t error = cli_values_parse(&all, key, text, state);
+  if (key == ARGP_KEY_END && args->has_keep && strcmp(args->action, "gc") != 0)
+    argp_error(state, "--keep: is accepted by gc only, not by '%s'", args->action);
+  return error;
 }
 
 /* Totals over the entries. */
@@ -80,8 +75,7 @@ static void start_table(cli_table *table) {
 
 static void add_table_row(listing *list, const flp_store_item *item) {
   int is_cubin = strncmp(item->key, "flp-cubin/", 10) == 0; /* machine code that was made here of an entry */
-  char file[32], kind[48], arch[32], dtype[32], shape[80], tuned[64], vocab[32], hidden[32], bytes[CLI_TEXT_BYTES],
-      when[32] = "";
+  char file[32], kind[48], arch[32], dtype[32], shape[80], tuned[64], vocab[32], hidden[32], when[32] = "";
   snprintf(file, sizeof file, "%.16s...", item->file); /* of 64 digits; --json has them all */
   key_field(item->key, "vocab", vocab, sizeof vocab);
   key_field(item->key, "hidden", hidden, sizeof hidden);
@@ -93,7 +87,7 @@ static void add_table_row(listing *list, const flp_store_item *item) {
   if (localtime_r(&modified, &parts)) strftime(when, sizeof when, "%Y-%m-%d %H:%M", &parts);
   cli_table_add(&list->table, file, kind, key_field(item->key, "arch", arch, sizeof arch),
                 key_field(item->key, "dtype", dtype, sizeof dtype), item->key[0] && !is_cubin ? shape : "-",
-                key_field(item->key, "tuned", tuned, sizeof tuned), cli_format_bytes((double)item->bytes, bytes), when,
+                key_field(item->key, "tuned", tuned, sizeof tuned), cli_bytes((double)item->bytes).text, when,
                 item->status == FLP_OK ? "ok" : "bad", NULL);
   if (item->status != FLP_OK) cli_table_note(&list->table, "%s", item->reason ? item->reason : "");
 }
@@ -143,9 +137,8 @@ static flp_status list_entries(const cache_args *args, int verify) {
   } else if (args->json) {
     json_decref(list.entries);
   } else {
-    char bytes[CLI_TEXT_BYTES];
     cli_table_finish(&list.table);
-    printf("%llu entries, %s, %llu bad\n", (unsigned long long)list.count, cli_format_bytes((double)list.bytes, bytes),
+    printf("%llu entries, %s, %llu bad\n", (unsigned long long)list.count, cli_bytes((double)list.bytes).text,
            (unsigned long long)list.bad);
   }
   if (status == FLP_OK && verify && list.bad)
@@ -164,25 +157,22 @@ static flp_status collect(const cache_args *args) {
   if (args->json)
     return cli_json_print(
         json_pack("{s:o, s:o}", "removed_files", cli_json_count(files), "removed_bytes", cli_json_count(bytes)));
-  char text[CLI_TEXT_BYTES];
-  printf("removed %llu files, %s\n", (unsigned long long)files, cli_format_bytes((double)bytes, text));
+  printf("removed %llu files, %s\n", (unsigned long long)files, cli_bytes((double)bytes).text);
   return FLP_OK;
 }
 
 const struct argp cli_cache_argp = {
-    options,
-    parse,
-    "ls|verify|gc",
-    "Lists, verifies or cleans the kernel cache."
-    "\vEntries are kernels and, as `cubin`, machine code that was made of them here. "
-    "verify reads every entry and fails if one is bad; gc removes quarantined and stale files, "
-    "then the oldest entries of the writable directory. list is ls.\n\n"
-    "Examples:\n"
-    "  flpgen cache ls\n"
-    "  flpgen cache gc --keep 1G\n\n" CLI_EXIT_HELP,
-    NULL,
-    NULL,
-    NULL};
+    .options = options,
+    .parser = parse,
+    .args_doc = "ls|verify|gc",
+    .doc =
+        "Lists, verifies or cleans the kernel cache."
+        "\vEntries are kernels and, as `cubin`, machine code that was made of them here. "
+        "verify reads every entry and fails if one is bad; gc removes quarantined and stale files, "
+        "then the oldest entries of the writable directory. list is ls.\n\n"
+        "Examples:\n"
+        "  flpgen cache ls\n"
+        "  flpgen cache gc --keep 1G\n\n" CLI_EXIT_HELP};
 
 int cli_cache(int argc, char **argv) {
   cache_args args = {.action = NULL};

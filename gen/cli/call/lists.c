@@ -12,11 +12,6 @@
 /* Draws of an id that a list has not, before the most frequent one that it lacks is taken. */
 enum { TRIES = 8 };
 
-/* Uniform in [0, 1). */
-static double unit(uint64_t hash) {
-  return (double)(hash >> 11) * 0x1p-53;
-}
-
 /* ---- ids ---- */
 
 flp_status cli_zipf_create(int64_t vocab, uint64_t seed, cli_zipf *out) {
@@ -32,7 +27,7 @@ flp_status cli_zipf_create(int64_t vocab, uint64_t seed, cli_zipf *out) {
 
 /* Rank r, from 0, has the probability ln((r + 2)/(r + 1)) / ln(vocab + 1), which is nearly 1/(r + 1) of the whole. */
 int64_t cli_zipf_draw(const cli_zipf *zipf, uint64_t hash) {
-  int64_t rank = (int64_t)pow((double)(zipf->vocab + 1), unit(hash)) - 1;
+  int64_t rank = (int64_t)pow((double)(zipf->vocab + 1), cli_unit(hash)) - 1;
   return zipf->order[rank < zipf->vocab ? rank : zipf->vocab - 1];
 }
 
@@ -46,11 +41,24 @@ void cli_ids_narrow(flp_dtype dtype, const int64_t *ids, int64_t count, void *ou
   for (int64_t i = 0; i < count; i++) memcpy((char *)out + (size_t)i * element, &ids[i], element); /* little-endian */
 }
 
+int64_t cli_id_at(flp_dtype dtype, const void *ids, int64_t at) {
+  int64_t wide = 0;
+  int32_t narrow = 0;
+  if (dtype == FLP_DTYPE_INT64) memcpy(&wide, (const char *)ids + at * 8, sizeof wide); /* of a file: anywhere */
+  if (dtype == FLP_DTYPE_INT32) memcpy(&narrow, (const char *)ids + at * 4, sizeof narrow);
+  return dtype == FLP_DTYPE_INT32 ? narrow : wide;
+}
+
+int cli_by_value(const void *a, const void *b) {
+  int64_t left = *(const int64_t *)a, right = *(const int64_t *)b;
+  return (left > right) - (left < right);
+}
+
 /* ---- lists ---- */
 
 /* 4·u³ has a mean of 1. The fraction is rounded up as often as keeps the mean. */
 static int64_t draw_length(double mean, int64_t vocab, uint64_t seed) {
-  double u = unit(cli_hash(seed)), length = 1 + floor((mean - 1) * 4 * u * u * u + unit(cli_hash(~seed)));
+  double u = cli_unit(cli_hash(seed)), length = 1 + floor((mean - 1) * 4 * u * u * u + cli_unit(cli_hash(~seed)));
   return length < (double)vocab ? (int64_t)length : vocab;
 }
 

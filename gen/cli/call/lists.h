@@ -34,7 +34,10 @@ flp_status cli_lists_draw(const cli_zipf *zipf, const int64_t *target, int64_t n
 /* A zeroed one is fine. */
 void cli_lists_destroy(cli_lists *lists);
 
-/* Writes ids as a dtype of targets. */
+/* For qsort and bsearch. */
+int cli_by_value(const void *a, const void *b);
+/* Writes ids as a dtype of targets, and reads one. */
 void cli_ids_narrow(flp_dtype dtype, const int64_t *ids, int64_t count, void *out);
+int64_t cli_id_at(flp_dtype dtype, const void *ids, int64_t at);
 
 #endif

@@ -72,6 +72,23 @@ check_metric check_metric_rows(const double *got, const double *wanted, const do
   return metric;
 }
 
+check_numbers check_numbers_of(cli_memory *memory, int64_t count) {
+  double *block = cli_memory_take_zeros(memory, 4 * (size_t)count * sizeof *block);
+  if (!block) return (check_numbers){0};
+  return (check_numbers){block, block + count, block + 2 * count, block + 3 * count, count};
+}
+
+void check_numbers_set(const check_numbers *a, int64_t at, double got, double wanted, double unit, double allowed) {
+  a->got[at] = got;
+  a->wanted[at] = wanted;
+  a->unit[at] = unit;
+  a->allowed[at] = allowed;
+}
+
+check_metric check_numbers_judge(const check_numbers *a) {
+  return check_metric_rows(a->got, a->wanted, a->unit, a->allowed, a->count);
+}
+
 static double near(double got, double wanted) {
   return fabs(got - wanted) < (double)FLT_MIN ? wanted : got;
 }

@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "gen/cli/call/memory.h"
+
 typedef struct check_metric {
   double share;   /* worst error over allowed error, at most 1 in what passes; infinite where a number is not finite */
   double max_ulp; /* largest error in units of the row's ulp; -1 where it does not apply */
@@ -17,6 +19,16 @@ typedef struct check_metric {
  * unit: value of one ulp; allowed: in the values' unit */
 check_metric check_metric_rows(const double *got, const double *wanted, const double *unit, const double *allowed,
                                int64_t count);
+/* Such rows while they are collected. */
+typedef struct check_numbers {
+  double *got, *wanted, *unit, *allowed;
+  int64_t count;
+} check_numbers;
+/* So many, all equal; memory owns them. NULLs where it is short. */
+check_numbers check_numbers_of(cli_memory *memory, int64_t count);
+void check_numbers_set(const check_numbers *numbers, int64_t at, double got, double wanted, double unit,
+                       double allowed);
+check_metric check_numbers_judge(const check_numbers *numbers);
 /* A tensor: the L2 norm of its error against what is allowed of that, and the least normal fp32 number an element.
  * Where NaN is wanted only NaN will do. */
 check_metric check_metric_tensor(const double *got, const double *wanted, int64_t count, double allowed);

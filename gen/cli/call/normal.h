@@ -27,5 +27,12 @@ void cli_normal_fill(const cli_normal *normal, int64_t begin, int64_t count, voi
 
 /* A number that is as good as random in each of its bits. */
 uint64_t cli_hash(uint64_t x);
+/* What the bits of such a one stand for: a number in [0, 1), and one in (-1, 1). */
+static inline double cli_unit(uint64_t hash) {
+  return (double)(hash >> 11) * 0x1p-53;
+}
+static inline double cli_uniform(uint64_t hash) {
+  return ((double)(hash >> 11) + 0.5) * 0x1p-52 - 1.0;
+}
 
 #endif

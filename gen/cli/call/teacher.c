@@ -5,18 +5,13 @@
 
 #include "gen/cli/call/normal.h"
 
-/* Uniform in [0, 1). */
-static double unit(uint64_t hash) {
-  return (double)(hash >> 11) * 0x1p-53;
-}
-
 /* Score of token k, up to log 50. */
 static double score(uint64_t seed, int64_t k) {
-  return 3.9 * unit(cli_hash(seed + 1 + (uint64_t)k));
+  return 3.9 * cli_unit(cli_hash(seed + 1 + (uint64_t)k));
 }
 
 void cli_teacher_draw(uint64_t seed, int64_t count, float *out) {
-  double sum = 0, mass = 0.98 - 0.38 * unit(cli_hash(seed));
+  double sum = 0, mass = 0.98 - 0.38 * cli_unit(cli_hash(seed));
   for (int64_t k = 0; k < count; k++) sum += exp(score(seed, k));
   for (int64_t k = 0; k < count; k++) out[k] = (float)(score(seed, k) + log(mass / sum));
 }

@@ -133,7 +133,7 @@ check_case check_case_default(flp_dtype dtype, int64_t n, int64_t vocab, int64_t
 /* Rows of one shard's weight. */
 int64_t check_shard_vocab(const check_case *c);
 
-/* ---- oddities.c: adversarial cases by name ---- */
+/* ---- adversarial cases by name ---- */
 
 /* An adversarial case: one oddity each; zeros leave the default. */
 typedef struct check_oddity {
@@ -152,15 +152,17 @@ typedef struct check_oddity {
   int targets;        /* of several targets alone; 0: CHECK_TARGETS_USUAL */
   check_targets of_row;
   check_teacher teacher; /* of a loss over these alone */
-  uint32_t grads;   /* 0: all */
-  int topk;         /* of best columns; -1: the rank alone */
-  check_lora lora;  /* of an adapter alone, as is the next one */
-  int rank;         /* 0: CHECK_LORA_USUAL */
-  const char *loss; /* or NULL */
+  uint32_t grads;        /* 0: all */
+  int topk;              /* of best columns; -1: the rank alone */
+  check_lora lora;       /* of an adapter alone, as is the next one */
+  int rank;              /* 0: CHECK_LORA_USUAL */
+  const char *loss;      /* or NULL */
 } check_oddity;
 
+/* Names, of which the most are of several tables: "lora-masked" is "masked" where nothing else is called so. */
 typedef struct check_oddity_table {
-  const check_oddity *rows;
+  const char *name;
+  const char *const *rows;
   size_t count;
   const char *of_bf16; /* this row and those behind it are of bf16 alone; NULL: all are of every dtype */
 } check_oddity_table;
@@ -168,6 +170,7 @@ typedef struct check_oddity_table {
 /* Later ones stand apart: data and losses of a case depend on its place. */
 extern const check_oddity_table check_odd_first, check_odd_later, check_odd_columns, check_odd_listed,
     check_odd_targeted, check_odd_distilled, check_odd_tailed, check_odd_topped, check_odd_mixed, check_odd_adapted;
+check_oddity check_odd_at(const check_oddity_table *table, size_t i);
 /* The case of a row over the gradients of all operands; what is of lists, targets, best columns and an adapter alone is
  * the caller's to set. */
 check_case check_make_odd(const check_oddity *oddity, flp_dtype dtype);

@@ -14,34 +14,6 @@ enum { ALL_GRADS = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS };
 
 static const flp_dtype dtypes[] = {FLP_DTYPE_BF16, FLP_DTYPE_FP16, FLP_DTYPE_FP32};
 
-check_case check_case_default(flp_dtype dtype, int64_t n, int64_t vocab, int64_t hidden) {
-  check_case c = {.name = "random", .spec = FLP_SPEC_INIT, .n = n, .temperature = 1, .scale = 1, .shards = 1};
-  c.spec.dtype = dtype;
-  c.spec.vocab = vocab;
-  c.spec.hidden = hidden;
-  c.seed = 1;
-  return c;
-}
-
-int64_t check_shard_vocab(const check_case *c) {
-  return (c->spec.vocab + c->shards - 1) / c->shards;
-}
-
-void check_list_add(check_list *list, check_case c) {
-  if (list->status != FLP_OK) return;
-  if (list->count == list->capacity) {
-    int capacity = list->capacity ? 2 * list->capacity : 64;
-    check_case *grown = realloc(list->cases, (size_t)capacity * sizeof *grown);
-    if (!grown) {
-      list->status = flp_fail(FLP_ERROR_MEMORY, "out of host memory for the list of cases");
-      return;
-    }
-    list->cases = grown;
-    list->capacity = capacity;
-  }
-  list->cases[list->count++] = c;
-}
-
 /* Every entropy mode with no gradient, that of hidden, and all. */
 static void add_matrix(check_list *list, flp_dtype dtype, int64_t n, int64_t vocab, int64_t hidden) {
   static const uint32_t grads[] = {0, FLP_GRAD_HIDDEN, ALL_GRADS};
@@ -58,8 +30,8 @@ static void add_matrix(check_list *list, flp_dtype dtype, int64_t n, int64_t voc
 /* Rows of a table that are of a dtype. */
 static size_t count_of(const check_oddity_table *table, flp_dtype dtype) {
   size_t count = 0;
-  while (count < table->count && (dtype == FLP_DTYPE_BF16 || !table->of_bf16 ||
-                                  strcmp(table->rows[count].name, table->of_bf16) != 0))
+  while (count < table->count &&
+         (dtype == FLP_DTYPE_BF16 || !table->of_bf16 || strcmp(table->rows[count], table->of_bf16) != 0))
     count++;
   return count;
 }
@@ -70,7 +42,7 @@ static int is_aligned(const check_oddity *o, flp_dtype dtype) {
 
 static void add_oddities(check_list *list, const check_oddity_table *table, flp_dtype dtype) {
   for (size_t i = 0; i < table->count; i++) {
-    const check_oddity *o = &table->rows[i];
+    const check_oddity odd = check_odd_at(table, i), *o = &odd;
     if (is_aligned(o, dtype) && !o->old) check_list_add(list, check_make_odd(o, dtype));
   }
 }
@@ -99,8 +71,7 @@ static void set_builtin(check_list *list, check_case *c, int i, int bonus) {
   char name[64];
   flp_loss sum;
   for (int b = 0; flp_loss_builtin(b) && count < LOSSES_MOST; b++)
-    if (flp_loss_find(flp_loss_builtin(b), &sum) == FLP_OK && has_turn(c, &sum))
-      of_rows[count++] = flp_loss_builtin(b);
+    if (flp_loss_find(flp_loss_builtin(b), &sum) == FLP_OK && has_turn(c, &sum)) of_rows[count++] = flp_loss_builtin(b);
   const char *own = of_rows[i % count];
   snprintf(name, sizeof name, "%s+entropy", own);
   set_loss(list, c, bonus && flp_loss_find(name, &sum) == FLP_OK ? name : own);
@@ -120,7 +91,8 @@ static void add_mode(check_list *list, check_case c, flp_mode mode, int plain, i
   }
   cli_spec_set_mode(&c.spec, mode);
   if (!c.spec.keep) set_builtin(list, &c, turn, !plain);
-  if (mode == FLP_MODE_STREAM && flp_spec_takes_capped_mean(&c.spec)) set_loss(list, &c, "nll"); /* takes no such loss */
+  if (mode == FLP_MODE_STREAM && flp_spec_takes_capped_mean(&c.spec))
+    set_loss(list, &c, "nll"); /* takes no such loss */
   check_list_add(list, c);
 }
 
@@ -135,8 +107,9 @@ static int fits_modes(const check_oddity *o, flp_dtype dtype) {
 static void add_modes(check_list *list, const check_oddity_table *table, flp_dtype dtype, int both) {
   int turn = 0;
   for (size_t i = 0; i < table->count; i++) {
-    if (!fits_modes(&table->rows[i], dtype)) continue;
-    check_case c = check_make_odd(&table->rows[i], dtype);
+    const check_oddity odd = check_odd_at(table, i);
+    if (!fits_modes(&odd, dtype)) continue;
+    check_case c = check_make_odd(&odd, dtype);
     for (int plain = 0; plain < 2; plain++) {
       if (!both && plain != turn % 2) continue;
       if (dtype == FLP_DTYPE_BF16 && !c.chunk_rows) add_mode(list, c, FLP_MODE_SAVE, plain, 0);
@@ -150,7 +123,7 @@ static void add_modes(check_list *list, const check_oddity_table *table, flp_dty
 /* Shards and all chunks too. */
 static void add_directions(check_list *list, const check_oddity_table *table) {
   for (size_t i = 0; i < table->count; i++) {
-    const check_oddity *o = &table->rows[i];
+    const check_oddity odd = check_odd_at(table, i), *o = &odd;
     if (o->forward_only || o->mode || o->accumulate) continue;
     add_mode(list, check_make_odd(o, FLP_DTYPE_BF16), FLP_MODE_DIRECTION, 1, 0);
   }
@@ -187,7 +160,7 @@ static void add_tail(check_list *list, const check_oddity *o, flp_dtype dtype, i
 static void add_tails(check_list *list, const check_oddity_table *table, flp_dtype dtype, int all) {
   int turn = 0;
   for (size_t i = 0; i < table->count; i++) {
-    const check_oddity *o = &table->rows[i];
+    const check_oddity odd = check_odd_at(table, i), *o = &odd;
     if (o->forward_only || o->mode || !is_aligned(o, dtype)) continue;
     for (int form = 0; form < TAIL_FORMS; form++) {
       int wanted = all || form == (o->shards ? turn % TAIL_STEP : turn % TAIL_FORMS);
@@ -212,14 +185,20 @@ static void set_listed(check_case *c, double kept, check_lists lists) {
   c->lists = lists;
 }
 
-/* Every entropy mode with no gradient, that of hidden, and all: of bf16 each with each, else one with each. */
-static void add_listed_matrix(check_list *list, flp_dtype dtype) {
+/* Every entropy mode with no gradient, that of hidden, and all: of bf16 each with each, else one with each. Of listed
+ * columns, or of several targets. */
+static void add_own_matrix(check_list *list, flp_dtype dtype, int is_listed) {
+  static const int counts[] = {CHECK_TARGETS_USUAL, 2, 64};
   check_list matrix = {0};
   add_matrix(&matrix, dtype, 67, 1531, 72);
   for (int i = 0; i < matrix.count; i++) {
+    check_case *c = &matrix.cases[i];
     if (dtype != FLP_DTYPE_BF16 && i % 4) continue; /* on the diagonal */
-    set_listed(&matrix.cases[i], 20, CHECK_LISTS_DRAWN);
-    check_list_add(list, matrix.cases[i]);
+    if (is_listed)
+      set_listed(c, 20, CHECK_LISTS_DRAWN);
+    else
+      c->spec.targets = counts[i % 3];
+    check_list_add(list, *c);
   }
   if (matrix.status != FLP_OK && list->status == FLP_OK) list->status = matrix.status;
   check_list_clear(&matrix);
@@ -227,7 +206,7 @@ static void add_listed_matrix(check_list *list, flp_dtype dtype) {
 
 static void add_listed(check_list *list, flp_dtype dtype) {
   for (size_t i = 0; i < count_of(&check_odd_listed, dtype); i++) {
-    const check_oddity *o = &check_odd_listed.rows[i];
+    const check_oddity odd = check_odd_at(&check_odd_listed, i), *o = &odd;
     check_case c = check_make_odd(o, dtype);
     set_listed(&c, o->kept > 0 ? o->kept : 20, o->lists);
     check_list_add(list, c);
@@ -236,24 +215,10 @@ static void add_listed(check_list *list, flp_dtype dtype) {
 
 /* ---- several targets ---- */
 
-/* Every entropy mode with no gradient, that of hidden, and all: of bf16 each with each, else one with each. */
-static void add_targeted_matrix(check_list *list, flp_dtype dtype) {
-  static const int counts[] = {CHECK_TARGETS_USUAL, 2, 64};
-  check_list matrix = {0};
-  add_matrix(&matrix, dtype, 67, 1531, 72);
-  for (int i = 0; i < matrix.count; i++) {
-    if (dtype != FLP_DTYPE_BF16 && i % 4) continue; /* on the diagonal */
-    matrix.cases[i].spec.targets = counts[i % 3];
-    check_list_add(list, matrix.cases[i]);
-  }
-  if (matrix.status != FLP_OK && list->status == FLP_OK) list->status = matrix.status;
-  check_list_clear(&matrix);
-}
-
 /* Several targets, and steps of losses over them. */
 static void add_targeted(check_list *list, const check_oddity_table *table, flp_dtype dtype) {
   for (size_t i = 0; i < count_of(table, dtype); i++) {
-    const check_oddity *o = &table->rows[i];
+    const check_oddity odd = check_odd_at(table, i), *o = &odd;
     check_case c = check_make_odd(o, dtype);
     c.spec.targets = o->targets ? o->targets : CHECK_TARGETS_USUAL;
     c.targets = o->of_row;
@@ -272,7 +237,7 @@ static void set_top(check_case *c, int topk) {
 
 static void add_tops(check_list *list, flp_dtype dtype) {
   for (size_t i = 0; i < count_of(&check_odd_topped, dtype); i++) {
-    const check_oddity *o = &check_odd_topped.rows[i];
+    const check_oddity odd = check_odd_at(&check_odd_topped, i), *o = &odd;
     check_case c = check_make_odd(o, dtype);
     c.spec.grads = o->grads;
     if (i % 2) c.spec.entropy = FLP_ENTROPY_NONE;
@@ -289,7 +254,8 @@ static void add_mixed(check_list *list, flp_dtype dtype, int all) {
   for (size_t i = 0; i < check_odd_mixed.count; i++)
     for (int form = 0; form < FORMS; form++) {
       if (!all && form != (int)(i % FORMS)) continue;
-      check_case c = check_make_odd(&check_odd_mixed.rows[i], dtype);
+      const check_oddity odd = check_odd_at(&check_odd_mixed, i);
+      check_case c = check_make_odd(&odd, dtype);
       *(form / 2 ? &c.spec.hidden_dtype : &c.spec.weight_dtype) = FLP_DTYPE_FP32;
       c.spec.mixed = form % 2 ? FLP_MIXED_SPLIT : FLP_MIXED_ROUND;
       check_list_add(list, c);
@@ -323,25 +289,13 @@ static void add_adapted_forms(check_list *list, check_case c) {
 
 static void add_adapted(check_list *list, flp_dtype dtype) {
   for (size_t i = 0; i < count_of(&check_odd_adapted, dtype); i++) {
-    const check_oddity *o = &check_odd_adapted.rows[i];
+    const check_oddity odd = check_odd_at(&check_odd_adapted, i), *o = &odd;
     if (!is_aligned(o, dtype)) continue;
     check_case c = make_adapted(o, dtype);
     if (o->loss && list->status == FLP_OK) list->status = cli_loss_keep(o->loss, &c.spec);
     check_list_add(list, c);
     if (i == 0) add_adapted_forms(list, c);
   }
-}
-
-/* Beside the patterns of any specification. */
-static void add_adapted_given(check_list *list, const check_case *given) {
-  check_case c = *given;
-  if (!given->spec.lora_rank) return;
-  c.name = "lora-zero";
-  c.lora = CHECK_LORA_ZERO;
-  check_list_add(list, c);
-  c.name = "lora-off";
-  c.lora = CHECK_LORA_OFF;
-  check_list_add(list, c);
 }
 
 /* ---- large problems ---- */
@@ -436,42 +390,16 @@ static int is_big(const check_case *given) {
   return (double)given->n * (double)given->spec.vocab * (double)given->spec.hidden > 2e9;
 }
 
-/* Patterns that any specification can carry, for a shape small enough that the oracle sees all of it. */
-static void add_given(check_list *list, const check_case *given) {
-  static const struct {
-    const char *name;
-    check_fill fill;
-    check_rows rows;
-  } patterns[] = {
-      {"random", CHECK_FILL_RANDOM, CHECK_ROWS_ALL},         {"masked", CHECK_FILL_RANDOM, CHECK_ROWS_MASKED},
-      {"shifted", CHECK_FILL_SHIFTED, CHECK_ROWS_ALL},       {"one-hot", CHECK_FILL_ONE_HOT, CHECK_ROWS_ALL},
-      {"negative", CHECK_FILL_NEGATIVE, CHECK_ROWS_ALL},     {"bad-rows", CHECK_FILL_RANDOM, CHECK_ROWS_BAD},
-      {"nan-rows", CHECK_FILL_RANDOM, CHECK_ROWS_NAN},       {"row-list", CHECK_FILL_RANDOM, CHECK_ROWS_LIST},
-      {"idle-rows", CHECK_FILL_RANDOM, CHECK_ROWS_INACTIVE}, {"last-tile", CHECK_FILL_RANDOM, CHECK_ROWS_LAST_TILE},
-      {"peaked", CHECK_FILL_PEAKED, CHECK_ROWS_ALL},         {"unlikely", CHECK_FILL_UNLIKELY, CHECK_ROWS_ALL},
-      {"steep", CHECK_FILL_STEEP, CHECK_ROWS_ALL},           {"holes", CHECK_FILL_HOLES, CHECK_ROWS_ALL},
-      {"T-beyond", CHECK_FILL_RANDOM, CHECK_ROWS_BEYOND}};
-  size_t count = is_big(given) ? 2 : sizeof patterns / sizeof patterns[0];
-  for (size_t i = 0; i < count; i++) {
-    check_case c = *given;
-    c.name = patterns[i].name;
-    c.fill = patterns[i].fill;
-    c.rows = patterns[i].rows;
-    if (c.spec.listed && c.fill == CHECK_FILL_ONE_HOT) c.lists = CHECK_LISTS_ALL; /* or a row's columns were equal */
-    if (c.fill == CHECK_FILL_HOLES && !c.spec.has_bias) continue;
-    if (c.rows == CHECK_ROWS_BEYOND && !c.spec.per_row_temperature) continue;
-    check_list_add(list, c);
-  }
-}
-
-/* What a specification of its own is checked with beside its own rows. */
+/* What a specification of its own is checked with: what any can carry, and what is beside its own rows. */
 typedef enum given_kind {
+  GIVEN_ANY,
   GIVEN_LISTS,
   GIVEN_TAIL,
   GIVEN_TARGETS,
   GIVEN_TEACHER,
   GIVEN_TOP,
   GIVEN_LOSS,
+  GIVEN_LORA,
   GIVEN_KINDS
 } given_kind;
 
@@ -483,7 +411,23 @@ static const struct {
   check_lists lists;
   check_targets targets;
   check_teacher teacher;
+  check_lora lora;
 } given_patterns[] = {
+    {GIVEN_ANY, "random", .rows = CHECK_ROWS_ALL}, /* of a big shape these two alone */
+    {GIVEN_ANY, "masked", .rows = CHECK_ROWS_MASKED},
+    {GIVEN_ANY, "shifted", .fill = CHECK_FILL_SHIFTED},
+    {GIVEN_ANY, "one-hot", .fill = CHECK_FILL_ONE_HOT},
+    {GIVEN_ANY, "negative", .fill = CHECK_FILL_NEGATIVE},
+    {GIVEN_ANY, "bad-rows", .rows = CHECK_ROWS_BAD},
+    {GIVEN_ANY, "nan-rows", .rows = CHECK_ROWS_NAN},
+    {GIVEN_ANY, "row-list", .rows = CHECK_ROWS_LIST},
+    {GIVEN_ANY, "idle-rows", .rows = CHECK_ROWS_INACTIVE},
+    {GIVEN_ANY, "last-tile", .rows = CHECK_ROWS_LAST_TILE},
+    {GIVEN_ANY, "peaked", .fill = CHECK_FILL_PEAKED},
+    {GIVEN_ANY, "unlikely", .fill = CHECK_FILL_UNLIKELY},
+    {GIVEN_ANY, "steep", .fill = CHECK_FILL_STEEP},
+    {GIVEN_ANY, "holes", .fill = CHECK_FILL_HOLES},
+    {GIVEN_ANY, "T-beyond", .rows = CHECK_ROWS_BEYOND},
     {GIVEN_LISTS, "lists-bad", .lists = CHECK_LISTS_BAD},
     {GIVEN_LISTS, "lists-one", .lists = CHECK_LISTS_ONE},
     {GIVEN_LISTS, "lists-all", .lists = CHECK_LISTS_ALL},
@@ -510,26 +454,35 @@ static const struct {
     {GIVEN_TOP, "exact", .fill = CHECK_FILL_EXACT},
     {GIVEN_TOP, "sharp", .fill = CHECK_FILL_SHARP},
     {GIVEN_LOSS, "nan-idle", .rows = CHECK_ROWS_NAN_INACTIVE}, /* of weight 0 */
+    {GIVEN_LORA, "lora-zero", .lora = CHECK_LORA_ZERO},
+    {GIVEN_LORA, "lora-off", .lora = CHECK_LORA_OFF},
 };
 
-static void add_given_patterns(check_list *list, const check_case *given) {
+static void add_given(check_list *list, const check_case *given) {
+  enum { OF_BIG = 2 };
   const flp_spec *spec = &given->spec;
-  const int is_given[GIVEN_KINDS] = {[GIVEN_LISTS] = spec->listed,
+  const int is_given[GIVEN_KINDS] = {[GIVEN_ANY] = 1,
+                                     [GIVEN_LISTS] = spec->listed,
                                      [GIVEN_TAIL] = spec->tail > 0,
                                      [GIVEN_TARGETS] = spec->targets > 1,
                                      [GIVEN_TEACHER] = spec->targets > 1 && spec->loss,
                                      [GIVEN_TOP] = spec->topk || spec->rank,
-                                     [GIVEN_LOSS] = spec->loss != NULL};
-  if (is_big(given)) return;
+                                     [GIVEN_LOSS] = spec->loss != NULL,
+                                     [GIVEN_LORA] = spec->lora_rank};
   for (size_t i = 0; i < sizeof given_patterns / sizeof given_patterns[0]; i++) {
-    if (!is_given[given_patterns[i].kind]) continue;
+    given_kind kind = given_patterns[i].kind;
+    if (!is_given[kind] || (is_big(given) && i >= OF_BIG && kind != GIVEN_LORA)) continue;
     check_case c = *given;
     c.name = given_patterns[i].name;
-    if (given_patterns[i].fill) c.fill = given_patterns[i].fill;
-    if (given_patterns[i].rows) c.rows = given_patterns[i].rows;
+    c.fill = given_patterns[i].fill;
+    c.rows = given_patterns[i].rows;
     if (given_patterns[i].lists) c.lists = given_patterns[i].lists;
     if (given_patterns[i].targets) c.targets = given_patterns[i].targets;
     c.teacher = given_patterns[i].teacher;
+    c.lora = given_patterns[i].lora;
+    if (c.spec.listed && c.fill == CHECK_FILL_ONE_HOT) c.lists = CHECK_LISTS_ALL; /* or a row's columns were equal */
+    if (c.fill == CHECK_FILL_HOLES && !c.spec.has_bias) continue;
+    if (c.rows == CHECK_ROWS_BEYOND && !c.spec.per_row_temperature) continue;
     check_list_add(list, c);
   }
 }
@@ -547,12 +500,12 @@ static void add_all(check_list *list) {
   }
   add_all_directions(list);
   for (int d = 0; d < 3; d++) {
-    add_listed_matrix(list, dtypes[d]);
+    add_own_matrix(list, dtypes[d], 1);
     add_listed(list, dtypes[d]);
   }
   for (int d = 0; d < 3; d++) add_all_tails(list, dtypes[d], dtypes[d] == FLP_DTYPE_BF16);
   for (int d = 0; d < 3; d++) {
-    add_targeted_matrix(list, dtypes[d]);
+    add_own_matrix(list, dtypes[d], 0);
     add_targeted(list, &check_odd_targeted, dtypes[d]);
   }
   for (int d = 0; d < 3; d++) add_tops(list, dtypes[d]);
@@ -592,29 +545,16 @@ flp_status check_list_create(check_set set, const check_case *given, check_list 
   if (set == CHECK_SET_QUICK) add_quick(out);
   if (set == CHECK_SET_ALL) add_all(out);
   if (set == CHECK_SET_LARGE) add_large(out, given);
-  if (set == CHECK_SET_GIVEN) {
-    add_given(out, given);
-    add_given_patterns(out, given);
-    add_adapted_given(out, given);
+  if (set == CHECK_SET_GIVEN) add_given(out, given);
+  for (int i = 0; i < out->count; i++) {
+    check_case *c = &out->cases[i];
+    if (c->spec.tail > 0 && given->spec.tail > 0) c->spec.tail = given->spec.tail;
+    if (c->spec.targets == CHECK_TARGETS_USUAL && given->spec.targets > 1) c->spec.targets = given->spec.targets;
+    if (c->spec.topk && given->spec.topk && given->spec.topk <= c->spec.vocab) c->spec.topk = given->spec.topk;
+    if (given->spec.lora_rank && is_usual_rank(c->spec.lora_rank)) c->spec.lora_rank = given->spec.lora_rank;
+    c->seed = given->seed + (uint64_t)i;
   }
-  for (int i = 0; i < out->count; i++)
-    if (out->cases[i].spec.tail > 0 && given->spec.tail > 0) out->cases[i].spec.tail = given->spec.tail;
-  for (int i = 0; i < out->count; i++)
-    if (out->cases[i].spec.targets == CHECK_TARGETS_USUAL && given->spec.targets > 1)
-      out->cases[i].spec.targets = given->spec.targets;
-  for (int i = 0; i < out->count; i++)
-    if (out->cases[i].spec.topk && given->spec.topk && given->spec.topk <= out->cases[i].spec.vocab)
-      out->cases[i].spec.topk = given->spec.topk;
-  for (int i = 0; i < out->count; i++)
-    if (given->spec.lora_rank && is_usual_rank(out->cases[i].spec.lora_rank))
-      out->cases[i].spec.lora_rank = given->spec.lora_rank;
-  for (int i = 0; i < out->count; i++) out->cases[i].seed = given->seed + (uint64_t)i;
   flp_status status = out->status;
   if (status != FLP_OK) check_list_clear(out);
   return status;
-}
-
-void check_list_clear(check_list *list) {
-  free(list->cases);
-  *list = (check_list){0};
 }

@@ -12,27 +12,26 @@
 #include "runtime/eager/eager.h"
 
 enum {
-  KEY_ROWS = CLI_KEY_FIRST, /* from here to KEY_SEED: parse_value */
+  KEY_ROWS = CLI_KEY_FIRST,
   KEY_TEMPERATURE,
   KEY_SCALE,
   KEY_JOBS,
   KEY_LIMIT,
   KEY_SEED,
-  KEY_ALL,
-  KEY_LARGE,
-  KEY_CONCURRENT,
-  KEY_QUICK,
-  KEY_JSON
+  KEY_JSON,
+  KEY_SET /* and a check_set */
 };
 
 static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "What is checked:", 2},
-    {"quick", KEY_QUICK, NULL, 0, "one shape of each dtype, and every adversarial case in bf16 (default)", 2},
-    {"all", KEY_ALL, NULL, 0, "every dtype, entropy and gradient mask over ragged shapes, and every adversarial case",
-     2},
-    {"concurrent", KEY_CONCURRENT, NULL, 0,
+    {"quick", KEY_SET + CHECK_SET_QUICK, NULL, 0,
+     "one shape of each dtype, and every adversarial case in bf16 (default)", 2},
+    {"all", KEY_SET + CHECK_SET_ALL, NULL, 0,
+     "every dtype, entropy and gradient mask over ragged shapes, and every adversarial case", 2},
+    {"concurrent", KEY_SET + CHECK_SET_CONCURRENT, NULL, 0,
      "bits on several streams at once, beside other work and in CUDA graphs; a part of --all where there is a GPU", 2},
-    {"large", KEY_LARGE, NULL, 0, "N=8192, V=151936, D=4096 with gradients, on sampled rows and columns", 2},
+    {"large", KEY_SET + CHECK_SET_LARGE, NULL, 0,
+     "N=8192, V=151936, D=4096 with gradients, on sampled rows and columns", 2},
     {"mode", CLI_KEY_MODE, "NAME", 0,
      CLI_MODES_HELP
      "; beside a set only its cases of this mode, listed (L) and tail (T) too; save and direction are of "
@@ -55,29 +54,41 @@ static const struct argp_option options[] = {
     {"json", KEY_JSON, "FILE", OPTION_ARG_OPTIONAL, "write the record here; alone or '-': to standard output", 3},
     {0}};
 
-static flp_status parse_value(int key, const char *text, check_args *args) {
-  int64_t value = 0;
-  switch (key) {
-    case KEY_ROWS:
-      return cli_parse_integer("--rows", text, 0, INT32_MAX / 2, &args->given.n);
-    case KEY_TEMPERATURE:
-      return cli_parse_positive("--temperature", text, &args->given.temperature);
-    case KEY_SCALE:
-      return cli_parse_fp32("--scale", text, &args->given.scale);
-    case KEY_JOBS:
-      FLP_TRY(cli_parse_integer("--jobs", text, 1, CLI_COMPILERS_MAX, &value));
-      args->jobs = (int)value;
-      return FLP_OK;
-    case KEY_LIMIT:
-      FLP_TRY(cli_parse_number("--limit", text, &args->how.limit_s));
-      if (args->how.limit_s > 0) return FLP_OK;
-      return flp_fail(FLP_ERROR_ARGUMENT, "--limit: expected a number > 0, got '%s'", text);
-    default:
-      FLP_TRY(cli_parse_integer("--seed", text, 0, INT64_MAX, &value));
-      args->given.seed = (uint64_t)value;
-      return FLP_OK;
-  }
+static flp_status parse_limit(const char *text, void *place) {
+  double *limit = place;
+  FLP_TRY(cli_parse_number("--limit", text, limit));
+  return *limit > 0 ? FLP_OK : flp_fail(FLP_ERROR_ARGUMENT, "--limit: expected a number > 0, got '%s'", text);
 }
+
+static const cli_value values[] = {
+    {KEY_ROWS, CLI_IS_INTEGER, CLI_PLACE(check_args, given.n), .most = INT32_MAX / 2},
+    {KEY_TEMPERATURE, CLI_IS_POSITIVE, CLI_PLACE(check_args, given.temperature)},
+    {KEY_SCALE, CLI_IS_FP32, CLI_PLACE(check_args, given.scale)},
+    {KEY_JOBS, CLI_IS_INTEGER, CLI_PLACE(check_args, jobs), .least = 1, .most = CLI_COMPILERS_MAX},
+    {KEY_LIMIT, CLI_IS_OWN, CLI_PLACE(check_args, how.limit_s), .parse = parse_limit},
+    {KEY_SEED, CLI_IS_INTEGER, CLI_PLACE(check_args, given.seed), .most = INT64_MAX},
+    {'v', CLI_IS_SWITCH, CLI_PLACE(check_args, verbose)},
+    {'q', CLI_IS_QUIET, CLI_PLACE(check_args, quiet)},
+    {KEY_JSON, CLI_IS_TEXT, CLI_PLACE(check_args, json), .unsaid = "-"},
+    {ARGP_KEY_ARG, CLI_IS_JSON_FILE, CLI_PLACE(check_args, json)},
+    {0}};
+
+/* Options that some sets have no use for. */
+enum { QUICK = 1 << CHECK_SET_QUICK, ALL = 1 << CHECK_SET_ALL, LARGE = 1 << CHECK_SET_LARGE };
+enum { CONCURRENT = 1 << CHECK_SET_CONCURRENT, GIVEN = 1 << CHECK_SET_GIVEN, LISTED = QUICK | ALL | LARGE | GIVEN };
+static const struct {
+  int key;
+  unsigned sets; /* that heed it */
+} uses[] = {{KEY_ROWS, GIVEN},
+            {KEY_TEMPERATURE, GIVEN},
+            {KEY_SCALE, GIVEN},
+            {CLI_KEY_BUDGET, LISTED},
+            {KEY_SEED, LISTED},
+            {KEY_LIMIT, ALL | CONCURRENT},
+            {CLI_KEY_MODE, LISTED | CONCURRENT}};
+enum { USES = sizeof uses / sizeof uses[0] };
+
+static const cli_values all_values = {"check", options, values, offsetof(check_args, how.options), CLI_CHECK_MODES, 1};
 
 static void set_set(check_args *args, check_set set, struct argp_state *state) {
   if (args->has_set && args->set != set)
@@ -86,55 +97,12 @@ static void set_set(check_args *args, check_set set, struct argp_state *state) {
   args->has_set = 1;
 }
 
-/* Of an option with a value. */
-static int bit_of(int key) {
-  return cli_is_option(key) ? KEY_SEED - KEY_ROWS + 1 + key - CLI_KEY_OPTION : key - KEY_ROWS;
-}
-
 static error_t parse(int key, char *text, struct argp_state *state) {
   check_args *args = state->input;
-  if (cli_is_option(key)) {
-    args->values |= 1u << bit_of(key);
-    cli_argp_check(state, cli_option_parse(key, text, CLI_CHECK_MODES, &args->how.options));
-    return 0;
-  }
-  if (key >= KEY_ROWS && key <= KEY_SEED) {
-    args->values |= 1u << bit_of(key);
-    cli_argp_check(state, parse_value(key, text, args));
-    return 0;
-  }
-  switch (key) {
-    case ARGP_KEY_INIT:
-      state->child_inputs[0] = &args->spec;
-      return 0;
-    case 'v':
-      args->verbose = 1;
-      return 0;
-    case 'q':
-      cli_log_quiet();
-      args->quiet = 1;
-      return 0;
-    case KEY_QUICK:
-      set_set(args, CHECK_SET_QUICK, state);
-      return 0;
-    case KEY_ALL:
-      set_set(args, CHECK_SET_ALL, state);
-      return 0;
-    case KEY_LARGE:
-      set_set(args, CHECK_SET_LARGE, state);
-      return 0;
-    case KEY_CONCURRENT:
-      set_set(args, CHECK_SET_CONCURRENT, state);
-      return 0;
-    case KEY_JSON:
-      args->json = text ? text : "-";
-      return 0;
-    case ARGP_KEY_ARG:
-      cli_argp_json_file(state, "check", text, &args->json);
-      return 0;
-    default:
-      return ARGP_ERR_UNKNOWN;
-  }
+  for (int i = 0; i < USES; i++) args->used |= (unsigned)(uses[i].key == key) << i;
+  if (key < KEY_SET || key > KEY_SET + CHECK_SET_GIVEN) return cli_values_parse(&all_values, key, text, state);
+  set_set(args, (check_set)(key - KEY_SET), state);
+  return 0;
 }
 
 /* error: ARGUMENT */
@@ -162,19 +130,6 @@ static flp_status resolve_mode(check_args *args) {
 
 /* What the set that is checked has no use for would be ignored. error: ARGUMENT naming both */
 static flp_status check_unused(const check_args *args) {
-  enum { QUICK = 1 << CHECK_SET_QUICK, ALL = 1 << CHECK_SET_ALL, LARGE = 1 << CHECK_SET_LARGE };
-  enum { CONCURRENT = 1 << CHECK_SET_CONCURRENT, GIVEN = 1 << CHECK_SET_GIVEN, LISTED = QUICK | ALL | LARGE | GIVEN };
-  static const struct {
-    int key;
-    const char *name;
-    unsigned sets; /* that heed it */
-  } uses[] = {{KEY_ROWS, "rows", GIVEN},
-              {KEY_TEMPERATURE, "temperature", GIVEN},
-              {KEY_SCALE, "scale", GIVEN},
-              {CLI_KEY_BUDGET, "budget", LISTED},
-              {KEY_SEED, "seed", LISTED},
-              {KEY_LIMIT, "limit", ALL | CONCURRENT},
-              {CLI_KEY_MODE, "mode", LISTED | CONCURRENT}};
   static const char *const names[] = {[CHECK_SET_QUICK] = "--quick, the default without a shape",
                                       [CHECK_SET_ALL] = "--all",
                                       [CHECK_SET_LARGE] = "--large",
@@ -185,10 +140,12 @@ static flp_status check_unused(const check_args *args) {
   static const char *const of_sets[] = {"op", "dtype", "tune", "tail", "targets", "topk", "rank", "lora-rank", NULL};
   static const char *const of_op[] = {"op", "dtype", NULL};
   const char *unused = NULL;
+  char name[CLI_TEXT_BYTES];
   if (args->set != CHECK_SET_GIVEN)
     unused = cli_spec_args_other(&args->spec, args->spec.spec.op == FLP_OP_HEAD ? of_sets : of_op);
-  for (size_t i = 0; i < sizeof uses / sizeof uses[0] && !unused; i++)
-    if (args->values >> bit_of(uses[i].key) & 1 && !(uses[i].sets >> args->set & 1)) unused = uses[i].name;
+  for (int i = 0; i < USES && !unused; i++)
+    if (args->used >> i & 1 && !(uses[i].sets >> args->set & 1))
+      unused = cli_values_name(&all_values, uses[i].key, name) + strlen("--");
   if (!unused) return FLP_OK;
   return flp_fail(FLP_ERROR_ARGUMENT, "--%s: not accepted with %s", unused, names[args->set]);
 }
@@ -219,7 +176,8 @@ static flp_status resolve(check_args *args) {
       return flp_fail(FLP_ERROR_ARGUMENT, "--op: '%s' is not accepted; there are no cases of it",
                       flp_op_name(spec->op));
     if (spec->op == FLP_OP_SCALE && spec->dtype == FLP_DTYPE_FP64)
-      return flp_fail(FLP_ERROR_ARGUMENT, "--dtype: 'fp64' is not accepted with --op scale (accepted: bf16, fp16, fp32)");
+      return flp_fail(FLP_ERROR_ARGUMENT,
+                      "--dtype: 'fp64' is not accepted with --op scale (accepted: bf16, fp16, fp32)");
   }
   if (has_shape && args->has_set)
     return flp_fail(FLP_ERROR_ARGUMENT,
@@ -260,22 +218,19 @@ static void leave_hung(int code) {
   _exit(code);
 }
 
-static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
 const struct argp cli_check_argp = {
-    options,
-    parse,
-    NULL,
-    "Checks every rung that this machine offers against an fp64 reference.\v"
-    "With --vocab and --hidden that one specialisation is checked over random and adversarial data. logprob and "
-    "entropy are judged in ulps, gradients by their relative L2 error beside that of an ordinary matrix pipeline; "
-    "outputs and workspace are poisoned first. Beside --quick, --all, --large and --concurrent, --dtype leaves the "
-    "cases of the other dtypes out.\n\n"
-    "Examples:\n"
-    "  flpgen check --quick\n"
-    "  flpgen check --vocab 50257 --hidden 768 --grad hidden,weight --rung jit\n\n" CLI_EXIT_HELP,
-    children,
-    NULL,
-    NULL};
+    .options = options,
+    .parser = parse,
+    .doc =
+        "Checks every rung that this machine offers against an fp64 reference.\v"
+        "With --vocab and --hidden that one specialisation is checked over random and adversarial data. logprob and "
+        "entropy are judged in ulps, gradients by their relative L2 error beside that of an ordinary matrix pipeline; "
+        "outputs and workspace are poisoned first. Beside --quick, --all, --large and --concurrent, --dtype leaves the "
+        "cases of the other dtypes out.\n\n"
+        "Examples:\n"
+        "  flpgen check --quick\n"
+        "  flpgen check --vocab 50257 --hidden 768 --grad hidden,weight --rung jit\n\n" CLI_EXIT_HELP,
+    .children = cli_spec_children};
 
 int cli_check(int argc, char **argv) {
   check_args args = {.spec = CLI_SPEC_ARGS_INIT,

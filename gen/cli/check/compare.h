@@ -14,6 +14,7 @@ typedef struct check_truth {
   int64_t *work;         /* rows active in backward */
   int64_t work_count;
   oracle_row *work_truth; /* of work; NULL if too many: then taken from the stats under test */
+  cli_memory memory;      /* of all these */
 } check_truth;
 
 /* whole: the same problem's, whose rows are not evaluated again; or NULL. error: MEMORY */
@@ -26,7 +27,7 @@ void check_truth_clear(check_truth *truth);
 flp_status check_compare(const check_problem *problem, const check_truth *truth, const call_result *result,
                          const call_result *plain, flp_rung rung, check_report *report);
 
-/* ---- parts of it that lora.c shares ---- */
+/* ---- judge.c: what is judged alike ---- */
 
 typedef struct compare_state {
   const check_problem *problem;
@@ -44,22 +45,26 @@ typedef struct gradient {
   double *squares;                         /* (parts) of the oracle */
 } gradient;
 
-/* exact is the block that is to be freed. error: MEMORY */
-flp_status check_gradient_create(int64_t parts, int64_t width, flp_dtype dtype, gradient *out);
-/* Beside the yardstick's error and, if there is one, recompute mode's own. id: the operand that a score's gradient is
- * multiplied by, or FLP_ARRAY_bias */
-check_metric check_gradient_judge(const compare_state *s, const gradient *x, flp_array_id id);
+gradient check_gradient_of(cli_memory *memory, int64_t parts, int64_t width, flp_dtype dtype);
+/* Adds a finding: beside the yardstick's error and, if there is one, recompute mode's own. id: the operand that a score's
+ * gradient is multiplied by, or FLP_ARRAY_bias; note: what is wrong beside the numbers, or NULL */
+void check_gradient_add(const compare_state *s, const char *output, const gradient *x, flp_array_id id,
+                        const char *note);
 /* Sets got and plain of rows of hidden. */
 void check_gradient_take_hidden(const compare_state *s, const int64_t *rows, gradient *x);
+double check_element(flp_dtype dtype, const void *base, int64_t index);
+int check_has_plain(const compare_state *s);
+int check_is_certain(const check_problem *problem, int64_t row);
 /* What is wrong with gradients of rows that are left out or bad; NULL if nothing is. */
 const char *check_inactive_rows(const compare_state *s);
-/* Stats of all rows with work, malloc'ed: the oracle's, or, where there are too many, those under test. error: MEMORY */
-flp_status check_work_stats(const compare_state *s, oracle_row **out);
+/* Stats of all rows with work: the oracle's, or, where there are too many, those under test. */
+oracle_row *check_work_stats(cli_memory *memory, const compare_state *s);
 void check_compare_add(const compare_state *s, const char *output, check_metric metric, const char *note);
 void check_compare_bias(const compare_state *s, const gradient *x);
 
 /* Calls `compare` with the rows that the oracle has evaluated and that have work in backward. error: that of the call */
-typedef flp_status (*check_hidden_fn)(const compare_state *s, const int64_t *rows, const oracle_row *truth, int64_t count);
+typedef flp_status (*check_hidden_fn)(const compare_state *s, const int64_t *rows, const oracle_row *truth,
+                                      int64_t count);
 flp_status check_each_hidden(const compare_state *s, check_hidden_fn compare);
 
 /* lora.c: gradients of hidden, A, B and bias of a head with an adapter; adds findings. error: MEMORY */

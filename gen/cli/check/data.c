@@ -3,7 +3,7 @@
  * Invariants: rows of padding behind the vocabulary, and elements between rows, hold NaN, so that whatever reads them
  * shows; upstream gradients are never 0 unless the case asks for it; a seed gives the same data everywhere. */
 #include <math.h>
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "gen/cli/call/normal.h"
@@ -25,13 +25,11 @@ static uint64_t next_random(uint64_t *state) {
 
 /* Uniform in (-1, 1). */
 static double uniform(uint64_t *state) {
-  return ((double)(next_random(state) >> 11) + 0.5) * 0x1p-52 - 1.0;
+  return cli_uniform(next_random(state));
 }
 
-static void *allocate(size_t count, size_t bytes, int *failed) {
-  void *memory = malloc(count * bytes + 64);
-  if (!memory) *failed = 1;
-  return memory;
+static void *take(check_problem *problem, int64_t count, size_t bytes) {
+  return cli_memory_take(&problem->memory, (size_t)count * bytes);
 }
 
 static int64_t hot_column(const check_case *c) {
@@ -48,12 +46,15 @@ static int is_hole(const check_case *c, int64_t column) {
   return c->fill == CHECK_FILL_HOLES && (column < c->spec.vocab / 4 || column % 3 == 1) && column != hot_column(c);
 }
 
+static int is_exact(const check_case *c) {
+  return c->fill == CHECK_FILL_EXACT || c->fill == CHECK_FILL_EQUAL || c->fill == CHECK_FILL_ONE_HOT;
+}
+
 static void fill_hidden_row(const check_case *c, int64_t row, uint64_t *state, float *out) {
   int64_t depth = c->spec.hidden;
-  int exact = c->fill == CHECK_FILL_EXACT || c->fill == CHECK_FILL_EQUAL || c->fill == CHECK_FILL_ONE_HOT;
   for (int64_t d = 0; d < depth; d++) {
     double value = uniform(state);
-    out[d] = (float)(exact ? round(8 * value) / 8 : 1.75 * value);
+    out[d] = (float)(is_exact(c) ? round(8 * value) / 8 : 1.75 * value);
   }
   for (int64_t d = depth / 2; c->fill == CHECK_FILL_EQUAL && d < depth; d++) out[d] = 0;
   if (c->fill == CHECK_FILL_SHIFTED) out[0] = 100;
@@ -84,33 +85,29 @@ static void fill_weight_row(const check_case *c, int64_t column, uint64_t *state
 }
 
 /* A matrix of `rows` rows, of which the first `real` are filled. */
-static void *make_matrix(const check_problem *problem, flp_dtype dtype, int64_t rows, int64_t real, uint64_t seed,
-                         void (*fill_row)(const check_case *, int64_t, uint64_t *, float *), int *failed) {
+static void *make_matrix(check_problem *problem, flp_dtype dtype, int64_t rows, int64_t real, uint64_t seed,
+                         void (*fill_row)(const check_case *, int64_t, uint64_t *, float *)) {
   const flp_spec *spec = &problem->c.spec;
   size_t row_bytes = (size_t)(problem->stride * flp_half_bytes(dtype));
-  char *matrix = allocate((size_t)rows, row_bytes, failed);
-  float *row = allocate((size_t)spec->hidden, sizeof *row, failed);
-  uint64_t state = seed;
-  if (matrix && row) {
-    memset(matrix, 0xff, (size_t)rows * row_bytes);
-    for (int64_t i = 0; i < real; i++) {
-      fill_row(&problem->c, i, &state, row);
-      flp_half_narrow(dtype, row, spec->hidden, matrix + (size_t)i * row_bytes);
-    }
+  char *matrix = take(problem, rows, row_bytes);
+  float *row = take(problem, spec->hidden, sizeof *row);
+  if (!matrix || !row) return matrix;
+  memset(matrix, 0xff, (size_t)rows * row_bytes);
+  for (int64_t i = 0; i < real; i++) {
+    fill_row(&problem->c, i, &seed, row);
+    flp_half_narrow(dtype, row, spec->hidden, matrix + (size_t)i * row_bytes);
   }
-  free(row);
   return matrix;
 }
 
-static void *make_bias(const check_problem *problem, uint64_t seed, int *failed) {
+static void *make_bias(check_problem *problem, uint64_t seed) {
   const check_case *c = &problem->c;
   int64_t bytes = flp_half_bytes(c->spec.bias_dtype);
-  char *bias = allocate((size_t)problem->padded_vocab, (size_t)bytes, failed);
+  char *bias = take(problem, problem->padded_vocab, (size_t)bytes);
   if (!bias) return NULL;
   memset(bias, 0xff, (size_t)(problem->padded_vocab * bytes));
-  int exact = c->fill == CHECK_FILL_EXACT || c->fill == CHECK_FILL_EQUAL || c->fill == CHECK_FILL_ONE_HOT;
   for (int64_t v = 0; v < c->spec.vocab; v++) {
-    float value = exact ? 0.5f : (float)uniform(&seed);
+    float value = is_exact(c) ? 0.5f : (float)uniform(&seed);
     if (is_hole(c, v)) value = -INFINITY;
     flp_half_narrow(c->spec.bias_dtype, &value, 1, bias + v * bytes);
   }
@@ -168,7 +165,7 @@ static void turn_to_targets(check_problem *problem, uint64_t seed) {
   const flp_spec *spec = &problem->c.spec;
   int64_t row_bytes = problem->stride * flp_half_bytes(spec->hidden_dtype);
   int64_t column_bytes = problem->stride * flp_half_bytes(spec->weight_dtype);
-  float *row = malloc((size_t)spec->hidden * sizeof *row);
+  float *row = take(problem, spec->hidden, sizeof *row);
   for (int64_t i = 0; row && i < problem->c.n; i++) {
     int64_t target = problem->target_id[i * problem->targets];
     if (target < 0 || target >= spec->vocab) continue;
@@ -177,7 +174,6 @@ static void turn_to_targets(check_problem *problem, uint64_t seed) {
     for (int64_t d = 0; d < spec->hidden; d++) row[d] = (float)(factor * (double)row[d] + 0.05 * uniform(&seed));
     flp_half_narrow(spec->hidden_dtype, row, spec->hidden, (char *)problem->hidden + i * row_bytes);
   }
-  free(row);
 }
 
 /* Hidden states along a dozen rows of weight, whose scores fall by a twentieth from one to the next: the target's among
@@ -188,7 +184,7 @@ static void sharpen(check_problem *problem, uint64_t seed) {
   const flp_spec *spec = &problem->c.spec;
   int64_t depth = spec->hidden, row_bytes = problem->stride * flp_half_bytes(spec->hidden_dtype);
   int64_t column_bytes = problem->stride * flp_half_bytes(spec->weight_dtype);
-  float *sum = malloc(2 * (size_t)depth * sizeof *sum), *row = sum ? sum + depth : NULL;
+  float *sum = take(problem, 2 * depth, sizeof *sum), *row = sum ? sum + depth : NULL;
   for (int64_t i = 0; sum && i < problem->c.n; i++) {
     int64_t target = problem->target_id[i * problem->targets], place = (int64_t)(next_random(&seed) % 4);
     memset(sum, 0, (size_t)depth * sizeof *sum);
@@ -202,7 +198,6 @@ static void sharpen(check_problem *problem, uint64_t seed) {
     }
     flp_half_narrow(spec->hidden_dtype, sum, depth, (char *)problem->hidden + i * row_bytes);
   }
-  free(sum);
 }
 
 /* Those of fill_hidden_row, which rows that were made anew have lost. */
@@ -259,26 +254,22 @@ static void fill_weight_base(check_problem *problem, uint64_t seed) {
   for (size_t i = 0; i < count; i++) problem->weight_base[i] = (float)(0.01 * uniform(&seed));
 }
 
-static void allocate_rows(check_problem *problem, int *failed) {
-  size_t n = (size_t)problem->c.n, targets = n * (size_t)problem->targets;
-  problem->target = allocate(targets, 8, failed);
-  problem->temperature_rows = allocate(n, 4, failed);
-  problem->grad_logprob = allocate(targets, 4, failed);
-  problem->grad_entropy = allocate(n, 4, failed);
-  problem->forward_class = allocate(n, 1, failed);
-  problem->backward_class = allocate(n, 1, failed);
-  problem->target_id = allocate(targets, 8, failed);
-  problem->temperature = allocate(n, 8, failed);
-  problem->g = allocate(targets, 8, failed);
-  problem->e = allocate(n, 8, failed);
-  if (problem->c.rows == CHECK_ROWS_LIST) problem->rows = allocate(2 * n + 4, 4, failed);
+static void take_rows(check_problem *problem) {
+  int64_t n = problem->c.n, targets = n * problem->targets;
+  problem->target = take(problem, targets, 8);
+  problem->temperature_rows = take(problem, n, 4);
+  problem->grad_logprob = take(problem, targets, 4);
+  problem->grad_entropy = take(problem, n, 4);
+  problem->forward_class = take(problem, n, 1);
+  problem->backward_class = take(problem, n, 1);
+  problem->target_id = take(problem, targets, 8);
+  problem->temperature = take(problem, n, 8);
+  problem->g = take(problem, targets, 8);
+  problem->e = take(problem, n, 8);
+  if (problem->c.rows == CHECK_ROWS_LIST) problem->rows = take(problem, 2 * n + 4, 4);
 }
 
 /* ---- the adapter ---- */
-
-static int has_exact_adapter(const check_case *c) {
-  return c->fill == CHECK_FILL_EXACT || c->fill == CHECK_FILL_EQUAL || c->fill == CHECK_FILL_ONE_HOT;
-}
 
 /* Row j of A. Scores of 10^4 and of -16384 come from the first element, which the adapter then leaves alone. */
 static void fill_lora_a(const check_case *c, int64_t j, uint64_t *state, float *out) {
@@ -286,7 +277,7 @@ static void fill_lora_a(const check_case *c, int64_t j, uint64_t *state, float *
   double spread = 1.75 / sqrt((double)depth);
   for (int64_t d = 0; d < depth; d++) {
     double value = uniform(state);
-    out[d] = (float)(has_exact_adapter(c) ? (d % 8 == j % 8 ? round(2 * value) / 4 : 0) : spread * value);
+    out[d] = (float)(is_exact(c) ? (d % 8 == j % 8 ? round(2 * value) / 4 : 0) : spread * value);
   }
   if (c->fill == CHECK_FILL_SHIFTED || c->fill == CHECK_FILL_NEGATIVE) out[0] = 0;
   /* of equal scores: where u is 0 rows of B differ, or the gradients of A and B would be 0 but for rounding */
@@ -298,12 +289,12 @@ static void fill_lora_b(const check_case *c, uint64_t *state, float *out) {
   int64_t rank = c->spec.lora_rank;
   for (int64_t j = 0; j < rank; j++) {
     double value = uniform(c->fill == CHECK_FILL_EQUAL && j < rank / 2 ? &same : state);
-    out[j] = (float)(has_exact_adapter(c) ? round(2 * value) / 4 : 1.75 / sqrt((double)rank) * value);
+    out[j] = (float)(is_exact(c) ? round(2 * value) / 4 : 1.75 / sqrt((double)rank) * value);
     if (c->lora == CHECK_LORA_ZERO) out[j] = 0;
   }
 }
 
-/* Both matrices, in the operands' dtype. wide: scratch of a row of either */
+/* Both matrices, in the operands' dtype. wide: room for a row of either */
 static void fill_lora(check_problem *problem, uint64_t seed, float *wide) {
   const check_case *c = &problem->c;
   const flp_spec *spec = &c->spec;
@@ -344,21 +335,17 @@ static flp_status project_lora(check_problem *problem) {
 
 static flp_status create_lora(check_problem *problem, uint64_t seed) {
   const flp_spec *spec = &problem->c.spec;
-  size_t element = (size_t)flp_half_bytes(spec->dtype), rank = (size_t)spec->lora_rank, n = (size_t)problem->c.n + 1;
+  int64_t rank = spec->lora_rank, n = problem->c.n;
+  size_t element = (size_t)flp_half_bytes(spec->dtype);
   problem->lora_scale = problem->c.lora == CHECK_LORA_OFF ? 0 : 0.75;
-  problem->lora_a = malloc(rank * (size_t)problem->stride * element);
-  problem->lora_b = malloc((size_t)problem->padded_vocab * rank * element);
-  problem->lora_u = malloc(n * rank * element);
-  problem->score_error = malloc(n * sizeof(double));
-  float *wide = malloc(((size_t)spec->hidden + rank) * sizeof *wide);
-  int all = problem->lora_a && problem->lora_b && problem->lora_u && problem->score_error && wide;
-  flp_status status = flp_fail(FLP_ERROR_MEMORY, "out of host memory for an adapter");
-  if (all) {
-    fill_lora(problem, seed, wide);
-    status = project_lora(problem);
-  }
-  free(wide);
-  return status;
+  problem->lora_a = take(problem, rank * problem->stride, element);
+  problem->lora_b = take(problem, problem->padded_vocab * rank, element);
+  problem->lora_u = take(problem, n * rank, element);
+  problem->score_error = take(problem, n, sizeof(double));
+  float *wide = take(problem, spec->hidden + rank, sizeof *wide);
+  FLP_TRY(cli_memory_status(&problem->memory, "an adapter"));
+  fill_lora(problem, seed, wide);
+  return project_lora(problem);
 }
 
 static void set_lora_oracle(check_problem *problem) {
@@ -369,11 +356,6 @@ static void set_lora_oracle(check_problem *problem) {
   oracle->hidden_more = problem->lora_u;
   oracle->weight_more = problem->lora_b;
   oracle->score_error = problem->score_error;
-}
-
-static void clear_lora(check_problem *problem) {
-  void *const blocks[] = {problem->lora_a, problem->lora_b, problem->lora_u, problem->score_error};
-  for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) free(blocks[i]);
 }
 
 /* ---- the whole ---- */
@@ -408,44 +390,49 @@ static void set_oracle(check_problem *problem) {
   set_lora_oracle(problem);
 }
 
+static void take_operands(check_problem *problem, uint64_t seed) {
+  const flp_spec *spec = &problem->c.spec;
+  int64_t n = problem->c.n, vocab = problem->padded_vocab;
+  problem->hidden = make_matrix(problem, spec->hidden_dtype, n, n, seed + 1, fill_hidden_row);
+  problem->weight = make_matrix(problem, spec->weight_dtype, vocab, spec->vocab, seed + 2, fill_weight_row);
+  if (spec->has_bias) problem->bias = make_bias(problem, seed + 3);
+  if (spec->accumulate_grad_weight) problem->weight_base = take(problem, vocab * problem->stride, sizeof(float));
+  take_rows(problem);
+}
+
+static flp_status fill(check_problem *problem, uint64_t seed) {
+  const check_case *c = &problem->c;
+  char what[80];
+  snprintf(what, sizeof what, "the data of case %s", c->name);
+  FLP_TRY(cli_memory_status(&problem->memory, what));
+  if (problem->weight_base) fill_weight_base(problem, seed + 4);
+  if (problem->rows) fill_row_list(problem);
+  fill_rows(problem, seed + 5);
+  if (c->fill == CHECK_FILL_PEAKED || c->fill == CHECK_FILL_UNLIKELY) turn_to_targets(problem, seed + 6);
+  if (c->fill == CHECK_FILL_SHARP) sharpen(problem, seed + 6);
+  int has_nan = c->rows == CHECK_ROWS_NAN || c->rows == CHECK_ROWS_NAN_INACTIVE;
+  if (c->fill == CHECK_FILL_SHARP && has_nan) set_nan_rows(problem);
+  FLP_TRY(cli_memory_status(&problem->memory, what));
+  if (c->spec.listed) FLP_TRY(check_lists_create(problem, seed + 7));
+  if (c->spec.lora_rank) FLP_TRY(create_lora(problem, seed + 9));
+  if (problem->targets > 1) FLP_TRY(check_targets_draw(problem, seed + 8));
+  export_rows(problem);
+  set_oracle(problem);
+  return check_problem_train(problem);
+}
+
 flp_status check_problem_create(const check_case *c, check_problem *out) {
   *out = (check_problem){.c = *c};
   FLP_TRY(flp_spec_resolve(&c->spec, &out->c.spec));
   const flp_spec *spec = &out->c.spec;
-  int failed = 0;
   out->targets = flp_spec_targets(spec);
   out->shard_vocab = check_shard_vocab(c);
   out->padded_vocab = out->shard_vocab * c->shards;
   out->stride = spec->hidden + c->padding;
   out->shift = spec->alignment < 16 ? spec->alignment : 0;
   uint64_t seed = c->seed * 1000003u;
-  out->hidden = make_matrix(out, spec->hidden_dtype, c->n, c->n, seed + 1, fill_hidden_row, &failed);
-  out->weight =
-      make_matrix(out, spec->weight_dtype, out->padded_vocab, spec->vocab, seed + 2, fill_weight_row, &failed);
-  if (spec->has_bias) out->bias = make_bias(out, seed + 3, &failed);
-  if (spec->accumulate_grad_weight)
-    out->weight_base = allocate((size_t)(out->padded_vocab * out->stride), sizeof(float), &failed);
-  allocate_rows(out, &failed);
-  if (failed) {
-    check_problem_clear(out);
-    return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the data of case %s", c->name);
-  }
-  if (out->weight_base) fill_weight_base(out, seed + 4);
-  if (out->rows) fill_row_list(out);
-  fill_rows(out, seed + 5);
-  if (c->fill == CHECK_FILL_PEAKED || c->fill == CHECK_FILL_UNLIKELY) turn_to_targets(out, seed + 6);
-  if (c->fill == CHECK_FILL_SHARP) {
-    sharpen(out, seed + 6);
-    if (c->rows == CHECK_ROWS_NAN || c->rows == CHECK_ROWS_NAN_INACTIVE) set_nan_rows(out);
-  }
-  flp_status status = spec->listed ? check_lists_create(out, seed + 7) : FLP_OK;
-  if (status == FLP_OK && spec->lora_rank) status = create_lora(out, seed + 9);
-  if (status == FLP_OK && out->targets > 1) status = check_targets_draw(out, seed + 8);
-  if (status == FLP_OK) {
-    export_rows(out);
-    set_oracle(out);
-    status = check_problem_train(out);
-  }
+  take_operands(out, seed);
+  flp_status status = fill(out, seed);
   if (status != FLP_OK) check_problem_clear(out);
   return status;
 }
@@ -510,19 +497,7 @@ check_problem check_problem_plain(const check_problem *problem) {
 }
 
 void check_problem_clear(check_problem *problem) {
-  void *const blocks[] = {
-      problem->hidden,         problem->weight,       problem->bias,        problem->target, problem->temperature_rows,
-      problem->grad_logprob,   problem->grad_entropy, problem->weight_base, problem->rows,   problem->forward_class,
-      problem->backward_class, problem->target_id,    problem->temperature, problem->g,      problem->e};
-  for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) free(blocks[i]);
-  for (int i = 0; i < FLP_LOSS_INPUTS_MAX; i++) free(problem->loss_input[i]);
-  free(problem->old_lse);
-  free(problem->teacher);
-  free(problem->scores);
-  free(problem->by_lse);
-  free(problem->by_mean);
-  check_lists_clear(problem);
-  clear_lora(problem);
+  cli_memory_free(&problem->memory);
   *problem = (check_problem){0};
 }
 
@@ -535,14 +510,13 @@ static void permute(void *array, size_t bytes, const int64_t *order, int64_t n, 
 flp_status check_problem_permute(check_problem *problem, const int64_t *order, int64_t n) {
   size_t row_bytes = (size_t)(problem->stride * flp_half_bytes(problem->c.spec.hidden_dtype));
   size_t targets_bytes = 8 * (size_t)problem->targets;
-  char *scratch = malloc((size_t)n * (row_bytes > targets_bytes ? row_bytes : targets_bytes) + 8);
-  if (!scratch) return flp_fail(FLP_ERROR_MEMORY, "out of host memory");
+  char *scratch = take(problem, n, row_bytes > targets_bytes ? row_bytes : targets_bytes);
+  FLP_TRY(cli_memory_status(&problem->memory, "the order of rows"));
   permute(problem->hidden, row_bytes, order, n, scratch);
   permute(problem->target_id, targets_bytes, order, n, scratch);
   permute(problem->temperature, 8, order, n, scratch);
   permute(problem->g, targets_bytes, order, n, scratch);
   permute(problem->e, 8, order, n, scratch);
-  free(scratch);
   if (problem->list_offsets) FLP_TRY(check_lists_permute(problem, order, n));
   problem->c.n = n;
   if (problem->lora_a) FLP_TRY(project_lora(problem));

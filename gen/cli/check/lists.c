@@ -3,6 +3,7 @@
  * Invariant: the oracle's list of a row that is bad, or has no target, is empty; no such row is asked of it. */
 #include "gen/cli/check/problem.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -92,21 +93,12 @@ static pattern_row row_of(const check_problem *problem, const cli_lists *drawn, 
 
 /* ---- arrays ---- */
 
-static int64_t id_at(const check_problem *problem, int64_t entry) {
-  if (problem->c.spec.target_dtype == FLP_DTYPE_INT64) return ((const int64_t *)problem->list_ids)[entry];
-  return ((const int32_t *)problem->list_ids)[entry];
-}
-
-static int by_value(const void *a, const void *b) {
-  int64_t left = *(const int64_t *)a, right = *(const int64_t *)b;
-  return (left > right) - (left < right);
-}
-
 /* Sorts the ids of a row and drops repeats; 0 ids, and 1 returned, where they make the row bad. */
 static int sort_row(const check_problem *problem, int64_t row, int64_t *columns, int64_t *count) {
   int64_t begin = problem->list_offsets[row], end = problem->list_offsets[row + 1], unique = 0, has = 0;
-  for (int64_t e = begin; e < end; e++) columns[e - begin] = id_at(problem, e);
-  qsort(columns, (size_t)(end - begin), sizeof *columns, by_value);
+  for (int64_t e = begin; e < end; e++)
+    columns[e - begin] = cli_id_at(problem->c.spec.target_dtype, problem->list_ids, e);
+  qsort(columns, (size_t)(end - begin), sizeof *columns, cli_by_value);
   int bad = end > begin && (columns[0] < 0 || columns[end - begin - 1] >= problem->c.spec.vocab);
   for (int64_t i = 0; i < end - begin; i++) {
     has |= columns[i] == problem->target_id[row];
@@ -141,29 +133,34 @@ static void break_offsets(check_problem *problem) {
   memset(problem->list_bad, 1, (size_t)n);
 }
 
-static flp_status allocate(check_problem *problem, int64_t count) {
-  size_t n = (size_t)problem->c.n;
+static flp_status take(check_problem *problem, int64_t count) {
+  size_t n = (size_t)problem->c.n, ids = (size_t)count * sizeof(int64_t), offsets = (n + 1) * sizeof(int64_t);
+  char what[80];
+  snprintf(what, sizeof what, "the lists of case %s", problem->c.name);
   problem->list_count = count;
-  problem->list_ids = malloc((size_t)count * sizeof(int64_t) + 8);
-  problem->list_columns = malloc((size_t)count * sizeof(int64_t) + 8);
-  problem->column_offsets = malloc((n + 1) * sizeof(int64_t));
-  problem->list_bad = malloc(n + 1);
-  if (problem->list_ids && problem->list_columns && problem->column_offsets && problem->list_bad) return FLP_OK;
-  return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the lists of case %s", problem->c.name);
+  problem->list_ids = cli_memory_take(&problem->memory, ids);
+  problem->list_columns = cli_memory_take(&problem->memory, ids);
+  problem->column_offsets = cli_memory_take(&problem->memory, offsets);
+  problem->list_bad = cli_memory_take(&problem->memory, n);
+  return cli_memory_status(&problem->memory, what);
+}
+
+static flp_status take_offsets(check_problem *problem) {
+  problem->list_offsets = cli_memory_take(&problem->memory, ((size_t)problem->c.n + 1) * sizeof(int64_t));
+  return cli_memory_status(&problem->memory, "lists");
 }
 
 static flp_status fill(check_problem *problem, const cli_lists *drawn) {
   pattern_fn write = patterns[problem->c.lists];
   int64_t count = 0, n = problem->c.n;
-  problem->list_offsets = malloc(((size_t)n + 1) * sizeof(int64_t));
-  if (!problem->list_offsets) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for lists");
+  FLP_TRY(take_offsets(problem));
   for (int64_t row = 0; row < n; row++) {
     pattern_row in = row_of(problem, drawn, row);
     problem->list_offsets[row] = count;
     count += write(&in, NULL);
   }
   problem->list_offsets[n] = count;
-  FLP_TRY(allocate(problem, count));
+  FLP_TRY(take(problem, count));
   for (int64_t row = 0; row < n; row++) {
     pattern_row in = row_of(problem, drawn, row);
     write(&in, problem->list_columns + problem->list_offsets[row]);
@@ -192,22 +189,18 @@ flp_status check_lists_permute(check_problem *problem, const int64_t *order, int
   int64_t count = 0, at = 0;
   for (int64_t i = 0; i < n; i++) count += old.list_offsets[order[i] + 1] - old.list_offsets[order[i]];
   problem->c.n = n;
-  problem->list_offsets = malloc(((size_t)n + 1) * sizeof(int64_t));
-  flp_status status = allocate(problem, count);
-  if (!problem->list_offsets) status = flp_fail(FLP_ERROR_MEMORY, "out of host memory for lists");
-  for (int64_t i = 0; i < n && status == FLP_OK; i++) {
+  FLP_TRY(take_offsets(problem));
+  FLP_TRY(take(problem, count));
+  for (int64_t i = 0; i < n; i++) {
     int64_t begin = old.list_offsets[order[i]], own = old.list_offsets[order[i] + 1] - begin;
     memcpy((char *)problem->list_ids + (size_t)at * element, (char *)old.list_ids + (size_t)begin * element,
            (size_t)own * element);
     problem->list_offsets[i] = at;
     at += own;
   }
-  if (status == FLP_OK) {
-    problem->list_offsets[n] = at;
-    sort_lists(problem);
-  }
-  check_lists_clear(&old);
-  return status;
+  problem->list_offsets[n] = at;
+  sort_lists(problem);
+  return FLP_OK;
 }
 
 void check_lists_reverse(check_problem *problem) {
@@ -221,15 +214,4 @@ void check_lists_reverse(check_problem *problem) {
       memcpy(ids + (size_t)high * element, held, element);
     }
   }
-}
-
-void check_lists_clear(check_problem *problem) {
-  free(problem->list_offsets);
-  free(problem->list_ids);
-  free(problem->column_offsets);
-  free(problem->list_columns);
-  free(problem->list_bad);
-  problem->list_offsets = problem->column_offsets = problem->list_columns = NULL;
-  problem->list_ids = NULL;
-  problem->list_bad = NULL;
 }

@@ -4,11 +4,9 @@
  * gradients [dz·W, G] with G = dz·B, and the other [dzᵀ·h, dzᵀ·u]. dh = dz·W + s·G·A and dA = s·Gᵀ·h follow with s·G
  * rounded to the operands' dtype, as the yardstick has it too. Where shards have a part each their sum is compared. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "gen/cli/check/compare.h"
-#include "runtime/base/half.h"
 #include "runtime/base/status.h"
 
 /* s·G as it is stored: fp16 has a power of two beside it, so no element is too large or too small. */
@@ -25,35 +23,21 @@ typedef struct joined {
   double *exact, *yardstick, *squares; /* one block */
 } joined;
 
-static flp_status joined_create(const check_problem *p, int64_t count, joined *out) {
-  int64_t depth = p->c.spec.hidden, rank = p->c.spec.lora_rank;
-  size_t each = (size_t)(count * (depth + rank));
-  *out = (joined){.count = count, .depth = depth, .rank = rank};
-  out->exact = malloc((2 * each + (size_t)count + 1) * sizeof(double));
-  if (!out->exact) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for gradients");
-  out->yardstick = out->exact + each;
-  out->squares = out->yardstick + each;
-  return FLP_OK;
+static joined joined_of(cli_memory *memory, const check_problem *p, int64_t count) {
+  int64_t depth = p->c.spec.hidden, rank = p->c.spec.lora_rank, each = count * (depth + rank);
+  double *block = cli_memory_take(memory, (size_t)(2 * each + count) * sizeof *block);
+  if (!block) return (joined){0};
+  return (joined){count, depth, rank, block, block + each, block + 2 * each};
 }
 
-/* An operand in fp64. error: MEMORY */
-static flp_status widen(const check_problem *p, const void *base, const int64_t *rows, int64_t count, double **out) {
-  int64_t depth = p->c.spec.hidden, row_bytes = p->stride * flp_half_bytes(p->c.spec.dtype);
-  float *row = malloc((size_t)depth * sizeof *row);
-  *out = malloc(((size_t)(count * depth) + 1) * sizeof **out);
-  flp_status status = row && *out ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "out of host memory for gradients");
-  for (int64_t i = 0; status == FLP_OK && i < count; i++) {
-    flp_half_widen(p->c.spec.dtype, (const char *)base + (rows ? rows[i] : i) * row_bytes, depth, row);
-    for (int64_t d = 0; d < depth; d++) (*out)[i * depth + d] = (double)row[d];
-  }
-  free(row);
-  return status;
-}
-
-static double element(flp_dtype dtype, const void *base, int64_t index) {
-  float value;
-  flp_half_widen(dtype, (const char *)base + index * flp_half_bytes(dtype), 1, &value);
-  return (double)value;
+/* An operand in fp64. */
+static double *widen(cli_memory *memory, const check_problem *p, const void *base, const int64_t *rows, int64_t count) {
+  int64_t depth = p->c.spec.hidden;
+  double *out = cli_memory_take(memory, (size_t)(count * depth) * sizeof *out);
+  for (int64_t i = 0; out && i < count; i++)
+    for (int64_t d = 0; d < depth; d++)
+      out[i * depth + d] = check_element(p->c.spec.dtype, base, (rows ? rows[i] : i) * p->stride + d);
+  return out;
 }
 
 /* Adds a product to a sum, in fp32 if its terms are. */
@@ -66,9 +50,7 @@ static double add_term(const check_problem *p, double sum, double left, double r
 static void judge_and_add(const compare_state *s, const char *output, gradient *x, flp_array_id id, const char *note) {
   memset(x->squares, 0, (size_t)x->parts * sizeof *x->squares);
   for (int64_t i = 0; i < x->parts * x->width; i++) x->yardstick[i] = oracle_round(x->dtype, x->yardstick[i]);
-  check_metric metric = check_gradient_judge(s, x, id);
-  if (note) metric.pass = 0;
-  check_compare_add(s, output, metric, note);
+  check_gradient_add(s, output, x, id, note);
 }
 
 /* ---- hidden ---- */
@@ -91,21 +73,18 @@ static void finish_hidden(const compare_state *s, const joined *j, const double 
 static flp_status compare_hidden_rows(const compare_state *s, const int64_t *rows, const oracle_row *truth,
                                       int64_t count) {
   const check_problem *p = s->problem;
-  gradient x = {0};
-  joined j = {0};
-  double *a = NULL;
-  flp_status status = check_gradient_create(count, p->c.spec.hidden, p->c.spec.grad_hidden_dtype, &x);
-  if (status == FLP_OK) status = joined_create(p, count, &j);
-  if (status == FLP_OK) status = widen(p, p->lora_a, NULL, p->c.spec.lora_rank, &a);
+  cli_memory memory = {0};
+  gradient x = check_gradient_of(&memory, count, p->c.spec.hidden, p->c.spec.grad_hidden_dtype);
+  joined j = joined_of(&memory, p, count);
+  const double *a = widen(&memory, p, p->lora_a, NULL, p->c.spec.lora_rank);
+  flp_status status = cli_memory_status(&memory, "gradients");
   if (status == FLP_OK) status = oracle_grad_hidden(&p->oracle, rows, truth, count, j.exact, j.yardstick, j.squares);
   if (status == FLP_OK) {
     finish_hidden(s, &j, a, &x);
     check_gradient_take_hidden(s, rows, &x);
     judge_and_add(s, "grad_hidden", &x, FLP_ARRAY_weight, check_inactive_rows(s));
   }
-  free(a);
-  free(j.exact);
-  free(x.exact);
+  cli_memory_free(&memory);
   return status;
 }
 
@@ -115,7 +94,8 @@ static flp_status compare_hidden_rows(const compare_state *s, const int64_t *row
 static double a_element(const check_problem *p, const call_result *result, int64_t row, int64_t d) {
   double sum = 0;
   for (int64_t shard = 0; shard < p->c.shards; shard++)
-    sum += element(p->c.spec.grad_lora_dtype, result->grad_lora_a, (shard * p->c.spec.lora_rank + row) * p->stride + d);
+    sum += check_element(p->c.spec.grad_lora_dtype, result->grad_lora_a,
+                         (shard * p->c.spec.lora_rank + row) * p->stride + d);
   return sum;
 }
 
@@ -149,12 +129,11 @@ static flp_status compare_a(const compare_state *s) {
   const check_problem *p = s->problem;
   int64_t count = s->truth->work_count;
   if (!s->result->grad_lora_a || !s->truth->work_truth) return FLP_OK;
-  gradient x = {0};
-  joined j = {0};
-  double *hidden = NULL;
-  flp_status status = check_gradient_create(p->c.spec.lora_rank, p->c.spec.hidden, p->c.spec.grad_lora_dtype, &x);
-  if (status == FLP_OK) status = joined_create(p, count, &j);
-  if (status == FLP_OK) status = widen(p, p->hidden, s->truth->work, count, &hidden);
+  cli_memory memory = {0};
+  gradient x = check_gradient_of(&memory, p->c.spec.lora_rank, p->c.spec.hidden, p->c.spec.grad_lora_dtype);
+  joined j = joined_of(&memory, p, count);
+  const double *hidden = widen(&memory, p, p->hidden, s->truth->work, count);
+  flp_status status = cli_memory_status(&memory, "gradients");
   if (status == FLP_OK)
     status =
         oracle_grad_hidden(&p->oracle, s->truth->work, s->truth->work_truth, count, j.exact, j.yardstick, j.squares);
@@ -162,9 +141,7 @@ static flp_status compare_a(const compare_state *s) {
     finish_a(s, &j, hidden, &x);
     judge_a(s, &x);
   }
-  free(hidden);
-  free(j.exact);
-  free(x.exact);
+  cli_memory_free(&memory);
   return status;
 }
 
@@ -173,7 +150,7 @@ static flp_status compare_a(const compare_state *s) {
 /* Rows of padding are 0. */
 static const char *check_padding(const check_problem *p, const void *b) {
   for (int64_t i = p->c.spec.vocab * p->c.spec.lora_rank; i < p->padded_vocab * p->c.spec.lora_rank; i++)
-    if (element(p->c.spec.grad_lora_dtype, b, i) != 0) return "a row of padding is not 0";
+    if (check_element(p->c.spec.grad_lora_dtype, b, i) != 0) return "a row of padding is not 0";
   return NULL;
 }
 
@@ -183,8 +160,9 @@ static void compare_b(const compare_state *s, const joined *j, gradient *x) {
     int64_t index = s->truth->columns[part] * x->width + k;
     x->exact[i] = j->exact[at];
     x->yardstick[i] = j->yardstick[at];
-    x->got[i] = element(x->dtype, s->result->grad_lora_b, index);
-    x->plain[i] = s->plain && s->plain->grad_lora_b ? element(x->dtype, s->plain->grad_lora_b, index) : x->yardstick[i];
+    x->got[i] = check_element(x->dtype, s->result->grad_lora_b, index);
+    x->plain[i] =
+        s->plain && s->plain->grad_lora_b ? check_element(x->dtype, s->plain->grad_lora_b, index) : x->yardstick[i];
   }
   judge_and_add(s, "grad_lora_b", x, FLP_ARRAY_hidden, check_padding(s->problem, s->result->grad_lora_b));
 }
@@ -193,23 +171,18 @@ static flp_status compare_columns(const compare_state *s) {
   if (!s->result->grad_lora_b && !s->result->grad_bias) return FLP_OK;
   const check_problem *p = s->problem;
   const check_truth *t = s->truth;
-  gradient b = {0}, bias = {0};
-  joined j = {0};
-  oracle_row *stats = NULL;
-  flp_status status = check_gradient_create(t->column_count, p->c.spec.lora_rank, p->c.spec.grad_lora_dtype, &b);
-  if (status == FLP_OK) status = check_gradient_create(t->column_count, 1, p->c.spec.grad_bias_dtype, &bias);
-  if (status == FLP_OK) status = joined_create(p, t->column_count, &j);
-  if (status == FLP_OK) status = check_work_stats(s, &stats);
-  if (status == FLP_OK) {
-    oracle_columns out = {j.exact, j.yardstick, j.squares, bias.exact, bias.yardstick, bias.squares};
+  cli_memory memory = {0};
+  gradient b = check_gradient_of(&memory, t->column_count, p->c.spec.lora_rank, p->c.spec.grad_lora_dtype);
+  gradient bias = check_gradient_of(&memory, t->column_count, 1, p->c.spec.grad_bias_dtype);
+  joined j = joined_of(&memory, p, t->column_count);
+  const oracle_row *stats = check_work_stats(&memory, s);
+  oracle_columns out = {j.exact, j.yardstick, j.squares, bias.exact, bias.yardstick, bias.squares};
+  flp_status status = cli_memory_status(&memory, "gradients");
+  if (status == FLP_OK)
     status = oracle_grad_columns(&p->oracle, t->work, stats, t->work_count, t->columns, t->column_count, &out);
-  }
   if (status == FLP_OK && s->result->grad_lora_b) compare_b(s, &j, &b);
   if (status == FLP_OK && s->result->grad_bias) check_compare_bias(s, &bias);
-  free(stats);
-  free(j.exact);
-  free(bias.exact);
-  free(b.exact);
+  cli_memory_free(&memory);
   return status;
 }
 

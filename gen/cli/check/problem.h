@@ -3,6 +3,7 @@
 #define FLPGEN_CLI_CHECK_PROBLEM_H
 
 #include "gen/cli/call/call.h"
+#include "gen/cli/call/memory.h"
 #include "gen/cli/call/oracle.h"
 #include "gen/cli/check/case.h"
 
@@ -15,12 +16,13 @@ typedef struct check_scores {
 } check_scores;
 
 typedef struct check_problem {
-  check_case c;                           /* spec resolved */
-  int64_t shard_vocab, padded_vocab;      /* rows of one shard's weight, of all shards' */
-  int64_t stride;                         /* of every matrix */
-  size_t shift;                           /* bytes from a 256-byte boundary to the base of every array of dtype */
-  void *hidden, *weight, *bias;           /* rows of padding hold NaN */
-  void *lora_a, *lora_b;                  /* (rank, stride), (padded vocab, rank) of spec.lora_rank, or NULL */
+  check_case c;                      /* spec resolved */
+  cli_memory memory;                 /* of all arrays */
+  int64_t shard_vocab, padded_vocab; /* rows of one shard's weight, of all shards' */
+  int64_t stride;                    /* of every matrix */
+  size_t shift;                      /* bytes from a 256-byte boundary to the base of every array of dtype */
+  void *hidden, *weight, *bias;      /* rows of padding hold NaN */
+  void *lora_a, *lora_b;             /* (rank, stride), (padded vocab, rank) of spec.lora_rank, or NULL */
   double lora_scale;
   int64_t targets;                        /* of a row */
   void *target;                           /* (n, targets) target dtype */
@@ -116,6 +118,5 @@ flp_status check_lists_create(check_problem *problem, uint64_t seed);
 flp_status check_lists_permute(check_problem *problem, const int64_t *order, int64_t n);
 /* The ids of every list in the opposite order. */
 void check_lists_reverse(check_problem *problem);
-void check_lists_clear(check_problem *problem);
 
 #endif

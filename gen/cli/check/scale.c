@@ -30,9 +30,9 @@ static const shape shapes[] = {{"columns=2", 3, 2, 0},
 static const struct {
   float value;
   const char *output; /* in reports */
-} factors[] = {{1, "scale: times 1"},        {0.37f, "scale: times 0.37"}, {-3, "scale: times -3"},
-               {0x1p-20f, "scale: times 2^-20"}, {0, "scale: times 0"},        {0x1p16f, "scale: times 2^16"},
-               {NAN, "scale: times nan"},    {INFINITY, "scale: times inf"}};
+} factors[] = {
+    {1, "scale: times 1"}, {0.37f, "scale: times 0.37"},   {-3, "scale: times -3"},   {0x1p-20f, "scale: times 2^-20"},
+    {0, "scale: times 0"}, {0x1p16f, "scale: times 2^16"}, {NAN, "scale: times nan"}, {INFINITY, "scale: times inf"}};
 
 typedef struct problem {
   check_case c;
@@ -156,22 +156,21 @@ static flp_status compare_values(const problem *p, const run *r, check_metric *o
     *out = check_metric_bits(r->got, p->values, p->bytes);
     return FLP_OK;
   }
-  double *room = malloc((size_t)count * 4 * sizeof *room);
-  if (!room) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for a comparison");
-  double *got = room, *right = room + count, *unit = room + 2 * count, *allowed = room + 3 * count;
-  for (int64_t i = 0; i < count; i++) {
-    got[i] = value_at(p, r->got, i);
-    right[i] = right_of(p, i);
-    unit[i] = isfinite(right[i]) ? place_of(p->c.spec.dtype, right[i]) : 1;
-    allowed[i] = 0.501 * unit[i];
-    if (fabs(right[i]) < 0x1p-126) allowed[i] = 0x1p-126; /* a float subnormal may be 0 */
+  cli_memory memory = {0};
+  check_numbers a = check_numbers_of(&memory, count);
+  flp_status status = cli_memory_status(&memory, "a comparison");
+  for (int64_t i = 0; status == FLP_OK && i < count; i++) {
+    double right = right_of(p, i), unit = isfinite(right) ? place_of(p->c.spec.dtype, right) : 1;
+    double allowed = fabs(right) < 0x1p-126 ? 0x1p-126 : 0.501 * unit; /* a float subnormal may be 0 */
+    check_numbers_set(&a, i, value_at(p, r->got, i), right, unit, allowed);
   }
-  *out = check_metric_rows(got, right, unit, allowed, count);
-  free(room);
-  return FLP_OK;
+  *out = check_numbers_judge(&a);
+  cli_memory_free(&memory);
+  return status;
 }
 
-static flp_status check_one(const shape *s, flp_dtype dtype, size_t factor, const check_how *how, check_report *report) {
+static flp_status check_one(const shape *s, flp_dtype dtype, size_t factor, const check_how *how,
+                            check_report *report) {
   problem p;
   run r = {0};
   check_metric metric;

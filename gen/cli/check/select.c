@@ -69,6 +69,7 @@ static const shape shapes[] = {
 /* What is computed, and the right answers. */
 typedef struct problem {
   check_case c; /* for the report, and its spec */
+  cli_memory memory;
   shape s;
   int64_t stride; /* of scores and their gradient */
   size_t element, number;
@@ -247,7 +248,7 @@ static void answer_gradient(problem *p, int64_t row, const long double softmax[3
 static void answer(problem *p) {
   const shape *s = &p->s;
   p->has_bad = s->pattern == BAD;
-  void *cell = malloc(8);
+  double cell;
   for (int64_t row = 0; row < s->n; row++) {
     long double softmax[3] = {0, 0, 0};
     if (is_wanted(p, row)) softmax_of(p, row, softmax);
@@ -256,25 +257,10 @@ static void answer(problem *p) {
     answer_targets(p, row, softmax);
     answer_gradient(p, row, softmax);
   }
-  for (int64_t i = 0; cell && i < s->n * s->vocab; i++) {
-    put(p, cell, 0, p->grad[i]);
-    p->rounded[i] = get(p, cell, 0);
+  for (int64_t i = 0; i < s->n * s->vocab; i++) {
+    put(p, &cell, 0, p->grad[i]);
+    p->rounded[i] = get(p, &cell, 0);
   }
-  free(cell);
-}
-
-static void *room(size_t count, size_t bytes, int *failed) {
-  void *memory = malloc(count * bytes + 16);
-  if (memory) memset(memory, 0, count * bytes + 16);
-  if (!memory) *failed = 1;
-  return memory;
-}
-
-static void problem_clear(problem *p) {
-  void *const blocks[] = {
-      p->scores, p->target,  p->grad_logprob, p->grad_entropy, p->z,    p->ids,          p->g,
-      p->e,      p->logprob, p->entropy,      p->grad,         p->unit, p->entropy_unit, p->rounded};
-  for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) free(blocks[i]);
 }
 
 static check_case case_of(const shape *s, flp_dtype dtype) {
@@ -294,20 +280,16 @@ static flp_status problem_create(const shape *s, flp_dtype dtype, problem *p) {
   int64_t unit = (int64_t)(p->c.spec.alignment / p->element);
   p->stride = (s->vocab + unit) / unit * unit; /* a gap of at least one element */
   size_t rows = (size_t)s->n, wide = rows * (size_t)s->vocab, targets = rows * (size_t)s->k;
-  int failed = 0;
-  p->scores = room(rows * (size_t)p->stride, p->element, &failed);
-  p->target = room(targets, 8, &failed);
-  p->grad_logprob = room(targets, p->number, &failed);
-  p->grad_entropy = room(rows, p->number, &failed);
-  p->ids = room(targets, sizeof *p->ids, &failed);
+  p->scores = cli_memory_take(&p->memory, rows * (size_t)p->stride * p->element);
+  p->target = cli_memory_take(&p->memory, targets * 8);
+  p->grad_logprob = cli_memory_take(&p->memory, targets * p->number);
+  p->grad_entropy = cli_memory_take(&p->memory, rows * p->number);
+  p->ids = cli_memory_take(&p->memory, targets * sizeof *p->ids);
   double **const doubles[] = {&p->z,    &p->grad, &p->rounded, &p->g,           &p->logprob,
                               &p->unit, &p->e,    &p->entropy, &p->entropy_unit};
   for (size_t i = 0; i < sizeof doubles / sizeof doubles[0]; i++)
-    *doubles[i] = room(i < 3 ? wide : i < 6 ? targets : rows, sizeof(double), &failed);
-  if (failed) {
-    problem_clear(p);
-    return flp_fail(FLP_ERROR_MEMORY, "out of host memory for scores");
-  }
+    *doubles[i] = cli_memory_take_zeros(&p->memory, (i < 3 ? wide : i < 6 ? targets : rows) * sizeof(double));
+  FLP_TRY(cli_memory_status(&p->memory, "scores"));
   memset(p->scores, 0xff, rows * (size_t)p->stride * p->element);
   fill_rows(p);
   answer(p);
@@ -411,16 +393,15 @@ static void run_clear(run *r) {
 
 static flp_status compare_numbers(const run *r, int slot, const double *right, const double *unit, int64_t count,
                                   check_metric *out) {
-  double *got = malloc(((size_t)count + 1) * sizeof *got), *allowed = malloc(((size_t)count + 1) * sizeof *allowed);
-  int failed = !got || !allowed;
-  for (int64_t i = 0; !failed && i < count; i++) {
-    got[i] = number_at(r->p, r->got[slot], i);
-    allowed[i] = (r->p->number == 8 ? 64 : 4) * unit[i];
-  }
-  if (!failed) *out = check_metric_rows(got, right, unit, allowed, count);
-  free(got);
-  free(allowed);
-  return failed ? flp_fail(FLP_ERROR_MEMORY, "out of host memory for a comparison") : FLP_OK;
+  cli_memory memory = {0};
+  check_numbers a = check_numbers_of(&memory, count);
+  flp_status status = cli_memory_status(&memory, "a comparison");
+  for (int64_t i = 0; status == FLP_OK && i < count; i++)
+    check_numbers_set(&a, i, number_at(r->p, r->got[slot], i), right[i], unit[i],
+                      (r->p->number == 8 ? 64 : 4) * unit[i]);
+  *out = check_numbers_judge(&a);
+  cli_memory_free(&memory);
+  return status;
 }
 
 /* Whether what stands between the rows of the gradient is what stood there before. */
@@ -470,13 +451,13 @@ static flp_status compare(const run *r, const run *in_place, flp_rung rung, chec
 static flp_status check_shape(const shape *s, flp_dtype dtype, const check_how *how, check_report *report) {
   problem p;
   run apart = {0}, in_place = {0};
-  FLP_TRY(problem_create(s, dtype, &p));
-  flp_status status = run_problem(&p, how, 0, &apart);
+  flp_status status = problem_create(s, dtype, &p);
+  if (status == FLP_OK) status = run_problem(&p, how, 0, &apart);
   if (status == FLP_OK) status = run_problem(&p, how, 1, &in_place);
   if (status == FLP_OK) status = compare(&apart, &in_place, how->options.rung, report);
   run_clear(&apart);
   run_clear(&in_place);
-  problem_clear(&p);
+  cli_memory_free(&p.memory);
   return status;
 }
 

@@ -11,8 +11,8 @@ typedef struct check_args {
   check_case given; /* rows, temperature, scale, seed */
   check_how how;    /* rung: AUTO for all */
   check_set set;
-  int jobs; /* kernels that are made at once; 1: none before a case needs it */
-  unsigned values; /* a bit for each option with a value that was given, in the order of its keys */
+  int jobs;      /* kernels that are made at once; 1: none before a case needs it */
+  unsigned used; /* a bit for each option that was given, of those that some sets have no use for */
   int has_set, verbose, quiet;
   const char *json; /* file, or "-" */
 } check_args;

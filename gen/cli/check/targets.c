@@ -7,17 +7,11 @@
 #include "gen/cli/check/problem.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "gen/cli/call/lists.h"
 #include "gen/cli/call/normal.h"
 #include "gen/cli/call/teacher.h"
 #include "runtime/base/status.h"
-
-/* Uniform in (-1, 1). */
-static double uniform(uint64_t hash) {
-  return ((double)(hash >> 11) + 0.5) * 0x1p-52 - 1.0;
-}
 
 /* ---- patterns ---- */
 
@@ -75,7 +69,7 @@ static int is_zero(double value) {
 
 /* A hundredth of the upstream gradients is 0. */
 static double draw_gradient(uint64_t hash) {
-  return hash % 100 == 3 ? 0 : (double)(float)uniform(hash);
+  return hash % 100 == 3 ? 0 : (double)(float)cli_uniform(hash);
 }
 
 static void swap_first(int64_t *target, double *g, int64_t with) {
@@ -198,8 +192,8 @@ flp_status check_teacher_draw(check_problem *problem, uint64_t seed) {
   if (!flp_loss_is_over_targets(problem->loss)) return FLP_OK;
   flp_loss_plan_of(problem->loss, &problem->loss_plan);
   if (!(flp_loss_inputs(problem->loss) >> FLP_LOSS_TEACHER_LOGPROB & 1)) return FLP_OK;
-  problem->teacher = malloc((size_t)(problem->c.n * count) * sizeof(float) + 1);
-  if (!problem->teacher) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the teacher of a step");
+  problem->teacher = cli_memory_take(&problem->memory, (size_t)(problem->c.n * count) * sizeof(float));
+  FLP_TRY(cli_memory_status(&problem->memory, "the teacher of a step"));
   float none = log_of_none(problem);
   for (int64_t row = 0; row < problem->c.n; row++)
     draw_teacher(problem, row, cli_hash(seed + (uint64_t)row), none, problem->teacher + row * count);

@@ -11,32 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gen/cli/call/lists.h"
 #include "gen/cli/check/compare.h"
 #include "runtime/base/status.h"
 #include "runtime/kernel/abi.h"
 
-/* Numbers to be judged; those that no row sets are equal. */
-typedef struct numbers {
-  double *got, *wanted, *unit, *allowed;
-  int64_t count;
-} numbers;
-
-static int numbers_create(numbers *a, int64_t count) {
-  size_t all = 4 * (size_t)count + 1;
-  *a = (numbers){.got = calloc(all, sizeof(double)), .count = count};
-  if (!a->got) return 0;
-  a->wanted = a->got + count;
-  a->unit = a->wanted + count;
-  a->allowed = a->unit + count;
-  return 1;
-}
-
-static void numbers_set(const numbers *a, int64_t at, float got, double wanted, double size, double allowed) {
+static void set(const check_numbers *a, int64_t at, float got, double wanted, double size, double allowed) {
   double unit = check_ulp(fmax(isfinite(size) ? fabs(size) : 1, 1));
-  a->got[at] = (double)got;
-  a->wanted[at] = wanted;
-  a->unit[at] = unit;
-  a->allowed[at] = 4 * unit + allowed;
+  check_numbers_set(a, at, (double)got, wanted, unit, 4 * unit + allowed);
 }
 
 typedef struct judge {
@@ -44,14 +26,13 @@ typedef struct judge {
   const check_truth *truth;
   const call_result *result;
   int64_t topk, n;
-  numbers logprob, rest;              /* (shards, n, topk), (n) */
+  check_numbers logprob, rest;        /* (shards, n, topk), (n) */
   const char **ids_note, **rank_note; /* (n) what is wrong with a row */
   atomic_int *failed;
 } judge;
 
 static int64_t id_at(const judge *j, int64_t at) {
-  if (j->problem->c.spec.target_dtype == FLP_DTYPE_INT32) return ((const int32_t *)j->result->top_ids)[at];
-  return ((const int64_t *)j->result->top_ids)[at];
+  return cli_id_at(j->problem->c.spec.target_dtype, j->result->top_ids, at);
 }
 
 /* Two scores of a row that are nearer than this may change places. */
@@ -65,13 +46,13 @@ static void judge_empty(const judge *j, int64_t shard, int64_t row, double wante
   for (int64_t i = 0; i < j->topk; i++) {
     int64_t at = (shard * j->n + row) * j->topk + i;
     if (id_at(j, at) != -1) j->ids_note[row] = isnan(wanted) ? "a bad row has ids" : "a row without work has ids";
-    numbers_set(&j->logprob, at, j->result->top_logprob[at], wanted, 1, 0);
+    set(&j->logprob, at, j->result->top_logprob[at], wanted, 1, 0);
   }
 }
 
 static void judge_idle_row(const judge *j, int64_t row, double wanted) {
   for (int64_t shard = 0; shard < j->problem->c.shards; shard++) judge_empty(j, shard, row, wanted);
-  if (j->result->top_rest) numbers_set(&j->rest, row, j->result->top_rest[row], wanted, 1, 0);
+  if (j->result->top_rest) set(&j->rest, row, j->result->top_rest[row], wanted, 1, 0);
   if (j->result->rank && j->result->rank[row] != -1) j->rank_note[row] = "a row without a rank has one";
 }
 
@@ -134,7 +115,7 @@ static void judge_columns(const judge *j, int64_t shard, int64_t row, const orac
   int64_t begin = (shard * j->n + row) * j->topk;
   if (whole ? isnan(truth->log_sum) : r.is_nan) {
     judge_empty(j, shard, row, NAN);
-    if (j->result->top_rest) numbers_set(&j->rest, row, j->result->top_rest[row], NAN, 1, 0);
+    if (j->result->top_rest) set(&j->rest, row, j->result->top_rest[row], NAN, 1, 0);
     return;
   }
   const char *wrong = judge_ids(j, &r, begin, t, slack_of(truth), named);
@@ -148,11 +129,11 @@ static void judge_columns(const judge *j, int64_t shard, int64_t row, const orac
     double score = id < 0 ? -INFINITY : t[id];
     double wanted = whole ? (score - truth->maximum) - truth->log_sum : score;
     double size = whole ? fmax(fabs(score - truth->maximum), fabs(wanted)) : fabs(score);
-    numbers_set(&j->logprob, begin + i, j->result->top_logprob[begin + i], wanted, size, allowance);
+    set(&j->logprob, begin + i, j->result->top_logprob[begin + i], wanted, size, allowance);
   }
   if (!j->result->top_rest) return;
   double rest = (double)j->result->top_rest[row];
-  numbers_set(&j->rest, row, (float)rest, rest_of(truth, &r, t, named), 1, 4 * check_ulp(1) + allowance);
+  set(&j->rest, row, (float)rest, rest_of(truth, &r, t, named), 1, 4 * check_ulp(1) + allowance);
   if (!(rest >= 0 && rest <= 1)) j->ids_note[row] = "the mass of the others is not from 0 to 1";
 }
 
@@ -195,11 +176,6 @@ static void add_notes(const judge *j, const char *output, const char *const *not
   check_report_add(report, &j->problem->c, rung, output, metric, note);
 }
 
-static void add_numbers(const judge *j, const char *output, const numbers *a, flp_rung rung, check_report *report) {
-  check_metric metric = check_metric_rows(a->got, a->wanted, a->unit, a->allowed, a->count);
-  check_report_add(report, &j->problem->c, rung, output, metric, NULL);
-}
-
 static flp_status judge_all(judge *j, flp_rung rung, check_report *report) {
   atomic_int failed = 0;
   j->failed = &failed;
@@ -210,9 +186,10 @@ static flp_status judge_all(judge *j, flp_rung rung, check_report *report) {
   if (atomic_load(&failed)) return flp_fail(FLP_ERROR_MEMORY, "out of host memory");
   if (j->topk) {
     add_notes(j, "top_ids", j->ids_note, rung, report);
-    add_numbers(j, "top_logprob", &j->logprob, rung, report);
+    check_report_add(report, &j->problem->c, rung, "top_logprob", check_numbers_judge(&j->logprob), NULL);
   }
-  if (j->result->top_rest) add_numbers(j, "top_rest", &j->rest, rung, report);
+  if (j->result->top_rest)
+    check_report_add(report, &j->problem->c, rung, "top_rest", check_numbers_judge(&j->rest), NULL);
   if (j->result->rank) add_notes(j, "rank", j->rank_note, rung, report);
   return FLP_OK;
 }
@@ -221,14 +198,18 @@ flp_status check_compare_top(const check_problem *problem, const check_truth *tr
                              flp_rung rung, check_report *report) {
   int64_t n = problem->c.n, topk = result->top_ids ? problem->c.spec.topk : 0;
   if (!topk && !result->rank) return FLP_OK;
-  judge j = {.problem = problem, .truth = truth, .result = result, .topk = topk, .n = n};
-  flp_status status = flp_fail(FLP_ERROR_MEMORY, "out of host memory");
-  j.ids_note = calloc(2 * (size_t)n + 1, sizeof *j.ids_note);
+  cli_memory memory = {0};
+  judge j = {problem,
+             truth,
+             result,
+             topk,
+             n,
+             check_numbers_of(&memory, problem->c.shards * n * topk),
+             check_numbers_of(&memory, n),
+             .ids_note = cli_memory_take_zeros(&memory, 2 * (size_t)n * sizeof(char *))};
   j.rank_note = j.ids_note + n;
-  int made = numbers_create(&j.logprob, problem->c.shards * n * topk) & numbers_create(&j.rest, n);
-  if (j.ids_note && made) status = judge_all(&j, rung, report);
-  free(j.ids_note);
-  free(j.logprob.got);
-  free(j.rest.got);
+  flp_status status = cli_memory_status(&memory, "best columns");
+  if (status == FLP_OK) status = judge_all(&j, rung, report);
+  cli_memory_free(&memory);
   return status;
 }

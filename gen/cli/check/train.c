@@ -3,7 +3,6 @@
  *
  * Invariant: rows that are left out hold NaN in every input of the loss, so that a row that is not shows. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "gen/cli/call/metrics.h"
@@ -16,7 +15,7 @@ static const double WHOLE_ROWS = 2e11;
 
 /* Uniform in (-1, 1). */
 static double uniform(uint64_t *state) {
-  return ((double)(cli_hash((*state)++) >> 11) + 0.5) * 0x1p-52 - 1.0;
+  return cli_uniform(cli_hash((*state)++));
 }
 
 /* ---- the oracle's results for every row ---- */
@@ -27,18 +26,15 @@ typedef struct all_rows {
   double *logprob; /* (n, targets) */
 } all_rows;
 
-static flp_status allocate_rows(const check_problem *problem, all_rows *out) {
-  size_t n = (size_t)problem->c.n + 1;
-  *out = (all_rows){calloc(n, sizeof *out->row), calloc(n * (size_t)problem->targets, sizeof *out->logprob)};
-  return out->row && out->logprob ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "out of host memory for the rows of a step");
+static void *take(check_problem *problem, int64_t count, size_t bytes) {
+  return cli_memory_take_zeros(&problem->memory, (size_t)count * bytes);
 }
 
-static void free_rows(all_rows *rows) {
-  free(rows->row);
-  free(rows->logprob);
+static flp_status status_of(const check_problem *problem) {
+  return cli_memory_status(&problem->memory, "the rows of a step");
 }
 
-/* ids: (count); row, logprob: scratch of as many rows. error: MEMORY */
+/* ids: (count); row, logprob: room for as many rows. error: MEMORY */
 static flp_status evaluate_listed(const check_problem *problem, const int64_t *ids, int64_t count, oracle_row *row,
                                   double *logprob, all_rows *out) {
   size_t targets = (size_t)problem->targets;
@@ -53,19 +49,14 @@ static flp_status evaluate_listed(const check_problem *problem, const int64_t *i
 }
 
 /* Inactive ones hold zeros. error: MEMORY */
-static flp_status evaluate_rows(const check_problem *problem, all_rows *out) {
-  int64_t n = problem->c.n, count = 0;
-  int64_t *ids = malloc(((size_t)n + 1) * sizeof *ids);
-  oracle_row *row = malloc(((size_t)n + 1) * sizeof *row);
-  double *logprob = malloc(((size_t)n + 1) * (size_t)problem->targets * sizeof *logprob);
-  for (int64_t at = 0; ids && at < n; at++)
+static flp_status evaluate_rows(check_problem *problem, all_rows *out) {
+  int64_t n = problem->c.n, count = 0, *ids = take(problem, n, sizeof *ids);
+  oracle_row *row = take(problem, n, sizeof *row);
+  double *logprob = take(problem, n * problem->targets, sizeof *logprob);
+  FLP_TRY(status_of(problem));
+  for (int64_t at = 0; at < n; at++)
     if (problem->forward_class[at] == CHECK_ACTIVE) ids[count++] = at;
-  flp_status status = flp_fail(FLP_ERROR_MEMORY, "out of host memory for the rows of a step");
-  if (ids && row && logprob) status = evaluate_listed(problem, ids, count, row, logprob, out);
-  free(ids);
-  free(row);
-  free(logprob);
-  return status;
+  return evaluate_listed(problem, ids, count, row, logprob, out);
 }
 
 /* The same where nothing has been computed: scores of a spread of 3 over a flat vocabulary. */
@@ -80,8 +71,8 @@ static void guess_rows(const check_problem *problem, all_rows *out) {
 
 static flp_status draw_old_lse(check_problem *problem, const oracle_row *truth, uint64_t seed) {
   const check_case *c = &problem->c;
-  problem->old_lse = malloc(((size_t)c->n + 1) * sizeof *problem->old_lse);
-  if (!problem->old_lse) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the rows of a step");
+  problem->old_lse = take(problem, c->n, sizeof *problem->old_lse);
+  FLP_TRY(status_of(problem));
   for (int64_t row = 0; row < c->n; row++) {
     double lse = truth[row].maximum + truth[row].log_sum, off = 3 * uniform(&seed);
     if (c->old == CHECK_OLD_FAR) off = row % 7 == 3 ? NAN : row % 2 ? 200 : -200;
@@ -122,8 +113,8 @@ static flp_status draw_inputs(check_problem *problem, const oracle_row *truth, u
   uint32_t read = flp_loss_inputs(problem->loss);
   for (int i = FLP_LOSS_OLD_LOGPROB; i < FLP_LOSS_INPUTS_MAX; i++) {
     if (!(read >> i & 1) || is_default(problem, i)) continue;
-    float *values = problem->loss_input[i] = malloc(((size_t)problem->c.n + 1) * sizeof *values);
-    if (!values) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the rows of a step");
+    float *values = problem->loss_input[i] = take(problem, problem->c.n, sizeof *values);
+    FLP_TRY(status_of(problem));
     for (int64_t row = 0; row < problem->c.n; row++) {
       double value = draw_input(problem, i, row, truth[row].logprob, &seed);
       values[row] = problem->forward_class[row] == CHECK_LEFT_OUT ? NAN : (float)value;
@@ -274,15 +265,14 @@ static check_scores scores_of(const oracle_row *row) {
 }
 
 static flp_status set_scores(check_problem *problem, const oracle_row *truth) {
-  size_t n = (size_t)problem->c.n + 1;
+  int64_t n = problem->c.n;
   if (!flp_loss_is_of_scores(problem->loss)) return FLP_OK;
-  problem->scores = calloc(n, sizeof *problem->scores);
-  problem->by_lse = calloc(n, sizeof *problem->by_lse);
-  problem->by_mean = calloc(n, sizeof *problem->by_mean);
+  problem->scores = take(problem, n, sizeof *problem->scores);
+  problem->by_lse = take(problem, n, sizeof *problem->by_lse);
+  problem->by_mean = take(problem, n, sizeof *problem->by_mean);
   problem->oracle.grad_lse = problem->by_lse;
   problem->oracle.grad_mean = problem->by_mean;
-  if (!problem->scores || !problem->by_lse || !problem->by_mean)
-    return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the rows of a step");
+  FLP_TRY(status_of(problem));
   for (int64_t row = 0; row < problem->c.n; row++) problem->scores[row] = scores_of(&truth[row]);
   return FLP_OK;
 }
@@ -291,15 +281,13 @@ static flp_status set_scores(check_problem *problem, const oracle_row *truth) {
 static flp_status set_means(check_problem *problem) {
   int64_t n = problem->c.n;
   if (!problem->scores || problem->c.spec.softcap > 0) return FLP_OK;
-  int64_t *rows = malloc(((size_t)n + 1) * sizeof *rows);
-  double *means = malloc(((size_t)n + 1) * sizeof *means);
-  flp_status status = flp_fail(FLP_ERROR_MEMORY, "out of host memory for the rows of a step");
-  for (int64_t row = 0; rows && row < n; row++) rows[row] = row;
-  if (rows && means) status = oracle_means(&problem->oracle, rows, n, means);
-  for (int64_t row = 0; status == FLP_OK && row < n; row++) problem->scores[row].mean = means[row];
-  free(rows);
-  free(means);
-  return status;
+  int64_t *rows = take(problem, n, sizeof *rows);
+  double *means = take(problem, n, sizeof *means);
+  FLP_TRY(status_of(problem));
+  for (int64_t row = 0; row < n; row++) rows[row] = row;
+  FLP_TRY(oracle_means(&problem->oracle, rows, n, means));
+  for (int64_t row = 0; row < n; row++) problem->scores[row].mean = means[row];
+  return FLP_OK;
 }
 
 /* Rows that nobody has seen are as far off as the worst of those that were. */
@@ -341,11 +329,12 @@ flp_status check_problem_train(check_problem *problem) {
   problem->loss = cli_loss_of(&c->spec);
   if (!problem->loss && c->old == CHECK_OLD_NONE) return FLP_OK;
   problem->is_guessed = c->sampled || (double)c->n * (double)c->spec.vocab * (double)c->spec.hidden > WHOLE_ROWS;
-  all_rows truth;
-  flp_status status = allocate_rows(problem, &truth);
-  if (status == FLP_OK && problem->is_guessed) guess_rows(problem, &truth);
-  if (status == FLP_OK && !problem->is_guessed) status = evaluate_rows(problem, &truth);
-  if (status == FLP_OK) status = train(problem, &truth);
-  free_rows(&truth);
-  return status;
+  all_rows truth = {take(problem, c->n, sizeof *truth.row),
+                    take(problem, c->n * problem->targets, sizeof *truth.logprob)};
+  FLP_TRY(status_of(problem));
+  if (problem->is_guessed)
+    guess_rows(problem, &truth);
+  else
+    FLP_TRY(evaluate_rows(problem, &truth));
+  return train(problem, &truth);
 }

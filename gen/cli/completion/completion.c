@@ -5,8 +5,7 @@
 #include <string.h>
 
 #include "gen/cli/shared/json_out.h"
-
-enum { KEY_JSON = CLI_KEY_FIRST };
+#include "gen/cli/shared/option_args.h"
 
 typedef struct completion_args {
   const char *shell;
@@ -31,40 +30,30 @@ static const struct {
               {"commands", write_commands}};
 enum { SHELLS = sizeof shells / sizeof shells[0] };
 
-static const struct argp_option options[] = {{"json", KEY_JSON, NULL, 0, "print one JSON document", 0}, {0}};
+static const struct argp_option options[] = {
+    {"json", CLI_SWITCH(completion_args, json), NULL, 0, "print one JSON document", 0}, {0}};
 
 static error_t parse(int key, char *text, struct argp_state *state) {
-  completion_args *args = state->input;
-  switch (key) {
-    case KEY_JSON:
-      args->json = 1;
-      return 0;
-    case ARGP_KEY_ARG:
-      if (args->shell) argp_error(state, "argument '%s' is not accepted after '%s'", text, args->shell);
-      args->shell = text;
-      return 0;
-    case ARGP_KEY_END:
-      if (!args->shell) argp_error(state, "expected one of bash, zsh, fish, commands, got none");
-      return 0;
-    default:
-      return ARGP_ERR_UNKNOWN;
-  }
+  static const cli_value values[] = {{ARGP_KEY_ARG, CLI_IS_ARGUMENT, CLI_PLACE(completion_args, shell),
+                                      .unsaid = "expected one of bash, zsh, fish, commands, got none"},
+                                     {0}};
+  static const cli_values all = {.options = options, .rows = values};
+  return cli_values_parse(&all, key, text, state);
 }
 
 const struct argp cli_completion_argp = {
-    options,
-    parse,
-    "bash|zsh|fish|commands",
-    "Prints what a shell needs to complete verbs, options, their values and files."
-    "\vcommands prints every verb and action with its help, a line each. cmake --install and the Debian packages put "
-    "the files of all three shells where these look for them.\n\n"
-    "Examples:\n"
-    "  source <(flpgen completion bash)\n"
-    "  flpgen completion zsh > ~/.zfunc/_flpgen\n"
-    "  flpgen completion fish > ~/.config/fish/completions/flpgen.fish\n\n" CLI_EXIT_HELP,
-    NULL,
-    NULL,
-    NULL};
+    .options = options,
+    .parser = parse,
+    .args_doc = "bash|zsh|fish|commands",
+    .doc =
+        "Prints what a shell needs to complete verbs, options, their values and files."
+        "\vcommands prints every verb and action with its help, a line each. cmake --install and the Debian packages "
+        "put "
+        "the files of all three shells where these look for them.\n\n"
+        "Examples:\n"
+        "  source <(flpgen completion bash)\n"
+        "  flpgen completion zsh > ~/.zfunc/_flpgen\n"
+        "  flpgen completion fish > ~/.config/fish/completions/flpgen.fish\n\n" CLI_EXIT_HELP};
 
 static flp_status print_json(const char *shell, void (*write)(FILE *out)) {
   char *text = NULL;

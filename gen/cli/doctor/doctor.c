@@ -8,6 +8,7 @@
 #include "gen/cli/doctor/paths.h"
 #include "gen/cli/kernels/kernels.h"
 #include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/option_args.h"
 #include "gen/cli/shared/reasons.h"
 #include "gen/cli/shared/table.h"
 #include "gen/cli/shared/text.h"
@@ -20,7 +21,7 @@
 #define FLPGEN_LLVM_VERSION "19"
 #endif
 
-enum { KEY_JSON = CLI_KEY_FIRST, KEY_REQUIRE, DEVICES_MAX = 64, DETAIL_BYTES = 1024 };
+enum { KEY_REQUIRE = CLI_KEY_FIRST, DEVICES_MAX = 64, DETAIL_BYTES = 1024 };
 
 /* One thing that works, or the reason why it does not. */
 typedef struct finding {
@@ -257,10 +258,9 @@ static const char *state_of_directory(const directory *in) {
 }
 
 static void add_directory(cli_table *table, const char *name, const directory *in) {
-  char text[256], bytes[CLI_TEXT_BYTES];
+  char text[256];
   snprintf(text, sizeof text, "%llu entries, %s, %llu bad, %s", (unsigned long long)in->entries,
-           cli_format_bytes((double)in->bytes, bytes), (unsigned long long)in->bad,
-           in->is_writable ? "writable" : "read-only");
+           cli_bytes((double)in->bytes).text, (unsigned long long)in->bad, in->is_writable ? "writable" : "read-only");
   const char *what = in->exists ? text : in->can_be_made ? "not there yet; it is made when needed" : in->problem;
   cli_table_add(table, name, state_of_directory(in), what, in->path, NULL);
   if (in->bad) cli_table_note(table, "first bad one: %s", in->bad_reason);
@@ -275,11 +275,8 @@ static void print_parts(const examination *in) {
   cli_table_add(&table, "driver", state_of(&in->driver), cli_reason_text(in->driver.text, driver), NULL);
   for (int i = 0; i < in->device_count; i++) {
     const flp_device *device = &in->devices[i];
-    char name[32], text[256], memory[CLI_TEXT_BYTES];
-    snprintf(name, sizeof name, "GPU %d", i);
-    snprintf(text, sizeof text, "%s, sm_%d%d, %d multiprocessors, %s", device->name, device->major, device->minor,
-             device->multiprocessors, cli_format_bytes((double)device->memory_bytes, memory));
-    cli_table_add(&table, name, "ok", text, NULL);
+    cli_table_addf(&table, "GPU %d\tok\t%s, sm_%d%d, %d multiprocessors, %s", i, device->name, device->major,
+                   device->minor, device->multiprocessors, cli_bytes((double)device->memory_bytes).text);
   }
   snprintf(generator, sizeof generator, "%s", in->generator.text);
   if (in->generator.works)
@@ -387,46 +384,30 @@ static flp_status judge(const examination *in, const doctor_args *args) {
 static const struct argp_option options[] = {
     {"require", KEY_REQUIRE, "RUNG", 0,
      "fail unless this rung works: tuned, heuristic, jit, generic, eager, or gpu for any but eager", 0},
-    {"json", KEY_JSON, NULL, 0, "print one JSON document", 0},
+    {"json", CLI_SWITCH(doctor_args, json), NULL, 0, "print one JSON document", 0},
     {0}};
 
-static flp_status parse_require(const char *text, int *out) {
-  return cli_parse_choice("--require", text, CLI_REQUIRED, out);
-}
-
 static error_t parse(int key, char *text, struct argp_state *state) {
-  doctor_args *args = state->input;
-  switch (key) {
-    case KEY_JSON:
-      args->json = 1;
-      return 0;
-    case KEY_REQUIRE:
-      cli_argp_check(state, parse_require(text, &args->require));
-      return 0;
-    case ARGP_KEY_ARG:
-      argp_error(state, "argument '%s' is not accepted; doctor takes options only", text);
-      return 0;
-    default:
-      return ARGP_ERR_UNKNOWN;
-  }
+  static const cli_value values[] = {{KEY_REQUIRE, CLI_IS_WORD, CLI_PLACE(doctor_args, require), .words = CLI_REQUIRED},
+                                     {0}};
+  static const cli_values all = {.verb = "doctor", .options = options, .rows = values};
+  return cli_values_parse(&all, key, text, state);
 }
 
 const struct argp cli_doctor_argp = {
-    options,
-    parse,
-    NULL,
-    "Shows what this machine offers: driver, GPUs, generator, caches, rungs and where every setting comes from."
-    "\vFails with exit status 3 if no rung works, if --require or FLP_FORCE names one that does not, or if "
-    "FLP_STRICT lets no plan be made, and with 4 if there are generic kernels and none of them can be used. For "
-    "tuned "
-    "and heuristic, and under FLP_STRICT, kernels of any specialisation in a cache or pack count. In JSON, `health` "
-    "is what fails.\n\n"
-    "Examples:\n"
-    "  flpgen doctor\n"
-    "  flpgen doctor --require gpu --json\n\n" CLI_EXIT_HELP,
-    NULL,
-    NULL,
-    NULL};
+    .options = options,
+    .parser = parse,
+    .doc =
+        "Shows what this machine offers: driver, GPUs, generator, caches, rungs and where every setting comes from."
+        "\vFails with exit status 3 if no rung works, if --require or FLP_FORCE names one that does not, or if "
+        "FLP_STRICT lets no plan be made, and with 4 if there are generic kernels and none of them can be used. For "
+        "tuned "
+        "and heuristic, and under FLP_STRICT, kernels of any specialisation in a cache or pack count. In JSON, "
+        "`health` "
+        "is what fails.\n\n"
+        "Examples:\n"
+        "  flpgen doctor\n"
+        "  flpgen doctor --require gpu --json\n\n" CLI_EXIT_HELP};
 
 int cli_doctor(int argc, char **argv) {
   doctor_args args = {.json = 0};

@@ -176,12 +176,9 @@ static void note_pack(cli_table *table, const doctor_path *in) {
 }
 
 static void add_path(cli_table *table, const doctor_path *in) {
-  char entries[32], here[32], elsewhere[32], before[32];
-  snprintf(entries, sizeof entries, "%llu", (unsigned long long)in->entries);
-  snprintf(here, sizeof here, "%llu", (unsigned long long)in->tuned_here);
-  snprintf(elsewhere, sizeof elsewhere, "%llu", (unsigned long long)in->tuned_elsewhere);
-  snprintf(before, sizeof before, "%llu", (unsigned long long)in->tuned_before);
-  cli_table_add(table, kind_of(in), in->problem[0] ? "no" : "ok", entries, here, elsewhere, before, in->path, NULL);
+  cli_table_addf(table, "%s\t%s\t%llu\t%llu\t%llu\t%llu\t%s", kind_of(in), in->problem[0] ? "no" : "ok",
+                 (unsigned long long)in->entries, (unsigned long long)in->tuned_here,
+                 (unsigned long long)in->tuned_elsewhere, (unsigned long long)in->tuned_before, in->path);
   if (in->problem[0])
     cli_table_note(table, "%s", in->problem);
   else if (in->is_absent)

@@ -74,20 +74,16 @@ json_t *explain_assumed_json(const explain_args *args, const explain_assumed *as
 
 /* ---- for people ---- */
 
-enum { CELL = 40 };
+static cli_short number(uint32_t value) {
+  return value ? cli_shortly("%u", value) : cli_shortly("%s", "");
+}
 
 static void add_kernel(cli_table *table, const flp_kernel_desc *desc) {
-  char tile[CELL] = "", stages[CELL] = "", cluster[CELL] = "", unit[CELL] = "", entries[CELL];
-  snprintf(entries, sizeof entries, "%s", desc->entries[0].name);
-  if (desc->entry_count > 1) snprintf(entries, sizeof entries, "%u entries", (unsigned)desc->entry_count);
-  if (desc->tile_rows)
-    snprintf(tile, sizeof tile, "%u x %u x %u", (unsigned)desc->tile_rows, (unsigned)desc->tile_columns,
-             (unsigned)desc->tile_depth);
-  if (desc->stages) snprintf(stages, sizeof stages, "%u", (unsigned)desc->stages);
-  if (desc->cluster) snprintf(cluster, sizeof cluster, "%u", (unsigned)desc->cluster);
-  if (desc->unit_columns) snprintf(unit, sizeof unit, "%u", (unsigned)desc->unit_columns);
-  cli_table_add(table, flp_kernel_kind_name(desc->key.kind), desc->key.arch, entries, tile, stages, cluster, unit,
-                NULL);
+  cli_table_addf(
+      table, "%s\t%s\t%s\t%s\t%s\t%s\t%s", flp_kernel_kind_name(desc->key.kind), desc->key.arch,
+      desc->entry_count > 1 ? cli_shortly("%u entries", desc->entry_count).text : desc->entries[0].name,
+      desc->tile_rows ? cli_shortly("%u x %u x %u", desc->tile_rows, desc->tile_columns, desc->tile_depth).text : "",
+      number(desc->stages).text, number(desc->cluster).text, number(desc->unit_columns).text);
 }
 
 void explain_assumed_print(const explain_args *args, const explain_assumed *assumed) {

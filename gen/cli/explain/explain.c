@@ -8,12 +8,7 @@
 #include "runtime/api/validate.h"
 #include "runtime/base/quantity.h"
 
-enum {
-  KEY_ROWS = CLI_KEY_FIRST, /* from here to KEY_CAPABILITY: parse_value */
-  KEY_SMS,
-  KEY_CAPABILITY,
-  KEY_JSON
-};
+enum { KEY_ROWS = CLI_KEY_FIRST, KEY_SMS, KEY_CAPABILITY };
 
 /* The assumed device is an H200. */
 enum { ASSUMED_MULTIPROCESSORS = 132, ASSUMED_MAJOR = 9, ASSUMED_MINOR = 0 };
@@ -31,50 +26,31 @@ static const struct argp_option options[] = {
     {"multiprocessors", KEY_SMS, "N", 0, "of the GPU that is assumed beside this machine's; default 132", 2},
     {"capability", KEY_CAPABILITY, "M.N", 0, "compute capability of that GPU, which decides its kernels; default 9.0",
      2},
-    {"json", KEY_JSON, NULL, 0, "print one JSON document", 2},
+    {"json", CLI_SWITCH(explain_args, json), NULL, 0, "print one JSON document", 2},
     {0}};
 
-static flp_status parse_capability(const char *text, explain_args *args) {
+static flp_status parse_rows(const char *text, void *place) {
+  explain_args *args = place;
+  return cli_parse_integers("--rows", text, 0, FLP_COUNT_MAX, EXPLAIN_ROWS_MAX, args->rows, &args->row_count);
+}
+
+static flp_status parse_capability(const char *text, void *place) {
+  explain_args *args = place;
   int length = 0;
   int fields = sscanf(text, "%2d.%1d%n", &args->major, &args->minor, &length);
   if (fields == 2 && text[length] == 0 && text[0] != '-' && text[0] != '+' && args->minor >= 0) return FLP_OK;
   return flp_fail(FLP_ERROR_ARGUMENT, "--capability: expected a compute capability, e.g. 8.0 or 9.0, got '%s'", text);
 }
 
-static flp_status parse_value(int key, const char *text, explain_args *args) {
-  switch (key) {
-    case KEY_ROWS:
-      return cli_parse_integers("--rows", text, 0, FLP_COUNT_MAX, EXPLAIN_ROWS_MAX, args->rows, &args->row_count);
-    case KEY_SMS:
-      return cli_parse_integer("--multiprocessors", text, 1, 65536, &args->multiprocessors);
-    default:
-      return parse_capability(text, args);
-  }
-}
+static const cli_value values[] = {
+    {KEY_ROWS, CLI_IS_OWN, .parse = parse_rows},
+    {KEY_SMS, CLI_IS_INTEGER, CLI_PLACE(explain_args, multiprocessors), .least = 1, .most = 65536},
+    {KEY_CAPABILITY, CLI_IS_OWN, .parse = parse_capability},
+    {0}};
 
 static error_t parse(int key, char *text, struct argp_state *state) {
-  explain_args *args = state->input;
-  if (cli_is_option(key)) {
-    cli_argp_check(state, cli_option_parse(key, text, CLI_BACKWARD_MODES, &args->options));
-    return 0;
-  }
-  if (key >= KEY_ROWS && key <= KEY_CAPABILITY) {
-    cli_argp_check(state, parse_value(key, text, args));
-    return 0;
-  }
-  switch (key) {
-    case ARGP_KEY_INIT:
-      state->child_inputs[0] = &args->spec;
-      return 0;
-    case KEY_JSON:
-      args->json = 1;
-      return 0;
-    case ARGP_KEY_ARG:
-      argp_error(state, "argument '%s' is not accepted; explain takes options only", text);
-      return 0;
-    default:
-      return ARGP_ERR_UNKNOWN;
-  }
+  static const cli_values all = {"explain", options, values, offsetof(explain_args, options), CLI_BACKWARD_MODES, 1};
+  return cli_values_parse(&all, key, text, state);
 }
 
 static void set_budgets(const explain_args *args, explanation *out) {
@@ -117,22 +93,22 @@ static flp_status explain(explain_args *args) {
   return status;
 }
 
-static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
 const struct argp cli_explain_argp = {
-    options,
-    parse,
-    NULL,
-    "Shows flop, memory and memory traffic of the naive form and of each mode, and the plan that would run here and "
-    "on an assumed GPU; none is needed."
-    "\vThe assumed GPU gets the kernels that a plan would take there. Workspace is memory beyond inputs and outputs. "
-    "Traffic is a lower bound: every operand once a product, of mode direction the weight once a chunk of rows, plus "
-    "chunks and accumulators.\n\n"
-    "Examples:\n"
-    "  flpgen explain --vocab 151936 --hidden 4096 --grad hidden,weight\n"
-    "  flpgen explain --model config.json --rows 1024,65536 --capability 8.0\n\n" CLI_EXIT_HELP,
-    children,
-    NULL,
-    NULL};
+    .options = options,
+    .parser = parse,
+    .doc =
+        "Shows flop, memory and memory traffic of the naive form and of each mode, and the plan that would run here "
+        "and "
+        "on an assumed GPU; none is needed."
+        "\vThe assumed GPU gets the kernels that a plan would take there. Workspace is memory beyond inputs and "
+        "outputs. "
+        "Traffic is a lower bound: every operand once a product, of mode direction the weight once a chunk of rows, "
+        "plus "
+        "chunks and accumulators.\n\n"
+        "Examples:\n"
+        "  flpgen explain --vocab 151936 --hidden 4096 --grad hidden,weight\n"
+        "  flpgen explain --model config.json --rows 1024,65536 --capability 8.0\n\n" CLI_EXIT_HELP,
+    .children = cli_spec_children};
 
 int cli_explain(int argc, char **argv) {
   explain_args args = {.spec = CLI_SPEC_ARGS_INIT,

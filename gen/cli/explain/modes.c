@@ -116,17 +116,14 @@ uint64_t explain_saved_bytes(const explanation *in, int assumed, flp_mode mode, 
 /* Of a frozen head the planner takes directions, unless exponentials are asked for. */
 static void compare_kept(const explanation *in, flp_mode taken, flp_mode mode, int64_t n,
                          char out[EXPLAIN_REASON_BYTES]) {
-  char ours[CLI_TEXT_BYTES], others[CLI_TEXT_BYTES];
-  cli_format_bytes((double)flp_planner_saved_bytes(&in->planner.spec, mode, n), ours);
-  cli_format_bytes((double)flp_planner_saved_bytes(&in->planner.spec, taken, n), others);
   snprintf(out, EXPLAIN_REASON_BYTES,
            "not taken: it would keep %s; mode %s, which goes before it where hidden alone has a gradient, keeps %s",
-           ours, flp_mode_name(taken), others);
+           cli_bytes((double)flp_planner_saved_bytes(&in->planner.spec, mode, n)).text, flp_mode_name(taken),
+           cli_bytes((double)flp_planner_saved_bytes(&in->planner.spec, taken, n)).text);
 }
 
 static void reason_of_kept(const explanation *in, int assumed, flp_mode mode, int64_t n,
                            char out[EXPLAIN_REASON_BYTES]) {
-  char kept[CLI_TEXT_BYTES], least[CLI_TEXT_BYTES], most[CLI_TEXT_BYTES];
   uint64_t budget = in->budget[FLP_PASS_BACKWARD_SAVED];
   const flp_planner *planner = planner_of(in, assumed);
   explain_saved bytes;
@@ -136,16 +133,15 @@ static void reason_of_kept(const explanation *in, int assumed, flp_mode mode, in
     return;
   }
   explain_fit fit = explain_query_saved(planner, mode, n, budget, &bytes);
-  cli_format_bytes((double)bytes.kept, kept);
-  cli_format_bytes((double)bytes.least, least);
-  cli_format_bytes((double)budget, most);
+  cli_short kept = cli_bytes((double)bytes.kept), most = cli_bytes((double)budget);
   if (n == 0 || flp_planner_saved(planner, n, budget))
     snprintf(out, EXPLAIN_REASON_BYTES,
-             "taken: %s from forward to backward, with the workspace of either, are %s the budget of %s", kept,
-             fit == EXPLAIN_BEYOND ? "in the chunks that are asked for, beyond" : "within", most);
+             "taken: %s from forward to backward, with the workspace of either, are %s the budget of %s", kept.text,
+             fit == EXPLAIN_BEYOND ? "in the chunks that are asked for, beyond" : "within", most.text);
   else
     snprintf(out, EXPLAIN_REASON_BYTES,
-             "not taken: it would keep %s, and with workspace needs %s at least; the budget is %s", kept, least, most);
+             "not taken: it would keep %s, and with workspace needs %s at least; the budget is %s", kept.text,
+             cli_bytes((double)bytes.least).text, most.text);
 }
 
 /* What a step takes instead of mode stream: of the two, the cheaper by the cost model. */
@@ -158,21 +154,20 @@ static void compare_costs(const flp_scheme *taken, const flp_scheme *stream, cha
 static void reason_of_stream(const explanation *in, int assumed, int64_t n, char out[EXPLAIN_REASON_BYTES]) {
   const flp_planner *planner = planner_of(in, assumed);
   uint64_t budget = in->budget[FLP_PASS_STEP];
-  char least[CLI_TEXT_BYTES], most[CLI_TEXT_BYTES];
+  cli_short most = cli_bytes((double)budget);
   flp_scheme taken, stream;
   if (is_ruled_out(in, assumed, FLP_MODE_STREAM, out)) return;
   int is_any = flp_planner_pick(planner, FLP_PASS_STEP, n, budget, 1, &taken) == FLP_OK;
   explain_fit fit = explain_query(planner, FLP_PASS_STEP, FLP_MODE_STREAM, n, budget, &stream);
-  cli_format_bytes((double)stream.smallest_bytes, least);
-  cli_format_bytes((double)budget, most);
   if (is_any && taken.mode == FLP_MODE_STREAM)
     snprintf(out, EXPLAIN_REASON_BYTES, "taken: %lld chunk%s of at most %lld rows %s the budget of %s",
              (long long)taken.chunks, taken.chunks == 1 ? "" : "s", (long long)taken.chunk_rows,
-             fit == EXPLAIN_FITS ? "within" : "as asked for, beyond", most);
+             fit == EXPLAIN_FITS ? "within" : "as asked for, beyond", most.text);
   else if (!flp_planner_streams(planner))
     snprintf(out, EXPLAIN_REASON_BYTES, "not taken: chunks of the vocabulary are asked for, it has chunks of rows");
   else if (fit == EXPLAIN_LEAST)
-    snprintf(out, EXPLAIN_REASON_BYTES, "not taken: no chunk fits the budget of %s; the least is %s", most, least);
+    snprintf(out, EXPLAIN_REASON_BYTES, "not taken: no chunk fits the budget of %s; the least is %s", most.text,
+             cli_bytes((double)stream.smallest_bytes).text);
   else
     compare_costs(&taken, &stream, out);
 }

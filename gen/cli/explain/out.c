@@ -105,15 +105,6 @@ flp_status explain_print_json(const explanation *in) {
 
 /* ---- for people ---- */
 
-/* Where nothing fits there is no workspace to name, but the least that would do. */
-static const char *format_workspace(const explain_alternative *alternative, char out[2 * CLI_TEXT_BYTES]) {
-  char bytes[CLI_TEXT_BYTES];
-  if (alternative->fit == EXPLAIN_LEAST) return "does not fit";
-  snprintf(out, 2 * CLI_TEXT_BYTES, "%s%s", cli_format_bytes(alternative->workspace, bytes),
-           alternative->fit == EXPLAIN_BEYOND ? ", over budget" : "");
-  return out;
-}
-
 static void print_alternatives(const explanation *in, int64_t n) {
   explain_alternative alternatives[EXPLAIN_ALTERNATIVES_MAX];
   int count = explain_alternatives(&in->planner, in->args->spec.kept, n, in->budget[FLP_PASS_FORWARD],
@@ -123,35 +114,27 @@ static void print_alternatives(const explanation *in, int64_t n) {
                   NULL);
   for (int i = 0; i < count; i++) {
     const explain_alternative *alternative = &alternatives[i];
-    char products[16], work[CLI_TEXT_BYTES], chunks[32] = "", workspace[2 * CLI_TEXT_BYTES], least[CLI_TEXT_BYTES] = "",
-                                             traffic[CLI_TEXT_BYTES];
-    snprintf(products, sizeof products, "%d", alternative->products);
-    if (alternative->chunks) {
-      snprintf(chunks, sizeof chunks, "%lld", (long long)alternative->chunks);
-      cli_format_bytes(alternative->least, least);
-    }
-    cli_table_add(&table, alternative->name, products, cli_format_flops(alternative->flops, work), chunks,
-                  format_workspace(alternative, workspace), least, cli_format_bytes(alternative->traffic, traffic),
-                  NULL);
+    cli_short bytes = cli_bytes(alternative->workspace);
+    /* where nothing fits there is no workspace to name, but the least that would do */
+    cli_table_addf(&table, "%s\t%d\t%s\t%s\t%s%s\t%s\t%s", alternative->name, alternative->products,
+                   cli_flops(alternative->flops).text,
+                   alternative->chunks ? cli_shortly("%lld", (long long)alternative->chunks).text : "",
+                   alternative->fit == EXPLAIN_LEAST ? "does not fit" : bytes.text,
+                   alternative->fit == EXPLAIN_BEYOND ? ", over budget" : "",
+                   alternative->chunks ? cli_bytes(alternative->least).text : "", cli_bytes(alternative->traffic).text);
   }
   cli_table_finish(&table);
 }
 
 static void add_layout(const explanation *in, cli_table *table, int assumed, flp_pass pass, int64_t n) {
   flp_layout layout;
-  char rows[32], vocab[32], chunks[32], products[16], launches[16], bytes[CLI_TEXT_BYTES], least[CLI_TEXT_BYTES];
   if (explain_layout(in, assumed, pass, n, &layout) != FLP_OK) {
     cli_table_add(table, flp_pass_name(pass), "none", NULL);
     return;
   }
-  snprintf(rows, sizeof rows, "%lld", (long long)layout.chunk_rows);
-  snprintf(vocab, sizeof vocab, "%lld", (long long)layout.chunk_vocab);
-  snprintf(chunks, sizeof chunks, "%lld", (long long)layout.chunks);
-  snprintf(products, sizeof products, "%d", layout.products);
-  snprintf(launches, sizeof launches, "%d", layout.launches);
-  cli_table_add(table, flp_pass_name(pass), flp_mode_name(layout.mode), rows, vocab, chunks, products, launches,
-                cli_format_bytes((double)layout.bytes, bytes), cli_format_bytes((double)layout.smallest_bytes, least),
-                NULL);
+  cli_table_addf(table, "%s\t%s\t%lld\t%lld\t%lld\t%d\t%d\t%s\t%s", flp_pass_name(pass), flp_mode_name(layout.mode),
+                 (long long)layout.chunk_rows, (long long)layout.chunk_vocab, (long long)layout.chunks, layout.products,
+                 layout.launches, cli_bytes((double)layout.bytes).text, cli_bytes((double)layout.smallest_bytes).text);
 }
 
 /* Why a pass has no layout: a sentence each, below the table. */
@@ -197,28 +180,26 @@ static void print_plan(const explanation *in) {
 static void print_lists(const explanation *in, int64_t n) {
   const flp_spec *spec = &in->planner.spec;
   int64_t ids = explain_list_count(in->args->spec.kept, n);
-  char bytes[CLI_TEXT_BYTES];
   double size = 8.0 * (double)(n + 1) + (double)flp_dtype_bytes(spec->target_dtype) * (double)ids;
   cli_print(2, "lists: %g ids a row on average, %lld in all: %s", in->args->spec.kept, (long long)ids,
-            cli_format_bytes(size, bytes));
+            cli_bytes(size).text);
 }
 
 void explain_print_text(const explanation *in) {
   const flp_spec *spec = &in->planner.spec;
-  char text[FLP_SPEC_TEXT_BYTES], forward[CLI_TEXT_BYTES], backward[CLI_TEXT_BYTES];
+  char text[FLP_SPEC_TEXT_BYTES];
   cli_print(2, "%s", flp_plan_spec_text(spec, text));
-  printf("budget: forward %s, backward %s\n\n", cli_format_bytes((double)in->budget[FLP_PASS_FORWARD], forward),
-         cli_format_bytes((double)in->budget[FLP_PASS_BACKWARD], backward));
+  printf("budget: forward %s, backward %s\n\n", cli_bytes((double)in->budget[FLP_PASS_FORWARD]).text,
+         cli_bytes((double)in->budget[FLP_PASS_BACKWARD]).text);
   print_plan(in);
   puts("");
   explain_assumed_print(in->args, &in->assumed);
   for (int i = 0; i < in->args->row_count; i++) {
     int64_t n = in->args->rows[i];
-    char flops[CLI_TEXT_BYTES], inputs[CLI_TEXT_BYTES], outputs[CLI_TEXT_BYTES];
     puts("");
     cli_print(2, "N = %lld: one product 2*N*D*V = %s; inputs %s, outputs %s", (long long)n,
-              cli_format_flops(cli_product_flops(spec, n), flops), cli_format_bytes(cli_input_bytes(spec, n), inputs),
-              cli_format_bytes(cli_output_bytes(spec, n), outputs));
+              cli_flops(cli_product_flops(spec, n)).text, cli_bytes(cli_input_bytes(spec, n)).text,
+              cli_bytes(cli_output_bytes(spec, n)).text);
     if (spec->listed) print_lists(in, n);
     print_alternatives(in, n);
     if (in->plan) puts("\nplan on this machine");

@@ -5,6 +5,7 @@
 
 #include "gen/cli/kernels/kernels.h"
 #include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/option_args.h"
 #include "gen/cli/shared/spec_args.h"
 #include "gen/cli/shared/table.h"
 #include "gen/cli/shared/text.h"
@@ -12,12 +13,11 @@
 #include "runtime/plan/plan.h"
 
 enum { ARCHES_MAX = 16 };
-enum { KEY_ARCH = CLI_KEY_FIRST, KEY_EMIT, KEY_GENERIC, KEY_TEMPLATES, KEY_JSON, KEY_INSTALL };
+enum { KEY_EMIT = CLI_KEY_FIRST };
 
 typedef struct gen_args {
   cli_spec_args spec;
-  char *arches;
-  const char *out;
+  const char *arches, *out;
   flpgen_options options;
   uint32_t emit;
   int generic, json, install;
@@ -34,48 +34,25 @@ typedef struct gen_work {
 
 static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "Output:", 2},
-    {"arch", KEY_ARCH, "LIST", 0, "architectures, e.g. sm_80,sm_90; sm_80 (default) runs on every newer GPU", 2},
+    {"arch", CLI_TEXT(gen_args, arches), "LIST", 0,
+     "architectures, e.g. sm_80,sm_90; sm_80 (default) runs on every newer GPU", 2},
     {"out", 'o', "DIR", 0, "write PTX, descriptors and cache entries here; FLP_CACHE_PATH=DIR then finds them", 2},
     {"emit", KEY_EMIT, "LIST", 0, "any of ir,opt,ptx: also write the IR; without --out print to standard output", 2},
-    {"generic", KEY_GENERIC, NULL, 0, "write the shape-generic kernels of rung 4 in place of one specialisation", 2},
-    {"install-cache", KEY_INSTALL, NULL, 0, "store the kernels in the cache of this user", 2},
-    {"template-dir", KEY_TEMPLATES, "DIR", 0, "take templates from here, not those built in", 2},
-    {"json", KEY_JSON, NULL, 0, "print one JSON document", 2},
+    {"generic", CLI_SWITCH(gen_args, generic), NULL, 0,
+     "write the shape-generic kernels of rung 4 in place of one specialisation", 2},
+    {"install-cache", CLI_SWITCH(gen_args, install), NULL, 0, "store the kernels in the cache of this user", 2},
+    {"template-dir", CLI_TEXT(gen_args, options.template_dir), "DIR", 0, "take templates from here, not those built in",
+     2},
+    {"json", CLI_SWITCH(gen_args, json), NULL, 0, "print one JSON document", 2},
     {0}};
 
+static const cli_value values[] = {{'o', CLI_IS_TEXT, CLI_PLACE(gen_args, out)},
+                                   {KEY_EMIT, CLI_IS_FLAGS, CLI_PLACE(gen_args, emit), .words = CLI_EMITS},
+                                   {0}};
+
 static error_t parse(int key, char *text, struct argp_state *state) {
-  gen_args *args = state->input;
-  switch (key) {
-    case ARGP_KEY_INIT:
-      state->child_inputs[0] = &args->spec;
-      return 0;
-    case KEY_ARCH:
-      args->arches = text;
-      return 0;
-    case 'o':
-      args->out = text;
-      return 0;
-    case KEY_EMIT:
-      cli_argp_check(state, cli_parse_flags("--emit", text, CLI_EMITS, &args->emit));
-      return 0;
-    case KEY_GENERIC:
-      args->generic = 1;
-      return 0;
-    case KEY_TEMPLATES:
-      args->options.template_dir = text;
-      return 0;
-    case KEY_JSON:
-      args->json = 1;
-      return 0;
-    case KEY_INSTALL:
-      args->install = 1;
-      return 0;
-    case ARGP_KEY_ARG:
-      argp_error(state, "argument '%s' is not accepted; gen takes options only", text);
-      return 0;
-    default:
-      return ARGP_ERR_UNKNOWN;
-  }
+  static const cli_values all = {.verb = "gen", .options = options, .rows = values, .has_spec = 1};
+  return cli_values_parse(&all, key, text, state);
 }
 
 static flp_status add_arch(gen_work *work, const gen_args *args, const char *name) {
@@ -188,24 +165,17 @@ static void print_text(const gen_work *work, uint32_t emit) {
 
 static void add_kernel_row(cli_table *table, const cli_kernel *kernel) {
   const flp_kernel_desc *desc = &kernel->result.desc;
-  char ptx[32], bytes[CLI_TEXT_BYTES], tile[64] = "", stages[32] = "", threads[32], shared[CLI_TEXT_BYTES],
-                                       milliseconds[32];
   uint32_t most = 0, most_shared = 0;
   for (uint32_t i = 0; i < desc->entry_count; i++) {
     if (desc->entries[i].threads > most) most = desc->entries[i].threads;
     if (desc->entries[i].shared_bytes > most_shared) most_shared = desc->entries[i].shared_bytes;
   }
-  snprintf(ptx, sizeof ptx, "%u.%u", desc->ptx_major, desc->ptx_minor);
-  snprintf(threads, sizeof threads, "%u", most);
-  snprintf(milliseconds, sizeof milliseconds, "%.0f ms", 1e3 * kernel->seconds);
-  if (desc->tile_rows) {
-    snprintf(tile, sizeof tile, "%ux%ux%u", desc->tile_rows, desc->tile_columns, desc->tile_depth);
-    snprintf(stages, sizeof stages, "%u", desc->stages);
-  }
-  cli_format_bytes((double)kernel->result.ptx_bytes, bytes);
-  cli_format_bytes((double)most_shared, shared);
-  cli_table_add(table, flp_kernel_kind_name(desc->key.kind), desc->key.arch, ptx, bytes, threads, shared, milliseconds,
-                tile, stages, NULL);
+  cli_table_addf(
+      table, "%s\t%s\t%u.%u\t%s\t%u\t%s\t%.0f ms\t%s\t%s", flp_kernel_kind_name(desc->key.kind), desc->key.arch,
+      desc->ptx_major, desc->ptx_minor, cli_bytes((double)kernel->result.ptx_bytes).text, most,
+      cli_bytes((double)most_shared).text, 1e3 * kernel->seconds,
+      desc->tile_rows ? cli_shortly("%ux%ux%u", desc->tile_rows, desc->tile_columns, desc->tile_depth).text : "",
+      desc->tile_rows ? cli_shortly("%u", desc->stages).text : "");
 }
 
 /* Whether plans of this libflp look for the kernels: their keys carry the hash of the sources they were made from. */
@@ -264,20 +234,17 @@ static flp_status generate(gen_work *work, gen_args *args) {
   return cli_kernels_generate(work->keys, work->key_count, &args->options, "generating", &work->kernels);
 }
 
-static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
 const struct argp cli_gen_argp = {
-    options,
-    parse,
-    NULL,
-    "Generates the kernels of one specialisation of a language-model head. Without --out or "
-    "--install-cache nothing is written: the table shows what would be."
-    "\vThe output is the same byte for byte whenever the input is.\n\n"
-    "Examples:\n"
-    "  flpgen gen --vocab 151936 --hidden 4096 --grad hidden,weight --install-cache\n"
-    "  flpgen gen --model config.json --arch sm_80,sm_90a --emit ir,ptx -o kernels\n\n" CLI_EXIT_HELP,
-    children,
-    NULL,
-    NULL};
+    .options = options,
+    .parser = parse,
+    .doc =
+        "Generates the kernels of one specialisation of a language-model head. Without --out or "
+        "--install-cache nothing is written: the table shows what would be."
+        "\vThe output is the same byte for byte whenever the input is.\n\n"
+        "Examples:\n"
+        "  flpgen gen --vocab 151936 --hidden 4096 --grad hidden,weight --install-cache\n"
+        "  flpgen gen --model config.json --arch sm_80,sm_90a --emit ir,ptx -o kernels\n\n" CLI_EXIT_HELP,
+    .children = cli_spec_children};
 
 int cli_gen(int argc, char **argv) {
   gen_args args = {.spec = CLI_SPEC_ARGS_INIT};

@@ -7,9 +7,10 @@
 
 #include "gen/cli/loss/loss.h"
 #include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/option_args.h"
 #include "gen/cli/shared/text.h"
 
-enum { KEY_JSON = CLI_KEY_FIRST, KEY_ROWS, KEY_SEED, KEY_SET, SETS_MAX = FLP_LOSS_PARAMETERS_MAX };
+enum { KEY_ROWS = CLI_KEY_FIRST, KEY_SEED, KEY_SET, SETS_MAX = FLP_LOSS_PARAMETERS_MAX };
 
 typedef struct check_args {
   const char *text, *sets[SETS_MAX];
@@ -253,61 +254,55 @@ static flp_status check(check_args *args) {
   return failed ? fail(args, &result, &limits) : FLP_OK;
 }
 
-static error_t parse(int key, char *text, struct argp_state *state) {
-  check_args *args = state->input;
-  switch (key) {
-    case KEY_JSON:
-      args->json = 1;
-      return 0;
-    case KEY_ROWS:
-      cli_argp_check(state, cli_parse_integer("--rows", text, 1, 1000000, &args->rows));
-      return 0;
-    case KEY_SEED:
-      cli_argp_check(state, cli_parse_integer("--seed", text, 0, INT64_MAX, &args->seed));
-      return 0;
-    case KEY_SET:
-      if (args->set_count == SETS_MAX) argp_error(state, "--set: at most %d are accepted", (int)SETS_MAX);
-      args->sets[args->set_count++] = text;
-      return 0;
-    case ARGP_KEY_ARG:
-      if (args->text) argp_error(state, "argument '%s' is not accepted after '%s'", text, args->text);
-      args->text = text;
-      return 0;
-    case ARGP_KEY_END:
-      if (!args->text)
-        argp_error(state, "the loss is missing: a file that ends in .lua, or a name of `flpgen loss list`");
-      return 0;
-    default:
-      return ARGP_ERR_UNKNOWN;
-  }
-}
-
 static const struct argp_option check_options[] = {
     {"rows", KEY_ROWS, "N", 0, "seeded rows to try (default 1024)", 0},
     {"seed", KEY_SEED, "N", 0, "other rows (default 0)", 0},
     {"set", KEY_SET, "NAME=NUMBER", 0, "a parameter of half of the rows; may be repeated; the others draw theirs", 0},
-    {"json", KEY_JSON, NULL, 0, "print one JSON document, with every row: values in, loss, derivatives, metrics", 0},
+    {"json", CLI_SWITCH(check_args, json), NULL, 0,
+     "print one JSON document, with every row: values in, loss, derivatives, metrics", 0},
     {0}};
+
+static flp_status add_set(const char *text, void *place) {
+  check_args *args = place;
+  if (args->set_count == SETS_MAX) return flp_fail(FLP_ERROR_ARGUMENT, "--set: at most %d are accepted", (int)SETS_MAX);
+  args->sets[args->set_count++] = text;
+  return FLP_OK;
+}
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+  static const cli_value values[] = {
+      {KEY_ROWS, CLI_IS_INTEGER, CLI_PLACE(check_args, rows), .least = 1, .most = 1000000},
+      {KEY_SEED, CLI_IS_INTEGER, CLI_PLACE(check_args, seed), .most = INT64_MAX},
+      {KEY_SET, CLI_IS_OWN, .parse = add_set},
+      {ARGP_KEY_ARG, CLI_IS_ARGUMENT, CLI_PLACE(check_args, text),
+       .unsaid = "the loss is missing: a file that ends in .lua, or a name of `flpgen loss list`"},
+      {0}};
+  static const cli_values all = {.options = check_options, .rows = values};
+  return cli_values_parse(&all, key, text, state);
+}
+
 const struct argp cli_loss_check_argp = {
-    check_options,
-    parse,
-    "LOSS",
-    "Traces a loss and compares its derivatives by logprob, entropy, lse and mean_score with finite differences."
-    "\vRows are ordinary, tied (logprob = old_logprob = ref_logprob), far from the old policy, without advantage or "
-    "weight, or beside a kink of the loss, where the derivative of one side is accepted, or one between both; what "
-    "stands under detach is held. A loss, metric or derivative that float32 cannot hold fails. So does one on a "
-    "boundary row, a limit of what training produces: logprobs of 0, -1e-7, down to -1e4, entropy 0 and log V, "
-    "advantages of 0 and up to 1e4, weight 0, vectors of 0 and up to 64, lse and mean_score up to 1e4. Where logprobs "
-    "differ by more than 20 nats "
-    "ratios overflow in the published losses too: such rows are counted and do not fail; clamp the difference where "
-    "they can occur. A loss over targets is tried on seeded rows of 1 to 12 targets alone, by each target's logprob. "
-    "LOSS is a file that ends in .lua, a name of `flpgen loss list`, or a sum of them.\n\n"
-    "Examples:\n"
-    "  flpgen loss check my.lua\n"
-    "  flpgen loss check grpo+k3 --set beta=0.04\n\n" CLI_EXIT_HELP,
-    NULL,
-    NULL,
-    NULL};
+    .options = check_options,
+    .parser = parse,
+    .args_doc = "LOSS",
+    .doc =
+        "Traces a loss and compares its derivatives by logprob, entropy, lse and mean_score with finite differences."
+        "\vRows are ordinary, tied (logprob = old_logprob = ref_logprob), far from the old policy, without advantage "
+        "or "
+        "weight, or beside a kink of the loss, where the derivative of one side is accepted, or one between both; what "
+        "stands under detach is held. A loss, metric or derivative that float32 cannot hold fails. So does one on a "
+        "boundary row, a limit of what training produces: logprobs of 0, -1e-7, down to -1e4, entropy 0 and log V, "
+        "advantages of 0 and up to 1e4, weight 0, vectors of 0 and up to 64, lse and mean_score up to 1e4. Where "
+        "logprobs "
+        "differ by more than 20 nats "
+        "ratios overflow in the published losses too: such rows are counted and do not fail; clamp the difference "
+        "where "
+        "they can occur. A loss over targets is tried on seeded rows of 1 to 12 targets alone, by each target's "
+        "logprob. "
+        "LOSS is a file that ends in .lua, a name of `flpgen loss list`, or a sum of them.\n\n"
+        "Examples:\n"
+        "  flpgen loss check my.lua\n"
+        "  flpgen loss check grpo+k3 --set beta=0.04\n\n" CLI_EXIT_HELP};
 
 int cli_loss_check(int argc, char **argv) {
   check_args args = {.rows = 1024};

@@ -7,7 +7,7 @@
 /* ---- rows ---- */
 
 static double uniform(uint64_t *state) {
-  return (double)(cli_hash((*state)++) >> 11) * 0x1p-53;
+  return cli_unit(cli_hash((*state)++));
 }
 
 static double normal(uint64_t *state) {

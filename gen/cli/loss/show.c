@@ -6,10 +6,11 @@
 #include "gen/cli/kernels/kernels.h"
 #include "gen/cli/loss/loss.h"
 #include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/option_args.h"
 #include "gen/cli/shared/table.h"
 #include "gen/cli/shared/text.h"
 
-enum { KEY_JSON = CLI_KEY_FIRST, KEY_EMIT, KEY_ARCH, KEY_BYTES };
+enum { KEY_EMIT = CLI_KEY_FIRST };
 
 typedef struct show_args {
   const char *text, *arch, *bytes;
@@ -47,29 +48,28 @@ static flp_status list(int json) {
   return status;
 }
 
+static const struct argp_option list_options[] = {
+    {"json", CLI_SWITCH(show_args, json), NULL, 0, "print one JSON document", 0}, {0}};
+
 static error_t parse_list(int key, char *text, struct argp_state *state) {
-  if (key == KEY_JSON) *(int *)state->input = 1;
-  if (key == ARGP_KEY_ARG) argp_error(state, "argument '%s' is not accepted; loss list takes options only", text);
-  return key == KEY_JSON ? 0 : ARGP_ERR_UNKNOWN;
+  static const cli_value none[] = {{0}};
+  static const cli_values all = {.verb = "loss list", .options = list_options, .rows = none};
+  return cli_values_parse(&all, key, text, state);
 }
 
-static const struct argp_option list_options[] = {{"json", KEY_JSON, NULL, 0, "print one JSON document", 0}, {0}};
-const struct argp cli_loss_list_argp = {list_options,
-                                        parse_list,
-                                        NULL,
-                                        "Lists the losses that are built in. w: weight, A: advantage, H: entropy."
-                                        "\vLosses of this list and files are added by '+': grpo+k3+entropy.\n\n"
-                                        "Examples:\n"
-                                        "  flpgen loss list\n"
-                                        "  flpgen loss list --json\n\n" CLI_EXIT_HELP,
-                                        NULL,
-                                        NULL,
-                                        NULL};
+const struct argp cli_loss_list_argp = {.options = list_options,
+                                        .parser = parse_list,
+                                        .doc =
+                                            "Lists the losses that are built in. w: weight, A: advantage, H: entropy."
+                                            "\vLosses of this list and files are added by '+': grpo+k3+entropy.\n\n"
+                                            "Examples:\n"
+                                            "  flpgen loss list\n"
+                                            "  flpgen loss list --json\n\n" CLI_EXIT_HELP};
 
 int cli_loss_list(int argc, char **argv) {
-  int json = 0;
-  cli_parse(&cli_loss_list_argp, argc, argv, &json);
-  return cli_finish(argv[0], json, list(json));
+  show_args args = {.text = NULL};
+  cli_parse(&cli_loss_list_argp, argc, argv, &args);
+  return cli_finish(argv[0], args.json, list(args.json));
 }
 
 /* ---- show ---- */
@@ -148,53 +148,35 @@ static flp_status show(const show_args *args) {
   return args->json ? cli_json_print(document) : FLP_OK;
 }
 
-static error_t parse_show(int key, char *text, struct argp_state *state) {
-  show_args *args = state->input;
-  switch (key) {
-    case KEY_JSON:
-      args->json = 1;
-      return 0;
-    case KEY_EMIT:
-      cli_argp_check(state, cli_parse_flags("--emit", text, CLI_EMITS, &args->emit));
-      return 0;
-    case KEY_ARCH:
-      args->arch = text;
-      return 0;
-    case KEY_BYTES:
-      args->bytes = text;
-      return 0;
-    case ARGP_KEY_ARG:
-      if (args->text) argp_error(state, "argument '%s' is not accepted after '%s'", text, args->text);
-      args->text = text;
-      return 0;
-    case ARGP_KEY_END:
-      if (!args->text)
-        argp_error(state, "the loss is missing: a name of `flpgen loss list`, or a file that ends in .lua");
-      return 0;
-    default:
-      return ARGP_ERR_UNKNOWN;
-  }
-}
-
 static const struct argp_option show_options[] = {
     {"emit", KEY_EMIT, "LIST", 0, "any of ir,opt,ptx: print the kernel of this loss over arrays of rows", 0},
-    {"arch", KEY_ARCH, "NAME", 0, "its architecture, e.g. sm_90; sm_80 (default) runs on every newer GPU", 0},
-    {"bytes", KEY_BYTES, "FILE", 0, "write the program here, as flp_spec.loss takes it", 0},
-    {"json", KEY_JSON, NULL, 0, "print one JSON document", 0},
+    {"arch", CLI_TEXT(show_args, arch), "NAME", 0,
+     "its architecture, e.g. sm_90; sm_80 (default) runs on every newer GPU", 0},
+    {"bytes", CLI_TEXT(show_args, bytes), "FILE", 0, "write the program here, as flp_spec.loss takes it", 0},
+    {"json", CLI_SWITCH(show_args, json), NULL, 0, "print one JSON document", 0},
     {0}};
+
+static error_t parse_show(int key, char *text, struct argp_state *state) {
+  static const cli_value values[] = {
+      {KEY_EMIT, CLI_IS_FLAGS, CLI_PLACE(show_args, emit), .words = CLI_EMITS},
+      {ARGP_KEY_ARG, CLI_IS_ARGUMENT, CLI_PLACE(show_args, text),
+       .unsaid = "the loss is missing: a name of `flpgen loss list`, or a file that ends in .lua"},
+      {0}};
+  static const cli_values all = {.options = show_options, .rows = values};
+  return cli_values_parse(&all, key, text, state);
+}
+
 const struct argp cli_loss_show_argp = {
-    show_options,
-    parse_show,
-    "LOSS",
-    "Shows what a loss reads, its parameters, metrics and operations."
-    "\vLOSS is a name of `flpgen loss list`, a file that ends in .lua, or a sum of them.\n\n"
-    "Examples:\n"
-    "  flpgen loss show grpo+k3\n"
-    "  flpgen loss show my.lua --emit ptx --arch sm_90\n"
-    "  flpgen loss show my.lua --bytes my.loss\n\n" CLI_EXIT_HELP,
-    NULL,
-    NULL,
-    NULL};
+    .options = show_options,
+    .parser = parse_show,
+    .args_doc = "LOSS",
+    .doc =
+        "Shows what a loss reads, its parameters, metrics and operations."
+        "\vLOSS is a name of `flpgen loss list`, a file that ends in .lua, or a sum of them.\n\n"
+        "Examples:\n"
+        "  flpgen loss show grpo+k3\n"
+        "  flpgen loss show my.lua --emit ptx --arch sm_90\n"
+        "  flpgen loss show my.lua --bytes my.loss\n\n" CLI_EXIT_HELP};
 
 int cli_loss_show(int argc, char **argv) {
   show_args args = {.text = NULL};

@@ -7,34 +7,26 @@
 #include "gen/cli/pack/pack.h"
 #include "gen/cli/presets/presets.h"
 #include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/option_args.h"
 #include "gen/cli/shared/spec_args.h"
 #include "gen/cli/shared/text.h"
 #include "runtime/kernel/op.h"
 
-enum {
-  KEY_ARCH = CLI_KEY_FIRST,
-  KEY_FROM,
-  KEY_LIST,
-  KEY_TUNED_FOR,
-  KEY_CHUNKS,
-  KEY_CUBIN,
-  KEY_SIGN,
-  KEY_NAME,
-  KEY_STEP_ROWS,
-  KEY_VARIANTS,
-  KEY_PRESET,
-  KEY_PRESET_FILE,
-  KEY_JSON
-};
+enum { KEY_FROM = CLI_KEY_FIRST, KEY_LIST, KEY_CHUNKS, KEY_STEP_ROWS };
 enum { SOURCES_MAX = 64, SPECS_MAX = 4096, LIST_BYTES_MAX = 1 << 20, WORDS_MAX = 64 };
+
+/* Files of an option that may be repeated. */
+typedef struct sources {
+  const char *path[SOURCES_MAX];
+  size_t count;
+} sources;
 
 typedef struct build_args {
   cli_spec_args spec;
   const char *arches, *tuned_for, *cubin, *sign, *name, *out, *preset, *preset_file;
   uint32_t chunk_rows, chunk_vocab;
   int64_t step_rows;
-  const char *from[SOURCES_MAX], *list[SOURCES_MAX];
-  size_t from_count, list_count;
+  sources from, list;
   int variants, json;
 } build_args;
 
@@ -47,17 +39,18 @@ typedef struct spec_list {
 
 static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "What is packed:", 2},
-    {"preset", KEY_PRESET, "LIST", 0, "heads of popular models by name, or all, each with the other options given", 2},
-    {"preset-file", KEY_PRESET_FILE, "FILE", 0,
+    {"preset", CLI_TEXT(build_args, preset), "LIST", 0,
+     "heads of popular models by name, or all, each with the other options given", 2},
+    {"preset-file", CLI_TEXT(build_args, preset_file), "FILE", 0,
      "take presets from here, not those built in; all of them without --preset", 2},
     {"list", KEY_LIST, "FILE", 0,
      "a specialisation a line: its options, and --arch, --tuned-for, --chunks, --step-rows; # begins a comment (flpgen "
      "tune --list writes such lines)",
      2},
     {"from", KEY_FROM, "PATH", 0, "the entries of a cache directory, or of another pack", 2},
-    {"arch", KEY_ARCH, "LIST", 0,
+    {"arch", CLI_TEXT(build_args, arches), "LIST", 0,
      "architectures, default: every one that plans take kernels of; sm_80 is always among them", 2},
-    {"tuned-for", KEY_TUNED_FOR, "DEVICE", 0,
+    {"tuned-for", CLI_TEXT(build_args, tuned_for), "DEVICE", 0,
      "kernels with the tilings of --tune, or with defaults that were found best, are for this device alone, e.g. "
      "'NVIDIA "
      "H200/132/13000' (name/multiprocessors/driver), and kernels with default tilings are packed beside them",
@@ -68,27 +61,28 @@ static const struct argp_option options[] = {
      2},
     {"step-rows", KEY_STEP_ROWS, "N", 0,
      "with --tuned-for and --loss: chunks of so many rows, that streamed steps prefer", 2},
-    {"variants", KEY_VARIANTS, NULL, 0,
+    {"variants", CLI_SWITCH(build_args, variants), NULL, 0,
      "beside every specialisation those that share its model: scores, the gradient of hidden alone and all that --grad "
      "names, each without and with entropy and, in bf16, with the kernels of modes save and direction; with the same "
      "tilings and tuning. A loss comes with its own line, and serves every head",
      2},
     {NULL, 0, NULL, 0, "The pack:", 3},
     {"out", 'o', "FILE", 0, "where to write it (required)", 3},
-    {"name", KEY_NAME, "TEXT", 0, "a name for the manifest", 3},
-    {"cubin", KEY_CUBIN, "LIST", 0,
+    {"name", CLI_TEXT(build_args, name), "TEXT", 0, "a name for the manifest", 3},
+    {"cubin", CLI_TEXT(build_args, cubin), "LIST", 0,
      "also machine code for these GPUs, e.g. sm_90, made by ptxas (FLP_PTXAS, else found in PATH): a start without the "
      "driver's compiler",
      3},
-    {"sign", KEY_SIGN, "KEYFILE", 0,
+    {"sign", CLI_TEXT(build_args, sign), "KEYFILE", 0,
      "sign with an Ed25519 private key: 64 hex digits (openssl rand -hex 32), PEM (openssl genpkey -algorithm "
      "ed25519) or minisign's without a password (minisign -G -W), in a file of mode 0600; the public key is printed",
      3},
-    {"json", KEY_JSON, NULL, 0, "print one JSON document", 3},
+    {"json", CLI_SWITCH(build_args, json), NULL, 0, "print one JSON document", 3},
     {0}};
 
 /* "8192x0" */
-static flp_status parse_chunks(const char *text, build_args *args) {
+static flp_status parse_chunks(const char *text, void *place) {
+  build_args *args = place;
   unsigned rows = 0, vocab = 0;
   char end = 0;
   if (sscanf(text, "%9ux%9u%c", &rows, &vocab, &end) != 2)
@@ -98,76 +92,44 @@ static flp_status parse_chunks(const char *text, build_args *args) {
   return FLP_OK;
 }
 
-static void add_source(const char **list, size_t *count, const char *text, struct argp_state *state) {
-  if (*count == SOURCES_MAX) argp_error(state, "'%s' is one file too many; %d are accepted", text, SOURCES_MAX);
-  list[(*count)++] = text;
+static flp_status add_source(const char *text, void *place) {
+  sources *list = place;
+  if (list->count == SOURCES_MAX)
+    return flp_fail(FLP_ERROR_ARGUMENT, "'%s' is one file too many; %d are accepted", text, SOURCES_MAX);
+  list->path[list->count++] = text;
+  return FLP_OK;
 }
+
+static const cli_value values[] = {
+    {KEY_FROM, CLI_IS_OWN, CLI_PLACE(build_args, from), .parse = add_source},
+    {KEY_LIST, CLI_IS_OWN, CLI_PLACE(build_args, list), .parse = add_source},
+    {KEY_CHUNKS, CLI_IS_OWN, .parse = parse_chunks},
+    {KEY_STEP_ROWS, CLI_IS_INTEGER, CLI_PLACE(build_args, step_rows), .least = 1, .most = INT32_MAX},
+    {'o', CLI_IS_TEXT, CLI_PLACE(build_args, out)},
+    {0}};
 
 static error_t parse(int key, char *text, struct argp_state *state) {
-  build_args *args = state->input;
-  const char **const texts[] = {&args->arches, NULL,         NULL,        &args->tuned_for,
-                                NULL,          &args->cubin, &args->sign, &args->name};
-  switch (key) {
-    case ARGP_KEY_INIT:
-      state->child_inputs[0] = &args->spec;
-      return 0;
-    case KEY_FROM:
-      add_source(args->from, &args->from_count, text, state);
-      return 0;
-    case KEY_LIST:
-      add_source(args->list, &args->list_count, text, state);
-      return 0;
-    case KEY_ARCH:
-    case KEY_TUNED_FOR:
-    case KEY_CUBIN:
-    case KEY_SIGN:
-    case KEY_NAME:
-      *texts[key - KEY_ARCH] = text;
-      return 0;
-    case KEY_CHUNKS:
-      cli_argp_check(state, parse_chunks(text, args));
-      return 0;
-    case KEY_STEP_ROWS:
-      cli_argp_check(state, cli_parse_integer("--step-rows", text, 1, INT32_MAX, &args->step_rows));
-      return 0;
-    case KEY_PRESET:
-    case KEY_PRESET_FILE:
-      *(key == KEY_PRESET ? &args->preset : &args->preset_file) = text;
-      return 0;
-    case 'o':
-      args->out = text;
-      return 0;
-    case KEY_VARIANTS:
-    case KEY_JSON:
-      *(key == KEY_JSON ? &args->json : &args->variants) = 1;
-      return 0;
-    case ARGP_KEY_ARG:
-      argp_error(state, "argument '%s' is not accepted; build takes options only", text);
-      return 0;
-    default:
-      return ARGP_ERR_UNKNOWN;
-  }
+  static const cli_values all = {.verb = "build", .options = options, .rows = values, .has_spec = 1};
+  return cli_values_parse(&all, key, text, state);
 }
 
-static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
 const struct argp cli_pack_build_argp = {
-    options,
-    parse,
-    NULL,
-    "Packs kernels into one file, which FLP_CACHE_PATH may name as it is."
-    "\vThe kernels of a specialisation, of lists of them, of caches and of packs, each once; beside those for one GPU "
-    "stand the sm_80 kernels of the same specialisation, so that a pack runs everywhere. The same kernels give the "
-    "same bytes, in whatever order they were named.\n\n"
-    "Examples:\n"
-    "  flpgen pack build --vocab 151936 --hidden 4096 --grad hidden -o qwen.flpp\n"
-    "  flpgen pack build --preset qwen3-8b,llama-3.1-8b --grad hidden,weight -o two.flpp\n"
-    "  flpgen pack build --list presets.txt --variants --sign key.hex -o h200.flpp\n"
-    "  flpgen pack build --from h200.flpp --model config.json --loss grpo -o x.flpp\n"
-    "  flpgen pack build --from ~/.cache/flp --cubin sm_90 -o mine.flpp\n"
-    "  FLP_CACHE_PATH=h200.flpp python train.py\n\n" CLI_EXIT_HELP,
-    children,
-    NULL,
-    NULL};
+    .options = options,
+    .parser = parse,
+    .doc =
+        "Packs kernels into one file, which FLP_CACHE_PATH may name as it is."
+        "\vThe kernels of a specialisation, of lists of them, of caches and of packs, each once; beside those for one "
+        "GPU "
+        "stand the sm_80 kernels of the same specialisation, so that a pack runs everywhere. The same kernels give the "
+        "same bytes, in whatever order they were named.\n\n"
+        "Examples:\n"
+        "  flpgen pack build --vocab 151936 --hidden 4096 --grad hidden -o qwen.flpp\n"
+        "  flpgen pack build --preset qwen3-8b,llama-3.1-8b --grad hidden,weight -o two.flpp\n"
+        "  flpgen pack build --list presets.txt --variants --sign key.hex -o h200.flpp\n"
+        "  flpgen pack build --from h200.flpp --model config.json --loss grpo -o x.flpp\n"
+        "  flpgen pack build --from ~/.cache/flp --cubin sm_90 -o mine.flpp\n"
+        "  FLP_CACHE_PATH=h200.flpp python train.py\n\n" CLI_EXIT_HELP,
+    .children = cli_spec_children};
 
 /* ---- specs ---- */
 
@@ -254,19 +216,19 @@ static flp_status add_line(spec_list *specs, const build_args *args, const char 
   build_args own = {.spec = CLI_SPEC_ARGS_INIT, .arches = args->arches, .variants = args->variants};
   own.spec.takes_op = 1;
   cli_parse_line(&cli_pack_build_argp, count + 1, words, &own);
-  flp_status status = own.from_count || own.list_count || own.cubin || own.sign || own.name || own.out || own.json
+  flp_status status = own.from.count || own.list.count || own.cubin || own.sign || own.name || own.out || own.json
                           ? flp_fail(FLP_ERROR_ARGUMENT, "options of the pack are not accepted in a list")
                           : add_heads(specs, &own);
   return status == FLP_OK ? FLP_OK : flp_fail(status, "%s:%d: %s", file, number, flp_error_detail());
 }
 
 static flp_status add_list(spec_list *specs, const build_args *args, size_t i) {
-  FLP_TRY(cli_read_text(args->list[i], LIST_BYTES_MAX, &specs->texts[i]));
+  FLP_TRY(cli_read_text(args->list.path[i], LIST_BYTES_MAX, &specs->texts[i]));
   int number = 0;
   for (char *line = specs->texts[i], *next; line; line = next) {
     next = strchr(line, '\n');
     if (next) *next++ = 0;
-    FLP_TRY(add_line(specs, args, args->list[i], ++number, line));
+    FLP_TRY(add_line(specs, args, args->list.path[i], ++number, line));
   }
   return FLP_OK;
 }
@@ -276,14 +238,14 @@ static flp_status collect_specs(spec_list *specs, build_args *args) {
   if (!specs->specs) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
   int is_given =
       args->spec.spec.vocab || args->spec.spec.hidden || args->spec.model || args->preset || args->preset_file;
-  if (is_given || (!args->from_count && !args->list_count))
+  if (is_given || (!args->from.count && !args->list.count))
     FLP_TRY(add_heads(specs, args));
   else if (args->spec.loss.name)
     return flp_fail(
         FLP_ERROR_ARGUMENT,
         "--loss: '%s' is not accepted without --vocab and --hidden, any head's, or --preset; or in a line of a list",
         args->spec.loss.name);
-  for (size_t i = 0; i < args->list_count; i++) FLP_TRY(add_list(specs, args, i));
+  for (size_t i = 0; i < args->list.count; i++) FLP_TRY(add_list(specs, args, i));
   return FLP_OK;
 }
 
@@ -292,8 +254,8 @@ static flp_status collect_specs(spec_list *specs, build_args *args) {
 static flp_status collect(build_args *args, cli_pack_items *items, uint64_t *left_out) {
   spec_list specs = {.count = 0};
   flp_status status = collect_specs(&specs, args);
-  for (size_t i = 0; i < args->from_count && status == FLP_OK; i++)
-    status = cli_pack_add_from(items, args->from[i], left_out);
+  for (size_t i = 0; i < args->from.count && status == FLP_OK; i++)
+    status = cli_pack_add_from(items, args->from.path[i], left_out);
   if (status == FLP_OK) status = cli_pack_generate(specs.specs, specs.count, items);
   for (size_t i = 0; i < SOURCES_MAX; i++) free(specs.texts[i]);
   free(specs.specs);
@@ -325,9 +287,9 @@ static flp_status report(const build_args *args, uint64_t left_out) {
     if (document) json_object_set_new(document, "left_out", cli_json_count(left_out));
     status = cli_json_print(document);
   } else if (status == FLP_OK) {
-    char size[CLI_TEXT_BYTES], signer[CLI_KEY_TEXT];
+    char signer[CLI_KEY_TEXT];
     cli_print(2, "%s: %u kernels, %s", args->out, file.pack->entry_count,
-              cli_format_bytes((double)file.pack->file_bytes, size));
+              cli_bytes((double)file.pack->file_bytes).text);
     if (left_out) printf("%llu entries of other sources were left out\n", (unsigned long long)left_out);
     if (file.pack->is_signed)
       cli_print(2, "signed; the public key is %s",

@@ -9,10 +9,11 @@
 
 #include "gen/cli/pack/pack.h"
 #include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/option_args.h"
 #include "gen/cli/shared/progress.h"
 #include "gen/cli/shared/text.h"
 
-enum { KEY_JSON = CLI_KEY_FIRST, KEY_TRUST, KEY_DIR };
+enum { KEY_TRUST = CLI_KEY_FIRST };
 
 typedef struct install_args {
   const char *path, *directory;
@@ -26,37 +27,23 @@ typedef struct outcome {
 } outcome;
 
 static const struct argp_option options[] = {
-    {"dir", KEY_DIR, "DIR", 0, "the cache to install into, default FLP_CACHE_DIR: that of this user", 0},
+    {"dir", CLI_TEXT(install_args, directory), "DIR", 0,
+     "the cache to install into, default FLP_CACHE_DIR: that of this user", 0},
     {"trust", KEY_TRUST, "KEY", 0,
      "install only what is signed with this public key: 64 hex digits, minisign's line, or a file with one of them or "
      "with PEM; may be "
      "repeated; default FLP_PACK_KEYS",
      0},
-    {"json", KEY_JSON, NULL, 0, "print one JSON document", 0},
+    {"json", CLI_SWITCH(install_args, json), NULL, 0, "print one JSON document", 0},
     {0}};
 
 static error_t parse(int key, char *text, struct argp_state *state) {
-  install_args *args = state->input;
-  switch (key) {
-    case KEY_DIR:
-      args->directory = text;
-      return 0;
-    case KEY_TRUST:
-      cli_argp_check(state, cli_pack_trust_add(&args->trust, text));
-      return 0;
-    case KEY_JSON:
-      args->json = 1;
-      return 0;
-    case ARGP_KEY_ARG:
-      if (args->path) argp_error(state, "argument '%s' is not accepted after '%s'", text, args->path);
-      args->path = text;
-      return 0;
-    case ARGP_KEY_END:
-      if (!args->path) argp_error(state, "the pack's file is missing");
-      return 0;
-    default:
-      return ARGP_ERR_UNKNOWN;
-  }
+  static const cli_value values[] = {
+      CLI_PACK_FILE(install_args, path),
+      {KEY_TRUST, CLI_IS_OWN, CLI_PLACE(install_args, trust), .parse = cli_pack_trust_add},
+      {0}};
+  static const cli_values all = {.options = options, .rows = values};
+  return cli_values_parse(&all, key, text, state);
 }
 
 static int is_equal(const flp_kernel_image *a, const flp_kernel_image *b) {
@@ -140,20 +127,18 @@ static flp_status install(install_args *args) {
 }
 
 const struct argp cli_pack_install_argp = {
-    options,
-    parse,
-    "FILE",
-    "Installs the kernels of a pack into a cache."
-    "\vThe whole pack is verified first, and one that is refused leaves the cache as it was. Each kernel is put in "
-    "place in one step: an installation that is interrupted or meets a full disk leaves a valid cache, and running "
-    "it "
-    "again completes it. Without installing, FLP_CACHE_PATH=FILE reads a pack in place.\n\n"
-    "Examples:\n"
-    "  flpgen pack install h200.flpp\n"
-    "  flpgen pack install h200.flpp --trust release.pub --dir /srv/flp\n\n" CLI_EXIT_HELP,
-    NULL,
-    NULL,
-    NULL};
+    .options = options,
+    .parser = parse,
+    .args_doc = "FILE",
+    .doc =
+        "Installs the kernels of a pack into a cache."
+        "\vThe whole pack is verified first, and one that is refused leaves the cache as it was. Each kernel is put in "
+        "place in one step: an installation that is interrupted or meets a full disk leaves a valid cache, and running "
+        "it "
+        "again completes it. Without installing, FLP_CACHE_PATH=FILE reads a pack in place.\n\n"
+        "Examples:\n"
+        "  flpgen pack install h200.flpp\n"
+        "  flpgen pack install h200.flpp --trust release.pub --dir /srv/flp\n\n" CLI_EXIT_HELP};
 
 int cli_pack_install(int argc, char **argv) {
   install_args args = {.path = NULL};

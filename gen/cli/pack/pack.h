@@ -122,8 +122,12 @@ json_t *cli_pack_file_json(const cli_pack_file *file);
 typedef struct cli_pack_trust {
   char *keys; /* owned, or NULL */
 } cli_pack_trust;
-flp_status cli_pack_trust_add(cli_pack_trust *trust, const char *text);
+flp_status cli_pack_trust_add(const char *text, void *trust);
 flp_status cli_pack_trust_finish(cli_pack_trust *trust);
+
+/* The argument of an action, a row of its options. */
+#define CLI_PACK_FILE(type, field) \
+  { ARGP_KEY_ARG, CLI_IS_ARGUMENT, CLI_PLACE(type, field), .unsaid = "the pack's file is missing" }
 
 /* ---- the actions; argv[0] is "flpgen pack ACTION" ---- */
 

@@ -6,10 +6,11 @@
 
 #include "gen/cli/pack/pack.h"
 #include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/option_args.h"
 #include "gen/cli/shared/table.h"
 #include "gen/cli/shared/text.h"
 
-enum { KEY_JSON = CLI_KEY_FIRST, KEY_TRUST };
+enum { KEY_TRUST = CLI_KEY_FIRST };
 enum { INDENT = 16 }; /* of what is said of a pack, beside labels */
 
 typedef struct show_args {
@@ -24,29 +25,15 @@ static const struct argp_option verify_options[] = {
      "with PEM; may be repeated; "
      "default FLP_PACK_KEYS, and without that any pack that is sound",
      0},
-    {"json", KEY_JSON, NULL, 0, "print one JSON document", 0},
+    {"json", CLI_SWITCH(show_args, json), NULL, 0, "print one JSON document", 0},
     {0}};
-static const struct argp_option inspect_options[] = {{"json", KEY_JSON, NULL, 0, "print one JSON document", 0}, {0}};
 
 static error_t parse(int key, char *text, struct argp_state *state) {
-  show_args *args = state->input;
-  switch (key) {
-    case KEY_TRUST:
-      cli_argp_check(state, cli_pack_trust_add(&args->trust, text));
-      return 0;
-    case KEY_JSON:
-      args->json = 1;
-      return 0;
-    case ARGP_KEY_ARG:
-      if (args->path) argp_error(state, "argument '%s' is not accepted after '%s'", text, args->path);
-      args->path = text;
-      return 0;
-    case ARGP_KEY_END:
-      if (!args->path) argp_error(state, "the pack's file is missing");
-      return 0;
-    default:
-      return ARGP_ERR_UNKNOWN;
-  }
+  static const cli_value values[] = {CLI_PACK_FILE(show_args, path),
+                                     {KEY_TRUST, CLI_IS_OWN, CLI_PLACE(show_args, trust), .parse = cli_pack_trust_add},
+                                     {0}};
+  static const cli_values all = {.options = verify_options, .rows = values};
+  return cli_values_parse(&all, key, text, state);
 }
 
 /* ---- verify ---- */
@@ -58,7 +45,7 @@ static void signer_of(const flp_pack *pack, char out[CLI_KEY_TEXT]) {
 static flp_status print_verified(const cli_pack_file *file, const show_args *args) {
   const flp_pack *pack = file->pack;
   int is_trusted = args->trust.keys[0] != 0; /* or verifying would have failed */
-  char signer[CLI_KEY_TEXT], size[CLI_TEXT_BYTES];
+  char signer[CLI_KEY_TEXT];
   signer_of(pack, signer);
   if (args->json)
     return cli_json_print(json_pack("{s:o, s:b, s:o, s:i, s:i, s:o, s:b}", "file", cli_json_text(file->path), "sound",
@@ -66,7 +53,7 @@ static flp_status print_verified(const cli_pack_file *file, const show_args *arg
                                     "blobs", (int)pack->blob_count, "signed_by",
                                     pack->is_signed ? json_string(signer) : json_null(), "trusted", is_trusted));
   cli_print(2, "%s: sound: %u kernels, %u blobs, %s", file->path, pack->entry_count, pack->blob_count,
-            cli_format_bytes((double)pack->file_bytes, size));
+            cli_bytes((double)pack->file_bytes).text);
   if (!pack->is_signed)
     puts("not signed");
   else
@@ -86,19 +73,18 @@ static flp_status verify(show_args *args) {
 }
 
 const struct argp cli_pack_verify_argp = {
-    verify_options,
-    parse,
-    "FILE",
-    "Verifies a pack: every hash, descriptor, kernel symbol and size, the manifest and the signature."
-    "\vNo GPU is needed and nothing is written. A signature that is there must be right whoever made it; --trust "
-    "asks whose it is.\n\n"
-    "Examples:\n"
-    "  flpgen pack verify h200.flpp\n"
-    "  flpgen pack verify h200.flpp --trust release.pub\n\n"
-    "A pack that is sound but not signed by a trusted key is exit status 1, one that is corrupt 4.\n\n" CLI_EXIT_HELP,
-    NULL,
-    NULL,
-    NULL};
+    .options = verify_options,
+    .parser = parse,
+    .args_doc = "FILE",
+    .doc =
+        "Verifies a pack: every hash, descriptor, kernel symbol and size, the manifest and the signature."
+        "\vNo GPU is needed and nothing is written. A signature that is there must be right whoever made it; --trust "
+        "asks whose it is.\n\n"
+        "Examples:\n"
+        "  flpgen pack verify h200.flpp\n"
+        "  flpgen pack verify h200.flpp --trust release.pub\n\n"
+        "A pack that is sound but not signed by a trusted key is exit status 1, one that is corrupt "
+        "4.\n\n" CLI_EXIT_HELP};
 
 int cli_pack_verify(int argc, char **argv) {
   show_args args = {.path = NULL};
@@ -130,11 +116,11 @@ static void print_head(const cli_pack_file *file) {
                                           {"tuned_for", "tuned for"},
                                           {"cubins", "machine code"}};
   const flp_pack *pack = file->pack;
-  char signer[CLI_KEY_TEXT], size[CLI_TEXT_BYTES], text[1024];
+  char signer[CLI_KEY_TEXT], text[1024];
   const char *name = json_string_value(json_object_get(file->manifest, "name"));
   signer_of(pack, signer);
   if (name && name[0]) cli_print_field(INDENT, "name", "%s", name);
-  cli_print_field(INDENT, "size", "%s, %u kernels in %u blobs", cli_format_bytes((double)pack->file_bytes, size),
+  cli_print_field(INDENT, "size", "%s, %u kernels in %u blobs", cli_bytes((double)pack->file_bytes).text,
                   pack->entry_count, pack->blob_count);
   cli_print_field(INDENT, "signed with", "%s", pack->is_signed ? signer : "-");
   cli_print_field(INDENT, "sources", "%.16s", json_string_value(json_object_get(file->manifest, "sources")));
@@ -144,18 +130,17 @@ static void print_head(const cli_pack_file *file) {
 
 static void add_row(cli_table *table, const flp_pack *pack, const flp_pack_entry *entry) {
   flp_kernel_desc desc;
-  char key[FLP_KEY_BYTES_MAX + 1] = "", shape[CLI_PACK_SHAPE_BYTES], tiling[FLP_TUNABLES_TEXT_BYTES], cubins[32];
-  char stored[CLI_TEXT_BYTES], unpacked[CLI_TEXT_BYTES];
+  char key[FLP_KEY_BYTES_MAX + 1] = "", shape[CLI_PACK_SHAPE_BYTES], tiling[FLP_TUNABLES_TEXT_BYTES];
   memcpy(key, entry->key, entry->key_bytes);
   if (flp_kernel_desc_read(entry->desc, entry->desc_bytes, &desc) != FLP_OK) return; /* opening has read them all */
   const flp_pack_blob *blob = &pack->blobs[entry->images[0].blob];
   const char *tuned = strstr(key, " tuned=");
   cli_pack_shape(&desc.key, shape);
   flp_tunables_text(&desc.key.tune, tiling);
-  snprintf(cubins, sizeof cubins, "%u", entry->image_count - 1);
-  cli_table_add(table, flp_kernel_kind_name(desc.key.kind), desc.key.arch, flp_dtype_name(desc.key.dtype), shape,
-                tiling, tuned && tuned[7] ? tuned + 7 : "-", cli_format_bytes((double)blob->stored_bytes, stored),
-                cli_format_bytes((double)blob->unpacked_bytes, unpacked), cubins, NULL);
+  cli_table_addf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%u", flp_kernel_kind_name(desc.key.kind), desc.key.arch,
+                 flp_dtype_name(desc.key.dtype), shape, tiling, tuned && tuned[7] ? tuned + 7 : "-",
+                 cli_bytes((double)blob->stored_bytes).text, cli_bytes((double)blob->unpacked_bytes).text,
+                 entry->image_count - 1);
 }
 
 static flp_status inspect(const show_args *args) {
@@ -179,18 +164,16 @@ static flp_status inspect(const show_args *args) {
 }
 
 const struct argp cli_pack_inspect_argp = {
-    inspect_options,
-    parse,
-    "FILE",
-    "Shows what a pack holds: its manifest, its signer and its kernels."
-    "\vThe table of the pack is checked on the way; `flpgen pack verify` reads the code "
-    "as well.\n\n"
-    "Examples:\n"
-    "  flpgen pack inspect h200.flpp\n"
-    "  flpgen pack inspect h200.flpp --json\n\n" CLI_EXIT_HELP,
-    NULL,
-    NULL,
-    NULL};
+    .options = verify_options + 1,
+    .parser = parse,
+    .args_doc = "FILE",
+    .doc =
+        "Shows what a pack holds: its manifest, its signer and its kernels."
+        "\vThe table of the pack is checked on the way; `flpgen pack verify` reads the code "
+        "as well.\n\n"
+        "Examples:\n"
+        "  flpgen pack inspect h200.flpp\n"
+        "  flpgen pack inspect h200.flpp --json\n\n" CLI_EXIT_HELP};
 
 int cli_pack_inspect(int argc, char **argv) {
   show_args args = {.path = NULL};

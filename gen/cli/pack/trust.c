@@ -5,7 +5,8 @@
 
 #include "gen/cli/pack/pack.h"
 
-flp_status cli_pack_trust_add(cli_pack_trust *trust, const char *text) {
+flp_status cli_pack_trust_add(const char *text, void *place) {
+  cli_pack_trust *trust = place;
   cli_public_key key;
   char hex[CLI_KEY_TEXT], *grown = NULL;
   FLP_TRY(cli_key_read_public(text, &key));

@@ -5,10 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gen/cli/call/lists.h"
 #include "gen/cli/call/oracle.h"
 #include "runtime/base/number.h"
-#include "runtime/kernel/kernel.h"
 #include "runtime/base/operands.h"
+#include "runtime/kernel/kernel.h"
 
 static double temperature_of(const run_problem *problem, int64_t row) {
   float value = (float)problem->temperature;
@@ -69,11 +70,6 @@ static oracle_problem gather(const run_problem *problem, const run_exact *rows, 
                           .threads = 1};
 }
 
-static int by_value(const void *a, const void *b) {
-  int64_t left = *(const int64_t *)a, right = *(const int64_t *)b;
-  return (left > right) - (left < right);
-}
-
 /* The lists of the chosen rows, sorted; those of a demonstration hold an id once. columns: malloc'ed, or NULL for none */
 static flp_status gather_lists(const run_problem *problem, const run_exact *rows, int64_t *offsets, int64_t **columns) {
   const int64_t *from = problem->operand[FLP_ARRAY_list_offsets], *ids = problem->operand[FLP_ARRAY_list_ids];
@@ -86,7 +82,7 @@ static flp_status gather_lists(const run_problem *problem, const run_exact *rows
   for (int i = 0; i < rows->count; i++) {
     size_t count = (size_t)(offsets[i + 1] - offsets[i]);
     memcpy(*columns + offsets[i], ids + from[rows->row[i]], count * sizeof **columns);
-    qsort(*columns + offsets[i], count, sizeof **columns, by_value);
+    qsort(*columns + offsets[i], count, sizeof **columns, cli_by_value);
   }
   return FLP_OK;
 }

@@ -1,15 +1,17 @@
 /* inputs.c: the tensors of `flpgen run`, found in safetensors files and checked to fit together. */
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "gen/cli/call/lists.h"
 #include "gen/cli/run/run.h"
 #include "gen/cli/shared/hfconfig.h"
 #include "runtime/api/validate.h"
+#include "runtime/base/operands.h"
 #include "runtime/kernel/features.h"
 #include "runtime/kernel/kernel.h"
-#include "runtime/base/operands.h"
 
 enum { NAMES_MAX = 4 };
 
@@ -127,8 +129,7 @@ static int is_read(const run_problem *problem, flp_array_id id) {
 
 /* Read, and without the default that a weight and an old policy have. */
 static int needs_input(const run_problem *problem, flp_array_id id) {
-  return run_loss_input(id) >= 0 && id != FLP_ARRAY_row_weight && id != FLP_ARRAY_old_logprob &&
-         is_read(problem, id);
+  return run_loss_input(id) >= 0 && id != FLP_ARRAY_row_weight && id != FLP_ARRAY_old_logprob && is_read(problem, id);
 }
 
 static flp_status find_operand(run_problem *problem, const run_args *args, flp_array_id id, found *out) {
@@ -154,15 +155,31 @@ static flp_status find_operand(run_problem *problem, const run_args *args, flp_a
   return FLP_OK;
 }
 
-static flp_status fail_shape(flp_array_id id, const found *in, const char *accepted) {
-  char shape[CLI_TENSOR_TEXT_BYTES];
-  return flp_fail(FLP_ERROR_ARGUMENT, "%s: tensor '%s' of %s has shape %s; %s is accepted", operands[id].option,
-                  in->tensor->name, in->path, cli_tensor_shape_text(in->tensor, shape), accepted);
+/* what: shape or dtype; is: the tensor's; format: what would be accepted */
+static flp_status fail_tensor(flp_array_id id, const found *in, const char *what, const char *is, const char *format,
+                              ...) __attribute__((format(printf, 5, 6)));
+static flp_status fail_tensor(flp_array_id id, const found *in, const char *what, const char *is, const char *format,
+                              ...) {
+  char accepted[96];
+  va_list list;
+  va_start(list, format);
+  vsnprintf(accepted, sizeof accepted, format, list);
+  va_end(list);
+  return flp_fail(FLP_ERROR_ARGUMENT, "%s: tensor '%s' of %s has %s %s; %s is accepted", operands[id].option,
+                  in->tensor->name, in->path, what, is, accepted);
 }
 
-static flp_status fail_dtype(flp_array_id id, const found *in, const char *accepted) {
-  return flp_fail(FLP_ERROR_ARGUMENT, "%s: tensor '%s' of %s has dtype %s; %s is accepted", operands[id].option,
-                  in->tensor->name, in->path, cli_tensor_dtype_name(in->tensor->dtype), accepted);
+#define fail_shape(id, in, ...) \
+  fail_tensor(id, in, "shape", cli_tensor_shape_text((in)->tensor, (char[CLI_TENSOR_TEXT_BYTES]){0}), __VA_ARGS__)
+#define fail_dtype(id, in, ...) fail_tensor(id, in, "dtype", cli_tensor_dtype_name((in)->tensor->dtype), __VA_ARGS__)
+
+/* Of two operands that go together one alone. error: ARGUMENT */
+static flp_status check_pair(flp_array_id a, flp_array_id b, const found in[FLP_ARRAYS]) {
+  if (!in[a].tensor == !in[b].tensor) return FLP_OK;
+  flp_array_id missing = in[a].tensor ? b : a, there = in[a].tensor ? a : b;
+  return flp_fail(
+      FLP_ERROR_ARGUMENT, "--%s is missing beside %s; a tensor '%s' in an --input file, or --%s FILE:TENSOR, is needed",
+      operands[missing].option, operands[there].option, operands[missing].names[0], operands[missing].option);
 }
 
 static int is_narrow(cli_tensor_dtype dtype) {
@@ -175,10 +192,8 @@ static flp_status check_dtypes(const run_args *args, run_problem *problem, const
   if (!is_narrow(h) && h != CLI_TENSOR_F32) return fail_dtype(FLP_ARRAY_hidden, hidden, "BF16, F16 or F32");
   int are_mixed = (is_narrow(h) && w == CLI_TENSOR_F32) || (h == CLI_TENSOR_F32 && is_narrow(w));
   if (w != h && !(args->spec.mixed && are_mixed)) {
-    char accepted[80];
-    snprintf(accepted, sizeof accepted, "%s, as hidden has, or with --mixed %s,", cli_tensor_dtype_name(h),
-             is_narrow(h) ? "F32" : "BF16 or F16");
-    return fail_dtype(FLP_ARRAY_weight, weight, accepted);
+    return fail_dtype(FLP_ARRAY_weight, weight, "%s, as hidden has, or with --mixed %s,", cli_tensor_dtype_name(h),
+                      is_narrow(h) ? "F32" : "BF16 or F16");
   }
   flp_spec *spec = &problem->spec;
   spec->hidden_dtype = cli_tensor_dtype_flp(h);
@@ -193,12 +208,10 @@ static flp_status check_bias(const run_args *args, run_problem *problem, const f
   flp_spec *spec = &problem->spec;
   const char *own = cli_tensor_dtype_name(cli_tensor_dtype_of(spec->dtype));
   if (bias->tensor) {
-    char accepted[64];
     flp_dtype dtype = cli_tensor_dtype_flp(bias->tensor->dtype);
     int is_wide = args->spec.mixed == FLP_MIXED_ROUND && dtype == FLP_DTYPE_FP32;
     const char *more = spec->dtype == FLP_DTYPE_FP32 ? "" : ", or with --mixed round F32,";
-    snprintf(accepted, sizeof accepted, "%s%s", own, more);
-    if (dtype != spec->dtype && !is_wide) return fail_dtype(FLP_ARRAY_bias, bias, accepted);
+    if (dtype != spec->dtype && !is_wide) return fail_dtype(FLP_ARRAY_bias, bias, "%s%s", own, more);
     spec->bias_dtype = dtype;
   }
   int is_mixed = spec->hidden_dtype != spec->weight_dtype || (bias->tensor && spec->bias_dtype != spec->dtype);
@@ -215,9 +228,8 @@ static flp_status check_matrices(run_problem *problem, const found *hidden, cons
   if (w->rank != 2) return fail_shape(FLP_ARRAY_weight, weight, "(V, D)");
   int64_t columns = h->shape[h->rank - 1];
   if (w->shape[1] != columns) {
-    char accepted[64];
-    snprintf(accepted, sizeof accepted, "(V, %lld), as hidden has D = %lld,", (long long)columns, (long long)columns);
-    return fail_shape(FLP_ARRAY_weight, weight, accepted);
+    return fail_shape(FLP_ARRAY_weight, weight, "(V, %lld), as hidden has D = %lld,", (long long)columns,
+                      (long long)columns);
   }
   problem->spec.hidden = columns;
   problem->spec.vocab = w->shape[0];
@@ -236,14 +248,12 @@ static flp_status check_target(run_problem *problem, const found *target) {
   const cli_tensor *tensor = target->tensor;
   flp_dtype dtype = cli_tensor_dtype_flp(tensor->dtype);
   if (dtype != FLP_DTYPE_INT32 && dtype != FLP_DTYPE_INT64) return fail_dtype(FLP_ARRAY_target, target, "I32 or I64");
-  char accepted[96];
   int64_t targets = flp_spec_targets(&problem->spec);
-  if (targets > 1)
-    snprintf(accepted, sizeof accepted, "(..., %lld) of %lld rows, as --targets and hidden say,", (long long)targets,
-             (long long)problem->n);
-  else
-    snprintf(accepted, sizeof accepted, "one of %lld elements, a row of hidden each,", (long long)problem->n);
-  if (!is_by_target(problem, tensor)) return fail_shape(FLP_ARRAY_target, target, accepted);
+  if (!is_by_target(problem, tensor) && targets > 1)
+    return fail_shape(FLP_ARRAY_target, target, "(..., %lld) of %lld rows, as --targets and hidden say,",
+                      (long long)targets, (long long)problem->n);
+  if (!is_by_target(problem, tensor))
+    return fail_shape(FLP_ARRAY_target, target, "one of %lld elements, a row of hidden each,", (long long)problem->n);
   problem->spec.target_dtype = dtype;
   problem->rank = tensor->rank;
   memcpy(problem->shape, tensor->shape, sizeof problem->shape);
@@ -254,38 +264,29 @@ static flp_status check_target(run_problem *problem, const found *target) {
 static flp_status check_vector(flp_array_id id, const found *in, cli_tensor_dtype dtype, int64_t count,
                                const char *what) {
   if (!in->tensor) return FLP_OK;
-  char accepted[96];
-  snprintf(accepted, sizeof accepted, "%s", cli_tensor_dtype_name(dtype));
-  if (in->tensor->dtype != dtype) return fail_dtype(id, in, accepted);
-  snprintf(accepted, sizeof accepted, "one of %lld elements, a %s each,", (long long)count, what);
-  if (in->tensor->elements != (uint64_t)count) return fail_shape(id, in, accepted);
+  if (in->tensor->dtype != dtype) return fail_dtype(id, in, "%s", cli_tensor_dtype_name(dtype));
+  if (in->tensor->elements != (uint64_t)count)
+    return fail_shape(id, in, "one of %lld elements, a %s each,", (long long)count, what);
   return FLP_OK;
 }
 
 /* Both or neither, and not beside a loss: without them it would be that of the whole vocabulary. */
-static flp_status check_lists(run_problem *problem, const found *offsets, const found *ids) {
+static flp_status check_lists(run_problem *problem, const found in[FLP_ARRAYS]) {
+  const found *offsets = &in[FLP_ARRAY_list_offsets], *ids = &in[FLP_ARRAY_list_ids];
   const cli_tensor *o = offsets->tensor, *i = ids->tensor;
   if (!o && !i) return FLP_OK;
   if (problem->loss)
     return flp_fail(
         FLP_ERROR_ARGUMENT, "%s: tensor '%s' of %s is not accepted beside --loss; steps take the whole vocabulary",
         operands[o ? FLP_ARRAY_list_offsets : FLP_ARRAY_list_ids].option, (o ? o : i)->name, (o ? offsets : ids)->path);
-  if (!o || !i)
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "--%s is missing beside %s; a tensor '%s' in an --input file, or --%s FILE:TENSOR, "
-                    "is needed",
-                    operands[o ? FLP_ARRAY_list_ids : FLP_ARRAY_list_offsets].option,
-                    operands[o ? FLP_ARRAY_list_offsets : FLP_ARRAY_list_ids].option,
-                    operands[o ? FLP_ARRAY_list_ids : FLP_ARRAY_list_offsets].names[0],
-                    operands[o ? FLP_ARRAY_list_ids : FLP_ARRAY_list_offsets].option);
-  char accepted[96];
+  FLP_TRY(check_pair(FLP_ARRAY_list_offsets, FLP_ARRAY_list_ids, in));
   if (o->dtype != CLI_TENSOR_I64) return fail_dtype(FLP_ARRAY_list_offsets, offsets, "I64");
-  snprintf(accepted, sizeof accepted, "one of %lld elements, one more than rows of hidden,", (long long)problem->n + 1);
-  if (o->elements != (uint64_t)problem->n + 1) return fail_shape(FLP_ARRAY_list_offsets, offsets, accepted);
-  snprintf(accepted, sizeof accepted, "%s, as target has,",
-           problem->spec.target_dtype == FLP_DTYPE_INT32 ? "I32" : "I64");
+  if (o->elements != (uint64_t)problem->n + 1)
+    return fail_shape(FLP_ARRAY_list_offsets, offsets, "one of %lld elements, one more than rows of hidden,",
+                      (long long)problem->n + 1);
   if (cli_tensor_dtype_flp(i->dtype) != problem->spec.target_dtype)
-    return fail_dtype(FLP_ARRAY_list_ids, ids, accepted);
+    return fail_dtype(FLP_ARRAY_list_ids, ids, "%s, as target has,",
+                      problem->spec.target_dtype == FLP_DTYPE_INT32 ? "I32" : "I64");
   problem->list_count = (int64_t)i->elements;
   problem->spec.listed = 1;
   return FLP_OK;
@@ -294,26 +295,18 @@ static flp_status check_lists(run_problem *problem, const found *offsets, const 
 /* One of them: as many rows as rank says, or of that many columns. */
 static flp_status check_lora_shape(flp_array_id id, const found *in, const found *hidden, const int64_t shape[2],
                                    const char *rule) {
-  char accepted[96];
-  snprintf(accepted, sizeof accepted, "%s, as hidden has,", cli_tensor_dtype_name(hidden->tensor->dtype));
-  if (in->tensor->dtype != hidden->tensor->dtype) return fail_dtype(id, in, accepted);
-  snprintf(accepted, sizeof accepted, "(%lld, %lld), %s,", (long long)shape[0], (long long)shape[1], rule);
+  if (in->tensor->dtype != hidden->tensor->dtype)
+    return fail_dtype(id, in, "%s, as hidden has,", cli_tensor_dtype_name(hidden->tensor->dtype));
   if (in->tensor->rank != 2 || in->tensor->shape[0] != shape[0] || in->tensor->shape[1] != shape[1])
-    return fail_shape(id, in, accepted);
+    return fail_shape(id, in, "(%lld, %lld), %s,", (long long)shape[0], (long long)shape[1], rule);
   return FLP_OK;
 }
 
 /* A (R, D) and B (V, R): both or neither. */
-static flp_status check_lora(run_problem *problem, const found *a, const found *b, const found *hidden) {
+static flp_status check_lora(run_problem *problem, const found in[FLP_ARRAYS]) {
+  const found *a = &in[FLP_ARRAY_lora_a], *b = &in[FLP_ARRAY_lora_b], *hidden = &in[FLP_ARRAY_hidden];
   if (!a->tensor && !b->tensor) return FLP_OK;
-  if (!a->tensor || !b->tensor) {
-    flp_array_id missing = a->tensor ? FLP_ARRAY_lora_b : FLP_ARRAY_lora_a,
-                 there = a->tensor ? FLP_ARRAY_lora_a : FLP_ARRAY_lora_b;
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "--%s is missing beside %s; a tensor '%s' in an --input file, or --%s FILE:TENSOR, is needed",
-                    operands[missing].option, operands[there].option, operands[missing].names[0],
-                    operands[missing].option);
-  }
+  FLP_TRY(check_pair(FLP_ARRAY_lora_a, FLP_ARRAY_lora_b, in));
   int64_t rank = a->tensor->rank == 2 ? a->tensor->shape[0] : 0;
   if (rank < 8 || rank > FLP_LORA_RANK_MAX || rank % 8)
     return fail_shape(FLP_ARRAY_lora_a, a, "(R, D), R a multiple of 8 from 8 to 512,");
@@ -325,12 +318,11 @@ static flp_status check_lora(run_problem *problem, const found *a, const found *
 }
 
 static flp_status check_teacher(const run_problem *problem, const found *in) {
-  char accepted[96];
-  snprintf(accepted, sizeof accepted, "(..., %lld) of %lld rows, as target has,",
-           (long long)flp_spec_targets(&problem->spec), (long long)problem->n);
   if (!in->tensor) return FLP_OK;
   if (in->tensor->dtype != CLI_TENSOR_F32) return fail_dtype(FLP_ARRAY_teacher_logprob, in, "F32");
-  return is_by_target(problem, in->tensor) ? FLP_OK : fail_shape(FLP_ARRAY_teacher_logprob, in, accepted);
+  if (is_by_target(problem, in->tensor)) return FLP_OK;
+  return fail_shape(FLP_ARRAY_teacher_logprob, in, "(..., %lld) of %lld rows, as target has,",
+                    (long long)flp_spec_targets(&problem->spec), (long long)problem->n);
 }
 
 /* Elements of a vector over rows; grad_logprob has one a target. */
@@ -345,8 +337,8 @@ static flp_status check_all(const run_args *args, run_problem *problem, const fo
   FLP_TRY(check_bias(args, problem, &in[FLP_ARRAY_bias]));
   cli_tensor_dtype bias = in[FLP_ARRAY_bias].tensor ? in[FLP_ARRAY_bias].tensor->dtype : CLI_TENSOR_F32;
   FLP_TRY(check_vector(FLP_ARRAY_bias, &in[FLP_ARRAY_bias], bias, problem->spec.vocab, "row of weight"));
-  FLP_TRY(check_lists(problem, &in[FLP_ARRAY_list_offsets], &in[FLP_ARRAY_list_ids]));
-  FLP_TRY(check_lora(problem, &in[FLP_ARRAY_lora_a], &in[FLP_ARRAY_lora_b], &in[FLP_ARRAY_hidden]));
+  FLP_TRY(check_lists(problem, in));
+  FLP_TRY(check_lora(problem, in));
   FLP_TRY(check_teacher(problem, &in[FLP_ARRAY_teacher_logprob]));
   for (int i = 0; i < FLP_ARRAYS; i++)
     if (FLP_ARRAY[i].element == FLP_ELEMENT_FLOAT && i != FLP_ARRAY_teacher_logprob)
@@ -394,7 +386,7 @@ flp_status run_problem_load(run_args *args, run_problem *out) {
   found in[FLP_ARRAYS] = {{NULL, NULL}};
   const char *temperature = args->source[FLP_ARRAY_temperature_rows];
   int scalar = temperature && is_number(temperature);
-  if (args->demo_option)
+  if (args->demo_option[0])
     return flp_fail(FLP_ERROR_ARGUMENT, "%s: is accepted with --demo only; tensors have their own", args->demo_option);
   flp_status status = run_problem_loss(args, out);
   if (status == FLP_OK && scalar) status = cli_parse_positive("--temperature", temperature, &out->temperature);
@@ -488,13 +480,5 @@ int64_t run_problem_first(const run_problem *problem, int64_t row) {
 }
 
 int64_t run_problem_target(const run_problem *problem, int64_t at) {
-  const char *data = problem->operand[FLP_ARRAY_target];
-  int64_t wide = 0;
-  int32_t narrow = 0;
-  if (problem->spec.target_dtype == FLP_DTYPE_INT64) {
-    memcpy(&wide, data + at * 8, sizeof wide);
-    return wide;
-  }
-  memcpy(&narrow, data + at * 4, sizeof narrow);
-  return narrow;
+  return cli_id_at(problem->spec.target_dtype, problem->operand[FLP_ARRAY_target], at);
 }

@@ -10,8 +10,8 @@
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/text.h"
 #include "runtime/base/names.h"
-#include "runtime/kernel/kernel.h"
 #include "runtime/base/operands.h"
+#include "runtime/kernel/kernel.h"
 #include "runtime/plan/plan.h"
 #include "runtime/planner/planner.h"
 
@@ -245,20 +245,16 @@ static void print_summary(const char *name, const summary *in) {
 static void print_memory(const report *in) {
   const run_result *result = in->result;
   const flp_spec *spec = &in->problem->spec;
-  char peak[CLI_TEXT_BYTES], workspace[CLI_TEXT_BYTES], naive[CLI_TEXT_BYTES], scores[CLI_TEXT_BYTES],
-      extra[CLI_TEXT_BYTES];
-  cli_print_field(INDENT, "peak memory", "%s of inputs, outputs and workspace (%s)",
-                  cli_format_bytes((double)result->peak_bytes, peak),
-                  cli_format_bytes((double)result->workspace_bytes, workspace));
   double beyond = spec->grads ? in->naive.backward : in->naive.forward;
+  cli_print_field(INDENT, "peak memory", "%s of inputs, outputs and workspace (%s)",
+                  cli_bytes((double)result->peak_bytes).text, cli_bytes((double)result->workspace_bytes).text);
   cli_print_field(INDENT, "naive peak", "%s: scores N*V*4 = %s, with their log-softmax%s %s",
-                  cli_format_bytes(in->naive_peak, naive), cli_format_bytes(in->naive.scores, scores),
-                  spec->grads ? " and gradient" : "", cli_format_bytes(beyond, extra));
+                  cli_bytes(in->naive_peak).text, cli_bytes(in->naive.scores).text, spec->grads ? " and gradient" : "",
+                  cli_bytes(beyond).text);
 }
 
 static void print_time(const report *in) {
   const run_result *result = in->result;
-  char flops[CLI_TEXT_BYTES], rate[CLI_TEXT_BYTES];
   double work = cli_product_flops(&in->problem->spec, in->active);
   if (in->problem->spec.listed) work = 2.0 * (double)in->problem->list_count * (double)in->problem->spec.hidden;
   if (in->problem->loss) {
@@ -269,8 +265,8 @@ static void print_time(const report *in) {
   char backward[48] = "";
   if (in->problem->spec.grads) snprintf(backward, sizeof backward, ", backward %.4g s", result->backward_seconds);
   cli_print_field(INDENT, "time", "forward %.4g s (%s, %s/s)%s, plan %.3g s", result->forward_seconds,
-                  cli_format_flops(work, flops), cli_format_flops(work / fmax(result->forward_seconds, 1e-9), rate),
-                  backward, result->plan_seconds);
+                  cli_flops(work).text, cli_flops(work / fmax(result->forward_seconds, 1e-9)).text, backward,
+                  result->plan_seconds);
 }
 
 static void print_loss(const report *in) {

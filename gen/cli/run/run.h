@@ -30,7 +30,7 @@ typedef struct run_args {
   double lora_scale;
   int json, quiet, demo;
   /* demo */
-  const char *demo_option; /* one of its options that was given, or NULL */
+  char demo_option[CLI_TEXT_BYTES]; /* one of its options that was given, or "" */
   int64_t rows, seed;
   double kept; /* 0 if not given */
 } run_args;

@@ -2,6 +2,7 @@
 #include "gen/cli/shared/common.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -57,25 +58,29 @@ void cli_argp_json_file(struct argp_state *state, const char *verb, const char *
   *json = text;
 }
 
-static const char *format_scaled(double value, const char *const *units, int count, char *buffer) {
-  int unit = 0;
-  while (unit + 1 < count && fabs(value) >= 999.5) {
-    value /= 1000.0;
-    unit++;
-  }
-  int decimals = unit == 0 || fabs(value) >= 99.95 ? 0 : fabs(value) >= 9.995 ? 1 : 2;
-  snprintf(buffer, CLI_TEXT_BYTES, "%.*f %s", decimals, value, units[unit]);
-  return buffer;
+cli_short cli_shortly(const char *format, ...) {
+  cli_short out;
+  va_list list;
+  va_start(list, format);
+  vsnprintf(out.text, sizeof out.text, format, list);
+  va_end(list);
+  return out;
 }
 
-const char *cli_format_bytes(double bytes, char buffer[CLI_TEXT_BYTES]) {
-  static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
-  return format_scaled(bytes, units, 7, buffer);
+static cli_short scaled(double value, const char *unit) {
+  static const char *const prefixes[] = {"", "k", "M", "G", "T", "P", "E"};
+  int prefix = 0;
+  for (; prefix < 6 && fabs(value) >= 999.5; prefix++) value /= 1000.0;
+  int decimals = prefix == 0 || fabs(value) >= 99.95 ? 0 : fabs(value) >= 9.995 ? 1 : 2;
+  return cli_shortly("%.*f %s%s", decimals, value, prefixes[prefix], unit);
 }
 
-const char *cli_format_flops(double flops, char buffer[CLI_TEXT_BYTES]) {
-  static const char *const units[] = {"FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP"};
-  return format_scaled(flops, units, 7, buffer);
+cli_short cli_bytes(double bytes) {
+  return scaled(bytes, "B");
+}
+
+cli_short cli_flops(double flops) {
+  return scaled(flops, "FLOP");
 }
 
 double cli_seconds_now(void) {
@@ -88,4 +93,29 @@ uint64_t cli_peak_resident_bytes(void) {
   struct rusage usage;
   if (getrusage(RUSAGE_SELF, &usage) != 0) return 0;
   return (uint64_t)usage.ru_maxrss * 1024u;
+}
+
+/* ---- messages of the library ---- */
+
+static flp_log_level shown = FLP_LOG_WARNING;
+
+/* Warnings, such as a fall of the ladder, and errors. */
+static void show(flp_log_level level, const char *message, void *user) {
+  static const char no_rung[] = "no rung of the device can run: ";
+  char text[CLI_REASON_BYTES];
+  (void)user;
+  if (level > shown) return;
+  const char *kind = level == FLP_LOG_ERROR ? "error" : "warning";
+  if (strncmp(message, no_rung, sizeof no_rung - 1) == 0)
+    cli_complain("flpgen", "%s: no GPU rung: %s", kind, cli_reason_text(message + sizeof no_rung - 1, text));
+  else
+    cli_complain("flpgen", "%s: %s", kind, message);
+}
+
+void cli_log_start(void) {
+  flp_log_set(show, NULL);
+}
+
+void cli_log_quiet(void) {
+  shown = FLP_LOG_ERROR;
 }

@@ -74,7 +74,7 @@ typedef struct cli_action {
  * tail. Returns the exit code. */
 int cli_action_run(int argc, char **argv, const cli_action *actions, const char *head, const char *tail);
 
-/* ---- log.c: messages of the library go to stderr: warnings and errors, or errors alone ---- */
+/* Messages of the library go to stderr: warnings and errors, or errors alone. */
 
 void cli_log_start(void);
 void cli_log_quiet(void);
@@ -106,14 +106,14 @@ enum {
 #define CLI_MODES_HELP                                                                                                 \
   "auto (default), recompute-vocab (R_VOCAB), recompute-rows (R_ROWS), recompute-split (R2), save (S), stream (P) or " \
   "direction (D)"
-flp_status cli_parse_kept(const char *text, double *out);     /* of --keep-set: a number >= 1 */
+flp_status cli_parse_kept(const char *text, double *out); /* of --keep-set: a number >= 1 */
 /* Of --tail, as flp_spec.tail has it: a number, a quotient or a power. */
 #define CLI_TAIL_LEAST 0x1p-20
 #define CLI_TAIL_MOST 0x1p-2
 #define CLI_TAIL_USUAL 0x1p-9f /* half a unit of bf16; what mode tail stands for */
 flp_status cli_parse_tail(const char *text, float *out);
 flp_status cli_parse_rung(const char *field, const char *text, flp_rung *out);
-flp_status cli_parse_burst(const char *text, double *out);   /* of --burst-ms */
+flp_status cli_parse_burst(const char *text, void *out); /* of --burst-ms: a double */
 
 /* A word of a fixed list; the list ends with a NULL name. */
 typedef flp_word cli_choice;
@@ -139,10 +139,15 @@ extern const cli_choice CLI_DATA[];
 enum { CLI_REQUIRE_GPU = FLP_RUNG_EAGER + 1 };
 extern const cli_choice CLI_REQUIRED[];
 
-/* "1.24 GB", "256 B": decimal units. "94 TFLOP". Returns buffer. */
+/* A short text by value, which lives as long as the expression that it stands in: cli_bytes(n).text. */
 enum { CLI_TEXT_BYTES = 32 };
-const char *cli_format_bytes(double bytes, char buffer[CLI_TEXT_BYTES]);
-const char *cli_format_flops(double flops, char buffer[CLI_TEXT_BYTES]);
+typedef struct cli_short {
+  char text[CLI_TEXT_BYTES];
+} cli_short;
+cli_short cli_shortly(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* "1.24 GB", "256 B": decimal units. "94 TFLOP". */
+cli_short cli_bytes(double bytes);
+cli_short cli_flops(double flops);
 
 /* Opens a regular file to read, of so many bytes. error: IO */
 flp_status cli_open_file(const char *path, int *fd, size_t *bytes);

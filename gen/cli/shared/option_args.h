@@ -1,5 +1,8 @@
-/* option_args.h: the options of flp_options, a row each. A verb names those that it takes in its own list, CLI_OPTION(RUNG, 3),
- * or one with help of its own, and gives their keys to cli_option_parse. */
+/* option_args.h: options of verbs, a row each: the field that an option sets, and what it accepts.
+ *
+ * Those that are a switch or take any text have no row: their keys say the field, CLI_SWITCH(gen_args, json). Those of
+ * flp_options stand here; a verb names the ones that it takes in its own list, CLI_OPTION(RUNG, 3), or one with help of
+ * its own. */
 #ifndef FLPGEN_CLI_OPTION_ARGS_H
 #define FLPGEN_CLI_OPTION_ARGS_H
 
@@ -27,10 +30,55 @@ typedef enum cli_option_key {
 #define CLI_OPTION_THREADS "threads", CLI_KEY_THREADS, "N", 0, "CPU threads of the eager rung; default all"
 #define CLI_OPTION_STRICT "strict", CLI_KEY_STRICT, NULL, 0, "fail where a lower rung would run"
 
+/* Keys that say the field; argp takes 23 bits. */
+enum { CLI_KEYS_SWITCH = 0x100000, CLI_KEYS_TEXT = 0x200000, CLI_KEYS_PLACES = 0x100000 };
+#define CLI_SWITCH(type, field) (CLI_KEYS_SWITCH + (int)offsetof(type, field)) /* an int, which becomes 1 */
+#define CLI_TEXT(type, field) (CLI_KEYS_TEXT + (int)offsetof(type, field))     /* a const char * */
+
+typedef enum cli_value_kind {
+  CLI_VALUES_END,
+  CLI_IS_SWITCH,    /* an int, which becomes 1 */
+  CLI_IS_QUIET,     /* the same, and the library is quiet */
+  CLI_IS_TEXT,      /* a const char *; where the option stands alone, the row's unsaid */
+  CLI_IS_INTEGER,   /* of any width, least to most */
+  CLI_IS_FP32,      /* a double, as cli_parse_fp32 */
+  CLI_IS_POSITIVE,  /* a double, as cli_parse_positive */
+  CLI_IS_BYTES,     /* a uint64_t */
+  CLI_IS_WORD,      /* one of words */
+  CLI_IS_FLAGS,     /* any of words */
+  CLI_IS_OWN,       /* as parse says; place: of what it is given */
+  CLI_IS_ARGUMENTS, /* of ARGP_KEY_ARGS: a char **, all of them, the last NULL */
+  CLI_IS_ARGUMENT,  /* of ARGP_KEY_ARG: a const char *; unsaid: what is said where it is missing */
+  CLI_IS_JSON_FILE  /* of ARGP_KEY_ARG: the file of --json, see cli_argp_json_file */
+} cli_value_kind;
+
+typedef struct cli_value {
+  int key;
+  cli_value_kind kind;
+  size_t place, bytes; /* in the verb's arguments: CLI_PLACE */
+  int64_t least, most;
+  const cli_choice *words;
+  const char *unsaid;
+  flp_status (*parse)(const char *text, void *place);
+} cli_value;
+#define CLI_PLACE(type, field) .place = offsetof(type, field), .bytes = sizeof(((type *)0)->field)
+
+/* The options of a verb. */
+typedef struct cli_values {
+  const char *verb; /* in messages: "loss list" */
+  const struct argp_option *options;
+  const cli_value *rows; /* the last is {0} */
+  size_t call;           /* where its flp_options are, if it takes any of them */
+  unsigned modes;        /* of --mode, as cli_parse_mode_of takes them */
+  int has_spec;          /* its arguments begin with cli_spec_args */
+} cli_values;
+
 static inline int cli_is_option(int key) {
   return key >= CLI_KEY_OPTION && key < CLI_KEY_OPTION_END;
 }
-/* parse.c: sets a field as its option says. modes: of --mode, as cli_parse_mode_of takes them. error: ARGUMENT naming the option */
-flp_status cli_option_parse(int key, const char *text, unsigned modes, flp_options *out);
+/* A parser of argp, whose input is the verb's arguments. */
+error_t cli_values_parse(const cli_values *values, int key, char *text, struct argp_state *state);
+/* "--rows", the option of a key. */
+const char *cli_values_name(const cli_values *values, int key, char out[CLI_TEXT_BYTES]);
 
 #endif

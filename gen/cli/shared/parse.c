@@ -6,7 +6,6 @@
 
 #include "autotune/search.h"
 #include "gen/cli/shared/common.h"
-#include "gen/cli/shared/option_args.h"
 #include "runtime/base/fields.h"
 #include "runtime/base/names.h"
 #include "runtime/base/number.h"
@@ -181,38 +180,9 @@ flp_status cli_parse_rung(const char *field, const char *text, flp_rung *out) {
   return FLP_OK;
 }
 
-flp_status cli_parse_burst(const char *text, double *out) {
+flp_status cli_parse_burst(const char *text, void *place) {
+  double *out = place;
   FLP_TRY(cli_parse_number("--burst-ms", text, out));
   if (*out > 0 && *out <= 60000) return FLP_OK;
   return flp_fail(FLP_ERROR_ARGUMENT, "--burst-ms: expected a number > 0 and at most 60000, got '%s'", text);
-}
-
-flp_status cli_option_parse(int key, const char *text, unsigned modes, flp_options *out) {
-  enum { ORDINAL_MOST = 4096, THREADS_MOST = 4096 };
-  int64_t value = 1;
-  switch ((cli_option_key)key) {
-    case CLI_KEY_BUDGET:
-      return cli_parse_bytes("--budget", text, &out->budget_bytes);
-    case CLI_KEY_MODE:
-      return cli_parse_mode_of(text, modes, &out->mode);
-    case CLI_KEY_CHUNK_ROWS:
-      return cli_parse_integer("--chunk-rows", text, 1, FLP_COUNT_MAX, &out->chunk_rows);
-    case CLI_KEY_CHUNK_VOCAB:
-      return cli_parse_integer("--chunk-vocab", text, 1, FLP_COUNT_MAX, &out->chunk_vocab);
-    case CLI_KEY_RUNG:
-      return cli_parse_rung("--rung", text, &out->rung);
-    case CLI_KEY_DEVICE:
-      FLP_TRY(cli_parse_integer("--device", text, 0, ORDINAL_MOST, &value));
-      out->device = (int32_t)value;
-      return FLP_OK;
-    case CLI_KEY_THREADS:
-      FLP_TRY(cli_parse_integer("--threads", text, 1, THREADS_MOST, &value));
-      out->threads = (int32_t)value;
-      return FLP_OK;
-    case CLI_KEY_STRICT:
-    case CLI_KEY_OPTION_END:
-      out->strict = 1;
-      return FLP_OK;
-  }
-  return FLP_OK;
 }

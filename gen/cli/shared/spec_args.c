@@ -19,8 +19,8 @@ enum { KEY_FIELD = CLI_KEY_SPEC, KEY_LOSS_PARAMETER = KEY_FIELD + FLP_SPEC_FIELD
   {option, KEY_FIELD + FLP_FIELD_##field, argument, 0, help, 1},
 static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "Specialisation:", 1},
-    FLP_SPEC_FIELDS(OPTION, NO_OPTION)
-    {"loss-parameter", KEY_LOSS_PARAMETER, "NAME=NUMBER", 0, CLI_LOSS_PARAMETER_HELP, 1},
+    FLP_SPEC_FIELDS(OPTION, NO_OPTION){"loss-parameter", KEY_LOSS_PARAMETER, "NAME=NUMBER", 0, CLI_LOSS_PARAMETER_HELP,
+                                       1},
     {"model", KEY_MODEL, "FILE", 0, "read vocab, hidden, dtype, softcap and scale from a Hugging Face config.json", 1},
     {"tune", KEY_TUNE, "TEXT", 0,
      "take these tile configurations, where an architecture leaves a choice, or fail; e.g. "
@@ -103,7 +103,8 @@ static error_t parse(int key, char *text, struct argp_state *state) {
   return 0;
 }
 
-const struct argp cli_spec_argp = {options, parse, NULL, NULL, NULL, NULL, NULL};
+static const struct argp of_spec = {.options = options, .parser = parse};
+const struct argp_child cli_spec_children[] = {{&of_spec, 0, NULL, 1}, {0}};
 
 static int is_one_of(const char *name, const char *const *list) {
   for (; *list; list++)

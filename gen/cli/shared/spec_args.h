@@ -23,7 +23,7 @@ typedef struct cli_spec_args {
   { .spec = FLP_SPEC_INIT, .scale = 1.0 }
 
 /* The argp child; its input is a cli_spec_args. */
-extern const struct argp cli_spec_argp;
+extern const struct argp_child cli_spec_children[];
 
 /* Whether the option of a field was given. */
 static inline int cli_spec_args_given(const cli_spec_args *args, flp_field_id field) {

@@ -20,21 +20,30 @@ static char *copy(cli_table *table, const char *text) {
   return made;
 }
 
-static void add_row(cli_table *table, const char *first, va_list list) {
+static void add_cell(cli_table *table, cli_table_row *row, const char *text) {
+  if (row && row->cells < table->columns) row->cell[row->cells++] = copy(table, text);
+}
+
+/* NULL without memory for it. */
+static cli_table_row *new_row(cli_table *table) {
   if (table->row_count == table->capacity) {
     size_t capacity = table->capacity ? 2 * table->capacity : 16;
     cli_table_row *grown = realloc(table->rows, capacity * sizeof *grown);
     if (!grown) {
       table->incomplete = 1;
-      return;
+      return NULL;
     }
     table->rows = grown;
     table->capacity = capacity;
   }
   cli_table_row *row = &table->rows[table->row_count++];
   *row = (cli_table_row){.cells = 0};
-  for (const char *cell = first; cell && row->cells < table->columns; cell = va_arg(list, const char *))
-    row->cell[row->cells++] = copy(table, cell);
+  return row;
+}
+
+static void add_row(cli_table *table, const char *first, va_list list) {
+  cli_table_row *row = new_row(table);
+  for (const char *cell = first; cell; cell = va_arg(list, const char *)) add_cell(table, row, cell);
 }
 
 void cli_table_start(cli_table *table, const char *first, ...) {
@@ -58,6 +67,26 @@ void cli_table_add(cli_table *table, const char *first, ...) {
   va_start(list, first);
   add_row(table, first, list);
   va_end(list);
+}
+
+void cli_table_addf(cli_table *table, const char *format, ...) {
+  enum { FORMAT_BYTES = 256, DIVIDER = 0x1f }; /* which, unlike a tab, no cell has */
+  char divided[FORMAT_BYTES], *text = NULL;
+  va_list list;
+  snprintf(divided, sizeof divided, "%s", format);
+  for (char *at = divided; (at = strchr(at, '\t'));) *at = DIVIDER;
+  va_start(list, format);
+  int length = vasprintf(&text, divided, list);
+  va_end(list);
+  table->incomplete |= length < 0;
+  if (length < 0) return;
+  cli_table_row *row = new_row(table);
+  for (char *cell = text, *next; cell; cell = next) {
+    next = strchr(cell, DIVIDER);
+    if (next) *next++ = 0;
+    add_cell(table, row, cell);
+  }
+  free(text);
 }
 
 void cli_table_note(cli_table *table, const char *format, ...) {

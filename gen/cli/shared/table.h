@@ -36,6 +36,8 @@ void cli_table_may_move(cli_table *table, int column, const char *label);
 /* Adds a row. One with fewer cells than the header ends in a cell that reaches to the right edge and widens no column:
  * the place for a sentence. */
 void cli_table_add(cli_table *table, const char *first, ...) __attribute__((sentinel));
+/* The same of cells that a format gives; tabs of the format divide them. */
+void cli_table_addf(cli_table *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Puts a sentence below the row that was added last. */
 void cli_table_note(cli_table *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Prints to stdout and frees. */

@@ -8,57 +8,38 @@
 #include "gen/cli/keys/minisign.h"
 #include "gen/cli/shared/common.h"
 #include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/option_args.h"
 #include "gen/cli/shared/text.h"
 #include "gen/cli/verbs.h"
 
-enum { KEY_KEY = CLI_KEY_FIRST, KEY_COMMENT, KEY_PUBLIC, KEY_JSON };
-
 typedef struct sign_args {
   const char *key, *comment, *public;
-  char **files;
-  int count, json;
+  char **files; /* ends in NULL; or NULL */
+  int json;
 } sign_args;
 
 static const struct argp_option options[] = {
-    {"key", KEY_KEY, "KEYFILE", 0,
+    {"key", CLI_TEXT(sign_args, key), "KEYFILE", 0,
      "the Ed25519 private key (required), in a file of mode 0600: 64 hex digits (openssl rand -hex 32), PEM (openssl "
      "genpkey -algorithm ed25519) or minisign's without a password (minisign -G -W)",
      0},
-    {"comment", KEY_COMMENT, "TEXT", 0,
+    {"comment", CLI_TEXT(sign_args, comment), "TEXT", 0,
      "the trusted comment, which is signed too; default: time and name of the file, as minisign has them, the time of "
      "SOURCE_DATE_EPOCH if it is set",
      0},
-    {"public", KEY_PUBLIC, "FILE", 0,
+    {"public", CLI_TEXT(sign_args, public), "FILE", 0,
      "also write the public key there, as minisign -p takes it; no file need be signed", 0},
-    {"json", KEY_JSON, NULL, 0, "print one JSON document", 0},
+    {"json", CLI_SWITCH(sign_args, json), NULL, 0, "print one JSON document", 0},
     {0}};
 
 static error_t parse(int key, char *text, struct argp_state *state) {
-  sign_args *args = state->input;
-  switch (key) {
-    case KEY_KEY:
-      args->key = text;
-      return 0;
-    case KEY_COMMENT:
-      args->comment = text;
-      return 0;
-    case KEY_PUBLIC:
-      args->public = text;
-      return 0;
-    case KEY_JSON:
-      args->json = 1;
-      return 0;
-    case ARGP_KEY_ARGS:
-      args->files = state->argv + state->next;
-      args->count = state->argc - state->next;
-      return 0;
-    case ARGP_KEY_END:
-      if (!args->key) argp_error(state, "--key: the private key is not given; --key KEYFILE gives it");
-      if (!args->count && !args->public) argp_error(state, "the file to sign is missing");
-      return 0;
-    default:
-      return ARGP_ERR_UNKNOWN;
-  }
+  static const cli_value values[] = {{ARGP_KEY_ARGS, CLI_IS_ARGUMENTS, CLI_PLACE(sign_args, files)}, {0}};
+  static const cli_values all = {.options = options, .rows = values};
+  const sign_args *args = state->input;
+  if (key != ARGP_KEY_END) return cli_values_parse(&all, key, text, state);
+  if (!args->key) argp_error(state, "--key: the private key is not given; --key KEYFILE gives it");
+  if (!args->files && !args->public) argp_error(state, "the file to sign is missing");
+  return 0;
 }
 
 /* What minisign writes where nothing is asked for. */
@@ -107,7 +88,7 @@ static flp_status report(const sign_args *args, const cli_public_key *key, json_
 static flp_status sign_all(const sign_args *args, const cli_private_key *key, json_t *files) {
   cli_public_key public;
   cli_key_public(key, &public);
-  for (int i = 0; i < args->count; i++) FLP_TRY(sign_file(args, args->files[i], key, files));
+  for (char **file = args->files; file && *file; file++) FLP_TRY(sign_file(args, *file, key, files));
   if (args->public) FLP_TRY(write_public(args->public, &public));
   return report(args, &public, files);
 }
@@ -124,19 +105,17 @@ static flp_status sign(const sign_args *args) {
 }
 
 const struct argp cli_sign_argp = {
-    options,
-    parse,
-    "FILE...",
-    "Signs files of any kind, each with FILE.minisig beside it, which minisign verifies as `flpgen verify` does."
-    "\vWheels, Debian packages, checksums. What FLP_CACHE_PATH names is a pack that bears its signature itself: "
-    "`flpgen pack build --sign`, with the same key.\n\n"
-    "Examples:\n"
-    "  flpgen sign --key key.hex --public release.pub SHA256SUMS\n"
-    "  flpgen verify --trust release.pub SHA256SUMS\n"
-    "  flpgen sign --key key.hex --comment 'flp 0.1.0' *.whl\n\n" CLI_EXIT_HELP,
-    NULL,
-    NULL,
-    NULL};
+    .options = options,
+    .parser = parse,
+    .args_doc = "FILE...",
+    .doc =
+        "Signs files of any kind, each with FILE.minisig beside it, which minisign verifies as `flpgen verify` does."
+        "\vWheels, Debian packages, checksums. What FLP_CACHE_PATH names is a pack that bears its signature itself: "
+        "`flpgen pack build --sign`, with the same key.\n\n"
+        "Examples:\n"
+        "  flpgen sign --key key.hex --public release.pub SHA256SUMS\n"
+        "  flpgen verify --trust release.pub SHA256SUMS\n"
+        "  flpgen sign --key key.hex --comment 'flp 0.1.0' *.whl\n\n" CLI_EXIT_HELP};
 
 int cli_sign(int argc, char **argv) {
   sign_args args = {.key = NULL};

@@ -5,16 +5,17 @@
 #include "gen/cli/keys/minisign.h"
 #include "gen/cli/shared/common.h"
 #include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/option_args.h"
 #include "gen/cli/shared/text.h"
 #include "gen/cli/verbs.h"
 
-enum { KEY_TRUST = CLI_KEY_FIRST, KEY_JSON, TRUSTED_MAX = 16 };
+enum { KEY_TRUST = CLI_KEY_FIRST, TRUSTED_MAX = 16 };
 
 typedef struct verify_args {
   cli_public_key trusted[TRUSTED_MAX];
   size_t trusted_count;
-  char **files;
-  int count, json;
+  char **files; /* ends in NULL; or NULL */
+  int json;
 } verify_args;
 
 static const struct argp_option options[] = {
@@ -22,36 +23,26 @@ static const struct argp_option options[] = {
      "accept signatures of this public key (required; may be repeated): 64 hex digits, minisign's line (minisign -P), "
      "or a file with one of them or with PEM",
      0},
-    {"json", KEY_JSON, NULL, 0, "print one JSON document", 0},
+    {"json", CLI_SWITCH(verify_args, json), NULL, 0, "print one JSON document", 0},
     {0}};
 
-static void add_trusted(verify_args *args, const char *text, struct argp_state *state) {
+static flp_status add_trusted(const char *text, void *place) {
+  verify_args *args = place;
   if (args->trusted_count == TRUSTED_MAX)
-    argp_error(state, "--trust: '%s' is one key too many; %d are accepted", text, TRUSTED_MAX);
-  cli_argp_check(state, cli_key_read_public(text, &args->trusted[args->trusted_count]));
-  args->trusted_count++;
+    return flp_fail(FLP_ERROR_ARGUMENT, "--trust: '%s' is one key too many; %d are accepted", text, TRUSTED_MAX);
+  return cli_key_read_public(text, &args->trusted[args->trusted_count++]);
 }
 
 static error_t parse(int key, char *text, struct argp_state *state) {
-  verify_args *args = state->input;
-  switch (key) {
-    case KEY_TRUST:
-      add_trusted(args, text, state);
-      return 0;
-    case KEY_JSON:
-      args->json = 1;
-      return 0;
-    case ARGP_KEY_ARGS:
-      args->files = state->argv + state->next;
-      args->count = state->argc - state->next;
-      return 0;
-    case ARGP_KEY_END:
-      if (!args->trusted_count) argp_error(state, "--trust: no key is given; --trust KEY names whose signature counts");
-      if (!args->count) argp_error(state, "the file to verify is missing");
-      return 0;
-    default:
-      return ARGP_ERR_UNKNOWN;
-  }
+  static const cli_value values[] = {{KEY_TRUST, CLI_IS_OWN, .parse = add_trusted},
+                                     {ARGP_KEY_ARGS, CLI_IS_ARGUMENTS, CLI_PLACE(verify_args, files)},
+                                     {0}};
+  static const cli_values all = {.options = options, .rows = values};
+  const verify_args *args = state->input;
+  if (key != ARGP_KEY_END) return cli_values_parse(&all, key, text, state);
+  if (!args->trusted_count) argp_error(state, "--trust: no key is given; --trust KEY names whose signature counts");
+  if (!args->files) argp_error(state, "the file to verify is missing");
+  return 0;
 }
 
 static flp_status verify_file(const verify_args *args, const char *path, json_t *files) {
@@ -73,27 +64,25 @@ static flp_status verify(const verify_args *args) {
   if (sodium_init() < 0) return flp_fail(FLP_ERROR_INTERNAL, "libsodium could not be initialised");
   json_t *files = json_array();
   flp_status status = FLP_OK;
-  for (int i = 0; i < args->count && status == FLP_OK; i++) status = verify_file(args, args->files[i], files);
+  for (char **file = args->files; *file && status == FLP_OK; file++) status = verify_file(args, *file, files);
   if (status == FLP_OK && args->json) status = cli_json_print(json_pack("{s:O}", "files", files));
   json_decref(files);
   return status;
 }
 
 const struct argp cli_verify_argp = {
-    options,
-    parse,
-    "FILE...",
-    "Verifies the signature FILE.minisig beside each file: of `flpgen sign`, or of minisign."
-    "\vThe trusted comment, which is signed too, is printed. It stops at the first file that fails. The signature "
-    "within a pack is verified by `flpgen pack verify`.\n\n"
-    "Examples:\n"
-    "  flpgen verify --trust release.pub SHA256SUMS && sha256sum --check SHA256SUMS\n"
-    "  flpgen verify --trust release.pub flp-0.1.0-*.whl --json\n\n"
-    "A file that none of the trusted keys has signed is exit status 1, a signature that cannot be read "
-    "4.\n\n" CLI_EXIT_HELP,
-    NULL,
-    NULL,
-    NULL};
+    .options = options,
+    .parser = parse,
+    .args_doc = "FILE...",
+    .doc =
+        "Verifies the signature FILE.minisig beside each file: of `flpgen sign`, or of minisign."
+        "\vThe trusted comment, which is signed too, is printed. It stops at the first file that fails. The signature "
+        "within a pack is verified by `flpgen pack verify`.\n\n"
+        "Examples:\n"
+        "  flpgen verify --trust release.pub SHA256SUMS && sha256sum --check SHA256SUMS\n"
+        "  flpgen verify --trust release.pub flp-0.1.0-*.whl --json\n\n"
+        "A file that none of the trusted keys has signed is exit status 1, a signature that cannot be read "
+        "4.\n\n" CLI_EXIT_HELP};
 
 int cli_verify(int argc, char **argv) {
   verify_args args = {.trusted_count = 0};

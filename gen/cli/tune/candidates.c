@@ -94,7 +94,7 @@ static flp_status list_space(flp_kernel_kind kind, const tile_space *space, cons
   return out->items ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "out of host memory for the candidates");
 }
 
-flp_status tune_list_kernels(flp_kernel_kind kind, const tune_target *target, const tune_work *work,
+flp_status tune_list_kernels(flp_kernel_kind kind, const tune_head *target, const tune_work *work,
                              const flp_device *device, const flp_tunables *included, tune_list *out) {
   tile_space *space;
   *out = (tune_list){0};

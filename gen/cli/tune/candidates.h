@@ -3,7 +3,7 @@
 #define FLPGEN_CLI_TUNE_CANDIDATES_H
 
 #include "autotune/space.h"
-#include "gen/cli/tune/targets.h"
+#include "gen/cli/tune/heads.h"
 #include "runtime/planner/planner.h"
 
 typedef struct tune_list {
@@ -23,7 +23,7 @@ typedef struct tune_work {
 
 /* The candidates of a kind, with predictions. included: to be timed to the end, every field set; or all 0
  * error: MEMORY */
-flp_status tune_list_kernels(flp_kernel_kind kind, const tune_target *target, const tune_work *work,
+flp_status tune_list_kernels(flp_kernel_kind kind, const tune_head *target, const tune_work *work,
                              const flp_device *device, const flp_tunables *included, tune_list *out);
 /* Layouts that fit the budget: of the backward pass chunk sizes of each mode, of a step chunks of rows in stream mode.
  * The first is the planner's. planner: of the kernels that run; error: MEMORY, BUDGET */

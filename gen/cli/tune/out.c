@@ -86,16 +86,14 @@ void tune_outcome_line(const tune_outcome *outcome, int64_t rows, const char *lo
 }
 
 static void print_step(cli_table *table, const tune_step *step) {
-  char tiling[FLP_TUNABLES_TEXT_BYTES], ms[32], untuned[32], gain[32], tried[64];
-  snprintf(ms, sizeof ms, "%.3f ms", step->result.ms);
-  snprintf(untuned, sizeof untuned, "%.3f ms", step->result.default_ms);
-  snprintf(gain, sizeof gain, "%+.1f %%", 100 * (1 / step->chosen.ratio - 1));
-  snprintf(tried, sizeof tried, "%d of %d", step->result.timed, step->legal);
-  cli_table_add(table, step->kind, tiling_text(&step->chosen, tiling), ms, untuned,
-                step->chosen.is_default ? "stays" : gain, tried, NULL);
+  char tiling[FLP_TUNABLES_TEXT_BYTES];
+  cli_table_addf(table, "%s\t%s\t%.3f ms\t%.3f ms\t%s\t%d of %d", step->kind, tiling_text(&step->chosen, tiling),
+                 step->result.ms, step->result.default_ms,
+                 step->chosen.is_default ? "stays" : cli_shortly("%+.1f %%", 100 * (1 / step->chosen.ratio - 1)).text,
+                 step->result.timed, step->legal);
 }
 
-static void print_target(const tune_target *target) {
+static void print_target(const tune_head *target) {
   cli_print(2, "%s%s%s", target->model, target->model[0] ? ": " : "", target->text);
 }
 
@@ -127,7 +125,7 @@ static int by_prediction(const void *a, const void *b) {
 }
 
 /* Adds what would be tried of a kernel; nothing for one that leaves no choice. */
-static flp_status dry_kind(const tune_args *args, const tune_target *target, const flp_device *device,
+static flp_status dry_kind(const tune_args *args, const tune_head *target, const flp_device *device,
                            flp_kernel_kind kind, json_t *searches) {
   tune_list list;
   char tiling[FLP_TUNABLES_TEXT_BYTES];
@@ -154,7 +152,7 @@ static flp_status dry_kind(const tune_args *args, const tune_target *target, con
   return status;
 }
 
-static void dry_print(const tune_target *target, const json_t *kinds) {
+static void dry_print(const tune_head *target, const json_t *kinds) {
   static const char *const counted[] = {"candidates", "illegal", "pruned"};
   size_t i;
   json_t *kind;
@@ -164,22 +162,20 @@ static void dry_print(const tune_target *target, const json_t *kinds) {
   cli_table_may_move(&table, 5, "first ");
   json_array_foreach(kinds, i, kind) {
     const json_t *tried = json_object_get(kind, "tried"), *first = json_array_get(tried, 0);
-    char count[3][24], tries[24];
-    for (int c = 0; c < 3; c++)
-      snprintf(count[c], sizeof count[c], "%lld", (long long)json_integer_value(json_object_get(kind, counted[c])));
-    snprintf(tries, sizeof tries, "%zu", json_array_size(tried));
-    cli_table_add(&table, json_string_value(json_object_get(kind, "kind")), count[0], count[1], count[2], tries,
-                  json_string_value(json_object_get(first, "cut")), NULL);
+    long long count[3];
+    for (int c = 0; c < 3; c++) count[c] = json_integer_value(json_object_get(kind, counted[c]));
+    cli_table_addf(&table, "%s\t%lld\t%lld\t%lld\t%zu\t%s", json_string_value(json_object_get(kind, "kind")), count[0],
+                   count[1], count[2], json_array_size(tried), json_string_value(json_object_get(first, "cut")));
   }
   cli_table_finish(&table);
 }
 
-flp_status tune_dry_run(const tune_args *args, const tune_targets *targets, const flp_device *device) {
+flp_status tune_dry_run(const tune_args *args, const tune_heads *targets, const flp_device *device) {
   static const flp_kernel_kind kinds[] = {FLP_KERNEL_FORWARD, FLP_KERNEL_DZ, FLP_KERNEL_KEEP, FLP_KERNEL_PRODUCTS};
   json_t *all = json_array();
   flp_status status = FLP_OK;
   for (int i = 0; i < targets->count && status == FLP_OK; i++) {
-    const tune_target *target = &targets->items[i];
+    const tune_head *target = &targets->items[i];
     json_t *searches = json_array();
     for (int k = 0; k < 4 && status == FLP_OK; k++)
       if (tune_has_kind(&target->spec, kinds[k])) status = dry_kind(args, target, device, kinds[k], searches);

@@ -16,7 +16,7 @@ typedef struct tune_step {
 } tune_step;
 
 typedef struct tune_outcome {
-  const tune_target *target;
+  const tune_head *target;
   tune_step step[TUNE_STEPS];
   int steps;
   flp_mode mode;   /* save, direction or stream, that forward_keep was timed in; or 0 */
@@ -33,7 +33,7 @@ typedef struct tune_outcome {
 } tune_outcome;
 
 /* Tunes one target. error: as its parts */
-flp_status tune_target_run(const tune_args *args, const tune_target *target, cli_device *device,
+flp_status tune_head_run(const tune_args *args, const tune_head *target, cli_device *device,
                            const cublaslt *library, records *file, const records_run *run,
                            tune_compile_pool *compile_pool, tune_outcome *out);
 
@@ -46,6 +46,6 @@ void tune_outcome_line(const tune_outcome *outcome, int64_t rows, const char *lo
                        char out[TUNE_LINE_BYTES]);
 void tune_outcome_print(const tune_outcome *outcome);
 /* What would be tried, without a GPU. error: MEMORY, IO */
-flp_status tune_dry_run(const tune_args *args, const tune_targets *targets, const flp_device *device);
+flp_status tune_dry_run(const tune_args *args, const tune_heads *targets, const flp_device *device);
 
 #endif

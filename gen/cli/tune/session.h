@@ -18,7 +18,7 @@ typedef struct tune_spent {
 
 typedef struct tune_session {
   const tune_args *args;
-  const tune_target *target;
+  const tune_head *target;
   records *file; /* or NULL */
   records_spec *record;
   cli_device *device;              /* borrowed */

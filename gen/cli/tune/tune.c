@@ -19,31 +19,13 @@
 #include "runtime/load/tuned.h"
 #include "runtime/store/internal.h"
 
-enum {
-  KEY_PRESET = CLI_KEY_FIRST,
-  KEY_PRESET_FILE,
-  KEY_SHAPES,
-  KEY_EFFORT, /* from here to KEY_WORKSPACE: parse_value */
-  KEY_BUDGET,
-  KEY_ROWS,
-  KEY_SEED,
-  KEY_BURST,
-  KEY_WORKSPACE,
-  KEY_RECORD,
-  KEY_RESUME,
-  KEY_OUT,
-  KEY_LIST,
-  KEY_INCLUDE,
-  KEY_DRY_RUN,
-  KEY_NO_BASELINE,
-  KEY_JSON
-};
+enum { KEY_EFFORT = CLI_KEY_FIRST, KEY_BUDGET, KEY_ROWS, KEY_SEED, KEY_BURST, KEY_WORKSPACE };
 
 static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "More than one specialisation:", 2},
-    {"shapes", KEY_SHAPES, "LIST", 0, "heads as VOCABxHIDDEN, e.g. 151936x4096,128256x2048", 2},
-    {"preset", KEY_PRESET, "LIST", 0, "heads of popular models by name, or all", 2},
-    {"preset-file", KEY_PRESET_FILE, "FILE", 0,
+    {"shapes", CLI_TEXT(tune_args, shapes), "LIST", 0, "heads as VOCABxHIDDEN, e.g. 151936x4096,128256x2048", 2},
+    {"preset", CLI_TEXT(tune_args, preset), "LIST", 0, "heads of popular models by name, or all", 2},
+    {"preset-file", CLI_TEXT(tune_args, preset_file), "FILE", 0,
      "take presets from here, not those built in; all of them without --preset", 2},
     {NULL, 0, NULL, 0, "How:", 3},
     {"effort", KEY_EFFORT, "HOW", 0,
@@ -61,22 +43,23 @@ static const struct argp_option options[] = {
     {"burst-ms", KEY_BURST, "MS", 0, "least length of a burst of calls; default 75, 40 where the effort is quick", 3},
     {"seed", KEY_SEED, "S", 0, "of the data and of the order; default 1", 3},
     CLI_OPTION(DEVICE, 3),
-    {"no-baseline", KEY_NO_BASELINE, NULL, 0, "without the GEMM baseline, which needs cuBLASLt", 3},
-    {"no-bare", KEY_NO_BASELINE, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0},
-    {"record", KEY_RECORD, "FILE", 0, "SQLite file of every candidate; default tune.sqlite beside the cache entries",
-     3},
-    {"resume", KEY_RESUME, NULL, 0, "go on where the record stops: what was done on this GPU is not done again", 3},
+    {"no-baseline", CLI_SWITCH(tune_args, no_baseline), NULL, 0, "without the GEMM baseline, which needs cuBLASLt", 3},
+    {"no-bare", CLI_SWITCH(tune_args, no_baseline), NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0},
+    {"record", CLI_TEXT(tune_args, record), "FILE", 0,
+     "SQLite file of every candidate; default tune.sqlite beside the cache entries", 3},
+    {"resume", CLI_SWITCH(tune_args, resume), NULL, 0,
+     "go on where the record stops: what was done on this GPU is not done again", 3},
     {"out", 'o', "DIR", 0, "store the kernels here, not in the cache of this user", 3},
-    {"include", KEY_INCLUDE, "TEXT", 0, "time these tilings to the end whatever they take, named as by bench --tune",
-     3},
-    {"list", KEY_LIST, "FILE", 0, "append what was found as lines of a list for flpgen pack build", 3},
-    {"dry-run", KEY_DRY_RUN, NULL, 0, "only list what would be tried; needs no GPU", 3},
+    {"include", CLI_TEXT(tune_args, include), "TEXT", 0,
+     "time these tilings to the end whatever they take, named as by bench --tune", 3},
+    {"list", CLI_TEXT(tune_args, list), "FILE", 0, "append what was found as lines of a list for flpgen pack build", 3},
+    {"dry-run", CLI_SWITCH(tune_args, dry_run), NULL, 0, "only list what would be tried; needs no GPU", 3},
     {"quiet", 'q', NULL, 0, "no progress, no warnings", 3},
-    {"json", KEY_JSON, NULL, 0, "print one JSON document", 3},
+    {"json", CLI_SWITCH(tune_args, json), NULL, 0, "print one JSON document", 3},
     {0}};
 
 /* "90", "90s", "1.5m", "1h" */
-static flp_status parse_time(const char *text, double *out) {
+static flp_status parse_time(const char *text, void *out) {
   static const struct {
     const char *suffix;
     double seconds;
@@ -85,93 +68,26 @@ static flp_status parse_time(const char *text, double *out) {
   double value = strtod(text, &end);
   for (size_t i = 0; end != text && i < sizeof units / sizeof units[0]; i++)
     if (strcmp(end, units[i].suffix) == 0 && value >= 0 && value < 1e6) {
-      *out = value * units[i].seconds;
+      *(double *)out = value * units[i].seconds;
       return FLP_OK;
     }
   return flp_fail(FLP_ERROR_ARGUMENT, "--budget: expected seconds, or a time such as 90s, 2m, got '%s'", text);
 }
 
-static flp_status parse_effort(const char *text, search_effort *out) {
-  int value = 0;
-  FLP_TRY(cli_parse_choice("--effort", text, CLI_EFFORTS, &value));
-  *out = (search_effort)value;
-  return FLP_OK;
-}
-
-static flp_status parse_value(int key, const char *text, tune_args *args) {
-  switch (key) {
-    case KEY_EFFORT:
-      return parse_effort(text, &args->effort);
-    case KEY_BUDGET:
-      return parse_time(text, &args->budget_s);
-    case KEY_ROWS:
-      return cli_parse_integer("--rows", text, 1, FLP_COUNT_MAX, &args->rows);
-    case KEY_SEED:
-      return cli_parse_integer("--seed", text, 0, INT64_MAX, &args->seed);
-    case KEY_WORKSPACE:
-      return cli_parse_bytes("--workspace", text, &args->options.budget_bytes);
-    default:
-      return cli_parse_burst(text, &args->burst_ms);
-  }
-}
+static const cli_value values[] = {
+    {KEY_EFFORT, CLI_IS_WORD, CLI_PLACE(tune_args, effort), .words = CLI_EFFORTS},
+    {KEY_BUDGET, CLI_IS_OWN, CLI_PLACE(tune_args, budget_s), .parse = parse_time},
+    {KEY_ROWS, CLI_IS_INTEGER, CLI_PLACE(tune_args, rows), .least = 1, .most = FLP_COUNT_MAX},
+    {KEY_SEED, CLI_IS_INTEGER, CLI_PLACE(tune_args, seed), .most = INT64_MAX},
+    {KEY_BURST, CLI_IS_OWN, CLI_PLACE(tune_args, burst_ms), .parse = cli_parse_burst},
+    {KEY_WORKSPACE, CLI_IS_BYTES, CLI_PLACE(tune_args, options.budget_bytes)},
+    {'o', CLI_IS_TEXT, CLI_PLACE(tune_args, out)},
+    {'q', CLI_IS_QUIET, CLI_PLACE(tune_args, quiet)},
+    {0}};
 
 static error_t parse(int key, char *text, struct argp_state *state) {
-  tune_args *args = state->input;
-  if (cli_is_option(key)) {
-    cli_argp_check(state, cli_option_parse(key, text, CLI_TUNE_MODES, &args->options));
-    return 0;
-  }
-  if (key >= KEY_EFFORT && key <= KEY_WORKSPACE) {
-    cli_argp_check(state, parse_value(key, text, args));
-    return 0;
-  }
-  switch (key) {
-    case ARGP_KEY_INIT:
-      state->child_inputs[0] = &args->spec;
-      return 0;
-    case KEY_PRESET:
-      args->preset = text;
-      return 0;
-    case KEY_PRESET_FILE:
-      args->preset_file = text;
-      return 0;
-    case KEY_SHAPES:
-      args->shapes = text;
-      return 0;
-    case KEY_RECORD:
-      args->record = text;
-      return 0;
-    case KEY_RESUME:
-      args->resume = 1;
-      return 0;
-    case 'o':
-      args->out = text;
-      return 0;
-    case KEY_INCLUDE:
-      args->include = text;
-      return 0;
-    case KEY_LIST:
-      args->list = text;
-      return 0;
-    case KEY_DRY_RUN:
-      args->dry_run = 1;
-      return 0;
-    case KEY_NO_BASELINE:
-      args->no_baseline = 1;
-      return 0;
-    case 'q':
-      cli_log_quiet();
-      args->quiet = 1;
-      return 0;
-    case KEY_JSON:
-      args->json = 1;
-      return 0;
-    case ARGP_KEY_ARG:
-      argp_error(state, "argument '%s' is not accepted; tune takes options only", text);
-      return 0;
-    default:
-      return ARGP_ERR_UNKNOWN;
-  }
+  static const cli_values all = {"tune", options, values, offsetof(tune_args, options), CLI_TUNE_MODES, 1};
+  return cli_values_parse(&all, key, text, state);
 }
 
 /* ---- where things lie ---- */
@@ -224,7 +140,7 @@ static void catch_interrupts(void) {
 
 typedef struct tune_run {
   const tune_args *args;
-  const tune_targets *targets;
+  const tune_heads *targets;
   cli_device device;
   cublaslt library;
   tune_compile_pool compile_pool;
@@ -283,9 +199,9 @@ static flp_status append_line(const tune_run *r, const tune_outcome *outcome) {
   return failed ? flp_fail(FLP_ERROR_IO, "--list: %s cannot be written: %s", r->args->list, strerror(errno)) : FLP_OK;
 }
 
-static flp_status run_one(tune_run *r, const tune_target *target) {
+static flp_status run_one(tune_run *r, const tune_head *target) {
   tune_outcome outcome;
-  FLP_TRY(tune_target_run(r->args, target, &r->device, r->args->no_baseline ? NULL : &r->library, r->file, &r->run,
+  FLP_TRY(tune_head_run(r->args, target, &r->device, r->args->no_baseline ? NULL : &r->library, r->file, &r->run,
                           &r->compile_pool, &outcome));
   r->done += !outcome.stopped;
   if (r->args->json)
@@ -296,7 +212,7 @@ static flp_status run_one(tune_run *r, const tune_target *target) {
   return append_line(r, &outcome);
 }
 
-static void report_failure(tune_run *r, const tune_target *target, const char *detail) {
+static void report_failure(tune_run *r, const tune_head *target, const char *detail) {
   cli_complain("flpgen tune", "%s: %s", target->text, detail);
   json_array_append_new(r->outcomes, json_pack("{s:s, s:o}", "spec", target->text, "error", cli_json_text(detail)));
 }
@@ -305,7 +221,7 @@ static void report_failure(tune_run *r, const tune_target *target, const char *d
 static flp_status run_targets(tune_run *r) {
   flp_failure first = {.status = FLP_OK};
   for (int i = 0; i < r->targets->count && !tune_interrupted; i++) {
-    const tune_target *target = &r->targets->items[i];
+    const tune_head *target = &r->targets->items[i];
     flp_status status = run_one(r, target);
     if (status == FLP_OK) continue;
     if (r->targets->count > 1) report_failure(r, target, flp_error_detail());
@@ -323,7 +239,7 @@ static json_t *document(const tune_run *r) {
                    r->run.effort, "stopped", (int)tune_interrupted, "targets", r->outcomes);
 }
 
-static flp_status run(tune_args *args, const tune_targets *targets, const tune_places *places, const char *command) {
+static flp_status run(tune_args *args, const tune_heads *targets, const tune_places *places, const char *command) {
   tune_run r = {.args = args,
                 .targets = targets,
                 .outcomes = json_array(),
@@ -378,7 +294,7 @@ static flp_status resolve_loss(tune_args *args) {
 }
 
 static flp_status tune(tune_args *args, const char *command) {
-  tune_targets targets;
+  tune_heads targets;
   tune_places places = {.scratch = {.root = ""}};
   if (args->spec.tune)
     return flp_fail(FLP_ERROR_ARGUMENT, "--tune: this verb finds it out; bench times a given tiling");
@@ -387,7 +303,7 @@ static flp_status tune(tune_args *args, const char *command) {
   FLP_TRY(cli_spec_args_mode(&args->spec, args->options.mode));
   FLP_TRY(cli_spec_args_one_mode(&args->spec));
   FLP_TRY(resolve_loss(args));
-  FLP_TRY(tune_targets_create(args, &targets));
+  FLP_TRY(tune_heads_create(args, &targets));
   flp_status status;
   if (args->dry_run) {
     flp_device device = assumed_device(args);
@@ -397,34 +313,33 @@ static flp_status tune(tune_args *args, const char *command) {
     if (status == FLP_OK) status = run(args, &targets, &places, command);
     cli_scratch_close(&places.scratch);
   }
-  tune_targets_clear(&targets);
+  tune_heads_clear(&targets);
   return status;
 }
 
-static const struct argp_child children[] = {{&cli_spec_argp, 0, NULL, 1}, {0}};
 const struct argp cli_tune_argp = {
-    options,
-    parse,
-    NULL,
-    "Finds the fastest kernels of specialisations on this machine's GPU and stores them in the cache, where plans of "
-    "the same specialisation find them first."
-    "\vEvery candidate is verified before it is timed: forward bits are those of the untuned kernel, gradients "
-    "are within the bounds of flpgen check. Survivors are timed in bursts, interleaved with the untuned kernel "
-    "and the GEMM baselines; the better third goes on with more rounds. The untuned kernel stays unless "
-    "another is faster by more than the measured noise; of those within the noise of the fastest, the one that "
-    "the cost model puts first is taken. forward is timed in a forward pass, dz and chunks in a backward pass of "
-    "recomputing, with --tail too, whose rows that are recomputed take them, and with --targets, whose dz and products "
-    "are those of one target. With "
-    "--keep forward_keep is timed in a "
-    "forward pass that keeps something for backward, products in "
-    "that and backward together. With --loss both are timed in streamed steps, and so are the rows of its chunks. "
-    "Ctrl-C keeps what was found.\n\n"
-    "Examples:\n"
-    "  flpgen tune --vocab 151936 --hidden 4096 --grad hidden,weight\n"
-    "  flpgen tune --preset all --effort quick --list found.txt\n\n" CLI_EXIT_HELP,
-    children,
-    NULL,
-    NULL};
+    .options = options,
+    .parser = parse,
+    .doc =
+        "Finds the fastest kernels of specialisations on this machine's GPU and stores them in the cache, where plans "
+        "of "
+        "the same specialisation find them first."
+        "\vEvery candidate is verified before it is timed: forward bits are those of the untuned kernel, gradients "
+        "are within the bounds of flpgen check. Survivors are timed in bursts, interleaved with the untuned kernel "
+        "and the GEMM baselines; the better third goes on with more rounds. The untuned kernel stays unless "
+        "another is faster by more than the measured noise; of those within the noise of the fastest, the one that "
+        "the cost model puts first is taken. forward is timed in a forward pass, dz and chunks in a backward pass of "
+        "recomputing, with --tail too, whose rows that are recomputed take them, and with --targets, whose dz and "
+        "products "
+        "are those of one target. With "
+        "--keep forward_keep is timed in a "
+        "forward pass that keeps something for backward, products in "
+        "that and backward together. With --loss both are timed in streamed steps, and so are the rows of its chunks. "
+        "Ctrl-C keeps what was found.\n\n"
+        "Examples:\n"
+        "  flpgen tune --vocab 151936 --hidden 4096 --grad hidden,weight\n"
+        "  flpgen tune --preset all --effort quick --list found.txt\n\n" CLI_EXIT_HELP,
+    .children = cli_spec_children};
 
 int cli_tune(int argc, char **argv) {
   tune_args args = {.spec = CLI_SPEC_ARGS_INIT,
@@ -433,7 +348,8 @@ int cli_tune(int argc, char **argv) {
                     .seed = 1,
                     .budget_s = -1,
                     .effort = SEARCH_NORMAL};
-  args.spec.leaves = 1u << FLP_FEATURE_LISTED | 1u << FLP_FEATURE_TOPK | 1u << FLP_FEATURE_RANK | 1u << FLP_FEATURE_LORA;
+  args.spec.leaves =
+      1u << FLP_FEATURE_LISTED | 1u << FLP_FEATURE_TOPK | 1u << FLP_FEATURE_RANK | 1u << FLP_FEATURE_LORA;
   char command[1024];
   cli_record_join_command(argc, argv, command, sizeof command);
   cli_parse(&cli_tune_argp, argc, argv, &args);

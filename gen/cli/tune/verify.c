@@ -13,7 +13,7 @@
 /* A partial last row panel in every tiling, masked rows, two leaves of columns of which the last is not full. */
 enum { ROWS = 200, COLUMNS = 1531 };
 
-flp_status tune_check_create(const tune_target *target, const double *loss_parameters, const call_buffers *head,
+flp_status tune_check_create(const tune_head *target, const double *loss_parameters, const call_buffers *head,
                              tune_check *out) {
   *out = (tune_check){.head = head, .operands = {.device = head->device}};
   check_case c = check_case_default(target->spec.dtype, ROWS, COLUMNS, target->spec.hidden);

@@ -4,7 +4,7 @@
 
 #include "gen/cli/call/call.h"
 #include "gen/cli/check/compare.h"
-#include "gen/cli/tune/targets.h"
+#include "gen/cli/tune/heads.h"
 
 /* What is run at a time: one flp_execute or flp_step, or two where forward keeps something for backward. */
 typedef enum tune_call {
@@ -26,7 +26,7 @@ typedef struct tune_check {
 } tune_check;
 
 /* loss_parameters: of the target's loss, borrowed. error: MEMORY, DRIVER */
-flp_status tune_check_create(const tune_target *target, const double *loss_parameters, const call_buffers *head,
+flp_status tune_check_create(const tune_head *target, const double *loss_parameters, const call_buffers *head,
                              tune_check *out);
 void tune_check_clear(tune_check *check);
 /* Runs the untuned kernels and holds them to the oracle: TUNE_BACKWARD first, score and recompute modes; then a save,

@@ -14,7 +14,7 @@
 typedef struct scene {
   stage stage;
   tune_args args;
-  tune_target target;
+  tune_head target;
   cli_device device;
   tune_session session;
 } scene;

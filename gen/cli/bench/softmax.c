@@ -1,4 +1,4 @@
-/* target.c: targets drawn from the rows' own softmax.
+/* softmax.c: targets drawn from the rows' own softmax.
  *
  * A slice of the vocabulary is drawn by the sums that a forward pass gives for it, a column of the slice by its scores,
  * computed here: exact up to the rounding of fp32, at the cost of one slice's products a row. */

@@ -1,4 +1,4 @@
-/* targets.c: which specialisations are tuned: the one of the options, shapes of a list, presets of popular
+/* heads.c: which specialisations are tuned: the one of the options, shapes of a list, presets of popular
  * models. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 #include "gen/cli/kernels/kernels.h"
 #include "gen/cli/presets/presets.h"
-#include "gen/cli/tune/targets.h"
+#include "gen/cli/tune/heads.h"
 #include "runtime/api/validate.h"
 #include "runtime/plan/plan.h"
 #include "runtime/planner/planner.h"
@@ -14,7 +14,7 @@
 enum { TARGETS_MOST = CLI_PRESETS_MAX };
 
 /* A name, or as much of the end of a path as fits. */
-static void set_model(tune_target *target, const char *model) {
+static void set_model(tune_head *target, const char *model) {
   size_t length = strlen(model), most = sizeof target->model - 1;
   if (length <= most)
     snprintf(target->model, sizeof target->model, "%s", model);
@@ -24,7 +24,7 @@ static void set_model(tune_target *target, const char *model) {
 
 /* What was timed in another mode, or over other chunks, is another thing: --resume identifies targets by their text.
  * "keep" alone says save. */
-static flp_status set_text(const tune_args *args, tune_target *target) {
+static flp_status set_text(const tune_args *args, tune_head *target) {
   flp_options resolved;
   char workspace[40] = "";
   FLP_TRY(flp_options_resolve(&args->options, &resolved));
@@ -41,14 +41,14 @@ static flp_status set_text(const tune_args *args, tune_target *target) {
   return FLP_OK;
 }
 
-static flp_status add(const tune_args *args, tune_targets *out, const flp_spec *given, double scale,
+static flp_status add(const tune_args *args, tune_heads *out, const flp_spec *given, double scale,
                       const char *model) {
   flp_spec spec = *given;
   cli_spec_args_complete(&args->spec, &spec);
   if (out->count == TARGETS_MOST)
     return flp_fail(FLP_ERROR_ARGUMENT, "at most %d specialisations are accepted", (int)TARGETS_MOST);
-  tune_target *target = &out->items[out->count];
-  *target = (tune_target){.scale = scale};
+  tune_head *target = &out->items[out->count];
+  *target = (tune_head){.scale = scale};
   FLP_TRY(flp_spec_resolve(&spec, &target->spec));
   if (!flp_kernel_tunable_kinds(&target->spec))
     return flp_fail(FLP_ERROR_ARGUMENT, "--alignment: expected 16, got %u; other kernels leave nothing to tune",
@@ -63,7 +63,7 @@ static flp_status add(const tune_args *args, tune_targets *out, const flp_spec *
   return FLP_OK;
 }
 
-static flp_status add_shapes(const tune_args *args, tune_targets *out) {
+static flp_status add_shapes(const tune_args *args, tune_heads *out) {
   char *copy = strdup(args->shapes);
   flp_status status = copy ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "out of memory");
   for (char *word = copy, *next; status == FLP_OK && word; word = next) {
@@ -83,7 +83,7 @@ static flp_status add_shapes(const tune_args *args, tune_targets *out) {
 
 typedef struct adding {
   const tune_args *args;
-  tune_targets *out;
+  tune_heads *out;
 } adding;
 
 static flp_status add_preset(void *context, const cli_preset *preset) {
@@ -93,7 +93,7 @@ static flp_status add_preset(void *context, const cli_preset *preset) {
   return add(a->args, a->out, &spec, preset->scale > 0 ? preset->scale : a->args->spec.scale, preset->name);
 }
 
-static flp_status add_presets(const tune_args *args, tune_targets *out) {
+static flp_status add_presets(const tune_args *args, tune_heads *out) {
   adding a = {args, out};
   return cli_presets_each(args->preset_file, args->preset, add_preset, &a);
 }
@@ -111,8 +111,8 @@ static flp_status check_one_list(const tune_args *args) {
   return flp_fail(FLP_ERROR_ARGUMENT, "%s beside %s: heads are named by one of these", other, list);
 }
 
-flp_status tune_targets_create(const tune_args *args, tune_targets *out) {
-  *out = (tune_targets){0};
+flp_status tune_heads_create(const tune_args *args, tune_heads *out) {
+  *out = (tune_heads){0};
   FLP_TRY(check_one_list(args));
   out->items = calloc(TARGETS_MOST + 1, sizeof *out->items);
   if (!out->items) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
@@ -126,11 +126,11 @@ flp_status tune_targets_create(const tune_args *args, tune_targets *out) {
     status = cli_spec_args_resolve(&spec);
     if (status == FLP_OK) status = add(args, out, &spec.spec, spec.scale, spec.model);
   }
-  if (status != FLP_OK) tune_targets_clear(out);
+  if (status != FLP_OK) tune_heads_clear(out);
   return status;
 }
 
-void tune_targets_clear(tune_targets *targets) {
+void tune_heads_clear(tune_heads *targets) {
   free(targets->items);
-  *targets = (tune_targets){0};
+  *targets = (tune_heads){0};
 }

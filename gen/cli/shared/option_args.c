@@ -1,0 +1,141 @@
+/* option_args.c: a row of a verb's options, and what it makes of a value. */
+#include "gen/cli/shared/option_args.h"
+
+#include <string.h>
+
+#include "runtime/base/fields.h"
+
+enum { ORDINAL_MOST = 4096, THREADS_MOST = 4096 };
+
+static const cli_value of_call[] = {
+    {CLI_KEY_BUDGET, CLI_IS_BYTES, CLI_PLACE(flp_options, budget_bytes)},
+    {CLI_KEY_CHUNK_ROWS, CLI_IS_INTEGER, CLI_PLACE(flp_options, chunk_rows), .least = 1, .most = FLP_COUNT_MAX},
+    {CLI_KEY_CHUNK_VOCAB, CLI_IS_INTEGER, CLI_PLACE(flp_options, chunk_vocab), .least = 1, .most = FLP_COUNT_MAX},
+    {CLI_KEY_RUNG, CLI_IS_WORD, CLI_PLACE(flp_options, rung), .words = FLP_RUNG_WORDS},
+    {CLI_KEY_DEVICE, CLI_IS_INTEGER, CLI_PLACE(flp_options, device), .most = ORDINAL_MOST},
+    {CLI_KEY_THREADS, CLI_IS_INTEGER, CLI_PLACE(flp_options, threads), .least = 1, .most = THREADS_MOST},
+    {CLI_KEY_STRICT, CLI_IS_SWITCH, CLI_PLACE(flp_options, strict)},
+    {0}};
+
+const char *cli_values_name(const cli_values *values, int key, char out[CLI_TEXT_BYTES]) {
+  const struct argp_option *option = values->options;
+  while (option->key != key) option++;
+  snprintf(out, CLI_TEXT_BYTES, "--%s", option->name);
+  return out;
+}
+
+static void put_text(void *place, const char *text) {
+  memcpy(place, &text, sizeof text);
+}
+
+static void put_integer(void *place, size_t bytes, int64_t value) {
+  memcpy(place, &value, bytes); /* little-endian */
+}
+
+static flp_status parse_word(const cli_value *row, const char *name, const char *text, void *place) {
+  int word = 0;
+  FLP_TRY(cli_parse_choice(name, text, row->words, &word));
+  put_integer(place, row->bytes, word);
+  return FLP_OK;
+}
+
+static flp_status parse_integer(const cli_value *row, const char *name, const char *text, void *place) {
+  int64_t value = 0;
+  FLP_TRY(cli_parse_integer(name, text, row->least, row->most, &value));
+  put_integer(place, row->bytes, value);
+  return FLP_OK;
+}
+
+static flp_status parse_value(const cli_value *row, const char *name, const char *text, void *place) {
+  switch (row->kind) {
+    case CLI_IS_QUIET:
+      cli_log_quiet();
+      put_integer(place, row->bytes, 1);
+      return FLP_OK;
+    case CLI_IS_SWITCH:
+      put_integer(place, row->bytes, 1);
+      return FLP_OK;
+    case CLI_IS_TEXT:
+      put_text(place, text ? text : row->unsaid);
+      return FLP_OK;
+    case CLI_IS_INTEGER:
+      return parse_integer(row, name, text, place);
+    case CLI_IS_FP32:
+      return cli_parse_fp32(name, text, place);
+    case CLI_IS_POSITIVE:
+      return cli_parse_positive(name, text, place);
+    case CLI_IS_BYTES:
+      return cli_parse_bytes(name, text, place);
+    case CLI_IS_WORD:
+      return parse_word(row, name, text, place);
+    case CLI_IS_FLAGS:
+      return cli_parse_flags(name, text, row->words, place);
+    default:
+      return row->parse(text, place);
+  }
+}
+
+/* ---- arguments that are no options ---- */
+
+static void take_argument(const cli_values *values, const cli_value *row, char *text, struct argp_state *state) {
+  const char *before = NULL;
+  char *place = (char *)state->input + row->place;
+  if (row->kind == CLI_VALUES_END)
+    argp_error(state, "argument '%s' is not accepted; %s takes options only", text, values->verb);
+  if (row->kind == CLI_IS_JSON_FILE) cli_argp_json_file(state, values->verb, text, (const char **)(void *)place);
+  if (row->kind != CLI_IS_ARGUMENT) return;
+  memcpy(&before, place, sizeof before);
+  if (before) argp_error(state, "argument '%s' is not accepted after '%s'", text, before);
+  put_text(place, text);
+}
+
+static error_t check_argument(const cli_values *values, const struct argp_state *state) {
+  const char *given = NULL;
+  for (const cli_value *row = values->rows; row->kind; row++) {
+    if (row->kind != CLI_IS_ARGUMENT) continue;
+    memcpy(&given, (char *)state->input + row->place, sizeof given);
+    if (!given) argp_error(state, "%s", row->unsaid);
+  }
+  return 0;
+}
+
+/* ---- the parser ---- */
+
+static const cli_value *find(const cli_value *rows, int key) {
+  while (rows->kind && rows->key != key) rows++;
+  return rows;
+}
+
+static flp_status parse_option(const cli_values *values, int key, const char *text, flp_options *options) {
+  const cli_value *row = find(of_call, key);
+  char name[CLI_TEXT_BYTES];
+  if (key == CLI_KEY_MODE) return cli_parse_mode_of(text, values->modes, &options->mode);
+  return parse_value(row, cli_values_name(values, key, name), text, (char *)options + row->place);
+}
+
+error_t cli_values_parse(const cli_values *values, int key, char *text, struct argp_state *state) {
+  char *args = state->input, name[CLI_TEXT_BYTES];
+  if (key == ARGP_KEY_INIT && values->has_spec) state->child_inputs[0] = args;
+  if (key == ARGP_KEY_INIT) return 0;
+  if (key == ARGP_KEY_END) return check_argument(values, state);
+  const cli_value *row = find(values->rows, key);
+  if (key == ARGP_KEY_ARG && find(values->rows, ARGP_KEY_ARGS)->kind) return ARGP_ERR_UNKNOWN; /* asks for all then */
+  if (key == ARGP_KEY_ARGS && row->kind) {
+    char **rest = state->argv + state->next;
+    memcpy(args + row->place, &rest, sizeof rest);
+    return 0;
+  }
+  if (key == ARGP_KEY_ARG)
+    take_argument(values, row, text, state);
+  else if (cli_is_option(key))
+    cli_argp_check(state, parse_option(values, key, text, (flp_options *)(void *)(args + values->call)));
+  else if (row->kind)
+    cli_argp_check(state, parse_value(row, cli_values_name(values, key, name), text, args + row->place));
+  else if (key >= CLI_KEYS_TEXT && key < CLI_KEYS_TEXT + CLI_KEYS_PLACES)
+    put_text(args + key - CLI_KEYS_TEXT, text);
+  else if (key >= CLI_KEYS_SWITCH && key < CLI_KEYS_SWITCH + CLI_KEYS_PLACES)
+    put_integer(args + key - CLI_KEYS_SWITCH, sizeof(int), 1);
+  else
+    return ARGP_ERR_UNKNOWN;
+  return 0;
+}
