@@ -354,49 +354,6 @@ def test_show_prints_everything(tmp_path):
     assert ".entry flp_loss_rows" in flpgen("loss", "show", "grpo", "--emit", "ptx").out
 
 
-@pytest.mark.parametrize("arguments, code, message", [
-    (["check", "gppo"], 2, "loss 'gppo' is not accepted; one of cispo, cross_entropy, dapo"),
-    (["check", "ppo+nope.lua"], 4, "nope.lua: cannot open"),
-    (["check", "grpo+k1+k3"], 2, "metric 'kl' stands twice"),
-    (["check", "ppo", "--set", "clip_low=2"], 2, "clip_low of loss ppo is 2; a finite number from 0 to 1 is accepted"),
-    (["check", "ppo", "--set", "beta=2"], 2, "--set: expected NAME=NUMBER of clip_high 0.2"),
-    (["check", "ppo", "--set", "clip_low"], 2, "--set: expected NAME=NUMBER of clip_high 0.2"),
-    (["check", "ppo", "--rows", "0"], 2, "--rows: expected a whole number from 1 to 1000000, got '0'"),
-    (["check"], 2, "the loss is missing"),
-    (["show", "ppo", "grpo"], 2, "argument 'grpo' is not accepted after 'ppo'"),
-    (["show", "ppo", "--emit", "cubin"], 2, "--emit: expected one of ir, opt, ptx, got 'cubin'"),
-    (["show", "ppo", "--emit", "ptx", "--arch", "sm_70"], 2, "--arch"),
-    (["list", "ppo"], 2, "argument 'ppo' is not accepted"),
-    (["tell"], 2, "expected an action, one of list, show, check, got 'tell'"),
-    ([], 2, "Usage: flpgen loss ACTION"),
-], ids=lambda value: " ".join(value) if isinstance(value, list) else None)
-def test_bad_usage_is_reported(arguments, code, message, tmp_path):
-    done = flpgen("loss", *arguments)
-    assert done.code == code and message in done.err
-
-
-def test_a_bad_file_is_reported_with_its_line(tmp_path):
-    path = tmp_path / "bad.lua"
-    path.write_text("return function(row)\n  return row.logprob < 0\nend\n")
-    done = flpgen("loss", "check", path, "--json")
-    assert done.code == 5 and "bad.lua:2: values of a row cannot be compared by Lua's < or >; use lt or gt" in done.err
-    assert done.json()["error"]["exit"] == 5
-
-
-def test_a_file_gives_the_terminal_no_orders(tmp_path):
-    path = tmp_path / "escape.lua"
-    path.write_text('return function(row) error("\\27[2J\\155cleared\\a", 0) end\n')
-    done = flpgen("loss", "check", path)
-    assert done.code == 5 and "?[2J?cleared?" in done.err and not set("\33\a\x9b") & set(done.err)
-
-
-def test_nothing_hides_behind_a_byte_0(tmp_path):
-    path = tmp_path / "hidden.lua"
-    path.write_text('return import("ppo\\0x")\n')
-    done = flpgen("loss", "check", path)
-    assert done.code == 5 and "import: expected a name, got a string with a byte 0" in done.err
-
-
 @pytest.mark.parametrize("action", [[], ["list"], ["show"], ["check"]], ids=" ".join)
 def test_help(action):
     done = flpgen("loss", *action, "--help")

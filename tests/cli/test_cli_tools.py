@@ -150,20 +150,6 @@ def test_explain_tables():
     assert any(line.split()[:3] == ["dz", "sm_90a", "dz_map"] for line in done.out.splitlines())
 
 
-@pytest.mark.parametrize("arguments, message", [
-    (["--rows", "1,x"], "--rows: expected a whole number from 0 to 1073741824, got 'x'"),
-    (["--rows", ",".join(["1"] * 17)], "has too many numbers; at most 16 are accepted"),
-    (["--multiprocessors", "0"], "--multiprocessors: expected a whole number from 1 to 65536, got '0'"),
-    (["--mode", "R2", "--grad", "hidden"], "--mode: 'recompute-split' is not accepted without --grad hidden,weight"),
-    (["--capability", "nine"], "--capability: expected a compute capability, e.g. 8.0 or 9.0, got 'nine'"),
-    (["--capability", "9.0a"], "--capability: expected a compute capability, e.g. 8.0 or 9.0, got '9.0a'"),
-    (["--capability", "7.5"], "--capability: 7.5 is not accepted, no kernels run there; 8.0 or newer is"),
-])
-def test_explain_usage(arguments, message):
-    done = flpgen("explain", *FULL, *arguments)
-    assert done.code == 2 and message in done.err.splitlines()[0]
-
-
 def test_doctor(tmp_path):
     done = flpgen("doctor", "--json", cache=tmp_path, FLP_BUDGET="64M", **NO_GPU)
     assert done.code == 0, done.err
@@ -289,9 +275,3 @@ def test_a_store_whose_every_entry_is_bad_is_bad(tmp_path):
     assert reason in done.out
     document = flpgen("doctor", "--json", FLP_GENERIC_DIR=str(generic), **NO_GPU).json()
     assert document["generic"]["bad_reason"] == reason and not document["health"]["works"]
-
-
-def test_doctor_takes_no_arguments():
-    done = flpgen("doctor", "now")
-    assert done.code == 2
-    assert done.err.splitlines()[0] == "flpgen doctor: argument 'now' is not accepted; doctor takes options only"
