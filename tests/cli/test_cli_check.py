@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from flpgen_tool import findings, flpgen, needs_flpgen
+from flpgen_tool import document_of, findings, flpgen, needs_flpgen
 
 FAKE = os.environ.get("FLP_TEST_FAKE_CUDA", "")
 NO_GPU = {"FLP_CUDA_LIBRARY": "/nonexistent/libcuda.so.1"}
@@ -114,7 +114,7 @@ def test_only_the_cases_of_a_mode(tmp_path, mode, cases):
 @needs_fake
 def test_a_deadlock_ends_the_command(tmp_path):
     path = tmp_path / "record.json"
-    done = on_fake("--rung", "jit", "--limit", "0.2", f"--json={path}", cache=tmp_path / "cache",
+    done = on_fake("--rung", "jit", "--mode", "recompute-rows", "--limit", "0.2", f"--json={path}", cache=tmp_path,
                    script="capability=9.0;fill=1;busy=1000000000")
     assert done.code == 1 and "FAIL: 1 of 1 checks failed" in done.out
     (row,) = json.loads(path.read_text())["rows"]
@@ -126,22 +126,20 @@ def test_a_deadlock_ends_the_command(tmp_path):
 
 @needs_fake
 def test_kernels_that_do_not_load_are_no_pass(tmp_path):
-    done = on_fake(cache=tmp_path, script="fail:cuModuleLoadDataEx=222")
+    done = on_fake("--mode", "recompute-rows", cache=tmp_path, script="fail:cuModuleLoadDataEx=222")
     assert done.code == 1 and "CUDA_ERROR_UNSUPPORTED_PTX_VERSION" in done.out
 
 
 def test_scores_that_exist_on_the_cpu():
-    done = flpgen("check", "--op", "select", "--rung", "eager", "--json", **NO_GPU)
-    record = done.json()
-    assert done.code == 0 and record["failed"] == 0, done.err
+    record = document_of("check", "--op", "select", "--rung", "eager")
+    assert record["failed"] == 0
     cases = {(row["case"], row["dtype"]) for row in record["rows"]}
     assert {dtype for _, dtype in cases} == {"bf16", "fp16", "fp32", "fp64"} and len(cases) == 4 * 19
 
 
 def test_gradients_times_a_factor_on_the_cpu():
-    done = flpgen("check", "--op", "scale", "--rung", "eager", "--json", **NO_GPU)
-    record = done.json()
-    assert done.code == 0 and record["failed"] == 0, done.err
+    record = document_of("check", "--op", "scale", "--rung", "eager")
+    assert record["failed"] == 0
     cases = {(row["case"], row["dtype"], row["output"]) for row in findings(record)}
     assert {dtype for _, dtype, _ in cases} == {"bf16", "fp16", "fp32"} and len(cases) == 3 * 7 * 8
 
@@ -192,10 +190,9 @@ ADAPTER = ["--vocab", 300, "--hidden", 40, "--rows", 20, "--lora-rank", 16]
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 def test_an_adapter_on_the_cpu(dtype):
-    done = flpgen("check", *ADAPTER, "--dtype", dtype, "--grad", "hidden,bias,lora_a,lora_b", "--bias", "--entropy", "backward",
-                  "--rung", "eager", "--json", **NO_GPU)
-    record = done.json()
-    assert done.code == 0 and record["failed"] == 0, done.err
+    record = document_of("check", *ADAPTER, "--dtype", dtype, "--grad", "hidden,bias,lora_a,lora_b", "--bias",
+                         "--entropy", "backward", "--rung", "eager")
+    assert record["failed"] == 0
     outputs = {row["output"] for row in findings(record)}
     assert {"logprob", "entropy", "grad_hidden", "grad_lora_a", "grad_lora_b", "grad_bias"} <= outputs
     bits = {(row["case"], row["output"]) for row in findings(record) if row["output"].endswith("bits")}
@@ -204,9 +201,8 @@ def test_an_adapter_on_the_cpu(dtype):
 
 
 def test_adapters_of_a_set_alone():
-    done = flpgen("check", "--all", "--dtype", "fp16", "--lora-rank", 32, "--rung", "eager", "--json", **NO_GPU)
-    record = done.json()
-    assert done.code == 0 and record["failed"] == 0, done.err
+    record = document_of("check", "--all", "--dtype", "fp16", "--lora-rank", 32, "--rung", "eager")
+    assert record["failed"] == 0
     cases = {row["case"]: row["options"] for row in record["rows"]}
     assert {"lora", "lora-8", "lora-136", "lora-512", "lora-shards", "lora-step", "lora-nan-idle", "lora-N=0"} <= set(cases)
     assert all(case.startswith("lora") or case == "bits" for case in cases)

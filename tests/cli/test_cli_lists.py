@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from flp_arrays import exact_of
-from flpgen_tool import findings, flpgen, from_bf16, needs_flpgen, read_safetensors, to_bf16, write_safetensors
+from flpgen_tool import (document_of, findings, flpgen, from_bf16, generated, needs_flpgen, read_safetensors, to_bf16,
+                         write_safetensors)
 
 pytestmark = needs_flpgen
 
@@ -18,32 +19,25 @@ N, V, D = 150, 53, 16  # more rows than a block of the CPU rung
 # ---- kernels ----
 
 def test_gen_makes_what_lists_launch_and_nothing_dense():
-    document = flpgen("gen", *SHAPE, *LISTS, "--json").json()
+    document = generated(*SHAPE, *LISTS)
     assert document["spec"]["listed"] == 1 and document["spec"]["kept"] == 20
     assert sorted(kernel["key"]["kind"] for kernel in document["kernels"]) == ["listed", "listed_weight", "rows"]
-    frozen = flpgen("gen", *SHAPE[:4], "--grad", "hidden", *LISTS, "--json").json()
+    frozen = generated(*SHAPE[:4], "--grad", "hidden", *LISTS)
     assert sorted(kernel["key"]["kind"] for kernel in frozen["kernels"]) == ["listed", "rows"]
-    dense = flpgen("gen", *SHAPE, "--json").json()
+    dense = generated(*SHAPE)
     assert dense["spec"]["listed"] == 0 and dense["spec"]["kept"] is None
     assert not {"listed", "listed_weight"} & {kernel["key"]["kind"] for kernel in dense["kernels"]}
 
 
 def test_kernels_are_the_same_for_lists_of_any_length():
-    keys = [[kernel["key"] for kernel in flpgen("gen", *SHAPE, "--keep-set", mean, "--json").json()["kernels"]]
-            for mean in (1, 512)]
+    keys = [[kernel["key"] for kernel in generated(*SHAPE, "--keep-set", mean)["kernels"]] for mean in (1, 512)]
     assert keys[0] == keys[1]
 
 
 # ---- explain ----
 
-def explained(*arguments):
-    done = flpgen("explain", *arguments, "--json", **NO_GPU)
-    assert done.code == 0, done.err
-    return done.json()
-
-
 def test_explain_has_one_line_of_the_listed_pass():
-    document = explained(*FULL, *LISTS)
+    document = document_of("explain", *FULL, *LISTS)
     row = document["rows"][0]
     assert document["spec"]["kept"] == 20
     assert [way["name"] for way in row["ways"]] == ["naive, forward", "naive, forward + backward", "listed"]
@@ -61,11 +55,11 @@ def test_explain_has_one_line_of_the_listed_pass():
 
 def test_bytes_grow_with_rows_and_mean():
     def of(mean, rows):
-        return explained(*FULL[:-1], rows, "--keep-set", mean)["rows"][0]["ways"][-1]
+        return document_of("explain", *FULL[:-1], rows, "--keep-set", mean)["rows"][0]["ways"][-1]
 
     assert of(20, 8192)["workspace_bytes"] < of(40, 8192)["workspace_bytes"] < of(40, 16384)["workspace_bytes"]
     assert of(2.5, 1000)["flops"] == 4 * 2 * 2500 * 4096
-    tight = explained(*FULL, *LISTS, "--budget", "1M")["rows"][0]
+    tight = document_of("explain", *FULL, *LISTS, "--budget", "1M")["rows"][0]
     assert not tight["ways"][-1]["fits"] and "bytes are too few" in tight["assumed_layouts"][1]["error"]
 
 
@@ -176,4 +170,4 @@ def test_a_set_has_lists_beside_the_other_modes():
     assert all("mode=listed" in row["options"] for row in rows) and all(row["pass"] for row in rows)
     assert {"logprob", "entropy", "grad_hidden", "grad_weight", "grad_bias", "lists reversed: grad_weight"} <= outputs
     assert {"shards", "shards-bad", "T=1e-3", "T=1e3", "shifted", "N=1", "lists-V=300001"} <= {row["case"] for row in rows}
-    assert "mode=listed" not in flpgen("check", "--quick", "--mode", "S", "--rung", "eager", "--json").out
+    assert "mode=listed" not in str(document_of("check", "--quick", "--mode", "S", "--rung", "eager"))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from flp_reference import doubles, problem, reference, relative
-from flpgen_tool import flpgen, needs_flpgen, read_safetensors, write_safetensors
+from flpgen_tool import document_of, flpgen, generated, needs_flpgen, read_safetensors, spec_of, write_safetensors
 
 pytestmark = needs_flpgen
 
@@ -31,15 +31,13 @@ def test_gen_makes_what_save_and_stream_modes_launch(tmp_path):
     assert {"forward_keep", "kept", "loss_rows"} <= set(made)
     assert made["loss_rows"]["loss"] == flpgen("loss", "show", "grpo+k3", "--json").json()["sha256"]
     assert made["forward_keep"]["loss"] is None
-    plain = flpgen("gen", *SHAPE, "--json").json()
+    plain = generated(*SHAPE)
     assert not plain["spec"]["keep"] and plain["spec"]["loss"] is None
     assert not {"forward_keep", "kept", "loss_rows"} & set(kinds(plain))
 
 
 def test_a_loss_brings_the_entropy_that_it_needs():
-    options = ["gen", "--vocab", 1000, "--hidden", 64, "--grad", "hidden", "--json"]
-    assert flpgen(*options, "--loss", "nll+entropy").json()["spec"]["entropy"] == "backward"
-    assert flpgen(*options, "--loss", "nll").json()["spec"]["entropy"] == "none"
+    assert [spec_of(*SHAPE, "--loss", loss)["entropy"] for loss in ("nll+entropy", "nll")] == ["backward", "none"]
 
 
 def test_packs_hold_and_show_the_new_kinds(tmp_path):
@@ -68,9 +66,7 @@ def test_show_writes_the_bytes_of_a_program(tmp_path):
 # ---- explain ----
 
 def explained(*arguments):
-    done = flpgen("explain", *arguments, "--json", **NO_GPU)
-    assert done.code == 0, done.err
-    return done.json()["rows"][0]
+    return document_of("explain", *arguments)["rows"][0]
 
 
 def test_explain_reports_what_is_kept_and_why():

@@ -1,7 +1,7 @@
 """Tail mode on the command line: --tail and its forms, kernels, packs, explain, run, check on the CPU, and what is refused."""
 import pytest
 
-from flpgen_tool import findings, flpgen, kinds, needs_flpgen
+from flpgen_tool import document_of, findings, flpgen, generated, kinds, needs_flpgen, spec_of
 
 pytestmark = needs_flpgen
 
@@ -17,33 +17,30 @@ FULL = ["--vocab", 151936, "--hidden", 4096, "--grad", "hidden,weight", "--rows"
 @pytest.mark.parametrize("text, value", [("2^-9", 2**-9), ("1/512", 2**-9), ("0.001953125", 2**-9), ("0.002", 0.002),
                                          ("2^-20", 2**-20), ("2^-2", 0.25), ("1e-3", 1e-3)])
 def test_forms_of_a_tail(text, value):
-    spec = flpgen("gen", *SHAPE, "--tail", text, "--json").json()["spec"]
-    assert spec["tail"] == pytest.approx(value, rel=1e-7)
+    assert spec_of(*SHAPE, "--tail", text)["tail"] == pytest.approx(value, rel=1e-7)
 
 
 # ---- kernels ----
 
 def test_kernels_of_a_tail_and_no_others_depend_on_it():
-    tailed, exact = (flpgen("gen", *SHAPE, *more, "--json").json() for more in (TAIL, []))
+    tailed, exact = generated(*SHAPE, *TAIL), generated(*SHAPE)
     assert exact["spec"]["tail"] is None and tailed["spec"]["keep"] == 0
     assert {"forward_emit", "emitted", "tail", "listed_weight"} <= kinds(tailed)
     assert not {"forward_emit", "emitted", "tail", "listed_weight"} & kinds(exact)
     assert kinds(exact) - {"forward"} <= kinds(tailed), "rows may be recomputed"
-    other = flpgen("gen", *SHAPE, "--tail", "2^-4", "--json").json()
+    other = generated(*SHAPE, "--tail", "2^-4")
     assert [kernel["key"] for kernel in other["kernels"]] == [kernel["key"] for kernel in tailed["kernels"]]
 
 
 def test_tune_finds_the_kernels_of_the_rows_that_are_recomputed():
-    targets = [flpgen("tune", *SHAPE, *more, "--dry-run", "--json", **NO_GPU).json()["targets"] for more in (TAIL, [])]
+    targets = [document_of("tune", *SHAPE, *more, "--dry-run")["targets"] for more in (TAIL, [])]
     assert "tail=2^-9" in targets[0][0]["spec"] and "tail" not in targets[1][0]["spec"]
 
 
 # ---- explain ----
 
 def test_explain_has_what_is_kept_and_the_exact_ways_beside_it():
-    done = flpgen("explain", *FULL, *TAIL, "--json", **NO_GPU)
-    assert done.code == 0, done.err
-    document = done.json()
+    document = document_of("explain", *FULL, *TAIL)
     row = document["rows"][0]
     ways = {way["name"]: way for way in row["ways"]}
     assert document["spec"]["tail"] == 2**-9
@@ -55,7 +52,7 @@ def test_explain_has_what_is_kept_and_the_exact_ways_beside_it():
     assert modes["tail"]["why"].startswith("taken: ")
     layouts = {layout["pass"]: layout for layout in row["assumed_layouts"]}
     assert layouts["forward, saved"]["mode"] == layouts["backward, saved"]["mode"] == "tail"
-    exact = {way["name"]: way for way in flpgen("explain", *FULL, "--json", **NO_GPU).json()["rows"][0]["ways"]}
+    exact = {way["name"]: way for way in document_of("explain", *FULL)["rows"][0]["ways"]}
     assert exact["recompute-vocab"] == ways["recompute-vocab"] and "tail" not in exact
 
 
@@ -102,4 +99,4 @@ def test_a_set_has_the_cases_of_tail_mode_alone(words, tail):
 
 
 def test_other_modes_have_no_tail():
-    assert "tail=" not in flpgen("check", "--quick", "--mode", "S", "--rung", "eager", "--json").out
+    assert "tail=" not in str(document_of("check", "--quick", "--mode", "S", "--rung", "eager"))

@@ -6,7 +6,8 @@ import os
 import numpy
 import pytest
 
-from flpgen_tool import findings, flpgen, kinds, needs_flpgen, read_safetensors, write_safetensors
+from flpgen_tool import (document_of, findings, flpgen, generated, kinds, needs_flpgen, read_safetensors,
+                         write_safetensors)
 
 pytestmark = needs_flpgen
 
@@ -21,7 +22,7 @@ DEMO = ["run", "--demo", *HEAD, "--rows", 90, "--rung", "eager"]
 
 
 def test_one_target_is_what_it_was():
-    one, plain = (flpgen("gen", *SHAPE, *more, "--json").json() for more in (["--targets", 1], []))
+    one, plain = generated(*SHAPE, "--targets", 1), generated(*SHAPE)
     assert one["spec"] == plain["spec"] and one["spec"]["targets"] == 1
     assert [kernel["key"] for kernel in one["kernels"]] == [kernel["key"] for kernel in plain["kernels"]]
 
@@ -29,23 +30,22 @@ def test_one_target_is_what_it_was():
 # ---- kernels ----
 
 def test_kernels_are_the_same_for_any_number():
-    some, many = (flpgen("gen", *SHAPE, "--targets", count, "--json").json() for count in (2, 512))
+    some, many = (generated(*SHAPE, "--targets", count) for count in (2, 512))
     assert {"forward_targets", "targets", "listed"} <= kinds(some) and "forward" not in kinds(some)
     assert [kernel["key"] for kernel in some["kernels"]] == [kernel["key"] for kernel in many["kernels"]]
     assert (some["spec"]["targets"], many["spec"]["targets"]) == (2, 512)
 
 
 def test_tune_times_what_has_one_target():
-    many, one = (flpgen("tune", *SHAPE, *more, "--dry-run", "--json", **NO_GPU).json()["targets"]
-                 for more in (["--targets", 64], []))
-    assert many == one
+    many, one = (document_of("tune", *SHAPE, *more, "--dry-run") for more in (["--targets", 64], []))
+    assert many["targets"] == one["targets"]
 
 
 # ---- explain ----
 
 def test_explain_has_the_bytes_of_the_targets():
     words = ["explain", "--vocab", 151936, "--hidden", 4096, "--grad", "hidden,weight", "--rows", 8192]
-    many, one = (flpgen(*words, *more, "--json", **NO_GPU).json() for more in (["--targets", 64], []))
+    many, one = document_of(*words, "--targets", 64), document_of(*words)
     assert many["spec"]["targets"] == 64 and one["spec"]["targets"] == 1
     layouts = [{layout["pass"]: layout for layout in document["rows"][0]["assumed_layouts"]} for document in (many, one)]
     for name in ("forward", "backward"):
@@ -97,9 +97,11 @@ def test_tensors_of_a_file_are_calls_of_one_target_each(tmp_path):
 
 # ---- check ----
 
+QUICK = ["check", "--quick", "--targets", 9, "--rung", "eager"]
+
 
 def test_a_set_has_the_cases_of_several_targets_alone():
-    rows = findings(flpgen("check", "--quick", "--targets", 9, "--rung", "eager", "--json").json())
+    rows = findings(document_of(*QUICK))
     counts = {word for row in rows for word in row["options"].split() if word.startswith("targets=")}
     assert counts == {"targets=2", "targets=5", "targets=9", "targets=64", "targets=300", "targets=512"}
     assert all("targets=" in row["options"] and row["pass"] for row in rows)
@@ -117,8 +119,7 @@ REST_MIN = 1e-6
 
 @pytest.mark.parametrize("loss", DIVERGENCES)
 def test_kernels_of_a_loss_over_targets(loss):
-    made = flpgen("gen", *DISTILLED, "--loss", loss, "--json").json()
-    plain = flpgen("gen", *DISTILLED, "--json").json()
+    made, plain = generated(*DISTILLED, "--loss", loss), generated(*DISTILLED)
     assert (made["spec"]["loss"], made["spec"]["targets"]) == (loss, 8)
     assert kinds(made) == kinds(plain) | {"loss_targets"}
     explained = flpgen("explain", *DISTILLED, "--loss", loss, "--rows", 64, "--json", **NO_GPU).json()
@@ -232,7 +233,7 @@ def test_a_file_with_a_loss_over_targets_is_checked(tmp_path):
 
 
 def test_sets_have_steps_of_losses_over_targets():
-    rows = findings(flpgen("check", "--quick", "--targets", 9, "--rung", "eager", "--json").json())
+    rows = findings(document_of(*QUICK))
     steps = [row for row in rows if "loss=" in row["options"]]
     assert {word for row in steps for word in row["options"].split() if word.startswith("loss=")} == \
         {"loss=forward_kl", "loss=reverse_kl", "loss=jsd", "loss=forward_kl+reverse_kl"}

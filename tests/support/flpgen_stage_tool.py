@@ -35,7 +35,7 @@ def copy(source, target):
 
 class Stage:
     def __init__(self, root):
-        self.root = root
+        self.root, self.seen = root, {}
         build = Path(FLPGEN).resolve().parents[1]
         for folder in ("bin", "lib", "share"):
             for path in sorted((build / folder).rglob("*")):
@@ -148,7 +148,14 @@ OTHERS = [(["check", *TRAINED, "--rows", "5", "--dtype", "fp32", "-v"], none),
 
 
 def run_case(stage, words, settings, width):
-    """-> the outcome; folders that the command fills are not there before."""
+    """-> the outcome, of one run for all tests; folders that the command fills are not there before."""
+    key = (*words, str(settings(stage)), width)
+    if key not in stage.seen:
+        stage.seen[key] = run_anew(stage, words, settings, width)
+    return stage.seen[key]
+
+
+def run_anew(stage, words, settings, width):
     for name in ("cache", "kernels", "installed", "tuned"):
         shutil.rmtree(stage.root / name, ignore_errors=True)
     return stage.run(*words, width=width, **settings(stage))
