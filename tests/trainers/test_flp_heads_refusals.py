@@ -139,28 +139,3 @@ def test_a_head_is_not_called_alone():
     model = TinyLM()
     with flp.logprob_head(model), pytest.raises(flp.UnsupportedError, match="head is called outside of one"):
         model.lm_head(torch.zeros(2, 16))
-
-
-@pytest.mark.parametrize("arguments, words", [
-    ({"labels": IDS, "targets": IDS}, "labels, targets is both given"),
-    ({"labels": IDS[:, :-1]}, r"labels is for positions of shape \(3, 10\) \(accepted: \(3, 11\)"),
-    ({"labels": IDS[0]}, r"labels is of shape \(11,\)"),
-    ({"labels": [1, 2]}, "labels is of type list"),
-    ({"labels": IDS.float()}, "target is of dtype torch.float32"),
-    ({"targets": IDS[:, 1:]}, r"targets is for positions of shape \(3, 10\)"),
-    ({"targets": 5}, "targets is of type int"),
-    ({"attention_mask": torch.ones(3, 1, 11, 11)}, "labels is None while attention_mask is not of input_ids' shape"),
-    ({"logits_to_keep": torch.tensor([1])}, "logits_to_keep is a torch.Tensor"),
-    ({"input_ids": None, "inputs_embeds": torch.zeros(3, 11, 16)}, "labels is None .*input_ids are not given"),
-])
-def test_bad_calls_are_named(arguments, words):
-    model = TinyLM()
-    with flp.logprob_head(model), pytest.raises((ValueError, TypeError), match=words):
-        model(**{"input_ids": IDS, **arguments})
-
-
-def test_a_temperature_of_another_shape_is_named():
-    model = TinyLM()
-    with flp.logprob_head(model, temperature=torch.ones(2, 1)):
-        with pytest.raises(ValueError, match=r"temperature is of shape \(2, 1\) \(accepted: a number, or what expands to"):
-            model(input_ids=IDS)

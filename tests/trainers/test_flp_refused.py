@@ -1,5 +1,8 @@
 """What the functions of flp refuse: the files of tests/golden/refused/python, whose questions are calls."""
+import contextlib
 import functools
+import io
+import re
 import types
 from pathlib import Path
 
@@ -10,17 +13,21 @@ import flp
 import transcripts
 from flp import losses
 from flp_reference import DEVICE, problem
-from flp_standin_lm import TinyLM
+from flp_standin_lm import IDS, TinyLM
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "refused" / "python"
 ON_DEVICE = {made.__name__: functools.partial(made, device=DEVICE) for made in (torch.zeros, torch.ones, torch.tensor)}
-NAMES = {"flp": flp, "losses": losses, "torch": torch, "problem": problem, "TinyLM": TinyLM, "types": types, **ON_DEVICE}
+NAMES = {"flp": flp, "losses": losses, "torch": torch, "types": types, "problem": problem, "TinyLM": TinyLM, "IDS": IDS,
+         **ON_DEVICE}
 
 
 def answer(names, call):
-    with pytest.raises(Exception) as caught:
+    """The exception; behind SystemExit what argparse has written."""
+    told = io.StringIO()
+    with pytest.raises((Exception, SystemExit)) as caught, contextlib.redirect_stderr(told):
         eval(call, names)
-    return f"{type(caught.value).__name__}: {caught.value}".replace(f"on {DEVICE} ", "on cpu ").splitlines()
+    said = f"{type(caught.value).__name__}: {caught.value}".replace(f"on {DEVICE} ", "on cpu ")
+    return [*said.splitlines(), *re.findall("error: .*", told.getvalue())]
 
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.txt")), ids=lambda path: path.stem)
