@@ -13,29 +13,38 @@ pytestmark = needs_flpgen
 
 VERBS = ["gen", "run", "check", "bench", "tune", "explain", "doctor", "pack", "sign", "verify", "loss", "cache",
          "completion"]
+HELPS = [*VERBS, *(f"pack {action}" for action in ("build", "verify", "inspect", "install")),
+         *(f"loss {action}" for action in ("list", "show", "check"))]
 SMALL = ["--vocab", "1000", "--hidden", "64", "--dtype", "bf16"]
+
+
+def fits(text):
+    return not [line for line in text.splitlines() if len(line) > 79]
 
 
 def test_help_lists_every_verb_and_exit_status():
     done = flpgen("--help")
-    assert done.code == 0 and done.err == ""
+    assert done.code == 0 and done.err == "" and fits(done.out)
     for verb in VERBS:
         assert f"\n  {verb} " in done.out
     for status in range(6):
         assert f"\n  {status}  " in done.out
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_help_of_a_verb(verb):
-    done = flpgen(verb, "--help")
-    assert done.code == 0 and done.err == ""
+@pytest.mark.parametrize("verb", HELPS)
+def test_help_of_a_verb_or_an_action(verb):
+    """It fits a terminal of 80 columns, and names every action."""
+    words = verb.split()
+    done = flpgen(*words, "--help")
+    assert done.code == 0 and done.err == "" and fits(done.out)
     assert done.out.startswith(f"Usage: flpgen {verb} ")
     assert "--json" in done.out
     examples = [line for line in done.out.splitlines() if line.startswith(f"  flpgen {verb}")]
     assert len(examples) >= 2, "two examples, whole on their lines"
     for status in range(6):
         assert f"\n  {status}  " in done.out
-    assert flpgen(verb, "-h").out == done.out
+    assert flpgen(*words, "-h").out == flpgen(*words, "-?").out == done.out
+    assert words[-1] in flpgen(words[0], "--help").out
 
 
 def test_version():

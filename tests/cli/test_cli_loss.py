@@ -352,9 +352,3 @@ def test_show_prints_everything(tmp_path):
     document = flpgen("loss", "show", "grpo+k3", "--json").json()
     assert bytes.fromhex(document["bytes"])[:4] == b"FLPL" and len(document["sha256"]) == 64
     assert ".entry flp_loss_rows" in flpgen("loss", "show", "grpo", "--emit", "ptx").out
-
-
-@pytest.mark.parametrize("action", [[], ["list"], ["show"], ["check"]], ids=" ".join)
-def test_help(action):
-    done = flpgen("loss", *action, "--help")
-    assert done.code == 0 and "flpgen loss" in done.out and "Exit status:\n  0  success" in done.out

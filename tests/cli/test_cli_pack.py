@@ -152,13 +152,6 @@ def test_kernels_of_scores_that_exist(tmp_path):
     assert [(key["kind"], key["arch"], key["dtype"], key["vocab"]) for key in keys] == [("select", "sm_80", "fp64", 1000)]
 
 
-@pytest.mark.parametrize("action", ["build", "verify", "inspect", "install"])
-def test_help_teaches(action):
-    done = pack(action, "--help")
-    assert done.code == 0 and "Exit status:" in done.out and len(done.out.splitlines()) > 8
-    assert flpgen("pack", "--help").code == 0 and action in flpgen("pack", "--help").out
-
-
 # ---- signatures ----
 
 def test_signing_and_trust(tmp_path, key_file, made):
