@@ -32,7 +32,7 @@ def make(folder, words):
         write_safetensors(path, **{name: (dtype, numpy.zeros([int(size) for size in shape.split(",")]))
                                    for name, dtype, shape in tensors})
     else:
-        path.write_text(text.encode().decode("unicode_escape"))
+        path.write_bytes(text.encode().decode("unicode_escape").encode("latin-1"))
         path.chmod(0o600 if "key" in path.name else 0o644)
 
 

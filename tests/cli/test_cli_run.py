@@ -173,34 +173,11 @@ def test_no_rows(tmp_path):
     assert read_safetensors(out)["logprob"].shape == (0,)
 
 
-def hostile_files():
-    def file(header, data=b""):
-        return struct.pack("<Q", len(header)) + header + data
-
-    return {
-        "empty": b"",
-        "short": b"\x01\x02",
-        "huge header": struct.pack("<Q", 2 ** 63) + b"{}",
-        "header beyond the file": struct.pack("<Q", 50) + b"{}",
-        "no JSON": file(b"{nope}"),
-        "array": file(b"[]"),
-        "random": bytes(range(256)) * 8,
-        "dtype": file(b'{"hidden":{"dtype":"Q4","shape":[1],"data_offsets":[0,1]}}', b"x"),
-        "overlap": file(b'{"hidden":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},'
-                        b'"weight":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}}', b"xyz"),
-        "product": file(b'{"hidden":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4]}}', b"xxxx"),
-        "truncated": file(b'{"hidden":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}', b"xxxx"),
-        "nested": file(b'{"hidden":' + b"[" * 5000),
-    }
-
-
-@pytest.mark.parametrize("name", hostile_files())
-def test_hostile_files_are_refused(tmp_path, name):
-    path = tmp_path / "hostile.safetensors"
-    path.write_bytes(hostile_files()[name])
+def test_a_hostile_file_is_refused_in_json_too(tmp_path):
+    path, header = tmp_path / "hostile.safetensors", b'{"hidden":' + b"[" * 5000
+    path.write_bytes(struct.pack("<Q", len(header)) + header)
     done = flpgen("run", "--input", path, "--json")
-    assert done.code == 4
-    assert done.err.startswith(f"flpgen run: {path}: ")
+    assert done.code == 4 and done.err.startswith(f"flpgen run: {path}: ")
     assert done.json()["error"]["status"] == "FLP_ERROR_CORRUPT"
 
 

@@ -5,7 +5,6 @@ from flpgen_tool import document_of, findings, flpgen, generated, kinds, needs_f
 
 pytestmark = needs_flpgen
 
-NO_GPU = {"FLP_CUDA_LIBRARY": "/nonexistent/libcuda.so.1"}
 HEAD = ["--vocab", 1000, "--hidden", 64]
 SHAPE = [*HEAD, "--grad", "hidden,weight"]
 TAIL = ["--tail", "2^-9"]
@@ -54,12 +53,6 @@ def test_explain_has_what_is_kept_and_the_exact_ways_beside_it():
     assert layouts["forward, saved"]["mode"] == layouts["backward, saved"]["mode"] == "tail"
     exact = {way["name"]: way for way in document_of("explain", *FULL)["rows"][0]["ways"]}
     assert exact["recompute-vocab"] == ways["recompute-vocab"] and "tail" not in exact
-
-
-def test_explain_for_people():
-    text = flpgen("explain", *FULL, *TAIL, **NO_GPU).out
-    assert "tail=2^-9" in text and "assumed GPU: mode tail: taken: " in text
-    assert "this machine: mode tail: not taken: the CPU rung does not list columns" in text
 
 
 # ---- run ----

@@ -134,20 +134,6 @@ def test_explain_r2_is_what_the_planner_makes_of_it():
     assert not tight["fits"] and 2**20 < tight["workspace_bytes"] < roomy["workspace_bytes"]
 
 
-def test_explain_tables():
-    done = flpgen("explain", *FULL, "--grad", "hidden", **NO_GPU)
-    assert done.code == 0 and "  not taken: no GPU rung: no NVIDIA driver (" in done.out
-    assert "naive, forward + backward" in done.out and "assumed GPU" in done.out
-    assert "does not fit" not in done.out
-    tight = flpgen("explain", *FULL, "--grad", "hidden,weight", "--budget", "100M", COLUMNS="200", **NO_GPU).out.splitlines()
-    row = next(line for line in tight if line.startswith("recompute-rows"))
-    assert "does not fit" in row and row.split("does not fit")[1].split()[1] == "MB", "the least stands in its own column"
-    refused = next(line for line in tight if line.startswith("backward: budget: 104857600 bytes are too few"))
-    assert refused.endswith(" bytes or more are accepted"), "the sentence stands below the table"
-    assert "compute capability 9.0; a plan would take kernels of sm_90a there" in done.out
-    assert any(line.split()[:3] == ["dz", "sm_90a", "dz_map"] for line in done.out.splitlines())
-
-
 def test_doctor(tmp_path):
     done = flpgen("doctor", "--json", cache=tmp_path, FLP_BUDGET="64M", **NO_GPU)
     assert done.code == 0, done.err
@@ -203,13 +189,6 @@ def test_doctor_of_a_cache_that_is_a_file(tmp_path):
     row = next(line for line in done.out.splitlines() if line.startswith("cache "))
     assert row.split()[1] == "no" and "not a directory" in row
     assert flpgen("doctor", "--json", cache=path, **NO_GPU).json()["cache"]["exists"] is False
-
-
-def test_doctor_tables():
-    done = flpgen("doctor", **NO_GPU)
-    assert done.code == 0
-    for word in ("driver", "generator", "CPU rung", "cache", "generic", "FLP_CACHE_DIR", "eager"):
-        assert word in done.out
 
 
 @pytest.mark.parametrize("arguments, settings, code, why", [

@@ -129,6 +129,8 @@ CASES = {
                 (["explain", *HEAD, "--keep", "--rows", "8192", "--budget", "1G"], modules),
                 (["explain", *FROZEN, "--mode", "direction", "--rows", "8192", "--budget", "512M"], none),
                 (["explain", *HEAD, "--tail", "2^-9", "--rows", "8192"], none),
+                (["explain", *HEAD, "--keep-set", "20", "--rows", "8192"], none),
+                (["explain", *HEAD, "--rows", "8192", "--budget", "100M"], none),
                 (["explain", *HEAD, "--loss", "grpo", "--rows", "65536", "--capability", "8.0"], none)],
     "doctor": [(["doctor"], none), (["doctor"], packs), (["doctor", "--require", "gpu"], filled)],
     "pack": [(["pack", "build", *SMALL, "--name", "another", "-o", "another.flpp"], none),
