@@ -90,7 +90,7 @@ def test_order_of_lists_changes_nothing(tmp_path):
 def test_portable_kernels_are_always_there(tmp_path):
     """A directory without kernels, and a pack for Hopper alone."""
     kernels, hopper = tmp_path / "kernels", tmp_path / "hopper"
-    trained = [*SPEC, "--grad", "hidden", "--arch", "sm_90a"]
+    trained = [*SPEC, *GRADS, "--arch", "sm_90a"]
     assert flpgen("gen", *trained, "--out", kernels).code == 0
     hopper.mkdir(mode=0o700)
     for entry in kernels.glob("*.flpk"):
@@ -100,7 +100,7 @@ def test_portable_kernels_are_always_there(tmp_path):
     for path in (build(tmp_path / "a.flpp", "--from", hopper), build(tmp_path / "b.flpp", *trained)):
         for entry in pack("inspect", path, "--json").json()["entries"]:
             kinds.setdefault(path.name, set()).add((entry["kernel"]["key"]["kind"], entry["kernel"]["key"]["arch"]))
-    portable = {(kind, "sm_80") for kind in ("forward", "dz", "grad_hidden")}
+    portable = {(kind, "sm_80") for kind in ("forward", "dz", "grad_hidden", "grad_weight")}
     assert kinds["a.flpp"] == portable | {(kind, "sm_90a") for kind in ("forward", "dz", "products")}
     assert kinds["b.flpp"] == kinds["a.flpp"] | {("rows", "sm_80")}
 
