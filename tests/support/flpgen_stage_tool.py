@@ -1,6 +1,8 @@
 """flpgen in a folder whose name has the same length on every machine, with stand-ins for a GPU and things to look at.
 
 What the command prints for people depends on the length of paths: a long one moves below its row or is wrapped."""
+import atexit
+import functools
 import os
 import shutil
 import tempfile
@@ -77,13 +79,17 @@ class Stage:
 def stage():
     if not os.path.exists(FLPGEN) or not os.path.exists(FAKE):
         pytest.skip("the flpgen command or the stand-in for libcuda was not built")
+    return filled_stage()
+
+
+@functools.cache
+def filled_stage():
+    """One for all modules, each of which has the fixture as its own."""
     root = Path(tempfile.mkdtemp(prefix="flp.", dir="/tmp"))
-    try:
-        made = Stage(root)
-        made.fill()
-        yield made
-    finally:
-        shutil.rmtree(root)
+    atexit.register(shutil.rmtree, root)
+    made = Stage(root)
+    made.fill()
+    return made
 
 
 # What each verb is asked for: (words, a function of the stage that gives settings).
