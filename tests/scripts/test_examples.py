@@ -69,6 +69,7 @@ def test_a_tail_is_compared_over_seeds(tmp_path):
         grpo_tiny.main([*SMALL, "--seeds", "1", "--compare-tail"])
 
 
+@pytest.mark.long
 def test_wrong_gradients_of_a_tail_do_not_agree(tmp_path, monkeypatch):
     """The record is there all the same."""
     right, out = flp.policy_loss, tmp_path / "record.json"
