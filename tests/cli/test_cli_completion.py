@@ -116,11 +116,6 @@ def test_json_has_the_script(script):
     assert document == {"shell": "zsh", "script": (script / "zsh").read_text()}
 
 
-def test_an_unknown_shell_is_refused():
-    done = flpgen("completion", "csh")
-    assert done.code == 2 and done.err == "flpgen completion: expected one of bash, zsh, fish, commands, got 'csh'\n"
-
-
 # ---- the other shells, where they are installed ----
 
 FISH = [("flpgen pa", ["pack"]), ("flpgen pack ", ["build", "inspect", "install", "verify"]),

@@ -23,9 +23,13 @@ def test_packs_hold_its_kernels(tmp_path, options):
     assert done.code == 0, done.err
     keys = [entry["key"] for entry in flpgen("pack", "inspect", out, "--json").json()["entries"]]
     assert all(any(f"kind={kind} " in key for key in keys) for kind in PACKS[options]), keys
-    if "--loss" not in options:
-        words = ["--grad", "hidden,weight", *options.split()[2:]]
-        assert flpgen("pack", "build", *SHAPE, *words, "--variants", "--out", out).code == 0
+
+
+@pytest.mark.parametrize("options", ["--keep-set 20", *(pytest.param(options, marks=pytest.mark.long)
+                                                        for options in ("--tail 2^-9", "--targets 64"))])
+def test_packs_hold_its_variants(tmp_path, options):
+    words = ["--grad", "hidden,weight", *options.split()]
+    assert flpgen("pack", "build", *SHAPE, *words, "--variants", "--out", tmp_path / "a.flpp").code == 0
 
 
 GRADS = ["--grad", "hidden,weight,bias", "--bias"]

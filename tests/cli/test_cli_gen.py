@@ -13,29 +13,38 @@ pytestmark = needs_flpgen
 
 VERBS = ["gen", "run", "check", "bench", "tune", "explain", "doctor", "pack", "sign", "verify", "loss", "cache",
          "completion"]
+HELPS = [*VERBS, *(f"pack {action}" for action in ("build", "verify", "inspect", "install")),
+         *(f"loss {action}" for action in ("list", "show", "check"))]
 SMALL = ["--vocab", "1000", "--hidden", "64", "--dtype", "bf16"]
+
+
+def fits(text):
+    return not [line for line in text.splitlines() if len(line) > 79]
 
 
 def test_help_lists_every_verb_and_exit_status():
     done = flpgen("--help")
-    assert done.code == 0 and done.err == ""
+    assert done.code == 0 and done.err == "" and fits(done.out)
     for verb in VERBS:
         assert f"\n  {verb} " in done.out
     for status in range(6):
         assert f"\n  {status}  " in done.out
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_help_of_a_verb(verb):
-    done = flpgen(verb, "--help")
-    assert done.code == 0 and done.err == ""
+@pytest.mark.parametrize("verb", HELPS)
+def test_help_of_a_verb_or_an_action(verb):
+    """It fits a terminal of 80 columns, and names every action."""
+    words = verb.split()
+    done = flpgen(*words, "--help")
+    assert done.code == 0 and done.err == "" and fits(done.out)
     assert done.out.startswith(f"Usage: flpgen {verb} ")
     assert "--json" in done.out
     examples = [line for line in done.out.splitlines() if line.startswith(f"  flpgen {verb}")]
     assert len(examples) >= 2, "two examples, whole on their lines"
     for status in range(6):
         assert f"\n  {status}  " in done.out
-    assert flpgen(verb, "-h").out == done.out
+    assert flpgen(*words, "-h").out == flpgen(*words, "-?").out == done.out
+    assert words[-1] in flpgen(words[0], "--help").out
 
 
 def test_version():
@@ -44,45 +53,6 @@ def test_version():
     kernels = flpgen("gen", *SMALL, "--json").json()["kernels"]
     assert sources == "sources " + kernels[0]["sources"]
     assert flpgen("gen", "--version").out == flpgen("gen", "-V").out == flpgen("-V").out == flpgen("--version").out
-
-
-def test_no_arguments():
-    done = flpgen()
-    assert done.code == 2 and done.out == "" and done.err.startswith("Usage: flpgen VERB")
-
-
-def test_unknown_verb():
-    done = flpgen("frobnicate")
-    assert done.code == 2
-    assert done.err == "flpgen: expected a verb, one of gen, run, check, bench, tune, explain, doctor, pack, sign, verify, loss, cache, completion, got 'frobnicate'\n"
-
-
-USAGE = [
-    (["--vocab", "1"], "--vocab: expected a whole number from 2 to 1073741824, got '1'"),
-    (["--vocab", "10x"], "--vocab: expected a whole number from 2 to 1073741824, got '10x'"),
-    (["--vocab", "99999999999999999999"],
-     "--vocab: expected a whole number from 2 to 1073741824, got '99999999999999999999'"),
-    (["--hidden", "-8"], "--hidden: expected a whole number from 8 to 1048576, got '-8'"),
-    (["--dtype", "int8"], "--dtype: expected one of bf16, fp16, fp32, fp64, got 'int8'"),
-    (["--entropy", "yes"], "--entropy: expected one of none, forward, backward, got 'yes'"),
-    (["--grad", "hidden,wait"], "--grad: expected one of hidden, weight, bias, lora_a, lora_b, got 'wait'"),
-    (["--grad", ""], "--grad: expected one of hidden, weight, bias, lora_a, lora_b, got ''"),
-    (["--softcap", "0"], "--softcap: expected a number from 1.18e-38 to 3.4e38, got '0'"),
-    (["--softcap", "1e-46"], "--softcap: expected a number from 1.18e-38 to 3.4e38, got '1e-46'"),
-    (["--softcap", "3.41e38"], "--softcap: expected a number from 1.18e-38 to 3.4e38, got '3.41e38'"),
-    (["--softcap", "nan"], "--softcap: expected a finite number, got 'nan'"),
-    (["--target-dtype", "int16"], "--target-dtype: expected one of int32, int64, got 'int16'"),
-    (["--emit", "sass"], "--emit: expected one of ir, opt, ptx, got 'sass'"),
-    (["--alignment", "32"], "--alignment: expected a whole number from 2 to 16, got '32'"),
-    (["extra"], "argument 'extra' is not accepted; gen takes options only"),
-]
-
-
-@pytest.mark.parametrize("arguments, message", USAGE, ids=[" ".join(arguments) for arguments, _ in USAGE])
-def test_usage_errors_name_field_value_and_range(arguments, message):
-    done = flpgen("gen", *SMALL, *arguments)
-    assert done.code == 2 and done.out == ""
-    assert done.err.splitlines()[0] == f"flpgen gen: {message}"
 
 
 WRONG = [*[[verb, "--bogus"] for verb in VERBS], ["frobnicate"], ["pack", "frob"], ["pack", "verify"], ["loss", "show"],
@@ -115,23 +85,6 @@ def test_json_that_goes_to_a_file_leaves_standard_output_alone(tmp_path):
 def test_help_before_wrong_usage_is_no_error():
     done = flpgen("gen", "--help", "--json")
     assert done.code == 0 and done.err == "" and done.out.startswith("Usage: ")
-
-
-def test_missing_and_unfit_shapes():
-    assert flpgen("gen", "--hidden", 64).err == (
-        "flpgen gen: --vocab is missing; the number of rows of the weight, or --model, is needed\n")
-    assert flpgen("gen", "--vocab", 64).err == (
-        "flpgen gen: --hidden is missing; the number of columns of the weight, or --model, is needed\n")
-    done = flpgen("gen", "--vocab", 64, "--hidden", 12)
-    assert done.code == 2
-    assert done.err.startswith("flpgen gen: --hidden: expected a multiple of 8 from 8 to 1048576, got '12'")
-    done = flpgen("gen", *SMALL, "--grad", "bias")
-    assert done.code == 2 and "spec.has_bias is 0" in done.err
-    done = flpgen("gen", *SMALL, "--arch", "sm_75")
-    assert done.code == 2
-    assert done.err == ("flpgen gen: --arch: expected sm_80 or newer, e.g. sm_80, sm_90, sm_100, got 'sm_75'\n")
-    assert flpgen("gen", *SMALL, "--arch", "sm_80,,sm_90").code == 2
-    assert flpgen("gen", *SMALL, "--arch", "sm_800000000000000000000").code == 2
 
 
 def folder(path):
@@ -169,22 +122,12 @@ def test_gen_reports_what_becomes_of_the_kernels(tmp_path):
     assert flpgen("gen", *SMALL).out.endswith(f"\n{says}\n")
     assert says not in flpgen("gen", *SMALL, "--out", "made", cwd=tmp_path).out
     assert says not in flpgen("gen", *SMALL, "--install-cache", cache=tmp_path / "cache").out
-    done = flpgen("gen", *SMALL, "--out", "-", cwd=tmp_path)
-    assert done.code == 2 and done.out == ""
-    assert done.err == "flpgen gen: --out: expected a folder, got '-'; --emit without --out prints the code\n"
-    assert not (tmp_path / "-").exists()
 
 
 def test_emit_without_out_prints_the_text():
     done = flpgen("gen", *SMALL, "--emit", "ptx")
     assert done.code == 0 and done.out.count(".version") == 2
     assert flpgen("gen", *SMALL, "--emit", "ir", "--json").json()["kernels"][1]["ir"].count("define") >= 1
-
-
-def test_generic_needs_a_place():
-    done = flpgen("gen", "--generic")
-    assert done.code == 2
-    assert done.err == "flpgen gen: --generic: expected --out DIR or --install-cache beside it, got neither\n"
 
 
 def test_model_configs(tmp_path):
@@ -227,12 +170,6 @@ def test_kernels_of_other_templates_are_said_to_be_of_no_use_to_plans(tmp_path):
     assert not set(both[0]) & set(both[1])
 
 
-def test_out_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("")
-    done = flpgen("gen", *SMALL, "--out", tmp_path / "file" / "below")
-    assert done.code == 4 and "cannot create the directory" in done.err
-
-
 def test_cache_ls_verify_gc(tmp_path):
     cache = tmp_path / "cache"
     assert flpgen("gen", *SMALL, "--install-cache", cache=cache).code == 0
@@ -257,26 +194,6 @@ def test_cache_ls_verify_gc(tmp_path):
 def test_ls_and_list_are_the_same(tmp_path):
     assert flpgen("cache", "list", cache=tmp_path).out == flpgen("cache", "ls", cache=tmp_path).out != ""
     assert flpgen("loss", "ls").out == flpgen("loss", "list").out != ""
-
-
-def test_cache_usage():
-    assert flpgen("cache").err.splitlines()[0] == "flpgen cache: expected an action, one of ls, verify, gc, got none"
-    done = flpgen("cache", "burn")
-    assert done.code == 2 and done.err == "flpgen cache: expected an action, one of ls, verify, gc, got 'burn'\n"
-    assert flpgen("cache", "ls", "--keep", "1G").err.splitlines()[0] == (
-        "flpgen cache: --keep: is accepted by gc only, not by 'ls'")
-    assert flpgen("cache", "gc", "--keep", "1Q").err.splitlines()[0] == (
-        'flpgen cache: --keep is "1Q" (accepted: bytes >= 0, decimal, a fraction too, with or without a suffix K, M, '
-        "G, T or KiB, MiB, GiB, TiB (1024 each))")
-
-
-def test_cache_of_a_directory_that_is_none(tmp_path):
-    (tmp_path / "file").write_text("")
-    for action in ("ls", "verify", "gc"):
-        done = flpgen("cache", action, "--dir", tmp_path / "nope")
-        assert done.code == 4 and done.err == f"flpgen cache: {tmp_path}/nope: No such file or directory\n"
-        done = flpgen("cache", action, "--dir", tmp_path / "file")
-        assert done.code == 4 and "file: not a directory" in done.err
 
 
 def test_out_serves_as_cache_path(tmp_path):

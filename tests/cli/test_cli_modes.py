@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from flp_reference import doubles, problem, reference, relative
-from flpgen_tool import flpgen, needs_flpgen, read_safetensors, write_safetensors
+from flpgen_tool import document_of, flpgen, generated, needs_flpgen, read_safetensors, spec_of, write_safetensors
 
 pytestmark = needs_flpgen
 
@@ -31,17 +31,13 @@ def test_gen_makes_what_save_and_stream_modes_launch(tmp_path):
     assert {"forward_keep", "kept", "loss_rows"} <= set(made)
     assert made["loss_rows"]["loss"] == flpgen("loss", "show", "grpo+k3", "--json").json()["sha256"]
     assert made["forward_keep"]["loss"] is None
-    plain = flpgen("gen", *SHAPE, "--json").json()
+    plain = generated(*SHAPE)
     assert not plain["spec"]["keep"] and plain["spec"]["loss"] is None
     assert not {"forward_keep", "kept", "loss_rows"} & set(kinds(plain))
 
 
 def test_a_loss_brings_the_entropy_that_it_needs():
-    options = ["gen", "--vocab", 1000, "--hidden", 64, "--grad", "hidden", "--json"]
-    assert flpgen(*options, "--loss", "nll+entropy").json()["spec"]["entropy"] == "backward"
-    assert flpgen(*options, "--loss", "nll").json()["spec"]["entropy"] == "none"
-    refused = flpgen(*options, "--loss", "nll+entropy", "--entropy", "forward")
-    assert refused.code == 2 and "loss nll+entropy has a gradient by the entropy" in refused.err
+    assert [spec_of(*SHAPE, "--loss", loss)["entropy"] for loss in ("nll+entropy", "nll")] == ["backward", "none"]
 
 
 def test_packs_hold_and_show_the_new_kinds(tmp_path):
@@ -70,9 +66,7 @@ def test_show_writes_the_bytes_of_a_program(tmp_path):
 # ---- explain ----
 
 def explained(*arguments):
-    done = flpgen("explain", *arguments, "--json", **NO_GPU)
-    assert done.code == 0, done.err
-    return done.json()["rows"][0]
+    return document_of("explain", *arguments)["rows"][0]
 
 
 def test_explain_reports_what_is_kept_and_why():
@@ -249,44 +243,3 @@ def test_a_set_checks_every_built_in_loss_of_one_target(tmp_path):
     checked = {row["options"].split("loss=")[1].split("+")[0] for row in rows}
     assert checked == {loss["name"] for loss in flpgen("loss", "list", "--json").json()
                        if "target_logprob" not in loss["inputs"]}
-
-
-# ---- refusals ----
-
-@pytest.mark.parametrize("arguments, message", [
-    (["gen", *SHAPE, "--loss", "gppo"], "loss 'gppo' is not accepted; one of cispo, cross_entropy, dapo"),
-    (["gen", *SHAPE, "--loss-parameter", "beta=1"], "--loss-parameter: 'beta=1' is not accepted without --loss"),
-    (["gen", *SHAPE, "--loss", "grpo", "--loss-parameter", "beta=1"],
-     "--loss-parameter: expected NAME=NUMBER of clip_high 0.2"),
-    (["gen", *SHAPE, "--loss", "ppo", "--loss-parameter", "clip_low=2"], "clip_low of loss ppo is 2"),
-    (["gen", *SHAPE, "--keep", "--dtype", "fp16"], "spec.keep is 1, but spec.dtype is fp16 (accepted: bf16)"),
-    (["gen", "--vocab", 1000, "--hidden", 64, "--keep"], "spec.keep is 1, but spec.grads is 0"),
-    (["explain", *SHAPE, "--mode", "P"], "--mode: 'stream' is not accepted without --loss"),
-    (["explain", *SHAPE, "--mode", "Q"], "--mode: expected one of auto, recompute-vocab, recompute-rows, "
-     "recompute-split, save, stream, direction, got 'Q'"),
-    (["explain", *SHAPE, "--mode", "D"], "--mode: 'direction' is not accepted with --grad hidden,weight; it makes the "
-     "gradient of hidden alone"),
-    (["check", *SHAPE, "--mode", "D"], "--mode: 'direction' is not accepted with --grad hidden,weight"),
-    (["bench", *SHAPE[:4], "--grad", "hidden", "--entropy", "backward", "--mode", "direction"],
-     "--mode: 'direction' is not accepted with --entropy backward"),
-    (["explain", *SHAPE[:4], "--mode", "D"], "spec.keep is 1, but spec.grads is 0"),
-    (["bench", *SHAPE, "--keep", "--loss", "nll"], "--loss: 'nll' is not accepted beside --keep"),
-    (["gen", *SHAPE, "--keep", "--arch", "sm_90a", "--tune", "kept:cooperative"],
-     "dz:, products:, forward_keep:, forward_emit:, forward_targets:, forward_top:, "
-     "forward_columns:, forward_lora:, dz_lora: or lora_products:"),
-    (["check", *SHAPE, "--loss", "nll", "--mode", "S"], "--loss: 'nll' is not accepted with --keep, whose backward pass"),
-    (["run", "--demo", "--advantage", "a:b"], "--advantage: 'a:b' is not accepted with --demo"),
-    (["run", "--advantage", "a:b"], "--advantage: 'a:b' is not accepted without --loss"),
-    (["run", "--loss", "nll", "--grad-logprob", "a:b"], "--grad-logprob: 'a:b' is not accepted beside --loss"),
-], ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else None)
-def test_bad_usage_is_reported(arguments, message):
-    done = flpgen(*arguments, **NO_GPU)
-    assert done.code == 2 and message in done.err
-
-
-def test_a_missing_input_of_a_loss_is_named(tmp_path):
-    hidden, weight, target, _ = problem(n=4, vocab=9, depth=8)
-    source = write_safetensors(tmp_path / "in.safetensors", hidden=("F32", hidden.numpy()), weight=("F32", weight.numpy()),
-                               target=("I64", target.numpy()))
-    done = flpgen("run", "-i", source, "--loss", "grpo", **NO_GPU)
-    assert done.code == 2 and "advantage is missing; loss grpo reads it: a tensor 'advantage'" in done.err

@@ -67,7 +67,7 @@ def test_scores_that_exist_have_no_variants(tmp_path):
 @pytest.mark.parametrize("tilings", [("--tune products:raster=4", ""), ("", "--tune products:raster=4")])
 def test_heads_that_share_a_tuned_kernel_take_the_last_tiling(tmp_path, tilings):
     """products knows no vocabulary; two heads of one width may have found different tilings."""
-    lines = [f"--vocab {700 + i} --hidden 64 --grad hidden,weight {one} {TUNED_FOR}" for i, one in enumerate(tilings)]
+    lines = [f"--vocab {700 + i} --hidden 64 --grad hidden {one} {TUNED_FOR}" for i, one in enumerate(tilings)]
     products = of_kind(entries_of(of_list(tmp_path, "a", lines)), "products")
     raster = {is_tuned(entry): entry["kernel"]["tile"]["raster"] for entry in products}
     assert len(products) == 2 and raster[False] != 4 and raster[True] == (4 if tilings[1] else raster[False])

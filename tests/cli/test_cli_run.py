@@ -1,5 +1,4 @@
 """flpgen run: values in float64, files that do not fit, files that are hostile."""
-import itertools
 import json
 import os
 import pty
@@ -98,29 +97,6 @@ def test_tensors_of_two_dtypes(tmp_path, narrow, error, tolerance, mixed, wide):
     assert done.json()["spec"]["mixed"] == mixed
 
 
-def test_what_mixed_does_not_take(tmp_path):
-    def run(stored, *options):
-        source = write_safetensors(tmp_path / "in.safetensors", **stored)
-        done = flpgen("run", "-i", source, *options)
-        assert done.code == 2 and done.out == ""
-        return done.err.replace(str(source), "FILE").removeprefix("flpgen run: ").strip()
-
-    whole, _ = problem(bias=True)
-    assert run(whole, "--mixed", "round") == "--mixed: 'round' is not accepted, as all operands have dtype BF16"
-    assert run(whole, "--mixed", "tf32").startswith("--mixed: expected one of none, round, split, got 'tf32'")
-    split, _, _ = mixture("F16", ("weight", "bias"))
-    assert run(split, "--mixed", "split") == \
-        "bias: tensor 'bias' of FILE has dtype F32; F16, or with --mixed round F32, is accepted"
-    other = {**whole, "weight": ("F16", numpy.zeros((V, D)))}
-    assert run(other, "--mixed", "round").startswith("weight: tensor 'weight' of FILE has dtype F16; BF16, as")
-    head, _, _ = mixture("BF16", ("weight",))
-    for option, field in (("--topk=3", "topk"), ("--rank", "rank")):
-        message = run(head, "--mixed", "round", option)
-        assert f"--{field}: not accepted beside --mixed, which takes the weight in slices" in message
-    assert flpgen("run", "--demo", "--mixed", "round").err == \
-        "flpgen run: --mixed: 'round' is not accepted with --demo, whose data has one dtype\n"
-
-
 @pytest.mark.parametrize("pad", range(8))
 @pytest.mark.parametrize("wide", ["all", "weight"])
 def test_data_at_any_alignment(tmp_path, wide, pad):
@@ -197,123 +173,17 @@ def test_no_rows(tmp_path):
     assert read_safetensors(out)["logprob"].shape == (0,)
 
 
-MISFITS = [
-    ({"weight": ("F32", numpy.zeros((V, D)))},
-     "weight: tensor 'weight' of {} has dtype F32; BF16, as hidden has, or with --mixed F32, is accepted"),
-    ({"hidden": ("F32", numpy.zeros((N, D)))},
-     "weight: tensor 'weight' of {} has dtype BF16; F32, as hidden has, or with --mixed BF16 or F16, is accepted"),
-    ({"weight": ("F16", numpy.zeros((V, D)))},
-     "weight: tensor 'weight' of {} has dtype F16; BF16, as hidden has, or with --mixed F32, is accepted"),
-    ({"weight": ("BF16", numpy.zeros((V, 8)))},
-     "weight: tensor 'weight' of {} has shape (53, 8); (V, 16), as hidden has D = 16, is accepted"),
-    ({"weight": ("BF16", numpy.zeros(V))}, "weight: tensor 'weight' of {} has shape (53); (V, D) is accepted"),
-    ({"hidden": ("BF16", numpy.zeros(D))},
-     "hidden: tensor 'hidden' of {} has shape (16); (..., D) of at least two dimensions is accepted"),
-    ({"hidden": ("I32", numpy.zeros((N, D)))},
-     "hidden: tensor 'hidden' of {} has dtype I32; BF16, F16 or F32 is accepted"),
-    ({"target": ("F32", numpy.zeros(N))}, "target: tensor 'target' of {} has dtype F32; I32 or I64 is accepted"),
-    ({"target": ("I32", numpy.zeros(N - 1))},
-     "target: tensor 'target' of {} has shape (139); one of 140 elements, a row of hidden each, is accepted"),
-    ({"bias": ("BF16", numpy.zeros(V + 1))},
-     "bias: tensor 'bias' of {} has shape (54); one of 53 elements, a row of weight each, is accepted"),
-    ({"bias": ("F32", numpy.zeros(V))},
-     "bias: tensor 'bias' of {} has dtype F32; BF16, or with --mixed round F32, is accepted"),
-    ({"temperature": ("F64", numpy.ones(N))},
-     "temperature: tensor 'temperature' of {} has dtype F64; F32 is accepted"),
-    ({"grad_logprob": ("F32", numpy.ones((N, 2)))},
-     "grad-logprob: tensor 'grad_logprob' of {} has shape (140, 2); one of 140 elements, a row of hidden each, is "
-     "accepted"),
-]
-
-
-@pytest.mark.parametrize("change, message", MISFITS)
-def test_tensors_that_do_not_fit(tmp_path, change, message):
-    stored, _ = problem()
-    source = write_safetensors(tmp_path / "in.safetensors", **{**stored, **change})
-    done = flpgen("run", "-i", source)
-    assert done.code == 2 and done.out == ""
-    assert done.err == f"flpgen run: {message.format(source)}\n"
-
-
-def test_arguments_that_do_not_fit(tmp_path):
-    stored, _ = problem()
-    source = write_safetensors(tmp_path / "in.safetensors", **stored)
-
-    def message(*arguments):
-        done = flpgen("run", "-i", source, "--rung", "eager", *arguments)
-        assert done.code == 2, done.err
-        return done.err.splitlines()[0].removeprefix("flpgen run: ")
-
-    assert message("--grad", "hidden") == (
-        "--grad: there is no upstream gradient; --grad-logprob, --grad-entropy or both, or --loss, are needed")
-    assert message("--hidden", f"{source}:nope") == (
-        f"--hidden: {source} has no tensor 'nope'; it has hidden, weight, target")
-    assert "temperature" in message("--temperature", "0") and "temperature" in message("--temperature=-1")
-    for wrong in ("lots", "0", "1e9", "1GB", " 1"):
-        assert message("--budget", wrong) == (
-            f'--budget is "{wrong}" (accepted: bytes >= 1, decimal, a fraction too, with or without a suffix K, M, G, '
-            "T or KiB, MiB, GiB, TiB (1024 each))")
-    assert message("--budget", "1").startswith("budget: 1 bytes are too few for 128 rows on the eager rung; ")
-    assert message("--rung", "best").startswith("--rung: expected one of auto, tuned, ")
-    assert message("--demo") == f"--input: '{source}' is not accepted with --demo, which makes its own data"
-    for number in ("inf", "-inf", "nan"):
-        assert message(f"--temperature={number}") == f"--temperature: expected a finite number, got '{number}'"
-    for option, number in itertools.product(("--temperature", "--softcap"), ("0", "-1", "1e-50", "1e-40", "1e39")):
-        assert message(f"{option}={number}") == f"{option}: expected a number from 1.18e-38 to 3.4e38, got '{number}'"
-    for number in ("-1e-50", "1e39"):
-        assert message(f"--scale={number}") == (
-            f"--scale: expected 0 or a magnitude from 1.18e-38 to 3.4e38, got '{number}'")
-    assert message("--softcap=1e30", "--scale=1e-20").startswith("args.scale is 1e-20 while spec.softcap is 1e+30 (")
-    assert message("--temperature=1e30", "--scale=1e-20").startswith("args.temperature is 1e+30 (accepted: values for ")
-    for option, value in (("--rows", 3), ("--vocab", 9), ("--dtype", "fp16"), ("--seed", 2)):
-        assert message(option, value) == f"{option}: is accepted with --demo only; tensors have their own"
-    done = flpgen("run")
-    assert done.code == 2
-    assert done.err == ("flpgen run: --hidden is missing; a tensor 'hidden' in an --input file, or --hidden "
-                        "FILE:TENSOR, is needed\n")
-
-
-def hostile_files():
-    def file(header, data=b""):
-        return struct.pack("<Q", len(header)) + header + data
-
-    return {
-        "empty": b"",
-        "short": b"\x01\x02",
-        "huge header": struct.pack("<Q", 2 ** 63) + b"{}",
-        "header beyond the file": struct.pack("<Q", 50) + b"{}",
-        "no JSON": file(b"{nope}"),
-        "array": file(b"[]"),
-        "random": bytes(range(256)) * 8,
-        "dtype": file(b'{"hidden":{"dtype":"Q4","shape":[1],"data_offsets":[0,1]}}', b"x"),
-        "overlap": file(b'{"hidden":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},'
-                        b'"weight":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}}', b"xyz"),
-        "product": file(b'{"hidden":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4]}}', b"xxxx"),
-        "truncated": file(b'{"hidden":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}', b"xxxx"),
-        "nested": file(b'{"hidden":' + b"[" * 5000),
-    }
-
-
-@pytest.mark.parametrize("name", hostile_files())
-def test_hostile_files_are_refused(tmp_path, name):
-    path = tmp_path / "hostile.safetensors"
-    path.write_bytes(hostile_files()[name])
+def test_a_hostile_file_is_refused_in_json_too(tmp_path):
+    path, header = tmp_path / "hostile.safetensors", b'{"hidden":' + b"[" * 5000
+    path.write_bytes(struct.pack("<Q", len(header)) + header)
     done = flpgen("run", "--input", path, "--json")
-    assert done.code == 4
-    assert done.err.startswith(f"flpgen run: {path}: ")
+    assert done.code == 4 and done.err.startswith(f"flpgen run: {path}: ")
     assert done.json()["error"]["status"] == "FLP_ERROR_CORRUPT"
 
 
-def test_files_that_are_none(tmp_path):
-    assert flpgen("run", "-i", tmp_path).err == f"flpgen run: {tmp_path}: cannot read: not a regular file\n"
-    done = flpgen("run", "-i", tmp_path / "none")
-    assert done.code == 4 and done.err == f"flpgen run: {tmp_path}/none: cannot open: No such file or directory\n"
+def test_a_pipe_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     assert flpgen("run", "-i", tmp_path / "pipe", timeout=600).code == 4, "a pipe must not be waited for"
-    stored, _ = problem()
-    source = write_safetensors(tmp_path / "in.safetensors", **stored)
-    done = flpgen("run", "-i", source, "-o", tmp_path / "no" / "out", "--rung", "eager")
-    assert done.code == 4 and done.err.endswith("cannot write: No such file or directory\n")
 
 
 def test_a_pinned_rung_without_a_gpu_is_unavailable():
@@ -405,47 +275,9 @@ def test_an_adapter_of_scale_0_is_off(tmp_path):
         assert numpy.array_equal(value, without[name]), name
 
 
-@pytest.mark.parametrize("change, more, says", [
-    ({"lora_b": None}, [], "--lora-b is missing beside lora-a; a tensor 'lora_b' in an --input file"),
-    ({"lora_a": (0, D)}, [], "has shape (0, 16); (R, D), R a multiple of 8 from 8 to 512, is accepted"),
-    ({"lora_b": (V, 2 * R)}, [], "has shape (53, 16); (53, 8), V as weight and R as lora-a has, is accepted"),
-    ({"lora_a": (7, D)}, [], "has shape (7, 16); (R, D), R a multiple of 8 from 8 to 512, is accepted"),
-    ({"lora_a": (R, D + 8)}, [], "has shape (8, 24); (8, 16), D as hidden has, is accepted"),
-    ({"lora_b": (V - 1, R)}, [], "has shape (52, 8); (53, 8), V as weight and R as lora-a has, is accepted"),
-    ({}, ["--grad", "hidden,weight"], "--grad: 'weight' is not accepted beside an adapter, whose weight is frozen"),
-    ({}, ["--topk", 3], "--topk: not accepted beside --lora-rank, whose passes recompute"),
-    ({"lora_a": None, "lora_b": None}, ["--lora-scale", 2], "--lora-scale: not accepted without an adapter"),
-    ({"lora_a": None, "lora_b": None}, ["--grad", "lora_a"], "--grad: 'lora_a' is not accepted without an adapter"),
-    ({}, ["--lora-rank", 8], "--lora-rank: is accepted with --demo only")], ids=str)
-def test_an_adapter_that_does_not_fit_is_refused(tmp_path, change, more, says):
-    stored, _, _ = adapted()
-    for name, shape in change.items():
-        stored.pop(name)
-        if shape:
-            stored[name] = ("F32", numpy.zeros(shape, "<f4"))
-    done = run_adapter(tmp_path, stored, *more)
-    assert done.code == 2 and says in done.err, done.err
-
-
-@pytest.mark.parametrize("name, kind, says", [
-    ("lora_a", "BF16", "has dtype BF16; F32, as hidden has, is accepted"),
-    ("lora_b", "F8_E4M3", "has dtype F8_E4M3; F32, as hidden has, is accepted"),
-    ("weight", "F8_E4M3", "has dtype F8_E4M3; "), ("weight", "I8", "has dtype I8; "), ("weight", "U8", "has dtype U8; "),
-    ("hidden", "F8_E5M2", "has dtype F8_E5M2; BF16, F16 or F32 is accepted")])
-def test_quantised_tensors_are_refused(tmp_path, name, kind, says):
-    stored, _, _ = adapted()
-    bytes_ = 2 if kind == "BF16" else 1
-    shape = stored[name][1].shape
-    stored[name] = (kind, numpy.zeros(shape, "u%d" % bytes_))
-    done = run_adapter(tmp_path, stored)
-    assert done.code == 2 and "tensor '%s'" % name in done.err and says in done.err, done.err
-
-
 def test_a_demonstration_draws_an_adapter():
     done = flpgen("run", "--demo", "--vocab", 900, "--hidden", 64, "--rows", 24, "--lora-rank", 16, "--rung", "eager", "--json",
                   "--grad", "hidden,lora_b")
     assert done.code == 0, done.err
     record = done.json()
     assert record["spec"]["lora_rank"] == 16 and record["fp64"]["logprob_error"] < 1e-4, record
-    refused = flpgen("run", "--demo", "--lora-rank", 12)
-    assert refused.code == 2 and "--lora-rank: expected a multiple of 8 from 8 to 512, got '12'" in refused.err

@@ -179,29 +179,17 @@ def test_nothing_hides_behind_a_byte_0(here):
     assert done.code != 0 and f"key.hex: byte {len(SEED)} is 0; text has none" in done.err
 
 
-@pytest.mark.parametrize("arguments, code, message", [
-    (["sign", "a.whl"], 2, "--key: the private key is not given"),
-    (["sign", "--key", "key.hex"], 2, "the file to sign is missing"),
-    (["sign", "--key", "key.hex", "none"], 4, "none: cannot open"),
-    (["sign", "--key", "key.hex", "."], 4, ".: cannot read"),
-    (["sign", "--key", "a.whl", "a.whl"], 2, "--key: a.whl: mode 0644 lets other users at the private key"),
-    (["sign", "--key", "none", "a.whl"], 4, "none: cannot open"),
-    (["sign", "--key", "key.hex", "--comment", "two\nlines", "a.whl"], 2,
+@pytest.mark.parametrize("arguments, message", [
+    (["sign", "--key", "key.hex", "--comment", "two\nlines", "a.whl"],
      "trusted comment: byte 0x0a; --comment takes one line of text"),
-    (["sign", "--key", "key.hex", "a\n.whl"], 2, "trusted comment: byte 0x0a; --comment takes one line of text"),
-    (["sign", "--key", "key.hex", "/dev/null"], 4, "/dev/null: cannot read: not a regular file"),
-    (["sign", "--key", "key.hex", "--comment", "x" * 1024, "a.whl"], 2,
+    (["sign", "--key", "key.hex", "a\n.whl"], "trusted comment: byte 0x0a; --comment takes one line of text"),
+    (["sign", "--key", "key.hex", "--comment", "x" * 1024, "a.whl"],
      "trusted comment: 1024 bytes; --comment takes at most 1023"),
-    (["verify", "a.whl"], 2, "--trust: no key is given"),
-    (["verify", "--trust", PUBLIC], 2, "the file to verify is missing"),
-    (["verify", "--trust", "key.hex"], 2, "the file to verify is missing"),
-    (["verify", "--trust", "a.whl", "a.whl"], 2, "trusted key a.whl is no Ed25519 public key"),
-    (["verify", *["--trust", PUBLIC] * 17, "a.whl"], 2, "is one key too many; 16 are accepted"),
+    (["verify", *["--trust", PUBLIC] * 17, "a.whl"], "is one key too many; 16 are accepted"),
 ])
-def test_refused(here, arguments, code, message):
-    (here / "a.whl").chmod(0o644)
+def test_refused(here, arguments, message):
     done = flpgen(*arguments)
-    assert (done.code, done.out) == (code, "") and message in done.err, done.err
+    assert (done.code, done.out) == (2, "") and message in done.err, done.err
     assert not (here / "a.whl.minisig").exists()
 
 

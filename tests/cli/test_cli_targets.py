@@ -6,7 +6,8 @@ import os
 import numpy
 import pytest
 
-from flpgen_tool import findings, flpgen, kinds, needs_flpgen, read_safetensors, write_safetensors
+from flpgen_tool import (document_of, findings, flpgen, generated, kinds, needs_flpgen, read_safetensors,
+                         write_safetensors)
 
 pytestmark = needs_flpgen
 
@@ -19,15 +20,9 @@ DEMO = ["run", "--demo", *HEAD, "--rows", 90, "--rung", "eager"]
 
 # ---- the number ----
 
-@pytest.mark.parametrize("text", ["0", "513", "-1", "2.5", "x", ""])
-def test_other_numbers_are_refused(text):
-    for verb in (["gen", *SHAPE], DEMO):
-        done = flpgen(*verb, f"--targets={text}")
-        assert done.code == 2 and "--targets: expected" in done.err and f"'{text}'" in done.err
-
 
 def test_one_target_is_what_it_was():
-    one, plain = (flpgen("gen", *SHAPE, *more, "--json").json() for more in (["--targets", 1], []))
+    one, plain = generated(*SHAPE, "--targets", 1), generated(*SHAPE)
     assert one["spec"] == plain["spec"] and one["spec"]["targets"] == 1
     assert [kernel["key"] for kernel in one["kernels"]] == [kernel["key"] for kernel in plain["kernels"]]
 
@@ -35,23 +30,22 @@ def test_one_target_is_what_it_was():
 # ---- kernels ----
 
 def test_kernels_are_the_same_for_any_number():
-    some, many = (flpgen("gen", *SHAPE, "--targets", count, "--json").json() for count in (2, 512))
+    some, many = (generated(*SHAPE, "--targets", count) for count in (2, 512))
     assert {"forward_targets", "targets", "listed"} <= kinds(some) and "forward" not in kinds(some)
     assert [kernel["key"] for kernel in some["kernels"]] == [kernel["key"] for kernel in many["kernels"]]
     assert (some["spec"]["targets"], many["spec"]["targets"]) == (2, 512)
 
 
 def test_tune_times_what_has_one_target():
-    many, one = (flpgen("tune", *SHAPE, *more, "--dry-run", "--json", **NO_GPU).json()["targets"]
-                 for more in (["--targets", 64], []))
-    assert many == one
+    many, one = (document_of("tune", *SHAPE, *more, "--dry-run") for more in (["--targets", 64], []))
+    assert many["targets"] == one["targets"]
 
 
 # ---- explain ----
 
 def test_explain_has_the_bytes_of_the_targets():
     words = ["explain", "--vocab", 151936, "--hidden", 4096, "--grad", "hidden,weight", "--rows", 8192]
-    many, one = (flpgen(*words, *more, "--json", **NO_GPU).json() for more in (["--targets", 64], []))
+    many, one = document_of(*words, "--targets", 64), document_of(*words)
     assert many["spec"]["targets"] == 64 and one["spec"]["targets"] == 1
     layouts = [{layout["pass"]: layout for layout in document["rows"][0]["assumed_layouts"]} for document in (many, one)]
     for name in ("forward", "backward"):
@@ -101,18 +95,13 @@ def test_tensors_of_a_file_are_calls_of_one_target_each(tmp_path):
         assert many[name] == pytest.approx(sum(one[name] for one in ones), abs=1e-6)
 
 
-def test_a_file_of_another_shape_is_refused(tmp_path):
-    source = tmp_path / "a.safetensors"
-    write_safetensors(source, **operands(TARGETS, [ROWS * COUNT], [1.0] * ROWS * COUNT))
-    done = flpgen("run", "-i", source, "--targets", COUNT, "--rung", "eager")
-    assert done.code == 2 and "(..., 3) of 4 rows, as --targets and hidden say, is accepted" in done.err.replace("\n", " ")
-
-
 # ---- check ----
+
+QUICK = ["check", "--quick", "--targets", 9, "--rung", "eager"]
 
 
 def test_a_set_has_the_cases_of_several_targets_alone():
-    rows = findings(flpgen("check", "--quick", "--targets", 9, "--rung", "eager", "--json").json())
+    rows = findings(document_of(*QUICK))
     counts = {word for row in rows for word in row["options"].split() if word.startswith("targets=")}
     assert counts == {"targets=2", "targets=5", "targets=9", "targets=64", "targets=300", "targets=512"}
     assert all("targets=" in row["options"] and row["pass"] for row in rows)
@@ -130,8 +119,7 @@ REST_MIN = 1e-6
 
 @pytest.mark.parametrize("loss", DIVERGENCES)
 def test_kernels_of_a_loss_over_targets(loss):
-    made = flpgen("gen", *DISTILLED, "--loss", loss, "--json").json()
-    plain = flpgen("gen", *DISTILLED, "--json").json()
+    made, plain = generated(*DISTILLED, "--loss", loss), generated(*DISTILLED)
     assert (made["spec"]["loss"], made["spec"]["targets"]) == (loss, 8)
     assert kinds(made) == kinds(plain) | {"loss_targets"}
     explained = flpgen("explain", *DISTILLED, "--loss", loss, "--rows", 64, "--json", **NO_GPU).json()
@@ -206,29 +194,6 @@ def test_a_step_of_a_file_is_the_formula(tmp_path, loss):
     assert not slopes[2 * DEPTH:3 * DEPTH].any()
 
 
-WRONG = {
-    "missing": ({"teacher_logprob": None}, [],
-                "teacher_logprob is missing; loss jsd reads it: a tensor 'teacher_logprob' in an --input file"),
-    "by row": ({"teacher_logprob": floats([2, 2], [0.0] * 4)}, [],
-               "teacher-logprob: tensor 'teacher_logprob' of FILE has shape (2, 2); (..., 3) of 4 rows, as target "
-               "has, is accepted"),
-    "turned": ({"teacher_logprob": floats([3, 4], [0.0] * 12)}, [],
-               "has shape (3, 4); (..., 3) of 4 rows, as target has, is accepted"),
-    "of int64": ({"teacher_logprob": ("I64", numpy.zeros((4, 3), "<i8"))}, [], "has dtype I64; F32 is accepted"),
-    "elsewhere": ({}, ["--teacher-logprob", "FILE:nothing"], "--teacher-logprob: FILE has no tensor 'nothing'"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_a_teacher_that_does_not_fit_is_refused(tmp_path, name):
-    change, words, message = WRONG[name]
-    source = tmp_path / "a.safetensors"
-    write_safetensors(source, **{key: value for key, value in distilled(**change).items() if value})
-    words = [word.replace("FILE", str(source)) for word in words]
-    done = flpgen("run", "-i", source, "--targets", COUNT, "--loss", "jsd", "--rung", "eager", *words)
-    assert done.code == 2 and message in " ".join(done.err.split()).replace(str(source), "FILE"), done.err
-
-
 def test_a_teacher_of_another_name_is_found(tmp_path):
     arrays = distilled()
     arrays["mine"] = arrays.pop("teacher_logprob")
@@ -268,7 +233,7 @@ def test_a_file_with_a_loss_over_targets_is_checked(tmp_path):
 
 
 def test_sets_have_steps_of_losses_over_targets():
-    rows = findings(flpgen("check", "--quick", "--targets", 9, "--rung", "eager", "--json").json())
+    rows = findings(document_of(*QUICK))
     steps = [row for row in rows if "loss=" in row["options"]]
     assert {word for row in steps for word in row["options"].split() if word.startswith("loss=")} == \
         {"loss=forward_kl", "loss=reverse_kl", "loss=jsd", "loss=forward_kl+reverse_kl"}
@@ -276,47 +241,3 @@ def test_sets_have_steps_of_losses_over_targets():
             "distill-N=0", "distill-N=1", "distill-holes", "distill-nan"} <= {row["case"] for row in steps}
     assert {"loss", "metrics", "grad_hidden", "grad_weight"} <= {row["output"] for row in steps}
     assert all(row["pass"] for row in steps)
-
-
-# ---- refusals ----
-
-NEEDED = "--loss: jsd is a loss over several targets a row; --targets K, from 2 to 512, is needed beside it"
-OF_ONE = "--targets: not accepted beside --loss grpo, a loss of one target; a loss over several, such as forward_kl, is"
-
-@pytest.mark.parametrize("arguments, message", [
-    (["gen", "--op", "select", "--vocab", 1000, "--targets", 2], "--targets: not accepted with --op select"),
-    (["gen", *SHAPE, "--targets", 2, "--keep"], "--keep: not accepted beside --targets"),
-    (["gen", *SHAPE, "--targets", 2, "--keep-set", 20], "--targets: not accepted beside --keep-set"),
-    (["gen", *SHAPE, "--targets", 2, "--tail", "2^-9"], "--tail: not accepted beside --targets"),
-    (["gen", "--generic", "--out", "/nonexistent", "--targets", 2], "--targets: not accepted with --generic"),
-    (["bench", *SHAPE, "--targets", 2, "--mode", "save"], "--keep: not accepted beside --targets"),
-    (["bench", *HEAD, "--targets", 2, "--write-rows", "/nonexistent/a"], "--targets: not accepted with --write-rows"),
-    (["bench", *SHAPE, "--targets", 2, "--peers"], "--targets: not accepted with --peers"),
-    (["check", "--op", "select", "--targets", 2], "--targets: not accepted with --op select"),
-    (["run", "--demo", "--vocab", 99, "--hidden", 16, "--rows", 9, "--keep-set", 9, "--targets", 2],
-     "--targets: not accepted beside --keep-set"),
-    *[([verb, *SHAPE, "--loss", "jsd", *more], NEEDED) for verb in ("gen", "check", "bench", "explain", "tune")
-      for more in ([], ["--targets", 1])],
-    ([*DEMO, "--loss", "jsd"], NEEDED),
-    *[([verb, *SHAPE, "--loss", "grpo", "--targets", 4], OF_ONE)
-      for verb in ("gen", "check", "bench", "explain", "tune")],
-    ([*DEMO, "--loss", "grpo", "--targets", 4], OF_ONE),
-    (["run", "-i", "a", "--loss", "nll", "--teacher-logprob", "a:b"],
-     "--teacher-logprob: 'a:b' is not accepted beside --loss nll, which does not read it"),
-    (["run", "-i", "a", "--teacher-logprob", "a:b"], "--teacher-logprob: 'a:b' is not accepted without --loss"),
-    ([*DEMO, "--targets", 4, "--loss", "jsd", "--teacher-logprob", "a:b"],
-     "--teacher-logprob: 'a:b' is not accepted with --demo"),
-    *[([verb, *DISTILLED, "--loss", "jsd", "--mode", "stream"],
-       "--mode: 'stream' is not accepted beside --targets, whose steps recompute")
-      for verb in ("check", "bench", "explain")],
-    (["tune", *DISTILLED, "--loss", "jsd"], "without --loss --targets 8 finds the kernels that they take"),
-    (["gen", *DISTILLED, "--loss", "jsd", "--keep"], "--keep: not accepted beside --targets"),
-    (["gen", *DISTILLED, "--loss", "jsd", "--tail", "2^-9"], "--tail: not accepted beside --targets"),
-    (["gen", *DISTILLED, "--loss", "jsd", "--topk", 4], "--topk: not accepted beside --targets"),
-    (["bench", *DISTILLED, "--loss", "jsd", "--peers"], "--targets: not accepted with --peers"),
-    (["bench", *HEAD, "--targets", 8, "--loss", "jsd", "--write-rows", "/nonexistent/a"],
-     "not accepted with --write-rows"),
-], ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else None)
-def test_bad_usage_is_reported(arguments, message):
-    done = flpgen(*arguments, **NO_GPU)
-    assert done.code == 2 and message in done.err

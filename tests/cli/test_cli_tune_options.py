@@ -60,36 +60,6 @@ def test_a_model_file_makes_one_target(tmp_path):
     assert model and str(config).endswith(model.lstrip(".")) and spec.startswith("bf16 V=4000 D=512")
 
 
-@pytest.mark.parametrize("arguments, words", [
-    (["--shapes", "4000"], "--shapes: expected VOCABxHIDDEN, got '4000'"),
-    (["--shapes", "4000x512,"], "--shapes: expected VOCABxHIDDEN, got ''"),
-    (["--shapes", "4000x513"], "hidden"),
-    (["--shapes", "4000x512", "--vocab", "7"], "--vocab and --hidden beside --shapes"),
-    (["--shapes", "4000x512", "--preset", "all"], "--shapes beside presets"),
-    (["--preset", "qwen3-8b", "--model", "config.json"], "--model beside presets"),
-    (["--preset", "gpt-9"], "--preset: expected all, or any of qwen2.5-0.5b, "),
-    (["--preset", "qwen3-8b,qwen3"], ", got 'qwen3'"),
-    (["--preset", ""], ", got ''"),
-    (["--model", "/nonexistent/config.json"], "/nonexistent/config.json"),
-    ([], "vocab"),
-    ([*SPEC, "--alignment", "8"], "--alignment: expected 16, got 8"),
-    ([*SPEC, "--budget", "soon"], "--budget: expected seconds, or a time such as 90s, 2m, got 'soon'"),
-    ([*SPEC, "--budget", "-1"], "such as 90s, 2m, got '-1'"),
-    ([*SPEC, "--budget", "1d"], "such as 90s, 2m, got '1d'"),
-    ([*SPEC, "--budget", "nan"], "such as 90s, 2m, got 'nan'"),
-    ([*SPEC, "--budget", ""], "such as 90s, 2m, got ''"),
-    ([*SPEC, "--effort", "hard"], "--effort: expected one of quick, normal, exhaustive, got 'hard'"),
-    ([*SPEC, "--rows", "0"], "--rows: expected a whole number from 1 to 1073741824, got '0'"),
-    ([*SPEC, "--burst-ms", "0"], "--burst-ms: expected a number > 0 and at most 60000, got '0'"),
-    ([*SPEC, "--seed", "-1"], "--seed: expected a whole number from 0 to 9223372036854775807, got '-1'"),
-    ([*SPEC, "--tune", "forward:stages=4"], "--tune: this verb finds it out"),
-    ([*SPEC, "more"], "argument 'more' is not accepted"),
-])
-def test_what_is_not_accepted_is_named(arguments, words):
-    done = dry(*arguments)
-    assert done.code in (2, 4) and words in done.err, done.err
-
-
 @pytest.mark.parametrize("budget, seconds", [("90", 90), ("90s", 90), ("1.5m", 90), ("1h", 3600), ("0", 0)])
 def test_budgets_in_every_form(cache, budget, seconds):
     assert tune("--budget", budget, cache=cache, script="interrupt=1").code == 0
@@ -153,44 +123,3 @@ def test_presets_of_a_file(tmp_path):
     assert [model for model, _ in targets("--preset-file", path)] == ["one", "two"]
     (model, spec), = targets("--preset-file", path, "--preset", "two")
     assert model == "two" and "softcap=30" in spec and "bias" in spec
-
-
-@pytest.mark.parametrize("field, value, words", [
-    ("name", None, "preset 1: name is missing"),
-    ("name", "", "preset 1: name is empty"),
-    ("name", 7, "preset 1: name is no text"),
-    ("name", "a,b", "preset 1: name has a comma"),
-    ("vocab", None, "preset 1: vocab is missing"),
-    ("vocab", 1, "preset 1: vocab is too small"),
-    ("vocab", 4000.5, "preset 1: vocab is no whole number"),
-    ("vocab", 1 << 40, "preset two: "),
-    ("hidden", "512", "preset 1: hidden is no whole number"),
-    ("hidden", -8, "preset 1: hidden is too small"),
-    ("hidden", 513, "preset two: "),
-    ("source", None, "preset 1: source is missing"),
-    ("softcap", "30", "preset 1: softcap is no number"),
-    ("softcap", -1, "preset 1: softcap is not from 1.18e-38 to 3.4e38"),
-    ("softcap", 1e-46, "preset 1: softcap is not from 1.18e-38 to 3.4e38"),
-    ("scale", 0, "preset 1: scale is not from 1.18e-38 to 3.4e38"),
-    ("scale", 1e39, "preset 1: scale is not from 1.18e-38 to 3.4e38"),
-    ("bias", 1, "preset 1: bias is neither true nor false"),
-    ("soft_cap", 30, "preset 1: soft_cap is not known"),
-])
-def test_a_preset_that_is_malformed_is_named(tmp_path, field, value, words):
-    preset = {**SOUND, "name": "two", field: value}
-    if value is None:
-        del preset[field]
-    done = dry("--preset-file", preset_file(tmp_path, SOUND, preset))
-    assert done.code in (2, 4) and words in done.err, done.err
-
-
-@pytest.mark.parametrize("text, words", [
-    ("", "not JSON"), ("[1, 2", "not JSON"), ("[]", "presets is no list"), ('{"presets": {}}', "presets is no list"),
-    ('{"presets": [7]}', "preset 0 is not an object"), ('{"presets": [], "presets": []}', "not JSON: duplicate"),
-    ('{"presets": []}', ", got 'all'"),
-])
-def test_a_file_without_presets_is_refused(tmp_path, text, words):
-    path = tmp_path / "presets.json"
-    path.write_text(text)
-    done = dry("--preset-file", path)
-    assert done.code in (2, 4) and words in done.err, done.err

@@ -14,8 +14,6 @@ from flpgen_tool import FLPGEN, flpgen, needs_flpgen
 pytestmark = needs_flpgen
 
 ALL = {" ".join(words): (words, settings) for words, settings in [case for verb in CASES.values() for case in verb] + OTHERS}
-HELPS = [[], *[[verb] for verb in CASES], *[["pack", action] for action in ("build", "verify", "inspect", "install")],
-         *[["loss", action] for action in ("list", "show", "check")]]
 WIDTHS = [80, *[pytest.param(width, marks=pytest.mark.long) for width in (60, 100, 160)]]
 NUMBER = re.compile(r"(?<![\w.])[+-]?\d+(?:\.\d+)?(?:e[+-]\d+)?(?![\w.])")
 
@@ -41,14 +39,6 @@ def test_every_number_stays_whole(stage, case, width):
         return sorted(NUMBER.findall(run_case(stage, *ALL[case], width).out))
 
     assert numbers(width) == numbers(None)
-
-
-@pytest.mark.parametrize("words", HELPS, ids=" ".join)
-def test_help_fits_a_terminal_of_80_columns(words):
-    done = flpgen(*words, "-h")
-    assert done.code == 0 and done.err == "" and done.out
-    assert not [line for line in done.out.splitlines() if len(line) > 79]
-    assert flpgen(*words, "--help").out == flpgen(*words, "-?").out == done.out
 
 
 def on_terminal(columns, *words, **environment):

@@ -20,12 +20,12 @@ def wheels(monkeypatch, tmp_path):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "LARGE", 1 << 16)
-    asked = []
+    asked, module.size = [], 3 << 17
 
     def install(command):
         folder = Path(command[command.index("--target") + 1])
-        files = {"fast/__init__.py": b"NAME = 'fast'", "fast/lib.so": os.urandom(3 << 20), "fast/include/x.h": b"1",
-                 "fast/mid.so": os.urandom(1 << 19), "fast/tests/test_x.py": b"1",
+        files = {"fast/__init__.py": b"NAME = 'fast'", "fast/lib.so": os.urandom(module.size), "fast/include/x.h": b"1",
+                 "fast/mid.so": os.urandom(module.size // 6), "fast/tests/test_x.py": b"1",
                  "slow/inner/slow_module.py": b"N = 3",
                  "slow.pth": b"import sys, os, fast; "
                              b"sys.path.insert(0, os.path.join(os.path.dirname(fast.__path__[0]), 'slow', 'inner'))",
@@ -56,6 +56,7 @@ def test_only_what_is_pinned_and_missing_is_asked_for(wheels):
 
 
 def test_parts_are_small_and_give_the_files_back(wheels, tmp_path):
+    wheels.size = 3 << 20
     assert wheels.packed() == 0
     listed = json.loads((wheels.parts / "parts.json").read_text())
     assert listed["requirements"] == ["fast==1.2", "slow==3.0"]

@@ -1,6 +1,8 @@
 """flpgen in a folder whose name has the same length on every machine, with stand-ins for a GPU and things to look at.
 
 What the command prints for people depends on the length of paths: a long one moves below its row or is wrapped."""
+import atexit
+import functools
 import os
 import shutil
 import tempfile
@@ -35,7 +37,7 @@ def copy(source, target):
 
 class Stage:
     def __init__(self, root):
-        self.root = root
+        self.root, self.seen = root, {}
         build = Path(FLPGEN).resolve().parents[1]
         for folder in ("bin", "lib", "share"):
             for path in sorted((build / folder).rglob("*")):
@@ -77,13 +79,17 @@ class Stage:
 def stage():
     if not os.path.exists(FLPGEN) or not os.path.exists(FAKE):
         pytest.skip("the flpgen command or the stand-in for libcuda was not built")
+    return filled_stage()
+
+
+@functools.cache
+def filled_stage():
+    """One for all modules, each of which has the fixture as its own."""
     root = Path(tempfile.mkdtemp(prefix="flp.", dir="/tmp"))
-    try:
-        made = Stage(root)
-        made.fill()
-        yield made
-    finally:
-        shutil.rmtree(root)
+    atexit.register(shutil.rmtree, root)
+    made = Stage(root)
+    made.fill()
+    return made
 
 
 # What each verb is asked for: (words, a function of the stage that gives settings).
@@ -129,6 +135,8 @@ CASES = {
                 (["explain", *HEAD, "--keep", "--rows", "8192", "--budget", "1G"], modules),
                 (["explain", *FROZEN, "--mode", "direction", "--rows", "8192", "--budget", "512M"], none),
                 (["explain", *HEAD, "--tail", "2^-9", "--rows", "8192"], none),
+                (["explain", *HEAD, "--keep-set", "20", "--rows", "8192"], none),
+                (["explain", *HEAD, "--rows", "8192", "--budget", "100M"], none),
                 (["explain", *HEAD, "--loss", "grpo", "--rows", "65536", "--capability", "8.0"], none)],
     "doctor": [(["doctor"], none), (["doctor"], packs), (["doctor", "--require", "gpu"], filled)],
     "pack": [(["pack", "build", *SMALL, "--name", "another", "-o", "another.flpp"], none),
@@ -148,7 +156,14 @@ OTHERS = [(["check", *TRAINED, "--rows", "5", "--dtype", "fp32", "-v"], none),
 
 
 def run_case(stage, words, settings, width):
-    """-> the outcome; folders that the command fills are not there before."""
+    """-> the outcome, of one run for all tests; folders that the command fills are not there before."""
+    key = (*words, str(settings(stage)), width)
+    if key not in stage.seen:
+        stage.seen[key] = run_anew(stage, words, settings, width)
+    return stage.seen[key]
+
+
+def run_anew(stage, words, settings, width):
     for name in ("cache", "kernels", "installed", "tuned"):
         shutil.rmtree(stage.root / name, ignore_errors=True)
     return stage.run(*words, width=width, **settings(stage))

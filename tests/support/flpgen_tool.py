@@ -1,4 +1,5 @@
 """Runs the flpgen command, and reads and writes safetensors files with nothing but numpy."""
+import functools
 import json
 import os
 import struct
@@ -35,6 +36,24 @@ def flpgen(*arguments, cache=None, timeout=HANG, program=FLPGEN, cwd=None, **env
                           cwd=cwd)
     assert done.returncode >= 0, f"killed by signal {-done.returncode}: {arguments}\n{done.stderr}"
     return Outcome(done)
+
+
+@functools.cache
+def document_of(*arguments):
+    """What a command without a GPU gives as JSON, run once for all tests: for reading."""
+    done = flpgen(*arguments, "--json", FLP_CUDA_LIBRARY="/nonexistent/libcuda.so.1")
+    assert done.code == 0, done.err
+    return done.json()
+
+
+def generated(*arguments):
+    """The document of `flpgen gen`."""
+    return document_of("gen", *arguments)
+
+
+def spec_of(*arguments):
+    """What the options make of a specialisation, without its kernels."""
+    return document_of("explain", *arguments)["spec"]
 
 
 def kinds(document):

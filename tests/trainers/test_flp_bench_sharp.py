@@ -133,24 +133,6 @@ def test_a_tail_is_a_number_a_quotient_or_a_power():
     assert parsed().tail is None
 
 
-@pytest.mark.parametrize("text", ["2**-1", "2**-21", "0", "-1/512", "x", "1/0", "0.002**", "0.002/", "nan", "-2**0.5",
-                                  "9**999999", ""])
-def test_a_tail_out_of_range_is_refused(text, capsys):
-    with pytest.raises(SystemExit):
-        parsed("--grad", "hidden", "--tail=" + text)
-    assert "argument --tail: '%s' is not accepted; a number from 2^-20 to 2^-2 is, such as 2**-9" % text \
-        in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("words, sentence", [
-    ([], "needs --grad, or --frozen"), (["--grad", "none"], "needs --grad, or --frozen"),
-    (["--grad", "hidden", "--save"], "not accepted with --save: with a tail forward keeps lists of columns")])
-def test_a_tail_goes_with_gradients_and_lists_alone(words, sentence, capsys):
-    with pytest.raises(SystemExit):
-        parsed("--tail", "2**-9", *words)
-    assert "argument --tail: " + sentence in capsys.readouterr().err
-
-
 def test_the_tail_is_a_row_beside_flp(tmp_path, monkeypatch, capsys):
     """With a binding that takes the keyword and leaves nothing out."""
     given = []

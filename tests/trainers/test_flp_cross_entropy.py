@@ -1,7 +1,6 @@
 """flp.cross_entropy beside torch.nn.functional.cross_entropy and Liger's formula, and flp.CrossEntropyHead beside a model's
 own loss: values, gradients, averages, trainers and refusals."""
 import functools
-import types
 
 import pytest
 import torch
@@ -40,20 +39,6 @@ def test_is_torchs(smoothing, reduction, softcap):
     upstream = torch.rand(want.shape, generator=torch.Generator().manual_seed(1))
     for a, b in zip(*(torch.autograd.grad(loss, (hidden, weight, bias), upstream) for loss in (got, want))):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("given, message", [
-    ({"label_smoothing": 1.5}, "label_smoothing is 1.5 (accepted: 0 to 1)"),
-    ({"z_loss": -1.0}, "z_loss is -1.0 (accepted: 0 or more)"),
-    ({"reduction": "average"}, "reduction is 'average' (accepted: mean, sum, none)"),
-    ({"reduction": "sum", "total": 7}, "total is given with reduction 'sum' (accepted: None, or reduction 'mean')"),
-    ({"row_weight": torch.ones(2)}, "row_weight is of shape (2,) (accepted: (3, 7), as hidden's rows)"),
-    ({"total": 0}, "total is 0 (accepted: a number above 0, or a 0-dim tensor)")])
-def test_refusals(given, message):
-    hidden, weight, bias, target = operands()
-    with pytest.raises(ValueError) as caught:
-        flp.cross_entropy(hidden, weight, target, bias, **given)
-    assert message in str(caught.value)
 
 
 # ---- heads
@@ -137,13 +122,6 @@ def test_trainers_accumulate_by_tokens(kind):
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.grad, wanted[name], atol=1e-6, rtol=1e-5)
     assert vars(trainer) == {"model": model, "model_accepts_loss_kwargs": False}
-
-
-def test_what_is_no_model_is_refused():
-    with pytest.raises(ValueError, match="label_smoothing is 2"):
-        flp.CrossEntropyHead(TinyLM(), label_smoothing=2)
-    with pytest.raises((flp.errors.UnsupportedError, TypeError, ValueError)):
-        flp.CrossEntropyHead(types.SimpleNamespace(compute_loss=None, model=None))
 
 
 def ForCausalLMLoss(logits, labels, **_):

@@ -74,25 +74,3 @@ def test_only_what_is_kept_is_trained():
     loss.backward()
     assert choice.sum() == 2
     assert torch.equal(hidden.grad.abs().sum((1, 2)) > 0, choice)
-
-
-ONE = torch.ones(3)
-
-
-@pytest.mark.parametrize("call, words", [
-    (lambda: flp.gate(ONE), "fraction, price is None (accepted: one of the two)"),
-    (lambda: flp.gate(ONE, fraction=0.5, price=1), "fraction, price is both given"),
-    (lambda: flp.gate(ONE, fraction=0), "fraction is 0 (accepted: a number above 0 and at most 1)"),
-    (lambda: flp.gate(ONE, price=1, temperature=0, seed=1), "temperature is 0"),
-    (lambda: flp.gate(ONE, price=1, temperature=1), "seed is None (accepted: an integer, as temperature is given)"),
-    (lambda: flp.gate(ONE, price=1, mask=torch.ones(2)), "mask is of shape (2,)"),
-    (lambda: flp.gate(ONE.long(), price=1), "worth is torch.int64"),
-    (lambda: flp.sequence_logprob(ONE), "logprob is of shape (3,) (accepted: (B, T), or (N) with cu_seqlens)"),
-    (lambda: flp.sequence_logprob(ONE[None], cu_seqlens=torch.tensor([0, 3])), "(accepted: (N), as cu_seqlens is given)"),
-    (lambda: flp.sequence_logprob(ONE, cu_seqlens=torch.tensor([0.0, 3.0])), "cu_seqlens is torch.float32 of shape (2,)"),
-    (lambda: flp.delight([1], ONE), "logprob is of type list"),
-])
-def test_bad_input_is_named(call, words):
-    with pytest.raises((ValueError, TypeError)) as caught:
-        call()
-    assert words in str(caught.value)

@@ -81,13 +81,6 @@ def test_a_head_that_cannot_be_stood_in_for_is_refused(spoil, words, inside):
     assert inside or "forward" not in vars(model)
 
 
-def test_a_model_without_a_head_is_refused():
-    with pytest.raises(flp.UnsupportedError, match=r"model is of type Linear, without get_output_embeddings\(\)"):
-        flp.logprob_head(nn.Linear(2, 2))
-    with pytest.raises(TypeError, match="model is of type str"):
-        flp.logprob_head("llama")
-
-
 @pytest.mark.parametrize("after, config, words", [
     (lambda scores: scores * 1.001, {}, "otherwise than by scale 1 and softcap None"),
     (lambda scores: scores, {"logit_scale": 0.5}, "otherwise than by scale 0.5"),
@@ -146,44 +139,3 @@ def test_a_head_is_not_called_alone():
     model = TinyLM()
     with flp.logprob_head(model), pytest.raises(flp.UnsupportedError, match="head is called outside of one"):
         model.lm_head(torch.zeros(2, 16))
-
-
-@pytest.mark.parametrize("arguments, words", [
-    ({"labels": IDS, "targets": IDS}, "labels, targets is both given"),
-    ({"labels": IDS[:, :-1]}, r"labels is for positions of shape \(3, 10\) \(accepted: \(3, 11\)"),
-    ({"labels": IDS[0]}, r"labels is of shape \(11,\)"),
-    ({"labels": [1, 2]}, "labels is of type list"),
-    ({"labels": IDS.float()}, "target is of dtype torch.float32"),
-    ({"targets": IDS[:, 1:]}, r"targets is for positions of shape \(3, 10\)"),
-    ({"targets": 5}, "targets is of type int"),
-    ({"attention_mask": torch.ones(3, 1, 11, 11)}, "labels is None while attention_mask is not of input_ids' shape"),
-    ({"logits_to_keep": torch.tensor([1])}, "logits_to_keep is a torch.Tensor"),
-    ({"input_ids": None, "inputs_embeds": torch.zeros(3, 11, 16)}, "labels is None .*input_ids are not given"),
-])
-def test_bad_calls_are_named(arguments, words):
-    model = TinyLM()
-    with flp.logprob_head(model), pytest.raises((ValueError, TypeError), match=words):
-        model(**{"input_ids": IDS, **arguments})
-
-
-@pytest.mark.parametrize("options, words", [
-    ({"budget": 0}, "budget is 0"), ({"chunk_rows": 1.5}, "chunk_rows is of type float"),
-    ({"ignore_index": None}, "ignore_index is of type NoneType")])
-def test_bad_options_are_named_at_once(options, words):
-    with pytest.raises((ValueError, TypeError), match=words):
-        flp.logprob_head(TinyLM(), **options)
-
-
-def test_a_temperature_of_another_shape_is_named():
-    model = TinyLM()
-    with flp.logprob_head(model, temperature=torch.ones(2, 1)):
-        with pytest.raises(ValueError, match=r"temperature is of shape \(2, 1\) \(accepted: a number, or what expands to"):
-            model(input_ids=IDS)
-
-
-def test_a_rule_of_config_must_be_a_number_above_0():
-    for config in ({"logits_scaling": 0}, {"final_logit_softcapping": -1.0}):
-        with pytest.raises(ValueError, match="config.%s is" % next(iter(config))):
-            flp.logprob_head(TinyLM(**config))
-    with pytest.raises(TypeError, match="config.logit_scale is of type str"):
-        flp.logprob_head(TinyLM(logit_scale="inv_sqrt_d_model"))

@@ -387,22 +387,6 @@ def test_the_arena_of_a_device():
 # ---- arguments
 
 
-@pytest.mark.parametrize("arguments,kind,says", [
-    ((5,), TypeError, r"name is of type int \(accepted: a str\)"), (("",), ValueError, "name is ''"),
-    (("a/b",), ValueError, "name is 'a/b'"),
-    (("a", "cuda"), ValueError, r"workspace is 'cuda' \(accepted: arena, torch, None\)")])
-def test_arguments_that_are_refused_before_the_block(arguments, kind, says):
-    with pytest.raises(kind, match=says):
-        flp.phase(*arguments)
-    with pytest.raises(TypeError, match="empty_cache is of type int"):
-        flp.phase("a", empty_cache=1)
-
-
-def test_devices_that_have_no_arena():
-    with pytest.raises(ValueError, match="device is meta"):
-        flp.memory.arena_stats("meta")
-
-
 def test_enqueue_asks_for_its_own_device(monkeypatch):
     asked = []
     monkeypatch.setattr(_phase, "arena_for", lambda ordinal: asked.append(ordinal))

@@ -268,33 +268,3 @@ def test_bounds_that_are_none_give_nan(ends):
     assert torch.isnan(scores.sum).all() and torch.isnan(scores.mean).all()
     for values in flp.sequence_logprob(torch.zeros(6, device=DEVICE), cu_seqlens=on_device(ends)):
         assert torch.isnan(values).all()
-
-
-H, W, T = torch.zeros(2, 3, 8), torch.zeros(5, 8), torch.zeros(2, 3, dtype=torch.int64)
-FLAT = (H[0], W, T[0])
-
-
-@pytest.mark.parametrize("call, words", [
-    (lambda: flp.score(H[0], W, T[0]), "hidden is of shape (3, 8) (accepted: (B, T, D))"),
-    (lambda: flp.score(H, W, T, cu_seqlens=T[0]), "hidden is of shape (2, 3, 8) (accepted: (N, D), as cu_seqlens is given)"),
-    (lambda: flp.score(H, W, T[:, 1:]), "tokens is of shape (2, 2) (accepted: (2, 3), as hidden without its last dimension)"),
-    (lambda: flp.score(H, W, T.float()), "tokens is of dtype torch.float32 (accepted: torch.int32, torch.int64)"),
-    (lambda: flp.score(H, W, T.tolist()), "tokens is of type list (accepted: a torch.Tensor)"),
-    (lambda: flp.score(H, W, T, lengths=[3, 3]), "lengths is of type list (accepted: a torch.Tensor)"),
-    (lambda: flp.score(H, W, T, lengths=T[0]), "lengths is torch.int64 of shape (3,) (accepted: (2,) torch.int32, torch"),
-    (lambda: flp.score(H, W, T, lengths=T[:, 0], attention_mask=T), "lengths, attention_mask is both given (accepted: one"),
-    (lambda: flp.score(H, W, T, attention_mask=T[0]), "attention_mask is of shape (3,) (accepted: tokens's, (2, 3))"),
-    (lambda: flp.score(H, W, T, mask=T[0]), "mask is of shape (3,) (accepted: tokens's, (2, 3))"),
-    (lambda: flp.score(H, W, T, prompt_lengths=T[:, 0].float()), "prompt_lengths is torch.float32 of shape (2,)"),
-    (lambda: flp.score(*FLAT, cu_seqlens=T[0].float()), "cu_seqlens is torch.float32 of shape (3,) (accepted: (S+1)"),
-    (lambda: flp.score(*FLAT, cu_seqlens=T[0], lengths=T[:, 0]), "lengths is given (accepted: None, as cu_seqlens is g"),
-    (lambda: flp.score(*FLAT, cu_seqlens=T[0], prompt_lengths=T[0]), "prompt_lengths is torch.int64 of shape (3,) (acc"),
-    (lambda: flp.score(H, W, T, temperature=T[0].float()), "temperature is of shape (3,)"),
-    (lambda: flp.score(H, W, T).keep(sequences=T[0]), "sequences is of shape (3,) (accepted: counts's, (2,))"),
-    (lambda: flp.score(H, W, T).keep(tokens=T[0]), "tokens is of shape (3,) (accepted: mask's, (2, 3))"),
-    (lambda: flp.score(H, W, T).per_token(T[0]), "values is of shape (3,) (accepted: counts's, (2,))"),
-])
-def test_bad_input_is_named(call, words):
-    with pytest.raises((ValueError, TypeError)) as caught:
-        call()
-    assert words in str(caught.value)

@@ -1,0 +1,36 @@
+"""What the functions of flp refuse: the files of tests/golden/refused/python, whose questions are calls."""
+import contextlib
+import functools
+import io
+import re
+import types
+from pathlib import Path
+
+import pytest
+import torch
+
+import flp
+import transcripts
+from flp import losses
+from flp_reference import DEVICE, problem
+from flp_standin_lm import IDS, TinyLM
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "refused" / "python"
+ON_DEVICE = {made.__name__: functools.partial(made, device=DEVICE) for made in (torch.zeros, torch.ones, torch.tensor)}
+NAMES = {"flp": flp, "losses": losses, "torch": torch, "types": types, "problem": problem, "TinyLM": TinyLM, "IDS": IDS,
+         **ON_DEVICE}
+
+
+def answer(names, call):
+    """The exception; behind SystemExit what argparse has written."""
+    told = io.StringIO()
+    with pytest.raises((Exception, SystemExit)) as caught, contextlib.redirect_stderr(told):
+        eval(call, names)
+    said = f"{type(caught.value).__name__}: {caught.value}".replace(f"on {DEVICE} ", "on cpu ")
+    return [*said.splitlines(), *re.findall("error: .*", told.getvalue())]
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.txt")), ids=lambda path: path.stem)
+def test_what_is_refused(engine, path):
+    names = dict(NAMES)
+    transcripts.check(path, lambda text: exec(text, names), functools.partial(answer, names))
