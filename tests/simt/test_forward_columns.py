@@ -2,7 +2,7 @@
 Hopper's rounds meanwhile, for the next slice, those of rounding to nearest even, or two terms of them."""
 import numpy
 import pytest
-from cpu_kernel import folder, kernels, matrix_map, needs_emit, needs_llc  # noqa: F401
+from cpu_kernel import kernels, matrix_map, needs_emit, needs_llc
 from flpgen_tool import to_bf16
 from forward_case import DEPTH, ROWS, VOCAB, Case, bits, run
 
@@ -53,7 +53,7 @@ def rounded_terms(ahead, terms):
 
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("arch, terms", [("sm_80", 1), ("sm_90a", 1), ("sm_90a", 2)])
-def test_slices_have_the_bits_of_forward_and_the_next_is_made_meanwhile(folder, arch, terms, head):  # noqa: F811
+def test_slices_have_the_bits_of_forward_and_the_next_is_made_meanwhile(folder, arch, terms, head):
     head = HEADS[head]
     case = Case(head, 61)
     ahead = numpy.float32(numpy.random.default_rng(2).standard_normal((77, STRIDE)))

@@ -1,7 +1,7 @@
 """forward_keep, sm_80's and Hopper's, on the CPU: partials have forward's bits, and what is kept is 2^(t - reference)."""
 import numpy
 import pytest
-from cpu_kernel import folder, kernels, matrix_map, needs_emit, needs_llc  # noqa: F401
+from cpu_kernel import kernels, matrix_map, needs_emit, needs_llc
 from flpgen_tool import from_bf16, to_bf16
 from forward_case import DEPTH, ROWS, SENTINEL, VOCAB, Case, bits, run
 

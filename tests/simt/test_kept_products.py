@@ -2,7 +2,7 @@
 against NumPy in double."""
 import numpy
 import pytest
-from cpu_kernel import Kernel, folder, kernels, matrix_map, needs_emit, needs_llc  # noqa: F401
+from cpu_kernel import Kernel, kernels, matrix_map, needs_emit, needs_llc
 from flpgen_tool import flpgen, from_bf16, needs_flpgen, to_bf16
 
 pytestmark = [needs_llc, needs_emit]

@@ -1,5 +1,4 @@
-"""The kernel of losses over targets on the CPU, beside torch's autograd in float64; and whole steps by flp.distill_loss
-(torch_distill_case.py)."""
+"""The kernel of losses over targets on the CPU, beside torch's autograd in float64."""
 import json
 import os
 import subprocess
@@ -8,8 +7,6 @@ import numpy
 import pytest
 
 from cpu_kernel import Kernel, needs_llc
-from test_check import pytestmark  # noqa: F401 - the same stand-ins
-from test_modes import folder, run  # noqa: F401
 
 torch = pytest.importorskip("torch")
 BUILD = os.environ.get("FLP_TEST_BUILD", "build/release")
@@ -54,7 +51,7 @@ def rows_of(n, k, seed):
 @pytest.mark.parametrize("loss, formula, parameters, k", [
     ("forward_kl+entropy", forward_kl, [1e-6, 1.0, 0.01], 6), ("forward_kl+entropy", forward_kl, [1e-6, 1.0, 0.01], 1),
     ("forward_kl+entropy", forward_kl, [1e-6, 1.0, 0.01], 100), ("nested", nested, [2.0], 33)])
-def test_kernel(folder, tmp_path, loss, formula, parameters, k):  # noqa: F811
+def test_kernel(folder, tmp_path, loss, formula, parameters, k):
     if loss == "nested":
         (tmp_path / "nested.lua").write_text(NESTED)
         loss = str(tmp_path / "nested.lua")
@@ -93,11 +90,3 @@ def test_kernel(folder, tmp_path, loss, formula, parameters, k):  # noqa: F811
     assert numpy.isnan(out["loss"][7]) and numpy.isnan(out["metrics"][:, 7]).all()
     assert (out["loss"][(row_class == LEFT_OUT)] == 0).all()
     numpy.testing.assert_array_equal(out["loss"][~idle], before[~idle])
-
-
-@pytest.mark.parametrize("capability", ["8.0", "9.0"])
-def test_steps(folder, capability):  # noqa: F811
-    found = run(folder, capability, "torch_distill_case.py")
-    for name, step in found.items():
-        assert step["loss"] < 5e-6 and not set(step["rungs"]) - {"jit", "heuristic"} and step["again"], (name, step)
-        assert max(step["errors"]) < step["tolerance"], (name, step)

@@ -1,6 +1,6 @@
 """Steps of built-in losses over rows of weight 0 that hold anything, over ratios up to the end of float32, and best columns
 where most are banned: the same rows on libflp's CPU rung and on kernels that run on the CPU. Prints what differs as JSON. As
-torch_case.py, run by test_rows.py."""
+torch_case.py, run by test_torch.py."""
 import json
 import math
 import sys

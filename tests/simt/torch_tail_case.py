@@ -1,6 +1,6 @@
 """tail= of flp.linear_logprob, flp.policy_loss, shards by hand and flp.parallel's calls, on the stand-in for libcuda
 that runs kernels on the CPU: prints errors against float64, and reports beside what they are of, as JSON. As
-torch_case.py, run by test_torch_tail.py; with an argument its second half."""
+torch_case.py, run by test_torch.py; with an argument its second half."""
 import json
 import sys
 
