@@ -25,18 +25,14 @@ def sliced(made, tile, case, ahead, terms):
     for begin, end in ((0, unit), (unit, VOCAB)):
         if begin == end:
             continue
-        weight = numpy.ascontiguousarray(case.weight[begin:end])
-        arguments = case.arguments(tile, end - begin, part, zy)
-        arguments |= {"column_begin": begin, "bias": None if case.bias is None else case.bias[begin:end]}
-        grid = arguments["bands"] * arguments["groups"] if not tile["cluster"] else 2 * tile["cluster"]
+        own = {"weight": numpy.ascontiguousarray(case.weight[begin:end])}
         if tile["cluster"]:
             made_ahead.append(numpy.full((len(ahead) + 1, DEPTH), 0x1234, numpy.uint16))
-            arguments |= {"weight_map": matrix_map(weight, tile["columns"] // tile["cluster"]), "ahead_source": ahead,
-                          "ahead_stride": STRIDE, "ahead_out": made_ahead[-1], "ahead_rows": len(ahead) if begin == 0 else 0,
-                          "ahead_depth": depth_of(terms)}
-        else:
-            arguments |= {"weight": weight}
-        made["forward_columns" + ("_map" if tile["cluster"] else "")].named(grid, **arguments)
+            own = {"weight_map": matrix_map(own["weight"], tile["columns"] // tile["cluster"]), "ahead_source": ahead,
+                   "ahead_stride": STRIDE, "ahead_out": made_ahead[-1], "ahead_rows": len(ahead) if begin == 0 else 0,
+                   "ahead_depth": depth_of(terms)}
+        run(made, tile, case, "forward_columns", end - begin, part=part, zy=zy, column_begin=begin,
+            bias=None if case.bias is None else case.bias[begin:end], **own)
     return part, zy, made_ahead
 
 

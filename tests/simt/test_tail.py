@@ -2,7 +2,7 @@
 import numpy
 import pytest
 from cpu_kernel import (
-    INFINITY, LN2, LOG2E, LOWEST, NAN, bits, f32, i32, kernels, matrix, needs_emit, needs_llc, stored, wide)
+    INFINITY, LN2, LOG2E, LOWEST, NAN, f32, i32, kernels, matrix, needs_emit, needs_llc, stored, wide)
 
 pytestmark = [needs_llc, needs_emit]
 

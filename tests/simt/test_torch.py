@@ -57,19 +57,21 @@ def near(found):
         assert error <= 1.5 * of_exact + TAIL, found
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @both
-def test_tails(folder, capability):
-    found = run(folder, capability, "torch_tail_case.py")
+def test_tails(folder, capability, dtype):
+    found = run(folder, capability, "torch_tail_case.py", dtype)
     for name, whole in found["whole"].items():
         assert whole["modes"] == ["tail", "tail"] and whole["products"] == 1, name
         assert whole["same_bits"] and whole["again"], name
         assert whole["without_room"] == [[0, 0, 0, 0], True], name
         obeys(whole["report"], whole["sum"])
         near(whole)
-    near(found["frozen"])
-    assert found["accumulated"]["error"][0] <= 6e-3 and found["accumulated"]["grad"]
-    listed = [row for row in found["rows"] if row["report"][2] == 0]
-    assert len(listed) >= 4
+    if dtype == "bf16":
+        near(found["frozen"])
+        assert found["accumulated"]["error"][0] <= 6e-3 and found["accumulated"]["grad"]
+    listed = [row for row in found.get("rows", ()) if row["report"][2] == 0]
+    assert len(listed) >= 4 or dtype != "fp32"
     for row in listed:
         # what a report says is an upper bound of what is missing, and no more than that: rounding of float32 aside
         assert row["left"] <= row["report"][0] <= TAIL * row["report"][1] and row["columns"] == row["report"][3], row
@@ -108,7 +110,7 @@ def rungs_agree(folder, capability, kind, **settings):
     assert "eager" in result["rungs"] and {"jit", "heuristic"} & set(result["rungs"]), result["rungs"]
 
 
-@pytest.mark.parametrize("kind", ["weightless", "ratios", "clipped", "upstream", "best"])
+@pytest.mark.parametrize("kind", ["weightless steps", "weightless", "ratios", "clipped", "upstream", "best"])
 @both
 def test_rungs_agree(folder, capability, kind):
     """Rows of weight 0, extreme ratios and upstream gradients, banned columns."""
@@ -117,10 +119,10 @@ def test_rungs_agree(folder, capability, kind):
 
 @pytest.mark.long
 def test_a_kernel_for_any_loss_agrees(folder):
-    rungs_agree(folder, "8.0", "weightless any", **of_any_loss(folder))
+    rungs_agree(folder, "8.0", "weightless steps", **of_any_loss(folder))
 
 
-@pytest.mark.parametrize("epsilons", [["0.3", "1e-6"], ["1e-1", "1e-2", "1e-3", "1e-4"]], ids=["ends", "between"])
+@pytest.mark.parametrize("epsilons", [["1e-6"], ["0.3", "1e-1", "1e-2", "1e-3", "1e-4"]], ids=["least", "others"])
 @both
 def test_gradients_of_nearly_certain_rows(folder, capability, epsilons):
     """Rows of which one column has nearly all probability, in every mode."""

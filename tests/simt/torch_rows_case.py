@@ -190,7 +190,7 @@ DISTILLED = ["forward_kl", "reverse_kl", "jsd"]
 KINDS = {
     "weightless": (weightless, steps_of(LOSSES, MODES[:1]) + steps_of(["ppo+k3", "cross_entropy"], MODES)
                    + steps_of(DISTILLED, MODES[1:2]) + steps_of(["jsd+entropy"], MODES[2:])),
-    "weightless any": (weightless, steps_of(["ppo+k3", "cross_entropy"], MODES[:1])),
+    "weightless steps": (weightless, steps_of(["ppo+k3", "cross_entropy"], MODES[:1])),
     "ratios": (ratios, steps_of(["reinforce+k3", "ppo+entropy"], MODES) + steps_of(["ppo"], MODES[:1])),
     "clipped": (clipped, steps_of(["ppo", "grpo", "dapo"], MODES)),
     "upstream": (upstream, [(size, entropy) for size in (1e-30, 1.0, -1e20, -1e25, 1e35) for entropy in (False, True)]
