@@ -98,7 +98,7 @@ LOSSES = [
     case("cross_entropy", label_smoothing=0.1, z_loss=1e-3, total="@total", lead=(3, 7), **BIAS),
     case("cross_entropy", "all ignored", label_smoothing=0.1),
     case("cross_entropy", label_smoothing=0.9, z_loss=0.3, scale=0.3, **BF16),
-    case("cross_entropy", label_smoothing=0.1, z_loss=1e-2, budget=1 << 20, **TEMPERATURES, **BF16),
+    case("cross_entropy", label_smoothing=0.1, z_loss=1e-2, budget=2**25, **TEMPERATURES, **BF16),
     *[case("cross_entropy", "low", z_loss=0.05, frozen=frozen, **BIAS, **BF16) for frozen in ((), ("weight",), ("bias",))],
     case("cross_entropy", row_weight="@row_weight", total="@total"),
     case("cross_entropy", total="@total"),
