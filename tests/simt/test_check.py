@@ -85,14 +85,14 @@ FEATURES = {
         "--dtype fp16 --grad hidden,weight --softcap 20 --per-row-temperature --tail 2^-6",
         "--dtype fp32 --grad weight --accumulate-grad-weight --alignment 4 --target-dtype int32"),
         "forward_emit/forward_emit_map tail_choose tail_entries", "tail_report", "sharp", "mode=tail"),
-    "adapter": Feature(49, SMALL, (
+    "adapter": Feature(20, SMALL, (
         f"{EVERYTHING.replace('weight', 'lora_a,lora_b')} --lora-rank 24",
         "--dtype bf16 --lora-rank 136 --grad hidden,lora_a,lora_b",
         "--dtype fp16 --lora-rank 64 --grad hidden,lora_a,lora_b --softcap 20 --per-row-temperature",
         "--dtype bf16 --lora-rank 16 --grad lora_a,lora_b --loss grpo", "--dtype bf16 --lora-rank 8 --grad lora_a",
         "--dtype fp32 --lora-rank 8 --grad hidden,lora_a --target-dtype int32", "--dtype bf16 --lora-rank 136 --grad lora_b"),
         "lora_project forward_lora/forward_lora_map dz_lora/dz_lora_map", "logprob", "lora-zero lora-off", "lora"),
-    "targets": Feature(60, SMALL, (
+    "targets": Feature(20, SMALL, (
         f"{EVERYTHING} --targets 20", "--dtype fp16 --targets 9 --grad hidden,weight --softcap 20 --per-row-temperature",
         "--dtype fp32 --targets 512 --vocab 2000 --rows 20 --grad hidden,weight --target-dtype int32",
         "--dtype bf16 --targets 33 --grad hidden", "--dtype bf16 --targets 3 --grad weight,bias --bias "
