@@ -57,9 +57,9 @@ def pytest_configure(config):
 
 
 def is_sample(item, seen):
-    """Whether it is the first case of its test, of kernels on the CPU on each architecture."""
-    case = getattr(item, "callspec", None)
-    key = item.path, item.function, case and str(case.params.get("capability"))
+    """Whether it is the first case of its test, of kernels on the CPU of each feature on each architecture."""
+    given = item.callspec.params if hasattr(item, "callspec") else {}
+    key = item.path, item.function, *(str(given.get(name)) for name in ("capability", "feature"))
     is_first = key not in seen
     seen.add(key)
     return is_first or item.path.parent.name != "simt"
@@ -78,4 +78,4 @@ def pytest_collection_modifyitems(config, items):
     items[:] = kept
 
 
-from binding_fixtures import engine, fresh_plans, one_rank  # noqa: E402,F401
+from binding_fixtures import engine, folder, fresh_plans, one_rank  # noqa: E402,F401

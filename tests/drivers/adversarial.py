@@ -62,8 +62,8 @@ class Library:
     """libflp, and memory that its device reads: the host's, or the stand-in's."""
 
     def __init__(self, rung):
-        from modes_case import c
-        self.c, self.rung, self.lib, self.plans = c, rung, c.get(), {}
+        self.c = c = emulator.bindings()
+        self.rung, self.lib, self.plans = rung, c.get(), {}
         self.arena, self.taken = ctypes.c_void_p(), []
         self.check(self.lib.flp_arena_create(c.DEVICE_HOST if rung == "eager" else 0, self.arena))
 

@@ -3,82 +3,7 @@
 
     python3 tests/gpu/record.py --flpgen build/release/bin/flpgen --out records [--only check,bench_forward_4096,...]
 
-  check      flpgen check --all: every rung, dtype, entropy, gradient mask, ragged shapes, adversarial inputs
-  check_modes
-             flpgen check --quick of save, stream and direction modes: the same of them alone
-  check_lists
-             flpgen check --quick of listed columns
-  check_tail flpgen check --all of tail mode
-  check_targets
-             flpgen check --all of several targets a row
-  check_top  the same of best columns and ranks
-  large      flpgen check --large: N=8192, V=151936, D=4096 with gradients
-  tilings    the same with other tile configurations of the kernels for sm_90a (tests/tilings.json)
-  concurrent flpgen check --concurrent: bits on several streams at once, beside other work and in CUDA graphs
-  sanitize   compute-sanitizer memcheck, racecheck and initcheck over small problems of every kernel
-  sanitize_modes
-             the same over the kernels of save, stream and direction modes
-  sanitize_lists
-             the same over those of listed columns
-  sanitize_tail
-             the same over those of tail mode
-  sanitize_targets
-             the same over those of several targets a row
-  sanitize_top
-             the same over those of best columns and ranks
-  sanitize_lora
-             the same over those of an adapter on the head
-  sanitize_mixed
-             the same over those of operands of two dtypes
-  sanitize_losses
-             the same over those of a loss over all scores: cross entropy with label smoothing and z-loss
-  sanitize_scale
-             the same over that of gradients times a factor
-  bench      flpgen bench: forward and training beside the GEMM baselines
-  bench_modes
-             the same for save, stream and direction modes
-  bench_cross_entropy
-             the same for a step of supervised fine-tuning in stream mode, with label smoothing and z-loss
-  bench_adapters
-             the same for an adapter of rank 64 on a frozen head, beside products and beside no adapter
-  bench_mixed
-             the same for scores of a bf16 hidden and an fp32 weight, beside products of bf16 and beside bf16 alone
-  bench_lists
-             the same for kept sets, beside one product
-  bench_tail the same for tail mode, over rows as sharp as a trained model's and over random ones, beside one product and
-             beside the exact mode
-  bench_targets
-             the same for several targets a row, beside products and beside one target
-  bench_top  forward with the best columns and the target's rank, beside forward without
-  peers      tests/gpu/peers.py: other libraries on the same tensors (needs torch and those of
-             runtime/python/flp/bench/peers/requirements.txt; set FLP_LIBRARY)
-  peers_modes
-             the same for save and stream modes, and for steps of supervised fine-tuning
-  peers_data the same on rows as sharp as a trained model's and on random ones, with a tail of flp and CCE's filter;
-             --only takes its records by name, too
-  tune       flpgen tune: one kernel exhaustively, then twice with the default budget and other seeds
-  cold       tests/gpu/cold_start.py: the first logprob of fresh processes with a pack and no generator (needs two
-             packs, see there; its part on other libraries needs torch)
-  gated      tests/gpu/gated_step.py: scoring, gate and backward in one CUDA graph (needs torch; set FLP_LIBRARY)
-  heads      tests/gpu/head_memory.py: peak memory and time of the projection step, whole scores beside flp.logprob_head
-             (the same)
-  responses  tests/gpu/response_rows.py: a Megatron trainer's head where a third of the tokens are response, whole
-             scores beside flp.adapters.megatron (the same)
-  train      runtime/python/examples/train_tiny_lm.py --compare (needs torch and transformers; set FLP_LIBRARY)
-  grpo_tail  runtime/python/examples/grpo_tiny.py --compare-tail: rewards of exact gradients and of a tail of 2^-9, over
-             three seeds; fails where they are further apart than seeds (the same)
-  examples   tests/gpu/examples.py: what every example shows (the same)
-  selective  tests/gpu/selective.py: selective log-softmax beside other ways (needs torch; set FLP_LIBRARY)
-  mixed_bits tests/gpu/mixed_bits.py: operands of two dtypes beside torch.mm with a float32 result (the same)
-  near_certain
-             tests/gpu/near_certain.py: gradients of nearly certain rows in every mode beside float64 (the same)
-  jax        tests/gpu/jax_check.py: flp.jax beside the formula in JAX (needs jax; set FLP_LIBRARY)
-  hosts      tests/hosts on the GPU, beside the trainers that are installed (its README.md; needs torch, pytest and
-             transformers; set FLP_LIBRARY)
-  hosts_two_gpus
-             those of them whose heads are divided between two ranks, a GPU each (the same, and two GPUs)
-  fragmentation
-             tests/gpu/fragmentation.py, pictures in plots/ where there is matplotlib (needs torch; set FLP_LIBRARY)
+PARTS
 
 --only takes any of these, and of bench, bench_modes, bench_cross_entropy, bench_adapters, bench_mixed, bench_lists,
 bench_tail, bench_targets, bench_top, peers, peers_modes and peers_data single records by name, where time is short.
@@ -260,9 +185,89 @@ PEERS = {  # by part; python -m flp.bench: other libraries on the same tensors
     },
 }
 RECORDS = {**BENCHES, **PEERS}  # parts whose records --only takes by their names too
-PARTS = ("check", "check_modes", "check_lists", "check_tail", "check_targets", "check_top", "large", "tilings", "concurrent",
-         "sanitize", "sanitize_modes", "sanitize_lists", "sanitize_tail", "sanitize_targets", "sanitize_top", "sanitize_lora",
-         "sanitize_mixed", "sanitize_losses", "sanitize_scale", *BENCHES, *PEERS, "tune", "cold", "hosts", "hosts_two_gpus", *SCRIPTS)
+
+
+def beside(common, problems):
+    return [[*common, *options] for options in problems]
+
+
+# By part: records of one process of flpgen check each, and those of a process a dtype.
+CHECKS = {
+    "check_modes": {name: ["--quick", "--mode", mode] for mode, name in
+                    (("save", "check_saved"), ("stream", "check_streamed"), ("direction", "check_direction"))},
+    "check_lists": {"check_listed": ["--quick", "--mode", "listed"]},
+    "large": {"check_large": ["--large", "--rung", "jit"]},
+    "concurrent": {"check_concurrent": ["--concurrent"]},
+}
+CHECKS_OF_DTYPES = {"check": ("check_all", []), "check_tail": ("check_tail", ["--mode", "tail"]),
+                    "check_targets": ("check_targets", ["--targets", "20"]),
+                    "check_top": ("check_top", ["--topk", "20", "--rank"])}
+SANITIZERS = {  # by part: problems, and the shape of all
+    "sanitize": (beside(GRADS, SANITIZED), SMALL),
+    "sanitize_modes": ([*beside(GRADS, SANITIZED_MODES), *PLAIN, *DIRECTION], SMALL),
+    "sanitize_lists": (beside(GRADS, LISTED), SMALL),
+    "sanitize_tail": (beside(GRADS, TAILED), SMALL),
+    "sanitize_targets": (beside(GRADS, TARGETED), SMALL),
+    "sanitize_top": (beside(["--bias"], TOPPED), SMALL),
+    "sanitize_lora": (ADAPTED, FEW),
+    "sanitize_mixed": (MIXED, FEW),
+    "sanitize_losses": (SCORED, FEW),
+    "sanitize_scale": ([["--op", "scale"]], []),
+}
+PARTS = {  # in the order in which they are measured, as --help has them
+    "check": "flpgen check --all: every rung, dtype, entropy, gradient mask, ragged shapes, adversarial inputs",
+    "check_modes": "flpgen check --quick of save, stream and direction modes: the same of them alone",
+    "check_lists": "flpgen check --quick of listed columns",
+    "check_tail": "flpgen check --all of tail mode",
+    "check_targets": "flpgen check --all of several targets a row",
+    "check_top": "the same of best columns and ranks",
+    "large": "flpgen check --large: N=8192, V=151936, D=4096 with gradients",
+    "tilings": "the same with other tile configurations of the kernels for sm_90a (tests/tilings.json)",
+    "concurrent": "flpgen check --concurrent: bits on several streams at once, beside other work and in CUDA graphs",
+    "sanitize": "compute-sanitizer memcheck, racecheck and initcheck over small problems of every kernel",
+    "sanitize_modes": "the same over the kernels of save, stream and direction modes",
+    "sanitize_lists": "the same over those of listed columns",
+    "sanitize_tail": "the same over those of tail mode",
+    "sanitize_targets": "the same over those of several targets a row",
+    "sanitize_top": "the same over those of best columns and ranks",
+    "sanitize_lora": "the same over those of an adapter on the head",
+    "sanitize_mixed": "the same over those of operands of two dtypes",
+    "sanitize_losses": "the same over those of a loss over all scores: cross entropy with label smoothing and z-loss",
+    "sanitize_scale": "the same over that of gradients times a factor",
+    "bench": "flpgen bench: forward and training beside the GEMM baselines",
+    "bench_modes": "the same for save, stream and direction modes",
+    "bench_cross_entropy": "the same for a step of fine-tuning in stream mode, with label smoothing and z-loss",
+    "bench_adapters": "the same for an adapter of rank 64 on a frozen head, beside products and beside no adapter",
+    "bench_mixed": "the same for scores of a bf16 hidden and an fp32 weight, beside products of bf16 and bf16 alone",
+    "bench_lists": "the same for kept sets, beside one product",
+    "bench_tail": "the same for tail mode, over sharp rows and random ones, beside one product and the exact mode",
+    "bench_targets": "the same for several targets a row, beside products and beside one target",
+    "bench_top": "forward with the best columns and the target's rank, beside forward without",
+    "peers": "tests/gpu/peers.py: other libraries on the same tensors (needs torch and those of\n"
+             "runtime/python/flp/bench/peers/requirements.txt; set FLP_LIBRARY)",
+    "peers_data": "the same on rows as sharp as a trained model's and on random ones, with a tail of flp and CCE's filter",
+    "peers_modes": "the same for save and stream modes, and for steps of supervised fine-tuning",
+    "tune": "flpgen tune: one kernel exhaustively, then twice with the default budget and other seeds",
+    "cold": "tests/gpu/cold_start.py: the first logprob of fresh processes with a pack and no generator (needs two\n"
+            "packs, see there; its part on other libraries needs torch)",
+    "hosts": "tests/hosts on the GPU, beside the trainers that are installed (its README.md; needs torch, pytest and\n"
+             "transformers; set FLP_LIBRARY)",
+    "hosts_two_gpus": "those of them whose heads are divided between two ranks, a GPU each (the same, and two GPUs)",
+    "gated": "tests/gpu/gated_step.py: scoring, gate and backward in one CUDA graph (needs torch; set FLP_LIBRARY)",
+    "heads": "tests/gpu/head_memory.py: peak memory and time of the projection step, whole scores beside\n"
+             "flp.logprob_head (the same)",
+    "responses": "tests/gpu/response_rows.py: a Megatron trainer's head where a third of the tokens are response, whole\n"
+                 "scores beside flp.adapters.megatron (the same)",
+    "train": "runtime/python/examples/train_tiny_lm.py --compare (needs torch and transformers; set FLP_LIBRARY)",
+    "grpo_tail": "runtime/python/examples/grpo_tiny.py --compare-tail: rewards of exact gradients and of a tail of 2^-9,\n"
+                 "over three seeds; fails where they are further apart than seeds (the same)",
+    "examples": "tests/gpu/examples.py: what every example shows (the same)",
+    "selective": "tests/gpu/selective.py: selective log-softmax beside other ways (needs torch; set FLP_LIBRARY)",
+    "mixed_bits": "tests/gpu/mixed_bits.py: operands of two dtypes beside torch.mm with a float32 result (the same)",
+    "near_certain": "tests/gpu/near_certain.py: gradients of nearly certain rows in every mode beside float64 (the same)",
+    "jax": "tests/gpu/jax_check.py: flp.jax beside the formula in JAX (needs jax; set FLP_LIBRARY)",
+    "fragmentation": "tests/gpu/fragmentation.py, pictures in plots/ where there is matplotlib (needs torch; set FLP_LIBRARY)",
+}
 
 
 def select(only):
@@ -304,11 +309,15 @@ class Campaign:
                 self.peers(part, names)
             for name in names if part in BENCHES else ():
                 self.bench(name, RECORDS[part][name])
+        elif part in CHECKS:
+            for name, options in CHECKS[part].items():
+                self.run(name, ["flpgen", "check", *options, f"--json={name}.json", "-q"])
+        elif part in CHECKS_OF_DTYPES:
+            self.check_dtypes(*CHECKS_OF_DTYPES[part])
+        elif part in SANITIZERS:
+            self.sanitize(part, *SANITIZERS[part])
         else:
             getattr(self, part)()
-
-    def check(self):
-        self.check_dtypes("check_all", [])
 
     def check_dtypes(self, name, options):
         """flpgen check --all: cases of each dtype in a process of their own, side by side, and one record of all."""
@@ -337,26 +346,6 @@ class Campaign:
         part.unlink()
         return record
 
-    def check_modes(self):
-        for mode, name in (("save", "check_saved"), ("stream", "check_streamed"), ("direction", "check_direction")):
-            done = self.run(name, ["flpgen", "check", "--quick", "--mode", mode, f"--json={name}.json", "-q"])
-            print(done.stdout, flush=True)
-
-    def check_lists(self):
-        self.run("check_listed", ["flpgen", "check", "--quick", "--mode", "listed", "--json=check_listed.json", "-q"])
-
-    def check_tail(self):
-        self.check_dtypes("check_tail", ["--mode", "tail"])
-
-    def check_targets(self):
-        self.check_dtypes("check_targets", ["--targets", "20"])
-
-    def check_top(self):
-        self.check_dtypes("check_top", ["--topk", "20", "--rank"])
-
-    def large(self):
-        self.run("large", ["flpgen", "check", "--large", "--rung", "jit", "--json=check_large.json", "-q"])
-
     def tilings(self):
         """One record of all tilings: the rows of a run each, its tunables beside them."""
         rows, checks, record = [], 0, {}
@@ -373,41 +362,7 @@ class Campaign:
                       failed=sum(row["failed"] for row in rows))
         (self.out / "check_tilings.json").write_text(tuning_records.text_of(record))
 
-    def concurrent(self):
-        self.run("concurrent", ["flpgen", "check", "--concurrent", "--json=check_concurrent.json", "-q"])
-
-    def sanitize(self):
-        self.sanitize_problems("sanitize", [[*GRADS, *options] for options in SANITIZED])
-
-    def sanitize_modes(self):
-        self.sanitize_problems("sanitize_modes", [*([*GRADS, *options] for options in SANITIZED_MODES), *PLAIN,
-                                                   *DIRECTION])
-
-    def sanitize_lists(self):
-        self.sanitize_problems("sanitize_lists", [[*GRADS, *options] for options in LISTED])
-
-    def sanitize_tail(self):
-        self.sanitize_problems("sanitize_tail", [[*GRADS, *options] for options in TAILED])
-
-    def sanitize_targets(self):
-        self.sanitize_problems("sanitize_targets", [[*GRADS, *options] for options in TARGETED])
-
-    def sanitize_top(self):
-        self.sanitize_problems("sanitize_top", [["--bias", *options] for options in TOPPED])
-
-    def sanitize_lora(self):
-        self.sanitize_problems("sanitize_lora", ADAPTED, FEW)
-
-    def sanitize_mixed(self):
-        self.sanitize_problems("sanitize_mixed", MIXED, FEW)
-
-    def sanitize_losses(self):
-        self.sanitize_problems("sanitize_losses", SCORED, FEW)
-
-    def sanitize_scale(self):
-        self.sanitize_problems("sanitize_scale", [["--op", "scale"]], [])
-
-    def sanitize_problems(self, part, problems, shape=SMALL):
+    def sanitize(self, part, problems, shape):
         """Each problem once with every tool; the record's header is that of a check."""
         results = []
         for tool in ("memcheck", "initcheck", "racecheck"):
@@ -498,8 +453,14 @@ class Campaign:
             self.failed.append(part)
 
 
+def description():
+    parts = (f"  {part:<11}" + text.replace("\n", "\n" + 13 * " ") if len(part) < 11 else
+             f"  {part}\n{13 * ' '}" + text.replace("\n", "\n" + 13 * " ") for part, text in PARTS.items())
+    return __doc__.replace("PARTS\n", "\n".join(parts) + "\n")
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=description(), formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flpgen", required=True, help="the command to measure")
     parser.add_argument("--out", required=True, help="directory for the records")
     parser.add_argument("--only", default=",".join(PARTS),

@@ -1,5 +1,5 @@
 """One list of cases over every public function, option and edge (support/flp_cases.py), on libflp's CPU rung and on the
-torch form, each beside float64 (support/flp_exact.py). tests/simt/test_every_case.py has kernels."""
+torch form, each beside float64 (support/flp_exact.py). tests/simt/test_torch.py has kernels."""
 import collections
 
 import pytest
@@ -7,7 +7,7 @@ import torch
 
 import flp
 from binding_fixtures import engine  # noqa: F401
-from flp_cases import CASES, SAME, SHARE, computed, differences, missing
+from flp_cases import CASES, SAME, SHARE, computed, differences, missing, unlike
 
 
 GENERATOR = flp.library_path().replace("libflp.so", "libflpgen.so")
@@ -34,12 +34,8 @@ def test_case(engine, case, monkeypatch):  # noqa: F811
 @pytest.mark.parametrize("row, other", SAME, ids=str)
 def test_same_bits(engine, row, other):  # noqa: F811
     assert differences(row, SHARE) == []
-    one, two = computed(row, wide=False), computed(other, wide=False)
-    for found, wanted in zip(two[:2], one[:2]):
-        for name, want in wanted.items():
-            got = found[name]
-            assert want is got is None or torch.equal(want.nan_to_num(0.5), got.nan_to_num(0.5)), name
-    assert not two[1].get("report", torch.zeros(1)).any(), "something is left out"
+    assert unlike(row, other) == []
+    assert not computed(other, wide=False)[1].get("report", torch.zeros(1)).any(), "something is left out"
 
 
 def test_no_row_stands_twice():

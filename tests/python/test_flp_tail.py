@@ -1,5 +1,5 @@
 """linear_logprob(tail=...) and what takes it: which bounds are taken, what is kept and passed on, on the stand-in of
-flp_keeping.py; what is refused. tests/simt/test_torch_tail.py runs the kernels."""
+flp_keeping.py; what is refused. tests/simt/test_torch.py runs the kernels."""
 import pytest
 import torch
 

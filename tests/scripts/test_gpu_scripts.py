@@ -94,7 +94,7 @@ def test_checks_of_dtypes_side_by_side_are_one_record(tmp_path):
     stand_in.write_text(STAND_IN)
     stand_in.chmod(0o755)
     campaign = record_script().Campaign(stand_in, tmp_path / "out", [])
-    campaign.check_tail()
+    campaign.measure("check_tail", [])
     made = json.loads((tmp_path / "out/check_tail.json").read_text())
     assert made["command"] == "flpgen check --all --mode tail" and (made["checks"], made["failed"]) == (3, 1)
     assert [row.split()[-3:-1] for row in made["rows"]] == [
@@ -108,7 +108,7 @@ def test_a_dtype_that_ends_without_a_record_fails_its_part(tmp_path):
     stand_in.write_text(STAND_IN.replace("\necho", "\n[ $failed = 0 ] || exit 139\necho"))
     stand_in.chmod(0o755)
     campaign = record_script().Campaign(stand_in, tmp_path / "out", [])
-    campaign.check_targets()
+    campaign.measure("check_targets", [])
     assert campaign.failed == ["check_targets fp16"] and not list((tmp_path / "out").glob("check_targets.json"))
 
 

@@ -26,6 +26,7 @@ SOURCES = [*SIMT, Path(__file__).with_name("simt.h"), Path(__file__)]
 FIBRES = "-l:libboost_context.so.1.74.0"
 FUSED = ["-mfma", "-mf16c"] if platform.machine() == "x86_64" else []
 LLC = shutil.which("llc-19") or next(iter(glob.glob("/usr/lib/llvm-19/bin/llc")), None)
+QUICK = ["-O0", "-optimize-regalloc", "-regalloc=basic"]  # half of what -O1 takes, for code as quick: simt.c has the work
 BY_VALUE = " byval([128 x i8]) align 64"  # tensor maps, which stay where the launch has them
 FOUR = r"(\{ (?:float|i32)(?:, (?:float|i32)){3} \})"
 
@@ -254,8 +255,7 @@ def compile_module(ir, library):
     """library: path of what is made"""
     module, code, words = (Path(library).with_suffix(suffix) for suffix in (".cpu.ll", ".o", ".words.o"))
     module.write_text(for_the_cpu(ir) + launchers(ir))
-    subprocess.run([LLC, "-O1", "-mattr=+f16c,+fma", "-filetype=obj", "-relocation-model=pic", "-o", code, module],
-                   check=True)
+    subprocess.run([LLC, *QUICK, "-mattr=+f16c,+fma", "-filetype=obj", "-relocation-model=pic", "-o", code, module], check=True)
     stored = kept(FOLDER, "words.o", compile_words)
     if stored is None:
         compile_words(words)

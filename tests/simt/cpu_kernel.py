@@ -130,12 +130,6 @@ def matrix(dtype, values, alignment):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """For compiled code."""
-    return tmp_path_factory.mktemp("kernels")
-
-
-@pytest.fixture(scope="module")
 def made(folder):
     """The kernels behind forward_keep, of save and of direction mode."""
     return kernels(folder, kind="kept")[0]

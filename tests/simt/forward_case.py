@@ -55,13 +55,12 @@ class Case:
 
 
 def run(made, tile, case, name, vocab, **more):
-    """Partials (groups, 3, active) and target scores of one launch."""
+    """Partials (groups, 3, active) and target scores of one launch. more: of its arguments, those that are not the case's"""
     groups = -(-vocab // tile["unit_columns"])
     part, zy = numpy.full((groups, 3, ROWS), 7.5, numpy.float32), numpy.full(ROWS, 7.5, numpy.float32)
-    arguments = case.arguments(tile, vocab, part, zy)
-    entry = name + ("_map" if tile["cluster"] else "")
-    grid = 2 * tile["cluster"] if tile["cluster"] else arguments["bands"] * groups
-    made[entry].named(grid, **{**arguments, **more})
+    arguments = {**case.arguments(tile, vocab, part, zy), **more}
+    grid = 2 * tile["cluster"] if tile["cluster"] else arguments["bands"] * arguments["groups"]
+    made[name + ("_map" if tile["cluster"] else "")].named(grid, **arguments)
     return part, zy
 
 

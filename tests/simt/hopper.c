@@ -176,13 +176,14 @@ static const operand_b *read_b(uint64_t descriptor, int is_mn, int columns, floa
 static void multiply_rows(float rows[2][16], const operand_b *b, int add, float *out) {
   const float(*columns)[COLUMNS_MAX / 4] = b->values[simt_laneid() % 4];
   int count = b->columns / 4;
-  for (int h = 0; h < 2; h++) {
-    double sums[COLUMNS_MAX / 4] = {0};
-    for (int i = 0; add && i < count; i++) sums[i] = out[i / 2 * 4 + 2 * h + i % 2];
-    for (int k = 0; k < 16; k++)
-      for (int i = 0; i < count; i++) sums[i] = fma(rows[h][k], columns[k][i], sums[i]);
-    for (int i = 0; i < count; i++) out[i / 2 * 4 + 2 * h + i % 2] = (float)sums[i];
-  }
+  double sums[2][COLUMNS_MAX / 4] = {0};
+  for (int h = 0; h < 2; h++)
+    for (int i = 0; add && i < count; i++) sums[h][i] = out[i / 2 * 4 + 2 * h + i % 2];
+  for (int k = 0; k < 16; k++)
+    for (int i = 0; i < count; i++)
+      for (int h = 0; h < 2; h++) sums[h][i] = fma(rows[h][k], columns[k][i], sums[h][i]);
+  for (int h = 0; h < 2; h++)
+    for (int i = 0; i < count; i++) out[i / 2 * 4 + 2 * h + i % 2] = (float)sums[h][i];
 }
 
 /* One product m64 x columns x k16 into simt_accumulators from `first` on. */

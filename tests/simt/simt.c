@@ -121,10 +121,9 @@ void simt_launch(void (*kernel)(void **), int ctas, int threads, int cluster, vo
   simt.ctas = ctas;
   simt.threads = threads;
   simt.cluster = cluster;
-  simt.stacks = malloc((size_t)threads * (size_t)cluster * STACK_BYTES);
+  if (!simt.stacks) simt.stacks = malloc((size_t)THREADS_MAX * STACK_BYTES);
   if (!simt.stacks) abort();
   for (simt.first_cta = 0; simt.first_cta < ctas; simt.first_cta += cluster) run_cluster();
-  free(simt.stacks);
 }
 
 /* ---- places, barriers, exchanges ---- */
@@ -336,12 +335,12 @@ typedef struct warp_product {
 static warp_product products[2][THREADS_MAX / WARP];
 
 static inline __attribute__((always_inline)) void multiply_warp(warp_product *p, float (*widen)(uint32_t)) {
-  float a[16][16], b[16][8]; /* by k: rows of a, columns of b */
+  double a[16][16], b[16][8]; /* by k: rows of a, columns of b */
   for (int lane = 0; lane < WARP; lane++)
     for (int word = 0; word < 6; word++)
       for (int half = 0; half < 2; half++) {
         int k = lane % 4 * 2 + half + (word < 4 ? word / 2 : word - 4) * 8;
-        float value = widen(p->words[lane][word] >> 16 * half & 0xffff);
+        double value = widen(p->words[lane][word] >> 16 * half & 0xffff);
         if (word < 4)
           a[k][lane / 4 + word % 2 * 8] = value;
         else

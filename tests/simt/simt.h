@@ -25,7 +25,7 @@ typedef struct simt_state {
   void *fibre[THREADS_MAX], *scheduler; /* where each goes on */
   void **left;                          /* who left last: of fibre, or scheduler */
   simt_watch watch[THREADS_MAX];
-  char *stacks;
+  char *stacks; /* for as many threads as there may be; kept from launch to launch */
   int running[THREADS_MAX], thread, threads, cluster, first_cta, ctas;
   uint32_t run; /* number of clusters run so far */
   simt_group all, whole[CTAS_MAX], warpgroup[THREADS_MAX / WARPGROUP], warp[THREADS_MAX / WARP];

@@ -1,7 +1,7 @@
 """The small kernels of direction mode on the CPU, against NumPy in double."""
 import numpy
 import pytest
-from cpu_kernel import BLOCK, INFINITY, NAN, f32, folder, i32, kernels, made, needs_emit, needs_llc  # noqa: F401
+from cpu_kernel import BLOCK, INFINITY, NAN, f32, i32, kernels, made, needs_emit, needs_llc  # noqa: F401
 from flpgen_tool import from_bf16, to_bf16
 
 pytestmark = [needs_llc, needs_emit]

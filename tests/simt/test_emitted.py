@@ -1,14 +1,14 @@
 """The kernels before and behind forward_emit on the CPU: floors, and lists in order."""
 import numpy
 import pytest
-from cpu_kernel import INFINITY, LOG2E, LOWEST, NAN, f32, folder, i32, kernels, needs_emit, needs_llc  # noqa: F401
+from cpu_kernel import INFINITY, LOG2E, LOWEST, NAN, f32, i32, kernels, needs_emit, needs_llc
 
 pytestmark = [needs_llc, needs_emit]
 
 
 
 @pytest.fixture(scope="module")
-def emitted(folder):  # noqa: F811
+def emitted(folder):
     return kernels(folder, kind="emitted")[0]
 
 

@@ -2,7 +2,7 @@
 Hopper's rounds meanwhile, for the next slice, those of rounding to nearest even, or two terms of them."""
 import numpy
 import pytest
-from cpu_kernel import folder, kernels, matrix_map, needs_emit, needs_llc  # noqa: F401
+from cpu_kernel import kernels, matrix_map, needs_emit, needs_llc
 from flpgen_tool import to_bf16
 from forward_case import DEPTH, ROWS, VOCAB, Case, bits, run
 
@@ -25,18 +25,14 @@ def sliced(made, tile, case, ahead, terms):
     for begin, end in ((0, unit), (unit, VOCAB)):
         if begin == end:
             continue
-        weight = numpy.ascontiguousarray(case.weight[begin:end])
-        arguments = case.arguments(tile, end - begin, part, zy)
-        arguments |= {"column_begin": begin, "bias": None if case.bias is None else case.bias[begin:end]}
-        grid = arguments["bands"] * arguments["groups"] if not tile["cluster"] else 2 * tile["cluster"]
+        own = {"weight": numpy.ascontiguousarray(case.weight[begin:end])}
         if tile["cluster"]:
             made_ahead.append(numpy.full((len(ahead) + 1, DEPTH), 0x1234, numpy.uint16))
-            arguments |= {"weight_map": matrix_map(weight, tile["columns"] // tile["cluster"]), "ahead_source": ahead,
-                          "ahead_stride": STRIDE, "ahead_out": made_ahead[-1], "ahead_rows": len(ahead) if begin == 0 else 0,
-                          "ahead_depth": depth_of(terms)}
-        else:
-            arguments |= {"weight": weight}
-        made["forward_columns" + ("_map" if tile["cluster"] else "")].named(grid, **arguments)
+            own = {"weight_map": matrix_map(own["weight"], tile["columns"] // tile["cluster"]), "ahead_source": ahead,
+                   "ahead_stride": STRIDE, "ahead_out": made_ahead[-1], "ahead_rows": len(ahead) if begin == 0 else 0,
+                   "ahead_depth": depth_of(terms)}
+        run(made, tile, case, "forward_columns", end - begin, part=part, zy=zy, column_begin=begin,
+            bias=None if case.bias is None else case.bias[begin:end], **own)
     return part, zy, made_ahead
 
 
@@ -53,7 +49,7 @@ def rounded_terms(ahead, terms):
 
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("arch, terms", [("sm_80", 1), ("sm_90a", 1), ("sm_90a", 2)])
-def test_slices_have_the_bits_of_forward_and_the_next_is_made_meanwhile(folder, arch, terms, head):  # noqa: F811
+def test_slices_have_the_bits_of_forward_and_the_next_is_made_meanwhile(folder, arch, terms, head):
     head = HEADS[head]
     case = Case(head, 61)
     ahead = numpy.float32(numpy.random.default_rng(2).standard_normal((77, STRIDE)))

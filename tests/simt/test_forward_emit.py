@@ -2,7 +2,7 @@
 above the floors. Operands are small integers, so that raw scores are exact, and one fused multiply-add rounds once."""
 import numpy
 import pytest
-from cpu_kernel import INFINITY, LOWEST, NAN, f32, folder, kernels, needs_emit, needs_llc  # noqa: F401
+from cpu_kernel import INFINITY, LOWEST, NAN, f32, kernels, needs_emit, needs_llc
 from flpgen_tool import to_bf16
 from forward_case import CAP_IN, DEPTH, LOG2E, ROWS, VOCAB, Case, beside_forward, bits
 

@@ -1,7 +1,7 @@
 """forward_keep, sm_80's and Hopper's, on the CPU: partials have forward's bits, and what is kept is 2^(t - reference)."""
 import numpy
 import pytest
-from cpu_kernel import folder, kernels, matrix_map, needs_emit, needs_llc  # noqa: F401
+from cpu_kernel import kernels, matrix_map, needs_emit, needs_llc
 from flpgen_tool import from_bf16, to_bf16
 from forward_case import DEPTH, ROWS, SENTINEL, VOCAB, Case, bits, run
 
@@ -84,18 +84,15 @@ class Wide(Case):
 
     def launch(self, keeping, tile, begin, end, reference, part, zy):
         """Columns [begin, end) -> kept of them."""
-        columns, rows = end - begin, tile["rows"] * max(tile["cluster"], 1)
+        columns = end - begin
         kept = numpy.full((ROWS, -(-columns // 64) * 64), SENTINEL, numpy.uint16)
-        arguments = self.arguments(tile, columns, part, zy)
-        bias = None if self.bias is None else self.bias[begin:]
-        arguments.update(bias=bias, column_begin=begin, reference=reference, slope=1 if self.head.get("softcap") else 0)
         if tile["cluster"]:
-            arguments.update(weight_map=matrix_map(self.weight[begin:end], tile["columns"] // tile["cluster"]),
-                             kept_map=matrix_map(kept[:, :columns], 16))
+            own = {"weight_map": matrix_map(self.weight[begin:end], tile["columns"] // tile["cluster"]),
+                   "kept_map": matrix_map(kept[:, :columns], 16)}
         else:
-            arguments.update(weight=self.weight[begin:], kept=kept, kept_stride=kept.shape[1])
-        grid = 2 * tile["cluster"] if tile["cluster"] else -(-ROWS // rows) * -(-columns // tile["unit_columns"])
-        keeping["forward_keep" + ("_map" if tile["cluster"] else "")].named(grid, **arguments)
+            own = {"weight": self.weight[begin:], "kept": kept, "kept_stride": kept.shape[1]}
+        run(keeping, tile, self, "forward_keep", columns, part=part, zy=zy, column_begin=begin, reference=reference,
+            bias=None if self.bias is None else self.bias[begin:], slope=1 if self.head.get("softcap") else 0, **own)
         return kept[:, :columns]
 
 

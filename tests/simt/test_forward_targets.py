@@ -2,7 +2,7 @@
 the columns that rows list are exact: operands are small integers."""
 import numpy
 import pytest
-from cpu_kernel import f32, folder, i32, kernels, needs_emit, needs_llc  # noqa: F401
+from cpu_kernel import f32, i32, kernels, needs_emit, needs_llc
 from forward_case import ROWS, VOCAB, beside_forward, bits
 from test_forward_emit import Whole
 

@@ -2,7 +2,7 @@
 import numpy
 import pytest
 from cpu_kernel import (  # noqa: F401
-    BLOCK, INFINITY, LN2, LOG2E, NAN, f32, folder, i32, kernels, made, needs_emit, needs_llc, wide)
+    BLOCK, INFINITY, LN2, LOG2E, NAN, f32, i32, kernels, made, needs_emit, needs_llc, wide)
 from flpgen_tool import from_bf16, to_bf16
 
 pytestmark = [needs_llc, needs_emit]

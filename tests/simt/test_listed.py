@@ -1,8 +1,8 @@
 """The kernels of listed columns on the CPU, against NumPy in double and the portable forward's bits."""
 import numpy
 import pytest
-from cpu_kernel import (  # noqa: F401
-    INFINITY, LN2, LOG2E, LOWEST, NAN, bits, f32, folder, i32, kernels, matrix, needs_emit, needs_llc, stored, wide)
+from cpu_kernel import (
+    INFINITY, LN2, LOG2E, LOWEST, NAN, bits, f32, i32, kernels, matrix, needs_emit, needs_llc, stored, wide)
 from flpgen_tool import to_bf16
 
 pytestmark = [needs_llc, needs_emit]

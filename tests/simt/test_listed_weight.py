@@ -5,7 +5,7 @@ import os
 
 import numpy
 import pytest
-from cpu_kernel import INFINITY, NAN, f32, folder, i32, kernels, needs_emit, needs_llc, wide  # noqa: F401
+from cpu_kernel import INFINITY, NAN, f32, i32, kernels, needs_emit, needs_llc, wide
 from flpgen_tool import from_bf16, to_bf16
 
 pytestmark = [needs_llc, needs_emit]

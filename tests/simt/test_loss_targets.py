@@ -1,5 +1,4 @@
-"""The kernel of losses over targets on the CPU, beside torch's autograd in float64; and whole steps by flp.distill_loss
-(torch_distill_case.py)."""
+"""The kernels of losses on the CPU: over targets beside torch's autograd in float64, and which rows of one target count."""
 import json
 import os
 import subprocess
@@ -8,8 +7,7 @@ import numpy
 import pytest
 
 from cpu_kernel import Kernel, needs_llc
-from test_check import pytestmark  # noqa: F401 - the same stand-ins
-from test_modes import folder, run  # noqa: F401
+from flpgen_tool import flpgen, needs_flpgen
 
 torch = pytest.importorskip("torch")
 BUILD = os.environ.get("FLP_TEST_BUILD", "build/release")
@@ -54,7 +52,7 @@ def rows_of(n, k, seed):
 @pytest.mark.parametrize("loss, formula, parameters, k", [
     ("forward_kl+entropy", forward_kl, [1e-6, 1.0, 0.01], 6), ("forward_kl+entropy", forward_kl, [1e-6, 1.0, 0.01], 1),
     ("forward_kl+entropy", forward_kl, [1e-6, 1.0, 0.01], 100), ("nested", nested, [2.0], 33)])
-def test_kernel(folder, tmp_path, loss, formula, parameters, k):  # noqa: F811
+def test_kernel(folder, tmp_path, loss, formula, parameters, k):
     if loss == "nested":
         (tmp_path / "nested.lua").write_text(NESTED)
         loss = str(tmp_path / "nested.lua")
@@ -95,9 +93,26 @@ def test_kernel(folder, tmp_path, loss, formula, parameters, k):  # noqa: F811
     numpy.testing.assert_array_equal(out["loss"][~idle], before[~idle])
 
 
-@pytest.mark.parametrize("capability", ["8.0", "9.0"])
-def test_steps(folder, capability):  # noqa: F811
-    found = run(folder, capability, "torch_distill_case.py")
-    for name, step in found.items():
-        assert step["loss"] < 5e-6 and not set(step["rungs"]) - {"jit", "heuristic"} and step["again"], (name, step)
-        assert max(step["errors"]) < step["tolerance"], (name, step)
+@needs_flpgen
+@needs_llc
+def test_losses_by_active_row(folder):
+    """Of one target: active rows [2, 30) of which 25 exist; the other rows keep what they have."""
+    document = flpgen("loss", "show", "reinforce+entropy", "--emit", "ir", "--json").json()
+    kernel, random = Kernel(document["ir"], "loss_rows", 256, folder), numpy.random.default_rng(13)
+    n, begin, end, count = 50, 2, 30, 25
+    inputs = {name: random.standard_normal(n).astype(numpy.float32)
+              for name in ("logprob", "entropy", "old_logprob", "ref_logprob", "advantage", "weight")}
+    index = numpy.sort(random.permutation(n)[:count]).astype(numpy.int32)
+
+    def run(**values):
+        out = {name: numpy.full(n, 7.5, numpy.float32) for name in ("loss", "grad_logprob", "grad_entropy")}
+        out["metrics"] = numpy.full((max(len(document["metrics"]), 1), n), 7.5, numpy.float32)
+        kernel.named(1, **inputs, parameter0=0.01, parameter1=0.01, n=n, **values, **out)
+        return out
+
+    everywhere = run()
+    listed = run(index=index, count=numpy.array([count], numpy.int32), row_begin=begin, row_end=end)
+    others = numpy.setdiff1d(range(n), index[begin:])
+    assert (everywhere["grad_logprob"] != 7.5).all()
+    for name, values in listed.items():
+        assert (values[..., index[begin:]] == everywhere[name][..., index[begin:]]).all() and (values[..., others] == 7.5).all()

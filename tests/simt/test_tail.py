@@ -1,8 +1,8 @@
 """The kernels of tail mode on the CPU, against NumPy in double: what lists keep and lack, which rows are dense."""
 import numpy
 import pytest
-from cpu_kernel import (  # noqa: F401
-    INFINITY, LN2, LOG2E, LOWEST, NAN, bits, f32, folder, i32, kernels, matrix, needs_emit, needs_llc, stored, wide)
+from cpu_kernel import (
+    INFINITY, LN2, LOG2E, LOWEST, NAN, f32, i32, kernels, matrix, needs_emit, needs_llc, stored, wide)
 
 pytestmark = [needs_llc, needs_emit]
 
@@ -13,7 +13,7 @@ LEAF, GROUP_LEAVES, BLOCK = 768, 4, 64
 
 
 @pytest.fixture(scope="module")
-def tail(folder):  # noqa: F811
+def tail(folder):
     return {**kernels(folder, kind="tail")[0], **kernels(folder, kind="rows")[0]}
 
 
@@ -21,7 +21,7 @@ def tail(folder):  # noqa: F811
 
 @pytest.mark.parametrize("vocab,depth", [(3000, 264), (1024, 8), (5, 72)])
 @pytest.mark.parametrize("dtype,alignment", [("bf16", 16), ("fp16", 2), ("fp32", 16)])
-def test_mean(folder, dtype, alignment, vocab, depth):  # noqa: F811
+def test_mean(folder, dtype, alignment, vocab, depth):
     """Of 1024 rows of the weight, or of all."""
     random, stride = numpy.random.default_rng(3), depth + 8
     weight = f32(random.integers(-8, 9, (vocab, stride)))
@@ -35,7 +35,7 @@ def test_mean(folder, dtype, alignment, vocab, depth):  # noqa: F811
 
 @pytest.mark.parametrize("dtype,alignment", [("bf16", 16), ("fp16", 16), ("fp32", 16), ("bf16", 2), ("fp32", 4)])
 @pytest.mark.parametrize("bias", [0, 1])
-def test_target(folder, dtype, alignment, bias):  # noqa: F811
+def test_target(folder, dtype, alignment, bias):
     random = numpy.random.default_rng(1)
     n, vocab, depth, begin, count = 45, 70, 328 if alignment == 16 else 331, 3, 40
     hidden, hidden_stride, h = matrix(dtype, random.standard_normal((50, depth)), alignment)

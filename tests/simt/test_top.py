@@ -2,10 +2,10 @@
 overflow, slices of any number. Operands are such that scores are exact, so that ties are ties."""
 import numpy
 import pytest
-from cpu_kernel import INFINITY, NAN, f32, folder, needs_emit, needs_llc  # noqa: F401
+from cpu_kernel import INFINITY, NAN, f32, needs_emit, needs_llc
 from flpgen_tool import from_bf16, to_bf16
-from forward_case import DEPTH, ROWS, Case
-from top_case import LEAF, UNIT, Run, Tops, bits, plain
+from forward_case import DEPTH, ROWS, Case, bits
+from top_case import LEAF, UNIT, Run, Tops, plain
 
 pytestmark = [needs_llc, needs_emit]
 

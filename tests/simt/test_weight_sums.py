@@ -4,7 +4,7 @@ import shutil
 
 import numpy
 import pytest
-from cpu_kernel import TREE, Kernel, folder, kernels, matrix_map, needs_emit, needs_llc  # noqa: F401
+from cpu_kernel import TREE, Kernel, kernels, matrix_map, needs_emit, needs_llc
 from flpgen_tool import flpgen, from_bf16, needs_flpgen, to_bf16
 
 pytestmark = [needs_llc, needs_emit]

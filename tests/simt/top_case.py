@@ -1,7 +1,8 @@
 """Best columns and ranks by single kernels, in the order of runtime/launch/top.c, with lists as small as a test likes."""
+import forward_case
 import numpy
-from cpu_kernel import f32, i32, kernels, matrix_map
-from forward_case import CAP_IN, DEPTH, LOG2E, bits
+from cpu_kernel import kernels, matrix_map
+from forward_case import CAP_IN, DEPTH
 
 LEAF, UNIT = 768, 3072   # columns of the first slice; others begin at multiples of these
 
@@ -65,20 +66,15 @@ class Run:
                                             top_count=self.row["top_count"], top_lost=self.lost)
 
     def slice(self, begin, end, first):
-        tile, case = self.tops.tile, self.case
-        columns, weight = end - begin, case.weight[begin:end]
-        arguments = case.arguments(tile, columns, self.part, self.zy)
+        tile, case, weight = self.tops.tile, self.case, self.case.weight[begin:end]
         if tile["cluster"]:
-            arguments |= {"weight_map": matrix_map(weight, tile["columns"] // tile["cluster"]),
-                          "gathered_map": matrix_map(case.gathered[self.begin:], tile["rows"])}
+            own = {"weight_map": matrix_map(weight, tile["columns"] // tile["cluster"]),
+                   "gathered_map": matrix_map(case.gathered[self.begin:], tile["rows"])}
         else:
-            rows = self.end - self.begin
-            arguments |= {"weight": weight, "bands": -(-rows // tile["rows"])}
-        arguments |= {"bias": None if case.bias is None else case.bias[begin:end], **self.range, "column_begin": begin,
-                      "top_from": first, "top_places": self.places, **self.row, **self.lists}
-        name = "forward_top" + ("_map" if tile["cluster"] else "")
-        grid = 2 * tile["cluster"] if tile["cluster"] else arguments["bands"] * arguments["groups"]
-        self.tops.forward[name].named(grid, **arguments)
+            own = {"weight": weight, "bands": -(-(self.end - self.begin) // tile["rows"])}
+        forward_case.run(self.tops.forward, tile, case, "forward_top", end - begin, part=self.part, zy=self.zy, **own,
+                         bias=None if case.bias is None else case.bias[begin:end], **self.range, column_begin=begin,
+                         top_from=first, top_places=self.places, **self.row, **self.lists)
 
     def floor(self, first, last):
         self.tops.top["top_floor"].named(self.end - self.begin, count=self.case.count, **self.range, best=self.best,
@@ -107,14 +103,4 @@ class Run:
 
 def plain(tops, case):
     """Partials and target scores of forward."""
-    tile, vocab = tops.plain_tile, len(case.weight)
-    part = numpy.full((-(-vocab // tile["unit_columns"]), 3, len(case.hidden)), 7.5, numpy.float32)
-    zy = numpy.full(len(case.hidden), 7.5, numpy.float32)
-    arguments = case.arguments(tile, vocab, part, zy)
-    name = "forward" + ("_map" if tile["cluster"] else "")
-    tops.plain[name].named(2 * tile["cluster"] if tile["cluster"] else arguments["bands"] * arguments["groups"],
-                           **arguments)
-    return part, zy
-
-
-__all__ = ["LEAF", "UNIT", "LOG2E", "Run", "Tops", "bits", "f32", "i32", "plain"]
+    return forward_case.run(tops.plain, tops.plain_tile, case, "forward", len(case.weight))

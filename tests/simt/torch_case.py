@@ -2,7 +2,7 @@
 the CPU: prints errors against float64 as JSON.
 
 Tensors of the CPU pass for device memory, as the stand-in's is host memory; workspace comes from an arena of the stand-in,
-which is the memory that its memset fills. Run with the stand-ins in the environment (test_modes.py).
+which is the memory that its memset fills. Run with the stand-ins in the environment (test_torch.py).
 """
 import json
 import sys
@@ -143,12 +143,29 @@ def temperatures(batch):
     return found
 
 
+def summed(rows=300, chunk_rows=64):
+    """The weight's gradient in bf16 over chunks of rows, and its sums in fp32 that are rounded here: errors, and the share
+    that differs."""
+    generator, batch, buffer = torch.Generator().manual_seed(7), Batch(), torch.zeros(V, D)
+    hidden, upstream = torch.randn(rows, D, generator=generator).bfloat16(), torch.randn(rows, generator=generator)
+    target, options = torch.randint(V, (rows,), generator=generator), {"save": False, "chunk_rows": chunk_rows}
+    for more in ({}, {"grad_weight_accumulate": buffer}):
+        (flp.linear_logprob(hidden, batch.weight, target, **options, **more) * upstream).sum().backward()
+    weight = batch.weight.detach().double().requires_grad_()
+    logprob = torch.log_softmax(hidden.double() @ weight.t(), -1).gather(-1, target[:, None])[:, 0]
+    wanted = torch.autograd.grad((logprob * upstream).sum(), weight)
+    info = flp.explain(hidden, batch.weight, target, **options).backward
+    return {"mode": info["mode"], "chunks": info["chunks"], "split": relative([batch.weight.grad], wanted)[0],
+            "rounded": relative([buffer.bfloat16()], wanted)[0], "fp32": relative([buffer], wanted)[0],
+            "apart": (batch.weight.grad != buffer.bfloat16()).double().mean().item()}
+
+
 def main():
     pretend()
     with flp.phase("all"):
         batch = Batch()
         print(json.dumps({"S": saved(batch), "P": streamed(batch), "scaled": scaled(Batch(torch.float16)),
-                          "temperatures": temperatures(batch)}))
+                          "temperatures": temperatures(batch), "sums": summed()}))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """Direction mode through flp.linear_logprob and flp.parallel's calls, on the stand-in for libcuda that runs kernels on
-the CPU: prints errors against float64 as JSON. As torch_case.py, run by test_torch_direction.py."""
+the CPU: prints errors against float64 as JSON. As torch_case.py, run by test_torch.py."""
 import json
 
 import torch
@@ -27,11 +27,12 @@ def whole(batch):
         results = flp.linear_logprob(batch.hidden, weight, batch.target, entropy="detached", save=save)
         loss = (results[0] * batch.old).sum()
         made[name] = results, [torch.autograd.grad(loss, batch.hidden, retain_graph=True)[0] for _ in range(2)]
+        twice, = torch.autograd.grad(2 * loss, batch.hidden, retain_graph=True)
     info = flp.explain(batch.hidden, weight, batch.target, entropy="detached", save=True)
     return {"modes": [info.forward["mode"], info.backward["mode"]],
             "products": [info.forward["products"], info.backward["products"]],
             "same_bits": all(torch.equal(a, b) for a, b in zip(made["R"][0], made["D"][0])),
-            "again": torch.equal(*made["D"][1]), "error": relative(made["D"][1][:1], wanted(batch)),
+            "again": torch.equal(*made["D"][1]), "linear": torch.equal(twice, 2 * made["D"][1][0]), "error": relative(made["D"][1][:1], wanted(batch)),
             "of_R": relative(made["R"][1][:1], wanted(batch))}
 
 

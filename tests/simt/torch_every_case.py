@@ -1,6 +1,7 @@
 """The list of cases of support/flp_cases.py on kernels that run on the CPU: prints what differs from float64 as JSON,
 {case: differences}, and the rungs that ran. arguments: the dtype of heads that name none; of how many parts of the list
-this is which. As torch_case.py, run by test_every_case.py."""
+this is which. Or `same`: {pair: results whose bits differ}; or `near certain` and eps: rows of tests/gpu/near_certain.py at
+small sizes. As torch_case.py, run by test_torch.py."""
 import dataclasses
 import json
 import sys
@@ -10,11 +11,24 @@ import torch
 
 from torch_case import flp, pretend
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / folder) for folder in ("support", "gpu")]
+import near_certain  # noqa: E402
 from flp._library import _plans  # noqa: E402
-from flp_cases import CASES, FILE, differences  # noqa: E402
+from flp_cases import BF16, BIAS, CASES, FILE, FP16, WHOLE, case, differences, unlike  # noqa: E402
 
 OF_NO_KERNEL = ("losses.", "sequence_logprob", "delight", "gate", "logprob_head", "CrossEntropyHead")
+LORA = {"entropy": True, "save": False, "frozen": ("weight", "a", "b")}
+SCORED = {"entropy": True, "frozen": ("hidden", "weight", "bias"), **BIAS}
+# Pairs with the same bits.
+SAME = [
+    *[(case("linear_logprob", entropy=True, **head, **dtype),
+       case("linear_logprob", entropy=True, mixed="round", **head, **dtype, **{f"{wide}_dtype": torch.float32}))
+      for dtype in (BF16, FP16) for head in ({}, {**WHOLE, "bias": None}) for wide in ("weight", "hidden")],
+    *[(case("linear_logprob", **LORA, **dtype), case("linear_logprob", "no b", lora="@lora", **LORA, **dtype))
+      for dtype in ({}, BF16, FP16)],
+    *[(case("linear_logprob", **SCORED, **dtype), case("linear_logprob", target="@again", **SCORED, **dtype))
+      for dtype in ({}, BF16)],
+]
 
 
 def rows_of(dtype):
@@ -26,20 +40,26 @@ def rows_of(dtype):
         yield row if row.dtype != torch.float32 or row.weight_dtype else dataclasses.replace(row, dtype=dtype)
 
 
-def main():
-    dtype, parts, part = getattr(torch, sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    pretend()
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+def all_cases(dtype, parts, part):
     found, rungs = {}, set()
     with flp.phase("all"):
-        for row in list(rows_of(dtype))[part::parts]:
+        for row in list(rows_of(getattr(torch, dtype)))[int(part)::int(parts)]:
             try:
                 found[str(row)] = differences(row)
             except Exception as error:  # of this row alone
                 found[str(row)] = [f"{type(error).__name__}: {error}"]
             rungs |= {plan.rung for plan in _plans.existing()}
-    print(json.dumps({"found": found, "rungs": sorted(rungs)}))
+    return {"found": found, "rungs": sorted(rungs)}
+
+
+def main(kind, *arguments):
+    pretend()
+    if kind == "near certain":
+        near_certain.EPSILONS = [float(eps) for eps in arguments]
+        return near_certain.rows_of(near_certain.TINY, torch.device("cpu"))
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    return {str(pair[1]): unlike(*pair) for pair in SAME} if kind == "same" else all_cases(kind, *arguments)
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps(main(*sys.argv[1:])))

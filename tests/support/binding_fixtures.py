@@ -1,4 +1,5 @@
-"""Fixtures of the binding's tests: a clean plan cache, a process group, and both engines that a tensor may meet."""
+"""Fixtures of the binding's tests: a clean plan cache, a process group, and both engines that a tensor may meet; and of
+tests of kernels a folder."""
 import sys
 
 import pytest
@@ -16,6 +17,12 @@ def forget_plans():
     """Where flp is imported: tests of the command do without it, and so without torch."""
     if "flp" in sys.modules:
         sys.modules["flp"].clear_plans()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """For what is compiled, and a cache."""
+    return tmp_path_factory.mktemp("kernels")
 
 
 @pytest.fixture

@@ -98,6 +98,9 @@ LOSSES = [
       for reduction in ("mean", "sum", "none") for index in (0, 5, -1)],
     case("cross_entropy", label_smoothing=0.1, z_loss=1e-3, total="@total", lead=(3, 7), **BIAS),
     case("cross_entropy", "all ignored", label_smoothing=0.1),
+    case("cross_entropy", label_smoothing=0.9, z_loss=0.3, scale=0.3, **BF16),
+    case("cross_entropy", label_smoothing=0.1, z_loss=1e-2, budget=2**25, **TEMPERATURES, **BF16),
+    *[case("cross_entropy", "low", z_loss=0.05, frozen=frozen, **BIAS, **BF16) for frozen in ((), ("weight",), ("bias",))],
     case("cross_entropy", row_weight="@row_weight", total="@total"),
     case("cross_entropy", total="@total"),
     case("cross_entropy", grad_scale=0.25, **BUFFER), case("cross_entropy", "nan row", z_loss=1e-3, **BUFFER),
@@ -315,6 +318,18 @@ def upstream_of(row, name, output):
     if output.numel() == 1:
         return torch.full_like(output, row.options.get("grad_scale", 1.0), dtype=torch.float32)
     return torch.randn(output.shape, generator=torch.Generator().manual_seed(len(name))).to(output.device)
+
+
+def unlike(row, other):
+    """Names of a row's results that another one has not to the bit, in a dtype or a shape of its own."""
+    def same(want, got):
+        if want is None or got is None:
+            return want is got
+        want, got = (want if want.dim() == got.dim() else want[..., None].expand_as(got)), got.to(want.dtype)
+        return torch.equal(want.nan_to_num(0.5), got.nan_to_num(0.5))
+
+    pairs = zip(computed(row, wide=False)[:2], computed(other, wide=False)[:2])
+    return [name for wanted, found in pairs for name, want in wanted.items() if not same(want, found[name])]
 
 
 def counted():

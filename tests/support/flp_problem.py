@@ -25,6 +25,7 @@ class Case:
     options: dict
     edges: tuple = ()
     dtype: torch.dtype = torch.float32
+    hidden_dtype: torch.dtype = None
     weight_dtype: torch.dtype = None
     few: int = None
     lead: tuple = None
@@ -122,6 +123,7 @@ class Problem:
             if case.few is not None:
                 values = values[:case.few]
             setattr(self, name, values.reshape((*case.shape, *values.shape[1:])))
+        self.again = self.targets[..., :1].expand_as(self.targets).contiguous()
         self.single, self.single_teacher = self.targets[..., :1], self.teacher[..., :1]
         if case.few is not None:
             self.offsets = self.offsets[:case.few + 1]
@@ -129,8 +131,8 @@ class Problem:
 
     def settle(self, case, wide):
         """Dtypes, leaves and what is made of them; on the device of the tests, except for the reference."""
-        narrow = {"hidden": case.dtype, "weight": case.weight_dtype or case.dtype, "bias": case.dtype, "a": case.dtype,
-                  "b": case.dtype, "logits": case.dtype}
+        narrow = dict.fromkeys(("hidden", "weight", "bias", "a", "b", "logits"), case.dtype)
+        narrow.update(hidden=case.hidden_dtype or case.dtype, weight=case.weight_dtype or case.dtype)
         for name in (*narrow, "logprob", "logprobs", "entropies"):
             value = getattr(self, name).to(narrow.get(name, torch.float32))
             setattr(self, name, (value.double() if wide else value).requires_grad_(name not in case.frozen))
@@ -185,6 +187,8 @@ def empty_list(problem):
 EVERY = slice(None)
 EDGES = {
     "nan row": spoil(hidden=[2, NAN]),
+    "no b": spoil(b=[EVERY, 0.0]),
+    "low": spoil(bias=[EVERY, -12.0]),
     "bad ids": spoil(target=[5, V, 6, -7], targets=[5, V, (6, 1), -7], tokens=[5, V, 16, -7]),
     "far ids": spoil(target=[5, 2**40, 6, -2**40]),
     "bad temperature": spoil(temperatures=[7, 0.0, 8, NAN, 10, -1.0, 11, INFINITY, 12, 1e-40, 13, 1e-12]),

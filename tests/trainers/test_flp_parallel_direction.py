@@ -1,5 +1,5 @@
 """Direction mode in flp.parallel: when a rank keeps directions, within which budget, and that backward passes use them.
-On the stand-in of flp_keeping.py; tests/simt/test_torch_direction.py runs the kernels."""
+On the stand-in of flp_keeping.py; tests/simt/test_torch.py runs the kernels."""
 import contextlib
 import gc
 
