@@ -52,8 +52,8 @@ def run(folder, capability, script, *arguments, **settings):
 
 
 def bindings():
-    """flp._c without the package around it, which needs torch."""
+    """flp._library._c without the package around it, which needs torch."""
     package = types.ModuleType("flp")
     package.__path__ = [str(BINDING)]
     sys.modules["flp"] = package
-    return importlib.import_module("flp._c")
+    return importlib.import_module("flp._library._c")
