@@ -1,66 +1,56 @@
-/* test_bench.c: `flpgen bench` on the stand-ins for libcuda, libflpgen and cuBLASLt: cases, data, launches, records. */
+/* test_bench.c: parts of `flpgen bench`: the products beside its cases, masks, data. test_bench_verb.c has the verb. */
 #include <criterion/criterion.h>
-#include <fcntl.h>
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "gen/cli/bench/bench.h"
 #include "gen/cli/call/normal.h"
-#include "gen/cli/tensors/safetensors.h"
-#include "gen/cli/verbs.h"
-#include "runtime/base/half.h"
 #include "tests/unit/support/stage.h"
 
 /* ---- pure parts ---- */
 
-static void expect_products(bench_case which, flp_mode mode, uint32_t grads, int scores, int hidden, int weight) {
-  flp_spec spec = stage_spec(grads);
-  int count[GEMM_PRODUCTS];
-  int sum = bench_case_products(which, mode, &spec, count);
-  cr_expect(count[GEMM_SCORES] == scores && count[GEMM_GRAD_HIDDEN] == hidden && count[GEMM_GRAD_WEIGHT] == weight,
-            "%s, grads %u: %d %d %d", bench_case_name(which), grads, count[0], count[1], count[2]);
-  cr_expect_eq(sum, scores + hidden + weight);
-}
-
+/* Lists and a tail are beside the scores once. */
 Test(bench, cases_are_compared_with_the_products_that_they_need) {
-  expect_products(BENCH_FORWARD, FLP_MODE_SCORE, 3, 1, 0, 0);
-  expect_products(BENCH_BACKWARD, FLP_MODE_RECOMPUTE_ROWS, 3, 1, 1, 1);
-  expect_products(BENCH_BOTH, FLP_MODE_RECOMPUTE_ROWS, 3, 2, 1, 1);
-  expect_products(BENCH_BACKWARD, FLP_MODE_RECOMPUTE_VOCAB, FLP_GRAD_HIDDEN, 1, 1, 0);
-  expect_products(BENCH_BOTH, FLP_MODE_RECOMPUTE_SPLIT, FLP_GRAD_HIDDEN, 2, 1, 0);
-  expect_products(BENCH_BOTH, FLP_MODE_RECOMPUTE_VOCAB, FLP_GRAD_WEIGHT | FLP_GRAD_BIAS, 2, 0, 1);
-  expect_products(BENCH_BOTH, FLP_MODE_SAVE, 3, 1, 1, 1);
-  expect_products(BENCH_BOTH, FLP_MODE_SAVE, FLP_GRAD_HIDDEN, 1, 1, 0);
-  expect_products(BENCH_FORWARD, FLP_MODE_DIRECTION, FLP_GRAD_HIDDEN, 1, 1, 0);
-  expect_products(BENCH_BOTH, FLP_MODE_DIRECTION, FLP_GRAD_HIDDEN, 1, 1, 0);
-  expect_products(BENCH_STEP, FLP_MODE_STREAM, 3, 1, 1, 1);
-  expect_products(BENCH_STEP, FLP_MODE_STREAM, FLP_GRAD_HIDDEN, 1, 1, 0);
-  expect_products(BENCH_STEP, FLP_MODE_RECOMPUTE_ROWS, 3, 2, 1, 1);
-  expect_products(BENCH_STEP, FLP_MODE_SCORE, 0, 1, 0, 0);
-}
-
-Test(bench, lists_are_compared_with_the_scores_once) {
-  for (int which = BENCH_FORWARD; which <= BENCH_BOTH; which++) {
-    flp_spec spec = stage_spec(FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT);
-    int count[GEMM_PRODUCTS] = {7, 7, 7};
-    spec.listed = 1;
-    cr_expect_eq(bench_case_products((bench_case)which, FLP_MODE_LISTED, &spec, count), 1);
-    cr_expect(count[GEMM_SCORES] == 1 && count[GEMM_GRAD_HIDDEN] == 0 && count[GEMM_GRAD_WEIGHT] == 0);
-  }
-}
-
-Test(bench, a_tail_is_compared_with_the_scores_once_and_without_it_with_all) {
-  for (int which = BENCH_FORWARD; which < BENCH_CASES; which++) {
-    flp_spec spec = stage_spec(FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT);
-    int count[GEMM_PRODUCTS] = {7, 7, 7};
-    spec.tail = 0x1p-9f;
-    cr_expect_eq(bench_case_products((bench_case)which, FLP_MODE_TAIL, &spec, count), 1);
-    cr_expect(count[GEMM_SCORES] == 1 && count[GEMM_GRAD_HIDDEN] == 0 && count[GEMM_GRAD_WEIGHT] == 0);
-    cr_expect_eq(bench_case_products(BENCH_BOTH, FLP_MODE_RECOMPUTE_ROWS, &spec, count), 4);
+  enum { HIDDEN = FLP_GRAD_HIDDEN, BOTH = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT, COLUMNS = FLP_GRAD_WEIGHT | FLP_GRAD_BIAS };
+  static const struct {
+    bench_case which;
+    flp_mode mode;
+    uint32_t grads;
+    int listed, tail, count[GEMM_PRODUCTS];
+  } rows[] = {
+      {BENCH_FORWARD, FLP_MODE_SCORE, BOTH, 0, 0, {1, 0, 0}},
+      {BENCH_BACKWARD, FLP_MODE_RECOMPUTE_ROWS, BOTH, 0, 0, {1, 1, 1}},
+      {BENCH_BOTH, FLP_MODE_RECOMPUTE_ROWS, BOTH, 0, 0, {2, 1, 1}},
+      {BENCH_BACKWARD, FLP_MODE_RECOMPUTE_VOCAB, HIDDEN, 0, 0, {1, 1, 0}},
+      {BENCH_BOTH, FLP_MODE_RECOMPUTE_SPLIT, HIDDEN, 0, 0, {2, 1, 0}},
+      {BENCH_BOTH, FLP_MODE_RECOMPUTE_VOCAB, COLUMNS, 0, 0, {2, 0, 1}},
+      {BENCH_BOTH, FLP_MODE_SAVE, BOTH, 0, 0, {1, 1, 1}},
+      {BENCH_BOTH, FLP_MODE_SAVE, HIDDEN, 0, 0, {1, 1, 0}},
+      {BENCH_FORWARD, FLP_MODE_DIRECTION, HIDDEN, 0, 0, {1, 1, 0}},
+      {BENCH_BOTH, FLP_MODE_DIRECTION, HIDDEN, 0, 0, {1, 1, 0}},
+      {BENCH_STEP, FLP_MODE_STREAM, BOTH, 0, 0, {1, 1, 1}},
+      {BENCH_STEP, FLP_MODE_STREAM, HIDDEN, 0, 0, {1, 1, 0}},
+      {BENCH_STEP, FLP_MODE_RECOMPUTE_ROWS, BOTH, 0, 0, {2, 1, 1}},
+      {BENCH_STEP, FLP_MODE_SCORE, 0, 0, 0, {1, 0, 0}},
+      {BENCH_FORWARD, FLP_MODE_LISTED, BOTH, 1, 0, {1, 0, 0}},
+      {BENCH_BACKWARD, FLP_MODE_LISTED, BOTH, 1, 0, {1, 0, 0}},
+      {BENCH_BOTH, FLP_MODE_LISTED, BOTH, 1, 0, {1, 0, 0}},
+      {BENCH_FORWARD, FLP_MODE_TAIL, BOTH, 0, 1, {1, 0, 0}},
+      {BENCH_BACKWARD, FLP_MODE_TAIL, BOTH, 0, 1, {1, 0, 0}},
+      {BENCH_BOTH, FLP_MODE_TAIL, BOTH, 0, 1, {1, 0, 0}},
+      {BENCH_STEP, FLP_MODE_TAIL, BOTH, 0, 1, {1, 0, 0}},
+      {BENCH_BOTH, FLP_MODE_RECOMPUTE_ROWS, BOTH, 0, 1, {2, 1, 1}}, /* of a spec with a tail, without it */
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    flp_spec spec = stage_spec(rows[i].grads);
+    int count[GEMM_PRODUCTS] = {7, 7, 7}, sum = 0;
+    spec.listed = (uint8_t)rows[i].listed;
+    spec.tail = rows[i].tail ? 0x1p-9f : 0;
+    for (int p = 0; p < GEMM_PRODUCTS; p++) sum += rows[i].count[p];
+    cr_expect_eq(bench_case_products(rows[i].which, rows[i].mode, &spec, count), sum, "row %zu", i);
+    cr_expect_arr_eq(count, rows[i].count, sizeof count, "row %zu", i);
   }
 }
 
@@ -131,41 +121,62 @@ Test(bench, data_are_normal_never_zero_and_the_same_in_any_blocks) {
   cli_normal_destroy(&other);
 }
 
-/* Makes the data of some rows on the stand-in and reads the targets back. */
-static void expect_targets(flp_dtype dtype) {
-  enum { ROWS = 200 };
-  bench_args args = {.spec = CLI_SPEC_ARGS_INIT, .seed = 1, .masked = 0.25};
+/* ---- rows on the stand-in ---- */
+
+typedef struct scene {
+  stage stage;
+  bench_args args;
   cli_device device;
-  args.spec.spec = stage_spec(0);
-  args.spec.spec.target_dtype = dtype;
-  bench_data data = {.args = &args, .buffers = {.device = &device}};
-  int64_t wide[ROWS], different = 0;
-  int32_t narrow[ROWS];
-  cr_assert_eq(cli_device_open(0, &device), FLP_OK, "%s", flp_error_detail());
-  cr_assert_eq(bench_data_rows(&data, ROWS), FLP_OK, "%s", flp_error_detail());
-  int is_narrow = dtype == FLP_DTYPE_INT32;
-  void *out = is_narrow ? (void *)narrow : (void *)wide;
-  size_t bytes = is_narrow ? sizeof narrow : sizeof wide;
-  cr_assert_eq(data.buffers.at[FLP_ARRAY_target].bytes, bytes);
-  cr_assert_eq(cli_buffer_download(&data.buffers.at[FLP_ARRAY_target].buffer, 0, out, bytes), FLP_OK);
-  int64_t ignore = bench_data_args(&data, FLP_PASS_FORWARD, &(flp_layout){.bytes = 0}).ignore_index, masked = 0;
-  for (int i = 0; i < ROWS; i++) {
-    int64_t id = is_narrow ? narrow[i] : wide[i];
-    masked += id == ignore;
-    cr_expect(id == ignore || (id >= 0 && id < 1000), "row %d: %ld", i, (long)id);
-    different += i > 0 && id != (is_narrow ? narrow[i - 1] : wide[i - 1]);
-  }
-  cr_expect_eq(masked, ROWS / 4);
-  cr_expect_gt(different, ROWS * 9 / 10);
-  bench_data_clear(&data);
-  cli_device_close(&device);
+  bench_data data;
+} scene;
+
+static void open_scene(scene *s, flp_spec spec, int64_t rows) {
+  *s = (scene){.args = {.spec = CLI_SPEC_ARGS_INIT, .seed = 1, .masked = 0.25}};
+  stage_open(&s->stage, "capability=9.0");
+  s->args.spec.spec = spec;
+  s->args.spec.kept = 8;
+  s->data = (bench_data){.args = &s->args, .buffers = {.device = &s->device}};
+  cr_assert_eq(cli_device_open(0, &s->device), FLP_OK, "%s", flp_error_detail());
+  cr_assert_eq(bench_data_rows(&s->data, rows), FLP_OK, "%s", flp_error_detail());
+}
+
+static void close_scene(scene *s) {
+  bench_data_clear(&s->data);
+  cli_device_close(&s->device);
+}
+
+static flp_args args_of(scene *s, flp_pass pass) {
+  return bench_data_args(&s->data, pass, &(flp_layout){.bytes = 0});
+}
+
+/* Reads an array back, which has so many bytes. */
+static void take(scene *s, flp_array_id id, void *out, size_t bytes) {
+  cr_assert_eq(s->data.buffers.at[id].bytes, bytes);
+  cr_assert_eq(cli_buffer_download(&s->data.buffers.at[id].buffer, 0, out, bytes), FLP_OK);
 }
 
 Test(bench, targets_are_random_ids_or_masked) {
-  stage s;
-  stage_open(&s, "");
-  expect_targets(FLP_DTYPE_INT64);
-  expect_targets(FLP_DTYPE_INT32);
+  enum { ROWS = 200 };
+  for (int is_narrow = 0; is_narrow < 2; is_narrow++) {
+    scene s;
+    flp_spec spec = stage_spec(0);
+    int64_t wide[ROWS], different = 0, masked = 0;
+    int32_t narrow[ROWS];
+    spec.target_dtype = is_narrow ? FLP_DTYPE_INT32 : FLP_DTYPE_INT64;
+    open_scene(&s, spec, ROWS);
+    if (is_narrow) take(&s, FLP_ARRAY_target, narrow, sizeof narrow);
+    else take(&s, FLP_ARRAY_target, wide, sizeof wide);
+    int64_t ignore = args_of(&s, FLP_PASS_FORWARD).ignore_index;
+    for (int i = 0; i < ROWS; i++) {
+      if (is_narrow) wide[i] = narrow[i];
+      masked += wide[i] == ignore;
+      cr_expect(wide[i] == ignore || (wide[i] >= 0 && wide[i] < 1000), "row %d: %ld", i, (long)wide[i]);
+      different += i > 0 && wide[i] != wide[i - 1];
+    }
+    cr_expect_eq(masked, ROWS / 4);
+    cr_expect_gt(different, ROWS * 9 / 10);
+    close_scene(&s);
+  }
 }
 
 /* Each row's targets differ, and a teacher's have less than the whole mass; the same for the same seed. */
@@ -173,26 +184,16 @@ Test(bench, a_loss_over_several_targets_has_a_teacher) {
   enum { ROWS = 120, TARGETS = 16 };
   static float teacher[2][ROWS * TARGETS];
   static int64_t target[ROWS * TARGETS];
-  stage s;
-  stage_open(&s, "");
-  bench_args args = {.spec = CLI_SPEC_ARGS_INIT, .seed = 1, .masked = 0.25};
-  args.spec.spec = stage_spec(FLP_GRAD_HIDDEN);
-  args.spec.spec.targets = TARGETS;
-  cr_assert_eq(cli_loss_keep("forward_kl", &args.spec.spec), FLP_OK, "%s", flp_error_detail());
+  flp_spec spec = stage_spec(FLP_GRAD_HIDDEN);
+  spec.targets = TARGETS;
+  cr_assert_eq(cli_loss_keep("forward_kl", &spec), FLP_OK, "%s", flp_error_detail());
   for (int i = 0; i < 2; i++) {
-    cli_device device;
-    bench_data data = {.args = &args, .buffers = {.device = &device}};
-    cr_assert_eq(cli_device_open(0, &device), FLP_OK, "%s", flp_error_detail());
-    cr_assert_eq(bench_data_rows(&data, ROWS), FLP_OK, "%s", flp_error_detail());
-    flp_args step = bench_data_args(&data, FLP_PASS_STEP, &(flp_layout){.bytes = 0});
-    cr_assert_not_null(step.teacher_logprob);
-    cr_assert_eq(data.buffers.at[FLP_ARRAY_teacher_logprob].bytes, sizeof teacher[i]);
-    cr_assert_eq(
-        cli_buffer_download(&data.buffers.at[FLP_ARRAY_teacher_logprob].buffer, 0, teacher[i], sizeof teacher[i]),
-        FLP_OK);
-    cr_assert_eq(cli_buffer_download(&data.buffers.at[FLP_ARRAY_target].buffer, 0, target, sizeof target), FLP_OK);
-    bench_data_clear(&data);
-    cli_device_close(&device);
+    scene s;
+    open_scene(&s, spec, ROWS);
+    cr_assert_not_null(args_of(&s, FLP_PASS_STEP).teacher_logprob);
+    take(&s, FLP_ARRAY_teacher_logprob, teacher[i], sizeof teacher[i]);
+    take(&s, FLP_ARRAY_target, target, sizeof target);
+    close_scene(&s);
   }
   cr_expect_arr_eq(teacher[0], teacher[1], sizeof teacher[0]);
   for (int row = 0; row < ROWS; row++) {
@@ -210,25 +211,18 @@ Test(bench, a_loss_over_several_targets_has_a_teacher) {
 /* Lists as the kernels get them; targets by the same law. */
 Test(bench, lists_hold_their_targets_and_frequent_ids) {
   enum { ROWS = 500, IDS = 40 * ROWS };
-  stage s;
-  stage_open(&s, "capability=9.0");
-  bench_args args = {.spec = CLI_SPEC_ARGS_INIT, .seed = 1, .masked = 0.25};
-  cli_device device;
-  args.spec.spec = stage_spec(0);
-  args.spec.spec.listed = 1;
-  args.spec.spec.target_dtype = FLP_DTYPE_INT32;
-  args.spec.kept = 8;
-  bench_data data = {.args = &args, .buffers = {.device = &device}};
   static int64_t offsets[ROWS + 1];
   static int32_t target[ROWS], ids[IDS], rows_of[1000];
-  cr_assert_eq(cli_device_open(0, &device), FLP_OK, "%s", flp_error_detail());
-  cr_assert_eq(bench_data_rows(&data, ROWS), FLP_OK, "%s", flp_error_detail());
-  flp_args call = bench_data_args(&data, FLP_PASS_FORWARD, &(flp_layout){.bytes = 0});
+  scene s;
+  flp_spec spec = stage_spec(0);
+  spec.listed = 1;
+  spec.target_dtype = FLP_DTYPE_INT32;
+  open_scene(&s, spec, ROWS);
+  flp_args call = args_of(&s, FLP_PASS_FORWARD);
   cr_assert(call.list_count > 7 * ROWS && call.list_count < 9 * ROWS, "%ld", (long)call.list_count);
-  const call_buffer *at = data.buffers.at;
-  cr_assert_eq(cli_buffer_download(&at[FLP_ARRAY_list_offsets].buffer, 0, offsets, sizeof offsets), FLP_OK);
-  cr_assert_eq(cli_buffer_download(&at[FLP_ARRAY_list_ids].buffer, 0, ids, (size_t)call.list_count * 4), FLP_OK);
-  cr_assert_eq(cli_buffer_download(&at[FLP_ARRAY_target].buffer, 0, target, sizeof target), FLP_OK);
+  take(&s, FLP_ARRAY_list_offsets, offsets, sizeof offsets);
+  take(&s, FLP_ARRAY_list_ids, ids, (size_t)call.list_count * sizeof *ids);
+  take(&s, FLP_ARRAY_target, target, sizeof target);
   cr_assert(offsets[0] == 0 && offsets[ROWS] == call.list_count);
   int masked = 0, most = 0;
   for (int row = 0; row < ROWS; row++) {
@@ -243,8 +237,7 @@ Test(bench, lists_hold_their_targets_and_frequent_ids) {
   }
   cr_expect_eq(masked, ROWS / 4);
   cr_expect_gt(most, ROWS / 4, "the most frequent id: 8 of 1000 would be in %d rows", 8 * ROWS / 1000);
-  bench_data_clear(&data);
-  cli_device_close(&device);
+  close_scene(&s);
 }
 
 Test(bench, batches_of_calls_leave_the_launch_queue_room) {
