@@ -220,7 +220,7 @@ class Bench:
         self.steady = {file for file, content in first.files.items() if second.files.get(file) == content}
         self.before = Ended(0, "", "", self.template).files
         self.counts = {kind: int(count) for kind, count in
-                       (line.split() for line in (self.root / "counts").read_text().splitlines())}
+                       (line.split() for line in (self.root / "counts").read_text().splitlines()) if kind in KINDS}
 
     def run_clean(self, number, **environment):
         return self.start(number, **preloaded(SHIM), **environment)

@@ -1,4 +1,5 @@
 """The environment is the caller's: one place changes it, before there are threads, for what the driver reads from it."""
+import errno
 import os
 import re
 import shutil
@@ -64,7 +65,7 @@ def test_the_driver_has_a_cache_of_its_own_that_is_removed(driver, tmp_path, ver
     assert list(temporary.iterdir()) == []
 
 
-THREADS = os.environ.get("FLP_TEST_FAKE_THREADS", "")
+FAILURES = os.environ.get("FLP_TEST_FAKE_FAILURES", "")
 RUN = ("run", "--demo", "--vocab", 3000, "--hidden", 256, "--rows", 128, "--dtype", "fp32")
 
 
@@ -76,11 +77,11 @@ def results(tmp_path, name, **environment):
 
 
 @needs_flpgen
-@pytest.mark.skipif(not os.path.exists(THREADS), reason="libfake_threads.so was not built")
-@pytest.mark.parametrize("fault", ("at=1", "at=2", "at=3", "from=1", "from=2"))
+@pytest.mark.skipif(not os.path.exists(FAILURES), reason="libfake_failures.so was not built")
+@pytest.mark.parametrize("fault", ("1", "2", "3", "1+", "2+"))
 def test_a_run_does_with_the_threads_that_it_gets(tmp_path, fault):
     """OpenBLAS raises SIGINT where it cannot start a thread of its own."""
-    assert results(tmp_path, "few", **preloaded(THREADS), FAKE_THREADS=fault) == results(tmp_path, "all")
+    assert results(tmp_path, "few", **preloaded(FAILURES), FAKE_FAILURES=f"thread:{fault}:{errno.EAGAIN}") == results(tmp_path, "all")
 
 
 @needs_flpgen

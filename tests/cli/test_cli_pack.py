@@ -1,4 +1,5 @@
 """flpgen pack: build, verify, inspect, install; what is refused, and what an interrupted installation leaves behind."""
+import errno
 import hashlib
 import os
 import shlex
@@ -13,7 +14,7 @@ from flpgen_tool import FLPGEN, HANG, findings, flpgen, needs_flpgen
 from preloaded import preloaded
 
 FAKE = os.environ.get("FLP_TEST_FAKE_CUDA", "")
-FAULTS = os.environ.get("FLP_TEST_FAKE_FAULTS", "")
+FAILURES = os.environ.get("FLP_TEST_FAKE_FAILURES", "")
 PTXAS = os.environ.get("FLP_PTXAS", "")
 
 pytestmark = needs_flpgen
@@ -295,31 +296,31 @@ def test_install_into_the_cache_of_the_user(tmp_path, made):
     assert len(names(tmp_path / "own")) == 3
 
 
-def install_with(faults, made, cache):
+def install_with(failure, made, cache, counts=""):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FLP_")}
-    environment.update(preloaded(FAULTS), FAKE_FAULTS=faults, LC_ALL="C.UTF-8")
+    environment.update(preloaded(FAILURES), FAKE_FAILURES=failure, FAKE_FAILURES_COUNTS=str(counts), LC_ALL="C.UTF-8")
     return subprocess.run([FLPGEN, "pack", "install", str(made), "--dir", str(cache)], env=environment,
                           capture_output=True, text=True, timeout=HANG)
 
 
-needs_faults = pytest.mark.skipif(not os.path.exists(FAULTS), reason="the preloaded faults were not built")
+needs_failures = pytest.mark.skipif(not os.path.exists(FAILURES), reason="the preloaded failures were not built")
 
 
 def calls_of_an_install(tmp_path, made):
-    done = install_with(f"count={tmp_path / 'count'}", made, tmp_path / "counted")
+    done = install_with("", made, tmp_path / "counted", tmp_path / "counts")
     assert done.returncode == 0, done.stderr
-    calls = int((tmp_path / "count").read_text())
+    calls = int((tmp_path / "counts").read_text().split("change ")[1])
     assert calls >= 3 * 5, "each entry is created, written, synced, closed and renamed"
     return calls
 
 
-@needs_faults
+@needs_failures
 @pytest.mark.parametrize("how", ["kill", "tear"])
 def test_killed_at_every_call(tmp_path, made, how):
     whole, killed = set(), 0
     for call in range(1, calls_of_an_install(tmp_path, made) + 1):
         cache = tmp_path / str(call)
-        done = install_with(f"{how}={call}", made, cache)
+        done = install_with(f"change:{call}:{how}", made, cache)
         killed += done.returncode == -signal.SIGKILL
         assert how == "tear" or done.returncode == -signal.SIGKILL
         if cache.exists():
@@ -333,12 +334,12 @@ def test_killed_at_every_call(tmp_path, made, how):
     assert len(whole) == 1 and len(whole.pop()) == 3 and killed >= 3
 
 
-@needs_faults
+@needs_failures
 def test_disk_full_at_every_call(tmp_path, made):
     failed = 0
     for call in range(1, calls_of_an_install(tmp_path, made) + 1):
         cache = tmp_path / str(call)
-        done = install_with(f"nospc={call}", made, cache)
+        done = install_with(f"change:{call}+:{errno.ENOSPC}", made, cache)
         if done.returncode:
             failed += 1
             assert done.returncode == 4, (call, done.stderr)

@@ -5,71 +5,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/check/compare.h"
-#include "gen/cli/check/run.h"
-#include "gen/cli/shared/losses.h"
 #include "runtime/base/half.h"
+#include "tests/unit/support/check_case.h"
 #include "tests/unit/support/refuse.h"
 
-typedef struct large_fixture {
-  check_problem problem;
-  check_truth truth;
-  call_result result, plain;
-  check_report report;
-} large_fixture;
+static void follow_scores(check_fixture *f) {
+  check_problem_follow_scores(&f->problem, f->truth.rows, f->truth.row_truth, f->truth.row_count, &f->result, &f->plain);
+}
 
 /* A case of the set at another size. rung: the CPU's, which has one mode */
-static void run_small(large_fixture *f, check_case c) {
-  const check_how how = {.options = {.struct_bytes = sizeof(flp_options), .rung = FLP_RUNG_EAGER, .threads = 2}};
-  *f = (large_fixture){0};
+static void run_small(check_fixture *f, check_case c) {
   c.n = 1600, c.spec.vocab = 301, c.spec.hidden = 32;
   cr_assert_eq(c.sampled, 1);
-  cr_assert_eq(check_problem_create(&c, &f->problem), FLP_OK, "%s", flp_error_detail());
-  cr_assert_eq(check_truth_create(&f->problem, NULL, &f->truth), FLP_OK, "%s", flp_error_detail());
+  check_fixture_open(f, &c, cli_loss_of(&c.spec) != NULL);
   cr_assert_lt(f->truth.row_count, 20);
-  cr_assert_eq(check_run(&f->problem, &how, &f->result), FLP_OK, "%s", flp_error_detail());
-  check_problem_follow(&f->problem, &f->result);
-  if (!f->problem.loss) return;
-  cr_assert_eq(check_run_plain(&f->problem, &how, &f->plain), FLP_OK, "%s", flp_error_detail());
-  check_problem_follow_scores(&f->problem, f->truth.rows, f->truth.row_truth, f->truth.row_count, &f->result,
-                              &f->plain);
+  if (f->problem.loss) follow_scores(f);
 }
 
 /* As of a problem whose rows with work are too many. */
-static void forget_rows(large_fixture *f) {
+static void forget_rows(check_fixture *f) {
   f->truth.work_truth = NULL;
 }
 
-static void compare(large_fixture *f) {
-  check_report_clear(&f->report);
-  f->report = (check_report){0};
-  const call_result *plain = f->problem.loss ? &f->plain : NULL;
-  cr_assert_eq(check_compare(&f->problem, &f->truth, &f->result, plain, FLP_RUNG_EAGER, &f->report), FLP_OK, "%s",
-               flp_error_detail());
-}
-
-/* outputs: those that were compared, divided by blanks; failed: the one that fails, or NULL */
-static void expect(large_fixture *f, const char *outputs, const char *failed) {
-  char seen[256] = "";
-  compare(f);
-  for (int64_t i = 0; i < f->report.count; i++) {
-    const check_finding *x = &f->report.findings[i];
-    int is_failed = failed && strcmp(x->output, failed) == 0;
-    cr_expect_eq(x->metric.pass, !is_failed, "%s: error %g, bound %g %s", x->output, x->metric.rel_l2, x->metric.bound,
-                 x->note);
-    if (strstr(x->output, " bits") || strstr(seen, x->output)) continue;
-    if (*seen) strcat(seen, " ");
-    strcat(seen, x->output);
-  }
-  cr_expect_str_eq(seen, outputs);
-}
-
-static void destroy(large_fixture *f) {
-  check_report_clear(&f->report);
-  call_result_clear(&f->result);
-  call_result_clear(&f->plain);
-  check_truth_clear(&f->truth);
-  check_problem_clear(&f->problem);
+/* outputs: those that are compared; failed: the one that fails, or "" */
+static void expect(check_fixture *f, const char *outputs, const char *failed) {
+  cr_expect_str_eq(check_fixture_outputs(f, 1), outputs);
+  EXPECT_FAILING(f, failed);
 }
 
 static check_list list_of(flp_dtype dtype, int lora_rank) {
@@ -123,37 +84,36 @@ Test(check_large, a_given_rank_is_that_of_all_adapters) {
 
 Test(check_large, of_an_adapter_rows_and_columns_are_compared) {
   for (int d = 0; d < 3; d++) {
-    large_fixture f;
+    check_fixture f;
     run_small(&f, adapted_case(dtypes[d], 0));
     forget_rows(&f);
-    expect(&f, "logprob entropy grad_hidden grad_lora_b", NULL);
+    expect(&f, "logprob+entropy+grad_hidden+grad_lora_b", "");
     spoil(dtypes[d], f.result.grad_lora_b, f.truth.columns[3] * 64 + 5, 1.5f);
-    expect(&f, "logprob entropy grad_hidden grad_lora_b", "grad_lora_b");
-    destroy(&f);
+    expect(&f, "logprob+entropy+grad_hidden+grad_lora_b", "grad_lora_b");
+    check_fixture_close(&f);
   }
 }
 
 Test(check_large, of_few_rows_with_work_the_gradient_of_a_is_compared) {
   for (int d = 0; d < 3; d++) {
-    large_fixture f;
+    check_fixture f;
     run_small(&f, adapted_case(dtypes[d], 1));
     cr_assert_eq(f.truth.work_count, 4);
-    expect(&f, "logprob entropy grad_hidden grad_lora_a grad_lora_b", NULL);
+    expect(&f, "logprob+entropy+grad_hidden+grad_lora_a+grad_lora_b", "");
     spoil(dtypes[d], f.result.grad_lora_a, 63 * f.problem.stride + 31, 1.5f);
-    expect(&f, "logprob entropy grad_hidden grad_lora_a grad_lora_b", "grad_lora_a");
-    destroy(&f);
+    expect(&f, "logprob+entropy+grad_hidden+grad_lora_a+grad_lora_b", "grad_lora_a");
+    check_fixture_close(&f);
   }
 }
 
 Test(check_large, a_bound_of_an_adapters_scores_is_no_less_than_their_error) {
   for (int d = 0; d < 3; d++) {
     check_case c = check_case_default(dtypes[d], 60, 301, 32);
-    check_problem exact, bounded;
     double off = 0, most = 0;
     c.spec.lora_rank = 16;
-    cr_assert_eq(check_problem_create(&c, &exact), FLP_OK, "%s", flp_error_detail());
+    check_problem exact = check_fixture_problem(&c);
     c.sampled = 1;
-    cr_assert_eq(check_problem_create(&c, &bounded), FLP_OK, "%s", flp_error_detail());
+    check_problem bounded = check_fixture_problem(&c);
     cr_expect_arr_eq(exact.lora_u, bounded.lora_u, (size_t)(60 * 16 * flp_half_bytes(dtypes[d])));
     for (int row = 0; row < 60; row++) {
       cr_expect_leq(exact.score_error[row], bounded.score_error[row]);
@@ -168,13 +128,14 @@ Test(check_large, a_bound_of_an_adapters_scores_is_no_less_than_their_error) {
 /* ---- losses over all scores ---- */
 
 Test(check_large, a_step_over_all_scores_is_compared_with_the_stats_of_the_rung) {
-  static const char outputs[] = "loss metrics logprob entropy grad_hidden grad_weight";
+  static const char outputs[] =
+      "logprob bits+entropy bits+loss+metrics+logprob+entropy+grad_hidden+grad_weight";
   for (int d = 0; d < 3; d++) {
-    large_fixture f;
+    check_fixture f;
     run_small(&f, scores_case(dtypes[d], FLP_MODE_RECOMPUTE_VOCAB));
     cr_assert_eq(f.problem.is_guessed, 1);
     forget_rows(&f);
-    expect(&f, outputs, NULL);
+    expect(&f, outputs, "");
     int64_t row = 0;
     while (f.problem.forward_class[row] != CHECK_ACTIVE || row == f.truth.rows[0] || row == f.truth.rows[1]) row++;
     float good = f.result.loss[row];
@@ -183,19 +144,18 @@ Test(check_large, a_step_over_all_scores_is_compared_with_the_stats_of_the_rung)
     f.result.loss[row] = good;
     spoil(f.problem.c.spec.grad_weight_dtype, f.result.grad_weight, f.truth.columns[3] * f.problem.stride, 1.5f);
     expect(&f, outputs, "grad_weight");
-    destroy(&f);
+    check_fixture_close(&f);
   }
 }
 
 /* An lse that is off in the rung's stats makes another loss of every row that the oracle has not seen. */
 Test(check_large, stats_that_are_off_show) {
-  large_fixture f;
+  check_fixture f;
   run_small(&f, scores_case(FLP_DTYPE_BF16, FLP_MODE_STREAM));
   for (int64_t row = 0; row < f.problem.c.n; row++) f.plain.stats[4 * row + 1] += 0.01f;
-  check_problem_follow_scores(&f.problem, f.truth.rows, f.truth.row_truth, f.truth.row_count, &f.result, &f.plain);
-  compare(&f);
-  cr_expect_gt(f.report.failed, 0);
-  destroy(&f);
+  follow_scores(&f);
+  cr_expect_str_neq(check_fixture_outputs(&f, 0), "");
+  check_fixture_close(&f);
 }
 
 Test(check_large, with_a_softcap_the_mean_is_of_all_scores_and_refused) {
@@ -205,20 +165,19 @@ Test(check_large, with_a_softcap_the_mean_is_of_all_scores_and_refused) {
   c.spec.softcap = 20;
   expect_refused_with(check_problem_create(&c, &problem), "--rows: 40 are not accepted with this loss at this shape");
   c.sampled = 0;
-  cr_assert_eq(check_problem_create(&c, &problem), FLP_OK, "%s", flp_error_detail());
+  problem = check_fixture_problem(&c);
   check_problem_clear(&problem);
 }
 
 Test(check_large, means_are_those_of_all_scores) {
   check_case c = check_case_default(FLP_DTYPE_FP32, 9, 77, 16);
-  check_problem p;
   oracle_row rows[9];
   double means[9];
   const int64_t ids[9] = {8, 7, 6, 5, 4, 3, 2, 1, 0};
   c.spec.has_bias = c.spec.per_row_temperature = 1;
   c.temperature = 3;
   c.scale = -0.5;
-  cr_assert_eq(check_problem_create(&c, &p), FLP_OK, "%s", flp_error_detail());
+  check_problem p = check_fixture_problem(&c);
   cr_assert_eq(oracle_forward(&p.oracle, ids, 9, rows), FLP_OK);
   cr_assert_eq(oracle_means(&p.oracle, ids, 9, means), FLP_OK);
   for (int i = 0; i < 9; i++) cr_expect_float_eq(means[i], rows[i].mean, 1e-12);

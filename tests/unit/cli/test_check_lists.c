@@ -3,20 +3,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/check/problem.h"
+#include "tests/unit/support/check_case.h"
 
 enum { ROWS = 48, VOCAB = 90 };
 
 static check_problem create(check_lists lists, check_rows rows, flp_dtype target_dtype) {
   check_case c = check_case_default(FLP_DTYPE_FP32, ROWS, VOCAB, 8);
-  check_problem problem;
   c.mode = FLP_MODE_LISTED;
   c.spec.listed = 1;
   c.spec.target_dtype = target_dtype;
   c.kept = 12;
   c.lists = lists;
   c.rows = rows;
-  cr_assert_eq(check_problem_create(&c, &problem), FLP_OK);
+  check_problem problem = check_fixture_problem(&c);
   cr_assert_eq(problem.oracle.list_offsets, problem.column_offsets);
   cr_assert_eq(problem.oracle.list_columns, problem.list_columns);
   return problem;

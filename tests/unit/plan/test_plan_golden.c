@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
 #include <glob.h>
+#include <string.h>
 
 #include "tests/unit/support/golden.h"
 
@@ -20,5 +21,5 @@ ParameterizedTestParameters(plan_golden, is_as_it_was) {
 }
 
 ParameterizedTest(int *at, plan_golden, is_as_it_was, .timeout = 900) {
-  golden_check_file(files()->gl_pathv[*at], NULL);
+  golden_check_file(files()->gl_pathv[*at] + strlen(FLP_TEST_TREE "/tests/golden/"), NULL);
 }

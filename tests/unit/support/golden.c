@@ -2,10 +2,10 @@
 #include "tests/unit/support/golden.h"
 
 #include <criterion/criterion.h>
-#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/unit/support/replay.h"
 #include "tests/unit/support/trace.h"
 #include "tests/unit/support/words.h"
 
@@ -66,7 +66,7 @@ static void expect_launches(golden *g, const char *words, const flp_args *a) {
   cr_expect_eq(made, scheme->launches + more, "%d launches, not %d: %s", made, scheme->launches + more, words);
 }
 
-static void call(golden *g, const char *words, flp_pass pass, golden_call_fn each) {
+static void call(golden *g, const char *words, flp_pass pass) {
   flp_args a;
   if (!make_plan(g)) return;
   flp_status status = words_call(g->plan, &g->spec, pass, words, &a);
@@ -79,7 +79,7 @@ static void call(golden *g, const char *words, flp_pass pass, golden_call_fn eac
   }
   expect_launches(g, words, &a);
   trace_write(g->out, &g->s, g->plan, &a);
-  if (each) each(g, &a);
+  if (g->each) g->each(g, &a);
 }
 
 static void layout(golden *g, const char *words) {
@@ -98,94 +98,29 @@ static void layout(golden *g, const char *words) {
   else golden_refused(g, status);
 }
 
-static void run_command(golden *g, const char *line, golden_call_fn each) {
-  char command[32];
-  int length = 0;
-  cr_assert_eq(sscanf(line, "> %31s %n", command, &length), 1, "%s", line);
-  const char *words = line + (length ? (size_t)length : strlen(line));
+static void run_command(void *context, const char *command, const char *words, FILE *out) {
+  golden *g = context;
+  g->out = out;
   if (strcmp(command, "layout") == 0) layout(g, words);
   else if (golden_plan_command(g, command, words)) return;
-  else if (words_pass(command)) call(g, words, words_pass(command), each);
+  else if (words_pass(command)) call(g, words, words_pass(command));
   else set_up(g, command, words);
 }
 
 /* ---- files ---- */
 
-/* The file's commands, each followed by what it gives. */
-static char *replay(golden *g, char *text, golden_call_fn each) {
-  char *made = NULL;
-  size_t bytes = 0;
-  int was_output = 0;
-  g->out = open_memstream(&made, &bytes);
-  for (char *rest = text, *line; (line = strsep(&rest, "\n"));) {
-    if (*line != '>' && *line != '#') continue;
-    fprintf(g->out, "%s%s\n", was_output ? "\n" : "", line);
-    fflush(g->out);
-    size_t before = bytes;
-    if (*line == '>') run_command(g, line, each);
-    fflush(g->out);
-    was_output = bytes > before;
-  }
-  fclose(g->out);
-  return made;
-}
-
-static char *read_file(const char *path) {
-  size_t bytes = 1 << 20;
-  FILE *file = fopen(path, "rb");
-  cr_assert_not_null(file, "%s", path);
-  char *text = calloc(1, bytes + 1);
-  cr_assert_lt(fread(text, 1, bytes, file), bytes);
-  fclose(file);
-  return text;
-}
-
-static void expect_same(const char *path, const char *expected, const char *got) {
-  int line = 1;
-  const char *begin = expected;
-  for (; *expected == *got && *got; expected++, got++)
-    if (*got == '\n') begin = expected + 1, line++;
-  if (*expected == *got) return;
-  const char *made = got - (expected - begin);
-  cr_expect_fail("%s:%d: expected\n  %.*s\ngot\n  %.*s\nFLP_GOLDEN_UPDATE=1 writes it anew", path, line,
-                 (int)strcspn(begin, "\n"), begin, (int)strcspn(made, "\n"), made);
-}
-
-void golden_check_file(const char *path, golden_call_fn each) {
-  golden g = {.out = NULL};
-  const char *update = getenv("FLP_GOLDEN_UPDATE");
+void golden_check_file(const char *name, golden_call_fn each) {
+  golden g = {.each = each};
   stage_open(&g.s, "");
   set_spec(&g, "");
-  char *text = read_file(path), *commands = strdup(text), *made = replay(&g, commands, each);
+  replay_file(name, !each, run_command, &g);
   golden_drop_plan(&g);
-  if (!each && update && strcmp(update, "1") == 0) {
-    FILE *file = fopen(path, "wb");
-    cr_assert(file && fputs(made, file) >= 0 && fclose(file) == 0, "%s", path);
-  } else if (!each) {
-    expect_same(path, text, made);
-  }
-  free(text);
-  free(commands);
-  free(made);
 }
 
-/* ---- folders ---- */
-
-static int is_text(const struct dirent *entry) {
-  size_t length = strlen(entry->d_name);
-  return length > 4 && strcmp(entry->d_name + length - 4, ".txt") == 0;
+static void check_one(const char *name, void *each) {
+  golden_check_file(name, *(golden_call_fn *)each);
 }
 
 void golden_check(const char *folder, int least, golden_call_fn each) {
-  char path[1024];
-  struct dirent **files;
-  snprintf(path, sizeof path, "%s/tests/golden/%s", FLP_TEST_TREE, folder);
-  int count = scandir(path, &files, is_text, alphasort);
-  cr_assert_geq(count, least, "%s", path);
-  for (int i = 0; i < count; i++) {
-    snprintf(path, sizeof path, "%s/tests/golden/%s/%s", FLP_TEST_TREE, folder, files[i]->d_name);
-    golden_check_file(path, each);
-    free(files[i]);
-  }
-  free(files);
+  replay_each(folder, least, check_one, &each);
 }

@@ -1,5 +1,4 @@
-/* golden.h: files of golden traces (tests/golden/launch, tests/golden/planner). A line that begins with > is a command,
- * one with # says what it is for, and all others are what the commands before them give:
+/* golden.h: files of golden traces (tests/golden/launch, tests/golden/planner; replay.h has their form). Commands:
  *
  *   > device WORDS     settings of the stand-in driver (fake_cuda.h); without it those of an sm_80
  *   > provider WORDS   settings of the stand-in generator (fake_provider.c)
@@ -22,9 +21,7 @@
  *   > resolve spec WORDS, options WORDS or PASS WORDS / WORDS    what a field, an option or an argument (behind the
  *                      " / " and the spec) changes: it is taken or refused; > args WORDS: the arguments of all calls
  *   > select PASS WORDS, > scale WORDS      calls of a plan for these; > check: what it has seen of its data;
- *                      > driver WORDS: of the stand-in, under this plan
- *
- * FLP_GOLDEN_UPDATE=1 writes the files anew; the difference is then reviewed like code. */
+ *                      > driver WORDS: of the stand-in, under this plan */
 #ifndef FLP_TEST_GOLDEN_H
 #define FLP_TEST_GOLDEN_H
 
@@ -35,23 +32,25 @@
 
 enum { GOLDEN_IDS = 64 };
 
+typedef struct golden golden;
+/* A call that a file has made, once more: what is asked of every one. */
+typedef void (*golden_call_fn)(golden *g, const flp_args *args);
+
 /* Where a file's commands have led. */
-typedef struct golden {
+struct golden {
   stage s;
   char device[256];
   flp_spec spec;
   flp_options options;
   flp_plan *plan; /* NULL until the first call of a spec */
+  golden_call_fn each;
   FILE *out;
 
   char args[512]; /* of every call that is resolved */
   char ids[GOLDEN_IDS][17];
   int id_count, made; /* plan ids that came, kernels that the provider has made */
   size_t logged;      /* bytes of the log that are told */
-} golden;
-
-/* A call that a file has made, once more: what is asked of every one. */
-typedef void (*golden_call_fn)(golden *g, const flp_args *args);
+};
 
 /* Compares every file of a folder of tests/golden with what its commands give; or, if `each` is given, calls it after
  * each call that succeeds. Expects at least that many files. */
