@@ -241,7 +241,7 @@ def test_agilerl_gets_its_one_function(tmp_path, monkeypatch):
 def test_agilerl_without_compile_is_recorded(stand_ins, monkeypatch, state, compiled):
     peer = agilerl.Agile16()
     peer.load()
-    monkeypatch.setattr(peer.module, "_FUSED_LOGPROB_COMPILE_STATE", state, raising=False)
+    monkeypatch.setattr(peer.fused, "_FUSED_LOGPROB_COMPILE_STATE", state, raising=False)
     assert peer.details(None, None, None, None, None) == {"compiled": compiled}
 
 

@@ -81,6 +81,7 @@ BY_STATUS = dict(enumerate((
     FileError, CorruptError, CompileError, DataError, InternalError), 1))
 for _status, _class in BY_STATUS.items():
     _class.status = _status
+del _status, _class
 UNAVAILABLE = UnavailableError.status
 
 
