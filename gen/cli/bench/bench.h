@@ -160,8 +160,6 @@ flp_status bench_data_narrow(bench_data *data, flp_array_id id);
 /* Sets what the loss reads of the policies before to what a step has just written, give or take a tenth of a nat: a
  * policy far from them would be clipped, and products of zeros run faster. error: DRIVER, MEMORY */
 flp_status bench_data_follow(bench_data *data);
-/* Writes ids as a dtype of targets. error: DRIVER, MEMORY */
-flp_status bench_upload_ids(cli_buffer *buffer, flp_dtype dtype, const int64_t *ids, int64_t count);
 /* The arguments of a pass; workspace_bytes is the layout's. */
 flp_args bench_data_args(const bench_data *data, flp_pass pass, const flp_layout *layout);
 

@@ -129,16 +129,6 @@ static int64_t target_of(const bench_data *data, const int64_t *ids, int64_t row
   return ids ? ids[row] : (int64_t)(random % (uint64_t)data->call.spec.vocab);
 }
 
-flp_status bench_upload_ids(cli_buffer *buffer, flp_dtype dtype, const int64_t *ids, int64_t count) {
-  size_t bytes = (size_t)count * flp_dtype_bytes(dtype);
-  void *narrow = malloc(bytes + 1);
-  if (!narrow) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for ids");
-  cli_ids_narrow(dtype, ids, count, narrow);
-  flp_status status = cli_buffer_upload(buffer, 0, narrow, bytes);
-  free(narrow);
-  return status;
-}
-
 /* ids: (n) of the vocabulary; NULL for random ones */
 static flp_status make_targets(bench_data *data, const int64_t *ids) {
   const flp_spec *spec = &data->call.spec;
@@ -147,7 +137,7 @@ static flp_status make_targets(bench_data *data, const int64_t *ids) {
   for (int64_t row = 0; row < n; row++) own[row] = target_of(data, ids, row);
   flp_status status = spec->targets > 1 ? bench_data_targets(data, own) : make(data, FLP_ARRAY_target);
   if (status == FLP_OK && spec->targets <= 1)
-    status = bench_upload_ids(&data->buffers.at[FLP_ARRAY_target].buffer, spec->target_dtype, own, n);
+    status = cli_buffer_upload_ids(&data->buffers.at[FLP_ARRAY_target].buffer, spec->target_dtype, own, n);
   free(own);
   return status;
 }

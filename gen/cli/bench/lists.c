@@ -16,7 +16,7 @@ static uint64_t seed_of(const bench_data *data, int what) {
 /* Makes the buffer of an array from ids. dtype: INT32 or INT64 */
 static flp_status upload_ids(bench_data *data, flp_array_id id, flp_dtype dtype, const int64_t *ids, int64_t count) {
   FLP_TRY(call_make(&data->buffers, id, call_bytes(&data->call, id)));
-  return bench_upload_ids(&data->buffers.at[id].buffer, dtype, ids, count);
+  return cli_buffer_upload_ids(&data->buffers.at[id].buffer, dtype, ids, count);
 }
 
 static flp_status upload_lists(bench_data *data, const int64_t *target, const cli_lists *lists) {

@@ -38,10 +38,10 @@ static flp_status make(bench_data *data, const cli_zipf *zipf, const int64_t *ow
   if (!ids) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the targets");
   draw(data, zipf, own, ids);
   flp_status status = call_make(&data->buffers, FLP_ARRAY_target, call_bytes(call, FLP_ARRAY_target));
-  if (status == FLP_OK) status = bench_upload_ids(&data->buffers.at[FLP_ARRAY_target].buffer, dtype, ids, count);
+  if (status == FLP_OK) status = cli_buffer_upload_ids(&data->buffers.at[FLP_ARRAY_target].buffer, dtype, ids, count);
   size_t bytes = (size_t)call->n * flp_dtype_bytes(dtype);
   if (status == FLP_OK) status = cli_buffer_create(data->buffers.device, bytes, &data->one_target);
-  if (status == FLP_OK) status = bench_upload_ids(&data->one_target, dtype, own, call->n);
+  if (status == FLP_OK) status = cli_buffer_upload_ids(&data->one_target, dtype, own, call->n);
   free(ids);
   return status;
 }

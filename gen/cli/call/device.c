@@ -5,6 +5,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "gen/cli/call/lists.h"
+#include "runtime/base/names.h"
 #include "runtime/base/status.h"
 
 enum { BUFFER_ALIGNMENT = 256 };
@@ -143,6 +145,16 @@ flp_status cli_buffer_upload(cli_buffer *buffer, size_t offset, const void *sour
   FLP_TRY(device_check(device, device->driver->cuMemcpyHtoDAsync_v2(address, source, bytes, device->stream),
                        "cuMemcpyHtoDAsync"));
   return cli_device_synchronise(device);
+}
+
+flp_status cli_buffer_upload_ids(cli_buffer *buffer, flp_dtype dtype, const int64_t *ids, int64_t count) {
+  size_t bytes = (size_t)count * flp_dtype_bytes(dtype);
+  void *narrow = malloc(bytes + 1);
+  if (!narrow) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for ids");
+  cli_ids_narrow(dtype, ids, count, narrow);
+  flp_status status = cli_buffer_upload(buffer, 0, narrow, bytes);
+  free(narrow);
+  return status;
 }
 
 flp_status cli_buffer_download(const cli_buffer *buffer, size_t offset, void *target, size_t bytes) {

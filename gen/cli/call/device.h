@@ -51,6 +51,8 @@ flp_status cli_buffer_create_from(cli_device *device, const void *source, size_t
 void cli_buffer_destroy(cli_buffer *buffer);
 /* Copies bytes in or out at an offset. error: ARGUMENT if the range leaves the buffer; DRIVER */
 flp_status cli_buffer_upload(cli_buffer *buffer, size_t offset, const void *source, size_t bytes);
+/* Writes ids as a dtype of targets. error: DRIVER, MEMORY */
+flp_status cli_buffer_upload_ids(cli_buffer *buffer, flp_dtype dtype, const int64_t *ids, int64_t count);
 flp_status cli_buffer_download(const cli_buffer *buffer, size_t offset, void *target, size_t bytes);
 /* Sets every byte to value, ordered on a stream: NULL, and in cli_buffer_fill, the device's. */
 flp_status cli_buffer_fill(const cli_buffer *buffer, uint8_t value);
