@@ -29,6 +29,7 @@ from flp._library import _c  # noqa: E402
 from flp.jax import _library  # noqa: E402
 
 TREE = Path(__file__).resolve().parents[2]
+jax.config.update("jax_default_matmul_precision", "highest")  # of the formula: a GPU would round its operands to TF32
 # Relative L2 of gradients, and nats of values for scores of order 1: as tests/support/flp_reference.py has them.
 GRAD_TOLERANCE = {"bfloat16": 6e-3, "float16": 1e-3, "float32": 5e-6}
 VALUE_TOLERANCE = 2e-5
