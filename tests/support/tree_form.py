@@ -1,8 +1,8 @@
 """The form of the tree in numbers: lines of code by folder, what is long or wide, and how many files read each field of a
 call. tests/scripts/test_tree.py holds them."""
 import ast
+import os
 import re
-import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -13,8 +13,12 @@ HEAD = r"(?!typedef|struct|enum|union|extern)(?=[A-Za-z_])[^=;]*?((?:Parameteriz
 
 def code(tree):
     """{path from the top: its lines}"""
-    listed = subprocess.run(["git", "ls-files"], cwd=tree, capture_output=True, text=True, check=True).stdout.splitlines()
-    return {path: (tree / path).read_text().splitlines() for path in listed if path.endswith(CODE) and (tree / path).exists()}
+    found = {}
+    for folder, folders, names in os.walk(tree):
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in ("build", "__pycache__"))
+        for path in (Path(folder, name) for name in sorted(names) if name.endswith(CODE)):
+            found[str(path.relative_to(tree))] = path.read_text().splitlines()
+    return found
 
 
 def folder(path):
