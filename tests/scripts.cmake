@@ -20,8 +20,8 @@ set(FLP_NVDISASM "" CACHE FILEPATH "nvdisasm 13.0 or newer; empty: searched besi
 # with --all an hour or two.
 set(SCRIPT_ENVIRONMENT FLP_TEST_BUILD=${PROJECT_BINARY_DIR} FLP_PTXAS=${FLP_PTXAS} FLP_NVDISASM=${FLP_NVDISASM})
 set(taken "")
-foreach(entry "simt_check simt/test_check" "cli_tune cli/test_cli_tune" "cli cli/" "python python/" "simt_modes simt/"
-        "trainers trainers/" "ptx ptx/" "scripts scripts/" "gpu gpu/" "drivers drivers/" "install install/"
+foreach(entry "install install/" "simt_check simt/test_check" "simt_modes simt/" "cli_tune cli/test_cli_tune" "cli cli/"
+        "python python/" "trainers trainers/" "ptx ptx/" "scripts scripts/" "gpu gpu/" "drivers drivers/"
         "campaign campaign/")
   string(REPLACE " " ";" entry ${entry})
   list(GET entry 0 name)
