@@ -9,6 +9,7 @@ import argparse
 import base64
 import json
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -108,13 +109,22 @@ def make_descriptors(out):
         at += descriptor + 16 * images
 
 
+def refused(pattern):
+    """The files that tests of the language have, as lines behind | below a command."""
+    for path in sorted(TREE.glob(f"tests/golden/language/{pattern}")):
+        for lines in re.findall(r"^> (?:body|template|loss)\b.*\n((?:\|.*\n)+)", path.read_text(), re.M):
+            yield re.sub(r"^\| ?", "", lines, flags=re.M)
+
+
 def make_lua(out):
     """lint: templates and losses, also those that are refused; losslua: losses."""
-    losses = [*TREE.glob("templates/losses/*.lua"), *TREE.glob("tests/fails/losses/**/*.lua")]
-    for name, files in (("losslua", losses), ("lint", [*losses, *TREE.glob("templates/common/*.lua"),
-                                                       *TREE.glob("tests/fails/templates/**/*.lua")])):
-        for number, path in enumerate(sorted(files)):
-            shutil.copyfile(path, out / name / f"{number}.lua")
+    def texts(folder):
+        return [path.read_text() for path in sorted(TREE.glob(f"templates/{folder}/*.lua"))]
+
+    losses = [*texts("losses"), *refused("loss_*.txt")]
+    for name, made in (("losslua", losses), ("lint", [*losses, *texts("common"), *refused("[!l]*.txt")])):
+        for number, text in enumerate(made):
+            (out / name / f"{number}.lua").write_text(text)
 
 
 def main():

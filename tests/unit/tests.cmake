@@ -84,7 +84,7 @@ foreach(source IN LISTS tests)
   add_dependencies(unit_programs ${name})
   add_test(NAME ${name} COMMAND ${name} --xml=${PROJECT_BINARY_DIR}/tests/results/${name}.xml)
   set_tests_properties(${name} PROPERTIES TIMEOUT 1800 LABELS unit)
-  if(name STREQUAL "test_gen_seconds") # test_gen_endless has what ends sooner
+  if(name STREQUAL "test_gen_seconds") # tests/golden/language has what ends sooner
     set_tests_properties(${name} PROPERTIES LABELS "unit;long")
   endif()
   # LLVM has no sanitizer in it: these take long there and find what they find without one.

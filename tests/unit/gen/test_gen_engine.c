@@ -106,40 +106,6 @@ Test(gen_engine, rows_has_every_entry) {
   flpgen_result_clear(&result);
 }
 
-Test(gen_engine, launch_bounds_and_tile_come_from_the_template) {
-  flpgen_result result;
-  char error[512];
-  const char *text =
-      "return function(k, spec)\n"
-      "k.kernel {entry = 'forward', threads = 96, min_ctas = 3, shared_bytes = 512, body = function(p) end,\n"
-      "tile = {rows = 1, columns = 2, depth = 3, stages = 4, unit_columns = 5, raster = 6, cluster = 7}}\nend";
-  cr_assert_eq(gen_case_text(text, strlen(text), &result, error), FLP_OK, "%s", error);
-  const flp_kernel_desc *d = &result.desc;
-  cr_expect_eq(d->entries[0].threads, 96);
-  cr_expect_eq(d->entries[0].shared_bytes, 512);
-  const uint32_t tile[] = {d->tile_rows,    d->tile_columns, d->tile_depth, d->stages,
-                           d->unit_columns, d->raster,       d->cluster};
-  for (uint32_t i = 0; i < 7; i++) cr_expect_eq(tile[i], i + 1);
-  cr_expect_not_null(strstr(result.ptx, ".maxntid 96, 1, 1"));
-  cr_expect_not_null(strstr(result.ptx, ".minnctapersm 3"));
-  cr_expect_eq(memcmp(d->sources, flp_sources_hash(), 32) == 0, false, "another template, another hash");
-  flpgen_result_clear(&result);
-}
-
-Test(gen_engine, spec_fields_reach_the_template) {
-  const char *text =
-      "return function(k, spec)\nlocal t = {}\n"
-      "for key, value in pairs(spec) do t[#t + 1] = key .. '=' .. tostring(value) end\n"
-      "error(table.concat(t, ' '))\nend";
-  flpgen_result result;
-  char error[512];
-  cr_expect_eq(gen_case_text(text, strlen(text), &result, error), FLP_ERROR_COMPILE);
-  cr_expect_str_eq(
-      error,
-      "portable/forward.lua:4: alignment=16 arch=sm_80 bias=true bias_grad=false dtype=bf16 entropy=true "
-      "hidden=4096 kind=forward loss=false out_dtype=? softcap=false target_dtype=? tune=table vocab=151936");
-}
-
 /* Under the names that runtime/kernel/abi.h gives them. */
 Test(gen_engine, constants_of_the_interface_reach_the_template) {
   char text[256], expected[128], error[512];
@@ -154,28 +120,6 @@ Test(gen_engine, constants_of_the_interface_reach_the_template) {
   snprintf(expected, sizeof expected, "%d %d %d %d", count, FLP_GROUP_COLUMNS, FLP_ROW_BAD, FLP_EXPAND_COLUMNS);
   cr_expect_eq(gen_case_text(text, strlen(text), &result, error), FLP_ERROR_COMPILE);
   cr_expect_str_eq(error, expected);
-}
-
-/* What Lua leaves open is fixed: the order of pairs, ties in a sort, the text of a table. */
-Test(gen_engine, lua_has_one_order) {
-  const char *text =
-      "local seen, words = {}, {}\n"
-      "local function add(x) seen[#seen + 1] = tostring(x) end\n"
-      "for key in pairs {10, 20, b = 1, a = 2, [0] = 3, [-1.5] = 4, [true] = 5, ['\\0'] = 6} do add(key) end\n"
-      "for i = 1, 300 do words[i] = {rank = i % 3, at = i} end\n"
-      "table.sort(words, function(x, y) return x.rank < y.rank end)\n"
-      "for _, i in ipairs {1, 2, 100, 101, 300} do add(words[i].rank .. ':' .. words[i].at) end\n"
-      "for key in pairs {1, nil, 3} do add(key) end\n"
-      "add({}); add(add); add(string.format('%s %5.1f %%p', {}, 2))\n"
-      "local n = 0\n"
-      "for key in pairs(math) do n = n + 1 end\n"
-      "add(n > 20)\n"
-      "for i, word in ipairs(seen) do seen[i] = word == '\\0' and 'NUL' or word end\n"
-      "error(table.concat(seen, ' '), 0)\n";
-  flpgen_result result;
-  char error[512];
-  cr_expect_eq(gen_case_text(text, strlen(text), &result, error), FLP_ERROR_COMPILE);
-  cr_expect_str_eq(error, "1 2 -1.5 0 NUL a b true 0:3 0:6 0:300 1:1 2:299 1 3 table function table   2.0 %p true");
 }
 
 Test(gen_engine, imports_run_once_and_come_from_the_folder) {
@@ -326,7 +270,7 @@ Test(gen_engine, provider_serves_its_version_only) {
   cr_expect_eq(bytes, 0);
 }
 
-/* ---- architectures and registers ---- */
+/* ---- architectures ---- */
 
 Test(gen_engine, every_architecture_assembles) {
   static const char *const arches[] = {"sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120"};
@@ -340,57 +284,4 @@ Test(gen_engine, every_architecture_assembles) {
                  arches[i], report);
     flpgen_result_clear(&result);
   }
-}
-
-/* A warp's 64x32 tile of a matrix product: 64 accumulators a thread through two loops, copies three stages ahead. */
-static const char product[] =
-    "local STAGES, BYTES = 3, 8192\n"
-    "local shared, lane = k.shared(), k.lane()\n"
-    "local function copy(step)\n"
-    "  for i = 0, 3 do\n"
-    "    k.copy_async16(shared + (step % STAGES) * BYTES + k.tid() * 16 + i * 2048,\n"
-    "      k.offset(p.hidden, k.convert(k.i64, step) * 64 + i * 16), 16)\n"
-    "  end\n"
-    "  k.copy_commit()\n"
-    "end\n"
-    "for i = 0, STAGES - 2 do copy(k.const(k.i32, i)) end\n"
-    "local zeros = {}\n"
-    "for i = 1, 64 do zeros[i] = k.const(k.f32, 0.0) end\n"
-    "k.loop(0, p.bands, 1, nil, function(band)\n"
-    "  local acc = k.loop(0, p.depth, 1, zeros, function(step, acc)\n"
-    "    k.copy_wait(STAGES - 2)\n"
-    "    k.barrier()\n"
-    "    copy(step + (STAGES - 1))\n"
-    "    local base = shared + (step % STAGES) * BYTES + lane * 16\n"
-    "    for m = 0, 3 do\n"
-    "      local a = k.ldmatrix(base + m * 512)\n"
-    "      for n = 0, 1 do\n"
-    "        local b = k.ldmatrix(base + 4096 + n * 512)\n"
-    "        for h = 0, 1 do\n"
-    "          local at, c = ((m * 2 + n) * 2 + h) * 4, {}\n"
-    "          for e = 1, 4 do c[e] = acc[at + e] end\n"
-    "          c = k.mma('bf16', a, {b[2 * h + 1], b[2 * h + 2]}, c)\n"
-    "          for e = 1, 4 do acc[at + e] = c[e] end\n"
-    "        end\n"
-    "      end\n"
-    "    end\n"
-    "    return acc\n"
-    "  end)\n"
-    "  for i = 1, 64 do k.store(p.part, (k.convert(k.i64, band) * 64 + (i - 1)) * 128 + k.convert(k.i64, k.tid()), "
-    "acc[i]) end\n"
-    "end)\n";
-
-Test(gen_engine, accumulators_live_in_registers) {
-  flpgen_result result;
-  char error[512], report[4096];
-  cr_assert_eq(gen_case_body(product, &result, error), FLP_OK, "%s", error);
-  cr_expect_null(strstr(result.ir, "alloca"));
-  cr_expect_null(strstr(result.ptx, ".local"));
-  int products = 0;
-  for (const char *at = result.ptx; (at = strstr(at, "mma.sync")); at++) products++;
-  cr_expect_eq(products, 16, "the loops of the kernel are not unrolled: %d", products);
-  if (!gen_case_ptxas()) cr_skip_test("no ptxas");
-  cr_assert_eq(gen_case_assemble(result.ptx, result.ptx_bytes, "sm_80", report, sizeof report), 0, "%s", report);
-  cr_expect_not_null(strstr(report, "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"), "%s", report);
-  flpgen_result_clear(&result);
 }

@@ -142,40 +142,6 @@ static inline int gen_case_each(const char *folder, void (*check)(const char *na
   return count;
 }
 
-static inline int gen_case_is_folder(const struct dirent *entry) {
-  return entry->d_type == DT_DIR && entry->d_name[0] != '.';
-}
-
-/* The same for every folder in that folder; names are relative to the folder of folders. */
-static inline int gen_case_each_below(const char *folder, void (*check)(const char *name)) {
-  struct dirent **rooms;
-  int total = 0, count = scandir(folder, &rooms, gen_case_is_folder, alphasort);
-  cr_assert_geq(count, 1, "%s", folder);
-  for (int i = 0; i < count; i++) {
-    struct dirent **list;
-    char path[4096];
-    snprintf(path, sizeof path, "%s/%s", folder, rooms[i]->d_name);
-    int files = scandir(path, &list, gen_case_is_template, alphasort);
-    cr_assert_geq(files, 1, "%s", path);
-    for (int j = 0; j < files; j++) {
-      snprintf(path, sizeof path, "%s/%s", rooms[i]->d_name, list[j]->d_name);
-      check(path);
-      free(list[j]);
-    }
-    free(list);
-    free(rooms[i]);
-    total += files;
-  }
-  free(rooms);
-  return total;
-}
-
-/* The message that the first line of a bad template expects: "-- expect: ...". */
-static inline void gen_case_expected(const char *name, const char *text, char out[512]) {
-  cr_assert_not_null(text, "%s", name);
-  cr_assert_eq(sscanf(text, "-- expect: %511[^\n]", out), 1, "%s: the first line has no '-- expect: '", name);
-}
-
 /* Compares a text with a file of the tree; with FLP_GOLDEN_UPDATE=1 writes it first. */
 static inline void gen_case_golden(const char *path, const char *text) {
   const char *update = getenv("FLP_GOLDEN_UPDATE");

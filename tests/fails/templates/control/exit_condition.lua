@@ -1,6 +1,0 @@
--- expect: portable/forward.lua:4: k.exit_if: condition: expected i1, got i32
-return function(k, spec)
-  k.kernel {entry = "forward", threads = 128, body = function(p)
-    k.exit_if(k.tid())
-  end}
-end

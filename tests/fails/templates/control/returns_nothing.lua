@@ -1,2 +1,0 @@
--- expect: portable/forward.lua:1: the file returns nothing
-local x = 1

@@ -1,4 +1,0 @@
--- expect: portable/forward.lua:3: the sandbox has no global 'next'
-return function(k, spec)
-  local key = next({1})
-end

@@ -1,4 +1,0 @@
--- expect: portable/forward.lua:3: the sandbox has no global 'pcall'
-return function(k, spec)
-  pcall(error)
-end
