@@ -70,7 +70,8 @@ static inline int gen_replay_is_shown(const char *line, const char *command) {
   for (size_t i = 0; i < sizeof hidden / sizeof hidden[0]; i++)
     if (strncmp(line, hidden[i], strlen(hidden[i])) == 0) return 0;
   if (strncmp(line, ".extern .shared", 15) == 0) return 1;
-  if (strcmp(command, "word") == 0) return *line == '\t' && strncmp(line, "\tst.global", 10) && strncmp(line, "\tret;", 5);
+  if (strcmp(command, "word") == 0)
+    return *line == '\t' && strncmp(line, "\tst.global", 10) && strncmp(line, "\tret;", 5);
   return *line == '\t' || (strcmp(command, "template") == 0 && strncmp(line, ".m", 2) == 0);
 }
 
@@ -145,7 +146,7 @@ static inline void gen_replay_kernel(const char *command, char *words, const cha
   flpgen_result result;
   snprintf(text, sizeof text, strcmp(command, "word") == 0 ? gen_replay_word : "%s", lines);
   flp_status status = strcmp(command, "template") == 0 ? gen_case_text(text, strlen(text), &result, error)
-                                                        : gen_case_body(text, &result, error);
+                                                       : gen_case_body(text, &result, error);
   if (status != FLP_OK) {
     fprintf(out, "%s%s\n", status == FLP_ERROR_COMPILE ? "" : "another status: ", error);
     cr_expect_null(result.ptx);
