@@ -55,13 +55,19 @@ def pytest_configure(config):
                     "build/release, and FLP_TEST_BUILD names another one", 2)
 
 
-def is_sample(item, seen):
-    """Whether it is the first case of its test, of kernels on the CPU of each feature on each architecture."""
-    given = item.callspec.params if hasattr(item, "callspec") else {}
-    key = item.path, item.function, *(str(given.get(name)) for name in ("capability", "feature"))
-    is_first = key not in seen
-    seen.add(key)
-    return is_first or item.path.parent.name != "simt"
+def given(item, name):
+    return str(item.callspec.params.get(name)) if hasattr(item, "callspec") else ""
+
+
+def samples(items):
+    """Of each test of kernels on the CPU, and each feature, the first case; architectures take turns."""
+    features = {}
+    for item in items:
+        features.setdefault((item.path, item.function, given(item, "feature")), []).append(item)
+    for turn, cases in enumerate(features.values()):
+        capabilities = sorted({given(item, "capability") for item in cases})
+        wanted = capabilities[turn % len(capabilities)]
+        yield next(item for item in cases if given(item, "capability") == wanted)
 
 
 def pytest_collection_modifyitems(config, items):
@@ -69,12 +75,11 @@ def pytest_collection_modifyitems(config, items):
     is_named = config.option.keyword or any("::" in argument for argument in config.args)
     if is_named or os.environ.get("FLP_TEST_LONG") == "1":
         return
-    seen, kept, left_out = set(), [], []
-    for item in items:
-        is_short = not item.get_closest_marker("long") and is_sample(item, seen)
-        (kept if is_short else left_out).append(item)
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = kept
+    short = [item for item in items if not item.get_closest_marker("long")]
+    kept = set(samples([item for item in short if item.path.parent.name == "simt"]))
+    kept.update(item for item in short if item.path.parent.name != "simt")
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
 
 
 from binding_fixtures import engine, folder, fresh_plans, one_rank  # noqa: E402,F401

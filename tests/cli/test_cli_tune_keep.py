@@ -15,8 +15,10 @@ KEEP = [*GRADS, "--keep"]
 # The stand-in knows the loss -weight * advantage * logprob; so few rows would run in recompute mode.
 STEP = [*GRADS, "--loss", "reinforce", "--mode", "stream"]
 FROZEN = ["--grad", "hidden", "--keep"]
-MODES = pytest.mark.parametrize("options, mode", [(KEEP, "save"), (FROZEN, "direction"), (STEP, "stream")],
-                                ids=["save", "direction", "stream"])
+LONG = pytest.mark.long
+MODES = pytest.mark.parametrize("options, mode", [
+    pytest.param(KEEP, "save", id="save"), pytest.param(FROZEN, "direction", id="direction", marks=LONG),
+    pytest.param(STEP, "stream", id="stream", marks=LONG)])
 
 
 def without_mode(options):
@@ -28,12 +30,14 @@ def without_mode(options):
 
 @pytest.mark.parametrize("options, mode, more", [
     (KEEP, "save", []), (STEP, "stream", ["--entropy", "forward"]),
-    (FROZEN, "direction", ["--entropy", "forward", "--bias"]), (FROZEN, "save", ["--entropy", "backward"]),
-    (KEEP, "save", ["--bias", "--grad", "hidden,weight,bias", "--per-row-temperature"]),  # exponentials are expanded
-    pytest.param(KEEP, "save", ["--accumulate-grad-weight", "--softcap", 3], marks=pytest.mark.long),
-    pytest.param(FROZEN, "direction", ["--softcap", 3, "--grad-hidden-dtype", "fp32"], marks=pytest.mark.long),
-    pytest.param(STEP, "stream", ["--accumulate-grad-weight"], marks=pytest.mark.long),
-    pytest.param(STEP, "stream", ["--grad", "hidden", "--target-dtype", "int32"], marks=pytest.mark.long)])
+    (FROZEN, "direction", ["--entropy", "forward", "--bias"]),
+    *(pytest.param(*row, marks=LONG) for row in (
+        (FROZEN, "save", ["--entropy", "backward"]),
+        (KEEP, "save", ["--bias", "--grad", "hidden,weight,bias", "--per-row-temperature"]),  # exponentials are expanded
+        (KEEP, "save", ["--accumulate-grad-weight", "--softcap", 3]),
+        (FROZEN, "direction", ["--softcap", 3, "--grad-hidden-dtype", "fp32"]),
+        (STEP, "stream", ["--accumulate-grad-weight"]),
+        (STEP, "stream", ["--grad", "hidden", "--target-dtype", "int32"])))])
 def test_every_kernel_of_the_mode_is_tuned(cache, options, mode, more):
     target = result(*options, *more, cache=cache)
     found = steps(target)
@@ -62,6 +66,7 @@ def test_kinds_are_timed_in_the_passes_of_direction_mode(cache):
     assert target["mode"] == "save" and steps(target)["forward_keep"]["ms"] == pytest.approx(80, rel=0.01)
 
 
+@LONG
 def test_save_and_direction_of_a_frozen_head_are_two_things_to_resume(cache):
     first = result(*FROZEN, "--mode", "save", cache=cache)
     second = result(*FROZEN, "--resume", cache=cache)
@@ -75,6 +80,7 @@ def test_kinds_are_timed_in_steps_of_stream_mode(cache):
         assert found[kind]["ms"] == pytest.approx(160, rel=0.01), kind
 
 
+@LONG
 def test_steps_that_run_in_recompute_mode_leave_forward_keep_alone(cache):
     done = tune(*GRADS, "--loss", "reinforce", cache=cache)
     assert done.code == 0 and "forward_keep counts for nothing; --mode stream times it" in done.out
@@ -96,6 +102,7 @@ def test_scoring_with_a_loss_tunes_forward_alone(cache):
     assert list(steps(result("--loss", "nll", cache=cache))) == ["forward"]
 
 
+@LONG
 def test_ties_fall_to_the_least_predicted_whatever_the_seed(tmp_path):
     ways = ways_tried(*STEP)
     assert list(ways) == list(KINDS)
@@ -173,7 +180,7 @@ def test_a_workspace_that_holds_nothing_to_keep_is_reported(cache):
 # ---- records, dry runs, presets
 
 
-@pytest.mark.long
+@LONG
 @MODES
 def test_it_is_recorded_gone_on_with_and_drawn(cache, tmp_path, options, mode):
     script = planted(ways_tried(*options), 1)
@@ -211,7 +218,9 @@ def test_presets_and_shapes_take_them(options, heads):
 # ---- who takes what was found
 
 
-@pytest.fixture(scope="module", params=[KEEP, FROZEN, STEP], ids=["save", "direction", "stream"])
+@pytest.fixture(scope="module", params=[
+    pytest.param(KEEP, id="save"), pytest.param(FROZEN, id="direction", marks=LONG),
+    pytest.param(STEP, id="stream", marks=LONG)])
 def listed(request, tmp_path_factory):
     """-> (options, list, cache, target) of a search."""
     folder = tmp_path_factory.mktemp("listed")
