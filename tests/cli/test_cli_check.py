@@ -101,7 +101,8 @@ def test_every_case_and_situation_is_in_the_record(tmp_path):
 
 @needs_fake
 @pytest.mark.parametrize("mode, cases", [
-    ("save", {"concurrent saved"}), ("direction", {"concurrent direction"}), ("recompute-rows", {"concurrent rows"})])
+    ("save", {"concurrent saved"}), pytest.param("direction", {"concurrent direction"}, marks=pytest.mark.long),
+    pytest.param("recompute-rows", {"concurrent rows"}, marks=pytest.mark.long)])
 def test_only_the_cases_of_a_mode(tmp_path, mode, cases):
     path = tmp_path / "record.json"
     done = on_fake("--rung", "jit", "--mode", mode, f"--json={path}", cache=tmp_path / "cache",
@@ -170,6 +171,7 @@ def test_a_failure_has_a_row_of_its_own_and_equal_rungs_share_theirs(tmp_path):
     assert len(cases) == len(set(cases)) > 5
 
 
+@pytest.mark.long
 @needs_fake
 def test_what_is_precompiled_changes_no_finding(tmp_path):
     rows = {}
@@ -200,6 +202,7 @@ def test_an_adapter_on_the_cpu(dtype):
     assert all("lora=16" in row["options"] and "grads=hbAB" in row["options"] for row in record["rows"])
 
 
+@pytest.mark.long
 def test_adapters_of_a_set_alone():
     record = document_of("check", "--all", "--dtype", "fp16", "--lora-rank", 32, "--rung", "eager")
     assert record["failed"] == 0

@@ -157,6 +157,7 @@ def test_demo_draws_lists():
 # ---- check ----
 
 
+@pytest.mark.long
 def test_a_set_has_lists_beside_the_other_modes():
     rows = findings(flpgen("check", "--quick", "--mode", "listed", "--rung", "eager", "--json").json())
     outputs = {row["output"] for row in rows}

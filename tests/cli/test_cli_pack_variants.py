@@ -50,6 +50,7 @@ def test_variants_of_a_head_in_fp32_keep_nothing(tmp_path):
         "rows", "forward", "dz", "grad_hidden", "products"}
 
 
+@pytest.mark.long
 def test_variants_of_what_keeps_are_tuned_with_it(tmp_path):
     """forward_keep was searched in save or stream mode; a loss is of the line alone."""
     line = f"{HEAD} --grad hidden --loss grpo --step-rows 512 {TUNED_FOR}"
@@ -80,6 +81,7 @@ def image_bytes(entries):
     return sum({image["sha256"]: image["stored_bytes"] for entry in entries for image in entry["images"]}.values())
 
 
+@pytest.mark.long
 def test_a_model_fits_two_mebibytes(tmp_path):
     """A kernel that stays as it is untuned is there once, for the device and for others."""
     path = of_list(tmp_path, "a", [f"{MODEL} {TUNED_FOR}"], "--variants", "--name", "a model")

@@ -21,6 +21,7 @@ def test_forms_of_a_tail(text, value):
 
 # ---- kernels ----
 
+@pytest.mark.long
 def test_kernels_of_a_tail_and_no_others_depend_on_it():
     tailed, exact = generated(*SHAPE, *TAIL), generated(*SHAPE)
     assert exact["spec"]["tail"] is None and tailed["spec"]["keep"] == 0

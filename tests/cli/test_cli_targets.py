@@ -100,6 +100,7 @@ def test_tensors_of_a_file_are_calls_of_one_target_each(tmp_path):
 QUICK = ["check", "--quick", "--targets", 9, "--rung", "eager"]
 
 
+@pytest.mark.long
 def test_a_set_has_the_cases_of_several_targets_alone():
     rows = findings(document_of(*QUICK))
     counts = {word for row in rows for word in row["options"].split() if word.startswith("targets=")}
@@ -203,6 +204,7 @@ def test_a_teacher_of_another_name_is_found(tmp_path):
     assert numpy.array_equal(found["loss"], run_file(tmp_path, "step", *words, **distilled())["loss"])
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not os.path.exists(FAKE), reason="the stand-in for libcuda was not built")
 def test_check_leaves_out_the_rung_that_has_no_such_kernels(tmp_path):
     """Generic kernels have no losses over several targets: that is no finding, and alone it is nothing to check."""
