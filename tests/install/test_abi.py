@@ -54,17 +54,17 @@ def changed(text, *changes):
     return text
 
 
-SPEC_END = "dtype or FP32 */\n} flp_spec;"
-LAYOUT_END = "else 0 */\n} flp_layout;"
-STATS_END = "/* phases ended */\n} flp_arena_stats;"
+SPEC_END = "\n} flp_spec;"
+LAYOUT_END = "\n} flp_layout;"
+STATS_END = "\n} flp_arena_stats;"
 VERSION = "FLP_API const char *flp_version(void);"
 NEW_FUNCTION = (VERSION, f"{VERSION}\nFLP_API int flp_new(int one);")
 NEW_VERSION = ("local:\n    *;\n};\n", "local:\n    *;\n};\nFLP_0.99 { global: flp_new; } FLP_0;\n")
 ALLOWED = {
     "nothing": ([], [], ""),
-    "a field at the end": ([(SPEC_END, "*/ int64_t more;\n} flp_spec;")], [],
+    "a field at the end": ([(SPEC_END, " int64_t more;\n} flp_spec;")], [],
                            "flp_spec grew from 136 to 144 bytes"),
-    "a double and a pointer at the end": ([(LAYOUT_END, "*/ double more; const char *words;\n} flp_layout;")], [],
+    "a double and a pointer at the end": ([(LAYOUT_END, " double more; const char *words;\n} flp_layout;")], [],
                                           "flp_layout grew from 72 to 88 bytes"),
     "arrays and halves of words": ([(STATS_END, "int32_t one, two; float many[4];\n} flp_arena_stats;")], [],
                                    "flp_arena_stats grew from 72 to 96 bytes"),
@@ -98,11 +98,11 @@ REFUSED = {
     "a renumbered enum": ([("FLP_DTYPE_FP16 = 2", "FLP_DTYPE_FP16 = 7")], [], "FLP_DTYPE_FP16"),
     "an enumerator dropped": ([("FLP_ERROR_DATA = 11,", "")], [], "FLP_ERROR_DATA"),
     "a renumbered enum in a struct that grew": ([("FLP_DTYPE_FP16 = 2", "FLP_DTYPE_FP16 = 7"),
-                                                 (SPEC_END, "*/ int64_t more;\n} flp_spec;")], [],
+                                                 (SPEC_END, " int64_t more;\n} flp_spec;")], [],
                                                 "FLP_DTYPE_FP16"),
     "a changed field in a struct that grew": ([("  double flops;\n", "  int64_t flops;\n"),
-                                               (LAYOUT_END, "*/ double more;\n} flp_layout;")], [], "flp_layout"),
-    "padding at the end": ([(LAYOUT_END, "*/ int32_t more;\n} flp_layout;")], [],
+                                               (LAYOUT_END, " double more;\n} flp_layout;")], [], "flp_layout"),
+    "padding at the end": ([(LAYOUT_END, " int32_t more;\n} flp_layout;")], [],
                            "flp_layout has padding from byte 76 on (accepted: new fields without)"),
     "a longer array": ([("FLP_LOSS_METRICS_MAX = 8", "FLP_LOSS_METRICS_MAX = 9")], [], "changed length from 8 to 9"),
     "a struct without struct_bytes": ([("  double fallback, low, high;", "  double fallback, low, high, step;")], [],
