@@ -2,5 +2,5 @@
 #include "tests/unit/support/gen_replay.h"
 
 Test(gen_words, each_is_as_it_was) {
-  replay_each("words", 2, gen_replay_file, NULL);
+  replay_each("words", 3, gen_replay_file, NULL);
 }

@@ -4,7 +4,7 @@
  *   > arch sm_90a        of what follows in the file; sm_80 at first
  *   > word NAME          lines that give x, of p and of i, j (i32), f and g (f32)
  *   > body               of a kernel of 128 threads
- *   > template           a whole file
+ *   > template           a whole file; > module: the same, its IR
  *   > loss FILE          a whole file of a loss
  *   > loss-body TEXT     what a loss does before it returns row.logprob
  *   > loss-long          the longest file of a head, so many units, with %d their number, and a tail: a line each
@@ -145,8 +145,8 @@ static inline void gen_replay_kernel(const char *command, char *words, const cha
   char text[8192], error[512];
   flpgen_result result;
   snprintf(text, sizeof text, strcmp(command, "word") == 0 ? gen_replay_word : "%s", lines);
-  flp_status status = strcmp(command, "template") == 0 ? gen_case_text(text, strlen(text), &result, error)
-                                                       : gen_case_body(text, &result, error);
+  int is_file = strcmp(command, "template") == 0 || strcmp(command, "module") == 0;
+  flp_status status = is_file ? gen_case_text(text, strlen(text), &result, error) : gen_case_body(text, &result, error);
   if (status != FLP_OK) {
     fprintf(out, "%s%s\n", status == FLP_ERROR_COMPILE ? "" : "another status: ", error);
     cr_expect_null(result.ptx);
@@ -154,6 +154,8 @@ static inline void gen_replay_kernel(const char *command, char *words, const cha
   }
   if (strcmp(command, "ir") == 0)
     gen_replay_ir(out, result.ir);
+  else if (strcmp(command, "module") == 0)
+    fputs(result.ir, out);
   else if (strcmp(command, "counts") == 0)
     gen_replay_counts(out, &result, words);
   else if (strcmp(command, "assembles") != 0)
