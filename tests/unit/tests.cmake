@@ -13,7 +13,7 @@ set(FLP_FAULTY malloc calloc realloc strdup asprintf aligned_alloc getcwd realpa
 list(TRANSFORM FLP_FAULTY PREPEND LINKER:--wrap=)
 
 # Tests that need the command's own parts, by name.
-set(CLI_TESTS "^test_(cli|safetensors|hfconfig|oracle|check|bench|measure|gemm|pack|parallel|space|model|search|records|tune)")
+set(CLI_TESTS "^test_(cli|safetensors|oracle|check|bench|measure|gemm|pack|parallel|space|model|search|records|tune)")
 set(FLP_TEST_SCRATCH ${PROJECT_BINARY_DIR}/tests/scratch)
 file(REMOVE_RECURSE ${FLP_TEST_SCRATCH})
 file(MAKE_DIRECTORY ${FLP_TEST_SCRATCH})

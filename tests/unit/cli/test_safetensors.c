@@ -1,4 +1,5 @@
-/* test_safetensors.c: round trips, hostile files with their exact reasons, and every truncation of a good file. */
+/* test_safetensors.c: round trips, and every truncation and change of a good file. What is said of bad headers is in
+ * tests/golden/texts. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,15 +44,6 @@ static flp_status open_bytes(const void *bytes, size_t length, cli_safetensors *
 static const char *reason(void) {
   const char *detail = flp_error_detail(), *end = strstr(detail, "-case: ");
   return end ? end + strlen("-case: ") : detail;
-}
-
-static void expect_refused(const char *header, size_t data_bytes, const char *expected) {
-  uint8_t bytes[FILE_BYTES];
-  cli_safetensors *file = NULL;
-  flp_status status = open_bytes(bytes, compose(bytes, header, data_bytes), &file);
-  cr_expect_eq(status, FLP_ERROR_CORRUPT, "%s", header);
-  cr_expect_null(file);
-  cr_expect_str_eq(reason(), expected, "%s: %s", header, reason());
 }
 
 Test(safetensors, round_trip) {
@@ -110,86 +102,8 @@ Test(safetensors, the_same_bytes_whatever_the_order) {
   cr_expect_arr_eq(bytes[0], bytes[1], length[0]);
 }
 
-Test(safetensors, reads_metadata_padding_and_odd_alignment) {
-  uint8_t bytes[FILE_BYTES];
-  cli_safetensors *file = NULL;
-  const char *header =
-      "{\"__metadata__\":{\"format\":\"pt\"},\"a\":{\"dtype\":\"I32\",\"shape\":[2],"
-      "\"data_offsets\":[1,9]},\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}   ";
-  cr_assert_eq(open_bytes(bytes, compose(bytes, header, 9), &file), FLP_OK, "%s", flp_error_detail());
-  cr_expect_eq(cli_safetensors_count(file), 2);
-  cr_expect_str_eq(cli_safetensors_get(file, 0)->name, "b", "in the order of the bytes");
-  cr_expect_eq(cli_safetensors_find(file, "a")->elements, 2);
-  cr_expect_null(cli_safetensors_find(file, "__metadata__"));
-  cli_safetensors_close(file);
-}
-
 #define TENSOR(name, dtype, shape, offsets) \
   "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
-
-Test(safetensors, hostile_headers) {
-  static const struct {
-    const char *header;
-    size_t data_bytes;
-    const char *expected;
-  } cases[] = {
-      {"[1, 2]", 0, "the header does not begin with '{'"},
-      {" {}", 0, "the header does not begin with '{'"},
-      {"{" TENSOR("a", "F99", "[1]", "[0,4]") "}", 4, "tensor 'a': dtype 'F99' is unknown"},
-      {"{\"a\":3}", 0, "tensor 'a': its entry is not an object"},
-      {"{\"a\":{\"dtype\":7,\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "tensor 'a': dtype is not a string"},
-      {"{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,4]}}", 4, "tensor 'a': shape is not an array"},
-      {"{" TENSOR("a", "F32", "[-1]", "[0,4]") "}", 4, "tensor 'a': shape[0] is not a whole number >= 0"},
-      {"{" TENSOR("a", "F32", "[2,1.5]", "[0,4]") "}", 4, "tensor 'a': shape[1] is not a whole number >= 0"},
-      {"{" TENSOR("a", "F32", "[1,1,1,1,1,1,1,1,1]", "[0,4]") "}", 4,
-       "tensor 'a': shape has 9 dimensions; at most 8 are accepted"},
-      {"{" TENSOR("a", "F32", "[4294967296,4294967296]", "[0,4]") "}", 4,
-       "tensor 'a': the product of its shape overflows"},
-      {"{" TENSOR("a", "F64", "[2305843009213693952]", "[0,4]") "}", 4,
-       "tensor 'a': the product of its shape overflows"},
-      {"{" TENSOR("a", "U8", "[9223372036854775807]", "[0,9223372036854775807]") "}", 4,
-       "tensor 'a': data_offsets [0, 9223372036854775807] leave the 4 bytes of data; the file is truncated"},
-      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, "tensor 'a': data_offsets is not a pair of whole numbers >= 0"},
-      {"{" TENSOR("a", "F32", "[1]", "[0]") "}", 4, "tensor 'a': data_offsets is not a pair of whole numbers >= 0"},
-      {"{" TENSOR("a", "F32", "[1]", "[-4,0]") "}", 4, "tensor 'a': data_offsets is not a pair of whole numbers >= 0"},
-      {"{" TENSOR("a", "F32", "[1]", "[4,0]") "}", 4, "tensor 'a': data_offsets [4, 0] run backwards"},
-      {"{" TENSOR("a", "F32", "[1]", "[0,3]") "}", 4,
-       "tensor 'a': data_offsets span 3 bytes, but dtype and shape need 4"},
-      {"{" TENSOR("a", "F32", "[1]", "[0,4]") "," TENSOR("b", "F32", "[1]", "[2,6]") "}", 6,
-       "tensor 'b' overlaps tensor 'a'"},
-      {"{" TENSOR("a", "F32", "[1]", "[0,4]") "," TENSOR("b", "F32", "[1]", "[0,4]") "}", 4,
-       "tensor 'b' overlaps tensor 'a'"},
-      {"{" TENSOR("a", "F32", "[1]", "[0,4]") "," TENSOR("b", "F32", "[1]", "[6,10]") "}", 10,
-       "2 bytes before tensor 'b' belong to no tensor"},
-      {"{" TENSOR("a", "F32", "[1]", "[2,6]") "}", 6, "2 bytes before tensor 'a' belong to no tensor"},
-      {"{" TENSOR("a", "F32", "[1]", "[0,4]") "}", 7, "the last 3 bytes belong to no tensor"},
-      {"{\"__metadata__\":[]}", 0, "__metadata__ is not an object"},
-      {"{\"__metadata__\":{\"x\":1}}", 0, "__metadata__ field 'x' is not a string"},
-  };
-  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-    expect_refused(cases[i].header, cases[i].data_bytes, cases[i].expected);
-}
-
-/* JSON that jansson refuses; the words are its own, so only the part before them is ours. */
-Test(safetensors, headers_that_are_not_json) {
-  static const char *const headers[] = {
-      "{\"a\":",
-      "{]",
-      "{\"a\":{},\"a\":{}}",
-      "{} trailing",
-      "{\"a\":{\"dtype\":\"F32\",\"shape\":[99999999999999999999],\"data_offsets\":[0,4]}}",
-      "{\"\xff\xfe\":1}",
-      "{\"a\\u0000b\":1}",
-      "{\"a\":1e999}",
-  };
-  for (size_t i = 0; i < sizeof headers / sizeof headers[0]; i++) {
-    uint8_t bytes[FILE_BYTES];
-    cli_safetensors *file = NULL;
-    cr_expect_eq(open_bytes(bytes, compose(bytes, headers[i], 4), &file), FLP_ERROR_CORRUPT, "%s", headers[i]);
-    cr_expect_null(file);
-    cr_expect_eq(strncmp(reason(), "the header is not JSON: ", 24), 0, "%s: %s", headers[i], reason());
-  }
-}
 
 Test(safetensors, deep_nesting_is_refused) {
   enum { DEPTH = 100000, LENGTH = 8 + 5 + DEPTH };

@@ -1,4 +1,5 @@
-/* test_tunables.c: tile configurations as text, in keys, and in what the generator makes of them. */
+/* test_tunables.c: tile configurations in keys, and in what the generator makes of them. What is read of a text is in
+ * tests/golden/texts. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,57 +17,6 @@ static void expect_text(const flp_tunables *tunables, const char *want) {
   char text[FLP_TUNABLES_TEXT_BYTES];
   flp_tunables_text(tunables, text);
   cr_expect_str_eq(text, want);
-}
-
-Test(tunables, every_item_is_read) {
-  flp_tuning t = parse("forward:cooperative,256x192,stages=4,cluster=1,raster=32;products:raster=16;dz:ping-pong");
-  const flp_tunables forward = {FLP_SCHEDULE_COOPERATIVE, 256, 192, 4, 1, 32}, products = {.raster = 16};
-  const flp_tunables dz = {.schedule = FLP_SCHEDULE_PING_PONG};
-  cr_expect_arr_eq(&t.of[FLP_KERNEL_FORWARD], &forward, sizeof forward);
-  cr_expect_arr_eq(&t.of[FLP_KERNEL_PRODUCTS], &products, sizeof products);
-  cr_expect_arr_eq(&t.of[FLP_KERNEL_DZ], &dz, sizeof dz);
-}
-
-Test(tunables, nothing_is_the_templates_default) {
-  const char *const texts[] = {NULL, ""};
-  for (int i = 0; i < 2; i++) {
-    flp_tuning t = parse(texts[i]);
-    for (int kind = 0; kind < FLP_KERNEL_KINDS; kind++) expect_text(&t.of[kind], "own");
-  }
-}
-
-Test(tunables, what_is_written_is_read_back) {
-  static const char *const items[] = {"ping-pong", "128x64", "stages=12,cluster=4,raster=1024",
-                                      "cooperative,256x128,stages=4,cluster=2,raster=8"};
-  for (size_t i = 0; i < sizeof items / sizeof items[0]; i++) {
-    char text[FLP_TUNABLES_TEXT_BYTES + 16];
-    snprintf(text, sizeof text, "forward:%s", items[i]);
-    flp_tuning t = parse(text);
-    expect_text(&t.of[FLP_KERNEL_FORWARD], items[i]);
-  }
-}
-
-Test(tunables, what_is_not_known_is_named) {
-  static const char *const wrong[][2] = {
-      {"forward", "tune: 'forward' does not begin with a kernel"},
-      {"rows:raster=8", "tune: 'rows:raster=8' does not begin with a kernel"},
-      {"forward:raster=8;", "tune: '' does not begin with a kernel"},
-      {"forward:", "tune: '' of forward is not known"},
-      {"forward:fast", "tune: 'fast' of forward is not known"},
-      {"forward:128x", "tune: '128x' of forward is not known"},
-      {"dz:x192", "tune: 'x192' of dz is not known"},
-      {"dz:128x192x64", "tune: '128x192x64' of dz is not known"},
-      {"products:stages=0", "tune: 'stages=0' of products is not known"},
-      {"products:stages=1025", "tune: 'stages=1025' of products is not known"},
-      {"products:stages=99999999999999999999", "tune: 'stages=99999999999999999999' of products is not known"},
-      {"products:stages=4 ", "tune: 'stages=4 ' of products is not known"},
-      {"products:stages=", "tune: 'stages=' of products is not known"},
-  };
-  for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-    flp_tuning t;
-    cr_expect_eq(flp_tuning_parse("tune", wrong[i][0], &t), FLP_ERROR_ARGUMENT, "%s", wrong[i][0]);
-    cr_expect(strstr(flp_error_detail(), wrong[i][1]), "%s: %s", wrong[i][0], flp_error_detail());
-  }
 }
 
 Test(tunables, a_text_of_any_length_is_refused_in_bounds) {

@@ -103,50 +103,6 @@ Test(loss, every_truncation_is_corrupt) {
   }
 }
 
-Test(loss, a_bad_field_is_named) {
-  uint8_t bytes[FLP_LOSS_BYTES_MAX], good[FLP_LOSS_BYTES_MAX];
-  size_t length = write_sample(good);
-  flp_loss loss = find("ppo+k3"), got;
-  size_t constants = BODY_AT + loss.parameter_count * PARAMETER_BYTES;
-  size_t nodes = constants + 8 * loss.constant_count, metrics = nodes + NODE_BYTES * loss.node_count;
-  uint32_t where = 0, sub = 0;
-  while (loss.nodes[where].op != FLP_LOSS_WHERE) where++;
-  while (loss.nodes[sub].op != FLP_LOSS_SUB) sub++;
-  const struct {
-    size_t at, count;
-    const char *value, *message;
-  } cases[] = {
-      {0, 1, "f", "loss: the bytes do not begin with FLPL"},
-      {4, 1, "\2", "loss: version is 2, accepted: 2 of a program over targets, 3 of one that reads lse or mean_score, else 1"},
-      {4, 1, "\4", "loss: version is 4, accepted: 1 to 3"},
-      {9, 1, "\x77", NULL},
-      {NAME_AT, 1, "P", "loss: its name is not a terminated name"},
-      {COUNTS_AT, 1, "\11", "loss: parameter_count is 9, accepted: 0 to 8"},
-      {COUNTS_AT + 4, 1, "\11", "loss: vector_count is 9, accepted: 0 to 8"},
-      {COUNTS_AT + 8, 1, "\101", "loss: constant_count is 65, accepted: 0 to 64"},
-      {COUNTS_AT + 13, 1, "\2", NULL},
-      {COUNTS_AT + 16, 1, "\11", "loss: metric_count is 9, accepted: 0 to 8"},
-      {COUNTS_AT + 20, 2, "\xff\xff", NULL},
-      {BODY_AT, 1, "\0", "loss: the name of parameter 0 is not a terminated name"},
-      {BODY_AT + PARAMETER_BYTES + 39, 1, "\x7f", NULL},
-      {BODY_AT + PARAMETER_BYTES, 10, "clip_high\0", "loss: parameter clip_high stands twice"},
-      {constants, 8, "\0\0\0\0\0\0\xf8\x7f", "loss: constant 0 is NaN"},
-      {nodes, 1, "\31", "loss: operation of node 0 is 25, accepted: 0 to 24"},
-      {nodes + 2, 1, "\6", "loss: operand of node 0 is 6, accepted: an index of what the loss has"},
-      {nodes + 4, 1, "\1", "loss: unused operand of node 0 is 1, accepted: 0"},
-      {nodes + NODE_BYTES * sub + 2, 1, "\xff", NULL},
-      {nodes + NODE_BYTES * where + 2, 1, "\0", NULL},
-      {metrics, 1, "%", "loss: the name of metric 0 is not a terminated name"},
-      {metrics + 32, 1, "\xff", NULL},
-  };
-  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    memcpy(bytes, good, sizeof bytes);
-    memcpy(bytes + cases[i].at, cases[i].value, cases[i].count);
-    cr_expect_eq(flp_loss_read(bytes, length, &got), FLP_ERROR_CORRUPT, "case %zu", i);
-    if (cases[i].message) cr_expect_str_eq(flp_error_detail(), cases[i].message, "case %zu: %s", i, flp_error_detail());
-  }
-}
-
 /* ---- building ---- */
 
 Test(loss, operands_must_fit) {
