@@ -1,5 +1,5 @@
 /* test_store_corners.c: what a cache seldom meets: names that are not its own, ties of age, visits that are stopped,
- * lists of odd paths, files that are no files, and an entry of another key. */
+ * lists of odd paths, and files that are no files. */
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -103,22 +103,6 @@ Test(store_corners, a_pack_is_a_regular_file_of_this_user) {
   cr_expect_eq(store_file_open_pack(path, &fd, &stat_), FLP_ERROR_IO);
   cr_expect_not_null(strstr(flp_error_detail(), "not a regular file"), "%s", flp_error_detail());
   cr_expect_eq(fd, -1);
-}
-
-/* Two keys never have one name; a file that was renamed by hand holds another key than its name says. */
-Test(store_corners, an_entry_of_another_key_is_set_aside) {
-  char from[FIXTURE_PATH_BYTES], to[FIXTURE_PATH_BYTES];
-  const char *directory = sample_directory();
-  fixture_put_in(directory, FIXTURE_KEY "2", 1);
-  fixture_put_in(directory, FIXTURE_KEY "3", 1);
-  cr_assert_eq(rename(fixture_path(directory, FIXTURE_KEY "2", ".flpk", from),
-                      fixture_path(directory, FIXTURE_KEY "3", ".flpk", to)),
-               0);
-  flp_store *store = fixture_open(directory, NULL);
-  cr_expect_not(fixture_finds(store, FIXTURE_KEY "3", 1));
-  cr_expect_not_null(strstr(fixture_warning, "holds another key"), "%s", fixture_warning);
-  cr_expect_eq(sample_count(directory, ".bad-0"), 1);
-  flp_store_close(store);
 }
 
 /* The hundred and first bad file of a key is thrown away. */
