@@ -171,60 +171,66 @@ Test(pack, every_truncation_is_corrupt) {
 
 /* ---- hostile packs: their checksums are right ---- */
 
-static void head(pack_case *p, size_t at, uint32_t value) {
-  pack_case_set(p->bytes + at, value);
+typedef enum part { HEAD, BLOB, ENTRY, PTX, CUBIN } part; /* PTX, CUBIN: images of an entry */
+
+static uint8_t *part_of(pack_case *p, part which, int i) {
+  return which == HEAD    ? p->bytes
+         : which == BLOB  ? pack_case_blob(p, (size_t)i)
+         : which == ENTRY ? pack_case_entry(p, (size_t)i)
+                          : pack_case_image(p, (size_t)i, which == CUBIN);
 }
 
-static void foreign(pack_case *p) {
-  memcpy(p->bytes, "PK\3\4", 4);
-}
-static void later_format(pack_case *p) {
-  head(p, 4, 2);
-}
-static void other_descriptors(pack_case *p) {
-  head(p, 8, FLP_DESC_FORMAT - 1);
-}
-static void huge_manifest(pack_case *p) {
-  head(p, 12, UINT32_MAX);
-}
-static void huge_index(pack_case *p) {
-  head(p, 16, UINT32_MAX);
-}
-static void no_entries(pack_case *p) {
-  head(p, 20, 0);
-}
-static void huge_entries(pack_case *p) {
-  head(p, 20, UINT32_MAX);
-}
-static void many_entries(pack_case *p) {
-  head(p, 20, FLP_PACK_ENTRIES_MAX);
-}
-static void fewer_entries(pack_case *p) {
-  head(p, 20, 2);
-}
-static void huge_blobs(pack_case *p) {
-  head(p, 24, UINT32_MAX);
-}
-static void odd_signature(pack_case *p) {
-  head(p, 28, 64);
-}
-static void absent_signature(pack_case *p) {
-  head(p, 28, FLP_PACK_SIGNATURE);
-}
-static void huge_data(pack_case *p) {
-  head(p, 36, 0x80000000);
-}
-static void no_stored(pack_case *p) {
-  pack_case_set(pack_case_blob(p, 0) + 32, 0);
-}
+/* One number that is wrong. */
+static const struct {
+  part of;
+  int i, at;
+  uint32_t value;
+  const char *reason;
+} numbers[] = {
+    {HEAD, 0, 4, 2, "pack format is 2, accepted: 1 to 1"},
+    {HEAD, 0, 8, FLP_DESC_FORMAT - 1, "descriptor format is"},
+    {HEAD, 0, 12, UINT32_MAX, "manifest bytes is 4294967295"},
+    {HEAD, 0, 16, UINT32_MAX, "index bytes is 4294967295"},
+    {HEAD, 0, 20, 0, "entries is 0"},
+    {HEAD, 0, 20, UINT32_MAX, "entries is 4294967295"},
+    {HEAD, 0, 20, FLP_PACK_ENTRIES_MAX, "do not fit an index"},
+    {HEAD, 0, 20, 2, "left over behind its index"},
+    {HEAD, 0, 24, UINT32_MAX, "blobs is 4294967295"},
+    {HEAD, 0, 28, 64, "signature bytes is 64"},
+    {HEAD, 0, 28, FLP_PACK_SIGNATURE, "its head has"},
+    {HEAD, 0, 36, 0x80000000, "data bytes is"},
+    {BLOB, 0, 32, 0, "stored bytes of a blob is 0"},
+    {BLOB, 0, 36, UINT32_MAX, "unpacked bytes of a blob is 4294967295"},
+    {BLOB, 0, 36, FLP_PACK_CODE_BYTES_MAX, "is not one zstd frame"},
+    {ENTRY, 0, 0, UINT32_MAX, "key bytes of an entry is 4294967295"},
+    {ENTRY, 0, 4, UINT32_MAX, "descriptor bytes of an entry is 4294967295"},
+    {ENTRY, 0, 8, 0, "images of an entry is 0"},
+    {ENTRY, 0, 8, FLP_PACK_IMAGES_MAX + 1, "images of an entry is 65"},
+    {ENTRY, 2, 8, FLP_PACK_IMAGES_MAX, "its index ends within an entry"},
+    {CUBIN, 2, 0, 3, "has code 3"},
+    {PTX, 0, 0, FLP_PACK_CUBIN, "accepted: PTX first, then cubins"},
+    {CUBIN, 2, 0, FLP_PACK_PTX, "accepted: PTX first, then cubins"},
+    {CUBIN, 2, 8, UINT32_MAX, "driver 4294967295"},
+    {PTX, 0, 12, 4, "refers to blob 4 of 4"},
+};
+
+/* Some bytes. */
+static const struct {
+  part of;
+  int i, at;
+  const char *bytes;
+  size_t count;
+  const char *reason;
+} texts[] = {
+    {HEAD, 0, 0, "PK\3\4", 4, "no pack, it does not begin with FLPP"},
+    {ENTRY, 1, FLP_PACK_ENTRY_BYTES, "a", 1, "out of order, or there twice"},
+    {ENTRY, 0, FLP_PACK_ENTRY_BYTES + 3, "\n", 1, "control character"},
+    {ENTRY, 0, 12, "../../../../etc/passwd", 22, "descriptor is that of another kernel"},
+    {HEAD, 0, FLP_PACK_HEAD_BYTES, "[", 1, "manifest is no JSON object"},
+};
+
 static void more_stored(pack_case *p) {
   pack_case_set(pack_case_blob(p, 0) + 32, pack_case_get(pack_case_blob(p, 0) + 32) + 1);
-}
-static void bomb(pack_case *p) {
-  pack_case_set(pack_case_blob(p, 0) + 36, UINT32_MAX);
-}
-static void small_bomb(pack_case *p) {
-  pack_case_set(pack_case_blob(p, 0) + 36, FLP_PACK_CODE_BYTES_MAX);
 }
 static void swapped_blobs(pack_case *p) {
   uint8_t kept[FLP_PACK_BLOB_BYTES];
@@ -235,51 +241,12 @@ static void swapped_blobs(pack_case *p) {
 static void twin_blobs(pack_case *p) {
   memcpy(pack_case_blob(p, 1), pack_case_blob(p, 0), FLP_PACK_DIGEST);
 }
-static void long_key(pack_case *p) {
-  pack_case_set(pack_case_entry(p, 0), UINT32_MAX);
-}
-static void long_desc(pack_case *p) {
-  pack_case_set(pack_case_entry(p, 0) + 4, UINT32_MAX);
-}
-static void no_images(pack_case *p) {
-  pack_case_set(pack_case_entry(p, 0) + 8, 0);
-}
-static void many_images(pack_case *p) {
-  pack_case_set(pack_case_entry(p, 0) + 8, FLP_PACK_IMAGES_MAX + 1);
-}
-static void beyond_index(pack_case *p) {
-  pack_case_set(pack_case_entry(p, 2) + 8, FLP_PACK_IMAGES_MAX);
-}
-static void unsorted(pack_case *p) {
-  pack_case_entry(p, 1)[FLP_PACK_ENTRY_BYTES] = 'a';
-}
 static void twin_names(pack_case *p) {
   memcpy(pack_case_entry(p, 1) + 12, pack_case_entry(p, 0) + 12, pack_case_get(pack_case_entry(p, 0)));
-}
-static void control(pack_case *p) {
-  pack_case_entry(p, 0)[FLP_PACK_ENTRY_BYTES + 3] = '\n';
-}
-static void traversal(pack_case *p) {
-  memcpy(pack_case_entry(p, 0) + 12, "../../../../etc/passwd", 22);
 }
 static void other_key(pack_case *p) {
   uint8_t *key = pack_case_entry(p, 0) + 12;
   memcpy(memmem(key, pack_case_get(pack_case_entry(p, 0)), "vocab=151936", 12), "vocab=151935", 12);
-}
-static void unknown_code(pack_case *p) {
-  pack_case_set(pack_case_image(p, 2, 1), 3);
-}
-static void cubin_first(pack_case *p) {
-  pack_case_set(pack_case_image(p, 0, 0), FLP_PACK_CUBIN);
-}
-static void two_ptx(pack_case *p) {
-  pack_case_set(pack_case_image(p, 2, 1), FLP_PACK_PTX);
-}
-static void odd_driver(pack_case *p) {
-  pack_case_set(pack_case_image(p, 2, 1) + 8, UINT32_MAX);
-}
-static void no_such_blob(pack_case *p) {
-  pack_case_set(pack_case_image(p, 0, 0) + 12, 4);
 }
 static void idle_blob(pack_case *p) {
   memcpy(pack_case_image(p, 1, 0) + 12, pack_case_image(p, 0, 0) + 12, 4);
@@ -289,66 +256,47 @@ static void bad_desc(pack_case *p) { /* threads of its entry: 33 */
   uint8_t *name = memmem(desc, 260, "forward", 7);
   pack_case_set(name + 72, 33);
 }
-static void no_manifest(pack_case *p) {
-  p->bytes[FLP_PACK_HEAD_BYTES] = '[';
-}
 static void lying_manifest(pack_case *p) {
   uint8_t *count = memmem(p->bytes, p->length, "\"kernels\":3", 11);
   count[10] = '4';
 }
+
 static const struct {
-  const char *name;
   void (*spoil)(pack_case *p);
   const char *reason;
-} corpus[] = {
-    {"foreign", foreign, "no pack, it does not begin with FLPP"},
-    {"later format", later_format, "pack format is 2, accepted: 1 to 1"},
-    {"other descriptors", other_descriptors, "descriptor format is"},
-    {"huge manifest", huge_manifest, "manifest bytes is 4294967295"},
-    {"huge index", huge_index, "index bytes is 4294967295"},
-    {"no entries", no_entries, "entries is 0"},
-    {"huge entries", huge_entries, "entries is 4294967295"},
-    {"many entries", many_entries, "do not fit an index"},
-    {"fewer entries", fewer_entries, "left over behind its index"},
-    {"huge blobs", huge_blobs, "blobs is 4294967295"},
-    {"odd signature", odd_signature, "signature bytes is 64"},
-    {"absent signature", absent_signature, "its head has"},
-    {"huge data", huge_data, "data bytes is"},
-    {"no stored", no_stored, "stored bytes of a blob is 0"},
-    {"more stored", more_stored, "its head has"},
-    {"bomb", bomb, "unpacked bytes of a blob is 4294967295"},
-    {"small bomb", small_bomb, "is not one zstd frame"},
-    {"swapped blobs", swapped_blobs, "out of order, or there twice"},
-    {"twin blobs", twin_blobs, "out of order, or there twice"},
-    {"long key", long_key, "key bytes of an entry is 4294967295"},
-    {"long desc", long_desc, "descriptor bytes of an entry is 4294967295"},
-    {"no images", no_images, "images of an entry is 0"},
-    {"many images", many_images, "images of an entry is 65"},
-    {"beyond index", beyond_index, "its index ends within an entry"},
-    {"unsorted", unsorted, "out of order, or there twice"},
-    {"twin names", twin_names, "out of order, or there twice"},
-    {"control", control, "control character"},
-    {"traversal", traversal, "descriptor is that of another kernel"},
-    {"other key", other_key, "descriptor is that of another kernel"},
-    {"unknown code", unknown_code, "has code 3"},
-    {"cubin first", cubin_first, "accepted: PTX first, then cubins"},
-    {"two PTX", two_ptx, "accepted: PTX first, then cubins"},
-    {"odd driver", odd_driver, "driver 4294967295"},
-    {"no such blob", no_such_blob, "refers to blob 4 of 4"},
-    {"idle blob", idle_blob, "belongs to no entry"},
-    {"bad desc", bad_desc, "entry threads is 33"},
-    {"no manifest", no_manifest, "manifest is no JSON object"},
-    {"lying manifest", lying_manifest, "manifest's kernels differs from that of the entries"},
+} others[] = {
+    {more_stored, "its head has"},
+    {swapped_blobs, "out of order, or there twice"},
+    {twin_blobs, "out of order, or there twice"},
+    {twin_names, "out of order, or there twice"},
+    {other_key, "descriptor is that of another kernel"},
+    {idle_blob, "belongs to no entry"},
+    {bad_desc, "entry threads is 33"},
+    {lying_manifest, "manifest's kernels differs from that of the entries"},
 };
 
+static void expect_hostile(pack_case *p, const char *reason) {
+  pack_case_seal(p);
+  cr_expect_eq(pack_case_verify(p->bytes, p->length), FLP_ERROR_CORRUPT, "%s", reason);
+  cr_expect_not_null(strstr(flp_error_detail(), reason), "%s: %s", reason, flp_error_detail());
+  free(p->bytes);
+}
+
 Test(pack, hostile_packs_are_refused_with_a_reason) {
-  for (size_t i = 0; i < sizeof corpus / sizeof corpus[0]; i++) {
+  for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
     pack_case p = pack_case_make(NULL);
-    corpus[i].spoil(&p);
-    pack_case_seal(&p);
-    cr_expect_eq(pack_case_verify(p.bytes, p.length), FLP_ERROR_CORRUPT, "%s", corpus[i].name);
-    cr_expect_not_null(strstr(flp_error_detail(), corpus[i].reason), "%s: %s", corpus[i].name, flp_error_detail());
-    free(p.bytes);
+    pack_case_set(part_of(&p, numbers[i].of, numbers[i].i) + numbers[i].at, numbers[i].value);
+    expect_hostile(&p, numbers[i].reason);
+  }
+  for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+    pack_case p = pack_case_make(NULL);
+    memcpy(part_of(&p, texts[i].of, texts[i].i) + texts[i].at, texts[i].bytes, texts[i].count);
+    expect_hostile(&p, texts[i].reason);
+  }
+  for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+    pack_case p = pack_case_make(NULL);
+    others[i].spoil(&p);
+    expect_hostile(&p, others[i].reason);
   }
 }
 
