@@ -2,6 +2,7 @@
  * those of an undisturbed run.
  *
  * The undisturbed run starts from other poison than the rest, so that what is never written differs too. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,22 +17,14 @@ static const double LIMIT_S = 30;
 
 /* ---- situations ---- */
 
-#define NAMES(situation)                                                                                     \
-  {                                                                                                          \
-    situation ": logprob", situation ": entropy", situation ": stats", situation ": grad_hidden",            \
-        situation ": grad_weight", situation ": loss", situation ": grad_lora_a", situation ": grad_lora_b", \
-        situation ": overlap", situation ": other work"                                                      \
-  }
-enum { NAME_OVERLAP = STREAM_OUTPUTS, NAME_OTHER, NAME_COUNT };
-
 typedef struct situation {
-  const char *names[NAME_COUNT];
+  const char *name;
   int streams, graphs, loaded; /* graphs: replayed, one of each stream; loaded: beside other work */
 } situation;
 
 static const situation situations[] = {
-    {NAMES("streams"), 3, 0, 0}, {NAMES("beside work"), 1, 0, 1},    {NAMES("streams beside work"), 2, 0, 1},
-    {NAMES("graph"), 1, 1, 0},   {NAMES("graphs at once"), 2, 1, 0}, {NAMES("graphs beside work"), 2, 1, 1},
+    {"streams", 3, 0, 0}, {"beside work", 1, 0, 1},    {"streams beside work", 2, 0, 1},
+    {"graph", 1, 1, 0},   {"graphs at once", 2, 1, 0}, {"graphs beside work", 2, 1, 1},
 };
 enum { SITUATIONS = sizeof situations / sizeof situations[0] };
 
@@ -109,19 +102,22 @@ static flp_status run_round(state *s, const situation *now, int round) {
   return FLP_OK;
 }
 
-static void add(const state *s, const char *output, check_metric metric, const char *note) {
+static void add(const state *s, const situation *now, const char *what, check_metric metric, const char *note) {
+  char output[48];
+  snprintf(output, sizeof output, "%s: %s", now->name, what);
   check_report_add(s->report, &s->streams.problem->c, s->rung, output, metric, note);
 }
 
 static void report_situation(const state *s, const situation *now) {
   for (int o = 0; o < STREAM_OUTPUTS; o++)
-    if (s->reference[o]) add(s, now->names[o], s->total[o], s->total[o].pass ? NULL : s->note[o]);
+    if (s->reference[o])
+      add(s, now, FLP_ARRAY[check_stream_outputs[o]].name, s->total[o], s->total[o].pass ? NULL : s->note[o]);
   if (!now->loaded) return;
   char note[128];
   snprintf(note, sizeof note, "other work%s outlasted the checked calls in %d of %d rounds",
            s->load->library.handle ? " and GEMM baselines" : "", s->overlapped, ROUNDS);
-  add(s, now->names[NAME_OVERLAP], (check_metric){.max_ulp = -1, .cosine = 1, .pass = s->overlapped > 0}, note);
-  add(s, now->names[NAME_OTHER], s->other, s->other.pass ? NULL : "other work differs from its undisturbed run");
+  add(s, now, "overlap", (check_metric){.max_ulp = -1, .cosine = 1, .pass = s->overlapped > 0}, note);
+  add(s, now, "other work", s->other, s->other.pass ? NULL : "other work differs from its undisturbed run");
 }
 
 static flp_status run_situation(state *s, const situation *now) {

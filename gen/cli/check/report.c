@@ -82,9 +82,9 @@ void check_report_add(check_report *report, const check_case *c, flp_rung rung, 
     report->capacity = capacity;
   }
   check_finding *f = &report->findings[report->count++];
-  *f = (check_finding){
-      .rung = flp_rung_name(rung), .dtype = flp_dtype_name(c->spec.dtype), .output = output, .metric = metric};
+  *f = (check_finding){.rung = flp_rung_name(rung), .dtype = flp_dtype_name(c->spec.dtype), .metric = metric};
   snprintf(f->name, sizeof f->name, "%s", c->name);
+  snprintf(f->output, sizeof f->output, "%s", output);
   snprintf(f->shape, sizeof f->shape, "%" PRId64 "x%" PRId64 "x%" PRId64, c->n, c->spec.vocab, c->spec.hidden);
   describe_options(c, f->options, sizeof f->options);
   if (note) snprintf(f->note, sizeof f->note, "%s", note);

@@ -70,11 +70,12 @@ void check_streams_clear(check_streams *all) {
   *all = (check_streams){0};
 }
 
+const flp_array_id check_stream_outputs[STREAM_OUTPUTS] = {
+    FLP_ARRAY_logprob,     FLP_ARRAY_entropy, FLP_ARRAY_stats,       FLP_ARRAY_grad_hidden,
+    FLP_ARRAY_grad_weight, FLP_ARRAY_loss,    FLP_ARRAY_grad_lora_a, FLP_ARRAY_grad_lora_b};
+
 const cli_buffer *check_stream_output(const check_streams *all, int i, int output) {
-  static const flp_array_id arrays[STREAM_OUTPUTS] = {FLP_ARRAY_logprob,     FLP_ARRAY_entropy,     FLP_ARRAY_stats,
-                                                      FLP_ARRAY_grad_hidden, FLP_ARRAY_grad_weight, FLP_ARRAY_loss,
-                                                      FLP_ARRAY_grad_lora_a, FLP_ARRAY_grad_lora_b};
-  return &all->stream[i].buffers.at[arrays[output]].buffer;
+  return &all->stream[i].buffers.at[check_stream_outputs[output]].buffer;
 }
 
 /* ---- running ---- */
