@@ -153,6 +153,7 @@ typedef struct check_oddity {
   check_targets of_row;
   check_teacher teacher; /* of a loss over these alone */
   uint32_t grads;        /* 0: all */
+  flp_entropy entropy;   /* 0: with its gradient */
   int topk;              /* of best columns; -1: the rank alone */
   check_lora lora;       /* of an adapter alone, as is the next one */
   int rank;              /* 0: CHECK_LORA_USUAL */

@@ -374,10 +374,9 @@ static void add_large(check_list *list, const check_case *given) {
   c = large_case(given);
   c.spec.targets = 64;
   check_list_add(list, c);
-  c = check_case_default(given->spec.dtype, c.n, c.spec.vocab, c.spec.hidden);
-  c.name = "large";
-  c.rows = CHECK_ROWS_MASKED;
-  c.sampled = 1;
+  c = large_case(given);
+  c.spec.entropy = FLP_ENTROPY_NONE;
+  c.spec.grads = 0;
   set_top(&c, 20);
   check_list_add(list, c);
   add_mixed_large(list, large_case(given));
@@ -487,31 +486,32 @@ static void add_given(check_list *list, const check_case *given) {
   }
 }
 
-static void add_all(check_list *list) {
+/* all: of every dtype over ragged shapes, and each oddity in every form; else of bf16, in forms that take turns. */
+static void add_sets(check_list *list, int all) {
   static const int64_t shapes[][3] = {{1, 2, 8}, {5, 131, 40}, {130, 1000, 72}, {67, 4099, 264}};
-  for (int d = 0; d < 3; d++) {
-    for (int s = 0; s < 4; s++) add_matrix(list, dtypes[d], shapes[s][0], shapes[s][1], shapes[s][2]);
-    add_oddities(list, &check_odd_first, dtypes[d]);
-    add_modes(list, &check_odd_first, dtypes[d], dtypes[d] == FLP_DTYPE_BF16);
-  }
-  for (int d = 0; d < 3; d++) {
-    add_oddities(list, &check_odd_later, dtypes[d]);
-    add_modes(list, &check_odd_later, dtypes[d], dtypes[d] == FLP_DTYPE_BF16);
-  }
+  static const check_oddity_table *const tables[] = {&check_odd_first, &check_odd_later};
+  int count = all ? 3 : 1, narrow = all ? 2 : 1; /* of dtypes */
+  for (int t = 0; t < 2; t++)
+    for (int d = 0; d < count; d++) {
+      for (int s = 0; all && t == 0 && s < 4; s++)
+        add_matrix(list, dtypes[d], shapes[s][0], shapes[s][1], shapes[s][2]);
+      add_oddities(list, tables[t], dtypes[d]);
+      add_modes(list, tables[t], dtypes[d], all && d == 0);
+    }
   add_all_directions(list);
-  for (int d = 0; d < 3; d++) {
-    add_own_matrix(list, dtypes[d], 1);
+  for (int d = 0; d < count; d++) {
+    if (all) add_own_matrix(list, dtypes[d], 1);
     add_listed(list, dtypes[d]);
   }
-  for (int d = 0; d < 3; d++) add_all_tails(list, dtypes[d], dtypes[d] == FLP_DTYPE_BF16);
-  for (int d = 0; d < 3; d++) {
-    add_own_matrix(list, dtypes[d], 0);
+  for (int d = 0; d < count; d++) add_all_tails(list, dtypes[d], all && d == 0);
+  for (int d = 0; d < count; d++) {
+    if (all) add_own_matrix(list, dtypes[d], 0);
     add_targeted(list, &check_odd_targeted, dtypes[d]);
   }
-  for (int d = 0; d < 3; d++) add_tops(list, dtypes[d]);
-  for (int d = 0; d < 2; d++) add_mixed(list, dtypes[d], dtypes[d] == FLP_DTYPE_BF16);
-  for (int d = 0; d < 3; d++) add_adapted(list, dtypes[d]);
-  for (int d = 0; d < 3; d++) add_targeted(list, &check_odd_distilled, dtypes[d]);
+  for (int d = 0; d < count; d++) add_tops(list, dtypes[d]);
+  for (int d = 0; d < narrow; d++) add_mixed(list, dtypes[d], all && d == 0);
+  for (int d = 0; d < count; d++) add_adapted(list, dtypes[d]);
+  for (int d = 0; d < count; d++) add_targeted(list, &check_odd_distilled, dtypes[d]);
 }
 
 static void add_quick(check_list *list) {
@@ -522,18 +522,7 @@ static void add_quick(check_list *list) {
     c.spec.has_bias = 1;
     check_list_add(list, c);
   }
-  add_oddities(list, &check_odd_first, FLP_DTYPE_BF16);
-  add_modes(list, &check_odd_first, FLP_DTYPE_BF16, 0);
-  add_oddities(list, &check_odd_later, FLP_DTYPE_BF16);
-  add_modes(list, &check_odd_later, FLP_DTYPE_BF16, 0);
-  add_all_directions(list);
-  add_listed(list, FLP_DTYPE_BF16);
-  add_all_tails(list, FLP_DTYPE_BF16, 0);
-  add_targeted(list, &check_odd_targeted, FLP_DTYPE_BF16);
-  add_tops(list, FLP_DTYPE_BF16);
-  add_mixed(list, FLP_DTYPE_BF16, 0);
-  add_adapted(list, FLP_DTYPE_BF16);
-  add_targeted(list, &check_odd_distilled, FLP_DTYPE_BF16);
+  add_sets(list, 0);
 }
 
 static int is_usual_rank(int rank) {
@@ -543,7 +532,7 @@ static int is_usual_rank(int rank) {
 flp_status check_list_create(check_set set, const check_case *given, check_list *out) {
   *out = (check_list){0};
   if (set == CHECK_SET_QUICK) add_quick(out);
-  if (set == CHECK_SET_ALL) add_all(out);
+  if (set == CHECK_SET_ALL) add_sets(out, 1);
   if (set == CHECK_SET_LARGE) add_large(out, given);
   if (set == CHECK_SET_GIVEN) add_given(out, given);
   for (int i = 0; i < out->count; i++) {

@@ -27,7 +27,7 @@ void check_truth_clear(check_truth *truth);
 flp_status check_compare(const check_problem *problem, const check_truth *truth, const call_result *result,
                          const call_result *plain, flp_rung rung, check_report *report);
 
-/* ---- judge.c: what is judged alike ---- */
+/* ---- what findings have in common ---- */
 
 typedef struct compare_state {
   const check_problem *problem;

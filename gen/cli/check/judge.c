@@ -82,8 +82,6 @@ static flp_status evaluate(const check_problem *problem, const int64_t *rows, in
 static flp_status evaluate_targets(const check_problem *problem, check_truth *out) {
   out->logprob = take(out, out->row_count * problem->targets, sizeof *out->logprob);
   FLP_TRY(cli_memory_status(&out->memory, "the oracle"));
-  for (int64_t i = 0; i < out->row_count; i++) out->logprob[i * problem->targets] = out->row_truth[i].logprob;
-  if (problem->targets == 1) return FLP_OK;
   return oracle_targets(&problem->oracle, out->rows, out->row_truth, out->row_count, out->logprob);
 }
 
