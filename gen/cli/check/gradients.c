@@ -2,8 +2,8 @@
  *
  * With an adapter the oracle multiplies joined operands: rows [h, u] and columns [W, B], so that one product is
  * h·Wᵀ + u·Bᵀ, one of its gradients [dz·W, G] with G = dz·B, and the other [dzᵀ·h, dzᵀ·u]. dh = dz·W + s·G·A and
- * dA = s·Gᵀ·h follow with s·G rounded to the operands' dtype, as the yardstick has it too. Where shards have a part each
- * their sum is compared. */
+ * dA = s·Gᵀ·h follow with s·G rounded to the operands' dtype, as the yardstick has it too. Where shards have a part
+ * each their sum is compared. */
 #include <math.h>
 
 #include "gen/cli/check/compare.h"
@@ -160,8 +160,8 @@ static double square_of_pull(const check_problem *p, int64_t row, flp_array_id i
   return isfinite(dz) && isfinite(square) ? dz * dz * square : 0;
 }
 
-/* Where a probability is 1 the row's gradients are 0, of terms that are not: what is left is to be one rounding in fp32 of
- * these. */
+/* Where a probability is 1 the row's gradients are 0, of terms that are not: what is left is to be one rounding in fp32
+ * of these. */
 static double certain_rounding(const compare_state *s, flp_array_id id) {
   double sum = 0;
   for (int64_t i = 0; i < s->truth->work_count; i++)
@@ -169,8 +169,8 @@ static double certain_rounding(const compare_state *s, flp_array_id id) {
   return 0x1p-23 * sqrt(sum);
 }
 
-/* A loss over all scores may pull at p alone, as a z-loss of scores near 1e4 does. The gradient is then off, relative to its
- * size, by what scores are, which hangs on the order of their sums: at most this, were all of a row's errors one. */
+/* A loss over all scores may pull at p alone, as a z-loss of scores near 1e4 does. The gradient is then off, relative to
+ * its size, by what scores are, which hangs on the order of their sums: at most this, were all of a row's errors one. */
 static double score_rounding(const compare_state *s, flp_array_id id) {
   double worst = 0, sum = 0;
   if (!s->problem->scores) return 0;
@@ -210,8 +210,8 @@ static double base_of(const compare_state *s, const gradient *x, int64_t row, in
   return base ? (double)base[row * x->stride + i] : 0;
 }
 
-/* Adds a finding: beside the yardstick's error and, if there is one, recompute mode's own. note: what is wrong beside the
- * numbers, or NULL */
+/* Adds a finding: beside the yardstick's error and, if there is one, recompute mode's own. note: what is wrong beside
+ * the numbers, or NULL */
 static void add(const compare_state *s, gradient *x, const char *note) {
   int is_in_plain = has_plain(s) && call_result_at(s->plain, x->id);
   for (int64_t at = 0; at < x->parts * x->width; at++) {

@@ -1,5 +1,5 @@
-/* judge.c: the oracle's results for a problem: all rows and columns, or some; no row is evaluated twice. And what scores
- * may be off; see compare.c. */
+/* judge.c: the oracle's results for a problem: all rows and columns, or some; no row is evaluated twice. And what
+ * scores may be off; see compare.c. */
 #include <stdlib.h>
 
 #include "gen/cli/call/lists.h"
