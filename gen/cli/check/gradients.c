@@ -169,8 +169,9 @@ static double certain_rounding(const compare_state *s, flp_array_id id) {
   return 0x1p-23 * sqrt(sum);
 }
 
-/* A loss over all scores may pull at p alone, as a z-loss of scores near 1e4 does. The gradient is then off, relative to
- * its size, by what scores are, which hangs on the order of their sums: at most this, were all of a row's errors one. */
+/* A loss over all scores may pull at p alone, as a z-loss of scores near 1e4 does. The gradient is then off, relative
+ * to its size, by what scores are, which hangs on the order of their sums: at most this, were all of a row's errors
+ * one. */
 static double score_rounding(const compare_state *s, flp_array_id id) {
   double worst = 0, sum = 0;
   if (!s->problem->scores) return 0;
