@@ -280,6 +280,19 @@ static void add_tail(json_t *object, const bench_row *row) {
   json_object_set_new(object, "tail_report", make_object(fields, sizeof fields / sizeof fields[0]));
 }
 
+/* What the case has beside the usual; of a plain one, that it has it not. */
+static void add_features(json_t *object, const bench_args *args, const bench_row *row) {
+  const flp_spec *spec = &args->spec.spec;
+  if (spec->listed) add_lists(object, args, row);
+  if (spec->tail > 0) add_tail(object, row);
+  if (spec->targets > 1) json_object_set_new(object, "targets", json_integer(row->spec.targets));
+  if (spec->topk || spec->rank) {
+    json_object_set_new(object, "topk", json_integer(row->spec.topk));
+    json_object_set_new(object, "rank", json_boolean(row->spec.rank));
+  }
+  if (spec->lora_rank) json_object_set_new(object, "lora_rank", json_integer(row->spec.lora_rank));
+}
+
 static json_t *row_json(const bench_args *args, const bench_result *result, const bench_row *row) {
   const flp_spec *spec = &args->spec.spec;
   const flp_loss *loss = cli_loss_of(&row->spec);
@@ -313,14 +326,7 @@ static json_t *row_json(const bench_args *args, const bench_result *result, cons
                           {"chunks", json_integer(row->layout.chunks)},
                           {"rung", json_string(flp_rung_name(result->rung))}};
   json_t *object = make_object(fields, sizeof fields / sizeof fields[0]);
-  if (spec->listed) add_lists(object, args, row);
-  if (spec->tail > 0) add_tail(object, row);
-  if (spec->targets > 1) json_object_set_new(object, "targets", json_integer(row->spec.targets));
-  if (spec->topk || spec->rank) {
-    json_object_set_new(object, "topk", json_integer(row->spec.topk));
-    json_object_set_new(object, "rank", json_boolean(row->spec.rank));
-  }
-  if (spec->lora_rank) json_object_set_new(object, "lora_rank", json_integer(row->spec.lora_rank));
+  add_features(object, args, row);
   if (row->pairs) add_of_plain(object, row);
   return object;
 }
