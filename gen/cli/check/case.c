@@ -238,9 +238,9 @@ static const check_oddity catalog[] = {
     {.name = "lora"},
     {.name = "lora-zero", .lora = CHECK_LORA_ZERO},
     {.name = "lora-off", .lora = CHECK_LORA_OFF},
-    {.name = "lora-8", .rank = 8, .n = 200, .grads = FLP_GRAD_HIDDEN | ADAPTER},
-    {.name = "lora-136", .rank = 136, .grads = FLP_GRAD_HIDDEN | ADAPTER},
-    {.name = "lora-512", .rank = 512, .n = 40, .vocab = 700},
+    {.name = "lora-8", .adapter = 8, .n = 200, .grads = FLP_GRAD_HIDDEN | ADAPTER},
+    {.name = "lora-136", .adapter = 136, .grads = FLP_GRAD_HIDDEN | ADAPTER},
+    {.name = "lora-512", .adapter = 512, .n = 40, .vocab = 700},
     {.name = "lora-nan", .rows = CHECK_ROWS_NAN},
     {.name = "lora-T-rows", COLD_AND_WARM},
     {.name = "lora-bad", BAD_ROWS},
@@ -382,7 +382,8 @@ check_case check_make_odd(const check_oddity *o, flp_dtype dtype) {
   c.spec.per_row_temperature = o->per_row;
   c.spec.entropy = o->entropy ? o->entropy : FLP_ENTROPY_BACKWARD;
   c.spec.grads = o->forward_only ? 0 : o->grads ? o->grads : (uint32_t)ALL_GRADS;
-  c.spec.has_bias = 1;
+  c.spec.has_bias = !o->no_bias;
+  c.spec.lora_rank = o->adapter;
   c.spec.accumulate_grad_weight = o->accumulate;
   if (o->grads_fp32 || o->accumulate) c.spec.grad_weight_dtype = FLP_DTYPE_FP32;
   if (o->grads_fp32) c.spec.grad_hidden_dtype = c.spec.grad_bias_dtype = FLP_DTYPE_FP32;

@@ -142,7 +142,7 @@ typedef struct check_oddity {
   check_rows rows;
   double temperature, scale;
   float softcap;
-  int per_row, shards, forward_only, accumulate, grads_fp32, int32_targets;
+  int per_row, shards, forward_only, accumulate, grads_fp32, int32_targets, no_bias;
   int64_t padding, chunk_rows, chunk_vocab, n, vocab, hidden;
   flp_mode mode;
   check_old old;      /* of save, stream and direction modes alone */
@@ -156,7 +156,7 @@ typedef struct check_oddity {
   flp_entropy entropy;   /* 0: with its gradient */
   int topk;              /* of best columns; -1: the rank alone */
   check_lora lora;       /* of an adapter alone, as is the next one */
-  int rank;              /* 0: CHECK_LORA_USUAL */
+  int adapter;           /* its rank; 0: CHECK_LORA_USUAL */
   const char *loss;      /* or NULL */
 } check_oddity;
 

@@ -265,7 +265,7 @@ enum { ADAPTER = FLP_GRAD_LORA_A | FLP_GRAD_LORA_B };
 static check_case make_adapted(const check_oddity *o, flp_dtype dtype) {
   check_case c = check_make_odd(o, dtype);
   c.lora = o->lora;
-  c.spec.lora_rank = o->rank ? o->rank : CHECK_LORA_USUAL;
+  c.spec.lora_rank = o->adapter ? o->adapter : CHECK_LORA_USUAL;
   if (!o->grads) c.spec.grads = FLP_GRAD_HIDDEN | FLP_GRAD_BIAS | ADAPTER;
   c.spec.has_bias = (c.spec.grads & FLP_GRAD_BIAS) != 0;
   c.spec.grad_weight_dtype = (flp_dtype)0;

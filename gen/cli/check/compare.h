@@ -42,6 +42,8 @@ void check_compare_add(const compare_state *s, const char *output, check_metric 
 
 /* What the rounding of scores may make of a number beside its own, in nats. */
 double check_score_allowance(const oracle_row *row);
+/* And of a gradient where probabilities are near 1, relative to its size. */
+double check_sum_rounding(const compare_state *s);
 
 /* gradients.c: of every operand that has one; adds findings. error: MEMORY */
 flp_status check_compare_gradients(const compare_state *s);

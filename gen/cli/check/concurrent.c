@@ -159,8 +159,8 @@ flp_status check_concurrent_case(const check_case *c, const check_how *how, chec
 /* ---- cases ---- */
 
 /* One wave of clusters, and many. */
-#define SMALL .n = 700, .vocab = 5000, .hidden = 512
-#define WIDE .n = 2048, .vocab = 32768, .hidden = 1024
+#define SMALL .no_bias = 1, .n = 700, .vocab = 5000, .hidden = 512
+#define WIDE .no_bias = 1, .n = 2048, .vocab = 32768, .hidden = 1024
 #define FORWARD .entropy = FLP_ENTROPY_FORWARD
 #define SCORES .forward_only = 1, FORWARD
 enum { OF_HEAD = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT, OF_ADAPTER = FLP_GRAD_HIDDEN | FLP_GRAD_LORA_A | FLP_GRAD_LORA_B };
@@ -196,16 +196,15 @@ static const check_oddity cases[] = {
     {"concurrent step", SMALL, FORWARD, .grads = OF_HEAD, .rows = CHECK_ROWS_MASKED, .mode = FLP_MODE_RECOMPUTE_VOCAB,
      .loss = "cross_entropy"},
     {"concurrent lora", SMALL, .grads = OF_ADAPTER, .rows = CHECK_ROWS_MASKED, .chunk_vocab = 2304,
-     .rank = CHECK_LORA_USUAL},
-    {"concurrent lora", WIDE, FORWARD, .grads = OF_ADAPTER, .rank = CHECK_LORA_LARGE},
-    {"concurrent lora", WIDE, SCORES, .rank = CHECK_LORA_LARGE},
+     .adapter = CHECK_LORA_USUAL},
+    {"concurrent lora", WIDE, FORWARD, .grads = OF_ADAPTER, .adapter = CHECK_LORA_LARGE},
+    {"concurrent lora", WIDE, SCORES, .adapter = CHECK_LORA_LARGE},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
 static check_case case_at(int i, const check_part *of) {
   const check_oddity *o = &cases[i];
   check_case c = check_make_odd(o, of->dtype);
-  c.spec.has_bias = 0;
   c.padding = 0;
   if (o->alignment && of->dtype == FLP_DTYPE_FP32) c.spec.alignment = 4;
   c.spec.tail = of->tail;
@@ -213,7 +212,7 @@ static check_case case_at(int i, const check_part *of) {
   if (c.spec.tail > 0) c.fill = CHECK_FILL_SHARP; /* some rows by their lists, others recomputed */
   c.kept = 20;
   c.spec.targets = o->targets;
-  c.spec.lora_rank = o->rank && of->lora_rank ? of->lora_rank : o->rank;
+  if (c.spec.lora_rank && of->lora_rank) c.spec.lora_rank = of->lora_rank;
   c.sampled = o->vocab > 10000; /* only bits are compared */
   c.seed = 11 + (uint64_t)i;
   return c;
@@ -224,7 +223,7 @@ static int is_of_bf16(int i) {
 }
 
 static int is_wanted(int i, const check_part *of) {
-  if (of->lora_rank && !cases[i].rank) return 0;
+  if (of->lora_rank && !case_at(i, of).spec.lora_rank) return 0;
   return (of->dtype == FLP_DTYPE_BF16 || !is_of_bf16(i)) && (!of->mode || of->mode == cases[i].mode);
 }
 

@@ -69,33 +69,6 @@ static int has_plain(const compare_state *s) {
   return s->plain && !s->problem->scores;
 }
 
-/* Adds the squares of what row i of the truth asks of its targets, and of the gradients at them. */
-static void add_rounding(const compare_state *s, int64_t i, double *whole, double *real) {
-  int64_t count = s->problem->targets, row = s->truth->rows[i];
-  const double *g = s->problem->oracle.grad_logprob + row * count;
-  double sum = 0;
-  for (int64_t k = 0; k < count; k++) sum += g[k];
-  for (int64_t k = 0; k < count; k++) {
-    double logprob = s->truth->logprob[i * count + k];
-    double others = count > 1 ? (sum - g[k]) * exp(logprob) : 0, rest = g[k] * expm1(logprob) + others;
-    if (!isfinite(rest)) continue;
-    *whole += g[k] * g[k];
-    *real += rest * rest;
-  }
-}
-
-/* Any sum in fp32 knows 1 - p_y to 2^-23 only. Where p_y is near 1 that is all there is of a gradient, and one draw may
- * round well and the next badly: what that can be of the gradients of these rows together. */
-static double sum_rounding(const compare_state *s) {
-  double whole = 0, real = 0;
-  for (int64_t i = 0; i < s->truth->row_count; i++) {
-    int64_t row = s->truth->rows[i];
-    if (s->problem->backward_class[row] != CHECK_ACTIVE) continue;
-    add_rounding(s, i, &whole, &real);
-  }
-  return real > 0 ? 0x1p-23 * sqrt(whole / real) : 0;
-}
-
 /* How much worse than the yardstick a gradient may be, and what exact yardsticks leave for rounding of another order:
  * an eighth of the dtype's own rounding. */
 static double factor_of(flp_dtype dtype) {
@@ -107,7 +80,7 @@ static const double TAIL_FACTOR = 1.5;
 
 static double floor_of(const compare_state *s) {
   flp_dtype dtype = s->problem->c.spec.dtype;
-  return dtype == FLP_DTYPE_BF16 ? 0x1p-12 : dtype == FLP_DTYPE_FP16 ? 0x1p-15 : 0x1p-20 + sum_rounding(s);
+  return dtype == FLP_DTYPE_BF16 ? 0x1p-12 : dtype == FLP_DTYPE_FP16 ? 0x1p-15 : 0x1p-20 + check_sum_rounding(s);
 }
 
 /* A row's part of a gradient of weight hangs on the rounding of one number, its dz at the target: of few rows one draw

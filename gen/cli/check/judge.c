@@ -1,5 +1,6 @@
 /* judge.c: the oracle's results for a problem: all rows and columns, or some; no row is evaluated twice. And what
  * scores may be off; see compare.c. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "gen/cli/call/lists.h"
@@ -135,4 +136,31 @@ double check_score_allowance(const oracle_row *row) {
 /* A row whose list is its target alone. */
 int check_is_certain(const check_problem *problem, int64_t row) {
   return problem->column_offsets && problem->column_offsets[row + 1] - problem->column_offsets[row] == 1;
+}
+
+/* Adds the squares of what row i of the truth asks of its targets, and of the gradients at them. */
+static void add_rounding(const compare_state *s, int64_t i, double *whole, double *real) {
+  int64_t count = s->problem->targets, row = s->truth->rows[i];
+  const double *g = s->problem->oracle.grad_logprob + row * count;
+  double sum = 0;
+  for (int64_t k = 0; k < count; k++) sum += g[k];
+  for (int64_t k = 0; k < count; k++) {
+    double logprob = s->truth->logprob[i * count + k];
+    double others = count > 1 ? (sum - g[k]) * exp(logprob) : 0, rest = g[k] * expm1(logprob) + others;
+    if (!isfinite(rest)) continue;
+    *whole += g[k] * g[k];
+    *real += rest * rest;
+  }
+}
+
+/* Any sum in fp32 knows 1 - p_y to 2^-23 only. Where p_y is near 1 that is all there is of a gradient, and one draw may
+ * round well and the next badly: what that can be of the gradients of these rows together. */
+double check_sum_rounding(const compare_state *s) {
+  double whole = 0, real = 0;
+  for (int64_t i = 0; i < s->truth->row_count; i++) {
+    int64_t row = s->truth->rows[i];
+    if (s->problem->backward_class[row] != CHECK_ACTIVE) continue;
+    add_rounding(s, i, &whole, &real);
+  }
+  return real > 0 ? 0x1p-23 * sqrt(whole / real) : 0;
 }
