@@ -5,6 +5,7 @@
 #define FLPGEN_CLI_BENCH_H
 
 #include "autotune/gemm/gemm.h"
+#include "gen/cli/bench/kept.h"
 #include "gen/cli/bench/rows.h"
 #include "gen/cli/call/call.h"
 #include "gen/cli/shared/reasons.h"
@@ -29,6 +30,14 @@ typedef struct bench_args {
   const char *peers;      /* as flp.bench takes them, or NULL: no hand-over */
   const char *write_rows; /* file for the operands, or NULL: they are measured on */
 } bench_args;
+
+/* What was given, by its option, and cannot be had. */
+typedef struct bench_refusal {
+  int given;
+  const char *option;
+} bench_refusal;
+/* with: what it is not accepted with, and why. error: ARGUMENT naming the first that was given */
+flp_status bench_refuse(const bench_refusal *fields, size_t count, const char *with);
 
 /* ---- peers.c ---- */
 
@@ -128,8 +137,6 @@ typedef struct bench_result {
   char plan_error[256];
 } bench_result;
 
-/* The row that is the same without a tail or several targets, or NULL. */
-const bench_row *bench_plain_of(const bench_result *result, const bench_row *row);
 /* Prints the quantiles of the rows' entropies. */
 void bench_print_entropies(const bench_args *args, const bench_entropies *rows);
 /* Prints tables for people. */
@@ -163,14 +170,17 @@ flp_status bench_data_follow(bench_data *data);
 /* The arguments of a pass; workspace_bytes is the layout's. */
 flp_args bench_data_args(const bench_data *data, flp_pass pass, const flp_layout *layout);
 
-/* ---- lists.c, targets.c ---- */
-
-/* Makes targets and lists of the rows, by Zipf's law. error: DRIVER, MEMORY */
-flp_status bench_data_lists(bench_data *data);
-/* The same of rows that rows_make has made, of their own columns. target: (n) ids, some of them masked; entropy: (n)
+/* Makes an array of ids, or one of numbers by row. draw: writes those of a row, from a seed of its own
  * error: DRIVER, MEMORY */
-flp_status bench_data_kept(bench_data *data, const rows_request *rows, const int64_t *target, const float *entropy);
+flp_status bench_data_ids(bench_data *data, flp_array_id id, const int64_t *ids);
+flp_status bench_data_drawn(bench_data *data, flp_array_id id, uint64_t seed,
+                            void (*draw)(uint64_t seed, int64_t count, float *out));
 
+/* ---- ids.c ---- */
+
+/* Makes targets and lists of the rows, by Zipf's law. kept: rows that rows_make has made, whose targets are there and
+ * whose lists have their own columns; NULL for random ones. error: DRIVER, MEMORY */
+flp_status bench_data_lists(bench_data *data, const bench_kept *kept);
 /* Makes several targets of the rows: their own, and others by Zipf's law, each another column. own: (n), or the ignore
  * index. error: DRIVER, MEMORY */
 flp_status bench_data_targets(bench_data *data, const int64_t *own);

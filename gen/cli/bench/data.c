@@ -70,6 +70,25 @@ static flp_status make_normal(bench_data *data, flp_array_id id, double sigma) {
   return fill_normal(&data->buffers.at[id].buffer, dtype, sigma, seed_of(data, id), elements_of(data, id));
 }
 
+flp_status bench_data_ids(bench_data *data, flp_array_id id, const int64_t *ids) {
+  flp_dtype dtype = flp_array_dtype(id, &data->call.spec);
+  FLP_TRY(make(data, id));
+  return cli_buffer_upload_ids(&data->buffers.at[id].buffer, dtype, ids, elements_of(data, id));
+}
+
+flp_status bench_data_drawn(bench_data *data, flp_array_id id, uint64_t seed,
+                            void (*draw)(uint64_t seed, int64_t count, float *out)) {
+  size_t bytes = call_bytes(&data->call, id);
+  int64_t width = call_size(&data->call, FLP_ARRAY[id].columns);
+  float *values = malloc(bytes + 1);
+  if (!values) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for %s", FLP_ARRAY[id].name);
+  for (int64_t row = 0; row < data->call.n; row++) draw(cli_hash(seed + (uint64_t)row), width, values + row * width);
+  flp_status status = make(data, id);
+  if (status == FLP_OK) status = cli_buffer_upload(&data->buffers.at[id].buffer, 0, values, bytes);
+  free(values);
+  return status;
+}
+
 /* As random operands are. */
 flp_status bench_data_narrow(bench_data *data, flp_array_id id) {
   const flp_spec *spec = &data->call.spec;
@@ -131,29 +150,18 @@ static int64_t target_of(const bench_data *data, const int64_t *ids, int64_t row
 
 /* ids: (n) of the vocabulary; NULL for random ones */
 static flp_status make_targets(bench_data *data, const int64_t *ids) {
-  const flp_spec *spec = &data->call.spec;
   int64_t n = data->call.n, *own = malloc((size_t)n * sizeof *own);
   if (!own) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the targets");
   for (int64_t row = 0; row < n; row++) own[row] = target_of(data, ids, row);
-  flp_status status = spec->targets > 1 ? bench_data_targets(data, own) : make(data, FLP_ARRAY_target);
-  if (status == FLP_OK && spec->targets <= 1)
-    status = cli_buffer_upload_ids(&data->buffers.at[FLP_ARRAY_target].buffer, spec->target_dtype, own, n);
+  flp_status status =
+      data->call.spec.targets > 1 ? bench_data_targets(data, own) : bench_data_ids(data, FLP_ARRAY_target, own);
   free(own);
   return status;
 }
 
-/* Temperatures from 0.75 to 1.25. */
-static flp_status make_temperatures(bench_data *data) {
-  size_t bytes = call_bytes(&data->call, FLP_ARRAY_temperature_rows);
-  uint64_t seed = seed_of(data, FLP_ARRAY_temperature_rows);
-  FLP_TRY(make(data, FLP_ARRAY_temperature_rows));
-  float *values = malloc(bytes);
-  if (!values) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for the temperatures");
-  for (int64_t row = 0; row < data->call.n; row++)
-    values[row] = 0.75f + 0.5f * 0x1p-24f * (float)(cli_hash(seed + (uint64_t)row) >> 40);
-  flp_status status = cli_buffer_upload(&data->buffers.at[FLP_ARRAY_temperature_rows].buffer, 0, values, bytes);
-  free(values);
-  return status;
+/* From 0.75 to 1.25. */
+static void draw_temperatures(uint64_t seed, int64_t count, float *out) {
+  for (int64_t i = 0; i < count; i++) out[i] = 0.75f + 0.5f * 0x1p-24f * (float)(seed >> 40);
 }
 
 /* What the loss reads: rewards and vectors of standard deviation 1, weights near 1, policies before as flat ones; of
@@ -188,7 +196,8 @@ static flp_status follow_rows(bench_data *data, const rows_request *request, int
   int64_t n = data->call.n;
   for (int64_t row = 0; row < n; row++)
     if (bench_row_is_masked(row, data->args->masked)) target[row] = data->call.ignore_index;
-  FLP_TRY(data->call.spec.listed ? bench_data_kept(data, request, target, entropy) : make_targets(data, target));
+  const bench_kept kept = {request, target, entropy};
+  FLP_TRY(data->call.spec.listed ? bench_data_lists(data, &kept) : make_targets(data, target));
   data->entropies.n = n;
   rows_quantiles(entropy, n, data->entropies.quantile);
   return FLP_OK;
@@ -209,14 +218,16 @@ static flp_status make_sharp(bench_data *data) {
 
 static flp_status make_random(bench_data *data) {
   FLP_TRY(make_normal(data, FLP_ARRAY_hidden, 1.0));
-  return data->call.spec.listed ? bench_data_lists(data) : make_targets(data, NULL);
+  return data->call.spec.listed ? bench_data_lists(data, NULL) : make_targets(data, NULL);
 }
 
 flp_status bench_data_rows(bench_data *data, int64_t n) {
   bench_data_clear_rows(data);
   set_problem(data, n);
   const flp_spec *spec = &data->call.spec;
-  if (spec->per_row_temperature) FLP_TRY(make_temperatures(data));
+  if (spec->per_row_temperature)
+    FLP_TRY(bench_data_drawn(data, FLP_ARRAY_temperature_rows, seed_of(data, FLP_ARRAY_temperature_rows),
+                             draw_temperatures));
   FLP_TRY(data->args->data == CLI_DATA_RANDOM ? make_random(data) : make_sharp(data));
   FLP_TRY(make_loss_inputs(data));
   if (spec->grads) FLP_TRY(make_normal(data, FLP_ARRAY_grad_logprob, 1.0));

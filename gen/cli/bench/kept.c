@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 
+#include "gen/cli/call/memory.h"
 #include "runtime/base/status.h"
 
 /* A row, or a list, with what it is ordered by. */
@@ -43,40 +44,46 @@ static void add(filling *list, int64_t id) {
 }
 
 /* favoured: (rows_favoured) to work in. others: as many ids as the list has, all different: so they fill it */
-static void fill(const bench_kept *kept, filling *list, const int64_t *others, int64_t *favoured) {
+static void fill(const bench_kept *kept, const int64_t *order, filling *list, const int64_t *others,
+                 int64_t *favoured) {
   int64_t vocab = kept->rows->call->spec.vocab, target = kept->target[list->row];
   if (target >= 0 && target < vocab) add(list, target);
-  rows_favourites(kept->rows, list->row, kept->order, favoured);
+  rows_favourites(kept->rows, list->row, order, favoured);
   for (int k = 0; k < rows_favoured(vocab); k++) add(list, favoured[k]);
   for (int64_t i = 0; i < list->length; i++) add(list, others[i]);
 }
 
-static void fill_all(const bench_kept *kept, const cli_lists *drawn, const int64_t *of, int64_t *seen, cli_lists *out) {
+/* order: (V), as rows_order has it */
+static void fill_all(const bench_kept *kept, const cli_lists *drawn, const int64_t *of, const int64_t *order,
+                     int64_t *seen, cli_lists *out) {
   int64_t favoured[ROWS_FAVOURED];
   out->offsets[0] = 0;
   for (int64_t row = 0; row < kept->rows->call->n; row++) {
     const int64_t *from = &drawn->offsets[of[row]];
     filling list = {row, 0, from[1] - from[0], seen, out->ids + out->offsets[row]};
-    fill(kept, &list, drawn->ids + from[0], favoured);
+    fill(kept, order, &list, drawn->ids + from[0], favoured);
     out->offsets[row + 1] = out->offsets[row] + list.length;
   }
 }
 
 flp_status bench_kept_draw(const bench_kept *kept, const cli_lists *drawn, cli_lists *out) {
-  size_t n = (size_t)kept->rows->call->n;
-  ranked *ranks = malloc(2 * n * sizeof *ranks + 1);
-  int64_t *of = malloc(n * sizeof *of + 1), *seen = calloc((size_t)kept->rows->call->spec.vocab, sizeof *seen);
+  size_t n = (size_t)kept->rows->call->n, vocab = (size_t)kept->rows->call->spec.vocab;
+  cli_memory memory = {0};
+  ranked *ranks = cli_memory_take(&memory, 2 * n * sizeof *ranks);
+  int64_t *of = cli_memory_take(&memory, n * sizeof *of);
+  int64_t *order = cli_memory_take(&memory, vocab * sizeof *order);
+  int64_t *seen = cli_memory_take_zeros(&memory, vocab * sizeof *seen);
   *out =
       (cli_lists){malloc((n + 1) * sizeof *out->offsets), malloc(((size_t)drawn->offsets[n] + 1) * sizeof *out->ids)};
-  int has_memory = ranks && of && seen && out->offsets && out->ids;
-  if (has_memory) {
+  memory.is_short |= !out->offsets || !out->ids;
+  flp_status status = cli_memory_status(&memory, "the lists of rows");
+  if (status == FLP_OK) {
     pair(kept->entropy, drawn, (int64_t)n, ranks, ranks + n, of);
-    fill_all(kept, drawn, of, seen, out);
+    rows_order(kept->rows, order);
+    fill_all(kept, drawn, of, order, seen, out);
   } else {
     cli_lists_destroy(out);
   }
-  free(ranks);
-  free(of);
-  free(seen);
-  return has_memory ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "out of host memory for the lists of %zu rows", n);
+  cli_memory_free(&memory);
+  return status;
 }

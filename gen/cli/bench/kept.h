@@ -8,8 +8,8 @@
 /* Rows that rows_make has made. */
 typedef struct bench_kept {
   const rows_request *rows;
-  const int64_t *target, *order; /* (n), which every list has where it is of the vocabulary; (V), as rows_order */
-  const float *entropy;          /* (n) */
+  const int64_t *target; /* (n), which every list has where it is of the vocabulary */
+  const float *entropy;  /* (n) */
 } bench_kept;
 
 /* Lists of the rows, in the lengths of those that were drawn by chance: the longest for the flattest row.

@@ -40,23 +40,19 @@ static void add(command *c, const char *pattern, ...) {
   c->used += (size_t)length + 1;
 }
 
-static flp_status refuse(const char *field) {
-  return flp_fail(FLP_ERROR_ARGUMENT, "%s: not accepted with --peers, whose calls have no such choice", field);
+flp_status bench_refuse(const bench_refusal *fields, size_t count, const char *with) {
+  for (size_t i = 0; i < count; i++)
+    if (fields[i].given) return flp_fail(FLP_ERROR_ARGUMENT, "%s: not accepted with %s", fields[i].option, with);
+  return FLP_OK;
 }
 
 /* What peers cannot have beside a loss. A loss itself is Python's to know. */
 static flp_status check_loss(const cli_spec_args *args) {
-  const struct {
-    int given;
-    const char *field;
-  } fields[] = {{args->loss.set_count > 0, "--loss-parameter"},
-                {cli_spec_args_given(args, FLP_FIELD_entropy), "--entropy"},
-                {args->spec.softcap > 0, "--softcap"}};
-  for (size_t i = 0; args->loss.name && i < sizeof fields / sizeof fields[0]; i++)
-    if (fields[i].given)
-      return flp_fail(FLP_ERROR_ARGUMENT, "%s: not accepted with --loss and --peers, whose losses have no such choice",
-                      fields[i].field);
-  return FLP_OK;
+  const bench_refusal fields[] = {{args->loss.set_count > 0, "--loss-parameter"},
+                                  {cli_spec_args_given(args, FLP_FIELD_entropy), "--entropy"},
+                                  {args->spec.softcap > 0, "--softcap"}};
+  return bench_refuse(fields, args->loss.name ? sizeof fields / sizeof fields[0] : 0,
+                      "--loss and --peers, whose losses have no such choice");
 }
 
 static flp_status check_fields(const bench_args *args) {
@@ -64,31 +60,28 @@ static flp_status check_fields(const bench_args *args) {
   const flp_options *options = &args->options;
   int accumulates = spec->accumulate_grad_weight && spec->loss; /* what --accumulate is */
   flp_dtype weight_dtype = spec->grad_weight_dtype ? spec->grad_weight_dtype : spec->dtype;
-  const struct {
-    int given;
-    const char *field;
-  } fields[] = {{args->masked > 0, "--masked"},
-                {options->mode && options->mode != cli_spec_args_kept(&args->spec, (flp_mode)0), "--mode"},
-                {options->chunk_rows != 0, "--chunk-rows"},
-                {options->chunk_vocab != 0, "--chunk-vocab"},
-                {options->rung != FLP_RUNG_AUTO, "--rung"},
-                {args->spec.tune != NULL, "--tune"},
-                {spec->listed, "--keep-set"},
-                {spec->targets > 1, "--targets"},
-                {spec->topk, "--topk"},
-                {spec->rank, "--rank"},
-                {spec->mixed, "--mixed"},
-                {spec->per_row_temperature, "--per-row-temperature"},
-                {spec->target_dtype != FLP_DTYPE_INT64, "--target-dtype"},
-                {spec->grad_hidden_dtype && spec->grad_hidden_dtype != spec->dtype, "--grad-hidden-dtype"},
-                {!accumulates && weight_dtype != spec->dtype, "--grad-weight-dtype"},
-                {!accumulates && spec->accumulate_grad_weight, "--accumulate-grad-weight"},
-                {spec->alignment != 16, "--alignment"},
-                {spec->grads & FLP_GRAD_BIAS, "--grad: bias"},
-                {spec->grads == FLP_GRAD_WEIGHT, "--grad: weight alone"},
-                {args->spec.scale != 1.0, "--model: a logit scale"}};
-  for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
-    if (fields[i].given) return refuse(fields[i].field);
+  const bench_refusal fields[] = {
+      {args->masked > 0, "--masked"},
+      {options->mode && options->mode != cli_spec_args_kept(&args->spec, (flp_mode)0), "--mode"},
+      {options->chunk_rows != 0, "--chunk-rows"},
+      {options->chunk_vocab != 0, "--chunk-vocab"},
+      {options->rung != FLP_RUNG_AUTO, "--rung"},
+      {args->spec.tune != NULL, "--tune"},
+      {spec->listed, "--keep-set"},
+      {spec->targets > 1, "--targets"},
+      {spec->topk, "--topk"},
+      {spec->rank, "--rank"},
+      {spec->mixed, "--mixed"},
+      {spec->per_row_temperature, "--per-row-temperature"},
+      {spec->target_dtype != FLP_DTYPE_INT64, "--target-dtype"},
+      {spec->grad_hidden_dtype && spec->grad_hidden_dtype != spec->dtype, "--grad-hidden-dtype"},
+      {!accumulates && weight_dtype != spec->dtype, "--grad-weight-dtype"},
+      {!accumulates && spec->accumulate_grad_weight, "--accumulate-grad-weight"},
+      {spec->alignment != 16, "--alignment"},
+      {spec->grads & FLP_GRAD_BIAS, "--grad: bias"},
+      {spec->grads == FLP_GRAD_WEIGHT, "--grad: weight alone"},
+      {args->spec.scale != 1.0, "--model: a logit scale"}};
+  FLP_TRY(bench_refuse(fields, sizeof fields / sizeof fields[0], "--peers, whose calls have no such choice"));
   return check_loss(&args->spec);
 }
 

@@ -35,7 +35,8 @@ static double tflops_of(const bench_args *args, const bench_row *row) {
 
 enum { CELL = 32 };
 
-const bench_row *bench_plain_of(const bench_result *result, const bench_row *row) {
+/* The row that is the same without a tail or several targets, or NULL. */
+static const bench_row *plain_of(const bench_result *result, const bench_row *row) {
   for (int i = 0; i < result->row_count; i++) {
     const bench_row *other = &result->row[i];
     if (other->is_plain && !row->is_plain && other->n == row->n && other->which == row->which) return other;
@@ -124,7 +125,7 @@ static void print_of_plain(const bench_args *args, const bench_result *result) {
   cli_table table;
   cli_table_start(&table, "N", "case", "ms", "alone ms", "ratio", "quartiles", "pairs", NULL);
   for (int i = 0; i < result->row_count; i++) {
-    const bench_row *row = &result->row[i], *plain = bench_plain_of(result, row);
+    const bench_row *row = &result->row[i], *plain = plain_of(result, row);
     if (!plain || !row->pairs) continue;
     cli_table_addf(&table, "%" PRId64 "\t%s\t%.3f\t%.3f\t%.4f\t%.3f .. %.3f\t%d", row->n, bench_case_name(row->which),
                    row->ms.median, plain->ms.median, row->of_plain.median, row->of_plain.low, row->of_plain.high,
@@ -263,8 +264,8 @@ static void add_lists(json_t *object, const bench_args *args, const bench_row *r
 }
 
 /* The same of a row of tail mode; of one that is exact, that it has none. left: at most tail * sum */
-static void add_tail(json_t *object, const bench_args *args, const bench_row *row) {
-  double tail = row->is_plain ? 0 : (double)args->spec.spec.tail;
+static void add_tail(json_t *object, const bench_row *row) {
+  double tail = (double)row->spec.tail;
   json_object_set_new(object, "tail", cli_json_number(tail));
   if (row->is_plain) return;
   json_object_set_new(object, "bare", json_string(gemm_product_name(GEMM_SCORES)));
@@ -279,19 +280,17 @@ static void add_tail(json_t *object, const bench_args *args, const bench_row *ro
   json_object_set_new(object, "tail_report", make_object(fields, sizeof fields / sizeof fields[0]));
 }
 
-static void add_targets(json_t *object, const bench_args *args, const bench_row *row) {
-  json_object_set_new(object, "targets", json_integer(row->is_plain ? 1 : args->spec.spec.targets));
-}
-
-/* Of best columns and ranks; of the same without, that there are none. */
-static void add_top(json_t *object, const flp_spec *spec, const bench_row *row) {
-  const field fields[] = {{"topk", json_integer(row->is_plain ? 0 : spec->topk)},
-                          {"rank", json_boolean(spec->rank && !row->is_plain)}};
-  set_fields(object, fields, sizeof fields / sizeof fields[0]);
-}
-
-static void add_lora(json_t *object, const flp_spec *spec, const bench_row *row) {
-  json_object_set_new(object, "lora_rank", json_integer(row->is_plain ? 0 : spec->lora_rank));
+/* What the case has beside the usual; of a plain one, that it has it not. */
+static void add_features(json_t *object, const bench_args *args, const bench_row *row) {
+  const flp_spec *spec = &args->spec.spec;
+  if (spec->listed) add_lists(object, args, row);
+  if (spec->tail > 0) add_tail(object, row);
+  if (spec->targets > 1) json_object_set_new(object, "targets", json_integer(row->spec.targets));
+  if (spec->topk || spec->rank) {
+    json_object_set_new(object, "topk", json_integer(row->spec.topk));
+    json_object_set_new(object, "rank", json_boolean(row->spec.rank));
+  }
+  if (spec->lora_rank) json_object_set_new(object, "lora_rank", json_integer(row->spec.lora_rank));
 }
 
 static json_t *row_json(const bench_args *args, const bench_result *result, const bench_row *row) {
@@ -327,11 +326,7 @@ static json_t *row_json(const bench_args *args, const bench_result *result, cons
                           {"chunks", json_integer(row->layout.chunks)},
                           {"rung", json_string(flp_rung_name(result->rung))}};
   json_t *object = make_object(fields, sizeof fields / sizeof fields[0]);
-  if (spec->listed) add_lists(object, args, row);
-  if (spec->tail > 0) add_tail(object, args, row);
-  if (spec->targets > 1) add_targets(object, args, row);
-  if (spec->topk || spec->rank) add_top(object, spec, row);
-  if (spec->lora_rank) add_lora(object, spec, row);
+  add_features(object, args, row);
   if (row->pairs) add_of_plain(object, row);
   return object;
 }

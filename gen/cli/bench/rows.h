@@ -96,7 +96,7 @@ void rows_parts(const rows_columns *columns, const float *chance, float *out);
 /* The hidden states of a number from ROWS_LEAST to ROWS_MOST. parts: as rows_parts has them. out: (D) */
 void rows_mix(const float *parts, int64_t depth, double number, double scale, float *out);
 
-/* ---- target.c ---- */
+/* ---- softmax.c ---- */
 
 /* The scores of the rows of a head, by slices of its vocabulary. */
 typedef struct rows_scores {

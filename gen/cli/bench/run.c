@@ -141,17 +141,13 @@ static flp_status enqueue_pass(session *s, flp_pass pass) {
 /* The same buffers, without those of what is left out. */
 static flp_status enqueue_plain_pass(session *s, flp_pass pass) {
   flp_args args = bench_data_args(&s->data, pass, &s->plain_layout[pass]);
+  for (int id = 0; id < FLP_ARRAYS; id++)
+    if (!FLP_ARRAY[id].is_asked(&s->plain_spec)) flp_array_set((flp_array_id)id, &args, NULL);
   args.saved = NULL;
   args.saved_bytes = 0;
-  args.tail_report = NULL;
   if (s->data.one_target.data) args.target = s->data.one_target.data;
   if (s->data.narrow[0].data) args.hidden = s->data.narrow[0].data;
   if (s->data.narrow[1].data) args.weight = s->data.narrow[1].data;
-  args.top_ids = NULL;
-  args.top_logprob = args.top_rest = NULL;
-  args.rank = NULL;
-  args.lora_a = args.lora_b = NULL;
-  args.grad_lora_a = args.grad_lora_b = NULL;
   args.lora_scale = 0;
   args.teacher_logprob = NULL;
   if (s->plain_spec.loss != spec_of(s)->loss) args.loss_parameters = NULL;

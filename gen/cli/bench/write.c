@@ -24,28 +24,21 @@ enum { OPERANDS = sizeof operands / sizeof operands[0] };
 static flp_status check_fields(const bench_args *args) {
   const flp_spec *spec = &args->spec.spec;
   const flp_options *options = &args->options;
-  const struct {
-    int given;
-    const char *field;
-  } fields[] = {{args->row_count > 1, "--rows: a list"},
-                {args->peers != NULL, "--peers"},
-                {args->json != NULL, "--json"},
-                {args->spec.loss.name != NULL, "--loss"},
-                {spec->grads != 0, "--grad"},
-                {spec->keep != 0, "--keep"},
-                {spec->listed, "--keep-set"},
-                {spec->tail > 0, "--tail"},
-                {spec->targets > 1, "--targets"},
-                {spec->topk, "--topk"},
-                {spec->rank, "--rank"},
-                {args->spec.tune != NULL, "--tune"},
-                {options->mode != 0, "--mode"},
-                {options->budget_bytes != 0, "--budget"}};
-  for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
-    if (fields[i].given)
-      return flp_fail(FLP_ERROR_ARGUMENT, "%s: not accepted with --write-rows, which measures nothing",
-                      fields[i].field);
-  return FLP_OK;
+  const bench_refusal fields[] = {{args->row_count > 1, "--rows: a list"},
+                                  {args->peers != NULL, "--peers"},
+                                  {args->json != NULL, "--json"},
+                                  {args->spec.loss.name != NULL, "--loss"},
+                                  {spec->grads != 0, "--grad"},
+                                  {spec->keep != 0, "--keep"},
+                                  {spec->listed, "--keep-set"},
+                                  {spec->tail > 0, "--tail"},
+                                  {spec->targets > 1, "--targets"},
+                                  {spec->topk, "--topk"},
+                                  {spec->rank, "--rank"},
+                                  {args->spec.tune != NULL, "--tune"},
+                                  {options->mode != 0, "--mode"},
+                                  {options->budget_bytes != 0, "--budget"}};
+  return bench_refuse(fields, sizeof fields / sizeof fields[0], "--write-rows, which measures nothing");
 }
 
 /* The GPU, or the CPU where there is none. */

@@ -3,19 +3,13 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "gen/cli/call/lists.h"
+#include "gen/cli/shared/common.h"
 #include "runtime/base/names.h"
 #include "runtime/base/status.h"
 
 enum { BUFFER_ALIGNMENT = 256 };
-
-static double seconds_now(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static flp_status device_check(const cli_device *device, CUresult result, const char *what) {
   return flp_driver_status(device->driver, result, what);
@@ -60,13 +54,13 @@ flp_status cli_device_synchronise(cli_device *device) {
 }
 
 flp_status cli_device_timer_start(cli_device *device) {
-  device->host_start = seconds_now();
+  device->host_start = cli_seconds_now();
   if (!device->driver) return FLP_OK;
   return device_check(device, device->driver->cuEventRecord(device->start, device->stream), "cuEventRecord");
 }
 
 flp_status cli_device_timer_stop(cli_device *device, double *seconds) {
-  *seconds = seconds_now() - device->host_start;
+  *seconds = cli_seconds_now() - device->host_start;
   if (!device->driver) return FLP_OK;
   float milliseconds = 0;
   FLP_TRY(device_check(device, device->driver->cuEventRecord(device->stop, device->stream), "cuEventRecord"));

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "runtime/base/half.h"
 #include "runtime/base/status.h"
@@ -52,23 +53,18 @@ void cli_normal_destroy(cli_normal *normal) {
   *normal = (cli_normal){0};
 }
 
-static void fill_narrow(const uint16_t *quantiles, uint64_t seed, int64_t begin, int64_t count, uint16_t *out) {
+/* element: bytes of one, a constant where this is called */
+static inline void fill(const char *quantiles, size_t element, uint64_t seed, int64_t begin, int64_t count, char *out) {
   for (int64_t i = 0; i < count; i += CLI_NORMAL_BLOCK) {
     uint64_t bits = cli_hash(seed + (uint64_t)(begin + i) / CLI_NORMAL_BLOCK);
-    for (int64_t j = i; j < i + CLI_NORMAL_BLOCK && j < count; j++, bits >>= 16) out[j] = quantiles[bits & 0xffff];
-  }
-}
-
-static void fill_wide(const float *quantiles, uint64_t seed, int64_t begin, int64_t count, float *out) {
-  for (int64_t i = 0; i < count; i += CLI_NORMAL_BLOCK) {
-    uint64_t bits = cli_hash(seed + (uint64_t)(begin + i) / CLI_NORMAL_BLOCK);
-    for (int64_t j = i; j < i + CLI_NORMAL_BLOCK && j < count; j++, bits >>= 16) out[j] = quantiles[bits & 0xffff];
+    for (int64_t j = i; j < i + CLI_NORMAL_BLOCK && j < count; j++, bits >>= 16)
+      memcpy(out + (size_t)j * element, quantiles + (bits & 0xffff) * element, element);
   }
 }
 
 void cli_normal_fill(const cli_normal *normal, int64_t begin, int64_t count, void *out) {
   if (normal->dtype == FLP_DTYPE_FP32)
-    fill_wide(normal->quantiles, normal->seed, begin, count, out);
+    fill(normal->quantiles, sizeof(float), normal->seed, begin, count, out);
   else
-    fill_narrow(normal->quantiles, normal->seed, begin, count, out);
+    fill(normal->quantiles, sizeof(uint16_t), normal->seed, begin, count, out);
 }

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gen/cli/call/lists.h"
 #include "runtime/base/half.h"
 #include "runtime/base/process.h"
 #include "runtime/base/status.h"
@@ -97,6 +98,12 @@ static flp_status run_blocks(block_job *job) {
   block_worker(job);
   for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
   return atomic_load(&failed) ? flp_fail(FLP_ERROR_MEMORY, "the oracle ran out of host memory") : FLP_OK;
+}
+
+/* Blocks of rows of hidden against all columns. */
+static block_job job_of_rows(const oracle_problem *problem, block_fn work, const int64_t *rows, int64_t count) {
+  return (block_job){
+      .problem = problem, .work = work, .left = rows, .left_count = count, .right_count = problem->vocab};
 }
 
 /* ---- scores ---- */
@@ -232,18 +239,9 @@ static const int64_t *list_of(const oracle_problem *problem, int64_t row, int64_
 }
 
 static int is_listed(const oracle_problem *problem, int64_t row, int64_t column) {
-  int64_t count, low = 0;
+  int64_t count;
   const int64_t *columns = list_of(problem, row, &count);
-  if (!columns) return 1;
-  while (low < count) {
-    int64_t middle = low + (count - low) / 2;
-    if (columns[middle] == column) return 1;
-    if (columns[middle] < column)
-      low = middle + 1;
-    else
-      count = middle;
-  }
-  return 0;
+  return !columns || bsearch(&column, columns, (size_t)count, sizeof column, cli_by_value);
 }
 
 /* Moves the scores of listed columns, of left row r of a block, to the front, in order. Returns their number. */
@@ -383,12 +381,8 @@ static void forward_block(const block_job *job, int64_t block, double *scratch) 
 }
 
 flp_status oracle_forward(const oracle_problem *problem, const int64_t *rows, int64_t count, oracle_row *out) {
-  block_job job = {.problem = problem,
-                   .work = forward_block,
-                   .left = rows,
-                   .left_count = count,
-                   .right_count = problem->vocab,
-                   .out = out};
+  block_job job = job_of_rows(problem, forward_block, rows, count);
+  job.out = out;
   return run_blocks(&job);
 }
 
@@ -460,13 +454,9 @@ static void visit_block(const block_job *job, int64_t block, double *scratch) {
 
 flp_status oracle_visit(const oracle_problem *problem, const int64_t *rows, int64_t count, oracle_visit_fn visit,
                         void *context) {
-  block_job job = {.problem = problem,
-                   .work = visit_block,
-                   .left = rows,
-                   .left_count = count,
-                   .right_count = problem->vocab,
-                   .visit = visit,
-                   .context = context};
+  block_job job = job_of_rows(problem, visit_block, rows, count);
+  job.visit = visit;
+  job.context = context;
   return run_blocks(&job);
 }
 
@@ -606,15 +596,11 @@ static void gradient_block(const block_job *job, int64_t block, double *scratch)
 
 flp_status oracle_grad_hidden(const oracle_problem *problem, const int64_t *rows, const oracle_row *stats,
                               int64_t count, double *exact, double *yardstick, double *squares) {
-  block_job job = {.problem = problem,
-                   .work = gradient_block,
-                   .left = rows,
-                   .left_count = count,
-                   .right_count = problem->vocab,
-                   .stats = stats,
-                   .exact = exact,
-                   .yardstick = yardstick,
-                   .squares = squares};
+  block_job job = job_of_rows(problem, gradient_block, rows, count);
+  job.stats = stats;
+  job.exact = exact;
+  job.yardstick = yardstick;
+  job.squares = squares;
   return run_blocks(&job);
 }
 

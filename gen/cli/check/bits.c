@@ -5,6 +5,7 @@
  * under every budget the bits of logprob and entropy that score mode gives, with gradients as near to the oracle. */
 #include "gen/cli/check/compare.h"
 #include "gen/cli/check/parts.h"
+#include "gen/cli/shared/common.h"
 #include "gen/cli/shared/losses.h"
 #include "gen/cli/shared/spec_args.h"
 #include "runtime/base/names.h"
@@ -13,10 +14,10 @@
 enum { ROWS = 150, ALL_GRADS = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS };
 enum { ALL_OF_ADAPTER = FLP_GRAD_HIDDEN | FLP_GRAD_BIAS | FLP_GRAD_LORA_A | FLP_GRAD_LORA_B };
 
-/* Outputs beside the rows, and their names in reports. */
-enum { GRADIENTS = 5 };
-static const flp_array_id gradients[GRADIENTS] = {FLP_ARRAY_grad_hidden, FLP_ARRAY_grad_weight, FLP_ARRAY_grad_bias,
-                                                  FLP_ARRAY_grad_lora_a, FLP_ARRAY_grad_lora_b};
+/* Outputs beside the rows. */
+static const flp_array_id gradients[] = {FLP_ARRAY_grad_hidden, FLP_ARRAY_grad_weight, FLP_ARRAY_grad_bias,
+                                         FLP_ARRAY_grad_lora_a, FLP_ARRAY_grad_lora_b};
+enum { GRADIENTS = sizeof gradients / sizeof gradients[0] };
 
 typedef struct bits_state {
   check_how how;
@@ -60,32 +61,26 @@ static check_metric compare_rows(const bits_state *s, const call_result *result,
   return total;
 }
 
-/* All outputs of a problem that should give the reference's. what: the rows and each gradient, in reports */
-static flp_status check_again(const bits_state *s, const check_problem *p, const char *const what[1 + GRADIENTS],
-                              const char *note) {
+static const char REPEATS[] = "differs from run to run";
+
+/* All outputs of a problem that should give the reference's. */
+static flp_status check_again(const bits_state *s, const check_problem *p, const char *what, const char *note) {
   call_result again;
   FLP_TRY(check_run(p, &s->how, &again));
-  add(s, what[0], compare_rows(s, &again, NULL, ROWS), note);
+  add(s, cli_shortly("%s: rows", what).text, compare_rows(s, &again, NULL, ROWS), note);
   for (int i = 0; i < GRADIENTS; i++)
     if (call_result_at(&s->reference, gradients[i]))
-      add(s, what[1 + i], check_result_bits(p, gradients[i], &again, &s->reference), note);
+      add(s, cli_shortly("%s: %s", what, FLP_ARRAY[gradients[i]].name).text,
+          check_result_bits(p, gradients[i], &again, &s->reference), note);
   call_result_clear(&again);
   return FLP_OK;
 }
 
-static flp_status check_repeat(const bits_state *s) {
-  static const char *const what[] = {"repeat: rows",      "repeat: grad_hidden", "repeat: grad_weight",
-                                     "repeat: grad_bias", "repeat: grad_lora_a", "repeat: grad_lora_b"};
-  return check_again(s, &s->problem, what, "differs from run to run");
-}
-
 static flp_status check_list_order(const bits_state *s) {
-  static const char *const what[1 + GRADIENTS] = {"lists reversed: rows", "lists reversed: grad_hidden",
-                                                  "lists reversed: grad_weight", "lists reversed: grad_bias"};
   check_problem reversed;
   FLP_TRY(check_problem_create(&s->problem.c, &reversed));
   check_lists_reverse(&reversed);
-  flp_status status = check_again(s, &reversed, what, "depends on the order of ids in lists");
+  flp_status status = check_again(s, &reversed, "lists reversed", "depends on the order of ids in lists");
   check_problem_clear(&reversed);
   return status;
 }
@@ -161,7 +156,7 @@ flp_status check_bits(const check_part *of, const check_how *how, check_report *
   check_case c = make_case(of, ALL_GRADS);
   FLP_TRY(check_problem_create(&c, &s.problem));
   flp_status status = check_run(&s.problem, &s.how, &s.reference);
-  if (status == FLP_OK) status = check_repeat(&s);
+  if (status == FLP_OK) status = check_again(&s, &s.problem, "repeat", REPEATS);
   if (status == FLP_OK) status = check_orders(&s);
   if (status == FLP_OK) status = check_forward_only(&s);
   if (status == FLP_OK) status = check_tunables(&s);
@@ -200,23 +195,16 @@ static flp_status make_mode_case(const check_part *of, check_case *out) {
 }
 
 static flp_status repeat_mode(const mode_state *s) {
-  static const struct {
-    const char *name;
-    flp_array_id id;
-  } outputs[] = {{"repeat: logprob", FLP_ARRAY_logprob},
-                 {"repeat: entropy", FLP_ARRAY_entropy},
-                 {"repeat: loss", FLP_ARRAY_loss},
-                 {"repeat: grad_hidden", FLP_ARRAY_grad_hidden},
-                 {"repeat: grad_weight", FLP_ARRAY_grad_weight},
-                 {"repeat: tail_report", FLP_ARRAY_tail_report}};
+  static const flp_array_id outputs[] = {FLP_ARRAY_logprob,     FLP_ARRAY_entropy,     FLP_ARRAY_loss,
+                                         FLP_ARRAY_grad_hidden, FLP_ARRAY_grad_weight, FLP_ARRAY_tail_report};
   const check_problem *p = &s->problem;
   call_result again;
   FLP_TRY(check_run(p, &s->how, &again));
   for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++) {
-    if (!call_result_at(&s->first, outputs[i].id)) continue;
-    check_metric metric = check_result_bits(p, outputs[i].id, &again, &s->first);
-    check_report_add(s->report, &p->c, s->how.options.rung, outputs[i].name, metric,
-                     metric.pass ? NULL : "differs from run to run");
+    if (!call_result_at(&s->first, outputs[i])) continue;
+    check_metric metric = check_result_bits(p, outputs[i], &again, &s->first);
+    check_report_add(s->report, &p->c, s->how.options.rung, cli_shortly("repeat: %s", FLP_ARRAY[outputs[i]].name).text,
+                     metric, metric.pass ? NULL : REPEATS);
   }
   call_result_clear(&again);
   return FLP_OK;

@@ -45,6 +45,13 @@ void check_list_clear(check_list *list) {
 
 /* ---- adversarial cases ---- */
 
+/* What several tables have beside their own. */
+#define MASKED .rows = CHECK_ROWS_MASKED, .n = 200
+#define COLD_AND_WARM .temperature = 1e3, .per_row = 1, .softcap = 20
+#define BAD_ROWS .rows = CHECK_ROWS_BAD, .temperature = 2, .per_row = 1
+#define IN_ROWS .mode = FLP_MODE_RECOMPUTE_ROWS, .chunk_rows = 64, .n = 300
+#define IN_BOTH(rows, columns) .mode = FLP_MODE_RECOMPUTE_SPLIT, .chunk_rows = rows, .chunk_vocab = columns, .n = 300
+
 /* Each by name; those of one table alone, where the name has another meaning elsewhere, by TABLE/NAME. */
 static const check_oddity catalog[] = {
     {.name = "shifted", .fill = CHECK_FILL_SHIFTED},
@@ -59,9 +66,9 @@ static const check_oddity catalog[] = {
     {.name = "T-per-row", .temperature = 1e3, .per_row = 1},
     {.name = "last-tile", .rows = CHECK_ROWS_LAST_TILE, .vocab = 1537},
     {.name = "bad-rows", .rows = CHECK_ROWS_BAD},
-    {.name = "bad-T", .rows = CHECK_ROWS_BAD, .temperature = 2, .per_row = 1, .int32_targets = 1},
+    {.name = "bad-T", BAD_ROWS, .int32_targets = 1},
     {.name = "nan-rows", .rows = CHECK_ROWS_NAN},
-    {.name = "masked", .rows = CHECK_ROWS_MASKED, .n = 200},
+    {.name = "masked", MASKED},
     {.name = "row-list", .rows = CHECK_ROWS_LIST, .n = 200},
     {.name = "idle-rows", .rows = CHECK_ROWS_INACTIVE, .n = 200},
     {.name = "shards", .shards = 3, .grads_fp32 = 1, .int32_targets = 1},
@@ -81,14 +88,8 @@ static const check_oddity catalog[] = {
     {.name = "vocab-masked", .chunk_vocab = 768, .n = 300, .rows = CHECK_ROWS_MASKED},
     {.name = "rows-accumulate", .chunk_rows = 128, .n = 300, .rows = CHECK_ROWS_MASKED, .accumulate = 1},
     {.name = "rows-fp32-grads", .chunk_rows = 128, .n = 300, .grads_fp32 = 1},
-    {.name = "R2", .mode = FLP_MODE_RECOMPUTE_SPLIT, .chunk_rows = 128, .chunk_vocab = 512, .n = 300},
-    {.name = "R2-masked",
-     .mode = FLP_MODE_RECOMPUTE_SPLIT,
-     .chunk_rows = 64,
-     .chunk_vocab = 768,
-     .n = 300,
-     .rows = CHECK_ROWS_MASKED,
-     .accumulate = 1},
+    {.name = "R2", IN_BOTH(128, 512)},
+    {.name = "R2-masked", IN_BOTH(64, 768), .rows = CHECK_ROWS_MASKED, .accumulate = 1},
     {.name = "peaked", .fill = CHECK_FILL_PEAKED},
     {.name = "unlikely", .fill = CHECK_FILL_UNLIKELY},
     {.name = "steep", .fill = CHECK_FILL_STEEP, .n = 1100, .vocab = 1601, .hidden = 16},
@@ -132,13 +133,13 @@ static const check_oddity catalog[] = {
     {.name = "lists-descend", .lists = CHECK_LISTS_DESCEND},
     {.name = "lists-before", .lists = CHECK_LISTS_BEFORE},
     {.name = "lists-behind", .lists = CHECK_LISTS_BEHIND},
-    {.name = "lists-masked-bad", .lists = CHECK_LISTS_BAD, .rows = CHECK_ROWS_MASKED, .n = 200, .int32_targets = 1},
+    {.name = "lists-masked-bad", .lists = CHECK_LISTS_BAD, MASKED, .int32_targets = 1},
     {.name = "lists-V=300001", .n = 5, .vocab = 300001, .hidden = 8},
     {.name = "listed/one-hot",
      .fill = CHECK_FILL_ONE_HOT,
      .lists = CHECK_LISTS_ALL}, /* or all columns of a row were equal */
-    {.name = "listed/T-per-row", .temperature = 1e3, .per_row = 1, .softcap = 20},
-    {.name = "listed/masked", .rows = CHECK_ROWS_MASKED, .n = 200, .grads_fp32 = 1},
+    {.name = "listed/T-per-row", COLD_AND_WARM},
+    {.name = "listed/masked", MASKED, .grads_fp32 = 1},
     {.name = "shards-bad", .shards = 2, .lists = CHECK_LISTS_BAD, .grads_fp32 = 1, .softcap = 20},
     {.name = "shards-one", .shards = 3, .lists = CHECK_LISTS_ONE, .grads_fp32 = 1},
     {.name = "weight", .grads = FLP_GRAD_WEIGHT},
@@ -158,22 +159,18 @@ static const check_oddity catalog[] = {
     {.name = "targets-ends", .of_row = CHECK_TARGETS_ENDS},
     {.name = "targets-few", .of_row = CHECK_TARGETS_FEW},
     {.name = "targets-bad", .of_row = CHECK_TARGETS_BAD},
-    {.name = "targets-masked-bad",
-     .of_row = CHECK_TARGETS_BAD,
-     .rows = CHECK_ROWS_MASKED,
-     .n = 200,
-     .int32_targets = 1},
+    {.name = "targets-masked-bad", .of_row = CHECK_TARGETS_BAD, MASKED, .int32_targets = 1},
     {.name = "targets-V=2", .vocab = 2, .targets = 5},
     {.name = "targets-N=1", .n = 1, .targets = 300},
     {.name = "targets-peaked", .fill = CHECK_FILL_PEAKED, .of_row = CHECK_TARGETS_FEW},
-    {.name = "targeted/masked", .rows = CHECK_ROWS_MASKED, .n = 200, .grads_fp32 = 1},
-    {.name = "targeted/T-per-row", .temperature = 1e3, .per_row = 1, .softcap = 20},
+    {.name = "targeted/masked", MASKED, .grads_fp32 = 1},
+    {.name = "targeted/T-per-row", COLD_AND_WARM},
     {.name = "masked-all", .rows = CHECK_ROWS_NONE},
     {.name = "targeted/shards-bad", .shards = 2, .of_row = CHECK_TARGETS_BAD, .grads_fp32 = 1, .softcap = 20},
     {.name = "shards-ends", .shards = 3, .of_row = CHECK_TARGETS_ENDS, .grads_fp32 = 1},
     {.name = "targeted/chunked-vocab", .chunk_vocab = 512, .n = 150, .vocab = 3001, .targets = 64},
     {.name = "distill", .loss = "forward_kl"},
-    {.name = "distill-reverse", .loss = "reverse_kl", .rows = CHECK_ROWS_MASKED, .n = 200},
+    {.name = "distill-reverse", .loss = "reverse_kl", MASKED},
     {.name = "distill-between", .loss = "jsd", .of_row = CHECK_TARGETS_TEACHER, .targets = 64},
     {.name = "distill-certain",
      .loss = "forward_kl",
@@ -188,7 +185,7 @@ static const check_oddity catalog[] = {
     {.name = "distill-few", .loss = "reverse_kl", .of_row = CHECK_TARGETS_FEW},
     {.name = "distill-holes", .loss = "reverse_kl", .fill = CHECK_FILL_HOLES},
     {.name = "distill-nan", .loss = "forward_kl", .rows = CHECK_ROWS_NAN},
-    {.name = "distill-T-rows", .loss = "forward_kl", .temperature = 1e3, .per_row = 1, .softcap = 20},
+    {.name = "distill-T-rows", .loss = "forward_kl", COLD_AND_WARM},
     {.name = "distill-row-list", .loss = "jsd", .rows = CHECK_ROWS_LIST, .n = 200},
     {.name = "distill-accumulate", .loss = "forward_kl", .accumulate = 1},
     {.name = "distill-hidden", .loss = "jsd", .grads = FLP_GRAD_HIDDEN},
@@ -215,7 +212,7 @@ static const check_oddity catalog[] = {
     {.name = "top-128", .topk = 128, .n = 130},
     {.name = "top-sharp", .fill = CHECK_FILL_SHARP, .hidden = 264},
     {.name = "top-nan", .rows = CHECK_ROWS_NAN},
-    {.name = "top-masked", .rows = CHECK_ROWS_MASKED, .n = 200, .int32_targets = 1},
+    {.name = "top-masked", MASKED, .int32_targets = 1},
     {.name = "top-shards", .shards = 3, .int32_targets = 1},
     {.name = "top-wide", .n = 300, .vocab = 4099, .topk = 50},
     {.name = "rank", .topk = -1},
@@ -224,8 +221,8 @@ static const check_oddity catalog[] = {
     {.name = "top-steep", .fill = CHECK_FILL_STEEP, .n = 130},
     {.name = "top-few", .fill = CHECK_FILL_HOLES, .vocab = 40}, /* above -inf */
     {.name = "top-all-holes", .fill = CHECK_FILL_ALL_HOLES},
-    {.name = "top-T-rows", .temperature = 1e3, .per_row = 1, .softcap = 20},
-    {.name = "top-bad", .rows = CHECK_ROWS_BAD, .temperature = 2, .per_row = 1, .int32_targets = 1},
+    {.name = "top-T-rows", COLD_AND_WARM},
+    {.name = "top-bad", BAD_ROWS, .int32_targets = 1},
     {.name = "top-softcap", .softcap = 1.5f, .scale = 2, .temperature = 0.5},
     {.name = "top-small-shards", .shards = 3, .vocab = 50}, /* of fewer columns than are asked for */
     {.name = "top-N=1", .n = 1, .topk = 7},
@@ -233,32 +230,28 @@ static const check_oddity catalog[] = {
     {.name = "mixed", .chunk_vocab = 700},
     {.name = "mixed-peaked", .fill = CHECK_FILL_PEAKED, .chunk_vocab = 700},
     {.name = "mixed-nan", .rows = CHECK_ROWS_NAN},
-    {.name = "mixed-masked", .rows = CHECK_ROWS_MASKED, .n = 200, .int32_targets = 1},
-    {.name = "mixed-bad", .rows = CHECK_ROWS_BAD, .temperature = 2, .per_row = 1},
+    {.name = "mixed-masked", MASKED, .int32_targets = 1},
+    {.name = "mixed-bad", BAD_ROWS},
     {.name = "mixed-shards", .shards = 3, .n = 130},
     {.name = "mixed-accumulate", .accumulate = 1, .softcap = 20},
     {.name = "mixed-strides", .padding = 24, .vocab = 4099},
     {.name = "lora"},
     {.name = "lora-zero", .lora = CHECK_LORA_ZERO},
     {.name = "lora-off", .lora = CHECK_LORA_OFF},
-    {.name = "lora-8", .rank = 8, .n = 200, .grads = FLP_GRAD_HIDDEN | ADAPTER},
-    {.name = "lora-136", .rank = 136, .grads = FLP_GRAD_HIDDEN | ADAPTER},
-    {.name = "lora-512", .rank = 512, .n = 40, .vocab = 700},
+    {.name = "lora-8", .adapter = 8, .n = 200, .grads = FLP_GRAD_HIDDEN | ADAPTER},
+    {.name = "lora-136", .adapter = 136, .grads = FLP_GRAD_HIDDEN | ADAPTER},
+    {.name = "lora-512", .adapter = 512, .n = 40, .vocab = 700},
     {.name = "lora-nan", .rows = CHECK_ROWS_NAN},
-    {.name = "lora-T-rows", .temperature = 1e3, .per_row = 1, .softcap = 20},
-    {.name = "lora-bad", .rows = CHECK_ROWS_BAD, .temperature = 2, .per_row = 1},
+    {.name = "lora-T-rows", COLD_AND_WARM},
+    {.name = "lora-bad", BAD_ROWS},
     {.name = "lora-shards", .shards = 3, .grads_fp32 = 1},
-    {.name = "lora-rows", .mode = FLP_MODE_RECOMPUTE_ROWS, .chunk_rows = 64, .n = 300},
+    {.name = "lora-rows", IN_ROWS},
     {.name = "lora-columns", .mode = FLP_MODE_RECOMPUTE_VOCAB, .chunk_vocab = 512, .n = 150, .vocab = 3001},
-    {.name = "lora-step", .loss = "grpo+entropy", .rows = CHECK_ROWS_MASKED, .n = 200},
+    {.name = "lora-step", .loss = "grpo+entropy", MASKED},
     {.name = "lora-idle", .rows = CHECK_ROWS_INACTIVE, .n = 200},
     {.name = "lora-softcap", .softcap = 1.5f, .scale = 2, .temperature = 0.5},
-    {.name = "lora-rows-wide", .mode = FLP_MODE_RECOMPUTE_ROWS, .chunk_rows = 64, .n = 300, .grads_fp32 = 1},
-    {.name = "lora-rows-masked",
-     .mode = FLP_MODE_RECOMPUTE_ROWS,
-     .chunk_rows = 64,
-     .n = 300,
-     .rows = CHECK_ROWS_MASKED},
+    {.name = "lora-rows-wide", IN_ROWS, .grads_fp32 = 1},
+    {.name = "lora-rows-masked", IN_ROWS, .rows = CHECK_ROWS_MASKED},
     {.name = "lora-zero-step", .lora = CHECK_LORA_ZERO, .loss = "grpo"},
 };
 
@@ -387,9 +380,10 @@ check_case check_make_odd(const check_oddity *o, flp_dtype dtype) {
   c.old = o->old;
   c.spec.softcap = o->softcap;
   c.spec.per_row_temperature = o->per_row;
-  c.spec.entropy = FLP_ENTROPY_BACKWARD;
+  c.spec.entropy = o->entropy ? o->entropy : FLP_ENTROPY_BACKWARD;
   c.spec.grads = o->forward_only ? 0 : o->grads ? o->grads : (uint32_t)ALL_GRADS;
-  c.spec.has_bias = 1;
+  c.spec.has_bias = !o->no_bias;
+  c.spec.lora_rank = o->adapter;
   c.spec.accumulate_grad_weight = o->accumulate;
   if (o->grads_fp32 || o->accumulate) c.spec.grad_weight_dtype = FLP_DTYPE_FP32;
   if (o->grads_fp32) c.spec.grad_hidden_dtype = c.spec.grad_bias_dtype = FLP_DTYPE_FP32;

@@ -142,7 +142,7 @@ typedef struct check_oddity {
   check_rows rows;
   double temperature, scale;
   float softcap;
-  int per_row, shards, forward_only, accumulate, grads_fp32, int32_targets;
+  int per_row, shards, forward_only, accumulate, grads_fp32, int32_targets, no_bias;
   int64_t padding, chunk_rows, chunk_vocab, n, vocab, hidden;
   flp_mode mode;
   check_old old;      /* of save, stream and direction modes alone */
@@ -153,9 +153,10 @@ typedef struct check_oddity {
   check_targets of_row;
   check_teacher teacher; /* of a loss over these alone */
   uint32_t grads;        /* 0: all */
+  flp_entropy entropy;   /* 0: with its gradient */
   int topk;              /* of best columns; -1: the rank alone */
   check_lora lora;       /* of an adapter alone, as is the next one */
-  int rank;              /* 0: CHECK_LORA_USUAL */
+  int adapter;           /* its rank; 0: CHECK_LORA_USUAL */
   const char *loss;      /* or NULL */
 } check_oddity;
 

@@ -40,10 +40,17 @@ static int is_aligned(const check_oddity *o, flp_dtype dtype) {
   return !o->alignment || o->alignment >= flp_half_bytes(dtype);
 }
 
-static void add_oddities(check_list *list, const check_oddity_table *table, flp_dtype dtype) {
-  for (size_t i = 0; i < table->count; i++) {
-    const check_oddity odd = check_odd_at(table, i), *o = &odd;
-    if (is_aligned(o, dtype) && !o->old) check_list_add(list, check_make_odd(o, dtype));
+/* What a table's cases have of their own; i: the row's place. */
+typedef void (*set_row_fn)(check_list *list, const check_oddity *o, size_t i, check_case *c);
+
+/* set: NULL for nothing */
+static void add_rows(check_list *list, const check_oddity_table *table, flp_dtype dtype, set_row_fn set) {
+  for (size_t i = 0; i < count_of(table, dtype); i++) {
+    const check_oddity odd = check_odd_at(table, i);
+    if (!is_aligned(&odd, dtype) || odd.old) continue;
+    check_case c = check_make_odd(&odd, dtype);
+    if (set) set(list, &odd, i, &c);
+    check_list_add(list, c);
   }
 }
 
@@ -204,28 +211,21 @@ static void add_own_matrix(check_list *list, flp_dtype dtype, int is_listed) {
   check_list_clear(&matrix);
 }
 
-static void add_listed(check_list *list, flp_dtype dtype) {
-  for (size_t i = 0; i < count_of(&check_odd_listed, dtype); i++) {
-    const check_oddity odd = check_odd_at(&check_odd_listed, i), *o = &odd;
-    check_case c = check_make_odd(o, dtype);
-    set_listed(&c, o->kept > 0 ? o->kept : 20, o->lists);
-    check_list_add(list, c);
-  }
+static void set_listed_row(check_list *list, const check_oddity *o, size_t i, check_case *c) {
+  (void)list;
+  (void)i;
+  set_listed(c, o->kept > 0 ? o->kept : 20, o->lists);
 }
 
 /* ---- several targets ---- */
 
 /* Several targets, and steps of losses over them. */
-static void add_targeted(check_list *list, const check_oddity_table *table, flp_dtype dtype) {
-  for (size_t i = 0; i < count_of(table, dtype); i++) {
-    const check_oddity odd = check_odd_at(table, i), *o = &odd;
-    check_case c = check_make_odd(o, dtype);
-    c.spec.targets = o->targets ? o->targets : CHECK_TARGETS_USUAL;
-    c.targets = o->of_row;
-    c.teacher = o->teacher;
-    if (o->loss) set_loss(list, &c, o->loss);
-    check_list_add(list, c);
-  }
+static void set_targeted_row(check_list *list, const check_oddity *o, size_t i, check_case *c) {
+  (void)i;
+  c->spec.targets = o->targets ? o->targets : CHECK_TARGETS_USUAL;
+  c->targets = o->of_row;
+  c->teacher = o->teacher;
+  if (o->loss) set_loss(list, c, o->loss);
 }
 
 /* ---- best columns and ranks ---- */
@@ -235,15 +235,11 @@ static void set_top(check_case *c, int topk) {
   c->spec.rank = c->shards == 1;
 }
 
-static void add_tops(check_list *list, flp_dtype dtype) {
-  for (size_t i = 0; i < count_of(&check_odd_topped, dtype); i++) {
-    const check_oddity odd = check_odd_at(&check_odd_topped, i), *o = &odd;
-    check_case c = check_make_odd(o, dtype);
-    c.spec.grads = o->grads;
-    if (i % 2) c.spec.entropy = FLP_ENTROPY_NONE;
-    set_top(&c, o->topk);
-    check_list_add(list, c);
-  }
+static void set_top_row(check_list *list, const check_oddity *o, size_t i, check_case *c) {
+  (void)list;
+  c->spec.grads = o->grads;
+  if (i % 2) c->spec.entropy = FLP_ENTROPY_NONE;
+  set_top(c, o->topk);
 }
 
 /* ---- operands of two dtypes ---- */
@@ -269,7 +265,7 @@ enum { ADAPTER = FLP_GRAD_LORA_A | FLP_GRAD_LORA_B };
 static check_case make_adapted(const check_oddity *o, flp_dtype dtype) {
   check_case c = check_make_odd(o, dtype);
   c.lora = o->lora;
-  c.spec.lora_rank = o->rank ? o->rank : CHECK_LORA_USUAL;
+  c.spec.lora_rank = o->adapter ? o->adapter : CHECK_LORA_USUAL;
   if (!o->grads) c.spec.grads = FLP_GRAD_HIDDEN | FLP_GRAD_BIAS | ADAPTER;
   c.spec.has_bias = (c.spec.grads & FLP_GRAD_BIAS) != 0;
   c.spec.grad_weight_dtype = (flp_dtype)0;
@@ -374,10 +370,9 @@ static void add_large(check_list *list, const check_case *given) {
   c = large_case(given);
   c.spec.targets = 64;
   check_list_add(list, c);
-  c = check_case_default(given->spec.dtype, c.n, c.spec.vocab, c.spec.hidden);
-  c.name = "large";
-  c.rows = CHECK_ROWS_MASKED;
-  c.sampled = 1;
+  c = large_case(given);
+  c.spec.entropy = FLP_ENTROPY_NONE;
+  c.spec.grads = 0;
   set_top(&c, 20);
   check_list_add(list, c);
   add_mixed_large(list, large_case(given));
@@ -405,57 +400,51 @@ typedef enum given_kind {
 
 static const struct {
   given_kind kind;
-  const char *name;
-  check_fill fill;
-  check_rows rows;
-  check_lists lists;
-  check_targets targets;
-  check_teacher teacher;
-  check_lora lora;
+  check_oddity odd;
 } given_patterns[] = {
-    {GIVEN_ANY, "random", .rows = CHECK_ROWS_ALL}, /* of a big shape these two alone */
-    {GIVEN_ANY, "masked", .rows = CHECK_ROWS_MASKED},
-    {GIVEN_ANY, "shifted", .fill = CHECK_FILL_SHIFTED},
-    {GIVEN_ANY, "one-hot", .fill = CHECK_FILL_ONE_HOT},
-    {GIVEN_ANY, "negative", .fill = CHECK_FILL_NEGATIVE},
-    {GIVEN_ANY, "bad-rows", .rows = CHECK_ROWS_BAD},
-    {GIVEN_ANY, "nan-rows", .rows = CHECK_ROWS_NAN},
-    {GIVEN_ANY, "row-list", .rows = CHECK_ROWS_LIST},
-    {GIVEN_ANY, "idle-rows", .rows = CHECK_ROWS_INACTIVE},
-    {GIVEN_ANY, "last-tile", .rows = CHECK_ROWS_LAST_TILE},
-    {GIVEN_ANY, "peaked", .fill = CHECK_FILL_PEAKED},
-    {GIVEN_ANY, "unlikely", .fill = CHECK_FILL_UNLIKELY},
-    {GIVEN_ANY, "steep", .fill = CHECK_FILL_STEEP},
-    {GIVEN_ANY, "holes", .fill = CHECK_FILL_HOLES},
-    {GIVEN_ANY, "T-beyond", .rows = CHECK_ROWS_BEYOND},
-    {GIVEN_LISTS, "lists-bad", .lists = CHECK_LISTS_BAD},
-    {GIVEN_LISTS, "lists-one", .lists = CHECK_LISTS_ONE},
-    {GIVEN_LISTS, "lists-all", .lists = CHECK_LISTS_ALL},
-    {GIVEN_LISTS, "lists-repeat", .lists = CHECK_LISTS_REPEATS},
-    {GIVEN_LISTS, "lists-descend", .lists = CHECK_LISTS_DESCEND},
-    {GIVEN_LISTS, "lists-before", .lists = CHECK_LISTS_BEFORE},
-    {GIVEN_LISTS, "lists-behind", .lists = CHECK_LISTS_BEHIND},
-    {GIVEN_TAIL, "sharp", .fill = CHECK_FILL_SHARP}, /* rows with lists, rows that no list holds, no row */
-    {GIVEN_TAIL, "sharp-masked", .fill = CHECK_FILL_SHARP, .rows = CHECK_ROWS_MASKED},
-    {GIVEN_TAIL, "sharp-bad", .fill = CHECK_FILL_SHARP, .rows = CHECK_ROWS_BAD},
-    {GIVEN_TAIL, "sharp-nan", .fill = CHECK_FILL_SHARP, .rows = CHECK_ROWS_NAN},
-    {GIVEN_TAIL, "equal", .fill = CHECK_FILL_EQUAL},
-    {GIVEN_TAIL, "masked-all", .rows = CHECK_ROWS_NONE},
-    {GIVEN_TARGETS, "targets-teacher", .targets = CHECK_TARGETS_TEACHER},
-    {GIVEN_TARGETS, "targets-same", .targets = CHECK_TARGETS_SAME},
-    {GIVEN_TARGETS, "targets-ends", .targets = CHECK_TARGETS_ENDS},
-    {GIVEN_TARGETS, "targets-few", .targets = CHECK_TARGETS_FEW},
-    {GIVEN_TARGETS, "targets-bad", .targets = CHECK_TARGETS_BAD},
-    {GIVEN_TEACHER, "teacher-certain", .targets = CHECK_TARGETS_TEACHER, .teacher = CHECK_TEACHER_CERTAIN},
-    {GIVEN_TEACHER, "teacher-missing", .targets = CHECK_TARGETS_TEACHER, .teacher = CHECK_TEACHER_MISSING},
-    {GIVEN_TEACHER, "teacher-tails", .targets = CHECK_TARGETS_TEACHER, .teacher = CHECK_TEACHER_TAILS},
-    {GIVEN_TEACHER, "teacher-whole", .targets = CHECK_TARGETS_TEACHER, .teacher = CHECK_TEACHER_WHOLE},
-    {GIVEN_TOP, "equal", .fill = CHECK_FILL_EQUAL},
-    {GIVEN_TOP, "exact", .fill = CHECK_FILL_EXACT},
-    {GIVEN_TOP, "sharp", .fill = CHECK_FILL_SHARP},
-    {GIVEN_LOSS, "nan-idle", .rows = CHECK_ROWS_NAN_INACTIVE}, /* of weight 0 */
-    {GIVEN_LORA, "lora-zero", .lora = CHECK_LORA_ZERO},
-    {GIVEN_LORA, "lora-off", .lora = CHECK_LORA_OFF},
+    {GIVEN_ANY, {"random", .rows = CHECK_ROWS_ALL}}, /* of a big shape these two alone */
+    {GIVEN_ANY, {"masked", .rows = CHECK_ROWS_MASKED}},
+    {GIVEN_ANY, {"shifted", .fill = CHECK_FILL_SHIFTED}},
+    {GIVEN_ANY, {"one-hot", .fill = CHECK_FILL_ONE_HOT}},
+    {GIVEN_ANY, {"negative", .fill = CHECK_FILL_NEGATIVE}},
+    {GIVEN_ANY, {"bad-rows", .rows = CHECK_ROWS_BAD}},
+    {GIVEN_ANY, {"nan-rows", .rows = CHECK_ROWS_NAN}},
+    {GIVEN_ANY, {"row-list", .rows = CHECK_ROWS_LIST}},
+    {GIVEN_ANY, {"idle-rows", .rows = CHECK_ROWS_INACTIVE}},
+    {GIVEN_ANY, {"last-tile", .rows = CHECK_ROWS_LAST_TILE}},
+    {GIVEN_ANY, {"peaked", .fill = CHECK_FILL_PEAKED}},
+    {GIVEN_ANY, {"unlikely", .fill = CHECK_FILL_UNLIKELY}},
+    {GIVEN_ANY, {"steep", .fill = CHECK_FILL_STEEP}},
+    {GIVEN_ANY, {"holes", .fill = CHECK_FILL_HOLES}},
+    {GIVEN_ANY, {"T-beyond", .rows = CHECK_ROWS_BEYOND}},
+    {GIVEN_LISTS, {"lists-bad", .lists = CHECK_LISTS_BAD}},
+    {GIVEN_LISTS, {"lists-one", .lists = CHECK_LISTS_ONE}},
+    {GIVEN_LISTS, {"lists-all", .lists = CHECK_LISTS_ALL}},
+    {GIVEN_LISTS, {"lists-repeat", .lists = CHECK_LISTS_REPEATS}},
+    {GIVEN_LISTS, {"lists-descend", .lists = CHECK_LISTS_DESCEND}},
+    {GIVEN_LISTS, {"lists-before", .lists = CHECK_LISTS_BEFORE}},
+    {GIVEN_LISTS, {"lists-behind", .lists = CHECK_LISTS_BEHIND}},
+    {GIVEN_TAIL, {"sharp", .fill = CHECK_FILL_SHARP}}, /* rows with lists, rows that no list holds, no row */
+    {GIVEN_TAIL, {"sharp-masked", .fill = CHECK_FILL_SHARP, .rows = CHECK_ROWS_MASKED}},
+    {GIVEN_TAIL, {"sharp-bad", .fill = CHECK_FILL_SHARP, .rows = CHECK_ROWS_BAD}},
+    {GIVEN_TAIL, {"sharp-nan", .fill = CHECK_FILL_SHARP, .rows = CHECK_ROWS_NAN}},
+    {GIVEN_TAIL, {"equal", .fill = CHECK_FILL_EQUAL}},
+    {GIVEN_TAIL, {"masked-all", .rows = CHECK_ROWS_NONE}},
+    {GIVEN_TARGETS, {"targets-teacher", .of_row = CHECK_TARGETS_TEACHER}},
+    {GIVEN_TARGETS, {"targets-same", .of_row = CHECK_TARGETS_SAME}},
+    {GIVEN_TARGETS, {"targets-ends", .of_row = CHECK_TARGETS_ENDS}},
+    {GIVEN_TARGETS, {"targets-few", .of_row = CHECK_TARGETS_FEW}},
+    {GIVEN_TARGETS, {"targets-bad", .of_row = CHECK_TARGETS_BAD}},
+    {GIVEN_TEACHER, {"teacher-certain", .of_row = CHECK_TARGETS_TEACHER, .teacher = CHECK_TEACHER_CERTAIN}},
+    {GIVEN_TEACHER, {"teacher-missing", .of_row = CHECK_TARGETS_TEACHER, .teacher = CHECK_TEACHER_MISSING}},
+    {GIVEN_TEACHER, {"teacher-tails", .of_row = CHECK_TARGETS_TEACHER, .teacher = CHECK_TEACHER_TAILS}},
+    {GIVEN_TEACHER, {"teacher-whole", .of_row = CHECK_TARGETS_TEACHER, .teacher = CHECK_TEACHER_WHOLE}},
+    {GIVEN_TOP, {"equal", .fill = CHECK_FILL_EQUAL}},
+    {GIVEN_TOP, {"exact", .fill = CHECK_FILL_EXACT}},
+    {GIVEN_TOP, {"sharp", .fill = CHECK_FILL_SHARP}},
+    {GIVEN_LOSS, {"nan-idle", .rows = CHECK_ROWS_NAN_INACTIVE}}, /* of weight 0 */
+    {GIVEN_LORA, {"lora-zero", .lora = CHECK_LORA_ZERO}},
+    {GIVEN_LORA, {"lora-off", .lora = CHECK_LORA_OFF}},
 };
 
 static void add_given(check_list *list, const check_case *given) {
@@ -472,14 +461,15 @@ static void add_given(check_list *list, const check_case *given) {
   for (size_t i = 0; i < sizeof given_patterns / sizeof given_patterns[0]; i++) {
     given_kind kind = given_patterns[i].kind;
     if (!is_given[kind] || (is_big(given) && i >= OF_BIG && kind != GIVEN_LORA)) continue;
+    const check_oddity *o = &given_patterns[i].odd;
     check_case c = *given;
-    c.name = given_patterns[i].name;
-    c.fill = given_patterns[i].fill;
-    c.rows = given_patterns[i].rows;
-    if (given_patterns[i].lists) c.lists = given_patterns[i].lists;
-    if (given_patterns[i].targets) c.targets = given_patterns[i].targets;
-    c.teacher = given_patterns[i].teacher;
-    c.lora = given_patterns[i].lora;
+    c.name = o->name;
+    c.fill = o->fill;
+    c.rows = o->rows;
+    if (o->lists) c.lists = o->lists;
+    if (o->of_row) c.targets = o->of_row;
+    c.teacher = o->teacher;
+    c.lora = o->lora;
     if (c.spec.listed && c.fill == CHECK_FILL_ONE_HOT) c.lists = CHECK_LISTS_ALL; /* or a row's columns were equal */
     if (c.fill == CHECK_FILL_HOLES && !c.spec.has_bias) continue;
     if (c.rows == CHECK_ROWS_BEYOND && !c.spec.per_row_temperature) continue;
@@ -487,31 +477,32 @@ static void add_given(check_list *list, const check_case *given) {
   }
 }
 
-static void add_all(check_list *list) {
+/* all: of every dtype over ragged shapes, and each oddity in every form; else of bf16, in forms that take turns. */
+static void add_sets(check_list *list, int all) {
   static const int64_t shapes[][3] = {{1, 2, 8}, {5, 131, 40}, {130, 1000, 72}, {67, 4099, 264}};
-  for (int d = 0; d < 3; d++) {
-    for (int s = 0; s < 4; s++) add_matrix(list, dtypes[d], shapes[s][0], shapes[s][1], shapes[s][2]);
-    add_oddities(list, &check_odd_first, dtypes[d]);
-    add_modes(list, &check_odd_first, dtypes[d], dtypes[d] == FLP_DTYPE_BF16);
-  }
-  for (int d = 0; d < 3; d++) {
-    add_oddities(list, &check_odd_later, dtypes[d]);
-    add_modes(list, &check_odd_later, dtypes[d], dtypes[d] == FLP_DTYPE_BF16);
-  }
+  static const check_oddity_table *const tables[] = {&check_odd_first, &check_odd_later};
+  int count = all ? 3 : 1, narrow = all ? 2 : 1; /* of dtypes */
+  for (int t = 0; t < 2; t++)
+    for (int d = 0; d < count; d++) {
+      for (int s = 0; all && t == 0 && s < 4; s++)
+        add_matrix(list, dtypes[d], shapes[s][0], shapes[s][1], shapes[s][2]);
+      add_rows(list, tables[t], dtypes[d], NULL);
+      add_modes(list, tables[t], dtypes[d], all && d == 0);
+    }
   add_all_directions(list);
-  for (int d = 0; d < 3; d++) {
-    add_own_matrix(list, dtypes[d], 1);
-    add_listed(list, dtypes[d]);
+  for (int d = 0; d < count; d++) {
+    if (all) add_own_matrix(list, dtypes[d], 1);
+    add_rows(list, &check_odd_listed, dtypes[d], set_listed_row);
   }
-  for (int d = 0; d < 3; d++) add_all_tails(list, dtypes[d], dtypes[d] == FLP_DTYPE_BF16);
-  for (int d = 0; d < 3; d++) {
-    add_own_matrix(list, dtypes[d], 0);
-    add_targeted(list, &check_odd_targeted, dtypes[d]);
+  for (int d = 0; d < count; d++) add_all_tails(list, dtypes[d], all && d == 0);
+  for (int d = 0; d < count; d++) {
+    if (all) add_own_matrix(list, dtypes[d], 0);
+    add_rows(list, &check_odd_targeted, dtypes[d], set_targeted_row);
   }
-  for (int d = 0; d < 3; d++) add_tops(list, dtypes[d]);
-  for (int d = 0; d < 2; d++) add_mixed(list, dtypes[d], dtypes[d] == FLP_DTYPE_BF16);
-  for (int d = 0; d < 3; d++) add_adapted(list, dtypes[d]);
-  for (int d = 0; d < 3; d++) add_targeted(list, &check_odd_distilled, dtypes[d]);
+  for (int d = 0; d < count; d++) add_rows(list, &check_odd_topped, dtypes[d], set_top_row);
+  for (int d = 0; d < narrow; d++) add_mixed(list, dtypes[d], all && d == 0);
+  for (int d = 0; d < count; d++) add_adapted(list, dtypes[d]);
+  for (int d = 0; d < count; d++) add_rows(list, &check_odd_distilled, dtypes[d], set_targeted_row);
 }
 
 static void add_quick(check_list *list) {
@@ -522,18 +513,7 @@ static void add_quick(check_list *list) {
     c.spec.has_bias = 1;
     check_list_add(list, c);
   }
-  add_oddities(list, &check_odd_first, FLP_DTYPE_BF16);
-  add_modes(list, &check_odd_first, FLP_DTYPE_BF16, 0);
-  add_oddities(list, &check_odd_later, FLP_DTYPE_BF16);
-  add_modes(list, &check_odd_later, FLP_DTYPE_BF16, 0);
-  add_all_directions(list);
-  add_listed(list, FLP_DTYPE_BF16);
-  add_all_tails(list, FLP_DTYPE_BF16, 0);
-  add_targeted(list, &check_odd_targeted, FLP_DTYPE_BF16);
-  add_tops(list, FLP_DTYPE_BF16);
-  add_mixed(list, FLP_DTYPE_BF16, 0);
-  add_adapted(list, FLP_DTYPE_BF16);
-  add_targeted(list, &check_odd_distilled, FLP_DTYPE_BF16);
+  add_sets(list, 0);
 }
 
 static int is_usual_rank(int rank) {
@@ -543,7 +523,7 @@ static int is_usual_rank(int rank) {
 flp_status check_list_create(check_set set, const check_case *given, check_list *out) {
   *out = (check_list){0};
   if (set == CHECK_SET_QUICK) add_quick(out);
-  if (set == CHECK_SET_ALL) add_all(out);
+  if (set == CHECK_SET_ALL) add_sets(out, 1);
   if (set == CHECK_SET_LARGE) add_large(out, given);
   if (set == CHECK_SET_GIVEN) add_given(out, given);
   for (int i = 0; i < out->count; i++) {

@@ -18,13 +18,14 @@
  *           does in logprobs.
  *           A gradient that is zero is relative to nothing: its error is held against the yardstick's and the least
  *           normal fp32 number.
- *           Of an adapter (lora.c): the same, of gradients that go through G = dz·B beside the yardstick's of the same way.
+ *           Of an adapter (gradients.c): the same, of gradients that go through G = dz·B beside the yardstick's of the same way.
  * Exact products still meet rounding when t = z·log2(e)/T is formed; below |t| = 4 that is inside the 4 ulp. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 
 #include "gen/cli/check/compare.h"
+#include "gen/cli/shared/common.h"
 #include "runtime/base/status.h"
 
 /* ---- forward ---- */
@@ -33,38 +34,25 @@ static void add(check_numbers *a, float got, double wanted, double unit, double 
   check_numbers_set(a, a->count++, (double)got, wanted, unit, allowed);
 }
 
-/* Sampled active rows, and every row that is left out or bad. */
-static void collect_rows(const compare_state *s, const float *values, int entropy, check_numbers *a) {
-  for (int64_t i = 0; i < s->truth->row_count; i++) {
-    const oracle_row *row = &s->truth->row_truth[i];
-    double target_distance = row->logprob + row->log_sum;
-    double size = entropy ? fmax(row->entropy, row->log_sum) : fmax(fabs(target_distance), fabs(row->logprob));
+/* Sampled active rows, and every row that is left out or bad. Of several targets one that is ignored has 0, whatever its
+ * row's scores are. */
+static void collect(const compare_state *s, const float *values, int entropy, check_numbers *a) {
+  const check_problem *p = s->problem;
+  int64_t width = entropy ? 1 : p->targets;
+  for (int64_t i = 0; i < s->truth->row_count * width; i++) {
+    const oracle_row *row = &s->truth->row_truth[i / width];
+    int64_t at = s->truth->rows[i / width] * width + i % width;
+    double wanted = entropy ? row->entropy : s->truth->logprob[i];
+    double size = fmax(fabs(entropy ? row->log_sum : wanted + row->log_sum), fabs(wanted));
     double unit = check_ulp(fmax(isfinite(size) ? size : 1, 1));
-    double factor = entropy ? fmax(row->spread, 1) : 1;
-    double allowed = 4 * unit + factor * check_score_allowance(row);
-    if (check_is_certain(s->problem, s->truth->rows[i]) && s->problem->c.shards == 1) allowed = unit;
-    add(a, values[s->truth->rows[i]], entropy ? row->entropy : row->logprob, unit, allowed);
+    double allowed = 4 * unit + (entropy ? fmax(row->spread, 1) : 1) * check_score_allowance(row);
+    if (check_is_certain(p, s->truth->rows[i / width]) && p->c.shards == 1) allowed = unit;
+    if (!entropy && p->target_id[at] == CHECK_IGNORE_INDEX) allowed = 0;
+    add(a, values[at], wanted, unit, allowed);
   }
-  for (int64_t row = 0; row < s->problem->c.n; row++)
-    if (s->problem->forward_class[row] != CHECK_ACTIVE)
-      add(a, values[row], s->problem->forward_class[row] == CHECK_BAD ? NAN : 0, check_ulp(1), 0);
-}
-
-/* The same of several targets: one that is ignored has 0, whatever its row's scores are. */
-static void collect_targets(const compare_state *s, const float *values, int entropy, check_numbers *a) {
-  (void)entropy;
-  int64_t count = s->problem->targets;
-  for (int64_t i = 0; i < s->truth->row_count * count; i++) {
-    const oracle_row *row = &s->truth->row_truth[i / count];
-    int64_t at = s->truth->rows[i / count] * count + i % count;
-    int ignored = s->problem->target_id[at] == CHECK_IGNORE_INDEX;
-    double wanted = s->truth->logprob[i], size = fmax(fabs(wanted + row->log_sum), fabs(wanted));
-    double unit = check_ulp(fmax(isfinite(size) ? size : 1, 1));
-    add(a, values[at], wanted, unit, ignored ? 0 : 4 * unit + check_score_allowance(row));
-  }
-  for (int64_t at = 0; at < s->problem->c.n * count; at++)
-    if (s->problem->forward_class[at / count] != CHECK_ACTIVE)
-      add(a, values[at], s->problem->forward_class[at / count] == CHECK_BAD ? NAN : 0, check_ulp(1), 0);
+  for (int64_t at = 0; at < p->c.n * width; at++)
+    if (p->forward_class[at / width] != CHECK_ACTIVE)
+      add(a, values[at], p->forward_class[at / width] == CHECK_BAD ? NAN : 0, check_ulp(1), 0);
 }
 
 static flp_status compare_rows(const compare_state *s, const char *output, const float *values, int entropy) {
@@ -75,65 +63,12 @@ static flp_status compare_rows(const compare_state *s, const char *output, const
   check_numbers a = check_numbers_of(&memory, count);
   flp_status status = cli_memory_status(&memory, "rows");
   a.count = 0;
-  if (status == FLP_OK) (entropy || s->problem->targets == 1 ? collect_rows : collect_targets)(s, values, entropy, &a);
+  if (status == FLP_OK) collect(s, values, entropy, &a);
   check_metric metric = check_numbers_judge(&a);
   for (int64_t at = 0; !entropy && at < count; at++)
     if (values[at] > 0) note = "a logprob is above 0";
   if (note) metric.pass = 0;
   if (status == FLP_OK) check_compare_add(s, output, metric, note);
-  cli_memory_free(&memory);
-  return status;
-}
-
-/* ---- gradients ---- */
-
-static flp_status compare_hidden_rows(const compare_state *s, const int64_t *rows, const oracle_row *truth,
-                                      int64_t count) {
-  const flp_spec *spec = &s->problem->c.spec;
-  cli_memory memory = {0};
-  gradient x = check_gradient_of(&memory, count, spec->hidden, spec->grad_hidden_dtype);
-  flp_status status = cli_memory_status(&memory, "gradients");
-  if (status == FLP_OK)
-    status = oracle_grad_hidden(&s->problem->oracle, rows, truth, count, x.exact, x.yardstick, x.squares);
-  if (status == FLP_OK) {
-    for (int64_t i = 0; i < x.parts * x.width; i++) x.yardstick[i] = oracle_round(x.dtype, x.yardstick[i]);
-    check_gradient_take_hidden(s, rows, &x);
-    check_gradient_add(s, "grad_hidden", &x, FLP_ARRAY_weight, check_inactive_rows(s));
-  }
-  cli_memory_free(&memory);
-  return status;
-}
-
-/* What an output started from; an accumulated sum is compared, and the yardstick rounded, with it. */
-static double weight_base(const compare_state *s, int64_t index) {
-  return s->problem->weight_base ? (double)s->problem->weight_base[index] : 0;
-}
-
-static void compare_weight(const compare_state *s, const gradient *x) {
-  for (int64_t i = 0; i < x->parts * x->width; i++) {
-    int64_t index = s->truth->columns[i / x->width] * s->problem->stride + i % x->width;
-    double base = weight_base(s, index);
-    x->got[i] = check_element(x->dtype, s->result->grad_weight, index) - base;
-    if (check_has_plain(s)) x->plain[i] = check_element(x->dtype, s->plain->grad_weight, index) - base;
-    x->yardstick[i] = oracle_round(x->dtype, base + x->yardstick[i]) - base;
-  }
-  check_gradient_add(s, "grad_weight", x, FLP_ARRAY_hidden, NULL);
-}
-
-static flp_status compare_columns(const compare_state *s) {
-  if (!s->result->grad_weight && !s->result->grad_bias) return FLP_OK;
-  const flp_spec *spec = &s->problem->c.spec;
-  const check_truth *t = s->truth;
-  cli_memory memory = {0};
-  gradient weight = check_gradient_of(&memory, t->column_count, spec->hidden, spec->grad_weight_dtype);
-  gradient bias = check_gradient_of(&memory, t->column_count, 1, spec->grad_bias_dtype);
-  const oracle_row *stats = check_work_stats(&memory, s);
-  oracle_columns out = {weight.exact, weight.yardstick, weight.squares, bias.exact, bias.yardstick, bias.squares};
-  flp_status status = cli_memory_status(&memory, "gradients");
-  if (status == FLP_OK)
-    status = oracle_grad_columns(&s->problem->oracle, t->work, stats, t->work_count, t->columns, t->column_count, &out);
-  if (status == FLP_OK && s->result->grad_weight) compare_weight(s, &weight);
-  if (status == FLP_OK && s->result->grad_bias) check_compare_bias(s, &bias);
   cli_memory_free(&memory);
   return status;
 }
@@ -238,18 +173,14 @@ check_metric check_result_bits(const check_problem *problem, flp_array_id id, co
 }
 
 static void compare_bits(const compare_state *s) {
-  if (!s->plain) return;
+  static const flp_array_id ids[] = {FLP_ARRAY_logprob, FLP_ARRAY_entropy, FLP_ARRAY_stats};
   int has_no_adapter = s->problem->c.lora != CHECK_LORA_ON;
   const char *note = has_no_adapter ? "differs from the head without an adapter" : "differs from mode score";
-  check_metric metric = check_result_bits(s->problem, FLP_ARRAY_logprob, s->result, s->plain);
-  check_compare_add(s, "logprob bits", metric, metric.pass ? NULL : note);
-  if (s->result->entropy) {
-    metric = check_result_bits(s->problem, FLP_ARRAY_entropy, s->result, s->plain);
-    check_compare_add(s, "entropy bits", metric, metric.pass ? NULL : note);
+  for (int i = 0; s->plain && i < (has_no_adapter ? 3 : 2); i++) {
+    if (!call_result_at(s->result, ids[i])) continue;
+    check_metric metric = check_result_bits(s->problem, ids[i], s->result, s->plain);
+    check_compare_add(s, cli_shortly("%s bits", FLP_ARRAY[ids[i]].name).text, metric, metric.pass ? NULL : note);
   }
-  if (!has_no_adapter || !s->result->stats) return;
-  metric = check_result_bits(s->problem, FLP_ARRAY_stats, s->result, s->plain);
-  check_compare_add(s, "stats bits", metric, metric.pass ? NULL : note);
 }
 
 /* The loss of each row, or one of its metrics, at the logprobs and entropy under test, which were compared themselves:
@@ -292,8 +223,6 @@ flp_status check_compare(const check_problem *problem, const check_truth *truth,
   FLP_TRY(compare_losses(&s));
   FLP_TRY(compare_rows(&s, "logprob", result->logprob, 0));
   FLP_TRY(compare_rows(&s, "entropy", result->entropy, 1));
-  FLP_TRY(check_compare_top(problem, truth, result, rung, report));
-  if (problem->c.spec.lora_rank) return check_compare_lora(&s);
-  if (result->grad_hidden) FLP_TRY(check_each_hidden(&s, compare_hidden_rows));
-  return compare_columns(&s);
+  FLP_TRY(check_compare_top(&s));
+  return check_compare_gradients(&s);
 }

@@ -2,6 +2,7 @@
  * those of an undisturbed run.
  *
  * The undisturbed run starts from other poison than the rest, so that what is never written differs too. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,22 +17,14 @@ static const double LIMIT_S = 30;
 
 /* ---- situations ---- */
 
-#define NAMES(situation)                                                                                     \
-  {                                                                                                          \
-    situation ": logprob", situation ": entropy", situation ": stats", situation ": grad_hidden",            \
-        situation ": grad_weight", situation ": loss", situation ": grad_lora_a", situation ": grad_lora_b", \
-        situation ": overlap", situation ": other work"                                                      \
-  }
-enum { NAME_OVERLAP = STREAM_OUTPUTS, NAME_OTHER, NAME_COUNT };
-
 typedef struct situation {
-  const char *names[NAME_COUNT];
+  const char *name;
   int streams, graphs, loaded; /* graphs: replayed, one of each stream; loaded: beside other work */
 } situation;
 
 static const situation situations[] = {
-    {NAMES("streams"), 3, 0, 0}, {NAMES("beside work"), 1, 0, 1},    {NAMES("streams beside work"), 2, 0, 1},
-    {NAMES("graph"), 1, 1, 0},   {NAMES("graphs at once"), 2, 1, 0}, {NAMES("graphs beside work"), 2, 1, 1},
+    {"streams", 3, 0, 0}, {"beside work", 1, 0, 1},    {"streams beside work", 2, 0, 1},
+    {"graph", 1, 1, 0},   {"graphs at once", 2, 1, 0}, {"graphs beside work", 2, 1, 1},
 };
 enum { SITUATIONS = sizeof situations / sizeof situations[0] };
 
@@ -109,19 +102,22 @@ static flp_status run_round(state *s, const situation *now, int round) {
   return FLP_OK;
 }
 
-static void add(const state *s, const char *output, check_metric metric, const char *note) {
+static void add(const state *s, const situation *now, const char *what, check_metric metric, const char *note) {
+  char output[48];
+  snprintf(output, sizeof output, "%s: %s", now->name, what);
   check_report_add(s->report, &s->streams.problem->c, s->rung, output, metric, note);
 }
 
 static void report_situation(const state *s, const situation *now) {
   for (int o = 0; o < STREAM_OUTPUTS; o++)
-    if (s->reference[o]) add(s, now->names[o], s->total[o], s->total[o].pass ? NULL : s->note[o]);
+    if (s->reference[o])
+      add(s, now, FLP_ARRAY[check_stream_outputs[o]].name, s->total[o], s->total[o].pass ? NULL : s->note[o]);
   if (!now->loaded) return;
   char note[128];
   snprintf(note, sizeof note, "other work%s outlasted the checked calls in %d of %d rounds",
            s->load->library.handle ? " and GEMM baselines" : "", s->overlapped, ROUNDS);
-  add(s, now->names[NAME_OVERLAP], (check_metric){.max_ulp = -1, .cosine = 1, .pass = s->overlapped > 0}, note);
-  add(s, now->names[NAME_OTHER], s->other, s->other.pass ? NULL : "other work differs from its undisturbed run");
+  add(s, now, "overlap", (check_metric){.max_ulp = -1, .cosine = 1, .pass = s->overlapped > 0}, note);
+  add(s, now, "other work", s->other, s->other.pass ? NULL : "other work differs from its undisturbed run");
 }
 
 static flp_status run_situation(state *s, const situation *now) {
@@ -163,80 +159,61 @@ flp_status check_concurrent_case(const check_case *c, const check_how *how, chec
 /* ---- cases ---- */
 
 /* One wave of clusters, and many. */
-#define SMALL .n = 700, .vocab = 5000, .hidden = 512
-#define WIDE .n = 2048, .vocab = 32768, .hidden = 1024
+#define SMALL .no_bias = 1, .n = 700, .vocab = 5000, .hidden = 512
+#define WIDE .no_bias = 1, .n = 2048, .vocab = 32768, .hidden = 1024
+#define FORWARD .entropy = FLP_ENTROPY_FORWARD
+#define SCORES .forward_only = 1, FORWARD
 enum { OF_HEAD = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT, OF_ADAPTER = FLP_GRAD_HIDDEN | FLP_GRAD_LORA_A | FLP_GRAD_LORA_B };
 
 /* Both sizes; rows left out, which makes kernels read gathered rows; every way of chunking; and operands that the copy
  * engine cannot take. */
-static const struct {
-  const char *name;
-  int64_t n, vocab, hidden;
-  uint32_t grads;
-  check_rows rows;
-  flp_mode mode;
-  int64_t chunk_rows, chunk_vocab;
-  uint32_t alignment;  /* 0: 16 */
-  flp_entropy entropy; /* where there are gradients; 0: forward */
-  const char *loss;
-  int targets;   /* 0: one */
-  int lora_rank; /* 0: no adapter */
-} cases[] = {
-    {"concurrent", SMALL},
-    {"concurrent", SMALL, .grads = OF_HEAD, .entropy = FLP_ENTROPY_BACKWARD},
+static const check_oddity cases[] = {
+    {"concurrent", SMALL, SCORES},
+    {"concurrent", SMALL, .grads = OF_HEAD},
     {"concurrent rows", SMALL, .grads = OF_HEAD, .rows = CHECK_ROWS_MASKED, .mode = FLP_MODE_RECOMPUTE_ROWS,
-     .chunk_rows = 256, .entropy = FLP_ENTROPY_BACKWARD},
+     .chunk_rows = 256},
     {"concurrent twice", SMALL, .grads = OF_HEAD, .rows = CHECK_ROWS_MASKED, .mode = FLP_MODE_RECOMPUTE_SPLIT,
-     .chunk_rows = 512, .chunk_vocab = 2304, .entropy = FLP_ENTROPY_BACKWARD},
-    {"concurrent align", SMALL, .grads = OF_HEAD, .alignment = 8, .entropy = FLP_ENTROPY_BACKWARD},
-    {"concurrent", WIDE},
-    {"concurrent vocab", WIDE, .grads = OF_HEAD, .mode = FLP_MODE_RECOMPUTE_VOCAB, .chunk_vocab = 8448,
-     .entropy = FLP_ENTROPY_BACKWARD},
-    {"concurrent saved", SMALL, .grads = OF_HEAD, .rows = CHECK_ROWS_MASKED, .mode = FLP_MODE_SAVE},
-    {"concurrent saved", WIDE, .grads = OF_HEAD, .mode = FLP_MODE_SAVE, .entropy = FLP_ENTROPY_BACKWARD},
+     .chunk_rows = 512, .chunk_vocab = 2304},
+    {"concurrent align", SMALL, .grads = OF_HEAD, .alignment = 8},
+    {"concurrent", WIDE, SCORES},
+    {"concurrent vocab", WIDE, .grads = OF_HEAD, .mode = FLP_MODE_RECOMPUTE_VOCAB, .chunk_vocab = 8448},
+    {"concurrent saved", SMALL, FORWARD, .grads = OF_HEAD, .rows = CHECK_ROWS_MASKED, .mode = FLP_MODE_SAVE},
+    {"concurrent saved", WIDE, .grads = OF_HEAD, .mode = FLP_MODE_SAVE},
     {"concurrent step", SMALL, .grads = OF_HEAD, .rows = CHECK_ROWS_MASKED, .mode = FLP_MODE_STREAM,
-     .entropy = FLP_ENTROPY_BACKWARD, .loss = "grpo+k3+entropy"},
-    {"concurrent step", WIDE, .grads = OF_HEAD, .mode = FLP_MODE_STREAM, .loss = "reinforce"},
-    {"concurrent direction", SMALL, .grads = FLP_GRAD_HIDDEN, .rows = CHECK_ROWS_MASKED, .mode = FLP_MODE_DIRECTION,
-     .chunk_rows = 256, .chunk_vocab = 3072},
-    {"concurrent direction", WIDE, .grads = FLP_GRAD_HIDDEN, .mode = FLP_MODE_DIRECTION},
-    {"concurrent tail", SMALL, .grads = OF_HEAD, .rows = CHECK_ROWS_MASKED, .mode = FLP_MODE_TAIL,
-     .entropy = FLP_ENTROPY_BACKWARD},
-    {"concurrent tail", WIDE, .grads = FLP_GRAD_HIDDEN, .mode = FLP_MODE_TAIL},
-    {"concurrent tail", SMALL, .grads = OF_HEAD, .rows = CHECK_ROWS_MASKED, .mode = FLP_MODE_TAIL, .loss = "grpo+k3"},
-    {"concurrent lists", SMALL, .grads = OF_HEAD, .rows = CHECK_ROWS_MASKED, .mode = FLP_MODE_LISTED,
-     .entropy = FLP_ENTROPY_BACKWARD},
-    {"concurrent targets", SMALL, .grads = OF_HEAD, .rows = CHECK_ROWS_MASKED, .entropy = FLP_ENTROPY_BACKWARD,
-     .targets = 64},
-    {"concurrent step", SMALL, .grads = OF_HEAD, .rows = CHECK_ROWS_MASKED, .mode = FLP_MODE_STREAM,
+     .loss = "grpo+k3+entropy"},
+    {"concurrent step", WIDE, FORWARD, .grads = OF_HEAD, .mode = FLP_MODE_STREAM, .loss = "reinforce"},
+    {"concurrent direction", SMALL, FORWARD, .grads = FLP_GRAD_HIDDEN, .rows = CHECK_ROWS_MASKED,
+     .mode = FLP_MODE_DIRECTION, .chunk_rows = 256, .chunk_vocab = 3072},
+    {"concurrent direction", WIDE, FORWARD, .grads = FLP_GRAD_HIDDEN, .mode = FLP_MODE_DIRECTION},
+    {"concurrent tail", SMALL, .grads = OF_HEAD, .rows = CHECK_ROWS_MASKED, .mode = FLP_MODE_TAIL},
+    {"concurrent tail", WIDE, FORWARD, .grads = FLP_GRAD_HIDDEN, .mode = FLP_MODE_TAIL},
+    {"concurrent tail", SMALL, FORWARD, .grads = OF_HEAD, .rows = CHECK_ROWS_MASKED, .mode = FLP_MODE_TAIL,
+     .loss = "grpo+k3"},
+    {"concurrent lists", SMALL, .grads = OF_HEAD, .rows = CHECK_ROWS_MASKED, .mode = FLP_MODE_LISTED},
+    {"concurrent targets", SMALL, .grads = OF_HEAD, .rows = CHECK_ROWS_MASKED, .targets = 64},
+    {"concurrent step", SMALL, FORWARD, .grads = OF_HEAD, .rows = CHECK_ROWS_MASKED, .mode = FLP_MODE_STREAM,
      .loss = "cross_entropy"},
-    {"concurrent step", SMALL, .grads = OF_HEAD, .rows = CHECK_ROWS_MASKED, .mode = FLP_MODE_RECOMPUTE_VOCAB,
+    {"concurrent step", SMALL, FORWARD, .grads = OF_HEAD, .rows = CHECK_ROWS_MASKED, .mode = FLP_MODE_RECOMPUTE_VOCAB,
      .loss = "cross_entropy"},
     {"concurrent lora", SMALL, .grads = OF_ADAPTER, .rows = CHECK_ROWS_MASKED, .chunk_vocab = 2304,
-     .entropy = FLP_ENTROPY_BACKWARD, .lora_rank = CHECK_LORA_USUAL},
-    {"concurrent lora", WIDE, .grads = OF_ADAPTER, .lora_rank = CHECK_LORA_LARGE},
-    {"concurrent lora", WIDE, .lora_rank = CHECK_LORA_LARGE},
+     .adapter = CHECK_LORA_USUAL},
+    {"concurrent lora", WIDE, FORWARD, .grads = OF_ADAPTER, .adapter = CHECK_LORA_LARGE},
+    {"concurrent lora", WIDE, SCORES, .adapter = CHECK_LORA_LARGE},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
 static check_case case_at(int i, const check_part *of) {
-  flp_dtype dtype = of->dtype;
-  check_case c = check_case_default(dtype, cases[i].n, cases[i].vocab, cases[i].hidden);
-  c.name = cases[i].name;
-  c.spec.entropy = cases[i].entropy ? cases[i].entropy : FLP_ENTROPY_FORWARD;
-  c.spec.grads = cases[i].grads;
-  if (cases[i].alignment) c.spec.alignment = dtype == FLP_DTYPE_FP32 ? 4 : cases[i].alignment;
-  c.rows = cases[i].rows;
-  c.mode = cases[i].mode;
+  const check_oddity *o = &cases[i];
+  check_case c = check_make_odd(o, of->dtype);
+  c.padding = 0;
+  if (o->alignment && of->dtype == FLP_DTYPE_FP32) c.spec.alignment = 4;
   c.spec.tail = of->tail;
-  cli_spec_set_mode(&c.spec, cases[i].mode);
+  cli_spec_set_mode(&c.spec, o->mode);
   if (c.spec.tail > 0) c.fill = CHECK_FILL_SHARP; /* some rows by their lists, others recomputed */
   c.kept = 20;
-  c.spec.targets = cases[i].targets;
-  c.spec.lora_rank = cases[i].lora_rank && of->lora_rank ? of->lora_rank : cases[i].lora_rank;
-  c.chunk_rows = cases[i].chunk_rows;
-  c.chunk_vocab = cases[i].chunk_vocab;
-  c.sampled = cases[i].vocab > 10000; /* only bits are compared */
+  c.spec.targets = o->targets;
+  if (c.spec.lora_rank && of->lora_rank) c.spec.lora_rank = of->lora_rank;
+  c.sampled = o->vocab > 10000; /* only bits are compared */
   c.seed = 11 + (uint64_t)i;
   return c;
 }
@@ -246,7 +223,7 @@ static int is_of_bf16(int i) {
 }
 
 static int is_wanted(int i, const check_part *of) {
-  if (of->lora_rank && !cases[i].lora_rank) return 0;
+  if (of->lora_rank && !case_at(i, of).spec.lora_rank) return 0;
   return (of->dtype == FLP_DTYPE_BF16 || !is_of_bf16(i)) && (!of->mode || of->mode == cases[i].mode);
 }
 

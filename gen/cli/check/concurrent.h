@@ -55,8 +55,8 @@ flp_status check_streams_create(const check_problem *problem, const check_how *h
                                 check_timeout *timeout, check_streams *out);
 void check_streams_clear(check_streams *all);
 
-/* An output of a stream, in the order logprob, entropy, stats, grad_hidden, grad_weight, loss, grad_lora_a, grad_lora_b;
- * empty if it is not asked for. */
+/* An output of a stream; empty if it is not asked for. */
+extern const flp_array_id check_stream_outputs[STREAM_OUTPUTS];
 const cli_buffer *check_stream_output(const check_streams *all, int i, int output);
 /* Sets every byte that streams 0 to count-1 write, workspaces too, and waits. error: DRIVER */
 flp_status check_streams_poison(check_streams *all, int count, int value);

@@ -84,18 +84,22 @@ static void fill_weight_row(const check_case *c, int64_t column, uint64_t *state
   if (c->fill == CHECK_FILL_STEEP && column == steep_column(c)) out[0] = 100;
 }
 
+/* Elements of a row, and from one to the next. */
+typedef struct row_shape {
+  int64_t width, stride;
+} row_shape;
+
 /* A matrix of `rows` rows, of which the first `real` are filled. */
-static void *make_matrix(check_problem *problem, flp_dtype dtype, int64_t rows, int64_t real, uint64_t seed,
-                         void (*fill_row)(const check_case *, int64_t, uint64_t *, float *)) {
-  const flp_spec *spec = &problem->c.spec;
-  size_t row_bytes = (size_t)(problem->stride * flp_half_bytes(dtype));
+static void *make_matrix(check_problem *problem, flp_dtype dtype, int64_t rows, int64_t real, row_shape shape,
+                         uint64_t seed, void (*fill_row)(const check_case *, int64_t, uint64_t *, float *)) {
+  size_t row_bytes = (size_t)(shape.stride * flp_half_bytes(dtype));
   char *matrix = take(problem, rows, row_bytes);
-  float *row = take(problem, spec->hidden, sizeof *row);
+  float *row = take(problem, shape.width, sizeof *row);
   if (!matrix || !row) return matrix;
   memset(matrix, 0xff, (size_t)rows * row_bytes);
   for (int64_t i = 0; i < real; i++) {
     fill_row(&problem->c, i, &seed, row);
-    flp_half_narrow(dtype, row, spec->hidden, matrix + (size_t)i * row_bytes);
+    flp_half_narrow(dtype, row, shape.width, matrix + (size_t)i * row_bytes);
   }
   return matrix;
 }
@@ -160,19 +164,22 @@ static void fill_rows(check_problem *problem, uint64_t seed) {
   }
 }
 
+/* Row `row` of hidden, or of weight. */
+static char *row_at(const check_problem *problem, void *matrix, flp_dtype dtype, int64_t row) {
+  return (char *)matrix + row * problem->stride * flp_half_bytes(dtype);
+}
+
 /* Hidden states along the target's row of weight, whose score is then some 9 for a factor of 1 whatever the depth. */
 static void turn_to_targets(check_problem *problem, uint64_t seed) {
   const flp_spec *spec = &problem->c.spec;
-  int64_t row_bytes = problem->stride * flp_half_bytes(spec->hidden_dtype);
-  int64_t column_bytes = problem->stride * flp_half_bytes(spec->weight_dtype);
   float *row = take(problem, spec->hidden, sizeof *row);
   for (int64_t i = 0; row && i < problem->c.n; i++) {
     int64_t target = problem->target_id[i * problem->targets];
     if (target < 0 || target >= spec->vocab) continue;
     double factor = problem->c.fill == CHECK_FILL_PEAKED ? 1.25 + 0.75 * uniform(&seed) : -2 + 0.2 * uniform(&seed);
-    flp_half_widen(spec->weight_dtype, (const char *)problem->weight + target * column_bytes, spec->hidden, row);
+    flp_half_widen(spec->weight_dtype, row_at(problem, problem->weight, spec->weight_dtype, target), spec->hidden, row);
     for (int64_t d = 0; d < spec->hidden; d++) row[d] = (float)(factor * (double)row[d] + 0.05 * uniform(&seed));
-    flp_half_narrow(spec->hidden_dtype, row, spec->hidden, (char *)problem->hidden + i * row_bytes);
+    flp_half_narrow(spec->hidden_dtype, row, spec->hidden, row_at(problem, problem->hidden, spec->hidden_dtype, i));
   }
 }
 
@@ -182,8 +189,7 @@ static void turn_to_targets(check_problem *problem, uint64_t seed) {
 static void sharpen(check_problem *problem, uint64_t seed) {
   enum { FAVOURED = 12, COMMON = 24 };
   const flp_spec *spec = &problem->c.spec;
-  int64_t depth = spec->hidden, row_bytes = problem->stride * flp_half_bytes(spec->hidden_dtype);
-  int64_t column_bytes = problem->stride * flp_half_bytes(spec->weight_dtype);
+  int64_t depth = spec->hidden;
   float *sum = take(problem, 2 * depth, sizeof *sum), *row = sum ? sum + depth : NULL;
   for (int64_t i = 0; sum && i < problem->c.n; i++) {
     int64_t target = problem->target_id[i * problem->targets], place = (int64_t)(next_random(&seed) % 4);
@@ -193,10 +199,10 @@ static void sharpen(check_problem *problem, uint64_t seed) {
       int64_t column = (int64_t)(drawn % (uint64_t)(k % 2 && spec->vocab > COMMON ? COMMON : spec->vocab));
       if (k == place && target >= 0 && target < spec->vocab) column = target;
       double factor = (0.5 + 2.5 * (double)i / (double)problem->c.n) * (1 - 0.05 * (double)k);
-      flp_half_widen(spec->weight_dtype, (const char *)problem->weight + column * column_bytes, depth, row);
+      flp_half_widen(spec->weight_dtype, row_at(problem, problem->weight, spec->weight_dtype, column), depth, row);
       for (int64_t d = 0; d < depth; d++) sum[d] += (float)(factor * (double)row[d]);
     }
-    flp_half_narrow(spec->hidden_dtype, sum, depth, (char *)problem->hidden + i * row_bytes);
+    flp_half_narrow(spec->hidden_dtype, sum, depth, row_at(problem, problem->hidden, spec->hidden_dtype, i));
   }
 }
 
@@ -284,31 +290,14 @@ static void fill_lora_a(const check_case *c, int64_t j, uint64_t *state, float *
   if (c->fill == CHECK_FILL_EQUAL && j >= c->spec.lora_rank / 2) memset(out, 0, (size_t)depth * sizeof *out);
 }
 
-static void fill_lora_b(const check_case *c, uint64_t *state, float *out) {
+static void fill_lora_b(const check_case *c, int64_t column, uint64_t *state, float *out) {
   uint64_t same = c->seed + 78;
+  (void)column;
   int64_t rank = c->spec.lora_rank;
   for (int64_t j = 0; j < rank; j++) {
     double value = uniform(c->fill == CHECK_FILL_EQUAL && j < rank / 2 ? &same : state);
     out[j] = (float)(is_exact(c) ? round(2 * value) / 4 : 1.75 / sqrt((double)rank) * value);
     if (c->lora == CHECK_LORA_ZERO) out[j] = 0;
-  }
-}
-
-/* Both matrices, in the operands' dtype. wide: room for a row of either */
-static void fill_lora(check_problem *problem, uint64_t seed, float *wide) {
-  const check_case *c = &problem->c;
-  const flp_spec *spec = &c->spec;
-  int64_t element = flp_half_bytes(spec->dtype), rank = spec->lora_rank;
-  uint64_t of_a = seed, of_b = seed + 1000;
-  memset(problem->lora_a, 0xff, (size_t)(rank * problem->stride * element));
-  memset(problem->lora_b, 0xff, (size_t)(problem->padded_vocab * rank * element));
-  for (int64_t j = 0; j < rank; j++) {
-    fill_lora_a(c, j, &of_a, wide);
-    flp_half_narrow(spec->dtype, wide, spec->hidden, (char *)problem->lora_a + j * problem->stride * element);
-  }
-  for (int64_t v = 0; v < spec->vocab; v++) {
-    fill_lora_b(c, &of_b, wide);
-    flp_half_narrow(spec->dtype, wide, rank, (char *)problem->lora_b + v * rank * element);
   }
 }
 
@@ -336,15 +325,14 @@ static flp_status project_lora(check_problem *problem) {
 static flp_status create_lora(check_problem *problem, uint64_t seed) {
   const flp_spec *spec = &problem->c.spec;
   int64_t rank = spec->lora_rank, n = problem->c.n;
-  size_t element = (size_t)flp_half_bytes(spec->dtype);
+  const row_shape of_a = {spec->hidden, problem->stride}, of_b = {rank, rank};
   problem->lora_scale = problem->c.lora == CHECK_LORA_OFF ? 0 : 0.75;
-  problem->lora_a = take(problem, rank * problem->stride, element);
-  problem->lora_b = take(problem, problem->padded_vocab * rank, element);
-  problem->lora_u = take(problem, n * rank, element);
+  problem->lora_a = make_matrix(problem, spec->dtype, rank, rank, of_a, seed, fill_lora_a);
+  problem->lora_b =
+      make_matrix(problem, spec->dtype, problem->padded_vocab, spec->vocab, of_b, seed + 1000, fill_lora_b);
+  problem->lora_u = take(problem, n * rank, (size_t)flp_half_bytes(spec->dtype));
   problem->score_error = take(problem, n, sizeof(double));
-  float *wide = take(problem, spec->hidden + rank, sizeof *wide);
   FLP_TRY(cli_memory_status(&problem->memory, "an adapter"));
-  fill_lora(problem, seed, wide);
   return project_lora(problem);
 }
 
@@ -393,8 +381,9 @@ static void set_oracle(check_problem *problem) {
 static void take_operands(check_problem *problem, uint64_t seed) {
   const flp_spec *spec = &problem->c.spec;
   int64_t n = problem->c.n, vocab = problem->padded_vocab;
-  problem->hidden = make_matrix(problem, spec->hidden_dtype, n, n, seed + 1, fill_hidden_row);
-  problem->weight = make_matrix(problem, spec->weight_dtype, vocab, spec->vocab, seed + 2, fill_weight_row);
+  const row_shape shape = {spec->hidden, problem->stride};
+  problem->hidden = make_matrix(problem, spec->hidden_dtype, n, n, shape, seed + 1, fill_hidden_row);
+  problem->weight = make_matrix(problem, spec->weight_dtype, vocab, spec->vocab, shape, seed + 2, fill_weight_row);
   if (spec->has_bias) problem->bias = make_bias(problem, seed + 3);
   if (spec->accumulate_grad_weight) problem->weight_base = take(problem, vocab * problem->stride, sizeof(float));
   take_rows(problem);

@@ -30,6 +30,7 @@ static void append(char *text, size_t capacity, const char *format, ...) {
 
 static void describe_options(const check_case *c, char *out, size_t capacity) {
   static const char *const entropies[] = {"", " entropy", " entropy+backward"};
+  static const char grads[] = "hwbAB";
   const flp_spec *spec = &c->spec;
   out[0] = 0;
   append(out, capacity, "%s", entropies[spec->entropy]);
@@ -38,11 +39,8 @@ static void describe_options(const check_case *c, char *out, size_t capacity) {
   if (spec->weight_dtype == FLP_DTYPE_FP32 && spec->mixed) append(out, capacity, " weight=fp32");
   if (spec->bias_dtype == FLP_DTYPE_FP32 && spec->mixed) append(out, capacity, " bias=fp32");
   if (spec->grads) append(out, capacity, " grads=");
-  if (spec->grads & FLP_GRAD_HIDDEN) append(out, capacity, "h");
-  if (spec->grads & FLP_GRAD_WEIGHT) append(out, capacity, "w");
-  if (spec->grads & FLP_GRAD_BIAS) append(out, capacity, "b");
-  if (spec->grads & FLP_GRAD_LORA_A) append(out, capacity, "A");
-  if (spec->grads & FLP_GRAD_LORA_B) append(out, capacity, "B");
+  for (int i = 0; grads[i]; i++) /* by their bits */
+    if (spec->grads >> i & 1) append(out, capacity, "%c", grads[i]);
   if (spec->has_bias) append(out, capacity, " bias");
   if (spec->softcap > 0) append(out, capacity, " softcap=%g", (double)spec->softcap);
   if (c->scale < 1 || c->scale > 1) append(out, capacity, " scale=%g", c->scale);
@@ -82,9 +80,9 @@ void check_report_add(check_report *report, const check_case *c, flp_rung rung, 
     report->capacity = capacity;
   }
   check_finding *f = &report->findings[report->count++];
-  *f = (check_finding){
-      .rung = flp_rung_name(rung), .dtype = flp_dtype_name(c->spec.dtype), .output = output, .metric = metric};
+  *f = (check_finding){.rung = flp_rung_name(rung), .dtype = flp_dtype_name(c->spec.dtype), .metric = metric};
   snprintf(f->name, sizeof f->name, "%s", c->name);
+  snprintf(f->output, sizeof f->output, "%s", output);
   snprintf(f->shape, sizeof f->shape, "%" PRId64 "x%" PRId64 "x%" PRId64, c->n, c->spec.vocab, c->spec.hidden);
   describe_options(c, f->options, sizeof f->options);
   if (note) snprintf(f->note, sizeof f->note, "%s", note);
@@ -216,17 +214,9 @@ static int stands_for_output(const check_finding *run, int64_t count, int64_t at
 }
 
 static json_t *row_of(const check_finding *f, int64_t checks) {
-  json_t *row = json_object();
-  json_object_set_new(row, "case", cli_json_text(f->name));
-  json_object_set_new(row, "rungs", json_array());
-  json_object_set_new(row, "shape", json_string(f->shape));
-  json_object_set_new(row, "dtype", json_string(f->dtype));
-  json_object_set_new(row, "options", json_string(f->options));
-  json_object_set_new(row, "checks", json_integer(checks));
-  json_object_set_new(row, "pass", json_boolean(f->metric.pass));
-  json_object_set_new(row, "outputs", json_object());
-  json_object_set_new(row, "exact", json_array());
-  return row;
+  return json_pack("{s:o, s:[], s:s, s:s, s:s, s:I, s:b, s:{}, s:[]}", "case", cli_json_text(f->name), "rungs", "shape",
+                   f->shape, "dtype", f->dtype, "options", f->options, "checks", (json_int_t)checks, "pass",
+                   f->metric.pass, "outputs", "exact");
 }
 
 /* What passed and may have no error is named alone; a failure has every figure. */

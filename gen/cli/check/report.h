@@ -2,12 +2,12 @@
 #ifndef FLPGEN_CLI_CHECK_REPORT_H
 #define FLPGEN_CLI_CHECK_REPORT_H
 
-#include "gen/cli/check/case.h"
 #include "gen/cli/call/metrics.h"
+#include "gen/cli/check/case.h"
 
 typedef struct check_finding {
-  char name[48], shape[48], options[160];
-  const char *rung, *dtype, *output; /* borrowed, static */
+  char name[48], shape[48], options[160], output[48];
+  const char *rung, *dtype; /* borrowed, static */
   check_metric metric;
   char note[240]; /* why it failed, where a number does not show it */
 } check_finding;

@@ -50,13 +50,13 @@ flp_status check_how_plan(const check_how *how, const check_problem *problem, fl
   return check_precompile_plan(how->precompile, &spec, &options, out);
 }
 
-/* The eager rung serves tail mode with exact gradients. error: UNAVAILABLE if the rung keeps nothing */
-static flp_status make_saved(run_state *run) {
-  if (!call_keeps(&run->call)) return FLP_OK;
-  FLP_TRY(call_make_saved(&run->buffers, &run->call, run->plan));
-  if (run->buffers.at[FLP_ARRAY_saved].bytes || run->call.n == 0) return FLP_OK;
-  if (run->call.spec.tail > 0 && run->how->options.rung == FLP_RUNG_EAGER) return FLP_OK;
-  return flp_fail(FLP_ERROR_UNAVAILABLE, "rung %s keeps nothing for backward", flp_rung_name(run->how->options.rung));
+flp_status check_make_saved(call_buffers *buffers, const call_problem *call, const flp_plan *plan) {
+  flp_rung rung = flp_plan_get_rung(plan);
+  if (!call_keeps(call)) return FLP_OK;
+  FLP_TRY(call_make_saved(buffers, call, plan));
+  if (buffers->at[FLP_ARRAY_saved].bytes || call->n == 0) return FLP_OK;
+  if (call->spec.tail > 0 && rung == FLP_RUNG_EAGER) return FLP_OK;
+  return flp_fail(FLP_ERROR_UNAVAILABLE, "rung %s keeps nothing for backward", flp_rung_name(rung));
 }
 
 /* What was named is what runs, but for the eager rung, which has one mode. */
@@ -77,7 +77,7 @@ static flp_status run_all(run_state *run, call_result *out) {
   FLP_TRY(check_how_plan(run->how, run->problem, &run->plan));
   FLP_TRY(call_upload(&run->buffers, &run->call));
   FLP_TRY(call_make_outputs(&run->buffers, &run->call));
-  FLP_TRY(make_saved(run));
+  FLP_TRY(check_make_saved(&run->buffers, &run->call, run->plan));
   FLP_TRY(cli_device_synchronise(&run->device));
   FLP_TRY(check_mode(run));
   FLP_TRY(call_forward(&run->buffers, &run->call, run->plan));

@@ -19,6 +19,9 @@ int check_how_device(const check_how *how);
 flp_options check_how_options(const check_how *how);
 /* The plan of a problem, or of each of its shards. error: any of flp_plan_create */
 flp_status check_how_plan(const check_how *how, const check_problem *problem, flp_plan **out);
+/* Makes what forward keeps for backward, if that is asked for; the eager rung serves tail mode with exact gradients.
+ * error: UNAVAILABLE if the rung keeps nothing */
+flp_status check_make_saved(call_buffers *buffers, const call_problem *call, const flp_plan *plan);
 /* 1 for a failure that every case would meet: of memory, or of a --tune that is refused. */
 int check_how_ends(const check_how *how, flp_status status);
 /* Uploads, poisons outputs and workspace, runs forward (or shards and combine) and backward, or a step, downloads.

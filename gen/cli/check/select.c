@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gen/cli/call/lists.h"
 #include "gen/cli/call/normal.h"
 #include "gen/cli/check/parts.h"
 #include "runtime/base/half.h"
@@ -164,14 +165,11 @@ static void fill_rows(problem *p) {
     for (int64_t j = 0; j < s->k; j++) {
       int64_t at = row * s->k + j;
       p->ids[at] = target_of(p, row, j);
-      if (s->targets == FLP_DTYPE_INT32)
-        ((int32_t *)p->target)[at] = (int32_t)p->ids[at];
-      else
-        ((int64_t *)p->target)[at] = p->ids[at];
       p->g[at] = put_number(p, p->grad_logprob, at, grad_of(p, row, j));
     }
     p->e[row] = put_number(p, p->grad_entropy, row, inactive ? 0 : 0.3 * normal((uint64_t)row + 7654321));
   }
+  cli_ids_narrow(p->c.spec.target_dtype, p->ids, s->n * s->k, p->target);
 }
 
 /* ---- the right answers ---- */

@@ -110,7 +110,8 @@ static flp_status check_case_on(check_session *session, check_problem *problem, 
   if (status == FLP_OK) check_problem_follow(problem, &result);
   if (status == FLP_OK && has_plain) {
     status = check_run_plain(problem, &how, &plain);
-    if (status == FLP_ERROR_UNAVAILABLE && may_lack_kernels(rung)) { /* of another spec, which the cache need not have */
+    if (status == FLP_ERROR_UNAVAILABLE &&
+        may_lack_kernels(rung)) { /* of another spec, which the cache need not have */
       call_result_clear(&result);
       return FLP_OK;
     }
@@ -148,7 +149,8 @@ static flp_status check_one(check_session *session, const check_case *c) {
 
 /* A set's cases are of every dtype and mode, or of the one that was named. */
 static int is_wanted(const check_args *args, flp_dtype dtype) {
-  return args->set == CHECK_SET_GIVEN || !cli_spec_args_given(&args->spec, FLP_FIELD_dtype) || args->spec.spec.dtype == dtype;
+  return args->set == CHECK_SET_GIVEN || !cli_spec_args_given(&args->spec, FLP_FIELD_dtype) ||
+         args->spec.spec.dtype == dtype;
 }
 
 static int is_wanted_mode(const check_args *args, flp_mode mode) {
@@ -203,53 +205,45 @@ typedef struct part {
 static const flp_dtype dtypes[] = {FLP_DTYPE_BF16, FLP_DTYPE_FP16, FLP_DTYPE_FP32, FLP_DTYPE_FP64};
 static const flp_mode modes[] = {FLP_MODE_SAVE, FLP_MODE_STREAM, FLP_MODE_DIRECTION}; /* of bf16 */
 
-/* Beside --targets the bits of several targets alone. */
-static int list_target_parts(const check_args *args, part *out) {
+/* Of --all one of each dtype, of --quick of the first alone. of: without its dtype */
+static int list_dtypes(const check_args *args, part_kind kind, check_part of, part *out) {
   int count = 0, all = args->set == CHECK_SET_ALL, quick = args->set == CHECK_SET_QUICK;
-  int own = args->given.spec.targets, targets = own > 1 ? own : CHECK_TARGETS_USUAL;
-  for (int d = 0; (all || quick) && is_wanted_mode(args, (flp_mode)0) && d < 3; d++)
-    if (is_wanted(args, dtypes[d]) && (d == 0 || all))
-      out[count++] = (part){PART_BITS, {.dtype = dtypes[d], .targets = targets}};
+  for (int d = 0; (all || quick) && is_wanted_mode(args, of.mode) && d < (all ? 3 : 1); d++) {
+    of.dtype = dtypes[d];
+    if (is_wanted(args, of.dtype)) out[count++] = (part){kind, of};
+  }
   return count;
 }
 
-/* Beside --lora-rank what is of an adapter alone. */
-static int list_lora_parts(const check_args *args, part *out) {
-  int count = 0, all = args->set == CHECK_SET_ALL, quick = args->set == CHECK_SET_QUICK;
-  int own = args->given.spec.lora_rank, rank = own ? own : CHECK_LORA_USUAL;
-  for (int d = 0; (all || quick) && is_wanted_mode(args, (flp_mode)0) && d < 3; d++)
-    if (is_wanted(args, dtypes[d]) && (d == 0 || all))
-      out[count++] = (part){PART_BITS, {.dtype = dtypes[d], .lora_rank = rank}};
-  if (own && args->set == CHECK_SET_CONCURRENT)
-    out[count++] = (part){PART_CONCURRENT, {.dtype = args->given.spec.dtype, .mode = args->given.mode, .lora_rank = own}};
-  return count;
-}
-
+/* Beside --targets and --lora-rank what is of these alone; of best columns nothing. */
 static int list_parts(const check_args *args, part out[PARTS_MAX]) {
+  const flp_spec *given = &args->given.spec;
+  const check_part targets = {.targets = given->targets > 1 ? given->targets : CHECK_TARGETS_USUAL};
+  const check_part adapter = {.lora_rank = given->lora_rank ? given->lora_rank : CHECK_LORA_USUAL};
+  const check_part tail = {.mode = FLP_MODE_TAIL, .tail = given->tail}, listed = {.mode = FLP_MODE_LISTED};
+  const check_part concurrent = {
+      .dtype = given->dtype, .mode = args->given.mode, .tail = given->tail, .lora_rank = given->lora_rank};
   int all = args->set == CHECK_SET_ALL, quick = args->set == CHECK_SET_QUICK, any = args->given.mode == 0;
   int bits = all || cli_spec_args_given(&args->spec, FLP_FIELD_dtype) ? 3 : 1; /* of dtypes */
-  if (args->given.spec.targets > 1) return list_target_parts(args, out);
-  if (args->given.spec.lora_rank) return list_lora_parts(args, out);
-  int count = list_target_parts(args, out);
+  int count = 0;
+  if (given->targets > 1) return list_dtypes(args, PART_BITS, targets, out);
   if (wants_top(args)) return 0;
-  count += list_lora_parts(args, out + count);
+  if (!given->lora_rank) count += list_dtypes(args, PART_BITS, targets, out);
+  count += list_dtypes(args, PART_BITS, adapter, out + count);
+  if (args->set == CHECK_SET_CONCURRENT) out[count++] = (part){PART_CONCURRENT, concurrent};
+  if (given->lora_rank) return count;
   for (int d = 0; (all || quick) && any && d < bits; d++)
     if (is_wanted(args, dtypes[d])) out[count++] = (part){PART_BITS, {.dtype = dtypes[d]}};
-  for (int d = 0; (all || quick) && is_wanted_mode(args, FLP_MODE_LISTED) && d < 3; d++)
-    if (is_wanted(args, dtypes[d]) && (d == 0 || all))
-      out[count++] = (part){PART_BITS, {.dtype = dtypes[d], .mode = FLP_MODE_LISTED}};
+  count += list_dtypes(args, PART_BITS, listed, out + count);
   for (int m = 0; (all || quick) && m < 3; m++)
     if (is_wanted(args, FLP_DTYPE_BF16) && is_wanted_mode(args, modes[m]))
       out[count++] = (part){PART_BUDGETS, {.dtype = FLP_DTYPE_BF16, .mode = modes[m]}};
-  for (int d = 0; (all || quick) && is_wanted_mode(args, FLP_MODE_TAIL) && d < 3; d++)
-    if (is_wanted(args, dtypes[d]) && (d == 0 || all))
-      out[count++] = (part){PART_BUDGETS, {.dtype = dtypes[d], .mode = FLP_MODE_TAIL, .tail = args->given.spec.tail}};
+  count += list_dtypes(args, PART_BUDGETS, tail, out + count);
   for (int d = 0; ((all && any) || args->set == CHECK_SET_SELECT) && d < 4; d++)
     if (is_wanted(args, dtypes[d])) out[count++] = (part){PART_SELECT, {.dtype = dtypes[d]}};
   for (int d = 0; ((all && any) || args->set == CHECK_SET_SCALE) && d < 3; d++)
     if (is_wanted(args, dtypes[d])) out[count++] = (part){PART_SCALE, {.dtype = dtypes[d]}};
-  if (all || args->set == CHECK_SET_CONCURRENT)
-    out[count++] = (part){PART_CONCURRENT, {.dtype = args->given.spec.dtype, .mode = args->given.mode, .tail = args->given.spec.tail}};
+  if (all) out[count++] = (part){PART_CONCURRENT, concurrent};
   return count;
 }
 

@@ -15,14 +15,6 @@ static flp_status check(const check_streams *all, CUresult result, const char *w
 
 /* ---- making ---- */
 
-/* error: UNAVAILABLE if the rung keeps nothing */
-static flp_status make_saved(check_streams *all, call_buffers *b) {
-  if (!call_keeps(&all->call)) return FLP_OK;
-  FLP_TRY(call_make_saved(b, &all->call, all->plan));
-  if (b->at[FLP_ARRAY_saved].bytes) return FLP_OK;
-  return flp_fail(FLP_ERROR_UNAVAILABLE, "this rung keeps nothing for backward");
-}
-
 static flp_status make_workspace(check_streams *all, call_buffers *b) {
   size_t most = 0;
   for (int pass = FLP_PASS_FORWARD; pass <= FLP_PASS_STEP; pass++) {
@@ -42,7 +34,7 @@ static flp_status make_stream(check_streams *all, check_stream *l) {
   for (int id = 0; id < FLP_ARRAYS; id++)
     if (FLP_ARRAY[id].way == FLP_WAY_IN) call_borrow(b, &all->operands, (flp_array_id)id);
   FLP_TRY(call_make_outputs(b, &all->call));
-  FLP_TRY(make_saved(all, b));
+  FLP_TRY(check_make_saved(b, &all->call, all->plan));
   return make_workspace(all, b);
 }
 
@@ -70,11 +62,12 @@ void check_streams_clear(check_streams *all) {
   *all = (check_streams){0};
 }
 
+const flp_array_id check_stream_outputs[STREAM_OUTPUTS] = {
+    FLP_ARRAY_logprob,     FLP_ARRAY_entropy, FLP_ARRAY_stats,       FLP_ARRAY_grad_hidden,
+    FLP_ARRAY_grad_weight, FLP_ARRAY_loss,    FLP_ARRAY_grad_lora_a, FLP_ARRAY_grad_lora_b};
+
 const cli_buffer *check_stream_output(const check_streams *all, int i, int output) {
-  static const flp_array_id arrays[STREAM_OUTPUTS] = {FLP_ARRAY_logprob,     FLP_ARRAY_entropy,     FLP_ARRAY_stats,
-                                                      FLP_ARRAY_grad_hidden, FLP_ARRAY_grad_weight, FLP_ARRAY_loss,
-                                                      FLP_ARRAY_grad_lora_a, FLP_ARRAY_grad_lora_b};
-  return &all->stream[i].buffers.at[arrays[output]].buffer;
+  return &all->stream[i].buffers.at[check_stream_outputs[output]].buffer;
 }
 
 /* ---- running ---- */

@@ -22,7 +22,8 @@ static void set(const check_numbers *a, int64_t at, float got, double wanted, do
 }
 
 typedef struct judge {
-  const check_problem *problem;
+  const compare_state *state;
+  const check_problem *problem; /* of it, as are the next two */
   const check_truth *truth;
   const call_result *result;
   int64_t topk, n;
@@ -168,15 +169,14 @@ static void judge_row(void *context, int64_t index, const double *t) {
 
 /* ---- findings ---- */
 
-static void add_notes(const judge *j, const char *output, const char *const *notes, flp_rung rung,
-                      check_report *report) {
+static void add_notes(const judge *j, const char *output, const char *const *notes) {
   const char *note = NULL;
   for (int64_t row = 0; row < j->n && !note; row++) note = notes[row];
   check_metric metric = {.share = note ? INFINITY : 0, .max_ulp = -1, .cosine = 1, .pass = !note};
-  check_report_add(report, &j->problem->c, rung, output, metric, note);
+  check_compare_add(j->state, output, metric, note);
 }
 
-static flp_status judge_all(judge *j, flp_rung rung, check_report *report) {
+static flp_status judge_all(judge *j) {
   atomic_int failed = 0;
   j->failed = &failed;
   for (int64_t row = 0; row < j->n; row++)
@@ -184,32 +184,29 @@ static flp_status judge_all(judge *j, flp_rung rung, check_report *report) {
       judge_idle_row(j, row, j->problem->forward_class[row] == CHECK_BAD ? NAN : 0);
   FLP_TRY(oracle_visit(&j->problem->oracle, j->truth->rows, j->truth->row_count, judge_row, j));
   if (atomic_load(&failed)) return flp_fail(FLP_ERROR_MEMORY, "out of host memory");
-  if (j->topk) {
-    add_notes(j, "top_ids", j->ids_note, rung, report);
-    check_report_add(report, &j->problem->c, rung, "top_logprob", check_numbers_judge(&j->logprob), NULL);
-  }
-  if (j->result->top_rest)
-    check_report_add(report, &j->problem->c, rung, "top_rest", check_numbers_judge(&j->rest), NULL);
-  if (j->result->rank) add_notes(j, "rank", j->rank_note, rung, report);
+  if (j->topk) add_notes(j, "top_ids", j->ids_note);
+  if (j->topk) check_compare_add(j->state, "top_logprob", check_numbers_judge(&j->logprob), NULL);
+  if (j->result->top_rest) check_compare_add(j->state, "top_rest", check_numbers_judge(&j->rest), NULL);
+  if (j->result->rank) add_notes(j, "rank", j->rank_note);
   return FLP_OK;
 }
 
-flp_status check_compare_top(const check_problem *problem, const check_truth *truth, const call_result *result,
-                             flp_rung rung, check_report *report) {
-  int64_t n = problem->c.n, topk = result->top_ids ? problem->c.spec.topk : 0;
-  if (!topk && !result->rank) return FLP_OK;
+flp_status check_compare_top(const compare_state *s) {
+  int64_t n = s->problem->c.n, topk = s->result->top_ids ? s->problem->c.spec.topk : 0;
+  if (!topk && !s->result->rank) return FLP_OK;
   cli_memory memory = {0};
-  judge j = {problem,
-             truth,
-             result,
+  judge j = {s,
+             s->problem,
+             s->truth,
+             s->result,
              topk,
              n,
-             check_numbers_of(&memory, problem->c.shards * n * topk),
+             check_numbers_of(&memory, s->problem->c.shards * n * topk),
              check_numbers_of(&memory, n),
              .ids_note = cli_memory_take_zeros(&memory, 2 * (size_t)n * sizeof(char *))};
   j.rank_note = j.ids_note + n;
   flp_status status = cli_memory_status(&memory, "best columns");
-  if (status == FLP_OK) status = judge_all(&j, rung, report);
+  if (status == FLP_OK) status = judge_all(&j);
   cli_memory_free(&memory);
   return status;
 }

@@ -39,11 +39,10 @@ static flp_status evaluate_listed(const check_problem *problem, const int64_t *i
                                   double *logprob, all_rows *out) {
   size_t targets = (size_t)problem->targets;
   FLP_TRY(oracle_forward(&problem->oracle, ids, count, row));
-  if (targets > 1) FLP_TRY(oracle_targets(&problem->oracle, ids, row, count, logprob));
+  FLP_TRY(oracle_targets(&problem->oracle, ids, row, count, logprob));
   for (int64_t i = 0; i < count; i++) {
     out->row[ids[i]] = row[i];
-    const double *own = targets > 1 ? logprob + (size_t)i * targets : &row[i].logprob;
-    memcpy(out->logprob + (size_t)ids[i] * targets, own, targets * sizeof *own);
+    memcpy(out->logprob + (size_t)ids[i] * targets, logprob + (size_t)i * targets, targets * sizeof *logprob);
   }
   return FLP_OK;
 }
