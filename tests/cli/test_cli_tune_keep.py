@@ -33,7 +33,7 @@ def without_mode(options):
     (FROZEN, "direction", ["--entropy", "forward", "--bias"]),
     *(pytest.param(*row, marks=LONG) for row in (
         (FROZEN, "save", ["--entropy", "backward"]),
-        (KEEP, "save", ["--bias", "--grad", "hidden,weight,bias", "--per-row-temperature"]),  # exponentials are expanded
+        (KEEP, "save", ["--bias", "--grad", "hidden,weight,bias", "--per-row-temperature"]),  # these are expanded
         (KEEP, "save", ["--accumulate-grad-weight", "--softcap", 3]),
         (FROZEN, "direction", ["--softcap", 3, "--grad-hidden-dtype", "fp32"]),
         (STEP, "stream", ["--accumulate-grad-weight"]),

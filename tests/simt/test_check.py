@@ -120,8 +120,8 @@ FEATURES = {
 }
 HEADS = [(capability, feature, head) for feature in FEATURES for head in FEATURES[feature].heads
          for capability in ("8.0", "9.0")]
-# Of --all or --quick, with the least number of checks; each has cases and bits of its own. Of recompute these are the few
-# that ask for chunks.
+# Of --all or --quick, with the least number of checks; each has cases and bits of its own. Of recompute these are few:
+# those that ask for chunks.
 SETS = [*((f"--quick --dtype bf16 --mode {mode}", 50) for mode in ("save", "stream", "direction", "listed", "tail")),
         *((f"--quick --dtype bf16 --mode recompute-{by}", 5) for by in ("vocab", "rows", "split")),
         *((f"--all --dtype {dtype} {option}", 50) for dtype in ("bf16", "fp16", "fp32")

@@ -88,7 +88,7 @@ foreach(source IN LISTS tests)
     set_tests_properties(${name} PROPERTIES LABELS "unit;long")
   endif()
   # LLVM has no sanitizer in it: these take long there and find what they find without one.
-  if(FLP_SANITIZE AND name MATCHES "^test_(gen_sm90a|gen_words|space)$")
+  if(FLP_SANITIZE AND name MATCHES "^test_(gen_(engine|sm90a|words)|ladder_arches|space)$")
     set_tests_properties(${name} PROPERTIES LABELS "unit;long")
   endif()
 endforeach()

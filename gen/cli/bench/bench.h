@@ -170,8 +170,12 @@ flp_status bench_data_follow(bench_data *data);
 /* The arguments of a pass; workspace_bytes is the layout's. */
 flp_args bench_data_args(const bench_data *data, flp_pass pass, const flp_layout *layout);
 
-/* Makes an array of ids, or one of numbers by row. draw: writes those of a row, from a seed of its own
+/* ---- arrays.c ---- */
+
+int64_t bench_data_elements(const bench_data *data, flp_array_id id);
+/* Makes an array, one of ids, or one of numbers by row. draw: writes those of a row, from a seed of its own
  * error: DRIVER, MEMORY */
+flp_status bench_data_make(bench_data *data, flp_array_id id);
 flp_status bench_data_ids(bench_data *data, flp_array_id id, const int64_t *ids);
 flp_status bench_data_drawn(bench_data *data, flp_array_id id, uint64_t seed,
                             void (*draw)(uint64_t seed, int64_t count, float *out));

@@ -44,10 +44,6 @@ static uint64_t seed_of(const bench_data *data, flp_array_id id) {
   return cli_hash((uint64_t)data->args->seed * APART + id);
 }
 
-static flp_status make(bench_data *data, flp_array_id id) {
-  return call_make(&data->buffers, id, call_bytes(&data->call, id));
-}
-
 static flp_status fill_normal(cli_buffer *buffer, flp_dtype dtype, double sigma, uint64_t seed, int64_t count) {
   cli_normal normal;
   FLP_TRY(cli_normal_create(dtype, sigma, seed, &normal));
@@ -59,41 +55,18 @@ static flp_status fill_normal(cli_buffer *buffer, flp_dtype dtype, double sigma,
   return status;
 }
 
-static int64_t elements_of(const bench_data *data, flp_array_id id) {
-  return (int64_t)(call_bytes(&data->call, id) / call_array_of(&data->call, id).element);
-}
-
 /* Makes the buffer of an array and fills it with normal numbers. */
 static flp_status make_normal(bench_data *data, flp_array_id id, double sigma) {
   flp_dtype dtype = flp_array_dtype(id, &data->call.spec);
-  FLP_TRY(make(data, id));
-  return fill_normal(&data->buffers.at[id].buffer, dtype, sigma, seed_of(data, id), elements_of(data, id));
-}
-
-flp_status bench_data_ids(bench_data *data, flp_array_id id, const int64_t *ids) {
-  flp_dtype dtype = flp_array_dtype(id, &data->call.spec);
-  FLP_TRY(make(data, id));
-  return cli_buffer_upload_ids(&data->buffers.at[id].buffer, dtype, ids, elements_of(data, id));
-}
-
-flp_status bench_data_drawn(bench_data *data, flp_array_id id, uint64_t seed,
-                            void (*draw)(uint64_t seed, int64_t count, float *out)) {
-  size_t bytes = call_bytes(&data->call, id);
-  int64_t width = call_size(&data->call, FLP_ARRAY[id].columns);
-  float *values = malloc(bytes + 1);
-  if (!values) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for %s", FLP_ARRAY[id].name);
-  for (int64_t row = 0; row < data->call.n; row++) draw(cli_hash(seed + (uint64_t)row), width, values + row * width);
-  flp_status status = make(data, id);
-  if (status == FLP_OK) status = cli_buffer_upload(&data->buffers.at[id].buffer, 0, values, bytes);
-  free(values);
-  return status;
+  FLP_TRY(bench_data_make(data, id));
+  return fill_normal(&data->buffers.at[id].buffer, dtype, sigma, seed_of(data, id), bench_data_elements(data, id));
 }
 
 /* As random operands are. */
 flp_status bench_data_narrow(bench_data *data, flp_array_id id) {
   const flp_spec *spec = &data->call.spec;
   cli_buffer *buffer = &data->narrow[id - FLP_ARRAY_hidden];
-  int64_t count = elements_of(data, id);
+  int64_t count = bench_data_elements(data, id);
   if (flp_array_dtype(id, spec) == spec->dtype) return FLP_OK;
   cli_buffer_destroy(buffer);
   FLP_TRY(cli_buffer_create(data->buffers.device, (size_t)count * flp_dtype_bytes(spec->dtype), buffer));
@@ -111,7 +84,7 @@ static flp_status make_outputs(bench_data *data, int of_head) {
   for (int i = 0; i < FLP_ARRAYS; i++) {
     flp_array_id id = (flp_array_id)i;
     if (flp_array_is_written(id) && is_of_head(id) == of_head && call_array_of(&data->call, id).wanted)
-      FLP_TRY(make(data, id));
+      FLP_TRY(bench_data_make(data, id));
   }
   return FLP_OK;
 }
