@@ -44,7 +44,7 @@ def test_an_unknown_architecture_is_refused():
 def test_tag_and_size(wheel):
     shown = " ".join(run(TREE / "build/wheel/venv/bin/auditwheel", "show", wheel).split())
     assert 'is consistent with the following platform tag: "manylinux_2_28_x86_64"' in shown
-    assert wheel.stat().st_size <= 25 << 20
+    assert wheel.stat().st_size <= 28 << 20, "half of it is LLVM, two fifths generic kernels"
 
 
 @pytest.mark.long

@@ -34,10 +34,12 @@ class Block:
 
 
 def documents():
-    """Every Markdown file of the tree; what a build or a cache made is none."""
-    out = [path for path in TREE.rglob("*.md") if not {"build", ".git"} & set(path.relative_to(TREE).parts)
-           and not any(part.startswith((".", "build-")) for part in path.relative_to(TREE).parts)]
-    return sorted(out)
+    """Every Markdown file of the tree; what a build or a cache made is none, and is not walked: it may change."""
+    found = []
+    for folder, folders, files in os.walk(TREE):
+        folders[:] = [name for name in folders if name != "build" and not name.startswith((".", "build-"))]
+        found += [Path(folder, name) for name in files if name.endswith(".md")]
+    return sorted(found)
 
 
 def blocks(*languages):

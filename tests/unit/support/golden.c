@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/unit/support/replay.h"
 #include "tests/unit/support/trace.h"
@@ -11,6 +12,28 @@
 
 flp_status golden_run(golden *g, const flp_args *args) {
   return args->pass == FLP_PASS_STEP ? flp_step(g->plan, args) : flp_execute(g->plan, args);
+}
+
+static void set_folder(const golden *g, const char *variable, const char *name) {
+  char path[300];
+  snprintf(path, sizeof path, "%s/%s", g->s.root, name);
+  setenv(variable, path, 1);
+}
+
+void golden_open(golden *g, const char *device) {
+  static const char *const libraries[][2] = {{FLP_TEST_FAKE_CUDA, GOLDEN_CUDA},
+                                             {FLP_TEST_FAKE_PROVIDER, GOLDEN_PROVIDER},
+                                             {FLP_TEST_FLPGEN_LIBRARY, GOLDEN_FLPGEN}};
+  char name[16];
+  stage_open(&g->s, device);
+  cr_assert_eq(chdir(g->s.root), 0, "%s", g->s.root);
+  for (int i = 0; i < 3; i++) cr_assert_eq(symlink(libraries[i][0], libraries[i][1]), 0, "%s", libraries[i][0]);
+  snprintf(name, sizeof name, "%s", strrchr(g->s.root, '/') + 1);
+  snprintf(g->s.root, sizeof g->s.root, GOLDEN_HERE "/../%s", name);
+  setenv("FLP_CUDA_LIBRARY", GOLDEN_CUDA, 1);
+  setenv("FLP_JIT_LIBRARY", GOLDEN_PROVIDER, 1);
+  set_folder(g, "FLP_CACHE_DIR", "cache");
+  set_folder(g, "FLP_GENERIC_DIR", "generic");
 }
 
 /* ---- plans ---- */
@@ -111,7 +134,7 @@ static void run_command(void *context, const char *command, const char *words, F
 
 void golden_check_file(const char *name, golden_call_fn each) {
   golden g = {.each = each};
-  stage_open(&g.s, "");
+  golden_open(&g, "");
   set_spec(&g, "");
   replay_file(name, !each, run_command, &g);
   golden_drop_plan(&g);

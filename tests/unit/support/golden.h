@@ -30,6 +30,12 @@
 #include "runtime/plan/plan.h"
 #include "tests/unit/support/stage.h"
 
+/* A test's own folder, where its libraries are: short and without blanks, wherever the tree lies. */
+#define GOLDEN_HERE "/proc/self/cwd"
+#define GOLDEN_CUDA GOLDEN_HERE "/libcuda.so.1"
+#define GOLDEN_PROVIDER GOLDEN_HERE "/provider.so"
+#define GOLDEN_FLPGEN GOLDEN_HERE "/libflpgen.so"
+
 enum { GOLDEN_IDS = 64 };
 
 typedef struct golden golden;
@@ -62,6 +68,8 @@ flp_status golden_run(golden *g, const flp_args *args);
 
 /* ---- between golden.c, golden_plan.c and golden_ops.c ---- */
 
+/* Opens the stage, with an empty cache and that device. */
+void golden_open(golden *g, const char *device);
 /* Runs a command about plans. Returns 0 if it is none. */
 int golden_plan_command(golden *g, const char *command, const char *words);
 int golden_other_command(golden *g, const char *command, const char *words);

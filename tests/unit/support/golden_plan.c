@@ -31,10 +31,10 @@ enum { PLACES = 4 };
 
 /* What differs from machine to machine. */
 static void find_places(const golden *g, place out[PLACES]) {
-  const place all[PLACES] = {{"$ROOT", g->s.root},
-                             {"$PROVIDER", FLP_TEST_FAKE_PROVIDER},
-                             {"$CUDA", FLP_TEST_FAKE_CUDA},
-                             {"$FLPGEN", FLP_TEST_FLPGEN_LIBRARY}};
+  const place all[PLACES] = {{"$PROVIDER", GOLDEN_PROVIDER},
+                             {"$CUDA", GOLDEN_CUDA},
+                             {"$FLPGEN", GOLDEN_FLPGEN},
+                             {"$ROOT", g->s.root}};
   memcpy(out, all, sizeof all);
 }
 
@@ -76,7 +76,7 @@ static int number_of_id(golden *g, const char *id) {
 
 /* An empty cache, and the device of those words. */
 static void set_stage(golden *g, const char *words) {
-  stage_open(&g->s, words);
+  golden_open(g, words);
   g->logged = 0;
   snprintf(g->device, sizeof g->device, "%s", words);
   g->made = g->s.provider_calls();
