@@ -7,7 +7,7 @@
 
 #include "runtime/flp.h"
 
-/* Written by gen/sources/embed.cmake from templates/, sorted by name. */
+/* Written by runtime/embed.cmake from templates/, sorted by name. */
 typedef struct gen_source {
   const char *name; /* "forward.lua", relative to the template folder */
   const unsigned char *bytes;

@@ -6,19 +6,20 @@
 #include "runtime/loss/loss.h"
 
 const char *flp_loss_builtin(int i) {
-  return i >= 0 && i < flp_loss_table_count ? flp_loss_table[i].name : NULL;
+  return i >= 0 && (size_t)i < flp_loss_table_count ? flp_loss_table[i].name : NULL;
 }
 
 static flp_status unknown(const char *name, size_t length) {
   char names[256] = "";
-  for (int i = 0, used = 0; i < flp_loss_table_count && used < (int)sizeof names; i++)
+  int used = 0;
+  for (size_t i = 0; i < flp_loss_table_count && used < (int)sizeof names; i++)
     used += snprintf(names + used, sizeof names - (size_t)used, "%s%s", i ? ", " : "", flp_loss_table[i].name);
   return flp_fail(FLP_ERROR_ARGUMENT, "loss '%.*s' is not accepted; one of %s, or a sum such as grpo+k3, is",
                   (int)length, name, names);
 }
 
 static flp_status find_one(const char *name, size_t length, flp_loss *out) {
-  for (int i = 0; i < flp_loss_table_count; i++) {
+  for (size_t i = 0; i < flp_loss_table_count; i++) {
     const flp_loss_builtin_entry *entry = &flp_loss_table[i];
     if (strlen(entry->name) == length && memcmp(entry->name, name, length) == 0)
       return flp_loss_read(entry->bytes, entry->length, out);

@@ -262,14 +262,14 @@ const char *flp_loss_builtin(int i);
 /* A built-in program or a sum of them: "grpo", "grpo+k3+entropy". error: ARGUMENT naming the accepted ones */
 flp_status flp_loss_find(const char *text, flp_loss *out);
 
-/* One built-in program; table.c, written by the test of its currency (tests/unit/gen/test_gen_loss_table.c). */
+/* One built-in program: a file of builtin/, which tests/unit/gen/test_gen_loss_table.c holds to templates/losses. */
 typedef struct flp_loss_builtin_entry {
   const char *name;
   const uint8_t *bytes;
   size_t length;
 } flp_loss_builtin_entry;
 extern const flp_loss_builtin_entry flp_loss_table[];
-extern const int flp_loss_table_count;
+extern const size_t flp_loss_table_count;
 
 /* ---- eval.c ---- */
 
