@@ -133,13 +133,14 @@ find_jax() {
   fi
 }
 
-# Configures preset $1 and builds its target $2; the rest are options for CMake.
+# Configures preset $1 and builds its targets $2; the rest are options for CMake.
 build() {
-  local preset=$1 target=$2 log=build/configure-$1.log
+  local preset=$1 targets=$2 log=build/configure-$1.log
   shift 2
   mkdir -p build
   cmake --preset "$preset" "$@" >"$log" 2>&1 || { cat "$log"; exit 1; }
-  cmake --build --preset "$preset" --target "$target"
+  # shellcheck disable=SC2086 # several are words
+  cmake --build --preset "$preset" --target $targets
 }
 
 run_job() {
@@ -150,11 +151,11 @@ run_job() {
   build/release/bin/flpgen run --demo
 }
 
-# Runs the tests of preset $1 that have label $2, but for those labelled long unless --all was given; failures are
+# Runs the tests of preset $1 that have label $2 and, unless --all was given, neither label long nor $3; failures are
 # counted by summary.py.
 run_preset() {
   local results=build/$1/tests/results labels=(-L "$2")
-  [[ ${FLP_TEST_LONG:-} == 1 ]] || labels+=(-LE long)
+  [[ ${FLP_TEST_LONG:-} == 1 ]] || labels+=(-LE "long|${3:-long}")
   rm -rf "$results" && mkdir -p "$results"
   ctest --preset "$1" "${labels[@]}" --output-junit tests/results/ctest.xml -j "$(nproc)" || true
 }
@@ -163,11 +164,12 @@ run_tests() {
   find_ptxas
   find_nvdisasm
   find_jax
-  build release all -DBUILD_TESTING=ON -DFLP_PTXAS="$FLP_PTXAS" -DFLP_NVDISASM="$FLP_NVDISASM"
+  local targets="test_support unsanitized_programs" more=()
+  [[ ${FLP_TEST_LONG:-} != 1 ]] || targets=all
+  build release "$targets" -DBUILD_TESTING=ON -DFLP_PTXAS="$FLP_PTXAS" -DFLP_NVDISASM="$FLP_NVDISASM"
   build asan unit_programs
-  run_preset release 'unit|script'
+  run_preset release 'unit|script' sanitized
   run_preset asan unit
-  local more=()
   if [[ ${FLP_TEST_LONG:-} == 1 ]]; then
     build tsan thread_driver
     run_preset tsan races

@@ -26,6 +26,7 @@ elseif(NOT FLP_SANITIZE) # here threads are at work during a fork
   add_driver(thread_driver unit thread_driver --threads 64 --rounds 2)
   set_target_properties(thread_driver PROPERTIES EXCLUDE_FROM_ALL OFF)
   add_dependencies(unit_programs thread_driver)
+  add_dependencies(unsanitized_programs thread_driver)
 elseif(FLP_SANITIZE MATCHES "thread")
   add_driver(thread_driver_races races thread_driver --threads 64 --rounds 12)
 endif()
