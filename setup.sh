@@ -164,10 +164,10 @@ run_tests() {
   find_ptxas
   find_nvdisasm
   find_jax
-  local targets="test_support unsanitized_programs" more=()
-  [[ ${FLP_TEST_LONG:-} != 1 ]] || targets=all
+  local targets="test_support unsanitized_programs" generator=OFF more=()
+  [[ ${FLP_TEST_LONG:-} != 1 ]] || targets=all generator=ON
   build release "$targets" -DBUILD_TESTING=ON -DFLP_PTXAS="$FLP_PTXAS" -DFLP_NVDISASM="$FLP_NVDISASM"
-  build asan unit_programs
+  build asan unit_programs -DFLP_GENERATOR=$generator
   run_preset release 'unit|script' sanitized
   run_preset asan unit
   if [[ ${FLP_TEST_LONG:-} == 1 ]]; then

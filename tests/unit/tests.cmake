@@ -49,16 +49,14 @@ if(helpers)
 endif()
 
 add_custom_target(unit_programs) # all that the tests of C run
-# The short form runs a program once: with sanitizers, or, where these find nothing, without.
+# The short form runs a program once: those of libflp with sanitizers, in a build without the generator, others without.
 add_custom_target(unsanitized_programs)
 function(label_unit name is_unsanitized)
   set(labels unit)
-  if(FLP_SANITIZE AND is_unsanitized)
-    set(labels "unit;long")
-  elseif(is_unsanitized)
+  if(is_unsanitized)
     add_dependencies(unsanitized_programs ${name})
   elseif(NOT FLP_SANITIZE)
-    set(labels "unit;sanitized")
+    list(APPEND labels sanitized)
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT 1800 LABELS "${labels}")
 endfunction()
@@ -66,7 +64,8 @@ check_linker_flag(C -fuse-ld=gold FLP_HAS_GOLD) # links them in half the time
 
 foreach(source IN LISTS tests)
   get_filename_component(name ${source} NAME_WE)
-  if(NOT TARGET flpgen AND name MATCHES "^test_gen|${CLI_TESTS}")
+  string(REGEX MATCH "^test_(gen|plan_golden|ladder_arches)|${CLI_TESTS}" needs_generator ${name})
+  if(needs_generator AND NOT TARGET flpgen)
     continue()
   endif()
   add_executable(${name} ${source})
@@ -96,9 +95,7 @@ foreach(source IN LISTS tests)
   endforeach()
   add_dependencies(unit_programs ${name})
   add_test(NAME ${name} COMMAND ${name} --xml=${PROJECT_BINARY_DIR}/tests/results/${name}.xml)
-  # LLVM has no sanitizer in it, and of `process` the test of other threads needs glibc's allocator.
-  string(REGEX MATCH "^test_(gen_(engine|sm90a|words)|ladder_arches|space|process)$" is_unsanitized ${name})
-  label_unit(${name} "${is_unsanitized}")
+  label_unit(${name} "${needs_generator}")
   if(name STREQUAL "test_gen_seconds") # tests/golden/language has what ends sooner
     set_tests_properties(${name} PROPERTIES LABELS "unit;long")
   endif()
