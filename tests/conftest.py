@@ -60,14 +60,22 @@ def given(item, name):
 
 
 def samples(items):
-    """Of each test of kernels on the CPU, and each feature, the first case; architectures take turns."""
+    """Of a test marked first(n) that many cases; of others of kernels on the CPU, and each feature, the first, where
+    architectures take turns; of all else every case."""
     features = {}
     for item in items:
-        features.setdefault((item.path, item.function, given(item, "feature")), []).append(item)
+        first = item.get_closest_marker("first")
+        features.setdefault((item.path, item.function, given(item, "feature") if not first else ""), []).append(item)
     for turn, cases in enumerate(features.values()):
-        capabilities = sorted({given(item, "capability") for item in cases})
-        wanted = capabilities[turn % len(capabilities)]
-        yield next(item for item in cases if given(item, "capability") == wanted)
+        first = cases[0].get_closest_marker("first")
+        if first:
+            yield from cases[:first.args[0] if first.args else 1]
+        elif cases[0].path.parent.name == "simt":
+            capabilities = sorted({given(item, "capability") for item in cases})
+            wanted = capabilities[turn % len(capabilities)]
+            yield next(item for item in cases if given(item, "capability") == wanted)
+        else:
+            yield from cases
 
 
 def pytest_collection_modifyitems(config, items):
@@ -75,9 +83,7 @@ def pytest_collection_modifyitems(config, items):
     is_named = config.option.keyword or any("::" in argument for argument in config.args)
     if is_named or os.environ.get("FLP_TEST_LONG") == "1":
         return
-    short = [item for item in items if not item.get_closest_marker("long")]
-    kept = set(samples([item for item in short if item.path.parent.name == "simt"]))
-    kept.update(item for item in short if item.path.parent.name != "simt")
+    kept = set(samples([item for item in items if not item.get_closest_marker("long")]))
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
 

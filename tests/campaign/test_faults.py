@@ -28,6 +28,7 @@ def campaign(name, folder, most, tries=None):
     assert tally.wrong == []
 
 
+@pytest.mark.first(6)
 @pytest.mark.parametrize("name", sorted(CASES.keys() - LEFT_OUT))
 def test_some_calls_fail(name, tmp_path):
     campaign(name, tmp_path, SHORT, SHORT_SLOW if name in SLOW else None)
@@ -63,6 +64,7 @@ def test_gc_names_a_file_that_stays(kind, call, said, tmp_path):
     assert ended.code == 4 and ".flpk: " + said in ended.err
 
 
+@pytest.mark.long
 def test_a_record_is_whole_or_not_there(tmp_path):
     """Whichever write or allocation fails: no JSON with a part of the rows, nor with a null in place of one."""
     bench = Bench("check", tmp_path)
@@ -73,6 +75,7 @@ def test_a_record_is_whole_or_not_there(tmp_path):
     assert tally.wrong == [] and tally.tries["refused"] >= 8
 
 
+@pytest.mark.long
 def test_tensors_are_written_whole_or_not_at_all(tmp_path):
     """Every allocation of the header's text among them: a name that is missing in it made a file that nobody reads."""
     bench = Bench("run", tmp_path)

@@ -138,6 +138,7 @@ def test_scores_that_exist_on_the_cpu():
     assert {dtype for _, dtype in cases} == {"bf16", "fp16", "fp32", "fp64"} and len(cases) == 4 * 19
 
 
+@pytest.mark.long
 def test_gradients_times_a_factor_on_the_cpu():
     record = document_of("check", "--op", "scale", "--rung", "eager")
     assert record["failed"] == 0

@@ -64,6 +64,7 @@ def test_bad_rows_of_the_device_are_exit_1(tmp_path):
     assert done.json()["bad_rows"].startswith("3 rows")
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("script, word", [
     ("fail:cuMemAlloc_v2=2@2", "cuMemAlloc failed"),
     ("fail:cuLaunchKernel=700", "700"),
@@ -95,6 +96,7 @@ def test_doctor_sees_devices(tmp_path):
     assert not broken.json()["rungs"]["jit"]["works"] and "222" in broken.json()["rungs"]["jit"]["text"]
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("capability, arch, options", [
     ("8.0", "sm_80", []), ("9.0", "sm_90a", []), ("9.0", "sm_90a", ["--dtype", "fp32"]), ("9.0", "sm_80", ["--alignment", "8"])])
 def test_explain_assumes_what_a_plan_of_that_device_takes(tmp_path, capability, arch, options):
@@ -114,6 +116,7 @@ def compiled(tmp_path_factory):
     return tmp_path_factory.mktemp("compiled")
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("budget", ["32M", "100M", "256M", "1G"])
 def test_explain_of_a_mode_is_what_the_plan_answers(compiled, budget):
     """flp_plan_layout of a plan of such a GPU beside the table of alternatives."""

@@ -15,6 +15,7 @@ PACKS = {  # options: kinds of its kernels
 }
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("options", PACKS)
 def test_packs_hold_its_kernels(tmp_path, options):
     lines, out = tmp_path / "list.txt", tmp_path / "a.flpp"

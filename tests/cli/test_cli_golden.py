@@ -73,7 +73,7 @@ def show(stage, verb, width):
     return "\n".join(shown)
 
 
-@pytest.mark.parametrize("width", [80, 160])
+@pytest.mark.parametrize("width", [80, pytest.param(160, marks=pytest.mark.long)])
 @pytest.mark.parametrize("verb", CASES)
 def test_output(stage, verb, width):
     path = GOLDEN / f"{verb}.{width}.txt"

@@ -111,6 +111,7 @@ def is_beside_a_bound(row):
     return "clip_low" in p and min(abs(ratio - 1 + p["clip_low"]), abs(ratio - 1 - p["clip_high"])) < 1e-5 * ratio
 
 
+@pytest.mark.first(6)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_builtins_are_those_of_flp_losses(policy, kind):
@@ -187,6 +188,7 @@ def near(found, want):
     return (numpy.abs(found - want) <= 1.3e-7 * numpy.abs(want) + 1e-12 * (1 + numpy.abs(want).max())).all()
 
 
+@pytest.mark.first(4)
 @needs_llc
 @pytest.mark.parametrize("text", ["nll", "ppo", "cispo+k1", "reinforce+k2", "dapo+k3+entropy", str(EVERY_WORD)])
 def test_kernels_compute_what_the_reference_does(text, kernel_of):

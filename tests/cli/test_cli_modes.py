@@ -140,6 +140,7 @@ def test_letters_of_modes_are_accepted(letter, name):
 SHORT = ["--vocab", 1000, "--hidden", 2048, "--grad", "hidden,weight", "--rows", 64]
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize("arguments, mode, why", [
     ([*FULL, "--loss", "grpo", "--budget", "600M"], "stream",
      r"not taken: no chunk fits the budget of 629 MB; the least is 704 MB"),

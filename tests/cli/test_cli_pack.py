@@ -57,6 +57,7 @@ def test_same_kernels_same_bytes(tmp_path, made):
     assert contents == {made.read_bytes()}
 
 
+@pytest.mark.long
 def test_presets_are_the_heads_that_they_name(tmp_path):
     own = tmp_path / "own.json"
     own.write_text('{"presets": [{"name": "tiny", "vocab": 1000, "hidden": 64, "source": "here"},'
@@ -88,6 +89,7 @@ def test_order_of_lists_changes_nothing(tmp_path):
     assert len(contents) == 1
 
 
+@pytest.mark.long
 def test_portable_kernels_are_always_there(tmp_path):
     """A directory without kernels, and a pack for Hopper alone."""
     kernels, hopper = tmp_path / "kernels", tmp_path / "hopper"
@@ -116,6 +118,7 @@ def test_tuned_kernels_stand_beside_the_default(tmp_path):
     assert document["manifest"]["tuned_for"] == ["A GPU/7/13000"]
 
 
+@pytest.mark.long
 def test_a_list_has_tilings_and_chunks(tmp_path):
     spec = "--vocab 700 --hidden 64 --entropy backward --grad hidden,weight --tuned-for 'A GPU/7/13000'"
     (tmp_path / "list.txt").write_text(f"{spec} --tune 'forward:stages=4;products:raster=4' --chunks 0x320\n")
@@ -128,6 +131,7 @@ def test_a_list_has_tilings_and_chunks(tmp_path):
     assert [kernel["chunk_vocab"] for kernel in own if kernel["key"]["kind"] == "dz"] == [0, 0]
 
 
+@pytest.mark.long
 def test_a_list_names_what_steps_take(tmp_path):
     (tmp_path / "list.txt").write_text("--vocab 700 --hidden 64 --grad hidden --loss 'grpo+k3' --tuned-for 'A GPU/7/13000' "
                                        "--tune 'forward_keep:stages=4' --step-rows 1536\n")
@@ -232,6 +236,7 @@ def test_links_and_directories_are_refused(tmp_path, made):
     assert names(tmp_path / "cache") == []
 
 
+@pytest.mark.long
 def test_doctor_trusts_nobody_of_itself(tmp_path, made, key_file):
     signed = build(tmp_path / "signed.flpp", "--from", made, "--sign", key_file)
 
@@ -254,6 +259,7 @@ def test_doctor_trusts_nobody_of_itself(tmp_path, made, key_file):
 
 # ---- installing ----
 
+@pytest.mark.first
 @pytest.mark.parametrize("mask, folder, file", [(0o022, 0o755, 0o644), (0o077, 0o700, 0o600), (0o002, 0o755, 0o644)])
 def test_a_directory_of_ones_choice_is_made_as_the_umask_reports(tmp_path, made, mask, folder, file):
     """What an image's build installs, another user must be able to read; the cache of a user is for nobody else."""
@@ -314,6 +320,7 @@ def calls_of_an_install(tmp_path, made):
     return calls
 
 
+@pytest.mark.first
 @needs_failures
 @pytest.mark.parametrize("how", ["kill", "tear"])
 def test_killed_at_every_call(tmp_path, made, how):
@@ -369,6 +376,7 @@ def run_with(tmp_path, path, script="", **environment):
     return done
 
 
+@pytest.mark.first
 @on_a_device
 @pytest.mark.parametrize("capability", ["8.0", "9.0", "12.0"])
 def test_plans_of_nothing_but_a_pack(tmp_path, capability):
@@ -449,6 +457,7 @@ def test_cubins_of_what_a_gpu_takes(tmp_path, options, gpus, portable, own):
         assert made["sm_80"] == {"sm_80": TRAINING | {"rows"}}
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not PTXAS, reason="no ptxas")
 def test_cubins_of_another_pack_are_not_made_again(tmp_path):
     made = build(tmp_path / "a.flpp", *SPEC, "--cubin", "sm_90", FLP_PTXAS=PTXAS)

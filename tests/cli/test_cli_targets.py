@@ -118,6 +118,7 @@ DISTILLED = [*SHAPE, "--targets", 8]
 REST_MIN = 1e-6
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("loss", DIVERGENCES)
 def test_kernels_of_a_loss_over_targets(loss):
     made, plain = generated(*DISTILLED, "--loss", loss), generated(*DISTILLED)
@@ -234,6 +235,7 @@ def test_a_file_with_a_loss_over_targets_is_checked(tmp_path):
     assert {"entropy", "loss"} <= {row["output"] for row in findings(done.json())}
 
 
+@pytest.mark.long
 def test_sets_have_steps_of_losses_over_targets():
     rows = findings(document_of(*QUICK))
     steps = [row for row in rows if "loss=" in row["options"]]

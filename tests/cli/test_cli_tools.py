@@ -38,6 +38,7 @@ def test_explain_without_a_gpu():
             assert layout["smallest_bytes"] <= layout["workspace_bytes"] <= document["budget_bytes"][layout["pass"]]
 
 
+@pytest.mark.first(6)
 @pytest.mark.parametrize("budget", [None, "64M", "300M", "1G", "1.5G", "3G"])
 @pytest.mark.parametrize("options", [[], ["--keep"], ["--loss", "grpo"], ["--mode", "R_ROWS"], ["--chunk-vocab", "4096"]])
 def test_explain_has_one_figure_a_mode(budget, options):
@@ -191,6 +192,7 @@ def test_doctor_of_a_cache_that_is_a_file(tmp_path):
     assert flpgen("doctor", "--json", cache=path, **NO_GPU).json()["cache"]["exists"] is False
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("arguments, settings, code, why", [
     ([], {}, 0, ""),
     (["--require", "eager"], {}, 0, ""),

@@ -28,6 +28,7 @@ def test_the_faster_kernels_are_chosen_and_plans_find_them(tuned):
     assert not target["stopped"] and not target["done_before"]
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("options", [["--dtype", "fp16", "--target-dtype", "int32", "--grad", "hidden"],
                                      ["--dtype", "fp32", "--softcap", "20", "--grad", "weight", "--no-bare"],
                                      ["--bias", "--grad", "bias,hidden", "--entropy", "forward"],
@@ -45,6 +46,7 @@ def test_the_default_stays_and_is_stored_where_nothing_is_faster(cache):
     assert plan_of(cache) == ("tuned", target["plan"])
 
 
+@pytest.mark.long
 def test_ties_fall_to_the_least_predicted_whatever_the_seed(tmp_path):
     ways = ways_tried(*BACKWARD)
     found = [result(*BACKWARD, "--seed", seed, cache=tmp_path / str(seed), script=planted(ways, 3, 1, 2))

@@ -28,6 +28,7 @@ def without_mode(options):
 # ---- what is found
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("options, mode, more", [
     (KEEP, "save", []), (STEP, "stream", ["--entropy", "forward"]),
     (FROZEN, "direction", ["--entropy", "forward", "--bias"]),
@@ -56,6 +57,7 @@ def test_kinds_are_timed_in_the_passes_of_save_mode(cache):
     assert all(step["is_default"] for step in found.values())
 
 
+@pytest.mark.long
 def test_kinds_are_timed_in_the_passes_of_direction_mode(cache):
     found = steps(result(*FROZEN, cache=cache, script=""))
     # launches of 40 ms: forward over the first columns, forward_keep, products; dz and products in case rows are redone
@@ -74,6 +76,7 @@ def test_save_and_direction_of_a_frozen_head_are_two_things_to_resume(cache):
     assert result(*FROZEN, "--mode", "direction", "--resume", cache=cache)["done_before"]
 
 
+@pytest.mark.long
 def test_kinds_are_timed_in_steps_of_stream_mode(cache):
     found = steps(result(*STEP, cache=cache, script=""))
     for kind in ("forward_keep", "products", "layout"):
@@ -91,6 +94,7 @@ def test_steps_that_run_in_recompute_mode_leave_forward_keep_alone(cache):
     assert not pinned["done_before"] and steps(pinned)["forward"]["tried"] > 4, "recompute mode does not count"
 
 
+@pytest.mark.long
 def test_a_loss_of_fp32_operands_has_nothing_to_keep(cache):
     options = [*GRADS, "--loss", "nll", "--dtype", "fp32", "--no-bare"]
     target = result(*options, cache=cache)
@@ -113,6 +117,7 @@ def test_ties_fall_to_the_least_predicted_whatever_the_seed(tmp_path):
     assert found[0]["plan"] == found[1]["plan"]
 
 
+@pytest.mark.long
 def test_rows_of_a_chunk_of_stream_mode_are_layouts(cache):
     found = steps(result(*STEP, "--rows", 300, "--workspace", 200000, cache=cache))
     layouts = rows(cache, "SELECT tune, chunk_rows, chunk_vocab, is_default FROM candidate WHERE kind = 'layout'")
@@ -125,6 +130,7 @@ def test_rows_of_a_chunk_of_stream_mode_are_layouts(cache):
 # ---- what is refused
 
 
+@pytest.mark.first
 @MODES
 @pytest.mark.parametrize("fault, words", [("wrong", "forward differs in [0-9]+ bytes"),
                                           ("spoilt", r"grad_\w+ is off by .* allowed: ")])
@@ -146,6 +152,7 @@ def test_wrong_untuned_kernels_end_it(cache, options, mode):
     assert not list(cache.glob("*.flpk"))
 
 
+@pytest.mark.long
 def test_tiles_that_would_take_the_modes_away_are_not_tried(cache):
     result(*GRADS, cache=cache)
     reasons = rows(cache, "SELECT DISTINCT reason FROM candidate WHERE kind = 'dz' AND status = 'illegal' AND "
@@ -235,6 +242,7 @@ def explain(cache, *spec, script=DEVICE, **settings):
     return done.json()["plan"]
 
 
+@pytest.mark.long
 def test_a_line_names_what_a_pack_needs(listed):
     options, path, _, target = listed
     line, = path.read_text().splitlines()
@@ -242,6 +250,7 @@ def test_a_line_names_what_a_pack_needs(listed):
     assert "forward_keep:" + steps(target)["forward_keep"]["chosen"] in line
 
 
+@pytest.mark.long
 def test_packs_and_nearby_shapes_take_the_tiling(listed, tmp_path):
     options, path, _, target = listed
     done = flpgen("pack", "build", "--list", path, "--out", tmp_path / "a.flpp")

@@ -16,6 +16,7 @@ def listed(tmp_path_factory):
     return folder / "list.txt", done.json()["targets"][0]
 
 
+@pytest.mark.long
 def test_a_line_names_spec_tilings_and_device(listed):
     path, target = listed
     line, = path.read_text().splitlines()
@@ -44,6 +45,7 @@ def test_a_list_that_cannot_be_written_is_reported(tmp_path):
     assert done.code == 4 and "--list: " in done.err and "No such file" in done.err
 
 
+@pytest.mark.long
 def test_pack_build_takes_the_list(listed, tmp_path):
     path, target = listed
     done = flpgen("pack", "build", "--list", path, "--out", tmp_path / "a.flpp")

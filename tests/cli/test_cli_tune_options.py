@@ -60,6 +60,7 @@ def test_a_model_file_makes_one_target(tmp_path):
     assert model and str(config).endswith(model.lstrip(".")) and spec.startswith("bf16 V=4000 D=512")
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("budget, seconds", [("90", 90), ("90s", 90), ("1.5m", 90), ("1h", 3600), ("0", 0)])
 def test_budgets_in_every_form(cache, budget, seconds):
     assert tune("--budget", budget, cache=cache, script="interrupt=1").code == 0

@@ -40,6 +40,7 @@ def test_every_candidate_is_recorded(tuned):
     assert rows(cache, "SELECT count(*) FROM bare WHERE ms > 0") == [(3,)]
 
 
+@pytest.mark.long
 @needs_matplotlib
 def test_the_page_of_records_can_be_drawn(tuned, tmp_path):
     cache, _ = tuned
@@ -92,6 +93,7 @@ def test_a_record_that_is_none_is_refused_and_left_alone(cache, tmp_path):
 # ---- Ctrl-C, and going on
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("when", ["interrupt=1", "interrupt=500", "interruptload=40", "interruptload=80"])
 def test_ctrl_c_stores_what_was_found(cache, when):
     done = tune(*BACKWARD, "--json", cache=cache, script=f"{FASTER};{when}")
@@ -119,6 +121,7 @@ def test_resume_goes_on_and_then_has_nothing_to_do(cache):
     assert again["done_before"] and again["plan"] == target["plan"] and again["steps"] == []
 
 
+@pytest.mark.long
 def test_a_run_that_was_killed_is_gone_on_with(cache):
     environment = {**os.environ, **STAND_INS, "TMPDIR": str(cache.parent), "FLP_CACHE_DIR": str(cache),
                    "FAKE_CUDA": DEVICE + FASTER}
@@ -137,6 +140,7 @@ def test_a_run_that_was_killed_is_gone_on_with(cache):
     assert steps(target)["forward"]["tried"] < 24 and plan_of(cache) == ("tuned", target["plan"])
 
 
+@pytest.mark.long
 def test_what_was_rejected_is_not_tried_again(cache):
     first, second = ways_tried()["forward"][:2]
     assert result(cache=cache, script=f"wrong=forward/{first} ;wrong=forward/{second} ;interruptload=25")["stopped"]
@@ -146,12 +150,14 @@ def test_what_was_rejected_is_not_tried_again(cache):
     assert rows(cache, wrong, 2) == rows(cache, wrong, 1), "they would be right now"
 
 
+@pytest.mark.long
 def test_what_was_done_elsewhere_is_done_again(cache):
     first = result(cache=cache)
     other = result("--resume", cache=cache, script=FASTER + ";driver=13010")
     assert not other["done_before"] and steps(other)["forward"]["tried"] == steps(first)["forward"]["tried"]
 
 
+@pytest.mark.long
 def test_what_was_timed_in_another_workspace_is_timed_again(cache):
     def tried(*workspace, **environment):
         target = result(*BACKWARD, "--resume", *workspace, cache=cache, **environment)

@@ -84,6 +84,7 @@ def variants(tmp_path_factory):
     return folder / "a.flpp"
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("script, asked, rung, arch, cut", [
     *((HOPPER, asked, "tuned", "sm_90a", "tuned here") for asked in SCORES + GRADS + WIDE),
     *((OTHER, asked, "heuristic", "sm_90a", "default") for asked in ("", GRADS[-1])),
@@ -105,6 +106,7 @@ def paths_of(cache, list_, **settings):
     return done.json()["paths"]
 
 
+@pytest.mark.long
 def test_doctor_lists_paths_and_what_was_tuned(tmp_path, pack):
     cache, loose, missing, junk = (tmp_path / name for name in ("cache", "loose", "missing", "junk"))
     loose.mkdir()

@@ -33,6 +33,7 @@ def test_the_cpu_rung(tmp_path):
     assert min(counts[kind] for kind in ("left out", "bad", "beyond", "NaN", "steps")) > 0
 
 
+@pytest.mark.first
 @needs_kernels
 @pytest.mark.parametrize("rung", ["sm_80", "sm_90a"])
 def test_kernels(tmp_path, rung):

@@ -134,6 +134,7 @@ def test_what_may_change(change, check, tmp_path):
     assert verdict(check, tmp_path, header, symbols) == ([said] if said else [], None)
 
 
+@pytest.mark.first(6)
 @pytest.mark.parametrize("change", REFUSED)
 def test_what_may_not(change, check, tmp_path):
     header, symbols, said = REFUSED[change]

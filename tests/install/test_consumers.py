@@ -45,6 +45,7 @@ def pkg_config(prefix):
     return lambda *words, call=run: call("pkg-config", *words, env=folder).strip()
 
 
+@pytest.mark.first
 def test_cc_and_pkg_config(prefix, pkg_config, tmp_path):
     rpath = f"-Wl,-rpath,{pkg_config('--variable=libdir', 'flp')}"
     run("cc", "-std=c11", EXAMPLES / "c/score.c", *pkg_config("--cflags", "--libs", "flp").split(), rpath, "-o",
@@ -53,6 +54,7 @@ def test_cc_and_pkg_config(prefix, pkg_config, tmp_path):
     assert got == pytest.approx(list(expected_scores()), abs=1e-5)
 
 
+@pytest.mark.first
 def test_cmake_and_cpp(prefix, tmp_path):
     run("cmake", "-S", EXAMPLES / "cmake", "-B", tmp_path, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}",
         f"-DCMAKE_CXX_FLAGS={STRICT}")
@@ -130,6 +132,7 @@ def test_the_files_hold_no_place(prefix):
             assert not names_place(path.read_text(), place), path
 
 
+@pytest.mark.first
 @pytest.mark.skipif(not shutil.which("clang"), reason="clang is not there")
 def test_clang_builds_the_examples(prefix, tmp_path):
     run("clang", "-std=c11", "-Wall", "-Wextra", "-Werror", f"-I{prefix}/include", "-c", EXAMPLES / "c/score.c", "-o",

@@ -215,6 +215,7 @@ def test_layouts_that_cannot_be_made(prefix, tmp_path):
         assert (done.returncode, "usage: packaging/container/image" in done.stderr) == (2, True)
 
 
+@pytest.mark.first
 @enters
 @pytest.mark.parametrize("proc", [False, True], ids=["no-proc", "proc"])
 def test_a_read_only_image_without_home(image, proc):
@@ -252,6 +253,7 @@ RUNGS = [
     (True, False, {}, "tuned", 3), (True, False, {}, "gpu", 3), (True, False, {}, "eager", 0)]
 
 
+@pytest.mark.first(4)
 @enters
 @pytest.mark.parametrize("with_packs, with_driver, settings, rung, code", RUNGS)
 def test_health(image, packs, driver, with_packs, with_driver, settings, rung, code):

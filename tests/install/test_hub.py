@@ -145,11 +145,13 @@ def test_operators_are_named_by_the_copy_alone(exported):
 
 # ---- exporting
 
+@pytest.mark.long
 def test_two_exports_are_equal(prefix, exported, tmp_path):
     assert export(prefix, tmp_path / "again", "--local", "--repo", "someone/flp").returncode == 0
     assert files(tmp_path / "again") == files(exported)
 
 
+@pytest.mark.long
 def test_an_export_replaces_an_earlier_one(prefix, tmp_path):
     out = tmp_path / "hub"
     assert export(prefix, out, "--local").returncode == 0
@@ -209,6 +211,7 @@ def compiled(path, source, *options):
     subprocess.run(["gcc", "-shared", "-fPIC", path.with_suffix(".c"), "-o", path, *options], check=True)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name, source, options, sentence", [
     ("libflp.so.0.1.0", "#include <threads.h>\nint f(void) { return thrd_create(0, 0, 0); }", [],
      r"libflp\.so\S* needs GLIBC_2\.34 for thrd_create"),
@@ -227,6 +230,7 @@ def test_libraries_that_need_more_than_the_hub_grants_are_refused(prefix, tmp_pa
     assert not (tmp_path / "hub").exists()
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("change, options, code, sentence", [
     (lambda folder: (folder / "lib/libflpgen.so").unlink(), [], 1, "has no libflpgen.so in lib"),
     (lambda folder: None, ["--variants", "cpu,rocm60"], 2, "'rocm60' (accepted: cpu, cu118, cu120, cu130)"),

@@ -64,6 +64,7 @@ def test_metadata(wheel):
     assert wheel.name.startswith(f"flp-{VERSION}-py3-none-linux_")
 
 
+@pytest.mark.long
 def test_oldest_python(installed):
     prefix = check_command(installed / "bin", VERSION, installed)
     assert prefix.parts[-3:-1] == (f"python{next(iter(FOUND))}", "site-packages") and prefix.name == "flp"

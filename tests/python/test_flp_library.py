@@ -49,6 +49,7 @@ LUA = ("import torch, flp\nfrom flp._library import _programs\n"
        "print('%%.4f' %% flp.policy_loss(%r, torch.ones(1, 1, 8), torch.zeros(4, 8), one.long(), one)[0])\n")
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("folder", ["", "flp"])
 @pytest.mark.parametrize("is_named", [False, True])
 def test_the_generator_stands_with_the_library(tmp_path, folder, is_named):
@@ -69,6 +70,7 @@ def test_the_generator_stands_with_the_library(tmp_path, folder, is_named):
     assert done.stdout.split() == [str(libraries / folder / "libflpgen.so"), "1.3863"]
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("content", [None, b"not a library"])
 def test_library_cannot_be_opened(tmp_path, content):
     path = tmp_path / "libflp.so"
@@ -80,6 +82,7 @@ def test_library_cannot_be_opened(tmp_path, content):
     assert last.endswith("); set FLP_LIBRARY to the path of libflp.so")
 
 
+@pytest.mark.long
 def test_library_for_a_newer_libc(tmp_path):
     """A library whose table of versions asks for a glibc that does not exist yet."""
     source, path = tmp_path / "new.c", tmp_path / "new.so"
@@ -101,6 +104,7 @@ def test_a_call_while_the_process_ends():
     assert done.stdout.strip() == "-1.3863", done.stderr
 
 
+@pytest.mark.long
 def test_prefix(tmp_path):
     """The folder above lib, whatever stands below it and by whatever link it is named."""
     folder = tmp_path / "opt" / "lib" / "x86_64-linux-gnu"
@@ -115,6 +119,7 @@ def test_prefix(tmp_path):
                     "PREFIX/lib/libflp.so" % tmp_path)
 
 
+@pytest.mark.long
 def test_the_command_of_a_package_without_one(tmp_path):
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libflp.so").touch()

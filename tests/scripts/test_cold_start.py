@@ -188,6 +188,7 @@ def test_the_first_logprobs_are_right(tmp_path, flp_bench, context):
     assert 0 < row["median_ms"] <= row["worst_ms"]
 
 
+@pytest.mark.long
 def test_other_libraries_are_timed_or_give_the_reason(bench):
     job = {"kind": "peer", "vocab": 96, "hidden": 16, "n": 6, "device": "cpu", "grads": ["hidden", "weight"]}
     (result,), _ = bench.measure({**job, "peer": "torch-fp32"})

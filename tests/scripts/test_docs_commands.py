@@ -80,6 +80,7 @@ RUN = [pytest.param(block, id=block.name, marks=[pytest.mark.long] * block.text.
        for block in SH if is_run(block)]
 
 
+@pytest.mark.first(8)
 @needs_flpgen
 @pytest.mark.parametrize("block", RUN)
 def test_commands_run(block, folder):
@@ -87,6 +88,7 @@ def test_commands_run(block, folder):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.first(8)
 @needs_flpgen
 @pytest.mark.parametrize("command", [command for block in SH if "GPU" in block.needs for command in block.commands()
                                      if words_of(command)[0][0] == "flpgen" or "-m flp.bench" in command])

@@ -49,6 +49,7 @@ def gain_of(rewards):
     return sum(rewards[-3:]) / 3 - sum(rewards[:3]) / 3
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("rule", sorted(flp.losses.RULES))
 def test_every_rule_learns(rule):
     results = learn(grpo_tiny, "--rule", rule, "--steps", "14", "--beta", "0" if rule == "gspo" else "0.005")
@@ -56,6 +57,7 @@ def test_every_rule_learns(rule):
     assert results["peak_bytes_above_held"] is None and results["seconds"] > 0
 
 
+@pytest.mark.long
 def test_a_tail_is_compared_over_seeds(tmp_path):
     """The CPU leaves nothing out, so the curves are the same; their form and verdict are those of a GPU."""
     out = tmp_path / "record.json"
@@ -267,6 +269,7 @@ def test_every_example_has_help_a_device_and_a_record(name):
     assert {"--device", "--json"} <= set(printed.split())
 
 
+@pytest.mark.long
 def test_the_example_of_two_processes_leaves_a_record(tmp_path):
     done = subprocess.run([sys.executable, EXAMPLES / "tensor_parallel.py", "--json", tmp_path / "record.json"],
                           capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})

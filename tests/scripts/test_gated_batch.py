@@ -2,11 +2,14 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "runtime" / "python" / "examples"))
 
 import gated_batch  # noqa: E402
 
 
+@pytest.mark.long
 def test_it_learns_from_three_of_thirty():
     said = []
     rewards = gated_batch.train(50, 0.1, say=said.append)

@@ -19,6 +19,7 @@ def bash(command, cwd, **env):
                           env={"PATH": os.environ["PATH"], "HOME": str(cwd), **env})
 
 
+@pytest.mark.long
 @needs_flpgen
 @pytest.mark.skipif(not (Path(BUILD) / "CMakeCache.txt").exists() or not shutil.which("strip"), reason="no build folder")
 def test_a_package_runs_where_it_is_unpacked(tmp_path):

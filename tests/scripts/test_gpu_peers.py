@@ -68,6 +68,7 @@ def test_records_of_one_process(tmp_path):
     assert command.startswith("python -m flp.bench --vocab 151936 --hidden 4096 --frozen ") and "--skip" not in command
 
 
+@pytest.mark.long
 @needs_flpgen
 def test_records_of_sharp_rows_have_both_of_ours_and_the_entropies(tmp_path):
     done = run_with(tmp_path, "pass", "--only", "peers_policy,peers_random")
@@ -86,11 +87,11 @@ def test_a_contender_whose_name_has_a_blank_can_break_the_context():
     assert (watch.named, watch.reason) == ("flp, tail", "broke the CUDA context: AcceleratorError: x=1")
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("fault, reason", [
-    ("raise ValueError('no')", "ValueError: no"), ("os._exit(7)", "ended the process: status 7"),
-    ("os.abort()", "ended the process: SIGABRT"),
-    pytest.param("import signal; signal.setitimer(signal.ITIMER_REAL, 0); time.sleep(900)",
-                 "gave no sign of life for 6 s", marks=pytest.mark.long)])
+    ("os.abort()", "ended the process: SIGABRT"), ("raise ValueError('no')", "ValueError: no"),
+    ("os._exit(7)", "ended the process: status 7"),
+    ("import signal; signal.setitimer(signal.ITIMER_REAL, 0); time.sleep(900)", "gave no sign of life for 6 s")])
 def test_a_peer_that_fails_in_any_way_costs_its_own_rows_alone(tmp_path, fault, reason):
     done = run_with(tmp_path, fault, "--only", "peers_frozen", "--silence", "6")
     assert done.returncode == 0, done.stderr

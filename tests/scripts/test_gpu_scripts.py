@@ -126,6 +126,7 @@ def test_parts_and_single_records_are_selected():
         record.select("check,parts,bench_backward")
 
 
+@pytest.mark.first
 @needs_flpgen
 @pytest.mark.parametrize("part, outputs", [("ADAPTED", {"grad_lora_a", "grad_lora_b"}), ("MIXED", {"grad_weight"}),
                                            ("SCORED", {"loss", "grad_weight"})])

@@ -55,6 +55,7 @@ def test_only_what_is_pinned_and_missing_is_asked_for(wheels):
     assert "--platform=manylinux_2_31_x86_64" in command and "--platform=manylinux_2_32_x86_64" not in command
 
 
+@pytest.mark.long
 def test_parts_are_small_and_give_the_files_back(wheels, tmp_path):
     wheels.size = 3 << 20
     assert wheels.packed() == 0

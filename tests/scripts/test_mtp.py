@@ -15,6 +15,7 @@ def given(*options):
     return _tiny.with_sizes(mtp.parser().parse_args(["--tiny", "--device", "cpu", *options]))
 
 
+@pytest.mark.long
 def test_every_head_learns_and_the_forms_agree():
     said = []
     torch.manual_seed(0)

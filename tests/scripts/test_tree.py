@@ -144,13 +144,13 @@ FORWARDS = TREE / "gen/cli/generator/open.c"
 def symbols():
     """{name: the file that defines it}, {file: the names that it needs}"""
     defines, needs = {}, defaultdict(set)
-    for path, made in objects().items():
-        for line in subprocess.run(["nm", "-P", made], capture_output=True, text=True, check=True).stdout.splitlines():
-            name, kind = line.split()[:2]
-            if kind == "U":
-                needs[path].add(name)
-            elif kind.isupper() and path != FORWARDS:
-                defines[name] = path
+    made = {str(file): path for path, file in objects().items()}
+    listed = subprocess.run(["nm", "-PA", *made], capture_output=True, text=True, check=True).stdout
+    for file, name, kind in re.findall(r"^(.*): (\S+) (\w)\b", listed, re.M):
+        if kind == "U":
+            needs[made[file]].add(name)
+        elif kind.isupper() and made[file] != FORWARDS:
+            defines[name] = made[file]
     return defines, needs
 
 

@@ -261,6 +261,7 @@ else:
     return compiler
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("feature", WRONG)
 def test_a_kernel_that_is_wrong_is_found(tmp_path, feature):
     arguments, entry, wrong, failing, others = WRONG[feature]

@@ -154,6 +154,7 @@ def test_bins_above_one_that_overflows_are_whole(folder, arch):
     assert whole[0] < whole[1] and whole[1] > 10
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arch", ARCHES)
 def test_a_column_on_the_edge_of_a_bin_that_is_lost(folder, arch):
     """It is in the bin above, however late it comes."""
@@ -273,6 +274,7 @@ class Capped(Case):
         return self.scores()[0] - floor[:self.active, None].astype(float)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arch", ARCHES)
 def test_softcap(folder, arch):
     case = Capped({"entropy": 1, "bias": 1, "softcap": 1}, 61)

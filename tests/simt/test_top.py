@@ -129,6 +129,7 @@ def test_rows_of_one_shape(folder, kind):
     assert (run.lost[0] > kept - 3) == (kind in ("ascending", "steps")) and (kind != "equal" or run.lost[0] == 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arch", ARCHES)
 def test_bias(folder, arch):
     """Some of -inf, which are no candidates; then all but a few."""
@@ -142,6 +143,7 @@ def test_bias(folder, arch):
             same_bits(tops, case, run)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("places", [1024, 32])
 @pytest.mark.parametrize("arch", ARCHES)
 def test_softcap(folder, arch, places):

@@ -78,6 +78,7 @@ def test_tails(folder, capability, dtype):
         assert row["report"][1] <= (1 + ROUNDING) * row["sum"] and row["kept_off"] < 1e-5, row
 
 
+@pytest.mark.long
 @both
 def test_steps_and_shards_of_tails(folder, capability):
     found = run(folder, capability, "torch_tail_case.py", "steps and shards")
@@ -151,6 +152,7 @@ def test_all_cases(folder, capability, dtype, part):
     cases_agree(folder, capability, dtype, 4, part)
 
 
+@pytest.mark.long
 @both
 def test_pairs_of_the_same_bits(folder, capability):
     """Rounded operands and operands that are rounded, an adapter that adds nothing, one target many times."""

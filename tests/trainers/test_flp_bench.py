@@ -185,6 +185,7 @@ def test_flpgen_hands_over():
 STEP = ["--grad", "hidden,weight", "--loss", "grpo+k3"]
 
 
+@pytest.mark.first(2)
 @flpgen_tool.needs_flpgen
 @pytest.mark.parametrize("arguments, words", [
     ([*STEP, "--accumulate-grad-weight"], "--dtype=bf16 --grad=hidden,weight --loss=grpo+k3 --accumulate --device=0"),

@@ -149,6 +149,7 @@ print(unused.report["devices"], prof.report["devices"]["cpu"]["peaks"]["inferenc
 """
 
 
+@pytest.mark.long
 def test_the_first_use_of_an_arena_is_a_growth():
     done = subprocess.run([sys.executable, "-c", FIRST_USE], capture_output=True, text=True)
     assert done.stdout == "{} 1\n", done.stderr

@@ -75,6 +75,7 @@ def drawn_targets():
 KEPT, ROWS, TARGETS = {"keep": lists(problem(**MADE)[2])}, {"rows": [0, 3, 3, 8, 11]}, drawn_targets()
 
 
+@pytest.mark.first(8)
 @pytest.mark.parametrize("engine", ["libflp", "torch form"])
 @pytest.mark.parametrize("cuts, sequence, options, targets", [
     *((EVEN, sequence, options, None) for options in (KEPT, {"tail": 2**-9}, ROWS) for sequence in (False, True, 2)),

@@ -17,6 +17,7 @@ def dtypes(narrow, wide):
     return [{name: ((FP32,) if name in wide else (narrow,)) for name in names}, {name: (narrow,) for name in names}]
 
 
+@pytest.mark.first(6)
 @pytest.mark.parametrize("engine", ["libflp", "torch form"])
 @pytest.mark.parametrize("sequence", [False, True, 2])
 @pytest.mark.parametrize("cuts, narrow, wide", [

@@ -122,14 +122,16 @@ def test_no_two_drawings_share_an_id(page):
     assert len(ids) > 30 and sum(map(len, ids)) == len(set().union(*ids))
 
 
-def test_same_files_give_the_same_bytes(tmp_path, records):
-    assert draw(tmp_path, records, BENCH[0])[0] == draw(tmp_path, records, BENCH[0])[0]
+def test_same_files_give_the_same_bytes(tmp_path):
+    given = add_timed(tmp_path / "t.db", [(4, 9, 1.0, 1), (5, 9, 1.1, 0)]), BENCH[0]
+    assert draw(tmp_path, *given)[0] == draw(tmp_path, *given)[0]
 
 
 @pytest.mark.parametrize("files, title, tiles", [
     (["peers"], "flp: benchmarks", ["benchmark rows"]),
-    (["records"], "flp: tuning", ["searches", "candidates timed", "candidates rejected",
-                                  "best tuned time / the products' (geometric mean)"]),
+    pytest.param(["records"], "flp: tuning", [
+        "searches", "candidates timed", "candidates rejected", "best tuned time / the products' (geometric mean)"],
+        marks=pytest.mark.long),
     (["export", "peers"], "flp: tuning and benchmarks", [
         "search", "candidates timed", "best tuned time / the products' (geometric mean)", "benchmark rows"]),
 ])
@@ -309,8 +311,8 @@ def test_points_are_flop_over_bytes_moved_once(page):
 
 # ---- the tuner's records
 
-def test_best_is_the_chosen_candidate_over_the_products(tmp_path, records):
-    listed = table(figures(draw(tmp_path, records)[1], "best")[0])
+def test_best_is_the_chosen_candidate_over_the_products(records, page):
+    listed = table(figures(page[1], "best")[0])
     listed = [row for row in listed if row["shape"].startswith("sample 8B")]
     db = sqlite3.connect(str(records))
     bare = dict(db.execute("SELECT product, ms FROM bare WHERE spec = 2"))
@@ -334,8 +336,8 @@ def beyond(figure):
     return sum(int(text[1:]) for _, text in texts(figure) if re.match(r"\+\d+$", text))
 
 
-def test_landscape_draws_every_timed_candidate_and_marks_the_best(tmp_path, records):
-    found = figures(draw(tmp_path, records)[1], "landscape")
+def test_landscape_draws_every_timed_candidate_and_marks_the_best(records, page):
+    found = figures(page[1], "landscape")
     timed, = sqlite3.connect(str(records)).execute("SELECT count(*) FROM candidate WHERE spec = 1 AND kind = 'forward' "
                                                    "AND status IN ('timed', 'chosen')").fetchone()
     assert len(table(found[0])) == timed and [row["status"] for row in table(found[0])].count("chosen") == 1
@@ -372,12 +374,12 @@ def test_records_without_ratios_are_compared_by_time(tmp_path):
 
 
 def test_landscapes_are_as_many_as_asked_for(tmp_path, records):
-    text, tree = draw(tmp_path, records, "--landscapes", 5)
-    assert len(figures(tree, "landscape")) == 5 and "5 of 12 landscapes are drawn" in text
+    text, tree = draw(tmp_path, records, "--landscapes", 2)
+    assert len(figures(tree, "landscape")) == 2 and "2 of 12 landscapes are drawn" in text
 
 
-def test_rejected_are_counted_by_reason(tmp_path, records):
-    listed = table(figures(draw(tmp_path, records)[1], "rejected")[0])
+def test_rejected_are_counted_by_reason(records, page):
+    listed = table(figures(page[1], "rejected")[0])
     for status in reading.REJECTED:
         expected, = sqlite3.connect(str(records)).execute("SELECT count(*) FROM candidate WHERE status = ?",
                                                           [status]).fetchone()
