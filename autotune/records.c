@@ -8,7 +8,6 @@
 
 #include "runtime/base/names.h"
 #include "runtime/base/status.h"
-#include "runtime/planner/planner.h"
 
 struct records {
   sqlite3 *db;

@@ -5,7 +5,6 @@
 #include "runtime/api/validate.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <string.h>
 
 #include "runtime/api/op.h"
@@ -15,10 +14,8 @@
 #include "runtime/base/status.h"
 #include "runtime/base/structs.h"
 #include "runtime/kernel/features.h"
-#include "runtime/kernel/kernel.h"
 #include "runtime/kernel/op.h"
 #include "runtime/loss/loss.h"
-#include "runtime/planner/planner.h"
 
 static flp_status out_of_range(const char *of, const char *field, int64_t value, int64_t low, int64_t high) {
   return flp_fail(FLP_ERROR_ARGUMENT, "%s%s is %" PRId64 " (accepted: %" PRId64 " to %" PRId64 ")", of, field, value,

@@ -12,9 +12,6 @@
 #include "runtime/base/number.h"
 #include "runtime/base/status.h"
 #include "runtime/base/structs.h"
-#include "runtime/kernel/kernel.h"
-#include "runtime/kernel/op.h"
-#include "runtime/planner/planner.h"
 
 /* ---- arrays, by the rows of args.h ---- */
 
@@ -142,8 +139,7 @@ static flp_status check_shard(const flp_spec *spec, flp_args *args) {
   if (args->vocab_total < end)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "args.vocab_total is %" PRId64
-                    " (accepted: 0, or at least vocab_offset + "
-                    "vocab_valid, %" PRId64 ")",
+                    " (accepted: 0, or at least vocab_offset + vocab_valid, %" PRId64 ")",
                     args->vocab_total, end);
   return FLP_OK;
 }

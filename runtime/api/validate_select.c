@@ -10,7 +10,6 @@
 #include "runtime/base/number.h"
 #include "runtime/base/status.h"
 #include "runtime/base/structs.h"
-#include "runtime/kernel/kernel.h"
 #include "runtime/kernel/op.h"
 
 /* What a spec without a head leaves at 0. */

@@ -122,8 +122,7 @@ static void add_pack(char list[VALUE_BYTES], const char *folder, const char *nam
   if (length >= 0 && (size_t)length < VALUE_BYTES - used) return;
   list[used] = 0;
   flp_log(FLP_LOG_WARNING,
-          "%s/%s is not used: the names of the packs there take more than %d bytes; FLP_CACHE_PATH "
-          "may name it instead",
+          "%s/%s is not used: the names of the packs there take more than %d bytes; FLP_CACHE_PATH may name it instead",
           folder, name, VALUE_BYTES - 1);
 }
 

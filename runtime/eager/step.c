@@ -45,8 +45,7 @@ flp_status eager_step_layout(const flp_spec *spec, int64_t n, uint64_t budget_by
   if (first != FLP_OK || last != FLP_OK || own.used > budget_bytes)
     return flp_fail(
         FLP_ERROR_BUDGET,
-        "budget: %llu bytes are too few for a step over %lld rows on the eager rung; %llu bytes or more are "
-        "accepted",
+        "budget: %llu bytes are too few for a step over %lld rows on the eager rung; %llu bytes or more are accepted",
         (unsigned long long)budget_bytes, (long long)n, (unsigned long long)smallest);
   eager_layout_of(spec, spec->grads ? FLP_PASS_BACKWARD : FLP_PASS_FORWARD, n, spec->grads ? &backward : &forward,
                   layout);

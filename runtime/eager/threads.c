@@ -6,7 +6,6 @@
 
 #include "runtime/base/process.h"
 #include "runtime/eager/core.h"
-#include "runtime/eager/eager.h"
 
 static void do_units(eager_team *team, int worker) {
   for (;;) {

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/base/names.h"
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
 

@@ -6,7 +6,6 @@
  * Invariant: every grid follows from n, list_count, the spec and the device; how long a list is, and how many entries
  * another mode has made, only the device knows. */
 #include "runtime/base/status.h"
-#include "runtime/base/util.h"
 #include "runtime/launch/backward.h"
 
 /* ---- lists and their scores ---- */

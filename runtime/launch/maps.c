@@ -3,7 +3,6 @@
  * Invariants: elements are of the operand dtype; what a box has beyond a matrix is read as zeros and never written. */
 #include <stdio.h>
 
-#include "runtime/base/status.h"
 #include "runtime/launch/launch.h"
 
 static uint64_t element_bytes(const flp_call *call) {

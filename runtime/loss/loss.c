@@ -219,8 +219,7 @@ flp_status flp_loss_declare_metric(flp_loss *loss, const char *name, uint16_t no
     return flp_fail(FLP_ERROR_ARGUMENT, "metric '%s': expected a number, got a condition", name);
   if (flp_loss_is_per_target(loss, node))
     return flp_fail(FLP_ERROR_ARGUMENT,
-                    "metric '%s' has a value for each target; a value of the row, such as a sum, is "
-                    "accepted",
+                    "metric '%s' has a value for each target; a value of the row, such as a sum, is accepted",
                     name);
   for (uint32_t i = 0; i < loss->metric_count; i++)
     if (strcmp(loss->metrics[i].name, name) == 0) return flp_fail(FLP_ERROR_ARGUMENT, "metric '%s' stands twice", name);

@@ -1,6 +1,5 @@
 /* lora.c: what a low-rank adapter (spec.lora_rank) adds to the layouts of forward and of backward in recompute mode. Chunks
  * are as without; u and G are of all rows, so that what follows from G is made once, behind all chunks. */
-#include "runtime/base/util.h"
 #include "runtime/planner/internal.h"
 
 static int wants_sum(const flp_planner *p) {

@@ -6,7 +6,6 @@
 #include "runtime/base/names.h"
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
-#include "runtime/kernel/kernel.h"
 #include "runtime/planner/internal.h"
 
 /* ---- passes ---- */

@@ -7,7 +7,6 @@
  * floors. */
 #include <math.h>
 
-#include "runtime/base/util.h"
 #include "runtime/planner/internal.h"
 
 /* What Gamma(K) is above once in 10^8. */

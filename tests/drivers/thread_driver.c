@@ -15,7 +15,6 @@
 
 #include "runtime/flp.h"
 #include "runtime/kernel/kernel.h"
-#include "runtime/store/store.h"
 #include "tests/drivers/draw.h"
 #include "tests/unit/fakes/fake_cuda.h"
 

@@ -1,6 +1,5 @@
 /* baseline.c: GEMM baselines over a benchmark's data, of the same shapes as a pass is made of. */
 #include "gen/cli/bench/bench.h"
-#include "runtime/kernel/kernel.h"
 
 /* Workspace as NVIDIA advises for Hopper, twice over; memory that is left alone. */
 enum { GEMM_WORKSPACE = 64 << 20, MEMORY_RESERVE = 128 << 20 };

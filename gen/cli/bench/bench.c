@@ -6,7 +6,6 @@
 #include "gen/cli/shared/option_args.h"
 #include "gen/cli/shared/record.h"
 #include "gen/cli/verbs.h"
-#include "runtime/api/validate.h"
 
 enum { KEY_ROWS = CLI_KEY_FIRST, KEY_DATA, KEY_MASKED, KEY_BURST, KEY_ROUNDS, KEY_SEED, KEY_PEERS, KEY_JSON };
 

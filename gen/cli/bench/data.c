@@ -4,11 +4,9 @@
 #include <string.h>
 
 #include "gen/cli/bench/bench.h"
-#include "gen/cli/call/lists.h"
 #include "gen/cli/call/normal.h"
 #include "gen/cli/kernels/parallel.h"
 #include "runtime/base/half.h"
-#include "runtime/base/operands.h"
 
 /* Elements uploaded at a time, and made by one thread at a time. */
 enum { BLOCK = 1 << 24, PART = 1 << 18 };

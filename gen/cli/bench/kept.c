@@ -7,7 +7,6 @@
 #include <stdlib.h>
 
 #include "gen/cli/call/memory.h"
-#include "runtime/base/status.h"
 
 /* A row, or a list, with what it is ordered by. */
 typedef struct ranked {

@@ -12,7 +12,6 @@
 #include "gen/cli/bench/bench.h"
 #include "gen/cli/shared/record.h"
 #include "gen/cli/shared/text.h"
-#include "runtime/kernel/kernel.h"
 
 enum { WORDS = 48, TEXT_BYTES = 4096 };
 

@@ -13,8 +13,6 @@
 #include "gen/cli/shared/text.h"
 #include "runtime/base/names.h"
 #include "runtime/base/operands.h"
-#include "runtime/kernel/kernel.h"
-#include "runtime/planner/planner.h"
 
 /* The flop of a case with lists: scores of what is listed in each pass, and a product of that for each gradient. */
 static double listed_flops(const bench_args *args, const bench_row *row) {

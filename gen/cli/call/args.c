@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "gen/cli/call/call.h"
-#include "runtime/kernel/kernel.h"
 
 call_problem call_problem_of(const flp_spec *spec, int64_t n) {
   const flp_args defaults = FLP_ARGS_INIT;

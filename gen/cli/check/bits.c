@@ -8,7 +8,6 @@
 #include "gen/cli/shared/common.h"
 #include "gen/cli/shared/losses.h"
 #include "gen/cli/shared/spec_args.h"
-#include "runtime/base/names.h"
 #include "runtime/base/status.h"
 
 enum { ROWS = 150, ALL_GRADS = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS };

@@ -8,7 +8,6 @@
 #include "gen/cli/shared/spec_args.h"
 #include "runtime/api/validate.h"
 #include "runtime/base/half.h"
-#include "runtime/base/names.h"
 
 enum { ALL_GRADS = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS };
 

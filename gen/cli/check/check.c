@@ -9,7 +9,6 @@
 #include "gen/cli/shared/record.h"
 #include "gen/cli/verbs.h"
 #include "runtime/base/process.h"
-#include "runtime/eager/eager.h"
 
 enum {
   KEY_ROWS = CLI_KEY_FIRST,
@@ -222,11 +221,10 @@ const struct argp cli_check_argp = {
     .options = options,
     .parser = parse,
     .doc =
-        "Checks every rung that this machine offers against an fp64 reference.\v"
-        "With --vocab and --hidden that one specialisation is checked over random and adversarial data. logprob and "
-        "entropy are judged in ulps, gradients by their relative L2 error beside that of an ordinary matrix pipeline; "
-        "outputs and workspace are poisoned first. Beside --quick, --all, --large and --concurrent, --dtype leaves the "
-        "cases of the other dtypes out.\n\n"
+        "Checks every rung that this machine offers against an fp64 reference.\vWith --vocab and --hidden that one "
+        "specialisation is checked over random and adversarial data. logprob and entropy are judged in ulps, gradients "
+        "by their relative L2 error beside that of an ordinary matrix pipeline; outputs and workspace are poisoned "
+        "first. Beside --quick, --all, --large and --concurrent, --dtype leaves the cases of the other dtypes out.\n\n"
         "Examples:\n"
         "  flpgen check --quick\n"
         "  flpgen check --vocab 50257 --hidden 768 --grad hidden,weight --rung jit\n\n" CLI_EXIT_HELP,

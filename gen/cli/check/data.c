@@ -15,7 +15,6 @@
 #include "runtime/base/operands.h"
 #include "runtime/base/process.h"
 #include "runtime/base/status.h"
-#include "runtime/eager/eager.h"
 
 static uint64_t next_random(uint64_t *state) {
   uint64_t z = cli_hash(*state);

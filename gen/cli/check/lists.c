@@ -9,7 +9,6 @@
 
 #include "gen/cli/call/lists.h"
 #include "runtime/base/status.h"
-#include "runtime/kernel/kernel.h"
 
 /* ---- patterns ---- */
 

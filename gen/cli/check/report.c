@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "gen/cli/check/report.h"
-#include "gen/cli/shared/common.h"
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/losses.h"
 #include "gen/cli/shared/record.h"
@@ -15,8 +14,6 @@
 #include "gen/cli/shared/text.h"
 #include "runtime/base/fields.h"
 #include "runtime/base/names.h"
-#include "runtime/kernel/kernel.h"
-#include "runtime/planner/planner.h"
 
 /* Adds words to a text that ends where its capacity does. */
 static void append(char *text, size_t capacity, const char *format, ...) __attribute__((format(printf, 3, 4)));

@@ -12,7 +12,6 @@
 #include "gen/cli/check/parts.h"
 #include "runtime/base/half.h"
 #include "runtime/base/status.h"
-#include "runtime/kernel/kernel.h"
 
 typedef struct shape {
   const char *name;

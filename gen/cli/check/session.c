@@ -9,7 +9,6 @@
 
 #include "gen/cli/check/compare.h"
 #include "gen/cli/check/parts.h"
-#include "gen/cli/kernels/compile_pool.h"
 #include "gen/cli/shared/progress.h"
 #include "gen/cli/shared/reasons.h"
 #include "runtime/base/names.h"

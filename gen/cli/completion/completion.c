@@ -48,8 +48,7 @@ const struct argp cli_completion_argp = {
     .doc =
         "Prints what a shell needs to complete verbs, options, their values and files."
         "\vcommands prints every verb and action with its help, a line each. cmake --install and the Debian packages "
-        "put "
-        "the files of all three shells where these look for them.\n\n"
+        "put the files of all three shells where these look for them.\n\n"
         "Examples:\n"
         "  source <(flpgen completion bash)\n"
         "  flpgen completion zsh > ~/.zfunc/_flpgen\n"

@@ -3,12 +3,10 @@
  * Invariant: workspace of a mode is the planner's answer to the query that a plan asks, for that mode alone; where the
  * plan takes the mode it is the plan's own. */
 #include <math.h>
-#include <string.h>
 
 #include "gen/cli/explain/explain.h"
 #include "gen/cli/shared/cost.h"
 #include "runtime/base/names.h"
-#include "runtime/kernel/kernel.h"
 
 static int count_bits(uint32_t grads, uint32_t which) {
   return __builtin_popcount(grads & which);

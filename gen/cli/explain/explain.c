@@ -98,13 +98,10 @@ const struct argp cli_explain_argp = {
     .parser = parse,
     .doc =
         "Shows flop, memory and memory traffic of the naive form and of each mode, and the plan that would run here "
-        "and "
-        "on an assumed GPU; none is needed."
+        "and on an assumed GPU; none is needed."
         "\vThe assumed GPU gets the kernels that a plan would take there. Workspace is memory beyond inputs and "
-        "outputs. "
-        "Traffic is a lower bound: every operand once a product, of mode direction the weight once a chunk of rows, "
-        "plus "
-        "chunks and accumulators.\n\n"
+        "outputs. Traffic is a lower bound: every operand once a product, of mode direction the weight once a chunk of "
+        "rows, plus chunks and accumulators.\n\n"
         "Examples:\n"
         "  flpgen explain --vocab 151936 --hidden 4096 --grad hidden,weight\n"
         "  flpgen explain --model config.json --rows 1024,65536 --capability 8.0\n\n" CLI_EXIT_HELP,

@@ -7,8 +7,6 @@
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/losses.h"
 #include "runtime/base/fields.h"
-#include "runtime/base/operands.h"
-#include "runtime/kernel/op.h"
 #include "runtime/store/store.h"
 
 static json_t *hex_json(const uint8_t *bytes, size_t count) {

@@ -8,7 +8,6 @@
 
 #include "gen/cli/shared/progress.h"
 #include "runtime/base/process.h"
-#include "runtime/eager/eager.h"
 
 enum { THREADS_MAX = 16 };
 

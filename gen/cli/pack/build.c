@@ -52,8 +52,7 @@ static const struct argp_option options[] = {
      "architectures, default: every one that plans take kernels of; sm_80 is always among them", 2},
     {"tuned-for", CLI_TEXT(build_args, tuned_for), "DEVICE", 0,
      "kernels with the tilings of --tune, or with defaults that were found best, are for this device alone, e.g. "
-     "'NVIDIA "
-     "H200/132/13000' (name/multiprocessors/driver), and kernels with default tilings are packed beside them",
+     "'NVIDIA H200/132/13000' (name/multiprocessors/driver), and kernels with default tilings are packed beside them",
      2},
     {"chunks", KEY_CHUNKS, "RxC", 0,
      "with --tuned-for: chunks of so many rows, or so many columns, that the backward pass prefers; 0 for no "
@@ -119,9 +118,8 @@ const struct argp cli_pack_build_argp = {
     .doc =
         "Packs kernels into one file, which FLP_CACHE_PATH may name as it is."
         "\vThe kernels of a specialisation, of lists of them, of caches and of packs, each once; beside those for one "
-        "GPU "
-        "stand the sm_80 kernels of the same specialisation, so that a pack runs everywhere. The same kernels give the "
-        "same bytes, in whatever order they were named.\n\n"
+        "GPU stand the sm_80 kernels of the same specialisation, so that a pack runs everywhere. The same kernels give "
+        "the same bytes, in whatever order they were named.\n\n"
         "Examples:\n"
         "  flpgen pack build --vocab 151936 --hidden 4096 --grad hidden -o qwen.flpp\n"
         "  flpgen pack build --preset qwen3-8b,llama-3.1-8b --grad hidden,weight -o two.flpp\n"

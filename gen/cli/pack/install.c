@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "gen/cli/pack/pack.h"
 #include "gen/cli/shared/json_out.h"
@@ -31,8 +30,7 @@ static const struct argp_option options[] = {
      "the cache to install into, default FLP_CACHE_DIR: that of this user", 0},
     {"trust", KEY_TRUST, "KEY", 0,
      "install only what is signed with this public key: 64 hex digits, minisign's line, or a file with one of them or "
-     "with PEM; may be "
-     "repeated; default FLP_PACK_KEYS",
+     "with PEM; may be repeated; default FLP_PACK_KEYS",
      0},
     {"json", CLI_SWITCH(install_args, json), NULL, 0, "print one JSON document", 0},
     {0}};
@@ -134,8 +132,7 @@ const struct argp cli_pack_install_argp = {
         "Installs the kernels of a pack into a cache."
         "\vThe whole pack is verified first, and one that is refused leaves the cache as it was. Each kernel is put in "
         "place in one step: an installation that is interrupted or meets a full disk leaves a valid cache, and running "
-        "it "
-        "again completes it. Without installing, FLP_CACHE_PATH=FILE reads a pack in place.\n\n"
+        "it again completes it. Without installing, FLP_CACHE_PATH=FILE reads a pack in place.\n\n"
         "Examples:\n"
         "  flpgen pack install h200.flpp\n"
         "  flpgen pack install h200.flpp --trust release.pub --dir /srv/flp\n\n" CLI_EXIT_HELP};

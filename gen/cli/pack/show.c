@@ -22,8 +22,7 @@ typedef struct show_args {
 static const struct argp_option verify_options[] = {
     {"trust", KEY_TRUST, "KEY", 0,
      "accept only packs signed with this public key: 64 hex digits, minisign's line, or a file with one of them or "
-     "with PEM; may be repeated; "
-     "default FLP_PACK_KEYS, and without that any pack that is sound",
+     "with PEM; may be repeated; default FLP_PACK_KEYS, and without that any pack that is sound",
      0},
     {"json", CLI_SWITCH(show_args, json), NULL, 0, "print one JSON document", 0},
     {0}};
@@ -169,8 +168,7 @@ const struct argp cli_pack_inspect_argp = {
     .args_doc = "FILE",
     .doc =
         "Shows what a pack holds: its manifest, its signer and its kernels."
-        "\vThe table of the pack is checked on the way; `flpgen pack verify` reads the code "
-        "as well.\n\n"
+        "\vThe table of the pack is checked on the way; `flpgen pack verify` reads the code as well.\n\n"
         "Examples:\n"
         "  flpgen pack inspect h200.flpp\n"
         "  flpgen pack inspect h200.flpp --json\n\n" CLI_EXIT_HELP};

@@ -12,7 +12,6 @@
 #include "gen/cli/shared/spec_args.h"
 #include "runtime/api/validate.h"
 #include "runtime/kernel/features.h"
-#include "runtime/kernel/kernel.h"
 #include "runtime/base/operands.h"
 
 /* Elements made between two looks of the progress bar. */

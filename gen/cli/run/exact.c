@@ -9,7 +9,6 @@
 #include "gen/cli/call/oracle.h"
 #include "runtime/base/number.h"
 #include "runtime/base/operands.h"
-#include "runtime/kernel/kernel.h"
 
 static double temperature_of(const run_problem *problem, int64_t row) {
   float value = (float)problem->temperature;

@@ -5,7 +5,6 @@
 
 #include "gen/cli/run/run.h"
 #include "gen/cli/shared/progress.h"
-#include "runtime/kernel/kernel.h"
 
 /* Rows of one call on the eager rung: enough for its products to be efficient, few enough for a bar to move. */
 enum { EAGER_ROWS = 128 };

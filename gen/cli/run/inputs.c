@@ -11,7 +11,6 @@
 #include "runtime/api/validate.h"
 #include "runtime/base/operands.h"
 #include "runtime/kernel/features.h"
-#include "runtime/kernel/kernel.h"
 
 enum { NAMES_MAX = 4 };
 

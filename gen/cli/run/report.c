@@ -9,11 +9,8 @@
 #include "gen/cli/shared/cost.h"
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/text.h"
-#include "runtime/base/names.h"
 #include "runtime/base/operands.h"
-#include "runtime/kernel/kernel.h"
 #include "runtime/plan/plan.h"
-#include "runtime/planner/planner.h"
 
 enum { METRIC_NAME_BYTES = FLP_LOSS_NAME_BYTES + 16 };
 enum { INDENT = 13 }; /* of what is said of a run, beside labels */

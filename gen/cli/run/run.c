@@ -56,15 +56,13 @@ static const struct argp_option options[] = {
     {"entropy", FIELD(entropy), "WHICH", 0, "none or forward (default); backward if a gradient of it is given", 2},
     {"grad", FIELD(grads), "LIST", 0,
      "any of hidden,weight,bias, and with an adapter of hidden,bias,lora_a,lora_b; default all, if upstream gradients "
-     "or "
-     "a loss are given",
+     "or a loss are given",
      2},
     {"grad-hidden-dtype", FIELD(grad_hidden_dtype), "T", 0, "that of hidden (default) or fp32", 2},
     {"grad-weight-dtype", FIELD(grad_weight_dtype), "T", 0, "that of weight (default) or fp32", 2},
     {"tail", FIELD(tail), "VALUE", 0,
      "of all elements of the scores' gradient, leave out up to so much of the sum of magnitudes: 2^-20 to 2^-2, as "
-     "2^-9, "
-     "1/512 or 0.002",
+     "2^-9, 1/512 or 0.002",
      2},
     {"targets", FIELD(targets), "K", 0,
      "logprobs of K columns of each row, 1 to 512: target, logprob, grad_logprob and teacher_logprob are (..., K) then",
@@ -169,10 +167,8 @@ const struct argp cli_run_argp = {
         "Computes log-probabilities, entropies and gradients of a language-model head."
         "\vTensors that no option names are looked up in the --input files as hidden, weight (or lm_head.weight, "
         "model.embed_tokens.weight), bias (or lm_head.bias), target (or targets, labels), grad_logprob, grad_entropy, "
-        "temperature, list_offsets, list_ids, lora_a (or lora_A.weight) and lora_b (or lora_B.weight); "
-        "what a loss reads as old_logprob, ref_logprob, advantage, row_weight, teacher_logprob and "
-        "the names of its "
-        "vectors.\n\n"
+        "temperature, list_offsets, list_ids, lora_a (or lora_A.weight) and lora_b (or lora_B.weight); what a loss "
+        "reads as old_logprob, ref_logprob, advantage, row_weight, teacher_logprob and the names of its vectors.\n\n"
         "Examples:\n"
         "  flpgen run --demo --rows 512\n"
         "  flpgen run -i model.safetensors -i batch.safetensors -o out.safetensors\n\n" CLI_EXIT_HELP};

@@ -6,7 +6,6 @@
 
 #include "autotune/search.h"
 #include "gen/cli/shared/common.h"
-#include "runtime/base/fields.h"
 #include "runtime/base/names.h"
 #include "runtime/base/number.h"
 

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "gen/cli/shared/common.h"
-#include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/text.h"
 #include "runtime/base/printable.h"
 

@@ -4,7 +4,6 @@
 #include "gen/cli/tune/compile.h"
 #include "runtime/base/status.h"
 #include "runtime/load/jit.h"
-#include "runtime/plan/plan.h"
 
 flp_status tune_generate(const flp_spec *spec, const flp_kernel_key *key, flp_kernel_image *image) {
   const flp_provider *provider;

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/kernels/kernels.h"
 #include "gen/cli/presets/presets.h"
 #include "gen/cli/tune/heads.h"
 #include "runtime/api/validate.h"

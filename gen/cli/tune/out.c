@@ -1,5 +1,4 @@
 /* out.c: what tuning has found, for people and as JSON; and what would be tried, without a GPU. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +9,6 @@
 #include "gen/cli/tune/candidates.h"
 #include "gen/cli/tune/outcome.h"
 #include "gen/cli/tune/store.h"
-#include "runtime/base/names.h"
 #include "runtime/plan/plan.h"
 
 static const char *layout_text(const search_candidate *c, char out[FLP_TUNABLES_TEXT_BYTES]) {

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/driver/driver.h"
 #include "runtime/loss/loss.h"
 #include "runtime/plan/plan.h"
 #include "tests/unit/support/refuse.h"

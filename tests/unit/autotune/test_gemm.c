@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "autotune/gemm/gemm.h"
-#include "runtime/base/status.h"
 
 static flp_spec head(void) {
   flp_spec spec = FLP_SPEC_INIT;

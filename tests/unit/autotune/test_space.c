@@ -1,7 +1,6 @@
 /* test_space.c: what the templates answer of tile configurations, held to what they build, and the list of a search. */
 #include "autotune/space.h"
 #include "runtime/api/validate.h"
-#include "runtime/base/status.h"
 #include "tests/unit/support/gen_case.h"
 
 static const flp_kernel_kind kinds[] = {FLP_KERNEL_FORWARD, FLP_KERNEL_DZ, FLP_KERNEL_PRODUCTS, FLP_KERNEL_KEEP};
@@ -194,8 +193,7 @@ Test(space, a_folder_of_templates_is_asked) {
   } cases[] = {
       {"return {choose = function() return {schedule = 'ping-pong', rows = 1, columns = 2, stages = 3, cluster = 4, "
        "raster = 5, shared_bytes = 6} end, axes = {schedule = {}, rows = {}, columns = {}, stages = {7, 9}, cluster = "
-       "{}, "
-       "raster = {}}}",
+       "{}, raster = {}}}",
        NULL},
       {"return 7", "tune.lua: expected a table with the function 'choose' and the table 'axes'"},
       {"return {choose = function() return {schedule = 'zigzag'} end, axes = {schedule = {}, rows = {}, columns = {}, "

@@ -5,12 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/api/validate.h"
 #include "runtime/base/status.h"
-#include "tests/unit/support/kernel_sample.h"
 
 static flp_setting read_setting(flp_setting_id id) {
   flp_setting setting;

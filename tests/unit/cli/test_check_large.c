@@ -1,7 +1,6 @@
 /* test_check_large.c: problems that the oracle sees samples of, at small sizes on the CPU: adapters, and losses over all
  * scores, whose lse is then that of the rung's stats. */
 #include <criterion/criterion.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,5 @@
 /* test_check_lists.c: lists of columns as `flpgen check` gives them to a rung and to the oracle, pattern by pattern. */
 #include <criterion/criterion.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "tests/unit/support/check_case.h"
 

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "gen/cli/call/call.h"
-#include "runtime/base/status.h"
 
 enum { ROWS = 3, COLUMNS = 10, DEPTH = 8 };
 

@@ -1,7 +1,6 @@
 /* test_cli_teacher.c: teachers and ids of several targets as bench, check and run draw them. */
 #include <criterion/criterion.h>
 #include <math.h>
-#include <string.h>
 
 #include "gen/cli/call/teacher.h"
 #include "runtime/flp.h"

@@ -1,7 +1,6 @@
 /* test_records.c: records of tuning: what is written is found again where it holds, files that are none are refused,
  * and what a killed process leaves can be read. */
 #include <criterion/criterion.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <sqlite3.h>
 #include <stdio.h>
@@ -10,7 +9,6 @@
 #include <unistd.h>
 
 #include "autotune/records.h"
-#include "runtime/base/status.h"
 #include "tests/unit/support/kernel_sample.h"
 
 static const char *new_path(void) {

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "gen/cli/tensors/safetensors.h"
-#include "runtime/base/status.h"
 
 enum { PATH_BYTES = 512, FILE_BYTES = 4096 };
 

@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/kernel/abi.h"
-#include "runtime/kernel/op.h"
 #include "tests/unit/support/eager_case.h"
 
 enum { B = 1 << FLP_DTYPE_BF16, H = 1 << FLP_DTYPE_FP16, F = 1 << FLP_DTYPE_FP32, EACH = B | H | F };

@@ -6,16 +6,12 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <link.h>
-#include <pthread.h>
 #include <pwd.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* With sanitizers the linker lets shared libraries see wrappers, which must not be hidden then. */
 #pragma GCC visibility push(default)

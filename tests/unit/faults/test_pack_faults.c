@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 
-#include "runtime/store/internal.h"
 #include "tests/unit/faults/faults.h"
 #include "tests/unit/support/pack_case.h"
 #include "tests/unit/support/store_fixture.h"

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/base/status.h"
 #include "tests/unit/support/kernel_sample.h"
 
 static flp_tuning parse(const char *text) {

@@ -2,7 +2,6 @@
  * call, and layouts that a plan remembers. */
 #include <criterion/criterion.h>
 
-#include "runtime/driver/driver.h"
 #include "tests/unit/support/launch_case.h"
 
 TestSuite(launch, .fini = close_plan);

@@ -10,7 +10,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "runtime/base/status.h"
 #include "runtime/driver/compile.h"
 #include "runtime/load/linker.h"
 #include "runtime/plan/plan.h"

@@ -8,7 +8,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "runtime/base/status.h"
 #include "runtime/load/tuned.h"
 #include "tests/unit/support/kernel_sample.h"
 #include "tests/unit/support/store_fixture.h"

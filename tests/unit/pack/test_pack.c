@@ -2,7 +2,6 @@
  * is refused with its reason. */
 #include <criterion/criterion.h>
 
-#include "runtime/base/status.h"
 #include "tests/unit/support/pack_case.h"
 
 static const uint8_t seed[32] = {1, 2, 3, 4, 5};

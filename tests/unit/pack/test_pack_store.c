@@ -1,7 +1,6 @@
 /* test_pack_store.c: packs where a cache path names directories: what look-ups find, refuse and log, and plans made of
  * nothing but a pack. */
 #include <criterion/criterion.h>
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 

@@ -6,7 +6,6 @@
 
 #include "gen/cli/tune/store.h"
 #include "runtime/plan/plan.h"
-#include "tests/unit/support/kernel_sample.h"
 #include "tests/unit/support/stage.h"
 #include "tests/unit/support/words.h"
 

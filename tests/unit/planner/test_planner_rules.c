@@ -4,8 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/api/validate.h"
-#include "runtime/base/util.h"
 #include "tests/unit/support/planner_case.h"
 
 #define HEAD "V=151936 D=4096 grads=hidden,weight"

@@ -10,7 +10,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "runtime/store/internal.h"
 #include "tests/unit/support/store_fixture.h"
 
 /* ---- directories that are refused ---- */

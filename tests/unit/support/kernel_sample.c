@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 flp_kernel_key sample_key(flp_kernel_kind kind) {
   flp_kernel_key key = {
