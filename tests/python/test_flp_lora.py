@@ -1,4 +1,4 @@
-"""flp.Lora: a low-rank adapter on the head, its values and gradients against float64, and what is refused."""
+"""flp.Lora: a low-rank adapter on the head, its values and gradients against float64."""
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -61,35 +61,6 @@ def test_an_adapter_that_does_nothing_leaves_every_bit(off):
     plain = flp.linear_logprob(hidden, weight, target, entropy=True)
     assert all(torch.equal(x, y) for x, y in zip(made, plain))
     assert torch.equal(*(torch.autograd.grad(x[0].sum(), hidden)[0] for x in (made, plain)))
-
-
-def refused(error, match, lora=None, **options):
-    hidden, weight, a, b, target = tensors()
-    with pytest.raises(error, match=match):
-        flp.linear_logprob(hidden, weight, target, lora=lora or flp.Lora(a, b), **options)
-
-
-def test_what_is_refused():
-    hidden, weight, a, b, target = tensors()
-    refused(TypeError, r"lora is of type tuple \(accepted: a flp.Lora\(a, b, scale\), or None\)", (a, b))
-    refused(ValueError, r"lora.a is of shape \(0, 24\) \(accepted: \(r, 24\), r from 1 to 512\)", flp.Lora(a[:0], b[:, :0]))
-    refused(ValueError, r"lora.a is of shape \(8, 16\)", flp.Lora(a[:, :16], b))
-    refused(ValueError, r"lora.b is of shape \(70, 4\) \(accepted: \(70, 8\), as many columns", flp.Lora(a, b[:, :4]))
-    refused(ValueError, r"lora.b is of shape \(69, 8\)", flp.Lora(a, b[:69]))
-    refused(TypeError, r"lora.a is of dtype torch.bfloat16 \(accepted: hidden's dtype", flp.Lora(a.bfloat16(), b))
-    refused(TypeError, r"lora.b is of dtype torch.int8", flp.Lora(a, b.to(torch.int8)))
-    refused(ValueError, r"lora.a is on meta \(accepted: hidden's device, cpu\)", flp.Lora(a.detach().to("meta"), b))
-    refused(ValueError, r"lora.b is on meta \(accepted: hidden's device, cpu\)", flp.Lora(a, b.detach().to("meta")))
-    if hasattr(torch, "float8_e4m3fn"):
-        refused(TypeError, r"lora.b is of dtype torch.float8_e4m3fn", flp.Lora(a, b.detach().to(torch.float8_e4m3fn)))
-    refused(ValueError, r"lora.a is of shape \(513, 24\)", flp.Lora(torch.zeros(513, 24), torch.zeros(70, 513)))
-    refused(ValueError, r"lora.b is of shape \(70,\)", flp.Lora(a, b[:, 0]))
-    refused(TypeError, "lora.a is of type NoneType", flp.Lora(None, b))
-    refused(ValueError, "lora.scale is inf", flp.Lora(a, b, float("inf")))
-    with pytest.raises(ValueError, match="weight is one that requires a gradient"):
-        flp.linear_logprob(hidden, weight.requires_grad_(), target, lora=flp.Lora(a, b))
-    with pytest.raises(ValueError, match="reference is True .accepted: False without lora"):
-        flp.linear_logprob(hidden, weight, target, reference=True)
 
 
 def test_no_second_derivative():

@@ -17,7 +17,7 @@ from flp_standin_lm import IDS, TinyLM
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "refused" / "python"
 ON_DEVICE = {made.__name__: functools.partial(made, device=DEVICE) for made in (torch.zeros, torch.ones, torch.tensor)}
-NAMES = {"flp": flp, "losses": losses, "torch": torch, "types": types, "problem": problem, "TinyLM": TinyLM, "IDS": IDS,
+NAMES = {"functools": functools, "flp": flp, "losses": losses, "torch": torch, "types": types, "problem": problem, "TinyLM": TinyLM, "IDS": IDS,
          **ON_DEVICE}
 
 
