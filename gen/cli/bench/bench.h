@@ -162,6 +162,8 @@ flp_status bench_data_head(bench_data *data);
 flp_status bench_data_rows(bench_data *data, int64_t n);
 void bench_data_clear_rows(bench_data *data);
 void bench_data_clear(bench_data *data);
+/* Makes an array and fills it with normal numbers. error: DRIVER, MEMORY */
+flp_status bench_data_normal(bench_data *data, flp_array_id id, double sigma);
 /* Fills `narrow` of hidden or weight, if it is of another dtype than products. error: DRIVER, MEMORY */
 flp_status bench_data_narrow(bench_data *data, flp_array_id id);
 /* Sets what the loss reads of the policies before to what a step has just written, give or take a tenth of a nat: a

@@ -53,8 +53,7 @@ static flp_status fill_normal(cli_buffer *buffer, flp_dtype dtype, double sigma,
   return status;
 }
 
-/* Makes the buffer of an array and fills it with normal numbers. */
-static flp_status make_normal(bench_data *data, flp_array_id id, double sigma) {
+flp_status bench_data_normal(bench_data *data, flp_array_id id, double sigma) {
   flp_dtype dtype = flp_array_dtype(id, &data->call.spec);
   FLP_TRY(bench_data_make(data, id));
   return fill_normal(&data->buffers.at[id].buffer, dtype, sigma, seed_of(data, id), bench_data_elements(data, id));
@@ -102,11 +101,11 @@ flp_status bench_data_head(bench_data *data) {
   if (data->args->data != CLI_DATA_RANDOM)
     FLP_TRY(rows_make_weight(&data->call, seed_of(data, FLP_ARRAY_weight), &data->buffers));
   else /* scores of standard deviation 1.5: neither flat nor saturated */
-    FLP_TRY(make_normal(data, FLP_ARRAY_weight, 1.5 / sqrt((double)data->call.spec.hidden)));
-  if (data->call.spec.has_bias) FLP_TRY(make_normal(data, FLP_ARRAY_bias, 0.5));
+    FLP_TRY(bench_data_normal(data, FLP_ARRAY_weight, 1.5 / sqrt((double)data->call.spec.hidden)));
+  if (data->call.spec.has_bias) FLP_TRY(bench_data_normal(data, FLP_ARRAY_bias, 0.5));
   if (data->call.spec.lora_rank) { /* u near 1, and what it adds to a score a tenth of one */
-    FLP_TRY(make_normal(data, FLP_ARRAY_lora_a, 1 / sqrt((double)data->call.spec.hidden)));
-    FLP_TRY(make_normal(data, FLP_ARRAY_lora_b, 0.15 / sqrt((double)data->call.spec.lora_rank)));
+    FLP_TRY(bench_data_normal(data, FLP_ARRAY_lora_a, 1 / sqrt((double)data->call.spec.hidden)));
+    FLP_TRY(bench_data_normal(data, FLP_ARRAY_lora_b, 0.15 / sqrt((double)data->call.spec.lora_rank)));
   }
   FLP_TRY(make_outputs(data, 1));
   return cli_buffer_fill(&data->buffers.at[FLP_ARRAY_grad_weight].buffer, 0); /* it may be added to */
@@ -140,7 +139,7 @@ static void draw_temperatures(uint64_t seed, int64_t count, float *out) {
 static flp_status make_loss_inputs(bench_data *data) {
   uint32_t read = data->call.loss ? flp_loss_inputs(data->call.loss) : 0;
   for (int i = FLP_LOSS_OLD_LOGPROB; i < FLP_LOSS_INPUTS_MAX; i++)
-    if (read >> i & 1) FLP_TRY(make_normal(data, call_loss_input(i), 1.0));
+    if (read >> i & 1) FLP_TRY(bench_data_normal(data, call_loss_input(i), 1.0));
   return read >> FLP_LOSS_TEACHER_LOGPROB & 1 ? bench_data_teacher(data) : FLP_OK;
 }
 
@@ -188,7 +187,7 @@ static flp_status make_sharp(bench_data *data) {
 }
 
 static flp_status make_random(bench_data *data) {
-  FLP_TRY(make_normal(data, FLP_ARRAY_hidden, 1.0));
+  FLP_TRY(bench_data_normal(data, FLP_ARRAY_hidden, 1.0));
   return data->call.spec.listed ? bench_data_lists(data, NULL) : make_targets(data, NULL);
 }
 
@@ -201,8 +200,9 @@ flp_status bench_data_rows(bench_data *data, int64_t n) {
                              draw_temperatures));
   FLP_TRY(data->args->data == CLI_DATA_RANDOM ? make_random(data) : make_sharp(data));
   FLP_TRY(make_loss_inputs(data));
-  if (spec->grads) FLP_TRY(make_normal(data, FLP_ARRAY_grad_logprob, 1.0));
-  if (spec->grads && spec->entropy == FLP_ENTROPY_BACKWARD) FLP_TRY(make_normal(data, FLP_ARRAY_grad_entropy, 1.0));
+  if (spec->grads) FLP_TRY(bench_data_normal(data, FLP_ARRAY_grad_logprob, 1.0));
+  if (spec->grads && spec->entropy == FLP_ENTROPY_BACKWARD)
+    FLP_TRY(bench_data_normal(data, FLP_ARRAY_grad_entropy, 1.0));
   return make_outputs(data, 0);
 }
 

@@ -1,80 +1,13 @@
 /* demo.c: a problem of random data at real size, the same for the same seed on every machine. */
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "gen/cli/call/lists.h"
-#include "gen/cli/call/normal.h"
-#include "gen/cli/call/teacher.h"
+#include "gen/cli/bench/bench.h"
 #include "gen/cli/run/run.h"
 #include "gen/cli/shared/hfconfig.h"
-#include "gen/cli/shared/progress.h"
 #include "gen/cli/shared/spec_args.h"
 #include "runtime/api/validate.h"
-#include "runtime/kernel/features.h"
 #include "runtime/base/operands.h"
-
-/* Elements made between two looks of the progress bar. */
-enum { BLOCK = 1 << 22, MASK_EVERY = 3 };
-
-/* Memory that is the operand. */
-static void keep(run_problem *problem, flp_array_id id, void *data) {
-  problem->memory[id] = data;
-  problem->operand[id] = data;
-}
-
-/* Allocates an operand of `count` elements and fills it with normal numbers. */
-static flp_status make_normal(run_problem *problem, flp_array_id id, flp_dtype dtype, int64_t count, uint64_t seed,
-                              double sigma, cli_progress *progress) {
-  size_t element = flp_dtype_bytes(dtype), bytes = (size_t)count * element;
-  char *data = aligned_alloc(256, (bytes + 256) / 256 * 256);
-  cli_normal normal;
-  keep(problem, id, data);
-  if (!data) return flp_fail(FLP_ERROR_MEMORY, "out of host memory: %zu bytes were asked for", bytes);
-  FLP_TRY(cli_normal_create(dtype, sigma, seed, &normal));
-  for (int64_t begin = 0; begin < count; begin += BLOCK) {
-    int64_t some = count - begin < BLOCK ? count - begin : BLOCK;
-    cli_normal_fill(&normal, begin, some, data + (size_t)begin * element);
-    cli_progress_update(progress, begin + some, count);
-  }
-  cli_normal_destroy(&normal);
-  return FLP_OK;
-}
-
-/* Random targets, with lists by Zipf's law; rows 0, 3, 6, ... are masked. Of several, the first are what one would be,
- * and beside a loss over them no two are the same. */
-static flp_status make_targets(run_problem *problem, const cli_zipf *zipf, uint64_t seed) {
-  int are_apart = problem->loss && problem->spec.targets > 1;
-  int64_t count = flp_spec_targets(&problem->spec), *target = malloc((size_t)(problem->n * count) * sizeof *target + 1);
-  if (!target) return flp_fail(FLP_ERROR_MEMORY, "out of host memory");
-  for (int64_t i = 0; i < problem->n * count; i++) {
-    int64_t row = i / count, drawn = row + i % count * problem->n;
-    target[i] = row % MASK_EVERY == 0 ? problem->ignore_index
-                : zipf->order         ? cli_zipf_draw(zipf, cli_hash(seed + (uint64_t)drawn))
-                                      : (int64_t)(cli_hash(seed + (uint64_t)drawn) % (uint64_t)problem->spec.vocab);
-    if (are_apart && row % MASK_EVERY)
-      target[i] = cli_id_apart(target[i], target + row * count, i % count, problem->spec.vocab);
-  }
-  keep(problem, FLP_ARRAY_target, target);
-  return FLP_OK;
-}
-
-/* Targets and, of --keep-set, their lists. */
-static flp_status make_ids(const run_args *args, run_problem *problem, uint64_t seed) {
-  cli_zipf zipf = {0};
-  cli_lists lists = {0};
-  if (!problem->spec.listed) return make_targets(problem, &zipf, seed);
-  FLP_TRY(cli_zipf_create(problem->spec.vocab, cli_hash(seed), &zipf));
-  flp_status status = make_targets(problem, &zipf, seed);
-  if (status == FLP_OK)
-    status = cli_lists_draw(&zipf, problem->operand[FLP_ARRAY_target], problem->n, args->kept, seed + 1, &lists);
-  cli_zipf_destroy(&zipf);
-  FLP_TRY(status);
-  problem->list_count = lists.offsets[problem->n];
-  keep(problem, FLP_ARRAY_list_offsets, lists.offsets);
-  keep(problem, FLP_ARRAY_list_ids, lists.ids);
-  return FLP_OK;
-}
+#include "runtime/kernel/features.h"
 
 static flp_status choose_lists(const run_args *args, run_problem *problem) {
   flp_spec asked = args->spec;
@@ -118,40 +51,39 @@ static flp_status choose_sizes(const run_args *args, run_problem *problem) {
   return FLP_OK;
 }
 
-/* Of every row, whatever the student gives. */
-static flp_status make_teacher(run_problem *problem, uint64_t seed) {
-  int64_t count = flp_spec_targets(&problem->spec);
-  float *teacher = malloc((size_t)(problem->n * count) * sizeof *teacher + 1);
-  if (!teacher) return flp_fail(FLP_ERROR_MEMORY, "out of host memory");
-  for (int64_t row = 0; row < problem->n; row++)
-    cli_teacher_draw(cli_hash(seed + (uint64_t)row), count, teacher + row * count);
-  keep(problem, FLP_ARRAY_teacher_logprob, teacher);
+/* The operands of a benchmark that have been made, but for outputs; on policy, of weight 1. */
+static flp_status take(bench_data *data, run_problem *problem) {
+  for (int i = 0; i < FLP_ARRAYS; i++) {
+    flp_array_id id = (flp_array_id)i;
+    int overrun, is_taken = id != FLP_ARRAY_old_logprob && id != FLP_ARRAY_row_weight && !flp_array_is_written(id);
+    if (is_taken)
+      FLP_TRY(call_buffer_take(&data->buffers.at[id], call_bytes(&data->call, id), &problem->memory[id], &overrun));
+    problem->operand[id] = problem->memory[id];
+  }
+  problem->list_count = data->call.list_count;
+  float *reference = problem->memory[FLP_ARRAY_ref_logprob]; /* near what such scores give */
+  for (int64_t row = 0; reference && row < problem->n; row++)
+    reference[row] = fminf(reference[row] - (float)log((double)problem->spec.vocab) - 2, 0);
   return FLP_OK;
 }
 
-/* What the loss reads: advantages and vectors; a reference near what such scores give; on policy, of weight 1. */
-static flp_status make_loss_inputs(run_problem *problem, uint64_t seed, cli_progress *progress) {
-  uint32_t read = problem->loss ? flp_loss_inputs(problem->loss) : 0;
-  for (int i = FLP_LOSS_REF_LOGPROB; i < FLP_LOSS_INPUTS_MAX; i++)
-    if (i != FLP_LOSS_WEIGHT && read >> i & 1)
-      FLP_TRY(make_normal(problem, call_loss_input(i), FLP_DTYPE_FP32, problem->n, cli_hash(seed + (uint64_t)i), 1.0,
-                          progress));
-  float *reference = problem->memory[FLP_ARRAY_ref_logprob];
-  for (int64_t row = 0; reference && row < problem->n; row++)
-    reference[row] = fminf(reference[row] - (float)log((double)problem->spec.vocab) - 2, 0);
-  return read >> FLP_LOSS_TEACHER_LOGPROB & 1 ? make_teacher(problem, cli_hash(seed + FLP_LOSS_TEACHER_LOGPROB))
-                                              : FLP_OK;
-}
-
-/* An adapter that adds a quarter of the scores' deviation. */
-static flp_status make_adapter(run_problem *problem, uint64_t seed, cli_progress *progress) {
-  const flp_spec *spec = &problem->spec;
-  double rank = (double)spec->lora_rank, depth = (double)spec->hidden;
-  if (!spec->lora_rank) return FLP_OK;
-  FLP_TRY(make_normal(problem, FLP_ARRAY_lora_a, spec->dtype, spec->lora_rank * spec->hidden, seed, 1 / sqrt(depth),
-                      progress));
-  return make_normal(problem, FLP_ARRAY_lora_b, spec->dtype, spec->vocab * spec->lora_rank, seed + 1, 0.5 / sqrt(rank),
-                     progress);
+/* spec: resolved. Logprobs have gradients where gradients are asked for, unless a loss gives them. */
+static flp_status make(const run_args *args, const flp_spec *spec, run_problem *problem) {
+  cli_device host;
+  bench_args given = {.spec = CLI_SPEC_ARGS_INIT, .masked = 1.0 / 3, .seed = args->seed, .data = CLI_DATA_RANDOM};
+  given.spec.spec = *spec;
+  given.spec.loss = args->loss;
+  given.spec.kept = args->kept;
+  FLP_TRY(cli_device_open(FLP_DEVICE_HOST, &host));
+  bench_data data = {.args = &given, .buffers = {.device = &host}};
+  flp_status status = bench_data_head(&data);
+  if (status == FLP_OK) status = bench_data_rows(&data, problem->n);
+  if (status == FLP_OK && run_given(args, FLP_FIELD_grads) && !problem->loss)
+    status = bench_data_normal(&data, FLP_ARRAY_grad_logprob, 1.0);
+  if (status == FLP_OK) status = take(&data, problem);
+  bench_data_clear(&data);
+  cli_device_close(&host);
+  return status;
 }
 
 flp_status run_problem_demo(run_args *args, run_problem *out) {
@@ -163,21 +95,6 @@ flp_status run_problem_demo(run_args *args, run_problem *out) {
   flp_spec *spec = &out->spec, resolved;
   spec->entropy = cli_loss_entropy(spec);
   FLP_TRY(flp_spec_resolve(spec, &resolved)); /* before anything of that size is allocated */
-  uint64_t seed = (uint64_t)args->seed;
-  cli_progress progress;
-  cli_progress_start(&progress, "making the head", args->quiet);
-  /* Scores of standard deviation 2: neither flat nor saturated. */
-  flp_status status = make_normal(out, FLP_ARRAY_weight, spec->dtype, spec->vocab * spec->hidden, cli_hash(seed),
-                                  2.0 / sqrt((double)spec->hidden), &progress);
-  cli_progress_end(&progress);
-  if (status == FLP_OK)
-    status = make_normal(out, FLP_ARRAY_hidden, spec->dtype, out->n * spec->hidden, cli_hash(seed + 1), 1.0, &progress);
-  if (status == FLP_OK) status = make_adapter(out, cli_hash(seed + 5), &progress);
-  if (status == FLP_OK) status = make_ids(args, out, cli_hash(seed + 2));
-  if (status == FLP_OK) status = make_loss_inputs(out, seed + 4, &progress);
-  if (status == FLP_OK && run_given(args, FLP_FIELD_grads) && !out->loss)
-    status = make_normal(out, FLP_ARRAY_grad_logprob, FLP_DTYPE_FP32, out->n * flp_spec_targets(spec),
-                         cli_hash(seed + 3), 1.0, &progress);
-  if (status == FLP_OK) status = run_problem_resolve(args, out);
-  return status;
+  FLP_TRY(make(args, &resolved, out));
+  return run_problem_resolve(args, out);
 }
