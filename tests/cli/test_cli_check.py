@@ -100,9 +100,9 @@ def test_every_case_and_situation_is_in_the_record(tmp_path):
 
 
 @needs_fake
+@pytest.mark.long
 @pytest.mark.parametrize("mode, cases", [
-    ("save", {"concurrent saved"}), pytest.param("direction", {"concurrent direction"}, marks=pytest.mark.long),
-    pytest.param("recompute-rows", {"concurrent rows"}, marks=pytest.mark.long)])
+    ("save", {"concurrent saved"}), ("direction", {"concurrent direction"}), ("recompute-rows", {"concurrent rows"})])
 def test_only_the_cases_of_a_mode(tmp_path, mode, cases):
     path = tmp_path / "record.json"
     done = on_fake("--rung", "jit", "--mode", mode, f"--json={path}", cache=tmp_path / "cache",

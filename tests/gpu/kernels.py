@@ -40,7 +40,6 @@ RUN_TIME = {"--rows": 1, "--budget": 1, "--masked": 1, "--mode": 1, "--rung": 1,
 KEEPING_MODES = ("save", "S", "direction", "D")  # that make kernels of saved exponentials
 RENAMED = {"--accumulate": ["--accumulate-grad-weight"], "--frozen": ["--grad", "hidden"]}  # of flp.bench
 GRADS = {"h": "hidden", "w": "weight", "b": "bias", "A": "lora_a", "B": "lora_b"}
-LARGE = 12  # specifications: more are for the long form of the tests
 
 
 # ---- which specifications a record ran: texts of options for `flpgen gen` ----

@@ -1,6 +1,6 @@
 """Debian packages: what each has, depends on and says of itself; what they hold runs; lintian; a real installation.
 
-The short form packs this build, whose folders are not Debian's; the long one builds as `./setup.sh deb` does."""
+This build is packed, whose folders are not Debian's; and one as `./setup.sh deb` makes it."""
 import gzip
 import os
 import re
@@ -14,7 +14,8 @@ BUILD = Path(os.environ["FLP_TEST_BUILD"])
 TREE = Path(os.environ["FLP_TEST_TREE"])
 PACKAGES = ("libflp0", "libflp-dev", "flpgen", "python3-flp")
 LISTED = TREE / "packaging/debian/libflp0.symbols"
-pytestmark = [pytest.mark.skipif(not (BUILD / "CPackConfig.cmake").exists(),
+pytestmark = [pytest.mark.long,
+              pytest.mark.skipif(not (BUILD / "CPackConfig.cmake").exists(),
                                  reason="no dpkg-shlibdeps where this build was configured, or no generator"),
               pytest.mark.skipif(not (BUILD / "bin" / "flpgen").exists(), reason="this build has no generator")]
 
@@ -173,7 +174,6 @@ needs_lintian = pytest.mark.skipif(not shutil.which("lintian"), reason="lintian 
 
 
 @needs_lintian
-@pytest.mark.long
 def test_lintian_of_this_build(packages):
     out = run("lintian", "--allow-root", "--fail-on", "none", "--suppress-tags", OF_THE_BUILD, *packages.values())
     assert [line for line in out.splitlines() if line[:2] in ("E:", "W:")] == []
@@ -189,7 +189,6 @@ def built():
 
 
 @needs_lintian
-@pytest.mark.long
 def test_lintian(built):
     assert sorted(built) == sorted(PACKAGES)
     assert run("lintian", "--allow-root", "--fail-on", "error,warning", *built.values()) == ""
@@ -198,7 +197,6 @@ def test_lintian(built):
     assert f"./usr/lib/{triplet}/flp/libflpgen.so" in contents(built["flpgen"])
 
 
-@pytest.mark.long
 def test_packing_twice_gives_the_same_bytes(built, tmp_path):
     epoch = run("git", "-C", TREE, "log", "-1", "--format=%ct").strip()
     again = pack(TREE / "build/deb", tmp_path, SOURCE_DATE_EPOCH=epoch)
@@ -213,7 +211,6 @@ int main(void) { return puts(flp_version()) < 0; }
 """
 
 
-@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("debootstrap"), reason="needs root and debootstrap")
 def test_installed_in_a_chroot(built, tmp_path):
     """A bare bookworm: apt takes the packages with what they depend on, they work, and go without a trace."""

@@ -76,6 +76,7 @@ def test_every_other_python(wheel, tmp_path, version):
     check_command(make_environment(FOUND[version], tmp_path / "venv", wheel), VERSION, tmp_path / "venv")
 
 
+@pytest.mark.long
 def test_logprob_with_torch(wheel, tmp_path):
     """Debian's torch, seen through an environment that sees the system's packages."""
     programs = make_environment("/usr/bin/python3", tmp_path / "venv", wheel, site=True)

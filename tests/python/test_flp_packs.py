@@ -52,14 +52,13 @@ def packs(request, tmp_path_factory):
     return "tuned" if request.param else "heuristic", bare, build(folder / "a.flpp", "--from", bare, "--list", folder / "losses")
 
 
-@pytest.mark.long
 def test_a_pack_has_each_loss_once(packs):
     _, bare, whole = packs
     kinds = [[entry["kernel"]["key"]["kind"] for entry in entries_of(path)] for path in (bare, whole)]
     assert [kind.count("loss_rows") for kind in kinds] == [0, len(OPTIONS)]
 
 
-@pytest.mark.first
+@pytest.mark.long
 @pytest.mark.parametrize("loss", OPTIONS)
 def test_a_step_takes_its_loss_from_a_pack(packs, tmp_path, loss):
     """Where none has it, a kernel that runs any loss does, and with it all that ship."""

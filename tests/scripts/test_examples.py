@@ -156,6 +156,7 @@ def test_tiny_model_is_causal():
 
 # ---- adapters ----
 
+@pytest.mark.long
 def test_adapters_learn_and_the_head_gets_no_gradient(monkeypatch):
     masks = []
 

@@ -189,6 +189,7 @@ def test_a_ragged_head_of_some_size(tmp_path, capability, head):
     check(tmp_path, capability, f"--vocab 1100 --hidden 520 --rows 300 {head}", 50)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tiling", TILINGS)
 def test_hopper_other_tilings(tmp_path, tiling):
     check(tmp_path, "9.0", f"--vocab 1100 --hidden 40 --rows 230 --dtype bf16 --grad hidden,weight --tune {tiling}", 20)
@@ -207,6 +208,7 @@ def test_columns_of_three_digits(tmp_path):
     check(tmp_path, "8.0", "--vocab 262200 --hidden 8 --rows 5 --keep-set 40 --dtype bf16 --grad weight", 30)
 
 
+@pytest.mark.long
 def test_steps_over_several_targets_are_timed_beside_steps_of_one(tmp_path):
     """flpgen bench, whose data no kernel calls bad; a loss over targets has no step of one, nll has."""
     record = record_of("bench", tmp_path, "9.0",

@@ -17,8 +17,8 @@ from flp_standin_lm import IDS, TinyLM
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "refused" / "python"
 ON_DEVICE = {made.__name__: functools.partial(made, device=DEVICE) for made in (torch.zeros, torch.ones, torch.tensor)}
-NAMES = {"functools": functools, "flp": flp, "losses": losses, "torch": torch, "types": types, "problem": problem, "TinyLM": TinyLM, "IDS": IDS,
-         **ON_DEVICE}
+NAMES = {"functools": functools, "flp": flp, "losses": losses, "torch": torch, "types": types, "problem": problem,
+         "TinyLM": TinyLM, "IDS": IDS, **ON_DEVICE}
 
 
 def answer(names, call):
