@@ -56,8 +56,3 @@ end}""")
     assert set(metrics) == {"cross"}
     with pytest.raises(ValueError, match="rule is .* a loss over several targets .*flp.distill_loss takes those"):
         flp.policy_loss(str(file), hidden, weight, target[..., 0], torch.ones(B), vectors={"gain": gain})
-
-
-def test_a_parameter_beyond_its_bounds():
-    with pytest.raises(flp.ArgumentError, match="rest_min of loss forward_kl is 0; a finite number from 1e-12 to 0.5 is"):
-        flp.distill_loss(*problem(bias=False)[:2], *problem()[3:], parameters={"rest_min": 0.0})

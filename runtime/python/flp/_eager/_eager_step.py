@@ -152,8 +152,8 @@ def _parameters_of(loss):
     for name, (fallback, low, high) in loss.program.parameters.items():
         value = loss.parameters.get(name, fallback)
         if not (math.isfinite(value) and low <= value <= high):
-            raise errors.ArgumentError("%s of loss %s is %g; a finite number from %g to %g is accepted" % (
-                name, loss.program.name, value, low, high))
+            raise errors.ArgumentError("args.loss_parameters: %s of loss %s is %g; a finite number from %g to %g is "
+                                       "accepted" % (name, loss.program.name, value, low, high))
         values.append(value)
     return values
 
