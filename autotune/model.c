@@ -141,7 +141,7 @@ double model_ms(flp_kernel_kind kind, const flp_spec *spec, int64_t n, int64_t c
   double chunks = (double)spec->vocab / (double)columns;
   double forward = scores_seconds(&m, spec, n, spec->vocab, FLP_LEAF_COLUMNS, tune);
   if (kind == FLP_KERNEL_FORWARD) return 1e3 * forward;
-  if (kind == FLP_KERNEL_KEEP) return 1e3 * (forward + stores_seconds(&m, spec, n));
+  if (kind == FLP_FORWARD(KEEP)) return 1e3 * (forward + stores_seconds(&m, spec, n));
   if (kind == FLP_KERNEL_DZ) return 1e3 * chunks * scores_seconds(&m, spec, n, columns, 0, tune);
   return 1e3 * chunks * products_seconds(&m, spec, n, columns, tune);
 }

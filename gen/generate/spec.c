@@ -49,6 +49,19 @@ static void push_loss(lua_State *L, const flp_kernel_key *key) {
     lua_pushboolean(L, 0);
 }
 
+/* Of forward: true for each that the kernel has. */
+static void push_parts(lua_State *L, unsigned parts) {
+#define NAME(ID, name) #name,
+  static const char *const names[] = {FLP_FORWARD_PARTS(NAME)};
+#undef NAME
+  lua_newtable(L);
+  for (int bit = 0; bit < FLP_PART_BITS; bit++) {
+    lua_pushboolean(L, parts >> bit & 1);
+    lua_setfield(L, -2, names[bit]);
+  }
+  gen_sandbox_freeze(L, "spec.parts", "part");
+}
+
 void gen_spec_push(lua_State *L) {
   const flp_kernel_key *key = gen_state_get(L)->key;
   const struct {
@@ -66,6 +79,8 @@ void gen_spec_push(lua_State *L) {
     lua_pushboolean(L, flags[i].value != 0);
     lua_setfield(L, -2, flags[i].name);
   }
+  push_parts(L, flp_kind_parts(key->kind));
+  lua_setfield(L, -2, "parts");
   lua_pushinteger(L, (lua_Integer)key->alignment);
   lua_setfield(L, -2, "alignment");
   lua_pushinteger(L, key->hidden);

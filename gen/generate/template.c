@@ -132,8 +132,7 @@ void gen_template_prepare(lua_State *L, bool builds) {
 int gen_template_main(lua_State *L) {
   gen_state *g = gen_state_get(L);
   gen_template_prepare(L, true);
-  const char *name = flp_kernel_kind_name(g->key->kind);
-  gen_template_run(L, name);
+  gen_template_run(L, flp_kernel_kind_name(flp_kind_base(g->key->kind)));
   if (!lua_isfunction(L, -1)) {
     lua_pushfstring(L, "%s:1: a template returns a function of k and spec, not %s", g->file, gen_describe(L, -1));
     lua_error(L);

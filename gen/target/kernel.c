@@ -83,7 +83,8 @@ static const flp_abi_entry *read_entry(lua_State *L) {
     gen_fail(L, "k.kernel: entry: '%s' is one more than the %d that a module may have", name, FLP_ENTRIES_MAX);
   flp_kernel_entry *entry = &g->desc->entries[g->desc->entry_count++];
   snprintf(entry->name, sizeof entry->name, "%s", abi->name);
-  snprintf(entry->signature, sizeof entry->signature, "%s", abi->signature);
+  char signature[FLP_ABI_PARAMS_MAX + 1];
+  snprintf(entry->signature, sizeof entry->signature, "%s", flp_abi_signature(abi, signature));
   g->threads = entry->threads = (uint32_t)integer_field(L, "threads", -1, 32, THREADS_MAX);
   if (entry->threads % 32) gen_fail(L, "k.kernel: threads: %d is no multiple of 32", (int)entry->threads);
   entry->shared_bytes = (uint32_t)integer_field(L, "shared_bytes", 0, 0, SHARED_BYTES_MAX);
@@ -133,13 +134,14 @@ static void add_attribute(gen_state *g, LLVMValueRef function, const char *name,
 static void declare_maps(gen_state *g, LLVMValueRef function, const flp_abi_entry *abi) {
   LLVMMetadataRef numbers[FLP_ABI_PARAMS_MAX];
   size_t maps = 0;
+  unsigned number = 1;
   unsigned by_value = gen_llvm_attribute(g, "byval"), align = gen_llvm_attribute(g, "align");
   LLVMTypeRef map = LLVMArrayType2(LLVMInt8TypeInContext(g->context), sizeof(flp_abi_map));
-  for (uint32_t i = 0; i < abi->param_count; i++) {
-    if (abi->params[i].type != FLP_ABI_MAP) continue;
-    LLVMAddAttributeAtIndex(function, i + 1, LLVMCreateTypeAttribute(g->context, by_value, map));
-    LLVMAddAttributeAtIndex(function, i + 1, LLVMCreateEnumAttribute(g->context, align, _Alignof(flp_abi_map)));
-    numbers[maps++] = LLVMValueAsMetadata(LLVMConstInt(g->types[GEN_I32], i + 1, 0));
+  for (const flp_abi_param *p = flp_abi_first(abi); p; p = flp_abi_next(abi, p), number++) {
+    if (p->type != FLP_ABI_MAP) continue;
+    LLVMAddAttributeAtIndex(function, number, LLVMCreateTypeAttribute(g->context, by_value, map));
+    LLVMAddAttributeAtIndex(function, number, LLVMCreateEnumAttribute(g->context, align, _Alignof(flp_abi_map)));
+    numbers[maps++] = LLVMValueAsMetadata(LLVMConstInt(g->types[GEN_I32], number, 0));
   }
   LLVMMetadataRef parts[3] = {LLVMValueAsMetadata(function), LLVMMDStringInContext2(g->context, "grid_constant", 13),
                               LLVMMDNodeInContext2(g->context, numbers, maps)};
@@ -148,15 +150,15 @@ static void declare_maps(gen_state *g, LLVMValueRef function, const flp_abi_entr
 
 static LLVMValueRef declare(gen_state *g, const flp_abi_entry *abi, uint32_t min_ctas) {
   LLVMTypeRef types[FLP_ABI_PARAMS_MAX];
-  for (uint32_t i = 0; i < abi->param_count; i++)
-    types[i] = abi->params[i].type == FLP_ABI_MAP ? LLVMPointerTypeInContext(g->context, 0)
-                                                  : g->types[type_of(abi->params[i].type)];
-  char symbol[40];
+  unsigned count = 0, number = 0;
+  for (const flp_abi_param *p = flp_abi_first(abi); p; p = flp_abi_next(abi, p))
+    types[count++] = p->type == FLP_ABI_MAP ? LLVMPointerTypeInContext(g->context, 0) : g->types[type_of(p->type)];
+  char symbol[64];
   snprintf(symbol, sizeof symbol, "flp_%s", abi->name);
-  LLVMTypeRef type = LLVMFunctionType(LLVMVoidTypeInContext(g->context), types, abi->param_count, 0);
+  LLVMTypeRef type = LLVMFunctionType(LLVMVoidTypeInContext(g->context), types, count, 0);
   LLVMValueRef function = LLVMAddFunction(g->module, symbol, type);
-  for (uint32_t i = 0; i < abi->param_count; i++)
-    LLVMSetValueName2(LLVMGetParam(function, i), abi->params[i].name, strlen(abi->params[i].name));
+  for (const flp_abi_param *p = flp_abi_first(abi); p; p = flp_abi_next(abi, p))
+    LLVMSetValueName2(LLVMGetParam(function, number++), p->name, strlen(p->name));
   LLVMAddAttributeAtIndex(function, (LLVMAttributeIndex)LLVMAttributeFunctionIndex,
                           LLVMCreateEnumAttribute(g->context, gen_llvm_attribute(g, "nounwind"), 0));
   add_attribute(g, function, "denormal-fp-math-f32", "preserve-sign,preserve-sign");
@@ -170,13 +172,13 @@ static LLVMValueRef declare(gen_state *g, const flp_abi_entry *abi, uint32_t min
 /* Pushes the table `p` of the kernel's parameters. */
 static void push_parameters(lua_State *L, const flp_abi_entry *abi) {
   gen_state *g = gen_state_get(L);
-  lua_createtable(L, 0, (int)abi->param_count);
-  for (uint32_t i = 0; i < abi->param_count; i++) {
-    LLVMValueRef value = LLVMGetParam(g->function, i);
-    if (abi->params[i].type == FLP_ABI_MAP)
-      value = LLVMBuildPtrToInt(g->builder, value, g->types[GEN_I64], abi->params[i].name);
-    gen_value_push(L, type_of(abi->params[i].type), value);
-    lua_setfield(L, -2, abi->params[i].name);
+  unsigned number = 0;
+  lua_newtable(L);
+  for (const flp_abi_param *p = flp_abi_first(abi); p; p = flp_abi_next(abi, p)) {
+    LLVMValueRef value = LLVMGetParam(g->function, number++);
+    if (p->type == FLP_ABI_MAP) value = LLVMBuildPtrToInt(g->builder, value, g->types[GEN_I64], p->name);
+    gen_value_push(L, type_of(p->type), value);
+    lua_setfield(L, -2, p->name);
   }
   const char *what = lua_pushfstring(L, "kernel '%s'", abi->name);
   lua_insert(L, -2);

@@ -100,6 +100,42 @@ typedef enum flp_region {
 enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
 #undef FLP_ABI_CONSTANT
 
+/* What the kernel of forward makes beside partials, or takes beside hidden and weight: P(ID, name), in the order of names
+ * and parameters. Any set of parts is a kernel, named by them: forward, forward_keep, forward_keep_top. */
+#define FLP_FORWARD_PARTS(P) P(KEEP, keep) P(EMIT, emit) P(TARGETS, targets) P(TOP, top) P(COLUMNS, columns) P(LORA, lora)
+typedef enum flp_part_bit {
+#define FLP_PART_BIT(ID, name) FLP_PART_BIT_##ID,
+  FLP_FORWARD_PARTS(FLP_PART_BIT)
+#undef FLP_PART_BIT
+      FLP_PART_BITS
+} flp_part_bit;
+enum flp_part {
+#define FLP_PART(ID, name) FLP_PART_##ID = 1 << FLP_PART_BIT_##ID,
+  FLP_FORWARD_PARTS(FLP_PART)
+#undef FLP_PART
+      FLP_FORWARD_SETS = 1 << FLP_PART_BITS
+};
+
+/* N(set, name) for every set of parts. */
+#define FLP_FORWARD_NAMES(N, name)           \
+  FLP_NAMES_FROM_EMIT(N, 0, name)            \
+  FLP_NAMES_FROM_EMIT(N, FLP_PART_KEEP, name "_keep")
+#define FLP_NAMES_FROM_EMIT(N, set, name)    \
+  FLP_NAMES_FROM_TARGETS(N, set, name)       \
+  FLP_NAMES_FROM_TARGETS(N, (set) | FLP_PART_EMIT, name "_emit")
+#define FLP_NAMES_FROM_TARGETS(N, set, name) \
+  FLP_NAMES_FROM_TOP(N, set, name)           \
+  FLP_NAMES_FROM_TOP(N, (set) | FLP_PART_TARGETS, name "_targets")
+#define FLP_NAMES_FROM_TOP(N, set, name)     \
+  FLP_NAMES_FROM_COLUMNS(N, set, name)       \
+  FLP_NAMES_FROM_COLUMNS(N, (set) | FLP_PART_TOP, name "_top")
+#define FLP_NAMES_FROM_COLUMNS(N, set, name) \
+  FLP_NAMES_FROM_LORA(N, set, name)          \
+  FLP_NAMES_FROM_LORA(N, (set) | FLP_PART_COLUMNS, name "_columns")
+#define FLP_NAMES_FROM_LORA(N, set, name)    \
+  N(set, name)                               \
+  N((set) | FLP_PART_LORA, name "_lora")
+
 /* module rows: entry prepare, one CTA. Classifies each row (row_class, FLP_ROW_*), compacts the active ones and
  * fills the outputs of the others: left out -> 0, bad -> NaN (partial: maximum -SCORE_LIMIT or NaN, sums 0, target -inf).
  * A row is left out if its target is ignore_index, if `rows` is given and lacks it, or (backward) if both upstream
@@ -360,28 +396,24 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
  * softcap with a row_scale below 4, whose slopes the rounding of kept would move, or in the plain form 2^-9; and for
  * the same reason rows of the expanded form whose mean score is near the cap. */
 
-/* module forward_keep: entries forward_keep and forward_keep_map: forward and forward_map, which also store kept. Rows
- * behind the last active one are stored as zeros up to the end of their row panel where they exist in kept; columns
- * from vocab_valid on as zeros up to kept_stride, vocab_valid rounded up to 64 (forward_keep_map: left out, as outside
- * the map). kept leaves forward_keep_map in boxes of 128 bytes x FLP_DZ_BOX_ROWS rows. part, zy: the bits that forward
- * gives.
- * A launch may cover some columns alone, from column_begin on, a multiple of unit_columns: weight, bias and kept start
- * there, and vocab_valid counts from there; local_target and part are of the whole. */
-#define FLP_FORWARD_KEEP_PARAMS(P)                                         \
-  FLP_FORWARD_PARAMS(P)                                                    \
-  P(i32, column_begin)                                                     \
+/* A part whose launch may cover some columns alone, from column_begin on, a multiple of unit_columns: weight, bias and what
+ * it stores by column start there, and vocab_valid counts from there; local_target and part are of the whole. */
+#define FLP_SLICE_PARAMS(P) P(i32, column_begin)
+
+/* Part keep: stores kept too. Rows behind the last active one are stored as zeros up to the end of their row panel where
+ * they exist in kept; columns from vocab_valid on as zeros up to kept_stride, vocab_valid rounded up to 64 (forward_map:
+ * left out, as outside the map). kept leaves forward_map in boxes of 128 bytes x FLP_DZ_BOX_ROWS rows. part, zy: the bits
+ * that forward gives. */
+#define FLP_KEEP_PARAMS(P)                                                 \
   P(ptr, reference) /* (n) f32 by active row */                            \
   P(f32, slope)     /* 1 in the plain form, 0 in the expanded one      */ \
   P(ptr, kept) P(i64, kept_stride) /* row 0: active row row_begin */
-#define FLP_FORWARD_KEEP_MAP_PARAMS(P)                                     \
-  FLP_FORWARD_MAP_PARAMS(P)                                                \
-  P(i32, column_begin)                                                     \
+#define FLP_KEEP_MAP_PARAMS(P)                                             \
   P(ptr, reference) /* (n) f32 by active row */                            \
   P(f32, slope)     /* as above */                                         \
   P(map, kept_map)  /* (row_end - row_begin, vocab_valid) */
 
-/* module forward_emit: entries forward_emit and forward_emit_map: forward and forward_map, which also list the columns
- * of a row above a floor: v with t - floor[a] > 0, exact but for the one rounding of a fused multiply-add. They go to one
+/* Part emit: lists the columns of a row above a floor: v with t - floor[a] > 0, exact but for the one rounding of a fused multiply-add. They go to one
  * of FLP_EMIT_BINS bins, by how far above they are, FLP_EMIT_BIN_WIDTH a bin and all the rest in the last. A bin has its
  * share of the row's emit_capacity places (templates/common/bins.lua); emit_count has how many came to it, or more than
  * its places where a bin is so crowded within 64 columns that it overflows if a part of the row is alike (emission.lua).
@@ -397,13 +429,6 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(ptr, emit_entry)  /* (n,emit_capacity,2) by active row, out: column i32; t - floor[a] f32 */ \
   P(i32, emit_capacity) /* a multiple of 32, at most FLP_EMIT_MOST */      \
   P(f32, log2_threshold) /* negative */
-#define FLP_FORWARD_EMIT_PARAMS(P)                                         \
-  FLP_FORWARD_PARAMS(P)                                                    \
-  FLP_EMIT_PARAMS(P)
-#define FLP_FORWARD_EMIT_MAP_PARAMS(P)                                     \
-  FLP_FORWARD_MAP_PARAMS(P)                                                \
-  FLP_EMIT_PARAMS(P)
-
 /* module emitted: entry emit_floor, one thread an active row of [row_begin, row_end): floor[a] = log2_threshold above
  * the largest of what is given: the maximum of the first partial of a forward over the first columns; the LSE of a
  * policy near this one; the target's score, where this shard has the target and zy is given, and that less the logprob
@@ -527,9 +552,7 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
  * makes it anew, over the whole vocabulary. Whether that happens depends on the row alone. t is scale·x, or with softcap
  * scale·tanh(cap_in·x), rounded once.
  *
- * module forward_top: entries forward_top and forward_top_map: forward and forward_map, which also list columns and count
- * those with t >= top_mark in top_above. part, zy: the bits that forward gives. A launch may cover some columns alone, as
- * forward_keep's. */
+ * Part top: lists columns, and counts those with t >= top_mark in top_above. part, zy: the bits that forward gives. */
 #define FLP_TOP_LIST_PARAMS(P)                                              \
   P(region_or_null, top_column) /* (chunk,top_places) i32: rows of weight */ \
   P(region_or_null, top_score)  /* (chunk,top_places) f32: t */             \
@@ -538,15 +561,8 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(region, top_low) P(region, top_floor) P(region, top_mark) /* (chunk) f32 */ \
   P(region, top_above) /* (chunk) i32 */
 #define FLP_CONTENDER_PARAMS(P)                                             \
-  P(i32, column_begin)                                                      \
   P(i32, top_from) /* lists columns from this one of the launch on, a multiple of 64 */ \
   FLP_TOP_LIST_PARAMS(P)
-#define FLP_FORWARD_TOP_PARAMS(P)                                           \
-  FLP_FORWARD_PARAMS(P)                                                     \
-  FLP_CONTENDER_PARAMS(P)
-#define FLP_FORWARD_TOP_MAP_PARAMS(P)                                       \
-  FLP_FORWARD_MAP_PARAMS(P)                                                 \
-  FLP_CONTENDER_PARAMS(P)
 
 /* module top: entry top_target, one warp 8 active rows of [row_begin, row_end): zy[a] = h·w_y + b with the bits of
  * forward, where this shard has the target. hidden, weight allow accesses of key.alignment bytes. */
@@ -963,20 +979,13 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(region_or_null, target_total)   /* (1) i32 out: K times the active rows */ \
   P(region_or_null, target_weight) P(region_or_null, bound) /* both or none */
 
-/* module forward_targets: entries forward_targets and forward_targets_map: forward and forward_map, which also store the
- * raw scores of the columns that rows list, score[row][place] each. part: the bits that forward gives. Lists are
- * as targets_sort writes them; local_target is not read. */
+/* Part targets: stores the raw scores of the columns that rows list, score[row][place] each. part: the bits that forward
+ * gives. Lists are as targets_sort writes them; local_target is not read. */
 #define FLP_HOLD_PARAMS(P)                                                 \
   P(region, list_column) P(region, target_place) P(region, target_block)   \
   P(ptr, row_of) /* (n) i32: row of each active row */                     \
   P(ptr, score)  /* (n,K) f32 out by row */                                \
   P(i32, targets) P(i32, block_words)
-#define FLP_FORWARD_TARGETS_PARAMS(P)                                      \
-  FLP_FORWARD_PARAMS(P)                                                    \
-  FLP_HOLD_PARAMS(P)
-#define FLP_FORWARD_TARGETS_MAP_PARAMS(P)                                  \
-  FLP_FORWARD_MAP_PARAMS(P)                                                \
-  FLP_HOLD_PARAMS(P)
 
 /* module targets: entry targets_finish, one warp a row, and an active row: from the partials of all shards, folded in rank
  * order, and their scores what combine writes: entropy, stats, and logprob of each target, 0 where it is ignore_index. The
@@ -1034,14 +1043,10 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(i32, rows) P(i32, depth) P(i32, last_depth)                             \
   P(i32, terms) /* 1 or 2 */
 
-/* module forward_columns: entries forward_columns and forward_columns_map: forward and forward_map of some columns, from
- * column_begin on, a multiple of unit_columns: weight, bias and vocab_valid are those of the columns of the launch. While
- * it multiplies, forward_columns_map of 16-bit operands makes rows of the weight for the next launch: of ahead_rows of
- * ahead_source (f32) as many terms of ahead_depth columns as depth has, one or two, as operand_terms makes them, to rows of
- * depth in ahead_out. */
-#define FLP_FORWARD_COLUMNS_PARAMS(P) FLP_FORWARD_PARAMS(P) P(i32, column_begin)
-#define FLP_FORWARD_COLUMNS_MAP_PARAMS(P)                                   \
-  FLP_FORWARD_MAP_PARAMS(P) P(i32, column_begin)                            \
+/* Part columns: some columns alone. While it multiplies, forward_map of 16-bit operands makes rows of the weight for the
+ * next launch: of ahead_rows of ahead_source (f32) as many terms of ahead_depth columns as depth has, one or two, as
+ * operand_terms makes them, to rows of depth in ahead_out. */
+#define FLP_AHEAD_MAP_PARAMS(P)                                             \
   P(ptr, ahead_source) P(i64, ahead_stride) P(ptr, ahead_out) P(i32, ahead_rows) \
   P(i32, ahead_depth)
 
@@ -1051,8 +1056,7 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
  * columns of hidden and weight the same accumulators take `rank` more of u and B. So where B or u is 0, scores have the
  * bits that they have without it. With G = dz·B the gradients are dB = dzᵀ·u, dh = dz·W + s·G·A and dA = s·Gᵀ·h.
  *
- * module forward_lora: entries forward_lora and forward_lora_map: forward and forward_map of such scores; module dz_lora:
- * entries dz_lora and dz_lora_map likewise. */
+ * Part lora: forward and forward_map of such scores; module dz_lora: entries dz_lora and dz_lora_map likewise. */
 #define FLP_LORA_PARAMS(P)                                                 \
   P(region, lora_u) /* (n,rank) by active row */                           \
   P(ptr, lora_b)    /* (V,rank), from where weight begins */               \
@@ -1062,12 +1066,6 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   P(map, lora_u_map) /* (row_end - row_begin, rank): active rows of the chunk, in boxes as gathered_map's */ \
   P(map, lora_b_map) /* of rank columns, rows and boxes as weight_map's */ \
   P(i32, rank)
-#define FLP_FORWARD_LORA_PARAMS(P)                                         \
-  FLP_FORWARD_PARAMS(P)                                                    \
-  FLP_LORA_PARAMS(P)
-#define FLP_FORWARD_LORA_MAP_PARAMS(P)                                     \
-  FLP_FORWARD_MAP_PARAMS(P)                                                \
-  FLP_LORA_MAP_PARAMS(P)
 #define FLP_DZ_LORA_PARAMS(P)                                              \
   FLP_DZ_PARAMS(P)                                                         \
   FLP_LORA_PARAMS(P)
@@ -1104,16 +1102,33 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
  * hidden. acc is f32 always. In place of both where operands come through tensor maps and dz is one of them, module
  * lora_products: entry lora_products_map, products_map with lora_b in the place of weight and lora_u in that of hidden. */
 
+/* Parameters of forward, list after list: L(P, parts, LIST), a list that is there with any of these parts, or 0 always. */
+#define FLP_FORWARD_LISTS(L, P)                                               \
+  L(P, 0, FLP_FORWARD_PARAMS)                                                 \
+  L(P, FLP_PART_KEEP | FLP_PART_TOP | FLP_PART_COLUMNS, FLP_SLICE_PARAMS)     \
+  L(P, FLP_PART_KEEP, FLP_KEEP_PARAMS) L(P, FLP_PART_EMIT, FLP_EMIT_PARAMS)   \
+  L(P, FLP_PART_TARGETS, FLP_HOLD_PARAMS) L(P, FLP_PART_TOP, FLP_CONTENDER_PARAMS) \
+  L(P, FLP_PART_LORA, FLP_LORA_PARAMS)
+#define FLP_FORWARD_MAP_LISTS(L, P)                                           \
+  L(P, 0, FLP_FORWARD_MAP_PARAMS)                                             \
+  L(P, FLP_PART_KEEP | FLP_PART_TOP | FLP_PART_COLUMNS, FLP_SLICE_PARAMS)     \
+  L(P, FLP_PART_KEEP, FLP_KEEP_MAP_PARAMS) L(P, FLP_PART_EMIT, FLP_EMIT_PARAMS) \
+  L(P, FLP_PART_TARGETS, FLP_HOLD_PARAMS) L(P, FLP_PART_TOP, FLP_CONTENDER_PARAMS) \
+  L(P, FLP_PART_COLUMNS, FLP_AHEAD_MAP_PARAMS) L(P, FLP_PART_LORA, FLP_LORA_MAP_PARAMS)
+#define FLP_ABI_WHOLE(P, parts, LIST) LIST(P)
+#define FLP_FORWARD_WHOLE_PARAMS(P) FLP_FORWARD_LISTS(FLP_ABI_WHOLE, P)
+#define FLP_FORWARD_MAP_WHOLE_PARAMS(P) FLP_FORWARD_MAP_LISTS(FLP_ABI_WHOLE, P)
+#define FLP_FORWARD_ENTRIES(E) E(forward, FLP_FORWARD_WHOLE_PARAMS) E(forward_map, FLP_FORWARD_MAP_WHOLE_PARAMS)
+
+/* All others. */
 #define FLP_ENTRY_LIST(E)                                                                      \
-  E(prepare, FLP_PREPARE_PARAMS) E(forward, FLP_FORWARD_PARAMS) E(combine, FLP_COMBINE_PARAMS) \
-  E(forward_map, FLP_FORWARD_MAP_PARAMS) E(gather, FLP_GATHER_PARAMS)                          \
+  E(prepare, FLP_PREPARE_PARAMS) E(combine, FLP_COMBINE_PARAMS) E(gather, FLP_GATHER_PARAMS)   \
   E(dz_map, FLP_DZ_MAP_PARAMS) E(products_map, FLP_PRODUCTS_MAP_PARAMS)                        \
   E(merge, FLP_MERGE_PARAMS) E(record, FLP_RECORD_PARAMS) E(dz_scale, FLP_DZ_SCALE_PARAMS)     \
   E(dz, FLP_DZ_PARAMS) E(grad_hidden, FLP_PRODUCT_PARAMS) E(grad_weight, FLP_PRODUCT_PARAMS)   \
   E(bias_reduce, FLP_BIAS_REDUCE_PARAMS) E(fill, FLP_FILL_PARAMS)                              \
   E(select, FLP_SELECT_PARAMS) E(select_grad, FLP_SELECT_GRAD_PARAMS) E(loss_rows, FLP_LOSS_ROWS_PARAMS) \
   E(scale, FLP_SCALE_PARAMS) \
-  E(forward_keep, FLP_FORWARD_KEEP_PARAMS) E(forward_keep_map, FLP_FORWARD_KEEP_MAP_PARAMS)    \
   E(keep_reference, FLP_KEEP_REFERENCE_PARAMS) E(keep_finish, FLP_KEEP_FINISH_PARAMS)          \
   E(keep_expand, FLP_KEEP_EXPAND_PARAMS) E(keep_gather, FLP_KEEP_GATHER_PARAMS)                \
   E(direction_strike, FLP_DIRECTION_STRIKE_PARAMS) E(direction_finish, FLP_DIRECTION_FINISH_PARAMS) \
@@ -1124,11 +1139,9 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   E(list_digits, FLP_LIST_DIGITS_PARAMS) E(list_scan, FLP_LIST_SCAN_PARAMS)                    \
   E(list_place, FLP_LIST_PLACE_PARAMS) E(list_starts, FLP_LIST_STARTS_PARAMS)                  \
   E(list_weight, FLP_LIST_WEIGHT_PARAMS) E(list_weight_wide, FLP_LIST_WEIGHT_WIDE_PARAMS) \
-  E(forward_emit, FLP_FORWARD_EMIT_PARAMS) E(forward_emit_map, FLP_FORWARD_EMIT_MAP_PARAMS)    \
   E(emit_floor, FLP_EMIT_FLOOR_PARAMS) E(emit_sort, FLP_EMIT_SORT_PARAMS)                      \
   E(tail_target, FLP_TAIL_TARGET_PARAMS) E(tail_mean, FLP_TAIL_MEAN_PARAMS) E(tail_rows, FLP_TAIL_ROWS_PARAMS)                    \
   E(tail_choose, FLP_TAIL_CHOOSE_PARAMS) E(tail_entries, FLP_TAIL_ENTRIES_PARAMS) \
-  E(forward_targets, FLP_FORWARD_TARGETS_PARAMS) E(forward_targets_map, FLP_FORWARD_TARGETS_MAP_PARAMS) \
   E(targets_rows, FLP_TARGETS_ROWS_PARAMS) E(targets_sort, FLP_TARGETS_SORT_PARAMS) \
   E(targets_finish, FLP_TARGETS_FINISH_PARAMS) E(targets_patch, FLP_TARGETS_PATCH_PARAMS) \
   E(targets_bias, FLP_TARGETS_BIAS_PARAMS) \
@@ -1137,12 +1150,9 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
   E(score_rows, FLP_SCORE_ROWS_PARAMS) E(score_record, FLP_SCORE_RECORD_PARAMS) \
   E(score_target, FLP_SCORE_TARGET_PARAMS) E(score_hidden, FLP_SCORE_HIDDEN_PARAMS) \
   E(score_head, FLP_SCORE_HEAD_PARAMS) E(score_add, FLP_SCORE_ADD_PARAMS) \
-  E(forward_top, FLP_FORWARD_TOP_PARAMS) E(forward_top_map, FLP_FORWARD_TOP_MAP_PARAMS) \
   E(top_target, FLP_TOP_TARGET_PARAMS) E(top_begin, FLP_TOP_BEGIN_PARAMS) E(top_floor, FLP_TOP_FLOOR_PARAMS) \
   E(top_redo, FLP_TOP_REDO_PARAMS) E(top_finish, FLP_TOP_FINISH_PARAMS) E(top_others, FLP_TOP_OTHERS_PARAMS) \
   E(operand_terms, FLP_OPERAND_TERMS_PARAMS)                                                   \
-  E(forward_columns, FLP_FORWARD_COLUMNS_PARAMS) E(forward_columns_map, FLP_FORWARD_COLUMNS_MAP_PARAMS) \
-  E(forward_lora, FLP_FORWARD_LORA_PARAMS) E(forward_lora_map, FLP_FORWARD_LORA_MAP_PARAMS) \
   E(dz_lora, FLP_DZ_LORA_PARAMS) E(dz_lora_map, FLP_DZ_LORA_MAP_PARAMS) \
   E(lora_project, FLP_LORA_PROJECT_PARAMS) E(lora_bound, FLP_LORA_BOUND_PARAMS) E(lora_round, FLP_LORA_ROUND_PARAMS) \
   E(lora_rows, FLP_PRODUCT_PARAMS) E(lora_columns, FLP_PRODUCT_PARAMS) \
@@ -1164,7 +1174,7 @@ typedef struct flp_abi_map {
 #define FLP_ABI_FIELD(kind, name) flp_abi_##kind name;
 #define FLP_ABI_STRUCT(entry, LIST) \
   typedef struct flp_##entry##_params { LIST(FLP_ABI_FIELD) } flp_##entry##_params;
-FLP_ENTRY_LIST(FLP_ABI_STRUCT)
+FLP_FORWARD_ENTRIES(FLP_ABI_STRUCT) FLP_ENTRY_LIST(FLP_ABI_STRUCT)
 
 /* Some text for each parameter that a launch fills, none for a region. */
 #define FLP_GIVEN_ptr(...) __VA_ARGS__
@@ -1181,7 +1191,7 @@ FLP_ENTRY_LIST(FLP_ABI_STRUCT)
 #define FLP_GIVEN_FIELD(kind, name) FLP_GIVEN_##kind(flp_abi_##kind name;)
 #define FLP_GIVEN_STRUCT(entry, LIST) \
   typedef struct flp_##entry##_given { LIST(FLP_GIVEN_FIELD) } flp_##entry##_given;
-FLP_ENTRY_LIST(FLP_GIVEN_STRUCT)
+FLP_FORWARD_ENTRIES(FLP_GIVEN_STRUCT) FLP_ENTRY_LIST(FLP_GIVEN_STRUCT)
 
 typedef enum flp_abi_type {
   FLP_ABI_PTR = 'p',
@@ -1207,25 +1217,39 @@ typedef struct flp_abi_param {
   uint32_t place; /* GIVEN: offset in the entry's given struct; else the flp_region */
 } flp_abi_param;
 
-enum { FLP_ABI_PARAMS_MAX = 40 };
+enum { FLP_ABI_PARAMS_MAX = 64 };
 
-/* The entries as numbers, FLP_ENTRY_forward and so on. */
+/* The entries as numbers, FLP_ENTRY_prepare and so on; with parts FLP_ENTRY_forward + parts and FLP_ENTRY_forward_map +
+ * parts. */
 typedef enum flp_entry_id {
 #define FLP_ENTRY_ID(entry, LIST) FLP_ENTRY_##entry,
   FLP_ENTRY_LIST(FLP_ENTRY_ID)
 #undef FLP_ENTRY_ID
-      FLP_ENTRY_ID_COUNT
+      FLP_ENTRY_forward,
+  FLP_ENTRY_forward_map = FLP_ENTRY_forward + FLP_FORWARD_SETS,
+  FLP_ENTRY_ID_COUNT = FLP_ENTRY_forward_map + FLP_FORWARD_SETS
 } flp_entry_id;
+
+/* Parameters that stand behind each other in a table and come together: with any of these parts, or 0 always. */
+typedef struct flp_abi_list {
+  uint32_t parts, count;
+} flp_abi_list;
 
 typedef struct flp_abi_entry {
   flp_entry_id id;
   const char *name; /* also the PTX symbol, prefixed "flp_" */
-  const flp_abi_param *params;
-  uint32_t param_count;
-  const char *signature; /* one letter a parameter */
+  const flp_abi_param *params; /* of any parts: flp_abi_next says which are there */
+  uint32_t parts;
+  const flp_abi_list *lists; /* up to one of count 0 and parts 0 */
 } flp_abi_entry;
 
+const flp_abi_entry *flp_abi_of(flp_entry_id id);
 /* The entry of that name, or NULL. thread: any */
 const flp_abi_entry *flp_abi_find(const char *name);
+/* The first parameter of the entry, the one behind `param`; NULL: there is none. */
+const flp_abi_param *flp_abi_first(const flp_abi_entry *entry);
+const flp_abi_param *flp_abi_next(const flp_abi_entry *entry, const flp_abi_param *param);
+/* One letter a parameter. Returns out. */
+const char *flp_abi_signature(const flp_abi_entry *entry, char out[FLP_ABI_PARAMS_MAX + 1]);
 
 #endif

@@ -7,7 +7,7 @@
 
 #define KIND(kind) (1u << FLP_KERNEL_##kind)
 /* Every kind but those that stand in place of two. */
-#define PORTABLE_KINDS (((1u << FLP_KERNEL_KINDS) - 1) & ~KIND(PRODUCTS) & ~KIND(LORA_PRODUCTS) & ~1u)
+#define PORTABLE_KINDS (((2u << FLP_KERNEL_FORWARD) - 1) & ~KIND(PRODUCTS) & ~KIND(LORA_PRODUCTS) & ~1u)
 
 /* Generated for that target from the portable templates, for people who want it. mma.sync m16n8k16 makes 2048 operations
  * a clock on sm_80 and newer. Clock and bandwidth: A100. */
@@ -26,8 +26,7 @@ static const flp_arch arches[] = {
      * is as fast, measured without a softcap; tests/ptx holds it to the budget of the default level, 4. */
     {.name = "sm_90a",
      .capability = 90,
-     .kinds = KIND(FORWARD) | KIND(DZ) | KIND(PRODUCTS) | KIND(KEEP) | KIND(EMIT) | KIND(FORWARD_TARGETS) |
-              KIND(FORWARD_TOP) | KIND(FORWARD_COLUMNS) | KIND(FORWARD_LORA) | KIND(DZ_LORA) | KIND(LORA_PRODUCTS),
+     .kinds = KIND(FORWARD) | KIND(DZ) | KIND(PRODUCTS) | KIND(DZ_LORA) | KIND(LORA_PRODUCTS),
      .below = FLP_PORTABLE_ARCH,
      .alignment = 16,
      .templates = "sm_90a/",
@@ -83,9 +82,13 @@ const flp_arch *flp_arch_serving(const char *name) {
   return capability_of(name) >= portable->capability ? portable : NULL;
 }
 
+int flp_arch_makes(const flp_arch *arch, flp_kernel_kind kind) {
+  return arch->kinds >> flp_kind_base(kind) & 1;
+}
+
 const char *flp_arch_of_kind(const char *name, flp_kernel_kind kind, uint32_t alignment) {
   for (const flp_arch *arch; (arch = flp_arch_find(name)) && arch->below; name = arch->below)
-    if ((arch->kinds >> kind & 1) && alignment >= arch->alignment) break;
+    if (flp_arch_makes(arch, kind) && alignment >= arch->alignment) break;
   return name;
 }
 

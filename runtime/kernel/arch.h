@@ -13,7 +13,7 @@
 typedef struct flp_arch {
   const char *name;      /* as in keys of kernels */
   int capability;        /* 10·major + minor of the GPUs that it is made for */
-  unsigned kinds;        /* 1 << kind of those that it has kernels of its own for */
+  unsigned kinds;        /* 1 << kind of those that it has kernels of its own for, of forward with any parts */
   const char *below;     /* the architecture that serves for the other kinds; NULL if there are none */
   uint32_t alignment;    /* least alignment of operands that its own kernels take; below serves for others */
   const char *templates; /* folder of the templates that replace portable ones: "" or "sm_90a/" */
@@ -46,6 +46,8 @@ int flp_arch_runs(const flp_arch *arch, int major, int minor);
 /* The row whose kernels serve where this architecture is asked for: its own, or the portable one for what has none, from
  * sm_80 on. NULL for what is older, or no name of an architecture. */
 const flp_arch *flp_arch_serving(const char *name);
+/* 1 if it has kernels of its own of that kind. */
+int flp_arch_makes(const flp_arch *arch, flp_kernel_kind kind);
 /* The name of the architecture whose kernel of that kind serves for this one. alignment: of operands, in bytes */
 const char *flp_arch_of_kind(const char *name, flp_kernel_kind kind, uint32_t alignment);
 /* Names of the rows that have these facts, divided by that text. Returns out. */

@@ -1,9 +1,9 @@
-/* desc.c: the serialised form of a kernel descriptor, version 5.
+/* desc.c: the serialised form of a kernel descriptor, version 6.
  *
  * Layout, little-endian, no padding: u32 version, u32 length of all, key {u32 kind; 16 arch; u32 dtype, target_dtype,
  * out_dtype, entropy, bias, bias_grad, softcap, alignment; i64 hidden, vocab; u32 schedule, rows, columns,
  * stages, cluster, raster; 32 loss}, 32 sources, u32 ptx_major, ptx_minor,
- * entry_count, entries {32 name; 40 signature; u32 threads, shared_bytes}, u32 tile_rows, tile_columns, tile_depth,
+ * entry_count, entries {48 name; 64 signature; u32 threads, shared_bytes}, u32 tile_rows, tile_columns, tile_depth,
  * stages, unit_columns, raster, cluster, chunk_rows, chunk_vocab.
  * Invariants: what is read back writes the same bytes (strings are zero after their end, keys are canonical); whoever
  * holds a descriptor that was read may divide by its tiles and use its strings without further checks. */
@@ -151,9 +151,10 @@ static flp_status check_entry(const flp_kernel_entry *entry, uint32_t i) {
     return flp_fail(FLP_ERROR_CORRUPT, "descriptor: entry %s is not one that this library launches", entry->name);
   if (!flp_is_name(entry->signature, sizeof entry->signature, ""))
     return flp_fail(FLP_ERROR_CORRUPT, "descriptor: signature of entry %s is not terminated", entry->name);
-  if (strcmp(entry->signature, abi->signature) != 0)
+  char own[FLP_ABI_PARAMS_MAX + 1];
+  if (strcmp(entry->signature, flp_abi_signature(abi, own)) != 0)
     return flp_fail(FLP_ERROR_CORRUPT, "descriptor: signature of entry %s is %s, this library's is %s", entry->name,
-                    entry->signature, abi->signature);
+                    entry->signature, own);
   /* 1024 threads is the limit of a CTA on every architecture; shared memory has no such constant, so 1 MiB only
    * rules out nonsense and the driver has the last word. */
   if (entry->threads == 0 || entry->threads > 1024 || entry->threads % 32)
@@ -228,7 +229,7 @@ flp_status flp_kernel_desc_read(const uint8_t *bytes, size_t length, flp_kernel_
   memset(out, 0, sizeof *out);
   uint32_t version = flp_get_u32(&r), stated_length = flp_get_u32(&r);
   if (r.short_of_bytes) return flp_fail(FLP_ERROR_CORRUPT, "descriptor: %zu bytes are too few", length);
-  if (version != FLP_DESC_FORMAT) return bad_field("version", version, "5");
+  if (version != FLP_DESC_FORMAT) return bad_field("version", version, "6");
   if (stated_length != length)
     return flp_fail(FLP_ERROR_CORRUPT, "descriptor: length is %" PRIu32 ", there are %zu bytes", stated_length, length);
   flp_kernel_desc desc;

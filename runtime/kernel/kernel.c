@@ -68,7 +68,7 @@ static flp_kernel_key key_of(const flp_spec *spec, const char *arch, flp_kernel_
     key.dtype = FLP_DTYPE_FP32;
     crypto_hash_sha256(key.loss, spec->loss, spec->loss_bytes);
   }
-  if (kind == FLP_KERNEL_FORWARD_COLUMNS || kind == FLP_KERNEL_DZ) key.hidden *= flp_operand_terms(spec);
+  if (flp_kind_parts(kind) & FLP_PART_COLUMNS || kind == FLP_KERNEL_DZ) key.hidden *= flp_operand_terms(spec);
   if (kind == FLP_KERNEL_GRAD_HIDDEN || kind == FLP_KERNEL_LORA)
     key.out_dtype = grad_dtype(spec->grad_hidden_dtype, flp_hidden_dtype(spec));
   if (kind == FLP_KERNEL_GRAD_WEIGHT)
@@ -83,6 +83,11 @@ static flp_kernel_key key_of(const flp_spec *spec, const char *arch, flp_kernel_
 int flp_kernel_spec_keeps(const flp_spec *spec) {
   return spec->grads && spec->dtype == FLP_DTYPE_BF16 && (spec->keep || spec->loss) && !(spec->tail > 0) &&
          spec->targets <= 1 && !flp_weight_is_sliced(spec) && !spec->lora_rank;
+}
+
+unsigned flp_kernel_spec_parts(const flp_spec *spec) {
+  return (spec->targets > 1 ? FLP_PART_TARGETS : 0u) | (flp_weight_is_sliced(spec) ? FLP_PART_COLUMNS : 0u) |
+         (spec->lora_rank ? FLP_PART_LORA : 0u);
 }
 
 static int has_loss_version(const flp_spec *spec, int version) {
@@ -103,6 +108,7 @@ int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key o
   int count = 0;
   for (int i = 0; i < op->kernel_count; i++) {
     flp_kernel_kind kind = op->kernels[i].kind;
+    if (kind == FLP_KERNEL_FORWARD) kind += op->kernels[i].parts | flp_kernel_spec_parts(spec);
     int is_there = count > 0 && out[count - 1].kind == kind;
     if (!is_there && flp_op_wants(&op->kernels[i], spec, arch)) out[count++] = key_of(spec, arch, kind);
   }
@@ -118,32 +124,29 @@ void flp_tuning_apply(const flp_tuning *tuning, flp_kernel_key *keys, int count)
     if (flp_kernel_is_tunable(&keys[i])) keys[i].tune = tuning->of[keys[i].kind];
 }
 
-static unsigned tunable_kinds(const char *arch, const flp_spec *spec) {
+/* Whether a spec has a tunable kernel on an architecture: of that kind, or 0 of any. */
+static int has_tunable(const char *arch, const flp_spec *spec, flp_kernel_kind kind) {
   flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
-  unsigned kinds = 0;
   int count = flp_kernel_keys_for(spec, arch, keys);
   for (int i = 0; i < count; i++)
-    if (flp_kernel_is_tunable(&keys[i])) kinds |= 1u << keys[i].kind;
-  return kinds;
+    if (flp_kernel_is_tunable(&keys[i]) && (!kind || keys[i].kind == kind)) return 1;
+  return 0;
 }
 
 int flp_kernel_arch_leaves_choice(const char *arch, const flp_spec *spec) {
-  return tunable_kinds(arch, spec) != 0;
-}
-
-unsigned flp_kernel_tunable_kinds(const flp_spec *spec) {
-  unsigned kinds = 0;
-  const flp_arch *arch;
-  for (int i = 0; (arch = flp_arch_at(i)); i++) kinds |= tunable_kinds(arch->name, spec);
-  return kinds;
+  return has_tunable(arch, spec, (flp_kernel_kind)0);
 }
 
 const char *flp_kernel_tunable_arch(const flp_spec *spec, flp_kernel_kind kind) {
   const char *name = NULL;
   const flp_arch *arch;
   for (int i = 0; (arch = flp_arch_at(i)); i++)
-    if (tunable_kinds(arch->name, spec) >> kind & 1) name = arch->name;
+    if (has_tunable(arch->name, spec, kind)) name = arch->name;
   return name;
+}
+
+int flp_kernel_leaves_choice(const flp_spec *spec) {
+  return flp_kernel_tunable_arch(spec, (flp_kernel_kind)0) != NULL;
 }
 
 int flp_kernel_arch_serves(const char *arch, const flp_spec *spec) {

@@ -10,7 +10,7 @@
 #include "runtime/kernel/arch.h"
 #include "runtime/kernel/kind.h"
 
-enum { FLP_KEY_FORMAT = 3, FLP_DESC_FORMAT = 5 };
+enum { FLP_KEY_FORMAT = 3, FLP_DESC_FORMAT = 6 };
 
 /* How two warpgroups of a CTA divide the work. */
 typedef enum flp_schedule {
@@ -34,15 +34,15 @@ typedef struct flp_kernel_key {
   flp_dtype dtype;        /* of operands; LOSS: FP32 */
   flp_dtype target_dtype; /* ROWS, SELECT, LISTED */
   flp_dtype out_dtype;    /* GRAD_HIDDEN, GRAD_WEIGHT, LORA */
-  uint32_t entropy;       /* FORWARD, KEEP: accumulate the weighted sum; DZ: upstream entropy gradients; SELECT: both */
-  uint32_t bias;          /* FORWARD, KEEP, DZ: add the bias if its pointer is not null; products: see FLP_KIND_ADDS */
+  uint32_t entropy;       /* FORWARD: accumulate the weighted sum; DZ: upstream entropy gradients; SELECT: both */
+  uint32_t bias;          /* FORWARD, DZ: add the bias if its pointer is not null; products: see FLP_KIND_ADDS */
   uint32_t bias_grad;     /* DZ: column sums if bias_part is not null */
-  uint32_t softcap;       /* FORWARD, KEEP, DZ */
+  uint32_t softcap;       /* FORWARD, DZ */
   uint32_t alignment;     /* all but ROWS and LOSS: 16, or one element for element-wise copies */
-  int64_t hidden;         /* FORWARD, KEEP, DZ and the products: D, of scores from two terms 2·D; 0 for any;
+  int64_t hidden;         /* FORWARD, DZ and the products: D, of scores from two terms 2·D; 0 for any;
                              LORA_PRODUCTS: the adapter's rank */
-  int64_t vocab;          /* FORWARD, KEEP, DZ, SELECT: V, 0 for any */
-  flp_tunables tune;      /* FORWARD, DZ, PRODUCTS, KEEP */
+  int64_t vocab;          /* FORWARD, DZ, SELECT: V, 0 for any */
+  flp_tunables tune;      /* FORWARD, DZ, PRODUCTS */
   uint8_t loss[32];       /* LOSS: SHA-256 of the program's bytes (flp_loss_write); 0: any program, as data */
 } flp_kernel_key;
 
@@ -62,10 +62,12 @@ int flp_kernel_spec_has_scores_loss(const flp_spec *spec);
 /* 1 if a resolved spec wants kernels that save exponentials: for save, direction or stream mode, with gradients, in
  * bf16; one with spec.tail keeps lists instead. */
 int flp_kernel_spec_keeps(const flp_spec *spec);
+/* The parts that every forward kernel of a resolved spec has: those that say what scores are, and which are held. */
+unsigned flp_kernel_spec_parts(const flp_spec *spec);
 
 /* The kernels that a resolved spec needs on an architecture, in the order of op.c, each for that architecture or, where it
  * has none of its own, for the one below (arch.h). Returns their number (1 to FLP_SPEC_KERNELS_MAX). */
-enum { FLP_SPEC_KERNELS_MAX = 12 };
+enum { FLP_SPEC_KERNELS_MAX = 16 };
 int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key out[FLP_SPEC_KERNELS_MAX]);
 
 /* 1 if such a kernel is tunable on its architecture. */
@@ -74,11 +76,11 @@ int flp_kernel_is_tunable(const flp_kernel_key *key);
 /* Sets the tunables of those keys. */
 void flp_tuning_apply(const flp_tuning *tuning, flp_kernel_key *keys, int count);
 
-/* 1 if at least one of the kernels that a resolved spec needs there is tunable; and a mask, 1 << kind, of those that are
- * tunable on some architecture, 0 if none is. */
+/* 1 if at least one of the kernels that a resolved spec needs is tunable: there; or on some architecture. */
 int flp_kernel_arch_leaves_choice(const char *arch, const flp_spec *spec);
-unsigned flp_kernel_tunable_kinds(const flp_spec *spec);
-/* The newest architecture on which plans of a resolved spec have a tunable kernel of that kind; NULL if there is none. */
+int flp_kernel_leaves_choice(const flp_spec *spec);
+/* The newest architecture on which plans of a resolved spec have a tunable kernel of that kind (0: of any); NULL if there
+ * is none. */
 const char *flp_kernel_tunable_arch(const flp_spec *spec, flp_kernel_kind kind);
 
 /* 1 if at least one of those kernels is the architecture's own (arch.h). */
@@ -116,7 +118,7 @@ enum { FLP_TUNABLES_TEXT_BYTES = 96 };
 void flp_tunables_text(const flp_tunables *tunables, char out[FLP_TUNABLES_TEXT_BYTES]);
 
 /* Writes those of the kinds that are not all 0, as flp_tuning_parse reads them; "" for none. */
-enum { FLP_TUNING_TEXT_BYTES = 11 * FLP_TUNABLES_TEXT_BYTES + 64 };
+enum { FLP_TUNING_TEXT_BYTES = 12 * FLP_TUNABLES_TEXT_BYTES + 256 };
 void flp_tuning_text(const flp_tuning *tuning, char out[FLP_TUNING_TEXT_BYTES]);
 
 /* Turns COMPILE into ARGUMENT if the caller chose the tile configuration: the default
@@ -131,8 +133,8 @@ static inline const char *flp_kernel_kind_name(flp_kernel_kind kind) {
 }
 
 typedef struct flp_kernel_entry {
-  char name[32];      /* abi.h entry; the PTX symbol is "flp_" + name */
-  char signature[40]; /* abi.h signature that the kernel was built for */
+  char name[48];      /* abi.h entry; the PTX symbol is "flp_" + name */
+  char signature[64]; /* abi.h signature that the kernel was built for */
   uint32_t threads;   /* of a CTA */
   uint32_t shared_bytes; /* dynamic shared memory */
 } flp_kernel_entry;
@@ -151,7 +153,7 @@ typedef struct flp_kernel_desc {
   /* DZ: the backward layout that was measured to be the fastest; 0: no preference. Columns alone ask
    * for recompute-vocab, rows alone for recompute-rows, both for recompute-split, in chunks of that size or, where the
    * budget has no room, smaller ones.
-   * KEEP: rows of a chunk of stream mode, likewise; no columns. */
+   * FORWARD with part keep: rows of a chunk of stream mode, likewise; no columns. */
   uint32_t chunk_rows, chunk_vocab;
 } flp_kernel_desc;
 

@@ -1,4 +1,5 @@
 /* kind.h: the kinds of kernels, one row each: what names a kernel of that kind, what its module holds, how it is made.
+ * Forward has a row for each set of parts.
  *
  * A module is the PTX of one kernel of this list; its entries are what is launched. */
 #ifndef FLP_KIND_H
@@ -8,37 +9,34 @@
 #include "runtime/kernel/abi.h"
 
 typedef enum flp_kernel_kind {
-  FLP_KERNEL_ROWS = 1,             /* what is done a row at a time around the products */
-  FLP_KERNEL_FORWARD = 2,          /* scores, reduced to partials of each row */
-  FLP_KERNEL_DZ = 3,               /* the gradient of scores, in chunks */
-  FLP_KERNEL_GRAD_HIDDEN = 4,      /* the gradient of hidden from that */
-  FLP_KERNEL_GRAD_WEIGHT = 5,      /* the gradient of weight */
-  FLP_KERNEL_PRODUCTS = 6,         /* both of these in one, where an architecture has it */
-  FLP_KERNEL_SELECT = 7,           /* scores that exist already */
-  FLP_KERNEL_KEEP = 8,             /* forward that also stores exponentials (save, stream and direction modes) */
-  FLP_KERNEL_KEPT = 9,             /* what turns those into gradients */
-  FLP_KERNEL_LOSS = 10,            /* a loss program */
-  FLP_KERNEL_LISTED = 11,          /* listed columns: scores, their gradient, and that of hidden */
-  FLP_KERNEL_LISTED_WEIGHT = 12,   /* and those of weight and bias */
-  FLP_KERNEL_EMIT = 13,            /* forward that also lists the columns of a row above a floor (mode T) */
-  FLP_KERNEL_EMITTED = 14,         /* what stands before and behind it: the floors, and lists in order */
-  FLP_KERNEL_TAIL = 15,            /* which rows lists serve, and the gradients of what they list */
-  FLP_KERNEL_FORWARD_TARGETS = 16, /* forward that also stores the scores of the columns that a row asks for */
-  FLP_KERNEL_TARGETS = 17,         /* K targets a row: what stands around that, and their gradients */
-  FLP_KERNEL_LOSS_TARGETS = 18,    /* a loss program over the targets of a row */
-  FLP_KERNEL_FORWARD_TOP = 19,     /* forward that also lists what may be a row's best, and counts what is above its target */
-  FLP_KERNEL_TOP = 20,             /* and what makes best columns and ranks of that */
-  FLP_KERNEL_LOSS_SCORES = 21,     /* a loss program that reads values of all scores of a row: lse, mean_score */
-  FLP_KERNEL_MEAN = 22,            /* and what makes these, and gradients of what they give */
-  FLP_KERNEL_OPERANDS = 23,        /* operands of another dtype, as products take them */
-  FLP_KERNEL_FORWARD_COLUMNS = 24, /* forward of a slice of the columns */
-  FLP_KERNEL_FORWARD_LORA = 25,    /* forward of a head with an adapter */
-  FLP_KERNEL_DZ_LORA = 26,         /* dz of one */
-  FLP_KERNEL_LORA = 27,            /* what stands around both: h·Aᵀ, and the gradients that follow from dz·B */
-  FLP_KERNEL_LORA_PRODUCTS = 28,   /* dz·B and dzᵀ·u in one, where an architecture has it */
-  FLP_KERNEL_SCALE = 29            /* gradients that exist already, times a factor */
+  FLP_KERNEL_ROWS = 1,      /* what is done a row at a time around the products */
+  FLP_KERNEL_DZ,            /* the gradient of scores, in chunks */
+  FLP_KERNEL_GRAD_HIDDEN,   /* the gradient of hidden from that */
+  FLP_KERNEL_GRAD_WEIGHT,   /* the gradient of weight */
+  FLP_KERNEL_PRODUCTS,      /* both of these in one, where an architecture has it */
+  FLP_KERNEL_SELECT,        /* scores that exist already */
+  FLP_KERNEL_KEPT,          /* what turns exponentials that forward kept into gradients */
+  FLP_KERNEL_LOSS,          /* a loss program */
+  FLP_KERNEL_LISTED,        /* listed columns: scores, their gradient, and that of hidden */
+  FLP_KERNEL_LISTED_WEIGHT, /* and those of weight and bias */
+  FLP_KERNEL_EMITTED,       /* what stands before and behind a forward that lists: the floors, and lists in order */
+  FLP_KERNEL_TAIL,          /* which rows lists serve, and the gradients of what they list */
+  FLP_KERNEL_TARGETS,       /* K targets a row: what stands around forward, and their gradients */
+  FLP_KERNEL_LOSS_TARGETS,  /* a loss program over the targets of a row */
+  FLP_KERNEL_TOP,           /* what makes best columns and ranks of what forward lists and counts */
+  FLP_KERNEL_LOSS_SCORES,   /* a loss program that reads values of all scores of a row: lse, mean_score */
+  FLP_KERNEL_MEAN,          /* and what makes these, and gradients of what they give */
+  FLP_KERNEL_OPERANDS,      /* operands of another dtype, as products take them */
+  FLP_KERNEL_DZ_LORA,       /* dz of a head with an adapter */
+  FLP_KERNEL_LORA,          /* what stands around products of one: h·Aᵀ, and the gradients that follow from dz·B */
+  FLP_KERNEL_LORA_PRODUCTS, /* dz·B and dzᵀ·u in one, where an architecture has it */
+  FLP_KERNEL_SCALE,         /* gradients that exist already, times a factor */
+  FLP_KERNEL_FORWARD        /* scores, reduced to partials of each row; FLP_KERNEL_FORWARD + parts, with these parts (abi.h) */
 } flp_kernel_kind;
-enum { FLP_KERNEL_KINDS = FLP_KERNEL_SCALE + 1 };
+enum { FLP_KERNEL_KINDS = FLP_KERNEL_FORWARD + FLP_FORWARD_SETS };
+
+/* Forward with one part. */
+#define FLP_FORWARD(part) ((flp_kernel_kind)(FLP_KERNEL_FORWARD + FLP_PART_##part))
 
 /* Facts of a kind. The first ones say which fields of flp_kernel_key it uses. */
 enum {
@@ -80,6 +78,9 @@ typedef struct flp_kind {
   const flp_kind_entry *entries;
 } flp_kind;
 
+/* Forward for forward with any parts, else the same kind; and the parts, FLP_PART_... */
+flp_kernel_kind flp_kind_base(flp_kernel_kind kind);
+unsigned flp_kind_parts(flp_kernel_kind kind);
 /* The row of a kind; for what is no kind one without facts and entries, named "?". */
 const flp_kind *flp_kind_of(flp_kernel_kind kind);
 /* 1 if all of these facts hold. */
@@ -90,7 +91,8 @@ flp_kernel_kind flp_kind_find(const char *name, size_t length);
 const flp_kind_entry *flp_kind_entry_find(flp_kernel_kind kind, const char *name);
 /* Name of an entry; "" for FLP_NO_ENTRY. */
 const char *flp_entry_name(int entry);
-/* Names of the kinds that have these facts: "forward:, dz: or products:" with suffix ":". Returns out. */
+/* Names of the kinds that have these facts, of forward with at most one part: "dz:, products: or forward:" with suffix ":".
+ * Returns out. */
 const char *flp_kind_list(unsigned facts, const char *suffix, char *out, size_t capacity);
 
 #endif

@@ -9,7 +9,7 @@
 /* 1 if one kernel makes both products of a chunk there. */
 static int makes_both(const flp_spec *spec, const char *arch) {
   const flp_arch *maker = flp_arch_find(flp_arch_of_kind(arch, FLP_KERNEL_PRODUCTS, spec->alignment));
-  return maker && (maker->kinds >> FLP_KERNEL_PRODUCTS & 1);
+  return maker && flp_arch_makes(maker, FLP_KERNEL_PRODUCTS);
 }
 
 static int has_rows_loss(const flp_spec *spec) {
@@ -20,12 +20,12 @@ static int has_rows_loss(const flp_spec *spec) {
 enum { HIDDEN = FLP_GRAD_HIDDEN, WEIGHT = FLP_GRAD_WEIGHT, BIAS = FLP_GRAD_BIAS, ANY = INT32_MAX };
 static const flp_op_kernel head_kernels[] = {
     {.kind = FLP_KERNEL_ROWS},
-    {.kind = FLP_KERNEL_FORWARD, .none = OF(LISTED) | OF(TARGETS) | OF(SLICES) | OF(LORA)},
+    {.kind = FLP_KERNEL_FORWARD, .none = OF(LISTED)},
     {.kind = FLP_KERNEL_DZ, .none = OF(LISTED) | OF(LORA), .grads = ANY},
     {.kind = FLP_KERNEL_PRODUCTS, .none = OF(LISTED), .grads = HIDDEN | WEIGHT, .products = FLP_PRODUCTS_TOGETHER},
     {.kind = FLP_KERNEL_GRAD_HIDDEN, .none = OF(LISTED), .grads = HIDDEN, .products = FLP_PRODUCTS_APART},
     {.kind = FLP_KERNEL_GRAD_WEIGHT, .none = OF(LISTED), .grads = WEIGHT, .products = FLP_PRODUCTS_APART},
-    {.kind = FLP_KERNEL_KEEP, .also = flp_kernel_spec_keeps},
+    {.kind = FLP_KERNEL_FORWARD, .parts = FLP_PART_KEEP, .also = flp_kernel_spec_keeps},
     {.kind = FLP_KERNEL_KEPT, .also = flp_kernel_spec_keeps},
     {.kind = FLP_KERNEL_LOSS, .also = has_rows_loss},
     {.kind = FLP_KERNEL_LISTED, .all = OF(LISTED)},
@@ -34,21 +34,18 @@ static const flp_op_kernel head_kernels[] = {
     {.kind = FLP_KERNEL_LISTED_WEIGHT, .all = OF(LISTED), .grads = WEIGHT | BIAS},
     {.kind = FLP_KERNEL_LISTED_WEIGHT, .all = OF(TAIL), .grads = WEIGHT | BIAS},
     {.kind = FLP_KERNEL_LISTED_WEIGHT, .all = OF(TARGETS), .grads = BIAS},
-    {.kind = FLP_KERNEL_EMIT, .all = OF(TAIL)},
+    {.kind = FLP_KERNEL_FORWARD, .parts = FLP_PART_EMIT, .all = OF(TAIL)},
     {.kind = FLP_KERNEL_EMITTED, .all = OF(TAIL)},
     {.kind = FLP_KERNEL_TAIL, .all = OF(TAIL)},
-    {.kind = FLP_KERNEL_FORWARD_TARGETS, .all = OF(TARGETS)},
     {.kind = FLP_KERNEL_TARGETS, .all = OF(TARGETS)},
     {.kind = FLP_KERNEL_LOSS_TARGETS, .also = flp_kernel_spec_has_targets_loss},
-    {.kind = FLP_KERNEL_FORWARD_TOP, .all = OF(TOPK)},
-    {.kind = FLP_KERNEL_FORWARD_TOP, .all = OF(RANK)},
+    {.kind = FLP_KERNEL_FORWARD, .parts = FLP_PART_TOP, .all = OF(TOPK)},
+    {.kind = FLP_KERNEL_FORWARD, .parts = FLP_PART_TOP, .all = OF(RANK)},
     {.kind = FLP_KERNEL_TOP, .all = OF(TOPK)},
     {.kind = FLP_KERNEL_TOP, .all = OF(RANK)},
     {.kind = FLP_KERNEL_LOSS_SCORES, .all = OF(SCORES)},
     {.kind = FLP_KERNEL_MEAN, .all = OF(SCORES)},
     {.kind = FLP_KERNEL_OPERANDS, .all = OF(MIXED)},
-    {.kind = FLP_KERNEL_FORWARD_COLUMNS, .all = OF(SLICES)},
-    {.kind = FLP_KERNEL_FORWARD_LORA, .all = OF(LORA)},
     {.kind = FLP_KERNEL_DZ_LORA, .all = OF(LORA), .grads = ANY},
     {.kind = FLP_KERNEL_LORA, .all = OF(LORA)},
     {.kind = FLP_KERNEL_LORA_PRODUCTS, .all = OF(LORA), .grads = ANY & ~BIAS, .products = FLP_PRODUCTS_TOGETHER},

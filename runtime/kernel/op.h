@@ -9,10 +9,11 @@
 /* Whether an architecture has one kernel for both products of a chunk. */
 typedef enum flp_products { FLP_PRODUCTS_ANY, FLP_PRODUCTS_TOGETHER, FLP_PRODUCTS_APART } flp_products;
 
-/* A kernel, and what a spec and an architecture are like that need it. A kind has a row for each way to need it, side by
- * side. */
+/* A kernel, and what a spec and an architecture are like that need it. A kernel has a row for each way to need it, side
+ * by side. */
 typedef struct flp_op_kernel {
   flp_kernel_kind kind;
+  unsigned parts;     /* of forward, beside those that all of the spec's have (kernel.h) */
   uint32_t all, none; /* bits of flp_feature: the spec asks for all of these, and for none of those */
   uint32_t grads;     /* and for any of these gradients; 0: whether or not */
   flp_products products;

@@ -142,7 +142,7 @@ void flp_tuning_text(const flp_tuning *tuning, char out[FLP_TUNING_TEXT_BYTES]) 
   char one[FLP_TUNABLES_TEXT_BYTES];
   size_t used = 0;
   out[0] = 0;
-  for (int kind = 1; kind < FLP_KERNEL_KINDS; kind++) {
+  for (int kind = 1; kind < FLP_KERNEL_KINDS && used < FLP_TUNING_TEXT_BYTES; kind++) {
     if (memcmp(&tuning->of[kind], &none, sizeof none) == 0) continue;
     flp_tunables_text(&tuning->of[kind], one);
     used += (size_t)snprintf(out + used, FLP_TUNING_TEXT_BYTES - used, "%s%s:%s", used ? ";" : "",

@@ -145,8 +145,8 @@ flp_status backward_launch_lora_products_map(const flp_call *call, const backwar
   m.weight = flp_matrix_lora_b(call, c->column_begin, c->column_end);
   m.hidden = m.gathered = flp_matrix_lora_u(call, c->row_begin, c->row_end);
   FLP_TRY(encode_for_products(call, m, &p));
-  int64_t panels = sum ? flp_ceil_div(c->row_end - c->row_begin, planner->panel[FLP_KERNEL_LORA_PRODUCTS]) : 0;
-  if (b) panels += flp_ceil_div(c->column_end - c->column_begin, planner->panel[FLP_KERNEL_LORA_PRODUCTS]);
+  int64_t panels = sum ? flp_ceil_div(c->row_end - c->row_begin, planner->lora_rows) : 0;
+  if (b) panels += flp_ceil_div(c->column_end - c->column_begin, planner->lora_rows);
   return flp_launch_clusters(call, FLP_ENTRY_lora_products_map, &p,
                              panels * flp_ceil_div(spec->lora_rank, planner->lora_columns));
 }

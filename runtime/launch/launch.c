@@ -62,8 +62,8 @@ typedef struct values {
 
 /* error: INTERNAL if the layout lacks a region that must be there */
 static flp_status bind(const flp_call *call, const flp_abi_entry *entry, const void *given, values *out) {
-  for (uint32_t i = 0; i < entry->param_count; i++) {
-    const flp_abi_param *param = &entry->params[i];
+  int i = 0;
+  for (const flp_abi_param *param = flp_abi_first(entry); param; param = flp_abi_next(entry, param), i++) {
     if (param->source == FLP_ABI_GIVEN) {
       out->at[i] = (char *)(uintptr_t)given + param->place; /* the driver only reads */
       continue;

@@ -1,11 +1,11 @@
-/* scores.c: scores of a chunk of rows, folded where they are made: forward or a sibling of it, a row each, by pointers or
- * through tensor maps; then combine. */
+/* scores.c: scores of a chunk of rows, folded where they are made: forward with the parts that the launch wants, a row each,
+ * by pointers or through tensor maps; then combine. */
 #include "runtime/base/operands.h"
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
 #include "runtime/launch/launch.h"
 
-/* What the siblings of forward are given, in either form: each takes what its parameters (abi.h) name. */
+/* What forward with all parts is given, in either form: it takes what its parameters (abi.h) name. */
 typedef struct values {
   uint64_t hidden, weight, bias, lora_b, floor, emit_gate, emit_count, emit_entry, row_of, score, reference, kept,
       ahead_source, ahead_out;
@@ -15,27 +15,6 @@ typedef struct values {
   float cap_in, slope, log2_threshold;
   flp_abi_map hidden_map, gathered_map, weight_map, lora_u_map, lora_b_map, kept_map;
 } values;
-
-#define GIVE(kind, name) FLP_GIVEN_##kind(p.name = v->name;)
-#define LAUNCH(entry, LIST, how)                                                           \
-  static flp_status launch_##entry(const flp_call *call, const values *v, int64_t units) { \
-    flp_##entry##_given p;                                                                 \
-    LIST(GIVE)                                                                             \
-    return how(call, FLP_ENTRY_##entry, &p, units);                                        \
-  }
-#define LAUNCHES(entry, NAME)                    \
-  LAUNCH(entry, FLP_##NAME##_PARAMS, flp_launch) \
-  LAUNCH(entry##_map, FLP_##NAME##_MAP_PARAMS, flp_launch_clusters)
-LAUNCHES(forward, FORWARD)
-LAUNCHES(forward_keep, FORWARD_KEEP)
-LAUNCHES(forward_emit, FORWARD_EMIT)
-LAUNCHES(forward_targets, FORWARD_TARGETS)
-LAUNCHES(forward_top, FORWARD_TOP)
-LAUNCHES(forward_columns, FORWARD_COLUMNS)
-LAUNCHES(forward_lora, FORWARD_LORA)
-#undef LAUNCHES
-#undef LAUNCH
-#undef GIVE
 
 /* What a launch makes beside partials; NULL: nothing. */
 typedef struct sinks {
@@ -53,7 +32,7 @@ typedef struct job {
   sinks to;
 } job;
 
-/* ---- what one sibling has beside the others ---- */
+/* ---- what parts are given ---- */
 
 /* Boxes of a matrix of rows, and of columns, of scores. */
 static flp_status encode_rows(const job *j, flp_matrix matrix, flp_abi_map *out) {
@@ -70,7 +49,6 @@ static flp_status encode_columns(const job *j, flp_matrix matrix, flp_abi_map *o
 
 static flp_status fill_keep(const job *j, values *v) {
   const flp_keep_sink *keep = j->to.keep;
-  v->column_begin = (int32_t)j->columns.begin;
   v->reference = keep->reference;
   v->slope = keep->expands ? 0 : 1;
   v->kept = keep->kept;
@@ -107,7 +85,6 @@ static flp_status fill_targets(const job *j, values *v) {
 }
 
 static flp_status fill_top(const job *j, values *v) {
-  v->column_begin = (int32_t)j->columns.begin;
   v->top_from = (int32_t)j->to.top->from;
   v->top_places = flp_planner_top_places(&j->call->plan->spec);
   return FLP_OK;
@@ -115,7 +92,6 @@ static flp_status fill_top(const job *j, values *v) {
 
 static flp_status fill_columns(const job *j, values *v) {
   const flp_ahead *ahead = &j->call->ahead;
-  v->column_begin = (int32_t)j->columns.begin;
   v->ahead_source = ahead->source;
   v->ahead_stride = ahead->stride;
   v->ahead_out = ahead->out;
@@ -134,37 +110,15 @@ static flp_status fill_lora(const job *j, values *v) {
   return encode_columns(j, flp_matrix_lora_b(call, j->columns.begin, j->columns.end), &v->lora_b_map);
 }
 
-typedef struct sibling {
-  flp_kernel_kind kind;
-  flp_status (*plain)(const flp_call *call, const values *v, int64_t units);
-  flp_status (*mapped)(const flp_call *call, const values *v, int64_t units);
-  flp_status (*fill)(const job *j, values *v); /* NULL: nothing beside */
-} sibling;
-#define SIBLING(kind, entry, fill) \
-  { FLP_KERNEL_##kind, launch_##entry, launch_##entry##_map, fill }
-static const sibling siblings[] = {SIBLING(FORWARD, forward, NULL),
-                                   SIBLING(KEEP, forward_keep, fill_keep),
-                                   SIBLING(EMIT, forward_emit, fill_emit),
-                                   SIBLING(FORWARD_TARGETS, forward_targets, fill_targets),
-                                   SIBLING(FORWARD_TOP, forward_top, fill_top),
-                                   SIBLING(FORWARD_COLUMNS, forward_columns, fill_columns),
-                                   SIBLING(FORWARD_LORA, forward_lora, fill_lora)};
-#undef SIBLING
+static flp_status (*const fills[])(const job *j, values *v) = {
+    [FLP_PART_BIT_KEEP] = fill_keep, [FLP_PART_BIT_EMIT] = fill_emit,       [FLP_PART_BIT_TARGETS] = fill_targets,
+    [FLP_PART_BIT_TOP] = fill_top,   [FLP_PART_BIT_COLUMNS] = fill_columns, [FLP_PART_BIT_LORA] = fill_lora};
 
 /* ---- what all have ---- */
 
-static const sibling *sibling_for(const flp_call *call, const sinks *to) {
-  const flp_spec *spec = &call->plan->spec;
-  flp_kernel_kind kind = flp_call_has_targets(call)   ? FLP_KERNEL_FORWARD_TARGETS
-                         : flp_weight_is_sliced(spec) ? FLP_KERNEL_FORWARD_COLUMNS
-                         : spec->lora_rank            ? FLP_KERNEL_FORWARD_LORA
-                         : to->keep                   ? FLP_KERNEL_KEEP
-                         : to->emit                   ? FLP_KERNEL_EMIT
-                         : to->top                    ? FLP_KERNEL_FORWARD_TOP
-                                                      : FLP_KERNEL_FORWARD;
-  const sibling *found = siblings;
-  while (found->kind != kind) found++;
-  return found;
+static unsigned parts_for(const flp_call *call, const sinks *to) {
+  return flp_kernel_spec_parts(&call->plan->spec) | (to->keep ? FLP_PART_KEEP : 0u) | (to->emit ? FLP_PART_EMIT : 0u) |
+         (to->top ? FLP_PART_TOP : 0u);
 }
 
 static flp_status encode_maps(const job *j, values *v) {
@@ -188,6 +142,7 @@ static values values_of(const job *j) {
       .cap_in = j->call->cap_in,
       .depth = (int32_t)flp_call_depth(j->call),
       .vocab_valid = (int32_t)columns,
+      .column_begin = (int32_t)first,
       .n = (int32_t)a->n,
       .row_begin = (int32_t)j->rows.begin,
       .row_end = (int32_t)j->rows.end,
@@ -197,16 +152,29 @@ static values values_of(const job *j) {
   };
 }
 
+#define GIVE(kind, name) FLP_GIVEN_##kind(p.name = v->name;)
+#define LAUNCH(entry, LIST, how)                                                                          \
+  static flp_status launch_##entry(const flp_call *call, unsigned parts, const values *v, int64_t units) { \
+    flp_##entry##_given p;                                                                                \
+    LIST(GIVE)                                                                                            \
+    return how(call, (flp_entry_id)(FLP_ENTRY_##entry + parts), &p, units);                               \
+  }
+LAUNCH(forward, FLP_FORWARD_WHOLE_PARAMS, flp_launch)
+LAUNCH(forward_map, FLP_FORWARD_MAP_WHOLE_PARAMS, flp_launch_clusters)
+#undef LAUNCH
+#undef GIVE
+
 static flp_status launch_to(const flp_call *call, flp_row_range rows, flp_column_range columns, sinks to) {
-  const sibling *own = sibling_for(call, &to);
-  job j = {call, rows, columns, flp_call_desc(call, own->kind), to};
+  unsigned parts = parts_for(call, &to);
+  job j = {call, rows, columns, flp_call_desc(call, (flp_kernel_kind)(FLP_KERNEL_FORWARD + parts)), to};
   values v = values_of(&j);
   int64_t panel_rows = (int64_t)j.desc->tile_rows * flp_max(j.desc->cluster, 1);
   int64_t leaves = flp_ceil_div(columns.end - columns.begin, FLP_LEAF_COLUMNS);
-  if (own->fill) FLP_TRY(own->fill(&j, &v));
-  if (!call->plan->planner.is_mapped) return own->plain(call, &v, (int64_t)v.bands * v.groups);
+  for (int bit = 0; bit < FLP_PART_BITS; bit++)
+    if (parts >> bit & 1) FLP_TRY(fills[bit](&j, &v));
+  if (!call->plan->planner.is_mapped) return launch_forward(call, parts, &v, (int64_t)v.bands * v.groups);
   FLP_TRY(encode_maps(&j, &v));
-  return own->mapped(call, &v, flp_ceil_div(rows.end - rows.begin, panel_rows) * leaves);
+  return launch_forward_map(call, parts, &v, flp_ceil_div(rows.end - rows.begin, panel_rows) * leaves);
 }
 
 /* abi.h gives tail_target and top_target one list. */

@@ -43,7 +43,7 @@ static int64_t unit_columns(const flp_call *call) {
 
 static double unit_waves(const flp_call *call, flp_row_range rows) {
   const flp_planner *planner = &call->plan->planner;
-  const flp_kernel_desc *desc = flp_call_desc(call, FLP_KERNEL_FORWARD_TOP);
+  const flp_kernel_desc *desc = flp_call_desc(call, FLP_FORWARD(TOP));
   int64_t cluster = flp_max(desc->cluster, 1), panel = (int64_t)desc->tile_rows * cluster;
   double at_once = (double)flp_max(planner->multiprocessors / cluster, 1);
   return (double)flp_ceil_div(rows.end - rows.begin, panel) / at_once;

@@ -52,10 +52,10 @@ static flp_status look_up_other(collector *c, const flp_kernel_key *key, char *b
   return FLP_OK;
 }
 
-/* Kinds whose plain entries serve: those that leave nothing to tune, and forward_keep where a head was tuned for what
+/* Kinds whose plain entries serve: those that leave nothing to tune, and forward that keeps where a head was tuned for what
  * keeps nothing. */
 static int may_be_plain(flp_kernel_kind kind) {
-  return !flp_kind_has(kind, FLP_KIND_TUNE) || kind == FLP_KERNEL_KEEP;
+  return !flp_kind_has(kind, FLP_KIND_TUNE) || flp_kind_parts(kind) & FLP_PART_KEEP;
 }
 
 static flp_status from_tuned(collector *c, const flp_kernel_key *key, char *bytes, flp_kernel_image *out) {
@@ -114,7 +114,7 @@ static flp_status from_jit(collector *c, const flp_kernel_key *key, char *bytes,
 static flp_kernel_key nearest_key(const flp_images_request *request, const flp_kernel_key *key) {
   flp_kernel_key tiling = *key;
   const flp_tuned_tiling *nearest = request->nearest;
-  if (nearest && (nearest->kinds >> key->kind & 1)) flp_tuning_apply(&nearest->tuning, &tiling, 1);
+  if (nearest && nearest->is[key->kind]) flp_tuning_apply(&nearest->tuning, &tiling, 1);
   return tiling;
 }
 
@@ -160,17 +160,18 @@ static flp_status check_entries(const flp_spec *spec, const flp_kernel_desc *des
   return FLP_OK;
 }
 
-static const flp_kernel_desc *desc_of(const flp_images *images, flp_kernel_kind kind) {
-  for (int i = 0; i < images->count; i++)
-    if (images->image[i].desc.key.kind == kind) return &images->image[i].desc;
-  return NULL;
-}
-
-/* Exponentials come with the partials that forward gives. */
-static flp_status check_keep(const flp_images *images) {
-  const flp_kernel_desc *forward = desc_of(images, FLP_KERNEL_FORWARD), *keep = desc_of(images, FLP_KERNEL_KEEP);
-  if (!keep || (forward && forward->unit_columns == keep->unit_columns)) return FLP_OK;
-  return flp_fail(FLP_ERROR_CORRUPT, "modules forward and forward_keep have partials of different columns");
+/* Whatever parts forward has, a plan has its partials of the same columns. */
+static flp_status check_units(const flp_images *images) {
+  const flp_kernel_desc *first = NULL;
+  for (int i = 0; i < images->count; i++) {
+    const flp_kernel_desc *desc = &images->image[i].desc;
+    if (!flp_kind_has(desc->key.kind, FLP_KIND_UNITS)) continue;
+    if (!first) first = desc;
+    if (first->unit_columns != desc->unit_columns)
+      return flp_fail(FLP_ERROR_CORRUPT, "modules %s and %s have partials of different columns",
+                      flp_kernel_kind_name(first->key.kind), flp_kernel_kind_name(desc->key.kind));
+  }
+  return FLP_OK;
 }
 
 /* The kernels of one plan read their rows in one way: by index, or put together in the workspace for tensor maps. */
@@ -184,7 +185,7 @@ static flp_status check_together(const flp_images *images) {
       return flp_fail(FLP_ERROR_CORRUPT, "modules %s and %s are for different architectures",
                       flp_kernel_kind_name(first->key.kind), flp_kernel_kind_name(desc->key.kind));
   }
-  return check_keep(images);
+  return check_units(images);
 }
 
 static flp_status check_device(const flp_device *device, const flp_kernel_desc *desc) {
@@ -261,7 +262,7 @@ static flp_status collect_one(collector *c, flp_rung rung, const flp_kernel_key 
   char bytes[FLP_KEY_BYTES_MAX];
   int i = out->count, has_tiling = 0;
   flp_status status = from_nearest(c, rung, key, bytes, &out->image[i], &has_tiling);
-  if (has_tiling || (status != FLP_OK && rung == FLP_RUNG_JIT)) out->nearest_kinds |= 1u << key->kind;
+  if (has_tiling || (status != FLP_OK && rung == FLP_RUNG_JIT)) out->nearest[key->kind] = 1;
   if (status == FLP_OK && !has_tiling) status = sources[rung](c, key, bytes, &out->image[i]);
   FLP_TRY(flp_tuning_status("options.tune", key, status));
   if (rung == FLP_RUNG_TUNED) out->driver[i] = c->driver;
@@ -314,7 +315,7 @@ static flp_status take_nearest(collector *c, const flp_kernel_key *key, flp_tune
     if (memcmp(&tune, &own, sizeof own) == 0) return FLP_OK;
     out->tuning.of[key->kind] = tune;
     out->from[key->kind] = entry->key;
-    out->kinds |= 1u << key->kind;
+    out->is[key->kind] = 1;
     return FLP_OK;
   }
   return FLP_OK;

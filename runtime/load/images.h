@@ -11,7 +11,7 @@ typedef struct flp_images {
   flp_kernel_image image[FLP_SPEC_KERNELS_MAX];
   uint8_t key_hash[FLP_SPEC_KERNELS_MAX][32]; /* SHA-256 of the key bytes that it was found or made under */
   int driver[FLP_SPEC_KERNELS_MAX];           /* TUNED: that it was tuned with; 0 for a kernel that cannot be tuned */
-  uint32_t nearest_kinds;                     /* 1 << kind of those with the tiling of request->nearest */
+  uint8_t nearest[FLP_KERNEL_KINDS];          /* by kind: 1 if it has the tiling of request->nearest */
   flp_store *store;                           /* owned: that they came from or went to; NULL if none was opened */
 } flp_images;
 

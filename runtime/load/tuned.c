@@ -157,18 +157,19 @@ static void shape_of(const flp_kernel_key *key, char out[64]) {
     snprintf(out, 64, "D=%" PRId64, key->hidden);
 }
 
-void flp_tuned_shape(const flp_tuned_tiling *tiling, uint32_t kinds, char out[FLP_TUNED_SHAPE_BYTES]) {
+void flp_tuned_shape(const flp_tuned_tiling *tiling, const uint8_t kinds[FLP_KERNEL_KINDS],
+                     char out[FLP_TUNED_SHAPE_BYTES]) {
   const flp_kernel_key *first = NULL;
   char shape[64];
   int same = 1;
   size_t used = 0;
   for (int kind = 0; kind < FLP_KERNEL_KINDS; kind++)
-    if (kinds >> kind & 1 && (!first || !first->vocab)) first = &tiling->from[kind]; /* products alone has no vocab */
+    if (kinds[kind] && (!first || !first->vocab)) first = &tiling->from[kind]; /* products alone has no vocab */
   for (int kind = 0; kind < FLP_KERNEL_KINDS; kind++)
-    if (kinds >> kind & 1) same &= is_same_shape(first, &tiling->from[kind]);
+    if (kinds[kind]) same &= is_same_shape(first, &tiling->from[kind]);
   out[0] = 0;
   for (int kind = 0; kind < FLP_KERNEL_KINDS && used < FLP_TUNED_SHAPE_BYTES; kind++) {
-    if (!(kinds >> kind & 1) || (same && first != &tiling->from[kind])) continue;
+    if (!kinds[kind] || (same && first != &tiling->from[kind])) continue;
     shape_of(&tiling->from[kind], shape);
     int length = snprintf(out + used, FLP_TUNED_SHAPE_BYTES - used, "%s%s%s%s", used ? ", " : "",
                           same ? "" : flp_kernel_kind_name((flp_kernel_kind)kind), same ? "" : " ", shape);

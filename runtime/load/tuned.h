@@ -32,7 +32,7 @@ typedef struct flp_tuned {
 typedef struct flp_tuned_tiling {
   flp_tuning tuning;
   flp_kernel_key from[FLP_KERNEL_KINDS]; /* by kind: the neighbour, where the tuning is not the template's own */
-  uint32_t kinds;                        /* 1 << kind of those; 0: all have their default */
+  uint8_t is[FLP_KERNEL_KINDS];          /* by kind: 1 if there is one */
 } flp_tuned_tiling;
 
 /* Writes "<device name>/<SM count>/<driver>", as keys name what a kernel was tuned for. */
@@ -55,8 +55,8 @@ flp_tuned_entry *flp_tuned_nearest(flp_tuned *tuned, const flp_kernel_key *key, 
 /* Likely distance of the best tile configurations of two kernels of one kind, in 1/4096 of a factor e of D. */
 int64_t flp_tuned_distance(const flp_kernel_key *a, const flp_kernel_key *b);
 
-/* Names the neighbours of these kinds: "V=151936 D=4096", or where they differ "forward V=… D=…, products D=…". */
+/* Names the neighbours of the kinds that are 1: "V=151936 D=4096", or where they differ "forward V=… D=…, products D=…". */
 enum { FLP_TUNED_SHAPE_BYTES = 192 };
-void flp_tuned_shape(const flp_tuned_tiling *tiling, uint32_t kinds, char out[FLP_TUNED_SHAPE_BYTES]);
+void flp_tuned_shape(const flp_tuned_tiling *tiling, const uint8_t kinds[FLP_KERNEL_KINDS], char out[FLP_TUNED_SHAPE_BYTES]);
 
 #endif

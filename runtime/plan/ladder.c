@@ -67,12 +67,16 @@ static void log_nearest(flp_plan *plan, const char *shape) {
   if (log_once(text)) flp_log(FLP_LOG_INFO, "%s", text);
 }
 
+static int has_nearest(const flp_images *images) {
+  return memchr(images->nearest, 1, sizeof images->nearest) != NULL;
+}
+
 static void log_tiling(flp_plan *plan, flp_rung rung, const flp_images *images, const flp_tuned_tiling *nearest) {
   char shape[FLP_TUNED_SHAPE_BYTES];
   if (rung == FLP_RUNG_TUNED) {
     log_tuned(plan, images);
-  } else if (nearest && images->nearest_kinds) {
-    flp_tuned_shape(nearest, images->nearest_kinds, shape);
+  } else if (nearest && has_nearest(images)) {
+    flp_tuned_shape(nearest, images->nearest, shape);
     log_nearest(plan, shape);
   } else {
     snprintf(plan->tiling, sizeof plan->tiling, plan->has_tuning ? "as the options ask" : "default");
@@ -156,7 +160,7 @@ static flp_status try_images(descent *w, flp_rung rung, const char *arch, const 
     log_tiling(plan, rung, &images, nearest);
   }
   if (status == FLP_ERROR_MEMORY || status == FLP_ERROR_INTERNAL) *fallback = 0;
-  *used_nearest = images.nearest_kinds != 0;
+  *used_nearest = has_nearest(&images);
   flp_images_clear(&images);
   return status;
 }
@@ -173,7 +177,7 @@ static flp_status find_nearest(descent *w, flp_rung rung, const char *arch, cons
     FLP_TRY(flp_images_nearest(&request, &w->tiling));
     w->tiling_arch = arch;
   }
-  if (w->tiling.kinds) *out = &w->tiling;
+  if (memchr(w->tiling.is, 1, sizeof w->tiling.is)) *out = &w->tiling;
   return FLP_OK;
 }
 
@@ -297,7 +301,7 @@ static flp_status no_choice(const flp_plan *plan) {
   flp_spec aligned = plan->spec;
   flp_tuning_text(&plan->tuning, tune);
   aligned.alignment = 16;
-  if (flp_kernel_tunable_kinds(&aligned))
+  if (flp_kernel_leaves_choice(&aligned))
     snprintf(elsewhere, sizeof elsewhere, "; those of %s for operands aligned to 16 bytes leave a choice",
              flp_arch_list(FLP_ARCH_TUNABLE, " or ", arches, sizeof arches));
   return flp_fail(

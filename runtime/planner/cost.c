@@ -177,12 +177,12 @@ double flp_planner_saved_cost(const flp_planner *p, int64_t n) {
 /* The scores of the first columns, of whose maximum rows have their reference. */
 static product reference_of(const flp_planner *p, int64_t rows) {
   int64_t columns = flp_min(FLP_REFERENCE_COLUMNS, p->spec.vocab);
-  return (product){rows, columns, p->spec.hidden, p->panel[FLP_KERNEL_KEEP], FLP_REFERENCE_COLUMNS, 1, 0};
+  return (product){rows, columns, p->spec.hidden, p->keep_rows, FLP_REFERENCE_COLUMNS, 1, 0};
 }
 
 static double stream_chunk_cost(const flp_planner *p, int64_t rows, int64_t chunks) {
   if (rows == 0) return 0;
-  product scores = {rows, p->spec.vocab, p->spec.hidden, p->panel[FLP_KERNEL_KEEP], p->unit_columns, 1, 0};
+  product scores = {rows, p->spec.vocab, p->spec.hidden, p->keep_rows, p->unit_columns, 1, 0};
   product first = reference_of(p, rows);
   double seconds = waves_cost(p, &scores) + waves_cost(p, &first) + saved_products_cost(p, rows, p->step_expands);
   if (p->is_mapped) seconds += flp_planner_gather_cost(p, rows, 1);
@@ -206,7 +206,7 @@ static const double read_again = 0.25;
  * where nothing hides the time, which an H200 shows to be about twice that in memory; and written. */
 static double direction_chunk_cost(const flp_planner *p, int64_t rows, int64_t columns, int is_first) {
   if (rows == 0 || columns == 0) return 0;
-  product scores = {rows, columns, p->spec.hidden, p->panel[FLP_KERNEL_KEEP], p->keep_columns, 1, 0};
+  product scores = {rows, columns, p->spec.hidden, p->keep_rows, p->keep_columns, 1, 0};
   product made = grad_hidden_of(p, rows, columns);
   double sums = (is_first ? 4.0 : 16.0) * (double)rows * (double)p->spec.hidden / p->bandwidth;
   return waves_cost(p, &scores) + waves_cost(p, &made) + sums + launch_seconds; /* direction_strike */

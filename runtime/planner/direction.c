@@ -45,7 +45,7 @@ static void offer(planner_search *s, int64_t rows, int64_t columns) {
   const flp_planner *p = s->planner;
   flp_scheme candidate;
   int64_t groups = flp_ceil_div(p->spec.vocab, p->unit_columns);
-  if (flp_ceil_div(rows, p->panel[FLP_KERNEL_KEEP]) > INT32_MAX / groups ||
+  if (flp_ceil_div(rows, p->keep_rows) > INT32_MAX / groups ||
       !flp_planner_grids_fit(p, rows, p->spec.vocab))
     return;
   build(p, s->n, rows, columns, &candidate);
@@ -55,7 +55,7 @@ static void offer(planner_search *s, int64_t rows, int64_t columns) {
 /* Columns whose scores fill whole waves of clusters. */
 static int64_t wave_columns(const flp_planner *p, int64_t rows) {
   int64_t at_once = flp_max(p->multiprocessors / p->dz_cluster, 1);
-  return at_once / flp_gcd(at_once, flp_ceil_div(rows, p->panel[FLP_KERNEL_KEEP])) * p->keep_columns;
+  return at_once / flp_gcd(at_once, flp_ceil_div(rows, p->keep_rows)) * p->keep_columns;
 }
 
 /* Even chunks, then those of whole waves. */
@@ -73,7 +73,7 @@ static void search_columns(planner_search *s, int64_t rows) {
 
 void planner_search_direction(planner_search *s) {
   const flp_planner *p = s->planner;
-  int64_t panel_rows = flp_max(p->panel[FLP_KERNEL_KEEP], p->dz_unit_rows), panels = flp_ceil_div(s->n, panel_rows);
+  int64_t panel_rows = flp_max(p->keep_rows, p->dz_unit_rows), panels = flp_ceil_div(s->n, panel_rows);
   if (p->chunk_rows) {
     search_columns(s, flp_min(p->chunk_rows, s->n));
     return;

@@ -15,7 +15,7 @@ static int is_cooperative(const flp_kernel_key *key) {
  * first. */
 static void set_preference(flp_planner *p, const flp_kernel_desc *desc) {
   if (p->chunk_rows || p->chunk_vocab) return;
-  if (desc->key.kind == FLP_KERNEL_KEEP) p->tuned_step_rows = desc->chunk_rows;
+  if (desc->key.kind == FLP_FORWARD(KEEP)) p->tuned_step_rows = desc->chunk_rows;
   if (desc->key.kind != FLP_KERNEL_DZ) return;
   uint32_t two = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
   flp_mode mode = desc->chunk_rows && desc->chunk_vocab ? FLP_MODE_RECOMPUTE_SPLIT
@@ -30,20 +30,26 @@ static void set_preference(flp_planner *p, const flp_kernel_desc *desc) {
   p->tuned_vocab = desc->chunk_vocab;
 }
 
+static void set_forward(flp_planner *p, const flp_kernel_desc *desc, int64_t panel_rows) {
+  unsigned parts = flp_kind_parts(desc->key.kind);
+  p->least_rows = p->least_rows ? flp_min(p->least_rows, panel_rows) : panel_rows;
+  if (parts & FLP_PART_KEEP) {
+    p->keep_rows = flp_max(p->keep_rows, panel_rows);
+    p->keep_columns = desc->unit_columns * (flp_kernel_is_mapped(desc) && !is_cooperative(&desc->key) ? 2 : 1);
+  }
+  if (parts & FLP_PART_EMIT) p->emit_rows = panel_rows;
+  if (parts == flp_kernel_spec_parts(&p->spec)) {
+    p->forward_rows = panel_rows;
+    p->unit_columns = desc->unit_columns;
+  }
+}
+
 static void set_tiles(flp_planner *p, const flp_kernel_desc *desc) {
   int64_t panel_rows = (int64_t)desc->tile_rows * (desc->cluster > 1 ? desc->cluster : 1);
   p->is_mapped |= flp_kernel_is_mapped(desc);
-  p->panel[desc->key.kind] = panel_rows;
-  switch (desc->key.kind) {
-    case FLP_KERNEL_KEEP:
-      p->keep_columns = desc->unit_columns * (flp_kernel_is_mapped(desc) && !is_cooperative(&desc->key) ? 2 : 1);
-      break;
+  switch (flp_kind_base(desc->key.kind)) {
     case FLP_KERNEL_FORWARD:
-    case FLP_KERNEL_FORWARD_TARGETS:
-    case FLP_KERNEL_FORWARD_COLUMNS:
-    case FLP_KERNEL_FORWARD_LORA:
-      p->forward_rows = panel_rows;
-      p->unit_columns = desc->unit_columns;
+      set_forward(p, desc, panel_rows);
       break;
     case FLP_KERNEL_DZ:
     case FLP_KERNEL_DZ_LORA:
@@ -66,6 +72,7 @@ static void set_tiles(flp_planner *p, const flp_kernel_desc *desc) {
       p->hidden_columns = p->weight_columns = desc->tile_columns;
       break;
     case FLP_KERNEL_LORA_PRODUCTS:
+      p->lora_rows = panel_rows;
       p->lora_columns = desc->tile_columns;
       break;
     default: /* no matrix product, or one that is little beside those */

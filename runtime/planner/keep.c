@@ -15,7 +15,7 @@ static int32_t clamp_launches(int64_t launches) {
 
 /* Blocks start with a tile of column sums. */
 static int keeps(const flp_planner *p) {
-  return p->panel[FLP_KERNEL_KEEP] > 0 && FLP_KEPT_BLOCK_ROWS % p->dz_rows == 0;
+  return p->keep_rows > 0 && FLP_KEPT_BLOCK_ROWS % p->dz_rows == 0;
 }
 
 int flp_planner_has_direction(const flp_spec *spec) {
@@ -24,7 +24,7 @@ int flp_planner_has_direction(const flp_spec *spec) {
 
 /* A frozen head costs two products either way, and its directions take less than exponentials where V is above 2·D. */
 flp_mode flp_planner_keeps(const flp_planner *p) {
-  if (p->spec.tail > 0) return p->panel[FLP_KERNEL_EMIT] > 0 && planner_is_free(p) ? FLP_MODE_TAIL : (flp_mode)0;
+  if (p->spec.tail > 0) return p->emit_rows > 0 && planner_is_free(p) ? FLP_MODE_TAIL : (flp_mode)0;
   if (!keeps(p) || !p->spec.keep || !planner_is_free(p)) return (flp_mode)0;
   if (flp_mode_keeps(p->mode)) return p->mode;
   return flp_planner_has_direction(&p->spec) ? FLP_MODE_DIRECTION : FLP_MODE_SAVE;
@@ -126,7 +126,7 @@ static void offer_stream(planner_search *s, int64_t rows) {
   flp_scheme candidate;
   int64_t groups = flp_ceil_div(p->spec.vocab, p->unit_columns);
   rows = flp_min(rows, s->n);
-  if (flp_ceil_div(rows, p->panel[FLP_KERNEL_KEEP]) > INT32_MAX / groups ||
+  if (flp_ceil_div(rows, p->keep_rows) > INT32_MAX / groups ||
       !flp_planner_grids_fit(p, rows, p->spec.vocab))
     return;
   build_stream(p, s->n, rows, &candidate);
@@ -138,7 +138,7 @@ static void offer_stream(planner_search *s, int64_t rows) {
 static void search_stream(planner_search *s) {
   enum { PANELS_TRIED = 256 };
   const flp_planner *p = s->planner;
-  int64_t panel_rows = flp_max(p->panel[FLP_KERNEL_KEEP], p->dz_unit_rows), panels = flp_ceil_div(s->n, panel_rows);
+  int64_t panel_rows = flp_max(p->keep_rows, p->dz_unit_rows), panels = flp_ceil_div(s->n, panel_rows);
   if (p->chunk_rows) {
     offer_stream(s, p->chunk_rows);
     return;

@@ -16,7 +16,8 @@ enum { FLP_REFERENCE_COLUMNS = 192 };
 typedef struct flp_planner {
   flp_spec spec;                      /* resolved */
   int64_t forward_rows, unit_columns; /* tile of forward: rows of a panel, columns of one partial */
-  int64_t panel[FLP_KERNEL_KINDS]; /* rows of a panel of any kernel; 0: there is none */
+  int64_t keep_rows, emit_rows; /* of a panel of forward with that part, the largest; 0: there is none */
+  int64_t least_rows;           /* of one of forward with any parts, the smallest */
   /* 1 if operands come through tensor maps: rows are read compacted, put together in the workspace, and one launch makes
    * both products of a chunk */
   int is_mapped;
@@ -26,8 +27,8 @@ typedef struct flp_planner {
   int dz_cluster;                      /* CTAs of a unit of dz, 1 where kernels are launched without clusters */
   int64_t hidden_rows, hidden_columns; /* tile of grad_hidden, over active rows x D */
   int64_t weight_rows, weight_columns; /* tile of grad_weight, over vocab columns x D */
-  int64_t keep_columns; /* of a unit of forward_keep: as many leaves as it takes at a time */
-  int64_t lora_columns; /* of a tile of lora_products */
+  int64_t keep_columns; /* of a unit of forward with part keep: as many leaves as it takes at a time */
+  int64_t lora_rows, lora_columns; /* of a panel, and of a tile of lora_products */
   int saved_expands,
       step_expands;           /* 1 if exponentials become dz in place before the products, in save mode and in a step */
   int step_entropy;           /* 1 if the loss has a gradient by the entropy */

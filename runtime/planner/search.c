@@ -376,13 +376,9 @@ static void search_slices(planner_search *s, int64_t rows) {
 void planner_search_forward(planner_search *s) {
   const flp_planner *p = s->planner;
   int64_t groups = flp_ceil_div(p->spec.vocab, p->unit_columns);
-  int64_t least_rows = p->forward_rows; /* of any kernel */
-  const flp_kernel_kind siblings[] = {FLP_KERNEL_EMIT, FLP_KERNEL_FORWARD_TOP};
-  for (int i = 0; i < 2; i++)
-    if (p->panel[siblings[i]]) least_rows = flp_min(p->panel[siblings[i]], least_rows);
   sizes axis = sizes_along(p, s->n, p->forward_rows, groups, 0);
   for (int64_t rows; (rows = sizes_next(&axis));) {
-    if (flp_ceil_div(rows, least_rows) > INT32_MAX / groups) continue;
+    if (flp_ceil_div(rows, flp_max(p->least_rows, 1)) > INT32_MAX / groups) continue;
     if (flp_weight_is_sliced(&p->spec)) {
       search_slices(s, rows);
       continue;

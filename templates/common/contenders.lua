@@ -1,5 +1,5 @@
 -- contenders.lua: lists the columns of a row whose score is at least its floor, and counts those whose score is at least
--- its mark, the least above the target's: what forward_top.lua gives online.lua.
+-- its mark, the least above the target's: part top of forward.
 --
 --   t >= floor[r] -> (v, t) at place count[r]++ of the row's list;   Σ (t >= mark[r]) -> above[r]
 --
@@ -69,8 +69,8 @@ return function(k)
     end
   end
 
-  -- K.meet of online.lua. active: a row, which exists below `last`.
-  return function(p, active, last, scale, blocks)
+  -- active: a row, which exists below `last`.
+  local function meet(p, active, last, scale, blocks)
     local exists = k.lt(active, last)
     local row = k.select(exists, active - p.row_begin, 0)
     local function read(ptr) return k.select(exists, k.load(k.f32, ptr, row), nan) end
@@ -83,4 +83,6 @@ return function(k)
       each(p.top_floor, list)
     end)
   end
+
+  return {meet = meet, by_columns = true}
 end

@@ -1,4 +1,4 @@
--- emission.lua: lists the columns of a row whose score is above its floor: what forward_emit.lua gives online.lua.
+-- emission.lua: lists the columns of a row whose score is above its floor: part emit of forward.
 --
 --   t - floor[a] > gate[a], one fused multiply-add: (v, t - floor[a]) -> place count[a][bin]++ of the bin (bins.lua)
 --

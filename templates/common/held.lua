@@ -1,4 +1,4 @@
--- held.lua: stores the raw scores of the columns that a row lists: what forward_targets.lua gives online.lua.
+-- held.lua: stores the raw scores of the columns that a row lists: part targets of forward.
 --
 -- A bit of the row says whether any of some columns is listed. Where a tile has one, its place in the row's ascending
 -- list is searched for, and each of the four threads of the row stores what it holds, from there on to the end of the
@@ -38,8 +38,7 @@ return function(k)
       end)
   end
 
-  -- K.hold of online.lua.
-  return function(p, rows, first, lane)
+  local function hold(p, rows, first, lane)
     local word, bit = k.udiv(first, OF_WORD), k.udiv(k.urem(first, OF_WORD), OF_BIT)
     local blocks, hit = (1 << (#rows[1].y * 4 // OF_BIT)) - 1, nil
     for _, row in ipairs(rows) do
@@ -54,4 +53,6 @@ return function(k)
       end
     end)
   end
+
+  return {hold = hold}
 end

@@ -11,7 +11,7 @@ return function(k, spec, M)
   -- D, a constant where the kernel is specialised for it.
   function H.depth(p) return spec.hidden > 0 and spec.hidden or p.depth end
 
-  local adapted = spec.kind == "forward_lora" or spec.kind == "dz_lora"
+  local adapted = spec.parts.lora or spec.kind == "dz_lora"
 
   local function own_steps(p) return (H.depth(p) + (M.depth - 1)) // M.depth end
 

@@ -1,5 +1,4 @@
--- online.lua (portable): scores of a row panel against a group of columns, reduced as they appear: forward,
--- forward_keep, forward_emit, forward_targets, forward_top and forward_lora.
+-- online.lua (portable): scores of a row panel against a group of columns, reduced as they appear: forward with any parts.
 --
 --   hidden (n,D), weight (V,D) -> part[group][m|s|q][row], zy[row]
 --   m = max t,  s = Σ 2^(t-m),  q = Σ (t-m)·2^(t-m)        over the columns of the group, in log2 units
@@ -25,7 +24,7 @@
 --   K.sum(p, active, sum)   behind the last tile of a group: the sum {m, s} of all its columns, of an active row
 --   K.hold(p, rows, column, lane)   in the place of storing the targets' scores: raw scores of a tile from `column` on,
 --     of each row {active, exists, y}, y as an accumulator has them
---   K.by_columns   columns of a launch begin at p.column_begin, as with K.see
+--   K.by_columns   columns of a launch begin at p.column_begin
 
 local LEAF, LEAVES, GROUP = k.abi.LEAF_COLUMNS, k.abi.GROUP_LEAVES, k.abi.GROUP_COLUMNS
 local BLOCK = 64
@@ -38,7 +37,7 @@ return function(k, spec, entry, hooks)
   local RASTER = 16
 
   -- In the vocabulary, of the columns of the launch.
-  local function vocab_begin(p) return (K.see or K.by_columns) and p.column_begin or k.const(k.i32, 0) end
+  local function vocab_begin(p) return K.by_columns and p.column_begin or k.const(k.i32, 0) end
 
   local function body(p)
     M.begin(k.tid())

@@ -105,7 +105,7 @@ return function(k, spec, options)
   end
 
   -- And behind those, with an adapter, the steps of its rank: operands of scores go on in maps of their own.
-  local adapted = spec.kind == "forward_lora" or spec.kind == "dz_lora"
+  local adapted = spec.parts.lora or spec.kind == "dz_lora"
   function H.steps(p)
     return adapted and k.max(H.own_steps(p) + (p.rank + (H.depth - 1)) // H.depth, 1) or H.own_steps(p)
   end

@@ -1,5 +1,4 @@
--- online.lua (sm_90a): scores of all active rows against the whole vocabulary, reduced as they appear: forward,
--- forward_keep, forward_emit, forward_targets, forward_top and forward_lora.
+-- online.lua (sm_90a): scores of all active rows against the whole vocabulary, reduced as they appear: forward with any parts.
 --
 --   hidden (n,D), weight (V,D) -> part[leaf][m|s|q][row], zy[row]
 --   m = max t,  s = Σ 2^(t-m),  q = Σ (t-m)·2^(t-m)        over the columns of the leaf, in log2 units
@@ -28,7 +27,7 @@
 --   K.sum(p, active, sum)   behind the last tile of a leaf: the sum {m, s} of its columns, of an active row
 --   K.hold(p, rows, column, lane)   in the place of storing the targets' scores: raw scores of a tile from `column` on,
 --     of each row {active, exists, y}, y as an accumulator of wgmma has them
---   K.by_columns   columns of a launch begin at p.column_begin, as with K.row
+--   K.by_columns   columns of a launch begin at p.column_begin
 --   K.finish()   behind the last tile
 --   K.aside(p, warp, warps)   in warps that are idle otherwise, where tune.lua says that the kernel has such: this is warp
 --     `warp` of `warps`
@@ -45,7 +44,7 @@ return function(k, spec, entry, hooks)
   local PANEL = H.rows * H.cluster
 
   -- In the vocabulary, of the columns of the launch.
-  local function first_column(p) return (K.row or K.by_columns) and p.column_begin or k.const(k.i32, 0) end
+  local function first_column(p) return K.by_columns and p.column_begin or k.const(k.i32, 0) end
 
   -- Everything both roles must agree on.
   local function problem(p)

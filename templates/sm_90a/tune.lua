@@ -71,16 +71,10 @@ local function for_product(defaults)
 end
 
 -- By kind of kernel. defaults: its choice; staging: bytes of shared memory a consumer warp, for its results or as its
--- share of what they have together; schedules: those that it can run, if not all; aside: it has work for idle warps, of
--- operands of 16 bits; boxed: its second operand is MN-major, which a CTA loads in whole boxes of columns
+-- share of what they have together; schedules: those that it can run, if not all; boxed: its second operand is MN-major, which a CTA loads in whole boxes of columns
 local KINDS = {
-  forward = {defaults = for_scores, staging = function() return 0 end},
-  forward_emit = {defaults = for_scores, staging = function() return EMIT_BYTES end},
-  forward_targets = {defaults = for_scores, staging = function() return 0 end},
-  forward_top = {defaults = for_scores, staging = function() return 0 end},
-  forward_columns = {defaults = for_scores, staging = function() return 0 end, aside = true},
-  forward_lora = {defaults = for_scores, staging = function() return 0 end},
-  forward_keep = {defaults = for_scores, staging = function() return staging.bytes end},
+  forward = {defaults = for_scores,
+             staging = function(spec) return spec.parts.keep and staging.bytes or spec.parts.emit and EMIT_BYTES or 0 end},
   dz = for_dz, dz_lora = for_dz,
   products = for_product(for_products),
   lora_products = for_product(for_adapter),
@@ -124,10 +118,10 @@ end
 
 -- The configuration of the kernel: what the key asks for, else the default. Raises why it cannot be built.
 local function choose(spec)
-  local kind, wide, T = KINDS[spec.kind], spec.dtype == "fp32", {}
+  local kind, wide, T = KINDS[spec.kind] or KINDS.forward, spec.dtype == "fp32", {}
   for name, defaults in pairs(kind.defaults(spec)) do T[name] = spec.tune[name] or defaults end
   check_values(T, kind, wide)
-  T.staging, T.aside = kind.staging(spec, T), kind.aside and not wide
+  T.staging, T.aside = kind.staging(spec, T), spec.parts.columns and not wide -- aside: there is work for idle warps
   T.planes = wide and T.stages - 1 or 0 -- stages of the second ring: of three terms of B, 64 bytes a column each
   T.shared_bytes = T.stages * (T.rows + T.columns) * 128 + T.planes * (T.columns * 192) + 8 * T.staging
     + (T.stages + T.planes) * 16 + 24

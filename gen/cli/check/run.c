@@ -17,7 +17,7 @@ typedef struct run_state {
 } run_state;
 
 const char *check_how_tune(const check_how *how, const flp_spec *spec) {
-  return how->options.tune && flp_kernel_tunable_kinds(spec) ? how->options.tune : NULL;
+  return how->options.tune && flp_kernel_leaves_choice(spec) ? how->options.tune : NULL;
 }
 
 int check_how_ends(const check_how *how, flp_status status) {

@@ -151,8 +151,8 @@ static void add_mean_keys(const char *arch, flp_kernel_key *out, int *count) {
         .kind = kinds[i % 3], .dtype = dtype, .out_dtype = dtype, .bias = 1, .alignment = i < 6 ? 16 : 2};
     const flp_arch *given = flp_arch_find(arch),
                    *maker = flp_arch_find(flp_arch_of_kind(arch, key.kind, key.alignment));
-    int makes_both = given->kinds >> FLP_KERNEL_PRODUCTS & 1;
-    if (!(maker->kinds >> key.kind & 1) || maker != given || makes_both != (key.kind == FLP_KERNEL_PRODUCTS)) continue;
+    int makes_both = flp_arch_makes(given, FLP_KERNEL_PRODUCTS);
+    if (!flp_arch_makes(maker, key.kind) || maker != given || makes_both != (key.kind == FLP_KERNEL_PRODUCTS)) continue;
     strncpy(key.arch, arch, sizeof key.arch - 1);
     add_generic(out, count, &key);
   }

@@ -56,13 +56,13 @@ static flp_status wish_for_arch(wishes *w, const cli_pack_spec *spec, const char
   memcpy(tiling, defaults, sizeof tiling);
   flp_tuning_apply(tuning, tiling, count);
   for (int i = 0; i < count; i++) {
-    int is_tuned = tuned_for[0] && flp_kernel_is_tunable(&tiling[i]) && (tiling[i].kind != FLP_KERNEL_KEEP || spec->keeps);
+    int is_tuned = tuned_for[0] && flp_kernel_is_tunable(&tiling[i]) && (tiling[i].kind != FLP_FORWARD(KEEP) || spec->keeps);
     /* Other devices of the architecture take the template's default. */
     if (tuned_for[0]) FLP_TRY(wish_for(w, &defaults[i], ""));
     if (is_tuned) {
       FLP_TRY(wish_for(w, &tiling[i], tuned_for));
       wish *made = &w->list[w->last];
-      if (tiling[i].kind == FLP_KERNEL_KEEP) made->chunk_rows = spec->step_rows;
+      if (tiling[i].kind == FLP_FORWARD(KEEP)) made->chunk_rows = spec->step_rows;
       if (tiling[i].kind != FLP_KERNEL_DZ) continue;
       made->chunk_rows = spec->chunk_rows;
       made->chunk_vocab = spec->chunk_vocab;

@@ -130,10 +130,9 @@ flp_status cli_spec_check_tiling(const char *field, const char *text, const flp_
   flp_tuning tuning;
   char accepted[128] = "";
   FLP_TRY(flp_tuning_parse(field, text, &tuning));
-  unsigned kinds = flp_kernel_tunable_kinds(spec);
-  for (int kind = 0; kind < FLP_KERNEL_KINDS; kind++) {
+  for (int kind = 1; kind < FLP_KERNEL_KINDS; kind++) {
     size_t used = strlen(accepted);
-    if (!(kinds >> kind & 1)) continue;
+    if (!flp_kernel_tunable_arch(spec, (flp_kernel_kind)kind)) continue;
     snprintf(accepted + used, sizeof accepted - used, "%s%s", used ? ", " : "",
              flp_kernel_kind_name((flp_kernel_kind)kind));
     tuning.of[kind] = (flp_tunables){0};

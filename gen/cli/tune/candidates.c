@@ -169,7 +169,7 @@ flp_status tune_list_streams(const flp_planner *planner, int64_t rows, uint64_t 
   enum { FEWER = 2, MORE = 6 };
   flp_planner p = *planner;
   flp_scheme untuned, scheme;
-  int64_t panel_rows = p.panel[FLP_KERNEL_KEEP] > p.dz_unit_rows ? p.panel[FLP_KERNEL_KEEP] : p.dz_unit_rows,
+  int64_t panel_rows = p.keep_rows > p.dz_unit_rows ? p.keep_rows : p.dz_unit_rows,
           panels = flp_ceil_div(rows, panel_rows);
   *out = (tune_list){0};
   p.mode = FLP_MODE_STREAM;

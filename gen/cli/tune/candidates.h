@@ -13,7 +13,7 @@ typedef struct tune_list {
 
 /* 1 if plans of the spec have a kernel of that kind that can be tuned. */
 static inline int tune_has_kind(const flp_spec *spec, flp_kernel_kind kind) {
-  return flp_kernel_tunable_kinds(spec) >> kind & 1;
+  return flp_kernel_tunable_arch(spec, kind) != NULL;
 }
 
 /* What a kernel is launched over: rows in launches of chunk_rows, and columns in launches of chunk_vocab; 0: all. */

@@ -303,7 +303,7 @@ flp_status tune_session_begin(tune_session *s, flp_kernel_kind kind) {
   FLP_TRY(tune_pass_layouts(s, s->reference, s->layout));
   FLP_TRY(tune_pass_reserve(s, s->layout));
   if (kind == FLP_KERNEL_FORWARD) FLP_TRY(tune_check_reference(&s->check, s->reference, TUNE_BACKWARD));
-  if (kind == FLP_KERNEL_KEEP) FLP_TRY(tune_check_reference(&s->check, s->reference, s->call));
+  if (kind == FLP_FORWARD(KEEP)) FLP_TRY(tune_check_reference(&s->check, s->reference, s->call));
   FLP_TRY(tune_pass_reference(s));
   return kind == FLP_KERNEL_FORWARD && spec_of(s)->loss ? bench_data_follow(&s->data) : FLP_OK;
 }

@@ -49,7 +49,7 @@ static flp_status add(const tune_args *args, tune_heads *out, const flp_spec *gi
   tune_head *target = &out->items[out->count];
   *target = (tune_head){.scale = scale};
   FLP_TRY(flp_spec_resolve(&spec, &target->spec));
-  if (!flp_kernel_tunable_kinds(&target->spec))
+  if (!flp_kernel_leaves_choice(&target->spec))
     return flp_fail(FLP_ERROR_ARGUMENT, "--alignment: expected 16, got %u; other kernels leave nothing to tune",
                     (unsigned)target->spec.alignment);
   FLP_TRY(cli_spec_check_tiling("--include", args->include, &target->spec));

@@ -106,7 +106,7 @@ void tune_outcome_print(const tune_outcome *outcome) {
   cli_table_may_move(&table, 1, "");
   for (int i = 0; i < outcome->steps; i++) print_step(&table, &outcome->step[i]);
   cli_table_finish(&table);
-  if (outcome->target->spec.loss && !outcome->mode && tune_has_kind(&outcome->target->spec, FLP_KERNEL_KEEP))
+  if (outcome->target->spec.loss && !outcome->mode && tune_has_kind(&outcome->target->spec, FLP_FORWARD(KEEP)))
     cli_print(2, "steps over so many rows recompute, where forward_keep counts for nothing; --mode stream times it");
   for (int i = 0; i < outcome->baseline_count; i++)
     printf("GEMM baseline, %s: %.3f ms\n", gemm_product_name(outcome->baseline[i].product),
@@ -169,7 +169,7 @@ static void dry_print(const tune_head *target, const json_t *kinds) {
 }
 
 flp_status tune_dry_run(const tune_args *args, const tune_heads *targets, const flp_device *device) {
-  static const flp_kernel_kind kinds[] = {FLP_KERNEL_FORWARD, FLP_KERNEL_DZ, FLP_KERNEL_KEEP, FLP_KERNEL_PRODUCTS};
+  static const flp_kernel_kind kinds[] = {FLP_KERNEL_FORWARD, FLP_KERNEL_DZ, FLP_FORWARD(KEEP), FLP_KERNEL_PRODUCTS};
   json_t *all = json_array();
   flp_status status = FLP_OK;
   for (int i = 0; i < targets->count && status == FLP_OK; i++) {

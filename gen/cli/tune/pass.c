@@ -41,7 +41,7 @@ tune_call tune_session_call(const tune_session *s, flp_kernel_kind kind) {
   if (kind == FLP_KERNEL_FORWARD) return TUNE_FORWARD;
   if (kind == FLP_KERNEL_DZ) return TUNE_BACKWARD; /* the other modes have it for rows that are redone */
   if (s->streams) return TUNE_STEP;
-  if (kind == FLP_KERNEL_KEEP) return TUNE_KEEPING;
+  if (kind == FLP_FORWARD(KEEP)) return TUNE_KEEPING;
   return kind && s->saved_bytes ? TUNE_SAVED : TUNE_BACKWARD; /* no descriptor holds a layout of what is kept */
 }
 

@@ -15,7 +15,7 @@ static const struct {
   flp_kernel_kind kind; /* 0: layout */
   double share;
 } steps[TUNE_STEPS] = {
-    {FLP_KERNEL_FORWARD, 1}, {FLP_KERNEL_DZ, 1}, {FLP_KERNEL_KEEP, 1}, {FLP_KERNEL_PRODUCTS, 1}, {0, 0.3}};
+    {FLP_KERNEL_FORWARD, 1}, {FLP_KERNEL_DZ, 1}, {FLP_FORWARD(KEEP), 1}, {FLP_KERNEL_PRODUCTS, 1}, {0, 0.3}};
 
 /* Seconds that steps are expected to take: as long as those before them, at first as on an H200 with D = 4096. */
 typedef struct tune_costs {
@@ -44,7 +44,7 @@ static const flp_spec *spec_of(const tuner *t) {
 static int needs(const tuner *t, int step) {
   flp_kernel_kind kind = steps[step].kind;
   if (!kind) return spec_of(t)->grads != 0;
-  if (kind == FLP_KERNEL_KEEP && !tune_session_mode(&t->session)) return 0;
+  if (kind == FLP_FORWARD(KEEP) && !tune_session_mode(&t->session)) return 0;
   return tune_has_kind(spec_of(t), kind);
 }
 

@@ -44,7 +44,7 @@ tune_chunks tune_chunks_of(const flp_spec *spec, int64_t rows, flp_mode mode, in
 
 static void put_layout(const tune_session *s, flp_kernel_desc *desc) {
   tune_chunks chunks = tune_chunks_of(&s->target->spec, s->args->rows, s->mode, s->chunk_rows, s->chunk_vocab);
-  if (desc->key.kind == FLP_KERNEL_KEEP) desc->chunk_rows = chunks.step;
+  if (desc->key.kind == FLP_FORWARD(KEEP)) desc->chunk_rows = chunks.step;
   if (desc->key.kind != FLP_KERNEL_DZ) return;
   desc->chunk_rows = chunks.rows;
   desc->chunk_vocab = chunks.vocab;
@@ -52,7 +52,7 @@ static void put_layout(const tune_session *s, flp_kernel_desc *desc) {
 
 /* Whether the target's kernel of that kind was searched: forward_keep is not where steps run in recompute mode. */
 static int was_searched(const tune_session *s, const flp_kernel_key *key) {
-  return flp_kernel_is_tunable(key) && (key->kind != FLP_KERNEL_KEEP || tune_session_mode(s));
+  return flp_kernel_is_tunable(key) && (key->kind != FLP_FORWARD(KEEP) || tune_session_mode(s));
 }
 
 static flp_status store_one(const tune_session *s, flp_store *made, flp_store *out, const flp_kernel_key *key,

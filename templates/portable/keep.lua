@@ -1,4 +1,4 @@
--- forward_keep.lua (portable): forward that also stores what it sums, for save, stream and direction modes.
+-- keep.lua (portable): stores what forward sums, for save, stream and direction modes: hooks of online.lua.
 --
 --   kept[a][v] = 2^(t - k_a) in bf16,  k_a = reference[a], chosen before by keep_reference (kept.lua)
 --   kept ← kept·(1 - tanh²)            with softcap, where p.slope is 1: the gradient but for a factor a row
@@ -9,14 +9,14 @@
 -- row and block, moves it to the row's reference. Out of range it may be infinite: keep_finish has such rows done
 -- again.
 
-return function(k, spec)
+return function(k, spec, M)
   if spec.dtype ~= "bf16" then
     error("dtype: " .. spec.dtype .. " lacks the range of exponentials; bf16 is accepted")
   end
 
   local S, L = k.import "score" (k), k.import "largest" (k)
 
-  local function see(M, p, active, count, block_column, exponentials, m, valid, y)
+  local function see(p, active, count, block_column, exponentials, m, valid, y)
     local function store(value) -- of the j-th column of this thread
       local row = k.convert(k.i64, active - p.row_begin) * p.kept_stride
       local at = row + k.convert(k.i64, block_column + M.column(0, 0))
@@ -40,7 +40,5 @@ return function(k, spec)
     k.when(k.lt(k.convert(k.i64, block_column), p.kept_stride), store_row) -- a multiple of the block
   end
 
-  k.import "online" (k, spec, "forward_keep", function(M)
-    return {see = function(...) see(M, ...) end, mark = spec.entropy and function(p) return L.mark(p.slope) end}
-  end)
+  return {see = see, by_columns = true, mark = spec.entropy and function(p) return L.mark(p.slope) end or nil}
 end

@@ -1,4 +1,4 @@
--- forward_columns.lua: forward of a slice of the columns.
+-- ahead.lua: what forward of a slice of the columns gives online.lua: while it multiplies, it makes terms of the next one.
 --
 -- On sm_90a the warps of the producer's warpgroup that load nothing round the weight's rows of the next slice meanwhile,
 -- a warp a row, two vectors of 8 elements a lane at a time; where products take two terms (operand_terms.lua) one, as they
@@ -45,5 +45,5 @@ return function(k, spec)
     end)
   end
 
-  k.import "online" (k, spec, "forward_columns", function() return {by_columns = true, aside = round_ahead} end)
+  return {by_columns = true, aside = round_ahead}
 end
