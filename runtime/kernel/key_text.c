@@ -8,7 +8,7 @@
 
 #include "runtime/kernel/kernel.h"
 
-enum { WORD = 16 };
+enum { WORD = 16, KIND = 48 };
 
 /* A dtype by its name in keys; "none" and what is unknown are 0, which writes as "none". */
 static flp_dtype dtype_of(const char *name) {
@@ -37,14 +37,14 @@ static void read_digest(const char hex[65], uint8_t out[32]) {
 }
 
 int flp_kernel_key_read(const char *text, flp_kernel_key *out, uint8_t sources[32]) {
-  char kind[WORD], dtype[WORD], target[WORD], written[WORD], tune[FLP_TUNABLES_TEXT_BYTES], loss[65] = "",
+  char kind[KIND], dtype[WORD], target[WORD], written[WORD], tune[FLP_TUNABLES_TEXT_BYTES], loss[65] = "",
       hex[65] = "";
   char again[FLP_KEY_BYTES_MAX];
   int format = 0, end = 0;
   memset(out, 0, sizeof *out);
   _Static_assert(FLP_TUNABLES_TEXT_BYTES == 96 && sizeof out->arch == 16, "the widths below");
   int fields = sscanf(text,
-                      "flp-key/%9d kind=%15s arch=%15s dtype=%15s target=%15s out=%15s entropy=%9" SCNu32
+                      "flp-key/%9d kind=%47s arch=%15s dtype=%15s target=%15s out=%15s entropy=%9" SCNu32
                       " bias=%9" SCNu32 " bias_grad=%9" SCNu32 " softcap=%9" SCNu32 " alignment=%9" SCNu32
                       " hidden=%18" SCNd64 " vocab=%18" SCNd64 " tune=%95s loss=%64[0-9a-fno] sources=%64[0-9a-f] tuned=%n",
                       &format, kind, out->arch, dtype, target, written, &out->entropy, &out->bias, &out->bias_grad,

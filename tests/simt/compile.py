@@ -214,10 +214,10 @@ def for_the_cpu(ir):
 
 
 def entries(ir):
-    """[(name, types of its parameters)]"""
+    """[(name, {parameter: its type})], in their order"""
     found = re.findall(r"define void @flp_(\w+)\((.*)\) #", ir)
-    return [(name, ["map" if BY_VALUE in parameter else parameter.split()[0] for parameter in head.split(", ")])
-            for name, head in found]
+    return [(name, {parameter.rpartition("%")[2]: "map" if BY_VALUE in parameter else parameter.split()[0]
+                    for parameter in head.split(", ")}) for name, head in found]
 
 
 def launchers(ir):
@@ -225,7 +225,7 @@ def launchers(ir):
     lines = ["declare void @simt_launch(ptr, i32, i32, i32, ptr)"]
     for name, kinds in entries(ir):
         body, values = [], []
-        for i, kind in enumerate(kinds):
+        for i, kind in enumerate(kinds.values()):
             body += [f"%at{i} = getelementptr ptr, ptr %p, i64 {i}", f"%to{i} = load ptr, ptr %at{i}"]
             body += [] if kind == "map" else [f"%v{i} = load {kind}, ptr %to{i}"]
             values.append(f"ptr %to{i}" if kind == "map" else f"{kind} %v{i}")

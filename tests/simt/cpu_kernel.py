@@ -2,7 +2,6 @@
 import ctypes
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -40,29 +39,13 @@ class Kernel:
         """values: numpy arrays or None for pointers, matrix_map for maps, numbers for the rest, in the order of abi.h"""
         held = [value if kind == "map" else
                 CTYPES[kind](value.ctypes.data if isinstance(value, numpy.ndarray) else value)
-                for kind, value in zip(self.types, values, strict=True)]
+                for kind, value in zip(self.types.values(), values, strict=True)]
         self.run(grid, self.threads, self.cluster, (ctypes.c_void_p * len(held))(*[ctypes.addressof(v) for v in held]))
 
     def named(self, grid, **values):
         """The same by the names of abi.h; those that are left out are null or 0."""
-        names = parameters(self.entry)
-        assert not set(values) - set(names), set(values) - set(names)
-        self(grid, *[values.get(name, None if kind == "ptr" else 0) for name, kind in zip(names, self.types, strict=True)])
-
-
-def parameters(entry):
-    """Names of an entry's parameters, as runtime/kernel/abi.h lists them."""
-    text = re.sub(r"/\*.*?\*/", "", (TREE / "runtime/kernel/abi.h").read_text(), flags=re.S).replace("\\\n", " ")
-
-    def expand(name):
-        names = []
-        for included, field in re.findall(r"(FLP_\w+_PARAMS)\(P\)|P\(\w+, (\w+)\)",
-                                          re.search(rf"#define {name}\(P\)(.*)", text).group(1)):
-            names += expand(included) if included else [field]
-        return names
-
-    lists = dict(re.findall(r"E\((\w+), (FLP_\w+_PARAMS)\)", text))
-    return expand(lists[entry])
+        assert not set(values) - set(self.types), set(values) - set(self.types)
+        self(grid, *[values.get(name, None if kind == "ptr" else 0) for name, kind in self.types.items()])
 
 
 def matrix_map(matrix, box_rows):

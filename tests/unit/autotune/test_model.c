@@ -25,7 +25,7 @@ static flp_spec spec_of(int64_t vocab, int64_t hidden, uint32_t grads) {
   return resolved;
 }
 
-static const flp_kernel_kind kinds[] = {FLP_KERNEL_FORWARD, FLP_KERNEL_DZ, FLP_KERNEL_PRODUCTS, FLP_KERNEL_KEEP};
+static const flp_kernel_kind kinds[] = {FLP_KERNEL_FORWARD, FLP_KERNEL_DZ, FLP_KERNEL_PRODUCTS, FLP_FORWARD(KEEP)};
 
 static flp_tunables own_of(flp_kernel_kind kind, const flp_spec *spec) {
   tile_space *space;
@@ -129,12 +129,12 @@ Test(model, keeping_costs_what_it_stores_beside_forward) {
   flp_device slow = h200;
   slow.memory_clock_khz = 1000000; /* 2 TB/s */
   slow.memory_bus_bits = 8000;
-  const flp_tunables tilings[] = {own_of(FLP_KERNEL_KEEP, &spec), {FLP_SCHEDULE_COOPERATIVE, 128, 128, 4, 1, 16}};
+  const flp_tunables tilings[] = {own_of(FLP_FORWARD(KEEP), &spec), {FLP_SCHEDULE_COOPERATIVE, 128, 128, 4, 1, 16}};
   for (int i = 0; i < 2; i++) {
     double defaults = forward_ms(&spec, 8192, &tilings[i]);
-    double keep = model_ms(FLP_KERNEL_KEEP, &spec, 8192, 0, &h200, &tilings[i]);
+    double keep = model_ms(FLP_FORWARD(KEEP), &spec, 8192, 0, &h200, &tilings[i]);
     cr_expect_float_eq(keep - defaults, 1e3 * 2 * 8192 * 151936.0 / 4.8e12, 1e-6, "%g, %g", defaults, keep);
-    cr_expect_float_eq(model_ms(FLP_KERNEL_KEEP, &spec, 8192, 0, &slow, &tilings[i]) - defaults,
+    cr_expect_float_eq(model_ms(FLP_FORWARD(KEEP), &spec, 8192, 0, &slow, &tilings[i]) - defaults,
                        1e3 * 2 * 8192 * 151936.0 / 2e12, 1e-6);
   }
 }

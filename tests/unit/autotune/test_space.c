@@ -3,12 +3,12 @@
 #include "runtime/api/validate.h"
 #include "tests/unit/support/gen_case.h"
 
-static const flp_kernel_kind kinds[] = {FLP_KERNEL_FORWARD, FLP_KERNEL_DZ, FLP_KERNEL_PRODUCTS, FLP_KERNEL_KEEP};
+static const flp_kernel_kind kinds[] = {FLP_KERNEL_FORWARD, FLP_KERNEL_DZ, FLP_KERNEL_PRODUCTS, FLP_FORWARD(KEEP)};
 enum { KINDS = 4 };
 
 /* Exponentials are saved of bf16 operands alone. */
 static int is_there(flp_kernel_kind kind, flp_dtype dtype) {
-  return kind != FLP_KERNEL_KEEP || dtype == FLP_DTYPE_BF16;
+  return kind != FLP_FORWARD(KEEP) || dtype == FLP_DTYPE_BF16;
 }
 
 static flp_spec spec_of(flp_dtype dtype, int64_t hidden, int bias) {
@@ -17,7 +17,7 @@ static flp_spec spec_of(flp_dtype dtype, int64_t hidden, int bias) {
   spec.hidden = hidden;
   spec.dtype = dtype;
   spec.has_bias = bias;
-  spec.keep = is_there(FLP_KERNEL_KEEP, dtype);
+  spec.keep = is_there(FLP_FORWARD(KEEP), dtype);
   spec.grads = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | (bias ? FLP_GRAD_BIAS : 0);
   cr_assert_eq(flp_spec_resolve(&spec, &resolved), FLP_OK, "%s", flp_error_detail());
   return resolved;
@@ -319,7 +319,7 @@ Test(space, leaves_the_canonical_split_alone) {
     flp_kernel_key *key = &keys[i / 3];
     char error[512];
     flpgen_result result;
-    if (key->kind != FLP_KERNEL_FORWARD && key->kind != FLP_KERNEL_KEEP) continue;
+    if (key->kind != FLP_KERNEL_FORWARD && key->kind != FLP_FORWARD(KEEP)) continue;
     key->tune = some[i % 3];
     cr_assert_eq(flpgen_generate(key, NULL, &result, error, sizeof error), FLP_OK, "%s", error);
     cr_expect_eq(result.desc.unit_columns, FLP_LEAF_COLUMNS, "%u", result.desc.unit_columns);

@@ -33,7 +33,7 @@
 #include <stdint.h>
 
 typedef struct fake_launch {
-  char entry[32]; /* without "flp_" */
+  char entry[48]; /* without "flp_" */
   unsigned grid, block, shared, cluster; /* cluster: 1 without */
   void *stream;
   uint8_t params[1280]; /* the entry's struct of abi.h */

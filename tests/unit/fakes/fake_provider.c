@@ -61,7 +61,8 @@ static void add_entry(flp_kernel_desc *desc, const char *name, int shared) {
   if (strcmp(name, now.missing) == 0) return;
   flp_kernel_entry *entry = &desc->entries[desc->entry_count++];
   snprintf(entry->name, sizeof entry->name, "%s", name);
-  snprintf(entry->signature, sizeof entry->signature, "%s", flp_abi_find(name)->signature);
+  char signature[FLP_ABI_PARAMS_MAX + 1];
+  snprintf(entry->signature, sizeof entry->signature, "%s", flp_abi_signature(flp_abi_find(name), signature));
   entry->threads = (uint32_t)now.threads;
   entry->shared_bytes = (uint32_t)shared;
 }

@@ -79,7 +79,8 @@ Test(gen_engine, descriptor_reports_what_the_kernel_is) {
   cr_expect_eq(d->ptx_minor, 0);
   cr_assert_eq(d->entry_count, 1);
   cr_expect_str_eq(d->entries[0].name, "forward");
-  cr_expect_str_eq(d->entries[0].signature, flp_abi_find("forward")->signature);
+  char signature[FLP_ABI_PARAMS_MAX + 1];
+  cr_expect_str_eq(d->entries[0].signature, flp_abi_signature(flp_abi_find("forward"), signature));
   cr_expect_not_null(strstr(result.ptx, ".version 7.0\n.target sm_80\n.address_size 64"));
   cr_expect_not_null(strstr(result.ptx, ".visible .entry flp_forward("));
   uint8_t bytes[FLP_DESC_BYTES_MAX];

@@ -19,15 +19,15 @@ static CUresult launch(CUfunction function, unsigned x, unsigned y, unsigned z, 
   (void)function, (void)x, (void)y, (void)z, (void)threads_x, (void)threads_y, (void)threads_z;
   (void)shared, (void)stream, (void)extra;
   launches++;
-  for (uint32_t i = 0; i < launched->param_count; i++) {
+  int i = 0;
+  for (const flp_abi_param *p = flp_abi_first(launched); p; p = flp_abi_next(launched, p), i++) {
     passed[i] = fields[i];
-    if (launched->params[i].source != FLP_ABI_GIVEN) memcpy(&address[i], fields[i], sizeof address[i]);
+    if (p->source != FLP_ABI_GIVEN) memcpy(&address[i], fields[i], sizeof address[i]);
   }
   return 0;
 }
 
 #define NAME(name, ...) #name,
-static const char *const entry_names[] = {FLP_ENTRY_LIST(NAME)};
 static const char *const region_names[] = {FLP_REGION_LIST(NAME)};
 #undef NAME
 
@@ -39,7 +39,7 @@ static flp_call call_of(flp_plan *plan, flp_driver *driver, flp_args *args) {
   plan->driver = driver;
   strcpy(plan->spec_text, "a spec");
   for (int i = 0; i < FLP_ENTRY_ID_COUNT; i++)
-    plan->modules.function[i] = (flp_function){.abi = flp_abi_find(entry_names[i]), .threads = 32};
+    plan->modules.function[i] = (flp_function){.abi = flp_abi_of((flp_entry_id)i), .threads = 32};
   args->workspace = (void *)(uintptr_t)WORKSPACE;
   flp_call call = {.plan = plan, .args = args};
   for (int i = 0; i < FLP_REGION_ID_COUNT; i++) {
@@ -49,23 +49,22 @@ static flp_call call_of(flp_plan *plan, flp_driver *driver, flp_args *args) {
   return call;
 }
 
-static void expect_bound(const flp_abi_param *param, uint32_t i, uint64_t want) {
+static void expect_bound(const flp_abi_param *param, int i, uint64_t want) {
   if (param->source == FLP_ABI_GIVEN)
     cr_expect_eq(passed[i], given + param->place, "flp_%s: %s", launched->name, param->name);
   else
     cr_expect_eq(address[i], want, "flp_%s: %s", launched->name, param->name);
 }
 
-/* One entry without one of its regions. */
-static void expect_without(flp_call *call, int id, uint32_t missing) {
-  const flp_abi_param *param = &launched->params[missing];
+/* One entry without one of its regions, parameter number i. */
+static void expect_without(flp_call *call, int id, const flp_abi_param *param, int i) {
   call->scheme.size[param->place] = 0;
   int before = launches;
   flp_status status = flp_launch(call, (flp_entry_id)id, given, 1);
   call->scheme.size[param->place] = 256;
   if (param->source == FLP_ABI_REGION_OR_NULL) {
     cr_expect_eq(status, FLP_OK);
-    expect_bound(param, missing, 0);
+    expect_bound(param, i, 0);
     return;
   }
   char want[256];
@@ -81,13 +80,14 @@ static int check_entry(flp_call *call, int id) {
   int regions = 0;
   launched = call->plan->modules.function[id].abi;
   cr_assert_eq(flp_launch(call, (flp_entry_id)id, given, 1), FLP_OK, "%s", flp_error_detail());
-  for (uint32_t i = 0; i < launched->param_count; i++)
-    expect_bound(&launched->params[i], i, WORKSPACE + 256 * (uint64_t)launched->params[i].place);
-  for (uint32_t i = 0; i < launched->param_count; i++) {
-    const flp_abi_param *param = &launched->params[i];
+  int i = 0;
+  for (const flp_abi_param *p = flp_abi_first(launched); p; p = flp_abi_next(launched, p))
+    expect_bound(p, i++, WORKSPACE + 256 * (uint64_t)p->place);
+  i = 0;
+  for (const flp_abi_param *param = flp_abi_first(launched); param; param = flp_abi_next(launched, param), i++) {
     if (param->source == FLP_ABI_GIVEN) continue;
     regions++;
-    expect_without(call, id, i);
+    expect_without(call, id, param, i);
     cr_expect_str_eq(region_names[param->place], param->name, "flp_%s", launched->name);
   }
   return regions;

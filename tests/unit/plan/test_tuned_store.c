@@ -97,7 +97,7 @@ Test(tuned_store, the_layout_that_was_chosen_is_taken) {
 
 static const flp_kernel_desc *keep_of(const flp_plan *plan) {
   for (int i = 0; i < plan->modules.count; i++)
-    if (plan->modules.desc[i].key.kind == FLP_KERNEL_KEEP) return &plan->modules.desc[i];
+    if (plan->modules.desc[i].key.kind == FLP_FORWARD(KEEP)) return &plan->modules.desc[i];
   return NULL;
 }
 
@@ -107,7 +107,7 @@ Test(tuned_store, forward_keep_has_the_chosen_tiling_and_chunks) {
   open_scene(&s);
   words_change_spec(&s.target.spec, "grads=hidden loss=grpo");
   s.session.streams = 1;
-  s.session.chosen.of[FLP_KERNEL_KEEP].raster = 32;
+  s.session.chosen.of[FLP_FORWARD(KEEP)].raster = 32;
   s.session.mode = FLP_MODE_STREAM;
   s.session.chunk_rows = 1792;
   s.session.chunk_vocab = 151936;
@@ -135,7 +135,7 @@ Test(tuned_store, forward_keep_that_was_not_searched_is_stored_plain) {
   cr_assert_eq(flp_store_open(s.stage.cache, NULL, &store), FLP_OK);
   for (int i = 0; i < count; i++) {
     flp_kernel_image image;
-    if (keys[i].kind != FLP_KERNEL_KEEP) continue;
+    if (keys[i].kind != FLP_FORWARD(KEEP)) continue;
     size_t length = flp_kernel_key_bytes(&keys[i], flp_sources_hash(), "", bytes, sizeof bytes);
     cr_assert_eq(flp_store_get(store, bytes, length, &image, &found), FLP_OK);
     flp_kernel_image_clear(&image);

@@ -197,7 +197,7 @@ Test(planner_rules, what_specs_keep_and_expand) {
     cr_expect(cases[i].kept ? bytes > 0 : bytes == 0);
     cr_expect_eq(flp_planner_saved_bytes(&p.spec, cases[i].kept, 0), 0);
     cr_expect_eq(flp_planner_saved_bytes(&p.spec, FLP_MODE_STREAM, 100), 0);
-    p.panel[FLP_KERNEL_EMIT] = p.panel[FLP_KERNEL_KEEP] = 0;
+    p.emit_rows = p.keep_rows = 0;
     cr_expect_eq(flp_planner_keeps(&p), 0, "no kernels");
   }
 }

@@ -24,12 +24,12 @@ Test(store, file_layout_is_fixed) {
   cr_assert_eq(fread(bytes, 1, sizeof bytes, file), sizeof bytes);
   fclose(file);
   static const uint8_t head[24] = {'F', 'L', 'P', 'K',  1, 0, 0, 0,    FIXTURE_KEY_BYTES,
-                                   0,   0,   0,   0x24, 1, 0, 0, 0x88, 0x13};
+                                   0,   0,   0,   0x4c, 1, 0, 0, 0x88, 0x13};
   cr_expect_arr_eq(bytes, head, sizeof head);
   cr_expect_arr_eq(bytes + 24, FIXTURE_KEY, FIXTURE_KEY_BYTES);
   struct stat stat_;
   cr_assert_eq(stat(path, &stat_), 0);
-  cr_expect_eq(stat_.st_size, 24 + FIXTURE_KEY_BYTES + 292 + 5000 + 32);
+  cr_expect_eq(stat_.st_size, 24 + FIXTURE_KEY_BYTES + 332 + 5000 + 32);
 }
 
 Test(store, unstorable_entries_are_refused) {

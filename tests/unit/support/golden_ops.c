@@ -65,8 +65,8 @@ static void put_launches(golden *g, const words_argument *rows) {
     const flp_abi_entry *entry = flp_abi_find(l->entry);
     cr_expect_eq(l->stream, STAGE_STREAM);
     fprintf(g->out, "%s grid=%u", l->entry, l->grid);
-    for (uint32_t p = 0; p < entry->param_count; p++)
-      put_param(g, rows, &entry->params[p], l->params + entry->params[p].offset);
+    for (const flp_abi_param *p = flp_abi_first(entry); p; p = flp_abi_next(entry, p))
+      put_param(g, rows, p, l->params + p->offset);
     fputc('\n', g->out);
   }
   stage_expect_capturable(&g->s);

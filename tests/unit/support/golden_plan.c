@@ -265,6 +265,10 @@ static void kernels(golden *g, const char *words) {
   }
 }
 
+static int has_several(unsigned parts) {
+  return (parts & (parts - 1)) != 0;
+}
+
 /* The facts of each: the first say which fields its key has. */
 static void kinds(golden *g, const char *words) {
   static const char *const facts[] = {"target",     "out",         "entropy", "bias",  "bias_grad", "alignment",
@@ -272,6 +276,7 @@ static void kinds(golden *g, const char *words) {
                                       "units",      "chunk_rows",  "chunk_vocab", "linked", "adds", "indexed"};
   (void)words;
   for (int kind = 1; kind < FLP_KERNEL_KINDS; kind++) {
+    if (has_several(flp_kind_parts((flp_kernel_kind)kind))) continue;
     fprintf(g->out, "%s", flp_kernel_kind_name((flp_kernel_kind)kind));
     for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++)
       if (flp_kind_of((flp_kernel_kind)kind)->facts >> i & 1) fprintf(g->out, " %s", facts[i]);
@@ -279,11 +284,15 @@ static void kinds(golden *g, const char *words) {
   }
 }
 
-/* What kernels that were compiled before rely on: a change here is one of the ABI. */
+/* What kernels that were compiled before rely on: a change here is one of the ABI. Several parts of forward have what each
+ * has. */
 static void signatures(golden *g, const char *words) {
+  char letters[FLP_ABI_PARAMS_MAX + 1];
   (void)words;
-  for (int i = 0; i < FLP_ENTRY_ID_COUNT; i++)
-    fprintf(g->out, "%s %s\n", flp_entry_name(i), flp_abi_find(flp_entry_name(i))->signature);
+  for (int i = 0; i < FLP_ENTRY_ID_COUNT; i++) {
+    const flp_abi_entry *entry = flp_abi_of((flp_entry_id)i);
+    if (!has_several(entry->parts)) fprintf(g->out, "%s %s\n", entry->name, flp_abi_signature(entry, letters));
+  }
 }
 
 /* ---- what is taken ---- */

@@ -29,7 +29,8 @@ flp_kernel_key sample_key(flp_kernel_kind kind) {
 static void add_entry(flp_kernel_desc *desc, const char *name) {
   flp_kernel_entry *entry = &desc->entries[desc->entry_count++];
   snprintf(entry->name, sizeof entry->name, "%s", name);
-  snprintf(entry->signature, sizeof entry->signature, "%s", flp_abi_find(name)->signature);
+  char signature[FLP_ABI_PARAMS_MAX + 1];
+  snprintf(entry->signature, sizeof entry->signature, "%s", flp_abi_signature(flp_abi_find(name), signature));
   entry->threads = 256;
   entry->shared_bytes = 98304;
 }

@@ -172,10 +172,8 @@ static uint64_t pointer_at(const fake_launch *l, const flp_abi_param *p) {
 /* How many of the launch's arrays are not those of that layout. */
 static int strangers(const trace *t, const fake_launch *l, const flp_abi_entry *entry, int pass) {
   int count = 0;
-  for (uint32_t i = 0; i < entry->param_count; i++) {
-    const flp_abi_param *p = &entry->params[i];
+  for (const flp_abi_param *p = flp_abi_first(entry); p; p = flp_abi_next(entry, p))
     count += p->source != FLP_ABI_GIVEN && pointer_at(l, p) != region_address(t, pass, (int)p->place);
-  }
   return count;
 }
 
@@ -259,7 +257,7 @@ static void put_launch(trace *t, const fake_launch *l) {
   put_pass(t, l, entry);
   put(t, "%s grid=%u", l->entry, l->grid);
   if (l->cluster > 1) put(t, "cluster=%u", l->cluster);
-  for (uint32_t i = 0; i < entry->param_count; i++) put_param(t, l, &entry->params[i]);
+  for (const flp_abi_param *p = flp_abi_first(entry); p; p = flp_abi_next(entry, p)) put_param(t, l, p);
   end_line(t);
   expect_as_described(t->plan, l, entry);
 }
