@@ -26,6 +26,8 @@ static const flp_op_kernel head_kernels[] = {
     {.kind = FLP_KERNEL_GRAD_HIDDEN, .none = OF(LISTED), .grads = HIDDEN, .products = FLP_PRODUCTS_APART},
     {.kind = FLP_KERNEL_GRAD_WEIGHT, .none = OF(LISTED), .grads = WEIGHT, .products = FLP_PRODUCTS_APART},
     {.kind = FLP_KERNEL_FORWARD, .parts = FLP_PART_KEEP, .also = flp_kernel_spec_keeps},
+    {.kind = FLP_KERNEL_FORWARD, .parts = FLP_PART_KEEP | FLP_PART_TOP, .all = OF(TOPK), .also = flp_kernel_spec_keeps},
+    {.kind = FLP_KERNEL_FORWARD, .parts = FLP_PART_KEEP | FLP_PART_TOP, .all = OF(RANK), .also = flp_kernel_spec_keeps},
     {.kind = FLP_KERNEL_KEPT, .also = flp_kernel_spec_keeps},
     {.kind = FLP_KERNEL_LOSS, .also = has_rows_loss},
     {.kind = FLP_KERNEL_LISTED, .all = OF(LISTED)},

@@ -1,9 +1,8 @@
 /* forward.c: the forward pass: prepare, then for each chunk of rows gather (where operands come through tensor
  * maps), forward and combine (twice where both partial and outputs are wanted). Chunks share one block of partials;
- * their sizes do not enter a row's bits. In save mode forward_keep takes forward's place (keep.c), in tail mode forward_emit
- * (tail.c), with K targets a row forward_targets, and targets_finish behind all chunks (targets.c), in direction mode all
- * of direction.c, and where columns are listed all of listed.c. Where best columns or ranks are asked for forward_top takes
- * its place (top.c). */
+ * their sizes do not enter a row's bits. Forward has part keep in save mode (keep.c), part emit in tail mode (tail.c), part targets
+ * with K targets a row, and targets_finish behind all chunks (targets.c), and part top where best columns or ranks are asked
+ * for (top.c). Direction mode is all of direction.c, listed columns all of listed.c. */
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
 #include "runtime/launch/keep.h"
@@ -46,13 +45,13 @@ static flp_status launch(const flp_call *call) {
   for (int64_t begin = 0; begin < a->n; begin += chunk) {
     flp_row_range rows = {begin, flp_min(begin + chunk, a->n)};
     if (call->plan->planner.is_mapped) FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
-    if (is_top) {
-      FLP_TRY(flp_launch_top(call, rows));
-    } else if (is_tail) {
+    if (is_tail) {
       FLP_TRY(flp_launch_tail(call, rows));
     } else if (a->saved) {
       flp_keep_sink keep = flp_keep_saved(call, begin);
       FLP_TRY(flp_launch_keep(call, rows, &keep));
+    } else if (is_top) {
+      FLP_TRY(flp_launch_top(call, rows, (flp_column_range){0, a->vocab_valid}, NULL));
     } else {
       FLP_TRY(launch_slices(call, rows));
     }

@@ -36,10 +36,15 @@ flp_status flp_launch_reference(const flp_call *call, flp_row_range rows, const 
   return flp_launch_over(call, FLP_ENTRY_keep_reference, &p, rows.end - rows.begin, 1);
 }
 
+flp_status flp_launch_kept_scores(const flp_call *call, flp_row_range rows, flp_column_range columns,
+                                  const flp_keep_sink *keep) {
+  return flp_call_wants_top(call) ? flp_launch_top(call, rows, columns, keep)
+                                  : flp_launch_scores(call, rows, columns, keep);
+}
+
 flp_status flp_launch_keep(const flp_call *call, flp_row_range rows, const flp_keep_sink *keep) {
-  flp_column_range all = {0, call->args->vocab_valid};
   FLP_TRY(flp_launch_reference(call, rows, keep));
-  return flp_launch_scores(call, rows, all, keep);
+  return flp_launch_kept_scores(call, rows, (flp_column_range){0, call->args->vocab_valid}, keep);
 }
 
 /* ---- gradients ---- */

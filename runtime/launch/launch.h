@@ -162,9 +162,9 @@ flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, flp_colum
 flp_status flp_launch_emit(const flp_call *call, flp_row_range rows, const flp_emit_sink *emit);
 /* The scores of the rows' own targets, before forward: tail_target or top_target. */
 flp_status flp_launch_own_scores(const flp_call *call, flp_entry_id entry, flp_row_range rows, int64_t rows_of_a_warp);
-/* The same of some columns, as with keep, and what may be the rows' best of them (top.c). */
+/* The same of some columns, with keep or without, and what may be the rows' best of them (top.c). */
 flp_status flp_launch_contenders(const flp_call *call, flp_row_range rows, flp_column_range columns,
-                                 const flp_top_sink *top);
+                                 const flp_keep_sink *keep, const flp_top_sink *top);
 /* logprob, entropy and stats from those; partial: where a shard's partial goes in their place, 0: nowhere */
 flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, CUdeviceptr partial);
 
@@ -248,8 +248,9 @@ flp_status flp_launch_tail_lists(const flp_call *call);
 flp_status flp_tail_dense(const flp_call *call, flp_args *args, flp_call *dense);
 flp_status flp_launch_tail_sums(const flp_call *call);
 /* Best columns and ranks: scores of a chunk in slices, with lists; what stands in these, when the chunk is folded; and rows
- * that are not computed. */
-flp_status flp_launch_top(const flp_call *call, flp_row_range rows);
+ * that are not computed. Columns come range after range, of which slices are parts. keep: where their exponentials go, from
+ * the first column of the range on; NULL: nowhere */
+flp_status flp_launch_top(const flp_call *call, flp_row_range rows, flp_column_range columns, const flp_keep_sink *keep);
 flp_status flp_launch_top_finish(const flp_call *call, flp_row_range rows);
 flp_status flp_launch_top_others(const flp_call *call);
 /* args.tail_report of a pass that leaves nothing out, if there is one. */

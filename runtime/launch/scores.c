@@ -204,8 +204,8 @@ flp_status flp_launch_emit(const flp_call *call, flp_row_range rows, const flp_e
 }
 
 flp_status flp_launch_contenders(const flp_call *call, flp_row_range rows, flp_column_range columns,
-                                 const flp_top_sink *top) {
-  return launch_to(call, rows, columns, (sinks){.top = top});
+                                 const flp_keep_sink *keep, const flp_top_sink *top) {
+  return launch_to(call, rows, columns, (sinks){.keep = keep, .top = top});
 }
 
 /* The kernel writes either a shard's partial or the outputs of a whole head. */

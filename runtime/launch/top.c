@@ -1,7 +1,7 @@
 /* top.c: the best columns of each row and the rank of its target (abi.h): forward in slices of the vocabulary.
  *
- * Of a chunk: top_target and top_begin; forward_top over the first columns, all of which are listed, and then over each
- * slice, the first of which begins with them anew; behind each top_floor; top_redo of rows whose list overflowed; and when
+ * Of a chunk: top_target and top_begin; forward with part top over the first columns, all of which are listed, and then over
+ * each slice, the first of which begins with them anew, with part keep where exponentials are saved; behind each top_floor; top_redo of rows whose list overflowed; and when
  * the caller's outputs are folded top_finish.
  * Invariants: slices begin where partials do, so bits are those of one launch; how many rows are lost only the device
  * knows; arrays are of the chunk's rows. */
@@ -114,25 +114,41 @@ static flp_status launch_redo(const flp_call *call, flp_row_range rows) {
   return flp_launch(call, FLP_ENTRY_top_redo, &p, (int64_t)call->plan->planner.multiprocessors * CTAS);
 }
 
-flp_status flp_launch_top(const flp_call *call, flp_row_range rows) {
-  const flp_args *a = call->args;
-  flp_column_range all = {0, a->vocab_valid};
-  FLP_TRY(launch_begin(call, rows));
-  if (!flp_call_best(call)) return flp_launch_contenders(call, rows, all, &(flp_top_sink){.from = 0});
+/* The first columns, which are listed all, so that there is a floor. */
+static flp_status launch_sample(const flp_call *call, flp_row_range rows, int64_t sample) {
+  if (!sample) return FLP_OK;
+  FLP_TRY(flp_launch_contenders(call, rows, (flp_column_range){0, sample}, NULL, &(flp_top_sink){.from = 0}));
+  return launch_floor(call, rows, 1, 0);
+}
+
+/* One slice, whose exponentials stand behind those of the columns of the range before it. */
+static flp_status launch_slice(const flp_call *call, flp_row_range rows, flp_column_range slice, int64_t range_begin,
+                               const flp_keep_sink *keep, int64_t from) {
+  flp_keep_sink own;
+  if (keep) {
+    own = *keep;
+    own.kept += (uint64_t)(slice.begin - range_begin) * flp_dtype_bytes(call->plan->spec.dtype);
+  }
+  return flp_launch_contenders(call, rows, slice, keep ? &own : NULL, &(flp_top_sink){.from = from});
+}
+
+flp_status flp_launch_top(const flp_call *call, flp_row_range rows, flp_column_range columns,
+                          const flp_keep_sink *keep) {
   const flp_spec *spec = &call->plan->spec;
-  int64_t sample = flp_planner_top_sample(spec, a->vocab_valid);
-  if (sample) {
-    FLP_TRY(flp_launch_contenders(call, rows, (flp_column_range){0, sample}, &(flp_top_sink){.from = 0}));
-    FLP_TRY(launch_floor(call, rows, 1, 0));
+  int64_t vocab = call->args->vocab_valid, sample = flp_call_best(call) ? flp_planner_top_sample(spec, vocab) : 0;
+  if (columns.begin == 0) FLP_TRY(launch_begin(call, rows));
+  if (!flp_call_best(call)) return launch_slice(call, rows, columns, columns.begin, keep, 0);
+  if (columns.begin == 0) FLP_TRY(launch_sample(call, rows, sample));
+  int slices = flp_planner_top_slices(spec, vocab);
+  for (int64_t begin = 0, slice = 0; begin < columns.end; slice++) {
+    int64_t end = slice_end(call, rows, begin, (int)slice, slices);
+    flp_column_range own = {flp_max(begin, columns.begin), flp_min(end, columns.end)};
+    begin = end;
+    if (own.begin >= own.end) continue;
+    FLP_TRY(launch_slice(call, rows, own, columns.begin, keep, own.begin ? 0 : sample));
+    FLP_TRY(launch_floor(call, rows, 0, own.end == vocab));
   }
-  int slices = flp_planner_top_slices(spec, a->vocab_valid);
-  for (int64_t begin = 0, slice = 0; begin < a->vocab_valid; slice++) {
-    flp_column_range columns = {begin, slice_end(call, rows, begin, (int)slice, slices)};
-    FLP_TRY(flp_launch_contenders(call, rows, columns, &(flp_top_sink){.from = begin ? 0 : sample}));
-    FLP_TRY(launch_floor(call, rows, 0, columns.end == a->vocab_valid));
-    begin = columns.end;
-  }
-  return launch_redo(call, rows);
+  return columns.end == vocab ? launch_redo(call, rows) : FLP_OK;
 }
 
 /* A shard of a larger vocabulary has its partial to be held against; a whole head its stats, which are made here where the

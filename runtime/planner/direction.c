@@ -16,7 +16,7 @@ static int64_t count_launches(const flp_planner *p, int64_t n, const flp_scheme 
   int64_t redone = flp_ceil_div(p->spec.vocab, flp_planner_redo_columns(p, s->chunk_rows, s->chunk_vocab));
   /* prepare; gather, forward over the first columns, keep_reference, combine twice, direction_finish; forward_keep,
    * direction_strike, product; dz, product */
-  return 1 + row_chunks * (5 + p->is_mapped + 3 * pieces) + blocks * redone * 2;
+  return 1 + row_chunks * (5 + p->is_mapped + 3 * pieces) + blocks * redone * 2 + planner_top_launches(p, row_chunks);
 }
 
 static void build(const flp_planner *p, int64_t n, int64_t rows, int64_t columns, flp_scheme *s) {
@@ -35,6 +35,7 @@ static void build(const flp_planner *p, int64_t n, int64_t rows, int64_t columns
   planner_put_region(s, FLP_REGION_redo, planner_redo_blocks(rows), 4);
   planner_put_region(s, FLP_REGION_dz, 1, planner_dz_bytes(p, rows, columns));
   if (p->is_mapped) planner_put_gather(p, s, rows);
+  planner_put_top(p, s, n, rows);
   s->launches = (int32_t)flp_min(count_launches(p, n, s), INT32_MAX);
   s->seconds = flp_planner_direction_cost(p, n, rows, columns);
 }

@@ -49,7 +49,7 @@ void planner_put_top(const flp_planner *p, flp_scheme *s, int64_t n, int64_t row
   int64_t places = flp_planner_top_places(&p->spec);
   for (size_t i = 0; i < sizeof by_row / sizeof by_row[0]; i++) planner_put_region(s, by_row[i], rows, 4);
   planner_put_region(s, FLP_REGION_top_lost, 1 + rows, 4);
-  planner_put_region(s, FLP_REGION_stats, n, 16);
+  if (!s->size[FLP_REGION_stats]) planner_put_region(s, FLP_REGION_stats, n, 16);
   if (!places) return;
   planner_put_region(s, FLP_REGION_top_column, rows * places, 4);
   planner_put_region(s, FLP_REGION_top_score, rows * places, 4);

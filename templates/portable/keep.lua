@@ -37,7 +37,10 @@ return function(k, spec, M)
     end
     local function store_row() k.branch(k.lt(active, count), store_exponentials, store_zeros) end
     if not valid then return store_row() end
-    k.when(k.lt(k.convert(k.i64, block_column), p.kept_stride), store_row) -- a multiple of the block
+    -- a multiple of the block; of a slice no more than its own columns
+    local stored = spec.parts.top and k.lt(block_column, p.vocab_valid)
+      or not spec.parts.top and k.lt(k.convert(k.i64, block_column), p.kept_stride)
+    k.when(stored, store_row)
   end
 
   return {see = see, by_columns = true, mark = spec.entropy and function(p) return L.mark(p.slope) end or nil}

@@ -53,7 +53,7 @@ Test(store_bytes, an_entry) {
   cr_assert_eq(flp_store_put(store, FIXTURE_KEY, FIXTURE_KEY_BYTES, &image), FLP_OK, "%s", flp_error_detail());
   size_t length = read_file(directory, ".flpk", name, bytes, sizeof bytes);
   cr_expect_str_eq(name, "d52b7e8815f5e82a390be7b8d7cf4a5c62013cee065179a71acf28dbe55a4106.flpk");
-  expect_hash(bytes, length, "5ccb812819d2707bc4d2efbd4afa388c967dfbacb8529f37f449d14b2fd996aa");
+  expect_hash(bytes, length, "db3341fabb76a01dd5da95625bc0dee7e233512024b349264bc57d307842a5c8");
   flp_kernel_image_clear(&image);
   flp_store_close(store);
 }

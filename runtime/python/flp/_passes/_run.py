@@ -47,9 +47,12 @@ def plan_for(ops, settings, grads, keep=False, program=None):
 
 
 def forward_plan(ops, settings, grads, kept, top):
-    """The plan of a forward pass. kept: Kept or None; top: _top.Outputs, which a scoring plan gives, or None"""
+    """The plan of a forward pass. kept: Kept or None; top: _top.Outputs, which a scoring plan gives where nothing is
+    kept, or None"""
+    if kept is not None:
+        return kept.plan
     if top is None:
-        return plan_for(ops, settings, grads) if kept is None else kept.plan
+        return plan_for(ops, settings, grads)
     return _plans.get(key_of(ops, settings, 0)._replace(topk=settings.topk, rank=int(settings.rank)))
 
 
@@ -149,22 +152,23 @@ class Kept:
 def keep(ops, settings, grads):
     """Memory for what the forward pass of these operands keeps -> Kept, or None for recompute mode. error: as
     keeping_plan"""
-    if settings.topk or settings.rank:
-        return None
-    plan, size = keeping_plan(ops, settings, grads)
+    plan, size = keeping_plan(ops, settings, grads, with_top=True)
     if not size:
         return None
     lasts = plan.keeps_for_good(ops.hidden.shape[0], keep_budget(settings))
     return Kept(memory_on(ops.hidden.device, size), settings, plan, lasts)
 
 
-def keeping_plan(ops, settings, grads):
+def keeping_plan(ops, settings, grads, with_top=False):
     """The plan of a training call and the bytes that its forward pass keeps for save, direction or tail mode; 0:
-    recompute mode.
+    recompute mode. with_top: one that also gives what _top.Outputs has
 
     error: UnsupportedError if settings.save is True and no rung keeps any
     """
-    return plan_that_keeps(key_of(ops, settings, grads), settings, ops.hidden.shape[0])
+    key = key_of(ops, settings, grads)
+    if with_top:
+        key = key._replace(topk=settings.topk, rank=int(settings.rank))
+    return plan_that_keeps(key, settings, ops.hidden.shape[0])
 
 
 def mode_of(ops, settings, grads):
