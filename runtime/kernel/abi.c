@@ -28,26 +28,26 @@
 #define COUNT(P, parts, LIST) {parts, 0 LIST(P)},
 
 /* A function an entry, so that the names of its structs are known where its list is expanded. */
-#define ENTRY(entry, LIST)                                                                            \
-  static const flp_abi_entry *entry##_entry(void) {                                                   \
-    typedef flp_##entry##_params STRUCT;                                                              \
-    typedef flp_##entry##_given GIVEN_STRUCT __attribute__((unused));                                 \
-    static const flp_abi_param params[] = {LIST(PARAM)};                                              \
-    static const flp_abi_list lists[] = {{0, sizeof params / sizeof params[0]}, {0, 0}};              \
-    static const flp_abi_entry self = {FLP_ENTRY_##entry, #entry, params, 0, lists};                  \
-    return &self;                                                                                     \
+#define ENTRY(entry, LIST)                                                               \
+  static const flp_abi_entry *entry##_entry(void) {                                      \
+    typedef flp_##entry##_params STRUCT;                                                 \
+    typedef flp_##entry##_given GIVEN_STRUCT __attribute__((unused));                    \
+    static const flp_abi_param params[] = {LIST(PARAM)};                                 \
+    static const flp_abi_list lists[] = {{0, sizeof params / sizeof params[0]}, {0, 0}}; \
+    static const flp_abi_entry self = {FLP_ENTRY_##entry, #entry, params, 0, lists};     \
+    return &self;                                                                        \
   }
 FLP_ENTRY_LIST(ENTRY)
 
 /* And one for all sets of parts of forward in one form. */
-#define SET(entry, LISTS)                                                                     \
-  static const flp_abi_entry *entry##_entry(int parts) {                                              \
-    typedef flp_##entry##_params STRUCT;                                                              \
-    typedef flp_##entry##_given GIVEN_STRUCT;                                                         \
-    static const flp_abi_param params[] = {LISTS(FLP_ABI_WHOLE, PARAM)};                              \
-    static const flp_abi_list lists[] = {LISTS(COUNT, ONE){0, 0}};                                    \
-    static const flp_abi_entry self[] = {FLP_FORWARD_NAMES(SELF_##entry, "forward")};                 \
-    return &self[parts];                                                                              \
+#define SET(entry, LISTS)                                                             \
+  static const flp_abi_entry *entry##_entry(int parts) {                              \
+    typedef flp_##entry##_params STRUCT;                                              \
+    typedef flp_##entry##_given GIVEN_STRUCT;                                         \
+    static const flp_abi_param params[] = {LISTS(FLP_ABI_WHOLE, PARAM)};              \
+    static const flp_abi_list lists[] = {LISTS(COUNT, ONE){0, 0}};                    \
+    static const flp_abi_entry self[] = {FLP_FORWARD_NAMES(SELF_##entry, "forward")}; \
+    return &self[parts];                                                              \
   }
 #define SELF_forward(set, name) [set] = {FLP_ENTRY_forward + (set), name, params, set, lists},
 #define SELF_forward_map(set, name) [set] = {FLP_ENTRY_forward_map + (set), name "_map", params, set, lists},

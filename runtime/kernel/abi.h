@@ -413,8 +413,8 @@ enum flp_part {
   P(f32, slope)     /* as above */                                         \
   P(map, kept_map)  /* (row_end - row_begin, vocab_valid) */
 
-/* Part emit: lists the columns of a row above a floor: v with t - floor[a] > 0, exact but for the one rounding of a fused multiply-add. They go to one
- * of FLP_EMIT_BINS bins, by how far above they are, FLP_EMIT_BIN_WIDTH a bin and all the rest in the last. A bin has its
+/* Part emit: lists the columns of a row above a floor: v with t - floor[a] > 0, exact but for the one rounding of a fused
+ * multiply-add. They go to one of FLP_EMIT_BINS bins, by how far above they are, FLP_EMIT_BIN_WIDTH a bin and all the rest in the last. A bin has its
  * share of the row's emit_capacity places (templates/common/bins.lua); emit_count has how many came to it, or more than
  * its places where a bin is so crowded within 64 columns that it overflows if a part of the row is alike (emission.lua).
  * emit_gate rises over the lower bins as it turns out that a row needs them not: when a bin overflows, over that one,

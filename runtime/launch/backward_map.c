@@ -139,8 +139,7 @@ flp_status backward_launch_lora_products_map(const flp_call *call, const backwar
                                              const backward_sink *b) {
   const flp_spec *spec = &call->plan->spec;
   const flp_planner *planner = &call->plan->planner;
-  flp_products_map_given p =
-      products_of(call, c, spec->lora_rank, sum, FLP_DTYPE_FP32, b, spec->grad_lora_dtype);
+  flp_products_map_given p = products_of(call, c, spec->lora_rank, sum, FLP_DTYPE_FP32, b, spec->grad_lora_dtype);
   matrices m = matrices_of(call, c);
   m.weight = flp_matrix_lora_b(call, c->column_begin, c->column_end);
   m.hidden = m.gathered = flp_matrix_lora_u(call, c->row_begin, c->row_end);

@@ -153,11 +153,11 @@ static values values_of(const job *j) {
 }
 
 #define GIVE(kind, name) FLP_GIVEN_##kind(p.name = v->name;)
-#define LAUNCH(entry, LIST, how)                                                                          \
+#define LAUNCH(entry, LIST, how)                                                                           \
   static flp_status launch_##entry(const flp_call *call, unsigned parts, const values *v, int64_t units) { \
-    flp_##entry##_given p;                                                                                \
-    LIST(GIVE)                                                                                            \
-    return how(call, (flp_entry_id)(FLP_ENTRY_##entry + parts), &p, units);                               \
+    flp_##entry##_given p;                                                                                 \
+    LIST(GIVE)                                                                                             \
+    return how(call, (flp_entry_id)(FLP_ENTRY_##entry + parts), &p, units);                                \
   }
 LAUNCH(forward, FLP_FORWARD_WHOLE_PARAMS, flp_launch)
 LAUNCH(forward_map, FLP_FORWARD_MAP_WHOLE_PARAMS, flp_launch_clusters)

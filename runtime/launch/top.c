@@ -1,8 +1,8 @@
 /* top.c: the best columns of each row and the rank of its target (abi.h): forward in slices of the vocabulary.
  *
- * Of a chunk: top_target and top_begin; forward with part top over the first columns, all of which are listed, and then over
- * each slice, the first of which begins with them anew, with part keep where exponentials are saved; behind each top_floor; top_redo of rows whose list overflowed; and when
- * the caller's outputs are folded top_finish.
+ * Of a chunk: top_target and top_begin; forward with part top over the first columns, all of which are listed, and then
+ * over each slice, the first of which begins with them anew, with part keep where exponentials are saved; behind each
+ * top_floor; top_redo of rows whose list overflowed; and when the caller's outputs are folded top_finish.
  * Invariants: slices begin where partials do, so bits are those of one launch; how many rows are lost only the device
  * knows; arrays are of the chunk's rows. */
 #include <math.h>

@@ -46,9 +46,7 @@ static void offer(planner_search *s, int64_t rows, int64_t columns) {
   const flp_planner *p = s->planner;
   flp_scheme candidate;
   int64_t groups = flp_ceil_div(p->spec.vocab, p->unit_columns);
-  if (flp_ceil_div(rows, p->keep_rows) > INT32_MAX / groups ||
-      !flp_planner_grids_fit(p, rows, p->spec.vocab))
-    return;
+  if (flp_ceil_div(rows, p->keep_rows) > INT32_MAX / groups || !flp_planner_grids_fit(p, rows, p->spec.vocab)) return;
   build(p, s->n, rows, columns, &candidate);
   planner_offer(s, &candidate);
 }

@@ -22,8 +22,7 @@ static void set_preference(flp_planner *p, const flp_kernel_desc *desc) {
                   : desc->chunk_vocab                   ? FLP_MODE_RECOMPUTE_VOCAB
                   : desc->chunk_rows                    ? FLP_MODE_RECOMPUTE_ROWS
                                                         : (flp_mode)0;
-  if ((!planner_is_free(p) && p->mode != mode) ||
-      (mode == FLP_MODE_RECOMPUTE_SPLIT && (p->spec.grads & two) != two))
+  if ((!planner_is_free(p) && p->mode != mode) || (mode == FLP_MODE_RECOMPUTE_SPLIT && (p->spec.grads & two) != two))
     return;
   p->tuned_mode = mode;
   p->tuned_rows = desc->chunk_rows;

@@ -126,9 +126,7 @@ static void offer_stream(planner_search *s, int64_t rows) {
   flp_scheme candidate;
   int64_t groups = flp_ceil_div(p->spec.vocab, p->unit_columns);
   rows = flp_min(rows, s->n);
-  if (flp_ceil_div(rows, p->keep_rows) > INT32_MAX / groups ||
-      !flp_planner_grids_fit(p, rows, p->spec.vocab))
-    return;
+  if (flp_ceil_div(rows, p->keep_rows) > INT32_MAX / groups || !flp_planner_grids_fit(p, rows, p->spec.vocab)) return;
   build_stream(p, s->n, rows, &candidate);
   planner_offer(s, &candidate);
 }

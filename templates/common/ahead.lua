@@ -1,4 +1,4 @@
--- ahead.lua: what forward of a slice of the columns gives online.lua: while it multiplies, it makes terms of the next one.
+-- ahead.lua: part columns of forward, a slice of the columns: while it multiplies, it makes terms of the next one.
 --
 -- On sm_90a the warps of the producer's warpgroup that load nothing round the weight's rows of the next slice meanwhile,
 -- a warp a row, two vectors of 8 elements a lane at a time; where products take two terms (operand_terms.lua) one, as they

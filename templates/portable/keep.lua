@@ -43,5 +43,7 @@ return function(k, spec, M)
     k.when(stored, store_row)
   end
 
-  return {see = see, by_columns = true, mark = spec.entropy and function(p) return L.mark(p.slope) end or nil}
+  local K = {see = see, by_columns = true}
+  if spec.entropy then K.mark = function(p) return L.mark(p.slope) end end
+  return K
 end

@@ -19,7 +19,8 @@ return function(k, spec, H)
   local S, L = k.import "score" (k), k.import "largest" (k)
 
   local B = staging.over(k, spec, H)
-  local K = {finish = B.finish, by_columns = true, mark = spec.entropy and function(p) return L.mark(p.slope) end or nil}
+  local K = {finish = B.finish, by_columns = true}
+  if spec.entropy then K.mark = function(p) return L.mark(p.slope) end end
   local upper = {}                              -- of the row with h = 0: its words, by block of the tile
 
   -- Pair by pair: with all values made first ptxas spills more.

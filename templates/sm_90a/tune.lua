@@ -71,10 +71,13 @@ local function for_product(defaults)
 end
 
 -- By kind of kernel. defaults: its choice; staging: bytes of shared memory a consumer warp, for its results or as its
--- share of what they have together; schedules: those that it can run, if not all; boxed: its second operand is MN-major, which a CTA loads in whole boxes of columns
+-- share of what they have together; schedules: those that it can run, if not all; boxed: its second operand is MN-major,
+-- which a CTA loads in whole boxes of columns
 local KINDS = {
   forward = {defaults = for_scores,
-             staging = function(spec) return spec.parts.keep and staging.bytes or spec.parts.emit and EMIT_BYTES or 0 end},
+             staging = function(spec)
+               return spec.parts.keep and staging.bytes or spec.parts.emit and EMIT_BYTES or 0
+             end},
   dz = for_dz, dz_lora = for_dz,
   products = for_product(for_products),
   lora_products = for_product(for_adapter),

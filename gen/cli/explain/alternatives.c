@@ -263,8 +263,7 @@ int explain_alternatives(const flp_planner *planner, double kept, int64_t n, uin
   }
   if (spec->tail > 0) out[count++] = tailed(planner, n, backward_budget);
   if (planner->keep_rows && spec->keep) out[count++] = saved(planner, n, backward_budget);
-  if (planner->keep_rows && flp_planner_has_direction(spec))
-    out[count++] = directed(planner, n, backward_budget);
+  if (planner->keep_rows && flp_planner_has_direction(spec)) out[count++] = directed(planner, n, backward_budget);
   flp_planner streaming = restricted(planner, FLP_MODE_STREAM);
   if (flp_planner_streams(&streaming)) out[count++] = streamed(planner, n, backward_budget);
   for (int i = 0; i < count; i++) out[i].flops = out[i].products * cli_product_flops(spec, n);

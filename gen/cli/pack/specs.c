@@ -56,7 +56,8 @@ static flp_status wish_for_arch(wishes *w, const cli_pack_spec *spec, const char
   memcpy(tiling, defaults, sizeof tiling);
   flp_tuning_apply(tuning, tiling, count);
   for (int i = 0; i < count; i++) {
-    int is_tuned = tuned_for[0] && flp_kernel_is_tunable(&tiling[i]) && (tiling[i].kind != FLP_FORWARD(KEEP) || spec->keeps);
+    int is_tuned = tuned_for[0] && flp_kernel_is_tunable(&tiling[i]) &&
+                   (tiling[i].kind != FLP_FORWARD(KEEP) || spec->keeps);
     /* Other devices of the architecture take the template's default. */
     if (tuned_for[0]) FLP_TRY(wish_for(w, &defaults[i], ""));
     if (is_tuned) {

@@ -40,8 +40,7 @@ static flp_status set_text(const tune_args *args, tune_head *target) {
   return FLP_OK;
 }
 
-static flp_status add(const tune_args *args, tune_heads *out, const flp_spec *given, double scale,
-                      const char *model) {
+static flp_status add(const tune_args *args, tune_heads *out, const flp_spec *given, double scale, const char *model) {
   flp_spec spec = *given;
   cli_spec_args_complete(&args->spec, &spec);
   if (out->count == TARGETS_MOST)

@@ -251,9 +251,9 @@ static flp_status run(tuner *t) {
   return t->out->steps ? finish(t) : FLP_OK;
 }
 
-flp_status tune_head_run(const tune_args *args, const tune_head *target, cli_device *device,
-                           const cublaslt *library, records *file, const records_run *run_record,
-                           tune_compile_pool *compile_pool, tune_outcome *out) {
+flp_status tune_head_run(const tune_args *args, const tune_head *target, cli_device *device, const cublaslt *library,
+                         records *file, const records_run *run_record, tune_compile_pool *compile_pool,
+                         tune_outcome *out) {
   *out = (tune_outcome){.target = target};
   tuner t = {.args = args,
              .run = run_record,
