@@ -81,12 +81,12 @@ typedef enum flp_region {
   C(LIST_BLOCK, 4096)      /* list_digits, list_place: entries of a CTA */                            \
   C(LIST_WIDE, 64)         /* list_weight leaves columns of so many entries or more to list_weight_wide */ \
   C(LIST_SLICE, 256)       /* list_weight_wide: columns of D of a CTA */                              \
-  C(EMIT_BINS, 8)          /* of the columns that forward_emit lists of a row */                      \
+  C(EMIT_BINS, 8)          /* of the columns that part emit lists of a row */                      \
   C(EMIT_BIN_WIDTH, 3)     /* log2 units */                                                           \
   C(EMIT_MOST, 1024)       /* columns of a row's list */                                              \
   C(LIST_ELSEWHERE, -2)    /* list_length of a row whose gradients other kernels make */              \
   C(TARGET_PLACES, 512)    /* FLP_TARGETS_MAX of flp.h */                                             \
-  C(TARGET_COLUMNS, 64)    /* of a bit of target_block; tiles of forward_targets have whole ones */   \
+  C(TARGET_COLUMNS, 64)    /* of a bit of target_block; tiles of forward have whole ones */   \
   C(TARGET_BITS, 24)       /* of a word of it: whole leaves */                                        \
   C(TARGET_NONE, 0x7fffffff) /* in list_column, behind a row's targets: above every column */         \
   C(TAIL_SAMPLES, 1024)    /* tail_mean: rows of weight */                                            \
@@ -463,7 +463,7 @@ enum flp_part {
 
 /* ---- tail mode (spec.tail; FLP_MODE_TAIL) ----
  *
- * forward_emit lists the columns of a row whose score is within log2_threshold of a bound of its LSE. Backward keeps of
+ * Part emit lists the columns of a row whose score is within log2_threshold of a bound of its LSE. Backward keeps of
  * these the ones with t - lse > log2_threshold, and the target, and bounds what that leaves out. Rows are then served by
  * their lists, or dense: left to the kernels of recompute mode, for which the upstream gradients of all other rows are
  * 0. Which is which follows from the call's own rows; over all of them Σ|dz left out| <= tail·Σ|dz|. The kernels of
@@ -940,7 +940,7 @@ enum flp_part {
  * prepare: so a row is left out if all of its targets are ignore_index, and bad if one of the others is outside
  * [0, vocab_total). prepare is told of no columns (vocab_valid 0): local_target is -1 everywhere, and forward, combine and
  * dz do what they do for rows whose target is on another shard. targets_sort gives the columns of each active row,
- * ascending, those of this shard first; a column may stand there more than once. forward_targets stores their raw scores,
+ * ascending, those of this shard first; a column may stand there more than once. Part targets stores their raw scores,
  * targets_finish makes logprobs of them.
  *
  * Backward: dz_v = factor·(Σ_k g_k·[v = y_k] - G·p_v - e·p_v·(log p_v + H)), G = Σ_k g_k. The dense kernels make all but

@@ -133,7 +133,7 @@ typedef struct flp_column_range {
   int64_t begin, end;
 } flp_column_range;
 
-/* Where forward_keep puts exponentials: of the chunk's first row and column, rows stride elements apart. expands: 1 if they
+/* Where part keep puts exponentials: of the chunk's first row and column, rows stride elements apart. expands: 1 if they
  * become dz in place before the products; else they have the slope of a softcap from the start. */
 typedef struct flp_keep_sink {
   CUdeviceptr reference, kept;
@@ -141,14 +141,14 @@ typedef struct flp_keep_sink {
   int expands;
 } flp_keep_sink;
 
-/* Where forward_emit lists the columns above the floors, by active row from 0 on. */
+/* Where part emit lists the columns above the floors, by active row from 0 on. */
 typedef struct flp_emit_sink {
   CUdeviceptr floor, gate, count, entry;
   int32_t capacity;
   float log2_threshold;
 } flp_emit_sink;
 
-/* Where forward_top lists: in the layout's arrays. from: lists columns from this one of the launch on. */
+/* Where part top lists: in the layout's arrays. from: lists columns from this one of the launch on. */
 typedef struct flp_top_sink {
   int64_t from;
 } flp_top_sink;
@@ -172,7 +172,7 @@ flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, CUdeviceptr
 
 /* What stands for a row's targets, and sums of their upstream gradients; before prepare. */
 flp_status flp_launch_targets_rows(const flp_call *call);
-/* Behind prepare: their lists, for forward_targets. */
+/* Behind prepare: their lists, for part targets. */
 flp_status flp_launch_targets_sort(const flp_call *call);
 /* logprob, entropy and stats from the partials of shard_count shards and their scores. */
 flp_status flp_launch_targets_finish(const flp_call *call, CUdeviceptr partial, CUdeviceptr scores,

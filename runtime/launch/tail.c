@@ -1,7 +1,7 @@
 /* tail.c: tail mode (abi.h): forward lists the columns of each row that carry its mass, backward reads those and leaves
  * the others out, and recomputes rows whose tail counts.
  *
- * Forward, by chunk of rows: tail_target, emit_floor, forward_emit in the place of forward; behind the caller's outputs
+ * Forward, by chunk of rows: tail_target, emit_floor, forward with part emit; behind the caller's outputs
  * combine for the partial that backward reads. Backward: record, emit_sort, tail_rows, tail_choose, tail_entries; then a
  * whole backward pass in recompute mode, for which only rows that lists do not serve have an upstream gradient, writes every
  * gradient (backward.c); then tail_mean, the lists' rows of grad_hidden are written, and what lists add to grad_weight and

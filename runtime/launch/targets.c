@@ -1,6 +1,6 @@
 /* targets.c: K targets a row (abi.h).
  *
- * Forward: targets_rows stands before prepare, targets_sort behind it; forward_targets takes forward's place, and
+ * Forward: targets_rows stands before prepare, targets_sort behind it; forward has part targets, and
  * targets_finish that of combine's outputs, or of merge. Backward: lists anew, their scores, and for the bias entries in
  * the order of columns; then each chunk's dz, made as on a shard without any target, is written anew at the targets.
  * Invariant: without an upstream gradient of logprobs there is nothing to write anew. */

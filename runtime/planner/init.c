@@ -11,7 +11,7 @@ static int is_cooperative(const flp_kernel_key *key) {
   return key->tune.schedule ? key->tune.schedule == FLP_SCHEDULE_COOPERATIVE : key->dtype == FLP_DTYPE_FP32;
 }
 
-/* The layouts that tuning put into the descriptors of dz and forward_keep. Layouts of the options come
+/* The layouts that tuning put into the descriptors of dz and of forward with part keep. Layouts of the options come
  * first. */
 static void set_preference(flp_planner *p, const flp_kernel_desc *desc) {
   if (p->chunk_rows || p->chunk_vocab) return;

@@ -1,4 +1,4 @@
--- bins.lua: where forward_emit puts the columns of a row above its floor, and where emit_sort finds them.
+-- bins.lua: where part emit puts the columns of a row above its floor, and where emit_sort finds them.
 --
 --   bin = min((t - floor) / BIN_WIDTH, BINS - 1),   its places: SHARES[bin] of every 32 of the row's
 --

@@ -1,4 +1,4 @@
--- emitted.lua: what stands before forward_emit.lua, and between it and the backward pass: see runtime/kernel/abi.h for
+-- emitted.lua: what stands before part emit, and between it and the backward pass: see runtime/kernel/abi.h for
 -- each entry.
 --
 --   emit_floor   floor[a] = log2_threshold + max(maximum of the first columns, LSE of a near policy, target's score,

@@ -1,4 +1,4 @@
--- kept.lua: from saved exponentials (forward_keep.lua) to gradients: see runtime/kernel/abi.h for each entry.
+-- kept.lua: from saved exponentials (keep.lua) to gradients: see runtime/kernel/abi.h for each entry.
 --
 --   kept[a][v] = 2^(t - k_a)        dz = 2^(t-m)·(A + B·(t - m)) = kept·2^(k_a-m)·(A + B·(log2 kept + k_a - m))
 --   plain form, B = 0               dz = factor_a·kept, factor_a = A·2^(k_a-m), with the target's element exchanged for

@@ -3,7 +3,7 @@
 -- kept is rounded to bf16, so that log2 of it is off by up to 2^-8·log2(e). That is nothing beside the logarithm of a small
 -- probability; but of a column of p = 1 - ε the gradient is of the size of ε, and the logarithm's error drowns it. Its
 -- exact score is known but for one bit: the maximum m of the row is y·row_scale, rounded, and at most two numbers y, which
--- follow each other, have that product: one above m, one below. forward_keep stores which as the sign of what it keeps.
+-- follow each other, have that product: one above m, one below. Part keep stores which as the sign of what it keeps.
 -- The products of the plain form read what is kept, which has no sign then.
 --
 --   r = fma(y, row_scale, -m) = t - m          what rounding took from m

@@ -1,4 +1,4 @@
--- top.lua: what stands before, between and behind forward_top: see runtime/kernel/abi.h for each entry.
+-- top.lua: what stands before, between and behind part top: see runtime/kernel/abi.h for each entry.
 --
 --   top_target   zy = h·w_y + b with the bits of forward
 --   top_begin    empty lists; the least score above the target's

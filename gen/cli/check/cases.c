@@ -234,11 +234,21 @@ static void set_top(check_case *c, int topk) {
   c->spec.rank = c->shards == 1;
 }
 
+/* Beside what forward saves: exponentials, or directions. */
+static void add_top_saved(check_list *list, check_case c, flp_mode mode) {
+  c.mode = mode;
+  cli_spec_set_mode(&c.spec, mode);
+  c.spec.grads = mode == FLP_MODE_SAVE ? FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT : FLP_GRAD_HIDDEN;
+  if (mode == FLP_MODE_DIRECTION) c.spec.entropy = FLP_ENTROPY_NONE;
+  check_list_add(list, c);
+}
+
 static void set_top_row(check_list *list, const check_oddity *o, size_t i, check_case *c) {
-  (void)list;
   c->spec.grads = o->grads;
   if (i % 2) c->spec.entropy = FLP_ENTROPY_NONE;
   set_top(c, o->topk);
+  if (c->spec.dtype == FLP_DTYPE_BF16 && fits_modes(o, c->spec.dtype))
+    add_top_saved(list, *c, i % 4 < 2 ? FLP_MODE_SAVE : FLP_MODE_DIRECTION);
 }
 
 /* ---- operands of two dtypes ---- */
