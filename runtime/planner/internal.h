@@ -129,7 +129,8 @@ int64_t planner_lora_launches(const flp_planner *p, int64_t chunks);
 /* Arrays of best columns and ranks, of chunks of that many rows; and the launches that so many chunks take beside those
  * of forward. */
 void planner_put_top(const flp_planner *p, flp_scheme *s, int64_t n, int64_t rows);
-int64_t planner_top_launches(const flp_planner *p, int64_t chunks);
+/* pieces: in which the columns of a chunk of rows come */
+int64_t planner_top_launches(const flp_planner *p, int64_t chunks, int64_t pieces);
 
 /* ---- keep.c ---- */
 

@@ -48,7 +48,8 @@ def test_the_memory_goes_with_the_backward_pass(passes, monkeypatch):
 
 @pytest.mark.parametrize("options, keeps", [
     ({}, True), ({"budget": BYTES + 1000}, True), ({"budget": BYTES + 999}, False), ({"save": False}, False),
-    ({"save": True, "budget": BYTES - 1}, True), ({"chunk_rows": 2}, False), ({"chunk_rows": 2, "save": True}, True)], ids=str)
+    ({"save": True, "budget": BYTES - 1}, True), ({"chunk_rows": 2}, False), ({"chunk_rows": 2, "save": True}, True),
+    ({"topk": 3, "rank": True}, True), ({"topk": 3, "save": False}, False)], ids=str)
 def test_when_it_keeps(passes, options, keeps):
     hidden, weight, target = operands()
     flp.linear_logprob(hidden, weight, target, **options)
