@@ -100,9 +100,10 @@ typedef enum flp_region {
 enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
 #undef FLP_ABI_CONSTANT
 
-/* What the kernel of forward makes beside partials, or takes beside hidden and weight: P(ID, name), in the order of names
- * and parameters. Any set of parts is a kernel, named by them: forward, forward_keep, forward_keep_top. */
-#define FLP_FORWARD_PARTS(P) P(KEEP, keep) P(EMIT, emit) P(TARGETS, targets) P(TOP, top) P(COLUMNS, columns) P(LORA, lora)
+/* What the kernel of forward makes beside partials, or takes beside hidden and weight: P(ID, name), in the order of
+ * names and parameters. Any set of parts is a kernel, named by them: forward, forward_keep, forward_keep_top. */
+#define FLP_FORWARD_PARTS(P) \
+  P(KEEP, keep) P(EMIT, emit) P(TARGETS, targets) P(TOP, top) P(COLUMNS, columns) P(LORA, lora)
 typedef enum flp_part_bit {
 #define FLP_PART_BIT(ID, name) FLP_PART_BIT_##ID,
   FLP_FORWARD_PARTS(FLP_PART_BIT)
@@ -396,14 +397,14 @@ enum flp_part {
  * softcap with a row_scale below 4, whose slopes the rounding of kept would move, or in the plain form 2^-9; and for
  * the same reason rows of the expanded form whose mean score is near the cap. */
 
-/* A part whose launch may cover some columns alone, from column_begin on, a multiple of unit_columns: weight, bias and what
- * it stores by column start there, and vocab_valid counts from there; local_target and part are of the whole. */
+/* A part whose launch may cover some columns alone, from column_begin on, a multiple of unit_columns: weight, bias and
+ * what it stores by column start there, and vocab_valid counts from there; local_target and part are of the whole. */
 #define FLP_SLICE_PARAMS(P) P(i32, column_begin)
 
-/* Part keep: stores kept too. Rows behind the last active one are stored as zeros up to the end of their row panel where
- * they exist in kept; columns from vocab_valid on as zeros up to kept_stride, vocab_valid rounded up to 64 (forward_map:
- * left out, as outside the map). kept leaves forward_map in boxes of 128 bytes x FLP_DZ_BOX_ROWS rows. part, zy: the bits
- * that forward gives. */
+/* Part keep: stores kept too. Rows behind the last active one are stored as zeros up to the end of their row panel
+ * where they exist in kept; columns from vocab_valid on as zeros up to kept_stride, vocab_valid rounded up to 64
+ * (forward_map: left out, as outside the map). kept leaves forward_map in boxes of 128 bytes x FLP_DZ_BOX_ROWS rows.
+ * part, zy: the bits that forward gives. */
 #define FLP_KEEP_PARAMS(P)                                                 \
   P(ptr, reference) /* (n) f32 by active row */                            \
   P(f32, slope)     /* 1 in the plain form, 0 in the expanded one      */ \
@@ -413,15 +414,16 @@ enum flp_part {
   P(f32, slope)     /* as above */                                         \
   P(map, kept_map)  /* (row_end - row_begin, vocab_valid) */
 
-/* Part emit: lists the columns of a row above a floor: v with t - floor[a] > 0, exact but for the one rounding of a fused
- * multiply-add. They go to one of FLP_EMIT_BINS bins, by how far above they are, FLP_EMIT_BIN_WIDTH a bin and all the rest in the last. A bin has its
- * share of the row's emit_capacity places (templates/common/bins.lua); emit_count has how many came to it, or more than
- * its places where a bin is so crowded within 64 columns that it overflows if a part of the row is alike (emission.lua).
- * emit_gate rises over the lower bins as it turns out that a row needs them not: when a bin overflows, over that one,
- * and when a leaf's part of the LSE puts log2_threshold above a bin, over that. What is below the gate need not be listed.
- * When it rises depends on timing; but of the bins from that of the row's LSE plus log2_threshold on, the highest that
- * overflows depends on nothing but the row, and so does what the bins above it hold, but for its order.
- * floor: at least -FLP_SCORE_LIMIT, or NaN: nothing is listed. part, zy: the bits that forward gives. */
+/* Part emit: lists the columns of a row above a floor: v with t - floor[a] > 0, exact but for the one rounding of a
+ * fused multiply-add. They go to one of FLP_EMIT_BINS bins, by how far above they are, FLP_EMIT_BIN_WIDTH a bin and
+ * all the rest in the last. A bin has its share of the row's emit_capacity places (templates/common/bins.lua);
+ * emit_count has how many came to it, or more than its places where a bin is so crowded within 64 columns that it
+ * overflows if a part of the row is alike (emission.lua). emit_gate rises over the lower bins as it turns out that a
+ * row needs them not: when a bin overflows, over that one, and when a leaf's part of the LSE puts log2_threshold above
+ * a bin, over that. What is below the gate need not be listed. When it rises depends on timing; but of the bins from
+ * that of the row's LSE plus log2_threshold on, the highest that overflows depends on nothing but the row, and so does
+ * what the bins above it hold, but for its order. floor: at least -FLP_SCORE_LIMIT, or NaN: nothing is listed. part,
+ * zy: the bits that forward gives. */
 #define FLP_EMIT_PARAMS(P)                                                 \
   P(ptr, floor)       /* (n) f32 by active row, log2 units */              \
   P(ptr, emit_gate)   /* (n) f32 by active row, above the floor, 0 before */ \
@@ -979,8 +981,8 @@ enum flp_part {
   P(region_or_null, target_total)   /* (1) i32 out: K times the active rows */ \
   P(region_or_null, target_weight) P(region_or_null, bound) /* both or none */
 
-/* Part targets: stores the raw scores of the columns that rows list, score[row][place] each. part: the bits that forward
- * gives. Lists are as targets_sort writes them; local_target is not read. */
+/* Part targets: stores the raw scores of the columns that rows list, score[row][place] each. part: the bits that
+ * forward gives. Lists are as targets_sort writes them; local_target is not read. */
 #define FLP_HOLD_PARAMS(P)                                                 \
   P(region, list_column) P(region, target_place) P(region, target_block)   \
   P(ptr, row_of) /* (n) i32: row of each active row */                     \
@@ -1043,9 +1045,9 @@ enum flp_part {
   P(i32, rows) P(i32, depth) P(i32, last_depth)                             \
   P(i32, terms) /* 1 or 2 */
 
-/* Part columns: some columns alone. While it multiplies, forward_map of 16-bit operands makes rows of the weight for the
- * next launch: of ahead_rows of ahead_source (f32) as many terms of ahead_depth columns as depth has, one or two, as
- * operand_terms makes them, to rows of depth in ahead_out. */
+/* Part columns: some columns alone. While it multiplies, forward_map of 16-bit operands makes rows of the weight for
+ * the next launch: of ahead_rows of ahead_source (f32) as many terms of ahead_depth columns as depth has, one or two,
+ * as operand_terms makes them, to rows of depth in ahead_out. */
 #define FLP_AHEAD_MAP_PARAMS(P)                                             \
   P(ptr, ahead_source) P(i64, ahead_stride) P(ptr, ahead_out) P(i32, ahead_rows) \
   P(i32, ahead_depth)
@@ -1102,7 +1104,8 @@ enum flp_part {
  * hidden. acc is f32 always. In place of both where operands come through tensor maps and dz is one of them, module
  * lora_products: entry lora_products_map, products_map with lora_b in the place of weight and lora_u in that of hidden. */
 
-/* Parameters of forward, list after list: L(P, parts, LIST), a list that is there with any of these parts, or 0 always. */
+/* Parameters of forward, list after list: L(P, parts, LIST), a list that is there with any of these parts, or 0
+ * always. */
 #define FLP_FORWARD_LISTS(L, P)                                               \
   L(P, 0, FLP_FORWARD_PARAMS)                                                 \
   L(P, FLP_PART_KEEP | FLP_PART_TOP | FLP_PART_COLUMNS, FLP_SLICE_PARAMS)     \

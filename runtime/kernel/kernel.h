@@ -79,8 +79,8 @@ void flp_tuning_apply(const flp_tuning *tuning, flp_kernel_key *keys, int count)
 /* 1 if at least one of the kernels that a resolved spec needs is tunable: there; or on some architecture. */
 int flp_kernel_arch_leaves_choice(const char *arch, const flp_spec *spec);
 int flp_kernel_leaves_choice(const flp_spec *spec);
-/* The newest architecture on which plans of a resolved spec have a tunable kernel of that kind (0: of any); NULL if there
- * is none. */
+/* The newest architecture on which plans of a resolved spec have a tunable kernel of that kind (0: of any); NULL if
+ * there is none. */
 const char *flp_kernel_tunable_arch(const flp_spec *spec, flp_kernel_kind kind);
 
 /* 1 if at least one of those kernels is the architecture's own (arch.h). */

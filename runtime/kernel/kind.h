@@ -91,8 +91,8 @@ flp_kernel_kind flp_kind_find(const char *name, size_t length);
 const flp_kind_entry *flp_kind_entry_find(flp_kernel_kind kind, const char *name);
 /* Name of an entry; "" for FLP_NO_ENTRY. */
 const char *flp_entry_name(int entry);
-/* Names of the kinds that have these facts, of forward with at most one part: "dz:, products: or forward:" with suffix ":".
- * Returns out. */
+/* Names of the kinds that have these facts, of forward with at most one part: "dz:, products: or forward:" with suffix
+ * ":". Returns out. */
 const char *flp_kind_list(unsigned facts, const char *suffix, char *out, size_t capacity);
 
 #endif

@@ -1,9 +1,9 @@
 /* direction.c: direction mode (abi.h, saved exponentials): forward makes the sum of each row from which grad_hidden follows
  * for any upstream gradient; the backward pass is one small kernel.
  *
- * By chunk of rows: gather, keep_reference; by chunk of columns forward with part keep, direction_strike and the product, which adds
- * to the sums; then combine for the outputs and for this shard's own partial, from which direction_finish decides which
- * blocks of rows are to be redone; these go through dz and the product once more.
+ * By chunk of rows: gather, keep_reference; by chunk of columns forward with part keep, direction_strike and the
+ * product, which adds to the sums; then combine for the outputs and for this shard's own partial, from which
+ * direction_finish decides which blocks of rows are to be redone; these go through dz and the product once more.
  * Invariants: references, slopes and sums are indexed by active row and are the caller's (args.saved); one chunk of
  * exponentials is there at a time, in the place of dz. */
 #include "runtime/base/status.h"

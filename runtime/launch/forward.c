@@ -1,8 +1,8 @@
 /* forward.c: the forward pass: prepare, then for each chunk of rows gather (where operands come through tensor
  * maps), forward and combine (twice where both partial and outputs are wanted). Chunks share one block of partials;
- * their sizes do not enter a row's bits. Forward has part keep in save mode (keep.c), part emit in tail mode (tail.c), part targets
- * with K targets a row, and targets_finish behind all chunks (targets.c), and part top where best columns or ranks are asked
- * for (top.c). Direction mode is all of direction.c, listed columns all of listed.c. */
+ * their sizes do not enter a row's bits. Forward has part keep in save mode (keep.c), part emit in tail mode (tail.c),
+ * part targets with K targets a row, and targets_finish behind all chunks (targets.c), and part top where best columns
+ * or ranks are asked for (top.c). Direction mode is all of direction.c, listed columns all of listed.c. */
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
 #include "runtime/launch/keep.h"

@@ -1,7 +1,7 @@
 /* keep.c: exponentials of a chunk of rows and the gradients made of them (abi.h, saved exponentials).
  *
- * keep_reference, forward with part keep; then record, keep_finish, dz over each block of rows in case it is to be redone,
- * keep_expand in the expanded form, keep_gather for grad_weight, the products, bias_reduce.
+ * keep_reference, forward with part keep; then record, keep_finish, dz over each block of rows in case it is to be
+ * redone, keep_expand in the expanded form, keep_gather for grad_weight, the products, bias_reduce.
  * Invariants: reference, record and factor are indexed by active row, exponentials and redo by row and block of the
  * chunk; the chunk's gathered rows give way to the same rows times their factors, once dz is done. */
 #include "runtime/launch/keep.h"

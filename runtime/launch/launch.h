@@ -133,8 +133,8 @@ typedef struct flp_column_range {
   int64_t begin, end;
 } flp_column_range;
 
-/* Where part keep puts exponentials: of the chunk's first row and column, rows stride elements apart. expands: 1 if they
- * become dz in place before the products; else they have the slope of a softcap from the start. */
+/* Where part keep puts exponentials: of the chunk's first row and column, rows stride elements apart. expands: 1 if
+ * they become dz in place before the products; else they have the slope of a softcap from the start. */
 typedef struct flp_keep_sink {
   CUdeviceptr reference, kept;
   int64_t stride;
@@ -248,9 +248,10 @@ flp_status flp_launch_tail_lists(const flp_call *call);
 flp_status flp_tail_dense(const flp_call *call, flp_args *args, flp_call *dense);
 flp_status flp_launch_tail_sums(const flp_call *call);
 /* Best columns and ranks: scores of a chunk in slices, with lists; what stands in these, when the chunk is folded; and rows
- * that are not computed. Columns come range after range, of which slices are parts. keep: where their exponentials go, from
- * the first column of the range on; NULL: nowhere */
-flp_status flp_launch_top(const flp_call *call, flp_row_range rows, flp_column_range columns, const flp_keep_sink *keep);
+ * that are not computed. Columns come range after range, of which slices are parts. keep: where their exponentials go,
+ * from the first column of the range on; NULL: nowhere */
+flp_status flp_launch_top(const flp_call *call, flp_row_range rows, flp_column_range columns,
+                          const flp_keep_sink *keep);
 flp_status flp_launch_top_finish(const flp_call *call, flp_row_range rows);
 flp_status flp_launch_top_others(const flp_call *call);
 /* args.tail_report of a pass that leaves nothing out, if there is one. */

@@ -1,5 +1,5 @@
-/* scores.c: scores of a chunk of rows, folded where they are made: forward with the parts that the launch wants, a row each,
- * by pointers or through tensor maps; then combine. */
+/* scores.c: scores of a chunk of rows, folded where they are made: forward with the parts that the launch wants, a row
+ * each, by pointers or through tensor maps; then combine. */
 #include "runtime/base/operands.h"
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"

@@ -52,8 +52,8 @@ static flp_status look_up_other(collector *c, const flp_kernel_key *key, char *b
   return FLP_OK;
 }
 
-/* Kinds whose plain entries serve: those that leave nothing to tune, and forward that keeps where a head was tuned for what
- * keeps nothing. */
+/* Kinds whose plain entries serve: those that leave nothing to tune, and forward that keeps where a head was tuned for
+ * what keeps nothing. */
 static int may_be_plain(flp_kernel_kind kind) {
   return !flp_kind_has(kind, FLP_KIND_TUNE) || flp_kind_parts(kind) & FLP_PART_KEEP;
 }

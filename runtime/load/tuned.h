@@ -55,8 +55,10 @@ flp_tuned_entry *flp_tuned_nearest(flp_tuned *tuned, const flp_kernel_key *key, 
 /* Likely distance of the best tile configurations of two kernels of one kind, in 1/4096 of a factor e of D. */
 int64_t flp_tuned_distance(const flp_kernel_key *a, const flp_kernel_key *b);
 
-/* Names the neighbours of the kinds that are 1: "V=151936 D=4096", or where they differ "forward V=… D=…, products D=…". */
+/* Names the neighbours of the kinds that are 1: "V=151936 D=4096", or where they differ "forward V=… D=…, products
+ * D=…". */
 enum { FLP_TUNED_SHAPE_BYTES = 192 };
-void flp_tuned_shape(const flp_tuned_tiling *tiling, const uint8_t kinds[FLP_KERNEL_KINDS], char out[FLP_TUNED_SHAPE_BYTES]);
+void flp_tuned_shape(const flp_tuned_tiling *tiling, const uint8_t kinds[FLP_KERNEL_KINDS],
+                     char out[FLP_TUNED_SHAPE_BYTES]);
 
 #endif

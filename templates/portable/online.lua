@@ -1,4 +1,5 @@
--- online.lua (portable): scores of a row panel against a group of columns, reduced as they appear: forward with any parts.
+-- online.lua (portable): scores of a row panel against a group of columns, reduced as they appear: forward with any
+-- parts.
 --
 --   hidden (n,D), weight (V,D) -> part[group][m|s|q][row], zy[row]
 --   m = max t,  s = Σ 2^(t-m),  q = Σ (t-m)·2^(t-m)        over the columns of the group, in log2 units

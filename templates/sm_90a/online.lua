@@ -1,4 +1,5 @@
--- online.lua (sm_90a): scores of all active rows against the whole vocabulary, reduced as they appear: forward with any parts.
+-- online.lua (sm_90a): scores of all active rows against the whole vocabulary, reduced as they appear: forward with any
+-- parts.
 --
 --   hidden (n,D), weight (V,D) -> part[leaf][m|s|q][row], zy[row]
 --   m = max t,  s = Σ 2^(t-m),  q = Σ (t-m)·2^(t-m)        over the columns of the leaf, in log2 units

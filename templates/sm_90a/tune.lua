@@ -71,8 +71,8 @@ local function for_product(defaults)
 end
 
 -- By kind of kernel. defaults: its choice; staging: bytes of shared memory a consumer warp, for its results or as its
--- share of what they have together; schedules: those that it can run, if not all; boxed: its second operand is MN-major,
--- which a CTA loads in whole boxes of columns
+-- share of what they have together; schedules: those that it can run, if not all; boxed: its second operand is
+-- MN-major, which a CTA loads in whole boxes of columns
 local KINDS = {
   forward = {defaults = for_scores,
              staging = function(spec)

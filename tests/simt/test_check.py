@@ -112,7 +112,8 @@ FEATURES = {
         "forward_top/forward_top_map top_target top_begin top_floor top_redo top_finish", "top_ids top_logprob rank",
         "equal exact sharp", "top"),
     "top saved": Feature(30, "--vocab 3400 --hidden 40 --rows 41 --dtype bf16 --topk 20 --rank --mode S", (
-        "--grad hidden,weight", "--grad hidden,weight,bias --bias --entropy backward --softcap 20 --per-row-temperature",
+        "--grad hidden,weight",
+        "--grad hidden,weight,bias --bias --entropy backward --softcap 20 --per-row-temperature",
         "--grad hidden,weight --vocab 2100 --topk 128 --rows 300", "--grad hidden,weight --vocab 1100 --alignment 2"),
         "forward_keep_top/forward_keep_top_map keep_finish top_redo top_finish", "top_ids rank grad_hidden",
         "equal exact sharp steep", "mode=save"),

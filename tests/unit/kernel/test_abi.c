@@ -38,8 +38,8 @@ static void expect_offsets(const flp_abi_entry *entry, size_t struct_bytes) {
   cr_expect_lt(struct_bytes - end, alignment, "%s has fields that its table lacks", entry->name);
 }
 
-/* The table of an entry agrees with its struct and its signature, and fits a launch and a descriptor: that of forward with
- * all parts. */
+/* The table of an entry agrees with its struct and its signature, and fits a launch and a descriptor: that of forward
+ * with all parts. */
 Test(abi, tables_describe_their_structs) {
   const flp_kernel_entry *desc_entry = NULL;
   char letters[FLP_ABI_PARAMS_MAX + 1];

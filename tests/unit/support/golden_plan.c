@@ -284,8 +284,8 @@ static void kinds(golden *g, const char *words) {
   }
 }
 
-/* What kernels that were compiled before rely on: a change here is one of the ABI. Several parts of forward have what each
- * has. */
+/* What kernels that were compiled before rely on: a change here is one of the ABI. Several parts of forward have what
+ * each has. */
 static void signatures(golden *g, const char *words) {
   char letters[FLP_ABI_PARAMS_MAX + 1];
   (void)words;
