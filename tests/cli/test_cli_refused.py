@@ -27,6 +27,7 @@ def make(folder, words):
     """A file of a name and a text; keys are private."""
     name, _, text = words.partition(" ")
     path = folder / name
+    path.parent.mkdir(exist_ok=True)
     if path.suffix == ".safetensors":
         tensors = (re.split("[=:]", word) for word in text.split())
         write_safetensors(path, **{name: (dtype, numpy.zeros([int(size) for size in shape.split(",")]))

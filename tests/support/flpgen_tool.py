@@ -38,27 +38,22 @@ def flpgen(*arguments, cache=None, timeout=HANG, program=FLPGEN, cwd=None, **env
     return Outcome(done)
 
 
+def succeed(*arguments, **settings):
+    """The outcome of a command that must not fail."""
+    done = flpgen(*arguments, **settings)
+    assert done.code == 0, done.err
+    return done
+
+
 @functools.cache
 def document_of(*arguments):
     """What a command without a GPU gives as JSON, run once for all tests: for reading."""
-    done = flpgen(*arguments, "--json", FLP_CUDA_LIBRARY="/nonexistent/libcuda.so.1")
-    assert done.code == 0, done.err
-    return done.json()
+    return succeed(*arguments, "--json", FLP_CUDA_LIBRARY="/nonexistent/libcuda.so.1").json()
 
 
 def generated(*arguments):
     """The document of `flpgen gen`."""
     return document_of("gen", *arguments)
-
-
-def spec_of(*arguments):
-    """What the options make of a specialisation, without its kernels."""
-    return document_of("explain", *arguments)["spec"]
-
-
-def kinds(document):
-    """Of kernels that `flpgen gen` made."""
-    return {kernel["key"]["kind"] for kernel in document["kernels"]}
 
 
 def findings(record):
