@@ -1,18 +1,15 @@
 """flpgen check: --concurrent without a GPU, and whole runs on the stand-in for libcuda."""
 import json
-import os
 import re
 
 import pytest
 
-from flpgen_tool import document_of, findings, flpgen, needs_flpgen
+from flpgen_tool import FAKE, document_of, findings, flpgen, needs_fake, needs_flpgen
 
-FAKE = os.environ.get("FLP_TEST_FAKE_CUDA", "")
 NO_GPU = {"FLP_CUDA_LIBRARY": "/nonexistent/libcuda.so.1"}
 CONCURRENT = ["check", "--concurrent", "-q"]
 
 pytestmark = needs_flpgen
-needs_fake = pytest.mark.skipif(not os.path.exists(FAKE), reason="the stand-in for libcuda was not built")
 
 
 def on_fake(*arguments, cache, script):

@@ -1,14 +1,9 @@
 """flpgen on a scripted stand-in for libcuda: which rung runs, what a failing driver is reported as."""
-import os
-
 import pytest
 
-from flpgen_tool import flpgen, needs_flpgen
+from flpgen_tool import FAKE, flpgen, needs_fake, needs_flpgen
 
-FAKE = os.environ.get("FLP_TEST_FAKE_CUDA", "")
-
-pytestmark = [needs_flpgen,
-              pytest.mark.skipif(not os.path.exists(FAKE), reason="the stand-in for libcuda was not built")]
+pytestmark = [needs_flpgen, needs_fake]
 
 DEMO = ["run", "--demo", "--vocab", 1000, "--hidden", 64, "--rows", 12, "--json"]
 

@@ -10,10 +10,9 @@ import subprocess
 import pytest
 
 from flpgen_pack_tool import build, entries_of, pack, shared
-from flpgen_tool import FLPGEN, HANG, findings, flpgen, needs_flpgen
+from flpgen_tool import FAKE, FLPGEN, HANG, findings, flpgen, needs_fake, needs_flpgen
 from preloaded import preloaded
 
-FAKE = os.environ.get("FLP_TEST_FAKE_CUDA", "")
 FAILURES = os.environ.get("FLP_TEST_FAKE_FAILURES", "")
 PTXAS = os.environ.get("FLP_PTXAS", "")
 
@@ -350,7 +349,6 @@ def test_disk_full_at_every_call(tmp_path, made):
 # ---- using a pack in place ----
 
 DEMO = ["run", "--demo", "--vocab", 1000, "--hidden", 64, "--rows", 12, "--json"]
-on_a_device = pytest.mark.skipif(not os.path.exists(FAKE), reason="the stand-in for libcuda was not built")
 
 
 def run_with(tmp_path, path, script="", **environment):
@@ -365,7 +363,7 @@ def run_with(tmp_path, path, script="", **environment):
 
 
 @pytest.mark.first
-@on_a_device
+@needs_fake
 @pytest.mark.parametrize("capability", ["8.0", "9.0", "12.0"])
 def test_plans_of_nothing_but_a_pack(tmp_path, capability):
     path = shared(*TRAINED)
@@ -374,7 +372,7 @@ def test_plans_of_nothing_but_a_pack(tmp_path, capability):
     assert done.err == ""
 
 
-@on_a_device
+@needs_fake
 @pytest.mark.parametrize("capability", ["8.0", "9.0", "12.0"])
 def test_scores_that_exist_take_kernels_of_a_pack(tmp_path, capability):
     """The pack has the first of the checked shapes; the stand-in computes nothing, so the checks fail."""
@@ -385,7 +383,7 @@ def test_scores_that_exist_take_kernels_of_a_pack(tmp_path, capability):
     assert {(row["case"], row["rung"]) for row in findings(done.json())} == {("V=2", "heuristic")}, done.err
 
 
-@on_a_device
+@needs_fake
 def test_a_corrupt_pack_is_passed_by(tmp_path):
     path = shared(*TRAINED)
     bad = spoil(path, tmp_path / "bad.flpp", lambda data: data.__delitem__(-1))
@@ -395,7 +393,7 @@ def test_a_corrupt_pack_is_passed_by(tmp_path):
     assert done.json()["rung"] == "eager" and "not signed" in done.err
 
 
-@on_a_device
+@needs_fake
 def test_tuned_kernels_of_a_pack(tmp_path):
     path = build(tmp_path / "a.flpp", *TRAINED, "--tune", "forward:stages=4", "--tuned-for", "A GPU/7/13000")
     script = "capability=9.0;name=A GPU;sms={};driver=13000"
@@ -404,7 +402,7 @@ def test_tuned_kernels_of_a_pack(tmp_path):
 
 
 @pytest.mark.long
-@on_a_device
+@needs_fake
 @pytest.mark.skipif(not PTXAS, reason="no ptxas")
 def test_cubins(tmp_path):
     path = build(tmp_path / "a.flpp", *TRAINED, "--cubin", "sm_90", FLP_PTXAS=PTXAS)

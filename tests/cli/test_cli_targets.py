@@ -1,15 +1,14 @@
 """Several targets a row on the command line: --targets K and losses over them, tune, run, and check on the CPU."""
 import math
-import os
 
 import numpy
 import pytest
 
-from flpgen_tool import document_of, findings, flpgen, needs_flpgen, read_safetensors, succeed, write_safetensors
+from flpgen_tool import (FAKE, document_of, findings, flpgen, needs_fake, needs_flpgen, read_safetensors, succeed,
+                         write_safetensors)
 
 pytestmark = needs_flpgen
 
-FAKE = os.environ.get("FLP_TEST_FAKE_CUDA", "")
 HEAD = ["--vocab", 1000, "--hidden", 64]
 SHAPE = [*HEAD, "--grad", "hidden,weight"]
 DEMO = ["run", "--demo", *HEAD, "--rows", 90, "--rung", "eager"]
@@ -153,7 +152,7 @@ def test_a_teacher_of_another_name_is_found(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not os.path.exists(FAKE), reason="the stand-in for libcuda was not built")
+@needs_fake
 def test_check_leaves_out_the_rung_that_has_no_such_kernels(tmp_path):
     """Generic kernels have no losses over several targets: that is no finding, and alone it is nothing to check."""
     words = ["check", *HEAD, "--rows", 5, "--grad", "hidden", "--targets", 4, "--loss", "jsd", "-q"]

@@ -1,18 +1,14 @@
 """flpgen explain, run and doctor with tuned kernels: of this driver, of another one, of the nearest shape, whatever is asked
 of a head; on a scripted stand-in for libcuda."""
-import os
-
 import pytest
 
 from flpgen_pack_tool import build
-from flpgen_tool import flpgen, needs_flpgen, succeed
+from flpgen_tool import FAKE, flpgen, needs_fake, needs_flpgen, succeed
 
-FAKE = os.environ.get("FLP_TEST_FAKE_CUDA", "")
 HOPPER = "capability=9.0;name=A GPU;sms=7;driver=13000"
 TUNE = "forward:stages=4;dz:raster=16;products:raster=8"
 
-pytestmark = [needs_flpgen,
-              pytest.mark.skipif(not os.path.exists(FAKE), reason="the stand-in for libcuda was not built")]
+pytestmark = [needs_flpgen, needs_fake]
 
 
 def on_fake(*arguments, script=HOPPER, **environment):

@@ -9,10 +9,12 @@ import numpy
 import pytest
 
 FLPGEN = os.environ.get("FLPGEN") or os.environ.get("FLP_TEST_FLPGEN") or ""
+FAKE = os.environ.get("FLP_TEST_FAKE_CUDA", "")
 
 HANG = 1800  # seconds after which a command hangs, far above what any takes on a busy machine
 
 needs_flpgen = pytest.mark.skipif(not os.path.exists(FLPGEN), reason="the flpgen command was not built")
+needs_fake = pytest.mark.skipif(not os.path.exists(FAKE), reason="the stand-in for libcuda was not built")
 
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "U8": "u1", "I8": "i1",
           "F8_E4M3": "u1", "F8_E5M2": "u1"}
