@@ -12,9 +12,10 @@
  *   > stage WORDS      an empty cache, $ROOT/cache, and no generic kernels; > device without these
  *   > env NAME=VALUE   the environment; > env NAME: without it
  *   > fill FOLDER arch=sm_90a driver=13000 tune=TEXT chunk_vocab=N, or generic     kernels of the spec in $ROOT/FOLDER
- *   > spoil FOLDER at=N      each kernel in it is damaged; > shell COMMAND
+ *   > spoil FOLDER at=N      each kernel in it is damaged; > shell COMMAND: what it prints
  *   > plan OPTIONS     a plan: what it says of itself, ids numbered as they come, its tile configurations, how many
- *                      kernels were generated for it, and what was logged
+ *                      kernels were generated for it, and what was logged; > calls TEXT ...: how often each stands in the driver's
+ *                      calls since
  *   > query PASS n=N budget=SIZE list_count=N, > saved n=N budget=SIZE     of the present plan, by the API
  *   > names WORDS      how the spec, with these words, is called; > kernels ARCH WORDS: the keys of its kernels;
  *                      > kinds, > signatures: of all kernels and entries

@@ -111,10 +111,18 @@ const char *stage_messages(void) {
   return messages;
 }
 
-int stage_logged(const char *text) {
+static int count_in(const char *log, const char *text) {
   int count = 0;
-  for (const char *at = messages; (at = strstr(at, text)); at++) count++;
+  for (; (log = strstr(log, text)); log++) count++;
   return count;
+}
+
+int stage_logged(const char *text) {
+  return count_in(messages, text);
+}
+
+int stage_called(const stage *s, const char *text) {
+  return count_in(s->log(), text);
 }
 
 flp_spec stage_spec(uint32_t grads) {

@@ -39,6 +39,8 @@ void stage_fill_generic(const char *directory, const flp_spec *spec);
 const char *stage_messages(void);
 /* How often text occurs in them. */
 int stage_logged(const char *text);
+/* How often text occurs in the stand-in driver's list of calls. */
+int stage_called(const stage *s, const char *text);
 
 /* A spec of V=1000, D=64 with that mask of gradients; bias if FLP_GRAD_BIAS is in it. */
 flp_spec stage_spec(uint32_t grads);
