@@ -107,6 +107,7 @@ static void fill(golden *g, const char *words) {
   snprintf(device, sizeof device, "Fake H200/132/%d", (int)words_number(words, "driver", 0));
   if (!words_find(words, "driver", other)) how.tuned_for = NULL;
   how.generic = words_find(words, "generic", other);
+  how.chunk_rows = (uint32_t)words_number(words, "chunk_rows", 0);
   how.chunk_vocab = (uint32_t)words_number(words, "chunk_vocab", 0);
   flp_spec resolved;
   cr_assert_eq(flp_spec_resolve(&g->spec, &resolved), FLP_OK, "%s", flp_error_detail());

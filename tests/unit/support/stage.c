@@ -80,7 +80,8 @@ static void put(flp_store *store, const flp_kernel_key *key, const stage_filling
   size_t length = flp_kernel_key_bytes(&named, flp_sources_hash(), tuned_for, bytes, sizeof bytes);
   flp_status status =
       provider->generate(&made, NULL, 0, &image.desc, &image.ptx, &image.ptx_bytes, error, sizeof error);
-  if (key->kind == FLP_KERNEL_DZ) image.desc.chunk_vocab = how->chunk_vocab;
+  int is_dz = key->kind == FLP_KERNEL_DZ;
+  if (is_dz) image.desc.chunk_rows = how->chunk_rows, image.desc.chunk_vocab = how->chunk_vocab;
   if (status != FLP_OK || flp_store_put(store, bytes, length, &image) != FLP_OK) {
     fprintf(stderr, "stage: cannot put %s: %s\n", bytes, flp_error_detail());
     abort();

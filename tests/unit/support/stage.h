@@ -23,10 +23,10 @@ typedef struct stage {
 void stage_open(stage *s, const char *cuda_script);
 
 /* Which images go into a cache: for an architecture, NULL for sm_80; tuned for a device and its driver, NULL for none,
- * where the kind can be; with tile configurations, and a chunk of dz; or the generic ones. */
+ * where the kind can be; with tile configurations, and chunks of dz; or the generic ones. */
 typedef struct stage_filling {
   const char *arch, *tuned_for, *tune;
-  uint32_t chunk_vocab;
+  uint32_t chunk_rows, chunk_vocab;
   int generic;
 } stage_filling;
 
