@@ -32,12 +32,11 @@ static size_t held_bytes(int wanted_contexts) {
   return bytes;
 }
 
+/* At the end of every test: what fails in a fini fails no test. */
 static void close_device(void) {
   flp_arena_destroy(arena);
   cr_expect_eq(held_bytes(0), 0);
 }
-
-TestSuite(arena_device, .fini = close_device);
 
 Test(arena_device, memory_is_allocated_and_freed_in_stream_order) {
   open_device("");
@@ -51,8 +50,7 @@ Test(arena_device, memory_is_allocated_and_freed_in_stream_order) {
   cr_expect_eq(calls("cuMemFreeAsync"), 1);
   cr_expect_eq(held_bytes(1), 0);
   cr_expect_eq(calls("cuCtxPushCurrent_v2"), calls("cuCtxPopCurrent_v2"));
-  flp_arena_destroy(arena);
-  arena = NULL;
+  close_device();
   cr_expect_eq(calls("cuStreamSynchronize"), 0, "nothing here waits for the device");
 }
 
@@ -68,6 +66,7 @@ Test(arena_device, memory_is_reused_on_its_own_stream_only) {
   give_back(arena, memory, two);
   cr_expect_eq(take(arena, BLOCK, two), memory);
   cr_expect_eq(calls("cuMemAllocAsync"), 2);
+  close_device();
 }
 
 Test(arena_device, neighbours_of_different_streams_stay_apart) {
@@ -78,6 +77,7 @@ Test(arena_device, neighbours_of_different_streams_stay_apart) {
   take(arena, BLOCK, one);
   cr_expect_eq(calls("cuMemAllocAsync"), 2, "two halves of two streams are not one block");
   cr_expect_eq(calls("cuMemFreeAsync"), 0, "nor may the block go while another stream may use it");
+  close_device();
 }
 
 Test(arena_device, outgrown_block_of_another_stream_stays) {
@@ -88,6 +88,7 @@ Test(arena_device, outgrown_block_of_another_stream_stays) {
   cr_expect_eq(calls("cuMemFreeAsync"), 1);
   cr_expect_eq(stats_of(arena).reserved_bytes, BLOCK + 2 * BLOCK);
   cr_expect_eq(held_bytes(1), BLOCK + 2 * BLOCK);
+  close_device();
 }
 
 Test(arena_device, device_without_pools_is_served_by_plain_allocations) {
@@ -98,6 +99,7 @@ Test(arena_device, device_without_pools_is_served_by_plain_allocations) {
   cr_expect_eq(calls("cuMemFreeAsync"), 0);
   cr_expect_eq(calls("cuMemFree_v2"), 1);
   cr_expect_eq(held_bytes(1), 0);
+  close_device();
 }
 
 Test(arena_device, full_device_is_an_error_that_leaves_the_arena_sound) {
@@ -114,6 +116,7 @@ Test(arena_device, full_device_is_an_error_that_leaves_the_arena_sound) {
   give_back(arena, memory, one);
   take(arena, BLOCK, one);
   cr_expect_eq(calls("cuCtxPushCurrent_v2"), calls("cuCtxPopCurrent_v2"));
+  close_device();
 }
 
 Test(arena_device, failure_to_free_is_reported_and_counts_nothing_as_freed) {
@@ -125,6 +128,7 @@ Test(arena_device, failure_to_free_is_reported_and_counts_nothing_as_freed) {
   cr_expect_eq(stats_of(arena).phases, 0);
   cr_expect_eq(flp_arena_end_phase(arena, one), FLP_OK);
   cr_expect_eq(stats_of(arena).phases, 1);
+  close_device();
 }
 
 Test(arena_device, lost_context_is_reported) {
@@ -132,6 +136,7 @@ Test(arena_device, lost_context_is_reported) {
   void *out;
   cr_expect_eq(flp_arena_take(arena, 1000, one, &out), FLP_ERROR_DRIVER);
   cr_expect_eq(calls("cuCtxPopCurrent_v2"), 0, "what was not pushed is not popped");
+  close_device();
 }
 
 Test(arena_device, create_fails_with_the_reason) {
@@ -144,4 +149,5 @@ Test(arena_device, create_fails_with_the_reason) {
   cr_expect_null(arena);
   setenv("FLP_CUDA_LIBRARY", "/nonexistent/libcuda.so", 1);
   cr_expect_eq(flp_arena_create(0, &arena), FLP_ERROR_UNAVAILABLE);
+  close_device();
 }
