@@ -60,6 +60,23 @@ static inline void gen_case_remove(const char *folder) {
   cr_assert_eq(system(command), 0);
 }
 
+/* Generates what must be generated. */
+static inline flpgen_result gen_case_generate(const flp_kernel_key *key, const flpgen_options *options) {
+  flpgen_result result;
+  char error[512];
+  cr_assert_eq(flpgen_generate(key, options, &result, error, sizeof error), FLP_OK, "%s: %s", key->arch, error);
+  return result;
+}
+
+/* Expects that it is refused, with that sentence. */
+static inline void gen_case_refused(const flp_kernel_key *key, const flpgen_options *options, flp_status status,
+                                    const char *sentence) {
+  flpgen_result result;
+  char error[512];
+  cr_expect_eq(flpgen_generate(key, options, &result, error, sizeof error), status, "%s", sentence);
+  cr_expect_str_eq(error, sentence);
+}
+
 /* Generates from this text as portable/forward.lua. error has room for 512 bytes. */
 static inline flp_status gen_case_text(const char *text, size_t length, flpgen_result *out, char error[512]) {
   static int serial;
