@@ -41,11 +41,7 @@ static void run_plan(stage *s, const char *script) {
   cr_assert_eq(plan->modules.count, MODULES);
   for (int i = 0; i < MODULES; i++) cr_expect_eq(plan->modules.desc[i].key.kind, kinds[i]);
   flp_plan_destroy(plan);
-  size_t bytes;
-  int modules, contexts;
-  s->held(&bytes, &modules, &contexts);
-  cr_expect(bytes == 0 && modules == 0 && contexts == 0, "%zu bytes, %d modules, %d contexts", bytes, modules,
-            contexts);
+  stage_expect_nothing_held(s);
 }
 
 /* What the last plan did: linked rows (1), took its kept code (2), or compiled all as it loaded (0). */

@@ -89,12 +89,6 @@ Test(planner_rules, numbers_of_entries_and_targets_have_31_bits) {
   flp_planner p = planner_of(MAPPED, HEAD " targets=512");
   int64_t most = flp_planner_targets_rows_max(&p.spec);
   cr_expect(most * 512 <= INT32_MAX && flp_planner_list_blocks(most * 512) * FLP_LIST_BLOCK <= INT32_MAX);
-  static const flp_pass passes[] = {FLP_PASS_FORWARD, FLP_PASS_COMBINE, FLP_PASS_BACKWARD};
-  for (int i = 0; i < 3; i++) {
-    flp_scheme s;
-    cr_expect_eq(flp_planner_pick(&p, passes[i], most + 1, UINT64_MAX, 1, &s), FLP_ERROR_UNSUPPORTED);
-    cr_expect_eq(flp_planner_pick(&p, passes[i], most, UINT64_MAX, 1, &s), FLP_OK, "%s", flp_error_detail());
-  }
 }
 
 /* ---- listed columns ---- */
@@ -148,16 +142,6 @@ Test(planner_rules, grid_of_wide_columns) {
 }
 
 /* ---- K targets ---- */
-
-Test(planner_rules, one_target_is_planned_as_none) {
-  flp_planner p = planner_of(MAPPED, HEAD " targets=1"), none = planner_of(MAPPED, HEAD);
-  for (int pass = FLP_PASS_FORWARD; pass <= FLP_PASS_BACKWARD; pass++) {
-    flp_scheme a = pick(&p, (flp_pass)pass, 8192, 4 * GIB), b = pick(&none, (flp_pass)pass, 8192, 4 * GIB);
-    cr_expect_eq(memcmp(&a, &b, sizeof a), 0);
-  }
-  p = planner_of(MAPPED, HEAD " targets=64 loss=forward_kl");
-  cr_expect_eq(flp_planner_streams(&p), 0);
-}
 
 Test(planner_rules, words_of_targets_hold_whole_leaves) {
   static const int64_t cases[][2] = {{1, 1}, {1536, 1}, {1537, 2}, {151936, 99}};

@@ -39,12 +39,9 @@ void golden_open(golden *g, const char *device) {
 /* ---- plans ---- */
 
 void golden_drop_plan(golden *g) {
-  size_t bytes;
-  int modules, contexts;
   flp_plan_destroy(g->plan);
   g->plan = NULL;
-  g->s.held(&bytes, &modules, &contexts);
-  cr_expect(!bytes && !modules && !contexts, "%zu bytes, %d modules, %d contexts are held", bytes, modules, contexts);
+  stage_expect_nothing_held(&g->s);
 }
 
 void golden_refused(golden *g, flp_status status) {

@@ -126,6 +126,13 @@ int stage_called(const stage *s, const char *text) {
   return count_in(s->log(), text);
 }
 
+void stage_expect_nothing_held(const stage *s) {
+  size_t bytes;
+  int modules, contexts;
+  s->held(&bytes, &modules, &contexts);
+  cr_expect(!bytes && !modules && !contexts, "%zu bytes, %d modules, %d contexts are held", bytes, modules, contexts);
+}
+
 flp_spec stage_spec(uint32_t grads) {
   flp_spec spec = FLP_SPEC_INIT;
   spec.vocab = 1000;

@@ -42,6 +42,9 @@ int stage_logged(const char *text);
 /* How often text occurs in the stand-in driver's list of calls. */
 int stage_called(const stage *s, const char *text);
 
+/* Expects that no memory, module or context of the device is held. */
+void stage_expect_nothing_held(const stage *s);
+
 /* A spec of V=1000, D=64 with that mask of gradients; bias if FLP_GRAD_BIAS is in it. */
 flp_spec stage_spec(uint32_t grads);
 
