@@ -76,7 +76,8 @@ Test(space, what_is_accepted_is_built_as_it_was_told) {
 
 static int asked, refused;
 
-/* A refusal is the one of the build (tests/golden/language/tiles.txt has the sentences). Accepted ones are not built here: each takes LLVM a second. */
+/* A refusal is the one of the build (tests/golden/language/tiles.txt has the sentences). Accepted ones are not built
+ * here: each takes LLVM a second. */
 static void compare_refusal(const tile_space *space, flp_kernel_key *key, flp_tunables tune) {
   char reason[SPACE_REASON_BYTES] = "";
   asked++;

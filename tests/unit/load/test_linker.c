@@ -1,5 +1,5 @@
-/* test_linker.c: kernels that are linked in a thread while others load, and their machine code in the cache. Which plans
- * link what, and what they keep, is in tests/golden/plan/linked.txt. */
+/* test_linker.c: kernels that are linked in a thread while others load, and their machine code in the cache. Which
+ * plans link what, and what they keep, is in tests/golden/plan/linked.txt. */
 #include <criterion/criterion.h>
 #include <dlfcn.h>
 #include <errno.h>

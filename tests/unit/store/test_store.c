@@ -1,5 +1,5 @@
-/* test_store.c: the kernel cache of one process: bytes of its files, what is refused, and races with others. What it finds,
- * makes and sets aside is in tests/golden/store. */
+/* test_store.c: the kernel cache of one process: what is refused, and races with others. The bytes of its files, what
+ * it finds, makes and sets aside are in tests/golden/store. */
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "runtime/store/internal.h"
 #include "tests/unit/support/store_fixture.h"
 
-/* ---- storing and finding ---- */
+/* ---- storing ---- */
 
 Test(store, unstorable_entries_are_refused) {
   flp_store *store = fixture_open(sample_directory(), NULL);

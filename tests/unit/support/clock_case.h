@@ -1,4 +1,5 @@
-/* clock_case.h: a device whose time stands still until a test moves it: events hold the time at which they are recorded. */
+/* clock_case.h: a device whose time stands still until a test moves it: events hold the time at which they are
+ * recorded. */
 #ifndef FLP_TEST_CLOCK_CASE_H
 #define FLP_TEST_CLOCK_CASE_H
 

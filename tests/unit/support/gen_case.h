@@ -14,21 +14,15 @@
 #include <unistd.h>
 
 #include "gen/gen.h"
+#include "tests/unit/support/kernel_sample.h"
 
 static const char *gen_case_arch = "sm_80";
 
 static inline flp_kernel_key gen_case_key(flp_kernel_kind kind) {
-  flp_kernel_key key = {.kind = kind,
-                        .arch = "",
-                        .dtype = FLP_DTYPE_BF16,
-                        .target_dtype = FLP_DTYPE_INT64,
-                        .out_dtype = FLP_DTYPE_BF16,
-                        .entropy = 1,
-                        .bias = 1,
-                        .bias_grad = 1,
-                        .alignment = 16,
-                        .hidden = 4096,
-                        .vocab = 151936};
+  flp_kernel_key key = sample_key(kind);
+  key.out_dtype = FLP_DTYPE_BF16;
+  key.softcap = 0;
+  memset(key.loss, 0, sizeof key.loss);
   snprintf(key.arch, sizeof key.arch, "%s", gen_case_arch);
   flp_kernel_key_canonicalise(&key);
   return key;

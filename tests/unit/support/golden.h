@@ -17,10 +17,11 @@
  *                      in $ROOT/FOLDER
  *   > spoil FOLDER at=N      each kernel in it is damaged; > shell COMMAND: what it prints
  *   > plan OPTIONS     a plan: what it says of itself, ids numbered as they come, its tile configurations, how many
- *                      kernels were generated for it, and what was logged; > calls TEXT ...: how often each stands in the driver's
- *                      calls since
+ *                      kernels were generated for it, and what was logged
+ *   > calls TEXT ...   how often each stands in the driver's calls since then
  *   > query PASS n=N budget=SIZE list_count=N, > saved n=N budget=SIZE     of the present plan, by the API
  *   > names WORDS      how the spec, with these words, is called; > kernels ARCH WORDS: the keys of its kernels;
+ *                      > key KIND DEVICE: the bytes of one, tuned for a device where it is named;
  *                      > kinds, > signatures: of all kernels and entries
  *   > resolve spec WORDS, options WORDS or PASS WORDS / WORDS    what a field, an option or an argument (behind the
  *                      " / " and the spec) changes: it is taken or refused; > args WORDS: the arguments of all calls

@@ -8,6 +8,7 @@
 #include "runtime/api/validate.h"
 #include "runtime/eager/eager.h"
 #include "tests/unit/support/golden.h"
+#include "tests/unit/support/kernel_sample.h"
 #include "tests/unit/support/words.h"
 
 enum { TEXT_BYTES = 8192 };
@@ -277,6 +278,17 @@ static void kernels(golden *g, const char *words) {
   }
 }
 
+/* The bytes of a key with all that its kind uses, of sources that never change. */
+static void put_key(golden *g, const char *words) {
+  static const uint8_t sources[32] = {0x00, 0x01, 0xab, 0xff};
+  char kind[32], bytes[FLP_KEY_BYTES_MAX];
+  snprintf(kind, sizeof kind, "%.*s", (int)strcspn(words, " "), words);
+  const char *device = words[strlen(kind)] ? words + strlen(kind) + 1 : NULL;
+  flp_kernel_key key = sample_key(flp_kind_find(kind, strlen(kind)));
+  cr_expect_eq(flp_kernel_key_bytes(&key, sources, device, bytes, sizeof bytes), strlen(bytes));
+  fprintf(g->out, "%s\n", bytes);
+}
+
 /* The facts of each: the first say which fields its key has. */
 static void kinds(golden *g, const char *words) {
   static const char *const facts[] = {"target",     "out",         "entropy", "bias",  "bias_grad", "alignment",
@@ -385,10 +397,12 @@ int golden_plan_command(golden *g, const char *command, const char *words) {
     const char *name;
     int drops; /* the present plan */
     void (*run)(golden *g, const char *words);
-  } commands[] = {{"stage", 1, set_stage}, {"env", 0, set_environment}, {"fill", 0, fill},     {"spoil", 0, spoil},
-                  {"shell", 0, run_shell}, {"plan", 1, plan},           {"query", 0, query},   {"saved", 0, saved},
-                  {"names", 0, names},     {"kernels", 0, kernels},     {"resolve", 0, resolve}, {"args", 0, set_args},
-                  {"log", 0, put_log},     {"calls", 0, put_calls},     {"signatures", 0, signatures}, {"kinds", 0, kinds}};
+  } commands[] = {{"stage", 1, set_stage},  {"env", 0, set_environment}, {"fill", 0, fill},
+                  {"spoil", 0, spoil},      {"shell", 0, run_shell},     {"plan", 1, plan},
+                  {"query", 0, query},      {"saved", 0, saved},         {"names", 0, names},
+                  {"kernels", 0, kernels},  {"key", 0, put_key},         {"resolve", 0, resolve},
+                  {"args", 0, set_args},    {"log", 0, put_log},         {"calls", 0, put_calls},
+                  {"kinds", 0, kinds},      {"signatures", 0, signatures}};
   char text[TEXT_BYTES];
   take_places(g, words, text);
   for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
