@@ -1,7 +1,6 @@
 /* test_planner_rules.c: what single functions of the planner promise: costs, and the sizes that kernels and launches
  * share with it. What tuning prefers and what is kept is in tests/golden/planner. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "tests/unit/support/planner_case.h"

@@ -2,7 +2,6 @@
  * it finds, makes and sets aside are in tests/golden/store. */
 #include <criterion/criterion.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
