@@ -1,14 +1,9 @@
 """flpgen on a scripted stand-in for libcuda: which rung runs, what a failing driver is reported as."""
-import os
-
 import pytest
 
-from flpgen_tool import flpgen, needs_flpgen
+from flpgen_tool import FAKE, flpgen, needs_fake, needs_flpgen
 
-FAKE = os.environ.get("FLP_TEST_FAKE_CUDA", "")
-
-pytestmark = [needs_flpgen,
-              pytest.mark.skipif(not os.path.exists(FAKE), reason="the stand-in for libcuda was not built")]
+pytestmark = [needs_flpgen, needs_fake]
 
 DEMO = ["run", "--demo", "--vocab", 1000, "--hidden", 64, "--rows", 12, "--json"]
 
@@ -64,18 +59,9 @@ def test_bad_rows_of_the_device_are_exit_1(tmp_path):
     assert done.json()["bad_rows"].startswith("3 rows")
 
 
-@pytest.mark.first(2)
-@pytest.mark.parametrize("script, word", [
-    ("fail:cuMemAlloc_v2=2@2", "cuMemAlloc failed"),
-    ("fail:cuLaunchKernel=700", "700"),
-    ("fail:cuStreamCreate=2", "cuStreamCreate failed"),
-    ("fail:cuEventRecord=700", "cuEventRecord failed"),
-    ("fail:cuMemcpyHtoDAsync_v2=719", "cuMemcpyHtoDAsync failed"),
-])
-def test_a_failing_driver_is_unavailable(tmp_path, script, word):
-    done = on_fake(*DEMO, cache=tmp_path, script=script)
-    assert done.code == 3, done.err
-    assert word in done.err and done.json()["error"]["status"] == "FLP_ERROR_DRIVER"
+def test_a_failing_driver_is_named_in_json(tmp_path):
+    done = on_fake(*DEMO, cache=tmp_path, script="fail:cuMemAlloc_v2=2@2")
+    assert done.code == 3 and done.json()["error"]["status"] == "FLP_ERROR_DRIVER"
 
 
 def test_an_old_driver_falls_back_to_the_cpu(tmp_path):

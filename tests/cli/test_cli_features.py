@@ -2,7 +2,8 @@
 and outputs that `flpgen check` has of it on the CPU."""
 import pytest
 
-from flpgen_tool import findings, flpgen, needs_flpgen
+from flpgen_pack_tool import build, entries_of
+from flpgen_tool import findings, flpgen, generated, needs_flpgen
 
 pytestmark = needs_flpgen
 
@@ -18,11 +19,9 @@ PACKS = {  # options: kinds of its kernels
 @pytest.mark.first
 @pytest.mark.parametrize("options", PACKS)
 def test_packs_hold_its_kernels(tmp_path, options):
-    lines, out = tmp_path / "list.txt", tmp_path / "a.flpp"
+    lines = tmp_path / "list.txt"
     lines.write_text(f"--vocab 1000 --hidden 64 {options}\n")
-    done = flpgen("pack", "build", "--list", lines, "--arch", "sm_80", "--out", out)
-    assert done.code == 0, done.err
-    keys = [entry["key"] for entry in flpgen("pack", "inspect", out, "--json").json()["entries"]]
+    keys = [entry["key"] for entry in entries_of(build(tmp_path / "a.flpp", "--list", lines, "--arch", "sm_80"))]
     assert all(any(f"kind={kind} " in key for key in keys) for kind in PACKS[options]), keys
 
 
@@ -30,7 +29,16 @@ def test_packs_hold_its_kernels(tmp_path, options):
                                                         for options in ("--tail 2^-9", "--targets 64"))])
 def test_packs_hold_its_variants(tmp_path, options):
     words = ["--grad", "hidden,weight", *options.split()]
-    assert flpgen("pack", "build", *SHAPE, *words, "--variants", "--out", tmp_path / "a.flpp").code == 0
+    build(tmp_path / "a.flpp", *SHAPE, *words, "--variants")
+
+
+@pytest.mark.parametrize("one, other", [
+    ("--keep-set 1", "--keep-set 512"), ("--targets 2", "--targets 512"), ("", "--targets 1"),
+    pytest.param("--tail 2^-9", "--tail 2^-4", marks=pytest.mark.long)])
+def test_kernels_are_the_same_for_any_number(one, other):
+    keys = [[kernel["key"] for kernel in generated(*SHAPE[:4], "--grad", "hidden,weight", *options.split())["kernels"]]
+            for options in (one, other)]
+    assert keys[0] == keys[1]
 
 
 GRADS = ["--grad", "hidden,weight,bias", "--bias"]

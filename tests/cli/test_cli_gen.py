@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flpgen_tool import flpgen, needs_flpgen
+from flpgen_tool import flpgen, needs_flpgen, succeed
 from tree_version import VERSION
 
 pytestmark = needs_flpgen
@@ -57,7 +57,8 @@ def test_version():
 
 WRONG = [*[[verb, "--bogus"] for verb in VERBS], ["frobnicate"], ["pack", "frob"], ["pack", "verify"], ["loss", "show"],
          ["loss", "list", "extra"], ["cache"], ["cache", "burn"], ["gen", *SMALL, "--emit", "sass"],
-         ["gen", *SMALL, "--out", "-"], ["check", "--limit", "0"], ["doctor", "--require", "best"]]
+         ["gen", *SMALL, "--out", "-"], ["check", "--limit", "0"], ["doctor", "--require", "best"],
+         ["tune", "--preset", "gpt-9"]]
 
 
 @pytest.mark.parametrize("words", WRONG, ids=" ".join)
@@ -94,8 +95,7 @@ def folder(path):
 def test_gen_writes_the_same_bytes_twice(tmp_path):
     options = [*SMALL, "--grad", "hidden,weight,bias", "--bias", "--entropy", "backward", "--emit", "ir,opt,ptx"]
     for name in ("a", "b"):
-        done = flpgen("gen", *options, "--out", tmp_path / name)
-        assert done.code == 0, done.err
+        succeed("gen", *options, "--out", tmp_path / name)
     first = folder(tmp_path / "a")
     assert first == folder(tmp_path / "b")
     for kind in ("rows", "forward", "dz", "grad_hidden", "grad_weight"):
@@ -128,32 +128,6 @@ def test_emit_without_out_prints_the_text():
     done = flpgen("gen", *SMALL, "--emit", "ptx")
     assert done.code == 0 and done.out.count(".version") == 2
     assert flpgen("gen", *SMALL, "--emit", "ir", "--json").json()["kernels"][1]["ir"].count("define") >= 1
-
-
-def test_model_configs(tmp_path):
-    config = tmp_path / "config.json"
-    config.write_text('{"text_config": {"vocab_size": 2000, "hidden_size": 128, "final_logit_softcapping": 30.0},'
-                      ' "torch_dtype": "float16", "logits_scaling": 8}')
-    spec = flpgen("gen", "--model", config, "--json").json()["spec"]
-    assert (spec["vocab"], spec["hidden"], spec["dtype"]) == (2000, 128, "fp16")
-    assert (spec["softcap"], spec["scale"]) == (30, 0.125)
-    spec = flpgen("gen", "--model", config, "--json", "--dtype", "bf16", "--vocab", "500").json()["spec"]
-    assert (spec["vocab"], spec["dtype"]) == (500, "bf16"), "what is given stands before the model"
-    config.write_text('{"vocab_size": "many"')
-    done = flpgen("gen", "--model", config)
-    assert done.code == 4 and done.err.startswith(f"flpgen gen: {config}: not JSON: ")
-    done = flpgen("gen", "--model", tmp_path / "none.json", "--json")
-    assert done.code == 4
-    assert done.json()["error"]["message"] == f"{tmp_path}/none.json: cannot open: No such file or directory"
-    assert done.json()["error"]["exit"] == 4
-
-
-def test_broken_template_names_file_and_line(tmp_path):
-    (tmp_path / "common").mkdir()
-    (tmp_path / "common/rows.lua").write_text("return function(k, spec)\n  error('broken on purpose')\nend\n")
-    done = flpgen("gen", *SMALL, "--template-dir", tmp_path)
-    assert done.code == 5
-    assert done.err == "flpgen gen: common/rows.lua:2: broken on purpose\n"
 
 
 def test_kernels_of_other_templates_are_said_to_be_of_no_use_to_plans(tmp_path):

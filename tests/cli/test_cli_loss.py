@@ -10,7 +10,7 @@ import torch
 
 import flp
 from flp_loss_kernel import INPUTS, Kernel, any_loss, needs_emit, needs_llc
-from flpgen_tool import flpgen, needs_flpgen
+from flpgen_tool import flpgen, needs_flpgen, succeed
 
 pytestmark = needs_flpgen
 
@@ -25,9 +25,7 @@ TIES = ["--set", "clip_low=0", "--set", "clip_high=0"]
 
 def checked(text, *options):
     """The document of `flpgen loss check --json`, which must pass."""
-    done = flpgen("loss", "check", text, "--json", *options)
-    assert done.code == 0, done.err
-    return done.json()
+    return succeed("loss", "check", text, "--json", *options).json()
 
 
 def columns(rows, part):

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from flpgen_tool import FLPGEN, flpgen, needs_flpgen
+from flpgen_tool import FAKE, FLPGEN, flpgen, needs_flpgen
 
 pytestmark = needs_flpgen
 
 SMALL = ["--vocab", "1024", "--hidden", "64"]
 GENERIC = Path(os.environ["FLP_TEST_BUILD"]) / "share" / "flp" / "generic"
-FAKE = os.environ["FLP_TEST_FAKE_CUDA"]
 REASON = "the generator is not here: libflpgen.so: cannot open shared object file: No such file or directory"
 
 

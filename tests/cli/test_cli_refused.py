@@ -3,7 +3,6 @@
 An answer is all that the command says, but for `Try ... --help`, and its exit status where that is not 2. `> NAME TEXT`
 writes a small file, and `> NAME.safetensors TENSOR=DTYPE:SHAPE...` one of zeros."""
 import functools
-import os
 import re
 import shlex
 from pathlib import Path
@@ -12,21 +11,20 @@ import numpy
 import pytest
 
 import transcripts
-from flpgen_tool import flpgen, needs_flpgen, write_safetensors
+from flpgen_tool import FAKE, flpgen, needs_fake, needs_flpgen, write_safetensors
 
-FAKE = os.environ.get("FLP_TEST_FAKE_CUDA", "")
 GPU = {"FLP_CUDA_LIBRARY": FAKE, "FAKE_CUDA": "capability=9.0;fill=1"}
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "refused"
 COMMAND = re.compile(r"((?:\w+=\S* )*)flpgen ?(.*)")
 
-pytestmark = [needs_flpgen,
-              pytest.mark.skipif(not os.path.exists(FAKE), reason="the stand-in for libcuda was not built")]
+pytestmark = [needs_flpgen, needs_fake]
 
 
 def make(folder, words):
     """A file of a name and a text; keys are private."""
     name, _, text = words.partition(" ")
     path = folder / name
+    path.parent.mkdir(exist_ok=True)
     if path.suffix == ".safetensors":
         tensors = (re.split("[=:]", word) for word in text.split())
         write_safetensors(path, **{name: (dtype, numpy.zeros([int(size) for size in shape.split(",")]))

@@ -1,59 +1,13 @@
-"""Tail mode on the command line: --tail and its forms, kernels, packs, explain, run, check on the CPU, and what is refused."""
+"""Tail mode on the command line: tune, run, and check on the CPU."""
 import pytest
 
-from flpgen_tool import document_of, findings, flpgen, generated, kinds, needs_flpgen, spec_of
+from flpgen_tool import document_of, findings, flpgen, needs_flpgen
 
 pytestmark = needs_flpgen
 
 HEAD = ["--vocab", 1000, "--hidden", 64]
 SHAPE = [*HEAD, "--grad", "hidden,weight"]
 TAIL = ["--tail", "2^-9"]
-FULL = ["--vocab", 151936, "--hidden", 4096, "--grad", "hidden,weight", "--rows", 8192]
-
-
-# ---- the value ----
-
-@pytest.mark.parametrize("text, value", [("2^-9", 2**-9), ("1/512", 2**-9), ("0.001953125", 2**-9), ("0.002", 0.002),
-                                         ("2^-20", 2**-20), ("2^-2", 0.25), ("1e-3", 1e-3)])
-def test_forms_of_a_tail(text, value):
-    assert spec_of(*SHAPE, "--tail", text)["tail"] == pytest.approx(value, rel=1e-7)
-
-
-# ---- kernels ----
-
-@pytest.mark.long
-def test_kernels_of_a_tail_and_no_others_depend_on_it():
-    tailed, exact = generated(*SHAPE, *TAIL), generated(*SHAPE)
-    assert exact["spec"]["tail"] is None and tailed["spec"]["keep"] == 0
-    assert {"forward_emit", "emitted", "tail", "listed_weight"} <= kinds(tailed)
-    assert not {"forward_emit", "emitted", "tail", "listed_weight"} & kinds(exact)
-    assert kinds(exact) - {"forward"} <= kinds(tailed), "rows may be recomputed"
-    other = generated(*SHAPE, "--tail", "2^-4")
-    assert [kernel["key"] for kernel in other["kernels"]] == [kernel["key"] for kernel in tailed["kernels"]]
-
-
-def test_tune_finds_the_kernels_of_the_rows_that_are_recomputed():
-    targets = [document_of("tune", *SHAPE, *more, "--dry-run")["targets"] for more in (TAIL, [])]
-    assert "tail=2^-9" in targets[0][0]["spec"] and "tail" not in targets[1][0]["spec"]
-
-
-# ---- explain ----
-
-def test_explain_has_what_is_kept_and_the_exact_ways_beside_it():
-    document = document_of("explain", *FULL, *TAIL)
-    row = document["rows"][0]
-    ways = {way["name"]: way for way in row["ways"]}
-    assert document["spec"]["tail"] == 2**-9
-    assert {"naive, forward", "score", "recompute-vocab", "recompute-rows", "recompute-split", "tail"} <= set(ways)
-    assert ways["tail"]["products"] == 1 and ways["recompute-rows"]["products"] == 4
-    modes = {mode["mode"]: mode for mode in row["assumed_modes"]}
-    kept = modes["tail"]["saved_bytes"]
-    assert 16 * 8192 <= kept <= 10 * 1024 * 8192 and kept < ways["tail"]["workspace_bytes"]
-    assert modes["tail"]["why"].startswith("taken: ")
-    layouts = {layout["pass"]: layout for layout in row["assumed_layouts"]}
-    assert layouts["forward, saved"]["mode"] == layouts["backward, saved"]["mode"] == "tail"
-    exact = {way["name"]: way for way in document_of("explain", *FULL)["rows"][0]["ways"]}
-    assert exact["recompute-vocab"] == ways["recompute-vocab"] and "tail" not in exact
 
 
 # ---- run ----

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flpgen_tool import document_of, flpgen, needs_flpgen
+from flpgen_tool import document_of, flpgen, needs_flpgen, succeed
 from tree_version import VERSION
 
 pytestmark = needs_flpgen
@@ -27,11 +27,6 @@ def test_explain_without_a_gpu():
     assert [part["rows"] for part in document["rows"]] == [8192, 16]
     part = document["rows"][0]
     assert part["product_flops"] == 2 * 8192 * 4096 * 151936
-    ways = {way["name"]: way for way in part["ways"]}
-    assert ways["naive, forward"]["workspace_bytes"] == 2 * 8192 * 151936 * 4
-    assert ways["naive, forward + backward"]["workspace_bytes"] == 3 * 8192 * 151936 * 4
-    assert ways["score"]["workspace_bytes"] < ways["naive, forward"]["workspace_bytes"] / 100
-    assert ways["recompute-vocab"]["products"] == 4
     for layouts in (part["layouts"], part["assumed_layouts"]):
         assert [layout["pass"] for layout in layouts] == ["forward", "backward"]
         for layout in layouts:
@@ -87,58 +82,8 @@ def test_explain_of_scoring_is_what_was_measured():
     assert found, "one of them was cut into chunks"
 
 
-def test_explain_scoring_has_no_backward():
-    part = explain(*FULL)["rows"][0]
-    assert [way["name"] for way in part["ways"]] == ["naive, forward", "score"]
-    assert [layout["pass"] for layout in part["assumed_layouts"]] == ["forward"]
-
-
-def test_explain_budget():
-    tight = explain(*FULL, "--grad", "hidden,weight", "--budget", "1M")["rows"][0]["assumed_layouts"][1]
-    assert "bytes or more are accepted" in tight["error"]
-    roomy = explain(*FULL, "--grad", "hidden,weight", "--budget", "8G")["rows"][0]["assumed_layouts"][1]
-    assert roomy["chunks"] == 1
-    chunked = explain(*FULL, "--grad", "hidden,weight", "--chunk-vocab", "4096")["rows"][0]["assumed_layouts"][1]
-    assert chunked["chunk_vocab"] == 4096 and chunked["mode"] == "recompute-vocab"
-
-
-def kinds_of(document):
-    return {kernel["key"]["kind"]: kernel["key"]["arch"] for kernel in document["assumed"]["kernels"]}
-
-
-def test_explain_assumes_hopper_and_its_kernels():
-    document = explain(*FULL, "--grad", "hidden,weight")
-    assert document["assumed"]["capability"] == "9.0" and document["assumed"]["arch"] == "sm_90a"
-    assert kinds_of(document) == {"rows": "sm_80", "forward": "sm_90a", "dz": "sm_90a", "products": "sm_90a"}
-    by_kind = {kernel["key"]["kind"]: kernel for kernel in document["assumed"]["kernels"]}
-    assert by_kind["products"]["tile"]["cluster"] >= 1 and by_kind["forward"]["entries"][0]["name"] == "forward_map"
-    assert document["rows"][0]["assumed_layouts"][0]["launches"] == 4, "prepare, gather, forward_map, combine"
-
-
-@pytest.mark.parametrize("options", [["--dtype", "fp32", "--alignment", "8"], ["--alignment", "8"], ["--capability", "8.0"],
-                                     ["--capability", "10.0"]])
-def test_explain_assumes_portable_kernels_elsewhere(options):
-    document = explain(*FULL, "--grad", "hidden,weight", *options)
-    assert document["assumed"]["arch"] == "sm_80"
-    assert set(kinds_of(document)) == {"rows", "forward", "dz", "grad_hidden", "grad_weight"}
-    assert set(kinds_of(document).values()) == {"sm_80"}
-    assert document["rows"][0]["assumed_layouts"][0]["launches"] == 3
-
-
-def test_explain_r2_is_what_the_planner_makes_of_it():
-    """The way that makes dz twice: within the budget, or, where none fits, the least that would do."""
-    def way(*options):
-        ways = explain(*FULL, "--grad", "hidden,weight", *options)["rows"][0]["ways"]
-        return [way for way in ways if way["name"] == "recompute-split"][0]
-    roomy, tight = way("--budget", "1G"), way("--budget", "1M")
-    assert roomy["fits"] and 1e6 < roomy["workspace_bytes"] <= 2**30
-    assert not tight["fits"] and 2**20 < tight["workspace_bytes"] < roomy["workspace_bytes"]
-
-
 def test_doctor(tmp_path):
-    done = flpgen("doctor", "--json", cache=tmp_path, FLP_BUDGET="64M", **NO_GPU)
-    assert done.code == 0, done.err
-    document = done.json()
+    document = succeed("doctor", "--json", cache=tmp_path, FLP_BUDGET="64M", **NO_GPU).json()
     assert document["version"] == VERSION
     assert document["driver"]["works"] is False and "/nonexistent/libcuda.so.1" in document["driver"]["text"]
     assert document["devices"] == []
@@ -156,8 +101,7 @@ def test_doctor(tmp_path):
 
 def test_doctor_shows_values_that_may_be_set(tmp_path):
     def settings(**environment):
-        done = flpgen("doctor", "--json", cache=tmp_path, **NO_GPU, **environment)
-        assert done.code == 0, done.err
+        done = succeed("doctor", "--json", cache=tmp_path, **NO_GPU, **environment)
         return {setting["name"]: setting for setting in done.json()["settings"]}
 
     shown = settings()

@@ -5,9 +5,10 @@ import re
 import pytest
 
 from flp_report_tool import draw
-from flpgen_tool import flpgen
+from flpgen_pack_tool import build, entries_of
+from flpgen_tool import succeed
 from flpgen_tune_tool import (  # noqa: F401
-    DEVICE, FAKE, FASTER, KINDS, SPEC, STAND_INS, cache, plan_of, planted, pytestmark, result, rows, steps, tune,
+    DEVICE, KINDS, SPEC, STAND_INS, cache, plan_of, planted, pytestmark, result, rows, steps, tune,
     ways_tried)
 
 GRADS = ["--grad", "hidden,weight"]
@@ -162,23 +163,6 @@ def test_tiles_that_would_take_the_modes_away_are_not_tried(cache):
     assert included["status"] == "illegal" and "tiles of 192 do not divide" in included["reason"]
 
 
-@pytest.mark.parametrize("arguments, words", [
-    ([*KEEP, "--loss", "nll"], "--loss: 'nll' is not accepted beside --keep; steps keep nothing"),
-    ([*GRADS, "--loss", "gppo"], "loss 'gppo' is not accepted"),
-    ([*GRADS, "--loss-parameter", "beta=1"], "--loss-parameter: 'beta=1' is not accepted without --loss"),
-    ([*GRADS, "--loss", "grpo", "--loss-parameter", "beta=1"], "--loss-parameter: expected NAME=NUMBER of clip_high 0.2"),
-    ([*GRADS, "--mode", "P"], "--mode: 'stream' is not accepted without --loss"),
-    ([*GRADS, "--mode", "R2"], "--mode: expected one of save, stream, direction, got 'R2'"),
-    ([*KEEP, "--mode", "direction"], "--mode: 'direction' is not accepted with --grad hidden,weight; it makes the gradient"),
-    ([*FROZEN, "--entropy", "backward", "--mode", "D"], "--mode: 'direction' is not accepted with --entropy backward"),
-    ([*KEEP, "--dtype", "fp16"], "spec.keep is 1, but spec.dtype is fp16"),
-    (["--keep"], "spec.keep is 1, but spec.grads is 0"),
-])
-def test_what_is_not_accepted_is_named(cache, arguments, words):
-    done = tune(*arguments, cache=cache)
-    assert done.code == 2 and words in done.err, done.err
-
-
 def test_a_workspace_that_holds_nothing_to_keep_is_reported(cache):
     done = tune(*KEEP, "--workspace", 20000, cache=cache)
     assert done.code == 3 and "--keep: nothing is kept of 40 rows, as --workspace is too small for it" in done.err
@@ -206,22 +190,6 @@ def test_it_is_recorded_gone_on_with_and_drawn(cache, tmp_path, options, mode):
     assert {"save": "· keep", "direction": "· mode=direction", "stream": "· loss=reinforce"}[mode] in page
 
 
-@pytest.mark.parametrize("options", [KEEP, [*GRADS, "--loss", "grpo+k3+entropy", "--loss-parameter", "beta=0.1"]],
-                         ids=["save", "stream"])
-@pytest.mark.parametrize("heads", [["--preset", "qwen3-8b,gemma-2-9b"], ["--shapes", "4000x512,8000x512"]],
-                         ids=["presets", "shapes"])
-def test_presets_and_shapes_take_them(options, heads):
-    done = flpgen("tune", "--dry-run", *heads, *options, "--accumulate-grad-weight", "--json",
-                  FLP_CUDA_LIBRARY="/nonexistent/libcuda.so")
-    assert done.code == 0, done.err
-    found = done.json()["targets"]
-    assert len(found) == 2
-    for target in found:
-        assert ("keep" in target["spec"]) != ("loss=grpo+k3+entropy" in target["spec"])
-        assert ("entropy=backward" in target["spec"]) == ("loss=" in target["spec"]), "the loss needs its gradient"
-        assert [kind["kind"] for kind in target["kinds"]] == list(KINDS)
-
-
 # ---- who takes what was found
 
 
@@ -237,8 +205,7 @@ def listed(request, tmp_path_factory):
 
 
 def explain(cache, *spec, script=DEVICE, **settings):
-    done = flpgen("explain", *spec, "--json", cache=cache, FAKE_CUDA=script, **{**STAND_INS, **settings})
-    assert done.code == 0, done.err
+    done = succeed("explain", *spec, "--json", cache=cache, FAKE_CUDA=script, **{**STAND_INS, **settings})
     return done.json()["plan"]
 
 
@@ -253,9 +220,7 @@ def test_a_line_names_what_a_pack_needs(listed):
 @pytest.mark.long
 def test_packs_and_nearby_shapes_take_the_tiling(listed, tmp_path):
     options, path, _, target = listed
-    done = flpgen("pack", "build", "--list", path, "--out", tmp_path / "a.flpp")
-    assert done.code == 0, done.err
-    entries = flpgen("pack", "inspect", tmp_path / "a.flpp", "--json").json()["entries"]
+    entries = entries_of(build(tmp_path / "a.flpp", "--list", path))
     tuned = {entry["kernel"]["key"]["kind"] for entry in entries if not entry["key"].endswith("tuned=")}
     assert tuned == set(KINDS)
     pack = {"FLP_CACHE_PATH": str(tmp_path / "a.flpp")}

@@ -48,18 +48,6 @@ def test_efforts_try_more_and_more():
     assert tried[0] < tried[1] <= tried[2]
 
 
-def test_shapes_make_one_target_each():
-    assert [spec.split(" entropy")[0] for _, spec in targets("--shapes", "4000x512,151936x4096,4000x512", "--dtype", "fp16")] \
-        == ["fp16 V=4000 D=512", "fp16 V=151936 D=4096"]
-
-
-def test_a_model_file_makes_one_target(tmp_path):
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps({"model_type": "qwen3", "vocab_size": 4000, "hidden_size": 512, "torch_dtype": "bfloat16"}))
-    (model, spec), = targets("--model", config)
-    assert model and str(config).endswith(model.lstrip(".")) and spec.startswith("bf16 V=4000 D=512")
-
-
 @pytest.mark.first(2)
 @pytest.mark.parametrize("budget, seconds", [("90", 90), ("90s", 90), ("1.5m", 90), ("1h", 3600), ("0", 0)])
 def test_budgets_in_every_form(cache, budget, seconds):
@@ -97,30 +85,8 @@ def test_presets_are_published_heads_with_their_sources():
         assert preset["hidden"] % 8 == 0
 
 
-def test_presets_are_found_by_name_in_the_order_asked():
-    found = targets("--preset", "qwen3-8b,gemma-2-9b")
-    assert [model for model, _ in found] == ["qwen3-8b", "gemma-2-9b"]
-    assert found[0][1].startswith("bf16 V=151936 D=4096") and "softcap=30" in found[1][1]
-
-
 def test_all_presets_are_each_head_once():
     found = targets("--preset", "all", "--effort", "quick")
     presets = json.loads(PRESETS.read_text())["presets"]
     assert len({spec for _, spec in found}) == len(found)
     assert len(found) == len({(p["vocab"], p["hidden"], p.get("softcap")) for p in presets})
-
-
-SOUND = {"name": "one", "vocab": 4000, "hidden": 512, "source": "https://example.org/config.json"}
-
-
-def preset_file(tmp_path, *presets):
-    path = tmp_path / "presets.json"
-    path.write_text(json.dumps({"presets": presets}))
-    return path
-
-
-def test_presets_of_a_file(tmp_path):
-    path = preset_file(tmp_path, SOUND, {**SOUND, "name": "two", "hidden": 64, "softcap": 30, "bias": True, "scale": 0.5})
-    assert [model for model, _ in targets("--preset-file", path)] == ["one", "two"]
-    (model, spec), = targets("--preset-file", path, "--preset", "two")
-    assert model == "two" and "softcap=30" in spec and "bias" in spec

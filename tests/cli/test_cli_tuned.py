@@ -1,21 +1,18 @@
 """flpgen explain, run and doctor with tuned kernels: of this driver, of another one, of the nearest shape, whatever is asked
 of a head; on a scripted stand-in for libcuda."""
-import os
-
 import pytest
 
-from flpgen_tool import flpgen, needs_flpgen
+from flpgen_pack_tool import build
+from flpgen_tool import FAKE, flpgen, needs_fake, needs_flpgen, succeed
 
-FAKE = os.environ.get("FLP_TEST_FAKE_CUDA", "")
 HOPPER = "capability=9.0;name=A GPU;sms=7;driver=13000"
 TUNE = "forward:stages=4;dz:raster=16;products:raster=8"
 
-pytestmark = [needs_flpgen,
-              pytest.mark.skipif(not os.path.exists(FAKE), reason="the stand-in for libcuda was not built")]
+pytestmark = [needs_flpgen, needs_fake]
 
 
 def on_fake(*arguments, script=HOPPER, **environment):
-    return flpgen(*arguments, FLP_CUDA_LIBRARY=FAKE, FAKE_CUDA=script, **environment)
+    return succeed(*arguments, FLP_CUDA_LIBRARY=FAKE, FAKE_CUDA=script, **environment)
 
 
 @pytest.fixture(scope="module")
@@ -25,17 +22,13 @@ def pack(tmp_path_factory):
     key = folder / "key.hex"
     key.write_text(bytes(range(32)).hex())
     key.chmod(0o600)
-    done = flpgen("pack", "build", "--vocab", 1000, "--hidden", 64, "--grad", "hidden,weight", "--tune", TUNE,
-                  "--tuned-for", "A GPU/7/12080", "--name", "a set", "--sign", key, "--out", folder / "a.flpp")
-    assert done.code == 0, done.err
-    return folder / "a.flpp"
+    return build(folder / "a.flpp", "--vocab", 1000, "--hidden", 64, "--grad", "hidden,weight", "--tune", TUNE,
+                 "--tuned-for", "A GPU/7/12080", "--name", "a set", "--sign", key)
 
 
 def explain(vocab, hidden, cache, *arguments, **settings):
-    done = on_fake("explain", "--vocab", vocab, "--hidden", hidden, "--grad", "hidden,weight", "--json", *arguments,
-                   cache=cache, **settings)
-    assert done.code == 0, done.err
-    return done.json()["plan"]
+    return on_fake("explain", "--vocab", vocab, "--hidden", hidden, "--grad", "hidden,weight", "--json", *arguments,
+                   cache=cache, **settings).json()["plan"]
 
 
 @pytest.mark.long
@@ -63,6 +56,23 @@ def test_explain_tables_name_the_tiling(tmp_path, pack):
     assert "tile configuration" not in without.out
 
 
+# ---- tilings that are asked for ----
+
+OWN = ["--vocab", 1000, "--hidden", 64, "--tune", "forward:cooperative,256x128,stages=3"]
+
+
+def test_a_tiling_that_is_accepted_is_what_runs(tmp_path):
+    done = on_fake("bench", *OWN, "--rows", 40, "--no-bare", "--burst-ms", 1, "--rounds", 3, "-q", cache=tmp_path,
+                   script="capability=9.0;compute=1;jitter=5")
+    assert "forward for sm_90a" in done.out and "tiling: as the options ask" in done.out
+
+
+def test_explain_has_tilings_of_kernels_of_the_assumed_gpu(tmp_path):
+    document = on_fake("explain", *OWN, "--json", cache=tmp_path, script="capability=9.0;fill=1").json()
+    tile, = [kernel["tile"] for kernel in document["assumed"]["kernels"] if kernel["key"]["kind"] == "forward"]
+    assert (tile["rows"], tile["columns"], tile["stages"]) == (256, 128, 3)
+
+
 # ---- whatever is asked of a head that was tuned for one ----
 
 HEAD = "--vocab 1000 --hidden 64"
@@ -79,9 +89,7 @@ def variants(tmp_path_factory):
     folder = tmp_path_factory.mktemp("variants")
     line = f"{HEAD} --entropy backward --grad hidden,weight --tune '{TUNE}' --tuned-for 'A GPU/7/13000'"
     (folder / "list").write_text(line + "\n")
-    done = flpgen("pack", "build", "--list", folder / "list", "--variants", "--out", folder / "a.flpp")
-    assert done.code == 0, done.err
-    return folder / "a.flpp"
+    return build(folder / "a.flpp", "--list", folder / "list", "--variants")
 
 
 @pytest.mark.first(3)
@@ -94,7 +102,6 @@ def test_a_tuned_head_serves_whatever_is_asked_of_it(tmp_path, variants, script,
     done = on_fake("explain", *f"{HEAD} {asked}".split(), "--json", cache=tmp_path / "cache", script=script,
                    FLP_CACHE_PATH=str(variants), FLP_JIT_LIBRARY="/nonexistent/libflpgen.so",
                    FLP_GENERIC_DIR="/nonexistent")
-    assert done.code == 0, done.err
     plan = done.json()["plan"]
     assert plan["rung"] == rung and plan["cut"] == cut, plan["description"]
     assert plan["description"].startswith(f"rung {rung} on ") and f" {arch}" in plan["description"]
@@ -102,7 +109,6 @@ def test_a_tuned_head_serves_whatever_is_asked_of_it(tmp_path, variants, script,
 
 def paths_of(cache, list_, **settings):
     done = on_fake("doctor", "--json", cache=cache, FLP_CACHE_PATH=":".join(map(str, list_)), **settings)
-    assert done.code == 0, done.err
     return done.json()["paths"]
 
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from flpgen_tool import FLPGEN, flpgen
+from flpgen_tool import FAKE, FLPGEN, flpgen
 
-FAKE = os.environ.get("FLP_TEST_FAKE_CUDA", "")
 TESTS = Path(FAKE).parent
 NO_GPU = {"FLP_CUDA_LIBRARY": "libcuda.so.none"}
 SMALL = ["--vocab", "1000", "--hidden", "64"]

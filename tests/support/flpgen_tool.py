@@ -9,10 +9,12 @@ import numpy
 import pytest
 
 FLPGEN = os.environ.get("FLPGEN") or os.environ.get("FLP_TEST_FLPGEN") or ""
+FAKE = os.environ.get("FLP_TEST_FAKE_CUDA", "")
 
 HANG = 1800  # seconds after which a command hangs, far above what any takes on a busy machine
 
 needs_flpgen = pytest.mark.skipif(not os.path.exists(FLPGEN), reason="the flpgen command was not built")
+needs_fake = pytest.mark.skipif(not os.path.exists(FAKE), reason="the stand-in for libcuda was not built")
 
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "U8": "u1", "I8": "i1",
           "F8_E4M3": "u1", "F8_E5M2": "u1"}
@@ -38,27 +40,22 @@ def flpgen(*arguments, cache=None, timeout=HANG, program=FLPGEN, cwd=None, **env
     return Outcome(done)
 
 
+def succeed(*arguments, **settings):
+    """The outcome of a command that must not fail."""
+    done = flpgen(*arguments, **settings)
+    assert done.code == 0, done.err
+    return done
+
+
 @functools.cache
 def document_of(*arguments):
     """What a command without a GPU gives as JSON, run once for all tests: for reading."""
-    done = flpgen(*arguments, "--json", FLP_CUDA_LIBRARY="/nonexistent/libcuda.so.1")
-    assert done.code == 0, done.err
-    return done.json()
+    return succeed(*arguments, "--json", FLP_CUDA_LIBRARY="/nonexistent/libcuda.so.1").json()
 
 
 def generated(*arguments):
     """The document of `flpgen gen`."""
     return document_of("gen", *arguments)
-
-
-def spec_of(*arguments):
-    """What the options make of a specialisation, without its kernels."""
-    return document_of("explain", *arguments)["spec"]
-
-
-def kinds(document):
-    """Of kernels that `flpgen gen` made."""
-    return {kernel["key"]["kind"] for kernel in document["kernels"]}
 
 
 def findings(record):

@@ -1,20 +1,17 @@
 """What the tests of flpgen tune share: the command on the stand-in for a GPU, its document, record and plans."""
-import os
 import re
 import sqlite3
 from pathlib import Path
 
 import pytest
 
-from flpgen_tool import flpgen, needs_flpgen
+from flpgen_tool import FAKE, flpgen, needs_fake, needs_flpgen
 
-FAKE = os.environ.get("FLP_TEST_FAKE_CUDA", "")
 STAND_INS = {"FLP_CUDA_LIBRARY": FAKE,
              "FLP_JIT_LIBRARY": FAKE.replace("fake_cuda", "fake_provider"),
              "FLP_CUBLASLT_LIBRARY": FAKE.replace("fake_cuda", "fake_cublaslt")}
 
-pytestmark = [needs_flpgen,
-              pytest.mark.skipif(not os.path.exists(FAKE), reason="the stand-in for libcuda was not built")]
+pytestmark = [needs_flpgen, needs_fake]
 
 TREE = Path(__file__).resolve().parents[2]
 SPEC = ["--vocab", 200, "--hidden", 8]

@@ -1,4 +1,4 @@
-"""Golden files of what is refused: a line `$ ` asks, lines `! ` below it are the answer, `> ` prepares what follows."""
+"""Golden files of questions: a line `$ ` asks, lines `! ` below it are the answer, `> ` prepares what follows."""
 import os
 
 

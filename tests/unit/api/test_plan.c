@@ -152,16 +152,13 @@ static void *create_and_destroy(void *spec) {
 }
 
 Test(plan, many_threads) {
-  size_t bytes;
-  int modules, contexts;
   pthread_t threads[8];
   stage_open(&s, "");
   flp_spec spec = words_spec("grads=hidden,weight,bias bias");
   for (int i = 0; i < 8; i++) cr_assert_eq(pthread_create(&threads[i], NULL, create_and_destroy, &spec), 0);
   for (int i = 0; i < 8; i++) pthread_join(threads[i], NULL);
   cr_expect_eq(s.provider_calls(), 5, "each kernel is generated once, by whichever thread comes first");
-  s.held(&bytes, &modules, &contexts);
-  cr_expect(!bytes && !modules && !contexts);
+  stage_expect_nothing_held(&s);
 }
 
 Test(plan, a_loss_of_the_callers_own_is_a_file) {

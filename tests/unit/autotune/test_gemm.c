@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "autotune/gemm/gemm.h"
+#include "tests/unit/support/clock_case.h"
 
 static flp_spec head(void) {
   flp_spec spec = FLP_SPEC_INIT;
@@ -118,32 +119,7 @@ Test(gemm, unfit_algorithms_are_dropped) {
 
 /* ---- choice, with a simulated clock ---- */
 
-struct CUevent_st {
-  double at;
-};
-static double now_ms, cost_ms[GEMM_ALGORITHMS_MAX];
-
-static CUresult create_event(CUevent *out, unsigned flags) {
-  (void)flags;
-  return (*out = calloc(1, sizeof **out)) ? 0 : 2;
-}
-static CUresult destroy_event(CUevent event) {
-  free(event);
-  return 0;
-}
-static CUresult record(CUevent event, CUstream stream) {
-  (void)stream;
-  event->at = now_ms;
-  return 0;
-}
-static CUresult wait(CUevent event) {
-  (void)event;
-  return 0;
-}
-static CUresult elapsed(float *ms, CUevent from, CUevent to) {
-  *ms = (float)(to->at - from->at);
-  return 0;
-}
+static double cost_ms[GEMM_ALGORITHMS_MAX];
 
 /* Costs the algorithm's entry of the table; a negative cost is a refusal. */
 static cublasStatus_t timed_matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *a,
@@ -160,19 +136,13 @@ static cublasStatus_t timed_matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t
 
 /* first_ms: of a call by the first algorithm */
 static flp_status choose(const double costs[3], int *chosen, double *first_ms) {
-  static const flp_driver driver = {.cuEventCreate = create_event,
-                                    .cuEventDestroy_v2 = destroy_event,
-                                    .cuEventRecord = record,
-                                    .cuEventSynchronize = wait,
-                                    .cuEventElapsedTime = elapsed};
   cublaslt library = open_fake("");
   flp_spec spec = head();
   gemm_shape shape = gemm_shape_of(GEMM_SCORES, &spec, 5, 11);
-  measure_clock clock;
+  measure_clock clock = open_clock();
   gemm g;
   library.cublasLtMatmul = timed_matmul;
   memcpy(cost_ms, costs, 3 * sizeof *costs);
-  cr_assert_eq(measure_clock_create(&driver, NULL, &clock), FLP_OK);
   cr_assert_eq(gemm_create(&library, &shape, 64, &g), FLP_OK);
   flp_status status = gemm_choose(&g, &clock, &(measure_options){.burst_ms = 10, .rounds = 3, .seed = 1});
   *chosen = g.chosen;

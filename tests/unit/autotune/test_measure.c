@@ -5,6 +5,7 @@
 
 #include "autotune/measure.h"
 #include "runtime/base/status.h"
+#include "tests/unit/support/clock_case.h"
 #include "tests/unit/support/refuse.h"
 
 /* ---- statistics ---- */
@@ -82,48 +83,8 @@ Test(measure, repeats_fill_a_burst_with_a_tenth_to_spare) {
 
 enum { PIECES = 3, CALLS_MAX = 100000 };
 
-struct CUevent_st {
-  double at;
-};
-
-static double now_ms, speed = 1;
-static int call_of[CALLS_MAX], calls, events_alive, fail_after = -1;
-
-static CUresult create_event(CUevent *out, unsigned flags) {
-  (void)flags;
-  *out = calloc(1, sizeof **out);
-  events_alive++;
-  return 0;
-}
-static CUresult destroy_event(CUevent event) {
-  free(event);
-  events_alive--;
-  return 0;
-}
-static CUresult record(CUevent event, CUstream stream) {
-  (void)stream;
-  event->at = now_ms;
-  return 0;
-}
-static CUresult wait(CUevent event) {
-  (void)event;
-  return 0;
-}
-static CUresult wait_stream(CUstream stream) {
-  (void)stream;
-  return 0;
-}
-static CUresult elapsed(float *ms, CUevent from, CUevent to) {
-  *ms = (float)(to->at - from->at);
-  return 0;
-}
-
-static const flp_driver driver = {.cuEventCreate = create_event,
-                                  .cuEventDestroy_v2 = destroy_event,
-                                  .cuEventRecord = record,
-                                  .cuEventSynchronize = wait,
-                                  .cuStreamSynchronize = wait_stream,
-                                  .cuEventElapsedTime = elapsed};
+static double speed = 1;
+static int call_of[CALLS_MAX], calls, fail_after = -1;
 
 typedef struct piece {
   int id;
@@ -143,31 +104,38 @@ static flp_status work(void *context, CUstream stream) {
 static piece pieces[PIECES] = {{0, 4.0}, {1, 0.5}, {2, 90.0}};
 static const measure_item items[PIECES] = {{work, &pieces[0], 0}, {work, &pieces[1], 0}, {work, &pieces[2], 0}};
 
-static measure_clock open_clock(void) {
-  measure_clock clock;
-  cr_assert_eq(measure_clock_create(&driver, NULL, &clock), FLP_OK);
-  return clock;
+/* Of every test. */
+static measure_clock measuring;
+static measure_options options;
+static measure_summary out[PIECES];
+
+static void open_all(void) {
+  measuring = open_clock();
+  options = (measure_options){75, 3, 1, 0};
 }
 
+/* At the end of every test: what fails in a fini fails no test. */
+static void close_all(void) {
+  measure_clock_destroy(&measuring);
+  cr_expect_eq(events_alive, 0);
+}
+
+TestSuite(measure_run, .init = open_all);
+
 Test(measure_run, times_each_piece_for_what_it_is) {
-  measure_clock clock = open_clock();
-  measure_options options = {75, 5, 3, 0};
-  measure_summary out[PIECES];
-  cr_assert_eq(measure_run(&clock, items, PIECES, &options, out), FLP_OK);
+  options = (measure_options){75, 5, 3, 0};
+  cr_assert_eq(measure_run(&measuring, items, PIECES, &options, out), FLP_OK);
   for (int i = 0; i < PIECES; i++) {
     cr_expect_float_eq(out[i].median, pieces[i].ms, 1e-5);
     cr_expect(out[i].low <= out[i].median && out[i].median <= out[i].high);
   }
-  measure_clock_destroy(&clock);
-  cr_expect_eq(events_alive, 0);
+  close_all();
 }
 
 /* Runs of equal calls: how often each piece's bursts begin, and their lengths. */
 Test(measure_run, bursts_are_long_enough_and_interleaved) {
-  measure_clock clock = open_clock();
-  measure_options options = {75, 20, 3, 0};
-  measure_summary out[PIECES];
-  cr_assert_eq(measure_run(&clock, items, PIECES, &options, out), FLP_OK);
+  options = (measure_options){75, 20, 3, 0};
+  cr_assert_eq(measure_run(&measuring, items, PIECES, &options, out), FLP_OK);
   int begins[PIECES] = {0}, follows[PIECES][PIECES] = {{0}}, before = -1;
   for (int i = 0; i < calls;) {
     int id = call_of[i], length = 0;
@@ -181,81 +149,69 @@ Test(measure_run, bursts_are_long_enough_and_interleaved) {
   }
   for (int a = 0; a < PIECES; a++)
     for (int b = 0; b < PIECES; b++) cr_expect(a == b || follows[a][b] > 0, "%d never follows %d", b, a);
-  measure_clock_destroy(&clock);
+  close_all();
 }
 
 Test(measure_run, a_burst_that_came_out_short_is_taken_again) {
-  measure_clock clock = open_clock();
   double ms = 0;
-  measure_options options = {75, 3, 1, 0};
-  measure_summary out;
   piece slow_at_first = {0, 2.0};
   measure_item item = {work, &slow_at_first, 0};
   /* Clocks rise threefold between the sizing of bursts and their use: each call of the first five costs 2 ms. */
-  cr_assert_eq(measure_burst(&clock, &item, 5, &ms), FLP_OK);
+  cr_assert_eq(measure_burst(&measuring, &item, 5, &ms), FLP_OK);
   cr_expect_float_eq(ms, 10, 1e-5);
   speed = 3;
-  cr_assert_eq(measure_run(&clock, &item, 1, &options, &out), FLP_OK);
-  cr_expect_float_eq(out.median, 2.0 / 3, 1e-5);
-  measure_clock_destroy(&clock);
+  cr_assert_eq(measure_run(&measuring, &item, 1, &options, out), FLP_OK);
+  cr_expect_float_eq(out[0].median, 2.0 / 3, 1e-5);
+  close_all();
 }
 
 Test(measure_run, a_call_that_is_known_to_fill_a_burst_is_made_once_a_round) {
-  measure_clock clock = open_clock();
-  measure_options options = {75, 3, 1, 0};
-  measure_summary out;
   measure_item item = items[2];
-  cr_assert_eq(measure_run(&clock, &item, 1, &options, &out), FLP_OK);
+  cr_assert_eq(measure_run(&measuring, &item, 1, &options, out), FLP_OK);
   cr_expect_eq(calls, 3 + 3, "to warm up, to guess, to know");
   calls = 0;
   item.call_ms = 88;
-  cr_assert_eq(measure_run(&clock, &item, 1, &options, &out), FLP_OK);
+  cr_assert_eq(measure_run(&measuring, &item, 1, &options, out), FLP_OK);
   cr_expect_eq(calls, 3);
-  cr_expect_float_eq(out.median, 90, 1e-5);
+  cr_expect_float_eq(out[0].median, 90, 1e-5);
+  calls = 0;
   speed = 3; /* it was known wrongly: bursts of one came out short */
-  cr_assert_eq(measure_run(&clock, &item, 1, &options, &out), FLP_OK);
-  cr_expect_float_eq(out.median, 30, 1e-5);
-  measure_clock_destroy(&clock);
+  cr_assert_eq(measure_run(&measuring, &item, 1, &options, out), FLP_OK);
+  cr_expect_eq(calls, 1 + 3 * 3, "a short burst is taken again, and the next are as long");
+  cr_expect_float_eq(out[0].median, 30, 1e-5);
+  close_all();
 }
 
 Test(measure_run, failures_and_bad_options_are_reported) {
-  measure_clock clock = open_clock();
-  measure_options options = {75, 3, 1, 0};
-  measure_summary out[PIECES];
   fail_after = 40;
-  cr_expect_eq(measure_run(&clock, items, PIECES, &options, out), FLP_ERROR_DRIVER);
+  cr_expect_eq(measure_run(&measuring, items, PIECES, &options, out), FLP_ERROR_DRIVER);
   cr_expect_str_eq(flp_error_detail(), "the piece failed");
   options.rounds = 0;
-  expect_refused(measure_run(&clock, items, PIECES, &options, out), "rounds is 0 (accepted: 1 to 1000)");
+  expect_refused(measure_run(&measuring, items, PIECES, &options, out), "rounds is 0 (accepted: 1 to 1000)");
   options = (measure_options){NAN, 3, 1, 0};
-  cr_expect_eq(measure_run(&clock, items, PIECES, &options, out), FLP_ERROR_ARGUMENT);
+  cr_expect_eq(measure_run(&measuring, items, PIECES, &options, out), FLP_ERROR_ARGUMENT);
   options = (measure_options)MEASURE_OPTIONS_INIT;
-  expect_refused(measure_run(&clock, items, 0, &options, out), "count is 0 (accepted: 1 to 64 items)");
-  measure_clock_destroy(&clock);
+  expect_refused(measure_run(&measuring, items, 0, &options, out), "count is 0 (accepted: 1 to 64 items)");
+  close_all();
 }
 
 /* In turn, the second of the pair between two of the other; quartiles stand around the median. */
 Test(measure_run, pieces_in_turn_are_compared_call_by_call) {
-  measure_clock clock = open_clock();
-  measure_summary out;
-  cr_assert_eq(measure_in_turn(&clock, &items[1], &items[0], 12, &out), FLP_OK);
+  cr_assert_eq(measure_in_turn(&measuring, &items[1], &items[0], 12, out), FLP_OK);
   cr_assert_eq(calls, 25);
   for (int i = 0; i < calls; i++) cr_expect_eq(call_of[i], i % 2);
-  cr_expect_float_eq(out.median, pieces[1].ms / pieces[0].ms, 1e-5);
-  cr_expect(out.low <= out.median && out.median <= out.high);
+  cr_expect_float_eq(out[0].median, pieces[1].ms / pieces[0].ms, 1e-5);
+  cr_expect(out[0].low <= out[0].median && out[0].median <= out[0].high);
   fail_after = calls + 7;
-  cr_expect_eq(measure_in_turn(&clock, &items[1], &items[0], 12, &out), FLP_ERROR_DRIVER);
-  expect_refused(measure_in_turn(&clock, &items[1], &items[0], 0, &out), "pairs is 0 (accepted: 1 to 1000)");
-  measure_clock_destroy(&clock);
-  cr_expect_eq(events_alive, 0);
+  cr_expect_eq(measure_in_turn(&measuring, &items[1], &items[0], 12, out), FLP_ERROR_DRIVER);
+  expect_refused(measure_in_turn(&measuring, &items[1], &items[0], 0, out), "pairs is 0 (accepted: 1 to 1000)");
+  close_all();
 }
 
 Test(measure_run, host_time_is_that_of_a_call_and_not_of_a_batch) {
-  measure_clock clock = open_clock();
-  measure_summary out;
-  cr_assert_eq(measure_host(&clock, &items[0], 50, 4, &out), FLP_OK);
+  cr_assert_eq(measure_host(&measuring, &items[0], 50, 4, out), FLP_OK);
   cr_expect_eq(calls, 250, "four batches and one to warm up");
-  cr_expect(out.median > 0 && out.median < 1000 && out.low <= out.median && out.median <= out.high);
-  cr_expect_eq(measure_host(&clock, &items[0], 0, 4, &out), FLP_ERROR_ARGUMENT);
-  measure_clock_destroy(&clock);
+  cr_expect(out[0].median > 0 && out[0].median < 1000 && out[0].low <= out[0].median && out[0].median <= out[0].high);
+  cr_expect_eq(measure_host(&measuring, &items[0], 0, 4, out), FLP_ERROR_ARGUMENT);
+  close_all();
 }

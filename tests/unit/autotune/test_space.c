@@ -45,13 +45,12 @@ static void expect_built(flp_kernel_kind kind, const flp_spec *spec, flp_tunable
   flp_kernel_key key = key_of(kind, spec);
   flpgen_space *space;
   flpgen_tile tile;
-  flpgen_result result;
   flp_tunables_text(&tune, text);
   cr_assert_eq(flpgen_space_open(&key, NULL, &space, error, sizeof error), FLP_OK, "%s", error);
   cr_assert_eq(flpgen_space_ask(space, &tune, &tile, error, sizeof error), FLP_OK, "%s: %s", text, error);
   flpgen_space_close(space);
   key.tune = tune;
-  cr_assert_eq(flpgen_generate(&key, NULL, &result, error, sizeof error), FLP_OK, "%s: %s", text, error);
+  flpgen_result result = gen_case_generate(&key, NULL);
   const flp_kernel_desc *d = &result.desc;
   const flp_tunables built = {tile.tune.schedule, d->tile_rows, d->tile_columns, d->stages, d->cluster, d->raster};
   cr_expect_arr_eq(&built, &tile.tune, sizeof built, "%s: %s", flp_kernel_kind_name(kind), text);
@@ -77,16 +76,15 @@ Test(space, what_is_accepted_is_built_as_it_was_told) {
 
 static int asked, refused;
 
-/* A refusal is the one of the build. Accepted ones are not built here: each takes LLVM a second. */
+/* A refusal is the one of the build (tests/golden/language/tiles.txt has the sentences). Accepted ones are not built
+ * here: each takes LLVM a second. */
 static void compare_refusal(const tile_space *space, flp_kernel_key *key, flp_tunables tune) {
-  char reason[SPACE_REASON_BYTES] = "", error[512];
-  flpgen_result result;
+  char reason[SPACE_REASON_BYTES] = "";
   asked++;
   if (space_accepts(space, &tune, reason)) return;
   refused++;
   key->tune = tune;
-  cr_assert_eq(flpgen_generate(key, NULL, &result, error, sizeof error), FLP_ERROR_COMPILE);
-  cr_expect_str_eq(reason, error);
+  gen_case_refused(key, NULL, FLP_ERROR_COMPILE, reason);
   cr_expect_eq(strncmp(reason, "tune: ", 6), 0, "a refusal, not a fault of the template: %s", reason);
 }
 
@@ -108,40 +106,6 @@ Test(space, what_is_refused_is_refused_by_the_build_in_the_same_words) {
     space_close(space);
   }
   cr_expect(refused > 400 && asked - refused > 50, "%d of %d are refused", refused, asked);
-}
-
-/* The sentences themselves, of each check. */
-Test(space, a_refusal_names_field_value_and_what_is_accepted) {
-  static const struct {
-    flp_kernel_kind kind;
-    flp_tunables tune;
-    const char *reason;
-  } cases[] = {
-      {FLP_KERNEL_PRODUCTS, {1, 0, 0, 0, 0, 0}, "tune: schedule ping-pong is not accepted; one of cooperative is"},
-      {FLP_KERNEL_FORWARD, {0, 0, 96, 0, 0, 0}, "tune: columns 96 is not accepted; one of 64, 128, 192, 256 is"},
-      {FLP_KERNEL_FORWARD, {2, 64, 0, 0, 0, 0}, "tune: rows 64 is not accepted; one of 128, 256 is"},
-      {FLP_KERNEL_FORWARD, {0, 0, 0, 0, 3, 0}, "tune: cluster 3 is not accepted; one of 1, 2, 4 is"},
-      {FLP_KERNEL_FORWARD, {0, 0, 0, 0, 0, 65}, "tune: raster 65 is not accepted; 1 to 64 is"},
-      {FLP_KERNEL_FORWARD, {0, 0, 0, 13, 0, 0}, "tune: stages 13 is not accepted; 2 to 12 is"},
-      {FLP_KERNEL_FORWARD,
-       {1, 256, 128, 3, 0, 0},
-       "tune: 256x128 ping-pong needs 256 accumulators a thread; at most 192 fit"},
-      {FLP_KERNEL_FORWARD,
-       {0, 0, 0, 9, 0, 0},
-       "tune: 9 stages of 128x192 need 368808 bytes of shared memory; there are 232448"},
-      {FLP_KERNEL_DZ,
-       {2, 256, 192, 4, 0, 0},
-       "tune: 4 stages of 256x192 need 251992 bytes of shared memory; there are 232448"},
-      {FLP_KERNEL_PRODUCTS, {0, 128, 64, 4, 2, 0}, "tune: each CTA would load 32 columns; boxes have 64"},
-  };
-  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    flp_spec spec = spec_of(FLP_DTYPE_BF16, 512, 1);
-    tile_space *space = open_space(cases[i].kind, &spec);
-    char reason[SPACE_REASON_BYTES] = "";
-    cr_expect_eq(space_accepts(space, &cases[i].tune, reason), 0);
-    cr_expect_str_eq(reason, cases[i].reason);
-    space_close(space);
-  }
 }
 
 /* As tune.lua's panel has it: of kernels for any D, 4096 columns. */
@@ -317,11 +281,9 @@ Test(space, leaves_the_canonical_split_alone) {
   int count = flp_kernel_keys_for(&spec, "sm_90a", keys), seen = 0;
   for (int i = 0; i < 3 * count; i++) {
     flp_kernel_key *key = &keys[i / 3];
-    char error[512];
-    flpgen_result result;
     if (key->kind != FLP_KERNEL_FORWARD && key->kind != FLP_FORWARD(KEEP)) continue;
     key->tune = some[i % 3];
-    cr_assert_eq(flpgen_generate(key, NULL, &result, error, sizeof error), FLP_OK, "%s", error);
+    flpgen_result result = gen_case_generate(key, NULL);
     cr_expect_eq(result.desc.unit_columns, FLP_LEAF_COLUMNS, "%u", result.desc.unit_columns);
     flpgen_result_clear(&result);
     seen++;

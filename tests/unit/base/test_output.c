@@ -28,6 +28,7 @@ static void start(void) {
   snprintf(path, sizeof path, "%s/out", directory);
 }
 
+/* At the end of every test: what fails in a fini fails no test. */
 static void stop(void) {
   static const char *const names[] = {"out", "victim", FORESEEN};
   for (int i = 0; i < 3; i++) (void)unlink(names[i]);
@@ -47,7 +48,7 @@ static int holds(const char *name, const char *text) {
   return length == strlen(text) && strcmp(got, text) == 0;
 }
 
-Test(output, is_there_when_it_is_whole, .init = start, .fini = stop) {
+Test(output, is_there_when_it_is_whole, .init = start) {
   flp_output out;
   put("out", "old");
   cr_assert_eq(flp_output_open(AT_FDCWD, path, 0640, &out), FLP_OK);
@@ -60,9 +61,10 @@ Test(output, is_there_when_it_is_whole, .init = start, .fini = stop) {
   mode_t mask = umask(0);
   cr_assert_eq(stat("out", &info), 0);
   cr_expect_eq(info.st_mode & 0777, 0640 & ~mask);
+  stop();
 }
 
-Test(output, leaves_what_is_there_when_it_is_discarded, .init = start, .fini = stop) {
+Test(output, leaves_what_is_there_when_it_is_discarded, .init = start) {
   flp_output out;
   put("out", "old");
   cr_assert_eq(flp_output_open(AT_FDCWD, path, 0640, &out), FLP_OK);
@@ -70,19 +72,21 @@ Test(output, leaves_what_is_there_when_it_is_discarded, .init = start, .fini = s
   flp_output_discard(&out);
   cr_expect(holds("out", "of another process"));
   cr_expect_neq(access(FORESEEN, F_OK), 0);
+  stop();
 }
 
-Test(output, follows_no_link_at_its_temporary_name, .init = start, .fini = stop) {
+Test(output, follows_no_link_at_its_temporary_name, .init = start) {
   flp_output out;
   put("victim", "precious");
   cr_assert_eq(symlink("victim", FORESEEN), 0);
   cr_expect_eq(flp_output_open(AT_FDCWD, path, 0666, &out), FLP_ERROR_IO);
   cr_expect_not_null(strstr(flp_error_detail(), "/out: cannot write: File exists"), "%s", flp_error_detail());
   cr_expect(holds("victim", "precious"));
+  stop();
 }
 
 /* A link under the file's own name is replaced, not followed. */
-Test(output, follows_no_link_at_its_own_name, .init = start, .fini = stop) {
+Test(output, follows_no_link_at_its_own_name, .init = start) {
   flp_output out;
   put("victim", "precious");
   cr_assert_eq(symlink("victim", "out"), 0);
@@ -90,18 +94,20 @@ Test(output, follows_no_link_at_its_own_name, .init = start, .fini = stop) {
   flp_output_write(&out, "new", 3);
   cr_assert_eq(flp_output_close(&out), FLP_OK);
   cr_expect(holds("out", "new") && holds("victim", "precious"));
+  stop();
 }
 
-Test(output, of_two_writers_with_one_name_the_second_is_refused, .init = start, .fini = stop) {
+Test(output, of_two_writers_with_one_name_the_second_is_refused, .init = start) {
   flp_output first, second;
   cr_assert_eq(flp_output_open(AT_FDCWD, path, 0666, &first), FLP_OK);
   cr_expect_eq(flp_output_open(AT_FDCWD, path, 0666, &second), FLP_ERROR_IO);
   flp_output_write(&first, "whole", 5);
   cr_assert_eq(flp_output_close(&first), FLP_OK);
   cr_expect(holds("out", "whole"));
+  stop();
 }
 
-Test(output, leaves_nothing_behind_where_it_cannot_be_put, .init = start, .fini = stop) {
+Test(output, leaves_nothing_behind_where_it_cannot_be_put, .init = start) {
   flp_output out;
   cr_assert_eq(mkdir("out", 0700), 0);
   cr_assert_eq(flp_output_open(AT_FDCWD, path, 0666, &out), FLP_OK);
@@ -111,4 +117,5 @@ Test(output, leaves_nothing_behind_where_it_cannot_be_put, .init = start, .fini 
   cr_expect_eq(rmdir("out"), 0);
   cr_expect_eq(flp_output_open(AT_FDCWD, "no/such/out", 0666, &out), FLP_ERROR_IO);
   cr_expect_not_null(strstr(flp_error_detail(), "no/such/out: cannot write: No such file"), "%s", flp_error_detail());
+  stop();
 }

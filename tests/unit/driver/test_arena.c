@@ -15,8 +15,19 @@ const char *__asan_default_options(void) {
   return "allocator_may_return_null=1";
 }
 
+static flp_arena *arena;
+
+static void open_host(void) {
+  arena = open_arena(FLP_DEVICE_HOST);
+}
+
+static void close_host(void) {
+  flp_arena_destroy(arena);
+}
+
+TestSuite(arena, .init = open_host, .fini = close_host);
+
 Test(arena, hands_out_aligned_memory_that_does_not_overlap) {
-  flp_arena *arena = open_arena(FLP_DEVICE_HOST);
   char *memory[10];
   for (int i = 0; i < 10; i++) {
     memory[i] = take(arena, 1000, NULL);
@@ -29,19 +40,15 @@ Test(arena, hands_out_aligned_memory_that_does_not_overlap) {
   cr_expect_eq(stats.reserved_bytes, BLOCK);
   cr_expect_eq(stats.allocated_bytes, 10 * 1024, "rounded to 256 each");
   cr_expect_eq(stats.driver_allocations, 1);
-  flp_arena_destroy(arena);
 }
 
 Test(arena, no_bytes_need_no_memory) {
-  flp_arena *arena = open_arena(FLP_DEVICE_HOST);
   cr_expect_null(take(arena, 0, NULL));
   give_back(arena, NULL, NULL);
   cr_expect_eq(stats_of(arena).driver_allocations, 0);
-  flp_arena_destroy(arena);
 }
 
 Test(arena, best_fit_takes_the_smallest_hole_that_will_do) {
-  flp_arena *arena = open_arena(FLP_DEVICE_HOST);
   char *a = take(arena, 4096, NULL), *wall = take(arena, 256, NULL);
   char *b = take(arena, 1024, NULL), *other_wall = take(arena, 256, NULL);
   give_back(arena, a, NULL);
@@ -51,27 +58,25 @@ Test(arena, best_fit_takes_the_smallest_hole_that_will_do) {
   cr_expect_eq(take(arena, 1024, NULL), a + 3072, "what was left of the larger hole");
   (void)wall;
   (void)other_wall;
-  flp_arena_destroy(arena);
 }
 
 Test(arena, free_neighbours_become_one) {
   /* whatever the order in which they come back */
   static const int orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
   for (int i = 0; i < 6; i++) {
-    flp_arena *arena = open_arena(FLP_DEVICE_HOST);
     char *parts[3], *wall;
     for (int j = 0; j < 3; j++) parts[j] = take(arena, 1024, NULL);
     wall = take(arena, BLOCK - 3 * 1024, NULL);
     for (int j = 0; j < 3; j++) give_back(arena, parts[orders[i][j]], NULL);
-    cr_expect_eq(take(arena, 3 * 1024, NULL), parts[0], "order %d", i);
+    char *whole = take(arena, 3 * 1024, NULL);
+    cr_expect_eq(whole, parts[0], "order %d", i);
     cr_expect_eq(stats_of(arena).driver_allocations, 1);
+    give_back(arena, whole, NULL);
     give_back(arena, wall, NULL);
-    flp_arena_destroy(arena);
   }
 }
 
 Test(arena, statistics_are_exact) {
-  flp_arena *arena = open_arena(FLP_DEVICE_HOST);
   char *a = take(arena, MIB, NULL), *b = take(arena, MIB, NULL);
   flp_arena_stats stats = stats_of(arena);
   cr_expect_eq(stats.reserved_bytes, BLOCK);
@@ -107,22 +112,18 @@ Test(arena, statistics_are_exact) {
   cr_expect_eq(stats.peak_reserved_bytes, 0);
   cr_expect_eq(stats.peak_allocated_bytes, 0);
   cr_expect_eq(stats.peak_fragmentation_bytes, 0);
-  flp_arena_destroy(arena);
 }
 
 Test(arena, outgrown_block_makes_way_for_a_larger_one) {
-  flp_arena *arena = open_arena(FLP_DEVICE_HOST);
   for (size_t size = MIB; size <= 16 * MIB; size *= 2) give_back(arena, take(arena, size, NULL), NULL);
   flp_arena_stats stats = stats_of(arena);
   cr_expect_eq(stats.reserved_bytes, 16 * MIB, "one block, not the sum of all");
   cr_expect_eq(stats.fragmentation_bytes, 0);
   give_back(arena, take(arena, 3 * MIB, NULL), NULL);
   cr_expect_eq(stats_of(arena).driver_allocations, stats.driver_allocations, "smaller requests reuse it");
-  flp_arena_destroy(arena);
 }
 
 Test(arena, phase_does_not_end_while_memory_is_taken) {
-  flp_arena *arena = open_arena(FLP_DEVICE_HOST);
   char *memory = take(arena, 1000, NULL);
   cr_expect_eq(flp_arena_end_phase(arena, NULL), FLP_ERROR_ARGUMENT);
   cr_expect_str_eq(flp_error_detail(), "arena: 1024 bytes are still taken (accepted: 0 at the end of a phase)");
@@ -131,11 +132,9 @@ Test(arena, phase_does_not_end_while_memory_is_taken) {
   cr_expect_eq(flp_arena_end_phase(arena, NULL), FLP_OK);
   take(arena, 1000, NULL);
   cr_expect_eq(stats_of(arena).driver_allocations, 2, "the next phase starts with nothing");
-  flp_arena_destroy(arena);
 }
 
 Test(arena, bad_arguments_are_refused) {
-  flp_arena *arena = open_arena(FLP_DEVICE_HOST);
   char *memory = take(arena, 1000, NULL);
   void *out = memory;
   cr_expect_eq(flp_arena_give_back(arena, memory + 256, NULL), FLP_ERROR_ARGUMENT, "not the start");
@@ -155,15 +154,12 @@ Test(arena, bad_arguments_are_refused) {
   cr_expect_eq(flp_arena_get_stats(arena, &stats), FLP_ERROR_ARGUMENT);
   flp_arena_reset_peaks(NULL);
   flp_arena_destroy(NULL);
-  flp_arena_destroy(arena);
 }
 
 Test(arena, host_knows_no_streams) {
-  flp_arena *arena = open_arena(FLP_DEVICE_HOST);
   char *memory = take(arena, BLOCK, (void *)(uintptr_t)1);
   give_back(arena, memory, (void *)(uintptr_t)2);
   cr_expect_eq(take(arena, BLOCK, (void *)(uintptr_t)3), memory);
-  flp_arena_destroy(arena);
 }
 
 /* ---- a long random run against a plain model ---- */
@@ -175,7 +171,6 @@ Test(arena, random_run_keeps_memory_apart_and_adds_up) {
     size_t bytes;
     unsigned char mark;
   } slots[SLOTS] = {0};
-  flp_arena *arena = open_arena(FLP_DEVICE_HOST);
   uint64_t random = 88172645463325252u, allocated = 0;
   for (int step = 0; step < STEPS; step++) {
     random ^= random << 13;
@@ -204,7 +199,6 @@ Test(arena, random_run_keeps_memory_apart_and_adds_up) {
     if (slots[i].memory) give_back(arena, slots[i].memory, NULL);
   cr_assert_eq(stats_of(arena).allocated_bytes, 0);
   cr_assert_eq(flp_arena_end_phase(arena, NULL), FLP_OK, "every block is whole again");
-  flp_arena_destroy(arena);
 }
 
 static void *take_and_give(void *context) {
@@ -219,7 +213,6 @@ static void *take_and_give(void *context) {
 }
 
 Test(arena, threads_share_one_arena) {
-  flp_arena *arena = open_arena(FLP_DEVICE_HOST);
   pthread_t threads[4];
   for (int i = 0; i < 4; i++) cr_assert_eq(pthread_create(&threads[i], NULL, take_and_give, arena), 0);
   for (int i = 0; i < 4; i++) {
@@ -229,5 +222,4 @@ Test(arena, threads_share_one_arena) {
   }
   cr_expect_eq(stats_of(arena).allocated_bytes, 0);
   cr_expect_eq(stats_of(arena).driver_allocations, 1);
-  flp_arena_destroy(arena);
 }

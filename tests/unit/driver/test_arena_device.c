@@ -13,49 +13,49 @@ static stage s;
 /* Streams are only compared, never entered. */
 static void *const one = (void *)(uintptr_t)0x1000, *const two = (void *)(uintptr_t)0x2000;
 
-static flp_arena *device_arena(const char *script) {
+static flp_arena *arena;
+
+static void open_device(const char *script) {
   stage_open(&s, script);
-  return open_arena(0);
+  arena = open_arena(0);
 }
 
 static int calls(const char *function) {
   return s.calls(function);
 }
 
-static size_t held_bytes(void) {
+static size_t held_bytes(int wanted_contexts) {
   size_t bytes;
   int modules, contexts;
   s.held(&bytes, &modules, &contexts);
+  cr_expect_eq(contexts, wanted_contexts);
   return bytes;
 }
 
-static int held_contexts(void) {
-  size_t bytes;
-  int modules, contexts;
-  s.held(&bytes, &modules, &contexts);
-  return contexts;
+/* At the end of every test: what fails in a fini fails no test. */
+static void close_device(void) {
+  flp_arena_destroy(arena);
+  cr_expect_eq(held_bytes(0), 0);
 }
 
 Test(arena_device, memory_is_allocated_and_freed_in_stream_order) {
-  flp_arena *arena = device_arena("");
+  open_device("");
   char *memory = take(arena, 1000, one);
   cr_expect_eq(calls("cuMemAllocAsync"), 1);
   cr_expect_eq(calls("cuMemAlloc_v2"), 0);
-  cr_expect_eq(held_bytes(), BLOCK);
+  cr_expect_eq(held_bytes(1), BLOCK);
   give_back(arena, memory, one);
-  cr_expect_eq(held_bytes(), BLOCK, "kept for the next head");
+  cr_expect_eq(held_bytes(1), BLOCK, "kept for the next head");
   cr_assert_eq(flp_arena_end_phase(arena, one), FLP_OK);
   cr_expect_eq(calls("cuMemFreeAsync"), 1);
-  cr_expect_eq(held_bytes(), 0);
+  cr_expect_eq(held_bytes(1), 0);
   cr_expect_eq(calls("cuCtxPushCurrent_v2"), calls("cuCtxPopCurrent_v2"));
-  cr_expect_eq(held_contexts(), 1);
-  flp_arena_destroy(arena);
-  cr_expect_eq(held_contexts(), 0);
+  close_device();
   cr_expect_eq(calls("cuStreamSynchronize"), 0, "nothing here waits for the device");
 }
 
 Test(arena_device, memory_is_reused_on_its_own_stream_only) {
-  flp_arena *arena = device_arena("");
+  open_device("");
   char *memory = take(arena, BLOCK, one);
   give_back(arena, memory, one);
   char *other = take(arena, BLOCK, two);
@@ -66,45 +66,44 @@ Test(arena_device, memory_is_reused_on_its_own_stream_only) {
   give_back(arena, memory, two);
   cr_expect_eq(take(arena, BLOCK, two), memory);
   cr_expect_eq(calls("cuMemAllocAsync"), 2);
-  flp_arena_destroy(arena);
+  close_device();
 }
 
 Test(arena_device, neighbours_of_different_streams_stay_apart) {
-  flp_arena *arena = device_arena("");
+  open_device("");
   char *a = take(arena, MIB, one), *b = take(arena, MIB, one);
   give_back(arena, a, one);
   give_back(arena, b, two);
   take(arena, BLOCK, one);
   cr_expect_eq(calls("cuMemAllocAsync"), 2, "two halves of two streams are not one block");
   cr_expect_eq(calls("cuMemFreeAsync"), 0, "nor may the block go while another stream may use it");
-  flp_arena_destroy(arena);
+  close_device();
 }
 
 Test(arena_device, outgrown_block_of_another_stream_stays) {
-  flp_arena *arena = device_arena("");
+  open_device("");
   give_back(arena, take(arena, MIB, one), one);
   give_back(arena, take(arena, MIB, two), two);
   give_back(arena, take(arena, 2 * BLOCK, two), two);
   cr_expect_eq(calls("cuMemFreeAsync"), 1);
   cr_expect_eq(stats_of(arena).reserved_bytes, BLOCK + 2 * BLOCK);
-  cr_expect_eq(held_bytes(), BLOCK + 2 * BLOCK);
-  flp_arena_destroy(arena);
-  cr_expect_eq(held_bytes(), 0);
+  cr_expect_eq(held_bytes(1), BLOCK + 2 * BLOCK);
+  close_device();
 }
 
 Test(arena_device, device_without_pools_is_served_by_plain_allocations) {
-  flp_arena *arena = device_arena("fail:cuMemAllocAsync=801");
+  open_device("fail:cuMemAllocAsync=801");
   give_back(arena, take(arena, 1000, one), one);
   cr_expect_eq(calls("cuMemAlloc_v2"), 1);
   cr_assert_eq(flp_arena_end_phase(arena, one), FLP_OK, "%s", flp_error_detail());
   cr_expect_eq(calls("cuMemFreeAsync"), 0);
   cr_expect_eq(calls("cuMemFree_v2"), 1);
-  cr_expect_eq(held_bytes(), 0);
-  flp_arena_destroy(arena);
+  cr_expect_eq(held_bytes(1), 0);
+  close_device();
 }
 
 Test(arena_device, full_device_is_an_error_that_leaves_the_arena_sound) {
-  flp_arena *arena = device_arena("fail:cuMemAllocAsync=2@2");
+  open_device("fail:cuMemAllocAsync=2@2");
   char *memory = take(arena, 1000, one);
   void *out = &out;
   cr_expect_eq(flp_arena_take(arena, BLOCK, one, &out), FLP_ERROR_DRIVER);
@@ -117,12 +116,11 @@ Test(arena_device, full_device_is_an_error_that_leaves_the_arena_sound) {
   give_back(arena, memory, one);
   take(arena, BLOCK, one);
   cr_expect_eq(calls("cuCtxPushCurrent_v2"), calls("cuCtxPopCurrent_v2"));
-  flp_arena_destroy(arena);
-  cr_expect_eq(held_bytes(), 0);
+  close_device();
 }
 
 Test(arena_device, failure_to_free_is_reported_and_counts_nothing_as_freed) {
-  flp_arena *arena = device_arena("fail:cuMemFreeAsync=700@1");
+  open_device("fail:cuMemFreeAsync=700@1");
   give_back(arena, take(arena, 1000, one), one);
   cr_expect_eq(flp_arena_end_phase(arena, one), FLP_ERROR_DRIVER);
   cr_expect_not_null(strstr(flp_error_detail(), "cuMemFreeAsync (arena) failed: CUDA_ERROR_ILLEGAL_ADDRESS"));
@@ -130,20 +128,20 @@ Test(arena_device, failure_to_free_is_reported_and_counts_nothing_as_freed) {
   cr_expect_eq(stats_of(arena).phases, 0);
   cr_expect_eq(flp_arena_end_phase(arena, one), FLP_OK);
   cr_expect_eq(stats_of(arena).phases, 1);
-  flp_arena_destroy(arena);
+  close_device();
 }
 
 Test(arena_device, lost_context_is_reported) {
-  flp_arena *arena = device_arena("fail:cuCtxPushCurrent_v2=201@1");
+  open_device("fail:cuCtxPushCurrent_v2=201@1");
   void *out;
   cr_expect_eq(flp_arena_take(arena, 1000, one, &out), FLP_ERROR_DRIVER);
   cr_expect_eq(calls("cuCtxPopCurrent_v2"), 0, "what was not pushed is not popped");
-  flp_arena_destroy(arena);
+  close_device();
 }
 
 Test(arena_device, create_fails_with_the_reason) {
-  flp_arena_destroy(device_arena("devices=1"));
-  flp_arena *arena = (flp_arena *)1;
+  open_device("devices=1");
+  flp_arena_destroy(arena);
   cr_expect_eq(flp_arena_create(7, &arena), FLP_ERROR_ARGUMENT);
   cr_expect_null(arena);
   s.script("fail:cuDevicePrimaryCtxRetain=2");
@@ -151,4 +149,5 @@ Test(arena_device, create_fails_with_the_reason) {
   cr_expect_null(arena);
   setenv("FLP_CUDA_LIBRARY", "/nonexistent/libcuda.so", 1);
   cr_expect_eq(flp_arena_create(0, &arena), FLP_ERROR_UNAVAILABLE);
+  close_device();
 }

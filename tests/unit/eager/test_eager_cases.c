@@ -2,12 +2,12 @@
  * backward, shards of the vocabulary and what adds to a gradient; and the same bits in other threads, workspaces and
  * masks, and for rows that stand elsewhere. */
 #include <criterion/criterion.h>
-#include <criterion/parameterized.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/unit/support/eager_case.h"
+#include "tests/unit/support/rows.h"
 
 enum { B = 1 << FLP_DTYPE_BF16, H = 1 << FLP_DTYPE_FP16, F = 1 << FLP_DTYPE_FP32, EACH = B | H | F };
 
@@ -476,9 +476,7 @@ static void check(const row *r, flp_dtype dtype) {
 }
 
 ParameterizedTestParameters(eager, cases) {
-  static int at[sizeof rows / sizeof rows[0]];
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) at[i] = (int)i;
-  return cr_make_param_array(int, at, sizeof rows / sizeof rows[0]);
+  return rows_numbered(sizeof rows / sizeof rows[0]);
 }
 
 ParameterizedTest(int *at, eager, cases) {

@@ -51,9 +51,5 @@ static void run(int listed) {
 }
 
 Test(eager_faults, threads) {
-  run(0);
-}
-
-Test(eager_faults, threads_of_listed_columns) {
-  run(1);
+  for (int listed = 0; listed < 2; listed++) run(listed);
 }

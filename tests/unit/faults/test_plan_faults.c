@@ -10,6 +10,7 @@
 #include "runtime/driver/driver.h"
 #include "runtime/plan/plan.h"
 #include "tests/unit/faults/faults.h"
+#include "tests/unit/support/rows.h"
 #include "tests/unit/support/stage.h"
 #include "tests/unit/support/words.h"
 
@@ -80,68 +81,10 @@ static void same_shape(void) {
   s.script("capability=9.0;link=1");
 }
 
-static void start(uint32_t grads) {
+static void start(const char *words) {
   stage_open(&s, "capability=9.0;link=1");
-  spec = stage_spec(grads);
+  spec = words_spec(words);
   options = (flp_options)FLP_OPTIONS_INIT;
-}
-
-#define EITHER_PLAN(name_, prepare_) \
-  { name_, prepare_, create, check_plan, FAULTS_MAY(MEMORY) }
-
-Test(plan_faults, generating) {
-  static const faults_operation operation = EITHER_PLAN("a plan that is generated", another_shape);
-  start(1);
-  wanted = FLP_RUNG_JIT;
-  cr_expect_geq(faults_each(&operation, FAULTS_MEMORY, 0), 20);
-  cr_expect_geq(faults_each(&operation, FAULTS_FILES, 0), 100);
-  cr_expect_geq(faults_each(&operation, FAULTS_THREAD, 0), 1);
-}
-
-Test(plan_faults, reading_a_cache) {
-  static const faults_operation operation = EITHER_PLAN("a plan of a cache", same_shape);
-  start(3);
-  wanted = FLP_RUNG_HEURISTIC;
-  cr_assert_eq(create(), FLP_OK);
-  flp_plan_destroy(plan);
-  cr_expect_geq(faults_each(&operation, FAULTS_MEMORY, 0), 10);
-  cr_expect_geq(faults_each(&operation, FAULTS_READ, FAULTS_END), 5);
-}
-
-Test(plan_faults, reading_tuned_kernels) {
-  static const faults_operation operation = EITHER_PLAN("a plan of tuned kernels", NULL);
-  start(3);
-  s.script("capability=8.0");
-  wanted = FLP_RUNG_TUNED;
-  stage_fill_cache(s.cache, &spec, "Fake H200/132/12080"); /* another driver, so all keys are listed */
-  cr_expect_geq(faults_each(&operation, FAULTS_MEMORY, 0), 20);
-}
-
-Test(plan_faults, reading_generic_kernels) {
-  static const faults_operation operation = EITHER_PLAN("a plan of generic kernels", NULL);
-  start(3);
-  s.script("capability=8.0");
-  stage_fill_generic(s.generic, &spec);
-  s.provider_script("fail=10;error=no");
-  wanted = FLP_RUNG_GENERIC;
-  cr_expect_geq(faults_each(&operation, FAULTS_MEMORY, 0), 10);
-}
-
-Test(plan_faults, a_loss_of_its_own) {
-  static const faults_operation operation = EITHER_PLAN("a plan with a loss", another_shape);
-  start(3);
-  wanted = FLP_RUNG_JIT;
-  words_change_spec(&spec, "loss=grpo");
-  cr_expect_geq(faults_each(&operation, FAULTS_MEMORY, 0), 20);
-}
-
-Test(plan_faults, on_the_host) {
-  static const faults_operation operation = EITHER_PLAN("a plan of the host", NULL);
-  start(3);
-  options.device = FLP_DEVICE_HOST;
-  wanted = FLP_RUNG_EAGER;
-  words_change_spec(&spec, "loss=grpo");
-  cr_expect_eq(faults_each(&operation, FAULTS_MEMORY, 0), 2, "the plan and its loss");
 }
 
 /* A library's own start and each of its calls: the driver is opened anew by another name for it. */
@@ -152,13 +95,65 @@ static void another_driver(void) {
   setenv("FLP_CUDA_LIBRARY", path, 1);
 }
 
-Test(plan_faults, opening_the_driver_and_the_generator) {
-  static const faults_operation operation = EITHER_PLAN("a plan that opens the driver", another_driver);
-  start(0);
-  wanted = FLP_RUNG_HEURISTIC;
+static void make_one(void) {
   cr_assert_eq(create(), FLP_OK);
   flp_plan_destroy(plan);
-  cr_expect_geq(faults_each(&operation, FAULTS_MEMORY, 0), 6);
+}
+
+/* Tuned with another driver, so that all keys are listed. */
+static void fill_tuned(void) {
+  s.script("capability=8.0");
+  stage_fill_cache(s.cache, &spec, "Fake H200/132/12080");
+}
+
+static void fill_generic(void) {
+  s.script("capability=8.0");
+  stage_fill_generic(s.generic, &spec);
+  s.provider_script("fail=10;error=no");
+}
+
+static void on_the_host(void) {
+  options.device = FLP_DEVICE_HOST;
+}
+
+/* Calls of such kinds fail, so many at least. */
+typedef struct fault {
+  unsigned kinds;
+  int error, least;
+} fault;
+
+static const struct creation {
+  const char *name, *words; /* words: of the spec */
+  flp_rung wanted;
+  void (*set_up)(void), (*prepare)(void); /* once; before every plan */
+  fault faults[3];
+} creations[] = {
+    {"a plan that is generated", "grads=hidden", FLP_RUNG_JIT, NULL, another_shape,
+     {{FAULTS_MEMORY, 0, 20}, {FAULTS_FILES, 0, 100}, {FAULTS_THREAD, 0, 1}}},
+    {"a plan of a cache", "grads=hidden,weight", FLP_RUNG_HEURISTIC, make_one, same_shape,
+     {{FAULTS_MEMORY, 0, 10}, {FAULTS_READ, FAULTS_END, 5}}},
+    {"a plan of tuned kernels", "grads=hidden,weight", FLP_RUNG_TUNED, fill_tuned, NULL, {{FAULTS_MEMORY, 0, 20}}},
+    {"a plan of generic kernels", "grads=hidden,weight", FLP_RUNG_GENERIC, fill_generic, NULL,
+     {{FAULTS_MEMORY, 0, 10}}},
+    {"a plan with a loss", "grads=hidden,weight loss=grpo", FLP_RUNG_JIT, NULL, another_shape,
+     {{FAULTS_MEMORY, 0, 20}}},
+    {"a plan of the host", "grads=hidden,weight loss=grpo", FLP_RUNG_EAGER, on_the_host, NULL,
+     {{FAULTS_MEMORY, 0, 2}}}, /* the plan and its loss */
+    {"a plan that opens the driver", "", FLP_RUNG_HEURISTIC, make_one, another_driver, {{FAULTS_MEMORY, 0, 6}}},
+};
+
+ParameterizedTestParameters(plan_faults, creating) {
+  return rows_numbered(sizeof creations / sizeof creations[0]);
+}
+
+ParameterizedTest(const int *row, plan_faults, creating) {
+  const struct creation *c = &creations[*row];
+  const faults_operation operation = {c->name, c->prepare, create, check_plan, FAULTS_MAY(MEMORY)};
+  start(c->words);
+  wanted = c->wanted;
+  if (c->set_up) c->set_up();
+  for (int i = 0; i < 3 && c->faults[i].kinds; i++)
+    cr_expect_geq(faults_each(&operation, c->faults[i].kinds, c->faults[i].error), c->faults[i].least, "%s", c->name);
 }
 
 /* ---- passes ---- */
@@ -208,9 +203,8 @@ static flp_status run_any(int i) {
   return i < CALLS ? run_call(i) : i == CALLS ? run_check() : run_arena();
 }
 
-static void expect_nothing_taken(uint32_t grads) {
-  start(grads);
-  spec.keep = 1;
+static void expect_nothing_taken(const char *words) {
+  start(words);
   plan = stage_plan(&spec, NULL);
   for (int i = 0; i <= CALLS; i++) {
     faults_arm(FAULTS_MEMORY | FAULTS_FILES | FAULTS_THREAD, 1, 0);
@@ -222,11 +216,8 @@ static void expect_nothing_taken(uint32_t grads) {
 }
 
 Test(plan_faults, passes_allocate_nothing_on_the_host) {
-  expect_nothing_taken(7);
-}
-
-Test(plan_faults, passes_of_a_frozen_head_allocate_nothing_on_the_host) {
-  expect_nothing_taken(1);
+  expect_nothing_taken("grads=hidden,weight,bias bias keep");
+  expect_nothing_taken("grads=hidden keep");
 }
 
 static void check_arena(flp_status status, const char *failed) {
@@ -236,7 +227,7 @@ static void check_arena(flp_status status, const char *failed) {
 
 Test(plan_faults, arenas) {
   static const faults_operation operation = {"an arena", NULL, run_arena, check_arena, FAULTS_MAY(MEMORY)};
-  start(0);
+  start("");
   cr_expect_geq(faults_each(&operation, FAULTS_MEMORY, 0), 6);
 }
 
@@ -275,43 +266,31 @@ static int live(const char *base, const char *name, int k, int code) {
   return met;
 }
 
-static void fail_each(const char *base, int code) {
+/* The code 222 is what the ladder takes for PTX that is too new. */
+static const struct life {
+  const char *device, *words;
+  int code;
+} lives[] = {{"capability=8.0", "grads=hidden,weight,bias bias", 2},
+             {"capability=9.0", "grads=hidden,weight keep", 999},
+             {"capability=9.0", "grads=hidden keep", 999},
+             {"capability=9.0;link=1", "grads=hidden,weight loss=grpo", 2},
+             {"capability=8.0", "grads=hidden,weight loss=grpo", 222}};
+
+ParameterizedTestParameters(plan_faults, driver) {
+  return rows_numbered(sizeof lives / sizeof lives[0]);
+}
+
+ParameterizedTest(const int *row, plan_faults, driver) {
+  const struct life *l = &lives[*row];
   static const char *const names[] = {
 #define NAME(name, args) #name,
       FLP_DRIVER_FUNCTIONS(NAME) FLP_DRIVER_OPTIONAL(NAME)
 #undef NAME
   };
   int met = 0;
+  start(l->words);
+  options.host_fallback = strstr(l->device, "link") != NULL;
   for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-    for (int k = 1; live(base, names[i], k, code); k++) met++;
+    for (int k = 1; live(l->device, names[i], k, l->code); k++) met++;
   cr_expect_geq(met, 100, "%d", met);
-}
-
-/* By script, words of the spec beside its gradients, and the code; 222 is what the ladder takes for PTX that is too
- * new. */
-static void fail_life(const char *device, uint32_t grads, const char *words, int code) {
-  start(grads);
-  words_change_spec(&spec, words);
-  options.host_fallback = strstr(device, "link") != NULL;
-  fail_each(device, code);
-}
-
-Test(plan_faults, driver_of_a_portable_head) {
-  fail_life("capability=8.0", 7, "", 2);
-}
-
-Test(plan_faults, driver_of_a_mapped_head) {
-  fail_life("capability=9.0", 3, "keep", 999);
-}
-
-Test(plan_faults, driver_of_a_frozen_mapped_head) {
-  fail_life("capability=9.0", 1, "keep", 999);
-}
-
-Test(plan_faults, driver_of_a_mapped_step) {
-  fail_life("capability=9.0;link=1", 3, "loss=grpo", 2);
-}
-
-Test(plan_faults, driver_of_a_portable_step) {
-  fail_life("capability=8.0", 3, "loss=grpo", 222);
 }

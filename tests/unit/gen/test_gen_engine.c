@@ -10,16 +10,9 @@ static const flp_kernel_kind kinds[] = {FLP_KERNEL_ROWS,        FLP_KERNEL_FORWA
                                         FLP_KERNEL_GRAD_HIDDEN, FLP_KERNEL_GRAD_WEIGHT, FLP_KERNEL_SELECT};
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
-static flpgen_result generate_with(const flp_kernel_key *key, const flpgen_options *options) {
-  flpgen_result result;
-  char error[512];
-  cr_assert_eq(flpgen_generate(key, options, &result, error, sizeof error), FLP_OK, "%s", error);
-  return result;
-}
-
 static flpgen_result generate(const flp_kernel_key *key) {
   flpgen_options options = {.want_ir = 1, .want_opt_ir = 1};
-  return generate_with(key, &options);
+  return gen_case_generate(key, &options);
 }
 
 static bool is_same(const flpgen_result *a, const flpgen_result *b) {
@@ -40,7 +33,7 @@ Test(gen_engine, same_key_same_bytes) {
 Test(gen_engine, ir_alone_is_the_same_ir) {
   flpgen_options alone = {.ir_only = 1};
   flp_kernel_key key = gen_case_key(FLP_KERNEL_FORWARD);
-  flpgen_result whole = generate(&key), ir = generate_with(&key, &alone);
+  flpgen_result whole = generate(&key), ir = gen_case_generate(&key, &alone);
   cr_expect_str_eq(ir.ir, whole.ir);
   cr_expect_null(ir.ptx);
   cr_expect_null(ir.opt_ir);
@@ -132,13 +125,9 @@ Test(gen_engine, imports_run_once_and_come_from_the_folder) {
   gen_case_write(folder, "portable/forward.lua", text, strlen(text));
   flp_kernel_key key = gen_case_key(FLP_KERNEL_FORWARD);
   flpgen_options options = {.template_dir = folder};
-  flpgen_result result;
-  char error[512];
-  cr_expect_eq(flpgen_generate(&key, &options, &result, error, sizeof error), FLP_ERROR_COMPILE);
-  cr_expect_str_eq(error, "portable/forward.lua:4: n is 42");
+  gen_case_refused(&key, &options, FLP_ERROR_COMPILE, "portable/forward.lua:4: n is 42");
   gen_case_write(folder, "common/part.lua", "return 1 +", 10);
-  cr_expect_eq(flpgen_generate(&key, &options, &result, error, sizeof error), FLP_ERROR_COMPILE);
-  cr_expect_str_eq(error, "common/part.lua:1: unexpected symbol near <eof>");
+  gen_case_refused(&key, &options, FLP_ERROR_COMPILE, "common/part.lua:1: unexpected symbol near <eof>");
   gen_case_remove(folder);
 }
 
@@ -159,10 +148,9 @@ Test(gen_engine, an_architecture_replaces_portable_templates_alone) {
   const char *folder = gen_case_folder("places");
   gen_case_write(folder, "portable/forward.lua", main_text, sizeof main_text - 1);
   for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
-    char text[64], path[6000], error[512];
+    char text[64], path[6000];
     flp_kernel_key key = gen_case_key(FLP_KERNEL_FORWARD);
     flpgen_options options = {.template_dir = folder};
-    flpgen_result result;
     snprintf(key.arch, sizeof key.arch, "%s", steps[i].arch);
     snprintf(text, sizeof text, "return '%s'", steps[i].file ? steps[i].file : "");
     snprintf(path, sizeof path, "%s/common/part.lua", folder);
@@ -170,8 +158,7 @@ Test(gen_engine, an_architecture_replaces_portable_templates_alone) {
       gen_case_write(folder, steps[i].file, text, strlen(text));
     else
       unlink(path);
-    cr_expect_eq(flpgen_generate(&key, &options, &result, error, sizeof error), FLP_ERROR_COMPILE);
-    cr_expect_str_eq(error, steps[i].expected, "step %zu: %s", i, error);
+    gen_case_refused(&key, &options, FLP_ERROR_COMPILE, steps[i].expected);
   }
   gen_case_remove(folder);
 }
@@ -181,12 +168,10 @@ Test(gen_engine, an_architecture_replaces_portable_templates_alone) {
 Test(gen_engine, unknown_architecture_is_unsupported) {
   flp_kernel_key key = gen_case_key(FLP_KERNEL_FORWARD);
   strcpy(key.arch, "sm_75");
-  flpgen_result result;
-  char error[512], list[256], want[512];
-  cr_expect_eq(flpgen_generate(&key, NULL, &result, error, sizeof error), FLP_ERROR_UNSUPPORTED);
+  char list[256], want[512];
   cr_expect_eq(strncmp(flp_arch_list(0, ", ", list, sizeof list), "sm_80, sm_86, ", 14), 0, "%s", list);
   snprintf(want, sizeof want, "key.arch: no templates for 'sm_75'; there are for %s", list);
-  cr_expect_str_eq(error, want);
+  gen_case_refused(&key, NULL, FLP_ERROR_UNSUPPORTED, want);
 }
 
 /* The table of arch.c knows each row of runtime/kernel/arch.c, and LLVM what it names. */
@@ -195,10 +180,8 @@ Test(gen_engine, every_architecture_has_a_target) {
   for (int i = 0; (arch = flp_arch_at(i)); i++) {
     cr_assert(flpgen_arch_supported(arch->name), "%s", arch->name);
     flp_kernel_key key = gen_case_key(FLP_KERNEL_ROWS);
-    flpgen_result result;
-    char error[512];
     snprintf(key.arch, sizeof key.arch, "%s", arch->name);
-    cr_assert_eq(flpgen_generate(&key, NULL, &result, error, sizeof error), FLP_OK, "%s: %s", arch->name, error);
+    flpgen_result result = gen_case_generate(&key, NULL);
     cr_expect_str_eq(result.desc.key.arch, arch->name);
     flpgen_result_clear(&result);
   }
@@ -209,10 +192,9 @@ Test(gen_engine, unknown_kind_is_an_argument_error) {
   flp_kernel_key key = gen_case_key(FLP_KERNEL_FORWARD);
   key.kind = (flp_kernel_kind)FLP_KERNEL_KINDS;
   flpgen_result result;
-  char error[512], small[10], want[64];
+  char small[10], want[64];
   snprintf(want, sizeof want, "key.kind: %d is no kernel kind (1 to %d)", FLP_KERNEL_KINDS, FLP_KERNEL_KINDS - 1);
-  cr_expect_eq(flpgen_generate(&key, NULL, &result, error, sizeof error), FLP_ERROR_ARGUMENT);
-  cr_expect_str_eq(error, want);
+  gen_case_refused(&key, NULL, FLP_ERROR_ARGUMENT, want);
   cr_expect_eq(flpgen_generate(&key, NULL, &result, small, sizeof small), FLP_ERROR_ARGUMENT);
   cr_expect_str_eq(small, "key.kind:", "a message is truncated to its capacity");
   cr_expect_eq(flpgen_generate(&key, NULL, &result, NULL, 0), FLP_ERROR_ARGUMENT);
@@ -221,10 +203,8 @@ Test(gen_engine, unknown_kind_is_an_argument_error) {
 Test(gen_engine, a_missing_template_folder_is_an_io_error) {
   flp_kernel_key key = gen_case_key(FLP_KERNEL_FORWARD);
   flpgen_options options = {.template_dir = "/nonexistent/templates"};
-  flpgen_result result;
-  char error[512];
-  cr_expect_eq(flpgen_generate(&key, &options, &result, error, sizeof error), FLP_ERROR_IO);
-  cr_expect_str_eq(error, "template_dir: '/nonexistent/templates' cannot be read or holds over 256 templates");
+  gen_case_refused(&key, &options, FLP_ERROR_IO,
+                   "template_dir: '/nonexistent/templates' cannot be read or holds over 256 templates");
 }
 
 /* ---- the hash of sources ---- */

@@ -2,7 +2,7 @@
 #include "tests/unit/support/gen_replay.h"
 
 Test(gen_language, each_is_as_it_was, .timeout = 900) {
-  replay_each("language", 16, gen_replay_file, NULL);
+  replay_each("language", 17, gen_replay_file, NULL);
 }
 
 Test(gen_language, what_is_no_text_is_refused) {

@@ -5,18 +5,37 @@
 #include "tests/unit/support/pack_case.h"
 
 static const uint8_t seed[32] = {1, 2, 3, 4, 5};
+static cli_pack_items items;
+
+/* The pack of the items, of which none are left. */
+static pack_case encode(void) {
+  pack_case p = pack_case_encode(&items, NULL);
+  cli_pack_items_clear(&items);
+  return p;
+}
+
+static void expect_sound(void) {
+  pack_case p = encode();
+  cr_expect_eq(pack_case_verify(p.bytes, p.length), FLP_OK, "%s", flp_error_detail());
+  free(p.bytes);
+}
+
+static void expect_refused(const char *reason) {
+  pack_case p = encode();
+  cr_expect_eq(pack_case_verify(p.bytes, p.length), FLP_ERROR_CORRUPT, "%s", reason);
+  cr_expect_not_null(strstr(flp_error_detail(), reason), "%s", flp_error_detail());
+  free(p.bytes);
+}
 
 /* ---- sound packs ---- */
 
 Test(pack, what_is_written_is_read_back) {
-  cli_pack_items items = {.count = 0};
   pack_case_fill(&items);
   pack_case p = pack_case_encode(&items, NULL);
   cr_assert_eq(pack_case_verify(p.bytes, p.length), FLP_OK, "%s", flp_error_detail());
-  int fd = memfd_create("pack", 0);
-  cr_assert_eq(write(fd, p.bytes, p.length), (ssize_t)p.length);
+  int fd;
   flp_pack *pack;
-  cr_assert_eq(flp_pack_open(fd, "pack", &pack), FLP_OK);
+  cr_assert_eq(pack_case_open(p.bytes, p.length, &fd, &pack), FLP_OK);
   cr_expect_eq(pack->entry_count, 3);
   cr_expect_eq(pack->blob_count, 4);
   cr_expect_not(pack->is_signed);
@@ -65,20 +84,17 @@ Test(pack, order_and_repetition_change_nothing) {
 }
 
 Test(pack, equal_code_is_stored_once) {
-  cli_pack_items items = {.count = 0};
   flp_kernel_desc desc = pack_case_desc(FLP_KERNEL_FORWARD, "sm_80", 1000);
   pack_case_add(&items, &desc, "");
   pack_case_add(&items, &desc, "A GPU/7/13000");
-  pack_case p = pack_case_encode(&items, NULL);
+  pack_case p = encode();
   cr_expect_eq(pack_case_get(p.bytes + 20), 2);
   cr_expect_eq(pack_case_get(p.bytes + 24), 1);
   cr_expect_eq(pack_case_verify(p.bytes, p.length), FLP_OK, "%s", flp_error_detail());
-  cli_pack_items_clear(&items);
   free(p.bytes);
 }
 
 Test(pack, one_kernel_of_two_codes_is_refused) {
-  cli_pack_items items = {.count = 0};
   flp_kernel_desc desc = pack_case_desc(FLP_KERNEL_FORWARD, "sm_80", 1000);
   cli_pack_item *item = pack_case_add(&items, &desc, "");
   cr_expect_eq(cli_pack_add(&items, item->key, &desc, "other", 5), FLP_ERROR_ARGUMENT);
@@ -87,7 +103,6 @@ Test(pack, one_kernel_of_two_codes_is_refused) {
 }
 
 Test(pack, a_tuned_kernel_replaces_the_default) {
-  cli_pack_items items = {.count = 0};
   flp_kernel_desc desc = pack_case_desc(FLP_KERNEL_FORWARD, "sm_90a", 1000), own = desc;
   flp_kernel_desc portable = pack_case_desc(FLP_KERNEL_FORWARD, "sm_80", 1000);
   char key[FLP_KEY_BYTES_MAX + 1];
@@ -96,31 +111,24 @@ Test(pack, a_tuned_kernel_replaces_the_default) {
   char *ptx = pack_case_ptx(&desc, &bytes);
   pack_case_add(&items, &portable, "");
   cr_assert_eq(cli_pack_add(&items, pack_case_key(&own, "A GPU/7/13000", key), &desc, ptx, bytes), FLP_OK);
-  pack_case p = pack_case_encode(&items, NULL);
-  cr_expect_eq(pack_case_verify(p.bytes, p.length), FLP_OK, "%s", flp_error_detail());
-  free(p.bytes);
+  expect_sound();
   /* without a device, a key must name its tile configuration */
+  pack_case_add(&items, &portable, "");
   cr_assert_eq(cli_pack_add(&items, pack_case_key(&own, "", key), &desc, ptx, bytes), FLP_OK);
-  p = pack_case_encode(&items, NULL);
-  cr_expect_eq(pack_case_verify(p.bytes, p.length), FLP_ERROR_CORRUPT);
-  cr_expect_not_null(strstr(flp_error_detail(), "descriptor is that of another kernel"), "%s", flp_error_detail());
-  free(p.bytes);
+  expect_refused("descriptor is that of another kernel");
   free(ptx);
-  cli_pack_items_clear(&items);
 }
 
 Test(pack, the_cubin_of_the_device_and_the_newest_driver_that_fits) {
-  cli_pack_items items = {.count = 0};
   flp_kernel_desc desc = pack_case_desc(FLP_KERNEL_FORWARD, "sm_80", 1000);
   cli_pack_item *item = pack_case_add(&items, &desc, "");
   pack_case_add_cubin(item, 90, 13000, 0);
   pack_case_add_cubin(item, 90, 12040, 0);
   pack_case_add_cubin(item, 80, 12040, 0);
-  pack_case p = pack_case_encode(&items, NULL);
-  int fd = memfd_create("pack", 0);
-  cr_assert_eq(write(fd, p.bytes, p.length), (ssize_t)p.length);
+  pack_case p = encode();
+  int fd;
   flp_pack *pack;
-  cr_assert_eq(flp_pack_open(fd, "pack", &pack), FLP_OK, "%s", flp_error_detail());
+  cr_assert_eq(pack_case_open(p.bytes, p.length, &fd, &pack), FLP_OK, "%s", flp_error_detail());
   const flp_pack_entry *entry = &pack->entries[0];
   cr_expect_eq(flp_pack_cubin(entry, 90, 13020)->driver, 13000);
   cr_expect_eq(flp_pack_cubin(entry, 90, 13000)->driver, 13000);
@@ -131,7 +139,6 @@ Test(pack, the_cubin_of_the_device_and_the_newest_driver_that_fits) {
   flp_pack_close(pack);
   close(fd);
   free(p.bytes);
-  cli_pack_items_clear(&items);
 }
 
 /* ---- damage ---- */
@@ -302,10 +309,9 @@ Test(pack, hostile_packs_are_refused_with_a_reason) {
 /* The table and the frame itself state more, or less, than the frame holds; every hash is right. */
 Test(pack, a_lying_frame_is_refused) {
   for (int change = -1; change <= 1; change += 2) {
-    cli_pack_items items = {.count = 0};
-    flp_kernel_desc desc = pack_case_desc(FLP_KERNEL_FORWARD, "sm_80", 1000);
+      flp_kernel_desc desc = pack_case_desc(FLP_KERNEL_FORWARD, "sm_80", 1000);
     pack_case_add(&items, &desc, "");
-    pack_case p = pack_case_encode(&items, NULL);
+    pack_case p = encode();
     uint8_t *frame = pack_case_data(&p), *blob = pack_case_blob(&p, 0);
     cr_assert_eq(frame[4], 0x20, "a frame with one byte of content size");
     cr_assert_eq(frame[5], pack_case_get(blob + 36));
@@ -316,58 +322,44 @@ Test(pack, a_lying_frame_is_refused) {
     cr_expect_eq(pack_case_verify(p.bytes, p.length), FLP_ERROR_CORRUPT);
     cr_expect_not_null(strstr(flp_error_detail(), "blob 0 does not unpack to"), "%s", flp_error_detail());
     free(p.bytes);
-    cli_pack_items_clear(&items);
   }
 }
 
 /* ---- hostile code: the pack around it is right ---- */
 
-static void expect_refused(cli_pack_items *items, const char *reason) {
-  pack_case p = pack_case_encode(items, NULL);
-  cr_expect_eq(pack_case_verify(p.bytes, p.length), FLP_ERROR_CORRUPT, "%s", reason);
-  cr_expect_not_null(strstr(flp_error_detail(), reason), "%s", flp_error_detail());
-  free(p.bytes);
-  cli_pack_items_clear(items);
-}
-
 Test(pack, code_without_its_entries_is_refused) {
   flp_kernel_desc desc = pack_case_desc(FLP_KERNEL_FORWARD, "sm_80", 1000);
   char key[FLP_KEY_BYTES_MAX + 1];
-  cli_pack_items items = {.count = 0};
   pack_case_key(&desc, "", key);
   cr_assert_eq(cli_pack_add(&items, key, &desc, ".entry flp_forward_two(", 23), FLP_OK);
-  expect_refused(&items, "its PTX has no entry flp_forward");
+  expect_refused("its PTX has no entry flp_forward");
   cr_assert_eq(cli_pack_add(&items, key, &desc, ".entry flp_forward(\0rest", 24), FLP_OK);
-  expect_refused(&items, "its PTX holds a NUL");
+  expect_refused("its PTX holds a NUL");
   cli_pack_cubin cubin = {90, 13000, (uint8_t *)"no machine code, but as long as a head of some would be, and more",
                           65};
   cr_assert_eq(cli_pack_add_cubin(pack_case_add(&items, &desc, ""), &cubin), FLP_OK);
-  expect_refused(&items, "no 64-bit ELF file for CUDA");
+  expect_refused("no 64-bit ELF file for CUDA");
   pack_case_add_cubin(pack_case_add(&items, &desc, ""), 90, 13000, 1);
-  expect_refused(&items, "a cubin has parts beyond its");
+  expect_refused("a cubin has parts beyond its");
   flp_kernel_desc rows = pack_case_desc(FLP_KERNEL_ROWS, "sm_80", 0);
   cli_pack_item *item = pack_case_add(&items, &rows, "");
   item->desc.entry_count = 1;
   pack_case_add_cubin(item, 90, 13000, 0);
   item->desc.entry_count = rows.entry_count;
-  expect_refused(&items, "its cubin has no entry flp_combine");
+  expect_refused("its cubin has no entry flp_combine");
 }
 
 Test(pack, kernels_of_one_capability_need_portable_company) {
-  cli_pack_items items = {.count = 0};
   flp_kernel_desc forward = pack_case_desc(FLP_KERNEL_FORWARD, "sm_90a", 1000);
   flp_kernel_desc products = pack_case_desc(FLP_KERNEL_PRODUCTS, "sm_90a", 0);
   flp_kernel_desc weight = pack_case_desc(FLP_KERNEL_GRAD_WEIGHT, "sm_80", 0);
   pack_case_add(&items, &forward, "");
-  expect_refused(&items, "no kernel for sm_80 beside it");
+  expect_refused("no kernel for sm_80 beside it");
   pack_case_add(&items, &products, "");
-  expect_refused(&items, "no kernel for sm_80 beside it");
+  expect_refused("no kernel for sm_80 beside it");
   pack_case_add(&items, &products, "");
   pack_case_add(&items, &weight, "");
-  pack_case p = pack_case_encode(&items, NULL);
-  cr_expect_eq(pack_case_verify(p.bytes, p.length), FLP_OK, "%s", flp_error_detail());
-  free(p.bytes);
-  cli_pack_items_clear(&items);
+  expect_sound();
 }
 
 /* ---- trust ---- */
@@ -380,9 +372,8 @@ Test(pack, trusts_what_is_signed_by_a_key_of_the_list) {
   flp_pack *pack[2];
   for (int i = 0; i < 2; i++) {
     pack_case p = pack_case_make(i ? seed : NULL);
-    int fd = memfd_create("pack", 0);
-    cr_assert_eq(write(fd, p.bytes, p.length), (ssize_t)p.length);
-    cr_assert_eq(flp_pack_open(fd, "pack", &pack[i]), FLP_OK);
+    int fd;
+    cr_assert_eq(pack_case_open(p.bytes, p.length, &fd, &pack[i]), FLP_OK);
     close(fd);
     free(p.bytes);
   }

@@ -4,9 +4,12 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include "runtime/plan/plan.h"
 #include "tests/unit/support/pack_case.h"
+#include "tests/unit/support/rows.h"
 #include "tests/unit/support/stage.h"
 #include "tests/unit/support/store_fixture.h"
+#include "tests/unit/support/words.h"
 
 enum { LONGER = FIXTURE_PATH_BYTES + 32 };
 
@@ -203,85 +206,83 @@ Test(pack_store, sixty_four_processes_at_once) {
 
 /* ---- plans ---- */
 
-/* Packs what stage_fill_cache put into a directory, with cubins for capability 8.0. */
-static void pack_directory(const char *directory, const char *out, int cubins) {
+/* Packs what stage_fill put into a directory, with cubins for capability 8.0, in the place of a cache. */
+static void use_pack(const stage *s, const char *directory, int cubins) {
   cli_pack_items items = {.count = 0};
   uint64_t left_out = 0;
   cr_assert_eq(cli_pack_add_from(&items, directory, &left_out), FLP_OK, "%s", flp_error_detail());
   for (size_t i = 0; i < items.count && cubins; i++) pack_case_add_cubin(&items.items[i], 80, 12000, 0);
   pack_case p = pack_case_encode(&items, NULL);
-  fixture_write_file(out, p.bytes, p.length);
+  snprintf(path, sizeof path, "%s/kernels.flpp", s->root);
+  fixture_write_file(path, p.bytes, p.length);
+  setenv("FLP_CACHE_PATH", path, 1);
   free(p.bytes);
   cli_pack_items_clear(&items);
 }
 
-static void only_a_pack(stage *s, const flp_spec *spec, const char *tuned_for, int cubins, const char *script) {
-  char full[512], none[512];
-  stage_open(s, script);
-  snprintf(full, sizeof full, "%s/full", s->root);
-  snprintf(none, sizeof none, "%s/none", s->root); /* made when machine code is kept */
-  snprintf(path, sizeof path, "%s/kernels.flpp", s->root);
-  stage_fill_cache(full, spec, tuned_for);
-  pack_directory(full, path, cubins);
-  setenv("FLP_CACHE_PATH", path, 1);
-  setenv("FLP_JIT_LIBRARY", "/nonexistent/libflpgen.so", 1);
-  setenv("FLP_CACHE_DIR", none, 1);
+/* Plans without a generator and without a cache. */
+static const struct row {
+  const char *device, *words, *tuned_for;
+  flp_rung rung;
+  int has_cubins, cubins, modules; /* in the pack; that are loaded; that are loaded at all, or tried */
+} rows[] = {
+    {"", "grads=hidden,weight", "", FLP_RUNG_HEURISTIC, 0, 0, 5},
+    {"name=Fake GPU;sms=132;driver=13000", "", "Fake GPU/132/13000", FLP_RUNG_TUNED, 0, 0, 2},
+    {"", "grads=hidden", "", FLP_RUNG_HEURISTIC, 1, 4, 4},             /* no PTX is compiled */
+    {"nocubin=209", "grads=hidden", "", FLP_RUNG_HEURISTIC, 1, 4, 8},    /* each gives way to its PTX */
+    {"capability=8.6", "grads=hidden", "", FLP_RUNG_HEURISTIC, 1, 0, 4}, /* cubins of another device */
+};
+
+ParameterizedTestParameters(pack_store, plans_of_nothing_but_a_pack) {
+  return rows_numbered(sizeof rows / sizeof rows[0]);
 }
 
-Test(pack_store, a_plan_of_nothing_but_a_pack) {
+ParameterizedTest(const int *at, pack_store, plans_of_nothing_but_a_pack) {
+  const struct row *row = &rows[*at];
   stage s;
-  flp_spec spec = stage_spec(FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT);
-  only_a_pack(&s, &spec, "", 0, "");
+  char full[512], none[512];
+  flp_spec spec = words_spec(row->words);
+  stage_open(&s, row->device);
+  snprintf(full, sizeof full, "%s/full", s.root);
+  snprintf(none, sizeof none, "%s/none", s.root); /* made when machine code is kept */
+  stage_fill_cache(full, &spec, row->tuned_for);
+  use_pack(&s, full, row->has_cubins);
+  setenv("FLP_JIT_LIBRARY", "/nonexistent/libflpgen.so", 1);
+  setenv("FLP_CACHE_DIR", none, 1);
+  int made = s.provider_calls();
   flp_plan *plan = stage_plan(&spec, NULL);
-  cr_expect_eq(flp_plan_get_rung(plan), FLP_RUNG_HEURISTIC, "%s", stage_messages());
-  cr_expect_eq(s.provider_calls(), 5, "those of filling the cache");
+  cr_expect_eq(flp_plan_get_rung(plan), row->rung, "row %d: %s", *at, stage_messages());
+  cr_expect_eq(s.provider_calls(), made);
+  cr_expect_eq(stage_called(&s, "cuModuleLoadDataEx cubin"), row->cubins, "row %d", *at);
+  cr_expect_eq(s.calls("cuModuleLoadDataEx"), row->modules, "row %d", *at);
+  cr_expect_eq(stage_logged("a cubin is not used, its PTX is compiled") > 0, row->modules > 5);
   cr_expect_eq(stage_logged("ignored"), 0, "%s", stage_messages());
   flp_plan_destroy(plan);
 }
 
-Test(pack_store, a_plan_of_tuned_kernels) {
-  stage s;
-  flp_spec spec = stage_spec(0);
-  only_a_pack(&s, &spec, "Fake GPU/132/13000", 0, "name=Fake GPU;sms=132;driver=13000");
+static void expect_plan(const char *words, flp_rung rung, const char *tiling) {
+  flp_spec spec = words_spec(words);
   flp_plan *plan = stage_plan(&spec, NULL);
-  cr_expect_eq(flp_plan_get_rung(plan), FLP_RUNG_TUNED, "%s", stage_messages());
+  cr_expect_eq(plan->rung, rung, "%s", flp_rung_name(plan->rung));
+  cr_expect_str_eq(plan->tiling, tiling);
+  for (int i = 0; i < plan->modules.count && rung == FLP_RUNG_TUNED; i++)
+    cr_expect_eq(plan->modules.desc[i].key.tune.raster, plan->modules.desc[i].key.kind == FLP_KERNEL_DZ ? 16 : 0);
   flp_plan_destroy(plan);
 }
 
-static int cubins_loaded(stage *s) {
-  int count = 0;
-  for (const char *at = s->log(); (at = strstr(at, "cuModuleLoadDataEx cubin")) != NULL; at++) count++;
-  return count;
-}
-
-Test(pack_store, cubins_of_the_device_are_loaded) {
+/* As directories do (tests/golden/plan), if they are trusted. */
+Test(pack_store, packs_of_tuned_kernels_serve_other_shapes) {
   stage s;
-  flp_spec spec = stage_spec(FLP_GRAD_HIDDEN);
-  only_a_pack(&s, &spec, "", 1, "");
-  flp_plan *plan = stage_plan(&spec, NULL);
-  cr_expect_eq(flp_plan_get_rung(plan), FLP_RUNG_HEURISTIC, "%s", stage_messages());
-  cr_expect_eq(cubins_loaded(&s), 4);
-  cr_expect_eq(s.calls("cuModuleLoadDataEx"), 4, "no PTX is compiled");
-  flp_plan_destroy(plan);
-}
-
-Test(pack_store, a_cubin_that_does_not_load_gives_way_to_its_ptx) {
-  stage s;
-  flp_spec spec = stage_spec(FLP_GRAD_HIDDEN);
-  only_a_pack(&s, &spec, "", 1, "nocubin=209");
-  flp_plan *plan = stage_plan(&spec, NULL);
-  cr_expect_eq(flp_plan_get_rung(plan), FLP_RUNG_HEURISTIC, "%s", stage_messages());
-  cr_expect_eq(cubins_loaded(&s), 4);
-  cr_expect_gt(stage_logged("a cubin is not used, its PTX is compiled"), 0, "%s", stage_messages());
-  flp_plan_destroy(plan);
-}
-
-Test(pack_store, cubins_of_other_devices_are_left_alone) {
-  stage s;
-  flp_spec spec = stage_spec(FLP_GRAD_HIDDEN);
-  only_a_pack(&s, &spec, "", 1, "capability=8.6");
-  flp_plan *plan = stage_plan(&spec, NULL);
-  cr_expect_eq(flp_plan_get_rung(plan), FLP_RUNG_HEURISTIC, "%s", stage_messages());
-  cr_expect_eq(cubins_loaded(&s), 0);
-  flp_plan_destroy(plan);
+  char full[512], keys[80];
+  flp_spec spec = words_spec("grads=hidden,weight");
+  stage_open(&s, "capability=9.0;driver=13000");
+  snprintf(full, sizeof full, "%s/full", s.root);
+  stage_filling how = {.arch = "sm_90a", .tuned_for = "Fake H200/132/12080", .tune = "dz:raster=16"};
+  stage_fill(full, &spec, how);
+  use_pack(&s, full, 0);
+  expect_plan("grads=hidden,weight", FLP_RUNG_TUNED, "tuned with driver 12080");
+  expect_plan("V=1200 grads=hidden,weight", FLP_RUNG_JIT, "as the nearest tuned shape, V=1000 D=64");
+  snprintf(keys, sizeof keys, "%064d", 7);
+  setenv("FLP_PACK_KEYS", keys, 1);
+  expect_plan("V=1300 grads=hidden,weight", FLP_RUNG_JIT, "default");
 }

@@ -1,11 +1,11 @@
 /* test_plan_golden.c: which rung, kernels and tile configurations plans get and why, as tests/golden/plan has it; and
  * what the API takes and refuses, with which sentence, as tests/golden/api has it. Each file has a process. */
 #include <criterion/criterion.h>
-#include <criterion/parameterized.h>
 #include <glob.h>
 #include <string.h>
 
 #include "tests/unit/support/golden.h"
+#include "tests/unit/support/rows.h"
 
 static const glob_t *files(void) {
   static glob_t found;
@@ -14,10 +14,7 @@ static const glob_t *files(void) {
 }
 
 ParameterizedTestParameters(plan_golden, is_as_it_was) {
-  static int at[64];
-  size_t count = files()->gl_pathc;
-  for (size_t i = 0; i < count; i++) at[i] = (int)i;
-  return cr_make_param_array(int, at, count);
+  return rows_numbered(files()->gl_pathc);
 }
 
 ParameterizedTest(int *at, plan_golden, is_as_it_was, .timeout = 900) {

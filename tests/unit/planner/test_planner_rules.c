@@ -1,7 +1,6 @@
-/* test_planner_rules.c: what single functions of the planner promise: costs, preferences of tuning, what is kept, and
- * the sizes that kernels and launches share with it. */
+/* test_planner_rules.c: what single functions of the planner promise: costs, and the sizes that kernels and launches
+ * share with it. What tuning prefers and what is kept is in tests/golden/planner. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "tests/unit/support/planner_case.h"
@@ -53,154 +52,7 @@ Test(planner_rules, launches_of_direction_mode_cost_time) {
   cr_expect_lt(s.seconds, 1.07 * pick(&p, FLP_PASS_FORWARD_SAVED, 65536, UINT64_MAX).seconds);
 }
 
-/* ---- layouts that tuning preferred ---- */
-
-static flp_planner tuned_to(flp_mode mode, int64_t rows, int64_t columns) {
-  flp_planner p = planner_of(MAPPED, HEAD);
-  p.tuned_mode = mode;
-  p.tuned_rows = rows;
-  p.tuned_vocab = columns;
-  return p;
-}
-
-static void expect_layout(const flp_planner *p, int64_t n, uint64_t budget, flp_mode mode, int64_t rows,
-                          int64_t columns) {
-  flp_scheme s = pick(p, FLP_PASS_BACKWARD, n, budget), again = pick(p, FLP_PASS_BACKWARD, n, s.bytes);
-  cr_expect(s.mode == mode && s.chunk_rows == rows && s.chunk_vocab == columns, "mode %d: %ld x %ld", (int)s.mode,
-            (long)s.chunk_rows, (long)s.chunk_vocab);
-  cr_expect_eq(memcmp(&s, &again, sizeof s), 0, "query and execute agree");
-}
-
-Test(planner_rules, takes_the_layout_that_tuning_preferred) {
-  flp_planner own = planner_of(MAPPED, HEAD);
-  flp_scheme s = pick(&own, FLP_PASS_BACKWARD, 8192, GIB);
-  cr_expect(s.mode != FLP_MODE_RECOMPUTE_SPLIT && s.chunk_vocab != 20000, "the case is no case");
-  flp_planner p = tuned_to(FLP_MODE_RECOMPUTE_VOCAB, 0, 20000);
-  expect_layout(&p, 8192, GIB, FLP_MODE_RECOMPUTE_VOCAB, 8192, 20000);
-  p = tuned_to(FLP_MODE_RECOMPUTE_ROWS, 1536, 0);
-  expect_layout(&p, 8192, 4 * GIB, FLP_MODE_RECOMPUTE_ROWS, 1536, 151936);
-  p = tuned_to(FLP_MODE_RECOMPUTE_SPLIT, 1024, 9000);
-  expect_layout(&p, 8192, GIB, FLP_MODE_RECOMPUTE_SPLIT, 1024, 9000);
-}
-
-/* Down to where its sums have no room: there, and where it fills no device, the planner's own layout is taken. */
-Test(planner_rules, a_preferred_chunk_shrinks_until_it_fits) {
-  flp_planner p = tuned_to(FLP_MODE_RECOMPUTE_VOCAB, 0, 20000), own = planner_of(MAPPED, HEAD);
-  int64_t before = 20000;
-  for (uint64_t budget = 600 * MIB; budget > 256 * MIB; budget -= 8 * MIB) {
-    flp_scheme s = pick(&p, FLP_PASS_BACKWARD, 8192, budget);
-    cr_expect(s.bytes <= budget && s.chunk_vocab <= before);
-    before = s.chunk_vocab;
-    expect_layout(&p, 8192, budget, FLP_MODE_RECOMPUTE_VOCAB, 8192, before);
-  }
-  cr_expect_lt(before, 10000);
-  flp_scheme t = pick(&own, FLP_PASS_BACKWARD, 8192, 190 * MIB);
-  expect_layout(&p, 8192, 190 * MIB, t.mode, t.chunk_rows, t.chunk_vocab);
-  cr_expect_eq(pick(&p, FLP_PASS_BACKWARD, 8192, 190 * MIB).smallest_bytes, t.smallest_bytes);
-  t = pick(&own, FLP_PASS_BACKWARD, 100, GIB);
-  expect_layout(&p, 100, GIB, t.mode, t.chunk_rows, t.chunk_vocab);
-  expect_layout(&p, 256, GIB, FLP_MODE_RECOMPUTE_VOCAB, 256, 20000); /* two rows of 105 tiles */
-}
-
-Test(planner_rules, options_override_the_preference_of_a_descriptor) {
-  static const struct {
-    uint32_t rows, vocab; /* of the descriptor */
-    flp_mode mode;        /* of the options */
-    int64_t chunk_rows;
-    uint32_t grads;
-    flp_mode tuned;
-  } cases[] = {
-      {0, 20000, (flp_mode)0, 0, 3, FLP_MODE_RECOMPUTE_VOCAB},
-      {0, 20000, FLP_MODE_RECOMPUTE_VOCAB, 0, 3, FLP_MODE_RECOMPUTE_VOCAB}, /* the same mode is no objection */
-      {0, 20000, FLP_MODE_RECOMPUTE_SPLIT, 0, 3, (flp_mode)0},
-      {0, 20000, (flp_mode)0, 512, 3, (flp_mode)0},
-      {700, 20000, (flp_mode)0, 0, 3, FLP_MODE_RECOMPUTE_SPLIT},
-      {700, 20000, (flp_mode)0, 0, 1, (flp_mode)0}, /* split mode is for both products */
-      {700, 0, (flp_mode)0, 0, 1, FLP_MODE_RECOMPUTE_ROWS},
-  };
-  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    flp_planner p = planner_of(MAPPED, HEAD);
-    flp_kernel_desc dz = {.key.kind = FLP_KERNEL_DZ, .tile_rows = 128, .tile_columns = 192, .cluster = 2};
-    snprintf(dz.entries[0].name, sizeof dz.entries[0].name, "dz_map");
-    dz.chunk_rows = cases[i].rows;
-    dz.chunk_vocab = cases[i].vocab;
-    flp_options options = stage_options(cases[i].chunk_rows, cases[i].mode);
-    flp_device device = {.multiprocessors = 132};
-    p.spec.grads = cases[i].grads;
-    flp_planner_init(&p, &p.spec, &options, &device, &dz, 1);
-    cr_expect_eq(p.tuned_mode, cases[i].tuned, "case %zu: %d", i, (int)p.tuned_mode);
-    cr_expect(!p.tuned_mode || (p.tuned_rows == cases[i].rows && p.tuned_vocab == cases[i].vocab));
-  }
-}
-
-static void expect_same(const flp_planner *p, const flp_planner *q, int64_t n, uint64_t budget) {
-  flp_scheme a = pick(p, FLP_PASS_STEP, n, budget), b = pick(q, FLP_PASS_STEP, n, budget);
-  cr_expect_eq(memcmp(&a, &b, sizeof a), 0, "%ld rows in %lu", (long)n, (unsigned long)budget);
-}
-
-/* They go before the cost model's chunks where they fit, and where a step streams at all; options come first. */
-Test(planner_rules, tuned_chunks_of_a_step_are_taken_where_they_fit) {
-  flp_planner own = planner_of(MAPPED, HEAD " keep grad-weight-dtype=fp32 loss=grpo+k3"), p = own;
-  p.tuned_step_rows = 3328;
-  flp_scheme free = pick(&own, FLP_PASS_STEP, 8192, 1536 * MIB), s = pick(&p, FLP_PASS_STEP, 8192, 1536 * MIB);
-  cr_expect(free.chunk_rows != 3328 && s.chunk_rows == 3328 && s.smallest_bytes == free.smallest_bytes);
-  flp_scheme again = pick(&p, FLP_PASS_STEP, 8192, s.bytes);
-  cr_expect_eq(memcmp(&again, &s, sizeof s), 0);
-  expect_same(&p, &own, 8192, s.bytes - 1);
-  expect_same(&p, &own, 1000, 1536 * MIB);
-  p.chunk_rows = 1536;
-  p.mode = FLP_MODE_STREAM;
-  cr_expect_eq(pick(&p, FLP_PASS_STEP, 8192, 1536 * MIB).chunk_rows, 1536);
-  own = p = planner_of(MAPPED, "V=1000 D=8 grads=hidden,weight loss=grpo");
-  p.tuned_step_rows = 256;
-  cr_expect_neq(pick(&own, FLP_PASS_STEP, 2048, GIB).mode, FLP_MODE_STREAM);
-  expect_same(&p, &own, 2048, GIB);
-}
-
 /* ---- what is kept ---- */
-
-/* Directions of a frozen head without an entropy gradient, else exponentials; what depends on the entropy or sums
- * columns expands them, and a softcap alone does not. */
-Test(planner_rules, what_specs_keep_and_expand) {
-  static const struct {
-    const char *spec;
-    flp_mode pinned, kept;
-    int saved_expands, step_expands;
-  } cases[] = {
-      {"grads=hidden keep", (flp_mode)0, FLP_MODE_DIRECTION, 0, 0},
-      {"grads=hidden keep entropy=forward softcap=30", (flp_mode)0, FLP_MODE_DIRECTION, 0, 0},
-      {"grads=hidden keep entropy=backward", (flp_mode)0, FLP_MODE_SAVE, 1, 0},
-      {"grads=weight keep", (flp_mode)0, FLP_MODE_SAVE, 0, 0},
-      {"grads=hidden,weight keep softcap=30 entropy=forward", (flp_mode)0, FLP_MODE_SAVE, 0, 0},
-      {"grads=hidden,bias bias keep softcap=30", (flp_mode)0, FLP_MODE_SAVE, 1, 1},
-      {"grads=hidden", (flp_mode)0, (flp_mode)0, 0, 0},
-      {"grads=hidden keep", FLP_MODE_SAVE, FLP_MODE_SAVE, 0, 0},
-      {"grads=hidden keep", FLP_MODE_DIRECTION, FLP_MODE_DIRECTION, 0, 0},
-      {"grads=hidden keep", FLP_MODE_STREAM, FLP_MODE_DIRECTION, 0, 0},
-      {"grads=hidden keep", FLP_MODE_RECOMPUTE_ROWS, (flp_mode)0, 0, 0},
-      {"grads=hidden keep", FLP_MODE_RECOMPUTE_VOCAB, (flp_mode)0, 0, 0},
-      {"grads=hidden,weight loss=grpo entropy=backward", (flp_mode)0, (flp_mode)0, 1, 0},
-      {"grads=hidden,weight loss=grpo+entropy entropy=backward", (flp_mode)0, (flp_mode)0, 1, 1},
-      {"grads=hidden tail=2^-9", (flp_mode)0, FLP_MODE_TAIL, 0, 0},
-      {"grads=hidden tail=2^-9", FLP_MODE_TAIL, FLP_MODE_TAIL, 0, 0},
-      {"grads=hidden tail=2^-9", FLP_MODE_RECOMPUTE_VOCAB, (flp_mode)0, 0, 0},
-  };
-  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    flp_planner p = planner_of(MAPPED, cases[i].spec);
-    p.mode = cases[i].pinned;
-    cr_expect_eq(flp_planner_keeps(&p), cases[i].kept, "case %zu: %d", i, (int)flp_planner_keeps(&p));
-    cr_expect_eq(p.saved_expands, cases[i].saved_expands, "case %zu", i);
-    cr_expect_eq(p.step_expands, cases[i].step_expands, "case %zu", i);
-    int has = p.spec.grads == 1 && p.spec.entropy != FLP_ENTROPY_BACKWARD && p.spec.keep;
-    cr_expect_eq(flp_planner_has_direction(&p.spec), has, "case %zu", i);
-    uint64_t bytes = flp_planner_saved_bytes(&p.spec, cases[i].kept, 100);
-    cr_expect(cases[i].kept ? bytes > 0 : bytes == 0);
-    cr_expect_eq(flp_planner_saved_bytes(&p.spec, cases[i].kept, 0), 0);
-    cr_expect_eq(flp_planner_saved_bytes(&p.spec, FLP_MODE_STREAM, 100), 0);
-    p.emit_rows = p.keep_rows = 0;
-    cr_expect_eq(flp_planner_keeps(&p), 0, "no kernels");
-  }
-}
 
 /* A block that may be redone takes the room of the whole chunk's exponentials. */
 Test(planner_rules, what_is_redone_has_the_columns_that_there_is_room_for) {
@@ -236,25 +88,6 @@ Test(planner_rules, numbers_of_entries_and_targets_have_31_bits) {
   flp_planner p = planner_of(MAPPED, HEAD " targets=512");
   int64_t most = flp_planner_targets_rows_max(&p.spec);
   cr_expect(most * 512 <= INT32_MAX && flp_planner_list_blocks(most * 512) * FLP_LIST_BLOCK <= INT32_MAX);
-  static const flp_pass passes[] = {FLP_PASS_FORWARD, FLP_PASS_COMBINE, FLP_PASS_BACKWARD};
-  for (int i = 0; i < 3; i++) {
-    flp_scheme s;
-    cr_expect_eq(flp_planner_pick(&p, passes[i], most + 1, UINT64_MAX, 1, &s), FLP_ERROR_UNSUPPORTED);
-    cr_expect_eq(flp_planner_pick(&p, passes[i], most, UINT64_MAX, 1, &s), FLP_OK, "%s", flp_error_detail());
-  }
-}
-
-/* Chunks of rows would pass all of the weight's gradient through memory, each for a few rows. */
-Test(planner_rules, few_rows_are_recomputed_by_chunks_of_the_vocabulary) {
-  flp_planner p = planner_of(MAPPED, HEAD " tail=2^-9");
-  p.tuned_mode = FLP_MODE_RECOMPUTE_ROWS;
-  p.tuned_rows = 1024;
-  cr_expect_eq(pick(&p, FLP_PASS_BACKWARD_SAVED, 8192, GIB).chunk_rows, 8192, "whatever suits all rows");
-  cr_expect_eq(pick(&p, FLP_PASS_BACKWARD, 8192, GIB).chunk_rows, 1024);
-  p.chunk_rows = 128;
-  uint64_t kept = flp_planner_saved_bytes(&p.spec, FLP_MODE_TAIL, 8192);
-  uint64_t forward = smallest(&p, FLP_PASS_FORWARD_SAVED, 8192);
-  cr_expect_eq(flp_planner_saved(&p, 8192, kept + forward), kept, "chunks override backward's budget");
 }
 
 /* ---- listed columns ---- */
@@ -308,16 +141,6 @@ Test(planner_rules, grid_of_wide_columns) {
 }
 
 /* ---- K targets ---- */
-
-Test(planner_rules, one_target_is_planned_as_none) {
-  flp_planner p = planner_of(MAPPED, HEAD " targets=1"), none = planner_of(MAPPED, HEAD);
-  for (int pass = FLP_PASS_FORWARD; pass <= FLP_PASS_BACKWARD; pass++) {
-    flp_scheme a = pick(&p, (flp_pass)pass, 8192, 4 * GIB), b = pick(&none, (flp_pass)pass, 8192, 4 * GIB);
-    cr_expect_eq(memcmp(&a, &b, sizeof a), 0);
-  }
-  p = planner_of(MAPPED, HEAD " targets=64 loss=forward_kl");
-  cr_expect_eq(flp_planner_streams(&p), 0);
-}
 
 Test(planner_rules, words_of_targets_hold_whole_leaves) {
   static const int64_t cases[][2] = {{1, 1}, {1536, 1}, {1537, 2}, {151936, 99}};

@@ -1,36 +1,16 @@
-/* test_store.c: the kernel cache of one process: bytes of its files, what is refused, and races with others. What it finds,
- * makes and sets aside is in tests/golden/store. */
+/* test_store.c: the kernel cache of one process: what is refused, and races with others. The bytes of its files, what
+ * it finds, makes and sets aside are in tests/golden/store. */
 #include <criterion/criterion.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "runtime/base/status.h"
 #include "runtime/store/internal.h"
 #include "tests/unit/support/store_fixture.h"
 
-/* ---- storing and finding ---- */
-
-Test(store, file_layout_is_fixed) {
-  const char *directory = sample_directory();
-  fixture_put_in(directory, FIXTURE_KEY, 1);
-  char path[FIXTURE_PATH_BYTES];
-  FILE *file = fopen(fixture_path(directory, FIXTURE_KEY, ".flpk", path), "r");
-  cr_assert_not_null(file);
-  uint8_t bytes[24 + FIXTURE_KEY_BYTES];
-  cr_assert_eq(fread(bytes, 1, sizeof bytes, file), sizeof bytes);
-  fclose(file);
-  static const uint8_t head[24] = {'F', 'L', 'P', 'K',  1, 0, 0, 0,    FIXTURE_KEY_BYTES,
-                                   0,   0,   0,   0x4c, 1, 0, 0, 0x88, 0x13};
-  cr_expect_arr_eq(bytes, head, sizeof head);
-  cr_expect_arr_eq(bytes + 24, FIXTURE_KEY, FIXTURE_KEY_BYTES);
-  struct stat stat_;
-  cr_assert_eq(stat(path, &stat_), 0);
-  cr_expect_eq(stat_.st_size, 24 + FIXTURE_KEY_BYTES + 332 + 5000 + 32);
-}
+/* ---- storing ---- */
 
 Test(store, unstorable_entries_are_refused) {
   flp_store *store = fixture_open(sample_directory(), NULL);
@@ -89,28 +69,5 @@ Test(store, quarantine_leaves_a_fresh_file_alone) {
   cr_expect_eq(sample_count(directory, ".bad-"), 0);
   flp_store *store = fixture_open(directory, NULL);
   cr_expect(fixture_finds(store, FIXTURE_KEY, 1));
-  flp_store_close(store);
-}
-
-/* ---- making ---- */
-
-static flp_status make_fails(void *context, flp_kernel_image *out) {
-  (void)context;
-  *out = sample_image(FLP_KERNEL_FORWARD, 10, 1); /* a maker that failed half-way */
-  return flp_fail(FLP_ERROR_COMPILE, "forward.lua:7: no");
-}
-
-Test(store, failure_to_make_is_passed_on) {
-  const char *directory = sample_directory();
-  flp_store *store = fixture_open(directory, NULL);
-  flp_kernel_image got;
-  int made;
-  cr_expect_eq(flp_store_get_or_make(store, FIXTURE_KEY, FIXTURE_KEY_BYTES, 100, make_fails, NULL, &got, &made),
-               FLP_ERROR_COMPILE);
-  cr_expect_str_eq(flp_error_detail(), "forward.lua:7: no");
-  cr_expect_eq(made, 0);
-  cr_expect_null(got.ptx);
-  cr_expect_eq(sample_count(directory, ".flpk"), 0);
-  cr_expect(fixture_makes(store), "the lock was released");
   flp_store_close(store);
 }

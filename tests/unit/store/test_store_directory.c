@@ -12,6 +12,14 @@
 
 #include "tests/unit/support/store_fixture.h"
 
+/* What is made is kept in memory, and a warning says so once. */
+static void expect_memory(flp_store *store, const char *reason) {
+  cr_expect(fixture_makes(store));
+  cr_expect_not(fixture_makes(store), "memory serves this process");
+  cr_expect_eq(fixture_warnings, 1, "%d warnings, the last: %s", fixture_warnings, fixture_warning);
+  cr_expect_not_null(strstr(fixture_warning, reason), "%s", fixture_warning);
+}
+
 /* ---- directories that are refused ---- */
 
 static void expect_refused(const char *directory, const char *reason) {
@@ -19,10 +27,7 @@ static void expect_refused(const char *directory, const char *reason) {
   fixture_warnings = 0;
   flp_kernel_image image = sample_image(FLP_KERNEL_FORWARD, 5000, 1);
   cr_expect_not(fixture_finds(store, FIXTURE_KEY, 1));
-  cr_expect(fixture_makes(store));
-  cr_expect_not(fixture_makes(store), "memory serves this process");
-  cr_expect_eq(fixture_warnings, 1, "%d warnings, the last: %s", fixture_warnings, fixture_warning);
-  cr_expect_not_null(strstr(fixture_warning, reason), "%s", fixture_warning);
+  expect_memory(store, reason);
   cr_expect_eq(flp_store_put(store, FIXTURE_OTHER_KEY, sizeof FIXTURE_OTHER_KEY - 1, &image), FLP_ERROR_IO);
   cr_expect_not_null(strstr(flp_error_detail(), reason), "%s", flp_error_detail());
   cr_expect(fixture_finds(store, FIXTURE_OTHER_KEY, 1), "what could not be written is served from memory");
@@ -52,12 +57,9 @@ Test(store_directory, read_only_directory_is_read_and_warned_about_once) {
   cr_assert_eq(chmod(directory, 0500), 0);
   flp_store *store = fixture_open(directory, NULL);
   cr_expect(fixture_finds(store, FIXTURE_OTHER_KEY, 2));
-  cr_expect(fixture_makes(store));
-  cr_expect_not(fixture_makes(store));
   flp_kernel_image image = sample_image(FLP_KERNEL_FORWARD, 5000, 1);
   cr_expect_eq(flp_store_put(store, "another", 7, &image), FLP_ERROR_IO);
-  cr_expect_eq(fixture_warnings, 1);
-  cr_expect_not_null(strstr(fixture_warning, "Permission denied"), "%s", fixture_warning);
+  expect_memory(store, "Permission denied");
   flp_kernel_image_clear(&image);
   flp_store_close(store);
   cr_assert_eq(chmod(directory, 0700), 0);
@@ -74,12 +76,8 @@ Test(store_directory, file_size_limit_degrades_to_memory) {
   limit.rlim_cur = 1000;
   cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
   flp_store *store = fixture_open(directory, NULL);
-  int first = fixture_makes(store), second = fixture_makes(store);
+  expect_memory(store, "write: File too large");
   cr_assert_eq(setrlimit(RLIMIT_FSIZE, &before), 0);
-  cr_expect(first);
-  cr_expect_not(second);
-  cr_expect_eq(fixture_warnings, 1);
-  cr_expect_not_null(strstr(fixture_warning, "write: File too large"), "%s", fixture_warning);
   cr_expect_eq(sample_count(directory, ".tmp-"), 0, "a failed write leaves nothing");
   cr_expect(fixture_finds(store, FIXTURE_OTHER_KEY, 2));
   flp_store_close(store);
@@ -91,10 +89,7 @@ Test(store_directory, full_disk_degrades_to_memory) {
       mount("tmpfs", directory, "tmpfs", 0, "size=4k,mode=0700") != 0)
     cr_skip_test("needs the right to mount a tmpfs");
   flp_store *store = fixture_open(directory, NULL);
-  cr_expect(fixture_makes(store));
-  cr_expect_not(fixture_makes(store));
-  cr_expect_eq(fixture_warnings, 1);
-  cr_expect_not_null(strstr(fixture_warning, "No space left on device"), "%s", fixture_warning);
+  expect_memory(store, "No space left on device");
   cr_expect_eq(sample_count(directory, ".flpk"), 0);
   cr_expect_eq(sample_count(directory, ".tmp-"), 0);
   flp_store_close(store);

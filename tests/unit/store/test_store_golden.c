@@ -3,24 +3,31 @@
  *
  *   > new                      a fresh folder, no cache open
  *   > open WRITABLE READ-ONLY  a cache; - is none, read-only ones are divided by :
- *   > put KEY SEED             keeps an image of the seed; "other" behind it: one of other sources
+ *   > put KEY SEED             keeps an image of the seed; "other" behind it: one of other sources, "fixed": of sources
+ *                              that never change
  *   > into DIRECTORY KEY SEED  the same in a directory
  *   > find KEY                 the seed of what is found
- *   > make KEY                 gets it, or makes that of seed 1
+ *   > make KEY                 gets it, or makes that of seed 1; "fails" behind it: makes it half
+ *   > code SEED                keeps machine code of a kernel, for capability 9.0; with the same words behind it
  *   > prefer                   own entries first
  *   > each                     all entries
  *   > collect BYTES            throws out rubbish, then the oldest entries
  *   > file PATH TEXT           writes a file
  *   > do WORD ...              mkdir, chmod, link, fifo, rename, unlink, rmdir, age, umask or cd
- *   > ls DIRECTORY             names, modes and sizes */
+ *   > lock DIRECTORY KEY       takes the key's lock; > unlock: gives it back
+ *   > ls DIRECTORY             names, modes and sizes; > bytes DIRECTORY: names and hashes as they are */
 #include <criterion/criterion.h>
 #include <dirent.h>
+#include <elf.h>
+#include <fcntl.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/base/status.h"
 #include "runtime/store/internal.h"
 #include "tests/unit/support/replay.h"
 #include "tests/unit/support/store_fixture.h"
@@ -32,6 +39,7 @@ static struct {
   char keys[KEYS][32];
   flp_store *store;
   FILE *out;
+  int lock;
 } scene;
 
 /* A text, with the folder and the files of keys as they are called here. */
@@ -112,10 +120,28 @@ static void open_store(char **words) {
   print_failure(flp_store_open(path_of(words[0], writable), has_list ? list : NULL, &scene.store));
 }
 
+static void change_sources(flp_kernel_image *image, const char *how) {
+  uint8_t *sources = image->desc.sources;
+  if (how && strcmp(how, "other") == 0) sources[0] ^= 1;
+  for (int i = 0; how && strcmp(how, "fixed") == 0 && i < 32; i++) sources[i] = (uint8_t)(5 * i);
+}
+
 static void put(char **words) {
   flp_kernel_image image = sample_image(FLP_KERNEL_FORWARD, 5000, (unsigned)atoi(words[1]));
-  if (words[2]) image.desc.sources[0] ^= 1;
+  change_sources(&image, words[2]);
   print_failure(flp_store_put(scene.store, key_of(words[0]), strlen(words[0]), &image));
+  flp_kernel_image_clear(&image);
+}
+
+/* A head of an ELF file for CUDA is all that the code of a kernel must be. */
+static void keep_code(char **words) {
+  flp_kernel_image image = sample_image(FLP_KERNEL_ROWS, 100, (unsigned)atoi(words[0]));
+  Elf64_Ehdr head = {.e_ident = {ELFMAG0, ELFMAG1, ELFMAG2, ELFMAG3, ELFCLASS64, ELFDATA2LSB}, .e_machine = 190};
+  change_sources(&image, words[1]);
+  image.cubin = memcpy(malloc(sizeof head), &head, sizeof head);
+  image.cubin_bytes = sizeof head;
+  flp_store_set_device(scene.store, 90, 13000);
+  flp_store_keep_cubin(scene.store, &image);
   flp_kernel_image_clear(&image);
 }
 
@@ -146,15 +172,38 @@ static flp_status make_one(void *context, flp_kernel_image *out) {
   return FLP_OK;
 }
 
+/* A maker that fails half-way. */
+static flp_status make_half(void *context, flp_kernel_image *out) {
+  make_one(context, out);
+  return flp_fail(FLP_ERROR_COMPILE, "forward.lua:7: no");
+}
+
 static void make(char **words) {
   flp_kernel_image got, want = sample_image(FLP_KERNEL_FORWARD, 5000, 1);
   int calls = 0, made = -1;
   const char *key = key_of(words[0]);
-  print_failure(flp_store_get_or_make(scene.store, key, strlen(key), 1000, make_one, &calls, &got, &made));
-  cr_expect(sample_image_equal(&got, &want) && calls == made && flp_error_detail()[0] == 0);
-  fputs(made ? "made\n" : "was there\n", scene.out);
+  flp_store_make_fn maker = words[1] ? make_half : make_one;
+  flp_status status = flp_store_get_or_make(scene.store, key, strlen(key), 1000, maker, &calls, &got, &made);
+  print_failure(status);
+  if (status == FLP_OK) cr_expect(sample_image_equal(&got, &want) && calls == made && flp_error_detail()[0] == 0);
+  else cr_expect(!got.ptx && !made && calls == 1);
+  if (status == FLP_OK) fputs(made ? "made\n" : "was there\n", scene.out);
   flp_kernel_image_clear(&got);
   flp_kernel_image_clear(&want);
+}
+
+static void take_lock(char **words) {
+  char path[FIXTURE_PATH_BYTES], hex[STORE_HEX + 1];
+  int directory = open(path_of(words[0], path), O_RDONLY | O_DIRECTORY);
+  store_entry_name(key_of(words[1]), strlen(words[1]), hex);
+  store_lock_take(directory, hex, 0, &scene.lock);
+  cr_assert_geq(scene.lock, 0);
+  close(directory);
+}
+
+static void release_lock(char **words) {
+  (void)words;
+  store_lock_release(scene.lock);
 }
 
 static void prefer(char **words) {
@@ -207,25 +256,49 @@ static void change(char **words) {
   cr_assert_eq(failed, 0, "%s %s", word, words[1]);
 }
 
-static void list(char **words) {
+/* What print does of each entry of a directory but "..". */
+static void list_with(const char *directory, void (*print)(const char *path, const char *name)) {
   char path[FIXTURE_PATH_BYTES], name[2 * FIXTURE_PATH_BYTES];
   struct dirent **names;
-  struct stat info;
-  path_of(words[0], path);
+  path_of(directory, path);
   int count = scandir(path, &names, NULL, alphasort);
   if (count < 0) fputs("no such directory\n", scene.out);
   for (int i = 0; i < count; i++) {
     snprintf(name, sizeof name, "%s/%s", path, names[i]->d_name);
-    cr_assert_eq(lstat(name, &info), 0);
-    if (S_ISREG(info.st_mode))
-      snprintf(name, sizeof name, "%04o %lld %s", (unsigned)info.st_mode & 07777, (long long)info.st_size,
-               names[i]->d_name);
-    else
-      snprintf(name, sizeof name, "%04o %s, no file", (unsigned)info.st_mode & 07777, names[i]->d_name);
-    if (strcmp(names[i]->d_name, "..") != 0) print_plain(name);
+    if (strcmp(names[i]->d_name, "..") != 0) print(name, names[i]->d_name);
     free(names[i]);
   }
   if (count >= 0) free(names);
+}
+
+static void print_entry(const char *path, const char *name) {
+  char line[2 * FIXTURE_PATH_BYTES];
+  struct stat info;
+  cr_assert_eq(lstat(path, &info), 0);
+  unsigned mode = (unsigned)info.st_mode & 07777;
+  if (S_ISREG(info.st_mode)) snprintf(line, sizeof line, "%04o %lld %s", mode, (long long)info.st_size, name);
+  else snprintf(line, sizeof line, "%04o %s, no file", mode, name);
+  print_plain(line);
+}
+
+static void list(char **words) {
+  list_with(words[0], print_entry);
+}
+
+static void print_hash(const char *path, const char *name) {
+  uint8_t bytes[8192], digest[STORE_DIGEST];
+  char hex[STORE_HEX + 1];
+  FILE *file = fopen(path, "r");
+  size_t length = file ? fread(bytes, 1, sizeof bytes, file) : 0;
+  cr_assert_not_null(file);
+  fclose(file);
+  if (length == 0) return; /* the directory itself */
+  crypto_hash_sha256(digest, bytes, length);
+  fprintf(scene.out, "%s: %s\n", name, sodium_bin2hex(hex, sizeof hex, digest, sizeof digest));
+}
+
+static void list_bytes(char **words) {
+  list_with(words[0], print_hash);
 }
 
 static void run(void *context, const char *command, const char *given, FILE *out) {
@@ -235,7 +308,8 @@ static void run(void *context, const char *command, const char *given, FILE *out
     void (*run)(char **words);
   } commands[] = {{"new", begin},       {"open", open_store}, {"put", put},       {"into", put_into},
                   {"find", find},       {"make", make},       {"prefer", prefer}, {"each", each_entry},
-                  {"collect", collect}, {"file", write_file}, {"do", change},     {"ls", list}};
+                  {"collect", collect}, {"file", write_file}, {"do", change},     {"ls", list},
+                  {"code", keep_code},  {"lock", take_lock},  {"unlock", release_lock}, {"bytes", list_bytes}};
   char *text = strdup(given), *rest = text, *words[WORDS + 1] = {0};
   for (int i = 0; i < WORDS && rest && *rest; i++) words[i] = strsep(&rest, " ");
   scene.out = out;
@@ -251,5 +325,5 @@ static void each(const char *name, void *context) {
 }
 
 Test(store_golden, is_as_it_was) {
-  replay_each("store", 3, each, NULL);
+  replay_each("store", 4, each, NULL);
 }

@@ -14,21 +14,15 @@
 #include <unistd.h>
 
 #include "gen/gen.h"
+#include "tests/unit/support/kernel_sample.h"
 
 static const char *gen_case_arch = "sm_80";
 
 static inline flp_kernel_key gen_case_key(flp_kernel_kind kind) {
-  flp_kernel_key key = {.kind = kind,
-                        .arch = "",
-                        .dtype = FLP_DTYPE_BF16,
-                        .target_dtype = FLP_DTYPE_INT64,
-                        .out_dtype = FLP_DTYPE_BF16,
-                        .entropy = 1,
-                        .bias = 1,
-                        .bias_grad = 1,
-                        .alignment = 16,
-                        .hidden = 4096,
-                        .vocab = 151936};
+  flp_kernel_key key = sample_key(kind);
+  key.out_dtype = FLP_DTYPE_BF16;
+  key.softcap = 0;
+  memset(key.loss, 0, sizeof key.loss);
   snprintf(key.arch, sizeof key.arch, "%s", gen_case_arch);
   flp_kernel_key_canonicalise(&key);
   return key;
@@ -58,6 +52,23 @@ static inline void gen_case_remove(const char *folder) {
   char command[5100];
   snprintf(command, sizeof command, "rm -rf '%s'", folder);
   cr_assert_eq(system(command), 0);
+}
+
+/* Generates what must be generated. */
+static inline flpgen_result gen_case_generate(const flp_kernel_key *key, const flpgen_options *options) {
+  flpgen_result result;
+  char error[512];
+  cr_assert_eq(flpgen_generate(key, options, &result, error, sizeof error), FLP_OK, "%s: %s", key->arch, error);
+  return result;
+}
+
+/* Expects that it is refused, with that sentence. */
+static inline void gen_case_refused(const flp_kernel_key *key, const flpgen_options *options, flp_status status,
+                                    const char *sentence) {
+  flpgen_result result;
+  char error[512];
+  cr_expect_eq(flpgen_generate(key, options, &result, error, sizeof error), status, "%s", sentence);
+  cr_expect_str_eq(error, sentence);
 }
 
 /* Generates from this text as portable/forward.lua. error has room for 512 bytes. */

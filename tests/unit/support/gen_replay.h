@@ -12,6 +12,8 @@
  *   > ir                 a body: its IR as it is built
  *   > counts TEXT ...    how often each stands in the IR and PTX of a body
  *   > assembles ARCH ... a body for each of them
+ *   > tile KIND DTYPE SCHEDULE ROWS COLUMNS STAGES CLUSTER RASTER    a tile configuration, 0 for the templates' own;
+ *                      what is asked and what is built say the same of it
  *
  * What is refused gives its message; the rest, but for losses, its instructions, each once, without the numbers of
  * registers. Where there is a ptxas it takes all of them, and none has anything in local memory. */
@@ -165,6 +167,23 @@ static inline void gen_replay_kernel(const char *command, char *words, const cha
   flpgen_result_clear(&result);
 }
 
+static inline void gen_replay_tile(const char *words, FILE *out) {
+  char kind[32], error[512], dtype[8];
+  flp_tunables t;
+  flpgen_space *space;
+  flpgen_tile tile;
+  cr_assert_eq(sscanf(words, "%31s %7s %u %u %u %u %u %u", kind, dtype, &t.schedule, &t.rows, &t.columns, &t.stages,
+                      &t.cluster, &t.raster), 8, "%s", words);
+  flp_kernel_key key = gen_case_key(flp_kind_find(kind, strlen(kind)));
+  key.dtype = strcmp(dtype, "fp32") == 0 ? FLP_DTYPE_FP32 : FLP_DTYPE_BF16;
+  cr_assert_eq(flpgen_space_open(&key, NULL, &space, error, sizeof error), FLP_OK, "%s", error);
+  flp_status status = flpgen_space_ask(space, &t, &tile, error, sizeof error);
+  flpgen_space_close(space);
+  key.tune = t;
+  gen_case_refused(&key, NULL, status, error);
+  fprintf(out, "%s\n", error);
+}
+
 static inline void gen_replay_run(void *context, const char *command, const char *given, FILE *out) {
   (void)context;
   static char room[128];
@@ -175,6 +194,8 @@ static inline void gen_replay_run(void *context, const char *command, const char
     gen_case_arch = room;
   } else if (strncmp(command, "loss", 4) == 0) {
     gen_replay_loss(command, words, lines, out);
+  } else if (strcmp(command, "tile") == 0) {
+    gen_replay_tile(words, out);
   } else if (strcmp(command, "assembles") == 0) {
     for (char *rest = words; (gen_case_arch = strsep(&rest, " "));) gen_replay_kernel(command, words, lines, out);
     gen_case_arch = "sm_80";

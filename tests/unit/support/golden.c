@@ -39,12 +39,9 @@ void golden_open(golden *g, const char *device) {
 /* ---- plans ---- */
 
 void golden_drop_plan(golden *g) {
-  size_t bytes;
-  int modules, contexts;
   flp_plan_destroy(g->plan);
   g->plan = NULL;
-  g->s.held(&bytes, &modules, &contexts);
-  cr_expect(!bytes && !modules && !contexts, "%zu bytes, %d modules, %d contexts are held", bytes, modules, contexts);
+  stage_expect_nothing_held(&g->s);
 }
 
 void golden_refused(golden *g, flp_status status) {
@@ -105,26 +102,57 @@ static void call(golden *g, const char *words, flp_pass pass) {
   if (g->each) g->each(g, &a);
 }
 
+static flp_status pick(const golden *g, flp_pass pass, const char *words, uint64_t budget, int query, flp_scheme *out) {
+  const flp_planner *p = &g->plan->planner;
+  int64_t n = (int64_t)words_number(words, "n", 0), count = (int64_t)words_number(words, "list_count", 0);
+  if (g->spec.listed && pass != FLP_PASS_COMBINE) return flp_planner_pick_listed(p, pass, n, count, budget, out);
+  return flp_planner_pick(p, pass, n, budget, query, out);
+}
+
 static void layout(golden *g, const char *words) {
-  flp_scheme s;
+  flp_scheme s, again;
   char name[64];
   if (!make_plan(g)) return;
   snprintf(name, sizeof name, "%.*s", (int)strcspn(words, " "), words);
-  const flp_planner *p = &g->plan->planner;
   flp_pass pass = words_pass(name);
-  int64_t n = (int64_t)words_number(words, "n", 0), count = (int64_t)words_number(words, "list_count", 0);
-  uint64_t budget = words_number(words, "budget", UINT64_MAX);
-  flp_status status = g->spec.listed && pass != FLP_PASS_COMBINE
-                          ? flp_planner_pick_listed(p, pass, n, count, budget, &s)
-                          : flp_planner_pick(p, pass, n, budget, 1, &s);
-  if (status == FLP_OK) trace_layout(g->out, name, &s);
-  else golden_refused(g, status);
+  flp_status status = pick(g, pass, words, words_number(words, "budget", UINT64_MAX), 1, &s);
+  if (status != FLP_OK) return golden_refused(g, status);
+  trace_layout(g->out, name, &s);
+  cr_expect_eq(pick(g, pass, words, s.bytes, 0, &again), FLP_OK, "%s: %s", words, flp_error_detail());
+  again.saved_bytes = s.saved_bytes; /* what a query alone tells */
+  cr_expect_eq(memcmp(&s, &again, sizeof s), 0, "%s: query and execute agree", words);
+}
+
+static void prefer(golden *g, const char *words) {
+  char mode[WORDS_BYTES];
+  if (!make_plan(g)) return;
+  flp_planner *p = &g->plan->planner;
+  if (words_find(words, "mode", mode)) p->tuned_mode = flp_mode_find(mode);
+  p->tuned_rows = (int64_t)words_number(words, "rows", 0);
+  p->tuned_vocab = (int64_t)words_number(words, "columns", 0);
+  p->tuned_step_rows = (int64_t)words_number(words, "steps", 0);
+}
+
+static void put_kept(golden *g, const char *words) {
+  char mode[WORDS_BYTES];
+  if (!make_plan(g)) return;
+  flp_planner p = g->plan->planner;
+  if (words_find(words, "mode", mode)) p.mode = flp_mode_find(mode);
+  flp_mode kept = flp_planner_keeps(&p);
+  fprintf(g->out, "%s, %d bytes; expands saved=%d step=%d; has directions=%d\n", flp_mode_name(kept),
+          (int)flp_planner_saved_bytes(&p.spec, kept, 100), p.saved_expands, p.step_expands,
+          flp_planner_has_direction(&p.spec));
+  cr_expect(!flp_planner_saved_bytes(&p.spec, kept, 0) && !flp_planner_saved_bytes(&p.spec, FLP_MODE_STREAM, 100));
+  p.emit_rows = p.keep_rows = 0;
+  cr_expect_eq(flp_planner_keeps(&p), 0, "no kernels");
 }
 
 static void run_command(void *context, const char *command, const char *words, FILE *out) {
   golden *g = context;
   g->out = out;
   if (strcmp(command, "layout") == 0) layout(g, words);
+  else if (strcmp(command, "prefer") == 0) prefer(g, words);
+  else if (strcmp(command, "keeps") == 0) put_kept(g, words);
   else if (golden_plan_command(g, command, words)) return;
   else if (words_pass(command)) call(g, words, words_pass(command));
   else set_up(g, command, words);

@@ -5,18 +5,23 @@
  *   > spec WORDS       the plan that what follows is for; > options WORDS behind it: its options (words.h)
  *   > forward WORDS    a call (words_call), or combine, backward, step; "uncounted=N": it makes N launches that the
  *                      layout does not count, or where it asks for less than what is counted fewer, N < 0
- *   > layout PASS n=N budget=SIZE     what the planner picks
+ *   > layout PASS n=N budget=SIZE     what the planner picks; in its own bytes that is picked again
+ *   > prefer mode=NAME rows=N columns=N steps=N      the layout and the rows of steps that tuning preferred
+ *   > keeps mode=NAME  what is kept of 100 rows, in that mode where one is named
  *
  * Of plans (golden_plan.c); $ROOT is a folder of the test's own, $PROVIDER, $CUDA and $FLPGEN are libraries:
  *
  *   > stage WORDS      an empty cache, $ROOT/cache, and no generic kernels; > device without these
  *   > env NAME=VALUE   the environment; > env NAME: without it
- *   > fill FOLDER arch=sm_90a driver=13000 tune=TEXT chunk_vocab=N, or generic     kernels of the spec in $ROOT/FOLDER
- *   > spoil FOLDER at=N      each kernel in it is damaged; > shell COMMAND
+ *   > fill FOLDER arch=sm_90a driver=13000 tune=TEXT chunk_rows=N chunk_vocab=N, or generic     kernels of the spec
+ *                      in $ROOT/FOLDER
+ *   > spoil FOLDER at=N      each kernel in it is damaged; > shell COMMAND: what it prints
  *   > plan OPTIONS     a plan: what it says of itself, ids numbered as they come, its tile configurations, how many
  *                      kernels were generated for it, and what was logged
+ *   > calls TEXT ...   how often each stands in the driver's calls since then
  *   > query PASS n=N budget=SIZE list_count=N, > saved n=N budget=SIZE     of the present plan, by the API
  *   > names WORDS      how the spec, with these words, is called; > kernels ARCH WORDS: the keys of its kernels;
+ *                      > key KIND DEVICE: the bytes of one, tuned for a device where it is named;
  *                      > kinds, > signatures: of all kernels and entries
  *   > resolve spec WORDS, options WORDS or PASS WORDS / WORDS    what a field, an option or an argument (behind the
  *                      " / " and the spec) changes: it is taken or refused; > args WORDS: the arguments of all calls

@@ -8,6 +8,7 @@
 #include "runtime/api/validate.h"
 #include "runtime/eager/eager.h"
 #include "tests/unit/support/golden.h"
+#include "tests/unit/support/kernel_sample.h"
 #include "tests/unit/support/words.h"
 
 enum { TEXT_BYTES = 8192 };
@@ -38,11 +39,12 @@ static void find_places(const golden *g, place out[PLACES]) {
   memcpy(out, all, sizeof all);
 }
 
-/* Names of entries are hashes of the sources. */
-static void hide_names(char text[TEXT_BYTES]) {
-  for (char *at = text; (at = strstr(at, "entry ")); at++) {
-    size_t digits = strspn(at + 6, "0123456789abcdef");
-    if (digits == 16) memmove(at + 6, at + 6 + digits, strlen(at + 6 + digits) + 1);
+/* Hashes of the sources, and names of entries, which are made of them. */
+static void hide_hashes(char text[TEXT_BYTES]) {
+  for (char *at = text; *at; at++) {
+    size_t digits = strspn(at, "0123456789abcdef");
+    if (digits == 16 || digits == 64) memmove(at, at + digits, strlen(at + digits) + 1);
+    else if (digits) at += digits - 1;
   }
 }
 
@@ -52,7 +54,7 @@ void golden_put(golden *g, const char *before, const char *given) {
   snprintf(text, sizeof text, "%s", given);
   find_places(g, places);
   for (int i = 0; i < PLACES; i++) replace(text, places[i].path, places[i].name);
-  hide_names(text);
+  hide_hashes(text);
   fprintf(g->out, "%s%s\n", before, text);
 }
 
@@ -106,6 +108,7 @@ static void fill(golden *g, const char *words) {
   snprintf(device, sizeof device, "Fake H200/132/%d", (int)words_number(words, "driver", 0));
   if (!words_find(words, "driver", other)) how.tuned_for = NULL;
   how.generic = words_find(words, "generic", other);
+  how.chunk_rows = (uint32_t)words_number(words, "chunk_rows", 0);
   how.chunk_vocab = (uint32_t)words_number(words, "chunk_vocab", 0);
   flp_spec resolved;
   cr_assert_eq(flp_spec_resolve(&g->spec, &resolved), FLP_OK, "%s", flp_error_detail());
@@ -129,8 +132,11 @@ static void spoil(golden *g, const char *words) {
 }
 
 static void run_shell(golden *g, const char *words) {
-  (void)g;
-  cr_assert_eq(system(words), 0, "%s", words);
+  char line[TEXT_BYTES];
+  FILE *shell = popen(words, "r");
+  cr_assert_not_null(shell);
+  while (fgets(line, sizeof line, shell)) fputs(line, g->out);
+  cr_assert_eq(pclose(shell), 0, "%s", words);
 }
 
 /* ---- plans ---- */
@@ -191,6 +197,13 @@ static void plan(golden *g, const char *words) {
   if (made) fprintf(g->out, "  %d generated\n", made);
   g->made += made;
   put_messages(g);
+}
+
+/* How often each text stands in the list of the driver's calls. */
+static void put_calls(golden *g, const char *words) {
+  char *texts = strdup(words), *rest = texts;
+  for (char *text; (text = strsep(&rest, " "));) fprintf(g->out, "%s %d\n", text, stage_called(&g->s, text));
+  free(texts);
 }
 
 /* All that was logged on this stage. */
@@ -267,6 +280,17 @@ static void kernels(golden *g, const char *words) {
 
 static int has_several(unsigned parts) {
   return (parts & (parts - 1)) != 0;
+}
+
+/* The bytes of a key with all that its kind uses, of sources that never change. */
+static void put_key(golden *g, const char *words) {
+  static const uint8_t sources[32] = {0x00, 0x01, 0xab, 0xff};
+  char kind[32], bytes[FLP_KEY_BYTES_MAX];
+  snprintf(kind, sizeof kind, "%.*s", (int)strcspn(words, " "), words);
+  const char *device = words[strlen(kind)] ? words + strlen(kind) + 1 : NULL;
+  flp_kernel_key key = sample_key(flp_kind_find(kind, strlen(kind)));
+  cr_expect_eq(flp_kernel_key_bytes(&key, sources, device, bytes, sizeof bytes), strlen(bytes));
+  fprintf(g->out, "%s\n", bytes);
 }
 
 /* The facts of each: the first say which fields its key has. */
@@ -382,10 +406,12 @@ int golden_plan_command(golden *g, const char *command, const char *words) {
     const char *name;
     int drops; /* the present plan */
     void (*run)(golden *g, const char *words);
-  } commands[] = {{"stage", 1, set_stage}, {"env", 0, set_environment}, {"fill", 0, fill},     {"spoil", 0, spoil},
-                  {"shell", 0, run_shell}, {"plan", 1, plan},           {"query", 0, query},   {"saved", 0, saved},
-                  {"names", 0, names},     {"kernels", 0, kernels},     {"resolve", 0, resolve}, {"args", 0, set_args},
-                  {"log", 0, put_log},     {"signatures", 0, signatures}, {"kinds", 0, kinds}};
+  } commands[] = {{"stage", 1, set_stage},  {"env", 0, set_environment}, {"fill", 0, fill},
+                  {"spoil", 0, spoil},      {"shell", 0, run_shell},     {"plan", 1, plan},
+                  {"query", 0, query},      {"saved", 0, saved},         {"names", 0, names},
+                  {"kernels", 0, kernels},  {"key", 0, put_key},         {"resolve", 0, resolve},
+                  {"args", 0, set_args},    {"log", 0, put_log},         {"calls", 0, put_calls},
+                  {"kinds", 0, kinds},      {"signatures", 0, signatures}};
   char text[TEXT_BYTES];
   take_places(g, words, text);
   for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {

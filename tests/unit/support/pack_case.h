@@ -164,13 +164,19 @@ static inline void pack_case_seal(pack_case *p) {
   if (body + FLP_PACK_DIGEST <= p->length) crypto_hash_sha256(p->bytes + body, p->bytes, body);
 }
 
+/* Opens these bytes as a file of their own, which the caller closes. */
+static inline flp_status pack_case_open(const uint8_t *bytes, size_t length, int *fd, flp_pack **pack) {
+  *fd = memfd_create("pack", MFD_CLOEXEC);
+  pack_case_require(*fd >= 0 && write(*fd, bytes, length) == (ssize_t)length, "memfd");
+  return flp_pack_open(*fd, "pack", pack);
+}
+
 /* Opens these bytes as the command does, and verifies all of them. The reason is left in flp_error_detail. */
 static inline flp_status pack_case_verify(const uint8_t *bytes, size_t length) {
-  int fd = memfd_create("pack", MFD_CLOEXEC);
-  pack_case_require(fd >= 0 && write(fd, bytes, length) == (ssize_t)length, "memfd");
+  int fd;
   flp_pack *pack;
   json_t *manifest = NULL;
-  flp_status status = flp_pack_open(fd, "pack", &pack);
+  flp_status status = pack_case_open(bytes, length, &fd, &pack);
   if (status == FLP_OK) status = flp_pack_check(pack, fd, NULL, NULL);
   if (status == FLP_OK) status = cli_pack_read_manifest(pack, &manifest);
   json_decref(manifest);

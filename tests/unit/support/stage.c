@@ -80,7 +80,8 @@ static void put(flp_store *store, const flp_kernel_key *key, const stage_filling
   size_t length = flp_kernel_key_bytes(&named, flp_sources_hash(), tuned_for, bytes, sizeof bytes);
   flp_status status =
       provider->generate(&made, NULL, 0, &image.desc, &image.ptx, &image.ptx_bytes, error, sizeof error);
-  if (key->kind == FLP_KERNEL_DZ) image.desc.chunk_vocab = how->chunk_vocab;
+  int is_dz = key->kind == FLP_KERNEL_DZ;
+  if (is_dz) image.desc.chunk_rows = how->chunk_rows, image.desc.chunk_vocab = how->chunk_vocab;
   if (status != FLP_OK || flp_store_put(store, bytes, length, &image) != FLP_OK) {
     fprintf(stderr, "stage: cannot put %s: %s\n", bytes, flp_error_detail());
     abort();
@@ -111,10 +112,25 @@ const char *stage_messages(void) {
   return messages;
 }
 
-int stage_logged(const char *text) {
+static int count_in(const char *log, const char *text) {
   int count = 0;
-  for (const char *at = messages; (at = strstr(at, text)); at++) count++;
+  for (; (log = strstr(log, text)); log++) count++;
   return count;
+}
+
+int stage_logged(const char *text) {
+  return count_in(messages, text);
+}
+
+int stage_called(const stage *s, const char *text) {
+  return count_in(s->log(), text);
+}
+
+void stage_expect_nothing_held(const stage *s) {
+  size_t bytes;
+  int modules, contexts;
+  s->held(&bytes, &modules, &contexts);
+  cr_expect(!bytes && !modules && !contexts, "%zu bytes, %d modules, %d contexts are held", bytes, modules, contexts);
 }
 
 flp_spec stage_spec(uint32_t grads) {

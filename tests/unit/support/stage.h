@@ -23,10 +23,10 @@ typedef struct stage {
 void stage_open(stage *s, const char *cuda_script);
 
 /* Which images go into a cache: for an architecture, NULL for sm_80; tuned for a device and its driver, NULL for none,
- * where the kind can be; with tile configurations, and a chunk of dz; or the generic ones. */
+ * where the kind can be; with tile configurations, and chunks of dz; or the generic ones. */
 typedef struct stage_filling {
   const char *arch, *tuned_for, *tune;
-  uint32_t chunk_vocab;
+  uint32_t chunk_rows, chunk_vocab;
   int generic;
 } stage_filling;
 
@@ -39,6 +39,11 @@ void stage_fill_generic(const char *directory, const flp_spec *spec);
 const char *stage_messages(void);
 /* How often text occurs in them. */
 int stage_logged(const char *text);
+/* How often text occurs in the stand-in driver's list of calls. */
+int stage_called(const stage *s, const char *text);
+
+/* Expects that no memory, module or context of the device is held. */
+void stage_expect_nothing_held(const stage *s);
 
 /* A spec of V=1000, D=64 with that mask of gradients; bias if FLP_GRAD_BIAS is in it. */
 flp_spec stage_spec(uint32_t grads);
