@@ -1,16 +1,11 @@
 """tests/gpu/examples.py: every example is run or has a reason, and one that does not show what it should has failed."""
-import importlib.util
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[1] / "gpu" / "examples.py"
-spec = importlib.util.spec_from_file_location("examples", SCRIPT)
-examples = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(examples)
+import examples
 
 
 def test_every_example_is_known():
@@ -21,7 +16,7 @@ def test_every_example_is_known():
 @pytest.mark.long
 def test_tiny_run_makes_one_record(tmp_path):
     out = tmp_path / "examples.json"
-    done = subprocess.run([sys.executable, str(SCRIPT), "--tiny", "--json", str(out)], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, examples.__file__, "--tiny", "--json", str(out)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     record = json.loads(out.read_text())
     assert record["failed"] == 0 and record["gpu"] == "none" and record["command"] == "tests/gpu/examples.py --tiny"
