@@ -49,13 +49,6 @@ class Model(torch.nn.Module):
         return logits.transpose(0, 1).contiguous().float()
 
 
-def changed(change):
-    """A model after a change of it."""
-    model = Model()
-    change(model)
-    return model
-
-
 RESPONSES = '''
 import torch
 
