@@ -45,7 +45,7 @@ static flp_status launch(const flp_call *call) {
   int64_t chunk = call->scheme.chunk_rows;
   for (int64_t begin = 0; begin < a->n; begin += chunk) {
     flp_row_range rows = {begin, flp_min(begin + chunk, a->n)};
-    if (call->plan->planner.is_mapped) FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
+    FLP_TRY(flp_launch_gather(call, rows));
     if (is_top) {
       FLP_TRY(flp_launch_top(call, rows));
     } else if (is_tail) {

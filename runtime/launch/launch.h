@@ -37,6 +37,25 @@ typedef struct flp_call {
   flp_ahead ahead;
 } flp_call;
 
+/* Rows of a chunk: active rows [begin, end). */
+typedef struct flp_row_range {
+  int64_t begin, end;
+} flp_row_range;
+
+/* Columns [begin, end): rows of weight. */
+typedef struct flp_column_range {
+  int64_t begin, end;
+} flp_column_range;
+
+/* Parameters that many kernels have under one name (abi.h): initialisers of what a launch gives. a: arguments of a call */
+#define FLP_GIVE_ROWS(rows) .row_begin = (int32_t)(rows).begin, .row_end = (int32_t)(rows).end
+#define FLP_GIVE_COLUMNS(columns) .column_begin = (int32_t)(columns).begin, .column_end = (int32_t)(columns).end
+#define FLP_GIVE_CAP(call) .cap_in = (call)->cap_in, .capped = (call)->capped
+#define FLP_GIVE_HIDDEN(a) .hidden = flp_call_pointer((a)->hidden), .hidden_stride = (a)->hidden_stride
+#define FLP_GIVE_WEIGHT(a) .weight = flp_call_pointer((a)->weight), .weight_stride = (a)->weight_stride
+#define FLP_GIVE_HEAD(a) FLP_GIVE_HIDDEN(a), FLP_GIVE_WEIGHT(a), .bias = flp_call_pointer((a)->bias)
+#define FLP_GIVE_GRAD_HIDDEN(a) .out = flp_call_pointer((a)->grad_hidden), .out_stride = (a)->grad_hidden_stride
+
 /* ---- launch.c ---- */
 
 /* Launches an entry with `ctas` CTAs. given: the entry's struct of abi.h, NULL where every parameter is a region;
@@ -105,33 +124,26 @@ uint32_t flp_box_columns(const flp_call *call);
 
 /* error: DRIVER naming matrix and spec */
 flp_status flp_map_encode(const flp_call *call, const flp_matrix *matrix, flp_abi_map *out);
+/* With the boxes in which a kernel of scores reads their rows, and their columns. */
+flp_status flp_map_encode_rows(const flp_call *call, const flp_kernel_desc *desc, flp_matrix matrix, flp_abi_map *out);
+flp_status flp_map_encode_columns(const flp_call *call, const flp_kernel_desc *desc, flp_matrix matrix,
+                                  flp_abi_map *out);
 
-/* Rows of operands, for the caller to give boxes: of hidden, of the gathered rows from row `first` of their region on,
- * and of weight. */
-flp_matrix flp_matrix_hidden(const flp_call *call, int64_t begin, int64_t end);
+/* Rows of operands: of hidden, of the gathered rows from row `first` of their region on, and of weight. */
+flp_matrix flp_matrix_hidden(const flp_call *call, flp_row_range rows);
 flp_matrix flp_matrix_gathered(const flp_call *call, int64_t first, int64_t rows);
-flp_matrix flp_matrix_weight(const flp_call *call, int64_t begin, int64_t end);
+flp_matrix flp_matrix_weight(const flp_call *call, flp_column_range columns);
 
 /* Of an adapter: row `column` of B, that of an active row of u; and their rows as matrices, likewise. */
 CUdeviceptr flp_lora_b(const flp_call *call, int64_t column);
 CUdeviceptr flp_lora_u(const flp_call *call, int64_t row);
-flp_matrix flp_matrix_lora_u(const flp_call *call, int64_t begin, int64_t end);
-flp_matrix flp_matrix_lora_b(const flp_call *call, int64_t begin, int64_t end);
+flp_matrix flp_matrix_lora_u(const flp_call *call, flp_row_range rows);
+flp_matrix flp_matrix_lora_b(const flp_call *call, flp_column_range columns);
 
-/* Puts active rows [begin, end) together in their region, from its row 0 on. */
-flp_status flp_launch_gather(const flp_call *call, int64_t begin, int64_t end);
+/* Puts these active rows together in their region, from its row 0 on, where kernels want that: through tensor maps. */
+flp_status flp_launch_gather(const flp_call *call, flp_row_range rows);
 
 /* ---- scores.c ---- */
-
-/* Rows of a chunk: active rows [begin, end). */
-typedef struct flp_row_range {
-  int64_t begin, end;
-} flp_row_range;
-
-/* Columns [begin, end): rows of weight. */
-typedef struct flp_column_range {
-  int64_t begin, end;
-} flp_column_range;
 
 /* Where forward_keep puts exponentials: of the chunk's first row and column, rows stride elements apart. expands: 1 if they
  * become dz in place before the products; else they have the slope of a softcap from the start. */

@@ -5,9 +5,9 @@
  * rows without an upstream gradient have factor 0. In recompute mode backward prepares them again and leaves those out;
  * what passes from one pass to the other is by row, but lists of tail mode, whose backward pass has forward's active rows.
  * Either way a bad row counts once. */
+#include "runtime/base/operands.h"
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
-#include "runtime/base/operands.h"
 #include "runtime/launch/keep.h"
 #include "runtime/launch/launch.h"
 
@@ -155,7 +155,7 @@ static flp_status stream(const flp_call *step) {
   FLP_TRY(flp_launch_score_nothing(call));
   for (int64_t begin = 0; begin < n; begin += chunk) {
     flp_row_range rows = {begin, flp_min(begin + chunk, n)};
-    if (call->plan->planner.is_mapped) FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
+    FLP_TRY(flp_launch_gather(call, rows));
     FLP_TRY(flp_launch_keep(call, rows, &keep));
     FLP_TRY(flp_launch_fold(call, rows, 0));
     if (call->scores) FLP_TRY(flp_launch_score_rows(call, rows));

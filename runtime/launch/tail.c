@@ -60,10 +60,8 @@ static flp_status launch_floor(const flp_call *call, flp_row_range rows, const f
       .old_lse = flp_call_pointer(a->old_lse),
       .zy = flp_call_region(call, FLP_REGION_zy),
       .old_logprob = a->pass == FLP_PASS_STEP ? flp_call_pointer(a->old_logprob) : 0,
-      .cap_in = call->cap_in,
-      .capped = call->capped,
-      .row_begin = (int32_t)rows.begin,
-      .row_end = (int32_t)rows.end,
+      FLP_GIVE_CAP(call),
+      FLP_GIVE_ROWS(rows),
       .log2_threshold = lists->log2_threshold,
       .floor = lists->floor,
       .emit_gate = lists->gate,
@@ -175,8 +173,7 @@ static flp_status launch_mean(const flp_call *call) {
   const flp_args *a = call->args;
   const flp_spec *spec = &call->plan->spec;
   flp_tail_mean_given p = {
-      .weight = flp_call_pointer(a->weight),
-      .weight_stride = a->weight_stride,
+      FLP_GIVE_WEIGHT(a),
       .vocab_valid = (int32_t)a->vocab_valid,
       .depth = (int32_t)spec->hidden,
   };
