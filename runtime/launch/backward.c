@@ -44,10 +44,9 @@ static flp_status by_vocab(const flp_call *call, uint32_t grads) {
   flp_row_range rows = {0, call->args->n};
   for (int64_t begin = 0; begin < end; begin += step) {
     flp_column_range columns = {begin, flp_min(begin + step, end)};
-    flp_args args;
-    flp_call own;
-    FLP_TRY(flp_launch_slice(call, columns.begin, columns.end, &args, &own));
-    FLP_TRY(launch_chunk(&own, rows, columns, grads, begin == 0, begin + step >= end));
+    flp_own_call own;
+    FLP_TRY(flp_launch_slice(call, columns.begin, columns.end, &own));
+    FLP_TRY(launch_chunk(&own.call, rows, columns, grads, begin == 0, begin + step >= end));
   }
   return FLP_OK;
 }
@@ -97,11 +96,10 @@ static flp_status recompute(const flp_call *call) {
 
 /* Rows that lists do not serve take a pass of their own, which writes every gradient. */
 static flp_status launch_tail(const flp_call *call) {
-  flp_args args;
-  flp_call dense;
+  flp_own_call dense;
   FLP_TRY(flp_launch_tail_lists(call));
-  FLP_TRY(flp_tail_dense(call, &args, &dense));
-  FLP_TRY(flp_launch_backward(&dense));
+  FLP_TRY(flp_tail_dense(call, &dense));
+  FLP_TRY(flp_launch_backward(&dense.call));
   return flp_launch_tail_sums(call);
 }
 
@@ -119,8 +117,7 @@ static flp_status launch(const flp_call *call) {
 }
 
 flp_status flp_launch_backward(const flp_call *call) {
-  flp_args args;
-  flp_call own;
-  FLP_TRY(flp_launch_operands(call, &args, &own));
-  return launch(&own);
+  flp_own_call own;
+  FLP_TRY(flp_launch_operands(call, &own));
+  return launch(&own.call);
 }

@@ -5,6 +5,7 @@
 #ifndef FLP_LAUNCH_H
 #define FLP_LAUNCH_H
 
+#include "runtime/base/args.h"
 #include "runtime/plan/plan.h"
 
 /* Of a step whose loss reads values of all scores of a row: its arrays, which outlive its passes' workspaces (score.c). */
@@ -54,9 +55,24 @@ typedef struct flp_column_range {
 #define FLP_GIVE_HIDDEN(a) .hidden = flp_call_pointer((a)->hidden), .hidden_stride = (a)->hidden_stride
 #define FLP_GIVE_WEIGHT(a) .weight = flp_call_pointer((a)->weight), .weight_stride = (a)->weight_stride
 #define FLP_GIVE_HEAD(a) FLP_GIVE_HIDDEN(a), FLP_GIVE_WEIGHT(a), .bias = flp_call_pointer((a)->bias)
+#define FLP_GIVE_OUTPUTS(a)                                                             \
+  .logprob = flp_call_pointer((a)->logprob), .entropy = flp_call_pointer((a)->entropy), \
+  .stats = flp_call_pointer((a)->stats)
+#define FLP_GIVE_UPSTREAM(a) \
+  .grad_logprob = flp_call_pointer((a)->grad_logprob), .grad_entropy = flp_call_pointer((a)->grad_entropy)
+#define FLP_GIVE_TILES(m, n) .tiles_m = (int32_t)(m), .tiles_n = (int32_t)(n)
 #define FLP_GIVE_GRAD_HIDDEN(a) .out = flp_call_pointer((a)->grad_hidden), .out_stride = (a)->grad_hidden_stride
 
+/* A call with arguments of its own: take address only where it stands, as the call points into it. */
+typedef struct flp_own_call {
+  flp_call call;
+  flp_args args;
+} flp_own_call;
+
 /* ---- launch.c ---- */
+
+/* Starts one as a copy of another call. */
+void flp_call_copy(const flp_call *call, flp_own_call *out);
 
 /* Launches an entry with `ctas` CTAs. given: the entry's struct of abi.h, NULL where every parameter is a region;
  * regions are taken from the call's layout. error: DRIVER naming kernel and spec; INTERNAL if the layout lacks one */
@@ -100,14 +116,13 @@ const flp_kernel_desc *flp_call_desc(const flp_call *call, flp_kernel_kind kind)
 
 /* D of products of scores: with two terms twice that of the head. */
 int64_t flp_call_depth(const flp_call *call);
-/* Makes what the layout has of hidden and bias; the call that takes them, of which args is part. */
-flp_status flp_launch_operands(const flp_call *call, flp_args *args, flp_call *own);
+/* Makes what the layout has of hidden and bias; the call that takes them. */
+flp_status flp_launch_operands(const flp_call *call, flp_own_call *own);
 /* The same of the weight's columns [begin, end). */
-flp_status flp_launch_slice(const flp_call *call, int64_t begin, int64_t end, flp_args *args, flp_call *own);
+flp_status flp_launch_slice(const flp_call *call, int64_t begin, int64_t end, flp_own_call *own);
 /* The same, slice after slice from column 0 on where the scheme has two of them: all but the first, number 0, are made by
- * the launch over the one before, as own->ahead says. */
-flp_status flp_launch_next_slice(const flp_call *call, int64_t number, int64_t begin, int64_t end, flp_args *args,
-                                 flp_call *own);
+ * the launch over the one before, as own->call.ahead says. */
+flp_status flp_launch_next_slice(const flp_call *call, int64_t number, int64_t begin, int64_t end, flp_own_call *own);
 
 /* ---- maps.c: matrices that the copy engine reads and writes ---- */
 
@@ -257,7 +272,7 @@ flp_status flp_launch_tail_kept(const flp_call *call, flp_row_range rows);
 /* Backward of tail mode, after prepare: the entries of rows that lists serve; the call of a backward pass over the others,
  * of which args is part; and what the entries add to its gradients. */
 flp_status flp_launch_tail_lists(const flp_call *call);
-flp_status flp_tail_dense(const flp_call *call, flp_args *args, flp_call *dense);
+flp_status flp_tail_dense(const flp_call *call, flp_own_call *dense);
 flp_status flp_launch_tail_sums(const flp_call *call);
 /* Best columns and ranks: scores of a chunk in slices, with lists; what stands in these, when the chunk is folded; and rows
  * that are not computed. */

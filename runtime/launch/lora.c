@@ -21,15 +21,9 @@ flp_status flp_launch_lora_project(const flp_call *call) {
   int64_t tiles_m = flp_ceil_div(a->n, desc->tile_rows);
   int64_t tiles_n = flp_ceil_div(spec_of(call)->lora_rank, desc->tile_columns);
   flp_lora_project_given p = {
-      FLP_GIVE_HIDDEN(a),
-      .lora_a = flp_call_pointer(a->lora_a),
-      .lora_a_stride = a->lora_a_stride,
-      .lora_scale = a->lora_scale,
-      .depth = (int32_t)spec_of(call)->hidden,
-      .rank = spec_of(call)->lora_rank,
-      .row_end = (int32_t)a->n,
-      .tiles_m = (int32_t)tiles_m,
-      .tiles_n = (int32_t)tiles_n,
+      FLP_GIVE_HIDDEN(a),          .lora_a = flp_call_pointer(a->lora_a),   .lora_a_stride = a->lora_a_stride,
+      .lora_scale = a->lora_scale, .depth = (int32_t)spec_of(call)->hidden, .rank = spec_of(call)->lora_rank,
+      .row_end = (int32_t)a->n,    FLP_GIVE_TILES(tiles_m, tiles_n),
   };
   return flp_launch(call, FLP_ENTRY_lora_project, &p, tiles_m * tiles_n);
 }

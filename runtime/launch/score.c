@@ -90,8 +90,7 @@ flp_status flp_launch_score_record(const flp_call *call, flp_row_range rows) {
   const flp_args *a = call->args;
   flp_score_record_given p = {
       .stats = flp_call_pointer(a->stats),
-      .grad_logprob = flp_call_pointer(a->grad_logprob),
-      .grad_entropy = flp_call_pointer(a->grad_entropy),
+      FLP_GIVE_UPSTREAM(a),
       .grad_lse = call->scores->grad_lse,
       .grad_mean = call->scores->grad_mean,
       FLP_GIVE_ROWS(rows),

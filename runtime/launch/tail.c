@@ -48,8 +48,7 @@ static CUdeviceptr partials_of(const flp_call *call) {
 /* A shard may lack the target: then nothing bounds its rows from below but a policy near this one, or scores. */
 static flp_status launch_floor(const flp_call *call, flp_row_range rows, const flp_emit_sink *lists) {
   const flp_args *a = call->args;
-  int is_shard = a->vocab_offset || a->vocab_valid != a->vocab_total;
-  int needs_scores = is_shard && !a->old_lse;
+  int needs_scores = !flp_args_are_whole(a) && !a->old_lse;
   flp_column_range columns = {0, flp_min(a->vocab_valid, FLP_LEAF_COLUMNS)};
   if (needs_scores) FLP_TRY(flp_launch_scores(call, rows, columns, NULL));
   FLP_TRY(flp_launch_own_scores(call, FLP_ENTRY_tail_target, rows,
@@ -129,8 +128,7 @@ static flp_status launch_choose(const flp_call *call) {
   flp_tail_choose_given p = {
       .tail = call->plan->spec.tail,
       .list_capacity = flp_planner_tail_entries(a->n),
-      .grad_logprob = flp_call_pointer(a->grad_logprob),
-      .grad_entropy = flp_call_pointer(a->grad_entropy),
+      FLP_GIVE_UPSTREAM(a),
       .report = flp_call_pointer(a->tail_report),
   };
   FLP_TRY(unset_upstream(call));
@@ -153,9 +151,9 @@ static const float *upstream(const flp_call *call, const float *given, flp_regio
   return given ? (const float *)(uintptr_t)flp_call_region(call, region) : NULL;
 }
 
-flp_status flp_tail_dense(const flp_call *call, flp_args *args, flp_call *dense) {
-  *args = *call->args;
-  *dense = *call;
+flp_status flp_tail_dense(const flp_call *call, flp_own_call *dense) {
+  flp_args *args = &dense->args;
+  flp_call_copy(call, dense);
   args->workspace = (void *)(uintptr_t)(flp_call_pointer(args->workspace) + call->scheme.passes);
   args->workspace_bytes -= call->scheme.passes;
   args->grad_logprob = upstream(call, args->grad_logprob, FLP_REGION_tail_logprob);
@@ -163,9 +161,8 @@ flp_status flp_tail_dense(const flp_call *call, flp_args *args, flp_call *dense)
   args->saved = NULL;
   args->saved_bytes = 0;
   args->tail_report = NULL;
-  dense->args = args;
-  dense->error_word = call->plan->error_word + sizeof(int32_t); /* bad rows have been counted */
-  return flp_call_pick(dense, FLP_PASS_DENSE);
+  dense->call.error_word = call->plan->error_word + sizeof(int32_t); /* bad rows have been counted */
+  return flp_call_pick(&dense->call, FLP_PASS_DENSE);
 }
 
 /* What rows of the weight have in common, for list_hidden. */

@@ -50,9 +50,7 @@ flp_status flp_launch_targets_finish(const flp_call *call, CUdeviceptr partial, 
       .score = scores,
       .shard_count = shard_count,
       FLP_GIVE_CAP(call),
-      .logprob = flp_call_pointer(a->logprob),
-      .entropy = flp_call_pointer(a->entropy),
-      .stats = flp_call_pointer(a->stats),
+      FLP_GIVE_OUTPUTS(a),
       .error_word = call->error_word,
   };
   return flp_launch_over(call, FLP_ENTRY_targets_finish, &p, a->n, 32);
@@ -89,8 +87,7 @@ flp_status backward_launch_targets(const flp_call *call, const backward_chunk *c
   const flp_args *a = call->args;
   flp_targets_patch_given p = {
       .targets = call->plan->spec.targets,
-      .grad_logprob = flp_call_pointer(a->grad_logprob),
-      .grad_entropy = flp_call_pointer(a->grad_entropy),
+      FLP_GIVE_UPSTREAM(a),
       .stats = flp_call_pointer(a->stats),
       FLP_GIVE_CAP(call),
       FLP_GIVE_ROWS(c->rows),

@@ -11,10 +11,6 @@
 #include "runtime/base/util.h"
 #include "runtime/launch/launch.h"
 
-static int is_shard(const flp_args *a) {
-  return a->vocab_offset || a->vocab_valid != a->vocab_total;
-}
-
 /* ---- slices ---- */
 
 /* Waves that a launch over so many units takes beyond the work in them. A last wave that is not half full takes its units
@@ -131,18 +127,18 @@ flp_status flp_launch_top(const flp_call *call, flp_row_range rows) {
  * caller wants no outputs beside these. */
 flp_status flp_launch_top_finish(const flp_call *call, flp_row_range rows) {
   const flp_args *a = call->args;
-  if (!is_shard(a) && !(a->logprob || a->entropy || a->stats)) FLP_TRY(flp_launch_fold(call, rows, 0));
+  if (flp_args_are_whole(a) && !(a->logprob || a->entropy || a->stats)) FLP_TRY(flp_launch_fold(call, rows, 0));
   flp_top_finish_given p = {
       FLP_GIVE_ROWS(rows),
       .best = flp_call_best(call),
       .vocab_valid = (int32_t)a->vocab_valid,
       .vocab_offset = a->vocab_offset,
       .top_places = flp_planner_top_places(&call->plan->spec),
-      .stats = is_shard(a) ? 0 : flp_call_stats(call),
+      .stats = flp_args_are_whole(a) ? flp_call_stats(call) : 0,
       .partial = flp_call_pointer(a->partial),
       .top_ids = flp_call_pointer(a->top_ids),
       .top_logprob = flp_call_pointer(a->top_logprob),
-      .top_rest = is_shard(a) ? 0 : flp_call_pointer(a->top_rest),
+      .top_rest = flp_args_are_whole(a) ? flp_call_pointer(a->top_rest) : 0,
       .rank = flp_call_pointer(a->rank),
   };
   return flp_launch(call, FLP_ENTRY_top_finish, &p, rows.end - rows.begin);
