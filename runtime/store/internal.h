@@ -149,6 +149,11 @@ flp_status store_pack_each_key(const char *path, flp_store_key_fn visit, void *c
 /* Visits the entries of a pack as flp_store_each does. *stop is set when visit asks for it. */
 flp_status store_pack_each(const char *path, flp_store_visit_fn visit, void *context, int *stop);
 
+/* ---- list.c ---- */
+
+/* Visits an item that was looked at with this outcome, whose reason it gets. Returns what visit does. */
+int store_show(flp_store_item *item, flp_status status, flp_store_visit_fn visit, void *context);
+
 /* ---- warn.c ---- */
 
 /* Logs a warning unless this process has already warned about the topic: a directory's path, or an entry's name. */
