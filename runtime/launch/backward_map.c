@@ -26,11 +26,7 @@ static void set_box(flp_matrix *m, uint32_t columns, uint32_t rows) {
   m->box_rows = rows;
 }
 
-/* What dz_map is given are the first fields of what dz_lora_map is. */
-#define SAME_PLACE(kind, name) \
-  FLP_GIVEN_##kind(_Static_assert(offsetof(flp_dz_map_given, name) == offsetof(flp_dz_lora_map_given, name), #name);)
-FLP_DZ_MAP_PARAMS(SAME_PLACE)
-#undef SAME_PLACE
+FLP_GIVEN_BEGINS(dz_lora_map, dz_map, FLP_DZ_MAP_PARAMS)
 
 static flp_status encode_for_dz(const flp_call *call, const backward_chunk *c, flp_dz_lora_map_given *p) {
   const flp_kernel_desc *desc = backward_dz_desc(call);

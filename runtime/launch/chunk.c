@@ -21,11 +21,7 @@ flp_status backward_launch_record(const flp_call *call, flp_row_range rows) {
   return flp_launch_over(call, FLP_ENTRY_record, &p, rows.end - rows.begin, 1);
 }
 
-/* What dz is given are the first fields of what dz_lora is. */
-#define SAME_PLACE(kind, name) \
-  FLP_GIVEN_##kind(_Static_assert(offsetof(flp_dz_given, name) == offsetof(flp_dz_lora_given, name), #name);)
-FLP_DZ_PARAMS(SAME_PLACE)
-#undef SAME_PLACE
+FLP_GIVEN_BEGINS(dz_lora, dz, FLP_DZ_PARAMS)
 
 static flp_status launch_dz_portable(const flp_call *call, const backward_chunk *c) {
   const flp_args *a = call->args;

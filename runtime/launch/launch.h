@@ -63,6 +63,16 @@ typedef struct flp_column_range {
 #define FLP_GIVE_TILES(m, n) .tiles_m = (int32_t)(m), .tiles_n = (int32_t)(n)
 #define FLP_GIVE_GRAD_HIDDEN(a) .out = flp_call_pointer((a)->grad_hidden), .out_stride = (a)->grad_hidden_stride
 
+/* That what an entry is given begins with the parameters of another, whose LIST in abi.h that is. */
+#define FLP_GIVEN_BEGINS(whole, start, LIST)                                     \
+  __attribute__((unused)) static inline void whole##_begins_with_##start(void) { \
+    typedef flp_##whole##_given whole_given;                                     \
+    typedef flp_##start##_given start_given;                                     \
+    LIST(FLP_SAME_PLACE)                                                         \
+  }
+#define FLP_SAME_PLACE(kind, name) \
+  FLP_GIVEN_##kind(_Static_assert(offsetof(start_given, name) == offsetof(whole_given, name), #name);)
+
 /* A call with arguments of its own: take address only where it stands, as the call points into it. */
 typedef struct flp_own_call {
   flp_call call;

@@ -126,11 +126,7 @@ static flp_status launch_order(const flp_call *call, listed_entries e) {
 }
 
 /* list_weight_wide is given the same. */
-#define SAME_PLACE(kind, name) \
-  FLP_GIVEN_##kind(            \
-      _Static_assert(offsetof(flp_list_weight_given, name) == offsetof(flp_list_weight_wide_given, name), #name);)
-FLP_LIST_WEIGHT_PARAMS(SAME_PLACE)
-#undef SAME_PLACE
+FLP_GIVEN_BEGINS(list_weight_wide, list_weight, FLP_LIST_WEIGHT_PARAMS)
 
 static flp_status launch_weight(const flp_call *call, listed_entries e, int add) {
   const flp_spec *spec = &call->plan->spec;

@@ -82,11 +82,7 @@ flp_status flp_launch_tail_kept(const flp_call *call, flp_row_range rows) {
 /* ---- backward: which rows lists serve, and their entries ---- */
 
 /* tail_entries is given the same. */
-#define SAME_PLACE(kind, name) \
-  FLP_GIVEN_##kind(            \
-      _Static_assert(offsetof(flp_tail_entries_given, name) == offsetof(flp_tail_rows_given, name), #name);)
-FLP_TAIL_LIST_PARAMS(SAME_PLACE)
-#undef SAME_PLACE
+FLP_GIVEN_BEGINS(tail_entries, tail_rows, FLP_TAIL_LIST_PARAMS)
 
 /* Into the workspace: what forward kept may be read by other calls at the same time. */
 static flp_status launch_sort(const flp_call *call) {
