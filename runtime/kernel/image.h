@@ -12,9 +12,6 @@ typedef struct flp_kernel_image {
   size_t cubin_bytes;
 } flp_kernel_image;
 
-/* An image of a descriptor and a copy of its PTX, without machine code. error: MEMORY */
-flp_status flp_kernel_image_make(const flp_kernel_desc *desc, const char *ptx, size_t bytes, flp_kernel_image *out);
-
 /* Frees what it owns and zeroes it. NULL is fine. */
 void flp_kernel_image_clear(flp_kernel_image *image);
 

@@ -79,8 +79,12 @@ flp_status flp_jit_generate(const flp_provider *provider, const flp_kernel_key *
     if (ptx) provider->free_ptx(ptx);
     return flp_fail(status, "%s", error[0] ? error : "the generator gave no reason");
   }
-  const flp_kernel_desc desc = image->desc; /* which making it writes anew */
-  status = flp_kernel_image_make(&desc, ptx, ptx_bytes, image);
+  image->ptx = malloc(ptx_bytes + 1);
+  if (image->ptx) {
+    memcpy(image->ptx, ptx, ptx_bytes);
+    image->ptx[ptx_bytes] = 0;
+    image->ptx_bytes = ptx_bytes;
+  }
   provider->free_ptx(ptx);
-  return status;
+  return image->ptx ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "no memory for %zu bytes of PTX", ptx_bytes);
 }

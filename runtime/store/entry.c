@@ -1,6 +1,7 @@
 /* entry.c: the bytes of an entry file, version 1, and its name. A file is a container (container.c) of the key, a
  * descriptor and PTX without a NUL. */
 #include <sodium.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/status.h"
@@ -59,7 +60,12 @@ flp_status store_entry_decode(const uint8_t *bytes, size_t length, char key_out[
   size_t ptx_bytes = parts[1].bytes;
   if (memchr(parts[1].at, 0, ptx_bytes)) return flp_fail(FLP_ERROR_CORRUPT, "entry: PTX holds a NUL");
   if (!image) return FLP_OK;
-  return flp_kernel_image_make(&desc, parts[1].at, ptx_bytes, image);
+  char *ptx = malloc(ptx_bytes + 1);
+  if (!ptx) return flp_fail(FLP_ERROR_MEMORY, "no memory for PTX of %zu bytes", ptx_bytes);
+  memcpy(ptx, parts[1].at, ptx_bytes);
+  ptx[ptx_bytes] = 0;
+  *image = (flp_kernel_image){.desc = desc, .ptx = ptx, .ptx_bytes = ptx_bytes};
+  return FLP_OK;
 }
 
 int store_entry_peek(const uint8_t *bytes, size_t length, char key_out[FLP_KEY_BYTES_MAX + 1]) {

@@ -18,7 +18,12 @@ typedef struct node {
 static node *first;
 
 static flp_status copy_image(const flp_kernel_image *from, flp_kernel_image *to) {
-  return flp_kernel_image_make(&from->desc, from->ptx, from->ptx_bytes, to);
+  char *ptx = malloc(from->ptx_bytes + 1);
+  if (!ptx) return flp_fail(FLP_ERROR_MEMORY, "no memory for PTX of %zu bytes", from->ptx_bytes);
+  memcpy(ptx, from->ptx, from->ptx_bytes);
+  ptx[from->ptx_bytes] = 0;
+  *to = (flp_kernel_image){.desc = from->desc, .ptx = ptx, .ptx_bytes = from->ptx_bytes};
+  return FLP_OK;
 }
 
 /* The caller holds the lock. */
