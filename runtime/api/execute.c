@@ -90,7 +90,7 @@ static flp_status check_saved(const flp_plan *plan, const flp_args *args) {
   if (!mode)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "args.saved is given, but this plan keeps nothing (accepted: NULL where flp_plan_saved gives 0)");
-  if (mode == FLP_MODE_SAVE && !flp_args_are_whole(args))
+  if (mode == FLP_MODE_SAVE && (args->vocab_offset || args->vocab_valid != args->vocab_total))
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "args.saved is given, but the call covers a vocab shard (accepted: NULL in mode save)");
   uint64_t bytes = flp_planner_saved_bytes(&plan->spec, mode, args->n);

@@ -183,9 +183,4 @@ void flp_array_set(flp_array_id id, flp_args *args, const void *pointer);
 /* The size that a call of a spec has. */
 int64_t flp_size_of(flp_size size, const flp_spec *spec, const flp_args *args);
 
-/* 1 if resolved arguments cover all of the vocabulary, not a shard of it. */
-static inline int flp_args_are_whole(const flp_args *args) {
-  return args->vocab_offset == 0 && args->vocab_valid == args->vocab_total;
-}
-
 #endif

@@ -9,7 +9,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "runtime/base/args.h"
+#include "runtime/flp.h"
 #include "runtime/kernel/abi.h"
 #include "runtime/kernel/op.h"
 

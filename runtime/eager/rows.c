@@ -189,7 +189,7 @@ void eager_row_finish(const eager_call *call, int64_t row, const eager_scale *sc
   const flp_args *args = call->args;
   int64_t count = flp_spec_targets(call->spec);
   double maximum = NAN, log_sum = NAN, log_whole = NAN, entropy = NAN, largest = -INFINITY;
-  int is_whole = flp_args_are_whole(args); /* other shards may have more */
+  int is_whole = args->vocab_offset == 0 && args->vocab_valid == args->vocab_total; /* other shards may have more */
   int is_asked = args->logprob || args->entropy || args->stats ||
                  (is_whole && (args->top_ids || args->top_logprob || args->top_rest || args->rank));
   if (eager_is_beyond_limit(whole.maximum, whole.sum)) {

@@ -90,6 +90,10 @@ void eager_top_add(const eager_call *call, const eager_top *top, int worker, int
 
 /* ---- outputs ---- */
 
+static int is_whole(const flp_args *args) {
+  return args->vocab_offset == 0 && args->vocab_valid == args->vocab_total;
+}
+
 static void write_id(const flp_spec *spec, const flp_args *args, int64_t at, int64_t id) {
   if (!args->top_ids) return;
   if (spec->target_dtype == FLP_DTYPE_INT32)
@@ -132,7 +136,7 @@ static void write_best(const eager_call *call, const eager_top *top, int64_t in_
   const flp_args *args = call->args;
   const eager_top_entry *best = merge(call, top, in_panel);
   double log_whole = log2(whole.sum);
-  int normalised = flp_args_are_whole(args);
+  int normalised = is_whole(args);
   for (int64_t i = 0; i < top->topk; i++) {
     int64_t at = row * top->topk + i;
     int empty = best[i].column == none.column;
@@ -147,7 +151,7 @@ static void write_best(const eager_call *call, const eager_top *top, int64_t in_
 /* A shard whose scores are all low is no bad one: other shards' may not be. */
 static int is_number(const flp_args *args, eager_partial whole) {
   if (isnan(whole.sum) || !(whole.maximum <= FLP_SCORE_LIMIT)) return 0;
-  return !flp_args_are_whole(args) || !eager_is_beyond_limit(whole.maximum, whole.sum);
+  return !is_whole(args) || !eager_is_beyond_limit(whole.maximum, whole.sum);
 }
 
 void eager_top_finish(const eager_call *call, const eager_top *top, int64_t in_panel, int64_t row,

@@ -5,7 +5,6 @@
 #ifndef FLP_LAUNCH_H
 #define FLP_LAUNCH_H
 
-#include "runtime/base/args.h"
 #include "runtime/plan/plan.h"
 
 /* Of a step whose loss reads values of all scores of a row: its arrays, which outlive its passes' workspaces (score.c). */
@@ -48,7 +47,7 @@ typedef struct flp_column_range {
   int64_t begin, end;
 } flp_column_range;
 
-/* Parameters that many kernels have under one name (abi.h): initialisers of what a launch gives. a: arguments of a call */
+/* Parameters that many kernels have under one name (abi.h): initialisers of what a launch gives. a: a call's args */
 #define FLP_GIVE_ROWS(rows) .row_begin = (int32_t)(rows).begin, .row_end = (int32_t)(rows).end
 #define FLP_GIVE_COLUMNS(columns) .column_begin = (int32_t)(columns).begin, .column_end = (int32_t)(columns).end
 #define FLP_GIVE_CAP(call) .cap_in = (call)->cap_in, .capped = (call)->capped
@@ -78,6 +77,11 @@ typedef struct flp_own_call {
   flp_call call;
   flp_args args;
 } flp_own_call;
+
+/* 1 if a call covers all of the vocabulary, not a shard of it. */
+static inline int flp_args_are_whole(const flp_args *args) {
+  return args->vocab_offset == 0 && args->vocab_valid == args->vocab_total;
+}
 
 /* ---- launch.c ---- */
 

@@ -30,14 +30,6 @@ static flp_status examine(int directory, const char *file, struct stat *stat, ch
   return FLP_OK;
 }
 
-int store_show(flp_store_item *item, flp_status status, flp_store_visit_fn visit, void *context) {
-  char reason[1024] = "";
-  if (status != FLP_OK) snprintf(reason, sizeof reason, "%s", flp_error_detail());
-  item->status = status;
-  item->reason = reason;
-  return visit(context, item);
-}
-
 static int visit_file(int directory, const char *path, int writable, const char *file, flp_store_visit_fn visit,
                       void *context) {
   struct stat stat = {0};
