@@ -24,8 +24,6 @@ from .._tensors._compile import outside_graphs
 from .._tensors._operands import Loss, Operands
 from . import _hand_out
 
-# The metrics of every rule, whether or not its program has them.
-OF_RATIO = ("clip_fraction", "ratio", "kl_old")
 SHARE = "token_share"  # the vector of the built-in term token_entropy
 NAMES = (*losses.RULES, "nll")
 
