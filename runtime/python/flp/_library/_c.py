@@ -44,7 +44,8 @@ SPEC_FIELDS = tuple(row for row in _fields.SPEC if not row[0].startswith("loss")
 
 def _struct(name, about, fields, head=(("struct_bytes", c_uint32),)):
     """A struct of flp.h: its fields behind those of head."""
-    return type(name, (Structure,), {"__doc__": "%s: %s." % (name, about), "__slots__": (), "_fields_": [*head, *fields]})
+    return type(name, (Structure,), {"__doc__": "%s: %s." % (name, about), "__slots__": (),
+                                     "_fields_": [*head, *fields]})
 
 
 Spec = _struct("flp_spec", "what kernels are specialised for", [(name, kind) for name, kind, _ in _fields.SPEC])

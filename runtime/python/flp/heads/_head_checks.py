@@ -34,7 +34,7 @@ def causal_lm(model):
     """The causal language model inside wrappers: a PEFT model, DistributedDataParallel and others with .module,
     torch.compile's module. error: TypeError, UnsupportedError"""
     if not isinstance(model, nn.Module):
-        _check.refuse(TypeError, "model", "of type " + type(model).__name__, "a torch.nn.Module")
+        _check.refuse_type("model", model, "a torch.nn.Module")
     while True:
         if hasattr(model, "peft_config") and callable(getattr(model, "get_base_model", None)):
             return model.get_base_model()
