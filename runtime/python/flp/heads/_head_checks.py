@@ -144,7 +144,8 @@ def _check_linear(head):
                "in modules_to_save, to be trained; or with the adapter merged")
     if not isinstance(head, nn.Linear) or _patch.own_forward(head) is not nn.Linear.forward:
         refuse("head", "of type " + _kind_of(head), UNQUANTISED)
-    _check_own_forward(head, "torch.nn.Linear's own: remove what replaced it, such as accelerate's hooks of a device_map")
+    _check_own_forward(head, "torch.nn.Linear's own: remove what replaced it, such as accelerate's hooks of a "
+                             "device_map")
     no_hooks(head)
     _check_weight(head)
 
