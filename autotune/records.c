@@ -238,22 +238,16 @@ flp_status records_put(records *file, const records_spec *spec, search_candidate
   tune_text(c, tune);
   double none = -1;
   int timed = c->rounds > 0;
-  const char *sql =
-      c->id ? "UPDATE candidate SET spec = ?, kind = ?, tune = ?, chunk_rows = ?, chunk_vocab = ?, status = ?,"
-              " reason = ?, predicted_ms = ?, error = ?, rounds = ?, ms = ?, ms_low = ?, ms_high = ?, clock_mhz = ?,"
-              " power_w = ?, is_default = ?, ratio = ? WHERE id = ?"
-            : "INSERT INTO candidate(spec, kind, tune, chunk_rows, chunk_vocab, status, reason, predicted_ms, error,"
-              " rounds, ms, ms_low, ms_high, clock_mhz, power_w, is_default, ratio)"
-              " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
-  FLP_TRY(prepare(file, &statement, sql, c->id ? "issiissdninnnnnini" : "issiissdninnnnnin", spec->id, records_kind(c),
-                  tune, c->chunk_rows, c->chunk_vocab, search_status_name(c->status), c->reason[0] ? c->reason : NULL,
-                  c->predicted_ms, c->error, (int64_t)c->rounds, timed ? c->ms.median : none, timed ? c->ms.low : none,
-                  timed ? c->ms.high : none, timed ? c->clock_mhz : none, timed ? c->power_w : none,
-                  (int64_t)c->is_default, timed ? c->ratio : none, c->id));
-  int64_t id = c->id;
-  FLP_TRY(finish_insert(file, statement, &id));
-  if (!c->id) c->id = id;
-  return FLP_OK;
+  FLP_TRY(prepare(file, &statement,
+                  "INSERT OR REPLACE INTO candidate(id, spec, kind, tune, chunk_rows, chunk_vocab, status, reason,"
+                  " predicted_ms, error, rounds, ms, ms_low, ms_high, clock_mhz, power_w, is_default, ratio)"
+                  " VALUES(NULLIF(?, 0), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                  "iissiissdninnnnnin", c->id, spec->id, records_kind(c), tune, c->chunk_rows, c->chunk_vocab,
+                  search_status_name(c->status), c->reason[0] ? c->reason : NULL, c->predicted_ms, c->error,
+                  (int64_t)c->rounds, timed ? c->ms.median : none, timed ? c->ms.low : none, timed ? c->ms.high : none,
+                  timed ? c->clock_mhz : none, timed ? c->power_w : none, (int64_t)c->is_default,
+                  timed ? c->ratio : none));
+  return finish_insert(file, statement, &c->id);
 }
 
 flp_status records_put_baseline(records *file, const records_spec *spec, const records_baseline *baseline) {

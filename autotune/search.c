@@ -347,17 +347,14 @@ static double noise_of(search_candidate *const *list, int count) {
 
 /* All finalists and the default in one group; the default alone if there is time. */
 static flp_status last_pass(search *s, search_candidate **list, int count) {
-  s->out->noise = noise_unknown;
-  if (is_stopped(s) || (count == 0 && s->out->out_of_time)) {
-    s->out->chosen = search_choose(s->all, s->count, s->out->noise, s->options->final_rounds);
-    return FLP_OK;
-  }
-  search_candidate *group[FINALISTS_MOST];
-  int members = 0;
-  group[members++] = &s->all[0];
+  search_candidate *group[FINALISTS_MOST] = {&s->all[0]};
+  int members = 1;
   for (int i = 0; i < count && members < FINALISTS_MOST; i++) group[members++] = list[i];
-  FLP_TRY(run_group(s, group, members, s->options->final_rounds, 1));
-  s->out->noise = noise_of(group, members);
+  s->out->noise = noise_unknown;
+  if (!is_stopped(s) && !(count == 0 && s->out->out_of_time)) {
+    FLP_TRY(run_group(s, group, members, s->options->final_rounds, 1));
+    s->out->noise = noise_of(group, members);
+  }
   s->out->chosen = search_choose(s->all, s->count, s->out->noise, s->options->final_rounds);
   return FLP_OK;
 }

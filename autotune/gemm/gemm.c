@@ -14,29 +14,18 @@ const char *gemm_product_name(gemm_product product) {
 }
 
 gemm_shape gemm_shape_of(gemm_product product, const flp_spec *spec, int64_t n, int64_t vocab) {
-  gemm_shape shape = {.dtype = spec->dtype, .out_dtype = spec->dtype};
-  switch (product) {
-    case GEMM_GRAD_HIDDEN:
-      shape.m = n;
-      shape.n = spec->hidden;
-      shape.k = vocab;
-      shape.out_dtype = spec->grad_hidden_dtype;
-      break;
-    case GEMM_GRAD_WEIGHT:
-      shape.m = vocab;
-      shape.n = spec->hidden;
-      shape.k = n;
-      shape.transpose_a = 1;
-      shape.out_dtype = spec->grad_weight_dtype;
-      shape.accumulate = spec->accumulate_grad_weight;
-      break;
-    default:
-      shape.m = n;
-      shape.n = vocab;
-      shape.k = spec->hidden;
-      shape.transpose_b = 1;
-      break;
-  }
+  int64_t depth = spec->hidden;
+  const gemm_shape shapes[GEMM_PRODUCTS] = {
+      [GEMM_SCORES] = {.m = n, .n = vocab, .k = depth, .transpose_b = 1, .out_dtype = spec->dtype},
+      [GEMM_GRAD_HIDDEN] = {.m = n, .n = depth, .k = vocab, .out_dtype = spec->grad_hidden_dtype},
+      [GEMM_GRAD_WEIGHT] = {.m = vocab,
+                            .n = depth,
+                            .k = n,
+                            .transpose_a = 1,
+                            .out_dtype = spec->grad_weight_dtype,
+                            .accumulate = spec->accumulate_grad_weight}};
+  gemm_shape shape = shapes[product];
+  shape.dtype = spec->dtype;
   return shape;
 }
 

@@ -29,37 +29,23 @@ static flp_status check_range(const char *of, const char *field, int64_t value, 
 flp_status flp_head_check_spec(const flp_spec *spec) {
   if (spec->dtype < FLP_DTYPE_BF16 || spec->dtype > FLP_DTYPE_FP32)
     return flp_fail(FLP_ERROR_ARGUMENT, "spec.dtype is %d (accepted: BF16 1, FP16 2, FP32 3)", (int)spec->dtype);
-  const struct {
-    const char *name;
-    flp_dtype value;
-  } grads[] = {{"spec.grad_hidden_dtype", spec->grad_hidden_dtype},
-               {"spec.grad_weight_dtype", spec->grad_weight_dtype},
-               {"spec.grad_bias_dtype", spec->grad_bias_dtype},
-               {"spec.grad_lora_dtype", spec->grad_lora_dtype}};
-  for (size_t i = 0; i < sizeof grads / sizeof grads[0]; i++)
-    if (grads[i].value && grads[i].value != spec->dtype && grads[i].value != FLP_DTYPE_FP32)
-      return flp_fail(FLP_ERROR_ARGUMENT, "%s is %d (accepted: 0, spec.dtype %d, FP32 3)", grads[i].name,
-                      (int)grads[i].value, (int)spec->dtype);
+  for (const flp_field *field = FLP_SPEC_FIELD; field < FLP_SPEC_FIELD + FLP_SPEC_FIELD_COUNT; field++) {
+    int64_t value = field->words == FLP_OPERAND_DTYPE_WORDS ? flp_field_get(field, spec) : 0;
+    if (value && value != spec->dtype && value != FLP_DTYPE_FP32)
+      return flp_fail(FLP_ERROR_ARGUMENT, "spec.%s is %d (accepted: 0, spec.dtype %d, FP32 3)", field->name, (int)value,
+                      (int)spec->dtype);
+  }
   return FLP_OK;
 }
 
-static flp_status refuse_operand(const char *field, flp_dtype value, const flp_spec *spec) {
-  return flp_fail(FLP_ERROR_ARGUMENT, "spec.%s is %d (accepted: 0, spec.dtype %d, FP32 3)", field, (int)value,
-                  (int)spec->dtype);
-}
-
 static flp_status check_mixed(const flp_spec *spec) {
-  const struct {
-    const char *name;
-    flp_dtype value;
-  } operands[] = {
-      {"hidden_dtype", spec->hidden_dtype}, {"weight_dtype", spec->weight_dtype}, {"bias_dtype", spec->bias_dtype}};
+  static const flp_field_id operands[] = {FLP_FIELD_hidden_dtype, FLP_FIELD_weight_dtype, FLP_FIELD_bias_dtype};
   const char *wide = NULL;
   FLP_TRY(check_range("spec.", "mixed", spec->mixed, FLP_MIXED_NONE, FLP_MIXED_SPLIT));
-  for (size_t i = 0; i < sizeof operands / sizeof operands[0]; i++) {
-    flp_dtype value = operands[i].value;
-    if (value && value != spec->dtype && value != FLP_DTYPE_FP32) return refuse_operand(operands[i].name, value, spec);
-    if (value && value != spec->dtype && !wide) wide = operands[i].name;
+  for (size_t i = 0; !wide && i < sizeof operands / sizeof operands[0]; i++) {
+    const flp_field *field = &FLP_SPEC_FIELD[operands[i]];
+    int64_t value = flp_field_get(field, spec);
+    if (value && value != spec->dtype) wide = field->name;
   }
   if (wide && !spec->mixed)
     return flp_fail(FLP_ERROR_ARGUMENT,
@@ -86,9 +72,9 @@ static flp_status check_integer(const flp_field *field, int64_t value) {
   if ((value == 0 && is_feature) || (value >= field->least && value <= field->most && value % field->step == 0))
     return FLP_OK;
   if (field->step == 1) return out_of_range("spec.", field->name, value, is_feature ? 0 : field->least, field->most);
-  return flp_fail(FLP_ERROR_ARGUMENT, "spec.%s is %" PRId64 " (accepted: %smultiples of %" PRId64 " from %" PRId64
-                  " to %" PRId64 ")", field->name, value, is_feature ? "0 for none, or " : "", field->step,
-                  field->least, field->most);
+  return flp_fail(FLP_ERROR_ARGUMENT,
+                  "spec.%s is %" PRId64 " (accepted: %smultiples of %" PRId64 " from %" PRId64 " to %" PRId64 ")",
+                  field->name, value, is_feature ? "0 for none, or " : "", field->step, field->least, field->most);
 }
 
 /* What a field alone says: dtypes and the alignment depend on others. */
@@ -181,11 +167,10 @@ static flp_status check_lora(const flp_spec *spec) {
     return flp_fail(FLP_ERROR_ARGUMENT, "spec.grads has %s, but spec.lora_rank is 0 (accepted: multiples of 8 to %d)",
                     spec->grads & FLP_GRAD_LORA_A ? "FLP_GRAD_LORA_A" : "FLP_GRAD_LORA_B", FLP_LORA_RANK_MAX);
   if (!spec->lora_rank || !(spec->grads & FLP_GRAD_WEIGHT)) return FLP_OK;
-  return flp_fail(
-      FLP_ERROR_ARGUMENT,
-      "spec.grads has FLP_GRAD_WEIGHT, but spec.lora_rank is %d (accepted: a frozen weight: HIDDEN, BIAS, "
-      "LORA_A, LORA_B)",
-      spec->lora_rank);
+  return flp_fail(FLP_ERROR_ARGUMENT,
+                  "spec.grads has FLP_GRAD_WEIGHT, but spec.lora_rank is %d (accepted: a frozen weight: HIDDEN, BIAS, "
+                  "LORA_A, LORA_B)",
+                  spec->lora_rank);
 }
 
 flp_status flp_spec_resolve(const flp_spec *spec, flp_spec *out) {

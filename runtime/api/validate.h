@@ -19,6 +19,13 @@ flp_status flp_options_resolve(const flp_options *options, flp_options *out);
  * checked for overflow, required pointers present, alignment as the spec promises. error: ARGUMENT */
 flp_status flp_args_resolve(const flp_spec *spec, const flp_args *args, flp_args *out);
 
+/* Of any call's arguments, error: ARGUMENT. The stride of a matrix: fills it in, and refuses one that is too small or
+ * whose rows have more bytes than there are. of_columns: the field of the spec that has how many columns */
+flp_status flp_args_check_extent(const char *field, flp_dtype dtype, int64_t rows, const char *of_columns,
+                                 int64_t columns, int64_t *stride);
+/* That a base is a multiple of so many bytes, a power of two. what: said behind that */
+flp_status flp_args_check_base(const char *field, const void *pointer, int64_t unit, const char *what);
+
 /* The same for a call of flp_step, with what its program reads: the other function leaves that to this one. */
 flp_status flp_step_resolve(const flp_spec *spec, const flp_loss *loss, const flp_args *args, flp_args *out);
 

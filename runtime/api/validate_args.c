@@ -26,7 +26,8 @@ static const char *reason_against(flp_array_id id, const flp_spec *spec, const f
   if (letter == 'x') return array->elsewhere;
   if (!array->is_asked(spec)) return array->unasked;
   if (letter == 'b' && !args->partial) return "args.partial is NULL";
-  if (letter == 'w' && !is_whole(args)) return "the call covers a vocab shard, which does not know the other columns";
+  if (letter == 'w' && !is_whole(args))
+    return "the call covers a vocab shard, which does not know the other columns";
   return NULL;
 }
 
@@ -37,7 +38,8 @@ static const char *reason_for(flp_array_id id, const flp_spec *spec, const flp_a
   if (letter == 'o' || letter == 'x' || letter == 'w') return NULL;
   int is_head = array->rows == FLP_SIZE_V || array->rows == FLP_SIZE_R; /* whose rows are read for those of hidden */
   int has_rows = flp_size_of(is_head ? FLP_SIZE_N : array->rows, spec, args) > 0;
-  if (letter == 'p') return has_rows && !is_whole(args) ? "the call covers a vocab shard, which writes it" : NULL;
+  if (letter == 'p')
+    return has_rows && !is_whole(args) ? "the call covers a vocab shard, which writes it" : NULL;
   return letter == 'M' || ((letter == 'm' || letter == 'b') && has_rows) ? array->must : NULL;
 }
 
@@ -49,33 +51,41 @@ static int64_t unit_of(flp_array_id id, const flp_spec *spec) {
   return array->stride_offset && element < spec->alignment ? spec->alignment : element;
 }
 
+flp_status flp_args_check_extent(const char *field, flp_dtype dtype, int64_t rows, const char *of_columns,
+                                 int64_t columns, int64_t *stride) {
+  int64_t bytes = 0;
+  if (*stride == 0) *stride = columns;
+  if (*stride < columns)
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "args.%s_stride is %" PRId64 " (accepted: 0 for dense, or at least spec.%s %" PRId64 ")", field,
+                    *stride, of_columns, columns);
+  if (!__builtin_mul_overflow(*stride, (int64_t)flp_dtype_bytes(dtype), &bytes) &&
+      !__builtin_mul_overflow(bytes, rows, &bytes))
+    return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT,
+                  "args.%s_stride is %" PRId64 " (accepted: at most 2^63 - 1 bytes in all %" PRId64 " rows)", field,
+                  *stride, rows);
+}
+
 /* Fills the stride of a matrix in and checks it, also where the matrix itself is not there. */
 static flp_status check_stride(flp_array_id id, const flp_spec *spec, flp_args *args) {
   const flp_array *array = &FLP_ARRAY[id];
   flp_dtype dtype = flp_array_dtype(id, spec);
-  int64_t element = (int64_t)flp_dtype_bytes(dtype), bytes = 0, rows = flp_size_of(array->rows, spec, args);
   int64_t columns = flp_size_of(array->columns, spec, args), *stride = (int64_t *)((char *)args + array->stride_offset);
-  if (*stride == 0) *stride = columns;
-  if (*stride < columns)
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "args.%s_stride is %" PRId64 " (accepted: 0 for dense, or at least spec.%s %" PRId64 ")",
-                    array->name, *stride, array->columns == FLP_SIZE_D ? "hidden" : "lora_rank", columns);
-  if (__builtin_mul_overflow(*stride, element, &bytes) || __builtin_mul_overflow(bytes, rows, &bytes))
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "args.%s_stride is %" PRId64 " (accepted: at most 2^63 - 1 bytes in all %" PRId64 " rows)",
-                    array->name, *stride, rows);
+  FLP_TRY(flp_args_check_extent(array->name, dtype, flp_size_of(array->rows, spec, args),
+                                array->columns == FLP_SIZE_D ? "hidden" : "lora_rank", columns, stride));
   int64_t unit = unit_of(id, spec);
-  if ((*stride * element & (unit - 1)) == 0) return FLP_OK;
+  if ((*stride * (int64_t)flp_dtype_bytes(dtype) & (unit - 1)) == 0) return FLP_OK;
   return flp_fail(FLP_ERROR_ARGUMENT,
                   "args.%s_stride is %" PRId64 " elements of %s (accepted: multiples of %" PRId64
                   " bytes, the larger of element and spec.alignment)",
                   array->name, *stride, flp_dtype_name(dtype), unit);
 }
 
-static flp_status check_base(const char *field, const void *pointer, int64_t unit, const char *what) {
+flp_status flp_args_check_base(const char *field, const void *pointer, int64_t unit, const char *what) {
   if (((uintptr_t)pointer & (uintptr_t)(unit - 1)) == 0) return FLP_OK;
-  return flp_fail(FLP_ERROR_ARGUMENT, "args.%s is %p (accepted: multiples of %" PRId64 " bytes%s)", field, pointer, unit,
-                  what);
+  return flp_fail(FLP_ERROR_ARGUMENT, "args.%s is %p (accepted: multiples of %" PRId64 " bytes%s)", field, pointer,
+                  unit, what);
 }
 
 static flp_status refuse_null(const char *field, const char *because) {
@@ -91,8 +101,8 @@ static flp_status check_given(flp_array_id id, const void *pointer, const flp_sp
   const flp_array *array = &FLP_ARRAY[id];
   const char *against = reason_against(id, spec, args);
   if (against) return flp_fail(FLP_ERROR_ARGUMENT, "args.%s is given, but %s", array->name, against);
-  return check_base(array->name, pointer, unit_of(id, spec),
-                    array->stride_offset ? ", the larger of element and spec.alignment" : "");
+  return flp_args_check_base(array->name, pointer, unit_of(id, spec),
+                             array->stride_offset ? ", the larger of element and spec.alignment" : "");
 }
 
 static int is_of_adapter(flp_array_id id) {
@@ -138,8 +148,8 @@ static flp_status check_shard(const flp_spec *spec, flp_args *args) {
   if (args->vocab_total == 0) args->vocab_total = end;
   if (args->vocab_total < end)
     return flp_fail(FLP_ERROR_ARGUMENT,
-                    "args.vocab_total is %" PRId64
-                    " (accepted: 0, or at least vocab_offset + vocab_valid, %" PRId64 ")",
+                    "args.vocab_total is %" PRId64 " (accepted: 0, or at least vocab_offset + vocab_valid, %" PRId64
+                    ")",
                     args->vocab_total, end);
   return FLP_OK;
 }
@@ -215,7 +225,8 @@ static flp_status check_outputs(const flp_spec *spec, const flp_args *args) {
   if (args->n == 0 || writes || (!is_combine && (args->top_ids || args->top_logprob))) return FLP_OK;
   if (is_combine)
     return flp_fail(FLP_ERROR_ARGUMENT, "args.logprob, entropy and stats are all NULL (accepted: at least one)");
-  return flp_fail(FLP_ERROR_ARGUMENT, "args.logprob, entropy, stats%s%s and partial are all NULL (accepted: at least one)",
+  return flp_fail(FLP_ERROR_ARGUMENT,
+                  "args.logprob, entropy, stats%s%s and partial are all NULL (accepted: at least one)",
                   spec->topk ? ", top_ids, top_logprob, top_rest" : "", spec->rank ? ", rank" : "");
 }
 
@@ -231,7 +242,7 @@ static flp_status check_pass(const flp_spec *spec, const flp_args *args) {
 
 static flp_status check_loss_input(const char *field, const float *pointer, int is_needed, const char *because) {
   if (is_needed && !pointer) return refuse_null(field, because);
-  return check_base(field, pointer, sizeof(float), "");
+  return flp_args_check_base(field, pointer, sizeof(float), "");
 }
 
 /* Inputs of a program by their names in flp_args; loss.h defines a missing weight or old_logprob. */

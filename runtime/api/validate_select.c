@@ -10,38 +10,22 @@
 #include "runtime/base/number.h"
 #include "runtime/base/status.h"
 #include "runtime/base/structs.h"
+#include "runtime/base/util.h"
 #include "runtime/kernel/op.h"
 
-/* What a spec without a head leaves at 0. */
+static int is_zero(const flp_field *field, const flp_spec *spec) {
+  if (field->kind == FLP_FIELD_LOSS) return !spec->loss;
+  if (field->kind == FLP_FIELD_NUMBER || field->kind == FLP_FIELD_SHARE) return flp_field_number(field, spec) == 0;
+  return flp_field_get(field, spec) == 0;
+}
+
+/* A spec without a head leaves all other fields at 0. */
 static flp_status check_headless(const flp_spec *spec) {
-  const struct {
-    const char *name;
-    int64_t value;
-  } unused[] = {{"hidden", spec->hidden},
-                {"grads", spec->grads},
-                {"has_bias", spec->has_bias},
-                {"softcap", spec->softcap != 0},
-                {"per_row_temperature", spec->per_row_temperature},
-                {"grad_hidden_dtype", spec->grad_hidden_dtype},
-                {"grad_weight_dtype", spec->grad_weight_dtype},
-                {"grad_bias_dtype", spec->grad_bias_dtype},
-                {"hidden_dtype", spec->hidden_dtype},
-                {"weight_dtype", spec->weight_dtype},
-                {"bias_dtype", spec->bias_dtype},
-                {"mixed", spec->mixed},
-                {"accumulate_grad_weight", spec->accumulate_grad_weight},
-                {"keep", spec->keep},
-                {"loss", spec->loss != NULL},
-                {"listed", spec->listed},
-                {"tail", spec->tail != 0},
-                {"targets", spec->targets},
-                {"topk", spec->topk},
-                {"rank", spec->rank},
-                {"lora_rank", spec->lora_rank},
-                {"grad_lora_dtype", spec->grad_lora_dtype}};
-  for (size_t i = 0; i < sizeof unused / sizeof unused[0]; i++)
-    if (unused[i].value)
-      return flp_fail(FLP_ERROR_ARGUMENT, "spec.%s is not 0, but spec.op is %s (accepted: 0)", unused[i].name,
+  const uint32_t own = 1u << FLP_FIELD_dtype | 1u << FLP_FIELD_vocab | 1u << FLP_FIELD_target_dtype |
+                       1u << FLP_FIELD_entropy | 1u << FLP_FIELD_alignment | 1u << FLP_FIELD_op;
+  for (int i = 0; i < FLP_SPEC_FIELD_COUNT; i++)
+    if (!(own >> i & 1) && !is_zero(&FLP_SPEC_FIELD[i], spec))
+      return flp_fail(FLP_ERROR_ARGUMENT, "spec.%s is not 0, but spec.op is %s (accepted: 0)", FLP_SPEC_FIELD[i].name,
                       flp_op_of(spec->op)->symbol);
   return FLP_OK;
 }
@@ -66,7 +50,7 @@ flp_status flp_scale_check_spec(const flp_spec *spec) {
   return check_headless(spec);
 }
 
-static size_t number_bytes(const flp_spec *spec) {
+static int64_t number_bytes(const flp_spec *spec) {
   return spec->dtype == FLP_DTYPE_FP64 ? sizeof(double) : sizeof(float);
 }
 
@@ -85,17 +69,8 @@ static flp_status check_numbers(const flp_select_args *args) {
 }
 
 static flp_status check_matrix(const flp_spec *spec, const char *field, const void *base, int64_t n, int64_t *stride) {
-  int64_t element = (int64_t)flp_dtype_bytes(spec->dtype), bytes = 0;
-  int64_t unit = element > spec->alignment ? element : spec->alignment;
-  if (*stride == 0) *stride = spec->vocab;
-  if (*stride < spec->vocab)
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "args.%s_stride is %" PRId64 " (accepted: 0 for dense, or at least spec.vocab %" PRId64 ")", field,
-                    *stride, spec->vocab);
-  if (__builtin_mul_overflow(*stride, element, &bytes) || __builtin_mul_overflow(bytes, n, &bytes))
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "args.%s_stride is %" PRId64 " (accepted: at most 2^63 - 1 bytes in all %" PRId64 " rows)", field,
-                    *stride, n);
+  int64_t element = (int64_t)flp_dtype_bytes(spec->dtype), unit = flp_max(element, spec->alignment);
+  FLP_TRY(flp_args_check_extent(field, spec->dtype, n, "vocab", spec->vocab, stride));
   if (n == 0) return FLP_OK;
   if (!base) return flp_fail(FLP_ERROR_ARGUMENT, "args.%s is NULL, but n is %" PRId64, field, n);
   if (*stride * element % unit || (uintptr_t)base % (uintptr_t)unit)
@@ -106,26 +81,20 @@ static flp_status check_matrix(const flp_spec *spec, const char *field, const vo
   return FLP_OK;
 }
 
-static flp_status check_array(const char *field, const void *pointer, size_t element) {
-  if ((uintptr_t)pointer % element)
-    return flp_fail(FLP_ERROR_ARGUMENT, "args.%s is %p (accepted: multiples of %zu bytes)", field, pointer, element);
-  return FLP_OK;
-}
-
 static flp_status check_arrays(const flp_spec *spec, const flp_select_args *args) {
-  size_t number = number_bytes(spec);
+  int64_t number = number_bytes(spec);
   const struct {
     const char *name;
     const void *pointer;
-    size_t element;
-  } arrays[] = {{"target", args->target, flp_dtype_bytes(spec->target_dtype)},
+    int64_t element;
+  } arrays[] = {{"target", args->target, (int64_t)flp_dtype_bytes(spec->target_dtype)},
                 {"logprob", args->logprob, number},
                 {"entropy", args->entropy, number},
                 {"stats", args->stats, number},
                 {"grad_logprob", args->grad_logprob, number},
                 {"grad_entropy", args->grad_entropy, number}};
   for (size_t i = 0; args->n > 0 && i < sizeof arrays / sizeof arrays[0]; i++)
-    FLP_TRY(check_array(arrays[i].name, arrays[i].pointer, arrays[i].element));
+    FLP_TRY(flp_args_check_base(arrays[i].name, arrays[i].pointer, arrays[i].element, ""));
   return FLP_OK;
 }
 
@@ -195,7 +164,7 @@ flp_status flp_scale_args_resolve(const flp_spec *spec, const flp_scale_args *ar
     return flp_fail(FLP_ERROR_ARGUMENT, "args.n is %" PRId64 " (accepted: 0 to %d)", resolved.n, FLP_COUNT_MAX);
   if (resolved.n > 0 && !resolved.factor)
     return flp_fail(FLP_ERROR_ARGUMENT, "args.factor is NULL, but n is %" PRId64, resolved.n);
-  if (resolved.n > 0) FLP_TRY(check_array("factor", resolved.factor, sizeof *resolved.factor));
+  if (resolved.n > 0) FLP_TRY(flp_args_check_base("factor", resolved.factor, sizeof *resolved.factor, ""));
   FLP_TRY(check_matrix(spec, "values", resolved.values, resolved.n, &resolved.values_stride));
   *out = resolved;
   return FLP_OK;

@@ -146,17 +146,9 @@ static void grad_tile(void *context, int64_t unit, int worker) {
   const eager_backward_memory *memory = job->memory;
   int64_t row_tile = unit / job->tiles, tile = unit % job->tiles, depth = job->call->spec->hidden;
   float *dz = dz_tile(job, row_tile, tile);
-  eager_matrices x = {EAGER_TILE_ROWS,
-                      EAGER_TILE_COLUMNS,
-                      (int)depth,
-                      memory->hidden + row_tile * EAGER_TILE_ROWS * depth,
-                      depth,
-                      memory->weight + tile * EAGER_TILE_COLUMNS * depth,
-                      depth,
-                      dz,
-                      EAGER_TILE_COLUMNS};
   const eager_lora *lora = &memory->lora;
-  eager_multiply(EAGER_SCORES, &x);
+  eager_tile_scores(memory->hidden + row_tile * EAGER_TILE_ROWS * depth,
+                    memory->weight + tile * EAGER_TILE_COLUMNS * depth, depth, dz);
   eager_lora_add_scores(lora, row_tile, lora->b + tile * EAGER_TILE_COLUMNS * lora->rank, worker, dz);
   int64_t rows = flp_min(job->count - row_tile * EAGER_TILE_ROWS, EAGER_TILE_ROWS);
   for (int64_t i = 0; i < rows; i++)
@@ -171,35 +163,19 @@ static int block_width(const backward_job *job, int64_t block) {
 /* dh of a row tile += Σ over the chunk's column tiles. */
 static void add_grad_hidden(const backward_job *job, int64_t row_tile, int64_t block) {
   int64_t depth = job->call->spec->hidden, begin = block * EAGER_DEPTH_BLOCK;
-  for (int64_t tile = 0; tile < job->tiles; tile++) {
-    eager_matrices x = {EAGER_TILE_ROWS,
-                        block_width(job, block),
-                        EAGER_TILE_COLUMNS,
-                        dz_tile(job, row_tile, tile),
-                        EAGER_TILE_COLUMNS,
-                        job->memory->weight + tile * EAGER_TILE_COLUMNS * depth + begin,
-                        depth,
-                        job->grad_hidden + row_tile * EAGER_TILE_ROWS * depth + begin,
-                        depth};
-    eager_multiply(EAGER_GRAD_HIDDEN, &x);
-  }
+  for (int64_t tile = 0; tile < job->tiles; tile++)
+    eager_tile_add(EAGER_GRAD_HIDDEN, dz_tile(job, row_tile, tile), EAGER_TILE_COLUMNS,
+                   job->memory->weight + tile * EAGER_TILE_COLUMNS * depth + begin, depth, block_width(job, block),
+                   job->grad_hidden + row_tile * EAGER_TILE_ROWS * depth + begin, depth);
 }
 
 /* dW of a column tile += Σ over the panel's row tiles. */
 static void add_grad_weight(const backward_job *job, int64_t tile, int64_t block) {
   int64_t depth = job->call->spec->hidden, begin = block * EAGER_DEPTH_BLOCK;
-  for (int64_t row_tile = 0; row_tile < job->row_tiles; row_tile++) {
-    eager_matrices x = {EAGER_TILE_COLUMNS,
-                        block_width(job, block),
-                        EAGER_TILE_ROWS,
-                        dz_tile(job, row_tile, tile),
-                        EAGER_TILE_COLUMNS,
-                        job->memory->hidden + row_tile * EAGER_TILE_ROWS * depth + begin,
-                        depth,
-                        job->memory->grad_weight + tile * EAGER_TILE_COLUMNS * depth + begin,
-                        depth};
-    eager_multiply(EAGER_GRAD_WEIGHT, &x);
-  }
+  for (int64_t row_tile = 0; row_tile < job->row_tiles; row_tile++)
+    eager_tile_add(EAGER_GRAD_WEIGHT, dz_tile(job, row_tile, tile), EAGER_TILE_COLUMNS,
+                   job->memory->hidden + row_tile * EAGER_TILE_ROWS * depth + begin, depth, block_width(job, block),
+                   job->memory->grad_weight + tile * EAGER_TILE_COLUMNS * depth + begin, depth);
 }
 
 static void add_grad_bias(const backward_job *job, int64_t tile) {

@@ -80,6 +80,23 @@ void eager_multiply(eager_product product, const eager_matrices *x);
 /* The same in plain C, whatever library is there. */
 void eager_multiply_plain(eager_product product, const eager_matrices *x);
 
+/* Scores of a tile, (EAGER_TILE_ROWS, EAGER_TILE_COLUMNS), of rows and columns of that depth, one after another. */
+static inline void eager_tile_scores(const float *rows, const float *columns, int64_t depth, float *scores) {
+  eager_matrices x = {
+      EAGER_TILE_ROWS, EAGER_TILE_COLUMNS, (int)depth, rows, depth, columns, depth, scores, EAGER_TILE_COLUMNS};
+  eager_multiply(EAGER_SCORES, &x);
+}
+
+/* What a tile of gradients of scores adds to `width` columns of a gradient: that of its rows (EAGER_GRAD_HIDDEN) or of
+ * its columns. x: the other factor, by column or by row of the tile; strides in elements */
+static inline void eager_tile_add(eager_product product, const float *dz, int64_t dz_stride, const float *x,
+                                  int64_t x_stride, int width, float *sums, int64_t sums_stride) {
+  int by_rows = product == EAGER_GRAD_HIDDEN;
+  int m = by_rows ? EAGER_TILE_ROWS : EAGER_TILE_COLUMNS, k = by_rows ? EAGER_TILE_COLUMNS : EAGER_TILE_ROWS;
+  eager_matrices all = {m, width, k, dz, dz_stride, x, x_stride, sums, sums_stride};
+  eager_multiply(product, &all);
+}
+
 /* ---- values of all scores of a row, which a step's loss may read (lse, mean_score) ---- */
 
 /* (n) by row, in nats; out of a forward pass, and the loss's derivatives by them, in of a backward pass; NULL: neither. */

@@ -119,16 +119,7 @@ static void fold_group(void *context, int64_t group, int worker) {
     eager_lora_widen_b(call, lora, column, lora_b);
     for (int64_t subtile = 0; subtile < subtiles; subtile++) {
       if (job->only_targets && !has_target(job, column, subtile)) continue;
-      eager_matrices x = {EAGER_TILE_ROWS,
-                          EAGER_TILE_COLUMNS,
-                          (int)depth,
-                          job->memory->hidden + subtile * EAGER_TILE_ROWS * depth,
-                          depth,
-                          weight,
-                          depth,
-                          scores,
-                          EAGER_TILE_COLUMNS};
-      eager_multiply(EAGER_SCORES, &x);
+      eager_tile_scores(job->memory->hidden + subtile * EAGER_TILE_ROWS * depth, weight, depth, scores);
       eager_lora_add_scores(lora, subtile, lora_b, worker, scores);
       fold_tile_rows(job, group, column, subtile, worker);
     }

@@ -76,8 +76,7 @@ void eager_lora_project(const eager_call *call, const eager_lora *lora, int64_t 
   int64_t depth = call->spec->hidden;
   float *made = lora->more + worker * EAGER_TILE_ROWS * TILE;
   for (int64_t first = 0; first < lora->rank; first += TILE) {
-    eager_matrices x = {EAGER_TILE_ROWS, TILE, (int)depth, hidden, depth, lora->a + first * depth, depth, made, TILE};
-    eager_multiply(EAGER_SCORES, &x);
+    eager_tile_scores(hidden, lora->a + first * depth, depth, made);
     int64_t count = flp_min(lora->rank - first, TILE);
     for (int64_t i = 0; i < EAGER_TILE_ROWS; i++)
       round_part(call, made + i * TILE, count, lora->u + (row_tile * EAGER_TILE_ROWS + i) * lora->rank + first);
@@ -98,22 +97,18 @@ void eager_lora_add_scores(const eager_lora *lora, int64_t row_tile, const float
   if (!lora->rank) return;
   int64_t rank = lora->rank;
   float *more = lora->more + worker * EAGER_TILE_ROWS * TILE;
-  eager_matrices x = {EAGER_TILE_ROWS, TILE, (int)rank, lora->u + row_tile * EAGER_TILE_ROWS * rank, rank, b, rank,
-                      more, TILE};
-  eager_multiply(EAGER_SCORES, &x);
+  eager_tile_scores(lora->u + row_tile * EAGER_TILE_ROWS * rank, b, rank, more);
   for (int64_t i = 0; i < EAGER_TILE_ROWS * TILE; i++) scores[i] += more[i];
 }
 
 void eager_lora_add_sums(const eager_lora *lora, const float *dz, const float *b, float *sums) {
-  eager_matrices x = {EAGER_TILE_ROWS, (int)lora->rank, TILE, dz, TILE, b, lora->rank, sums, lora->padded};
-  eager_multiply(EAGER_GRAD_HIDDEN, &x);
+  eager_tile_add(EAGER_GRAD_HIDDEN, dz, TILE, b, lora->rank, (int)lora->rank, sums, lora->padded);
 }
 
 void eager_lora_add_grad_b(const eager_lora *lora, const float *dz, int64_t row_tile, int64_t tile) {
   int64_t rank = lora->rank;
-  eager_matrices x = {TILE, (int)rank, EAGER_TILE_ROWS, dz, TILE, lora->u + row_tile * EAGER_TILE_ROWS * rank, rank,
-                      lora->grad_b + tile * TILE * rank, rank};
-  eager_multiply(EAGER_GRAD_WEIGHT, &x);
+  eager_tile_add(EAGER_GRAD_WEIGHT, dz, TILE, lora->u + row_tile * EAGER_TILE_ROWS * rank, rank, (int)rank,
+                 lora->grad_b + tile * TILE * rank, rank);
 }
 
 void eager_lora_scale_sums(const eager_call *call, const eager_lora *lora, float *sums) {
@@ -123,19 +118,16 @@ void eager_lora_scale_sums(const eager_call *call, const eager_lora *lora, float
 void eager_lora_add_grad_hidden(const eager_call *call, const eager_lora *lora, const float *sums, int64_t begin,
                                 int width, float *grad_hidden) {
   int64_t depth = call->spec->hidden;
-  for (int64_t first = 0; first < lora->padded; first += TILE) {
-    eager_matrices x = {EAGER_TILE_ROWS, width,       TILE,  sums + first,       lora->padded, lora->a + first * depth + begin,
-                        depth,           grad_hidden, depth};
-    eager_multiply(EAGER_GRAD_HIDDEN, &x);
-  }
+  for (int64_t first = 0; first < lora->padded; first += TILE)
+    eager_tile_add(EAGER_GRAD_HIDDEN, sums + first, lora->padded, lora->a + first * depth + begin, depth, width,
+                   grad_hidden, depth);
 }
 
 void eager_lora_add_grad_a(const eager_call *call, const eager_lora *lora, const float *sums, const float *hidden,
                            int64_t first, int64_t begin, int width) {
   int64_t depth = call->spec->hidden;
-  eager_matrices x = {TILE, width, EAGER_TILE_ROWS, sums + first, lora->padded, hidden + begin, depth,
-                      lora->grad_a + first * depth + begin, depth};
-  eager_multiply(EAGER_GRAD_WEIGHT, &x);
+  eager_tile_add(EAGER_GRAD_WEIGHT, sums + first, lora->padded, hidden + begin, depth, width,
+                 lora->grad_a + first * depth + begin, depth);
 }
 
 static void write_rows(const flp_spec *spec, const float *sums, int64_t rows, int64_t columns, void *base,

@@ -17,13 +17,11 @@ static flp_status launch_dz_scale(const flp_call *call) {
 }
 
 /* A chunk of dz made from hidden and weight, in the plan's own order of columns and rows. */
-static flp_status launch_chunk(const flp_call *call, flp_row_range rows, flp_row_range columns, uint32_t grads,
+static flp_status launch_chunk(const flp_call *call, flp_row_range rows, flp_column_range columns, uint32_t grads,
                                int first, int last) {
-  int gathers_own = call->plan->planner.is_mapped && call->scheme.mode == FLP_MODE_RECOMPUTE_ROWS;
-  backward_chunk c = {.row_begin = rows.begin,
-                      .row_end = rows.end,
-                      .column_begin = columns.begin,
-                      .column_end = columns.end,
+  int gathers_own = call->scheme.mode == FLP_MODE_RECOMPUTE_ROWS;
+  backward_chunk c = {.rows = rows,
+                      .columns = columns,
                       .grads = grads,
                       .first = first,
                       .last = last,
@@ -32,7 +30,7 @@ static flp_status launch_chunk(const flp_call *call, flp_row_range rows, flp_row
                       .dz_stride = flp_planner_dz_stride(columns.end - columns.begin),
                       .bias_part = grads & FLP_GRAD_BIAS ? flp_call_region(call, FLP_REGION_bias_part) : 0,
                       .gathered_from = gathers_own ? rows.begin : 0};
-  if (gathers_own) FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
+  if (gathers_own) FLP_TRY(flp_launch_gather(call, rows));
   FLP_TRY(backward_launch_dz(call, &c));
   FLP_TRY(backward_launch_capped(call, &c));
   FLP_TRY(backward_launch_targets(call, &c));
@@ -45,18 +43,17 @@ static flp_status by_vocab(const flp_call *call, uint32_t grads) {
   int64_t step = call->scheme.chunk_vocab, end = call->args->vocab_valid;
   flp_row_range rows = {0, call->args->n};
   for (int64_t begin = 0; begin < end; begin += step) {
-    flp_row_range columns = {begin, flp_min(begin + step, end)};
-    flp_args args;
-    flp_call own;
-    FLP_TRY(flp_launch_slice(call, columns.begin, columns.end, &args, &own));
-    FLP_TRY(launch_chunk(&own, rows, columns, grads, begin == 0, begin + step >= end));
+    flp_column_range columns = {begin, flp_min(begin + step, end)};
+    flp_own_call own;
+    FLP_TRY(flp_launch_slice(call, columns.begin, columns.end, &own));
+    FLP_TRY(launch_chunk(&own.call, rows, columns, grads, begin == 0, begin + step >= end));
   }
   return FLP_OK;
 }
 
 static flp_status by_rows(const flp_call *call, uint32_t grads) {
   int64_t step = call->scheme.chunk_rows, end = call->args->n;
-  flp_row_range columns = {0, call->args->vocab_valid};
+  flp_column_range columns = {0, call->args->vocab_valid};
   for (int64_t begin = 0; begin < end; begin += step) {
     flp_row_range rows = {begin, flp_min(begin + step, end)};
     FLP_TRY(launch_chunk(call, rows, columns, grads, begin == 0, begin + step >= end));
@@ -68,7 +65,7 @@ static flp_status by_rows(const flp_call *call, uint32_t grads) {
 static flp_status from_saved(const flp_call *call) {
   flp_row_range rows = {0, call->args->n};
   flp_keep_sink keep = flp_keep_saved(call, 0);
-  if (call->plan->planner.is_mapped) FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
+  FLP_TRY(flp_launch_gather(call, rows));
   return flp_launch_kept(call, rows, &keep, 1, 1);
 }
 
@@ -80,8 +77,7 @@ static flp_status by_chunks(const flp_call *call) {
   FLP_TRY(flp_launch_targets_gradients(call));
   FLP_TRY(launch_dz_scale(call));
   FLP_TRY(flp_launch_lora_project(call));
-  if (call->plan->planner.is_mapped && call->scheme.mode != FLP_MODE_RECOMPUTE_ROWS)
-    FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
+  if (call->scheme.mode != FLP_MODE_RECOMPUTE_ROWS) FLP_TRY(flp_launch_gather(call, rows));
   switch (call->scheme.mode) {
     case FLP_MODE_RECOMPUTE_ROWS:
       return by_rows(call, grads);
@@ -100,11 +96,10 @@ static flp_status recompute(const flp_call *call) {
 
 /* Rows that lists do not serve take a pass of their own, which writes every gradient. */
 static flp_status launch_tail(const flp_call *call) {
-  flp_args args;
-  flp_call dense;
+  flp_own_call dense;
   FLP_TRY(flp_launch_tail_lists(call));
-  FLP_TRY(flp_tail_dense(call, &args, &dense));
-  FLP_TRY(flp_launch_backward(&dense));
+  FLP_TRY(flp_tail_dense(call, &dense));
+  FLP_TRY(flp_launch_backward(&dense.call));
   return flp_launch_tail_sums(call);
 }
 
@@ -122,8 +117,7 @@ static flp_status launch(const flp_call *call) {
 }
 
 flp_status flp_launch_backward(const flp_call *call) {
-  flp_args args;
-  flp_call own;
-  FLP_TRY(flp_launch_operands(call, &args, &own));
-  return launch(&own);
+  flp_own_call own;
+  FLP_TRY(flp_launch_operands(call, &own));
+  return launch(&own.call);
 }

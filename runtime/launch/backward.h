@@ -6,7 +6,8 @@
 
 /* One dz chunk and what is made of it. first, last: among the chunks that add to the same gradient. */
 typedef struct backward_chunk {
-  int64_t row_begin, row_end, column_begin, column_end;
+  flp_row_range rows;
+  flp_column_range columns;
   uint32_t grads; /* FLP_GRAD_*: products to make */
   int first, last;
   CUdeviceptr count; /* active rows */
@@ -16,6 +17,24 @@ typedef struct backward_chunk {
   int64_t gathered_from; /* active row in row 0 of the gathered rows, where there are */
   CUdeviceptr factor;    /* of active rows, which the gathered rows have been multiplied by; 0: there are none */
 } backward_chunk;
+
+static inline int64_t backward_rows(const backward_chunk *c) {
+  return c->rows.end - c->rows.begin;
+}
+
+static inline int64_t backward_columns(const backward_chunk *c) {
+  return c->columns.end - c->columns.begin;
+}
+
+/* What a chunk's dz is multiplied by, without tensor maps: by its rows (grad_hidden, lora_rows) or its columns. */
+typedef struct backward_product {
+  flp_kernel_kind kind;
+  flp_entry_id entry;
+  CUdeviceptr operand;
+  int64_t stride;
+  CUdeviceptr index; /* 0: the operand's rows are the chunk's active ones, one after the other */
+  int64_t depth;     /* columns of the operand */
+} backward_product;
 
 /* Where a product goes. */
 typedef struct backward_sink {
@@ -46,6 +65,8 @@ flp_status backward_launch_capped(const flp_call *call, const backward_chunk *ch
 flp_status backward_launch_record(const flp_call *call, flp_row_range rows);
 /* The dz of a chunk, and its column sums if it has bias_part. */
 flp_status backward_launch_dz(const flp_call *call, const backward_chunk *chunk);
+flp_status backward_launch_product(const flp_call *call, const backward_chunk *chunk, const backward_product *product,
+                                   const backward_sink *to);
 flp_status backward_launch_products(const flp_call *call, const backward_chunk *chunk);
 flp_status backward_launch_bias_reduce(const flp_call *call, const backward_chunk *chunk);
 

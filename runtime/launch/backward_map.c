@@ -14,10 +14,10 @@ typedef struct matrices {
 } matrices;
 
 static matrices matrices_of(const flp_call *call, const backward_chunk *c) {
-  int64_t rows = c->row_end - c->row_begin, columns = c->column_end - c->column_begin;
-  return (matrices){.hidden = flp_matrix_hidden(call, c->row_begin, c->row_end),
-                    .gathered = flp_matrix_gathered(call, c->row_begin - c->gathered_from, rows),
-                    .weight = flp_matrix_weight(call, c->column_begin, c->column_end),
+  int64_t rows = backward_rows(c), columns = backward_columns(c);
+  return (matrices){.hidden = flp_matrix_hidden(call, c->rows),
+                    .gathered = flp_matrix_gathered(call, c->rows.begin - c->gathered_from, rows),
+                    .weight = flp_matrix_weight(call, c->columns),
                     .dz = {.name = "dz", .start = c->dz, .rows = rows, .columns = columns, .stride = c->dz_stride}};
 }
 
@@ -26,30 +26,19 @@ static void set_box(flp_matrix *m, uint32_t columns, uint32_t rows) {
   m->box_rows = rows;
 }
 
-/* What dz_map is given are the first fields of what dz_lora_map is. */
-#define SAME_PLACE(kind, name) \
-  FLP_GIVEN_##kind(_Static_assert(offsetof(flp_dz_map_given, name) == offsetof(flp_dz_lora_map_given, name), #name);)
-FLP_DZ_MAP_PARAMS(SAME_PLACE)
-#undef SAME_PLACE
+FLP_GIVEN_BEGINS(dz_lora_map, dz_map, FLP_DZ_MAP_PARAMS)
 
 static flp_status encode_for_dz(const flp_call *call, const backward_chunk *c, flp_dz_lora_map_given *p) {
   const flp_kernel_desc *desc = backward_dz_desc(call);
   matrices m = matrices_of(call, c);
-  set_box(&m.hidden, desc->tile_depth, desc->tile_rows);
-  set_box(&m.gathered, desc->tile_depth, desc->tile_rows);
-  set_box(&m.weight, desc->tile_depth, desc->tile_columns / (uint32_t)flp_max(desc->cluster, 1));
   set_box(&m.dz, flp_box_columns(call), FLP_DZ_BOX_ROWS);
-  FLP_TRY(flp_map_encode(call, &m.hidden, &p->hidden_map));
-  FLP_TRY(flp_map_encode(call, &m.gathered, &p->gathered_map));
-  FLP_TRY(flp_map_encode(call, &m.weight, &p->weight_map));
+  FLP_TRY(flp_map_encode_rows(call, desc, m.hidden, &p->hidden_map));
+  FLP_TRY(flp_map_encode_rows(call, desc, m.gathered, &p->gathered_map));
+  FLP_TRY(flp_map_encode_columns(call, desc, m.weight, &p->weight_map));
   FLP_TRY(flp_map_encode(call, &m.dz, &p->dz_map));
   if (!call->plan->spec.lora_rank) return FLP_OK;
-  flp_matrix u = flp_matrix_lora_u(call, c->row_begin, c->row_end);
-  flp_matrix b = flp_matrix_lora_b(call, c->column_begin, c->column_end);
-  set_box(&u, m.gathered.box_columns, m.gathered.box_rows);
-  set_box(&b, m.weight.box_columns, m.weight.box_rows);
-  FLP_TRY(flp_map_encode(call, &u, &p->lora_u_map));
-  return flp_map_encode(call, &b, &p->lora_b_map);
+  FLP_TRY(flp_map_encode_rows(call, desc, flp_matrix_lora_u(call, c->rows), &p->lora_u_map));
+  return flp_map_encode_columns(call, desc, flp_matrix_lora_b(call, c->columns), &p->lora_b_map);
 }
 
 flp_status backward_launch_dz_map(const flp_call *call, const backward_chunk *c) {
@@ -61,17 +50,14 @@ flp_status backward_launch_dz_map(const flp_call *call, const backward_chunk *c)
       .cap_in = call->cap_in,
       .depth = (int32_t)flp_call_depth(call),
       .n = (int32_t)a->n,
-      .row_begin = (int32_t)c->row_begin,
-      .row_end = (int32_t)c->row_end,
-      .column_begin = (int32_t)c->column_begin,
-      .column_end = (int32_t)c->column_end,
+      FLP_GIVE_ROWS(c->rows),
+      FLP_GIVE_COLUMNS(c->columns),
       .bias_part = c->bias_part,
       .rank = call->plan->spec.lora_rank,
   };
   FLP_TRY(encode_for_dz(call, c, &p));
-  int64_t tiles = flp_ceil_div(c->column_end - c->column_begin, planner->dz_columns);
-  int64_t units =
-      flp_ceil_div(c->row_end - c->row_begin, planner->dz_unit_rows) * flp_ceil_div(tiles, planner->dz_unit_tiles);
+  int64_t tiles = flp_ceil_div(backward_columns(c), planner->dz_columns);
+  int64_t units = flp_ceil_div(backward_rows(c), planner->dz_unit_rows) * flp_ceil_div(tiles, planner->dz_unit_tiles);
   return flp_launch_clusters(call, call->plan->spec.lora_rank ? FLP_ENTRY_dz_lora_map : FLP_ENTRY_dz_map, &p, units);
 }
 
@@ -102,10 +88,8 @@ static flp_products_map_given products_of(const flp_call *call, const backward_c
   return (flp_products_map_given){
       .depth = (int32_t)depth,
       .n = (int32_t)call->args->n,
-      .row_begin = (int32_t)c->row_begin,
-      .row_end = (int32_t)c->row_end,
-      .column_begin = (int32_t)c->column_begin,
-      .column_end = (int32_t)c->column_end,
+      FLP_GIVE_ROWS(c->rows),
+      FLP_GIVE_COLUMNS(c->columns),
       .hidden_acc = h->acc,
       .hidden_acc_stride = h->acc_stride,
       .hidden_out = h->out,
@@ -129,8 +113,8 @@ flp_status backward_launch_products_map(const flp_call *call, const backward_chu
   p.factor = c->factor;
   if (c->factor) m.hidden = m.gathered;
   FLP_TRY(encode_for_products(call, m, &p));
-  int64_t panels = hidden ? flp_ceil_div(c->row_end - c->row_begin, planner->hidden_rows) : 0;
-  if (weight) panels += flp_ceil_div(c->column_end - c->column_begin, planner->weight_rows);
+  int64_t panels = hidden ? flp_ceil_div(backward_rows(c), planner->hidden_rows) : 0;
+  if (weight) panels += flp_ceil_div(backward_columns(c), planner->weight_rows);
   return flp_launch_clusters(call, FLP_ENTRY_products_map, &p,
                              panels * flp_ceil_div(spec->hidden, planner->hidden_columns));
 }
@@ -141,11 +125,11 @@ flp_status backward_launch_lora_products_map(const flp_call *call, const backwar
   const flp_planner *planner = &call->plan->planner;
   flp_products_map_given p = products_of(call, c, spec->lora_rank, sum, FLP_DTYPE_FP32, b, spec->grad_lora_dtype);
   matrices m = matrices_of(call, c);
-  m.weight = flp_matrix_lora_b(call, c->column_begin, c->column_end);
-  m.hidden = m.gathered = flp_matrix_lora_u(call, c->row_begin, c->row_end);
+  m.weight = flp_matrix_lora_b(call, c->columns);
+  m.hidden = m.gathered = flp_matrix_lora_u(call, c->rows);
   FLP_TRY(encode_for_products(call, m, &p));
-  int64_t panels = sum ? flp_ceil_div(c->row_end - c->row_begin, planner->lora_rows) : 0;
-  if (b) panels += flp_ceil_div(c->column_end - c->column_begin, planner->lora_rows);
+  int64_t panels = sum ? flp_ceil_div(backward_rows(c), planner->lora_rows) : 0;
+  if (b) panels += flp_ceil_div(backward_columns(c), planner->lora_rows);
   return flp_launch_clusters(call, FLP_ENTRY_lora_products_map, &p,
                              panels * flp_ceil_div(spec->lora_rank, planner->lora_columns));
 }

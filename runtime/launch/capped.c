@@ -17,7 +17,7 @@ flp_status flp_launch_score_means(const flp_call *call) {
   FLP_TRY(flp_launch_prepare(&own, 0));
   for (int64_t begin = 0; begin < own.args->n; begin += own.scheme.chunk_rows) {
     flp_row_range rows = {begin, flp_min(begin + own.scheme.chunk_rows, own.args->n)};
-    if (own.plan->planner.is_mapped) FLP_TRY(flp_launch_gather(&own, rows.begin, rows.end));
+    FLP_TRY(flp_launch_gather(&own, rows));
     FLP_TRY(flp_launch_scores(&own, rows, (flp_column_range){0, own.args->vocab_valid}, NULL));
     FLP_TRY(flp_launch_fold(&own, rows, own.scores->partial));
   }
@@ -31,7 +31,7 @@ static void replace(flp_call *call, flp_region region, CUdeviceptr by) {
 
 flp_status backward_launch_capped(const flp_call *call, const backward_chunk *chunk) {
   if (!call->scores || !call->scores->record) return FLP_OK;
-  int64_t rows = chunk->row_end - chunk->row_begin, columns = chunk->column_end - chunk->column_begin;
+  int64_t rows = backward_rows(chunk), columns = backward_columns(chunk);
   flp_call own = *call;
   backward_chunk c = *chunk;
   replace(&own, FLP_REGION_record, call->scores->record);

@@ -15,48 +15,27 @@ flp_status backward_launch_record(const flp_call *call, flp_row_range rows) {
       .grad_logprob = has_targets && a->grad_logprob ? flp_call_region(call, FLP_REGION_target_gradient)
                                                      : flp_call_pointer(a->grad_logprob),
       .grad_entropy = flp_call_pointer(a->grad_entropy),
-      .row_begin = (int32_t)rows.begin,
-      .row_end = (int32_t)rows.end,
-      .cap_in = call->cap_in,
-      .capped = call->capped,
+      FLP_GIVE_ROWS(rows),
+      FLP_GIVE_CAP(call),
   };
   return flp_launch_over(call, FLP_ENTRY_record, &p, rows.end - rows.begin, 1);
 }
 
-static int64_t rows_of(const backward_chunk *c) {
-  return c->row_end - c->row_begin;
-}
-
-static int64_t columns_of(const backward_chunk *c) {
-  return c->column_end - c->column_begin;
-}
-
-/* What dz is given are the first fields of what dz_lora is. */
-#define SAME_PLACE(kind, name) \
-  FLP_GIVEN_##kind(_Static_assert(offsetof(flp_dz_given, name) == offsetof(flp_dz_lora_given, name), #name);)
-FLP_DZ_PARAMS(SAME_PLACE)
-#undef SAME_PLACE
+FLP_GIVEN_BEGINS(dz_lora, dz, FLP_DZ_PARAMS)
 
 static flp_status launch_dz_portable(const flp_call *call, const backward_chunk *c) {
   const flp_args *a = call->args;
   const flp_kernel_desc *desc = backward_dz_desc(call);
-  int64_t tiles_m = flp_ceil_div(rows_of(c), desc->tile_rows),
-          tiles_n = flp_ceil_div(columns_of(c), desc->tile_columns);
+  int64_t tiles_m = flp_ceil_div(backward_rows(c), desc->tile_rows);
+  int64_t tiles_n = flp_ceil_div(backward_columns(c), desc->tile_columns);
   flp_dz_lora_given p = {
-      .hidden = flp_call_pointer(a->hidden),
-      .hidden_stride = a->hidden_stride,
-      .weight = flp_call_pointer(a->weight),
-      .weight_stride = a->weight_stride,
-      .bias = flp_call_pointer(a->bias),
+      FLP_GIVE_HEAD(a),
       .count = c->count,
       .cap_in = call->cap_in,
       .depth = (int32_t)flp_call_depth(call),
-      .row_begin = (int32_t)c->row_begin,
-      .row_end = (int32_t)c->row_end,
-      .column_begin = (int32_t)c->column_begin,
-      .column_end = (int32_t)c->column_end,
-      .tiles_m = (int32_t)tiles_m,
-      .tiles_n = (int32_t)tiles_n,
+      FLP_GIVE_ROWS(c->rows),
+      FLP_GIVE_COLUMNS(c->columns),
+      FLP_GIVE_TILES(tiles_m, tiles_n),
       .dz = c->dz,
       .dz_stride = c->dz_stride,
       .bias_part = c->bias_part,
@@ -71,28 +50,23 @@ flp_status backward_launch_dz(const flp_call *call, const backward_chunk *c) {
   return call->plan->planner.is_mapped ? backward_launch_dz_map(call, c) : launch_dz_portable(call, c);
 }
 
-/* m: rows of the result that the chunk covers */
-static flp_status launch_product(const flp_call *call, const backward_chunk *c, flp_kernel_kind kind, int64_t m,
-                                 const backward_sink *to) {
-  const flp_args *a = call->args;
-  const flp_kernel_desc *desc = flp_call_desc(call, kind);
-  int of_hidden = kind == FLP_KERNEL_GRAD_HIDDEN;
-  int64_t depth = call->plan->spec.hidden;
-  int64_t tiles_m = flp_ceil_div(m, desc->tile_rows), tiles_n = flp_ceil_div(depth, desc->tile_columns);
+flp_status backward_launch_product(const flp_call *call, const backward_chunk *c, const backward_product *x,
+                                   const backward_sink *to) {
+  const flp_kernel_desc *desc = flp_call_desc(call, x->kind);
+  int is_rows = x->entry == FLP_ENTRY_grad_hidden || x->entry == FLP_ENTRY_lora_rows;
+  int64_t tiles_m = flp_ceil_div(is_rows ? backward_rows(c) : backward_columns(c), desc->tile_rows);
+  int64_t tiles_n = flp_ceil_div(x->depth, desc->tile_columns);
   flp_grad_hidden_given p = {
       .dz = c->dz,
       .dz_stride = c->dz_stride,
-      .operand = flp_call_pointer(of_hidden ? a->weight : a->hidden),
-      .operand_stride = of_hidden ? a->weight_stride : a->hidden_stride,
-      .index = flp_call_region(call, FLP_REGION_index),
-      .factor = of_hidden ? c->factor : 0,
-      .depth = (int32_t)depth,
-      .row_begin = (int32_t)c->row_begin,
-      .row_end = (int32_t)c->row_end,
-      .column_begin = (int32_t)c->column_begin,
-      .column_end = (int32_t)c->column_end,
-      .tiles_m = (int32_t)tiles_m,
-      .tiles_n = (int32_t)tiles_n,
+      .operand = x->operand,
+      .operand_stride = x->stride,
+      .index = x->index,
+      .factor = is_rows ? c->factor : 0,
+      .depth = (int32_t)x->depth,
+      FLP_GIVE_ROWS(c->rows),
+      FLP_GIVE_COLUMNS(c->columns),
+      FLP_GIVE_TILES(tiles_m, tiles_n),
       .acc = to->acc,
       .acc_stride = to->acc_stride,
       .out = to->out,
@@ -101,12 +75,36 @@ static flp_status launch_product(const flp_call *call, const backward_chunk *c, 
       .write_acc = to->write_acc,
       .write_out = to->write_out,
   };
-  if (!of_hidden && c->factor) {
-    p.operand = flp_call_region(call, FLP_REGION_gather);
-    p.operand_stride = flp_planner_gather_stride(depth);
-    p.index = 0;
+  return flp_launch(call, x->entry, &p, tiles_m * tiles_n);
+}
+
+static flp_status launch_grad_hidden(const flp_call *call, const backward_chunk *c, const backward_sink *to) {
+  const flp_args *a = call->args;
+  backward_product x = {FLP_KERNEL_GRAD_HIDDEN,
+                        FLP_ENTRY_grad_hidden,
+                        flp_call_pointer(a->weight),
+                        a->weight_stride,
+                        flp_call_region(call, FLP_REGION_index),
+                        call->plan->spec.hidden};
+  return backward_launch_product(call, c, &x, to);
+}
+
+/* Of the rows of hidden, or of those that have been multiplied by their factors. */
+static flp_status launch_grad_weight(const flp_call *call, const backward_chunk *c, const backward_sink *to) {
+  const flp_args *a = call->args;
+  int64_t depth = call->plan->spec.hidden;
+  backward_product x = {FLP_KERNEL_GRAD_WEIGHT,
+                        FLP_ENTRY_grad_weight,
+                        flp_call_pointer(a->hidden),
+                        a->hidden_stride,
+                        flp_call_region(call, FLP_REGION_index),
+                        depth};
+  if (c->factor) {
+    x.operand = flp_call_region(call, FLP_REGION_gather);
+    x.stride = flp_planner_gather_stride(depth);
+    x.index = 0;
   }
-  return flp_launch(call, of_hidden ? FLP_ENTRY_grad_hidden : FLP_ENTRY_grad_weight, &p, tiles_m * tiles_n);
+  return backward_launch_product(call, c, &x, to);
 }
 
 /* Sums over chunks in a workspace accumulator; the last chunk writes the result out. */
@@ -179,8 +177,8 @@ flp_status backward_launch_products(const flp_call *call, const backward_chunk *
   if (!wants_hidden && !wants_weight) return FLP_OK;
   if (call->plan->planner.is_mapped)
     return backward_launch_products_map(call, c, wants_hidden ? &hidden : NULL, wants_weight ? &weight : NULL);
-  if (wants_hidden) FLP_TRY(launch_product(call, c, FLP_KERNEL_GRAD_HIDDEN, rows_of(c), &hidden));
-  return wants_weight ? launch_product(call, c, FLP_KERNEL_GRAD_WEIGHT, columns_of(c), &weight) : FLP_OK;
+  if (wants_hidden) FLP_TRY(launch_grad_hidden(call, c, &hidden));
+  return wants_weight ? launch_grad_weight(call, c, &weight) : FLP_OK;
 }
 
 /* The kernel writes its accumulator in fp32 and the result in the operands' dtype. */
@@ -195,18 +193,16 @@ flp_status backward_launch_bias_reduce(const flp_call *call, const backward_chun
   backward_chunk whole = *c;
   if (!is_by_rows(call)) whole.first = whole.last = 1;
   backward_sink to = bias_sink(call, &whole);
-  if (whole.last) FLP_TRY(flp_launch_score_bias(call, c->bias_part, columns_of(c)));
+  if (whole.last) FLP_TRY(flp_launch_score_bias(call, c->bias_part, backward_columns(c)));
   flp_bias_reduce_given p = {
-      .row_begin = (int32_t)c->row_begin,
-      .row_end = (int32_t)c->row_end,
+      FLP_GIVE_ROWS(c->rows),
       .tile_rows = (int32_t)backward_dz_desc(call)->tile_rows,
-      .column_begin = (int32_t)c->column_begin,
-      .column_end = (int32_t)c->column_end,
+      FLP_GIVE_COLUMNS(c->columns),
       .acc = to.acc,
       .out = to.out,
       .read_acc = to.read_acc,
       .write_acc = to.write_acc,
       .write_out = to.write_out,
   };
-  return flp_launch_over(call, FLP_ENTRY_bias_reduce, &p, columns_of(c), 1);
+  return flp_launch_over(call, FLP_ENTRY_bias_reduce, &p, backward_columns(c), 1);
 }

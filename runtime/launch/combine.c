@@ -13,11 +13,8 @@ flp_status flp_launch_combine(const flp_call *call) {
       .partial = flp_call_pointer(a->partial),
       .shard_count = a->shard_count,
       .n = a->n,
-      .cap_in = call->cap_in,
-      .capped = call->capped,
-      .logprob = flp_call_pointer(a->logprob),
-      .entropy = flp_call_pointer(a->entropy),
-      .stats = flp_call_pointer(a->stats),
+      FLP_GIVE_CAP(call),
+      FLP_GIVE_OUTPUTS(a),
       .error_word = call->error_word,
   };
   return flp_launch_over(call, FLP_ENTRY_merge, &p, a->n, 1);

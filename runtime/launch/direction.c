@@ -22,10 +22,8 @@ static CUdeviceptr slopes(const flp_call *call) {
 /* The exponentials of a chunk, or the dz of a block that is redone. */
 static backward_chunk chunk_of(const flp_call *call, flp_row_range rows, flp_column_range columns, int64_t stride,
                                int64_t gathered_from) {
-  return (backward_chunk){.row_begin = rows.begin,
-                          .row_end = rows.end,
-                          .column_begin = columns.begin,
-                          .column_end = columns.end,
+  return (backward_chunk){.rows = rows,
+                          .columns = columns,
                           .grads = FLP_GRAD_HIDDEN,
                           .first = columns.begin == 0,
                           .last = columns.end == call->args->vocab_valid,
@@ -37,14 +35,12 @@ static backward_chunk chunk_of(const flp_call *call, flp_row_range rows, flp_col
 
 static flp_status launch_strike(const flp_call *call, const backward_chunk *c) {
   flp_direction_strike_given p = {
-      .row_begin = (int32_t)c->row_begin,
-      .row_end = (int32_t)c->row_end,
-      .column_begin = (int32_t)c->column_begin,
-      .column_end = (int32_t)c->column_end,
+      FLP_GIVE_ROWS(c->rows),
+      FLP_GIVE_COLUMNS(c->columns),
       .kept = c->dz,
       .kept_stride = c->dz_stride,
   };
-  return flp_launch_over(call, FLP_ENTRY_direction_strike, &p, c->row_end - c->row_begin, 1);
+  return flp_launch_over(call, FLP_ENTRY_direction_strike, &p, backward_rows(c), 1);
 }
 
 /* The sums of a chunk of rows. */
@@ -53,7 +49,7 @@ static flp_status launch_sums(const flp_call *call, flp_row_range rows) {
   flp_keep_sink keep = {.reference = references(call),
                         .kept = flp_call_region(call, FLP_REGION_dz),
                         .stride = flp_planner_dz_stride(step)};
-  if (call->plan->planner.is_mapped) FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
+  FLP_TRY(flp_launch_gather(call, rows));
   FLP_TRY(flp_launch_reference(call, rows, &keep));
   for (int64_t begin = 0; begin < end; begin += step) {
     flp_column_range columns = {begin, flp_min(begin + step, end)};
@@ -74,10 +70,8 @@ static flp_status launch_outputs(const flp_call *call, flp_row_range rows) {
       .partial = partial,
       .reference = references(call),
       .slope = slopes(call),
-      .cap_in = call->cap_in,
-      .capped = call->capped,
-      .row_begin = (int32_t)rows.begin,
-      .row_end = (int32_t)rows.end,
+      FLP_GIVE_CAP(call),
+      FLP_GIVE_ROWS(rows),
   };
   FLP_TRY(flp_launch(call, FLP_ENTRY_direction_finish, &p, flp_ceil_div(rows.end - rows.begin, FLP_KEPT_BLOCK_ROWS)));
   if (a->logprob || a->entropy || a->stats) FLP_TRY(flp_launch_fold(call, rows, 0));
@@ -124,11 +118,9 @@ flp_status flp_launch_direction_rows(const flp_call *call) {
       .sums = backward_direction_sums(call),
       .reference = references(call),
       .slope = slopes(call),
-      .weight = flp_call_pointer(a->weight),
-      .weight_stride = a->weight_stride,
+      FLP_GIVE_WEIGHT(a),
       .depth = (int32_t)call->plan->spec.hidden,
-      .out = flp_call_pointer(a->grad_hidden),
-      .out_stride = a->grad_hidden_stride,
+      FLP_GIVE_GRAD_HIDDEN(a),
       .out_is_f32 = call->plan->spec.grad_hidden_dtype == FLP_DTYPE_FP32,
   };
   return flp_launch_over(call, FLP_ENTRY_direction_rows, &p, a->n, 32);

@@ -6,8 +6,7 @@
 static flp_status launch_fill(const flp_call *call) {
   const flp_args *a = call->args;
   flp_fill_given p = {
-      .out = flp_call_pointer(a->grad_hidden),
-      .out_stride = a->grad_hidden_stride,
+      FLP_GIVE_GRAD_HIDDEN(a),
       .depth = (int32_t)call->plan->spec.hidden,
       .n = a->n,
       .out_is_f32 = call->plan->spec.grad_hidden_dtype == FLP_DTYPE_FP32,

@@ -13,11 +13,10 @@ static flp_status launch_slices(const flp_call *call, flp_row_range rows) {
   int64_t vocab = call->args->vocab_valid, number = 0;
   for (int64_t begin = 0, end; begin < vocab; begin = end, number++) {
     end = call->scheme.slice ? flp_min(flp_planner_slice_end(&call->scheme, begin), vocab) : vocab;
-    flp_args args;
-    flp_call own;
-    FLP_TRY(call->scheme.ahead ? flp_launch_next_slice(call, number, begin, end, &args, &own)
-                               : flp_launch_slice(call, begin, end, &args, &own));
-    FLP_TRY(flp_launch_scores(&own, rows, (flp_column_range){begin, end}, NULL));
+    flp_own_call own;
+    FLP_TRY(call->scheme.ahead ? flp_launch_next_slice(call, number, begin, end, &own)
+                               : flp_launch_slice(call, begin, end, &own));
+    FLP_TRY(flp_launch_scores(&own.call, rows, (flp_column_range){begin, end}, NULL));
   }
   return FLP_OK;
 }
@@ -44,7 +43,7 @@ static flp_status launch(const flp_call *call) {
   int64_t chunk = call->scheme.chunk_rows;
   for (int64_t begin = 0; begin < a->n; begin += chunk) {
     flp_row_range rows = {begin, flp_min(begin + chunk, a->n)};
-    if (call->plan->planner.is_mapped) FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
+    FLP_TRY(flp_launch_gather(call, rows));
     if (is_tail) {
       FLP_TRY(flp_launch_tail(call, rows));
     } else if (a->saved) {
@@ -65,8 +64,7 @@ static flp_status launch(const flp_call *call) {
 }
 
 flp_status flp_launch_forward(const flp_call *call) {
-  flp_args args;
-  flp_call own;
-  FLP_TRY(flp_launch_operands(call, &args, &own));
-  return launch(&own);
+  flp_own_call own;
+  FLP_TRY(flp_launch_operands(call, &own));
+  return launch(&own.call);
 }

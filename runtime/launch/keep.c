@@ -29,8 +29,7 @@ flp_status flp_launch_reference(const flp_call *call, flp_row_range rows, const 
   flp_keep_reference_given p = {
       .part = a->old_lse ? 0 : flp_call_region(call, FLP_REGION_part),
       .old_lse = flp_call_pointer(a->old_lse),
-      .row_begin = (int32_t)rows.begin,
-      .row_end = (int32_t)rows.end,
+      FLP_GIVE_ROWS(rows),
       .reference = keep->reference,
   };
   return flp_launch_over(call, FLP_ENTRY_keep_reference, &p, rows.end - rows.begin, 1);
@@ -55,8 +54,7 @@ static flp_status launch_finish(const flp_call *call, flp_row_range rows, const 
       .stats = call->scores && call->scores->stats ? call->scores->stats : flp_call_pointer(a->stats),
       .reference = keep->reference,
       .capped = call->capped,
-      .row_begin = (int32_t)rows.begin,
-      .row_end = (int32_t)rows.end,
+      FLP_GIVE_ROWS(rows),
       .vocab_valid = (int32_t)a->vocab_valid,
       .plain = !keep->expands,
       .kept = keep->kept,
@@ -71,13 +69,13 @@ static flp_status launch_redo(const flp_call *call, const backward_chunk *whole)
   uint64_t tiles = (uint64_t)(FLP_KEPT_BLOCK_ROWS / call->plan->planner.dz_rows);
   backward_chunk block = *whole;
   block.count = flp_call_region(call, FLP_REGION_redo);
-  for (int64_t begin = whole->row_begin; begin < whole->row_end; begin += FLP_KEPT_BLOCK_ROWS) {
-    block.row_begin = begin;
-    block.row_end = flp_min(begin + FLP_KEPT_BLOCK_ROWS, whole->row_end);
+  for (int64_t begin = whole->rows.begin; begin < whole->rows.end; begin += FLP_KEPT_BLOCK_ROWS) {
+    block.rows.begin = begin;
+    block.rows.end = flp_min(begin + FLP_KEPT_BLOCK_ROWS, whole->rows.end);
     FLP_TRY(backward_launch_dz(call, &block));
     block.count += sizeof(int32_t);
     block.dz += FLP_KEPT_BLOCK_ROWS * (uint64_t)whole->dz_stride * element;
-    if (block.bias_part) block.bias_part += tiles * (uint64_t)(whole->column_end - whole->column_begin) * sizeof(float);
+    if (block.bias_part) block.bias_part += tiles * (uint64_t)backward_columns(whole) * sizeof(float);
   }
   return FLP_OK;
 }
@@ -89,22 +87,19 @@ static flp_status launch_expand(const flp_call *call, const backward_chunk *c, c
       .kept_stride = keep->stride,
       .reference = keep->reference,
       .capped = call->capped,
-      .row_begin = (int32_t)c->row_begin,
-      .row_end = (int32_t)c->row_end,
+      FLP_GIVE_ROWS(c->rows),
       .vocab_valid = (int32_t)vocab_valid,
       .tile_rows = (int32_t)tile_rows,
   };
   return flp_launch(call, FLP_ENTRY_keep_expand, &p,
-                    flp_ceil_div(c->row_end - c->row_begin, tile_rows) * flp_ceil_div(vocab_valid, FLP_EXPAND_COLUMNS));
+                    flp_ceil_div(backward_rows(c), tile_rows) * flp_ceil_div(vocab_valid, FLP_EXPAND_COLUMNS));
 }
 
 static flp_status launch_scaled_rows(const flp_call *call, flp_row_range rows) {
   const flp_args *a = call->args;
   flp_keep_gather_given p = {
-      .hidden = flp_call_pointer(a->hidden),
-      .hidden_stride = a->hidden_stride,
-      .row_begin = (int32_t)rows.begin,
-      .row_end = (int32_t)rows.end,
+      FLP_GIVE_HIDDEN(a),
+      FLP_GIVE_ROWS(rows),
       .depth = (int32_t)call->plan->spec.hidden,
       .out = flp_call_region(call, FLP_REGION_gather),
       .out_stride = flp_planner_gather_stride(call->plan->spec.hidden),
@@ -114,9 +109,8 @@ static flp_status launch_scaled_rows(const flp_call *call, flp_row_range rows) {
 
 flp_status flp_launch_kept(const flp_call *call, flp_row_range rows, const flp_keep_sink *keep, int first, int last) {
   uint32_t grads = call->plan->spec.grads;
-  backward_chunk c = {.row_begin = rows.begin,
-                      .row_end = rows.end,
-                      .column_end = call->args->vocab_valid,
+  backward_chunk c = {.rows = rows,
+                      .columns = {0, call->args->vocab_valid},
                       .grads = grads,
                       .first = first,
                       .last = last,

@@ -16,6 +16,12 @@ CUdeviceptr flp_call_region(const flp_call *call, flp_region region) {
   return flp_call_pointer(call->args->workspace) + call->scheme.offset[region];
 }
 
+void flp_call_copy(const flp_call *call, flp_own_call *out) {
+  out->call = *call;
+  out->args = *call->args;
+  out->call.args = &out->args;
+}
+
 int flp_call_has_targets(const flp_call *call) {
   return flp_planner_has_targets(&call->plan->spec);
 }

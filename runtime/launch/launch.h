@@ -37,7 +37,56 @@ typedef struct flp_call {
   flp_ahead ahead;
 } flp_call;
 
+/* Rows of a chunk: active rows [begin, end). */
+typedef struct flp_row_range {
+  int64_t begin, end;
+} flp_row_range;
+
+/* Columns [begin, end): rows of weight. */
+typedef struct flp_column_range {
+  int64_t begin, end;
+} flp_column_range;
+
+/* Parameters that many kernels have under one name (abi.h): initialisers of what a launch gives. a: a call's args */
+#define FLP_GIVE_ROWS(rows) .row_begin = (int32_t)(rows).begin, .row_end = (int32_t)(rows).end
+#define FLP_GIVE_COLUMNS(columns) .column_begin = (int32_t)(columns).begin, .column_end = (int32_t)(columns).end
+#define FLP_GIVE_CAP(call) .cap_in = (call)->cap_in, .capped = (call)->capped
+#define FLP_GIVE_HIDDEN(a) .hidden = flp_call_pointer((a)->hidden), .hidden_stride = (a)->hidden_stride
+#define FLP_GIVE_WEIGHT(a) .weight = flp_call_pointer((a)->weight), .weight_stride = (a)->weight_stride
+#define FLP_GIVE_HEAD(a) FLP_GIVE_HIDDEN(a), FLP_GIVE_WEIGHT(a), .bias = flp_call_pointer((a)->bias)
+#define FLP_GIVE_OUTPUTS(a)                                                             \
+  .logprob = flp_call_pointer((a)->logprob), .entropy = flp_call_pointer((a)->entropy), \
+  .stats = flp_call_pointer((a)->stats)
+#define FLP_GIVE_UPSTREAM(a) \
+  .grad_logprob = flp_call_pointer((a)->grad_logprob), .grad_entropy = flp_call_pointer((a)->grad_entropy)
+#define FLP_GIVE_TILES(m, n) .tiles_m = (int32_t)(m), .tiles_n = (int32_t)(n)
+#define FLP_GIVE_GRAD_HIDDEN(a) .out = flp_call_pointer((a)->grad_hidden), .out_stride = (a)->grad_hidden_stride
+
+/* That what an entry is given begins with the parameters of another, whose LIST in abi.h that is. */
+#define FLP_GIVEN_BEGINS(whole, start, LIST)                                     \
+  __attribute__((unused)) static inline void whole##_begins_with_##start(void) { \
+    typedef flp_##whole##_given whole_given;                                     \
+    typedef flp_##start##_given start_given;                                     \
+    LIST(FLP_SAME_PLACE)                                                         \
+  }
+#define FLP_SAME_PLACE(kind, name) \
+  FLP_GIVEN_##kind(_Static_assert(offsetof(start_given, name) == offsetof(whole_given, name), #name);)
+
+/* A call with arguments of its own: take address only where it stands, as the call points into it. */
+typedef struct flp_own_call {
+  flp_call call;
+  flp_args args;
+} flp_own_call;
+
+/* 1 if a call covers all of the vocabulary, not a shard of it. */
+static inline int flp_args_are_whole(const flp_args *args) {
+  return args->vocab_offset == 0 && args->vocab_valid == args->vocab_total;
+}
+
 /* ---- launch.c ---- */
+
+/* Starts one as a copy of another call. */
+void flp_call_copy(const flp_call *call, flp_own_call *out);
 
 /* Launches an entry with `ctas` CTAs. given: the entry's struct of abi.h, NULL where every parameter is a region;
  * regions are taken from the call's layout. error: DRIVER naming kernel and spec; INTERNAL if the layout lacks one */
@@ -81,14 +130,13 @@ const flp_kernel_desc *flp_call_desc(const flp_call *call, flp_kernel_kind kind)
 
 /* D of products of scores: with two terms twice that of the head. */
 int64_t flp_call_depth(const flp_call *call);
-/* Makes what the layout has of hidden and bias; the call that takes them, of which args is part. */
-flp_status flp_launch_operands(const flp_call *call, flp_args *args, flp_call *own);
+/* Makes what the layout has of hidden and bias; the call that takes them. */
+flp_status flp_launch_operands(const flp_call *call, flp_own_call *own);
 /* The same of the weight's columns [begin, end). */
-flp_status flp_launch_slice(const flp_call *call, int64_t begin, int64_t end, flp_args *args, flp_call *own);
+flp_status flp_launch_slice(const flp_call *call, int64_t begin, int64_t end, flp_own_call *own);
 /* The same, slice after slice from column 0 on where the scheme has two of them: all but the first, number 0, are made by
- * the launch over the one before, as own->ahead says. */
-flp_status flp_launch_next_slice(const flp_call *call, int64_t number, int64_t begin, int64_t end, flp_args *args,
-                                 flp_call *own);
+ * the launch over the one before, as own->call.ahead says. */
+flp_status flp_launch_next_slice(const flp_call *call, int64_t number, int64_t begin, int64_t end, flp_own_call *own);
 
 /* ---- maps.c: matrices that the copy engine reads and writes ---- */
 
@@ -105,33 +153,26 @@ uint32_t flp_box_columns(const flp_call *call);
 
 /* error: DRIVER naming matrix and spec */
 flp_status flp_map_encode(const flp_call *call, const flp_matrix *matrix, flp_abi_map *out);
+/* With the boxes in which a kernel of scores reads their rows, and their columns. */
+flp_status flp_map_encode_rows(const flp_call *call, const flp_kernel_desc *desc, flp_matrix matrix, flp_abi_map *out);
+flp_status flp_map_encode_columns(const flp_call *call, const flp_kernel_desc *desc, flp_matrix matrix,
+                                  flp_abi_map *out);
 
-/* Rows of operands, for the caller to give boxes: of hidden, of the gathered rows from row `first` of their region on,
- * and of weight. */
-flp_matrix flp_matrix_hidden(const flp_call *call, int64_t begin, int64_t end);
+/* Rows of operands: of hidden, of the gathered rows from row `first` of their region on, and of weight. */
+flp_matrix flp_matrix_hidden(const flp_call *call, flp_row_range rows);
 flp_matrix flp_matrix_gathered(const flp_call *call, int64_t first, int64_t rows);
-flp_matrix flp_matrix_weight(const flp_call *call, int64_t begin, int64_t end);
+flp_matrix flp_matrix_weight(const flp_call *call, flp_column_range columns);
 
 /* Of an adapter: row `column` of B, that of an active row of u; and their rows as matrices, likewise. */
 CUdeviceptr flp_lora_b(const flp_call *call, int64_t column);
 CUdeviceptr flp_lora_u(const flp_call *call, int64_t row);
-flp_matrix flp_matrix_lora_u(const flp_call *call, int64_t begin, int64_t end);
-flp_matrix flp_matrix_lora_b(const flp_call *call, int64_t begin, int64_t end);
+flp_matrix flp_matrix_lora_u(const flp_call *call, flp_row_range rows);
+flp_matrix flp_matrix_lora_b(const flp_call *call, flp_column_range columns);
 
-/* Puts active rows [begin, end) together in their region, from its row 0 on. */
-flp_status flp_launch_gather(const flp_call *call, int64_t begin, int64_t end);
+/* Puts these active rows together in their region, from its row 0 on, where kernels want that: through tensor maps. */
+flp_status flp_launch_gather(const flp_call *call, flp_row_range rows);
 
 /* ---- scores.c ---- */
-
-/* Rows of a chunk: active rows [begin, end). */
-typedef struct flp_row_range {
-  int64_t begin, end;
-} flp_row_range;
-
-/* Columns [begin, end): rows of weight. */
-typedef struct flp_column_range {
-  int64_t begin, end;
-} flp_column_range;
 
 /* Where part keep puts exponentials: of the chunk's first row and column, rows stride elements apart. expands: 1 if
  * they become dz in place before the products; else they have the slope of a softcap from the start. */
@@ -245,7 +286,7 @@ flp_status flp_launch_tail_kept(const flp_call *call, flp_row_range rows);
 /* Backward of tail mode, after prepare: the entries of rows that lists serve; the call of a backward pass over the others,
  * of which args is part; and what the entries add to its gradients. */
 flp_status flp_launch_tail_lists(const flp_call *call);
-flp_status flp_tail_dense(const flp_call *call, flp_args *args, flp_call *dense);
+flp_status flp_tail_dense(const flp_call *call, flp_own_call *dense);
 flp_status flp_launch_tail_sums(const flp_call *call);
 /* Best columns and ranks: scores of a chunk in slices, with lists; what stands in these, when the chunk is folded; and rows
  * that are not computed. Columns come range after range, of which slices are parts. keep: where their exponentials go,

@@ -38,14 +38,9 @@ static flp_status launch_sort(const flp_call *call) {
 flp_status flp_launch_list_scores(const flp_call *call, CUdeviceptr offsets) {
   const flp_args *a = call->args;
   flp_list_scores_given p = {
-      .hidden = flp_call_pointer(a->hidden),
-      .hidden_stride = a->hidden_stride,
-      .weight = flp_call_pointer(a->weight),
-      .weight_stride = a->weight_stride,
-      .bias = flp_call_pointer(a->bias),
+      FLP_GIVE_HEAD(a),
       .offsets = offsets,
-      .cap_in = call->cap_in,
-      .capped = call->capped,
+      FLP_GIVE_CAP(call),
       .depth = (int32_t)call->plan->spec.hidden,
   };
   return flp_launch(call, FLP_ENTRY_list_scores, &p, a->n);
@@ -87,11 +82,9 @@ flp_status flp_launch_listed_hidden(const flp_call *call, CUdeviceptr offsets) {
   flp_list_hidden_given p = {
       .offsets = offsets,
       .stats = flp_call_pointer(a->stats),
-      .weight = flp_call_pointer(a->weight),
-      .weight_stride = a->weight_stride,
+      FLP_GIVE_WEIGHT(a),
       .depth = (int32_t)spec->hidden,
-      .out = flp_call_pointer(a->grad_hidden),
-      .out_stride = a->grad_hidden_stride,
+      FLP_GIVE_GRAD_HIDDEN(a),
       .out_is_f32 = spec->grad_hidden_dtype == FLP_DTYPE_FP32,
   };
   return flp_launch(call, FLP_ENTRY_list_hidden, &p, a->n);
@@ -133,11 +126,7 @@ static flp_status launch_order(const flp_call *call, listed_entries e) {
 }
 
 /* list_weight_wide is given the same. */
-#define SAME_PLACE(kind, name) \
-  FLP_GIVEN_##kind(            \
-      _Static_assert(offsetof(flp_list_weight_given, name) == offsetof(flp_list_weight_wide_given, name), #name);)
-FLP_LIST_WEIGHT_PARAMS(SAME_PLACE)
-#undef SAME_PLACE
+FLP_GIVEN_BEGINS(list_weight_wide, list_weight, FLP_LIST_WEIGHT_PARAMS)
 
 static flp_status launch_weight(const flp_call *call, listed_entries e, int add) {
   const flp_spec *spec = &call->plan->spec;
@@ -147,8 +136,7 @@ static flp_status launch_weight(const flp_call *call, listed_entries e, int add)
       .vocab_valid = (int32_t)a->vocab_valid,
       .list_count = e.count,
       .list_total = e.total,
-      .hidden = flp_call_pointer(a->hidden),
-      .hidden_stride = a->hidden_stride,
+      FLP_GIVE_HIDDEN(a),
       .depth = (int32_t)spec->hidden,
       .weight_out = flp_call_pointer(a->grad_weight),
       .weight_out_stride = a->grad_weight_stride,

@@ -21,60 +21,19 @@ flp_status flp_launch_lora_project(const flp_call *call) {
   int64_t tiles_m = flp_ceil_div(a->n, desc->tile_rows);
   int64_t tiles_n = flp_ceil_div(spec_of(call)->lora_rank, desc->tile_columns);
   flp_lora_project_given p = {
-      .hidden = flp_call_pointer(a->hidden),
-      .hidden_stride = a->hidden_stride,
-      .lora_a = flp_call_pointer(a->lora_a),
-      .lora_a_stride = a->lora_a_stride,
-      .lora_scale = a->lora_scale,
-      .depth = (int32_t)spec_of(call)->hidden,
-      .rank = spec_of(call)->lora_rank,
-      .row_begin = 0,
-      .row_end = (int32_t)a->n,
-      .tiles_m = (int32_t)tiles_m,
-      .tiles_n = (int32_t)tiles_n,
+      FLP_GIVE_HIDDEN(a),          .lora_a = flp_call_pointer(a->lora_a),   .lora_a_stride = a->lora_a_stride,
+      .lora_scale = a->lora_scale, .depth = (int32_t)spec_of(call)->hidden, .rank = spec_of(call)->lora_rank,
+      .row_end = (int32_t)a->n,    FLP_GIVE_TILES(tiles_m, tiles_n),
   };
   return flp_launch(call, FLP_ENTRY_lora_project, &p, tiles_m * tiles_n);
 }
 
 /* ---- products ---- */
 
-/* One of operands that have `depth` columns. */
-typedef struct operands {
-  CUdeviceptr left; /* in the place of dz, of the chunk's first row and column */
-  int64_t left_stride;
-  CUdeviceptr right;
-  int64_t right_stride;
-  CUdeviceptr index;
-  int64_t depth;
-} operands;
-
-static flp_status launch_product(const flp_call *call, const backward_chunk *c, int is_rows, const operands *x,
-                                 const backward_sink *to) {
-  const flp_kernel_desc *desc = flp_call_desc(call, FLP_KERNEL_LORA);
-  int64_t m = is_rows ? c->row_end - c->row_begin : c->column_end - c->column_begin;
-  int64_t tiles_m = flp_ceil_div(m, desc->tile_rows), tiles_n = flp_ceil_div(x->depth, desc->tile_columns);
-  flp_lora_rows_given p = {
-      .dz = x->left,
-      .dz_stride = x->left_stride,
-      .operand = x->right,
-      .operand_stride = x->right_stride,
-      .index = x->index,
-      .depth = (int32_t)x->depth,
-      .row_begin = (int32_t)c->row_begin,
-      .row_end = (int32_t)c->row_end,
-      .column_begin = (int32_t)c->column_begin,
-      .column_end = (int32_t)c->column_end,
-      .tiles_m = (int32_t)tiles_m,
-      .tiles_n = (int32_t)tiles_n,
-      .acc = to->acc,
-      .acc_stride = to->acc_stride,
-      .out = to->out,
-      .out_stride = to->out_stride,
-      .read_acc = to->read_acc,
-      .write_acc = to->write_acc,
-      .write_out = to->write_out,
-  };
-  return flp_launch(call, is_rows ? FLP_ENTRY_lora_rows : FLP_ENTRY_lora_columns, &p, tiles_m * tiles_n);
+static backward_product product_of(const flp_call *call, flp_entry_id entry, CUdeviceptr operand, int64_t stride,
+                                   int64_t depth) {
+  CUdeviceptr index = flp_call_region(call, FLP_REGION_index);
+  return (backward_product){FLP_KERNEL_LORA, entry, operand, stride, index, depth};
 }
 
 /* G, over all chunks of columns. */
@@ -110,11 +69,11 @@ flp_status backward_launch_lora_products(const flp_call *call, const backward_ch
   if (call->plan->planner.is_mapped)
     return backward_launch_lora_products_map(call, c, wants_sum ? &sum : NULL, wants_b ? &b : NULL);
   int64_t rank = spec_of(call)->lora_rank;
-  operands of_rows = {c->dz, c->dz_stride, flp_lora_b(call, 0), call->args->lora_b_stride,
-                      flp_call_region(call, FLP_REGION_index), rank};
-  operands of_columns = {c->dz, c->dz_stride, flp_lora_u(call, c->row_begin), rank, 0, rank};
-  if (wants_sum) FLP_TRY(launch_product(call, c, 1, &of_rows, &sum));
-  return wants_b ? launch_product(call, c, 0, &of_columns, &b) : FLP_OK;
+  backward_product by_b = product_of(call, FLP_ENTRY_lora_rows, flp_lora_b(call, 0), call->args->lora_b_stride, rank);
+  backward_product by_u = product_of(call, FLP_ENTRY_lora_columns, flp_lora_u(call, c->rows.begin), rank, rank);
+  by_u.index = 0;
+  if (wants_sum) FLP_TRY(backward_launch_product(call, c, &by_b, &sum));
+  return wants_b ? backward_launch_product(call, c, &by_u, &b) : FLP_OK;
 }
 
 /* ---- what follows from G ---- */
@@ -136,14 +95,16 @@ flp_status flp_launch_lora_gradients(const flp_call *call) {
   const flp_args *a = call->args;
   if (!spec_of(call)->lora_rank || !wants(call, FLP_GRAD_HIDDEN | FLP_GRAD_LORA_A)) return FLP_OK;
   int64_t rank = spec_of(call)->lora_rank, depth = spec_of(call)->hidden;
-  backward_chunk all = {.row_end = a->n, .column_end = rank};
-  CUdeviceptr sums = flp_call_region(call, FLP_REGION_lora_gradient), index = flp_call_region(call, FLP_REGION_index);
-  operands with_a = {sums, rank, flp_call_pointer(a->lora_a), a->lora_a_stride, index, depth};
-  operands with_hidden = {sums, rank, flp_call_pointer(a->hidden), a->hidden_stride, index, depth};
+  backward_chunk all = {.rows = {0, a->n},
+                        .columns = {0, rank},
+                        .dz = flp_call_region(call, FLP_REGION_lora_gradient),
+                        .dz_stride = rank};
+  backward_product by_a = product_of(call, FLP_ENTRY_lora_rows, flp_call_pointer(a->lora_a), a->lora_a_stride, depth);
+  backward_product by_hidden =
+      product_of(call, FLP_ENTRY_lora_columns, flp_call_pointer(a->hidden), a->hidden_stride, depth);
   backward_sink hidden = {.acc = flp_call_region(call, FLP_REGION_hidden_acc),
                           .acc_stride = depth,
-                          .out = flp_call_pointer(a->grad_hidden),
-                          .out_stride = a->grad_hidden_stride,
+                          FLP_GIVE_GRAD_HIDDEN(a),
                           .read_acc = 1,
                           .write_out = 1};
   CUdeviceptr out = flp_call_pointer(a->grad_lora_a);
@@ -155,8 +116,8 @@ flp_status flp_launch_lora_gradients(const flp_call *call) {
                         .write_acc = is_f32,
                         .write_out = !is_f32};
   FLP_TRY(launch_round(call));
-  if (wants(call, FLP_GRAD_HIDDEN)) FLP_TRY(launch_product(call, &all, 1, &with_a, &hidden));
-  return wants(call, FLP_GRAD_LORA_A) ? launch_product(call, &all, 0, &with_hidden, &of_a) : FLP_OK;
+  if (wants(call, FLP_GRAD_HIDDEN)) FLP_TRY(backward_launch_product(call, &all, &by_a, &hidden));
+  return wants(call, FLP_GRAD_LORA_A) ? backward_launch_product(call, &all, &by_hidden, &of_a) : FLP_OK;
 }
 
 static flp_status zero(const flp_call *call, const void *gradient, int64_t stride, int64_t begin, int64_t end,

@@ -3,6 +3,7 @@
  * Invariants: elements are of the operand dtype; what a box has beyond a matrix is read as zeros and never written. */
 #include <stdio.h>
 
+#include "runtime/base/util.h"
 #include "runtime/launch/launch.h"
 
 static uint64_t element_bytes(const flp_call *call) {
@@ -31,6 +32,19 @@ flp_status flp_map_encode(const flp_call *call, const flp_matrix *m, flp_abi_map
   return flp_driver_status(driver, result, what);
 }
 
+flp_status flp_map_encode_rows(const flp_call *call, const flp_kernel_desc *desc, flp_matrix matrix, flp_abi_map *out) {
+  matrix.box_columns = desc->tile_depth;
+  matrix.box_rows = desc->tile_rows;
+  return flp_map_encode(call, &matrix, out);
+}
+
+flp_status flp_map_encode_columns(const flp_call *call, const flp_kernel_desc *desc, flp_matrix matrix,
+                                  flp_abi_map *out) {
+  matrix.box_columns = desc->tile_depth;
+  matrix.box_rows = desc->tile_columns / (uint32_t)flp_max(desc->cluster, 1);
+  return flp_map_encode(call, &matrix, out);
+}
+
 static flp_matrix rows_of(const flp_call *call, const char *name, CUdeviceptr start, int64_t stride, int64_t begin,
                           int64_t end) {
   return (flp_matrix){.name = name,
@@ -40,9 +54,9 @@ static flp_matrix rows_of(const flp_call *call, const char *name, CUdeviceptr st
                       .stride = stride};
 }
 
-flp_matrix flp_matrix_hidden(const flp_call *call, int64_t begin, int64_t end) {
+flp_matrix flp_matrix_hidden(const flp_call *call, flp_row_range rows) {
   const flp_args *a = call->args;
-  return rows_of(call, "hidden", flp_call_pointer(a->hidden), a->hidden_stride, begin, end);
+  return rows_of(call, "hidden", flp_call_pointer(a->hidden), a->hidden_stride, rows.begin, rows.end);
 }
 
 flp_matrix flp_matrix_gathered(const flp_call *call, int64_t first, int64_t rows) {
@@ -50,9 +64,9 @@ flp_matrix flp_matrix_gathered(const flp_call *call, int64_t first, int64_t rows
                  flp_planner_gather_stride(flp_call_depth(call)), first, first + rows);
 }
 
-flp_matrix flp_matrix_weight(const flp_call *call, int64_t begin, int64_t end) {
+flp_matrix flp_matrix_weight(const flp_call *call, flp_column_range columns) {
   const flp_args *a = call->args;
-  return rows_of(call, "weight", flp_call_pointer(a->weight), a->weight_stride, begin, end);
+  return rows_of(call, "weight", flp_call_pointer(a->weight), a->weight_stride, columns.begin, columns.end);
 }
 
 CUdeviceptr flp_lora_b(const flp_call *call, int64_t column) {
@@ -65,31 +79,33 @@ CUdeviceptr flp_lora_u(const flp_call *call, int64_t row) {
   return flp_call_region(call, FLP_REGION_lora_u) + (uint64_t)row * pitch;
 }
 
-flp_matrix flp_matrix_lora_u(const flp_call *call, int64_t begin, int64_t end) {
+flp_matrix flp_matrix_lora_u(const flp_call *call, flp_row_range rows) {
   int64_t rank = call->plan->spec.lora_rank;
-  return (flp_matrix){
-      .name = "lora_u", .start = flp_lora_u(call, begin), .rows = end - begin, .columns = rank, .stride = rank};
+  return (flp_matrix){.name = "lora_u",
+                      .start = flp_lora_u(call, rows.begin),
+                      .rows = rows.end - rows.begin,
+                      .columns = rank,
+                      .stride = rank};
 }
 
-flp_matrix flp_matrix_lora_b(const flp_call *call, int64_t begin, int64_t end) {
+flp_matrix flp_matrix_lora_b(const flp_call *call, flp_column_range columns) {
   return (flp_matrix){.name = "lora_b",
-                      .start = flp_lora_b(call, begin),
-                      .rows = end - begin,
+                      .start = flp_lora_b(call, columns.begin),
+                      .rows = columns.end - columns.begin,
                       .columns = call->plan->spec.lora_rank,
                       .stride = call->args->lora_b_stride};
 }
 
-flp_status flp_launch_gather(const flp_call *call, int64_t begin, int64_t end) {
+flp_status flp_launch_gather(const flp_call *call, flp_row_range rows) {
+  if (!call->plan->planner.is_mapped) return FLP_OK;
   const flp_args *a = call->args;
   flp_gather_given p = {
-      .hidden = flp_call_pointer(a->hidden),
-      .hidden_stride = a->hidden_stride,
+      FLP_GIVE_HIDDEN(a),
       .n = (int32_t)a->n,
-      .row_begin = (int32_t)begin,
-      .row_end = (int32_t)end,
+      FLP_GIVE_ROWS(rows),
       .depth = (int32_t)flp_call_depth(call),
       .out = flp_call_region(call, FLP_REGION_gather),
       .out_stride = flp_planner_gather_stride(flp_call_depth(call)),
   };
-  return flp_launch_over(call, FLP_ENTRY_gather, &p, end - begin, 32);
+  return flp_launch_over(call, FLP_ENTRY_gather, &p, rows.end - rows.begin, 32);
 }

@@ -38,14 +38,13 @@ static void *device_address(CUdeviceptr address) {
   return (void *)(uintptr_t)address;
 }
 
-flp_status flp_launch_operands(const flp_call *call, flp_args *args, flp_call *own) {
+flp_status flp_launch_operands(const flp_call *call, flp_own_call *own) {
   enum { BIAS_DEPTH = 256 }; /* of the rows in which a bias is taken */
   const flp_spec *spec = &call->plan->spec;
   CUdeviceptr hidden = flp_call_region(call, FLP_REGION_operand_hidden);
   CUdeviceptr bias = flp_call_region(call, FLP_REGION_operand_bias);
-  *args = *call->args;
-  *own = *call;
-  own->args = args;
+  flp_args *args = &own->args;
+  flp_call_copy(call, own);
   if (hidden) {
     operand from = {.start = flp_call_pointer(args->hidden),
                     .stride = args->hidden_stride,
@@ -77,10 +76,9 @@ static CUdeviceptr weight_at(const flp_call *call, int64_t column) {
 
 /* Where columns from `begin` on are taken from: the slice's first row stands at `start`, so row 0 of the weight would stand
  * that far before. */
-static void take_slice(const flp_call *call, int64_t begin, CUdeviceptr start, flp_args *args, flp_call *own) {
-  *args = *call->args;
-  *own = *call;
-  own->args = args;
+static void take_slice(const flp_call *call, int64_t begin, CUdeviceptr start, flp_own_call *own) {
+  flp_args *args = &own->args;
+  flp_call_copy(call, own);
   args->weight_stride = flp_call_depth(call);
   args->weight =
       device_address(start - (CUdeviceptr)(begin * args->weight_stride) * flp_dtype_bytes(call->plan->spec.dtype));
@@ -97,13 +95,11 @@ static flp_status make_slice(const flp_call *call, int64_t begin, int64_t end, C
   return launch_terms(call, &from, flp_operand_terms(spec), start);
 }
 
-flp_status flp_launch_slice(const flp_call *call, int64_t begin, int64_t end, flp_args *args, flp_call *own) {
+flp_status flp_launch_slice(const flp_call *call, int64_t begin, int64_t end, flp_own_call *own) {
   CUdeviceptr region = flp_call_region(call, FLP_REGION_operand_weight);
-  *args = *call->args;
-  *own = *call;
-  own->args = args;
+  flp_call_copy(call, own);
   if (!call->scheme.slice) return FLP_OK;
-  take_slice(call, begin, region, args, own);
+  take_slice(call, begin, region, own);
   return make_slice(call, begin, end, region);
 }
 
@@ -113,13 +109,12 @@ static CUdeviceptr half_of(const flp_call *call, int64_t number) {
   return flp_call_region(call, FLP_REGION_operand_weight) + (number % 2 ? bytes : 0);
 }
 
-flp_status flp_launch_next_slice(const flp_call *call, int64_t number, int64_t begin, int64_t end, flp_args *args,
-                                 flp_call *own) {
+flp_status flp_launch_next_slice(const flp_call *call, int64_t number, int64_t begin, int64_t end, flp_own_call *own) {
   int64_t next = flp_min(flp_planner_slice_end(&call->scheme, end), call->args->vocab_valid);
-  take_slice(call, begin, half_of(call, number), args, own);
-  own->ahead = (flp_ahead){.source = weight_at(call, end),
-                           .out = half_of(call, number + 1),
-                           .stride = call->args->weight_stride,
-                           .rows = next - end};
+  take_slice(call, begin, half_of(call, number), own);
+  own->call.ahead = (flp_ahead){.source = weight_at(call, end),
+                                .out = half_of(call, number + 1),
+                                .stride = call->args->weight_stride,
+                                .rows = next - end};
   return number ? FLP_OK : make_slice(call, begin, end, half_of(call, number));
 }

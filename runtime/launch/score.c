@@ -72,13 +72,11 @@ flp_status flp_launch_score_rows(const flp_call *call, flp_row_range rows) {
   const flp_args *a = call->args;
   flp_score_rows_given p = {
       .stats = flp_call_pointer(a->stats),
-      .hidden = flp_call_pointer(a->hidden),
-      .hidden_stride = a->hidden_stride,
+      FLP_GIVE_HIDDEN(a),
       .sums = call->scores->weight,
       .depth = (int32_t)call->plan->spec.hidden,
       .vocab_valid = (int32_t)a->vocab_valid,
-      .row_begin = (int32_t)rows.begin,
-      .row_end = (int32_t)rows.end,
+      FLP_GIVE_ROWS(rows),
       .partial = call->scores->partial,
       .lse = call->scores->lse,
       .mean_score = call->scores->mean,
@@ -92,15 +90,12 @@ flp_status flp_launch_score_record(const flp_call *call, flp_row_range rows) {
   const flp_args *a = call->args;
   flp_score_record_given p = {
       .stats = flp_call_pointer(a->stats),
-      .grad_logprob = flp_call_pointer(a->grad_logprob),
-      .grad_entropy = flp_call_pointer(a->grad_entropy),
+      FLP_GIVE_UPSTREAM(a),
       .grad_lse = call->scores->grad_lse,
       .grad_mean = call->scores->grad_mean,
-      .row_begin = (int32_t)rows.begin,
-      .row_end = (int32_t)rows.end,
+      FLP_GIVE_ROWS(rows),
       .vocab_valid = (int32_t)a->vocab_valid,
-      .cap_in = call->cap_in,
-      .capped = call->capped,
+      FLP_GIVE_CAP(call),
       .each = call->scores->each,
       .each_record = call->scores->record,
       .each_scale = call->scores->scale,
@@ -112,8 +107,7 @@ flp_status flp_launch_score_record(const flp_call *call, flp_row_range rows) {
 flp_status flp_launch_score_target(const flp_call *call, flp_row_range rows, const flp_keep_sink *keep) {
   if (!call->scores->stats) return FLP_OK;
   flp_score_target_given p = {
-      .row_begin = (int32_t)rows.begin,
-      .row_end = (int32_t)rows.end,
+      FLP_GIVE_ROWS(rows),
       .kept = keep->kept,
       .kept_stride = keep->stride,
   };
@@ -161,8 +155,7 @@ static flp_status add_to_hidden(const flp_call *call) {
       .each = call->scores->each,
       .sums = call->scores->weight,
       .depth = (int32_t)call->plan->spec.hidden,
-      .out = flp_call_pointer(call->args->grad_hidden),
-      .out_stride = call->args->grad_hidden_stride,
+      FLP_GIVE_GRAD_HIDDEN(call->args),
   };
   return flp_launch_over(call, FLP_ENTRY_score_hidden, &p, call->args->n, 32);
 }

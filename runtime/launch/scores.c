@@ -34,19 +34,6 @@ typedef struct job {
 
 /* ---- what parts are given ---- */
 
-/* Boxes of a matrix of rows, and of columns, of scores. */
-static flp_status encode_rows(const job *j, flp_matrix matrix, flp_abi_map *out) {
-  matrix.box_columns = j->desc->tile_depth;
-  matrix.box_rows = j->desc->tile_rows;
-  return flp_map_encode(j->call, &matrix, out);
-}
-
-static flp_status encode_columns(const job *j, flp_matrix matrix, flp_abi_map *out) {
-  matrix.box_columns = j->desc->tile_depth;
-  matrix.box_rows = j->desc->tile_columns / (uint32_t)flp_max(j->desc->cluster, 1);
-  return flp_map_encode(j->call, &matrix, out);
-}
-
 static flp_status fill_keep(const job *j, values *v) {
   const flp_keep_sink *keep = j->to.keep;
   v->reference = keep->reference;
@@ -106,8 +93,8 @@ static flp_status fill_lora(const job *j, values *v) {
   v->lora_b_stride = call->args->lora_b_stride;
   v->rank = call->plan->spec.lora_rank;
   if (!call->plan->planner.is_mapped) return FLP_OK;
-  FLP_TRY(encode_rows(j, flp_matrix_lora_u(call, j->rows.begin, j->rows.end), &v->lora_u_map));
-  return encode_columns(j, flp_matrix_lora_b(call, j->columns.begin, j->columns.end), &v->lora_b_map);
+  FLP_TRY(flp_map_encode_rows(call, j->desc, flp_matrix_lora_u(call, j->rows), &v->lora_u_map));
+  return flp_map_encode_columns(call, j->desc, flp_matrix_lora_b(call, j->columns), &v->lora_b_map);
 }
 
 static flp_status (*const fills[])(const job *j, values *v) = {
@@ -123,9 +110,11 @@ static unsigned parts_for(const flp_call *call, const sinks *to) {
 
 static flp_status encode_maps(const job *j, values *v) {
   const flp_call *call = j->call;
-  FLP_TRY(encode_rows(j, flp_matrix_hidden(call, 0, call->args->n), &v->hidden_map));
-  FLP_TRY(encode_rows(j, flp_matrix_gathered(call, 0, j->rows.end - j->rows.begin), &v->gathered_map));
-  return encode_columns(j, flp_matrix_weight(call, j->columns.begin, j->columns.end), &v->weight_map);
+  flp_row_range all = {0, call->args->n};
+  flp_matrix gathered = flp_matrix_gathered(call, 0, j->rows.end - j->rows.begin);
+  FLP_TRY(flp_map_encode_rows(call, j->desc, flp_matrix_hidden(call, all), &v->hidden_map));
+  FLP_TRY(flp_map_encode_rows(call, j->desc, gathered, &v->gathered_map));
+  return flp_map_encode_columns(call, j->desc, flp_matrix_weight(call, j->columns), &v->weight_map);
 }
 
 static values values_of(const job *j) {
@@ -134,8 +123,7 @@ static values values_of(const job *j) {
   int64_t rows = j->rows.end - j->rows.begin, columns = j->columns.end - j->columns.begin;
   CUdeviceptr bias = flp_call_pointer(a->bias);
   return (values){
-      .hidden = flp_call_pointer(a->hidden),
-      .hidden_stride = a->hidden_stride,
+      FLP_GIVE_HIDDEN(a),
       .weight = flp_call_pointer(a->weight) + first * (uint64_t)a->weight_stride * element,
       .weight_stride = a->weight_stride,
       .bias = bias ? bias + first * element : 0,
@@ -144,8 +132,7 @@ static values values_of(const job *j) {
       .vocab_valid = (int32_t)columns,
       .column_begin = (int32_t)first,
       .n = (int32_t)a->n,
-      .row_begin = (int32_t)j->rows.begin,
-      .row_end = (int32_t)j->rows.end,
+      FLP_GIVE_ROWS(j->rows),
       .bands = (int32_t)flp_ceil_div(rows, j->desc->tile_rows),
       .groups = (int32_t)flp_ceil_div(columns, flp_max(j->desc->unit_columns, 1)),
       .capacity = j->call->scheme.chunk_rows,
@@ -182,14 +169,9 @@ _Static_assert(sizeof(flp_tail_target_given) == sizeof(flp_top_target_given), "e
 flp_status flp_launch_own_scores(const flp_call *call, flp_entry_id entry, flp_row_range rows, int64_t rows_of_a_warp) {
   const flp_args *a = call->args;
   flp_tail_target_given p = {
-      .hidden = flp_call_pointer(a->hidden),
-      .hidden_stride = a->hidden_stride,
-      .weight = flp_call_pointer(a->weight),
-      .weight_stride = a->weight_stride,
-      .bias = flp_call_pointer(a->bias),
+      FLP_GIVE_HEAD(a),
       .depth = (int32_t)call->plan->spec.hidden,
-      .row_begin = (int32_t)rows.begin,
-      .row_end = (int32_t)rows.end,
+      FLP_GIVE_ROWS(rows),
   };
   return flp_launch_over(call, entry, &p, flp_ceil_div(rows.end - rows.begin, rows_of_a_warp), 32);
 }
@@ -217,10 +199,8 @@ flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, CUdeviceptr
       .capacity = call->scheme.chunk_rows,
       .parts = is_listed ? 1 : (int32_t)flp_ceil_div(a->vocab_valid, unit),
       .fold = !is_listed && unit == FLP_LEAF_COLUMNS ? FLP_GROUP_LEAVES : 1,
-      .row_begin = (int32_t)rows.begin,
-      .row_end = (int32_t)rows.end,
-      .cap_in = call->cap_in,
-      .capped = call->capped,
+      FLP_GIVE_ROWS(rows),
+      FLP_GIVE_CAP(call),
       .logprob = partial ? 0 : flp_call_pointer(a->logprob),
       .entropy = partial ? 0 : flp_call_pointer(a->entropy),
       .stats = partial ? 0 : flp_call_stats(call),

@@ -5,9 +5,9 @@
  * rows without an upstream gradient have factor 0. In recompute mode backward prepares them again and leaves those out;
  * what passes from one pass to the other is by row, but lists of tail mode, whose backward pass has forward's active rows.
  * Either way a bad row counts once. */
+#include "runtime/base/operands.h"
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
-#include "runtime/base/operands.h"
 #include "runtime/launch/keep.h"
 #include "runtime/launch/launch.h"
 
@@ -144,18 +144,17 @@ static flp_keep_sink chunk_sink(const flp_call *call) {
 static flp_status stream(const flp_call *step) {
   flp_score_values scores;
   int64_t n = step->args->n, chunk = step->scheme.chunk_rows;
-  flp_args args;
-  flp_call own;
-  const flp_call *call = &own;
-  FLP_TRY(flp_launch_operands(step, &args, &own));
+  flp_own_call own;
+  const flp_call *call = &own.call;
+  FLP_TRY(flp_launch_operands(step, &own));
   flp_keep_sink keep = chunk_sink(call);
   FLP_TRY(flp_launch_prepare(call, 1));
   if (call->scores) FLP_TRY(flp_launch_score_weight(call));
-  FLP_TRY(place_added(&own, &scores));
+  FLP_TRY(place_added(&own.call, &scores));
   FLP_TRY(flp_launch_score_nothing(call));
   for (int64_t begin = 0; begin < n; begin += chunk) {
     flp_row_range rows = {begin, flp_min(begin + chunk, n)};
-    if (call->plan->planner.is_mapped) FLP_TRY(flp_launch_gather(call, rows.begin, rows.end));
+    FLP_TRY(flp_launch_gather(call, rows));
     FLP_TRY(flp_launch_keep(call, rows, &keep));
     FLP_TRY(flp_launch_fold(call, rows, 0));
     if (call->scores) FLP_TRY(flp_launch_score_rows(call, rows));
@@ -216,14 +215,13 @@ static flp_status pass_by_pass(const flp_call *step, flp_args *args) {
 }
 
 flp_status flp_launch_step(const flp_call *call) {
-  flp_args args = *call->args;
-  flp_call own = *call;
-  set_arrays(call, &args);
-  own.args = &args;
+  flp_own_call own;
+  flp_call_copy(call, &own);
+  set_arrays(call, &own.args);
   flp_score_values scores;
   if (flp_kernel_spec_has_scores_loss(&call->plan->spec)) {
     scores = flp_score_values_of(call);
-    own.scores = &scores;
+    own.call.scores = &scores;
   }
-  return call->scheme.mode == FLP_MODE_STREAM ? stream(&own) : pass_by_pass(&own, &args);
+  return call->scheme.mode == FLP_MODE_STREAM ? stream(&own.call) : pass_by_pass(&own.call, &own.args);
 }

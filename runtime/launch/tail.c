@@ -48,8 +48,7 @@ static CUdeviceptr partials_of(const flp_call *call) {
 /* A shard may lack the target: then nothing bounds its rows from below but a policy near this one, or scores. */
 static flp_status launch_floor(const flp_call *call, flp_row_range rows, const flp_emit_sink *lists) {
   const flp_args *a = call->args;
-  int is_shard = a->vocab_offset || a->vocab_valid != a->vocab_total;
-  int needs_scores = is_shard && !a->old_lse;
+  int needs_scores = !flp_args_are_whole(a) && !a->old_lse;
   flp_column_range columns = {0, flp_min(a->vocab_valid, FLP_LEAF_COLUMNS)};
   if (needs_scores) FLP_TRY(flp_launch_scores(call, rows, columns, NULL));
   FLP_TRY(flp_launch_own_scores(call, FLP_ENTRY_tail_target, rows,
@@ -60,10 +59,8 @@ static flp_status launch_floor(const flp_call *call, flp_row_range rows, const f
       .old_lse = flp_call_pointer(a->old_lse),
       .zy = flp_call_region(call, FLP_REGION_zy),
       .old_logprob = a->pass == FLP_PASS_STEP ? flp_call_pointer(a->old_logprob) : 0,
-      .cap_in = call->cap_in,
-      .capped = call->capped,
-      .row_begin = (int32_t)rows.begin,
-      .row_end = (int32_t)rows.end,
+      FLP_GIVE_CAP(call),
+      FLP_GIVE_ROWS(rows),
       .log2_threshold = lists->log2_threshold,
       .floor = lists->floor,
       .emit_gate = lists->gate,
@@ -85,11 +82,7 @@ flp_status flp_launch_tail_kept(const flp_call *call, flp_row_range rows) {
 /* ---- backward: which rows lists serve, and their entries ---- */
 
 /* tail_entries is given the same. */
-#define SAME_PLACE(kind, name) \
-  FLP_GIVEN_##kind(            \
-      _Static_assert(offsetof(flp_tail_entries_given, name) == offsetof(flp_tail_rows_given, name), #name);)
-FLP_TAIL_LIST_PARAMS(SAME_PLACE)
-#undef SAME_PLACE
+FLP_GIVEN_BEGINS(tail_entries, tail_rows, FLP_TAIL_LIST_PARAMS)
 
 /* Into the workspace: what forward kept may be read by other calls at the same time. */
 static flp_status launch_sort(const flp_call *call) {
@@ -131,8 +124,7 @@ static flp_status launch_choose(const flp_call *call) {
   flp_tail_choose_given p = {
       .tail = call->plan->spec.tail,
       .list_capacity = flp_planner_tail_entries(a->n),
-      .grad_logprob = flp_call_pointer(a->grad_logprob),
-      .grad_entropy = flp_call_pointer(a->grad_entropy),
+      FLP_GIVE_UPSTREAM(a),
       .report = flp_call_pointer(a->tail_report),
   };
   FLP_TRY(unset_upstream(call));
@@ -155,9 +147,9 @@ static const float *upstream(const flp_call *call, const float *given, flp_regio
   return given ? (const float *)(uintptr_t)flp_call_region(call, region) : NULL;
 }
 
-flp_status flp_tail_dense(const flp_call *call, flp_args *args, flp_call *dense) {
-  *args = *call->args;
-  *dense = *call;
+flp_status flp_tail_dense(const flp_call *call, flp_own_call *dense) {
+  flp_args *args = &dense->args;
+  flp_call_copy(call, dense);
   args->workspace = (void *)(uintptr_t)(flp_call_pointer(args->workspace) + call->scheme.passes);
   args->workspace_bytes -= call->scheme.passes;
   args->grad_logprob = upstream(call, args->grad_logprob, FLP_REGION_tail_logprob);
@@ -165,9 +157,8 @@ flp_status flp_tail_dense(const flp_call *call, flp_args *args, flp_call *dense)
   args->saved = NULL;
   args->saved_bytes = 0;
   args->tail_report = NULL;
-  dense->args = args;
-  dense->error_word = call->plan->error_word + sizeof(int32_t); /* bad rows have been counted */
-  return flp_call_pick(dense, FLP_PASS_DENSE);
+  dense->call.error_word = call->plan->error_word + sizeof(int32_t); /* bad rows have been counted */
+  return flp_call_pick(&dense->call, FLP_PASS_DENSE);
 }
 
 /* What rows of the weight have in common, for list_hidden. */
@@ -175,8 +166,7 @@ static flp_status launch_mean(const flp_call *call) {
   const flp_args *a = call->args;
   const flp_spec *spec = &call->plan->spec;
   flp_tail_mean_given p = {
-      .weight = flp_call_pointer(a->weight),
-      .weight_stride = a->weight_stride,
+      FLP_GIVE_WEIGHT(a),
       .vocab_valid = (int32_t)a->vocab_valid,
       .depth = (int32_t)spec->hidden,
   };

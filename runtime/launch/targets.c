@@ -32,8 +32,7 @@ flp_status flp_launch_targets_sort(const flp_call *call) {
       .ignore_index = a->ignore_index,
       .vocab_offset = a->vocab_offset,
       .vocab_valid = a->vocab_valid,
-      .cap_in = call->cap_in,
-      .capped = call->capped,
+      FLP_GIVE_CAP(call),
       .block_words = (int32_t)flp_planner_target_words(call->plan->spec.vocab),
   };
   return flp_launch(call, FLP_ENTRY_targets_sort, &p, a->n);
@@ -50,11 +49,8 @@ flp_status flp_launch_targets_finish(const flp_call *call, CUdeviceptr partial, 
       .partial = partial,
       .score = scores,
       .shard_count = shard_count,
-      .cap_in = call->cap_in,
-      .capped = call->capped,
-      .logprob = flp_call_pointer(a->logprob),
-      .entropy = flp_call_pointer(a->entropy),
-      .stats = flp_call_pointer(a->stats),
+      FLP_GIVE_CAP(call),
+      FLP_GIVE_OUTPUTS(a),
       .error_word = call->error_word,
   };
   return flp_launch_over(call, FLP_ENTRY_targets_finish, &p, a->n, 32);
@@ -80,12 +76,10 @@ flp_status flp_launch_targets_gradients(const flp_call *call) {
 
 static flp_status launch_bias(const flp_call *call, const backward_chunk *c) {
   flp_targets_bias_given p = {
-      .row_begin = (int32_t)c->row_begin,
-      .row_end = (int32_t)c->row_end,
-      .column_begin = (int32_t)c->column_begin,
-      .column_end = (int32_t)c->column_end,
+      FLP_GIVE_ROWS(c->rows),
+      FLP_GIVE_COLUMNS(c->columns),
   };
-  return flp_launch_over(call, FLP_ENTRY_targets_bias, &p, c->column_end - c->column_begin, 32);
+  return flp_launch_over(call, FLP_ENTRY_targets_bias, &p, backward_columns(c), 32);
 }
 
 flp_status backward_launch_targets(const flp_call *call, const backward_chunk *c) {
@@ -93,18 +87,14 @@ flp_status backward_launch_targets(const flp_call *call, const backward_chunk *c
   const flp_args *a = call->args;
   flp_targets_patch_given p = {
       .targets = call->plan->spec.targets,
-      .grad_logprob = flp_call_pointer(a->grad_logprob),
-      .grad_entropy = flp_call_pointer(a->grad_entropy),
+      FLP_GIVE_UPSTREAM(a),
       .stats = flp_call_pointer(a->stats),
-      .cap_in = call->cap_in,
-      .capped = call->capped,
-      .row_begin = (int32_t)c->row_begin,
-      .row_end = (int32_t)c->row_end,
-      .column_begin = (int32_t)c->column_begin,
-      .column_end = (int32_t)c->column_end,
+      FLP_GIVE_CAP(call),
+      FLP_GIVE_ROWS(c->rows),
+      FLP_GIVE_COLUMNS(c->columns),
       .dz = c->dz,
       .dz_stride = c->dz_stride,
   };
-  FLP_TRY(flp_launch_over(call, FLP_ENTRY_targets_patch, &p, c->row_end - c->row_begin, 32));
+  FLP_TRY(flp_launch_over(call, FLP_ENTRY_targets_patch, &p, backward_rows(c), 32));
   return c->bias_part ? launch_bias(call, c) : FLP_OK;
 }

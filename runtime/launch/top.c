@@ -11,10 +11,6 @@
 #include "runtime/base/util.h"
 #include "runtime/launch/launch.h"
 
-static int is_shard(const flp_args *a) {
-  return a->vocab_offset || a->vocab_valid != a->vocab_total;
-}
-
 /* ---- slices ---- */
 
 /* Waves that a launch over so many units takes beyond the work in them. A last wave that is not half full takes its units
@@ -68,10 +64,8 @@ static flp_status launch_begin(const flp_call *call, flp_row_range rows) {
   enum { ROWS_OF_A_WARP = 8 };
   if (call->args->rank) FLP_TRY(flp_launch_own_scores(call, FLP_ENTRY_top_target, rows, ROWS_OF_A_WARP));
   flp_top_begin_given p = {
-      .cap_in = call->cap_in,
-      .capped = call->capped,
-      .row_begin = (int32_t)rows.begin,
-      .row_end = (int32_t)rows.end,
+      FLP_GIVE_CAP(call),
+      FLP_GIVE_ROWS(rows),
       .best = flp_call_best(call),
       .ranks = call->args->rank != NULL,
   };
@@ -80,8 +74,7 @@ static flp_status launch_begin(const flp_call *call, flp_row_range rows) {
 
 static flp_status launch_floor(const flp_call *call, flp_row_range rows, int is_first, int is_last) {
   flp_top_floor_given p = {
-      .row_begin = (int32_t)rows.begin,
-      .row_end = (int32_t)rows.end,
+      FLP_GIVE_ROWS(rows),
       .best = flp_call_best(call),
       .is_first = is_first,
       .is_last = is_last,
@@ -97,13 +90,8 @@ static flp_status launch_redo(const flp_call *call, flp_row_range rows) {
   int32_t best = flp_call_best(call), places = flp_planner_top_places(&call->plan->spec);
   int64_t segments = flp_min(flp_min(places / best, SEGMENTS_MOST), flp_max(a->vocab_valid / SEGMENT_LEAST, 1));
   flp_top_redo_given p = {
-      .hidden = flp_call_pointer(a->hidden),
-      .hidden_stride = a->hidden_stride,
-      .weight = flp_call_pointer(a->weight),
-      .weight_stride = a->weight_stride,
-      .bias = flp_call_pointer(a->bias),
-      .cap_in = call->cap_in,
-      .capped = call->capped,
+      FLP_GIVE_HEAD(a),
+      FLP_GIVE_CAP(call),
       .depth = (int32_t)call->plan->spec.hidden,
       .vocab_valid = (int32_t)a->vocab_valid,
       .row_begin = (int32_t)rows.begin,
@@ -155,19 +143,18 @@ flp_status flp_launch_top(const flp_call *call, flp_row_range rows, flp_column_r
  * caller wants no outputs beside these. */
 flp_status flp_launch_top_finish(const flp_call *call, flp_row_range rows) {
   const flp_args *a = call->args;
-  if (!is_shard(a) && !(a->logprob || a->entropy || a->stats)) FLP_TRY(flp_launch_fold(call, rows, 0));
+  if (flp_args_are_whole(a) && !(a->logprob || a->entropy || a->stats)) FLP_TRY(flp_launch_fold(call, rows, 0));
   flp_top_finish_given p = {
-      .row_begin = (int32_t)rows.begin,
-      .row_end = (int32_t)rows.end,
+      FLP_GIVE_ROWS(rows),
       .best = flp_call_best(call),
       .vocab_valid = (int32_t)a->vocab_valid,
       .vocab_offset = a->vocab_offset,
       .top_places = flp_planner_top_places(&call->plan->spec),
-      .stats = is_shard(a) ? 0 : flp_call_stats(call),
+      .stats = flp_args_are_whole(a) ? flp_call_stats(call) : 0,
       .partial = flp_call_pointer(a->partial),
       .top_ids = flp_call_pointer(a->top_ids),
       .top_logprob = flp_call_pointer(a->top_logprob),
-      .top_rest = is_shard(a) ? 0 : flp_call_pointer(a->top_rest),
+      .top_rest = flp_args_are_whole(a) ? flp_call_pointer(a->top_rest) : 0,
       .rank = flp_call_pointer(a->rank),
   };
   return flp_launch(call, FLP_ENTRY_top_finish, &p, rows.end - rows.begin);

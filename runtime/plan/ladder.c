@@ -5,6 +5,7 @@
  * rung. Where the options give tile configurations, no other kernels are looked for, and the jit rung is the last. */
 #include <inttypes.h>
 #include <sodium.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -19,7 +20,7 @@ enum { LOGGED_MAX = 256 };
 static uint64_t logged[LOGGED_MAX]; /* FNV-1a of texts; once full, the oldest are forgotten */
 static unsigned logged_count;
 
-static int log_once(const char *text) {
+static int is_first(const char *text) {
   uint64_t hash = 14695981039346656037u;
   for (const char *c = text; *c; c++) hash = (hash ^ (unsigned char)*c) * 1099511628211u;
   flp_lock(FLP_LOCK_REASONS);
@@ -32,11 +33,18 @@ static int log_once(const char *text) {
   return first;
 }
 
+__attribute__((format(printf, 2, 3))) static void log_once(flp_log_level level, const char *format, ...) {
+  char text[1024];
+  va_list values;
+  va_start(values, format);
+  vsnprintf(text, sizeof text, format, values);
+  va_end(values);
+  if (is_first(text)) flp_log(level, "%s", text);
+}
+
 /* Cache misses are logged at INFO, fallbacks at WARNING. */
 static void log_outcome(flp_rung rung, int is_miss, const char *reason) {
-  char text[FLP_REASON_BYTES + 64];
-  snprintf(text, sizeof text, "rung %s is not taken: %s", flp_rung_name(rung), reason);
-  if (log_once(text)) flp_log(is_miss ? FLP_LOG_INFO : FLP_LOG_WARNING, "%s", text);
+  log_once(is_miss ? FLP_LOG_INFO : FLP_LOG_WARNING, "rung %s is not taken: %s", flp_rung_name(rung), reason);
 }
 
 /* ---- tile configurations ---- */
@@ -57,14 +65,13 @@ static void log_tuned(flp_plan *plan, const flp_images *images) {
 
 /* Logs once per spec that a neighbour's tile configuration is used. */
 static void log_nearest(flp_plan *plan, const char *shape) {
-  char text[1024], command[FLP_TUNE_COMMAND_BYTES];
+  char command[FLP_TUNE_COMMAND_BYTES];
   flp_plan_tune_command(&plan->spec, command);
   snprintf(plan->tiling, sizeof plan->tiling, "as the nearest tuned shape, %s", shape);
-  snprintf(text, sizeof text,
+  log_once(FLP_LOG_INFO,
            "V=%" PRId64 " D=%" PRId64
            ": not tuned on %s; it has the tile configuration of the nearest tuned shape %s; `%s` would tune it",
            plan->spec.vocab, plan->spec.hidden, plan->device.name, shape, command);
-  if (log_once(text)) flp_log(FLP_LOG_INFO, "%s", text);
 }
 
 static int has_nearest(const flp_images *images) {
@@ -189,10 +196,8 @@ static flp_status try_architecture(descent *w, flp_rung rung, const char *arch, 
   FLP_TRY(find_nearest(w, rung, arch, &nearest));
   flp_status status = try_images(w, rung, arch, nearest, fallback, &used_nearest);
   if (status == FLP_OK || !used_nearest || !*fallback || is_miss(rung, status)) return status;
-  char text[FLP_REASON_BYTES + 128];
-  snprintf(text, sizeof text, "kernels with the tiling of the nearest tuned shape are not taken on rung %s: %.600s",
+  log_once(FLP_LOG_WARNING, "kernels with the tiling of the nearest tuned shape are not taken on rung %s: %.600s",
            flp_rung_name(rung), flp_error_detail());
-  if (log_once(text)) flp_log(FLP_LOG_WARNING, "%s", text);
   return try_images(w, rung, arch, NULL, fallback, &used_nearest);
 }
 
@@ -214,14 +219,6 @@ static int list_arches(const flp_plan *plan, const char *out[FLP_LADDER_ARCHES_M
   return flp_ladder_arches(&plan->device, &plan->spec, flp_driver_has_clusters(plan->driver), &plan->tuning, out);
 }
 
-/* Kernels of an architecture that are there, but do not load, and those of a more portable one will be tried. */
-static void log_architecture(flp_rung rung, const char *arch) {
-  char text[FLP_REASON_BYTES + 96];
-  snprintf(text, sizeof text, "kernels for %s are not taken on rung %s: %.600s", arch, flp_rung_name(rung),
-           flp_error_detail());
-  if (log_once(text)) flp_log(FLP_LOG_WARNING, "%s", text);
-}
-
 /* Tries the architectures in turn. The reason that stays is that of the last, most portable one; in strict mode that of
  * the first whose kernels are there. */
 static flp_status try_rung(descent *w, flp_rung rung, int *fallback) {
@@ -233,7 +230,8 @@ static flp_status try_rung(descent *w, flp_rung rung, int *fallback) {
     if (status == FLP_OK || !*fallback) break;
     if (status == FLP_ERROR_UNAVAILABLE || i + 1 == count) continue;
     if (w->plan->options.strict) break;
-    log_architecture(rung, arches[i]);
+    log_once(FLP_LOG_WARNING, "kernels for %s are not taken on rung %s: %.600s", arches[i], flp_rung_name(rung),
+             flp_error_detail());
   }
   return status;
 }
@@ -354,8 +352,6 @@ flp_status flp_ladder_without_device(flp_plan *plan, const char *reason) {
   flp_rung pinned = plan->options.rung;
   if (plan->options.device == FLP_DEVICE_HOST) return take_eager(plan);
   if (pinned == FLP_RUNG_EAGER) return fall_back_to_eager(plan);
-  char text[FLP_REASON_BYTES + 64];
-  snprintf(text, sizeof text, "no rung of the device can run: %s", reason);
-  if (log_once(text)) flp_log(FLP_LOG_WARNING, "%s", text);
+  log_once(FLP_LOG_WARNING, "no rung of the device can run: %s", reason);
   return pinned != FLP_RUNG_AUTO ? end_here(plan, pinned, FLP_ERROR_UNAVAILABLE) : fall_back_to_eager(plan);
 }

@@ -84,27 +84,15 @@ static void search_combine(planner_search *s) {
 
 /* Offers every layout of a pass over n > 0 rows. */
 static planner_search search_pass(const flp_planner *p, flp_pass pass, int64_t n, uint64_t budget) {
+  const kept_mode *kept = kept_mode_of(p);
+  void (*const searches[])(planner_search *) = {[FLP_PASS_FORWARD] = planner_search_forward,
+                                                [FLP_PASS_FORWARD_SAVED] = kept->search_forward,
+                                                [FLP_PASS_COMBINE] = search_combine,
+                                                [FLP_PASS_BACKWARD] = planner_search_backward,
+                                                [FLP_PASS_BACKWARD_SAVED] = kept->search_backward,
+                                                [FLP_PASS_STEP] = planner_search_step};
   planner_search s = {.planner = p, .n = n, .budget = budget};
-  switch (pass) {
-    case FLP_PASS_FORWARD:
-      planner_search_forward(&s);
-      break;
-    case FLP_PASS_FORWARD_SAVED:
-      kept_mode_of(p)->search_forward(&s);
-      break;
-    case FLP_PASS_COMBINE:
-      search_combine(&s);
-      break;
-    case FLP_PASS_BACKWARD:
-      planner_search_backward(&s);
-      break;
-    case FLP_PASS_STEP:
-      planner_search_step(&s);
-      break;
-    case FLP_PASS_BACKWARD_SAVED:
-      kept_mode_of(p)->search_backward(&s);
-      break;
-  }
+  searches[pass](&s);
   return s;
 }
 

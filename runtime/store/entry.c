@@ -1,6 +1,7 @@
 /* entry.c: the bytes of an entry file, version 1, and its name. A file is a container (container.c) of the key, a
- * descriptor and PTX without a NUL. */
+ * descriptor and PTX without a NUL. And what a listing says of one. */
 #include <sodium.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,4 +71,12 @@ flp_status store_entry_decode(const uint8_t *bytes, size_t length, char key_out[
 
 int store_entry_peek(const uint8_t *bytes, size_t length, char key_out[FLP_KEY_BYTES_MAX + 1]) {
   return store_container_peek(&container, bytes, length, key_out);
+}
+
+int store_show(flp_store_item *item, flp_status status, flp_store_visit_fn visit, void *context) {
+  char reason[1024] = "";
+  if (status != FLP_OK) snprintf(reason, sizeof reason, "%s", flp_error_detail());
+  item->status = status;
+  item->reason = reason;
+  return visit(context, item);
 }

@@ -74,6 +74,9 @@ flp_status store_entry_decode(const uint8_t *bytes, size_t length, char key_out[
 /* As store_container_peek. */
 int store_entry_peek(const uint8_t *bytes, size_t length, char key_out[FLP_KEY_BYTES_MAX + 1]);
 
+/* Visits an item that was looked at with this outcome, whose reason it gets. Returns what visit does. */
+int store_show(flp_store_item *item, flp_status status, flp_store_visit_fn visit, void *context);
+
 /* ---- cubin.c: machine code kept beside the entries ---- */
 
 /* Builds the file of an image's cubin. *bytes is malloc'ed. error: MEMORY */

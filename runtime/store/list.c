@@ -33,9 +33,8 @@ static flp_status examine(int directory, const char *file, struct stat *stat, ch
 static int visit_file(int directory, const char *path, int writable, const char *file, flp_store_visit_fn visit,
                       void *context) {
   struct stat stat = {0};
-  char key[FLP_KEY_BYTES_MAX + 1], reason[1024] = "";
+  char key[FLP_KEY_BYTES_MAX + 1];
   flp_status status = examine(directory, file, &stat, key);
-  if (status != FLP_OK) snprintf(reason, sizeof reason, "%s", flp_error_detail());
   flp_store_item item = {
       .directory = path,
       .file = file,
@@ -43,10 +42,8 @@ static int visit_file(int directory, const char *path, int writable, const char 
       .bytes = (uint64_t)stat.st_size,
       .modified = stat.st_mtim.tv_sec,
       .key = key,
-      .status = status,
-      .reason = reason,
   };
-  return visit(context, &item);
+  return store_show(&item, status, visit, context);
 }
 
 /* *stop is set when visit asks for it. A directory that cannot be used holds nothing. */

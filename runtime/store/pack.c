@@ -189,37 +189,23 @@ static flp_status examine(const flp_pack *pack, int fd, const flp_pack_entry *en
 
 static int visit_entry(const char *path, const flp_pack *pack, int fd, const struct stat *stat,
                        const flp_pack_entry *entry, flp_store_visit_fn visit, void *context) {
-  char key[FLP_KEY_BYTES_MAX + 1], file[STORE_HEX + 16], hex[STORE_HEX + 1], reason[1024] = "";
+  char key[FLP_KEY_BYTES_MAX + 1], file[STORE_HEX + 16], hex[STORE_HEX + 1];
   memcpy(key, entry->key, entry->key_bytes);
   key[entry->key_bytes] = 0;
   store_entry_name(key, entry->key_bytes, hex);
   snprintf(file, sizeof file, "%s.flpk", hex);
   uint64_t bytes;
   flp_status status = examine(pack, fd, entry, &bytes);
-  if (status != FLP_OK) snprintf(reason, sizeof reason, "%s", flp_error_detail());
-  flp_store_item item = {.directory = path,
-                         .file = file,
-                         .bytes = bytes,
-                         .modified = stat->st_mtim.tv_sec,
-                         .key = key,
-                         .status = status,
-                         .reason = reason};
-  return visit(context, &item);
+  flp_store_item item = {.directory = path, .file = file, .bytes = bytes, .modified = stat->st_mtim.tv_sec, .key = key};
+  return store_show(&item, status, visit, context);
 }
 
 /* A pack that does not open is listed as one bad item, and `cache verify` fails. */
 static int visit_bad(const char *path, const struct stat *stat, flp_status status, flp_store_visit_fn visit,
                      void *context) {
-  char reason[1024];
-  snprintf(reason, sizeof reason, "%s", flp_error_detail());
-  flp_store_item item = {.directory = path,
-                         .file = path,
-                         .bytes = (uint64_t)stat->st_size,
-                         .modified = stat->st_mtim.tv_sec,
-                         .key = "",
-                         .status = status,
-                         .reason = reason};
-  return visit(context, &item);
+  flp_store_item item = {
+      .directory = path, .file = path, .bytes = (uint64_t)stat->st_size, .modified = stat->st_mtim.tv_sec, .key = ""};
+  return store_show(&item, status, visit, context);
 }
 
 flp_status store_pack_each(const char *path, flp_store_visit_fn visit, void *context, int *stop) {

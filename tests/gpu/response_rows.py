@@ -22,21 +22,22 @@ median of bursts; error the largest difference of a log-probability from float64
 Megatron is needed: a stand-in has what the processor reads of an output layer. Exit status 1 if flp is off by more than
 the record's tolerance.
 """
-import argparse
 import importlib.util
 import sys
+from pathlib import Path
 
 import torch
 from torch import nn
 
 import flp
-from flp.bench import record
-from flp.bench.step import measured
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import ways  # noqa: E402
+
 TOLERANCES = {"flp": 1e-3, "flp, all rows": 1e-3}  # nats; as head_memory.py
-SIZES = ("tokens", "sequence", "share", "vocab", "hidden", "dtype", "chunk")
-CHECKED_ROWS = 64
+SIZES = {"tokens": (32768, None), "sequence": (4096, "tokens of each sequence, default %(default)s"),
+         "share": (3, "one in so many tokens is response, default %(default)s"), "vocab": (248320, None),
+         "hidden": (4096, None), "chunk": (1024, "rows at a time of scores, default %(default)s")}
 ROUNDS = 3
 
 
@@ -53,19 +54,20 @@ class ColumnParallelLinear(nn.Module):
         nn.init.normal_(self.weight, std=2 / depth**0.5)
 
 
-class Step:
+class Step(ways.Step):
     """The tensors, and the ways to make log-probabilities and entropies (1, T) of them."""
 
-    def __init__(self, options, device):
-        dtype, tokens = DTYPES[options.dtype], options.tokens
+    def __init__(self, options):
+        device, dtype, tokens = torch.device(options.device), ways.DTYPES[options.dtype], options.tokens
         generator = torch.Generator(device).manual_seed(0)
         self.layer = ColumnParallelLinear(options.hidden, options.vocab, device=device, dtype=dtype)
+        self.weight = self.layer.weight
         self.hidden = torch.randn(tokens, 1, options.hidden, device=device, generator=generator).to(dtype)
         self.hidden.requires_grad_()
         self.labels = torch.randint(0, options.vocab, (1, tokens), device=device, generator=generator)
         place = torch.arange(tokens, device=device).unsqueeze(0) % options.sequence
         self.responses = place >= options.sequence - options.sequence // options.share
-        self.upstream = torch.randn(1, tokens, device=device, generator=generator)
+        self.upstream = torch.randn(1, tokens, device=device, generator=generator) * self.responses
         self.chunk = options.chunk
 
     def ways(self):
@@ -83,7 +85,7 @@ class Step:
         if rows is not None:
             rows = rows.nonzero().squeeze(-1)
             hidden, labels = hidden[rows], labels[rows]
-        scores = (hidden @ self.layer.weight.t()).float()
+        scores = (hidden @ self.weight.t()).float()
         logprobs, entropies = [], []
         for part, ids in zip(scores.split(self.chunk), labels.split(self.chunk)):
             logprobs.append(part.gather(-1, ids.unsqueeze(-1)).squeeze(-1) - part.logsumexp(-1))
@@ -99,25 +101,15 @@ class Step:
     def of_slime(self):
         from slime.utils.ppo_utils import calculate_log_probs_and_entropy
 
-        scores = (self.hidden[:, 0] @ self.layer.weight.t()).float()
+        scores = (self.hidden[:, 0] @ self.weight.t()).float()
         logprob, entropy = calculate_log_probs_and_entropy(scores, self.labels[0], alone(), with_entropy=True,
                                                            chunk_size=self.chunk, with_entropy_grad=False)
         return logprob.reshape(1, -1), entropy.reshape(1, -1)
 
-    def forward(self, call):
-        with torch.no_grad():
-            return call()
-
-    def training(self, call):
-        logprob, entropy = call()
-        grads = torch.autograd.grad(logprob, (self.hidden, self.layer.weight), self.upstream * self.responses)
-        return logprob, entropy, grads
-
-    def error_of(self, logprob):
-        rows = self.responses[0].nonzero().squeeze(-1)[:CHECKED_ROWS]
-        logits = self.hidden.detach()[rows, 0].double() @ self.layer.weight.detach().double().t()
-        want = torch.log_softmax(logits, -1).gather(-1, self.labels[0, rows].unsqueeze(-1)).squeeze(-1)
-        return float((logprob.detach()[0, rows].double() - want).abs().max())
+    def checked(self, logprob):
+        """The first rows of a response."""
+        rows = self.responses[0].nonzero().squeeze(-1)[:ways.CHECKED_ROWS]
+        return logprob[0, rows], self.hidden[rows, 0], self.labels[0, rows]
 
 
 def alone():
@@ -130,54 +122,14 @@ def alone():
     return dist.group.WORLD
 
 
-def measure(step, name, which, burst_ms):
-    call, run = step.ways()[name], {"forward": step.forward, "training": step.training}[which]
-    device = step.hidden.device
-    row = measured(lambda: run(call), lambda result: step.error_of(result[0]), device, ROUNDS, burst_ms)
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-    return {"peer": name, "pass": which, **row}
-
-
-def line_of(row):
-    if row["ms"] is None:
-        return "%-9s %-24s %s" % (row["pass"], row["peer"], row["reason"])
-    peak = "-" if row["peak_bytes"] is None else "%.2f GB" % (row["peak_bytes"] / 1e9)
-    return "%-9s %-24s %10.2f ms %12s  error %.1e" % (row["pass"], row["peer"], row["ms"], peak, row["error"])
-
-
 def parser():
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--tokens", type=int, default=32768)
-    options.add_argument("--sequence", type=int, default=4096, help="tokens of each sequence, default %(default)s")
-    options.add_argument("--share", type=int, default=3, help="one in so many tokens is response, default %(default)s")
-    options.add_argument("--vocab", type=int, default=248320)
-    options.add_argument("--hidden", type=int, default=4096)
-    options.add_argument("--dtype", choices=DTYPES, default="bf16")
-    options.add_argument("--chunk", type=int, default=1024, help="rows at a time of scores, default %(default)s")
-    options.add_argument("--burst-ms", type=float, default=500)
-    options.add_argument("--device", default="cuda", help="cpu: times alone, for small sizes")
-    options.add_argument("--json", required=True, help="file for the record, - for the output")
-    return options
+    return ways.parser(__doc__, SIZES)
 
 
-def main(arguments=None):
-    arguments = sys.argv[1:] if arguments is None else arguments
+def main(arguments):
     options = parser().parse_args(arguments)
-    device = torch.device(options.device)
-    step, rows = Step(options, device), []
-    for which in ("forward", "training"):
-        for name in step.ways():
-            rows.append(measure(step, name, which, options.burst_ms))
-            print(line_of(rows[-1]), file=sys.stderr, flush=True)
-    failed = sum(not row.get("error", 1) <= TOLERANCES[row["peer"]] for row in rows if row["peer"] in TOLERANCES)
-    said = [word for word in arguments if word not in ("--json", options.json)]
-    head = record.head(" ".join(["tests/gpu/response_rows.py", *said]), device)
-    sizes = {name: getattr(options, name) for name in SIZES}
-    record.write({**head, **sizes, "torch": torch.__version__, "tolerances": TOLERANCES, "failed": failed,
-                  "rows": rows}, options.json)
-    return 1 if failed else 0
+    return ways.run("response_rows.py", arguments, options, [Step(options)], (*SIZES, "dtype"), TOLERANCES, ROUNDS)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

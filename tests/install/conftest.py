@@ -1,4 +1,4 @@
-"""The installed tree, for the tests of this folder."""
+"""The installed tree, and a stand-in for a driver, for the tests of this folder."""
 import os
 import shutil
 from pathlib import Path
@@ -17,3 +17,12 @@ def prefix(tmp_path_factory):
     run("cmake", "--install", os.environ["FLP_TEST_BUILD"], "--prefix", folder / "first")
     shutil.move(folder / "first", folder / "moved")
     return folder / "moved"
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory):
+    """A folder to mount where the loader finds a driver."""
+    folder = tmp_path_factory.mktemp("driver")
+    shutil.copy(os.environ["FLP_TEST_FAKE_CUDA"], folder / "libcuda.so.1")
+    folder.chmod(0o755)
+    return folder, "/usr/lib"

@@ -29,6 +29,9 @@ from flp._library import _c  # noqa: E402
 from flp.jax import _library  # noqa: E402
 
 TREE = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TREE / "tests/support"))
+import transcripts  # noqa: E402
+
 jax.config.update("jax_default_matmul_precision", "highest")  # of the formula: a GPU would round its operands to TF32
 # Relative L2 of gradients, and nats of values for scores of order 1: as tests/support/flp_reference.py has them.
 GRAD_TOLERANCE = {"bfloat16": 6e-3, "float16": 1e-3, "float32": 5e-6}
@@ -195,21 +198,6 @@ def case_operands_of_two_dtypes():
             exact = formula(**{name: array.astype("float32") for name, array in given.items()}, target=target)[0]
             near(split, exact, 1e-4)
             assert abs(got[0] - exact).max() > 1e-3, "rounded operands are apart"
-
-
-def case_operands_of_two_dtypes_that_are_refused():
-    given, narrow, target = mixture(("weight", "bias"), "bfloat16")
-
-    def call(mixed, **changes):
-        return lambda: flp.jax.linear_logprob(target=target, mixed=mixed, **{**given, **changes})
-
-    offer = 'hidden is of dtype bfloat16 (accepted: one dtype for both, or mixed="round" or "split" with float32'
-    refused(TypeError, "weight is of dtype float32 while " + offer, call(None))
-    refused(TypeError, "weight is of dtype float16 while " + offer,
-            call("round", weight=given["weight"].astype("float16")))
-    refused(TypeError, "bias is of dtype float32 while hidden is of dtype bfloat16 (accepted: bfloat16, or float32 "
-            'with mixed="round")', call("split"))
-    refused(ValueError, 'mixed is \'tf32\' (accepted: None, "round", "split")', call("tf32"))
     one = flp.jax.linear_logprob(target=target, mixed="split", **narrow)  # one dtype needs no word
     assert (one == flp.jax.linear_logprob(target=target, **narrow)).all()
 
@@ -485,113 +473,38 @@ def case_unknown_sizes_are_refused():
 
 # ---- refusals
 
-def bad_operands(hidden, weight, target, bias):
-    """[(kind of the error, its words, changes of a call)]"""
-    return [
-        (TypeError, "hidden is of type list (accepted: a jax.Array or numpy.ndarray)", {"hidden": [1.0]}),
-        (TypeError, "hidden is of dtype int32 (accepted: bfloat16, float16, float32)",
-         {"hidden": hidden.astype("int32"), "weight": weight.astype("int32")}),
-        (TypeError, "weight is of dtype float16 while hidden is of dtype float32",
-         {"weight": weight.astype("float16")}),
-        (ValueError, "weight is of shape (331, 32) (accepted: (V, 64)", {"weight": weight[:, :32]}),
-        (TypeError, "target is of dtype float32 (accepted: int32, int64)", {"target": target.astype("float32")}),
-        (ValueError, "target is of shape (12,) (accepted: (13,)", {"target": target[1:]}),
-        (ValueError, "target is of shape (13, 0) (accepted: (13,) or (13, K))", {"target": target[:, None][:, :0]}),
-        (TypeError, "bias is of dtype bfloat16", {"bias": bias.astype("bfloat16")}),
-        (ValueError, "bias is of shape (330,)", {"bias": bias[1:]}),
-        (flp.ArgumentError, "spec.hidden is 7 (accepted: multiples of 8",
-         {"hidden": hidden[:, :7], "weight": weight[:, :7]})]
+def answers(name, ask, names):
+    """Holds the file of tests/golden/refused/jax, whose questions are keywords of a call, to what the call says."""
+    def said(call):
+        try:
+            call()
+        except Exception as error:
+            text = str(error).splitlines()[0]
+            return ["%s: %s" % (type(error).__name__, text.partition("flp: ")[2] or text)]  # without XLA's own words
+        return ["nothing"]
 
-
-def bad_options(hidden, weight, target, bias):
-    """Likewise."""
-    kept = jnp.arange(N + 1), target
-    return [
-        (ValueError, 'entropy is \'deta\' (accepted: False, True or "detached")', {"entropy": "deta"}),
-        (ValueError, "topk is 332 (accepted: 0 to 331)", {"topk": V + 1}),
-        (flp.ArgumentError, "spec.topk is 129 (accepted: ", {"topk": 129}),
-        (TypeError, "keep is of type int", {"keep": 7}),
-        (ValueError, "keep[0] (offsets) is of shape (13,) (accepted: (14,))", {"keep": (target, target)}),
-        (TypeError, "keep[1] (token_ids) is of dtype float32 (accepted: int32, int64)",
-         {"keep": (kept[0], bias)}),
-        (ValueError, "rows is of shape (1, 13) (accepted: (ROWS,))", {"rows": target[None]}),
-        (ValueError, "kept_mass is True (accepted: False without keep", {"kept_mass": True}),
-        (ValueError, "reference is True (accepted: False without lora)", {"reference": True}),
-        (TypeError, "lora is of type ArrayImpl (accepted: a flp.jax.Lora(a, b, scale)", {"lora": weight}),
-        (ValueError, "lora.b is of shape (331, 64) (accepted: (331, 13))",
-         {"lora": flp.jax.Lora(hidden, weight)}),
-        (TypeError, "lora.a is of dtype bfloat16 while hidden is of dtype float32 (accepted: float32)",
-         {"lora": flp.jax.Lora(hidden.astype("bfloat16"), weight[:, :N])}),
-        (ValueError, "rank is True (accepted: False with keep, whose columns are few already)",
-         {"rank": True, "keep": kept}),
-        (ValueError, "topk is 3 (accepted: 0 with several targets a row",
-         {"topk": 3, "target": jnp.stack([target] * 2, 1)}),
-        (TypeError, "flp.jax.linear_logprob has no option tempertaure", {"tempertaure": 1.0}),
-        (ValueError, "temperature is 0.0 (accepted: 1.18e-38 to 3.4e38)", {"temperature": 0}),
-        (TypeError, "temperature is of type str", {"temperature": "hot"}),
-        (ValueError, "temperature is of shape (2,) (accepted: () or (13,)", {"temperature": jnp.ones(2)}),
-        (TypeError, "temperature is of dtype bool", {"temperature": jnp.ones(N, bool)}),
-        (ValueError, "softcap is -1.0", {"softcap": -1.0}),
-        (ValueError, "scale is 1e-40", {"scale": 1e-40}),
-        (TypeError, "ignore_index is of type float", {"ignore_index": 1.5}),
-        (ValueError, "budget is 0 (accepted: None, or at least 1 byte)", {"budget": 0})]
+    names = {"flp": flp, "jax": jax, "jnp": jnp, "numpy": numpy, "N": N, "V": V, "mixture": mixture, **names}
+    transcripts.check(TREE / "tests/golden/refused/jax" / name, lambda line: exec(line, names),
+                      lambda question: ask(said, **eval("dict(%s)" % question, names)))
 
 
 def case_bad_arguments_name_the_field():
+    """Where nothing but the sizes is an array, a traced call says the same."""
     operands = dict(zip(("hidden", "weight", "target", "bias"), problem(bias=True)))
-    hidden, weight, target = (operands[name] for name in ("hidden", "weight", "target"))
-    for kind, words, changes in (*bad_operands(**operands), *bad_options(**operands)):
-        given = {"hidden": hidden, "weight": weight, "target": target, **changes}
-        refused(kind, words, lambda: flp.jax.linear_logprob(**given))
+    given = {name: operands[name] for name in ("hidden", "weight", "target")}
+
+    def ask(said, **changes):
+        found = said(lambda: flp.jax.linear_logprob(**{**given, **changes}))
         if not any(isinstance(value, (jax.Array, list, tuple)) for value in changes.values()):
-            call = jax.jit(lambda h: flp.jax.linear_logprob(h, weight, target, **changes))
-            refused(kind, words, lambda: call(hidden))
+            traced = jax.jit(lambda hidden: flp.jax.linear_logprob(**{**given, "hidden": hidden, **changes}))
+            assert said(lambda: traced(given["hidden"])) == found
+        return found
+
+    answers("arguments.txt", ask, operands)
 
 
 NUMBERS = {"n": N, "vocab": V, "hidden": D, "dtype": _c.DTYPE_FP32, "target_dtype": _c.DTYPE_INT32,
            "workspace_bytes": 1 << 26, "pass": _c.PASS_FORWARD}
-
-
-def bad_attributes(call):
-    """[(words of the error, a call)]"""
-    return [
-        ("attribute shift is none of this release of flp", call(shift=1)),
-        ("attribute stream is none of this release of flp", call(stream=1)),
-        ("attribute loss is none of this release of flp", call(loss=1)),
-        ("attribute n has another type", call(typed={"n": numpy.int32(N)})),
-        ("attribute scale has another type", call(typed={"scale": "1"})),
-        ("attribute scale has another type", call(scale=1)),
-        ("attribute operands is none", call(operands=numpy.int64(1))),
-        ("spec.mixed is 3", call(mixed=3)),
-        ("args.list_offsets is NULL", call(listed=1, list_count=9)),
-        *(("pass is %d (accepted: FLP_PASS_FORWARD, FLP_PASS_BACKWARD)" % which, call(**{"pass": which}))
-          for which in (0, 2, 4, 9))]
-
-
-def bad_buffers(call, hidden, weight, target, sizes):
-    """Likewise."""
-    return [
-        ('buffer 1 is named "weights", which is no buffer', call(operands="hidden weights target")),
-        ('buffer 2 is named "", which is no buffer', call(operands="hidden weight")),
-        ('"bias" has no buffer', call(operands="hidden weight target bias")),
-        ("weight is f32[331,63] (accepted: f32[331,64])", call((hidden, weight[:, :63], target))),
-        ("target is s32[12] (accepted: s32[13])", call((hidden, weight, target[1:]))),
-        ("target is s32[13] (accepted: s32[13,4])", call(targets=4)),
-        ("logprob is f32[13,1] (accepted: f32[13])",
-         call(outputs=(jax.ShapeDtypeStruct((N, 1), "float32"), sizes["workspace"]))),
-        ("weight is s32[331,64] (accepted: f32[331,64])", call((hidden, weight.astype("int32"), target))),
-        ("weight is type 3[331,64] (accepted: f32[331,64])", call((hidden, weight.astype("int16"), target))),
-        ("logprob is f16[13]", call(outputs=(jax.ShapeDtypeStruct((N,), "float16"), sizes["workspace"]))),
-        ("workspace is u8[67108864] (accepted: u8[67108865])", call(workspace_bytes=(1 << 26) + 1)),
-        ("hidden is f32[13,64] (accepted: type -1[13,64])", call(dtype=77)),
-        ("logprob is no operand of pass 1", call((hidden, weight, hidden[:, 0]), operands="hidden weight logprob")),
-        ("target is no result of pass 1", call(results="target workspace")),
-        ("stats is no result of pass 3", call(results="stats workspace", **{"pass": 3})),
-        ("tail_report is no result of pass 1", call(results="tail_report workspace")),
-        ("spec.mixed is 0 (accepted: FLP_MIXED_ROUND 1",
-         call((hidden, weight.astype("float16"), target), weight_dtype=2, dtype=2, hidden_dtype=3)),
-        ("args.target is NULL", call((hidden, weight), operands="hidden weight")),
-        ("FLP_ERROR_WORKSPACE", call(outputs=(sizes["logprob"],), results="logprob", workspace_bytes=0))]
 
 
 def case_the_handler_refuses_what_it_cannot_read():
@@ -604,11 +517,13 @@ def case_the_handler_refuses_what_it_cannot_read():
         given = {name: numpy.int64(value) for name, value in {**NUMBERS, **changes}.items()}
         given.update(typed or {}, operands=operands, results=results)
         program = jax.jit(lambda *inputs: jax.ffi.ffi_call(flp.jax.TARGET, outputs)(*inputs, **given))
-        return lambda: jax.block_until_ready(program(*inputs))
+        return jax.block_until_ready(program(*inputs))
 
-    equal(call()()[0], flp.jax.linear_logprob(hidden, weight, target))
-    for words, wrong in (*bad_attributes(call), *bad_buffers(call, hidden, weight, target, sizes)):
-        refused(jax.errors.JaxRuntimeError, words, wrong)
+    equal(call()[0], flp.jax.linear_logprob(hidden, weight, target))
+    refused(jax.errors.JaxRuntimeError, "FLP_ERROR_WORKSPACE",
+            lambda: call(outputs=(sizes["logprob"],), results="logprob", workspace_bytes=0))
+    answers("handler.txt", lambda said, **changes: said(lambda: call(**changes)),
+            {"hidden": hidden, "weight": weight, "target": target, **sizes})
 
 
 STRICT = """

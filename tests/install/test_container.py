@@ -16,7 +16,6 @@ from flp_container import inside, read_recipe, unshare
 from flpgen_tool import FLPGEN, flpgen, needs_flpgen
 
 TREE, BUILD = Path(os.environ["FLP_TEST_TREE"]), Path(os.environ["FLP_TEST_BUILD"])
-FAKE = os.environ["FLP_TEST_FAKE_CUDA"]
 FOLDER = TREE / "packaging" / "container"
 ARGUMENTS, STAGES = read_recipe(FOLDER / "Containerfile")
 RUN = STAGES["run"]
@@ -141,15 +140,6 @@ def image(prefix, tmp_path_factory):
     root = tmp_path_factory.mktemp("image") / "root"
     run(FOLDER / "image", prefix, root)
     return root
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory):
-    """A folder to mount where the loader finds a driver."""
-    folder = tmp_path_factory.mktemp("driver")
-    shutil.copy(FAKE, folder / "libcuda.so.1")
-    folder.chmod(0o755)
-    return folder, "/usr/lib"
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ from flp_container import inside, read_recipe, unshare
 from flpgen_tool import flpgen, needs_flpgen
 
 TREE = Path(os.environ["FLP_TEST_TREE"])
-FAKE = os.environ["FLP_TEST_FAKE_CUDA"]
 RECIPE = TREE / "packaging" / "container" / "Containerfile"
 KEPT = TREE / "build" / "container"
 COMMAND = "/opt/flp/bin/flpgen"
@@ -53,14 +52,6 @@ def images(packs, tmp_path_factory):
 @pytest.fixture(scope="module")
 def root(images):
     return images.root("flp")
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("driver")
-    shutil.copy(FAKE, folder / "libcuda.so.1")
-    folder.chmod(0o755)
-    return folder, "/usr/lib"
 
 
 def environment_of(config):

@@ -1,14 +1,16 @@
-"""torch.compile(fullgraph=True, dynamic=True): whole graphs, symbols for numbers and shapes, the bits of a call."""
+"""torch.ops.flp, and torch.compile(fullgraph=True, dynamic=True): whole graphs, symbols for numbers and shapes, the bits
+of a call."""
 import importlib
+import math
 
 import pytest
 import torch
 
 import flp
-from flp._tensors import _compile
-from flp_reference import DEVICE, problem
+from flp_reference import DEVICE, GRAD_TOLERANCE, doubles, problem, reference, relative
 
-pytestmark = pytest.mark.skipif(not _compile.HAS_OPERATORS, reason="torch before 2.4 has no register_autograd")
+VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
+pytestmark = pytest.mark.skipif(VERSION < (2, 4), reason="torch before 2.4 has no register_autograd")
 
 
 def compiled(function, fullgraph=True):
@@ -53,23 +55,10 @@ def test_numbers_of_linear_logprob(options):
 
 def test_shapes_of_linear_logprob():
     graph = compiled(head)
-    for n, vocab in ((13, 331), (7, 331), (20, 97)):
-        hidden, weight, target, bias = problem(n=n, vocab=vocab, bias=True)
-        leaves = [tensor.requires_grad_() for tensor in (hidden, weight, bias)]
-        same(head, graph, leaves, (target,), {"entropy": True})
-
-
-@pytest.mark.parametrize("options, kind, says", [
-    ({"softcap": 0.0}, ValueError, r"^softcap is 0\.0 \(accepted: None, or a finite number above 0\)$"),
-    ({"softcap": float("nan")}, ValueError, r"^softcap is nan \(accepted: "),
-    ({"scale": float("inf")}, ValueError, r"^scale is inf \(accepted: a finite number\)$"),
-    ({"temperature": 0.0}, flp.errors.ArgumentError, r"^temperature is 0\.0 \(accepted: 1\.18e-38 to 3\.4e38\)$"),
-    ({"budget": 0}, ValueError, r"^budget is 0 \(accepted: None, or at least 1 byte\)$")],
-    ids=lambda value: str(value) if isinstance(value, dict) else "")
-def test_numbers_are_checked_when_the_graph_runs(options, kind, says):
-    hidden, weight, target, bias = problem(bias=True)
-    with pytest.raises(kind, match=says):
-        compiled(head)(hidden, weight, bias, target, options)
+    for lead, vocab in (((13,), 331), ((7,), 331), ((20,), 97), ((3, 4), 97)):
+        hidden, weight, target, bias = problem(n=math.prod(lead), vocab=vocab, bias=True)
+        leaves = [tensor.requires_grad_() for tensor in (hidden.reshape(*lead, -1), weight, bias)]
+        same(head, graph, leaves, (target.reshape(lead),), {"entropy": True})
 
 
 def scores(logits, index, options):
@@ -105,6 +94,34 @@ def test_views_of_scores():
         same(lambda x, i, o: scores(view(x), i, o), lambda x, i, o: graph(view(x), i, o), [logits], (ids,), {})
 
 
+@pytest.mark.parametrize("numbers", [None, (0.7, 3.0, 1.5)])
+@pytest.mark.parametrize("entropy", [False, True])
+def test_operator_is_well_formed(entropy, numbers):
+    hidden, weight, target, bias = problem(bias=True)
+    for tensor in (hidden, weight, bias):
+        tensor.requires_grad_()
+    numbers = numbers and torch.tensor(numbers, dtype=torch.float64)
+    arguments = (hidden, weight, bias, target, None, None, 0.7, None, 1.0, -100, None, entropy, numbers)
+    torch.library.opcheck(torch.ops.flp.linear_logprob.default, arguments)
+
+
+@pytest.mark.parametrize("entropy", [False, True])
+def test_operator_gives_the_functions_values_and_gradients(entropy):
+    hidden, weight, target, bias = problem(bias=True)
+    want = flp.linear_logprob(hidden, weight, target, bias, entropy=True)
+    wide = doubles(hidden, weight, bias)
+    exact = reference(wide[0], wide[1], target, wide[2])
+    narrow = [tensor.requires_grad_() for tensor in (hidden, weight, bias)]
+    logprob, got_entropy, _ = torch.ops.flp.linear_logprob(hidden, weight, bias, target, None, None, 1.0, None, 1.0,
+                                                           -100, None, entropy)
+    assert torch.equal(logprob, want[0])
+    assert torch.equal(got_entropy, want[1]) if entropy else got_entropy.numel() == 0
+    (logprob.sum() + got_entropy.sum()).backward()
+    (exact[0].sum() + exact[1].sum() * entropy).backward()
+    for mine, other in zip(narrow, wide):
+        assert relative(mine.grad, other.grad) < GRAD_TOLERANCE[torch.float32]
+
+
 @pytest.mark.parametrize("entropy", [False, True])
 @pytest.mark.parametrize("ignore_index", [None, 3])
 def test_the_operator_of_scores_is_well_formed(entropy, ignore_index):
@@ -112,21 +129,34 @@ def test_the_operator_of_scores_is_well_formed(entropy, ignore_index):
     torch.library.opcheck(torch.ops.flp.selective_log_softmax.default, (logits, index, 0.7, ignore_index, entropy))
 
 
-def test_the_operator_of_scores_refuses_a_second_derivative():
-    logits, index = logits_of(3)
-    logprob = torch.ops.flp.selective_log_softmax(logits, index.unsqueeze(-1), 1.0, None, False)[0]
-    (grad,) = torch.autograd.grad(logprob.sum(), [logits], create_graph=True)
-    with pytest.raises(RuntimeError, match=r"^flp\.selective_log_softmax has no second derivative"):
+@pytest.mark.parametrize("name", ["linear_logprob", "selective_log_softmax"])
+def test_operators_refuse_a_second_derivative(name):
+    if name == "linear_logprob":
+        leaf, weight, target, _ = problem()
+        others = weight, None, target, None, None, 1.0, None, 1.0, -100, None, False
+    else:
+        leaf, index = logits_of(3)
+        others = index.unsqueeze(-1), 1.0, None, False
+    logprob = getattr(torch.ops.flp, name)(leaf.requires_grad_(), *others)[0]
+    (grad,) = torch.autograd.grad(logprob.sum(), [leaf], create_graph=True)
+    with pytest.raises(RuntimeError, match=r"^flp\.%s has no second derivative" % name):
         grad.sum().backward()
 
 
-@pytest.mark.parametrize("options, says", [
-    ({"temperature": 0.0}, r"^temperature is 0\.0 \(accepted: 1\.18e-38 to 3\.4e38"),
-    ({"temperature": float("inf")}, r"^temperature is inf \(accepted: ")], ids=str)
-def test_numbers_of_scores_are_checked_when_the_graph_runs(options, says):
-    logits, index = logits_of(3)
-    with pytest.raises(ValueError, match=says):
-        compiled(scores)(logits, index, options)
+@pytest.mark.parametrize("function, options, kind, says", [
+    (head, {"softcap": 0.0}, ValueError, r"^softcap is 0\.0 \(accepted: None, or a finite number above 0\)$"),
+    (head, {"softcap": float("nan")}, ValueError, r"^softcap is nan \(accepted: "),
+    (head, {"scale": float("inf")}, ValueError, r"^scale is inf \(accepted: a finite number\)$"),
+    (head, {"temperature": 0.0}, flp.errors.ArgumentError, r"^temperature is 0\.0 \(accepted: 1\.18e-38 to 3\.4e38\)$"),
+    (head, {"budget": 0}, ValueError, r"^budget is 0 \(accepted: None, or at least 1 byte\)$"),
+    (scores, {"temperature": 0.0}, ValueError, r"^temperature is 0\.0 \(accepted: 1\.18e-38 to 3\.4e38"),
+    (scores, {"temperature": float("inf")}, ValueError, r"^temperature is inf \(accepted: ")],
+    ids=lambda value: str(value) if isinstance(value, dict) else getattr(value, "__name__", ""))
+def test_numbers_are_checked_when_the_graph_runs(function, options, kind, says):
+    hidden, weight, target, bias = problem(bias=True)
+    operands = (hidden, weight, bias, target) if function is head else logits_of(3)
+    with pytest.raises(kind, match=says):
+        compiled(function)(*operands, options)
 
 
 def test_lazy_bits_inside_a_graph():
@@ -146,6 +176,49 @@ def test_transforms_are_left_to_the_eager_call():
     assert torch.equal(compiled(lambda x: torch.func.grad(loss)(x), fullgraph=False)(hidden), want) and want.any()
     with pytest.raises(flp.errors.UnsupportedError, match="does not support forward-mode derivatives"):
         compiled(lambda x: torch.func.jvp(loss, (x,), (x,)), fullgraph=False)(hidden)
+
+
+def test_compile_leaves_the_callers_buffer_to_the_eager_call():
+    hidden, weight, target, _ = problem()
+    weight.requires_grad_()
+
+    def train(buffer):
+        flp.linear_logprob(hidden * 2, weight, target, grad_weight_accumulate=buffer).sum().backward()
+
+    buffers = [torch.zeros_like(weight), torch.zeros_like(weight)]
+    train(buffers[0])
+    torch.compile(train, backend="aot_eager")(buffers[1])
+    assert buffers[0].any() and torch.equal(*buffers) and weight.grad is None
+
+
+def test_compile_goes_around_the_calls_that_no_operator_expresses():
+    hidden, weight, target, _ = problem()
+
+    def shards(hidden):
+        parts = [flp.linear_logprob_partial(hidden * 2, weight[:200], target, vocab_offset=0, vocab_total=331),
+                 flp.linear_logprob_partial(hidden * 2, weight[200:], target, vocab_offset=200, vocab_total=331)]
+        logprob, _, stats = flp.combine_partials(parts, target, vocab_total=331)
+        gradients = flp.linear_logprob_backward(hidden * 2, weight, target, stats, torch.ones_like(logprob))
+        flp.check()
+        return logprob, gradients[0], gradients[1]
+
+    assert all(torch.equal(a, b) for a, b in zip(shards(hidden), torch.compile(shards, backend="aot_eager")(hidden)))
+
+
+def test_operator_called_from_a_broken_graph():
+    hidden, weight, target, _ = problem()
+    weight.requires_grad_()
+
+    def train(hidden):
+        print(end="")  # breaks the graph
+        options = (1.0, None, 1.0, -100, None, False)
+        results = torch.ops.flp.linear_logprob(hidden * 2, weight, None, target, None, None, *options)
+        print(end="")
+        results[0].sum().backward()
+        grad, weight.grad = weight.grad, None
+        return grad
+
+    assert torch.equal(train(hidden), torch.compile(train, backend="aot_eager")(hidden))
 
 
 @pytest.mark.long

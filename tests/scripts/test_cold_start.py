@@ -58,21 +58,6 @@ def test_what_is_measured_by_default():
     assert cold_start.parse([*NEEDED, "--peers", "", "--rows", "7"]).peers == []
 
 
-@pytest.mark.parametrize("wrong", [["--rows", "8,0"], ["--rows", ""], ["--together", "-1"], ["--vocab", "many"],
-                                   ["--peers", "cce,liger"], ["--repeats", "0"], ["--limit", "1.5"]])
-def test_options_that_are_refused(wrong, capsys):
-    with pytest.raises(SystemExit) as ended:
-        cold_start.parse([*NEEDED, *wrong])
-    assert ended.value.code == 2 and wrong[0] in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("left_out", range(0, len(NEEDED), 2))
-def test_options_that_are_needed(left_out, capsys):
-    with pytest.raises(SystemExit):
-        cold_start.parse(NEEDED[:left_out] + NEEDED[left_out + 2:])
-    assert NEEDED[left_out] in capsys.readouterr().err
-
-
 def test_commands_name_no_paths():
     command = cold_start.command_of(["--package", "/a/b", "--pack-ptx=/x/p.flpp", "--json", "o.json", "--rows", "8,7"])
     assert command == "tests/gpu/cold_start.py --package b --pack-ptx=p.flpp --json o.json --rows 8,7"
@@ -81,22 +66,6 @@ def test_commands_name_no_paths():
 def test_a_package_that_is_none(tmp_path, capsys):
     assert cold_start.main([*NEEDED[2:], "--package", str(tmp_path)]) == 2
     assert "has no bin/flpgen and lib/libflp.so" in capsys.readouterr().err
-
-
-MANIFEST = {"sources": "ab" * 32, "shapes": ["200 x 8"], "dtypes": ["bf16"], "cubins": []}
-
-
-@pytest.mark.parametrize("option,change,says", [
-    ("--pack-ptx", {"sources": "cd" * 32}, "of sources cdcdcdcdcdcd, libflp of abababababab"),
-    ("--pack-ptx", {"shapes": ["100 x 8"]}, "100 x 8 in bf16; 200 x 8 in bf16 is measured"),
-    ("--pack-ptx", {"dtypes": ["fp16"]}, "200 x 8 in fp16; "),
-    ("--pack-ptx", {"cubins": ["sm_90, driver 13000"]}, "should have none"),
-    ("--pack-cubin", {}, "should have some")])
-def test_packs_of_something_else(option, change, says):
-    options = cold_start.parse([*NEEDED, *SHAPE])
-    cold_start.check_manifest("--pack-ptx", MANIFEST, "ab" * 32, options)
-    with pytest.raises(cold_start.Refused, match=says):
-        cold_start.check_manifest(option, {**MANIFEST, **change}, "ab" * 32, options)
 
 
 @needs_flpgen

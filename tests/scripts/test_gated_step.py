@@ -1,24 +1,13 @@
 """tests/gpu/gated_step.py: the whole script without a GPU, and that it catches what it is there for."""
-import importlib.util
 import json
-from pathlib import Path
 
 import pytest
 import torch
 
 import flp
+import gated_step
+from test_evidence import check_record
 
-GPU_TESTS = Path(__file__).resolve().parents[1] / "gpu"
-
-
-def loaded(name):
-    spec = importlib.util.spec_from_file_location(name, GPU_TESTS / (name + ".py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-gated_step = loaded("gated_step")
 ON_CPU = ["--cpu", "--rounds", "3"]
 
 
@@ -26,7 +15,7 @@ def test_the_script_writes_a_whole_record(tmp_path, capsys):
     path = tmp_path / "gated.json"
     assert gated_step.main([*ON_CPU, "--json", str(path)]) == 0
     record = json.loads(path.read_text())
-    assert loaded("test_evidence").check_record(record) is None and record["sources_hash"] == flp.sources_id()
+    assert check_record(record) is None and record["sources_hash"] == flp.sources_id()
     assert record["command"] == "tests/gpu/gated_step.py --cpu --rounds 3 --json gated.json"
     rows = {row["case"]: row for row in record["rows"]}
     assert 24 - 8 <= rows["gated step, sequences"]["kept_rows"] <= 24 - 1

@@ -1,5 +1,4 @@
 """tests/gpu/peers.py without a GPU: records of one process; peers that raise, crash or hang leave the rest alone."""
-import importlib.util
 import json
 import subprocess
 import sys
@@ -10,16 +9,11 @@ import pytest
 from flpgen_tool import needs_flpgen
 
 pytest.importorskip("torch")
+import peers  # noqa: E402
+
 TREE = Path(__file__).resolve().parents[2]
 SCRIPT = TREE / "tests/gpu/peers.py"
 TINY = ["--", "--device", "cpu", "--vocab", "96", "--hidden", "16", "--rows", "8", "--burst-ms", "0.2", "--rounds", "3"]
-
-
-def script():
-    spec = importlib.util.spec_from_file_location("peers_script", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def run_with(tmp_path, fault, *arguments):
@@ -52,8 +46,7 @@ def rows_of(tmp_path, name):
 
 
 def test_all_records_are_those_of_the_campaign():
-    module = script()
-    assert set(module.ORDER) == set(module.RECORDS)
+    assert set(peers.ORDER) == set(peers.RECORDS)
 
 
 def test_records_of_one_process(tmp_path):
@@ -82,7 +75,7 @@ def test_records_of_sharp_rows_have_both_of_ours_and_the_entropies(tmp_path):
 
 
 def test_a_contender_whose_name_has_a_blank_can_break_the_context():
-    watch = object.__new__(script().Watch)
+    watch = object.__new__(peers.Watch)
     watch.read("lost", "flp, tail=broke the CUDA context: AcceleratorError: x=1")
     assert (watch.named, watch.reason) == ("flp, tail", "broke the CUDA context: AcceleratorError: x=1")
 

@@ -1,5 +1,4 @@
 """The scripts of tests/gpu find what they import wherever they run: a GPU's machine may have no more than they need."""
-import importlib.util
 import json
 import os
 import shutil
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import record
 from flpgen_tool import findings, flpgen, needs_flpgen
 
 TREE = Path(__file__).resolve().parents[2]
@@ -31,16 +31,8 @@ def test_scripts_import_what_is_carried_and_nothing_else(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def record_script():
-    spec = importlib.util.spec_from_file_location("record", TREE / "tests/gpu/record.py")
-    record = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(record)
-    return record
-
-
 def test_a_campaign_leaves_the_callers_packages_in_reach(tmp_path, monkeypatch):
     """Where matplotlib, say, is in a folder that PYTHONPATH names."""
-    record = record_script()
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
     monkeypatch.setitem(record.SCRIPTS, "said", ("said", "-c", "import json, os, sys\n"
                                                  "json.dump(os.environ['PYTHONPATH'], open(sys.argv[2], 'w'))"))
@@ -53,7 +45,6 @@ def test_a_campaign_leaves_the_callers_packages_in_reach(tmp_path, monkeypatch):
 @needs_flpgen
 def test_a_campaigns_commands_are_understood():
     """Without a GPU they end for want of one, not for their options."""
-    record = record_script()
     checks = [*([*record.GRADS, *options] for options in (*record.SANITIZED, *record.SANITIZED_MODES)), *record.PLAIN]
     benches = [options for records in record.BENCHES.values() for options in records.values()]
     for command in [*(["bench", *options] for options in benches),
@@ -66,7 +57,6 @@ def test_a_campaigns_commands_are_understood():
 def test_a_campaigns_peers_are_understood():
     pytest.importorskip("torch")
     from flp.bench import options
-    record = record_script()
     for words in (words for records in record.PEERS.values() for words in records.values()):
         options.parse([*record.HEAD, *words])
 
@@ -76,7 +66,7 @@ def test_a_campaigns_examples_are_understood(monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.syspath_prepend(str(TREE / "runtime/python/examples"))
     import grpo_tiny
-    name, script, *words = record_script().SCRIPTS["grpo_tail"]
+    name, script, *words = record.SCRIPTS["grpo_tail"]
     given = grpo_tiny.parser().parse_args(words)
     assert name == "grpo_tail" and (TREE / script).samefile(grpo_tiny.__file__)
     assert given.compare_tail and given.seeds == 3 and given.tail in (None, 2**-9) and grpo_tiny.TAIL == 2**-9
@@ -93,7 +83,7 @@ def test_checks_of_dtypes_side_by_side_are_one_record(tmp_path):
     stand_in = tmp_path / "flpgen"
     stand_in.write_text(STAND_IN)
     stand_in.chmod(0o755)
-    campaign = record_script().Campaign(stand_in, tmp_path / "out", [])
+    campaign = record.Campaign(stand_in, tmp_path / "out", [])
     campaign.measure("check_tail", [])
     made = json.loads((tmp_path / "out/check_tail.json").read_text())
     assert made["command"] == "flpgen check --all --mode tail" and (made["checks"], made["failed"]) == (3, 1)
@@ -107,13 +97,12 @@ def test_a_dtype_that_ends_without_a_record_fails_its_part(tmp_path):
     stand_in = tmp_path / "flpgen"
     stand_in.write_text(STAND_IN.replace("\necho", "\n[ $failed = 0 ] || exit 139\necho"))
     stand_in.chmod(0o755)
-    campaign = record_script().Campaign(stand_in, tmp_path / "out", [])
+    campaign = record.Campaign(stand_in, tmp_path / "out", [])
     campaign.measure("check_targets", [])
     assert campaign.failed == ["check_targets fp16"] and not list((tmp_path / "out").glob("check_targets.json"))
 
 
 def test_parts_and_single_records_are_selected():
-    record = record_script()
     modes = list(record.BENCHES["bench_modes"])
     assert record.select("bench_forward_4096") == {"bench": ["bench_forward_4096"]}
     assert record.select("peers_saved,bench_saved,large,bench_modes") == {
@@ -132,7 +121,6 @@ def test_parts_and_single_records_are_selected():
                                            ("SCORED", {"loss", "grad_weight"})])
 def test_problems_for_the_sanitizers_are_checked(part, outputs):
     """On the CPU, whatever their rung: a row list among their patterns."""
-    record = record_script()
     for options in getattr(record, part):
         words = [word for word in options if word not in ("--rung", "generic")]
         done = flpgen("check", *record.FEW, *words, "--rung", "eager", "-q", "--json")

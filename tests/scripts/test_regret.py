@@ -1,15 +1,10 @@
 """tests/gpu/regret.py: the shapes it draws, what it counts as regret, and that it goes on where a record stops."""
-import importlib.util
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[1] / "gpu" / "regret.py"
-spec = importlib.util.spec_from_file_location("regret", SCRIPT)
-regret = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(regret)
+import regret
 
 
 def test_the_shapes_are_those_of_the_seed():

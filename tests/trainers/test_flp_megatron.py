@@ -128,47 +128,6 @@ def test_main_grad(zero_out, vocab_size):
         assert not model(hidden, labels, processor()).requires_grad
 
 
-REFUSED = [
-    (lambda model: setattr(model.config, "defer_embedding_wgrad_compute", True), "config.defer_embedding_wgrad_compute"),
-    (lambda model: model.output_layer.register_forward_hook(lambda *_: None), "output_layer is under 1 forward hooks"),
-    (lambda model: setattr(model.output_layer, "forward", len), "output_layer.forward is replaced"),
-    (lambda model: setattr(model, "output_layer", torch.nn.Linear(DEPTH, VOCAB)), "output_layer is of type torch.nn"),
-    (lambda model: setattr(model.output_layer, "weight", None), "output_weight is None"),
-    (lambda model: setattr(model.output_layer, "gtp_remat_size", 2), "generalized tensor parallelism"),
-    (lambda model: setattr(model, "_scale_logits", torch.tanh), "scale_logits is a function that makes"),
-    (lambda model: setattr(model.config, "final_logit_softcapping", 30.0), "softcap is None .accepted: 30.0"),
-    (lambda model: setattr(model.output_layer.weight, "__fsdp_param__", True), "parameter of Megatron-FSDP"),
-    (lambda model: setattr(model.output_layer, "weight", torch.nn.Parameter(torch.randn(VOCAB, DEPTH).double())),
-     "weight is of dtype torch.float64"),
-]
-
-
-@pytest.mark.parametrize("change, says", REFUSED)
-def test_refused_heads(change, says):
-    model = Model()
-    change(model)
-    with pytest.raises(flp.UnsupportedError, match=says):
-        model(hidden_of(), labels_of(), processor())
-
-
-@pytest.mark.parametrize("given, kind, says", [
-    ({"output_processor_context": 0.7}, TypeError, "output_processor_context is of type float"),
-    ({"output_processor_context": {"scale": 2}}, ValueError, "a dict with 'scale'"),
-    ({"output_processor_context": {"mask": torch.ones(2, 3)}}, ValueError, r"mask is of shape \(2, 3\)"),
-    ({"labels": None}, ValueError, "labels is None without input_ids"),
-    ({"labels": None, "input_ids": labels_of(), "packed_seq_params": types.SimpleNamespace(
-        cu_seqlens_q=torch.tensor([0, 9]))}, ValueError, "2 rows of input_ids"),
-    ({"labels": None, "input_ids": labels_of(), "packed_seq_params": types.SimpleNamespace(local_cp_size=2)},
-     flp.UnsupportedError, "labels is None under context parallelism"),
-    ({"inference_context": object()}, flp.UnsupportedError, "inference_context is given"),
-])
-def test_refused_calls(given, kind, says):
-    model = Model()
-    with pytest.raises(kind, match=says):
-        processor()(**{"hidden_states": hidden_of(), "output_layer": model.output_layer, "labels": labels_of(),
-                       "context": given.pop("output_processor_context", None), **given})
-
-
 # ---- scores that nobody makes ----
 
 def test_deferred_scores():

@@ -92,11 +92,6 @@ def test_options_over_ranks(ranks, engine, cuts, sequence, options, targets):
         assert not any(result["report"] is not None and result["report"].any() for result in results)
 
 
-def test_a_tail_out_of_range_is_refused(ranks):
-    refused, = {str(said) for said in ranks.run(2, cases.refusal, cuts=EVEN, made=MADE, options={"tail": 0.5})}
-    assert "tail is 0.5 (accepted: None or 0" in refused
-
-
 def spoil_rows(hidden, weight, target):
     """Rows that are masked, bad, and no number."""
     target[1], target[4], hidden[6, 0] = -100, weight.shape[0], float("nan")
@@ -123,13 +118,6 @@ def test_best_tokens_of_all_ranks(ranks, engine, sequence, cuts, options):
         assert grad.shape[0] == 12 // (2 if sequence else 1)
     with pytest.raises(flp.DataError):
         flp.check()
-
-
-def test_best_tokens_of_a_head_with_fewer_are_refused(ranks):
-    message = ranks.run(2, cases.refusal, cuts=EVEN, made={"n": 4}, options={"topk": 129})
-    assert all("topk is 129 (accepted: 0 to 128" in text for _, text in message)
-    with pytest.raises(TypeError, match="rank"):
-        flp.parallel.linear_logprob(torch.zeros(1, 8), torch.zeros(8, 8), torch.zeros(1), rank=True)
 
 
 @pytest.mark.parametrize("engine", ["libflp", "torch form"])

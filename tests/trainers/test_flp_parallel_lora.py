@@ -1,11 +1,10 @@
 """flp.parallel with an adapter on the head, on processes of this machine (gloo): A on every rank, B sharded as the weight;
-against the head on one process and float64, and what is refused."""
+against the head on one process and float64."""
 import pytest
 import torch
 
 import flp
 import flp_parallel_cases as cases
-from flp_reference import problem
 from test_flp_parallel import EMPTY, EVEN, UNEVEN, ranks  # noqa: F401
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
@@ -79,17 +78,3 @@ def test_an_adapter_that_does_nothing_leaves_every_bit(ranks, off):  # noqa: F81
     want = ranks.run(2, cases.head, cuts=EVEN, made=made, options={}, needs=("hidden",))
     for mine, other in zip(got, want):
         assert torch.equal(mine["logprob"], other["logprob"]) and torch.equal(mine["entropy"], other["entropy"])
-
-
-@pytest.mark.parametrize("edit, message", [
-    (lambda c: c["lora"].b.resize_(7, 8), "lora.b is of shape (7, 8) (accepted: (331, 8), as many columns as lora.a has rows)"),
-    (lambda c: c.update(lora=3), "lora is of type int (accepted: a flp.Lora(a, b, scale), or None)"),
-    (lambda c: c["weight"].requires_grad_(), "weight_shard is one that requires a gradient (accepted: a frozen weight with lora")])
-def test_what_is_refused(one_rank, edit, message):
-    hidden, weight, target, _ = problem(n=4)
-    given = {"hidden": hidden.detach(), "weight": weight.detach().clone(), "target": target,
-             "lora": flp.Lora(torch.zeros(8, hidden.shape[1]), torch.zeros(331, 8))}
-    edit(given)
-    with pytest.raises((TypeError, ValueError)) as info:
-        flp.parallel.linear_logprob(given.pop("hidden"), given.pop("weight"), given.pop("target"), **given)
-    assert message in str(info.value)

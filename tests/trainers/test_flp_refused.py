@@ -1,4 +1,4 @@
-"""What the functions of flp refuse: the files of tests/golden/refused/python, whose questions are calls."""
+"""What functions of flp and scripts of tests/gpu refuse: the files of tests/golden/refused/python, of calls."""
 import contextlib
 import functools
 import io

@@ -10,9 +10,11 @@ import sys
 import pytest
 
 import report_sample
+import transcripts
 from flp_report_tool import draw, figures, needs_matplotlib, report
 from test_flp_report import BENCH, add_timed, page, record, records, row_of  # noqa: F401
 
+REFUSED = report_sample.TREE / "tests/golden/refused/report/files.txt"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "</title></style><script>alert(1)</script>\"'&\x01<img src=x onerror=alert(1)>\u202e $\\frac$ %s %n"
 
@@ -94,65 +96,44 @@ def refused(tmp_path, *paths):
 
 
 @needs_matplotlib
-@pytest.mark.parametrize("fields, said", [
-    (dict(bare_ms="fast"), "rows[0].bare_ms is 'fast' (accepted: a number from 1e-9 to 1e12, or null)"),
-    (dict(ms=0), "rows[0].ms is 0 (accepted: a number from 1e-9 to 1e12, or null)"),
-    (dict(N=-8), "rows[0].N is -8 (accepted: an integer from 1 to 2^63 - 1, or null)"),
-    (dict(V=10**30), "rows[0].V is 1000000000000000000000000000000 (accepted: an integer from 1"),
-    (dict(grads="hidden"), "rows[0].grads is 'hidden' (accepted: a list of texts, or null)"),
-    (dict(dtype=3), "rows[0].dtype is 3 (accepted: a text, or null)"),
-    (dict(rank=1), "rows[0].rank is 1 (accepted: true or false, or null)"),
-    (dict(entropies={"0.5": "low"}), "rows[0].entropies.0.5 is 'low' (accepted: a number from 0 to 1e18, or null)"),
-], ids=str)
-def test_a_wrong_field_is_named_with_its_file_and_what_is_accepted(tmp_path, fields, said):
-    message = refused(tmp_path, record(tmp_path / "record.json", row_of(**fields)))
-    assert message.startswith("flp.report: %s: %s" % (tmp_path / "record.json", said)) and message.count("\n") == 1
+def test_wrong_files_are_refused(tmp_path, records):  # noqa: F811
+    """Questions of the text are calls of these, each of which makes a file."""
+    def row(**fields):
+        return record(tmp_path / "record.json", row_of(**fields))
 
+    def document(text):
+        path = tmp_path / "document.json"
+        path.write_text(text, encoding="latin-1")
+        return path
 
-@needs_matplotlib
-@pytest.mark.parametrize("text, said", [
-    ("", "neither tuning records nor JSON"), ("SQLite format 2", "neither tuning records"), ("[" * 100000, "nor JSON"),
-    ("[]", "the document is [] (accepted: an object)"), ('{"rows": 3}', "rows is 3 (accepted: a list"),
-    ("{}", "rows is missing (accepted: a list"), ('{"rows": [}', "line 1"), ('{"rows": [NaN]}', "NaN is no JSON"),
-    ('{"rows": [], "rows": []}', "twice"), ('{"rows": [], "searches": [3]}', "searches[0] is 3 (accepted: an object)"),
-    ('{"rows": [{"tune": 5, "ms": 1}], "searches": [{}]}', "rows[0].tune is 5"),
-    ("\xff", "neither tuning records nor JSON"),
-])
-def test_wrong_documents_are_refused(tmp_path, text, said):
-    (tmp_path / "record.json").write_text(text, encoding="latin-1")
-    assert said in refused(tmp_path, tmp_path / "record.json")
-
-
-def overwrite(path):
-    data = bytearray(path.read_bytes())
-    for at in range(4096, len(data), 4096):
-        data[at:at + 512] = b"\xa5" * 512
-    path.write_bytes(data)
-
-
-@needs_matplotlib
-@pytest.mark.parametrize("change, said", [
-    ("PRAGMA user_version = 2", "the version of the tuning records is 2 (accepted: 1)"),
-    ("DROP TABLE bare", "it has no table 'bare'"),
-    ("DROP TABLE bare; CREATE VIEW bare AS SELECT 1 AS spec", "it has no table 'bare'"),
-    ("ALTER TABLE run RENAME COLUMN gpu TO card", "no such column: gpu"),
-    ("UPDATE candidate SET status = 'odd' WHERE id = 3", "id 3: status is 'odd' (accepted: illegal, pruned, "),
-    ("UPDATE candidate SET spec = 99 WHERE id = 3", "table 'candidate', id 3: spec is 99"),
-    ("UPDATE spec SET run = 99 WHERE id = 1", "table 'spec', id 1: run is 99 (accepted: one that table 'run' has)"),
-    ("UPDATE candidate SET ms = 'fast' WHERE id = 3", "id 3: ms is 'fast' (accepted: a number from 1e-9 to 1e12"),
-    ("UPDATE spec SET vocab = -5 WHERE id = 2", "table 'spec', id 2: vocab is -5 (accepted: an integer from 1"),
-    (lambda path: path.write_bytes(path.read_bytes()[:5000]), "damaged.db"), (overwrite, "damaged.db"),
-])
-def test_wrong_databases_are_refused(tmp_path, records, change, said):  # noqa: F811
-    path = tmp_path / "damaged.db"
-    shutil.copy(str(records), str(path))
-    if callable(change):
-        change(path)
-    else:
+    def database(change):
+        path = tmp_path / "changed.db"
+        shutil.copy(str(records), str(path))
         db = sqlite3.connect(str(path))
         db.executescript(change)
         db.close()
-    assert said in refused(tmp_path, path)
+        return path
+
+    def ask(call):
+        made = eval(call, {"row": row, "document": document, "database": database})
+        return refused(tmp_path, made).replace(f"{tmp_path}/", "").splitlines()
+
+    transcripts.check(REFUSED, None, ask)
+
+
+def overwrite(data):
+    data = bytearray(data)
+    for at in range(4096, len(data), 4096):
+        data[at:at + 512] = b"\xa5" * 512
+    return data
+
+
+@needs_matplotlib
+@pytest.mark.parametrize("damage, said", [(lambda data: data[:5000], "damaged.db"), (overwrite, "damaged.db"),
+                                          (lambda data: b"[" * 100000, "neither tuning records nor JSON")])
+def test_damaged_files_are_refused(tmp_path, records, damage, said):  # noqa: F811
+    (tmp_path / "damaged.db").write_bytes(damage(records.read_bytes()))
+    assert said in refused(tmp_path, tmp_path / "damaged.db")
 
 
 @needs_matplotlib

@@ -251,7 +251,7 @@ class _Batch:
     def __init__(self, logprob, advantage, old_logprob, ref_logprob, entropy, mask):
         _check.float_tensor_of("logprob", logprob)
         if logprob.dim() != 2:
-            _check.refuse(ValueError, "logprob", "of shape %s" % (tuple(logprob.shape),), "(B, T)")
+            _check.refuse_shape("logprob", logprob, "(B, T)")
         self.mask = torch.ones_like(logprob, dtype=torch.float64) if mask is None else _mask_of(mask, logprob)
         self.logprob = self._kept("logprob", logprob, logprob)
         old = logprob.detach() if old_logprob is None else old_logprob
@@ -294,8 +294,7 @@ def advantage_of(advantage, other, tensor):
     _check.float_tensor_of("advantage", advantage)
     _check.same_device("advantage", advantage, other, tensor)
     if tuple(advantage.shape) not in ((tensor.shape[0],), (tensor.shape[0], 1), tuple(tensor.shape)):
-        _check.refuse(ValueError, "advantage", "of shape %s" % (tuple(advantage.shape),), "(B) or (B, T) of %s's %s" %
-                      (other, tuple(tensor.shape)))
+        _check.refuse_shape("advantage", advantage, "(B) or (B, T) of %s's %s" % (other, tuple(tensor.shape)))
     advantage = advantage.detach().float()
     return advantage if advantage.dim() == 2 else advantage.unsqueeze(1)
 
@@ -329,6 +328,6 @@ def check_totals(needs_length, length, total):
         _check.refuse(ValueError, "length", length, "a number above 0")
     if isinstance(total, torch.Tensor):
         if total.dim() != 0:
-            _check.refuse(ValueError, "total", "of shape %s" % (tuple(total.shape),), "a number above 0, or a 0-dim tensor")
+            _check.refuse_shape("total", total, "a number above 0, or a 0-dim tensor")
     elif total is not None and not _check.number_of("total", total) > 0:
         _check.refuse(ValueError, "total", total, "a number above 0, or a 0-dim tensor")

@@ -1,5 +1,5 @@
 /* test_pack_mutation.c: the fuzz target of packs over a fixed corpus of mutations of their tables. */
-#include "tests/unit/support/mutation.h"
+#include "tests/unit/support/mutation_run.h"
 #include "tests/unit/support/pack_case.h"
 
 #define LLVMFuzzerTestOneInput fuzz_pack

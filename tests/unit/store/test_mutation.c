@@ -3,7 +3,7 @@
 #include <elf.h>
 
 #include "tests/unit/support/kernel_sample.h"
-#include "tests/unit/support/mutation.h"
+#include "tests/unit/support/mutation_run.h"
 
 #define LLVMFuzzerTestOneInput fuzz_desc
 #include "tests/fuzz/fuzz_desc.c"

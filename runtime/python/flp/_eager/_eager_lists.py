@@ -67,10 +67,6 @@ def workspace_bytes(plan, which, n, count, budget):
     return smallest
 
 
-def _check_budget(plan, which, ops, settings):
-    workspace_bytes(plan, which, ops.hidden.shape[0], ops.list_ids.numel(), settings.budget)
-
-
 def _scores_of(scores, entries):
     """Raw scores (entries) float64."""
     ops = scores.ops
@@ -84,9 +80,10 @@ def _scores_of(scores, entries):
 
 
 class _Call:
-    """What both passes begin with."""
+    """What both passes begin with: their budget is checked, rows whose list is bad are counted."""
 
-    def __init__(self, plan, ops, settings, upstream=()):
+    def __init__(self, plan, which, ops, settings, upstream=()):
+        workspace_bytes(plan, which, ops.hidden.shape[0], ops.list_ids.numel(), settings.budget)
         total = _eager_torch._total(ops, settings)
         self.active, self.bad = _eager_torch._classify(plan, ops.hidden.shape[0], ops.target, ops.temperature_rows,
                                                        ops.rows, settings, total, upstream)
@@ -94,6 +91,7 @@ class _Call:
         self.entries = _Entries(ops, settings, self.active, total)
         self.x = _scores_of(self.scores, self.entries)
         self.t = self.scores.log2_units(self.x, self.scores.row_scale[self.entries.row]).clamp_min(_eager_torch.LOWEST)
+        _eager_torch.count_bad(plan, self.entries.bad.sum())
 
     def fold(self):
         """m, s, q (active) float64 and the target's raw score (active) float32; NaN in a row whose list is bad."""
@@ -113,10 +111,8 @@ class _Call:
 
 def forward(plan, ops, settings, logprob, entropy, stats):
     """Fills logprob (N), entropy (N) or None, stats (N,4) or None."""
-    _check_budget(plan, _c.PASS_FORWARD, ops, settings)
     with _eager_torch._plain_products(ops.hidden):
-        call = _Call(plan, ops, settings)
-        _eager_torch.count_bad(plan, call.entries.bad.sum())
+        call = _Call(plan, _c.PASS_FORWARD, ops, settings)
         m, s, q, zy = call.fold()
         record = _eager_torch._finish(plan, m, s, q, call.scores.log2_units(zy, call.scores.row_scale))
         _eager_torch._write(call.active, call.bad, record, logprob, entropy, stats)
@@ -124,10 +120,8 @@ def forward(plan, ops, settings, logprob, entropy, stats):
 
 def partial(plan, ops, settings, out):
     """Fills out (N,4) of one vocab shard."""
-    _check_budget(plan, _c.PASS_FORWARD, ops, settings)
     with _eager_torch._plain_products(ops.hidden):
-        call = _Call(plan, ops, settings)
-        _eager_torch.count_bad(plan, call.entries.bad.sum())
+        call = _Call(plan, _c.PASS_FORWARD, ops, settings)
         m, s, q, zy = call.fold()
         out[:] = torch.tensor([_eager_torch.LOWEST, 0.0, 0.0, -math.inf], device=out.device)
         out[call.bad] = torch.tensor([math.nan, 0.0, 0.0, -math.inf], device=out.device)
@@ -157,10 +151,8 @@ def _add_sums(out, keys, dz, rows):
 
 def backward(plan, ops, settings, stats, upstream_grads, grad_hidden, grad_weight, grad_bias):
     """Fills the gradients that are not None; grad_weight is added to when settings.accumulate is it."""
-    _check_budget(plan, _c.PASS_BACKWARD, ops, settings)
     with _eager_torch._plain_products(ops.hidden):
-        call = _Call(plan, ops, settings, upstream_grads)
-        _eager_torch.count_bad(plan, call.entries.bad.sum())
+        call = _Call(plan, _c.PASS_BACKWARD, ops, settings, upstream_grads)
         entries, active = call.entries, call.active
         dz, lost = _dz_of(call, _eager_torch._Upstream(call.scores, stats, *upstream_grads))
         pieces = entries.pieces(ops.hidden.shape[1])

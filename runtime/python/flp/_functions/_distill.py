@@ -73,8 +73,7 @@ def distill_loss(hidden: Tensor, weight: Tensor, target: Tensor, teacher_logprob
     _check.tensor_of("hidden", hidden)
     _check.tensor_of("target", target)
     if target.dim() != hidden.dim():
-        _check.refuse(ValueError, "target", "of shape %s" % (tuple(target.shape),),
-                      "%s without its last dimension, and K" % (tuple(hidden.shape),))
+        _check.refuse_shape("target", target, "%s without its last dimension, and K" % (tuple(hidden.shape),))
     call = Call("flp.distill_loss", hidden, weight, target, bias,
                 instead="torch.autograd, or under torch.func.grad flp.losses.divergence of flp.linear_logprob",
                 others={"teacher_logprob": teacher_logprob, "row_weight": row_weight, "mask": mask,
@@ -116,7 +115,7 @@ def _means(found, counted):
 def program_of(loss):
     """The program of a loss over targets. error: ValueError naming loss"""
     if not isinstance(loss, str):
-        _check.refuse(TypeError, "loss", "of type " + type(loss).__name__, "a name, such as forward_kl, or a path")
+        _check.refuse_type("loss", loss, "a name, such as forward_kl, or a path")
     program = _programs.named(loss)
     if not program.inputs & OF_TARGETS:
         _check.refuse(ValueError, "loss", "%r, which reads no values of several targets" % loss,
@@ -137,7 +136,7 @@ def _counted(target, mask, lead, ignore_index):
     _check.tensor_of("mask", mask)
     _check.same_device("mask", mask, "target", target)
     if mask.shape != lead:
-        _check.refuse(ValueError, "mask", "of shape %s" % (tuple(mask.shape),), "%s, one a row" % (tuple(lead),))
+        _check.refuse_shape("mask", mask, "%s, one a row" % (tuple(lead),))
     return counted & (mask != 0)
 
 

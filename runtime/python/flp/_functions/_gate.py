@@ -26,8 +26,8 @@ def sequence_logprob(logprob: Tensor, mask: Tensor | None = None,
     _check.float_tensor_of("logprob", logprob)
     dims = 2 if cu_seqlens is None else 1
     if logprob.dim() != dims:
-        _check.refuse(ValueError, "logprob", "of shape %s" % (tuple(logprob.shape),),
-                      "(B, T), or (N) with cu_seqlens" if cu_seqlens is None else "(N), as cu_seqlens is given")
+        _check.refuse_shape("logprob", logprob,
+                            "(B, T), or (N) with cu_seqlens" if cu_seqlens is None else "(N), as cu_seqlens is given")
     if cu_seqlens is not None:
         cu_seqlens_of(cu_seqlens, "logprob", logprob)
     kept = torch.ones_like(logprob, dtype=torch.bool) if mask is None else mask_of("mask", mask, "logprob", logprob)

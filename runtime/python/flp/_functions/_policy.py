@@ -24,8 +24,6 @@ from .._tensors._compile import outside_graphs
 from .._tensors._operands import Loss, Operands
 from . import _hand_out
 
-# The metrics of every rule, whether or not its program has them.
-OF_RATIO = ("clip_fraction", "ratio", "kl_old")
 SHARE = "token_share"  # the vector of the built-in term token_entropy
 NAMES = (*losses.RULES, "nll")
 
@@ -99,7 +97,7 @@ def policy_loss(rule: str, hidden: Tensor, weight: Tensor, target: Tensor,
                 ignore_index=ignore_index, budget=budget, save=save, old_lse=old_lse, tail=tail,
                 tail_report=tail_report, grad_weight_accumulate=grad_weight_accumulate, mixed=mixed)
     if len(call.lead) != 2:
-        _check.refuse(ValueError, "hidden", "of shape %s" % (tuple(hidden.shape),), "(B, T, D)")
+        _check.refuse_shape("hidden", hidden, "(B, T, D)")
     call.settings.detached = entropy_weight == 0
     losses.one_of("kl_kind", kl_kind, losses.KL)
     compared = beta != 0 or ref_logprob is not None and not _is_file(rule)

@@ -178,12 +178,11 @@ def _check_tokens(hidden, tokens, cu_seqlens):
     _check.tensor_of("tokens", tokens)
     dims, text = (3, "(B, T, D)") if cu_seqlens is None else (2, "(N, D), as cu_seqlens is given")
     if hidden.dim() != dims:
-        _check.refuse(ValueError, "hidden", "of shape %s" % (tuple(hidden.shape),), text)
+        _check.refuse_shape("hidden", hidden, text)
     if tokens.dtype not in _check.TARGET_DTYPES:
-        _check.refuse(TypeError, "tokens", "of dtype %s" % tokens.dtype, _check.ACCEPTED_TARGETS)
+        _check.refuse_dtype("tokens", tokens, _check.ACCEPTED_TARGETS)
     if tokens.shape != hidden.shape[:-1]:
-        _check.refuse(ValueError, "tokens", "of shape %s" % (tuple(tokens.shape),), "%s, as hidden without its last "
-                      "dimension" % (tuple(hidden.shape[:-1]),))
+        _check.refuse_shape("tokens", tokens, "%s, as hidden without its last dimension" % (tuple(hidden.shape[:-1]),))
     _check.same_device("tokens", tokens, "hidden", hidden)
 
 

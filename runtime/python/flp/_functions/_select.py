@@ -190,12 +190,12 @@ def targets_of(logits, index):
     tensor_of("logits", logits, DTYPES)
     tensor_of("index", index, _check.TARGET_DTYPES)
     if logits.dim() < 1 or logits.shape[-1] < 2:
-        _check.refuse(ValueError, "logits", "of shape %s" % (tuple(logits.shape),), "(..., V) with V at least 2")
+        _check.refuse_shape("logits", logits, "(..., V) with V at least 2")
     lead = tuple(logits.shape[:-1])
     has_several = index.dim() == logits.dim() and tuple(index.shape[:-1]) == lead and index.shape[-1] > 0
     if tuple(index.shape) != lead and not has_several:
-        _check.refuse(ValueError, "index", "of shape %s" % (tuple(index.shape),),
-                      "%s, or that and K targets a row, for logits of shape %s" % (lead, tuple(logits.shape)))
+        _check.refuse_shape("index", index,
+                            "%s, or that and K targets a row, for logits of shape %s" % (lead, tuple(logits.shape)))
     _check.devices(logits, "logits", index=index)
     return index.unsqueeze(-1) if index.dim() < logits.dim() else index
 

@@ -134,8 +134,7 @@ def _partials_of(partials, ids):
         try:
             fields = {"partials[%d]" % rank: partial for rank, partial in enumerate(partials)}
         except TypeError:
-            _check.refuse(TypeError, "partials", "of type " + type(partials).__name__,
-                          "a sequence of torch.Tensor, or one")
+            _check.refuse_type("partials", partials, "a sequence of torch.Tensor, or one")
     rows = (ids.shape[0], 4 + targets_of(ids))
     for field, tensor in fields.items():
         _check.tensor_of(field, tensor)
@@ -155,9 +154,9 @@ def _combine_plan(partials, ids, weight_shard, temperature_rows, settings):
     if weight_shard is not None:
         _check.tensor_of("weight_shard", weight_shard)
         if weight_shard.dtype not in _check.DTYPES:
-            _check.refuse(TypeError, "weight_shard", "of dtype %s" % weight_shard.dtype, _check.ACCEPTED_DTYPES)
+            _check.refuse_dtype("weight_shard", weight_shard, _check.ACCEPTED_DTYPES)
         if weight_shard.dim() != 2:
-            _check.refuse(ValueError, "weight_shard", "of shape %s" % (tuple(weight_shard.shape),), "(V, D)")
+            _check.refuse_shape("weight_shard", weight_shard, "(V, D)")
         _check.same_device("weight_shard", weight_shard, "partials", partials)
         vocab, depth, dtype = weight_shard.shape[0], weight_shard.shape[1], _run.TO_C[weight_shard.dtype]
     return _plans.get(_plans.Spec(
@@ -231,8 +230,8 @@ def _flat_upstream(field, grad, shape):
         return None
     _check.float_tensor_of(field, grad)
     if grad.numel() != torch.Size(shape).numel():
-        _check.refuse(ValueError, field, "of shape %s" % (tuple(grad.shape),),
-                      "%d elements, one a %s" % (torch.Size(shape).numel(), "row" if len(shape) == 1 else "target"))
+        each = "row" if len(shape) == 1 else "target"
+        _check.refuse_shape(field, grad, "%d elements, one a %s" % (torch.Size(shape).numel(), each))
     return grad.detach().reshape(shape)
 
 

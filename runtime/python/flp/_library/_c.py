@@ -42,97 +42,42 @@ LOG_ERROR, LOG_WARNING, LOG_INFO = 0, 1, 2
 SPEC_FIELDS = tuple(row for row in _fields.SPEC if not row[0].startswith("loss"))
 
 
-class Spec(Structure):
-    """flp_spec: what kernels are specialised for."""
-
-    __slots__ = ()
-    _fields_ = [("struct_bytes", c_uint32), *((name, kind) for name, kind, _ in _fields.SPEC)]
-
-
-class Options(Structure):
-    """flp_options: how a plan is to run."""
-
-    __slots__ = ()
-    _fields_ = [
-        ("struct_bytes", c_uint32), ("device", c_int32), ("rung", c_int), ("strict", c_int32),
-        ("host_fallback", c_int32), ("budget_bytes", c_uint64), ("chunk_rows", c_int64), ("chunk_vocab", c_int64),
-        ("threads", c_int32), ("mode", c_int), ("tune", c_char_p), ("cache_dir", c_char_p), ("cache_path", c_char_p),
-    ]
+def _struct(name, about, fields, head=(("struct_bytes", c_uint32),)):
+    """A struct of flp.h: its fields behind those of head."""
+    return type(name, (Structure,), {"__doc__": "%s: %s." % (name, about), "__slots__": (),
+                                     "_fields_": [*head, *fields]})
 
 
-class Layout(Structure):
-    """flp_layout: what one pass does and takes."""
-
-    __slots__ = ()
-    _fields_ = [
-        ("struct_bytes", c_uint32), ("mode", c_int), ("chunk_rows", c_int64), ("chunk_vocab", c_int64),
-        ("chunks", c_int64), ("products", c_int32), ("launches", c_int32), ("bytes", c_uint64),
-        ("smallest_bytes", c_uint64), ("flops", c_double), ("saved_bytes", c_uint64),
-    ]
-
-
-class Args(Structure):
-    """flp_args: pointers and run-time values of one call."""
-
-    __slots__ = ()
-    _fields_ = [("struct_bytes", c_uint32), *((name, kind) for name, kind, _ in _fields.ARGS)]
-
+Spec = _struct("flp_spec", "what kernels are specialised for", [(name, kind) for name, kind, _ in _fields.SPEC])
+Options = _struct("flp_options", "how a plan is to run", [
+    ("device", c_int32), ("rung", c_int), ("strict", c_int32), ("host_fallback", c_int32), ("budget_bytes", c_uint64),
+    ("chunk_rows", c_int64), ("chunk_vocab", c_int64), ("threads", c_int32), ("mode", c_int), ("tune", c_char_p),
+    ("cache_dir", c_char_p), ("cache_path", c_char_p)])
+Layout = _struct("flp_layout", "what one pass does and takes", [
+    ("mode", c_int), ("chunk_rows", c_int64), ("chunk_vocab", c_int64), ("chunks", c_int64), ("products", c_int32),
+    ("launches", c_int32), ("bytes", c_uint64), ("smallest_bytes", c_uint64), ("flops", c_double),
+    ("saved_bytes", c_uint64)])
+Args = _struct("flp_args", "pointers and run-time values of one call", [(name, kind) for name, kind, _ in _fields.ARGS])
 
 NAME_BYTES, TITLE_BYTES = 32, 64
-
-
-class LossParameter(Structure):
-    """flp_loss_parameter: a number that the caller may set for a step."""
-
-    __slots__ = ()
-    _fields_ = [("name", c_char * NAME_BYTES), ("fallback", c_double), ("low", c_double), ("high", c_double)]
-
-
-class LossDescription(Structure):
-    """flp_loss_description: the description of a loss program."""
-
-    __slots__ = ()
-    _fields_ = [
-        ("struct_bytes", c_uint32), ("parameter_count", c_int32), ("vector_count", c_int32), ("input_count", c_int32),
-        ("metric_count", c_int32), ("name", c_char * TITLE_BYTES), ("parameters", LossParameter * 8),
-        ("vectors", c_char * NAME_BYTES * VECTORS_MAX), ("inputs", c_char * NAME_BYTES * INPUTS_MAX),
-        ("metrics", c_char * NAME_BYTES * 8),
-    ]
-
-
-class SelectArgs(Structure):
-    """flp_select_args: pointers and run-time values of one call over scores that exist."""
-
-    __slots__ = ()
-    _fields_ = [
-        ("struct_bytes", c_uint32), ("pass", c_int), ("n", c_int64), ("k", c_int64),
-        ("scores", c_void_p), ("scores_stride", c_int64), ("target", c_void_p), ("temperature", c_double),
-        ("ignore_index", c_int64), ("logprob", c_void_p), ("entropy", c_void_p), ("stats", c_void_p),
-        ("grad_logprob", c_void_p), ("grad_entropy", c_void_p), ("grad_scores", c_void_p),
-        ("grad_scores_stride", c_int64), ("stream", c_void_p),
-    ]
-
-
-class ScaleArgs(Structure):
-    """flp_scale_args: pointers and sizes of one matrix that is multiplied by a factor."""
-
-    __slots__ = ()
-    _fields_ = [
-        ("struct_bytes", c_uint32), ("reserved", c_uint32), ("n", c_int64), ("values", c_void_p),
-        ("values_stride", c_int64), ("factor", c_void_p), ("stream", c_void_p),
-    ]
-
-
-class ArenaStats(Structure):
-    """flp_arena_stats: bytes that an arena holds and lends."""
-
-    __slots__ = ()
-    _fields_ = [
-        ("struct_bytes", c_uint32), ("reserved_bytes", c_uint64), ("allocated_bytes", c_uint64),
-        ("fragmentation_bytes", c_uint64), ("peak_reserved_bytes", c_uint64), ("peak_allocated_bytes", c_uint64),
-        ("peak_fragmentation_bytes", c_uint64), ("driver_allocations", c_uint64), ("phases", c_uint64),
-    ]
-
+LossParameter = _struct("flp_loss_parameter", "a number that the caller may set for a step", [
+    ("name", c_char * NAME_BYTES), ("fallback", c_double), ("low", c_double), ("high", c_double)], head=())
+LossDescription = _struct("flp_loss_description", "the description of a loss program", [
+    ("parameter_count", c_int32), ("vector_count", c_int32), ("input_count", c_int32), ("metric_count", c_int32),
+    ("name", c_char * TITLE_BYTES), ("parameters", LossParameter * 8), ("vectors", c_char * NAME_BYTES * VECTORS_MAX),
+    ("inputs", c_char * NAME_BYTES * INPUTS_MAX), ("metrics", c_char * NAME_BYTES * 8)])
+SelectArgs = _struct("flp_select_args", "pointers and run-time values of one call over scores that exist", [
+    ("pass", c_int), ("n", c_int64), ("k", c_int64), ("scores", c_void_p), ("scores_stride", c_int64),
+    ("target", c_void_p), ("temperature", c_double), ("ignore_index", c_int64), ("logprob", c_void_p),
+    ("entropy", c_void_p), ("stats", c_void_p), ("grad_logprob", c_void_p), ("grad_entropy", c_void_p),
+    ("grad_scores", c_void_p), ("grad_scores_stride", c_int64), ("stream", c_void_p)])
+ScaleArgs = _struct("flp_scale_args", "pointers and sizes of one matrix that is multiplied by a factor", [
+    ("reserved", c_uint32), ("n", c_int64), ("values", c_void_p), ("values_stride", c_int64), ("factor", c_void_p),
+    ("stream", c_void_p)])
+ArenaStats = _struct("flp_arena_stats", "bytes that an arena holds and lends", [
+    ("reserved_bytes", c_uint64), ("allocated_bytes", c_uint64), ("fragmentation_bytes", c_uint64),
+    ("peak_reserved_bytes", c_uint64), ("peak_allocated_bytes", c_uint64), ("peak_fragmentation_bytes", c_uint64),
+    ("driver_allocations", c_uint64), ("phases", c_uint64)])
 
 LogFunction = CFUNCTYPE(None, c_int, c_char_p, c_void_p)
 

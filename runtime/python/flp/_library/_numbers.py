@@ -25,6 +25,18 @@ def refuse(kind, field, value, accepted):
     raise kind("%s is %s (accepted: %s)" % (field, value, accepted))
 
 
+def refuse_type(field, value, accepted):
+    refuse(TypeError, field, "of type " + type(value).__name__, accepted)
+
+
+def refuse_dtype(field, array, accepted):
+    refuse(TypeError, field, "of dtype %s" % array.dtype, accepted)
+
+
+def refuse_shape(field, array, accepted):
+    refuse(ValueError, field, "of shape %s" % (tuple(array.shape),), accepted)
+
+
 def mixed_of(mixed):
     """flp_mixed of an argument."""
     words = {None: _c.MIXED_NONE, "round": _c.MIXED_ROUND, "split": _c.MIXED_SPLIT}
@@ -38,7 +50,7 @@ def tail_of(tail):
     if tail is None:
         return 0.0
     if not isinstance(tail, numbers.Real):
-        refuse(TypeError, "tail", "of type " + type(tail).__name__, ACCEPTED_TAIL)
+        refuse_type("tail", tail, ACCEPTED_TAIL)
     bound = float_of(tail)
     if bound != 0 and not TAIL_LEAST <= bound <= TAIL_MOST:
         refuse(ValueError, "tail", tail, ACCEPTED_TAIL)
@@ -63,7 +75,7 @@ def number_of(field, value):
 def double_of(field, value):
     """A number for what takes float64."""
     if not isinstance(value, numbers.Real):
-        refuse(TypeError, field, "of type " + type(value).__name__, "a finite number")
+        refuse_type(field, value, "a finite number")
     if not math.isfinite(float_of(value)):
         refuse(ValueError, field, value, "a finite number")
     return float(value)
@@ -96,7 +108,7 @@ def float_of(number):
 
 def integer_of(field, value):
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        refuse(TypeError, field, "of type " + type(value).__name__, "an integer")
+        refuse_type(field, value, "an integer")
     if not -2**63 <= value < 2**63:
         refuse(ValueError, field, value, "an integer of 64 bits")
     return int(value)

@@ -43,7 +43,7 @@ def notify(kind, value):
 def name_of(value):
     """A name that may be part of a path of names."""
     if not isinstance(value, str):
-        _check.refuse(TypeError, "name", "of type " + type(value).__name__, "a str")
+        _check.refuse_type("name", value, "a str")
     if not value or "/" in value:
         _check.refuse(ValueError, "name", repr(value), "at least one character, none of them /")
     return value
@@ -78,7 +78,7 @@ def phase(name: str, workspace: str | None = None, *, empty_cache: bool | None =
     if workspace is not None and workspace not in WORKSPACES:
         _check.refuse(ValueError, "workspace", repr(workspace), ", ".join(WORKSPACES) + ", None")
     if empty_cache is not None and not isinstance(empty_cache, bool):
-        _check.refuse(TypeError, "empty_cache", "of type " + type(empty_cache).__name__, "a bool, None")
+        _check.refuse_type("empty_cache", empty_cache, "a bool, None")
     return _entered(name, workspace, empty_cache)
 
 

@@ -23,8 +23,7 @@ def settle(settings, accumulator, report, hidden, weight, others):
     if accumulator is not None:
         _float32_of(ACCUMULATOR, accumulator)
         if accumulator.shape != weight.shape:
-            _check.refuse(ValueError, ACCUMULATOR, "of shape %s" % (tuple(accumulator.shape),),
-                          "%s, as weight" % (tuple(weight.shape),))
+            _check.refuse_shape(ACCUMULATOR, accumulator, "%s, as weight" % (tuple(weight.shape),))
         if accumulator.stride(1) != 1 or accumulator.stride(0) < accumulator.shape[1]:
             _check.refuse(ValueError, ACCUMULATOR, "of strides %s" % (tuple(accumulator.stride()),),
                           "rows without overlap whose elements are adjacent")
@@ -44,7 +43,7 @@ def settle(settings, accumulator, report, hidden, weight, others):
 def _float32_of(field, buffer):
     _check.tensor_of(field, buffer)
     if buffer.dtype is not torch.float32:
-        _check.refuse(TypeError, field, "of dtype %s" % buffer.dtype, "torch.float32")
+        _check.refuse_dtype(field, buffer, "torch.float32")
 
 
 @outside_graphs

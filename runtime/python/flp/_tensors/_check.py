@@ -12,7 +12,7 @@ import torch
 from .._library import _c
 from .._library._numbers import (DETACHED, FLOAT32_LEAST, INT32_MAX, LOG2E, VOCAB_MAX, budget_of,  # noqa: F401
                                  count_of, double_of, entropy_of, fits, float_of, integer_of, number_of, refuse,
-                                 scales_of, softcap_of, tail_of, within)
+                                 refuse_dtype, refuse_shape, refuse_type, scales_of, softcap_of, tail_of, within)
 from ._compile import is_tracing
 
 BOTH = "one dtype for both"
@@ -58,13 +58,13 @@ class Settings:
 def check_real(field, value):
     """Refuses what is neither None, a number nor a symbol of one: the check of numbers while a graph is made."""
     if value is not None and not isinstance(value, numbers.Real):
-        refuse(TypeError, field, "of type " + type(value).__name__, "a finite number")
+        refuse_type(field, value, "a finite number")
 
 
 def check_integral(field, value):
     """check_real, of integers."""
     if value is not None and not isinstance(value, numbers.Integral):
-        refuse(TypeError, field, "of type " + type(value).__name__, "an integer")
+        refuse_type(field, value, "an integer")
 
 
 def usable(temperature_rows, softcap, scale):
@@ -92,19 +92,18 @@ def like(field, value, other, tensor):
     tensor_of(field, value)
     same_device(field, value, other, tensor)
     if value.shape != tensor.shape:
-        refuse(ValueError, field, "of shape %s" % (tuple(value.shape),), "%s's, %s" % (other, tuple(tensor.shape)))
+        refuse_shape(field, value, "%s's, %s" % (other, tuple(tensor.shape)))
 
 
 def tensor_of(field, value):
     if not isinstance(value, torch.Tensor):
-        refuse(TypeError, field, "of type " + type(value).__name__, "a torch.Tensor")
+        refuse_type(field, value, "a torch.Tensor")
     if value.layout is not torch.strided:
         refuse(TypeError, field, "of layout %s" % value.layout, "torch.strided")
     if value.is_nested:
         refuse(TypeError, field, "a nested tensor", "one of rows of equal length; flp.score takes packed sequences")
     if hasattr(value, "to_local"):
-        refuse(TypeError, field, "of type " + type(value).__name__,
-               "a plain torch.Tensor, e.g. the result of to_local()")
+        refuse_type(field, value, "a plain torch.Tensor, e.g. the result of to_local()")
 
 
 def follow_autocast(hidden, weight, bias):
@@ -131,20 +130,18 @@ def operands(hidden, weight, bias, names=("weight", "bias"), mixed=None):
     flp_mixed of a call that takes operands of two dtypes."""
     head, offset = names
     if hidden.dtype not in DTYPES:
-        refuse(TypeError, "hidden", "of dtype %s" % hidden.dtype, ACCEPTED_DTYPES)
+        refuse_dtype("hidden", hidden, ACCEPTED_DTYPES)
     agree(head, weight, hidden, mixed)
     if hidden.dim() < 1:
         refuse(ValueError, "hidden", "of shape ()", "(..., D)")
     if weight.dim() != 2 or weight.shape[1] != hidden.shape[-1]:
-        refuse(ValueError, head, "of shape %s" % (tuple(weight.shape),), "(V, %d), as hidden ends in %d"
-               % (hidden.shape[-1], hidden.shape[-1]))
+        refuse_shape(head, weight, "(V, %d), as hidden ends in %d" % (hidden.shape[-1], hidden.shape[-1]))
     if bias is None:
         return
     if not mixed or bias.dtype is not weight.dtype:
         agree(offset, bias, hidden, mixed)
     if tuple(bias.shape) != (weight.shape[0],):
-        refuse(ValueError, offset, "of shape %s" % (tuple(bias.shape),), "(%d,), as %s has %d rows"
-               % (weight.shape[0], head, weight.shape[0]))
+        refuse_shape(offset, bias, "(%d,), as %s has %d rows" % (weight.shape[0], head, weight.shape[0]))
 
 
 def agree(field, tensor, hidden, mixed):
@@ -161,7 +158,7 @@ def target_of(target, lead, several=False):
     """The targets as one contiguous row of ids (N); several: those of one more dimension, K > 1, as (N, K)."""
     tensor_of("target", target)
     if target.dtype not in TARGET_DTYPES:
-        refuse(TypeError, "target", "of dtype %s" % target.dtype, ACCEPTED_TARGETS)
+        refuse_dtype("target", target, ACCEPTED_TARGETS)
     if several and target.dim() == len(lead) + 1 and target.shape[:-1] == lead:
         if not 1 <= target.shape[-1] <= TARGETS_MAX:
             refuse(ValueError, "target", "of shape %s, with K = %d" % (tuple(target.shape), target.shape[-1]),
@@ -169,8 +166,7 @@ def target_of(target, lead, several=False):
         return target.reshape(-1, target.shape[-1]) if target.shape[-1] > 1 else target.reshape(-1)
     if target.shape != lead:
         more = ", or %s with K targets a row" % str((*lead, "K")).replace("'", "") if several else ""
-        refuse(ValueError, "target", "of shape %s" % (tuple(target.shape),),
-               "%s, as hidden without its last dimension%s" % (tuple(lead), more))
+        refuse_shape("target", target, "%s, as hidden without its last dimension%s" % (tuple(lead), more))
     return target.reshape(-1)
 
 
@@ -224,21 +220,19 @@ def temperature_of(temperature, lead, device):
     """(scalar, None), or (1.0, float32 row of one temperature a row)."""
     if not isinstance(temperature, torch.Tensor):
         if not isinstance(temperature, numbers.Real):
-            refuse(TypeError, "temperature", "of type " + type(temperature).__name__,
-                   "a number, or a tensor of one a row")
+            refuse_type("temperature", temperature, "a number, or a tensor of one a row")
         return temperature if is_tracing() else float_of(temperature), None
     if temperature.requires_grad and torch.is_grad_enabled():
         refuse(ValueError, "temperature", "a tensor that requires a gradient",
                "a tensor without, as gradients reach hidden, weight and bias only")
     if temperature.dtype.is_complex or temperature.dtype is torch.bool:
-        refuse(TypeError, "temperature", "of dtype %s" % temperature.dtype, "a real dtype")
+        refuse_dtype("temperature", temperature, "a real dtype")
     if temperature.dim() == 0 and temperature.device.type == "cpu":
         if not is_tracing():
             return float(temperature), None
         temperature = temperature.to(device)
     if temperature.dim() != 0 and temperature.shape != lead:
-        refuse(ValueError, "temperature", "of shape %s" % (tuple(temperature.shape),), "(), or %s, as target"
-               % (tuple(lead),))
+        refuse_shape("temperature", temperature, "(), or %s, as target" % (tuple(lead),))
     if temperature.device != device:
         refuse(ValueError, "temperature", "on device %s while hidden is on %s" % (temperature.device, device),
                "one device for all")
@@ -251,7 +245,7 @@ def _ids_of(rows):
     try:
         ids = torch.as_tensor(rows, device="cpu")
     except (TypeError, ValueError, RuntimeError):
-        refuse(TypeError, "rows", "of type " + type(rows).__name__, "integers of 64 bits, or a tensor of them")
+        refuse_type("rows", rows, "integers of 64 bits, or a tensor of them")
     is_integer = not (ids.is_floating_point() or ids.is_complex() or ids.dtype is torch.bool)
     return ids.long() if is_integer or not ids.numel() else ids
 
@@ -263,9 +257,9 @@ def rows_of(rows, device):
     if not isinstance(rows, torch.Tensor):
         rows = _ids_of(rows)
     if rows.dtype not in TARGET_DTYPES:
-        refuse(TypeError, "rows", "of dtype %s" % rows.dtype, ACCEPTED_TARGETS)
+        refuse_dtype("rows", rows, ACCEPTED_TARGETS)
     if rows.dim() != 1:
-        refuse(ValueError, "rows", "of shape %s" % (tuple(rows.shape),), "(row count,)")
+        refuse_shape("rows", rows, "(row count,)")
     if rows.dtype is torch.int64:
         rows = rows.clamp(-1, INT32_MAX).to(torch.int32)
     return rows.to(device)
@@ -280,20 +274,19 @@ def lists_of(keep, target):
     if keep is None:
         return None, None, target
     if not isinstance(keep, (tuple, list)) or len(keep) != 2:
-        refuse(TypeError, "keep", "of type " + type(keep).__name__, "a pair of tensors, (offsets, token_ids)")
+        refuse_type("keep", keep, "a pair of tensors, (offsets, token_ids)")
     for field, tensor in zip(("keep[0] (offsets)", "keep[1] (token_ids)"), keep):
         tensor_of(field, tensor)
         if tensor.dtype not in TARGET_DTYPES:
-            refuse(TypeError, field, "of dtype %s" % tensor.dtype, ACCEPTED_TARGETS)
+            refuse_dtype(field, tensor, ACCEPTED_TARGETS)
         if tensor.dim() != 1:
-            refuse(ValueError, field, "of shape %s" % (tuple(tensor.shape),), "one dimension")
+            refuse_shape(field, tensor, "one dimension")
         devices(target, "target", **{field: tensor})
     offsets, ids = keep
     if offsets.numel() != target.numel() + 1:
-        refuse(ValueError, "keep[0] (offsets)", "of shape %s" % (tuple(offsets.shape),),
-               "(%d,), one more than there are targets" % (target.numel() + 1))
+        refuse_shape("keep[0] (offsets)", offsets, "(%d,), one more than there are targets" % (target.numel() + 1))
     if ids.numel() > INT32_MAX:
-        refuse(ValueError, "keep[1] (token_ids)", "of shape %s" % (tuple(ids.shape),), "at most 2^31 - 1 ids in all")
+        refuse_shape("keep[1] (token_ids)", ids, "at most 2^31 - 1 ids in all")
     if ids.dtype is not target.dtype:
         # the wider of the two: an id that int32 cannot hold must not become another
         ids, target = ids.long(), target.long()
@@ -321,7 +314,7 @@ def lists_of_rows(offsets, ids, rows):
 def save_of(value):
     """Whether a forward pass may keep something for the backward pass: None, True or False."""
     if value is not None and not isinstance(value, bool):
-        refuse(TypeError, "save", "of type " + type(value).__name__, "None, True or False")
+        refuse_type("save", value, "None, True or False")
     return value
 
 
@@ -332,7 +325,7 @@ def row_values_of(field, value, lead, device, of="target", targets=()):
         return None
     float_tensor_of(field, value)
     if value.shape != (*lead, *targets):
-        refuse(ValueError, field, "of shape %s" % (tuple(value.shape),), "%s, as %s" % ((*lead, *targets), of))
+        refuse_shape(field, value, "%s, as %s" % ((*lead, *targets), of))
     if value.device != device:
         refuse(ValueError, field, "on device %s while hidden is on %s" % (value.device, device), "one device for all")
     return value.detach().to(torch.float32).reshape(-1, *targets)

@@ -35,7 +35,7 @@ class Lora:
 def checked(lora, hidden, weight, name="weight"):
     """a, b and scale of a call, a and b of a rank that libflp takes. name: what the call names weight"""
     if not isinstance(lora, Lora):
-        _check.refuse(TypeError, "lora", "of type " + type(lora).__name__, "a flp.Lora(a, b, scale), or None")
+        _check.refuse_type("lora", lora, "a flp.Lora(a, b, scale), or None")
     rank = lora.a.shape[0] if isinstance(lora.a, Tensor) and lora.a.dim() == 2 else 0
     vocab, depth = weight.shape[0], hidden.shape[-1]
     rows = {"lora.a": (lora.a, (rank, depth), "(r, %d), r from 1 to %d" % (depth, RANK_MAX)),
@@ -43,10 +43,9 @@ def checked(lora, hidden, weight, name="weight"):
     for field, (value, wanted, shape) in rows.items():
         _check.tensor_of(field, value)
         if value.dtype not in (hidden.dtype, torch.float32):
-            _check.refuse(TypeError, field, "of dtype %s" % value.dtype,
-                          "hidden's dtype, %s, or torch.float32" % hidden.dtype)
+            _check.refuse_dtype(field, value, "hidden's dtype, %s, or torch.float32" % hidden.dtype)
         if tuple(value.shape) != wanted or not 1 <= rank <= RANK_MAX:
-            _check.refuse(ValueError, field, "of shape %s" % (tuple(value.shape),), shape)
+            _check.refuse_shape(field, value, shape)
         _check.same_device(field, value, "hidden", hidden)
     scale = _check.number_of("lora.scale", lora.scale)
     if not _check.fits(scale):

@@ -18,7 +18,7 @@ def settled(mixed, hidden, weight, bias, options):
     if split and hidden.dtype is weight.dtype:
         _check.refuse(ValueError, "mixed", "'split' of a bias alone", '"round"')
     if bias is not None and split and bias.dtype is not dtype:
-        _check.refuse(TypeError, "bias", "of dtype %s" % bias.dtype, '%s with mixed="split"' % dtype)
+        _check.refuse_dtype("bias", bias, '%s with mixed="split"' % dtype)
     if split or weight.dtype is not dtype:
         _together.check({"slices": True, **options})
     return mixed

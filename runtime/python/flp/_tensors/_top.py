@@ -63,7 +63,7 @@ def settle(settings, topk, rank, vocab):
     if not 0 <= count <= min(MOST, vocab):
         _check.refuse(ValueError, "topk", topk, "0 to %d, and at most the %d tokens of the vocabulary" % (MOST, vocab))
     if not isinstance(rank, bool):
-        _check.refuse(TypeError, "rank", "of type " + type(rank).__name__, "True or False")
+        _check.refuse_type("rank", rank, "True or False")
     settings.topk, settings.rank = count, rank
 
 

@@ -198,11 +198,20 @@ def of_responses(scores, get_responses, temperature, entropy, **more):
     return {name: list(parts) for name, parts in zip(("log_probs", "entropy"), cut)}
 
 
-def passes(name, refusal, from_scores):
+# An argument of slime and of trainers made from it, when it makes a step's scores needed, and why.
+IN_PIECES = "overlap_moe_expert_parallel_comm", bool, "hands scores on in pieces"
+
+
+def passes(name, needing, from_scores):
     """The two passes of slime and of trainers made from it, as makers of what stands in their place: forward_only, of
-    log-probabilities, and train_one_step, of the losses that take them. refusal: of the arguments why a step's scores are
-    needed, or None; from_scores: the function that asks for log-probabilities"""
+    log-probabilities, and train_one_step, of the losses that take them. needing: rows as IN_PIECES; from_scores: the
+    function that asks for log-probabilities"""
     losses = "policy_loss", "sft_loss"
+
+    def refusal(args):
+        reasons = ("%s %s" % (argument, why) for argument, is_needing, why in needing
+                   if hasattr(args, argument) and is_needing(getattr(args, argument)))
+        return next(reasons, None)
 
     def scored(host):
         @functools.wraps(host)

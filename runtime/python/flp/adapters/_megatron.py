@@ -8,11 +8,12 @@ import typing
 
 import torch
 
-from .. import errors, parallel
+from .. import parallel
 from .._functions._logprob import linear_logprob
 from .._functions._select import NEVER
 from .._tensors import _check
 from ..heads import _patch
+from ..heads._head_checks import no_hooks, refuse
 from . import _call
 
 # The second gives scores as the first does, unless it is asked for a loss.
@@ -43,10 +44,6 @@ class Head(typing.NamedTuple):
     fused: bool = False
     scale: float = 1.0
     softcap: typing.Optional[float] = None
-
-
-def refuse(field, value, accepted):
-    _check.refuse(errors.UnsupportedError, field, value, accepted)
 
 
 # ---- what an output layer is ----
@@ -92,11 +89,7 @@ def check_layer(layer, config, own_handler=False):
         refuse("output_layer", "of type %s.%s" % (kind.__module__, kind.__qualname__), PLAIN)
     if not own_handler and (isinstance(layer, _patch.Patched) or _patch.replaced_forward(layer) is not None):
         refuse("output_layer.forward", "replaced", PLAIN)
-    for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
-        hooks = getattr(layer, name, None)
-        if hooks:
-            refuse("output_layer", "under %d %s" % (len(hooks), name.strip("_").replace("_", " ")),
-                   "none, as scores that they could see are never made")
+    no_hooks(layer, "output_layer", ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"))
     if getattr(config, "defer_embedding_wgrad_compute", False):
         refuse("config.defer_embedding_wgrad_compute", "True",
                "False: flp makes the weight's gradient where it makes that of the hidden states")

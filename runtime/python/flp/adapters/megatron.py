@@ -76,8 +76,7 @@ def _own(context):
     if context is None:
         return {}
     if not isinstance(context, dict):
-        _check.refuse(TypeError, "output_processor_context", "of type " + type(context).__name__,
-                      "None, or a dict of " + ", ".join(PER_CALL))
+        _check.refuse_type("output_processor_context", context, "None, or a dict of " + ", ".join(PER_CALL))
     for name in context:
         if name not in PER_CALL:
             _check.refuse(ValueError, "output_processor_context", "a dict with %r" % (name,), ", ".join(PER_CALL))
@@ -102,8 +101,7 @@ def targets(labels, input_ids, masks, packed_seq_params=None, config=None, ignor
     labels = labels.long()
     for mask in masks:
         if mask.shape != labels.shape:
-            _check.refuse(ValueError, "mask", "of shape %s" % (tuple(mask.shape),),
-                          "%s, as labels" % (tuple(labels.shape),))
+            _check.refuse_shape("mask", mask, "%s, as labels" % (tuple(labels.shape),))
         labels = labels.masked_fill(mask == 0, ignore_index)
     return labels
 

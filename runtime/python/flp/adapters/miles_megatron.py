@@ -6,17 +6,8 @@ from ._seam import Host, Seam
 
 NAME = "miles-megatron"
 FROM_SCORES = "get_log_probs_and_entropy"
-
-
-def refusal(args):
-    """Why a step's scores are needed, or None."""
-    if getattr(args, "true_on_policy_mode", False):
-        return "true_on_policy_mode asks for the bits of the rollout engine"
-    if getattr(args, "recompute_loss_function", False):
-        return "recompute_loss_function cuts the loss off from what scores are made of"
-    if getattr(args, "overlap_moe_expert_parallel_comm", False):
-        return "overlap_moe_expert_parallel_comm hands scores on in pieces"
-    return None
+NEEDING = (("true_on_policy_mode", bool, "asks for the bits of the rollout engine"),
+           ("recompute_loss_function", bool, "cuts the loss off from what scores are made of"), _deferred.IN_PIECES)
 
 
 def from_hidden(host):
@@ -43,7 +34,7 @@ def from_hidden(host):
     return get_log_probs_and_entropy
 
 
-scored, trained = _deferred.passes(NAME, refusal, FROM_SCORES)
+scored, trained = _deferred.passes(NAME, NEEDING, FROM_SCORES)
 MODEL, LOSS = "miles.backends.megatron_utils.model", "miles.backends.training_utils.loss_hub.logit_processors"
 HOST = Host(
     NAME, ("0.1.0", "0.2"), (

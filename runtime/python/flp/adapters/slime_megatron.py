@@ -7,15 +7,7 @@ from ._seam import Host, Seam
 
 NAME = "slime-megatron"
 FROM_SCORES = "get_log_probs_and_entropy"
-
-
-def refusal(args):
-    """Why a step's scores are needed, or None."""
-    if getattr(args, "rollout_top_p", 1.0) != 1.0:
-        return "rollout_top_p asks for masked scores"
-    if getattr(args, "overlap_moe_expert_parallel_comm", False):
-        return "overlap_moe_expert_parallel_comm hands scores on in pieces"
-    return None
+NEEDING = (("rollout_top_p", lambda share: share != 1.0, "asks for masked scores"), _deferred.IN_PIECES)
 
 
 def from_hidden(host):
@@ -43,7 +35,7 @@ def from_hidden(host):
     return get_log_probs_and_entropy
 
 
-scored, trained = _deferred.passes(NAME, refusal, FROM_SCORES)
+scored, trained = _deferred.passes(NAME, NEEDING, FROM_SCORES)
 MODEL, LOSS = "slime.backends.megatron_utils.model", "slime.backends.megatron_utils.loss"
 HOST = Host(
     NAME, ("0.3.1", "0.4"), (

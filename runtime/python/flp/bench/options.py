@@ -96,25 +96,21 @@ def size(text):
     return value.value
 
 
-def words(choices):
-    """Distinct words of a list."""
+def words(choices, accepted=None):
+    """Distinct words of a list. accepted: how a refusal names the choices; None: all of them"""
+    accepted = "any of %s, separated by commas, is" % (accepted or ", ".join(choices))
+
     def parse(text):
         chosen = [word.strip() for word in text.split(",")]
         wrong = [word for word in chosen if word not in choices]
-        return refuse(wrong[0], "any of %s, separated by commas, is" % ", ".join(choices)) if wrong \
-            else list(dict.fromkeys(chosen))
+        return refuse(wrong[0], accepted) if wrong else list(dict.fromkeys(chosen))
 
     return parse
 
 
-def losses(text):
-    """Rules, alone or with a term of divergence."""
-    choices = [CROSS_ENTROPY, *(name + term for name in LOSSES for term in ("", "+k1", "+k2", "+k3"))]
-    chosen = [word.strip() for word in text.split(",")]
-    wrong = [word for word in chosen if word not in choices]
-    return refuse(wrong[0], "any of %s, alone or with +k1, +k2 or +k3, or %s, separated by commas, is"
-                  % (", ".join(LOSSES), CROSS_ENTROPY)) \
-        if wrong else list(dict.fromkeys(chosen))
+# Rules, alone or with a term of divergence.
+losses = words([CROSS_ENTROPY, *(name + term for name in LOSSES for term in ("", "+k1", "+k2", "+k3"))],
+               "%s, alone or with +k1, +k2 or +k3, or %s" % (", ".join(LOSSES), CROSS_ENTROPY))
 
 
 def tail(text):

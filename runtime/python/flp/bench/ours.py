@@ -13,7 +13,6 @@ class Flp(Peer):
     distribution = "flp"
     install = "build libflp and set FLP_LIBRARY, or install the wheel that carries it"
     needs_cuda = False
-    dtypes = ("bf16", "fp16", "fp32")
     entropy = bias = softcap = True
     lacks = None
     held = None

@@ -144,6 +144,6 @@ def _total_of(items):
     if not isinstance(items, Tensor):
         return 1 if items == 0 else items
     if items.numel() != 1:
-        _check.refuse(ValueError, "num_items_in_batch", "of shape %s" % (tuple(items.shape),), "a number, or a tensor of one")
+        _check.refuse_shape("num_items_in_batch", items, "a number, or a tensor of one")
     items = items.reshape(()).to(torch.float32)
     return torch.where(items == 0, torch.ones_like(items), items)

@@ -256,7 +256,7 @@ def _next_of(labels, keywords, ignore_index):
             _check.refuse(ValueError, "labels", None, "labels or targets, as input_ids are not given")
     _check.tensor_of("labels", labels)
     if labels.dim() != 2:
-        _check.refuse(ValueError, "labels", "of shape %s" % (tuple(labels.shape),), "(B, T)")
+        _check.refuse_shape("labels", labels, "(B, T)")
     after = labels[:, 1:]
     if mask is not None:
         if not isinstance(mask, torch.Tensor) or mask.shape != labels.shape:
@@ -274,8 +274,7 @@ def _expanded(temperature, shape):
     try:
         return temperature.expand(shape)
     except RuntimeError:
-        _check.refuse(ValueError, "temperature", "of shape %s" % (tuple(temperature.shape),),
-                      "a number, or what expands to %s" % (tuple(shape),))
+        _check.refuse_shape("temperature", temperature, "a number, or what expands to %s" % (tuple(shape),))
 
 
 def _scores_of(output):

@@ -34,7 +34,7 @@ def causal_lm(model):
     """The causal language model inside wrappers: a PEFT model, DistributedDataParallel and others with .module,
     torch.compile's module. error: TypeError, UnsupportedError"""
     if not isinstance(model, nn.Module):
-        _check.refuse(TypeError, "model", "of type " + type(model).__name__, "a torch.nn.Module")
+        _check.refuse_type("model", model, "a torch.nn.Module")
     while True:
         if hasattr(model, "peft_config") and callable(getattr(model, "get_base_model", None)):
             return model.get_base_model()
@@ -57,7 +57,7 @@ def linears_of(model):
         refuse("head", "None", "a model whose get_output_embeddings() is its head")
     copies = getattr(head, "modules_to_save", None)
     if isinstance(copies, nn.ModuleDict) and isinstance(getattr(head, "original_module", None), nn.Module):
-        _no_hooks(head)
+        no_hooks(head)
         found = [head.original_module, *copies.values()]
     else:
         found = [head]
@@ -82,11 +82,8 @@ def parts_of(head):
         return head.weight, head.bias, None
     base, names = head.base_layer, head.active_adapters
     _check_linear(base)
-    replaced = _patch.replaced_forward(head)
-    if replaced is not None:
-        refuse("head.forward", "replaced by %s" % getattr(replaced, "__qualname__", type(replaced).__name__),
-               "that of PEFT's layer")
-    _no_hooks(head)
+    _check_own_forward(head, "that of PEFT's layer")
+    no_hooks(head)
     if head.disable_adapters and head.merged:
         refuse("head", "with adapters that are merged and disabled", "adapters unmerged before they are disabled")
     names = [name for name in ([names] if isinstance(names, str) else names) if name in head.lora_A]
@@ -114,7 +111,7 @@ def _adapter_of(head, name):
     for field, layer in (("lora_A", a), ("lora_B", b)):
         if type(layer) is not nn.Linear:
             refuse("head." + field, "of type " + _kind_of(layer), "torch.nn.Linear")
-        _no_hooks(layer)
+        no_hooks(layer)
         if layer.bias is not None:
             refuse("head.%s.bias" % field, "given (lora_bias=True)", "None, or the adapter merged")
         _check_weight(layer, "head.%s." % field)
@@ -147,11 +144,9 @@ def _check_linear(head):
                "in modules_to_save, to be trained; or with the adapter merged")
     if not isinstance(head, nn.Linear) or _patch.own_forward(head) is not nn.Linear.forward:
         refuse("head", "of type " + _kind_of(head), UNQUANTISED)
-    replaced = _patch.replaced_forward(head)
-    if replaced is not None:
-        refuse("head.forward", "replaced by %s" % getattr(replaced, "__qualname__", type(replaced).__name__),
-               "torch.nn.Linear's own: remove what replaced it, such as accelerate's hooks of a device_map")
-    _no_hooks(head)
+    _check_own_forward(head, "torch.nn.Linear's own: remove what replaced it, such as accelerate's hooks of a "
+                             "device_map")
+    no_hooks(head)
     _check_weight(head)
 
 
@@ -159,11 +154,18 @@ def _kind_of(head):
     return "%s.%s" % (type(head).__module__, type(head).__qualname__)
 
 
-def _no_hooks(head):
-    for name in ("_forward_hooks", "_backward_hooks", "_backward_pre_hooks"):
+def _check_own_forward(head, accepted):
+    replaced = _patch.replaced_forward(head)
+    if replaced is not None:
+        refuse("head.forward", "replaced by %s" % getattr(replaced, "__qualname__", type(replaced).__name__), accepted)
+
+
+def no_hooks(head, field="head", kinds=("_forward_hooks", "_backward_hooks", "_backward_pre_hooks")):
+    """error: UnsupportedError that names the field, where a head has hooks of these kinds"""
+    for name in kinds:
         hooks = getattr(head, name, None)
         if hooks:
-            refuse("head", "under %d %s" % (len(hooks), name.strip("_").replace("_", " ")),
+            refuse(field, "under %d %s" % (len(hooks), name.strip("_").replace("_", " ")),
                    "none, as scores that they could see are never made")
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy
 
 from .._library import _c, _fields, _numbers, _together
-from .._library._numbers import refuse
+from .._library._numbers import refuse, refuse_dtype, refuse_shape, refuse_type
 from . import _call
 
 RANK_STEP = 8  # of an adapter, as libflp has it
@@ -23,7 +23,7 @@ def numbers_of(temperature, softcap, scale, ignore_index, mixed):
     """The fields that are numbers, checked; those of a temperature in an array are checked where they are."""
     softcap, scale = _numbers.softcap_of(softcap), _numbers.number_of("scale", scale)
     if not _is_array(temperature) and not isinstance(temperature, numbers.Real):
-        refuse(TypeError, "temperature", "of type " + type(temperature).__name__, "a number, or an array of one a row")
+        refuse_type("temperature", temperature, "a number, or an array of one a row")
     scalar = 1.0 if _is_array(temperature) else _numbers.float_of(temperature)
     _numbers.scales_of(scalar, softcap, scale)
     return {"temperature": scalar, "scale": scale, "softcap": softcap,
@@ -57,7 +57,7 @@ def _parts(option, value, accepted, count):
     if value is None:
         return (None,) * count
     if not isinstance(value, (tuple, list)) or len(value) != count:
-        refuse(TypeError, option, "of type " + type(value).__name__, accepted)
+        refuse_type(option, value, accepted)
     return value
 
 
@@ -70,7 +70,7 @@ def _array_of(name, value):
     if name == "rows" and isinstance(value, (tuple, list)):
         value = numpy.asarray(value, numpy.int64)
     if not _is_array(value):
-        refuse(TypeError, CALLED.get(name, name), "of type " + type(value).__name__, "a jax.Array or numpy.ndarray")
+        refuse_type(CALLED.get(name, name), value, "a jax.Array or numpy.ndarray")
     if isinstance(value, numpy.ndarray) and value.dtype.kind in "iu" and name == "temperature_rows":
         value = value.astype(numpy.float32)
     if _is_wide(value):
@@ -112,8 +112,7 @@ def _check_shapes(arrays):
         if name == "temperature_rows":
             accepted.insert(0, ())
         if not any(_fits(array.shape, shape) for shape in accepted):
-            refuse(ValueError, CALLED.get(name, name), "of shape %s" % (array.shape,),
-                   " or ".join(str(shape).replace("'", "") for shape in accepted))
+            refuse_shape(CALLED.get(name, name), array, " or ".join(str(shape).replace("'", "") for shape in accepted))
         sizes.update(zip(letters[is_of_rows:], array.shape[len(lead) if is_of_rows else 0:]))
     return lead
 
@@ -142,7 +141,7 @@ def _check_dtypes(arrays, mixed):
         else:
             accepted, operands[name] = _call.DTYPES, array.dtype
         if array.dtype not in accepted:
-            refuse(TypeError, CALLED.get(name, name), "of dtype %s" % array.dtype, ", ".join(map(str, accepted)))
+            refuse_dtype(CALLED.get(name, name), array, ", ".join(map(str, accepted)))
     return _check_operands(operands, _product(arrays), mixed)
 
 

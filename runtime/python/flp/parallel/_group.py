@@ -82,8 +82,7 @@ def group_of(group):
         _check.refuse(ValueError, "group", "a DeviceMesh of %d dimensions" % group.ndim, "one of its dimensions")
     handle = group.get_group() if hasattr(group, "get_group") else group
     if not isinstance(handle, dist.ProcessGroup) and handle is not dist.GroupMember.NON_GROUP_MEMBER:
-        _check.refuse(TypeError, "group", "of type " + type(group).__name__,
-                      "None, a ProcessGroup or a DeviceMesh of one dimension")
+        _check.refuse_type("group", group, "None, a ProcessGroup or a DeviceMesh of one dimension")
     if dist.get_rank(handle) < 0:
         _check.refuse(ValueError, "group", "one that this process is not in", "a group of this process")
     return Group(handle)

@@ -128,7 +128,7 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
     if merge not in _merge.METHODS:
         _check.refuse(ValueError, "merge", repr(merge), ", ".join(_merge.METHODS))
     if gather is not None and not callable(gather):
-        _check.refuse(TypeError, "gather", "of type " + type(gather).__name__, "None, or a callable")
+        _check.refuse_type("gather", gather, "None, or a callable")
     _check.tensor_of("hidden", hidden)
     _check.tensor_of("target", target)
     _together.check({"target": _together.several(target, hidden), "gather": gather, "topk": topk,
@@ -215,7 +215,7 @@ def _chunk_of(sequence_parallel, group, replicated):
 def _reduction_of(hidden, reduce_grad_hidden, reduce_dtype, call):
     """The dtype that gradients of hidden are summed in, or None where they are not."""
     if not isinstance(reduce_grad_hidden, bool):
-        _check.refuse(TypeError, "reduce_grad_hidden", "of type " + type(reduce_grad_hidden).__name__, "True or False")
+        _check.refuse_type("reduce_grad_hidden", reduce_grad_hidden, "True or False")
     if reduce_dtype is not None and not (isinstance(reduce_dtype, torch.dtype) and reduce_dtype in _check.DTYPES):
         _check.refuse(TypeError, "reduce_dtype", reduce_dtype, "None, " + _check.ACCEPTED_DTYPES)
     if call.chunk and not reduce_grad_hidden:

@@ -6,12 +6,11 @@ case in its place.
 """
 import contextlib
 import sys
-import types
 
 import torch
 
 from .seam import Peer, Result, version_of
-from .skeleton import add_package, import_kernel
+from .skeleton import add_package, import_kernel, stand_in
 
 # Where releases have had the module, newest first.
 PACKAGES = ("agilerl.algorithms.core.llm_ops", "agilerl.llm_ops")
@@ -21,13 +20,6 @@ MODULE = "fused_logprobs"
 @contextlib.contextmanager
 def plain_tensors(*tensors):
     yield list(tensors)
-
-
-def stand_in():
-    """agilerl.distributed for tensors that are not sharded."""
-    module = types.ModuleType("agilerl.distributed")
-    module.materialize_dtensors = plain_tensors
-    return module
 
 
 def parents_of(package):
@@ -41,7 +33,7 @@ def import_module():
         if name in sys.modules:
             return sys.modules[name]
     add_package("agilerl")
-    sys.modules.setdefault("agilerl.distributed", stand_in())
+    stand_in("agilerl.distributed", materialize_dtensors=plain_tensors)
     for package in PACKAGES:
         try:
             return import_kernel(package + "." + MODULE, parents_of(package))

@@ -32,6 +32,13 @@ def add_package(name):
         setattr(sys.modules[parent], child, package)
 
 
+def stand_in(name, **values):
+    """Puts a module of these values in the place of one that is not imported yet."""
+    module = types.ModuleType(name)
+    vars(module).update(values)
+    sys.modules.setdefault(name, module)
+
+
 def import_kernel(name, packages):
     """Imports module name; packages, parents first, are not started."""
     if name in sys.modules:

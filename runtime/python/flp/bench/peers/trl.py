@@ -5,19 +5,11 @@ pass, one function of trl.trainer.utils, which gathers a sharded head and passes
 module is loaded, with that function's plain case in its place.
 """
 import contextlib
-import sys
-import types
 
 from .seam import Peer, Result
+from .skeleton import stand_in
 
 CHUNK = 32768  # columns of a tile, as its trainers have it
-
-
-def stand_in():
-    """trl.trainer.utils for heads that are not sharded."""
-    module = types.ModuleType("trl.trainer.utils")
-    module.maybe_gather_lm_head_ctx = lambda *_: contextlib.nullcontext()
-    return module
 
 
 class Trl(Peer):
@@ -32,7 +24,7 @@ class Trl(Peer):
 
     def load(self):
         version = super().load()
-        sys.modules.setdefault("trl.trainer.utils", stand_in())
+        stand_in("trl.trainer.utils", maybe_gather_lm_head_ctx=lambda *_: contextlib.nullcontext())  # of a whole head
         return version
 
     def run(self, hidden, weight, bias, target, case):

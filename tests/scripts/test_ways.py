@@ -1,0 +1,109 @@
+"""tests/gpu/head_memory.py and response_rows.py without a GPU: their records, what they count as failed, and memory that
+runs out."""
+import json
+import types
+
+import pytest
+import torch
+
+import head_memory
+import response_rows
+from test_evidence import check_record
+
+
+class Script(types.SimpleNamespace):
+    def run(self, tmp_path, *more):
+        """-> exit status, the record"""
+        out = tmp_path / "record.json"
+        status = self.module.main([*self.tiny, *more, "--json", str(out)])
+        return status, json.loads(out.read_text())
+
+
+HEADS = Script(module=head_memory, ours="scored", theirs="naive", command="tests/gpu/head_memory.py", tiny=[
+    "--device", "cpu", "--batch", "2", "--length", "9", "--vocab", "301", "--hidden", "16", "--burst-ms", "1"])
+RESPONSES = Script(module=response_rows, ours="of_hidden", theirs="of_scores", command="tests/gpu/response_rows.py", tiny=[
+    "--device", "cpu", "--tokens", "48", "--sequence", "12", "--vocab", "301", "--hidden", "16", "--chunk", "20",
+    "--burst-ms", "1"])
+OF_BOTH = pytest.mark.parametrize("script", [HEADS, RESPONSES], ids=["heads", "responses"])
+
+
+def check_whole(script, tmp_path, *more):
+    status, record = script.run(tmp_path, *more)
+    assert status == 0 and check_record({**record, "gpu": "a GPU", "driver": "1"}) is None
+    assert record["gpu"] == "none" and record["command"] == " ".join([script.command, *script.tiny, *more])
+    assert record["dtype"] == "bf16" and record["failed"] == 0
+    assert all(row["ms"] > 0 and row["peak_bytes"] is None for row in record["rows"])
+    return record, {row["peer"]: row["error"] for row in record["rows"]}
+
+
+def test_heads_have_a_row_for_every_size_pass_and_way(tmp_path):
+    record, errors = check_whole(HEADS, tmp_path, "--hidden", "16,32")
+    assert (record["batch"], record["length"], record["vocab"]) == (2, 9, 301)
+    assert [(row["hidden"], row["pass"], row["peer"]) for row in record["rows"]] == [
+        (size, which, name) for size in (16, 32) for which in ("forward", "training")
+        for name in ("naive", "naive bfloat16", "flp", "eager")]
+    for row in record["rows"]:
+        grads = 2 * (2 * 9 * row["hidden"] + 301 * row["hidden"]) if row["pass"] == "training" else 0
+        assert row["result_bytes"] >= grads + 2 * 8 * (2 if row["peer"] == "naive bfloat16" else 4)
+    assert errors["flp"] < 1e-5 and errors["eager"] == errors["naive"] < errors["naive bfloat16"]
+
+
+def test_responses_have_a_row_for_every_pass_and_way(tmp_path):
+    record, errors = check_whole(RESPONSES, tmp_path)
+    assert (record["tokens"], record["share"]) == (48, 3)
+    assert [(row["pass"], row["peer"]) for row in record["rows"]] == [
+        (which, name) for which in ("forward", "training")
+        for name in ("scores", "scores, responses alone", "flp", "flp, all rows")]
+    for row in record["rows"]:
+        grads = 2 * (48 * 16 + 301 * 16) if row["pass"] == "training" else 0
+        assert row["result_bytes"] >= 2 * 4 * 48 + grads
+    assert errors["flp"] < 1e-5 < errors["scores"]
+
+
+def test_all_ways_of_responses_agree():
+    """In float32; where a token is no response, the values of some ways are 0, and no way has a gradient of it."""
+    step = response_rows.Step(response_rows.parser().parse_args([*RESPONSES.tiny, "--dtype", "fp32", "--json", "-"]))
+    kept = step.responses
+    assert kept.sum() == 16
+    want = None
+    for name, call in step.ways().items():
+        (logprob, entropy), grads = step.training(call)
+        found = [logprob[kept], entropy[kept], *grads]
+        want = found if want is None else want
+        assert all(torch.allclose(value, other, atol=1e-4) for value, other in zip(found, want)), name
+        assert not entropy.requires_grad
+
+
+@OF_BOTH
+def test_a_wrong_value_fails_it(script, tmp_path, monkeypatch):
+    own = getattr(script.module.Step, script.ours)
+    monkeypatch.setattr(script.module.Step, script.ours, lambda *given: torch.utils._pytree.tree_map(
+        lambda value: value - 0.2, own(*given)))
+    status, record = script.run(tmp_path)
+    assert status == 1 and record["failed"] == 4
+
+
+@OF_BOTH
+def test_memory_that_runs_out_is_a_reason(script, tmp_path, monkeypatch, capsys):
+    def call(step, *given):
+        raise RuntimeError("CUDA out of memory. Tried to allocate 9.28 GiB")
+
+    monkeypatch.setattr(script.module.Step, script.theirs, call)
+    status, record = script.run(tmp_path)
+    assert status == 0 and [row["reason"] for row in record["rows"] if row["ms"] is None] == ["out of memory"] * 4
+    assert not {row["peer"] for row in record["rows"] if row["ms"] is None} & {"flp", "eager", "flp, all rows"}
+    assert check_record({**record, "gpu": "a GPU", "driver": "1"}) is None and "out of memory" in capsys.readouterr().err
+
+
+@OF_BOTH
+def test_other_errors_end_it(script, tmp_path, monkeypatch):
+    monkeypatch.setattr(script.module.Step, script.ours, lambda *_: torch.zeros(2)[:, :1])
+    with pytest.raises((RuntimeError, IndexError)):
+        script.run(tmp_path)
+
+
+@pytest.mark.parametrize("script, sizes", [
+    (HEADS, {"batch": 8, "length": 2048, "vocab": 151936, "hidden": "2048,4096", "dtype": "bf16"}),
+    (RESPONSES, {"tokens": 32768, "vocab": 248320, "hidden": 4096, "share": 3, "dtype": "bf16"})])
+def test_the_default_is_the_case_that_was_reported(script, sizes):
+    assert sizes.items() <= vars(script.module.parser().parse_args(["--json", "x"])).items()
