@@ -63,30 +63,14 @@ flp_status cli_parse_bytes(const char *field, const char *text, uint64_t *out) {
   return flp_bytes_parse(field, text, 1, out);
 }
 
-/* The names of a list, for messages: "bf16, fp16, fp32". */
-static void join_names(const cli_choice *choices, char *out, size_t capacity) {
-  size_t used = 0;
-  out[0] = 0;
-  for (; choices->name; choices++) {
-    size_t length = strlen(choices->name);
-    if (used + length + 3 > capacity) return;
-    if (used) {
-      memcpy(out + used, ", ", 2);
-      used += 2;
-    }
-    memcpy(out + used, choices->name, length + 1);
-    used += length;
-  }
-}
-
 static flp_status find_choice(const char *field, const char *text, size_t length, const cli_choice *choices, int *out) {
   for (const cli_choice *choice = choices; choice->name; choice++)
     if (strlen(choice->name) == length && memcmp(choice->name, text, length) == 0) {
       *out = choice->value;
       return FLP_OK;
     }
-  char names[256];
-  join_names(choices, names, sizeof names);
+  char names[256] = "";
+  for (; choices->name; choices++) cli_append(names, sizeof names, ", ", "%s", choices->name);
   return flp_fail(FLP_ERROR_ARGUMENT, "%s: expected one of %s, got '%.*s'", field, names, (int)length, text);
 }
 

@@ -132,10 +132,8 @@ flp_status cli_spec_check_tiling(const char *field, const char *text, const flp_
   FLP_TRY(flp_tuning_parse(field, text, &tuning));
   unsigned kinds = flp_kernel_tunable_kinds(spec);
   for (int kind = 0; kind < FLP_KERNEL_KINDS; kind++) {
-    size_t used = strlen(accepted);
     if (!(kinds >> kind & 1)) continue;
-    snprintf(accepted + used, sizeof accepted - used, "%s%s", used ? ", " : "",
-             flp_kernel_kind_name((flp_kernel_kind)kind));
+    cli_append(accepted, sizeof accepted, ", ", "%s", flp_kernel_kind_name((flp_kernel_kind)kind));
     tuning.of[kind] = (flp_tunables){0};
   }
   if (!flp_tuning_is_set(&tuning)) return FLP_OK;

@@ -145,15 +145,6 @@ static void print_paragraph(size_t hang, const char *label, char *text) {
   free(text);
 }
 
-void cli_print(size_t hang, const char *format, ...) {
-  char *text = NULL;
-  va_list list;
-  va_start(list, format);
-  int length = vasprintf(&text, format, list);
-  va_end(list);
-  print_paragraph(hang, "", length < 0 ? NULL : text);
-}
-
 void cli_print_field(size_t indent, const char *label, const char *format, ...) {
   char *text = NULL;
   va_list list;
