@@ -148,28 +148,22 @@ static flp_status check_one(check_session *session, const check_case *c) {
 
 /* A set's cases are of every dtype and mode, or of the one that was named. */
 static int is_wanted(const check_args *args, flp_dtype dtype) {
-  return args->set == CHECK_SET_GIVEN || !cli_spec_args_given(&args->spec, FLP_FIELD_dtype) ||
-         args->spec.spec.dtype == dtype;
+  return !cli_spec_args_given(&args->spec, FLP_FIELD_dtype) || args->spec.spec.dtype == dtype;
 }
 
 static int is_wanted_mode(const check_args *args, flp_mode mode) {
-  return args->set == CHECK_SET_GIVEN || !args->given.mode || args->given.mode == mode;
+  return !args->given.mode || args->given.mode == mode;
 }
 
-/* Beside --targets those of several targets alone. */
-static int is_wanted_targets(const check_args *args, int targets) {
-  return args->set == CHECK_SET_GIVEN || args->given.spec.targets <= 1 || targets > 1;
+static int has_top(const flp_spec *spec) {
+  return spec->topk || spec->rank;
 }
 
-static int wants_top(const check_args *args) {
-  return args->set != CHECK_SET_GIVEN && (args->given.spec.topk || args->given.spec.rank);
-}
-
+/* Beside --targets, --lora-rank, --topk and --rank those with these alone. */
 static int is_wanted_case(const check_args *args, const check_case *c) {
-  if (!is_wanted(args, c->spec.dtype) || !is_wanted_mode(args, c->mode)) return 0;
-  if (!is_wanted_targets(args, c->spec.targets)) return 0;
-  if (args->set != CHECK_SET_GIVEN && args->given.spec.lora_rank && !c->spec.lora_rank) return 0;
-  return !wants_top(args) || c->spec.topk || c->spec.rank;
+  const flp_spec *given = &args->given.spec, *spec = &c->spec;
+  return is_wanted(args, spec->dtype) && is_wanted_mode(args, c->mode) && (given->targets <= 1 || spec->targets > 1) &&
+         (!given->lora_rank || spec->lora_rank) && (!has_top(given) || has_top(spec));
 }
 
 static void keep_wanted(const check_args *args, check_list *list) {
@@ -229,7 +223,7 @@ static part_list list_parts(const check_args *args) {
   int all = args->set == CHECK_SET_ALL, quick = args->set == CHECK_SET_QUICK, each = all ? 3 : quick; /* of dtypes */
   int has_dtype = cli_spec_args_given(&args->spec, FLP_FIELD_dtype);
   part_list list = {.count = 0};
-  if (given->targets <= 1 && wants_top(args)) return list;
+  if (given->targets <= 1 && has_top(given)) return list;
   if (!given->lora_rank) add_parts(args, &list, PART_BITS, targets, each);
   if (given->targets > 1) return list;
   add_parts(args, &list, PART_BITS, adapter, each);
@@ -304,7 +298,7 @@ static flp_status check_all(check_session *session) {
   const part_list parts = list_parts(args);
   check_list list;
   FLP_TRY(check_list_create(args->set, &args->given, &list));
-  keep_wanted(args, &list);
+  if (args->set != CHECK_SET_GIVEN) keep_wanted(args, &list);
   int cases = list.count;
   for (int i = 0; i < parts.count; i++) kinds[parts.items[i].kind].list(&parts.items[i].of, &list);
   flp_status status = list.status;

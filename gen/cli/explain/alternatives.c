@@ -94,12 +94,10 @@ static void set_scheme(explain_alternative *alternative, const flp_scheme *schem
 }
 
 static void set_saved(explain_alternative *alternative, explain_fit fit, const explain_saved *bytes) {
+  set_scheme(alternative, &bytes->forward);
   alternative->fit = fit;
   alternative->workspace = (double)(bytes->kept + bytes->workspace);
   alternative->least = (double)bytes->least;
-  alternative->chunk_rows = bytes->forward.chunk_rows;
-  alternative->chunk_vocab = bytes->forward.chunk_vocab;
-  alternative->chunks = bytes->forward.chunks;
 }
 
 /* ---- ways ---- */

@@ -50,11 +50,8 @@ flp_status cli_loss_load(const char *text, cli_loss *out) {
   char *copy = strdup(text);
   if (!copy) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
   flp_status status = FLP_OK;
-  for (char *term = copy, *next; status == FLP_OK && term; term = next) {
-    next = strchr(term, '+');
-    if (next) *next++ = 0;
+  for (char *rest = copy, *term; status == FLP_OK && (term = strsep(&rest, "+"));)
     status = add_term(out, term == copy, term);
-  }
   free(copy);
   return status;
 }

@@ -98,9 +98,7 @@ flp_status cli_parse_integers(const char *field, const char *text, int64_t least
   if (!copy) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
   flp_status status = FLP_OK;
   *count = 0;
-  for (char *word = copy, *next; status == FLP_OK && word; word = next) {
-    next = strchr(word, ',');
-    if (next) *next++ = 0;
+  for (char *rest = copy, *word; status == FLP_OK && (word = strsep(&rest, ","));) {
     if (*count == capacity)
       status =
           flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' has too many numbers; at most %d are accepted", field, text, capacity);
