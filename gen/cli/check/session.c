@@ -105,23 +105,19 @@ static flp_status check_case_on(check_session *session, check_problem *problem, 
   call_result result = {0}, plain = {0};
   int has_plain = flp_mode_keeps(c->mode) || problem->loss || c->spec.topk || c->spec.rank || c->lora != CHECK_LORA_ON;
   flp_status status = check_run(problem, &how, &result);
-  if (is_lacking(c, rung, status)) return FLP_OK;
+  int is_left_out = is_lacking(c, rung, status);
   if (status == FLP_OK) check_problem_follow(problem, &result);
   if (status == FLP_OK && has_plain) {
     status = check_run_plain(problem, &how, &plain);
-    if (status == FLP_ERROR_UNAVAILABLE &&
-        may_lack_kernels(rung)) { /* of another spec, which the cache need not have */
-      call_result_clear(&result);
-      return FLP_OK;
-    }
+    /* of another spec, which the cache need not have */
+    is_left_out = status == FLP_ERROR_UNAVAILABLE && may_lack_kernels(rung);
   }
-  if (status == FLP_OK)
+  if (status == FLP_OK) {
     check_problem_follow_scores(problem, truth->rows, truth->row_truth, truth->row_count, &result, &plain);
-  if (status != FLP_OK) {
-    call_result_clear(&result);
-    return fail_case(session, c, rung, status);
+    status = check_compare(problem, truth, &result, has_plain ? &plain : NULL, rung, session->report);
+  } else {
+    status = is_left_out ? FLP_OK : fail_case(session, c, rung, status);
   }
-  status = check_compare(problem, truth, &result, has_plain ? &plain : NULL, rung, session->report);
   call_result_clear(&result);
   call_result_clear(&plain);
   return status;
