@@ -56,10 +56,6 @@ static int64_t target_at(const pattern_row *in, int64_t k) {
   }
 }
 
-static int is_zero(double value) {
-  return value >= 0 && value <= 0;
-}
-
 /* A hundredth of the upstream gradients is 0. */
 static double draw_gradient(uint64_t hash) {
   return hash % 100 == 3 ? 0 : (double)(float)cli_uniform(hash);
@@ -77,7 +73,7 @@ static void swap_first(int64_t *target, double *g, int64_t with) {
 static void draw_row(check_problem *problem, const pattern_row *in) {
   int64_t count = problem->targets, *target = problem->target_id + in->row * count;
   double *g = problem->g + in->row * count;
-  int is_idle = is_zero(g[0]), is_left_out = in->own == CHECK_IGNORE_INDEX;
+  int is_idle = check_is_zero(g[0]), is_left_out = in->own == CHECK_IGNORE_INDEX;
   for (int64_t k = 1; k < count; k++) {
     target[k] = is_left_out ? CHECK_IGNORE_INDEX : target_at(in, k);
     int has_none = is_idle || target[k] == CHECK_IGNORE_INDEX;
@@ -108,7 +104,7 @@ check_targets_seen check_targets_see(const check_problem *problem, int64_t row) 
     if (id == CHECK_IGNORE_INDEX) continue;
     seen.has_target = 1;
     seen.has_foreign |= id < 0 || id >= problem->c.spec.vocab;
-    seen.has_gradient |= !is_zero(problem->g[k]);
+    seen.has_gradient |= !check_is_zero(problem->g[k]);
   }
   return seen;
 }

@@ -56,7 +56,7 @@ static flp_status parse_value(const cli_value *row, const char *name, const char
     case CLI_IS_POSITIVE:
       return cli_parse_positive(name, text, place);
     case CLI_IS_BYTES:
-      return cli_parse_bytes(name, text, place);
+      return flp_bytes_parse(name, text, 1, place);
     case CLI_IS_FLAGS:
       return cli_parse_flags(name, text, row->words, place);
     default:
@@ -71,12 +71,12 @@ static flp_status parse_value(const cli_value *row, const char *name, const char
 static void take_argument(const cli_values *values, const cli_value *row, char *text, struct argp_state *state) {
   const char *before = NULL;
   char *place = (char *)state->input + row->place;
-  if (row->kind == CLI_VALUES_END)
+  if (row->kind != CLI_VALUES_END) memcpy(&before, place, sizeof before);
+  int is_bare_json = row->kind == CLI_IS_JSON_FILE && before && strcmp(before, "-") == 0;
+  if (row->kind != CLI_IS_ARGUMENT && !is_bare_json)
     argp_error(state, "argument '%s' is not accepted; %s takes options only", text, values->verb);
-  if (row->kind == CLI_IS_JSON_FILE) cli_argp_json_file(state, values->verb, text, (const char **)(void *)place);
-  if (row->kind != CLI_IS_ARGUMENT) return;
-  memcpy(&before, place, sizeof before);
-  if (before) argp_error(state, "argument '%s' is not accepted after '%s'", text, before);
+  if (row->kind == CLI_IS_ARGUMENT && before)
+    argp_error(state, "argument '%s' is not accepted after '%s'", text, before);
   put_text(place, text);
 }
 

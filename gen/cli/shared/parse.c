@@ -59,10 +59,6 @@ flp_status cli_parse_positive(const char *field, const char *text, double *out) 
   return flp_fail(FLP_ERROR_ARGUMENT, "%s: expected a number from " FLP_NUMBER_RANGE ", got '%s'", field, text);
 }
 
-flp_status cli_parse_bytes(const char *field, const char *text, uint64_t *out) {
-  return flp_bytes_parse(field, text, 1, out);
-}
-
 static flp_status find_choice(const char *field, const char *text, size_t length, const cli_choice *choices, int *out) {
   for (const cli_choice *choice = choices; choice->name; choice++)
     if (strlen(choice->name) == length && memcmp(choice->name, text, length) == 0) {

@@ -150,10 +150,6 @@ void cli_spec_set_mode(flp_spec *spec, flp_mode mode) {
   spec->tail = mode == FLP_MODE_TAIL ? tail : 0;
 }
 
-flp_mode cli_spec_mode(const flp_spec *spec) {
-  return spec->listed ? FLP_MODE_LISTED : spec->tail > 0 ? FLP_MODE_TAIL : (flp_mode)0;
-}
-
 flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode mode) {
   if (args->spec.listed && mode)
     return flp_fail(FLP_ERROR_ARGUMENT, "--mode: '%s' is not accepted beside --keep-set, whose mode is listed",
@@ -175,7 +171,7 @@ flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode mode) {
 }
 
 flp_mode cli_spec_args_kept(const cli_spec_args *args, flp_mode mode) {
-  if (!mode) mode = cli_spec_mode(&args->spec);
+  if (!mode) mode = args->spec.listed ? FLP_MODE_LISTED : args->spec.tail > 0 ? FLP_MODE_TAIL : (flp_mode)0;
   if (mode || !args->spec.keep) return mode;
   return flp_planner_has_direction(&args->spec) ? FLP_MODE_DIRECTION : FLP_MODE_SAVE;
 }
