@@ -358,25 +358,23 @@ static void add_adapted_large(check_list *list, check_case c) {
 }
 
 static void add_large(check_list *list, const check_case *given) {
-  check_case c = large_case(given);
-  add_exact_large(list, c);
-  set_listed(&c, 20, CHECK_LISTS_DRAWN);
-  check_list_add(list, c);
-  c = large_case(given); /* rows of which no list holds enough, at a size where that is many */
-  c.mode = FLP_MODE_TAIL;
-  cli_spec_set_mode(&c.spec, c.mode);
-  check_list_add(list, c);
-  c = large_case(given);
-  c.spec.targets = 64;
-  check_list_add(list, c);
-  c = large_case(given);
-  c.spec.entropy = FLP_ENTROPY_NONE;
-  c.spec.grads = 0;
-  set_top(&c, 20);
-  check_list_add(list, c);
-  add_mixed_large(list, large_case(given));
-  add_scores_large(list, large_case(given));
-  add_adapted_large(list, large_case(given));
+  const check_case large = large_case(given);
+  check_case listed = large, tail = large, targets = large, top = large;
+  set_listed(&listed, 20, CHECK_LISTS_DRAWN);
+  tail.mode = FLP_MODE_TAIL; /* rows of which no list holds enough, at a size where that is many */
+  cli_spec_set_mode(&tail.spec, tail.mode);
+  targets.spec.targets = 64;
+  top.spec.entropy = FLP_ENTROPY_NONE;
+  top.spec.grads = 0;
+  set_top(&top, 20);
+  add_exact_large(list, large);
+  check_list_add(list, listed);
+  check_list_add(list, tail);
+  check_list_add(list, targets);
+  check_list_add(list, top);
+  add_mixed_large(list, large);
+  add_scores_large(list, large);
+  add_adapted_large(list, large);
 }
 
 /* A shape of which the oracle sees samples. */
