@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "gen/cli/check/report.h"
-#include "gen/cli/shared/common.h"
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/losses.h"
 #include "gen/cli/shared/record.h"

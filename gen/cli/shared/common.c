@@ -61,16 +61,6 @@ cli_short cli_shortly(const char *format, ...) {
   return out;
 }
 
-void cli_append(char *text, size_t capacity, const char *separator, const char *format, ...) {
-  size_t used = strlen(text);
-  va_list list;
-  if (used && used < capacity) used += (size_t)snprintf(text + used, capacity - used, "%s", separator);
-  if (used >= capacity) return;
-  va_start(list, format);
-  vsnprintf(text + used, capacity - used, format, list);
-  va_end(list);
-}
-
 static cli_short scaled(double value, const char *unit) {
   static const char *const prefixes[] = {"", "k", "M", "G", "T", "P", "E"};
   int prefix = 0;

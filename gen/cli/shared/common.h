@@ -140,10 +140,6 @@ typedef struct cli_short {
   char text[CLI_TEXT_BYTES];
 } cli_short;
 cli_short cli_shortly(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* Adds to a text, which ends where its capacity does. separator: between what is added and what is there, if anything
- * is */
-void cli_append(char *text, size_t capacity, const char *separator, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
 /* "1.24 GB", "256 B": decimal units. "94 TFLOP". */
 cli_short cli_bytes(double bytes);
 cli_short cli_flops(double flops);

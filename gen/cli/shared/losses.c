@@ -7,6 +7,7 @@
 
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/losses.h"
+#include "gen/cli/shared/text.h"
 
 enum { FILE_BYTES_MAX = 1 << 20 };
 

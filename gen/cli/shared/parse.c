@@ -6,6 +6,7 @@
 
 #include "autotune/search.h"
 #include "gen/cli/shared/common.h"
+#include "gen/cli/shared/text.h"
 #include "runtime/base/names.h"
 #include "runtime/base/number.h"
 

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "gen/cli/shared/common.h"
 #include "gen/cli/shared/text.h"
 #include "runtime/base/status.h"
 

@@ -9,6 +9,7 @@
 
 #include "gen/cli/shared/common.h"
 #include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/text.h"
 #include "runtime/base/status.h"
 
 /* "580.159.04 (CUDA 13.0)": the kernel module's version where the system shows it. */

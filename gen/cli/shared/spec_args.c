@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "gen/cli/shared/hfconfig.h"
+#include "gen/cli/shared/text.h"
 #include "runtime/api/validate.h"
 #include "runtime/kernel/features.h"
 #include "runtime/kernel/kernel.h"
