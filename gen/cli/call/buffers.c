@@ -24,6 +24,13 @@ static int is_poison(const unsigned char *bytes, size_t count) {
   return 1;
 }
 
+int call_has_gaps(const void *matrix, size_t rows, size_t used, size_t width) {
+  const unsigned char *bytes = matrix;
+  for (size_t row = 0; row < rows; row++)
+    if (!is_poison(bytes + row * width + used, width - used)) return 0;
+  return 1;
+}
+
 flp_status call_buffer_guard(const call_buffer *b, int *overrun) {
   unsigned char edge[CALL_GUARD];
   if (!b->guarded || !b->buffer.data) return FLP_OK;

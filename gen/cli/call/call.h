@@ -41,9 +41,9 @@ typedef struct call_problem {
   int64_t ignore_index, row_count;
   int64_t list_count; /* of spec.listed: ids of all rows' lists */
   const double *loss_parameters;
-  int gives_stats, gives_metrics;     /* whether forward, or a step, writes them */
+  int gives_stats, gives_metrics;  /* whether forward, or a step, writes them */
   const void *operand[FLP_ARRAYS]; /* host; NULL if absent */
-  const float *weight_base;           /* host: what grad_weight is added to; or NULL */
+  const float *weight_base;        /* host: what grad_weight is added to; or NULL */
 } call_problem;
 
 /* The whole head over dense rows that lie nowhere yet; temperature and scale 1. spec: resolved */
@@ -72,6 +72,8 @@ void *call_buffer_at(const call_buffer *buffer, size_t offset);
 flp_status call_buffer_take(call_buffer *buffer, size_t bytes, void **out, int *overrun);
 /* error: DRIVER */
 flp_status call_buffer_guard(const call_buffer *buffer, int *overrun);
+/* Whether every row of a matrix, so many bytes apart, still has poison behind what is used of it. */
+int call_has_gaps(const void *matrix, size_t rows, size_t used, size_t width);
 void call_buffer_clear(call_buffer *buffer);
 
 typedef struct call_buffers {
@@ -138,9 +140,9 @@ typedef struct call_result {
   FLP_ARGS_FIELDS(CALL_NONE, CALL_FIELD, CALL_FIELD, CALL_NONE)
 #undef CALL_FIELD
 #undef CALL_NONE
-  int data_error;                   /* flp_plan_check reported bad rows */
-  int64_t bad_rows;                 /* of listed columns: so many in forward passes */
-  const char *overrun;              /* a buffer that was written outside its rows, or NULL */
+  int data_error;      /* flp_plan_check reported bad rows */
+  int64_t bad_rows;    /* of listed columns: so many in forward passes */
+  const char *overrun; /* a buffer that was written outside its rows, or NULL */
 } call_result;
 
 /* How many rows were bad since the last time, and whether any was. error: DRIVER */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "gen/cli/call/normal.h"
+#include "runtime/base/half.h"
 #include "runtime/base/status.h"
 #include "runtime/kernel/kernel.h"
 
@@ -47,6 +48,13 @@ int64_t cli_id_at(flp_dtype dtype, const void *ids, int64_t at) {
   if (dtype == FLP_DTYPE_INT64) memcpy(&wide, (const char *)ids + at * 8, sizeof wide); /* of a file: anywhere */
   if (dtype == FLP_DTYPE_INT32) memcpy(&narrow, (const char *)ids + at * 4, sizeof narrow);
   return dtype == FLP_DTYPE_INT32 ? narrow : wide;
+}
+
+double cli_number_at(flp_dtype dtype, const void *numbers, int64_t at) {
+  float wide;
+  if (dtype == FLP_DTYPE_FP64) return ((const double *)numbers)[at];
+  flp_half_widen(dtype, (const char *)numbers + at * flp_half_bytes(dtype), 1, &wide);
+  return (double)wide;
 }
 
 int cli_by_value(const void *a, const void *b) {

@@ -39,5 +39,7 @@ int cli_by_value(const void *a, const void *b);
 /* Writes ids as a dtype of targets, and reads one. */
 void cli_ids_narrow(flp_dtype dtype, const int64_t *ids, int64_t count, void *out);
 int64_t cli_id_at(flp_dtype dtype, const void *ids, int64_t at);
+/* Reads a number of a dtype of operands, fp64 among them. */
+double cli_number_at(flp_dtype dtype, const void *numbers, int64_t at);
 
 #endif

@@ -77,15 +77,12 @@ static const size_t places[FLP_ARRAYS] = {
 };
 
 /* Elements between the rows of a gradient are as they were; what a sum starts from has its own. */
-static int is_gap_written(const call_problem *p, flp_array_id id, const unsigned char *matrix) {
+static int is_gap_written(const call_problem *p, flp_array_id id, const void *matrix) {
   call_array array = call_array_of(p, id);
   size_t width = array.stride * array.element, used = (size_t)p->spec.hidden * array.element;
   int has_gaps = FLP_ARRAY[id].stride_offset && FLP_ARRAY[id].columns == FLP_SIZE_D;
   if (!has_gaps || (id == FLP_ARRAY_grad_weight && p->weight_base)) return 0;
-  for (size_t row = 0; row < array.rows; row++)
-    for (size_t i = used; i < width; i++)
-      if (matrix[row * width + i] != CALL_POISON) return 1;
-  return 0;
+  return !call_has_gaps(matrix, array.rows, used, width);
 }
 
 const void *call_result_at(const call_result *result, flp_array_id id) {

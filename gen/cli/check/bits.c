@@ -13,16 +13,19 @@
 enum { ROWS = 150, ALL_GRADS = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS };
 enum { ALL_OF_ADAPTER = FLP_GRAD_HIDDEN | FLP_GRAD_BIAS | FLP_GRAD_LORA_A | FLP_GRAD_LORA_B };
 
-/* Outputs beside the rows. */
+/* Outputs beside the rows, and all that a mode which keeps something has. */
 static const flp_array_id gradients[] = {FLP_ARRAY_grad_hidden, FLP_ARRAY_grad_weight, FLP_ARRAY_grad_bias,
-                                         FLP_ARRAY_grad_lora_a, FLP_ARRAY_grad_lora_b};
-enum { GRADIENTS = sizeof gradients / sizeof gradients[0] };
+                                         FLP_ARRAY_grad_lora_a, FLP_ARRAY_grad_lora_b, FLP_ARRAYS};
+static const flp_array_id all_outputs[] = {
+    FLP_ARRAY_logprob,     FLP_ARRAY_entropy,     FLP_ARRAY_loss, FLP_ARRAY_grad_hidden,
+    FLP_ARRAY_grad_weight, FLP_ARRAY_tail_report, FLP_ARRAYS};
 
 typedef struct bits_state {
   check_how how;
   check_report *report;
-  check_problem problem; /* the reference: all rows, all gradients */
-  call_result reference;
+  check_problem problem;        /* the reference: all rows, all gradients */
+  call_result reference, plain; /* under the default budget; plain: of score and recompute modes, or nothing */
+  check_truth truth;            /* where results are compared with the oracle */
 } bits_state;
 
 static check_case make_case(const check_part *of, uint32_t grads) {
@@ -62,15 +65,21 @@ static check_metric compare_rows(const bits_state *s, const call_result *result,
 
 static const char REPEATS[] = "differs from run to run";
 
+/* outputs: up to FLP_ARRAYS; those that the reference lacks are left out */
+static void compare_outputs(const bits_state *s, const call_result *result, const char *what,
+                            const flp_array_id *outputs, const char *note) {
+  for (; *outputs < FLP_ARRAYS; outputs++)
+    if (call_result_at(&s->reference, *outputs))
+      add(s, cli_shortly("%s: %s", what, FLP_ARRAY[*outputs].name).text,
+          check_result_bits(&s->problem, *outputs, result, &s->reference), note);
+}
+
 /* All outputs of a problem that should give the reference's. */
 static flp_status check_again(const bits_state *s, const check_problem *p, const char *what, const char *note) {
   call_result again;
   FLP_TRY(check_run(p, &s->how, &again));
   add(s, cli_shortly("%s: rows", what).text, compare_rows(s, &again, NULL, ROWS), note);
-  for (int i = 0; i < GRADIENTS; i++)
-    if (call_result_at(&s->reference, gradients[i]))
-      add(s, cli_shortly("%s: %s", what, FLP_ARRAY[gradients[i]].name).text,
-          check_result_bits(p, gradients[i], &again, &s->reference), note);
+  compare_outputs(s, &again, what, gradients, note);
   call_result_clear(&again);
   return FLP_OK;
 }
@@ -167,14 +176,6 @@ flp_status check_bits(const check_part *of, const check_how *how, check_report *
 
 /* ---- modes that keep something ---- */
 
-typedef struct mode_state {
-  check_how how;
-  check_report *report;
-  check_problem problem;
-  check_truth truth;
-  call_result first, plain; /* under the default budget; of score and recompute modes */
-} mode_state;
-
 static flp_status make_mode_case(const check_part *of, check_case *out) {
   flp_mode mode = of->mode;
   check_case c = check_case_default(of->dtype, 300, 1700, mode == FLP_MODE_TAIL ? 264 : 72);
@@ -193,24 +194,16 @@ static flp_status make_mode_case(const check_part *of, check_case *out) {
   return FLP_OK;
 }
 
-static flp_status repeat_mode(const mode_state *s) {
-  static const flp_array_id outputs[] = {FLP_ARRAY_logprob,     FLP_ARRAY_entropy,     FLP_ARRAY_loss,
-                                         FLP_ARRAY_grad_hidden, FLP_ARRAY_grad_weight, FLP_ARRAY_tail_report};
-  const check_problem *p = &s->problem;
+static flp_status repeat_mode(const bits_state *s) {
   call_result again;
-  FLP_TRY(check_run(p, &s->how, &again));
-  for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++) {
-    if (!call_result_at(&s->first, outputs[i])) continue;
-    check_metric metric = check_result_bits(p, outputs[i], &again, &s->first);
-    check_report_add(s->report, &p->c, s->how.options.rung, cli_shortly("repeat: %s", FLP_ARRAY[outputs[i]].name).text,
-                     metric, metric.pass ? NULL : REPEATS);
-  }
+  FLP_TRY(check_run(&s->problem, &s->how, &again));
+  compare_outputs(s, &again, "repeat", all_outputs, REPEATS);
   call_result_clear(&again);
   return FLP_OK;
 }
 
 /* From the least budget that will do, to find which it is doubled, to four times that. */
-static flp_status check_budgets(const mode_state *s) {
+static flp_status check_budgets(const bits_state *s) {
   check_how how = s->how;
   call_result result = {0};
   int runs = 0;
@@ -227,10 +220,10 @@ static flp_status check_budgets(const mode_state *s) {
   return FLP_OK;
 }
 
-static flp_status check_state(mode_state *s) {
+static flp_status check_state(bits_state *s) {
   FLP_TRY(check_truth_create(&s->problem, NULL, &s->truth));
-  FLP_TRY(check_run(&s->problem, &s->how, &s->first));
-  check_problem_follow(&s->problem, &s->first);
+  FLP_TRY(check_run(&s->problem, &s->how, &s->reference));
+  check_problem_follow(&s->problem, &s->reference);
   FLP_TRY(check_run_plain(&s->problem, &s->how, &s->plain));
   FLP_TRY(repeat_mode(s));
   return check_budgets(s);
@@ -242,12 +235,12 @@ void check_mode_cases(const check_part *of, check_list *list) {
 }
 
 flp_status check_mode_bits(const check_part *of, const check_how *how, check_report *report) {
-  mode_state s = {.how = *how, .report = report};
+  bits_state s = {.how = *how, .report = report};
   check_case c;
   FLP_TRY(make_mode_case(of, &c));
   FLP_TRY(check_problem_create(&c, &s.problem));
   flp_status status = check_state(&s);
-  call_result_clear(&s.first);
+  call_result_clear(&s.reference);
   call_result_clear(&s.plain);
   check_truth_clear(&s.truth);
   check_problem_clear(&s.problem);

@@ -54,6 +54,7 @@ void check_list_clear(check_list *list) {
 
 /* Each by name; those of one table alone, where the name has another meaning elsewhere, by TABLE/NAME. */
 static const check_oddity catalog[] = {
+    {.name = "random"},
     {.name = "shifted", .fill = CHECK_FILL_SHIFTED},
     {.name = "exact", .fill = CHECK_FILL_EXACT, .temperature = 8},
     {.name = "equal", .fill = CHECK_FILL_EQUAL, .temperature = 8},
@@ -64,13 +65,17 @@ static const check_oddity catalog[] = {
     {.name = "T=1e-3", .temperature = 1e-3},
     {.name = "T=1e3", .temperature = 1e3},
     {.name = "T-per-row", .temperature = 1e3, .per_row = 1},
+    {.name = "T-rows", COLD_AND_WARM},
     {.name = "last-tile", .rows = CHECK_ROWS_LAST_TILE, .vocab = 1537},
     {.name = "bad-rows", .rows = CHECK_ROWS_BAD},
     {.name = "bad-T", BAD_ROWS, .int32_targets = 1},
+    {.name = "bad", BAD_ROWS},
     {.name = "nan-rows", .rows = CHECK_ROWS_NAN},
+    {.name = "nan", .rows = CHECK_ROWS_NAN},
     {.name = "masked", MASKED},
     {.name = "row-list", .rows = CHECK_ROWS_LIST, .n = 200},
     {.name = "idle-rows", .rows = CHECK_ROWS_INACTIVE, .n = 200},
+    {.name = "idle", .rows = CHECK_ROWS_INACTIVE, .n = 200},
     {.name = "shards", .shards = 3, .grads_fp32 = 1, .int32_targets = 1},
     {.name = "shards-masked", .shards = 2, .rows = CHECK_ROWS_MASKED, .grads_fp32 = 1, .softcap = 20},
     {.name = "accumulate", .accumulate = 1},
@@ -172,13 +177,10 @@ static const check_oddity catalog[] = {
     {.name = "distill", .loss = "forward_kl"},
     {.name = "distill-reverse", .loss = "reverse_kl", MASKED},
     {.name = "distill-between", .loss = "jsd", .of_row = CHECK_TARGETS_TEACHER, .targets = 64},
-    {.name = "distill-certain",
-     .loss = "forward_kl",
-     .of_row = CHECK_TARGETS_TEACHER,
-     .teacher = CHECK_TEACHER_CERTAIN},
-    {.name = "distill-missing", .loss = "jsd", .of_row = CHECK_TARGETS_TEACHER, .teacher = CHECK_TEACHER_MISSING},
-    {.name = "distill-tails", .loss = "reverse_kl", .of_row = CHECK_TARGETS_TEACHER, .teacher = CHECK_TEACHER_TAILS},
-    {.name = "distill-whole", .loss = "reverse_kl", .of_row = CHECK_TARGETS_TEACHER, .teacher = CHECK_TEACHER_WHOLE},
+    {.name = "certain", .loss = "forward_kl", .of_row = CHECK_TARGETS_TEACHER, .teacher = CHECK_TEACHER_CERTAIN},
+    {.name = "missing", .loss = "jsd", .of_row = CHECK_TARGETS_TEACHER, .teacher = CHECK_TEACHER_MISSING},
+    {.name = "tails", .loss = "reverse_kl", .of_row = CHECK_TARGETS_TEACHER, .teacher = CHECK_TEACHER_TAILS},
+    {.name = "whole", .loss = "reverse_kl", .of_row = CHECK_TARGETS_TEACHER, .teacher = CHECK_TEACHER_WHOLE},
     {.name = "distill-bad", .loss = "forward_kl", .of_row = CHECK_TARGETS_BAD, .int32_targets = 1},
     {.name = "distill-sum", .loss = "forward_kl+reverse_kl", .rows = CHECK_ROWS_INACTIVE, .targets = 2},
     {.name = "distill-peaked", .loss = "jsd", .fill = CHECK_FILL_PEAKED},
@@ -201,9 +203,7 @@ static const check_oddity catalog[] = {
     {.name = "sharp-softcap", .softcap = 20},
     {.name = "sharp-scale", .scale = -0.625, .temperature = 0.5},
     {.name = "sharp-list", .rows = CHECK_ROWS_LIST, .n = 200},
-    {.name = "sharp-idle", .rows = CHECK_ROWS_INACTIVE, .n = 200},
     {.name = "sharp-bad", .rows = CHECK_ROWS_BAD, .int32_targets = 1},
-    {.name = "sharp-nan", .rows = CHECK_ROWS_NAN},
     {.name = "sharp-shards", .shards = 3, .grads_fp32 = 1, .n = 130},
     {.name = "sharp-old-far", .old = CHECK_OLD_FAR},
     {.name = "flat", .temperature = 1e3, .vocab = 9001, .n = 130}, /* no list holds a row */
@@ -211,7 +211,6 @@ static const check_oddity catalog[] = {
     {.name = "top-1", .topk = 1},
     {.name = "top-128", .topk = 128, .n = 130},
     {.name = "top-sharp", .fill = CHECK_FILL_SHARP, .hidden = 264},
-    {.name = "top-nan", .rows = CHECK_ROWS_NAN},
     {.name = "top-masked", MASKED, .int32_targets = 1},
     {.name = "top-shards", .shards = 3, .int32_targets = 1},
     {.name = "top-wide", .n = 300, .vocab = 4099, .topk = 50},
@@ -221,7 +220,6 @@ static const check_oddity catalog[] = {
     {.name = "top-steep", .fill = CHECK_FILL_STEEP, .n = 130},
     {.name = "top-few", .fill = CHECK_FILL_HOLES, .vocab = 40}, /* above -inf */
     {.name = "top-all-holes", .fill = CHECK_FILL_ALL_HOLES},
-    {.name = "top-T-rows", COLD_AND_WARM},
     {.name = "top-bad", BAD_ROWS, .int32_targets = 1},
     {.name = "top-softcap", .softcap = 1.5f, .scale = 2, .temperature = 0.5},
     {.name = "top-small-shards", .shards = 3, .vocab = 50}, /* of fewer columns than are asked for */
@@ -229,9 +227,7 @@ static const check_oddity catalog[] = {
     {.name = "top-V=2", .vocab = 2, .topk = 2},
     {.name = "mixed", .chunk_vocab = 700},
     {.name = "mixed-peaked", .fill = CHECK_FILL_PEAKED, .chunk_vocab = 700},
-    {.name = "mixed-nan", .rows = CHECK_ROWS_NAN},
     {.name = "mixed-masked", MASKED, .int32_targets = 1},
-    {.name = "mixed-bad", BAD_ROWS},
     {.name = "mixed-shards", .shards = 3, .n = 130},
     {.name = "mixed-accumulate", .accumulate = 1, .softcap = 20},
     {.name = "mixed-strides", .padding = 24, .vocab = 4099},
@@ -241,18 +237,19 @@ static const check_oddity catalog[] = {
     {.name = "lora-8", .adapter = 8, .n = 200, .grads = FLP_GRAD_HIDDEN | ADAPTER},
     {.name = "lora-136", .adapter = 136, .grads = FLP_GRAD_HIDDEN | ADAPTER},
     {.name = "lora-512", .adapter = 512, .n = 40, .vocab = 700},
-    {.name = "lora-nan", .rows = CHECK_ROWS_NAN},
-    {.name = "lora-T-rows", COLD_AND_WARM},
-    {.name = "lora-bad", BAD_ROWS},
     {.name = "lora-shards", .shards = 3, .grads_fp32 = 1},
     {.name = "lora-rows", IN_ROWS},
     {.name = "lora-columns", .mode = FLP_MODE_RECOMPUTE_VOCAB, .chunk_vocab = 512, .n = 150, .vocab = 3001},
     {.name = "lora-step", .loss = "grpo+entropy", MASKED},
-    {.name = "lora-idle", .rows = CHECK_ROWS_INACTIVE, .n = 200},
     {.name = "lora-softcap", .softcap = 1.5f, .scale = 2, .temperature = 0.5},
     {.name = "lora-rows-wide", IN_ROWS, .grads_fp32 = 1},
     {.name = "lora-rows-masked", IN_ROWS, .rows = CHECK_ROWS_MASKED},
     {.name = "lora-zero-step", .lora = CHECK_LORA_ZERO, .loss = "grpo"},
+    {.name = "given/sharp", .fill = CHECK_FILL_SHARP},
+    {.name = "given/sharp-masked", .fill = CHECK_FILL_SHARP, .rows = CHECK_ROWS_MASKED},
+    {.name = "given/sharp-bad", .fill = CHECK_FILL_SHARP, .rows = CHECK_ROWS_BAD},
+    {.name = "given/sharp-nan", .fill = CHECK_FILL_SHARP, .rows = CHECK_ROWS_NAN},
+    {.name = "given/targets-teacher", .of_row = CHECK_TARGETS_TEACHER},
 };
 
 /* clang-format off */
@@ -358,10 +355,14 @@ static const check_oddity *find(const char *table, const char *name) {
   return find("", strchr(name, '-') + 1);
 }
 
-check_oddity check_odd_at(const check_oddity_table *table, size_t i) {
-  check_oddity odd = *find(table->name, table->rows[i]);
-  odd.name = table->rows[i];
+check_oddity check_odd_named(const char *table, const char *name) {
+  check_oddity odd = *find(table, name);
+  odd.name = name;
   return odd;
+}
+
+check_oddity check_odd_at(const check_oddity_table *table, size_t i) {
+  return check_odd_named(table->name, table->rows[i]);
 }
 
 check_case check_make_odd(const check_oddity *o, flp_dtype dtype) {

@@ -368,25 +368,23 @@ static void add_adapted_large(check_list *list, check_case c) {
 }
 
 static void add_large(check_list *list, const check_case *given) {
-  check_case c = large_case(given);
-  add_exact_large(list, c);
-  set_listed(&c, 20, CHECK_LISTS_DRAWN);
-  check_list_add(list, c);
-  c = large_case(given); /* rows of which no list holds enough, at a size where that is many */
-  c.mode = FLP_MODE_TAIL;
-  cli_spec_set_mode(&c.spec, c.mode);
-  check_list_add(list, c);
-  c = large_case(given);
-  c.spec.targets = 64;
-  check_list_add(list, c);
-  c = large_case(given);
-  c.spec.entropy = FLP_ENTROPY_NONE;
-  c.spec.grads = 0;
-  set_top(&c, 20);
-  check_list_add(list, c);
-  add_mixed_large(list, large_case(given));
-  add_scores_large(list, large_case(given));
-  add_adapted_large(list, large_case(given));
+  const check_case large = large_case(given);
+  check_case listed = large, tail = large, targets = large, top = large;
+  set_listed(&listed, 20, CHECK_LISTS_DRAWN);
+  tail.mode = FLP_MODE_TAIL; /* rows of which no list holds enough, at a size where that is many */
+  cli_spec_set_mode(&tail.spec, tail.mode);
+  targets.spec.targets = 64;
+  top.spec.entropy = FLP_ENTROPY_NONE;
+  top.spec.grads = 0;
+  set_top(&top, 20);
+  add_exact_large(list, large);
+  check_list_add(list, listed);
+  check_list_add(list, tail);
+  check_list_add(list, targets);
+  check_list_add(list, top);
+  add_mixed_large(list, large);
+  add_scores_large(list, large);
+  add_adapted_large(list, large);
 }
 
 /* A shape of which the oracle sees samples. */
@@ -397,6 +395,7 @@ static int is_big(const check_case *given) {
 /* What a specification of its own is checked with: what any can carry, and what is beside its own rows. */
 typedef enum given_kind {
   GIVEN_ANY,
+  GIVEN_SMALL, /* any that is not big */
   GIVEN_LISTS,
   GIVEN_TAIL,
   GIVEN_TARGETS,
@@ -407,59 +406,43 @@ typedef enum given_kind {
   GIVEN_KINDS
 } given_kind;
 
-static const struct {
-  given_kind kind;
-  check_oddity odd;
-} given_patterns[] = {
-    {GIVEN_ANY, {"random", .rows = CHECK_ROWS_ALL}}, /* of a big shape these two alone */
-    {GIVEN_ANY, {"masked", .rows = CHECK_ROWS_MASKED}},
-    {GIVEN_ANY, {"shifted", .fill = CHECK_FILL_SHIFTED}},
-    {GIVEN_ANY, {"one-hot", .fill = CHECK_FILL_ONE_HOT}},
-    {GIVEN_ANY, {"negative", .fill = CHECK_FILL_NEGATIVE}},
-    {GIVEN_ANY, {"bad-rows", .rows = CHECK_ROWS_BAD}},
-    {GIVEN_ANY, {"nan-rows", .rows = CHECK_ROWS_NAN}},
-    {GIVEN_ANY, {"row-list", .rows = CHECK_ROWS_LIST}},
-    {GIVEN_ANY, {"idle-rows", .rows = CHECK_ROWS_INACTIVE}},
-    {GIVEN_ANY, {"last-tile", .rows = CHECK_ROWS_LAST_TILE}},
-    {GIVEN_ANY, {"peaked", .fill = CHECK_FILL_PEAKED}},
-    {GIVEN_ANY, {"unlikely", .fill = CHECK_FILL_UNLIKELY}},
-    {GIVEN_ANY, {"steep", .fill = CHECK_FILL_STEEP}},
-    {GIVEN_ANY, {"holes", .fill = CHECK_FILL_HOLES}},
-    {GIVEN_ANY, {"T-beyond", .rows = CHECK_ROWS_BEYOND}},
-    {GIVEN_LISTS, {"lists-bad", .lists = CHECK_LISTS_BAD}},
-    {GIVEN_LISTS, {"lists-one", .lists = CHECK_LISTS_ONE}},
-    {GIVEN_LISTS, {"lists-all", .lists = CHECK_LISTS_ALL}},
-    {GIVEN_LISTS, {"lists-repeat", .lists = CHECK_LISTS_REPEATS}},
-    {GIVEN_LISTS, {"lists-descend", .lists = CHECK_LISTS_DESCEND}},
-    {GIVEN_LISTS, {"lists-before", .lists = CHECK_LISTS_BEFORE}},
-    {GIVEN_LISTS, {"lists-behind", .lists = CHECK_LISTS_BEHIND}},
-    {GIVEN_TAIL, {"sharp", .fill = CHECK_FILL_SHARP}}, /* rows with lists, rows that no list holds, no row */
-    {GIVEN_TAIL, {"sharp-masked", .fill = CHECK_FILL_SHARP, .rows = CHECK_ROWS_MASKED}},
-    {GIVEN_TAIL, {"sharp-bad", .fill = CHECK_FILL_SHARP, .rows = CHECK_ROWS_BAD}},
-    {GIVEN_TAIL, {"sharp-nan", .fill = CHECK_FILL_SHARP, .rows = CHECK_ROWS_NAN}},
-    {GIVEN_TAIL, {"equal", .fill = CHECK_FILL_EQUAL}},
-    {GIVEN_TAIL, {"masked-all", .rows = CHECK_ROWS_NONE}},
-    {GIVEN_TARGETS, {"targets-teacher", .of_row = CHECK_TARGETS_TEACHER}},
-    {GIVEN_TARGETS, {"targets-same", .of_row = CHECK_TARGETS_SAME}},
-    {GIVEN_TARGETS, {"targets-ends", .of_row = CHECK_TARGETS_ENDS}},
-    {GIVEN_TARGETS, {"targets-few", .of_row = CHECK_TARGETS_FEW}},
-    {GIVEN_TARGETS, {"targets-bad", .of_row = CHECK_TARGETS_BAD}},
-    {GIVEN_TEACHER, {"teacher-certain", .of_row = CHECK_TARGETS_TEACHER, .teacher = CHECK_TEACHER_CERTAIN}},
-    {GIVEN_TEACHER, {"teacher-missing", .of_row = CHECK_TARGETS_TEACHER, .teacher = CHECK_TEACHER_MISSING}},
-    {GIVEN_TEACHER, {"teacher-tails", .of_row = CHECK_TARGETS_TEACHER, .teacher = CHECK_TEACHER_TAILS}},
-    {GIVEN_TEACHER, {"teacher-whole", .of_row = CHECK_TARGETS_TEACHER, .teacher = CHECK_TEACHER_WHOLE}},
-    {GIVEN_TOP, {"equal", .fill = CHECK_FILL_EQUAL}},
-    {GIVEN_TOP, {"exact", .fill = CHECK_FILL_EXACT}},
-    {GIVEN_TOP, {"sharp", .fill = CHECK_FILL_SHARP}},
-    {GIVEN_LOSS, {"nan-idle", .rows = CHECK_ROWS_NAN_INACTIVE}}, /* of weight 0 */
-    {GIVEN_LORA, {"lora-zero", .lora = CHECK_LORA_ZERO}},
-    {GIVEN_LORA, {"lora-off", .lora = CHECK_LORA_OFF}},
-};
+enum { GIVEN_MOST = 14 };
+
+/* By the names of the catalog; in this order, as data depend on a case's place. */
+static const char *const given_names[GIVEN_KINDS][GIVEN_MOST] = {
+    [GIVEN_ANY] = {"random", "masked"},
+    [GIVEN_SMALL] = {"shifted", "one-hot", "negative", "bad-rows", "nan-rows", "row-list", "idle-rows", "last-tile",
+                     "peaked", "unlikely", "steep", "holes", "T-beyond"},
+    [GIVEN_LISTS] = {"lists-bad", "lists-one", "lists-all", "lists-repeat", "lists-descend", "lists-before",
+                     "lists-behind"},
+    /* rows with lists, rows that no list holds, no row */
+    [GIVEN_TAIL] = {"sharp", "sharp-masked", "sharp-bad", "sharp-nan", "equal", "masked-all"},
+    [GIVEN_TARGETS] = {"targets-teacher", "targets-same", "targets-ends", "targets-few", "targets-bad"},
+    [GIVEN_TEACHER] = {"teacher-certain", "teacher-missing", "teacher-tails", "teacher-whole"},
+    [GIVEN_TOP] = {"equal", "exact", "sharp"},
+    [GIVEN_LOSS] = {"nan-idle"}, /* of weight 0 */
+    [GIVEN_LORA] = {"lora-zero", "lora-off"}};
+
+static void add_pattern(check_list *list, const check_case *given, const char *name) {
+  const check_oddity o = check_odd_named("given", name);
+  check_case c = *given;
+  c.name = o.name;
+  c.fill = o.fill;
+  c.rows = o.rows;
+  if (o.lists) c.lists = o.lists;
+  if (o.of_row) c.targets = o.of_row;
+  c.teacher = o.teacher;
+  c.lora = o.lora;
+  if (c.spec.listed && c.fill == CHECK_FILL_ONE_HOT) c.lists = CHECK_LISTS_ALL; /* or a row's columns were equal */
+  if (c.fill == CHECK_FILL_HOLES && !c.spec.has_bias) return;
+  if (c.rows == CHECK_ROWS_BEYOND && !c.spec.per_row_temperature) return;
+  check_list_add(list, c);
+}
 
 static void add_given(check_list *list, const check_case *given) {
-  enum { OF_BIG = 2 };
   const flp_spec *spec = &given->spec;
   const int is_given[GIVEN_KINDS] = {[GIVEN_ANY] = 1,
+                                     [GIVEN_SMALL] = 1,
                                      [GIVEN_LISTS] = spec->listed,
                                      [GIVEN_TAIL] = spec->tail > 0,
                                      [GIVEN_TARGETS] = spec->targets > 1,
@@ -467,22 +450,9 @@ static void add_given(check_list *list, const check_case *given) {
                                      [GIVEN_TOP] = spec->topk || spec->rank,
                                      [GIVEN_LOSS] = spec->loss != NULL,
                                      [GIVEN_LORA] = spec->lora_rank};
-  for (size_t i = 0; i < sizeof given_patterns / sizeof given_patterns[0]; i++) {
-    given_kind kind = given_patterns[i].kind;
-    if (!is_given[kind] || (is_big(given) && i >= OF_BIG && kind != GIVEN_LORA)) continue;
-    const check_oddity *o = &given_patterns[i].odd;
-    check_case c = *given;
-    c.name = o->name;
-    c.fill = o->fill;
-    c.rows = o->rows;
-    if (o->lists) c.lists = o->lists;
-    if (o->of_row) c.targets = o->of_row;
-    c.teacher = o->teacher;
-    c.lora = o->lora;
-    if (c.spec.listed && c.fill == CHECK_FILL_ONE_HOT) c.lists = CHECK_LISTS_ALL; /* or a row's columns were equal */
-    if (c.fill == CHECK_FILL_HOLES && !c.spec.has_bias) continue;
-    if (c.rows == CHECK_ROWS_BEYOND && !c.spec.per_row_temperature) continue;
-    check_list_add(list, c);
+  for (int kind = 0; kind < GIVEN_KINDS; kind++) {
+    if (!is_given[kind] || (is_big(given) && kind != GIVEN_ANY && kind != GIVEN_LORA)) continue;
+    for (const char *const *name = given_names[kind]; *name; name++) add_pattern(list, given, *name);
   }
 }
 

@@ -6,8 +6,8 @@
  * each their sum is compared. */
 #include <math.h>
 
+#include "gen/cli/call/lists.h"
 #include "gen/cli/check/compare.h"
-#include "runtime/base/half.h"
 #include "runtime/base/status.h"
 
 static const double LN_2 = 0.69314718055994530942;
@@ -47,18 +47,12 @@ static gradient gradient_of(cli_memory *memory, const compare_state *s, flp_arra
                     .squares = block + 4 * count};
 }
 
-static double element(flp_dtype dtype, const void *base, int64_t index) {
-  float value;
-  flp_half_widen(dtype, (const char *)base + index * flp_half_bytes(dtype), 1, &value);
-  return (double)value;
-}
-
 /* Of a row of the array: the shards' own sum. */
 static double element_of(const call_result *result, const gradient *x, int64_t row, int64_t i) {
   const void *array = call_result_at(result, x->id);
   double sum = 0;
   for (int64_t shard = 0; shard < x->shards; shard++)
-    sum += element(x->dtype, array, shard * x->of_shard + row * x->stride + i);
+    sum += cli_number_at(x->dtype, array, shard * x->of_shard + row * x->stride + i);
   return sum;
 }
 
@@ -112,7 +106,7 @@ static double kept_rounding(const gradient *x) {
 static double square_of_row(const check_problem *p, flp_dtype dtype, const void *base, int64_t row) {
   double sum = 0;
   for (int64_t d = 0; d < p->c.spec.hidden; d++) {
-    double value = element(dtype, base, row * p->stride + d);
+    double value = cli_number_at(dtype, base, row * p->stride + d);
     sum += value * value;
   }
   return sum;
@@ -231,7 +225,7 @@ static double *widen(cli_memory *memory, const check_problem *p, const void *bas
   double *out = cli_memory_take(memory, (size_t)(count * depth) * sizeof *out);
   for (int64_t i = 0; out && i < count; i++)
     for (int64_t d = 0; d < depth; d++)
-      out[i * depth + d] = element(p->c.spec.dtype, base, (rows ? rows[i] : i) * p->stride + d);
+      out[i * depth + d] = cli_number_at(p->c.spec.dtype, base, (rows ? rows[i] : i) * p->stride + d);
   return out;
 }
 

@@ -20,41 +20,35 @@ typedef struct pattern_row {
   int64_t drawn_count;
 } pattern_row;
 
-/* Writes the ids and returns their number; out NULL: the number alone. */
-typedef int64_t (*pattern_fn)(const pattern_row *in, int64_t *out);
+/* Ids of a row in the making. */
+typedef struct id_list {
+  int64_t *ids, count;
+} id_list;
 
-static int has_target(const pattern_row *in) {
-  return in->target >= 0 && in->target < in->problem->c.spec.vocab;
+static void put(id_list *out, int64_t id) {
+  out->ids[out->count++] = id;
 }
+
+typedef void (*pattern_fn)(const pattern_row *in, id_list *out);
 
 /* Every second row has its first id again at the end. */
-static int64_t as_drawn(const pattern_row *in, int64_t *out) {
-  int64_t again = in->row % 2;
-  for (int64_t i = 0; out && i < in->drawn_count + again; i++) out[i] = in->drawn[i % in->drawn_count];
-  return in->drawn_count + again;
+static void as_drawn(const pattern_row *in, id_list *out) {
+  for (int64_t i = 0; i < in->drawn_count + in->row % 2; i++) put(out, in->drawn[i % in->drawn_count]);
 }
 
-static int64_t target_alone(const pattern_row *in, int64_t *out) {
-  if (out && has_target(in)) *out = in->target;
-  return has_target(in);
+static void target_alone(const pattern_row *in, id_list *out) {
+  if (in->target >= 0 && in->target < in->problem->c.spec.vocab) put(out, in->target);
 }
 
-static int64_t all_columns(const pattern_row *in, int64_t *out) {
-  int64_t vocab = in->problem->c.spec.vocab;
-  for (int64_t i = 0; out && i < vocab; i++) out[i] = vocab - 1 - i;
-  return vocab;
+static void all_columns(const pattern_row *in, id_list *out) {
+  for (int64_t v = in->problem->c.spec.vocab - 1; v >= 0; v--) put(out, v);
 }
 
 /* An id once, twice or three times, apart. */
-static int64_t with_repeats(const pattern_row *in, int64_t *out) {
-  int64_t count = 0;
+static void with_repeats(const pattern_row *in, id_list *out) {
   for (int64_t pass = 0; pass < 3; pass++)
-    for (int64_t i = 0; i < in->drawn_count; i++) {
-      if (in->drawn[i] % 3 < pass) continue;
-      if (out) out[count] = in->drawn[i];
-      count++;
-    }
-  return count;
+    for (int64_t i = 0; i < in->drawn_count; i++)
+      if (in->drawn[i] % 3 >= pass) put(out, in->drawn[i]);
 }
 
 /* The id, of no column, that a bad row has; -2 for none. */
@@ -67,23 +61,24 @@ static int64_t foreign_id(const pattern_row *in) {
 }
 
 /* By eights: an id beyond the vocabulary, -1, a list without the target, none, an id far out; the others are good. */
-static int64_t some_bad(const pattern_row *in, int64_t *out) {
-  int64_t count = 0, foreign = foreign_id(in);
-  if (in->row % 8 == 5) return 0;
-  for (int64_t i = 0; i < in->drawn_count; i++) {
-    if (in->row % 8 == 4 && in->drawn[i] == in->target) continue;
-    if (out) out[count] = in->drawn[i];
-    count++;
-  }
-  if (foreign == -2) return count;
-  if (out) out[count] = foreign;
-  return count + 1;
+static void some_bad(const pattern_row *in, id_list *out) {
+  int64_t foreign = foreign_id(in);
+  if (in->row % 8 == 5) return;
+  for (int64_t i = 0; i < in->drawn_count; i++)
+    if (in->row % 8 != 4 || in->drawn[i] != in->target) put(out, in->drawn[i]);
+  if (foreign != -2) put(out, foreign);
 }
 
 static const pattern_fn patterns[] = {
     [CHECK_LISTS_DRAWN] = as_drawn,       [CHECK_LISTS_ONE] = target_alone, [CHECK_LISTS_ALL] = all_columns,
     [CHECK_LISTS_REPEATS] = with_repeats, [CHECK_LISTS_BAD] = some_bad,     [CHECK_LISTS_DESCEND] = as_drawn,
     [CHECK_LISTS_BEFORE] = as_drawn,      [CHECK_LISTS_BEHIND] = as_drawn};
+
+/* The most ids that a pattern makes of the drawn ones of all rows. */
+static int64_t most_ids(const check_problem *problem, int64_t drawn) {
+  int64_t n = problem->c.n;
+  return problem->c.lists == CHECK_LISTS_ALL ? n * problem->c.spec.vocab : 3 * drawn + n;
+}
 
 static pattern_row row_of(const check_problem *problem, const cli_lists *drawn, int64_t row) {
   int64_t begin = drawn->offsets[row];
@@ -150,21 +145,17 @@ static flp_status take_offsets(check_problem *problem) {
 }
 
 static flp_status fill(check_problem *problem, const cli_lists *drawn) {
-  pattern_fn write = patterns[problem->c.lists];
-  int64_t count = 0, n = problem->c.n;
+  int64_t n = problem->c.n, most = most_ids(problem, drawn->offsets[n]);
+  id_list made = {.ids = cli_memory_take(&problem->memory, (size_t)most * sizeof(int64_t))};
   FLP_TRY(take_offsets(problem));
   for (int64_t row = 0; row < n; row++) {
     pattern_row in = row_of(problem, drawn, row);
-    problem->list_offsets[row] = count;
-    count += write(&in, NULL);
+    problem->list_offsets[row] = made.count;
+    patterns[problem->c.lists](&in, &made);
   }
-  problem->list_offsets[n] = count;
-  FLP_TRY(take(problem, count));
-  for (int64_t row = 0; row < n; row++) {
-    pattern_row in = row_of(problem, drawn, row);
-    write(&in, problem->list_columns + problem->list_offsets[row]);
-  }
-  cli_ids_narrow(problem->c.spec.target_dtype, problem->list_columns, count, problem->list_ids);
+  problem->list_offsets[n] = made.count;
+  FLP_TRY(take(problem, made.count));
+  cli_ids_narrow(problem->c.spec.target_dtype, made.ids, made.count, problem->list_ids);
   sort_lists(problem);
   break_offsets(problem);
   return FLP_OK;

@@ -98,6 +98,9 @@ typedef struct check_targets_seen {
   int has_target, has_foreign, has_gradient;
 } check_targets_seen;
 check_targets_seen check_targets_see(const check_problem *problem, int64_t row);
+static inline int check_is_zero(double value) {
+  return value >= 0 && value <= 0;
+}
 
 /* Writes target and grad_logprob as the rung takes them. */
 void check_targets_export(check_problem *problem);

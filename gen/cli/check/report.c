@@ -15,53 +15,42 @@
 #include "runtime/base/fields.h"
 #include "runtime/base/names.h"
 
-/* Adds words to a text that ends where its capacity does. */
-static void append(char *text, size_t capacity, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static void append(char *text, size_t capacity, const char *format, ...) {
-  size_t used = strlen(text);
-  va_list arguments;
-  va_start(arguments, format);
-  if (used + 1 < capacity) vsnprintf(text + used, capacity - used, format, arguments);
-  va_end(arguments);
-}
-
 static void describe_options(const check_case *c, char *out, size_t capacity) {
-  static const char *const entropies[] = {"", " entropy", " entropy+backward"};
+  static const char *const entropies[] = {"", "entropy", "entropy+backward"};
   static const char grads[] = "hwbAB";
   const flp_spec *spec = &c->spec;
   out[0] = 0;
-  append(out, capacity, "%s", entropies[spec->entropy]);
-  if (spec->mixed) append(out, capacity, " mixed=%s", flp_mixed_name(spec->mixed));
-  if (spec->hidden_dtype == FLP_DTYPE_FP32 && spec->mixed) append(out, capacity, " hidden=fp32");
-  if (spec->weight_dtype == FLP_DTYPE_FP32 && spec->mixed) append(out, capacity, " weight=fp32");
-  if (spec->bias_dtype == FLP_DTYPE_FP32 && spec->mixed) append(out, capacity, " bias=fp32");
-  if (spec->grads) append(out, capacity, " grads=");
+  cli_append(out, capacity, " ", "%s", entropies[spec->entropy]);
+  if (spec->mixed) cli_append(out, capacity, " ", "mixed=%s", flp_mixed_name(spec->mixed));
+  if (spec->hidden_dtype == FLP_DTYPE_FP32 && spec->mixed) cli_append(out, capacity, " ", "hidden=fp32");
+  if (spec->weight_dtype == FLP_DTYPE_FP32 && spec->mixed) cli_append(out, capacity, " ", "weight=fp32");
+  if (spec->bias_dtype == FLP_DTYPE_FP32 && spec->mixed) cli_append(out, capacity, " ", "bias=fp32");
+  if (spec->grads) cli_append(out, capacity, " ", "grads=");
   for (int i = 0; grads[i]; i++) /* by their bits */
-    if (spec->grads >> i & 1) append(out, capacity, "%c", grads[i]);
-  if (spec->has_bias) append(out, capacity, " bias");
-  if (spec->softcap > 0) append(out, capacity, " softcap=%g", (double)spec->softcap);
-  if (c->scale < 1 || c->scale > 1) append(out, capacity, " scale=%g", c->scale);
+    if (spec->grads >> i & 1) cli_append(out, capacity, "", "%c", grads[i]);
+  if (spec->has_bias) cli_append(out, capacity, " ", "bias");
+  if (spec->softcap > 0) cli_append(out, capacity, " ", "softcap=%g", (double)spec->softcap);
+  if (c->scale < 1 || c->scale > 1) cli_append(out, capacity, " ", "scale=%g", c->scale);
   if (spec->per_row_temperature)
-    append(out, capacity, " T-rows=%g", c->temperature);
+    cli_append(out, capacity, " ", "T-rows=%g", c->temperature);
   else if (c->temperature < 1 || c->temperature > 1)
-    append(out, capacity, " T=%g", c->temperature);
-  if (c->shards > 1) append(out, capacity, " shards=%d", c->shards);
-  if (spec->alignment < 16) append(out, capacity, " align=%" PRIu32, spec->alignment);
-  if (spec->accumulate_grad_weight) append(out, capacity, " accumulate");
+    cli_append(out, capacity, " ", "T=%g", c->temperature);
+  if (c->shards > 1) cli_append(out, capacity, " ", "shards=%d", c->shards);
+  if (spec->alignment < 16) cli_append(out, capacity, " ", "align=%" PRIu32, spec->alignment);
+  if (spec->accumulate_grad_weight) cli_append(out, capacity, " ", "accumulate");
   const flp_loss *loss = cli_loss_of(spec);
-  if (c->mode) append(out, capacity, " mode=%s", flp_mode_name(c->mode));
-  if (spec->listed) append(out, capacity, " kept=%g", c->kept);
-  if (spec->targets > 1) append(out, capacity, " targets=%d", spec->targets);
+  if (c->mode) cli_append(out, capacity, " ", "mode=%s", flp_mode_name(c->mode));
+  if (spec->listed) cli_append(out, capacity, " ", "kept=%g", c->kept);
+  if (spec->targets > 1) cli_append(out, capacity, " ", "targets=%d", spec->targets);
   char tail[FLP_FIELD_TEXT_BYTES];
-  if (spec->tail > 0) append(out, capacity, " tail=%s", flp_share_text(spec->tail, tail));
-  if (spec->topk) append(out, capacity, " topk=%d", spec->topk);
-  if (spec->rank) append(out, capacity, " rank");
-  if (spec->lora_rank) append(out, capacity, " lora=%d", spec->lora_rank);
+  if (spec->tail > 0) cli_append(out, capacity, " ", "tail=%s", flp_share_text(spec->tail, tail));
+  if (spec->topk) cli_append(out, capacity, " ", "topk=%d", spec->topk);
+  if (spec->rank) cli_append(out, capacity, " ", "rank");
+  if (spec->lora_rank) cli_append(out, capacity, " ", "lora=%d", spec->lora_rank);
   if (spec->mixed)
-    append(out, capacity, " %s=fp32 mixed=%s", spec->weight_dtype == FLP_DTYPE_FP32 ? "weight" : "hidden",
-           flp_mixed_name(spec->mixed));
-  if (loss) append(out, capacity, " loss=%s", loss->name);
-  memmove(out, out + (out[0] == ' '), strlen(out + (out[0] == ' ')) + 1);
+    cli_append(out, capacity, " ", "%s=fp32 mixed=%s", spec->weight_dtype == FLP_DTYPE_FP32 ? "weight" : "hidden",
+               flp_mixed_name(spec->mixed));
+  if (loss) cli_append(out, capacity, " ", "loss=%s", loss->name);
 }
 
 void check_report_add(check_report *report, const check_case *c, flp_rung rung, const char *output, check_metric metric,

@@ -16,21 +16,18 @@ typedef struct run_state {
   flp_plan *plan;
 } run_state;
 
-const char *check_how_tune(const check_how *how, const flp_spec *spec) {
-  return how->options.tune && flp_kernel_leaves_choice(spec) ? how->options.tune : NULL;
-}
-
 int check_how_ends(const check_how *how, flp_status status) {
   return status == FLP_ERROR_MEMORY || (status == FLP_ERROR_ARGUMENT && how->options.tune);
 }
 
-int check_how_device(const check_how *how) {
+/* The CUDA device, or the host. */
+static int device_of(const check_how *how) {
   return how->options.rung == FLP_RUNG_EAGER ? FLP_DEVICE_HOST : how->options.device;
 }
 
 flp_options check_how_options(const check_how *how) {
   flp_options options = how->options;
-  options.device = check_how_device(how);
+  options.device = device_of(how);
   options.budget_bytes = 0;
   options.tune = NULL;
   options.mode = (flp_mode)0;
@@ -45,8 +42,8 @@ flp_status check_how_plan(const check_how *how, const check_problem *problem, fl
   options.budget_bytes = how->options.budget_bytes;
   options.chunk_rows = c->chunk_rows;
   options.chunk_vocab = c->chunk_vocab;
-  options.mode = c->mode == FLP_MODE_LISTED ? (flp_mode)0 : c->mode; /* spec.listed says it */
-  options.tune = check_how_tune(how, &spec);
+  options.mode = c->mode == FLP_MODE_LISTED ? (flp_mode)0 : c->mode;     /* spec.listed says it */
+  if (flp_kernel_leaves_choice(&spec)) options.tune = how->options.tune; /* else operands leave no choice */
   return check_precompile_plan(how->precompile, &spec, &options, out);
 }
 
@@ -73,7 +70,7 @@ static flp_status check_mode(const run_state *run) {
 }
 
 static flp_status run_all(run_state *run, call_result *out) {
-  FLP_TRY(cli_device_open(check_how_device(run->how), &run->device));
+  FLP_TRY(cli_device_open(device_of(run->how), &run->device));
   FLP_TRY(check_how_plan(run->how, run->problem, &run->plan));
   FLP_TRY(call_upload(&run->buffers, &run->call));
   FLP_TRY(call_make_outputs(&run->buffers, &run->call));

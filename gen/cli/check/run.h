@@ -11,10 +11,6 @@ typedef struct check_how {
   check_precompile *precompile; /* borrowed, or NULL */
 } check_how;
 
-/* The --tune of a spec: NULL where its operands leave no choice, as those of some cases of a set. spec: resolved */
-const char *check_how_tune(const check_how *how, const flp_spec *spec);
-/* The CUDA device, or the host. */
-int check_how_device(const check_how *how);
 /* Those of plans that are made beside the cases: without budget and tune. */
 flp_options check_how_options(const check_how *how);
 /* The plan of a problem, or of each of its shards. error: any of flp_plan_create */

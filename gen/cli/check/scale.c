@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gen/cli/call/lists.h"
 #include "gen/cli/call/normal.h"
 #include "gen/cli/check/parts.h"
 #include "runtime/base/half.h"
@@ -50,10 +51,7 @@ static check_case case_of(const shape *s, flp_dtype dtype) {
 }
 
 static double value_at(const problem *p, const char *from, int64_t i) {
-  float wide;
-  int64_t at = i / p->c.spec.vocab * p->stride + i % p->c.spec.vocab;
-  flp_half_widen(p->c.spec.dtype, from + (size_t)at * p->element, 1, &wide);
-  return wide;
+  return cli_number_at(p->c.spec.dtype, from, i / p->c.spec.vocab * p->stride + i % p->c.spec.vocab);
 }
 
 /* Normal numbers; some are NaN, infinite, 0 or the least that there are. */
@@ -141,14 +139,6 @@ static double right_of(const problem *p, int64_t i) {
   return isinf(narrow) ? (double)narrow : right; /* beyond the largest number */
 }
 
-static int gaps_untouched(const problem *p, const unsigned char *got) {
-  for (int64_t row = 0; row < p->c.n; row++)
-    for (size_t i = (size_t)(row * p->stride + p->c.spec.vocab) * p->element;
-         i < (size_t)((row + 1) * p->stride) * p->element; i++)
-      if (got[i] != 0xff) return 0;
-  return 1;
-}
-
 static flp_status compare_values(const problem *p, const run *r, check_metric *out) {
   int64_t count = p->c.n * p->c.spec.vocab;
   if (p->factor == 1) {
@@ -177,7 +167,10 @@ static flp_status check_one(const shape *s, flp_dtype dtype, size_t factor, cons
   flp_status status = run_problem(&p, how, &r);
   if (status == FLP_OK) status = compare_values(&p, &r, &metric);
   if (status == FLP_OK) {
-    const char *note = r.overrun || !gaps_untouched(&p, r.got) ? "wrote outside of rows" : NULL;
+    const char *note =
+        r.overrun || !call_has_gaps(r.got, (size_t)s->n, (size_t)s->columns * p.element, (size_t)p.stride * p.element)
+            ? "wrote outside of rows"
+            : NULL;
     metric.pass &= note == NULL;
     check_report_add(report, &p.c, how->options.rung, factors[factor].output, metric, note);
   }

@@ -73,7 +73,8 @@ typedef struct problem {
   cli_memory memory;
   shape s;
   int64_t stride; /* of scores and their gradient */
-  size_t element, number;
+  size_t element;
+  flp_dtype number;                                    /* of logprobs, entropies and upstream gradients */
   void *scores, *target, *grad_logprob, *grad_entropy; /* as uploaded; rows of stride elements */
   double *z;                                           /* (n,V) the scores that dtype holds */
   int64_t *ids;                                        /* (n,k) */
@@ -118,32 +119,14 @@ static int64_t target_of(const problem *p, int64_t row, int64_t j) {
   return id;
 }
 
-/* A double in dtype, and back. */
-static void put(const problem *p, void *array, int64_t i, double value) {
+/* Writes a number, and returns what it is in its dtype. */
+static double put(flp_dtype dtype, void *array, int64_t i, double value) {
   float narrow = (float)value;
-  if (p->c.spec.dtype == FLP_DTYPE_FP64)
+  if (dtype == FLP_DTYPE_FP64)
     ((double *)array)[i] = value;
   else
-    flp_half_narrow(p->c.spec.dtype, &narrow, 1, (char *)array + (size_t)i * p->element);
-}
-
-static double get(const problem *p, const void *array, int64_t i) {
-  float wide;
-  if (p->c.spec.dtype == FLP_DTYPE_FP64) return ((const double *)array)[i];
-  flp_half_widen(p->c.spec.dtype, (const char *)array + (size_t)i * p->element, 1, &wide);
-  return (double)wide;
-}
-
-static double number_at(const problem *p, const void *numbers, int64_t i) {
-  return p->number == 8 ? ((const double *)numbers)[i] : (double)((const float *)numbers)[i];
-}
-
-static double put_number(const problem *p, void *numbers, int64_t i, double value) {
-  if (p->number == 8)
-    ((double *)numbers)[i] = value;
-  else
-    ((float *)numbers)[i] = (float)value;
-  return number_at(p, numbers, i);
+    flp_half_narrow(dtype, &narrow, 1, (char *)array + i * flp_half_bytes(dtype));
+  return cli_number_at(dtype, array, i);
 }
 
 static double grad_of(const problem *p, int64_t row, int64_t j) {
@@ -159,15 +142,15 @@ static void fill_rows(problem *p) {
   for (int64_t row = 0; row < s->n; row++) {
     int inactive = s->pattern == INACTIVE && row % 2;
     for (int64_t v = 0; v < s->vocab; v++) {
-      put(p, p->scores, row * p->stride + v, score_of(p, row, v));
-      p->z[row * s->vocab + v] = get(p, p->scores, row * p->stride + v);
+      int64_t at = row * p->stride + v;
+      p->z[row * s->vocab + v] = put(p->c.spec.dtype, p->scores, at, score_of(p, row, v));
     }
     for (int64_t j = 0; j < s->k; j++) {
       int64_t at = row * s->k + j;
       p->ids[at] = target_of(p, row, j);
-      p->g[at] = put_number(p, p->grad_logprob, at, grad_of(p, row, j));
+      p->g[at] = put(p->number, p->grad_logprob, at, grad_of(p, row, j));
     }
-    p->e[row] = put_number(p, p->grad_entropy, row, inactive ? 0 : 0.3 * normal((uint64_t)row + 7654321));
+    p->e[row] = put(p->number, p->grad_entropy, row, inactive ? 0 : 0.3 * normal((uint64_t)row + 7654321));
   }
   cli_ids_narrow(p->c.spec.target_dtype, p->ids, s->n * s->k, p->target);
 }
@@ -182,7 +165,7 @@ static int is_wanted(const problem *p, int64_t row) {
 
 static double ulp_of(const problem *p, double size) {
   size = isfinite(size) ? fmax(size, 1) : 1;
-  return p->number == 8 ? nextafter(size, INFINITY) - size : check_ulp(size);
+  return p->number == FLP_DTYPE_FP64 ? nextafter(size, INFINITY) - size : check_ulp(size);
 }
 
 /* The softmax of a row: largest score, log of the sum of e^((z - top)/T), entropy; NaN where there is none. */
@@ -192,7 +175,7 @@ static void softmax_of(problem *p, int64_t row, long double out[3]) {
   for (int64_t v = 0; v < p->s.vocab; v++)
     if (!((long double)z[v] <= top)) top = (long double)z[v];
   long double octaves = top * (long double)(M_LOG2E / p->s.temperature);
-  if (p->number == 4 && (octaves > FLP_SCORE_LIMIT || octaves <= -FLP_SCORE_LIMIT)) {
+  if (p->number == FLP_DTYPE_FP32 && (octaves > FLP_SCORE_LIMIT || octaves <= -FLP_SCORE_LIMIT)) {
     p->has_bad |= octaves < INFINITY;
     out[0] = out[1] = out[2] = (long double)NAN;
     return;
@@ -255,10 +238,7 @@ static void answer(problem *p) {
     answer_targets(p, row, softmax);
     answer_gradient(p, row, softmax);
   }
-  for (int64_t i = 0; i < s->n * s->vocab; i++) {
-    put(p, &cell, 0, p->grad[i]);
-    p->rounded[i] = get(p, &cell, 0);
-  }
+  for (int64_t i = 0; i < s->n * s->vocab; i++) p->rounded[i] = put(p->c.spec.dtype, &cell, 0, p->grad[i]);
 }
 
 static check_case case_of(const shape *s, flp_dtype dtype) {
@@ -274,14 +254,14 @@ static check_case case_of(const shape *s, flp_dtype dtype) {
 
 static flp_status problem_create(const shape *s, flp_dtype dtype, problem *p) {
   *p = (problem){.c = case_of(s, dtype), .s = *s, .element = flp_dtype_bytes(dtype)};
-  p->number = dtype == FLP_DTYPE_FP64 ? 8 : 4;
+  p->number = dtype == FLP_DTYPE_FP64 ? dtype : FLP_DTYPE_FP32;
   int64_t unit = (int64_t)(p->c.spec.alignment / p->element);
   p->stride = (s->vocab + unit) / unit * unit; /* a gap of at least one element */
   size_t rows = (size_t)s->n, wide = rows * (size_t)s->vocab, targets = rows * (size_t)s->k;
   p->scores = cli_memory_take(&p->memory, rows * (size_t)p->stride * p->element);
   p->target = cli_memory_take(&p->memory, targets * 8);
-  p->grad_logprob = cli_memory_take(&p->memory, targets * p->number);
-  p->grad_entropy = cli_memory_take(&p->memory, rows * p->number);
+  p->grad_logprob = cli_memory_take(&p->memory, targets * flp_dtype_bytes(p->number));
+  p->grad_entropy = cli_memory_take(&p->memory, rows * flp_dtype_bytes(p->number));
   p->ids = cli_memory_take(&p->memory, targets * sizeof *p->ids);
   double **const doubles[] = {&p->z,    &p->grad, &p->rounded, &p->g,           &p->logprob,
                               &p->unit, &p->e,    &p->entropy, &p->entropy_unit};
@@ -314,11 +294,11 @@ static flp_status make_buffers(run *r) {
     size_t bytes;
   } slots[SLOTS] = {[SCORES] = {p->scores, scores},
                     [TARGET] = {p->target, targets * flp_dtype_bytes(p->c.spec.target_dtype)},
-                    [GRAD_LOGPROB] = {p->grad_logprob, targets * p->number},
-                    [GRAD_ENTROPY] = {p->grad_entropy, rows * p->number},
-                    [LOGPROB] = {NULL, targets * p->number},
-                    [ENTROPY] = {NULL, rows * p->number},
-                    [STATS] = {NULL, 3 * rows * p->number},
+                    [GRAD_LOGPROB] = {p->grad_logprob, targets * flp_dtype_bytes(p->number)},
+                    [GRAD_ENTROPY] = {p->grad_entropy, rows * flp_dtype_bytes(p->number)},
+                    [LOGPROB] = {NULL, targets * flp_dtype_bytes(p->number)},
+                    [ENTROPY] = {NULL, rows * flp_dtype_bytes(p->number)},
+                    [STATS] = {NULL, 3 * rows * flp_dtype_bytes(p->number)},
                     [GRAD] = {NULL, scores}};
   for (int i = 0; i < SLOTS; i++) {
     FLP_TRY(call_buffer_make(&r->device, slots[i].bytes, 0, 1, &r->buffer[i]));
@@ -395,22 +375,17 @@ static flp_status compare_numbers(const run *r, int slot, const double *right, c
   check_numbers a = check_numbers_of(&memory, count);
   flp_status status = cli_memory_status(&memory, "a comparison");
   for (int64_t i = 0; status == FLP_OK && i < count; i++)
-    check_numbers_set(&a, i, number_at(r->p, r->got[slot], i), right[i], unit[i],
-                      (r->p->number == 8 ? 64 : 4) * unit[i]);
+    check_numbers_set(&a, i, cli_number_at(r->p->number, r->got[slot], i), right[i], unit[i],
+                      (r->p->number == FLP_DTYPE_FP64 ? 64 : 4) * unit[i]);
   *out = check_numbers_judge(&a);
   cli_memory_free(&memory);
   return status;
 }
 
-/* Whether what stands between the rows of the gradient is what stood there before. */
-static int gaps_untouched(const run *r) {
+static int is_outside_written(const run *r) {
   const problem *p = r->p;
-  const unsigned char *grad = r->got[GRAD];
-  for (int64_t row = 0; row < p->s.n; row++)
-    for (size_t i = (size_t)(row * p->stride + p->s.vocab) * p->element;
-         i < (size_t)((row + 1) * p->stride) * p->element; i++)
-      if (grad[i] != 0xff) return 0;
-  return 1;
+  return r->overrun ||
+         !call_has_gaps(r->got[GRAD], (size_t)p->s.n, (size_t)p->s.vocab * p->element, (size_t)p->stride * p->element);
 }
 
 static flp_status compare_gradient(const run *r, check_metric *out) {
@@ -418,8 +393,9 @@ static flp_status compare_gradient(const run *r, check_metric *out) {
   int64_t count = p->s.n * p->s.vocab;
   double *got = malloc(((size_t)count + 1) * sizeof *got);
   if (!got) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for a comparison");
-  for (int64_t i = 0; i < count; i++) got[i] = get(p, r->got[GRAD], i / p->s.vocab * p->stride + i % p->s.vocab);
-  *out = check_metric_gradient(got, p->grad, p->rounded, count, 1.5, p->number == 8 ? 1e-13 : 1e-6);
+  for (int64_t i = 0; i < count; i++)
+    got[i] = cli_number_at(p->c.spec.dtype, r->got[GRAD], i / p->s.vocab * p->stride + i % p->s.vocab);
+  *out = check_metric_gradient(got, p->grad, p->rounded, count, 1.5, p->number == FLP_DTYPE_FP64 ? 1e-13 : 1e-6);
   free(got);
   return FLP_OK;
 }
@@ -430,8 +406,7 @@ static flp_status compare(const run *r, const run *in_place, flp_rung rung, chec
   const char *note = NULL;
   FLP_TRY(compare_numbers(r, LOGPROB, p->logprob, p->unit, p->s.n * p->s.k, &metric));
   if (r->data_error != p->has_bad) note = "bad rows and flp_plan_check do not agree";
-  if (r->overrun || in_place->overrun || !gaps_untouched(r) || !gaps_untouched(in_place))
-    note = "wrote outside of rows";
+  if (is_outside_written(r) || is_outside_written(in_place)) note = "wrote outside of rows";
   metric.pass &= note == NULL;
   check_report_add(report, &p->c, rung, "select: logprob", metric, note);
   if (p->s.entropy != FLP_ENTROPY_NONE) {

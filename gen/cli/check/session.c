@@ -105,23 +105,19 @@ static flp_status check_case_on(check_session *session, check_problem *problem, 
   call_result result = {0}, plain = {0};
   int has_plain = flp_mode_keeps(c->mode) || problem->loss || c->spec.topk || c->spec.rank || c->lora != CHECK_LORA_ON;
   flp_status status = check_run(problem, &how, &result);
-  if (is_lacking(c, rung, status)) return FLP_OK;
+  int is_left_out = is_lacking(c, rung, status);
   if (status == FLP_OK) check_problem_follow(problem, &result);
   if (status == FLP_OK && has_plain) {
     status = check_run_plain(problem, &how, &plain);
-    if (status == FLP_ERROR_UNAVAILABLE &&
-        may_lack_kernels(rung)) { /* of another spec, which the cache need not have */
-      call_result_clear(&result);
-      return FLP_OK;
-    }
+    /* of another spec, which the cache need not have */
+    is_left_out = status == FLP_ERROR_UNAVAILABLE && may_lack_kernels(rung);
   }
-  if (status == FLP_OK)
+  if (status == FLP_OK) {
     check_problem_follow_scores(problem, truth->rows, truth->row_truth, truth->row_count, &result, &plain);
-  if (status != FLP_OK) {
-    call_result_clear(&result);
-    return fail_case(session, c, rung, status);
+    status = check_compare(problem, truth, &result, has_plain ? &plain : NULL, rung, session->report);
+  } else {
+    status = is_left_out ? FLP_OK : fail_case(session, c, rung, status);
   }
-  status = check_compare(problem, truth, &result, has_plain ? &plain : NULL, rung, session->report);
   call_result_clear(&result);
   call_result_clear(&plain);
   return status;
@@ -148,28 +144,22 @@ static flp_status check_one(check_session *session, const check_case *c) {
 
 /* A set's cases are of every dtype and mode, or of the one that was named. */
 static int is_wanted(const check_args *args, flp_dtype dtype) {
-  return args->set == CHECK_SET_GIVEN || !cli_spec_args_given(&args->spec, FLP_FIELD_dtype) ||
-         args->spec.spec.dtype == dtype;
+  return !cli_spec_args_given(&args->spec, FLP_FIELD_dtype) || args->spec.spec.dtype == dtype;
 }
 
 static int is_wanted_mode(const check_args *args, flp_mode mode) {
-  return args->set == CHECK_SET_GIVEN || !args->given.mode || args->given.mode == mode;
+  return !args->given.mode || args->given.mode == mode;
 }
 
-/* Beside --targets those of several targets alone. */
-static int is_wanted_targets(const check_args *args, int targets) {
-  return args->set == CHECK_SET_GIVEN || args->given.spec.targets <= 1 || targets > 1;
+static int has_top(const flp_spec *spec) {
+  return spec->topk || spec->rank;
 }
 
-static int wants_top(const check_args *args) {
-  return args->set != CHECK_SET_GIVEN && (args->given.spec.topk || args->given.spec.rank);
-}
-
+/* Beside --targets, --lora-rank, --topk and --rank those with these alone. */
 static int is_wanted_case(const check_args *args, const check_case *c) {
-  if (!is_wanted(args, c->spec.dtype) || !is_wanted_mode(args, c->mode)) return 0;
-  if (!is_wanted_targets(args, c->spec.targets)) return 0;
-  if (args->set != CHECK_SET_GIVEN && args->given.spec.lora_rank && !c->spec.lora_rank) return 0;
-  return !wants_top(args) || c->spec.topk || c->spec.rank;
+  const flp_spec *given = &args->given.spec, *spec = &c->spec;
+  return is_wanted(args, spec->dtype) && is_wanted_mode(args, c->mode) && (given->targets <= 1 || spec->targets > 1) &&
+         (!given->lora_rank || spec->lora_rank) && (!has_top(given) || has_top(spec));
 }
 
 static void keep_wanted(const check_args *args, check_list *list) {
@@ -204,46 +194,45 @@ typedef struct part {
 static const flp_dtype dtypes[] = {FLP_DTYPE_BF16, FLP_DTYPE_FP16, FLP_DTYPE_FP32, FLP_DTYPE_FP64};
 static const flp_mode modes[] = {FLP_MODE_SAVE, FLP_MODE_STREAM, FLP_MODE_DIRECTION}; /* of bf16 */
 
-/* Of --all one of each dtype, of --quick of the first alone. of: without its dtype */
-static int list_dtypes(const check_args *args, part_kind kind, check_part of, part *out) {
-  int count = 0, all = args->set == CHECK_SET_ALL, quick = args->set == CHECK_SET_QUICK;
-  for (int d = 0; (all || quick) && is_wanted_mode(args, of.mode) && d < (all ? 3 : 1); d++) {
+typedef struct part_list {
+  part items[PARTS_MAX];
+  int count;
+} part_list;
+
+/* Of the first dtypes, so many, those that are wanted; nothing if another mode is. of: without its dtype */
+static void add_parts(const check_args *args, part_list *list, part_kind kind, check_part of, int dtype_count) {
+  for (int d = 0; d < dtype_count && is_wanted_mode(args, of.mode); d++) {
     of.dtype = dtypes[d];
-    if (is_wanted(args, of.dtype)) out[count++] = (part){kind, of};
+    if (is_wanted(args, of.dtype)) list->items[list->count++] = (part){kind, of};
   }
-  return count;
 }
 
 /* Beside --targets and --lora-rank what is of these alone; of best columns nothing. */
-static int list_parts(const check_args *args, part out[PARTS_MAX]) {
+static part_list list_parts(const check_args *args) {
   const flp_spec *given = &args->given.spec;
+  const check_part any = {.mode = (flp_mode)0}, listed = {.mode = FLP_MODE_LISTED};
   const check_part targets = {.targets = given->targets > 1 ? given->targets : CHECK_TARGETS_USUAL};
   const check_part adapter = {.lora_rank = given->lora_rank ? given->lora_rank : CHECK_LORA_USUAL};
-  const check_part tail = {.mode = FLP_MODE_TAIL, .tail = given->tail}, listed = {.mode = FLP_MODE_LISTED};
+  const check_part tail = {.mode = FLP_MODE_TAIL, .tail = given->tail};
   const check_part concurrent = {
       .dtype = given->dtype, .mode = args->given.mode, .tail = given->tail, .lora_rank = given->lora_rank};
-  int all = args->set == CHECK_SET_ALL, quick = args->set == CHECK_SET_QUICK, any = args->given.mode == 0;
-  int bits = all || cli_spec_args_given(&args->spec, FLP_FIELD_dtype) ? 3 : 1; /* of dtypes */
-  int count = 0;
-  if (given->targets > 1) return list_dtypes(args, PART_BITS, targets, out);
-  if (wants_top(args)) return 0;
-  if (!given->lora_rank) count += list_dtypes(args, PART_BITS, targets, out);
-  count += list_dtypes(args, PART_BITS, adapter, out + count);
-  if (args->set == CHECK_SET_CONCURRENT) out[count++] = (part){PART_CONCURRENT, concurrent};
-  if (given->lora_rank) return count;
-  for (int d = 0; (all || quick) && any && d < bits; d++)
-    if (is_wanted(args, dtypes[d])) out[count++] = (part){PART_BITS, {.dtype = dtypes[d]}};
-  count += list_dtypes(args, PART_BITS, listed, out + count);
-  for (int m = 0; (all || quick) && m < 3; m++)
-    if (is_wanted(args, FLP_DTYPE_BF16) && is_wanted_mode(args, modes[m]))
-      out[count++] = (part){PART_BUDGETS, {.dtype = FLP_DTYPE_BF16, .mode = modes[m]}};
-  count += list_dtypes(args, PART_BUDGETS, tail, out + count);
-  for (int d = 0; ((all && any) || args->set == CHECK_SET_SELECT) && d < 4; d++)
-    if (is_wanted(args, dtypes[d])) out[count++] = (part){PART_SELECT, {.dtype = dtypes[d]}};
-  for (int d = 0; ((all && any) || args->set == CHECK_SET_SCALE) && d < 3; d++)
-    if (is_wanted(args, dtypes[d])) out[count++] = (part){PART_SCALE, {.dtype = dtypes[d]}};
-  if (all) out[count++] = (part){PART_CONCURRENT, concurrent};
-  return count;
+  int all = args->set == CHECK_SET_ALL, quick = args->set == CHECK_SET_QUICK, each = all ? 3 : quick; /* of dtypes */
+  int has_dtype = cli_spec_args_given(&args->spec, FLP_FIELD_dtype);
+  part_list list = {.count = 0};
+  if (given->targets <= 1 && has_top(given)) return list;
+  if (!given->lora_rank) add_parts(args, &list, PART_BITS, targets, each);
+  if (given->targets > 1) return list;
+  add_parts(args, &list, PART_BITS, adapter, each);
+  if (args->set == CHECK_SET_CONCURRENT) list.items[list.count++] = (part){PART_CONCURRENT, concurrent};
+  if (given->lora_rank) return list;
+  add_parts(args, &list, PART_BITS, any, quick && has_dtype ? 3 : each);
+  add_parts(args, &list, PART_BITS, listed, each);
+  for (int m = 0; m < 3; m++) add_parts(args, &list, PART_BUDGETS, (check_part){.mode = modes[m]}, all || quick);
+  add_parts(args, &list, PART_BUDGETS, tail, each);
+  add_parts(args, &list, PART_SELECT, any, all || args->set == CHECK_SET_SELECT ? 4 : 0);
+  add_parts(args, &list, PART_SCALE, any, all || args->set == CHECK_SET_SCALE ? 3 : 0);
+  if (all) list.items[list.count++] = (part){PART_CONCURRENT, concurrent};
+  return list;
 }
 
 /* Concurrent work is checked on rungs that make kernels; a cache holds the same ones, and counts where it is asked for
@@ -266,20 +255,19 @@ static flp_status run_part(check_session *session, const part *p, flp_rung rung)
   return status == FLP_OK || is_lacking(&c, rung, status) ? FLP_OK : fail_case(session, &c, rung, status);
 }
 
-static flp_status run_parts(check_session *session, const part *parts, int count) {
+static flp_status run_parts(check_session *session, const part_list *list) {
   for (int kind = 0; kind < PART_KINDS; kind++)
     for (int rung = FLP_RUNG_TUNED; rung < RUNGS; rung++)
-      for (int i = 0; i < count; i++)
-        if ((int)parts[i].kind == kind && is_run_on(session, parts[i].kind, rung))
-          FLP_TRY(run_part(session, &parts[i], (flp_rung)rung));
+      for (int i = 0; i < list->count; i++)
+        if ((int)list->items[i].kind == kind && is_run_on(session, list->items[i].kind, rung))
+          FLP_TRY(run_part(session, &list->items[i], (flp_rung)rung));
   return FLP_OK;
 }
 
 /* ---- the whole ---- */
 
 /* cases: of the list; those behind them are the parts' own */
-static flp_status check_listed(check_session *session, const check_list *list, int cases, const part *parts,
-                               int part_count) {
+static flp_status check_listed(check_session *session, const check_list *list, int cases, const part_list *parts) {
   const check_args *args = session->args;
   cli_progress progress;
   check_precompile_wish wish = {.device = &session->device,
@@ -295,7 +283,7 @@ static flp_status check_listed(check_session *session, const check_list *list, i
     cli_progress_update(&progress, i, cases);
     status = check_one(session, &list->cases[i]);
   }
-  if (status == FLP_OK) status = run_parts(session, parts, part_count);
+  if (status == FLP_OK) status = run_parts(session, parts);
   cli_progress_end(&progress);
   check_precompile_stop(session->how.precompile);
   return status;
@@ -303,14 +291,14 @@ static flp_status check_listed(check_session *session, const check_list *list, i
 
 static flp_status check_all(check_session *session) {
   const check_args *args = session->args;
-  part parts[PARTS_MAX];
+  const part_list parts = list_parts(args);
   check_list list;
   FLP_TRY(check_list_create(args->set, &args->given, &list));
-  keep_wanted(args, &list);
-  int cases = list.count, count = list_parts(args, parts);
-  for (int i = 0; i < count; i++) kinds[parts[i].kind].list(&parts[i].of, &list);
+  if (args->set != CHECK_SET_GIVEN) keep_wanted(args, &list);
+  int cases = list.count;
+  for (int i = 0; i < parts.count; i++) kinds[parts.items[i].kind].list(&parts.items[i].of, &list);
   flp_status status = list.status;
-  if (status == FLP_OK) status = check_listed(session, &list, cases, parts, count);
+  if (status == FLP_OK) status = check_listed(session, &list, cases, &parts);
   check_list_clear(&list);
   return status;
 }

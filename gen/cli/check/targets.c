@@ -22,33 +22,11 @@ typedef struct pattern_row {
   uint64_t seed;
 } pattern_row;
 
-/* Target k of a row, k > 0. */
-typedef int64_t (*pattern_fn)(const pattern_row *in, int64_t k);
-
 static int64_t as_drawn(const pattern_row *in, int64_t k) {
   uint64_t hash = cli_hash(in->seed + (uint64_t)k);
   if (in->row % 4 == 2 && hash % 4 == 0) return CHECK_IGNORE_INDEX;
   if (in->row % 2 && k == in->problem->targets - 1) return in->own;
   return cli_zipf_draw(in->zipf, cli_hash(hash));
-}
-
-static int64_t as_teachers(const pattern_row *in, int64_t k) {
-  return in->zipf->order[(k + in->row % 3) % in->problem->c.spec.vocab];
-}
-
-static int64_t own_again(const pattern_row *in, int64_t k) {
-  (void)k;
-  return in->own;
-}
-
-static int64_t ends(const pattern_row *in, int64_t k) {
-  return (in->row + k) % 2 ? 0 : in->problem->c.spec.vocab - 1;
-}
-
-static int64_t none(const pattern_row *in, int64_t k) {
-  (void)in;
-  (void)k;
-  return CHECK_IGNORE_INDEX;
 }
 
 /* The last of them, the second, or one in the middle. */
@@ -59,12 +37,23 @@ static int64_t some_bad(const pattern_row *in, int64_t k) {
   return as_drawn(in, k);
 }
 
-static const pattern_fn patterns[] = {[CHECK_TARGETS_DRAWN] = as_drawn, [CHECK_TARGETS_TEACHER] = as_teachers,
-                                      [CHECK_TARGETS_SAME] = own_again, [CHECK_TARGETS_ENDS] = ends,
-                                      [CHECK_TARGETS_FEW] = none,       [CHECK_TARGETS_BAD] = some_bad};
-
-static int is_zero(double value) {
-  return value >= 0 && value <= 0;
+/* Target k of a row, k > 0. */
+static int64_t target_at(const pattern_row *in, int64_t k) {
+  int64_t vocab = in->problem->c.spec.vocab;
+  switch (in->problem->c.targets) {
+    case CHECK_TARGETS_TEACHER:
+      return in->zipf->order[(k + in->row % 3) % vocab];
+    case CHECK_TARGETS_SAME:
+      return in->own;
+    case CHECK_TARGETS_ENDS:
+      return (in->row + k) % 2 ? 0 : vocab - 1;
+    case CHECK_TARGETS_FEW:
+      return CHECK_IGNORE_INDEX;
+    case CHECK_TARGETS_BAD:
+      return some_bad(in, k);
+    default:
+      return as_drawn(in, k);
+  }
 }
 
 /* A hundredth of the upstream gradients is 0. */
@@ -84,9 +73,9 @@ static void swap_first(int64_t *target, double *g, int64_t with) {
 static void draw_row(check_problem *problem, const pattern_row *in) {
   int64_t count = problem->targets, *target = problem->target_id + in->row * count;
   double *g = problem->g + in->row * count;
-  int is_idle = is_zero(g[0]), is_left_out = in->own == CHECK_IGNORE_INDEX;
+  int is_idle = check_is_zero(g[0]), is_left_out = in->own == CHECK_IGNORE_INDEX;
   for (int64_t k = 1; k < count; k++) {
-    target[k] = is_left_out ? CHECK_IGNORE_INDEX : patterns[problem->c.targets](in, k);
+    target[k] = is_left_out ? CHECK_IGNORE_INDEX : target_at(in, k);
     int has_none = is_idle || target[k] == CHECK_IGNORE_INDEX;
     g[k] = has_none ? 0 : draw_gradient(cli_hash(in->seed + 0x5eed + (uint64_t)k));
   }
@@ -115,7 +104,7 @@ check_targets_seen check_targets_see(const check_problem *problem, int64_t row) 
     if (id == CHECK_IGNORE_INDEX) continue;
     seen.has_target = 1;
     seen.has_foreign |= id < 0 || id >= problem->c.spec.vocab;
-    seen.has_gradient |= !is_zero(problem->g[k]);
+    seen.has_gradient |= !check_is_zero(problem->g[k]);
   }
   return seen;
 }

@@ -80,10 +80,6 @@ static flp_status draw_old_lse(check_problem *problem, const oracle_row *truth, 
   return FLP_OK;
 }
 
-static int is_zero(double value) {
-  return value >= 0 && value <= 0;
-}
-
 static double draw_input(const check_problem *problem, int input, int64_t row, double logprob, uint64_t *state) {
   double value = uniform(state);
   if (!isfinite(logprob)) logprob = -3;
@@ -207,9 +203,9 @@ static void set_row(check_problem *problem, int64_t row, const double *logprob, 
 
 /* Whether the loss of a row has no gradient. */
 static int is_idle(const check_problem *problem, int64_t row) {
-  int is_any = !is_zero(problem->e[row]);
-  for (int64_t k = 0; k < problem->targets; k++) is_any |= !is_zero(problem->g[row * problem->targets + k]);
-  if (problem->scores) is_any |= !is_zero(problem->by_lse[row]) || !is_zero(problem->by_mean[row]);
+  int is_any = !check_is_zero(problem->e[row]);
+  for (int64_t k = 0; k < problem->targets; k++) is_any |= !check_is_zero(problem->g[row * problem->targets + k]);
+  if (problem->scores) is_any |= !check_is_zero(problem->by_lse[row]) || !check_is_zero(problem->by_mean[row]);
   return !is_any;
 }
 

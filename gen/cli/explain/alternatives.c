@@ -94,6 +94,7 @@ static void set_scheme(explain_alternative *alternative, const flp_scheme *schem
 }
 
 static void set_saved(explain_alternative *alternative, explain_fit fit, const explain_saved *bytes) {
+  set_scheme(alternative, &bytes->forward);
   alternative->fit = fit;
   alternative->workspace = (double)(bytes->kept + bytes->workspace);
   alternative->least = (double)bytes->least;
@@ -150,10 +151,11 @@ static explain_alternative saved(const flp_planner *planner, int64_t n, uint64_t
   const flp_spec *spec = &planner->spec;
   int products = count_bits(spec->grads, FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT), passes = planner->saved_expands ? 3 : 1;
   explain_saved bytes;
-  explain_alternative alternative = {.name = flp_mode_name(FLP_MODE_SAVE), .products = 1 + products, .chunks = 1};
+  explain_alternative alternative = {.name = flp_mode_name(FLP_MODE_SAVE), .products = 1 + products};
   set_saved(&alternative, explain_query_saved(planner, FLP_MODE_SAVE, n, budget, &bytes), &bytes);
   alternative.chunk_rows = n;
   alternative.chunk_vocab = spec->vocab;
+  alternative.chunks = 1;
   alternative.traffic =
       2.0 * cli_input_bytes(spec, n) + cli_output_bytes(spec, n) + (passes + products) * dz_traffic(spec, n);
   return alternative;
@@ -166,9 +168,6 @@ static explain_alternative directed(const flp_planner *planner, int64_t n, uint6
   explain_saved bytes;
   explain_alternative alternative = {.name = flp_mode_name(FLP_MODE_DIRECTION), .products = 2};
   set_saved(&alternative, explain_query_saved(planner, FLP_MODE_DIRECTION, n, budget, &bytes), &bytes);
-  alternative.chunk_rows = bytes.forward.chunk_rows;
-  alternative.chunk_vocab = bytes.forward.chunk_vocab;
-  alternative.chunks = bytes.forward.chunks;
   double row_chunks = ceil((double)n / fmax((double)alternative.chunk_rows, 1)), element = element_bytes(spec);
   double pieces = row_chunks > 0 ? (double)alternative.chunks / row_chunks : 0,
          elements = (double)n * (double)spec->hidden;
@@ -235,9 +234,6 @@ static explain_alternative tailed(const flp_planner *planner, int64_t n, uint64_
   explain_saved bytes;
   explain_alternative alternative = {.name = flp_mode_name(FLP_MODE_TAIL), .products = 1};
   set_saved(&alternative, explain_query_saved(planner, FLP_MODE_TAIL, n, budget, &bytes), &bytes);
-  alternative.chunk_rows = bytes.forward.chunk_rows;
-  alternative.chunk_vocab = bytes.forward.chunk_vocab;
-  alternative.chunks = bytes.forward.chunks;
   alternative.traffic = cli_input_bytes(spec, n) + cli_output_bytes(spec, n) + 2.0 * (double)bytes.kept;
   return alternative;
 }

@@ -35,12 +35,11 @@ static flp_status generate(const flp_spec *spec, const flp_tuning *tuning, const
 /* Capabilities of the architectures with these facts: "9.0"; for no facts the least of all: "8.0 or newer". */
 static void list_capabilities(unsigned facts, char out[96]) {
   const flp_arch *arch = flp_arch_find(FLP_PORTABLE_ARCH);
-  size_t used = 0;
-  snprintf(out, 96, "%d.%d or newer", arch->capability / 10, arch->capability % 10);
-  for (int i = 0; facts && used < 96 && (arch = flp_arch_at(i)); i++)
+  out[0] = 0;
+  if (!facts) cli_append(out, 96, "", "%d.%d or newer", arch->capability / 10, arch->capability % 10);
+  for (int i = 0; facts && (arch = flp_arch_at(i)); i++)
     if ((arch->facts & facts) == facts)
-      used += (size_t)snprintf(out + used, 96 - used, "%s%d.%d", used ? " or " : "", arch->capability / 10,
-                               arch->capability % 10);
+      cli_append(out, 96, " or ", "%d.%d", arch->capability / 10, arch->capability % 10);
 }
 
 flp_status explain_assume(const explain_args *args, explain_assumed *out, flp_planner *planner) {

@@ -52,12 +52,6 @@ void cli_argp_check(struct argp_state *state, flp_status status) {
   if (status != FLP_OK) argp_error(state, "%s", flp_error_detail());
 }
 
-void cli_argp_json_file(struct argp_state *state, const char *verb, const char *text, const char **json) {
-  if (!*json || strcmp(*json, "-") != 0)
-    argp_error(state, "argument '%s' is not accepted; %s takes options only", text, verb);
-  *json = text;
-}
-
 cli_short cli_shortly(const char *format, ...) {
   cli_short out;
   va_list list;

@@ -82,10 +82,6 @@ void cli_log_quiet(void);
 /* Ends an argp parser callback on a value that was not accepted: prints the detail and exits 2. */
 void cli_argp_check(struct argp_state *state, flp_status status);
 
-/* The free argument of a verb whose --json takes a file: argp hands an optional value over as an argument. Any other
- * free argument is refused. json: "-" after a bare --json, NULL without one */
-void cli_argp_json_file(struct argp_state *state, const char *verb, const char *text, const char **json);
-
 /* Keys of options without a short form start here; spec_args.h and option_args.h have ranges of their own. */
 enum { CLI_KEY_FIRST = 0x1000, CLI_KEY_SPEC = 0x2000, CLI_KEY_OPTION = 0x3000 };
 
@@ -94,7 +90,6 @@ flp_status cli_parse_integer(const char *field, const char *text, int64_t least,
 flp_status cli_parse_number(const char *field, const char *text, double *out);   /* finite */
 flp_status cli_parse_fp32(const char *field, const char *text, double *out);     /* 0, or normal in fp32 */
 flp_status cli_parse_positive(const char *field, const char *text, double *out); /* above 0, normal in fp32 */
-flp_status cli_parse_bytes(const char *field, const char *text, uint64_t *out);  /* > 0; as flp_bytes_parse */
 /* Of --mode: a name or letter of those whose bits (1 << mode; 1 for auto, which is 0) are in accepted. */
 flp_status cli_parse_mode_of(const char *text, unsigned accepted, flp_mode *out);
 enum {

@@ -7,6 +7,7 @@
 
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/losses.h"
+#include "gen/cli/shared/text.h"
 
 enum { FILE_BYTES_MAX = 1 << 20 };
 
@@ -34,16 +35,11 @@ static flp_status load_builtin(const char *name, flpgen_loss *out) {
   return status == FLP_OK ? FLP_OK : flp_fail(status, "%s", error);
 }
 
-static void add_text(char *out, size_t capacity, const char *text) {
-  size_t used = strlen(out);
-  if (text[0]) snprintf(out + used, capacity - used, "%s%s", used ? "; " : "", text);
-}
-
 static flp_status add_term(cli_loss *out, int is_first, const char *text) {
   flpgen_loss term;
   FLP_TRY(is_file(text) ? load_file(text, &term) : load_builtin(text, &term));
-  add_text(out->formula, sizeof out->formula, term.formula);
-  add_text(out->source, sizeof out->source, term.source);
+  if (term.formula[0]) cli_append(out->formula, sizeof out->formula, "; ", "%s", term.formula);
+  if (term.source[0]) cli_append(out->source, sizeof out->source, "; ", "%s", term.source);
   if (!is_first) return flp_loss_add(&out->program, &term.program);
   out->program = term.program;
   return FLP_OK;
@@ -55,11 +51,8 @@ flp_status cli_loss_load(const char *text, cli_loss *out) {
   char *copy = strdup(text);
   if (!copy) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
   flp_status status = FLP_OK;
-  for (char *term = copy, *next; status == FLP_OK && term; term = next) {
-    next = strchr(term, '+');
-    if (next) *next++ = 0;
+  for (char *rest = copy, *term; status == FLP_OK && (term = strsep(&rest, "+"));)
     status = add_term(out, term == copy, term);
-  }
   free(copy);
   return status;
 }
@@ -81,8 +74,7 @@ flp_status cli_loss_set(const flp_loss *loss, const char *field, const char *tex
 /* ---- as text ---- */
 
 static void add_item(char *out, const char *item) {
-  size_t used = strlen(out);
-  snprintf(out + used, CLI_LOSS_TEXT_BYTES - used, "%s%s", used ? ", " : "", item);
+  cli_append(out, CLI_LOSS_TEXT_BYTES, ", ", "%s", item);
 }
 
 static const char *or_none(char *out) {
@@ -101,9 +93,7 @@ const char *cli_loss_parameters_text(const flp_loss *loss, char buffer[CLI_LOSS_
   buffer[0] = 0;
   for (uint32_t i = 0; i < loss->parameter_count; i++) {
     const flp_loss_parameter *p = &loss->parameters[i];
-    char item[128];
-    snprintf(item, sizeof item, "%s %g in [%g, %g]", p->name, p->fallback, p->low, p->high);
-    add_item(buffer, item);
+    cli_append(buffer, CLI_LOSS_TEXT_BYTES, ", ", "%s %g in [%g, %g]", p->name, p->fallback, p->low, p->high);
   }
   return or_none(buffer);
 }

@@ -32,47 +32,38 @@ static void put_integer(void *place, size_t bytes, int64_t value) {
   memcpy(place, &value, bytes); /* little-endian */
 }
 
-static flp_status parse_word(const cli_value *row, const char *name, const char *text, void *place) {
-  int word = 0;
-  FLP_TRY(cli_parse_choice(name, text, row->words, &word));
-  put_integer(place, row->bytes, word);
-  return FLP_OK;
-}
-
-static flp_status parse_integer(const cli_value *row, const char *name, const char *text, void *place) {
-  int64_t value = 0;
-  FLP_TRY(cli_parse_integer(name, text, row->least, row->most, &value));
-  put_integer(place, row->bytes, value);
-  return FLP_OK;
-}
-
 static flp_status parse_value(const cli_value *row, const char *name, const char *text, void *place) {
+  int64_t value = 1; /* of a switch */
+  int word = 0;
   switch (row->kind) {
     case CLI_IS_QUIET:
       cli_log_quiet();
-      put_integer(place, row->bytes, 1);
-      return FLP_OK;
+      break;
     case CLI_IS_SWITCH:
-      put_integer(place, row->bytes, 1);
-      return FLP_OK;
+      break;
+    case CLI_IS_INTEGER:
+      FLP_TRY(cli_parse_integer(name, text, row->least, row->most, &value));
+      break;
+    case CLI_IS_WORD:
+      FLP_TRY(cli_parse_choice(name, text, row->words, &word));
+      value = word;
+      break;
     case CLI_IS_TEXT:
       put_text(place, text ? text : row->unsaid);
       return FLP_OK;
-    case CLI_IS_INTEGER:
-      return parse_integer(row, name, text, place);
     case CLI_IS_FP32:
       return cli_parse_fp32(name, text, place);
     case CLI_IS_POSITIVE:
       return cli_parse_positive(name, text, place);
     case CLI_IS_BYTES:
-      return cli_parse_bytes(name, text, place);
-    case CLI_IS_WORD:
-      return parse_word(row, name, text, place);
+      return flp_bytes_parse(name, text, 1, place);
     case CLI_IS_FLAGS:
       return cli_parse_flags(name, text, row->words, place);
     default:
       return row->parse(text, place);
   }
+  put_integer(place, row->bytes, value);
+  return FLP_OK;
 }
 
 /* ---- arguments that are no options ---- */
@@ -80,12 +71,12 @@ static flp_status parse_value(const cli_value *row, const char *name, const char
 static void take_argument(const cli_values *values, const cli_value *row, char *text, struct argp_state *state) {
   const char *before = NULL;
   char *place = (char *)state->input + row->place;
-  if (row->kind == CLI_VALUES_END)
+  if (row->kind != CLI_VALUES_END) memcpy(&before, place, sizeof before);
+  int is_bare_json = row->kind == CLI_IS_JSON_FILE && before && strcmp(before, "-") == 0;
+  if (row->kind != CLI_IS_ARGUMENT && !is_bare_json)
     argp_error(state, "argument '%s' is not accepted; %s takes options only", text, values->verb);
-  if (row->kind == CLI_IS_JSON_FILE) cli_argp_json_file(state, values->verb, text, (const char **)(void *)place);
-  if (row->kind != CLI_IS_ARGUMENT) return;
-  memcpy(&before, place, sizeof before);
-  if (before) argp_error(state, "argument '%s' is not accepted after '%s'", text, before);
+  if (row->kind == CLI_IS_ARGUMENT && before)
+    argp_error(state, "argument '%s' is not accepted after '%s'", text, before);
   put_text(place, text);
 }
 

@@ -49,7 +49,7 @@ typedef enum cli_value_kind {
   CLI_IS_OWN,       /* as parse says; place: of what it is given */
   CLI_IS_ARGUMENTS, /* of ARGP_KEY_ARGS: a char **, all of them, the last NULL */
   CLI_IS_ARGUMENT,  /* of ARGP_KEY_ARG: a const char *; unsaid: what is said where it is missing */
-  CLI_IS_JSON_FILE  /* of ARGP_KEY_ARG: the file of --json, see cli_argp_json_file */
+  CLI_IS_JSON_FILE  /* of ARGP_KEY_ARG: the file of a bare --json: so argp hands an optional value over */
 } cli_value_kind;
 
 typedef struct cli_value {

@@ -6,6 +6,7 @@
 
 #include "autotune/search.h"
 #include "gen/cli/shared/common.h"
+#include "gen/cli/shared/text.h"
 #include "runtime/base/names.h"
 #include "runtime/base/number.h"
 
@@ -59,34 +60,14 @@ flp_status cli_parse_positive(const char *field, const char *text, double *out) 
   return flp_fail(FLP_ERROR_ARGUMENT, "%s: expected a number from " FLP_NUMBER_RANGE ", got '%s'", field, text);
 }
 
-flp_status cli_parse_bytes(const char *field, const char *text, uint64_t *out) {
-  return flp_bytes_parse(field, text, 1, out);
-}
-
-/* The names of a list, for messages: "bf16, fp16, fp32". */
-static void join_names(const cli_choice *choices, char *out, size_t capacity) {
-  size_t used = 0;
-  out[0] = 0;
-  for (; choices->name; choices++) {
-    size_t length = strlen(choices->name);
-    if (used + length + 3 > capacity) return;
-    if (used) {
-      memcpy(out + used, ", ", 2);
-      used += 2;
-    }
-    memcpy(out + used, choices->name, length + 1);
-    used += length;
-  }
-}
-
 static flp_status find_choice(const char *field, const char *text, size_t length, const cli_choice *choices, int *out) {
   for (const cli_choice *choice = choices; choice->name; choice++)
     if (strlen(choice->name) == length && memcmp(choice->name, text, length) == 0) {
       *out = choice->value;
       return FLP_OK;
     }
-  char names[256];
-  join_names(choices, names, sizeof names);
+  char names[256] = "";
+  for (; choices->name; choices++) cli_append(names, sizeof names, ", ", "%s", choices->name);
   return flp_fail(FLP_ERROR_ARGUMENT, "%s: expected one of %s, got '%.*s'", field, names, (int)length, text);
 }
 
@@ -114,9 +95,7 @@ flp_status cli_parse_integers(const char *field, const char *text, int64_t least
   if (!copy) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
   flp_status status = FLP_OK;
   *count = 0;
-  for (char *word = copy, *next; status == FLP_OK && word; word = next) {
-    next = strchr(word, ',');
-    if (next) *next++ = 0;
+  for (char *rest = copy, *word; status == FLP_OK && (word = strsep(&rest, ","));) {
     if (*count == capacity)
       status =
           flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' has too many numbers; at most %d are accepted", field, text, capacity);

@@ -1,7 +1,6 @@
 /* reasons.c: why the rungs above the one that runs were not taken, for people. */
 #include "gen/cli/shared/reasons.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -51,45 +50,29 @@ const char *cli_error_text(const char *text, char out[CLI_REASON_BYTES]) {
 
 /* ---- several ---- */
 
-typedef struct text_buffer {
-  char *out;
-  size_t used, capacity;
-} text_buffer;
-
-__attribute__((format(printf, 2, 3))) static void append(text_buffer *buffer, const char *format, ...) {
-  if (buffer->used >= buffer->capacity) return;
-  va_list list;
-  va_start(list, format);
-  int length = vsnprintf(buffer->out + buffer->used, buffer->capacity - buffer->used, format, list);
-  va_end(list);
-  buffer->used += length > 0 ? (size_t)length : 0;
-}
-
 static int is_same(const char *a, const char *b) {
   return strcmp(a ? a : "", b ? b : "") == 0;
 }
 
-static void append_group(text_buffer *buffer, int first, int end, const char *reason) {
+/* The first rung is set apart from what stands before the group. */
+static void append_group(char *out, size_t capacity, const char *separator, int first, int end, const char *reason) {
   char text[CLI_REASON_BYTES];
   cli_reason_text(reason, text);
   if (strncmp(text, no_driver, sizeof no_driver - 1) == 0)
-    append(buffer, "no GPU rung");
+    cli_append(out, capacity, separator, "no GPU rung");
   else
-    for (int i = first; i < end; i++) append(buffer, "%s%s", i > first ? ", " : "", flp_rung_name((flp_rung)i));
-  append(buffer, ": %s", text);
+    for (int i = first; i < end; i++)
+      cli_append(out, capacity, i > first ? ", " : separator, "%s", flp_rung_name((flp_rung)i));
+  cli_append(out, capacity, "", ": %s", text);
 }
 
 void cli_reasons_join(const char *const reasons[FLP_RUNG_EAGER + 1], const char *separator, char *out,
                       size_t capacity) {
-  text_buffer buffer = {out, 0, capacity};
   out[0] = 0;
   for (int rung = FLP_RUNG_TUNED; rung <= FLP_RUNG_EAGER;) {
     int end = rung + 1;
     while (end <= FLP_RUNG_EAGER && is_same(reasons[end], reasons[rung])) end++;
-    if (!is_same(reasons[rung], "")) {
-      if (buffer.used) append(&buffer, "%s", separator);
-      append_group(&buffer, rung, end, reasons[rung]);
-    }
+    if (!is_same(reasons[rung], "")) append_group(out, capacity, separator, rung, end, reasons[rung]);
     rung = end;
   }
 }

@@ -9,6 +9,7 @@
 
 #include "gen/cli/shared/common.h"
 #include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/text.h"
 #include "runtime/base/status.h"
 
 /* "580.159.04 (CUDA 13.0)": the kernel module's version where the system shows it. */
@@ -30,10 +31,7 @@ static void driver_text(int cuda_version, char *out, size_t capacity) {
 
 void cli_record_join_command(int argc, char **argv, char *out, size_t capacity) {
   out[0] = 0;
-  for (int i = 0; i < argc; i++) {
-    size_t used = strlen(out);
-    snprintf(out + used, capacity - used, "%s%s", i ? " " : "", argv[i]);
-  }
+  for (int i = 0; i < argc; i++) cli_append(out, capacity, " ", "%s", argv[i]);
 }
 
 json_t *cli_record_create(const char *gpu, int cuda_version, const char *command) {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "gen/cli/shared/hfconfig.h"
+#include "gen/cli/shared/text.h"
 #include "runtime/api/validate.h"
 #include "runtime/kernel/features.h"
 #include "runtime/kernel/kernel.h"
@@ -131,10 +132,8 @@ flp_status cli_spec_check_tiling(const char *field, const char *text, const flp_
   char accepted[128] = "";
   FLP_TRY(flp_tuning_parse(field, text, &tuning));
   for (int kind = 1; kind < FLP_KERNEL_KINDS; kind++) {
-    size_t used = strlen(accepted);
     if (!flp_kernel_tunable_arch(spec, (flp_kernel_kind)kind)) continue;
-    snprintf(accepted + used, sizeof accepted - used, "%s%s", used ? ", " : "",
-             flp_kernel_kind_name((flp_kernel_kind)kind));
+    cli_append(accepted, sizeof accepted, ", ", "%s", flp_kernel_kind_name((flp_kernel_kind)kind));
     tuning.of[kind] = (flp_tunables){0};
   }
   if (!flp_tuning_is_set(&tuning)) return FLP_OK;
@@ -149,10 +148,6 @@ void cli_spec_set_mode(flp_spec *spec, flp_mode mode) {
   spec->keep = mode == FLP_MODE_SAVE || mode == FLP_MODE_DIRECTION;
   spec->listed = mode == FLP_MODE_LISTED;
   spec->tail = mode == FLP_MODE_TAIL ? tail : 0;
-}
-
-flp_mode cli_spec_mode(const flp_spec *spec) {
-  return spec->listed ? FLP_MODE_LISTED : spec->tail > 0 ? FLP_MODE_TAIL : (flp_mode)0;
 }
 
 flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode mode) {
@@ -176,7 +171,7 @@ flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode mode) {
 }
 
 flp_mode cli_spec_args_kept(const cli_spec_args *args, flp_mode mode) {
-  if (!mode) mode = cli_spec_mode(&args->spec);
+  if (!mode) mode = args->spec.listed ? FLP_MODE_LISTED : args->spec.tail > 0 ? FLP_MODE_TAIL : (flp_mode)0;
   if (mode || !args->spec.keep) return mode;
   return flp_planner_has_direction(&args->spec) ? FLP_MODE_DIRECTION : FLP_MODE_SAVE;
 }

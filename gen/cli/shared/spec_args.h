@@ -47,9 +47,6 @@ flp_status cli_spec_check_tiling(const char *field, const char *text, const flp_
 /* Sets the field that asks for a mode, of keep, listed and tail, and clears the others; save, direction and tail modes,
  * and listed, are asked for by it. A tail that is set stays. */
 void cli_spec_set_mode(flp_spec *spec, flp_mode mode);
-/* The mode that these fields ask for, in options and layouts; 0 where it is the planner's. Of keep it is one of two:
- * cli_spec_args_kept */
-flp_mode cli_spec_mode(const flp_spec *spec);
 
 /* Save, direction and tail modes set the field of the spec that asks for them. Stream mode needs a loss of one target.
  * Lists have a mode of their own.

@@ -70,22 +70,19 @@ void cli_table_add(cli_table *table, const char *first, ...) {
 }
 
 void cli_table_addf(cli_table *table, const char *format, ...) {
-  enum { FORMAT_BYTES = 256, DIVIDER = 0x1f }; /* which, unlike a tab, no cell has */
+  enum { FORMAT_BYTES = 256 };
+  static const char DIVIDER[] = "\x1f"; /* which, unlike a tab, no cell has */
   char divided[FORMAT_BYTES], *text = NULL;
   va_list list;
   snprintf(divided, sizeof divided, "%s", format);
-  for (char *at = divided; (at = strchr(at, '\t'));) *at = DIVIDER;
+  for (char *at = divided; (at = strchr(at, '\t'));) *at = DIVIDER[0];
   va_start(list, format);
   int length = vasprintf(&text, divided, list);
   va_end(list);
   table->incomplete |= length < 0;
   if (length < 0) return;
   cli_table_row *row = new_row(table);
-  for (char *cell = text, *next; cell; cell = next) {
-    next = strchr(cell, DIVIDER);
-    if (next) *next++ = 0;
-    add_cell(table, row, cell);
-  }
+  for (char *rest = text, *cell; (cell = strsep(&rest, DIVIDER));) add_cell(table, row, cell);
   free(text);
 }
 

@@ -145,13 +145,14 @@ static void print_paragraph(size_t hang, const char *label, char *text) {
   free(text);
 }
 
-void cli_print(size_t hang, const char *format, ...) {
-  char *text = NULL;
+void cli_append(char *text, size_t capacity, const char *separator, const char *format, ...) {
+  size_t used = strlen(text);
   va_list list;
+  if (used && used < capacity) used += (size_t)snprintf(text + used, capacity - used, "%s", separator);
+  if (used >= capacity) return;
   va_start(list, format);
-  int length = vasprintf(&text, format, list);
+  vsnprintf(text + used, capacity - used, format, list);
   va_end(list);
-  print_paragraph(hang, "", length < 0 ? NULL : text);
 }
 
 void cli_print_field(size_t indent, const char *label, const char *format, ...) {

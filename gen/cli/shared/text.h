@@ -27,10 +27,14 @@ typedef struct cli_text_line {
  * only without one of these anywhere. */
 int cli_text_next(const char **text, size_t width, cli_text_line *out);
 
-/* Prints a paragraph; its second and further lines begin `hang` blanks to the right. */
-void cli_print(size_t hang, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Adds to a text, which ends where its capacity does. separator: between what is added and what is there, if anything
+ * is */
+void cli_append(char *text, size_t capacity, const char *separator, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
 /* Prints "label   text", the text `indent` columns from the left, on its further lines too. */
 void cli_print_field(size_t indent, const char *label, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Prints a paragraph; its second and further lines begin `hang` blanks to the right. */
+#define cli_print(hang, ...) cli_print_field(hang, "", __VA_ARGS__)
 /* Prints "NAME: text" to standard error. */
 void cli_complain(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

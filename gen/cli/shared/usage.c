@@ -48,7 +48,7 @@ int cli_usage_error(int argc, char **argv, const char *format, ...) {
  * document. */
 static struct {
   FILE *file, *standard; /* file: NULL while nothing is kept */
-  char *text; /* NULL without memory for it */
+  char *text;            /* NULL without memory for it */
   size_t bytes;
   const char *name; /* of the verb */
   int is_wanted;    /* JSON */
@@ -165,8 +165,7 @@ int cli_is_help(const char *word) {
 
 static int unknown_action(int argc, char **argv, const cli_action *actions) {
   char names[256] = "";
-  for (size_t used = 0; actions->name && used < sizeof names; actions++)
-    used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", actions->name);
+  for (; actions->name; actions++) cli_append(names, sizeof names, ", ", "%s", actions->name);
   return cli_usage_error(argc, argv, "expected an action, one of %s, got '%s'", names, argv[1]);
 }
 

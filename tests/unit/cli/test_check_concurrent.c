@@ -85,26 +85,28 @@ Test(check_concurrent, every_output_is_compared_in_every_situation) {
   close_scene(&s);
 }
 
-Test(check_concurrent, scoring_has_two_outputs) {
-  scene s;
-  open_scene(&s, plain);
-  cr_assert_eq(run(&s, 0), FLP_OK, "%s", flp_error_detail());
-  cr_expect(s.report.failed == 0 && s.report.count == 6 * 2 + 3 * 2, "%ld of %ld", (long)s.report.failed,
-            (long)s.report.count);
-  close_scene(&s);
-}
-
-Test(check_concurrent, an_adapter_has_gradients_of_its_own) {
-  scene s;
-  open_scene(&s, plain);
-  check_case c = small_case(FLP_GRAD_HIDDEN | FLP_GRAD_LORA_A | FLP_GRAD_LORA_B);
-  c.spec.lora_rank = 16;
-  cr_assert_eq(check_concurrent_case(&c, &s.how, &s.load, &s.report), FLP_OK, "%s", flp_error_detail());
-  cr_expect(s.report.failed == 0 && s.report.count == 6 * 6 + 3 * 2, "%ld of %ld", (long)s.report.failed,
-            (long)s.report.count);
-  cr_expect(find(&s, "graphs beside work: grad_lora_a")->metric.pass);
-  cr_expect(find(&s, "streams: grad_lora_b")->metric.pass);
-  close_scene(&s);
+/* By portable kernels too; an adapter has gradients of its own. */
+Test(check_concurrent, outputs_are_those_of_the_case) {
+  static const struct {
+    const char *script;
+    uint32_t grads;
+    int lora_rank, outputs;
+    const char *among;
+  } cases[] = {{plain, 0, 0, 2, "graph: logprob"},
+               {"capability=8.0;fill=1;busy=1", 3, 0, 5, "streams: grad_weight"},
+               {plain, FLP_GRAD_HIDDEN | FLP_GRAD_LORA_A | FLP_GRAD_LORA_B, 16, 6, "graphs beside work: grad_lora_a"},
+               {plain, FLP_GRAD_LORA_B, 16, 4, "streams: grad_lora_b"}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    scene s;
+    open_scene(&s, cases[i].script);
+    check_case c = small_case(cases[i].grads);
+    c.spec.lora_rank = cases[i].lora_rank;
+    cr_assert_eq(check_concurrent_case(&c, &s.how, &s.load, &s.report), FLP_OK, "%s", flp_error_detail());
+    cr_expect(s.report.failed == 0 && s.report.count == 6 * cases[i].outputs + 3 * 2, "%ld of %ld",
+              (long)s.report.failed, (long)s.report.count);
+    cr_expect(find(&s, cases[i].among)->metric.pass);
+    close_scene(&s);
+  }
 }
 
 /* Beside --lora-rank those alone, of that rank. */
@@ -123,14 +125,6 @@ Test(check_concurrent, its_cases_are_told_apart) {
   cr_expect(count >= 3 && adapted.count == count + others && others == LOAD_PIECES);
   check_list_clear(&all);
   check_list_clear(&adapted);
-}
-
-Test(check_concurrent, portable_kernels_are_checked_too) {
-  scene s;
-  open_scene(&s, "capability=8.0;fill=1;busy=1");
-  cr_assert_eq(run(&s, 3), FLP_OK, "%s", flp_error_detail());
-  cr_expect(s.report.failed == 0 && s.report.count == 36);
-  close_scene(&s);
 }
 
 Test(check_concurrent, gemm_baselines_are_among_the_other_work) {

@@ -65,56 +65,45 @@ Test(check_top, wrong_ids) {
   check_fixture_close(&f);
 }
 
-Test(check_top, wrong_numbers) {
-  check_fixture f = open_case(CHECK_FILL_RANDOM, CHECK_ROWS_ALL, 1);
-  f.result.top_logprob[4 * K + 4] -= 1e-3f;
-  expect(&f, "top_logprob", "");
-  f.result.top_logprob[4 * K + 4] += 1e-3f;
-  f.result.top_rest[2] += 1e-4f;
-  expect(&f, "top_rest", "");
-  f.result.top_rest[2] = NAN;
-  expect(&f, "top_ids+top_rest", "");
-  check_fixture_close(&f);
+enum { IDS, LOGPROB, REST, RANK };
+
+/* Adds to a number, or stands in the place of what is none. */
+static void spoil(check_fixture *f, int field, int at, double by) {
+  float *numbers = field == LOGPROB ? f->result.top_logprob : f->result.top_rest;
+  if (field == IDS)
+    ids_of(f, 0)[at] += (int64_t)by;
+  else if (field == RANK)
+    f->result.rank[at] += (int32_t)by;
+  else
+    numbers[at] = isnan(numbers[at]) ? (float)by : numbers[at] + (float)by;
 }
 
-Test(check_top, wrong_ranks) {
-  check_fixture f = open_case(CHECK_FILL_RANDOM, CHECK_ROWS_ALL, 1);
-  f.result.rank[5]++;
-  expect(&f, "rank", "fewer columns are above the target");
-  f.result.rank[5] -= 2;
-  expect(&f, "rank", "more columns are above the target");
-  check_fixture_close(&f);
-  f = open_case(CHECK_FILL_EQUAL, CHECK_ROWS_ALL, 1);
-  cr_expect_eq(f.result.rank[5], 0, "columns of the target's very score are not above it");
-  f.result.rank[5] = 1;
-  expect(&f, "rank", "fewer columns are above the target");
-  check_fixture_close(&f);
-}
-
-Test(check_top, rows_without_columns) {
-  check_fixture f = open_case(CHECK_FILL_RANDOM, CHECK_ROWS_MASKED, 1);
-  *ids_of(&f, 1) = 0;
-  expect(&f, "top_ids", "a row without work has ids");
-  *ids_of(&f, 1) = -1;
-  f.result.rank[1] = 0;
-  expect(&f, "rank", "a row without a rank has one");
-  f.result.rank[1] = -1;
-  f.result.top_logprob[1 * K] = NAN;
-  expect(&f, "top_logprob", "");
-  check_fixture_close(&f);
-  f = open_case(CHECK_FILL_RANDOM, CHECK_ROWS_BAD, 1);
-  f.result.top_rest[1] = 0;
-  expect(&f, "top_rest", "");
-  check_fixture_close(&f);
-  f = open_case(CHECK_FILL_RANDOM, CHECK_ROWS_NAN, 1);
-  f.result.rank[1] = 0;
-  expect(&f, "rank", "a row that is not a number has a rank");
-  check_fixture_close(&f);
-}
-
-Test(check_top, ids_of_another_shard) {
-  check_fixture f = open_case(CHECK_FILL_RANDOM, CHECK_ROWS_ALL, 3);
-  *ids_of(&f, N + 2) -= 100;
-  expect(&f, "top_ids", "an id is no column");
-  check_fixture_close(&f);
+/* In row 1 a masked, a bad one or one of NaN. */
+Test(check_top, each_wrong_number_is_found) {
+  static const struct {
+    check_fill fill;
+    check_rows rows;
+    int shards, field, at;
+    double by;
+    const char *outputs, *because;
+  } faults[] = {
+      {CHECK_FILL_RANDOM, CHECK_ROWS_ALL, 1, LOGPROB, 4 * K + 4, -1e-3, "top_logprob", ""},
+      {CHECK_FILL_RANDOM, CHECK_ROWS_ALL, 1, REST, 2, 1e-4, "top_rest", ""},
+      {CHECK_FILL_RANDOM, CHECK_ROWS_ALL, 1, REST, 2, NAN, "top_ids+top_rest", ""},
+      {CHECK_FILL_RANDOM, CHECK_ROWS_ALL, 1, RANK, 5, 1, "rank", "fewer columns are above the target"},
+      {CHECK_FILL_RANDOM, CHECK_ROWS_ALL, 1, RANK, 5, -1, "rank", "more columns are above the target"},
+      {CHECK_FILL_EQUAL, CHECK_ROWS_ALL, 1, RANK, 5, 1, "rank", "fewer columns are above the target"},
+      {CHECK_FILL_RANDOM, CHECK_ROWS_MASKED, 1, IDS, K, 1, "top_ids", "a row without work has ids"},
+      {CHECK_FILL_RANDOM, CHECK_ROWS_MASKED, 1, RANK, 1, 1, "rank", "a row without a rank has one"},
+      {CHECK_FILL_RANDOM, CHECK_ROWS_MASKED, 1, LOGPROB, K, NAN, "top_logprob", ""},
+      {CHECK_FILL_RANDOM, CHECK_ROWS_BAD, 1, REST, 1, 0, "top_rest", ""},
+      {CHECK_FILL_RANDOM, CHECK_ROWS_NAN, 1, RANK, 1, 1, "rank", "a row that is not a number has a rank"},
+      {CHECK_FILL_RANDOM, CHECK_ROWS_ALL, 3, IDS, (N + 2) * K, -100, "top_ids", "an id is no column"},
+  };
+  for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
+    check_fixture f = open_case(faults[i].fill, faults[i].rows, faults[i].shards);
+    spoil(&f, faults[i].field, faults[i].at, faults[i].by);
+    expect(&f, faults[i].outputs, faults[i].because);
+    check_fixture_close(&f);
+  }
 }

@@ -16,7 +16,7 @@ typedef struct oracle_fixture {
   oracle_problem problem;
   long_problem reference;
   uint16_t hidden[N * STRIDE], weight[VOCAB * STRIDE], bias[VOCAB];
-  int64_t target[N], rows[N], columns[VOCAB];
+  int64_t target[N], rows[N];
   double temperature[N], g[N], e[N];
 } oracle_fixture;
 
@@ -47,7 +47,6 @@ static oracle_fixture *create(double softcap, double scale) {
   for (int i = 0; i < VOCAB * DEPTH; i++)
     f->reference.weight[i] = put(&f->weight[i / DEPTH * STRIDE + i % DEPTH], test_random(&state));
   for (int v = 0; v < VOCAB; v++) f->reference.bias[v] = put(&f->bias[v], test_random(&state));
-  for (int v = 0; v < VOCAB; v++) f->columns[v] = v;
   fill_rows(f, &state);
   f->reference.scale = (long double)scale;
   f->reference.softcap = (long double)softcap;
@@ -73,6 +72,21 @@ static oracle_fixture *create(double softcap, double scale) {
 static void destroy(oracle_fixture *f) {
   long_problem_destroy(&f->reference);
   free(f);
+}
+
+/* Each exact and by the yardstick; squares: of hidden, weight and bias. */
+typedef struct all_gradients {
+  double hidden[2][N * DEPTH], weight[2][VOCAB * DEPTH], bias[2][VOCAB], squares[3][VOCAB];
+} all_gradients;
+
+/* Stats and gradients of the first n rows and all columns. */
+static void evaluate(const oracle_problem *problem, int64_t n, oracle_row *stats, all_gradients *to) {
+  int64_t ids[VOCAB];
+  const oracle_columns out = {to->weight[0], to->weight[1], to->squares[1], to->bias[0], to->bias[1], to->squares[2]};
+  for (int i = 0; i < VOCAB; i++) ids[i] = i;
+  cr_assert_eq(oracle_forward(problem, ids, n, stats), FLP_OK);
+  cr_assert_eq(oracle_grad_hidden(problem, ids, stats, n, to->hidden[0], to->hidden[1], to->squares[0]), FLP_OK);
+  cr_assert_eq(oracle_grad_columns(problem, ids, stats, n, ids, problem->vocab, &out), FLP_OK);
 }
 
 static void check_forward(double softcap, double scale) {
@@ -150,18 +164,15 @@ static void check_squares(const long_problem *p, const double *hidden, const dou
 static void check_gradients(double softcap, double scale) {
   oracle_fixture *f = create(softcap, scale);
   oracle_row stats[N];
-  static double hidden[2][N * DEPTH], weight[2][VOCAB * DEPTH], bias[2][VOCAB], squares[3][VOCAB];
-  const oracle_columns out = {weight[0], weight[1], squares[1], bias[0], bias[1], squares[2]};
-  cr_assert_eq(oracle_forward(&f->problem, f->rows, N, stats), FLP_OK);
-  cr_assert_eq(oracle_grad_hidden(&f->problem, f->rows, stats, N, hidden[0], hidden[1], squares[0]), FLP_OK);
-  cr_assert_eq(oracle_grad_columns(&f->problem, f->rows, stats, N, f->columns, VOCAB, &out), FLP_OK);
+  static all_gradients got;
+  evaluate(&f->problem, N, stats, &got);
   for (int i = 0; i < N * DEPTH; i++)
-    cr_assert_float_eq(hidden[0][i], (double)long_derivative(&f->reference, f->reference.hidden + i), 1e-7);
+    cr_assert_float_eq(got.hidden[0][i], (double)long_derivative(&f->reference, f->reference.hidden + i), 1e-7);
   for (int i = 0; i < VOCAB * DEPTH; i++)
-    cr_assert_float_eq(weight[0][i], (double)long_derivative(&f->reference, f->reference.weight + i), 1e-7);
+    cr_assert_float_eq(got.weight[0][i], (double)long_derivative(&f->reference, f->reference.weight + i), 1e-7);
   for (int v = 0; v < VOCAB; v++)
-    cr_assert_float_eq(bias[0][v], (double)long_derivative(&f->reference, f->reference.bias + v), 1e-7);
-  check_squares(&f->reference, squares[0], squares[1], squares[2]);
+    cr_assert_float_eq(got.bias[0][v], (double)long_derivative(&f->reference, f->reference.bias + v), 1e-7);
+  check_squares(&f->reference, got.squares[0], got.squares[1], got.squares[2]);
   destroy(f);
 }
 
@@ -173,9 +184,9 @@ Test(oracle, gradients_match_central_differences) {
 Test(oracle, the_yardstick_errs_as_bf16_does) {
   oracle_fixture *f = create(0, 1);
   oracle_row stats[N];
-  static double exact[N * DEPTH], yardstick[N * DEPTH], squares[N];
-  oracle_forward(&f->problem, f->rows, N, stats);
-  oracle_grad_hidden(&f->problem, f->rows, stats, N, exact, yardstick, squares);
+  static all_gradients got;
+  evaluate(&f->problem, N, stats, &got);
+  const double *exact = got.hidden[0], *yardstick = got.hidden[1];
   double error = 0, size = 0;
   for (int i = 0; i < N * DEPTH; i++) {
     error += (yardstick[i] - exact[i]) * (yardstick[i] - exact[i]);
@@ -187,20 +198,19 @@ Test(oracle, the_yardstick_errs_as_bf16_does) {
 
 Test(oracle, a_sample_of_rows_and_columns_is_part_of_the_whole) {
   oracle_fixture *f = create(0, 1);
-  oracle_row all[N], some[2], work[N];
-  static double whole[2][VOCAB * DEPTH], part[2][3 * DEPTH], bias[4][VOCAB], squares[4][VOCAB];
+  oracle_row all[N], some[2];
+  static all_gradients whole, part;
   const int64_t rows[2] = {9, 2}, columns[3] = {28, 0, 13};
-  oracle_forward(&f->problem, f->rows, N, all);
+  const oracle_columns out = {part.weight[0], part.weight[1], part.squares[1],
+                              part.bias[0],   part.bias[1],   part.squares[2]};
+  evaluate(&f->problem, N, all, &whole);
   oracle_forward(&f->problem, rows, 2, some);
   for (int i = 0; i < 2; i++) cr_assert_eq(some[i].logprob, all[rows[i]].logprob);
-  for (int i = 0; i < N; i++) work[i] = all[i];
-  const oracle_columns of_all = {whole[0], whole[1], squares[0], bias[0], bias[1], squares[1]};
-  const oracle_columns of_part = {part[0], part[1], squares[2], bias[2], bias[3], squares[3]};
-  oracle_grad_columns(&f->problem, f->rows, work, N, f->columns, VOCAB, &of_all);
-  oracle_grad_columns(&f->problem, f->rows, work, N, columns, 3, &of_part);
-  for (int i = 0; i < 3 * DEPTH; i++) cr_assert_eq(part[0][i], whole[0][columns[i / DEPTH] * DEPTH + i % DEPTH]);
-  for (int i = 0; i < 3; i++) cr_assert_eq(bias[2][i], bias[0][columns[i]]);
-  for (int i = 0; i < 3; i++) cr_assert_eq(squares[2][i], squares[0][columns[i]]);
+  oracle_grad_columns(&f->problem, f->rows, all, N, columns, 3, &out);
+  for (int i = 0; i < 3 * DEPTH; i++)
+    cr_assert_eq(part.weight[0][i], whole.weight[0][columns[i / DEPTH] * DEPTH + i % DEPTH]);
+  for (int i = 0; i < 3; i++) cr_assert_eq(part.bias[0][i], whole.bias[0][columns[i]]);
+  for (int i = 0; i < 3; i++) cr_assert_eq(part.squares[1][i], whole.squares[1][columns[i]]);
   destroy(f);
 }
 
@@ -223,10 +233,6 @@ Test(oracle, columns_of_minus_infinity_and_rows_of_nothing_else) {
 
 /* ---- targets ---- */
 
-typedef struct both_gradients {
-  double hidden[2][N * DEPTH], weight[2][VOCAB * DEPTH], bias[2][VOCAB], squares[3][VOCAB];
-} both_gradients;
-
 enum { TARGETS = 4 };
 
 /* The row's own target; one that every second row has twice; one that is ignored but in row 0; and column 5. */
@@ -242,9 +248,8 @@ static void make_targets(const oracle_fixture *f, int64_t *target, double *g) {
 }
 
 /* Gradients of one target alone, added to those of the others; the entropy's part comes with the first. */
-static void add_target(const oracle_fixture *f, const oracle_problem *all, int k, const double *logprob,
-                       both_gradients *sum) {
-  static both_gradients own;
+static void add_target(const oracle_problem *all, int k, const double *logprob, all_gradients *sum) {
+  static all_gradients own;
   oracle_problem one = *all;
   oracle_row stats[N];
   int64_t target[N];
@@ -258,10 +263,7 @@ static void add_target(const oracle_fixture *f, const oracle_problem *all, int k
   one.target = target;
   one.grad_logprob = g;
   if (k) one.grad_entropy = zeros;
-  const oracle_columns out = {own.weight[0], own.weight[1], own.squares[1], own.bias[0], own.bias[1], own.squares[2]};
-  cr_assert_eq(oracle_forward(&one, f->rows, N, stats), FLP_OK);
-  cr_assert_eq(oracle_grad_hidden(&one, f->rows, stats, N, own.hidden[0], own.hidden[1], own.squares[0]), FLP_OK);
-  cr_assert_eq(oracle_grad_columns(&one, f->rows, stats, N, f->columns, VOCAB, &out), FLP_OK);
+  evaluate(&one, N, stats, &own);
   for (int i = 0; i < N; i++)
     cr_assert_eq(logprob[i * TARGETS + k], all->target[i * TARGETS + k] < 0 ? 0 : stats[i].logprob, "row %d", i);
   for (int i = 0; i < N * DEPTH; i++) sum->hidden[0][i] += own.hidden[0][i];
@@ -271,7 +273,7 @@ static void add_target(const oracle_fixture *f, const oracle_problem *all, int k
 
 static void check_targets(double softcap, double scale) {
   oracle_fixture *f = create(softcap, scale);
-  static both_gradients got, sum;
+  static all_gradients got, sum;
   int64_t target[N * TARGETS];
   double g[N * TARGETS], logprob[N * TARGETS];
   oracle_row stats[N];
@@ -281,12 +283,9 @@ static void check_targets(double softcap, double scale) {
   all.targets = TARGETS;
   all.target = target;
   all.grad_logprob = g;
-  const oracle_columns out = {got.weight[0], got.weight[1], got.squares[1], got.bias[0], got.bias[1], got.squares[2]};
-  cr_assert_eq(oracle_forward(&all, f->rows, N, stats), FLP_OK);
+  evaluate(&all, N, stats, &got);
   cr_assert_eq(oracle_targets(&all, f->rows, stats, N, logprob), FLP_OK);
-  cr_assert_eq(oracle_grad_hidden(&all, f->rows, stats, N, got.hidden[0], got.hidden[1], got.squares[0]), FLP_OK);
-  cr_assert_eq(oracle_grad_columns(&all, f->rows, stats, N, f->columns, VOCAB, &out), FLP_OK);
-  for (int k = 0; k < TARGETS; k++) add_target(f, &all, k, logprob, &sum);
+  for (int k = 0; k < TARGETS; k++) add_target(&all, k, logprob, &sum);
   for (int i = 0; i < N * DEPTH; i++) cr_assert_float_eq(got.hidden[0][i], sum.hidden[0][i], 1e-13);
   for (int i = 0; i < N * DEPTH; i++) cr_assert_float_eq(got.hidden[1][i], sum.hidden[0][i], 0.05);
   for (int i = 0; i < VOCAB * DEPTH; i++) cr_assert_float_eq(got.weight[0][i], sum.weight[0][i], 1e-13);
@@ -340,18 +339,13 @@ static oracle_problem restricted(const oracle_fixture *f, const listed *lists, i
   return problem;
 }
 
-static void add_row(const oracle_fixture *f, const listed *lists, int i, oracle_row *stats, both_gradients *sum) {
-  static both_gradients own;
+static void add_row(const oracle_fixture *f, const listed *lists, int i, oracle_row *stats, all_gradients *sum) {
+  static all_gradients own;
   uint16_t weight[VOCAB * STRIDE], bias[VOCAB];
-  int64_t target, first = 0, columns[VOCAB];
+  int64_t target;
   oracle_problem problem = restricted(f, lists, i, weight, bias, &target);
-  const oracle_columns out = {own.weight[0], own.weight[1], own.squares[1], own.bias[0], own.bias[1], own.squares[2]};
-  for (int v = 0; v < VOCAB; v++) columns[v] = v;
-  cr_assert_eq(oracle_forward(&problem, &first, 1, stats), FLP_OK);
-  cr_assert_eq(oracle_grad_hidden(&problem, &first, stats, 1, sum->hidden[0] + i * DEPTH, sum->hidden[1] + i * DEPTH,
-                                  sum->squares[0] + i),
-               FLP_OK);
-  cr_assert_eq(oracle_grad_columns(&problem, &first, stats, 1, columns, problem.vocab, &out), FLP_OK);
+  evaluate(&problem, 1, stats, &own);
+  for (int by = 0; by < 2; by++) memcpy(sum->hidden[by] + i * DEPTH, own.hidden[by], DEPTH * sizeof(double));
   for (int64_t j = 0; j < problem.vocab; j++) {
     int64_t column = lists->columns[lists->offsets[i] + j];
     for (int d = 0; d < DEPTH; d++) sum->weight[0][column * DEPTH + d] += own.weight[0][j * DEPTH + d];
@@ -364,7 +358,7 @@ static void add_row(const oracle_fixture *f, const listed *lists, int i, oracle_
 static void check_lists(double softcap, double scale) {
   oracle_fixture *f = create(softcap, scale);
   static listed lists;
-  static both_gradients got, sum;
+  static all_gradients got, sum;
   oracle_row stats[N], own[N];
   memset(&sum, 0, sizeof sum);
   make_lists(f, &lists);
@@ -372,11 +366,7 @@ static void check_lists(double softcap, double scale) {
   for (int i = 0; i < N; i++) add_row(f, &lists, i, &own[i], &sum);
   f->problem.list_offsets = lists.offsets;
   f->problem.list_columns = lists.columns;
-  const oracle_columns out = {got.weight[0], got.weight[1], got.squares[1], got.bias[0], got.bias[1], got.squares[2]};
-  cr_assert_eq(oracle_forward(&f->problem, f->rows, N, stats), FLP_OK);
-  cr_assert_eq(oracle_grad_hidden(&f->problem, f->rows, stats, N, got.hidden[0], got.hidden[1], got.squares[0]),
-               FLP_OK);
-  cr_assert_eq(oracle_grad_columns(&f->problem, f->rows, stats, N, f->columns, VOCAB, &out), FLP_OK);
+  evaluate(&f->problem, N, stats, &got);
   for (int i = 0; i < N; i++) {
     cr_assert_geq(stats[i].product_error, own[i].product_error, "of all columns");
     own[i].product_error = stats[i].product_error;
@@ -406,20 +396,16 @@ Test(oracle, a_list_gives_what_a_head_of_its_columns_alone_gives) {
 Test(oracle, a_row_that_is_not_a_number_adds_nothing_to_columns_where_it_has_a_list) {
   oracle_fixture *f = create(0, 1);
   static listed lists;
-  static double weight[2][2][VOCAB * DEPTH], bias[4][VOCAB], squares[4][VOCAB];
+  static all_gradients without, with;
   oracle_row stats[N];
   make_lists(f, &lists);
   f->problem.list_offsets = lists.offsets;
   f->problem.list_columns = lists.columns;
   put(&f->hidden[(N - 1) * STRIDE + 3], NAN);
-  oracle_forward(&f->problem, f->rows, N, stats);
+  evaluate(&f->problem, N - 1, stats, &without);
+  evaluate(&f->problem, N, stats, &with);
   cr_assert(isnan(stats[N - 1].logprob));
-  for (int all = 0; all < 2; all++) {
-    const oracle_columns out = {weight[all][0], weight[all][1],    squares[2 * all],
-                                bias[2 * all],  bias[2 * all + 1], squares[2 * all + 1]};
-    oracle_grad_columns(&f->problem, f->rows, stats, N - 1 + all, f->columns, VOCAB, &out);
-  }
-  for (int i = 0; i < VOCAB * DEPTH; i++) cr_assert_eq(weight[0][0][i], weight[1][0][i]);
-  for (int v = 0; v < VOCAB; v++) cr_assert_eq(bias[0][v], bias[2][v]);
+  cr_assert_arr_eq(without.weight[0], with.weight[0], sizeof with.weight[0]);
+  cr_assert_arr_eq(without.bias[0], with.bias[0], sizeof with.bias[0]);
   destroy(f);
 }
