@@ -13,6 +13,12 @@ VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 pytestmark = pytest.mark.skipif(VERSION < (2, 4), reason="torch before 2.4 has no register_autograd")
 
 
+@pytest.fixture(autouse=True)
+def no_graphs():
+    """Of the tests before, whose recompilations count to torch's limit."""
+    torch._dynamo.reset()
+
+
 def compiled(function, fullgraph=True):
     torch._dynamo.reset()
     return torch.compile(function, backend="aot_eager", fullgraph=fullgraph, dynamic=True)
@@ -225,7 +231,6 @@ def test_operator_called_from_a_broken_graph():
 def test_inductor():
     """torch.compile's own code around the operators, which a compiler makes."""
     hidden, weight, target, _ = problem()
-    torch._dynamo.reset()
     graph = torch.compile(lambda h, t: flp.linear_logprob(h * 2, weight, target, temperature=t) * 3, fullgraph=True,
                           dynamic=True)
     want = flp.linear_logprob(hidden * 2, weight, target, temperature=0.7) * 3
@@ -253,7 +258,6 @@ CHANGING = {
 @pytest.mark.parametrize("name", CHANGING)
 def test_floats_that_change_make_two_graphs_and_are_those_of_the_call(name, backend):
     """torch alone makes a graph for each, up to its limit, and may keep the value of an earlier call (pytorch#197889)."""
-    torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     graph = torch.compile(CHANGING[name], backend=backend, fullgraph=True)
     hidden, weight, target, _ = problem()
