@@ -1,6 +1,6 @@
 /* test_arena.c: what an arena hands out, reuses, counts and returns, on the host and over the stand-in driver, by
- * tests/golden/driver; and what no text can say: foreign memory, a long random run and threads. The stand-in's memory is
- * malloc'ed, so addresses are real but nothing runs on the streams.
+ * tests/golden/driver; and what no text can say: foreign memory, a long random run and threads. The memory of the
+ * stand-in is malloc'ed, so addresses are real but nothing runs on the streams.
  *
  *   > driver SCRIPT                      libcuda's stand-in anew, without an arena
  *   > library PATH                       libcuda is there
