@@ -8,6 +8,7 @@
  * Invariants: what is read back writes the same bytes (strings are zero after their end, keys are canonical); whoever
  * holds a descriptor that was read may divide by its tiles and use its strings without further checks. */
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -15,46 +16,67 @@
 #include "runtime/base/status.h"
 #include "runtime/kernel/kernel.h"
 
+/* ---- fields, in the order of their bytes ---- */
+
+typedef struct desc_field {
+  size_t offset, bytes;
+  enum { NUMBER, TEXT, BYTES } kind; /* a number of 4 bytes or 8; a text that ends with zeros */
+} desc_field;
+
+#define FIELD(kind, type, name) \
+  { offsetof(type, name), sizeof(((type *)0)->name), kind }
+#define KEY(kind, name) FIELD(kind, flp_kernel_key, name)
+#define ENTRY(kind, name) FIELD(kind, flp_kernel_entry, name)
+#define DESC(kind, name) FIELD(kind, flp_kernel_desc, name)
+
+static const desc_field key_fields[] = {
+    KEY(NUMBER, kind),          KEY(TEXT, arch),          KEY(NUMBER, dtype),        KEY(NUMBER, target_dtype),
+    KEY(NUMBER, out_dtype),     KEY(NUMBER, entropy),     KEY(NUMBER, bias),         KEY(NUMBER, bias_grad),
+    KEY(NUMBER, softcap),       KEY(NUMBER, alignment),   KEY(NUMBER, hidden),       KEY(NUMBER, vocab),
+    KEY(NUMBER, tune.schedule), KEY(NUMBER, tune.rows),   KEY(NUMBER, tune.columns), KEY(NUMBER, tune.stages),
+    KEY(NUMBER, tune.cluster),  KEY(NUMBER, tune.raster), KEY(BYTES, loss)};
+static const desc_field head_fields[] = {DESC(BYTES, sources), DESC(NUMBER, ptx_major), DESC(NUMBER, ptx_minor),
+                                         DESC(NUMBER, entry_count)};
+static const desc_field entry_fields[] = {ENTRY(TEXT, name), ENTRY(TEXT, signature), ENTRY(NUMBER, threads),
+                                          ENTRY(NUMBER, shared_bytes)};
+static const desc_field tile_fields[] = {
+    DESC(NUMBER, tile_rows), DESC(NUMBER, tile_columns), DESC(NUMBER, tile_depth),
+    DESC(NUMBER, stages),    DESC(NUMBER, unit_columns), DESC(NUMBER, raster),
+    DESC(NUMBER, cluster),   DESC(NUMBER, chunk_rows),   DESC(NUMBER, chunk_vocab)};
+#define COUNT(fields) (sizeof(fields) / sizeof *(fields))
+
+static void put_fields(flp_writer *w, const void *from, const desc_field *fields, size_t count) {
+  for (const desc_field *f = fields; f < fields + count; f++) {
+    const void *at = (const char *)from + f->offset;
+    if (f->kind == BYTES) flp_put_bytes(w, at, f->bytes);
+    if (f->kind == TEXT) flp_put_string(w, at, f->bytes);
+    if (f->kind == NUMBER && f->bytes == 4) flp_put_u32(w, *(const uint32_t *)at);
+    if (f->kind == NUMBER && f->bytes == 8) flp_put_u64(w, *(const uint64_t *)at);
+  }
+}
+
+static void get_fields(flp_reader *r, void *to, const desc_field *fields, size_t count) {
+  for (const desc_field *f = fields; f < fields + count; f++) {
+    void *at = (char *)to + f->offset;
+    if (f->kind != NUMBER) flp_get_bytes(r, at, f->bytes);
+    if (f->kind == NUMBER && f->bytes == 4) *(uint32_t *)at = flp_get_u32(r);
+    if (f->kind == NUMBER && f->bytes == 8) *(uint64_t *)at = flp_get_u64(r);
+  }
+}
+
 /* ---- writing ---- */
-
-static void put_key(flp_writer *w, const flp_kernel_key *given) {
-  flp_kernel_key key = *given;
-  flp_kernel_key_canonicalise(&key);
-  flp_put_u32(w, key.kind);
-  flp_put_string(w, key.arch, sizeof key.arch);
-  const uint32_t fields[] = {key.dtype, key.target_dtype, key.out_dtype, key.entropy,
-                             key.bias,  key.bias_grad,    key.softcap,   key.alignment};
-  for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) flp_put_u32(w, fields[i]);
-  flp_put_u64(w, (uint64_t)key.hidden);
-  flp_put_u64(w, (uint64_t)key.vocab);
-  const uint32_t tune[] = {key.tune.schedule, key.tune.rows,    key.tune.columns,
-                           key.tune.stages,   key.tune.cluster, key.tune.raster};
-  for (size_t i = 0; i < sizeof tune / sizeof tune[0]; i++) flp_put_u32(w, tune[i]);
-  flp_put_bytes(w, key.loss, sizeof key.loss);
-}
-
-static void put_entry(flp_writer *w, const flp_kernel_entry *entry) {
-  flp_put_string(w, entry->name, sizeof entry->name);
-  flp_put_string(w, entry->signature, sizeof entry->signature);
-  flp_put_u32(w, entry->threads);
-  flp_put_u32(w, entry->shared_bytes);
-}
 
 size_t flp_kernel_desc_write(const flp_kernel_desc *desc, uint8_t *out, size_t capacity) {
   if (desc->entry_count > FLP_ENTRIES_MAX || capacity < 8) return 0;
   flp_writer w = {out, out + capacity, 0};
   flp_put_u32(&w, FLP_DESC_FORMAT);
   flp_put_u32(&w, 0); /* the length, once it is known */
-  put_key(&w, &desc->key);
-  flp_put_bytes(&w, desc->sources, sizeof desc->sources);
-  flp_put_u32(&w, desc->ptx_major);
-  flp_put_u32(&w, desc->ptx_minor);
-  flp_put_u32(&w, desc->entry_count);
-  for (uint32_t i = 0; i < desc->entry_count; i++) put_entry(&w, &desc->entries[i]);
-  const uint32_t tunables[] = {desc->tile_rows, desc->tile_columns, desc->tile_depth,
-                               desc->stages,    desc->unit_columns, desc->raster,
-                               desc->cluster,   desc->chunk_rows,   desc->chunk_vocab};
-  for (size_t i = 0; i < sizeof tunables / sizeof tunables[0]; i++) flp_put_u32(&w, tunables[i]);
+  flp_kernel_key key = desc->key;
+  flp_kernel_key_canonicalise(&key);
+  put_fields(&w, &key, key_fields, COUNT(key_fields));
+  put_fields(&w, desc, head_fields, COUNT(head_fields));
+  for (uint32_t i = 0; i < desc->entry_count; i++) put_fields(&w, &desc->entries[i], entry_fields, COUNT(entry_fields));
+  put_fields(&w, desc, tile_fields, COUNT(tile_fields));
   if (w.full) return 0;
   size_t length = (size_t)(w.at - out);
   flp_writer head = {out + 4, out + 8, 0};
@@ -64,41 +86,12 @@ size_t flp_kernel_desc_write(const flp_kernel_desc *desc, uint8_t *out, size_t c
 
 /* ---- reading: bytes first, then each field against what it may hold ---- */
 
-static void get_key(flp_reader *r, flp_kernel_key *key) {
-  key->kind = (flp_kernel_kind)flp_get_u32(r);
-  flp_get_bytes(r, key->arch, sizeof key->arch);
-  key->dtype = (flp_dtype)flp_get_u32(r);
-  key->target_dtype = (flp_dtype)flp_get_u32(r);
-  key->out_dtype = (flp_dtype)flp_get_u32(r);
-  uint32_t *const fields[] = {&key->entropy, &key->bias, &key->bias_grad, &key->softcap, &key->alignment};
-  for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) *fields[i] = flp_get_u32(r);
-  key->hidden = (int64_t)flp_get_u64(r);
-  key->vocab = (int64_t)flp_get_u64(r);
-  uint32_t *const tune[] = {&key->tune.schedule, &key->tune.rows,    &key->tune.columns,
-                            &key->tune.stages,   &key->tune.cluster, &key->tune.raster};
-  for (size_t i = 0; i < sizeof tune / sizeof tune[0]; i++) *tune[i] = flp_get_u32(r);
-  flp_get_bytes(r, key->loss, sizeof key->loss);
-}
-
-static void get_entry(flp_reader *r, flp_kernel_entry *entry) {
-  flp_get_bytes(r, entry->name, sizeof entry->name);
-  flp_get_bytes(r, entry->signature, sizeof entry->signature);
-  entry->threads = flp_get_u32(r);
-  entry->shared_bytes = flp_get_u32(r);
-}
-
 static void get_body(flp_reader *r, flp_kernel_desc *desc) {
-  get_key(r, &desc->key);
-  flp_get_bytes(r, desc->sources, sizeof desc->sources);
-  desc->ptx_major = flp_get_u32(r);
-  desc->ptx_minor = flp_get_u32(r);
-  desc->entry_count = flp_get_u32(r);
+  get_fields(r, &desc->key, key_fields, COUNT(key_fields));
+  get_fields(r, desc, head_fields, COUNT(head_fields));
   if (desc->entry_count > FLP_ENTRIES_MAX) return; /* check_desc refuses it */
-  for (uint32_t i = 0; i < desc->entry_count; i++) get_entry(r, &desc->entries[i]);
-  uint32_t *const tunables[] = {&desc->tile_rows, &desc->tile_columns, &desc->tile_depth,
-                                &desc->stages,    &desc->unit_columns, &desc->raster,
-                                &desc->cluster,   &desc->chunk_rows,   &desc->chunk_vocab};
-  for (size_t i = 0; i < sizeof tunables / sizeof tunables[0]; i++) *tunables[i] = flp_get_u32(r);
+  for (uint32_t i = 0; i < desc->entry_count; i++) get_fields(r, &desc->entries[i], entry_fields, COUNT(entry_fields));
+  get_fields(r, desc, tile_fields, COUNT(tile_fields));
 }
 
 static int is_float(flp_dtype dtype) {
@@ -176,41 +169,30 @@ static flp_status check_entries(const flp_kernel_desc *desc) {
   return FLP_OK;
 }
 
+/* The largest keeps the planner's products of two within 64 bits; of chunks it is any that an axis may hold. */
 static flp_status check_tunables(const flp_kernel_desc *desc) {
-  enum { LARGEST = 1 << 20 }; /* so that the planner's products of two of them stay within 64 bits */
+  enum { LARGEST = 1 << 20 };
   flp_kernel_kind kind = desc->key.kind;
-  int is_tiled = flp_kind_has(kind, FLP_KIND_TILED);
+  uint32_t least = flp_kind_has(kind, FLP_KIND_TILED) != 0;
   const struct {
     const char *name;
-    uint32_t value;
-    int required;
+    uint32_t value, least, most;
   } fields[] = {
-      {"tile_rows", desc->tile_rows, is_tiled},
-      {"tile_columns", desc->tile_columns, is_tiled},
-      {"tile_depth", desc->tile_depth, 0},
-      {"stages", desc->stages, 0},
-      {"unit_columns", desc->unit_columns, flp_kind_has(kind, FLP_KIND_UNITS)},
-      {"raster", desc->raster, 0},
-      {"cluster", desc->cluster, 0},
+      {"tile_rows", desc->tile_rows, least, LARGEST},
+      {"tile_columns", desc->tile_columns, least, LARGEST},
+      {"tile_depth", desc->tile_depth, 0, LARGEST},
+      {"stages", desc->stages, 0, LARGEST},
+      {"unit_columns", desc->unit_columns, flp_kind_has(kind, FLP_KIND_UNITS) != 0, LARGEST},
+      {"raster", desc->raster, 0, LARGEST},
+      {"cluster", desc->cluster, 0, LARGEST},
+      {"chunk_rows", desc->chunk_rows, 0, flp_kind_has(kind, FLP_KIND_CHUNK_ROWS) ? INT32_MAX : 0},
+      {"chunk_vocab", desc->chunk_vocab, 0, flp_kind_has(kind, FLP_KIND_CHUNK_VOCAB) ? INT32_MAX : 0},
   };
-  for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
-    if (fields[i].value > LARGEST || (fields[i].required && fields[i].value == 0))
-      return bad_field(fields[i].name, fields[i].value, fields[i].required ? "1 to 1048576" : "0 to 1048576");
-  return FLP_OK;
-}
-
-/* Any chunk that an axis may hold. */
-static flp_status check_chunks(const flp_kernel_desc *desc) {
-  const struct {
-    const char *name;
-    uint32_t value;
-    unsigned fact;
-  } chunks[] = {{"chunk_rows", desc->chunk_rows, FLP_KIND_CHUNK_ROWS},
-                {"chunk_vocab", desc->chunk_vocab, FLP_KIND_CHUNK_VOCAB}};
-  for (size_t i = 0; i < sizeof chunks / sizeof chunks[0]; i++) {
-    int may = flp_kind_has(desc->key.kind, chunks[i].fact);
-    if (chunks[i].value > (may ? INT32_MAX : 0))
-      return bad_field(chunks[i].name, chunks[i].value, may ? "0 to 2147483647" : "0 for a kernel of this kind");
+  for (size_t i = 0; i < COUNT(fields); i++) {
+    char accepted[48] = "0 for a kernel of this kind";
+    if (fields[i].value >= fields[i].least && fields[i].value <= fields[i].most) continue;
+    if (fields[i].most) snprintf(accepted, sizeof accepted, "%u to %u", fields[i].least, fields[i].most);
+    return bad_field(fields[i].name, fields[i].value, accepted);
   }
   return FLP_OK;
 }
@@ -220,8 +202,7 @@ static flp_status check_desc(const flp_kernel_desc *desc) {
   if (desc->ptx_major == 0 || desc->ptx_major > 99) return bad_field("ptx_major", desc->ptx_major, "1 to 99");
   if (desc->ptx_minor > 99) return bad_field("ptx_minor", desc->ptx_minor, "0 to 99");
   FLP_TRY(check_entries(desc));
-  FLP_TRY(check_tunables(desc));
-  return check_chunks(desc);
+  return check_tunables(desc);
 }
 
 flp_status flp_kernel_desc_read(const uint8_t *bytes, size_t length, flp_kernel_desc *out) {

@@ -21,7 +21,7 @@ static void draw_gradients(draw *d, flp_spec *s) {
 /* A built-in loss of one target a row, as specs have here, of values that the reference here has. */
 static const char *draw_builtin(draw *d) {
   for (;;) {
-    const char *name = flp_loss_builtin(draw_below(d, flp_loss_table_count));
+    const char *name = flp_loss_builtin(draw_below(d, (int)flp_loss_table_count));
     flp_loss loss;
     API_EXPECT(flp_loss_find(name, &loss) == FLP_OK, "flp_loss_find(%s)", name);
     if (!flp_loss_is_over_targets(&loss) && !flp_loss_is_of_scores(&loss)) return name;

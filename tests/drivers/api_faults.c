@@ -20,30 +20,13 @@ typedef struct fault {
 } fault;
 
 #define COUNT_OF(type, ...) (int)(sizeof((type[]){__VA_ARGS__}) / sizeof(type))
-#define INTEGERS(type, name, kind, ...)                                                        \
-  {                                                                                            \
-#type "." #name, offsetof(flp_##type, name), kind, COUNT_OF(int64_t, __VA_ARGS__), {0 }, { \
-      __VA_ARGS__                                                                              \
-    }                                                                                          \
-  }
-#define ARGS_INTEGERS(name, kind, ...)                                                    \
-  {                                                                                       \
-    "args." #name, offsetof(flp_args, name), kind, COUNT_OF(int64_t, __VA_ARGS__), {0}, { \
-      __VA_ARGS__                                                                         \
-    }                                                                                     \
-  }
-#define SELECT_INTEGERS(name, kind, ...)                                                         \
-  {                                                                                              \
-    "args." #name, offsetof(flp_select_args, name), kind, COUNT_OF(int64_t, __VA_ARGS__), {0}, { \
-      __VA_ARGS__                                                                                \
-    }                                                                                            \
-  }
-#define REALS(type, field, name, kind, ...)                                            \
-  {                                                                                    \
-    field, offsetof(type, name), kind, COUNT_OF(double, __VA_ARGS__), {__VA_ARGS__}, { \
-      0                                                                                \
-    }                                                                                  \
-  }
+#define INTEGERS_OF(of, type, name, kind, ...) \
+  { of "." #name, offsetof(type, name), kind, COUNT_OF(int64_t, __VA_ARGS__), {0}, {__VA_ARGS__} }
+#define INTEGERS(of, ...) INTEGERS_OF(#of, flp_##of, __VA_ARGS__)
+#define ARGS_INTEGERS(...) INTEGERS_OF("args", flp_args, __VA_ARGS__)
+#define SELECT_INTEGERS(...) INTEGERS_OF("args", flp_select_args, __VA_ARGS__)
+#define REALS(type, field, name, kind, ...) \
+  { field, offsetof(type, name), kind, COUNT_OF(double, __VA_ARGS__), {__VA_ARGS__}, {0} }
 
 /* Sizes of structs that no release has: none, too small, odd, above every limit. */
 #define BAD_SIZES 0, 4, 8, 12, 4104, INT32_MAX, UINT32_MAX

@@ -74,7 +74,7 @@ static void query_plan(draw *d, const flp_plan *plan) {
 static void query_losses(draw *d) {
   flp_loss_description description = FLP_LOSS_DESCRIPTION_INIT;
   size_t bytes = 0, size = 0;
-  const char *name = flp_loss_builtin(draw_below(d, flp_loss_table_count));
+  const char *name = flp_loss_builtin(draw_below(d, (int)flp_loss_table_count));
   API_EXPECT(flp_loss_builtin_bytes(name, NULL, 0, &bytes) == FLP_OK && bytes > 0, "size of loss %s", name);
   uint8_t *program = api_block(bytes, 0, 0);
   expect_sentence(flp_loss_builtin_bytes(name, program, bytes - 1, &size), "flp_loss_builtin_bytes");

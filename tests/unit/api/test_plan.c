@@ -17,8 +17,6 @@ static stage s;
 
 /* ---- what is missing ---- */
 
-#define MISSING(call, part) expect_refused_with(call, part)
-
 Test(plan, queries_without_an_argument_are_refused) {
   stage_open(&s, "");
   flp_spec dense = words_spec(""), lists = words_spec("listed");
@@ -27,22 +25,23 @@ Test(plan, queries_without_an_argument_are_refused) {
   const flp_pass forward = FLP_PASS_FORWARD;
   size_t bytes;
   char id[17], text[100];
-  MISSING(flp_plan_create(&dense, NULL, NULL), "");
-  MISSING(flp_plan_layout(NULL, forward, 1, 0, &layout), "plan is NULL");
-  MISSING(flp_plan_layout(plan, forward, 1, 0, NULL), "layout is NULL");
-  MISSING(flp_plan_layout(plan, forward, 1, 0, &old), "struct_bytes is 1");
-  MISSING(flp_plan_layout_listed(NULL, forward, 1, 1, 0, &layout), "plan is NULL");
-  MISSING(flp_plan_layout_listed(listed, forward, 1, 1, 0, NULL), "layout is NULL (accepted: a flp_layout)");
-  MISSING(flp_plan_layout_listed(listed, forward, 1, 1, 0, &old), "struct_bytes is 1");
-  MISSING(flp_plan_workspace(plan, forward, 1, 0, NULL), "");
-  MISSING(flp_plan_saved(NULL, 1, 0, &bytes), "plan is NULL");
-  MISSING(flp_spec_saved(&dense, 1, 0, NULL), "");
-  MISSING(flp_spec_saved(&dense, -1, 0, &bytes), "n is -1");
-  MISSING(flp_plan_get_id(NULL, id), "plan is NULL");
-  MISSING(flp_plan_get_id(plan, NULL), "out is NULL");
-  MISSING(flp_plan_describe(NULL, text, sizeof text), "plan is NULL (accepted: a plan of flp_plan_create)");
-  MISSING(flp_plan_describe(plan, NULL, 10), "buffer is NULL");
-  MISSING(flp_plan_describe(plan, text, 0), "capacity is 0");
+  expect_refused_with(flp_plan_create(&dense, NULL, NULL), "");
+  expect_refused_with(flp_plan_layout(NULL, forward, 1, 0, &layout), "plan is NULL");
+  expect_refused_with(flp_plan_layout(plan, forward, 1, 0, NULL), "layout is NULL");
+  expect_refused_with(flp_plan_layout(plan, forward, 1, 0, &old), "struct_bytes is 1");
+  expect_refused_with(flp_plan_layout_listed(NULL, forward, 1, 1, 0, &layout), "plan is NULL");
+  expect_refused_with(flp_plan_layout_listed(listed, forward, 1, 1, 0, NULL),
+                      "layout is NULL (accepted: a flp_layout)");
+  expect_refused_with(flp_plan_layout_listed(listed, forward, 1, 1, 0, &old), "struct_bytes is 1");
+  expect_refused_with(flp_plan_workspace(plan, forward, 1, 0, NULL), "");
+  expect_refused_with(flp_plan_saved(NULL, 1, 0, &bytes), "plan is NULL");
+  expect_refused_with(flp_spec_saved(&dense, 1, 0, NULL), "");
+  expect_refused_with(flp_spec_saved(&dense, -1, 0, &bytes), "n is -1");
+  expect_refused_with(flp_plan_get_id(NULL, id), "plan is NULL");
+  expect_refused_with(flp_plan_get_id(plan, NULL), "out is NULL");
+  expect_refused_with(flp_plan_describe(NULL, text, sizeof text), "plan is NULL (accepted: a plan of flp_plan_create)");
+  expect_refused_with(flp_plan_describe(plan, NULL, 10), "buffer is NULL");
+  expect_refused_with(flp_plan_describe(plan, text, 0), "capacity is 0");
   cr_expect_eq(flp_plan_get_rung(NULL), FLP_RUNG_AUTO);
   cr_expect_str_eq(flp_plan_get_reason(NULL, FLP_RUNG_JIT), "");
   cr_expect_str_eq(flp_plan_get_reason(plan, (flp_rung)17), "");
@@ -63,16 +62,17 @@ Test(plan, calls_without_an_argument_are_refused) {
   flp_args out, args = FLP_ARGS_INIT;
   flp_select_args select = FLP_SELECT_ARGS_INIT;
   flp_scale_args scale;
-  MISSING(flp_spec_resolve(NULL, &none), "spec is NULL (accepted: a flp_spec)");
-  MISSING(flp_args_resolve(&plan->spec, NULL, &out), "args is NULL (accepted: a flp_args)");
-  MISSING(flp_select_args_resolve(&plan->spec, NULL, &select), "args is NULL (accepted: a flp_select_args)");
-  MISSING(flp_scale_args_resolve(&plan->spec, NULL, &scale), "args is NULL (accepted: a flp_scale_args)");
-  MISSING(flp_execute(NULL, NULL), "plan is NULL");
-  MISSING(flp_execute(plan, NULL), "args is NULL");
-  MISSING(flp_plan_check(NULL, NULL), "plan is NULL");
-  MISSING(flp_select(NULL, &select), "plan is NULL");
-  MISSING(flp_step(NULL, NULL), "plan is NULL");
-  MISSING(flp_step(plan, &args), "the plan's spec.loss is NULL (accepted: a loss program, for flp_step)");
+  expect_refused_with(flp_spec_resolve(NULL, &none), "spec is NULL (accepted: a flp_spec)");
+  expect_refused_with(flp_args_resolve(&plan->spec, NULL, &out), "args is NULL (accepted: a flp_args)");
+  expect_refused_with(flp_select_args_resolve(&plan->spec, NULL, &select),
+                      "args is NULL (accepted: a flp_select_args)");
+  expect_refused_with(flp_scale_args_resolve(&plan->spec, NULL, &scale), "args is NULL (accepted: a flp_scale_args)");
+  expect_refused_with(flp_execute(NULL, NULL), "plan is NULL");
+  expect_refused_with(flp_execute(plan, NULL), "args is NULL");
+  expect_refused_with(flp_plan_check(NULL, NULL), "plan is NULL");
+  expect_refused_with(flp_select(NULL, &select), "plan is NULL");
+  expect_refused_with(flp_step(NULL, NULL), "plan is NULL");
+  expect_refused_with(flp_step(plan, &args), "the plan's spec.loss is NULL (accepted: a loss program, for flp_step)");
   flp_plan_destroy(plan);
 }
 
@@ -84,12 +84,12 @@ Test(plan, arenas_and_losses_without_an_argument_are_refused) {
   uint8_t program[FLP_LOSS_BYTES_MAX];
   cr_assert_eq(flp_arena_create(FLP_DEVICE_HOST, &arena), FLP_OK);
   cr_assert_eq(flp_loss_builtin_bytes("grpo", program, sizeof program, &bytes), FLP_OK);
-  MISSING(flp_arena_get_stats(NULL, &stats), "arena is NULL");
-  MISSING(flp_arena_get_stats(arena, NULL), "stats is NULL");
-  MISSING(flp_loss_builtin_bytes(NULL, program, sizeof program, &bytes), "name is NULL");
-  MISSING(flp_loss_builtin_bytes("grpo", program, sizeof program, NULL), "out_bytes is NULL");
-  MISSING(flp_loss_describe(NULL, bytes, &description), "bytes is NULL");
-  MISSING(flp_loss_describe(program, bytes, NULL), "out is NULL");
+  expect_refused_with(flp_arena_get_stats(NULL, &stats), "arena is NULL");
+  expect_refused_with(flp_arena_get_stats(arena, NULL), "stats is NULL");
+  expect_refused_with(flp_loss_builtin_bytes(NULL, program, sizeof program, &bytes), "name is NULL");
+  expect_refused_with(flp_loss_builtin_bytes("grpo", program, sizeof program, NULL), "out_bytes is NULL");
+  expect_refused_with(flp_loss_describe(NULL, bytes, &description), "bytes is NULL");
+  expect_refused_with(flp_loss_describe(program, bytes, NULL), "out is NULL");
   flp_arena_destroy(arena);
 }
 

@@ -1,5 +1,15 @@
-/* test_output.c: files that are written whole or not at all, whoever else writes in their directory. */
+/* test_output.c: files that are written whole or not at all, whoever else writes in their directory, by
+ * tests/golden/base/output.txt.
+ *
+ *   > new                 a fresh folder, to be the working directory
+ *   > put NAME TEXT       a file of another process
+ *   > link NAME TARGET    > mkdir NAME
+ *   > open K PATH         begins output K, 0 or 1, with mode 0640
+ *   > write K TEXT
+ *   > close K             > discard K
+ *   > ls                  modes, names and texts */
 #include <criterion/criterion.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,113 +19,70 @@
 #include <unistd.h>
 
 #include "runtime/base/output.h"
+#include "tests/unit/support/kernel_sample.h"
+#include "tests/unit/support/replay.h"
 
-#define FORESEEN ".tmp-0101010101010101"
-
-/* Names that another process foresees: every number is the same. */
+/* Names that another process foresees, .tmp-0101010101010101: every number is the same. */
 ssize_t getrandom(void *bytes, size_t length, unsigned flags) {
   (void)flags;
   memset(bytes, 1, length);
   return (ssize_t)length;
 }
 
-static char directory[64], path[128];
-
-static void start(void) {
-  strcpy(directory, "/tmp/flp-output-XXXXXX");
-  cr_assert_not_null(mkdtemp(directory));
-  cr_assert_eq(chdir(directory), 0);
-  snprintf(path, sizeof path, "%s/out", directory);
-}
-
-/* At the end of every test: what fails in a fini fails no test. */
-static void stop(void) {
-  static const char *const names[] = {"out", "victim", FORESEEN};
-  for (int i = 0; i < 3; i++) (void)unlink(names[i]);
-  cr_expect_eq(rmdir(directory), 0, "nothing else is left");
-}
+static flp_output outputs[2];
+static char paths[2][64];
 
 static void put(const char *name, const char *text) {
   FILE *file = fopen(name, "w");
   cr_assert(file && fputs(text, file) >= 0 && fclose(file) == 0);
 }
 
-static int holds(const char *name, const char *text) {
-  char got[64] = "";
-  FILE *file = fopen(name, "r");
-  size_t length = file ? fread(got, 1, sizeof got - 1, file) : 0;
-  if (file) fclose(file);
-  return length == strlen(text) && strcmp(got, text) == 0;
+static flp_status start(int k, const char *path) {
+  snprintf(paths[k], sizeof paths[k], "%s", path);
+  return flp_output_open(AT_FDCWD, paths[k], 0640, &outputs[k]);
 }
 
-Test(output, is_there_when_it_is_whole, .init = start) {
-  flp_output out;
-  put("out", "old");
-  cr_assert_eq(flp_output_open(AT_FDCWD, path, 0640, &out), FLP_OK);
-  flp_output_write(&out, "new ", 4);
-  cr_expect(holds("out", "old"));
-  flp_output_write(&out, "text", 4);
-  cr_assert_eq(flp_output_close(&out), FLP_OK);
-  cr_expect(holds("out", "new text"));
-  struct stat info;
-  mode_t mask = umask(0);
-  cr_assert_eq(stat("out", &info), 0);
-  cr_expect_eq(info.st_mode & 0777, 0640 & ~mask);
-  stop();
+static void put_failure(flp_status status, FILE *out) {
+  if (status != FLP_OK) fprintf(out, "%s: %s\n", flp_status_name(status), flp_error_detail());
 }
 
-Test(output, leaves_what_is_there_when_it_is_discarded, .init = start) {
-  flp_output out;
-  put("out", "old");
-  cr_assert_eq(flp_output_open(AT_FDCWD, path, 0640, &out), FLP_OK);
-  put("out", "of another process");
-  flp_output_discard(&out);
-  cr_expect(holds("out", "of another process"));
-  cr_expect_neq(access(FORESEEN, F_OK), 0);
-  stop();
+static void list(FILE *out) {
+  struct dirent **names;
+  int count = scandir(".", &names, NULL, alphasort);
+  for (int i = 0; i < count; free(names[i]), i++) {
+    const char *name = names[i]->d_name;
+    char text[64] = "";
+    struct stat info;
+    if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) continue;
+    cr_assert_eq(lstat(name, &info), 0);
+    int fd = open(name, O_RDONLY);
+    if (S_ISREG(info.st_mode)) cr_assert_geq(read(fd, text, sizeof text - 1), 0);
+    close(fd);
+    const char *kind = S_ISDIR(info.st_mode) ? "folder" : S_ISLNK(info.st_mode) ? "link" : text;
+    fprintf(out, "%03o %s: %s\n", (unsigned)info.st_mode & 0777, name, kind);
+  }
+  free(names);
 }
 
-Test(output, follows_no_link_at_its_temporary_name, .init = start) {
-  flp_output out;
-  put("victim", "precious");
-  cr_assert_eq(symlink("victim", FORESEEN), 0);
-  cr_expect_eq(flp_output_open(AT_FDCWD, path, 0666, &out), FLP_ERROR_IO);
-  cr_expect_not_null(strstr(flp_error_detail(), "/out: cannot write: File exists"), "%s", flp_error_detail());
-  cr_expect(holds("victim", "precious"));
-  stop();
+static void run(void *context, const char *command, const char *words, FILE *out) {
+  (void)context;
+  char text[64], *rest = text;
+  snprintf(text, sizeof text, "%s", words);
+  const char *first = strsep(&rest, " ");
+  int k = *first == '1';
+  if (strcmp(command, "new") == 0) cr_assert_eq(chdir(sample_directory()), 0);
+  else if (strcmp(command, "put") == 0) put(first, rest);
+  else if (strcmp(command, "link") == 0) cr_assert_eq(symlink(rest, first), 0);
+  else if (strcmp(command, "mkdir") == 0) cr_assert_eq(mkdir(first, 0700), 0);
+  else if (strcmp(command, "open") == 0) put_failure(start(k, rest), out);
+  else if (strcmp(command, "write") == 0) flp_output_write(&outputs[k], rest, strlen(rest));
+  else if (strcmp(command, "close") == 0) put_failure(flp_output_close(&outputs[k]), out);
+  else if (strcmp(command, "discard") == 0) flp_output_discard(&outputs[k]);
+  else if (strcmp(command, "ls") == 0) list(out);
+  else cr_assert_fail("%s is no command", command);
 }
 
-/* A link under the file's own name is replaced, not followed. */
-Test(output, follows_no_link_at_its_own_name, .init = start) {
-  flp_output out;
-  put("victim", "precious");
-  cr_assert_eq(symlink("victim", "out"), 0);
-  cr_assert_eq(flp_output_open(AT_FDCWD, "out", 0666, &out), FLP_OK);
-  flp_output_write(&out, "new", 3);
-  cr_assert_eq(flp_output_close(&out), FLP_OK);
-  cr_expect(holds("out", "new") && holds("victim", "precious"));
-  stop();
-}
-
-Test(output, of_two_writers_with_one_name_the_second_is_refused, .init = start) {
-  flp_output first, second;
-  cr_assert_eq(flp_output_open(AT_FDCWD, path, 0666, &first), FLP_OK);
-  cr_expect_eq(flp_output_open(AT_FDCWD, path, 0666, &second), FLP_ERROR_IO);
-  flp_output_write(&first, "whole", 5);
-  cr_assert_eq(flp_output_close(&first), FLP_OK);
-  cr_expect(holds("out", "whole"));
-  stop();
-}
-
-Test(output, leaves_nothing_behind_where_it_cannot_be_put, .init = start) {
-  flp_output out;
-  cr_assert_eq(mkdir("out", 0700), 0);
-  cr_assert_eq(flp_output_open(AT_FDCWD, path, 0666, &out), FLP_OK);
-  cr_expect_eq(flp_output_close(&out), FLP_ERROR_IO);
-  cr_expect_not_null(strstr(flp_error_detail(), "/out: cannot replace: Is a directory"), "%s", flp_error_detail());
-  cr_expect_eq(access(FORESEEN, F_OK), -1);
-  cr_expect_eq(rmdir("out"), 0);
-  cr_expect_eq(flp_output_open(AT_FDCWD, "no/such/out", 0666, &out), FLP_ERROR_IO);
-  cr_expect_not_null(strstr(flp_error_detail(), "no/such/out: cannot write: No such file"), "%s", flp_error_detail());
-  stop();
+Test(output, is_as_it_was) {
+  umask(022);
+  replay_file("base/output.txt", 1, run, NULL);
 }

@@ -1,4 +1,9 @@
-/* test_settings.c: the table of settings, the detail sentence and the log callback. */
+/* test_settings.c: settings, by tests/golden/base/settings.txt, the detail sentence and the log callback.
+ *
+ *   > set NAME VALUE       a variable of the environment; > unset NAME
+ *   > long NAME COUNT      one of so many bytes
+ *   > each VALUE           sets every setting so, or unsets it: what each is then from
+ *   > show NAME            a setting's value, where it is from, and what holds where it is unset */
 #include <criterion/criterion.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -9,6 +14,7 @@
 
 #include "runtime/api/validate.h"
 #include "runtime/base/status.h"
+#include "tests/unit/support/replay.h"
 
 static flp_setting read_setting(flp_setting_id id) {
   flp_setting setting;
@@ -18,34 +24,57 @@ static flp_setting read_setting(flp_setting_id id) {
 
 /* ---- settings ---- */
 
-Test(settings, table_is_that_of_the_header) {
-  static const char *const names[FLP_SETTING_COUNT] = {
-      "FLP_FORCE",     "FLP_STRICT",      "FLP_BUDGET",      "FLP_CACHE_DIR",    "FLP_CACHE_PATH",
-      "FLP_PACK_KEYS", "FLP_GENERIC_DIR", "FLP_JIT_LIBRARY", "FLP_CUDA_LIBRARY", "FLP_BLAS_LIBRARY"};
+static FILE *shown;
+
+static void put_warning(flp_log_level level, const char *message, void *user) {
+  (void)user;
+  if (level == FLP_LOG_WARNING) fprintf(shown, "warning: %s\n", message);
+}
+
+static void show_each(const char *value) {
   for (int i = 0; i < FLP_SETTING_COUNT; i++) {
-    flp_setting setting;
-    unsetenv(names[i]);
-    flp_setting_get((flp_setting_id)i, &setting);
-    cr_expect_str_eq(setting.name, names[i]);
-    cr_expect_str_eq(setting.source, "default");
+    flp_setting setting = read_setting((flp_setting_id)i);
+    setenv(setting.name, value, 1);
+    setting = read_setting((flp_setting_id)i);
     cr_expect_gt(strlen(setting.help), 0);
-    setenv(names[i], "given", 1);
-    flp_setting_get((flp_setting_id)i, &setting);
-    cr_expect_str_eq(setting.value, "given", "%s", names[i]);
-    cr_expect_str_eq(setting.source, "environment");
-    cr_expect_str_eq(read_setting((flp_setting_id)i).name, names[i]);
-    setenv(names[i], "", 1);
-    cr_expect_str_eq(read_setting((flp_setting_id)i).source, "default", "an empty %s counts as unset", names[i]);
-    unsetenv(names[i]);
+    int is_value = *value && strcmp(setting.value, value) == 0;
+    fprintf(shown, "%s, %s%s\n", setting.name, setting.source, is_value ? ", as it was set" : "");
+    unsetenv(setting.name);
   }
 }
 
-Test(settings, fixed_defaults) {
-  cr_expect_str_eq(read_setting(FLP_SETTING_STRICT).value, "0");
-  cr_expect_str_eq(read_setting(FLP_SETTING_CACHE_PATH).value, "");
-  cr_expect_str_eq(read_setting(FLP_SETTING_PACK_KEYS).value, "", "without keys every pack is trusted");
-  cr_expect_str_eq(read_setting(FLP_SETTING_CUDA_LIBRARY).value, "libcuda.so.1");
-  cr_expect_str_eq(read_setting(FLP_SETTING_BLAS_LIBRARY).value, "libopenblas.so.0");
+static void show(const char *name) {
+  for (int i = 0; i < FLP_SETTING_COUNT; i++) {
+    flp_setting setting = read_setting((flp_setting_id)i);
+    if (strcmp(setting.name, name) != 0) continue;
+    if (strlen(setting.value) > 100) fprintf(shown, "%zu bytes", strlen(setting.value));
+    else fprintf(shown, "\"%s\"", setting.value);
+    fprintf(shown, ", %s%s%s\n", setting.source, *setting.unset ? "; unset: " : "", setting.unset);
+  }
+}
+
+static void set_long(const char *name, const char *count) {
+  char value[1100] = "";
+  memset(value, '/', (size_t)atoi(count));
+  setenv(name, value, 1);
+}
+
+static void run(void *context, const char *command, const char *words, FILE *out) {
+  (void)context;
+  char name[64], value[64] = "";
+  sscanf(words, "%63s %63s", name, value);
+  shown = out;
+  if (strcmp(command, "set") == 0) setenv(name, value, 1);
+  else if (strcmp(command, "unset") == 0) unsetenv(name);
+  else if (strcmp(command, "each") == 0) show_each(words);
+  else if (strcmp(command, "show") == 0) show(name);
+  else if (strcmp(command, "long") == 0) set_long(name, value);
+  else cr_assert_fail("%s is no command", command);
+}
+
+Test(settings, are_as_they_were) {
+  flp_log_set(put_warning, NULL);
+  replay_file("base/settings.txt", 1, run, NULL);
 }
 
 Test(settings, what_is_shown_as_a_value_may_be_set) {
@@ -58,27 +87,13 @@ Test(settings, what_is_shown_as_a_value_may_be_set) {
     cr_expect_str_eq(read_setting((flp_setting_id)i).value, before.value);
     cr_expect_eq(flp_options_resolve(NULL, &resolved), FLP_OK, "%s: %s", before.name, flp_error_detail());
   }
-  cr_expect_str_eq(read_setting(FLP_SETTING_FORCE).unset, "the best rung that runs");
-  cr_expect_str_eq(read_setting(FLP_SETTING_BUDGET).unset, "256M forward, 1G backward");
 }
 
-Test(settings, cache_directory_follows_xdg) {
-  setenv("HOME", "/home/x", 1);
-  setenv("XDG_CACHE_HOME", "/var/x", 1);
-  cr_expect_str_eq(read_setting(FLP_SETTING_CACHE_DIR).value, "/var/x/flp");
-  setenv("XDG_CACHE_HOME", "relative", 1); /* the specification: to be ignored */
-  cr_expect_str_eq(read_setting(FLP_SETTING_CACHE_DIR).value, "/home/x/.cache/flp");
+Test(settings, without_a_home_the_user_database_knows) {
   unsetenv("XDG_CACHE_HOME");
-  cr_expect_str_eq(read_setting(FLP_SETTING_CACHE_DIR).value, "/home/x/.cache/flp");
-  unsetenv("HOME"); /* then the user database knows */
+  unsetenv("HOME");
   const char *value = read_setting(FLP_SETTING_CACHE_DIR).value;
   cr_expect(value[0] == 0 || strstr(value, "/.cache/flp"), "%s", value);
-  char deep[1100];
-  memset(deep, 'd', sizeof deep);
-  deep[0] = '/';
-  deep[sizeof deep - 1] = 0;
-  setenv("HOME", deep, 1);
-  cr_expect_str_eq(read_setting(FLP_SETTING_CACHE_DIR).value, "", "half a path would be another directory");
 }
 
 Test(settings, neighbours_are_found_beside_the_library) {
@@ -92,41 +107,6 @@ Test(settings, neighbours_are_found_beside_the_library) {
   cr_expect_str_eq(jit.value, access(expected, F_OK) == 0 ? expected : "libflpgen.so");
   cr_expect(strncmp(generic.value, own, strlen(own)) == 0, "%s", generic.value);
   cr_expect_not_null(strstr(generic.value, "share/flp/generic"));
-}
-
-static char warning[512];
-
-static void keep_warning(flp_log_level level, const char *message, void *user) {
-  (void)user;
-  if (level == FLP_LOG_WARNING) snprintf(warning, sizeof warning, "%s", message);
-}
-
-Test(settings, value_that_is_too_long_is_refused_aloud) {
-  char value[1025];
-  memset(value, 'v', sizeof value);
-  value[1023] = 0;
-  setenv("FLP_CACHE_DIR", value, 1);
-  flp_log_set(keep_warning, NULL);
-  cr_expect_str_eq(read_setting(FLP_SETTING_CACHE_DIR).value, value);
-  cr_expect_str_empty(warning);
-  value[1023] = 'v';
-  value[1024] = 0;
-  setenv("FLP_CACHE_DIR", value, 1);
-  cr_expect_str_eq(read_setting(FLP_SETTING_CACHE_DIR).source, "default");
-  cr_expect_str_eq(warning, "FLP_CACHE_DIR has 1024 bytes, accepted: up to 1023; its default holds");
-}
-
-Test(settings, trusted_keys_that_are_too_long_do_not_become_none) {
-  char value[1025];
-  memset(value, 'a', sizeof value - 1);
-  value[1024] = 0;
-  setenv("FLP_PACK_KEYS", value, 1);
-  flp_log_set(keep_warning, NULL);
-  flp_setting setting = read_setting(FLP_SETTING_PACK_KEYS);
-  cr_expect_str_eq(setting.value, "");
-  cr_expect_str_eq(setting.unset, "too long, so that no pack is used");
-  cr_expect_str_eq(setting.source, "environment");
-  cr_expect_str_eq(warning, "FLP_PACK_KEYS has 1024 bytes, accepted: up to 1023; no pack is used");
 }
 
 /* ---- status and detail ---- */

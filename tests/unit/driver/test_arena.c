@@ -1,12 +1,155 @@
-/* test_arena.c: the arena on host memory: what it hands out, reuses, counts and returns. The device's memory calls are
- * tested through the stand-in driver in the second half. */
+/* test_arena.c: what an arena hands out, reuses, counts and returns, on the host and over the stand-in driver, by
+ * tests/golden/driver; and what no text can say: foreign memory, a long random run and threads. The memory of the
+ * stand-in is malloc'ed, so addresses are real but nothing runs on the streams.
+ *
+ *   > driver SCRIPT                      libcuda's stand-in anew, without an arena
+ *   > library PATH                       libcuda is there
+ *   > create DEVICE                      an arena in place of the present one: an ordinal, -1 for the host
+ *   > take NAME bytes=COUNT stream=K     memory, which has a letter for its name; without a stream, on the default one
+ *   > give NAME stream=K                 gives it back
+ *   > where NAME OTHER                   where it is, seen from other memory
+ *   > end stream=K                       ends a phase
+ *   > stats                              all that are not 0; > reset_peaks
+ *   > calls NAME ...                     how often the driver was called so
+ *   > held                               what of the device is held
+ *   > destroy                            the arena; nothing of the device may be held then */
 #include <criterion/criterion.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/unit/support/arena_case.h"
+#include "tests/unit/support/replay.h"
+#include "tests/unit/support/stage.h"
+#include "tests/unit/support/words.h"
+
+enum { MIB = 1 << 20, BLOCK = 2 * MIB };
+
+static flp_arena *arena;
+
+static struct {
+  stage s;
+  char *memory['z' + 1]; /* by name */
+  FILE *out;
+} scene;
+
+/* Streams are only compared, never entered. */
+static void *stream_of(const char *words) {
+  return (void *)(uintptr_t)(0x1000 * words_number(words, "stream", 0));
+}
+
+static void put_failure(flp_status status) {
+  if (status != FLP_OK) fprintf(scene.out, "%s: %s\n", flp_status_name(status), flp_error_detail());
+}
+
+static void destroy(const char *words) {
+  (void)words;
+  flp_arena_destroy(arena);
+  arena = NULL;
+  if (scene.s.held) stage_expect_nothing_held(&scene.s);
+}
+
+static void open_driver(const char *script) {
+  destroy(NULL);
+  stage_open(&scene.s, script);
+}
+
+static void set_library(const char *path) {
+  setenv("FLP_CUDA_LIBRARY", path, 1);
+}
+
+static void create(const char *device) {
+  destroy(NULL);
+  flp_status status = flp_arena_create(atoi(device), &arena);
+  put_failure(status);
+  cr_expect_eq(arena != NULL, status == FLP_OK);
+}
+
+static void take_memory(const char *words) {
+  void *memory = &scene;
+  flp_status status = flp_arena_take(arena, words_number(words, "bytes", 0), stream_of(words), &memory);
+  put_failure(status);
+  cr_expect(status == FLP_OK || !memory);
+  cr_expect_eq((uintptr_t)memory % 256, 0);
+  scene.memory[(int)*words] = memory;
+}
+
+static void give_memory(const char *words) {
+  put_failure(flp_arena_give_back(arena, scene.memory[(int)*words], stream_of(words)));
+}
+
+static void where(const char *names) {
+  const char *memory = scene.memory[(int)names[0]], *other = scene.memory[(int)names[2]];
+  uintptr_t behind = (uintptr_t)memory - (uintptr_t)other;
+  if (!memory) fputs("nowhere\n", scene.out);
+  else if (behind < BLOCK) fprintf(scene.out, "%c+%zu\n", names[2], (size_t)behind);
+  else fputs("elsewhere\n", scene.out);
+}
+
+static void end_phase(const char *words) {
+  put_failure(flp_arena_end_phase(arena, stream_of(words)));
+}
+
+static void put_stats(const char *words) {
+  (void)words;
+  flp_arena_stats stats = FLP_ARENA_STATS_INIT;
+  put_failure(flp_arena_get_stats(arena, &stats));
+  const char *before = "";
+#define PUT(field)                                                                      \
+  if (stats.field) fprintf(scene.out, "%s" #field "=%" PRIu64, before, stats.field); \
+  if (stats.field) before = " ";
+  PUT(reserved_bytes) PUT(allocated_bytes) PUT(fragmentation_bytes)
+  PUT(peak_reserved_bytes) PUT(peak_allocated_bytes) PUT(peak_fragmentation_bytes)
+  PUT(driver_allocations) PUT(phases)
+#undef PUT
+  fputs(*before ? "\n" : "all 0\n", scene.out);
+}
+
+static void reset_peaks(const char *words) {
+  (void)words;
+  flp_arena_reset_peaks(arena);
+}
+
+static void put_calls(const char *words) {
+  char *names = strdup(words), *rest = names;
+  for (char *name; (name = strsep(&rest, " "));) fprintf(scene.out, "%s %d\n", name, scene.s.calls(name));
+  free(names);
+}
+
+static void put_held(const char *words) {
+  (void)words;
+  size_t bytes;
+  int modules, contexts;
+  scene.s.held(&bytes, &modules, &contexts);
+  fprintf(scene.out, "%zu bytes, %d modules, %d contexts\n", bytes, modules, contexts);
+}
+
+static void run(void *context, const char *command, const char *words, FILE *out) {
+  (void)context;
+  static const struct {
+    const char *name;
+    void (*run)(const char *words);
+  } commands[] = {{"driver", open_driver}, {"library", set_library}, {"create", create},
+                  {"take", take_memory},   {"give", give_memory},    {"where", where},
+                  {"end", end_phase},      {"stats", put_stats},     {"reset_peaks", reset_peaks},
+                  {"calls", put_calls},    {"held", put_held},       {"destroy", destroy}};
+  scene.out = out;
+  size_t i = 0;
+  while (strcmp(commands[i].name, command) != 0) cr_assert_lt(++i, sizeof commands / sizeof commands[0], "%s", command);
+  commands[i].run(words);
+}
+
+static void each(const char *name, void *context) {
+  replay_file(name, 1, run, context);
+  destroy(NULL);
+}
+
+Test(arena_golden, is_as_it_was) {
+  replay_each("driver", 2, each, NULL);
+}
+
+/* ---- on the host, beside the texts ---- */
 
 /* With AddressSanitizer, malloc of too much must return NULL as it does without. */
 __attribute__((visibility("default"))) const char *__asan_default_options(void);
@@ -15,10 +158,8 @@ const char *__asan_default_options(void) {
   return "allocator_may_return_null=1";
 }
 
-static flp_arena *arena;
-
 static void open_host(void) {
-  arena = open_arena(FLP_DEVICE_HOST);
+  cr_assert_eq(flp_arena_create(FLP_DEVICE_HOST, &arena), FLP_OK, "%s", flp_error_detail());
 }
 
 static void close_host(void) {
@@ -27,119 +168,28 @@ static void close_host(void) {
 
 TestSuite(arena, .init = open_host, .fini = close_host);
 
-Test(arena, hands_out_aligned_memory_that_does_not_overlap) {
-  char *memory[10];
-  for (int i = 0; i < 10; i++) {
-    memory[i] = take(arena, 1000, NULL);
-    cr_expect_eq((uintptr_t)memory[i] % 256, 0);
-    memset(memory[i], i, 1000);
-  }
-  for (int i = 0; i < 10; i++)
-    for (int j = 0; j < 1000; j++) cr_assert_eq(memory[i][j], i);
-  flp_arena_stats stats = stats_of(arena);
-  cr_expect_eq(stats.reserved_bytes, BLOCK);
-  cr_expect_eq(stats.allocated_bytes, 10 * 1024, "rounded to 256 each");
-  cr_expect_eq(stats.driver_allocations, 1);
+static char *take(size_t bytes) {
+  void *memory;
+  cr_assert_eq(flp_arena_take(arena, bytes, NULL, &memory), FLP_OK, "%s", flp_error_detail());
+  return memory;
 }
 
-Test(arena, no_bytes_need_no_memory) {
-  cr_expect_null(take(arena, 0, NULL));
-  give_back(arena, NULL, NULL);
-  cr_expect_eq(stats_of(arena).driver_allocations, 0);
+static void give_back(void *memory) {
+  cr_assert_eq(flp_arena_give_back(arena, memory, NULL), FLP_OK, "%s", flp_error_detail());
 }
 
-Test(arena, best_fit_takes_the_smallest_hole_that_will_do) {
-  char *a = take(arena, 4096, NULL), *wall = take(arena, 256, NULL);
-  char *b = take(arena, 1024, NULL), *other_wall = take(arena, 256, NULL);
-  give_back(arena, a, NULL);
-  give_back(arena, b, NULL);
-  cr_expect_eq(take(arena, 1000, NULL), b);
-  cr_expect_eq(take(arena, 3000, NULL), a);
-  cr_expect_eq(take(arena, 1024, NULL), a + 3072, "what was left of the larger hole");
-  (void)wall;
-  (void)other_wall;
-}
-
-Test(arena, free_neighbours_become_one) {
-  /* whatever the order in which they come back */
-  static const int orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
-  for (int i = 0; i < 6; i++) {
-    char *parts[3], *wall;
-    for (int j = 0; j < 3; j++) parts[j] = take(arena, 1024, NULL);
-    wall = take(arena, BLOCK - 3 * 1024, NULL);
-    for (int j = 0; j < 3; j++) give_back(arena, parts[orders[i][j]], NULL);
-    char *whole = take(arena, 3 * 1024, NULL);
-    cr_expect_eq(whole, parts[0], "order %d", i);
-    cr_expect_eq(stats_of(arena).driver_allocations, 1);
-    give_back(arena, whole, NULL);
-    give_back(arena, wall, NULL);
-  }
-}
-
-Test(arena, statistics_are_exact) {
-  char *a = take(arena, MIB, NULL), *b = take(arena, MIB, NULL);
-  flp_arena_stats stats = stats_of(arena);
-  cr_expect_eq(stats.reserved_bytes, BLOCK);
-  cr_expect_eq(stats.allocated_bytes, BLOCK);
-  cr_expect_eq(stats.fragmentation_bytes, 0);
-
-  give_back(arena, a, NULL); /* a hole of 1 MiB cannot serve 1.5 MiB: that is fragmentation */
-  char *c = take(arena, MIB + MIB / 2, NULL);
-  stats = stats_of(arena);
-  cr_expect_eq(stats.reserved_bytes, 2 * BLOCK);
-  cr_expect_eq(stats.allocated_bytes, MIB + MIB + MIB / 2);
-  cr_expect_eq(stats.fragmentation_bytes, MIB);
-  cr_expect_eq(stats.driver_allocations, 2);
-
-  give_back(arena, b, NULL);
-  give_back(arena, c, NULL);
-  stats = stats_of(arena);
-  cr_expect_eq(stats.allocated_bytes, 0);
-  cr_expect_eq(stats.peak_allocated_bytes, 2 * MIB + MIB / 2);
-  cr_expect_eq(stats.fragmentation_bytes, MIB, "as of the last driver allocation");
-  cr_expect_eq(stats.peak_fragmentation_bytes, MIB);
-
-  cr_assert_eq(flp_arena_end_phase(arena, NULL), FLP_OK);
-  stats = stats_of(arena);
-  cr_expect_eq(stats.reserved_bytes, 0);
-  cr_expect_eq(stats.fragmentation_bytes, 0);
-  cr_expect_eq(stats.peak_reserved_bytes, 2 * BLOCK);
-  cr_expect_eq(stats.phases, 1);
-  cr_expect_eq(stats.driver_allocations, 2);
-
-  flp_arena_reset_peaks(arena);
-  stats = stats_of(arena);
-  cr_expect_eq(stats.peak_reserved_bytes, 0);
-  cr_expect_eq(stats.peak_allocated_bytes, 0);
-  cr_expect_eq(stats.peak_fragmentation_bytes, 0);
-}
-
-Test(arena, outgrown_block_makes_way_for_a_larger_one) {
-  for (size_t size = MIB; size <= 16 * MIB; size *= 2) give_back(arena, take(arena, size, NULL), NULL);
-  flp_arena_stats stats = stats_of(arena);
-  cr_expect_eq(stats.reserved_bytes, 16 * MIB, "one block, not the sum of all");
-  cr_expect_eq(stats.fragmentation_bytes, 0);
-  give_back(arena, take(arena, 3 * MIB, NULL), NULL);
-  cr_expect_eq(stats_of(arena).driver_allocations, stats.driver_allocations, "smaller requests reuse it");
-}
-
-Test(arena, phase_does_not_end_while_memory_is_taken) {
-  char *memory = take(arena, 1000, NULL);
-  cr_expect_eq(flp_arena_end_phase(arena, NULL), FLP_ERROR_ARGUMENT);
-  cr_expect_str_eq(flp_error_detail(), "arena: 1024 bytes are still taken (accepted: 0 at the end of a phase)");
-  cr_expect_eq(stats_of(arena).reserved_bytes, BLOCK);
-  give_back(arena, memory, NULL);
-  cr_expect_eq(flp_arena_end_phase(arena, NULL), FLP_OK);
-  take(arena, 1000, NULL);
-  cr_expect_eq(stats_of(arena).driver_allocations, 2, "the next phase starts with nothing");
+static flp_arena_stats stats_of(void) {
+  flp_arena_stats stats = FLP_ARENA_STATS_INIT;
+  cr_assert_eq(flp_arena_get_stats(arena, &stats), FLP_OK);
+  return stats;
 }
 
 Test(arena, bad_arguments_are_refused) {
-  char *memory = take(arena, 1000, NULL);
+  char *memory = take(1000);
   void *out = memory;
   cr_expect_eq(flp_arena_give_back(arena, memory + 256, NULL), FLP_ERROR_ARGUMENT, "not the start");
   cr_expect_eq(flp_arena_give_back(arena, &out, NULL), FLP_ERROR_ARGUMENT, "foreign");
-  give_back(arena, memory, NULL);
+  give_back(memory);
   cr_expect_eq(flp_arena_give_back(arena, memory, NULL), FLP_ERROR_ARGUMENT, "twice");
   cr_expect_eq(flp_arena_take(arena, SIZE_MAX, NULL, &out), FLP_ERROR_ARGUMENT);
   cr_expect_null(out);
@@ -156,14 +206,7 @@ Test(arena, bad_arguments_are_refused) {
   flp_arena_destroy(NULL);
 }
 
-Test(arena, host_knows_no_streams) {
-  char *memory = take(arena, BLOCK, (void *)(uintptr_t)1);
-  give_back(arena, memory, (void *)(uintptr_t)2);
-  cr_expect_eq(take(arena, BLOCK, (void *)(uintptr_t)3), memory);
-}
-
-/* ---- a long random run against a plain model ---- */
-
+/* Against a plain model. */
 Test(arena, random_run_keeps_memory_apart_and_adds_up) {
   enum { SLOTS = 24, STEPS = 20000 };
   struct slot {
@@ -179,25 +222,25 @@ Test(arena, random_run_keeps_memory_apart_and_adds_up) {
     struct slot *s = &slots[random % SLOTS];
     if (s->memory) {
       cr_assert(s->memory[0] == s->mark && s->memory[s->bytes - 1] == s->mark, "step %d: memory was shared", step);
-      give_back(arena, s->memory, NULL);
+      give_back(s->memory);
       allocated -= (s->bytes + 255) / 256 * 256;
       s->memory = NULL;
       continue;
     }
     s->bytes = 1 + (random >> 20) % (random >> 60 ? 5000 : 3 * MIB);
     s->mark = (unsigned char)(random >> 40);
-    s->memory = (unsigned char *)take(arena, s->bytes, NULL);
+    s->memory = (unsigned char *)take(s->bytes);
     s->memory[0] = s->memory[s->bytes - 1] = s->mark;
     allocated += (s->bytes + 255) / 256 * 256;
-    flp_arena_stats stats = stats_of(arena);
+    flp_arena_stats stats = stats_of();
     cr_assert_eq(stats.allocated_bytes, allocated);
     cr_assert_leq(stats.allocated_bytes, stats.reserved_bytes);
     cr_assert_leq(stats.fragmentation_bytes, stats.reserved_bytes);
     cr_assert_leq(stats.fragmentation_bytes, stats.peak_fragmentation_bytes);
   }
   for (int i = 0; i < SLOTS; i++)
-    if (slots[i].memory) give_back(arena, slots[i].memory, NULL);
-  cr_assert_eq(stats_of(arena).allocated_bytes, 0);
+    if (slots[i].memory) give_back(slots[i].memory);
+  cr_assert_eq(stats_of().allocated_bytes, 0);
   cr_assert_eq(flp_arena_end_phase(arena, NULL), FLP_OK, "every block is whole again");
 }
 
@@ -220,6 +263,6 @@ Test(arena, threads_share_one_arena) {
     pthread_join(threads[i], &failure);
     cr_expect_null(failure, "%s", (char *)failure);
   }
-  cr_expect_eq(stats_of(arena).allocated_bytes, 0);
-  cr_expect_eq(stats_of(arena).driver_allocations, 1);
+  cr_expect_eq(stats_of().allocated_bytes, 0);
+  cr_expect_eq(stats_of().driver_allocations, 1);
 }

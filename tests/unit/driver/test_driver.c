@@ -40,15 +40,6 @@ Test(driver, device_facts) {
   cr_expect_eq(device.memory_bus_bits, 6144);
 }
 
-Test(driver, a_device_that_does_not_exist) {
-  stage s;
-  stage_open(&s, "devices=2");
-  flp_device device;
-  cr_expect_eq(flp_device_get(open_driver(), 2, &device), FLP_ERROR_ARGUMENT);
-  cr_expect_str_eq(flp_error_detail(), "device is 2, but the driver has 2 (accepted: 0 to 1)");
-  cr_expect_eq(flp_device_get(open_driver(), -1, &device), FLP_ERROR_ARGUMENT);
-}
-
 Test(driver, fallback_codes) {
   static const int yes[] = {200, 209, 218, 221, 222, 223, 300}, no[] = {0, 1, 2, 100, 201, 301, 500, 700, 719, 999};
   for (size_t i = 0; i < sizeof yes / sizeof yes[0]; i++) cr_expect(flp_driver_is_fallback(yes[i]), "%d", yes[i]);

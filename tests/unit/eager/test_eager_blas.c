@@ -13,13 +13,13 @@
 #include "runtime/eager/core.h"
 #include "runtime/eager/eager.h"
 #include "tests/unit/support/eager_case.h"
+#include "tests/unit/support/rows.h"
 #include "tests/unit/support/words.h"
 
 #define FAKE FLP_TEST_FAKE_BLAS
 
-static void use_fake(const char *mode) {
+static void use_fake(void) {
   setenv("FLP_BLAS_LIBRARY", FAKE, 1);
-  if (mode) setenv("FAKE_BLAS", mode, 1);
 }
 
 /* ---- products ---- */
@@ -88,53 +88,41 @@ static void expect_right(void) {
   eager_case_destroy(&c);
 }
 
-Test(eager_blas, a_library_with_one_order_of_sums_is_used) {
-  use_fake(NULL);
-  cr_expect_str_eq(eager_blas_name(), "FakeBLAS 1.2 (" FAKE ")");
-  cr_expect_str_eq(eager_blas_reason(), "");
-  expect_rows_keep_their_bits();
-  expect_right();
-}
-
-Test(eager_blas, a_library_whose_sums_depend_on_the_place_is_called_so_that_they_do_not) {
-  use_fake("haswell");
-  cr_expect_str_eq(eager_blas_name(), "FakeBLAS 1.2 (" FAKE ")");
-  expect_rows_keep_their_bits();
-  expect_right();
-}
-
 /* Whatever OpenBLAS takes this processor for; one that it lacks the instructions of is not tried. */
 static void try_core(const char *core) {
-  setenv("OPENBLAS_CORETYPE", core, 1);
+  if (*core) setenv("OPENBLAS_CORETYPE", core, 1);
+  else unsetenv("OPENBLAS_CORETYPE");
   if (strstr(eager_blas_reason(), "cannot open")) cr_skip_test("no libopenblas.so.0");
   cr_expect(strncmp(eager_blas_name(), "OpenBLAS ", 9) == 0, "%s", flp_eager_describe());
   expect_rows_keep_their_bits();
   expect_right();
 }
 
-Test(eager_blas, openblas_of_this_processor) {
-  unsetenv("OPENBLAS_CORETYPE");
-  try_core("");
-}
-
+/* One of OpenBLAS's processors; "" is this one. */
+static const char *const cores[] = {"",
 #if defined(__x86_64__)
-Test(eager_blas, openblas_of_haswell) {
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) cr_skip_test("no AVX2");
-  try_core("Haswell");
-}
-
-Test(eager_blas, openblas_of_zen) {
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) cr_skip_test("no AVX2");
-  try_core("Zen");
-}
-
-Test(eager_blas, openblas_of_sandybridge) {
-  if (!__builtin_cpu_supports("avx")) cr_skip_test("no AVX");
-  try_core("Sandybridge");
-}
+                                    "Haswell", "Zen", "Sandybridge"
 #endif
+};
 
-/* ---- refusals ---- */
+static int runs_here(const char *core) {
+#if defined(__x86_64__)
+  if (strcmp(core, "Sandybridge") == 0) return __builtin_cpu_supports("avx");
+  if (*core) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#endif
+  return 1;
+}
+
+ParameterizedTestParameters(eager_blas, openblas_of_a_processor) {
+  return rows_numbered(sizeof cores / sizeof cores[0]);
+}
+
+ParameterizedTest(const int *at, eager_blas, openblas_of_a_processor) {
+  if (!runs_here(cores[*at])) cr_skip_test("not the instructions of %s", cores[*at]);
+  try_core(cores[*at]);
+}
+
+/* ---- libraries that are used or refused ---- */
 
 static char logged[1024];
 static int messages;
@@ -159,24 +147,31 @@ static void expect_refused(const char *reason) {
   expect_right();
 }
 
-Test(eager_blas, a_library_that_cannot_keep_bits_is_refused_by_name) {
-  use_fake("by-call");
-  expect_refused("FakeBLAS 1.2 (" FAKE ") is not used: the bits of a row would depend on its place in a tile");
+static const struct row {
+  const char *library, *mode; /* mode: of the stand-in */
+  const char *refusal;        /* NULL: it is used */
+} rows[] = {
+    {FAKE, "", NULL},        /* one order of sums */
+    {FAKE, "haswell", NULL}, /* sums depend on the place, so it is called so that they do not */
+    {FAKE, "by-call", "FakeBLAS 1.2 (" FAKE ") is not used: the bits of a row would depend on its place in a tile"},
+    {FAKE, "wrong", "FakeBLAS 1.2 (" FAKE ") is not used: its sums are wrong"},
+    {"libm.so.6", "", "libm.so.6 is not used: it has no cblas_sgemm"},
+    {"/nonexistent/libblas.so", "",
+     "/nonexistent/libblas.so: cannot open shared object file: No such file or directory"},
+};
+
+ParameterizedTestParameters(eager_blas, a_library_is_used_or_refused_by_name) {
+  return rows_numbered(sizeof rows / sizeof rows[0]);
 }
 
-Test(eager_blas, a_library_that_is_wrong_is_refused_by_name) {
-  use_fake("wrong");
-  expect_refused("FakeBLAS 1.2 (" FAKE ") is not used: its sums are wrong");
-}
-
-Test(eager_blas, a_library_that_is_no_blas_is_refused_by_name) {
-  setenv("FLP_BLAS_LIBRARY", "libm.so.6", 1);
-  expect_refused("libm.so.6 is not used: it has no cblas_sgemm");
-}
-
-Test(eager_blas, a_missing_library_is_named) {
-  setenv("FLP_BLAS_LIBRARY", "/nonexistent/libblas.so", 1);
-  expect_refused("/nonexistent/libblas.so: cannot open shared object file: No such file or directory");
+ParameterizedTest(const int *at, eager_blas, a_library_is_used_or_refused_by_name) {
+  setenv("FLP_BLAS_LIBRARY", rows[*at].library, 1);
+  setenv("FAKE_BLAS", rows[*at].mode, 1);
+  if (rows[*at].refusal) return expect_refused(rows[*at].refusal);
+  cr_expect_str_eq(eager_blas_name(), "FakeBLAS 1.2 (" FAKE ")");
+  cr_expect_str_eq(eager_blas_reason(), "");
+  expect_rows_keep_their_bits();
+  expect_right();
 }
 
 /* ---- threads ---- */
@@ -184,7 +179,7 @@ Test(eager_blas, a_missing_library_is_named) {
 Test(eager_blas, no_thread_is_started_and_processors_stay) {
   cpu_set_t before, after;
   cr_assert_eq(sched_getaffinity(0, sizeof before, &before), 0);
-  use_fake(NULL);
+  use_fake();
   cr_expect(strncmp(eager_blas_name(), "FakeBLAS", 8) == 0, "%s", eager_blas_reason());
   cr_assert_eq(sched_getaffinity(0, sizeof after, &after), 0);
   cr_expect(CPU_EQUAL(&before, &after));
@@ -194,7 +189,7 @@ Test(eager_blas, no_thread_is_started_and_processors_stay) {
 }
 
 Test(eager_blas, a_library_that_the_host_has_loaded_keeps_its_threads) {
-  use_fake(NULL);
+  use_fake();
   void *library = dlopen(FAKE, RTLD_NOW);
   cr_assert(library);
   int (*get_threads)(void) = NULL;
@@ -229,7 +224,7 @@ static void *multiply_on(void *nothing) {
 }
 
 Test(eager_blas, a_child_has_the_locks_of_the_library_free) {
-  use_fake(NULL);
+  use_fake();
   pthread_t threads[2];
   for (int i = 0; i < 2; i++) cr_assert_eq(pthread_create(&threads[i], NULL, multiply_on, NULL), 0);
   for (int i = 0; i < 50; i++) {

@@ -19,10 +19,12 @@ void fake_provider_script(const char *script);
 void fake_provider_set_sources(const uint8_t sources[32]);
 int fake_provider_calls(void);
 
-static struct {
+#define USUAL \
+  { .version = FLP_PROVIDER_VERSION, .threads = 256, .shared = 98304 }
+static struct script {
   int version, fail, threads, shared, kind;
   char error[256], missing[32], portable[32], ptx[64];
-} now = {.version = FLP_PROVIDER_VERSION, .threads = 256, .shared = 98304};
+} now = USUAL;
 static uint8_t sources_now[32];
 static int calls;
 
@@ -35,10 +37,7 @@ int fake_provider_calls(void) {
 }
 
 void fake_provider_script(const char *script) {
-  memset(&now, 0, sizeof now);
-  now.version = FLP_PROVIDER_VERSION;
-  now.threads = 256;
-  now.shared = 98304;
+  now = (struct script)USUAL;
   char *copy = strdup(script), *rest = copy;
   for (char *setting; (setting = strtok_r(rest, ";", &rest));) {
     char *value = strchr(setting, '=');

@@ -6,7 +6,7 @@
 
 #include "tests/unit/support/kernel_sample.h"
 
-enum { KEY_AT = 8, TUNE_AT = 76, SOURCES_AT = 132, COUNT_AT = 172, ENTRY_AT = 176, ENTRY_BYTES = 120 };
+enum { KEY_AT = 8, FLAGS_AT = 40, TUNE_AT = 76, SOURCES_AT = 132, COUNT_AT = 172, ENTRY_AT = 176, ENTRY_BYTES = 120 };
 
 static size_t write_sample(flp_kernel_kind kind, uint8_t out[FLP_DESC_BYTES_MAX]) {
   flp_kernel_desc desc = sample_desc(kind);
@@ -34,6 +34,26 @@ Test(desc, layout_is_fixed) {
   cr_expect_arr_eq(bytes + ENTRY_AT, "forward", 8);
   cr_expect_eq(u32_at(bytes, ENTRY_AT + 112), 256, "threads");
   cr_expect_eq(u32_at(bytes, length - 20), 3072, "unit_columns");
+}
+
+/* Neighbours that the samples leave equal: each has a value of its own. */
+Test(desc, numbers_have_their_places) {
+  uint8_t bytes[FLP_DESC_BYTES_MAX];
+  flp_kernel_desc d = sample_desc(FLP_KERNEL_DZ);
+  uint32_t *const flags[] = {&d.key.entropy, &d.key.bias, &d.key.bias_grad, &d.key.softcap};
+  flp_tunables *tune = &d.key.tune;
+  uint32_t *const numbers[] = {&tune->schedule, &tune->rows,  &tune->columns, &tune->stages,   &tune->cluster,
+                               &tune->raster,   &d.tile_rows, &d.tile_columns, &d.tile_depth,  &d.stages,
+                               &d.unit_columns, &d.raster,    &d.cluster,      &d.chunk_rows,  &d.chunk_vocab};
+  for (uint32_t i = 0; i < 15; i++) *numbers[i] = i + 1;
+  for (int i = 0; i < 4; i++) {
+    *flags[i] = 0;
+    size_t length = flp_kernel_desc_write(&d, bytes, sizeof bytes);
+    for (int j = 0; j < 4; j++) cr_expect_eq(u32_at(bytes, FLAGS_AT + 4 * (size_t)j), j != i, "flag %d", j);
+    for (uint32_t j = 0; j < 15; j++)
+      cr_expect_eq(u32_at(bytes, (j < 6 ? TUNE_AT : length - 60) + 4 * j), j + 1, "number %u", j);
+    *flags[i] = 1;
+  }
 }
 
 Test(desc, every_kind_reads_back_equal) {

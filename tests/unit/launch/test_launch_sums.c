@@ -6,6 +6,7 @@
 
 #include "runtime/kernel/abi.h"
 #include "tests/unit/support/launch_case.h"
+#include "tests/unit/support/rows.h"
 
 enum { COUNT_MAX = 4096, HIDDEN = 0, WEIGHT, BIAS, OUTPUTS };
 
@@ -197,33 +198,25 @@ static void open_mask(uint32_t grads, const char *words, const char *options, co
 static const char *const forced[] = {"", "chunk_vocab=300", "chunk_rows=130", "chunk_rows=256", "chunk_vocab=1000",
                                      "chunk_rows=400", "chunk_rows=100 chunk_vocab=7"};
 
-static void run_masks(const char *words) {
+static const char *const words[] = {"dtype=bf16", "dtype=fp16 grad-weight-dtype=fp32 grad-bias-dtype=fp32",
+                                    "dtype=fp32",
+                                    "grad-weight-dtype=fp32 grad-bias-dtype=fp32 accumulate-grad-weight"};
+
+TestSuite(launch_sums, .fini = close_plan);
+
+ParameterizedTestParameters(launch_sums, every_mask_and_chunking) {
+  return rows_numbered(sizeof words / sizeof words[0]);
+}
+
+ParameterizedTest(const int *at, launch_sums, every_mask_and_chunking) {
   stage_open(&s, "");
   for (uint32_t grads = 1; grads < 8; grads++)
     for (int i = 0; i < 14; i++) {
-      open_mask(grads, words, forced[i / 2], i % 2 ? "capability=9.0" : "");
+      open_mask(grads, words[*at], forced[i / 2], i % 2 ? "capability=9.0" : "");
       run(i % 2, 333, 0, 0);
       run(i % 2, 333, 901, 0);
       run(i % 2, 1, 0, 0);
     }
-}
-
-TestSuite(launch_sums, .fini = close_plan);
-
-Test(launch_sums, every_mask_and_chunking_bf16) {
-  run_masks("dtype=bf16");
-}
-
-Test(launch_sums, every_mask_and_chunking_fp16) {
-  run_masks("dtype=fp16 grad-weight-dtype=fp32 grad-bias-dtype=fp32");
-}
-
-Test(launch_sums, every_mask_and_chunking_fp32) {
-  run_masks("dtype=fp32");
-}
-
-Test(launch_sums, accumulating) {
-  run_masks("grad-weight-dtype=fp32 grad-bias-dtype=fp32 accumulate-grad-weight");
 }
 
 /* The planner's own choices under every budget, split mode among them. */
