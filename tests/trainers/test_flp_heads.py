@@ -1,6 +1,7 @@
 """flp.logprob_head on stand-in models: values and gradients against materialised scores, memory, what it puts back."""
 import copy
 import functools
+import weakref
 
 import pytest
 import torch
@@ -203,6 +204,21 @@ def test_a_score_of_minus_infinity_has_no_part_in_the_entropy():
     got, = torch.autograd.grad(entropy.sum(), hidden)
     assert torch.allclose(entropy.double(), want, atol=TOLERANCE)
     assert relative(got, torch.autograd.grad(want.sum(), hidden)[0]) < 1e-5
+
+
+def test_a_model_is_verified_once(monkeypatch):
+    shown = []
+    model = TinyLM(after=lambda scores: shown.append(tuple(scores.shape)) or scores)
+    for _ in range(2):
+        with flp.logprob_head(model), torch.no_grad():
+            model(input_ids=IDS)
+    assert shown == [(1, 1, 257), (3, 11, 0)]
+    model.config.logit_scale = 2.0
+    with flp.logprob_head(model), pytest.raises(flp.UnsupportedError):
+        model(input_ids=IDS)
+    alive = weakref.ref(model)
+    del model
+    assert alive() is None
 
 
 # ---- memory ----
