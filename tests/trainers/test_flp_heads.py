@@ -189,9 +189,6 @@ def test_temperatures_that_are_not_above_0():
     got = _chunks.linear_logprob(hidden, weight, target, temperature=rows)
     assert torch.isfinite(torch.autograd.grad(got[0], weight)[0]).all()
     assert torch.isnan(got).tolist() == torch.isnan(flp.linear_logprob(hidden, weight, target, temperature=rows)).tolist()
-    for wrong in (0, -1.0, float("inf"), float("nan")):
-        with pytest.raises(ValueError, match="temperature is"):
-            _chunks.linear_logprob(hidden, weight, target, temperature=wrong)
 
 
 def test_a_score_of_minus_infinity_has_no_part_in_the_entropy():
