@@ -46,9 +46,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import kernels  # noqa: E402
+import transcripts  # noqa: E402
 
 TREE = Path(__file__).resolve().parents[2]
 RECORDS = sorted([*TREE.glob("tests/gpu/evidence/*.json"), *TREE.glob("autotune/bench/*.json")])
+GOLDEN = TREE / "tests/golden/records"
 TEXT_FIELDS = ("command", "gpu", "driver", "date", "sources_hash")
 
 
@@ -250,124 +252,16 @@ def case(options, **fields):
             "pass": True, "outputs": {}, "exact": ["logprob bits"], **fields}
 
 
-@pytest.mark.parametrize("command,rows,specs", [
-    ("flpgen bench --vocab 9 --mode P --loss grpo --loss-parameter beta=0.04 --budget 1G --json=x", [], ["--vocab 9 --loss grpo"]),
-    ("python -m flp.bench --vocab 9 --save --entropy none,backward --peers cce", [],
-     ["--vocab 9 --keep --entropy backward", "--vocab 9 --keep --entropy none"]),
-    ("python -m flp.bench --vocab 9 --grad hidden --data policy --tail '2^-9' --peers cce", [],
-     ["--vocab 9 --grad hidden", "--vocab 9 --grad hidden --tail 2^-9"]),
-    ("python -m flp.bench --vocab 9 --frozen --budget 512M --burst-ms 60", [], ["--vocab 9 --grad hidden"]),
-    ("python -m flp.bench --vocab 9 --frozen --tail 2^-9", [],
-     ["--vocab 9 --grad hidden", "--vocab 9 --grad hidden --tail 2^-9"]),
-    ("python -m flp.bench --vocab 9 --grad hidden --loss grpo,nll --tail 2^-9", [],
-     ["--vocab 9 --grad hidden --loss grpo", "--vocab 9 --grad hidden --loss grpo --tail 2^-9",
-      "--vocab 9 --grad hidden --loss nll", "--vocab 9 --grad hidden --loss nll --tail 2^-9"]),
-    ("flpgen check --all", [
-        case("", case="random", rungs=["eager"]), case("entropy+backward grads=hb bias T=8", case="int32"),
-        case("entropy+backward align=8", case="wide", shape="3x9x0", dtype="fp64"),
-        case("mode=P loss=nll", case="rows-fp32-grads", rungs=["generic"])],
-     ["--generic",
-      "--vocab 9 --dtype bf16 --hidden 8 --entropy backward --grad hidden,bias --bias --target-dtype int32",
-      "--vocab 9 --dtype fp64 --op select --entropy forward --alignment 8"]),
-    ("flpgen bench --vocab 9 --hidden 8 --mode direction --grad hidden --budget 1G", [],
-     ["--vocab 9 --hidden 8 --keep --grad hidden"]),
-    ("flpgen bench --vocab 9 --hidden 8 --tail 2^-9 --data policy --grad hidden --budget 1G", [],
-     ["--vocab 9 --hidden 8 --grad hidden", "--vocab 9 --hidden 8 --tail 2^-9 --grad hidden"]),
-    ("flpgen bench --vocab 9 --hidden 8 --targets 64 --grad hidden --budget 1G", [],
-     ["--vocab 9 --hidden 8 --grad hidden", "--vocab 9 --hidden 8 --targets 64 --grad hidden"]),
-    ("flpgen check --all", [case("grads=h", rungs=["heuristic", "generic"])],
-     ["--generic", "--vocab 9 --dtype bf16 --hidden 8 --grad hidden"]),
-    ("flpgen check --all --targets 20", [case("grads=h targets=20")],
-     ["--vocab 9 --dtype bf16 --hidden 8 --grad hidden --targets 20"]),
-    ("flpgen check --all", [case("entropy+backward grads=hbAB bias lora=24", dtype="fp16"),
-                            case("grads=hw weight=fp32 mixed=split")],
-     ["--vocab 9 --dtype bf16 --hidden 8 --grad hidden,weight --mixed split --weight-dtype fp32",
-      "--vocab 9 --dtype fp16 --hidden 8 --entropy backward --grad hidden,bias,lora_a,lora_b --bias --lora-rank 24"]),
-    ("flpgen check --all", [case("", shape="3x9x0", exact=["scale: times 1"])], kernels.SCALED),
-    ("flpgen check --all", [case("", shape="3x9x0", outputs={"scale: times 0.37": {}})], kernels.SCALED),
-    ("tests/gpu/record.py --only sanitize_scale", [{"tool": "memcheck", "command": "flpgen check --op scale --rung jit"}],
-     kernels.SCALED),
-    ("flpgen check --all --mode tail", [case("grads=h mode=tail tail=2^-9")],
-     ["--vocab 9 --dtype bf16 --hidden 8 --grad hidden --tail 2^-9"]),
-    ("tests/gpu/examples.py", [{"ms": 1}], [])])
-def test_what_a_record_ran(command, rows, specs):
-    assert kernels.specs_of({"command": command, "rows": rows}) == specs
-
-
 GOOD = {"command": "flpgen bench", "date": "2026-01-31", "gpu": "a GPU", "driver": "1", "sources_hash": "0" * 64,
         "results": {"ms": 1}}
 
 
-def test_check_accepts_a_whole_record():
-    assert check_record(GOOD) is None
+def test_a_fault_of_a_record_is_named():
+    names = {"record": lambda **fields: {**GOOD, **fields}, "case": case}
+    transcripts.check(GOLDEN / "faults.txt", lambda text: exec(text, names),
+                      lambda call: [check_record(eval(call, names)) or "whole"])
 
 
-FIGURES = {"worst_share": 0.5, "max_ulp": 2.5, "rel_l2": 1e-8, "bound": 4}
-CHECKED = {**GOOD, "command": "flpgen check --all", "checks": 6, "failed": 0, "rows": [
-    case("", checks=3, rungs=["jit", "generic"], outputs={"logprob": FIGURES})]}
-
-
-def with_row(**fields):
-    return {**CHECKED, "rows": [{**CHECKED["rows"][0], **fields}]}
-
-
-def test_check_accepts_rows_of_cases():
-    assert check_record(CHECKED) is None
-    assert check_record(with_row(outputs={"grad_hidden": {"worst_share": 0, "rel_l2": 0.0, "bound": 1}})) is None
-
-
-@pytest.mark.parametrize("fields,fault", [
-    ({"shape": None}, "random: shape"), ({"rungs": "jit"}, "random: rungs"), ({"rungs": []}, "random: rungs"),
-    ({"rungs": ["jit", "jit"]}, "random: rungs"), ({"rungs": ["jit"]}, "checks: 6, the rows have 3"),
-    ({"outputs": None}, "random: outputs"), ({"exact": None}, "exact or checks"), ({"checks": None}, "exact or checks"),
-    ({"checks": 1}, "1 checks of 1 outputs and 1 exact ones"), ({"outputs": {}, "exact": []}, "of 0 outputs"),
-    ({"exact": ["logprob"]}, "checks of 1 outputs"), ({"pass": False}, "pass is False"),
-    ({"pass": None}, "pass is None"),
-    *(({"outputs": {"logprob": {**FIGURES, name: wrong}}}, "a share of a bound") for name, wrong in [
-        ("worst_share", None), ("worst_share", 1.01), ("rel_l2", None), ("bound", 0), ("bound", "4"),
-        ("max_ulp", None)])])
-def test_check_names_the_fault_of_a_case(fields, fault):
-    assert fault in check_record(with_row(**fields))
-
-
-def test_check_refuses_rows_that_are_no_cases():
-    row = {**case(""), "rung": "jit"}
-    del row["rungs"]
-    assert check_record({**CHECKED, "checks": 1, "rows": [row]}).startswith("rows: random: rungs: None")
-    assert "case: None" in check_record({**CHECKED, "rows": [{"ms": 1}]})
-
-
-HOST = {"forward_us": 9.5, "forward_launches": 4, "backward_us": None, "backward_launches": None}
-
-
-def test_check_accepts_host_times_and_records_without():
-    assert check_record({**GOOD, "host": HOST}) is None
-    assert check_record({**GOOD, "host": {**HOST, "backward_us": 30.5, "backward_launches": 10}}) is None
-    assert check_record({**GOOD, "host": {"step_us": 40.5, "step_launches": 30}}) is None
-    assert check_record({**GOOD, "host": {"step_us": None, "step_launches": 30}}).startswith("host: step_us")
-
-
-@pytest.mark.parametrize("wrong", [{"forward_us": None}, {"forward_us": 0}, {"backward_us": 5}, {"backward_launches": 3},
-                                   {"backward_us": 5, "backward_launches": 0}])
-def test_check_refuses_half_a_host_time(wrong):
-    assert check_record({**GOOD, "host": {**HOST, **wrong}}).startswith("host: ")
-
-
-@pytest.mark.parametrize("agree", [False, None])
-def test_check_refuses_a_comparison_that_does_not_agree(agree):
-    assert check_record({**GOOD, "results": {"agree": True}}) is None
-    assert check_record({**GOOD, "results": {"agree": agree}}).startswith(f"results: agree is {agree}: ")
-
-
-def test_check_accepts_a_row_with_a_time_or_a_reason():
-    rows = [{"peer": "flp", "ms": 1.0}, {"peer": "cce", "ms": None, "reason": "not installed"}]
-    assert check_record({**GOOD, "rows": rows}) is None
-
-
-@pytest.mark.parametrize("field,value,fault", [
-    ("command", None, "command"), ("gpu", "", "gpu"), ("driver", 5, "driver"), ("sources_hash", "0" * 15, "64 hex"),
-    ("sources_hash", "G" * 64, "64 hex"), ("date", "yesterday", "YYYY-MM-DD"), ("results", {}, "results"), ("results", "fast", "results"), ("rows", [], "rows"),
-    ("rows", [{"peer": "cce", "ms": None}], "rows: cce: a time or a reason"), ("rows", [3], "objects"),
-    ("failed", 3, "failed")])
-def test_check_names_the_fault(field, value, fault):
-    assert fault in check_record({**GOOD, field: value})
+def test_what_a_record_ran():
+    names = {"ran": lambda command, *rows: kernels.specs_of({"command": command, "rows": list(rows)}), "case": case}
+    transcripts.check(GOLDEN / "specs.txt", None, lambda call: eval(call, names) or ["nothing"])

@@ -1,6 +1,7 @@
-"""The installed tree, and a stand-in for a driver, for the tests of this folder."""
+"""The installed tree, a stand-in for a driver and an unpacked wheel, for the tests of this folder."""
 import os
 import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -26,3 +27,11 @@ def driver(tmp_path_factory):
     shutil.copy(os.environ["FLP_TEST_FAKE_CUDA"], folder / "libcuda.so.1")
     folder.chmod(0o755)
     return folder, "/usr/lib"
+
+
+@pytest.fixture(scope="module")
+def unpacked(wheel, tmp_path_factory):
+    """The files of a module's wheel."""
+    folder = tmp_path_factory.mktemp("unpacked")
+    zipfile.ZipFile(wheel).extractall(folder)
+    return folder

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from installed import names_place, refused, run
 
+from tree_version import VERSION
+
 TREE = Path(os.environ["FLP_TEST_TREE"])
 EXAMPLES = TREE / "examples"
 BUILD = Path(os.environ["FLP_TEST_BUILD"])
@@ -66,11 +68,6 @@ def test_cmake_and_cpp(prefix, tmp_path):
 
 # ---- versions
 
-@pytest.fixture(scope="module")
-def version():
-    return re.search(r'FLP_VERSION_STRING "(.*)"', (TREE / "runtime/flp.h").read_text())[1]
-
-
 def find_package(prefix, folder, *requests):
     """Which requests find_package meets: {request: 1 or 0}"""
     folder.mkdir()
@@ -89,12 +86,12 @@ endforeach()
     return {request: int(found) for request, found in re.findall(r"request (.*): ([01])$", out, re.M)}
 
 
-def test_cmake_takes_this_release_for_older_ones_of_its_soname(prefix, version, tmp_path):
+def test_cmake_takes_this_release_for_older_ones_of_its_soname(prefix, tmp_path):
     """The soname says that a program built with an older 0.x runs, and so does find_package."""
-    major, minor = map(int, version.split(".")[:2])
-    wanted = {"": 1, version: 1, f"{version} EXACT": 1, f"{major}.{minor}": 1, f"{major}.0": 1, f"{major}": 1,
+    major, minor = map(int, VERSION.split(".")[:2])
+    wanted = {"": 1, VERSION: 1, f"{VERSION} EXACT": 1, f"{major}.{minor}": 1, f"{major}.0": 1, f"{major}": 1,
               f"{major}.{minor}...<{major + 1}": 1, f"{major}.0...{major}.{minor + 7}": 1, f"{major}.{minor + 1}": 0,
-              f"{major + 1}": 0, f"{major}.0...<{version}": 0, f"{major}.0 EXACT": 0}
+              f"{major + 1}": 0, f"{major}.0...<{VERSION}": 0, f"{major}.0 EXACT": 0}
     assert find_package(prefix, tmp_path / "project", *wanted) == wanted
     soname = re.search(r"SONAME.*\[(.*)\]", run("readelf", "-d", prefix / "lib/libflp.so.0"))[1]
     assert soname == f"libflp.so.{major}"
@@ -111,9 +108,9 @@ def test_cmake_says_that_there_are_no_components(prefix, tmp_path):
     assert "flp has no components (accepted: none; asked for: jax)" in " ".join(said["COMPONENTS"].split())
 
 
-def test_pkg_config_versions(pkg_config, version):
-    major, minor = map(int, version.split(".")[:2])
-    assert pkg_config("--modversion", "flp") == version
+def test_pkg_config_versions(pkg_config):
+    major, minor = map(int, VERSION.split(".")[:2])
+    assert pkg_config("--modversion", "flp") == VERSION
     pkg_config("--exists", f"flp >= {major}.{minor}", f"flp < {major + 1}")
     pkg_config("--exists", f"flp >= {major}.{minor + 1}", call=refused)
 

@@ -14,6 +14,7 @@ import pytest
 from documents import blocks
 from flp_container import inside, read_recipe, unshare
 from flpgen_tool import FLPGEN, flpgen, needs_flpgen
+from installed import run
 
 TREE, BUILD = Path(os.environ["FLP_TEST_TREE"]), Path(os.environ["FLP_TEST_BUILD"])
 FOLDER = TREE / "packaging" / "container"
@@ -26,12 +27,6 @@ GENERIC = len(list((BUILD / "share/flp/generic").glob("*.flpk")))
 SPEC = ["--vocab", 1024, "--hidden", 64, "--arch", "sm_90a"]  # what doctor tries
 pytestmark = needs_flpgen
 enters = pytest.mark.skipif(unshare() is None, reason="no namespace of mounts may be made here")
-
-
-def run(*command, **options):
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, **options)
-    assert done.returncode == 0, f"{command} exited {done.returncode}\n{done.stdout}{done.stderr}"
-    return done.stdout
 
 
 # ---- the recipe and the tree

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from installed import refused, run
 
 BUILD = Path(os.environ["FLP_TEST_BUILD"])
 TREE = Path(os.environ["FLP_TEST_TREE"])
@@ -20,16 +21,9 @@ pytestmark = [pytest.mark.long,
               pytest.mark.skipif(not (BUILD / "bin" / "flpgen").exists(), reason="this build has no generator")]
 
 
-def run(*command, accept=(0,), **environment):
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True,
-                          env={**os.environ, **environment})
-    assert done.returncode in accept, f"{command} exited {done.returncode}\n{done.stdout}{done.stderr}"
-    return done.stdout
-
-
 def pack(build, out, *options, **environment):
     """The packages of a build, by name."""
-    run("cpack", "--config", build / "CPackConfig.cmake", "-B", out, *options, **environment)
+    run("cpack", "--config", build / "CPackConfig.cmake", "-B", out, *options, env=environment)
     return {path.name.split("_")[0]: path for path in out.glob("*.deb")}
 
 
@@ -134,15 +128,14 @@ def test_what_was_unpacked_runs(root):
     """The command, its kernels beside it, and the Python module, with no path to the build."""
     environment = {"LD_LIBRARY_PATH": library_path(root), "FLP_LIBRARY": "",
                    "PYTHONPATH": str(root / "usr/lib/python3/dist-packages")}
-    assert run(root / "usr/bin/flpgen", "--version", LD_LIBRARY_PATH="").startswith("flpgen ")
-    settings = run(root / "usr/bin/flpgen", "doctor", "--json", LD_LIBRARY_PATH="")
+    assert run(root / "usr/bin/flpgen", "--version", env={"LD_LIBRARY_PATH": ""}).startswith("flpgen ")
+    settings = run(root / "usr/bin/flpgen", "doctor", "--json", env={"LD_LIBRARY_PATH": ""})
     assert f'"{root}/usr/share/flp/generic"' in settings.replace("/bin/..", "").replace("usr/../", "")
     code = "import flp; print(flp.library_path(), flp.version())"
-    assert re.fullmatch(r"libflp\.so\.0 [\d.]+\n", run("/usr/bin/python3", "-c", code, **environment))
+    assert re.fullmatch(r"libflp\.so\.0 [\d.]+\n", run("/usr/bin/python3", "-c", code, env=environment))
     # Without the library the message says where it was looked for.
-    done = subprocess.run(["/usr/bin/python3", "-c", code], capture_output=True, text=True,
-                          env={**os.environ, **environment, "LD_LIBRARY_PATH": ""})
-    assert done.returncode != 0 and "the loader finds no libflp.so.0" in done.stderr
+    said = refused("/usr/bin/python3", "-c", code, env={**environment, "LD_LIBRARY_PATH": ""})
+    assert "the loader finds no libflp.so.0" in said
 
 
 @pytest.mark.skipif(not shutil.which("man") or not list(BUILD.glob("share/man/man1/*.1")),
@@ -160,7 +153,7 @@ def test_manual_pages(root):
                         *(() if page.name == "flpgen.1.gz" else ("EXAMPLES",))):
             assert f"\n{section}\n" in done.stdout, (page.name, section)
         assert re.search(rf"\n {{7}}{page.name[:-5]} +- +\w", done.stdout), page.name
-    gen = run("man", "-l", root / "usr/share/man/man1/flpgen-gen.1.gz", MANWIDTH="100")
+    gen = run("man", "-l", root / "usr/share/man/man1/flpgen-gen.1.gz", env={"MANWIDTH": "100"})
     assert "\n         flpgen gen --vocab 151936 --hidden 4096 --grad hidden,weight --install-cache\n" in gen
 
 

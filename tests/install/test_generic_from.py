@@ -4,6 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from installed import run
 
 BUILD = Path(os.environ["FLP_TEST_BUILD"])
 TREE = Path(os.environ["FLP_TEST_TREE"])
@@ -57,11 +58,6 @@ def test_kernels_of_another_build_are_taken(tmp_path):
 
 @pytest.mark.long
 def test_the_installed_library_runs_them(tmp_path):
-    def run(*command, **environment):
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env={**os.environ, **environment})
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
     (tmp_path / "plan.c").write_text(PROGRAM)
     environment = {"FLP_CUDA_LIBRARY": FAKE, "FLP_CACHE_DIR": "/dev/null/flp"}
     for name, options, found in (("with", [f"-DFLP_GENERIC_FROM={GENERIC}"], "rung 4\n"),
@@ -72,4 +68,4 @@ def test_the_installed_library_runs_them(tmp_path):
         prefix = tmp_path / "opt" / name
         run("gcc", tmp_path / "plan.c", f"-I{prefix}/include", f"-L{prefix}/lib", "-lflp", f"-Wl,-rpath,{prefix}/lib",
             "-o", tmp_path / f"{name}.out")
-        assert found in run(tmp_path / f"{name}.out", **environment)
+        assert found in run(tmp_path / f"{name}.out", env=environment)

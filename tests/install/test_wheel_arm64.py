@@ -5,7 +5,6 @@ import platform
 import re
 import shutil
 import subprocess
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -32,13 +31,6 @@ def wheel():
         pytest.skip("the wheel's build needs ninja and dpkg-source: ./setup.sh packages wheel")
     run(TREE / "packaging/wheel/build.sh", "arm64")
     return DIST / NAME
-
-
-@pytest.fixture(scope="module")
-def unpacked(wheel, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("unpacked")
-    zipfile.ZipFile(wheel).extractall(folder)
-    return folder
 
 
 def test_without_an_emulator_nothing_is_downloaded(tmp_path):

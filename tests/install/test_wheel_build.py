@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import subprocess
-import zipfile
 from email.parser import Parser
 from pathlib import Path
 
@@ -26,13 +25,6 @@ LINKED = {"llvm", "lua", "libsodium", "zstd", "zlib", "jansson", "sqlite", "libs
 def wheel():
     run(SCRIPTS / "build.sh")
     return TREE / "build" / "wheel" / "dist" / NAME
-
-
-@pytest.fixture(scope="module")
-def unpacked(wheel, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("unpacked")
-    zipfile.ZipFile(wheel).extractall(folder)
-    return folder
 
 
 def test_an_unknown_architecture_is_refused():

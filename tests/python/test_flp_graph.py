@@ -11,6 +11,7 @@ import flp
 import flp.parallel
 from flp_reference import DEVICE, problem
 
+pytestmark = pytest.mark.usefixtures("one_rank")
 N, V, D = 6, 331, 64
 
 
@@ -63,14 +64,6 @@ CASES = {
                      ("hidden", "weight", "bias", "several", "temperature")),
     "policy_loss": (policy("ppo"), (*HEAD, "numbers")), "policy_loss gspo": (policy("gspo"), (*HEAD, "numbers")),
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_rank(tmp_path_factory):
-    store = torch.distributed.FileStore(str(tmp_path_factory.mktemp("rank") / "store"), 1)
-    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
 
 
 def given(name):

@@ -198,8 +198,6 @@ def test_messages_go_to_a_callable(caplog):
         flp.set_log(None)
     assert got == [(logging.INFO, "hello")]
     assert caplog.records[0].getMessage() == "the callable given to flp.set_log failed on: again"
-    with pytest.raises(TypeError, match=r"^function is 3; accepted: a callable of \(level, message\), or None$"):
-        flp.set_log(3)
 
 
 def test_plan_info_on_the_host():
@@ -209,10 +207,6 @@ def test_plan_info_on_the_host():
     assert 0 < info.forward["bytes"] <= 256 << 20 and 0 < info.backward["bytes"] <= 1 << 30
     assert info.backward["products"] >= 3
     assert flp.plan_info(vocab=331, hidden=64).backward == {}
-    with pytest.raises(ValueError, match=r"^grads is 'logits' \(accepted: hidden, weight, bias\)$"):
-        flp.plan_info(vocab=331, hidden=64, grads=["logits"])
-    with pytest.raises(TypeError, match=r"^dtype is torch\.float64 \(accepted: "):
-        flp.plan_info(vocab=331, hidden=64, dtype=torch.float64)
 
 
 def test_explain_makes_the_plan_of_the_call():

@@ -108,8 +108,6 @@ def test_an_old_reference_is_handed_on(passes):
     lse = torch.logsumexp(hidden.detach().double() @ weight.detach().double().t(), -1)
     logprob = flp.linear_logprob(hidden.view(2, 3, D), weight, target.view(2, 3), old_lse=lse.view(2, 3))
     assert passes.forward()[0][4] and logprob.shape == (2, 3)
-    with pytest.raises(ValueError, match="old_lse is of shape"):
-        flp.linear_logprob(hidden, weight, target, old_lse=lse.view(2, 3))
 
 
 def test_it_is_explained(passes):
@@ -243,8 +241,6 @@ def test_a_detached_entropy_is_a_value():
     for save in (None, False):
         with torch.no_grad():
             assert len(flp.linear_logprob(hidden, weight, target, entropy="detached", save=save)) == 2
-    with pytest.raises(ValueError, match=r'entropy is \'value\' \(accepted: False, True or "detached"\)'):
-        flp.linear_logprob(hidden, weight, target, entropy="value")
 
 
 def test_functions_over_it_pass_it_on(passes):

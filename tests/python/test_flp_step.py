@@ -73,8 +73,3 @@ def test_both_forms(name, spoiled, monkeypatch):
     for a, b in zip(got, want):
         assert spoiled or b[-20:].isfinite().all()
         torch.testing.assert_close(a, b, atol=1e-5, rtol=2e-4, equal_nan=True)
-
-
-def test_a_name_with_a_byte_0_is_no_name():
-    with pytest.raises(flp.ArgumentError, match=r"expected a name without a byte 0, got 'ppo\\x00x'"):
-        _programs.builtin("ppo\0x")

@@ -25,12 +25,6 @@ def test_regret_is_what_the_untuned_tiling_loses(included, ratio, expected):
     assert regret.regret_of({"kind": "dz", "included": included, "ratio": ratio}) == pytest.approx(expected)
 
 
-def test_an_untuned_tiling_that_was_not_timed_ends_it():
-    with pytest.raises(SystemExit, match="illegal: too large"):
-        regret.regret_of({"kind": "dz", "ratio": 1, "included": {"cut": "x", "status": "illegal", "ratio": None,
-                                                                  "reason": "too large"}})
-
-
 @pytest.fixture
 def tool(monkeypatch):
     """Stands in for flpgen: the second shape has a neighbour's tiling, which loses a tenth."""

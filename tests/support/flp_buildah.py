@@ -2,13 +2,8 @@
 import json
 import os
 import shutil
-import subprocess
 
-
-def run(*command):
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-    assert done.returncode == 0, f"{command} exited {done.returncode}\n{done.stdout[-4000:]}{done.stderr[-4000:]}"
-    return done.stdout
+from installed import run
 
 
 def make_base(folder):

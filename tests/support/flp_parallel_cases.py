@@ -26,6 +26,12 @@ def shard(tensor, rank, cuts):
     return part
 
 
+def place_of(rank, cuts):
+    """Where that part stands in the vocabulary, as options of a call."""
+    return {"vocab_valid": cuts[rank][1], "vocab_total": sum(real for _, real in cuts),
+            "vocab_offset": sum(cut[1] for cut in cuts[:rank])}
+
+
 def upstream(n):
     return torch.linspace(-1, 1, n), torch.linspace(0.1, 1, n)
 
@@ -63,12 +69,11 @@ def head(rank, group, cuts, made, options, place=True, sequence=False, needs=("h
         if tensor is not None:
             tensor.requires_grad_(name in needs)
     buffer = torch.ones(weight.shape) if accumulate else None
-    total = sum(real for _, real in cuts)
     options = dict(options, group=group, entropy=entropy, grad_weight_accumulate=buffer)
     if report:
         options["tail_report"] = torch.full((4,), 7.0)
     if place:
-        options.update(vocab_valid=cuts[rank][1], vocab_total=total, vocab_offset=sum(cut[1] for cut in cuts[:rank]))
+        options.update(place_of(rank, cuts))
     if sequence:
         options["sequence_parallel"] = sequence
     try:
@@ -97,9 +102,7 @@ def best(rank, group, cuts, made, options, sequence=False, engine="libflp", edit
     if edit is not None:
         edit(hidden, weight, target)
     hidden = (mine(hidden, rank, group) if sequence else hidden).requires_grad_()
-    place = {"vocab_valid": cuts[rank][1], "vocab_total": sum(real for _, real in cuts),
-             "vocab_offset": sum(cut[1] for cut in cuts[:rank])}
-    options = dict(options, group=group, sequence_parallel=sequence, **place)
+    options = dict(options, group=group, sequence_parallel=sequence, **place_of(rank, cuts))
     try:
         *values, top = flp.parallel.linear_logprob(hidden, shard(weight, rank, cuts), target, shard(bias, rank, cuts),
                                                    **options)
@@ -223,11 +226,9 @@ def lora_head(rank, group, cuts, made, rank_of, options, kind=torch.float32, ada
     tensors.update({name: shard(tensors[name], rank, cuts) for name in ("b", "bias")})
     for name in needs:
         tensors[name].requires_grad_()
-    place = {"vocab_valid": cuts[rank][1], "vocab_total": sum(real for _, real in cuts),
-             "vocab_offset": sum(cut[1] for cut in cuts[:rank])}
     logprob, entropy = flp.parallel.linear_logprob(
-        tensors["hidden"], shard(weight, rank, cuts), target, tensors["bias"], group=group, entropy=True, **place, **options,
-        lora=flp.Lora(tensors["a"], tensors["b"], 0.0 if off == "scale" else 1.5))
+        tensors["hidden"], shard(weight, rank, cuts), target, tensors["bias"], group=group, entropy=True,
+        lora=flp.Lora(tensors["a"], tensors["b"], 0.0 if off == "scale" else 1.5), **place_of(rank, cuts), **options)
     g, e = upstream(target.shape[0])
     with traffic() as backward:
         if needs:

@@ -173,12 +173,6 @@ def test_uninstall_reports_a_foreign_replacement_and_restores_the_rest(toy):
     assert core.score is own and user.mine is foreign and flp.installed() == {}
 
 
-@pytest.mark.parametrize("call", [flp.install, flp.uninstall])
-def test_unknown_host(call):
-    with pytest.raises(flp.ArgumentError, match="host is 'nowhere' .accepted: agilerl, megatron, "):
-        call("nowhere")
-
-
 @pytest.mark.parametrize("name", adapters.HOSTS)
 def test_stand_ins_have_the_seams_and_are_refused_by_their_text(hosts, name):
     hosts(name)

@@ -10,18 +10,14 @@ from pathlib import Path
 import flpgen_tool
 import pytest
 import torch
-from flp_bench_tool import SHAPE, parsed
+from flp_bench_tool import SHAPE, parsed, record_of
 from test_evidence import check_record
 
 from flp.bench import cases, clock, limits, main, options, ours, peers, rounds, run
 from flp.bench.peers import naive
 
+PYTHON = {"FLP_PYTHON": sys.executable, "PYTHONPATH": os.environ["PYTHONPATH"]}
 TREE = Path(os.environ.get("FLP_TEST_TREE") or Path(__file__).resolve().parents[2])
-
-
-def record_of(path, *arguments):
-    assert main.main([*SHAPE, "--quiet", "--json", str(path), *arguments]) == 0
-    return json.loads(path.read_text())
 
 
 def rows_of(result, **fields):
@@ -174,9 +170,8 @@ def test_a_record_of_fine_tuning_names_its_options_and_who_lacks_them(tmp_path):
 
 @flpgen_tool.needs_flpgen
 def test_flpgen_hands_over():
-    python = {"FLP_PYTHON": sys.executable, "PYTHONPATH": os.environ["PYTHONPATH"]}
     done = flpgen_tool.flpgen("bench", "--vocab", 96, "--hidden", 16, "--rows", "4,6", "--grad", "hidden", "--bias",
-                              "--softcap", "2.5", "--budget", "1M", "--peers=nobody", **python)
+                              "--softcap", "2.5", "--budget", "1M", "--peers=nobody", **PYTHON)
     assert done.code == 2 and "argument --peers: 'nobody' is not accepted" in done.err
     assert "-m flp.bench --peers=nobody --vocab=96 --hidden=16 --rows=4,6 --dtype=bf16 --entropy=none --grad=hidden " \
            "--bias --softcap=2.5 --budget=1048576 --device=0" in done.err
@@ -198,17 +193,15 @@ STEP = ["--grad", "hidden,weight", "--loss", "grpo+k3"]
     (["--grad", "hidden", "--mode", "D"], "--entropy=none --grad=hidden --save --device=0"),
     (["--grad", "hidden,weight", "--mode", "S"], "--entropy=none --grad=hidden,weight --save --device=0")])
 def test_flpgen_hands_steps_and_saved_exponentials_over(arguments, words):
-    python = {"FLP_PYTHON": sys.executable, "PYTHONPATH": os.environ["PYTHONPATH"]}
-    done = flpgen_tool.flpgen("bench", "--vocab", 96, "--hidden", 16, *arguments, "--peers", **python)
+    done = flpgen_tool.flpgen("bench", "--vocab", 96, "--hidden", 16, *arguments, "--peers", **PYTHON)
     assert "-m flp.bench --peers=all --vocab=96 --hidden=16 --rows=8192 " in done.err and words in done.err
     assert "error: argument" not in done.err, "what is handed over is accepted: it is a GPU that is missing"
 
 
 @flpgen_tool.needs_flpgen
 def test_a_loss_that_peers_do_not_have_is_pythons_to_refuse():
-    python = {"FLP_PYTHON": sys.executable, "PYTHONPATH": os.environ["PYTHONPATH"]}
     done = flpgen_tool.flpgen("bench", "--vocab", 96, "--hidden", 16, *STEP[:2], "--loss", "grpo+entropy", "--peers",
-                              **python)
+                              **PYTHON)
     assert done.code == 2 and "argument --loss: 'grpo+entropy' is not accepted; any of nll, " in done.err
 
 

@@ -1,14 +1,17 @@
 """The adapters of flp.bench call their libraries rightly, and give a reason where they cannot."""
 import sys
+from pathlib import Path
 
 import flp_bench_standins as fake
 import pytest
 import torch
+import transcripts
 from flp_bench_tool import parsed, tensors_of
 
 from flp.bench import cases, clock, data, ours, peers, reference, run
 from flp.bench.peers import agilerl, seam, skeleton
 
+REASONS = Path(__file__).resolve().parents[1] / "golden/records/reasons.txt"
 STAND_INS = ("cut_cross_entropy", "liger_kernel", "liger_cute_kernels", "verl", "quack", "agilerl", "unsloth_zoo",
              "trl", "megatron")
 
@@ -104,19 +107,16 @@ def test_cross_entropy_of_rows_that_are_too_many_for_fp64_is_judged_by_a_sample(
     assert found["grad_hidden_error"] < 5e-6
 
 
-def test_losses_that_a_peer_lacks(stand_ins):
-    def reason(peer, **wishes):
-        return peer().supports(cases.Case(8, 16, 96, grads=("hidden",), **wishes), torch.device("cpu"))
+def test_what_a_peer_cannot_run_has_its_reason(stand_ins):
+    class Narrow(seam.Peer):
+        dtypes = ("bf16", "fp16")
+        depth_multiple, vocab_multiple, rows_multiple, needs_cuda = 16, 32, 2, False
 
-    assert reason(peers.liger.LigerGrpo, loss="ppo") == "does not train by ppo"
-    assert reason(peers.liger.LigerMean, loss="ppo") == "does not train by ppo"
-    assert reason(peers.liger.LigerGrpo) == "is a loss, which --loss asks for"
-    fine_tuning = {"loss": cases.CROSS_ENTROPY}
-    for peer in (peers.cce.Cce, peers.quack.QuackMean, peers.liger.LigerGrpo, peers.verl.Verl):
-        assert reason(peer, **fine_tuning) == "takes no label smoothing or z-loss"
-    assert reason(ours.FlpTail, **fine_tuning) == "takes no tail with a loss of all scores"
-    assert reason(peers.liger.LigerMean, **fine_tuning) is None and reason(ours.Flp, **fine_tuning) is None
-    assert reason(peers.liger.LigerNone, loss="ppo") is None and reason(peers.liger.LigerMean, loss="nll") is None
+    def reason(peer, **case):
+        return [peer().supports(cases.Case(**{"n": 6, "hidden": 16, "vocab": 96, **case}), torch.device("cpu")) or "none"]
+
+    names = {"reason": reason, "peers": peers, "ours": ours, "Narrow": Narrow}
+    transcripts.check(REASONS, lambda text: exec(text, names), lambda call: eval(call, names))
 
 
 @pytest.mark.parametrize("peer, release, called", [
@@ -174,23 +174,6 @@ def test_liger_release_without_a_parameter_is_reported():
 
     with pytest.raises(TypeError, match="Old takes no reduction, softcap"):
         peers.liger.positional(Old, {"_input": 1, "weight": 2, "target": 3, "reduction": "none", "softcap": None})
-
-
-@pytest.mark.parametrize("change, reason", [
-    ({}, "needs a CUDA device"), ({"dtype": "fp32"}, "takes bf16 and fp16 only, not fp32"),
-    ({"entropy": "forward"}, "gives no entropy"), ({"bias": True}, "takes no bias"),
-    ({"softcap": 2.0}, "takes no softcap"), ({"hidden": 24}, "needs a hidden size that is a multiple of 16"),
-    ({"vocab": 100}, "needs a vocab that is a multiple of 32"),
-    ({"n": 7}, "needs a number of rows that is a multiple of 2")])
-def test_a_case_that_a_peer_cannot_run_has_its_reason(change, reason):
-    class Narrow(seam.Peer):
-        dtypes = ("bf16", "fp16")
-        depth_multiple, vocab_multiple, rows_multiple = 16, 32, 2
-
-    Narrow.needs_cuda = not change
-    assert reason in Narrow().supports(cases.Case(**{**dict(n=6, hidden=16, vocab=96), **change}), torch.device("cpu"))
-    Narrow.needs_cuda = False
-    assert Narrow().supports(cases.Case(6, 16, 96), torch.device("cpu")) is None
 
 
 def make_package(folder, files):

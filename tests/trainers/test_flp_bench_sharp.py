@@ -1,11 +1,10 @@
 """python -m flp.bench on rows as sharp as a trained model's, and with a tail: what is read, recorded and refused."""
-import json
 import os
 
 import flpgen_tool
 import pytest
 import torch
-from flp_bench_tool import SHAPE, parsed
+from flp_bench_tool import SHAPE, parsed, record_of
 
 import flp
 from flp.bench import cases, data, limits, main, options, ours, reference, run, sharp
@@ -20,11 +19,6 @@ REPORT = torch.tensor([1.0, 512.0, 2, 8])  # of six rows
 def command(monkeypatch):
     if flpgen_tool.FLPGEN:
         monkeypatch.setattr(sharp, "command_path", lambda: flpgen_tool.FLPGEN)
-
-
-def record_of(path, *arguments):
-    assert main.main([*SHAPE, "--quiet", "--json", str(path), *arguments]) == 0
-    return json.loads(path.read_text())
 
 
 def sharp_data(kind, *arguments):

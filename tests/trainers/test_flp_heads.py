@@ -1,6 +1,7 @@
 """flp.logprob_head on stand-in models: values and gradients against materialised scores, memory, what it puts back."""
 import copy
 import functools
+import weakref
 
 import pytest
 import torch
@@ -188,9 +189,6 @@ def test_temperatures_that_are_not_above_0():
     got = _chunks.linear_logprob(hidden, weight, target, temperature=rows)
     assert torch.isfinite(torch.autograd.grad(got[0], weight)[0]).all()
     assert torch.isnan(got).tolist() == torch.isnan(flp.linear_logprob(hidden, weight, target, temperature=rows)).tolist()
-    for wrong in (0, -1.0, float("inf"), float("nan")):
-        with pytest.raises(ValueError, match="temperature is"):
-            _chunks.linear_logprob(hidden, weight, target, temperature=wrong)
 
 
 def test_a_score_of_minus_infinity_has_no_part_in_the_entropy():
@@ -203,6 +201,21 @@ def test_a_score_of_minus_infinity_has_no_part_in_the_entropy():
     got, = torch.autograd.grad(entropy.sum(), hidden)
     assert torch.allclose(entropy.double(), want, atol=TOLERANCE)
     assert relative(got, torch.autograd.grad(want.sum(), hidden)[0]) < 1e-5
+
+
+def test_a_model_is_verified_once(monkeypatch):
+    shown = []
+    model = TinyLM(after=lambda scores: shown.append(tuple(scores.shape)) or scores)
+    for _ in range(2):
+        with flp.logprob_head(model), torch.no_grad():
+            model(input_ids=IDS)
+    assert shown == [(1, 1, 257), (3, 11, 0)]
+    model.config.logit_scale = 2.0
+    with flp.logprob_head(model), pytest.raises(flp.UnsupportedError):
+        model(input_ids=IDS)
+    alive = weakref.ref(model)
+    del model
+    assert alive() is None
 
 
 # ---- memory ----
@@ -273,9 +286,6 @@ def test_chunk_rows_reaches_the_plan_of_the_backward_pass():
     flp.linear_logprob(hidden.detach(), weight, target, chunk_rows=4)
     flp.explain(hidden, weight, target, chunk_rows=4)
     assert [(plan.key.grads, plan.key.chunk_rows) for plan in _plans.existing()] == [(1, 4), (0, 0)]
-    for wrong in (0, -3):
-        with pytest.raises(ValueError, match="chunk_rows is %d" % wrong):
-            flp.linear_logprob(hidden, weight, target, chunk_rows=wrong)
 
 
 # ---- wrappers and copies of a head ----

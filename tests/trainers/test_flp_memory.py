@@ -174,6 +174,7 @@ class Allocator:
         monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", self.record, raising=False)
         monkeypatch.setattr(torch.cuda.memory, "_snapshot", self.snapshot, raising=False)
         monkeypatch.setattr(torch._C, "_cuda_isHistoryEnabled", lambda: self.enabled, raising=False)
+        monkeypatch.setattr(profiler, "TRACES", True)
         monkeypatch.setattr(profiler, "_in_use", lambda device: device not in self.unused)
         monkeypatch.setattr(profiler.time, "time_ns", lambda: 1000 * self.clock[0])
 
@@ -235,8 +236,7 @@ def loop(allocator):
     return prof
 
 
-def test_a_trace_of_a_device(allocator, monkeypatch):
-    monkeypatch.setattr(profiler, "TRACES", True)
+def test_a_trace_of_a_device(allocator):
     prof = loop(allocator)
     cuda = prof.report["devices"]["cuda:0"]
     assert prof.report["recording"] == "trace" and not allocator.enabled
@@ -251,8 +251,7 @@ def test_a_trace_of_a_device(allocator, monkeypatch):
     assert peaks["training"]["allocated"] == 60 * UNIT and peaks["training"]["growths"] == 0
 
 
-def test_a_trace_that_lost_its_beginning_reports_it(allocator, monkeypatch):
-    monkeypatch.setattr(profiler, "TRACES", True)
+def test_a_trace_that_lost_its_beginning_reports_it(allocator):
     with flp.memory.Profiler(max_entries=4) as prof:
         for _ in range(3):
             allocator.allocate()
@@ -262,8 +261,7 @@ def test_a_trace_that_lost_its_beginning_reports_it(allocator, monkeypatch):
     assert cuda["points"][-1][1:3] == [40 * UNIT, 30 * UNIT]
 
 
-def test_a_recording_under_way_is_left_on(allocator, monkeypatch):
-    monkeypatch.setattr(profiler, "TRACES", True)
+def test_a_recording_under_way_is_left_on(allocator):
     allocator.record("all", context=None)
     allocator.allocate()
     allocator.clock[0] += 1
@@ -273,7 +271,6 @@ def test_a_recording_under_way_is_left_on(allocator, monkeypatch):
 
 
 def test_no_context_is_made_on_a_device_that_is_not_in_use(allocator, monkeypatch):
-    monkeypatch.setattr(profiler, "TRACES", True)
     allocator.unused = [0]
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: pytest.fail("asked cuda:%d" % device))
     assert loop(allocator).report["devices"]["cuda:0"]["device_used_peak"] is None
@@ -302,15 +299,10 @@ def test_calls_of_flp_poll(allocator, monkeypatch):
 # ---- pictures
 
 
-def sample_report(allocator, monkeypatch):
-    monkeypatch.setattr(profiler, "TRACES", True)
-    return loop(allocator).report
-
-
 @pytest.mark.parametrize("ending,span", [("png", None), ("svg", "logprob")])
-def test_a_picture(allocator, monkeypatch, tmp_path, ending, span):
+def test_a_picture(allocator, tmp_path, ending, span):
     pytest.importorskip("matplotlib")
-    report, out = sample_report(allocator, monkeypatch), tmp_path / ("memory." + ending)
+    report, out = loop(allocator).report, tmp_path / ("memory." + ending)
     (tmp_path / "memory.json").write_text(json.dumps(report))
     flp.memory.plot(tmp_path / "memory.json", out, span=span)
     if ending == "png":

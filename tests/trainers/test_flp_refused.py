@@ -21,6 +21,34 @@ NAMES = {"functools": functools, "flp": flp, "losses": losses, "torch": torch, "
          "TinyLM": TinyLM, "IDS": IDS, **ON_DEVICE}
 
 
+class Elsewhere(torch.Tensor):
+    """A subclass as quantisation and functional collectives make them: its values are those of another tensor."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
+        made.inner = inner
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        plain = [value.inner if isinstance(value, cls) else value for value in args]
+        return cls(function(*plain, **(kwargs or {})))
+
+
+def freed(tensor):
+    """A view of storage that is gone, as FSDP leaves one."""
+    padded = torch.cat([tensor[:1], tensor])
+    view = padded[1:]
+    (padded.untyped_storage() if hasattr(padded, "untyped_storage") else padded.storage()).resize_(0)
+    return view
+
+
+def unmade(tensor):
+    """Zeros, which take no memory."""
+    return torch._efficientzerotensor(*tensor.shape, device=tensor.device, dtype=tensor.dtype)
+
+
 def answer(names, call):
     """The exception; behind SystemExit what argparse has written."""
     told = io.StringIO()

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 import report_sample
+import transcripts
 from flp.report import records as reading
 from flp.report import roofline, rows, sharpness
 from flp_report_tool import draw, drawings, figures, needs_matplotlib, report, table, texts, tips, words
@@ -20,6 +21,7 @@ DRAWN = [path for path in BENCH if re.fullmatch("bench_(forward_long|kept_20|tra
 EXPORT, = [path for path in RECORDS if path.name == "tune_forward_4096.json"]
 SHARP = {"policy": 0.01, "text": 0.79, "base": 2.5, "random": 11.4}  # medians of the entropies, from sharp to flat
 PRODUCT_MS = 14.0
+LABELS = report_sample.TREE / "tests/golden/records/labels.txt"
 
 
 @pytest.fixture(scope="module")
@@ -177,29 +179,15 @@ def test_bases_that_differ_stand_in_groups_of_their_own(tmp_path):
     assert (one < tail < four < plain) or (four < plain < one < tail)
 
 
-@pytest.mark.parametrize("fields, label", [
-    (dict(lora_rank=64), "flp · adapter of rank 64"), (dict(lora_rank=0), "flp · no adapter"),
-    (dict(kept=20.0, list_ids=163840, mode="listed"), "flp · kept sets of 20 ids"),
-    (dict(mode="tail", tail=0.001953125), "flp, tail 2^-9"), (dict(mode="tail", tail=0.003), "flp, tail 0.003"),
-    (dict(tail=0.0, mode="recompute-vocab"), "flp · recompute-vocab · exact"),
-    (dict(targets=64), "flp · 64 targets a row"), (dict(targets=1), "flp · one target a row"),
-    (dict(topk=20, rank=True), "flp · best 20 and rank"),
-    (dict(topk=0, rank=False), "flp · no best tokens, no rank"), (dict(mode="R_VOCAB"), "flp · recompute-vocab"),
-    (dict(mixed="round", weight_dtype="fp32"), "flp · fp32 weight, rounded"), (dict(peer="cce"), "cce"),
-    (dict(mode="stream", accumulate=True), "flp · stream · adds to dW"), (dict(who="torch"), "torch"),
-])
-def test_rows_are_called_what_they_are(tmp_path, fields, label):
-    read = reading.Records()
-    read.read(record(tmp_path / "one.json", row_of(**fields)))
-    assert rows.labels_of(read.rows) == [label]
+def test_rows_are_called_what_they_are(tmp_path):
+    """Questions are of rows of a file one.json, and of others by their names."""
+    def labels(*made, **others):
+        read = reading.Records()
+        for name, given in {"one": made, **others}.items():
+            read.read(record(tmp_path / f"{name}.json", *given))
+        return rows.labels_of(read.rows)
 
-
-def test_what_tells_alike_rows_apart(tmp_path):
-    read = reading.Records()
-    read.read(record(tmp_path / "one.json", row_of(), row_of(variant="a,b=1"), row_of(run=2), row_of(lora_rank=8)))
-    read.read(record(tmp_path / "two.json", row_of(), row_of()))
-    assert rows.labels_of(read.rows) == ["flp · one", "flp · one · a, b=1", "flp · one · run 2",
-                                         "flp · adapter of rank 8", "flp · two · 1 of 2", "flp · two · 2 of 2"]
+    transcripts.check(LABELS, None, lambda call: eval(call, {"labels": labels, "row": row_of}))
 
 
 def test_peers_stand_beside_ours_with_their_reasons(tmp_path):
