@@ -269,23 +269,20 @@ static flp_status add_set(const char *text, void *place) {
   return FLP_OK;
 }
 
-static error_t parse(int key, char *text, struct argp_state *state) {
-  static const cli_value values[] = {
-      {KEY_ROWS, CLI_IS_INTEGER, CLI_PLACE(check_args, rows), .least = 1, .most = 1000000},
-      {KEY_SEED, CLI_IS_INTEGER, CLI_PLACE(check_args, seed), .most = INT64_MAX},
-      {KEY_SET, CLI_IS_OWN, .parse = add_set},
-      {ARGP_KEY_ARG, CLI_IS_ARGUMENT, CLI_PLACE(check_args, text),
-       .unsaid = "the loss is missing: a file that ends in .lua, or a name of `flpgen loss list`"},
-      {0}};
-  static const cli_values all = {.options = check_options, .rows = values};
-  return cli_values_parse(&all, key, text, state);
-}
+static const cli_value values[] = {
+    {KEY_ROWS, CLI_IS_INTEGER, CLI_PLACE(check_args, rows), .least = 1, .most = 1000000},
+    {KEY_SEED, CLI_IS_INTEGER, CLI_PLACE(check_args, seed), .most = INT64_MAX},
+    {KEY_SET, CLI_IS_OWN, .parse = add_set},
+    {ARGP_KEY_ARG, CLI_IS_ARGUMENT, CLI_PLACE(check_args, text),
+     .unsaid = "the loss is missing: a file that ends in .lua, or a name of `flpgen loss list`"},
+    {0}};
 
-const struct argp cli_loss_check_argp = {
-    .options = check_options,
-    .parser = parse,
-    .args_doc = "LOSS",
-    .doc =
+const cli_values cli_loss_check_argp = {
+    .argp.options = check_options,
+    .argp.parser = cli_values_parse,
+    .rows = values,
+    .argp.args_doc = "LOSS",
+    .argp.doc =
         "Traces a loss and compares its derivatives by logprob, entropy, lse and mean_score with finite differences."
         "\vRows are ordinary, tied (logprob = old_logprob = ref_logprob), far from the old policy, without advantage "
         "or weight, or beside a kink of the loss, where the derivative of one side is accepted, or one between both; "

@@ -107,15 +107,11 @@ static const cli_value values[] = {
     {'o', CLI_IS_TEXT, CLI_PLACE(build_args, out)},
     {0}};
 
-static error_t parse(int key, char *text, struct argp_state *state) {
-  static const cli_values all = {.verb = "build", .options = options, .rows = values, .has_spec = 1};
-  return cli_values_parse(&all, key, text, state);
-}
-
-const struct argp cli_pack_build_argp = {
-    .options = options,
-    .parser = parse,
-    .doc =
+const cli_values cli_pack_build_argp = {
+    .argp.options = options,
+    .argp.parser = cli_values_parse,
+    .rows = values,
+    .argp.doc =
         "Packs kernels into one file, which FLP_CACHE_PATH may name as it is."
         "\vThe kernels of a specialisation, of lists of them, of caches and of packs, each once; beside those for one "
         "GPU stand the sm_80 kernels of the same specialisation, so that a pack runs everywhere. The same kernels give "
@@ -127,7 +123,7 @@ const struct argp cli_pack_build_argp = {
         "  flpgen pack build --from h200.flpp --model config.json --loss grpo -o x.flpp\n"
         "  flpgen pack build --from ~/.cache/flp --cubin sm_90 -o mine.flpp\n"
         "  FLP_CACHE_PATH=h200.flpp python train.py\n\n" CLI_EXIT_HELP,
-    .children = cli_spec_children};
+    .argp.children = cli_spec_children};
 
 /* ---- specs ---- */
 

@@ -137,8 +137,6 @@ static const cli_value values[] = {
     {KEY_KEEP_SET, CLI_IS_OWN, CLI_PLACE(run_args, kept), .parse = parse_kept},
     {0}};
 
-static const cli_values all_values = {"run", options, values, offsetof(run_args, options), 0, 0};
-
 /* Options of fields of the spec. The entropy's gradient is asked for by one that is given. */
 static flp_status parse_field(flp_field_id field, const char *text, run_args *args) {
   int value;
@@ -153,17 +151,18 @@ static error_t parse(int key, char *text, struct argp_state *state) {
   static const int of_demo[] = {KEY_ROWS, FIELD(vocab), FIELD(dtype), KEY_SEED, KEY_KEEP_SET, FIELD(lora_rank)};
   run_args *args = state->input;
   for (size_t i = 0; i < sizeof of_demo / sizeof of_demo[0]; i++)
-    if (key == of_demo[i]) cli_values_name(&all_values, key, args->demo_option);
-  if (key < FIELD(dtype) || key >= CLI_KEY_SPEC + FLP_SPEC_FIELD_COUNT)
-    return cli_values_parse(&all_values, key, text, state);
+    if (key == of_demo[i]) cli_values_name(&cli_run_argp, key, args->demo_option);
+  if (key < FIELD(dtype) || key >= CLI_KEY_SPEC + FLP_SPEC_FIELD_COUNT) return cli_values_parse(key, text, state);
   cli_argp_check(state, parse_field((flp_field_id)(key - CLI_KEY_SPEC), text, args));
   return 0;
 }
 
-const struct argp cli_run_argp = {
-    .options = options,
-    .parser = parse,
-    .doc =
+const cli_values cli_run_argp = {
+    .argp.options = options,
+    .argp.parser = parse,
+    .rows = values,
+    .call = offsetof(run_args, options),
+    .argp.doc =
         "Computes log-probabilities, entropies and gradients of a language-model head."
         "\vTensors that no option names are looked up in the --input files as hidden, weight (or lm_head.weight, "
         "model.embed_tokens.weight), bias (or lm_head.bias), target (or targets, labels), grad_logprob, grad_entropy, "

@@ -151,13 +151,6 @@ flp_status cli_parse_tail(const char *text, float *out) {
                   "--tail: expected a number from 2^-20 to 2^-2, such as 2^-9, 1/512 or 0.002, got '%s'", text);
 }
 
-flp_status cli_parse_rung(const char *field, const char *text, flp_rung *out) {
-  int value = 0;
-  FLP_TRY(cli_parse_choice(field, text, FLP_RUNG_WORDS, &value));
-  *out = (flp_rung)value;
-  return FLP_OK;
-}
-
 flp_status cli_parse_burst(const char *text, void *place) {
   double *out = place;
   FLP_TRY(cli_parse_number("--burst-ms", text, out));
