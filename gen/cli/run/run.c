@@ -107,14 +107,6 @@ static flp_status parse_lora_scale(const char *text, void *place) {
   return cli_parse_fp32("--lora-scale", text, &args->lora_scale);
 }
 
-static flp_status parse_loss_parameter(const char *text, void *place) {
-  return cli_loss_args_add(place, text);
-}
-
-static flp_status parse_kept(const char *text, void *place) {
-  return cli_parse_kept(text, place);
-}
-
 static flp_status add_file(const char *text, void *place) {
   run_args *args = place;
   if (args->file_count == RUN_FILES_MAX)
@@ -133,8 +125,8 @@ static const cli_value values[] = {
     {KEY_SEED, CLI_IS_INTEGER, CLI_PLACE(run_args, seed), .most = INT64_MAX},
     {KEY_SCALE, CLI_IS_OWN, .parse = parse_scale},
     {KEY_LORA_SCALE, CLI_IS_OWN, .parse = parse_lora_scale},
-    {KEY_LOSS_PARAMETER, CLI_IS_OWN, CLI_PLACE(run_args, loss), .parse = parse_loss_parameter},
-    {KEY_KEEP_SET, CLI_IS_OWN, CLI_PLACE(run_args, kept), .parse = parse_kept},
+    {KEY_LOSS_PARAMETER, CLI_IS_OWN, CLI_PLACE(run_args, loss), .parse = cli_loss_args_add},
+    {KEY_KEEP_SET, CLI_IS_OWN, CLI_PLACE(run_args, kept), .parse = cli_parse_kept},
     {0}};
 
 /* Options of fields of the spec. The entropy's gradient is asked for by one that is given. */

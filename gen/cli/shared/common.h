@@ -105,7 +105,7 @@ enum {
 #define CLI_MODES_HELP                                                                                                 \
   "auto (default), recompute-vocab (R_VOCAB), recompute-rows (R_ROWS), recompute-split (R2), save (S), stream (P) or " \
   "direction (D)"
-flp_status cli_parse_kept(const char *text, double *out); /* of --keep-set: a number >= 1 */
+flp_status cli_parse_kept(const char *text, void *out); /* of --keep-set: a double >= 1 */
 /* Of --tail, as flp_spec.tail has it: a number, a quotient or a power. */
 #define CLI_TAIL_LEAST 0x1p-20
 #define CLI_TAIL_MOST 0x1p-2

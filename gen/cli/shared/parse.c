@@ -120,7 +120,8 @@ flp_status cli_parse_mode_of(const char *text, unsigned accepted, flp_mode *out)
   return FLP_OK;
 }
 
-flp_status cli_parse_kept(const char *text, double *out) {
+flp_status cli_parse_kept(const char *text, void *place) {
+  double *out = place;
   FLP_TRY(cli_parse_number("--keep-set", text, out));
   if (*out >= 1) return FLP_OK;
   return flp_fail(FLP_ERROR_ARGUMENT, "--keep-set: expected a number from 1 to the ids of the vocabulary, got '%s'",
