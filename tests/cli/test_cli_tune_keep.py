@@ -1,5 +1,5 @@
-"""flpgen tune on the stand-in for a GPU, above all --keep and --loss: forward_keep is searched in the passes of save, direction
-and stream modes, and what was found is what plans, packs and nearby shapes take."""
+"""flpgen tune on the stand-in for a GPU, with --keep and --loss too: forward_keep is searched in the passes of save,
+direction and stream modes, and what was found is what plans, packs and nearby shapes take."""
 import re
 
 import pytest

@@ -132,11 +132,11 @@ static flp_status find_operand(run_problem *problem, const run_args *args, flp_a
   if (!is_read(problem, id)) return FLP_OK;
   const char *source = args->source[id];
   if (source) return find_source(problem, id, source, out);
-  for (int i = 0; !out->tensor && i < args->file_count; i++) {
+  for (int i = 0; !out->tensor && i < args->files.count; i++) {
     cli_safetensors *file = NULL;
-    FLP_TRY(open_file(problem, args->files[i], &file));
+    FLP_TRY(open_file(problem, args->files.text[i], &file));
     out->tensor = find_default(problem, file, id);
-    out->path = args->files[i];
+    out->path = args->files.text[i];
   }
   if (!out->tensor && needs_input(problem, id)) {
     const char *name = flp_loss_input_name(problem->loss, (uint32_t)run_loss_input(id));

@@ -1,7 +1,6 @@
 /* run.c: `flpgen run`, log-probabilities and gradients of tensors in safetensors files. */
 #include "gen/cli/run/run.h"
 
-#include "gen/cli/shared/option_args.h"
 #include "gen/cli/shared/spec_args.h"
 #include "gen/cli/verbs.h"
 
@@ -107,17 +106,8 @@ static flp_status parse_lora_scale(const char *text, void *place) {
   return cli_parse_fp32("--lora-scale", text, &args->lora_scale);
 }
 
-static flp_status add_file(const char *text, void *place) {
-  run_args *args = place;
-  if (args->file_count == RUN_FILES_MAX)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--input: '%s' is one too many; at most %d files are accepted", text,
-                    RUN_FILES_MAX);
-  args->files[args->file_count++] = text;
-  return FLP_OK;
-}
-
 static const cli_value values[] = {
-    {'i', CLI_IS_OWN, .parse = add_file},
+    {'i', CLI_IS_LIST, CLI_PLACE(run_args, files), .most = RUN_FILES_MAX},
     {'o', CLI_IS_TEXT, CLI_PLACE(run_args, output)},
     {'q', CLI_IS_QUIET, CLI_PLACE(run_args, quiet)},
     {KEY_IGNORE, CLI_IS_INTEGER, CLI_PLACE(run_args, ignore_index), .least = INT64_MIN, .most = INT64_MAX},

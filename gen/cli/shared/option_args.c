@@ -32,6 +32,13 @@ static void put_integer(void *place, size_t bytes, int64_t value) {
   memcpy(place, &value, bytes); /* little-endian */
 }
 
+static flp_status add_text(const cli_value *row, const char *name, const char *text, cli_texts *list) {
+  if (list->count == row->most)
+    return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' is one too many; at most %d are accepted", name, text, list->count);
+  list->text[list->count++] = text;
+  return FLP_OK;
+}
+
 static flp_status parse_value(const cli_value *row, const char *name, const char *text, void *place) {
   int64_t value = 1; /* of a switch */
   int word = 0;
@@ -57,6 +64,8 @@ static flp_status parse_value(const cli_value *row, const char *name, const char
       return cli_parse_positive(name, text, place);
     case CLI_IS_BYTES:
       return flp_bytes_parse(name, text, 1, place);
+    case CLI_IS_LIST:
+      return add_text(row, name, text, place);
     case CLI_IS_FLAGS:
       return cli_parse_flags(name, text, row->words, place);
     default:

@@ -46,11 +46,18 @@ typedef enum cli_value_kind {
   CLI_IS_BYTES,     /* a uint64_t */
   CLI_IS_WORD,      /* one of words */
   CLI_IS_FLAGS,     /* any of words */
+  CLI_IS_LIST,      /* a cli_texts: it may be repeated, up to most times */
   CLI_IS_OWN,       /* as parse says; place: of what it is given */
   CLI_IS_ARGUMENTS, /* of ARGP_KEY_ARGS: a char **, all of them, the last NULL */
   CLI_IS_ARGUMENT,  /* of ARGP_KEY_ARG: a const char *; unsaid: what is said where it is missing */
   CLI_IS_JSON_FILE  /* of ARGP_KEY_ARG: the file of a bare --json: so argp hands an optional value over */
 } cli_value_kind;
+
+enum { CLI_TEXTS_MAX = 256 };
+typedef struct cli_texts {
+  const char *text[CLI_TEXTS_MAX];
+  int count;
+} cli_texts;
 
 typedef struct cli_value {
   int key;
