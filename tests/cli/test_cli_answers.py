@@ -8,7 +8,6 @@ lines alone, `| here` for what the CPU rung does in their place, without its byt
 threads. Checks have all passed: how many cases there are, the options that each has, those that some have, with the
 case if it is one, and the cases by the outputs that are compared. `> NAME TEXT` writes a small file."""
 import functools
-import re
 import shlex
 from pathlib import Path
 
@@ -65,10 +64,11 @@ def of_head(target):
 
 
 def of_checks(rows):
-    count = len({(row["case"], row["shape"], row["dtype"], row["options"]) for row in rows})
+    texts = [{name: text for name, text in row.items() if isinstance(text, str)} for row in rows]
+    count = len({tuple(own.values()) for own in texts})
     options, outputs, alike, each, some = {}, {}, {}, [], []
-    for row in rows:
-        for word in (f"dtype={row['dtype']}", *row["options"].split()):
+    for row, own in zip(rows, texts):
+        for word in (*pairs(own, "case", "shape", "options").split(), *row["options"].split()):
             options.setdefault(word.partition("=")[0], {}).setdefault(word, []).append(row["case"])
         outputs.setdefault(row["case"], set()).update(row["outputs"], row["exact"])
     for name, words in sorted(options.items()):
