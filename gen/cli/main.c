@@ -23,15 +23,6 @@ static void print_help(FILE *out) {
       out);
 }
 
-static int unknown_verb(int argc, char **argv) {
-  char names[256] = "";
-  size_t used = 0;
-  for (const cli_action *verb = CLI_VERBS; verb->name; verb++)
-    used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", verb->name);
-  argv[0] = (char[]){"flpgen"};
-  return cli_usage_error(argc, argv, "expected a verb, one of %s, got '%s'", names, argv[1]);
-}
-
 /* What the command printed must have arrived; a write that failed before the last one counts too. */
 static int check_output(const char *name, int code) {
   if ((fflush(stdout) == 0 && !ferror(stdout)) || code != CLI_EXIT_OK) return code;
@@ -55,10 +46,6 @@ static int run_verb(const cli_action *verb, int argc, char **argv, int first) {
   return check_output(name, code);
 }
 
-static int is_one_of(const char *text, const char *first, const char *second) {
-  return strcmp(text, first) == 0 || strcmp(text, second) == 0;
-}
-
 int main(int argc, char **argv) {
   argp_err_exit_status = CLI_EXIT_USAGE;
   argp_program_version = cli_version_text();
@@ -73,12 +60,13 @@ int main(int argc, char **argv) {
     print_help(stdout);
     return check_output("flpgen", CLI_EXIT_OK);
   }
-  if (is_one_of(word, "--version", "-V")) {
+  if (strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0) {
     puts(argp_program_version);
     return check_output("flpgen", CLI_EXIT_OK);
   }
   if (word[0] == '-') return run_verb(CLI_VERBS, argc, argv, 1);
   for (const cli_action *verb = CLI_VERBS; verb->name; verb++)
     if (strcmp(verb->name, word) == 0) return run_verb(verb, argc, argv, 2);
-  return unknown_verb(argc, argv);
+  argv[0] = (char[]){"flpgen"};
+  return cli_action_unknown(argc, argv, "a verb", CLI_VERBS);
 }

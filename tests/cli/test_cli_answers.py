@@ -1,11 +1,12 @@
-"""What explain, gen and tune --dry-run answer where no GPU is: the files of tests/golden/answers, whose questions are
-commands.
+"""What explain, gen, check and tune --dry-run answer where no GPU is: the files of tests/golden/answers, whose
+questions are commands.
 
 An answer has what the document says, for the GPU that is assumed: of the specialisation the fields that are not as
 usual, kernels by architecture, and of each number of rows what every way costs, what layouts the passes get, and why a
 mode is taken; of each head what is tuned, and what would be tried first. `| way mode` behind a command asks for these
 lines alone, `| here` for what the CPU rung does in their place, without its bytes, which are those of this machine's
-threads. `> NAME TEXT` writes a small file."""
+threads. Checks have all passed: how many cases there are, the options that each has, those that some have, with the
+case if it is one, and the cases by the outputs that are compared. `> NAME TEXT` writes a small file."""
 import functools
 import shlex
 from pathlib import Path
@@ -62,6 +63,25 @@ def of_head(target):
     return f"target {target['model'] or '-'}: {target['spec']}: {tried}"
 
 
+def of_checks(rows):
+    texts = [{name: text for name, text in row.items() if isinstance(text, str)} for row in rows]
+    count = len({tuple(own.values()) for own in texts})
+    options, outputs, alike, each, some = {}, {}, {}, [], []
+    for row, own in zip(rows, texts):
+        for word in (*pairs(own, "case", "shape", "options").split(), *row["options"].split()):
+            options.setdefault(word.partition("=")[0], {}).setdefault(word, []).append(row["case"])
+        outputs.setdefault(row["case"], set()).update(row["outputs"], row["exact"])
+    for name, words in sorted(options.items()):
+        if sum(map(len, words.values())) == len(rows):
+            each += words if len(words) == 1 else [f"{name}=..."]
+        if list(map(len, words.values())) != [len(rows)]:
+            some += [word if len(set(cases)) > 1 else f"{word} ({cases[0]})" for word, cases in sorted(words.items())]
+    for case, compared in outputs.items():
+        alike.setdefault(", ".join(sorted(compared)), []).append(case)
+    return [f"each of {count}: {' '.join(each)}", *([f"some: {' '.join(some)}"] if some else []),
+            *(f"compared {compared}: {', '.join(cases)}" for compared, cases in alike.items())]
+
+
 def answer(folder, question):
     command, _, parts = question.partition(" | ")
     document = succeed(*shlex.split(command)[1:], "--json", cwd=folder,
@@ -69,11 +89,15 @@ def answer(folder, question):
     said = [of_head(target) for target in document.get("targets", [])]
     if "spec" in document:
         said += [of_spec(document["spec"]), *of_kernels(document.get("kernels") or document["assumed"]["kernels"])]
+    if "checks" in document:
+        assert command in document["command"]
+        return of_checks(document["rows"])
     for row in document.get("rows", []):
         said += of_rows(row)
     return [line for line in said if line.split()[0].rstrip(":") in (parts or USUAL).split()]
 
 
-@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.txt")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [pytest.param(path, id=path.stem, marks=[pytest.mark.long] * ("sets" in path.stem))
+                                  for path in sorted(GOLDEN.glob("*.txt"))])
 def test_what_is_answered(tmp_path, path):
     transcripts.check(path, functools.partial(make, tmp_path), functools.partial(answer, tmp_path))

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from flpgen_tool import FAKE, document_of, findings, flpgen, needs_fake, needs_flpgen
+from flpgen_tool import FAKE, findings, flpgen, needs_fake, needs_flpgen
 
 NO_GPU = {"FLP_CUDA_LIBRARY": "/nonexistent/libcuda.so.1"}
 CONCURRENT = ["check", "--concurrent", "-q"]
@@ -115,28 +115,6 @@ def test_kernels_that_do_not_load_are_no_pass(tmp_path):
     assert done.code == 1 and "CUDA_ERROR_UNSUPPORTED_PTX_VERSION" in done.out
 
 
-def test_scores_that_exist_on_the_cpu():
-    record = document_of("check", "--op", "select", "--rung", "eager")
-    assert record["failed"] == 0
-    cases = {(row["case"], row["dtype"]) for row in record["rows"]}
-    assert {dtype for _, dtype in cases} == {"bf16", "fp16", "fp32", "fp64"} and len(cases) == 4 * 19
-
-
-@pytest.mark.long
-def test_gradients_times_a_factor_on_the_cpu():
-    record = document_of("check", "--op", "scale", "--rung", "eager")
-    assert record["failed"] == 0
-    cases = {(row["case"], row["dtype"], row["output"]) for row in findings(record)}
-    assert {dtype for _, dtype, _ in cases} == {"bf16", "fp16", "fp32"} and len(cases) == 3 * 7 * 8
-
-
-def test_scores_near_1e4_may_be_off_where_a_z_loss_pulls_at_p_alone():
-    """Of the gradient of weight the eager reference errs by 2.5 of its yardstick's error."""
-    done = flpgen("check", "--vocab", 601, "--hidden", 520, "--rows", 40, "--dtype", "fp16", "--grad", "hidden,weight",
-                  "--loss", "cross_entropy", "--rung", "eager", "--json", **NO_GPU)
-    assert done.code == 0 and {"shifted", "negative"} <= {row["case"] for row in done.json()["rows"]}, done.out
-
-
 @needs_fake
 def test_a_failure_has_a_row_of_its_own_and_equal_rungs_share_theirs(tmp_path):
     """The stand-in computes nothing, alike on every rung but the CPU's."""
@@ -168,32 +146,3 @@ def test_what_is_precompiled_changes_no_finding(tmp_path):
     assert rows[1] == rows[3]
     cases = [{row["case"] for row in rows[1] if rung in row["rungs"]} for rung in ("heuristic", "jit")]
     assert cases[1] - cases[0] == {"random"}  # what the first case made, the cache has for those after it
-
-
-# ---- an adapter on the head ----
-
-ADAPTER = ["--vocab", 300, "--hidden", 40, "--rows", 20, "--lora-rank", 16]
-
-
-@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
-def test_an_adapter_on_the_cpu(dtype):
-    record = document_of("check", *ADAPTER, "--dtype", dtype, "--grad", "hidden,bias,lora_a,lora_b", "--bias",
-                         "--entropy", "backward", "--rung", "eager")
-    assert record["failed"] == 0
-    outputs = {row["output"] for row in findings(record)}
-    assert {"logprob", "entropy", "grad_hidden", "grad_lora_a", "grad_lora_b", "grad_bias"} <= outputs
-    bits = {(row["case"], row["output"]) for row in findings(record) if row["output"].endswith("bits")}
-    assert bits == {(case, f"{name} bits") for case in ("lora-zero", "lora-off") for name in ("logprob", "entropy", "stats")}
-    assert all("lora=16" in row["options"] and "grads=hbAB" in row["options"] for row in record["rows"])
-
-
-@pytest.mark.long
-def test_adapters_of_a_set_alone():
-    record = document_of("check", "--all", "--dtype", "fp16", "--lora-rank", 32, "--rung", "eager")
-    assert record["failed"] == 0
-    cases = {row["case"]: row["options"] for row in record["rows"]}
-    assert {"lora", "lora-8", "lora-136", "lora-512", "lora-shards", "lora-step", "lora-nan-idle", "lora-N=0"} <= set(cases)
-    assert all(case.startswith("lora") or case == "bits" for case in cases)
-    assert {row["output"] for row in findings(record) if row["case"] == "bits"} >= {
-        "rows shuffled", "no gradients", "small budget", "repeat: grad_hidden", "repeat: grad_lora_a", "repeat: grad_lora_b"}
-    assert "lora=32" in cases["lora"] and "lora=512" in cases["lora-512"] and "shards=3" in cases["lora-shards"]

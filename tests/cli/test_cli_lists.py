@@ -1,18 +1,15 @@
-"""Listed columns on the command line: values in float64, and check on the CPU."""
+"""Listed columns on the command line: values in float64."""
 import numpy
 import pytest
 import torch
 
 from flp_arrays import exact_of
-from flpgen_tool import (document_of, findings, flpgen, from_bf16, needs_flpgen, read_safetensors, succeed, to_bf16,
-                         write_safetensors)
+from flpgen_tool import flpgen, from_bf16, needs_flpgen, read_safetensors, succeed, to_bf16, write_safetensors
 
 pytestmark = needs_flpgen
 
 N, V, D = 150, 53, 16  # more rows than a block of the CPU rung
 
-
-# ---- run ----
 
 def problem(seed=7):
     """Tensors as write_safetensors takes them, and the same in fp64; lists without an order, with repeats."""
@@ -99,16 +96,3 @@ def test_demo_draws_lists():
     assert document["logprob"]["mean"] > -4, "of about 12 columns, not of 500"
     assert "lists" in flpgen("run", "--demo", "--vocab", 500, "--hidden", 64, "--rows", 9, "--keep-set", 20, "--rung",
                             "eager").out
-
-
-# ---- check ----
-
-
-@pytest.mark.long
-def test_a_set_has_lists_beside_the_other_modes():
-    rows = findings(flpgen("check", "--quick", "--mode", "listed", "--rung", "eager", "--json").json())
-    outputs = {row["output"] for row in rows}
-    assert all("mode=listed" in row["options"] for row in rows) and all(row["pass"] for row in rows)
-    assert {"logprob", "entropy", "grad_hidden", "grad_weight", "grad_bias", "lists reversed: grad_weight"} <= outputs
-    assert {"shards", "shards-bad", "T=1e-3", "T=1e3", "shifted", "N=1", "lists-V=300001"} <= {row["case"] for row in rows}
-    assert "mode=listed" not in str(document_of("check", "--quick", "--mode", "S", "--rung", "eager"))

@@ -214,6 +214,15 @@ def test_progress_on_a_terminal(tmp_path):
         assert ("forward [" in shown and "100%" in shown) == expected
 
 
+def test_a_tail_leaves_nothing_out():
+    words = ["run", "--demo", "--vocab", 500, "--hidden", 64, "--rows", 90, "--grad", "hidden", "--rung", "eager"]
+    document = flpgen(*words, "--tail", "2^-9", "--json").json()
+    assert document["spec"]["tail"] == 2**-9
+    assert document["tail_report"] == {"left": 0, "sum": 0, "dense_rows": 0, "columns": 0}
+    assert flpgen(*words, "--json").json()["tail_report"] is None
+    assert "left out 0 of the scores' gradient, at most 2^-9" in flpgen(*words, "--tail", "2^-9").out.replace("\n             ", " ")
+
+
 # ---- an adapter on the head ----
 
 R, S = 8, 0.75

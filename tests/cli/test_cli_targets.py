@@ -1,16 +1,14 @@
-"""Several targets a row on the command line: --targets K and losses over them, tune, run, and check on the CPU."""
+"""Several targets a row on the command line: --targets K and losses over them."""
 import math
 
 import numpy
 import pytest
 
-from flpgen_tool import (FAKE, document_of, findings, flpgen, needs_fake, needs_flpgen, read_safetensors, succeed,
-                         write_safetensors)
+from flpgen_tool import FAKE, findings, flpgen, needs_fake, needs_flpgen, read_safetensors, succeed, write_safetensors
 
 pytestmark = needs_flpgen
 
 HEAD = ["--vocab", 1000, "--hidden", 64]
-SHAPE = [*HEAD, "--grad", "hidden,weight"]
 DEMO = ["run", "--demo", *HEAD, "--rows", 90, "--rung", "eager"]
 
 
@@ -52,22 +50,6 @@ def test_tensors_of_a_file_are_calls_of_one_target_each(tmp_path):
     assert numpy.array_equal(many["logprob"], numpy.stack([one["logprob"] for one in ones], -1))
     for name in ("grad_hidden", "grad_weight"):
         assert many[name] == pytest.approx(sum(one[name] for one in ones), abs=1e-6)
-
-
-# ---- check ----
-
-QUICK = ["check", "--quick", "--targets", 9, "--rung", "eager"]
-
-
-@pytest.mark.long
-def test_a_set_has_the_cases_of_several_targets_alone():
-    rows = findings(document_of(*QUICK))
-    counts = {word for row in rows for word in row["options"].split() if word.startswith("targets=")}
-    assert counts == {"targets=2", "targets=5", "targets=9", "targets=64", "targets=300", "targets=512"}
-    assert all("targets=" in row["options"] and row["pass"] for row in rows)
-    assert {"shards", "accumulate", "strides", "align-2", "softcap", "T=1e-3", "N=0", "targets-N=1", "targets-V=2", "bits",
-            "R2", "masked-all", "shards-ends", "targets-bad"} <= {row["case"] for row in rows}
-    assert {"repeat: grad_weight", "rows shuffled", "small budget"} <= {row["output"] for row in rows}
 
 
 # ---- losses over several targets ----
@@ -163,31 +145,3 @@ def test_check_leaves_out_the_rung_that_has_no_such_kernels(tmp_path):
     assert "run" not in {row["output"] for row in rows}
     alone = flpgen(*words, "--rung", "generic", **on_fake)
     assert alone.code == 3 and "nothing was checked: no rung that was asked for has kernels for this" in alone.err
-
-
-def test_a_file_with_a_loss_over_targets_is_checked(tmp_path):
-    """One that reads the entropy and a vector too, and has parameters."""
-    path = tmp_path / "mine.lua"
-    path.write_text("""return {
-  parameters = {share = {default = 0.1, min = 0}}, vectors = {"level"},
-  loss = function(row, p)
-    return row.weight * (p.share * row.entropy * row.level - sum(exp(row.teacher_logprob) * row.target_logprob))
-  end,
-}
-""")
-    done = flpgen("check", "--vocab", 300, "--hidden", 32, "--rows", 30, "--grad", "hidden,weight", "--loss", path,
-                  "--loss-parameter", "share=0.3", "--targets", 5, "--rung", "eager", "--json")
-    assert done.code == 0 and done.json()["failed"] == 0, done.out
-    assert {"entropy", "loss"} <= {row["output"] for row in findings(done.json())}
-
-
-@pytest.mark.long
-def test_sets_have_steps_of_losses_over_targets():
-    rows = findings(document_of(*QUICK))
-    steps = [row for row in rows if "loss=" in row["options"]]
-    assert {word for row in steps for word in row["options"].split() if word.startswith("loss=")} == \
-        {"loss=forward_kl", "loss=reverse_kl", "loss=jsd", "loss=forward_kl+reverse_kl"}
-    assert {"distill", "distill-certain", "distill-missing", "distill-tails", "distill-whole", "distill-bad",
-            "distill-N=0", "distill-N=1", "distill-holes", "distill-nan"} <= {row["case"] for row in steps}
-    assert {"loss", "metrics", "grad_hidden", "grad_weight"} <= {row["output"] for row in steps}
-    assert all(row["pass"] for row in steps)

@@ -1,7 +1,7 @@
-"""Best columns and ranks on the command line: --topk and --rank, check and run on the CPU, completion."""
+"""Best columns and ranks on the command line: --topk and --rank, run on the CPU, completion."""
 import pytest
 
-from flpgen_tool import document_of, flpgen, needs_flpgen, read_safetensors, succeed
+from flpgen_tool import flpgen, needs_flpgen, read_safetensors, succeed
 
 pytestmark = needs_flpgen
 
@@ -9,18 +9,6 @@ NO_GPU = {"FLP_CUDA_LIBRARY": "/nonexistent/libcuda.so.1"}
 TOP = ["--topk", 20, "--rank"]
 DEMO = ["run", "--demo", "--vocab", 500, "--hidden", 64, "--rows", 30, "--dtype", "fp32"]
 
-
-# ---- check ----
-
-
-def test_check_of_a_set_takes_its_cases_alone():
-    rows = document_of("check", "--quick", "--topk", 7, "--rung", "eager")["rows"]
-    assert all("topk=" in row["options"] or "rank" in row["options"] for row in rows)
-    assert {"top", "top-1", "top-shards", "rank", "top-few", "top-V=2"} <= {row["case"] for row in rows}
-    assert any("topk=7" in row["options"] for row in rows)
-
-
-# ---- run ----
 
 def test_run_writes_and_tells_them(tmp_path):
     out = tmp_path / "out.safetensors"

@@ -45,16 +45,6 @@ def test_the_default_stays_and_is_stored_where_nothing_is_faster(cache):
     assert plan_of(cache) == ("tuned", target["plan"])
 
 
-@pytest.mark.long
-def test_ties_fall_to_the_least_predicted_whatever_the_seed(tmp_path):
-    ways = ways_tried(*BACKWARD)
-    found = [result(*BACKWARD, "--seed", seed, cache=tmp_path / str(seed), script=planted(ways, 3, 1, 2))
-             for seed in (1, 77)]
-    for target in found:
-        assert [step["chosen"] for step in target["steps"][:3]] == [ways[kind][1] for kind in ways]
-    assert found[0]["plan"] == found[1]["plan"]
-
-
 def test_what_is_stored_is_the_same_bytes_each_time(tmp_path):
     files = []
     for name in ("a", "b"):
@@ -86,12 +76,6 @@ def test_candidates_that_do_not_load_are_recorded(cache):
     assert steps(target)["forward"]["is_default"]
     (tiling, reason), = rows(cache, "SELECT tune, reason FROM candidate WHERE status = 'failed'")
     assert tiling == way and "kernel forward: cuModuleLoadDataEx failed: CUDA_ERROR_INVALID_PTX (218)" in reason
-
-
-def test_wrong_untuned_kernels_end_it(cache):
-    done = tune(*BACKWARD, cache=cache, script="wrong=kind=dz")
-    assert done.code == 5 and "the untuned kernels are wrong, nothing is tuned: grad_" in done.err
-    assert not list(cache.glob("*.flpk"))
 
 
 def test_a_target_that_fails_does_not_keep_the_next_from_being_tuned(cache):

@@ -1,5 +1,5 @@
-"""flpgen tune --keep and --loss on the stand-in for a GPU: forward_keep is searched in the passes of save, direction
-and stream modes, and what was found is what plans, packs and nearby shapes take."""
+"""flpgen tune on the stand-in for a GPU, with --keep and --loss too: forward_keep is searched in the passes of save,
+direction and stream modes, and what was found is what plans, packs and nearby shapes take."""
 import re
 
 import pytest
@@ -8,7 +8,7 @@ from flp_report_tool import draw
 from flpgen_pack_tool import build, entries_of
 from flpgen_tool import succeed
 from flpgen_tune_tool import (  # noqa: F401
-    DEVICE, KINDS, SPEC, STAND_INS, cache, plan_of, planted, pytestmark, result, rows, steps, tune,
+    BACKWARD, DEVICE, KINDS, SPEC, STAND_INS, cache, plan_of, planted, pytestmark, result, rows, steps, tune,
     ways_tried)
 
 GRADS = ["--grad", "hidden,weight"]
@@ -108,13 +108,14 @@ def test_scoring_with_a_loss_tunes_forward_alone(cache):
 
 
 @LONG
-def test_ties_fall_to_the_least_predicted_whatever_the_seed(tmp_path):
-    ways = ways_tried(*STEP)
-    assert list(ways) == list(KINDS)
-    found = [result(*STEP, "--seed", seed, cache=tmp_path / str(seed), script=planted(ways, 3, 1, 2))
+@pytest.mark.parametrize("options, kinds", [(BACKWARD, ["forward", "dz", "products"]), (STEP, list(KINDS))])
+def test_ties_fall_to_the_least_predicted_whatever_the_seed(tmp_path, options, kinds):
+    ways = ways_tried(*options)
+    assert list(ways) == kinds
+    found = [result(*options, "--seed", seed, cache=tmp_path / str(seed), script=planted(ways, 3, 1, 2))
              for seed in (1, 77)]
     for target in found:
-        assert [step["chosen"] for step in target["steps"][:4]] == [ways[kind][1] for kind in KINDS]
+        assert [step["chosen"] for step in target["steps"][:len(kinds)]] == [ways[kind][1] for kind in kinds]
     assert found[0]["plan"] == found[1]["plan"]
 
 
@@ -146,9 +147,11 @@ def test_wrong_candidates_are_rejected_and_never_stored(cache, options, mode, fa
     assert plan_of(cache, *SPEC, *without_mode(options)) == ("tuned", target["plan"])
 
 
-@MODES
-def test_wrong_untuned_kernels_end_it(cache, options, mode):
-    done = tune(*options, cache=cache, script="spoilt=forward_keep/")
+@pytest.mark.parametrize("options, script", [
+    (BACKWARD, "wrong=kind=dz"), (KEEP, "spoilt=forward_keep/"),
+    *(pytest.param(options, "spoilt=forward_keep/", marks=LONG) for options in (FROZEN, STEP))])
+def test_wrong_untuned_kernels_end_it(cache, options, script):
+    done = tune(*options, cache=cache, script=script)
     assert done.code == 5 and "the untuned kernels are wrong, nothing is tuned: grad_" in done.err
     assert not list(cache.glob("*.flpk"))
 

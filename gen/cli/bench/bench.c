@@ -69,9 +69,8 @@ static const cli_value values[] = {
     {0}};
 
 static error_t parse(int key, char *text, struct argp_state *state) {
-  static const cli_values all = {"bench", options, values, offsetof(bench_args, options), CLI_BACKWARD_MODES, 1};
   const bench_args *args = state->input;
-  error_t error = cli_values_parse(&all, key, text, state);
+  error_t error = cli_values_parse(key, text, state);
   if (key == CLI_KEY_RUNG && args->options.rung == FLP_RUNG_EAGER)
     argp_error(state,
                "--rung: expected one of auto, tuned, heuristic, jit, generic, got 'eager', which runs on the CPU");
@@ -96,10 +95,13 @@ static flp_status bench(bench_args *args, const char *command) {
   return args->json ? bench_write(args, &result, command, args->json) : FLP_OK;
 }
 
-const struct argp cli_bench_argp = {
-    .options = options,
-    .parser = parse,
-    .doc =
+const cli_values cli_bench_argp = {
+    .argp.options = options,
+    .argp.parser = parse,
+    .rows = values,
+    .call = offsetof(bench_args, options),
+    .modes = CLI_BACKWARD_MODES,
+    .argp.doc =
         "Times forward, backward and both, or steps of a loss, on this machine's GPU, beside GEMM baselines of the "
         "same shapes."
         "\vData is random, or as --data says: then a forward plan with entropy is made too, and the entropies of the "
@@ -124,7 +126,7 @@ const struct argp cli_bench_argp = {
         "  flpgen bench --model config.json --rows 4096,16384 --json=bench.json\n"
         "  flpgen bench --vocab 32000 --hidden 2048 --rows 512 --data policy --write-rows "
         "rows.safetensors\n\n" CLI_EXIT_HELP,
-    .children = cli_spec_children};
+    .argp.children = cli_spec_children};
 
 int cli_bench(int argc, char **argv) {
   bench_args args = {.spec = CLI_SPEC_ARGS_INIT, .options = FLP_OPTIONS_INIT, .burst_ms = 75, .rounds = 7, .seed = 1};

@@ -87,10 +87,7 @@ static flp_status check_fields(const bench_args *args) {
 static void add_shape(command *c, const bench_args *args) {
   const flp_spec *spec = &args->spec.spec;
   char rows[BENCH_SIZES_MAX * 21] = "";
-  for (int i = 0; i < args->row_count; i++) {
-    size_t used = strlen(rows);
-    snprintf(rows + used, sizeof rows - used, "%s%" PRId64, i ? "," : "", args->rows[i]);
-  }
+  for (int i = 0; i < args->row_count; i++) cli_append(rows, sizeof rows, ",", "%" PRId64, args->rows[i]);
   add(c, "--vocab=%" PRId64, spec->vocab);
   add(c, "--hidden=%" PRId64, spec->hidden);
   add(c, "--rows=%s", rows);

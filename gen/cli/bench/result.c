@@ -167,10 +167,8 @@ static void print_host(const bench_result *result) {
 /* "data: policy; entropies of 8192 rows: 0.0002 .1, 0.0100 .5, ..." */
 void bench_print_entropies(const bench_args *args, const bench_entropies *rows) {
   char text[256] = "";
-  for (int i = 0; i < ROWS_QUANTILES; i++) {
-    size_t used = strlen(text);
-    snprintf(text + used, sizeof text - used, "%s%.3g (%g)", i ? ", " : "", rows->quantile[i], ROWS_FRACTIONS[i]);
-  }
+  for (int i = 0; i < ROWS_QUANTILES; i++)
+    cli_append(text, sizeof text, ", ", "%.3g (%g)", rows->quantile[i], ROWS_FRACTIONS[i]);
   cli_print(2, "data: %s; entropies of %" PRId64 " rows in nats (quantiles): %s", rows_kind_name(args->data), rows->n,
             text);
 }

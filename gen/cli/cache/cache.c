@@ -39,9 +39,8 @@ static const cli_value values[] = {{KEY_KEEP, CLI_IS_OWN, .parse = parse_keep},
                                    {0}};
 
 static error_t parse(int key, char *text, struct argp_state *state) {
-  static const cli_values all = {.options = options, .rows = values};
   const cache_args *args = state->input;
-  error_t error = cli_values_parse(&all, key, text, state);
+  error_t error = cli_values_parse(key, text, state);
   if (key == ARGP_KEY_END && args->has_keep && strcmp(args->action, "gc") != 0)
     argp_error(state, "--keep: is accepted by gc only, not by '%s'", args->action);
   return error;
@@ -161,11 +160,12 @@ static flp_status collect(const cache_args *args) {
   return FLP_OK;
 }
 
-const struct argp cli_cache_argp = {
-    .options = options,
-    .parser = parse,
-    .args_doc = "ls|verify|gc",
-    .doc =
+const cli_values cli_cache_argp = {
+    .argp.options = options,
+    .argp.parser = parse,
+    .rows = values,
+    .argp.args_doc = "ls|verify|gc",
+    .argp.doc =
         "Lists, verifies or cleans the kernel cache."
         "\vEntries are kernels and, as `cubin`, machine code that was made of them here. "
         "verify reads every entry and fails if one is bad; gc removes quarantined and stale files, "

@@ -87,8 +87,6 @@ static const struct {
             {CLI_KEY_MODE, LISTED | CONCURRENT}};
 enum { USES = sizeof uses / sizeof uses[0] };
 
-static const cli_values all_values = {"check", options, values, offsetof(check_args, how.options), CLI_CHECK_MODES, 1};
-
 static void set_set(check_args *args, check_set set, struct argp_state *state) {
   if (args->has_set && args->set != set)
     argp_error(state, "one of --quick, --all, --large and --concurrent is accepted, not two");
@@ -99,7 +97,7 @@ static void set_set(check_args *args, check_set set, struct argp_state *state) {
 static error_t parse(int key, char *text, struct argp_state *state) {
   check_args *args = state->input;
   for (int i = 0; i < USES; i++) args->used |= (unsigned)(uses[i].key == key) << i;
-  if (key < KEY_SET || key > KEY_SET + CHECK_SET_GIVEN) return cli_values_parse(&all_values, key, text, state);
+  if (key < KEY_SET || key > KEY_SET + CHECK_SET_GIVEN) return cli_values_parse(key, text, state);
   set_set(args, (check_set)(key - KEY_SET), state);
   return 0;
 }
@@ -144,7 +142,7 @@ static flp_status check_unused(const check_args *args) {
     unused = cli_spec_args_other(&args->spec, args->spec.spec.op == FLP_OP_HEAD ? of_sets : of_op);
   for (int i = 0; i < USES && !unused; i++)
     if (args->used >> i & 1 && !(uses[i].sets >> args->set & 1))
-      unused = cli_values_name(&all_values, uses[i].key, name) + strlen("--");
+      unused = cli_values_name(&cli_check_argp, uses[i].key, name) + strlen("--");
   if (!unused) return FLP_OK;
   return flp_fail(FLP_ERROR_ARGUMENT, "--%s: not accepted with %s", unused, names[args->set]);
 }
@@ -217,10 +215,13 @@ static void leave_hung(int code) {
   _exit(code);
 }
 
-const struct argp cli_check_argp = {
-    .options = options,
-    .parser = parse,
-    .doc =
+const cli_values cli_check_argp = {
+    .argp.options = options,
+    .argp.parser = parse,
+    .rows = values,
+    .call = offsetof(check_args, how.options),
+    .modes = CLI_CHECK_MODES,
+    .argp.doc =
         "Checks every rung that this machine offers against an fp64 reference.\vWith --vocab and --hidden that one "
         "specialisation is checked over random and adversarial data. logprob and entropy are judged in ulps, gradients "
         "by their relative L2 error beside that of an ordinary matrix pipeline; outputs and workspace are poisoned "
@@ -228,7 +229,7 @@ const struct argp cli_check_argp = {
         "Examples:\n"
         "  flpgen check --quick\n"
         "  flpgen check --vocab 50257 --hidden 768 --grad hidden,weight --rung jit\n\n" CLI_EXIT_HELP,
-    .children = cli_spec_children};
+    .argp.children = cli_spec_children};
 
 int cli_check(int argc, char **argv) {
   check_args args = {.spec = CLI_SPEC_ARGS_INIT,

@@ -33,19 +33,16 @@ enum { SHELLS = sizeof shells / sizeof shells[0] };
 static const struct argp_option options[] = {
     {"json", CLI_SWITCH(completion_args, json), NULL, 0, "print one JSON document", 0}, {0}};
 
-static error_t parse(int key, char *text, struct argp_state *state) {
-  static const cli_value values[] = {{ARGP_KEY_ARG, CLI_IS_ARGUMENT, CLI_PLACE(completion_args, shell),
-                                      .unsaid = "expected one of bash, zsh, fish, commands, got none"},
-                                     {0}};
-  static const cli_values all = {.options = options, .rows = values};
-  return cli_values_parse(&all, key, text, state);
-}
+static const cli_value values[] = {{ARGP_KEY_ARG, CLI_IS_ARGUMENT, CLI_PLACE(completion_args, shell),
+                                    .unsaid = "expected one of bash, zsh, fish, commands, got none"},
+                                   {0}};
 
-const struct argp cli_completion_argp = {
-    .options = options,
-    .parser = parse,
-    .args_doc = "bash|zsh|fish|commands",
-    .doc =
+const cli_values cli_completion_argp = {
+    .argp.options = options,
+    .argp.parser = cli_values_parse,
+    .rows = values,
+    .argp.args_doc = "bash|zsh|fish|commands",
+    .argp.doc =
         "Prints what a shell needs to complete verbs, options, their values and files."
         "\vcommands prints every verb and action with its help, a line each. cmake --install and the Debian packages "
         "put the files of all three shells where these look for them.\n\n"

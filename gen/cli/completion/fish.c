@@ -38,28 +38,17 @@ static void write_names(FILE *out, const char *at, const cli_action *names) {
   }
 }
 
+/* What stands around the words of a value. */
+static const char *const AROUND[][2] = {[COMPLETION_NOTHING] = {"", ""},
+                                        [COMPLETION_ANY] = {" -x", ""},
+                                        [COMPLETION_WORD] = {" -x -a '", "'"},
+                                        [COMPLETION_LIST] = {" -x -a '(__fish_append , ", ")'"},
+                                        [COMPLETION_LOSS] = {" -x -a '", " (__fish_complete_suffix .lua)'"},
+                                        [COMPLETION_FILE] = {" -r -F", ""},
+                                        [COMPLETION_DIRECTORY] = {" -x -a '(__fish_complete_directories)'", ""}};
+
 static void write_value(FILE *out, const completion_value *value) {
-  switch (value->kind) {
-    case COMPLETION_NOTHING:
-      return;
-    case COMPLETION_ANY:
-      fputs(" -x", out);
-      return;
-    case COMPLETION_WORD:
-      fprintf(out, " -x -a '%s'", value->words);
-      return;
-    case COMPLETION_LIST:
-      fprintf(out, " -x -a '(__fish_append , %s)'", value->words);
-      return;
-    case COMPLETION_LOSS:
-      fprintf(out, " -x -a '%s (__fish_complete_suffix .lua)'", value->words);
-      return;
-    case COMPLETION_FILE:
-      fputs(" -r -F", out);
-      return;
-    case COMPLETION_DIRECTORY:
-      fputs(" -x -a '(__fish_complete_directories)'", out);
-  }
+  fprintf(out, "%s%s%s", AROUND[value->kind][0], value->words, AROUND[value->kind][1]);
 }
 
 static void write_option(FILE *out, const completion_command *command, const struct argp_option *option) {

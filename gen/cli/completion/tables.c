@@ -3,14 +3,15 @@
 #include <string.h>
 
 #include "gen/cli/completion/completion.h"
+#include "gen/cli/shared/option_args.h"
 
 int completion_commands(completion_command out[COMPLETION_COMMANDS_MAX]) {
   int count = 0;
   for (const cli_action *verb = CLI_VERBS; verb->name; verb++) {
     if (!verb->actions && count < COMPLETION_COMMANDS_MAX)
-      out[count++] = (completion_command){verb->name, NULL, verb->help, verb->argp};
+      out[count++] = (completion_command){verb->name, NULL, verb->help, &verb->argp->argp};
     for (const cli_action *action = verb->actions; action && action->name && count < COMPLETION_COMMANDS_MAX; action++)
-      out[count++] = (completion_command){verb->name, action->name, action->help, action->argp};
+      out[count++] = (completion_command){verb->name, action->name, action->help, &action->argp->argp};
   }
   return count;
 }

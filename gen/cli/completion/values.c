@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "gen/cli/completion/completion.h"
+#include "gen/cli/shared/text.h"
 #include "runtime/base/fields.h"
 #include "runtime/kernel/arch.h"
 #include "runtime/loss/loss.h"
@@ -9,8 +10,7 @@
 /* ---- lists of words that are no cli_choice ---- */
 
 static void add_word(completion_value *out, const char *word) {
-  size_t used = strlen(out->words);
-  snprintf(out->words + used, sizeof out->words - used, "%s%s", used ? " " : "", word);
+  cli_append(out->words, sizeof out->words, " ", "%s", word);
 }
 
 static void add_choices(completion_value *out, const cli_choice *choices) {

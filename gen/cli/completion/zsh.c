@@ -35,31 +35,20 @@ static void write_names(FILE *out, const cli_action *names, const char *what) {
   fprintf(out, ")\n    _describe %s names\n    return\n", what);
 }
 
+/* What stands around the words of a value. */
+static const char *const AROUND[][2] = {[COMPLETION_NOTHING] = {" ", ""},
+                                        [COMPLETION_ANY] = {" ", ""},
+                                        [COMPLETION_WORD] = {"(", ")"},
+                                        [COMPLETION_LIST] = {"_sequence compadd - ", ""},
+                                        [COMPLETION_LOSS] = {"{ compadd - ", "; _files -g \"*.lua\" }"},
+                                        [COMPLETION_FILE] = {"_files", ""},
+                                        [COMPLETION_DIRECTORY] = {"_files -/", ""}};
+
 /* "NAME:ACTION" as _arguments takes it. */
 static void write_value(FILE *out, const char *name, const completion_value *value) {
   fputc(':', out);
   write_text(out, name);
-  fputc(':', out);
-  switch (value->kind) {
-    case COMPLETION_WORD:
-      fprintf(out, "(%s)", value->words);
-      return;
-    case COMPLETION_LIST:
-      fprintf(out, "_sequence compadd - %s", value->words);
-      return;
-    case COMPLETION_LOSS:
-      fprintf(out, "{ compadd - %s; _files -g \"*.lua\" }", value->words);
-      return;
-    case COMPLETION_FILE:
-      fputs("_files", out);
-      return;
-    case COMPLETION_DIRECTORY:
-      fputs("_files -/", out);
-      return;
-    case COMPLETION_NOTHING:
-    case COMPLETION_ANY:
-      fputc(' ', out);
-  }
+  fprintf(out, ":%s%s%s", AROUND[value->kind][0], value->words, AROUND[value->kind][1]);
 }
 
 /* One spelling of an option: "*--out=[write it here]:DIR:_files -/". An option may be repeated. */

@@ -367,13 +367,13 @@ static flp_status require(const examination *in, const char *who, int rung) {
 /* What --require, FLP_FORCE and FLP_STRICT ask for. */
 static flp_status judge(const examination *in, const doctor_args *args) {
   flp_setting force;
-  flp_rung forced = FLP_RUNG_AUTO;
+  int forced = FLP_RUNG_AUTO;
   char text[CLI_REASON_BYTES];
   if (!in->any_rung) return flp_fail(FLP_ERROR_UNAVAILABLE, "no rung works");
   FLP_TRY(require(in, "--require", args->require));
   flp_setting_get(FLP_SETTING_FORCE, &force);
-  if (force.value[0]) FLP_TRY(cli_parse_rung("FLP_FORCE", force.value, &forced));
-  if (forced != FLP_RUNG_AUTO) return require(in, "FLP_FORCE", (int)forced);
+  if (force.value[0]) FLP_TRY(cli_parse_choice("FLP_FORCE", force.value, FLP_RUNG_WORDS, &forced));
+  if (forced != FLP_RUNG_AUTO) return require(in, "FLP_FORCE", forced);
   if (!in->plan.works && !(in->device_count && has_kernels(in, 0))) /* else they may be those that a program needs */
     return flp_fail(FLP_ERROR_UNAVAILABLE, "%s", cli_reason_text(in->plan.text, text));
   if (!is_all_bad(&in->generic)) return FLP_OK; /* bad entries of the cache are made anew */
@@ -387,17 +387,14 @@ static const struct argp_option options[] = {
     {"json", CLI_SWITCH(doctor_args, json), NULL, 0, "print one JSON document", 0},
     {0}};
 
-static error_t parse(int key, char *text, struct argp_state *state) {
-  static const cli_value values[] = {{KEY_REQUIRE, CLI_IS_WORD, CLI_PLACE(doctor_args, require), .words = CLI_REQUIRED},
-                                     {0}};
-  static const cli_values all = {.verb = "doctor", .options = options, .rows = values};
-  return cli_values_parse(&all, key, text, state);
-}
+static const cli_value values[] = {{KEY_REQUIRE, CLI_IS_WORD, CLI_PLACE(doctor_args, require), .words = CLI_REQUIRED},
+                                   {0}};
 
-const struct argp cli_doctor_argp = {
-    .options = options,
-    .parser = parse,
-    .doc =
+const cli_values cli_doctor_argp = {
+    .argp.options = options,
+    .argp.parser = cli_values_parse,
+    .rows = values,
+    .argp.doc =
         "Shows what this machine offers: driver, GPUs, generator, caches, rungs and where every setting comes from."
         "\vFails with exit status 3 if no rung works, if --require or FLP_FORCE names one that does not, or if "
         "FLP_STRICT lets no plan be made, and with 4 if there are generic kernels and none of them can be used. For "

@@ -48,11 +48,6 @@ static const cli_value values[] = {
     {KEY_CAPABILITY, CLI_IS_OWN, .parse = parse_capability},
     {0}};
 
-static error_t parse(int key, char *text, struct argp_state *state) {
-  static const cli_values all = {"explain", options, values, offsetof(explain_args, options), CLI_BACKWARD_MODES, 1};
-  return cli_values_parse(&all, key, text, state);
-}
-
 static void set_budgets(const explain_args *args, explanation *out) {
   for (int pass = FLP_PASS_FORWARD; pass < EXPLAIN_PASSES; pass++)
     out->budget[pass] = flp_pass_budget(args->options.budget_bytes, (flp_pass)pass);
@@ -93,10 +88,13 @@ static flp_status explain(explain_args *args) {
   return status;
 }
 
-const struct argp cli_explain_argp = {
-    .options = options,
-    .parser = parse,
-    .doc =
+const cli_values cli_explain_argp = {
+    .argp.options = options,
+    .argp.parser = cli_values_parse,
+    .rows = values,
+    .call = offsetof(explain_args, options),
+    .modes = CLI_BACKWARD_MODES,
+    .argp.doc =
         "Shows flop, memory and memory traffic of the naive form and of each mode, and the plan that would run here "
         "and on an assumed GPU; none is needed."
         "\vThe assumed GPU gets the kernels that a plan would take there. Workspace is memory beyond inputs and "
@@ -105,7 +103,7 @@ const struct argp cli_explain_argp = {
         "Examples:\n"
         "  flpgen explain --vocab 151936 --hidden 4096 --grad hidden,weight\n"
         "  flpgen explain --model config.json --rows 1024,65536 --capability 8.0\n\n" CLI_EXIT_HELP,
-    .children = cli_spec_children};
+    .argp.children = cli_spec_children};
 
 int cli_explain(int argc, char **argv) {
   explain_args args = {.spec = CLI_SPEC_ARGS_INIT,

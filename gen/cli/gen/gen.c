@@ -50,11 +50,6 @@ static const cli_value values[] = {{'o', CLI_IS_TEXT, CLI_PLACE(gen_args, out)},
                                    {KEY_EMIT, CLI_IS_FLAGS, CLI_PLACE(gen_args, emit), .words = CLI_EMITS},
                                    {0}};
 
-static error_t parse(int key, char *text, struct argp_state *state) {
-  static const cli_values all = {.verb = "gen", .options = options, .rows = values, .has_spec = 1};
-  return cli_values_parse(&all, key, text, state);
-}
-
 static flp_status add_arch(gen_work *work, const gen_args *args, const char *name) {
   if (work->arches == ARCHES_MAX)
     return flp_fail(FLP_ERROR_ARGUMENT, "--arch: '%s' has too many names; at most %d are accepted", args->arches,
@@ -70,11 +65,7 @@ static flp_status choose_arches(gen_work *work, const gen_args *args) {
   char *list = strdup(args->arches ? args->arches : FLP_PORTABLE_ARCH);
   if (!list) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
   flp_status status = FLP_OK;
-  for (char *name = list, *next; status == FLP_OK && name; name = next) {
-    next = strchr(name, ',');
-    if (next) *next++ = 0;
-    status = add_arch(work, args, name);
-  }
+  for (char *rest = list, *name; status == FLP_OK && (name = strsep(&rest, ","));) status = add_arch(work, args, name);
   free(list);
   return status;
 }
@@ -234,17 +225,18 @@ static flp_status generate(gen_work *work, gen_args *args) {
   return cli_kernels_generate(work->keys, work->key_count, &args->options, "generating", &work->kernels);
 }
 
-const struct argp cli_gen_argp = {
-    .options = options,
-    .parser = parse,
-    .doc =
+const cli_values cli_gen_argp = {
+    .argp.options = options,
+    .argp.parser = cli_values_parse,
+    .rows = values,
+    .argp.doc =
         "Generates the kernels of one specialisation of a language-model head. Without --out or "
         "--install-cache nothing is written: the table shows what would be."
         "\vThe output is the same byte for byte whenever the input is.\n\n"
         "Examples:\n"
         "  flpgen gen --vocab 151936 --hidden 4096 --grad hidden,weight --install-cache\n"
         "  flpgen gen --model config.json --arch sm_80,sm_90a --emit ir,ptx -o kernels\n\n" CLI_EXIT_HELP,
-    .children = cli_spec_children};
+    .argp.children = cli_spec_children};
 
 int cli_gen(int argc, char **argv) {
   gen_args args = {.spec = CLI_SPEC_ARGS_INIT};

@@ -10,11 +10,12 @@
 #include "gen/cli/shared/option_args.h"
 #include "gen/cli/shared/text.h"
 
-enum { KEY_ROWS = CLI_KEY_FIRST, KEY_SEED, KEY_SET, SETS_MAX = FLP_LOSS_PARAMETERS_MAX };
+enum { KEY_ROWS = CLI_KEY_FIRST, KEY_SEED, KEY_SET };
 
 typedef struct check_args {
-  const char *text, *sets[SETS_MAX];
-  int set_count, json, is_printed; /* is_printed: the JSON document is out */
+  const char *text;
+  cli_texts sets;
+  int json, is_printed; /* is_printed: the JSON document is out */
   int64_t rows, seed;
 } check_args;
 
@@ -236,7 +237,7 @@ static flp_status check(check_args *args) {
   double given[FLP_LOSS_PARAMETERS_MAX];
   FLP_TRY(cli_loss_load(args->text, &loss));
   for (uint32_t i = 0; i < loss.program.parameter_count; i++) given[i] = loss.program.parameters[i].fallback;
-  for (int i = 0; i < args->set_count; i++) FLP_TRY(cli_loss_set(&loss.program, "--set", args->sets[i], given));
+  for (int i = 0; i < args->sets.count; i++) FLP_TRY(cli_loss_set(&loss.program, "--set", args->sets.text[i], given));
   tally result = {.rows = args->json ? json_array() : NULL};
   boundary limits = {.faults.rows = args->json ? json_array() : NULL};
   FLP_TRY(run_all(args, &loss.program, given, &result, &limits));
@@ -262,30 +263,20 @@ static const struct argp_option check_options[] = {
      "print one JSON document, with every row: values in, loss, derivatives, metrics", 0},
     {0}};
 
-static flp_status add_set(const char *text, void *place) {
-  check_args *args = place;
-  if (args->set_count == SETS_MAX) return flp_fail(FLP_ERROR_ARGUMENT, "--set: at most %d are accepted", (int)SETS_MAX);
-  args->sets[args->set_count++] = text;
-  return FLP_OK;
-}
+static const cli_value values[] = {
+    {KEY_ROWS, CLI_IS_INTEGER, CLI_PLACE(check_args, rows), .least = 1, .most = 1000000},
+    {KEY_SEED, CLI_IS_INTEGER, CLI_PLACE(check_args, seed), .most = INT64_MAX},
+    {KEY_SET, CLI_IS_LIST, CLI_PLACE(check_args, sets), .most = FLP_LOSS_PARAMETERS_MAX},
+    {ARGP_KEY_ARG, CLI_IS_ARGUMENT, CLI_PLACE(check_args, text),
+     .unsaid = "the loss is missing: a file that ends in .lua, or a name of `flpgen loss list`"},
+    {0}};
 
-static error_t parse(int key, char *text, struct argp_state *state) {
-  static const cli_value values[] = {
-      {KEY_ROWS, CLI_IS_INTEGER, CLI_PLACE(check_args, rows), .least = 1, .most = 1000000},
-      {KEY_SEED, CLI_IS_INTEGER, CLI_PLACE(check_args, seed), .most = INT64_MAX},
-      {KEY_SET, CLI_IS_OWN, .parse = add_set},
-      {ARGP_KEY_ARG, CLI_IS_ARGUMENT, CLI_PLACE(check_args, text),
-       .unsaid = "the loss is missing: a file that ends in .lua, or a name of `flpgen loss list`"},
-      {0}};
-  static const cli_values all = {.options = check_options, .rows = values};
-  return cli_values_parse(&all, key, text, state);
-}
-
-const struct argp cli_loss_check_argp = {
-    .options = check_options,
-    .parser = parse,
-    .args_doc = "LOSS",
-    .doc =
+const cli_values cli_loss_check_argp = {
+    .argp.options = check_options,
+    .argp.parser = cli_values_parse,
+    .rows = values,
+    .argp.args_doc = "LOSS",
+    .argp.doc =
         "Traces a loss and compares its derivatives by logprob, entropy, lse and mean_score with finite differences."
         "\vRows are ordinary, tied (logprob = old_logprob = ref_logprob), far from the old policy, without advantage "
         "or weight, or beside a kink of the loss, where the derivative of one side is accepted, or one between both; "

@@ -51,20 +51,15 @@ static flp_status list(int json) {
 static const struct argp_option list_options[] = {
     {"json", CLI_SWITCH(show_args, json), NULL, 0, "print one JSON document", 0}, {0}};
 
-static error_t parse_list(int key, char *text, struct argp_state *state) {
-  static const cli_value none[] = {{0}};
-  static const cli_values all = {.verb = "loss list", .options = list_options, .rows = none};
-  return cli_values_parse(&all, key, text, state);
-}
-
-const struct argp cli_loss_list_argp = {.options = list_options,
-                                        .parser = parse_list,
-                                        .doc =
-                                            "Lists the losses that are built in. w: weight, A: advantage, H: entropy."
-                                            "\vLosses of this list and files are added by '+': grpo+k3+entropy.\n\n"
-                                            "Examples:\n"
-                                            "  flpgen loss list\n"
-                                            "  flpgen loss list --json\n\n" CLI_EXIT_HELP};
+const cli_values cli_loss_list_argp = {.argp.options = list_options,
+                                       .argp.parser = cli_values_parse,
+                                       .rows = (const cli_value[]){{0}},
+                                       .argp.doc =
+                                           "Lists the losses that are built in. w: weight, A: advantage, H: entropy."
+                                           "\vLosses of this list and files are added by '+': grpo+k3+entropy.\n\n"
+                                           "Examples:\n"
+                                           "  flpgen loss list\n"
+                                           "  flpgen loss list --json\n\n" CLI_EXIT_HELP};
 
 int cli_loss_list(int argc, char **argv) {
   show_args args = {.text = NULL};
@@ -156,21 +151,18 @@ static const struct argp_option show_options[] = {
     {"json", CLI_SWITCH(show_args, json), NULL, 0, "print one JSON document", 0},
     {0}};
 
-static error_t parse_show(int key, char *text, struct argp_state *state) {
-  static const cli_value values[] = {
-      {KEY_EMIT, CLI_IS_FLAGS, CLI_PLACE(show_args, emit), .words = CLI_EMITS},
-      {ARGP_KEY_ARG, CLI_IS_ARGUMENT, CLI_PLACE(show_args, text),
-       .unsaid = "the loss is missing: a name of `flpgen loss list`, or a file that ends in .lua"},
-      {0}};
-  static const cli_values all = {.options = show_options, .rows = values};
-  return cli_values_parse(&all, key, text, state);
-}
+static const cli_value show_values[] = {
+    {KEY_EMIT, CLI_IS_FLAGS, CLI_PLACE(show_args, emit), .words = CLI_EMITS},
+    {ARGP_KEY_ARG, CLI_IS_ARGUMENT, CLI_PLACE(show_args, text),
+     .unsaid = "the loss is missing: a name of `flpgen loss list`, or a file that ends in .lua"},
+    {0}};
 
-const struct argp cli_loss_show_argp = {
-    .options = show_options,
-    .parser = parse_show,
-    .args_doc = "LOSS",
-    .doc =
+const cli_values cli_loss_show_argp = {
+    .argp.options = show_options,
+    .argp.parser = cli_values_parse,
+    .rows = show_values,
+    .argp.args_doc = "LOSS",
+    .argp.doc =
         "Shows what a loss reads, its parameters, metrics and operations."
         "\vLOSS is a name of `flpgen loss list`, a file that ends in .lua, or a sum of them.\n\n"
         "Examples:\n"

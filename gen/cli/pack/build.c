@@ -15,18 +15,12 @@
 enum { KEY_FROM = CLI_KEY_FIRST, KEY_LIST, KEY_CHUNKS, KEY_STEP_ROWS };
 enum { SOURCES_MAX = 64, SPECS_MAX = 4096, LIST_BYTES_MAX = 1 << 20, WORDS_MAX = 64 };
 
-/* Files of an option that may be repeated. */
-typedef struct sources {
-  const char *path[SOURCES_MAX];
-  size_t count;
-} sources;
-
 typedef struct build_args {
   cli_spec_args spec;
   const char *arches, *tuned_for, *cubin, *sign, *name, *out, *preset, *preset_file;
   uint32_t chunk_rows, chunk_vocab;
   int64_t step_rows;
-  sources from, list;
+  cli_texts from, list;
   int variants, json;
 } build_args;
 
@@ -91,31 +85,19 @@ static flp_status parse_chunks(const char *text, void *place) {
   return FLP_OK;
 }
 
-static flp_status add_source(const char *text, void *place) {
-  sources *list = place;
-  if (list->count == SOURCES_MAX)
-    return flp_fail(FLP_ERROR_ARGUMENT, "'%s' is one file too many; %d are accepted", text, SOURCES_MAX);
-  list->path[list->count++] = text;
-  return FLP_OK;
-}
-
 static const cli_value values[] = {
-    {KEY_FROM, CLI_IS_OWN, CLI_PLACE(build_args, from), .parse = add_source},
-    {KEY_LIST, CLI_IS_OWN, CLI_PLACE(build_args, list), .parse = add_source},
+    {KEY_FROM, CLI_IS_LIST, CLI_PLACE(build_args, from), .most = SOURCES_MAX},
+    {KEY_LIST, CLI_IS_LIST, CLI_PLACE(build_args, list), .most = SOURCES_MAX},
     {KEY_CHUNKS, CLI_IS_OWN, .parse = parse_chunks},
     {KEY_STEP_ROWS, CLI_IS_INTEGER, CLI_PLACE(build_args, step_rows), .least = 1, .most = INT32_MAX},
     {'o', CLI_IS_TEXT, CLI_PLACE(build_args, out)},
     {0}};
 
-static error_t parse(int key, char *text, struct argp_state *state) {
-  static const cli_values all = {.verb = "build", .options = options, .rows = values, .has_spec = 1};
-  return cli_values_parse(&all, key, text, state);
-}
-
-const struct argp cli_pack_build_argp = {
-    .options = options,
-    .parser = parse,
-    .doc =
+const cli_values cli_pack_build_argp = {
+    .argp.options = options,
+    .argp.parser = cli_values_parse,
+    .rows = values,
+    .argp.doc =
         "Packs kernels into one file, which FLP_CACHE_PATH may name as it is."
         "\vThe kernels of a specialisation, of lists of them, of caches and of packs, each once; beside those for one "
         "GPU stand the sm_80 kernels of the same specialisation, so that a pack runs everywhere. The same kernels give "
@@ -127,7 +109,7 @@ const struct argp cli_pack_build_argp = {
         "  flpgen pack build --from h200.flpp --model config.json --loss grpo -o x.flpp\n"
         "  flpgen pack build --from ~/.cache/flp --cubin sm_90 -o mine.flpp\n"
         "  FLP_CACHE_PATH=h200.flpp python train.py\n\n" CLI_EXIT_HELP,
-    .children = cli_spec_children};
+    .argp.children = cli_spec_children};
 
 /* ---- specs ---- */
 
@@ -220,13 +202,13 @@ static flp_status add_line(spec_list *specs, const build_args *args, const char 
   return status == FLP_OK ? FLP_OK : flp_fail(status, "%s:%d: %s", file, number, flp_error_detail());
 }
 
-static flp_status add_list(spec_list *specs, const build_args *args, size_t i) {
-  FLP_TRY(cli_read_text(args->list.path[i], LIST_BYTES_MAX, &specs->texts[i]));
+static flp_status add_list(spec_list *specs, const build_args *args, int i) {
+  FLP_TRY(cli_read_text(args->list.text[i], LIST_BYTES_MAX, &specs->texts[i]));
   int number = 0;
   for (char *line = specs->texts[i], *next; line; line = next) {
     next = strchr(line, '\n');
     if (next) *next++ = 0;
-    FLP_TRY(add_line(specs, args, args->list.path[i], ++number, line));
+    FLP_TRY(add_line(specs, args, args->list.text[i], ++number, line));
   }
   return FLP_OK;
 }
@@ -243,7 +225,7 @@ static flp_status collect_specs(spec_list *specs, build_args *args) {
         FLP_ERROR_ARGUMENT,
         "--loss: '%s' is not accepted without --vocab and --hidden, any head's, or --preset; or in a line of a list",
         args->spec.loss.name);
-  for (size_t i = 0; i < args->list.count; i++) FLP_TRY(add_list(specs, args, i));
+  for (int i = 0; i < args->list.count; i++) FLP_TRY(add_list(specs, args, i));
   return FLP_OK;
 }
 
@@ -252,8 +234,8 @@ static flp_status collect_specs(spec_list *specs, build_args *args) {
 static flp_status collect(build_args *args, cli_pack_items *items, uint64_t *left_out) {
   spec_list specs = {.count = 0};
   flp_status status = collect_specs(&specs, args);
-  for (size_t i = 0; i < args->from.count && status == FLP_OK; i++)
-    status = cli_pack_add_from(items, args->from.path[i], left_out);
+  for (int i = 0; i < args->from.count && status == FLP_OK; i++)
+    status = cli_pack_add_from(items, args->from.text[i], left_out);
   if (status == FLP_OK) status = cli_pack_generate(specs.specs, specs.count, items);
   for (size_t i = 0; i < SOURCES_MAX; i++) free(specs.texts[i]);
   free(specs.specs);

@@ -35,29 +35,17 @@ static const struct argp_option options[] = {
     {"json", CLI_SWITCH(install_args, json), NULL, 0, "print one JSON document", 0},
     {0}};
 
-static error_t parse(int key, char *text, struct argp_state *state) {
-  static const cli_value values[] = {
-      CLI_PACK_FILE(install_args, path),
-      {KEY_TRUST, CLI_IS_OWN, CLI_PLACE(install_args, trust), .parse = cli_pack_trust_add},
-      {0}};
-  static const cli_values all = {.options = options, .rows = values};
-  return cli_values_parse(&all, key, text, state);
-}
-
-static int is_equal(const flp_kernel_image *a, const flp_kernel_image *b) {
-  uint8_t left[FLP_DESC_BYTES_MAX], right[FLP_DESC_BYTES_MAX];
-  size_t left_bytes = flp_kernel_desc_write(&a->desc, left, sizeof left);
-  size_t right_bytes = flp_kernel_desc_write(&b->desc, right, sizeof right);
-  return left_bytes == right_bytes && memcmp(left, right, left_bytes) == 0 && a->ptx_bytes == b->ptx_bytes &&
-         memcmp(a->ptx, b->ptx, a->ptx_bytes) == 0;
-}
+static const cli_value values[] = {CLI_PACK_FILE(install_args, path),
+                                   {KEY_TRUST, CLI_IS_OWN, CLI_PLACE(install_args, trust), .parse = cli_pack_trust_add},
+                                   {0}};
 
 /* 1 if the cache has this very entry already. */
 static int is_there(flp_store *store, const flp_pack_entry *entry, const flp_kernel_image *image) {
   flp_kernel_image got;
   int found = 0;
   if (flp_store_get(store, entry->key, entry->key_bytes, &got, &found) != FLP_OK || !found) return 0;
-  int equal = is_equal(&got, image);
+  int equal = cli_pack_is_same(&got.desc, &image->desc) && got.ptx_bytes == image->ptx_bytes &&
+              memcmp(got.ptx, image->ptx, got.ptx_bytes) == 0;
   flp_kernel_image_clear(&got);
   return equal;
 }
@@ -124,11 +112,12 @@ static flp_status install(install_args *args) {
   return status;
 }
 
-const struct argp cli_pack_install_argp = {
-    .options = options,
-    .parser = parse,
-    .args_doc = "FILE",
-    .doc =
+const cli_values cli_pack_install_argp = {
+    .argp.options = options,
+    .argp.parser = cli_values_parse,
+    .rows = values,
+    .argp.args_doc = "FILE",
+    .argp.doc =
         "Installs the kernels of a pack into a cache."
         "\vThe whole pack is verified first, and one that is refused leaves the cache as it was. Each kernel is put in "
         "place in one step: an installation that is interrupted or meets a full disk leaves a valid cache, and running "

@@ -30,8 +30,7 @@ static flp_status grow(cli_pack_items *items) {
   return FLP_OK;
 }
 
-/* Descriptors are equal if they are written as the same bytes. */
-static int is_same_desc(const flp_kernel_desc *a, const flp_kernel_desc *b) {
+int cli_pack_is_same(const flp_kernel_desc *a, const flp_kernel_desc *b) {
   uint8_t left[FLP_DESC_BYTES_MAX], right[FLP_DESC_BYTES_MAX];
   size_t left_bytes = flp_kernel_desc_write(a, left, sizeof left);
   size_t right_bytes = flp_kernel_desc_write(b, right, sizeof right);
@@ -42,7 +41,8 @@ flp_status cli_pack_add(cli_pack_items *items, const char *key, const flp_kernel
                         size_t ptx_bytes) {
   const cli_pack_item *there = cli_pack_get(items, key);
   if (there) {
-    if (is_same_desc(&there->desc, desc) && there->ptx_bytes == ptx_bytes && memcmp(there->ptx, ptx, ptx_bytes) == 0)
+    if (cli_pack_is_same(&there->desc, desc) && there->ptx_bytes == ptx_bytes &&
+        memcmp(there->ptx, ptx, ptx_bytes) == 0)
       return FLP_OK;
     return flp_fail(FLP_ERROR_ARGUMENT, "kernel %s was given twice, with different code", key);
   }

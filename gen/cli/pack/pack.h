@@ -34,6 +34,8 @@ typedef struct cli_pack_items {
 /* Adds a copy of a kernel. The same kernel twice is one; error: ARGUMENT if its code differs; MEMORY */
 flp_status cli_pack_add(cli_pack_items *items, const char *key, const flp_kernel_desc *desc, const char *ptx,
                         size_t ptx_bytes);
+/* Descriptors are equal if they are written as the same bytes. */
+int cli_pack_is_same(const flp_kernel_desc *a, const flp_kernel_desc *b);
 /* Adds a copy of a cubin. The same twice is one; error: ARGUMENT if its code differs; MEMORY */
 flp_status cli_pack_add_cubin(cli_pack_item *item, const cli_pack_cubin *cubin);
 /* An item's machine code, or NULL. */
@@ -135,6 +137,6 @@ int cli_pack_build(int argc, char **argv);
 int cli_pack_verify(int argc, char **argv);
 int cli_pack_inspect(int argc, char **argv);
 int cli_pack_install(int argc, char **argv);
-extern const struct argp cli_pack_build_argp, cli_pack_verify_argp, cli_pack_inspect_argp, cli_pack_install_argp;
+extern const cli_values cli_pack_build_argp, cli_pack_verify_argp, cli_pack_inspect_argp, cli_pack_install_argp;
 
 #endif

@@ -27,13 +27,9 @@ static const struct argp_option verify_options[] = {
     {"json", CLI_SWITCH(show_args, json), NULL, 0, "print one JSON document", 0},
     {0}};
 
-static error_t parse(int key, char *text, struct argp_state *state) {
-  static const cli_value values[] = {CLI_PACK_FILE(show_args, path),
-                                     {KEY_TRUST, CLI_IS_OWN, CLI_PLACE(show_args, trust), .parse = cli_pack_trust_add},
-                                     {0}};
-  static const cli_values all = {.options = verify_options, .rows = values};
-  return cli_values_parse(&all, key, text, state);
-}
+static const cli_value values[] = {CLI_PACK_FILE(show_args, path),
+                                   {KEY_TRUST, CLI_IS_OWN, CLI_PLACE(show_args, trust), .parse = cli_pack_trust_add},
+                                   {0}};
 
 /* ---- verify ---- */
 
@@ -71,11 +67,12 @@ static flp_status verify(show_args *args) {
   return status;
 }
 
-const struct argp cli_pack_verify_argp = {
-    .options = verify_options,
-    .parser = parse,
-    .args_doc = "FILE",
-    .doc =
+const cli_values cli_pack_verify_argp = {
+    .argp.options = verify_options,
+    .argp.parser = cli_values_parse,
+    .rows = values,
+    .argp.args_doc = "FILE",
+    .argp.doc =
         "Verifies a pack: every hash, descriptor, kernel symbol and size, the manifest and the signature."
         "\vNo GPU is needed and nothing is written. A signature that is there must be right whoever made it; --trust "
         "asks whose it is.\n\n"
@@ -97,15 +94,11 @@ int cli_pack_verify(int argc, char **argv) {
 
 /* "a, b" of an array of texts, "-" if it is empty. */
 static const char *join(const json_t *array, char *out, size_t capacity) {
-  size_t i, used = 0;
+  size_t i;
   json_t *text;
-  snprintf(out, capacity, "-");
-  json_array_foreach(array, i, text) {
-    int got = snprintf(out + used, capacity - used, "%s%s", i ? ", " : "", json_string_value(text));
-    if (got < 0 || (size_t)got >= capacity - used) break;
-    used += (size_t)got;
-  }
-  return out;
+  out[0] = 0;
+  json_array_foreach(array, i, text) cli_append(out, capacity, ", ", "%s", json_string_value(text));
+  return out[0] ? out : "-";
 }
 
 static void print_head(const cli_pack_file *file) {
@@ -162,11 +155,12 @@ static flp_status inspect(const show_args *args) {
   return status;
 }
 
-const struct argp cli_pack_inspect_argp = {
-    .options = verify_options + 1,
-    .parser = parse,
-    .args_doc = "FILE",
-    .doc =
+const cli_values cli_pack_inspect_argp = {
+    .argp.options = verify_options + 1,
+    .argp.parser = cli_values_parse,
+    .rows = values,
+    .argp.args_doc = "FILE",
+    .argp.doc =
         "Shows what a pack holds: its manifest, its signer and its kernels."
         "\vThe table of the pack is checked on the way; `flpgen pack verify` reads the code as well.\n\n"
         "Examples:\n"

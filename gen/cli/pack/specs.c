@@ -56,8 +56,8 @@ static flp_status wish_for_arch(wishes *w, const cli_pack_spec *spec, const char
   memcpy(tiling, defaults, sizeof tiling);
   flp_tuning_apply(tuning, tiling, count);
   for (int i = 0; i < count; i++) {
-    int is_tuned = tuned_for[0] && flp_kernel_is_tunable(&tiling[i]) &&
-                   (tiling[i].kind != FLP_FORWARD(KEEP) || spec->keeps);
+    int is_tuned =
+        tuned_for[0] && flp_kernel_is_tunable(&tiling[i]) && (tiling[i].kind != FLP_FORWARD(KEEP) || spec->keeps);
     /* Other devices of the architecture take the template's default. */
     if (tuned_for[0]) FLP_TRY(wish_for(w, &defaults[i], ""));
     if (is_tuned) {
@@ -80,10 +80,8 @@ static flp_status wish_for_spec(wishes *w, const cli_pack_spec *spec) {
   char *list = strdup(spec->arches ? spec->arches : flp_arch_list(FLP_ARCH_PLANNED, ",", planned, sizeof planned));
   if (!list) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
   flp_status status = wish_for_arch(w, spec, FLP_PORTABLE_ARCH, &tuning); /* whatever else was asked for */
-  for (char *name = list, *next; status == FLP_OK && name; name = next) {
+  for (char *rest = list, *name; status == FLP_OK && (name = strsep(&rest, ","));) {
     char target[16];
-    next = strchr(name, ',');
-    if (next) *next++ = 0;
     status = cli_kernels_target(name, target);
     if (status == FLP_OK) status = wish_for_arch(w, spec, target, &tuning);
   }

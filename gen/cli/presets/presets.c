@@ -1,5 +1,6 @@
 /* presets.c: heads of published models, built in or in a file of the same form. */
 #include "gen/cli/presets/presets.h"
+#include "gen/cli/shared/text.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -90,11 +91,8 @@ static flp_status no_preset(const json_t *presets, const char *word) {
   char names[1024] = "";
   size_t i;
   json_t *preset;
-  json_array_foreach(presets, i, preset) {
-    size_t used = strlen(names);
-    snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "",
-             json_string_value(json_object_get(preset, "name")));
-  }
+  json_array_foreach(presets, i, preset)
+      cli_append(names, sizeof names, ", ", "%s", json_string_value(json_object_get(preset, "name")));
   return flp_fail(FLP_ERROR_ARGUMENT, "--preset: expected all, or any of %s, got '%.64s'", names, word);
 }
 
@@ -128,11 +126,8 @@ flp_status cli_presets_each(const char *path, const char *names, cli_preset_fn v
   FLP_TRY(read_presets(path, &file));
   char *copy = strdup(names ? names : "all");
   flp_status status = copy ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "out of memory");
-  for (char *word = copy, *next; status == FLP_OK && word; word = next) {
-    next = strchr(word, ',');
-    if (next) *next++ = 0;
+  for (char *rest = copy, *word; status == FLP_OK && (word = strsep(&rest, ","));)
     status = visit_named(json_object_get(file, "presets"), word, visit, context);
-  }
   free(copy);
   json_decref(file);
   return status;

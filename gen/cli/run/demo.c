@@ -25,9 +25,9 @@ static flp_status check_args(const run_args *args) {
   if (args->spec.mixed)
     return flp_fail(FLP_ERROR_ARGUMENT, "--mixed: '%s' is not accepted with --demo, whose data has one dtype",
                     flp_mixed_name(args->spec.mixed));
-  if (args->file_count)
+  if (args->files.count)
     return flp_fail(FLP_ERROR_ARGUMENT, "--input: '%s' is not accepted with --demo, which makes its own data",
-                    args->files[0]);
+                    args->files.text[0]);
   return FLP_OK;
 }
 

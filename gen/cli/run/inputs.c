@@ -8,6 +8,7 @@
 #include "gen/cli/call/lists.h"
 #include "gen/cli/run/run.h"
 #include "gen/cli/shared/hfconfig.h"
+#include "gen/cli/shared/text.h"
 #include "runtime/api/validate.h"
 #include "runtime/base/operands.h"
 #include "runtime/kernel/features.h"
@@ -84,15 +85,10 @@ static const cli_tensor *find_default(const run_problem *problem, const cli_safe
 
 /* The first few names of a file, for messages. */
 static void list_names(const cli_safetensors *file, char *out, size_t capacity) {
-  size_t used = 0, count = cli_safetensors_count(file);
+  size_t count = cli_safetensors_count(file);
   out[0] = 0;
-  for (size_t i = 0; i < count && used < capacity; i++) {
-    int length = i < 8
-                     ? snprintf(out + used, capacity - used, "%s%s", i ? ", " : "", cli_safetensors_get(file, i)->name)
-                     : snprintf(out + used, capacity - used, ", ... (%zu in all)", count);
-    used += length > 0 ? (size_t)length : 0;
-    if (i == 8) break;
-  }
+  for (size_t i = 0; i < count && i < 8; i++) cli_append(out, capacity, ", ", "%s", cli_safetensors_get(file, i)->name);
+  if (count > 8) cli_append(out, capacity, ", ", "... (%zu in all)", count);
 }
 
 /* Finds what "FILE:TENSOR" or "FILE" names. */
@@ -136,11 +132,11 @@ static flp_status find_operand(run_problem *problem, const run_args *args, flp_a
   if (!is_read(problem, id)) return FLP_OK;
   const char *source = args->source[id];
   if (source) return find_source(problem, id, source, out);
-  for (int i = 0; !out->tensor && i < args->file_count; i++) {
+  for (int i = 0; !out->tensor && i < args->files.count; i++) {
     cli_safetensors *file = NULL;
-    FLP_TRY(open_file(problem, args->files[i], &file));
+    FLP_TRY(open_file(problem, args->files.text[i], &file));
     out->tensor = find_default(problem, file, id);
-    out->path = args->files[i];
+    out->path = args->files.text[i];
   }
   if (!out->tensor && needs_input(problem, id)) {
     const char *name = flp_loss_input_name(problem->loss, (uint32_t)run_loss_input(id));

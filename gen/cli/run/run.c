@@ -1,7 +1,6 @@
 /* run.c: `flpgen run`, log-probabilities and gradients of tensors in safetensors files. */
 #include "gen/cli/run/run.h"
 
-#include "gen/cli/shared/option_args.h"
 #include "gen/cli/shared/spec_args.h"
 #include "gen/cli/verbs.h"
 
@@ -107,25 +106,8 @@ static flp_status parse_lora_scale(const char *text, void *place) {
   return cli_parse_fp32("--lora-scale", text, &args->lora_scale);
 }
 
-static flp_status parse_loss_parameter(const char *text, void *place) {
-  return cli_loss_args_add(place, text);
-}
-
-static flp_status parse_kept(const char *text, void *place) {
-  return cli_parse_kept(text, place);
-}
-
-static flp_status add_file(const char *text, void *place) {
-  run_args *args = place;
-  if (args->file_count == RUN_FILES_MAX)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--input: '%s' is one too many; at most %d files are accepted", text,
-                    RUN_FILES_MAX);
-  args->files[args->file_count++] = text;
-  return FLP_OK;
-}
-
 static const cli_value values[] = {
-    {'i', CLI_IS_OWN, .parse = add_file},
+    {'i', CLI_IS_LIST, CLI_PLACE(run_args, files), .most = RUN_FILES_MAX},
     {'o', CLI_IS_TEXT, CLI_PLACE(run_args, output)},
     {'q', CLI_IS_QUIET, CLI_PLACE(run_args, quiet)},
     {KEY_IGNORE, CLI_IS_INTEGER, CLI_PLACE(run_args, ignore_index), .least = INT64_MIN, .most = INT64_MAX},
@@ -133,11 +115,9 @@ static const cli_value values[] = {
     {KEY_SEED, CLI_IS_INTEGER, CLI_PLACE(run_args, seed), .most = INT64_MAX},
     {KEY_SCALE, CLI_IS_OWN, .parse = parse_scale},
     {KEY_LORA_SCALE, CLI_IS_OWN, .parse = parse_lora_scale},
-    {KEY_LOSS_PARAMETER, CLI_IS_OWN, CLI_PLACE(run_args, loss), .parse = parse_loss_parameter},
-    {KEY_KEEP_SET, CLI_IS_OWN, CLI_PLACE(run_args, kept), .parse = parse_kept},
+    {KEY_LOSS_PARAMETER, CLI_IS_OWN, CLI_PLACE(run_args, loss), .parse = cli_loss_args_add},
+    {KEY_KEEP_SET, CLI_IS_OWN, CLI_PLACE(run_args, kept), .parse = cli_parse_kept},
     {0}};
-
-static const cli_values all_values = {"run", options, values, offsetof(run_args, options), 0, 0};
 
 /* Options of fields of the spec. The entropy's gradient is asked for by one that is given. */
 static flp_status parse_field(flp_field_id field, const char *text, run_args *args) {
@@ -153,17 +133,18 @@ static error_t parse(int key, char *text, struct argp_state *state) {
   static const int of_demo[] = {KEY_ROWS, FIELD(vocab), FIELD(dtype), KEY_SEED, KEY_KEEP_SET, FIELD(lora_rank)};
   run_args *args = state->input;
   for (size_t i = 0; i < sizeof of_demo / sizeof of_demo[0]; i++)
-    if (key == of_demo[i]) cli_values_name(&all_values, key, args->demo_option);
-  if (key < FIELD(dtype) || key >= CLI_KEY_SPEC + FLP_SPEC_FIELD_COUNT)
-    return cli_values_parse(&all_values, key, text, state);
+    if (key == of_demo[i]) cli_values_name(&cli_run_argp, key, args->demo_option);
+  if (key < FIELD(dtype) || key >= CLI_KEY_SPEC + FLP_SPEC_FIELD_COUNT) return cli_values_parse(key, text, state);
   cli_argp_check(state, parse_field((flp_field_id)(key - CLI_KEY_SPEC), text, args));
   return 0;
 }
 
-const struct argp cli_run_argp = {
-    .options = options,
-    .parser = parse,
-    .doc =
+const cli_values cli_run_argp = {
+    .argp.options = options,
+    .argp.parser = parse,
+    .rows = values,
+    .call = offsetof(run_args, options),
+    .argp.doc =
         "Computes log-probabilities, entropies and gradients of a language-model head."
         "\vTensors that no option names are looked up in the --input files as hidden, weight (or lm_head.weight, "
         "model.embed_tokens.weight), bias (or lm_head.bias), target (or targets, labels), grad_logprob, grad_entropy, "

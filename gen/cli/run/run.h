@@ -7,17 +7,17 @@
 #include "gen/cli/call/call.h"
 #include "gen/cli/shared/common.h"
 #include "gen/cli/shared/losses.h"
+#include "gen/cli/shared/option_args.h"
 #include "gen/cli/shared/reasons.h"
 #include "gen/cli/tensors/safetensors.h"
 #include "runtime/base/fields.h"
 
 /* ---- run.c: the arguments ---- */
 
-enum { RUN_FILES_MAX = 256 };
+enum { RUN_FILES_MAX = CLI_TEXTS_MAX };
 
 typedef struct run_args {
-  const char *files[RUN_FILES_MAX]; /* --input */
-  int file_count;
+  cli_texts files;                /* --input */
   const char *source[FLP_ARRAYS]; /* "FILE:TENSOR" or "FILE"; temperature_rows: or a number; NULL if not given */
   const char *output, *model;
   flp_options options;

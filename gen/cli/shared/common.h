@@ -43,13 +43,15 @@ void cli_error_print_json(flp_status status, const char *detail);
 
 /* ---- usage.c ---- */
 
+typedef struct cli_values cli_values; /* the options of a verb: option_args.h */
+
 /* Parses the arguments of a verb, beside the options that every verb has: -h, --help, --usage, -V. Ends the process
  * after help, and after wrong usage with exit status 2; with --json the error is on stdout too, as by cli_finish. */
-void cli_parse(const struct argp *argp, int argc, char **argv, void *input);
+void cli_parse(const cli_values *values, int argc, char **argv, void *input);
 /* -h, --help, --usage, -V. */
 extern const struct argp_option CLI_COMMON_OPTIONS[];
 /* Parses further words of the verb that cli_parse was called for, such as a line of a file. */
-void cli_parse_line(const struct argp *argp, int argc, char **argv, void *input);
+void cli_parse_line(const cli_values *values, int argc, char **argv, void *input);
 
 /* Writes "NAME: message", NAME being argv[0], and with --json among the words the error as JSON. Returns 2. */
 int cli_usage_error(int argc, char **argv, const char *format, ...) __attribute__((format(printf, 3, 4)));
@@ -67,12 +69,14 @@ typedef struct cli_action {
   const char *name;
   int (*run)(int argc, char **argv);
   const char *help;
-  const struct argp *argp;          /* its own options; NULL of a verb that has actions */
+  const cli_values *argp;           /* its own options; NULL of a verb that has actions */
   const struct cli_action *actions; /* NULL of one that has none */
 } cli_action;
 /* Runs the action that argv[1] names, with "VERB ACTION" as its argv[0], or prints the help: head, a line an action,
  * tail. Returns the exit code. */
 int cli_action_run(int argc, char **argv, const cli_action *actions, const char *head, const char *tail);
+/* Wrong usage: argv[1] is none of them. what: "an action" */
+int cli_action_unknown(int argc, char **argv, const char *what, const cli_action *actions);
 
 /* Messages of the library go to stderr: warnings and errors, or errors alone. */
 
@@ -101,13 +105,12 @@ enum {
 #define CLI_MODES_HELP                                                                                                 \
   "auto (default), recompute-vocab (R_VOCAB), recompute-rows (R_ROWS), recompute-split (R2), save (S), stream (P) or " \
   "direction (D)"
-flp_status cli_parse_kept(const char *text, double *out); /* of --keep-set: a number >= 1 */
+flp_status cli_parse_kept(const char *text, void *out); /* of --keep-set: a double >= 1 */
 /* Of --tail, as flp_spec.tail has it: a number, a quotient or a power. */
 #define CLI_TAIL_LEAST 0x1p-20
 #define CLI_TAIL_MOST 0x1p-2
 #define CLI_TAIL_USUAL 0x1p-9f /* half a unit of bf16; what mode tail stands for */
 flp_status cli_parse_tail(const char *text, float *out);
-flp_status cli_parse_rung(const char *field, const char *text, flp_rung *out);
 flp_status cli_parse_burst(const char *text, void *out); /* of --burst-ms: a double */
 
 /* A word of a fixed list; the list ends with a NULL name. */

@@ -52,7 +52,7 @@ typedef struct cli_loss_args {
 #define CLI_LOSS_PARAMETER_HELP \
   "a parameter of the loss, e.g. beta=0.04; may be repeated; the others keep their defaults"
 /* error: ARGUMENT for more than a loss has */
-flp_status cli_loss_args_add(cli_loss_args *args, const char *text);
+flp_status cli_loss_args_add(const char *text, void *args);
 /* Keeps the loss for spec, whose targets it goes with, and fills the parameters; without one only refuses parameters.
  * error: as cli_loss_keep, cli_loss_set; ARGUMENT naming --targets */
 flp_status cli_loss_args_resolve(cli_loss_args *args, flp_spec *spec);

@@ -59,7 +59,8 @@ flp_entropy cli_loss_entropy(const flp_spec *spec) {
   return flp_loss_inputs(loss) >> FLP_LOSS_ENTROPY & 1 ? FLP_ENTROPY_FORWARD : FLP_ENTROPY_NONE;
 }
 
-flp_status cli_loss_args_add(cli_loss_args *args, const char *text) {
+flp_status cli_loss_args_add(const char *text, void *place) {
+  cli_loss_args *args = place;
   if (args->set_count == FLP_LOSS_PARAMETERS_MAX)
     return flp_fail(FLP_ERROR_ARGUMENT, "--loss-parameter: '%s' is one too many; at most %d are accepted", text,
                     FLP_LOSS_PARAMETERS_MAX);

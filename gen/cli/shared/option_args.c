@@ -18,7 +18,7 @@ static const cli_value of_call[] = {
     {0}};
 
 const char *cli_values_name(const cli_values *values, int key, char out[CLI_TEXT_BYTES]) {
-  const struct argp_option *option = values->options;
+  const struct argp_option *option = values->argp.options;
   while (option->key != key) option++;
   snprintf(out, CLI_TEXT_BYTES, "--%s", option->name);
   return out;
@@ -30,6 +30,13 @@ static void put_text(void *place, const char *text) {
 
 static void put_integer(void *place, size_t bytes, int64_t value) {
   memcpy(place, &value, bytes); /* little-endian */
+}
+
+static flp_status add_text(const cli_value *row, const char *name, const char *text, cli_texts *list) {
+  if (list->count == row->most)
+    return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' is one too many; at most %d are accepted", name, text, list->count);
+  list->text[list->count++] = text;
+  return FLP_OK;
 }
 
 static flp_status parse_value(const cli_value *row, const char *name, const char *text, void *place) {
@@ -57,6 +64,8 @@ static flp_status parse_value(const cli_value *row, const char *name, const char
       return cli_parse_positive(name, text, place);
     case CLI_IS_BYTES:
       return flp_bytes_parse(name, text, 1, place);
+    case CLI_IS_LIST:
+      return add_text(row, name, text, place);
     case CLI_IS_FLAGS:
       return cli_parse_flags(name, text, row->words, place);
     default:
@@ -68,13 +77,13 @@ static flp_status parse_value(const cli_value *row, const char *name, const char
 
 /* ---- arguments that are no options ---- */
 
-static void take_argument(const cli_values *values, const cli_value *row, char *text, struct argp_state *state) {
+static void take_argument(const cli_value *row, char *text, struct argp_state *state) {
   const char *before = NULL;
   char *place = (char *)state->input + row->place;
   if (row->kind != CLI_VALUES_END) memcpy(&before, place, sizeof before);
   int is_bare_json = row->kind == CLI_IS_JSON_FILE && before && strcmp(before, "-") == 0;
   if (row->kind != CLI_IS_ARGUMENT && !is_bare_json)
-    argp_error(state, "argument '%s' is not accepted; %s takes options only", text, values->verb);
+    argp_error(state, "argument '%s' is not accepted; only options are", text);
   if (row->kind == CLI_IS_ARGUMENT && before)
     argp_error(state, "argument '%s' is not accepted after '%s'", text, before);
   put_text(place, text);
@@ -104,9 +113,16 @@ static flp_status parse_option(const cli_values *values, int key, const char *te
   return parse_value(row, cli_values_name(values, key, name), text, (char *)options + row->place);
 }
 
-error_t cli_values_parse(const cli_values *values, int key, char *text, struct argp_state *state) {
+/* The verb's, which are the child of cli_parse's own, and of a line the whole. */
+static const cli_values *values_of(const struct argp_state *state) {
+  const struct argp *root = state->root_argp;
+  return (const cli_values *)(const void *)(root->options == CLI_COMMON_OPTIONS ? root->children->argp : root);
+}
+
+error_t cli_values_parse(int key, char *text, struct argp_state *state) {
+  const cli_values *values = values_of(state);
   char *args = state->input, name[CLI_TEXT_BYTES];
-  if (key == ARGP_KEY_INIT && values->has_spec) state->child_inputs[0] = args;
+  if (key == ARGP_KEY_INIT && values->argp.children) state->child_inputs[0] = args;
   if (key == ARGP_KEY_INIT) return 0;
   if (key == ARGP_KEY_END) return check_argument(values, state);
   const cli_value *row = find(values->rows, key);
@@ -117,7 +133,7 @@ error_t cli_values_parse(const cli_values *values, int key, char *text, struct a
     return 0;
   }
   if (key == ARGP_KEY_ARG)
-    take_argument(values, row, text, state);
+    take_argument(row, text, state);
   else if (cli_is_option(key))
     cli_argp_check(state, parse_option(values, key, text, (flp_options *)(void *)(args + values->call)));
   else if (row->kind)

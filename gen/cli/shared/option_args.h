@@ -46,11 +46,18 @@ typedef enum cli_value_kind {
   CLI_IS_BYTES,     /* a uint64_t */
   CLI_IS_WORD,      /* one of words */
   CLI_IS_FLAGS,     /* any of words */
+  CLI_IS_LIST,      /* a cli_texts: it may be repeated, up to most times */
   CLI_IS_OWN,       /* as parse says; place: of what it is given */
   CLI_IS_ARGUMENTS, /* of ARGP_KEY_ARGS: a char **, all of them, the last NULL */
   CLI_IS_ARGUMENT,  /* of ARGP_KEY_ARG: a const char *; unsaid: what is said where it is missing */
   CLI_IS_JSON_FILE  /* of ARGP_KEY_ARG: the file of a bare --json: so argp hands an optional value over */
 } cli_value_kind;
+
+enum { CLI_TEXTS_MAX = 256 };
+typedef struct cli_texts {
+  const char *text[CLI_TEXTS_MAX];
+  int count;
+} cli_texts;
 
 typedef struct cli_value {
   int key;
@@ -63,21 +70,19 @@ typedef struct cli_value {
 } cli_value;
 #define CLI_PLACE(type, field) .place = offsetof(type, field), .bytes = sizeof(((type *)0)->field)
 
-/* The options of a verb. */
-typedef struct cli_values {
-  const char *verb; /* in messages: "loss list" */
-  const struct argp_option *options;
+/* The options of a verb. Its arguments begin with cli_spec_args if argp has those children. */
+struct cli_values {
+  struct argp argp;      /* its parser is cli_values_parse, or calls it */
   const cli_value *rows; /* the last is {0} */
   size_t call;           /* where its flp_options are, if it takes any of them */
   unsigned modes;        /* of --mode, as cli_parse_mode_of takes them */
-  int has_spec;          /* its arguments begin with cli_spec_args */
-} cli_values;
+};
 
 static inline int cli_is_option(int key) {
   return key >= CLI_KEY_OPTION && key < CLI_KEY_OPTION_END;
 }
-/* A parser of argp, whose input is the verb's arguments. */
-error_t cli_values_parse(const cli_values *values, int key, char *text, struct argp_state *state);
+/* The parser of argp, whose input is the verb's arguments; for cli_parse and cli_parse_line. */
+error_t cli_values_parse(int key, char *text, struct argp_state *state);
 /* "--rows", the option of a key. */
 const char *cli_values_name(const cli_values *values, int key, char out[CLI_TEXT_BYTES]);
 

@@ -120,7 +120,8 @@ flp_status cli_parse_mode_of(const char *text, unsigned accepted, flp_mode *out)
   return FLP_OK;
 }
 
-flp_status cli_parse_kept(const char *text, double *out) {
+flp_status cli_parse_kept(const char *text, void *place) {
+  double *out = place;
   FLP_TRY(cli_parse_number("--keep-set", text, out));
   if (*out >= 1) return FLP_OK;
   return flp_fail(FLP_ERROR_ARGUMENT, "--keep-set: expected a number from 1 to the ids of the vocabulary, got '%s'",
@@ -149,13 +150,6 @@ flp_status cli_parse_tail(const char *text, float *out) {
   }
   return flp_fail(FLP_ERROR_ARGUMENT,
                   "--tail: expected a number from 2^-20 to 2^-2, such as 2^-9, 1/512 or 0.002, got '%s'", text);
-}
-
-flp_status cli_parse_rung(const char *field, const char *text, flp_rung *out) {
-  int value = 0;
-  FLP_TRY(cli_parse_choice(field, text, FLP_RUNG_WORDS, &value));
-  *out = (flp_rung)value;
-  return FLP_OK;
 }
 
 flp_status cli_parse_burst(const char *text, void *place) {

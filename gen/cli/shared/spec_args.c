@@ -92,7 +92,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
   else if (key == KEY_TUNE)
     status = parse_tune(text, args);
   else if (key == KEY_LOSS_PARAMETER)
-    status = cli_loss_args_add(&args->loss, text);
+    status = cli_loss_args_add(text, &args->loss);
   else if (field < 0 || field >= FLP_SPEC_FIELD_COUNT)
     return ARGP_ERR_UNKNOWN;
   else

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/shared/common.h"
+#include "gen/cli/shared/option_args.h"
 #include "gen/cli/shared/text.h"
 #include "runtime/base/printable.h"
 
@@ -133,16 +133,16 @@ static error_t parse(int key, char *text, struct argp_state *state) {
   }
 }
 
-void cli_parse(const struct argp *argp, int argc, char **argv, void *input) {
-  const struct argp_child children[] = {{argp, 0, NULL, 0}, {0}};
+void cli_parse(const cli_values *values, int argc, char **argv, void *input) {
+  const struct argp_child children[] = {{&values->argp, 0, NULL, 0}, {0}};
   const struct argp whole = {CLI_COMMON_OPTIONS, parse, NULL, NULL, children, NULL, NULL};
-  kept.is_wanted = wants_json(argc, argv, takes_file(argp));
+  kept.is_wanted = wants_json(argc, argv, takes_file(&values->argp));
   kept.name = argv[0];
   parse_words(&whole, argc, argv, ARGP_NO_HELP, input);
 }
 
-void cli_parse_line(const struct argp *argp, int argc, char **argv, void *input) {
-  parse_words(argp, argc, argv, ARGP_NO_HELP, input);
+void cli_parse_line(const cli_values *values, int argc, char **argv, void *input) {
+  parse_words(&values->argp, argc, argv, ARGP_NO_HELP, input);
 }
 
 /* ---- verbs that have actions ---- */
@@ -163,10 +163,10 @@ int cli_is_help(const char *word) {
   return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "-?") == 0;
 }
 
-static int unknown_action(int argc, char **argv, const cli_action *actions) {
+int cli_action_unknown(int argc, char **argv, const char *what, const cli_action *actions) {
   char names[256] = "";
   for (; actions->name; actions++) cli_append(names, sizeof names, ", ", "%s", actions->name);
-  return cli_usage_error(argc, argv, "expected an action, one of %s, got '%s'", names, argv[1]);
+  return cli_usage_error(argc, argv, "expected %s, one of %s, got '%s'", what, names, argv[1]);
 }
 
 int cli_action_run(int argc, char **argv, const cli_action *actions, const char *head, const char *tail) {
@@ -182,7 +182,7 @@ int cli_action_run(int argc, char **argv, const cli_action *actions, const char 
     argv[1] = name;
     return action->run(argc - 1, argv + 1);
   }
-  if (word[0]) return unknown_action(argc, argv, actions);
+  if (word[0]) return cli_action_unknown(argc, argv, "an action", actions);
   print_actions(stderr, actions, head, tail);
   return CLI_EXIT_USAGE;
 }

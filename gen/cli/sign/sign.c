@@ -32,11 +32,11 @@ static const struct argp_option options[] = {
     {"json", CLI_SWITCH(sign_args, json), NULL, 0, "print one JSON document", 0},
     {0}};
 
+static const cli_value values[] = {{ARGP_KEY_ARGS, CLI_IS_ARGUMENTS, CLI_PLACE(sign_args, files)}, {0}};
+
 static error_t parse(int key, char *text, struct argp_state *state) {
-  static const cli_value values[] = {{ARGP_KEY_ARGS, CLI_IS_ARGUMENTS, CLI_PLACE(sign_args, files)}, {0}};
-  static const cli_values all = {.options = options, .rows = values};
   const sign_args *args = state->input;
-  if (key != ARGP_KEY_END) return cli_values_parse(&all, key, text, state);
+  if (key != ARGP_KEY_END) return cli_values_parse(key, text, state);
   if (!args->key) argp_error(state, "--key: the private key is not given; --key KEYFILE gives it");
   if (!args->files && !args->public) argp_error(state, "the file to sign is missing");
   return 0;
@@ -104,11 +104,12 @@ static flp_status sign(const sign_args *args) {
   return status;
 }
 
-const struct argp cli_sign_argp = {
-    .options = options,
-    .parser = parse,
-    .args_doc = "FILE...",
-    .doc =
+const cli_values cli_sign_argp = {
+    .argp.options = options,
+    .argp.parser = parse,
+    .rows = values,
+    .argp.args_doc = "FILE...",
+    .argp.doc =
         "Signs files of any kind, each with FILE.minisig beside it, which minisign verifies as `flpgen verify` does."
         "\vWheels, Debian packages, checksums. What FLP_CACHE_PATH names is a pack that bears its signature itself: "
         "`flpgen pack build --sign`, with the same key.\n\n"

@@ -33,13 +33,13 @@ static flp_status add_trusted(const char *text, void *place) {
   return cli_key_read_public(text, &args->trusted[args->trusted_count++]);
 }
 
+static const cli_value values[] = {{KEY_TRUST, CLI_IS_OWN, .parse = add_trusted},
+                                   {ARGP_KEY_ARGS, CLI_IS_ARGUMENTS, CLI_PLACE(verify_args, files)},
+                                   {0}};
+
 static error_t parse(int key, char *text, struct argp_state *state) {
-  static const cli_value values[] = {{KEY_TRUST, CLI_IS_OWN, .parse = add_trusted},
-                                     {ARGP_KEY_ARGS, CLI_IS_ARGUMENTS, CLI_PLACE(verify_args, files)},
-                                     {0}};
-  static const cli_values all = {.options = options, .rows = values};
   const verify_args *args = state->input;
-  if (key != ARGP_KEY_END) return cli_values_parse(&all, key, text, state);
+  if (key != ARGP_KEY_END) return cli_values_parse(key, text, state);
   if (!args->trusted_count) argp_error(state, "--trust: no key is given; --trust KEY names whose signature counts");
   if (!args->files) argp_error(state, "the file to verify is missing");
   return 0;
@@ -70,11 +70,12 @@ static flp_status verify(const verify_args *args) {
   return status;
 }
 
-const struct argp cli_verify_argp = {
-    .options = options,
-    .parser = parse,
-    .args_doc = "FILE...",
-    .doc =
+const cli_values cli_verify_argp = {
+    .argp.options = options,
+    .argp.parser = parse,
+    .rows = values,
+    .argp.args_doc = "FILE...",
+    .argp.doc =
         "Verifies the signature FILE.minisig beside each file: of `flpgen sign`, or of minisign."
         "\vThe trusted comment, which is signed too, is printed. It stops at the first file that fails. The signature "
         "within a pack is verified by `flpgen pack verify`.\n\n"

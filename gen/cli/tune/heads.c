@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "gen/cli/presets/presets.h"
+#include "gen/cli/shared/text.h"
 #include "gen/cli/tune/heads.h"
 #include "runtime/api/validate.h"
 #include "runtime/plan/plan.h"
@@ -25,18 +26,13 @@ static void set_model(tune_head *target, const char *model) {
  * "keep" alone says save. */
 static flp_status set_text(const tune_args *args, tune_head *target) {
   flp_options resolved;
-  char workspace[40] = "";
   FLP_TRY(flp_options_resolve(&args->options, &resolved));
-  if (resolved.budget_bytes)
-    snprintf(workspace, sizeof workspace, " workspace=%llu", (unsigned long long)resolved.budget_bytes);
   flp_plan_spec_text(&target->spec, target->text);
-  size_t used = strlen(target->text);
   int is_directed = args->options.mode != FLP_MODE_SAVE && flp_planner_has_direction(&target->spec);
-  snprintf(target->text + used, sizeof target->text - used, "%s%s",
-           args->options.mode == FLP_MODE_STREAM ? " mode=stream"
-           : is_directed                         ? " mode=direction"
-                                                 : "",
-           workspace);
+  const char *mode = args->options.mode == FLP_MODE_STREAM ? "stream" : is_directed ? "direction" : NULL;
+  if (mode) cli_append(target->text, sizeof target->text, " ", "mode=%s", mode);
+  if (resolved.budget_bytes)
+    cli_append(target->text, sizeof target->text, " ", "workspace=%llu", (unsigned long long)resolved.budget_bytes);
   return FLP_OK;
 }
 
@@ -64,9 +60,7 @@ static flp_status add(const tune_args *args, tune_heads *out, const flp_spec *gi
 static flp_status add_shapes(const tune_args *args, tune_heads *out) {
   char *copy = strdup(args->shapes);
   flp_status status = copy ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "out of memory");
-  for (char *word = copy, *next; status == FLP_OK && word; word = next) {
-    next = strchr(word, ',');
-    if (next) *next++ = 0;
+  for (char *rest = copy, *word; status == FLP_OK && (word = strsep(&rest, ","));) {
     char *by = strchr(word, 'x');
     flp_spec spec = args->spec.spec;
     if (by) *by++ = 0;

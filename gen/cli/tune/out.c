@@ -73,14 +73,12 @@ void tune_outcome_line(const tune_outcome *outcome, int64_t rows, const char *lo
     if (c->kind) tuning.of[c->kind] = c->tune;
     if (!c->kind) chunks = tune_chunks_of(spec, rows, c->mode, c->chunk_rows, c->chunk_vocab);
   }
-  size_t used = strlen(out);
-  if (loss) used += (size_t)snprintf(out + used, TUNE_LINE_BYTES - used, " --loss '%s'", loss);
+  if (loss) cli_append(out, TUNE_LINE_BYTES, " ", "--loss '%s'", loss);
   flp_tuning_text(&tuning, tilings);
-  if (tilings[0]) used += (size_t)snprintf(out + used, TUNE_LINE_BYTES - used, " --tune '%s'", tilings);
-  if (chunks.rows || chunks.vocab)
-    used += (size_t)snprintf(out + used, TUNE_LINE_BYTES - used, " --chunks %ux%u", chunks.rows, chunks.vocab);
-  if (chunks.step) used += (size_t)snprintf(out + used, TUNE_LINE_BYTES - used, " --step-rows %u", chunks.step);
-  snprintf(out + used, TUNE_LINE_BYTES - used, " --tuned-for '%s'", device);
+  if (tilings[0]) cli_append(out, TUNE_LINE_BYTES, " ", "--tune '%s'", tilings);
+  if (chunks.rows || chunks.vocab) cli_append(out, TUNE_LINE_BYTES, " ", "--chunks %ux%u", chunks.rows, chunks.vocab);
+  if (chunks.step) cli_append(out, TUNE_LINE_BYTES, " ", "--step-rows %u", chunks.step);
+  cli_append(out, TUNE_LINE_BYTES, " ", "--tuned-for '%s'", device);
 }
 
 static void print_step(cli_table *table, const tune_step *step) {

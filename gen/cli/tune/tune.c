@@ -83,11 +83,6 @@ static const cli_value values[] = {
     {'q', CLI_IS_QUIET, CLI_PLACE(tune_args, quiet)},
     {0}};
 
-static error_t parse(int key, char *text, struct argp_state *state) {
-  static const cli_values all = {"tune", options, values, offsetof(tune_args, options), CLI_TUNE_MODES, 1};
-  return cli_values_parse(&all, key, text, state);
-}
-
 /* ---- where things lie ---- */
 
 typedef struct tune_places {
@@ -200,7 +195,7 @@ static flp_status append_line(const tune_run *r, const tune_outcome *outcome) {
 static flp_status run_one(tune_run *r, const tune_head *target) {
   tune_outcome outcome;
   FLP_TRY(tune_head_run(r->args, target, &r->device, r->args->no_baseline ? NULL : &r->library, r->file, &r->run,
-                          &r->compile_pool, &outcome));
+                        &r->compile_pool, &outcome));
   r->done += !outcome.stopped;
   if (r->args->json)
     json_array_append_new(r->outcomes, tune_outcome_json(&outcome));
@@ -315,10 +310,13 @@ static flp_status tune(tune_args *args, const char *command) {
   return status;
 }
 
-const struct argp cli_tune_argp = {
-    .options = options,
-    .parser = parse,
-    .doc =
+const cli_values cli_tune_argp = {
+    .argp.options = options,
+    .argp.parser = cli_values_parse,
+    .rows = values,
+    .call = offsetof(tune_args, options),
+    .modes = CLI_TUNE_MODES,
+    .argp.doc =
         "Finds the fastest kernels of specialisations on this machine's GPU and stores them in the cache, where plans "
         "of the same specialisation find them first."
         "\vEvery candidate is verified before it is timed: forward bits are those of the untuned kernel, gradients are "
@@ -333,7 +331,7 @@ const struct argp cli_tune_argp = {
         "Examples:\n"
         "  flpgen tune --vocab 151936 --hidden 4096 --grad hidden,weight\n"
         "  flpgen tune --preset all --effort quick --list found.txt\n\n" CLI_EXIT_HELP,
-    .children = cli_spec_children};
+    .argp.children = cli_spec_children};
 
 int cli_tune(int argc, char **argv) {
   tune_args args = {.spec = CLI_SPEC_ARGS_INIT,
