@@ -41,6 +41,13 @@ def test_each_chunk_keeps_its_directions_for_every_backward_pass(passes, chunk, 
     assert torch.equal(first, second) and torch.equal(first, recomputed) and torch.equal(logprob, other)
 
 
+def test_best_tokens_come_beside_directions(passes):  # noqa: F811
+    (logprob, ids, *_), hidden = scored(parallel_call(4, topk=3))
+    assert all(keeps and saved for keeps, saved in places(passes.forward())) and ids.shape == (N, 3)
+    assert [plan.key.topk for plan in _plans.existing() if plan.key.keep] == [3]
+    assert torch.equal(logprob, scored(parallel_call(4, save=False))[0])
+
+
 @pytest.mark.parametrize("budget, save, keeps", [
     (None, None, True), (THREE, None, True), (THREE - 1, None, False), (THREE - 1, True, True), (THREE, False, False)])
 def test_the_directions_of_all_chunks_share_one_budget(passes, budget, save, keeps):  # noqa: F811

@@ -152,23 +152,20 @@ class Kept:
 def keep(ops, settings, grads):
     """Memory for what the forward pass of these operands keeps -> Kept, or None for recompute mode. error: as
     keeping_plan"""
-    plan, size = keeping_plan(ops, settings, grads, with_top=True)
+    plan, size = keeping_plan(ops, settings, grads)
     if not size:
         return None
     lasts = plan.keeps_for_good(ops.hidden.shape[0], keep_budget(settings))
     return Kept(memory_on(ops.hidden.device, size), settings, plan, lasts)
 
 
-def keeping_plan(ops, settings, grads, with_top=False):
+def keeping_plan(ops, settings, grads):
     """The plan of a training call and the bytes that its forward pass keeps for save, direction or tail mode; 0:
-    recompute mode. with_top: one that also gives what _top.Outputs has
+    recompute mode.
 
     error: UnsupportedError if settings.save is True and no rung keeps any
     """
-    key = key_of(ops, settings, grads)
-    if with_top:
-        key = key._replace(topk=settings.topk, rank=int(settings.rank))
-    return plan_that_keeps(key, settings, ops.hidden.shape[0])
+    return plan_that_keeps(key_of(ops, settings, grads), settings, ops.hidden.shape[0])
 
 
 def mode_of(ops, settings, grads):
@@ -198,8 +195,9 @@ def plan_that_keeps(key, settings, n):
 
 
 def _how_it_keeps(settings):
-    """Fields of a Spec whose forward pass may keep something: lists of columns, or exponentials and directions."""
-    return {"tail": settings.tail} if settings.tail else {"keep": 1}
+    """Fields of a Spec whose forward pass may keep something: lists of columns, or exponentials and directions, and best
+    columns beside them."""
+    return {"tail": settings.tail} if settings.tail else {"keep": 1, "topk": settings.topk, "rank": int(settings.rank)}
 
 
 def settings_that_keep(ops, settings, pieces, grads):
