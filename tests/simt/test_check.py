@@ -111,13 +111,13 @@ FEATURES = {
         "--vocab 900 --dtype fp16 --softcap 20", "--vocab 1100 --dtype fp32 --topk 40"),
         "forward_top/forward_top_map top_target top_begin top_floor top_redo top_finish", "top_ids top_logprob rank",
         "equal exact sharp", "top"),
-    "top saved": Feature(30, "--vocab 3400 --hidden 40 --rows 41 --dtype bf16 --topk 20 --rank --mode S", (
+    "top saved": Feature(30, "--vocab 1700 --hidden 40 --rows 41 --dtype bf16 --topk 20 --rank --mode S", (
         "--grad hidden,weight",
         "--grad hidden,weight,bias --bias --entropy backward --softcap 20 --per-row-temperature",
         "--grad hidden,weight --vocab 2100 --topk 128 --rows 300", "--grad hidden,weight --vocab 1100 --alignment 2"),
         "forward_keep_top/forward_keep_top_map keep_finish top_redo top_finish", "top_ids rank grad_hidden",
         "equal exact sharp steep", "mode=save"),
-    "top kept": Feature(20, "--vocab 3400 --hidden 40 --rows 41 --dtype bf16 --topk 20 --rank --mode D", (
+    "top kept": Feature(20, "--vocab 1700 --hidden 40 --rows 41 --dtype bf16 --topk 20 --rank --mode D", (
         "--grad hidden", "--grad hidden --softcap 20 --rows 150", "--grad hidden --rows 300 --budget 4M"),
         "forward_keep_top/forward_keep_top_map direction_strike top_redo top_finish", "top_ids rank grad_hidden",
         "equal exact sharp steep", "mode=direction"),

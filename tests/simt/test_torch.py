@@ -57,6 +57,7 @@ def near(found):
         assert error <= 1.5 * of_exact + TAIL, found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @both
 def test_tails(folder, capability, dtype):
