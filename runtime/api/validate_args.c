@@ -215,9 +215,6 @@ static flp_status check_numbers(const flp_spec *spec, flp_args *args) {
 
 /* Of forward and combine. */
 static flp_status check_outputs(const flp_spec *spec, const flp_args *args) {
-  if (args->pass == FLP_PASS_FORWARD && spec->topk > args->vocab_total)
-    return flp_fail(FLP_ERROR_ARGUMENT, "args.vocab_total is %" PRId64 ", but spec.topk is %d (accepted: %d or more)",
-                    args->vocab_total, spec->topk, spec->topk);
   int is_combine = args->pass == FLP_PASS_COMBINE, writes = !is_combine && args->partial;
   for (int i = 0; i < FLP_ARRAYS; i++)
     writes |= FLP_ARRAY[i].way == FLP_WAY_OUT && flp_array_is_of((flp_array_id)i, args->pass) &&
@@ -236,6 +233,9 @@ static flp_status check_upstream(const flp_args *args) {
 }
 
 static flp_status check_pass(const flp_spec *spec, const flp_args *args) {
+  if (flp_array_is_of(FLP_ARRAY_top_ids, args->pass) && spec->topk > args->vocab_total)
+    return flp_fail(FLP_ERROR_ARGUMENT, "args.vocab_total is %" PRId64 ", but spec.topk is %d (accepted: %d or more)",
+                    args->vocab_total, spec->topk, spec->topk);
   if (args->pass == FLP_PASS_BACKWARD) return check_upstream(args);
   return args->pass == FLP_PASS_STEP ? FLP_OK : check_outputs(spec, args);
 }

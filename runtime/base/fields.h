@@ -115,8 +115,6 @@ enum { FLP_COUNT_MAX = 1 << 30, FLP_HIDDEN_MAX = 1 << 20 };
   A(LISTED, B(KEEP) B(TAIL) B(TARGETS) B(TOPK) B(RANK) B(LOSS), "whose columns are few already")                       \
   A(TAIL, B(KEEP), "whose forward pass keeps lists of columns")                                                        \
   A(TARGETS, B(KEEP) B(TAIL) B(TOPK) B(RANK), "whose passes recompute")                                                \
-  A(TOPK, B(TAIL) B(LOSS), "which a forward pass gives that lists nothing else")                                       \
-  A(RANK, B(TAIL) B(LOSS), "which a forward pass gives that lists nothing else")                                       \
   A(LORA, B(KEEP) B(LISTED) B(TAIL) B(TARGETS) B(TOPK) B(RANK) B(MIXED), "whose passes recompute")                     \
   A(SLICES, B(LISTED) B(TAIL) B(TARGETS) B(TOPK) B(RANK), "which takes the weight in slices")                          \
   A(SCORES, B(MIXED) B(LORA) B(TAIL), "which reads lse or mean_score, so that every column counts")

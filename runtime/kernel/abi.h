@@ -114,7 +114,8 @@ enum flp_part {
 #define FLP_PART(ID, name) FLP_PART_##ID = 1 << FLP_PART_BIT_##ID,
   FLP_FORWARD_PARTS(FLP_PART)
 #undef FLP_PART
-      FLP_FORWARD_SETS = 1 << FLP_PART_BITS
+      FLP_FORWARD_SETS = 1 << FLP_PART_BITS,
+  FLP_TOGETHER = FLP_FORWARD_SETS /* of parts that count together */
 };
 
 /* N(set, name) for every set of parts. */
@@ -1104,18 +1105,24 @@ enum flp_part {
  * hidden. acc is f32 always. In place of both where operands come through tensor maps and dz is one of them, module
  * lora_products: entry lora_products_map, products_map with lora_b in the place of weight and lora_u in that of hidden. */
 
-/* Parameters of forward, list after list: L(P, parts, LIST), a list that is there with any of these parts, or 0
- * always. */
+/* Of emit beside a part that goes over the vocabulary in slices. */
+#define FLP_SLICED_EMIT_PARAMS(P)                                          \
+  P(i32, columns) /* of all slices */
+
+/* Parameters of forward, list after list: L(P, parts, LIST), a list that is there with any of these parts, FLP_TOGETHER
+ * with all of them, or 0 always. */
 #define FLP_FORWARD_LISTS(L, P)                                               \
   L(P, 0, FLP_FORWARD_PARAMS)                                                 \
   L(P, FLP_PART_KEEP | FLP_PART_TOP | FLP_PART_COLUMNS, FLP_SLICE_PARAMS)     \
   L(P, FLP_PART_KEEP, FLP_KEEP_PARAMS) L(P, FLP_PART_EMIT, FLP_EMIT_PARAMS)   \
+  L(P, FLP_TOGETHER | FLP_PART_EMIT | FLP_PART_TOP, FLP_SLICED_EMIT_PARAMS)   \
   L(P, FLP_PART_TARGETS, FLP_HOLD_PARAMS) L(P, FLP_PART_TOP, FLP_CONTENDER_PARAMS) \
   L(P, FLP_PART_LORA, FLP_LORA_PARAMS)
 #define FLP_FORWARD_MAP_LISTS(L, P)                                           \
   L(P, 0, FLP_FORWARD_MAP_PARAMS)                                             \
   L(P, FLP_PART_KEEP | FLP_PART_TOP | FLP_PART_COLUMNS, FLP_SLICE_PARAMS)     \
   L(P, FLP_PART_KEEP, FLP_KEEP_MAP_PARAMS) L(P, FLP_PART_EMIT, FLP_EMIT_PARAMS) \
+  L(P, FLP_TOGETHER | FLP_PART_EMIT | FLP_PART_TOP, FLP_SLICED_EMIT_PARAMS)   \
   L(P, FLP_PART_TARGETS, FLP_HOLD_PARAMS) L(P, FLP_PART_TOP, FLP_CONTENDER_PARAMS) \
   L(P, FLP_PART_COLUMNS, FLP_AHEAD_MAP_PARAMS) L(P, FLP_PART_LORA, FLP_LORA_MAP_PARAMS)
 #define FLP_ABI_WHOLE(P, parts, LIST) LIST(P)
@@ -1233,7 +1240,7 @@ typedef enum flp_entry_id {
   FLP_ENTRY_ID_COUNT = FLP_ENTRY_forward_map + FLP_FORWARD_SETS
 } flp_entry_id;
 
-/* Parameters that stand behind each other in a table and come together: with any of these parts, or 0 always. */
+/* Parameters that stand behind each other in a table and come together: parts as in FLP_FORWARD_LISTS. */
 typedef struct flp_abi_list {
   uint32_t parts, count;
 } flp_abi_list;

@@ -17,7 +17,7 @@ static int has_rows_loss(const flp_spec *spec) {
 }
 
 #define OF(feature) (1u << FLP_FEATURE_##feature)
-enum { HIDDEN = FLP_GRAD_HIDDEN, WEIGHT = FLP_GRAD_WEIGHT, BIAS = FLP_GRAD_BIAS, ANY = INT32_MAX };
+enum { HIDDEN = FLP_GRAD_HIDDEN, WEIGHT = FLP_GRAD_WEIGHT, BIAS = FLP_GRAD_BIAS, ANY = INT32_MAX, TOP = OF(TOPK) | OF(RANK) };
 static const flp_op_kernel head_kernels[] = {
     {.kind = FLP_KERNEL_ROWS},
     {.kind = FLP_KERNEL_FORWARD, .none = OF(LISTED)},
@@ -26,8 +26,7 @@ static const flp_op_kernel head_kernels[] = {
     {.kind = FLP_KERNEL_GRAD_HIDDEN, .none = OF(LISTED), .grads = HIDDEN, .products = FLP_PRODUCTS_APART},
     {.kind = FLP_KERNEL_GRAD_WEIGHT, .none = OF(LISTED), .grads = WEIGHT, .products = FLP_PRODUCTS_APART},
     {.kind = FLP_KERNEL_FORWARD, .parts = FLP_PART_KEEP, .also = flp_kernel_spec_keeps},
-    {.kind = FLP_KERNEL_FORWARD, .parts = FLP_PART_KEEP | FLP_PART_TOP, .all = OF(TOPK), .also = flp_kernel_spec_keeps},
-    {.kind = FLP_KERNEL_FORWARD, .parts = FLP_PART_KEEP | FLP_PART_TOP, .all = OF(RANK), .also = flp_kernel_spec_keeps},
+    {.kind = FLP_KERNEL_FORWARD, .parts = FLP_PART_KEEP | FLP_PART_TOP, .any = TOP, .also = flp_kernel_spec_keeps},
     {.kind = FLP_KERNEL_KEPT, .also = flp_kernel_spec_keeps},
     {.kind = FLP_KERNEL_LOSS, .also = has_rows_loss},
     {.kind = FLP_KERNEL_LISTED, .all = OF(LISTED)},
@@ -37,14 +36,13 @@ static const flp_op_kernel head_kernels[] = {
     {.kind = FLP_KERNEL_LISTED_WEIGHT, .all = OF(TAIL), .grads = WEIGHT | BIAS},
     {.kind = FLP_KERNEL_LISTED_WEIGHT, .all = OF(TARGETS), .grads = BIAS},
     {.kind = FLP_KERNEL_FORWARD, .parts = FLP_PART_EMIT, .all = OF(TAIL)},
+    {.kind = FLP_KERNEL_FORWARD, .parts = FLP_PART_EMIT | FLP_PART_TOP, .all = OF(TAIL), .any = TOP},
     {.kind = FLP_KERNEL_EMITTED, .all = OF(TAIL)},
     {.kind = FLP_KERNEL_TAIL, .all = OF(TAIL)},
     {.kind = FLP_KERNEL_TARGETS, .all = OF(TARGETS)},
     {.kind = FLP_KERNEL_LOSS_TARGETS, .also = flp_kernel_spec_has_targets_loss},
-    {.kind = FLP_KERNEL_FORWARD, .parts = FLP_PART_TOP, .all = OF(TOPK)},
-    {.kind = FLP_KERNEL_FORWARD, .parts = FLP_PART_TOP, .all = OF(RANK)},
-    {.kind = FLP_KERNEL_TOP, .all = OF(TOPK)},
-    {.kind = FLP_KERNEL_TOP, .all = OF(RANK)},
+    {.kind = FLP_KERNEL_FORWARD, .parts = FLP_PART_TOP, .any = TOP},
+    {.kind = FLP_KERNEL_TOP, .any = TOP},
     {.kind = FLP_KERNEL_LOSS_SCORES, .all = OF(SCORES)},
     {.kind = FLP_KERNEL_MEAN, .all = OF(SCORES)},
     {.kind = FLP_KERNEL_OPERANDS, .all = OF(MIXED)},
@@ -79,6 +77,7 @@ const flp_op_row *flp_op_of(flp_op op) {
 int flp_op_wants(const flp_op_kernel *kernel, const flp_spec *spec, const char *arch) {
   uint32_t features = flp_features_of(spec);
   if ((features & kernel->all) != kernel->all || features & kernel->none) return 0;
+  if (kernel->any && !(features & kernel->any)) return 0;
   if (kernel->grads && !(spec->grads & kernel->grads)) return 0;
   if (kernel->products && makes_both(spec, arch) != (kernel->products == FLP_PRODUCTS_TOGETHER)) return 0;
   return !kernel->also || kernel->also(spec);

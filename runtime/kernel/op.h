@@ -14,7 +14,7 @@ typedef enum flp_products { FLP_PRODUCTS_ANY, FLP_PRODUCTS_TOGETHER, FLP_PRODUCT
 typedef struct flp_op_kernel {
   flp_kernel_kind kind;
   unsigned parts;     /* of forward, beside those that all of the spec's have (kernel.h) */
-  uint32_t all, none; /* bits of flp_feature: the spec asks for all of these, and for none of those */
+  uint32_t all, any, none; /* bits of flp_feature: the spec asks for all, for any, for none of these; 0: whatever */
   uint32_t grads;     /* and for any of these gradients; 0: whether or not */
   flp_products products;
   int (*also)(const flp_spec *spec); /* and this holds; NULL: whatever */

@@ -18,7 +18,7 @@ flp_status flp_launch_score_means(const flp_call *call) {
   for (int64_t begin = 0; begin < own.args->n; begin += own.scheme.chunk_rows) {
     flp_row_range rows = {begin, flp_min(begin + own.scheme.chunk_rows, own.args->n)};
     FLP_TRY(flp_launch_gather(&own, rows));
-    FLP_TRY(flp_launch_scores(&own, rows, (flp_column_range){0, own.args->vocab_valid}, NULL));
+    FLP_TRY(flp_launch_scores(&own, rows, (flp_column_range){0, own.args->vocab_valid}, (flp_sinks){0}));
     FLP_TRY(flp_launch_fold(&own, rows, own.scores->partial));
   }
   return FLP_OK;

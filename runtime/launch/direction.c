@@ -54,7 +54,7 @@ static flp_status launch_sums(const flp_call *call, flp_row_range rows) {
   for (int64_t begin = 0; begin < end; begin += step) {
     flp_column_range columns = {begin, flp_min(begin + step, end)};
     backward_chunk c = chunk_of(call, rows, columns, keep.stride, rows.begin);
-    FLP_TRY(flp_launch_kept_scores(call, rows, columns, &keep));
+    FLP_TRY(flp_launch_range(call, rows, columns, (flp_sinks){.keep = &keep}));
     FLP_TRY(launch_strike(call, &c));
     FLP_TRY(backward_launch_products(call, &c));
   }
@@ -75,7 +75,7 @@ static flp_status launch_outputs(const flp_call *call, flp_row_range rows) {
   };
   FLP_TRY(flp_launch(call, FLP_ENTRY_direction_finish, &p, flp_ceil_div(rows.end - rows.begin, FLP_KEPT_BLOCK_ROWS)));
   if (a->logprob || a->entropy || a->stats) FLP_TRY(flp_launch_fold(call, rows, 0));
-  return flp_call_wants_top(call) ? flp_launch_top_finish(call, rows) : FLP_OK;
+  return flp_launch_top_finish(call, rows);
 }
 
 /* One block of rows after the other, in as many columns at a time as the chunk's exponentials leave room for; the device
@@ -107,7 +107,7 @@ flp_status flp_launch_direction(const flp_call *call) {
     FLP_TRY(launch_outputs(call, rows));
     FLP_TRY(launch_redo(call, rows));
   }
-  return flp_call_wants_top(call) ? flp_launch_top_others(call) : FLP_OK;
+  return flp_launch_top_others(call);
 }
 
 flp_status flp_launch_direction_rows(const flp_call *call) {

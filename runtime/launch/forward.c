@@ -16,7 +16,7 @@ static flp_status launch_slices(const flp_call *call, flp_row_range rows) {
     flp_own_call own;
     FLP_TRY(call->scheme.ahead ? flp_launch_next_slice(call, number, begin, end, &own)
                                : flp_launch_slice(call, begin, end, &own));
-    FLP_TRY(flp_launch_scores(&own.call, rows, (flp_column_range){begin, end}, NULL));
+    FLP_TRY(flp_launch_scores(&own.call, rows, (flp_column_range){begin, end}, (flp_sinks){0}));
   }
   return FLP_OK;
 }
@@ -33,7 +33,7 @@ static flp_status launch(const flp_call *call) {
   FLP_TRY(flp_launch_prepare(call, 1));
   if (call->scheme.mode == FLP_MODE_DIRECTION) return flp_launch_direction(call);
   if (call->scheme.mode == FLP_MODE_LISTED) return flp_launch_listed(call);
-  int is_top = flp_call_wants_top(call), outputs = a->logprob || a->entropy || a->stats;
+  int outputs = a->logprob || a->entropy || a->stats;
   int is_tail = call->scheme.mode == FLP_MODE_TAIL;
   int has_targets = flp_call_has_targets(call);
   CUdeviceptr partial = flp_call_pointer(a->partial);
@@ -49,18 +49,18 @@ static flp_status launch(const flp_call *call) {
     } else if (a->saved) {
       flp_keep_sink keep = flp_keep_saved(call, begin);
       FLP_TRY(flp_launch_keep(call, rows, &keep));
-    } else if (is_top) {
-      FLP_TRY(flp_launch_top(call, rows, (flp_column_range){0, a->vocab_valid}, NULL));
+    } else if (flp_call_wants_top(call)) {
+      FLP_TRY(flp_launch_top(call, rows, (flp_column_range){0, a->vocab_valid}, (flp_sinks){0}));
     } else {
       FLP_TRY(launch_slices(call, rows));
     }
     if (partial) FLP_TRY(flp_launch_fold(call, rows, partial));
     if (outputs && !has_targets) FLP_TRY(flp_launch_fold(call, rows, 0));
-    if (is_top) FLP_TRY(flp_launch_top_finish(call, rows));
+    FLP_TRY(flp_launch_top_finish(call, rows));
     if (is_tail) FLP_TRY(flp_launch_tail_kept(call, rows));
   }
   if (has_targets) return launch_targets(call, partial);
-  return is_top ? flp_launch_top_others(call) : FLP_OK;
+  return flp_launch_top_others(call);
 }
 
 flp_status flp_launch_forward(const flp_call *call) {

@@ -25,7 +25,7 @@ flp_keep_sink flp_keep_saved(const flp_call *call, int64_t first) {
 flp_status flp_launch_reference(const flp_call *call, flp_row_range rows, const flp_keep_sink *keep) {
   const flp_args *a = call->args;
   flp_column_range columns = {0, flp_min(a->vocab_valid, FLP_REFERENCE_COLUMNS)};
-  if (!a->old_lse) FLP_TRY(flp_launch_scores(call, rows, columns, NULL));
+  if (!a->old_lse) FLP_TRY(flp_launch_scores(call, rows, columns, (flp_sinks){0}));
   flp_keep_reference_given p = {
       .part = a->old_lse ? 0 : flp_call_region(call, FLP_REGION_part),
       .old_lse = flp_call_pointer(a->old_lse),
@@ -35,15 +35,9 @@ flp_status flp_launch_reference(const flp_call *call, flp_row_range rows, const 
   return flp_launch_over(call, FLP_ENTRY_keep_reference, &p, rows.end - rows.begin, 1);
 }
 
-flp_status flp_launch_kept_scores(const flp_call *call, flp_row_range rows, flp_column_range columns,
-                                  const flp_keep_sink *keep) {
-  return flp_call_wants_top(call) ? flp_launch_top(call, rows, columns, keep)
-                                  : flp_launch_scores(call, rows, columns, keep);
-}
-
 flp_status flp_launch_keep(const flp_call *call, flp_row_range rows, const flp_keep_sink *keep) {
   FLP_TRY(flp_launch_reference(call, rows, keep));
-  return flp_launch_kept_scores(call, rows, (flp_column_range){0, call->args->vocab_valid}, keep);
+  return flp_launch_range(call, rows, (flp_column_range){0, call->args->vocab_valid}, (flp_sinks){.keep = keep});
 }
 
 /* ---- gradients ---- */

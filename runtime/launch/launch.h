@@ -194,18 +194,20 @@ typedef struct flp_top_sink {
   int64_t from;
 } flp_top_sink;
 
-/* Partials of the scores of a chunk's rows with these columns; rows have been gathered where kernels want that. keep: where
- * exponentials go; NULL: nowhere, and columns begin at 0. They begin at a multiple of the planner's
- * unit_columns. */
-flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, flp_column_range columns,
-                             const flp_keep_sink *keep);
-/* The same of all columns, and lists of them. */
-flp_status flp_launch_emit(const flp_call *call, flp_row_range rows, const flp_emit_sink *emit);
+/* What forward makes beside partials: a sink for each part; NULL: nothing. */
+typedef struct flp_sinks {
+  const flp_keep_sink *keep;
+  const flp_emit_sink *emit;
+  const flp_top_sink *top;
+} flp_sinks;
+
+/* Partials of the scores of a chunk's rows with these columns; rows have been gathered where kernels want that. Columns
+ * begin at a multiple of the planner's unit_columns; at 0, where neither keep nor top is there. */
+flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, flp_column_range columns, flp_sinks to);
+/* The same, range after range of columns; in slices, with part top, where the call wants best columns or ranks (top.c). */
+flp_status flp_launch_range(const flp_call *call, flp_row_range rows, flp_column_range columns, flp_sinks to);
 /* The scores of the rows' own targets, before forward: tail_target or top_target. */
 flp_status flp_launch_own_scores(const flp_call *call, flp_entry_id entry, flp_row_range rows, int64_t rows_of_a_warp);
-/* The same of some columns, with keep or without, and what may be the rows' best of them (top.c). */
-flp_status flp_launch_contenders(const flp_call *call, flp_row_range rows, flp_column_range columns,
-                                 const flp_keep_sink *keep, const flp_top_sink *top);
 /* logprob, entropy and stats from those; partial: where a shard's partial goes in their place, 0: nowhere */
 flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, CUdeviceptr partial);
 
@@ -288,11 +290,10 @@ flp_status flp_launch_tail_kept(const flp_call *call, flp_row_range rows);
 flp_status flp_launch_tail_lists(const flp_call *call);
 flp_status flp_tail_dense(const flp_call *call, flp_own_call *dense);
 flp_status flp_launch_tail_sums(const flp_call *call);
-/* Best columns and ranks: scores of a chunk in slices, with lists; what stands in these, when the chunk is folded; and rows
- * that are not computed. Columns come range after range, of which slices are parts. keep: where their exponentials go,
- * from the first column of the range on; NULL: nowhere */
-flp_status flp_launch_top(const flp_call *call, flp_row_range rows, flp_column_range columns,
-                          const flp_keep_sink *keep);
+/* Best columns and ranks: scores of a chunk in slices, with lists. Columns come range after range, of which slices are
+ * parts; exponentials go where those of the range's first column do. */
+flp_status flp_launch_top(const flp_call *call, flp_row_range rows, flp_column_range columns, flp_sinks to);
+/* What stands in these, when the chunk is folded; and rows that are not computed. Without best columns and ranks nothing. */
 flp_status flp_launch_top_finish(const flp_call *call, flp_row_range rows);
 flp_status flp_launch_top_others(const flp_call *call);
 /* args.tail_report of a pass that leaves nothing out, if there is one. */

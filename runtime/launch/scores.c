@@ -11,17 +11,10 @@ typedef struct values {
       ahead_source, ahead_out;
   int64_t hidden_stride, weight_stride, lora_b_stride, kept_stride, ahead_stride, capacity;
   int32_t depth, vocab_valid, n, row_begin, row_end, bands, groups, column_begin, rank, targets, block_words, top_from,
-      top_places, emit_capacity, ahead_rows, ahead_depth;
+      top_places, columns, emit_capacity, ahead_rows, ahead_depth;
   float cap_in, slope, log2_threshold;
   flp_abi_map hidden_map, gathered_map, weight_map, lora_u_map, lora_b_map, kept_map;
 } values;
-
-/* What a launch makes beside partials; NULL: nothing. */
-typedef struct sinks {
-  const flp_keep_sink *keep;
-  const flp_emit_sink *emit;
-  const flp_top_sink *top;
-} sinks;
 
 /* One launch: of which rows and columns, by which kernel, to where. */
 typedef struct job {
@@ -29,7 +22,7 @@ typedef struct job {
   flp_row_range rows;
   flp_column_range columns;
   const flp_kernel_desc *desc;
-  sinks to;
+  flp_sinks to;
 } job;
 
 /* ---- what parts are given ---- */
@@ -59,6 +52,7 @@ static flp_status fill_emit(const job *j, values *v) {
   v->emit_entry = emit->entry;
   v->emit_capacity = emit->capacity;
   v->log2_threshold = emit->log2_threshold;
+  v->columns = (int32_t)j->call->args->vocab_valid;
   return FLP_OK;
 }
 
@@ -103,7 +97,7 @@ static flp_status (*const fills[])(const job *j, values *v) = {
 
 /* ---- what all have ---- */
 
-static unsigned parts_for(const flp_call *call, const sinks *to) {
+static unsigned parts_for(const flp_call *call, const flp_sinks *to) {
   return flp_kernel_spec_parts(&call->plan->spec) | (to->keep ? FLP_PART_KEEP : 0u) | (to->emit ? FLP_PART_EMIT : 0u) |
          (to->top ? FLP_PART_TOP : 0u);
 }
@@ -151,7 +145,7 @@ LAUNCH(forward_map, FLP_FORWARD_MAP_WHOLE_PARAMS, flp_launch_clusters)
 #undef LAUNCH
 #undef GIVE
 
-static flp_status launch_to(const flp_call *call, flp_row_range rows, flp_column_range columns, sinks to) {
+flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, flp_column_range columns, flp_sinks to) {
   unsigned parts = parts_for(call, &to);
   job j = {call, rows, columns, flp_call_desc(call, (flp_kernel_kind)(FLP_KERNEL_FORWARD + parts)), to};
   values v = values_of(&j);
@@ -164,6 +158,10 @@ static flp_status launch_to(const flp_call *call, flp_row_range rows, flp_column
   return launch_forward_map(call, parts, &v, flp_ceil_div(rows.end - rows.begin, panel_rows) * leaves);
 }
 
+flp_status flp_launch_range(const flp_call *call, flp_row_range rows, flp_column_range columns, flp_sinks to) {
+  return (flp_call_wants_top(call) ? flp_launch_top : flp_launch_scores)(call, rows, columns, to);
+}
+
 /* abi.h gives tail_target and top_target one list. */
 _Static_assert(sizeof(flp_tail_target_given) == sizeof(flp_top_target_given), "either entry takes these values");
 flp_status flp_launch_own_scores(const flp_call *call, flp_entry_id entry, flp_row_range rows, int64_t rows_of_a_warp) {
@@ -174,20 +172,6 @@ flp_status flp_launch_own_scores(const flp_call *call, flp_entry_id entry, flp_r
       FLP_GIVE_ROWS(rows),
   };
   return flp_launch_over(call, entry, &p, flp_ceil_div(rows.end - rows.begin, rows_of_a_warp), 32);
-}
-
-flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, flp_column_range columns,
-                             const flp_keep_sink *keep) {
-  return launch_to(call, rows, columns, (sinks){.keep = keep});
-}
-
-flp_status flp_launch_emit(const flp_call *call, flp_row_range rows, const flp_emit_sink *emit) {
-  return launch_to(call, rows, (flp_column_range){0, call->args->vocab_valid}, (sinks){.emit = emit});
-}
-
-flp_status flp_launch_contenders(const flp_call *call, flp_row_range rows, flp_column_range columns,
-                                 const flp_keep_sink *keep, const flp_top_sink *top) {
-  return launch_to(call, rows, columns, (sinks){.keep = keep, .top = top});
 }
 
 /* The kernel writes either a shard's partial or the outputs of a whole head. */

@@ -157,12 +157,14 @@ static flp_status stream(const flp_call *step) {
     FLP_TRY(flp_launch_gather(call, rows));
     FLP_TRY(flp_launch_keep(call, rows, &keep));
     FLP_TRY(flp_launch_fold(call, rows, 0));
+    FLP_TRY(flp_launch_top_finish(call, rows));
     if (call->scores) FLP_TRY(flp_launch_score_rows(call, rows));
     FLP_TRY(launch_loss(call, rows));
     FLP_TRY(flp_launch_kept(call, rows, &keep, begin == 0, rows.end == n));
   }
   FLP_TRY(flp_launch_score_gradients(call));
   FLP_TRY(launch_inactive_loss(call));
+  FLP_TRY(flp_launch_top_others(call));
   return flp_launch_fill(call);
 }
 

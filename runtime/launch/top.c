@@ -105,27 +105,28 @@ static flp_status launch_redo(const flp_call *call, flp_row_range rows) {
 /* The first columns, which are listed all, so that there is a floor. */
 static flp_status launch_sample(const flp_call *call, flp_row_range rows, int64_t sample) {
   if (!sample) return FLP_OK;
-  FLP_TRY(flp_launch_contenders(call, rows, (flp_column_range){0, sample}, NULL, &(flp_top_sink){.from = 0}));
+  FLP_TRY(flp_launch_scores(call, rows, (flp_column_range){0, sample}, (flp_sinks){.top = &(flp_top_sink){0}}));
   return launch_floor(call, rows, 1, 0);
 }
 
 /* One slice, whose exponentials stand behind those of the columns of the range before it. */
 static flp_status launch_slice(const flp_call *call, flp_row_range rows, flp_column_range slice, int64_t range_begin,
-                               const flp_keep_sink *keep, int64_t from) {
+                               flp_sinks to, int64_t from) {
   flp_keep_sink own;
-  if (keep) {
-    own = *keep;
+  if (to.keep) {
+    own = *to.keep;
     own.kept += (uint64_t)(slice.begin - range_begin) * flp_dtype_bytes(call->plan->spec.dtype);
+    to.keep = &own;
   }
-  return flp_launch_contenders(call, rows, slice, keep ? &own : NULL, &(flp_top_sink){.from = from});
+  to.top = &(flp_top_sink){.from = from};
+  return flp_launch_scores(call, rows, slice, to);
 }
 
-flp_status flp_launch_top(const flp_call *call, flp_row_range rows, flp_column_range columns,
-                          const flp_keep_sink *keep) {
+flp_status flp_launch_top(const flp_call *call, flp_row_range rows, flp_column_range columns, flp_sinks to) {
   const flp_spec *spec = &call->plan->spec;
   int64_t vocab = call->args->vocab_valid, sample = flp_call_best(call) ? flp_planner_top_sample(spec, vocab) : 0;
   if (columns.begin == 0) FLP_TRY(launch_begin(call, rows));
-  if (!flp_call_best(call)) return launch_slice(call, rows, columns, columns.begin, keep, 0);
+  if (!flp_call_best(call)) return launch_slice(call, rows, columns, columns.begin, to, 0);
   if (columns.begin == 0) FLP_TRY(launch_sample(call, rows, sample));
   int slices = flp_planner_top_slices(spec, vocab);
   for (int64_t begin = 0, slice = 0; begin < columns.end; slice++) {
@@ -133,7 +134,7 @@ flp_status flp_launch_top(const flp_call *call, flp_row_range rows, flp_column_r
     flp_column_range own = {flp_max(begin, columns.begin), flp_min(end, columns.end)};
     begin = end;
     if (own.begin >= own.end) continue;
-    FLP_TRY(launch_slice(call, rows, own, columns.begin, keep, own.begin ? 0 : sample));
+    FLP_TRY(launch_slice(call, rows, own, columns.begin, to, own.begin ? 0 : sample));
     FLP_TRY(launch_floor(call, rows, 0, own.end == vocab));
   }
   return columns.end == vocab ? launch_redo(call, rows) : FLP_OK;
@@ -143,6 +144,7 @@ flp_status flp_launch_top(const flp_call *call, flp_row_range rows, flp_column_r
  * caller wants no outputs beside these. */
 flp_status flp_launch_top_finish(const flp_call *call, flp_row_range rows) {
   const flp_args *a = call->args;
+  if (!flp_call_wants_top(call)) return FLP_OK;
   if (flp_args_are_whole(a) && !(a->logprob || a->entropy || a->stats)) FLP_TRY(flp_launch_fold(call, rows, 0));
   flp_top_finish_given p = {
       FLP_GIVE_ROWS(rows),
@@ -162,6 +164,7 @@ flp_status flp_launch_top_finish(const flp_call *call, flp_row_range rows) {
 
 flp_status flp_launch_top_others(const flp_call *call) {
   const flp_args *a = call->args;
+  if (!flp_call_wants_top(call)) return FLP_OK;
   flp_top_others_given p = {
       .n = a->n,
       .best = flp_call_best(call),

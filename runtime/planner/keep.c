@@ -97,7 +97,7 @@ static int64_t stream_launches(const flp_planner *p, int64_t n, int64_t rows) {
   /* gather, forward over the first columns, keep_reference, forward_keep, combine, loss_rows */
   int64_t each = 5 + p->is_mapped + chunk_launches(p, p->step_expands);
   return 2 + planner_wants(p->spec.grads, FLP_GRAD_HIDDEN) + chunks * each +
-         planner_scores_launches(p, chunks * (p->step_expands ? 1 : 2), chunks) +
+         planner_scores_launches(p, chunks * (p->step_expands ? 1 : 2), chunks) + planner_top_launches(p, chunks, 1) +
          blocks; /* prepare, loss_rows of inactive rows, fill */
 }
 
@@ -116,6 +116,7 @@ static void build_stream(const flp_planner *p, int64_t n, int64_t rows, flp_sche
   planner_put_region(s, FLP_REGION_reference, n, 4);
   planner_put_region(s, FLP_REGION_dz, 1, planner_dz_bytes(p, rows, p->spec.vocab));
   put_kept(p, s, n, rows);
+  planner_put_top(p, s, n, rows);
   if (s->chunks > 1) planner_put_head_accumulators(p, s);
   s->launches = clamp_launches(stream_launches(p, n, rows));
   s->seconds = flp_planner_stream_cost(p, n, rows) + planner_scores_cost(p, n);

@@ -43,6 +43,9 @@ return function(k, spec, M)
   local function first_of(mask) return k.popcount((mask & -mask) - 1) end
 
   ------------------------------------------------------------------------------------------------ the queue
+  -- In the vocabulary, of a column of the launch.
+  local function whole_column(p, column) return spec.parts.top and p.column_begin + column or column end
+
   -- Stores the columns of the queue in their bins, as many as those have places for. tile: where it begins
   local function store_queue(p, tile, queued)
     local function at(i)                              -- read twice, as there are no registers to keep it in
@@ -64,7 +67,7 @@ return function(k, spec, M)
         k.when(exists, function()
           k.branch(k.lt(slot, places), function()
             local place = i64(row) * i64(p.emit_capacity) + i64(first + slot)
-            k.store_vector(p.emit_entry, place, {tile.column + (entry[1] & 0xffff), entry[2]})
+            k.store_vector(p.emit_entry, place, {whole_column(p, tile.column + (entry[1] & 0xffff)), entry[2]})
           end, function() raise(p, row, bin + 1) end)
         end)
       end
@@ -94,8 +97,8 @@ return function(k, spec, M)
   ------------------------------------------------------------------------------------------------ crowded bins
   -- A bin of which a thread's part of a block has so many, where as many everywhere would be more than its places.
   local function is_crowded(p, bin, count)
-    local places = B.places(bin, p.emit_capacity)
-    return k.ge(count, CROWD) & k.gt(k.lshr(p.vocab_valid, CROWDED) * count, places)
+    local places, columns = B.places(bin, p.emit_capacity), spec.parts.top and p.columns or p.vocab_valid
+    return k.ge(count, CROWD) & k.gt(k.lshr(columns, CROWDED) * count, places)
   end
 
   -- The gate that a block's crowded bins leave a row, which they are given up for.

@@ -121,6 +121,16 @@ FEATURES = {
         "--grad hidden", "--grad hidden --softcap 20 --rows 150", "--grad hidden --rows 300 --budget 4M"),
         "forward_keep_top/forward_keep_top_map direction_strike top_redo top_finish", "top_ids rank grad_hidden",
         "equal exact sharp steep", "mode=direction"),
+    "top stepped": Feature(30, "--vocab 1700 --hidden 40 --rows 41 --dtype bf16 --topk 20 --rank", (
+        "--mode P --loss grpo+k3 --grad hidden,weight", "--mode P --loss cross_entropy --grad hidden,weight,bias --bias",
+        "--mode P --loss grpo+entropy --grad hidden,weight --softcap 20 --rows 300 --budget 4M",
+        "--dtype fp16 --loss grpo --grad hidden"),
+        "top_redo top_finish", "top_ids rank grad_hidden loss", "equal exact sharp steep", "loss="),
+    "top tailed": Feature(30, "--vocab 1700 --hidden 72 --rows 20 --topk 20 --rank --tail 2^-9", (
+        f"{EVERYTHING}", "--dtype bf16 --grad hidden,weight --loss grpo+k3",
+        "--dtype fp16 --grad hidden,weight --softcap 20 --per-row-temperature --tail 2^-6 --rows 300"),
+        "forward_emit_top/forward_emit_top_map tail_choose top_redo", "top_ids rank tail_report", "equal sharp",
+        "mode=tail"),
     "mixed": Feature(30, "--vocab 1100 --hidden 40 --rows 41", (
         f"{EVERYTHING} --weight-dtype fp32 --mixed round", f"{EVERYTHING} --weight-dtype fp32 --mixed split",
         f"{EVERYTHING} --hidden-dtype fp32 --mixed round", f"{EVERYTHING} --hidden-dtype fp32 --mixed split",

@@ -8,6 +8,8 @@
 #include "gen/cli/shared/spec_args.h"
 #include "runtime/api/validate.h"
 #include "runtime/base/half.h"
+#include "runtime/base/operands.h"
+#include "runtime/planner/planner.h"
 
 enum { ALL_GRADS = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS };
 
@@ -234,21 +236,11 @@ static void set_top(check_case *c, int topk) {
   c->spec.rank = c->shards == 1;
 }
 
-/* Beside what forward saves: exponentials, or directions. */
-static void add_top_saved(check_list *list, check_case c, flp_mode mode) {
-  c.mode = mode;
-  cli_spec_set_mode(&c.spec, mode);
-  c.spec.grads = mode == FLP_MODE_SAVE ? FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT : FLP_GRAD_HIDDEN;
-  if (mode == FLP_MODE_DIRECTION) c.spec.entropy = FLP_ENTROPY_NONE;
-  check_list_add(list, c);
-}
-
 static void set_top_row(check_list *list, const check_oddity *o, size_t i, check_case *c) {
+  (void)list;
   c->spec.grads = o->grads;
   if (i % 2) c->spec.entropy = FLP_ENTROPY_NONE;
   set_top(c, o->topk);
-  if (c->spec.dtype == FLP_DTYPE_BF16 && fits_modes(o, c->spec.dtype))
-    add_top_saved(list, *c, i % 4 < 2 ? FLP_MODE_SAVE : FLP_MODE_DIRECTION);
 }
 
 /* ---- operands of two dtypes ---- */
@@ -301,6 +293,82 @@ static void add_adapted(check_list *list, flp_dtype dtype) {
     check_list_add(list, c);
     if (i == 0) add_adapted_forms(list, c);
   }
+}
+
+/* ---- pairs of features ---- */
+
+/* Asks for a feature. turn: which form of it */
+static void ask(check_list *list, check_case *c, flp_feature feature, int turn) {
+  flp_spec *spec = &c->spec;
+  switch (feature) {
+    case FLP_FEATURE_KEEP:
+      spec->keep = 1;
+      spec->grads = turn % 2 ? FLP_GRAD_HIDDEN : FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
+      if (turn % 2) spec->entropy = FLP_ENTROPY_FORWARD;
+      break;
+    case FLP_FEATURE_LISTED:
+      c->kept = 20;
+      spec->listed = 1;
+      break;
+    case FLP_FEATURE_TAIL:
+      spec->tail = CLI_TAIL_USUAL;
+      spec->hidden = 264;
+      break;
+    case FLP_FEATURE_TARGETS:
+      spec->targets = CHECK_TARGETS_USUAL;
+      break;
+    case FLP_FEATURE_TOPK:
+      spec->topk = 20;
+      break;
+    case FLP_FEATURE_RANK:
+      spec->rank = 1;
+      break;
+    case FLP_FEATURE_LORA:
+      spec->lora_rank = CHECK_LORA_USUAL;
+      spec->grads = (spec->grads & ~(uint32_t)FLP_GRAD_WEIGHT) | ADAPTER;
+      break;
+    case FLP_FEATURE_MIXED:
+    case FLP_FEATURE_SLICES:
+      *(feature == FLP_FEATURE_MIXED ? &spec->hidden_dtype : &spec->weight_dtype) = FLP_DTYPE_FP32;
+      spec->mixed = feature == FLP_FEATURE_MIXED ? FLP_MIXED_ROUND : turn % 2 ? FLP_MIXED_SPLIT : FLP_MIXED_ROUND;
+      break;
+    default: /* LOSS, SCORES */
+      set_loss(list, c, feature == FLP_FEATURE_SCORES ? "cross_entropy" : spec->targets > 1 ? "forward_kl" : "grpo");
+  }
+}
+
+/* The mode that such a case takes, where it is one that a case names. */
+static flp_mode mode_of(const flp_spec *spec) {
+  if (spec->listed) return FLP_MODE_LISTED;
+  if (spec->tail > 0) return FLP_MODE_TAIL;
+  if (!spec->keep || spec->loss || flp_weight_is_sliced(spec)) return (flp_mode)0;
+  return flp_planner_has_direction(spec) ? FLP_MODE_DIRECTION : FLP_MODE_SAVE;
+}
+
+/* What rows the pairs meet, in turn. */
+static const char *const pair_rows[] = {"random", "sharp",  "masked",   "bad-rows", "one-hot",  "nan-rows",
+                                        "peaked", "steep",  "row-list", "shifted",  "idle-rows", "holes",
+                                        "equal",  "last-tile"};
+enum { PAIR_ROWS = sizeof pair_rows / sizeof pair_rows[0] };
+
+static void add_pair(check_list *list, flp_dtype dtype, flp_feature first, flp_feature second, int turn) {
+  const check_oddity odd = check_odd_named("given", pair_rows[turn % PAIR_ROWS]);
+  check_case c = check_make_odd(&odd, dtype);
+  flp_spec resolved;
+  if (c.fill == CHECK_FILL_SHARP) c.spec.hidden = 264; /* so that a score by chance is no rival */
+  ask(list, &c, first, turn);
+  ask(list, &c, second, turn);
+  c.mode = mode_of(&c.spec);
+  if (c.spec.targets > 1 && second == FLP_FEATURE_SCORES) return; /* such losses are of one target */
+  if (list->status == FLP_OK && flp_spec_resolve(&c.spec, &resolved) == FLP_OK) check_list_add(list, c);
+}
+
+/* Each two features that a spec may have. rows: of how many kinds */
+static void add_pairs(check_list *list, flp_dtype dtype, int rows) {
+  int turn = 0;
+  for (int first = 0; first < FLP_FEATURE_NONE; first++)
+    for (int second = first + 1; second < FLP_FEATURE_NONE; second++)
+      for (int i = 0; i < rows; i++) add_pair(list, dtype, (flp_feature)first, (flp_feature)second, turn++);
 }
 
 /* ---- large problems ---- */
@@ -482,6 +550,7 @@ static void add_sets(check_list *list, int all) {
   for (int d = 0; d < narrow; d++) add_mixed(list, dtypes[d], all && d == 0);
   for (int d = 0; d < count; d++) add_adapted(list, dtypes[d]);
   for (int d = 0; d < count; d++) add_rows(list, &check_odd_distilled, dtypes[d], set_targeted_row);
+  for (int d = 0; d < count; d++) add_pairs(list, dtypes[d], all ? 5 : 1);
 }
 
 static void add_quick(check_list *list) {

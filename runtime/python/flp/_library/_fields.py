@@ -177,8 +177,6 @@ APART = (
     ("keep", ("save", "tail", "target", "topk", "rank", "loss",), "whose columns are few already"),
     ("tail", ("save",), "whose forward pass keeps lists of columns"),
     ("target", ("save", "tail", "topk", "rank",), "whose passes recompute"),
-    ("topk", ("tail", "loss",), "which a forward pass gives that lists nothing else"),
-    ("rank", ("tail", "loss",), "which a forward pass gives that lists nothing else"),
     ("lora", ("save", "keep", "tail", "target", "topk", "rank", "mixed",), "whose passes recompute"),
     ("slices", ("keep", "tail", "target", "topk", "rank",), "which takes the weight in slices"),
 )

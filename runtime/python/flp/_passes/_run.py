@@ -197,7 +197,8 @@ def plan_that_keeps(key, settings, n):
 def _how_it_keeps(settings):
     """Fields of a Spec whose forward pass may keep something: lists of columns, or exponentials and directions, beside
     the best columns."""
-    return {"tail": settings.tail} if settings.tail else {"keep": 1, "topk": settings.topk, "rank": int(settings.rank)}
+    how = {"tail": settings.tail} if settings.tail else {"keep": 1}
+    return {**how, "topk": settings.topk, "rank": int(settings.rank)}
 
 
 def settings_that_keep(ops, settings, pieces, grads):
