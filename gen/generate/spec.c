@@ -68,7 +68,8 @@ void gen_spec_push(lua_State *L) {
     const char *name;
     uint32_t value;
   } flags[] = {
-      {"entropy", key->entropy}, {"bias", key->bias}, {"bias_grad", key->bias_grad}, {"softcap", key->softcap}};
+      {"entropy", key->entropy}, {"bias", key->bias}, {"bias_grad", key->bias_grad}, {"softcap", key->softcap},
+      {"lora", key->lora}};
   lua_newtable(L);
   set_string(L, "kind", flp_kernel_kind_name(key->kind));
   set_string(L, "arch", key->arch);

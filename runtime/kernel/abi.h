@@ -43,7 +43,7 @@
       R(capped_record) R(capped_scale) R(capped_partial) R(capped_dz) R(capped_part) /* the same with a softcap */ \
       R(top_low) R(top_floor) R(top_mark) R(top_count) R(top_above) R(top_lost) R(top_column) R(top_score) /* best, rank */ \
       R(operand_hidden) R(operand_bias) R(operand_weight) /* of another dtype, as products take them */ \
-      R(lora_u) R(lora_sum) R(lora_gradient) R(lora_b_acc) /* an adapter; all but the first of backward */
+      R(lora_u) R(lora_scaled) R(lora_sum) R(lora_gradient) R(lora_b_acc) /* an adapter; all but the first of backward */
 
 /* The arrays as numbers, FLP_REGION_index and so on. */
 typedef enum flp_region {
@@ -137,6 +137,11 @@ enum flp_part {
 #define FLP_NAMES_FROM_LORA(N, set, name)    \
   N(set, name)                               \
   N((set) | FLP_PART_LORA, name "_lora")
+
+/* What kernels that read rows of the head by themselves need of an adapter, where key.lora says that there is one (see
+ * "a low-rank adapter" below): u by active row, and B. */
+#define FLP_ADAPTER_PARAMS(P)                                              \
+  P(region_or_null, lora_u) P(ptr, lora_b) P(i64, lora_b_stride) P(i32, rank)
 
 /* module rows: entry prepare, one CTA. Classifies each row (row_class, FLP_ROW_*), compacts the active ones and
  * fills the outputs of the others: left out -> 0, bad -> NaN (partial: maximum -SCORE_LIMIT or NaN, sums 0, target -inf).
@@ -294,7 +299,7 @@ enum flp_part {
   P(map, hidden_map)   /* (row_end - row_begin, D) */                       \
   P(map, gathered_map) /* (row_end - row_begin, D) */                       \
   P(region, index) P(region, count)                                         \
-  P(ptr, factor) /* (n) f32 by active row, of grad_hidden's sums; null: 1 */ \
+  P(ptr, factor) /* (n) f32 by active row, of grad_hidden's sums; null: 1. lora_columns leaves rows of 0 out */ \
   P(i32, depth) P(i32, n)                                                   \
   P(i32, row_begin) P(i32, row_end) P(i32, column_begin) P(i32, column_end) \
   P(region_or_null, scale_pair)                                             \
@@ -477,6 +482,7 @@ enum flp_part {
  * the target, for emit_floor; in any fixed order of sums, as forward writes its own later. hidden, weight allow accesses
  * of key.alignment bytes. */
 #define FLP_TAIL_TARGET_PARAMS(P)                                          \
+  FLP_ADAPTER_PARAMS(P)                                                    \
   P(ptr, hidden) P(i64, hidden_stride)                                     \
   P(ptr, weight) P(i64, weight_stride)                                     \
   P(ptr, bias) /* (V) operand dtype or null */                             \
@@ -594,6 +600,7 @@ enum flp_part {
 /* module top: entry top_redo, a grid of any size: the lists of lost rows get the best K of each of `segments` parts of the
  * vocabulary; column -1 stands for none. segments·best <= top_places. */
 #define FLP_TOP_REDO_PARAMS(P)                                              \
+  FLP_ADAPTER_PARAMS(P)                                                     \
   P(ptr, hidden) P(i64, hidden_stride)                                      \
   P(ptr, weight) P(i64, weight_stride)                                      \
   P(ptr, bias) /* (V) operand dtype or null */                              \
@@ -844,6 +851,7 @@ enum flp_part {
 /* module listed: entry list_scores, one CTA an active row: list_score of its entries, and x of entry list_target[a] as
  * zy, NaN in a bad row. hidden, weight allow accesses of key.alignment bytes. */
 #define FLP_LIST_SCORES_PARAMS(P)                                          \
+  FLP_ADAPTER_PARAMS(P)                                                    \
   P(ptr, hidden) P(i64, hidden_stride)                                     \
   P(ptr, weight) P(i64, weight_stride)                                     \
   P(ptr, bias) /* (V) operand dtype or null */                             \
@@ -949,10 +957,11 @@ enum flp_part {
  * Backward: dz_v = factor·(Σ_k g_k·[v = y_k] - G·p_v - e·p_v·(log p_v + H)), G = Σ_k g_k. The dense kernels make all but
  * the first sum, with G in the place of the gradient of one logprob; targets_patch then writes the whole element where
  * there is a target. A row takes part if one of its g_k is not 0, whatever their sum. Targets that are ignore_index have
- * no gradient.
+ * no gradient. What stands in the place of dz may be saved exponentials: the element is over factor[a] then.
  *
  * module targets: entry targets_rows, one warp a row of [0, n): target_row, and where they are not null: -inf as every
- * score, and of the upstream gradients Σ|g_k|, Σ g_k rounded and as it is, sums in f64 in a fixed order. */
+ * score, and of the upstream gradients Σ|g_k|, Σ g_k rounded and as it is, sums in f64 in a fixed order. Rounded it is
+ * at least 2^-60 of the other in magnitude, so that a row with a gradient has a factor. */
 #define FLP_TARGETS_ROWS_PARAMS(P)                                         \
   P(ptr, target) /* (n,K) target dtype */                                  \
   P(i32, targets) P(i64, n) P(i64, ignore_index) P(i64, vocab_total)       \
@@ -990,7 +999,7 @@ enum flp_part {
   P(ptr, score)  /* (n,K) f32 out by row */                                \
   P(i32, targets) P(i32, block_words)
 
-/* module targets: entry targets_finish, one warp a row, and an active row: from the partials of all shards, folded in rank
+/* module targets: entry targets_finish, one warp a row, and an active row, of [row_begin, row_end): from the partials of all shards, folded in rank
  * order, and their scores what combine writes: entropy, stats, and logprob of each target, 0 where it is ignore_index. The
  * logprob of stats is the largest of the row's. Rows that are not active get logprob alone, 0 or NaN. Outputs may be null.
  * A row whose largest score is beyond FLP_SCORE_LIMIT is as in combine. */
@@ -998,19 +1007,29 @@ enum flp_part {
   P(ptr, target) P(i32, targets) P(i64, n) P(i64, ignore_index)            \
   P(ptr, partial) /* (shard_count, n, 4) */                                \
   P(ptr, score)   /* (shard_count, n, K) */                                \
-  P(i64, shard_count)                                                      \
+  P(i64, shard_count) P(i32, row_begin) P(i32, row_end)                    \
   P(region, row_class) P(region, index) P(region, scale) P(region, count)  \
   P(f32, cap_in) P(i32, capped)                                            \
   P(ptr, logprob) /* (n,K) */                                              \
   P(ptr, entropy) P(ptr, stats)                                            \
   P(ptr, error_word)
 
+/* module targets: entry targets_strike, one warp an active row of [row_begin, row_end): zeros in the place of the saved
+ * exponentials of its targets, which so are in no column sum: with 8 bits they would not cancel. */
+#define FLP_TARGETS_STRIKE_PARAMS(P)                                       \
+  P(region, list_column) P(region, list_length) P(i32, targets) P(region, count) \
+  P(i32, row_begin) P(i32, row_end)                                        \
+  P(ptr, kept) P(i64, kept_stride) /* of the first row */
+
 /* module targets: entry targets_patch, one warp an active row of [row_begin, row_end): writes the elements of dz at its
  * targets in [column_begin, column_end), times scale_pair[0] if that is not null; and list_dz, if not null: at the first
- * of equal columns what the targets add to the element, else 0. */
+ * of equal columns what the column sums lack of the element, else 0: of rows that are struck all of it. */
 #define FLP_TARGETS_PATCH_PARAMS(P)                                        \
   P(region, list_column) P(region, list_length) P(region, target_place)    \
-  P(region, list_score) /* (n,K) f32: h·w + b, or with softcap its tanh */ \
+  P(region_or_null, list_score) /* (n,K) f32: h·w + b, or with softcap its tanh */ \
+  P(ptr, score)        /* (n,K) f32 by row, as part targets stores them; null: list_score */ \
+  P(region_or_null, factor) /* (n) f32; null: 1 */                         \
+  P(region_or_null, redo) /* by block of rows: 0, they are struck; null: none is */ \
   P(i32, targets)                                                          \
   P(ptr, grad_logprob) /* (n,K) f32 */                                     \
   P(ptr, grad_entropy) /* (n) f32 or null */                               \
@@ -1100,6 +1119,14 @@ enum flp_part {
   P(region_or_null, scale_pair)                                            \
   P(region, lora_gradient) /* (n,rank) out by active row */
 
+/* module lora: entry lora_factor, one warp an active row of [row_begin, row_end): lora_scaled = factor[a]·lora_u[a], rounded
+ * to the operand dtype, which dB takes of saved exponentials; 0 where the factor is, and in the rows behind the last active
+ * one up to a multiple of FLP_GATHER_ROWS. */
+#define FLP_LORA_FACTOR_PARAMS(P)                                          \
+  P(region, lora_u) P(region, factor) P(region, count) P(i32, rank)        \
+  P(i32, row_begin) P(i32, row_end)                                        \
+  P(region, lora_scaled) /* (chunk,rank) out */
+
 /* module lora: entries lora_rows and lora_columns: grad_hidden and grad_weight of any operands of `depth` columns:
  * lora_rows of dz and lora_b, or of lora_gradient and lora_a; lora_columns of dz and lora_u, or of lora_gradient and
  * hidden. acc is f32 always. In place of both where operands come through tensor maps and dz is one of them, module
@@ -1153,7 +1180,8 @@ enum flp_part {
   E(tail_target, FLP_TAIL_TARGET_PARAMS) E(tail_mean, FLP_TAIL_MEAN_PARAMS) E(tail_rows, FLP_TAIL_ROWS_PARAMS)                    \
   E(tail_choose, FLP_TAIL_CHOOSE_PARAMS) E(tail_entries, FLP_TAIL_ENTRIES_PARAMS) \
   E(targets_rows, FLP_TARGETS_ROWS_PARAMS) E(targets_sort, FLP_TARGETS_SORT_PARAMS) \
-  E(targets_finish, FLP_TARGETS_FINISH_PARAMS) E(targets_patch, FLP_TARGETS_PATCH_PARAMS) \
+  E(targets_finish, FLP_TARGETS_FINISH_PARAMS) E(targets_strike, FLP_TARGETS_STRIKE_PARAMS) \
+  E(targets_patch, FLP_TARGETS_PATCH_PARAMS) \
   E(targets_bias, FLP_TARGETS_BIAS_PARAMS) \
   E(loss_targets, FLP_LOSS_TARGETS_PARAMS) E(loss_scores, FLP_LOSS_SCORES_PARAMS) \
   E(mean_sums, FLP_MEAN_SUMS_PARAMS) E(mean_fold, FLP_MEAN_FOLD_PARAMS) \
@@ -1165,6 +1193,7 @@ enum flp_part {
   E(operand_terms, FLP_OPERAND_TERMS_PARAMS)                                                   \
   E(dz_lora, FLP_DZ_LORA_PARAMS) E(dz_lora_map, FLP_DZ_LORA_MAP_PARAMS) \
   E(lora_project, FLP_LORA_PROJECT_PARAMS) E(lora_bound, FLP_LORA_BOUND_PARAMS) E(lora_round, FLP_LORA_ROUND_PARAMS) \
+  E(lora_factor, FLP_LORA_FACTOR_PARAMS) \
   E(lora_rows, FLP_PRODUCT_PARAMS) E(lora_columns, FLP_PRODUCT_PARAMS) \
   E(lora_products_map, FLP_PRODUCTS_MAP_PARAMS)
 

@@ -1,7 +1,7 @@
-/* desc.c: the serialised form of a kernel descriptor, version 6.
+/* desc.c: the serialised form of a kernel descriptor, version 7.
  *
  * Layout, little-endian, no padding: u32 version, u32 length of all, key {u32 kind; 16 arch; u32 dtype, target_dtype,
- * out_dtype, entropy, bias, bias_grad, softcap, alignment; i64 hidden, vocab; u32 schedule, rows, columns,
+ * out_dtype, entropy, bias, bias_grad, softcap, lora, alignment; i64 hidden, vocab; u32 schedule, rows, columns,
  * stages, cluster, raster; 32 loss}, 32 sources, u32 ptx_major, ptx_minor,
  * entry_count, entries {48 name; 64 signature; u32 threads, shared_bytes}, u32 tile_rows, tile_columns, tile_depth,
  * stages, unit_columns, raster, cluster, chunk_rows, chunk_vocab.
@@ -32,7 +32,7 @@ typedef struct desc_field {
 static const desc_field key_fields[] = {
     KEY(NUMBER, kind),          KEY(TEXT, arch),          KEY(NUMBER, dtype),        KEY(NUMBER, target_dtype),
     KEY(NUMBER, out_dtype),     KEY(NUMBER, entropy),     KEY(NUMBER, bias),         KEY(NUMBER, bias_grad),
-    KEY(NUMBER, softcap),       KEY(NUMBER, alignment),   KEY(NUMBER, hidden),       KEY(NUMBER, vocab),
+    KEY(NUMBER, softcap),       KEY(NUMBER, lora),        KEY(NUMBER, alignment),   KEY(NUMBER, hidden),       KEY(NUMBER, vocab),
     KEY(NUMBER, tune.schedule), KEY(NUMBER, tune.rows),   KEY(NUMBER, tune.columns), KEY(NUMBER, tune.stages),
     KEY(NUMBER, tune.cluster),  KEY(NUMBER, tune.raster), KEY(BYTES, loss)};
 static const desc_field head_fields[] = {DESC(BYTES, sources), DESC(NUMBER, ptx_major), DESC(NUMBER, ptx_minor),

@@ -26,6 +26,7 @@ void flp_kernel_key_canonicalise(flp_kernel_key *key) {
     out.softcap = key->softcap != 0;
   }
   if (fields & FLP_KIND_ADDS) out.bias = key->bias != 0;
+  if (fields & FLP_KIND_LORA) out.lora = key->lora != 0;
   if (fields & FLP_KIND_BIAS_GRAD) out.bias_grad = key->bias_grad != 0;
   if (fields & FLP_KIND_ALIGNMENT) out.alignment = key->alignment >= 16 ? 16 : (uint32_t)flp_dtype_bytes(key->dtype);
   if (fields & FLP_KIND_HIDDEN) out.hidden = key->hidden;
@@ -60,6 +61,7 @@ static flp_kernel_key key_of(const flp_spec *spec, const char *arch, flp_kernel_
       .bias = (flp_kind_has(kind, FLP_KIND_ADDS) ? adds_mean(spec, kind) : spec->has_bias) != 0,
       .bias_grad = (spec->grads & FLP_GRAD_BIAS) != 0,
       .softcap = spec->softcap > 0,
+      .lora = spec->lora_rank > 0,
       .alignment = spec->alignment,
       .hidden = kind == FLP_KERNEL_LORA_PRODUCTS ? spec->lora_rank : spec->hidden,
       .vocab = spec->vocab,
@@ -82,7 +84,7 @@ static flp_kernel_key key_of(const flp_spec *spec, const char *arch, flp_kernel_
 
 int flp_kernel_spec_keeps(const flp_spec *spec) {
   return spec->grads && spec->dtype == FLP_DTYPE_BF16 && (spec->keep || spec->loss) && !(spec->tail > 0) &&
-         spec->targets <= 1 && !flp_weight_is_sliced(spec) && !spec->lora_rank;
+         !flp_weight_is_sliced(spec);
 }
 
 unsigned flp_kernel_spec_parts(const flp_spec *spec) {
@@ -191,10 +193,10 @@ size_t flp_kernel_key_bytes(const flp_kernel_key *key, const uint8_t sources[32]
   flp_tunables_text(&k.tune, tune);
   int length = snprintf(out, capacity,
                         "flp-key/%d kind=%s arch=%s dtype=%s target=%s out=%s entropy=%" PRIu32 " bias=%" PRIu32
-                        " bias_grad=%" PRIu32 " softcap=%" PRIu32 " alignment=%" PRIu32 " hidden=%" PRId64
+                        " bias_grad=%" PRIu32 " softcap=%" PRIu32 " lora=%" PRIu32 " alignment=%" PRIu32 " hidden=%" PRId64
                         " vocab=%" PRId64 " tune=%s loss=%s sources=%s tuned=%s",
                         FLP_KEY_FORMAT, flp_kernel_kind_name(k.kind), k.arch, key_dtype_name(k.dtype),
                         key_dtype_name(k.target_dtype), key_dtype_name(k.out_dtype), k.entropy, k.bias, k.bias_grad,
-                        k.softcap, k.alignment, k.hidden, k.vocab, tune, loss, hex, tuned_for ? tuned_for : "");
+                        k.softcap, k.lora, k.alignment, k.hidden, k.vocab, tune, loss, hex, tuned_for ? tuned_for : "");
   return length > 0 && (size_t)length < capacity ? (size_t)length : 0;
 }

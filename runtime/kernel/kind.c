@@ -53,6 +53,7 @@ static const flp_kind_entry targets_entries[] = {
     {PLAIN(targets_rows), 0, 0},
     {PLAIN(targets_sort), 0, 0},
     {PLAIN(targets_finish), 0, 0},
+    {PLAIN(targets_strike), FLP_GRAD_BIAS, 0},
     {PLAIN(targets_patch), ANY_GRAD, 0},
     {PLAIN(targets_bias), FLP_GRAD_BIAS, 0}};
 static const flp_kind_entry top_entries[] = {{PLAIN(top_target), 0, 0}, {PLAIN(top_begin), 0, 0},
@@ -63,6 +64,7 @@ static const flp_kind_entry dz_lora_entries[] = {{EITHER(dz_lora), 0, 0}};
 static const flp_kind_entry lora_entries[] = {{PLAIN(lora_project), 0, 0},
                                               {PLAIN(lora_bound), LORA_ROWS, FLP_DTYPE_FP16},
                                               {PLAIN(lora_round), LORA_ROWS, 0},
+                                              {PLAIN(lora_factor), FLP_GRAD_LORA_B, FLP_DTYPE_BF16},
                                               {PLAIN(lora_rows), LORA_ROWS, 0},
                                               {PLAIN(lora_columns), LORA_COLUMNS, 0}};
 static const flp_kind_entry lora_products_entries[] = {{MAPPED(lora_products), 0, 0}};
@@ -101,13 +103,13 @@ static const flp_kind_entry forward_entries[] = {
   X(SELECT, select, FLP_KIND_TARGET | FLP_KIND_ENTROPY | FLP_KIND_ALIGNMENT | FLP_KIND_VOCAB | FLP_KIND_FP64) \
   X(KEPT, kept, FLP_KIND_ENTROPY | FLP_KIND_ALIGNMENT)                                                        \
   X(LOSS, loss_rows, FLP_KIND_LOSS | FLP_KIND_LINKED)                                                         \
-  X(LISTED, listed, FLP_KIND_TARGET | FLP_KIND_ALIGNMENT)                                                     \
+  X(LISTED, listed, FLP_KIND_TARGET | FLP_KIND_ALIGNMENT | FLP_KIND_LORA)                                     \
   X(LISTED_WEIGHT, listed_weight, FLP_KIND_ALIGNMENT)                                                         \
   X(EMITTED, emitted, FLP_KIND_LINKED)                                                                        \
-  X(TAIL, tail, FLP_KIND_ALIGNMENT)                                                                           \
+  X(TAIL, tail, FLP_KIND_ALIGNMENT | FLP_KIND_LORA)                                                           \
   X(TARGETS, targets, FLP_KIND_TARGET)                                                                        \
   X(LOSS_TARGETS, loss_targets, FLP_KIND_LOSS | FLP_KIND_TARGET | FLP_KIND_LINKED)                            \
-  X(TOP, top, FLP_KIND_TARGET | FLP_KIND_ALIGNMENT)                                                           \
+  X(TOP, top, FLP_KIND_TARGET | FLP_KIND_ALIGNMENT | FLP_KIND_LORA)                                           \
   X(LOSS_SCORES, loss_scores, FLP_KIND_LOSS | FLP_KIND_LINKED)                                                \
   X(MEAN, mean, FLP_KIND_ALIGNMENT)                                                                           \
   X(OPERANDS, operand_terms, FLP_KIND_ALIGNMENT)                                                              \

@@ -65,8 +65,11 @@ static flp_status by_rows(const flp_call *call, uint32_t grads) {
 static flp_status from_saved(const flp_call *call) {
   flp_row_range rows = {0, call->args->n};
   flp_keep_sink keep = flp_keep_saved(call, 0);
+  FLP_TRY(flp_launch_lora_project(call));
+  FLP_TRY(flp_launch_targets_gradients(call));
   FLP_TRY(flp_launch_gather(call, rows));
-  return flp_launch_kept(call, rows, &keep, 1, 1);
+  FLP_TRY(flp_launch_kept(call, rows, &keep, 1, 1));
+  return flp_launch_lora_gradients(call);
 }
 
 static flp_status by_chunks(const flp_call *call) {
@@ -74,9 +77,9 @@ static flp_status by_chunks(const flp_call *call) {
   flp_row_range rows = {0, call->args->n};
   FLP_TRY(backward_launch_record(call, rows));
   FLP_TRY(flp_launch_score_hidden_sums(call));
+  FLP_TRY(flp_launch_lora_project(call));
   FLP_TRY(flp_launch_targets_gradients(call));
   FLP_TRY(launch_dz_scale(call));
-  FLP_TRY(flp_launch_lora_project(call));
   if (call->scheme.mode != FLP_MODE_RECOMPUTE_ROWS) FLP_TRY(flp_launch_gather(call, rows));
   switch (call->scheme.mode) {
     case FLP_MODE_RECOMPUTE_ROWS:

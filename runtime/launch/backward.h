@@ -52,6 +52,8 @@ static inline const flp_kernel_desc *backward_dz_desc(const flp_call *call) {
 
 /* ---- targets.c ---- */
 
+/* No saved exponentials there, where column sums are made of them. */
+flp_status backward_launch_strike(const flp_call *call, const backward_chunk *chunk);
 /* dz of a chunk at the rows' targets, and its column sums if it has bias_part. */
 flp_status backward_launch_targets(const flp_call *call, const backward_chunk *chunk);
 
@@ -73,8 +75,13 @@ flp_status backward_launch_bias_reduce(const flp_call *call, const backward_chun
 /* Where direction mode sums up what grad_hidden follows from: (n,D) fp32 by active row, behind references and slopes. */
 CUdeviceptr backward_direction_sums(const flp_call *call);
 
+/* Whether chunks of rows follow each other, each adding to all of the head's gradients. */
+int backward_is_by_rows(const flp_call *call);
+
 /* ---- lora.c ---- */
 
+/* u of a chunk's rows as dB takes it. */
+CUdeviceptr backward_lora_u(const flp_call *call, const backward_chunk *chunk);
 /* dz·B and dzᵀ·u of a chunk of a head with an adapter. */
 flp_status backward_launch_lora_products(const flp_call *call, const backward_chunk *chunk);
 

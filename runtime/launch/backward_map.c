@@ -126,7 +126,10 @@ flp_status backward_launch_lora_products_map(const flp_call *call, const backwar
   flp_products_map_given p = products_of(call, c, spec->lora_rank, sum, FLP_DTYPE_FP32, b, spec->grad_lora_dtype);
   matrices m = matrices_of(call, c);
   m.weight = flp_matrix_lora_b(call, c->columns);
-  m.hidden = m.gathered = flp_matrix_lora_u(call, c->rows);
+  m.hidden = flp_matrix_lora_u(call, c->rows);
+  m.hidden.start = backward_lora_u(call, c);
+  m.gathered = m.hidden;
+  p.factor = c->factor;
   FLP_TRY(encode_for_products(call, m, &p));
   int64_t panels = sum ? flp_ceil_div(backward_rows(c), planner->lora_rows) : 0;
   if (b) panels += flp_ceil_div(backward_columns(c), planner->lora_rows);

@@ -62,7 +62,7 @@ flp_status backward_launch_product(const flp_call *call, const backward_chunk *c
       .operand = x->operand,
       .operand_stride = x->stride,
       .index = x->index,
-      .factor = is_rows ? c->factor : 0,
+      .factor = x->entry == FLP_ENTRY_grad_weight ? 0 : c->factor,
       .depth = (int32_t)x->depth,
       FLP_GIVE_ROWS(c->rows),
       FLP_GIVE_COLUMNS(c->columns),
@@ -142,8 +142,7 @@ static backward_sink hidden_sink(const flp_call *call, const backward_chunk *c) 
                  flp_call_pointer(a->grad_hidden), a->grad_hidden_stride);
 }
 
-/* Whether chunks of rows follow each other, each adding to all of the head's gradients. */
-static int is_by_rows(const flp_call *call) {
+int backward_is_by_rows(const flp_call *call) {
   return call->scheme.mode == FLP_MODE_RECOMPUTE_ROWS || call->scheme.mode == FLP_MODE_STREAM;
 }
 
@@ -158,7 +157,7 @@ static backward_sink weight_sink(const flp_call *call, const backward_chunk *c) 
   const flp_args *a = call->args;
   const flp_spec *spec = &call->plan->spec;
   CUdeviceptr out = flp_call_pointer(a->grad_weight);
-  int by_rows = is_by_rows(call);
+  int by_rows = backward_is_by_rows(call);
   backward_chunk whole = *c;
   if (!by_rows) whole.first = whole.last = 1;
   if (spec->accumulate_grad_weight || (by_rows && spec->grad_weight_dtype == FLP_DTYPE_FP32))
@@ -191,7 +190,7 @@ static backward_sink bias_sink(const flp_call *call, const backward_chunk *c) {
 
 flp_status backward_launch_bias_reduce(const flp_call *call, const backward_chunk *c) {
   backward_chunk whole = *c;
-  if (!is_by_rows(call)) whole.first = whole.last = 1;
+  if (!backward_is_by_rows(call)) whole.first = whole.last = 1;
   backward_sink to = bias_sink(call, &whole);
   if (whole.last) FLP_TRY(flp_launch_score_bias(call, c->bias_part, backward_columns(c)));
   flp_bias_reduce_given p = {

@@ -7,8 +7,8 @@ flp_status flp_launch_combine(const flp_call *call) {
   const flp_args *a = call->args;
   FLP_TRY(flp_launch_prepare(call, 1));
   if (flp_call_has_targets(call))
-    return flp_launch_targets_finish(call, flp_call_pointer(a->partial), flp_call_pointer(a->partial_targets),
-                                     a->shard_count);
+    return flp_launch_targets_finish(call, (flp_row_range){0, a->n}, flp_call_pointer(a->partial),
+                                     flp_call_pointer(a->partial_targets), a->shard_count);
   flp_merge_given p = {
       .partial = flp_call_pointer(a->partial),
       .shard_count = a->shard_count,

@@ -74,8 +74,7 @@ static flp_status launch_outputs(const flp_call *call, flp_row_range rows) {
       FLP_GIVE_ROWS(rows),
   };
   FLP_TRY(flp_launch(call, FLP_ENTRY_direction_finish, &p, flp_ceil_div(rows.end - rows.begin, FLP_KEPT_BLOCK_ROWS)));
-  if (a->logprob || a->entropy || a->stats) FLP_TRY(flp_launch_fold(call, rows, 0));
-  return flp_launch_top_finish(call, rows);
+  return flp_launch_values(call, rows, 0);
 }
 
 /* One block of rows after the other, in as many columns at a time as the chunk's exponentials leave room for; the device

@@ -21,11 +21,21 @@ static flp_status launch_slices(const flp_call *call, flp_row_range rows) {
   return FLP_OK;
 }
 
-/* A shard of a larger vocabulary gives partials and scores alone. */
-static flp_status launch_targets(const flp_call *call, CUdeviceptr sums) {
+/* A shard of a larger vocabulary gives none of these. */
+flp_status flp_launch_values(const flp_call *call, flp_row_range rows, CUdeviceptr partial) {
   const flp_args *a = call->args;
-  if (!a->logprob && !a->entropy && !a->stats) return FLP_OK;
-  return flp_launch_targets_finish(call, sums, flp_targets_scores(call), 1);
+  if (flp_args_are_whole(a) && (a->logprob || a->entropy || flp_call_stats(call)))
+    FLP_TRY(flp_call_has_targets(call) ? flp_launch_targets_finish(call, rows, partial, flp_targets_scores(call), 1)
+                                       : flp_launch_fold(call, rows, 0));
+  return flp_launch_top_finish(call, rows);
+}
+
+/* Several targets need partials by row. */
+flp_status flp_launch_outputs(const flp_call *call, flp_row_range rows) {
+  CUdeviceptr partial = flp_call_pointer(call->args->partial);
+  if (flp_call_has_targets(call) && !partial) partial = flp_call_region(call, FLP_REGION_target_sums);
+  if (partial) FLP_TRY(flp_launch_fold(call, rows, partial));
+  return flp_launch_values(call, rows, partial);
 }
 
 static flp_status launch(const flp_call *call) {
@@ -33,13 +43,9 @@ static flp_status launch(const flp_call *call) {
   FLP_TRY(flp_launch_prepare(call, 1));
   if (call->scheme.mode == FLP_MODE_DIRECTION) return flp_launch_direction(call);
   if (call->scheme.mode == FLP_MODE_LISTED) return flp_launch_listed(call);
-  int outputs = a->logprob || a->entropy || a->stats;
   int is_tail = call->scheme.mode == FLP_MODE_TAIL;
-  int has_targets = flp_call_has_targets(call);
-  CUdeviceptr partial = flp_call_pointer(a->partial);
-  if (has_targets) FLP_TRY(flp_launch_targets_sort(call));
+  if (flp_call_has_targets(call)) FLP_TRY(flp_launch_targets_sort(call));
   FLP_TRY(flp_launch_lora_project(call));
-  if (has_targets && !partial) partial = flp_call_region(call, FLP_REGION_target_sums);
   int64_t chunk = call->scheme.chunk_rows;
   for (int64_t begin = 0; begin < a->n; begin += chunk) {
     flp_row_range rows = {begin, flp_min(begin + chunk, a->n)};
@@ -54,12 +60,9 @@ static flp_status launch(const flp_call *call) {
     } else {
       FLP_TRY(launch_slices(call, rows));
     }
-    if (partial) FLP_TRY(flp_launch_fold(call, rows, partial));
-    if (outputs && !has_targets) FLP_TRY(flp_launch_fold(call, rows, 0));
-    FLP_TRY(flp_launch_top_finish(call, rows));
+    FLP_TRY(flp_launch_outputs(call, rows));
     if (is_tail) FLP_TRY(flp_launch_tail_kept(call, rows));
   }
-  if (has_targets) return launch_targets(call, partial);
   return flp_launch_top_others(call);
 }
 

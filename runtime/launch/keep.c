@@ -118,9 +118,12 @@ flp_status flp_launch_kept(const flp_call *call, flp_row_range rows, const flp_k
   FLP_TRY(launch_finish(call, rows, keep));
   if (call->scores) FLP_TRY(flp_launch_score_target(call, rows, keep));
   if (last) FLP_TRY(flp_launch_score_hidden_sums(call));
+  FLP_TRY(backward_launch_strike(call, &c));
   FLP_TRY(launch_redo(call, &c));
   if (keep->expands) FLP_TRY(launch_expand(call, &c, keep));
+  FLP_TRY(backward_launch_targets(call, &c));
   if (grads & FLP_GRAD_WEIGHT) FLP_TRY(launch_scaled_rows(call, rows));
   FLP_TRY(backward_launch_products(call, &c));
+  FLP_TRY(backward_launch_lora_products(call, &c));
   return grads & FLP_GRAD_BIAS ? backward_launch_bias_reduce(call, &c) : FLP_OK;
 }

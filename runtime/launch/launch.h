@@ -85,6 +85,11 @@ static inline int flp_args_are_whole(const flp_args *args) {
 
 /* ---- launch.c ---- */
 
+/* What kernels that read rows of the head themselves get of an adapter. */
+#define FLP_GIVE_ADAPTER(call)                                                                       \
+  .lora_b = flp_call_pointer((call)->args->lora_b), .lora_b_stride = (call)->args->lora_b_stride, \
+  .rank = (call)->plan->spec.lora_rank
+
 /* Starts one as a copy of another call. */
 void flp_call_copy(const flp_call *call, flp_own_call *out);
 
@@ -208,6 +213,10 @@ flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, flp_colum
 flp_status flp_launch_range(const flp_call *call, flp_row_range rows, flp_column_range columns, flp_sinks to);
 /* The scores of the rows' own targets, before forward: tail_target or top_target. */
 flp_status flp_launch_own_scores(const flp_call *call, flp_entry_id entry, flp_row_range rows, int64_t rows_of_a_warp);
+/* What a chunk's partials give, when its scores are there: args.partial, logprob, entropy and stats, best columns; the
+ * same but for the first, of which several targets are given the rows' partials. */
+flp_status flp_launch_outputs(const flp_call *call, flp_row_range rows);
+flp_status flp_launch_values(const flp_call *call, flp_row_range rows, CUdeviceptr partial);
 /* logprob, entropy and stats from those; partial: where a shard's partial goes in their place, 0: nowhere */
 flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, CUdeviceptr partial);
 
@@ -215,12 +224,14 @@ flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, CUdeviceptr
 
 /* What stands for a row's targets, and sums of their upstream gradients; before prepare. */
 flp_status flp_launch_targets_rows(const flp_call *call);
+/* Those sums alone, once a step's loss has its gradients. */
+flp_status flp_launch_targets_sums(const flp_call *call);
 /* Behind prepare: their lists, for part targets. */
 flp_status flp_launch_targets_sort(const flp_call *call);
-/* logprob, entropy and stats from the partials of shard_count shards and their scores. */
-flp_status flp_launch_targets_finish(const flp_call *call, CUdeviceptr partial, CUdeviceptr scores,
+/* logprob, entropy and stats of some rows from the partials of shard_count shards and their scores. */
+flp_status flp_launch_targets_finish(const flp_call *call, flp_row_range rows, CUdeviceptr partial, CUdeviceptr scores,
                                      int64_t shard_count);
-/* Backward: what chunks need of all rows, behind record. */
+/* Backward: what chunks need of all rows, behind record; of a stream, before all chunks. */
 flp_status flp_launch_targets_gradients(const flp_call *call);
 
 /* ---- score.c: values of all scores of a row, which a step's loss reads (abi.h) ---- */

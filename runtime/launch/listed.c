@@ -38,6 +38,7 @@ static flp_status launch_sort(const flp_call *call) {
 flp_status flp_launch_list_scores(const flp_call *call, CUdeviceptr offsets) {
   const flp_args *a = call->args;
   flp_list_scores_given p = {
+      FLP_GIVE_ADAPTER(call),
       FLP_GIVE_HEAD(a),
       .offsets = offsets,
       FLP_GIVE_CAP(call),

@@ -47,7 +47,7 @@ static backward_sink sum_sink(const flp_call *call, const backward_chunk *c) {
 /* dB, over all chunks of rows: an f32 gradient is its own sum. */
 static backward_sink b_sink(const flp_call *call, const backward_chunk *c) {
   const flp_args *a = call->args;
-  int by_rows = call->scheme.mode == FLP_MODE_RECOMPUTE_ROWS;
+  int by_rows = backward_is_by_rows(call);
   int reads = by_rows && !c->first, writes = by_rows && !c->last;
   CUdeviceptr out = flp_call_pointer(a->grad_lora_b);
   if (spec_of(call)->grad_lora_dtype == FLP_DTYPE_FP32)
@@ -61,16 +61,27 @@ static backward_sink b_sink(const flp_call *call, const backward_chunk *c) {
                          .write_out = !writes};
 }
 
+CUdeviceptr backward_lora_u(const flp_call *call, const backward_chunk *c) {
+  return c->factor ? flp_call_region(call, FLP_REGION_lora_scaled) : flp_lora_u(call, c->rows.begin);
+}
+
+/* u times the factors of saved exponentials, of a chunk's rows. */
+static flp_status launch_factor(const flp_call *call, const backward_chunk *c) {
+  flp_lora_factor_given p = {.rank = spec_of(call)->lora_rank, FLP_GIVE_ROWS(c->rows)};
+  return flp_launch_over(call, FLP_ENTRY_lora_factor, &p, backward_rows(c), 32);
+}
+
 flp_status backward_launch_lora_products(const flp_call *call, const backward_chunk *c) {
   if (!spec_of(call)->lora_rank) return FLP_OK;
   backward_sink sum = sum_sink(call, c), b = b_sink(call, c);
   int wants_sum = wants(call, FLP_GRAD_HIDDEN | FLP_GRAD_LORA_A), wants_b = wants(call, FLP_GRAD_LORA_B);
   if (!wants_sum && !wants_b) return FLP_OK;
+  if (wants_b && c->factor) FLP_TRY(launch_factor(call, c));
   if (call->plan->planner.is_mapped)
     return backward_launch_lora_products_map(call, c, wants_sum ? &sum : NULL, wants_b ? &b : NULL);
   int64_t rank = spec_of(call)->lora_rank;
   backward_product by_b = product_of(call, FLP_ENTRY_lora_rows, flp_lora_b(call, 0), call->args->lora_b_stride, rank);
-  backward_product by_u = product_of(call, FLP_ENTRY_lora_columns, flp_lora_u(call, c->rows.begin), rank, rank);
+  backward_product by_u = product_of(call, FLP_ENTRY_lora_columns, backward_lora_u(call, c), rank, rank);
   by_u.index = 0;
   if (wants_sum) FLP_TRY(backward_launch_product(call, c, &by_b, &sum));
   return wants_b ? backward_launch_product(call, c, &by_u, &b) : FLP_OK;
@@ -117,6 +128,7 @@ flp_status flp_launch_lora_gradients(const flp_call *call) {
                         .write_out = !is_f32};
   FLP_TRY(launch_round(call));
   if (wants(call, FLP_GRAD_HIDDEN)) FLP_TRY(backward_launch_product(call, &all, &by_a, &hidden));
+  all.factor = flp_call_region(call, FLP_REGION_factor);
   return wants(call, FLP_GRAD_LORA_A) ? backward_launch_product(call, &all, &by_hidden, &of_a) : FLP_OK;
 }
 

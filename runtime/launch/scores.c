@@ -167,6 +167,7 @@ _Static_assert(sizeof(flp_tail_target_given) == sizeof(flp_top_target_given), "e
 flp_status flp_launch_own_scores(const flp_call *call, flp_entry_id entry, flp_row_range rows, int64_t rows_of_a_warp) {
   const flp_args *a = call->args;
   flp_tail_target_given p = {
+      FLP_GIVE_ADAPTER(call),
       FLP_GIVE_HEAD(a),
       .depth = (int32_t)call->plan->spec.hidden,
       FLP_GIVE_ROWS(rows),

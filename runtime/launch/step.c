@@ -152,16 +152,19 @@ static flp_status stream(const flp_call *step) {
   if (call->scores) FLP_TRY(flp_launch_score_weight(call));
   FLP_TRY(place_added(&own.call, &scores));
   FLP_TRY(flp_launch_score_nothing(call));
+  FLP_TRY(flp_launch_lora_project(call));
+  FLP_TRY(flp_launch_targets_gradients(call));
   for (int64_t begin = 0; begin < n; begin += chunk) {
     flp_row_range rows = {begin, flp_min(begin + chunk, n)};
     FLP_TRY(flp_launch_gather(call, rows));
     FLP_TRY(flp_launch_keep(call, rows, &keep));
-    FLP_TRY(flp_launch_fold(call, rows, 0));
-    FLP_TRY(flp_launch_top_finish(call, rows));
+    FLP_TRY(flp_launch_outputs(call, rows));
     if (call->scores) FLP_TRY(flp_launch_score_rows(call, rows));
     FLP_TRY(launch_loss(call, rows));
+    FLP_TRY(flp_launch_targets_sums(call));
     FLP_TRY(flp_launch_kept(call, rows, &keep, begin == 0, rows.end == n));
   }
+  FLP_TRY(flp_launch_lora_gradients(call));
   FLP_TRY(flp_launch_score_gradients(call));
   FLP_TRY(launch_inactive_loss(call));
   FLP_TRY(flp_launch_top_others(call));

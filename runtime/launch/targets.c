@@ -9,19 +9,29 @@
 
 /* ---- forward ---- */
 
-flp_status flp_launch_targets_rows(const flp_call *call) {
+static flp_status launch_rows(const flp_call *call, const float *grad_logprob, CUdeviceptr scores) {
   const flp_args *a = call->args;
-  int is_forward = a->pass == FLP_PASS_FORWARD || a->pass == FLP_PASS_STEP;
   flp_targets_rows_given p = {
       .target = flp_call_pointer(a->target),
       .targets = call->plan->spec.targets,
       .n = a->n,
       .ignore_index = a->ignore_index,
       .vocab_total = a->vocab_total,
-      .grad_logprob = a->pass == FLP_PASS_BACKWARD ? flp_call_pointer(a->grad_logprob) : 0,
-      .score = is_forward ? flp_targets_scores(call) : 0,
+      .grad_logprob = flp_call_pointer(grad_logprob),
+      .score = scores,
   };
   return flp_launch_over(call, FLP_ENTRY_targets_rows, &p, a->n, 32);
+}
+
+flp_status flp_launch_targets_rows(const flp_call *call) {
+  const flp_args *a = call->args;
+  int is_forward = a->pass == FLP_PASS_FORWARD || a->pass == FLP_PASS_STEP;
+  return launch_rows(call, a->pass == FLP_PASS_BACKWARD ? a->grad_logprob : NULL,
+                     is_forward ? flp_targets_scores(call) : 0);
+}
+
+flp_status flp_launch_targets_sums(const flp_call *call) {
+  return flp_call_has_targets(call) ? launch_rows(call, call->args->grad_logprob, 0) : FLP_OK;
 }
 
 flp_status flp_launch_targets_sort(const flp_call *call) {
@@ -38,7 +48,7 @@ flp_status flp_launch_targets_sort(const flp_call *call) {
   return flp_launch(call, FLP_ENTRY_targets_sort, &p, a->n);
 }
 
-flp_status flp_launch_targets_finish(const flp_call *call, CUdeviceptr partial, CUdeviceptr scores,
+flp_status flp_launch_targets_finish(const flp_call *call, flp_row_range rows, CUdeviceptr partial, CUdeviceptr scores,
                                      int64_t shard_count) {
   const flp_args *a = call->args;
   flp_targets_finish_given p = {
@@ -49,11 +59,13 @@ flp_status flp_launch_targets_finish(const flp_call *call, CUdeviceptr partial, 
       .partial = partial,
       .score = scores,
       .shard_count = shard_count,
+      FLP_GIVE_ROWS(rows),
       FLP_GIVE_CAP(call),
       FLP_GIVE_OUTPUTS(a),
       .error_word = call->error_word,
   };
-  return flp_launch_over(call, FLP_ENTRY_targets_finish, &p, a->n, 32);
+  p.stats = flp_call_stats(call);
+  return flp_launch_over(call, FLP_ENTRY_targets_finish, &p, rows.end - rows.begin, 32);
 }
 
 /* ---- backward ---- */
@@ -69,9 +81,21 @@ static int64_t entries_of(const flp_call *call) {
 flp_status flp_launch_targets_gradients(const flp_call *call) {
   if (!has_gradients(call)) return FLP_OK;
   FLP_TRY(flp_launch_targets_sort(call));
-  FLP_TRY(flp_launch_list_scores(call, flp_call_region(call, FLP_REGION_target_offsets)));
+  if (flp_call_region(call, FLP_REGION_list_score))
+    FLP_TRY(flp_launch_list_scores(call, flp_call_region(call, FLP_REGION_target_offsets)));
   if (!(call->plan->spec.grads & FLP_GRAD_BIAS)) return FLP_OK;
   return flp_launch_list_order(call, entries_of(call), flp_call_region(call, FLP_REGION_target_total));
+}
+
+flp_status backward_launch_strike(const flp_call *call, const backward_chunk *c) {
+  if (!has_gradients(call) || !c->bias_part) return FLP_OK;
+  flp_targets_strike_given p = {
+      .targets = call->plan->spec.targets,
+      FLP_GIVE_ROWS(c->rows),
+      .kept = c->dz,
+      .kept_stride = c->dz_stride,
+  };
+  return flp_launch_over(call, FLP_ENTRY_targets_strike, &p, backward_rows(c), 32);
 }
 
 static flp_status launch_bias(const flp_call *call, const backward_chunk *c) {
@@ -86,6 +110,7 @@ flp_status backward_launch_targets(const flp_call *call, const backward_chunk *c
   if (!has_gradients(call)) return FLP_OK;
   const flp_args *a = call->args;
   flp_targets_patch_given p = {
+      .score = flp_call_region(call, FLP_REGION_list_score) ? 0 : flp_targets_scores(call),
       .targets = call->plan->spec.targets,
       FLP_GIVE_UPSTREAM(a),
       .stats = flp_call_pointer(a->stats),

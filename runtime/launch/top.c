@@ -90,6 +90,7 @@ static flp_status launch_redo(const flp_call *call, flp_row_range rows) {
   int32_t best = flp_call_best(call), places = flp_planner_top_places(&call->plan->spec);
   int64_t segments = flp_min(flp_min(places / best, SEGMENTS_MOST), flp_max(a->vocab_valid / SEGMENT_LEAST, 1));
   flp_top_redo_given p = {
+      FLP_GIVE_ADAPTER(call),
       FLP_GIVE_HEAD(a),
       FLP_GIVE_CAP(call),
       .depth = (int32_t)call->plan->spec.hidden,
@@ -140,12 +141,10 @@ flp_status flp_launch_top(const flp_call *call, flp_row_range rows, flp_column_r
   return columns.end == vocab ? launch_redo(call, rows) : FLP_OK;
 }
 
-/* A shard of a larger vocabulary has its partial to be held against; a whole head its stats, which are made here where the
- * caller wants no outputs beside these. */
+/* A shard of a larger vocabulary has its partial to be held against; a whole head its stats. */
 flp_status flp_launch_top_finish(const flp_call *call, flp_row_range rows) {
   const flp_args *a = call->args;
   if (!flp_call_wants_top(call)) return FLP_OK;
-  if (flp_args_are_whole(a) && !(a->logprob || a->entropy || a->stats)) FLP_TRY(flp_launch_fold(call, rows, 0));
   flp_top_finish_given p = {
       FLP_GIVE_ROWS(rows),
       .best = flp_call_best(call),

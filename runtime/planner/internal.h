@@ -106,12 +106,14 @@ int64_t planner_scores_launches(const flp_planner *p, int64_t row_chunks, int64_
 
 /* ---- targets.c: K targets a row ---- */
 
-/* Each adds the arrays of a pass; and the launches beside those of a pass without. chunks: of the backward pass;
- * bias_chunks: those of them that have column sums */
+/* Each adds the arrays of a pass, backward behind forward those of a step that has both; and the launches beside those of
+ * a pass without. chunks: of the pass; bias_chunks: those of them that have column sums, of
+ * saved exponentials twice */
 void planner_put_targets_forward(const flp_planner *p, flp_scheme *s, int64_t n);
 void planner_put_targets_combine(const flp_planner *p, flp_scheme *s, int64_t n);
 void planner_put_targets_backward(const flp_planner *p, flp_scheme *s, int64_t n);
-int64_t planner_targets_forward_launches(void);
+int64_t planner_targets_forward_launches(const flp_planner *p, int64_t chunks);
+int64_t planner_targets_step_launches(const flp_planner *p, int64_t chunks);
 int64_t planner_targets_backward_launches(const flp_planner *p, int64_t chunks, int64_t bias_chunks);
 /* ---- lora.c: a low-rank adapter; without one none of these does anything ---- */
 
@@ -121,6 +123,9 @@ void planner_put_lora(const flp_planner *p, flp_scheme *s, int64_t n);
 int planner_sums_hidden(const flp_planner *p);
 /* Sums of the backward pass. is_split_by_rows: chunks of rows add to the gradient of B */
 void planner_put_lora_sums(const flp_planner *p, flp_scheme *s, int64_t n, int is_split_by_rows);
+/* All of these where dz is made of saved exponentials, in chunks of `rows` rows. */
+void planner_put_lora_kept(const flp_planner *p, flp_scheme *s, int64_t n, int64_t rows);
+int64_t planner_lora_kept_launches(const flp_planner *p, int64_t chunks);
 /* The launches of a backward pass beside those without; chunks: of dz. */
 int64_t planner_lora_launches(const flp_planner *p, int64_t chunks);
 

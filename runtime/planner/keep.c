@@ -19,7 +19,8 @@ static int keeps(const flp_planner *p) {
 }
 
 int flp_planner_has_direction(const flp_spec *spec) {
-  return spec->keep && spec->grads == FLP_GRAD_HIDDEN && spec->entropy != FLP_ENTROPY_BACKWARD;
+  return spec->keep && spec->grads == FLP_GRAD_HIDDEN && spec->entropy != FLP_ENTROPY_BACKWARD && spec->targets <= 1 &&
+         !spec->lora_rank;
 }
 
 /* A frozen head costs two products either way, and its directions take less than exponentials where V is above 2·D. */
@@ -47,6 +48,7 @@ static void put_kept(const flp_planner *p, flp_scheme *s, int64_t n, int64_t row
   planner_put_region(s, FLP_REGION_factor, n, 4);
   planner_put_region(s, FLP_REGION_redo, planner_redo_blocks(rows), 4);
   planner_put_pair(p, s, n);
+  planner_put_lora_kept(p, s, n, rows);
   put_rows_together(p, s, rows);
   s->offset[FLP_REGION_bias_part] = s->bytes;
   s->size[FLP_REGION_bias_part] = planner_bias_part_bytes(p, rows, p->spec.vocab);
@@ -70,10 +72,12 @@ void planner_search_saved(planner_search *s) {
   only.products = planner_wants(p->spec.grads, FLP_GRAD_HIDDEN) + planner_wants(p->spec.grads, FLP_GRAD_WEIGHT);
   planner_put_rows(&only, n);
   planner_put_operands(p, &only, n);
+  planner_put_targets_backward(p, &only, n);
   put_kept(p, &only, n, n);
   /* prepare, gather, fill */
   int64_t others = 1 + p->is_mapped + planner_wants(p->spec.grads, FLP_GRAD_HIDDEN);
-  only.launches = clamp_launches(others + chunk_launches(p, p->saved_expands) + planner_redo_blocks(n));
+  only.launches = clamp_launches(others + chunk_launches(p, p->saved_expands) + planner_redo_blocks(n) +
+                                 planner_targets_backward_launches(p, 1, 2) + planner_lora_kept_launches(p, 1));
   only.seconds = flp_planner_saved_cost(p, n);
   planner_offer(s, &only);
 }
@@ -98,6 +102,8 @@ static int64_t stream_launches(const flp_planner *p, int64_t n, int64_t rows) {
   int64_t each = 5 + p->is_mapped + chunk_launches(p, p->step_expands);
   return 2 + planner_wants(p->spec.grads, FLP_GRAD_HIDDEN) + chunks * each +
          planner_scores_launches(p, chunks * (p->step_expands ? 1 : 2), chunks) + planner_top_launches(p, chunks, 1) +
+         planner_targets_step_launches(p, chunks) +
+         planner_lora_kept_launches(p, chunks) +
          blocks; /* prepare, loss_rows of inactive rows, fill */
 }
 
@@ -113,6 +119,8 @@ static void build_stream(const flp_planner *p, int64_t n, int64_t rows, flp_sche
   put_step_rows(p, s, n);
   planner_put_region(s, FLP_REGION_zy, n, 4);
   planner_put_region(s, FLP_REGION_part, rows * flp_ceil_div(p->spec.vocab, p->unit_columns), 12);
+  planner_put_targets_forward(p, s, n);
+  planner_put_targets_backward(p, s, n);
   planner_put_region(s, FLP_REGION_reference, n, 4);
   planner_put_region(s, FLP_REGION_dz, 1, planner_dz_bytes(p, rows, p->spec.vocab));
   put_kept(p, s, n, rows);

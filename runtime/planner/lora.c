@@ -26,6 +26,18 @@ void planner_put_lora_sums(const flp_planner *p, flp_scheme *s, int64_t n, int i
     planner_put_region(s, FLP_REGION_lora_b_acc, p->spec.vocab * rank, 4);
 }
 
+void planner_put_lora_kept(const flp_planner *p, flp_scheme *s, int64_t n, int64_t rows) {
+  planner_put_lora(p, s, n);
+  planner_put_lora_sums(p, s, n, rows < n);
+  if (planner_sums_hidden(p)) planner_put_region(s, FLP_REGION_hidden_acc, n * p->spec.hidden, 4);
+  if (planner_wants(p->spec.grads, FLP_GRAD_LORA_B))
+    planner_put_region(s, FLP_REGION_lora_scaled, rows * p->spec.lora_rank, flp_dtype_bytes(p->spec.dtype));
+}
+
+int64_t planner_lora_kept_launches(const flp_planner *p, int64_t chunks) {
+  return planner_lora_launches(p, chunks) + (planner_wants(p->spec.grads, FLP_GRAD_LORA_B) ? chunks : 0);
+}
+
 int64_t planner_lora_launches(const flp_planner *p, int64_t chunks) {
   uint32_t grads = p->spec.grads;
   if (!p->spec.lora_rank) return 0;

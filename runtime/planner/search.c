@@ -62,7 +62,7 @@ static void put_backward_rows(const flp_planner *p, flp_scheme *s, int64_t n, in
   planner_put_region(s, FLP_REGION_record, n, 16);
   planner_put_region(s, FLP_REGION_bound, n, 4);
   planner_put_pair(p, s, n);
-  if (flp_planner_has_targets(&p->spec)) planner_put_targets_backward(p, s, n);
+  planner_put_targets_backward(p, s, n);
   planner_put_lora(p, s, n);
   if (p->is_mapped) planner_put_gather(p, s, gathered);
 }
@@ -89,10 +89,6 @@ static int64_t gather_launches(const flp_planner *p, const flp_scheme *s, int64_
   return s->mode == FLP_MODE_RECOMPUTE_ROWS ? flp_ceil_div(n, s->chunk_rows) : 1;
 }
 
-static int64_t target_launches(const flp_planner *p, int64_t chunks, int64_t bias_chunks) {
-  return flp_planner_has_targets(&p->spec) ? planner_targets_backward_launches(p, chunks, bias_chunks) : 0;
-}
-
 static void count_work(const flp_planner *p, flp_scheme *s, int64_t n) {
   uint32_t grads = p->spec.grads;
   int hidden = planner_wants(grads, FLP_GRAD_HIDDEN), weight = planner_wants(grads, FLP_GRAD_WEIGHT),
@@ -104,13 +100,13 @@ static void count_work(const flp_planner *p, flp_scheme *s, int64_t n) {
     s->chunks = row_chunks + vocab_chunks;
     s->products = 4;
     launches += row_chunks * 2 + vocab_chunks * (2 + bias);
-    launches += target_launches(p, s->chunks, vocab_chunks);
+    launches += planner_targets_backward_launches(p, s->chunks, vocab_chunks);
   } else {
     s->chunks = s->mode == FLP_MODE_RECOMPUTE_ROWS ? row_chunks : vocab_chunks;
     s->products = flp_operand_terms(&p->spec) + hidden + weight;
     launches +=
         s->chunks * (1 + flp_weight_is_sliced(&p->spec) + (p->is_mapped ? hidden | weight : hidden + weight) + bias);
-    launches += target_launches(p, s->chunks, s->chunks) + planner_lora_launches(p, s->chunks);
+    launches += planner_targets_backward_launches(p, s->chunks, s->chunks) + planner_lora_launches(p, s->chunks);
   }
   s->launches = (int32_t)flp_min(launches, INT32_MAX);
 }
@@ -134,7 +130,7 @@ static void build(const flp_planner *p, flp_mode mode, int64_t n, int64_t rows, 
   s->seconds += (double)s->chunks * planner_slice_cost(p, s->chunk_vocab) + accumulator_cost(p, s, n) +
                 flp_planner_gather_cost(p, n, gather_launches(p, s, n));
   if (flp_planner_has_targets(&p->spec))
-    s->seconds += flp_planner_targets_cost(p, n, target_launches(p, s->chunks, s->chunks));
+    s->seconds += flp_planner_targets_cost(p, n, planner_targets_backward_launches(p, s->chunks, s->chunks));
 }
 
 /* ---- candidates: chunk sizes along one axis ---- */
@@ -336,7 +332,7 @@ static void build_forward(const flp_planner *p, int64_t n, int64_t rows, int64_t
   planner_put_region(s, FLP_REGION_zy, n, 4);
   planner_put_region(s, FLP_REGION_part, rows * flp_ceil_div(p->spec.vocab, p->unit_columns), 12);
   if (p->is_mapped) planner_put_gather(p, s, rows);
-  if (flp_planner_has_targets(&p->spec)) planner_put_targets_forward(p, s, n);
+  planner_put_targets_forward(p, s, n);
   planner_put_top(p, s, n, rows);
   planner_put_slice(p, s, slice, ahead, first);
   planner_put_lora(p, s, n);
@@ -346,7 +342,7 @@ static void build_forward(const flp_planner *p, int64_t n, int64_t rows, int64_t
   int64_t slices = s->slice ? slices_of(p, s) : 1;
   if (s->slice) launches += (slices - 1 + (ahead ? 1 : slices)) * s->chunks; /* operand_terms */
   launches += operand_launches(s);
-  if (flp_planner_has_targets(&p->spec)) launches += planner_targets_forward_launches();
+  launches += planner_targets_forward_launches(p, s->chunks);
   launches += planner_top_launches(p, s->chunks, 1) + (p->spec.lora_rank > 0); /* lora_project */
   s->launches = (int32_t)flp_min(launches, INT32_MAX);
   s->seconds = s->slice ? flp_planner_slices_forward_cost(p, n, rows, s) : flp_planner_forward_cost(p, n, rows);

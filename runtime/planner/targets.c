@@ -24,21 +24,24 @@ static void put_row(const flp_planner *p, flp_scheme *s, int64_t n) {
   planner_put_region(s, FLP_REGION_target_row, n, flp_dtype_bytes(p->spec.target_dtype));
 }
 
+/* One is there already in a step that has both. */
 static void put_lists(const flp_planner *p, flp_scheme *s, int64_t n) {
+  if (s->size[FLP_REGION_target_row]) return;
   put_row(p, s, n);
   planner_put_region(s, FLP_REGION_list_column, n * p->spec.targets, 4);
   planner_put_region(s, FLP_REGION_target_place, n * p->spec.targets, 2);
 }
 
 void planner_put_targets_forward(const flp_planner *p, flp_scheme *s, int64_t n) {
+  if (!flp_planner_has_targets(&p->spec)) return;
   put_lists(p, s, n);
   planner_put_region(s, FLP_REGION_target_block, n * flp_planner_target_words(p->spec.vocab), 4);
   planner_put_region(s, FLP_REGION_target_score, n * p->spec.targets, 4);
   planner_put_region(s, FLP_REGION_target_sums, n, 16);
 }
 
-int64_t planner_targets_forward_launches(void) {
-  return 3; /* targets_rows, targets_sort, targets_finish */
+int64_t planner_targets_forward_launches(const flp_planner *p, int64_t chunks) {
+  return flp_planner_has_targets(&p->spec) ? 2 + chunks : 0; /* targets_rows, targets_sort; targets_finish */
 }
 
 void planner_put_targets_combine(const flp_planner *p, flp_scheme *s, int64_t n) {
@@ -49,17 +52,25 @@ static int orders(const flp_planner *p) {
   return planner_wants(p->spec.grads, FLP_GRAD_BIAS);
 }
 
+static void put_scores(flp_scheme *s, int64_t n, int64_t entries) {
+  planner_put_region(s, FLP_REGION_list_length, n, 4);
+  planner_put_region(s, FLP_REGION_list_target, n, 4);
+  planner_put_region(s, FLP_REGION_list_score, entries, 4);
+  planner_put_region(s, FLP_REGION_zy, n, 4); /* list_scores names it */
+}
+
 void planner_put_targets_backward(const flp_planner *p, flp_scheme *s, int64_t n) {
   int64_t entries = n * p->spec.targets;
+  if (!flp_planner_has_targets(&p->spec)) return;
   put_lists(p, s, n);
   planner_put_region(s, FLP_REGION_target_weight, n, 4);
   planner_put_region(s, FLP_REGION_target_gradient, n, 4);
   planner_put_region(s, FLP_REGION_target_exact, n, 8);
   planner_put_region(s, FLP_REGION_target_offsets, n, 8);
-  planner_put_region(s, FLP_REGION_list_length, n, 4);
-  planner_put_region(s, FLP_REGION_list_target, n, 4);
-  planner_put_region(s, FLP_REGION_list_score, entries, 4);
-  planner_put_region(s, FLP_REGION_zy, n, 4); /* list_scores names it */
+  if (s->size[FLP_REGION_target_score])
+    planner_put_region(s, FLP_REGION_list_length, n, 4);
+  else
+    put_scores(s, n, entries);
   if (!orders(p)) return;
   int32_t launches = s->launches; /* planner_targets_backward_launches has those that are made */
   planner_put_region(s, FLP_REGION_target_total, 1, 4);
@@ -68,9 +79,16 @@ void planner_put_targets_backward(const flp_planner *p, flp_scheme *s, int64_t n
   s->launches = launches;
 }
 
+/* Of a stream: nothing scores lists or sorts them again, and each chunk sums up the gradients of its loss. */
+int64_t planner_targets_step_launches(const flp_planner *p, int64_t chunks) {
+  if (!flp_planner_has_targets(&p->spec)) return 0;
+  return 2 * chunks + planner_targets_backward_launches(p, chunks, 2 * chunks) - 1;
+}
+
 int64_t planner_targets_backward_launches(const flp_planner *p, int64_t chunks, int64_t bias_chunks) {
   int64_t launches = 3 + chunks; /* targets_rows, targets_sort, list_scores; targets_patch */
+  if (!flp_planner_has_targets(&p->spec)) return 0;
   if (!orders(p)) return launches;
-  /* list_digits, list_scan, list_place; list_starts; targets_bias */
+  /* list_digits, list_scan, list_place; list_starts; targets_bias; of saved exponentials targets_strike */
   return launches + 3 * flp_planner_list_passes(p->spec.vocab) + 1 + bias_chunks;
 }

@@ -102,12 +102,11 @@ return function(k, spec)
     return acc
   end
 
-  -- from: where this lane's words of its rows start: first and second of A (D.row), hidden of B
-  function D.product(depth, from)
+  -- from: where this lane's words of its rows start: first and second of A, hidden of B; acc: what is there already
+  local function product(depth, from, acc)
     local chunks = depth * bytes // CHUNK
     local stages, rest = k.lshr(chunks, 2), chunks & 3
-    local zero, acc = k.const(k.i32, 0), {}
-    for i = 1, 4 do acc[i] = k.const(k.f32, 0.0) end
+    local zero = k.const(k.i32, 0)
     local together = stages // AHEAD * AHEAD
     acc = k.loop(zero, together, AHEAD, acc, function(stage, now) return stages_from(from, stage, AHEAD, now) end)
     acc = k.loop(together, stages, 1, acc, function(stage, now) return stages_from(from, stage, 1, now) end)
@@ -116,16 +115,28 @@ return function(k, spec)
     end, function() return acc end)
   end
 
-  -- Row `row` (i32) of a matrix of the operand dtype, as this lane reads it in the place of A or of B. Of A lane l has rows
-  -- l/4 and l/4 + 8, of B row l/4; and of the products {row of A, row of B}: {l/4, 2(l%4)}, {l/4, 2(l%4) + 1}, and the same
-  -- of row l/4 + 8.
-  function D.row_of_a(matrix, row, stride)
+  -- Row `row` (i32) of a matrix of the operand dtype, as this lane reads it in the place of A or of B.
+  local function row_of_a(matrix, row, stride)
     local word = chunks_whole and 0 or (k.lane() & 3) * 4
     return k.offset(k.offset(matrix, i64(row) * stride * bytes), word)
   end
 
-  function D.row_of_b(matrix, row, stride)
+  local function row_of_b(matrix, row, stride)
     return k.offset(k.offset(matrix, i64(row) * stride * bytes), (k.lane() & 3) * 4)
+  end
+
+  -- Scores without a bias. Of A, columns of the head, lane l has those of places l/4 and l/4 + 8, first and second; of B
+  -- the row of place l/4: row of hidden, and active row `a`. It gets those of {column, row} at places {l/4, 2(l%4)},
+  -- {l/4, 2(l%4) + 1}, and the same of column l/4 + 8. Behind the products of D come those of an adapter's rank.
+  function D.scores(p, first, second, row, a)
+    local acc = {}
+    for i = 1, 4 do acc[i] = k.const(k.f32, 0.0) end
+    local function columns(matrix, stride, hidden)
+      return {first = row_of_a(matrix, first(), stride), second = row_of_a(matrix, second(), stride), hidden = hidden}
+    end
+    acc = product(p.depth, columns(p.weight, p.weight_stride, row_of_b(p.hidden, row(), p.hidden_stride)), acc)
+    if not spec.lora then return acc end
+    return product(p.rank, columns(p.lora_b, p.lora_b_stride, row_of_b(p.lora_u, a, i64(p.rank))), acc)
   end
 
   return D

@@ -14,14 +14,15 @@ return function(k, spec)
   local S, D = k.import "score" (k), k.import "dots" (k, spec)
   local element = ({bf16 = k.bf16, fp16 = k.f16, fp32 = k.f32})[spec.dtype]
 
-  -- The rows of weight of entries lane/4 and lane/4 + 8 of a group; behind the last entry that one again.
-  local function rows_from(p, row, first, group)
-    local function weight_row(i)
-      local e = first + k.min(group.begin + i, group.last)
-      return D.row_of_a(p.weight, k.load(k.i32, p.list_column, e, {const = true}), p.weight_stride)
-    end
+  -- Of entries lane/4 and lane/4 + 8 of a group; behind the last entry that one again.
+  local function scores_of(p, a, row, first, group)
     local quad = k.lshr(k.lane(), 2)
-    return {first = weight_row(quad), second = weight_row(quad + 8), hidden = D.row_of_b(p.hidden, row, p.hidden_stride)}
+    local function column(i)
+      return function()
+        return k.load(k.i32, p.list_column, first + k.min(group.begin + i, group.last), {const = true})
+      end
+    end
+    return D.scores(p, column(quad), column(quad + 8), function() return row end, a)
   end
 
   local function store_score(p, a, e, acc)
@@ -41,7 +42,7 @@ return function(k, spec)
     local first = k.convert(k.i32, k.load(k.i64, p.offsets, row))
     k.loop(k.warp() * GROUP, length, WARPS * GROUP, nil, function(begin)
       local group = {begin = begin, last = length - 1}
-      local acc = D.product(p.depth, rows_from(p, row, first, group))
+      local acc = scores_of(p, a, row, first, group)
       local half = k.lane() & 3                      -- columns are alike: lanes 0 and 1 of a quad take one result each
       local i = begin + k.lshr(k.lane(), 2) + half * 8
       k.when(k.lt(half, 2) & k.lt(i, length), function()

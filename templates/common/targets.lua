@@ -3,6 +3,7 @@
 --   targets_rows     one target that stands for a row's, sums of their upstream gradients
 --   targets_sort     a row's columns, ascending
 --   targets_finish   logprob of each target, entropy, stats, from the partials of all shards and the targets' scores
+--   targets_strike   no exponentials at a row's targets
 --   targets_patch    dz at a row's targets: factor·(Σ_k g_k·[v = y_k] - G·p_v - e·p_v·(log p_v + H))
 --   targets_bias     what targets add to the column sums of dz
 --
@@ -49,6 +50,7 @@ return function(k, spec)
     return v
   end
   local function add(x, y) return x + y end
+  local LEAST = 0x1p-60                               -- of Σ|g_k|, that is Σ g_k rounded
 
   ----------------------------------------------------------------------------------------------- targets_rows
   local function targets_rows(p)
@@ -79,7 +81,9 @@ return function(k, spec)
     k.when(k.eq(k.lane(), 0), function()
       k.when(k.eq(lanes, 0), function() k.store(p.target_row, row, k.convert(id_type, p.ignore_index)) end)
       store_if(p.target_weight, row, f32(weight))
-      store_if(p.target_gradient, row, f32(gradient))
+      local least = weight * LEAST
+      least = k.select(k.lt(gradient, 0.0), -least, least)
+      store_if(p.target_gradient, row, f32(k.select(k.lt(k.abs(gradient), k.abs(least)), least, gradient)))
       store_if(p.target_exact, row, gradient)
     end)
   end
@@ -214,12 +218,23 @@ return function(k, spec)
   end
 
   local function targets_finish(p)
-    local a = k.ctaid() * WARPS + k.warp()
+    local a = p.row_begin + k.ctaid() * WARPS + k.warp()
     local row = i64(a)
-    k.exit_if(k.ge(row, p.n))
+    k.exit_if(k.ge(a, p.row_end))
     local class = k.convert(k.i32, k.load(k.i8, p.row_class, row))
     k.when(k.ne(class, ACTIVE), function() fill_row(p, row, class) end)
     k.when(k.lt(a, k.load(k.i32, p.count, 0)), function() finish_row(p, a) end)
+  end
+
+  --------------------------------------------------------------------------------------------- targets_strike
+  local function targets_strike(p)
+    local a = p.row_begin + k.ctaid() * WARPS + k.warp()
+    k.exit_if(k.ge(a, k.min(k.load(k.i32, p.count, 0), p.row_end)))
+    local columns = k.offset(p.list_column, i64(a) * i64(p.targets) * 4)
+    local to = i64(a - p.row_begin) * p.kept_stride
+    k.loop(k.lane(), k.load(k.i32, p.list_length, a), 32, nil, function(i)
+      k.store(p.kept, to + i64(k.load(k.i32, columns, i)), k.convert(element, k.const(k.f32, 0.0)))
+    end)
   end
 
   ---------------------------------------------------------------------------------------------- targets_patch
@@ -235,9 +250,17 @@ return function(k, spec)
     end).sum
   end
 
+  -- The score of place i of the list, or with softcap its tanh.
+  local function score_of(p, row, i)
+    return k.branch(k.is_null(p.score), function() return k.load(k.f32, row.scores, i) end, function()
+      local x = k.load(k.f32, row.held, i32(k.load(k.i16, row.places, i)))
+      return k.branch(k.ne(p.capped, 0), function() return S.cap(x, p.cap_in) end, function() return x end)
+    end)
+  end
+
   -- The element, in double but for the slope, and what the targets add to it.
   local function element_of(p, row, i, own)
-    local y = k.load(k.f32, row.scores, i)
+    local y = score_of(p, row, i)
     local u = k.fma(f64(row.scale), f64(y), -f64(row.stats[1]))
     local logprob = O.at_most_0(O.logprob(u, f64(row.stats[2])))
     logprob = k.select(k.gt(logprob, -0.5), f64(row.stats[3]), logprob)
@@ -260,9 +283,17 @@ return function(k, spec)
       gradients = k.offset(p.grad_logprob, i64(at) * i64(p.targets) * 4), stats = k.load_vector(k.f32, 4, p.stats, at),
       gradient = k.load(k.f64, p.target_exact, at), e = f64(load_or_zero(p.grad_entropy, at)),
       scale = k.load(k.f32, p.scale, a), factor = factor_of(p, a),
+      held = k.offset(p.score, i64(at) * i64(p.targets) * 4),
     }
+    -- What products multiply the row by; 0 of one without a gradient.
+    local times = k.branch(k.is_null(p.factor), function() return k.const(k.f32, 1.0) end,
+      function() return k.load(k.f32, p.factor, a) end)
+
     local storage = k.branch(k.is_null(p.scale_pair), function() return k.const(k.f32, 1.0) end,
       function() return k.load(k.f32, p.scale_pair, 0) end)
+    local is_struck = k.branch(k.is_null(p.redo), function() return k.const(k.i1, false) end, function()
+      return k.eq(k.load(k.i32, p.redo, (a - p.row_begin) // k.abi.KEPT_BLOCK_ROWS), 0)
+    end)
     local to = i64(a - p.row_begin) * p.dz_stride
     k.loop(k.lane(), row.length, 32, nil, function(i)
       local column = k.load(k.i32, row.columns, i)
@@ -270,8 +301,9 @@ return function(k, spec)
       k.when(k.ge(column, p.column_begin) & k.lt(column, p.column_end), function()
         k.branch(is_repeated, function() store_if(p.list_dz, first + i64(i), k.const(k.f32, 0.0)) end, function()
           local whole, own = element_of(p, row, i, gradient_of(p, row, i, column))
-          k.store(p.dz, to + i64(column - p.column_begin), k.convert(element, whole * storage))
-          store_if(p.list_dz, first + i64(i), own)
+          local stored = k.select(k.eq(times, 0.0), k.const(k.f32, 0.0), whole * storage / times)
+          k.store(p.dz, to + i64(column - p.column_begin), k.convert(element, stored))
+          store_if(p.list_dz, first + i64(i), k.select(k.eq(times, 0.0), 0.0, k.select(is_struck, whole, own)))
         end)
       end)
     end)
@@ -300,6 +332,7 @@ return function(k, spec)
   entry("targets_rows", THREADS, 0, targets_rows)
   entry("targets_sort", SORT_THREADS, MOST * 8, targets_sort)
   entry("targets_finish", THREADS, 0, targets_finish)
+  entry("targets_strike", THREADS, 0, targets_strike)
   entry("targets_patch", THREADS, 0, targets_patch)
   entry("targets_bias", THREADS, 0, targets_bias)
 end

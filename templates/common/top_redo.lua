@@ -35,10 +35,9 @@ return function(k, spec)
     local quad, pair = k.lshr(k.lane(), 2), (k.lane() & 3) * 2
     local begin = tile + k.warp() * EACH
     local function column(i) return k.min(begin + i, p.vocab_valid - 1) end
-    local function weight_row(i) return D.row_of_a(p.weight, column(i), p.weight_stride) end
-    local hidden = k.load(k.i32, p.index, p.row_begin + lost_row(p, group, quad))
-    local acc = D.product(p.depth, {first = weight_row(quad), second = weight_row(quad + 8),
-                                    hidden = D.row_of_b(p.hidden, hidden, p.hidden_stride)})
+    local a = p.row_begin + lost_row(p, group, quad)
+    local acc = D.scores(p, function() return column(quad) end, function() return column(quad + 8) end,
+      function() return k.load(k.i32, p.index, a) end, a)
     for half = 0, 1 do
       local i = quad + half * 8
       local bias = k.branch(k.is_null(p.bias), function() return k.const(k.f32, -0.0) end,

@@ -5,6 +5,7 @@
 --   lora_columns   dB = dzᵀ·u, and dA = Gᵀ·h       as grad_weight
 --   lora_bound     max |s·G| of each row, of which dz_scale makes the power of two that fp16 needs
 --   lora_round     s·G, rounded to the operand dtype, for the second two products
+--   lora_factor    u times what saved exponentials lack of dz, for dB
 --
 -- source: LoRA, arXiv:2106.09685. s stands where it costs no rounding of its own.
 
@@ -12,7 +13,7 @@ return function(k, spec)
   local M = k.import "engine" (k, spec, true)
   local H = k.import "head" (k, spec, M)
   local RASTER = 8
-  local WARPS = 8 -- of a CTA of rows
+  local WARPS, GATHERED = 8, k.abi.GATHER_ROWS -- of a CTA of rows; zeros follow up to a multiple
 
   k.import "product" (k, spec, "grad_hidden", "lora_rows")
   k.import "product" (k, spec, "grad_weight", "lora_columns")
@@ -53,6 +54,9 @@ return function(k, spec)
     tile = {rows = M.rows, columns = M.columns, depth = M.depth, stages = M.stages, raster = RASTER},
   }
 
+  local function wide(v) return M.element == k.f32 and v or k.convert(k.f32, v) end
+  local function narrow(v) return M.element == k.f32 and v or k.convert(M.element, v) end
+
   -- visit(at) for this lane's elements of its warp's row; combine(active, state) behind them.
   local function over_row(p, state, visit)
     local active = k.ctaid() * WARPS + k.warp()
@@ -71,12 +75,27 @@ return function(k, spec)
     k.when(k.eq(k.lane(), 0), function() k.store(p.bound, active, most) end)
   end}
 
+  k.kernel {entry = "lora_factor", threads = WARPS * 32, body = function(p)
+    local row, active = k.ctaid() * WARPS + k.warp(), k.min(k.load(k.i32, p.count, 0), p.row_end) - p.row_begin
+    local filled = (k.max(active, 0) + (GATHERED - 1)) // GATHERED * GATHERED
+    k.exit_if(k.ge(row, k.min(filled, p.row_end - p.row_begin)))
+    local exists = k.lt(row, active)
+    local a = p.row_begin + k.select(exists, row, 0)
+    local factor = k.branch(exists, function() return k.load(k.f32, p.factor, a) end,
+      function() return k.const(k.f32, 0.0) end)
+    local function at(row, i) return k.convert(k.i64, row) * k.convert(k.i64, p.rank) + k.convert(k.i64, i) end
+    k.loop(k.lane(), p.rank, 32, nil, function(i)
+      local u = k.load(M.element, p.lora_u, at(a, i))
+      local scaled = k.select(k.eq(factor, 0.0), 0.0, wide(u) * factor)
+      k.store(p.lora_scaled, at(row, i), narrow(scaled))
+    end)
+  end}
+
   k.kernel {entry = "lora_round", threads = WARPS * 32, body = function(p)
     local scale = k.branch(k.is_null(p.scale_pair), function() return p.lora_scale end,
       function() return p.lora_scale * k.load(k.f32, p.scale_pair, 0) end)
     over_row(p, nil, function(at)
-      local value = k.load(k.f32, p.lora_sum, at) * scale
-      k.store(p.lora_gradient, at, M.element == k.f32 and value or k.convert(M.element, value))
+      k.store(p.lora_gradient, at, narrow(k.load(k.f32, p.lora_sum, at) * scale))
     end)
   end}
 end

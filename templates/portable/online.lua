@@ -108,7 +108,7 @@ return function(k, spec, entry, hooks)
         end
         held[i] = {active = row.active, exists = k.lt(row.active, count), y = y}
       end
-      K.hold(p, held, block_column, M.lane)
+      K.hold(p, held, block_column + vocab_begin(p), M.lane)
     end
 
     -- The tanh of all scores of a tile.

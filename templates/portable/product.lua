@@ -52,9 +52,17 @@ return function(k, spec, entry, as)
       a.limit = function() return size_m - first_m end
     end
 
+    -- Of an adapter's operands rows of factor 0 are left out: they have no gradient, and may be no numbers.
+    local function is_live(depth_row, at)
+      local exists, active = in_depth(depth_row, at), depth_row + at.step * M.depth
+      return exists & k.branch(k.is_null(p.factor), function() return k.const(k.i1, true) end, function()
+        return k.ne(k.load(k.f32, p.factor, p.row_begin + k.select(exists, active, 0)), 0.0)
+      end)
+    end
+
     local b = {
       major = "mn", size = M.columns, aligned = spec.alignment >= 16, base = k.offset(p.operand, first_n * M.bytes),
-      key = function(row) return row end, valid = in_depth, limit = function() return depth - first_n end,
+      key = function(row) return row end, valid = as and not for_hidden and is_live or in_depth, limit = function() return depth - first_n end,
     }
     if for_hidden then
       b.base = k.offset(b.base, k.convert(k.i64, p.column_begin) * operand_row)

@@ -136,7 +136,7 @@ return function(k, spec, entry, hooks)
         end
         held[i] = {active = active, exists = k.lt(active, u.row_end), y = y}
       end
-      K.hold(p, held, tile_column, H.lane)
+      K.hold(p, held, tile_column + first_column(p), H.lane)
     end
 
     -- Makes a tile with columns beyond the vocabulary, or negative scales, one like all others: score times scale stays

@@ -1,6 +1,6 @@
 /* emit_kernel.c: one kernel by its key, for tests of what no specification asks for alone: emit_kernel FIELD=VALUE...
  *
- * Fields: kind, arch, dtype, target_dtype and out_dtype by name, entropy, bias, bias_grad, softcap, alignment, hidden,
+ * Fields: kind, arch, dtype, target_dtype and out_dtype by name, entropy, bias, bias_grad, softcap, lora, alignment, hidden,
  * vocab, tune (as in flpgen's --tune behind the name of a kernel), program (hexadecimal bytes of a loss), ptx (0 leaves it
  * out). Prints the descriptor as JSON, with "ir", "ptx" and, of a program, "code" as the kernel for any loss reads it; a
  * refusal goes to standard error. */
@@ -44,6 +44,7 @@ static flp_kernel_key key_of(char **fields) {
       .bias = number(fields, "bias", "0"),
       .bias_grad = number(fields, "bias_grad", "0"),
       .softcap = number(fields, "softcap", "0"),
+      .lora = number(fields, "lora", "0"),
       .alignment = number(fields, "alignment", "16"),
       .hidden = number(fields, "hidden", "0"),
       .vocab = number(fields, "vocab", "0"),

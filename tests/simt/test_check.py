@@ -104,6 +104,20 @@ FEATURES = {
         "--dtype fp32 --loss jsd --grad hidden --targets 64 --per-row-temperature"),
         "loss_targets", "loss metrics logprob grad_hidden",
         "teacher-certain teacher-missing teacher-tails teacher-whole", "loss="),
+    "targets saved": Feature(20, f"{SMALL} --dtype bf16 --mode S --targets 20", (
+        "--grad hidden,weight", "--grad hidden,weight,bias --bias --entropy backward --softcap 20",
+        "--grad hidden --targets 65 --rows 300 --per-row-temperature --softcap 30"),
+        "forward_keep_targets/forward_keep_targets_map targets_patch keep_finish", "logprob grad_hidden",
+        "targets-same targets-ends targets-bad", "mode=save"),
+    "distilled streamed": Feature(100, f"{SMALL} --dtype bf16 --mode P", (
+        "--loss forward_kl --grad hidden,weight --targets 20",
+        "--loss reverse_kl --grad hidden,weight,bias --bias --targets 3 --softcap 20 --rows 300 --budget 900K",
+        "--loss jsd+entropy --grad hidden --targets 64 --per-row-temperature --topk 20"),
+        "loss_targets forward_keep_targets/forward_keep_targets_map", "loss metrics logprob grad_hidden",
+        "teacher-certain teacher-missing teacher-tails teacher-whole", "mode=stream"),
+    "targets topped": Feature(20, f"{SMALL} --targets 20 --topk 7 --vocab 1700", (
+        "--dtype bf16 --grad hidden,weight", "--dtype fp16", "--dtype bf16 --mode S --grad hidden,weight --rows 300"),
+        "targets_finish top_finish", "top_ids logprob", "equal targets-ends", "topk=7"),
     "top": Feature(20, "--hidden 40 --rows 41 --topk 20 --rank", (
         "--vocab 900 --dtype bf16 --entropy forward --target-dtype int32",
         "--vocab 3400 --dtype bf16 --bias --per-row-temperature",

@@ -102,14 +102,6 @@ static error_t parse(int key, char *text, struct argp_state *state) {
   return 0;
 }
 
-/* error: ARGUMENT */
-static flp_status check_adapter_mode(const check_args *args) {
-  FLP_TRY(cli_spec_args_features(&args->spec));
-  if (!args->spec.spec.lora_rank || args->given.mode <= FLP_MODE_RECOMPUTE_SPLIT) return FLP_OK;
-  return flp_fail(FLP_ERROR_ARGUMENT, "--mode: '%s' is not accepted beside --lora-rank, whose passes recompute",
-                  flp_mode_name(args->given.mode));
-}
-
 /* A spec that keeps something is checked in the mode that does, one with a loss as a step. error: ARGUMENT */
 static flp_status resolve_mode(check_args *args) {
   const char *loss = args->spec.loss.name;
@@ -118,7 +110,7 @@ static flp_status resolve_mode(check_args *args) {
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "--loss: '%s' is not accepted with --keep, whose backward pass takes any gradient", loss);
   args->given.mode = cli_spec_args_kept(&args->spec, args->given.mode);
-  FLP_TRY(check_adapter_mode(args));
+  FLP_TRY(cli_spec_args_features(&args->spec));
   FLP_TRY(cli_spec_args_backward(&args->spec, args->given.mode, 0, 0));
   args->given.kept = args->spec.kept;
   if (loss) args->given.loss_parameters = args->spec.loss.set_count ? args->spec.loss.parameters : NULL;
@@ -151,7 +143,7 @@ static flp_status check_unused(const check_args *args) {
  * with --lora-rank those of an adapter, of that number where a case has none of its own. error: ARGUMENT */
 static flp_status resolve_set(check_args *args) {
   flp_mode mode = args->given.mode;
-  FLP_TRY(check_adapter_mode(args));
+  FLP_TRY(cli_spec_args_features(&args->spec));
   if (!(args->spec.spec.tail > 0)) return FLP_OK;
   args->given.mode = FLP_MODE_TAIL;
   if (!mode || mode == FLP_MODE_TAIL) return FLP_OK;

@@ -92,7 +92,8 @@ static void probe_rungs(check_session *session) {
 /* What forward keeps exists on some rungs; generic kernels have no losses over several targets. */
 static int is_lacking(const check_case *c, flp_rung rung, flp_status status) {
   int is_distilled = rung == FLP_RUNG_GENERIC && flp_kernel_spec_has_targets_loss(&c->spec);
-  return status == FLP_ERROR_UNAVAILABLE && (may_lack_kernels(rung) || flp_mode_keeps(c->mode) || is_distilled);
+  int keeps = flp_mode_keeps(c->mode) || c->spec.keep;
+  return status == FLP_ERROR_UNAVAILABLE && (may_lack_kernels(rung) || keeps || is_distilled);
 }
 
 /* ---- cases ---- */

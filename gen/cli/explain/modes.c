@@ -92,7 +92,6 @@ static int is_ruled_out(const explanation *in, int assumed, flp_mode mode, char 
   const flp_planner *planner = planner_of(in, assumed);
   const char *what = task_of(mode), *arch = assumed ? in->assumed.arch : in->plan->arch;
   const char *why = mode == FLP_MODE_DIRECTION ? no_direction(&in->planner.spec) : NULL;
-  if (mode == FLP_MODE_STREAM && in->planner.spec.targets > 1) why = "steps over several targets recompute";
   if (!planner)
     snprintf(out, EXPLAIN_REASON_BYTES, "not taken: the CPU rung does not %s", what);
   else if (other_mode(planner, mode))

@@ -164,8 +164,6 @@ flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode mode) {
                     "--keep: not accepted beside --mode tail, whose forward pass keeps lists of columns");
   if (mode == FLP_MODE_STREAM && !args->loss.name)
     return flp_fail(FLP_ERROR_ARGUMENT, "--mode: 'stream' is not accepted without --loss, what its steps minimise");
-  if (mode == FLP_MODE_STREAM && args->spec.targets > 1)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--mode: 'stream' is not accepted beside --targets, whose steps recompute");
   if (flp_mode_keeps(mode)) cli_spec_set_mode(&args->spec, mode);
   return FLP_OK;
 }

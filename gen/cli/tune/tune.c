@@ -273,14 +273,14 @@ static flp_device assumed_device(const tune_args *args) {
   return info;
 }
 
-/* What is timed has one target; a step over several has the kernels of passes without a loss. error: ARGUMENT */
+/* What is timed has one target. error: ARGUMENT */
 static flp_status resolve_loss(tune_args *args) {
   flp_spec *spec = &args->spec.spec;
   FLP_TRY(cli_loss_args_resolve(&args->spec.loss, spec));
   if (spec->loss && spec->targets > 1)
     return flp_fail(FLP_ERROR_ARGUMENT,
-                    "--loss: %s is not accepted here, as steps over several targets recompute; without --loss "
-                    "--targets %d finds the kernels that they take",
+                    "--loss: %s is not accepted here, as what is timed has one target; without --loss "
+                    "--targets %d finds the kernels that its steps take",
                     args->spec.loss.name, spec->targets);
   spec->targets = 0;
   return FLP_OK;

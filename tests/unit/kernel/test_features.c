@@ -67,10 +67,10 @@ Test(features, every_pair) {
 }
 
 Test(features, a_sentence_names_both_and_the_reason) {
-  flp_spec spec = words_spec("grads=hidden keep lora=8"), out;
+  flp_spec spec = words_spec("grads=hidden tail=2^-9 lora=8"), out;
   cr_assert_eq(flp_spec_resolve(&spec, &out), FLP_ERROR_ARGUMENT);
   cr_expect_str_eq(flp_error_detail(),
-                   "spec.keep is set beside spec.lora_rank, whose passes recompute (accepted: 0)");
+                   "spec.tail is set beside spec.lora_rank, whose gradients go over whole rows of the head (accepted: 0)");
   cr_assert_eq(flp_features_check(&spec, FLP_SURFACE_OPTION), FLP_ERROR_ARGUMENT);
-  cr_expect_str_eq(flp_error_detail(), "--keep: not accepted beside --lora-rank, whose passes recompute");
+  cr_expect_str_eq(flp_error_detail(), "--tail: not accepted beside --lora-rank, whose gradients go over whole rows of the head");
 }

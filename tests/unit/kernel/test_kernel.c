@@ -45,6 +45,7 @@ static const struct {
     FIELD(bias, 0, FLP_KIND_BIAS | FLP_KIND_ADDS),
     FIELD(bias_grad, 0, FLP_KIND_BIAS_GRAD),
     FIELD(softcap, 0, FLP_KIND_BIAS),
+    FIELD(lora, 0, FLP_KIND_LORA),
     FIELD(alignment, 2, FLP_KIND_ALIGNMENT),
     FIELD(hidden, 4104, FLP_KIND_HIDDEN),
     FIELD(vocab, 0x100000000, FLP_KIND_VOCAB),

@@ -297,7 +297,7 @@ static void put_key(golden *g, const char *words) {
 static void kinds(golden *g, const char *words) {
   static const char *const facts[] = {"target",     "out",         "entropy", "bias",  "bias_grad", "alignment",
                                       "hidden",     "vocab",       "tune",    "loss",  "fp64",      "tiled",
-                                      "units",      "chunk_rows",  "chunk_vocab", "linked", "adds", "indexed"};
+                                      "units",      "chunk_rows",  "chunk_vocab", "linked", "adds", "indexed", "lora"};
   (void)words;
   for (int kind = 1; kind < FLP_KERNEL_KINDS; kind++) {
     if (has_several(flp_kind_parts((flp_kernel_kind)kind))) continue;

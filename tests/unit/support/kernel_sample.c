@@ -17,6 +17,7 @@ flp_kernel_key sample_key(flp_kernel_kind kind) {
       .bias = 1,
       .bias_grad = 1,
       .softcap = 1,
+      .lora = 1,
       .loss = {0x4c, [31] = 0x53},
       .alignment = 16,
       .hidden = 4096,

@@ -176,7 +176,9 @@ ELEMENTS = {
 APART = (
     ("keep", ("save", "tail", "target", "topk", "rank", "loss",), "whose columns are few already"),
     ("tail", ("save",), "whose forward pass keeps lists of columns"),
-    ("target", ("save", "tail", "topk", "rank",), "whose passes recompute"),
-    ("lora", ("save", "keep", "tail", "target", "topk", "rank", "mixed",), "whose passes recompute"),
+    ("target", ("tail",), "whose passes recompute"),
+    ("target", ("rank",), "which are several, and a rank is of one"),
+    ("lora", ("keep", "tail",), "whose gradients go over whole rows of the head"),
+    ("lora", ("mixed",), "whose operands have one dtype"),
     ("slices", ("keep", "tail", "target", "topk", "rank",), "which takes the weight in slices"),
 )

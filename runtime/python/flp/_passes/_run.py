@@ -180,7 +180,7 @@ def mode_of(ops, settings, grads):
 
 def plan_that_keeps(key, settings, n):
     """keeping_plan of a key and n rows."""
-    wanted = key.grads and n and not (key.targets or key.listed or key.lora_rank) and (
+    wanted = key.grads and n and not key.listed and (
         settings.tail or settings.save or settings.save is None and not settings.chunk_rows)
     if wanted and (settings.tail or key.dtype == _c.DTYPE_BF16):
         keeping = key._replace(**_how_it_keeps(settings))
