@@ -250,9 +250,9 @@ static flp_status check_query(const flp_plan *plan, flp_pass pass, int64_t n) {
 static flp_status check_lists(const flp_plan *plan, flp_pass pass) {
   if (!plan->spec.listed || pass == FLP_PASS_COMBINE) return FLP_OK;
   return flp_fail(FLP_ERROR_ARGUMENT,
-                  "pass is %s, but spec.listed is 1 (accepted: COMBINE 2; flp_plan_layout_listed takes FORWARD 1 and "
-                  "BACKWARD 3)",
-                  pass == FLP_PASS_FORWARD ? "FORWARD" : "BACKWARD");
+                  "pass is %s, but spec.listed is 1 (accepted: COMBINE 2; flp_plan_layout_listed takes FORWARD 1, "
+                  "BACKWARD 3 and STEP 4)",
+                  pass == FLP_PASS_FORWARD ? "FORWARD" : pass == FLP_PASS_STEP ? "STEP" : "BACKWARD");
 }
 
 flp_status flp_head_layout(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes, flp_layout *layout) {
@@ -282,9 +282,9 @@ static flp_status check_listed_query(const flp_plan *plan, flp_pass pass, int64_
   if (!plan->spec.listed)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "the plan's spec.listed is 0 (accepted: 1; flp_plan_layout serves other plans)");
-  if (pass != FLP_PASS_FORWARD && pass != FLP_PASS_BACKWARD)
+  if (pass != FLP_PASS_FORWARD && pass != FLP_PASS_BACKWARD && pass != FLP_PASS_STEP)
     return flp_fail(FLP_ERROR_ARGUMENT,
-                    "pass is COMBINE (accepted: FORWARD 1, BACKWARD 3; flp_plan_layout takes COMBINE)");
+                    "pass is COMBINE (accepted: FORWARD 1, BACKWARD 3, STEP 4; flp_plan_layout takes COMBINE)");
   if (list_count < 0 || list_count > INT32_MAX)
     return flp_fail(FLP_ERROR_ARGUMENT, "list_count is %" PRId64 " (accepted: 0 to %d)", list_count, INT32_MAX);
   return FLP_OK;

@@ -192,8 +192,12 @@ flp_status eager_execute(const flp_spec *spec, const flp_args *args, const eager
 /* Threads of a pass for what the options ask; 0: all. */
 int eager_thread_count(int threads);
 void eager_layout_of(const flp_spec *spec, flp_pass pass, int64_t n, const eager_plan *plan, flp_layout *layout);
+/* The plan of a pass, over lists of so many ids if the spec has such. error: BUDGET naming the smallest */
+flp_status eager_pick(const flp_spec *spec, flp_pass pass, int64_t n, int64_t list_count, uint64_t budget_bytes,
+                      int threads, eager_plan *out);
 /* The layout of a step, as flp_eager_layout gives it. */
-flp_status eager_step_layout(const flp_spec *spec, int64_t n, uint64_t budget_bytes, int threads, flp_layout *layout);
+flp_status eager_step_layout(const flp_spec *spec, int64_t n, int64_t list_count, uint64_t budget_bytes, int threads,
+                             flp_layout *layout);
 
 /* ---- panel.c ---- */
 

@@ -9,7 +9,7 @@
 flp_status flp_eager_layout(const flp_spec *spec, flp_pass pass, int64_t n, uint64_t budget_bytes, int threads,
                             flp_layout *layout) {
   eager_plan plan;
-  if (pass == FLP_PASS_STEP) return eager_step_layout(spec, n, budget_bytes, threads, layout);
+  if (pass == FLP_PASS_STEP) return eager_step_layout(spec, n, 0, budget_bytes, threads, layout);
   FLP_TRY(eager_plan_pick(spec, pass, n, budget_bytes, eager_thread_count(threads), &plan));
   eager_layout_of(spec, pass, n, &plan, layout);
   return FLP_OK;
@@ -18,10 +18,15 @@ flp_status flp_eager_layout(const flp_spec *spec, flp_pass pass, int64_t n, uint
 flp_status flp_eager_layout_listed(const flp_spec *spec, flp_pass pass, int64_t n, int64_t list_count,
                                    uint64_t budget_bytes, int threads, flp_layout *layout) {
   eager_plan plan;
-  uint32_t grads = pass == FLP_PASS_BACKWARD ? spec->grads : 0;
+  uint32_t grads = pass == FLP_PASS_FORWARD ? 0 : spec->grads;
   int sums = 1 + ((grads & FLP_GRAD_HIDDEN) != 0) + ((grads & FLP_GRAD_WEIGHT) != 0); /* scores, gradients */
-  FLP_TRY(eager_listed_pick(spec, pass, n, list_count, budget_bytes, eager_thread_count(threads), &plan));
-  eager_layout_of(spec, pass, n, &plan, layout);
+  if (pass == FLP_PASS_STEP) {
+    FLP_TRY(eager_step_layout(spec, n, list_count, budget_bytes, threads, layout));
+    sums += grads != 0;
+  } else {
+    FLP_TRY(eager_listed_pick(spec, pass, n, list_count, budget_bytes, eager_thread_count(threads), &plan));
+    eager_layout_of(spec, pass, n, &plan, layout);
+  }
   layout->chunks = 1;
   layout->flops = 2.0 * (double)list_count * (double)spec->hidden * sums;
   return FLP_OK;

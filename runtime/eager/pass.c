@@ -67,11 +67,11 @@ static void run_pass(eager_call *call, eager_block *block) {
   }
 }
 
-static flp_status pick(const flp_spec *spec, const flp_args *args, int threads, eager_plan *out) {
-  int count = eager_thread_count(threads);
-  if (is_listed(spec, args))
-    return eager_listed_pick(spec, args->pass, args->n, args->list_count, args->workspace_bytes, count, out);
-  return eager_plan_pick(spec, args->pass, args->n, args->workspace_bytes, count, out);
+flp_status eager_pick(const flp_spec *spec, flp_pass pass, int64_t n, int64_t list_count, uint64_t budget_bytes,
+                      int threads, eager_plan *out) {
+  if (spec->listed && pass != FLP_PASS_COMBINE)
+    return eager_listed_pick(spec, pass, n, list_count, budget_bytes, threads, out);
+  return eager_plan_pick(spec, pass, n, budget_bytes, threads, out);
 }
 
 flp_status eager_execute(const flp_spec *spec, const flp_args *args, const eager_scores *scores, int threads,
@@ -81,7 +81,8 @@ flp_status eager_execute(const flp_spec *spec, const flp_args *args, const eager
     return FLP_OK;
   }
   eager_plan plan;
-  if (pick(spec, args, threads, &plan) != FLP_OK)
+  if (eager_pick(spec, args->pass, args->n, args->list_count, args->workspace_bytes, eager_thread_count(threads),
+                 &plan) != FLP_OK)
     return flp_fail(FLP_ERROR_WORKSPACE,
                     "workspace_bytes: %zu are too few for %lld rows on the eager rung; %llu or more are accepted",
                     args->workspace_bytes, (long long)args->n, (unsigned long long)plan.smallest_bytes);

@@ -32,15 +32,16 @@ static void carve(const flp_spec *spec, int64_t n, eager_block *block, step_memo
     *of_scores[i] = eager_block_take(block, rows, sizeof(float));
 }
 
-flp_status eager_step_layout(const flp_spec *spec, int64_t n, uint64_t budget_bytes, int threads, flp_layout *layout) {
+flp_status eager_step_layout(const flp_spec *spec, int64_t n, int64_t list_count, uint64_t budget_bytes, int threads,
+                             flp_layout *layout) {
   eager_block own = {0};
   step_memory memory;
   eager_plan forward, backward = {0};
   if (n > 0) carve(spec, n, &own, &memory);
   uint64_t left = budget_bytes > own.used ? budget_bytes - own.used : 0;
   int count = eager_thread_count(threads);
-  flp_status first = eager_plan_pick(spec, FLP_PASS_FORWARD, n, left, count, &forward), last = FLP_OK;
-  if (spec->grads) last = eager_plan_pick(spec, FLP_PASS_BACKWARD, n, left, count, &backward);
+  flp_status first = eager_pick(spec, FLP_PASS_FORWARD, n, list_count, left, count, &forward), last = FLP_OK;
+  if (spec->grads) last = eager_pick(spec, FLP_PASS_BACKWARD, n, list_count, left, count, &backward);
   uint64_t smallest = own.used + flp_max_u64(forward.smallest_bytes, backward.smallest_bytes);
   if (first != FLP_OK || last != FLP_OK || own.used > budget_bytes)
     return flp_fail(
@@ -115,7 +116,7 @@ flp_status flp_eager_step(const flp_spec *spec, const flp_loss *loss, const flp_
   uint64_t counted_before = 0; /* the backward pass meets the same bad rows again */
   pass.pass = FLP_PASS_BACKWARD;
   if (args->n == 0) return spec->grads ? flp_eager_execute(spec, &pass, threads, bad_rows) : FLP_OK;
-  if (eager_step_layout(spec, args->n, args->workspace_bytes, threads, &layout) != FLP_OK)
+  if (eager_step_layout(spec, args->n, args->list_count, args->workspace_bytes, threads, &layout) != FLP_OK)
     return flp_fail(FLP_ERROR_WORKSPACE, "args.workspace_bytes: %s", flp_error_detail());
   carve(spec, args->n, &block, &m);
   pass.workspace = block.base + block.used;

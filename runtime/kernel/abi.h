@@ -846,6 +846,7 @@ enum flp_part {
   P(region_or_null, list_row) /* (list_count) i32: the entry's active row; the backward pass needs it */ \
   P(region, list_length) /* (n) i32 by active row */                       \
   P(region, list_target) /* (n) i32 by active row */                       \
+  P(region, row_class)   /* (n) u8 by row: FLP_ROW_BAD of bad rows */      \
   P(ptr, error_word)     /* (1) i32, added to: bad rows */
 
 /* module listed: entry list_scores, one CTA an active row: list_score of its entries, and x of entry list_target[a] as

@@ -84,7 +84,7 @@ static flp_kernel_key key_of(const flp_spec *spec, const char *arch, flp_kernel_
 
 int flp_kernel_spec_keeps(const flp_spec *spec) {
   return spec->grads && spec->dtype == FLP_DTYPE_BF16 && (spec->keep || spec->loss) && !(spec->tail > 0) &&
-         !flp_weight_is_sliced(spec);
+         !flp_weight_is_sliced(spec) && !spec->listed;
 }
 
 unsigned flp_kernel_spec_parts(const flp_spec *spec) {

@@ -139,6 +139,8 @@ int64_t planner_top_launches(const flp_planner *p, int64_t chunks, int64_t piece
 
 /* ---- keep.c ---- */
 
+/* What passes from forward to loss to gradients of a step. */
+void planner_put_step_rows(const flp_planner *p, flp_scheme *s, int64_t n);
 /* The backward pass of save mode: one layout, unless no grid can hold it. */
 void planner_search_saved(planner_search *s);
 /* Layouts of a step: stream mode in chunks of rows, and forward, loss and backward one after the other, in tail mode where

@@ -25,6 +25,7 @@ int flp_planner_has_direction(const flp_spec *spec) {
 
 /* A frozen head costs two products either way, and its directions take less than exponentials where V is above 2·D. */
 flp_mode flp_planner_keeps(const flp_planner *p) {
+  if (p->spec.listed) return (flp_mode)0; /* lists are short, and exact */
   if (p->spec.tail > 0) return p->emit_rows > 0 && planner_is_free(p) ? FLP_MODE_TAIL : (flp_mode)0;
   if (!keeps(p) || !p->spec.keep || !planner_is_free(p)) return (flp_mode)0;
   if (flp_mode_keeps(p->mode)) return p->mode;
@@ -85,7 +86,7 @@ void planner_search_saved(planner_search *s) {
 /* ---- a step ---- */
 
 /* What passes from forward to loss to gradients, by row, and of a logprob by target. */
-static void put_step_rows(const flp_planner *p, flp_scheme *s, int64_t n) {
+void planner_put_step_rows(const flp_planner *p, flp_scheme *s, int64_t n) {
   int64_t targets = flp_max(p->spec.targets, 1);
   planner_put_region(s, FLP_REGION_stats, n, 16);
   planner_put_region(s, FLP_REGION_logprob, n * targets, 4);
@@ -116,7 +117,7 @@ static void build_stream(const flp_planner *p, int64_t n, int64_t rows, flp_sche
   s->products = 1 + planner_wants(p->spec.grads, FLP_GRAD_HIDDEN) + planner_wants(p->spec.grads, FLP_GRAD_WEIGHT);
   planner_put_rows(s, n);
   planner_put_operands(p, s, n);
-  put_step_rows(p, s, n);
+  planner_put_step_rows(p, s, n);
   planner_put_region(s, FLP_REGION_zy, n, 4);
   planner_put_region(s, FLP_REGION_part, rows * flp_ceil_div(p->spec.vocab, p->unit_columns), 12);
   planner_put_targets_forward(p, s, n);
@@ -159,7 +160,7 @@ static void search_stream(planner_search *s) {
 static void offer_passes(planner_search *s, int is_tail) {
   const flp_planner *p = s->planner;
   flp_scheme own = {.mode = FLP_MODE_SCORE};
-  put_step_rows(p, &own, s->n);
+  planner_put_step_rows(p, &own, s->n);
   if (is_tail) planner_put_region(&own, FLP_REGION_tail_saved, 1, planner_tail_bytes(&p->spec, s->n));
   uint64_t left = s->budget > own.bytes ? s->budget - own.bytes : 0;
   planner_search forward = {.planner = p, .n = s->n, .budget = left}, backward = forward;

@@ -46,11 +46,23 @@ static void build_backward(const flp_planner *p, int64_t n, int64_t list_count, 
   if (flp_planner_orders_lists(&p->spec, list_count)) planner_put_orders(p, s, list_count);
 }
 
+/* Forward, loss and backward one after the other, which share what the step's own arrays leave. */
+static void build_step(const flp_planner *p, int64_t n, int64_t list_count, flp_scheme *s) {
+  flp_scheme forward = {.bytes = 0}, backward = {.bytes = 0};
+  build_forward(p, n, list_count, &forward);
+  if (p->spec.grads) build_backward(p, n, list_count, &backward);
+  planner_put_step_rows(p, s, n);
+  s->passes = s->bytes;
+  s->bytes += flp_max_u64(forward.bytes, backward.bytes);
+  s->launches = forward.launches + backward.launches + 2; /* the loss of active rows, and of idle ones */
+}
+
 void flp_planner_describe_listed(const flp_planner *p, flp_pass pass, const flp_scheme *s, int64_t n,
                                  int64_t list_count, flp_layout *out) {
   int gradients = planner_wants(p->spec.grads, FLP_GRAD_HIDDEN) + planner_wants(p->spec.grads, FLP_GRAD_WEIGHT);
   flp_planner_describe(p, s, n, out);
-  out->flops = 2.0 * (double)list_count * (double)p->spec.hidden * (1 + (pass == FLP_PASS_BACKWARD ? gradients : 0));
+  int sums = 1 + (pass == FLP_PASS_FORWARD ? 0 : gradients) + (pass == FLP_PASS_STEP && p->spec.grads);
+  out->flops = 2.0 * (double)list_count * (double)p->spec.hidden * sums;
 }
 
 /* ---- the pick ---- */
@@ -69,9 +81,10 @@ flp_status flp_planner_pick_listed(const flp_planner *p, flp_pass pass, int64_t 
   out->chunk_rows = n;
   out->chunk_vocab = p->spec.vocab;
   if (n == 0) return FLP_OK;
-  int is_backward = pass == FLP_PASS_BACKWARD;
   out->chunks = 1;
-  (is_backward ? build_backward : build_forward)(p, n, list_count, out);
+  (pass == FLP_PASS_STEP       ? build_step
+   : pass == FLP_PASS_BACKWARD ? build_backward
+                               : build_forward)(p, n, list_count, out);
   out->smallest_bytes = out->bytes;
   return out->bytes <= budget ? FLP_OK : over_budget(pass, n, list_count, budget, out->bytes);
 }

@@ -117,6 +117,7 @@ return function(k, spec)
     k.when(k.eq(k.tid(), 0), function()
       k.store(p.list_length, row.a, k.const(k.i32, -1))
       k.store(p.list_target, row.a, k.const(k.i32, -1))
+      k.store(p.row_class, k.load(k.i32, p.index, row.a), k.const(k.i8, k.abi.ROW_BAD)) -- for the loss of a step
       k.when(~k.is_null(p.error_word), function() k.atomic_add(p.error_word, 0, k.const(k.i32, 1)) end)
     end)
   end

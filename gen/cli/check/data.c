@@ -471,8 +471,8 @@ static void remove_adapter(check_problem *problem) {
 
 check_problem check_problem_plain(const check_problem *problem) {
   check_problem plain = *problem;
-  plain.c.mode = (flp_mode)0;
-  cli_spec_set_mode(&plain.c.spec, (flp_mode)0);
+  plain.c.mode = plain.c.spec.listed ? FLP_MODE_LISTED : (flp_mode)0;
+  cli_spec_set_mode(&plain.c.spec, plain.c.mode);
   plain.c.spec.topk = plain.c.spec.rank = 0;
   plain.c.spec.loss = NULL;
   plain.c.spec.loss_bytes = 0;

@@ -49,7 +49,7 @@ flp_status check_how_plan(const check_how *how, const check_problem *problem, fl
 
 flp_status check_make_saved(call_buffers *buffers, const call_problem *call, const flp_plan *plan) {
   flp_rung rung = flp_plan_get_rung(plan);
-  if (!call_keeps(call)) return FLP_OK;
+  if (!call_keeps(call) || call->spec.listed) return FLP_OK; /* lists keep nothing */
   FLP_TRY(call_make_saved(buffers, call, plan));
   if (buffers->at[FLP_ARRAY_saved].bytes || call->n == 0) return FLP_OK;
   if (call->spec.tail > 0 && rung == FLP_RUNG_EAGER) return FLP_OK;
