@@ -112,7 +112,7 @@ enum { FLP_COUNT_MAX = 1 << 30, FLP_HIDDEN_MAX = 1 << 20 };
 
 /* What one goes without, and why: A(ID, others, clause). A pair stands once. */
 #define FLP_APART(A)                                                                                                   \
-  A(LISTED, B(TARGETS) B(TOPK) B(RANK), "whose columns are few already")                                               \
+  A(LISTED, B(TARGETS), "whose columns are few already")                                                               \
   A(TAIL, B(KEEP), "whose forward pass keeps lists of columns")                                                        \
   A(TARGETS, B(TAIL), "whose passes recompute")                                                                        \
   A(TARGETS, B(RANK), "which are several, and a rank is of one")                                                       \

@@ -240,6 +240,7 @@ typedef struct eager_top_entry {
 /* Of spec.topk and spec.rank: what each worker has met of the rows of a panel. */
 typedef struct eager_top {
   int64_t topk, panel_rows;
+  int64_t workers;       /* 0: those of the team */
   eager_top_entry *best; /* (threads, panel, topk) */
   int32_t *above;        /* (threads, panel) columns above the target */
   double *target;        /* (panel) t of the target */

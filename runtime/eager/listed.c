@@ -166,6 +166,19 @@ typedef struct forward_job {
   const eager_lists *lists;
 } forward_job;
 
+/* Best columns and the rank, of a row by itself. list: its scores t; NULL: the row is bad */
+static void finish_top(const eager_call *call, int64_t row, const eager_list *list, double target,
+                       eager_partial whole) {
+  eager_top_entry best[FLP_TOPK_MAX];
+  int32_t above = 0;
+  eager_top top = {.topk = call->spec->topk, .panel_rows = 1, .workers = 1, .best = best, .above = &above,
+                   .target = &target};
+  eager_top_clear(call, &top, 1);
+  for (int64_t i = 0; list && i < list->count; i++)
+    eager_top_add(call, &top, 0, 0, list->column[i], &list->value[i], 1);
+  eager_top_finish(call, &top, 0, row, whole);
+}
+
 static void forward_row(void *context, int64_t active, int worker) {
   (void)worker;
   const forward_job *job = context;
@@ -175,13 +188,16 @@ static void forward_row(void *context, int64_t active, int worker) {
   eager_partial whole = {NAN, NAN, NAN};
   double target = -INFINITY;
   eager_list list;
-  if (eager_list_read(call, job->lists, row, &list)) {
+  int is_good = eager_list_read(call, job->lists, row, &list);
+  if (is_good) {
     if (list.target >= 0) target = list.value[list.target];
     for (int64_t i = 0; i < list.count; i++) list.value[i] = eager_score(&scale, list.value[i]);
     whole = eager_partial_of(list.value, list.count);
   }
   if (call->args->partial) eager_partial_write(call, row, whole, &target);
   eager_row_finish(call, row, &scale, whole, &target);
+  if (call->spec->topk || call->spec->rank)
+    finish_top(call, row, is_good ? &list : NULL, eager_score(&scale, target), whole);
 }
 
 void eager_listed_forward(const eager_call *call, const eager_listed_memory *memory) {

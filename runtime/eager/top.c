@@ -26,12 +26,16 @@ void eager_top_carve(const flp_spec *spec, const eager_plan *plan, eager_block *
   out->target = eager_block_take(block, panel, sizeof *out->target);
 }
 
+static int64_t workers_of(const eager_call *call, const eager_top *top) {
+  return top->workers ? top->workers : call->team->count;
+}
+
 static eager_top_entry *list_of(const eager_top *top, int64_t worker, int64_t in_panel) {
   return top->best + (worker * top->panel_rows + in_panel) * top->topk;
 }
 
 void eager_top_clear(const eager_call *call, const eager_top *top, int64_t count) {
-  for (int64_t worker = 0; worker < call->team->count; worker++) {
+  for (int64_t worker = 0; worker < workers_of(call, top); worker++) {
     for (int64_t i = 0; wants_best(call->spec, call->args) && i < count * top->topk; i++)
       list_of(top, worker, 0)[i] = none;
     for (int64_t i = 0; eager_top_wants_rank(call->spec, call->args) && i < count; i++)
@@ -115,7 +119,7 @@ static void write_none(const flp_spec *spec, const flp_args *args, int64_t row, 
 /* The workers' lists of a row in one. */
 static const eager_top_entry *merge(const eager_call *call, const eager_top *top, int64_t in_panel) {
   eager_top_entry *whole = list_of(top, 0, in_panel);
-  for (int64_t worker = 1; worker < call->team->count; worker++) {
+  for (int64_t worker = 1; worker < workers_of(call, top); worker++) {
     const eager_top_entry *own = list_of(top, worker, in_panel);
     for (int64_t i = 0; i < top->topk; i++) offer(whole, top->topk, own[i]);
   }
@@ -165,7 +169,7 @@ void eager_top_finish(const eager_call *call, const eager_top *top, int64_t in_p
   if (wants_best(spec, args)) write_best(call, top, in_panel, row, whole);
   if (!eager_top_wants_rank(spec, args)) return;
   int32_t above = 0;
-  for (int64_t worker = 0; worker < call->team->count; worker++)
+  for (int64_t worker = 0; worker < workers_of(call, top); worker++)
     above += top->above[worker * top->panel_rows + in_panel];
   args->rank[row] = above;
 }

@@ -611,6 +611,16 @@ enum flp_part {
   P(region_or_null, top_column) P(region_or_null, top_score) P(i32, top_places) \
   P(region, top_count) P(region, top_lost)
 
+/* module top: entry top_listed, one warp an active row of [row_begin, row_end): of a row's listed columns the best K, in its
+ * list, and how many have t >= top_mark. list_score: as list_scores writes it, times scale is t. */
+#define FLP_TOP_LISTED_PARAMS(P)                                            \
+  P(ptr, offsets)                                                           \
+  P(region, list_column) P(region, list_length) P(region, list_score)       \
+  P(region, index) P(region, scale) P(region, count)                        \
+  P(i32, row_begin) P(i32, row_end) P(i32, best)                            \
+  P(region_or_null, top_column) P(region_or_null, top_score) P(i32, top_places) \
+  P(region, top_count) P(region, top_mark) P(region, top_above)
+
 /* module top: entry top_finish, one CTA an active row: what flp_args names so; each may be null. stats: (n,4) f32 by row,
  * as combine writes it; null: of a shard of a larger vocabulary, which has partial (n,4) f32 by row. */
 #define FLP_TOP_FINISH_PARAMS(P)                                            \
@@ -1190,7 +1200,7 @@ enum flp_part {
   E(score_target, FLP_SCORE_TARGET_PARAMS) E(score_hidden, FLP_SCORE_HIDDEN_PARAMS) \
   E(score_head, FLP_SCORE_HEAD_PARAMS) E(score_add, FLP_SCORE_ADD_PARAMS) \
   E(top_target, FLP_TOP_TARGET_PARAMS) E(top_begin, FLP_TOP_BEGIN_PARAMS) E(top_floor, FLP_TOP_FLOOR_PARAMS) \
-  E(top_redo, FLP_TOP_REDO_PARAMS) E(top_finish, FLP_TOP_FINISH_PARAMS) E(top_others, FLP_TOP_OTHERS_PARAMS) \
+  E(top_redo, FLP_TOP_REDO_PARAMS) E(top_listed, FLP_TOP_LISTED_PARAMS) E(top_finish, FLP_TOP_FINISH_PARAMS) E(top_others, FLP_TOP_OTHERS_PARAMS) \
   E(operand_terms, FLP_OPERAND_TERMS_PARAMS)                                                   \
   E(dz_lora, FLP_DZ_LORA_PARAMS) E(dz_lora_map, FLP_DZ_LORA_MAP_PARAMS) \
   E(lora_project, FLP_LORA_PROJECT_PARAMS) E(lora_bound, FLP_LORA_BOUND_PARAMS) E(lora_round, FLP_LORA_ROUND_PARAMS) \

@@ -58,6 +58,7 @@ static const flp_kind_entry targets_entries[] = {
     {PLAIN(targets_bias), FLP_GRAD_BIAS, 0}};
 static const flp_kind_entry top_entries[] = {{PLAIN(top_target), 0, 0}, {PLAIN(top_begin), 0, 0},
                                              {PLAIN(top_floor), 0, 0},  {PLAIN(top_redo), 0, 0},
+                                             {PLAIN(top_listed), 0, 0},
                                              {PLAIN(top_finish), 0, 0}, {PLAIN(top_others), 0, 0}};
 static const flp_kind_entry operand_terms_entries[] = {{PLAIN(operand_terms), 0, 0}};
 static const flp_kind_entry dz_lora_entries[] = {{EITHER(dz_lora), 0, 0}};

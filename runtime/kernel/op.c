@@ -41,7 +41,7 @@ static const flp_op_kernel head_kernels[] = {
     {.kind = FLP_KERNEL_TAIL, .all = OF(TAIL), .none = OF(LISTED)},
     {.kind = FLP_KERNEL_TARGETS, .all = OF(TARGETS)},
     {.kind = FLP_KERNEL_LOSS_TARGETS, .also = flp_kernel_spec_has_targets_loss},
-    {.kind = FLP_KERNEL_FORWARD, .parts = FLP_PART_TOP, .any = TOP},
+    {.kind = FLP_KERNEL_FORWARD, .parts = FLP_PART_TOP, .any = TOP, .none = OF(LISTED)},
     {.kind = FLP_KERNEL_TOP, .any = TOP},
     {.kind = FLP_KERNEL_LOSS_SCORES, .all = OF(SCORES)},
     {.kind = FLP_KERNEL_MEAN, .all = OF(SCORES)},

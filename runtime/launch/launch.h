@@ -304,6 +304,8 @@ flp_status flp_launch_tail_sums(const flp_call *call);
 /* Best columns and ranks: scores of a chunk in slices, with lists. Columns come range after range, of which slices are
  * parts; exponentials go where those of the range's first column do. */
 flp_status flp_launch_top(const flp_call *call, flp_row_range rows, flp_column_range columns, flp_sinks to);
+/* Of listed columns, whose scores are there. */
+flp_status flp_launch_top_listed(const flp_call *call, flp_row_range rows);
 /* What stands in these, when the chunk is folded; and rows that are not computed. Without best columns and ranks nothing. */
 flp_status flp_launch_top_finish(const flp_call *call, flp_row_range rows);
 flp_status flp_launch_top_others(const flp_call *call);

@@ -61,8 +61,9 @@ flp_status flp_launch_listed(const flp_call *call) {
   flp_list_reduce_given p = {.offsets = flp_call_pointer(a->list_offsets), .capacity = call->scheme.chunk_rows};
   FLP_TRY(launch_lists(call));
   FLP_TRY(flp_launch_over(call, FLP_ENTRY_list_reduce, &p, a->n, 32));
-  if (a->partial) FLP_TRY(flp_launch_fold(call, rows, flp_call_pointer(a->partial)));
-  return a->logprob || a->entropy || a->stats ? flp_launch_fold(call, rows, 0) : FLP_OK;
+  FLP_TRY(flp_launch_top_listed(call, rows));
+  FLP_TRY(flp_launch_outputs(call, rows));
+  return flp_launch_top_others(call);
 }
 
 /* ---- backward: dz and hidden ---- */

@@ -62,7 +62,7 @@ static int64_t slice_end(const flp_call *call, flp_row_range rows, int64_t begin
 
 static flp_status launch_begin(const flp_call *call, flp_row_range rows) {
   enum { ROWS_OF_A_WARP = 8 };
-  if (call->args->rank) FLP_TRY(flp_launch_own_scores(call, FLP_ENTRY_top_target, rows, ROWS_OF_A_WARP));
+  if (call->args->rank && call->scheme.mode != FLP_MODE_LISTED) FLP_TRY(flp_launch_own_scores(call, FLP_ENTRY_top_target, rows, ROWS_OF_A_WARP));
   flp_top_begin_given p = {
       FLP_GIVE_CAP(call),
       FLP_GIVE_ROWS(rows),
@@ -139,6 +139,18 @@ flp_status flp_launch_top(const flp_call *call, flp_row_range rows, flp_column_r
     FLP_TRY(launch_floor(call, rows, 0, own.end == vocab));
   }
   return columns.end == vocab ? launch_redo(call, rows) : FLP_OK;
+}
+
+flp_status flp_launch_top_listed(const flp_call *call, flp_row_range rows) {
+  if (!flp_call_wants_top(call)) return FLP_OK;
+  flp_top_listed_given p = {
+      .offsets = flp_call_pointer(call->args->list_offsets),
+      FLP_GIVE_ROWS(rows),
+      .best = flp_call_best(call),
+      .top_places = flp_planner_top_places(&call->plan->spec),
+  };
+  FLP_TRY(launch_begin(call, rows));
+  return flp_launch_over(call, FLP_ENTRY_top_listed, &p, rows.end - rows.begin, 32);
 }
 
 /* A shard of a larger vocabulary has its partial to be held against; a whole head its stats. */

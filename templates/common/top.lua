@@ -4,6 +4,7 @@
 --   top_begin    empty lists; the least score above the target's
 --   top_floor    the best K of what a row has listed; the floor rises above the K-th
 --   top_redo     lists of rows that overflowed, over the whole vocabulary (top_redo.lua)
+--   top_listed   lists of the columns that rows list
 --   top_finish   ids, logprobs, the mass of all others, rank
 --   top_others   the same of rows that are not computed
 --

@@ -1,7 +1,7 @@
--- top_redo.lua: the best K of rows whose list overflowed, whatever their scores: entry top_redo of
--- runtime/kernel/abi.h.
+-- top_redo.lua: the best K of columns in any number and order: entries top_redo and top_listed of runtime/kernel/abi.h.
 --
---   h·w + b of 8 lost rows and a segment of the vocabulary -> the K best of each -> the row's list
+--   top_redo     h·w + b of 8 rows whose list overflowed and a segment of the vocabulary -> the K best of each
+--   top_listed   t of a row's listed columns -> the K best of them
 --
 -- A CTA multiplies 128 columns at a time, 16 a warp, by 8 rows (dots.lua). Then each warp has one row: what is not below
 -- its K-th best so far goes to a buffer in shared memory, of which the best K stay when it might not hold the next 128.
@@ -70,17 +70,29 @@ return function(k, spec)
     end, function() return buffer end)
   end
 
+  -- With a column of each lane, where it exists and is not below the floor.
+  local function add(buffer, t, column, exists)
+    local votes = k.ballot(exists & k.ge(t, buffer.floor))
+    local before = votes & ((k.const(k.i32, 1) << k.lane()) - 1)
+    k.when(exists & k.ge(t, buffer.floor), function() put(buffer.length + k.popcount(before), B.key(t), column) end)
+    return {length = buffer.length + k.popcount(votes), floor = buffer.floor}
+  end
+
   local function collect(p, tile, buffer)
-    local before = (k.const(k.i32, 1) << k.lane()) - 1
     for part = 0, TILE // 32 - 1 do
       local i = k.lane() + part * 32
       local t, column = k.shared_load(k.f32, score_at(k.warp(), i)), tile + i
-      local is_in = k.ge(t, buffer.floor) & k.lt(column, p.vocab_valid)
-      local votes = k.ballot(is_in)
-      k.when(is_in, function() put(buffer.length + k.popcount(votes & before), B.key(t), column) end)
-      buffer = {length = buffer.length + k.popcount(votes), floor = buffer.floor}
+      buffer = add(buffer, t, column, k.lt(column, p.vocab_valid))
     end
     return buffer
+  end
+
+  local function empty() return {length = k.const(k.i32, 0), floor = k.const(k.f32, B.LOWEST)} end
+
+  -- With room for so many more.
+  local function with_room(p, buffer, more)
+    return k.branch(k.gt(buffer.length, BUFFER - more), function() return settle(p, buffer) end,
+      function() return buffer end)
   end
 
   -- What a warp has found of its row, into its places of the row's list.
@@ -108,13 +120,10 @@ return function(k, spec)
       local segment = item % p.segments
       local group = {first = item // p.segments * ROWS, lost = lost}
       local begin = segment * columns
-      local empty = {length = k.const(k.i32, 0), floor = k.const(k.f32, B.LOWEST)}
-      local found = k.loop(begin, k.min(begin + columns, p.vocab_valid), TILE, empty, function(tile, buffer)
+      local found = k.loop(begin, k.min(begin + columns, p.vocab_valid), TILE, empty(), function(tile, buffer)
         multiply(p, group, tile)
         k.barrier()
-        buffer = k.branch(k.gt(buffer.length, BUFFER - TILE), function() return settle(p, buffer) end,
-          function() return buffer end)
-        buffer = collect(p, tile, buffer)
+        buffer = collect(p, tile, with_room(p, buffer, TILE))
         k.barrier()
         return buffer
       end)
@@ -125,5 +134,46 @@ return function(k, spec)
     end)
   end
 
+  ------------------------------------------------------------------------------------------------ top_listed
+  -- Adds the columns of a list; above: how many are not below the mark
+  local function collect_list(p, list, start, now)
+    local buffer = with_room(p, {length = now.length, floor = now.floor}, 32)
+    k.warp_sync()
+    local i = start + k.lane()
+    local exists = k.lt(i, list.length)
+    local at = i64(list.first + k.select(exists, i, 0))
+    local t = k.load(k.f32, p.list_score, at) * list.scale
+    buffer = add(buffer, t, k.load(k.i32, p.list_column, at), exists & k.gt(p.best, 0))
+    k.warp_sync()
+    return {length = buffer.length, floor = buffer.floor,
+            above = now.above + k.popcount(k.ballot(exists & k.ge(t, list.mark)))}
+  end
+
+  local function top_listed(p)
+    local row = k.ctaid() * WARPS + k.warp()
+    k.exit_if(k.ge(row, k.min(k.load(k.i32, p.count, 0), p.row_end) - p.row_begin))
+    local a = p.row_begin + row
+    local list = {length = k.load(k.i32, p.list_length, a), scale = k.load(k.f32, p.scale, a),
+                  mark = k.load(k.f32, p.top_mark, row),
+                  first = k.convert(k.i32, k.load(k.i64, p.offsets, k.load(k.i32, p.index, a)))}
+    local start = empty()
+    start.above = k.const(k.i32, 0)
+    local found = k.loop(k.const(k.i32, 0), list.length, 32, start, function(i, now)
+      return collect_list(p, list, i, now)
+    end)
+    local buffer = settle(p, {length = found.length, floor = found.floor})
+    k.warp_sync()
+    local to = i64(row) * i64(p.top_places)
+    k.loop(k.lane(), buffer.length, 32, nil, function(j)
+      k.store(p.top_column, to + i64(j), column_at(j))
+      k.store(p.top_score, to + i64(j), B.score(key_at(j)))
+    end)
+    k.when(k.eq(k.lane(), 0), function()
+      k.store(p.top_count, row, buffer.length)
+      k.store(p.top_above, row, found.above)
+    end)
+  end
+
+  k.kernel {entry = "top_listed", threads = THREADS, min_ctas = MIN_CTAS, shared_bytes = BYTES, body = top_listed}
   k.kernel {entry = "top_redo", threads = THREADS, min_ctas = MIN_CTAS, shared_bytes = BYTES, body = top_redo}
 end

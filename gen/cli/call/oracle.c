@@ -446,8 +446,9 @@ static void visit_block(const block_job *job, int64_t block, double *scratch) {
   block_scores(job, block, &m);
   for (int64_t r = 0; r < BLOCK && block * BLOCK + r < job->left_count; r++) {
     double *t = m.scores32; /* the yardstick's are not asked for */
+    int64_t row = job->left[block * BLOCK + r];
     for (int64_t v = 0; v < job->right_count; v++)
-      t[v] = exact_point(job->problem, job->left[block * BLOCK + r], m.scores[v * BLOCK + r]).t;
+      t[v] = is_listed(job->problem, row, v) ? exact_point(job->problem, row, m.scores[v * BLOCK + r]).t : -INFINITY;
     job->visit(job->context, block * BLOCK + r, t);
   }
 }

@@ -10,7 +10,7 @@ import torch
 
 from .. import errors
 from .._library import _c
-from . import _eager_torch
+from . import _eager_top, _eager_torch
 
 PIECE_BYTES = 32 << 20  # of one operand's gathered rows, in float32
 LN2 = _eager_torch.LN2
@@ -82,16 +82,17 @@ def _scores_of(scores, entries):
 class _Call:
     """What both passes begin with: their budget is checked, rows whose list is bad are counted."""
 
-    def __init__(self, plan, which, ops, settings, upstream=()):
+    def __init__(self, plan, which, ops, settings, upstream=(), counts=True):
         workspace_bytes(plan, which, ops.hidden.shape[0], ops.list_ids.numel(), settings.budget)
         total = _eager_torch._total(ops, settings)
         self.active, self.bad = _eager_torch._classify(plan, ops.hidden.shape[0], ops.target, ops.temperature_rows,
-                                                       ops.rows, settings, total, upstream)
+                                                       ops.rows, settings, total, upstream, counts)
         self.scores = _eager_torch._Scores(ops, settings, self.active)
         self.entries = _Entries(ops, settings, self.active, total)
         self.x = _scores_of(self.scores, self.entries)
         self.t = self.scores.log2_units(self.x, self.scores.row_scale[self.entries.row]).clamp_min(_eager_torch.LOWEST)
-        _eager_torch.count_bad(plan, self.entries.bad.sum())
+        if counts:
+            _eager_torch.count_bad(plan, self.entries.bad.sum())
 
     def fold(self):
         """m, s, q (active) float64 and the target's raw score (active) float32; NaN in a row whose list is bad."""
@@ -109,20 +110,33 @@ class _Call:
         return m.clamp_min(_eager_torch.LOWEST), s, q, zy
 
 
-def forward(plan, ops, settings, logprob, entropy, stats):
-    """Fills logprob (N), entropy (N) or None, stats (N,4) or None."""
+def _write_best(call, top, sums, ty, without):
+    if top is not None:
+        best = _eager_top.Best(call.scores, top)
+        best.add_lists(call.entries, call.t.masked_fill(call.t <= _eager_torch.LOWEST, -math.inf))
+        best.write(call.bad, _eager_torch._settle(*sums), ty, without)
+
+
+def forward(plan, ops, settings, logprob, entropy, stats, top=None, mean=None):
+    """Fills logprob (N), entropy (N) or None, stats (N,4) or None, and top, _top.Outputs or None -> ids of the active rows,
+    and a mask of bad ones. mean: None, as no loss of listed columns reads it"""
     with _eager_torch._plain_products(ops.hidden):
         call = _Call(plan, _c.PASS_FORWARD, ops, settings)
         m, s, q, zy = call.fold()
-        record = _eager_torch._finish(plan, m, s, q, call.scores.log2_units(zy, call.scores.row_scale))
+        ty = call.scores.log2_units(zy, call.scores.row_scale)
+        record = _eager_torch._finish(plan, m, s, q, ty)
         _eager_torch._write(call.active, call.bad, record, logprob, entropy, stats)
+        _write_best(call, top, (m, s, q), ty, record[:, 0].isnan() | record[:, 1].isnan())
+        call.bad[call.active[call.entries.bad]] = True
+        return call.active, call.bad
 
 
-def partial(plan, ops, settings, out):
-    """Fills out (N,4) of one vocab shard."""
+def partial(plan, ops, settings, out, top=None):
+    """Fills out (N,4) of one vocab shard, and top, _top.Outputs or None."""
     with _eager_torch._plain_products(ops.hidden):
         call = _Call(plan, _c.PASS_FORWARD, ops, settings)
         m, s, q, zy = call.fold()
+        _write_best(call, top, (m, s, q), None, s.isnan() | ~(m <= _eager_torch.LIMIT))
         out[:] = torch.tensor([_eager_torch.LOWEST, 0.0, 0.0, -math.inf], device=out.device)
         out[call.bad] = torch.tensor([math.nan, 0.0, 0.0, -math.inf], device=out.device)
         out[call.active] = torch.stack([part.float() for part in _eager_torch._settle(m, s, q)] + [zy], 1)
@@ -149,10 +163,11 @@ def _add_sums(out, keys, dz, rows):
     out[found] += sums.to(out.dtype)
 
 
-def backward(plan, ops, settings, stats, upstream_grads, grad_hidden, grad_weight, grad_bias):
+def backward(plan, ops, settings, stats, upstream_grads, grad_hidden, grad_weight, grad_bias, counts=True):
     """Fills the gradients that are not None; grad_weight is added to when settings.accumulate is it."""
     with _eager_torch._plain_products(ops.hidden):
-        call = _Call(plan, _c.PASS_BACKWARD, ops, settings, upstream_grads)
+        upstream_grads = upstream_grads[:2]
+        call = _Call(plan, _c.PASS_BACKWARD, ops, settings, upstream_grads, counts)
         entries, active = call.entries, call.active
         dz, lost = _dz_of(call, _eager_torch._Upstream(call.scores, stats, *upstream_grads))
         pieces = entries.pieces(ops.hidden.shape[1])

@@ -13,7 +13,7 @@ import torch
 
 from .. import errors
 from .._library import _c
-from . import _eager_torch
+from . import _eager_lists, _eager_torch
 
 # flp_loss_input: what a program reads of a row
 LOGPROB, ENTROPY, OLD_LOGPROB, REF_LOGPROB, ADVANTAGE, WEIGHT, FIRST_VECTOR = range(7)
@@ -120,10 +120,10 @@ def derivatives_of(program, values, counted):
 
 def run(plan, ops, settings, loss, out, made):
     """Fills the rows of out, a _run.Step, and the gradients made: of hidden, weight and bias, each may be None."""
-    program = program_of(loss.program.data)
+    program, form = program_of(loss.program.data), _eager_lists if ops.is_listed else _eager_torch
     stats = torch.empty((ops.hidden.shape[0], 4), dtype=torch.float32, device=ops.hidden.device)
     mean = torch.empty_like(stats[:, 0]) if "mean_score" in loss.program.inputs else None
-    active, bad = _eager_torch.forward(plan, ops, settings, out.logprob, out.entropy, stats, mean=mean)
+    active, bad = form.forward(plan, ops, settings, out.logprob, out.entropy, stats, mean=mean)
     counted = _eager_torch.by_row(ops.target != settings.ignore_index)
     values = values_of(program, _inputs_of(loss, out, stats, mean), _parameters_of(loss), counted)
     has_loss = torch.zeros_like(bad)
@@ -143,7 +143,7 @@ def run(plan, ops, settings, loss, out, made):
         of_logprob = found.get(LOGPROB, found.get(TARGET_LOGPROB, torch.zeros_like(values[program.loss])))
         upstream = [rows_of(of_logprob, out.logprob),
                     *(rows_of(found[by]) if by in found else None for by in (ENTROPY, LSE, MEAN_SCORE))]
-        _eager_torch.backward(plan, ops, settings, stats, upstream, *made, counts=False)
+        form.backward(plan, ops, settings, stats, upstream, *made, counts=False)
 
 
 def _parameters_of(loss):

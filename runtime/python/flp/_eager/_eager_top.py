@@ -18,6 +18,7 @@ class Best:
         shape = (scores.active.numel(), self.k)
         self.t = torch.full(shape, -math.inf, dtype=torch.float64, device=scores.active.device)
         self.column = torch.full(shape, -1, dtype=torch.int64, device=scores.active.device)
+        self.lists = None
 
     def add(self, part, columns, t):
         """Scores (rows of the part, columns) of a tile."""
@@ -28,6 +29,19 @@ class Best:
         best, order = torch.cat([self.t[part], t], 1).sort(dim=1, descending=True, stable=True)
         self.t[part] = best[:, :self.k]
         self.column[part] = torch.cat([self.column[part], ids], 1).gather(1, order[:, :self.k])
+
+    def add_lists(self, entries, t):
+        """Scores (entries) of the columns that rows list, by row and then column; all that there are."""
+        self.lists = entries, t
+        if not self.k:
+            return
+        order = t.sort(descending=True, stable=True).indices
+        order = order[entries.row[order].sort(stable=True).indices]
+        row = entries.row[order]
+        place = torch.arange(row.numel(), device=row.device) - (entries.lengths.cumsum(0) - entries.lengths)[row]
+        kept = (place < self.k) & (t[order] > -math.inf)
+        at = row[kept], place[kept]
+        self.t[at], self.column[at] = t[order][kept], entries.column[order][kept]
 
     def write(self, bad, sums, ty, without):
         """Fills the outputs. sums: m, s, q of the active rows; ty: their targets' scores in log2 units, without: where
@@ -60,6 +74,9 @@ class Best:
 
     def _rank(self, ty):
         """How many columns are above the target: a second sweep, as the first one did not know its score."""
+        if self.lists is not None:
+            entries, t = self.lists
+            return entries.row_sums((t > ty[entries.row]).double()).int()
         scores, rank = self.scores, torch.zeros(ty.shape, dtype=torch.int32, device=ty.device)
         for columns in scores.column_tiles():
             weight = scores.weight(columns)

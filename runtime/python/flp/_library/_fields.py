@@ -174,7 +174,7 @@ ELEMENTS = {
 
 # What does not go together, by the keywords of calls: one, what it goes without, why.
 APART = (
-    ("keep", ("save", "tail", "target", "topk", "rank", "loss",), "whose columns are few already"),
+    ("keep", ("target",), "whose columns are few already"),
     ("tail", ("save",), "whose forward pass keeps lists of columns"),
     ("target", ("tail",), "whose passes recompute"),
     ("target", ("rank",), "which are several, and a rank is of one"),
