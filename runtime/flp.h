@@ -172,23 +172,22 @@ typedef struct flp_spec {
   size_t loss_bytes;
   flp_dtype grad_bias_dtype; /* 0 means bias_dtype; else dtype or FP32 */
   int32_t listed;            /* 1: of each row only the columns count that flp_args.list_ids names, as a sampler's kept
-                                set does (FLP_MODE_LISTED); keep and loss stay 0 */
+                                set does (FLP_MODE_LISTED) */
   float tail; /* 0: exact gradients. 2^-20 to 2^-2: what backward and step may leave out (FLP_MODE_TAIL): of all elements
                  of the scores' gradient dz, Σ|dz left out| <= tail·Σ|dz|, always, and the same of √Σ over rows of
-                 (Σ|dz| of the row)²; needs grads; keep and listed stay 0 */
+                 (Σ|dz| of the row)²; needs grads */
   int32_t targets; /* K, ids that each row is asked for: 0, which is 1, to FLP_TARGETS_MAX. Above 1, args.target, logprob
-                      and grad_logprob are (N,K); keep, listed, tail, topk and rank stay 0 */
-  int32_t topk;    /* forward gives the best columns of each row, so many: 0 to FLP_TOPK_MAX, at most the whole
-                      vocabulary; listed stays 0 */
-  int32_t rank;    /* 1: forward gives the rank of the target; listed stays 0; not for a vocab shard */
+                      and grad_logprob are (N,K) */
+  int32_t topk;    /* forward and steps give the best columns of each row, so many: 0 to FLP_TOPK_MAX, at most the whole
+                      vocabulary */
+  int32_t rank;    /* 1: forward gives the rank of the target; not for a vocab shard */
   flp_dtype hidden_dtype; /* 0 means dtype; else dtype, or FP32 with mixed */
   flp_dtype weight_dtype; /* 0 means dtype; else dtype, or FP32 with mixed: of hidden and weight one */
   flp_dtype bias_dtype;   /* 0 means weight_dtype, with SPLIT dtype; else dtype, or FP32 with mixed ROUND */
   flp_mixed mixed;        /* how FP32 operands are multiplied where dtype is BF16 or FP16; keep keeps nothing then where the
-                             weight is FP32 or mixed is SPLIT, and listed, tail, topk, rank and targets above 1 stay 0 */
+                             weight is FP32 or mixed is SPLIT */
   int32_t lora_rank; /* r of a low-rank adapter on the head (flp_args.lora_a): 0 for none, or a multiple of 8 up to
-                        FLP_LORA_RANK_MAX. The weight is frozen then: no FLP_GRAD_WEIGHT; keep, listed, tail, targets,
-                        topk and rank stay 0 */
+                        FLP_LORA_RANK_MAX. The weight is frozen then: no FLP_GRAD_WEIGHT */
   flp_dtype grad_lora_dtype; /* of the gradients of A and B: 0 means dtype; else dtype or FP32 */
 } flp_spec;
 
@@ -439,7 +438,7 @@ typedef struct flp_args {
   float *partial_targets;
   const float *teacher_logprob; /* step: (N,K) nats, of the same ids; what a loss over targets reads */
 
-  /* spec.topk and spec.rank, forward: outputs; each may be NULL. Rows that are not computed get −1, 0, 0 and −1, bad ones
+  /* spec.topk and spec.rank, forward and step: outputs; each may be NULL. Rows that are not computed get −1, 0, 0 and −1, bad ones
      and those whose logprob is NaN −1, NaN, NaN and −1; behind the last column above −inf stand −1 and −inf */
   void *top_ids;      /* (N,topk) target_dtype, global ids; falling scores, of equal ones any, always the same */
   float *top_logprob; /* (N,topk) nats; of a shard of a larger vocabulary t in nats, not normalised */

@@ -113,9 +113,8 @@ enum { FLP_COUNT_MAX = 1 << 30, FLP_HIDDEN_MAX = 1 << 20 };
 /* What one goes without, and why: A(ID, others, clause). A pair stands once. */
 #define FLP_APART(A)                                                                                                   \
   A(LISTED, B(TARGETS), "whose columns are few already")                                                               \
-  A(TAIL, B(KEEP), "whose forward pass keeps lists of columns")                                                        \
   A(TARGETS, B(TAIL), "whose passes recompute")                                                                        \
-  A(TARGETS, B(RANK), "which are several, and a rank is of one")                                                       \
+  A(TARGETS, B(RANK) B(SCORES), "which are several, where it is of one")                                               \
   A(LORA, B(LISTED) B(TAIL), "whose gradients go over whole rows of the head")                                         \
   A(LORA, B(MIXED), "whose operands have one dtype")                                                                   \
   A(SLICES, B(LISTED) B(TAIL) B(TARGETS) B(TOPK) B(RANK), "which takes the weight in slices")                          \

@@ -359,7 +359,6 @@ static void add_pair(check_list *list, flp_dtype dtype, flp_feature first, flp_f
   ask(list, &c, first, turn);
   ask(list, &c, second, turn);
   c.mode = mode_of(&c.spec);
-  if (c.spec.targets > 1 && second == FLP_FEATURE_SCORES) return; /* such losses are of one target */
   if (list->status == FLP_OK && flp_spec_resolve(&c.spec, &resolved) == FLP_OK) check_list_add(list, c);
 }
 

@@ -159,9 +159,6 @@ flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode mode) {
   if (args->spec.tail > 0 && mode && mode != FLP_MODE_TAIL)
     return flp_fail(FLP_ERROR_ARGUMENT, "--mode: '%s' is not accepted beside --tail, whose mode is tail",
                     flp_mode_name(mode));
-  if (mode == FLP_MODE_TAIL && args->spec.keep)
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "--keep: not accepted beside --mode tail, whose forward pass keeps lists of columns");
   if (mode == FLP_MODE_STREAM && !args->loss.name)
     return flp_fail(FLP_ERROR_ARGUMENT, "--mode: 'stream' is not accepted without --loss, what its steps minimise");
   if (flp_mode_keeps(mode)) cli_spec_set_mode(&args->spec, mode);

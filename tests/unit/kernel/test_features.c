@@ -1,10 +1,12 @@
 /* test_features.c: every pair of what a head may be asked for: refused in one sentence, or taken. */
 #include <criterion/criterion.h>
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "runtime/api/validate.h"
 #include "runtime/kernel/features.h"
+#include "tests/unit/support/gen_case.h"
 #include "tests/unit/support/words.h"
 
 /* What asks for each; those that others are cases of come first. */
@@ -33,12 +35,14 @@ static const char *const names[] = {
 #undef NAME
 };
 
-/* Why some of these do not go together; NULL if they do. */
-static const char *reason(uint32_t features) {
-  for (size_t i = 0; i < sizeof apart / sizeof apart[0]; i++)
+enum { APART = sizeof apart / sizeof apart[0] };
+
+/* The row that says why some of these do not go together; APART if they do. */
+static size_t row_of(uint32_t features) {
+  for (size_t i = 0; i < APART; i++)
     for (int other = 0; features >> apart[i].one & 1 && other < FLP_FEATURE_NONE; other++)
-      if (features >> other & 1 && strstr(apart[i].others, names[other])) return apart[i].because;
-  return NULL;
+      if (features >> other & 1 && strstr(apart[i].others, names[other])) return i;
+  return APART;
 }
 
 static void expect_pair(int one, int other) {
@@ -46,7 +50,7 @@ static void expect_pair(int one, int other) {
   words_change_spec(&spec, words[one]);
   words_change_spec(&spec, words[other]);
   uint32_t features = flp_features_of(&spec);
-  const char *because = reason(features);
+  const char *because = row_of(features) < APART ? apart[row_of(features)].because : NULL;
   cr_expect(features >> one & 1 && features >> other & 1, "%s%s", names[one], names[other]);
   flp_status status = flp_spec_resolve(&spec, &out);
   cr_expect_eq(status, because ? FLP_ERROR_ARGUMENT : FLP_OK, "%s%s: %s", names[one], names[other], flp_error_detail());
@@ -64,6 +68,49 @@ Test(features, every_pair) {
   for (int one = 0; one < FLP_FEATURE_NONE; one++)
     for (int other = one + 1; other < FLP_FEATURE_NONE; other++, pairs++) expect_pair(one, other);
   cr_expect_eq(pairs, FLP_FEATURE_NONE * (FLP_FEATURE_NONE - 1) / 2);
+}
+
+static const char *title(int feature, char out[16]) {
+  snprintf(out, 16, "%s", names[feature]);
+  out[strlen(out) - 1] = 0;
+  for (char *c = out; *c; c++) *c = (char)tolower(*c);
+  return out;
+}
+
+Test(features, the_matrix_of_the_manual_is_current) {
+  static char text[16384];
+  char name[16];
+  FILE *out = fmemopen(text, sizeof text, "w");
+  fprintf(out,
+          "# What goes together\n"
+          "What a call may be asked for beside the usual, by the fields of `flp_spec`, which options of the command and\n"
+          "keywords of Python share: every pair that is not numbered is accepted, and means both. Written by\n"
+          "`tests/unit/kernel/test_features.c` from the rows of `runtime/base/fields.h`.\n\n"
+          "| |");
+  for (int one = 0; one < FLP_FEATURE_NONE; one++) fprintf(out, " %s |", title(one, name));
+  fprintf(out, "\n|-|");
+  for (int one = 0; one < FLP_FEATURE_NONE; one++) fprintf(out, "-|");
+  for (int one = 0; one < FLP_FEATURE_NONE; one++) {
+    fprintf(out, "\n| **%s** |", title(one, name));
+    for (int other = 0; other < FLP_FEATURE_NONE; other++) {
+      flp_spec spec = words_spec("grads=hidden");
+      words_change_spec(&spec, words[one]);
+      words_change_spec(&spec, words[other]);
+      size_t row = row_of(flp_features_of(&spec));
+      char number[24] = "✓";
+      if (row < APART) snprintf(number, sizeof number, "%zu", row + 1);
+      fprintf(out, " %s |", one == other ? "" : number);
+    }
+  }
+  fprintf(out, "\n\n");
+  for (size_t i = 0; i < APART; i++)
+    fprintf(out, "%zu. not beside %s, %s\n", i + 1, title((int)apart[i].one, name), apart[i].because);
+  fprintf(out,
+          "\n`slices`: an fp32 weight, or `mixed` SPLIT, of which the workspace has terms slice by slice. `scores`: a loss that\n"
+          "reads `lse` or `mean_score`. Of two that do the same one decides: lists before tails, and tails before what is\n"
+          "saved; with `slices` nothing is saved.\n");
+  fclose(out);
+  gen_case_golden(FLP_TEST_TREE "/docs/together.md", text);
 }
 
 Test(features, a_sentence_names_both_and_the_reason) {

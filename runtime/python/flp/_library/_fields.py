@@ -175,9 +175,8 @@ ELEMENTS = {
 # What does not go together, by the keywords of calls: one, what it goes without, why.
 APART = (
     ("keep", ("target",), "whose columns are few already"),
-    ("tail", ("save",), "whose forward pass keeps lists of columns"),
     ("target", ("tail",), "whose passes recompute"),
-    ("target", ("rank",), "which are several, and a rank is of one"),
+    ("target", ("rank", "(null)",), "which are several, where it is of one"),
     ("lora", ("keep", "tail",), "whose gradients go over whole rows of the head"),
     ("lora", ("mixed",), "whose operands have one dtype"),
     ("slices", ("keep", "tail", "target", "topk", "rank",), "which takes the weight in slices"),
