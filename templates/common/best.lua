@@ -69,8 +69,8 @@ return function(k)
   end
 
   -- Moves what is in to the list's first places, in the order in which it stands; returns how many.
-  -- store(place, key, column)
-  function B.compact(length, bound, key_at, column_at, store)
+  -- store(place, key, column); is_in_place: in shared memory it writes what other lanes have just read
+  function B.compact(length, bound, key_at, column_at, store, is_in_place)
     local before = (k.const(k.i32, 1) << k.lane()) - 1
     return k.loop(k.const(k.i32, 0), length, 32, k.const(k.i32, 0), function(start, kept)
       local i = start + k.lane()
@@ -80,6 +80,7 @@ return function(k)
       local is_in = k.ult(bound.key, key) | k.eq(key, bound.key) & k.le(column, bound.column)
       is_in = is_in & exists & k.ne(key, 0)
       local votes = k.ballot(is_in)
+      if is_in_place then k.warp_sync() end
       k.when(is_in, function() store(kept + k.popcount(votes & before), key, column) end)
       return kept + k.popcount(votes)
     end)

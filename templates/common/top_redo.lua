@@ -65,7 +65,7 @@ return function(k, spec)
   local function settle(p, buffer)
     return k.branch(k.ge(buffer.length, p.best), function()
       local bound = B.bound(buffer.length, p.best, key_at, column_at)
-      local kept = B.compact(buffer.length, bound, key_at, column_at, put)
+      local kept = B.compact(buffer.length, bound, key_at, column_at, put, true)
       return {length = kept, floor = B.above(B.score(bound.key))}
     end, function() return buffer end)
   end

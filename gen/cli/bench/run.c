@@ -202,10 +202,13 @@ static flp_status make_saved(session *s) {
                   cli_bytes((double)budget_of(s, FLP_PASS_BACKWARD)).text);
 }
 
+static flp_status layout_of(const session *s, const flp_plan *plan, flp_pass pass, flp_layout *out) {
+  if (spec_of(s)->listed) return flp_plan_layout_listed(plan, pass, s->n, s->data.call.list_count, 0, out);
+  return flp_plan_layout(plan, pass, s->n, 0, out);
+}
+
 static flp_status find_layout(session *s, flp_pass pass) {
-  if (spec_of(s)->listed)
-    return flp_plan_layout_listed(s->plan, pass, s->n, s->data.call.list_count, 0, &s->layout[pass]);
-  if (!s->saved_bytes) return flp_plan_layout(s->plan, pass, s->n, 0, &s->layout[pass]);
+  if (!s->saved_bytes) return layout_of(s, s->plan, pass, &s->layout[pass]);
   flp_pass query = pass == FLP_PASS_FORWARD ? FLP_PASS_FORWARD_SAVED : FLP_PASS_BACKWARD_SAVED;
   return flp_plan_layout(s->plan, query, s->n, bench_keep_budget(s->plan, &s->args->options), &s->layout[pass]);
 }
@@ -219,7 +222,7 @@ static flp_status make_workspace(session *s) {
     if (!call_has_pass(&s->data.call, (flp_pass)pass)) continue;
     FLP_TRY(find_layout(s, (flp_pass)pass));
     if (s->plain && (pass != FLP_PASS_BACKWARD || s->plain_spec.grads))
-      FLP_TRY(flp_plan_layout(s->plain, (flp_pass)pass, s->n, 0, plain));
+      FLP_TRY(layout_of(s, s->plain, (flp_pass)pass, plain));
     if (s->layout[pass].bytes > most) most = s->layout[pass].bytes;
     if (plain->bytes > most) most = plain->bytes;
   }
