@@ -82,10 +82,14 @@
     "args.partial is given and spec.targets is above 1", "spec.targets is not above 1",                                \
     "only forward and combine pass it on")                                                                             \
   A(const float *, teacher_logprob, N, K, FLOAT, 0, IN, "---l", s->loss != NULL, "", "", "")                           \
-  A(void *, top_ids, N, T, TARGET, 0, EACH, "oxxo", s->topk, "", "spec.topk is 0", "only forward and step give it")                             \
-  A(float *, top_logprob, N, T, FLOAT, 0, EACH, "oxxo", s->topk, "", "spec.topk is 0", "only forward and step give it")                         \
-  A(float *, top_rest, N, ONE, FLOAT, 0, OUT, "wxxo", s->topk, "", "spec.topk is 0", "only forward and step give it")                           \
-  A(int32_t *, rank, N, ONE, INT32, 0, OUT, "wxxo", s->rank, "", "spec.rank is 0", "only forward and step give it")                             \
+  A(void *, top_ids, N, T, TARGET, 0, EACH, "oxxo", s->topk, "", "spec.topk is 0",                                     \
+    "only forward and step give it")                                                                                   \
+  A(float *, top_logprob, N, T, FLOAT, 0, EACH, "oxxo", s->topk, "", "spec.topk is 0",                                 \
+    "only forward and step give it")                                                                                   \
+  A(float *, top_rest, N, ONE, FLOAT, 0, OUT, "wxxo", s->topk, "", "spec.topk is 0",                                   \
+    "only forward and step give it")                                                                                   \
+  A(int32_t *, rank, N, ONE, INT32, 0, OUT, "wxxo", s->rank, "", "spec.rank is 0",                                     \
+    "only forward and step give it")                                                                                   \
   M(const void *, lora_a, R, D, DTYPE, 0, IN, "m-mm", s->lora_rank, "spec.lora_rank is not 0", "spec.lora_rank is 0",  \
     "")                                                                                                                \
   M(const void *, lora_b, V, R, DTYPE, 0, IN, "m-mm", s->lora_rank, "spec.lora_rank is not 0", "spec.lora_rank is 0",  \

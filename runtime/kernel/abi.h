@@ -43,7 +43,7 @@
       R(capped_record) R(capped_scale) R(capped_partial) R(capped_dz) R(capped_part) /* the same with a softcap */ \
       R(top_low) R(top_floor) R(top_mark) R(top_count) R(top_above) R(top_lost) R(top_column) R(top_score) /* best, rank */ \
       R(operand_hidden) R(operand_bias) R(operand_weight) /* of another dtype, as products take them */ \
-      R(lora_u) R(lora_scaled) R(lora_sum) R(lora_gradient) R(lora_b_acc) /* an adapter; all but the first of backward */
+      R(lora_u) R(lora_scaled) R(lora_sum) R(lora_gradient) R(lora_b_acc) /* an adapter; but for the first of backward */
 
 /* The arrays as numbers, FLP_REGION_index and so on. */
 typedef enum flp_region {
@@ -611,8 +611,8 @@ enum flp_part {
   P(region_or_null, top_column) P(region_or_null, top_score) P(i32, top_places) \
   P(region, top_count) P(region, top_lost)
 
-/* module top: entry top_listed, one warp an active row of [row_begin, row_end): of a row's listed columns the best K, in its
- * list, and how many have t >= top_mark. list_score: as list_scores writes it, times scale is t. */
+/* module top: entry top_listed, one warp an active row of [row_begin, row_end): of a row's listed columns the best K, in
+ * its list, and how many have t >= top_mark. list_score: as list_scores writes it, times scale is t. */
 #define FLP_TOP_LISTED_PARAMS(P)                                            \
   P(ptr, offsets)                                                           \
   P(region, list_column) P(region, list_length) P(region, list_score)       \
@@ -1010,8 +1010,8 @@ enum flp_part {
   P(ptr, score)  /* (n,K) f32 out by row */                                \
   P(i32, targets) P(i32, block_words)
 
-/* module targets: entry targets_finish, one warp a row, and an active row, of [row_begin, row_end): from the partials of all shards, folded in rank
- * order, and their scores what combine writes: entropy, stats, and logprob of each target, 0 where it is ignore_index. The
+/* module targets: entry targets_finish, one warp a row, and an active row, of [row_begin, row_end): from the partials of
+ * all shards, folded in rank order, and their scores what combine writes: entropy, stats, and logprob of each target, 0 where it is ignore_index. The
  * logprob of stats is the largest of the row's. Rows that are not active get logprob alone, 0 or NaN. Outputs may be null.
  * A row whose largest score is beyond FLP_SCORE_LIMIT is as in combine. */
 #define FLP_TARGETS_FINISH_PARAMS(P)                                       \
@@ -1130,9 +1130,9 @@ enum flp_part {
   P(region_or_null, scale_pair)                                            \
   P(region, lora_gradient) /* (n,rank) out by active row */
 
-/* module lora: entry lora_factor, one warp an active row of [row_begin, row_end): lora_scaled = factor[a]·lora_u[a], rounded
- * to the operand dtype, which dB takes of saved exponentials; 0 where the factor is, and in the rows behind the last active
- * one up to a multiple of FLP_GATHER_ROWS. */
+/* module lora: entry lora_factor, one warp an active row of [row_begin, row_end): lora_scaled =
+ * factor[a]·lora_u[a], rounded to the operand dtype, which dB takes of saved exponentials; 0 where the factor is, and in
+ * the rows behind the last active one up to a multiple of FLP_GATHER_ROWS. */
 #define FLP_LORA_FACTOR_PARAMS(P)                                          \
   P(region, lora_u) P(region, factor) P(region, count) P(i32, rank)        \
   P(i32, row_begin) P(i32, row_end)                                        \
@@ -1200,7 +1200,8 @@ enum flp_part {
   E(score_target, FLP_SCORE_TARGET_PARAMS) E(score_hidden, FLP_SCORE_HIDDEN_PARAMS) \
   E(score_head, FLP_SCORE_HEAD_PARAMS) E(score_add, FLP_SCORE_ADD_PARAMS) \
   E(top_target, FLP_TOP_TARGET_PARAMS) E(top_begin, FLP_TOP_BEGIN_PARAMS) E(top_floor, FLP_TOP_FLOOR_PARAMS) \
-  E(top_redo, FLP_TOP_REDO_PARAMS) E(top_listed, FLP_TOP_LISTED_PARAMS) E(top_finish, FLP_TOP_FINISH_PARAMS) E(top_others, FLP_TOP_OTHERS_PARAMS) \
+  E(top_redo, FLP_TOP_REDO_PARAMS) E(top_listed, FLP_TOP_LISTED_PARAMS) \
+  E(top_finish, FLP_TOP_FINISH_PARAMS) E(top_others, FLP_TOP_OTHERS_PARAMS) \
   E(operand_terms, FLP_OPERAND_TERMS_PARAMS)                                                   \
   E(dz_lora, FLP_DZ_LORA_PARAMS) E(dz_lora_map, FLP_DZ_LORA_MAP_PARAMS) \
   E(lora_project, FLP_LORA_PROJECT_PARAMS) E(lora_bound, FLP_LORA_BOUND_PARAMS) E(lora_round, FLP_LORA_ROUND_PARAMS) \

@@ -32,7 +32,8 @@ typedef struct desc_field {
 static const desc_field key_fields[] = {
     KEY(NUMBER, kind),          KEY(TEXT, arch),          KEY(NUMBER, dtype),        KEY(NUMBER, target_dtype),
     KEY(NUMBER, out_dtype),     KEY(NUMBER, entropy),     KEY(NUMBER, bias),         KEY(NUMBER, bias_grad),
-    KEY(NUMBER, softcap),       KEY(NUMBER, lora),        KEY(NUMBER, alignment),   KEY(NUMBER, hidden),       KEY(NUMBER, vocab),
+    KEY(NUMBER, softcap),       KEY(NUMBER, lora),        KEY(NUMBER, alignment),
+    KEY(NUMBER, hidden),        KEY(NUMBER, vocab),
     KEY(NUMBER, tune.schedule), KEY(NUMBER, tune.rows),   KEY(NUMBER, tune.columns), KEY(NUMBER, tune.stages),
     KEY(NUMBER, tune.cluster),  KEY(NUMBER, tune.raster), KEY(BYTES, loss)};
 static const desc_field head_fields[] = {DESC(BYTES, sources), DESC(NUMBER, ptx_major), DESC(NUMBER, ptx_minor),

@@ -193,7 +193,8 @@ size_t flp_kernel_key_bytes(const flp_kernel_key *key, const uint8_t sources[32]
   flp_tunables_text(&k.tune, tune);
   int length = snprintf(out, capacity,
                         "flp-key/%d kind=%s arch=%s dtype=%s target=%s out=%s entropy=%" PRIu32 " bias=%" PRIu32
-                        " bias_grad=%" PRIu32 " softcap=%" PRIu32 " lora=%" PRIu32 " alignment=%" PRIu32 " hidden=%" PRId64
+                        " bias_grad=%" PRIu32 " softcap=%" PRIu32 " lora=%" PRIu32 " alignment=%" PRIu32
+                        " hidden=%" PRId64
                         " vocab=%" PRId64 " tune=%s loss=%s sources=%s tuned=%s",
                         FLP_KEY_FORMAT, flp_kernel_kind_name(k.kind), k.arch, key_dtype_name(k.dtype),
                         key_dtype_name(k.target_dtype), key_dtype_name(k.out_dtype), k.entropy, k.bias, k.bias_grad,

@@ -17,7 +17,8 @@ static int has_rows_loss(const flp_spec *spec) {
 }
 
 #define OF(feature) (1u << FLP_FEATURE_##feature)
-enum { HIDDEN = FLP_GRAD_HIDDEN, WEIGHT = FLP_GRAD_WEIGHT, BIAS = FLP_GRAD_BIAS, ANY = INT32_MAX, TOP = OF(TOPK) | OF(RANK) };
+enum { HIDDEN = FLP_GRAD_HIDDEN, WEIGHT = FLP_GRAD_WEIGHT, BIAS = FLP_GRAD_BIAS, ANY = INT32_MAX };
+enum { TOP = OF(TOPK) | OF(RANK) };
 static const flp_op_kernel head_kernels[] = {
     {.kind = FLP_KERNEL_ROWS},
     {.kind = FLP_KERNEL_FORWARD, .none = OF(LISTED)},
@@ -36,7 +37,11 @@ static const flp_op_kernel head_kernels[] = {
     {.kind = FLP_KERNEL_LISTED_WEIGHT, .all = OF(TAIL), .none = OF(LISTED), .grads = WEIGHT | BIAS},
     {.kind = FLP_KERNEL_LISTED_WEIGHT, .all = OF(TARGETS), .grads = BIAS},
     {.kind = FLP_KERNEL_FORWARD, .parts = FLP_PART_EMIT, .all = OF(TAIL), .none = OF(LISTED)},
-    {.kind = FLP_KERNEL_FORWARD, .parts = FLP_PART_EMIT | FLP_PART_TOP, .all = OF(TAIL), .none = OF(LISTED), .any = TOP},
+    {.kind = FLP_KERNEL_FORWARD,
+     .parts = FLP_PART_EMIT | FLP_PART_TOP,
+     .all = OF(TAIL),
+     .any = TOP,
+     .none = OF(LISTED)},
     {.kind = FLP_KERNEL_EMITTED, .all = OF(TAIL), .none = OF(LISTED)},
     {.kind = FLP_KERNEL_TAIL, .all = OF(TAIL), .none = OF(LISTED)},
     {.kind = FLP_KERNEL_TARGETS, .all = OF(TARGETS)},

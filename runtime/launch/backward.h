@@ -80,8 +80,6 @@ int backward_is_by_rows(const flp_call *call);
 
 /* ---- lora.c ---- */
 
-/* u of a chunk's rows as dB takes it. */
-CUdeviceptr backward_lora_u(const flp_call *call, const backward_chunk *chunk);
 /* dz·B and dzᵀ·u of a chunk of a head with an adapter. */
 flp_status backward_launch_lora_products(const flp_call *call, const backward_chunk *chunk);
 
@@ -93,8 +91,8 @@ flp_status backward_launch_dz_map(const flp_call *call, const backward_chunk *ch
 flp_status backward_launch_products_map(const flp_call *call, const backward_chunk *chunk, const backward_sink *hidden,
                                         const backward_sink *weight);
 
-/* dz·B and dzᵀ·u likewise. */
-flp_status backward_launch_lora_products_map(const flp_call *call, const backward_chunk *chunk,
+/* dz·B and dzᵀ·u likewise. u: of the chunk's rows */
+flp_status backward_launch_lora_products_map(const flp_call *call, const backward_chunk *chunk, CUdeviceptr u,
                                              const backward_sink *sum, const backward_sink *b);
 
 #endif

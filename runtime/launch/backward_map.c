@@ -119,15 +119,15 @@ flp_status backward_launch_products_map(const flp_call *call, const backward_chu
                              panels * flp_ceil_div(spec->hidden, planner->hidden_columns));
 }
 
-flp_status backward_launch_lora_products_map(const flp_call *call, const backward_chunk *c, const backward_sink *sum,
-                                             const backward_sink *b) {
+flp_status backward_launch_lora_products_map(const flp_call *call, const backward_chunk *c, CUdeviceptr u,
+                                             const backward_sink *sum, const backward_sink *b) {
   const flp_spec *spec = &call->plan->spec;
   const flp_planner *planner = &call->plan->planner;
   flp_products_map_given p = products_of(call, c, spec->lora_rank, sum, FLP_DTYPE_FP32, b, spec->grad_lora_dtype);
   matrices m = matrices_of(call, c);
   m.weight = flp_matrix_lora_b(call, c->columns);
   m.hidden = flp_matrix_lora_u(call, c->rows);
-  m.hidden.start = backward_lora_u(call, c);
+  m.hidden.start = u;
   m.gathered = m.hidden;
   p.factor = c->factor;
   FLP_TRY(encode_for_products(call, m, &p));

@@ -21,28 +21,19 @@ static flp_status launch_slices(const flp_call *call, flp_row_range rows) {
   return FLP_OK;
 }
 
-/* A shard of a larger vocabulary gives none of these. */
-flp_status flp_launch_values(const flp_call *call, flp_row_range rows, CUdeviceptr partial) {
-  const flp_args *a = call->args;
-  if (flp_args_are_whole(a) && (a->logprob || a->entropy || flp_call_stats(call)))
-    FLP_TRY(flp_call_has_targets(call) ? flp_launch_targets_finish(call, rows, partial, flp_targets_scores(call), 1)
-                                       : flp_launch_fold(call, rows, 0));
-  return flp_launch_top_finish(call, rows);
-}
-
-/* Several targets need partials by row. */
-flp_status flp_launch_outputs(const flp_call *call, flp_row_range rows) {
-  CUdeviceptr partial = flp_call_pointer(call->args->partial);
-  if (flp_call_has_targets(call) && !partial) partial = flp_call_region(call, FLP_REGION_target_sums);
-  if (partial) FLP_TRY(flp_launch_fold(call, rows, partial));
-  return flp_launch_values(call, rows, partial);
+static flp_status launch_listed(const flp_call *call) {
+  flp_row_range rows = {0, call->args->n};
+  FLP_TRY(flp_launch_listed(call));
+  FLP_TRY(flp_launch_top_listed(call, rows));
+  FLP_TRY(flp_launch_outputs(call, rows));
+  return flp_launch_top_others(call);
 }
 
 static flp_status launch(const flp_call *call) {
   const flp_args *a = call->args;
   FLP_TRY(flp_launch_prepare(call, 1));
   if (call->scheme.mode == FLP_MODE_DIRECTION) return flp_launch_direction(call);
-  if (call->scheme.mode == FLP_MODE_LISTED) return flp_launch_listed(call);
+  if (call->scheme.mode == FLP_MODE_LISTED) return launch_listed(call);
   int is_tail = call->scheme.mode == FLP_MODE_TAIL;
   if (flp_call_has_targets(call)) FLP_TRY(flp_launch_targets_sort(call));
   FLP_TRY(flp_launch_lora_project(call));

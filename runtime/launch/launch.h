@@ -209,16 +209,20 @@ typedef struct flp_sinks {
 /* Partials of the scores of a chunk's rows with these columns; rows have been gathered where kernels want that. Columns
  * begin at a multiple of the planner's unit_columns; at 0, where neither keep nor top is there. */
 flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, flp_column_range columns, flp_sinks to);
-/* The same, range after range of columns; in slices, with part top, where the call wants best columns or ranks (top.c). */
-flp_status flp_launch_range(const flp_call *call, flp_row_range rows, flp_column_range columns, flp_sinks to);
 /* The scores of the rows' own targets, before forward: tail_target or top_target. */
 flp_status flp_launch_own_scores(const flp_call *call, flp_entry_id entry, flp_row_range rows, int64_t rows_of_a_warp);
+/* logprob, entropy and stats from those; partial: where a shard's partial goes in their place, 0: nowhere */
+flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, CUdeviceptr partial);
+
+/* ---- outputs.c ---- */
+
+/* Scores as flp_launch_scores makes them, range after range of columns; in slices, with part top, where the call wants
+ * best columns or ranks (top.c). */
+flp_status flp_launch_range(const flp_call *call, flp_row_range rows, flp_column_range columns, flp_sinks to);
 /* What a chunk's partials give, when its scores are there: args.partial, logprob, entropy and stats, best columns; the
  * same but for the first, of which several targets are given the rows' partials. */
 flp_status flp_launch_outputs(const flp_call *call, flp_row_range rows);
 flp_status flp_launch_values(const flp_call *call, flp_row_range rows, CUdeviceptr partial);
-/* logprob, entropy and stats from those; partial: where a shard's partial goes in their place, 0: nowhere */
-flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, CUdeviceptr partial);
 
 /* ---- targets.c: K targets a row (abi.h) ---- */
 
@@ -306,12 +310,12 @@ flp_status flp_launch_tail_sums(const flp_call *call);
 flp_status flp_launch_top(const flp_call *call, flp_row_range rows, flp_column_range columns, flp_sinks to);
 /* Of listed columns, whose scores are there. */
 flp_status flp_launch_top_listed(const flp_call *call, flp_row_range rows);
-/* What stands in these, when the chunk is folded; and rows that are not computed. Without best columns and ranks nothing. */
+/* What stands in these, when the chunk is folded; and rows that are not computed. Without either nothing. */
 flp_status flp_launch_top_finish(const flp_call *call, flp_row_range rows);
 flp_status flp_launch_top_others(const flp_call *call);
 /* args.tail_report of a pass that leaves nothing out, if there is one. */
 flp_status flp_launch_exact_report(const flp_call *call);
-/* Forward over listed columns, and the gradients of these, after prepare. */
+/* Partials of listed columns, and the gradients of these, after prepare. */
 flp_status flp_launch_listed(const flp_call *call);
 flp_status flp_launch_listed_gradients(const flp_call *call);
 flp_status flp_launch_combine(const flp_call *call);

@@ -57,13 +57,9 @@ static flp_status launch_lists(const flp_call *call) {
 
 flp_status flp_launch_listed(const flp_call *call) {
   const flp_args *a = call->args;
-  flp_row_range rows = {0, a->n};
   flp_list_reduce_given p = {.offsets = flp_call_pointer(a->list_offsets), .capacity = call->scheme.chunk_rows};
   FLP_TRY(launch_lists(call));
-  FLP_TRY(flp_launch_over(call, FLP_ENTRY_list_reduce, &p, a->n, 32));
-  FLP_TRY(flp_launch_top_listed(call, rows));
-  FLP_TRY(flp_launch_outputs(call, rows));
-  return flp_launch_top_others(call);
+  return flp_launch_over(call, FLP_ENTRY_list_reduce, &p, a->n, 32);
 }
 
 /* ---- backward: dz and hidden ---- */

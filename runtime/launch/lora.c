@@ -61,7 +61,8 @@ static backward_sink b_sink(const flp_call *call, const backward_chunk *c) {
                          .write_out = !writes};
 }
 
-CUdeviceptr backward_lora_u(const flp_call *call, const backward_chunk *c) {
+/* u of a chunk's rows as dB takes it. */
+static CUdeviceptr u_of(const flp_call *call, const backward_chunk *c) {
   return c->factor ? flp_call_region(call, FLP_REGION_lora_scaled) : flp_lora_u(call, c->rows.begin);
 }
 
@@ -78,10 +79,10 @@ flp_status backward_launch_lora_products(const flp_call *call, const backward_ch
   if (!wants_sum && !wants_b) return FLP_OK;
   if (wants_b && c->factor) FLP_TRY(launch_factor(call, c));
   if (call->plan->planner.is_mapped)
-    return backward_launch_lora_products_map(call, c, wants_sum ? &sum : NULL, wants_b ? &b : NULL);
+    return backward_launch_lora_products_map(call, c, u_of(call, c), wants_sum ? &sum : NULL, wants_b ? &b : NULL);
   int64_t rank = spec_of(call)->lora_rank;
   backward_product by_b = product_of(call, FLP_ENTRY_lora_rows, flp_lora_b(call, 0), call->args->lora_b_stride, rank);
-  backward_product by_u = product_of(call, FLP_ENTRY_lora_columns, backward_lora_u(call, c), rank, rank);
+  backward_product by_u = product_of(call, FLP_ENTRY_lora_columns, u_of(call, c), rank, rank);
   by_u.index = 0;
   if (wants_sum) FLP_TRY(backward_launch_product(call, c, &by_b, &sum));
   return wants_b ? backward_launch_product(call, c, &by_u, &b) : FLP_OK;

@@ -158,10 +158,6 @@ flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, flp_colum
   return launch_forward_map(call, parts, &v, flp_ceil_div(rows.end - rows.begin, panel_rows) * leaves);
 }
 
-flp_status flp_launch_range(const flp_call *call, flp_row_range rows, flp_column_range columns, flp_sinks to) {
-  return (flp_call_wants_top(call) ? flp_launch_top : flp_launch_scores)(call, rows, columns, to);
-}
-
 /* abi.h gives tail_target and top_target one list. */
 _Static_assert(sizeof(flp_tail_target_given) == sizeof(flp_top_target_given), "either entry takes these values");
 flp_status flp_launch_own_scores(const flp_call *call, flp_entry_id entry, flp_row_range rows, int64_t rows_of_a_warp) {

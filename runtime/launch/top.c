@@ -62,7 +62,9 @@ static int64_t slice_end(const flp_call *call, flp_row_range rows, int64_t begin
 
 static flp_status launch_begin(const flp_call *call, flp_row_range rows) {
   enum { ROWS_OF_A_WARP = 8 };
-  if (call->args->rank && call->scheme.mode != FLP_MODE_LISTED) FLP_TRY(flp_launch_own_scores(call, FLP_ENTRY_top_target, rows, ROWS_OF_A_WARP));
+  int is_listed = call->scheme.mode == FLP_MODE_LISTED; /* with scores already */
+  if (call->args->rank && !is_listed)
+    FLP_TRY(flp_launch_own_scores(call, FLP_ENTRY_top_target, rows, ROWS_OF_A_WARP));
   flp_top_begin_given p = {
       FLP_GIVE_CAP(call),
       FLP_GIVE_ROWS(rows),

@@ -106,8 +106,8 @@ int64_t planner_scores_launches(const flp_planner *p, int64_t row_chunks, int64_
 
 /* ---- targets.c: K targets a row ---- */
 
-/* Each adds the arrays of a pass, backward behind forward those of a step that has both; and the launches beside those of
- * a pass without. chunks: of the pass; bias_chunks: those of them that have column sums, of
+/* Each adds the arrays of a pass, backward behind forward those of a step that has both; and the launches beside those
+ * of a pass without. chunks: of the pass; bias_chunks: those of them that have column sums, of
  * saved exponentials twice */
 void planner_put_targets_forward(const flp_planner *p, flp_scheme *s, int64_t n);
 void planner_put_targets_combine(const flp_planner *p, flp_scheme *s, int64_t n);

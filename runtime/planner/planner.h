@@ -73,8 +73,8 @@ typedef struct flp_scheme {
 flp_status flp_planner_pick(const flp_planner *planner, flp_pass pass, int64_t n, uint64_t budget, int query,
                             flp_scheme *out);
 
-/* The layout of a forward or backward pass, or a step, over listed columns (spec.listed), the only one there is, for a workspace or a
- * budget of that size. list_count: ids of all lists. error: as flp_planner_pick. listed.c */
+/* The layout of a forward or backward pass, or a step, over listed columns (spec.listed), the only one there is, for a
+ * workspace or a budget of that size. list_count: ids of all lists. error: as flp_planner_pick. listed.c */
 flp_status flp_planner_pick_listed(const flp_planner *planner, flp_pass pass, int64_t n, int64_t list_count,
                                    uint64_t budget, flp_scheme *out);
 

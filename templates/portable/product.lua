@@ -21,6 +21,16 @@ return function(k, spec, entry, as)
   local added = k.import "added" (k, spec)
   local paired = spec.alignment >= 16 -- outputs too have the alignment that the spec promises
 
+  -- Of an adapter's operands rows of factor 0 are left out: they have no gradient, and may be no numbers.
+  local function live_rows(p, in_depth)
+    return function(depth_row, at)
+      local exists, active = in_depth(depth_row, at), depth_row + at.step * M.depth
+      return exists & k.branch(k.is_null(p.factor), function() return k.const(k.i1, true) end, function()
+        return k.ne(k.load(k.f32, p.factor, p.row_begin + k.select(exists, active, 0)), 0.0)
+      end)
+    end
+  end
+
   local function body(p)
     M.begin(k.tid())
     local tile_m, tile_n = M.raster(k.ctaid(), p.tiles_m, p.tiles_n, RASTER)
@@ -52,17 +62,10 @@ return function(k, spec, entry, as)
       a.limit = function() return size_m - first_m end
     end
 
-    -- Of an adapter's operands rows of factor 0 are left out: they have no gradient, and may be no numbers.
-    local function is_live(depth_row, at)
-      local exists, active = in_depth(depth_row, at), depth_row + at.step * M.depth
-      return exists & k.branch(k.is_null(p.factor), function() return k.const(k.i1, true) end, function()
-        return k.ne(k.load(k.f32, p.factor, p.row_begin + k.select(exists, active, 0)), 0.0)
-      end)
-    end
-
     local b = {
       major = "mn", size = M.columns, aligned = spec.alignment >= 16, base = k.offset(p.operand, first_n * M.bytes),
-      key = function(row) return row end, valid = as and not for_hidden and is_live or in_depth, limit = function() return depth - first_n end,
+      key = function(row) return row end, valid = as and not for_hidden and live_rows(p, in_depth) or in_depth,
+      limit = function() return depth - first_n end,
     }
     if for_hidden then
       b.base = k.offset(b.base, k.convert(k.i64, p.column_begin) * operand_row)

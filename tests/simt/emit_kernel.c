@@ -1,7 +1,7 @@
 /* emit_kernel.c: one kernel by its key, for tests of what no specification asks for alone: emit_kernel FIELD=VALUE...
  *
- * Fields: kind, arch, dtype, target_dtype and out_dtype by name, entropy, bias, bias_grad, softcap, lora, alignment, hidden,
- * vocab, tune (as in flpgen's --tune behind the name of a kernel), program (hexadecimal bytes of a loss), ptx (0 leaves it
+ * Fields: kind, arch, dtype, target_dtype and out_dtype by name, entropy, bias, bias_grad, softcap, lora, alignment,
+ * hidden, vocab, tune (as in flpgen's --tune behind the name of a kernel), program (hexadecimal bytes of a loss), ptx (0 leaves it
  * out). Prints the descriptor as JSON, with "ir", "ptx" and, of a program, "code" as the kernel for any loss reads it; a
  * refusal goes to standard error. */
 #include <stdio.h>

@@ -71,8 +71,8 @@ flp_status oracle_targets(const oracle_problem *problem, const int64_t *rows, co
  * error: MEMORY */
 flp_status oracle_means(const oracle_problem *problem, const int64_t *rows, int64_t count, double *out);
 
-/* Hands over the scores t of row rows[index], exact and in nats, of all columns in order, -inf of those that it does not
- * list. From several threads at once. */
+/* Hands over the scores t of row rows[index], exact and in nats, of all columns in order, -inf of those that it does
+ * not list. From several threads at once. */
 typedef void (*oracle_visit_fn)(void *context, int64_t index, const double *t);
 /* error: MEMORY */
 flp_status oracle_visit(const oracle_problem *problem, const int64_t *rows, int64_t count, oracle_visit_fn visit,

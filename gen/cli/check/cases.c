@@ -337,14 +337,6 @@ static void ask(check_list *list, check_case *c, flp_feature feature, int turn) 
   }
 }
 
-/* The mode that such a case takes, where it is one that a case names. */
-static flp_mode mode_of(const flp_spec *spec) {
-  if (spec->listed) return FLP_MODE_LISTED;
-  if (spec->tail > 0) return FLP_MODE_TAIL;
-  if (!spec->keep || spec->loss || flp_weight_is_sliced(spec)) return (flp_mode)0;
-  return flp_planner_has_direction(spec) ? FLP_MODE_DIRECTION : FLP_MODE_SAVE;
-}
-
 /* What rows the pairs meet, in turn. */
 static const char *const pair_rows[] = {"random", "sharp",  "masked",   "bad-rows", "one-hot",  "nan-rows",
                                         "peaked", "steep",  "row-list", "shifted",  "idle-rows", "holes",
@@ -358,7 +350,10 @@ static void add_pair(check_list *list, flp_dtype dtype, flp_feature first, flp_f
   if (c.fill == CHECK_FILL_SHARP) c.spec.hidden = 264; /* so that a score by chance is no rival */
   ask(list, &c, first, turn);
   ask(list, &c, second, turn);
-  c.mode = mode_of(&c.spec);
+  const flp_spec *s = &c.spec;
+  int saves = s->keep && !s->loss && !flp_weight_is_sliced(s);
+  flp_mode saved = flp_planner_has_direction(s) ? FLP_MODE_DIRECTION : FLP_MODE_SAVE;
+  c.mode = s->listed ? FLP_MODE_LISTED : s->tail > 0 ? FLP_MODE_TAIL : saves ? saved : (flp_mode)0;
   if (list->status == FLP_OK && flp_spec_resolve(&c.spec, &resolved) == FLP_OK) check_list_add(list, c);
 }
 

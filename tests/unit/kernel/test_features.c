@@ -1,6 +1,5 @@
 /* test_features.c: every pair of what a head may be asked for: refused in one sentence, or taken. */
 #include <criterion/criterion.h>
-#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -70,28 +69,19 @@ Test(features, every_pair) {
   cr_expect_eq(pairs, FLP_FEATURE_NONE * (FLP_FEATURE_NONE - 1) / 2);
 }
 
-static const char *title(int feature, char out[16]) {
-  snprintf(out, 16, "%s", names[feature]);
-  out[strlen(out) - 1] = 0;
-  for (char *c = out; *c; c++) *c = (char)tolower(*c);
-  return out;
-}
-
 Test(features, the_matrix_of_the_manual_is_current) {
   static char text[16384];
-  char name[16];
   FILE *out = fmemopen(text, sizeof text, "w");
   fprintf(out,
           "# What goes together\n"
-          "What a call may be asked for beside the usual, by the fields of `flp_spec`, which options of the command and\n"
-          "keywords of Python share: every pair that is not numbered is accepted, and means both. Written by\n"
-          "`tests/unit/kernel/test_features.c` from the rows of `runtime/base/fields.h`.\n\n"
+          "Every pair of features that is not numbered is accepted, and means both. Written by\n"
+          "`tests/unit/kernel/test_features.c` from the rows of `runtime/base/fields.h`, whose names these are.\n\n"
           "| |");
-  for (int one = 0; one < FLP_FEATURE_NONE; one++) fprintf(out, " %s |", title(one, name));
+  for (int one = 0; one < FLP_FEATURE_NONE; one++) fprintf(out, " %s|", names[one]);
   fprintf(out, "\n|-|");
   for (int one = 0; one < FLP_FEATURE_NONE; one++) fprintf(out, "-|");
   for (int one = 0; one < FLP_FEATURE_NONE; one++) {
-    fprintf(out, "\n| **%s** |", title(one, name));
+    fprintf(out, "\n| %s|", names[one]);
     for (int other = 0; other < FLP_FEATURE_NONE; other++) {
       flp_spec spec = words_spec("grads=hidden");
       words_change_spec(&spec, words[one]);
@@ -104,11 +94,11 @@ Test(features, the_matrix_of_the_manual_is_current) {
   }
   fprintf(out, "\n\n");
   for (size_t i = 0; i < APART; i++)
-    fprintf(out, "%zu. not beside %s, %s\n", i + 1, title((int)apart[i].one, name), apart[i].because);
+    fprintf(out, "%zu. not beside %s: %s\n", i + 1, names[apart[i].one], apart[i].because);
   fprintf(out,
-          "\n`slices`: an fp32 weight, or `mixed` SPLIT, of which the workspace has terms slice by slice. `scores`: a loss that\n"
-          "reads `lse` or `mean_score`. Of two that do the same one decides: lists before tails, and tails before what is\n"
-          "saved; with `slices` nothing is saved.\n");
+          "\nSLICES: an fp32 weight, or `mixed` SPLIT, of which the workspace has terms slice by slice. SCORES: a loss\n"
+          "that reads `lse` or `mean_score`. Of two that do the same one decides: lists before tails, and tails before\n"
+          "what is saved; with SLICES nothing is saved.\n");
   fclose(out);
   gen_case_golden(FLP_TEST_TREE "/docs/together.md", text);
 }
@@ -117,7 +107,9 @@ Test(features, a_sentence_names_both_and_the_reason) {
   flp_spec spec = words_spec("grads=hidden tail=2^-9 lora=8"), out;
   cr_assert_eq(flp_spec_resolve(&spec, &out), FLP_ERROR_ARGUMENT);
   cr_expect_str_eq(flp_error_detail(),
-                   "spec.tail is set beside spec.lora_rank, whose gradients go over whole rows of the head (accepted: 0)");
+                   "spec.tail is set beside spec.lora_rank, whose gradients go over whole rows of the head "
+                   "(accepted: 0)");
   cr_assert_eq(flp_features_check(&spec, FLP_SURFACE_OPTION), FLP_ERROR_ARGUMENT);
-  cr_expect_str_eq(flp_error_detail(), "--tail: not accepted beside --lora-rank, whose gradients go over whole rows of the head");
+  cr_expect_str_eq(flp_error_detail(),
+                   "--tail: not accepted beside --lora-rank, whose gradients go over whole rows of the head");
 }

@@ -118,8 +118,8 @@ def _write_best(call, top, sums, ty, without):
 
 
 def forward(plan, ops, settings, logprob, entropy, stats, top=None, mean=None):
-    """Fills logprob (N), entropy (N) or None, stats (N,4) or None, and top, _top.Outputs or None -> ids of the active rows,
-    and a mask of bad ones. mean: None, as no loss of listed columns reads it"""
+    """Fills logprob (N), entropy (N) or None, stats (N,4) or None, and top, _top.Outputs or None -> ids of the active
+    rows, and a mask of bad ones. mean: None, as no loss of listed columns reads it"""
     with _eager_torch._plain_products(ops.hidden):
         call = _Call(plan, _c.PASS_FORWARD, ops, settings)
         m, s, q, zy = call.fold()
