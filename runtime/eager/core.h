@@ -360,7 +360,6 @@ void eager_backward_fill(const flp_spec *spec, const flp_args *args, const uint8
 typedef struct eager_lists {
   int32_t *column; /* (list_count) a row's columns on this shard, ascending, each once */
   double *value;   /* (list_count) their raw scores x, then t, or the gradients of x */
-  int ascending;   /* list_offsets are what they must be; else every row is bad */
 } eager_lists;
 
 /* One row's list, within those. */
@@ -385,10 +384,8 @@ flp_status eager_listed_pick(const flp_spec *spec, flp_pass pass, int64_t n, int
                              int threads, eager_plan *out);
 void eager_listed_carve(const flp_spec *spec, flp_pass pass, int64_t n, int64_t list_count, eager_block *block,
                         eager_listed_memory *out);
-/* Whether 0 <= list_offsets[r] <= list_offsets[r + 1] <= list_count for every row. */
-int eager_lists_ascend(const flp_args *args);
-/* Sorts a row's list and computes its raw scores. Returns 0, and counts the row, if it is bad. */
-int eager_list_read(const eager_call *call, const eager_lists *lists, int64_t row, eager_list *out);
+/* Sorts the list of a row that is active and computes its raw scores. */
+void eager_list_read(const eager_call *call, const eager_lists *lists, int64_t row, eager_list *out);
 
 void eager_listed_forward(const eager_call *call, const eager_listed_memory *memory);
 void eager_listed_backward(const eager_call *call, const eager_listed_memory *memory);

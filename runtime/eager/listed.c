@@ -47,14 +47,6 @@ flp_status eager_listed_pick(const flp_spec *spec, flp_pass pass, int64_t n, int
 
 /* ---- lists ---- */
 
-int eager_lists_ascend(const flp_args *args) {
-  const int64_t *offsets = args->list_offsets;
-  if (offsets[0] < 0 || offsets[args->n] > args->list_count) return 0;
-  for (int64_t row = 0; row < args->n; row++)
-    if (offsets[row] > offsets[row + 1]) return 0;
-  return 1;
-}
-
 /* Restores the heap whose root `at` may be too small. */
 static void sift_down(int32_t *heap, int64_t at, int64_t count) {
   int32_t value = heap[at];
@@ -80,14 +72,11 @@ static void sort(int32_t *column, int64_t count) {
   }
 }
 
-/* Puts this shard's columns of the row's list into column, ascending, each once. Returns their number, or -1 if an id
- * is outside the vocabulary. */
+/* Puts this shard's columns of the row's list into column, ascending, each once. Returns their number. */
 static int64_t take_columns(const flp_spec *spec, const flp_args *args, int64_t row, int32_t *column) {
   int64_t count = 0, unique = 0;
   for (int64_t e = args->list_offsets[row]; e < args->list_offsets[row + 1]; e++) {
-    int64_t id = eager_id_at(spec, args->list_ids, e);
-    if (id < 0 || id >= args->vocab_total) return -1;
-    int64_t local = id - args->vocab_offset;
+    int64_t local = eager_id_at(spec, args->list_ids, e) - args->vocab_offset;
     if (local >= 0 && local < args->vocab_valid) column[count++] = (int32_t)local;
   }
   sort(column, count);
@@ -141,22 +130,13 @@ static void score(const eager_call *call, int64_t row, const eager_list *list) {
   }
 }
 
-int eager_list_read(const eager_call *call, const eager_lists *lists, int64_t row, eager_list *out) {
-  int64_t target = eager_row_target(call->spec, call->args, row, 0);
-  *out = (eager_list){.count = -1, .target = -1};
-  if (lists->ascending) {
-    int64_t begin = call->args->list_offsets[row];
-    out->column = lists->column + begin;
-    out->value = lists->value + begin;
-    out->count = take_columns(call->spec, call->args, row, lists->column + begin);
-  }
-  if (target >= 0) out->target = find_column(out->column, out->count, target);
-  if (out->count < 0 || (target >= 0 && out->target < 0)) {
-    atomic_fetch_add(call->bad_rows, 1);
-    return 0;
-  }
+void eager_list_read(const eager_call *call, const eager_lists *lists, int64_t row, eager_list *out) {
+  int64_t target = eager_row_target(call->spec, call->args, row, 0), begin = call->args->list_offsets[row];
+  out->column = lists->column + begin;
+  out->value = lists->value + begin;
+  out->count = take_columns(call->spec, call->args, row, lists->column + begin);
+  out->target = target < 0 ? -1 : find_column(out->column, out->count, target);
   score(call, row, out);
-  return 1;
 }
 
 /* ---- forward ---- */
@@ -166,7 +146,7 @@ typedef struct forward_job {
   const eager_lists *lists;
 } forward_job;
 
-/* Best columns and the rank, of a row by itself. list: its scores t; NULL: the row is bad */
+/* Best columns and the rank, of a row by itself. list: its scores t */
 static void finish_top(const eager_call *call, int64_t row, const eager_list *list, double target,
                        eager_partial whole) {
   eager_top_entry best[FLP_TOPK_MAX];
@@ -174,7 +154,7 @@ static void finish_top(const eager_call *call, int64_t row, const eager_list *li
   eager_top top = {.topk = call->spec->topk, .panel_rows = 1, .workers = 1, .best = best, .above = &above,
                    .target = &target};
   eager_top_clear(call, &top, 1);
-  for (int64_t i = 0; list && i < list->count; i++)
+  for (int64_t i = 0; i < list->count; i++)
     eager_top_add(call, &top, 0, 0, list->column[i], &list->value[i], 1);
   eager_top_finish(call, &top, 0, row, whole);
 }
@@ -185,19 +165,15 @@ static void forward_row(void *context, int64_t active, int worker) {
   const eager_call *call = job->call;
   int64_t row = call->rows.index[active];
   eager_scale scale = eager_row_scale(call->spec, call->args, row);
-  eager_partial whole = {NAN, NAN, NAN};
-  double target = -INFINITY;
   eager_list list;
-  int is_good = eager_list_read(call, job->lists, row, &list);
-  if (is_good) {
-    if (list.target >= 0) target = list.value[list.target];
-    for (int64_t i = 0; i < list.count; i++) list.value[i] = eager_score(&scale, list.value[i]);
-    whole = eager_partial_of(list.value, list.count);
-  }
+  eager_list_read(call, job->lists, row, &list);
+  double target = list.target < 0 ? -INFINITY : list.value[list.target];
+  for (int64_t i = 0; i < list.count; i++) list.value[i] = eager_score(&scale, list.value[i]);
+  eager_partial whole = eager_partial_of(list.value, list.count);
   if (call->args->partial) eager_partial_write(call, row, whole, &target);
   eager_row_finish(call, row, &scale, whole, &target);
   if (call->spec->topk || call->spec->rank)
-    finish_top(call, row, is_good ? &list : NULL, eager_score(&scale, target), whole);
+    finish_top(call, row, &list, eager_score(&scale, target), whole);
 }
 
 void eager_listed_forward(const eager_call *call, const eager_listed_memory *memory) {

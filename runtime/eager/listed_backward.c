@@ -29,7 +29,8 @@ static void grad_row(void *context, int64_t active, int worker) {
   int64_t row = call->rows.index[active];
   eager_list list;
   job->memory->length[active] = -1;
-  if (!eager_list_read(call, &job->memory->lists, row, &list) || holds_nan(call->args->stats + 4 * row)) return;
+  if (holds_nan(call->args->stats + 4 * row)) return;
+  eager_list_read(call, &job->memory->lists, row, &list);
   eager_record record = eager_record_make(call->spec, call->args, NULL, row);
   for (int64_t i = 0; i < list.count; i++)
     list.value[i] = eager_grad_score(&record, list.value[i], i == list.target ? &record.grad_logprob : NULL);
@@ -121,8 +122,9 @@ static void sum_weight(const listed_job *job, int64_t column, int64_t index) {
     return;
   }
   for (int64_t place = first; place < last; place++)
-    block_add(&b, spec, spec->hidden_dtype, args->hidden, memory->place_row[place], args->hidden_stride,
-              memory->place_value[place]);
+    if (memory->place_value[place] != 0) /* the row may be no number where it adds nothing */
+      block_add(&b, spec, spec->hidden_dtype, args->hidden, memory->place_row[place], args->hidden_stride,
+                memory->place_value[place]);
   block_round(&b);
   if (!spec->accumulate_grad_weight)
     flp_half_narrow(spec->grad_weight_dtype, b.values, b.width, out);

@@ -43,7 +43,6 @@ static void run_listed(eager_call *call, eager_block *block) {
   const flp_args *args = call->args;
   eager_listed_memory memory;
   eager_listed_carve(call->spec, args->pass, args->n, args->list_count, block, &memory);
-  memory.lists.ascending = eager_lists_ascend(args);
   if (args->pass == FLP_PASS_FORWARD)
     eager_listed_forward(call, &memory);
   else

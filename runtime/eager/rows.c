@@ -98,6 +98,27 @@ static void mark_listed(const flp_args *args, uint8_t *row_class, uint64_t *bad_
   }
 }
 
+/* Whether 0 <= list_offsets[r] <= list_offsets[r + 1] <= list_count for every row; else every row is bad. */
+static int lists_ascend(const flp_args *args) {
+  const int64_t *offsets = args->list_offsets;
+  if (offsets[0] < 0 || offsets[args->n] > args->list_count) return 0;
+  for (int64_t row = 0; row < args->n; row++)
+    if (offsets[row] > offsets[row + 1]) return 0;
+  return 1;
+}
+
+/* Whether a row's list holds its target, and ids of the vocabulary alone; else the row is bad. */
+static int is_good_list(const flp_spec *spec, const flp_args *args, int64_t row) {
+  int64_t target = eager_row_target(spec, args, row, 0);
+  int is_found = target < 0;
+  for (int64_t e = args->list_offsets[row]; e < args->list_offsets[row + 1]; e++) {
+    int64_t id = eager_id_at(spec, args->list_ids, e);
+    if (id < 0 || id >= args->vocab_total) return 0;
+    is_found |= id - args->vocab_offset == target;
+  }
+  return is_found;
+}
+
 int64_t eager_rows_classify(const flp_spec *spec, const flp_args *args, const eager_scores *scores, uint8_t *row_class,
                             int32_t *index, uint64_t *bad_rows) {
   if (args->rows)
@@ -105,8 +126,11 @@ int64_t eager_rows_classify(const flp_spec *spec, const flp_args *args, const ea
   else
     memset(row_class, FLP_ROW_ACTIVE, (size_t)args->n);
   int64_t count = 0;
+  int has_lists = spec->listed && args->pass != FLP_PASS_COMBINE, ascend = has_lists && lists_ascend(args);
   for (int64_t row = 0; row < args->n; row++) {
     if (row_class[row] == FLP_ROW_ACTIVE) row_class[row] = class_of(spec, args, scores, row);
+    if (has_lists && row_class[row] == FLP_ROW_ACTIVE && !(ascend && is_good_list(spec, args, row)))
+      row_class[row] = FLP_ROW_BAD;
     if (row_class[row] == FLP_ROW_ACTIVE) index[count++] = (int32_t)row;
     if (row_class[row] == FLP_ROW_BAD) ++*bad_rows;
   }

@@ -115,12 +115,8 @@ FEATURES = {
         "--loss jsd+entropy --grad hidden --targets 64 --per-row-temperature --topk 20"),
         "loss_targets forward_keep_targets/forward_keep_targets_map", "loss metrics logprob grad_hidden",
         "teacher-certain teacher-missing teacher-tails teacher-whole", "mode=stream"),
-    "targets topped": Feature(20, f"{SMALL} --targets 20 --topk 7 --vocab 1700", (
-        "--dtype bf16 --grad hidden,weight", "--dtype fp16", "--dtype bf16 --mode S --grad hidden,weight --rows 300"),
-        "targets_finish top_finish", "top_ids logprob", "equal targets-ends", "topk=7"),
-    "adapter saved": Feature(20, f"{SMALL} --dtype bf16 --lora-rank 24", (
-        "--mode S --grad hidden,lora_a,lora_b", "--mode P --loss grpo --grad hidden,lora_a,lora_b,bias --bias --rows 150 "
-        "--budget 500K --topk 5 --rank"), "lora_factor forward_keep_lora/forward_keep_lora_map", "grad_lora_a", "lora-zero"),
+    "adapter saved": Feature(20, f"{SMALL} --dtype bf16 --lora-rank 24 --rows 150 --grad hidden,lora_a,lora_b", (
+        "--mode S", "--mode P --loss grpo --budget 1500K --topk 5 --rank"), "lora_factor", "grad_lora_a", "lora-zero"),
     "listed steps": Feature(20, f"{SMALL} --keep-set 60 --topk 20 --rank", (
         "--dtype bf16 --grad hidden,weight --loss grpo+k3", "--dtype fp16 --softcap 20 --per-row-temperature"),
         "list_scores top_listed", "top_ids rank", "lists-one equal", "mode=listed"),
@@ -142,10 +138,8 @@ FEATURES = {
         "forward_keep_top/forward_keep_top_map direction_strike top_redo top_finish", "top_ids rank grad_hidden",
         "equal exact sharp steep", "mode=direction"),
     "top stepped": Feature(30, "--vocab 1700 --hidden 40 --rows 41 --dtype bf16 --topk 20 --rank", (
-        "--mode P --loss grpo+k3 --grad hidden,weight",
-        "--mode P --loss cross_entropy --grad hidden,weight,bias --bias",
-        "--mode P --loss grpo+entropy --grad hidden,weight --softcap 20 --rows 300 --budget 4M",
-        "--dtype fp16 --loss grpo --grad hidden"),
+        "--mode P --loss grpo+k3 --grad hidden,weight", "--dtype fp16 --loss grpo --grad hidden",
+        "--mode P --loss cross_entropy --grad hidden,weight,bias --bias"),
         "top_redo top_finish", "top_ids rank grad_hidden loss", "equal exact sharp steep", "loss="),
     "top tailed": Feature(30, "--vocab 1700 --hidden 72 --rows 20 --topk 20 --rank --tail 2^-9", (
         f"{EVERYTHING}", "--dtype bf16 --grad hidden,weight --loss grpo+k3",

@@ -318,10 +318,9 @@ static void ask(check_list *list, check_case *c, flp_feature feature, int turn) 
       spec->targets = CHECK_TARGETS_USUAL;
       break;
     case FLP_FEATURE_TOPK:
-      spec->topk = 20;
-      break;
     case FLP_FEATURE_RANK:
-      spec->rank = 1;
+      if (feature == FLP_FEATURE_TOPK) spec->topk = 20;
+      if (feature == FLP_FEATURE_RANK) spec->rank = 1;
       break;
     case FLP_FEATURE_LORA:
       spec->lora_rank = CHECK_LORA_USUAL;
@@ -341,10 +340,8 @@ static void ask(check_list *list, check_case *c, flp_feature feature, int turn) 
 static const char *const pair_rows[] = {"random", "sharp",  "masked",   "bad-rows", "one-hot",  "nan-rows",
                                         "peaked", "steep",  "row-list", "shifted",  "idle-rows", "holes",
                                         "equal",  "last-tile"};
-enum { PAIR_ROWS = sizeof pair_rows / sizeof pair_rows[0] };
-
 static void add_pair(check_list *list, flp_dtype dtype, flp_feature first, flp_feature second, int turn) {
-  const check_oddity odd = check_odd_named("given", pair_rows[turn % PAIR_ROWS]);
+  const check_oddity odd = check_odd_named("given", pair_rows[turn % (int)(sizeof pair_rows / sizeof pair_rows[0])]);
   check_case c = check_make_odd(&odd, dtype);
   flp_spec resolved;
   if (c.fill == CHECK_FILL_SHARP) c.spec.hidden = 264; /* so that a score by chance is no rival */

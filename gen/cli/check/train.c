@@ -86,8 +86,8 @@ static double draw_input(const check_problem *problem, int input, int64_t row, d
   switch (input) {
     case FLP_LOSS_OLD_LOGPROB:
       return fmin(logprob + 0.4 * value, 0);
-    case FLP_LOSS_REF_LOGPROB:
-      return fmin(logprob + 0.7 * value, 0);
+    case FLP_LOSS_REF_LOGPROB: /* below 0: of a certain row nothing hangs on the last bit of its logprob */
+      return fmin(logprob + 0.7 * value, -0x1p-10);
     case FLP_LOSS_WEIGHT: /* rows that would have no upstream gradient have none */
       return check_targets_see(problem, row).has_gradient ? 0.75 + 0.5 * value : 0;
     default:

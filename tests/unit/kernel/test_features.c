@@ -78,8 +78,7 @@ Test(features, the_matrix_of_the_manual_is_current) {
           "`tests/unit/kernel/test_features.c` from the rows of `runtime/base/fields.h`, whose names these are.\n\n"
           "| |");
   for (int one = 0; one < FLP_FEATURE_NONE; one++) fprintf(out, " %s|", names[one]);
-  fprintf(out, "\n|-|");
-  for (int one = 0; one < FLP_FEATURE_NONE; one++) fprintf(out, "-|");
+  fprintf(out, "\n|-|-|-|-|-|-|-|-|-|-|-|-|");
   for (int one = 0; one < FLP_FEATURE_NONE; one++) {
     fprintf(out, "\n| %s|", names[one]);
     for (int other = 0; other < FLP_FEATURE_NONE; other++) {
@@ -96,9 +95,8 @@ Test(features, the_matrix_of_the_manual_is_current) {
   for (size_t i = 0; i < APART; i++)
     fprintf(out, "%zu. not beside %s: %s\n", i + 1, names[apart[i].one], apart[i].because);
   fprintf(out,
-          "\nSLICES: an fp32 weight, or `mixed` SPLIT, of which the workspace has terms slice by slice. SCORES: a loss\n"
-          "that reads `lse` or `mean_score`. Of two that do the same one decides: lists before tails, and tails before\n"
-          "what is saved; with SLICES nothing is saved.\n");
+          "\nSLICES: an fp32 weight, or `mixed` SPLIT, which kernels take slice by slice. SCORES: a loss that reads\n"
+          "`lse` or `mean_score`. Of two that do the same one decides: lists before tails, tails before what is saved.\n");
   fclose(out);
   gen_case_golden(FLP_TEST_TREE "/docs/together.md", text);
 }
