@@ -93,7 +93,8 @@ static void add_pairs(void) {
 #undef KEYWORD
   };
   add("\n# What does not go together, by the keywords of calls: one, what it goes without, why.\nAPART = (\n");
-#define B(id) add("\"%s\", ", keywords[FLP_FEATURE_##id]);
+#define B(id) \
+  if (keywords[FLP_FEATURE_##id]) add("\"%s\", ", keywords[FLP_FEATURE_##id]);
 #define PAIRS(id, others, because)                        \
   if (keywords[FLP_FEATURE_##id]) {                       \
     add("    (\"%s\", (", keywords[FLP_FEATURE_##id]);    \

@@ -16,9 +16,10 @@ OWN = {
     "eager": ("tail", "tail_report", "mixed", "lora"),
 }
 ROWS = (*_fields.APART, ("eager", (), "whose gradients are torch's own"))
-WHY = {option: why for option, _, why in ROWS}
-# option: what a call with it goes without
-WITHOUT = {option: others + OWN.get(option, ()) for option, others, _ in ROWS}
+WITHOUT = {}  # option: {what a call with it goes without: why}
+for _option, _others, _why in ROWS:
+    _without = WITHOUT.setdefault(_option, dict.fromkeys(OWN.get(_option, ()), _why))
+    _without.update(dict.fromkeys(_others, _why))
 NAMES = {"target": "several targets a row", SLICES: "mixed"}
 ACCEPTED = {"save": "None or False", "tail": "None or 0", "topk": "0", "rank": "False", "kept_mass": "False",
             "sequence_parallel": "False", "target": "one target a row"}
@@ -30,7 +31,7 @@ def check(given):
     found = given_of(given)
     for option, other in apart(found):
         refuse(ValueError, other, _shown(other, found[other]),
-               "%s with %s, %s" % (ACCEPTED.get(other, "None"), NAMES.get(option, option), WHY[option]))
+               "%s with %s, %s" % (ACCEPTED.get(other, "None"), NAMES.get(option, option), WITHOUT[option][other]))
     return found
 
 
