@@ -114,7 +114,7 @@ enum { FLP_COUNT_MAX = 1 << 30, FLP_HIDDEN_MAX = 1 << 20 };
 #define FLP_APART(A)                                                                                                   \
   A(LISTED, B(TARGETS), "whose columns are few already")                                                               \
   A(TARGETS, B(TAIL), "whose passes recompute")                                                                        \
-  A(TARGETS, B(RANK) B(SCORES), "which are several, where it is of one")                                               \
+  A(TARGETS, B(RANK) B(SCORES), "as it is of one")                                               \
   A(LORA, B(LISTED) B(TAIL), "whose gradients go over whole rows of the head")                                         \
   A(LORA, B(MIXED), "whose operands have one dtype")                                                                   \
   A(SLICES, B(LISTED) B(TAIL) B(TARGETS) B(TOPK) B(RANK), "which takes the weight in slices")                          \

@@ -24,6 +24,7 @@ class Lists:
         self.column, self.row = i32(numpy.full(self.count + 1, -1)), i32(numpy.full(self.count + 1, -7))
         self.length, self.of_target = i32([-7] * (self.active + 1)), i32([-7] * (self.active + 1))
         self.state, self.errors = i32([0]), i32([0])
+        self.row_class = numpy.zeros(len(self.lists) + 1, numpy.uint8)  # 0: active
 
     def places(self, a):
         """The entries of active row a, after list_sort."""
@@ -35,12 +36,11 @@ class Lists:
                                  list_count=self.count, list_state=self.state)
 
     def sort(self, made, **more):
-        arguments = {"list_row": self.row, "error_word": self.errors, **more}
         made["list_sort"].named(
             self.active + 1, offsets=self.offsets, ids=self.ids, vocab_offset=self.offset, vocab_valid=self.valid,
             vocab_total=self.total, index=self.index, local_target=self.target, count=i32([self.active]),
             list_state=self.state, list_column=self.column, list_length=self.length, list_target=self.of_target,
-            **arguments)
+            row_class=self.row_class, **{"list_row": self.row, "error_word": self.errors, **more})
 
     def is_bad(self, a):
         row = self.lists[self.index[a]].astype(object)
@@ -51,6 +51,7 @@ class Lists:
         """Everything that abi.h says of list_sort."""
         column, row = numpy.full(self.count + 1, -1), numpy.full(self.count + 1, -7)
         for a, r in enumerate(self.index):
+            assert self.row_class[r] == (2 if self.is_bad(a) else 0)  # ROW_BAD
             if self.is_bad(a):
                 assert (self.length[a], self.of_target[a]) == (-1, -1)
                 continue
