@@ -10,14 +10,11 @@
 #include "runtime/api/validate.h"
 #include "runtime/base/args.h"
 #include "runtime/base/number.h"
+#include "runtime/base/operands.h"
 #include "runtime/base/status.h"
 #include "runtime/base/structs.h"
 
 /* ---- arrays, by the rows of args.h ---- */
-
-static int is_whole(const flp_args *args) {
-  return args->vocab_offset == 0 && args->vocab_valid == args->vocab_total;
-}
 
 /* Why an array must not be there; NULL: it may. */
 static const char *reason_against(flp_array_id id, const flp_spec *spec, const flp_args *args) {
@@ -26,7 +23,7 @@ static const char *reason_against(flp_array_id id, const flp_spec *spec, const f
   if (letter == 'x') return array->elsewhere;
   if (!array->is_asked(spec)) return array->unasked;
   if (letter == 'b' && !args->partial) return "args.partial is NULL";
-  if (letter == 'w' && !is_whole(args))
+  if (letter == 'w' && !flp_args_are_whole(args))
     return "the call covers a vocab shard, which does not know the other columns";
   return NULL;
 }
@@ -39,7 +36,7 @@ static const char *reason_for(flp_array_id id, const flp_spec *spec, const flp_a
   int is_head = array->rows == FLP_SIZE_V || array->rows == FLP_SIZE_R; /* whose rows are read for those of hidden */
   int has_rows = flp_size_of(is_head ? FLP_SIZE_N : array->rows, spec, args) > 0;
   if (letter == 'p')
-    return has_rows && !is_whole(args) ? "the call covers a vocab shard, which writes it" : NULL;
+    return has_rows && !flp_args_are_whole(args) ? "the call covers a vocab shard, which writes it" : NULL;
   return letter == 'M' || ((letter == 'm' || letter == 'b') && has_rows) ? array->must : NULL;
 }
 
@@ -276,7 +273,7 @@ static flp_status check_is_run(const flp_spec *spec, const flp_args *args) {
   if (args->pass == FLP_PASS_BACKWARD && !spec->grads)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "args.pass is FLP_PASS_BACKWARD, but spec.grads is 0 (accepted: FLP_GRAD_* bits)");
-  if (args->pass != FLP_PASS_STEP || is_whole(args)) return FLP_OK;
+  if (args->pass != FLP_PASS_STEP || flp_args_are_whole(args)) return FLP_OK;
   return flp_fail(FLP_ERROR_ARGUMENT,
                   "args.vocab_offset is %" PRId64 " and args.vocab_total %" PRId64
                   ", but a step needs the whole head (accepted: 0, and vocab_valid %" PRId64 ")",

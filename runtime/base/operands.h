@@ -1,5 +1,6 @@
 /* operands.h: dtypes of a head's operands, as they stand in memory and as products take them, of specs whether resolved or
- * not. Products take spec.dtype; an operand of another dtype, which is FP32, becomes one or two terms of it (flp_mixed). */
+ * not; and whether a call has the whole head. Products take spec.dtype; an operand of another dtype, which is FP32,
+ * becomes one or two terms of it (flp_mixed). */
 #ifndef FLP_OPERANDS_H
 #define FLP_OPERANDS_H
 
@@ -40,6 +41,11 @@ static inline int flp_hidden_is_made(const flp_spec *spec) {
 /* K, the targets of a row: at least 1, as spec.targets may be 0. */
 static inline int64_t flp_spec_targets(const flp_spec *spec) {
   return spec->targets > 1 ? spec->targets : 1;
+}
+
+/* 1 if resolved arguments cover all of the vocabulary, not a shard of it. */
+static inline int flp_args_are_whole(const flp_args *args) {
+  return args->vocab_offset == 0 && args->vocab_valid == args->vocab_total;
 }
 
 #endif

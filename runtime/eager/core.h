@@ -127,6 +127,11 @@ int64_t eager_id_at(const flp_spec *spec, const void *ids, int64_t at);
 int64_t eager_row_target(const flp_spec *spec, const flp_args *args, int64_t row, int64_t k);
 /* 1 if target k of a row is args->ignore_index. */
 int eager_is_ignored(const flp_spec *spec, const flp_args *args, int64_t row, int64_t k);
+/* Whether a pass reads lists of columns; combine reads partials alone. */
+static inline int eager_is_listed(const flp_spec *spec, flp_pass pass) {
+  return spec->listed && pass != FLP_PASS_COMBINE;
+}
+
 /* Fills row_class (n) and index (n); adds bad rows and row ids to *bad_rows. Returns the number of active rows. */
 int64_t eager_rows_classify(const flp_spec *spec, const flp_args *args, const eager_scores *scores, uint8_t *row_class,
                             int32_t *index, uint64_t *bad_rows);

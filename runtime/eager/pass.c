@@ -28,14 +28,11 @@ void eager_layout_of(const flp_spec *spec, flp_pass pass, int64_t n, const eager
   layout->flops = 2.0 * (double)n * (double)spec->vocab * (double)spec->hidden * plan->products;
 }
 
-static int is_listed(const flp_spec *spec, const flp_args *args) {
-  return spec->listed && args->pass != FLP_PASS_COMBINE;
-}
-
 /* More threads than one per few million operations of a product, half a million of lists, would only wait. */
 static int useful_threads(const flp_spec *spec, const flp_args *args, const eager_plan *plan) {
   double work = (double)spec->hidden;
-  work *= is_listed(spec, args) ? (double)args->list_count / 5e5 : (double)args->n * (double)spec->vocab / 4e6;
+  work *= eager_is_listed(spec, args->pass) ? (double)args->list_count / 5e5
+                                            : (double)args->n * (double)spec->vocab / 4e6;
   return work < (double)plan->threads ? 1 + (int)work : plan->threads;
 }
 
@@ -51,7 +48,7 @@ static void run_listed(eager_call *call, eager_block *block) {
 
 static void run_pass(eager_call *call, eager_block *block) {
   const flp_spec *spec = call->spec;
-  if (is_listed(spec, call->args)) {
+  if (eager_is_listed(spec, call->args->pass)) {
     run_listed(call, block);
   } else if (call->args->pass == FLP_PASS_COMBINE) {
     eager_combine(call);
@@ -68,7 +65,7 @@ static void run_pass(eager_call *call, eager_block *block) {
 
 flp_status eager_pick(const flp_spec *spec, flp_pass pass, int64_t n, int64_t list_count, uint64_t budget_bytes,
                       int threads, eager_plan *out) {
-  if (spec->listed && pass != FLP_PASS_COMBINE)
+  if (eager_is_listed(spec, pass))
     return eager_listed_pick(spec, pass, n, list_count, budget_bytes, threads, out);
   return eager_plan_pick(spec, pass, n, budget_bytes, threads, out);
 }

@@ -126,7 +126,7 @@ int64_t eager_rows_classify(const flp_spec *spec, const flp_args *args, const ea
   else
     memset(row_class, FLP_ROW_ACTIVE, (size_t)args->n);
   int64_t count = 0;
-  int has_lists = spec->listed && args->pass != FLP_PASS_COMBINE, ascend = has_lists && lists_ascend(args);
+  int has_lists = eager_is_listed(spec, args->pass), ascend = has_lists && lists_ascend(args);
   for (int64_t row = 0; row < args->n; row++) {
     if (row_class[row] == FLP_ROW_ACTIVE) row_class[row] = class_of(spec, args, scores, row);
     if (has_lists && row_class[row] == FLP_ROW_ACTIVE && !(ascend && is_good_list(spec, args, row)))
@@ -213,7 +213,7 @@ void eager_row_finish(const eager_call *call, int64_t row, const eager_scale *sc
   const flp_args *args = call->args;
   int64_t count = flp_spec_targets(call->spec);
   double maximum = NAN, log_sum = NAN, log_whole = NAN, entropy = NAN, largest = -INFINITY;
-  int is_whole = args->vocab_offset == 0 && args->vocab_valid == args->vocab_total; /* other shards may have more */
+  int is_whole = flp_args_are_whole(args); /* other shards may have more */
   int is_asked = args->logprob || args->entropy || args->stats ||
                  (is_whole && (args->top_ids || args->top_logprob || args->top_rest || args->rank));
   if (eager_is_beyond_limit(whole.maximum, whole.sum)) {

@@ -2,6 +2,7 @@
  *
  * Invariants: a worker keeps lists of its own of the rows of a panel, and entries have one order, by score and then by
  * column, so which worker met a column does not matter. A list is a heap whose first entry is the worst. */
+#include "runtime/base/operands.h"
 #include "runtime/eager/core.h"
 
 static const double ln_2 = 0.69314718055994530942;
@@ -94,10 +95,6 @@ void eager_top_add(const eager_call *call, const eager_top *top, int worker, int
 
 /* ---- outputs ---- */
 
-static int is_whole(const flp_args *args) {
-  return args->vocab_offset == 0 && args->vocab_valid == args->vocab_total;
-}
-
 static void write_id(const flp_spec *spec, const flp_args *args, int64_t at, int64_t id) {
   if (!args->top_ids) return;
   if (spec->target_dtype == FLP_DTYPE_INT32)
@@ -140,7 +137,7 @@ static void write_best(const eager_call *call, const eager_top *top, int64_t in_
   const flp_args *args = call->args;
   const eager_top_entry *best = merge(call, top, in_panel);
   double log_whole = log2(whole.sum);
-  int normalised = is_whole(args);
+  int normalised = flp_args_are_whole(args);
   for (int64_t i = 0; i < top->topk; i++) {
     int64_t at = row * top->topk + i;
     int empty = best[i].column == none.column;
@@ -155,7 +152,7 @@ static void write_best(const eager_call *call, const eager_top *top, int64_t in_
 /* A shard whose scores are all low is no bad one: other shards' may not be. */
 static int is_number(const flp_args *args, eager_partial whole) {
   if (isnan(whole.sum) || !(whole.maximum <= FLP_SCORE_LIMIT)) return 0;
-  return !is_whole(args) || !eager_is_beyond_limit(whole.maximum, whole.sum);
+  return !flp_args_are_whole(args) || !eager_is_beyond_limit(whole.maximum, whole.sum);
 }
 
 void eager_top_finish(const eager_call *call, const eager_top *top, int64_t in_panel, int64_t row,

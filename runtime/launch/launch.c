@@ -31,19 +31,15 @@ CUdeviceptr flp_targets_scores(const flp_call *call) {
   return given ? given : flp_call_region(call, FLP_REGION_target_score);
 }
 
-static int is_forward(const flp_args *args) {
-  return args->pass == FLP_PASS_FORWARD || args->pass == FLP_PASS_STEP;
-}
-
 int32_t flp_call_best(const flp_call *call) {
   const flp_args *a = call->args;
-  int is_wanted = is_forward(a) && (a->top_ids || a->top_logprob || a->top_rest);
+  int is_wanted = flp_args_want_outputs(a) && (a->top_ids || a->top_logprob || a->top_rest);
   return is_wanted ? call->plan->spec.topk : 0;
 }
 
 int flp_call_wants_top(const flp_call *call) {
   const flp_args *a = call->args;
-  return flp_call_best(call) || (is_forward(a) && a->rank);
+  return flp_call_best(call) || (flp_args_want_outputs(a) && a->rank);
 }
 
 CUdeviceptr flp_call_stats(const flp_call *call) {

@@ -5,6 +5,7 @@
 #ifndef FLP_LAUNCH_H
 #define FLP_LAUNCH_H
 
+#include "runtime/base/operands.h"
 #include "runtime/plan/plan.h"
 
 /* Of a step whose loss reads values of all scores of a row: its arrays, which outlive its passes' workspaces (score.c). */
@@ -78,12 +79,12 @@ typedef struct flp_own_call {
   flp_args args;
 } flp_own_call;
 
-/* 1 if a call covers all of the vocabulary, not a shard of it. */
-static inline int flp_args_are_whole(const flp_args *args) {
-  return args->vocab_offset == 0 && args->vocab_valid == args->vocab_total;
-}
-
 /* ---- launch.c ---- */
+
+/* 1 if a pass scores rows for its outputs: forward, and a step. */
+static inline int flp_args_want_outputs(const flp_args *args) {
+  return args->pass == FLP_PASS_FORWARD || args->pass == FLP_PASS_STEP;
+}
 
 /* What kernels that read rows of the head themselves get of an adapter. */
 #define FLP_GIVE_ADAPTER(call)                                                                       \

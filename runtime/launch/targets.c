@@ -25,9 +25,8 @@ static flp_status launch_rows(const flp_call *call, const float *grad_logprob, C
 
 flp_status flp_launch_targets_rows(const flp_call *call) {
   const flp_args *a = call->args;
-  int is_forward = a->pass == FLP_PASS_FORWARD || a->pass == FLP_PASS_STEP;
   return launch_rows(call, a->pass == FLP_PASS_BACKWARD ? a->grad_logprob : NULL,
-                     is_forward ? flp_targets_scores(call) : 0);
+                     flp_args_want_outputs(a) ? flp_targets_scores(call) : 0);
 }
 
 flp_status flp_launch_targets_sums(const flp_call *call) {
