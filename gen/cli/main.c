@@ -41,7 +41,7 @@ static int run_verb(const cli_action *verb, int argc, char **argv, int first) {
   }
   shifted[0] = name;
   memcpy(shifted + 1, argv + first, (size_t)(argc - first) * sizeof *shifted);
-  int code = verb->run(argc - first + 1, shifted);
+  int code = cli_verb_run(verb, argc - first + 1, shifted);
   free(shifted);
   return check_output(name, code);
 }

@@ -11,10 +11,9 @@ const cli_action CLI_VERBS[] = {
      NULL},
     {"doctor", cli_doctor, "driver, GPU, libraries, cache, rungs; where settings come from", &cli_doctor_argp, NULL},
     {"pack", cli_pack, "build, verify, inspect or install packs of many kernels", NULL, CLI_PACK_ACTIONS},
-    {"sign", cli_sign, "sign files with an Ed25519 key, as minisign does", &cli_sign_argp, NULL},
-    {"verify", cli_verify, "verify minisign signatures of files", &cli_verify_argp, NULL},
+    {"sign", NULL, "sign files with an Ed25519 key, as minisign does", &cli_sign_argp, NULL},
+    {"verify", NULL, "verify minisign signatures of files", &cli_verify_argp, NULL},
     {"loss", cli_losses, "list, show or check losses of a row: built in, or Lua files", NULL, CLI_LOSS_ACTIONS},
     {"cache", cli_cache, "ls, verify or gc the kernel cache", &cli_cache_argp, NULL},
-    {"completion", cli_completion, "what a shell needs to complete all this: bash, zsh or fish", &cli_completion_argp,
-     NULL},
+    {"completion", NULL, "what a shell needs to complete all this: bash, zsh or fish", &cli_completion_argp, NULL},
     {NULL, NULL, NULL, NULL, NULL}};

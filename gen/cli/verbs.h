@@ -17,9 +17,6 @@ int cli_tune(int argc, char **argv);
 int cli_cache(int argc, char **argv);
 int cli_pack(int argc, char **argv);
 int cli_losses(int argc, char **argv);
-int cli_sign(int argc, char **argv);
-int cli_verify(int argc, char **argv);
-int cli_completion(int argc, char **argv);
 
 /* Their options, and the actions of those that have some. */
 extern const cli_values cli_gen_argp, cli_run_argp, cli_check_argp, cli_bench_argp, cli_explain_argp, cli_doctor_argp,

@@ -37,20 +37,6 @@ static const cli_value values[] = {{ARGP_KEY_ARG, CLI_IS_ARGUMENT, CLI_PLACE(com
                                     .unsaid = "expected one of bash, zsh, fish, commands, got none"},
                                    {0}};
 
-const cli_values cli_completion_argp = {
-    .argp.options = options,
-    .argp.parser = cli_values_parse,
-    .rows = values,
-    .argp.args_doc = "bash|zsh|fish|commands",
-    .argp.doc =
-        "Prints what a shell needs to complete verbs, options, their values and files."
-        "\vcommands prints every verb and action with its help, a line each. cmake --install and the Debian packages "
-        "put the files of all three shells where these look for them.\n\n"
-        "Examples:\n"
-        "  source <(flpgen completion bash)\n"
-        "  flpgen completion zsh > ~/.zfunc/_flpgen\n"
-        "  flpgen completion fish > ~/.config/fish/completions/flpgen.fish\n\n" CLI_EXIT_HELP};
-
 static flp_status print_json(const char *shell, void (*write)(FILE *out)) {
   char *text = NULL;
   size_t bytes = 0;
@@ -64,7 +50,8 @@ static flp_status print_json(const char *shell, void (*write)(FILE *out)) {
   return status;
 }
 
-static flp_status print(const completion_args *args) {
+static flp_status print(void *input) {
+  const completion_args *args = input;
   for (int i = 0; i < SHELLS; i++) {
     if (strcmp(args->shell, shells[i].name) != 0) continue;
     if (args->json) return print_json(args->shell, shells[i].write);
@@ -74,8 +61,17 @@ static flp_status print(const completion_args *args) {
   return flp_fail(FLP_ERROR_ARGUMENT, "expected one of bash, zsh, fish, commands, got '%s'", args->shell);
 }
 
-int cli_completion(int argc, char **argv) {
-  completion_args args = {.shell = NULL};
-  cli_parse(&cli_completion_argp, argc, argv, &args);
-  return cli_finish(argv[0], args.json, print(&args));
-}
+const cli_values cli_completion_argp = {
+    .argp.options = options,
+    .argp.parser = cli_values_parse,
+    .rows = values,
+    .argp.args_doc = "bash|zsh|fish|commands",
+    CLI_RUN(completion_args, print),
+    .argp.doc =
+        "Prints what a shell needs to complete verbs, options, their values and files."
+        "\vcommands prints every verb and action with its help, a line each. cmake --install and the Debian packages "
+        "put the files of all three shells where these look for them.\n\n"
+        "Examples:\n"
+        "  source <(flpgen completion bash)\n"
+        "  flpgen completion zsh > ~/.zfunc/_flpgen\n"
+        "  flpgen completion fish > ~/.config/fish/completions/flpgen.fish\n\n" CLI_EXIT_HELP};

@@ -3,9 +3,8 @@
 #include "gen/cli/verbs.h"
 
 const cli_action CLI_LOSS_ACTIONS[] = {
-    {"list", cli_loss_list, "the losses that are built in: formulas, parameters, sources", &cli_loss_list_argp, NULL},
-    {"show", cli_loss_show, "what a loss reads, its parameters, metrics, operations and kernel", &cli_loss_show_argp,
-     NULL},
+    {"list", NULL, "the losses that are built in: formulas, parameters, sources", &cli_loss_list_argp, NULL},
+    {"show", NULL, "what a loss reads, its parameters, metrics, operations and kernel", &cli_loss_show_argp, NULL},
     {"check", cli_loss_check, "compare the derivatives of a loss with finite differences", &cli_loss_check_argp, NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 

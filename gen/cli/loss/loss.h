@@ -40,8 +40,6 @@ enum { LOSS_INDENT = 13 }; /* of what is said of a loss, beside labels */
 
 /* ---- the actions ---- */
 
-int cli_loss_list(int argc, char **argv);
-int cli_loss_show(int argc, char **argv);
 int cli_loss_check(int argc, char **argv);
 extern const cli_values cli_loss_list_argp, cli_loss_show_argp, cli_loss_check_argp;
 

@@ -26,7 +26,8 @@ static void start_list(cli_table *table) {
   cli_table_may_move(table, 2, "parameters: ");
 }
 
-static flp_status list(int json) {
+static flp_status list(void *input) {
+  int json = ((const show_args *)input)->json;
   json_t *document = json_array();
   cli_table table;
   flp_status status = FLP_OK;
@@ -54,18 +55,13 @@ static const struct argp_option list_options[] = {
 const cli_values cli_loss_list_argp = {.argp.options = list_options,
                                        .argp.parser = cli_values_parse,
                                        .rows = (const cli_value[]){{0}},
+                                       CLI_RUN(show_args, list),
                                        .argp.doc =
                                            "Lists the losses that are built in. w: weight, A: advantage, H: entropy."
                                            "\vLosses of this list and files are added by '+': grpo+k3+entropy.\n\n"
                                            "Examples:\n"
                                            "  flpgen loss list\n"
                                            "  flpgen loss list --json\n\n" CLI_EXIT_HELP};
-
-int cli_loss_list(int argc, char **argv) {
-  show_args args = {.text = NULL};
-  cli_parse(&cli_loss_list_argp, argc, argv, &args);
-  return cli_finish(argv[0], args.json, list(args.json));
-}
 
 /* ---- show ---- */
 
@@ -117,7 +113,8 @@ static flp_status write_bytes(const char *path, const flp_loss *loss) {
   return cli_write_file(path, bytes, flp_loss_write(loss, bytes, sizeof bytes));
 }
 
-static flp_status show(const show_args *args) {
+static flp_status show(void *input) {
+  const show_args *args = input;
   cli_loss loss;
   cli_kernel kernel = {.seconds = 0};
   FLP_TRY(cli_loss_load(args->text, &loss));
@@ -162,6 +159,7 @@ const cli_values cli_loss_show_argp = {
     .argp.parser = cli_values_parse,
     .rows = show_values,
     .argp.args_doc = "LOSS",
+    CLI_RUN(show_args, show),
     .argp.doc =
         "Shows what a loss reads, its parameters, metrics and operations."
         "\vLOSS is a name of `flpgen loss list`, a file that ends in .lua, or a sum of them.\n\n"
@@ -169,9 +167,3 @@ const cli_values cli_loss_show_argp = {
         "  flpgen loss show grpo+k3\n"
         "  flpgen loss show my.lua --emit ptx --arch sm_90\n"
         "  flpgen loss show my.lua --bytes my.loss\n\n" CLI_EXIT_HELP};
-
-int cli_loss_show(int argc, char **argv) {
-  show_args args = {.text = NULL};
-  cli_parse(&cli_loss_show_argp, argc, argv, &args);
-  return cli_finish(argv[0], args.json, show(&args));
-}

@@ -96,7 +96,8 @@ static flp_status print(const install_args *args, const char *directory, const o
   return FLP_OK;
 }
 
-static flp_status install(install_args *args) {
+static flp_status install(void *input) {
+  install_args *args = input;
   cli_pack_file file;
   outcome out = {0};
   flp_setting cache;
@@ -117,6 +118,7 @@ const cli_values cli_pack_install_argp = {
     .argp.parser = cli_values_parse,
     .rows = values,
     .argp.args_doc = "FILE",
+    CLI_RUN(install_args, install),
     .argp.doc =
         "Installs the kernels of a pack into a cache."
         "\vThe whole pack is verified first, and one that is refused leaves the cache as it was. Each kernel is put in "
@@ -125,11 +127,3 @@ const cli_values cli_pack_install_argp = {
         "Examples:\n"
         "  flpgen pack install h200.flpp\n"
         "  flpgen pack install h200.flpp --trust release.pub --dir /srv/flp\n\n" CLI_EXIT_HELP};
-
-int cli_pack_install(int argc, char **argv) {
-  install_args args = {.path = NULL};
-  cli_parse(&cli_pack_install_argp, argc, argv, &args);
-  int code = cli_finish(argv[0], args.json, install(&args));
-  free(args.trust.keys);
-  return code;
-}

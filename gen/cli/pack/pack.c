@@ -5,10 +5,9 @@
 const cli_action CLI_PACK_ACTIONS[] = {
     {"build", cli_pack_build, "pack the kernels of specialisations, caches and packs into one file",
      &cli_pack_build_argp, NULL},
-    {"verify", cli_pack_verify, "check every byte of a pack, and whose signature it bears", &cli_pack_verify_argp,
-     NULL},
-    {"inspect", cli_pack_inspect, "show what a pack holds", &cli_pack_inspect_argp, NULL},
-    {"install", cli_pack_install, "put the kernels of a pack into a cache", &cli_pack_install_argp, NULL},
+    {"verify", NULL, "check every byte of a pack, and whose signature it bears", &cli_pack_verify_argp, NULL},
+    {"inspect", NULL, "show what a pack holds", &cli_pack_inspect_argp, NULL},
+    {"install", NULL, "put the kernels of a pack into a cache", &cli_pack_install_argp, NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 
 int cli_pack(int argc, char **argv) {

@@ -134,9 +134,6 @@ flp_status cli_pack_trust_finish(cli_pack_trust *trust);
 /* ---- the actions; argv[0] is "flpgen pack ACTION" ---- */
 
 int cli_pack_build(int argc, char **argv);
-int cli_pack_verify(int argc, char **argv);
-int cli_pack_inspect(int argc, char **argv);
-int cli_pack_install(int argc, char **argv);
 extern const cli_values cli_pack_build_argp, cli_pack_verify_argp, cli_pack_inspect_argp, cli_pack_install_argp;
 
 #endif

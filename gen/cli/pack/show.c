@@ -57,7 +57,8 @@ static flp_status print_verified(const cli_pack_file *file, const show_args *arg
   return FLP_OK;
 }
 
-static flp_status verify(show_args *args) {
+static flp_status verify(void *input) {
+  show_args *args = input;
   cli_pack_file file;
   FLP_TRY(cli_pack_trust_finish(&args->trust));
   FLP_TRY(cli_pack_file_open(args->path, &file));
@@ -72,6 +73,7 @@ const cli_values cli_pack_verify_argp = {
     .argp.parser = cli_values_parse,
     .rows = values,
     .argp.args_doc = "FILE",
+    CLI_RUN(show_args, verify),
     .argp.doc =
         "Verifies a pack: every hash, descriptor, kernel symbol and size, the manifest and the signature."
         "\vNo GPU is needed and nothing is written. A signature that is there must be right whoever made it; --trust "
@@ -81,14 +83,6 @@ const cli_values cli_pack_verify_argp = {
         "  flpgen pack verify h200.flpp --trust release.pub\n\n"
         "A pack that is sound but not signed by a trusted key is exit status 1, one that is corrupt "
         "4.\n\n" CLI_EXIT_HELP};
-
-int cli_pack_verify(int argc, char **argv) {
-  show_args args = {.path = NULL};
-  cli_parse(&cli_pack_verify_argp, argc, argv, &args);
-  int code = cli_finish(argv[0], args.json, verify(&args));
-  free(args.trust.keys);
-  return code;
-}
 
 /* ---- inspect ---- */
 
@@ -135,7 +129,8 @@ static void add_row(cli_table *table, const flp_pack *pack, const flp_pack_entry
                  entry->image_count - 1);
 }
 
-static flp_status inspect(const show_args *args) {
+static flp_status inspect(void *input) {
+  const show_args *args = input;
   cli_pack_file file;
   FLP_TRY(cli_pack_file_open(args->path, &file));
   flp_status status = FLP_OK;
@@ -160,15 +155,10 @@ const cli_values cli_pack_inspect_argp = {
     .argp.parser = cli_values_parse,
     .rows = values,
     .argp.args_doc = "FILE",
+    CLI_RUN(show_args, inspect),
     .argp.doc =
         "Shows what a pack holds: its manifest, its signer and its kernels."
         "\vThe table of the pack is checked on the way; `flpgen pack verify` reads the code as well.\n\n"
         "Examples:\n"
         "  flpgen pack inspect h200.flpp\n"
         "  flpgen pack inspect h200.flpp --json\n\n" CLI_EXIT_HELP};
-
-int cli_pack_inspect(int argc, char **argv) {
-  show_args args = {.path = NULL};
-  cli_parse(&cli_pack_inspect_argp, argc, argv, &args);
-  return cli_finish(argv[0], args.json, inspect(&args));
-}

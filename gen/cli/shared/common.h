@@ -67,11 +67,13 @@ int cli_is_action(const char *word, const char *name);
 /* A verb, or an action of one such as `flpgen pack ACTION`; a list of them ends with a NULL name. */
 typedef struct cli_action {
   const char *name;
-  int (*run)(int argc, char **argv);
+  int (*run)(int argc, char **argv); /* NULL: argp has what runs */
   const char *help;
   const cli_values *argp;           /* its own options; NULL of a verb that has actions */
   const struct cli_action *actions; /* NULL of one that has none */
 } cli_action;
+/* Parses the arguments of a verb and runs it, once in a process. Returns the exit code. */
+int cli_verb_run(const cli_action *verb, int argc, char **argv);
 /* Runs the action that argv[1] names, with "VERB ACTION" as its argv[0], or prints the help: head, a line an action,
  * tail. Returns the exit code. */
 int cli_action_run(int argc, char **argv, const cli_action *actions, const char *head, const char *tail);

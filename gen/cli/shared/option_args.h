@@ -76,7 +76,10 @@ struct cli_values {
   const cli_value *rows; /* the last is {0} */
   size_t call;           /* where its flp_options are, if it takes any of them */
   unsigned modes;        /* of --mode, as cli_parse_mode_of takes them */
+  flp_status (*run)(void *input); /* of a verb whose arguments begin as zeros: CLI_RUN; else NULL */
+  size_t bytes, json;             /* its arguments, and where among them the switch of --json is */
 };
+#define CLI_RUN(type, function) .run = function, .bytes = sizeof(type), .json = offsetof(type, json)
 
 static inline int cli_is_option(int key) {
   return key >= CLI_KEY_OPTION && key < CLI_KEY_OPTION_END;

@@ -169,6 +169,17 @@ int cli_action_unknown(int argc, char **argv, const char *what, const cli_action
   return cli_usage_error(argc, argv, "expected %s, one of %s, got '%s'", what, names, argv[1]);
 }
 
+int cli_verb_run(const cli_action *verb, int argc, char **argv) {
+  if (verb->run) return verb->run(argc, argv);
+  int json;
+  static void *input; /* for as long as the process, with what options put there */
+  input = calloc(1, verb->argp->bytes);
+  if (!input) return cli_finish(argv[0], 0, flp_fail(FLP_ERROR_MEMORY, "out of memory"));
+  cli_parse(verb->argp, argc, argv, input);
+  memcpy(&json, (const char *)input + verb->argp->json, sizeof json);
+  return cli_finish(argv[0], json, verb->argp->run(input));
+}
+
 int cli_action_run(int argc, char **argv, const cli_action *actions, const char *head, const char *tail) {
   const char *word = argc > 1 ? argv[1] : "";
   if (cli_is_help(word)) {
@@ -180,7 +191,7 @@ int cli_action_run(int argc, char **argv, const cli_action *actions, const char 
     char name[64];
     snprintf(name, sizeof name, "%s %s", argv[0], action->name);
     argv[1] = name;
-    return action->run(argc - 1, argv + 1);
+    return cli_verb_run(action, argc - 1, argv + 1);
   }
   if (word[0]) return cli_action_unknown(argc, argv, "an action", actions);
   print_actions(stderr, actions, head, tail);

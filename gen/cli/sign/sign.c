@@ -93,7 +93,8 @@ static flp_status sign_all(const sign_args *args, const cli_private_key *key, js
   return report(args, &public, files);
 }
 
-static flp_status sign(const sign_args *args) {
+static flp_status sign(void *input) {
+  const sign_args *args = input;
   cli_private_key key;
   if (sodium_init() < 0) return flp_fail(FLP_ERROR_INTERNAL, "libsodium could not be initialised");
   FLP_TRY(cli_key_read_private("--key", args->key, &key));
@@ -109,6 +110,7 @@ const cli_values cli_sign_argp = {
     .argp.parser = parse,
     .rows = values,
     .argp.args_doc = "FILE...",
+    CLI_RUN(sign_args, sign),
     .argp.doc =
         "Signs files of any kind, each with FILE.minisig beside it, which minisign verifies as `flpgen verify` does."
         "\vWheels, Debian packages, checksums. What FLP_CACHE_PATH names is a pack that bears its signature itself: "
@@ -117,9 +119,3 @@ const cli_values cli_sign_argp = {
         "  flpgen sign --key key.hex --public release.pub SHA256SUMS\n"
         "  flpgen verify --trust release.pub SHA256SUMS\n"
         "  flpgen sign --key key.hex --comment 'flp 0.1.0' *.whl\n\n" CLI_EXIT_HELP};
-
-int cli_sign(int argc, char **argv) {
-  sign_args args = {.key = NULL};
-  cli_parse(&cli_sign_argp, argc, argv, &args);
-  return cli_finish(argv[0], args.json, sign(&args));
-}

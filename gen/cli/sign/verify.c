@@ -60,7 +60,8 @@ static flp_status verify_file(const verify_args *args, const char *path, json_t 
   return FLP_OK;
 }
 
-static flp_status verify(const verify_args *args) {
+static flp_status verify(void *input) {
+  const verify_args *args = input;
   if (sodium_init() < 0) return flp_fail(FLP_ERROR_INTERNAL, "libsodium could not be initialised");
   json_t *files = json_array();
   flp_status status = FLP_OK;
@@ -75,6 +76,7 @@ const cli_values cli_verify_argp = {
     .argp.parser = parse,
     .rows = values,
     .argp.args_doc = "FILE...",
+    CLI_RUN(verify_args, verify),
     .argp.doc =
         "Verifies the signature FILE.minisig beside each file: of `flpgen sign`, or of minisign."
         "\vThe trusted comment, which is signed too, is printed. It stops at the first file that fails. The signature "
@@ -84,9 +86,3 @@ const cli_values cli_verify_argp = {
         "  flpgen verify --trust release.pub flp-0.1.0-*.whl --json\n\n"
         "A file that none of the trusted keys has signed is exit status 1, a signature that cannot be read "
         "4.\n\n" CLI_EXIT_HELP};
-
-int cli_verify(int argc, char **argv) {
-  verify_args args = {.trusted_count = 0};
-  cli_parse(&cli_verify_argp, argc, argv, &args);
-  return cli_finish(argv[0], args.json, verify(&args));
-}
