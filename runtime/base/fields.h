@@ -108,7 +108,7 @@ enum { FLP_COUNT_MAX = 1 << 30, FLP_HIDDEN_MAX = 1 << 20 };
   F(MIXED, mixed, "mixed", s->mixed)                               \
   F(SLICES, mixed, "slices", s->mixed && flp_weight_is_sliced(s))  \
   F(LOSS, loss, "loss", s->loss != NULL)                           \
-  F(SCORES, loss, NULL, flp_kernel_spec_has_scores_loss(s))
+  F(SCORES, loss, "scores", flp_kernel_spec_has_scores_loss(s))
 
 /* What one goes without, and why: A(ID, others, clause). A pair stands once. */
 #define FLP_APART(A)                                                                                                   \

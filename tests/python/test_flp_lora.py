@@ -1,43 +1,15 @@
-"""flp.Lora: a low-rank adapter on the head, its values and gradients against float64."""
+"""flp.Lora: shapes, the reference in one call, an adapter that does nothing."""
 import pytest
 
 torch = pytest.importorskip("torch")
 import flp  # noqa: E402
 
 
-def tensors(dtype=torch.float32, rank=8, n=9, hidden=24, vocab=70, adapter=None):
+def tensors(dtype=torch.float32, rank=8, n=9, hidden=24, vocab=70):
     torch.manual_seed(3)
     made = [torch.randn(n, hidden), torch.randn(rank, hidden) * 0.3, torch.randn(vocab, rank) * 0.3]
-    kinds = [dtype, adapter or dtype, adapter or dtype]
-    hidden_, a, b = (x.to(kind).requires_grad_() for x, kind in zip(made, kinds))
+    hidden_, a, b = (x.to(dtype).requires_grad_() for x in made)
     return hidden_, (torch.randn(vocab, hidden) * 0.3).to(dtype), a, b, torch.randint(vocab, (n,))
-
-
-def truth(hidden, weight, a, b, target, scale, temperature=1.0):
-    """logprob, entropy in float64, with autograd; u rounded to hidden's dtype, its rounding not differentiated."""
-    h, w, a64, b64 = hidden.double(), weight.double(), a.to(hidden.dtype).double(), b.to(hidden.dtype).double()
-    u = scale * (h @ a64.t())
-    u = u + (u.detach().float().to(hidden.dtype).double() - u.detach())
-    logp = torch.log_softmax((h @ w.t() + u @ b64.t()) / temperature, -1)
-    return logp.gather(-1, target[:, None]).squeeze(-1), -(logp.exp() * logp).sum(-1)
-
-
-def gradients(values, inputs):
-    return torch.autograd.grad((values[0] * torch.linspace(-1, 2, len(values[0]))).sum() + 0.3 * values[1].sum(), inputs)
-
-
-@pytest.mark.parametrize("dtype,adapter,rank,bound", [
-    (torch.float32, None, 8, 1e-5), (torch.float32, None, 3, 1e-5), (torch.bfloat16, None, 16, 1e-2),
-    (torch.bfloat16, torch.float32, 4, 1e-2), (torch.float16, None, 24, 2e-3)])
-def test_values_and_gradients(dtype, adapter, rank, bound):
-    hidden, weight, a, b, target = tensors(dtype, rank, adapter=adapter)
-    made = flp.linear_logprob(hidden, weight, target, entropy=True, temperature=0.7, lora=flp.Lora(a, b, 1.5))
-    want = truth(hidden, weight, a, b, target, 1.5, 0.7)
-    near = 1e-4 if dtype is torch.float32 else 2e-3  # u rounds to another neighbour where its sum in fp32 differs
-    assert all(torch.allclose(x.double(), y, atol=near) for x, y in zip(made, want))
-    got, wanted = (gradients(values, (hidden, a, b)) for values in (made, want))
-    for x, y in zip(got, wanted):
-        assert x.dtype is y.dtype and (x.double() - y.double()).norm() <= bound * y.double().norm()
 
 
 def test_shapes_rows_and_the_reference_in_one_call():

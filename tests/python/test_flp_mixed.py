@@ -59,20 +59,6 @@ def test_split_is_near_float64(dtype, wide):
     assert mixed[wide].grad.dtype is torch.float32 and torch.isfinite(mixed[wide].grad).all()
 
 
-def test_a_policy_loss():
-    mixed, narrow, target = operands(torch.bfloat16, ("weight",))
-    losses = []
-    for tensors, how in ((mixed, "round"), (narrow, None)):
-        loss, _ = flp.policy_loss("nll", tensors["hidden"].view(2, N // 2, -1), tensors["weight"],
-                                  target.view(2, N // 2), mixed=how)
-        loss.backward()
-        losses.append(loss.detach())
-    assert torch.equal(*losses)
-    assert mixed["weight"].grad.dtype is torch.float32
-    apart = (mixed["weight"].grad - narrow["weight"].grad.float()).norm() / mixed["weight"].grad.norm()
-    assert apart < 2**-8
-
-
 def test_one_dtype_needs_no_word_and_autocast_leaves_the_call_alone():
     mixed, narrow, target = operands(torch.bfloat16, ("weight",))
     assert torch.equal(call(narrow, target, mixed="split")[0], call(narrow, target)[0])

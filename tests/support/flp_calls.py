@@ -96,7 +96,10 @@ def shards(hidden, weight, target, bias, **options):
 
 def loss_and_metrics(result):
     loss, metrics = result
-    return {"loss": loss, **{"metric " + name: value for name, value in metrics.items()}}
+    return {"loss": loss, **{BEST.get(name, "metric " + name): value for name, value in metrics.items()}}
+
+
+BEST = {"top_ids": "top.ids", "top_logprobs": "top.logprobs", "top_rest": "top.rest", "rank": "rank"}
 
 
 def cross_entropy(**given):

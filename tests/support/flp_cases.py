@@ -44,6 +44,11 @@ HEADS = [  # options that every function over a head takes
     {**WHOLE}, {**BIAS, **BF16}, FP16, {**WHOLE, **BF16}, {**WHOLE, **FP16}, TEMPERATURES, {"budget": 2**25}, BUFFER,
     {**BUFFER, **BF16}, {**BUFFER, **FP16}]
 LEADS = [(3, 7), (3, 1, 7), (0,), (2, 0), ()]
+FEW_HEADS = [{**WHOLE, **BF16}, FP16, TEMPERATURES]
+BESIDE = [{"topk": 3}, {"rank": True, **BF16}, {"topk": 3, "rank": True, "entropy": True}]
+ADAPTED = [{"frozen": ("weight", *frozen), **more} for frozen, more in (
+    ((), {}), ((), BF16), ((), FP16), (("hidden",), {"softcap": 6.0, "scale": 0.8}), (("a", "b"), TEMPERATURES),
+    (("a",), {"topk": 3, "rank": True}))]
 LINEAR = [
     *[case("linear_logprob", entropy=True, frozen=frozen, **BIAS)
       for count in (1, 2) for frozen in itertools.combinations(("hidden", "weight", "bias"), count)],
@@ -78,6 +83,8 @@ LINEAR = [
     *edged("linear_logprob", ["nan row", "bad ids"], lora="@lora", reference=True, frozen=("weight",)),
     *[case("linear_logprob", lora="@lora", entropy=True, frozen=("weight",), **options)
       for options in (BIAS, WHOLE, {"rows": "@rows"}, {"lead": (3, 7)})],
+    *[case("linear_logprob", *edges, lora="@lora", entropy=True, frozen=("weight",), **dtype)
+      for edges, dtype in ((("rank 3",), {}), ((), BF16), (("rank 3", "float32 adapter"), BF16), ((), FP16))],
     *[case("linear_logprob", lora="@lora", entropy=True, frozen=("weight", *frozen))
       for count in (1, 2, 3) for frozen in itertools.combinations(("hidden", "a", "b"), count)],
     *edged("linear_logprob", ["nan row", "bad ids", "banned"], **BIAS, target="@targets", entropy=True),
@@ -105,6 +112,12 @@ LOSSES = [
     case("cross_entropy", total="@total"),
     case("cross_entropy", grad_scale=0.25, **BUFFER), case("cross_entropy", "nan row", z_loss=1e-3, **BUFFER),
     case("cross_entropy", few=0), case("cross_entropy", few=1), case("cross_entropy", few=0, **BUFFER),
+    *[case("cross_entropy", reduction=reduction, row_weight="@row_weight", keep="@keep", **options)
+      for reduction in ("sum", "none") for options in FEW_HEADS],
+    *[case("cross_entropy", reduction=reduction, lora="@lora", **options)
+      for reduction in ("mean", "none") for options in ADAPTED[:-1]],
+    *[case("cross_entropy", mixed=mixed, reduction=reduction, **MIXED) for mixed in ("round", "split")
+      for reduction in ("mean", "none")],
 ]
 POLICY = {"old_logprob": "@old", "ref_logprob": "@ref", "beta": 0.1, **BIAS}
 POLICY_EDGES = ["nan row", "bad ids", "beyond", "all ignored", "all masked", "masked nan", "far down", "advantage 0"]
@@ -137,6 +150,17 @@ POLICIES = [
     *[case("policy_loss", rule=FILE, average=average, length=8.0 if average == "length" else None, parameters={"share": 0.5},
            vectors={"worth": "@worth"}) for average in ("tokens", "sequences", "length")],
     case("policy_loss", rule="ppo", mixed="round", old_logprob="@old", **MIXED),
+    *edged("policy_loss", ["nan row", "bad list", "all masked", "masked nan"], rule="grpo", mask="@mask", keep="@keep",
+           entropy_weight=0.01, **POLICY),
+    *[row for options in (*FEW_HEADS, {**BUFFER, **BF16}, *BESIDE)
+      for row in ruled("policy_loss", rules=["ppo", "gspo"], keep="@keep", **options)],
+    case("policy_loss", rule="cispo", keep="@keep", lead=(0, 5), few=0, **POLICY),
+    *edged("policy_loss", ["nan row", "bad ids"], rule="grpo", mask="@mask", topk=5, rank=True, entropy=True, **POLICY),
+    *[row for options in (*FEW_HEADS, {**BUFFER, **BF16}, *BESIDE, {**TAIL, "topk": 3})
+      for row in ruled("policy_loss", rules=["cispo", "gspo"], **{"topk": 9, **options})],
+    *[row for options in ADAPTED
+      for row in ruled("policy_loss", rules=["grpo", "gspo"], mask="@mask", entropy_weight=0.01, lora="@lora",
+                       old_logprob="@old", **options)],
 ]
 PLAIN = {"old_logprob": "@old", "ref_logprob": "@ref", "beta": 0.1, "mask": "@mask"}
 FORMULAS = [
@@ -171,6 +195,8 @@ DISTILLED = [
     case("distill_loss", grad_scale=0.25, **BUFFER),
     case("distill_loss", parameters={"rest_weight": 0.5}, vectors={}), case("distill_loss", "ignored as 5", ignore_index=5),
     case("distill_loss", few=0), case("distill_loss", loss="reverse_kl+entropy", parameters={"entropy_weight": 0.1}),
+    *[case("distill_loss", topk=5, mask="@mask", **options) for options in FEW_HEADS],
+    *[case("distill_loss", lora="@lora", entropy=True, **options) for options in ADAPTED[:-1]],
 ]
 SELECTED = [
     *edged("selective_log_softmax", ["nan score", "bad ids", "all ignored"], ignore_index=-100, entropy=True),

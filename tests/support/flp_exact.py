@@ -113,8 +113,11 @@ def linear_logprob(entropy=False, topk=0, rank=False, keep=None, kept_mass=False
         found["kept_mass"] = (whole.logprob() - head.logprob()).detach()
     if reference:
         found["reference"] = whole.logprob().detach()
-    if topk:
-        found.update(best_of(head, topk))
+    return {**found, **best_and_rank(head, topk, rank)}
+
+
+def best_and_rank(head, topk, rank):
+    found = best_of(head, topk) if topk else {}
     if rank:
         above = (head.t.detach() > head.t.detach().gather(1, head.ids)).sum(1).double()
         above = above.masked_fill(head.logprob_rows[:, 0].isnan(), -1)
@@ -243,7 +246,7 @@ def losses_policy_loss(rule, logprob, advantage, old_logprob=None, ref_logprob=N
 
 def policy_loss(rule, target, advantage=None, old_logprob=None, ref_logprob=None, mask=None, clip=None, beta=0.0, kl_kind="k3",
                 entropy_weight=0.0, entropy=False, length=None, total=None, average=None, parameters=None, vectors=None,
-                ignore_index=-100, **given):
+                ignore_index=-100, topk=0, rank=False, **given):
     counted = target != ignore_index
     counted = counted if mask is None else counted & (mask != 0)
     head = Head(target=target.masked_fill(~counted, ignore_index), ignore_index=ignore_index, **given)
@@ -257,7 +260,7 @@ def policy_loss(rule, target, advantage=None, old_logprob=None, ref_logprob=None
         found = {name: found[name] for name in ("loss", "metric policy_loss")}
     if head.bad.any():
         found = {name: value if name == "loss" else value * NAN for name, value in found.items()}
-    return {"bad": head.counted, **found}
+    return {"bad": head.counted, **found, **best_and_rank(head, topk, rank)}
 
 
 def losses_kl(logprob, ref_logprob, kind="k3"):
@@ -292,7 +295,7 @@ def losses_divergence(kind, logprob, teacher_logprob, counted=None, rest_min=1e-
 
 
 def distill_loss(target, teacher_logprob, loss="forward_kl", row_weight=None, mask=None, total=None, parameters=None, vectors=None,
-                 entropy=False, ignore_index=-100, **given):
+                 entropy=False, ignore_index=-100, topk=0, **given):
     counted = (target != ignore_index).any(-1)
     counted = counted if mask is None else counted & (mask != 0)
     share = counted.double() / counted.sum().clamp(min=1)
@@ -317,7 +320,7 @@ def distill_loss(target, teacher_logprob, loss="forward_kl", row_weight=None, ma
     result.update({"metric " + name: (spread(values, of_row) * share).sum().detach() for name, values in found.items()})
     if entropy:
         result["metric entropy"] = (head.entropy() * share).sum().detach()
-    return result
+    return {**result, **best_and_rank(head, topk, False)}
 
 
 # ---- scores that exist ----

@@ -133,6 +133,8 @@ class Problem:
         """Dtypes, leaves and what is made of them; on the device of the tests, except for the reference."""
         narrow = dict.fromkeys(("hidden", "weight", "bias", "a", "b", "logits"), case.dtype)
         narrow.update(hidden=case.hidden_dtype or case.dtype, weight=case.weight_dtype or case.dtype)
+        if "float32 adapter" in case.edges:
+            narrow.update(a=torch.float32, b=torch.float32)
         for name in (*narrow, "logprob", "logprobs", "entropies"):
             value = getattr(self, name).to(narrow.get(name, torch.float32))
             setattr(self, name, (value.double() if wide else value).requires_grad_(name not in case.frozen))
@@ -188,6 +190,8 @@ EVERY = slice(None)
 EDGES = {
     "nan row": spoil(hidden=[2, NAN]),
     "no b": spoil(b=[EVERY, 0.0]),
+    "float32 adapter": spoil(),
+    "rank 3": lambda problem: vars(problem).update(a=problem.a[:3], b=problem.b[:, :3]),
     "low": spoil(bias=[EVERY, -12.0]),
     "bad ids": spoil(target=[5, V, 6, -7], targets=[5, V, (6, 1), -7], tokens=[5, V, 16, -7]),
     "far ids": spoil(target=[5, 2**40, 6, -2**40]),

@@ -54,19 +54,15 @@ class Batch:
                                **{**self.rows(), **options})
 
 
-def gradients(loss, leaves):
-    return torch.autograd.grad(loss, leaves)
-
-
 def assert_near(got, want, tolerance):
     assert (got.double() - want.double()).abs().max() <= tolerance * want.double().abs().max()
 
 
 def test_upstream_gradients_multiply_and_come_once():
     batch = Batch()
-    plain = gradients(batch.fused("ppo")[0], batch.leaves)
+    plain = torch.autograd.grad(batch.fused("ppo")[0], batch.leaves)
     loss, _ = batch.fused("ppo")
-    for got, expected in zip(gradients(loss * -0.5, batch.leaves), plain):
+    for got, expected in zip(torch.autograd.grad(loss * -0.5, batch.leaves), plain):
         assert torch.equal(got, -0.5 * expected)
     loss, _ = batch.fused("ppo")
     loss.backward(retain_graph=True)
@@ -167,7 +163,7 @@ def test_a_loss_of_a_file(mine, engine):
         assert math.isclose(loss.item(), want.item(), rel_tol=1e-5)
         assert math.isclose(metrics["ratio"].item(), ratio.item(), rel_tol=1e-5)
         assert "clip_fraction" not in metrics and ("kl" in metrics) == (beta != 0)
-        for got, expected in zip(gradients(loss, batch.leaves), gradients(want, batch.leaves)):
+        for got, expected in zip(torch.autograd.grad(loss, batch.leaves), torch.autograd.grad(want, batch.leaves)):
             assert_near(got, expected, 1e-5)
 
 

@@ -123,7 +123,7 @@ def run(plan, ops, settings, loss, out, made):
     program, form = program_of(loss.program.data), _eager_lists if ops.is_listed else _eager_torch
     stats = torch.empty((ops.hidden.shape[0], 4), dtype=torch.float32, device=ops.hidden.device)
     mean = torch.empty_like(stats[:, 0]) if "mean_score" in loss.program.inputs else None
-    active, bad = form.forward(plan, ops, settings, out.logprob, out.entropy, stats, mean=mean)
+    active, bad = form.forward(plan, ops, settings, out.logprob, out.entropy, stats, out.top, mean)
     counted = _eager_torch.by_row(ops.target != settings.ignore_index)
     values = values_of(program, _inputs_of(loss, out, stats, mean), _parameters_of(loss), counted)
     has_loss = torch.zeros_like(bad)

@@ -8,14 +8,15 @@ makes losses alone, and backward runs a step whose weights these gradients are.
 from __future__ import annotations
 
 import functools
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from .. import losses
-from .._library import _programs
+from .._library import _programs, _together
 from .._passes import _autograd, _run
-from .._tensors import _check
+from .._tensors import _check, _lora
 from .._tensors._call import Call
 from .._tensors._compile import outside_graphs
 from .._tensors._operands import Loss, Operands
@@ -30,7 +31,9 @@ def cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor |
                   row_weight: Tensor | None = None, total: float | Tensor | None = None, return_z_loss: bool = False,
                   temperature: float | Tensor = 1.0, softcap: float | None = None, scale: float = 1.0,
                   ignore_index: int = -100, budget: int | None = None, grad_weight_accumulate: Tensor | None = None,
-                  grad_scale: float | Tensor = 1.0) -> Tensor | tuple[Tensor, Tensor]:
+                  grad_scale: float | Tensor = 1.0, keep: tuple[Tensor, Tensor] | None = None,
+                  lora: _lora.Lora | None = None,
+                  mixed: Literal["round", "split"] | None = None) -> Tensor | tuple[Tensor, Tensor]:
     """Computes cross entropy and its gradients from hidden states, without the (N,V) scores.
 
     With t the scores of a token (after softcap and temperature), lse = log Σ_v exp t_v and nll = lse − t_target, a
@@ -54,12 +57,14 @@ def cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor |
     return_z_loss    True: returns (loss, the part that z_loss is of it), the latter without a gradient
     grad_weight_accumulate, grad_scale
                      as in flp.policy_loss; not with reduction "none"
+    keep, lora, mixed
+                     as in flp.linear_logprob, where label_smoothing and z_loss, which read all scores, are 0
 
-    Returns a float32 scalar, or (...) with "none", differentiable once in hidden, weight and bias. The gradients of a
-    scalar are computed here, in three matrix products (frozen head: two), row chunk by row chunk within the budget;
-    under torch.no_grad() there are none. With "none" backward computes them, in three products beside forward's one.
-    Label smoothing reads the weight once more, and adds to its gradient once more; with a softcap it costs two products
-    more.
+    Returns a float32 scalar, or (...) with "none", differentiable once in hidden, weight, bias and the adapter. The
+    gradients of a scalar are computed here, in three matrix products (frozen head: two), row chunk by row chunk within
+    the budget; under torch.no_grad() there are none. With "none" backward computes them, in three products beside
+    forward's one. Label smoothing reads the weight once more, and adds to its gradient once more; with a softcap it
+    costs two products more.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes;
             RuntimeError in a second backward pass
     thread: safe
@@ -68,7 +73,9 @@ def cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor |
     call = Call("flp.cross_entropy", hidden, weight, target, bias, several=False,
                 instead="torch.autograd, or under torch.func.grad flp.linear_logprob, whose negative mean is plain "
                 "cross entropy", others={"row_weight": row_weight}, temperature=temperature, softcap=softcap,
-                scale=scale, ignore_index=ignore_index, budget=budget, grad_weight_accumulate=grad_weight_accumulate)
+                scale=scale, ignore_index=ignore_index, budget=budget, grad_weight_accumulate=grad_weight_accumulate,
+                keep=keep, lora=lora, mixed=mixed,
+                asked={_together.SCORES: bool(_together.given_of({"z": z_loss, "smoothing": label_smoothing}))})
     call.settings.detached = True
     wishes = _wishes_of(label_smoothing, z_loss, reduction)
     if reduction == "none" and grad_weight_accumulate is not None:
@@ -135,14 +142,14 @@ class Rows(torch.autograd.Function):
     @outside_graphs
     def backward(ctx, upstream, _):
         results = _autograd.last_derivative(functools.partial(_of_rows, *ctx.rest), upstream, *ctx.saved_tensors)
-        return results + (None,) * (len(ctx.needs_input_grad) - len(results))
+        return (*_autograd.of_arguments(results), None, None)
 
 
 def _of_rows(settings, wishes, grads, upstream, *saved):
     """The gradients of losses of rows, whose upstream gradients they are."""
     *operands, weights = saved
     made = _stepped(Operands(*operands), settings, wishes, grads, (weights * upstream.float()).contiguous())[2]
-    return _autograd.of_dtypes(made, operands)
+    return _autograd.of_dtypes(made, [operands[place] for place in _autograd.PLACES])
 
 
 # ---- checks ----

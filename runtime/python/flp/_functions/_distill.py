@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .. import losses
 from .._library import _programs
-from .._tensors import _check
+from .._tensors import _check, _lora, _top
 from .._tensors._call import Call
 from .._tensors._compile import outside_graphs
 from .._tensors._operands import Loss
@@ -27,7 +27,8 @@ def distill_loss(hidden: Tensor, weight: Tensor, target: Tensor, teacher_logprob
                  vectors: Mapping[str, Tensor] | None = None, entropy: bool = False,
                  temperature: float | Tensor = 1.0, softcap: float | None = None, scale: float = 1.0,
                  ignore_index: int = -100, budget: int | None = None, grad_weight_accumulate: Tensor | None = None,
-                 grad_scale: float | Tensor = 1.0) -> tuple[Tensor, dict[str, Tensor]]:
+                 grad_scale: float | Tensor = 1.0, lora: _lora.Lora | None = None,
+                 topk: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
     """Computes a divergence between a teacher and the head over the teacher's best tokens, and its gradients, without
     the (N,V) scores.
 
@@ -59,27 +60,25 @@ def distill_loss(hidden: Tensor, weight: Tensor, target: Tensor, teacher_logprob
     entropy          True: report the entropy of the head
     grad_weight_accumulate, grad_scale
                      as in flp.policy_loss
+    lora, topk       as in flp.policy_loss; the head's own best tokens, beside the teacher's
 
-    Returns (loss, metrics): a float32 scalar, differentiable once in hidden, weight and bias, and a dict of detached
-    scalars: the divergence by its name (each of a sum's), and entropy if it was asked for, as means of the rows of the
-    mask. Gradients are computed here, in recompute mode (four matrix products, frozen head three), as flp.policy_loss
-    does; under torch.no_grad() there are none. A teacher equal to the head gives gradients of 0.
+    Returns (loss, metrics): a float32 scalar, differentiable once in hidden, weight, bias and the adapter, and a dict
+    of detached scalars: the divergence by its name (each of a sum's), and entropy if it was asked for, as means of the
+    rows of the mask. Gradients are computed here, as flp.policy_loss computes them; under torch.no_grad() there are
+    none. A teacher equal to the head gives gradients of 0.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes;
             RuntimeError in a second backward pass
     thread: safe
     source: arXiv:2306.13649 (forward and generalised Jensen-Shannon), arXiv:2306.08543 (reverse)
     """
     vectors = vectors or {}
-    _check.tensor_of("hidden", hidden)
-    _check.tensor_of("target", target)
-    if target.dim() != hidden.dim():
-        _check.refuse_shape("target", target, "%s without its last dimension, and K" % (tuple(hidden.shape),))
+    _check_ids(hidden, target)
     call = Call("flp.distill_loss", hidden, weight, target, bias,
                 instead="torch.autograd, or under torch.func.grad flp.losses.divergence of flp.linear_logprob",
                 others={"teacher_logprob": teacher_logprob, "row_weight": row_weight, "mask": mask,
                         **{"vectors[%r]" % name: value for name, value in vectors.items()}},
                 entropy=bool(entropy), temperature=temperature, softcap=softcap, scale=scale, ignore_index=ignore_index,
-                budget=budget, grad_weight_accumulate=grad_weight_accumulate)
+                budget=budget, grad_weight_accumulate=grad_weight_accumulate, lora=lora, topk=topk)
     call.settings.detached = True
     program = program_of(loss)
     values = _policy._parameters_of(parameters or {}, program)
@@ -101,7 +100,8 @@ def distill_loss(hidden: Tensor, weight: Tensor, target: Tensor, teacher_logprob
     found = dict(zip(program.metrics, made.metrics))
     if call.settings.entropy:
         found["entropy"] = made.entropy
-    return value, _means(found, counted.reshape(-1).float())
+    best = _top.metrics_of(made.top.tensors(), call.settings, lead)
+    return value, {**_means(found, counted.reshape(-1).float()), **best}
 
 
 def _means(found, counted):
@@ -111,6 +111,13 @@ def _means(found, counted):
 
 
 # ---- checks ----
+
+def _check_ids(hidden, target):
+    _check.tensor_of("hidden", hidden)
+    _check.tensor_of("target", target)
+    if target.dim() != hidden.dim():
+        _check.refuse_shape("target", target, "%s without its last dimension, and K" % (tuple(hidden.shape),))
+
 
 def program_of(loss):
     """The program of a loss over targets. error: ValueError naming loss"""

@@ -12,20 +12,20 @@ import torch
 
 from .._passes import _autograd, _run
 from .._tensors._compile import outside_graphs
-from .._tensors._operands import OPERANDS, Loss, Operands
+from .._tensors._operands import GRADIENTS, OPERANDS, Loss, Operands
 from . import _scale
 
+LEAVES, FIXED = len(GRADIENTS), tuple(name for name in OPERANDS if name not in GRADIENTS)
 ONCE = "%s hands its gradients out once (accepted: one backward pass; call it again for another)"
 
 
 def loss_of(call, loss, scale, name):
-    """Runs a step of a call, a _call.Call -> the sum of its losses, differentiable, and the Step.
+    """Runs a step of a call, a _call.Call -> the sum of its losses, differentiable in its leaves, and the Step.
 
     scale    the upstream gradient that is in the weights of loss and is to come, or None: none is, and any may come
     name     of the public function
     """
-    tensors, grads = tuple(call.operands.values()), call.grads
-    ops = Operands(*tensors)
+    ops, grads = Operands(**call.operands), call.grads
     settings = _run.settings_of_step(ops, call.settings, grads)
     is_later = bool(grads) and settings.accumulate is not None and are_hooks_in_force()
     with torch.no_grad():
@@ -33,11 +33,11 @@ def loss_of(call, loss, scale, name):
         value = made.loss.sum() / (1.0 if scale is None else scale)
     if is_later:
         again = copy.copy(settings)
-        again.old_lse = None
+        again.old_lse, again.topk, again.rank = None, 0, False
         step = functools.partial(_gradients_of_step, again, grads, loss.program, loss.parameters)
-        value = HandOut.apply(*tensors[:3], value, step, scale, name, *tensors[3:], *loss.tensors())
+        value = HandOut.apply(*call.leaves, value, step, scale, name, *map(call.operands.get, FIXED), *loss.tensors())
     elif grads:
-        value = HandOut.apply(*tensors[:3], value, _existing, scale, name, *made.gradients)
+        value = HandOut.apply(*call.leaves, value, _existing, scale, name, *made.gradients)
     made.gradients = None
     return value, made
 
@@ -53,25 +53,26 @@ def are_hooks_in_force():
     return False
 
 
-def _existing(_hidden, _weight, _bias, *gradients):
-    return gradients
+def _existing(*saved):
+    return saved[LEAVES:]
 
 
-def _gradients_of_step(settings, grads, program, parameters, *tensors):
-    """The gradients of a step that runs now. tensors: OPERANDS, then of Loss"""
-    count = len(OPERANDS)
-    loss = Loss.of_tensors(program, parameters, tensors[count:])
-    return _run.step(Operands(*tensors[:count]), settings, grads, loss).gradients
+def _gradients_of_step(settings, grads, program, parameters, *saved):
+    """The gradients of a step that runs now. saved: Call.leaves, the other operands, and those of Loss"""
+    names = (*GRADIENTS, *FIXED)
+    loss = Loss.of_tensors(program, parameters, saved[len(names):])
+    return _run.step(Operands(**dict(zip(names, saved))), settings, grads, loss).gradients
 
 
 class HandOut(torch.autograd.Function):
     """A loss whose gradients are, or are made of, saved tensors: the backward pass hands them out, times its upstream
-    gradient. gradients: a function (hidden, weight, bias, *others) that holds no tensor"""
+    gradient. Takes Call.leaves, the loss, and gradients, a function of all that is saved that holds none of it"""
 
     @staticmethod
-    def forward(ctx, hidden, weight, bias, value, gradients, scale, name, *others):
+    def forward(ctx, *arguments):
+        value, gradients, scale, name, *others = arguments[LEAVES:]
         ctx.gradients, ctx.scale, ctx.name, ctx.is_done = gradients, scale, name, False
-        ctx.save_for_backward(hidden, weight, bias, *others)
+        ctx.save_for_backward(*arguments[:LEAVES], *others)
         return value.clone()
 
     @staticmethod
@@ -82,7 +83,7 @@ class HandOut(torch.autograd.Function):
         ctx.is_done = True
         results = _autograd.last_derivative(functools.partial(_times, ctx.gradients, ctx.scale), upstream,
                                             *ctx.saved_tensors)
-        return results + (None,) * (len(ctx.needs_input_grad) - 3)
+        return results + (None,) * (len(ctx.needs_input_grad) - len(results))
 
 
 def _times(gradients, scale, upstream, *saved):
@@ -92,4 +93,4 @@ def _times(gradients, scale, upstream, *saved):
     if scale is not None:
         factor = torch.ones_like(upstream).masked_fill(~((upstream - scale).abs() <= 1e-6 * abs(scale)), float("nan"))
     return tuple(None if gradient is None else _scale.times(gradient, factor.reshape(1), operand.dtype)
-                 for gradient, operand in zip(gradients(*saved), saved[:3]))
+                 for gradient, operand in zip(gradients(*saved), saved))

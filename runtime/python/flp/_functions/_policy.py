@@ -18,7 +18,7 @@ from torch import Tensor
 from .. import losses
 from .._library import _c, _programs
 from .._passes import _autograd, _run
-from .._tensors import _check
+from .._tensors import _check, _lora, _top
 from .._tensors._call import Call
 from .._tensors._compile import outside_graphs
 from .._tensors._operands import Loss, Operands
@@ -47,8 +47,9 @@ def policy_loss(rule: str, hidden: Tensor, weight: Tensor, target: Tensor,
                 ignore_index: int = -100, budget: int | None = None, save: bool | None = None,
                 old_lse: Tensor | None = None, grad_weight_accumulate: Tensor | None = None,
                 grad_scale: float | Tensor = 1.0, tail: float | None = None,
-                tail_report: Tensor | None = None,
-                mixed: Literal["round", "split"] | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+                tail_report: Tensor | None = None, mixed: Literal["round", "split"] | None = None,
+                keep: tuple[Tensor, Tensor] | None = None, lora: _lora.Lora | None = None, topk: int = 0,
+                rank: bool = False) -> tuple[Tensor, dict[str, Tensor]]:
     """Computes the loss of a policy update and its gradients from hidden states, without the (N,V) scores.
 
     rule             a name of flp.losses.RULES: reinforce, ppo, grpo, dapo, dr_grpo, cispo, gspo; nll (no advantage);
@@ -78,8 +79,16 @@ def policy_loss(rule: str, hidden: Tensor, weight: Tensor, target: Tensor,
     mixed            as in flp.linear_logprob: "round" or "split" for one float32 operand beside one of 16 bits. With a
                      float32 weight, or "split", the step recomputes scores: four matrix products and more
 
-    Returns (loss, metrics) as flp.losses.policy_loss: a float32 scalar, differentiable once in hidden, weight and bias,
-    and a dict of detached scalars; entropy if it was asked for or weighed; a file's own metrics as means of its tokens.
+    keep             (offsets, token_ids) as in flp.linear_logprob, of the B·T rows in order: log-probabilities, and the
+                     entropy, of the distribution that a sampler's top-p or top-k mask leaves, from which tokens were
+                     drawn. Tokens outside the mask may have any list
+    lora             flp.Lora(a, b, scale) on a frozen head, as in flp.linear_logprob
+    topk, rank       as in flp.linear_logprob; what they give is in metrics, a value a token: top_ids and top_logprobs
+                     (B, T, K), top_rest and rank (B, T)
+
+    Returns (loss, metrics) as flp.losses.policy_loss: a float32 scalar, differentiable once in hidden, weight, bias and
+    the adapter, and a dict of detached scalars; entropy if it was asked for or weighed; a file's own metrics as means
+    of its tokens.
     The gradients are computed here, in three matrix products (frozen head: two), row chunk by row chunk within the
     budget; under torch.no_grad() there are none. The backward pass multiplies them by its upstream gradient, such as a
     loss scale, in float32 and rounds once; of float16 operands they are float32 until then, unless grad_scale has said
@@ -95,7 +104,8 @@ def policy_loss(rule: str, hidden: Tensor, weight: Tensor, target: Tensor,
                         **{"vectors[%r]" % name: value for name, value in vectors.items()}},
                 entropy=bool(entropy) or entropy_weight != 0, temperature=temperature, softcap=softcap, scale=scale,
                 ignore_index=ignore_index, budget=budget, save=save, old_lse=old_lse, tail=tail,
-                tail_report=tail_report, grad_weight_accumulate=grad_weight_accumulate, mixed=mixed)
+                tail_report=tail_report, grad_weight_accumulate=grad_weight_accumulate, mixed=mixed, keep=keep,
+                lora=lora, topk=topk, rank=rank)
     if len(call.lead) != 2:
         _check.refuse_shape("hidden", hidden, "(B, T, D)")
     call.settings.detached = entropy_weight == 0
@@ -128,8 +138,9 @@ def _stepped(call, wishes, batch, grad_scale):
     loss = Loss(wishes.program, wishes.parameters, rows(batch.old_logprob), rows(batch.ref_logprob),
                      rows(batch.advantage), rows(weights * scale), vectors)
     value, made = _hand_out.loss_of(call, loss, grad_scale, "flp.policy_loss")
-    return value, _metrics(made, value.detach(), rows(weights), rows(of_entropy), rows(batch.mask), wishes,
-                           call.settings, loss.old_logprob)
+    metrics = _metrics(made, value.detach(), rows(weights), rows(of_entropy), rows(batch.mask), wishes, call.settings,
+                       loss.old_logprob)
+    return value, {**metrics, **_top.metrics_of(made.top.tensors(), call.settings, call.lead)}
 
 
 def _metrics(made, value, weights, of_entropy, mask, wishes, settings, old_logprob):
@@ -157,12 +168,13 @@ def _metrics(made, value, weights, of_entropy, mask, wishes, settings, old_logpr
 # ---- over log-probabilities: rules of whole sequences ----
 
 def _over_logprob(call, wishes, batch):
-    results = _autograd.run(call)
-    logprob, entropy = (*(result.reshape(batch.target.shape) for result in results), None)[:2]
-    return losses.policy_loss(wishes.rule, logprob, batch.advantage, old_logprob=batch.old_logprob,
-                              ref_logprob=batch.ref_logprob, entropy=entropy, mask=batch.mask, clip=wishes.clip,
-                              beta=wishes.beta, kl_kind=wishes.kl_kind or "k3", entropy_weight=wishes.entropy_weight,
-                              length=wishes.length, total=wishes.total)
+    logprob, *results = _autograd.run(call)
+    entropy = results.pop(0).reshape(call.lead) if call.settings.entropy else None
+    loss, metrics = losses.policy_loss(
+        wishes.rule, logprob.reshape(call.lead), batch.advantage, old_logprob=batch.old_logprob,
+        ref_logprob=batch.ref_logprob, entropy=entropy, mask=batch.mask, clip=wishes.clip, beta=wishes.beta,
+        kl_kind=wishes.kl_kind or "k3", entropy_weight=wishes.entropy_weight, length=wishes.length, total=wishes.total)
+    return loss, {**metrics, **_top.metrics_of(results, call.settings, call.lead)}
 
 
 _logged = set()

@@ -36,7 +36,7 @@ def run(call):
         results = LinearLogprob.apply(*tensors, settings, call.grads)
         return results if isinstance(results, tuple) else (results,)
     ops = Operands(*tensors)
-    top = _top.Outputs(ops.target, settings) if settings.topk or settings.rank else None
+    top = _top.asked_of(ops.target, settings)
     logprob, entropy, _ = _run.forward(ops, settings, 0, keep_stats=False, top=top)
     return results_of(logprob, entropy, top)
 
@@ -64,7 +64,7 @@ class LinearLogprob(torch.autograd.Function):
         *operands, settings, grads = arguments
         ops = Operands(*operands)
         kept = _run.keep(ops, settings, grads)
-        top = _top.Outputs(ops.target, settings) if settings.topk or settings.rank else None
+        top = _top.asked_of(ops.target, settings)
         logprob, entropy, stats = _run.forward(ops, settings, grads, keep_stats=True, kept=kept, top=top)
         ctx.kept, lasting = (None, kept.memory) if kept is not None and kept.lasts else (kept, None)
         ctx.save_for_backward(*operands, stats, lasting)

@@ -12,7 +12,7 @@ from torch import Tensor
 from .. import errors
 from .._eager import _eager_lists, _eager_step, _eager_torch
 from .._library import _c, _plans
-from .._tensors import _check, _mixed
+from .._tensors import _check, _mixed, _top
 from .._tensors._address import address, dense
 from .._tensors._compile import outside_graphs
 from .._tensors._operands import (ADAPTER, GRADIENTS, Loss, Operands, Step,  # noqa: F401 - callers find them here
@@ -53,7 +53,7 @@ def forward_plan(ops, settings, grads, kept, top):
         return kept.plan
     if top is None:
         return plan_for(ops, settings, grads)
-    return _plans.get(key_of(ops, settings, 0)._replace(topk=settings.topk, rank=int(settings.rank)))
+    return _plans.get(key_of(ops, settings, 0)._replace(**_best(settings)))
 
 
 def _plan_of(key, ops):
@@ -72,9 +72,8 @@ def key_of(ops, settings, grads, keep=False, program=None):
     places = [address(ops.hidden), ops.hidden_stride * ops.hidden.element_size(), address(ops.weight),
               ops.weight_stride * ops.weight.element_size()]
     if settings.wide_grads:
-        fields.update(grad_hidden_dtype=_wide(ops, settings, grads & _c.GRAD_HIDDEN),
-                      grad_weight_dtype=_wide(ops, settings, grads & _c.GRAD_WEIGHT),
-                      grad_bias_dtype=_wide(ops, settings, grads & _c.GRAD_BIAS))
+        fields.update({"grad_%s_dtype" % name: _wide(ops, settings, grads & GRADIENTS[name])
+                       for name in ("hidden", "weight", "bias")})
     accumulate = settings.accumulate if grads & _c.GRAD_WEIGHT else None
     if accumulate is not None:
         places += [address(accumulate), accumulate.stride(0) * 4]
@@ -83,7 +82,7 @@ def key_of(ops, settings, grads, keep=False, program=None):
         places += [address(ops.lora_a), ops.lora_a_stride * element_bytes, address(ops.lora_b),
                    ops.lora_b_stride * element_bytes]
         fields["lora_rank"] = ops.lora_a.shape[0]
-        fields["grad_lora_dtype"] = _wide(ops, settings, _c.GRAD_LORA_A)
+        fields["grad_lora_dtype"] = _wide(ops, settings, _c.GRAD_LORA_A)  # that of B too
     if grads and (keep or program is not None and settings.tail):
         fields.update(_how_it_keeps(settings))
     vocab, hidden = ops.weight.shape
@@ -98,7 +97,7 @@ def key_of(ops, settings, grads, keep=False, program=None):
 
 def _wide(ops, settings, bit):
     """The dtype of a gradient, _c.DTYPE_FP32 or 0 for that of its operand. bit: its _c.GRAD_*, or 0"""
-    is_wide = settings.wide_grads & bit or bit in ADAPTER and ops.is_lora_wide
+    is_wide = settings.wide_grads & bit or bit in ADAPTER and (ops.is_lora_wide or settings.wide_grads & sum(ADAPTER))
     return _c.DTYPE_FP32 if is_wide and min(ops.hidden.element_size(), ops.weight.element_size()) < 4 else 0
 
 
@@ -198,7 +197,12 @@ def _how_it_keeps(settings):
     """Fields of a Spec whose forward pass may keep something: lists of columns, or exponentials and directions, beside
     the best columns."""
     how = {"tail": settings.tail} if settings.tail else {"keep": 1}
-    return {**how, "topk": settings.topk, "rank": int(settings.rank)}
+    return {**how, **_best(settings)}
+
+
+def _best(settings):
+    """Fields of a Spec whose forward pass gives the best columns."""
+    return {"topk": settings.topk, "rank": int(settings.rank)}
 
 
 def settings_that_keep(ops, settings, pieces, grads):
@@ -349,8 +353,7 @@ def forward(ops, settings, grads, keep_stats, kept=None, top=None):
     plan = forward_plan(ops, settings, grads, kept, top)
     logprob, entropy, stats = results = _results(ops.target, settings, keep_stats)
     if plan.handle is None:
-        more = {} if top is None else {"top": top}
-        torch_form(ops).forward(plan, _mixed.made(ops, settings), settings, *results, **more)
+        torch_form(ops).forward(plan, _mixed.made(ops, settings), settings, *results, top)
         return results
     fields = operand_fields(ops, settings)
     fields.update(logprob=logprob, entropy=entropy, stats=stats)
@@ -429,7 +432,7 @@ def _new_gradients(ops, settings, grads):
     for name, bit in GRADIENTS.items():
         if grads & bit:
             operand = getattr(ops, name)
-            is_wide = settings.wide_grads & bit or bit in ADAPTER and _wide(ops, settings, _c.GRAD_LORA_A)
+            is_wide = settings.wide_grads & bit or bit in ADAPTER and _wide(ops, settings, bit)
             made[name] = settings.accumulate if name == "weight" and settings.accumulate is not None else torch.empty(
                 operand.shape, dtype=torch.float32 if is_wide else operand.dtype, device=operand.device)
     return made
@@ -476,9 +479,10 @@ def settings_of_step(ops, settings, grads):
 @outside_graphs
 def step(ops, settings, grads, loss):
     """Runs forward, loss and backward in one -> Step."""
-    plan = plan_for(ops, settings, grads, program=loss.program)
+    plan = _plan_of(key_of(ops, settings, grads, program=loss.program)._replace(**_best(settings)), ops)
     n, device = ops.hidden.shape[0], ops.hidden.device
     made, out = _new_gradients(ops, settings, grads), Step()
+    out.top = _top.Outputs(ops.target, settings)
     out.loss = torch.empty(n, dtype=torch.float32, device=device)
     out.logprob = torch.empty(ops.target.shape, dtype=torch.float32, device=device)
     out.entropy = torch.empty_like(out.loss) if plan.key.entropy else None
@@ -489,7 +493,8 @@ def step(ops, settings, grads, loss):
         _eager_step.run(plan, _mixed.made(ops, settings), settings, loss, out, _of_head(made))
         return out
     fields = operand_fields(ops, settings)
-    fields.update(_gradient_fields(made), **loss.fields(), **report, loss=out.loss, logprob=out.logprob,
-                  entropy=out.entropy, metrics=out.metrics, old_lse=dense("old_lse", settings.old_lse))
+    fields.update(_gradient_fields(made), **loss.fields(), **report, **out.top.fields(), loss=out.loss,
+                  logprob=out.logprob, entropy=out.entropy, metrics=out.metrics,
+                  old_lse=dense("old_lse", settings.old_lse))
     enqueue(plan, _c.PASS_STEP, n, device, settings, fields)
     return out

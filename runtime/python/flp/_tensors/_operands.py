@@ -98,6 +98,6 @@ class Loss:
 
 class Step:
     """What a step gave: loss (N), logprob of target's shape, entropy (N) or None, metrics (metrics of the program, N),
-    gradients."""
+    top (_top.Outputs), gradients."""
 
-    __slots__ = ("loss", "logprob", "entropy", "metrics", "gradients")
+    __slots__ = ("loss", "logprob", "entropy", "metrics", "top", "gradients")

@@ -57,6 +57,11 @@ class Outputs:
                 values[rows] = own
 
 
+def asked_of(target, settings):
+    """Outputs of a forward pass over these rows, or None."""
+    return Outputs(target, settings) if settings.topk or settings.rank else None
+
+
 def settle(settings, topk, rank, vocab):
     """Puts topk and rank into the Settings of a call, checked. vocab: tokens that there are"""
     count = _check.integer_of("topk", 0 if topk is None else topk)
@@ -76,6 +81,12 @@ def packed(tensors, settings, lead):
     """The tensors of Outputs as a call returns them -> (Top,), (rank,) or both, in the shape of target"""
     shaped = [values.reshape(lead + values.shape[1:]) for values in tensors]
     return ((Top(*shaped[:3]),) if settings.topk else ()) + (tuple(shaped[-1:]) if settings.rank else ())
+
+
+def metrics_of(tensors, settings, lead):
+    """The tensors of Outputs as metrics of a loss -> {name: tensor of lead's shape, (..., K) of the best}"""
+    names = (("top_ids", "top_logprobs", "top_rest") if settings.topk else ()) + (("rank",) if settings.rank else ())
+    return {name: values.reshape(lead + values.shape[1:]) for name, values in zip(names, tensors)}
 
 
 def without(top, rows, value):
