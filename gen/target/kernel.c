@@ -27,7 +27,7 @@ void gen_kernel_finish(lua_State *L, const char *file) {
   const flp_kind *kind = flp_kind_of(g->key->kind);
   for (int i = 0; i < kind->entry_count; i++) {
     const flp_kind_entry *entry = &kind->entries[i];
-    if (is_either_defined(g->desc, entry)) continue;
+    if ((entry->of_lora && !g->key->lora) || is_either_defined(g->desc, entry)) continue;
     int first = entry->plain != FLP_NO_ENTRY ? entry->plain : entry->mapped;
     lua_pushfstring(L, "%s:1: the file defines no kernel '%s'", file, flp_entry_name(first));
     lua_error(L);

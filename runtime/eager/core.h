@@ -303,6 +303,8 @@ void eager_lora_add_grad_a(const eager_call *call, const eager_lora *lora, const
 void eager_lora_add_grad_b(const eager_lora *lora, const float *dz, int64_t row_tile, int64_t tile);
 void eager_lora_write_grad_a(const eager_call *call, const eager_lora *lora);
 void eager_lora_write_grad_b(const eager_call *call, const eager_lora *lora, int64_t column, int64_t columns);
+/* u of one row, of sums in double; rank floats. */
+void eager_lora_project_row(const eager_call *call, int64_t row, float *u);
 /* Zeros in rows of grad_lora_b from `first` on, and without rows in grad_lora_a. */
 void eager_lora_fill(const flp_spec *spec, const flp_args *args, int64_t first);
 
@@ -365,6 +367,7 @@ void eager_backward_fill(const flp_spec *spec, const flp_args *args, const uint8
 typedef struct eager_lists {
   int32_t *column; /* (list_count) a row's columns on this shard, ascending, each once */
   double *value;   /* (list_count) their raw scores x, then t, or the gradients of x */
+  float *u;        /* (n, rank) of an adapter, by row; else NULL */
 } eager_lists;
 
 /* One row's list, within those. */
@@ -382,6 +385,7 @@ typedef struct eager_listed_memory {
   int32_t *start;      /* (V + 2) first place of each column; the last element is scratch */
   int32_t *place_row;  /* (list_count) */
   double *place_value; /* (list_count) gradient of x */
+  double *sums;        /* (n, rank) G = dz·B of each active row; NULL where nothing follows from it */
 } eager_listed_memory;
 
 /* The plan of forward or backward, which has one size whatever the budget. error: BUDGET naming it */
@@ -389,6 +393,12 @@ flp_status eager_listed_pick(const flp_spec *spec, flp_pass pass, int64_t n, int
                              int threads, eager_plan *out);
 void eager_listed_carve(const flp_spec *spec, flp_pass pass, int64_t n, int64_t list_count, eager_block *block,
                         eager_listed_memory *out);
+/* What takes entries by column. */
+#define EAGER_LISTED_BY_COLUMN (FLP_GRAD_WEIGHT | FLP_GRAD_BIAS | FLP_GRAD_LORA_B)
+/* Of a multiple of 8 numbers, whose products are exact. */
+double eager_dot(const float *a, const float *b, int64_t count);
+/* A row of B, of rank floats. */
+void eager_list_widen_b(const eager_call *call, int64_t column, float *out);
 /* Sorts the list of a row that is active and computes its raw scores. */
 void eager_list_read(const eager_call *call, const eager_lists *lists, int64_t row, eager_list *out);
 

@@ -14,9 +14,12 @@ void eager_listed_carve(const flp_spec *spec, flp_pass pass, int64_t n, int64_t 
   *out = (eager_listed_memory){0};
   out->lists.column = eager_block_take(block, entries, sizeof(int32_t));
   out->lists.value = eager_block_take(block, entries, sizeof(double));
+  uint64_t adapted = (uint64_t)n * (uint64_t)spec->lora_rank;
+  if (adapted) out->lists.u = eager_block_take(block, adapted, sizeof(float));
   if (pass != FLP_PASS_BACKWARD) return;
   out->length = eager_block_take(block, (uint64_t)n, sizeof(int32_t));
-  if (!(spec->grads & (FLP_GRAD_WEIGHT | FLP_GRAD_BIAS))) return;
+  if (eager_lora_wants_sums(spec)) out->sums = eager_block_take(block, adapted, sizeof(double));
+  if (!(spec->grads & EAGER_LISTED_BY_COLUMN)) return;
   out->start = eager_block_take(block, (uint64_t)spec->vocab + 2, sizeof(int32_t));
   out->place_row = eager_block_take(block, entries, sizeof(int32_t));
   out->place_value = eager_block_take(block, entries, sizeof(double));
@@ -100,14 +103,18 @@ static int64_t find_column(const int32_t *column, int64_t count, int64_t wanted)
 
 /* ---- scores ---- */
 
-enum { LANES = 8 }; /* D is a multiple of it */
+/* value += u·b of each entry. */
+static void add_adapter(const eager_call *call, const float *u, const eager_list *list) {
+  float b[FLP_LORA_RANK_MAX];
+  for (int64_t i = 0; i < list->count; i++) {
+    eager_list_widen_b(call, list->column[i], b);
+    list->value[i] += eager_dot(u, b, call->spec->lora_rank);
+  }
+}
 
-/* Products of two fp32 numbers are exact in double. */
-static double dot(const float *a, const float *b, int64_t count) {
-  double sums[LANES] = {0};
-  for (int64_t d = 0; d < count; d += LANES)
-    for (int j = 0; j < LANES; j++) sums[j] += (double)a[d + j] * (double)b[d + j];
-  return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
+void eager_list_widen_b(const eager_call *call, int64_t column, float *out) {
+  const flp_spec *spec = call->spec;
+  eager_widen_part(spec, spec->dtype, call->args->lora_b, column * call->args->lora_b_stride, spec->lora_rank, out);
 }
 
 /* value = h·w + b of each entry, block by block of D, so that nothing larger than a block is widened. */
@@ -125,7 +132,7 @@ static void score(const eager_call *call, int64_t row, const eager_list *list) {
     for (int64_t i = 0; i < list->count; i++) {
       eager_widen_part(spec, spec->weight_dtype, args->weight, list->column[i] * args->weight_stride + begin, width,
                        weight);
-      list->value[i] += dot(hidden, weight, width);
+      list->value[i] += eager_dot(hidden, weight, width);
     }
   }
 }
@@ -137,6 +144,10 @@ void eager_list_read(const eager_call *call, const eager_lists *lists, int64_t r
   out->count = take_columns(call->spec, call->args, row, lists->column + begin);
   out->target = target < 0 ? -1 : find_column(out->column, out->count, target);
   score(call, row, out);
+  if (!lists->u) return;
+  float *u = lists->u + row * call->spec->lora_rank;
+  eager_lora_project_row(call, row, u);
+  add_adapter(call, u, out);
 }
 
 /* ---- forward ---- */

@@ -10,15 +10,32 @@
 
 enum { COLUMN_BLOCK = 16 }; /* columns of the weight's gradient that one unit sums */
 
+/* A matrix in memory. */
+typedef struct matrix {
+  flp_dtype dtype;
+  void *base;
+  int64_t stride, depth;
+} matrix;
+
 typedef struct listed_job {
   const eager_call *call;
   const eager_listed_memory *memory;
-  int64_t depth_blocks;  /* blocks of EAGER_DEPTH_BLOCK columns of a gradient */
+  int64_t depth_blocks;  /* blocks of EAGER_DEPTH_BLOCK columns of D */
   int64_t column_blocks; /* blocks of COLUMN_BLOCK columns of the vocabulary */
+  matrix rows, to;       /* hidden and the gradient of weight, of an adapter u and that of B */
 } listed_job;
 
 static int holds_nan(const float *stats) {
   return isnan(stats[0]) || isnan(stats[1]) || isnan(stats[2]) || isnan(stats[3]);
+}
+
+/* G = dz·B of one row. */
+static void sum_adapter(const eager_call *call, const eager_list *list, double *sums) {
+  float b[FLP_LORA_RANK_MAX];
+  for (int64_t i = 0; i < list->count; i++) {
+    eager_list_widen_b(call, list->column[i], b);
+    for (int64_t j = 0; j < call->spec->lora_rank; j++) sums[j] += list->value[i] * (double)b[j];
+  }
 }
 
 /* Scores of one row, turned into their gradients. */
@@ -28,13 +45,17 @@ static void grad_row(void *context, int64_t active, int worker) {
   const eager_call *call = job->call;
   int64_t row = call->rows.index[active];
   eager_list list;
+  int64_t rank = call->spec->lora_rank;
+  double *sums = job->memory->sums ? job->memory->sums + active * rank : NULL;
   job->memory->length[active] = -1;
+  if (sums) memset(sums, 0, (size_t)rank * sizeof *sums);
   if (holds_nan(call->args->stats + 4 * row)) return;
   eager_list_read(call, &job->memory->lists, row, &list);
   eager_record record = eager_record_make(call->spec, call->args, NULL, row);
   for (int64_t i = 0; i < list.count; i++)
     list.value[i] = eager_grad_score(&record, list.value[i], i == list.target ? &record.grad_logprob : NULL);
   job->memory->length[active] = (int32_t)list.count;
+  if (sums) sum_adapter(call, &list, sums);
 }
 
 /* Counting sort of all entries by column: start[c + 2] counts the entries of c; once these are summed up, start[c + 1]
@@ -103,33 +124,56 @@ static void sum_hidden(const listed_job *job, int64_t active, int64_t index) {
   for (int32_t i = 0; i < count; i++)
     block_add(&b, spec, spec->weight_dtype, args->weight, lists->column[begin + i], args->weight_stride,
               lists->value[begin + i]);
+  for (int64_t j = 0; job->memory->sums && j < spec->lora_rank; j++)
+    block_add(&b, spec, spec->dtype, args->lora_a, j, args->lora_a_stride,
+              (double)args->lora_scale * job->memory->sums[active * spec->lora_rank + j]);
   block_round(&b);
   char *out = element_of(args->grad_hidden, spec->grad_hidden_dtype, row * args->grad_hidden_stride + b.begin);
   flp_half_narrow(spec->grad_hidden_dtype, b.values, b.width, out);
 }
 
-/* A column without entries becomes zeros; accumulated to, it stays as it is. */
-static void sum_weight(const listed_job *job, int64_t column, int64_t index) {
-  const flp_spec *spec = job->call->spec;
-  const flp_args *args = job->call->args;
+/* to[column] = Σ dz·rows of its entries. A column without becomes zeros; accumulated to, it stays as it is. */
+static void sum_column(const listed_job *job, int64_t column, int64_t index) {
   const eager_listed_memory *memory = job->memory;
+  const matrix *rows = &job->rows, *to = &job->to;
+  int accumulates = job->call->spec->accumulate_grad_weight;
   int64_t first = memory->start[column], last = memory->start[column + 1];
   block b;
-  block_start(&b, index, spec->hidden);
-  char *out = element_of(args->grad_weight, spec->grad_weight_dtype, column * args->grad_weight_stride + b.begin);
+  block_start(&b, index, to->depth);
+  char *out = element_of(to->base, to->dtype, column * to->stride + b.begin);
   if (first == last) {
-    if (!spec->accumulate_grad_weight) memset(out, 0, (size_t)(b.width * flp_half_bytes(spec->grad_weight_dtype)));
+    if (!accumulates) memset(out, 0, (size_t)(b.width * flp_half_bytes(to->dtype)));
     return;
   }
   for (int64_t place = first; place < last; place++)
     if (memory->place_value[place] != 0) /* the row may be no number where it adds nothing */
-      block_add(&b, spec, spec->hidden_dtype, args->hidden, memory->place_row[place], args->hidden_stride,
+      block_add(&b, job->call->spec, rows->dtype, rows->base, memory->place_row[place], rows->stride,
                 memory->place_value[place]);
   block_round(&b);
-  if (!spec->accumulate_grad_weight)
-    flp_half_narrow(spec->grad_weight_dtype, b.values, b.width, out);
+  if (!accumulates)
+    flp_half_narrow(to->dtype, b.values, b.width, out);
   else
     for (int64_t d = 0; d < b.width; d++) ((float *)out)[d] += b.values[d];
+}
+
+/* One row of A, a block of D: s·Σ G·h over active rows. */
+static void sum_lora_a(void *context, int64_t unit, int worker) {
+  (void)worker;
+  const listed_job *job = context;
+  const flp_spec *spec = job->call->spec;
+  const flp_args *args = job->call->args;
+  int64_t j = unit / job->depth_blocks;
+  block b;
+  block_start(&b, unit % job->depth_blocks, spec->hidden);
+  for (int64_t a = 0; a < job->call->rows.count; a++) {
+    double sum = job->memory->sums[a * spec->lora_rank + j];
+    if (sum != 0)
+      block_add(&b, spec, spec->hidden_dtype, args->hidden, job->call->rows.index[a], args->hidden_stride,
+                (double)args->lora_scale * sum);
+  }
+  block_round(&b);
+  flp_half_narrow(spec->grad_lora_dtype, b.values, b.width,
+                  element_of(args->grad_lora_a, spec->grad_lora_dtype, j * args->grad_lora_a_stride + b.begin));
 }
 
 static void sum_bias(const listed_job *job, int64_t column) {
@@ -154,7 +198,7 @@ static void sum_columns_unit(void *context, int64_t unit, int worker) {
   int64_t first = unit / job->depth_blocks * COLUMN_BLOCK, index = unit % job->depth_blocks;
   int64_t last = flp_min(first + COLUMN_BLOCK, job->call->args->vocab_valid);
   for (int64_t column = first; column < last; column++) {
-    if (grads & FLP_GRAD_WEIGHT) sum_weight(job, column, index);
+    if (job->to.base && index * EAGER_DEPTH_BLOCK < job->to.depth) sum_column(job, column, index);
     if ((grads & FLP_GRAD_BIAS) && index == 0) sum_bias(job, column);
   }
 }
@@ -164,10 +208,19 @@ void eager_listed_backward(const eager_call *call, const eager_listed_memory *me
                     .memory = memory,
                     .depth_blocks = flp_ceil_div(call->spec->hidden, EAGER_DEPTH_BLOCK),
                     .column_blocks = flp_ceil_div(call->args->vocab_valid, COLUMN_BLOCK)};
-  uint32_t grads = call->spec->grads;
+  const flp_spec *spec = call->spec;
+  const flp_args *args = call->args;
+  uint32_t grads = spec->grads;
+  job.rows = (matrix){spec->hidden_dtype, (void *)(uintptr_t)args->hidden, args->hidden_stride, spec->hidden};
+  job.to = (matrix){spec->grad_weight_dtype, args->grad_weight, args->grad_weight_stride, spec->hidden};
+  if (spec->lora_rank) {
+    job.rows = (matrix){FLP_DTYPE_FP32, memory->lists.u, spec->lora_rank, spec->lora_rank};
+    job.to = (matrix){spec->grad_lora_dtype, args->grad_lora_b, args->grad_lora_b_stride, spec->lora_rank};
+  }
   eager_team_run(call->team, call->rows.count, grad_row, &job);
   if (grads & FLP_GRAD_HIDDEN) eager_team_run(call->team, call->rows.count * job.depth_blocks, sum_hidden_unit, &job);
-  if (!(grads & (FLP_GRAD_WEIGHT | FLP_GRAD_BIAS))) return;
+  if (grads & FLP_GRAD_LORA_A) eager_team_run(call->team, spec->lora_rank * job.depth_blocks, sum_lora_a, &job);
+  if (!(grads & EAGER_LISTED_BY_COLUMN)) return;
   order_by_column(&job);
   eager_team_run(call->team, job.column_blocks * job.depth_blocks, sum_columns_unit, &job);
 }

@@ -83,6 +83,24 @@ void eager_lora_project(const eager_call *call, const eager_lora *lora, int64_t 
   }
 }
 
+void eager_lora_project_row(const eager_call *call, int64_t row, float *u) {
+  const flp_spec *spec = call->spec;
+  const flp_args *args = call->args;
+  float hidden[EAGER_DEPTH_BLOCK], a[EAGER_DEPTH_BLOCK];
+  double exact[FLP_LORA_RANK_MAX] = {0};
+  for (int64_t begin = 0; begin < spec->hidden; begin += EAGER_DEPTH_BLOCK) {
+    int64_t width = flp_min(spec->hidden - begin, EAGER_DEPTH_BLOCK);
+    eager_widen_part(spec, spec->hidden_dtype, args->hidden, row * args->hidden_stride + begin, width, hidden);
+    for (int64_t i = 0; i < spec->lora_rank; i++) {
+      eager_widen_part(spec, spec->dtype, args->lora_a, i * args->lora_a_stride + begin, width, a);
+      exact[i] += eager_dot(hidden, a, width);
+    }
+  }
+  for (int64_t i = 0; i < spec->lora_rank; i++) u[i] = (float)exact[i];
+  for (int64_t first = 0; first < spec->lora_rank; first += TILE)
+    round_part(call, u + first, flp_min(spec->lora_rank - first, TILE), u + first);
+}
+
 void eager_lora_widen_b(const eager_call *call, const eager_lora *lora, int64_t column, float *out) {
   if (!lora->rank) return;
   const flp_args *args = call->args;

@@ -64,3 +64,13 @@ void eager_widen_weight(const flp_spec *spec, const flp_args *args, int64_t firs
   memset(bias, 0, EAGER_TILE_COLUMNS * sizeof *bias);
   if (spec->has_bias) widen(spec, spec->bias_dtype, row_at(args->bias, first, 1, spec->bias_dtype), count, bias);
 }
+
+enum { LANES = 8 }; /* D is a multiple of it */
+
+/* Products of two fp32 numbers are exact in double. */
+double eager_dot(const float *a, const float *b, int64_t count) {
+  double sums[LANES] = {0};
+  for (int64_t d = 0; d < count; d += LANES)
+    for (int j = 0; j < LANES; j++) sums[j] += (double)a[d + j] * (double)b[d + j];
+  return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
+}

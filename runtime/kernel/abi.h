@@ -43,7 +43,7 @@
       R(capped_record) R(capped_scale) R(capped_partial) R(capped_dz) R(capped_part) /* the same with a softcap */ \
       R(top_low) R(top_floor) R(top_mark) R(top_count) R(top_above) R(top_lost) R(top_column) R(top_score) /* best, rank */ \
       R(operand_hidden) R(operand_bias) R(operand_weight) /* of another dtype, as products take them */ \
-      R(lora_u) R(lora_scaled) R(lora_sum) R(lora_gradient) R(lora_b_acc) /* an adapter; but for the first of backward */
+      R(lora_u) R(lora_scaled) R(lora_sum) R(lora_gradient) R(lora_a_acc) R(lora_b_acc) /* an adapter */
 
 /* The arrays as numbers, FLP_REGION_index and so on. */
 typedef enum flp_region {
@@ -903,6 +903,13 @@ enum flp_part {
   P(region_or_null, tail_missed) P(region_or_null, tail_mean)              \
   P(i32, add)
 
+/* module listed, of key.lora alone: entry list_adapter, likewise. of_b 1: of lora_b, by active row to lora_sum, 0 in rows
+ * that are NaN in hidden's gradient, without means; 0: of weight, plus hidden_acc[a], which is s·G·A. */
+#define FLP_LIST_ADAPTER_PARAMS(P)                                         \
+  FLP_LIST_HIDDEN_PARAMS(P)                                                \
+  P(region_or_null, hidden_acc) /* (n,D) f32 by active row */              \
+  P(i32, of_b)
+
 /* module listed_weight: entries by column, in a stable order: a radix sort by FLP_LIST_DIGIT_BITS bits of list_column
  * at a time from the lowest on, entries without a column (-1) last. A pass: list_digits, list_scan, list_place, from
  * order `from` to order `to`; from null: entries 0, 1, 2 ... Two passes have 18 bits; the launch makes as many as V
@@ -935,9 +942,9 @@ enum flp_part {
   P(region, list_start) /* (V + 1) i32 out */
 
 /* module listed_weight: entry list_weight, one warp a column of weight with fewer than FLP_LIST_WIDE entries:
- * grad_weight[v] = Σ list_dz[e]·hidden[index[list_row[e]]], in ascending rows, and grad_bias[v] = Σ list_dz[e]. Columns
- * without entries become zeros; add, add_bias: are left alone, and others are added to. weight_out, bias_out may be
- * null. */
+ * grad_weight[v] = Σ list_dz[e]·hidden[index[list_row[e]]], in ascending rows (key.lora: grad_lora_b, of lora_u, which is by
+ * list_row), and grad_bias[v] = Σ list_dz[e]. Columns without entries become zeros; add, add_bias: are left alone, and
+ * others are added to. weight_out, bias_out may be null. */
 #define FLP_LIST_WEIGHT_PARAMS(P)                                          \
   P(ptr, order) P(region, list_start) P(region, list_row) P(region, list_dz) \
   P(region, index) P(i32, vocab_valid) P(i32, list_count) P(ptr, list_total) \
@@ -1118,7 +1125,8 @@ enum flp_part {
   P(i32, tiles_m) P(i32, tiles_n)                                          \
   P(region, lora_u) /* (n,rank) out by active row */
 
-/* module lora: entry lora_bound, one warp an active row, fp16 only: bound = max |s·lora_sum| of the row, for dz_scale;
+/* module lora: entry lora_bound, one warp an active row: bound = max |s·lora_sum| of the row, for dz_scale (fp16), and of
+ * lists the factor of rows in dA;
  * entry lora_round: lora_gradient = s·lora_sum, times scale_pair[0] if that is not null, rounded to the operand dtype. */
 #define FLP_LORA_BOUND_PARAMS(P)                                           \
   P(region, lora_sum) /* (n,rank) f32 by active row: G */                  \
@@ -1184,6 +1192,7 @@ enum flp_part {
   E(list_check, FLP_LIST_CHECK_PARAMS) E(list_sort, FLP_LIST_SORT_PARAMS)                      \
   E(list_scores, FLP_LIST_SCORES_PARAMS) E(list_reduce, FLP_LIST_REDUCE_PARAMS)                \
   E(list_dz, FLP_LIST_DZ_PARAMS) E(list_hidden, FLP_LIST_HIDDEN_PARAMS)                        \
+  E(list_adapter, FLP_LIST_ADAPTER_PARAMS)                                                     \
   E(list_digits, FLP_LIST_DIGITS_PARAMS) E(list_scan, FLP_LIST_SCAN_PARAMS)                    \
   E(list_place, FLP_LIST_PLACE_PARAMS) E(list_starts, FLP_LIST_STARTS_PARAMS)                  \
   E(list_weight, FLP_LIST_WEIGHT_PARAMS) E(list_weight_wide, FLP_LIST_WEIGHT_WIDE_PARAMS) \

@@ -52,12 +52,12 @@ static int adds_mean(const flp_spec *spec, flp_kernel_kind kind) {
 }
 
 static flp_kernel_key key_of(const flp_spec *spec, const char *arch, flp_kernel_kind kind) {
+  int is_dz = kind == FLP_KERNEL_DZ || kind == FLP_KERNEL_DZ_LORA;
   flp_kernel_key key = {
       .kind = kind,
       .dtype = spec->dtype,
       .target_dtype = spec->target_dtype,
-      .entropy = kind == FLP_KERNEL_DZ || kind == FLP_KERNEL_DZ_LORA ? spec->entropy == FLP_ENTROPY_BACKWARD
-                                                                     : spec->entropy != FLP_ENTROPY_NONE,
+      .entropy = is_dz ? spec->entropy == FLP_ENTROPY_BACKWARD : spec->entropy != FLP_ENTROPY_NONE,
       .bias = (flp_kind_has(kind, FLP_KIND_ADDS) ? adds_mean(spec, kind) : spec->has_bias) != 0,
       .bias_grad = (spec->grads & FLP_GRAD_BIAS) != 0,
       .softcap = spec->softcap > 0,
@@ -70,7 +70,7 @@ static flp_kernel_key key_of(const flp_spec *spec, const char *arch, flp_kernel_
     key.dtype = FLP_DTYPE_FP32;
     crypto_hash_sha256(key.loss, spec->loss, spec->loss_bytes);
   }
-  if (flp_kind_parts(kind) & FLP_PART_COLUMNS || kind == FLP_KERNEL_DZ) key.hidden *= flp_operand_terms(spec);
+  if (flp_kind_parts(kind) & FLP_PART_COLUMNS || is_dz) key.hidden *= flp_operand_terms(spec);
   if (kind == FLP_KERNEL_GRAD_HIDDEN || kind == FLP_KERNEL_LORA)
     key.out_dtype = grad_dtype(spec->grad_hidden_dtype, flp_hidden_dtype(spec));
   if (kind == FLP_KERNEL_GRAD_WEIGHT)

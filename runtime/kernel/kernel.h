@@ -38,7 +38,7 @@ typedef struct flp_kernel_key {
   uint32_t bias;          /* FORWARD, DZ: add the bias if its pointer is not null; products: see FLP_KIND_ADDS */
   uint32_t bias_grad;     /* DZ: column sums if bias_part is not null */
   uint32_t softcap;       /* FORWARD, DZ */
-  uint32_t lora;          /* LISTED, TAIL, TOP: scores are those of a head with an adapter */
+  uint32_t lora;          /* LISTED, LISTED_WEIGHT, TAIL, TOP: of a head with an adapter */
   uint32_t alignment;     /* all but ROWS and LOSS: 16, or one element for element-wise copies */
   int64_t hidden;         /* FORWARD, DZ and the products: D, of scores from two terms 2·D; 0 for any;
                              LORA_PRODUCTS: the adapter's rank */

@@ -12,9 +12,10 @@ enum {
 
 /* ---- entries ---- */
 
-#define PLAIN(entry) FLP_ENTRY_##entry, FLP_NO_ENTRY
-#define MAPPED(entry) FLP_NO_ENTRY, FLP_ENTRY_##entry##_map
-#define EITHER(entry) FLP_ENTRY_##entry, FLP_ENTRY_##entry##_map
+#define PLAIN(entry) FLP_ENTRY_##entry, FLP_NO_ENTRY, 0
+#define OF_LORA(entry) FLP_ENTRY_##entry, FLP_NO_ENTRY, 1
+#define MAPPED(entry) FLP_NO_ENTRY, FLP_ENTRY_##entry##_map, 0
+#define EITHER(entry) FLP_ENTRY_##entry, FLP_ENTRY_##entry##_map, 0
 
 static const flp_kind_entry rows_entries[] = {
     {PLAIN(prepare), 0, 0},
@@ -38,7 +39,8 @@ static const flp_kind_entry kept_entries[] = {{PLAIN(keep_reference), 0, 0},   {
                                               {PLAIN(direction_rows), 0, 0}};
 static const flp_kind_entry listed_entries[] = {
     {PLAIN(list_check), 0, 0},  {PLAIN(list_sort), 0, 0},      {PLAIN(list_scores), 0, 0},
-    {PLAIN(list_reduce), 0, 0}, {PLAIN(list_dz), ANY_GRAD, 0}, {PLAIN(list_hidden), FLP_GRAD_HIDDEN, 0}};
+    {PLAIN(list_reduce), 0, 0}, {PLAIN(list_dz), ANY_GRAD, 0}, {PLAIN(list_hidden), FLP_GRAD_HIDDEN, 0},
+    {OF_LORA(list_adapter), LORA_ROWS, 0}};
 static const flp_kind_entry listed_weight_entries[] = {{PLAIN(list_digits), 0, 0}, {PLAIN(list_scan), 0, 0},
                                                        {PLAIN(list_place), 0, 0},  {PLAIN(list_starts), 0, 0},
                                                        {PLAIN(list_weight), 0, 0}, {PLAIN(list_weight_wide), 0, 0}};
@@ -63,7 +65,7 @@ static const flp_kind_entry top_entries[] = {{PLAIN(top_target), 0, 0}, {PLAIN(t
 static const flp_kind_entry operand_terms_entries[] = {{PLAIN(operand_terms), 0, 0}};
 static const flp_kind_entry dz_lora_entries[] = {{EITHER(dz_lora), 0, 0}};
 static const flp_kind_entry lora_entries[] = {{PLAIN(lora_project), 0, 0},
-                                              {PLAIN(lora_bound), LORA_ROWS, FLP_DTYPE_FP16},
+                                              {PLAIN(lora_bound), LORA_ROWS, 0},
                                               {PLAIN(lora_round), LORA_ROWS, 0},
                                               {PLAIN(lora_factor), FLP_GRAD_LORA_B, FLP_DTYPE_BF16},
                                               {PLAIN(lora_rows), LORA_ROWS, 0},
@@ -82,7 +84,7 @@ static const flp_kind_entry mean_entries[] = {
 static const flp_kind_entry loss_scores_entries[] = {{PLAIN(loss_scores), 0, 0}};
 static const flp_kind_entry loss_targets_entries[] = {{PLAIN(loss_targets), 0, 0}};
 static const flp_kind_entry forward_entries[] = {
-#define SET_ENTRY(set, name) [set] = {FLP_ENTRY_forward + (set), FLP_ENTRY_forward_map + (set), 0, 0},
+#define SET_ENTRY(set, name) [set] = {FLP_ENTRY_forward + (set), FLP_ENTRY_forward_map + (set), 0, 0, 0},
     FLP_FORWARD_NAMES(SET_ENTRY, "forward")
 #undef SET_ENTRY
 };
@@ -105,7 +107,7 @@ static const flp_kind_entry forward_entries[] = {
   X(KEPT, kept, FLP_KIND_ENTROPY | FLP_KIND_ALIGNMENT)                                                        \
   X(LOSS, loss_rows, FLP_KIND_LOSS | FLP_KIND_LINKED)                                                         \
   X(LISTED, listed, FLP_KIND_TARGET | FLP_KIND_ALIGNMENT | FLP_KIND_LORA)                                     \
-  X(LISTED_WEIGHT, listed_weight, FLP_KIND_ALIGNMENT)                                                         \
+  X(LISTED_WEIGHT, listed_weight, FLP_KIND_ALIGNMENT | FLP_KIND_LORA)                                         \
   X(EMITTED, emitted, FLP_KIND_LINKED)                                                                        \
   X(TAIL, tail, FLP_KIND_ALIGNMENT | FLP_KIND_LORA)                                                           \
   X(TARGETS, targets, FLP_KIND_TARGET)                                                                        \

@@ -65,9 +65,9 @@ enum { FLP_ENTRIES_MAX = 8, FLP_NO_ENTRY = FLP_ENTRY_ID_COUNT };
 
 /* An entry that the module of a kind defines: with operands by pointer, or in its place one with operands through tensor
  * maps; FLP_NO_ENTRY where there is no such form. Plans need it if the spec asks for one of these gradients (0: always),
- * and its operands have this dtype (0: any). */
+ * and its operands have this dtype (0: any). of_lora: there for a key of a head with an adapter alone. */
 typedef struct flp_kind_entry {
-  int plain, mapped;
+  int plain, mapped, of_lora;
   uint32_t grads;
   flp_dtype dtype;
 } flp_kind_entry;

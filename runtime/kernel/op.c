@@ -18,7 +18,7 @@ static int has_rows_loss(const flp_spec *spec) {
 
 #define OF(feature) (1u << FLP_FEATURE_##feature)
 enum { HIDDEN = FLP_GRAD_HIDDEN, WEIGHT = FLP_GRAD_WEIGHT, BIAS = FLP_GRAD_BIAS, ANY = INT32_MAX };
-enum { TOP = OF(TOPK) | OF(RANK) };
+enum { TOP = OF(TOPK) | OF(RANK), BY_COLUMN = WEIGHT | BIAS | FLP_GRAD_LORA_B };
 static const flp_op_kernel head_kernels[] = {
     {.kind = FLP_KERNEL_ROWS},
     {.kind = FLP_KERNEL_FORWARD, .none = OF(LISTED)},
@@ -31,10 +31,10 @@ static const flp_op_kernel head_kernels[] = {
     {.kind = FLP_KERNEL_KEPT, .also = flp_kernel_spec_keeps},
     {.kind = FLP_KERNEL_LOSS, .also = has_rows_loss},
     {.kind = FLP_KERNEL_LISTED, .all = OF(LISTED)},
-    {.kind = FLP_KERNEL_LISTED, .all = OF(TAIL), .none = OF(LISTED), .grads = HIDDEN},
+    {.kind = FLP_KERNEL_LISTED, .all = OF(TAIL), .none = OF(LISTED), .grads = HIDDEN | FLP_GRAD_LORA_A},
     {.kind = FLP_KERNEL_LISTED, .all = OF(TARGETS), .grads = ANY},
-    {.kind = FLP_KERNEL_LISTED_WEIGHT, .all = OF(LISTED), .grads = WEIGHT | BIAS},
-    {.kind = FLP_KERNEL_LISTED_WEIGHT, .all = OF(TAIL), .none = OF(LISTED), .grads = WEIGHT | BIAS},
+    {.kind = FLP_KERNEL_LISTED_WEIGHT, .all = OF(LISTED), .grads = BY_COLUMN},
+    {.kind = FLP_KERNEL_LISTED_WEIGHT, .all = OF(TAIL), .none = OF(LISTED), .grads = BY_COLUMN},
     {.kind = FLP_KERNEL_LISTED_WEIGHT, .all = OF(TARGETS), .grads = BIAS},
     {.kind = FLP_KERNEL_FORWARD, .parts = FLP_PART_EMIT, .all = OF(TAIL), .none = OF(LISTED)},
     {.kind = FLP_KERNEL_FORWARD,
@@ -51,9 +51,13 @@ static const flp_op_kernel head_kernels[] = {
     {.kind = FLP_KERNEL_LOSS_SCORES, .all = OF(SCORES)},
     {.kind = FLP_KERNEL_MEAN, .all = OF(SCORES)},
     {.kind = FLP_KERNEL_OPERANDS, .all = OF(MIXED)},
-    {.kind = FLP_KERNEL_DZ_LORA, .all = OF(LORA), .grads = ANY},
+    {.kind = FLP_KERNEL_DZ_LORA, .all = OF(LORA), .none = OF(LISTED), .grads = ANY},
     {.kind = FLP_KERNEL_LORA, .all = OF(LORA)},
-    {.kind = FLP_KERNEL_LORA_PRODUCTS, .all = OF(LORA), .grads = ANY & ~BIAS, .products = FLP_PRODUCTS_TOGETHER},
+    {.kind = FLP_KERNEL_LORA_PRODUCTS,
+     .all = OF(LORA),
+     .none = OF(LISTED),
+     .grads = ANY & ~BIAS,
+     .products = FLP_PRODUCTS_TOGETHER},
 };
 #undef OF
 

@@ -29,7 +29,7 @@ static flp_status launch_listed(const flp_call *call) {
   return flp_launch_top_others(call);
 }
 
-static flp_status launch(const flp_call *call) {
+flp_status flp_launch_forward_made(const flp_call *call) {
   const flp_args *a = call->args;
   FLP_TRY(flp_launch_prepare(call, 1));
   if (call->scheme.mode == FLP_MODE_DIRECTION) return flp_launch_direction(call);
@@ -60,5 +60,5 @@ static flp_status launch(const flp_call *call) {
 flp_status flp_launch_forward(const flp_call *call) {
   flp_own_call own;
   FLP_TRY(flp_launch_operands(call, &own));
-  return launch(&own.call);
+  return flp_launch_forward_made(&own.call);
 }

@@ -35,6 +35,7 @@ typedef struct flp_call {
   float cap_in;           /* a/softcap; 0 without */
   int32_t capped;
   const flp_score_values *scores; /* NULL but in a step whose loss reads such values */
+  CUdeviceptr lora_a_acc;         /* f32 sums that take the place of grad_lora_a, or 0 */
   flp_ahead ahead;
 } flp_call;
 
@@ -284,7 +285,8 @@ flp_status flp_launch_zero_head(const flp_call *call, int64_t first);
 flp_status flp_launch_list_scores(const flp_call *call, CUdeviceptr offsets);
 /* list_order and list_start of entries. Arguments as below. */
 flp_status flp_launch_list_order(const flp_call *call, int64_t list_count, CUdeviceptr list_total);
-/* grad_hidden of the active rows, but for those of list_length FLP_LIST_ELSEWHERE, from list_column and list_dz.
+/* grad_hidden and grad_lora_a of the active rows, but for those of list_length FLP_LIST_ELSEWHERE, from list_column and
+ * list_dz.
  * offsets: (n) i64 by row, where its entries start */
 flp_status flp_launch_listed_hidden(const flp_call *call, CUdeviceptr offsets);
 /* grad_weight and grad_bias, those that the call has, from list_column, list_row and list_dz, which it brings into the
@@ -295,6 +297,8 @@ flp_status flp_launch_listed_head(const flp_call *call, int64_t list_count, CUde
 /* ---- one file a pass ---- */
 
 flp_status flp_launch_forward(const flp_call *call);
+/* The same, of a call whose operands flp_launch_operands has made. */
+flp_status flp_launch_forward_made(const flp_call *call);
 /* Forward and backward of direction mode, after prepare. */
 flp_status flp_launch_direction(const flp_call *call);
 flp_status flp_launch_direction_rows(const flp_call *call);

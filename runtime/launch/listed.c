@@ -50,6 +50,7 @@ flp_status flp_launch_list_scores(const flp_call *call, CUdeviceptr offsets) {
 static flp_status launch_lists(const flp_call *call) {
   FLP_TRY(launch_check(call));
   FLP_TRY(launch_sort(call));
+  FLP_TRY(flp_launch_lora_project(call));
   return flp_launch_list_scores(call, flp_call_pointer(call->args->list_offsets));
 }
 
@@ -74,18 +75,32 @@ static flp_status launch_dz(const flp_call *call) {
   return flp_launch_over(call, FLP_ENTRY_list_dz, &p, a->n, 32);
 }
 
+/* list_adapter is given the same. */
+FLP_GIVEN_BEGINS(list_adapter, list_hidden, FLP_LIST_HIDDEN_PARAMS)
+
 flp_status flp_launch_listed_hidden(const flp_call *call, CUdeviceptr offsets) {
   const flp_spec *spec = &call->plan->spec;
   const flp_args *a = call->args;
-  flp_list_hidden_given p = {
-      .offsets = offsets,
-      .stats = flp_call_pointer(a->stats),
-      FLP_GIVE_WEIGHT(a),
-      .depth = (int32_t)spec->hidden,
-      FLP_GIVE_GRAD_HIDDEN(a),
-      .out_is_f32 = spec->grad_hidden_dtype == FLP_DTYPE_FP32,
-  };
-  return flp_launch(call, FLP_ENTRY_list_hidden, &p, a->n);
+  flp_list_adapter_given p = {.offsets = offsets, .stats = flp_call_pointer(a->stats)};
+  p.out = flp_call_region(call, FLP_REGION_lora_sum);
+  if (p.out) { /* G, and what follows from it, which is added to below */
+    p.weight = flp_lora_b(call, 0);
+    p.weight_stride = a->lora_b_stride;
+    p.depth = spec->lora_rank;
+    p.out_stride = spec->lora_rank;
+    p.out_is_f32 = p.of_b = 1;
+    FLP_TRY(flp_launch(call, FLP_ENTRY_list_adapter, &p, a->n));
+    FLP_TRY(flp_launch_lora_gradients(call));
+  }
+  if (!(spec->grads & FLP_GRAD_HIDDEN)) return FLP_OK;
+  p.weight = flp_call_pointer(a->weight);
+  p.weight_stride = a->weight_stride;
+  p.depth = (int32_t)spec->hidden;
+  p.out = flp_call_pointer(a->grad_hidden);
+  p.out_stride = a->grad_hidden_stride;
+  p.out_is_f32 = spec->grad_hidden_dtype == FLP_DTYPE_FP32;
+  p.of_b = 0;
+  return flp_launch(call, spec->lora_rank ? FLP_ENTRY_list_adapter : FLP_ENTRY_list_hidden, &p, a->n);
 }
 
 /* ---- backward: the head ---- */
@@ -144,6 +159,13 @@ static flp_status launch_weight(const flp_call *call, listed_entries e, int add)
       .add = add || spec->accumulate_grad_weight,
       .add_bias = add,
   };
+  if (spec->lora_rank) {
+    p.hidden = flp_lora_u(call, 0);
+    p.hidden_stride = p.depth = spec->lora_rank;
+    p.weight_out = flp_call_pointer(a->grad_lora_b);
+    p.weight_out_stride = a->grad_lora_b_stride;
+    p.weight_out_is_f32 = spec->grad_lora_dtype == FLP_DTYPE_FP32;
+  }
   FLP_TRY(flp_launch_over(call, FLP_ENTRY_list_weight, &p, a->vocab_valid, 32));
   return flp_launch(call, FLP_ENTRY_list_weight_wide, &p, flp_planner_list_wide(&call->plan->planner, e.count));
 }
@@ -164,7 +186,7 @@ flp_status flp_launch_listed_gradients(const flp_call *call) {
   FLP_TRY(backward_launch_record(call, (flp_row_range){0, a->n}));
   FLP_TRY(launch_lists(call));
   FLP_TRY(launch_dz(call));
-  if (spec->grads & FLP_GRAD_HIDDEN) FLP_TRY(flp_launch_listed_hidden(call, flp_call_pointer(a->list_offsets)));
+  FLP_TRY(flp_launch_listed_hidden(call, flp_call_pointer(a->list_offsets)));
   if (!flp_planner_orders_lists(spec, a->list_count)) return flp_launch_zero_head(call, 0);
   return flp_launch_listed_head(call, a->list_count, 0, 0);
 }

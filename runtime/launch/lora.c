@@ -90,15 +90,21 @@ flp_status backward_launch_lora_products(const flp_call *call, const backward_ch
 
 /* ---- what follows from G ---- */
 
+/* Where hidden's gradient is of lists, which then add what is made here. */
+static int is_listed(const flp_call *call) {
+  return call->scheme.mode == FLP_MODE_LISTED || call->scheme.mode == FLP_MODE_TAIL;
+}
+
 /* s·G in the operands' dtype. Of fp16 by a power of two that brings its largest element to 2^14, in the place of dz's, of
  * which there are no more chunks. */
 static flp_status launch_round(const flp_call *call) {
   const flp_args *a = call->args;
-  if (spec_of(call)->dtype == FLP_DTYPE_FP16) {
+  int is_scaled = spec_of(call)->dtype == FLP_DTYPE_FP16;
+  if (is_scaled || is_listed(call)) {
     flp_lora_bound_given bound = {.lora_scale = a->lora_scale, .rank = spec_of(call)->lora_rank};
     FLP_TRY(flp_launch_over(call, FLP_ENTRY_lora_bound, &bound, a->n, 32));
-    FLP_TRY(flp_launch(call, FLP_ENTRY_dz_scale, NULL, 1));
   }
+  if (is_scaled) FLP_TRY(flp_launch(call, FLP_ENTRY_dz_scale, NULL, 1));
   flp_lora_round_given p = {.lora_scale = a->lora_scale, .rank = spec_of(call)->lora_rank};
   return flp_launch_over(call, FLP_ENTRY_lora_round, &p, a->n, 32);
 }
@@ -117,19 +123,22 @@ flp_status flp_launch_lora_gradients(const flp_call *call) {
   backward_sink hidden = {.acc = flp_call_region(call, FLP_REGION_hidden_acc),
                           .acc_stride = depth,
                           FLP_GIVE_GRAD_HIDDEN(a),
-                          .read_acc = 1,
-                          .write_out = 1};
+                          .read_acc = !is_listed(call),
+                          .write_acc = is_listed(call),
+                          .write_out = !is_listed(call)};
   CUdeviceptr out = flp_call_pointer(a->grad_lora_a);
-  int is_f32 = spec_of(call)->grad_lora_dtype == FLP_DTYPE_FP32;
-  backward_sink of_a = {.acc = out,
-                        .acc_stride = a->grad_lora_a_stride,
+  int is_f32 = spec_of(call)->grad_lora_dtype == FLP_DTYPE_FP32, is_sum = is_f32 || call->lora_a_acc;
+  CUdeviceptr sum = call->lora_a_acc ? call->lora_a_acc : flp_call_region(call, FLP_REGION_lora_a_acc);
+  backward_sink of_a = {.acc = is_f32 ? out : sum,
+                        .acc_stride = is_f32 ? a->grad_lora_a_stride : depth,
                         .out = out,
                         .out_stride = a->grad_lora_a_stride,
-                        .write_acc = is_f32,
-                        .write_out = !is_f32};
+                        .read_acc = call->scheme.mode == FLP_MODE_TAIL, /* of the rows that were recomputed */
+                        .write_acc = is_sum,
+                        .write_out = !is_sum};
   FLP_TRY(launch_round(call));
   if (wants(call, FLP_GRAD_HIDDEN)) FLP_TRY(backward_launch_product(call, &all, &by_a, &hidden));
-  all.factor = flp_call_region(call, FLP_REGION_factor);
+  all.factor = flp_call_region(call, is_listed(call) ? FLP_REGION_bound : FLP_REGION_factor);
   return wants(call, FLP_GRAD_LORA_A) ? backward_launch_product(call, &all, &by_hidden, &of_a) : FLP_OK;
 }
 

@@ -193,6 +193,7 @@ static flp_status launch_score_means(const flp_call *call) {
 /* Both passes have the workspace behind the step's arrays. */
 static flp_status pass_by_pass(const flp_call *step, flp_args *args) {
   flp_call call = *step;
+  flp_own_call made;
   flp_row_range rows = {0, args->n};
   flp_score_values scores;
   int is_tail = step->scheme.mode == FLP_MODE_TAIL;
@@ -204,9 +205,10 @@ static flp_status pass_by_pass(const flp_call *step, flp_args *args) {
   args->workspace_bytes -= step->scheme.passes;
   call.args = args;
   FLP_TRY(flp_call_pick(&call, is_tail ? FLP_PASS_FORWARD_SAVED : FLP_PASS_FORWARD));
-  if (call.scores) FLP_TRY(launch_score_means(&call));
-  FLP_TRY(flp_launch_forward(&call));
-  if (call.scores) FLP_TRY(flp_launch_score_rows(&call, rows));
+  FLP_TRY(flp_launch_operands(&call, &made));
+  if (call.scores) FLP_TRY(launch_score_means(&made.call));
+  FLP_TRY(flp_launch_forward_made(&made.call));
+  if (call.scores) FLP_TRY(flp_launch_score_rows(&made.call, rows));
   FLP_TRY(unset_upstream(&call));
   FLP_TRY(launch_loss(&call, rows));
   FLP_TRY(launch_inactive_loss(&call));

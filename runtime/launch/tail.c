@@ -157,6 +157,7 @@ flp_status flp_tail_dense(const flp_call *call, flp_own_call *dense) {
   args->saved = NULL;
   args->saved_bytes = 0;
   args->tail_report = NULL;
+  dense->call.lora_a_acc = flp_call_region(call, FLP_REGION_lora_a_acc);
   dense->call.error_word = call->plan->error_word + sizeof(int32_t); /* bad rows have been counted */
   return flp_call_pick(&dense->call, FLP_PASS_DENSE);
 }
@@ -174,15 +175,11 @@ static flp_status launch_mean(const flp_call *call) {
   return flp_launch(call, FLP_ENTRY_tail_mean, &p, flp_ceil_div(spec->hidden, vector * FLP_TAIL_VECTORS));
 }
 
-static flp_status launch_hidden(const flp_call *call) {
-  FLP_TRY(launch_mean(call));
-  return flp_launch_listed_hidden(call, flp_call_region(call, FLP_REGION_tail_offsets));
-}
-
 flp_status flp_launch_tail_sums(const flp_call *call) {
-  uint32_t grads = call->plan->spec.grads;
-  if (grads & FLP_GRAD_HIDDEN) FLP_TRY(launch_hidden(call));
-  if (!(grads & (FLP_GRAD_WEIGHT | FLP_GRAD_BIAS))) return FLP_OK;
+  FLP_TRY(flp_launch_lora_project(call));
+  if (call->plan->spec.grads & FLP_GRAD_HIDDEN) FLP_TRY(launch_mean(call));
+  FLP_TRY(flp_launch_listed_hidden(call, flp_call_region(call, FLP_REGION_tail_offsets)));
+  if (!flp_planner_orders_lists(&call->plan->spec, 1)) return FLP_OK;
   return flp_launch_listed_head(call, flp_planner_tail_entries(call->args->n),
                                 flp_call_region(call, FLP_REGION_tail_total), 1);
 }

@@ -153,7 +153,8 @@ static flp_status check_entries(const flp_spec *spec, const flp_kernel_desc *des
   const flp_kind *kind = flp_kind_of(desc->key.kind);
   for (int i = 0; i < kind->entry_count; i++) {
     const flp_kind_entry *entry = &kind->entries[i];
-    int is_asked = (!entry->grads || (spec->grads & entry->grads)) && (!entry->dtype || entry->dtype == spec->dtype);
+    int is_asked = (!entry->grads || (spec->grads & entry->grads)) && (!entry->dtype || entry->dtype == spec->dtype) &&
+                   (!entry->of_lora || desc->key.lora);
     if (is_asked && !has_entry(desc, entry->plain) && !has_entry(desc, entry->mapped))
       return no_entry(kind->name, entry);
   }

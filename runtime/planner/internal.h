@@ -126,6 +126,8 @@ void planner_put_lora_sums(const flp_planner *p, flp_scheme *s, int64_t n, int i
 /* All of these where dz is made of saved exponentials, in chunks of `rows` rows. */
 void planner_put_lora_kept(const flp_planner *p, flp_scheme *s, int64_t n, int64_t rows);
 int64_t planner_lora_kept_launches(const flp_planner *p, int64_t chunks);
+/* All but lora_u of a backward pass over lists, and its launches. */
+void planner_put_lora_lists(const flp_planner *p, flp_scheme *s, int64_t n);
 /* The launches of a backward pass beside those without; chunks: of dz. */
 int64_t planner_lora_launches(const flp_planner *p, int64_t chunks);
 

@@ -22,6 +22,7 @@ static void put_entries(flp_scheme *s, flp_region region, int64_t list_count) {
 static void put_lists(const flp_planner *p, flp_scheme *s, int64_t n, int64_t list_count) {
   planner_put_rows(s, n);
   planner_put_operands(p, s, n);
+  planner_put_lora(p, s, n);
   planner_put_region(s, FLP_REGION_list_state, 1, 4);
   planner_put_region(s, FLP_REGION_list_length, n, 4);
   planner_put_region(s, FLP_REGION_list_target, n, 4);
@@ -34,7 +35,7 @@ static void build_forward(const flp_planner *p, int64_t n, int64_t list_count, f
   put_lists(p, s, n, list_count);
   planner_put_region(s, FLP_REGION_part, n, 12);
   planner_put_top(p, s, n, n);
-  s->launches = 6; /* prepare, list_check, list_sort, list_scores, list_reduce, combine */
+  s->launches = 6 + (p->spec.lora_rank != 0); /* prepare, list_check, list_sort, list_scores, list_reduce, combine */
   if (flp_planner_has_top(&p->spec)) s->launches += 4; /* top_begin, top_listed, top_finish, top_others */
 }
 
@@ -46,6 +47,7 @@ static void build_backward(const flp_planner *p, int64_t n, int64_t list_count, 
   /* prepare, record, list_check, list_sort, list_scores, list_dz; list_hidden, fill */
   s->launches = 6 + 2 * planner_wants(p->spec.grads, FLP_GRAD_HIDDEN);
   if (flp_planner_orders_lists(&p->spec, list_count)) planner_put_orders(p, s, list_count);
+  planner_put_lora_lists(p, s, n);
 }
 
 /* Forward, loss and backward one after the other, which share what the step's own arrays leave. */

@@ -34,6 +34,16 @@ void planner_put_lora_kept(const flp_planner *p, flp_scheme *s, int64_t n, int64
     planner_put_region(s, FLP_REGION_lora_scaled, rows * p->spec.lora_rank, flp_dtype_bytes(p->spec.dtype));
 }
 
+void planner_put_lora_lists(const flp_planner *p, flp_scheme *s, int64_t n) {
+  if (!p->spec.lora_rank) return;
+  planner_put_lora_sums(p, s, n, 0);
+  planner_put_pair(p, s, n);
+  if (planner_sums_hidden(p)) planner_put_region(s, FLP_REGION_hidden_acc, n * p->spec.hidden, 4);
+  s->launches += (int32_t)planner_lora_launches(p, 0);
+  /* list_adapter of B; lora_bound, where it is not counted */
+  if (wants_sum(p)) s->launches += p->spec.dtype == FLP_DTYPE_FP16 ? 1 : 2;
+}
+
 int64_t planner_lora_kept_launches(const flp_planner *p, int64_t chunks) {
   return planner_lora_launches(p, chunks) + (planner_wants(p->spec.grads, FLP_GRAD_LORA_B) ? chunks : 0);
 }

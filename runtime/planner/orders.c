@@ -23,7 +23,7 @@ int64_t flp_planner_list_wide(const flp_planner *p, int64_t list_count) {
 }
 
 int flp_planner_orders_lists(const flp_spec *spec, int64_t list_count) {
-  return planner_wants(spec->grads, FLP_GRAD_WEIGHT | FLP_GRAD_BIAS) && list_count > 0;
+  return planner_wants(spec->grads, FLP_GRAD_WEIGHT | FLP_GRAD_BIAS | FLP_GRAD_LORA_B) && list_count > 0;
 }
 
 void planner_put_orders(const flp_planner *p, flp_scheme *s, int64_t list_count) {

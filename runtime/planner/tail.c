@@ -81,6 +81,10 @@ static void build_own(const flp_planner *p, int64_t n, flp_scheme *s) {
     planner_put_orders(p, s, entries);
   else
     planner_put_region(s, FLP_REGION_list_row, entries, 4);
+  planner_put_lora(p, s, n);
+  planner_put_lora_lists(p, s, n);
+  if (planner_wants(p->spec.grads, FLP_GRAD_LORA_A) && p->spec.grad_lora_dtype != FLP_DTYPE_FP32)
+    planner_put_region(s, FLP_REGION_lora_a_acc, p->spec.lora_rank * p->spec.hidden, 4);
   s->passes = s->bytes;
   s->seconds = flp_planner_tail_cost(p, n, s->launches);
 }

@@ -6,6 +6,7 @@
 --   list_reduce    s = Σ 2^u and q = Σ u·2^u, u = t - m, below one maximum m
 --   list_dz        dz = 2^u·(A + B·u), at the target dz_y, times 1 - tanh² with softcap
 --   list_hidden    dh = Σ dz·w
+--   list_adapter   G = Σ dz·b, and with it dh = Σ dz·w + s·G·A, whose last term is there already
 --
 -- list_sort sets a bit of shared memory for each id, WINDOW columns at a time, and reads them back in order: any
 -- length, order and number of duplicates takes the same way. Each thread reads neighbouring words, an odd number of
@@ -243,23 +244,34 @@ return function(k, spec)
     end
   end
 
-  local function list_hidden(p)
+  -- Of list_adapter rows of G: by active row, and 0 where a row is lost or elsewhere, so that it is in no sum.
+  local function list_hidden(p, of_b)
     local a = k.ctaid()
     k.exit_if(k.ge(a, k.load(k.i32, p.count, 0)))
     local index, length = k.load(k.i32, p.index, a), k.load(k.i32, p.list_length, a)
-    k.exit_if(k.eq(length, k.abi.LIST_ELSEWHERE))
+    local is_elsewhere = k.eq(length, k.abi.LIST_ELSEWHERE)
+    k.exit_if(of_b and is_elsewhere & ~of_b or is_elsewhere)
     local first = k.load(k.i64, p.offsets, index) * 4
     local lost = is_lost(p, index) | k.lt(length, 0)
-    local row = {row = index, length = k.select(lost, 0, length), columns = k.offset(p.list_column, first),
-                 dz = k.offset(p.list_dz, first)}
+    local row = {row = of_b and k.select(of_b, a, index) or index, length = k.select(lost, 0, length),
+                 columns = k.offset(p.list_column, first), dz = k.offset(p.list_dz, first)}
     k.loop(k.tid(), p.depth // EACH, HIDDEN_THREADS, nil, function(vector)
       local sums = sum_entries(p, row, k.offset(p.weight, i64(vector) * (EACH * bytes)))
-      sums = k.branch(k.is_null(p.tail_missed), function() return sums end, function()
+      local has_no_mean = k.is_null(p.tail_missed)
+      sums = k.branch(of_b and has_no_mean | of_b or has_no_mean, function() return sums end, function()
         local missed, all = k.load(k.f32, p.tail_missed, a), {}
         for d = 1, EACH do all[d] = k.fma(missed, k.load(k.f32, p.tail_mean, vector * EACH + (d - 1)), sums[d]) end
         return all
       end)
-      for d = 1, EACH do sums[d] = k.select(lost, nan, sums[d]) end
+      if of_b then
+        sums = k.branch(k.is_null(p.hidden_acc) | of_b, function() return sums end, function()
+          local more, at = {}, i64(a) * i64(p.depth) + i64(vector) * EACH
+          for d = 1, EACH do more[d] = sums[d] + k.load(k.f32, p.hidden_acc, at + (d - 1)) end
+          return more
+        end)
+      end
+      local value = of_b and k.select(of_b, zero(k.f32), nan) or nan
+      for d = 1, EACH do sums[d] = k.select(lost, value, sums[d]) end
       local function store(type, type_bytes) store_sums(p, row, vector, sums, type, type_bytes) end
       if bytes == 4 then return store(k.f32, 4) end
       k.branch(k.ne(p.out_is_f32, 0), function() store(k.f32, 4) end, function() store(element, 2) end)
@@ -275,4 +287,6 @@ return function(k, spec)
   entry("list_reduce", THREADS, 0, list_reduce)
   entry("list_dz", THREADS, 0, list_dz)
   entry("list_hidden", HIDDEN_THREADS, 0, list_hidden, HIDDEN_MIN_CTAS)
+  if not spec.lora then return end
+  entry("list_adapter", HIDDEN_THREADS, 0, function(p) list_hidden(p, k.ne(p.of_b, 0)) end, HIDDEN_MIN_CTAS)
 end

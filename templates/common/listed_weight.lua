@@ -1,6 +1,6 @@
 -- listed_weight.lua: listed columns, gradients of weight and bias: see runtime/kernel/abi.h for each entry.
 --
---   dW[v] = Σ_e dz_e·hidden[row_e]      over the entries e of column v, ascending; db[v] = Σ_e dz_e
+--   dW[v] = Σ_e dz_e·hidden[row_e], dB[v] = Σ_e dz_e·u[row_e], db[v] = Σ_e dz_e    over the entries e of column v, ascending
 --
 --   list_digits, list_scan, list_place  one pass of a radix sort: entries by column
 --   list_starts                         where the entries of each column start
@@ -33,6 +33,11 @@ return function(k, spec)
   local function zero() return k.const(k.f32, 0.0) end
   local scan = k.import "scan" (k)
   local inclusive, over_cta = scan.inclusive, scan.over_cta
+
+  -- The row of hidden of an active one; of an adapter's u, that itself.
+  local function row_of(p, active)
+    return spec.lora and active or k.load(k.i32, p.index, active, constant)
+  end
 
   -- How many entries there are.
   local function entries_of(p)
@@ -334,7 +339,7 @@ return function(k, spec)
     local at = k.lane() + from
     return k.branch(k.lt(at, count), function()
       local entry = k.load(k.i32, p.order, first + at, constant)
-      local row = k.load(k.i32, p.index, k.load(k.i32, p.list_row, entry, constant), constant)
+      local row = row_of(p, k.load(k.i32, p.list_row, entry, constant))
       return {row = row, dz = k.load(k.f32, p.list_dz, entry, constant)}
     end, function() return {row = k.const(k.i32, 0), dz = zero()} end)
   end
@@ -385,7 +390,7 @@ return function(k, spec)
         local dz = k.load(k.f32, p.list_dz, step.entry, constant)
         step.active, step.dz = k.load(k.i32, p.list_row, step.entry, constant), k.select(k.lt(at, mine), dz, 0.0)
       elseif not step.row then
-        step.row = k.load(k.i32, p.index, step.active, constant)
+        step.row = row_of(p, step.active)
       end
     end
     local start = {}

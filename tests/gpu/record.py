@@ -136,6 +136,11 @@ BENCHES = {  # by part; flpgen bench
         "bench_lora_forward": [*FLAGSHIP, "--lora-rank", "64", "--rows", "8192"],
         "bench_lora": [*FLAGSHIP, "--lora-rank", "64", "--grad", "hidden,lora_a,lora_b", "--budget", "1G", "--rows",
                        "8192"],
+        "bench_lora_mixed_round": [*FLAGSHIP, "--lora-rank", "64", "--weight-dtype", "fp32", "--mixed", "round",
+                                   "--grad", "hidden,lora_a,lora_b", "--budget", "1G", "--rows", "8192"],
+        "bench_kept_20_lora": [*FLAGSHIP, "--lora-rank", "64", "--keep-set", "20", "--grad", "hidden,lora_a,lora_b",
+                               "--rows", "8192"],
+        "bench_tail_policy_lora": [*TAIL, "--lora-rank", "64", "--data", "policy", "--grad", "hidden,lora_a,lora_b"],
     },
     "bench_mixed": {
         f"bench_mixed_{mixed}": [*FLAGSHIP, "--weight-dtype", "fp32", "--mixed", mixed, "--budget", budget, "--rows", "8192"]

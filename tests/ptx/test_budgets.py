@@ -156,6 +156,7 @@ def entry_faults(entry, kernel, report, arch):
     registers, stack, spills = entry_usage(report, entry["symbol"])
     any_loss, height = set(key.get("loss") or "") == {"0"}, kernel.get("tile", {}).get("rows")
     words = ["softcap"] * bool(key.get("softcap")) + ["any"] * any_loss + [f"{height} rows", key["dtype"]]
+    words += ["lora"] * bool(key.get("lora"))
     named = [f"{entry['name']} {word}" for word in words] + [entry["name"]]
     budget = next(BUDGETS["registers"][name] for name in named if name in BUDGETS["registers"])
     shared = BUDGETS["shared_bytes"][arch]

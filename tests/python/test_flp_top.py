@@ -27,6 +27,12 @@ def test_of_equal_scores_the_lowest_id():
     assert top.ids.tolist() == [[7, 57, 107, 157, 207, 257, 0, 1, 2]] * 2 and rank.tolist() == [0, 6]
 
 
+def test_all_tokens():
+    hidden, weight, target, _ = problem(n=3, vocab=40)
+    _, top = flp.linear_logprob(hidden, weight, target, topk=40)
+    assert (top.ids.sort(1).values == torch.arange(40, device=DEVICE)).all() and (top.rest == 0).all()
+
+
 def test_score_moves_the_best_tokens_to_their_places():
     hidden, weight, _, _ = problem(n=10, vocab=V)
     tokens = torch.randint(V, (2, 5), device=DEVICE)

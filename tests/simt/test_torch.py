@@ -15,11 +15,9 @@ ROUNDING = 1e-3  # of sums of |dz|: scores from bf16 operands in float32 beside 
 def test_save_and_stream_modes(folder, capability):
     """Tensors of torch, through autograd: torch_case.py."""
     found = run(folder, capability, "torch_case.py")
-    kept, streamed, scaled = found["S"], found["P"], found["scaled"]
+    kept, scaled = found["S"], found["scaled"]
     assert kept["mode"] == "save" and kept["same_bits"] and kept["second_is_R"]
     assert all(error <= 1.5 * of_r for error, of_r in zip(kept["error"], kept["of_R"])), kept
-    assert streamed["mode"] == "stream" and streamed["loss"] < 1e-5
-    assert max(streamed["error"] + streamed["buffer"] + streamed["frozen"]) < 5e-3, streamed
     for case, rows in found["temperatures"].items():
         assert rows["kernel"] == rows["torch"] and rows["counted"] == sum(rows["kernel"]), (case, rows)
     sums = found["sums"]
@@ -68,9 +66,6 @@ def test_tails(folder, capability, dtype):
         assert whole["without_room"] == [[0, 0, 0, 0], True], name
         obeys(whole["report"], whole["sum"])
         near(whole)
-    if dtype == "bf16":
-        near(found["frozen"])
-        assert found["accumulated"]["error"][0] <= 6e-3 and found["accumulated"]["grad"]
     listed = [row for row in found.get("rows", ()) if row["report"][2] == 0]
     assert len(listed) >= 4 or dtype != "fp32"
     for row in listed:

@@ -1,5 +1,5 @@
-"""flp.linear_logprob in save mode and flp.policy_loss in stream mode, on the stand-in for libcuda that runs kernels on
-the CPU: prints errors against float64 as JSON.
+"""flp.linear_logprob in save mode, a step of fp16, temperatures, sums of the weight, on the stand-in for libcuda that
+runs kernels on the CPU: prints errors against float64 as JSON.
 
 Tensors of the CPU pass for device memory, as the stand-in's is host memory; workspace comes from an arena of the stand-in,
 which is the memory that its memset fills. Run with the stand-ins in the environment (test_torch.py).
@@ -48,18 +48,14 @@ class Batch:
         self.hidden = torch.randn(B, T, D, generator=generator).to(dtype).requires_grad_()
         self.weight = (0.3 * torch.randn(V, D, generator=generator)).to(dtype).requires_grad_()
         self.target = torch.randint(V, (B, T), generator=generator)
-        self.old, self.ref = (self.exact()[1].detach().float() + 0.2 * torch.randn(B, T, generator=generator)
-                              for _ in range(2))
-        self.advantage, self.mask = torch.tensor([1.0, -0.5]), torch.rand(B, T, generator=generator) < 0.8
+        self.old = self.exact()[1].detach().float() + 0.2 * torch.randn(B, T, generator=generator)
+        self.advantage = torch.tensor([1.0, -0.5])
 
     def exact(self):
         """Leaves, logprob and entropy in float64."""
         leaves = [leaf.detach().double().requires_grad_() for leaf in (self.hidden, self.weight)]
         logp = torch.log_softmax(leaves[0] @ leaves[1].t(), -1)
         return leaves, logp.gather(-1, self.target[..., None])[..., 0], -(logp.exp() * logp).sum(-1)
-
-    def options(self):
-        return {"old_logprob": self.old, "ref_logprob": self.ref, "beta": 0.04, "entropy_weight": 0.01, "mask": self.mask}
 
 
 def relative(got, wanted):
@@ -83,24 +79,6 @@ def saved(batch):
     mode = flp.explain(batch.hidden, batch.weight, batch.target, entropy=True, save=True).backward["mode"]
     return {"mode": mode, "same_bits": all(same), "second_is_R": all(again), "error": relative(made["S"][1][0], wanted),
             "of_R": relative(made["R"][1][0], wanted)}
-
-
-def streamed(batch):
-    """Stream mode: gradients of its own, into a buffer, and of a frozen head."""
-    leaves, logprob, entropy = batch.exact()
-    want, _ = flp.losses.policy_loss("grpo", logprob, batch.advantage, entropy=entropy, **batch.options())
-    wanted, buffer = torch.autograd.grad(want, leaves), torch.zeros(V, D)
-
-    def step(weight, **options):
-        return flp.policy_loss("grpo", batch.hidden, weight, batch.target, batch.advantage, **batch.options(), **options)[0]
-
-    loss = step(batch.weight)
-    error = relative(torch.autograd.grad(loss, [batch.hidden, batch.weight]), wanted)
-    step(batch.weight, grad_weight_accumulate=buffer)
-    frozen = torch.autograd.grad(step(batch.weight.detach()), [batch.hidden])
-    mode = flp.explain(batch.hidden, batch.weight, batch.target, entropy=True, loss="grpo+k3").step["mode"]
-    return {"mode": mode, "loss": abs(loss.item() - want.item()), "error": error,
-            "buffer": relative([buffer], wanted[1:]), "frozen": relative(frozen, wanted[:1])}
 
 
 def scaled(batch):
@@ -164,7 +142,7 @@ def main():
     pretend()
     with flp.phase("all"):
         batch = Batch()
-        print(json.dumps({"S": saved(batch), "P": streamed(batch), "scaled": scaled(Batch(torch.float16)),
+        print(json.dumps({"S": saved(batch), "scaled": scaled(Batch(torch.float16)),
                           "temperatures": temperatures(batch), "sums": summed()}))
 
 

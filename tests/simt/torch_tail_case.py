@@ -82,18 +82,6 @@ def whole(dtype, entropy, bias):
             "sum": dz.abs().sum().item(), "without_room": [small.tolist(), all(map(torch.equal, within, of_exact))]}
 
 
-def frozen():
-    """grad_hidden alone."""
-    batch, report = Batch(), marked()
-    (wanted, _), _ = batch.exact(entropy=False)
-    batch.weight = batch.weight.detach()
-    found = {}
-    for name, options in (("of_exact", {"save": False}), ("error", {"tail": TAIL, "tail_report": report})):
-        logprob = flp.linear_logprob(batch.hidden, batch.weight, batch.target, **options)
-        found[name] = relative(torch.autograd.grad((logprob * batch.upstream).sum(), batch.hidden), [wanted])
-    return {**found, "report": report.tolist()}
-
-
 def one_row(seed):
     """The gradient of a bias is dz itself: what is 0 there was left out."""
     batch, report = Batch(torch.float32, rows=1, seed=seed, bias=True, sharp=60, sure=0), marked()
@@ -103,15 +91,6 @@ def one_row(seed):
     kept = (grad_bias.double() - dz[0]).abs()[grad_bias != 0].max().item()
     return {"left": left, "sum": dz.abs().sum().item(), "kept_off": kept, "report": report.tolist(),
             "columns": int((grad_bias != 0).sum())}
-
-
-def accumulated():
-    batch, buffer = Batch(), torch.ones(V, D)
-    (_, wanted), _ = batch.exact()
-    results = flp.linear_logprob(batch.hidden, batch.weight, batch.target, entropy=True, tail=TAIL,
-                                 grad_weight_accumulate=buffer)
-    ((results[0] * batch.upstream).sum() + (results[1] * batch.of_entropy).sum()).backward()
-    return {"error": relative([buffer - 1], [wanted]), "grad": batch.weight.grad is None}
 
 
 def stepped(dtype):
@@ -184,8 +163,6 @@ def parallel(chunk, tail):
 def heads(dtype, *kinds):
     """kinds: whether there is a gradient of the entropy, and a bias"""
     found = {"whole": {"%s %s" % kind: whole(DTYPES[dtype], *kind) for kind in kinds}}
-    if dtype == "bf16":
-        found.update(frozen=frozen(), accumulated=accumulated())
     return found if dtype != "fp32" else {**found, "rows": [one_row(seed) for seed in range(6)]}
 
 

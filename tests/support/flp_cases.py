@@ -74,7 +74,8 @@ LINEAR = [
     *[case("linear_logprob", edge, keep="@keep") for edge in ("int32 lists", "int32 ids")],
     case("linear_logprob", keep="@keep_all", entropy=True),
     case("linear_logprob", keep="@keep_all", kept_mass=True, near=1e-2),
-    case("linear_logprob", **TAIL),
+    case("linear_logprob", **TAIL), case("linear_logprob", frozen=("weight",), **TAIL),
+    case("linear_logprob", entropy=True, **TAIL, **BUFFER),
     *edged("linear_logprob", ROW_EDGES, **BIAS, topk=5, rank=True),
     *[case("linear_logprob", topk=20, rank=True, entropy=True, **options)
       for options in (WHOLE, {**BIAS, **TEMPERATURES}, BF16, FP16, {"rows": "@rows"})],
@@ -85,6 +86,11 @@ LINEAR = [
       for options in (BIAS, WHOLE, {"rows": "@rows"}, {"lead": (3, 7)})],
     *[case("linear_logprob", *edges, lora="@lora", entropy=True, frozen=("weight",), **dtype)
       for edges, dtype in ((("rank 3",), {}), ((), BF16), (("rank 3", "float32 adapter"), BF16), ((), FP16))],
+    *[row for beside in ({"keep": "@keep"}, {"keep": "@keep", **BF16}, TAIL, {**TAIL, **BF16})
+      for row in edged("linear_logprob", ["nan row"], lora="@lora", entropy=True, frozen=("weight",), **beside)],
+    *[case("linear_logprob", lora="@lora", frozen=("weight",), mixed=mixed, **MIXED) for mixed in ("round", "split")],
+    case("policy_loss", rule="ppo", lora="@lora", keep="@keep", frozen=("weight",)),
+    case("policy_loss", rule="ppo", lora="@lora", mixed="round", frozen=("weight",), **MIXED),
     *[case("linear_logprob", lora="@lora", entropy=True, frozen=("weight", *frozen))
       for count in (1, 2, 3) for frozen in itertools.combinations(("hidden", "a", "b"), count)],
     *edged("linear_logprob", ["nan row", "bad ids", "banned"], **BIAS, target="@targets", entropy=True),
@@ -116,8 +122,7 @@ LOSSES = [
       for reduction in ("sum", "none") for options in FEW_HEADS],
     *[case("cross_entropy", reduction=reduction, lora="@lora", **options)
       for reduction in ("mean", "none") for options in ADAPTED[:-1]],
-    *[case("cross_entropy", mixed=mixed, reduction=reduction, **MIXED) for mixed in ("round", "split")
-      for reduction in ("mean", "none")],
+    *[case("cross_entropy", mixed=mixed, **MIXED) for mixed in ("round", "split")],
 ]
 POLICY = {"old_logprob": "@old", "ref_logprob": "@ref", "beta": 0.1, **BIAS}
 POLICY_EDGES = ["nan row", "bad ids", "beyond", "all ignored", "all masked", "masked nan", "far down", "advantage 0"]
@@ -154,7 +159,6 @@ POLICIES = [
            entropy_weight=0.01, **POLICY),
     *[row for options in (*FEW_HEADS, {**BUFFER, **BF16}, *BESIDE)
       for row in ruled("policy_loss", rules=["ppo", "gspo"], keep="@keep", **options)],
-    case("policy_loss", rule="cispo", keep="@keep", lead=(0, 5), few=0, **POLICY),
     *edged("policy_loss", ["nan row", "bad ids"], rule="grpo", mask="@mask", topk=5, rank=True, entropy=True, **POLICY),
     *[row for options in (*FEW_HEADS, {**BUFFER, **BF16}, *BESIDE, {**TAIL, "topk": 3})
       for row in ruled("policy_loss", rules=["cispo", "gspo"], **{"topk": 9, **options})],

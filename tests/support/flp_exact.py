@@ -41,7 +41,10 @@ class Head:
         self.ids = ids[self.active].masked_fill(self.ignored[self.active], 0)
         z = product(self.hidden[self.active], weight, mixed, None if keep is None else listed[self.active])
         if lora is not None:
-            z = z + lora.scale * (self.hidden[self.active] @ lora.a.t()) @ lora.b.t()
+            rows = self.hidden[self.active]
+            own = torch.arange(len(rows)) if keep is None else (~rows.isnan().any(1)).nonzero()[:, 0]
+            # A row with a NaN, which z has already, is in no sum of lists.
+            z = z.index_add(0, own, lora.scale * (rows[own] @ lora.a.t()) @ lora.b.t())
         z = scale * (z if bias is None else z + bias)
         z = z if softcap is None else softcap * torch.tanh(z / softcap)
         t = z / temperature[self.active, None]

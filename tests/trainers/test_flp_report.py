@@ -293,7 +293,7 @@ def test_points_are_flop_over_bytes_moved_once(page):
     ms = json.loads(path.read_text())["rows"][0]["ms"]
     assert float(row["TFLOP/s"]) == pytest.approx(2e-9 * n * d * v / ms, rel=1e-3)
     kept = [row for row in table(figure) if row["file"] == "bench_kept_20.json"]
-    assert [float(row["TFLOP/s"]) for row in kept] == [pytest.approx(value, rel=1e-2) for value in (2.85, 2.82, 2.60)]
+    assert [float(row["TFLOP/s"]) for row in kept] == [pytest.approx(value, rel=1e-2) for value in (2.86, 2.83, 2.66)]
     said = [text for _, text in texts(figure)]
     assert {"limits: 989 TFLOP/s, 4.80 TB/s", "D 4096, kept sets", "D 2048"} <= set(said)
 

@@ -12,25 +12,28 @@ typedef struct projection {
   double exact, error;
 } projection;
 
-static projection project(const float *hidden, const float *a, int64_t depth) {
-  double exact = 0, truncated = 0;
+static projection project(const float *hidden, const float *first, const float *a, int64_t depth) {
+  double exact = 0, truncated = 0, of_first = 0;
   float rounded = 0;
   for (int64_t d = 0; d < depth; d++) {
     exact += (double)hidden[d] * (double)a[d];
     truncated += (double)hidden[d] * (double)a[d];
     rounded += hidden[d] * a[d];
+    of_first += (double)first[d] * (double)a[d];
     if (d % 16 != 15 && d != depth - 1) continue;
     float near = (float)truncated;
     truncated = (double)(fabs((double)near) > fabs(truncated) ? nextafterf(near, 0) : near);
   }
-  return (projection){exact, fmax(fabs((double)rounded - exact), fabs(truncated - exact))};
+  double error = fmax(fabs((double)rounded - exact), fabs(truncated - exact));
+  return (projection){exact, fmax(error, fabs(of_first - exact))};
 }
 
 /* u of one row, and how far off another sum's may be: by what three times the row's worst error rounds to. a: in fp32 */
-static void project_row(const oracle_lora *lora, const float *hidden, const float *a, float *u, double *off) {
+static void project_row(const oracle_lora *lora, const float *hidden, const float *first, const float *a, float *u,
+                        double *off) {
   double exact[FLP_LORA_RANK_MAX], worst = 0;
   for (int64_t j = 0; j < lora->rank; j++) {
-    projection x = project(hidden, a + j * lora->depth, lora->depth);
+    projection x = project(hidden, first, a + j * lora->depth, lora->depth);
     exact[j] = lora->scale == 0 ? 0 : lora->scale * x.exact;
     double error = fabs(lora->scale) * x.error + fabs((double)(float)exact[j] - exact[j]);
     if (isfinite(error)) worst = fmax(worst, error);
@@ -73,10 +76,21 @@ static double bound_of_scores(const oracle_lora *lora, const double *off, const 
   return sum;
 }
 
+/* A row of hidden as its terms, and the first of them. */
+static void widen_hidden(const oracle_lora *lora, int64_t row, float *out, float *first) {
+  flp_dtype dtype = lora->hidden_dtype ? lora->hidden_dtype : lora->dtype;
+  int64_t at = row * lora->hidden_stride * flp_half_bytes(dtype);
+  flp_half_widen(dtype, (const char *)lora->hidden + at, lora->depth, out);
+  for (int64_t d = 0; d < lora->depth; d++) {
+    first[d] = (float)oracle_in_terms(lora->dtype, dtype, 1, (double)out[d]);
+    out[d] = (float)oracle_in_terms(lora->dtype, dtype, lora->terms, (double)out[d]);
+  }
+}
+
 flp_status oracle_lora_project(const oracle_lora *lora, void *u, double *score_error) {
   int64_t depth = lora->depth, element = flp_half_bytes(lora->dtype);
   double largest[FLP_LORA_RANK_MAX];
-  float *a = malloc((size_t)((lora->rank + 1) * depth) * sizeof *a);
+  float *a = malloc((size_t)((lora->rank + 2) * depth) * sizeof *a);
   if (!a) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for an adapter");
   if (lora->is_bounded) find_largest(lora, largest);
   for (int64_t j = 0; j < lora->rank; j++)
@@ -84,8 +98,8 @@ flp_status oracle_lora_project(const oracle_lora *lora, void *u, double *score_e
   for (int64_t row = 0; row < lora->n; row++) {
     float made[FLP_LORA_RANK_MAX], *hidden = a + lora->rank * depth;
     double off[FLP_LORA_RANK_MAX];
-    flp_half_widen(lora->dtype, (const char *)lora->hidden + row * lora->hidden_stride * element, depth, hidden);
-    project_row(lora, hidden, a, made, off);
+    widen_hidden(lora, row, hidden, hidden + depth);
+    project_row(lora, hidden, hidden + depth, a, made, off);
     flp_half_narrow(lora->dtype, made, lora->rank, (char *)u + row * lora->rank * element);
     score_error[row] = lora->is_bounded ? bound_of_scores(lora, off, largest) : error_of_scores(lora, off);
   }

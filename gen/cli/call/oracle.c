@@ -135,16 +135,19 @@ static block_memory split(const block_job *job, double *scratch) {
   return m;
 }
 
+double oracle_in_terms(flp_dtype dtype, flp_dtype stored, int terms, double value) {
+  if (!stored || stored == dtype) return value;
+  double first = oracle_round(dtype, value);
+  return first + (terms > 1 ? oracle_round(dtype, value - first) : 0);
+}
+
 /* Elements as products take them. */
 static void widen(const oracle_problem *problem, flp_dtype stored, const char *base, int64_t at, int64_t count,
                   float *out) {
   if (!stored) stored = problem->dtype;
   flp_half_widen(stored, base + at * flp_half_bytes(stored), count, out);
-  for (int64_t i = 0; stored != problem->dtype && i < count; i++) {
-    double first = oracle_round(problem->dtype, (double)out[i]);
-    double second = problem->terms > 1 ? oracle_round(problem->dtype, (double)out[i] - first) : 0;
-    out[i] = (float)(first + second);
-  }
+  for (int64_t i = 0; i < count; i++)
+    out[i] = (float)oracle_in_terms(problem->dtype, stored, problem->terms, (double)out[i]);
 }
 
 static void widen_row(const oracle_problem *problem, int is_weight, int64_t row, float *out) {

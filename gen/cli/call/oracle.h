@@ -94,7 +94,8 @@ flp_status oracle_grad_columns(const oracle_problem *problem, const int64_t *row
 /* An adapter: u = s·(h·Aᵀ), rounded once, to dtype. A sum in fp32 may round to the other neighbour where u lies next to the
  * middle of two; score_error is the most that this makes of a score. a: (rank, D), b: (vocab, rank) */
 typedef struct oracle_lora {
-  flp_dtype dtype;
+  flp_dtype dtype, hidden_dtype; /* of hidden in memory; 0: dtype */
+  int terms;                     /* that are taken of one that differs; u may be of the first alone */
   int64_t n, vocab, depth, rank;
   const void *hidden, *a, *b;
   int64_t hidden_stride, a_stride;
@@ -105,6 +106,8 @@ typedef struct oracle_lora {
 /* u: (n, rank) dtype; score_error: (n). error: MEMORY */
 flp_status oracle_lora_project(const oracle_lora *lora, void *u, double *score_error);
 
+/* One value as products of a dtype take it, in so many terms (0: 1) where it is stored in another (0: the same). */
+double oracle_in_terms(flp_dtype dtype, flp_dtype stored, int terms, double value);
 /* One value as an fp32 or 16-bit tensor would hold it. */
 double oracle_round(flp_dtype dtype, double value);
 

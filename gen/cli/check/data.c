@@ -307,6 +307,8 @@ static flp_status project_lora(check_problem *problem) {
   const flp_spec *spec = &problem->c.spec;
   double size = (double)problem->c.n * (double)spec->vocab * (double)spec->lora_rank;
   const oracle_lora lora = {.dtype = spec->dtype,
+                            .hidden_dtype = spec->hidden_dtype,
+                            .terms = flp_operand_terms(spec),
                             .n = problem->c.n,
                             .vocab = spec->vocab,
                             .depth = spec->hidden,

@@ -219,13 +219,15 @@ static joined joined_of(cli_memory *memory, const check_problem *p, int64_t coun
   return (joined){count, depth, rank, block, block + each, block + 2 * each};
 }
 
-/* An operand in fp64. */
-static double *widen(cli_memory *memory, const check_problem *p, const void *base, const int64_t *rows, int64_t count) {
+/* An operand in fp64, as the terms that are taken of it. */
+static double *widen(cli_memory *memory, const check_problem *p, flp_dtype dtype, const void *base, const int64_t *rows,
+                     int64_t count) {
   int64_t depth = p->c.spec.hidden;
   double *out = cli_memory_take(memory, (size_t)(count * depth) * sizeof *out);
   for (int64_t i = 0; out && i < count; i++)
     for (int64_t d = 0; d < depth; d++)
-      out[i * depth + d] = cli_number_at(p->c.spec.dtype, base, (rows ? rows[i] : i) * p->stride + d);
+      out[i * depth + d] = oracle_in_terms(p->c.spec.dtype, dtype, p->oracle.terms,
+                                           cli_number_at(dtype, base, (rows ? rows[i] : i) * p->stride + d));
   return out;
 }
 
@@ -284,7 +286,7 @@ static flp_status compare_hidden(const compare_state *s) {
   int64_t count = rows_with_work(s, rows, truth);
   gradient x = gradient_of(&memory, s, FLP_ARRAY_grad_hidden, rows, count);
   joined j = joined_of(&memory, p, count, &x);
-  const double *a = widen(&memory, p, p->lora_a, NULL, p->c.spec.lora_rank);
+  const double *a = widen(&memory, p, p->c.spec.dtype, p->lora_a, NULL, p->c.spec.lora_rank);
   flp_status status = cli_memory_status(&memory, "gradients");
   if (status == FLP_OK) status = oracle_grad_hidden(&p->oracle, rows, truth, count, j.exact, j.yardstick, j.squares);
   if (status == FLP_OK) {
@@ -302,7 +304,8 @@ static void finish_a(const compare_state *s, const joined *j, const double *hidd
   for (int64_t i = 0; i < j->count * j->rank; i++) {
     int64_t row = i / j->rank, k = i % j->rank, at = row * (j->depth + j->rank) + j->depth + k;
     double sum = p->lora_scale * j->exact[at], rounded = round_sum(p->c.spec.dtype, p->lora_scale * j->yardstick[at]);
-    if (sum == 0 && rounded == 0) continue; /* the row may be no number where it adds nothing */
+    /* The row may be no number where it adds nothing, as it does to sums of lists. */
+    if ((sum == 0 && rounded == 0) || (p->c.spec.listed && isnan(sum))) continue;
     for (int64_t d = 0; d < j->depth; d++) {
       double h = hidden[row * j->depth + d], *of = &x->yardstick[k * j->depth + d];
       x->exact[k * j->depth + d] += sum * h;
@@ -319,7 +322,7 @@ static flp_status compare_a(const compare_state *s) {
   cli_memory memory = {0};
   gradient x = gradient_of(&memory, s, FLP_ARRAY_grad_lora_a, NULL, p->c.spec.lora_rank);
   joined j = joined_of(&memory, p, t->work_count, &x);
-  const double *hidden = widen(&memory, p, p->hidden, t->work, t->work_count);
+  const double *hidden = widen(&memory, p, p->c.spec.hidden_dtype, p->hidden, t->work, t->work_count);
   flp_status status = cli_memory_status(&memory, "gradients");
   if (status == FLP_OK)
     status = oracle_grad_hidden(&p->oracle, t->work, t->work_truth, t->work_count, j.exact, j.yardstick, j.squares);

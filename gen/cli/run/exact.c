@@ -92,6 +92,8 @@ static flp_status gather_adapter(const run_problem *problem, double scale, oracl
   *block = NULL;
   if (!spec->lora_rank) return FLP_OK;
   const oracle_lora lora = {.dtype = spec->dtype,
+                            .hidden_dtype = spec->hidden_dtype,
+                            .terms = flp_operand_terms(spec),
                             .n = exact->n,
                             .vocab = spec->vocab,
                             .depth = spec->hidden,

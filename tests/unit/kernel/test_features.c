@@ -102,12 +102,11 @@ Test(features, the_matrix_of_the_manual_is_current) {
 }
 
 Test(features, a_sentence_names_both_and_the_reason) {
-  flp_spec spec = words_spec("grads=hidden tail=2^-9 lora=8"), out;
+  flp_spec spec = words_spec("grads=hidden tail=2^-9 targets=4"), out;
   cr_assert_eq(flp_spec_resolve(&spec, &out), FLP_ERROR_ARGUMENT);
   cr_expect_str_eq(flp_error_detail(),
-                   "spec.tail is set beside spec.lora_rank, whose gradients go over whole rows of the head "
-                   "(accepted: 0)");
+                   "spec.tail is set beside spec.targets, whose passes recompute (accepted: 0)");
   cr_assert_eq(flp_features_check(&spec, FLP_SURFACE_OPTION), FLP_ERROR_ARGUMENT);
   cr_expect_str_eq(flp_error_detail(),
-                   "--tail: not accepted beside --lora-rank, whose gradients go over whole rows of the head");
+                   "--tail: not accepted beside --targets, whose passes recompute");
 }

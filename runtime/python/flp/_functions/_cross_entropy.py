@@ -75,7 +75,7 @@ def cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor |
                 "cross entropy", others={"row_weight": row_weight}, temperature=temperature, softcap=softcap,
                 scale=scale, ignore_index=ignore_index, budget=budget, grad_weight_accumulate=grad_weight_accumulate,
                 keep=keep, lora=lora, mixed=mixed,
-                asked={_together.SCORES: bool(_together.given_of({"z": z_loss, "smoothing": label_smoothing}))})
+                asked={"scores": bool(_together.given_of({"z": z_loss, "smoothing": label_smoothing}))})
     call.settings.detached = True
     wishes = _wishes_of(label_smoothing, z_loss, reduction)
     if reduction == "none" and grad_weight_accumulate is not None:

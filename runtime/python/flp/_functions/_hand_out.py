@@ -20,12 +20,12 @@ ONCE = "%s hands its gradients out once (accepted: one backward pass; call it ag
 
 
 def loss_of(call, loss, scale, name):
-    """Runs a step of a call, a _call.Call -> the sum of its losses, differentiable in its leaves, and the Step.
+    """Runs a step of a call, a _call.Call -> the sum of its losses, differentiable, and the Step.
 
     scale    the upstream gradient that is in the weights of loss and is to come, or None: none is, and any may come
     name     of the public function
     """
-    ops, grads = Operands(**call.operands), call.grads
+    ops, grads, leaves = Operands(**call.operands), call.grads, [call.operands[leaf] for leaf in GRADIENTS]
     settings = _run.settings_of_step(ops, call.settings, grads)
     is_later = bool(grads) and settings.accumulate is not None and are_hooks_in_force()
     with torch.no_grad():
@@ -35,9 +35,9 @@ def loss_of(call, loss, scale, name):
         again = copy.copy(settings)
         again.old_lse, again.topk, again.rank = None, 0, False
         step = functools.partial(_gradients_of_step, again, grads, loss.program, loss.parameters)
-        value = HandOut.apply(*call.leaves, value, step, scale, name, *map(call.operands.get, FIXED), *loss.tensors())
+        value = HandOut.apply(*leaves, value, step, scale, name, *map(call.operands.get, FIXED), *loss.tensors())
     elif grads:
-        value = HandOut.apply(*call.leaves, value, _existing, scale, name, *made.gradients)
+        value = HandOut.apply(*leaves, value, _existing, scale, name, *made.gradients)
     made.gradients = None
     return value, made
 
@@ -58,7 +58,7 @@ def _existing(*saved):
 
 
 def _gradients_of_step(settings, grads, program, parameters, *saved):
-    """The gradients of a step that runs now. saved: Call.leaves, the other operands, and those of Loss"""
+    """The gradients of a step that runs now. saved: operands, those that may have a gradient first, and those of Loss"""
     names = (*GRADIENTS, *FIXED)
     loss = Loss.of_tensors(program, parameters, saved[len(names):])
     return _run.step(Operands(**dict(zip(names, saved))), settings, grads, loss).gradients
@@ -66,7 +66,7 @@ def _gradients_of_step(settings, grads, program, parameters, *saved):
 
 class HandOut(torch.autograd.Function):
     """A loss whose gradients are, or are made of, saved tensors: the backward pass hands them out, times its upstream
-    gradient. Takes Call.leaves, the loss, and gradients, a function of all that is saved that holds none of it"""
+    gradient. Takes operands that may have one, the loss, and gradients, a function of all that is saved"""
 
     @staticmethod
     def forward(ctx, *arguments):

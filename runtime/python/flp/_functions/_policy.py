@@ -79,9 +79,9 @@ def policy_loss(rule: str, hidden: Tensor, weight: Tensor, target: Tensor,
     mixed            as in flp.linear_logprob: "round" or "split" for one float32 operand beside one of 16 bits. With a
                      float32 weight, or "split", the step recomputes scores: four matrix products and more
 
-    keep             (offsets, token_ids) as in flp.linear_logprob, of the B·T rows in order: log-probabilities, and the
-                     entropy, of the distribution that a sampler's top-p or top-k mask leaves, from which tokens were
-                     drawn. Tokens outside the mask may have any list
+    keep             (offsets, token_ids) as in flp.linear_logprob, of all B·T rows in order: log-probabilities and the
+                     entropy are of the distribution that a sampler's top-p or top-k mask leaves. Tokens outside the
+                     mask may have any list
     lora             flp.Lora(a, b, scale) on a frozen head, as in flp.linear_logprob
     topk, rank       as in flp.linear_logprob; what they give is in metrics, a value a token: top_ids and top_logprobs
                      (B, T, K), top_rest and rank (B, T)

@@ -177,8 +177,6 @@ APART = (
     ("keep", ("target",), "whose columns are few already"),
     ("target", ("tail",), "whose passes recompute"),
     ("target", ("rank", "scores",), "as it is of one"),
-    ("lora", ("keep", "tail",), "whose gradients go over whole rows of the head"),
-    ("lora", ("mixed",), "whose operands have one dtype"),
     ("slices", ("keep", "tail", "target", "topk", "rank",), "which takes the weight in slices"),
-    ("scores", ("mixed", "lora", "tail", "keep",), "which reads lse or mean_score, so that every column counts"),
+    ("scores", ("slices", "lora", "tail", "keep",), "which reads lse or mean_score, so that every column counts"),
 )

@@ -471,7 +471,7 @@ def settings_of_step(ops, settings, grads):
     """The Settings of a step. Its gradients wait for an upstream factor, unless the caller's buffer had to know it:
     fp16, which loses what is above 65504 or below 6e-8 before that factor comes, waits as float32."""
     own = copy.copy(settings)
-    if _mixed.product_dtype(ops.hidden, ops.weight) is torch.float16 and settings.accumulate is None:
+    if _check.product_dtype(ops.hidden, ops.weight) is torch.float16 and settings.accumulate is None:
         own.wide_grads = grads
     return own
 

@@ -94,11 +94,6 @@ class Call:
         return mask
 
     @property
-    def leaves(self):
-        """The operands that may have a gradient, as autograd knows them."""
-        return tuple(self.operands[name] for name in GRADIENTS)
-
-    @property
     def is_plain(self):
         """Whether autograd's graph holds nothing but log-probabilities and entropies of a whole head."""
         return not (self.settings.topk or self.settings.rank or self.operands["list_offsets"] is not None or

@@ -331,6 +331,11 @@ def row_values_of(field, value, lead, device, of="target", targets=()):
     return value.detach().to(torch.float32).reshape(-1, *targets)
 
 
+def product_dtype(hidden, weight):
+    """That of the products: of two the one of 16 bits."""
+    return weight.dtype if hidden.dtype is torch.float32 else hidden.dtype
+
+
 def dense_rows(matrix):
     """The matrix and its row stride; copied only when its rows overlap or their elements are not adjacent."""
     depth = matrix.shape[1]

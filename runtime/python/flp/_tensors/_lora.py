@@ -37,13 +37,13 @@ def checked(lora, hidden, weight, name="weight"):
     if not isinstance(lora, Lora):
         _check.refuse_type("lora", lora, "a flp.Lora(a, b, scale), or None")
     rank = lora.a.shape[0] if isinstance(lora.a, Tensor) and lora.a.dim() == 2 else 0
-    vocab, depth = weight.shape[0], hidden.shape[-1]
+    vocab, depth, dtype = weight.shape[0], hidden.shape[-1], _check.product_dtype(hidden, weight)
     rows = {"lora.a": (lora.a, (rank, depth), "(r, %d), r from 1 to %d" % (depth, RANK_MAX)),
             "lora.b": (lora.b, (vocab, rank), "(%d, %d), as many columns as lora.a has rows" % (vocab, rank))}
     for field, (value, wanted, shape) in rows.items():
         _check.tensor_of(field, value)
-        if value.dtype not in (hidden.dtype, torch.float32):
-            _check.refuse_dtype(field, value, "hidden's dtype, %s, or torch.float32" % hidden.dtype)
+        if value.dtype not in (dtype, torch.float32):
+            _check.refuse_dtype(field, value, "hidden's dtype, %s, or torch.float32" % dtype)
         if tuple(value.shape) != wanted or not 1 <= rank <= RANK_MAX:
             _check.refuse_shape(field, value, shape)
         _check.same_device(field, value, "hidden", hidden)

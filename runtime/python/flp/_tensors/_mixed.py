@@ -11,7 +11,7 @@ from . import _check
 
 def settled(mixed, hidden, weight, bias, options):
     """flp_mixed of these operands, none where all have one dtype. options: of the call, which may not go with it"""
-    dtype = product_dtype(hidden, weight)
+    dtype = _check.product_dtype(hidden, weight)
     if not mixed or all(tensor is None or tensor.dtype is dtype for tensor in (hidden, weight, bias)):
         return _c.MIXED_NONE
     split = mixed == _c.MIXED_SPLIT
@@ -24,14 +24,9 @@ def settled(mixed, hidden, weight, bias, options):
     return mixed
 
 
-def product_dtype(hidden, weight):
-    """That of the products: of two the one of 16 bits."""
-    return weight.dtype if hidden.dtype is torch.float32 else hidden.dtype
-
-
 def spec_fields(ops, settings):
     """flp_spec fields of the operands' dtypes."""
-    dtype = product_dtype(ops.hidden, ops.weight)
+    dtype = _check.product_dtype(ops.hidden, ops.weight)
     if not settings.mixed:
         return {"dtype": _check.DTYPES[dtype]}
     bias = dtype if ops.bias is None else ops.bias.dtype
@@ -55,7 +50,7 @@ def made(ops, settings):
     """The operands with hidden and bias as products take them."""
     if not settings.mixed:
         return ops
-    dtype, own = product_dtype(ops.hidden, ops.weight), copy.copy(ops)
+    dtype, own = _check.product_dtype(ops.hidden, ops.weight), copy.copy(ops)
     if ops.hidden.dtype is not dtype:
         own.hidden = terms(ops.hidden, dtype, settings.mixed)
     if ops.bias is not None and ops.bias.dtype is not dtype:

@@ -42,9 +42,10 @@ class Operands:
         self.list_offsets, self.list_ids = dense("keep[0]", list_offsets), dense("keep[1]", list_ids)
         self.lora_a = self.lora_b = None
         if lora_a is not None:
-            self.is_lora_wide = hidden.element_size() < 4 and torch.float32 in (lora_a.dtype, lora_b.dtype)
-            self.lora_a, self.lora_a_stride = _check.dense_rows(settled("lora.a", lora_a.detach().to(hidden.dtype)))
-            self.lora_b, self.lora_b_stride = _check.dense_rows(settled("lora.b", lora_b.detach().to(hidden.dtype)))
+            dtype = _check.product_dtype(hidden, weight)
+            self.is_lora_wide = dtype is not torch.float32 and torch.float32 in (lora_a.dtype, lora_b.dtype)
+            self.lora_a, self.lora_a_stride = _check.dense_rows(settled("lora.a", lora_a.detach().to(dtype)))
+            self.lora_b, self.lora_b_stride = _check.dense_rows(settled("lora.b", lora_b.detach().to(dtype)))
 
     @property
     def is_listed(self):

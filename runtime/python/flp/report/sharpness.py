@@ -27,7 +27,8 @@ def products_of(row):
 
 
 def is_drawable(row):
-    return (row.case in ("forward+backward", "step") and row.grads and row.ms and row.product_ms and row.data in KINDS)
+    return (row.case in ("forward+backward", "step") and row.grads and row.ms and row.product_ms and
+            row.data in KINDS and not row.lora_rank)
 
 
 def shapes_of(some):
