@@ -66,7 +66,7 @@ def test_there_is_a_pair_for_each_row_and_function():
                          ids=lambda value: getattr(value, "__module__", "") + "." + value.__name__ if callable(value) else value)
 def test_pair(one_rank, function, option, other):
     accepted, name = _together.ACCEPTED.get(other, "None"), _together.NAMES.get(option, option)
-    words = r"^%s is .* \(accepted: %s with %s, " % (other, accepted, name)
+    words = r"^%s is .* \(accepted: %s with %s, " % ("mixed" if other == "slices" else other, accepted, name)
     for mixed in MIXED if {option, other} & {"mixed", "slices"} else (None,):
         given = {name: mixed if mixed and name in ("mixed", "slices") else value_of(name) for name in (option, other)}
         with pytest.raises(ValueError, match=words):

@@ -12,7 +12,7 @@ ROUNDING = 1e-3  # of sums of |dz|: scores from bf16 operands in float32 beside 
 
 
 @both
-def test_save_and_stream_modes(folder, capability):
+def test_save_mode_and_a_step_of_fp16(folder, capability):
     """Tensors of torch, through autograd: torch_case.py."""
     found = run(folder, capability, "torch_case.py")
     kept, scaled = found["S"], found["scaled"]

@@ -90,7 +90,6 @@ LINEAR = [
       for row in edged("linear_logprob", ["nan row"], lora="@lora", entropy=True, frozen=("weight",), **beside)],
     *[case("linear_logprob", lora="@lora", frozen=("weight",), mixed=mixed, **MIXED) for mixed in ("round", "split")],
     case("policy_loss", rule="ppo", lora="@lora", keep="@keep", frozen=("weight",)),
-    case("policy_loss", rule="ppo", lora="@lora", mixed="round", frozen=("weight",), **MIXED),
     *[case("linear_logprob", lora="@lora", entropy=True, frozen=("weight", *frozen))
       for count in (1, 2, 3) for frozen in itertools.combinations(("hidden", "a", "b"), count)],
     *edged("linear_logprob", ["nan row", "bad ids", "banned"], **BIAS, target="@targets", entropy=True),
@@ -123,6 +122,7 @@ LOSSES = [
     *[case("cross_entropy", reduction=reduction, lora="@lora", **options)
       for reduction in ("mean", "none") for options in ADAPTED[:-1]],
     *[case("cross_entropy", mixed=mixed, **MIXED) for mixed in ("round", "split")],
+    case("cross_entropy", mixed="round", label_smoothing=0.1, z_loss=1e-3, hidden_dtype=torch.float32, **BF16),
 ]
 POLICY = {"old_logprob": "@old", "ref_logprob": "@ref", "beta": 0.1, **BIAS}
 POLICY_EDGES = ["nan row", "bad ids", "beyond", "all ignored", "all masked", "masked nan", "far down", "advantage 0"]

@@ -82,7 +82,7 @@ def product(hidden, weight, mixed, listed):
     """hidden·Wᵀ; mixed: as the product takes operands that are rounded to bfloat16, gradients passing by. listed: the
     columns that count (N,V), or None; there are no others, and a row with a NaN reaches no column's gradient (flp.h)."""
     if mixed == "round":
-        weight = weight + (weight.detach().bfloat16().double() - weight.detach())
+        hidden, weight = (x + (x.detach().bfloat16().double() - x.detach()) for x in (hidden, weight))
     if listed is None or not len(hidden):
         return hidden @ weight.t()
     rows = []

@@ -58,13 +58,13 @@ def cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor |
     grad_weight_accumulate, grad_scale
                      as in flp.policy_loss; not with reduction "none"
     keep, lora, mixed
-                     as in flp.linear_logprob, where label_smoothing and z_loss, which read all scores, are 0
+                     as in flp.linear_logprob. label_smoothing and z_loss, which read all scores, go with one of these
+                     alone: mixed="round" of a float32 hidden
 
     Returns a float32 scalar, or (...) with "none", differentiable once in hidden, weight, bias and the adapter. The
     gradients of a scalar are computed here, in three matrix products (frozen head: two), row chunk by row chunk within
     the budget; under torch.no_grad() there are none. With "none" backward computes them, in three products beside
-    forward's one. Label smoothing reads the weight once more, and adds to its gradient once more; with a softcap it
-    costs two products more.
+    forward's one. Label smoothing reads the weight and adds to its gradient once more; with a softcap, two products.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes;
             RuntimeError in a second backward pass
     thread: safe

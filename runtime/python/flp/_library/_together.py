@@ -30,7 +30,7 @@ def check(given):
     that are given, with their values."""
     found = given_of(given)
     for option, other in apart(found):
-        refuse(ValueError, other, _shown(other, found[other]),
+        refuse(ValueError, "mixed" if other == SLICES else other, _shown(other, found[other]),
                "%s with %s, %s" % (ACCEPTED.get(other, "None"), NAMES.get(option, option), WITHOUT[option][other]))
     return found
 

@@ -20,7 +20,7 @@ def settled(mixed, hidden, weight, bias, options):
     if bias is not None and split and bias.dtype is not dtype:
         _check.refuse_dtype("bias", bias, '%s with mixed="split"' % dtype)
     if split or weight.dtype is not dtype:
-        _together.check({"slices": True, **options})
+        _together.check({**options, _together.SLICES: options["mixed"]})
     return mixed
 
 
