@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
-from flp_reference import relative
+from flp_reference import doubles, relative
 
 import flp
 
@@ -205,3 +205,19 @@ def compare(own, ours, wanted, dtype, rounded=False, host_values=HOST_VALUES, ho
             limit, usual, host_limit = values, HOST_VALUES, host_values
         assert errors[0] <= max(limit[dtype], min(errors[1], usual[dtype])), (name, errors)
         assert errors[1] <= host_limit[dtype], (name, errors)
+
+
+def scores_in_parallel(model_utils, dtype, shape, group, chunk_size, device, *host):
+    """from_parallel_logits_to_logprobs of a host's module, with the next token as each one's target."""
+    torch.manual_seed(0)
+    scores = (torch.randn(shape, device=device) * 3).to(dtype).requires_grad_()
+    tokens = torch.randint(0, shape[-1], shape[:2], device=device)
+
+    def call():  # of a copy, as the host may write into what it is given
+        logprob = model_utils.from_parallel_logits_to_logprobs(scores * 1, tokens, 0, shape[-1], group,
+                                                               chunk_size=chunk_size)
+        return with_gradients([logprob], [scores])
+
+    doubled = doubles(scores)
+    logprob = doubled[0].log_softmax(-1).gather(-1, tokens.roll(-1, -1).unsqueeze(-1)).squeeze(-1)
+    compare(*both(host[0], call, *host[1:]), with_gradients([logprob[:, :-1]], doubled), dtype)

@@ -2,7 +2,7 @@
 import pytest
 import torch
 from flp_reference import doubles, problem, reference
-from parity import DTYPES, bare, both, both_in_ranks, compare, with_gradients
+from parity import DTYPES, bare, both, both_in_ranks, compare, scores_in_parallel, with_gradients
 
 bare("nemo_rl", "nemo_rl.distributed", "nemo_rl.algorithms")
 from nemo_rl.distributed import model_utils  # noqa: E402
@@ -70,15 +70,4 @@ def test_a_head_whose_vocabulary_is_sharded(dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("chunk_size", [None, 5])
 def test_scores(one_rank, dtype, chunk_size, device):
-    torch.manual_seed(0)
-    scores = (torch.randn(BATCH, LENGTH, 501, device=device) * 3).to(dtype).requires_grad_()
-    tokens = torch.randint(0, 501, (BATCH, LENGTH), device=device)
-
-    def call():
-        logprob = model_utils.from_parallel_logits_to_logprobs(scores * 1, tokens, 0, 501, one_rank,
-                                                               chunk_size=chunk_size)
-        return with_gradients([logprob], [scores])
-
-    doubled = doubles(scores)
-    logprob = doubled[0].log_softmax(-1).gather(-1, tokens.roll(-1, -1).unsqueeze(-1)).squeeze(-1)
-    compare(*both("nemo-rl", call, "nemo_rl"), with_gradients([logprob[:, :-1]], doubled), dtype)
+    scores_in_parallel(model_utils, dtype, (BATCH, LENGTH, 501), one_rank, chunk_size, device, "nemo-rl", "nemo_rl")

@@ -3,7 +3,7 @@ scores."""
 import pytest
 import torch
 from flp_reference import doubles, problem, reference, relative
-from parity import DTYPES, HOST_VALUES, bare, both, both_in_ranks, compare, with_gradients
+from parity import DTYPES, HOST_VALUES, bare, both, both_in_ranks, compare, scores_in_parallel, with_gradients
 
 pytest.importorskip("megatron.core")
 bare("skyrl", "skyrl.backends", "skyrl.backends.skyrl_train", "skyrl.backends.skyrl_train.distributed",
@@ -120,19 +120,7 @@ def test_a_head_of_another_dtype(one_rank):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("chunk_size", [None, 5])
 def test_scores_of_megatron(one_rank, dtype, chunk_size, device):
-    torch.manual_seed(0)
-    scores = (torch.randn(BATCH, LENGTH, 501, device=device) * 3).to(dtype).requires_grad_()
-    tokens = torch.randint(0, 501, (BATCH, LENGTH), device=device)
-
-    def call():
-        # A copy, as the host may write into what it is given.
-        logprob = model_utils.from_parallel_logits_to_logprobs(scores * 1, tokens, 0, 501, one_rank,
-                                                               chunk_size=chunk_size)
-        return with_gradients([logprob], [scores])
-
-    doubled = doubles(scores)
-    logprob = doubled[0].log_softmax(-1).gather(-1, tokens.roll(-1, -1).unsqueeze(-1)).squeeze(-1)
-    compare(*both("skyrl", call), with_gradients([logprob[:, :-1]], doubled), dtype)
+    scores_in_parallel(model_utils, dtype, (BATCH, LENGTH, 501), one_rank, chunk_size, device, "skyrl")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
