@@ -96,9 +96,7 @@ static flp_status bench(bench_args *args, const char *command) {
 }
 
 const cli_values cli_bench_argp = {
-    .argp.options = options,
-    .argp.parser = parse,
-    .rows = values,
+    CLI_OPTIONS(options, parse, values),
     .call = offsetof(bench_args, options),
     .modes = CLI_BACKWARD_MODES,
     .argp.doc =

@@ -161,9 +161,7 @@ static flp_status collect(const cache_args *args) {
 }
 
 const cli_values cli_cache_argp = {
-    .argp.options = options,
-    .argp.parser = parse,
-    .rows = values,
+    CLI_OPTIONS(options, parse, values),
     .argp.args_doc = "ls|verify|gc",
     .argp.doc =
         "Lists, verifies or cleans the kernel cache."

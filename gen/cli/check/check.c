@@ -208,9 +208,7 @@ static void leave_hung(int code) {
 }
 
 const cli_values cli_check_argp = {
-    .argp.options = options,
-    .argp.parser = parse,
-    .rows = values,
+    CLI_OPTIONS(options, parse, values),
     .call = offsetof(check_args, how.options),
     .modes = CLI_CHECK_MODES,
     .argp.doc =

@@ -62,9 +62,7 @@ static flp_status print(void *input) {
 }
 
 const cli_values cli_completion_argp = {
-    .argp.options = options,
-    .argp.parser = cli_values_parse,
-    .rows = values,
+    CLI_OPTIONS(options, cli_values_parse, values),
     .argp.args_doc = "bash|zsh|fish|commands",
     CLI_RUN(completion_args, print),
     .argp.doc =

@@ -391,9 +391,7 @@ static const cli_value values[] = {{KEY_REQUIRE, CLI_IS_WORD, CLI_PLACE(doctor_a
                                    {0}};
 
 const cli_values cli_doctor_argp = {
-    .argp.options = options,
-    .argp.parser = cli_values_parse,
-    .rows = values,
+    CLI_OPTIONS(options, cli_values_parse, values),
     .argp.doc =
         "Shows what this machine offers: driver, GPUs, generator, caches, rungs and where every setting comes from."
         "\vFails with exit status 3 if no rung works, if --require or FLP_FORCE names one that does not, or if "

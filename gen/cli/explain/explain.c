@@ -89,9 +89,7 @@ static flp_status explain(explain_args *args) {
 }
 
 const cli_values cli_explain_argp = {
-    .argp.options = options,
-    .argp.parser = cli_values_parse,
-    .rows = values,
+    CLI_OPTIONS(options, cli_values_parse, values),
     .call = offsetof(explain_args, options),
     .modes = CLI_BACKWARD_MODES,
     .argp.doc =

@@ -226,9 +226,7 @@ static flp_status generate(gen_work *work, gen_args *args) {
 }
 
 const cli_values cli_gen_argp = {
-    .argp.options = options,
-    .argp.parser = cli_values_parse,
-    .rows = values,
+    CLI_OPTIONS(options, cli_values_parse, values),
     .argp.doc =
         "Generates the kernels of one specialisation of a language-model head. Without --out or "
         "--install-cache nothing is written: the table shows what would be."

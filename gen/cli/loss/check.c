@@ -272,9 +272,7 @@ static const cli_value values[] = {
     {0}};
 
 const cli_values cli_loss_check_argp = {
-    .argp.options = check_options,
-    .argp.parser = cli_values_parse,
-    .rows = values,
+    CLI_OPTIONS(check_options, cli_values_parse, values),
     .argp.args_doc = "LOSS",
     .argp.doc =
         "Traces a loss and compares its derivatives by logprob, entropy, lse and mean_score with finite differences."

@@ -52,9 +52,7 @@ static flp_status list(void *input) {
 static const struct argp_option list_options[] = {
     {"json", CLI_SWITCH(show_args, json), NULL, 0, "print one JSON document", 0}, {0}};
 
-const cli_values cli_loss_list_argp = {.argp.options = list_options,
-                                       .argp.parser = cli_values_parse,
-                                       .rows = (const cli_value[]){{0}},
+const cli_values cli_loss_list_argp = {CLI_OPTIONS(list_options, cli_values_parse, (const cli_value[]){{0}}),
                                        CLI_RUN(show_args, list),
                                        .argp.doc =
                                            "Lists the losses that are built in. w: weight, A: advantage, H: entropy."
@@ -155,9 +153,7 @@ static const cli_value show_values[] = {
     {0}};
 
 const cli_values cli_loss_show_argp = {
-    .argp.options = show_options,
-    .argp.parser = cli_values_parse,
-    .rows = show_values,
+    CLI_OPTIONS(show_options, cli_values_parse, show_values),
     .argp.args_doc = "LOSS",
     CLI_RUN(show_args, show),
     .argp.doc =

@@ -94,9 +94,7 @@ static const cli_value values[] = {
     {0}};
 
 const cli_values cli_pack_build_argp = {
-    .argp.options = options,
-    .argp.parser = cli_values_parse,
-    .rows = values,
+    CLI_OPTIONS(options, cli_values_parse, values),
     .argp.doc =
         "Packs kernels into one file, which FLP_CACHE_PATH may name as it is."
         "\vThe kernels of a specialisation, of lists of them, of caches and of packs, each once; beside those for one "

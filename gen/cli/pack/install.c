@@ -114,9 +114,7 @@ static flp_status install(void *input) {
 }
 
 const cli_values cli_pack_install_argp = {
-    .argp.options = options,
-    .argp.parser = cli_values_parse,
-    .rows = values,
+    CLI_OPTIONS(options, cli_values_parse, values),
     .argp.args_doc = "FILE",
     CLI_RUN(install_args, install),
     .argp.doc =

@@ -69,9 +69,7 @@ static flp_status verify(void *input) {
 }
 
 const cli_values cli_pack_verify_argp = {
-    .argp.options = verify_options,
-    .argp.parser = cli_values_parse,
-    .rows = values,
+    CLI_OPTIONS(verify_options, cli_values_parse, values),
     .argp.args_doc = "FILE",
     CLI_RUN(show_args, verify),
     .argp.doc =
@@ -151,9 +149,7 @@ static flp_status inspect(void *input) {
 }
 
 const cli_values cli_pack_inspect_argp = {
-    .argp.options = verify_options + 1,
-    .argp.parser = cli_values_parse,
-    .rows = values,
+    CLI_OPTIONS(verify_options + 1, cli_values_parse, values),
     .argp.args_doc = "FILE",
     CLI_RUN(show_args, inspect),
     .argp.doc =

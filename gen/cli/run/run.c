@@ -140,9 +140,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 }
 
 const cli_values cli_run_argp = {
-    .argp.options = options,
-    .argp.parser = parse,
-    .rows = values,
+    CLI_OPTIONS(options, parse, values),
     .call = offsetof(run_args, options),
     .argp.doc =
         "Computes log-probabilities, entropies and gradients of a language-model head."

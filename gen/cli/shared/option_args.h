@@ -79,6 +79,7 @@ struct cli_values {
   flp_status (*run)(void *input); /* of a verb whose arguments begin as zeros: CLI_RUN; else NULL */
   size_t bytes, json;             /* its arguments, and where among them the switch of --json is */
 };
+#define CLI_OPTIONS(of_argp, reads, values) .argp.options = of_argp, .argp.parser = reads, .rows = values
 #define CLI_RUN(type, function) .run = function, .bytes = sizeof(type), .json = offsetof(type, json)
 
 static inline int cli_is_option(int key) {

@@ -106,9 +106,7 @@ static flp_status sign(void *input) {
 }
 
 const cli_values cli_sign_argp = {
-    .argp.options = options,
-    .argp.parser = parse,
-    .rows = values,
+    CLI_OPTIONS(options, parse, values),
     .argp.args_doc = "FILE...",
     CLI_RUN(sign_args, sign),
     .argp.doc =

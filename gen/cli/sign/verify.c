@@ -72,9 +72,7 @@ static flp_status verify(void *input) {
 }
 
 const cli_values cli_verify_argp = {
-    .argp.options = options,
-    .argp.parser = parse,
-    .rows = values,
+    CLI_OPTIONS(options, parse, values),
     .argp.args_doc = "FILE...",
     CLI_RUN(verify_args, verify),
     .argp.doc =

@@ -311,9 +311,7 @@ static flp_status tune(tune_args *args, const char *command) {
 }
 
 const cli_values cli_tune_argp = {
-    .argp.options = options,
-    .argp.parser = cli_values_parse,
-    .rows = values,
+    CLI_OPTIONS(options, cli_values_parse, values),
     .call = offsetof(tune_args, options),
     .modes = CLI_TUNE_MODES,
     .argp.doc =
