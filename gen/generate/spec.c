@@ -69,7 +69,8 @@ void gen_spec_push(lua_State *L) {
     uint32_t value;
   } flags[] = {
       {"entropy", key->entropy}, {"bias", key->bias}, {"bias_grad", key->bias_grad}, {"softcap", key->softcap},
-      {"lora", key->lora}};
+      {"lora", key->lora}, {"wide_weight", key->weight_form & FLP_KEY_WIDE},
+      {"two_terms", key->weight_form & FLP_KEY_TERMS}};
   lua_newtable(L);
   set_string(L, "kind", flp_kernel_kind_name(key->kind));
   set_string(L, "arch", key->arch);

@@ -115,7 +115,6 @@ enum { FLP_COUNT_MAX = 1 << 30, FLP_HIDDEN_MAX = 1 << 20 };
   A(LISTED, B(TARGETS), "whose columns are few already")                                                               \
   A(TARGETS, B(TAIL), "whose passes recompute")                                                                        \
   A(TARGETS, B(RANK) B(SCORES), "as it is of one")                                               \
-  A(SLICES, B(LISTED) B(TAIL) B(TARGETS) B(TOPK) B(RANK), "which takes the weight in slices")                          \
   A(SCORES, B(SLICES) B(LORA) B(TAIL) B(LISTED), "which reads lse or mean_score, so that every column counts")
 /* clang-format on */
 

@@ -68,16 +68,12 @@ const flp_abi_entry *flp_abi_find(const char *name) {
   return NULL;
 }
 
-static int comes_with(const flp_abi_list *list, uint32_t parts) {
-  uint32_t own = list->parts & ~(uint32_t)FLP_TOGETHER, common = own & parts;
-  return !own || (list->parts & FLP_TOGETHER ? common == own : common != 0);
-}
-
 /* The parameter at `i`, or the next one behind it that is there. */
 static const flp_abi_param *param_from(const flp_abi_entry *entry, uint32_t i) {
   uint32_t begin = 0;
   for (const flp_abi_list *list = entry->lists; list->count; begin += list->count, list++) {
-    if (comes_with(list, entry->parts) && i < begin + list->count) return &entry->params[i > begin ? i : begin];
+    if ((!list->parts || list->parts & entry->parts) && i < begin + list->count)
+      return &entry->params[i > begin ? i : begin];
   }
   return NULL;
 }

@@ -114,8 +114,7 @@ enum flp_part {
 #define FLP_PART(ID, name) FLP_PART_##ID = 1 << FLP_PART_BIT_##ID,
   FLP_FORWARD_PARTS(FLP_PART)
 #undef FLP_PART
-      FLP_FORWARD_SETS = 1 << FLP_PART_BITS,
-  FLP_TOGETHER = FLP_FORWARD_SETS /* of parts that count together */
+      FLP_FORWARD_SETS = 1 << FLP_PART_BITS
 };
 
 /* N(set, name) for every set of parts. */
@@ -436,7 +435,8 @@ enum flp_part {
   P(ptr, emit_count)  /* (n,FLP_EMIT_BINS) i32 by active row, 0 before */  \
   P(ptr, emit_entry)  /* (n,emit_capacity,2) by active row, out: column i32; t - floor[a] f32 */ \
   P(i32, emit_capacity) /* a multiple of 32, at most FLP_EMIT_MOST */      \
-  P(f32, log2_threshold) /* negative */
+  P(f32, log2_threshold) /* negative */                                    \
+  P(i32, columns)     /* of all launches over the row's columns */
 /* module emitted: entry emit_floor, one thread an active row of [row_begin, row_end): floor[a] = log2_threshold above
  * the largest of what is given: the maximum of the first partial of a forward over the first columns; the LSE of a
  * policy near this one; the target's score, where this shard has the target and zy is given, and that less the logprob
@@ -478,13 +478,13 @@ enum flp_part {
  * listed columns take the lists from there (list_hidden, listed_weight). A vocab shard does this for its own columns,
  * with sums of its own: what holds for every shard holds for the whole.
  *
- * module tail: entry tail_target, one warp an active row of [row_begin, row_end): zy[a] = h·w_y + b, where this shard has
- * the target, for emit_floor; in any fixed order of sums, as forward writes its own later. hidden, weight allow accesses
- * of key.alignment bytes. */
-#define FLP_TAIL_TARGET_PARAMS(P)                                          \
+ * modules tail and top: entries tail_target and top_target, one warp 8 active rows of [row_begin, row_end): zy[a] =
+ * h·w_y + b with the bits of forward, where this shard has the target. hidden, weight allow accesses of key.alignment
+ * bytes. */
+#define FLP_OWN_SCORES_PARAMS(P)                                           \
   FLP_ADAPTER_PARAMS(P)                                                    \
   P(ptr, hidden) P(i64, hidden_stride)                                     \
-  P(ptr, weight) P(i64, weight_stride)                                     \
+  P(ptr, weight) P(i64, weight_stride) /* see key.weight_form */                 \
   P(ptr, bias) /* (V) operand dtype or null */                             \
   P(region, index) P(region, local_target) P(region, count)                \
   P(i32, depth) P(i32, row_begin) P(i32, row_end)                          \
@@ -572,11 +572,6 @@ enum flp_part {
 #define FLP_CONTENDER_PARAMS(P)                                             \
   P(i32, top_from) /* lists columns from this one of the launch on, a multiple of 64 */ \
   FLP_TOP_LIST_PARAMS(P)
-
-/* module top: entry top_target, one warp 8 active rows of [row_begin, row_end): zy[a] = h·w_y + b with the bits of
- * forward, where this shard has the target. hidden, weight allow accesses of key.alignment bytes. */
-#define FLP_TOP_TARGET_PARAMS(P)                                            \
-  FLP_TAIL_TARGET_PARAMS(P)
 
 /* module top: entry top_begin, one thread an active row: empty lists, floors that only -inf is below (best > 0), marks from zy
  * (ranks 1), no lost rows. */
@@ -1072,7 +1067,7 @@ enum flp_part {
  * Products take spec.dtype. An operand of another dtype becomes one term of it, or two side by side: the rounded operand
  * and its rounded rest. With two terms D of a product of scores is 2·D, and the other operand stands twice side by side.
  * hidden and bias are made at once, the weight slice by slice: of columns from a multiple of unit_columns on in forward, of
- * a chunk in backward.
+ * a chunk in backward. Kernels that read rows of the weight by themselves have them as they stand (key.weight_form).
  *
  * module operand_terms: entry operand_terms, one warp a row: out[r][t·depth + d] is term t of source[r][d]; the last row has
  * last_depth elements. source and out allow accesses of key.alignment bytes; source of f32 may begin anywhere. */
@@ -1151,24 +1146,17 @@ enum flp_part {
  * hidden. acc is f32 always. In place of both where operands come through tensor maps and dz is one of them, module
  * lora_products: entry lora_products_map, products_map with lora_b in the place of weight and lora_u in that of hidden. */
 
-/* Of emit beside a part that goes over the vocabulary in slices. */
-#define FLP_SLICED_EMIT_PARAMS(P)                                          \
-  P(i32, columns) /* of all slices */
-
-/* Parameters of forward, list after list: L(P, parts, LIST), a list that is there with any of these parts, FLP_TOGETHER
- * with all of them, or 0 always. */
+/* Parameters of forward, list after list: L(P, parts, LIST), one that is there with any of these parts, or 0 always. */
 #define FLP_FORWARD_LISTS(L, P)                                               \
   L(P, 0, FLP_FORWARD_PARAMS)                                                 \
   L(P, FLP_PART_KEEP | FLP_PART_TOP | FLP_PART_COLUMNS, FLP_SLICE_PARAMS)     \
   L(P, FLP_PART_KEEP, FLP_KEEP_PARAMS) L(P, FLP_PART_EMIT, FLP_EMIT_PARAMS)   \
-  L(P, FLP_TOGETHER | FLP_PART_EMIT | FLP_PART_TOP, FLP_SLICED_EMIT_PARAMS)   \
   L(P, FLP_PART_TARGETS, FLP_HOLD_PARAMS) L(P, FLP_PART_TOP, FLP_CONTENDER_PARAMS) \
   L(P, FLP_PART_LORA, FLP_LORA_PARAMS)
 #define FLP_FORWARD_MAP_LISTS(L, P)                                           \
   L(P, 0, FLP_FORWARD_MAP_PARAMS)                                             \
   L(P, FLP_PART_KEEP | FLP_PART_TOP | FLP_PART_COLUMNS, FLP_SLICE_PARAMS)     \
   L(P, FLP_PART_KEEP, FLP_KEEP_MAP_PARAMS) L(P, FLP_PART_EMIT, FLP_EMIT_PARAMS) \
-  L(P, FLP_TOGETHER | FLP_PART_EMIT | FLP_PART_TOP, FLP_SLICED_EMIT_PARAMS)   \
   L(P, FLP_PART_TARGETS, FLP_HOLD_PARAMS) L(P, FLP_PART_TOP, FLP_CONTENDER_PARAMS) \
   L(P, FLP_PART_COLUMNS, FLP_AHEAD_MAP_PARAMS) L(P, FLP_PART_LORA, FLP_LORA_MAP_PARAMS)
 #define FLP_ABI_WHOLE(P, parts, LIST) LIST(P)
@@ -1197,7 +1185,7 @@ enum flp_part {
   E(list_place, FLP_LIST_PLACE_PARAMS) E(list_starts, FLP_LIST_STARTS_PARAMS)                  \
   E(list_weight, FLP_LIST_WEIGHT_PARAMS) E(list_weight_wide, FLP_LIST_WEIGHT_WIDE_PARAMS) \
   E(emit_floor, FLP_EMIT_FLOOR_PARAMS) E(emit_sort, FLP_EMIT_SORT_PARAMS)                      \
-  E(tail_target, FLP_TAIL_TARGET_PARAMS) E(tail_mean, FLP_TAIL_MEAN_PARAMS) E(tail_rows, FLP_TAIL_ROWS_PARAMS)                    \
+  E(tail_target, FLP_OWN_SCORES_PARAMS) E(tail_mean, FLP_TAIL_MEAN_PARAMS) E(tail_rows, FLP_TAIL_ROWS_PARAMS) \
   E(tail_choose, FLP_TAIL_CHOOSE_PARAMS) E(tail_entries, FLP_TAIL_ENTRIES_PARAMS) \
   E(targets_rows, FLP_TARGETS_ROWS_PARAMS) E(targets_sort, FLP_TARGETS_SORT_PARAMS) \
   E(targets_finish, FLP_TARGETS_FINISH_PARAMS) E(targets_strike, FLP_TARGETS_STRIKE_PARAMS) \
@@ -1208,7 +1196,7 @@ enum flp_part {
   E(score_rows, FLP_SCORE_ROWS_PARAMS) E(score_record, FLP_SCORE_RECORD_PARAMS) \
   E(score_target, FLP_SCORE_TARGET_PARAMS) E(score_hidden, FLP_SCORE_HIDDEN_PARAMS) \
   E(score_head, FLP_SCORE_HEAD_PARAMS) E(score_add, FLP_SCORE_ADD_PARAMS) \
-  E(top_target, FLP_TOP_TARGET_PARAMS) E(top_begin, FLP_TOP_BEGIN_PARAMS) E(top_floor, FLP_TOP_FLOOR_PARAMS) \
+  E(top_target, FLP_OWN_SCORES_PARAMS) E(top_begin, FLP_TOP_BEGIN_PARAMS) E(top_floor, FLP_TOP_FLOOR_PARAMS) \
   E(top_redo, FLP_TOP_REDO_PARAMS) E(top_listed, FLP_TOP_LISTED_PARAMS) \
   E(top_finish, FLP_TOP_FINISH_PARAMS) E(top_others, FLP_TOP_OTHERS_PARAMS) \
   E(operand_terms, FLP_OPERAND_TERMS_PARAMS)                                                   \

@@ -27,6 +27,7 @@ void flp_kernel_key_canonicalise(flp_kernel_key *key) {
   }
   if (fields & FLP_KIND_ADDS) out.bias = key->bias != 0;
   if (fields & FLP_KIND_LORA) out.lora = key->lora != 0;
+  if (fields & FLP_KIND_MIXED) out.weight_form = key->weight_form;
   if (fields & FLP_KIND_BIAS_GRAD) out.bias_grad = key->bias_grad != 0;
   if (fields & FLP_KIND_ALIGNMENT) out.alignment = key->alignment >= 16 ? 16 : (uint32_t)flp_dtype_bytes(key->dtype);
   if (fields & FLP_KIND_HIDDEN) out.hidden = key->hidden;
@@ -62,6 +63,8 @@ static flp_kernel_key key_of(const flp_spec *spec, const char *arch, flp_kernel_
       .bias_grad = (spec->grads & FLP_GRAD_BIAS) != 0,
       .softcap = spec->softcap > 0,
       .lora = spec->lora_rank > 0,
+      .weight_form = (flp_weight_dtype(spec) != spec->dtype ? FLP_KEY_WIDE : 0u) |
+               (flp_operand_terms(spec) > 1 ? FLP_KEY_TERMS : 0u),
       .alignment = spec->alignment,
       .hidden = kind == FLP_KERNEL_LORA_PRODUCTS ? spec->lora_rank : spec->hidden,
       .vocab = spec->vocab,
@@ -193,11 +196,12 @@ size_t flp_kernel_key_bytes(const flp_kernel_key *key, const uint8_t sources[32]
   flp_tunables_text(&k.tune, tune);
   int length = snprintf(out, capacity,
                         "flp-key/%d kind=%s arch=%s dtype=%s target=%s out=%s entropy=%" PRIu32 " bias=%" PRIu32
-                        " bias_grad=%" PRIu32 " softcap=%" PRIu32 " lora=%" PRIu32 " alignment=%" PRIu32
+                        " bias_grad=%" PRIu32 " softcap=%" PRIu32 " lora=%" PRIu32 " weight=%" PRIu32 " alignment=%" PRIu32
                         " hidden=%" PRId64
                         " vocab=%" PRId64 " tune=%s loss=%s sources=%s tuned=%s",
                         FLP_KEY_FORMAT, flp_kernel_kind_name(k.kind), k.arch, key_dtype_name(k.dtype),
                         key_dtype_name(k.target_dtype), key_dtype_name(k.out_dtype), k.entropy, k.bias, k.bias_grad,
-                        k.softcap, k.lora, k.alignment, k.hidden, k.vocab, tune, loss, hex, tuned_for ? tuned_for : "");
+                        k.softcap, k.lora, k.weight_form, k.alignment, k.hidden, k.vocab, tune, loss, hex,
+                        tuned_for ? tuned_for : "");
   return length > 0 && (size_t)length < capacity ? (size_t)length : 0;
 }

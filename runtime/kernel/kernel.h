@@ -10,7 +10,7 @@
 #include "runtime/kernel/arch.h"
 #include "runtime/kernel/kind.h"
 
-enum { FLP_KEY_FORMAT = 4, FLP_DESC_FORMAT = 7 };
+enum { FLP_KEY_FORMAT = 5, FLP_DESC_FORMAT = 8 };
 
 /* How two warpgroups of a CTA divide the work. */
 typedef enum flp_schedule {
@@ -28,6 +28,12 @@ typedef struct flp_tunables {
   uint32_t raster;        /* raster width: the most row panels that go over the columns together */
 } flp_tunables;
 
+/* Of rows of the weight that kernels read by themselves. */
+enum flp_weight_form {
+  FLP_KEY_WIDE = 1, /* f32, where the operand dtype is another */
+  FLP_KEY_TERMS = 2 /* scores have two terms, of the weight or of hidden */
+};
+
 typedef struct flp_kernel_key {
   flp_kernel_kind kind;
   char arch[16];          /* "sm_80", ... (arch.h) */
@@ -39,6 +45,7 @@ typedef struct flp_kernel_key {
   uint32_t bias_grad;     /* DZ: column sums if bias_part is not null */
   uint32_t softcap;       /* FORWARD, DZ */
   uint32_t lora;          /* LISTED, LISTED_WEIGHT, TAIL, TOP: of a head with an adapter */
+  uint32_t weight_form;   /* LISTED, TAIL, TOP: how rows of the weight stand, flp_weight_form */
   uint32_t alignment;     /* all but ROWS and LOSS: 16, or one element for element-wise copies */
   int64_t hidden;         /* FORWARD, DZ and the products: D, of scores from two terms 2·D; 0 for any;
                              LORA_PRODUCTS: the adapter's rank */

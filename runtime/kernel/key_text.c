@@ -46,11 +46,12 @@ int flp_kernel_key_read(const char *text, flp_kernel_key *out, uint8_t sources[3
   int fields = sscanf(text,
                       "flp-key/%9d kind=%47s arch=%15s dtype=%15s target=%15s out=%15s entropy=%9" SCNu32
                       " bias=%9" SCNu32 " bias_grad=%9" SCNu32 " softcap=%9" SCNu32 " lora=%9" SCNu32
-                      " alignment=%9" SCNu32
+                      " weight=%9" SCNu32 " alignment=%9" SCNu32
                       " hidden=%18" SCNd64 " vocab=%18" SCNd64 " tune=%95s loss=%64[0-9a-fno] sources=%64[0-9a-f] tuned=%n",
                       &format, kind, out->arch, dtype, target, written, &out->entropy, &out->bias, &out->bias_grad,
-                      &out->softcap, &out->lora, &out->alignment, &out->hidden, &out->vocab, tune, loss, hex, &end);
-  if (fields != 17 || !end) return 0;
+                      &out->softcap, &out->lora, &out->weight_form, &out->alignment, &out->hidden, &out->vocab, tune,
+                      loss, hex, &end);
+  if (fields != 18 || !end) return 0;
   out->kind = flp_kind_find(kind, strlen(kind));
   out->dtype = dtype_of(dtype);
   out->target_dtype = dtype_of(target);

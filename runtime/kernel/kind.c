@@ -106,13 +106,13 @@ static const flp_kind_entry forward_entries[] = {
   X(SELECT, select, FLP_KIND_TARGET | FLP_KIND_ENTROPY | FLP_KIND_ALIGNMENT | FLP_KIND_VOCAB | FLP_KIND_FP64) \
   X(KEPT, kept, FLP_KIND_ENTROPY | FLP_KIND_ALIGNMENT)                                                        \
   X(LOSS, loss_rows, FLP_KIND_LOSS | FLP_KIND_LINKED)                                                         \
-  X(LISTED, listed, FLP_KIND_TARGET | FLP_KIND_ALIGNMENT | FLP_KIND_LORA)                                     \
+  X(LISTED, listed, FLP_KIND_TARGET | FLP_KIND_ALIGNMENT | FLP_KIND_LORA | FLP_KIND_MIXED)                    \
   X(LISTED_WEIGHT, listed_weight, FLP_KIND_ALIGNMENT | FLP_KIND_LORA)                                         \
   X(EMITTED, emitted, FLP_KIND_LINKED)                                                                        \
-  X(TAIL, tail, FLP_KIND_ALIGNMENT | FLP_KIND_LORA)                                                           \
+  X(TAIL, tail, FLP_KIND_ALIGNMENT | FLP_KIND_LORA | FLP_KIND_MIXED)                                          \
   X(TARGETS, targets, FLP_KIND_TARGET)                                                                        \
   X(LOSS_TARGETS, loss_targets, FLP_KIND_LOSS | FLP_KIND_TARGET | FLP_KIND_LINKED)                            \
-  X(TOP, top, FLP_KIND_TARGET | FLP_KIND_ALIGNMENT | FLP_KIND_LORA)                                           \
+  X(TOP, top, FLP_KIND_TARGET | FLP_KIND_ALIGNMENT | FLP_KIND_LORA | FLP_KIND_MIXED)                          \
   X(LOSS_SCORES, loss_scores, FLP_KIND_LOSS | FLP_KIND_LINKED)                                                \
   X(MEAN, mean, FLP_KIND_ALIGNMENT)                                                                           \
   X(OPERANDS, operand_terms, FLP_KIND_ALIGNMENT)                                                              \

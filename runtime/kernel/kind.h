@@ -58,7 +58,8 @@ enum {
   FLP_KIND_LINKED = 1 << 15,      /* its relocatable code is as good (linker.h) */
   FLP_KIND_ADDS = 1 << 16,        /* uses the field bias: adds the mean score's part to its result (abi.h) */
   FLP_KIND_INDEXED = 1 << 17,     /* finds rows by their index beside kernels with tensor maps, too */
-  FLP_KIND_LORA = 1 << 18         /* reads rows of the head by itself, and of an adapter */
+  FLP_KIND_LORA = 1 << 18,        /* reads rows of the head by itself, and of an adapter */
+  FLP_KIND_MIXED = 1 << 19        /* and of a weight of another dtype */
 };
 
 enum { FLP_ENTRIES_MAX = 8, FLP_NO_ENTRY = FLP_ENTRY_ID_COUNT };

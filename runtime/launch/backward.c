@@ -45,7 +45,7 @@ static flp_status by_vocab(const flp_call *call, uint32_t grads) {
   for (int64_t begin = 0; begin < end; begin += step) {
     flp_column_range columns = {begin, flp_min(begin + step, end)};
     flp_own_call own;
-    FLP_TRY(flp_launch_slice(call, columns.begin, columns.end, &own));
+    FLP_TRY(flp_launch_slice(call, 0, columns.begin, columns.end, &own));
     FLP_TRY(launch_chunk(&own.call, rows, columns, grads, begin == 0, begin + step >= end));
   }
   return FLP_OK;

@@ -8,19 +8,6 @@
 #include "runtime/launch/keep.h"
 #include "runtime/launch/launch.h"
 
-/* Partials of a chunk of rows, the weight as it is or slice by slice. */
-static flp_status launch_slices(const flp_call *call, flp_row_range rows) {
-  int64_t vocab = call->args->vocab_valid, number = 0;
-  for (int64_t begin = 0, end; begin < vocab; begin = end, number++) {
-    end = call->scheme.slice ? flp_min(flp_planner_slice_end(&call->scheme, begin), vocab) : vocab;
-    flp_own_call own;
-    FLP_TRY(call->scheme.ahead ? flp_launch_next_slice(call, number, begin, end, &own)
-                               : flp_launch_slice(call, begin, end, &own));
-    FLP_TRY(flp_launch_scores(&own.call, rows, (flp_column_range){begin, end}, (flp_sinks){0}));
-  }
-  return FLP_OK;
-}
-
 static flp_status launch_listed(const flp_call *call) {
   flp_row_range rows = {0, call->args->n};
   FLP_TRY(flp_launch_listed(call));
@@ -46,10 +33,8 @@ flp_status flp_launch_forward_made(const flp_call *call) {
     } else if (a->saved) {
       flp_keep_sink keep = flp_keep_saved(call, begin);
       FLP_TRY(flp_launch_keep(call, rows, &keep));
-    } else if (flp_call_wants_top(call)) {
-      FLP_TRY(flp_launch_top(call, rows, (flp_column_range){0, a->vocab_valid}, (flp_sinks){0}));
     } else {
-      FLP_TRY(launch_slices(call, rows));
+      FLP_TRY(flp_launch_columns(call, rows, (flp_sinks){0}));
     }
     FLP_TRY(flp_launch_outputs(call, rows));
     if (is_tail) FLP_TRY(flp_launch_tail_kept(call, rows));

@@ -27,6 +27,7 @@ typedef struct flp_ahead {
 typedef struct flp_call {
   flp_plan *plan;
   const flp_args *args; /* resolved */
+  const flp_args *head; /* NULL; or where args has a slice of the weight the arguments with all of it */
   flp_scheme scheme;
   CUstream stream;
   CUdeviceptr error_word; /* where prepare counts bad rows: one of the plan's two */
@@ -87,8 +88,10 @@ static inline int flp_args_want_outputs(const flp_args *args) {
   return args->pass == FLP_PASS_FORWARD || args->pass == FLP_PASS_STEP;
 }
 
-/* What kernels that read rows of the head themselves get of an adapter. */
-#define FLP_GIVE_ADAPTER(call)                                                                       \
+/* What kernels get that read rows of the head themselves: all of it, and an adapter. */
+#define FLP_GIVE_ROWS_OF_HEAD(call)                                                                  \
+  FLP_GIVE_HEAD((call)->head ? (call)->head : (call)->args),                                         \
+  .depth = (int32_t)(call)->plan->spec.hidden,                                                       \
   .lora_b = flp_call_pointer((call)->args->lora_b), .lora_b_stride = (call)->args->lora_b_stride, \
   .rank = (call)->plan->spec.lora_rank
 
@@ -139,11 +142,9 @@ const flp_kernel_desc *flp_call_desc(const flp_call *call, flp_kernel_kind kind)
 int64_t flp_call_depth(const flp_call *call);
 /* Makes what the layout has of hidden and bias; the call that takes them. */
 flp_status flp_launch_operands(const flp_call *call, flp_own_call *own);
-/* The same of the weight's columns [begin, end). */
-flp_status flp_launch_slice(const flp_call *call, int64_t begin, int64_t end, flp_own_call *own);
-/* The same, slice after slice from column 0 on where the scheme has two of them: all but the first, number 0, are made by
- * the launch over the one before, as own->call.ahead says. */
-flp_status flp_launch_next_slice(const flp_call *call, int64_t number, int64_t begin, int64_t end, flp_own_call *own);
+/* The same of the weight's columns [begin, end), slice after slice. Where the scheme has two of them all but the first,
+ * number 0, are made by the launch over the one before, as own->call.ahead says. */
+flp_status flp_launch_slice(const flp_call *call, int64_t number, int64_t begin, int64_t end, flp_own_call *own);
 
 /* ---- maps.c: matrices that the copy engine reads and writes ---- */
 
@@ -212,7 +213,7 @@ typedef struct flp_sinks {
  * begin at a multiple of the planner's unit_columns; at 0, where neither keep nor top is there. */
 flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, flp_column_range columns, flp_sinks to);
 /* The scores of the rows' own targets, before forward: tail_target or top_target. */
-flp_status flp_launch_own_scores(const flp_call *call, flp_entry_id entry, flp_row_range rows, int64_t rows_of_a_warp);
+flp_status flp_launch_own_scores(const flp_call *call, flp_entry_id entry, flp_row_range rows);
 /* logprob, entropy and stats from those; partial: where a shard's partial goes in their place, 0: nowhere */
 flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, CUdeviceptr partial);
 
@@ -221,6 +222,8 @@ flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, CUdeviceptr
 /* Scores as flp_launch_scores makes them, range after range of columns; in slices, with part top, where the call wants
  * best columns or ranks (top.c). */
 flp_status flp_launch_range(const flp_call *call, flp_row_range rows, flp_column_range columns, flp_sinks to);
+/* The same of all columns, with the weight as it is or slice by slice. */
+flp_status flp_launch_columns(const flp_call *call, flp_row_range rows, flp_sinks to);
 /* What a chunk's partials give, when its scores are there: args.partial, logprob, entropy and stats, best columns; the
  * same but for the first, of which several targets are given the rows' partials. */
 flp_status flp_launch_outputs(const flp_call *call, flp_row_range rows);

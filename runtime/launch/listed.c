@@ -36,15 +36,12 @@ static flp_status launch_sort(const flp_call *call) {
 }
 
 flp_status flp_launch_list_scores(const flp_call *call, CUdeviceptr offsets) {
-  const flp_args *a = call->args;
   flp_list_scores_given p = {
-      FLP_GIVE_ADAPTER(call),
-      FLP_GIVE_HEAD(a),
+      FLP_GIVE_ROWS_OF_HEAD(call),
       .offsets = offsets,
       FLP_GIVE_CAP(call),
-      .depth = (int32_t)call->plan->spec.hidden,
   };
-  return flp_launch(call, FLP_ENTRY_list_scores, &p, a->n);
+  return flp_launch(call, FLP_ENTRY_list_scores, &p, call->args->n);
 }
 
 static flp_status launch_lists(const flp_call *call) {

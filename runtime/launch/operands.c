@@ -79,6 +79,7 @@ static CUdeviceptr weight_at(const flp_call *call, int64_t column) {
 static void take_slice(const flp_call *call, int64_t begin, CUdeviceptr start, flp_own_call *own) {
   flp_args *args = &own->args;
   flp_call_copy(call, own);
+  own->call.head = call->args;
   args->weight_stride = flp_call_depth(call);
   args->weight =
       device_address(start - (CUdeviceptr)(begin * args->weight_stride) * flp_dtype_bytes(call->plan->spec.dtype));
@@ -95,26 +96,22 @@ static flp_status make_slice(const flp_call *call, int64_t begin, int64_t end, C
   return launch_terms(call, &from, flp_operand_terms(spec), start);
 }
 
-flp_status flp_launch_slice(const flp_call *call, int64_t begin, int64_t end, flp_own_call *own) {
-  CUdeviceptr region = flp_call_region(call, FLP_REGION_operand_weight);
-  flp_call_copy(call, own);
-  if (!call->scheme.slice) return FLP_OK;
-  take_slice(call, begin, region, own);
-  return make_slice(call, begin, end, region);
-}
-
 /* Of the two that stand side by side, the one that slice `number` is in. */
 static CUdeviceptr half_of(const flp_call *call, int64_t number) {
   uint64_t bytes = call->scheme.size[FLP_REGION_operand_weight] / 2;
-  return flp_call_region(call, FLP_REGION_operand_weight) + (number % 2 ? bytes : 0);
+  return flp_call_region(call, FLP_REGION_operand_weight) + (call->scheme.ahead && number % 2 ? bytes : 0);
 }
 
-flp_status flp_launch_next_slice(const flp_call *call, int64_t number, int64_t begin, int64_t end, flp_own_call *own) {
-  int64_t next = flp_min(flp_planner_slice_end(&call->scheme, end), call->args->vocab_valid);
+flp_status flp_launch_slice(const flp_call *call, int64_t number, int64_t begin, int64_t end, flp_own_call *own) {
+  flp_call_copy(call, own);
+  if (!call->scheme.slice) return FLP_OK;
   take_slice(call, begin, half_of(call, number), own);
+  if (number == 0 || !call->scheme.ahead) FLP_TRY(make_slice(call, begin, end, half_of(call, number)));
+  if (!call->scheme.ahead) return FLP_OK;
+  int64_t next = flp_min(flp_planner_slice_end(&call->scheme, end), call->args->vocab_valid);
   own->call.ahead = (flp_ahead){.source = weight_at(call, end),
                                 .out = half_of(call, number + 1),
                                 .stride = call->args->weight_stride,
                                 .rows = next - end};
-  return number ? FLP_OK : make_slice(call, begin, end, half_of(call, number));
+  return FLP_OK;
 }

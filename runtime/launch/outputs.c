@@ -1,9 +1,21 @@
 /* outputs.c: scores of a chunk of rows as the call wants them, and what their partials give. */
 #include "runtime/base/status.h"
+#include "runtime/base/util.h"
 #include "runtime/launch/launch.h"
 
 flp_status flp_launch_range(const flp_call *call, flp_row_range rows, flp_column_range columns, flp_sinks to) {
   return (flp_call_wants_top(call) ? flp_launch_top : flp_launch_scores)(call, rows, columns, to);
+}
+
+flp_status flp_launch_columns(const flp_call *call, flp_row_range rows, flp_sinks to) {
+  int64_t vocab = call->args->vocab_valid, number = 0;
+  for (int64_t begin = 0, end; begin < vocab; begin = end, number++) {
+    end = call->scheme.slice ? flp_min(flp_planner_slice_end(&call->scheme, begin), vocab) : vocab;
+    flp_own_call own;
+    FLP_TRY(flp_launch_slice(call, number, begin, end, &own));
+    FLP_TRY(flp_launch_range(&own.call, rows, (flp_column_range){begin, end}, to));
+  }
+  return FLP_OK;
 }
 
 /* A shard of a larger vocabulary gives none of these. */

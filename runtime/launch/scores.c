@@ -158,17 +158,13 @@ flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, flp_colum
   return launch_forward_map(call, parts, &v, flp_ceil_div(rows.end - rows.begin, panel_rows) * leaves);
 }
 
-/* abi.h gives tail_target and top_target one list. */
-_Static_assert(sizeof(flp_tail_target_given) == sizeof(flp_top_target_given), "either entry takes these values");
-flp_status flp_launch_own_scores(const flp_call *call, flp_entry_id entry, flp_row_range rows, int64_t rows_of_a_warp) {
-  const flp_args *a = call->args;
+flp_status flp_launch_own_scores(const flp_call *call, flp_entry_id entry, flp_row_range rows) {
+  enum { ROWS_OF_A_WARP = 8 };
   flp_tail_target_given p = {
-      FLP_GIVE_ADAPTER(call),
-      FLP_GIVE_HEAD(a),
-      .depth = (int32_t)call->plan->spec.hidden,
+      FLP_GIVE_ROWS_OF_HEAD(call),
       FLP_GIVE_ROWS(rows),
   };
-  return flp_launch_over(call, entry, &p, flp_ceil_div(rows.end - rows.begin, rows_of_a_warp), 32);
+  return flp_launch_over(call, entry, &p, flp_ceil_div(rows.end - rows.begin, ROWS_OF_A_WARP), 32);
 }
 
 /* The kernel writes either a shard's partial or the outputs of a whole head. */

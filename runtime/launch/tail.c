@@ -50,9 +50,14 @@ static flp_status launch_floor(const flp_call *call, flp_row_range rows, const f
   const flp_args *a = call->args;
   int needs_scores = !flp_args_are_whole(a) && !a->old_lse;
   flp_column_range columns = {0, flp_min(a->vocab_valid, FLP_LEAF_COLUMNS)};
-  if (needs_scores) FLP_TRY(flp_launch_scores(call, rows, columns, (flp_sinks){0}));
-  FLP_TRY(flp_launch_own_scores(call, FLP_ENTRY_tail_target, rows,
-                                1)); /* behind those scores, which write the target's place too */
+  if (needs_scores) {
+    flp_own_call own;
+    FLP_TRY(flp_launch_slice(call, 0, columns.begin, columns.end, &own));
+    own.call.ahead = (flp_ahead){.rows = 0};
+    FLP_TRY(flp_launch_scores(&own.call, rows, columns, (flp_sinks){0}));
+  }
+  /* behind those scores, which write the target's place too */
+  FLP_TRY(flp_launch_own_scores(call, FLP_ENTRY_tail_target, rows));
   flp_emit_floor_given p = {
       .part = needs_scores ? flp_call_region(call, FLP_REGION_part) : 0,
       .capacity = call->scheme.chunk_rows,
@@ -72,7 +77,7 @@ static flp_status launch_floor(const flp_call *call, flp_row_range rows, const f
 flp_status flp_launch_tail(const flp_call *call, flp_row_range rows) {
   flp_emit_sink lists = lists_of(call);
   FLP_TRY(launch_floor(call, rows, &lists));
-  return flp_launch_range(call, rows, (flp_column_range){0, call->args->vocab_valid}, (flp_sinks){.emit = &lists});
+  return flp_launch_columns(call, rows, (flp_sinks){.emit = &lists});
 }
 
 flp_status flp_launch_tail_kept(const flp_call *call, flp_row_range rows) {

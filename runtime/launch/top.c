@@ -39,7 +39,8 @@ static int64_t unit_columns(const flp_call *call) {
 
 static double unit_waves(const flp_call *call, flp_row_range rows) {
   const flp_planner *planner = &call->plan->planner;
-  const flp_kernel_desc *desc = flp_call_desc(call, FLP_FORWARD(TOP));
+  unsigned parts = FLP_PART_TOP | flp_kernel_spec_parts(&call->plan->spec);
+  const flp_kernel_desc *desc = flp_call_desc(call, (flp_kernel_kind)(FLP_KERNEL_FORWARD + parts));
   int64_t cluster = flp_max(desc->cluster, 1), panel = (int64_t)desc->tile_rows * cluster;
   double at_once = (double)flp_max(planner->multiprocessors / cluster, 1);
   return (double)flp_ceil_div(rows.end - rows.begin, panel) / at_once;
@@ -61,10 +62,8 @@ static int64_t slice_end(const flp_call *call, flp_row_range rows, int64_t begin
 /* ---- launches ---- */
 
 static flp_status launch_begin(const flp_call *call, flp_row_range rows) {
-  enum { ROWS_OF_A_WARP = 8 };
   int is_listed = call->scheme.mode == FLP_MODE_LISTED; /* with scores already */
-  if (call->args->rank && !is_listed)
-    FLP_TRY(flp_launch_own_scores(call, FLP_ENTRY_top_target, rows, ROWS_OF_A_WARP));
+  if (call->args->rank && !is_listed) FLP_TRY(flp_launch_own_scores(call, FLP_ENTRY_top_target, rows));
   flp_top_begin_given p = {
       FLP_GIVE_CAP(call),
       FLP_GIVE_ROWS(rows),
@@ -92,10 +91,8 @@ static flp_status launch_redo(const flp_call *call, flp_row_range rows) {
   int32_t best = flp_call_best(call), places = flp_planner_top_places(&call->plan->spec);
   int64_t segments = flp_min(flp_min(places / best, SEGMENTS_MOST), flp_max(a->vocab_valid / SEGMENT_LEAST, 1));
   flp_top_redo_given p = {
-      FLP_GIVE_ADAPTER(call),
-      FLP_GIVE_HEAD(a),
+      FLP_GIVE_ROWS_OF_HEAD(call),
       FLP_GIVE_CAP(call),
-      .depth = (int32_t)call->plan->spec.hidden,
       .vocab_valid = (int32_t)a->vocab_valid,
       .row_begin = (int32_t)rows.begin,
       .best = best,
@@ -127,18 +124,21 @@ static flp_status launch_slice(const flp_call *call, flp_row_range rows, flp_col
 
 flp_status flp_launch_top(const flp_call *call, flp_row_range rows, flp_column_range columns, flp_sinks to) {
   const flp_spec *spec = &call->plan->spec;
+  flp_call but_last = *call; /* launches but the last make nothing of the weight's next slice */
+  but_last.ahead = (flp_ahead){.rows = 0};
   int64_t vocab = call->args->vocab_valid, sample = flp_call_best(call) ? flp_planner_top_sample(spec, vocab) : 0;
   if (columns.begin == 0) FLP_TRY(launch_begin(call, rows));
   if (!flp_call_best(call)) return launch_slice(call, rows, columns, columns.begin, to, 0);
-  if (columns.begin == 0) FLP_TRY(launch_sample(call, rows, sample));
+  if (columns.begin == 0) FLP_TRY(launch_sample(&but_last, rows, sample));
   int slices = flp_planner_top_slices(spec, vocab);
   for (int64_t begin = 0, slice = 0; begin < columns.end; slice++) {
     int64_t end = slice_end(call, rows, begin, (int)slice, slices);
     flp_column_range own = {flp_max(begin, columns.begin), flp_min(end, columns.end)};
     begin = end;
     if (own.begin >= own.end) continue;
-    FLP_TRY(launch_slice(call, rows, own, columns.begin, to, own.begin ? 0 : sample));
-    FLP_TRY(launch_floor(call, rows, 0, own.end == vocab));
+    const flp_call *each = own.end == columns.end ? call : &but_last;
+    FLP_TRY(launch_slice(each, rows, own, columns.begin, to, own.begin ? 0 : sample));
+    if (own.end == end) FLP_TRY(launch_floor(call, rows, 0, own.end == vocab));
   }
   return columns.end == vocab ? launch_redo(call, rows) : FLP_OK;
 }

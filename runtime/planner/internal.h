@@ -44,8 +44,6 @@ double planner_slice_cost(const flp_planner *p, int64_t columns);
 double planner_ahead_cost(const flp_planner *p, int64_t columns);
 /* 1 if forward can make a slice ahead: of an fp32 weight, beside kernels of mapped operands. */
 int planner_makes_ahead(const flp_planner *p);
-/* The planner of a pass that takes operands as its caller has made them. */
-flp_planner planner_of_made_operands(const flp_planner *p);
 /* gathered: rows that are put together at a time; 0 for the counter alone */
 void planner_put_gather(const flp_planner *p, flp_scheme *s, int64_t gathered);
 /* Sums over chunks of rows: of the head's gradients, where the caller's arrays do not serve. */
@@ -136,8 +134,7 @@ int64_t planner_lora_launches(const flp_planner *p, int64_t chunks);
 /* Arrays of best columns and ranks, of chunks of that many rows; and the launches that so many chunks take beside those
  * of forward. */
 void planner_put_top(const flp_planner *p, flp_scheme *s, int64_t n, int64_t rows);
-/* pieces: in which the columns of a chunk of rows come */
-int64_t planner_top_launches(const flp_planner *p, int64_t chunks, int64_t pieces);
+int64_t planner_top_launches(const flp_planner *p, int64_t chunks);
 
 /* ---- keep.c ---- */
 

@@ -10,6 +10,7 @@ static uint64_t row_bytes(const flp_planner *p) {
 
 void planner_put_operands(const flp_planner *p, flp_scheme *s, int64_t n) {
   const flp_spec *spec = &p->spec;
+  if (p->operands_made) return;
   if (flp_hidden_is_made(spec)) planner_put_region(s, FLP_REGION_operand_hidden, n, row_bytes(p));
   if (spec->has_bias && flp_bias_dtype(spec) != spec->dtype)
     planner_put_region(s, FLP_REGION_operand_bias, spec->vocab, flp_dtype_bytes(spec->dtype));
@@ -48,10 +49,4 @@ double planner_ahead_cost(const flp_planner *p, int64_t columns) {
 
 int planner_makes_ahead(const flp_planner *p) {
   return p->is_mapped && flp_weight_dtype(&p->spec) != p->spec.dtype;
-}
-
-flp_planner planner_of_made_operands(const flp_planner *p) {
-  flp_planner made = *p;
-  made.spec.hidden_dtype = made.spec.bias_dtype = p->spec.dtype;
-  return made;
 }

@@ -33,6 +33,7 @@ typedef struct flp_planner {
       step_expands;           /* 1 if exponentials become dz in place before the products, in save mode and in a step */
   int step_entropy;           /* 1 if the loss has a gradient by the entropy */
   int step_scores, step_mean; /* 1 if it reads lse or mean_score; if mean_score */
+  int operands_made;          /* 1 of a pass that takes hidden and bias as its caller has made them */
   int64_t chunk_rows, chunk_vocab; /* explicit chunk sizes, 0 for the planner's choice */
   flp_mode mode;                   /* explicit mode of the backward pass, 0 for the planner's choice */
   flp_mode tuned_mode;             /* the layout that tuning preferred, 0 for none; its chunks are the most to take */

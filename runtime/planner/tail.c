@@ -103,7 +103,8 @@ static const double rows_per_dense_row = 16;
 
 /* What tuning preferred was timed with all rows. */
 flp_planner planner_of_dense_rows(const flp_planner *p) {
-  flp_planner dense = planner_of_made_operands(p);
+  flp_planner dense = *p;
+  dense.operands_made = 1;
   dense.flop_rate *= rows_per_dense_row;
   dense.tuned_mode = (flp_mode)0;
   dense.spec.tail = 0;

@@ -55,11 +55,11 @@ void planner_put_top(const flp_planner *p, flp_scheme *s, int64_t n, int64_t row
   planner_put_region(s, FLP_REGION_top_score, rows * places, 4);
 }
 
-int64_t planner_top_launches(const flp_planner *p, int64_t chunks, int64_t pieces) {
+int64_t planner_top_launches(const flp_planner *p, int64_t chunks) {
   const flp_spec *spec = &p->spec;
   if (!flp_planner_has_top(spec)) return 0;
   int sample = flp_planner_top_sample(spec, spec->vocab) > 0, slices = flp_planner_top_slices(spec, spec->vocab);
-  /* top_begin, top_finish; top_target; more slices than pieces, a floor for each, and top_redo; top_others */
-  int64_t chunk = 2 + spec->rank + (spec->topk ? 2 * (sample + slices) + pieces - 1 : 0);
+  /* top_begin, top_finish; top_target; more slices, at most, a floor for each, and top_redo; top_others */
+  int64_t chunk = 2 + spec->rank + (spec->topk ? 2 * (sample + slices) : 0);
   return chunk * chunks + 1;
 }

@@ -9,13 +9,14 @@
 local STAGE, CHUNK = 64, 16         -- bytes
 
 return function(k, spec)
-  local six = k.import "split" (k)
+  local six, W = k.import "split" (k), k.import "weight" (k, spec, spec.wide_weight)
   local D = {}
   local wide = spec.dtype == "fp32"
   local bytes = wide and 4 or 2
   local chunks_whole = spec.alignment >= 16 and not wide -- lanes load chunks: fp32 takes words of 4 bytes as they are
   local single = spec.alignment < bytes * 2 and not wide -- a word is loaded in two halves
-  local AHEAD = single and 2 or 4                        -- stages that are loaded together
+  local is_mixed = spec.wide_weight or spec.two_terms    -- the weight becomes terms as it is read (weight.lua)
+  local AHEAD = (single or is_mixed) and 2 or 4          -- stages that are loaded together
   local f32 = function(word) return k.bitcast(k.f32, word) end
   local i64 = function(v) return k.convert(k.i64, v) end
 
@@ -60,15 +61,32 @@ return function(k, spec)
     return words
   end
 
+  -- What load_chunk or load_words would load of stage number `stage` of a row of weight, had it the terms of K.
+  local function load_terms(row, stage, chunks, real)
+    local mine, words = k.lane() & 3, {}
+    local function words_of(chunk, i)
+      local made = W.words(row, stage * 4 + (real and k.select(real(chunk), chunk, 0) or chunk), chunks, i)
+      for j = 1, real and #made or 0 do made[j] = k.select(real(chunk), made[j], 0) end
+      return made
+    end
+    if chunks_whole then return words_of(mine) end
+    for chunk = 0, 3 do words[chunk + 1] = words_of(k.const(k.i32, chunk), mine)[1] end
+    return words
+  end
+
   ------------------------------------------------------------------------------------------------- products
   -- Stage number `stage` of both rows of weight and of hidden.
   local function load_stage(from, stage, real)
     local at = i64(stage) * STAGE
     local load_row = chunks_whole and load_chunk or load_words
     local in_chunk = chunks_whole and not real and (k.lane() & 3) * CHUNK or 0
+    local function row_of(row)
+      if from.chunks then return load_terms(row, stage, from.chunks, real) end
+      return load_row(k.offset(k.offset(row, at), in_chunk), real)
+    end
     return {
-      first = load_row(k.offset(k.offset(from.first, at), in_chunk), real),
-      second = load_row(k.offset(k.offset(from.second, at), in_chunk), real),
+      first = row_of(from.first),
+      second = row_of(from.second),
       hidden = load_words(k.offset(from.hidden, at), real),
     }
   end
@@ -102,7 +120,8 @@ return function(k, spec)
     return acc
   end
 
-  -- from: where this lane's words of its rows start: first and second of A, hidden of B; acc: what is there already
+  -- from: where this lane's words of its rows start: first and second of A, hidden of B; or where rows of A start that
+  -- become terms, of so many chunks each; acc: what is there already
   local function product(depth, from, acc)
     local chunks = depth * bytes // CHUNK
     local stages, rest = k.lshr(chunks, 2), chunks & 3
@@ -134,7 +153,14 @@ return function(k, spec)
     local function columns(matrix, stride, hidden)
       return {first = row_of_a(matrix, first(), stride), second = row_of_a(matrix, second(), stride), hidden = hidden}
     end
-    acc = product(p.depth, columns(p.weight, p.weight_stride, row_of_b(p.hidden, row(), p.hidden_stride)), acc)
+    local hidden = row_of_b(p.hidden, row(), p.hidden_stride)
+    if is_mixed then
+      local function row_of(column) return k.offset(p.weight, i64(column) * p.weight_stride * W.bytes) end
+      acc = product(p.depth * W.terms,
+        {first = row_of(first()), second = row_of(second()), hidden = hidden, chunks = k.lshr(p.depth, 3)}, acc)
+    else
+      acc = product(p.depth, columns(p.weight, p.weight_stride, hidden), acc)
+    end
     if not spec.lora then return acc end
     return product(p.rank, columns(p.lora_b, p.lora_b_stride, row_of_b(p.lora_u, a, i64(p.rank))), acc)
   end

@@ -44,7 +44,8 @@ return function(k, spec, M)
 
   ------------------------------------------------------------------------------------------------ the queue
   -- In the vocabulary, of a column of the launch.
-  local function whole_column(p, column) return spec.parts.top and p.column_begin + column or column end
+  local in_slices = spec.parts.top or spec.parts.columns
+  local function whole_column(p, column) return in_slices and p.column_begin + column or column end
 
   -- Stores the columns of the queue in their bins, as many as those have places for. tile: where it begins
   local function store_queue(p, tile, queued)
@@ -97,7 +98,7 @@ return function(k, spec, M)
   ------------------------------------------------------------------------------------------------ crowded bins
   -- A bin of which a thread's part of a block has so many, where as many everywhere would be more than its places.
   local function is_crowded(p, bin, count)
-    local places, columns = B.places(bin, p.emit_capacity), spec.parts.top and p.columns or p.vocab_valid
+    local places, columns = B.places(bin, p.emit_capacity), in_slices and p.columns or p.vocab_valid
     return k.ge(count, CROWD) & k.gt(k.lshr(columns, CROWDED) * count, places)
   end
 

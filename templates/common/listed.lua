@@ -24,6 +24,7 @@ local TOGETHER = 8                                  -- rows of weight that a thr
 return function(k, spec)
   local S = k.import "score" (k)
   local scan = k.import "scan" (k).over_cta
+  local W, B = k.import "weight" (k, spec, spec.wide_weight), k.import "weight" (k, spec)
   local element = ({bf16 = k.bf16, fp16 = k.f16, fp32 = k.f32})[spec.dtype]
   local bytes = spec.dtype == "fp32" and 4 or 2
   local id_type = spec.target_dtype == "int64" and k.i64 or k.i32
@@ -198,34 +199,36 @@ return function(k, spec)
   ---------------------------------------------------------------------------------------------- list_hidden
   local EACH = spec.alignment >= 16 and 16 // bytes or 1 -- columns of D of a thread
 
-  -- Adds TOGETHER entries from place `i` of the list on, or those before `stop` alone. weight: at this thread's columns
-  -- of D
-  local function add_entries(p, row, weight, i, sums, stop)
+  -- Adds TOGETHER entries from place `i` of the list on, or those before `stop` alone. rows: W, or B of an adapter;
+  -- weight: at this thread's columns of D
+  local function add_entries(p, row, rows, weight, i, sums, stop)
     local vectors, dz, real, out = {}, {}, {}, {}
     for j = 1, TOGETHER do
       local place = i + (j - 1)
       if stop then place, real[j] = k.min(place, stop - 1), k.lt(place, stop) end
       local column = k.load(k.i32, row.columns, place, {const = true})
       dz[j] = k.load(k.f32, row.dz, place, {const = true})
-      local from = k.offset(weight, i64(column) * p.weight_stride * bytes)
-      vectors[j] = k.load_vector(element, EACH, from, 0, {const = true})
+      vectors[j] = rows.load(EACH, k.offset(weight, i64(column) * p.weight_stride * rows.bytes), 0)
     end
     for d = 1, EACH do
       out[d] = sums[d]
       for j = 1, TOGETHER do
-        local sum = k.fma(dz[j], k.convert(k.f32, vectors[j][d]), out[d])
+        local sum = k.fma(dz[j], rows.value(vectors[j][d]), out[d])
         out[d] = stop and k.select(real[j], sum, out[d]) or sum
       end
     end
     return out
   end
 
-  local function sum_entries(p, row, weight)
+  -- vector: which of a row's
+  local function sum_entries(p, row, rows, vector)
+    local weight = k.offset(p.weight, i64(vector) * (EACH * rows.bytes))
     local whole, sums = row.length // TOGETHER * TOGETHER, {}
     for d = 1, EACH do sums[d] = zero(k.f32) end
-    sums = k.loop(zero(k.i32), whole, TOGETHER, sums, function(i, now) return add_entries(p, row, weight, i, now) end)
+    sums = k.loop(zero(k.i32), whole, TOGETHER, sums,
+      function(i, now) return add_entries(p, row, rows, weight, i, now) end)
     return k.branch(k.lt(whole, row.length),
-      function() return add_entries(p, row, weight, whole, sums, row.length) end, function() return sums end)
+      function() return add_entries(p, row, rows, weight, whole, sums, row.length) end, function() return sums end)
   end
 
   -- Stores the sums as elements of a type, in pieces of up to 16 bytes. vector: which of the row's vectors
@@ -256,7 +259,9 @@ return function(k, spec)
     local row = {row = of_b and k.select(of_b, a, index) or index, length = k.select(lost, 0, length),
                  columns = k.offset(p.list_column, first), dz = k.offset(p.list_dz, first)}
     k.loop(k.tid(), p.depth // EACH, HIDDEN_THREADS, nil, function(vector)
-      local sums = sum_entries(p, row, k.offset(p.weight, i64(vector) * (EACH * bytes)))
+      local function of(rows) return sum_entries(p, row, rows, vector) end
+      local sums = of_b and spec.wide_weight and
+        k.branch(of_b, function() return of(B) end, function() return of(W) end) or of(W)
       local has_no_mean = k.is_null(p.tail_missed)
       sums = k.branch(of_b and has_no_mean | of_b or has_no_mean, function() return sums end, function()
         local missed, all = k.load(k.f32, p.tail_missed, a), {}

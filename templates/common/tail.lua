@@ -1,7 +1,7 @@
 -- tail.lua: which rows are served by their lists, and the gradients of what they list: see runtime/kernel/abi.h for
 -- each entry.
 --
---   tail_target    zy = h·w_y + b, a bound of the row's LSE before its first tile
+--   tail_target    zy = h·w_y + b, a bound of the row's LSE before its first tile (own_scores.lua)
 --   tail_mean      the mean of some rows of the weight
 --   tail_rows      of each row: what its list lacks, from above; Σ|dz|, from below; how many columns it keeps
 --   tail_choose    rows that lack too much, or have no room, become dense; where the others' entries start
@@ -43,11 +43,11 @@ local SCALE_LEAST, NEAR_CAP = 1.0, 1.0 - 0x1p-10
 local FROM_BELOW = 1.0 - 0x1p-12
 
 return function(k, spec)
-  local S = k.import "score" (k)
+  local S, W = k.import "score" (k), k.import "weight" (k, spec, spec.wide_weight)
   local scan = k.import "scan" (k).over_cta
   local element = ({bf16 = k.bf16, fp16 = k.f16, fp32 = k.f32})[spec.dtype]
   local bytes = spec.dtype == "fp32" and 4 or 2
-  local EACH = spec.alignment >= 16 and 16 // bytes or 1 -- elements of a load of tail_target
+  local EACH = spec.alignment >= 16 and 16 // bytes or 1 -- elements of a load of tail_mean
   local ELSEWHERE = k.abi.LIST_ELSEWHERE
   local infinity = 1.0 / 0.0
   local i32 = function(v) return k.convert(k.i32, v) end
@@ -58,33 +58,6 @@ return function(k, spec)
   local function over_lanes(v)
     for _, mask in ipairs {16, 8, 4, 2, 1} do v = v + k.shuffle_xor(v, mask) end
     return v
-  end
-
-  ---------------------------------------------------------------------------------------------- tail_target
-  local function tail_target(p)
-    local a = p.row_begin + k.ctaid() * WARPS + k.warp()
-    k.exit_if(k.ge(a, k.min(k.load(k.i32, p.count, 0), p.row_end)))
-    local target = k.load(k.i32, p.local_target, a)
-    k.exit_if(k.lt(target, 0))
-    local row = k.load(k.i32, p.index, a)
-    local hidden = k.offset(p.hidden, i64(row) * p.hidden_stride * bytes)
-    local weight = k.offset(p.weight, i64(target) * p.weight_stride * bytes)
-    local sums = {}
-    for d = 1, EACH do sums[d] = zero() end
-    sums = k.loop(k.lane(), p.depth // EACH, 32, sums, function(i, sums)
-      local h = k.load_vector(element, EACH, hidden, i, {const = true})
-      local w = k.load_vector(element, EACH, weight, i, {const = true})
-      local out = {}
-      for d = 1, EACH do out[d] = k.fma(k.convert(k.f32, h[d]), k.convert(k.f32, w[d]), sums[d]) end
-      return out
-    end)
-    local sum = sums[1]
-    for d = 2, EACH do sum = sum + sums[d] end
-    sum = over_lanes(sum)
-    k.when(k.eq(k.lane(), 0), function()
-      local bias = k.branch(k.is_null(p.bias), zero, function() return f32(k.load(element, p.bias, target)) end)
-      k.store(p.zy, a, sum + bias)
-    end)
   end
 
   ------------------------------------------------------------------------------------------------ tail_mean
@@ -101,12 +74,12 @@ return function(k, spec)
         local i = first + (together - 1) * MEAN_WARPS
         exists[together] = k.lt(i, samples)
         local row = i64(k.select(exists[together], i, 0)) * i64(p.vocab_valid) // i64(samples)
-        local from = k.offset(p.weight, (row * p.weight_stride + i64(k.select(inside, column, 0))) * bytes)
-        vectors[together] = k.load_vector(element, EACH, from, 0, {const = true})
+        local from = k.offset(p.weight, (row * p.weight_stride + i64(k.select(inside, column, 0))) * W.bytes)
+        vectors[together] = W.load(EACH, from, 0)
       end
       for together, w in ipairs(vectors) do
         local out = {}
-        for d = 1, EACH do out[d] = sums[d] + k.select(exists[together], k.convert(k.f32, w[d]), 0.0) end
+        for d = 1, EACH do out[d] = sums[d] + k.select(exists[together], W.value(w[d]), 0.0) end
         sums = out
       end
       return sums
@@ -421,7 +394,7 @@ return function(k, spec)
   local function entry(name, threads, shared_bytes, body)
     k.kernel {entry = name, threads = threads, shared_bytes = shared_bytes, body = body}
   end
-  entry("tail_target", THREADS, 0, tail_target)
+  k.import "own_scores" (k, spec, "tail_target")
   entry("tail_mean", MEAN_WARPS * 32, MEAN_WARPS * 32 * EACH * 4, tail_mean)
   entry("tail_rows", THREADS, 0, tail_rows)
   entry("tail_choose", CHOOSE_THREADS, CHOOSE_WARPS * 4, tail_choose)

@@ -1,6 +1,6 @@
 -- top.lua: what stands before, between and behind part top: see runtime/kernel/abi.h for each entry.
 --
---   top_target   zy = h·w_y + b with the bits of forward
+--   top_target   zy = h·w_y + b (own_scores.lua)
 --   top_begin    empty lists; the least score above the target's
 --   top_floor    the best K of what a row has listed; the floor rises above the K-th
 --   top_redo     lists of rows that overflowed, over the whole vocabulary (top_redo.lua)
@@ -14,13 +14,10 @@
 
 local THREADS, WARP = 256, 32
 local WARPS = THREADS // 32
-local EACH = 8                       -- top_target: active rows of a warp
-local TARGET_WARPS, TARGET_CTAS = 2, 8 -- of a CTA, of a multiprocessor: for more ptxas gives up loads under way together
 local LN2 = 0.6931471805599453
 
 return function(k, spec)
   local S, F, B = k.import "score" (k), k.import "math64" (k), k.import "best" (k)
-  local D = k.import "dots" (k, spec)
   local element = ({bf16 = k.bf16, fp16 = k.f16, fp32 = k.f32})[spec.dtype]
   local id_type = spec.target_dtype == "int64" and k.i64 or k.i32
   local MOST, PLACES = k.abi.TOP_MOST, k.abi.TOP_PLACES_MOST
@@ -33,26 +30,6 @@ return function(k, spec)
 
   -- Active rows that there are of [row_begin, row_end), less row_begin.
   local function rows_of(p) return k.min(k.load(k.i32, p.count, 0), p.row_end) - p.row_begin end
-
-  ----------------------------------------------------------------------------------------------- top_target
-  -- Of the products of 8 targets and 8 rows those of a row and its own target are wanted: lane l/4 = row, column 2(l%4)+e.
-  local function top_target(p)
-    local rows = rows_of(p)
-    local first = (k.ctaid() * TARGET_WARPS + k.warp()) * EACH
-    k.exit_if(k.ge(first, rows))
-    local quad = k.lshr(k.lane(), 2)
-    local a = p.row_begin + k.min(first + quad, rows - 1)
-    local target = k.load(k.i32, p.local_target, a)
-    local column = k.max(target, 0)
-    local function own() return column end
-    local acc = D.scores(p, own, own, function() return k.load(k.i32, p.index, a) end, a)
-    local x = k.select(k.ne(quad & 1, 0), acc[2], acc[1])
-    local is_own = k.eq(k.lane() & 3, k.lshr(quad, 1)) & k.lt(first + quad, rows)
-    k.when(is_own & k.ge(target, 0), function()
-      k.store(p.zy, a, k.branch(k.is_null(p.bias), function() return x end,
-        function() return x + f32(k.load(element, p.bias, target)) end))
-    end)
-  end
 
   ------------------------------------------------------------------------------------------------ top_begin
   -- The least score above the target's.
@@ -246,7 +223,7 @@ return function(k, spec)
   local function entry(name, threads, shared_bytes, body)
     k.kernel {entry = name, threads = threads, shared_bytes = shared_bytes, body = body}
   end
-  k.kernel {entry = "top_target", threads = TARGET_WARPS * WARP, min_ctas = TARGET_CTAS, body = top_target}
+  k.import "own_scores" (k, spec, "top_target")
   entry("top_begin", THREADS, 0, top_begin)
   entry("top_floor", WARP, PLACES * 4, top_floor)
   k.import "top_redo" (k, spec)

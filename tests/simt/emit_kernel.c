@@ -45,6 +45,7 @@ static flp_kernel_key key_of(char **fields) {
       .bias_grad = number(fields, "bias_grad", "0"),
       .softcap = number(fields, "softcap", "0"),
       .lora = number(fields, "lora", "0"),
+      .weight_form = number(fields, "weight_form", "0"),
       .alignment = number(fields, "alignment", "16"),
       .hidden = number(fields, "hidden", "0"),
       .vocab = number(fields, "vocab", "0"),

@@ -34,24 +34,35 @@ def test_mean(folder, dtype, alignment, vocab, depth):
 
 
 @pytest.mark.parametrize("dtype,alignment", [("bf16", 16), ("fp16", 16), ("fp32", 16), ("bf16", 2), ("fp32", 4)])
+@pytest.mark.parametrize("mixed", [0, 1, 2, 3])
 @pytest.mark.parametrize("bias", [0, 1])
-def test_target(folder, dtype, alignment, bias):
+def test_target(folder, dtype, alignment, mixed, bias):
+    """mixed: of the key; 1 a weight in fp32, 2 two terms, of the weight if it is in fp32 and else of hidden"""
+    if mixed and dtype == "fp32":
+        return
     random = numpy.random.default_rng(1)
-    n, vocab, depth, begin, count = 45, 70, 328 if alignment == 16 else 331, 3, 40
-    hidden, hidden_stride, h = matrix(dtype, random.standard_normal((50, depth)), alignment)
-    weight, weight_stride, w = matrix(dtype, random.standard_normal((vocab, depth)), alignment)
+    n, vocab, depth, begin, count = 45, 70, 328, 3, 40
+    h, w = f32(random.standard_normal((50, depth))), f32(random.standard_normal((vocab, depth)))
+    def rounded(x):
+        return f32(wide(stored(dtype, x)))
+    def terms(x):
+        return [rounded(x), rounded(x - rounded(x))][:1 + mixed // 2]
+    made = terms(h) if mixed != 3 else [terms(h)[0]] * 2
+    hidden, hidden_stride, _ = matrix(dtype, numpy.hstack(made), alignment)
+    weight, weight_stride, _ = matrix("fp32" if mixed & 1 else dtype, w if mixed & 1 else terms(w)[0], alignment)
+    scores = sum(f32(made if mixed == 2 else made[:1])) @ sum(f32(terms(w) if mixed & 1 else terms(w)[:1])).T
     b = stored(dtype, random.standard_normal(vocab) * 10)
     index, target = i32(numpy.sort(random.permutation(50)[:n])), i32(random.integers(-1, vocab, n))
     target[[5, 9]], zy = -1, f32([UNTOUCHED] * n)
-    kernels(folder, kind="tail", dtype=dtype, alignment=alignment)[0]["tail_target"].named(
-        6, hidden=hidden, hidden_stride=hidden_stride, weight=weight, weight_stride=weight_stride,
+    kernels(folder, kind="tail", dtype=dtype, alignment=alignment, weight_form=mixed)[0]["tail_target"].named(
+        3, hidden=hidden, hidden_stride=hidden_stride, weight=weight, weight_stride=weight_stride,
         bias=b if bias else None, index=index, local_target=target, count=i32([count]), depth=depth, row_begin=begin,
         row_end=n, zy=zy)
     for a in range(n):
         if not begin <= a < count or target[a] < 0:
             assert zy[a] == UNTOUCHED
         else:
-            assert abs(zy[a] - (h[index[a]] @ w[target[a]] + bias * wide(b)[target[a]])) < 1e-4
+            assert abs(zy[a] - (scores[index[a], target[a]] + bias * wide(b)[target[a]])) < 1e-4
 
 
 # ---- rows ----

@@ -89,6 +89,9 @@ LINEAR = [
     *[row for beside in ({"keep": "@keep"}, {"keep": "@keep", **BF16}, TAIL, {**TAIL, **BF16})
       for row in edged("linear_logprob", ["nan row"], lora="@lora", entropy=True, frozen=("weight",), **beside)],
     *[case("linear_logprob", lora="@lora", frozen=("weight",), mixed=mixed, **MIXED) for mixed in ("round", "split")],
+    *[case("linear_logprob", mixed=mixed, **beside, **operands) for mixed in ("round", "split")
+      for operands in ({**MIXED, "entropy": True}, {**BF16, "hidden_dtype": torch.float32})
+      for beside in ({"keep": "@keep"}, TAIL, {"topk": 5, "rank": True}, {"target": "@targets"})],
     case("policy_loss", rule="ppo", lora="@lora", keep="@keep", frozen=("weight",)),
     *[case("linear_logprob", lora="@lora", entropy=True, frozen=("weight", *frozen))
       for count in (1, 2, 3) for frozen in itertools.combinations(("hidden", "a", "b"), count)],
@@ -154,7 +157,8 @@ POLICIES = [
     case("policy_loss", rule="ppo", **TAIL, **POLICY),
     *[case("policy_loss", rule=FILE, average=average, length=8.0 if average == "length" else None, parameters={"share": 0.5},
            vectors={"worth": "@worth"}) for average in ("tokens", "sequences", "length")],
-    case("policy_loss", rule="ppo", mixed="round", old_logprob="@old", **MIXED),
+    *[case("policy_loss", rule="ppo", mixed="round", old_logprob="@old", **beside, **MIXED)
+      for beside in ({}, {"keep": "@keep"}, TAIL, {**TAIL, "topk": 3, "rank": True})],
     *edged("policy_loss", ["nan row", "bad list", "all masked", "masked nan"], rule="grpo", mask="@mask", keep="@keep",
            entropy_weight=0.01, **POLICY),
     *[row for options in (*FEW_HEADS, {**BUFFER, **BF16}, *BESIDE)
@@ -200,6 +204,7 @@ DISTILLED = [
     case("distill_loss", parameters={"rest_weight": 0.5}, vectors={}), case("distill_loss", "ignored as 5", ignore_index=5),
     case("distill_loss", few=0), case("distill_loss", loss="reverse_kl+entropy", parameters={"entropy_weight": 0.1}),
     *[case("distill_loss", topk=5, mask="@mask", **options) for options in FEW_HEADS],
+    *[case("distill_loss", mixed=mixed, topk=5, **MIXED) for mixed in ("round", "split")],
     *[case("distill_loss", lora="@lora", entropy=True, **options) for options in ADAPTED[:-1]],
 ]
 SELECTED = [

@@ -1,24 +1,24 @@
 /* entropies.c: entropies of rows by a forward plan of their head, and what each slice of the vocabulary sums to. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "gen/cli/bench/rows.h"
 #include "runtime/api/validate.h"
+#include "runtime/base/fields.h"
 
 /* Columns of a slice: of the leaves that forward sums. Fewer take more launches, more take longer to draw from. */
 enum { SLICE = 768 };
 
-/* Forward alone, with entropy; what is specialised otherwise is as in the call that is measured. */
+/* Forward alone, with entropy: without what the call that is measured asks for beside it. */
 static flp_status forward_spec(const flp_spec *of, flp_spec *out) {
-  flp_spec spec = FLP_SPEC_INIT;
-  spec.dtype = of->dtype;
-  spec.vocab = of->vocab;
-  spec.hidden = of->hidden;
-  spec.target_dtype = of->target_dtype;
+  flp_spec spec = *of;
+  for (const flp_field *f = FLP_SPEC_FIELD; f < FLP_SPEC_FIELD + FLP_SPEC_FIELD_COUNT; f++)
+    if (f->feature != FLP_FEATURE_NONE && f->feature != FLP_FEATURE_MIXED)
+      memset((char *)&spec + f->offset, 0, f->bytes);
   spec.entropy = FLP_ENTROPY_FORWARD;
-  spec.has_bias = of->has_bias;
-  spec.softcap = of->softcap;
-  spec.per_row_temperature = of->per_row_temperature;
-  spec.alignment = of->alignment;
+  spec.grads = 0;
+  spec.accumulate_grad_weight = 0;
+  spec.loss_bytes = 0;
   return flp_spec_resolve(&spec, out);
 }
 

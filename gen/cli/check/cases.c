@@ -299,41 +299,23 @@ static void add_adapted(check_list *list, flp_dtype dtype) {
 
 /* Asks for a feature. turn: which form of it */
 static void ask(check_list *list, check_case *c, flp_feature feature, int turn) {
+  static const int64_t usual[FLP_FEATURE_NONE] = {[FLP_FEATURE_KEEP] = 1,  [FLP_FEATURE_LISTED] = 1,
+                                                  [FLP_FEATURE_RANK] = 1,  [FLP_FEATURE_TARGETS] = CHECK_TARGETS_USUAL,
+                                                  [FLP_FEATURE_TOPK] = 20, [FLP_FEATURE_LORA] = CHECK_LORA_USUAL};
+  const uint32_t hidden = FLP_GRAD_HIDDEN, weight = FLP_GRAD_WEIGHT;
   flp_spec *spec = &c->spec;
-  switch (feature) {
-    case FLP_FEATURE_KEEP:
-      spec->keep = 1;
-      spec->grads = turn % 2 ? FLP_GRAD_HIDDEN : FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
-      if (turn % 2) spec->entropy = FLP_ENTROPY_FORWARD;
-      break;
-    case FLP_FEATURE_LISTED:
-      c->kept = 20;
-      spec->listed = 1;
-      break;
-    case FLP_FEATURE_TAIL:
-      spec->tail = CLI_TAIL_USUAL;
-      spec->hidden = 264;
-      break;
-    case FLP_FEATURE_TARGETS:
-      spec->targets = CHECK_TARGETS_USUAL;
-      break;
-    case FLP_FEATURE_TOPK:
-    case FLP_FEATURE_RANK:
-      if (feature == FLP_FEATURE_TOPK) spec->topk = 20;
-      if (feature == FLP_FEATURE_RANK) spec->rank = 1;
-      break;
-    case FLP_FEATURE_LORA:
-      spec->lora_rank = CHECK_LORA_USUAL;
-      spec->grads = (spec->grads & ~(uint32_t)FLP_GRAD_WEIGHT) | ADAPTER;
-      break;
-    case FLP_FEATURE_MIXED:
-    case FLP_FEATURE_SLICES:
-      *(feature == FLP_FEATURE_MIXED ? &spec->hidden_dtype : &spec->weight_dtype) = FLP_DTYPE_FP32;
-      spec->mixed = feature == FLP_FEATURE_MIXED ? FLP_MIXED_ROUND : turn % 2 ? FLP_MIXED_SPLIT : FLP_MIXED_ROUND;
-      break;
-    default: /* LOSS, SCORES */
-      set_loss(list, c, feature == FLP_FEATURE_SCORES ? "cross_entropy" : spec->targets > 1 ? "forward_kl" : "grpo");
-  }
+  for (const flp_field *f = FLP_SPEC_FIELD; f < FLP_SPEC_FIELD + FLP_SPEC_FIELD_COUNT; f++)
+    if (usual[feature] && f->feature == feature) flp_field_set(f, spec, usual[feature]);
+  if (feature == FLP_FEATURE_KEEP) spec->grads = turn % 2 ? hidden : hidden | weight;
+  if (feature == FLP_FEATURE_KEEP && turn % 2) spec->entropy = FLP_ENTROPY_FORWARD;
+  if (feature == FLP_FEATURE_LISTED) c->kept = 20;
+  if (feature == FLP_FEATURE_TAIL) spec->tail = CLI_TAIL_USUAL, spec->hidden = 264;
+  if (feature == FLP_FEATURE_LORA) spec->grads = (spec->grads & ~weight) | ADAPTER;
+  if (feature == FLP_FEATURE_MIXED) spec->hidden_dtype = FLP_DTYPE_FP32, spec->mixed = FLP_MIXED_ROUND;
+  if (feature == FLP_FEATURE_SLICES) spec->weight_dtype = FLP_DTYPE_FP32;
+  if (feature == FLP_FEATURE_SLICES) spec->mixed = turn % 2 ? FLP_MIXED_SPLIT : FLP_MIXED_ROUND;
+  if (feature == FLP_FEATURE_LOSS) set_loss(list, c, spec->targets > 1 ? "forward_kl" : "grpo");
+  if (feature == FLP_FEATURE_SCORES) set_loss(list, c, "cross_entropy");
 }
 
 /* What rows the pairs meet, in turn. */

@@ -60,8 +60,8 @@ static void fill_hidden_row(const check_case *c, int64_t row, uint64_t *state, f
   if (c->fill == CHECK_FILL_ONE_HOT) out[0] = 1;
   if (c->fill == CHECK_FILL_NEGATIVE) out[0] = 128;
   if (c->fill == CHECK_FILL_STEEP) out[0] = row >= c->n - 1 - c->n / 8 ? 1.5f : 0;
-  /* An infinity is a NaN to products of fp32 in three terms; of a few columns it need not be one in truth. */
-  int is_split = c->spec.listed && c->spec.dtype == FLP_DTYPE_FP32;
+  /* An infinity is a NaN to products in terms; of a few columns it need not be one in truth. */
+  int is_split = c->spec.listed && (c->spec.dtype == FLP_DTYPE_FP32 || c->spec.mixed == FLP_MIXED_SPLIT);
   if ((c->rows == CHECK_ROWS_NAN || c->rows == CHECK_ROWS_NAN_INACTIVE) && row % 5 == 1)
     out[depth / 2] = row % 2 || is_split ? NAN : INFINITY;
 }

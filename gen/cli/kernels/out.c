@@ -29,13 +29,13 @@ static json_t *entries_json(const flp_kernel_desc *desc) {
 }
 
 static json_t *key_json(const flp_kernel_key *key) {
-  return json_pack("{s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:b, s:b, s:b, s:i, s:I, s:I, s:o}", "kind",
+  return json_pack("{s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:b, s:b, s:b, s:i, s:i, s:I, s:I, s:o}", "kind",
                    flp_kernel_kind_name(key->kind), "arch", key->arch, "dtype", flp_dtype_name(key->dtype),
                    "target_dtype", key->target_dtype ? flp_dtype_name(key->target_dtype) : "none", "out_dtype",
                    key->out_dtype ? flp_dtype_name(key->out_dtype) : "none", "entropy", (int)key->entropy, "bias",
                    (int)key->bias, "bias_grad", (int)key->bias_grad, "softcap", (int)key->softcap, "lora", (int)key->lora,
-                   "alignment",
-                   (int)key->alignment, "hidden", (json_int_t)key->hidden, "vocab", (json_int_t)key->vocab, "loss",
+                   "weight_form", (int)key->weight_form, "alignment", (int)key->alignment, "hidden",
+                   (json_int_t)key->hidden, "vocab", (json_int_t)key->vocab, "loss",
                    flp_kind_has(key->kind, FLP_KIND_LOSS) ? hex_json(key->loss, sizeof key->loss) : json_null());
 }
 

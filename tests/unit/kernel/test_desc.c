@@ -6,7 +6,7 @@
 
 #include "tests/unit/support/kernel_sample.h"
 
-enum { KEY_AT = 8, FLAGS_AT = 40, TUNE_AT = 80, SOURCES_AT = 136, COUNT_AT = 176, ENTRY_AT = 180, ENTRY_BYTES = 120 };
+enum { KEY_AT = 8, FLAGS_AT = 40, TUNE_AT = 84, SOURCES_AT = 140, COUNT_AT = 180, ENTRY_AT = 184, ENTRY_BYTES = 120 };
 
 static size_t write_sample(flp_kernel_kind kind, uint8_t out[FLP_DESC_BYTES_MAX]) {
   flp_kernel_desc desc = sample_desc(kind);

@@ -46,6 +46,7 @@ static const struct {
     FIELD(bias_grad, 0, FLP_KIND_BIAS_GRAD),
     FIELD(softcap, 0, FLP_KIND_BIAS),
     FIELD(lora, 0, FLP_KIND_LORA),
+    FIELD(weight_form, 0, FLP_KIND_MIXED),
     FIELD(alignment, 2, FLP_KIND_ALIGNMENT),
     FIELD(hidden, 4104, FLP_KIND_HIDDEN),
     FIELD(vocab, 0x100000000, FLP_KIND_VOCAB),

@@ -18,6 +18,7 @@ flp_kernel_key sample_key(flp_kernel_kind kind) {
       .bias_grad = 1,
       .softcap = 1,
       .lora = 1,
+      .weight_form = FLP_KEY_WIDE,
       .loss = {0x4c, [31] = 0x53},
       .alignment = 16,
       .hidden = 4096,

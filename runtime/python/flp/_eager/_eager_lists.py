@@ -73,7 +73,7 @@ def _scores_of(scores, entries):
     x = torch.empty(entries.row.numel(), dtype=torch.float64, device=entries.row.device)
     for piece in entries.pieces(ops.hidden.shape[1]):
         hidden = ops.hidden[scores.active[entries.row[piece]]].float()
-        x[piece] = (hidden * ops.weight[entries.column[piece]].float()).sum(1, dtype=torch.float64)
+        x[piece] = (hidden * scores.rows_of_weight(entries.column[piece])).sum(1, dtype=torch.float64)
     if ops.bias is not None:
         x += ops.bias[entries.column].double()
     return x.float()
@@ -175,7 +175,7 @@ def backward(plan, ops, settings, stats, upstream_grads, grad_hidden, grad_weigh
             grad_hidden.zero_()
             sums = torch.zeros((active.numel(), ops.hidden.shape[1]), dtype=torch.float32, device=active.device)
             for piece in pieces:
-                _add_sums(sums, entries.row[piece], dz[piece], ops.weight[entries.column[piece]].float())
+                _add_sums(sums, entries.row[piece], dz[piece], call.scores.rows_of_weight(entries.column[piece]))
             sums[lost] = math.nan
             grad_hidden[active] = sums.to(grad_hidden.dtype)
             grad_hidden[call.bad] = math.nan

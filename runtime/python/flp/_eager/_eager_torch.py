@@ -78,7 +78,11 @@ class _Scores:
         return [(first, min(first + TILE_COLUMNS, self.columns)) for first in range(0, self.columns, TILE_COLUMNS)]
 
     def weight(self, columns):
-        return _mixed.tile(self.ops, self.settings, self.ops.weight[columns[0]:columns[1]])
+        return self.rows_of_weight(slice(*columns))
+
+    def rows_of_weight(self, columns):
+        """Those of a slice or of ids, in float32, as products take them."""
+        return _mixed.tile(self.ops, self.settings, self.ops.weight[columns])
 
     def hidden(self, rows):
         """The tile's hidden rows in fp32, padded with zero rows."""

@@ -6,7 +6,7 @@ them out once, times its upstream gradient.
 """
 from __future__ import annotations
 
-from typing import Mapping
+from typing import Literal, Mapping
 
 import torch
 from torch import Tensor
@@ -27,8 +27,8 @@ def distill_loss(hidden: Tensor, weight: Tensor, target: Tensor, teacher_logprob
                  vectors: Mapping[str, Tensor] | None = None, entropy: bool = False,
                  temperature: float | Tensor = 1.0, softcap: float | None = None, scale: float = 1.0,
                  ignore_index: int = -100, budget: int | None = None, grad_weight_accumulate: Tensor | None = None,
-                 grad_scale: float | Tensor = 1.0, lora: _lora.Lora | None = None,
-                 topk: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
+                 grad_scale: float | Tensor = 1.0, lora: _lora.Lora | None = None, topk: int = 0,
+                 mixed: Literal["round", "split"] | None = None) -> tuple[Tensor, dict[str, Tensor]]:
     """Computes a divergence between a teacher and the head over the teacher's best tokens, and its gradients, without
     the (N,V) scores.
 
@@ -39,7 +39,7 @@ def distill_loss(hidden: Tensor, weight: Tensor, target: Tensor, teacher_logprob
         reverse_kl   Σ_k q_k·log(q_k/p_k) + q_r·log(q_r/p_r)         KL(q‖p), where the student's is
         jsd          mix·KL(p‖m) + (1 − mix)·KL(q‖m), m = mix·p + (1 − mix)·q
 
-    hidden, weight, bias, temperature, softcap, scale, ignore_index, budget
+    hidden, weight, bias, temperature, softcap, scale, ignore_index, budget, mixed
                      as in flp.linear_logprob
     target           (..., K) int32 or int64, 1 to 512 ids a row, such as the teacher's top-k, each of them once; an id
                      that is ignore_index takes no part, a row of nothing else is outside the mask
@@ -78,7 +78,8 @@ def distill_loss(hidden: Tensor, weight: Tensor, target: Tensor, teacher_logprob
                 others={"teacher_logprob": teacher_logprob, "row_weight": row_weight, "mask": mask,
                         **{"vectors[%r]" % name: value for name, value in vectors.items()}},
                 entropy=bool(entropy), temperature=temperature, softcap=softcap, scale=scale, ignore_index=ignore_index,
-                budget=budget, grad_weight_accumulate=grad_weight_accumulate, lora=lora, topk=topk)
+                budget=budget, grad_weight_accumulate=grad_weight_accumulate, lora=lora, topk=topk,
+                mixed=mixed)
     call.settings.detached = True
     program = program_of(loss)
     values = _policy._parameters_of(parameters or {}, program)

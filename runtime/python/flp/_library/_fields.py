@@ -177,6 +177,5 @@ APART = (
     ("keep", ("target",), "whose columns are few already"),
     ("target", ("tail",), "whose passes recompute"),
     ("target", ("rank", "scores",), "as it is of one"),
-    ("slices", ("keep", "tail", "target", "topk", "rank",), "which takes the weight in slices"),
     ("scores", ("slices", "lora", "tail", "keep",), "which reads lse or mean_score, so that every column counts"),
 )
