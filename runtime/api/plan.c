@@ -102,8 +102,7 @@ static flp_status fill_plan(flp_plan *plan) {
 static flp_status check_slices(const flp_spec *spec, const flp_options *options) {
   if (!flp_op_of(spec->op)->has_head || !flp_weight_is_sliced(spec)) return FLP_OK;
   const char *what = flp_weight_dtype(spec) != spec->dtype ? "an fp32 weight" : "two terms of hidden";
-  int is_tail = options->mode == FLP_MODE_TAIL && spec->tail > 0;
-  if (options->mode && options->mode != FLP_MODE_RECOMPUTE_VOCAB && !is_tail)
+  if (options->mode && options->mode != FLP_MODE_RECOMPUTE_VOCAB && options->mode != FLP_MODE_TAIL)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "options.mode is %d, %s, but spec.mixed is %s with %s (accepted: 0, FLP_MODE_RECOMPUTE_VOCAB 2)",
                     (int)options->mode, flp_mode_name(options->mode), flp_mixed_name(spec->mixed), what);

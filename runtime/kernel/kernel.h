@@ -28,10 +28,9 @@ typedef struct flp_tunables {
   uint32_t raster;        /* raster width: the most row panels that go over the columns together */
 } flp_tunables;
 
-/* Of rows of the weight that kernels read by themselves. */
-enum flp_weight_form {
-  FLP_KEY_WIDE = 1, /* f32, where the operand dtype is another */
-  FLP_KEY_TERMS = 2 /* scores have two terms, of the weight or of hidden */
+enum flp_weight_form { /* of rows of the weight that kernels read by themselves */
+  FLP_KEY_WIDE = 1,    /* f32, where the operand dtype is another */
+  FLP_KEY_TERMS = 2    /* scores have two terms, of the weight or of hidden */
 };
 
 typedef struct flp_kernel_key {

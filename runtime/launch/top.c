@@ -62,8 +62,8 @@ static int64_t slice_end(const flp_call *call, flp_row_range rows, int64_t begin
 /* ---- launches ---- */
 
 static flp_status launch_begin(const flp_call *call, flp_row_range rows) {
-  int is_listed = call->scheme.mode == FLP_MODE_LISTED; /* with scores already */
-  if (call->args->rank && !is_listed) FLP_TRY(flp_launch_own_scores(call, FLP_ENTRY_top_target, rows));
+  int has_score = call->scheme.mode == FLP_MODE_LISTED || call->scheme.mode == FLP_MODE_TAIL;
+  if (call->args->rank && !has_score) FLP_TRY(flp_launch_own_scores(call, FLP_ENTRY_top_target, rows));
   flp_top_begin_given p = {
       FLP_GIVE_CAP(call),
       FLP_GIVE_ROWS(rows),

@@ -44,8 +44,8 @@ void planner_search_tail(planner_search *s) {
   planner_search_forward(s);
   if (!s->found) return;
   s->best.mode = FLP_MODE_TAIL;
-  /* tail_target, emit_floor, combine; a vocab shard's forward over the first columns */
-  s->best.launches = (int32_t)flp_min(s->best.launches + 3 * s->best.chunks, INT32_MAX);
+  /* tail_target, in place of top_target; emit_floor, combine; a vocab shard's forward over the first columns */
+  s->best.launches = (int32_t)flp_min(s->best.launches + (s->planner->spec.rank ? 2 : 3) * s->best.chunks, INT32_MAX);
 }
 
 /* ---- the backward pass ---- */

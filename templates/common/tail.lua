@@ -45,9 +45,7 @@ local FROM_BELOW = 1.0 - 0x1p-12
 return function(k, spec)
   local S, W = k.import "score" (k), k.import "weight" (k, spec, spec.wide_weight)
   local scan = k.import "scan" (k).over_cta
-  local element = ({bf16 = k.bf16, fp16 = k.f16, fp32 = k.f32})[spec.dtype]
-  local bytes = spec.dtype == "fp32" and 4 or 2
-  local EACH = spec.alignment >= 16 and 16 // bytes or 1 -- elements of a load of tail_mean
+  local EACH = spec.alignment < 16 and 1 or spec.dtype == "fp32" and 4 or 8 -- elements of a load of tail_mean
   local ELSEWHERE = k.abi.LIST_ELSEWHERE
   local infinity = 1.0 / 0.0
   local i32 = function(v) return k.convert(k.i32, v) end

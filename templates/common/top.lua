@@ -18,7 +18,6 @@ local LN2 = 0.6931471805599453
 
 return function(k, spec)
   local S, F, B = k.import "score" (k), k.import "math64" (k), k.import "best" (k)
-  local element = ({bf16 = k.bf16, fp16 = k.f16, fp32 = k.f32})[spec.dtype]
   local id_type = spec.target_dtype == "int64" and k.i64 or k.i32
   local MOST, PLACES = k.abi.TOP_MOST, k.abi.TOP_PLACES_MOST
   local nan, infinity = 0.0 / 0.0, 1.0 / 0.0

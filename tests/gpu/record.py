@@ -154,6 +154,7 @@ BENCHES = {  # by part; flpgen bench
         **{f"bench_tail_{data}": [*TAIL, "--data", data, "--grad", "hidden,weight"]
            for data in ("policy", "text", "base", "random")},
         "bench_tail_policy_frozen": [*TAIL, "--data", "policy", "--grad", "hidden"],
+        "bench_tail_policy_top_20": [*TAIL, "--topk", "20", "--rank", "--data", "policy", "--grad", "hidden,weight"],
         "bench_tail_policy_step": [*TAIL, "--data", "policy", "--grad", "hidden,weight", "--loss", "grpo+k3",
                                    "--loss-parameter", "beta=0.04"],
     },
@@ -169,6 +170,9 @@ BENCHES = {  # by part; flpgen bench
         "bench_rank": [*FLAGSHIP, "--rank", "--rows", "8192"],
     },
 }
+ROUNDED = [f"bench_{name}" for name in "tail_policy tail_policy_top_20 top_20 rank kept_20 targets_64".split()]
+BENCHES["bench_slices"] = {f"{name}_mixed": [*words, "--weight-dtype", "fp32", "--mixed", "round"]
+                           for part in BENCHES.values() for name, words in part.items() if name in ROUNDED}
 LOSSES = ["--loss", "grpo+k3,nll", "--peers", "all,-torch-compile,-verl,-quack,-agilerl,-agilerl-fp32"]
 ANY_UPSTREAM = "all,-torch-linear,-liger-mean,-liger-cute,-liger-grpo,-quack-mean,-quack-scaled,-unsloth-mean"
 PEERS = {  # by part; python -m flp.bench: other libraries on the same tensors

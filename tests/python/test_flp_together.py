@@ -13,7 +13,7 @@ from flp_standin_lm import TinyLM
 
 N, V, D = 4, 331, 64
 FUNCTIONS = (flp.linear_logprob, flp.explain, flp.parallel.linear_logprob, flp.linear_logprob_partial,
-             flp.linear_logprob_backward, flp.logprob_head, flp.cross_entropy)
+             flp.linear_logprob_backward, flp.logprob_head, flp.policy_loss, flp.cross_entropy)
 # Options by another name in some function: several targets are target's shape, slices are mixed of a float32 weight,
 # scores a loss that reads all of them.
 PLACES, MIXED = {"slices": "mixed", "scores": "z_loss"}, ("round", "split")
@@ -51,6 +51,8 @@ def call(function, options):
     if "scores" in options:
         options["z_loss"] = options.pop("scores")
     given = [hidden, weight, options.pop("target", target)]
+    if function is flp.policy_loss:
+        given = ["ppo", hidden[None], weight, target[None], torch.ones(1, device=DEVICE)]
     if function is flp.linear_logprob_backward:
         given += [torch.zeros(N, 4, device=DEVICE), torch.ones(given[2].shape, device=DEVICE)]
     if function is flp.linear_logprob_partial:
