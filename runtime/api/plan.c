@@ -119,8 +119,11 @@ static flp_status check_mode(const flp_spec *spec, const flp_options *options) {
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "options.mode is %d, %s, but spec.listed is 1 (accepted: 0; plans of listed columns have one mode)",
                     (int)options->mode, flp_mode_name(options->mode));
-  if (options->mode == FLP_MODE_TAIL && !(spec->tail > 0))
-    return flp_fail(FLP_ERROR_ARGUMENT, "options.mode is FLP_MODE_TAIL, but spec.tail is 0 (accepted: 2^-20 to 2^-2)");
+  if (options->mode == FLP_MODE_TAIL && !flp_kernel_spec_emits(spec))
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "options.mode is FLP_MODE_TAIL, but spec.tail is %g and spec.targets %d (accepted: a tail of 2^-20 "
+                    "to 2^-2, one target, and no loss that reads lse or mean_score)",
+                    (double)spec->tail, spec->targets);
   if (options->mode == FLP_MODE_RECOMPUTE_SPLIT && (spec->grads & two) != two)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "options.mode is FLP_MODE_RECOMPUTE_SPLIT, but spec.grads is %u (accepted: gradients of both "
@@ -134,13 +137,13 @@ static flp_status check_mode(const flp_spec *spec, const flp_options *options) {
         spec->keep, (unsigned)spec->grads, flp_entropy_name(spec->entropy));
   if (options->mode == FLP_MODE_SAVE && !spec->keep)
     return flp_fail(FLP_ERROR_ARGUMENT, "options.mode is FLP_MODE_SAVE, but spec.keep is 0 (accepted: 1)");
-  if (options->mode == FLP_MODE_STREAM && flp_spec_takes_capped_mean(spec))
+  if (options->mode == FLP_MODE_STREAM && flp_spec_passes_for_mean(spec))
     return flp_fail(FLP_ERROR_ARGUMENT,
-                    "options.mode is FLP_MODE_STREAM, but spec.softcap is %g and the loss reads mean_score (accepted: mode 0, "
-                    "or a recompute mode)",
-                    (double)spec->softcap);
+                    "options.mode is FLP_MODE_STREAM, but spec.softcap is %g, spec.lora_rank %d and spec.mixed %d, and the "
+                    "loss reads mean_score (accepted: mode 0, or a recompute mode)",
+                    (double)spec->softcap, spec->lora_rank, (int)spec->mixed);
   if (options->mode != FLP_MODE_STREAM || (spec->loss && flp_kernel_spec_keeps(spec))) return FLP_OK;
-  if (spec->tail > 0)
+  if (flp_kernel_spec_emits(spec))
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "options.mode is FLP_MODE_STREAM, but spec.tail is %g (accepted: 0, or mode 0 or FLP_MODE_TAIL)",
                     (double)spec->tail);

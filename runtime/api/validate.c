@@ -155,9 +155,9 @@ static flp_status check_loss(const flp_spec *spec) {
   return FLP_OK;
 }
 
-int flp_spec_takes_capped_mean(const flp_spec *spec) {
+int flp_spec_passes_for_mean(const flp_spec *spec) {
   flp_loss loss;
-  return spec->softcap > 0 && spec->loss && flp_loss_read(spec->loss, spec->loss_bytes, &loss) == FLP_OK &&
+  return flp_kernel_spec_passes_for_mean(spec) && spec->loss && flp_loss_read(spec->loss, spec->loss_bytes, &loss) == FLP_OK &&
          flp_loss_reads_mean(&loss);
 }
 
@@ -191,7 +191,7 @@ flp_status flp_spec_resolve(const flp_spec *spec, flp_spec *out) {
   *out = *spec;
   if (!flp_op_of(spec->op)->has_head) return FLP_OK;
   out->targets = (int32_t)flp_spec_targets(spec);
-  if (flp_spec_takes_capped_mean(spec) && !out->entropy) out->entropy = FLP_ENTROPY_FORWARD;
+  if (flp_spec_passes_for_mean(spec) && !out->entropy) out->entropy = FLP_ENTROPY_FORWARD;
   out->hidden_dtype = flp_hidden_dtype(spec);
   out->weight_dtype = flp_weight_dtype(spec);
   out->bias_dtype = flp_bias_dtype(spec);

@@ -5,9 +5,9 @@
 #include "runtime/base/fields.h"
 #include "runtime/loss/loss.h"
 
-/* 1 if a step takes the mean of scores with a softcap: it is made of the sums that the entropy is made of, so that a resolved
- * spec asks for these, and not in stream mode. */
-int flp_spec_takes_capped_mean(const flp_spec *spec);
+/* 1 if a step takes a pass for the mean of scores: it is made of the sums that the entropy is made of, so that a resolved spec
+ * asks for these, and not in stream mode. */
+int flp_spec_passes_for_mean(const flp_spec *spec);
 
 /* Checks a spec and writes its resolved copy (gradient dtypes filled in). error: ARGUMENT */
 flp_status flp_spec_resolve(const flp_spec *spec, flp_spec *out);

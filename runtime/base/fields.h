@@ -113,9 +113,7 @@ enum { FLP_COUNT_MAX = 1 << 30, FLP_HIDDEN_MAX = 1 << 20 };
 /* What one goes without, and why: A(ID, others, clause). A pair stands once. */
 #define FLP_APART(A)                                                                                                   \
   A(LISTED, B(TARGETS), "whose columns are few already")                                                               \
-  A(TARGETS, B(TAIL), "whose passes recompute")                                                                        \
-  A(TARGETS, B(RANK) B(SCORES), "as it is of one")                                               \
-  A(SCORES, B(SLICES) B(LORA) B(TAIL) B(LISTED), "which reads lse or mean_score, so that every column counts")
+  A(TARGETS, B(RANK) B(SCORES), "as it is of one")
 /* clang-format on */
 
 typedef enum flp_feature {

@@ -48,7 +48,8 @@ void eager_backward_carve(const flp_spec *spec, const eager_plan *plan, int64_t 
   eager_lora_carve_backward(spec, plan, n, block, &out->lora);
 }
 
-eager_record eager_record_make(const flp_spec *spec, const flp_args *args, const eager_scores *scores, int64_t row) {
+eager_record eager_record_make(const flp_spec *spec, const flp_args *args, const eager_scores *scores, int64_t columns,
+                               int64_t row) {
   const float *stats = args->stats + 4 * row;
   double g = eager_grad_target(spec, args, row, 0);
   for (int64_t k = 1; k < flp_spec_targets(spec); k++) g += eager_grad_target(spec, args, row, k);
@@ -63,7 +64,7 @@ eager_record eager_record_make(const flp_spec *spec, const flp_args *args, const
                         .grad_logprob = g,
                         .grad_entropy = e,
                         .grad_lse = by_lse,
-                        .each = scores ? (double)scores->grad_mean[row] / (double)args->vocab_valid : 0,
+                        .each = scores ? (double)scores->grad_mean[row] / (double)columns : 0,
                         .row = row};
 }
 
@@ -93,7 +94,8 @@ static void widen_rows(void *context, int64_t tile, int worker) {
   eager_widen_hidden(call->spec, call->args, &call->rows, job->first + begin, count, hidden);
   eager_lora_project(call, &job->memory->lora, tile, hidden, worker);
   for (int64_t i = begin; i < begin + count; i++)
-    job->memory->records[i] = eager_record_make(call->spec, call->args, call->scores, call->rows.index[job->first + i]);
+    job->memory->records[i] = eager_record_make(call->spec, call->args, call->scores, call->args->vocab_valid,
+                                                call->rows.index[job->first + i]);
 }
 
 static void widen_columns(void *context, int64_t tile, int worker) {

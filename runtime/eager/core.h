@@ -161,6 +161,10 @@ void eager_partial_write(const eager_call *call, int64_t row, eager_partial part
  * targets: raw scores, x */
 void eager_row_finish(const eager_call *call, int64_t row, const eager_scale *scale, eager_partial whole,
                       const double *targets);
+/* Of a call with scores writes lse and the mean of `columns` of them, which sums add up to: NaN where they are beyond what
+ * fp32 tells apart. */
+void eager_scores_write(const eager_call *call, int64_t row, eager_partial whole, const double *sums, int64_t count,
+                        int64_t columns);
 
 /* ---- block.c ---- */
 
@@ -336,7 +340,9 @@ typedef struct eager_record {
   int64_t row;
 } eager_record;
 
-eager_record eager_record_make(const flp_spec *spec, const flp_args *args, const eager_scores *scores, int64_t row);
+/* columns: that the mean is of */
+eager_record eager_record_make(const flp_spec *spec, const flp_args *args, const eager_scores *scores, int64_t columns,
+                               int64_t row);
 /* Upstream gradient of target k of a row: 0 where there is none, or the target is ignored. */
 double eager_grad_target(const flp_spec *spec, const flp_args *args, int64_t row, int64_t k);
 /* The gradient of the row's loss by one raw score x. own: NULL, or of a target's score the upstream gradients of the

@@ -135,15 +135,14 @@ static void widen_subtile(void *context, int64_t subtile, int worker) {
   eager_lora_project(call, &job->memory->lora, subtile, hidden, worker);
 }
 
-/* lse and mean_score of a row: NaN where its scores are beyond what fp32 tells apart. */
-static void write_scores(const forward_job *job, int64_t in_panel, int64_t row, eager_partial whole) {
-  const eager_scores *scores = job->call->scores;
-  const double *sums = job->memory->sums + in_panel * job->groups;
+void eager_scores_write(const eager_call *call, int64_t row, eager_partial whole, const double *sums, int64_t count,
+                        int64_t columns) {
+  const eager_scores *scores = call->scores;
+  if (!scores) return;
   int is_good = !eager_is_beyond_limit(whole.maximum, whole.sum) && whole.maximum <= FLP_SCORE_LIMIT;
-  double sum = 0;
-  for (int64_t group = 0; group < job->groups; group++) sum += sums[group];
+  double sum = sum_of(sums, count);
   scores->lse[row] = is_good ? (float)(ln_2 * (log2(whole.sum) + whole.maximum)) : NAN;
-  scores->mean_score[row] = is_good ? (float)(ln_2 * sum / (double)job->call->args->vocab_valid) : NAN;
+  scores->mean_score[row] = is_good ? (float)(ln_2 * sum / (double)columns) : NAN;
 }
 
 static void finish_row(void *context, int64_t in_panel, int worker) {
@@ -159,7 +158,7 @@ static void finish_row(void *context, int64_t in_panel, int worker) {
   if (call->args->partial) eager_partial_write(call, row, whole, targets);
   eager_row_finish(call, row, &scale, whole, targets);
   eager_top_finish(call, &job->memory->top, in_panel, row, whole);
-  if (call->scores) write_scores(job, in_panel, row, whole);
+  eager_scores_write(call, row, whole, job->memory->sums + in_panel * job->groups, job->groups, call->args->vocab_valid);
 }
 
 /* A rank is counted against the target's own score, of the same product. */

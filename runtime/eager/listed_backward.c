@@ -51,7 +51,7 @@ static void grad_row(void *context, int64_t active, int worker) {
   if (sums) memset(sums, 0, (size_t)rank * sizeof *sums);
   if (holds_nan(call->args->stats + 4 * row)) return;
   eager_list_read(call, &job->memory->lists, row, &list);
-  eager_record record = eager_record_make(call->spec, call->args, NULL, row);
+  eager_record record = eager_record_make(call->spec, call->args, call->scores, list.count, row);
   for (int64_t i = 0; i < list.count; i++)
     list.value[i] = eager_grad_score(&record, list.value[i], i == list.target ? &record.grad_logprob : NULL);
   job->memory->length[active] = (int32_t)list.count;

@@ -40,7 +40,7 @@
       R(target_weight) R(target_gradient) R(target_exact) R(target_offsets) R(target_total) /* backward */ \
       R(score_lse) R(score_mean) R(score_grad_lse) R(score_grad_mean) R(score_any) /* of a step whose loss reads them */ \
       R(score_each) R(score_stats) R(mean_part) R(mean_weight) \
-      R(capped_record) R(capped_scale) R(capped_partial) R(capped_dz) R(capped_part) /* the same with a softcap */ \
+      R(mean_record) R(mean_scale) R(mean_partial) R(mean_dz) R(mean_dz_part) /* where it takes a pass */ \
       R(top_low) R(top_floor) R(top_mark) R(top_count) R(top_above) R(top_lost) R(top_column) R(top_score) /* best, rank */ \
       R(operand_hidden) R(operand_bias) R(operand_weight) /* of another dtype, as products take them */ \
       R(lora_u) R(lora_scaled) R(lora_sum) R(lora_gradient) R(lora_a_acc) R(lora_b_acc) /* an adapter */
@@ -735,9 +735,10 @@ enum flp_part {
 
 /* ---- values of all scores of a row: losses that read lse or mean_score (templates/common/mean.lua) ----
  *
- * Without a softcap the mean of a row's scores is a product of its hidden with one vector, the sum of the weight's rows. Its
- * derivative, the same for all columns, is in no dz: products add it to gradients of 16 bits before they round them (key.bias),
- * score_hidden and score_head to those of fp32, behind all products.
+ * The mean of a row's scores is a product of its hidden with one vector, the sum of the weight's rows. Its derivative, the same
+ * for all columns, is in no dz: products add it to gradients of 16 bits before they round them (key.bias), score_hidden and
+ * score_head to those of fp32, behind all products. With a softcap, an adapter or a weight in slices, and of listed columns,
+ * the mean takes a pass of forward, and of dz.
  *
  * module mean: entry mean_sums, one CTA slab_rows rows x 256 vectors of D (as in tail_mean): the sums of factor[a] times
  * row index[a] of a matrix, and as one column more those of the factors, or without any those of bias. */
@@ -760,8 +761,9 @@ enum flp_part {
   P(ptr, hidden) P(i64, hidden_stride)                                     \
   P(ptr, sums) /* (depth + 1) f32 of weight and bias; null: mean_score is 0, as nothing reads it */ \
   P(region, index) P(region, scale) P(region, count)                       \
+  P(region_or_null, list_length) /* columns that the mean is of; null: vocab_valid */ \
   P(i32, depth) P(i32, vocab_valid) P(i32, row_begin) P(i32, row_end)      \
-  P(ptr, partial) /* (n,4) f32 by row, in sums' place with a softcap: {m, s, q, -} of scores times 2^-40; or null */ \
+  P(ptr, partial) /* (n,4) f32 by row, in sums' place where the mean takes a pass: {m, s, q, -} of scores times 2^-40; or null */ \
   P(ptr, lse) P(ptr, mean_score)
 
 /* module mean: entry score_record: record with a derivative by lse; and each[a], what the one by mean_score is of every
@@ -769,7 +771,7 @@ enum flp_part {
  * out of its range; or null. */
 #define FLP_SCORE_RECORD_PARAMS(P)                                         \
   P(ptr, stats) P(ptr, grad_logprob) P(ptr, grad_entropy) P(ptr, grad_lse) P(ptr, grad_mean) \
-  P(region, index) P(region, scale) P(region, count)                       \
+  P(region, index) P(region, scale) P(region, count) P(region_or_null, list_length) \
   P(i32, row_begin) P(i32, row_end) P(i32, vocab_valid)                    \
   P(f32, cap_in) P(i32, capped)                                            \
   P(region, record) P(region, bound)                                       \
@@ -785,11 +787,19 @@ enum flp_part {
   P(i32, row_begin) P(i32, row_end)                                        \
   P(ptr, kept) P(i64, kept_stride)
 
-/* module mean: entry score_add, with a softcap: dz += other, and bias_part += other_part, of a chunk of `elements` and
+/* module mean: entry score_add, where the mean takes a pass: dz += other, and bias_part += other_part, of a chunk of `elements` and
  * `parts` elements. */
 #define FLP_SCORE_ADD_PARAMS(P)                                            \
   P(ptr, dz) P(ptr, other) P(i64, elements)                                \
   P(ptr, bias_part) P(ptr, other_part) P(i64, parts)
+
+/* module mean: entry score_list, one warp an active row, behind list_dz: list_dz += each[a], times 1 - tanh² with softcap; not
+ * of a row whose stats hold NaN. */
+#define FLP_SCORE_LIST_PARAMS(P)                                           \
+  P(region, index) P(region, count) P(ptr, offsets) P(region, list_length) P(region, list_score) \
+  P(ptr, stats) P(ptr, each)                                               \
+  P(i32, capped)                                                           \
+  P(region, list_dz)
 
 /* module mean: entry score_hidden, one warp an active row: out += each[a]·sums, of an out of fp32. */
 #define FLP_SCORE_HIDDEN_PARAMS(P)                                         \
@@ -1195,7 +1205,7 @@ enum flp_part {
   E(mean_sums, FLP_MEAN_SUMS_PARAMS) E(mean_fold, FLP_MEAN_FOLD_PARAMS) \
   E(score_rows, FLP_SCORE_ROWS_PARAMS) E(score_record, FLP_SCORE_RECORD_PARAMS) \
   E(score_target, FLP_SCORE_TARGET_PARAMS) E(score_hidden, FLP_SCORE_HIDDEN_PARAMS) \
-  E(score_head, FLP_SCORE_HEAD_PARAMS) E(score_add, FLP_SCORE_ADD_PARAMS) \
+  E(score_head, FLP_SCORE_HEAD_PARAMS) E(score_add, FLP_SCORE_ADD_PARAMS) E(score_list, FLP_SCORE_LIST_PARAMS) \
   E(top_target, FLP_OWN_SCORES_PARAMS) E(top_begin, FLP_TOP_BEGIN_PARAMS) E(top_floor, FLP_TOP_FLOOR_PARAMS) \
   E(top_redo, FLP_TOP_REDO_PARAMS) E(top_listed, FLP_TOP_LISTED_PARAMS) \
   E(top_finish, FLP_TOP_FINISH_PARAMS) E(top_others, FLP_TOP_OTHERS_PARAMS) \

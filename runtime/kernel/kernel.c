@@ -49,7 +49,7 @@ static int adds_mean(const flp_spec *spec, flp_kernel_kind kind) {
                grad_dtype(spec->grad_hidden_dtype, spec->dtype) != FLP_DTYPE_FP32;
   int weight = kind != FLP_KERNEL_GRAD_HIDDEN && (spec->grads & FLP_GRAD_WEIGHT) && !spec->accumulate_grad_weight &&
                grad_dtype(spec->grad_weight_dtype, spec->dtype) != FLP_DTYPE_FP32;
-  return (hidden || weight) && flp_kernel_spec_has_scores_loss(spec) && !(spec->softcap > 0);
+  return (hidden || weight) && flp_kernel_spec_has_scores_loss(spec) && !flp_kernel_spec_passes_for_mean(spec);
 }
 
 static flp_kernel_key key_of(const flp_spec *spec, const char *arch, flp_kernel_kind kind) {
@@ -85,8 +85,12 @@ static flp_kernel_key key_of(const flp_spec *spec, const char *arch, flp_kernel_
   return key;
 }
 
+int flp_kernel_spec_emits(const flp_spec *spec) {
+  return spec->tail > 0 && !spec->listed && spec->targets <= 1 && !flp_kernel_spec_has_scores_loss(spec);
+}
+
 int flp_kernel_spec_keeps(const flp_spec *spec) {
-  return spec->grads && spec->dtype == FLP_DTYPE_BF16 && (spec->keep || spec->loss) && !(spec->tail > 0) &&
+  return spec->grads && spec->dtype == FLP_DTYPE_BF16 && (spec->keep || spec->loss) && !flp_kernel_spec_emits(spec) &&
          !flp_weight_is_sliced(spec) && !spec->listed;
 }
 
@@ -106,6 +110,10 @@ int flp_kernel_spec_has_targets_loss(const flp_spec *spec) {
 
 int flp_kernel_spec_has_scores_loss(const flp_spec *spec) {
   return has_loss_version(spec, FLP_SCORES_LOSS_VERSION);
+}
+
+int flp_kernel_spec_passes_for_mean(const flp_spec *spec) {
+  return spec->softcap > 0 || spec->lora_rank || spec->listed || flp_weight_is_sliced(spec);
 }
 
 int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key out[FLP_SPEC_KERNELS_MAX]) {

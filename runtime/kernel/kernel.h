@@ -66,8 +66,12 @@ enum { FLP_TARGETS_LOSS_VERSION = 2, FLP_SCORES_LOSS_VERSION = 3 };
 int flp_kernel_spec_has_targets_loss(const flp_spec *spec);
 /* 1 if it is one that reads lse or mean_score. */
 int flp_kernel_spec_has_scores_loss(const flp_spec *spec);
+/* 1 if the mean of a row's scores, where a loss reads it, is not its hidden times one vector: a pass of its own makes it. */
+int flp_kernel_spec_passes_for_mean(const flp_spec *spec);
+/* 1 if forward lists the columns that spec.tail keeps. Where it does not gradients are exact, which any tail allows. */
+int flp_kernel_spec_emits(const flp_spec *spec);
 /* 1 if a resolved spec wants kernels that save exponentials: for save, direction or stream mode, with gradients, in
- * bf16; one with spec.tail keeps lists instead. */
+ * bf16; one that lists columns keeps these instead. */
 int flp_kernel_spec_keeps(const flp_spec *spec);
 /* The parts that every forward kernel of a resolved spec has: those that say what scores are, and which are held. */
 unsigned flp_kernel_spec_parts(const flp_spec *spec);

@@ -79,6 +79,7 @@ static const flp_kind_entry mean_entries[] = {
     {PLAIN(score_record), ANY_GRAD, 0},
     {PLAIN(score_target), ANY_GRAD, 0},
     {PLAIN(score_add), ANY_GRAD, 0},
+    {PLAIN(score_list), ANY_GRAD, 0},
     {PLAIN(score_hidden), FLP_GRAD_HIDDEN, 0},
     {PLAIN(score_head), FLP_GRAD_WEIGHT | FLP_GRAD_BIAS, 0}};
 static const flp_kind_entry loss_scores_entries[] = {{PLAIN(loss_scores), 0, 0}};

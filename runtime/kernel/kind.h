@@ -62,7 +62,7 @@ enum {
   FLP_KIND_MIXED = 1 << 19        /* and of a weight of another dtype */
 };
 
-enum { FLP_ENTRIES_MAX = 8, FLP_NO_ENTRY = FLP_ENTRY_ID_COUNT };
+enum { FLP_ENTRIES_MAX = 9, FLP_NO_ENTRY = FLP_ENTRY_ID_COUNT };
 
 /* An entry that the module of a kind defines: with operands by pointer, or in its place one with operands through tensor
  * maps; FLP_NO_ENTRY where there is no such form. Plans need it if the spec asks for one of these gradients (0: always),

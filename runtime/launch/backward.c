@@ -32,7 +32,7 @@ static flp_status launch_chunk(const flp_call *call, flp_row_range rows, flp_col
                       .gathered_from = gathers_own ? rows.begin : 0};
   if (gathers_own) FLP_TRY(flp_launch_gather(call, rows));
   FLP_TRY(backward_launch_dz(call, &c));
-  FLP_TRY(backward_launch_capped(call, &c));
+  FLP_TRY(backward_launch_mean(call, &c));
   FLP_TRY(backward_launch_targets(call, &c));
   FLP_TRY(backward_launch_products(call, &c));
   FLP_TRY(backward_launch_lora_products(call, &c));

@@ -57,10 +57,10 @@ flp_status backward_launch_strike(const flp_call *call, const backward_chunk *ch
 /* dz of a chunk at the rows' targets, and its column sums if it has bias_part. */
 flp_status backward_launch_targets(const flp_call *call, const backward_chunk *chunk);
 
-/* ---- capped.c ---- */
+/* ---- mean.c ---- */
 
-/* Adds to a chunk's dz what the mean of scores with a softcap has of it. */
-flp_status backward_launch_capped(const flp_call *call, const backward_chunk *chunk);
+/* Adds to a chunk's dz what the mean of scores has of it, where that takes a pass. */
+flp_status backward_launch_mean(const flp_call *call, const backward_chunk *chunk);
 
 /* ---- chunk.c ---- */
 

@@ -246,8 +246,8 @@ flp_status flp_launch_targets_gradients(const flp_call *call);
 /* ---- score.c: values of all scores of a row, which a step's loss reads (abi.h) ---- */
 
 flp_score_values flp_score_values_of(const flp_call *step);
-/* What the means of all rows need, before forward: the sums of the weight's rows; or with a softcap (capped.c) a forward pass
- * of its own, in the workspace of the one that follows. */
+/* What the means of all rows need, before forward: the sums of the weight's rows; or (mean.c) a forward pass of its
+ * own, in the workspace of the one that follows. */
 flp_status flp_launch_score_weight(const flp_call *call);
 flp_status flp_launch_score_means(const flp_call *call);
 /* lse and mean_score of a chunk's rows, behind stats. */
@@ -256,6 +256,8 @@ flp_status flp_launch_score_rows(const flp_call *call, flp_row_range rows);
 flp_status flp_launch_score_record(const flp_call *call, flp_row_range rows);
 /* Behind keep_finish in the plain form: the targets' saved exponentials. */
 flp_status flp_launch_score_target(const flp_call *call, flp_row_range rows, const flp_keep_sink *keep);
+/* Behind list_dz: what the mean adds to it. */
+flp_status flp_launch_score_list(const flp_call *call);
 /* Where products add what the mean gives, in the layout of the pass that has them: sets `values`, and the sums of the weight's
  * rows there. Then, behind the last record, those of hidden; and of column sums of dz what is a bias's part. */
 flp_status flp_launch_score_added(const flp_call *call, flp_score_values *values);

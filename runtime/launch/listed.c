@@ -180,9 +180,10 @@ flp_status flp_launch_listed_head(const flp_call *call, int64_t list_count, CUde
 flp_status flp_launch_listed_gradients(const flp_call *call) {
   const flp_args *a = call->args;
   const flp_spec *spec = &call->plan->spec;
-  FLP_TRY(backward_launch_record(call, (flp_row_range){0, a->n}));
   FLP_TRY(launch_lists(call));
+  FLP_TRY(backward_launch_record(call, (flp_row_range){0, a->n}));
   FLP_TRY(launch_dz(call));
+  FLP_TRY(flp_launch_score_list(call));
   FLP_TRY(flp_launch_listed_hidden(call, flp_call_pointer(a->list_offsets)));
   if (!flp_planner_orders_lists(spec, a->list_count)) return flp_launch_zero_head(call, 0);
   return flp_launch_listed_head(call, a->list_count, 0, 0);

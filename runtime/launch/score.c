@@ -4,8 +4,8 @@
  * record's place, score_target behind keep_finish; behind the last record sums of hidden. Products add what follows to
  * gradients of 16 bits, score_head to the column sums of the last chunk; behind all products score_hidden and score_head to
  * gradients in fp32.
- * Recompute mode: the same around its passes. With a softcap the mean takes a forward pass of its own before the step's, and
- * each chunk's dz a second one that is added to it.
+ * Recompute mode: the same around its passes. Where the mean takes a pass: mean.c.
+ * Listed columns: score_record in record's place, and score_list behind their dz.
  * Invariant: arrays are the step's; where they are indexed by active row, it is the numbering of the backward pass. */
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
@@ -23,9 +23,9 @@ flp_score_values flp_score_values_of(const flp_call *step) {
                             .stats = is_plain ? flp_call_region(step, FLP_REGION_score_stats) : 0,
                             .part = flp_call_region(step, FLP_REGION_mean_part),
                             .weight = flp_call_region(step, FLP_REGION_mean_weight),
-                            .record = flp_call_region(step, FLP_REGION_capped_record),
-                            .scale = flp_call_region(step, FLP_REGION_capped_scale),
-                            .partial = flp_call_region(step, FLP_REGION_capped_partial)};
+                            .record = flp_call_region(step, FLP_REGION_mean_record),
+                            .scale = flp_call_region(step, FLP_REGION_mean_scale),
+                            .partial = flp_call_region(step, FLP_REGION_mean_partial)};
 }
 
 /* ---- sums over rows ---- */
@@ -112,6 +112,17 @@ flp_status flp_launch_score_target(const flp_call *call, flp_row_range rows, con
       .kept_stride = keep->stride,
   };
   return flp_launch_over(call, FLP_ENTRY_score_target, &p, rows.end - rows.begin, 1);
+}
+
+flp_status flp_launch_score_list(const flp_call *call) {
+  if (!call->scores || !call->scores->partial) return FLP_OK;
+  flp_score_list_given p = {
+      .offsets = flp_call_pointer(call->args->list_offsets),
+      .stats = flp_call_pointer(call->args->stats),
+      .each = call->scores->each,
+      .capped = call->capped,
+  };
+  return flp_launch_over(call, FLP_ENTRY_score_list, &p, call->args->n, 32);
 }
 
 flp_status flp_launch_score_nothing(const flp_call *call) {

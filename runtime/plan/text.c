@@ -116,6 +116,7 @@ flp_status flp_plan_describe(const flp_plan *plan, char *buffer, size_t capacity
   if ((plan->spec.keep || plan->spec.tail > 0) && !flp_plan_keeps(plan))
     add(&t, "; keeps nothing for backward: %s",
         plan->rung == FLP_RUNG_EAGER        ? "the eager rung recomputes"
+        : !plan->spec.keep && !flp_kernel_spec_emits(&plan->spec) ? "gradients are exact, which any tail allows"
         : flp_weight_is_sliced(&plan->spec) ? "products take the weight in slices"
                                             : "options.mode asks for recomputing");
   add(&t, "; plan id %s", plan->id);

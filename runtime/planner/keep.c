@@ -26,7 +26,7 @@ int flp_planner_has_direction(const flp_spec *spec) {
 /* A frozen head costs two products either way, and its directions take less than exponentials where V is above 2·D. */
 flp_mode flp_planner_keeps(const flp_planner *p) {
   if (p->spec.listed) return (flp_mode)0; /* lists are short, and exact */
-  if (p->spec.tail > 0) return p->emit_rows > 0 && planner_is_free(p) ? FLP_MODE_TAIL : (flp_mode)0;
+  if (flp_kernel_spec_emits(&p->spec)) return p->emit_rows > 0 && planner_is_free(p) ? FLP_MODE_TAIL : (flp_mode)0;
   if (!keeps(p) || !p->spec.keep || !planner_is_free(p)) return (flp_mode)0;
   if (flp_mode_keeps(p->mode)) return p->mode;
   return flp_planner_has_direction(&p->spec) ? FLP_MODE_DIRECTION : FLP_MODE_SAVE;
@@ -34,7 +34,7 @@ flp_mode flp_planner_keeps(const flp_planner *p) {
 
 int flp_planner_streams(const flp_planner *p) {
   int asked = p->mode == FLP_MODE_STREAM || (!p->mode && (!p->chunk_vocab || p->chunk_rows));
-  return keeps(p) && p->spec.loss && p->spec.grads && asked && !flp_planner_has_capped_mean(p);
+  return keeps(p) && p->spec.loss && p->spec.grads && asked && !flp_planner_passes_for_mean(p);
 }
 
 /* Rows that are put together, or times their factor in the same place. */
@@ -181,13 +181,14 @@ static void offer_passes(planner_search *s, int is_tail) {
   both.chunk_vocab = shown->chunk_vocab;
   both.chunks = shown->chunks;
   both.products = forward.best.products + backward.best.products;
-  if (flp_planner_has_capped_mean(p))
+  int means = flp_planner_passes_for_mean(p);
+  if (means && !p->spec.listed)
     both.products += 1 + (p->spec.grads ? (both.mode == FLP_MODE_RECOMPUTE_SPLIT ? 2 : 1) : 0);
   both.passes = own.bytes;
   both.bytes = own.bytes + flp_max_u64(forward.best.bytes, backward.best.bytes);
   both.seconds = forward.best.seconds + backward.best.seconds + planner_scores_cost(p, s->n);
   /* The loss of active rows, and of idle ones. */
-  int64_t launches = (int64_t)forward.best.launches + backward.best.launches + 2;
+  int64_t launches = (1 + means) * (int64_t)forward.best.launches + backward.best.launches + 2;
   both.launches = clamp_launches(launches + planner_scores_launches(p, forward.best.chunks, both.chunks));
   planner_offer(s, &both);
 }
@@ -213,8 +214,7 @@ static void search_exact(planner_search *s) {
 void planner_search_step(planner_search *s) {
   planner_search exact = *s;
   search_exact(&exact);
-  int keeps_lists = flp_planner_keeps(s->planner) == FLP_MODE_TAIL && !s->planner->step_scores;
-  if (keeps_lists) offer_passes(s, 1);
+  if (flp_planner_keeps(s->planner) == FLP_MODE_TAIL) offer_passes(s, 1);
   if (!s->found) {
     s->found = exact.found;
     s->best = exact.best;

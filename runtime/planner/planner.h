@@ -162,8 +162,8 @@ int64_t flp_planner_target_words(int64_t vocab);
 
 /* ---- score.c: values of all scores of a row, which a step's loss reads (abi.h) ---- */
 
-/* 1 if a step takes the mean of scores with a softcap, which no sum over rows of the weight gives. */
-int flp_planner_has_capped_mean(const flp_planner *planner);
+/* 1 if a step takes a pass for the mean of scores, which no sum over rows of the weight gives. */
+int flp_planner_passes_for_mean(const flp_planner *planner);
 /* Rows of a CTA of mean_sums, which sums up so many. */
 int64_t flp_planner_slab_rows(int64_t rows);
 /* Bytes from one part to the next of what products add of the mean (abi.h, key.bias): sums of hidden, of weight, each. */

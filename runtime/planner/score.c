@@ -1,11 +1,12 @@
 /* score.c: what losses that read lse or mean_score add to the layouts of a step: their values and derivatives by row, and
- * the sums that the mean and its derivative are made of. Without a softcap weight and hidden are read once more, and products
- * add what follows from that, but to gradients in fp32; with one the step is in recompute mode, and forward and dz are made twice. */
+ * the sums that the mean and its derivative are made of. Where it is a product with one vector weight and hidden are read once
+ * more, and products add what follows from that, but to gradients in fp32; else the step is in recompute mode, and forward and
+ * dz are made twice. */
 #include "runtime/base/util.h"
 #include "runtime/planner/internal.h"
 
-int flp_planner_has_capped_mean(const flp_planner *p) {
-  return p->step_mean && p->spec.softcap > 0;
+int flp_planner_passes_for_mean(const flp_planner *p) {
+  return p->step_mean && flp_kernel_spec_passes_for_mean(&p->spec);
 }
 
 uint64_t flp_planner_added_bytes(const flp_planner *p) {
@@ -14,7 +15,7 @@ uint64_t flp_planner_added_bytes(const flp_planner *p) {
 
 void planner_put_pair(const flp_planner *p, flp_scheme *s, int64_t n) {
   int64_t added = FLP_MEAN_ADDED + 2 * (p->spec.hidden + FLP_MEAN_ADDED) + n;
-  if (p->step_scores && !(p->spec.softcap > 0))
+  if (p->step_scores && !flp_kernel_spec_passes_for_mean(&p->spec))
     planner_put_region(s, FLP_REGION_scale_pair, added, 4);
   else if (p->spec.dtype == FLP_DTYPE_FP16)
     planner_put_region(s, FLP_REGION_scale_pair, 2, 4);
@@ -40,17 +41,18 @@ void planner_put_scores(const flp_planner *p, flp_scheme *s, int64_t n) {
   for (size_t i = 0; i < sizeof by_row / sizeof by_row[0]; i++) planner_put_region(s, by_row[i], n, 4);
   planner_put_region(s, FLP_REGION_score_stats, n, 16);
   if (!p->step_mean) return;
-  if (!flp_planner_has_capped_mean(p)) {
+  if (!flp_planner_passes_for_mean(p)) {
     put_sums(p, s, n);
     return;
   }
-  planner_put_region(s, FLP_REGION_capped_record, n, 16);
-  planner_put_region(s, FLP_REGION_capped_scale, n, 4);
-  planner_put_region(s, FLP_REGION_capped_partial, n, 16);
+  planner_put_region(s, FLP_REGION_mean_partial, n, 16);
+  if (p->spec.listed) return;
+  planner_put_region(s, FLP_REGION_mean_record, n, 16);
+  planner_put_region(s, FLP_REGION_mean_scale, n, 4);
 }
 
 double planner_scores_cost(const flp_planner *p, int64_t n) {
-  if (!p->step_mean || flp_planner_has_capped_mean(p)) return 0;
+  if (!p->step_mean || flp_planner_passes_for_mean(p)) return 0;
   double element = (double)flp_dtype_bytes(p->spec.dtype), vocab = (double)p->spec.vocab;
   double bytes = (vocab + (double)n) * element; /* of a column of D; fp32 gradients are read and written */
   if (planner_wants(p->spec.grads, FLP_GRAD_HIDDEN) && p->spec.grad_hidden_dtype == FLP_DTYPE_FP32)
@@ -65,7 +67,7 @@ int64_t planner_scores_launches(const flp_planner *p, int64_t row_chunks, int64_
   uint32_t grads = p->spec.grads;
   int64_t launches = p->step_scores ? row_chunks : 0; /* score_rows */
   if (!p->step_mean) return launches;
-  if (flp_planner_has_capped_mean(p)) return launches + 2 * chunks + 3; /* dz, score_add; prepare, forward, combine */
+  if (flp_planner_passes_for_mean(p)) return launches + (p->spec.listed ? 1 : 2 * chunks); /* score_list; dz, score_add */
   /* mean_sums, mean_fold, once more for products; mean_sums, mean_fold of hidden; score_hidden, score_head */
   return launches + 3 + 2 * planner_wants(grads, FLP_GRAD_WEIGHT | FLP_GRAD_BIAS) +
          (planner_wants(grads, FLP_GRAD_HIDDEN) && p->spec.grad_hidden_dtype == FLP_DTYPE_FP32) +

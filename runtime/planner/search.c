@@ -17,13 +17,13 @@ static uint64_t chunk_bytes(const flp_planner *p, int64_t rows, int64_t columns,
          (with_bias ? planner_round_up(planner_bias_part_bytes(p, rows, columns)) : 0);
 }
 
-/* The same once more, for the part of dz that the mean of scores has with a softcap. */
-static void put_capped(const flp_planner *p, flp_scheme *s) {
-  s->offset[FLP_REGION_capped_dz] = s->bytes;
-  s->size[FLP_REGION_capped_dz] = s->size[FLP_REGION_dz];
+/* The same once more, for the part of dz that the mean of scores has by itself. */
+static void put_mean(const flp_planner *p, flp_scheme *s) {
+  s->offset[FLP_REGION_mean_dz] = s->bytes;
+  s->size[FLP_REGION_mean_dz] = s->size[FLP_REGION_dz];
   s->bytes += planner_round_up(s->size[FLP_REGION_dz]);
-  s->offset[FLP_REGION_capped_part] = s->bytes;
-  s->size[FLP_REGION_capped_part] = s->size[FLP_REGION_bias_part];
+  s->offset[FLP_REGION_mean_dz_part] = s->bytes;
+  s->size[FLP_REGION_mean_dz_part] = s->size[FLP_REGION_bias_part];
   s->bytes += planner_round_up(p->spec.grads & FLP_GRAD_BIAS ? s->size[FLP_REGION_bias_part] : 0);
 }
 
@@ -41,7 +41,7 @@ static void put_chunks(const flp_planner *p, flp_scheme *s, int64_t n) {
     end = flp_max_u64(end, base + planner_round_up(other));
   }
   s->bytes = end;
-  if (flp_planner_has_capped_mean(p)) put_capped(p, s);
+  if (flp_planner_passes_for_mean(p)) put_mean(p, s);
 }
 
 static void put_accumulators(const flp_planner *p, flp_scheme *s, int64_t n) {

@@ -16,15 +16,17 @@
 -- Gradients of 16 bits are rounded once, so the kernels of products add it to them (added.lua); to those of fp32, and to the
 -- column sums of dz, the kernels below.
 --
--- With a softcap nothing is linear. The mean is then from forward's own sums of scores times 2^-40, whose exponentials are
--- all 1, m + q/V; and dz of the term is that of a row of scale 0, whose 2^u is 1: forward and dz once more.
+-- With a softcap nothing is linear; an adapter, a weight in slices and listed columns have other sums. The mean is then from
+-- forward's own sums of scores times 2^-40, whose exponentials are all 1, m + q/V, but of -inf; and dz of the term is that of a
+-- row of scale 0, whose 2^u is 1: forward and dz once more. To dz of listed columns the term is added.
 --
 --   mean_sums      sums of rows of the weight, or of hidden times each, by slabs
 --   mean_fold      the slabs' sums, in order
 --   score_rows     lse, mean_score
 --   score_record   record of rows.lua with c; each
 --   score_target   the target's saved exponential (kept.lua): what times the row's factor is dz_y
---   score_add      dz of a chunk += what the term above is with a softcap
+--   score_add      dz of a chunk += what the term above is there
+--   score_list     dz of listed columns += each[a]
 --   score_hidden   grad_hidden += each[a]·Σ w_v
 --   score_head     grad_weight and column sums += the sums over rows
 
@@ -184,6 +186,12 @@ return function(k, spec)
     return sum * f64(k.load(k.f32, p.scale, a)) * LN2 / f64(p.vocab_valid)
   end
 
+  -- How many the mean of a row's scores is of, f64.
+  local function columns_of(p, a)
+    return f64(k.branch(k.is_null(p.list_length), function() return p.vocab_valid end,
+      function() return k.load(k.i32, p.list_length, a) end))
+  end
+
   local function score_rows(p)
     local a = p.row_begin + k.ctaid() * WARPS + k.warp()
     k.exit_if(k.ge(a, k.min(k.load(k.i32, p.count, 0), p.row_end)))
@@ -194,8 +202,9 @@ return function(k, spec)
       return k.branch(k.is_null(p.sums), function() return k.const(k.f64, 0.0) end,
         function() return mean_score(p, a, row) end)
     end, function()
-      local sums = k.load_vector(k.f32, 4, p.partial, row)
-      return (f64(sums[1]) + f64(sums[3]) / f64(p.vocab_valid)) * (LN2 * 0x1p40)
+      local sums, columns = k.load_vector(k.f32, 4, p.partial, row), columns_of(p, a)
+      local mean = (f64(sums[1]) + f64(sums[3]) / columns) * (LN2 * 0x1p40)
+      return k.select(k.lt(f64(sums[2]) * (1 + 0x1p-22), columns), -1.0 / 0.0, mean) -- a score of -inf adds no 1
     end)
     k.when(k.eq(k.lane(), 0), function()
       k.store(p.lse, row, f32(lse))
@@ -225,7 +234,7 @@ return function(k, spec)
     local dz_y = (push - g * F.expm1(logprob) - pull) * factor
     local silent = k.eq(g, 0.0) & k.eq(e, 0.0) & k.eq(c, 0.0)
     local function guard(v) return k.select(silent, 0.0, f32(v)) end
-    local each = f32(k.select(k.eq(n, 0.0), none, n * factor / f64(p.vocab_valid)))
+    local each = f32(k.select(k.eq(n, 0.0), none, n * factor / columns_of(p, a)))
     A, B, dz_y = guard(A), guard(B), guard(dz_y)
     k.store_vector(p.record, a, {stats[1], A, B, dz_y})
     local bound = k.max(k.abs(A) + k.abs(B) * 0.5308, k.abs(dz_y))
@@ -277,6 +286,21 @@ return function(k, spec)
     end)
   end
 
+  local function score_list(p)
+    local a = k.ctaid() * WARPS + k.warp()
+    k.exit_if(k.ge(a, k.load(k.i32, p.count, 0)))
+    local row, each = k.load(k.i32, p.index, a), k.load(k.f32, p.each, a)
+    local stats = k.load_vector(k.f32, 4, p.stats, row)
+    k.exit_if(k.is_nan(stats[1] + stats[2] + stats[3] + stats[4]) | k.eq(each, 0.0))
+    local first = k.load(k.i64, p.offsets, row) * 4
+    local dz, scores = k.offset(p.list_dz, first), k.offset(p.list_score, first)
+    k.loop(k.lane(), k.load(k.i32, p.list_length, a), 32, nil, function(i)
+      local y = k.load(k.f32, scores, i)
+      local slope = k.select(k.ne(p.capped, 0), (1.0 - y) * (1.0 + y), 1.0)
+      k.store(dz, i, k.fma(each, slope, k.load(k.f32, dz, i)))
+    end)
+  end
+
   local function score_hidden(p)
     local a = k.ctaid() * WARPS + k.warp()
     k.exit_if(k.ge(a, k.load(k.i32, p.count, 0)))
@@ -308,6 +332,7 @@ return function(k, spec)
   entry("score_record", 0, score_record)
   entry("score_target", 0, score_target)
   entry("score_add", 0, score_add)
+  entry("score_list", 0, score_list)
   entry("score_hidden", 0, score_hidden)
   entry("score_head", 0, score_head)
 end

@@ -13,10 +13,9 @@ from flp_standin_lm import TinyLM
 
 N, V, D = 4, 331, 64
 FUNCTIONS = (flp.linear_logprob, flp.explain, flp.parallel.linear_logprob, flp.linear_logprob_partial,
-             flp.linear_logprob_backward, flp.logprob_head, flp.policy_loss, flp.cross_entropy)
-# Options by another name in some function: several targets are target's shape, slices are mixed of a float32 weight,
-# scores a loss that reads all of them.
-PLACES, MIXED = {"slices": "mixed", "scores": "z_loss"}, ("round", "split")
+             flp.linear_logprob_backward, flp.logprob_head, flp.policy_loss)
+# Options by another name: several targets are target's shape, slices are mixed of a float32 weight.
+PLACES, MIXED = {"slices": "mixed"}, ("round", "split")
 
 
 def value_of(option):
@@ -28,7 +27,7 @@ def value_of(option):
             "tail_report": lambda: torch.zeros(4, device=DEVICE), "topk": lambda: 3, "rank": lambda: True,
             "grad_weight_accumulate": lambda: torch.zeros(V, D, device=DEVICE), "mixed": lambda: "round",
             "slices": lambda: "split", "sequence_parallel": lambda: True, "gather": lambda: lambda tensors: None,
-            "chunk_rows": lambda: 2, "loss": lambda: "nll", "scores": lambda: 1e-3, "eager": lambda: True}[option]()
+            "chunk_rows": lambda: 2, "loss": lambda: "nll", "eager": lambda: True}[option]()
 
 
 def takes(function, option):
@@ -48,8 +47,6 @@ def call(function, options):
     hidden, weight, target, _ = problem(n=N, vocab=V, depth=D)
     if "slices" in options:
         hidden, options["mixed"] = hidden.bfloat16(), options.pop("slices")
-    if "scores" in options:
-        options["z_loss"] = options.pop("scores")
     given = [hidden, weight, options.pop("target", target)]
     if function is flp.policy_loss:
         given = ["ppo", hidden[None], weight, target[None], torch.ones(1, device=DEVICE)]

@@ -72,6 +72,11 @@ FEATURES = {
         f"{SMALL} --dtype bf16 --grad hidden,weight",
         *(f"--vocab 1000 --hidden 64 --rows 64 --dtype {dtype} --grad hidden,weight" for dtype in ("bf16", "fp16")),
         f"{SMALL} --dtype fp16 --grad hidden,weight,bias --bias --softcap 4"), "score_head", f"{GRADIENTS} loss"),
+    "scores by a pass": Feature(90, f"{SMALL} --loss cross_entropy", (
+        "--dtype bf16 --lora-rank 24 --grad hidden,lora_a,lora_b,bias --bias",
+        "--dtype fp16 --weight-dtype fp32 --mixed split --grad hidden,weight --topk 5 --rank",
+        "--dtype bf16 --keep-set 60 --grad hidden,weight,bias --bias --tail 2^-9"), "score_rows score_record",
+        "logprob grad_hidden loss", option="loss="),
     "listed": Feature(30, "", (
         f"--vocab 331 --hidden 40 --rows 80 --keep-set 160 {EVERYTHING}",
         "--vocab 1100 --hidden 40 --rows 41 --keep-set 30 --dtype bf16 --grad hidden,weight --alignment 2",

@@ -100,6 +100,7 @@ LINEAR = [
       for target in ("@targets", "@single", "@many") for options in (WHOLE, BF16, {"lead": (3, 7)})],
     case("linear_logprob", target="@targets", rows="@rows", chunk_rows=2, **BUFFER),
 ]
+SMOOTHED = {"label_smoothing": 0.1, "z_loss": 1e-3}
 LOSSES = [
     *edged("cross_entropy", [*ROW_EDGES, "weight 0", "weight 0 of a bad id"], **BIAS, row_weight="@row_weight"),
     *[case("cross_entropy", **options) for options in HEADS],
@@ -120,12 +121,12 @@ LOSSES = [
     case("cross_entropy", total="@total"),
     case("cross_entropy", grad_scale=0.25, **BUFFER), case("cross_entropy", "nan row", z_loss=1e-3, **BUFFER),
     case("cross_entropy", few=0), case("cross_entropy", few=1), case("cross_entropy", few=0, **BUFFER),
-    *[case("cross_entropy", reduction=reduction, row_weight="@row_weight", keep="@keep", **options)
-      for reduction in ("sum", "none") for options in FEW_HEADS],
-    *[case("cross_entropy", reduction=reduction, lora="@lora", **options)
-      for reduction in ("mean", "none") for options in ADAPTED[:-1]],
-    *[case("cross_entropy", mixed=mixed, **MIXED) for mixed in ("round", "split")],
-    case("cross_entropy", mixed="round", label_smoothing=0.1, z_loss=1e-3, hidden_dtype=torch.float32, **BF16),
+    *[case("cross_entropy", reduction=reduction, row_weight="@row_weight", keep="@keep", **smoothed, **options)
+      for reduction in ("sum", "none") for smoothed in ({}, SMOOTHED) for options in FEW_HEADS],
+    *[case("cross_entropy", reduction=reduction, lora="@lora", **smoothed, **options)
+      for reduction in ("mean", "none") for smoothed in ({}, SMOOTHED, {"z_loss": 1e-3}) for options in ADAPTED[:-1]],
+    *[case("cross_entropy", mixed=mixed, **smoothed, **MIXED) for mixed in ("round", "split") for smoothed in ({}, SMOOTHED)],
+    *[case("cross_entropy", mixed=mixed, hidden_dtype=torch.float32, **SMOOTHED, **BIAS, **BF16) for mixed in ("round", "split")],
 ]
 POLICY = {"old_logprob": "@old", "ref_logprob": "@ref", "beta": 0.1, **BIAS}
 POLICY_EDGES = ["nan row", "bad ids", "beyond", "all ignored", "all masked", "masked nan", "far down", "advantage 0"]

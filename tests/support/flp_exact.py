@@ -39,16 +39,18 @@ class Head:
             idle = idle | leave_out
         self.active = (~idle & ~self.bad).nonzero()[:, 0]
         self.ids = ids[self.active].masked_fill(self.ignored[self.active], 0)
-        z = product(self.hidden[self.active], weight, mixed, None if keep is None else listed[self.active])
+        own = None if keep is None else listed[self.active]
+        z = product(self.hidden[self.active], weight, mixed, own)
         if lora is not None:
             rows = self.hidden[self.active]
-            own = torch.arange(len(rows)) if keep is None else (~rows.isnan().any(1)).nonzero()[:, 0]
+            known = torch.arange(len(rows)) if keep is None else (~rows.isnan().any(1)).nonzero()[:, 0]
             # A row with a NaN, which z has already, is in no sum of lists.
-            z = z.index_add(0, own, lora.scale * (rows[own] @ lora.a.t()) @ lora.b.t())
+            z = z.index_add(0, known, lora.scale * (rows[known] @ lora.a.t()) @ lora.b.t())
         z = scale * (z if bias is None else z + bias)
         z = z if softcap is None else softcap * torch.tanh(z / softcap)
         t = z / temperature[self.active, None]
-        self.t = t if keep is None else t.masked_fill(~listed[self.active], -INFINITY)
+        self.t = t if keep is None else t.masked_fill(~own, -INFINITY)
+        self.mean = t.mean(1) if keep is None else t.masked_fill(~own, 0).sum(1) / own.sum(1)
         lost = self.t.detach().isnan().any(1)
         largest = self.t.detach().amax(1) if len(self.active) else self.t[:, 0].detach()
         self.beyond = ~(largest < LIMIT) | (largest == -INFINITY)
@@ -171,7 +173,7 @@ def cross_entropy(target, label_smoothing=0.0, z_loss=0.0, reduction="mean", row
     nll, e, square = -head.logprob_rows[:, 0], label_smoothing, head.lse**2
     each = (1 - e) * nll + z_loss * square
     if e:
-        each = each + e * (head.lse - head.t.mean(1))
+        each = each + e * (head.lse - head.mean)
     own = weights[head.active]
     each, z = head.placed(each * own), head.placed(z_loss * square * own).detach() if z_loss else torch.zeros(head.lead)
     found = {"loss": each, "z_loss": z.double()} if return_z_loss else {"loss": each}

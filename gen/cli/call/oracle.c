@@ -477,7 +477,9 @@ static double by_lse(const oracle_problem *problem, int64_t row) {
 }
 
 static double by_each(const oracle_problem *problem, int64_t row) {
-  return problem->grad_mean ? problem->grad_mean[row] / (double)problem->vocab : 0;
+  int64_t count;
+  list_of(problem, row, &count);
+  return problem->grad_mean ? problem->grad_mean[row] / (double)count : 0;
 }
 
 static score_gradient exact_dz(const oracle_problem *problem, int64_t row, const oracle_row *stats, double x,

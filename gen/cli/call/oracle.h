@@ -50,7 +50,7 @@ typedef struct oracle_problem {
 typedef struct oracle_row {
   double maximum, log_sum; /* of t, log Σ e^(t - maximum) */
   double logprob, entropy; /* logprob: of the first target that is not ignored */
-  double mean;             /* of t over all columns */
+  double mean;             /* of t over all columns, or those that the row lists */
   double largest;          /* max |t| over finite scores; with softcap, c/T, what tanh is computed relative to */
   double spread;           /* Σ p·|log p + H|, how far a unit of error in each score can move the entropy */
   double

@@ -5,11 +5,12 @@
 
 #include "gen/cli/call/call.h"
 #include "runtime/base/status.h"
+#include "runtime/kernel/kernel.h"
 
 /* ---- passes ---- */
 
 int call_keeps(const call_problem *p) {
-  return (p->spec.keep || p->spec.tail > 0) && p->spec.grads && !p->loss;
+  return (p->spec.keep || flp_kernel_spec_emits(&p->spec)) && p->spec.grads && !p->loss;
 }
 
 flp_status call_make_saved(call_buffers *b, const call_problem *p, const flp_plan *plan) {
@@ -28,7 +29,7 @@ flp_status call_layout(const call_buffers *b, const call_problem *p, const flp_p
   if (!b->at[FLP_ARRAY_saved].buffer.data || !(forward || backward)) return flp_plan_layout(plan, pass, n, 0, out);
   flp_pass saved = forward ? FLP_PASS_FORWARD_SAVED : FLP_PASS_BACKWARD_SAVED;
   FLP_TRY(flp_plan_layout(plan, saved, n, UINT64_MAX, out));
-  if (out->mode == FLP_MODE_DIRECTION || p->spec.tail > 0) return flp_plan_layout(plan, saved, n, 0, out);
+  if (out->mode == FLP_MODE_DIRECTION || flp_kernel_spec_emits(&p->spec)) return flp_plan_layout(plan, saved, n, 0, out);
   return forward ? flp_plan_layout(plan, pass, n, 0, out) : FLP_OK;
 }
 

@@ -10,6 +10,7 @@
 #include "runtime/base/half.h"
 #include "runtime/base/operands.h"
 #include "runtime/planner/planner.h"
+#include "runtime/kernel/kernel.h"
 
 enum { ALL_GRADS = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS };
 
@@ -99,7 +100,7 @@ static void add_mode(check_list *list, check_case c, flp_mode mode, int plain, i
   }
   cli_spec_set_mode(&c.spec, mode);
   if (!c.spec.keep) set_builtin(list, &c, turn, !plain);
-  if (mode == FLP_MODE_STREAM && flp_spec_takes_capped_mean(&c.spec))
+  if (mode == FLP_MODE_STREAM && flp_spec_passes_for_mean(&c.spec))
     set_loss(list, &c, "nll"); /* takes no such loss */
   check_list_add(list, c);
 }
@@ -332,7 +333,7 @@ static void add_pair(check_list *list, flp_dtype dtype, flp_feature first, flp_f
   const flp_spec *s = &c.spec;
   int saves = s->keep && !s->loss && !flp_weight_is_sliced(s);
   flp_mode saved = flp_planner_has_direction(s) ? FLP_MODE_DIRECTION : FLP_MODE_SAVE;
-  c.mode = s->listed ? FLP_MODE_LISTED : s->tail > 0 ? FLP_MODE_TAIL : saves ? saved : (flp_mode)0;
+  c.mode = s->listed ? FLP_MODE_LISTED : flp_kernel_spec_emits(s) ? FLP_MODE_TAIL : saves ? saved : (flp_mode)0;
   if (list->status == FLP_OK && flp_spec_resolve(&c.spec, &resolved) == FLP_OK) check_list_add(list, c);
 }
 

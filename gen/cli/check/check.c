@@ -9,6 +9,7 @@
 #include "gen/cli/shared/record.h"
 #include "gen/cli/verbs.h"
 #include "runtime/base/process.h"
+#include "runtime/kernel/kernel.h"
 
 enum {
   KEY_ROWS = CLI_KEY_FIRST,
@@ -103,14 +104,14 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 }
 
 /* A spec that keeps something is checked in the mode that does, one with a loss as a step. error: ARGUMENT */
-static flp_status resolve_mode(check_args *args) {
+static flp_status resolve_spec(check_args *args) {
   const char *loss = args->spec.loss.name;
   FLP_TRY(cli_spec_args_mode(&args->spec, args->given.mode));
   if (loss && args->spec.spec.keep)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "--loss: '%s' is not accepted with --keep, whose backward pass takes any gradient", loss);
+  FLP_TRY(cli_spec_args_resolve(&args->spec));
   args->given.mode = cli_spec_args_kept(&args->spec, args->given.mode);
-  FLP_TRY(cli_spec_args_features(&args->spec));
   FLP_TRY(cli_spec_args_backward(&args->spec, args->given.mode, 0, 0));
   args->given.kept = args->spec.kept;
   if (loss) args->given.loss_parameters = args->spec.loss.set_count ? args->spec.loss.parameters : NULL;
@@ -144,7 +145,7 @@ static flp_status check_unused(const check_args *args) {
 static flp_status resolve_set(check_args *args) {
   flp_mode mode = args->given.mode;
   FLP_TRY(cli_spec_args_features(&args->spec));
-  if (!(args->spec.spec.tail > 0)) return FLP_OK;
+  if (!flp_kernel_spec_emits(&args->spec.spec)) return FLP_OK;
   args->given.mode = FLP_MODE_TAIL;
   if (!mode || mode == FLP_MODE_TAIL) return FLP_OK;
   return flp_fail(FLP_ERROR_ARGUMENT, "--mode: '%s' is not accepted beside --tail, whose mode is tail",
@@ -177,8 +178,7 @@ static flp_status resolve(check_args *args) {
   FLP_TRY(check_unused(args));
   args->given.spec = *spec;
   if (!has_shape) return resolve_set(args);
-  FLP_TRY(resolve_mode(args));
-  FLP_TRY(cli_spec_args_resolve(&args->spec));
+  FLP_TRY(resolve_spec(args));
   FLP_TRY(cli_spec_check_tiling("--tune", args->spec.tune, &args->spec.spec));
   args->given.spec = args->spec.spec;
   if (!(args->given.temperature > 0) || args->given.temperature > 1e30)

@@ -26,6 +26,7 @@
 
 #include "gen/cli/check/compare.h"
 #include "gen/cli/shared/common.h"
+#include "runtime/kernel/kernel.h"
 #include "runtime/base/status.h"
 
 /* ---- forward ---- */
@@ -135,7 +136,7 @@ static double most_of(const compare_state *s) {
 static const char *check_tail(const compare_state *s, const float report[4]) {
   double left = (double)report[0], sum = (double)report[1], dense = (double)report[2], columns = (double)report[3];
   const check_case *c = &s->problem->c;
-  int has_work = s->truth->work_count > 0 && c->shards == 1 && s->rung != FLP_RUNG_EAGER && !c->spec.listed;
+  int has_work = s->truth->work_count > 0 && c->shards == 1 && s->rung != FLP_RUNG_EAGER && flp_kernel_spec_emits(&c->spec);
   if (!isfinite(left) || !isfinite(sum) || left < 0 || sum < 0) return "what was left out is no sum of magnitudes";
   if (sum > most_of(s)) return "there is less than the sum that is said to be";
   if (left > (double)s->problem->c.spec.tail * sum) return "more was left out than the tail allows";

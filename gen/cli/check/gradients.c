@@ -9,6 +9,7 @@
 #include "gen/cli/call/lists.h"
 #include "gen/cli/check/compare.h"
 #include "runtime/base/status.h"
+#include "runtime/kernel/kernel.h"
 
 static const double LN_2 = 0.69314718055994530942;
 
@@ -160,7 +161,7 @@ static check_metric judge(const compare_state *s, const gradient *x) {
   double more = s->problem->c.spec.mixed == FLP_MIXED_SPLIT ? 1.5 : s->problem->c.spec.lora_rank ? 1.25 : 1;
   double factor = factor_of(dtype) * more, norm = check_metric_norm(x->exact, count);
   double allowed = factor * check_metric_error(x->yardstick, x->exact, count), tail = (double)s->problem->c.spec.tail;
-  if (tail > 0) {
+  if (flp_kernel_spec_emits(&s->problem->c.spec)) {
     allowed += floor_of(s) * norm + certain_rounding(s, id);
     return check_metric_tensor(x->got, x->exact, count, TAIL_FACTOR * allowed + tail * norm);
   }

@@ -232,11 +232,16 @@ static int differ(double a, double b) {
   return a < b || a > b;
 }
 
+/* Whether the mean of a row's scores follows from each of them alone. */
+static int is_of_each(const check_problem *problem) {
+  return problem->c.spec.softcap > 0 || problem->c.spec.listed;
+}
+
 /* Whether the derivatives of a row's loss depend on what the row gives; as the first rows show. */
 static int is_linear(const check_problem *problem) {
   double here[FLP_TARGETS_MAX], there[FLP_TARGETS_MAX];
   float by_here[FLP_TARGETS_MAX] = {0}, by_there[FLP_TARGETS_MAX] = {0};
-  if (problem->scores && problem->c.spec.softcap > 0) return 0; /* the mean is one of all scores then */
+  if (problem->scores && is_of_each(problem)) return 0;
   for (int64_t k = 0; k < problem->targets; k++) {
     here[k] = -1;
     there[k] = -9;
@@ -276,7 +281,7 @@ static flp_status set_scores(check_problem *problem, const oracle_row *truth) {
 /* Means of rows where nothing else of their scores is known. */
 static flp_status set_means(check_problem *problem) {
   int64_t n = problem->c.n;
-  if (!problem->scores || problem->c.spec.softcap > 0) return FLP_OK;
+  if (!problem->scores || is_of_each(problem)) return FLP_OK;
   int64_t *rows = take(problem, n, sizeof *rows);
   double *means = take(problem, n, sizeof *means);
   FLP_TRY(status_of(problem));

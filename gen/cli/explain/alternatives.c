@@ -7,6 +7,7 @@
 #include "gen/cli/explain/explain.h"
 #include "gen/cli/shared/cost.h"
 #include "runtime/base/names.h"
+#include "runtime/kernel/kernel.h"
 
 static int count_bits(uint32_t grads, uint32_t which) {
   return __builtin_popcount(grads & which);
@@ -257,7 +258,7 @@ int explain_alternatives(const flp_planner *planner, double kept, int64_t n, uin
     out[count++] = chunked(planner, n, backward_budget, 1);
     if ((spec->grads & both) == both) out[count++] = twice(planner, n, backward_budget);
   }
-  if (spec->tail > 0) out[count++] = tailed(planner, n, backward_budget);
+  if (flp_kernel_spec_emits(spec)) out[count++] = tailed(planner, n, backward_budget);
   if (planner->keep_rows && spec->keep) out[count++] = saved(planner, n, backward_budget);
   if (planner->keep_rows && flp_planner_has_direction(spec)) out[count++] = directed(planner, n, backward_budget);
   flp_planner streaming = restricted(planner, FLP_MODE_STREAM);

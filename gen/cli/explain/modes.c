@@ -4,6 +4,7 @@
 #include "gen/cli/explain/explain.h"
 #include "runtime/base/names.h"
 #include "runtime/plan/plan.h"
+#include "runtime/kernel/kernel.h"
 
 /* The planner of the assumed device, or of this machine's plan; NULL on the CPU rung, which has none of these modes. */
 static const flp_planner *planner_of(const explanation *in, int assumed) {
@@ -73,7 +74,7 @@ static int is_possible(const flp_planner *planner, flp_mode mode) {
 
 /* The mode that is asked for in place of this one; 0 if there is none. Steps and what forward keeps do not meet. */
 static flp_mode other_mode(const flp_planner *planner, flp_mode mode) {
-  if (planner->spec.tail > 0 && mode != FLP_MODE_TAIL) return FLP_MODE_TAIL;
+  if (flp_kernel_spec_emits(&planner->spec) && mode != FLP_MODE_TAIL) return FLP_MODE_TAIL;
   if (planner->mode == mode || (mode != FLP_MODE_STREAM && planner->mode == FLP_MODE_STREAM)) return (flp_mode)0;
   return planner->mode;
 }
@@ -87,11 +88,21 @@ static const char *no_direction(const flp_spec *spec) {
              : "it makes the gradient of hidden alone";
 }
 
+/* The same of any mode. */
+static const char *why_not(const flp_planner *planner, flp_mode mode) {
+  if (mode == FLP_MODE_DIRECTION) return no_direction(&planner->spec);
+  if (mode == FLP_MODE_TAIL && !flp_kernel_spec_emits(&planner->spec))
+    return "gradients are exact, which any tail allows; lists are of one target, of all columns, and of a loss that reads "
+           "neither lse nor mean_score";
+  int passes = mode == FLP_MODE_STREAM && flp_planner_passes_for_mean(planner);
+  return passes ? "the mean of scores takes passes of its own" : NULL;
+}
+
 /* Says why kernels or options rule the mode out; 0 if they do not. */
 static int is_ruled_out(const explanation *in, int assumed, flp_mode mode, char out[EXPLAIN_REASON_BYTES]) {
   const flp_planner *planner = planner_of(in, assumed);
   const char *what = task_of(mode), *arch = assumed ? in->assumed.arch : in->plan->arch;
-  const char *why = mode == FLP_MODE_DIRECTION ? no_direction(&in->planner.spec) : NULL;
+  const char *why = why_not(&in->planner, mode);
   if (!planner)
     snprintf(out, EXPLAIN_REASON_BYTES, "not taken: the CPU rung does not %s", what);
   else if (other_mode(planner, mode))

@@ -156,7 +156,7 @@ flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode mode) {
                     flp_mode_name(mode));
   if (mode == FLP_MODE_LISTED)
     return flp_fail(FLP_ERROR_ARGUMENT, "--mode: 'listed' is not accepted with a shape; --keep-set says it");
-  if (args->spec.tail > 0 && mode && mode != FLP_MODE_TAIL)
+  if (flp_kernel_spec_emits(&args->spec) && mode && mode != FLP_MODE_TAIL)
     return flp_fail(FLP_ERROR_ARGUMENT, "--mode: '%s' is not accepted beside --tail, whose mode is tail",
                     flp_mode_name(mode));
   if (mode == FLP_MODE_STREAM && !args->loss.name)
@@ -166,7 +166,7 @@ flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode mode) {
 }
 
 flp_mode cli_spec_args_kept(const cli_spec_args *args, flp_mode mode) {
-  if (!mode) mode = args->spec.listed ? FLP_MODE_LISTED : args->spec.tail > 0 ? FLP_MODE_TAIL : (flp_mode)0;
+  if (!mode) mode = args->spec.listed ? FLP_MODE_LISTED : flp_kernel_spec_emits(&args->spec) ? FLP_MODE_TAIL : (flp_mode)0;
   if (mode || !args->spec.keep) return mode;
   return flp_planner_has_direction(&args->spec) ? FLP_MODE_DIRECTION : FLP_MODE_SAVE;
 }

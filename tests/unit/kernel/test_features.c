@@ -96,17 +96,16 @@ Test(features, the_matrix_of_the_manual_is_current) {
     fprintf(out, "%zu. not beside %s: %s\n", i + 1, names[apart[i].one], apart[i].because);
   fprintf(out,
           "\nSLICES: an fp32 weight, or `mixed` SPLIT, which kernels take slice by slice. SCORES: a loss that reads\n"
-          "`lse` or `mean_score`. Of two that do the same one decides: lists before tails, tails before what is saved.\n");
+          "`lse` or `mean_score`. Of two that do the same one decides: lists before tails, tails before what is saved.\n"
+          "Beside TARGETS and SCORES gradients are exact, which any tail allows; beside LISTED scores are those of lists.\n");
   fclose(out);
   gen_case_golden(FLP_TEST_TREE "/docs/together.md", text);
 }
 
 Test(features, a_sentence_names_both_and_the_reason) {
-  flp_spec spec = words_spec("grads=hidden tail=2^-9 targets=4"), out;
+  flp_spec spec = words_spec("rank targets=4"), out;
   cr_assert_eq(flp_spec_resolve(&spec, &out), FLP_ERROR_ARGUMENT);
-  cr_expect_str_eq(flp_error_detail(),
-                   "spec.tail is set beside spec.targets, whose passes recompute (accepted: 0)");
+  cr_expect_str_eq(flp_error_detail(), "spec.rank is set beside spec.targets, as it is of one (accepted: 0)");
   cr_assert_eq(flp_features_check(&spec, FLP_SURFACE_OPTION), FLP_ERROR_ARGUMENT);
-  cr_expect_str_eq(flp_error_detail(),
-                   "--tail: not accepted beside --targets, whose passes recompute");
+  cr_expect_str_eq(flp_error_detail(), "--rank: not accepted beside --targets, as it is of one");
 }

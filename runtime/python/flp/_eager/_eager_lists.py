@@ -94,6 +94,10 @@ class _Call:
         if counts:
             _eager_torch.count_bad(plan, self.entries.bad.sum())
 
+    def unmasked(self):
+        """Scores (entries) float64 in log2 units, -inf of a masked column."""
+        return self.t.masked_fill(self.t <= _eager_torch.LOWEST, -math.inf)
+
     def fold(self):
         """m, s, q (active) float64 and the target's raw score (active) float32; NaN in a row whose list is bad."""
         entries, count = self.entries, self.active.numel()
@@ -113,13 +117,13 @@ class _Call:
 def _write_best(call, top, sums, ty, without):
     if top is not None:
         best = _eager_top.Best(call.scores, top)
-        best.add_lists(call.entries, call.t.masked_fill(call.t <= _eager_torch.LOWEST, -math.inf))
+        best.add_lists(call.entries, call.unmasked())
         best.write(call.bad, _eager_torch._settle(*sums), ty, without)
 
 
 def forward(plan, ops, settings, logprob, entropy, stats, top=None, mean=None):
     """Fills logprob (N), entropy (N) or None, stats (N,4) or None, and top, _top.Outputs or None -> ids of the active
-    rows, and a mask of bad ones. mean: None, as no loss of listed columns reads it"""
+    rows, and a mask of bad ones. mean: as in _eager_torch, of the columns that a row lists"""
     with _eager_torch._plain_products(ops.hidden):
         call = _Call(plan, _c.PASS_FORWARD, ops, settings)
         m, s, q, zy = call.fold()
@@ -127,6 +131,10 @@ def forward(plan, ops, settings, logprob, entropy, stats, top=None, mean=None):
         record = _eager_torch._finish(plan, m, s, q, ty)
         _eager_torch._write(call.active, call.bad, record, logprob, entropy, stats)
         _write_best(call, top, (m, s, q), ty, record[:, 0].isnan() | record[:, 1].isnan())
+        if mean is not None:
+            total = LN2 * call.entries.row_sums(call.unmasked()) / call.entries.lengths
+            mean.zero_()
+            mean[call.active] = total.masked_fill(record[:, 0].isnan(), math.nan).float()
         call.bad[call.active[call.entries.bad]] = True
         return call.active, call.bad
 
@@ -148,8 +156,12 @@ def _dz_of(call, upstream):
     w = (call.t - upstream.m[row]) - upstream.log2_s[row]
     dz = torch.exp2(w) * (upstream.alpha[row] + upstream.beta[row] * w)
     wy = w * LN2
-    at_target = -upstream.g[row] * torch.expm1(wy) - upstream.e[row] * torch.exp(wy) * (wy + upstream.entropy[row])
-    dz = torch.where(call.entries.is_target, at_target, dz) * scores.inverse[row] * scores.settings.scale
+    at_target = -upstream.g[row] * torch.expm1(wy) \
+        - torch.exp(wy) * (upstream.e[row] * (wy + upstream.entropy[row]) - upstream.lse[row])
+    dz = torch.where(call.entries.is_target, at_target, dz)
+    if upstream.each is not None:
+        dz = dz + upstream.each[row]
+    dz = dz * scores.inverse[row] * scores.settings.scale
     if scores.cap_in is not None:
         dz = dz * (1 - torch.tanh(call.x.double() * scores.cap_in).square())
     lost = (upstream.m + upstream.log2_s + upstream.entropy).isnan() | call.entries.bad
@@ -166,10 +178,9 @@ def _add_sums(out, keys, dz, rows):
 def backward(plan, ops, settings, stats, upstream_grads, grad_hidden, grad_weight, grad_bias, counts=True):
     """Fills the gradients that are not None; grad_weight is added to when settings.accumulate is it."""
     with _eager_torch._plain_products(ops.hidden):
-        upstream_grads = upstream_grads[:2]
         call = _Call(plan, _c.PASS_BACKWARD, ops, settings, upstream_grads, counts)
         entries, active = call.entries, call.active
-        dz, lost = _dz_of(call, _eager_torch._Upstream(call.scores, stats, *upstream_grads))
+        dz, lost = _dz_of(call, _eager_torch._Upstream(call.scores, stats, call.entries.lengths, *upstream_grads))
         pieces = entries.pieces(ops.hidden.shape[1])
         if grad_hidden is not None:
             grad_hidden.zero_()

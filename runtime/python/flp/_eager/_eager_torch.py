@@ -352,9 +352,9 @@ def combine(plan, partials, target, temperature_rows, rows, settings, logprob, e
 
 
 class _Upstream:
-    """Per active row: what turns scores into dz."""
+    """Per active row: what turns scores into dz. columns: how many the mean score is of"""
 
-    def __init__(self, scores, stats, grad_logprob, grad_entropy, grad_lse=None, grad_mean=None):
+    def __init__(self, scores, stats, columns, grad_logprob, grad_entropy, grad_lse=None, grad_mean=None):
         record = stats[scores.active]
         record = record.double()
 
@@ -364,7 +364,7 @@ class _Upstream:
         self.own = None  # (active, K) of several targets: what each adds at its column
         g, e, self.lse, self.each = active(grad_logprob), active(grad_entropy), active(grad_lse), None
         if grad_mean is not None:
-            self.each = active(grad_mean) / scores.columns
+            self.each = active(grad_mean) / columns
         if g.dim() == 2:
             self.own = g.masked_fill(scores.ignored, 0)
             g = self.own.sum(1)
@@ -440,7 +440,7 @@ def backward(plan, ops, settings, stats, upstream_grads, grad_hidden, grad_weigh
         active, bad = _classify(plan, n, ops.target, ops.temperature_rows, ops.rows, settings, _total(ops, settings),
                                 upstream_grads, counts)
         scores = _Scores(ops, settings, active)
-        upstream = _Upstream(scores, stats, *upstream_grads)
+        upstream = _Upstream(scores, stats, scores.columns, *upstream_grads)
         if grad_weight is not None and settings.accumulate is None:
             grad_weight.zero_()
         if grad_bias is not None:

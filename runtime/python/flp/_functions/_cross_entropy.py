@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .. import losses
-from .._library import _programs, _together
+from .._library import _programs
 from .._passes import _autograd, _run
 from .._tensors import _check, _lora
 from .._tensors._call import Call
@@ -58,13 +58,13 @@ def cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor |
     grad_weight_accumulate, grad_scale
                      as in flp.policy_loss; not with reduction "none"
     keep, lora, mixed
-                     as in flp.linear_logprob. label_smoothing and z_loss, which read all scores, go with one of these
-                     alone: mixed="round" of a float32 hidden
+                     as in flp.linear_logprob. With keep all scores are those of the columns that a token lists
 
     Returns a float32 scalar, or (...) with "none", differentiable once in hidden, weight, bias and the adapter. The
     gradients of a scalar are computed here, in three matrix products (frozen head: two), row chunk by row chunk within
     the budget; under torch.no_grad() there are none. With "none" backward computes them, in three products beside
-    forward's one. Label smoothing reads the weight and adds to its gradient once more; with a softcap, two products.
+    forward's one. Label smoothing reads the weight and adds to its gradient once more; with a softcap, an adapter, or a
+    weight that is float32 or split, it takes two products.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes;
             RuntimeError in a second backward pass
     thread: safe
@@ -74,8 +74,7 @@ def cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor |
                 instead="torch.autograd, or under torch.func.grad flp.linear_logprob, whose negative mean is plain "
                 "cross entropy", others={"row_weight": row_weight}, temperature=temperature, softcap=softcap,
                 scale=scale, ignore_index=ignore_index, budget=budget, grad_weight_accumulate=grad_weight_accumulate,
-                keep=keep, lora=lora, mixed=mixed,
-                asked={"scores": bool(_together.given_of({"z": z_loss, "smoothing": label_smoothing}))})
+                keep=keep, lora=lora, mixed=mixed)
     call.settings.detached = True
     wishes = _wishes_of(label_smoothing, z_loss, reduction)
     if reduction == "none" and grad_weight_accumulate is not None:

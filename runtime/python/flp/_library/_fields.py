@@ -175,7 +175,5 @@ ELEMENTS = {
 # What does not go together, by the keywords of calls: one, what it goes without, why.
 APART = (
     ("keep", ("target",), "whose columns are few already"),
-    ("target", ("tail",), "whose passes recompute"),
     ("target", ("rank", "scores",), "as it is of one"),
-    ("scores", ("slices", "lora", "tail", "keep",), "which reads lse or mean_score, so that every column counts"),
 )

@@ -11,7 +11,7 @@ SLICES = "slices"  # mixed, where the weight goes into the product slice by slic
 OWN = {
     "lora": ("kept_mass", "grad_weight_accumulate", "sequence_parallel", "gather"),
     "keep": ("old_lse", "tail_report", "chunk_rows"),
-    "target": ("old_lse", "tail_report"),
+    "target": ("old_lse",),
     SLICES: ("chunk_rows", "save"),
     "eager": ("tail", "tail_report", "mixed", "lora"),
 }
@@ -20,7 +20,7 @@ WITHOUT = {}  # option: {what a call with it goes without: why}
 for _option, _others, _why in ROWS:
     _without = WITHOUT.setdefault(_option, dict.fromkeys(OWN.get(_option, ()), _why))
     _without.update(dict.fromkeys(_others, _why))
-NAMES = {"target": "several targets a row", SLICES: "mixed", "scores": "z_loss or label_smoothing"}
+NAMES = {"target": "several targets a row", SLICES: "mixed"}
 ACCEPTED = {"save": "None or False", "tail": "None or 0", "topk": "0", "rank": "False", "kept_mass": "False",
             "sequence_parallel": "False", "target": "one target a row"}
 
