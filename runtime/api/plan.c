@@ -121,8 +121,8 @@ static flp_status check_mode(const flp_spec *spec, const flp_options *options) {
                     (int)options->mode, flp_mode_name(options->mode));
   if (options->mode == FLP_MODE_TAIL && !flp_kernel_spec_emits(spec))
     return flp_fail(FLP_ERROR_ARGUMENT,
-                    "options.mode is FLP_MODE_TAIL, but spec.tail is %g and spec.targets %d (accepted: a tail of 2^-20 "
-                    "to 2^-2, one target, and no loss that reads lse or mean_score)",
+                    "options.mode is FLP_MODE_TAIL, but spec.tail is %g and spec.targets %d (accepted: 2^-20 to 2^-2, one "
+                    "target, and no loss that reads lse or mean_score)",
                     (double)spec->tail, spec->targets);
   if (options->mode == FLP_MODE_RECOMPUTE_SPLIT && (spec->grads & two) != two)
     return flp_fail(FLP_ERROR_ARGUMENT,
@@ -139,19 +139,15 @@ static flp_status check_mode(const flp_spec *spec, const flp_options *options) {
     return flp_fail(FLP_ERROR_ARGUMENT, "options.mode is FLP_MODE_SAVE, but spec.keep is 0 (accepted: 1)");
   if (options->mode == FLP_MODE_STREAM && flp_spec_passes_for_mean(spec))
     return flp_fail(FLP_ERROR_ARGUMENT,
-                    "options.mode is FLP_MODE_STREAM, but spec.softcap is %g, spec.lora_rank %d and spec.mixed %d, and the "
-                    "loss reads mean_score (accepted: mode 0, or a recompute mode)",
-                    (double)spec->softcap, spec->lora_rank, (int)spec->mixed);
+                    "options.mode is FLP_MODE_STREAM, but spec.softcap is %g, spec.lora_rank %d, and the loss reads "
+                    "mean_score (accepted: mode 0, or a recompute mode)",
+                    (double)spec->softcap, spec->lora_rank);
   if (options->mode != FLP_MODE_STREAM || (spec->loss && flp_kernel_spec_keeps(spec))) return FLP_OK;
-  if (flp_kernel_spec_emits(spec))
-    return flp_fail(FLP_ERROR_ARGUMENT,
-                    "options.mode is FLP_MODE_STREAM, but spec.tail is %g (accepted: 0, or mode 0 or FLP_MODE_TAIL)",
-                    (double)spec->tail);
   return flp_fail(
       FLP_ERROR_ARGUMENT,
-      "options.mode is FLP_MODE_STREAM, but spec.loss is %s, spec.grads %u and spec.dtype %s (accepted: a loss, "
-      "gradients and bf16)",
-      spec->loss ? "given" : "NULL", (unsigned)spec->grads, flp_dtype_name(spec->dtype));
+      "options.mode is FLP_MODE_STREAM, but spec.loss is %s, spec.grads %u, spec.tail %g and spec.dtype %s (accepted: a "
+      "loss, gradients, no tail and bf16)",
+      spec->loss ? "given" : "NULL", (unsigned)spec->grads, (double)spec->tail, flp_dtype_name(spec->dtype));
 }
 
 static flp_status read_tuning(const flp_options *options, flp_tuning *out) {

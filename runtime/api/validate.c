@@ -157,8 +157,8 @@ static flp_status check_loss(const flp_spec *spec) {
 
 int flp_spec_passes_for_mean(const flp_spec *spec) {
   flp_loss loss;
-  return flp_kernel_spec_passes_for_mean(spec) && spec->loss && flp_loss_read(spec->loss, spec->loss_bytes, &loss) == FLP_OK &&
-         flp_loss_reads_mean(&loss);
+  return flp_kernel_spec_passes_for_mean(spec) && spec->loss &&
+         flp_loss_read(spec->loss, spec->loss_bytes, &loss) == FLP_OK && flp_loss_reads_mean(&loss);
 }
 
 static flp_status check_lora(const flp_spec *spec) {

@@ -5,8 +5,8 @@
 #include "runtime/base/fields.h"
 #include "runtime/loss/loss.h"
 
-/* 1 if a step takes a pass for the mean of scores: it is made of the sums that the entropy is made of, so that a resolved spec
- * asks for these, and not in stream mode. */
+/* 1 if a step takes a pass for the mean of scores: it is made of the sums that the entropy is made of, so that a
+ * resolved spec asks for these, and not in stream mode. */
 int flp_spec_passes_for_mean(const flp_spec *spec);
 
 /* Checks a spec and writes its resolved copy (gradient dtypes filled in). error: ARGUMENT */

@@ -161,8 +161,8 @@ void eager_partial_write(const eager_call *call, int64_t row, eager_partial part
  * targets: raw scores, x */
 void eager_row_finish(const eager_call *call, int64_t row, const eager_scale *scale, eager_partial whole,
                       const double *targets);
-/* Of a call with scores writes lse and the mean of `columns` of them, which sums add up to: NaN where they are beyond what
- * fp32 tells apart. */
+/* Of a call with scores writes lse and the mean of `columns` of them, which sums add up to: NaN where they are beyond
+ * what fp32 tells apart. */
 void eager_scores_write(const eager_call *call, int64_t row, eager_partial whole, const double *sums, int64_t count,
                         int64_t columns);
 

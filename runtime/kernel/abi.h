@@ -735,10 +735,10 @@ enum flp_part {
 
 /* ---- values of all scores of a row: losses that read lse or mean_score (templates/common/mean.lua) ----
  *
- * The mean of a row's scores is a product of its hidden with one vector, the sum of the weight's rows. Its derivative, the same
- * for all columns, is in no dz: products add it to gradients of 16 bits before they round them (key.bias), score_hidden and
- * score_head to those of fp32, behind all products. With a softcap, an adapter or a weight in slices, and of listed columns,
- * the mean takes a pass of forward, and of dz.
+ * The mean of a row's scores is a product of its hidden with one vector, the sum of the weight's rows. Its derivative,
+ * the same for all columns, is in no dz: products add it to gradients of 16 bits before they round them (key.bias),
+ * score_hidden and score_head to those of fp32, behind all products. With a softcap, an adapter or a weight in slices,
+ * and of listed columns, the mean takes a pass of forward, and of dz.
  *
  * module mean: entry mean_sums, one CTA slab_rows rows x 256 vectors of D (as in tail_mean): the sums of factor[a] times
  * row index[a] of a matrix, and as one column more those of the factors, or without any those of bias. */
@@ -763,7 +763,7 @@ enum flp_part {
   P(region, index) P(region, scale) P(region, count)                       \
   P(region_or_null, list_length) /* columns that the mean is of; null: vocab_valid */ \
   P(i32, depth) P(i32, vocab_valid) P(i32, row_begin) P(i32, row_end)      \
-  P(ptr, partial) /* (n,4) f32 by row, in sums' place where the mean takes a pass: {m, s, q, -} of scores times 2^-40; or null */ \
+  P(ptr, partial) /* (n,4) f32 by row, where the mean takes a pass: {m, s, q, -} of scores times 2^-40; or null */ \
   P(ptr, lse) P(ptr, mean_score)
 
 /* module mean: entry score_record: record with a derivative by lse; and each[a], what the one by mean_score is of every
@@ -787,14 +787,14 @@ enum flp_part {
   P(i32, row_begin) P(i32, row_end)                                        \
   P(ptr, kept) P(i64, kept_stride)
 
-/* module mean: entry score_add, where the mean takes a pass: dz += other, and bias_part += other_part, of a chunk of `elements` and
- * `parts` elements. */
+/* module mean: entry score_add, where the mean takes a pass: dz += other, and bias_part += other_part, of a chunk of
+ * `elements` and `parts` elements. */
 #define FLP_SCORE_ADD_PARAMS(P)                                            \
   P(ptr, dz) P(ptr, other) P(i64, elements)                                \
   P(ptr, bias_part) P(ptr, other_part) P(i64, parts)
 
-/* module mean: entry score_list, one warp an active row, behind list_dz: list_dz += each[a], times 1 - tanh² with softcap; not
- * of a row whose stats hold NaN. */
+/* module mean: entry score_list, one warp an active row, behind list_dz: list_dz += each[a], times 1 - tanh² with softcap;
+ * not of a row whose stats hold NaN. */
 #define FLP_SCORE_LIST_PARAMS(P)                                           \
   P(region, index) P(region, count) P(ptr, offsets) P(region, list_length) P(region, list_score) \
   P(ptr, stats) P(ptr, each)                                               \

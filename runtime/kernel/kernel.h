@@ -66,7 +66,7 @@ enum { FLP_TARGETS_LOSS_VERSION = 2, FLP_SCORES_LOSS_VERSION = 3 };
 int flp_kernel_spec_has_targets_loss(const flp_spec *spec);
 /* 1 if it is one that reads lse or mean_score. */
 int flp_kernel_spec_has_scores_loss(const flp_spec *spec);
-/* 1 if the mean of a row's scores, where a loss reads it, is not its hidden times one vector: a pass of its own makes it. */
+/* 1 if the mean of a row's scores, where a loss reads it, takes a pass, as it is not hidden times one vector. */
 int flp_kernel_spec_passes_for_mean(const flp_spec *spec);
 /* 1 if forward lists the columns that spec.tail keeps. Where it does not gradients are exact, which any tail allows. */
 int flp_kernel_spec_emits(const flp_spec *spec);

@@ -1,7 +1,7 @@
-/* mean.c: the mean of scores where no product with one vector gives it (abi.h): with a softcap, an adapter, a weight that comes
- * in slices, or of listed columns. A forward pass of scores so small that their sums are the mean comes before the step's own.
- * What its derivative has of dz is each[a], times the softcap's slope: of lists score_list adds it; else dz is made once more,
- * of a record and a scale of 0 with which it is that, and added to the chunk's own. */
+/* mean.c: the mean of scores where no product with one vector gives it (abi.h): with a softcap, an adapter, a weight
+ * that comes in slices, or of listed columns. A forward pass of scores so small that their sums are the mean comes before
+ * the step's own. What its derivative has of dz is each[a], times the softcap's slope: of lists score_list adds it; else dz
+ * is made once more, of a record and a scale of 0 with which it is that, and added to the chunk's own. */
 #include "runtime/base/status.h"
 #include "runtime/base/util.h"
 #include "runtime/launch/backward.h"

@@ -1,7 +1,7 @@
 /* score.c: what losses that read lse or mean_score add to the layouts of a step: their values and derivatives by row, and
- * the sums that the mean and its derivative are made of. Where it is a product with one vector weight and hidden are read once
- * more, and products add what follows from that, but to gradients in fp32; else the step is in recompute mode, and forward and
- * dz are made twice. */
+ * the sums that the mean and its derivative are made of. Where it is a product with one vector weight and hidden are read
+ * once more, and products add what follows from that, but to gradients in fp32; else the step is in recompute mode, and
+ * forward and dz are made twice. */
 #include "runtime/base/util.h"
 #include "runtime/planner/internal.h"
 
@@ -67,7 +67,8 @@ int64_t planner_scores_launches(const flp_planner *p, int64_t row_chunks, int64_
   uint32_t grads = p->spec.grads;
   int64_t launches = p->step_scores ? row_chunks : 0; /* score_rows */
   if (!p->step_mean) return launches;
-  if (flp_planner_passes_for_mean(p)) return launches + (p->spec.listed ? 1 : 2 * chunks); /* score_list; dz, score_add */
+  /* score_list; dz, score_add */
+  if (flp_planner_passes_for_mean(p)) return launches + (p->spec.listed ? 1 : 2 * chunks);
   /* mean_sums, mean_fold, once more for products; mean_sums, mean_fold of hidden; score_hidden, score_head */
   return launches + 3 + 2 * planner_wants(grads, FLP_GRAD_WEIGHT | FLP_GRAD_BIAS) +
          (planner_wants(grads, FLP_GRAD_HIDDEN) && p->spec.grad_hidden_dtype == FLP_DTYPE_FP32) +

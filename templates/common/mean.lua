@@ -16,9 +16,9 @@
 -- Gradients of 16 bits are rounded once, so the kernels of products add it to them (added.lua); to those of fp32, and to the
 -- column sums of dz, the kernels below.
 --
--- With a softcap nothing is linear; an adapter, a weight in slices and listed columns have other sums. The mean is then from
--- forward's own sums of scores times 2^-40, whose exponentials are all 1, m + q/V, but of -inf; and dz of the term is that of a
--- row of scale 0, whose 2^u is 1: forward and dz once more. To dz of listed columns the term is added.
+-- With a softcap nothing is linear; an adapter, a weight in slices and listed columns have other sums. The mean is then
+-- from forward's own sums of scores times 2^-40, whose exponentials are all 1, but of -inf: m + q/V. dz of the term is that
+-- of a row of scale 0, whose 2^u is 1: forward and dz once more. To dz of listed columns the term is added.
 --
 --   mean_sums      sums of rows of the weight, or of hidden times each, by slabs
 --   mean_fold      the slabs' sums, in order

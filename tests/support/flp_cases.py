@@ -125,8 +125,8 @@ LOSSES = [
       for reduction in ("sum", "none") for smoothed in ({}, SMOOTHED) for options in FEW_HEADS],
     *[case("cross_entropy", reduction=reduction, lora="@lora", **smoothed, **options)
       for reduction in ("mean", "none") for smoothed in ({}, SMOOTHED, {"z_loss": 1e-3}) for options in ADAPTED[:-1]],
-    *[case("cross_entropy", mixed=mixed, **smoothed, **MIXED) for mixed in ("round", "split") for smoothed in ({}, SMOOTHED)],
-    *[case("cross_entropy", mixed=mixed, hidden_dtype=torch.float32, **SMOOTHED, **BIAS, **BF16) for mixed in ("round", "split")],
+    *[case("cross_entropy", mixed=mixed, **options) for mixed in ("round", "split")
+      for options in (MIXED, {**SMOOTHED, **MIXED}, {"hidden_dtype": torch.float32, **SMOOTHED, **BIAS, **BF16})],
 ]
 POLICY = {"old_logprob": "@old", "ref_logprob": "@ref", "beta": 0.1, **BIAS}
 POLICY_EDGES = ["nan row", "bad ids", "beyond", "all ignored", "all masked", "masked nan", "far down", "advantage 0"]

@@ -25,10 +25,10 @@ class Head:
         ids = target.reshape(n, self.shape[-1] if self.several else 1).long()
         self.ignored = ids == ignore_index
         temperature = torch.as_tensor(temperature).double().expand(self.lead).reshape(n)
-        offsets, listed = lists_of(keep, n, vocab)
+        offsets, self.listed = lists_of(keep, n, vocab)
         bad = ((ids < 0) | (ids >= vocab)) & ~self.ignored | ~((temperature > 1e-37) & (temperature < INFINITY))[:, None]
         if keep is not None:
-            bad |= ~listed.gather(1, ids.clamp(0, vocab - 1)) | offsets[:, None]
+            bad |= ~self.listed.gather(1, ids.clamp(0, vocab - 1)) | offsets[:, None]
         idle, outside = self.ignored.all(1), 0
         if rows is not None:
             known = [row for row in torch.as_tensor(rows).tolist() if 0 <= row < n]
@@ -39,18 +39,16 @@ class Head:
             idle = idle | leave_out
         self.active = (~idle & ~self.bad).nonzero()[:, 0]
         self.ids = ids[self.active].masked_fill(self.ignored[self.active], 0)
-        own = None if keep is None else listed[self.active]
-        z = product(self.hidden[self.active], weight, mixed, own)
+        z = product(self.hidden[self.active], weight, mixed, None if keep is None else self.listed[self.active])
         if lora is not None:
             rows = self.hidden[self.active]
-            known = torch.arange(len(rows)) if keep is None else (~rows.isnan().any(1)).nonzero()[:, 0]
+            own = torch.arange(len(rows)) if keep is None else (~rows.isnan().any(1)).nonzero()[:, 0]
             # A row with a NaN, which z has already, is in no sum of lists.
-            z = z.index_add(0, known, lora.scale * (rows[known] @ lora.a.t()) @ lora.b.t())
+            z = z.index_add(0, own, lora.scale * (rows[own] @ lora.a.t()) @ lora.b.t())
         z = scale * (z if bias is None else z + bias)
         z = z if softcap is None else softcap * torch.tanh(z / softcap)
         t = z / temperature[self.active, None]
-        self.t = t if keep is None else t.masked_fill(~own, -INFINITY)
-        self.mean = t.mean(1) if keep is None else t.masked_fill(~own, 0).sum(1) / own.sum(1)
+        self.t = t.masked_fill(~self.listed[self.active], -INFINITY)
         lost = self.t.detach().isnan().any(1)
         largest = self.t.detach().amax(1) if len(self.active) else self.t[:, 0].detach()
         self.beyond = ~(largest < LIMIT) | (largest == -INFINITY)
@@ -59,6 +57,10 @@ class Head:
         self.logp = self.t - self.lse[:, None]
         self.logprob_rows = self.logp.gather(1, self.ids).masked_fill(self.ignored[self.active], 0)
         self.counted = outside + int(self.bad.sum() + (self.beyond & ~lost).sum())
+
+    def mean(self):
+        own = self.listed[self.active]
+        return self.t.masked_fill(~own, 0).sum(1) / own.sum(1)
 
     def entropy_rows(self):
         p = self.logp.exp()
@@ -95,8 +97,8 @@ def product(hidden, weight, mixed, listed):
 
 
 def lists_of(keep, n, vocab):
-    """Whether the list of a row is bad (N), and what it holds (N,V)."""
-    listed, bad = torch.zeros(n, vocab, dtype=torch.bool), torch.zeros(n, dtype=torch.bool)
+    """Whether the list of a row is bad (N), and what it holds (N,V): without lists all."""
+    listed, bad = torch.full((n, vocab), keep is None), torch.zeros(n, dtype=torch.bool)
     if keep is not None:
         offsets, ids = (values.tolist() for values in keep)
         for row in range(n):
@@ -173,7 +175,7 @@ def cross_entropy(target, label_smoothing=0.0, z_loss=0.0, reduction="mean", row
     nll, e, square = -head.logprob_rows[:, 0], label_smoothing, head.lse**2
     each = (1 - e) * nll + z_loss * square
     if e:
-        each = each + e * (head.lse - head.mean)
+        each = each + e * (head.lse - head.mean())
     own = weights[head.active]
     each, z = head.placed(each * own), head.placed(z_loss * square * own).detach() if z_loss else torch.zeros(head.lead)
     found = {"loss": each, "z_loss": z.double()} if return_z_loss else {"loss": each}

@@ -29,7 +29,8 @@ flp_status call_layout(const call_buffers *b, const call_problem *p, const flp_p
   if (!b->at[FLP_ARRAY_saved].buffer.data || !(forward || backward)) return flp_plan_layout(plan, pass, n, 0, out);
   flp_pass saved = forward ? FLP_PASS_FORWARD_SAVED : FLP_PASS_BACKWARD_SAVED;
   FLP_TRY(flp_plan_layout(plan, saved, n, UINT64_MAX, out));
-  if (out->mode == FLP_MODE_DIRECTION || flp_kernel_spec_emits(&p->spec)) return flp_plan_layout(plan, saved, n, 0, out);
+  int is_small = out->mode == FLP_MODE_DIRECTION || flp_kernel_spec_emits(&p->spec);
+  if (is_small) return flp_plan_layout(plan, saved, n, 0, out);
   return forward ? flp_plan_layout(plan, pass, n, 0, out) : FLP_OK;
 }
 

@@ -136,13 +136,13 @@ static double most_of(const compare_state *s) {
 static const char *check_tail(const compare_state *s, const float report[4]) {
   double left = (double)report[0], sum = (double)report[1], dense = (double)report[2], columns = (double)report[3];
   const check_case *c = &s->problem->c;
-  int has_work = s->truth->work_count > 0 && c->shards == 1 && s->rung != FLP_RUNG_EAGER && flp_kernel_spec_emits(&c->spec);
+  int serves = s->rung != FLP_RUNG_EAGER && c->shards == 1 && flp_kernel_spec_emits(&c->spec);
   if (!isfinite(left) || !isfinite(sum) || left < 0 || sum < 0) return "what was left out is no sum of magnitudes";
   if (sum > most_of(s)) return "there is less than the sum that is said to be";
   if (left > (double)s->problem->c.spec.tail * sum) return "more was left out than the tail allows";
   if (!(dense >= 0 && dense <= (double)s->problem->c.n) || dense != floor(dense)) return "recomputed rows are no count";
   if (!(columns >= 0) || columns != floor(columns)) return "listed columns are no count";
-  return has_work && !(dense + columns > 0) ? "no row was listed or recomputed" : NULL;
+  return serves && s->truth->work_count > 0 && !(dense + columns > 0) ? "no row was listed or recomputed" : NULL;
 }
 
 static void compare_tail(const compare_state *s) {

@@ -166,7 +166,8 @@ flp_status cli_spec_args_mode(cli_spec_args *args, flp_mode mode) {
 }
 
 flp_mode cli_spec_args_kept(const cli_spec_args *args, flp_mode mode) {
-  if (!mode) mode = args->spec.listed ? FLP_MODE_LISTED : flp_kernel_spec_emits(&args->spec) ? FLP_MODE_TAIL : (flp_mode)0;
+  if (!mode && args->spec.listed) mode = FLP_MODE_LISTED;
+  if (!mode && flp_kernel_spec_emits(&args->spec)) mode = FLP_MODE_TAIL;
   if (mode || !args->spec.keep) return mode;
   return flp_planner_has_direction(&args->spec) ? FLP_MODE_DIRECTION : FLP_MODE_SAVE;
 }

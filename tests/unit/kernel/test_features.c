@@ -97,7 +97,7 @@ Test(features, the_matrix_of_the_manual_is_current) {
   fprintf(out,
           "\nSLICES: an fp32 weight, or `mixed` SPLIT, which kernels take slice by slice. SCORES: a loss that reads\n"
           "`lse` or `mean_score`. Of two that do the same one decides: lists before tails, tails before what is saved.\n"
-          "Beside TARGETS and SCORES gradients are exact, which any tail allows; beside LISTED scores are those of lists.\n");
+          "TAIL beside TARGETS or SCORES: gradients are exact. SCORES beside LISTED: those of lists.\n");
   fclose(out);
   gen_case_golden(FLP_TEST_TREE "/docs/together.md", text);
 }
