@@ -33,8 +33,8 @@ flp_status flp_spec_saved(const flp_spec *spec, int64_t n, uint64_t budget_bytes
   FLP_TRY(flp_options_resolve(NULL, &defaults));
   uint64_t budget = flp_pass_budget(budget_bytes ? budget_bytes : defaults.budget_bytes, FLP_PASS_BACKWARD);
   int emits = flp_kernel_spec_emits(&resolved);
-  if (!resolved.keep && !emits) return FLP_OK;
-  if (flp_op_of(resolved.op)->has_head && flp_weight_is_sliced(&resolved) && !emits) return FLP_OK;
+  int saves = resolved.keep && !(flp_op_of(resolved.op)->has_head && flp_weight_is_sliced(&resolved));
+  if (!saves && !emits) return FLP_OK;
   uint64_t saved = flp_planner_saved_bytes(&resolved, resolved.keep ? FLP_MODE_SAVE : FLP_MODE_TAIL, n);
   uint64_t directions =
       flp_planner_has_direction(&resolved) ? flp_planner_saved_bytes(&resolved, FLP_MODE_DIRECTION, n) : 0;

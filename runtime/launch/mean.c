@@ -9,8 +9,7 @@
 /* Scores so small that every 2^(t - m) is 1. */
 static const float tiny = 0x1p-40f;
 
-flp_status flp_launch_score_means(const flp_call *call) {
-  if (!call->scores->partial) return FLP_OK;
+flp_status flp_launch_mean_pass(const flp_call *call) {
   flp_own_call own;
   flp_call_copy(call, &own);
   flp_args *a = &own.args;

@@ -149,7 +149,7 @@ static flp_status stream(const flp_call *step) {
   FLP_TRY(flp_launch_operands(step, &own));
   flp_keep_sink keep = chunk_sink(call);
   FLP_TRY(flp_launch_prepare(call, 1));
-  if (call->scores) FLP_TRY(flp_launch_score_weight(call));
+  FLP_TRY(flp_launch_score_means(call));
   FLP_TRY(place_added(&own.call, &scores));
   FLP_TRY(flp_launch_score_nothing(call));
   FLP_TRY(flp_launch_lora_project(call));
@@ -185,11 +185,6 @@ static flp_status unset_upstream(const flp_call *call) {
   return flp_launch_set(call, (flp_byte_matrix){call->scores->any, sizeof(float), sizeof(float), call->args->n}, 0xff);
 }
 
-static flp_status launch_score_means(const flp_call *call) {
-  FLP_TRY(flp_launch_score_weight(call));
-  return flp_launch_score_means(call);
-}
-
 /* Both passes have the workspace behind the step's arrays. */
 static flp_status pass_by_pass(const flp_call *step, flp_args *args) {
   flp_call call = *step;
@@ -206,7 +201,7 @@ static flp_status pass_by_pass(const flp_call *step, flp_args *args) {
   call.args = args;
   FLP_TRY(flp_call_pick(&call, is_tail ? FLP_PASS_FORWARD_SAVED : FLP_PASS_FORWARD));
   FLP_TRY(flp_launch_operands(&call, &made));
-  if (call.scores) FLP_TRY(launch_score_means(&made.call));
+  FLP_TRY(flp_launch_score_means(&made.call));
   FLP_TRY(flp_launch_forward_made(&made.call));
   if (call.scores) FLP_TRY(flp_launch_score_rows(&made.call, rows));
   FLP_TRY(unset_upstream(&call));

@@ -14,7 +14,6 @@ A row is one dtype of 16 bits, the operand that is float32 beside it, and `mixed
 
 `failed` counts the rows that break a limit. Exit status 0 if none does, 1 if one does, 3 without a GPU.
 """
-import argparse
 import sys
 from pathlib import Path
 
@@ -23,7 +22,7 @@ import torch
 TREE = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TREE / "runtime" / "python"))
 import flp  # noqa: E402
-from flp.bench import record  # noqa: E402
+import ways  # noqa: E402
 
 FULL, TINY = (512, 32003, 4096), (70, 331, 64)  # rows, V, D: the last tile of V is not whole
 EXACT_DEPTH = 256
@@ -111,26 +110,14 @@ def row_of(dtype, wide, mixed, sizes, device):
     return {**row, "limits": limits, "failed": [name for name, limit in limits.items() if not row[name] <= limit]}
 
 
-def main(arguments):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", help="file for the record; - for standard output")
-    parser.add_argument("--cpu", action="store_true", help="without a GPU")
-    options = parser.parse_args(arguments)
-    if not options.cpu and not torch.cuda.is_available():
-        print("mixed_bits.py: no GPU is here; --cpu tries it without", file=sys.stderr)
-        return 3
-    device, sizes = torch.device("cpu" if options.cpu else "cuda"), TINY if options.cpu else FULL
-    rows = [row_of(dtype, wide, mixed, sizes, device) for dtype in DTYPES for wide in ("weight", "hidden")
+def rows_of(sizes, device):
+    return [row_of(dtype, wide, mixed, sizes, device) for dtype in DTYPES for wide in ("weight", "hidden")
             for mixed in ("round", "split")]
-    for row in rows:
-        what = "%(dtype)s, float32 %(wide)s, %(mixed)s: error %(error).1e, of gradients %(grad_error).1e:" % row
-        print(what, *row["failed"] or ["passed"], file=sys.stderr)
-    found = {**record.head("tests/gpu/mixed_bits.py" + " --cpu" * options.cpu, device), "torch": torch.__version__,
-             "sizes": sizes, "rows": rows, "failed": sum(bool(row["failed"]) for row in rows)}
-    if options.json:
-        record.write(found, options.json)
-    return 1 if found["failed"] else 0
+
+
+def line_of(row):
+    return "%(dtype)s, float32 %(wide)s, %(mixed)s: error %(error).1e, of gradients %(grad_error).1e:" % row
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(ways.judge("mixed_bits.py", __doc__, (FULL, TINY), rows_of, line_of))

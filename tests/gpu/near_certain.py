@@ -15,7 +15,6 @@ Groups of equal rewards have advantage 0 and an entropy bonus: upstream of the e
 logprob's upstream at a target of eps of 1e-4 or less, where float32 rounds 1 - p, what recompute mode has, and a half more.
 `failed` counts the rows that break it. Exit status 0 if none does, 1 if one does, 3 without a GPU.
 """
-import argparse
 import sys
 from pathlib import Path
 
@@ -24,7 +23,7 @@ import torch
 TREE = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TREE / "runtime" / "python"))
 import flp  # noqa: E402
-from flp.bench import record  # noqa: E402
+import ways  # noqa: E402
 
 FULL, TINY = (512, 8192, 1024), (48, 1100, 40)  # rows, V, D
 EPSILONS = 0.3, 1e-1, 1e-2, 1e-3, 1e-4, 1e-6
@@ -113,30 +112,16 @@ def row_of(sizes, device, best, eps, upstream, save=True):
             "failed": [mode for mode, both in error.items() if not max(both) <= limit]}
 
 
-def rows_of(sizes, device, save=True):
+def rows_of(sizes, device, has_save=False):
+    save = True if has_save or device.type == "cuda" else None
     return [row_of(sizes, device, best, eps, upstream, save)
             for best in BEST for eps in EPSILONS for upstream in UPSTREAM]
 
 
-def main(arguments):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", help="file for the record; - for standard output")
-    parser.add_argument("--cpu", action="store_true", help="without a GPU")
-    options = parser.parse_args(arguments)
-    if not options.cpu and not torch.cuda.is_available():
-        print("near_certain.py: no GPU is here; --cpu tries it without", file=sys.stderr)
-        return 3
-    device, sizes = torch.device("cpu" if options.cpu else "cuda"), TINY if options.cpu else FULL
-    rows = rows_of(sizes, device, None if options.cpu else True)
-    for row in rows:
-        errors = "; ".join(f"{mode} {' '.join('%.1e' % one for one in both)}" for mode, both in row["error"].items())
-        print("best %(best)s, eps %(eps)g, %(upstream)s:" % row, errors, *row["failed"], file=sys.stderr)
-    found = {**record.head("tests/gpu/near_certain.py" + " --cpu" * options.cpu, device), "torch": torch.__version__,
-             "sizes": sizes, "rows": rows, "failed": sum(bool(row["failed"]) for row in rows)}
-    if options.json:
-        record.write(found, options.json)
-    return 1 if found["failed"] else 0
+def line_of(row):
+    errors = "; ".join(f"{mode} {' '.join('%.1e' % one for one in both)}" for mode, both in row["error"].items())
+    return "best %(best)s, eps %(eps)g, %(upstream)s: " % row + errors
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(ways.judge("near_certain.py", __doc__, (FULL, TINY), rows_of, line_of))

@@ -1,4 +1,4 @@
-"""What head_memory.py and response_rows.py share: they measure a step that is made in several ways, of the same tensors."""
+"""What scripts share that measure a step which is made in several ways of the same tensors, or judge rows by limits."""
 import argparse
 import contextlib
 import sys
@@ -95,4 +95,24 @@ def run(script, arguments, options, steps, kept, tolerances, rounds):
     sizes = {name: getattr(options, name) for name in kept}
     record.write({**head, **sizes, "torch": torch.__version__, "tolerances": tolerances, "failed": failed,
                   "rows": rows}, options.json)
+    return 1 if failed else 0
+
+
+def judge(script, doc, sizes, rows_of, line_of):
+    """Writes a record of rows, each with `failed`, what breaks its limit -> exit status. sizes: on a GPU, with --cpu"""
+    options = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--json", help="file for the record; - for standard output")
+    options.add_argument("--cpu", action="store_true", help="without a GPU")
+    given = options.parse_args()
+    if not given.cpu and not torch.cuda.is_available():
+        print(script + ": no GPU is here; --cpu tries it without", file=sys.stderr)
+        return 3
+    device, size = torch.device("cpu" if given.cpu else "cuda"), sizes[given.cpu]
+    rows = rows_of(size, device)
+    for row in rows:
+        print(line_of(row), *row["failed"] or ["passed"], file=sys.stderr)
+    failed = sum(bool(row["failed"]) for row in rows)
+    if given.json:
+        record.write({**record.head("tests/gpu/" + script + " --cpu" * given.cpu, device), "torch": torch.__version__,
+                      "sizes": size, "rows": rows, "failed": failed}, given.json)
     return 1 if failed else 0

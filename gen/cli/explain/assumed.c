@@ -32,6 +32,21 @@ static flp_status generate(const flp_spec *spec, const flp_tuning *tuning, const
   return FLP_OK;
 }
 
+/* Without a compiler a plan takes rung generic, if that has every kernel of the spec. */
+static flp_status find_lacks(const flp_spec *spec, explain_assumed *out) {
+  flp_kernel_key keys[FLP_SPEC_KERNELS_MAX], *all;
+  int count, needed = flp_kernel_keys_for(spec, FLP_PORTABLE_ARCH, keys);
+  FLP_TRY(cli_kernels_generic_keys(FLP_PORTABLE_ARCH, &all, &count));
+  for (int i = 0; i < needed; i++) {
+    flp_kernel_key generic = flp_kernel_key_generic(&keys[i], FLP_PORTABLE_ARCH);
+    int has = 0;
+    for (int j = 0; j < count && !has; j++) has = memcmp(&all[j], &generic, sizeof generic) == 0;
+    if (!has) out->lacks[out->lack_count++] = flp_kernel_kind_name(keys[i].kind);
+  }
+  free(all);
+  return FLP_OK;
+}
+
 /* Capabilities of the architectures with these facts: "9.0"; for no facts the least of all: "8.0 or newer". */
 static void list_capabilities(unsigned facts, char out[96]) {
   const flp_arch *arch = flp_arch_find(FLP_PORTABLE_ARCH);
@@ -58,6 +73,7 @@ flp_status explain_assume(const explain_args *args, explain_assumed *out, flp_pl
   for (int i = 0; i < count && (i == 0 || (status != FLP_OK && status != FLP_ERROR_MEMORY)); i++)
     status = generate(spec, &tuning, arches[i], out); /* out of memory, another's kernels would be a wrong answer */
   FLP_TRY(status);
+  FLP_TRY(find_lacks(spec, out));
   flp_planner_init(planner, spec, &args->options, &device, out->desc, out->count);
   return FLP_OK;
 }
@@ -65,10 +81,11 @@ flp_status explain_assume(const explain_args *args, explain_assumed *out, flp_pl
 json_t *explain_assumed_json(const explain_args *args, const explain_assumed *assumed) {
   char capability[16];
   snprintf(capability, sizeof capability, "%d.%d", args->major, args->minor);
-  json_t *kernels = json_array();
+  json_t *kernels = json_array(), *lacks = json_array();
+  for (int i = 0; i < assumed->lack_count; i++) json_array_append_new(lacks, json_string(assumed->lacks[i]));
   for (int i = 0; i < assumed->count; i++) json_array_append_new(kernels, cli_desc_json(&assumed->desc[i]));
-  return json_pack("{s:s, s:I, s:s, s:o}", "capability", capability, "multiprocessors",
-                   (json_int_t)args->multiprocessors, "arch", assumed->arch, "kernels", kernels);
+  return json_pack("{s:s, s:I, s:s, s:o, s:o}", "capability", capability, "multiprocessors",
+                   (json_int_t)args->multiprocessors, "arch", assumed->arch, "kernels", kernels, "generic_lacks", lacks);
 }
 
 /* ---- for people ---- */
@@ -92,4 +109,8 @@ void explain_assumed_print(const explain_args *args, const explain_assumed *assu
   cli_table_start(&table, "kernel", "for", "entry", "tile M x N x K", "stages", "cluster", "partial columns", NULL);
   for (int i = 0; i < assumed->count; i++) add_kernel(&table, &assumed->desc[i]);
   cli_table_finish(&table);
+  char lacks[512] = "all of them";
+  if (assumed->lack_count) snprintf(lacks, sizeof lacks, "all but");
+  for (int i = 0; i < assumed->lack_count; i++) cli_append(lacks, sizeof lacks, " ", "%s", assumed->lacks[i]);
+  cli_print(2, "rung generic, which needs no compiler, has %s", lacks);
 }

@@ -28,6 +28,8 @@ typedef struct explain_assumed {
   char arch[16]; /* of the best of the kernels */
   flp_kernel_desc desc[FLP_SPEC_KERNELS_MAX];
   int count;
+  const char *lacks[FLP_SPEC_KERNELS_MAX]; /* kinds of which the portable shape-generic kernels have none */
+  int lack_count;
 } explain_assumed;
 
 /* Generates the kernels that a plan would run on the assumed device, chosen as the ladder chooses, and makes a planner
