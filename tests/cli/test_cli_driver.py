@@ -94,6 +94,9 @@ def test_explain_assumes_what_a_plan_of_that_device_takes(tmp_path, capability, 
     assert document["assumed"]["arch"] == arch and document["assumed"]["capability"] == capability
     for part in document["rows"]:
         assert part["layouts"] == part["assumed_layouts"]
+    assert document["assumed"]["generic_lacks"] == []
+    several = on_fake(*command, "--targets", 4, "--topk", 5, cache=tmp_path, script=f"sms=132;capability={capability}")
+    assert several.json()["assumed"]["generic_lacks"] == ["forward_targets_top"]
 
 
 @pytest.fixture(scope="module")

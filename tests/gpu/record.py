@@ -7,10 +7,8 @@ PARTS
 
 --only takes any of these, and of bench, bench_modes, bench_cross_entropy, bench_adapters, bench_mixed, bench_lists,
 bench_tail, bench_targets, bench_top, peers, peers_modes and peers_data single records by name, where time is short.
-Copy check*.json, sanitize*.json, gated_step.json, train_tiny_lm.json, grpo_tail.json, examples.json, mixed_bits.json,
-near_certain.json, jax.json, hosts*.json and fragmentation.json to tests/gpu/evidence, and of plots/ naive_never.png and flp_arena_never.png as
-fragmentation_naive.png and fragmentation_flp_arena.png; bench*.json, peers*.json, tune*.json, cold_start.json,
-head_memory.json, response_rows.json and selective.json to autotune/bench. Exit status 1 if anything failed. Standard library only.
+Copy each to where one of its name stands, tests/gpu/evidence or autotune/bench; of plots/ naive_never.png and
+flp_arena_never.png are fragmentation_naive.png and fragmentation_flp_arena.png there. Exit status 1 if anything failed.
 """
 
 import argparse
@@ -91,6 +89,13 @@ SCORED = [["--loss", "cross_entropy", "--entropy", "forward", "--grad", *options
     ["hidden,weight,bias", "--bias", "--dtype", "fp16", "--mode", "recompute-vocab"],
     ["hidden,weight", "--dtype", "bf16", "--softcap", "20", "--mode", "recompute-vocab"],
     ["hidden,weight,bias", "--bias", "--dtype", "bf16", "--rung", "generic"])]
+BY_A_PASS = [["--loss", "cross_entropy", "--grad", *options] for options in (
+    ["hidden,lora_a,lora_b", "--lora-rank", "24", "--dtype", "bf16"],
+    ["hidden,weight,bias", "--bias", "--dtype", "fp16", "--weight-dtype", "fp32", "--mixed", "split"],
+    ["hidden,weight,bias", "--bias", "--dtype", "bf16", "--keep-set", "40"])]
+ROUNDED = ["--weight-dtype", "fp32", "--mixed", "round"]
+SMOOTHED = ["--loss", "cross_entropy", "--loss-parameter", "label_smoothing=0.1", "--loss-parameter", "z_loss=1e-4",
+            "--budget", "1.5G", "--rows", "8192"]
 HEAD = ["--vocab", "151936", "--hidden", "4096"]
 FLAGSHIP = [*HEAD, "--dtype", "bf16"]
 FORWARD = ["--dtype", "bf16", "--entropy", "forward"]
@@ -128,16 +133,16 @@ BENCHES = {  # by part; flpgen bench
         "bench_direction_long": [*WIDE, "--mode", "direction", "--grad", "hidden", "--budget", "1G", "--rows", "65536"],
     },
     "bench_cross_entropy": {
-        "bench_streamed_cross_entropy": [*FLAGSHIP, "--mode", "stream", "--loss", "cross_entropy", "--loss-parameter",
-                                         "label_smoothing=0.1", "--loss-parameter", "z_loss=1e-4", "--grad",
-                                         "hidden,weight", "--budget", "1.5G", "--rows", "8192"],
+        "bench_streamed_cross_entropy": [*FLAGSHIP, *SMOOTHED, "--mode", "stream", "--grad", "hidden,weight"],
+        "bench_cross_entropy_lora": [*FLAGSHIP, *SMOOTHED, "--lora-rank", "64", "--grad", "hidden,lora_a,lora_b"],
+        "bench_cross_entropy_mixed": [*FLAGSHIP, *SMOOTHED, *ROUNDED, "--grad", "hidden,weight"],
     },
     "bench_adapters": {
         "bench_lora_forward": [*FLAGSHIP, "--lora-rank", "64", "--rows", "8192"],
         "bench_lora": [*FLAGSHIP, "--lora-rank", "64", "--grad", "hidden,lora_a,lora_b", "--budget", "1G", "--rows",
                        "8192"],
-        "bench_lora_mixed_round": [*FLAGSHIP, "--lora-rank", "64", "--weight-dtype", "fp32", "--mixed", "round",
-                                   "--grad", "hidden,lora_a,lora_b", "--budget", "1G", "--rows", "8192"],
+        "bench_lora_mixed_round": [*FLAGSHIP, "--lora-rank", "64", *ROUNDED, "--grad", "hidden,lora_a,lora_b",
+                                   "--budget", "1G", "--rows", "8192"],
         "bench_kept_20_lora": [*FLAGSHIP, "--lora-rank", "64", "--keep-set", "20", "--grad", "hidden,lora_a,lora_b",
                                "--rows", "8192"],
         "bench_tail_policy_lora": [*TAIL, "--lora-rank", "64", "--data", "policy", "--grad", "hidden,lora_a,lora_b"],
@@ -170,9 +175,9 @@ BENCHES = {  # by part; flpgen bench
         "bench_rank": [*FLAGSHIP, "--rank", "--rows", "8192"],
     },
 }
-ROUNDED = [f"bench_{name}" for name in "tail_policy tail_policy_top_20 top_20 rank kept_20 targets_64".split()]
-BENCHES["bench_slices"] = {f"{name}_mixed": [*words, "--weight-dtype", "fp32", "--mixed", "round"]
-                           for part in BENCHES.values() for name, words in part.items() if name in ROUNDED}
+SLICED = [f"bench_{name}" for name in "tail_policy tail_policy_top_20 top_20 rank kept_20 targets_64".split()]
+BENCHES["bench_slices"] = {f"{name}_mixed": [*words, *ROUNDED]
+                           for part in BENCHES.values() for name, words in part.items() if name in SLICED}
 LOSSES = ["--loss", "grpo+k3,nll", "--peers", "all,-torch-compile,-verl,-quack,-agilerl,-agilerl-fp32"]
 ANY_UPSTREAM = "all,-torch-linear,-liger-mean,-liger-cute,-liger-grpo,-quack-mean,-quack-scaled,-unsloth-mean"
 PEERS = {  # by part; python -m flp.bench: other libraries on the same tensors
@@ -221,6 +226,7 @@ SANITIZERS = {  # by part: problems, and the shape of all
     "sanitize_lora": (ADAPTED, FEW),
     "sanitize_mixed": (MIXED, FEW),
     "sanitize_losses": (SCORED, FEW),
+    "sanitize_means": (BY_A_PASS, FEW),
     "sanitize_scale": ([["--op", "scale"]], []),
 }
 PARTS = {  # in the order in which they are measured, as --help has them
@@ -242,6 +248,7 @@ PARTS = {  # in the order in which they are measured, as --help has them
     "sanitize_lora": "the same over those of an adapter on the head",
     "sanitize_mixed": "the same over those of operands of two dtypes",
     "sanitize_losses": "the same over those of a loss over all scores: cross entropy with label smoothing and z-loss",
+    "sanitize_means": "the same over those of a loss whose mean of scores takes a pass",
     "sanitize_scale": "the same over that of gradients times a factor",
     "bench": "flpgen bench: forward and training beside the GEMM baselines",
     "bench_modes": "the same for save, stream and direction modes",

@@ -85,7 +85,8 @@ json_t *explain_assumed_json(const explain_args *args, const explain_assumed *as
   for (int i = 0; i < assumed->lack_count; i++) json_array_append_new(lacks, json_string(assumed->lacks[i]));
   for (int i = 0; i < assumed->count; i++) json_array_append_new(kernels, cli_desc_json(&assumed->desc[i]));
   return json_pack("{s:s, s:I, s:s, s:o, s:o}", "capability", capability, "multiprocessors",
-                   (json_int_t)args->multiprocessors, "arch", assumed->arch, "kernels", kernels, "generic_lacks", lacks);
+                   (json_int_t)args->multiprocessors, "arch", assumed->arch, "kernels", kernels, "generic_lacks",
+                   lacks);
 }
 
 /* ---- for people ---- */
