@@ -158,8 +158,9 @@ static void finish_row(void *context, int64_t in_panel, int worker) {
   if (call->args->partial) eager_partial_write(call, row, whole, targets);
   eager_row_finish(call, row, &scale, whole, targets);
   eager_top_finish(call, &job->memory->top, in_panel, row, whole);
-  const double *sums = job->memory->sums + in_panel * job->groups;
-  eager_scores_write(call, row, whole, sums, job->groups, call->args->vocab_valid);
+  int64_t first = in_panel * job->groups;
+  if (call->scores)
+    eager_scores_write(call, row, whole, job->memory->sums + first, job->groups, call->args->vocab_valid);
 }
 
 /* A rank is counted against the target's own score, of the same product. */

@@ -9,8 +9,8 @@
 #include "runtime/api/validate.h"
 #include "runtime/base/half.h"
 #include "runtime/base/operands.h"
-#include "runtime/planner/planner.h"
 #include "runtime/kernel/kernel.h"
+#include "runtime/planner/planner.h"
 
 enum { ALL_GRADS = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT | FLP_GRAD_BIAS };
 

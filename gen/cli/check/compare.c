@@ -26,8 +26,8 @@
 
 #include "gen/cli/check/compare.h"
 #include "gen/cli/shared/common.h"
-#include "runtime/kernel/kernel.h"
 #include "runtime/base/status.h"
+#include "runtime/kernel/kernel.h"
 
 /* ---- forward ---- */
 

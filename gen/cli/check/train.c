@@ -232,7 +232,7 @@ static int differ(double a, double b) {
   return a < b || a > b;
 }
 
-/* Whether the mean of a row's scores follows from each of them alone. */
+/* Whether the mean of a row's scores takes each of them, and no sum of the weight's rows gives it. */
 static int is_of_each(const check_problem *problem) {
   return problem->c.spec.softcap > 0 || problem->c.spec.listed;
 }

@@ -3,8 +3,8 @@
 
 #include "gen/cli/explain/explain.h"
 #include "runtime/base/names.h"
-#include "runtime/plan/plan.h"
 #include "runtime/kernel/kernel.h"
+#include "runtime/plan/plan.h"
 
 /* The planner of the assumed device, or of this machine's plan; NULL on the CPU rung, which has none of these modes. */
 static const flp_planner *planner_of(const explanation *in, int assumed) {
