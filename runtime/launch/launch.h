@@ -249,7 +249,8 @@ flp_score_values flp_score_values_of(const flp_call *step);
 /* What the means of all rows need, before forward: the sums of the weight's rows; or (mean.c) a forward pass of its
  * own, in the workspace of the one that follows. */
 flp_status flp_launch_score_means(const flp_call *call);
-flp_status flp_launch_mean_pass(const flp_call *call);
+/* The former alone. */
+flp_status flp_launch_score_weight(const flp_call *call);
 /* lse and mean_score of a chunk's rows, behind stats. */
 flp_status flp_launch_score_rows(const flp_call *call, flp_row_range rows);
 /* record with the derivative by lse. */

@@ -9,8 +9,9 @@
 /* Scores so small that every 2^(t - m) is 1. */
 static const float tiny = 0x1p-40f;
 
-flp_status flp_launch_mean_pass(const flp_call *call) {
+flp_status flp_launch_score_means(const flp_call *call) {
   flp_own_call own;
+  if (!call->scores || !call->scores->partial) return flp_launch_score_weight(call);
   flp_call_copy(call, &own);
   flp_args *a = &own.args;
   a->partial = (float *)(uintptr_t)call->scores->partial;

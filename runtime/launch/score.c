@@ -40,9 +40,8 @@ static flp_status launch_sums(const flp_call *call, flp_mean_sums_given *sums, C
   return flp_launch(call, FLP_ENTRY_mean_fold, &fold, flp_ceil_div(width, FLP_MEAN_FOLD_COLUMNS));
 }
 
-flp_status flp_launch_score_means(const flp_call *call) {
+flp_status flp_launch_score_weight(const flp_call *call) {
   const flp_args *a = call->args;
-  if (call->scores && call->scores->partial) return flp_launch_mean_pass(call);
   if (!call->scores || !call->scores->weight) return FLP_OK;
   flp_mean_sums_given p = {
       .matrix = flp_call_pointer(a->weight),

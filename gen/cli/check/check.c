@@ -104,7 +104,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 }
 
 /* A spec that keeps something is checked in the mode that does, one with a loss as a step. error: ARGUMENT */
-static flp_status resolve_spec(check_args *args) {
+static flp_status resolve_given(check_args *args) {
   const char *loss = args->spec.loss.name;
   FLP_TRY(cli_spec_args_mode(&args->spec, args->given.mode));
   if (loss && args->spec.spec.keep)
@@ -178,7 +178,7 @@ static flp_status resolve(check_args *args) {
   FLP_TRY(check_unused(args));
   args->given.spec = *spec;
   if (!has_shape) return resolve_set(args);
-  FLP_TRY(resolve_spec(args));
+  FLP_TRY(resolve_given(args));
   FLP_TRY(cli_spec_check_tiling("--tune", args->spec.tune, &args->spec.spec));
   args->given.spec = args->spec.spec;
   if (!(args->given.temperature > 0) || args->given.temperature > 1e30)
