@@ -217,8 +217,10 @@ flp_status flp_kernel_desc_read(const uint8_t *bytes, size_t length, flp_kernel_
   flp_kernel_desc desc;
   memset(&desc, 0, sizeof desc);
   get_body(&r, &desc);
+  char entries[24];
+  snprintf(entries, sizeof entries, "1 to %d", FLP_ENTRIES_MAX);
   if (desc.entry_count == 0 || desc.entry_count > FLP_ENTRIES_MAX)
-    return bad_field("entry_count", desc.entry_count, "1 to 9");
+    return bad_field("entry_count", desc.entry_count, entries);
   if (r.short_of_bytes || r.at != r.end)
     return flp_fail(FLP_ERROR_CORRUPT, "descriptor: %zu bytes do not fit %" PRIu32 " entries", length,
                     desc.entry_count);

@@ -32,16 +32,15 @@ static void replace(flp_call *call, flp_region region, CUdeviceptr by) {
 flp_status backward_launch_mean(const flp_call *call, const backward_chunk *chunk) {
   if (!call->scores || !call->scores->record) return FLP_OK;
   int64_t rows = backward_rows(chunk), columns = backward_columns(chunk);
-  flp_own_call without;
+  flp_own_call own;
   backward_chunk c = *chunk;
-  flp_call_copy(call, &without);
-  if (!call->capped) without.args.bias = NULL; /* which may be -inf */
-  flp_call own = without.call;
-  replace(&own, FLP_REGION_record, call->scores->record);
-  replace(&own, FLP_REGION_scale, call->scores->scale);
+  flp_call_copy(call, &own);
+  if (!call->capped) own.args.bias = NULL; /* which may be -inf */
+  replace(&own.call, FLP_REGION_record, call->scores->record);
+  replace(&own.call, FLP_REGION_scale, call->scores->scale);
   c.dz = flp_call_region(call, FLP_REGION_mean_dz);
   c.bias_part = chunk->bias_part ? flp_call_region(call, FLP_REGION_mean_dz_part) : 0;
-  FLP_TRY(backward_launch_dz(&own, &c));
+  FLP_TRY(backward_launch_dz(&own.call, &c));
   flp_score_add_given p = {
       .dz = chunk->dz,
       .other = c.dz,

@@ -275,6 +275,7 @@ SAME = [
       for options in ({"entropy": True}, {"entropy": "detached", "temperature": 0.7, "scale": -1.5},
                       {"softcap": 5.0, "entropy": True, **BIAS}, {**BIAS, **TEMPERATURES},
                       {"rows": [0, 4, 5, 12], "entropy": True}, {"chunk_rows": 4}, {"old_lse": "@old_lse"})],
+    *[beside(case("linear_logprob", target="@targets", entropy=True, **dtype), **EXACT_TAIL) for dtype in ({}, BF16)],
     *[beside(case("shards", entropy=True, **dtype), **EXACT_TAIL) for dtype in ({}, BF16)],
     *[beside(case("policy_loss", rule=rule, entropy_weight=0.01, **BF16), **EXACT_TAIL)
       for rule in ("grpo", "gspo", "nll")],

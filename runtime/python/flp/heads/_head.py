@@ -69,7 +69,7 @@ def logprob_head(model: torch.nn.Module, *, entropy: bool | Literal["detached"] 
     Inside the block, model(...) runs the trunk as ever and takes one of
         labels   (B, T) int32 or int64, as in transformers: position t is scored on label t + 1
         targets  (B, T) position t is scored on target t; logprobs then are (B, T). With logits_to_keep=k (B, k). Or
-                 (B, T, K), K targets a position as for flp.linear_logprob: logprobs (B, T, K); not with eager or tail
+                 (B, T, K), K targets a position as for flp.linear_logprob: logprobs (B, T, K); not with eager
         neither  input_ids are the labels; what attention_mask (B, T) leaves out, or what follows it, gives 0
     and returns a LogprobOutput. logits_to_keep=k scores the last k positions: logprobs (B, k-1). Gradients reach the
     trunk and, if they require it, the head's weight and bias. Packed sequences need labels with ignore_index where one
