@@ -74,7 +74,7 @@ ROOMS = {
     "_matplotlib": "",
     "_library": "errors _version",
     "_tensors": "errors _library",
-    "losses": "_tensors",
+    "losses": "_library _tensors",
     "_eager": "errors _library _tensors",
     "_passes": "errors _library _tensors _eager",
     "_functions": "errors _library _tensors losses _eager _passes",

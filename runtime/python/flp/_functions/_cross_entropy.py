@@ -14,15 +14,13 @@ import torch
 from torch import Tensor
 
 from .. import losses
-from .._library import _programs
+from .._library import _rules
 from .._passes import _autograd, _run
 from .._tensors import _check, _lora
 from .._tensors._call import Call
 from .._tensors._compile import outside_graphs
 from .._tensors._operands import Loss, Operands
 from . import _hand_out, _policy
-
-REDUCTIONS = ("mean", "sum", "none")
 
 
 @outside_graphs
@@ -76,42 +74,27 @@ def cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor |
                 scale=scale, ignore_index=ignore_index, budget=budget, grad_weight_accumulate=grad_weight_accumulate,
                 keep=keep, lora=lora, mixed=mixed)
     call.settings.detached = True
-    wishes = _wishes_of(label_smoothing, z_loss, reduction)
+    wishes = _rules.smoothed_of(label_smoothing, z_loss, reduction)
     if reduction == "none" and grad_weight_accumulate is not None:
         _check.refuse(ValueError, "grad_weight_accumulate", "given with reduction 'none'", "None")
-    counted = (target != call.settings.ignore_index).reshape(-1)
-    weights = _weights_of(row_weight, counted, total, reduction, call.lead)
+    counted = (target != call.settings.ignore_index).reshape(-1).float()
+    given = _check.row_values_of("row_weight", row_weight, call.lead, counted.device, "hidden's rows")
+    weights = _rules.reduced_weights(losses.TORCH, counted, given, total, reduction)
     value, z = _dispatch(call, wishes, weights, _policy._scale_of(grad_scale, call.settings))
     if reduction == "none":
         value, z = value.reshape(call.lead), z.reshape(call.lead)
     return (value, z) if return_z_loss else value
 
 
-class Wishes:
-    """What a call asks for beside tensors, checked: program and its parameters."""
-
-    def __init__(self, smoothing, z_loss, reduction):
-        self.z_loss, self.reduction = z_loss, reduction
-        self.program = _programs.builtin("cross_entropy" if smoothing else "nll+z_loss" if z_loss else "nll")
-        named = {"label_smoothing": smoothing, "z_loss": z_loss}
-        self.parameters = {name: named[name] for name in self.program.parameters}
-
-
 def _stepped(ops, settings, wishes, grads, weights):
     """A step -> losses of rows, their z-losses, gradients."""
     with torch.no_grad():
         made = _run.step(ops, _run.settings_of_step(ops, settings, grads), grads, _loss_of(wishes, weights))
-        return made.loss, _z_of(made, wishes, weights), made.gradients
+        return made.loss, _rules.z_losses(made, wishes, weights), made.gradients
 
 
 def _loss_of(wishes, weights):
     return Loss(wishes.program, wishes.parameters, None, None, None, weights, {})
-
-
-def _z_of(made, wishes, weights):
-    """What z_loss is of the losses of rows."""
-    squares = dict(zip(wishes.program.metrics, made.metrics)).get("lse_square")
-    return torch.zeros_like(made.loss) if squares is None else wishes.z_loss * squares * weights
 
 
 def _dispatch(call, wishes, weights, grad_scale):
@@ -122,7 +105,7 @@ def _dispatch(call, wishes, weights, grad_scale):
     scale = 1.0 if grad_scale is None else grad_scale
     weights = weights * scale
     value, made = _hand_out.loss_of(call, _loss_of(wishes, weights), grad_scale, "flp.cross_entropy")
-    return value, _z_of(made, wishes, weights).sum() / scale
+    return value, _rules.z_losses(made, wishes, weights).sum() / scale
 
 
 class Rows(torch.autograd.Function):
@@ -149,31 +132,3 @@ def _of_rows(settings, wishes, grads, upstream, *saved):
     *operands, weights = saved
     made = _stepped(Operands(*operands), settings, wishes, grads, (weights * upstream.float()).contiguous())[2]
     return _autograd.of_dtypes(made, [operands[place] for place in _autograd.PLACES])
-
-
-# ---- checks ----
-
-def _wishes_of(label_smoothing, z_loss, reduction):
-    smoothing, z_loss = _check.number_of("label_smoothing", label_smoothing), _check.number_of("z_loss", z_loss)
-    if not 0 <= smoothing <= 1:
-        _check.refuse(ValueError, "label_smoothing", label_smoothing, "0 to 1")
-    if not z_loss >= 0:
-        _check.refuse(ValueError, "z_loss", z_loss, "0 or more")
-    return Wishes(smoothing, z_loss, losses.one_of("reduction", reduction, REDUCTIONS))
-
-
-def _weights_of(row_weight, counted, total, reduction, lead):
-    """What each row's loss is multiplied by, float32 (N)."""
-    losses.check_totals(False, None, total)
-    weights = counted.float()
-    if row_weight is not None:
-        given = _check.row_values_of("row_weight", row_weight, lead, counted.device, "hidden's rows")
-        weights = torch.where(counted, given, torch.zeros_like(given))
-    if reduction != "mean":
-        if total is not None:
-            _check.refuse(ValueError, "total", "given with reduction %r" % reduction, "None, or reduction 'mean'")
-        return weights
-    if total is not None:
-        return weights / total
-    divisor = weights.sum()
-    return weights / torch.where(divisor == 0, torch.ones_like(divisor), divisor)

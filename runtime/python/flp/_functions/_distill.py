@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .. import losses
-from .._library import _programs
+from .._library import _programs, _rules
 from .._tensors import _check, _lora, _top
 from .._tensors._call import Call
 from .._tensors._compile import outside_graphs
@@ -82,7 +82,7 @@ def distill_loss(hidden: Tensor, weight: Tensor, target: Tensor, teacher_logprob
                 mixed=mixed)
     call.settings.detached = True
     program = program_of(loss)
-    values = _policy._parameters_of(parameters or {}, program)
+    values = _rules.parameters_of(parameters or {}, program)
     counted, lead = _counted(target, mask, call.lead, call.settings.ignore_index), call.lead
     ids = call.operands["target"]
     call.operands["target"] = target.masked_fill(~counted.unsqueeze(-1), call.settings.ignore_index).reshape(ids.shape)
@@ -93,7 +93,7 @@ def distill_loss(hidden: Tensor, weight: Tensor, target: Tensor, teacher_logprob
     if "advantage" in program.inputs:
         _check.refuse(ValueError, "loss", "%r, which reads advantage" % loss,
                       "a loss that reads row_weight and vectors")
-    _policy.check_vectors(rows, program.vectors, loss)
+    _rules.check_vectors(rows, program.vectors, loss)
     grad_scale = _policy._scale_of(grad_scale, call.settings)
     weights = weights if grad_scale is None else weights * grad_scale
     value, made = _hand_out.loss_of(call, Loss(program, values, None, None, None, weights, rows, teacher), grad_scale,
@@ -149,7 +149,7 @@ def _counted(target, mask, lead, ignore_index):
 
 
 def _weights_of(row_weight, counted, total, lead):
-    losses.check_totals(False, None, total)
+    _rules.check_totals(False, None, total)
     flat = counted.reshape(-1).float()
     if row_weight is None:
         return flat / (flat.sum().clamp(min=1) if total is None else total)

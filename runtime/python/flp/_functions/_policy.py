@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .. import losses
-from .._library import _c, _programs
+from .._library import _c, _rules
 from .._passes import _autograd, _run
 from .._tensors import _check, _lora, _top
 from .._tensors._call import Call
@@ -24,12 +24,6 @@ from .._tensors._compile import outside_graphs
 from .._tensors._operands import Loss, Operands
 from . import _hand_out
 
-SHARE = "token_share"  # the vector of the built-in term token_entropy
-NAMES = (*losses.RULES, "nll")
-
-# What a call asks for beside tensors, checked. kl_kind "": no divergence; program None: the rule is of whole sequences.
-Wishes = collections.namedtuple("Wishes", "rule average clip beta kl_kind entropy_weight length total program "
-                                          "parameters")
 # Tensors of tokens, on one device: target (B,T), ignore_index outside the mask; mask (B,T) float32; advantage (B,T) or
 # (B,1), old_logprob, ref_logprob (B,T), each float32 or None; vectors by name.
 Batch = collections.namedtuple("Batch", "target mask advantage old_logprob ref_logprob vectors")
@@ -109,12 +103,10 @@ def policy_loss(rule: str, hidden: Tensor, weight: Tensor, target: Tensor,
     if len(call.lead) != 2:
         _check.refuse_shape("hidden", hidden, "(B, T, D)")
     call.settings.detached = entropy_weight == 0
-    losses.one_of("kl_kind", kl_kind, losses.KL)
-    compared = beta != 0 or ref_logprob is not None and not _is_file(rule)
-    wishes = _wishes_of(rule, average, clip, beta, kl_kind if compared else "", entropy_weight, length, total,
-                        parameters)
+    wishes = _rules.wishes_of(rule, average, clip, beta, kl_kind, entropy_weight, length, total, parameters,
+                              ref_logprob is not None)
     batch = _batch_of(target, mask, advantage, old_logprob, ref_logprob, vectors, call.settings.ignore_index)
-    _needed(wishes, batch)
+    _rules.needed(wishes, batch._asdict(), batch.vectors)
     call.operands["target"] = batch.target.reshape(-1)
     grad_scale = _scale_of(grad_scale, call.settings)
     if wishes.program is None:
@@ -129,40 +121,17 @@ def _stepped(call, wishes, batch, grad_scale):
     def rows(values):
         return None if values is None else values.expand(batch.target.shape).reshape(-1).contiguous()
 
-    weights = losses.weights_of(wishes.average, batch.mask, wishes.length, wishes.total)
-    of_entropy = losses.entropy_weights_of(wishes.average, batch.mask, wishes.total) if wishes.entropy_weight else None
+    weights, of_entropy = _rules.row_weights(wishes, batch.mask)
     scale = 1.0 if grad_scale is None else grad_scale
     vectors = {name: rows(values) for name, values in batch.vectors.items()}
-    if SHARE in wishes.program.vectors:
-        vectors[SHARE] = rows(of_entropy * scale)
+    if _rules.SHARE in wishes.program.vectors:
+        vectors[_rules.SHARE] = rows(of_entropy * scale)
     loss = Loss(wishes.program, wishes.parameters, rows(batch.old_logprob), rows(batch.ref_logprob),
                      rows(batch.advantage), rows(weights * scale), vectors)
     value, made = _hand_out.loss_of(call, loss, grad_scale, "flp.policy_loss")
-    metrics = _metrics(made, value.detach(), rows(weights), rows(of_entropy), rows(batch.mask), wishes, call.settings,
-                       loss.old_logprob)
+    metrics = _rules.metrics_of(losses.TORCH, made, made.entropy if call.settings.entropy else None, value.detach(),
+                                rows(weights), rows(of_entropy), rows(batch.mask), wishes, loss.old_logprob)
     return value, {**metrics, **_top.metrics_of(made.top.tensors(), call.settings, call.lead)}
-
-
-def _metrics(made, value, weights, of_entropy, mask, wishes, settings, old_logprob):
-    """Detached scalars from what a step reported of each row; inactive rows reported 0."""
-    share = mask / mask.sum().clamp(min=1)
-    found = dict(zip(wishes.program.metrics, made.metrics))
-    policy = value
-    if wishes.kl_kind:
-        divergence = (found.pop("kl") * weights).sum()
-        policy = policy - wishes.beta * divergence
-    if settings.entropy:
-        found["entropy"] = made.entropy
-    if wishes.entropy_weight:
-        policy = policy + wishes.entropy_weight * (made.entropy * of_entropy).sum()
-    if wishes.rule in NAMES and "ratio" not in found:
-        old = made.logprob if old_logprob is None else torch.where(mask != 0, old_logprob, made.logprob)
-        log_ratio = made.logprob - old
-        found.update(clip_fraction=torch.zeros_like(share), ratio=log_ratio.exp(), kl_old=losses.KL["k3"](log_ratio))
-    metrics = {"policy_loss": policy, **{name: (values * share).sum() for name, values in found.items()}}
-    if wishes.kl_kind:
-        metrics["kl"] = divergence
-    return metrics
 
 
 # ---- over log-probabilities: rules of whole sequences ----
@@ -191,48 +160,6 @@ def _log_pooled(rule, call):
 
 # ---- checks ----
 
-def _is_file(rule):
-    return isinstance(rule, str) and rule.endswith(_programs.FILE)
-
-
-def _wishes_of(rule, average, clip, beta, kl_kind, entropy_weight, length, total, parameters):
-    beta, entropy_weight = _check.number_of("beta", beta), _check.number_of("entropy_weight", entropy_weight)
-    terms = [kl_kind] if kl_kind else []
-    if _is_file(rule):
-        average = "tokens" if average is None else losses.one_of("average", average, losses.AVERAGES)
-        _only(rule, "clip", clip, "None, and parameters of the file")
-        values = {}
-    else:
-        losses.one_of("rule", rule, (*NAMES, "a path that ends in " + _programs.FILE))
-        own = losses.RULES["reinforce" if rule == "nll" else rule]
-        clip = losses.bounds_of(own.clip if clip is None else clip)
-        _only(rule, "average", average, "None, as the rule has its own")
-        _only(rule, "parameters", parameters, "None, as they are a file's")
-        average, values = own.average, {"clip_low": clip[0], "clip_high": clip[1]}
-    if entropy_weight:
-        terms.append("entropy" if average == "tokens" else "token_entropy")
-        values["entropy_weight"] = entropy_weight
-    if kl_kind:
-        values["beta"] = beta
-    losses.check_totals(average == "length", length, total)
-    program = None if rule == "gspo" else _programs.named(rule, terms)
-    if _is_file(rule):
-        values.update(_parameters_of(parameters or {}, program))
-    return Wishes(rule, average, clip, beta, kl_kind, entropy_weight, length, total, program, values)
-
-
-def _only(rule, field, value, accepted):
-    if value is not None:
-        _check.refuse(ValueError, field, "%r for %r" % (value, rule), accepted)
-
-
-def _parameters_of(parameters, program):
-    for name, value in parameters.items():
-        losses.one_of("parameters", name, program.parameters)
-        _check.double_of("parameters[%r]" % name, value)
-    return dict(parameters)
-
-
 def _batch_of(target, mask, advantage, old_logprob, ref_logprob, vectors, ignore_index):
     def numbers(field, value):
         if value is None:
@@ -250,31 +177,6 @@ def _batch_of(target, mask, advantage, old_logprob, ref_logprob, vectors, ignore
     return Batch(target.masked_fill(~counted, ignore_index), counted.float(), advantage,
                  numbers("old_logprob", old_logprob), numbers("ref_logprob", ref_logprob),
                  {name: numbers("vectors[%r]" % name, value) for name, value in vectors.items()})
-
-
-def _needed(wishes, batch):
-    """Every input that the loss reads is there, and no vector that it does not know."""
-    program = wishes.program
-    if program is not None and program.inputs & {"target_logprob", "teacher_logprob"}:
-        _check.refuse(ValueError, "rule", "%r, a loss over several targets" % wishes.rule,
-                      "a loss of one target; flp.distill_loss takes those")
-    inputs = {"advantage"} | ({"ref_logprob"} if wishes.kl_kind else set()) if program is None else program.inputs
-    for field in ("advantage", "ref_logprob"):
-        if field in inputs and getattr(batch, field) is None:
-            _check.refuse(ValueError, field, None, "a tensor, as %s reads it" % wishes.rule if field == "advantage" or
-                          not wishes.beta else "a tensor, as beta is %g" % wishes.beta)
-    check_vectors(batch.vectors, () if program is None else [name for name in program.vectors if name != SHARE],
-                  wishes.rule)
-
-
-def check_vectors(given, names, loss):
-    """The vectors given by name are those, of these names, that a loss reads."""
-    for name in given:
-        if name not in names:
-            _check.refuse(ValueError, "vectors", repr(name), ", ".join(names) or "none, as %s reads none" % loss)
-    for name in names:
-        if name not in given:
-            _check.refuse(ValueError, "vectors[%r]" % name, "missing", "a tensor, as %s reads it" % loss)
 
 
 def _scale_of(scale, settings):

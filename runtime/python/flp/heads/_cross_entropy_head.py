@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .._functions import _cross_entropy
+from .._library import _rules
 from .._tensors import _check
 from . import _head, _head_checks, _sft_trainers
 
@@ -55,7 +56,7 @@ class CrossEntropyHead(_head.LogprobHead):
     def __init__(self, model: Any, *, label_smoothing: float = 0.0, z_loss: float = 0.0, budget: int | None = None,
                  ignore_index: int = -100, verify: bool = True) -> None:
         self.trainer = model if _sft_trainers.is_trainer(model) else None
-        _cross_entropy._wishes_of(label_smoothing, z_loss, "mean")
+        _rules.smoothed_of(label_smoothing, z_loss, "mean")
         if self.trainer is not None:
             label_smoothing = _sft_trainers.smoothing_of(model, label_smoothing, ignore_index)
         super().__init__(model.model if self.trainer is not None else model, entropy=False, temperature=1.0, budget=budget,
