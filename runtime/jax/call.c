@@ -44,6 +44,23 @@ static const struct number {
 #undef NONE
 };
 
+/* A loss is its program's bytes, and its parameters. */
+static flp_status read_array(jax_call *call, xla_span name, const xla_array *array) {
+  if (is(name, "loss_parameters") && array->type == XLA_F64) {
+    call->args.loss_parameters = array->values;
+    return FLP_OK;
+  }
+  if (!is(name, "loss") || array->type != XLA_U8)
+    return refuse(call, "array %.*s is none of this release of flp", (int)name.bytes, name.data);
+  call->spec.loss = array->values;
+  call->spec.loss_bytes = array->count;
+  flp_loss_description stated = FLP_LOSS_DESCRIPTION_INIT;
+  flp_status status = flp_loss_describe(array->values, array->count, &stated);
+  if (status != FLP_OK) return snprintf(call->detail, sizeof call->detail, "%s", flp_error_detail()), status;
+  call->metrics = stated.metric_count;
+  return FLP_OK;
+}
+
 /* What names the buffers. */
 typedef struct buffer_names {
   xla_span operands, results;
@@ -68,12 +85,14 @@ static flp_status read_attributes(jax_call *call, const xla_attributes *given, b
     if (text && given->kinds[i] == XLA_ATTRIBUTE_STRING) {
       *text = *(const xla_span *)given->values[i];
     } else {
-      flp_status status = read_number(call, *given->names[i], given->kinds[i], given->values[i]);
+      flp_status status = given->kinds[i] == XLA_ATTRIBUTE_ARRAY
+                              ? read_array(call, *given->names[i], given->values[i])
+                              : read_number(call, *given->names[i], given->kinds[i], given->values[i]);
       if (status != FLP_OK) return status;
     }
   }
-  if (call->args.pass == FLP_PASS_FORWARD || call->args.pass == FLP_PASS_BACKWARD) return FLP_OK;
-  return refuse(call, "pass is %d (accepted: FLP_PASS_FORWARD, FLP_PASS_BACKWARD)", (int)call->args.pass);
+  if (call->args.pass >= FLP_PASS_FORWARD && call->args.pass <= FLP_PASS_STEP) return FLP_OK;
+  return refuse(call, "pass is %d (accepted: FORWARD 1, COMBINE 2, BACKWARD 3, STEP 4)", (int)call->args.pass);
 }
 
 /* ---- buffers */
@@ -118,14 +137,16 @@ static shape shape_of(flp_array_id id, const jax_call *call, int64_t dims[2]) {
   shape want = {dtype < COUNT(TYPES) ? TYPES[dtype].type : NO_TYPE, 0, dims};
   for (int i = 0; i < COUNT(sizes); i++)
     if (sizes[i] != FLP_SIZE_ONE && (sizes[i] != FLP_SIZE_K || call->spec.targets > 1))
-      dims[want.rank++] = flp_size_of(sizes[i], &call->spec, &call->args);
+      dims[want.rank++] = sizes[i] == FLP_SIZE_METRICS ? call->metrics
+                                                       : flp_size_of(sizes[i], &call->spec, &call->args);
   return want;
 }
 
-/* Whether a pass writes an array: forward what is not read, backward what forward does not write. */
+/* Whether a pass writes an array: combine reads what each shard wrote, backward what forward did. */
 static int is_result(flp_array_id id, flp_pass pass) {
   if (FLP_ARRAY[id].way == FLP_WAY_SPACE) return 1;
-  return flp_array_is_written(id) && (pass == FLP_PASS_FORWARD || !flp_array_is_of(id, FLP_PASS_FORWARD));
+  if (pass == FLP_PASS_COMBINE) return FLP_ARRAY[id].way == FLP_WAY_OUT;
+  return flp_array_is_written(id) && (pass != FLP_PASS_BACKWARD || !flp_array_is_of(id, FLP_PASS_FORWARD));
 }
 
 static flp_status take(jax_call *call, flp_array_id id, int is_of_results, const xla_buffer *buffer) {
@@ -155,8 +176,8 @@ static xla_span next_word(xla_span *text) {
 static flp_status take_all(jax_call *call, const xla_list *list, int is_of_results, xla_span names) {
   for (int64_t i = 0; i < list->count; i++) {
     xla_span name = next_word(&names);
-    int id = 0;
-    while (id < FLP_ARRAYS && !is(name, FLP_ARRAY[id].name)) id++;
+    int id = 0; /* the first of its name that is not taken: vectors have one for all */
+    while (id < FLP_ARRAYS && !(is(name, FLP_ARRAY[id].name) && !flp_array_get((flp_array_id)id, &call->args))) id++;
     if (id == FLP_ARRAYS || list->kinds[i] != XLA_BUFFER)
       return refuse(call, "buffer %lld is named \"%.*s\", which is no buffer of this release of flp", (long long)i,
                     (int)name.bytes, name.data);

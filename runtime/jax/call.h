@@ -8,12 +8,13 @@
 enum { JAX_DETAIL_BYTES = 256 };
 
 typedef struct jax_call {
-  flp_spec spec;
+  flp_spec spec;                 /* whose loss is the frame's */
   flp_args args;                 /* without stream */
+  int64_t metrics;               /* of the loss */
   char detail[JAX_DETAIL_BYTES]; /* of a failure */
 } jax_call;
 
-/* Reads attributes and buffers. An attribute sets the field of flp_spec or flp_args that has its name; `operands` and
+/* Reads attributes and buffers. An attribute sets the field of flp_spec or flp_args that has its name, an array spec.loss or args.loss_parameters; `operands` and
  * `results` name the buffers in order, divided by spaces, as flp_args does. Each must have the shape and the type that
  * the fields give it, and stand on the side that its pass reads or writes.
  * error: ARGUMENT with call->detail

@@ -1,4 +1,4 @@
-/* handler.c: what libflp_jax.so exports: XLA's handlers of flp_execute, and what tracing asks for.
+/* handler.c: what libflp_jax.so exports: XLA's handlers of flp_execute and flp_step, and what tracing asks for.
  *
  * A program of XLA names the handler "flp_linear_logprob"; flp.jax registers flp_jax_host for it on the CPU, and
  * flp_jax_cuda as both stages on CUDA: initialize, which runs before a program does and outside of graphs, makes the
@@ -52,7 +52,9 @@ static xla_error *run(const xla_call_frame *frame, int32_t device, void *stream)
   if (status != FLP_OK) return error_of(frame->api, status, call.detail);
   call.args.stream = stream;
   status = jax_plan_get(&call.spec, device, &plan);
-  if (status == FLP_OK && frame->stage == XLA_STAGE_EXECUTE) status = flp_execute(plan, &call.args);
+  int is_step = call.args.pass == FLP_PASS_STEP;
+  if (status == FLP_OK && frame->stage == XLA_STAGE_EXECUTE)
+    status = is_step ? flp_step(plan, &call.args) : flp_execute(plan, &call.args);
   return status == FLP_OK ? NULL : error_of(frame->api, status, flp_error_detail());
 }
 

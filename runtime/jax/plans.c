@@ -9,7 +9,7 @@
 #include "runtime/jax/plans.h"
 
 typedef struct plan_entry {
-  flp_spec spec; /* without padding, so it is compared as bytes */
+  flp_spec spec; /* without padding, so it is compared as bytes; but its loss, which is the entry's own */
   int32_t device;
   pthread_mutex_t lock;
   flp_plan *plan; /* NULL until one was made */
@@ -19,11 +19,19 @@ typedef struct plan_entry {
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static plan_entry *first;
 
+static int is_of(const plan_entry *entry, const flp_spec *spec, int32_t device) {
+  flp_spec own = entry->spec;
+  own.loss = spec->loss;
+  if (entry->device != device || memcmp(&own, spec, sizeof own) != 0) return 0;
+  return !spec->loss || memcmp(entry->spec.loss, spec->loss, spec->loss_bytes) == 0;
+}
+
 /* NULL if memory ran out. */
 static plan_entry *new_entry(const flp_spec *spec, int32_t device) {
-  plan_entry *entry = calloc(1, sizeof *entry);
+  plan_entry *entry = calloc(1, sizeof *entry + spec->loss_bytes);
   if (!entry) return NULL;
   memcpy(&entry->spec, spec, sizeof *spec);
+  if (spec->loss) entry->spec.loss = memcpy(entry + 1, spec->loss, spec->loss_bytes);
   entry->device = device;
   pthread_mutex_init(&entry->lock, NULL);
   entry->next = first;
@@ -33,7 +41,7 @@ static plan_entry *new_entry(const flp_spec *spec, int32_t device) {
 static plan_entry *find(const flp_spec *spec, int32_t device) {
   pthread_mutex_lock(&list_lock);
   plan_entry *entry = first;
-  while (entry && (entry->device != device || memcmp(&entry->spec, spec, sizeof *spec) != 0)) entry = entry->next;
+  while (entry && !is_of(entry, spec, device)) entry = entry->next;
   if (!entry) entry = new_entry(spec, device);
   pthread_mutex_unlock(&list_lock);
   return entry;

@@ -31,6 +31,9 @@ SAME(xla_buffer, dims, XLA_FFI_Buffer, dims);
 
 SAME(xla_span, data, XLA_FFI_ByteSpan, ptr);
 SAME(xla_span, bytes, XLA_FFI_ByteSpan, len);
+SAME(xla_array, type, XLA_FFI_Array, dtype);
+SAME(xla_array, count, XLA_FFI_Array, size);
+SAME(xla_array, values, XLA_FFI_Array, data);
 SAME(xla_scalar, type, XLA_FFI_Scalar, dtype);
 SAME(xla_scalar, value, XLA_FFI_Scalar, value);
 
@@ -78,7 +81,9 @@ EQUAL(XLA_S64, XLA_FFI_DataType_S64);
 EQUAL(XLA_U8, XLA_FFI_DataType_U8);
 EQUAL(XLA_F16, XLA_FFI_DataType_F16);
 EQUAL(XLA_F32, XLA_FFI_DataType_F32);
+EQUAL(XLA_F64, XLA_FFI_DataType_F64);
 EQUAL(XLA_BF16, XLA_FFI_DataType_BF16);
+EQUAL(XLA_ATTRIBUTE_ARRAY, XLA_FFI_AttrType_ARRAY);
 EQUAL(XLA_ATTRIBUTE_SCALAR, XLA_FFI_AttrType_SCALAR);
 EQUAL(XLA_ATTRIBUTE_STRING, XLA_FFI_AttrType_STRING);
 EQUAL(XLA_BUFFER, XLA_FFI_ArgType_BUFFER);

@@ -28,13 +28,22 @@ def given_of(value, arrays):
         return tuple(given_of(one, arrays) for one in value)
     if not isinstance(value, dict):
         return value
+    if "named" in value:
+        return {name: given_of(one, arrays) for name, one in value["named"].items()}
     array = arrays[value["array"]]
     return array if array.dtype == value["dtype"] else jnp.asarray(array, value["dtype"])
 
 
-def outputs_of(given):
-    """linear_logprob by names."""
-    made = flp.jax.linear_logprob(**given)
+BEST = {"top_ids": "top.ids", "top_logprobs": "top.logprobs", "top_rest": "top.rest", "rank": "rank"}
+
+
+def outputs_of(given, function="linear_logprob"):
+    """What a function gives, by names."""
+    made = getattr(flp.jax, function)(**given)
+    if function == "policy_loss":
+        return {"loss": made[0], **{BEST.get(name, "metric " + name): value for name, value in made[1].items()}}
+    if function == "cross_entropy":
+        return dict(zip(("loss", "z_loss"), made if isinstance(made, tuple) else (made,)))
     options = "entropy", "topk", "rank", "kept_mass", "reference"
     names = ["logprob", *(name for name in options if given.get(name))]
     found = dict(zip(names, made if isinstance(made, tuple) else (made,)))
@@ -42,7 +51,7 @@ def outputs_of(given):
     return found if top is None else {**found, **{"top." + name: value for name, value in top._asdict().items()}}
 
 
-def gradients_of(given, leaves, upstream):
+def gradients_of(function, given, leaves, upstream):
     """({output: array}, {leaf: gradient}): every output that is a number has a part in what is differentiated, so that
     those without a gradient would be seen in one that they had."""
     def loss(leaves):
@@ -50,7 +59,7 @@ def gradients_of(given, leaves, upstream):
         if "a" in leaves or "b" in leaves:
             a, b, scale = given["lora"]
             own["lora"] = flp.jax.Lora(leaves.get("a", a), leaves.get("b", b), scale)
-        found = outputs_of(own)
+        found = outputs_of(own, function)
         return sum((found[name] * upstream[name]).sum() for name in found.keys() & upstream.keys()), found
 
     gradients, found = jax.jit(jax.grad(loss, has_aux=True))(leaves)
@@ -87,8 +96,9 @@ def check_transforms(given, found):
 def result_of(row, arrays):
     given, leaves, upstream = ({name: given_of(value, arrays) for name, value in row[part].items()}
                                for part in ("given", "leaves", "upstream"))
-    found, gradients = gradients_of(given, leaves, upstream)
-    check_transforms(given, found)
+    found, gradients = gradients_of(row["function"], given, leaves, upstream)
+    if row["function"] == "linear_logprob":
+        check_transforms(given, found)
     result = {**{"output." + name: value for name, value in found.items()},
               **{"gradient." + name: value for name, value in gradients.items()}}
     for name, value in result.items():
@@ -99,7 +109,9 @@ def result_of(row, arrays):
 
 def main(source, to):
     arrays = dict(numpy.load(source))
-    results = {"unsaid": sorted(UNSAID), "options": sorted(inspect.signature(flp.jax.linear_logprob).parameters)}
+    results = {"unsaid " + function: sorted(options) for function, options in UNSAID.items()}
+    results.update(("options " + function, sorted(inspect.signature(getattr(flp.jax, function)).parameters))
+                   for function in UNSAID)
     for index, row in enumerate(json.loads(str(arrays["rows"]))):
         try:
             found = result_of(row, arrays)

@@ -79,11 +79,12 @@ def results(request, tmp_path_factory):
                                  for place, row in enumerate(flp_jax_form.ROWS)], ids=str)
 def test_row(results, row):
     """A row agrees with float64, or an option that flp.jax has not is refused by name; no option is forgotten."""
-    assert set(inspect.signature(flp.linear_logprob).parameters) == results["options"] - {"unsaid"} | results["unsaid"]
+    of, refused = row.function, results["unsaid " + row.function]
+    assert set(inspect.signature(getattr(flp, of)).parameters) == results["options " + of] - {"unsaid"} | refused
     result = results[str(row)]
-    unsaid = [name for name in row.options if name in results["unsaid"] and row.options[name]]
+    unsaid = [name for name in row.options if name in refused and row.options[name]]
     if unsaid:
-        assert f"flp.jax.linear_logprob has no {unsaid[0]}: " in str(result["refused"])
+        assert f"flp.jax.{of} has no {unsaid[0]}: " in str(result["refused"])
     else:
         assert not {"refused", "failed"} & result.keys(), result
         assert differences(row, SHARE, lambda row: flp_jax_form.as_computed(row, result)) == []

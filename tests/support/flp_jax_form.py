@@ -11,7 +11,8 @@ from flp_calls import FUNCTIONS
 from flp_cases import CASES, upstream_of
 from flp_problem import Problem
 
-ROWS = [row for row in CASES if row.function == "linear_logprob" and "float32 adapter" not in row.edges]
+FORMS = "linear_logprob", "cross_entropy", "policy_loss"  # functions that flp.jax has too
+ROWS = [row for row in CASES if row.function in FORMS and "float32 adapter" not in row.edges]
 
 
 def written(row, prefix, arrays):
@@ -22,6 +23,8 @@ def written(row, prefix, arrays):
     def named(name, value):
         if isinstance(value, flp.Lora):
             value = [value.a, value.b, value.scale]
+        if isinstance(value, dict):
+            return {"named": {key: named("%s.%s" % (name, key), one) for key, one in value.items()}}
         if isinstance(value, (tuple, list)):
             return [named("%s.%d" % (name, place), one) for place, one in enumerate(value)]
         if not isinstance(value, torch.Tensor):
@@ -37,14 +40,14 @@ def written(row, prefix, arrays):
                 if name not in ("bad", *row.silent) and value.is_floating_point()}
     own = {*given, *(("a", "b") if "lora" in given else ())}
     leaves = {name: leaf for name, leaf in problem.leaves.items() if name in own and leaf.requires_grad}
-    return {"given": {name: named(name, value) for name, value in given.items()},
+    return {"function": row.function, "given": {name: named(name, value) for name, value in given.items()},
             "leaves": {name: named(name, value) for name, value in leaves.items()},
             "upstream": {name: named("upstream." + name, value) for name, value in upstream.items()}}
 
 
 def run(python, program, rows, folder, environment):
-    """What the process says of the rows: {row: {name: array}}; under "unsaid" the options that flp.jax refuses, under
-    "options" those that it takes."""
+    """What the process says of the rows: {row: {name: array}}; of each function, under "unsaid NAME" the options that
+    flp.jax refuses, under "options NAME" those that it takes."""
     arrays = {}
     texts = [written(row, "%d." % index, arrays) for index, row in enumerate(rows)]
     source, to = folder / "rows.npz", folder / "results.npz"
@@ -67,7 +70,7 @@ def as_computed(row, result):
     parts = {part: {name.removeprefix(part): torch.from_numpy(value) for name, value in result.items()
                     if name.startswith(part)} for part in ("output.", "gradient.")}
     gradients = {name: parts["gradient."].get(name) for name in problem.leaves}
-    differentiable = {"logprob", *(["entropy"] if row.options.get("entropy") is True else [])}
+    differentiable = {"logprob", "loss", *(["entropy"] if row.options.get("entropy") is True else [])}
     for name, value in parts["output."].items():  # jax_rows.py finds out whether others have a gradient too
         if parts["gradient."] and name in differentiable:
             value.requires_grad_()

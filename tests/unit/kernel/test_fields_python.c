@@ -69,9 +69,11 @@ static void add_arrays(void) {
 #define NONE(type, field, ...)
 #define ARRAY(type, field, rows, columns, element, base, way, passes, asked, ...) \
   add("    (\"%s\", \"%s\", \"%s\", \"%s\", \"%s\"),\n", #field, #rows, #columns, #element, field_of(#asked));
-  FLP_ARGS_FIELDS(NONE, ARRAY, ARRAY, NONE)
+#define VECTORS(type, field, count) ARRAY(type, field, N, ONE, FLOAT, 0, IN, "", "")
+  FLP_ARGS_FIELDS(NONE, ARRAY, ARRAY, VECTORS)
 #undef NONE
 #undef ARRAY
+#undef VECTORS
   add(")\n\n# The field that says a dimension.\nSIZES = {\n");
 #define SIZE(id, value, field) \
   if (*(field)) add("    \"%s\": \"%s\",\n", #id, field);

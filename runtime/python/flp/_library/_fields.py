@@ -124,6 +124,7 @@ ARRAYS = (
     ("ref_logprob", "N", "ONE", "FLOAT", ""),
     ("advantage", "N", "ONE", "FLOAT", ""),
     ("row_weight", "N", "ONE", "FLOAT", ""),
+    ("vectors", "N", "ONE", "FLOAT", ""),
     ("loss", "N", "ONE", "FLOAT", ""),
     ("metrics", "METRICS", "N", "FLOAT", ""),
     ("list_offsets", "OFFSETS", "ONE", "INT64", "listed"),

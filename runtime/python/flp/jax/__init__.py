@@ -12,5 +12,6 @@ registered()
 
 from ._call import TARGET  # noqa: E402
 from ._logprob import Lora, Top, linear_logprob  # noqa: E402
+from ._losses import cross_entropy, policy_loss  # noqa: E402
 
-__all__ = ["Lora", "TARGET", "Top", "linear_logprob"]
+__all__ = ["Lora", "TARGET", "Top", "cross_entropy", "linear_logprob", "policy_loss"]

@@ -17,7 +17,7 @@ from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import ad, batching, mlir
 
 from .. import errors
-from .._library import _c, _fields
+from .._library import _c, _fields, _programs
 from ._library import TARGET, workspace_bytes
 
 DTYPES = {jnp.dtype(jnp.bfloat16): _c.DTYPE_BF16, jnp.dtype(jnp.float16): _c.DTYPE_FP16,
@@ -28,11 +28,13 @@ FIELDS = {name: kind for name, kind, _ in (*_fields.ARGS, *_fields.SPEC)}  # and
 SPEC = {name for name, _, _ in _fields.SPEC}
 Array = collections.namedtuple("Array", "dims element asked")
 ARRAYS = {name: Array((rows, columns), element, asked) for name, rows, columns, element, asked in _fields.ARRAYS}
+# Vectors of a loss have one row for all, and names with their places: vectors.0, vectors.1 ...
+ARRAYS.update({"vectors.%d" % place: ARRAYS["vectors"] for place in range(_c.VECTORS_MAX)})
 OF_ROWS = {name for name, array in ARRAYS.items() if array.dims[0] == "N"}
 GRAD = "grad_"  # the name of a gradient is that of its operand behind this
 
-# One pass: names of operands and results, in order; the fields of flp_spec and flp_args that no array says, as pairs;
-# bytes of workspace, 0 for the default.
+# One pass: names of operands and results, in order; the fields of flp_spec and flp_args that no array says, as pairs, a
+# loss as its bytes and a tuple of its parameters; bytes of workspace, 0 for the default.
 Call = collections.namedtuple("Call", "which operands results numbers budget")
 
 
@@ -63,15 +65,18 @@ def _abstract(*operands, call):
     known = dict(zip(call.operands, operands))
     numbers = dict(call.numbers)
     sizes = {"FOUR": 4, "T": numbers.get(_fields.SIZES["T"])}
+    if "loss" in numbers:
+        sizes["METRICS"] = len(_programs.read(numbers["loss"]).metrics)
     for name, operand in known.items():
         sizes.update(zip(ARRAYS[name].dims, operand.shape))
     sizes.pop("ONE", None)
 
     def dtype_of(name):
         held = _fields.ELEMENTS[ARRAYS[name].element]
+        held = numbers.get(held, held)
         return JAX_DTYPES[held] if held in JAX_DTYPES else known.get(name[len(GRAD):], known["target"]).dtype
 
-    return [_array(known["hidden"], tuple(sizes[size] for size in ARRAYS[name].dims if size in sizes), dtype_of(name))
+    return [_array(operands[0], tuple(sizes[size] for size in ARRAYS[name].dims if size in sizes), dtype_of(name))
             for name in call.results]
 
 
@@ -96,11 +101,11 @@ def _fields_of(call, arrays):
         if asked:
             fields.setdefault(asked, 1)
     # of two dtypes products have the one of 16 bits; whether there may be two the library judges
-    both = fields["hidden_dtype"], fields["weight_dtype"]
+    both = fields["hidden_dtype"], fields["weight_dtype"]  # which a pass without operands has among its numbers
     fields["dtype"] = both[both[0] == _c.DTYPE_FP32]
     fields["grads"] = sum(getattr(_c, name.upper()) for name in call.results if name.startswith(GRAD))
     if "entropy" in call.results:
-        fields["entropy"] = _c.ENTROPY_FORWARD
+        fields.setdefault("entropy", _c.ENTROPY_FORWARD)
     if "grad_entropy" in call.operands:
         fields["entropy"] = _c.ENTROPY_BACKWARD
     return fields
@@ -108,9 +113,20 @@ def _fields_of(call, arrays):
 
 def _spec_of(fields):
     spec = _c.new_spec()
-    for name in SPEC & fields.keys():
+    for name in SPEC & fields.keys() - {"loss"}:
         setattr(spec, name, fields[name])
+    if "loss" in fields:
+        spec.loss, spec.loss_bytes = ctypes.cast(fields["loss"], ctypes.c_void_p), len(fields["loss"])
     return spec
+
+
+def _attribute(name, value):
+    """A field as the handler takes it."""
+    if name == "loss":
+        return numpy.frombuffer(value, numpy.uint8)
+    if name == "loss_parameters":
+        return numpy.asarray(value, numpy.float64)
+    return (numpy.float32 if FIELDS[name] is ctypes.c_float else numpy.int64)(value)
 
 
 def _host_devices():
@@ -128,7 +144,7 @@ def _cuda_devices():
 
 
 def _lower(devices, ctx, *operands, call):
-    n = dict(zip(call.operands, ctx.avals_in))["hidden"].shape[0]
+    n = dict(zip(call.operands, ctx.avals_in))["target"].shape[0]
     if not isinstance(n, int):
         raise errors.UnsupportedError("hidden has %s rows under jax.export (accepted: a number; export one program for "
                                       "each)" % n)
@@ -141,9 +157,9 @@ def _lower(devices, ctx, *operands, call):
     workspace = jax.core.ShapedArray((size,), jnp.uint8)
     rule = jax.ffi.ffi_lowering(TARGET)
     results = rule(ctx.replace(avals_in=avals, avals_out=[*ctx.avals_out, workspace]), *operands,
-                   operands=" ".join(call.operands), results=" ".join([*call.results, "workspace"]),
-                   **{name: (numpy.float32 if FIELDS[name] is ctypes.c_float else numpy.int64)(value)
-                      for name, value in fields.items()})
+                   operands=" ".join(name.partition(".")[0] for name in call.operands),
+                   results=" ".join([*call.results, "workspace"]),
+                   **{name: _attribute(name, value) for name, value in fields.items()})
     return list(results)[:-1]
 
 
@@ -170,11 +186,11 @@ def _jvp(*_, **__):
 def _batched(operands, dims, *, call):
     """Under vmap rows are rows: one pass over all of them, where nothing is summed over the rows."""
     fixed = [name for name, dim in zip(call.operands, dims) if dim is not None and name not in OF_ROWS]
-    summed = [name[len(GRAD):] for name in call.results if name not in OF_ROWS]
+    summed = [name for name in call.results if name not in OF_ROWS]
     counted = [name for name in call.operands if ARRAYS[name].dims[0] in ("OFFSETS", "ROWS")]
     if fixed or summed or counted:
         what = ("%s, which is of all rows" % counted[0] if counted else "a batch of %s" % fixed[0] if fixed else
-                "the gradient of %s for each of a batch" % summed[0])
+                "%s for each of a batch" % summed[0].replace(GRAD, "the gradient of "))
         raise errors.UnsupportedError("flp.jax.linear_logprob under vmap is asked for %s (accepted: leading dimensions "
                                       "in the place of vmap: hidden (B, N, D), target (B, N))" % what)
     size = next(operand.shape[dim] for operand, dim in zip(operands, dims) if dim is not None)

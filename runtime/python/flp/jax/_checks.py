@@ -94,6 +94,18 @@ def _held(target, ignore_index):
     return numpy.where(target == ignore_index, own, numpy.where(is_kept, target, bad)).astype(numpy.int32), own
 
 
+def values_of(field, value, *shapes, kinds="f"):
+    """Numbers of rows as float32 without a gradient; None stays. shapes: those accepted; kinds: of dtypes"""
+    if value is None:
+        return None
+    array = _array_of(field, value)
+    if array.dtype.kind not in kinds and array.dtype not in _call.DTYPES:
+        refuse_dtype(field, array, "a floating-point dtype")
+    if array.shape not in shapes:
+        refuse_shape(field, array, " or ".join(map(str, shapes)))
+    return jax.lax.stop_gradient(array).astype(jnp.float32)
+
+
 # ---- shapes and dtypes, by the rows
 
 def _check_shapes(arrays):

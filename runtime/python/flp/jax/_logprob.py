@@ -19,12 +19,17 @@ from . import _call, _checks
 DIFFERENTIABLE = tuple(name for name in _call.ARRAYS if _call.GRAD + name in _call.ARRAYS)
 TOP = "top_ids", "top_logprob", "top_rest"
 RESULTS = {"entropy": ("entropy",), "topk": TOP, "rank": ("rank",)}  # of an option, beside the log-probabilities
-# Options of flp.linear_logprob that a program of arrays has no form of, and why.
+# Options of flp's functions of the same names that a program of arrays has no form of, and why.
+IN_PLACE = {"grad_weight_accumulate": "no array is added to in place"}
+SUMMED = {**IN_PLACE, "grad_scale": "the upstream gradient says it"}
 UNSAID = {
-    **dict.fromkeys(("save", "old_lse"), "the backward pass writes over what is saved"),
-    **dict.fromkeys(("tail", "tail_report"), "XLA may move what the forward pass lists"),
-    "grad_weight_accumulate": "no array is added to in place",
-    "chunk_rows": "the budget decides",
+    "linear_logprob": {
+        **dict.fromkeys(("save", "old_lse"), "the backward pass writes over what is saved"),
+        **dict.fromkeys(("tail", "tail_report"), "XLA may move what the forward pass lists"),
+        **IN_PLACE, "chunk_rows": "the budget decides"},
+    "policy_loss": {**SUMMED, "save": "nothing is saved between two passes",
+                    "tail_report": "no array of the caller's is written"},
+    "cross_entropy": SUMMED,
 }
 
 
@@ -76,7 +81,7 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
             running program jax.errors.JaxRuntimeError with libflp's sentence
     thread: safe
     """
-    _check_unsaid(unsaid)
+    check_unsaid("linear_logprob", unsaid)
     asked = {"entropy": _numbers.entropy_of(entropy)[0], "topk": topk, "rank": rank}
     fields = _checks.numbers_of(temperature, softcap, scale, ignore_index, mixed)
     operands, lead, shape = _checks.operands_of(
@@ -87,29 +92,31 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
         if value and other is None:
             refuse(ValueError, option, repr(value), "False without " + without)
     results = ("logprob", *(name for option, names in RESULTS.items() if asked[option] for name in names))
-    call = _call.Call(_c.PASS_FORWARD, (), results, tuple(fields.items()), _numbers.budget_of(budget))
-    operands = _varying_alike(operands)
-    made = dict(zip(results, _logprob(call, operands)))
+    budget = _numbers.budget_of(budget)
+    made = values_of(fields, budget, operands, results)
     if kept_mass or reference:
-        made["whole"] = _whole(call, operands)
+        plain = {name: array for name, array in operands.items() if not name.startswith(("list_", "lora_"))}
+        fields.pop("lora_scale", None)
+        made["whole"], = values_of(fields, budget, jax.lax.stop_gradient(plain), ("logprob",)).values()
     shaped = {name: value.reshape(shape if name in ("logprob", "whole") else lead + value.shape[1:])
               for name, value in made.items()}
     return _packed(shaped, _numbers.entropy_of(entropy)[1], kept_mass)
 
 
-def _check_unsaid(options):
+def check_unsaid(function, options):
+    """Refuses options of flp's function that flp.jax's has not. error: TypeError, UnsupportedError"""
     for option, value in options.items():
-        if option not in UNSAID:
-            raise TypeError("flp.jax.linear_logprob has no option %s" % option)
-        if value is not False and _together.is_given(value):
-            raise errors.UnsupportedError("flp.jax.linear_logprob has no %s: %s" % (option, UNSAID[option]))
+        if option not in UNSAID[function]:
+            raise TypeError("flp.jax.%s has no option %s" % (function, option))
+        is_usual = value is False or option == "grad_scale" and isinstance(value, float) and value == 1
+        if not is_usual and _together.is_given(value):
+            raise errors.UnsupportedError("flp.jax.%s has no %s: %s" % (function, option, UNSAID[function][option]))
 
 
-def _whole(call, operands):
-    """The log-probabilities without lists and adapter, values without a gradient."""
-    plain = {name: array for name, array in operands.items() if not name.startswith(("list_", "lora_"))}
-    call = call._replace(results=("logprob",), numbers=tuple(pair for pair in call.numbers if pair[0] != "lora_scale"))
-    return jax.lax.stop_gradient(_logprob(call, jax.lax.stop_gradient(plain))[0])
+def values_of(fields, budget, operands, results):
+    """{result: array} of a forward pass, differentiable."""
+    call = _call.Call(_c.PASS_FORWARD, (), results, tuple(fields.items()), budget)
+    return dict(zip(results, _logprob(call, varying_alike(operands))))
 
 
 def _packed(made, detached, kept_mass):
@@ -129,7 +136,7 @@ def _packed(made, detached, kept_mass):
 
 # ---- shard_map
 
-def _varying_alike(operands):
+def varying_alike(operands):
     """The operands, each varying over every axis of a shard_map that one of them varies over. What was
     the same on all devices, such as a head, gets the sum of the devices' gradients that way."""
     axes = {name: _varying(jax.typeof(array)) for name, array in operands.items()}
@@ -146,14 +153,28 @@ def _varying(aval):
 
 # ---- gradients
 
-class _Wanted:
+class Wanted:
     """Which operands need gradients: a node without leaves, so that it is static beside arrays."""
 
     def __init__(self, names):
         self.names = tuple(names)
 
 
-jax.tree_util.register_pytree_node(_Wanted, lambda wanted: ((), wanted.names), lambda names, _: _Wanted(names))
+jax.tree_util.register_pytree_node(Wanted, lambda wanted: ((), wanted.names), lambda names, _: Wanted(names))
+
+
+def differentiated(operands):
+    """The arrays of operands as a rule with symbolic zeros gets them, and the names of those that need gradients.
+    error: ValueError naming what has none"""
+    values = {name: operand.value for name, operand in operands.items()}
+    perturbed = [name for name, operand in operands.items() if operand.perturbed]
+    if "temperature_rows" in perturbed:
+        refuse(ValueError, "temperature", "an array that is differentiated",
+               "one that is not, as gradients reach hidden, weight and bias only; jax.lax.stop_gradient makes it so")
+    if "lora_a" in operands and "weight" in perturbed:
+        refuse(ValueError, "weight", "an array that is differentiated",
+               "with lora one that is not; jax.lax.stop_gradient makes it so")
+    return values, tuple(name for name in DIFFERENTIABLE if name in perturbed)
 
 
 def _logprob_backward(call, kept, grads):
@@ -175,18 +196,10 @@ def _logprob(call, operands):
 
 
 def _logprob_forward(call, operands):
-    values = {name: operand.value for name, operand in operands.items()}
-    perturbed = [name for name, operand in operands.items() if operand.perturbed]
-    if "temperature_rows" in perturbed:
-        refuse(ValueError, "temperature", "an array that is differentiated",
-               "one that is not, as gradients reach hidden, weight and bias only; jax.lax.stop_gradient makes it so")
-    if "lora_a" in operands and "weight" in perturbed:
-        refuse(ValueError, "weight", "an array that is differentiated",
-               "with lora one that is not; jax.lax.stop_gradient makes it so")
+    values, names = differentiated(operands)
     made = _call.run(call._replace(results=(*call.results, "stats")), values)
     stats = made.pop("stats")
-    wanted = _Wanted(name for name in DIFFERENTIABLE if name in perturbed)
-    return tuple(made.values()), (values, stats, wanted)
+    return tuple(made.values()), (values, stats, Wanted(names))
 
 
 _logprob.defvjp(_logprob_forward, _logprob_backward, symbolic_zeros=True)
