@@ -5,19 +5,22 @@
 
 ROWS.npz is what flp_jax_form.py writes: arrays, and as `rows` JSON of [{option: value}, ...], where a value that is an
 array is {"array": its name, "dtype": that of JAX}. RESULTS.npz has for each row its outputs and gradients by names, of
-one jitted program, or what refused it.
+one jitted program, or what refused it; of linear_logprob also those of a vocabulary that two devices share ("shards.").
 """
 import inspect
 import json
+import os
 import sys
 
-import jax
-import jax.numpy as jnp
-import numpy
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2 " + os.environ.get("XLA_FLAGS", "")
 
-import flp
-import flp.jax
-from flp.jax._logprob import UNSAID
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy  # noqa: E402
+
+import flp  # noqa: E402
+import flp.jax  # noqa: E402
+from flp.jax._logprob import UNSAID  # noqa: E402
 
 jax.config.update("jax_enable_x64", True)
 
@@ -51,7 +54,28 @@ def outputs_of(given, function="linear_logprob"):
     return found if top is None else {**found, **{"top." + name: value for name, value in top._asdict().items()}}
 
 
-def gradients_of(function, given, leaves, upstream):
+def of_shards(given):
+    """linear_logprob by names, of two devices of which each has half of the vocabulary; rows of padding are poison."""
+    total = given["weight"].shape[0]
+    found, tree = jax.tree_util.tree_flatten_with_path(given, is_leaf=lambda value: value is None)
+    arrays = {place: value for place, (_, value) in enumerate(found) if isinstance(value, (jax.Array, numpy.ndarray))}
+    of_vocab = "['weight']", "['bias']", "['lora'].b", "['lora'][1]"
+    divided = {place for place in arrays if jax.tree_util.keystr(found[place][0]) in of_vocab}
+    for place in divided:
+        poison = jnp.full((-total % 2, *arrays[place].shape[1:]), jnp.nan, arrays[place].dtype)
+        arrays[place] = jnp.concatenate([arrays[place], poison])
+
+    def own(arrays):
+        values = [arrays.get(place, value) for place, (_, value) in enumerate(found)]
+        return outputs_of({**jax.tree.unflatten(tree, values), "axis_name": "shards", "vocab_total": total})
+
+    over = jax.sharding.PartitionSpec
+    mesh = jax.make_mesh((2,), ("shards",), axis_types=(jax.sharding.AxisType.Auto,))
+    specs = {place: over("shards") if place in divided else over() for place in arrays}
+    return jax.shard_map(own, mesh=mesh, in_specs=(specs,), out_specs=over())(arrays)
+
+
+def gradients_of(outputs, given, leaves, upstream):
     """({output: array}, {leaf: gradient}): every output that is a number has a part in what is differentiated, so that
     those without a gradient would be seen in one that they had."""
     def loss(leaves):
@@ -59,7 +83,7 @@ def gradients_of(function, given, leaves, upstream):
         if "a" in leaves or "b" in leaves:
             a, b, scale = given["lora"]
             own["lora"] = flp.jax.Lora(leaves.get("a", a), leaves.get("b", b), scale)
-        found = outputs_of(own, function)
+        found = outputs(own)
         return sum((found[name] * upstream[name]).sum() for name in found.keys() & upstream.keys()), found
 
     gradients, found = jax.jit(jax.grad(loss, has_aux=True))(leaves)
@@ -96,13 +120,18 @@ def check_transforms(given, found):
 def result_of(row, arrays):
     given, leaves, upstream = ({name: given_of(value, arrays) for name, value in row[part].items()}
                                for part in ("given", "leaves", "upstream"))
-    found, gradients = gradients_of(row["function"], given, leaves, upstream)
-    if row["function"] == "linear_logprob":
-        check_transforms(given, found)
-    result = {**{"output." + name: value for name, value in found.items()},
-              **{"gradient." + name: value for name, value in gradients.items()}}
+    forms = {"": lambda given: outputs_of(given, row["function"])}
+    if row["function"] == "linear_logprob" and not given.get("rank"):
+        forms["shards."] = of_shards
+    result = {}
+    for form, outputs in forms.items():
+        found, gradients = gradients_of(outputs, given, leaves, upstream)
+        result.update((form + "output." + name, value) for name, value in found.items())
+        result.update((form + "gradient." + name, value) for name, value in gradients.items())
+        if not form and row["function"] == "linear_logprob":
+            check_transforms(given, found)
     for name, value in result.items():
-        leaf = leaves.get(name.removeprefix("gradient."))
+        leaf = leaves.get(name.rpartition("gradient.")[2])
         assert leaf is None or leaf.dtype == value.dtype, (name, value.dtype)
     return {name: value.astype("float32") if value.dtype == jnp.bfloat16 else value for name, value in result.items()}
 

@@ -64,11 +64,11 @@ def run(python, program, rows, folder, environment):
     return found
 
 
-def as_computed(row, result):
-    """A row's result as flp_cases.computed gives one."""
+def as_computed(row, result, form=""):
+    """A row's result as flp_cases.computed gives one. form: "", or "shards." of two devices"""
     problem = Problem(row, wide=False)
-    parts = {part: {name.removeprefix(part): torch.from_numpy(value) for name, value in result.items()
-                    if name.startswith(part)} for part in ("output.", "gradient.")}
+    parts = {part: {name.removeprefix(form + part): torch.from_numpy(value) for name, value in result.items()
+                    if name.startswith(form + part)} for part in ("output.", "gradient.")}
     gradients = {name: parts["gradient."].get(name) for name in problem.leaves}
     differentiable = {"logprob", "loss", *(["entropy"] if row.options.get("entropy") is True else [])}
     for name, value in parts["output."].items():  # jax_rows.py finds out whether others have a gradient too

@@ -47,7 +47,8 @@ def operands_of(fields, hidden, weight, target, bias, temperature, rows, keep, l
     _together.check({**asked, "target": _together.several(arrays["target"], arrays["hidden"]), "lora": lora,
                      "keep": keep, _together.SLICES: mixed == _c.MIXED_SPLIT or arrays["weight"].dtype != product})
     if asked["topk"]:
-        fields["topk"] = _numbers.within("topk", asked["topk"], 0, arrays["weight"].shape[0])
+        most = _numbers.VOCAB_MAX if asked.get("axis_name") else arrays["weight"].shape[0]
+        fields["topk"] = _numbers.within("topk", asked["topk"], 0, most)
     if lora is not None:
         fields["lora_scale"] = _numbers.number_of("lora.scale", scale)
     return _settled({name: _flat(name, array, lead) for name, array in arrays.items()}, fields), lead, shape

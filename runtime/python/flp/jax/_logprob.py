@@ -14,10 +14,10 @@ import jax.numpy as jnp
 from .. import errors
 from .._library import _c, _numbers, _together
 from .._library._numbers import refuse
-from . import _call, _checks
+from . import _call, _checks, _shards
 
 DIFFERENTIABLE = tuple(name for name in _call.ARRAYS if _call.GRAD + name in _call.ARRAYS)
-TOP = "top_ids", "top_logprob", "top_rest"
+TOP = _shards.TOP
 RESULTS = {"entropy": ("entropy",), "topk": TOP, "rank": ("rank",)}  # of an option, beside the log-probabilities
 # Options of flp's functions of the same names that a program of arrays has no form of, and why.
 IN_PLACE = {"grad_weight_accumulate": "no array is added to in place"}
@@ -49,7 +49,7 @@ class Top(NamedTuple):
 
 def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entropy=False, softcap=None, scale=1.0,
                    ignore_index=-100, budget=None, rows=None, keep=None, kept_mass=False, topk=0, rank=False,
-                   mixed=None, lora=None, reference=False, **unsaid):
+                   mixed=None, lora=None, reference=False, axis_name=None, vocab_total=None, **unsaid):
     """Computes the log-probability of each target token under a language-model head, without the (N,V) scores.
 
     z = scale·(hidden weightᵀ + bias);  z ← softcap·tanh(z/softcap);  t = z / temperature
@@ -67,6 +67,10 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
     rows, keep, kept_mass, topk, rank, mixed, reference
                  as of flp.linear_logprob; keep is (offsets, token_ids), top a flp.jax.Top
     lora         flp.jax.Lora(a, b, scale) of hidden's dtype, on a weight that is not differentiated; or None
+    axis_name    axis of the shard_map that this call is made in, over which the vocabulary is divided: weight, bias and
+                 lora.b are rows of each device, all else is the same on the devices of the axis. They exchange a
+                 maximum and two or three sums a row, and backward what each adds to the gradients of hidden and lora.a
+    vocab_total  ids of the divided vocabulary: the last device's rows behind them are padding; None: all are real
 
     Returns logprob of target's shape, float32 in nats, never above 0; or a tuple of it, the entropy and the kept mass,
     or top and the rank, or the reference, as asked for.
@@ -86,18 +90,19 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
     fields = _checks.numbers_of(temperature, softcap, scale, ignore_index, mixed)
     operands, lead, shape = _checks.operands_of(
         fields, hidden, weight, target, bias, temperature, rows, keep, lora,
-        {"topk": topk, "rank": rank, "kept_mass": kept_mass, "mixed": mixed})
+        {"topk": topk, "rank": rank, "kept_mass": kept_mass, "mixed": mixed, "axis_name": axis_name})
+    shard = _shards.shard_of(axis_name, vocab_total, operands)
     for option, value, other, without in (("kept_mass", kept_mass, keep, "keep: all of V is kept"),
                                           ("reference", reference, lora, "lora")):
         if value and other is None:
             refuse(ValueError, option, repr(value), "False without " + without)
     results = ("logprob", *(name for option, names in RESULTS.items() if asked[option] for name in names))
     budget = _numbers.budget_of(budget)
-    made = values_of(fields, budget, operands, results)
+    made = values_of(fields, budget, operands, results, shard)
     if kept_mass or reference:
         plain = {name: array for name, array in operands.items() if not name.startswith(("list_", "lora_"))}
         fields.pop("lora_scale", None)
-        made["whole"], = values_of(fields, budget, jax.lax.stop_gradient(plain), ("logprob",)).values()
+        made["whole"], = values_of(fields, budget, jax.lax.stop_gradient(plain), ("logprob",), shard).values()
     shaped = {name: value.reshape(shape if name in ("logprob", "whole") else lead + value.shape[1:])
               for name, value in made.items()}
     return _packed(shaped, _numbers.entropy_of(entropy)[1], kept_mass)
@@ -113,10 +118,10 @@ def check_unsaid(function, options):
             raise errors.UnsupportedError("flp.jax.%s has no %s: %s" % (function, option, UNSAID[function][option]))
 
 
-def values_of(fields, budget, operands, results):
+def values_of(fields, budget, operands, results, shard=None):
     """{result: array} of a forward pass, differentiable."""
     call = _call.Call(_c.PASS_FORWARD, (), results, tuple(fields.items()), budget)
-    return dict(zip(results, _logprob(call, varying_alike(operands))))
+    return dict(zip(results, _logprob(call, shard, varying_alike(operands, shard))))
 
 
 def _packed(made, detached, kept_mass):
@@ -136,19 +141,13 @@ def _packed(made, detached, kept_mass):
 
 # ---- shard_map
 
-def varying_alike(operands):
-    """The operands, each varying over every axis of a shard_map that one of them varies over. What was
-    the same on all devices, such as a head, gets the sum of the devices' gradients that way."""
-    axes = {name: _varying(jax.typeof(array)) for name, array in operands.items()}
-    union = frozenset().union(*axes.values())
-    return {name: array if axes[name] == union else jax.lax.pcast(array, tuple(union - axes[name]), to="varying")
+def varying_alike(operands, shard=None):
+    """The operands, each varying over every axis of a shard_map that one of them varies over, but that of a Shard. What
+    was the same on all devices, such as a head, gets the sum of the devices' gradients that way."""
+    axes = {name: _shards.varying(array) for name, array in operands.items()}
+    union = frozenset().union(*axes.values()) - {shard and shard.axis}
+    return {name: jax.lax.pcast(array, tuple(union - axes[name]), to="varying") if union - axes[name] else array
             for name, array in operands.items()}
-
-
-def _varying(aval):
-    if hasattr(aval, "mat"):  # jax 0.10 and newer
-        return frozenset(aval.mat.varying)
-    return frozenset(getattr(aval, "vma", ()))
 
 
 # ---- gradients
@@ -177,7 +176,7 @@ def differentiated(operands):
     return values, tuple(name for name in DIFFERENTIABLE if name in perturbed)
 
 
-def _logprob_backward(call, kept, grads):
+def _logprob_backward(call, shard, kept, grads):
     operands, stats, wanted = kept
     upstream = {_call.GRAD + name: grad for name, grad in zip(call.results, grads) if _call.GRAD + name in _call.ARRAYS
                 and not isinstance(grad, jax.custom_derivatives.SymbolicZero)}
@@ -185,19 +184,24 @@ def _logprob_backward(call, kept, grads):
     if wanted.names and upstream:
         call = call._replace(which=_c.PASS_BACKWARD, results=tuple(_call.GRAD + name for name in wanted.names),
                              numbers=tuple(pair for pair in call.numbers if pair[0] != "topk"))
-        made = _call.run(call, {**operands, "stats": stats, **upstream})
+        given = {**operands, "stats": stats, **upstream}
+        made = _call.run(call, given) if shard is None else _shards.backward(shard, call, given)
     return ({name: made.get(_call.GRAD + name) for name in operands},)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _logprob(call, operands):
+def _forward(call, shard, operands):
+    return _call.run(call, operands) if shard is None else _shards.forward(shard, call, operands)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _logprob(call, shard, operands):
     """operands: {name: array}, hidden first"""
-    return tuple(_call.run(call, operands).values())
+    return tuple(_forward(call, shard, operands).values())
 
 
-def _logprob_forward(call, operands):
+def _logprob_forward(call, shard, operands):
     values, names = differentiated(operands)
-    made = _call.run(call._replace(results=(*call.results, "stats")), values)
+    made = _forward(call._replace(results=(*call.results, "stats")), shard, values)
     stats = made.pop("stats")
     return tuple(made.values()), (values, stats, Wanted(names))
 
