@@ -380,6 +380,25 @@ def case_shard_map():
     near(jax.jit(unchecked)(hidden, weight, target, bias), one)
 
 
+def case_a_vocabulary_divided_over_an_axis_is_refused_by_field():
+    if len(jax.devices()) < 2:
+        raise Skipped("one device")
+    of_vocab, whole = jax.sharding.PartitionSpec("tp"), jax.sharding.PartitionSpec()
+    mesh = jax.make_mesh((2,), ("tp",), devices=jax.devices()[:2], axis_types=(jax.sharding.AxisType.Auto,))
+    hidden, weight, target, _ = problem(n=12)
+
+    def ask(words, specs=(whole, of_vocab, whole), check_vma=True, **given):
+        call = jax.shard_map(lambda *operands: flp.jax.linear_logprob(*operands, axis_name="tp", **given), mesh=mesh,
+                             in_specs=specs, out_specs=whole, check_vma=check_vma)
+        refused(ValueError, words, lambda: call(hidden, weight[:-1], target))
+
+    ask("axis_name is 'tp' without check_vma", check_vma=False)
+    ask("weight is of the same rows on all devices of axis 'tp'", specs=(whole, whole, whole))
+    ask("hidden is different on the devices of axis 'tp'", specs=(of_vocab,) * 3)
+    ask("vocab_total is 165 (accepted: None, or 166 to 330: only the last", vocab_total=165)
+    ask("rank is True (accepted: False with axis_name", rank=True)
+
+
 def case_operands_divided_by_jit_are_gathered():
     if len(jax.devices()) < 2:
         raise Skipped("one device")
@@ -501,6 +520,8 @@ def case_bad_arguments_name_the_field():
         return found
 
     answers("arguments.txt", ask, operands)
+    head = {"hidden": given["hidden"][None], "weight": given["weight"], "target": given["target"][None]}
+    answers("losses.txt", lambda said, of, **changes: said(lambda: getattr(flp.jax, of)(**{**head, **changes})), operands)
 
 
 NUMBERS = {"n": N, "vocab": V, "hidden": D, "dtype": _c.DTYPE_FP32, "target_dtype": _c.DTYPE_INT32,
