@@ -14,7 +14,15 @@
 
 enum { XLA_VERSION_MAJOR = 0, XLA_VERSION_MINOR = 4 }; /* the newest that this file was compared with */
 
-typedef enum xla_type { XLA_S32 = 4, XLA_S64 = 5, XLA_U8 = 6, XLA_F16 = 10, XLA_F32 = 11, XLA_F64 = 12, XLA_BF16 = 16 } xla_type;
+typedef enum xla_type {
+  XLA_S32 = 4,
+  XLA_S64 = 5,
+  XLA_U8 = 6,
+  XLA_F16 = 10,
+  XLA_F32 = 11,
+  XLA_F64 = 12,
+  XLA_BF16 = 16
+} xla_type;
 
 enum { XLA_ATTRIBUTE_ARRAY = 1, XLA_ATTRIBUTE_SCALAR = 3, XLA_ATTRIBUTE_STRING = 4 };
 enum { XLA_BUFFER = 1 }; /* kind of an argument or a result */

@@ -112,7 +112,8 @@ def _per_sequence(values, mask):
 # ---- what a call asks for ----
 
 # Checked. kl_kind "": no divergence; program None: the rule is of whole sequences, or there is none to run.
-Wishes = collections.namedtuple("Wishes", "rule average clip beta kl_kind entropy_weight length total program parameters")
+Wishes = collections.namedtuple(
+    "Wishes", "rule average clip beta kl_kind entropy_weight length total program parameters")
 SHARE = "token_share"  # the vector of the built-in term token_entropy
 
 

@@ -22,8 +22,8 @@ Made = collections.namedtuple("Made", "loss metrics logprob entropy")
 
 
 def policy_loss(rule, hidden, weight, target, advantage=None, bias=None, *, old_logprob=None, ref_logprob=None,
-                mask=None, clip=None, beta=0.0, kl_kind="k3", entropy_weight=0.0, entropy=False, length=None, total=None,
-                average=None, parameters=None, vectors=None, temperature=1.0, softcap=None, scale=1.0,
+                mask=None, clip=None, beta=0.0, kl_kind="k3", entropy_weight=0.0, entropy=False, length=None,
+                total=None, average=None, parameters=None, vectors=None, temperature=1.0, softcap=None, scale=1.0,
                 ignore_index=-100, budget=None, old_lse=None, tail=None, mixed=None, keep=None, lora=None, topk=0,
                 rank=False, **unsaid):
     """Computes the loss of a policy update and its gradients from hidden states, without the (N,V) scores.
@@ -91,8 +91,9 @@ class _Head:
     def step(self, program, parameters, inputs):
         """The call of a step and its operands. inputs: what the loss reads of rows, by names of flp_args"""
         values = tuple(parameters.get(name, row[0]) for name, row in program.parameters.items())
-        entropy = {"entropy": _c.ENTROPY_FORWARD} if "entropy" in program.inputs else {}
-        numbers = {**self.fields, **entropy, "tail": self.tail, "loss": program.data, "loss_parameters": values or (0.0,)}
+        numbers = {**self.fields, "tail": self.tail, "loss": program.data, "loss_parameters": values or (0.0,)}
+        if "entropy" in program.inputs:
+            numbers["entropy"] = _c.ENTROPY_FORWARD
         results = ("loss", "logprob", *(("metrics",) if program.metrics else ()), *self.results())
         inputs = {name: jax.lax.stop_gradient(values.reshape(-1)) for name, values in inputs.items()
                   if values is not None}
@@ -124,7 +125,7 @@ def _over_rows(head, wishes, given, vectors, counts):
 
 
 def _over_logprob(head, wishes, given, counts):
-    """Of a rule of whole sequences."""
+    """Of a rule of whole sequences, whose log-probabilities are pooled."""
     if head.tail:
         refuse(ValueError, "tail", head.tail, "None with %s, whose gradients have a pass of their own" % wishes.rule)
     made = _logprob.values_of(head.fields, head.budget, head.operands, ("logprob", *head.results()))
@@ -180,11 +181,13 @@ def _with_gradients(call, names, values):
     """The step that gives the gradients of these operands too."""
     numbers = dict(call.numbers)
     if names:
-        numbers.update({"entropy": _c.ENTROPY_BACKWARD} if "entropy" in _programs.read(numbers["loss"]).inputs else {})
+        if "entropy" in _programs.read(numbers["loss"]).inputs:
+            numbers["entropy"] = _c.ENTROPY_BACKWARD
         if jnp.float16 in (values["hidden"].dtype, values["weight"].dtype):
             wide = {"lora_a": "grad_lora_dtype", "lora_b": "grad_lora_dtype"}
             numbers.update((wide.get(name, "grad_%s_dtype" % name), _c.DTYPE_FP32) for name in names)
-    return call._replace(results=(*call.results, *(_call.GRAD + name for name in names)), numbers=tuple(numbers.items()))
+    results = (*call.results, *(_call.GRAD + name for name in names))
+    return call._replace(results=results, numbers=tuple(numbers.items()))
 
 
 def _times(grad, upstream, dtype):

@@ -1,7 +1,7 @@
 """A head whose vocabulary is divided over an axis of shard_map: each device has rows of the weight.
 
 Invariants: what the devices exchange in the forward pass is a maximum, then sums, a few numbers a row; in the backward
-pass the sum of what each adds to the gradients of hidden and lora.a. On each device ids count from its own first row on,
+pass the sum of what each adds to the gradients of hidden and lora.a. On each device ids count from its own first row,
 around the whole vocabulary, so that one program serves all of them; where padding stands behind the last real row, the
 last device's program is another branch.
 """
@@ -56,8 +56,8 @@ def shard_of(axis, total, operands):
                "an axis of a shard_map with check_vma=True, as it is by default, which knows what to sum")
     for name, array in operands.items():
         if _is_divided(name) != (axis in varying(array)):
-            refuse(ValueError, name, "of the same rows on all devices of axis %r" % (axis,) if _is_divided(name) else
-                   "different on the devices of axis %r" % (axis,), "weight, bias and lora.b divided over it, all else not")
+            has = "the same on all devices of axis %r" if _is_divided(name) else "different on the devices of axis %r"
+            refuse(ValueError, name, has % (axis,), "weight, bias and lora.b divided over it, all else not")
     size, rows = jax.lax.axis_size(axis), operands["weight"].shape[0]
     total = size * rows if total is None else _numbers.within(
         "vocab_total", total, max((size - 1) * rows + 1, 2), size * rows,
