@@ -180,7 +180,7 @@ typedef struct flp_spec {
                       and grad_logprob are (N,K) */
   int32_t topk;    /* forward and steps give the best columns of each row, so many: 0 to FLP_TOPK_MAX, at most the whole
                       vocabulary */
-  int32_t rank;    /* 1: forward gives the rank of the target; not for a vocab shard */
+  int32_t rank;    /* 1: forward gives the rank of the target */
   flp_dtype hidden_dtype; /* 0 means dtype; else dtype, or FP32 with mixed */
   flp_dtype weight_dtype; /* 0 means dtype; else dtype, or FP32 with mixed: of hidden and weight one */
   flp_dtype bias_dtype;   /* 0 means weight_dtype, with SPLIT dtype; else dtype, or FP32 with mixed ROUND */
@@ -443,7 +443,8 @@ typedef struct flp_args {
   void *top_ids;      /* (N,topk) target_dtype, global ids; falling scores, of equal ones any, always the same */
   float *top_logprob; /* (N,topk) nats; of a shard of a larger vocabulary t in nats, not normalised */
   float *top_rest;    /* (N) the mass of all other columns, 0 to 1; not of such a shard */
-  int32_t *rank;      /* (N) how many columns have a score above the target's */
+  int32_t *rank;      /* (N) how many columns have a score above the target's; of such a shard how many of its own, and −1
+                         where it finds the row bad */
 
   /* spec.lora_rank, every pass but combine: a low-rank adapter on the head, z = a·(h Wᵀ + u Bᵀ + b) with u = s·(h Aᵀ), which
      is rounded once, to dtype. Where B or s is 0, logprob, entropy and stats have the bits of a plan without it.
@@ -457,6 +458,10 @@ typedef struct flp_args {
   int64_t grad_lora_a_stride;
   void *grad_lora_b; /* (V,r) grad_lora_dtype; rows of padding become 0 */
   int64_t grad_lora_b_stride;
+
+  /* rank of a vocab shard, forward: (N) t·log2(e) of targets that other shards have, as a forward pass of spec.listed gives
+     it as the maximum of a list of the target alone */
+  const float *target_score;
 } flp_args;
 
 #define FLP_ARGS_INIT                                                                               \

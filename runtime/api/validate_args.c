@@ -216,7 +216,7 @@ static flp_status check_outputs(const flp_spec *spec, const flp_args *args) {
   for (int i = 0; i < FLP_ARRAYS; i++)
     writes |= FLP_ARRAY[i].way == FLP_WAY_OUT && flp_array_is_of((flp_array_id)i, args->pass) &&
               flp_array_get((flp_array_id)i, args);
-  if (args->n == 0 || writes || (!is_combine && (args->top_ids || args->top_logprob))) return FLP_OK;
+  if (args->n == 0 || writes || (!is_combine && (args->top_ids || args->top_logprob || args->rank))) return FLP_OK;
   if (is_combine)
     return flp_fail(FLP_ERROR_ARGUMENT, "args.logprob, entropy and stats are all NULL (accepted: at least one)");
   return flp_fail(FLP_ERROR_ARGUMENT,
@@ -233,6 +233,10 @@ static flp_status check_pass(const flp_spec *spec, const flp_args *args) {
   if (flp_array_is_of(FLP_ARRAY_top_ids, args->pass) && spec->topk > args->vocab_total)
     return flp_fail(FLP_ERROR_ARGUMENT, "args.vocab_total is %" PRId64 ", but spec.topk is %d (accepted: %d or more)",
                     args->vocab_total, spec->topk, spec->topk);
+  if (args->pass == FLP_PASS_FORWARD && args->rank && !args->target_score && args->n && !flp_args_are_whole(args))
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "args.target_score is NULL, but args.rank is given and the call covers a vocab shard, which does not "
+                    "know other shards' targets");
   if (args->pass == FLP_PASS_BACKWARD) return check_upstream(args);
   return args->pass == FLP_PASS_STEP ? FLP_OK : check_outputs(spec, args);
 }

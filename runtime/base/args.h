@@ -88,7 +88,7 @@
     "only forward and step give it")                                                                                   \
   A(float *, top_rest, N, ONE, FLOAT, 0, OUT, "wxxo", s->topk, "", "spec.topk is 0",                                   \
     "only forward and step give it")                                                                                   \
-  A(int32_t *, rank, N, ONE, INT32, 0, OUT, "wxxo", s->rank, "", "spec.rank is 0",                                     \
+  A(int32_t *, rank, N, ONE, INT32, 0, EACH, "oxxo", s->rank, "", "spec.rank is 0",                                     \
     "only forward and step give it")                                                                                   \
   M(const void *, lora_a, R, D, DTYPE, 0, IN, "m-mm", s->lora_rank, "spec.lora_rank is not 0", "spec.lora_rank is 0",  \
     "")                                                                                                                \
@@ -98,7 +98,9 @@
   M(void *, grad_lora_a, R, D, GRAD_LORA, 0, EACH, "--MM", s->grads & FLP_GRAD_LORA_A,                                 \
     "spec.grads has FLP_GRAD_LORA_A", "spec.grads lacks FLP_GRAD_LORA_A", "")                                          \
   M(void *, grad_lora_b, V, R, GRAD_LORA, 0, OUT, "--MM", s->grads & FLP_GRAD_LORA_B,                                  \
-    "spec.grads has FLP_GRAD_LORA_B", "spec.grads lacks FLP_GRAD_LORA_B", "")
+    "spec.grads has FLP_GRAD_LORA_B", "spec.grads lacks FLP_GRAD_LORA_B", "")                                          \
+  A(const float *, target_score, N, ONE, FLOAT, 0, IN, "oxxx", s->rank, "", "spec.rank is 0",                          \
+    "only forward counts what is above it")
 /* clang-format on */
 
 /* Sizes: X(ID, what a call has, of spec s and args a, the field that says it or ""). K: targets of a row; T: best

@@ -260,6 +260,8 @@ void eager_top_carve(const flp_spec *spec, const eager_plan *plan, eager_block *
 int eager_top_wants_rank(const flp_spec *spec, const flp_args *args);
 /* Forgets what was met of the first `count` rows of a panel. */
 void eager_top_clear(const eager_call *call, const eager_top *top, int64_t count);
+/* t of a row's target: its own, or where that is -INFINITY what the call says of another shard's. */
+double eager_top_target(const flp_args *args, int64_t row, double own);
 /* Scores of columns from `column` on, of one row. */
 void eager_top_add(const eager_call *call, const eager_top *top, int worker, int64_t in_panel, int64_t column,
                    const double *t, int64_t count);

@@ -171,8 +171,11 @@ static void find_targets(forward_job *job) {
   eager_team_run(call->team, job->groups, fold_group, job);
   job->only_targets = 0;
   for (int64_t i = 0; i < job->count; i++) {
-    eager_scale scale = eager_row_scale(call->spec, call->args, call->rows.index[job->first + i]);
-    job->memory->top.target[i] = eager_score(&scale, job->memory->target[i]);
+    int64_t row = call->rows.index[job->first + i];
+    eager_scale scale = eager_row_scale(call->spec, call->args, row);
+    double own = job->memory->target[i];
+    job->memory->top.target[i] =
+        eager_top_target(call->args, row, own == -INFINITY ? own : eager_score(&scale, own));
   }
 }
 

@@ -185,7 +185,8 @@ static void forward_row(void *context, int64_t active, int worker) {
   eager_row_finish(call, row, &scale, whole, &target);
   eager_scores_write(call, row, whole, list.value, list.count, list.count);
   if (call->spec->topk || call->spec->rank)
-    finish_top(call, row, &list, eager_score(&scale, target), whole);
+    finish_top(call, row, &list,
+               eager_top_target(call->args, row, list.target < 0 ? target : eager_score(&scale, target)), whole);
 }
 
 void eager_listed_forward(const eager_call *call, const eager_listed_memory *memory) {

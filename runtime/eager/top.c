@@ -79,7 +79,11 @@ static void sort(eager_top_entry *heap, int64_t count) {
 
 /* ---- scores ---- */
 
-/* A NaN is above and below nothing; its row is found by the sums. */
+double eager_top_target(const flp_args *args, int64_t row, double own) {
+  return own == -INFINITY && args->target_score ? (double)args->target_score[row] : own;
+}
+
+/* A NaN is above and below nothing; its row is found by the sums. Ranks compare scores as they are passed on, in float. */
 void eager_top_add(const eager_call *call, const eager_top *top, int worker, int64_t in_panel, int64_t column,
                    const double *t, int64_t count) {
   if (wants_best(call->spec, call->args)) {
@@ -89,7 +93,7 @@ void eager_top_add(const eager_call *call, const eager_top *top, int worker, int
   }
   if (!eager_top_wants_rank(call->spec, call->args)) return;
   int32_t above = 0;
-  for (int64_t j = 0; j < count; j++) above += t[j] > top->target[in_panel];
+  for (int64_t j = 0; j < count; j++) above += (float)t[j] > (float)top->target[in_panel];
   top->above[worker * top->panel_rows + in_panel] += above;
 }
 

@@ -574,13 +574,14 @@ enum flp_part {
   FLP_TOP_LIST_PARAMS(P)
 
 /* module top: entry top_begin, one thread an active row: empty lists, floors that only -inf is below (best > 0), marks from zy
- * (ranks 1), no lost rows. */
+ * (ranks 1), of a target on another shard from target_score, or NULL; no lost rows. */
 #define FLP_TOP_BEGIN_PARAMS(P)                                             \
   P(region, local_target) P(region, scale) P(region, count) P(region, zy)   \
   P(f32, cap_in) P(i32, capped)                                             \
   P(i32, row_begin) P(i32, row_end)                                         \
   P(i32, best)  /* K */                                                     \
   P(i32, ranks) /* 1: rank is wanted */                                     \
+  P(region, index) P(ptr, target_score)                                     \
   P(region, top_count) P(region, top_low) P(region, top_floor) P(region, top_mark) P(region, top_above) \
   P(region, top_lost) /* (1 + chunk) i32: how many rows are lost, and which r */
 
@@ -619,11 +620,11 @@ enum flp_part {
 /* module top: entry top_finish, one CTA an active row: what flp_args names so; each may be null. stats: (n,4) f32 by row,
  * as combine writes it; null: of a shard of a larger vocabulary, which has partial (n,4) f32 by row. */
 #define FLP_TOP_FINISH_PARAMS(P)                                            \
-  P(region, count) P(region, index) P(region, local_target)                 \
+  P(region, count) P(region, index)                                         \
   P(i32, row_begin) P(i32, row_end)                                         \
   P(i32, best) P(i32, vocab_valid) P(i64, vocab_offset)                     \
   P(region_or_null, top_column) P(region_or_null, top_score) P(i32, top_places) \
-  P(region, top_count) P(region, top_above)                                 \
+  P(region, top_count) P(region, top_mark) P(region, top_above)             \
   P(ptr, stats) P(ptr, partial)                                             \
   P(ptr, top_ids) P(ptr, top_logprob) P(ptr, top_rest) P(ptr, rank)
 

@@ -69,6 +69,7 @@ static flp_status launch_begin(const flp_call *call, flp_row_range rows) {
       FLP_GIVE_ROWS(rows),
       .best = flp_call_best(call),
       .ranks = call->args->rank != NULL,
+      .target_score = call->args->rank ? flp_call_pointer(call->args->target_score) : 0,
   };
   return flp_launch_over(call, FLP_ENTRY_top_begin, &p, rows.end - rows.begin, 1);
 }

@@ -38,13 +38,20 @@ return function(k, spec)
     return B.above(y * k.load(k.f32, p.scale, a))
   end
 
+  -- That above the target's of another shard; NaN of a row that has none.
+  local function other_mark(p, a)
+    return k.branch(k.is_null(p.target_score), function() return number(nan) end, function()
+      return B.above(k.load(k.f32, p.target_score, k.load(k.i32, p.index, a)))
+    end)
+  end
+
   local function top_begin(p)
     local row = k.ctaid() * THREADS + k.tid()
     k.when(k.eq(row, 0), function() k.store(p.top_lost, 0, integer(0)) end)
     k.exit_if(k.ge(row, rows_of(p)))
     local a = p.row_begin + row
-    local is_ranked = k.ne(p.ranks, 0) & k.ge(k.load(k.i32, p.local_target, a), 0)
-    local mark = k.branch(is_ranked, function() return mark_of(p, a) end, function() return number(nan) end)
+    local is_own = k.ne(p.ranks, 0) & k.ge(k.load(k.i32, p.local_target, a), 0)
+    local mark = k.branch(is_own, function() return mark_of(p, a) end, function() return other_mark(p, a) end)
     local floor = k.select(k.gt(p.best, 0), number(B.LOWEST), nan)
     k.store(p.top_mark, row, mark)
     k.store(p.top_floor, row, floor)
@@ -199,7 +206,7 @@ return function(k, spec)
     local reference = reference_of(p, i)
     k.when(k.gt(p.best, 0), function() finish_best(p, row, i, reference) end)
     k.when(k.eq(k.lane(), 0) & ~k.is_null(p.rank), function()
-      local is_ranked = ~reference.is_bad & k.ge(k.load(k.i32, p.local_target, a), 0)
+      local is_ranked = ~reference.is_bad & ~k.is_nan(k.load(k.f32, p.top_mark, row))
       k.store(p.rank, i, k.select(is_ranked, k.load(k.i32, p.top_above, row), -1))
     end)
   end

@@ -377,7 +377,6 @@ def case_a_vocabulary_divided_over_an_axis_is_refused_by_field():
     ask("weight is the same on all devices of axis 'tp'", specs=(whole, whole, whole))
     ask("hidden is different on the devices of axis 'tp'", specs=(of_vocab,) * 3)
     ask("vocab_total is 165 (accepted: None, or 166 to 330: only the last", vocab_total=165)
-    ask("rank is True (accepted: False with axis_name", rank=True)
 
 
 def case_operands_divided_by_jit_are_gathered():

@@ -121,7 +121,7 @@ def result_of(row, arrays):
     given, leaves, upstream = ({name: given_of(value, arrays) for name, value in row[part].items()}
                                for part in ("given", "leaves", "upstream"))
     forms = {"": lambda given: outputs_of(given, row["function"])}
-    if row["function"] == "linear_logprob" and not given.get("rank"):
+    if row["function"] == "linear_logprob":
         forms["shards."] = of_shards
     result = {}
     for form, outputs in forms.items():

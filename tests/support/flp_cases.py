@@ -244,7 +244,7 @@ SHARDED = [
     case("parallel.linear_logprob", temperature=0.7, softcap=9.0, scale=1.2, merge="gather", budget=2**25, save=False, **PARALLEL),
     case("parallel.linear_logprob", rows="@rows", reduce_grad_hidden=True, reduce_dtype=torch.float32, **PARALLEL),
     case("parallel.linear_logprob", **TAIL, sequence_parallel=False, gather=None, **BUFFER),
-    case("parallel.linear_logprob", keep="@keep"), case("parallel.linear_logprob", topk=5),
+    case("parallel.linear_logprob", keep="@keep"), case("parallel.linear_logprob", topk=5, rank=True),
     case("parallel.linear_logprob", "ignored as 5", ignore_index=5),
     case("parallel.linear_logprob", mixed="round", **MIXED), case("parallel.linear_logprob", lora="@lora", frozen=("weight",)),
     *edged("shards", ["nan row", "bad ids", "beyond"], entropy=True),

@@ -95,7 +95,7 @@ def head(rank, group, cuts, made, options, place=True, sequence=False, needs=("h
 
 
 def best(rank, group, cuts, made, options, sequence=False, engine="libflp", edit=None):
-    """The best tokens and the log-probabilities of problem(**made) -> logprob, ids, logprobs, rest, gradient of hidden"""
+    """The best tokens, ranks and log-probabilities of problem(**made) -> logprob, Top, rank, gradient of hidden"""
     _plans.clear()
     create, _plans._create = _plans._create, torch_form if engine == "torch form" else _plans._create
     hidden, weight, target, bias = problem(**made)
@@ -104,12 +104,12 @@ def best(rank, group, cuts, made, options, sequence=False, engine="libflp", edit
     hidden = (mine(hidden, rank, group) if sequence else hidden).requires_grad_()
     options = dict(options, group=group, sequence_parallel=sequence, **place_of(rank, cuts))
     try:
-        *values, top = flp.parallel.linear_logprob(hidden, shard(weight, rank, cuts), target, shard(bias, rank, cuts),
-                                                   **options)
+        *values, top, above = flp.parallel.linear_logprob(hidden, shard(weight, rank, cuts), target,
+                                                          shard(bias, rank, cuts), rank=True, **options)
         values[0].masked_fill(values[0].isnan(), 0).sum().backward()
     finally:
         _plans._create = create
-    return values[0].detach(), tuple(top), hidden.grad
+    return values[0].detach(), top, above, hidden.grad
 
 
 def twice(rank, group, cuts, made, options):

@@ -109,8 +109,9 @@ def test_best_tokens_of_all_ranks(ranks, engine, sequence, cuts, options):
     hidden, weight, target, bias = problem(**made)
     spoil_rows(hidden, weight, target)
     known = {"temperature": options.get("temperature", 1.0), "topk": options["topk"]}
-    logprob, top = flp.linear_logprob(hidden, weight, target, bias, **known)
-    for got, (ids, logprobs, rest), grad in results:
+    logprob, top, rank = flp.linear_logprob(hidden, weight, target, bias, rank=True, **known)
+    for got, (ids, logprobs, rest), above, grad in results:
+        assert torch.equal(above, rank)
         assert torch.allclose(got, logprob, atol=VALUE_TOLERANCE, rtol=0, equal_nan=True)
         assert torch.equal(ids, top.ids) and ids.dtype is torch.int32
         assert torch.allclose(logprobs, top.logprobs, atol=VALUE_TOLERANCE, rtol=0, equal_nan=True)

@@ -234,7 +234,7 @@ static void set_targeted_row(check_list *list, const check_oddity *o, size_t i, 
 
 static void set_top(check_case *c, int topk) {
   c->spec.topk = topk < 0 ? 0 : topk ? topk : 20;
-  c->spec.rank = c->shards == 1;
+  c->spec.rank = 1;
 }
 
 static void set_top_row(check_list *list, const check_oddity *o, size_t i, check_case *c) {

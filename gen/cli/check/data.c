@@ -451,6 +451,7 @@ call_problem check_problem_call(const check_problem *p) {
                                    [FLP_ARRAY_target] = p->target,
                                    [FLP_ARRAY_rows] = p->rows,
                                    [FLP_ARRAY_old_lse] = p->old_lse,
+                                   [FLP_ARRAY_target_score] = p->target_score,
                                    [FLP_ARRAY_list_offsets] = p->list_offsets,
                                    [FLP_ARRAY_list_ids] = p->list_ids,
                                    [FLP_ARRAY_lora_a] = p->lora_a,
@@ -481,7 +482,7 @@ check_problem check_problem_plain(const check_problem *problem) {
   if (plain.c.lora != CHECK_LORA_ON) remove_adapter(&plain);
   if (plain.scores) plain.c.spec.grads = 0; /* no upstream gradient of logprobs says what its gradients are */
   plain.loss = NULL;
-  plain.old_lse = plain.teacher = NULL;
+  plain.old_lse = plain.target_score = plain.teacher = NULL;
   memset(plain.loss_input, 0, sizeof plain.loss_input);
   return plain;
 }

@@ -35,7 +35,7 @@ typedef struct check_problem {
   void *list_ids;        /* (list_count) target dtype */
   int64_t list_count;
   int has_bad;                            /* a bad row or row id */
-  float *old_lse;                         /* (n), or NULL */
+  float *old_lse, *target_score;          /* (n), or NULL */
   const flp_loss *loss;                   /* of spec.loss, or NULL */
   float *loss_input[FLP_LOSS_INPUTS_MAX]; /* (n) what the loss reads; NULL: not read, or left to its default */
   double loss_parameters[FLP_LOSS_PARAMETERS_MAX];

@@ -43,6 +43,17 @@ static double slack_of(const oracle_row *row) {
 
 /* ---- rows without columns ---- */
 
+/* Of all shards; -1 where one finds the row bad. */
+static int64_t rank_of(const judge *j, int64_t row) {
+  int64_t sum = 0;
+  for (int64_t shard = 0; shard < j->problem->c.shards; shard++) {
+    int32_t rank = j->result->rank[shard * j->n + row];
+    if (rank < 0) return rank;
+    sum += rank;
+  }
+  return sum;
+}
+
 static void judge_empty(const judge *j, int64_t shard, int64_t row, double wanted) {
   for (int64_t i = 0; i < j->topk; i++) {
     int64_t at = (shard * j->n + row) * j->topk + i;
@@ -54,7 +65,7 @@ static void judge_empty(const judge *j, int64_t shard, int64_t row, double wante
 static void judge_idle_row(const judge *j, int64_t row, double wanted) {
   for (int64_t shard = 0; shard < j->problem->c.shards; shard++) judge_empty(j, shard, row, wanted);
   if (j->result->top_rest) set(&j->rest, row, j->result->top_rest[row], wanted, 1, 0);
-  if (j->result->rank && j->result->rank[row] != -1) j->rank_note[row] = "a row without a rank has one";
+  if (j->result->rank && rank_of(j, row) != -1) j->rank_note[row] = "a row without a rank has one";
 }
 
 /* ---- the columns of a row on a shard ---- */
@@ -139,7 +150,7 @@ static void judge_columns(const judge *j, int64_t shard, int64_t row, const orac
 }
 
 static void judge_rank(const judge *j, int64_t row, const oracle_row *truth, const double *t) {
-  int32_t rank = j->result->rank[row];
+  int64_t rank = rank_of(j, row);
   double target = t[j->problem->target_id[row]], slack = slack_of(truth);
   int is_exact = check_score_allowance(truth) == 0;
   int64_t certain = 0, possible = 0;

@@ -68,6 +68,19 @@ static void guess_rows(const check_problem *problem, all_rows *out) {
 
 /* ---- inputs ---- */
 
+static int has_rank_of_shards(const check_case *c) {
+  return c->spec.rank && c->shards > 1;
+}
+
+static flp_status set_target_score(check_problem *problem, const oracle_row *truth) {
+  int64_t n = problem->c.n;
+  problem->target_score = take(problem, n, sizeof *problem->target_score);
+  FLP_TRY(status_of(problem));
+  for (int64_t row = 0; row < n; row++)
+    problem->target_score[row] = (float)((truth[row].logprob + truth[row].maximum + truth[row].log_sum) / M_LN2);
+  return FLP_OK;
+}
+
 static flp_status draw_old_lse(check_problem *problem, const oracle_row *truth, uint64_t seed) {
   const check_case *c = &problem->c;
   problem->old_lse = take(problem, c->n, sizeof *problem->old_lse);
@@ -309,6 +322,7 @@ void check_problem_follow_scores(check_problem *problem, const int64_t *rows, co
 
 static flp_status train(check_problem *problem, const all_rows *truth) {
   uint64_t seed = cli_hash(problem->c.seed + 0x10055);
+  if (has_rank_of_shards(&problem->c)) FLP_TRY(set_target_score(problem, truth->row));
   if (problem->c.old != CHECK_OLD_NONE) FLP_TRY(draw_old_lse(problem, truth->row, seed));
   if (!problem->loss) return FLP_OK;
   FLP_TRY(set_scores(problem, truth->row));
@@ -328,7 +342,7 @@ static flp_status train(check_problem *problem, const all_rows *truth) {
 flp_status check_problem_train(check_problem *problem) {
   const check_case *c = &problem->c;
   problem->loss = cli_loss_of(&c->spec);
-  if (!problem->loss && c->old == CHECK_OLD_NONE) return FLP_OK;
+  if (!problem->loss && c->old == CHECK_OLD_NONE && !has_rank_of_shards(c)) return FLP_OK;
   problem->is_guessed = c->sampled || (double)c->n * (double)c->spec.vocab * (double)c->spec.hidden > WHOLE_ROWS;
   all_rows truth = {take(problem, c->n, sizeof *truth.row),
                     take(problem, c->n * problem->targets, sizeof *truth.logprob)};

@@ -114,10 +114,11 @@ class _Call:
         return m.clamp_min(_eager_torch.LOWEST), s, q, zy
 
 
-def _write_best(call, top, sums, ty, without):
+def _write_best(call, top, sums, zy, without):
     if top is not None:
         best = _eager_top.Best(call.scores, top)
         best.add_lists(call.entries, call.unmasked())
+        ty = best.target_of(zy, call.scores.log2_units(zy, call.scores.row_scale))
         best.write(call.bad, _eager_torch._settle(*sums), ty, without)
 
 
@@ -130,7 +131,7 @@ def forward(plan, ops, settings, logprob, entropy, stats, top=None, mean=None):
         ty = call.scores.log2_units(zy, call.scores.row_scale)
         record = _eager_torch._finish(plan, m, s, q, ty)
         _eager_torch._write(call.active, call.bad, record, logprob, entropy, stats)
-        _write_best(call, top, (m, s, q), ty, record[:, 0].isnan() | record[:, 1].isnan())
+        _write_best(call, top, (m, s, q), zy, record[:, 0].isnan() | record[:, 1].isnan())
         if mean is not None:
             total = LN2 * call.entries.row_sums(call.unmasked()) / call.entries.lengths
             mean.zero_()
@@ -144,7 +145,7 @@ def partial(plan, ops, settings, out, top=None):
     with _eager_torch._plain_products(ops.hidden):
         call = _Call(plan, _c.PASS_FORWARD, ops, settings)
         m, s, q, zy = call.fold()
-        _write_best(call, top, (m, s, q), None, s.isnan() | ~(m <= _eager_torch.LIMIT))
+        _write_best(call, top, (m, s, q), zy, s.isnan() | ~(m <= _eager_torch.LIMIT))
         out[:] = torch.tensor([_eager_torch.LOWEST, 0.0, 0.0, -math.inf], device=out.device)
         out[call.bad] = torch.tensor([math.nan, 0.0, 0.0, -math.inf], device=out.device)
         out[call.active] = torch.stack([part.float() for part in _eager_torch._settle(m, s, q)] + [zy], 1)

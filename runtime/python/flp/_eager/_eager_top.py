@@ -60,6 +60,12 @@ class Best:
             top.rank[active] = self._rank(ty)
         top.fill(active[without], math.nan)
 
+    def target_of(self, zy, ty):
+        """The targets' scores in log2 units; of another shard's, which is -inf in zy, what the call says."""
+        if self.top.target_score is None:
+            return ty
+        return torch.where(zy == -math.inf, self.top.target_score[self.scores.active].double(), ty)
+
     def _logprobs(self, sums):
         m, s = sums[0].unsqueeze(1), sums[1].unsqueeze(1)
         if self.top.is_part:
@@ -73,10 +79,12 @@ class Best:
         return left.masked_fill(none, 0)
 
     def _rank(self, ty):
-        """How many columns are above the target: a second sweep, as the first one did not know its score."""
+        """How many columns are above the target, in float32 as scores are passed on: a second sweep, as the first one did
+        not know its score."""
+        ty = ty.float()
         if self.lists is not None:
             entries, t = self.lists
-            return entries.row_sums((t > ty[entries.row]).double()).int()
+            return entries.row_sums((t.float() > ty[entries.row]).double()).int()
         scores, rank = self.scores, torch.zeros(ty.shape, dtype=torch.int32, device=ty.device)
         for columns in scores.column_tiles():
             weight = scores.weight(columns)
@@ -84,5 +92,5 @@ class Best:
                 part = slice(*rows)
                 x = scores.raw(scores.hidden(rows), weight, columns)[:rows[1] - rows[0]]
                 t = scores.log2_units(x, scores.row_scale[part].unsqueeze(1))
-                rank[part] += (t > ty[part].unsqueeze(1)).sum(1, dtype=torch.int32)
+                rank[part] += (t.float() > ty[part].unsqueeze(1)).sum(1, dtype=torch.int32)
         return rank

@@ -318,7 +318,8 @@ def partial(plan, ops, settings, out, targets=None, top=None):
         best = None if top is None else _eager_top.Best(scores, top)
         m, s, q, zy = _fold(scores, best)
         if best is not None:
-            best.write(bad, _settle(m, s, q), None, s.isnan() | ~(m <= LIMIT))
+            ty = best.target_of(zy[:, 0], scores.log2_units(zy[:, 0], scores.row_scale))
+            best.write(bad, _settle(m, s, q), ty, s.isnan() | ~(m <= LIMIT))
         out[:] = torch.tensor([LOWEST, 0.0, 0.0, -math.inf], device=out.device)
         out[bad] = torch.tensor([math.nan, 0.0, 0.0, -math.inf], device=out.device)
         score = zy[:, 0]

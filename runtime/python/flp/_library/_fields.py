@@ -98,6 +98,7 @@ ARGS = (
     ("grad_lora_a_stride", c_int64, 0),
     ("grad_lora_b", c_void_p, 0),
     ("grad_lora_b_stride", c_int64, 0),
+    ("target_score", c_void_p, 0),
 )
 
 # Arrays of flp_args: name, its dimensions, what it holds, the field of flp_spec that alone asks for it.
@@ -140,6 +141,7 @@ ARRAYS = (
     ("lora_b", "V", "R", "DTYPE", "lora_rank"),
     ("grad_lora_a", "R", "D", "GRAD_LORA", ""),
     ("grad_lora_b", "V", "R", "GRAD_LORA", ""),
+    ("target_score", "N", "ONE", "FLOAT", "rank"),
 )
 
 # The field that says a dimension.

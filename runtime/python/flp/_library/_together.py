@@ -13,11 +13,9 @@ OWN = {
     "keep": ("old_lse", "tail_report", "chunk_rows"),
     "target": ("old_lse",),
     SLICES: ("chunk_rows", "save"),
-    "axis_name": ("rank",),
     "eager": ("tail", "tail_report", "mixed", "lora"),
 }
-ROWS = (*_fields.APART, ("eager", (), "whose gradients are torch's own"),
-        ("axis_name", (), "as no device knows what stands above a target"))
+ROWS = (*_fields.APART, ("eager", (), "whose gradients are torch's own"))
 WITHOUT = {}  # option: {what a call with it goes without: why}
 for _option, _others, _why in ROWS:
     _without = WITHOUT.setdefault(_option, dict.fromkeys(OWN.get(_option, ()), _why))

@@ -30,13 +30,14 @@ class Top(NamedTuple):
 
 class Outputs:
     """Memory of what one forward pass over n rows gives: ids (n,K), logprobs (n,K), rest (n), rank (n); None for what
-    is not asked for. is_part: of a vocab shard, whose logprobs are scores t in nats, without a rest."""
+    is not asked for. is_part: of a vocab shard, whose logprobs are scores t in nats, without a rest; its rank counts what
+    is above target_score (n), of other shards' targets."""
 
-    __slots__ = ("ids", "logprobs", "rest", "rank", "is_part")
+    __slots__ = ("ids", "logprobs", "rest", "rank", "is_part", "target_score")
 
     def __init__(self, target, settings, is_part=False):
         n, k, device = target.shape[0], settings.topk, target.device
-        self.is_part = is_part
+        self.is_part, self.target_score = is_part, None
         self.ids = torch.empty((n, k), dtype=target.dtype, device=device) if k else None
         self.logprobs = torch.empty((n, k), dtype=torch.float32, device=device) if k else None
         self.rest = torch.empty(n, dtype=torch.float32, device=device) if k and not is_part else None
@@ -44,7 +45,8 @@ class Outputs:
 
     def fields(self):
         """flp_args fields of the forward pass."""
-        return {"top_ids": self.ids, "top_logprob": self.logprobs, "top_rest": self.rest, "rank": self.rank}
+        return {"top_ids": self.ids, "top_logprob": self.logprobs, "top_rest": self.rest, "rank": self.rank,
+                "target_score": self.target_score}
 
     def tensors(self):
         """Those that there are, in order."""
@@ -87,6 +89,11 @@ def metrics_of(tensors, settings, lead):
     """The tensors of Outputs as metrics of a loss -> {name: tensor of lead's shape, (..., K) of the best}"""
     names = (("top_ids", "top_logprobs", "top_rest") if settings.topk else ()) + (("rank",) if settings.rank else ())
     return {name: values.reshape(lead + values.shape[1:]) for name, values in zip(names, tensors)}
+
+
+def above(counts, logprob):
+    """The ranks of rows, whose counts of each shard are (R,N): −1 where a shard has none, or the logprob is NaN."""
+    return counts.sum(0, dtype=torch.int32).masked_fill((counts < 0).any(0) | logprob.isnan(), NO_ID)
 
 
 def without(top, rows, value):

@@ -75,10 +75,15 @@ def forward(shard, call, values):
     numbers = {**dict(call.numbers), "entropy": _c.ENTROPY_FORWARD if "entropy" in call.results else _c.ENTROPY_NONE}
     results = ("partial", *(("partial_targets",) if several else ()), *(TOP[:2] if is_best else ()))
     own = _own_of(shard, numbers, values)
+    if "rank" in call.results:
+        results, own = (*results, "rank"), {**own, "target_score": _target_score(shard, call, numbers, own)}
     parts = _on_each(shard, call._replace(results=results), numbers, own)
     made = _combined(shard, call, numbers, values, _merged(shard, parts, own["target"]))
     if is_best:
         made.update(zip(TOP, _best(shard, parts, made, numbers["topk"])))
+    if "rank" in call.results:
+        above, is_bad = jax.lax.psum((parts["rank"], parts["rank"] < 0), shard.axis)
+        made["rank"] = jnp.where((is_bad > 0) | jnp.isnan(made["logprob"]), NO_ID, above)
     return {name: made[name] for name in call.results}
 
 
@@ -115,6 +120,16 @@ def _on_each(shard, call, numbers, own):
         return run(shard.rows, own)
     is_last = jax.lax.axis_index(shard.axis) == shard.size - 1
     return jax.lax.cond(is_last, functools.partial(run, last), functools.partial(run, shard.rows), own)
+
+
+def _target_score(shard, call, numbers, own):
+    """(N) the targets' scores in log2 units, whatever device has them: the maxima of lists of the target alone."""
+    target = own["target"]
+    offsets = jax.lax.pcast(jnp.arange(len(target) and len(target) + 1), shard.axis, to="varying")
+    alone = {**own, "target": jnp.where(target < 0, IGNORED, target), "list_offsets": offsets, "list_ids": target}
+    plain = {name: value for name, value in numbers.items() if name not in ("topk", "entropy")}
+    score = _on_each(shard, call._replace(results=("partial",)), plain, alone)["partial"][:, 0]
+    return jax.lax.pcast(jax.lax.pmax(score, shard.axis), shard.axis, to="varying")
 
 
 def _merged(shard, parts, target):

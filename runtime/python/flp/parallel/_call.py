@@ -67,19 +67,37 @@ class Call:
             whole.view(self.group.size, -1, *more)[:, part] = values.view(self.group.size, -1, *more)
 
     def top(self, ops):
-        """Memory for the best tokens of all rows on this rank's shard; None where none are asked for."""
+        """Memory for the best tokens and ranks of all rows on this rank's shard; None where none are asked for."""
         settings = self.settings
-        if not settings.topk:
+        if not settings.topk and not settings.rank:
             return None
         is_whole = settings.offset == 0 and settings.total == settings.valid
         return _top.Outputs(ops.target, settings, not is_whole)
 
     def best(self, top, logprob, stats):
-        """The best tokens of all ranks -> ids (N,K), logprobs (N,K), rest (N)"""
+        """The best tokens of all ranks -> ids (N,K), logprobs (N,K), rest (N), and rank (N), as far as they are asked for"""
         if not top.is_part and self.group.size == 1:
             return top.tensors()
+        rank = () if top.rank is None else (_top.above(self.group.gather(top.rank), logprob),)
+        if top.ids is None:
+            return rank
         t = top.logprobs if top.is_part else _top.scores(top.logprobs, stats)  # other ranks have padding alone
-        return _top.merged([self.group.gather(values) for values in (top.ids, t)], logprob, stats, self.settings.topk)
+        best = _top.merged([self.group.gather(values) for values in (top.ids, t)], logprob, stats, self.settings.topk)
+        return (*best, *rank)
+
+    def _target_score(self, ops):
+        """(N) the targets' scores in log2 units, whatever rank has them: the maxima of lists of the target alone."""
+        settings, target, n = copy.copy(self.settings), ops.target, ops.target.shape[0]
+        settings.topk, settings.rank, settings.tail, settings.entropy = 0, False, 0.0, False
+        score = _merge.nothing(n, 0, target.device)[:, 0].contiguous()
+        if not self.empty:
+            is_bad = (target < 0) | (target >= settings.total)  # the pass itself finds and counts them
+            alone = {"target": target.masked_fill(is_bad, settings.ignore_index), "list_ids": target,
+                     "list_offsets": torch.arange(n + 1, device=target.device)}
+            score = _run.partial(Operands(**{name: alone.get(name, getattr(ops, name)) for name in OPERANDS}),
+                                 settings)[:, 0].contiguous()
+        self.group.maximum(score)
+        return score
 
     def _settings_that_keep(self, first, n, grads):
         """first: the first of the chunks of n rows -> {rows: Settings} of those that keep; {}: all recompute"""
@@ -93,9 +111,13 @@ class Call:
     def _partial(self, ops, settings, grads, top=None):
         """The statistics of one chunk, and its Kept or None; fills top."""
         rows = ops.target.shape[0]
+        if top is not None and top.rank is not None and (top.is_part or self.group.size > 1):
+            top.target_score = self._target_score(ops)
         if self.empty:
             if top is not None:
                 top.fill(slice(None), -math.inf)
+                if top.rank is not None:
+                    top.rank.zero_()
             return _merge.nothing(rows, ops.targets, ops.target.device), None
         kept = _run.keep_piece(ops, settings[rows], grads) if settings else None
         return _run.partial(ops, settings.get(rows, self.settings), kept, top), kept

@@ -53,7 +53,7 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                    reduce_grad_hidden: bool = ..., reduce_dtype: torch.dtype = ..., sequence_parallel: bool = ...,
                    gather: Any = ..., grad_weight_accumulate: Tensor | None = ...,
                    save: bool | None = ..., keep: tuple[Tensor, Tensor] | None = ..., tail: float | None = ...,
-                   tail_report: Tensor | None = ..., topk: int = ...,
+                   tail_report: Tensor | None = ..., topk: int = ..., rank: bool = ...,
                    mixed: Literal["round", "split"] | None = ..., lora: Lora | None = ...) -> Any: ...
 
 
@@ -68,7 +68,7 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                    grad_weight_accumulate: Tensor | None = None,
                    save: bool | None = None, keep: tuple[Tensor, Tensor] | None = None,
                    tail: float | None = None, tail_report: Tensor | None = None,
-                   topk: int = 0, mixed: Literal["round", "split"] | None = None,
+                   topk: int = 0, rank: bool = False, mixed: Literal["round", "split"] | None = None,
                    lora: Lora | None = None) -> Any:
     """flp.linear_logprob of a head whose vocabulary is sharded over the ranks of a group; every rank makes the same
     call.
@@ -104,8 +104,8 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
     tail, tail_report
                   as for flp.linear_logprob, the bound the same on every rank; a rank's report is of its own shard,
                   whose part of dz obeys the bound, and so does their sum. Ranks may leave out more or less of a row
-    topk          as for flp.linear_logprob, the same on every rank, which send their best K tokens to each other:
-                  (N,K) ids and float32. There is no rank: no shard knows what stands above a target
+    topk, rank    as for flp.linear_logprob, the same on every rank. They send their best K tokens to each other, (N,K)
+                  ids and float32; for the rank a MAX of (N) float32 before the pass, and (N) int32
     mixed         as for flp.linear_logprob, the same on every rank, as are the dtypes: float32 shards of a head beside
                   hidden states of 16 bits, which are sent as they are, or the reverse
     lora          as for flp.linear_logprob: a (r, D) the same on every rank, b (this rank's V, r) its rows as those of
@@ -113,8 +113,8 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                   reduce_grad_hidden is. No sequence_parallel, gather or mixed, nor what flp.linear_logprob refuses
     The other arguments are those of flp.linear_logprob; rows and temperature are of all N rows.
 
-    Returns logprob (...) float32 in nats, in target's shape and the same on every rank; or a tuple of it, the entropy
-    and top, as asked for. Every rank is to form the same loss of them, and to require gradients of the same operands;
+    Returns logprob (...) float32 in nats, in target's shape and the same on every rank; or a tuple of it, the entropy,
+    top and the rank, as asked for. Every rank is to form the same loss of them, and to require gradients of the same operands;
     they are computed once (no double backward). That of hidden is sent only if hidden requires it.
     source: arXiv:1909.08053, section 3
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes. What
@@ -131,7 +131,7 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
         _check.refuse_type("gather", gather, "None, or a callable")
     _check.tensor_of("hidden", hidden)
     _check.tensor_of("target", target)
-    _together.check({"target": _together.several(target, hidden), "gather": gather, "topk": topk,
+    _together.check({"target": _together.several(target, hidden), "gather": gather, "topk": topk, "rank": rank,
                      "sequence_parallel": sequence_parallel, **options})
     _transforms.check_plain(NAME, (weight_shard, bias_shard, hidden, target, temperature, rows,
                                    getattr(lora, "a", None), getattr(lora, "b", None)), TRANSFORMS)
@@ -150,15 +150,15 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
             shared.group = _group.Group(None) if weight.replicated else whole_group
             shared.chunk = _chunk_of(sequence_parallel, shared.group, weight.replicated)
             shared.reduce_dtype = _reduction_of(hidden, reduce_grad_hidden, reduce_dtype, shared)
-            call = _checked(shared, whole_group, hidden, weight.tensor, target, bias_shard, options, topk)
+            call = _checked(shared, whole_group, hidden, weight.tensor, target, bias_shard, options, topk, rank)
         place = _weights.place_of(weight_shard, weight.tensor.shape[0], weight.place or given, shared.group)
-        return call.shaped(_run(shared, call, place, topk))
+        return call.shaped(_run(shared, call, place, topk, rank))
 
 
 NAME, TRANSFORMS = "flp.parallel.linear_logprob", "torch.autograd"
 
 
-def _checked(shared, group, hidden, weight, target, bias, options, topk):
+def _checked(shared, group, hidden, weight, target, bias, options, topk, rank):
     """The call of this rank. shared: what the ranks share; weight: what this rank has of it"""
     bias = bias if bias is None else _weights.local_of("bias_shard", bias, group).tensor
     lora = options["lora"]
@@ -169,18 +169,18 @@ def _checked(shared, group, hidden, weight, target, bias, options, topk):
     lead = target.shape[:hidden.dim() - 1]
     _check_rows(hidden, lead, shared)
     call = Call(NAME, hidden, weight, target, bias, instead=TRANSFORMS, names=("weight_shard", "bias_shard"),
-                lead=lead if shared.chunk else None, asked={"topk": topk}, **options)
+                lead=lead if shared.chunk else None, asked={"topk": topk, "rank": rank}, **options)
     call.settings.wide_grads = _c.GRAD_LORA_A | (_c.GRAD_HIDDEN if shared.reduce_dtype is torch.float32 else 0)
     return call
 
 
-def _run(shared, call, place, topk):
-    """Scores, or runs the autograd function -> logprob, the entropy if asked for, and the best tokens behind them"""
+def _run(shared, call, place, topk, rank):
+    """Scores, or runs the autograd function -> logprob, the entropy, the best tokens and the rank, as asked for"""
     settings = shared.settings = call.settings
     settings.offset, settings.valid, settings.total = place
     shared.empty = place.valid == 0
-    if _top.is_asked(topk, False):
-        _top.settle(settings, topk, False, place.total)
+    if _top.is_asked(topk, rank):
+        _top.settle(settings, topk, rank, place.total)
     if call.operands["weight"].shape[0] == 1:
         _weights.of_two_rows(call)
     if not call.grads:
