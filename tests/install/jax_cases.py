@@ -477,7 +477,8 @@ def answers(name, ask, names):
             call()
         except Exception as error:
             text = str(error).splitlines()[0]
-            return ["%s: %s" % (type(error).__name__, text.partition("flp: ")[2] or text)]  # without XLA's own words
+            text = (text.partition("flp: ")[2] or text).partition(" [executable_name=")[0]  # without XLA's own words
+            return ["%s: %s" % (type(error).__name__, text)]
         return ["nothing"]
 
     names = {"flp": flp, "jax": jax, "jnp": jnp, "numpy": numpy, "N": N, "V": V, "mixture": mixture, **names}

@@ -71,6 +71,8 @@ def _is_divided(name):
 
 def forward(shard, call, values):
     """One pass of all devices -> {result: array}, the same on each of them. values: {name: array}"""
+    if not values["target"].size:
+        return _of_no_rows(call, values)
     is_best, several = TOP[0] in call.results, values["target"].ndim == 2
     numbers = {**dict(call.numbers), "entropy": _c.ENTROPY_FORWARD if "entropy" in call.results else _c.ENTROPY_NONE}
     results = ("partial", *(("partial_targets",) if several else ()), *(TOP[:2] if is_best else ()))
@@ -82,17 +84,29 @@ def forward(shard, call, values):
     if is_best:
         made.update(zip(TOP, _best(shard, parts, made, numbers["topk"])))
     if "rank" in call.results:
-        above, is_bad = jax.lax.psum((parts["rank"], parts["rank"] < 0), shard.axis)
-        made["rank"] = jnp.where((is_bad > 0) | jnp.isnan(made["logprob"]), NO_ID, above)
+        above, least = (reduction(parts["rank"], shard.axis) for reduction in (jax.lax.psum, jax.lax.pmin))
+        made["rank"] = jnp.where((least < 0) | jnp.isnan(made["logprob"]), NO_ID, above)
     return {name: made[name] for name in call.results}
 
 
 def backward(shard, call, values):
     """{gradient: array}: of what is divided each device's own, of all else the sum over them."""
+    if not values["target"].size:
+        return _of_no_rows(call, values)
     numbers = dict(call.numbers)
     made = _on_each(shard, call, numbers, _own_of(shard, numbers, values))
     return {name: grad if _is_divided(name) else jax.lax.psum(grad.astype(jnp.float32), shard.axis).astype(grad.dtype)
             for name, grad in made.items()}
+
+
+def _of_no_rows(call, values):
+    """What a pass over no rows gives, which XLA's compiler for several GPUs does not survive: nothing, and gradients of
+    0."""
+    made = jax.eval_shape(functools.partial(_call.run, call), values)
+    axes = {name: varying(values.get(name.removeprefix(_call.GRAD), values["hidden"])) for name in made}
+    zeros = {name: jnp.zeros(like.shape, like.dtype) for name, like in made.items()}
+    return {name: jax.lax.pcast(array, tuple(axes[name]), to="varying") if axes[name] else array
+            for name, array in zeros.items()}
 
 
 def _own_of(shard, numbers, values):
@@ -125,7 +139,7 @@ def _on_each(shard, call, numbers, own):
 def _target_score(shard, call, numbers, own):
     """(N) the targets' scores in log2 units, whatever device has them: the maxima of lists of the target alone."""
     target = own["target"]
-    offsets = jax.lax.pcast(jnp.arange(len(target) and len(target) + 1), shard.axis, to="varying")
+    offsets = jax.lax.pcast(jnp.arange(len(target) + 1), shard.axis, to="varying")
     alone = {**own, "target": jnp.where(target < 0, IGNORED, target), "list_offsets": offsets, "list_ids": target}
     plain = {name: value for name, value in numbers.items() if name not in ("topk", "entropy")}
     score = _on_each(shard, call._replace(results=("partial",)), plain, alone)["partial"][:, 0]
