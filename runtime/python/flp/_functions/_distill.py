@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Literal, Mapping
 
-import torch
 from torch import Tensor
 
 from .. import losses
@@ -101,14 +100,9 @@ def distill_loss(hidden: Tensor, weight: Tensor, target: Tensor, teacher_logprob
     found = dict(zip(program.metrics, made.metrics))
     if call.settings.entropy:
         found["entropy"] = made.entropy
-    best = _top.metrics_of(made.top.tensors(), call.settings, lead)
-    return value, {**_means(found, counted.reshape(-1).float()), **best}
-
-
-def _means(found, counted):
-    """Over the rows of the mask, where alone the others, which have 0, are none."""
-    share = counted / counted.sum().clamp(min=1)
-    return {name: (values * share).sum() for name, values in found.items()}
+    share = counted.reshape(-1).float() / counted.sum().clamp(min=1)  # of the rows of the mask; others have 0
+    means = {name: (values * share).sum() for name, values in found.items()}
+    return value, {**means, **_top.metrics_of(made.top.tensors(), call.settings, lead)}
 
 
 # ---- checks ----

@@ -5,6 +5,8 @@ is not kept gets a gradient of exactly 0, and flp's backward pass leaves such ro
 """
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -107,10 +109,7 @@ def uniform(shape, seed, device):
     """Numbers in [0, 1), float64, that depend on seed (64 bits, signed) and place alone: splitmix64 of a counter, so that
     every device and every CUDA graph has the same.
     source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014"""
-    count = 1
-    for size in shape:
-        count *= size
-    z = torch.arange(1, count + 1, device=device) * _signed(0x9E3779B97F4A7C15) + seed
+    z = torch.arange(1, math.prod(shape) + 1, device=device) * _signed(0x9E3779B97F4A7C15) + seed
     z = (z ^ _shifted(z, 30)) * _signed(0xBF58476D1CE4E5B9)
     z = (z ^ _shifted(z, 27)) * _signed(0x94D049BB133111EB)
     return (_shifted(z ^ _shifted(z, 31), 11).double() * 2.0**-53).reshape(shape)
