@@ -7,7 +7,6 @@ layer and its model are as they were when the block ends.
 import contextlib
 import functools
 import threading
-import typing
 
 import torch
 
@@ -102,17 +101,11 @@ def _needed(name):
 
 # ---- models ----
 
-class Owner(typing.NamedTuple):
-    """The model that an output layer belongs to."""
-
-    model: torch.nn.Module
-    layer: torch.nn.Module
-
-
-def owner_of(chunk):
-    """The Owner in one of a model's pipeline chunks, inside its wrappers; None where it has no output layer."""
-    found = [module for module in chunk.modules() if isinstance(getattr(module, "output_layer", None), torch.nn.Module)]
-    return Owner(found[0], found[0].output_layer) if found else None
+def owners_of(chunks):
+    """The models that output layers belong to, in a model's pipeline chunks, inside their wrappers, one a chunk."""
+    for chunk in chunks:
+        yield from [module for module in chunk.modules()
+                    if isinstance(getattr(module, "output_layer", None), torch.nn.Module)][:1]
 
 
 @contextlib.contextmanager
@@ -120,13 +113,13 @@ def deferring(host, chunks):
     """Within the block the output layers of a model's chunks give Deferred scores to this thread; where one cannot,
     host's log says why and it gives scores."""
     with contextlib.ExitStack() as stack:
-        for owner in filter(None, map(owner_of, chunks)):
+        for model in owners_of(chunks):
             try:
-                _megatron.check_layer(owner.layer, getattr(owner.model, "config", None))
+                _megatron.check_layer(model.output_layer, getattr(model, "config", None))
             except errors.UnsupportedError as error:
                 _call.note(host, str(error), "output layer")
                 continue
-            stack.enter_context(_one(host, owner))
+            stack.enter_context(_one(host, model))
         yield
 
 
@@ -139,8 +132,8 @@ def called(host, chunks, reason, function, arguments, keywords):
 
 
 @contextlib.contextmanager
-def _one(host, owner):
-    thread, model = threading.get_ident(), owner.model
+def _one(host, model):
+    thread, own_layer = threading.get_ident(), model.output_layer
 
     def defer(layer, below, input_, weight=None, runtime_gather_output=None, **others):
         wants_scores = runtime_gather_output or others.get("output_cross_entropy_loss")
@@ -163,7 +156,7 @@ def _one(host, owner):
         return -logits.logprobs(labels)  # of heads that predict further tokens
 
     setattr(compute_language_model_loss, _mtp.OWN_LOSS, True)
-    _patch.put(owner.layer, defer)
+    _patch.put(own_layer, defer)
     vars(model)["compute_language_model_loss"] = compute_language_model_loss
     try:
         yield
@@ -171,7 +164,7 @@ def _one(host, owner):
         vars(model).pop("compute_language_model_loss")
         if in_instance:
             vars(model)["compute_language_model_loss"] = own_loss
-        _patch.take(owner.layer, defer)
+        _patch.take(own_layer, defer)
 
 
 # ---- log-probabilities of responses ----
