@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from .._functions import _logprob
 from .._library import _together
 from .._tensors import _check
-from .._tensors._compile import is_compiling
+from .._tensors._compile import is_tracing
 from . import _chunks, _head_checks, _patch
 
 LogprobOutput = collections.namedtuple("LogprobOutput", "logprobs entropy output")
@@ -162,7 +162,7 @@ class LogprobHead:
             yield head, self._head_forward
 
     def _model_forward(self, model, below, *arguments, **keywords):
-        if is_compiling is not None and is_compiling():
+        if is_tracing():
             return self._run(model, below, arguments, keywords)
         with self._turn:
             return self._run(model, below, arguments, keywords)
