@@ -37,11 +37,7 @@ output    the model's own output (past_key_values, aux_loss, ...), without score
 """
 
 
-def logprob_head(model: torch.nn.Module, *, entropy: bool | Literal["detached"] = False,
-                 temperature: float | Tensor = 1.0, budget: int | None = None, chunk_rows: int | None = None,
-                 reduce_fp32: bool = True, eager: bool = False, ignore_index: int = -100,
-                 verify: bool = True, tail: float | None = None, tail_report: Tensor | None = None,
-                 mixed: Literal["round", "split"] | None = None) -> LogprobHead:
+class LogprobHead:
     """Makes a model's forward return log-probabilities (and entropies) instead of scores -> a context manager.
 
     model         a causal language model of transformers, or one like it (get_output_embeddings, config); alone, inside
@@ -87,17 +83,14 @@ def logprob_head(model: torch.nn.Module, *, entropy: bool | Literal["detached"] 
     error: flp.UnsupportedError if head or model cannot be stood in for, naming what is and what to do; ValueError,
            TypeError naming the field
     """
-    return LogprobHead(model, entropy, temperature, budget, chunk_rows, reduce_fp32, eager, ignore_index, verify, tail,
-                       tail_report, mixed)
-
-
-class LogprobHead:
-    """One installation; logprob_head makes it. A copy of it is not installed."""
 
     _heads: list[Any]
 
-    def __init__(self, model, entropy, temperature, budget, chunk_rows, reduce_fp32, eager, ignore_index, verify, tail,
-                 tail_report, mixed=None):
+    def __init__(self, model: torch.nn.Module, *, entropy: bool | Literal["detached"] = False,
+                 temperature: float | Tensor = 1.0, budget: int | None = None, chunk_rows: int | None = None,
+                 reduce_fp32: bool = True, eager: bool = False, ignore_index: int = -100,
+                 verify: bool = True, tail: float | None = None, tail_report: Tensor | None = None,
+                 mixed: Literal["round", "split"] | None = None) -> None:
         _check.Settings(1.0, None, 1.0, ignore_index, budget, entropy, chunk_rows)
         self._asked = {"eager": eager, "tail": tail, "tail_report": tail_report, "mixed": mixed}
         _together.check(self._asked)
@@ -212,6 +205,9 @@ class LogprobHead:
         results = self._score(hidden, weight, targets, bias, temperature=_expanded(self.temperature, hidden.shape[:-1]),
                               **adapter)
         return results if self.entropy else (results, None)
+
+
+logprob_head = LogprobHead  # as the package has it
 
 
 class _Call:
