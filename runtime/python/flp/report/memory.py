@@ -26,14 +26,6 @@ class Failed(Exception):
         self.status = status
 
 
-def command():
-    """As that of _c. error: Failed"""
-    found = _c.command()
-    if not found:
-        raise Failed("the chart of memory needs the command flpgen, which is neither beside libflp nor on PATH")
-    return found
-
-
 def head_of(records):
     """Options that name the first head of the records, None without one."""
     heads = [(spec.vocab, spec.hidden, spec.dtype) for spec in records.specs]
@@ -43,10 +35,12 @@ def head_of(records):
 
 
 def explained(options):
-    """The document of `flpgen explain`. error: Failed with the command's own sentence"""
-    words = shlex.split(options)
+    """The document of `flpgen explain`. error: Failed with the command's own sentence, or without the command"""
+    command, words = _c.command(), shlex.split(options)
+    if not command:
+        raise Failed("the chart of memory needs the command flpgen, which is neither beside libflp nor on PATH")
     words += [] if any(word.split("=")[0] == "--grad" for word in words) else ["--grad", "hidden,weight"]
-    words = [command(), "explain", *words, "--rows", ",".join(map(str, ROWS)), "--json"]
+    words = [command, "explain", *words, "--rows", ",".join(map(str, ROWS)), "--json"]
     done = subprocess.run(words, capture_output=True, text=True, check=False,
                           env={**os.environ, "FLP_CUDA_LIBRARY": os.devnull})
     document = json.loads(done.stdout or "{}")
