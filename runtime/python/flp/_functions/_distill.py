@@ -76,10 +76,9 @@ def distill_loss(hidden: Tensor, weight: Tensor, target: Tensor, teacher_logprob
                 instead="torch.autograd, or under torch.func.grad flp.losses.divergence of flp.linear_logprob",
                 others={"teacher_logprob": teacher_logprob, "row_weight": row_weight, "mask": mask,
                         **{"vectors[%r]" % name: value for name, value in vectors.items()}},
-                entropy=bool(entropy), temperature=temperature, softcap=softcap, scale=scale, ignore_index=ignore_index,
-                budget=budget, grad_weight_accumulate=grad_weight_accumulate, lora=lora, topk=topk,
-                mixed=mixed)
-    call.settings.detached = True
+                entropy=_check.DETACHED if entropy else False, temperature=temperature, softcap=softcap, scale=scale,
+                ignore_index=ignore_index, budget=budget, grad_weight_accumulate=grad_weight_accumulate, lora=lora,
+                topk=topk, mixed=mixed)
     program = program_of(loss)
     values = _policy._parameters_of(parameters or {}, program)
     counted, lead = _counted(target, mask, call.lead, call.settings.ignore_index), call.lead
