@@ -8,14 +8,11 @@ Invariants: the backend is set for one call and put back, so peers run torch as 
 do not fit beside everything else, a product is timed on the first columns of the vocab and its time scaled to all.
 """
 import functools
-import random
-import statistics
 
 import torch
 
-from . import clock as clocks
 from . import cublaslt, limits
-from .rounds import Subject
+from .rounds import Subject, measure
 
 BACKENDS = ("cublas", "cublaslt")
 FIRST = BACKENDS[1]
@@ -62,16 +59,13 @@ def columns_that_fit(n, vocab, element_bytes, device):
 
 
 def fastest(calls, clock, seed):
-    """The call whose bursts, in another random order each round, have the least median."""
-    repeats = [clocks.calibrate(clock, call, CHOICE_MS) for call in calls]
-    times = [[] for _ in calls]
-    order, shuffled = list(range(len(calls))), random.Random(seed)
-    for _ in range(CHOICE_ROUNDS):
-        shuffled.shuffle(order)
-        for i in order:
-            ms, repeats[i] = clocks.sample(clock, calls[i], repeats[i], CHOICE_MS)
-            times[i].append(ms)
-    return calls[min(order, key=lambda i: statistics.median(times[i]))]
+    """The call whose bursts, in another random order each round, have the least median. error: Failed if none runs"""
+    subjects = [Subject("bare, " + BEST_OF % len(calls), call) for call in calls]
+    measure(subjects, clock, CHOICE_ROUNDS, CHOICE_MS, seed)
+    timed = [subject for subject in subjects if subject.samples]
+    if not timed:
+        raise cublaslt.Failed(", ".join(subject.reason for subject in subjects) or "no algorithm runs")
+    return min(timed, key=Subject.summary).call
 
 
 class Baselines:
