@@ -93,7 +93,9 @@ def gate(worth: Tensor, *, fraction: float | None = None, price: float | None = 
         _check.refuse(ValueError, "fraction, price", "both given" if price is not None else "None",
                       "one of the two")
     if fraction is not None:
-        return _best(worth.detach().float(), allowed, _fraction_of(fraction))
+        if not 0 < _check.number_of("fraction", fraction) <= 1:
+            _check.refuse(ValueError, "fraction", fraction, "a number above 0 and at most 1")
+        return _best(worth.detach().float(), allowed, float(fraction))
     price = _check.number_of("price", price)
     if temperature is None:
         return allowed & (worth.detach() > price)
@@ -144,12 +146,6 @@ def _seed_of(seed, worth):
                       "an integer, or () torch.int64")
     _check.same_device("seed", seed, "worth", worth)
     return seed
-
-
-def _fraction_of(fraction):
-    if not 0 < _check.number_of("fraction", fraction) <= 1:
-        _check.refuse(ValueError, "fraction", fraction, "a number above 0 and at most 1")
-    return float(fraction)
 
 
 def mask_of(field, mask, other, tensor):

@@ -142,17 +142,13 @@ def check(device: str | int | torch.device | None = None) -> None:
     failures = []
     for plan in _plans.existing(None if device is None else _check.ordinal_of(device)):
         try:
-            _check_plan(plan)
+            if plan.handle is None:
+                _eager_torch.check(plan)
+            else:
+                library = _c.get()
+                _c.check(library, library.flp_plan_check(plan.handle, _run.stream_of(plan.key.device)))
         except errors.DataError as error:
             failures.append(error)
     if len(failures) == 1:
         raise failures[0]
     _eager_torch.refuse_bad(sum(int(error.detail.split(None, 1)[0]) for error in failures))
-
-
-def _check_plan(plan):
-    if plan.handle is None:
-        _eager_torch.check(plan)
-        return
-    library = _c.get()
-    _c.check(library, library.flp_plan_check(plan.handle, _run.stream_of(plan.key.device)))

@@ -180,7 +180,9 @@ class LogprobHead:
 
     def _result(self, call, output):
         """What the caller gets for what the model's own forward gave."""
-        return LogprobOutput(*(call.cut(result) for result in call.results), _without_scores(output))
+        if hasattr(output, "logits") and dataclasses.is_dataclass(output):
+            output = dataclasses.replace(output, logits=None)
+        return LogprobOutput(*(call.cut(result) for result in call.results), output)
 
     def _head_forward(self, head, _below, hidden):
         call = self._call
@@ -278,8 +280,3 @@ def _scores_of(output):
     if isinstance(output, tuple):
         return output[0]
     return getattr(output, "logits", output)
-
-
-def _without_scores(output):
-    return dataclasses.replace(output, logits=None) if hasattr(output, "logits") and dataclasses.is_dataclass(output) \
-        else output

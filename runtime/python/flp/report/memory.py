@@ -68,11 +68,6 @@ def chart(records, options):
                   table("workspace", ("#N", *("#" + name for name in names)), cells))
 
 
-def series_of(number):
-    """Scoring, which every head has, gets flp's own mark, and the naive form, which stands before it, the next."""
-    return 1 - number if number < 2 else number
-
-
 def draw(document, names, width):
     columns = 1 if width < 500 else 3
     top = 12 + 20 * math.ceil(len(names) / columns)
@@ -81,7 +76,8 @@ def draw(document, names, width):
                        xlabel="rows N (tokens, 1k = 1024)", ylabel="workspace (bytes)")
     for number, name in enumerate(names):
         ways = [row["ways"][number] for row in document["rows"]]
-        _draw_way(canvas, axes, ways, name, drawing.series(series_of(number)))
+        # Scoring, which every head has, gets flp's own mark, and the naive form, which stands before it, the next.
+        _draw_way(canvas, axes, ways, name, drawing.series(1 - number if number < 2 else number))
     for budget in document["budget_bytes"].values():
         axes.axhline(budget, color=drawing.DIM, linewidth=1.3, linestyle=":")
     axes.axhline(CARD_BYTES, color=drawing.INK, linewidth=1.3, dashes=(4, 3))
