@@ -6,6 +6,7 @@ layer and its model are as they were when the block ends.
 """
 import contextlib
 import functools
+import inspect
 import threading
 
 import torch
@@ -123,14 +124,6 @@ def deferring(host, chunks):
         yield
 
 
-def called(host, chunks, reason, function, arguments, keywords):
-    """The host's function, in which the output layers of a model's chunks make no scores where reason is None."""
-    if reason:
-        return _call.to_host(host, reason, function, *arguments, **keywords)
-    with deferring(host, chunks):
-        return function(*arguments, **keywords)
-
-
 @contextlib.contextmanager
 def _one(host, model):
     thread, own_layer = threading.get_ident(), model.output_layer
@@ -199,28 +192,32 @@ def passes(name, needing, from_scores):
     """The two passes of slime and of trainers made from it, as makers of what stands in their place: forward_only, of
     log-probabilities, and train_one_step, of the losses that take them. needing: rows as IN_PIECES; from_scores: the
     function that asks for log-probabilities"""
-    losses = "policy_loss", "sft_loss"
+    def asked(f, **_others):
+        return None if getattr(f, "__name__", "") == from_scores else "%r is asked for" % (f,)
 
-    def refusal(args):
+    def trained(args, **_others):
+        return None if args.loss_type in ("policy_loss", "sft_loss") else "loss_type is %r" % args.loss_type
+
+    def needed(args):
         reasons = ("%s %s" % (argument, why) for argument, is_needing, why in needing
                    if hasattr(args, argument) and is_needing(getattr(args, argument)))
         return next(reasons, None)
 
-    def scored(host):
-        @functools.wraps(host)
-        def forward_only(f, args, model, *arguments, **keywords):
-            reason = None if getattr(f, "__name__", "") == from_scores else "%r is asked for" % (f,)
-            return called(name, model, reason or refusal(args), host, (f, args, model, *arguments), keywords)
+    def standing(refusal):
+        def make(host):
+            signature = inspect.signature(host)
 
-        return forward_only
+            @functools.wraps(host)
+            def call(*arguments, **keywords):
+                given = signature.bind(*arguments, **keywords).arguments
+                reason = refusal(**given) or needed(given["args"])
+                if reason:
+                    return _call.to_host(name, reason, host, *arguments, **keywords)
+                with deferring(name, given["model"]):
+                    return host(*arguments, **keywords)
 
-    def trained(host):
-        @functools.wraps(host)
-        def train_one_step(args, rollout_id, step_id, data_iterator, model, *arguments, **keywords):
-            reason = None if args.loss_type in losses else "loss_type is %r" % args.loss_type
-            return called(name, model, reason or refusal(args), host,
-                          (args, rollout_id, step_id, data_iterator, model, *arguments), keywords)
+            return call
 
-        return train_one_step
+        return make
 
-    return scored, trained
+    return standing(asked), standing(trained)
