@@ -251,9 +251,8 @@ def scored(call, ops, grads):
     tuple; stats (N,4), the Operands that the backward pass shall have, and what it finds kept"""
     work, top = ops, call.top(ops)
     if call.chunk and ops.rows is not None:
-        target = listed_only(ops.target, ops.rows, call.settings.ignore_index)
-        work = Operands(ops.hidden, ops.weight, ops.bias, target, ops.temperature_rows, None, ops.list_offsets,
-                        ops.list_ids)
+        work = copy.copy(ops)
+        work.target, work.rows = listed_only(ops.target, ops.rows, call.settings.ignore_index), None
     partial, kept = call.partial(work, grads, top)
     logprob, entropy, stats = call.combine(partial, ops.target, ops)
     results = (logprob,) if entropy is None else (logprob, entropy)
