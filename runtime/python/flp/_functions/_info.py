@@ -145,8 +145,7 @@ def check(device: str | int | torch.device | None = None) -> None:
             if plan.handle is None:
                 _eager_torch.check(plan)
             else:
-                library = _c.get()
-                _c.check(library, library.flp_plan_check(plan.handle, _run.stream_of(plan.key.device)))
+                _c.call("flp_plan_check", plan.handle, _run.stream_of(plan.key.device))
         except errors.DataError as error:
             failures.append(error)
     if len(failures) == 1:

@@ -290,6 +290,14 @@ def check(library, status):
         errors.raise_status(status, library.flp_error_detail().decode(errors="replace"))
 
 
+def call(name, *arguments):
+    """Calls a function of the library that gives a status. error: the exception of one that is not OK"""
+    library = get()
+    status = getattr(library, name)(*arguments)
+    if status:
+        check(library, status)
+
+
 def version() -> str:
     """Version of the loaded libflp, e.g. "0.1.0". error: LibraryError"""
     return get().flp_version().decode()

@@ -175,7 +175,8 @@ class LogprobHead:
         if call.results is None:
             _head_checks.refuse("model", "one whose forward does not call its head", "one that calls it once")
         if call.probed is not None:
-            _head_checks.verify(model, call.probed, self.rule, _scores_of(output))
+            scores = output[0] if isinstance(output, tuple) else getattr(output, "logits", output)
+            _head_checks.verify(model, call.probed, self.rule, scores)
         return self._result(call, output)
 
     def _result(self, call, output):
@@ -273,10 +274,3 @@ def _expanded(temperature, shape):
         return temperature.expand(shape)
     except RuntimeError:
         _check.refuse_shape("temperature", temperature, "a number, or what expands to %s" % (tuple(shape),))
-
-
-def _scores_of(output):
-    """What a model's output holds where its scores would be."""
-    if isinstance(output, tuple):
-        return output[0]
-    return getattr(output, "logits", output)
