@@ -20,6 +20,7 @@ import _tiny
 import torch
 import torch.nn.functional as F
 from flp.bench import clock, memory, options, record, table
+from flp.bench.peers.naive import logprob_of as selected
 
 import flp
 
@@ -30,13 +31,6 @@ UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 def fused(hidden, weight, target, budget):
     """flp: the scores never exist, but for what the budget holds."""
     return flp.linear_logprob(hidden, weight, target, entropy=True, budget=budget)
-
-
-def selected(scores, target, entropy):
-    """Scores (..., V) -> log-probabilities (...) of the targets, and entropies or None."""
-    logp = F.log_softmax(scores, -1)
-    logprob = logp.gather(-1, target[..., None])[..., 0]
-    return logprob, -(logp.exp() * logp).sum(-1) if entropy else None
 
 
 WAYS = {

@@ -20,8 +20,9 @@ class _Entries:
     """The columns of this shard that active rows list, each once: row (entries) among the active ones, column
     (entries), in ascending order; bad (active): rows whose list is."""
 
-    def __init__(self, ops, settings, active, total):
-        n, valid = ops.hidden.shape[0], settings.valid or ops.weight.shape[0]
+    def __init__(self, scores):
+        ops, settings, active = scores.ops, scores.settings, scores.active
+        n, valid = ops.hidden.shape[0], scores.columns
         offsets, ids = ops.list_offsets, ops.list_ids.long()
         ends_well = (offsets[:-1] >= 0) & (offsets[1:] >= offsets[:-1]) & (offsets[1:] <= ids.numel())
         self.bad = torch.full_like(active, not bool(ends_well.all()), dtype=torch.bool)
@@ -32,7 +33,7 @@ class _Entries:
         if not bool(self.bad.any()) and n:
             row = place.repeat_interleave(offsets[1:] - offsets[:-1])
             ids = ids[int(offsets[0]):int(offsets[-1])]
-            wrong = (ids < 0) | (ids >= total)
+            wrong = (ids < 0) | (ids >= scores.total)
             self.bad[row[(row >= 0) & wrong]] = True
             mine = (row >= 0) & ~wrong & (ids >= settings.offset) & (ids < settings.offset + valid)
             keys = (row[mine] * valid + (ids[mine] - settings.offset)).unique()
@@ -84,11 +85,9 @@ class _Call:
 
     def __init__(self, plan, which, ops, settings, upstream=(), counts=True):
         workspace_bytes(plan, which, ops.hidden.shape[0], ops.list_ids.numel(), settings.budget)
-        total = _eager_torch._total(ops, settings)
-        self.active, self.bad = _eager_torch._classify(plan, ops.hidden.shape[0], ops.target, ops.temperature_rows,
-                                                       ops.rows, settings, total, upstream, counts)
-        self.scores = _eager_torch._Scores(ops, settings, self.active)
-        self.entries = _Entries(ops, settings, self.active, total)
+        self.scores = _eager_torch._Scores(plan, ops, settings, upstream, counts)
+        self.active, self.bad = self.scores.active, self.scores.bad
+        self.entries = _Entries(self.scores)
         self.x = _scores_of(self.scores, self.entries)
         self.t = self.scores.log2_units(self.x, self.scores.row_scale[self.entries.row]).clamp_min(_eager_torch.LOWEST)
         if counts:
@@ -153,7 +152,7 @@ def partial(plan, ops, settings, out, top=None):
 
 def _dz_of(call, upstream):
     """The gradient of each entry's raw score (entries) float32; 0 in a row whose stats hold NaN."""
-    row, scores = call.entries.row, call.scores
+    row = call.entries.row
     w = (call.t - upstream.m[row]) - upstream.log2_s[row]
     dz = torch.exp2(w) * (upstream.alpha[row] + upstream.beta[row] * w)
     wy = w * LN2
@@ -162,11 +161,9 @@ def _dz_of(call, upstream):
     dz = torch.where(call.entries.is_target, at_target, dz)
     if upstream.each is not None:
         dz = dz + upstream.each[row]
-    dz = dz * scores.inverse[row] * scores.settings.scale
-    if scores.cap_in is not None:
-        dz = dz * (1 - torch.tanh(call.x.double() * scores.cap_in).square())
+    dz = _eager_torch._through(call.scores, dz, call.x, lambda values: values[row])
     lost = (upstream.m + upstream.log2_s + upstream.entropy).isnan() | call.entries.bad
-    return torch.where(lost[row], torch.zeros_like(dz), dz).float(), lost
+    return dz.masked_fill(lost[row], 0), lost
 
 
 def _add_sums(out, keys, dz, rows):

@@ -47,8 +47,7 @@ class Best:
         """Fills the outputs. sums: m, s, q of the active rows; ty: their targets' scores in log2 units, without: where
         they are no numbers"""
         active, top = self.scores.active, self.top
-        every = slice(None)
-        top.fill(every, 0.0)
+        top.fill(slice(None), 0.0)
         top.fill(bad, math.nan)
         if self.k:
             ids = torch.where(self.column < 0, self.column, self.column + self.scores.settings.offset)

@@ -54,12 +54,17 @@ def _plain_products(tensor):
 
 
 class _Scores:
-    """Tiles of scores of one problem, and what turns products into log2 units."""
+    """Tiles of scores of one problem, and what turns products into log2 units. active, bad: of _classify; total: ids of
+    the vocabulary"""
 
-    def __init__(self, ops, settings, active):
-        self.ops, self.settings, self.active = ops, settings, active
-        self.depth = ops.hidden.shape[1]
+    def __init__(self, plan, ops, settings, upstream=(), counts=True):
+        n, self.depth = ops.hidden.shape
+        self.ops, self.settings = ops, settings
         self.columns = settings.valid or ops.weight.shape[0]
+        self.total = settings.total or settings.offset + self.columns
+        self.active, self.bad = _classify(plan, n, ops.target, ops.temperature_rows, ops.rows, settings, self.total,
+                                          upstream, counts)
+        active = self.active
         unit = (settings.softcap if settings.softcap else settings.scale) * LOG2E
         temperature = settings.temperature if ops.temperature_rows is None else ops.temperature_rows[active]
         self.inverse = torch.ones(active.numel(), dtype=torch.float64, device=active.device) / temperature
@@ -169,20 +174,12 @@ def refuse_bad(count):
                                (count, "row or row id held" if count == 1 else "rows or row ids held"))
 
 
-def _total(ops, settings):
-    return settings.total or settings.offset + (settings.valid or ops.weight.shape[0])
-
-
-def _tile_bytes(depth):
-    """Workspace that any pass needs: one weight tile, a hidden tile and its gather, one score tile in float32 and up to
-    five in float64."""
-    return 4 * (TILE_COLUMNS * depth + 2 * TILE_ROWS * depth) + (4 + 5 * 8) * TILE_ROWS * TILE_COLUMNS
-
-
 def _smallest_bytes(which, n, depth):
-    """Bytes without which a pass cannot do."""
+    """Bytes without which a pass cannot do: one weight tile, a hidden tile and its gather, one score tile in float32 and
+    up to five in float64; backward one more of each gradient."""
+    tiles = 4 * (TILE_COLUMNS * depth + 2 * TILE_ROWS * depth) + (4 + 5 * 8) * TILE_ROWS * TILE_COLUMNS
     more = 4 * TILE_COLUMNS * depth + 4 * TILE_ROWS * depth if which == _c.PASS_BACKWARD else 0
-    return _tile_bytes(depth) + 64 * n + more
+    return tiles + 64 * n + more
 
 
 def workspace_bytes(plan, which, n, depth, budget):
@@ -246,20 +243,16 @@ def _settle(m, s, q):
     return stored, s * factor, (q + shift * s) * factor
 
 
-def _logprobs(m, s, q, ty, ignored):
-    """m, s, q and the scores of K targets in log2 units -> logprobs (active, K) float32, 0 where a target is ignored;
-    the largest score within the limit."""
-    m, s, _ = _settle(m, s, q)
-    return (LN2 * ((ty - m.unsqueeze(1)) - torch.log2(s).unsqueeze(1))).clamp_max(0).masked_fill(ignored, 0).float()
-
-
 def _finish_rows(plan, m, s, q, ty, ignored):
-    """-> stats (active, 4), and logprobs (active, K) of several targets, else None. ty, ignored: (active, K)"""
+    """-> stats (active, 4), and logprobs (active, K) of several targets, 0 where one is ignored, else None. ty, the
+    targets' scores in log2 units, ignored: (active, K)"""
     record = _finish(plan, m, s, q, ty[:, 0])
     if ty.shape[1] == 1:
         return record, None
     lost = record[:, 0].isnan()
-    logprobs = _logprobs(m, s, q, ty, ignored).masked_fill(lost.unsqueeze(1) & ~ignored, math.nan)
+    m, s, _ = _settle(m, s, q)
+    logprobs = (LN2 * ((ty - m.unsqueeze(1)) - torch.log2(s).unsqueeze(1))).clamp_max(0).float()
+    logprobs = logprobs.masked_fill(lost.unsqueeze(1), math.nan).masked_fill(ignored, 0)
     record[:, 2] = torch.where(lost, record[:, 0], torch.zeros_like(record[:, 0]))
     return record, logprobs
 
@@ -288,11 +281,10 @@ def _write(active, bad, record, logprob, entropy, stats, logprobs=None):
 def forward(plan, ops, settings, logprob, entropy, stats, top=None, mean=None):
     """Fills logprob (N), entropy (N) or None, stats (N,4) or None, top, _top.Outputs or None, and mean (N) or None, the
     mean score in nats -> ids of the active rows, and a mask of bad ones."""
-    n, depth = ops.hidden.shape
-    workspace_bytes(plan, _c.PASS_FORWARD, n, depth, settings.budget)
+    workspace_bytes(plan, _c.PASS_FORWARD, *ops.hidden.shape, settings.budget)
     with _plain_products(ops.hidden):
-        active, bad = _classify(plan, n, ops.target, ops.temperature_rows, ops.rows, settings, _total(ops, settings))
-        scores = _Scores(ops, settings, active)
+        scores = _Scores(plan, ops, settings)
+        active, bad = scores.active, scores.bad
         best = None if top is None else _eager_top.Best(scores, top)
         total = None if mean is None else torch.zeros(active.numel(), dtype=torch.float64, device=active.device)
         m, s, q, zy = _fold(scores, best, total)
@@ -310,11 +302,10 @@ def forward(plan, ops, settings, logprob, entropy, stats, top=None, mean=None):
 def partial(plan, ops, settings, out, targets=None, top=None):
     """Fills out (N,4) of one vocab shard: m, s, q in log2 units, raw target score (−inf on another shard). targets: (N,K)
     of several targets their scores, which out then has −inf for; top: _top.Outputs, which it fills"""
-    n, depth = ops.hidden.shape
-    workspace_bytes(plan, _c.PASS_FORWARD, n, depth, settings.budget)
+    workspace_bytes(plan, _c.PASS_FORWARD, *ops.hidden.shape, settings.budget)
     with _plain_products(ops.hidden):
-        active, bad = _classify(plan, n, ops.target, ops.temperature_rows, ops.rows, settings, _total(ops, settings))
-        scores = _Scores(ops, settings, active)
+        scores = _Scores(plan, ops, settings)
+        active, bad = scores.active, scores.bad
         best = None if top is None else _eager_top.Best(scores, top)
         m, s, q, zy = _fold(scores, best)
         if best is not None:
@@ -356,8 +347,7 @@ class _Upstream:
     """Per active row: what turns scores into dz. columns: how many the mean score is of"""
 
     def __init__(self, scores, stats, columns, grad_logprob, grad_entropy, grad_lse=None, grad_mean=None):
-        record = stats[scores.active]
-        record = record.double()
+        record = stats[scores.active].double()
 
         def active(grad):
             return torch.zeros_like(record[:, 0]) if grad is None else grad[scores.active].double()
@@ -438,9 +428,8 @@ def backward(plan, ops, settings, stats, upstream_grads, grad_hidden, grad_weigh
     size = workspace_bytes(plan, _c.PASS_BACKWARD, n, depth, settings.budget)
     smallest = _smallest_bytes(_c.PASS_BACKWARD, n, depth)
     with _plain_products(ops.hidden):
-        active, bad = _classify(plan, n, ops.target, ops.temperature_rows, ops.rows, settings, _total(ops, settings),
-                                upstream_grads, counts)
-        scores = _Scores(ops, settings, active)
+        scores = _Scores(plan, ops, settings, upstream_grads, counts)
+        active = scores.active
         upstream = _Upstream(scores, stats, scores.columns, *upstream_grads)
         if grad_weight is not None and settings.accumulate is None:
             grad_weight.zero_()
@@ -453,7 +442,7 @@ def backward(plan, ops, settings, stats, upstream_grads, grad_hidden, grad_weigh
             _sweep(scores, upstream, 0, active.numel(), None, grad_weight, grad_bias)
             return
         grad_hidden.zero_()
-        grad_hidden[bad] = math.nan
+        grad_hidden[scores.bad] = math.nan
         alone = len(blocks) <= 1
         for begin, end in blocks:
             acc = torch.zeros((end - begin, depth), dtype=torch.float32, device=active.device)

@@ -48,10 +48,9 @@ def forward(plan, scores, target, settings, logprob, entropy, stats):
             log_total = log_total.masked_fill(beyond.unsqueeze(-1), math.nan)
             spread = spread.masked_fill(beyond, math.nan)
         values = (u.gather(-1, ids[part]) - log_total).clamp_max(0)
-        values = torch.where(bad[part], torch.full_like(values, math.nan), values)
-        logprob[part] = torch.where(wanted[part], values, torch.zeros_like(values))
+        logprob[part] = values.masked_fill(bad[part], math.nan).masked_fill(~wanted[part], 0)
         record = torch.stack([top.squeeze(-1), log_total.squeeze(-1) / math.log(2), spread], -1)
-        stats[part] = torch.where(idle.unsqueeze(-1), torch.zeros_like(record), record)
+        stats[part] = record.masked_fill(idle.unsqueeze(-1), 0)
         if entropy is not None:
             entropy[part] = stats[part, 2:]
     _eager_torch.count_bad(plan, count)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Literal, Mapping
 
-import torch
 from torch import Tensor
 
 from .. import losses
@@ -77,10 +76,9 @@ def distill_loss(hidden: Tensor, weight: Tensor, target: Tensor, teacher_logprob
                 instead="torch.autograd, or under torch.func.grad flp.losses.divergence of flp.linear_logprob",
                 others={"teacher_logprob": teacher_logprob, "row_weight": row_weight, "mask": mask,
                         **{"vectors[%r]" % name: value for name, value in vectors.items()}},
-                entropy=bool(entropy), temperature=temperature, softcap=softcap, scale=scale, ignore_index=ignore_index,
-                budget=budget, grad_weight_accumulate=grad_weight_accumulate, lora=lora, topk=topk,
-                mixed=mixed)
-    call.settings.detached = True
+                entropy=_check.DETACHED if entropy else False, temperature=temperature, softcap=softcap, scale=scale,
+                ignore_index=ignore_index, budget=budget, grad_weight_accumulate=grad_weight_accumulate, lora=lora,
+                topk=topk, mixed=mixed)
     program = program_of(loss)
     values = _rules.parameters_of(parameters or {}, program)
     counted, lead = _counted(target, mask, call.lead, call.settings.ignore_index), call.lead
@@ -101,14 +99,9 @@ def distill_loss(hidden: Tensor, weight: Tensor, target: Tensor, teacher_logprob
     found = dict(zip(program.metrics, made.metrics))
     if call.settings.entropy:
         found["entropy"] = made.entropy
-    best = _top.metrics_of(made.top.tensors(), call.settings, lead)
-    return value, {**_means(found, counted.reshape(-1).float()), **best}
-
-
-def _means(found, counted):
-    """Over the rows of the mask, where alone the others, which have 0, are none."""
-    share = counted / counted.sum().clamp(min=1)
-    return {name: (values * share).sum() for name, values in found.items()}
+    share = counted.reshape(-1).float() / counted.sum().clamp(min=1)  # of the rows of the mask; others have 0
+    means = {name: (values * share).sum() for name, values in found.items()}
+    return value, {**means, **_top.metrics_of(made.top.tensors(), call.settings, lead)}
 
 
 # ---- checks ----

@@ -5,6 +5,8 @@ is not kept gets a gradient of exactly 0, and flp's backward pass leaves such ro
 """
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -91,7 +93,9 @@ def gate(worth: Tensor, *, fraction: float | None = None, price: float | None = 
         _check.refuse(ValueError, "fraction, price", "both given" if price is not None else "None",
                       "one of the two")
     if fraction is not None:
-        return _best(worth.detach().float(), allowed, _fraction_of(fraction))
+        if not 0 < _check.number_of("fraction", fraction) <= 1:
+            _check.refuse(ValueError, "fraction", fraction, "a number above 0 and at most 1")
+        return _best(worth.detach().float(), allowed, float(fraction))
     price = _check.number_of("price", price)
     if temperature is None:
         return allowed & (worth.detach() > price)
@@ -107,10 +111,7 @@ def uniform(shape, seed, device):
     """Numbers in [0, 1), float64, that depend on seed (64 bits, signed) and place alone: splitmix64 of a counter, so that
     every device and every CUDA graph has the same.
     source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014"""
-    count = 1
-    for size in shape:
-        count *= size
-    z = torch.arange(1, count + 1, device=device) * _signed(0x9E3779B97F4A7C15) + seed
+    z = torch.arange(1, math.prod(shape) + 1, device=device) * _signed(0x9E3779B97F4A7C15) + seed
     z = (z ^ _shifted(z, 30)) * _signed(0xBF58476D1CE4E5B9)
     z = (z ^ _shifted(z, 27)) * _signed(0x94D049BB133111EB)
     return (_shifted(z ^ _shifted(z, 31), 11).double() * 2.0**-53).reshape(shape)
@@ -145,12 +146,6 @@ def _seed_of(seed, worth):
                       "an integer, or () torch.int64")
     _check.same_device("seed", seed, "worth", worth)
     return seed
-
-
-def _fraction_of(fraction):
-    if not 0 < _check.number_of("fraction", fraction) <= 1:
-        _check.refuse(ValueError, "fraction", fraction, "a number above 0 and at most 1")
-    return float(fraction)
 
 
 def mask_of(field, mask, other, tensor):

@@ -14,7 +14,7 @@ from .._passes import _run
 from .._tensors import _check
 from .._tensors._call import Call
 from .._tensors._compile import outside_graphs
-from .._tensors._operands import Operands
+from .._tensors._operands import OF_HEAD, Operands
 
 # Gradients that are matrix products.
 PRODUCTS_OF = _c.GRAD_HIDDEN | _c.GRAD_WEIGHT
@@ -88,11 +88,10 @@ def plan_info(*, vocab: int, hidden: int, n: int = 1024, dtype: torch.dtype = to
         _check.refuse(TypeError, "dtype", dtype, _check.ACCEPTED_DTYPES)
     if target_dtype not in _check.TARGET_DTYPES:
         _check.refuse(TypeError, "target_dtype", target_dtype, _check.ACCEPTED_TARGETS)
-    names = {"hidden": _c.GRAD_HIDDEN, "weight": _c.GRAD_WEIGHT, "bias": _c.GRAD_BIAS}
-    unknown = [name for name in grads if name not in names]
+    unknown = [name for name in grads if name not in OF_HEAD]
     if unknown:
-        _check.refuse(ValueError, "grads", "%r" % (unknown[0],), ", ".join(names))
-    mask = sum(names[name] for name in set(grads))
+        _check.refuse(ValueError, "grads", "%r" % (unknown[0],), ", ".join(OF_HEAD))
+    mask = sum(OF_HEAD[name] for name in set(grads))
     settings = _check.Settings(1.0, softcap, 1.0, 0, budget, entropy)
     settings.save, settings.tail = _check.save_of(save), _check.tail_of(tail)
     _together.check({"save": save, "tail": tail})
@@ -143,17 +142,12 @@ def check(device: str | int | torch.device | None = None) -> None:
     failures = []
     for plan in _plans.existing(None if device is None else _check.ordinal_of(device)):
         try:
-            _check_plan(plan)
+            if plan.handle is None:
+                _eager_torch.check(plan)
+            else:
+                _c.call("flp_plan_check", plan.handle, _run.stream_of(plan.key.device))
         except errors.DataError as error:
             failures.append(error)
     if len(failures) == 1:
         raise failures[0]
     _eager_torch.refuse_bad(sum(int(error.detail.split(None, 1)[0]) for error in failures))
-
-
-def _check_plan(plan):
-    if plan.handle is None:
-        _eager_torch.check(plan)
-        return
-    library = _c.get()
-    _c.check(library, library.flp_plan_check(plan.handle, _run.stream_of(plan.key.device)))

@@ -79,16 +79,6 @@ def _autograd(ctx, grad_logprob, grad_entropy, _grad_stats):
     return tuple(results) + (None,) * (4 + len(ctx.options))
 
 
-def _no_double_backward(ctx, *_grads):
-    raise RuntimeError(_run.NO_SECOND_DERIVATIVE)
-
-
-def register():
-    """Defines both operators, their kernels, shapes and derivatives. Called once, at import."""
-    define("linear_logprob", FORWARD, _forward, _forward_fake, _autograd, setup_context=_setup_context)
-    define("linear_logprob_backward", BACKWARD, _backward, _backward_fake, _no_double_backward)
-
-
 def linear_logprob(hidden, weight, target, bias, temperature, rows, softcap, scale, ignore_index, budget, entropy,
                    old_lse):
     """flp.linear_logprob with these options alone, as one operator. old_lse: not read, as no result depends on it"""
@@ -115,4 +105,5 @@ def linear_logprob(hidden, weight, target, bias, temperature, rows, softcap, sca
 
 
 if HAS_OPERATORS:
-    register()
+    define("linear_logprob", _run.NO_SECOND_DERIVATIVE,
+           (FORWARD, _forward, _forward_fake, _autograd, _setup_context), (BACKWARD, _backward, _backward_fake))

@@ -26,16 +26,17 @@ NEVER = -2**63  # an ignore_index that no target has
 
 
 class Settings:
-    """The values of a call: T, the target that is left out, whether entropy is wanted, where gradients go, and the dtype
-    of the results."""
+    """The values of a call: T, the target that is left out, whether entropy is wanted, flp_entropy of plans with
+    gradients, where these go, and the dtype of the results."""
 
-    __slots__ = ("temperature", "ignore_index", "entropy", "in_place", "out_dtype")
+    __slots__ = ("temperature", "ignore_index", "entropy", "kind", "in_place", "out_dtype")
 
     def __init__(self, temperature, ignore_index, entropy, in_place, out_dtype):
         self.temperature = _check.double_of("temperature", temperature)
         _check.scales_of(self.temperature, 0, 1)
         self.ignore_index = NEVER if ignore_index is None else _check.integer_of("ignore_index", ignore_index)
         self.entropy, self.in_place, self.out_dtype = bool(entropy), bool(in_place), out_dtype
+        self.kind = _c.ENTROPY_BACKWARD if entropy else _c.ENTROPY_NONE
 
 
 def number_type(logits):
@@ -80,9 +81,9 @@ def execute(plan, which, scores, target, settings, fields):
 
 
 @outside_graphs
-def forward(scores, target, settings, entropy_kind):
+def forward(scores, target, settings, kind=None):
     """scores (..., V), target (..., K) -> logprob (..., K), entropy (...) or None, stats (..., 3), all float32 or, of
-    float64 scores, float64."""
+    float64 scores, float64. kind: flp_entropy of the plan; None: that of settings"""
     scores, target = dense_scores(scores), dense("index", target)
 
     def numbers(*shape):
@@ -94,7 +95,7 @@ def forward(scores, target, settings, entropy_kind):
         rows, ids, out, kept = views[:4]
         if not rows.shape[0]:
             continue
-        plan = plan_for(rows, ids, entropy_kind)
+        plan = plan_for(rows, ids, settings.kind if kind is None else kind)
         where = views[4] if settings.entropy else None
         if plan.handle is None:
             _select_torch.forward(plan, rows, ids, settings, out, where, kept)
@@ -112,7 +113,6 @@ def backward(scores, target, logprob, stats, grad_logprob, grad_entropy, setting
     scores, target = dense_scores(scores), dense("index", target)
     grad_logprob, grad_entropy = dense("grad_logprob", grad_logprob), dense("grad_entropy", grad_entropy)
     out = scores if settings.in_place else torch.empty(scores.shape, dtype=scores.dtype, device=scores.device)
-    kind = _c.ENTROPY_BACKWARD if settings.entropy else _c.ENTROPY_NONE
     given = [grad for grad in (grad_logprob, grad_entropy) if grad is not None]
     for views in matrices((scores, out, target, logprob, stats, *given)):
         rows, into, ids, logprobs, kept = views[:5]
@@ -120,7 +120,7 @@ def backward(scores, target, logprob, stats, grad_logprob, grad_entropy, setting
             continue
         upstream = list(views[5:])
         grads = [upstream.pop(0) if grad is not None else None for grad in (grad_logprob, grad_entropy)]
-        plan = plan_for(rows, ids, kind, into)
+        plan = plan_for(rows, ids, settings.kind, into)
         if plan.handle is None:
             _select_torch.backward(rows, ids, settings, logprobs, kept, grads, into)
         else:
@@ -144,8 +144,7 @@ class SelectiveLogSoftmax(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, scores, target, settings):
-        kind = _c.ENTROPY_BACKWARD if settings.entropy else _c.ENTROPY_NONE
-        logprob, entropy, stats = forward(scores, target, settings, kind)
+        logprob, entropy, stats = forward(scores, target, settings)
         ctx.save_for_backward(scores, target, logprob, stats)
         ctx.settings = settings
         ctx.set_materialize_grads(False)
@@ -292,10 +291,9 @@ def _transformed(scores, target, settings):
     name = "flp.selective_log_softmax"
     if settings.in_place and _transforms.is_active():
         _transforms.refuse(name, "inplace_backward under torch.func", "False there")
-    kind = _c.ENTROPY_BACKWARD if settings.entropy else _c.ENTROPY_NONE
 
     def passed(scores, target):
-        logprob, entropy, stats = forward(scores, target, settings, kind)
+        logprob, entropy, stats = forward(scores, target, settings)
         return logprob, logprob.new_empty(0) if entropy is None else entropy, stats
 
     def gradients(scores, target, logprob, _entropy, stats, grad_logprob, grad_entropy):

@@ -3,7 +3,6 @@
 Invariants: those of _logprob_op.py; scores are (..., V) of at least two dimensions, targets (..., K), numbers of
 results those of the sums. A graph decides about memory itself, so the gradient never takes the place of the scores here.
 """
-from .._library import _c
 from .._tensors._compile import HAS_OPERATORS, numbers_in, outside_graphs
 from .._tensors._ops import define, ops
 from . import _select
@@ -21,9 +20,7 @@ def _settings(temperature, ignore_index, entropy, numbers=None):
 
 @outside_graphs
 def _forward(logits, target, *options):
-    settings = _settings(*options)
-    kind = _c.ENTROPY_BACKWARD if settings.entropy else _c.ENTROPY_NONE
-    logprob, entropy, stats = _select.forward(logits, target, settings, kind)
+    logprob, entropy, stats = _select.forward(logits, target, _settings(*options))
     return logprob, logprob.new_empty(0) if entropy is None else entropy, stats
 
 
@@ -59,15 +56,6 @@ def _autograd(ctx, grad_logprob, grad_entropy, _grad_stats):
     return (grad,) + (None,) * (2 + len(ctx.options))
 
 
-def _no_double_backward(ctx, *_grads):
-    raise RuntimeError(_select.NO_SECOND_DERIVATIVE)
-
-
-def register():
-    """Defines both operators, their kernels, shapes and derivatives. Called once, at import."""
-    define("selective_log_softmax", FORWARD, _forward, _forward_fake, _autograd, setup_context=_setup_context)
-    define("selective_log_softmax_backward", BACKWARD, _backward, _backward_fake, _no_double_backward)
-
-
 if HAS_OPERATORS:
-    register()
+    define("selective_log_softmax", _select.NO_SECOND_DERIVATIVE,
+           (FORWARD, _forward, _forward_fake, _autograd, _setup_context), (BACKWARD, _backward, _backward_fake))

@@ -17,7 +17,7 @@ from .._tensors import _check, _transforms
 from .._tensors._address import address, dense
 from .._tensors._call import Call
 from .._tensors._compile import outside_graphs
-from .._tensors._operands import GRADIENTS, targets_of
+from .._tensors._operands import OF_HEAD, targets_of
 
 REVERSE = "torch.autograd, with a loss of flp.parallel.linear_logprob"
 
@@ -236,14 +236,13 @@ def _flat_upstream(field, grad, shape):
 
 
 def _mask_of(needs, bias):
-    names = {name: GRADIENTS[name] for name in ("hidden", "weight", "bias")}
     mask = 0
     if isinstance(needs, str) or not isinstance(needs, collections.abc.Iterable):
-        _check.refuse(TypeError, "needs", repr(needs), "a sequence of names: " + ", ".join(names))
+        _check.refuse(TypeError, "needs", repr(needs), "a sequence of names: " + ", ".join(OF_HEAD))
     for need in needs:
-        if not isinstance(need, str) or need not in names:
-            _check.refuse(ValueError, "needs", "%r" % (need,), ", ".join(names))
-        mask |= names[need]
+        if not isinstance(need, str) or need not in OF_HEAD:
+            _check.refuse(ValueError, "needs", "%r" % (need,), ", ".join(OF_HEAD))
+        mask |= OF_HEAD[need]
     mask = mask if bias is not None else mask & ~_c.GRAD_BIAS
     if not mask:
         _check.refuse(ValueError, "needs", "%r" % (tuple(needs),), "at least one of hidden, weight, bias (with a bias)")

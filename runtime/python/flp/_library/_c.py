@@ -14,7 +14,7 @@ import re
 import shutil
 import threading
 from typing import Any, Callable
-from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64,
+from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int32, c_int64,
                     c_size_t, c_uint32, c_uint64, c_void_p)
 
 from .. import errors
@@ -118,41 +118,24 @@ PROTOTYPES = {
 LOGGING_LEVELS = {LOG_ERROR: logging.ERROR, LOG_WARNING: logging.WARNING, LOG_INFO: logging.INFO}
 
 
-def new_spec():
-    """FLP_SPEC_INIT."""
-    return Spec(ctypes.sizeof(Spec), **{name: initial for name, _, initial in _fields.SPEC})
-
-
+# FLP_SPEC_INIT.
+new_spec = functools.partial(Spec, ctypes.sizeof(Spec), **{name: initial for name, _, initial in _fields.SPEC})
 # FLP_OPTIONS_INIT and so on, of structs whose other fields begin with zeros.
 new_options, new_layout, new_loss_description, new_arena_stats, new_scale_args = (
     functools.partial(struct, ctypes.sizeof(struct))
     for struct in (Options, Layout, LossDescription, ArenaStats, ScaleArgs))
 
 
-def _initial(struct, **fields):
-    return bytes(struct(struct_bytes=ctypes.sizeof(struct), **fields))
+def _copied(struct, **fields):
+    """Gives a struct of these values, made once: a copy takes a third of the time, and every call takes one."""
+    return functools.partial(struct.from_buffer_copy, bytes(struct(struct_bytes=ctypes.sizeof(struct), **fields)))
 
 
-# Made once: a copy takes a third of the time, and every call takes one.
-_ARGS = _initial(Args, **{name: initial for name, _, initial in _fields.ARGS if initial})
-_SELECT_ARGS = _initial(SelectArgs, **{"pass": PASS_FORWARD}, k=1, temperature=1.0, ignore_index=-2**63)
+# FLP_ARGS_INIT and FLP_SELECT_ARGS_INIT.
+new_args = _copied(Args, **{name: initial for name, _, initial in _fields.ARGS if initial})
+new_select_args = _copied(SelectArgs, **{"pass": PASS_FORWARD}, k=1, temperature=1.0, ignore_index=-2**63)
 
-
-def new_args():
-    """FLP_ARGS_INIT."""
-    return Args.from_buffer_copy(_ARGS)
-
-
-def new_select_args():
-    """FLP_SELECT_ARGS_INIT."""
-    return SelectArgs.from_buffer_copy(_SELECT_ARGS)
-
-
-def _carried(*parts: str) -> str:
-    """A file below the installed tree that a wheel carries in the package's folder."""
-    return os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), *parts)
-
-
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SYSTEM_LIBRARY = "libflp.so.%d" % VERSION[0]  # where the loader looks, as Debian's libflp0 has it
 
 
@@ -172,7 +155,7 @@ def library_path() -> str:
     named = os.environ.get("FLP_LIBRARY")
     if named:
         return named
-    carried = _carried("lib", "libflp.so.0")
+    carried = os.path.join(PACKAGE, "lib", "libflp.so.0")
     if os.path.exists(carried):
         return carried
     if _is_loadable(SYSTEM_LIBRARY):
@@ -262,12 +245,13 @@ _log_user = None
 
 def get():
     """The loaded library; opens it at the first call. thread: safe"""
-    global _library
+    global _library, _log_callback
     if _library is None:
         with _library_lock:
             if _library is None:
                 opened = open_library()
-                _install_log(opened)
+                _log_callback = LogFunction(_log_message)
+                opened.flp_log_set(_log_callback, None)
                 _library = opened
     return _library
 
@@ -282,12 +266,6 @@ def _log_message(level, message, _user):
             logging.getLogger("flp").log(LOGGING_LEVELS.get(level, logging.ERROR), "%s", text)
     except Exception:
         logging.getLogger("flp").exception("the callable given to flp.set_log failed on: %s", text)
-
-
-def _install_log(library):
-    global _log_callback
-    _log_callback = LogFunction(_log_message)
-    library.flp_log_set(_log_callback, None)
 
 
 def set_log(function: Callable[[int, str], Any] | None = None) -> None:
@@ -310,6 +288,14 @@ def check(library, status):
     """Raises the exception of a status that is not OK, with the library's detail."""
     if status != errors.OK:
         errors.raise_status(status, library.flp_error_detail().decode(errors="replace"))
+
+
+def call(name, *arguments):
+    """Calls a function of the library that gives a status. error: the exception of one that is not OK"""
+    library = get()
+    status = getattr(library, name)(*arguments)
+    if status:
+        check(library, status)
 
 
 def version() -> str:

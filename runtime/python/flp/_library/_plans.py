@@ -61,12 +61,11 @@ class Plan:
 
     def layout(self, which, n, budget, count=None):
         """The flp_layout of one pass."""
-        library, layout = _c.get(), _c.new_layout()
+        layout = _c.new_layout()
         if count is None:
-            status = library.flp_plan_layout(self.handle, which, n, budget, layout)
+            _c.call("flp_plan_layout", self.handle, which, n, budget, layout)
         else:
-            status = library.flp_plan_layout_listed(self.handle, which, n, count, budget, layout)
-        _c.check(library, status)
+            _c.call("flp_plan_layout_listed", self.handle, which, n, count, budget, layout)
         return layout
 
     def saved_bytes(self, n, budget):
@@ -76,18 +75,14 @@ class Plan:
 
     def execute(self, args, function="flp_execute"):
         """Enqueues one pass, by a function of libflp: flp_execute, flp_step, flp_select or flp_scale."""
-        library = _c.get()
-        status = getattr(library, function)(self.handle, args)
-        if status:
-            _c.check(library, status)
+        _c.call(function, self.handle, args)
 
     def describe(self):
         """One paragraph: what runs, and why the rungs above it do not."""
         if self.handle is None:
             return "eager: chunked torch operations on the tensor's own device, because %s" % self.reason
-        library = _c.get()
         buffer = ctypes.create_string_buffer(8192)
-        _c.check(library, library.flp_plan_describe(self.handle, buffer, len(buffer)))
+        _c.call("flp_plan_describe", self.handle, buffer, len(buffer))
         return buffer.value.decode(errors="replace")
 
     def reasons(self):
@@ -103,9 +98,8 @@ class Plan:
         """16 hexadecimal digits, equal on two ranks if they run the same kernels."""
         if self.handle is None:
             return "eager-torch"
-        library = _c.get()
         buffer = ctypes.create_string_buffer(17)
-        _c.check(library, library.flp_plan_get_id(self.handle, buffer))
+        _c.call("flp_plan_get_id", self.handle, buffer)
         return buffer.value.decode()
 
     def __del__(self):
@@ -167,8 +161,8 @@ def _remembered(sizes, wanted, find):
 
 
 def _saved(function, of, n, budget):
-    library, found = _c.get(), ctypes.c_size_t()
-    _c.check(library, getattr(library, function)(of, n, budget, ctypes.byref(found)))
+    found = ctypes.c_size_t()
+    _c.call(function, of, n, budget, ctypes.byref(found))
     return found.value
 
 
@@ -238,11 +232,10 @@ InForce = collections.namedtuple("InForce", "rung strict budgets")
 
 def in_force():
     """InForce of what is made now, as libflp reads the environment. error: ArgumentError naming a setting"""
-    library, rung, strict, budget = _c.get(), ctypes.c_int(), ctypes.c_int32(), ctypes.c_uint64()
+    rung, strict, budget = ctypes.c_int(), ctypes.c_int32(), ctypes.c_uint64()
     budgets = {}
     for which in (_c.PASS_FORWARD, _c.PASS_COMBINE, _c.PASS_BACKWARD, _c.PASS_STEP):
-        _c.check(library, library.flp_options_in_force(None, which, ctypes.byref(rung), ctypes.byref(strict),
-                                                       ctypes.byref(budget)))
+        _c.call("flp_options_in_force", None, which, ctypes.byref(rung), ctypes.byref(strict), ctypes.byref(budget))
         budgets[which] = budget.value
     return InForce(rung.value, bool(strict.value), budgets)
 

@@ -25,13 +25,13 @@ def named(rule, terms=()):
 @functools.lru_cache(maxsize=None)
 def builtin(name):
     """The built-in program of this name, or a sum of them ("grpo+k3+entropy"). error: ArgumentError"""
-    library, size = _c.get(), ctypes.c_size_t()
+    size = ctypes.c_size_t()
     if "\0" in name:
         raise errors.ArgumentError("loss: expected a name without a byte 0, got %r" % name)
     text = name.encode()
-    _c.check(library, library.flp_loss_builtin_bytes(text, None, 0, ctypes.byref(size)))
+    _c.call("flp_loss_builtin_bytes", text, None, 0, ctypes.byref(size))
     data = ctypes.create_string_buffer(size.value)
-    _c.check(library, library.flp_loss_builtin_bytes(text, data, len(data), ctypes.byref(size)))
+    _c.call("flp_loss_builtin_bytes", text, data, len(data), ctypes.byref(size))
     return read(data.raw)
 
 
@@ -85,8 +85,8 @@ def _generator():
 
 def read(data):
     """The description in a program's bytes. error: CorruptError"""
-    library, stated = _c.get(), _c.new_loss_description()
-    _c.check(library, library.flp_loss_describe(data, len(data), stated))
+    stated = _c.new_loss_description()
+    _c.call("flp_loss_describe", data, len(data), stated)
     parameters = {row.name.decode(): (row.fallback, row.low, row.high)
                   for row in stated.parameters[:stated.parameter_count]}
     return Program(stated.name.decode(), data, parameters, _names(stated.vectors, stated.vector_count),

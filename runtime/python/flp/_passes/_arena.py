@@ -20,20 +20,19 @@ class Arena:
         self.device = device
         self._streams = set()
         self._handle = ctypes.c_void_p()
-        library = _c.get()
-        _c.check(library, library.flp_arena_create(device, ctypes.byref(self._handle)))
+        _c.call("flp_arena_create", device, ctypes.byref(self._handle))
 
     @contextlib.contextmanager
     def lend(self, size, stream):
         """The address of size bytes, aligned to 256, for work that the body queues on the stream (None: default)."""
-        library, address = _c.get(), ctypes.c_void_p()
-        _c.check(library, library.flp_arena_take(self._handle, size, stream, ctypes.byref(address)))
+        address = ctypes.c_void_p()
+        _c.call("flp_arena_take", self._handle, size, stream, ctypes.byref(address))
         self._streams.add(stream)
         self._changed()
         try:
             yield address.value
         finally:
-            _c.check(library, library.flp_arena_give_back(self._handle, address, stream))
+            _c.call("flp_arena_give_back", self._handle, address, stream)
             self._changed()
 
     def end_phase(self):
@@ -41,10 +40,9 @@ class Arena:
 
         error: ArgumentError if a call of another thread still borrows; DriverError
         """
-        library = _c.get()
         streams, self._streams = self._streams, set()
         try:
-            _c.check(library, library.flp_arena_end_phase(self._handle, _last_of(self.device, streams)))
+            _c.call("flp_arena_end_phase", self._handle, _last_of(self.device, streams))
         except BaseException:
             self._streams |= streams
             raise
@@ -52,8 +50,8 @@ class Arena:
 
     def stats(self):
         """The fields of flp_arena_stats."""
-        library, stats = _c.get(), _c.new_arena_stats()
-        _c.check(library, library.flp_arena_get_stats(self._handle, stats))
+        stats = _c.new_arena_stats()
+        _c.call("flp_arena_get_stats", self._handle, stats)
         return {name: getattr(stats, name) for name, _ in _c.ArenaStats._fields_ if name != "struct_bytes"}
 
     def _changed(self):

@@ -7,6 +7,7 @@ does too, in the graph's own pool, because a graph keeps the addresses that a ph
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from typing import ContextManager
 
 import torch
@@ -22,16 +23,14 @@ _stack = []
 observers = []  # called as observer(kind, value): "begin" and "end" of a phase's name, "call" of a device
 
 
+@dataclasses.dataclass(eq=False)
 class Phase:
     """One phase in force and the arenas that it used."""
 
-    __slots__ = ("name", "workspace", "empty_cache", "arenas")
-
-    def __init__(self, name, workspace, empty_cache):
-        self.name = name
-        self.workspace = workspace
-        self.empty_cache = empty_cache
-        self.arenas = set()
+    name: str
+    workspace: str
+    empty_cache: bool
+    arenas: set[_arena.Arena] = dataclasses.field(default_factory=set)
 
 
 def notify(kind, value):

@@ -15,7 +15,7 @@ from .._library import _c, _plans
 from .._tensors import _check, _mixed, _top
 from .._tensors._address import address, dense
 from .._tensors._compile import outside_graphs
-from .._tensors._operands import (ADAPTER, GRADIENTS, Loss, Operands, Step,  # noqa: F401 - callers find them here
+from .._tensors._operands import (ADAPTER, GRADIENTS, OF_HEAD, Loss, Operands, Step,  # noqa: F401 - callers find them here
                                    targets_of)
 from . import _phase
 
@@ -73,7 +73,7 @@ def key_of(ops, settings, grads, keep=False, program=None):
               ops.weight_stride * ops.weight.element_size()]
     if settings.wide_grads:
         fields.update({"grad_%s_dtype" % name: _wide(ops, settings, grads & GRADIENTS[name])
-                       for name in ("hidden", "weight", "bias")})
+                       for name in OF_HEAD})
     accumulate = settings.accumulate if grads & _c.GRAD_WEIGHT else None
     if accumulate is not None:
         places += [address(accumulate), accumulate.stride(0) * 4]

@@ -268,11 +268,9 @@ def rows_of(rows, device):
 def lists_of(keep, target):
     """The columns that count in each row: offsets (N+1) int64 and ids (count), and the targets (N) of the ids' dtype.
 
-    keep    (offsets, token_ids) as a sampler gives them, or None
+    keep    (offsets, token_ids) as a sampler gives them
     target  (N) flattened
     """
-    if keep is None:
-        return None, None, target
     if not isinstance(keep, (tuple, list)) or len(keep) != 2:
         refuse_type("keep", keep, "a pair of tensors, (offsets, token_ids)")
     for field, tensor in zip(("keep[0] (offsets)", "keep[1] (token_ids)"), keep):
@@ -353,8 +351,4 @@ def alignment_of(element_bytes, *places):
     bits = 16
     for place in places:
         bits |= place
-    alignment = bits & -bits
-    if alignment < element_bytes:
-        # libflp refuses it and names the operand.
-        return element_bytes
-    return alignment
+    return max(bits & -bits, element_bytes)  # a lesser one libflp refuses, and names the operand

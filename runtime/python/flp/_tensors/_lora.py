@@ -48,8 +48,6 @@ def checked(lora, hidden, weight, name="weight"):
             _check.refuse_shape(field, value, shape)
         _check.same_device(field, value, "hidden", hidden)
     scale = _check.number_of("lora.scale", lora.scale)
-    if not _check.fits(scale):
-        _check.refuse(ValueError, "lora.scale", scale, "0, or a number that is a normal one of float32")
     if weight.requires_grad and torch.is_grad_enabled():
         _check.refuse(ValueError, name, "one that requires a gradient",
                       "a frozen weight with lora: weight.detach(), or requires_grad_(False)")

@@ -13,9 +13,9 @@ from ._address import address, dense, settled
 # The tensors of one call, in the order in which functions of autograd take them.
 OPERANDS = ("hidden", "weight", "bias", "target", "temperature_rows", "rows", "list_offsets", "list_ids", "lora_a",
             "lora_b")
-# What may have a gradient.
-GRADIENTS = {"hidden": _c.GRAD_HIDDEN, "weight": _c.GRAD_WEIGHT, "bias": _c.GRAD_BIAS, "lora_a": _c.GRAD_LORA_A,
-             "lora_b": _c.GRAD_LORA_B}
+# What may have a gradient, of every head and with an adapter.
+OF_HEAD = {"hidden": _c.GRAD_HIDDEN, "weight": _c.GRAD_WEIGHT, "bias": _c.GRAD_BIAS}
+GRADIENTS = {**OF_HEAD, "lora_a": _c.GRAD_LORA_A, "lora_b": _c.GRAD_LORA_B}
 ADAPTER = (_c.GRAD_LORA_A, _c.GRAD_LORA_B)
 
 

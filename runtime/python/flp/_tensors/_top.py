@@ -11,7 +11,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .._library import _c
 from . import _check
 
 MOST = 128  # FLP_TOPK_MAX

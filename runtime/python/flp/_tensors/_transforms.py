@@ -50,19 +50,14 @@ def check_plain(function, tensors, accepted):
             refuse(function, "the transforms of torch.func", accepted)
 
 
-def check_upstream(tensors):
-    """Refuses tensors of vmap in a backward pass that ordinary autograd runs."""
-    if any(isinstance(tensor, torch.Tensor) and is_wrapper(tensor) for tensor in tensors):
-        refuse("a backward pass of flp", "a batch of upstream gradients", ONE_BY_ONE)
-
-
 class LastDerivative(torch.autograd.Function):
     """A backward pass, compute(*tensors), as a function of its own, so that differentiating it fails, with the message
     no_second, instead of finding a constant."""
 
     @classmethod
     def apply(cls, no_second, compute, *tensors):
-        check_upstream(tensors)
+        if any(isinstance(tensor, torch.Tensor) and is_wrapper(tensor) for tensor in tensors):  # of vmap
+            refuse("a backward pass of flp", "a batch of upstream gradients", ONE_BY_ONE)
         return super().apply(no_second, compute, *tensors)
 
     @staticmethod

@@ -6,8 +6,8 @@ layer and its model are as they were when the block ends.
 """
 import contextlib
 import functools
+import inspect
 import threading
-import typing
 
 import torch
 
@@ -102,17 +102,11 @@ def _needed(name):
 
 # ---- models ----
 
-class Owner(typing.NamedTuple):
-    """The model that an output layer belongs to."""
-
-    model: torch.nn.Module
-    layer: torch.nn.Module
-
-
-def owner_of(chunk):
-    """The Owner in one of a model's pipeline chunks, inside its wrappers; None where it has no output layer."""
-    found = [module for module in chunk.modules() if isinstance(getattr(module, "output_layer", None), torch.nn.Module)]
-    return Owner(found[0], found[0].output_layer) if found else None
+def owners_of(chunks):
+    """The models that output layers belong to, in a model's pipeline chunks, inside their wrappers, one a chunk."""
+    for chunk in chunks:
+        yield from [module for module in chunk.modules()
+                    if isinstance(getattr(module, "output_layer", None), torch.nn.Module)][:1]
 
 
 @contextlib.contextmanager
@@ -120,27 +114,19 @@ def deferring(host, chunks):
     """Within the block the output layers of a model's chunks give Deferred scores to this thread; where one cannot,
     host's log says why and it gives scores."""
     with contextlib.ExitStack() as stack:
-        for owner in filter(None, map(owner_of, chunks)):
+        for model in owners_of(chunks):
             try:
-                _megatron.check_layer(owner.layer, getattr(owner.model, "config", None))
+                _megatron.check_layer(model.output_layer, getattr(model, "config", None))
             except errors.UnsupportedError as error:
                 _call.note(host, str(error), "output layer")
                 continue
-            stack.enter_context(_one(host, owner))
+            stack.enter_context(_one(host, model))
         yield
 
 
-def called(host, chunks, reason, function, arguments, keywords):
-    """The host's function, in which the output layers of a model's chunks make no scores where reason is None."""
-    if reason:
-        return _call.to_host(host, reason, function, *arguments, **keywords)
-    with deferring(host, chunks):
-        return function(*arguments, **keywords)
-
-
 @contextlib.contextmanager
-def _one(host, owner):
-    thread, model = threading.get_ident(), owner.model
+def _one(host, model):
+    thread, own_layer = threading.get_ident(), model.output_layer
 
     def defer(layer, below, input_, weight=None, runtime_gather_output=None, **others):
         wants_scores = runtime_gather_output or others.get("output_cross_entropy_loss")
@@ -163,7 +149,7 @@ def _one(host, owner):
         return -logits.logprobs(labels)  # of heads that predict further tokens
 
     setattr(compute_language_model_loss, _mtp.OWN_LOSS, True)
-    _patch.put(owner.layer, defer)
+    _patch.put(own_layer, defer)
     vars(model)["compute_language_model_loss"] = compute_language_model_loss
     try:
         yield
@@ -171,7 +157,7 @@ def _one(host, owner):
         vars(model).pop("compute_language_model_loss")
         if in_instance:
             vars(model)["compute_language_model_loss"] = own_loss
-        _patch.take(owner.layer, defer)
+        _patch.take(own_layer, defer)
 
 
 # ---- log-probabilities of responses ----
@@ -206,28 +192,32 @@ def passes(name, needing, from_scores):
     """The two passes of slime and of trainers made from it, as makers of what stands in their place: forward_only, of
     log-probabilities, and train_one_step, of the losses that take them. needing: rows as IN_PIECES; from_scores: the
     function that asks for log-probabilities"""
-    losses = "policy_loss", "sft_loss"
+    def asked(f, **_others):
+        return None if getattr(f, "__name__", "") == from_scores else "%r is asked for" % (f,)
 
-    def refusal(args):
+    def trained(args, **_others):
+        return None if args.loss_type in ("policy_loss", "sft_loss") else "loss_type is %r" % args.loss_type
+
+    def needed(args):
         reasons = ("%s %s" % (argument, why) for argument, is_needing, why in needing
                    if hasattr(args, argument) and is_needing(getattr(args, argument)))
         return next(reasons, None)
 
-    def scored(host):
-        @functools.wraps(host)
-        def forward_only(f, args, model, *arguments, **keywords):
-            reason = None if getattr(f, "__name__", "") == from_scores else "%r is asked for" % (f,)
-            return called(name, model, reason or refusal(args), host, (f, args, model, *arguments), keywords)
+    def standing(refusal):
+        def make(host):
+            signature = inspect.signature(host)
 
-        return forward_only
+            @functools.wraps(host)
+            def call(*arguments, **keywords):
+                given = signature.bind(*arguments, **keywords).arguments
+                reason = refusal(**given) or needed(given["args"])
+                if reason:
+                    return _call.to_host(name, reason, host, *arguments, **keywords)
+                with deferring(name, given["model"]):
+                    return host(*arguments, **keywords)
 
-    def trained(host):
-        @functools.wraps(host)
-        def train_one_step(args, rollout_id, step_id, data_iterator, model, *arguments, **keywords):
-            reason = None if args.loss_type in losses else "loss_type is %r" % args.loss_type
-            return called(name, model, reason or refusal(args), host,
-                          (args, rollout_id, step_id, data_iterator, model, *arguments), keywords)
+            return call
 
-        return train_one_step
+        return make
 
-    return scored, trained
+    return standing(asked), standing(trained)

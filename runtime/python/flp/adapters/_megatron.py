@@ -68,18 +68,14 @@ def head_of(output_layer, output_weight=None, config=None, scale_logits=None, so
     _check_operands(weight, bias)
     group = getattr(output_layer, "tp_group", None)
     if group is None and output_layer.output_size_per_partition != output_layer.output_size:
-        group = _current_group()
+        from megatron.core import parallel_state
+
+        group = parallel_state.get_tensor_model_parallel_group()
     whole = group is None or group.size() == 1
     return Head(weight, bias, None if whole else group, bool(output_layer.sequence_parallel) and not whole,
                 not getattr(output_layer, "disable_grad_reduce", False),
                 bool(getattr(output_layer, "gradient_accumulation_fusion", False)) and hasattr(weight, "main_grad"),
                 1.0 if scale_logits is None else _scale_of(config, scale_logits), softcap)
-
-
-def _current_group():
-    from megatron.core import parallel_state
-
-    return parallel_state.get_tensor_model_parallel_group()
 
 
 def check_layer(layer, config, own_handler=False):

@@ -7,6 +7,10 @@ from .._functions._logprob import linear_logprob
 from ..parallel import linear_logprob as parallel_logprob
 from . import _call
 
+# Parameters of the functions that are replaced: a rank's part of the vocabulary, and those of scores.
+RANGE = ("vocab_start_index", "vocab_end_index")
+SCORES = ("ctx", "vocab_parallel_logits", "target", *RANGE)
+
 
 def of_hidden(hidden, weight, target, start, group, inference_only, **options):
     """flp.linear_logprob over a group's shards of the vocabulary. hidden (..., D), this rank's weight, target (...)

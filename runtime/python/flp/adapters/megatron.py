@@ -42,8 +42,6 @@ def output_processor(*, temperature: float | Tensor = 1.0, entropy: bool | Liter
     error:  the callback: UnsupportedError for a head that flp cannot stand in for (LoRA, fp8, hooks, ...), ValueError
             and TypeError naming the field
     """
-    fixed = dict(temperature=temperature, entropy=entropy)
-
     def processor(*, hidden_states, output_layer, output_weight=None, labels=None, loss_mask=None, input_ids=None,
                   inference_context=None, packed_seq_params=None, context=None, scale_logits=None, config=None,
                   **_others):
@@ -54,7 +52,7 @@ def output_processor(*, temperature: float | Tensor = 1.0, entropy: bool | Liter
         given = own.pop("labels", labels)
         masks = [mask for mask in (loss_mask, own.pop("mask", None)) if mask is not None]
         target = targets(given, input_ids, masks, packed_seq_params, config, ignore_index)
-        settings = {**fixed, **own, **options}
+        settings = {"temperature": temperature, "entropy": entropy, **own, **options}
         if isinstance(settings["temperature"], torch.Tensor) and settings["temperature"].dim() == 2:
             settings["temperature"] = settings["temperature"].t()
         results = _megatron.logprobs(head, hidden_states, target.t().contiguous(), vocab_size=vocab_size,

@@ -1,9 +1,9 @@
 """NeMo-RL: the fused head of its Megatron workers, and its log-probabilities of scores, DTensor's too, on one rank."""
 from . import _call, _vocab_parallel
 from ._seam import Host, Seam
+from ._vocab_parallel import RANGE, SCORES
 
 MODULE = "nemo_rl.distributed.model_utils"
-SCORES = ("ctx", "vocab_parallel_logits", "target", "vocab_start_index", "vocab_end_index")
 
 
 def fused_head(hidden, target, weight, start, end, chunk_size, group, inference_only=False):
@@ -17,7 +17,7 @@ def fused_head(hidden, target, weight, start, end, chunk_size, group, inference_
 HOST = Host(
     "nemo-rl", ("0.6.0", "0.8"), (
         Seam(MODULE, "ChunkedDistributedHiddenStatesToLogprobs.apply",
-             ("ctx", "tensor_parallel_hidden_states", "target", "output_weight_layer", *SCORES[3:], "chunk_size",
+             ("ctx", "tensor_parallel_hidden_states", "target", "output_weight_layer", *RANGE, "chunk_size",
               "tp_group", "inference_only"), "9f6a1daf93768808",
              _call.stands_for_apply("nemo-rl", fused_head),
              "ChunkedDistributedHiddenStatesToLogprobs.forward"),

@@ -1,28 +1,18 @@
 """SkyRL: the fused head of its Megatron workers (fused_lm_head_logprob), its log-probabilities of scores elsewhere."""
-import contextlib
+import contextvars
 import functools
 import inspect
-import threading
 
 import torch
 
 from . import _call, _vocab_parallel
 from ._seam import Host, Seam
+from ._vocab_parallel import RANGE, SCORES
 
 MODULE = "skyrl.backends.skyrl_train.distributed.megatron.model_utils"
-SCORES = ("ctx", "vocab_parallel_logits", "target", "vocab_start_index", "vocab_end_index")
 
-_asked = threading.local()  # .temperature: what the caller of the fused head divides scores by
-
-
-@contextlib.contextmanager
-def temperature_of(value):
-    """Tells fused_head the temperature, which the host would divide a copy of the head by."""
-    before, _asked.temperature = getattr(_asked, "temperature", 1.0), value
-    try:
-        yield
-    finally:
-        _asked.temperature = before
+# What the caller of the fused head divides scores by, for which the host would divide a copy of the head.
+_asked = contextvars.ContextVar("temperature", default=1.0)
 
 
 def at_temperature(host):
@@ -32,9 +22,11 @@ def at_temperature(host):
     @functools.wraps(host)
     def call(*arguments, **keywords):
         bound = signature.bind(*arguments, **keywords)
-        temperature = bound.arguments.pop("temperature", 1.0)
-        with temperature_of(temperature):
+        before = _asked.set(bound.arguments.pop("temperature", 1.0))
+        try:
             return host(*bound.args, **bound.kwargs)
+        finally:
+            _asked.reset(before)
 
     return call
 
@@ -49,7 +41,7 @@ def fused_head(host):
     @functools.wraps(host)
     def apply(backend, hidden, weight, target, vocab_start_index, vocab_end_index, chunk_size, tp_group,
               inference_only):
-        temperature = getattr(_asked, "temperature", 1.0)
+        temperature = _asked.get()
         hidden = hidden.to(weight.dtype)
         reason = _call.refusal(hidden, weight)
         if reason:
@@ -73,7 +65,6 @@ def fused_entropy(hidden, lm_head_weight, tp_group, chunk_size=None, temperature
 
 
 HIDDEN = ("hidden", "lm_head_weight", "target")
-RANGE = ("vocab_start_index", "vocab_end_index")
 megatron = functools.partial(Seam, MODULE, needs="megatron")
 HOST = Host(
     "skyrl", ("0.3.0", "0.4"), (

@@ -16,20 +16,18 @@ def from_hidden(host):
 
     @functools.wraps(host)
     def get_log_probs_and_entropy(logits, *, args, unconcat_tokens, total_lengths, response_lengths,
-                                  with_entropy=False, non_loss_data=True, top_p_token_ids=None,
-                                  top_p_token_offsets=None):
+                                  with_entropy=False, **others):
+        samples = dict(total_lengths=total_lengths, response_lengths=response_lengths)
         if not isinstance(logits, _deferred.Deferred):
-            return host(logits, args=args, unconcat_tokens=unconcat_tokens, total_lengths=total_lengths,
-                        response_lengths=response_lengths, with_entropy=with_entropy, non_loss_data=non_loss_data,
-                        top_p_token_ids=top_p_token_ids, top_p_token_offsets=top_p_token_offsets)
+            return host(logits, args=args, unconcat_tokens=unconcat_tokens, with_entropy=with_entropy, **samples,
+                        **others)
         trained = getattr(args, "entropy_coef", 0.0) != 0
         results = _deferred.of_responses(
             logits, module["get_responses"], getattr(args, "rollout_temperature", 1.0),
             with_entropy and (trained or "detached"), args=args, unconcat_tokens=unconcat_tokens,
-            total_lengths=total_lengths, response_lengths=response_lengths, apply_temperature=False)
+            apply_temperature=False, **samples)
         if args.allgather_cp:
-            module["_allgather_cp_redistribute"](results, logits_local_len=logits.size(1), total_lengths=total_lengths,
-                                                 response_lengths=response_lengths)
+            module["_allgather_cp_redistribute"](results, logits_local_len=logits.size(1), **samples)
         return logits.hidden.new_empty((0,), dtype=logits.dtype), results
 
     return get_log_probs_and_entropy

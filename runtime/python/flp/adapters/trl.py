@@ -28,23 +28,19 @@ def fused_head(hidden, weight, bias, targets, temperature, chunk_size, final_log
     return logprob, entropy, None, None, None
 
 
-def result_dtype(host, logits, index, row_mask):
-    """float32 where the host has a kernel of its own (on a GPU, one index a row); else None, the scores' dtype."""
-    own = host.__globals__
-    fused = own["is_triton_available"]() and own["_supports_trl_loss_kernel"](logits, index, row_mask)
-    return torch.float32 if fused else None
-
-
 def selective(host):
-    """selective_log_softmax: logits (..., V), index (...) or (..., K) -> log-probabilities of index's shape."""
+    """selective_log_softmax: logits (..., V), index (...) or (..., K) -> log-probabilities of index's shape: float32
+    where the host has a kernel of its own (on a GPU, one index a row), else of the scores' dtype."""
+    own = host.__globals__
 
     @_call.in_place("trl", host)
     def through_flp(logits, index, temperature=1.0, row_mask=None):
         _call.refuse(_call.scores_refusal(logits))
-        out_dtype = result_dtype(host, logits, index, row_mask)
+        fused = own["is_triton_available"]() and own["_supports_trl_loss_kernel"](logits, index, row_mask)
         if row_mask is not None:
             index = index.long().masked_fill(row_mask == 0, NEVER)
-        return selective_log_softmax(logits, index, temperature=temperature, ignore_index=NEVER, out_dtype=out_dtype)
+        return selective_log_softmax(logits, index, temperature=temperature, ignore_index=NEVER,
+                                     out_dtype=torch.float32 if fused else None)
 
     return through_flp
 

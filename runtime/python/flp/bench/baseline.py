@@ -7,14 +7,12 @@ choice, which takes the very first algorithm.
 Invariants: the backend is set for one call and put back, so peers run torch as they would elsewhere; where the scores
 do not fit beside everything else, a product is timed on the first columns of the vocab and its time scaled to all.
 """
-import random
-import statistics
+import functools
 
 import torch
 
-from . import clock as clocks
 from . import cublaslt, limits
-from .rounds import Subject
+from .rounds import Subject, measure
 
 BACKENDS = ("cublas", "cublaslt")
 FIRST = BACKENDS[1]
@@ -61,16 +59,13 @@ def columns_that_fit(n, vocab, element_bytes, device):
 
 
 def fastest(calls, clock, seed):
-    """The call whose bursts, in another random order each round, have the least median."""
-    repeats = [clocks.calibrate(clock, call, CHOICE_MS) for call in calls]
-    times = [[] for _ in calls]
-    order, shuffled = list(range(len(calls))), random.Random(seed)
-    for _ in range(CHOICE_ROUNDS):
-        shuffled.shuffle(order)
-        for i in order:
-            ms, repeats[i] = clocks.sample(clock, calls[i], repeats[i], CHOICE_MS)
-            times[i].append(ms)
-    return calls[min(order, key=lambda i: statistics.median(times[i]))]
+    """The call whose bursts, in another random order each round, have the least median. error: Failed if none runs"""
+    subjects = [Subject("bare, " + BEST_OF % len(calls), call) for call in calls]
+    measure(subjects, clock, CHOICE_ROUNDS, CHOICE_MS, seed)
+    timed = [subject for subject in subjects if subject.samples]
+    if not timed:
+        raise cublaslt.Failed(", ".join(subject.reason for subject in subjects) or "no algorithm runs")
+    return min(timed, key=Subject.summary).call
 
 
 class Baselines:
@@ -84,13 +79,12 @@ class Baselines:
         scores = torch.empty(self.n, self.columns, dtype=data.hidden.dtype, device=device)
         outputs = {"grad_hidden": data.hidden, "grad_weight": weight}
         made = {name: torch.empty_like(outputs[name]) for name in names if name in outputs}
-        products = {"scores": lambda: torch.matmul(data.hidden, weight.t(), out=scores),
-                    "grad_hidden": lambda: torch.matmul(scores, weight, out=made["grad_hidden"]),
-                    "grad_weight": lambda: torch.matmul(scores.t(), data.hidden, out=made["grad_weight"])}
-        products["scores"]()  # the gradients' operand must not be what the memory held
         self.operands = {"scores": (data.hidden, weight.t(), scores),
                          "grad_hidden": (scores, weight, made.get("grad_hidden")),
                          "grad_weight": (scores.t(), data.hidden, made.get("grad_weight"))}
+        products = {name: functools.partial(torch.matmul, left, right, out=out)
+                    for name, (left, right, out) in self.operands.items()}
+        products["scores"]()  # the gradients' operand must not be what the memory held
         self.names, self.device = names, device
         self.subjects = {(name, backend): Subject("bare %s, %s" % (name, backend), under(backend, products[name]))
                          for name in names for backend in backends_of(device)}
@@ -110,8 +104,7 @@ class Baselines:
 
     def best_ms(self, name):
         """Median of the fastest way over all columns, or None."""
-        rows = [row for row in self.rows() if row["product"] == name and row["best"]]
-        return rows[0]["ms"] if rows else None
+        return next((row["ms"] for row in self.rows() if row["product"] == name and row["best"]), None)
 
     def first_ms(self, name):
         """Median of torch.matmul, by cuBLASLt where there is a choice, or None."""

@@ -32,16 +32,13 @@ class Head:
 
     def __init__(self, options, device):
         self.made = {}
-        if options.data == sharp.RANDOM:
-            self.draw(options, device)
-            return
-        for n in options.rows:
+        for n in options.rows if options.data != sharp.RANDOM else ():
             limits.announce(OURS)
             self.made[n] = sharp.make(options, n, device)
             self.weight, self.bias = self.made[n].pop("weight"), self.made[n].pop("bias", None)  # the same for every n
-
-    def draw(self, options, device):
-        """Scores of standard deviation 1.5: neither flat nor saturated."""
+        if self.made:
+            return
+        # Scores of standard deviation 1.5: neither flat nor saturated.
         generator = torch.Generator(device=device).manual_seed(options.seed)
         dtype = TORCH_DTYPES[options.dtype]
         self.weight = normal((options.vocab, options.hidden), 1.5 / math.sqrt(options.hidden), dtype, device, generator)

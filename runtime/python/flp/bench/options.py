@@ -57,17 +57,21 @@ def refuse(text, accepted):
     raise argparse.ArgumentTypeError("'%s' is not accepted; %s" % (text, accepted))
 
 
-def integer(least, most=2**63 - 1):
-    accepted = "an integer from %d%s is" % (least, "" if most == 2**63 - 1 else " to %d" % most)
-
+def of_kind(kind, is_taken, accepted):
+    """What reads numbers of a kind, int or float, of which some are taken."""
     def parse(text):
         try:
-            value = int(text)
+            value = kind(text)
         except ValueError:
             refuse(text, accepted)
-        return value if least <= value <= most else refuse(text, accepted)
+        return value if is_taken(value) else refuse(text, accepted)
 
     return parse
+
+
+def integer(least, most=2**63 - 1):
+    return of_kind(int, lambda value: least <= value <= most,
+                   "an integer from %d%s is" % (least, "" if most == 2**63 - 1 else " to %d" % most))
 
 
 def depth(text):
@@ -76,16 +80,8 @@ def depth(text):
 
 
 def number(most=math.inf):
-    accepted = "a number above 0%s is" % ("" if most == math.inf else " and at most %g" % most)
-
-    def parse(text):
-        try:
-            value = float(text)
-        except ValueError:
-            refuse(text, accepted)
-        return value if 0 < value <= most and math.isfinite(value) else refuse(text, accepted)
-
-    return parse
+    return of_kind(float, lambda value: 0 < value <= most and math.isfinite(value),
+                   "a number above 0%s is" % ("" if most == math.inf else " and at most %g" % most))
 
 
 def size(text):

@@ -30,12 +30,13 @@ class Flp(Peer):
         """What a backward pass may leave out, as every call takes it; nothing here."""
         return {}
 
-    def outputs(self):
-        """What a call fills beside its results."""
+    def outputs(self, device):
+        """What a call on this device fills beside its results."""
         return {}
 
     def run(self, hidden, weight, bias, target, case):
-        results = flp.linear_logprob(hidden, weight, target, bias, **self.keywords(case), **self.outputs())
+        results = flp.linear_logprob(hidden, weight, target, bias, **self.keywords(case),
+                                      **self.outputs(hidden.device))
         return Result(*results) if case.entropy != "none" else Result(results)
 
     def step(self, hidden, weight, bias, target, batch, case):
@@ -46,7 +47,7 @@ class Flp(Peer):
         loss, _ = flp.policy_loss(case.rule, hidden.view(-1, batch.tokens, hidden.shape[-1]), weight,
                                   target.view(-1, batch.tokens), None if case.rule == "nll" else batch.advantage, bias,
                                   budget=case.budget, grad_weight_accumulate=self.buffer(weight, case),
-                                  **self.bound(case), **batch.options(), **self.outputs())
+                                  **self.bound(case), **batch.options(), **self.outputs(hidden.device))
         return Result(loss=loss)
 
     def buffer(self, weight, case):
@@ -79,19 +80,9 @@ class FlpTail(Flp):
     def bound(self, case):
         return {"tail": case.tail}
 
-    def run(self, hidden, weight, bias, target, case):
-        self.make_report(hidden.device)
-        return super().run(hidden, weight, bias, target, case)
-
-    def step(self, hidden, weight, bias, target, batch, case):
-        self.make_report(hidden.device)
-        return super().step(hidden, weight, bias, target, batch, case)
-
-    def make_report(self, device):
+    def outputs(self, device):
         if self.report is None or self.report.device != device:
             self.report = torch.zeros(4, dtype=torch.float32, device=device)
-
-    def outputs(self):
         return {"tail_report": self.report}
 
     def report_of(self, case):

@@ -57,33 +57,33 @@ class Entry:
     """One contender in one case: the call that is timed, and what was found out about it beforehand."""
 
     def __init__(self, contender, case, tensors, batch=None):
-        self.contender, self.case, self.tensors, self.batch = contender, case, tensors, batch
+        self.contender, self.case, self.batch = contender, case, batch
         self.subject = rounds.Subject(contender.peer.name, self.training if case.grads else self.scoring)
         self.found = {}
+        self.hidden = tensors.hidden.detach().requires_grad_("hidden" in case.grads)
+        self.weight = tensors.weight.detach().requires_grad_("weight" in case.grads)
+        self.operands = (self.hidden, self.weight, tensors.bias, tensors.target)
+        self.inputs = [leaf for leaf in (self.hidden, self.weight) if leaf.requires_grad]
         if case.grads:
-            self.hidden = tensors.hidden.detach().requires_grad_("hidden" in case.grads)
-            self.weight = tensors.weight.detach().requires_grad_("weight" in case.grads)
-            self.inputs = [leaf for leaf in (self.hidden, self.weight) if leaf.requires_grad]
             self.upstream = batch.upstream if case.loss else tensors.upstream(case, contender.peer.any_upstream)
 
     def scoring(self):
-        tensors = self.tensors
         with torch.no_grad():
-            return self.contender.peer.run(tensors.hidden, tensors.weight, tensors.bias, tensors.target, self.case), ()
+            return self.contender.peer.run(*self.operands, self.case), ()
 
     def step(self):
         """A step by a loss; where a buffer takes the weight's gradient, that is what it has gathered."""
         peer, case = self.contender.peer, self.case
         buffer = peer.buffer(self.weight, case)
         inputs = self.inputs if buffer is None else self.inputs[:-1]
-        result = peer.step(self.hidden, self.weight, self.tensors.bias, self.tensors.target, self.batch, case)
+        result = peer.step(*self.operands, self.batch, case)
         grads = torch.autograd.grad(result.loss, inputs) if inputs else ()
         return result, grads if buffer is None else (*grads, buffer)
 
     def training(self):
         if self.case.loss:
             return self.step()
-        result = self.contender.peer.run(self.hidden, self.weight, self.tensors.bias, self.tensors.target, self.case)
+        result = self.contender.peer.run(*self.operands, self.case)
         if result.loss is not None:
             return result, torch.autograd.grad(result.loss, self.inputs)
         pairs = [(output, grad.to(output.dtype)) for output, grad in zip(result, self.upstream) if grad is not None]
@@ -95,18 +95,14 @@ class Entry:
         with in_this_thread():
             self.subject.call()
         clock_used.synchronize()
-        gathered = self.contender.peer.buffer(self.tensors.weight, self.case)
+        gathered = self.contender.peer.buffer(self.weight, self.case)
         if gathered is not None:
             gathered.zero_()
         (result, grads), peak = memory.peak_of(self.subject.call, device)
         self.found = {"extra_bytes": peak, "result_bytes": memory.bytes_of((result, grads))}
         self.found.update(self.loss_errors(result, exact) if self.case.loss else errors_of(result, exact))
         self.found.update(self.gradient_errors(grads, exact))
-        if self.case.grads:
-            operands = (self.hidden, self.weight)
-        else:
-            operands = (self.tensors.hidden, self.tensors.weight)
-        self.found.update(self.contender.peer.details(*operands, self.tensors.bias, self.tensors.target, self.case))
+        self.found.update(self.contender.peer.details(*self.operands, self.case))
         limits.check_pace(clock_used.burst(self.subject.call, 1))
 
     def loss_errors(self, result, exact):

@@ -4,13 +4,9 @@ from . import sharp
 COLUMNS = ("who", "ms", "least .. most", "ratio", "of first", "TFLOP/s", "memory", "logprob", "entropy", "dh", "dW")
 
 
-def width_of(rows):
-    return [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-
-
 def lines_of(rows):
     """Left-aligned columns as wide as their widest cell."""
-    widths = width_of(rows)
+    widths = [max(map(len, column)) for column in zip(*rows)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
 
 
@@ -73,12 +69,10 @@ def bare_lines(rows):
         return []
     listed = [("N", "GEMM baseline", "backend", "ms", "least .. most", "TFLOP/s", "")]
     for row in rows:
-        if row["ms"] is None:
-            listed.append((str(row["N"]), row["product"], row["backend"], "-", row["reason"], "", ""))
-            continue
-        listed.append((str(row["N"]), row["product"], row["backend"], "%.3f" % row["ms"],
-                       "%.3f .. %.3f" % (row["ms_low"], row["ms_high"]), "%.3g" % row["tflops"],
-                       "best" if row["best"] else ""))
+        figures = ("-", row["reason"], "", "") if row["ms"] is None else (
+            "%.3f" % row["ms"], "%.3f .. %.3f" % (row["ms_low"], row["ms_high"]), "%.3g" % row["tflops"],
+            "best" if row["best"] else "")
+        listed.append((str(row["N"]), row["product"], row["backend"], *figures))
     return [""] + lines_of(listed)
 
 

@@ -59,7 +59,7 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
 def rows_of(settings, vocab, dtype, operand_dtype, grads):
     """Rows of a chunk: budget // (V · bytes of a score's tensors). error: BudgetError naming the smallest budget"""
     alive = ALIVE[grads, settings.entropy] + (settings.softcap > 0)
-    row_bytes = vocab * (_bytes_of(operand_dtype) + alive * _bytes_of(dtype))
+    row_bytes = vocab * (torch.finfo(operand_dtype).bits + alive * torch.finfo(dtype).bits) // 8
     budget = settings.budget or _plans.in_force().budgets[_c.PASS_FORWARD]
     rows = budget // row_bytes
     if rows < 1:
@@ -73,10 +73,6 @@ def _refuse_bad(ids, temperature_rows, settings, vocab):
     if temperature_rows is not None:
         bad |= ~_check.usable(temperature_rows, settings.softcap, settings.scale)
     _eager_torch.refuse_bad(int((bad & (ids != settings.ignore_index)).sum()))
-
-
-def _bytes_of(dtype):
-    return torch.finfo(dtype).bits // 8
 
 
 def _score(hidden, target, temperature, weight, bias, settings, dtype):

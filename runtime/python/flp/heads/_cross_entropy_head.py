@@ -59,9 +59,8 @@ class CrossEntropyHead(_head.LogprobHead):
         _rules.smoothed_of(label_smoothing, z_loss, "mean")
         if self.trainer is not None:
             label_smoothing = _sft_trainers.smoothing_of(model, label_smoothing, ignore_index)
-        super().__init__(model.model if self.trainer is not None else model, entropy=False, temperature=1.0, budget=budget,
-                         chunk_rows=None, reduce_fp32=True, eager=False, ignore_index=ignore_index, verify=verify, tail=None,
-                         tail_report=None)
+        super().__init__(model.model if self.trainer is not None else model, budget=budget, ignore_index=ignore_index,
+                         verify=verify)
         _check_loss(self.model)
         scale, softcap = self.rule
         self._loss = functools.partial(_cross_entropy.cross_entropy, label_smoothing=label_smoothing, z_loss=z_loss,

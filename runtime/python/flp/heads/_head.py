@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from .._functions import _logprob
 from .._library import _together
 from .._tensors import _check
-from .._tensors._compile import is_compiling
+from .._tensors._compile import is_tracing
 from . import _chunks, _head_checks, _patch
 
 LogprobOutput = collections.namedtuple("LogprobOutput", "logprobs entropy output")
@@ -37,11 +37,7 @@ output    the model's own output (past_key_values, aux_loss, ...), without score
 """
 
 
-def logprob_head(model: torch.nn.Module, *, entropy: bool | Literal["detached"] = False,
-                 temperature: float | Tensor = 1.0, budget: int | None = None, chunk_rows: int | None = None,
-                 reduce_fp32: bool = True, eager: bool = False, ignore_index: int = -100,
-                 verify: bool = True, tail: float | None = None, tail_report: Tensor | None = None,
-                 mixed: Literal["round", "split"] | None = None) -> LogprobHead:
+class LogprobHead:
     """Makes a model's forward return log-probabilities (and entropies) instead of scores -> a context manager.
 
     model         a causal language model of transformers, or one like it (get_output_embeddings, config); alone, inside
@@ -87,17 +83,14 @@ def logprob_head(model: torch.nn.Module, *, entropy: bool | Literal["detached"] 
     error: flp.UnsupportedError if head or model cannot be stood in for, naming what is and what to do; ValueError,
            TypeError naming the field
     """
-    return LogprobHead(model, entropy, temperature, budget, chunk_rows, reduce_fp32, eager, ignore_index, verify, tail,
-                       tail_report, mixed)
-
-
-class LogprobHead:
-    """One installation; logprob_head makes it. A copy of it is not installed."""
 
     _heads: list[Any]
 
-    def __init__(self, model, entropy, temperature, budget, chunk_rows, reduce_fp32, eager, ignore_index, verify, tail,
-                 tail_report, mixed=None):
+    def __init__(self, model: torch.nn.Module, *, entropy: bool | Literal["detached"] = False,
+                 temperature: float | Tensor = 1.0, budget: int | None = None, chunk_rows: int | None = None,
+                 reduce_fp32: bool = True, eager: bool = False, ignore_index: int = -100,
+                 verify: bool = True, tail: float | None = None, tail_report: Tensor | None = None,
+                 mixed: Literal["round", "split"] | None = None) -> None:
         _check.Settings(1.0, None, 1.0, ignore_index, budget, entropy, chunk_rows)
         self._asked = {"eager": eager, "tail": tail, "tail_report": tail_report, "mixed": mixed}
         _together.check(self._asked)
@@ -162,7 +155,7 @@ class LogprobHead:
             yield head, self._head_forward
 
     def _model_forward(self, model, below, *arguments, **keywords):
-        if is_compiling is not None and is_compiling():
+        if is_tracing():
             return self._run(model, below, arguments, keywords)
         with self._turn:
             return self._run(model, below, arguments, keywords)
@@ -182,12 +175,15 @@ class LogprobHead:
         if call.results is None:
             _head_checks.refuse("model", "one whose forward does not call its head", "one that calls it once")
         if call.probed is not None:
-            _head_checks.verify(model, call.probed, self.rule, _scores_of(output))
+            scores = output[0] if isinstance(output, tuple) else getattr(output, "logits", output)
+            _head_checks.verify(model, call.probed, self.rule, scores)
         return self._result(call, output)
 
     def _result(self, call, output):
         """What the caller gets for what the model's own forward gave."""
-        return LogprobOutput(*(call.cut(result) for result in call.results), _without_scores(output))
+        if hasattr(output, "logits") and dataclasses.is_dataclass(output):
+            output = dataclasses.replace(output, logits=None)
+        return LogprobOutput(*(call.cut(result) for result in call.results), output)
 
     def _head_forward(self, head, _below, hidden):
         call = self._call
@@ -212,6 +208,9 @@ class LogprobHead:
         results = self._score(hidden, weight, targets, bias, temperature=_expanded(self.temperature, hidden.shape[:-1]),
                               **adapter)
         return results if self.entropy else (results, None)
+
+
+logprob_head = LogprobHead  # as the package has it
 
 
 class _Call:
@@ -275,15 +274,3 @@ def _expanded(temperature, shape):
         return temperature.expand(shape)
     except RuntimeError:
         _check.refuse_shape("temperature", temperature, "a number, or what expands to %s" % (tuple(shape),))
-
-
-def _scores_of(output):
-    """What a model's output holds where its scores would be."""
-    if isinstance(output, tuple):
-        return output[0]
-    return getattr(output, "logits", output)
-
-
-def _without_scores(output):
-    return dataclasses.replace(output, logits=None) if hasattr(output, "logits") and dataclasses.is_dataclass(output) \
-        else output

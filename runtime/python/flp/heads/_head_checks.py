@@ -122,19 +122,12 @@ def check_unchanged(model, heads, rule):
     """What a call asks again, as the model can change after the installation: that the heads it has now are among those
     that were installed, and that its config states the same rule. error: UnsupportedError"""
     for head in linears_of(model):
-        if not is_among(head, heads):
+        if not any(head is known for known in heads):
             refuse("head", "another one than when logprob_head was installed",
                    "the same: uninstall, change the head (or its adapters), and install again")
     if rule_of(model) != rule:
         refuse("config", "changed after logprob_head was made, to scale %g and softcap %s" % rule_of(model),
                "scale %g and softcap %s: make logprob_head anew after the change" % rule)
-
-
-def is_among(module, modules):
-    for known in modules:
-        if module is known:
-            return True
-    return False
 
 
 def _check_linear(head):

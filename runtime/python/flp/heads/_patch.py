@@ -34,9 +34,6 @@ class Site:
         self.module, self.handlers = weakref.ref(module), []
         self.stood, self.other = vars(module).get("forward"), replaced_forward(module)
 
-    def __deepcopy__(self, _memo):
-        return None
-
     def __reduce__(self):
         return type(None), ()
 

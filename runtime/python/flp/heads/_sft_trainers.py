@@ -49,7 +49,7 @@ def _check_loss(trainer):
     over = _owner_in_trl(trainer)
     if over is None:
         return
-    owner = "trainer" if "compute_loss" in vars(trainer) else _first_with_loss(trainer)
+    owner = "trainer" if "compute_loss" in vars(trainer) else _with_loss(trainer)[0]
     if owner is not over or (over.__module__, over.__qualname__) != SFT:
         _head_checks.refuse("trainer.compute_loss", "that of %s, over %s of TRL" % (
             getattr(owner, "__qualname__", owner), over.__qualname__), "SFTTrainer's own, or one of transformers")
@@ -67,8 +67,9 @@ def _check_ranks(trainer):
         _head_checks.refuse("trainer.accelerator.parallelism_config", "with sequence parallelism", "one without")
 
 
-def _first_with_loss(trainer):
-    return next(kind for kind in type(trainer).__mro__ if "compute_loss" in vars(kind))
+def _with_loss(trainer):
+    """Its classes that have a compute_loss, the one that is in force first."""
+    return [kind for kind in type(trainer).__mro__ if "compute_loss" in vars(kind)]
 
 
 def _is_of_trl(kind):
@@ -77,7 +78,7 @@ def _is_of_trl(kind):
 
 def _owner_in_trl(trainer):
     """The class of TRL whose compute_loss the trainer has or stands over, or None."""
-    return next((kind for kind in type(trainer).__mro__ if "compute_loss" in vars(kind) and _is_of_trl(kind)), None)
+    return next(filter(_is_of_trl, _with_loss(trainer)), None)
 
 
 class Changes:
@@ -128,8 +129,9 @@ class Changes:
 
 def _loss_of_transformers(trainer):
     """compute_loss of transformers' Trainer below that of TRL."""
-    below = type(trainer).__mro__[type(trainer).__mro__.index(_owner_in_trl(trainer)) + 1:]
-    return next(vars(kind)["compute_loss"] for kind in below if "compute_loss" in vars(kind) and not _is_of_trl(kind))
+    owners = _with_loss(trainer)
+    below = owners[owners.index(_owner_in_trl(trainer)) + 1:]
+    return next(vars(kind)["compute_loss"] for kind in below if not _is_of_trl(kind))
 
 
 def _loss_of_sft(trainer, own, model, inputs, return_outputs=False, num_items_in_batch=None):

@@ -66,11 +66,10 @@ def without_fragmentation(device):
 
 
 def _draw(axis, device):
-    points = device["points"]
-    times = [point[0] for point in points]
-    series = {"reserved": [point[1] for point in points], "allocated": [point[2] for point in points]}
-    if any(point[3] for point in points):
-        series["of it flp's arena"] = [point[3] for point in points]
+    times, reserved, allocated, arena = zip(*device["points"])
+    series = {"reserved": reserved, "allocated": allocated}
+    if any(arena):
+        series["of it flp's arena"] = arena
     for label, values in series.items():
         axis.step(times, [value / GB for value in values], where="post", label=label, linewidth=1)
     without = without_fragmentation(device)
@@ -79,7 +78,7 @@ def _draw(axis, device):
     growths = device["growths"]
     axis.plot([growth["ms"] for growth in growths], [growth["fragmentation"] / GB for growth in growths], ".",
               color="black", markersize=3, label="fragmentation at device allocations")
-    for curve, colour in ((list(zip(times, series["reserved"])), "red"), (without, "orange")):
+    for curve, colour in ((zip(times, reserved), "red"), (without, "orange")):
         ms, value = max(curve, key=lambda point: point[1])
         axis.plot([ms], [value / GB], "x", color=colour)
     axis.set_ylim(bottom=0)

@@ -27,17 +27,6 @@ TRACES = tuple(int(word) for word in torch.__version__.split(".")[:2]) >= (2, 1)
 _in_use = getattr(torch._C, "_cuda_hasPrimaryContext", lambda ordinal: True)
 
 
-class _Clock:
-    """Microseconds of the clock that torch's traces have, rising with every look."""
-
-    def __init__(self):
-        self._last = 0
-
-    def now(self):
-        self._last = max(time.time_ns() // 1000, self._last + 1)
-        return self._last
-
-
 def _device_name(ordinal):
     return "cpu" if ordinal == _c.DEVICE_HOST else "cuda:%d" % ordinal
 
@@ -101,7 +90,7 @@ class Profiler:
         self._cuda = sorted({_check.ordinal_of(device) for device in (range(count) if devices is None else devices)}
                             - {_c.DEVICE_HOST})
         self._max_entries = max_entries
-        self._now = _Clock().now
+        self._last = 0  # of _now
         self._report: dict[str, Any] | None = None
         self._seen: dict[int, Any] = {}
         self._marks: list[Any] = []
@@ -169,6 +158,11 @@ class Profiler:
         """
         self._poll()
         self._marks.append((self._now(), _phase.name_of(name)))
+
+    def _now(self):
+        """Microseconds of the clock that torch's traces have, rising with every look."""
+        self._last = max(time.time_ns() // 1000, self._last + 1)
+        return self._last
 
     def _enter(self, name):
         self._poll()

@@ -44,27 +44,25 @@ class Call:
         if not self.chunk:
             partial, kept = self._partial(ops, self._settings_that_keep(ops, n, grads), grads, top)
             return partial, [kept] if kept else []
-        columns = 4 + ops.targets
-        out = torch.empty((self.group.size, n // self.group.size, columns), dtype=torch.float32,
-                          device=ops.hidden.device)
+        out = torch.empty((n, 4 + ops.targets), dtype=torch.float32, device=ops.hidden.device)
         of_chunks, settings = [], None
         for part, piece in self.pieces(ops):
             if settings is None:
                 settings = self._settings_that_keep(piece, n, grads)
             own = None if top is None else _top.Outputs(piece.target, self.settings, top.is_part)
             partial, kept = self._partial(piece, settings, grads, own)
-            out[:, part] = partial.view(self.group.size, -1, columns)
+            self._put(partial, out, part)
             if top is not None:
-                self._put(own, top, part)
+                for values, whole in zip(own.tensors(), top.tensors()):
+                    self._put(values, whole, part)
             of_chunks += [kept] if kept else []
             del piece  # before the next but one is gathered
-        return out.view(n, columns), of_chunks
+        return out, of_chunks
 
-    def _put(self, own, top, part):
-        """The best tokens of a chunk among those of all rows."""
-        for values, whole in zip(own.tensors(), top.tensors()):
-            more = whole.shape[1:]
-            whole.view(self.group.size, -1, *more)[:, part] = values.view(self.group.size, -1, *more)
+    def _put(self, values, whole, part):
+        """Those of a chunk's rows among those of all: the reverse of _cut."""
+        more = whole.shape[1:]
+        whole.view(self.group.size, -1, *more)[:, part] = values.view(self.group.size, -1, *more)
 
     def top(self, ops):
         """Memory for the best tokens and ranks of all rows on this rank's shard; None where none are asked for."""
@@ -207,7 +205,9 @@ class Call:
             if settings.tail_report is not None:
                 settings.tail_report.zero_()
         else:
-            settings = settings if kept is None else _within(kept, settings)
+            if kept is not None:
+                settings = copy.copy(settings)
+                settings.budget = kept.settings.budget  # that of the forward pass
             made = _run.backward(ops, settings, grads, stats, *upstream, kept)
         dh, grad_weight, grad_bias, *adapter = made
         if adapter and adapter[0] is not None:
@@ -223,13 +223,6 @@ class Call:
             return self.group.scatter_total(grad_hidden)
         self.group.total(grad_hidden)
         return grad_hidden
-
-
-def _within(kept, settings):
-    """The Settings of a chunk's backward pass, in the budget of its forward pass."""
-    own = copy.copy(settings)
-    own.budget = kept.settings.budget
-    return own
 
 
 class ParallelLogprob(torch.autograd.Function):
@@ -280,9 +273,8 @@ def scored(call, ops, grads):
     tuple; stats (N,4), the Operands that the backward pass shall have, and what it finds kept"""
     work, top = ops, call.top(ops)
     if call.chunk and ops.rows is not None:
-        target = listed_only(ops.target, ops.rows, call.settings.ignore_index)
-        work = Operands(ops.hidden, ops.weight, ops.bias, target, ops.temperature_rows, None, ops.list_offsets,
-                        ops.list_ids)
+        work = copy.copy(ops)
+        work.target, work.rows = listed_only(ops.target, ops.rows, call.settings.ignore_index), None
     partial, kept = call.partial(work, grads, top)
     logprob, entropy, stats = call.combine(partial, ops.target, ops)
     results = (logprob,) if entropy is None else (logprob, entropy)

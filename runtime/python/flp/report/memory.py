@@ -26,14 +26,6 @@ class Failed(Exception):
         self.status = status
 
 
-def command():
-    """As that of _c. error: Failed"""
-    found = _c.command()
-    if not found:
-        raise Failed("the chart of memory needs the command flpgen, which is neither beside libflp nor on PATH")
-    return found
-
-
 def head_of(records):
     """Options that name the first head of the records, None without one."""
     heads = [(spec.vocab, spec.hidden, spec.dtype) for spec in records.specs]
@@ -43,10 +35,12 @@ def head_of(records):
 
 
 def explained(options):
-    """The document of `flpgen explain`. error: Failed with the command's own sentence"""
-    words = shlex.split(options)
+    """The document of `flpgen explain`. error: Failed with the command's own sentence, or without the command"""
+    command, words = _c.command(), shlex.split(options)
+    if not command:
+        raise Failed("the chart of memory needs the command flpgen, which is neither beside libflp nor on PATH")
     words += [] if any(word.split("=")[0] == "--grad" for word in words) else ["--grad", "hidden,weight"]
-    words = [command(), "explain", *words, "--rows", ",".join(map(str, ROWS)), "--json"]
+    words = [command, "explain", *words, "--rows", ",".join(map(str, ROWS)), "--json"]
     done = subprocess.run(words, capture_output=True, text=True, check=False,
                           env={**os.environ, "FLP_CUDA_LIBRARY": os.devnull})
     document = json.loads(done.stdout or "{}")
@@ -74,11 +68,6 @@ def chart(records, options):
                   table("workspace", ("#N", *("#" + name for name in names)), cells))
 
 
-def series_of(number):
-    """Scoring, which every head has, gets flp's own mark, and the naive form, which stands before it, the next."""
-    return 1 - number if number < 2 else number
-
-
 def draw(document, names, width):
     columns = 1 if width < 500 else 3
     top = 12 + 20 * math.ceil(len(names) / columns)
@@ -87,7 +76,8 @@ def draw(document, names, width):
                        xlabel="rows N (tokens, 1k = 1024)", ylabel="workspace (bytes)")
     for number, name in enumerate(names):
         ways = [row["ways"][number] for row in document["rows"]]
-        _draw_way(canvas, axes, ways, name, drawing.series(series_of(number)))
+        # Scoring, which every head has, gets flp's own mark, and the naive form, which stands before it, the next.
+        _draw_way(canvas, axes, ways, name, drawing.series(1 - number if number < 2 else number))
     for budget in document["budget_bytes"].values():
         axes.axhline(budget, color=drawing.DIM, linewidth=1.3, linestyle=":")
     axes.axhline(CARD_BYTES, color=drawing.INK, linewidth=1.3, dashes=(4, 3))

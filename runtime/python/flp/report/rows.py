@@ -3,6 +3,7 @@
 Invariant: rows of a group differ in nothing but who ran, how and when; their times are ratios to the same products.
 """
 import collections
+import itertools
 import math
 
 PASSES = ("forward", "forward+backward", "backward", "step")
@@ -106,7 +107,4 @@ def _alike(labels):
 
 def groups_of(rows):
     """[[row]] of the groups, in the order of the page."""
-    groups = {}
-    for row in rows:
-        groups.setdefault(group_of(row), []).append(row)
-    return [groups[key] for key in sorted(groups)]
+    return [list(group) for _, group in itertools.groupby(sorted(rows, key=group_of), group_of)]

@@ -5,6 +5,7 @@ which gathers sharded tensors and passes plain ones through. So only this module
 case in its place.
 """
 import contextlib
+import itertools
 import sys
 
 import torch
@@ -17,26 +18,17 @@ PACKAGES = ("agilerl.algorithms.core.llm_ops", "agilerl.llm_ops")
 MODULE = "fused_logprobs"
 
 
-@contextlib.contextmanager
-def plain_tensors(*tensors):
-    yield list(tensors)
-
-
-def parents_of(package):
-    parts = package.split(".")
-    return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
-
-
 def import_module():
     for package in PACKAGES:
         name = package + "." + MODULE
         if name in sys.modules:
             return sys.modules[name]
     add_package("agilerl")
-    stand_in("agilerl.distributed", materialize_dtensors=plain_tensors)
+    stand_in("agilerl.distributed", materialize_dtensors=lambda *tensors: contextlib.nullcontext(list(tensors)))
     for package in PACKAGES:
+        parents = itertools.accumulate(package.split("."), "{}.{}".format)
         try:
-            return import_kernel(package + "." + MODULE, parents_of(package))
+            return import_kernel(package + "." + MODULE, parents)
         except ModuleNotFoundError as error:
             missing = error
     raise missing

@@ -16,14 +16,13 @@ class Cce(Peer):
     dtypes = ("bf16", "fp16")
     softcap = True
     module, function_name = "cut_cross_entropy", "linear_cross_entropy"
-
-    def choice(self, presets):
-        """Keywords. presets: whether the release has presets"""
-        return {"impl": "cce_exact"} if presets else {"impl": "cce", "filter_eps": None}
+    exact = True
 
     def load(self):
         version = super().load()
-        self.chosen = self.choice("accum_c_fp32" in inspect.signature(self.function).parameters)
+        has_presets = "accum_c_fp32" in inspect.signature(self.function).parameters
+        exact = {"impl": "cce_exact"} if has_presets else {"impl": "cce", "filter_eps": None}
+        self.chosen = exact if self.exact else {}
         return version
 
     def run(self, hidden, weight, bias, target, case):
@@ -35,6 +34,4 @@ class CceFilter(Cce):
     name = "cce-filter"
     title = "cut_cross_entropy.linear_cross_entropy(reduction='none'), its default filter of gradients"
     note = "drops blocks of gradients below a threshold, which sharp rows have many of"
-
-    def choice(self, presets):
-        return {}
+    exact = False

@@ -42,7 +42,8 @@ class LigerNone(Peer):
     reduction = "none"
 
     def run(self, hidden, weight, bias, target, case):
-        return self.result(self.losses_of(hidden, weight, bias, target, case))
+        loss = self.losses_of(hidden, weight, bias, target, case)
+        return Result(loss=loss) if self.reduction == "mean" else Result(-loss)
 
     def losses_of(self, hidden, weight, bias, target, case, **more):
         results = self.function.apply(*positional(self.function, {
@@ -56,9 +57,6 @@ class LigerNone(Peer):
         return Result(loss=self.losses_of(hidden, weight, bias, target, case, label_smoothing=SMOOTHING,
                                           lse_square_scale=Z_LOSS).mean())
 
-    def result(self, loss):
-        return Result(-loss)
-
 
 class LigerMean(LigerNone):
     name = "liger-mean"
@@ -66,9 +64,6 @@ class LigerMean(LigerNone):
     note = "takes the gradient of the mean loss only"
     any_upstream = False
     reduction = "mean"
-
-    def result(self, loss):
-        return Result(loss=loss)
 
 
 class LigerCute(Peer):

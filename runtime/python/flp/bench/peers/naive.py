@@ -5,12 +5,13 @@ from ..cases import CROSS_ENTROPY, SMOOTHING, Z_LOSS
 from .seam import Peer, Result
 
 
-def logprob_of(scores, target, softcap, entropy):
-    """log_softmax and gather, in the dtype of the scores."""
+def logprob_of(scores, target, entropy, softcap=None):
+    """log_softmax of scores (..., V) and gather -> log-probabilities (...) of the targets, and entropies or None, in the
+    dtype of the scores."""
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     logp = torch.log_softmax(scores, dim=-1)
-    logprob = logp.gather(-1, target[:, None])[:, 0]
+    logprob = logp.gather(-1, target[..., None])[..., 0]
     return logprob, -(logp.exp() * logp).sum(dim=-1) if entropy else None
 
 
@@ -39,7 +40,7 @@ class NaiveFp32(Peer):
         return super().supports(case, device)
 
     def run(self, hidden, weight, bias, target, case):
-        return Result(*logprob_of(self.scores(hidden, weight, bias), target, case.softcap, case.entropy != "none"))
+        return Result(*logprob_of(self.scores(hidden, weight, bias), target, case.entropy != "none", case.softcap))
 
     def scores(self, hidden, weight, bias):
         scores = torch.nn.functional.linear(hidden, weight, bias)

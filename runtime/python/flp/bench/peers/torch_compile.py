@@ -14,9 +14,9 @@ CHUNK_ROWS = 1024
 RECOMPILES = 64
 
 
-def chunk(hidden, weight, bias, target, softcap, entropy):
+def chunk(hidden, weight, bias, target, entropy, softcap):
     scores = torch.nn.functional.linear(hidden, weight, bias).float()
-    return logprob_of(scores, target, softcap, entropy)
+    return logprob_of(scores, target, entropy, softcap)
 
 
 def chunk_loss(hidden, weight, bias, target):
@@ -46,7 +46,7 @@ class TorchCompile(Peer):
         parts = []
         for start in range(0, case.n, CHUNK_ROWS):
             rows = slice(start, start + CHUNK_ROWS)
-            arguments = (hidden[rows], weight, bias, target[rows], case.softcap, case.entropy != "none")
+            arguments = (hidden[rows], weight, bias, target[rows], case.entropy != "none", case.softcap)
             if torch.is_grad_enabled() and case.grads:
                 parts.append(torch.utils.checkpoint.checkpoint(self.chunk, *arguments, use_reentrant=False))
             else:
