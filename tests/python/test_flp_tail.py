@@ -152,16 +152,12 @@ def test_a_step_is_made_for_the_bound():
     assert flp.explain(batch[0], batch[1], batch[2], loss="grpo", tail=TAIL).step["mode"]
 
 
-def test_a_rule_of_sequences_takes_tail_mode(passes):  # noqa: F811
-    report, logged = marked(), []
-    flp.set_log(lambda level, text: logged.append(text))
-    try:
-        loss, _ = flp.policy_loss("gspo", *batch_of(), tail=TAIL, tail_report=report)
-        assert report.eq(7).all()
-        loss.backward()
-    finally:
-        flp.set_log(None)
-    assert report.tolist() == REPORT and [text.rsplit(" ", 1)[1] for text in logged if "gspo" in text] == ["tail"]
+def test_a_rule_of_sequences_takes_tail_mode(passes, logged):  # noqa: F811
+    report = marked()
+    loss, _ = flp.policy_loss("gspo", *batch_of(), tail=TAIL, tail_report=report)
+    assert report.eq(7).all()
+    loss.backward()
+    assert report.tolist() == REPORT and [text.rsplit(" ", 1)[1] for _, text in logged if "gspo" in text] == ["tail"]
 
 
 # ---- transforms and graphs ----

@@ -12,7 +12,6 @@ import flp_parallel_cases as cases
 import flp_parallel_dtensor_cases as dtensor_cases
 from flp._library import _c
 from flp._passes import _run
-from flp_ranks import Ranks
 from flp.parallel import _call, _group
 from flp_keeping import parallel_call
 from flp_kept_sets import lists
@@ -23,13 +22,6 @@ FOUR = [(96, 90), (96, 96), (96, 96), (96, 49)]
 EMPTY = [(200, 200), (140, 131), (64, 0)]
 MADE = {"n": 12, "bias": True}
 REFUSED = Path(__file__).resolve().parents[1] / "golden/refused/ranks/parallel.txt"
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
-    started = Ranks(4, tmp_path_factory.mktemp("ranks") / "store")
-    yield started
-    started.close()
 
 
 def wanted(made, options, entropy=True, edit=None, targets=None):

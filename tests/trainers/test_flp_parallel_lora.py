@@ -5,7 +5,7 @@ import torch
 
 import flp
 import flp_parallel_cases as cases
-from test_flp_parallel import EMPTY, EVEN, UNEVEN, ranks  # noqa: F401
+from test_flp_parallel import EMPTY, EVEN, UNEVEN
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 NAMES = ("hidden", "a", "b", "bias")
@@ -46,14 +46,14 @@ def check(results, cuts, want, bound):
 @pytest.mark.parametrize("cuts, rank, kind, adapter, bound", [
     (EVEN, 8, FP32, None, 1e-5), (EVEN, 3, FP32, None, 1e-5), (UNEVEN, 16, FP32, None, 1e-5),
     (EMPTY, 8, FP32, None, 1e-5), ([(330, 330), (1, 1)], 8, FP32, None, 1e-5), (EVEN, 8, BF16, None, 2e-2), (EVEN, 8, BF16, FP32, 2e-2)], ids=str)
-def test_shards_give_what_one_process_gives(ranks, merge, cuts, rank, kind, adapter, bound):  # noqa: F811
+def test_shards_give_what_one_process_gives(ranks, merge, cuts, rank, kind, adapter, bound):
     made, options = {"n": 12, "bias": True}, {"temperature": 0.8, "softcap": 20.0}
     got = ranks.run(len(cuts), cases.lora_head, cuts=cuts, made=made, rank_of=rank, kind=kind, adapter=adapter,
                     options={"merge": merge, **options})
     check(got, cuts, whole(made, rank, kind, adapter, options), bound)
 
 
-def test_the_gradient_of_a_is_summed_where_that_of_hidden_is_not(ranks):  # noqa: F811
+def test_the_gradient_of_a_is_summed_where_that_of_hidden_is_not(ranks):
     made = {"n": 12, "bias": True}
     got = ranks.run(2, cases.lora_head, cuts=EVEN, made=made, rank_of=8, options={"reduce_grad_hidden": False})
     _, _, grads = whole(made, 8, FP32, None, {})
@@ -63,7 +63,7 @@ def test_the_gradient_of_a_is_summed_where_that_of_hidden_is_not(ranks):  # noqa
 
 
 @pytest.mark.parametrize("needs", [("a",), ("b",), ("hidden", "a"), ()], ids=str)
-def test_only_what_requires_a_gradient_gets_one(ranks, needs):  # noqa: F811
+def test_only_what_requires_a_gradient_gets_one(ranks, needs):
     got = ranks.run(2, cases.lora_head, cuts=EVEN, made={"n": 12, "bias": True}, rank_of=8, options={}, needs=needs)
     for result in got:
         assert {name for name, grad in result["grads"].items() if grad is not None} == set(needs)
@@ -72,7 +72,7 @@ def test_only_what_requires_a_gradient_gets_one(ranks, needs):  # noqa: F811
 
 
 @pytest.mark.parametrize("off", ["b", "scale"])
-def test_an_adapter_that_does_nothing_leaves_every_bit(ranks, off):  # noqa: F811
+def test_an_adapter_that_does_nothing_leaves_every_bit(ranks, off):
     made = {"n": 12, "bias": True}
     got = ranks.run(2, cases.lora_head, cuts=EVEN, made=made, rank_of=8, options={}, off=off)
     want = ranks.run(2, cases.head, cuts=EVEN, made=made, options={}, needs=("hidden",))
