@@ -1,5 +1,9 @@
 """Stand-ins for a causal language model of transformers and for what trainers wrap around one."""
+import copy
 import dataclasses
+import inspect
+import io
+import pickle
 import types
 from typing import Optional
 
@@ -48,6 +52,36 @@ class TinyLM(nn.Module):
         if labels is not None:
             loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
         return Output(logits, loss, hidden.square().mean())
+
+
+def logits_of(model):
+    """What a model of the same weights gives that flp has never seen."""
+    fresh = TinyLM(bias=model.lm_head.bias is not None).to(model.lm_head.weight.dtype)
+    fresh.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        return fresh(input_ids=IDS).logits
+
+
+def next_logprobs(logits, ids=IDS):
+    """Of the tokens that follow, from scores, in float64."""
+    return torch.log_softmax(logits.double(), -1)[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
+
+
+def error_of(model):
+    """How far flp's log-probabilities are from those of the model's own weights."""
+    with torch.no_grad():
+        return (model(input_ids=IDS).logprobs - next_logprobs(logits_of(model))).abs().max()
+
+
+def saved(model):
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    whole = {"weights_only": False} if "weights_only" in inspect.signature(torch.load).parameters else {}
+    return torch.load(file, **whole)
+
+
+COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda model: pickle.loads(pickle.dumps(model)), "torch.save": saved}
 
 
 class Wrapper(nn.Module):

@@ -13,7 +13,7 @@ from flp._tensors import _check
 from flp.heads import _chunks
 from flp_live_bytes import largest_tensor, live_bytes, saved_sizes
 from flp_reference import relative
-from flp_standin_lm import IDS, Adapted, SavedCopies, TinyLM, Wrapper, capped
+from flp_standin_lm import IDS, Adapted, SavedCopies, TinyLM, Wrapper, capped, next_logprobs
 
 MASK = torch.ones_like(IDS)
 MASK[0, :4] = MASK[2, 8:] = 0
@@ -152,14 +152,13 @@ def test_scores_follow_the_autocast_inside_the_model():
     assert model.forward is forward
     logits = model(input_ids=IDS).logits
     assert logits.dtype is torch.bfloat16
-    want = torch.log_softmax(logits.double(), -1)[:, :-1].gather(-1, IDS[:, 1:, None])[..., 0]
-    assert (got - want).abs().max() < 1e-6
+    assert (got - next_logprobs(logits)).abs().max() < 1e-6
 
 
 def test_reduction_in_the_operands_dtype_costs_digits():
     model = TinyLM().bfloat16()
     errors = {}
-    want = torch.log_softmax(model(input_ids=IDS).logits.double(), -1)[:, :-1].gather(-1, IDS[:, 1:, None])[..., 0]
+    want = next_logprobs(model(input_ids=IDS).logits)
     for reduce_fp32 in (True, False):
         with flp.logprob_head(model, eager=True, reduce_fp32=reduce_fp32), torch.no_grad():
             out = model(input_ids=IDS).logprobs
