@@ -8,7 +8,7 @@ import torch
 import flp
 from flp._library import _c, _plans
 from flp._passes import _autograd, _run
-from flp_keeping import BYTES, noted_blocks, passes  # noqa: F401
+from flp_keeping import BYTES, MODES, noted_blocks, passes  # noqa: F401
 
 N, D, V = 6, 16, 40
 
@@ -108,13 +108,6 @@ def test_an_old_reference_is_handed_on(passes):
     lse = torch.logsumexp(hidden.detach().double() @ weight.detach().double().t(), -1)
     logprob = flp.linear_logprob(hidden.view(2, 3, D), weight, target.view(2, 3), old_lse=lse.view(2, 3))
     assert passes.forward()[0][4] and logprob.shape == (2, 3)
-
-
-def test_it_is_explained(passes):
-    hidden, weight, target = operands()
-    info = flp.explain(hidden, weight, target)
-    assert info.backward["mode"] == "save" and info.backward["saved_bytes"] == BYTES
-    assert flp.explain(hidden, weight, target, save=False).backward["mode"] != "save"
 
 
 # ---- direction mode: a frozen head ----
@@ -275,16 +268,21 @@ def test_directions_under_autocast(passes):
     assert used(passes) == [(1, passes.forward()[0][2], BYTES)] * 2 and wide.grad.dtype is torch.float32
 
 
-def test_directions_are_explained(passes):
-    hidden, weight, target = frozen()
-    info = flp.explain(hidden, weight, target)
-    assert info.forward["mode"] == info.backward["mode"] == "direction" and info.backward["saved_bytes"] == BYTES
-    assert flp.explain(hidden, weight, target, entropy=True).backward["mode"] == "save"
-    asked = {"vocab": V, "hidden": D, "n": N, "grads": ["hidden"], "entropy": "detached"}
-    assert flp.plan_info(**asked, save=None).backward["mode"] == "direction"
-    assert flp.plan_info(**asked).backward["mode"] != "direction"
-    assert flp.plan_info(**dict(asked, entropy=True), save=None).backward["mode"] == "save"
-    assert flp.plan_info(**dict(asked, budget=BYTES), save=None).backward["mode"] != "direction"
+@pytest.mark.parametrize("trained, options, mode", [
+    (True, {}, "save"), (False, {}, "direction"), (True, {"tail": 2.0**-9}, "tail"), (False, {"entropy": True}, "save"),
+    (False, {"entropy": "detached"}, "direction"), (True, {"save": False}, None), (True, {"tail": 0}, "save"),
+    (True, {"tail": 0, "save": False}, None), (False, {"save": False}, None)], ids=str)
+def test_it_is_explained(passes, trained, options, mode):
+    """Of tensors, and of sizes, which keep only what they are asked to; a budget without room keeps nothing."""
+    info = flp.explain(*(operands() if trained else frozen()), **options)
+    asked = {"vocab": V, "hidden": D, "n": N, "grads": ["hidden", "weight"][:1 + trained]}
+    assert mode is None or info.backward["saved_bytes"] == BYTES and mode in ("save", info.forward["mode"])
+    for found in (info, flp.plan_info(**asked, **{"save": None, **options})):
+        assert found.backward["mode"] == mode or mode is None and found.backward["mode"] not in MODES
+    unasked = flp.plan_info(**asked, **options).backward["mode"]
+    assert unasked == mode if mode == "tail" else unasked not in MODES
+    for without in ({"save": False, "tail": 0}, {"budget": BYTES}):
+        assert flp.plan_info(**asked, **{"save": None, **options, **without}).backward["mode"] not in MODES
 
 
 def test_the_eager_rung_keeps_nothing(engine):

@@ -11,8 +11,6 @@ import sys
 from pathlib import Path
 
 TREE = Path(__file__).resolve().parents[2]
-NOTE = ("Sample page. Benchmark rows, and times of best forward kernels and GEMM baselines of shapes with a benchmark "
-        "record, were measured on an H200; all other candidates are made up to show the page.")
 
 SCHEMA = """
 PRAGMA user_version = 1;
