@@ -111,7 +111,7 @@ def wanted(model, smoothing=0.0, rows=None):
 
 @trainers
 @pytest.mark.parametrize("tied, lengths, options", [
-    *((tied, (3, 9, 0, 16), {"label_smoothing_factor": smoothing}) for tied in (False, True) for smoothing in (0.0, 0.1)),
+    *((tied, (3, 9, 0, 16), {"label_smoothing_factor": factor}) for tied in (False, True) for factor in (0.0, 0.1)),
     (False, (20, 20, 20, 5), {}),  # of two micro-batches one has no labels; the other's tokens are all that count
     (False, (3, 9, 0, 16), {"gradient_checkpointing": True})], ids=str)
 def test_a_step(kind, tied, lengths, options, tmp_path, device):

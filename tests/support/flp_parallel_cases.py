@@ -59,8 +59,8 @@ def adapter(made, rank, dtype=None, off=None):
 
 def head(rank, group, cuts, made, options, place=True, sequence=False, needs=("hidden", "weight", "bias"), entropy=True,
          engine="libflp", edit=None, accumulate=False, report=False, targets=None, dtypes=None, lora=None):
-    """Forward and backward of problem(**made) -> outputs, gradients (of hidden, weight, bias, and an adapter's a and b),
-    and what both passes sent. targets: (n,K) ids in the place of the problem's; dtypes: {operand: dtypes that it is
+    """Forward and backward of problem(**made) -> outputs, gradients (of hidden, weight, bias, an adapter's a and b), and
+    what both passes sent. targets: (n,K) ids in the place of the problem's; dtypes: {operand: dtypes that it is
     rounded to in turn}, of all three; lora: of adapter()"""
     _plans.clear()
     create, _plans._create = _plans._create, torch_form if engine == "torch form" else _plans._create

@@ -92,7 +92,8 @@ def test_the_budget_of_the_environment_counts(passes, monkeypatch):  # noqa: F81
                          ids=str)
 def test_what_keeps_nothing(passes, options):  # noqa: F811
     of_call = {name: options[name] for name in ("entropy", "empty") if name in options}
-    results, hidden, *_ = scored(parallel_call(4, **of_call), **{name: options[name] for name in options if name not in of_call})
+    others = {name: value for name, value in options.items() if name not in of_call}
+    results, hidden, *_ = scored(parallel_call(4, **of_call), **others)
     logprob = results[0] if "entropy" in options else results
     logprob.sum().backward()
     assert not any(saved for _, saved in places(passes.seen)) and hidden.grad is not None

@@ -4,7 +4,6 @@ import torch
 from flp_reference import DEVICE, GRAD_TOLERANCE, relative
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import documents
 import flp
 
 LENGTHS = [5, 0, 1, 7, 3, 2]
@@ -247,14 +246,6 @@ def test_a_seed_may_be_on_the_device():
     for seed in (0, -5, 2**63 - 1):
         choice = flp.gate(worth, price=0.0, temperature=1.0, seed=on_device(seed))
         assert torch.equal(choice, flp.gate(worth, price=0.0, temperature=1.0, seed=seed))
-
-
-def test_the_snippet_of_the_manual_runs():
-    names = {}
-    exec(documents.python_block("flp.score("), names)
-    assert names["kept"].sum() == 1 and torch.isfinite(names["loss"])
-    used = torch.roll(names["chosen"].mask, -1)
-    assert torch.equal(names["hidden"].grad.abs().sum(1) > 0, used)
 
 
 @pytest.mark.parametrize("ends", [[0, 3, 2, 6], [0, -3, 6], [3, 3, 6], [0, 3, 7]])
