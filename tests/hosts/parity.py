@@ -215,7 +215,7 @@ def compare(own, ours, wanted, dtype, rounded=False, host_values=HOST_VALUES, ho
 
 
 def of_scores(call, dtype, device, *host, rounded=False, shifted=False):
-    """call(scores, tokens), of scores (3,12,501), beside float64's log-probabilities. shifted: of the tokens that follow"""
+    """call(scores, tokens) beside log-probabilities of float64. shifted: of the tokens that follow"""
     torch.manual_seed(0)
     scores = (torch.randn(3, 12, 501, device=device) * 3).to(dtype).requires_grad_()
     tokens, doubled = torch.randint(0, 501, (3, 12), device=device), doubles(scores)

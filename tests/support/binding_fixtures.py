@@ -1,5 +1,5 @@
-"""Fixtures of the binding's tests: a clean plan cache, process groups, the log, and both engines that a tensor may meet;
-and of tests of kernels a folder."""
+"""Fixtures of the binding's tests: a clean plan cache, process groups, the log, and both engines that a tensor may
+meet; and of tests of kernels a folder."""
 import sys
 
 import pytest

@@ -59,7 +59,7 @@ def adapter(made, rank, dtype=None, off=None):
 
 def head(rank, group, cuts, made, options, place=True, sequence=False, needs=("hidden", "weight", "bias"), entropy=True,
          engine="libflp", edit=None, accumulate=False, report=False, targets=None, dtypes=None, lora=None):
-    """Forward and backward of problem(**made) -> outputs, gradients (of hidden, weight, bias, an adapter's a and b), and
+    """Forward and backward of problem(**made) -> outputs, gradients (of hidden, weight, bias, an adapter's a, b), and
     what both passes sent. targets: (n,K) ids in the place of the problem's; dtypes: {operand: dtypes that it is
     rounded to in turn}, of all three; lora: of adapter()"""
     _plans.clear()
