@@ -22,9 +22,11 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "runtime" / "python" / "example
 sys.path.insert(0, str(EXAMPLES))
 import _grpo  # noqa: E402
 import _tiny  # noqa: E402
+import gated_batch  # noqa: E402
 import grpo_lora  # noqa: E402
 import grpo_tiny  # noqa: E402
 import long_context  # noqa: E402
+import mtp  # noqa: E402
 
 SMALL = ["--device", "cpu", "--prompts", "8", "--length", "8", "--hidden", "32", "--vocab", "32"]
 
@@ -146,6 +148,54 @@ def test_tiny_model_is_causal():
     changed[0, 4] = 15
     before, after = model(tokens), model(changed)
     assert torch.equal(before[:, :4], after[:, :4]) and not torch.allclose(before[:, 4:], after[:, 4:])
+
+
+# ---- a gate, and several heads ----
+
+@pytest.mark.long
+def test_a_gate_learns_from_three_of_thirty():
+    said = []
+    rewards = gated_batch.train(50, 0.1, say=said.append)
+    assert sum(rewards[-5:]) / 5 > sum(rewards[:5]) / 5 + 0.15, rewards
+    assert len(said) == 5 and all("kept 3 of 30" in line for line in said)
+
+
+def mtp_options(*options):
+    return _tiny.with_sizes(mtp.parser().parse_args(["--tiny", "--device", "cpu", *options]))
+
+
+@pytest.mark.long
+def test_every_head_learns_and_its_forms_agree():
+    said = []
+    torch.manual_seed(0)
+    results = mtp.train(mtp_options("--compare"), say=said.append)
+    first, last = results["losses"][0], results["losses"][-1]
+    assert len(first) == 3 and len(said) == 40 and all(end < start - 1 for start, end in zip(first, last))
+    assert results["largest_difference"] < 1e-5
+
+
+@pytest.mark.parametrize("heads", [1, 4])
+def test_targets_and_weights_of_rows_of_several_heads(heads):
+    """A head further ahead has a token less to predict in each sequence; together those ahead weigh a share."""
+    tokens = torch.arange(20).view(2, 10)
+    targets, weights = mtp.rows_of(tokens, heads, 0.3)
+    assert targets.shape == (heads, 2, 10) and torch.equal(targets[0, :, :9], tokens[:, 1:])
+    assert [int((row == mtp.IGNORED).sum()) for row in targets] == [2 * (k + 1) for k in range(heads)]
+    share = ((targets != mtp.IGNORED) * weights).sum((1, 2))
+    assert torch.allclose(share, torch.tensor([1.0] + [0.3 / max(heads - 1, 1)] * (heads - 1)))
+
+
+def test_states_of_a_head_do_not_see_what_they_predict():
+    """Those of head k read tokens up to t + k, so a change of token t + 1 + k leaves them as they are."""
+    torch.manual_seed(0)
+    model, tokens = mtp.Model(50, 32, 1, 3), torch.randint(50, (1, 12))
+    with torch.no_grad():
+        before = model(tokens)
+        tokens[0, 8] = (tokens[0, 8] + 1) % 50
+        after = model(tokens)
+    for k in range(3):
+        assert torch.equal(before[k, 0, :8 - k], after[k, 0, :8 - k])
+        assert not torch.equal(before[k, 0, 8 - k], after[k, 0, 8 - k])
 
 
 # ---- adapters ----

@@ -5,18 +5,17 @@ import types
 import torch
 
 
+def scores_of(hidden, weight, bias=None, softcap=None):
+    scores = torch.nn.functional.linear(hidden, weight, bias).float()
+    return scores if softcap is None else softcap * torch.tanh(scores / softcap)
+
+
 def nll_of(hidden, weight, target, bias=None, softcap=None):
-    scores = torch.nn.functional.linear(hidden, weight, bias).float()
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
-    return torch.nn.functional.cross_entropy(scores, target, reduction="none")
+    return torch.nn.functional.cross_entropy(scores_of(hidden, weight, bias, softcap), target, reduction="none")
 
 
-def entropy_of(hidden, weight, bias=None, softcap=None):
-    scores = torch.nn.functional.linear(hidden, weight, bias).float()
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
-    logp = torch.log_softmax(scores, -1)
+def entropy_of(*head):
+    logp = torch.log_softmax(scores_of(*head), -1)
     return -(logp.exp() * logp).sum(-1)
 
 
@@ -52,7 +51,7 @@ class LigerFlce:
         assert (ce_weight, ignore_index) == (None, -100)
         nll = nll_of(_input, weight, target, bias, softcap)
         if label_smoothing or lse_square_scale:
-            scores = torch.nn.functional.linear(_input, weight, bias).float()
+            scores = scores_of(_input, weight, bias)
             lse = scores.logsumexp(-1)
             nll = (1 - label_smoothing) * nll + label_smoothing * (lse - scores.mean(-1)) + lse_square_scale * lse**2
         return {"none": nll, "mean": nll.mean()}[reduction], None, None, None

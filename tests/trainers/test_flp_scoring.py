@@ -67,23 +67,6 @@ def test_padded_sequences_give_the_bits_of_packed_ones(engine, side, told):
     assert relative(grads[0][1], grads[1][1]) < 1e-6
 
 
-def test_options_of_the_head_are_those_of_linear_logprob(engine):
-    batch = Ragged(lengths=[8, 8], bias=True)
-    hidden, tokens, _ = batch.padded()
-    weight, buffers = batch.weight.requires_grad_(), [torch.ones(VOCAB, DEPTH, device=DEVICE) for _ in range(2)]
-    options = dict(bias=batch.bias, softcap=3.0, scale=0.7, temperature=0.6, budget=1 << 25, entropy=True)
-    scores = flp.score(hidden, weight, tokens, grad_weight_accumulate=buffers[0], **options)
-    plain = flp.linear_logprob(hidden[:, :-1], weight, tokens[:, 1:], grad_weight_accumulate=buffers[1], **options)
-    assert torch.equal(scores.logprob[:, 1:], plain[0]) and torch.equal(scores.entropy[:, 1:], plain[1])
-    (scores.sum.sum() + scores.entropy.sum()).backward()
-    (plain[0].sum() + plain[1].sum()).backward()
-    assert weight.grad is None and relative(buffers[0] - 1, buffers[1] - 1) < 1e-6
-    with pytest.raises(flp.BudgetError):
-        flp.score(hidden, weight, tokens, budget=1)
-    other = flp.score(hidden, weight, tokens.masked_fill(tokens == tokens[0, 3], 7777), ignore_index=7777)
-    assert not other.mask[0, 3] and other.mask[:, 1:].sum() == (tokens[:, 1:] != tokens[0, 3]).sum()
-
-
 def test_targets_that_are_shifted_already_give_the_same(engine):
     batch = Ragged(lengths=[8, 8, 8])
     hidden, tokens, _ = batch.padded()
