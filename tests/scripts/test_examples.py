@@ -6,8 +6,6 @@ import os
 import runpy
 import subprocess
 import sys
-import textwrap
-import types
 from unittest import mock
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import pytest
 import torch
 
 import flp
+import flp_standin_lm
 from flp._library import _c
 from flp._passes import _run
 
@@ -335,61 +334,9 @@ def test_progress_is_seen_while_it_runs(tmp_path):
     assert [line.split()[:3] for line in lines] == [["flp", "step", str(step)] for step in (1, 2, 3)]
 
 
-TRANSFORMERS = """
-    import flp_standin_lm, torch
-
-
-    class LlamaConfig:
-        def __init__(self, **fields):
-            self.fields = fields
-
-
-    class LlamaForCausalLM(torch.nn.Module):
-        def __init__(self, config):
-            super().__init__()
-            self.model = Trunk(config.fields["vocab_size"], config.fields["hidden_size"])
-            self.lm_head = torch.nn.Linear(config.fields["hidden_size"], config.fields["vocab_size"], bias=False)
-
-
-    class Trunk(torch.nn.Embedding):
-        def forward(self, ids):
-            return (super().forward(ids),)
-
-
-    class Qwen3Config(LlamaConfig):
-        pass
-
-
-    class Qwen3ForCausalLM(flp_standin_lm.TinyLM):
-        def __init__(self, config):
-            super().__init__(config.fields["vocab_size"], config.fields["hidden_size"])
-    """
-PEFT = """
-    import contextlib
-
-
-    class LoraConfig:
-        def __init__(self, target_modules):
-            self.target_modules = target_modules
-
-
-    def get_peft_model(model, config):
-        model.disable_adapter = contextlib.nullcontext
-        return model
-    """
-
-
-@pytest.fixture
-def stand_ins(monkeypatch):
-    """Small modules in the place of transformers and peft."""
-    for name, text in (("transformers", TRANSFORMERS), ("peft", PEFT)):
-        module = types.ModuleType(name)
-        exec(textwrap.dedent(text), vars(module))
-        monkeypatch.setitem(sys.modules, name, module)
-
-
 @pytest.mark.parametrize("name,options,steps", [("ten_lines", ["--tiny"], 20), ("hf_logprobs", [], 8)])
-def test_examples_of_transformers_need_no_gpu(tmp_path, stand_ins, name, options, steps):
+def test_examples_of_transformers_need_no_gpu(tmp_path, monkeypatch, name, options, steps):
+    flp_standin_lm.stand_in(monkeypatch)
     printed = run_here(name, *options, "--device", "cpu", "--json", tmp_path / "record.json")
     losses = json.loads((tmp_path / "record.json").read_text())["results"]["losses"]
     assert len(losses) == len(printed.splitlines()) == steps and losses[-1] < losses[0]

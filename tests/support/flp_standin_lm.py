@@ -1,9 +1,11 @@
-"""Stand-ins for a causal language model of transformers and for what trainers wrap around one."""
+"""Stand-ins for a causal language model of transformers, for what trainers wrap around one, and for the packages."""
+import contextlib
 import copy
 import dataclasses
 import inspect
 import io
 import pickle
+import sys
 import types
 from typing import Optional
 
@@ -121,3 +123,42 @@ class SavedCopies(nn.Module):
 
     def forward(self, hidden):
         return (self.modules_to_save["default"] if self.adapted else self.original_module)(hidden)
+
+
+# ---- transformers and peft ----
+
+class Config:
+    def __init__(self, **fields):
+        vars(self).update(fields)
+
+
+class Trunk(nn.Embedding):
+    def forward(self, ids):
+        return (super().forward(ids),)
+
+
+class Llama(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.model = Trunk(config.vocab_size, config.hidden_size)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+
+class Qwen(TinyLM):
+    def __init__(self, config):
+        super().__init__(config.vocab_size, config.hidden_size)
+
+
+def with_lora(model, config):
+    model.disable_adapter = contextlib.nullcontext
+    return model
+
+
+def stand_in(monkeypatch):
+    """Small models in the place of both packages."""
+    for name, contents in (("transformers", {"LlamaConfig": Config, "LlamaForCausalLM": Llama, "Qwen3Config": Config,
+                                             "Qwen3ForCausalLM": Qwen}),
+                           ("peft", {"LoraConfig": Config, "get_peft_model": with_lora})):
+        module = types.ModuleType(name)
+        vars(module).update(contents)
+        monkeypatch.setitem(sys.modules, name, module)

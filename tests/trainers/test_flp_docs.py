@@ -3,7 +3,6 @@ errors."""
 import contextlib
 import inspect
 import re
-import sys
 import types
 
 import pytest
@@ -101,16 +100,7 @@ def test_heads_of_models():
 
 def test_ten_lines(monkeypatch, capsys):
     """With a stand-in for transformers: small, and a head that learns."""
-    class Trunk(torch.nn.Embedding):
-        def forward(self, ids):
-            return (super().forward(ids),)
-
-    class LM(torch.nn.Module):
-        def __init__(self, config):
-            super().__init__()
-            self.model, self.lm_head = Trunk(config["vocab_size"], 64), torch.nn.Linear(64, config["vocab_size"], bias=False)
-
-    monkeypatch.setitem(sys.modules, "transformers", types.SimpleNamespace(LlamaConfig=dict, LlamaForCausalLM=LM))
+    flp_standin_lm.stand_in(monkeypatch)
     torch.manual_seed(0)
     run("from transformers")
     losses = [float(line.split()[1]) for line in capsys.readouterr().out.splitlines()]
