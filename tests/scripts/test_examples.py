@@ -2,7 +2,6 @@
 import contextlib
 import io
 import json
-import os
 import runpy
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import flp
 import flp_standin_lm
 from flp._library import _c
 from flp._passes import _run
+from installed import run
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "runtime" / "python" / "examples"
 sys.path.insert(0, str(EXAMPLES))
@@ -315,9 +315,8 @@ def test_every_example_has_help_a_device_and_a_record(name):
 
 @pytest.mark.long
 def test_the_example_of_two_processes_leaves_a_record(tmp_path):
-    done = subprocess.run([sys.executable, EXAMPLES / "tensor_parallel.py", "--json", tmp_path / "record.json"],
-                          capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
-    assert done.returncode == 0, done.stderr
+    run(sys.executable, EXAMPLES / "tensor_parallel.py", "--json", tmp_path / "record.json",
+        env={"CUDA_VISIBLE_DEVICES": ""})
     ranks = json.loads((tmp_path / "record.json").read_text())["results"]["ranks"]
     assert len(ranks) == 2
     for rank in ranks:

@@ -75,12 +75,16 @@ def error_of(model):
         return (model(input_ids=IDS).logprobs - next_logprobs(logits_of(model))).abs().max()
 
 
+def loaded(file):
+    whole = {"weights_only": False} if "weights_only" in inspect.signature(torch.load).parameters else {}
+    return torch.load(file, **whole)
+
+
 def saved(model):
     file = io.BytesIO()
     torch.save(model, file)
     file.seek(0)
-    whole = {"weights_only": False} if "weights_only" in inspect.signature(torch.load).parameters else {}
-    return torch.load(file, **whole)
+    return loaded(file)
 
 
 COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda model: pickle.loads(pickle.dumps(model)), "torch.save": saved}

@@ -1,9 +1,7 @@
 """flp.logprob_head: copies that are made of a model and of its head inside the block, however they are made."""
 import copy
 import functools
-import os
 import pickle
-import subprocess
 import sys
 import threading
 import types
@@ -14,9 +12,10 @@ import torch
 from torch import nn
 
 import flp
+import flp_standin_lm
 from flp_standin_lm import COPIES, IDS, Adapted, TinyLM, Wrapper, error_of, logits_of, next_logprobs
+from installed import run
 
-SUPPORT = Path(__file__).resolve().parents[1] / "support"
 WAYS = {
     **COPIES,
     "protocol 0": lambda model: pickle.loads(pickle.dumps(model, 0)),
@@ -170,16 +169,13 @@ def test_a_saved_model_is_loaded_where_flp_is_not(tmp_path):
         assert list(model.state_dict()) == list(TinyLM().state_dict())
     torch.save(logits_of(model), tmp_path / "scores.pt")
     script = """if True:
-        import inspect, sys, torch
-        from flp_standin_lm import IDS
+        import sys, torch
+        from flp_standin_lm import IDS, loaded
         sys.modules["flp"] = None
-        whole = {"weights_only": False} if "weights_only" in inspect.signature(torch.load).parameters else {}
-        model = torch.load(sys.argv[1] + "/model.pt", **whole)["model"]
-        assert torch.equal(model(input_ids=IDS).logits, torch.load(sys.argv[1] + "/scores.pt")), "other scores"
+        model = loaded(sys.argv[1] + "/model.pt")["model"]
+        assert torch.equal(model(input_ids=IDS).logits, loaded(sys.argv[1] + "/scores.pt")), "other scores"
     """
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": str(SUPPORT)})
-    assert done.returncode == 0, done.stderr
+    run(sys.executable, "-c", script, tmp_path, env={"PYTHONPATH": str(Path(flp_standin_lm.__file__).parent)})
 
 
 # ---- forwards of others ----

@@ -1,8 +1,6 @@
 """flp.logprob_head on models of transformers, alone and inside PEFT: against the scores that they compute themselves."""
 import contextlib
 import copy
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import torch
 
 import flp
 from flp_reference import relative
+from installed import run
 
 pytest.importorskip("transformers", reason="models of transformers are needed")
 from flp_tiny_hf import CONFIGS, IDS, MASK, VOCAB, adapted, fully_shard, make, own  # noqa: E402
@@ -108,10 +107,8 @@ def test_a_head_inside_lora_has_its_adapter_in_the_kernel():
 def test_the_example_runs():
     pytest.importorskip("peft", reason="PEFT is needed")
     script = Path(__file__).resolve().parents[2] / "runtime" / "python" / "examples" / "hf_logprobs.py"
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True,
-                          env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
-    assert done.returncode == 0, done.stderr
-    losses = [float(line.split()[3]) for line in done.stdout.splitlines()]
+    printed = run(sys.executable, script, env={"CUDA_VISIBLE_DEVICES": ""})
+    losses = [float(line.split()[3]) for line in printed.splitlines()]
     assert len(losses) == 8 and losses[-1] < losses[0] - 0.01
 
 
