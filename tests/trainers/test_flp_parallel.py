@@ -9,7 +9,6 @@ import torch
 import flp
 import transcripts
 import flp_parallel_cases as cases
-import flp_parallel_dtensor_cases as dtensor_cases
 from flp._library import _c
 from flp._passes import _run
 from flp.parallel import _call, _group
@@ -373,7 +372,7 @@ needs_dtensor = pytest.mark.skipif(tuple(map(int, torch.__version__.split(".")[:
 def test_dtensors(ranks, placements, shape, axis, sends):
     made = {**MADE, "vocab": 330}
     logprob, entropies, grads = wanted(made, {})
-    for result in ranks.run(4, dtensor_cases.dtensor_head, placements=placements, shape=shape, axis=axis, made=made):
+    for result in ranks.run(4, cases.dtensor_head, placements=placements, shape=shape, axis=axis, made=made):
         assert torch.allclose(result["logprob"].double(), logprob, atol=VALUE_TOLERANCE)
         assert torch.allclose(result["entropy"].double(), entropies, atol=VALUE_TOLERANCE)
         assert all(relative(got, want) < 5e-6 for got, want in zip(result["grads"], grads))
@@ -383,7 +382,7 @@ def test_dtensors(ranks, placements, shape, axis, sends):
 @needs_dtensor
 @pytest.mark.parametrize("placements, axis", [("00", 1), ("0r", 1)])
 def test_dtensors_that_are_sharded_elsewhere(ranks, placements, axis):
-    for message in ranks.run(4, dtensor_cases.dtensor_head, placements=placements, shape=(2, 2), axis=axis, made=MADE):
+    for message in ranks.run(4, cases.dtensor_head, placements=placements, shape=(2, 2), axis=axis, made=MADE):
         assert message.startswith("weight_shard is a DTensor of placements (") and "module.unshard()" in message
 
 
@@ -391,7 +390,7 @@ def test_dtensors_that_are_sharded_elsewhere(ranks, placements, axis):
 @pytest.mark.parametrize("reshard, distributed", [(False, False), (True, False), (True, True)])
 def test_a_head_under_fsdp(ranks, reshard, distributed):
     logprob, _, grads = wanted(MADE, {}, entropy=False)
-    for rank, (refused, opened, got, grad) in enumerate(ranks.run(4, dtensor_cases.fsdp, made=MADE, reshard=reshard,
+    for rank, (refused, opened, got, grad) in enumerate(ranks.run(4, cases.fsdp, made=MADE, reshard=reshard,
                                                                   distributed=distributed)):
         assert refused.startswith("weight_shard is a DTensor of placements (")
         assert torch.allclose(opened.double(), logprob, atol=VALUE_TOLERANCE) and torch.equal(opened, got)
