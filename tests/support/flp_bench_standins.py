@@ -1,8 +1,8 @@
 """Stand-ins of the libraries that flp.bench compares with: their signatures, computed by torch. A call that the library
 would not take, or would take for something else, fails here."""
-import types
-
 import torch
+
+from flp_hosts import module_of as module
 
 
 def scores_of(hidden, weight, bias=None, softcap=None):
@@ -184,12 +184,6 @@ class AgileFunction:
     def apply(hidden, head_w, head_b, target_ids, temperature, cast_to_fp32, chunk_rows):
         assert torch.is_grad_enabled() and temperature == 1.0
         return -nll_of(hidden[0], head_w, target_ids[0], head_b)[None]
-
-
-def module(name, **contents):
-    made = types.ModuleType(name)
-    vars(made).update(contents)
-    return made
 
 
 def modules():

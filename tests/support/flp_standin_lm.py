@@ -12,6 +12,8 @@ from typing import Optional
 import torch
 from torch import nn
 
+from flp_hosts import module_of
+
 IDS = torch.randint(0, 257, (3, 11), generator=torch.Generator().manual_seed(5))
 
 
@@ -163,6 +165,4 @@ def stand_in(monkeypatch):
     for name, contents in (("transformers", {"LlamaConfig": Config, "LlamaForCausalLM": Llama, "Qwen3Config": Config,
                                              "Qwen3ForCausalLM": Qwen}),
                            ("peft", {"LoraConfig": Config, "get_peft_model": with_lora})):
-        module = types.ModuleType(name)
-        vars(module).update(contents)
-        monkeypatch.setitem(sys.modules, name, module)
+        monkeypatch.setitem(sys.modules, name, module_of(name, **contents))
