@@ -88,4 +88,4 @@ def pytest_collection_modifyitems(config, items):
     items[:] = [item for item in items if item in kept]
 
 
-from binding_fixtures import engine, folder, fresh_plans, one_rank  # noqa: E402,F401
+from binding_fixtures import engine, folder, fresh_plans, logged, one_rank, ranks  # noqa: E402,F401

@@ -58,7 +58,6 @@ def make_sqlite(folder):
     db = sqlite3.connect(str(folder / "rows"))
     db.execute("PRAGMA page_size = 512")
     db.executescript(report_sample.SCHEMA)
-    db.executescript("ALTER TABLE spec ADD finished TEXT; ALTER TABLE spec ADD plan TEXT;")
     run_id = report_sample.insert(db, "run", started="2026-01-01", gpu="GPU", sources="sources", driver=13000,
                                   multiprocessors=132, flp_version="0", effort="quick", seed=1, budget_s=1.5)
     spec = report_sample.insert(db, "spec", run=run_id, text="V 1000 D 64 bf16", vocab=1000, hidden=64, dtype="bf16",

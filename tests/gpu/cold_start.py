@@ -39,6 +39,10 @@ import threading
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "autotune"))
+
+import tuning_records  # noqa: E402
+
 CHILD = Path(__file__).resolve().parent / "cold_child.py"
 TARGETS = {"ptx": 300, "cubin": 60}  # ms, for the median
 PEERS = ("torch-compile", "cce")
@@ -326,14 +330,6 @@ def rounded(value):
     return [rounded(item) for item in value] if isinstance(value, list) else value
 
 
-def write_record(record, path):
-    """Ends with the rows, one a line, so that a diff can be read."""
-    record = rounded(record)
-    top = json.dumps({**record, "rows": None}, indent=1)
-    rows = ",\n  ".join(json.dumps(row) for row in record["rows"])
-    Path(path).write_text(top.replace('"rows": null', f'"rows": [\n  {rows}\n ]') + "\n")
-
-
 def parse(arguments):
     def positive(text):
         number = int(text) if text.isdecimal() else 0
@@ -381,7 +377,7 @@ def measure(options, arguments):
             raise Refused("no process came as far as a plan: " + "; ".join(rows[0]["errors"]))
         rows += peer_rows(bench, options)
         record = record_of(rows, bench.device, sources, packs, command_of(arguments))
-        write_record(record, options.json)
+        Path(options.json).write_text(tuning_records.text_of(rounded(record)))
     print(f"{options.json}: {record['failed']} rows failed, {record['late']} later than their target")
     return 1 if record["failed"] or record["late"] else 0
 

@@ -32,8 +32,7 @@ SCRIPTS = {
     "heads": ("head_memory", "tests/gpu/head_memory.py"),
     "responses": ("response_rows", "tests/gpu/response_rows.py"),
     "train": ("train_tiny_lm", "runtime/python/examples/train_tiny_lm.py", "--compare", "--steps", "40"),
-    "grpo_tail": ("grpo_tail", "runtime/python/examples/grpo_tiny.py", "--compare-tail", "--seeds", "3", "--vocab",
-                  "256"),
+    "grpo_tail": ("grpo_tail", *"runtime/python/examples/grpo_tiny.py --compare-tail --seeds 3 --vocab 256".split()),
     "examples": ("examples", "tests/gpu/examples.py"),
     "selective": ("selective", "tests/gpu/selective.py"),
     "mixed_bits": ("mixed_bits", "tests/gpu/mixed_bits.py"),
@@ -45,165 +44,118 @@ SCRIPTS = {
 DTYPES = ("bf16", "fp16", "fp32")
 HOSTS_TOGETHER = 8  # files of tests/hosts that run side by side
 NO_TESTS = 5        # pytest's exit status where all of a file's tests are left out
-GRADS = ["--entropy", "backward", "--grad", "hidden,weight,bias", "--bias"]
-SMALL = ["--vocab", "1531", "--hidden", "72", "--rows", "67"]
-SANITIZED = [  # one problem for each variant of a kernel's memory accesses
-    ["--dtype", "bf16"], ["--dtype", "fp16", "--softcap", "20"], ["--dtype", "fp32", "--per-row-temperature"],
-    ["--dtype", "bf16", "--alignment", "2"], ["--dtype", "fp32", "--alignment", "4"],
-    ["--dtype", "bf16", "--accumulate-grad-weight"]]
-SANITIZED_MODES = [  # save and stream modes
-    ["--dtype", "bf16", "--keep"], ["--dtype", "bf16", "--keep", "--alignment", "2"],
-    ["--dtype", "bf16", "--loss", "grpo+k3+entropy", "--mode", "stream"]]
-PLAIN = [  # saved exponentials that are multiplied as they are: no gradient of entropy or bias
-    ["--dtype", "bf16", "--entropy", "forward", "--grad", "hidden,weight", *options]
-    for options in (["--keep"], ["--keep", "--alignment", "2"], ["--loss", "grpo+k3", "--mode", "stream"],
-                    ["--loss", "grpo+k3", "--mode", "stream", "--rung", "generic"])]
-DIRECTION = [["--dtype", "bf16", "--entropy", "forward", "--grad", "hidden", "--mode", "direction", *options]
-             for options in (["--bias"], ["--alignment", "2"], ["--softcap", "20", "--rung", "generic"])]
-LISTED = [["--keep-set", "20", *options] for options in (
-    ["--dtype", "bf16"], ["--dtype", "fp16", "--softcap", "20"], ["--dtype", "fp32", "--target-dtype", "int32"],
-    ["--dtype", "bf16", "--alignment", "2"], ["--dtype", "bf16", "--accumulate-grad-weight"])]
-TAILED = [["--tail", "2^-9", *options] for options in (
-    ["--dtype", "bf16"], ["--dtype", "fp16", "--softcap", "20"], ["--dtype", "fp32", "--per-row-temperature"],
-    ["--dtype", "bf16", "--alignment", "2"], ["--dtype", "bf16", "--accumulate-grad-weight"],
-    ["--dtype", "bf16", "--loss", "grpo+k3+entropy"], ["--dtype", "bf16", "--rung", "generic"])]
-TARGETED = [["--targets", "20", *options] for options in (
-    ["--dtype", "bf16"], ["--dtype", "fp16", "--softcap", "20"], ["--dtype", "fp32", "--per-row-temperature"],
-    ["--dtype", "bf16", "--target-dtype", "int32"], ["--dtype", "bf16", "--alignment", "2"],
-    ["--dtype", "bf16", "--accumulate-grad-weight"], ["--dtype", "bf16", "--rung", "generic"])]
-TOPPED = [["--topk", "20", "--rank", *options] for options in (
-    ["--dtype", "bf16"], ["--dtype", "fp16", "--softcap", "20"], ["--dtype", "fp32", "--target-dtype", "int32"],
-    ["--dtype", "bf16", "--alignment", "2"], ["--dtype", "bf16", "--per-row-temperature", "--topk", "128"],
-    ["--dtype", "bf16", "--rung", "generic"])]
-FEW = ["--vocab", "777", "--hidden", "72", "--rows", "131"]  # two tiles of rows, two slices of columns
-LORA = ["--lora-rank", "24", "--entropy", "backward", "--grad"]
-ADAPTED = [[*LORA, "hidden,bias,lora_a,lora_b", "--bias", *options] for options in (
-    ["--dtype", "bf16"], ["--dtype", "fp16", "--softcap", "20", "--alignment", "2"], ["--dtype", "fp32"],
-    ["--dtype", "bf16", "--rung", "generic"])]
-MIXED = [[*GRADS, *options] for options in (
-    ["--dtype", "bf16", "--weight-dtype", "fp32", "--mixed", "round"],
-    ["--dtype", "fp16", "--hidden-dtype", "fp32", "--mixed", "split", "--softcap", "20", "--alignment", "4"],
-    ["--dtype", "bf16", "--weight-dtype", "fp32", "--mixed", "split", "--rung", "generic"])]
-SCORED = [["--loss", "cross_entropy", "--entropy", "forward", "--grad", *options] for options in (
-    ["hidden,weight", "--dtype", "bf16", "--mode", "stream"],
-    ["hidden,weight,bias", "--bias", "--dtype", "fp16", "--mode", "recompute-vocab"],
-    ["hidden,weight", "--dtype", "bf16", "--softcap", "20", "--mode", "recompute-vocab"],
-    ["hidden,weight,bias", "--bias", "--dtype", "bf16", "--rung", "generic"])]
-BY_A_PASS = [["--loss", "cross_entropy", "--grad", *options] for options in (
-    ["hidden,lora_a,lora_b", "--lora-rank", "24", "--dtype", "bf16"],
-    ["hidden,weight,bias", "--bias", "--dtype", "fp16", "--weight-dtype", "fp32", "--mixed", "split"],
-    ["hidden,weight,bias", "--bias", "--dtype", "bf16", "--keep-set", "40"])]
-ROUNDED = ["--weight-dtype", "fp32", "--mixed", "round"]
-SMOOTHED = ["--loss", "cross_entropy", "--loss-parameter", "label_smoothing=0.1", "--loss-parameter", "z_loss=1e-4",
-            "--budget", "1.5G", "--rows", "8192"]
-HEAD = ["--vocab", "151936", "--hidden", "4096"]
-FLAGSHIP = [*HEAD, "--dtype", "bf16"]
-FORWARD = ["--dtype", "bf16", "--entropy", "forward"]
-WIDE = ["--vocab", "248320", "--hidden", "2048", "--dtype", "bf16"]
-STEP = ["--mode", "stream", "--loss", "grpo+k3", "--loss-parameter", "beta=0.04"]
-TRAINING = ["--entropy", "backward", "--grad", "hidden,weight", "--budget", "1G"]
-TAIL = [*FLAGSHIP, "--tail", "2^-9", "--budget", "1.5G", "--rows", "8192"]
-BENCHES = {  # by part; flpgen bench
+GRADS = "--entropy backward --grad hidden,weight,bias --bias"
+SMALL = "--vocab 1531 --hidden 72 --rows 67".split()
+FEW = "--vocab 777 --hidden 72 --rows 131".split()  # two tiles of rows, two slices of columns
+
+
+def problems(common, *texts):
+    """A problem, as words of a command, of each text behind what all have in common."""
+    return [f"{common} {text}".split() for text in texts]
+
+
+ROUNDED = "--weight-dtype fp32 --mixed round"
+SMOOTHED = "--loss cross_entropy --loss-parameter label_smoothing=0.1 --loss-parameter z_loss=1e-4 --budget 1.5G " \
+           "--rows 8192"
+HEAD = "--vocab 151936 --hidden 4096".split()
+FLAGSHIP = "--vocab 151936 --hidden 4096 --dtype bf16"
+FORWARD = "--dtype bf16 --entropy forward"
+WIDE = "--vocab 248320 --hidden 2048 --dtype bf16"
+STEP = "--mode stream --loss grpo+k3 --loss-parameter beta=0.04"
+TRAINING = "--entropy backward --grad hidden,weight --budget 1G"
+LORA = f"{FLAGSHIP} --lora-rank 64"
+TAIL = f"{FLAGSHIP} --tail 2^-9 --budget 1.5G --rows 8192"
+
+
+def words_of(parts):
+    return {part: {name: text.split() for name, text in records.items()} for part, records in parts.items()}
+
+
+BENCHES = words_of({  # by part; flpgen bench
     "bench": {
-        "bench_training": [*FLAGSHIP, *TRAINING, "--rows", "1024,8192"],
-        "bench_frozen_head": [*FLAGSHIP, "--entropy", "backward", "--grad", "hidden", "--budget", "1G", "--rows",
-                              "8192"],
-        "bench_training_2048": ["--vocab", "151936", "--hidden", "2048", "--dtype", "bf16", *TRAINING, "--rows",
-                                "8192"],
-        "bench_forward_4096": [*HEAD, *FORWARD, "--rows", "256,1024,8192"],
-        "bench_forward_2048": ["--vocab", "151936", "--hidden", "2048", *FORWARD, "--rows", "8192"],
-        "bench_forward_1024": ["--vocab", "151936", "--hidden", "1024", *FORWARD, "--rows", "8192"],
-        "bench_forward_8192": ["--vocab", "128256", "--hidden", "8192", *FORWARD, "--rows", "8192"],
-        "bench_forward_long": [*WIDE, "--entropy", "forward", "--rows", "65536", "--budget", "256M"],
-        "bench_softcap": ["--vocab", "256000", "--hidden", "2304", *FORWARD, "--softcap", "30", "--rows", "8192"],
-        "bench_forward_masked": [*HEAD, *FORWARD, "--rows", "8192", "--masked", "0.5"],
+        "bench_training": f"{FLAGSHIP} {TRAINING} --rows 1024,8192",
+        "bench_frozen_head": f"{FLAGSHIP} --entropy backward --grad hidden --budget 1G --rows 8192",
+        "bench_training_2048": f"--vocab 151936 --hidden 2048 --dtype bf16 {TRAINING} --rows 8192",
+        "bench_forward_4096": f"--vocab 151936 --hidden 4096 {FORWARD} --rows 256,1024,8192",
+        "bench_forward_2048": f"--vocab 151936 --hidden 2048 {FORWARD} --rows 8192",
+        "bench_forward_1024": f"--vocab 151936 --hidden 1024 {FORWARD} --rows 8192",
+        "bench_forward_8192": f"--vocab 128256 --hidden 8192 {FORWARD} --rows 8192",
+        "bench_forward_long": f"{WIDE} --entropy forward --rows 65536 --budget 256M",
+        "bench_softcap": f"--vocab 256000 --hidden 2304 {FORWARD} --softcap 30 --rows 8192",
+        "bench_forward_masked": f"--vocab 151936 --hidden 4096 {FORWARD} --rows 8192 --masked 0.5",
     },
     "bench_modes": {
-        "bench_saved": [*FLAGSHIP, "--keep", "--grad", "hidden,weight", "--budget", "4G", "--rows", "8192"],
-        "bench_saved_entropy": [*FLAGSHIP, "--keep", "--entropy", "backward", "--grad", "hidden,weight", "--budget",
-                                "4G", "--rows", "8192"],
-        "bench_streamed": [*FLAGSHIP, *STEP, "--grad", "hidden,weight", "--accumulate-grad-weight", "--budget", "1.5G",
-                           "--rows", "8192"],
-        "bench_streamed_frozen": [*FLAGSHIP, *STEP, "--grad", "hidden", "--budget", "768M", "--rows", "8192"],
-        "bench_streamed_long": [*WIDE, *STEP, "--grad", "hidden", "--budget", "1G", "--rows", "65536"],
-        "bench_streamed_returned": [*FLAGSHIP, *STEP, "--grad", "hidden,weight", "--budget", "1.5G", "--rows", "8192"],
-        "bench_streamed_nll": [*FLAGSHIP, "--mode", "stream", "--loss", "nll", "--grad", "hidden,weight", "--budget",
-                               "1.5G", "--rows", "8192"],
-        "bench_direction": [*FLAGSHIP, "--mode", "direction", "--grad", "hidden", "--budget", "512M", "--rows", "8192"],
-        "bench_direction_long": [*WIDE, "--mode", "direction", "--grad", "hidden", "--budget", "1G", "--rows", "65536"],
+        "bench_saved": f"{FLAGSHIP} --keep --grad hidden,weight --budget 4G --rows 8192",
+        "bench_saved_entropy": f"{FLAGSHIP} --keep --entropy backward --grad hidden,weight --budget 4G --rows 8192",
+        "bench_streamed": f"{FLAGSHIP} {STEP} --grad hidden,weight --accumulate-grad-weight --budget 1.5G --rows 8192",
+        "bench_streamed_frozen": f"{FLAGSHIP} {STEP} --grad hidden --budget 768M --rows 8192",
+        "bench_streamed_long": f"{WIDE} {STEP} --grad hidden --budget 1G --rows 65536",
+        "bench_streamed_returned": f"{FLAGSHIP} {STEP} --grad hidden,weight --budget 1.5G --rows 8192",
+        "bench_streamed_nll": f"{FLAGSHIP} --mode stream --loss nll --grad hidden,weight --budget 1.5G --rows 8192",
+        "bench_direction": f"{FLAGSHIP} --mode direction --grad hidden --budget 512M --rows 8192",
+        "bench_direction_long": f"{WIDE} --mode direction --grad hidden --budget 1G --rows 65536",
     },
     "bench_cross_entropy": {
-        "bench_streamed_cross_entropy": [*FLAGSHIP, *SMOOTHED, "--mode", "stream", "--grad", "hidden,weight"],
-        "bench_cross_entropy_lora": [*FLAGSHIP, *SMOOTHED, "--lora-rank", "64", "--grad", "hidden,lora_a,lora_b"],
-        "bench_cross_entropy_mixed": [*FLAGSHIP, *SMOOTHED, *ROUNDED, "--grad", "hidden,weight"],
+        "bench_streamed_cross_entropy": f"{FLAGSHIP} {SMOOTHED} --mode stream --grad hidden,weight",
+        "bench_cross_entropy_lora": f"{FLAGSHIP} {SMOOTHED} --lora-rank 64 --grad hidden,lora_a,lora_b",
+        "bench_cross_entropy_mixed": f"{FLAGSHIP} {SMOOTHED} {ROUNDED} --grad hidden,weight",
     },
     "bench_adapters": {
-        "bench_lora_forward": [*FLAGSHIP, "--lora-rank", "64", "--rows", "8192"],
-        "bench_lora": [*FLAGSHIP, "--lora-rank", "64", "--grad", "hidden,lora_a,lora_b", "--budget", "1G", "--rows",
-                       "8192"],
-        "bench_lora_mixed_round": [*FLAGSHIP, "--lora-rank", "64", *ROUNDED, "--grad", "hidden,lora_a,lora_b",
-                                   "--budget", "1G", "--rows", "8192"],
-        "bench_kept_20_lora": [*FLAGSHIP, "--lora-rank", "64", "--keep-set", "20", "--grad", "hidden,lora_a,lora_b",
-                               "--rows", "8192"],
-        "bench_tail_policy_lora": [*TAIL, "--lora-rank", "64", "--data", "policy", "--grad", "hidden,lora_a,lora_b"],
+        "bench_lora_forward": f"{LORA} --rows 8192",
+        "bench_lora": f"{LORA} --grad hidden,lora_a,lora_b --budget 1G --rows 8192",
+        "bench_lora_mixed_round": f"{LORA} {ROUNDED} --grad hidden,lora_a,lora_b --budget 1G --rows 8192",
+        "bench_kept_20_lora": f"{LORA} --keep-set 20 --grad hidden,lora_a,lora_b --rows 8192",
+        "bench_tail_policy_lora": f"{TAIL} --lora-rank 64 --data policy --grad hidden,lora_a,lora_b",
     },
     "bench_mixed": {
-        f"bench_mixed_{mixed}": [*FLAGSHIP, "--weight-dtype", "fp32", "--mixed", mixed, "--budget", budget, "--rows", "8192"]
+        f"bench_mixed_{mixed}": f"{FLAGSHIP} --weight-dtype fp32 --mixed {mixed} --budget {budget} --rows 8192"
         for mixed, budget in (("round", "1G"), ("split", "3G"))
     },
-    "bench_lists": {
-        "bench_kept_20": [*FLAGSHIP, "--keep-set", "20", "--grad", "hidden,weight", "--rows", "8192"],
-        "bench_kept_512": [*FLAGSHIP, "--keep-set", "512", "--grad", "hidden,weight", "--rows", "8192"],
-    },
+    "bench_lists": {f"bench_kept_{count}": f"{FLAGSHIP} --keep-set {count} --grad hidden,weight --rows 8192"
+                    for count in (20, 512)},
     "bench_tail": {
-        **{f"bench_tail_{data}": [*TAIL, "--data", data, "--grad", "hidden,weight"]
+        **{f"bench_tail_{data}": f"{TAIL} --data {data} --grad hidden,weight"
            for data in ("policy", "text", "base", "random")},
-        "bench_tail_policy_frozen": [*TAIL, "--data", "policy", "--grad", "hidden"],
-        "bench_tail_policy_top_20": [*TAIL, "--topk", "20", "--rank", "--data", "policy", "--grad", "hidden,weight"],
-        "bench_tail_policy_step": [*TAIL, "--data", "policy", "--grad", "hidden,weight", "--loss", "grpo+k3",
-                                   "--loss-parameter", "beta=0.04"],
+        "bench_tail_policy_frozen": f"{TAIL} --data policy --grad hidden",
+        "bench_tail_policy_top_20": f"{TAIL} --topk 20 --rank --data policy --grad hidden,weight",
+        "bench_tail_policy_step": f"{TAIL} --data policy --grad hidden,weight --loss grpo+k3 "
+                                  "--loss-parameter beta=0.04",
     },
     "bench_targets": {
-        **{f"bench_targets_{count}": [*FLAGSHIP, "--targets", str(count), "--grad", "hidden,weight", "--budget", "1G",
-                                      "--rows", "8192"] for count in (20, 64, 512)},
-        "bench_targets_64_entropy": [*FLAGSHIP, "--targets", "64", *TRAINING, "--rows", "8192"],
+        **{f"bench_targets_{count}": f"{FLAGSHIP} --targets {count} --grad hidden,weight --budget 1G --rows 8192"
+           for count in (20, 64, 512)},
+        "bench_targets_64_entropy": f"{FLAGSHIP} --targets 64 {TRAINING} --rows 8192",
     },
     "bench_top": {
-        "bench_top_20": [*FLAGSHIP, "--topk", "20", "--rank", "--rows", "8192"],
-        "bench_top_20_policy": [*FLAGSHIP, "--topk", "20", "--rank", "--rows", "8192", "--data", "policy"],
-        "bench_top_128": [*FLAGSHIP, "--topk", "128", "--rows", "8192"],
-        "bench_rank": [*FLAGSHIP, "--rank", "--rows", "8192"],
+        "bench_top_20": f"{FLAGSHIP} --topk 20 --rank --rows 8192",
+        "bench_top_20_policy": f"{FLAGSHIP} --topk 20 --rank --rows 8192 --data policy",
+        "bench_top_128": f"{FLAGSHIP} --topk 128 --rows 8192",
+        "bench_rank": f"{FLAGSHIP} --rank --rows 8192",
     },
-}
+})
 SLICED = [f"bench_{name}" for name in "tail_policy tail_policy_top_20 top_20 rank kept_20 targets_64".split()]
-BENCHES["bench_slices"] = {f"{name}_mixed": [*words, *ROUNDED]
+BENCHES["bench_slices"] = {f"{name}_mixed": [*words, *ROUNDED.split()]
                            for part in BENCHES.values() for name, words in part.items() if name in SLICED}
-LOSSES = ["--loss", "grpo+k3,nll", "--peers", "all,-torch-compile,-verl,-quack,-agilerl,-agilerl-fp32"]
-ANY_UPSTREAM = "all,-torch-linear,-liger-mean,-liger-cute,-liger-grpo,-quack-mean,-quack-scaled,-unsloth-mean"
-PEERS = {  # by part; python -m flp.bench: other libraries on the same tensors
-    "peers": {
-        "peers_training": ["--rows", "8192", "--budget", "1G", "--grad", "hidden,weight", "--entropy", "none,backward"],
-    },
+LOSSES = "--loss grpo+k3,nll --peers all,-torch-compile,-verl,-quack,-agilerl,-agilerl-fp32"
+OF_ROWS = "--tail 2^-9 --peers all,-torch-linear,-liger-mean,-liger-cute,-liger-grpo,-quack-mean,-quack-scaled," \
+          "-unsloth-mean"
+PEERS = words_of({  # by part; python -m flp.bench: other libraries on the same tensors
+    "peers": {"peers_training": "--rows 8192 --budget 1G --grad hidden,weight --entropy none,backward"},
     "peers_data": {
-        f"peers_{data}": ["--rows", "8192", "--budget", "4G", "--grad", "hidden,weight", "--data", data,
-                          "--tail", "2^-9", "--peers", ANY_UPSTREAM] for data in ("policy", "text", "base", "random")
+        f"peers_{data}": f"--rows 8192 --budget 4G --grad hidden,weight --data {data} {OF_ROWS}"
+        for data in ("policy", "text", "base", "random")
     },
     "peers_modes": {
-        "peers_steps": [*LOSSES, "--grad", "hidden,weight", "--accumulate", "--budget", "1.5G"],
-        "peers_steps_frozen": [*LOSSES, "--grad", "hidden", "--budget", "768M"],
-        "peers_saved": ["--save", "--grad", "hidden,weight", "--entropy", "none,backward", "--budget", "4G", "--peers",
-                        "torch-fp32,torch-16bit,liger-scaled,quack,quack-scaled"],
-        "peers_sft": ["--loss", "cross_entropy,nll", "--grad", "hidden,weight", "--budget", "1.5G", "--peers",
-                      "all,-torch-compile,-verl,-agilerl,-agilerl-fp32"],
-        "peers_frozen": ["--frozen", "--budget", "512M", "--peers", "all,-agilerl-fp32"],
+        "peers_steps": f"{LOSSES} --grad hidden,weight --accumulate --budget 1.5G",
+        "peers_steps_frozen": f"{LOSSES} --grad hidden --budget 768M",
+        "peers_saved": "--save --grad hidden,weight --entropy none,backward --budget 4G --peers "
+                       "torch-fp32,torch-16bit,liger-scaled,quack,quack-scaled",
+        "peers_sft": "--loss cross_entropy,nll --grad hidden,weight --budget 1.5G --peers "
+                     "all,-torch-compile,-verl,-agilerl,-agilerl-fp32",
+        "peers_frozen": "--frozen --budget 512M --peers all,-agilerl-fp32",
     },
-}
+})
 RECORDS = {**BENCHES, **PEERS}  # parts whose records --only takes by their names too
-
-
-def beside(common, problems):
-    return [[*common, *options] for options in problems]
-
 
 # By part: records of one process of flpgen check each, and those of a process a dtype.
 CHECKS = {
@@ -216,17 +168,49 @@ CHECKS = {
 CHECKS_OF_DTYPES = {"check": ("check_all", []), "check_tail": ("check_tail", ["--mode", "tail"]),
                     "check_targets": ("check_targets", ["--targets", "20"]),
                     "check_top": ("check_top", ["--topk", "20", "--rank"])}
-SANITIZERS = {  # by part: problems, and the shape of all
-    "sanitize": (beside(GRADS, SANITIZED), SMALL),
-    "sanitize_modes": ([*beside(GRADS, SANITIZED_MODES), *PLAIN, *DIRECTION], SMALL),
-    "sanitize_lists": (beside(GRADS, LISTED), SMALL),
-    "sanitize_tail": (beside(GRADS, TAILED), SMALL),
-    "sanitize_targets": (beside(GRADS, TARGETED), SMALL),
-    "sanitize_top": (beside(["--bias"], TOPPED), SMALL),
-    "sanitize_lora": (ADAPTED, FEW),
-    "sanitize_mixed": (MIXED, FEW),
-    "sanitize_losses": (SCORED, FEW),
-    "sanitize_means": (BY_A_PASS, FEW),
+SANITIZERS = {  # by part: problems, one for each variant of a kernel's memory accesses, and the shape of all
+    "sanitize": (problems(
+        GRADS, "--dtype bf16", "--dtype fp16 --softcap 20", "--dtype fp32 --per-row-temperature",
+        "--dtype bf16 --alignment 2", "--dtype fp32 --alignment 4", "--dtype bf16 --accumulate-grad-weight"), SMALL),
+    "sanitize_modes": ([
+        *problems(GRADS, "--dtype bf16 --keep", "--dtype bf16 --keep --alignment 2",
+                  "--dtype bf16 --loss grpo+k3+entropy --mode stream"),
+        # saved exponentials that are multiplied as they are: no gradient of entropy or bias
+        *problems("--dtype bf16 --entropy forward --grad hidden,weight", "--keep", "--keep --alignment 2",
+                  "--loss grpo+k3 --mode stream", "--loss grpo+k3 --mode stream --rung generic"),
+        *problems("--dtype bf16 --entropy forward --grad hidden --mode direction", "--bias", "--alignment 2",
+                  "--softcap 20 --rung generic")], SMALL),
+    "sanitize_lists": (problems(
+        f"{GRADS} --keep-set 20", "--dtype bf16", "--dtype fp16 --softcap 20", "--dtype fp32 --target-dtype int32",
+        "--dtype bf16 --alignment 2", "--dtype bf16 --accumulate-grad-weight"), SMALL),
+    "sanitize_tail": (problems(
+        f"{GRADS} --tail 2^-9", "--dtype bf16", "--dtype fp16 --softcap 20", "--dtype fp32 --per-row-temperature",
+        "--dtype bf16 --alignment 2", "--dtype bf16 --accumulate-grad-weight", "--dtype bf16 --loss grpo+k3+entropy",
+        "--dtype bf16 --rung generic"), SMALL),
+    "sanitize_targets": (problems(
+        f"{GRADS} --targets 20", "--dtype bf16", "--dtype fp16 --softcap 20", "--dtype fp32 --per-row-temperature",
+        "--dtype bf16 --target-dtype int32", "--dtype bf16 --alignment 2", "--dtype bf16 --accumulate-grad-weight",
+        "--dtype bf16 --rung generic"), SMALL),
+    "sanitize_top": (problems(
+        "--bias --topk 20 --rank", "--dtype bf16", "--dtype fp16 --softcap 20", "--dtype fp32 --target-dtype int32",
+        "--dtype bf16 --alignment 2", "--dtype bf16 --per-row-temperature --topk 128", "--dtype bf16 --rung generic"),
+        SMALL),
+    "sanitize_lora": (problems(
+        "--lora-rank 24 --entropy backward --grad hidden,bias,lora_a,lora_b --bias", "--dtype bf16",
+        "--dtype fp16 --softcap 20 --alignment 2", "--dtype fp32", "--dtype bf16 --rung generic"), FEW),
+    "sanitize_mixed": (problems(
+        GRADS, "--dtype bf16 --weight-dtype fp32 --mixed round",
+        "--dtype fp16 --hidden-dtype fp32 --mixed split --softcap 20 --alignment 4",
+        "--dtype bf16 --weight-dtype fp32 --mixed split --rung generic"), FEW),
+    "sanitize_losses": (problems(
+        "--loss cross_entropy --entropy forward --grad", "hidden,weight --dtype bf16 --mode stream",
+        "hidden,weight,bias --bias --dtype fp16 --mode recompute-vocab",
+        "hidden,weight --dtype bf16 --softcap 20 --mode recompute-vocab",
+        "hidden,weight,bias --bias --dtype bf16 --rung generic"), FEW),
+    "sanitize_means": (problems(
+        "--loss cross_entropy --grad", "hidden,lora_a,lora_b --lora-rank 24 --dtype bf16",
+        "hidden,weight,bias --bias --dtype fp16 --weight-dtype fp32 --mixed split",
+        "hidden,weight,bias --bias --dtype bf16 --keep-set 40"), FEW),
     "sanitize_scale": ([["--op", "scale"]], []),
 }
 PARTS = {  # in the order in which they are measured, as --help has them
@@ -413,8 +397,8 @@ class Campaign:
         searches = {"exhaustive": ["--effort", "exhaustive", "--budget", "240s"],
                     "first": ["--seed", "1"], "second": ["--seed", "2"]}
         for name, options in searches.items():
-            self.run(f"tune {name}", ["flpgen", "tune", *FLAGSHIP, *options, "--out", f"tuned_{name}", "--record",
-                                      f"{name}.sqlite"])
+            self.run(f"tune {name}", ["flpgen", "tune", *FLAGSHIP.split(), *options, "--out", f"tuned_{name}",
+                                      "--record", f"{name}.sqlite"])
         tuning_records.export([self.out / f"{name}.sqlite" for name in searches], self.out / "tune_forward_4096.json")
 
     def cold(self):

@@ -64,6 +64,16 @@ def left_to_host():
     assert not messages, messages
 
 
+@pytest.fixture
+def eager():
+    """Parts of a host are compiled."""
+    import torch
+
+    torch.compiler.set_stance("force_eager")
+    yield
+    torch.compiler.set_stance("default")
+
+
 @pytest.fixture(scope="session")
 def one_rank(request, tmp_path_factory):
     """A process group of this process alone."""

@@ -103,15 +103,22 @@ def both(host, call, package=None):
     package = package or host
     note_test(host)
     own = call()
+    with installed(host, package) as before:
+        assert not same(before, attributes(package))
+        ours = call()
+    return own, ours
+
+
+@contextlib.contextmanager
+def installed(host, package):
+    """flp in a host, which then is as it was. Yields the attributes that its package had before."""
     before = attributes(package)
     flp.install(host)
     try:
-        assert not same(before, attributes(package))
-        ours = call()
+        yield before
     finally:
         flp.uninstall(host)
     assert same(before, {key: value for key, value in attributes(package).items() if key in before})
-    return own, ours
 
 
 def is_left_to_host(text):
@@ -207,17 +214,12 @@ def compare(own, ours, wanted, dtype, rounded=False, host_values=HOST_VALUES, ho
         assert errors[1] <= host_limit[dtype], (name, errors)
 
 
-def scores_in_parallel(model_utils, dtype, shape, group, chunk_size, device, *host):
-    """from_parallel_logits_to_logprobs of a host's module, with the next token as each one's target."""
+def of_scores(call, dtype, device, *host, rounded=False, shifted=False):
+    """call(scores, tokens) beside log-probabilities of float64. shifted: of the tokens that follow"""
     torch.manual_seed(0)
-    scores = (torch.randn(shape, device=device) * 3).to(dtype).requires_grad_()
-    tokens = torch.randint(0, shape[-1], shape[:2], device=device)
-
-    def call():  # of a copy, as the host may write into what it is given
-        logprob = model_utils.from_parallel_logits_to_logprobs(scores * 1, tokens, 0, shape[-1], group,
-                                                               chunk_size=chunk_size)
-        return with_gradients([logprob], [scores])
-
-    doubled = doubles(scores)
-    logprob = doubled[0].log_softmax(-1).gather(-1, tokens.roll(-1, -1).unsqueeze(-1)).squeeze(-1)
-    compare(*both(host[0], call, *host[1:]), with_gradients([logprob[:, :-1]], doubled), dtype)
+    scores = (torch.randn(3, 12, 501, device=device) * 3).to(dtype).requires_grad_()
+    tokens, doubled = torch.randint(0, 501, (3, 12), device=device), doubles(scores)
+    target = tokens.roll(-1, -1) if shifted else tokens
+    logprob = doubled[0].log_softmax(-1).gather(-1, target.unsqueeze(-1)).squeeze(-1)
+    found = both(host[0], lambda: with_gradients([call(scores * 1, tokens)], [scores]), *host[1:])  # may write into it
+    compare(*found, with_gradients([logprob[:, :-1] if shifted else logprob], doubled), dtype, rounded=rounded)

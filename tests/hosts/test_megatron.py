@@ -7,17 +7,10 @@ import torch
 from flp_reference import doubles
 from parity import DTYPES, both, compare, with_gradients
 
+pytestmark = pytest.mark.usefixtures("eager")
 MODULES = {"slime": "slime.utils.ppo_utils", "miles": "miles.backends.training_utils.loss_hub.math_utils"}
 # Megatron's fused cross entropy, which Miles takes, rounds its gradient to bfloat16.
 HOST_GRADIENTS = {"slime": parity.HOST_GRADIENTS, "miles": dict.fromkeys(DTYPES, 4e-3)}
-
-
-@pytest.fixture(autouse=True)
-def eager():
-    """Parts of megatron-core are compiled."""
-    torch.compiler.set_stance("force_eager")
-    yield
-    torch.compiler.set_stance("default")
 
 
 @pytest.fixture(params=list(MODULES))

@@ -6,12 +6,11 @@ import types
 
 import pytest
 import torch
-from parity import DTYPES, attributes, compare, note_test, same, stub, stubs
+from parity import DTYPES, compare, installed, note_test, stub, stubs
 
 pytest.importorskip("megatron.core.models.gpt")
 import megatron_cpu as cpu  # noqa: E402
 
-import flp  # noqa: E402
 from flp.adapters import _megatron  # noqa: E402
 
 ABSENT = """ray ray.util ray.util.state ray.util.placement_group ray.util.scheduling_strategies ray.actor ray.exceptions
@@ -142,17 +141,10 @@ def compared(host, dtype, act, **options):
     """What the trainer does with its own scores and with flp, both against float64."""
     trainer = Trainer(host, dtype, **options)
     own = getattr(trainer, act)()
-    before, name = attributes(host), host + "-megatron"
-    kept, wanted = _megatron.logprobs, None
-    flp.install(name)
-    try:
+    with installed(host + "-megatron", host), pytest.MonkeyPatch.context() as patch:
         ours = getattr(trainer, act)()
-        _megatron.logprobs = cpu.exact_logprobs
+        patch.setattr(_megatron, "logprobs", cpu.exact_logprobs)
         wanted = getattr(trainer, act)()
-    finally:
-        _megatron.logprobs = kept
-        flp.uninstall(name)
-    assert same(before, {key: value for key, value in attributes(host).items() if key in before})
     again = getattr(trainer, act)()
     assert own.keys() == ours.keys() and all(torch.equal(again[key], value) for key, value in own.items())
     assert len(own) >= 4

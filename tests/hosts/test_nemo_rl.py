@@ -2,7 +2,7 @@
 import pytest
 import torch
 from flp_reference import doubles, problem, reference
-from parity import DTYPES, bare, both, both_in_ranks, compare, scores_in_parallel, with_gradients
+from parity import DTYPES, bare, both, both_in_ranks, compare, of_scores, with_gradients
 
 bare("nemo_rl", "nemo_rl.distributed", "nemo_rl.algorithms")
 from nemo_rl.distributed import model_utils  # noqa: E402
@@ -70,4 +70,5 @@ def test_a_head_whose_vocabulary_is_sharded(dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("chunk_size", [None, 5])
 def test_scores(one_rank, dtype, chunk_size, device):
-    scores_in_parallel(model_utils, dtype, (BATCH, LENGTH, 501), one_rank, chunk_size, device, "nemo-rl", "nemo_rl")
+    of_scores(lambda scores, tokens: model_utils.from_parallel_logits_to_logprobs(
+        scores, tokens, 0, 501, one_rank, chunk_size=chunk_size), dtype, device, "nemo-rl", "nemo_rl", shifted=True)

@@ -15,13 +15,7 @@ with stubs(deepspeed=stub(), flash_attn=stub(), flash_attn__bert_padding=BERT_PA
     from openrlhf.models import ring_attn_utils
     from openrlhf.models.actor import Actor
 
-
-@pytest.fixture(autouse=True)
-def eager():
-    """The host's compute_entropy is compiled."""
-    torch.compiler.set_stance("force_eager")
-    yield
-    torch.compiler.set_stance("default")
+pytestmark = pytest.mark.usefixtures("eager")  # the host's compute_entropy is compiled
 
 
 def actor_of(device, dtype, temperature, packing):

@@ -2,9 +2,7 @@
 import pytest
 import torch
 from flp_reference import doubles, problem, reference
-from parity import DTYPES, bare, both, compare, stub, with_gradients
-
-import flp
+from parity import DTYPES, bare, both, compare, installed, stub, with_gradients
 
 bare("prime_rl", "prime_rl.trainer", "prime_rl.trainer.models", "prime_rl.trainer.models.layers")
 from prime_rl.trainer.models.layers import lm_head, lm_head_gemma  # noqa: E402
@@ -69,13 +67,10 @@ def test_the_entropy_has_no_gradient_as_in_the_host():
     head = head_of(weight, False)
     with pytest.raises(AssertionError, match="through entropy"):
         head(hidden, labels, temperature)["entropy"].sum().backward()
-    flp.install("prime-rl")
-    try:
+    with installed("prime-rl", "prime_rl"):
         out = head(hidden, labels, temperature)
         with pytest.raises(RuntimeError, match="entropy.detach"):
             (out["logprobs"] - 0.01 * out["entropy"]).sum().backward()
-    finally:
-        flp.uninstall("prime-rl")
 
 
 def test_a_model_of_transformers(monkeypatch):

@@ -83,6 +83,12 @@ def step(make, model, *arguments, head=contextlib.nullcontext, **options):
     return {"0": loss, **{"gradient " + name: gradient for name, gradient in gradients.found.items()}}
 
 
+def both_steps(kind, *arguments, **options):
+    """Steps of the trainer alone, and with flp."""
+    return [step(TRAINERS[kind], *arguments, head=head, **options)
+            for head in (contextlib.nullcontext, flp.CrossEntropyHead)]
+
+
 def check_restored(trainer, attributes, of_model, kind):
     for name in ("model_accepts_loss_kwargs", "_loss_shifts_labels", "label_smoother"):
         assert vars(trainer)[name] is attributes[name]
@@ -104,24 +110,16 @@ def wanted(model, smoothing=0.0, rows=None):
 
 
 @trainers
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("tied", [False, True])
-def test_a_step(kind, smoothing, tied, tmp_path, device):
-    model = model_of(device, tie_word_embeddings=tied)
-    own, ours = (step(TRAINERS[kind], model, tmp_path, device, head=head, label_smoothing_factor=smoothing)
-                 for head in (contextlib.nullcontext, flp.CrossEntropyHead))
-    want = wanted(model, smoothing)
+@pytest.mark.parametrize("tied, lengths, options", [
+    *((tied, (3, 9, 0, 16), {"label_smoothing_factor": factor}) for tied in (False, True) for factor in (0.0, 0.1)),
+    (False, (20, 20, 20, 5), {}),  # of two micro-batches one has no labels; the other's tokens are all that count
+    (False, (3, 9, 0, 16), {"gradient_checkpointing": True})], ids=str)
+def test_a_step(kind, tied, lengths, options, tmp_path, device):
+    model, rows = model_of(device, tie_word_embeddings=tied), rows_of(lengths)
+    own, ours = both_steps(kind, model, tmp_path, device, rows, **options)
+    want = wanted(model, options.get("label_smoothing_factor", 0.0), rows)
     assert own.keys() == ours.keys() == want.keys()
     compare(own, ours, want, torch.float32)
-
-
-@trainers
-def test_a_micro_batch_without_labels(kind, tmp_path, device):
-    """Of the two one has none; the other's tokens are all that count."""
-    model, rows = model_of(device), rows_of((20, 20, 20, 5))
-    own, ours = (step(TRAINERS[kind], model, tmp_path, device, rows, head=head)
-                 for head in (contextlib.nullcontext, flp.CrossEntropyHead))
-    compare(own, ours, wanted(model, rows=rows), torch.float32)
 
 
 @trainers
@@ -153,20 +151,11 @@ def gradients_of(trainer, head):
 
 
 @trainers
-def test_with_gradient_checkpointing(kind, tmp_path, device):
-    model = model_of(device)
-    own, ours = (step(TRAINERS[kind], model, tmp_path, device, head=head, gradient_checkpointing=True)
-                 for head in (contextlib.nullcontext, flp.CrossEntropyHead))
-    compare(own, ours, wanted(model), torch.float32)
-
-
-@trainers
 def test_a_mixture_of_experts(kind, tmp_path, device):
     """Its balancing loss, which transformers and TRL average over micro-batches each in its own way."""
     model = model_of(device, num_local_experts=4, num_experts_per_tok=2, output_router_logits=True,
                      router_aux_loss_coef=0.5)
-    own, ours = (step(TRAINERS[kind], model, tmp_path, device, head=head)
-                 for head in (contextlib.nullcontext, flp.CrossEntropyHead))
+    own, ours = both_steps(kind, model, tmp_path, device)
     assert float(own["0"] - step(TRAINERS[kind], model_without_balance(model), tmp_path, device)["0"]) > 0.1
     for name in own:
         torch.testing.assert_close(ours[name], own[name], rtol=1e-4, atol=1e-6)

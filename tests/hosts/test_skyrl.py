@@ -3,7 +3,7 @@ scores."""
 import pytest
 import torch
 from flp_reference import doubles, problem, reference, relative
-from parity import DTYPES, HOST_VALUES, bare, both, both_in_ranks, compare, scores_in_parallel, with_gradients
+from parity import DTYPES, HOST_VALUES, bare, both, both_in_ranks, compare, of_scores, with_gradients
 
 pytest.importorskip("megatron.core")
 bare("skyrl", "skyrl.backends", "skyrl.backends.skyrl_train", "skyrl.backends.skyrl_train.distributed",
@@ -120,18 +120,10 @@ def test_a_head_of_another_dtype(one_rank):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("chunk_size", [None, 5])
 def test_scores_of_megatron(one_rank, dtype, chunk_size, device):
-    scores_in_parallel(model_utils, dtype, (BATCH, LENGTH, 501), one_rank, chunk_size, device, "skyrl")
+    of_scores(lambda scores, tokens: model_utils.from_parallel_logits_to_logprobs(
+        scores, tokens, 0, 501, one_rank, chunk_size=chunk_size), dtype, device, "skyrl", shifted=True)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_scores_of_a_model(dtype, device):
-    torch.manual_seed(0)
-    scores = (torch.randn(3, 11, 501, device=device) * 3).to(dtype).requires_grad_()
-    labels = torch.randint(0, 501, (3, 11), device=device)
-
-    def call():
-        return with_gradients([torch_utils.logprobs_from_logits(scores * 1, labels)], [scores])
-
-    doubled = doubles(scores)
-    logprob = doubled[0].log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
-    compare(*both("skyrl", call), with_gradients([logprob], doubled), dtype, rounded=True)
+    of_scores(lambda *given: torch_utils.logprobs_from_logits(*given), dtype, device, "skyrl", rounded=True)

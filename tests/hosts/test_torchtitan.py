@@ -5,9 +5,7 @@ import types
 import pytest
 import torch
 from flp_reference import doubles, problem, reference, relative
-from parity import DTYPES, bare, both, both_in_ranks, compare, stub
-
-import flp
+from parity import DTYPES, bare, both, both_in_ranks, compare, installed, stub
 
 bare("torchtitan", "torchtitan.experiments", "torchtitan.experiments.rl", "torchtitan.experiments.rl.losses")
 from torchtitan.components import loss as losses  # noqa: E402
@@ -145,11 +143,8 @@ def test_a_head_that_fsdp_shards(one_rank, grouped):
     """In mixed precision: the weight is float32 in its shards, bfloat16 in the head's forward. Also in one group with
     the norm, as the trainer shards it: there its own loop does not run with the torch of these tests."""
     own = sharded_step(False)
-    flp.install("torchtitan")
-    try:
+    with installed("torchtitan", "torchtitan"):
         ours = sharded_step(grouped)
-    finally:
-        flp.uninstall("torchtitan")
     for name, want in own.items():
         assert relative(ours[name], want) < (1e-3 if name == "loss" else 1e-2), name
 

@@ -2,7 +2,7 @@
 import pytest
 import torch
 from flp_reference import doubles, problem, reference
-from parity import DTYPES, HOST_GRADIENTS, HOST_VALUES, bare, both, compare, stub, stubs, with_gradients
+from parity import DTYPES, HOST_GRADIENTS, HOST_VALUES, bare, both, compare, of_scores, stub, stubs, with_gradients
 
 bare("verl", "verl.utils", "verl.utils.kernel")
 with stubs(tensordict=stub()):
@@ -41,14 +41,4 @@ def test_linear_cross_entropy(dtype, temperature, device):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_logprobs_from_logits(dtype, device):
-    torch.manual_seed(0)
-    scores = (torch.randn(3, 11, 501, device=device) * 3).to(dtype).requires_grad_()
-    labels = torch.randint(0, 501, (3, 11), device=device)
-
-    def call():
-        # A copy, as gradients may be made in place.
-        return with_gradients([torch_functional.logprobs_from_logits(scores * 1, labels)], [scores])
-
-    doubled = doubles(scores)
-    want = doubled[0].log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
-    compare(*both("verl", call), with_gradients([want], doubled), dtype, rounded=True)
+    of_scores(lambda *given: torch_functional.logprobs_from_logits(*given), dtype, device, "verl", rounded=True)

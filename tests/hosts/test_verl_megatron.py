@@ -1,7 +1,7 @@
 """verl 0.9.1 with megatron-core 0.19.2: its fused forward pass of packed sequences over a Megatron model."""
 import pytest
 import torch
-from parity import DTYPES, attributes, bare, compare, note_test, same, stub, stubs, with_gradients
+from parity import DTYPES, bare, compare, installed, note_test, stub, stubs, with_gradients
 
 pytest.importorskip("megatron.core.models.gpt")
 import megatron_cpu as cpu  # noqa: E402
@@ -12,7 +12,6 @@ ABSENT = ("tensordict", "tensordict__tensorclass", "omegaconf", "codetiming", "o
 with stubs(**{name: stub() for name in ABSENT}):
     from verl.models.mcore import model_forward_fused as fused
 
-import flp  # noqa: E402
 from flp.adapters import _megatron  # noqa: E402
 
 LENGTHS, ROWS = (6, 12, 9), 3
@@ -46,16 +45,11 @@ def compared(dtype, monkeypatch, **options):
     made = cpu.model(dtype, hidden=WIDTH, **options)
     if cpu.device() == "cpu":
         monkeypatch.setattr(fused, "linear_cross_entropy", by_scores)
-    own, before = forward(made), attributes("verl")
-    flp.install("verl-megatron")
-    try:
+    own = forward(made)
+    with installed("verl-megatron", "verl"), monkeypatch.context() as patch:
         ours = forward(made)
-        with monkeypatch.context() as patch:
-            patch.setattr(_megatron, "logprobs", cpu.exact_logprobs)
-            wanted = forward(made)
-    finally:
-        flp.uninstall("verl-megatron")
-    assert same(before, {key: value for key, value in attributes("verl").items() if key in before})
+        patch.setattr(_megatron, "logprobs", cpu.exact_logprobs)
+        wanted = forward(made)
     trunks = ["gradient %d" % i for i, (name, _) in enumerate(made.named_parameters()) if "output_layer" not in name]
     compare(own, ours, {key: value.double() for key, value in wanted.items()}, dtype, rounded=True, trunks=trunks,
             host_values={torch.float32: 5e-3, torch.bfloat16: 0.2},
@@ -86,10 +80,7 @@ def test_heads_of_other_kinds_are_left_to_verl(monkeypatch, left_to_host):
     monkeypatch.setattr(fused, "linear_cross_entropy", by_scores)
     made.output_layer.register_forward_hook(lambda *_: None)
     own = forward(made)
-    flp.install("verl-megatron")
-    try:
+    with installed("verl-megatron", "verl"):
         ours = forward(made)
-    finally:
-        flp.uninstall("verl-megatron")
     assert all(torch.equal(ours[name], value) for name, value in own.items())
     assert len(left_to_host) == 1 and "forward hooks" in left_to_host.pop()

@@ -6,23 +6,14 @@ import pytest
 import torch
 
 import flp
-from binding_fixtures import engine  # noqa: F401
 from flp_cases import CASES, SAME, SHARE, computed, differences, missing, unlike
 
-
+pytestmark = pytest.mark.usefixtures("one_rank")  # tests of flp_parallel_cases.py have more
 GENERATOR = flp.library_path().replace("libflp.so", "libflpgen.so")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def group():
-    """Of one process, for flp.parallel; tests of flp_parallel_cases.py have more."""
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
-
-
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_case(engine, case, monkeypatch):  # noqa: F811
+def test_case(engine, case, monkeypatch):
     monkeypatch.setenv("FLP_JIT_LIBRARY", GENERATOR)  # losses of files
     if engine == "torch form" and "lora" in case.options:
         with pytest.raises(flp.errors.UnsupportedError, match="has no adapter for tensors on"):
@@ -32,7 +23,7 @@ def test_case(engine, case, monkeypatch):  # noqa: F811
 
 
 @pytest.mark.parametrize("row, other", SAME, ids=str)
-def test_same_bits(engine, row, other):  # noqa: F811
+def test_same_bits(engine, row, other):
     assert differences(row, SHARE) == []
     assert unlike(row, other) == []
     assert not computed(other, wide=False)[1].get("report", torch.zeros(1)).any(), "something is left out"

@@ -187,16 +187,11 @@ def test_messages_go_to_logging(caplog):
     assert caplog.records[0].getMessage() == "one \ufffd message"
 
 
-def test_messages_go_to_a_callable(caplog):
-    got = []
-    flp.set_log(lambda level, message: got.append((level, message)))
-    try:
-        _c._log_callback(_c.LOG_INFO, b"hello", None)
-        flp.set_log(lambda level, message: 1 / 0)
-        _c._log_callback(_c.LOG_ERROR, b"again", None)
-    finally:
-        flp.set_log(None)
-    assert got == [(logging.INFO, "hello")]
+def test_messages_go_to_a_callable(caplog, logged):
+    _c._log_callback(_c.LOG_INFO, b"hello", None)
+    flp.set_log(lambda level, message: 1 / 0)
+    _c._log_callback(_c.LOG_ERROR, b"again", None)
+    assert logged == [(logging.INFO, "hello")]
     assert caplog.records[0].getMessage() == "the callable given to flp.set_log failed on: again"
 
 

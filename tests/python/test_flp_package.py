@@ -9,16 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from installed import run
 from tree_version import HEADER, VERSION
 
 TREE = Path(os.environ.get("FLP_TEST_TREE") or Path(__file__).resolve().parents[2])
 PACKAGE = TREE / "runtime" / "python"
-
-
-def run(*command, **keywords):
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, **keywords)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def build_wheel(folder, **environment):
@@ -26,7 +21,7 @@ def build_wheel(folder, **environment):
     (folder / "trap").mkdir()
     (folder / "trap" / "torch.py").write_text("raise RuntimeError('the build imports torch')\n")
     run(sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--no-index", "-w", folder / "out",
-        folder / "python", env={**os.environ, "PYTHONPATH": str(folder / "trap"), **environment})
+        folder / "python", env={"PYTHONPATH": str(folder / "trap"), **environment})
     (wheel,) = (folder / "out").iterdir()
     return wheel
 

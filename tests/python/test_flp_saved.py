@@ -8,7 +8,7 @@ import torch
 import flp
 from flp._library import _c, _plans
 from flp._passes import _autograd, _run
-from flp_keeping import BYTES, noted_blocks, passes  # noqa: F401
+from flp_keeping import BYTES, MODES, noted_blocks, passes  # noqa: F401
 
 N, D, V = 6, 16, 40
 
@@ -108,13 +108,6 @@ def test_an_old_reference_is_handed_on(passes):
     lse = torch.logsumexp(hidden.detach().double() @ weight.detach().double().t(), -1)
     logprob = flp.linear_logprob(hidden.view(2, 3, D), weight, target.view(2, 3), old_lse=lse.view(2, 3))
     assert passes.forward()[0][4] and logprob.shape == (2, 3)
-
-
-def test_it_is_explained(passes):
-    hidden, weight, target = operands()
-    info = flp.explain(hidden, weight, target)
-    assert info.backward["mode"] == "save" and info.backward["saved_bytes"] == BYTES
-    assert flp.explain(hidden, weight, target, save=False).backward["mode"] != "save"
 
 
 # ---- direction mode: a frozen head ----
@@ -253,20 +246,15 @@ def test_functions_over_it_pass_it_on(passes):
     assert chunks[0].requires_grad and not chunks[1].requires_grad
 
 
-def test_a_rule_of_sequences_keeps_directions(passes):
+def test_a_rule_of_sequences_keeps_directions(passes, logged):
     """gspo runs over linear_logprob; an entropy that is only reported has no gradient."""
     hidden, weight, target = frozen()
     batch = hidden.detach().view(2, 3, D).requires_grad_(), weight, target.view(2, 3), torch.tensor([1.0, -1.0])
-    logged = []
-    flp.set_log(lambda level, text: logged.append(text))
-    try:
-        for weighed in (0.0, 0.1):
-            loss, metrics = flp.policy_loss("gspo", *batch, entropy=True, entropy_weight=weighed)
-            loss.backward()
-            assert metrics["entropy"] > 0
-    finally:
-        flp.set_log(None)
-    assert [text.rsplit(" ", 1)[1] for text in logged if "gspo" in text] == ["direction", "save"]
+    for weighed in (0.0, 0.1):
+        loss, metrics = flp.policy_loss("gspo", *batch, entropy=True, entropy_weight=weighed)
+        loss.backward()
+        assert metrics["entropy"] > 0
+    assert [text.rsplit(" ", 1)[1] for _, text in logged if "gspo" in text] == ["direction", "save"]
     assert [bool(seen[2]) for seen in passes.forward()] == [True, True]
 
 
@@ -280,16 +268,21 @@ def test_directions_under_autocast(passes):
     assert used(passes) == [(1, passes.forward()[0][2], BYTES)] * 2 and wide.grad.dtype is torch.float32
 
 
-def test_directions_are_explained(passes):
-    hidden, weight, target = frozen()
-    info = flp.explain(hidden, weight, target)
-    assert info.forward["mode"] == info.backward["mode"] == "direction" and info.backward["saved_bytes"] == BYTES
-    assert flp.explain(hidden, weight, target, entropy=True).backward["mode"] == "save"
-    asked = {"vocab": V, "hidden": D, "n": N, "grads": ["hidden"], "entropy": "detached"}
-    assert flp.plan_info(**asked, save=None).backward["mode"] == "direction"
-    assert flp.plan_info(**asked).backward["mode"] != "direction"
-    assert flp.plan_info(**dict(asked, entropy=True), save=None).backward["mode"] == "save"
-    assert flp.plan_info(**dict(asked, budget=BYTES), save=None).backward["mode"] != "direction"
+@pytest.mark.parametrize("trained, options, mode", [
+    (True, {}, "save"), (False, {}, "direction"), (True, {"tail": 2.0**-9}, "tail"), (False, {"entropy": True}, "save"),
+    (False, {"entropy": "detached"}, "direction"), (True, {"save": False}, None), (True, {"tail": 0}, "save"),
+    (True, {"tail": 0, "save": False}, None), (False, {"save": False}, None)], ids=str)
+def test_it_is_explained(passes, trained, options, mode):
+    """Of tensors, and of sizes, which keep only what they are asked to; a budget without room keeps nothing."""
+    info = flp.explain(*(operands() if trained else frozen()), **options)
+    asked = {"vocab": V, "hidden": D, "n": N, "grads": ["hidden", "weight"][:1 + trained]}
+    assert mode is None or info.backward["saved_bytes"] == BYTES and mode in ("save", info.forward["mode"])
+    for found in (info, flp.plan_info(**asked, **{"save": None, **options})):
+        assert found.backward["mode"] == mode or mode is None and found.backward["mode"] not in MODES
+    unasked = flp.plan_info(**asked, **options).backward["mode"]
+    assert unasked == mode if mode == "tail" else unasked not in MODES
+    for without in ({"save": False, "tail": 0}, {"budget": BYTES}):
+        assert flp.plan_info(**asked, **{"save": None, **options, **without}).backward["mode"] not in MODES
 
 
 def test_the_eager_rung_keeps_nothing(engine):

@@ -7,8 +7,9 @@ from flp._library import _c, _plans
 from flp.heads import _chunks
 
 from binding_fixtures import torch_form
+from flp_reference import problem
 
-VOCAB, HIDDEN = 331, 64
+VOCAB = 331
 NAMES = ("FLP_FORCE", "FLP_STRICT", "FLP_BUDGET")
 
 
@@ -18,10 +19,8 @@ def no_settings(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-def operands(rows=5):
-    generator = torch.Generator().manual_seed(7)
-    return (torch.randn(rows, HIDDEN, generator=generator), torch.randn(VOCAB, HIDDEN, generator=generator),
-            torch.randint(0, VOCAB, (rows,), generator=generator))
+def operands():
+    return [tensor.cpu() for tensor in problem(n=5, vocab=VOCAB)[:3]]
 
 
 def on_libflp(monkeypatch):

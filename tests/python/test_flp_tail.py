@@ -1,13 +1,12 @@
 """linear_logprob(tail=...) and what takes it: which bounds are taken, what is kept and passed on, on the stand-in of
-flp_keeping.py. tests/simt/test_torch.py runs the kernels."""
+flp_keeping.py; over shards, test_flp_parallel_direction.py. tests/simt/test_torch.py runs the kernels."""
 import pytest
 import torch
 
 import flp
 from flp._library import _c, _numbers, _plans
 from flp._tensors import _compile
-from flp.parallel import _call
-from flp_keeping import BYTES, REPORT, parallel_call, passes  # noqa: F401
+from flp_keeping import BYTES, REPORT, passes  # noqa: F401
 from flp_reference import DEVICE, DTYPES, problem
 from flp_standin_lm import IDS, TinyLM
 
@@ -97,16 +96,6 @@ def test_a_second_derivative_is_refused(passes):  # noqa: F811
         grad.sum().backward()
 
 
-def test_it_is_explained(passes):  # noqa: F811
-    hidden, weight, target = operands()
-    info = flp.explain(hidden, weight, target, tail=TAIL)
-    assert info.forward["mode"] == info.backward["mode"] == "tail" and info.backward["saved_bytes"] == BYTES
-    assert flp.explain(hidden, weight, target, tail=0).backward["mode"] != "tail"
-    asked = {"vocab": V, "hidden": D, "n": N, "grads": ["hidden", "weight"]}
-    assert flp.plan_info(**asked, tail=TAIL).backward["mode"] == "tail"
-    assert flp.plan_info(**asked, tail=TAIL, budget=BYTES).backward["mode"] != "tail"
-
-
 def test_what_passes_it_on(passes):  # noqa: F811
     hidden, weight, target = operands()
     report = marked()
@@ -152,30 +141,15 @@ def test_a_step_is_made_for_the_bound():
     assert flp.explain(batch[0], batch[1], batch[2], loss="grpo", tail=TAIL).step["mode"]
 
 
-def test_a_rule_of_sequences_takes_tail_mode(passes):  # noqa: F811
-    report, logged = marked(), []
-    flp.set_log(lambda level, text: logged.append(text))
-    try:
-        loss, _ = flp.policy_loss("gspo", *batch_of(), tail=TAIL, tail_report=report)
-        assert report.eq(7).all()
-        loss.backward()
-    finally:
-        flp.set_log(None)
-    assert report.tolist() == REPORT and [text.rsplit(" ", 1)[1] for text in logged if "gspo" in text] == ["tail"]
+def test_a_rule_of_sequences_takes_tail_mode(passes, logged):  # noqa: F811
+    report = marked()
+    loss, _ = flp.policy_loss("gspo", *batch_of(), tail=TAIL, tail_report=report)
+    assert report.eq(7).all()
+    loss.backward()
+    assert report.tolist() == REPORT and [text.rsplit(" ", 1)[1] for _, text in logged if "gspo" in text] == ["tail"]
 
 
-# ---- transforms and graphs ----
-
-@pytest.mark.skipif(not hasattr(torch, "func"), reason="torch before 2.0 has no torch.func")
-@pytest.mark.parametrize("options", [{"tail": TAIL}, {"tail_report": torch.zeros(4)}], ids=["tail", "tail_report"])
-def test_torch_func_is_refused(options):
-    hidden, weight, target = (tensor.detach() for tensor in operands())
-    options = {name: value.to(DEVICE) if name == "tail_report" else value for name, value in options.items()}
-    with pytest.raises(flp.UnsupportedError, match=r"does not support %s under torch\.func \(accepted: None there\)"
-                       % next(iter(options))):
-        torch.func.grad(lambda x: flp.linear_logprob(x, weight, target, **options).sum())(hidden)
-    assert torch.func.grad(lambda x: flp.linear_logprob(x, weight, target, tail=0).sum())(hidden).any()
-
+# ---- graphs ----
 
 @pytest.mark.skipif(not _compile.HAS_OPERATORS, reason="torch before 2.4 has no register_autograd")
 def test_a_compiled_call_leaves_the_graph(passes):  # noqa: F811
@@ -190,46 +164,6 @@ def test_a_compiled_call_leaves_the_graph(passes):  # noqa: F811
     made[0].grad = None
     loss(*made, report).backward()
     assert torch.equal(got, made[0].grad)
-
-
-# ---- parallel ----
-
-class TestParallel:
-    """The call of a group of one rank, in chunks."""
-
-    @staticmethod
-    def scored(chunk, report, tail=TAIL, budget=None, empty=False):
-        call = parallel_call(chunk, budget=budget, empty=empty, tail=tail, tail_report=report)
-        hidden, weight, target = operands(n=12)
-        grads = _c.GRAD_HIDDEN | _c.GRAD_WEIGHT * weight.requires_grad
-        return _call.ParallelLogprob.apply(hidden, weight, None, target, *[None] * 6, call, grads), hidden, weight
-
-    @pytest.mark.parametrize("chunk, chunks", [(0, 1), (12, 1), (5, 3)])
-    def test_each_chunk_keeps_lists_and_reports_are_summed(self, passes, chunk, chunks):  # noqa: F811
-        report = marked()
-        logprob, *leaves = self.scored(chunk, report)
-        kept = saved_of(passes.forward())
-        assert len(set(kept)) == chunks and all(kept)
-        for _ in range(2):
-            got = torch.autograd.grad(logprob.sum(), leaves, retain_graph=True)
-            assert report.tolist() == [chunks * value for value in REPORT]
-        assert saved_of(passes.backward()) == 2 * kept
-        exact, *others = self.scored(chunk, None, tail=0.0)
-        assert torch.equal(exact, logprob)
-        assert all(map(torch.equal, got, torch.autograd.grad(exact.sum(), others)))
-
-    def test_what_does_not_fit_is_exact(self, passes):  # noqa: F811
-        report = marked()
-        logprob, *leaves = self.scored(4, report, budget=3 * BYTES + 999)
-        torch.autograd.grad(logprob.sum(), leaves)
-        assert not any(saved_of(passes.seen)) and not report.any()
-
-    @pytest.mark.parametrize("chunk", [0, 5])
-    def test_a_shard_of_padding_reports_zeros(self, passes, chunk):  # noqa: F811
-        report = marked()
-        logprob, *leaves = self.scored(chunk, report, empty=True)
-        torch.autograd.grad(logprob.sum(), leaves)
-        assert not report.any() and not passes.forward()
 
 
 # ---- what is refused ----

@@ -151,15 +151,16 @@ def test_second_derivatives_are_refused(call):
 
 
 @needs_func
-@pytest.mark.parametrize("options, words", [
-    ({"save": True}, r"^flp\.linear_logprob does not support save=True under torch\.func \(accepted: None there\)$"),
-    ({"grad_weight_accumulate": torch.zeros(331, 64, device=DEVICE)},
-     r"^flp\.linear_logprob does not support grad_weight_accumulate under torch\.func \(accepted: None there\)$")],
-    ids=["save", "buffer"])
-def test_what_torch_func_cannot_have(options, words):
+@pytest.mark.parametrize("word, options", [
+    ("save=True", {"save": True}), ("tail", {"tail": 2.0**-9}),
+    ("tail_report", {"tail_report": torch.zeros(4, device=DEVICE)}),
+    ("grad_weight_accumulate", {"grad_weight_accumulate": torch.zeros(331, 64, device=DEVICE)})], ids=str)
+def test_what_torch_func_cannot_have(word, options):
     head = Head()
+    words = r"^flp\.linear_logprob does not support %s under torch\.func \(accepted: None there\)$" % word
     refused(words, torch.func.grad(lambda w: flp.linear_logprob(head.first, w, head.target, **options).sum()),
             head.weight)
+    assert torch.func.grad(lambda x: flp.linear_logprob(x, head.weight, head.target, tail=0).sum())(head.first).any()
 
 
 @needs_func

@@ -177,8 +177,7 @@ def test_the_record_is_one_of_the_tree(tmp_path):
                                           for ms in (301.0, 10.0, 305.00049)], [], target=300),
             cold_start.row_of("cce forward", 8, [{"reason": "not installed"}], peer="cce")]
     record = cold_start.record_of(rows, {"gpu": "A", "cuda_version": 13010}, "ab" * 32, {"ptx": pack}, "command")
-    cold_start.write_record(record, tmp_path / "o.json")
-    text = (tmp_path / "o.json").read_text()
+    text = cold_start.tuning_records.text_of(cold_start.rounded(record))
     written = json.loads(text)
     assert check_record(written) is None and "CUDA 13.1" in written["driver"]
     assert (written["late"], written["failed"], written["packs"]["ptx"]["bytes"]) == (1, 0, 4)

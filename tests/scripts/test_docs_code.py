@@ -1,13 +1,13 @@
 """The C and Lua of the documents: programs run, functions compile, kernels and losses are traced and run on the CPU."""
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy
 import pytest
 
+import installed
 from documents import TREE, blocks
 from flpgen_tool import flpgen, needs_flpgen
 from test_docs_commands import folder, run  # noqa: F401
@@ -24,9 +24,7 @@ WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
 def compiled(block, tmp_path, *more):
     (tmp_path / "block.c").write_text(block.text)
     out = tmp_path / "block"
-    done = subprocess.run(["cc", *WARNINGS, f"-I{TREE / 'runtime'}", tmp_path / "block.c", "-o", out, *more],
-                          capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    installed.run("cc", *WARNINGS, f"-I{TREE / 'runtime'}", tmp_path / "block.c", "-o", out, *more)
     return out
 
 
@@ -43,12 +41,11 @@ def test_the_program_is_the_example_that_is_installed():
 @pytest.mark.parametrize("block", [block for block in C if "int main" in block.text], ids=lambda block: block.name)
 def test_programs_run(block, tmp_path):
     program = compiled(block, tmp_path, LIBRARY, f"-Wl,-rpath,{LIBRARY.parent}")
-    done = subprocess.run([program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    printed = installed.run(program).split()
     hidden = (numpy.arange(4 * 64) % 7 / 10).reshape(4, 64)
     scores = hidden @ (numpy.arange(1000 * 64) % 11 / 10).reshape(1000, 64).T
     wanted = scores[range(4), [1, 2, 3, 4]] - numpy.log(numpy.exp(scores).sum(1))
-    assert numpy.allclose([float(line) for line in done.stdout.split()], wanted, atol=1e-5)
+    assert numpy.allclose(list(map(float, printed)), wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize("block", [block for block in C if "int main" not in block.text], ids=lambda block: block.name)

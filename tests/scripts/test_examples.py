@@ -2,12 +2,9 @@
 import contextlib
 import io
 import json
-import os
 import runpy
 import subprocess
 import sys
-import textwrap
-import types
 from unittest import mock
 from pathlib import Path
 
@@ -15,16 +12,20 @@ import pytest
 import torch
 
 import flp
+import flp_standin_lm
 from flp._library import _c
 from flp._passes import _run
+from installed import run
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "runtime" / "python" / "examples"
 sys.path.insert(0, str(EXAMPLES))
 import _grpo  # noqa: E402
 import _tiny  # noqa: E402
+import gated_batch  # noqa: E402
 import grpo_lora  # noqa: E402
 import grpo_tiny  # noqa: E402
 import long_context  # noqa: E402
+import mtp  # noqa: E402
 
 SMALL = ["--device", "cpu", "--prompts", "8", "--length", "8", "--hidden", "32", "--vocab", "32"]
 
@@ -148,6 +149,54 @@ def test_tiny_model_is_causal():
     assert torch.equal(before[:, :4], after[:, :4]) and not torch.allclose(before[:, 4:], after[:, 4:])
 
 
+# ---- a gate, and several heads ----
+
+@pytest.mark.long
+def test_a_gate_learns_from_three_of_thirty():
+    said = []
+    rewards = gated_batch.train(50, 0.1, say=said.append)
+    assert sum(rewards[-5:]) / 5 > sum(rewards[:5]) / 5 + 0.15, rewards
+    assert len(said) == 5 and all("kept 3 of 30" in line for line in said)
+
+
+def mtp_options(*options):
+    return _tiny.with_sizes(mtp.parser().parse_args(["--tiny", "--device", "cpu", *options]))
+
+
+@pytest.mark.long
+def test_every_head_learns_and_its_forms_agree():
+    said = []
+    torch.manual_seed(0)
+    results = mtp.train(mtp_options("--compare"), say=said.append)
+    first, last = results["losses"][0], results["losses"][-1]
+    assert len(first) == 3 and len(said) == 40 and all(end < start - 1 for start, end in zip(first, last))
+    assert results["largest_difference"] < 1e-5
+
+
+@pytest.mark.parametrize("heads", [1, 4])
+def test_targets_and_weights_of_rows_of_several_heads(heads):
+    """A head further ahead has a token less to predict in each sequence; together those ahead weigh a share."""
+    tokens = torch.arange(20).view(2, 10)
+    targets, weights = mtp.rows_of(tokens, heads, 0.3)
+    assert targets.shape == (heads, 2, 10) and torch.equal(targets[0, :, :9], tokens[:, 1:])
+    assert [int((row == mtp.IGNORED).sum()) for row in targets] == [2 * (k + 1) for k in range(heads)]
+    share = ((targets != mtp.IGNORED) * weights).sum((1, 2))
+    assert torch.allclose(share, torch.tensor([1.0] + [0.3 / max(heads - 1, 1)] * (heads - 1)))
+
+
+def test_states_of_a_head_do_not_see_what_they_predict():
+    """Those of head k read tokens up to t + k, so a change of token t + 1 + k leaves them as they are."""
+    torch.manual_seed(0)
+    model, tokens = mtp.Model(50, 32, 1, 3), torch.randint(50, (1, 12))
+    with torch.no_grad():
+        before = model(tokens)
+        tokens[0, 8] = (tokens[0, 8] + 1) % 50
+        after = model(tokens)
+    for k in range(3):
+        assert torch.equal(before[k, 0, :8 - k], after[k, 0, :8 - k])
+        assert not torch.equal(before[k, 0, 8 - k], after[k, 0, 8 - k])
+
+
 # ---- adapters ----
 
 @pytest.mark.long
@@ -266,9 +315,8 @@ def test_every_example_has_help_a_device_and_a_record(name):
 
 @pytest.mark.long
 def test_the_example_of_two_processes_leaves_a_record(tmp_path):
-    done = subprocess.run([sys.executable, EXAMPLES / "tensor_parallel.py", "--json", tmp_path / "record.json"],
-                          capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
-    assert done.returncode == 0, done.stderr
+    run(sys.executable, EXAMPLES / "tensor_parallel.py", "--json", tmp_path / "record.json",
+        env={"CUDA_VISIBLE_DEVICES": ""})
     ranks = json.loads((tmp_path / "record.json").read_text())["results"]["ranks"]
     assert len(ranks) == 2
     for rank in ranks:
@@ -285,61 +333,9 @@ def test_progress_is_seen_while_it_runs(tmp_path):
     assert [line.split()[:3] for line in lines] == [["flp", "step", str(step)] for step in (1, 2, 3)]
 
 
-TRANSFORMERS = """
-    import flp_standin_lm, torch
-
-
-    class LlamaConfig:
-        def __init__(self, **fields):
-            self.fields = fields
-
-
-    class LlamaForCausalLM(torch.nn.Module):
-        def __init__(self, config):
-            super().__init__()
-            self.model = Trunk(config.fields["vocab_size"], config.fields["hidden_size"])
-            self.lm_head = torch.nn.Linear(config.fields["hidden_size"], config.fields["vocab_size"], bias=False)
-
-
-    class Trunk(torch.nn.Embedding):
-        def forward(self, ids):
-            return (super().forward(ids),)
-
-
-    class Qwen3Config(LlamaConfig):
-        pass
-
-
-    class Qwen3ForCausalLM(flp_standin_lm.TinyLM):
-        def __init__(self, config):
-            super().__init__(config.fields["vocab_size"], config.fields["hidden_size"])
-    """
-PEFT = """
-    import contextlib
-
-
-    class LoraConfig:
-        def __init__(self, target_modules):
-            self.target_modules = target_modules
-
-
-    def get_peft_model(model, config):
-        model.disable_adapter = contextlib.nullcontext
-        return model
-    """
-
-
-@pytest.fixture
-def stand_ins(monkeypatch):
-    """Small modules in the place of transformers and peft."""
-    for name, text in (("transformers", TRANSFORMERS), ("peft", PEFT)):
-        module = types.ModuleType(name)
-        exec(textwrap.dedent(text), vars(module))
-        monkeypatch.setitem(sys.modules, name, module)
-
-
 @pytest.mark.parametrize("name,options,steps", [("ten_lines", ["--tiny"], 20), ("hf_logprobs", [], 8)])
-def test_examples_of_transformers_need_no_gpu(tmp_path, stand_ins, name, options, steps):
+def test_examples_of_transformers_need_no_gpu(tmp_path, monkeypatch, name, options, steps):
+    flp_standin_lm.stand_in(monkeypatch)
     printed = run_here(name, *options, "--device", "cpu", "--json", tmp_path / "record.json")
     losses = json.loads((tmp_path / "record.json").read_text())["results"]["losses"]
     assert len(losses) == len(printed.splitlines()) == steps and losses[-1] < losses[0]

@@ -1,11 +1,11 @@
 """tests/gpu/examples.py: every example is run or has a reason, and one that does not show what it should has failed."""
 import json
-import subprocess
 import sys
 
 import pytest
 
 import examples
+from installed import run
 
 
 def test_every_example_is_known():
@@ -16,8 +16,7 @@ def test_every_example_is_known():
 @pytest.mark.long
 def test_tiny_run_makes_one_record(tmp_path):
     out = tmp_path / "examples.json"
-    done = subprocess.run([sys.executable, examples.__file__, "--tiny", "--json", str(out)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run(sys.executable, examples.__file__, "--tiny", "--json", out)
     record = json.loads(out.read_text())
     assert record["failed"] == 0 and record["gpu"] == "none" and record["command"] == "tests/gpu/examples.py --tiny"
     rows = {row["example"]: row for row in record["rows"]}

@@ -152,21 +152,19 @@ def test_losses_that_are_wrong():
     assert fragmentation.errors_of(late, base, tiny(device=torch.device("cuda"))) == []
 
 
-@pytest.mark.parametrize("arguments,says", [
-    (["--json", "-"], "no CUDA device is usable; accepted: --tiny"), ([], "no CUDA device is usable"),
-    (["--json", "-", "--format", "jpg", "--tiny"], "--format")])
-def test_what_is_refused(arguments, says, capsys, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+@pytest.mark.parametrize("has_gpu, arguments, says", [
+    (False, ["--json", "-"], "no CUDA device is usable; accepted: --tiny"), (False, [], "no CUDA device is usable"),
+    (False, ["--json", "-", "--format", "jpg", "--tiny"], "--format"),
+    (True, [], "--json: a run on a GPU leaves a record"),
+    (False, ["--json", "-", "--tiny", "--plots", "plots"],
+     "--plots: matplotlib is not installed; accepted: a run without pictures")])
+def test_what_is_refused(has_gpu, arguments, says, capsys, monkeypatch):
+    """Before anything is measured."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    monkeypatch.setattr(fragmentation.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SystemExit):
         fragmentation.parse(arguments)
     assert says in capsys.readouterr().err
-
-
-def test_a_run_on_a_gpu_leaves_a_record(capsys, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    with pytest.raises(SystemExit):
-        fragmentation.parse([])
-    assert "--json: a run on a GPU leaves a record" in capsys.readouterr().err
 
 
 def test_a_tiny_run_needs_no_record(monkeypatch, capsys):
@@ -175,13 +173,6 @@ def test_a_tiny_run_needs_no_record(monkeypatch, capsys):
     monkeypatch.setattr(fragmentation, "accepted", lambda rows, on_gpu: {"missed": []})
     assert fragmentation.main(["--tiny"]) == 0
     assert capsys.readouterr().out == ""
-
-
-def test_pictures_that_cannot_be_drawn_are_refused_before_anything_is_measured(capsys, monkeypatch):
-    monkeypatch.setattr(fragmentation.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(SystemExit):
-        fragmentation.parse(["--json", "-", "--tiny", "--plots", "plots"])
-    assert "--plots: matplotlib is not installed; accepted: a run without pictures" in capsys.readouterr().err
 
 
 def test_places_of_one_round(monkeypatch):

@@ -45,7 +45,7 @@ def test_a_campaign_leaves_the_callers_packages_in_reach(tmp_path, monkeypatch):
 @needs_flpgen
 def test_a_campaigns_commands_are_understood():
     """Without a GPU they end for want of one, not for their options."""
-    checks = [*([*record.GRADS, *options] for options in (*record.SANITIZED, *record.SANITIZED_MODES)), *record.PLAIN]
+    checks = [options for part in ("sanitize", "sanitize_modes") for options in record.SANITIZERS[part][0]]
     benches = [options for records in record.BENCHES.values() for options in records.values()]
     for command in [*(["bench", *options] for options in benches),
                     *(["check", *record.SMALL, *options, *([] if "--rung" in options else ["--rung", "jit"])]
@@ -117,11 +117,12 @@ def test_parts_and_single_records_are_selected():
 
 @pytest.mark.first
 @needs_flpgen
-@pytest.mark.parametrize("part, outputs", [("ADAPTED", {"grad_lora_a", "grad_lora_b"}), ("MIXED", {"grad_weight"}),
-                                           ("SCORED", {"loss", "grad_weight"})])
+@pytest.mark.parametrize("part, outputs", [("sanitize_lora", {"grad_lora_a", "grad_lora_b"}),
+                                           ("sanitize_mixed", {"grad_weight"}),
+                                           ("sanitize_losses", {"loss", "grad_weight"})])
 def test_problems_for_the_sanitizers_are_checked(part, outputs):
     """On the CPU, whatever their rung: a row list among their patterns."""
-    for options in getattr(record, part):
+    for options in record.SANITIZERS[part][0]:
         words = [word for word in options if word not in ("--rung", "generic")]
         done = flpgen("check", *record.FEW, *words, "--rung", "eager", "-q", "--json")
         assert done.code == 0, done.err

@@ -1,28 +1,21 @@
 """tests/gpu/tensor_parallel.py, whole, on processes of this machine, and what its bounds let pass."""
 import json
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 import flp
-
-TREE = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TREE / "tests" / "gpu"))
-
-import tensor_parallel  # noqa: E402
-from flp.bench import data  # noqa: E402
-from test_evidence import check_record  # noqa: E402
+import tensor_parallel
+from flp.bench import data
+from installed import run
+from test_evidence import check_record
 
 
 @pytest.mark.long
 def test_the_script_writes_a_record(tmp_path):
     out = tmp_path / "record.json"
-    done = subprocess.run([sys.executable, tensor_parallel.__file__, "--backend", "gloo", "--device", "cpu", "--tiny",
-                           "--json", out], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run(sys.executable, tensor_parallel.__file__, "--backend", "gloo", "--device", "cpu", "--tiny", "--json", out)
     record = json.loads(out.read_text())
     assert check_record(record) is None and "record.json" not in record["command"]
     assert [row["case"] for row in record["rows"]] == [*3 * ["equal"], *3 * ["uneven"], *3 * ["padded"], "equal",

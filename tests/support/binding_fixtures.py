@@ -1,5 +1,5 @@
-"""Fixtures of the binding's tests: a clean plan cache, a process group, and both engines that a tensor may meet; and of
-tests of kernels a folder."""
+"""Fixtures of the binding's tests: a clean plan cache, process groups, the log, and both engines that a tensor may
+meet; and of tests of kernels a folder."""
 import sys
 
 import pytest
@@ -25,7 +25,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("kernels")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def one_rank():
     """A process group of this process alone."""
     import torch
@@ -33,6 +33,27 @@ def one_rank():
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     yield
     torch.distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """Four processes of one group."""
+    from flp_ranks import Ranks
+
+    started = Ranks(4, tmp_path_factory.mktemp("ranks") / "store")
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def logged():
+    """What flp logs: (level, text)."""
+    import flp
+
+    messages = []
+    flp.set_log(lambda level, text: messages.append((level, text)))
+    yield messages
+    flp.set_log(None)
 
 
 def torch_form(key):

@@ -1,22 +1,21 @@
 """Stand-ins of the libraries that flp.bench compares with: their signatures, computed by torch. A call that the library
 would not take, or would take for something else, fails here."""
-import types
-
 import torch
+
+from flp_hosts import module_of as module
+
+
+def scores_of(hidden, weight, bias=None, softcap=None):
+    scores = torch.nn.functional.linear(hidden, weight, bias).float()
+    return scores if softcap is None else softcap * torch.tanh(scores / softcap)
 
 
 def nll_of(hidden, weight, target, bias=None, softcap=None):
-    scores = torch.nn.functional.linear(hidden, weight, bias).float()
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
-    return torch.nn.functional.cross_entropy(scores, target, reduction="none")
+    return torch.nn.functional.cross_entropy(scores_of(hidden, weight, bias, softcap), target, reduction="none")
 
 
-def entropy_of(hidden, weight, bias=None, softcap=None):
-    scores = torch.nn.functional.linear(hidden, weight, bias).float()
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
-    logp = torch.log_softmax(scores, -1)
+def entropy_of(*head):
+    logp = torch.log_softmax(scores_of(*head), -1)
     return -(logp.exp() * logp).sum(-1)
 
 
@@ -52,7 +51,7 @@ class LigerFlce:
         assert (ce_weight, ignore_index) == (None, -100)
         nll = nll_of(_input, weight, target, bias, softcap)
         if label_smoothing or lse_square_scale:
-            scores = torch.nn.functional.linear(_input, weight, bias).float()
+            scores = scores_of(_input, weight, bias)
             lse = scores.logsumexp(-1)
             nll = (1 - label_smoothing) * nll + label_smoothing * (lse - scores.mean(-1)) + lse_square_scale * lse**2
         return {"none": nll, "mean": nll.mean()}[reduction], None, None, None
@@ -185,12 +184,6 @@ class AgileFunction:
     def apply(hidden, head_w, head_b, target_ids, temperature, cast_to_fp32, chunk_rows):
         assert torch.is_grad_enabled() and temperature == 1.0
         return -nll_of(hidden[0], head_w, target_ids[0], head_b)[None]
-
-
-def module(name, **contents):
-    made = types.ModuleType(name)
-    vars(made).update(contents)
-    return made
 
 
 def modules():

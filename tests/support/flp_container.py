@@ -6,6 +6,8 @@ import shlex
 import subprocess
 from pathlib import Path
 
+from flpgen_tool import Outcome
+
 NOBODY = "65534"
 
 # $1: the root; then pairs of what is mounted where, read-only, to "--"; then how /proc is, and the command.
@@ -36,14 +38,6 @@ def unshare():
         except FileNotFoundError:
             return None
     return None
-
-
-class Outcome:
-    def __init__(self, done):
-        self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
-
-    def json(self):
-        return json.loads(self.out)
 
 
 def inside(root, *argv, mounts=(), proc=False, **environment):

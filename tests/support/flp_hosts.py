@@ -222,8 +222,8 @@ class TinyModel(torch.nn.Module):
         return Output(logits=logits, aux_loss=0.0)
 
 
-def module_of(**names):
+def module_of(name="standin", **names):
     """A module object with these names."""
-    module = types.ModuleType("standin")
+    module = types.ModuleType(name)
     vars(module).update(names)
     return module

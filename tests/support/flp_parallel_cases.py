@@ -49,67 +49,55 @@ def mine(tensor, rank, group):
     return tensor[rank * n:(rank + 1) * n].clone()
 
 
+def adapter(made, rank, dtype=None, off=None):
+    """A and B of this rank for the head of problem(**made), and their scale. off: what makes them do nothing"""
+    hidden, weight, *_ = problem(**made)
+    torch.manual_seed(5)
+    a, b = torch.randn(rank, hidden.shape[1]) * 0.3, torch.randn(len(weight), rank) * (0 if off == "b" else 0.3)
+    return a.to(dtype or hidden.dtype), b.to(dtype or hidden.dtype), 0.0 if off == "scale" else 1.5
+
+
 def head(rank, group, cuts, made, options, place=True, sequence=False, needs=("hidden", "weight", "bias"), entropy=True,
-         engine="libflp", edit=None, accumulate=False, report=False, targets=None, dtypes=None):
-    """Forward and backward of problem(**made) -> outputs, gradients, and what both passes sent. targets: (n,K) ids in the
-    place of the problem's; dtypes: {operand: dtypes that it is rounded to in
-    turn}, of all three"""
+         engine="libflp", edit=None, accumulate=False, report=False, targets=None, dtypes=None, lora=None):
+    """Forward and backward of problem(**made) -> outputs, gradients (of hidden, weight, bias, an adapter's a, b), and
+    what both passes sent. targets: (n,K) ids in the place of the problem's; dtypes: {operand: dtypes that it is
+    rounded to in turn}, of all three; lora: of adapter()"""
     _plans.clear()
     create, _plans._create = _plans._create, torch_form if engine == "torch form" else _plans._create
     hidden, weight, target, bias = problem(**made)
     if edit is not None:
         edit(hidden, weight, target)
-    if dtypes is not None:
-        hidden, weight, bias = [rounded(tensor, dtypes[name])
-                                for name, tensor in (("hidden", hidden), ("weight", weight), ("bias", bias))]
     target = target if targets is None else targets
     hidden = mine(hidden, rank, group) if sequence else hidden
-    weight, bias = shard(weight, rank, cuts), shard(bias, rank, cuts)
-    for name, tensor in (("hidden", hidden), ("weight", weight), ("bias", bias)):
-        if tensor is not None:
-            tensor.requires_grad_(name in needs)
-    buffer = torch.ones(weight.shape) if accumulate else None
-    options = dict(options, group=group, entropy=entropy, grad_weight_accumulate=buffer)
+    leaves = {"hidden": hidden, "weight": shard(weight, rank, cuts), "bias": shard(bias, rank, cuts)}
+    if dtypes is not None:
+        leaves = {name: rounded(tensor, dtypes[name]) for name, tensor in leaves.items()}
+    options = dict(options, group=group, entropy=entropy, sequence_parallel=sequence, grad_weight_accumulate=torch.ones(
+        leaves["weight"].shape) if accumulate else None, **(place_of(rank, cuts) if place else {}))
+    if lora is not None:
+        a, b, scale = adapter(made, **lora)
+        leaves.update(a=a, b=shard(b, rank, cuts))
+        options["lora"] = flp.Lora(leaves["a"], leaves["b"], scale)
     if report:
         options["tail_report"] = torch.full((4,), 7.0)
-    if place:
-        options.update(place_of(rank, cuts))
-    if sequence:
-        options["sequence_parallel"] = sequence
+    for name, tensor in leaves.items():
+        if tensor is not None:
+            tensor.requires_grad_(name in needs)
     try:
         with traffic() as forward:
-            results = flp.parallel.linear_logprob(hidden, weight, target, bias, **options)
-        logprob, entropies = results if entropy else (results, None)
+            results = flp.parallel.linear_logprob(leaves["hidden"], leaves["weight"], target, leaves["bias"], **options)
+        results = results if isinstance(results, tuple) else (results,)
         g, e = upstream(target.shape[0])
-        g = g if targets is None else g[:, None]
-        loss = (logprob * g).sum() + ((entropies * e).sum() if entropy else 0)
+        loss = (results[0] * (g if targets is None else g[:, None])).sum() + ((results[1] * e).sum() if entropy else 0)
         with traffic() as backward:
             if needs:
                 loss.backward()
     finally:
         _plans._create = create
-    grads = [None if tensor is None else tensor.grad for tensor in (hidden, weight, bias)]
-    detached = [None if tensor is None else tensor.detach() for tensor in (logprob, entropies)]
-    return {"logprob": detached[0], "entropy": detached[1], "grads": grads, "buffer": buffer, "forward": forward,
-            "backward": backward, "report": options.get("tail_report")}
-
-
-def best(rank, group, cuts, made, options, sequence=False, engine="libflp", edit=None):
-    """The best tokens, ranks and log-probabilities of problem(**made) -> logprob, Top, rank, gradient of hidden"""
-    _plans.clear()
-    create, _plans._create = _plans._create, torch_form if engine == "torch form" else _plans._create
-    hidden, weight, target, bias = problem(**made)
-    if edit is not None:
-        edit(hidden, weight, target)
-    hidden = (mine(hidden, rank, group) if sequence else hidden).requires_grad_()
-    options = dict(options, group=group, sequence_parallel=sequence, **place_of(rank, cuts))
-    try:
-        *values, top, above = flp.parallel.linear_logprob(hidden, shard(weight, rank, cuts), target,
-                                                          shard(bias, rank, cuts), rank=True, **options)
-        values[0].masked_fill(values[0].isnan(), 0).sum().backward()
-    finally:
-        _plans._create = create
-    return values[0].detach(), top, above, hidden.grad
+    return {"logprob": results[0].detach(), "entropy": results[1].detach() if entropy else None, "forward": forward,
+            "best": results[2 if entropy else 1:], "backward": backward,
+            "grads": [None if tensor is None else tensor.grad for tensor in leaves.values()],
+            "buffer": options["grad_weight_accumulate"], "report": options.get("tail_report")}
 
 
 def twice(rank, group, cuts, made, options):
@@ -210,28 +198,66 @@ def second_derivative(rank, group, cuts, made):
     return None
 
 
-def adapted(made, rank, kind, adapter=None, off=None):
-    """problem(**made) with an adapter of a rank -> {hidden, a, b, bias}, weight, target"""
-    hidden, weight, target, bias = (tensor.detach() for tensor in problem(**made))
-    torch.manual_seed(5)
-    a, b = torch.randn(rank, hidden.shape[1]) * 0.3, torch.randn(len(weight), rank) * (0 if off == "b" else 0.3)
-    tensors = {"hidden": hidden.to(kind), "a": a.to(adapter or kind), "b": b.to(adapter or kind), "bias": bias.to(kind)}
-    return tensors, weight.to(kind), target
+# ---- DTensor and FSDP2, of torch 2.6 ----
+
+def parameter_of(tensor, mesh, placements):
+    """The tensor, the same on every rank, as a DTensor parameter of these placements: "0" Shard(0), "r" Replicate."""
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+    kinds = [Shard(0) if placement == "0" else Replicate() for placement in placements]
+    whole = DTensor.from_local(tensor, mesh, [Replicate()] * len(kinds))
+    return torch.nn.Parameter(whole.redistribute(mesh, kinds))
 
 
-def lora_head(rank, group, cuts, made, rank_of, options, kind=torch.float32, adapter=None, off=None,
-              needs=("hidden", "a", "b", "bias")):
-    """Forward and backward with an adapter of rank rank_of -> outputs, gradients, and what backward sent"""
-    tensors, weight, target = adapted(made, rank_of, kind, adapter, off)
-    tensors.update({name: shard(tensors[name], rank, cuts) for name in ("b", "bias")})
-    for name in needs:
-        tensors[name].requires_grad_()
-    logprob, entropy = flp.parallel.linear_logprob(
-        tensors["hidden"], shard(weight, rank, cuts), target, tensors["bias"], group=group, entropy=True,
-        lora=flp.Lora(tensors["a"], tensors["b"], 0.0 if off == "scale" else 1.5), **place_of(rank, cuts), **options)
+def dtensor_head(rank, group, placements, shape, axis=0, made=None):
+    """A head of these placements over a mesh -> outputs, whole gradients, what forward sent; or the refusal."""
+    from torch.distributed.device_mesh import init_device_mesh
+    mesh = init_device_mesh("cpu", shape)
+    hidden, weight, target, bias = problem(**(made or {}))
+    hidden.requires_grad_()
+    weight, bias = (parameter_of(tensor, mesh, placements) for tensor in (weight, bias))
+    try:
+        with traffic() as sent:
+            results = flp.parallel.linear_logprob(hidden, weight, target, bias, group=mesh.get_group(axis),
+                                                  entropy=True)
+    except ValueError as error:
+        dist.barrier()
+        return str(error)
     g, e = upstream(target.shape[0])
-    with traffic() as backward:
-        if needs:
-            ((logprob * g).sum() + (entropy * e).sum()).backward()
-    return {"logprob": logprob.detach(), "entropy": entropy.detach(), "backward": backward,
-            "grads": {name: tensor.grad for name, tensor in tensors.items()}}
+    ((results[0] * g).sum() + (results[1] * e).sum()).backward()
+    return {"logprob": results[0].detach(), "entropy": results[1].detach(), "sent": sent,
+            "grads": [hidden.grad, weight.grad.full_tensor(), bias.grad.full_tensor()]}
+
+
+class Head(torch.nn.Linear):
+    """A head whose forward pass gives log-probabilities, so that FSDP gathers its weight around both passes."""
+
+    def forward(self, hidden, target, group):
+        return flp.parallel.linear_logprob(hidden, self.weight, target, self.bias, group=group)
+
+
+def fsdp(rank, group, made, reshard, distributed):
+    """A head sharded over 2 ranks, plain or distributed (DTensor), that FSDP2 shards over 2 others -> refusal,
+    unsharded logprob, logprob, gradient of the plain shard or of the whole"""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    hidden, weight, target, bias = problem(**made)
+    part = slice(0, 166) if rank % 2 == 0 else slice(166, 331)
+    head = Head(64, weight[part].shape[0])
+    if distributed:
+        head.weight, head.bias = (parameter_of(tensor, mesh["tp"], "0") for tensor in (weight, bias))
+    else:
+        head.weight, head.bias = (torch.nn.Parameter(tensor[part].clone()) for tensor in (weight, bias))
+    fully_shard(head, mesh=mesh["dp"], reshard_after_forward=reshard)
+    refused = ""
+    try:
+        flp.parallel.linear_logprob(hidden, head.weight, target, group=mesh["tp"])
+    except ValueError as error:
+        refused = str(error)
+    head.unshard()
+    with torch.no_grad():
+        opened = flp.parallel.linear_logprob(hidden, head.weight, target, head.bias, group=mesh["tp"])
+    head.reshard()
+    logprob = head(hidden, target, mesh["tp"])
+    (logprob * upstream(target.shape[0])[0]).sum().backward()
+    return refused, opened, logprob.detach(), head.weight.grad.full_tensor()

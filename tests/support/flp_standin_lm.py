@@ -1,10 +1,18 @@
-"""Stand-ins for a causal language model of transformers and for what trainers wrap around one."""
+"""Stand-ins for a causal language model of transformers, for what trainers wrap around one, and for the packages."""
+import contextlib
+import copy
 import dataclasses
+import inspect
+import io
+import pickle
+import sys
 import types
 from typing import Optional
 
 import torch
 from torch import nn
+
+from flp_hosts import module_of
 
 IDS = torch.randint(0, 257, (3, 11), generator=torch.Generator().manual_seed(5))
 
@@ -50,6 +58,40 @@ class TinyLM(nn.Module):
         return Output(logits, loss, hidden.square().mean())
 
 
+def logits_of(model):
+    """What a model of the same weights gives that flp has never seen."""
+    fresh = TinyLM(bias=model.lm_head.bias is not None).to(model.lm_head.weight.dtype)
+    fresh.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        return fresh(input_ids=IDS).logits
+
+
+def next_logprobs(logits, ids=IDS):
+    """Of the tokens that follow, from scores, in float64."""
+    return torch.log_softmax(logits.double(), -1)[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
+
+
+def error_of(model):
+    """How far flp's log-probabilities are from those of the model's own weights."""
+    with torch.no_grad():
+        return (model(input_ids=IDS).logprobs - next_logprobs(logits_of(model))).abs().max()
+
+
+def loaded(file):
+    whole = {"weights_only": False} if "weights_only" in inspect.signature(torch.load).parameters else {}
+    return torch.load(file, **whole)
+
+
+def saved(model):
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    return loaded(file)
+
+
+COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda model: pickle.loads(pickle.dumps(model)), "torch.save": saved}
+
+
 class Wrapper(nn.Module):
     """As DistributedDataParallel and engines hold a model."""
 
@@ -87,3 +129,40 @@ class SavedCopies(nn.Module):
 
     def forward(self, hidden):
         return (self.modules_to_save["default"] if self.adapted else self.original_module)(hidden)
+
+
+# ---- transformers and peft ----
+
+class Config:
+    def __init__(self, **fields):
+        vars(self).update(fields)
+
+
+class Trunk(nn.Embedding):
+    def forward(self, ids):
+        return (super().forward(ids),)
+
+
+class Llama(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.model = Trunk(config.vocab_size, config.hidden_size)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+
+class Qwen(TinyLM):
+    def __init__(self, config):
+        super().__init__(config.vocab_size, config.hidden_size)
+
+
+def with_lora(model, config):
+    model.disable_adapter = contextlib.nullcontext
+    return model
+
+
+def stand_in(monkeypatch):
+    """Small models in the place of both packages."""
+    for name, contents in (("transformers", {"LlamaConfig": Config, "LlamaForCausalLM": Llama, "Qwen3Config": Config,
+                                             "Qwen3ForCausalLM": Qwen}),
+                           ("peft", {"LoraConfig": Config, "get_peft_model": with_lora})):
+        monkeypatch.setitem(sys.modules, name, module_of(name, **contents))

@@ -1,4 +1,7 @@
 """Small random causal language models of transformers, and the log-probabilities that their own scores give."""
+import functools
+
+import pytest
 import torch
 import transformers
 
@@ -36,3 +39,18 @@ def own(model, temperature=1.0):
     logp = torch.log_softmax(logits[:, :-1].double() / temperature, -1)
     work = MASK[:, 1:] * MASK[:, :-1]
     return logp.gather(-1, IDS[:, 1:, None])[..., 0] * work, -(logp.exp() * logp).sum(-1) * work
+
+
+def adapted(model, *names, saved=None):
+    """With PEFT's LoRA in layers of these names; saved: modules that it has copies of."""
+    peft = pytest.importorskip("peft", reason="PEFT is needed")
+    config = peft.LoraConfig(init_lora_weights=False, target_modules=list(names), modules_to_save=saved)
+    return peft.get_peft_model(model, config).eval()
+
+
+def fully_shard():
+    """torch's, over this process alone."""
+    fsdp = pytest.importorskip("torch.distributed.fsdp")
+    if not hasattr(fsdp, "fully_shard"):
+        pytest.skip("torch has no fully_shard")
+    return functools.partial(fsdp.fully_shard, mesh=torch.distributed.init_device_mesh("cpu", (1,)))

@@ -100,10 +100,6 @@ def modules(stage):
     return stage.fake(MODULES)
 
 
-def timed(stage):
-    return stage.timed()
-
-
 def packs(stage):
     return {**stage.fake(MODULES), "FLP_CACHE_PATH": "signed.flpp:plain.flpp"}
 
@@ -123,13 +119,14 @@ CASES = {
     "check": [(["check", *TRAINED, "--rows", "5", "--dtype", "fp32", "--rung", "eager"], none),
               (["check", *TRAINED, "--rows", "5", "--dtype", "fp32", "-q"], none),
               (["check", *SMALL, "--rung", "jit"], none)],
-    "bench": [(["bench", *TINY, "--grad", "hidden,weight", "--rows", "40", "--burst-ms", "1", "--rounds", "3", "-q"], timed),
+    "bench": [(["bench", *TINY, "--grad", "hidden,weight", "--rows", "40", "--burst-ms", "1", "--rounds", "3", "-q"],
+               Stage.timed),
               (["bench", *TINY, "--grad", "hidden", "--tail", "2^-9", "--rows", "40", "--burst-ms", "1", "--rounds", "3", "-q"],
-               timed),
+               Stage.timed),
               (["bench", *TINY], none)],
     "tune": [(["tune", "--dry-run", *HEAD], none),
              (["tune", *TINY, "--grad", "hidden,weight", "--rows", "40", "--burst-ms", "1", "--effort", "quick", "-q",
-               "--out", "tuned"], timed)],
+               "--out", "tuned"], Stage.timed)],
     "explain": [(["explain", *HEAD, "--rows", "8192"], none),
                 (["explain", *HEAD, "--keep", "--rows", "8192", "--budget", "1G"], modules),
                 (["explain", *FROZEN, "--mode", "direction", "--rows", "8192", "--budget", "512M"], none),

@@ -1,4 +1,4 @@
-"""Sample tuning records for the report, in the schema of version 1.
+"""Sample tuning records for the report, in the schema of autotune/records.c.
 
 The times of the best kernels and of the GEMM baselines are those of autotune/bench/*.json where a record has the shape.
 Every other candidate is made up around them by a seeded generator: a stand-in for records of a tuning run, to look at
@@ -6,27 +6,15 @@ the page with and to test it by. Run it to write them: report_sample.py FILE.
 """
 import json
 import random
+import re
 import sqlite3
 import sys
 from pathlib import Path
 
 TREE = Path(__file__).resolve().parents[2]
-NOTE = ("Sample page. Benchmark rows, and times of best forward kernels and GEMM baselines of shapes with a benchmark "
-        "record, were measured on an H200; all other candidates are made up to show the page.")
 
-SCHEMA = """
-PRAGMA user_version = 1;
-CREATE TABLE run(id INTEGER PRIMARY KEY, started TEXT, finished TEXT NULL, command TEXT, gpu TEXT,
-  multiprocessors INTEGER, driver INTEGER, flp_version TEXT, sources TEXT, seed INTEGER, budget_s REAL, effort TEXT);
-CREATE TABLE spec(id INTEGER PRIMARY KEY, run INTEGER, text TEXT, vocab INTEGER, hidden INTEGER, dtype TEXT,
-  entropy TEXT, grads TEXT, bias INTEGER, softcap INTEGER, rows INTEGER, model TEXT NULL);
-CREATE TABLE candidate(id INTEGER PRIMARY KEY, spec INTEGER, kind TEXT, tune TEXT, chunk_rows INTEGER,
-  chunk_vocab INTEGER, status TEXT, reason TEXT NULL, predicted_ms REAL, error REAL NULL, rounds INTEGER, ms REAL NULL,
-  ms_low REAL NULL, ms_high REAL NULL, clock_mhz REAL NULL, power_w REAL NULL, is_default INTEGER, ratio REAL NULL);
-CREATE TABLE bare(id INTEGER PRIMARY KEY, spec INTEGER, product TEXT, rows INTEGER, ms REAL, ms_low REAL,
-  ms_high REAL, algorithm INTEGER);
-"""
-
+SCHEMA = "".join(re.findall('^    "(.*)"', (TREE / "autotune/records.c").read_text().split("schema[] =")[1].split(
+    ";\n\n")[0], re.M))
 SHARED_BYTES = 232448
 SPECS = [("sample 4B", 151936, 2560), ("sample 8B", 151936, 4096), ("sample 70B", 128256, 8192)]
 ROWS = 8192

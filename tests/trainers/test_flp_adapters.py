@@ -52,14 +52,6 @@ def hosts(tmp_path, monkeypatch):
         flp_hosts.forget_package(name)
 
 
-@pytest.fixture
-def logged():
-    messages = []
-    flp.set_log(lambda level, text: messages.append((level, text)))
-    yield messages
-    flp.set_log(None)
-
-
 def seam(**changes):
     fields = {"module": "toy.core", "name": "score", "parameters": ("x", "scale"), "source": "",
               "make": lambda host: lambda x, scale=1: ("flp", host(x, scale))}

@@ -8,7 +8,7 @@ import pytest
 import torch
 from flp_reference import DEVICE, doubles, problem, reference, relative
 
-from test_flp_adapters import agrees, gradients_agree, hosts, installed, logged  # noqa: F401
+from test_flp_adapters import agrees, gradients_agree, hosts, installed  # noqa: F401
 
 HEADS = {False: ("lm_head", "_SequenceChunkedLogProbEntropyFn"),
          True: ("lm_head_gemma", "_GemmaChunkedLogProbEntropyFn")}

@@ -207,44 +207,47 @@ def test_a_loss_that_peers_do_not_have_is_pythons_to_refuse():
 
 # ---- failures stay where they are ----
 
-class Faulty(naive.NaiveFp32):
+class Raising(naive.NaiveFp32):
     name = "torch-16bit"
-    fault = None
 
     def run(self, *arguments):
-        if self.fault is not None:
-            raise self.fault
-        return super().run(*arguments)
+        raise RuntimeError("kernel launch failed\nmore lines")
 
 
-def run_with(peer, monkeypatch, path, *arguments):
+class Slow(Raising):
+    def run(self, *arguments):
+        try:
+            time.sleep(600)
+            pytest.fail("it was not stopped")
+        except Exception:
+            pytest.fail("a peer's own handler caught the end of its time")
+
+
+class Tiring(Raising):
+    calls = 0
+
+    def run(self, *arguments):
+        Tiring.calls += 1
+        if Tiring.calls > 4:
+            raise ValueError("tired")
+        return naive.NaiveFp32.run(self, *arguments)
+
+
+class Unloadable(Raising):
+    def load(self):
+        pytest.fail("a skipped peer was loaded")
+
+
+@pytest.mark.parametrize("peer, options, reason", [
+    (Raising, [], "RuntimeError: kernel launch failed"), (Tiring, [], "ValueError: tired"),
+    (Slow, ["--peer-seconds", "0.3"], "took longer than the 0.3 s that a peer has to get ready (--peer-seconds)"),
+    (Unloadable, ["--skip", "torch-16bit=broke things"], "broke things")], ids=["raises", "tires", "slow", "skipped"])
+def test_a_peer_that_fails_is_a_row_with_a_reason(tmp_path, monkeypatch, peer, options, reason):
     monkeypatch.setattr(peers, "PEERS", (naive.NaiveFp32, peer))
-    result = record_of(path, "--peers", "torch-fp32,torch-16bit", "--no-bare", *arguments)
+    result = record_of(tmp_path / "a.json", "--peers", "torch-fp32,torch-16bit", "--no-bare", *options)
     assert rows_of(result, peer="torch-fp32")[0]["ms"] > 0 and rows_of(result, peer="flp")[0]["ms"] > 0
     (row,) = rows_of(result, peer="torch-16bit")
-    assert row["ms"] is None
-    return row["reason"]
-
-
-def test_a_peer_that_raises_is_a_row_with_a_reason(tmp_path, monkeypatch):
-    monkeypatch.setattr(Faulty, "fault", RuntimeError("kernel launch failed\nmore lines"))
-    assert run_with(Faulty, monkeypatch, tmp_path / "a.json") == "RuntimeError: kernel launch failed"
-
-
-def test_a_peer_that_takes_too_long_is_stopped(tmp_path, monkeypatch):
-    finished = []
-
-    class Slow(Faulty):
-        def run(self, *arguments):
-            try:
-                time.sleep(600)
-                finished.append(True)
-            except Exception:
-                pytest.fail("a peer's own handler caught the end of its time")
-
-    reason = run_with(Slow, monkeypatch, tmp_path / "a.json", "--peer-seconds", "0.3")
-    assert reason == "took longer than the 0.3 s that a peer has to get ready (--peer-seconds)"
-    assert not finished
+    assert row["ms"] is None and row["reason"] == reason
 
 
 def test_a_call_that_is_too_slow_to_repeat_is_reported(monkeypatch):
@@ -253,46 +256,27 @@ def test_a_call_that_is_too_slow_to_repeat_is_reported(monkeypatch):
         limits.check_pace(3500)
 
 
-def test_a_peer_that_fails_in_the_rounds_leaves_them(tmp_path, monkeypatch):
-    class Tiring(Faulty):
-        calls = 0
-
-        def run(self, *arguments):
-            Tiring.calls += 1
-            if Tiring.calls > 4:
-                raise ValueError("tired")
-            return super().run(*arguments)
-
-    assert run_with(Tiring, monkeypatch, tmp_path / "a.json") == "ValueError: tired"
-
-
-def test_a_skipped_peer_is_not_loaded(tmp_path, monkeypatch):
-    class Unloadable(Faulty):
-        def load(self):
-            pytest.fail("a skipped peer was loaded")
-
-    reason = run_with(Unloadable, monkeypatch, tmp_path / "a.json", "--skip", "torch-16bit=broke things")
-    assert reason == "broke things"
-
-
 def test_after_the_time_of_the_run_no_peer_is_begun(tmp_path):
     result = record_of(tmp_path / "a.json", "--peers", "torch-fp32", "--seconds", "1e-6")
     assert {row["reason"] for row in result["rows"]} == {"the time of this run was over before its turn (--seconds)"}
 
 
-def test_a_broken_context_starts_the_command_again(monkeypatch):
-    started = []
+@pytest.mark.parametrize("peer, words", [
+    ("cce", ["--peers", "cce"]), (cases.TAIL, ["--peers", "none", "--grad", "hidden", "--tail", "2**-9"])])
+def test_a_broken_context_starts_the_command_again(monkeypatch, peer, words):
+    started, reason = [], "broke the CUDA context: AcceleratorError: illegal address"
 
     class Lost(run.Run):
         def record(self):
-            raise limits.ContextLost("cce", "AcceleratorError: illegal address")
+            raise limits.ContextLost(peer, "AcceleratorError: illegal address")
 
     monkeypatch.setattr(main.run, "Run", Lost)
     monkeypatch.setattr(main.os, "execv", lambda path, words: started.append(words))
-    assert main.main([*SHAPE, "--peers", "cce"]) == 3  # only because execv came back here
-    assert started == [[sys.executable, "-m", "flp.bench", *SHAPE, "--peers", "cce", "--skip",
-                        "cce=broke the CUDA context: AcceleratorError: illegal address"]]
-    assert main.main([*SHAPE, "--peers", "none"]) == 3 and len(started) == 1
+    assert main.main([*SHAPE, *words]) == 3  # only because execv came back here
+    assert started == [[sys.executable, "-m", "flp.bench", *SHAPE, *words, "--skip", f"{peer}={reason}"]]
+    assert parsed(*words, "--skip", f"{peer}={reason}").skip == {peer: reason}
+    if peer == "cce":
+        assert main.main([*SHAPE, "--peers", "none"]) == 3 and len(started) == 1
 
 
 def test_a_failure_that_the_device_does_not_survive_is_distinguished():

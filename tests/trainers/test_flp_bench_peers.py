@@ -3,6 +3,7 @@ import sys
 from pathlib import Path
 
 import flp_bench_standins as fake
+import flp_hosts
 import pytest
 import torch
 import transcripts
@@ -176,20 +177,11 @@ def test_liger_release_without_a_parameter_is_reported():
         peers.liger.positional(Old, {"_input": 1, "weight": 2, "target": 3, "reduction": "none", "softcap": None})
 
 
-def make_package(folder, files):
-    for name, text in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-
-
 def test_a_kernel_is_imported_without_its_package(tmp_path, monkeypatch):
-    make_package(tmp_path, {
-        "heavyweight/__init__.py": "raise RuntimeError('needs the world')",
-        "heavyweight/utils/__init__.py": "raise RuntimeError('needs the world')",
-        "heavyweight/utils/device.py": "NAME = 'device'",
-        "heavyweight/utils/kernel/__init__.py": "",
-        "heavyweight/utils/kernel/fast.py": "from heavyweight.utils.device import NAME\ndef f(): return NAME"})
+    flp_hosts.write_package(tmp_path, {
+        **dict.fromkeys(("heavyweight.__init__", "heavyweight.utils.__init__"), "raise RuntimeError('the world')"),
+        "heavyweight.utils.device": "NAME = 'device'",
+        "heavyweight.utils.kernel.fast": "from heavyweight.utils.device import NAME\ndef f(): return NAME"})
     monkeypatch.syspath_prepend(tmp_path)
     packages = ("heavyweight", "heavyweight.utils", "heavyweight.utils.kernel")
     try:
@@ -197,8 +189,7 @@ def test_a_kernel_is_imported_without_its_package(tmp_path, monkeypatch):
         with pytest.raises(ModuleNotFoundError, match="heavyweight.utils.kernel.slow"):
             skeleton.import_kernel("heavyweight.utils.kernel.slow", packages)
     finally:
-        for name in [name for name in sys.modules if name.startswith("heavyweight")]:
-            del sys.modules[name]
+        flp_hosts.forget_package("heavyweight")
     with pytest.raises(ModuleNotFoundError, match="no_such_package"):
         skeleton.import_kernel("no_such_package.kernel", ("no_such_package",))
 
@@ -207,16 +198,15 @@ def test_agilerl_gets_its_one_function(tmp_path, monkeypatch):
     """An older release keeps the module elsewhere; both import materialize_dtensors."""
     for name in [name for name in sys.modules if name.split(".")[0] == "agilerl"]:
         monkeypatch.delitem(sys.modules, name)
-    make_package(tmp_path, {
-        "agilerl/__init__.py": "raise RuntimeError('needs the world')",
-        "agilerl/llm_ops/fused_logprobs.py": "from agilerl.distributed import materialize_dtensors"})
+    flp_hosts.write_package(tmp_path, {
+        "agilerl.__init__": "raise RuntimeError('needs the world')",
+        "agilerl.llm_ops.fused_logprobs": "from agilerl.distributed import materialize_dtensors"})
     monkeypatch.syspath_prepend(tmp_path)
     try:
         with agilerl.import_module().materialize_dtensors(1, None) as (weight, bias):
             assert (weight, bias) == (1, None)
     finally:
-        for name in [name for name in sys.modules if name.split(".")[0] == "agilerl"]:
-            del sys.modules[name]
+        flp_hosts.forget_package("agilerl")
 
 
 @pytest.mark.parametrize("state, compiled", [

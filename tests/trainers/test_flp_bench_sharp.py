@@ -7,7 +7,7 @@ import torch
 from flp_bench_tool import SHAPE, parsed, record_of
 
 import flp
-from flp.bench import cases, data, limits, main, options, ours, reference, run, sharp
+from flp.bench import cases, data, limits, main, options, ours, reference, sharp
 
 KINDS = [kind for kind in sharp.KINDS if kind != sharp.RANDOM]
 SHARP = ["--vocab", "600", "--hidden", "64", "--rows", "40"]
@@ -181,19 +181,3 @@ def test_the_tail_of_a_loss_and_of_a_frozen_head(tmp_path, monkeypatch, words, c
     for row in rows:
         assert row["grad_hidden_error"] < 0.02 and (row["grad_weight_error"] or 0) < 0.02
         assert "tail_report" not in row or row["tail_report"]["left"] <= row["tail_report"]["bound"]
-
-
-def test_a_tail_that_breaks_the_context_is_left_out(monkeypatch):
-    started = []
-
-    class Lost(run.Run):
-        def record(self):
-            raise limits.ContextLost(cases.TAIL, "AcceleratorError: illegal address")
-
-    monkeypatch.setattr(main.run, "Run", Lost)
-    monkeypatch.setattr(main.os, "execv", lambda path, words: started.append(words[-1]))
-    words = [*SHAPE, "--peers", "none", "--grad", "hidden", "--tail", "2**-9"]
-    assert main.main(words) == 3
-    assert started == ["flp, tail=broke the CUDA context: AcceleratorError: illegal address"]
-    assert parsed(*words[len(SHAPE):], "--skip", started[0]).skip == {
-        "flp, tail": "broke the CUDA context: AcceleratorError: illegal address"}

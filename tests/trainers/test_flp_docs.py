@@ -3,7 +3,6 @@ errors."""
 import contextlib
 import inspect
 import re
-import sys
 import types
 
 import pytest
@@ -35,79 +34,52 @@ def run(text, **names):
     return names
 
 
+# By words that no other snippet has: what is given besides, and what must hold of its names.
+MADE = {
+    "flp.policy_loss(\"grpo\", hidden, head.weight": (  # of README.md
+        {}, lambda n: n.hidden.grad.abs().sum() > 0 and "clip_fraction" in n.metrics),
+    "(-advantage * logprob - 0.001": (  # of docs/tour.md
+        {"advantage": torch.randn(13)}, lambda n: n.hidden.grad.abs().sum() > 0 and n.entropy.requires_grad),
+    "(-logprob - 0.01 * entropy)": (  # of runtime/python/PYPI.md
+        {}, lambda n: torch.isfinite(n.hidden.grad).all() and n.head.weight.grad.shape == (1000, 64)),
+    "flp.linear_logprob(hidden, lm_head.weight, tokens, temperature": (
+        {}, lambda n: n.logprob.shape == n.entropy.shape == (13,) and (n.entropy > 0).all()),
+    "flp.explain": ({}, lambda n: n.info.forward["products"] + n.info.backward["products"] == 3),
+    "tail_report=": ({}, lambda n: 0 <= n.left_out <= 2**-9 * n.whole and n.hidden.grad.any()
+                     and n.recomputed_rows >= 0 and n.listed_columns >= 0),
+    "kept_mass=": ({}, lambda n: (n.kept >= n.whole - 1e-5).all() and torch.allclose(
+        n.whole, n.flp.linear_logprob(n.hidden, n.lm_head.weight, n.tokens), atol=1e-4)),
+    'mixed="round"': ({}, lambda n: n.hidden.grad.any() and n.head.grad.any() and n.head.grad.dtype is torch.float32),
+    "topk=20": ({}, lambda n: torch.equal(n.greedy, (n.hidden @ n.lm_head.weight.t()).argmax(-1))
+                and n.rank.shape == n.logprob.shape and torch.allclose(n.everything, torch.ones(13), atol=1e-5)),
+    "lora=flp.Lora(": ({}, lambda n: torch.equal(n.logprob, n.reference) and not n.reference.requires_grad
+                       and n.b.grad.any() and not n.a.grad.any() and n.head.weight.grad is None),
+    "flp.cross_entropy(": ({"model": flp_standin_lm.TinyLM(), "ids": flp_standin_lm.IDS},
+                           lambda n: n.hidden.grad.abs().sum() > 0 and n.own.requires_grad),
+    "flp.distill_loss(": ({}, lambda n: n.logprob.shape == n.best.shape == (13, 8) and n.loss > 0
+                          and n.hidden.grad.any() and set(n.metrics) == {"reverse_kl"}),
+    "selective_log_softmax": ({}, lambda n: torch.isfinite(n.head.weight.grad).all() and torch.allclose(
+        n.logprob, (n.head(n.hidden) / 0.7).log_softmax(-1).gather(-1, n.tokens.unsqueeze(-1)).squeeze(-1), atol=1e-5)),
+    "flp.score(": ({}, lambda n: n.kept.sum() == 1 and torch.isfinite(n.loss) and torch.equal(
+        n.hidden.grad.abs().sum(1) > 0, torch.roll(n.chosen.mask, -1))),
+}
+
+
 def test_every_snippet_has_a_test():
-    words = ["flp.policy_loss(\"grpo\", hidden, head.weight",  # of README.md
-             "(-advantage * logprob - 0.001",                  # of docs/tour.md
-             "(-logprob - 0.01 * entropy)",                    # of runtime/python/PYPI.md
-             "flp.linear_logprob(hidden, lm_head.weight, tokens, temperature", "flp.explain", "tail_report=",
-             "kept_mass=", 'mixed="round"', "topk=20", "lora=flp.Lora(", "flp.losses.policy_loss(",
-             "grad_weight_accumulate=", "flp.cross_entropy(", "flp.distill_loss(", "selective_log_softmax", "flp.score(", "logprob_head", "from transformers",
-             "ahead = torch.tanh", "flp.installed", "flp.adapters.megatron", "flp.parallel", "flp.jax.linear_logprob(", "memory.Profiler",
-             "cpu_kernel import Kernel"]                            # of templates/README.md
-    # test_flp_policy.py runs grad_weight_accumulate, test_flp_scoring.py flp.score, test_flp_phase.py the Profiler,
-    # test_docs_code.py the kernel, tests/install/jax_cases.py flp.jax
-    assert [[word for word in words if word in snippet] for snippet in SNIPPETS] == [[word] for word in words]
+    """Those that are not in MADE have a test of their own."""
+    words = [*MADE, "flp.losses.policy_loss(", "logprob_head", "from transformers", "ahead = torch.tanh",
+             "flp.installed", "flp.adapters.megatron", "flp.parallel", "grad_weight_accumulate=", "memory.Profiler",
+             "flp.jax.linear_logprob(", "cpu_kernel import Kernel"]
+    # test_flp_policy.py runs grad_weight_accumulate, test_flp_phase.py the Profiler, tests/install/jax_cases.py
+    # flp.jax, test_docs_code.py the kernel of templates/README.md
+    found = [[word for word in words if word in snippet] for snippet in SNIPPETS]
+    assert sorted(found) == sorted([word] for word in words)
 
 
-def test_the_page_of_package_registries():
-    names = run("(-logprob - 0.01 * entropy)")
-    assert torch.isfinite(names["hidden"].grad).all() and names["head"].weight.grad.shape == (1000, 64)
-
-
-def test_the_tour():
-    names = run("(-advantage * logprob - 0.001", advantage=torch.randn(13))
-    assert names["hidden"].grad.abs().sum() > 0 and names["entropy"].requires_grad
-
-
-def test_the_first_document():
-    names = run("hidden, head.weight, tokens, advantage")
-    assert names["hidden"].grad.abs().sum() > 0 and "clip_fraction" in names["metrics"]
-
-
-def test_a_tail_is_reported():
-    names = run("tail_report=")
-    assert 0 <= names["left_out"] <= 2**-9 * names["whole"] and names["hidden"].grad.any()
-    assert names["recomputed_rows"] >= 0 and names["listed_columns"] >= 0
-
-
-def test_a_kept_set_has_its_mass():
-    names = run("kept_mass=")
-    want = names["flp"].linear_logprob(names["hidden"], names["lm_head"].weight, names["tokens"])
-    assert torch.allclose(names["whole"], want, atol=1e-4) and (names["kept"] >= names["whole"] - 1e-5).all()
-
-
-def test_cross_entropy():
-    names = run("flp.cross_entropy(", model=flp_standin_lm.TinyLM(), ids=flp_standin_lm.IDS)
-    assert names["hidden"].grad.abs().sum() > 0 and names["own"].requires_grad
-
-
-def test_distillation_from_a_teachers_best_tokens():
-    names = run("flp.distill_loss(")
-    assert names["logprob"].shape == names["best"].shape == (13, 8)
-    assert names["loss"] > 0 and names["hidden"].grad.any() and set(names["metrics"]) == {"reverse_kl"}
-
-
-def test_an_adapter_that_does_nothing_yet_is_its_own_reference():
-    names = run("lora=flp.Lora(")
-    assert torch.equal(names["logprob"], names["reference"]) and not names["reference"].requires_grad
-    assert names["b"].grad.any() and not names["a"].grad.any() and names["head"].weight.grad is None
-
-
-def test_a_head_in_float32():
-    names = run('mixed="round"')
-    assert names["hidden"].grad.any() and names["head"].grad.any() and names["head"].grad.dtype is torch.float32
-
-
-def test_best_tokens_and_all_others_are_everything():
-    names = run("topk=20")
-    scores = names["hidden"] @ names["lm_head"].weight.t()
-    assert torch.equal(names["greedy"], scores.argmax(-1)) and names["rank"].shape == names["logprob"].shape
-    assert torch.allclose(names["everything"], torch.ones(13), atol=1e-5)
-
-
-def test_first_calls():
-    names = run("tokens, temperature=0.7)")
-    assert names["logprob"].shape == names["entropy"].shape == (13,) and (names["entropy"] > 0).all()
+@pytest.mark.parametrize("words", MADE)
+def test_a_snippet_makes_what_it_says(words):
+    given, holds = MADE[words]
+    assert holds(types.SimpleNamespace(**run(words, **given)))
 
 
 def test_losses():
@@ -116,13 +88,6 @@ def test_losses():
                 old=logprob.detach(), ref=-torch.rand(2, 5), mask=torch.ones(2, 5))
     names["loss"].backward()
     assert torch.isfinite(logprob.grad).all() and "kl" in names["metrics"]
-
-
-def test_scores_that_exist():
-    names = run("selective_log_softmax")
-    want = (names["head"](names["hidden"]) / 0.7).log_softmax(-1).gather(-1, names["tokens"].unsqueeze(-1))
-    assert torch.allclose(names["logprob"], want.squeeze(-1), atol=1e-5)
-    assert torch.isfinite(names["head"].weight.grad).all()
 
 
 def test_heads_of_models():
@@ -135,16 +100,7 @@ def test_heads_of_models():
 
 def test_ten_lines(monkeypatch, capsys):
     """With a stand-in for transformers: small, and a head that learns."""
-    class Trunk(torch.nn.Embedding):
-        def forward(self, ids):
-            return (super().forward(ids),)
-
-    class LM(torch.nn.Module):
-        def __init__(self, config):
-            super().__init__()
-            self.model, self.lm_head = Trunk(config["vocab_size"], 64), torch.nn.Linear(64, config["vocab_size"], bias=False)
-
-    monkeypatch.setitem(sys.modules, "transformers", types.SimpleNamespace(LlamaConfig=dict, LlamaForCausalLM=LM))
+    flp_standin_lm.stand_in(monkeypatch)
     torch.manual_seed(0)
     run("from transformers")
     losses = [float(line.split()[1]) for line in capsys.readouterr().out.splitlines()]
@@ -164,11 +120,6 @@ def test_several_predictions_a_token():
     for got, gradient in zip((names["hidden"].grad, names["lm_head"].weight.grad),
                              torch.autograd.grad(want, (hidden, head))):
         assert torch.allclose(got, gradient, atol=1e-5)
-
-
-def test_explain():
-    names = run("flp.explain")
-    assert names["info"].forward["products"] + names["info"].backward["products"] == 3
 
 
 def test_trainers(hosts, monkeypatch, capsys):  # noqa: F811

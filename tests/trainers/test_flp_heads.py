@@ -1,4 +1,5 @@
 """flp.logprob_head on stand-in models: values and gradients against materialised scores, memory, what it puts back."""
+import contextlib
 import copy
 import functools
 import weakref
@@ -6,14 +7,15 @@ import weakref
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
 
 import flp
 from flp._library import _plans
 from flp._tensors import _check
 from flp.heads import _chunks
-from flp_live_bytes import largest_tensor, live_bytes, saved_sizes
 from flp_reference import relative
-from flp_standin_lm import IDS, Adapted, SavedCopies, TinyLM, Wrapper, capped
+from flp_standin_lm import IDS, Adapted, SavedCopies, TinyLM, Wrapper, capped, next_logprobs
 
 MASK = torch.ones_like(IDS)
 MASK[0, :4] = MASK[2, 8:] = 0
@@ -152,14 +154,13 @@ def test_scores_follow_the_autocast_inside_the_model():
     assert model.forward is forward
     logits = model(input_ids=IDS).logits
     assert logits.dtype is torch.bfloat16
-    want = torch.log_softmax(logits.double(), -1)[:, :-1].gather(-1, IDS[:, 1:, None])[..., 0]
-    assert (got - want).abs().max() < 1e-6
+    assert (got - next_logprobs(logits)).abs().max() < 1e-6
 
 
 def test_reduction_in_the_operands_dtype_costs_digits():
     model = TinyLM().bfloat16()
     errors = {}
-    want = torch.log_softmax(model(input_ids=IDS).logits.double(), -1)[:, :-1].gather(-1, IDS[:, 1:, None])[..., 0]
+    want = next_logprobs(model(input_ids=IDS).logits)
     for reduce_fp32 in (True, False):
         with flp.logprob_head(model, eager=True, reduce_fp32=reduce_fp32), torch.no_grad():
             out = model(input_ids=IDS).logprobs
@@ -219,6 +220,51 @@ def test_a_model_is_verified_once(monkeypatch):
 
 
 # ---- memory ----
+
+class Sizes(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.largest = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        results = function(*arguments, **(keywords or {}))
+        made = [value for value in tree_flatten(results)[0] if isinstance(value, torch.Tensor)]
+        self.largest = max([self.largest, *(value.numel() * value.element_size() for value in made)])
+        return results
+
+
+@contextlib.contextmanager
+def largest_tensor():
+    """Yields a function -> bytes of the largest tensor that any operation made meanwhile, backward included."""
+    with Sizes() as sizes:
+        yield lambda: sizes.largest
+
+
+@contextlib.contextmanager
+def saved_sizes():
+    """Yields the list of bytes of tensors saved for backward."""
+    sizes = []
+
+    def pack(tensor):
+        sizes.append(tensor.numel() * tensor.element_size())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        yield sizes
+
+
+def live_bytes(step):
+    """Runs a step on the CPU -> the most bytes that it had allocated at once."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        step()
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    events.sort(key=lambda event: event.start_ns() if hasattr(event, "start_ns") else event.start_us())
+    alive = most = 0
+    for event in events:
+        alive += event.nbytes()
+        most = max(most, alive)
+    return most
+
 
 @paths
 def test_an_objective_of_sequences_stays_bounded(eager):

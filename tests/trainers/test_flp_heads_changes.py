@@ -7,22 +7,7 @@ import torch
 from torch import nn
 
 import flp
-from flp_standin_lm import IDS, SavedCopies, TinyLM, capped
-
-
-def wanted(model):
-    """Logprobs of a model of the same weights that flp has never seen."""
-    fresh = TinyLM(bias=model.lm_head.bias is not None).to(model.lm_head.weight.dtype)
-    fresh.load_state_dict(model.state_dict())
-    with torch.no_grad():
-        logp = torch.log_softmax(fresh(input_ids=IDS).logits.double(), -1)
-    return logp[:, :-1].gather(-1, IDS[:, 1:, None])[..., 0]
-
-
-def error_of(model):
-    with torch.no_grad():
-        return (model(input_ids=IDS).logprobs - wanted(model)).abs().max()
-
+from flp_standin_lm import IDS, SavedCopies, TinyLM, capped, error_of, logits_of, next_logprobs
 
 # ---- scored ----
 
@@ -55,11 +40,11 @@ def through_data(model):
 @pytest.mark.parametrize("eager", [False, True], ids=["libflp", "eager"])
 def test_weights_that_change_are_the_ones_scored(change, eager):
     model = TinyLM()
-    before = wanted(model)
+    before = next_logprobs(logits_of(model))
     with flp.logprob_head(model, eager=eager):
         assert error_of(model) < 5e-6
         change(model)
-        assert (wanted(model) - before).abs().max() > 0.05 and error_of(model) < 5e-6
+        assert (next_logprobs(logits_of(model)) - before).abs().max() > 0.05 and error_of(model) < 5e-6
 
 
 def test_a_model_that_is_cast_is_scored_in_its_new_dtype():
@@ -161,7 +146,6 @@ def test_a_rule_that_changes_with_the_model_is_that_of_the_next_installation():
         model.config.final_logit_softcapping, model.after = 3.0, functools.partial(capped, 3.0)
         with pytest.raises(flp.UnsupportedError, match="softcap 3.0 .accepted: scale 1 and softcap 1.5"):
             model(input_ids=IDS)
-    logp = torch.log_softmax(model(input_ids=IDS).logits.double(), -1)
-    want = logp[:, :-1].gather(-1, IDS[:, 1:, None])[..., 0]
+    want = next_logprobs(model(input_ids=IDS).logits)
     with flp.logprob_head(model):
         assert (model(input_ids=IDS).logprobs - want).abs().max() < 5e-6

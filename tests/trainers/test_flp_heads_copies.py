@@ -1,11 +1,7 @@
 """flp.logprob_head: copies that are made of a model and of its head inside the block, however they are made."""
 import copy
 import functools
-import inspect
-import io
-import os
 import pickle
-import subprocess
 import sys
 import threading
 import types
@@ -16,40 +12,17 @@ import torch
 from torch import nn
 
 import flp
-from flp_standin_lm import IDS, Adapted, TinyLM, Wrapper
-
-SUPPORT = Path(__file__).resolve().parents[1] / "support"
-
-
-def saved(model):
-    file = io.BytesIO()
-    torch.save(model, file)
-    file.seek(0)
-    whole = {"weights_only": False} if "weights_only" in inspect.signature(torch.load).parameters else {}
-    return torch.load(file, **whole)
-
+import flp_standin_lm
+from flp_standin_lm import COPIES, IDS, Adapted, TinyLM, Wrapper, error_of, logits_of, next_logprobs
+from installed import run
 
 WAYS = {
-    "deepcopy": copy.deepcopy,
-    "pickle": lambda model: pickle.loads(pickle.dumps(model)),
+    **COPIES,
     "protocol 0": lambda model: pickle.loads(pickle.dumps(model, 0)),
-    "torch.save": saved,
     "of a wrapper": lambda model: copy.deepcopy(Wrapper(model)).module,
     "of an adapted model": lambda model: copy.deepcopy(Adapted(model)).base_model,
     "of a copy": lambda model: copy.deepcopy(copy.deepcopy(model)),
 }
-
-
-def scores(model):
-    """What a model of the same weights gives that flp has never seen."""
-    fresh = TinyLM(bias=model.lm_head.bias is not None)
-    fresh.load_state_dict(model.state_dict())
-    with torch.no_grad():
-        return fresh(input_ids=IDS).logits
-
-
-def logprobs(model):
-    return torch.log_softmax(scores(model), -1)[:, :-1].gather(-1, IDS[:, 1:, None])[..., 0]
 
 
 def changed(model):
@@ -65,12 +38,11 @@ def check_plain(model):
     assert type(model) is TinyLM and type(model.lm_head) is nn.Linear
     assert set(vars(model)) == set(vars(TinyLM())) and set(vars(model.lm_head)) == set(vars(nn.Linear(1, 1)))
     with torch.no_grad():
-        assert torch.equal(model(input_ids=IDS).logits, scores(model))
+        assert torch.equal(model(input_ids=IDS).logits, logits_of(model))
 
 
 def check_scored(model):
-    with torch.no_grad():
-        assert (model(input_ids=IDS).logprobs - logprobs(model)).abs().max() < 5e-6
+    assert error_of(model) < 5e-6
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -79,7 +51,7 @@ def test_a_copy_is_a_plain_model_with_weights_of_its_own(way, bias):
     model = TinyLM(bias=bias)
     with flp.logprob_head(model):
         reference = changed(WAYS[way](model))
-        assert not torch.allclose(scores(reference), scores(model), atol=0.1)
+        assert not torch.allclose(logits_of(reference), logits_of(model), atol=0.1)
         check_plain(reference)
         check_scored(model)
         with flp.logprob_head(reference):
@@ -116,7 +88,7 @@ def test_copies_between_nested_blocks():
     check_plain(model)
 
 
-@pytest.mark.parametrize("way", ["deepcopy", "pickle", "torch.save"])
+@pytest.mark.parametrize("way", COPIES)
 def test_a_copy_of_the_head_alone(way):
     model, hidden = TinyLM(bias=True), torch.randn(5, 16)
     with flp.logprob_head(model):
@@ -155,7 +127,7 @@ def test_replicas_run_their_own_parameters():
         inside = replica(input_ids=IDS).logits
         check_scored(model)
     for got in (inside, replica(input_ids=IDS).logits):
-        assert torch.equal(got, scores(other))
+        assert torch.equal(got, logits_of(other))
 
 
 class OwnCopy(TinyLM):
@@ -172,19 +144,19 @@ def test_models_that_copy_themselves():
     model = OwnCopy()
     with flp.logprob_head(model):
         other = changed(copy.deepcopy(model))
-        assert torch.equal(other(input_ids=IDS).logits, scores(other))
+        assert torch.equal(other(input_ids=IDS).logits, logits_of(other))
         again = pickle.loads(pickle.dumps(other))
-        assert type(again) is OwnCopy and torch.equal(again(input_ids=IDS).logits, scores(other))
+        assert type(again) is OwnCopy and torch.equal(again(input_ids=IDS).logits, logits_of(other))
     with flp.logprob_head(other):
         check_scored(other)
-    assert type(other) is OwnCopy and torch.equal(other(input_ids=IDS).logits, scores(other))
+    assert type(other) is OwnCopy and torch.equal(other(input_ids=IDS).logits, logits_of(other))
 
 
 def test_a_model_made_from_the_class_is_plain():
     model = TinyLM()
     with flp.logprob_head(model):
         made = type(model)(seed=3)
-        assert type(model).__name__ == "TinyLM" and torch.equal(made(input_ids=IDS).logits, scores(made))
+        assert type(model).__name__ == "TinyLM" and torch.equal(made(input_ids=IDS).logits, logits_of(made))
         with flp.logprob_head(made):
             check_scored(made)
     check_plain(made)
@@ -195,18 +167,15 @@ def test_a_saved_model_is_loaded_where_flp_is_not(tmp_path):
     with flp.logprob_head(model):
         torch.save({"model": model, "state": model.state_dict()}, tmp_path / "model.pt")
         assert list(model.state_dict()) == list(TinyLM().state_dict())
-    torch.save(scores(model), tmp_path / "scores.pt")
+    torch.save(logits_of(model), tmp_path / "scores.pt")
     script = """if True:
-        import inspect, sys, torch
-        from flp_standin_lm import IDS
+        import sys, torch
+        from flp_standin_lm import IDS, loaded
         sys.modules["flp"] = None
-        whole = {"weights_only": False} if "weights_only" in inspect.signature(torch.load).parameters else {}
-        model = torch.load(sys.argv[1] + "/model.pt", **whole)["model"]
-        assert torch.equal(model(input_ids=IDS).logits, torch.load(sys.argv[1] + "/scores.pt")), "other scores"
+        model = loaded(sys.argv[1] + "/model.pt")["model"]
+        assert torch.equal(model(input_ids=IDS).logits, loaded(sys.argv[1] + "/scores.pt")), "other scores"
     """
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": str(SUPPORT)})
-    assert done.returncode == 0, done.stderr
+    run(sys.executable, "-c", script, tmp_path, env={"PYTHONPATH": str(Path(flp_standin_lm.__file__).parent)})
 
 
 # ---- forwards of others ----
@@ -232,10 +201,10 @@ def test_a_forward_of_another_is_copied_and_put_back():
         check_scored(model)
         with flp.logprob_head(model):
             other = changed(copy.deepcopy(model))
-        assert torch.equal(other(input_ids=IDS).logits, scores(other)) and other._old_forward.__self__ is other
+        assert torch.equal(other(input_ids=IDS).logits, logits_of(other)) and other._old_forward.__self__ is other
     assert vars(model)["forward"] is own
-    assert torch.equal(other(input_ids=IDS).logits, scores(other))
-    assert torch.equal(model(input_ids=IDS).logits, scores(model))
+    assert torch.equal(other(input_ids=IDS).logits, logits_of(other))
+    assert torch.equal(model(input_ids=IDS).logits, logits_of(model))
     with flp.logprob_head(other):
         check_scored(other)
 
@@ -247,7 +216,7 @@ def test_a_forward_that_was_kept_is_the_models_own_after_the_block():
         model.forward, model.lm_head.forward = kept, head  # as accelerate does when it removes its hooks
         check_scored(model)
     check_plain(model)
-    assert torch.equal(kept(input_ids=IDS).logits, scores(model)) and head(torch.zeros(2, 16)).shape == (2, 257)
+    assert torch.equal(kept(input_ids=IDS).logits, logits_of(model)) and head(torch.zeros(2, 16)).shape == (2, 257)
     model.forward, model.lm_head.forward = (lambda **keywords: kept(**keywords)), head
     inspected = functools.wraps(kept)(model.forward)
     model.forward = inspected
@@ -262,10 +231,10 @@ def test_a_class_made_over_the_model_stays_and_scores_on():
     with flp.logprob_head(model):
         model.__class__ = over = type("FSDPTinyLM", (type(model),), {})
         check_scored(model)
-    assert type(model) is over and torch.equal(model(input_ids=IDS).logits, scores(model))
+    assert type(model) is over and torch.equal(model(input_ids=IDS).logits, logits_of(model))
     with flp.logprob_head(model), flp.logprob_head(model):
         check_scored(model)
-    assert torch.equal(model(input_ids=IDS).logits, scores(model))
+    assert torch.equal(model(input_ids=IDS).logits, logits_of(model))
 
 
 # ---- installations ----
@@ -305,7 +274,7 @@ def test_an_installation_that_fails_leaves_nothing():
             head.install()
         assert {name: (type(module), dict(vars(module))) for name, module in model.named_modules()} == before
     head.uninstall()
-    assert torch.equal(model(input_ids=IDS).logits, scores(model))
+    assert torch.equal(model(input_ids=IDS).logits, logits_of(model))
 
 
 def test_threads_take_turns():
@@ -333,8 +302,8 @@ def test_threads_take_turns():
             thread.join()
     handle.remove()
     for name in ids:
-        want = torch.log_softmax(model(input_ids=ids[name]).logits, -1)[:, :-1].gather(-1, ids[name][:, 1:, None])
-        assert (results[name] - want[..., 0]).abs().max() < 5e-6
+        want = next_logprobs(model(input_ids=ids[name]).logits, ids[name])
+        assert (results[name] - want).abs().max() < 5e-6
 
 
 @pytest.mark.skipif(not hasattr(torch, "compile"), reason="torch has no compile")
@@ -344,17 +313,17 @@ def test_compiled_models_follow_copies_and_changes(verify):
     compiled = torch.compile(model, backend="eager")
     for _ in range(2):
         with flp.logprob_head(compiled, verify=verify), torch.no_grad():
-            assert (compiled(input_ids=IDS).logprobs - logprobs(model)).abs().max() < 5e-6
+            assert (compiled(input_ids=IDS).logprobs - next_logprobs(logits_of(model))).abs().max() < 5e-6
             reference = changed(copy.deepcopy(model))
-            assert torch.equal(torch.compile(reference, backend="eager")(input_ids=IDS).logits, scores(reference))
-            assert torch.equal(copy.deepcopy(compiled)(input_ids=IDS).logits, scores(model))
+            assert torch.equal(torch.compile(reference, backend="eager")(input_ids=IDS).logits, logits_of(reference))
+            assert torch.equal(copy.deepcopy(compiled)(input_ids=IDS).logits, logits_of(model))
             before, model.lm_head = model.lm_head, nn.Linear(16, 257, bias=False)
             with pytest.raises(flp.UnsupportedError, match="head is another one"):
                 compiled(input_ids=IDS)
             model.lm_head = changed(before)
-            assert (compiled(input_ids=IDS).logprobs - logprobs(model)).abs().max() < 5e-6
+            assert (compiled(input_ids=IDS).logprobs - next_logprobs(logits_of(model))).abs().max() < 5e-6
         with torch.no_grad():
-            assert torch.equal(compiled(input_ids=IDS).logits, scores(model))
+            assert torch.equal(compiled(input_ids=IDS).logits, logits_of(model))
 
 
 @pytest.mark.skipif(not hasattr(torch, "compile"), reason="torch has no compile")
@@ -363,5 +332,5 @@ def test_a_compiled_model_stays_one_graph():
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     for _ in range(2):
         with flp.logprob_head(compiled, verify=False):
-            assert (compiled(input_ids=IDS).logprobs - logprobs(model)).abs().max() < 5e-6
+            assert (compiled(input_ids=IDS).logprobs - next_logprobs(logits_of(model))).abs().max() < 5e-6
     check_plain(model)

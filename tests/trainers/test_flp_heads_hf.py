@@ -1,8 +1,6 @@
 """flp.logprob_head on models of transformers, alone and inside PEFT: against the scores that they compute themselves."""
 import contextlib
 import copy
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,9 +9,10 @@ import torch
 
 import flp
 from flp_reference import relative
+from installed import run
 
 pytest.importorskip("transformers", reason="models of transformers are needed")
-from flp_tiny_hf import CONFIGS, IDS, MASK, VOCAB, make, own  # noqa: E402
+from flp_tiny_hf import CONFIGS, IDS, MASK, VOCAB, adapted, fully_shard, make, own  # noqa: E402
 
 
 @pytest.mark.parametrize("eager", [False, True], ids=["libflp", "eager"])
@@ -62,19 +61,9 @@ def test_a_trunk_under_gradient_checkpointing():
 
 # ---- PEFT ----
 
-@pytest.fixture
-def peft():
-    return pytest.importorskip("peft", reason="PEFT is needed")
-
-
-def adapted(peft, **options):
-    model = peft.get_peft_model(make("llama"), peft.LoraConfig(init_lora_weights=False, **options))
-    return model.eval()
-
-
 @pytest.mark.parametrize("saved", [None, ["lm_head"]], ids=["head frozen", "head in modules_to_save"])
-def test_policy_and_reference_of_an_adapted_model(peft, saved):
-    model = adapted(peft, target_modules=["q_proj", "v_proj"], modules_to_save=saved)
+def test_policy_and_reference_of_an_adapted_model(saved):
+    model = adapted(make("llama"), "q_proj", "v_proj", saved=saved)
     if saved:
         with torch.no_grad():
             model.get_base_model().lm_head.modules_to_save["default"].weight.mul_(1.5)
@@ -95,8 +84,8 @@ def test_policy_and_reference_of_an_adapted_model(peft, saved):
     assert any("lm_head" in name for name in grads) == bool(saved)
 
 
-def test_a_head_inside_lora_has_its_adapter_in_the_kernel(peft):
-    model = adapted(peft, target_modules=["q_proj", "lm_head"])
+def test_a_head_inside_lora_has_its_adapter_in_the_kernel():
+    model = adapted(make("llama"), "q_proj", "lm_head")
     want, _ = own(model)
     with flp.logprob_head(model):
         got = model(input_ids=IDS, attention_mask=MASK).logprobs
@@ -115,12 +104,11 @@ def test_a_head_inside_lora_has_its_adapter_in_the_kernel(peft):
         assert (merged(input_ids=IDS, attention_mask=MASK).logprobs - want).abs().max() < 5e-6
 
 
-def test_the_example_runs(peft):
+def test_the_example_runs():
+    pytest.importorskip("peft", reason="PEFT is needed")
     script = Path(__file__).resolve().parents[2] / "runtime" / "python" / "examples" / "hf_logprobs.py"
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True,
-                          env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
-    assert done.returncode == 0, done.stderr
-    losses = [float(line.split()[3]) for line in done.stdout.splitlines()]
+    printed = run(sys.executable, script, env={"CUDA_VISIBLE_DEVICES": ""})
+    losses = [float(line.split()[3]) for line in printed.splitlines()]
     assert len(losses) == 8 and losses[-1] < losses[0] - 0.01
 
 
@@ -151,18 +139,14 @@ def test_under_distributed_data_parallel(one_rank, options):
 
 
 def test_fsdp2_may_shard_the_trunk_but_not_the_head(one_rank):
-    fsdp = pytest.importorskip("torch.distributed.fsdp")
-    if not hasattr(fsdp, "fully_shard"):
-        pytest.skip("torch has no fully_shard")
-    mesh = torch.distributed.init_device_mesh("cpu", (1,))
-    model = make("llama")
+    shard, model = fully_shard(), make("llama")
     want, _ = own(model)
     for layer in model.model.layers:
-        fsdp.fully_shard(layer, mesh=mesh)
+        shard(layer)
     with flp.logprob_head(model):
         out = model(input_ids=IDS, attention_mask=MASK)
         out.logprobs.sum().backward()
     assert (out.logprobs - want).abs().max() < 5e-6 and model.model.layers[0].mlp.up_proj.weight.grad is not None
-    fsdp.fully_shard(model, mesh=mesh)
+    shard(model)
     with pytest.raises(flp.UnsupportedError, match=r"head.weight is sharded \(DTensor\).*fully_shard"):
         flp.logprob_head(model).install()

@@ -1,19 +1,15 @@
 """flp.logprob_head on models of transformers that are copied, adapted, wrapped or sharded inside the block."""
 import copy
-import inspect
-import io
-import pickle
 
 import pytest
 import torch
 
 import flp
 from flp_reference import relative
+from flp_standin_lm import COPIES
 
 pytest.importorskip("transformers", reason="models of transformers are needed")
-from flp_tiny_hf import IDS, MASK, VOCAB, make, own  # noqa: E402
-
-WHOLE = {"weights_only": False} if "weights_only" in inspect.signature(torch.load).parameters else {}
+from flp_tiny_hf import IDS, MASK, VOCAB, adapted, fully_shard, make, own  # noqa: E402
 
 
 def scored(model):
@@ -36,24 +32,16 @@ def changed(model):
     return model
 
 
-def saved(model):
-    file = io.BytesIO()
-    torch.save(model, file)
-    file.seek(0)
-    return torch.load(file, **WHOLE)
-
-
 # ---- copies ----
 
-@pytest.mark.parametrize("way", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model)), saved],
-                         ids=["deepcopy", "pickle", "torch.save"])
+@pytest.mark.parametrize("way", COPIES)
 @pytest.mark.parametrize("name", ["qwen2", "gemma2"])
 def test_a_reference_model_is_made_inside_the_block(name, way):
     model = make(name)
     policy = own(model)[0]
     fresh = changed(make(name))
     with flp.logprob_head(model):
-        reference = changed(way(model))
+        reference = changed(COPIES[way](model))
         assert type(reference) is type(fresh)
         want, _ = own(fresh)
         assert (want - policy).abs().max() > 0.01 and torch.equal(own(reference)[0], want)
@@ -111,21 +99,11 @@ def test_a_head_that_transformers_replaces_is_refused(change):
 
 # ---- PEFT and accelerate ----
 
-@pytest.fixture
-def peft():
-    return pytest.importorskip("peft", reason="PEFT is needed")
-
-
-def adapted(peft, model, *names, saved=None):
-    return peft.get_peft_model(model, peft.LoraConfig(init_lora_weights=False, target_modules=list(names),
-                                                      modules_to_save=saved))
-
-
-def test_an_adapter_that_comes_and_is_merged_inside_the_block(peft):
+def test_an_adapter_that_comes_and_is_merged_inside_the_block():
     model = make("llama")
     bare = own(model)[0]
     with flp.logprob_head(model):
-        policy = adapted(peft, model, "q_proj")
+        policy = adapted(model, "q_proj")
         got = scored(policy)
         with policy.disable_adapter():
             check_scored(policy, bare)
@@ -137,23 +115,24 @@ def test_an_adapter_that_comes_and_is_merged_inside_the_block(peft):
         assert (own(plain)[0] - got).abs().max() < 5e-6
 
 
-def test_an_adapter_that_comes_to_the_head_is_refused_until_it_is_merged(peft):
+def test_an_adapter_that_comes_to_the_head_is_refused_until_it_is_merged():
     model = make("llama")
     with flp.logprob_head(model):
-        policy = adapted(peft, model, "lm_head")
+        policy = adapted(model, "lm_head")
         check_refused(policy, "head is another one than when logprob_head was installed")
         merged = policy.merge_and_unload()
         check_scored(merged, own(copy.deepcopy(merged))[0])
 
 
-def test_heads_in_modules_to_save_that_come_inside_the_block(peft):
+def test_heads_in_modules_to_save_that_come_inside_the_block():
     model = make("llama")
     with flp.logprob_head(model):
-        policy = adapted(peft, model, "q_proj", saved=["lm_head"])
+        policy = adapted(model, "q_proj", saved=["lm_head"])
         check_refused(policy, "head is another one")
     with flp.logprob_head(policy):
         check_scored(policy, own(copy.deepcopy(policy))[0])
-        policy.add_adapter("second", peft.LoraConfig(target_modules=["q_proj"], modules_to_save=["lm_head"]))
+        kind = type(policy.peft_config["default"])
+        policy.add_adapter("second", kind(target_modules=["q_proj"], modules_to_save=["lm_head"]))
         policy.set_adapter("second")
         check_refused(policy, "head is another one")
     with torch.no_grad():
@@ -232,14 +211,11 @@ def test_fsdp_inside_the_block(one_rank, options):
 
 @pytest.mark.parametrize("what", ["layers", "model", "head"])
 def test_fully_shard_inside_the_block(one_rank, what):
-    fsdp = pytest.importorskip("torch.distributed.fsdp")
-    if not hasattr(fsdp, "fully_shard"):
-        pytest.skip("torch has no fully_shard")
-    model, mesh = make("llama"), torch.distributed.init_device_mesh("cpu", (1,))
+    shard, model = fully_shard(), make("llama")
     want, gradient = own(model)[0].detach(), head_gradient(model)
     with flp.logprob_head(model):
         for module in {"layers": model.model.layers, "model": [model], "head": [model.lm_head]}[what]:
-            fsdp.fully_shard(module, mesh=mesh)
+            shard(module)
         if what == "head":
             check_refused(model, "head is under 1 forward hooks")
         else:

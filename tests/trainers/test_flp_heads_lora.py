@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import flp
-from flp_standin_lm import IDS, TinyLM
+from flp_standin_lm import IDS, TinyLM, next_logprobs
 
 
 class Linear(nn.Module):
@@ -61,8 +61,7 @@ def adapted(**options):
 
 def own(model):
     """Log-probabilities of the next tokens by the model's own forward."""
-    logp = torch.log_softmax(model(input_ids=IDS).logits.float(), -1)[:, :-1]
-    return logp.gather(-1, IDS[:, 1:, None]).squeeze(-1)
+    return next_logprobs(model(input_ids=IDS).logits)
 
 
 @pytest.mark.parametrize("options", [{}, {"rank": 8, "head_bias": True}, {"names": ("default", "second")}])

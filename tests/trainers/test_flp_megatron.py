@@ -8,7 +8,7 @@ import pytest
 import torch
 from flp_megatron import DEPTH, VOCAB, Model
 from flp_reference import doubles, reference, relative
-from test_flp_adapters import hosts, logged  # noqa: F401
+from test_flp_adapters import hosts  # noqa: F401
 
 import flp
 from flp.adapters import _deferred
@@ -149,20 +149,16 @@ def test_deferred_scores():
     assert type(model(hidden)) is torch.Tensor
 
 
-def test_a_head_that_cannot_be_deferred_makes_scores(logged):  # noqa: F811
+@pytest.mark.parametrize("depth, change, says", [
+    (DEPTH, lambda layer: layer.register_forward_hook(lambda *_: None), "forward hooks"),
+    (12, lambda layer: None, "no multiple of 8")], ids=["hooked", "ragged"])
+def test_a_head_that_cannot_be_deferred_makes_scores(logged, depth, change, says):
     model = Model()
-    model.output_layer.register_forward_hook(lambda *_: None)
+    model.output_layer = standin.ColumnParallelLinear(torch.randn(VOCAB, depth), config=model.config)
+    change(model.output_layer)
     with _deferred.deferring("slime", [model]):
-        assert type(model(hidden_of())) is torch.Tensor
-    assert len(logged) == 1 and "forward hooks" in logged[0][1]
-
-
-def test_operands_that_flp_cannot_take_make_scores(logged):  # noqa: F811
-    model = Model()
-    model.output_layer = standin.ColumnParallelLinear(torch.randn(VOCAB, 12), config=model.config)
-    with _deferred.deferring("slime", [model]):
-        assert type(model(torch.randn(LENGTH, BATCH, 12))) is torch.Tensor
-    assert len(logged) == 1 and "no multiple of 8" in logged[0][1]
+        assert type(model(torch.randn(LENGTH, BATCH, depth))) is torch.Tensor
+    assert len(logged) == 1 and says in logged[0][1]
 
 
 # ---- slime and Miles ----
@@ -332,15 +328,6 @@ def on_rank(rank, group, sequence_parallel):
         logprob = processor(vocab_size=size)(hidden_states=mine, output_layer=layer, labels=labels % 50)
         found += [logprob.detach(), *torch.autograd.grad(logprob.sum(), (mine, layer.weight))]
     return found
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
-    from flp_ranks import Ranks
-
-    made = Ranks(2, tmp_path_factory.mktemp("ranks") / "store")
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])

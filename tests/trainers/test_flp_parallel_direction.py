@@ -1,5 +1,5 @@
-"""Direction mode in flp.parallel: when a rank keeps directions, within which budget, and that backward passes use them.
-On the stand-in of flp_keeping.py; tests/simt/test_torch.py runs the kernels."""
+"""Direction and tail modes in flp.parallel: when a rank keeps directions or lists, within which budget, that backward
+passes use them. On the stand-in of flp_keeping.py; tests/simt/test_torch.py runs the kernels."""
 import contextlib
 import gc
 
@@ -9,19 +9,21 @@ import torch
 from flp._library import _c, _plans
 from flp._passes import _run
 from flp.parallel import _call
-from flp_keeping import BYTES, WORKSPACE, noted_blocks, parallel_call, passes  # noqa: F401
+from flp_keeping import BYTES, REPORT, WORKSPACE, noted_blocks, parallel_call, passes  # noqa: F401
 from flp_reference import problem
 
 N = 12
+TAIL = 2.0**-9
 THREE = 3 * BYTES + WORKSPACE  # what directions of three chunks take
 
 
 def scored(call, dtype=torch.bfloat16, trained=False):
-    """-> logprob or (logprob, entropy), hidden"""
+    """-> logprob or (logprob, entropy), and the leaves: hidden, of a trained head the weight too"""
     hidden, weight, target, _ = (None if tensor is None else tensor.cpu() for tensor in problem(n=N, dtype=dtype))
     hidden.requires_grad_(), weight.requires_grad_(trained)
     grads = _c.GRAD_HIDDEN | _c.GRAD_WEIGHT * trained
-    return _call.ParallelLogprob.apply(hidden, weight, None, target, *[None] * 6, call, grads), hidden
+    logprob = _call.ParallelLogprob.apply(hidden, weight, None, target, *[None] * 6, call, grads)
+    return logprob, hidden, *[weight] * trained
 
 
 def places(seen):
@@ -29,16 +31,33 @@ def places(seen):
     return [(keeps, saved) for _, keeps, saved, *_ in seen]
 
 
+@pytest.mark.parametrize("listed", [False, True], ids=["directions", "lists"])
 @pytest.mark.parametrize("chunk, chunks", [(0, 1), (N, 1), (5, 3), (4, 3)])
-def test_each_chunk_keeps_its_directions_for_every_backward_pass(passes, chunk, chunks):  # noqa: F811
-    logprob, hidden = scored(parallel_call(chunk))
+def test_each_chunk_keeps_its_own_for_every_backward_pass(passes, chunk, chunks, listed):  # noqa: F811
+    """Lists of a tail, whose reports are summed, are of a trained head."""
+    report = torch.full((4,), 7.0)
+    logprob, *leaves = scored(parallel_call(chunk, **{"tail": TAIL, "tail_report": report} if listed else {}),
+                              trained=listed)
     kept = places(passes.forward())
-    assert len(kept) == chunks and len(set(kept)) == chunks and all(keeps and saved for keeps, saved in kept)
-    first, second = (torch.autograd.grad(logprob.sum(), hidden, retain_graph=True)[0] for _ in range(2))
+    assert len(kept) == len(set(kept)) == chunks and all(keeps != listed and saved for keeps, saved in kept)
+    other, *again = scored(parallel_call(chunk, save=False), trained=listed)
+    recomputed = torch.autograd.grad(other.sum(), again)
+    del passes.seen[:]
+    for _ in range(2):
+        got = torch.autograd.grad(logprob.sum(), leaves, retain_graph=True)
+        assert all(map(torch.equal, got, recomputed)) and torch.equal(logprob, other)
+        assert not listed or report.tolist() == [chunks * value for value in REPORT]
     assert places(passes.backward()) == 2 * kept
-    other, again = scored(parallel_call(chunk, save=False))
-    recomputed, = torch.autograd.grad(other.sum(), again)
-    assert torch.equal(first, second) and torch.equal(first, recomputed) and torch.equal(logprob, other)
+
+
+@pytest.mark.parametrize("chunk, options", [(4, {"budget": 3 * BYTES + WORKSPACE - 1}), (0, {"empty": True}),
+                                            (5, {"empty": True})], ids=str)
+def test_what_does_not_fit_and_a_shard_of_padding_leave_nothing_out(passes, chunk, options):  # noqa: F811
+    report = torch.full((4,), 7.0)
+    logprob, *leaves = scored(parallel_call(chunk, tail=TAIL, tail_report=report, **options), trained=True)
+    torch.autograd.grad(logprob.sum(), leaves)
+    assert not any(saved for _, saved in places(passes.seen)) and not report.any()
+    assert bool(passes.forward()) != options.get("empty", False)
 
 
 def test_best_tokens_come_beside_directions(passes):  # noqa: F811
@@ -73,7 +92,8 @@ def test_the_budget_of_the_environment_counts(passes, monkeypatch):  # noqa: F81
                          ids=str)
 def test_what_keeps_nothing(passes, options):  # noqa: F811
     of_call = {name: options[name] for name in ("entropy", "empty") if name in options}
-    results, hidden = scored(parallel_call(4, **of_call), **{name: options[name] for name in options if name not in of_call})
+    others = {name: value for name, value in options.items() if name not in of_call}
+    results, hidden, *_ = scored(parallel_call(4, **of_call), **others)
     logprob = results[0] if "entropy" in options else results
     logprob.sum().backward()
     assert not any(saved for _, saved in places(passes.seen)) and hidden.grad is not None

@@ -5,7 +5,7 @@ import torch
 
 import flp_parallel_cases as cases
 from flp_reference import problem
-from test_flp_parallel import EMPTY, EVEN, MADE, ranks  # noqa: F401
+from test_flp_parallel import EMPTY, EVEN, MADE
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 
@@ -22,7 +22,7 @@ def dtypes(narrow, wide):
 @pytest.mark.parametrize("cuts, narrow, wide", [
     (EVEN, BF16, ("weight",)), (EVEN, FP16, ("weight", "bias")), (EVEN, BF16, ("hidden",)),
     (EMPTY, BF16, ("weight", "bias"))], ids=str)
-def test_rounded_shards_have_the_bits_of_shards_rounded_before(ranks, engine, sequence, cuts, narrow, wide):  # noqa: F811
+def test_rounded_shards_have_the_bits_of_shards_rounded_before(ranks, engine, sequence, cuts, narrow, wide):
     narrow = FP16 if sequence else narrow  # gloo gathers no bfloat16
     given, before = dtypes(narrow, wide)
     how = {"cuts": cuts, "made": MADE, "sequence": sequence, "engine": engine}
@@ -36,7 +36,7 @@ def test_rounded_shards_have_the_bits_of_shards_rounded_before(ranks, engine, se
 
 
 @pytest.mark.parametrize("engine", ["libflp", "torch form"])
-def test_split_shards_are_near_float64(ranks, engine):  # noqa: F811
+def test_split_shards_are_near_float64(ranks, engine):
     hidden, weight, target, _ = problem(n=12)
     hidden = hidden.to(BF16)
     exact = (hidden.double() @ weight.double().t()).log_softmax(1).gather(1, target[:, None])[:, 0].detach()
@@ -47,7 +47,7 @@ def test_split_shards_are_near_float64(ranks, engine):  # noqa: F811
     assert errors["split"] < 1e-4 and errors["split"] < errors["round"] / 20, errors
 
 
-def test_gradients_that_are_added_up(ranks):  # noqa: F811
+def test_gradients_that_are_added_up(ranks):
     given, before = dtypes(BF16, ("weight",))
     how = {"cuts": EVEN, "made": MADE, "accumulate": True}
     got = ranks.run(2, cases.head, options={"mixed": "round"}, dtypes=given, **how)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import types
 
 import pytest
 import torch
@@ -52,13 +53,13 @@ def borrowed(monkeypatch):
 
 
 @pytest.fixture
-def emptied(monkeypatch):
-    """Calls of empty_cache, as on a machine with a GPU."""
-    calls = []
+def gpu(monkeypatch):
+    """A machine with one: calls of empty_cache, and captures, whose current stream is captured while there are any."""
+    seen = types.SimpleNamespace(emptied=[], captures=[])
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append(_phase._stack[:]))
-    return calls
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: bool(seen.captures))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: seen.emptied.append(_phase._stack[:]))
+    return seen
 
 
 # ---- where workspace comes from
@@ -154,10 +155,10 @@ def test_the_innermost_phase_decides(borrowed):
 
 @pytest.mark.parametrize("workspace,empty_cache,times", [
     (None, None, 0), ("arena", None, 0), ("torch", None, 1), ("arena", True, 1), ("torch", False, 0)])
-def test_empty_cache_at_the_end_and_only_there(emptied, workspace, empty_cache, times):
+def test_empty_cache_at_the_end_and_only_there(gpu, workspace, empty_cache, times):
     with flp.phase("inference", workspace, empty_cache=empty_cache):
-        assert emptied == []
-    assert emptied == [[]] * times
+        assert gpu.emptied == []
+    assert gpu.emptied == [[]] * times
 
 
 def test_an_exception_ends_the_phase_and_is_the_callers(borrowed):
@@ -280,17 +281,7 @@ def test_a_forked_child_leaves_the_parents_arena_alone():
 # ---- capture
 
 
-@pytest.fixture
-def capturing(monkeypatch):
-    """A machine whose current stream is captured while the list is not empty."""
-    captures = []
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: bool(captures))
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: pytest.fail("empty_cache in a capture"))
-    return captures
-
-
-def test_captured_calls_take_from_the_graphs_pool(capturing, monkeypatch):
+def test_captured_calls_take_from_the_graphs_pool(gpu, monkeypatch):
     class Device:
         def __init__(self, ordinal):
             assert ordinal == 3
@@ -307,22 +298,22 @@ def test_captured_calls_take_from_the_graphs_pool(capturing, monkeypatch):
     entered = _phase.Phase("inference", "arena", False)
     monkeypatch.setattr(_phase, "_stack", [entered])
     assert _phase.arena_for(3) == "arena of 3"
-    capturing.append(1)
+    gpu.captures.append(1)
     assert _phase.arena_for(3) is None and captured == ["looked"] * 2
     assert _phase.arena_for(_c.DEVICE_HOST) == "arena of -1"
-    assert entered.arenas == {"arena of 3", "arena of -1"}
+    assert entered.arenas == {"arena of 3", "arena of -1"} and gpu.emptied == []
 
 
-def test_phases_neither_begin_nor_end_in_a_capture(capturing):
+def test_phases_neither_begin_nor_end_in_a_capture(gpu):
     says = "phase 'inference' %s while the current stream is captured in a CUDA graph"
     with pytest.raises(flp.UnsupportedError, match=says % "ends"):
         with flp.phase("inference", "torch"):
-            capturing.append(1)
+            gpu.captures.append(1)
     assert _phase._stack == []
     with pytest.raises(flp.UnsupportedError, match=says % "begins"):
         with flp.phase("inference"):
             pytest.fail("it began")
-    assert _phase._stack == []
+    assert _phase._stack == gpu.emptied == []
 
 
 # ---- streams

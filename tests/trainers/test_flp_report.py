@@ -71,8 +71,8 @@ def sharp_records(folder):
 
 
 def add_timed(path, candidates):
-    """A record of one spec: stages, rounds, ratio, whether it was chosen."""
-    db = report_sample.create(path)
+    """A record of one spec, or one more of a record: stages, rounds, ratio, whether it was chosen."""
+    db = sqlite3.connect(str(path)) if path.exists() else report_sample.create(path)
     run = report_sample.insert(db, "run", gpu="NVIDIA H200", driver=13000)
     spec = report_sample.insert(db, "spec", run=run, vocab=1000, hidden=64, dtype="bf16", entropy="none", grads="none",
                                 rows=8)
@@ -377,15 +377,8 @@ def test_rejected_are_counted_by_reason(records, page):
 
 
 def test_labels_of_searches_of_one_file_are_unequal(tmp_path):
-    paths = [add_timed(tmp_path / name, [(4, 9, 1.0, 1)]) for name in ("one.db", "two.db")]
-    db = sqlite3.connect(str(paths[1]))
-    run = report_sample.insert(db, "run", gpu="NVIDIA H200", driver=13000)
-    spec = report_sample.insert(db, "spec", run=run, vocab=1000, hidden=64, dtype="bf16", entropy="none", grads="none",
-                                rows=8)
-    report_sample.insert(db, "candidate", spec=spec, kind="forward", ms=2.0, rounds=1, tune="raster=4", status="chosen")
-    db.commit()
-    db.close()
-    said = [text for _, text in texts(figures(draw(tmp_path, *paths)[1], "best")[0]) if text.startswith("forward")]
+    paths = [add_timed(tmp_path / name, [(4, 9, 1.0, 1)]) for name in ("one.db", "two.db", "two.db")]
+    said = [text for _, text in texts(figures(draw(tmp_path, *paths[:2])[1], "best")[0]) if text.startswith("forward")]
     assert said == ["forward · one.db", "forward · two.db, run 1", "forward · two.db, run 2"]
 
 

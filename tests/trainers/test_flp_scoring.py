@@ -4,7 +4,6 @@ import torch
 from flp_reference import DEVICE, GRAD_TOLERANCE, relative
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import documents
 import flp
 
 LENGTHS = [5, 0, 1, 7, 3, 2]
@@ -66,23 +65,6 @@ def test_padded_sequences_give_the_bits_of_packed_ones(engine, side, told):
              for scores, own in ((padded, leaves[0]), (packed, leaves[2]))]
     assert relative(grads[0][0][exists], grads[1][0]) < 1e-6 and not grads[0][0][~exists].any()
     assert relative(grads[0][1], grads[1][1]) < 1e-6
-
-
-def test_options_of_the_head_are_those_of_linear_logprob(engine):
-    batch = Ragged(lengths=[8, 8], bias=True)
-    hidden, tokens, _ = batch.padded()
-    weight, buffers = batch.weight.requires_grad_(), [torch.ones(VOCAB, DEPTH, device=DEVICE) for _ in range(2)]
-    options = dict(bias=batch.bias, softcap=3.0, scale=0.7, temperature=0.6, budget=1 << 25, entropy=True)
-    scores = flp.score(hidden, weight, tokens, grad_weight_accumulate=buffers[0], **options)
-    plain = flp.linear_logprob(hidden[:, :-1], weight, tokens[:, 1:], grad_weight_accumulate=buffers[1], **options)
-    assert torch.equal(scores.logprob[:, 1:], plain[0]) and torch.equal(scores.entropy[:, 1:], plain[1])
-    (scores.sum.sum() + scores.entropy.sum()).backward()
-    (plain[0].sum() + plain[1].sum()).backward()
-    assert weight.grad is None and relative(buffers[0] - 1, buffers[1] - 1) < 1e-6
-    with pytest.raises(flp.BudgetError):
-        flp.score(hidden, weight, tokens, budget=1)
-    other = flp.score(hidden, weight, tokens.masked_fill(tokens == tokens[0, 3], 7777), ignore_index=7777)
-    assert not other.mask[0, 3] and other.mask[:, 1:].sum() == (tokens[:, 1:] != tokens[0, 3]).sum()
 
 
 def test_targets_that_are_shifted_already_give_the_same(engine):
@@ -247,14 +229,6 @@ def test_a_seed_may_be_on_the_device():
     for seed in (0, -5, 2**63 - 1):
         choice = flp.gate(worth, price=0.0, temperature=1.0, seed=on_device(seed))
         assert torch.equal(choice, flp.gate(worth, price=0.0, temperature=1.0, seed=seed))
-
-
-def test_the_snippet_of_the_manual_runs():
-    names = {}
-    exec(documents.python_block("flp.score("), names)
-    assert names["kept"].sum() == 1 and torch.isfinite(names["loss"])
-    used = torch.roll(names["chosen"].mask, -1)
-    assert torch.equal(names["hidden"].grad.abs().sum(1) > 0, used)
 
 
 @pytest.mark.parametrize("ends", [[0, 3, 2, 6], [0, -3, 6], [3, 3, 6], [0, 3, 7]])
