@@ -8,6 +8,12 @@ from flpgen_tool import from_bf16, to_bf16
 pytestmark = [needs_llc, needs_emit]
 
 
+def test_other_dtypes_are_refused(folder):
+    for kind, arch in (("forward_keep", "sm_80"), ("forward_keep", "sm_90a"), ("kept", "sm_80")):
+        with pytest.raises(AssertionError, match="dtype: fp16 lacks the range of exponentials; bf16 is accepted"):
+            kernels(folder, kind=kind, arch=arch, dtype="fp16")
+
+
 def test_reference(made):
     count, rows = 300, 310
     random = numpy.random.default_rng(1)
