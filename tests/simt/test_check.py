@@ -65,7 +65,9 @@ FEATURES = {
         "forward_keep/forward_keep_map keep_finish keep_gather", "loss logprob grad_hidden", "steep shifted",
         "mode=stream"),
     "direction": Feature(20, f"{KEPT} --mode D", (
-        "--grad hidden", "--grad hidden --softcap 20 --rows 70", "--grad hidden --bias --per-row-temperature --rows 150"),
+        "--grad hidden", "--grad hidden --softcap 20 --rows 70", "--grad hidden --bias --per-row-temperature --rows 150",
+        "--grad hidden --softcap 0.6", "--grad hidden --grad-hidden-dtype fp32",
+        "--grad hidden --vocab 7000 --budget 200K"),  # columns in chunks
         "forward_keep/forward_keep_map direction_strike direction_finish direction_rows", "grad_hidden", "steep",
         "mode=direction"),
     "scores": Feature(90, "--loss cross_entropy", (
@@ -100,7 +102,8 @@ FEATURES = {
     "targets": Feature(20, SMALL, (
         f"{EVERYTHING} --targets 20", "--dtype fp16 --targets 9 --grad hidden,weight --softcap 20 --per-row-temperature",
         "--dtype fp32 --targets 512 --vocab 2000 --rows 20 --grad hidden,weight --target-dtype int32",
-        "--dtype bf16 --targets 33 --grad hidden", "--dtype bf16 --targets 3 --grad weight,bias --bias "
+        "--dtype bf16 --targets 33 --grad hidden --vocab 3400",  # bits of blocks of columns in several words
+        "--dtype bf16 --targets 3 --grad weight,bias --bias "
         "--accumulate-grad-weight --grad-weight-dtype fp32"),
         "forward_targets/forward_targets_map targets_rows targets_sort", cases="targets-same targets-ends targets-bad"),
     "distilled": Feature(100, SMALL, (
@@ -129,13 +132,16 @@ FEATURES = {
         "--vocab 900 --dtype bf16 --entropy forward --target-dtype int32",
         "--vocab 3400 --dtype bf16 --bias --per-row-temperature",
         "--vocab 2100 --dtype bf16 --topk 128 --rows 300 --budget 4200K",  # two chunks of rows
-        "--vocab 900 --dtype fp16 --softcap 20", "--vocab 1100 --dtype fp32 --topk 40"),
+        "--vocab 5000 --dtype bf16 --topk 128",  # a slice behind the first
+        "--vocab 900 --dtype fp16 --softcap 20", "--vocab 1100 --dtype fp32 --topk 40",
+        "--vocab 900 --dtype bf16 --topk 1", "--vocab 130 --dtype bf16 --topk 128 --bias"),
         "forward_top/forward_top_map top_target top_begin top_floor top_redo top_finish", "top_ids top_logprob rank",
         "equal exact sharp", "top"),
     "top saved": Feature(30, "--vocab 1700 --hidden 40 --rows 41 --dtype bf16 --topk 20 --rank --mode S", (
         "--grad hidden,weight",
         "--grad hidden,weight,bias --bias --entropy backward --softcap 20 --per-row-temperature",
-        "--grad hidden,weight --vocab 2100 --topk 128 --rows 300", "--grad hidden,weight --vocab 1100 --alignment 2"),
+        "--grad hidden,weight --vocab 2100 --topk 128 --rows 300", "--grad hidden,weight --vocab 1100 --alignment 2",
+        "--grad hidden,weight --vocab 5000 --topk 128"),
         "forward_keep_top/forward_keep_top_map keep_finish top_redo top_finish", "top_ids rank grad_hidden",
         "equal exact sharp steep", "mode=save"),
     "top kept": Feature(20, "--vocab 1700 --hidden 40 --rows 41 --dtype bf16 --topk 20 --rank --mode D", (
@@ -154,7 +160,7 @@ FEATURES = {
     "mixed": Feature(30, "--vocab 1100 --hidden 40 --rows 41", (
         f"{EVERYTHING} --weight-dtype fp32 --mixed round", f"{EVERYTHING} --weight-dtype fp32 --mixed split",
         f"{EVERYTHING} --hidden-dtype fp32 --mixed round", f"{EVERYTHING} --hidden-dtype fp32 --mixed split",
-        "--dtype fp16 --weight-dtype fp32 --mixed round --vocab 7000 --grad hidden,weight --softcap 20 --budget 700K",
+        "--dtype fp16 --weight-dtype fp32 --mixed round --vocab 7000 --grad hidden,weight --softcap 20 --budget 400K",
         "--dtype bf16 --weight-dtype fp32 --mixed round --grad hidden,weight --loss grpo+k3"),
         "operand_terms", "logprob", option="mixed="),
 }
@@ -166,9 +172,16 @@ SETS = [*((f"--quick --dtype bf16 --mode {mode}", 50) for mode in ("save", "stre
         *((f"--quick --dtype bf16 --mode recompute-{by}", 5) for by in ("vocab", "rows", "split")),
         *((f"--all --dtype {dtype} {option}", 50) for dtype in ("bf16", "fp16", "fp32")
           for option in ("--targets 6", "--topk 20", "--lora-rank 24"))]
-TILINGS = [  # tilings of Hopper's kernels that are not the defaults
-    "forward:cooperative,256x192,stages=3;products:128x128,cluster=1", "forward:ping-pong,128x128,cluster=1",
-    "forward:192x128,stages=4;dz:192x128,stages=4;products:256x128,cluster=1", "forward:64x256,stages=3;dz:64x256,stages=3"]
+# Tilings of Hopper's kernels that are not the defaults, options, and entries that these take.
+TILINGS = [
+    *((tiling, "", "forward_map dz_map products_map") for tiling in (
+        "forward:cooperative,256x192,stages=3;products:128x128,cluster=1", "forward:ping-pong,128x128,cluster=1",
+        "forward:192x128,stages=4;dz:192x128,stages=4;products:256x128,cluster=1",
+        "forward:64x256,stages=3;dz:64x256,stages=3")),
+    *((f"forward_keep:{tiling}", "--mode S", "forward_keep_map") for tiling in (
+        "cooperative,256x192,stages=3", "ping-pong,128x128,cluster=1")),
+    *((f"forward_targets:{tiling}", "--targets 40", "forward_targets_map") for tiling in (
+        "ping-pong,64x256,stages=3", "cooperative,128x64"))]
 
 
 def record_of(verb, folder, capability, arguments, compiler=None, **settings):
@@ -230,11 +243,12 @@ def test_a_ragged_head_of_some_size(tmp_path, capability, head):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("tiling", TILINGS)
-def test_hopper_other_tilings(tmp_path, tiling):
-    check(tmp_path, "9.0", f"--vocab 1100 --hidden 40 --rows 230 --dtype bf16 --grad hidden,weight --tune {tiling}", 20)
+@pytest.mark.parametrize("tiling,options,entries", TILINGS)
+def test_hopper_other_tilings(tmp_path, tiling, options, entries):
+    head = "--vocab 1100 --hidden 40 --rows 230 --dtype bf16 --grad hidden,weight"
+    check(tmp_path, "9.0", f"{head} {options} --tune {tiling}", 20)
     made = entries_in(tmp_path)
-    assert {"forward_map", "dz_map", "products_map"} <= made and "forward" not in made
+    assert set(entries.split()) <= made and "forward" not in made, made
 
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "ppo+k3", "grpo+k3+entropy"])

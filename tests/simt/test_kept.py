@@ -3,9 +3,15 @@ import numpy
 import pytest
 from cpu_kernel import (  # noqa: F401
     BLOCK, INFINITY, LN2, LOG2E, NAN, f32, i32, kernels, made, needs_emit, needs_llc, wide)
-from flpgen_tool import from_bf16, to_bf16
+from flpgen_tool import to_bf16
 
 pytestmark = [needs_llc, needs_emit]
+
+
+def test_other_dtypes_are_refused(folder):
+    for kind, arch in (("forward_keep", "sm_80"), ("forward_keep", "sm_90a"), ("kept", "sm_80")):
+        with pytest.raises(AssertionError, match="dtype: fp16 lacks the range of exponentials; bf16 is accepted"):
+            kernels(folder, kind=kind, arch=arch, dtype="fp16")
 
 
 def test_reference(made):
@@ -209,66 +215,3 @@ def test_finish_of_rows_that_are_lost(made, plain):
     rows.stats[rows.index[4], 2], rows.reference[3] = -1, NAN
     factor, redo = rows.finish(made, plain)
     assert list(redo) == [64] and factor[1] == 0 and factor[9] == 0 and (numpy.delete(factor, [1, 9]) == 1).all()
-
-
-def expanded(rows, scale):
-    """dz in double of what kept holds. scale: of capped scores, or None"""
-    kept = wide(rows.kept[:rows.count, :rows.vocab])
-    with numpy.errstate(divide="ignore", invalid="ignore"):
-        u = numpy.log2(kept) + rows.shift[:, None]
-        a, b, dz_y = (rows.record[:, i, None].astype(float) for i in (1, 2, 3))
-        dz = numpy.where(kept == 0, 0, kept * numpy.exp2(rows.shift)[:, None] * (a + b * u))
-    dz = numpy.where(numpy.arange(rows.vocab) == rows.target[:, None], dz_y, dz)
-    if scale is None:
-        return dz
-    y = (numpy.log2(numpy.maximum(kept, 2.0**-126)) + rows.reference[:, None]) / scale[:, None]
-    return dz * numpy.maximum(1 - y * y, 0)
-
-
-@pytest.mark.parametrize("capped", [0, 1])
-def test_expand(made, capped):
-    """Two CTAs of columns; the second of two blocks is redone and stays as it is."""
-    count, vocab, tile = BLOCK + 200, 2500, 128
-    rows = Rows(count, vocab, -2.0, entropy=True)
-    rows.kept[3, ::7] = 0                     # exponentials that have vanished
-    rows.kept[4, :] = 0x7FC0
-    if capped:
-        rows.reference[:] = 60 + rows.reference / 100
-        rows.record[:, 0] = rows.reference - 2
-        rows.shift[:] = rows.reference.astype(float) - rows.record[:, 0]
-    scale = f32(numpy.full(count, 64.0)) if capped else None
-    expected, before = expanded(rows, scale if capped else None), rows.kept.copy()
-    part = f32(numpy.full((-(-count // tile), vocab), 7.5))
-    tiles, across = -(-(count + 3) // tile), 2
-    made["keep_expand"].named(
-        tiles * across, kept=rows.kept, kept_stride=rows.stride, reference=rows.reference, record=rows.record, scale=scale,
-        local_target=rows.target, count=i32([count]), redo=i32([0, count]), capped=capped, row_end=count + 3,
-        vocab_valid=vocab, tile_rows=tile, bias_part=part)
-    found = wide(rows.kept[:BLOCK, :vocab])
-    expected = expected[:BLOCK]
-    assert numpy.isnan(found[4, rows.target[4] + 1:]).all()
-    finite = numpy.isfinite(expected)
-    assert (numpy.abs(found - expected)[finite] <= 2**-8 * numpy.abs(expected[finite]) + 3e-6).all()
-    assert (before[BLOCK:] == rows.kept[BLOCK:]).all() and (wide(rows.kept[5:BLOCK, vocab:]) == 0).all()
-    sums = numpy.add.reduceat(expected, range(0, BLOCK, tile))
-    assert (part[8:] == 7.5).all() and numpy.isnan(part[0]).sum() >= vocab - 1
-    assert numpy.abs(part[1:8] - sums[1:]).max() < 1e-4 * numpy.abs(sums[1:]).max()
-
-
-@pytest.mark.parametrize("alignment", [16, 2])
-def test_gather(folder, alignment):
-    count, rows, depth, hidden_stride = 70, 100, 75, 80 if alignment == 16 else 77
-    random = numpy.random.default_rng(5)
-    hidden = to_bf16(random.standard_normal((130, hidden_stride)))
-    index = i32(numpy.sort(random.permutation(130)[:rows]))
-    factor = f32(random.standard_normal(rows))
-    factor[7] = 0
-    hidden[index[7], 3] = 0x7F80              # infinite, in a row without a gradient
-    out = numpy.full((rows - 4, 80), 0x4000, numpy.uint16)
-    kernels(folder, kind="kept", alignment=alignment)[0]["keep_gather"].named(
-        13, hidden=hidden, hidden_stride=hidden_stride, index=index, count=i32([count]), factor=factor, row_begin=4,
-        row_end=rows, depth=depth, out=out, out_stride=80)
-    mine = from_bf16(hidden[index[4:count], :depth])
-    mine[3] = 0
-    assert (out[:count - 4, :depth] == to_bf16(mine * factor[4:count, None])).all()
-    assert (out[count - 4:, :depth] == 0).all() and (out[:, depth:] == 0x4000).all()
