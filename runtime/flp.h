@@ -443,7 +443,7 @@ typedef struct flp_args {
   void *top_ids;      /* (N,topk) target_dtype, global ids; falling scores, of equal ones any, always the same */
   float *top_logprob; /* (N,topk) nats; of a shard of a larger vocabulary t in nats, not normalised */
   float *top_rest;    /* (N) the mass of all other columns, 0 to 1; not of such a shard */
-  int32_t *rank;      /* (N) how many columns have a score above the target's; of such a shard how many of its own, and −1
+  int32_t *rank;      /* (N) how many columns have a score above the target's; of such a shard how many of its own, −1
                          where it finds the row bad */
 
   /* spec.lora_rank, every pass but combine: a low-rank adapter on the head, z = a·(h Wᵀ + u Bᵀ + b) with u = s·(h Aᵀ), which
@@ -459,8 +459,8 @@ typedef struct flp_args {
   void *grad_lora_b; /* (V,r) grad_lora_dtype; rows of padding become 0 */
   int64_t grad_lora_b_stride;
 
-  /* rank of a vocab shard, forward: (N) t·log2(e) of targets that other shards have, as a forward pass of spec.listed gives
-     it as the maximum of a list of the target alone */
+  /* rank of a vocab shard, forward: (N) t·log2(e) of targets that other shards have, which a pass of spec.listed gives
+     as the maximum of a list of the target alone */
   const float *target_score;
 } flp_args;
 

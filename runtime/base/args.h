@@ -88,7 +88,7 @@
     "only forward and step give it")                                                                                   \
   A(float *, top_rest, N, ONE, FLOAT, 0, OUT, "wxxo", s->topk, "", "spec.topk is 0",                                   \
     "only forward and step give it")                                                                                   \
-  A(int32_t *, rank, N, ONE, INT32, 0, EACH, "oxxo", s->rank, "", "spec.rank is 0",                                     \
+  A(int32_t *, rank, N, ONE, INT32, 0, EACH, "oxxo", s->rank, "", "spec.rank is 0",                                    \
     "only forward and step give it")                                                                                   \
   M(const void *, lora_a, R, D, DTYPE, 0, IN, "m-mm", s->lora_rank, "spec.lora_rank is not 0", "spec.lora_rank is 0",  \
     "")                                                                                                                \

@@ -83,7 +83,7 @@ double eager_top_target(const flp_args *args, int64_t row, double own) {
   return own == -INFINITY && args->target_score ? (double)args->target_score[row] : own;
 }
 
-/* A NaN is above and below nothing; its row is found by the sums. Ranks compare scores as they are passed on, in float. */
+/* A NaN is above and below nothing; its row is found by the sums. Ranks compare scores in float. */
 void eager_top_add(const eager_call *call, const eager_top *top, int worker, int64_t in_panel, int64_t column,
                    const double *t, int64_t count) {
   if (wants_best(call->spec, call->args)) {

@@ -14,9 +14,10 @@ typedef struct jax_call {
   char detail[JAX_DETAIL_BYTES]; /* of a failure */
 } jax_call;
 
-/* Reads attributes and buffers. An attribute sets the field of flp_spec or flp_args that has its name, an array spec.loss
- * or args.loss_parameters; `operands` and `results` name the buffers in order, divided by spaces, as flp_args does. Each
- * must have the shape and the type that the fields give it, and stand on the side that its pass reads or writes.
+/* Reads attributes and buffers. An attribute sets the field of flp_spec or flp_args that has its name, an array
+ * spec.loss or args.loss_parameters; `operands` and `results` name the buffers in order, divided by spaces, as flp_args
+ * does. Each must have the shape and the type that the fields give it, and stand on the side that its pass reads or
+ * writes.
  * error: ARGUMENT with call->detail
  * thread: any */
 flp_status jax_call_read(const xla_call_frame *frame, jax_call *call);

@@ -78,8 +78,7 @@ class Best:
         return left.masked_fill(none, 0)
 
     def _rank(self, ty):
-        """How many columns are above the target, in float32 as scores are passed on: a second sweep, as the first one did
-        not know its score."""
+        """How many columns are above the target, in float32: a second sweep, as the first one did not know its score."""
         ty = ty.float()
         if self.lists is not None:
             entries, t = self.lists

@@ -29,8 +29,8 @@ class Top(NamedTuple):
 
 class Outputs:
     """Memory of what one forward pass over n rows gives: ids (n,K), logprobs (n,K), rest (n), rank (n); None for what
-    is not asked for. is_part: of a vocab shard, whose logprobs are scores t in nats, without a rest; its rank counts what
-    is above target_score (n), of other shards' targets."""
+    is not asked for. is_part: of a vocab shard, whose logprobs are scores t in nats, without a rest, and whose rank counts
+    what is above target_score (n), of targets that other shards have."""
 
     __slots__ = ("ids", "logprobs", "rest", "rank", "is_part", "target_score")
 

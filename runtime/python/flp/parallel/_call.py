@@ -73,7 +73,7 @@ class Call:
         return _top.Outputs(ops.target, settings, not is_whole)
 
     def best(self, top, logprob, stats):
-        """The best tokens of all ranks -> ids (N,K), logprobs (N,K), rest (N), and rank (N), as far as they are asked for"""
+        """Of all ranks what is asked for of the best tokens -> ids (N,K), logprobs (N,K), rest (N), and rank (N)"""
         if not top.is_part and self.group.size == 1:
             return top.tensors()
         rank = () if top.rank is None else (_top.above(self.group.gather(top.rank), logprob),)

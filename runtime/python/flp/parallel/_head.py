@@ -114,8 +114,8 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
     The other arguments are those of flp.linear_logprob; rows and temperature are of all N rows.
 
     Returns logprob (...) float32 in nats, in target's shape and the same on every rank; or a tuple of it, the entropy,
-    top and the rank, as asked for. Every rank is to form the same loss of them, and to require gradients of the same operands;
-    they are computed once (no double backward). That of hidden is sent only if hidden requires it.
+    top and the rank, as asked for. Every rank is to form the same loss of them, and to require gradients of the same
+    operands; they are computed once (no double backward). That of hidden is sent only if hidden requires it.
     source: arXiv:1909.08053, section 3
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes. What
             one rank refuses, all refuse where they gather sizes; elsewhere the others wait for it, for the group's
