@@ -235,8 +235,8 @@ static flp_status check_pass(const flp_spec *spec, const flp_args *args) {
                     args->vocab_total, spec->topk, spec->topk);
   if (args->pass == FLP_PASS_FORWARD && args->rank && !args->target_score && args->n && !flp_args_are_whole(args))
     return flp_fail(FLP_ERROR_ARGUMENT,
-                    "args.target_score is NULL, but args.rank is given and the call covers a vocab shard, which does not "
-                    "know others' scores");
+                    "args.target_score is NULL, but args.rank is given and the call covers a vocab shard, which does "
+                    "not know the scores of others");
   if (args->pass == FLP_PASS_BACKWARD) return check_upstream(args);
   return args->pass == FLP_PASS_STEP ? FLP_OK : check_outputs(spec, args);
 }

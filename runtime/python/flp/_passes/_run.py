@@ -15,7 +15,7 @@ from .._library import _c, _plans
 from .._tensors import _check, _mixed, _top
 from .._tensors._address import address, dense
 from .._tensors._compile import outside_graphs
-from .._tensors._operands import (ADAPTER, GRADIENTS, OF_HEAD, Loss, Operands, Step,  # noqa: F401 - callers find them here
+from .._tensors._operands import (ADAPTER, GRADIENTS, OF_HEAD, Loss, Operands, Step,  # noqa: F401 - for callers
                                    targets_of)
 from . import _phase
 
