@@ -38,6 +38,11 @@ GRAD = "grad_"  # the name of a gradient is that of its operand behind this
 Call = collections.namedtuple("Call", "which operands results numbers budget")
 
 
+def wide(names):
+    """The numbers of a pass whose gradients of these operands are float32, those of both parts of an adapter as one."""
+    return {_fields.ELEMENTS[ARRAYS[GRAD + name].element]: _c.DTYPE_FP32 for name in names}
+
+
 def run(call, given):
     """Runs one pass: given {name: array or None} -> {name: array}, on the devices where the arrays are."""
     given = {name: array for name, array in given.items() if array is not None}

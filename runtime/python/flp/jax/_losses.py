@@ -184,8 +184,7 @@ def _with_gradients(call, names, values):
         if "entropy" in _programs.read(numbers["loss"]).inputs:
             numbers["entropy"] = _c.ENTROPY_BACKWARD
         if jnp.float16 in (values["hidden"].dtype, values["weight"].dtype):
-            wide = {"lora_a": "grad_lora_dtype", "lora_b": "grad_lora_dtype"}
-            numbers.update((wide.get(name, "grad_%s_dtype" % name), _c.DTYPE_FP32) for name in names)
+            numbers.update(_call.wide(names))
     results = (*call.results, *(_call.GRAD + name for name in names))
     return call._replace(results=results, numbers=tuple(numbers.items()))
 

@@ -90,13 +90,14 @@ def forward(shard, call, values):
 
 
 def backward(shard, call, values):
-    """{gradient: array}: of what is divided each device's own, of all else the sum over them."""
+    """{gradient: array}: of what is divided each device's own, of all else the sum over them in float32."""
     if not values["target"].size:
         return _of_no_rows(call, values)
-    numbers = dict(call.numbers)
+    summed = [name for name in call.results if not _is_divided(name)]
+    numbers = {**dict(call.numbers), **_call.wide(name.removeprefix(_call.GRAD) for name in summed)}
     made = _on_each(shard, call, numbers, _own_of(shard, numbers, values))
-    return {name: grad if _is_divided(name) else jax.lax.psum(grad.astype(jnp.float32), shard.axis).astype(grad.dtype)
-            for name, grad in made.items()}
+    made.update((name, jax.lax.psum(made[name], shard.axis)) for name in summed)
+    return {name: grad.astype(values[name.removeprefix(_call.GRAD)].dtype) for name, grad in made.items()}
 
 
 def _of_no_rows(call, values):
