@@ -32,7 +32,8 @@ from ._tensors import _check
 
 __all__ = ["DIVERGENCES", "KL", "RULES", "divergence", "kl", "policy_loss"]
 
-TORCH = _rules.Arrays(torch.exp, torch.expm1, torch.where, lambda values, mask, number: values.masked_fill(mask, number),
+TORCH = _rules.Arrays(torch.exp, torch.expm1, torch.where,
+                      lambda values, mask, number: values.masked_fill(mask, number),
                       lambda values: values.detach(), lambda values: values.double())
 Rule = _rules.Rule
 RULES: dict[str, Rule] = {name: rule._replace(term=functools.partial(rule.term, TORCH))
