@@ -25,7 +25,7 @@ CASES = re.findall(r"^def case_(\w+)", (HERE / "jax_cases.py").read_text(), re.M
 SLOW = {"a_library_found_by_the_loader", "agrees_with_the_formula_in_jax",
         "an_exported_program_runs_in_another_process", "import_leaves_other_frameworks_alone", "scan_and_checkpoint",
         "strict_mode_refuses_bad_rows", "vmap_of_rows"}
-SHORT = 12  # of so many rows one runs in the short form
+SHORT = 24  # of so many rows one runs in the short form
 OWN = {"unsaid", "axis_name", "vocab_total"}  # parameters that torch's functions have not
 
 
