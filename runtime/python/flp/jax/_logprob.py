@@ -96,9 +96,8 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
                                           ("reference", reference, lora, "lora")):
         if value and other is None:
             refuse(ValueError, option, repr(value), "False without " + without)
-    results = ("logprob", *(name for option, names in RESULTS.items() if asked[option] for name in names))
     budget = _numbers.budget_of(budget)
-    made = values_of(fields, budget, operands, results, shard)
+    made = values_of(fields, budget, operands, results_of(asked), shard)
     if kept_mass or reference:
         plain = {name: array for name, array in operands.items() if not name.startswith(("list_", "lora_"))}
         fields.pop("lora_scale", None)
@@ -116,6 +115,11 @@ def check_unsaid(function, options):
         is_usual = value is False or option == "grad_scale" and isinstance(value, float) and value == 1
         if not is_usual and _together.is_given(value):
             raise errors.UnsupportedError("flp.jax.%s has no %s: %s" % (function, option, UNSAID[function][option]))
+
+
+def results_of(asked):
+    """The results of a forward pass. asked: {option of RESULTS: whether it is wanted}"""
+    return ("logprob", *(name for option, names in RESULTS.items() if asked[option] for name in names))
 
 
 def values_of(fields, budget, operands, results, shard=None):

@@ -84,17 +84,13 @@ class _Head:
         self.operands["target"] = jnp.where(counted, target, index).reshape(-1)
         return counted.astype(jnp.float32)
 
-    def results(self):
-        """What a call gives beside logprob."""
-        return tuple(name for option, names in _logprob.RESULTS.items() if self.asked[option] for name in names)
-
     def step(self, program, parameters, inputs):
         """The call of a step and its operands. inputs: what the loss reads of rows, by names of flp_args"""
         values = tuple(parameters.get(name, row[0]) for name, row in program.parameters.items())
         numbers = {**self.fields, "tail": self.tail, "loss": program.data, "loss_parameters": values or (0.0,)}
         if "entropy" in program.inputs:
             numbers["entropy"] = _c.ENTROPY_FORWARD
-        results = ("loss", "logprob", *(("metrics",) if program.metrics else ()), *self.results())
+        results = ("loss", *(("metrics",) if program.metrics else ()), *_logprob.results_of(self.asked))
         inputs = {name: jax.lax.stop_gradient(values.reshape(-1)) for name, values in inputs.items()
                   if values is not None}
         operands = _logprob.varying_alike({**self.operands, **inputs})
@@ -128,7 +124,7 @@ def _over_logprob(head, wishes, given, counts):
     """Of a rule of whole sequences, whose log-probabilities are pooled."""
     if head.tail:
         refuse(ValueError, "tail", head.tail, "None with %s, whose gradients have a pass of their own" % wishes.rule)
-    made = _logprob.values_of(head.fields, head.budget, head.operands, ("logprob", *head.results()))
+    made = _logprob.values_of(head.fields, head.budget, head.operands, _logprob.results_of(head.asked))
     logprob, entropy = (made[name].reshape(head.lead) if name in made else None for name in ("logprob", "entropy"))
 
     def kept(values):
