@@ -31,6 +31,11 @@ def parallel(**given):
     return named(flp.parallel.linear_logprob(**given), given)
 
 
+def losses_of(function, given):
+    result = function(**given)
+    return dict(zip(("loss", "z_loss"), result if isinstance(result, tuple) else (result,)))
+
+
 class Shards(torch.autograd.Function):
     """linear_logprob of shards: partials, their merge, and the backward pass of each, by hand."""
 
@@ -102,11 +107,6 @@ def loss_and_metrics(result):
 BEST = {"top_ids": "top.ids", "top_logprobs": "top.logprobs", "top_rest": "top.rest", "rank": "rank"}
 
 
-def cross_entropy(**given):
-    result = flp.cross_entropy(**given)
-    return dict(zip(("loss", "z_loss"), result if isinstance(result, tuple) else (result,)))
-
-
 def selective_log_softmax(**given):
     if given.get("inplace_backward"):
         given["logits"] = given["logits"] * 1  # a leaf stays as it is
@@ -132,12 +132,14 @@ def cross_entropy_head(model, input_ids, **given):
 
 # name of the public function: how it is called here, its reference, operands that a case may replace
 HEAD = {"hidden": "@hidden", "weight": "@weight", "target": "@target"}
+SHARD = {"hidden": "@hidden", "weight_shard": "@weight", "target": "@target"}
 FUNCTIONS = {
     "linear_logprob": (linear_logprob, flp_exact.linear_logprob, HEAD),
-    "parallel.linear_logprob": (parallel, flp_exact.parallel,
-                                {"hidden": "@hidden", "weight_shard": "@weight", "target": "@target"}),
+    "parallel.linear_logprob": (parallel, flp_exact.parallel, SHARD),
     "shards": (shards, flp_exact.shards, {**HEAD, "bias": "@bias"}),
-    "cross_entropy": (cross_entropy, flp_exact.cross_entropy, HEAD),
+    "cross_entropy": (lambda **given: losses_of(flp.cross_entropy, given), flp_exact.cross_entropy, HEAD),
+    "parallel.cross_entropy": (lambda **given: losses_of(flp.parallel.cross_entropy, given),
+                               flp_exact.parallel_cross_entropy, SHARD),
     "policy_loss": (lambda **given: loss_and_metrics(flp.policy_loss(**given)), flp_exact.policy_loss,
                     {**HEAD, "advantage": "@advantage"}),
     "distill_loss": (lambda **given: loss_and_metrics(flp.distill_loss(**given)), flp_exact.distill_loss,

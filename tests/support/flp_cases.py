@@ -116,7 +116,8 @@ LOSSES = [
     case("cross_entropy", "all ignored", label_smoothing=0.1),
     case("cross_entropy", label_smoothing=0.9, z_loss=0.3, scale=0.3, **BF16),
     case("cross_entropy", label_smoothing=0.1, z_loss=1e-2, budget=2**25, **TEMPERATURES, **BF16),
-    *[case("cross_entropy", "low", z_loss=0.05, frozen=frozen, **BIAS, **BF16) for frozen in ((), ("weight",), ("bias",))],
+    *[case("cross_entropy", "low", z_loss=z_loss, frozen=frozen, **BIAS, **BF16) for z_loss in (0.05, 0.5)
+      for frozen in ((), ("weight",), ("bias",))],
     case("cross_entropy", row_weight="@row_weight", total="@total"),
     case("cross_entropy", total="@total"),
     case("cross_entropy", grad_scale=0.25, **BUFFER), case("cross_entropy", "nan row", z_loss=1e-3, **BUFFER),
@@ -237,7 +238,19 @@ SCORED = [
     case("delight"), *edged("gate", ["nan worth", "all masked"], fraction=0.4, mask="@mask"), case("gate", price=0.2),
     case("gate", price=0.2, temperature=1e-9, seed=7),
 ]
-# One process: what takes more of them has its default here, and cases of its own in flp_parallel_cases.py.
+
+
+def sharded(row):
+    """A row as one of flp.parallel; None where that has no such function, or it does not take the row's options."""
+    function = getattr(flp.parallel, row.function, None)
+    options = {{"weight": "weight_shard", "bias": "bias_shard"}.get(name, name): value
+               for name, value in row.options.items()}
+    if not function or not options.keys() <= inspect.signature(function).parameters.keys():
+        return None
+    return dataclasses.replace(row, function="parallel." + row.function, options=options)
+
+
+# One process: what takes more of them has its default here; tests/trainers/test_flp_parallel.py divides these rows.
 PARALLEL = {"bias_shard": "@bias", "group": None, "vocab_offset": 0, "vocab_valid": V, "vocab_total": V}
 SHARDED = [
     *edged("parallel.linear_logprob", ["nan row", "bad ids", "beyond"], entropy=True, **PARALLEL),
@@ -253,6 +266,9 @@ SHARDED = [
     case("shards", temperature=0.7, softcap=9.0, scale=1.2, budget=2**25), case("shards", rows="@rows", needs=NEEDS),
     case("shards", keep="@keep"), case("shards", **TAIL), case("shards", **BUFFER),
     case("shards", "ignored as 5", ignore_index=5),
+    *[row for row in map(sharded, LOSSES) if row],
+    case("parallel.cross_entropy", merge="gather", reduce_grad_hidden=True, reduce_dtype=torch.float32, save=False,
+         sequence_parallel=False, gather=None, **SMOOTHED, **PARALLEL),
 ]
 MODELS = [
     case("logprob_head", entropy=True, budget=2**25, chunk_rows=5), case("logprob_head", temperature="@temperature"),
@@ -298,7 +314,7 @@ def public():
     """{name: function} of all that flp's documents name."""
     named_ones = {name: getattr(flp, name) for name in flp.__all__}
     named_ones.update({f"losses.{name}": getattr(flp.losses, name) for name in flp.losses.__all__})
-    named_ones["parallel.linear_logprob"] = flp.parallel.linear_logprob
+    named_ones.update({f"parallel.{name}": getattr(flp.parallel, name) for name in flp.parallel.__all__})
     return named_ones
 
 

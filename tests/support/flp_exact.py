@@ -4,6 +4,7 @@ Rows without work are left out before anything is computed, bad ones are NaN wit
 Gradients come from autograd, so formulas here form no value that they then throw away. Options that change no result
 (budget, chunk_rows, save, ...) are taken and not read.
 """
+import inspect
 import math
 
 import torch
@@ -182,6 +183,15 @@ def cross_entropy(target, label_smoothing=0.0, z_loss=0.0, reduction="mean", row
     if reduction != "none":
         found = {name: value.sum() for name, value in found.items()}
     return {"bad": head.counted, **found}
+
+
+def parallel_cross_entropy(weight_shard, bias_shard=None, **given):
+    """The one shard counts a bad id, and the merge."""
+    given = {"weight": weight_shard, "bias": bias_shard, **given}
+    found = cross_entropy(**given)
+    known = {name: value for name, value in given.items() if name in inspect.signature(Head.__init__).parameters}
+    found["bad"] += int(Head(**known).bad.sum())
+    return found
 
 
 # ---- policies: of logprob, entropy, ... (B,T) and a mask ----

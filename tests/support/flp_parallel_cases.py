@@ -1,4 +1,6 @@
 """What each rank does in tests/trainers/test_flp_parallel.py; results are numbers and tensors that pickle."""
+import contextlib
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -57,13 +59,22 @@ def adapter(made, rank, dtype=None, off=None):
     return a.to(dtype or hidden.dtype), b.to(dtype or hidden.dtype), 0.0 if off == "scale" else 1.5
 
 
+@contextlib.contextmanager
+def made_by(engine):
+    """Plans of libflp, or of the torch form."""
+    _plans.clear()
+    create, _plans._create = _plans._create, torch_form if engine == "torch form" else _plans._create
+    try:
+        yield
+    finally:
+        _plans._create = create
+
+
 def head(rank, group, cuts, made, options, place=True, sequence=False, needs=("hidden", "weight", "bias"), entropy=True,
          engine="libflp", edit=None, accumulate=False, report=False, targets=None, dtypes=None, lora=None):
     """Forward and backward of problem(**made) -> outputs, gradients (of hidden, weight, bias, an adapter's a, b), and
     what both passes sent. targets: (n,K) ids in the place of the problem's; dtypes: {operand: dtypes that it is
     rounded to in turn}, of all three; lora: of adapter()"""
-    _plans.clear()
-    create, _plans._create = _plans._create, torch_form if engine == "torch form" else _plans._create
     hidden, weight, target, bias = problem(**made)
     if edit is not None:
         edit(hidden, weight, target)
@@ -83,7 +94,7 @@ def head(rank, group, cuts, made, options, place=True, sequence=False, needs=("h
     for name, tensor in leaves.items():
         if tensor is not None:
             tensor.requires_grad_(name in needs)
-    try:
+    with made_by(engine):
         with traffic() as forward:
             results = flp.parallel.linear_logprob(leaves["hidden"], leaves["weight"], target, leaves["bias"], **options)
         results = results if isinstance(results, tuple) else (results,)
@@ -92,12 +103,46 @@ def head(rank, group, cuts, made, options, place=True, sequence=False, needs=("h
         with traffic() as backward:
             if needs:
                 loss.backward()
-    finally:
-        _plans._create = create
     return {"logprob": results[0].detach(), "entropy": results[1].detach() if entropy else None, "forward": forward,
             "best": results[2 if entropy else 1:], "backward": backward,
             "grads": [None if tensor is None else tensor.grad for tensor in leaves.values()],
             "buffer": options["grad_weight_accumulate"], "report": options.get("tail_report")}
+
+
+def row(rank, group, row, cuts, sequence, engine, **options):
+    """A row of flp_cases.py whose vocabulary is divided -> its results as flp_cases.computed gives them, gradients of
+    shards in their places"""
+    from flp_calls import FUNCTIONS
+    from flp_cases import computed
+    call, exact, operands = FUNCTIONS[row.function]
+
+    def of_shards(lora=None, grad_weight_accumulate=None, bias_shard=None, **given):
+        first = place_of(rank, cuts)["vocab_offset"]
+        given["weight_shard"], bias = (padded(values, first, *cuts[rank]) for values in (given["weight_shard"], bias_shard))
+        if sequence:
+            given["hidden"] = mine(given["hidden"], rank, group)
+        if lora is not None:
+            lora = dataclasses.replace(lora, b=padded(lora.b, first, *cuts[rank]))
+        if grad_weight_accumulate is not None:
+            grad_weight_accumulate = grad_weight_accumulate[first:first + cuts[rank][0]]
+        return call(**{**given, "lora": lora, "grad_weight_accumulate": grad_weight_accumulate, "bias_shard": bias,
+                       **place_of(rank, cuts), "group": group, "sequence_parallel": sequence, **options})
+
+    FUNCTIONS[row.function] = of_shards, exact, operands
+    try:
+        with made_by(engine):
+            found, gradients, _ = computed(row, wide=False)
+    finally:
+        FUNCTIONS[row.function] = call, exact, operands
+    return {name: (value.detach(), value.requires_grad) for name, value in found.items()}, gradients
+
+
+def padded(values, first, rows, real):
+    """A shard's, differentiable, whose rows behind the real ones are poison; None stays."""
+    if values is None:
+        return None
+    own = values[first:first + real]
+    return torch.cat([own, own.new_full((rows - real, *own.shape[1:]), float("nan"))]) if rows > real else own * 1
 
 
 def twice(rank, group, cuts, made, options):

@@ -30,26 +30,6 @@ def named(result):
     return dict(zip(NAMES, result["grads"]))
 
 
-def dtype_of(grad):
-    return None if grad is None else grad.dtype
-
-
-@pytest.mark.parametrize("merge", ["sum", "gather"])
-@pytest.mark.parametrize("cuts, rank, kind, adapter, bound", [
-    (EVEN, 8, FP32, None, 1e-5), (EVEN, 3, FP32, None, 1e-5), (UNEVEN, 16, FP32, None, 1e-5),
-    (EMPTY, 8, FP32, None, 1e-5), ([(330, 330), (1, 1)], 8, FP32, None, 1e-5), (EVEN, 8, BF16, None, 2e-2), (EVEN, 8, BF16, FP32, 2e-2)], ids=str)
-def test_shards_give_what_one_process_gives(ranks, merge, cuts, rank, kind, adapter, bound):
-    made, lora = {**MADE, "dtype": kind}, {"rank": rank, "dtype": adapter}
-    options = {"temperature": 0.8, "softcap": 20.0}
-    got = ranks.run(len(cuts), cases.head, cuts=cuts, made=made, lora=lora, needs=TRAINED,
-                    options={"merge": merge, **options})
-    want = whole(made, lora, options)
-    check(got, cuts, want, near=1e-5 if bound < 1e-4 else 4e-3, bound=bound)
-    for result in got:
-        assert list(map(dtype_of, result["grads"])) == list(map(dtype_of, want[2]))
-        assert torch.equal(named(result)["a"], named(got[0])["a"])
-
-
 def test_the_gradient_of_a_is_summed_where_that_of_hidden_is_not(ranks):
     one, other = map(named, ranks.run(2, cases.head, cuts=EVEN, made=MADE, lora={"rank": 8}, needs=TRAINED,
                                       options={"reduce_grad_hidden": False}))

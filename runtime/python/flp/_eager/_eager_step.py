@@ -125,7 +125,7 @@ def run(plan, ops, settings, loss, out, made):
     mean = torch.empty_like(stats[:, 0]) if "mean_score" in loss.program.inputs else None
     active, bad = form.forward(plan, ops, settings, out.logprob, out.entropy, stats, out.top, mean)
     counted = _eager_torch.by_row(ops.target != settings.ignore_index)
-    values = values_of(program, _inputs_of(loss, out, stats, mean), _parameters_of(loss), counted)
+    values = values_of(program, _inputs_of(loss, out, stats, mean), parameters_of(loss), counted)
     has_loss = torch.zeros_like(bad)
     has_loss[active] = True
     if loss.weight is not None:
@@ -146,7 +146,7 @@ def run(plan, ops, settings, loss, out, made):
         form.backward(plan, ops, settings, stats, upstream, *made, counts=False)
 
 
-def _parameters_of(loss):
+def parameters_of(loss):
     """In the program's order. error: ArgumentError naming one outside its bounds, as libflp words it"""
     values = []
     for name, (fallback, low, high) in loss.program.parameters.items():

@@ -5,5 +5,6 @@
 What the ranks exchange in the forward pass is a few numbers a row, whatever the size of the vocabulary.
 """
 from ._head import linear_logprob
+from ._losses import cross_entropy
 
-__all__ = ["linear_logprob"]
+__all__ = ["cross_entropy", "linear_logprob"]

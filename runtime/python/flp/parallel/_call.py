@@ -18,7 +18,7 @@ from .._passes import _autograd, _run
 from .._tensors import _check, _top
 from .._tensors._compile import outside_graphs
 from .._tensors._operands import GRADIENTS, OPERANDS, Operands
-from . import _merge, _weights
+from . import _merge, _scores, _weights
 
 # Rows of a gathered chunk, of all ranks together: enough for the kernels' full rate.
 CHUNK_ROWS = 4096
@@ -33,9 +33,10 @@ class Call:
     reduce_dtype  what grad_hidden is summed over the ranks in; None: it is not summed
     gather        gives a context manager in which weight and bias have their values; None: they always have
     empty         whether this rank's shard is nothing but padding
+    scores        values of all scores that stand behind logprob: 1 for lse, 2 for lse and their mean
     """
 
-    __slots__ = ("settings", "group", "merge", "chunk", "reduce_dtype", "gather", "empty")
+    __slots__ = ("settings", "group", "merge", "chunk", "reduce_dtype", "gather", "empty", "scores")
 
     def partial(self, ops, grads, top=None):
         """The statistics of all rows on this rank's shard -> (N,4), or (N,4+K) of K targets a row, and what each chunk
@@ -83,14 +84,17 @@ class Call:
         best = _top.merged([self.group.gather(values) for values in (top.ids, t)], logprob, stats, self.settings.topk)
         return (*best, *rank)
 
+    def known(self, target):
+        """The targets, those that are no ids ignored: the pass itself finds and counts them."""
+        return target.masked_fill((target < 0) | (target >= self.settings.total), self.settings.ignore_index)
+
     def _target_score(self, ops):
         """(N) the targets' scores in log2 units, whatever rank has them: the maxima of lists of the target alone."""
         settings, target, n = copy.copy(self.settings), ops.target, ops.target.shape[0]
         settings.topk, settings.rank, settings.tail, settings.entropy = 0, False, 0.0, False
         score = _merge.nothing(n, 0, target.device)[:, 0].contiguous()
         if not self.empty:
-            is_bad = (target < 0) | (target >= settings.total)  # the pass itself finds and counts them
-            alone = {"target": target.masked_fill(is_bad, settings.ignore_index), "list_ids": target,
+            alone = {"target": self.known(target), "list_ids": target,
                      "list_offsets": torch.arange(n + 1, device=target.device)}
             score = _run.partial(Operands(**{name: alone.get(name, getattr(ops, name)) for name in OPERANDS}),
                                  settings)[:, 0].contiguous()
@@ -120,12 +124,16 @@ class Call:
         kept = _run.keep_piece(ops, settings[rows], grads) if settings else None
         return _run.partial(ops, settings.get(rows, self.settings), kept, top), kept
 
-    def combine(self, partial, target, ops):
-        """Merges over the ranks -> logprob (N), entropy (N) or None, stats (N,4)"""
+    def merged(self, partial, target):
+        """The partials of all ranks -> (R,N,4) or (1,N,4), with the scores of K targets behind them"""
         settings = self.settings
         valid = 0 if self.empty else settings.valid
         owned = (target >= settings.offset) & (target < settings.offset + valid)
-        partials = _merge.merged(self.merge, self.group, partial, owned, settings.entropy)
+        return _merge.merged(self.merge, self.group, partial, owned, settings.entropy)
+
+    def combine(self, partials, target, ops):
+        """What the merged partials say -> logprob (N), entropy (N) or None, stats (N,4)"""
+        settings = self.settings
         if self.empty:
             settings = copy.copy(settings)
             settings.offset = settings.valid = 0
@@ -208,7 +216,8 @@ class Call:
             if kept is not None:
                 settings = copy.copy(settings)
                 settings.budget = kept.settings.budget  # that of the forward pass
-            made = _run.backward(ops, settings, grads, stats, *upstream, kept)
+            backward = _scores.backward if self.scores else _run.backward
+            made = backward(ops, settings, grads, stats, *upstream, kept)
         dh, grad_weight, grad_bias, *adapter = made
         if adapter and adapter[0] is not None:
             adapter[0] = adapter[0].float()
@@ -237,15 +246,16 @@ class ParallelLogprob(torch.autograd.Function):
                               work.list_ids, *adapter, stats, *(each.memory for each in kept))
         ctx.call, ctx.kept_settings = call, [each.settings for each in kept]
         ctx.set_materialize_grads(False)
-        _autograd.mark_constants(ctx, results, call.settings)
+        if not call.scores:
+            _autograd.mark_constants(ctx, results, call.settings)
         return results if len(results) > 1 else results[0]
 
     @staticmethod
     @outside_graphs
     def backward(ctx, grad_logprob, *others):
         grads, results = _autograd.used_grads(ctx), (None,) * 3
-        grad_entropy = others[0] if ctx.call.settings.entropy else None
-        if grads and not (grad_logprob is None and grad_entropy is None):
+        others = others[:ctx.call.scores or ctx.call.settings.entropy] or (None,)
+        if grads and any(grad is not None for grad in (grad_logprob, *others)):
             with contextlib.ExitStack() as stack:
                 if ctx.call.gather is not None:
                     stack.enter_context(ctx.call.gather())
@@ -254,7 +264,7 @@ class ParallelLogprob(torch.autograd.Function):
                 kept = [] if grads != ctx.grads else \
                     [_run.Kept.again(*each) for each in zip(memories, ctx.kept_settings)]
                 results = _autograd.last_derivative(functools.partial(gradients, ctx.call, grads, kept), *saved,
-                                                    grad_logprob, grad_entropy)
+                                                    grad_logprob, *others)
                 if grads & ~_c.GRAD_HIDDEN:
                     # Autograd adds a gradient to a parameter of the same shape: closed when the whole pass has ended.
                     torch.autograd.Variable._execution_engine.queue_callback(stack.pop_all().close)
@@ -263,20 +273,23 @@ class ParallelLogprob(torch.autograd.Function):
 
 def gradients(call, grads, kept, *tensors):
     """call.backward of the tensors that were saved, with their upstream gradients; the adapter's in its dtypes."""
-    *operands, stats, grad_logprob, grad_entropy = tensors
-    made = call.backward(Operands(*operands), grads, stats, (grad_logprob, grad_entropy), kept)
+    operands, (stats, *upstream) = tensors[:len(OPERANDS)], tensors[len(OPERANDS):]
+    made = call.backward(Operands(*operands), grads, stats, upstream, kept)
     return (*made[:3], *_autograd.of_dtypes(made[3:], operands[-2:]))
 
 
 def scored(call, ops, grads):
-    """-> logprob (N), the entropy (N) if asked for and the best tokens, ids (N,K), logprobs (N,K), rest (N), as one
-    tuple; stats (N,4), the Operands that the backward pass shall have, and what it finds kept"""
+    """-> logprob (N), the entropy (N) if asked for and the best tokens, ids (N,K), logprobs (N,K), rest (N), or what
+    call.scores says, as one tuple; stats (N,4) or (N,8), the Operands that the backward pass has, what is kept"""
     work, top = ops, call.top(ops)
     if call.chunk and ops.rows is not None:
         work = copy.copy(ops)
         work.target, work.rows = listed_only(ops.target, ops.rows, call.settings.ignore_index), None
     partial, kept = call.partial(work, grads, top)
-    logprob, entropy, stats = call.combine(partial, ops.target, ops)
+    logprob, entropy, stats = call.combine(call.merged(partial, ops.target), ops.target, ops)
+    if call.scores:
+        values, stats = _scores.values(call, work, stats)
+        return (logprob, *values), stats, work, kept
     results = (logprob,) if entropy is None else (logprob, entropy)
     return results + (() if top is None else call.best(top, logprob, stats)), stats, work, kept
 

@@ -121,10 +121,16 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
             one rank refuses, all refuse where they gather sizes; elsewhere the others wait for it, for the group's
             timeout
     """
-    options = {"temperature": temperature, "rows": rows, "softcap": softcap, "scale": scale,
-               "ignore_index": ignore_index, "budget": budget, "entropy": entropy, "save": save, "keep": keep,
-               "tail": tail, "tail_report": tail_report, "mixed": mixed, "lora": lora,
-               "grad_weight_accumulate": grad_weight_accumulate}
+    call, results = of_shards(NAME, **locals())
+    return call.shaped(results)
+
+
+NAME, TRANSFORMS = "flp.parallel.linear_logprob", "torch.autograd"
+
+
+def of_shards(name, hidden, weight_shard, target, bias_shard, *, group, vocab_offset, vocab_valid, vocab_total, merge,
+              reduce_grad_hidden, reduce_dtype, sequence_parallel, gather, topk=0, rank=False, scores=0, **options):
+    """A call as linear_logprob has it -> the Call of this rank, and what autograd gives of it. scores: _call.Call's"""
     if merge not in _merge.METHODS:
         _check.refuse(ValueError, "merge", repr(merge), ", ".join(_merge.METHODS))
     if gather is not None and not callable(gather):
@@ -133,11 +139,11 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
     _check.tensor_of("target", target)
     _together.check({"target": _together.several(target, hidden), "gather": gather, "topk": topk, "rank": rank,
                      "sequence_parallel": sequence_parallel, **options})
-    _transforms.check_plain(NAME, (weight_shard, bias_shard, hidden, target, temperature, rows,
-                                   getattr(lora, "a", None), getattr(lora, "b", None)), TRANSFORMS)
+    _transforms.check_plain(name, (weight_shard, bias_shard, hidden, target, options["temperature"],
+                                   options.get("rows"), *(getattr(options["lora"], x, None) for x in "ab")), TRANSFORMS)
     whole_group = _group.group_of(group)
-    shared: Any = _call.Call()
-    shared.merge = merge
+    shared = _call.Call()
+    shared.merge, shared.scores = merge, scores
     parameters = [parameter for parameter in (weight_shard, bias_shard) if parameter is not None]
     shared.gather = None if gather is None else functools.partial(_entered, gather, parameters)
     given = _weights.Place(*(value if value is None else _check.within(field, value, least, _check.VOCAB_MAX)
@@ -150,15 +156,12 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
             shared.group = _group.Group(None) if weight.replicated else whole_group
             shared.chunk = _chunk_of(sequence_parallel, shared.group, weight.replicated)
             shared.reduce_dtype = _reduction_of(hidden, reduce_grad_hidden, reduce_dtype, shared)
-            call = _checked(shared, whole_group, hidden, weight.tensor, target, bias_shard, options, topk, rank)
+            call = _checked(name, shared, whole_group, hidden, weight.tensor, target, bias_shard, options, topk, rank)
         place = _weights.place_of(weight_shard, weight.tensor.shape[0], weight.place or given, shared.group)
-        return call.shaped(_run(shared, call, place, topk, rank))
+        return call, _run(shared, call, place, topk, rank)
 
 
-NAME, TRANSFORMS = "flp.parallel.linear_logprob", "torch.autograd"
-
-
-def _checked(shared, group, hidden, weight, target, bias, options, topk, rank):
+def _checked(name, shared, group, hidden, weight, target, bias, options, topk, rank):
     """The call of this rank. shared: what the ranks share; weight: what this rank has of it"""
     bias = bias if bias is None else _weights.local_of("bias_shard", bias, group).tensor
     lora = options["lora"]
@@ -168,7 +171,7 @@ def _checked(shared, group, hidden, weight, target, bias, options, topk, rank):
             for field, value in (("a", lora.a), ("b", lora.b)) if isinstance(value, Tensor)})
     lead = target.shape[:hidden.dim() - 1]
     _check_rows(hidden, lead, shared)
-    call = Call(NAME, hidden, weight, target, bias, instead=TRANSFORMS, names=("weight_shard", "bias_shard"),
+    call = Call(name, hidden, weight, target, bias, instead=TRANSFORMS, names=("weight_shard", "bias_shard"),
                 lead=lead if shared.chunk else None, asked={"topk": topk, "rank": rank}, **options)
     call.settings.wide_grads = _c.GRAD_LORA_A | (_c.GRAD_HIDDEN if shared.reduce_dtype is torch.float32 else 0)
     return call
