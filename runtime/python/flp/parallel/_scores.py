@@ -2,11 +2,11 @@
 
 Invariant: no kernel but those of logprob and the entropy H runs. With g, c, n the derivatives by logprob, lse and mean
 
-    dz_v = ((g + n)·[v = y] − (g − c)·p_v)·∂t/∂x  +  n·(1/V − [v = y])·∂t/∂x
+    dz_v = (g·([v = y] − p_v) + c·p_v + n/V)·∂t/∂x
 
-The first term is that of a derivative e by H, which adds −e·p_v·(log p_v + H): a little e, and as H a number so large
-that e·H is −(c + n). The second is that of logprob at a temperature so high that every p_v is 1/V, where the mean of the
-scores comes from too: a second pass over the head, forward and backward.
+A derivative e by H adds −e·p_v·(log p_v + H): with a little e, and as H a number so large that e·H is −c, that is c·p_v.
+The last term is that of lse at a temperature so high that every p_v is 1/V, where the mean of the scores comes from
+too: a second pass over the head, forward and backward.
 """
 import copy
 
@@ -22,7 +22,7 @@ FAR = 2.0**30  # as H so far from any log p that these do not count
 def values(call, ops, stats):
     """-> lse (N), or it and the mean (N), as call.scores says; stats for backward"""
     lse = (LN2 * (stats[:, 0].double() + stats[:, 1])).float()
-    stats = torch.cat([stats[:, :3], torch.full_like(stats[:, 3:], -FAR)], 1)
+    stats = _far(stats)
     if call.scores == 1:
         return (lse,), stats
     hot, (own, settings) = copy.copy(call), _heated(ops, call.settings)
@@ -32,7 +32,11 @@ def values(call, ops, stats):
     s, mean = s.sum(0), (m * s + q).sum(0) / s.sum(0) * (LN2 * HOT)
     columns = settings.total if ops.list_offsets is None else ops.list_offsets.diff()
     mean = mean.masked_fill(s * (1 + 2.0**-22) < columns, -torch.inf).float()  # a score of -inf adds no 1
-    return (lse, mean), torch.cat([stats, hot.combine(partials, own.target, own)[2]], 1)
+    return (lse, mean), torch.cat([stats, _far(hot.combine(partials, own.target, own)[2])], 1)
+
+
+def _far(stats):
+    return torch.cat([stats[:, :3], torch.full_like(stats[:, 3:], -FAR)], 1)
 
 
 def _heated(ops, settings):
@@ -47,12 +51,11 @@ def _heated(ops, settings):
 def backward(ops, settings, grads, stats, *rest):
     """_run.backward with derivatives by logprob, lse and, where it is a value, the mean. rest: these (N), kept"""
     *upstream, kept = rest
-    g, c, *n = (torch.zeros_like(stats[:, 0]) if grad is None else grad for grad in upstream)
-    first = stats[:, :4], g + sum(n), (c + sum(n)) / FAR
+    g, c, *n = upstream
     if not n:
-        return _run.backward(ops, settings, grads, *first, kept)
+        return _run.backward(ops, settings, grads, stats, g, c / FAR, kept)
     wide = copy.copy(settings)
     wide.wide_grads = grads
-    made = _run.backward(ops, wide, grads, *first, kept), \
-        _run.backward(*_heated(ops, wide), grads, stats[:, 4:], n[0] * -HOT, None)
+    made = _run.backward(ops, wide, grads, stats[:, :4], g, c / FAR, kept), \
+        _run.backward(*_heated(ops, wide), grads, stats[:, 4:], None, n[0] * (HOT / FAR))
     return tuple(None if one is None else one + other for one, other in zip(*made))
