@@ -71,10 +71,11 @@ def variants(words):
 
 
 def with_and_without(words):
-    """A benchmark with a tail, several targets, or of best columns and ranks, runs the same without, too."""
+    """A benchmark with a tail, several targets without a loss over them, or of best columns and ranks, runs the same
+    without, too."""
     plain = list(words)
     for option, width in (("--tail", 2), ("--targets", 2), ("--topk", 2), ("--rank", 1)):
-        if option in plain:
+        if option in plain and not (option == "--targets" and "--loss" in plain):
             at = plain.index(option)
             plain = plain[:at] + plain[at + width:]
     return [words] if plain == words else [words, plain]
