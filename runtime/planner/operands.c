@@ -35,9 +35,8 @@ static double source_bytes(const flp_planner *p) {
 
 /* Read and written, by a launch of its own. */
 double planner_slice_cost(const flp_planner *p, int64_t columns) {
-  static const double launch_seconds = 4e-6;
   if (!flp_weight_is_sliced(&p->spec)) return 0;
-  return (double)columns * (source_bytes(p) + (double)row_bytes(p)) / p->bandwidth + launch_seconds;
+  return (double)columns * (source_bytes(p) + (double)row_bytes(p)) / p->bandwidth + planner_launch_seconds;
 }
 
 /* Two warps of a multiprocessor have 2 KiB each on the way, which come within some 1.3 us; a quarter is added, as products
