@@ -12,6 +12,8 @@
 #define TYPE_map FLP_ABI_MAP
 #define TYPE_region FLP_ABI_PTR
 #define TYPE_region_or_null FLP_ABI_PTR
+#define TYPE_arg(type) TYPE_##type
+#define TYPE_call(type) TYPE_##type
 #define GIVEN(name) FLP_ABI_GIVEN, (uint32_t)offsetof(GIVEN_STRUCT, name)
 #define SOURCE_ptr GIVEN
 #define SOURCE_i64 GIVEN
@@ -21,6 +23,10 @@
 #define SOURCE_map GIVEN
 #define SOURCE_region(name) FLP_ABI_REGION, FLP_REGION_##name
 #define SOURCE_region_or_null(name) FLP_ABI_REGION_OR_NULL, FLP_REGION_##name
+#define ARG(name) FLP_ABI_ARG, (uint32_t)offsetof(flp_args, name)
+#define CALL(name) FLP_ABI_CALL, (uint32_t)offsetof(flp_call_values, name)
+#define SOURCE_arg(type) ARG
+#define SOURCE_call(type) CALL
 
 #define PARAM(kind, name) {#name, TYPE_##kind, (uint32_t)offsetof(STRUCT, name), SOURCE_##kind(name)},
 

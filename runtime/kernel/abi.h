@@ -7,7 +7,8 @@
  *
  * Kinds: ptr, a device pointer, which may be null only where the list says so; i64, i32, f32, f64; map, a CUtensorMap
  * by value; region, the workspace array of that name; region_or_null, the same, null where the layout of the call has
- * none. A launch does not fill regions: flp_launch takes them from the call's layout (launch.h).
+ * none; arg(ptr) and so on: the field of that name of the call's flp_args; call(ptr): that of flp_call_values. A launch
+ * fills none of the last four: flp_launch takes them from the call (launch.h).
  *
  * Index spaces. A "row" is a row of the caller's hidden (0 <= row < n). Rows that cost work are compacted by `prepare`
  * into "active rows" a (0 <= a < *count), in ascending order: row = index[a]. All workspace arrays over rows are
@@ -18,6 +19,8 @@
 
 #include <stddef.h>
 #include <stdint.h>
+
+#include "runtime/flp.h"
 
 /* The workspace arrays; each starts 256-byte aligned. The planner says which of them a pass has. */
 #define FLP_REGION_LIST(R)                                                                             \
@@ -140,7 +143,7 @@ enum flp_part {
 /* What kernels that read rows of the head by themselves need of an adapter, where key.lora says that there is one (see
  * "a low-rank adapter" below): u by active row, and B. */
 #define FLP_ADAPTER_PARAMS(P)                                              \
-  P(region_or_null, lora_u) P(ptr, lora_b) P(i64, lora_b_stride) P(i32, rank)
+  P(region_or_null, lora_u) P(arg(ptr), lora_b) P(arg(i64), lora_b_stride) P(call(i32), rank)
 
 /* module rows: entry prepare, one CTA. Classifies each row (row_class, FLP_ROW_*), compacts the active ones and
  * fills the outputs of the others: left out -> 0, bad -> NaN (partial: maximum -SCORE_LIMIT or NaN, sums 0, target -inf).
@@ -153,13 +156,13 @@ enum flp_part {
   P(ptr, temperature) /* (n) f32 or null */                                                                   \
   P(f32, row_scale)   /* used when temperature is null: unit/T */                                             \
   P(f32, unit)        /* a·log2(e), or softcap·log2(e) */                                                   \
-  P(ptr, rows)        /* (row_count) i32 or null */                                                           \
-  P(i64, row_count)                                                                                           \
-  P(i64, n)                                                                                                   \
-  P(i64, ignore_index)                                                                                        \
-  P(i64, vocab_offset)                                                                                        \
+  P(arg(ptr), rows)        /* (row_count) i32 or null */                                                      \
+  P(arg(i64), row_count)                                                                                      \
+  P(arg(i64), n)                                                                                              \
+  P(arg(i64), ignore_index)                                                                                   \
+  P(arg(i64), vocab_offset)                                                                                   \
   P(i64, vocab_valid)                                                                                         \
-  P(i64, vocab_total)                                                                                         \
+  P(arg(i64), vocab_total)                                                                                    \
   P(ptr, grad_logprob) /* (n) f32 or null */                                                                  \
   P(ptr, grad_entropy) /* (n) f32 or null */                                                                  \
   P(ptr, logprob)      /* outputs to fill for inactive rows, each may be null */                              \
@@ -171,7 +174,7 @@ enum flp_part {
   P(region, local_target) /* (n) i32 out, by active row: target - vocab_offset, or -1 if not in this shard */ \
   P(region, scale)        /* (n) f32 out, by active row: row_scale */                                         \
   P(region, count)        /* (1) i32 out: active rows */                                                      \
-  P(ptr, error_word)      /* (1) i32, added to: bad rows and bad row ids */
+  P(call(ptr), error_word)      /* (1) i32, added to: bad rows and bad row ids */
 
 /* module forward: entry forward. One CTA a unit: a panel of tile_rows of the active rows [row_begin, row_end) x
  * unit_columns columns.
@@ -179,13 +182,13 @@ enum flp_part {
  * zy: (n) f32 by active row: raw score z + b of the target (before cap and scale), written by the one CTA that meets
  * it. */
 #define FLP_FORWARD_PARAMS(P)                                              \
-  P(ptr, hidden)       /* (n,D) */                                         \
-  P(i64, hidden_stride)                                                    \
+  P(arg(ptr), hidden)       /* (n,D) */                                    \
+  P(arg(i64), hidden_stride)                                               \
   P(ptr, weight)       /* (V,D) */                                         \
   P(i64, weight_stride)                                                    \
   P(ptr, bias)         /* (V) or null */                                   \
   P(region, index) P(region, local_target) P(region, scale) P(region, count) \
-  P(f32, cap_in)       /* a/softcap; unused without softcap */             \
+  P(call(f32), cap_in)       /* a/softcap; unused without softcap */       \
   P(i32, depth)        /* D */                                             \
   P(i32, vocab_valid)                                                      \
   P(i32, row_begin) P(i32, row_end)                                        \
@@ -204,7 +207,7 @@ enum flp_part {
   P(map, weight_map)   /* (vocab_valid,D) */                               \
   P(ptr, bias)         /* (V) or null */                                   \
   P(region, local_target) P(region, scale) P(region, count)                \
-  P(f32, cap_in) P(i32, depth) P(i32, vocab_valid)                         \
+  P(call(f32), cap_in) P(i32, depth) P(i32, vocab_valid)                   \
   P(i32, n) P(i32, row_begin) P(i32, row_end)                              \
   P(region, part) P(i64, capacity) P(region, zy)                           \
   P(region, turn) /* (1) i32, 0 before and after the launch: the next unit */
@@ -213,7 +216,7 @@ enum flp_part {
  * out[a - row_begin] and zeroes what follows up to a multiple of FLP_GATHER_ROWS, unless every row is active; and sets
  * *turn to 0. hidden and out allow 16-byte accesses. */
 #define FLP_GATHER_PARAMS(P)                                               \
-  P(ptr, hidden) P(i64, hidden_stride) P(region, index) P(region, count)   \
+  P(arg(ptr), hidden) P(arg(i64), hidden_stride) P(region, index) P(region, count) \
   P(i32, n) P(i32, row_begin) P(i32, row_end) P(i32, depth)                \
   P(ptr, out) P(i64, out_stride) P(region, turn)
 
@@ -225,27 +228,27 @@ enum flp_part {
   P(region, part) P(i64, capacity) P(i32, parts) P(i32, fold) P(region, zy) \
   P(region, index) P(region, local_target) P(region, scale) P(region, count) \
   P(i32, row_begin) P(i32, row_end)                                        \
-  P(f32, cap_in) P(i32, capped) /* capped: 1 if softcap applies to zy */   \
+  P(call(f32), cap_in) P(call(i32), capped) /* capped: 1 if softcap applies to zy */ \
   P(ptr, logprob) P(ptr, entropy) P(ptr, stats) P(ptr, partial)            \
-  P(ptr, error_word) /* (1) i32, added to: rows beyond FLP_SCORE_LIMIT */
+  P(call(ptr), error_word) /* (1) i32, added to: rows beyond FLP_SCORE_LIMIT */
 
 /* module rows: entry merge, one thread an active row. Folds the partials of all shards in rank order; else as combine. */
 #define FLP_MERGE_PARAMS(P)                                                \
-  P(ptr, partial) /* (shard_count, n, 4) */                                \
-  P(i64, shard_count) P(i64, n)                                            \
+  P(arg(ptr), partial) /* (shard_count, n, 4) */                           \
+  P(arg(i64), shard_count) P(arg(i64), n)                                  \
   P(region, index) P(region, scale) P(region, count)                       \
-  P(f32, cap_in) P(i32, capped)                                            \
-  P(ptr, logprob) P(ptr, entropy) P(ptr, stats)                            \
-  P(ptr, error_word) /* as in combine */
+  P(call(f32), cap_in) P(call(i32), capped)                                \
+  P(arg(ptr), logprob) P(arg(ptr), entropy) P(arg(ptr), stats)             \
+  P(call(ptr), error_word) /* as in combine */
 
 /* module rows: entry record, one thread an active row of [row_begin, row_end): the four numbers that the dz epilogue
  * needs, {m, A, B, dz_y} with dz = 2^u·(A + B·u), u = t - m; and bound, an upper bound of |dz| over the row. A row whose
  * upstream gradients are zero has A = B = dz_y = 0, whatever its stats, and dz 0, whatever its scores. */
 #define FLP_RECORD_PARAMS(P)                                               \
-  P(ptr, stats) P(ptr, grad_logprob) P(ptr, grad_entropy)                  \
+  P(arg(ptr), stats) P(ptr, grad_logprob) P(arg(ptr), grad_entropy)        \
   P(region, index) P(region, scale) P(region, count)                       \
   P(i32, row_begin) P(i32, row_end)                                        \
-  P(f32, cap_in) P(i32, capped)                                            \
+  P(call(f32), cap_in) P(call(i32), capped)                                \
   P(region, record) /* (n,4) f32 */                                        \
   P(region, bound)  /* (n) f32 */
 
@@ -257,12 +260,12 @@ enum flp_part {
  * recomputes the scores and stores their gradient, dz[a - row_begin][v - column_begin], in the operand dtype.
  * bias_part: [tile row][column_end - column_begin] f32 column sums, null if the bias needs no gradient. */
 #define FLP_DZ_PARAMS(P)                                                   \
-  P(ptr, hidden) P(i64, hidden_stride)                                     \
-  P(ptr, weight) P(i64, weight_stride)                                     \
-  P(ptr, bias)                                                             \
+  P(arg(ptr), hidden) P(arg(i64), hidden_stride)                           \
+  P(arg(ptr), weight) P(arg(i64), weight_stride)                           \
+  P(arg(ptr), bias)                                                        \
   P(region, index) P(region, local_target) P(region, scale) P(ptr, count)  \
   P(region, record)                                                        \
-  P(f32, cap_in) P(i32, depth)                                             \
+  P(call(f32), cap_in) P(i32, depth)                                       \
   P(i32, row_begin) P(i32, row_end) P(i32, column_begin) P(i32, column_end) \
   P(i32, tiles_m) /* ceil((row_end - row_begin)/tile_rows) */              \
   P(i32, tiles_n) /* ceil((column_end - column_begin)/tile_columns) */     \
@@ -280,9 +283,9 @@ enum flp_part {
   P(map, gathered_map) /* (row_end - row_begin, D): its active rows */      \
   P(map, weight_map)   /* (column_end - column_begin, D) */                 \
   P(map, dz_map)       /* (row_end - row_begin, column_end - column_begin) */ \
-  P(ptr, bias)                                                              \
+  P(arg(ptr), bias)                                                         \
   P(region, local_target) P(region, scale) P(ptr, count) P(region, record)  \
-  P(f32, cap_in) P(i32, depth) P(i32, n)                                    \
+  P(call(f32), cap_in) P(i32, depth) P(i32, n)                              \
   P(i32, row_begin) P(i32, row_end) P(i32, column_begin) P(i32, column_end) \
   P(region_or_null, scale_pair) P(ptr, bias_part)                           \
   P(region, turn) /* (1) i32, 0 before and after the launch: the next unit */
@@ -346,7 +349,7 @@ enum flp_part {
 
 /* module rows: entry fill, one warp a row: writes grad_hidden rows that have no work: 0, or NaN for bad rows. */
 #define FLP_FILL_PARAMS(P)                                                 \
-  P(region, row_class) P(ptr, out) P(i64, out_stride) P(i32, depth) P(i64, n) \
+  P(region, row_class) P(ptr, out) P(i64, out_stride) P(call(i32), depth) P(arg(i64), n) \
   P(i32, out_is_f32) /* 1: out is f32, 0: operand dtype */
 
 /* module select: scores that exist already, (n,V) in the operand dtype; "numbers" are f32, or f64 where that is it.
@@ -444,11 +447,11 @@ enum flp_part {
  * of the first columns is. Sets the row's emit_gate and emit_count to 0. */
 #define FLP_EMIT_FLOOR_PARAMS(P)                                           \
   P(ptr, part) P(i64, capacity) /* [3][capacity] f32 by a - row_begin, or null */ \
-  P(ptr, old_lse) /* (n) f32 by row, nats, or null */                      \
+  P(arg(ptr), old_lse) /* (n) f32 by row, nats, or null */                 \
   P(ptr, zy)      /* (n) f32 by active row, raw score of the target, or null */ \
   P(ptr, old_logprob) /* (n) f32 by row, nats, or null */                  \
   P(region, index) P(region, local_target) P(region, scale) P(region, count) \
-  P(f32, cap_in) P(i32, capped) /* capped: 1 if softcap applies to zy */   \
+  P(call(f32), cap_in) P(call(i32), capped) /* capped: 1 if softcap applies to zy */ \
   P(i32, row_begin) P(i32, row_end)                                        \
   P(f32, log2_threshold)                                                   \
   P(ptr, floor)      /* (n) f32 by active row, out */                      \
@@ -483,18 +486,18 @@ enum flp_part {
  * bytes. */
 #define FLP_OWN_SCORES_PARAMS(P)                                           \
   FLP_ADAPTER_PARAMS(P)                                                    \
-  P(ptr, hidden) P(i64, hidden_stride)                                     \
+  P(arg(ptr), hidden) P(arg(i64), hidden_stride)                           \
   P(ptr, weight) P(i64, weight_stride) /* see key.weight_form */                 \
-  P(ptr, bias) /* (V) operand dtype or null */                             \
+  P(arg(ptr), bias) /* (V) operand dtype or null */                        \
   P(region, index) P(region, local_target) P(region, count)                \
-  P(i32, depth) P(i32, row_begin) P(i32, row_end)                          \
+  P(call(i32), depth) P(i32, row_begin) P(i32, row_end)                    \
   P(region, zy)
 
 /* module tail: entry tail_mean, one CTA 32 vectors of D: tail_mean = the mean of every so many rows of weight, of
  * FLP_TAIL_SAMPLES, or of all where there are fewer. */
 #define FLP_TAIL_MEAN_PARAMS(P)                                            \
-  P(ptr, weight) P(i64, weight_stride)                                     \
-  P(i32, vocab_valid) P(i32, depth)                                        \
+  P(arg(ptr), weight) P(arg(i64), weight_stride)                           \
+  P(call(i32), vocab_valid) P(call(i32), depth)                            \
   P(region, tail_mean) /* (D) f32 out */
 
 /* What tail_rows and tail_entries read of a row, and of its list, sorted (emit_sort). With softcap dz is times
@@ -505,9 +508,9 @@ enum flp_part {
   P(region, tail_column) /* (n,emit_capacity) i32 by active row */         \
   P(region, tail_score)  /* (n,emit_capacity) f32: t - tail_floor[a] */    \
   P(i32, emit_capacity)                                                    \
-  P(ptr, stats) /* (n,4) f32 by row */                                     \
+  P(arg(ptr), stats) /* (n,4) f32 by row */                                \
   P(region, record) P(region, index) P(region, local_target) P(region, scale) P(region, count) \
-  P(i32, capped)                                                           \
+  P(call(i32), capped)                                                     \
   P(f32, log2_threshold)
 
 /* module tail: entry tail_rows, one warp an active row: what its list keeps and lacks.
@@ -534,7 +537,7 @@ enum flp_part {
 #define FLP_TAIL_CHOOSE_PARAMS(P)                                          \
   P(region, tail_left) P(region, tail_sum) P(region, index) P(region, count) \
   P(f32, tail) P(i32, list_capacity)                                       \
-  P(ptr, grad_logprob) P(ptr, grad_entropy) /* (n) f32 by row, or null */  \
+  P(arg(ptr), grad_logprob) P(arg(ptr), grad_entropy) /* (n) f32 by row, or null */ \
   P(region, list_length)  /* in and out */                                 \
   P(region, tail_offsets) /* (n) i64 out by row: the first entry of an active row */ \
   P(region, tail_total)   /* (1) i32 out: entries */                       \
@@ -565,7 +568,7 @@ enum flp_part {
 #define FLP_TOP_LIST_PARAMS(P)                                              \
   P(region_or_null, top_column) /* (chunk,top_places) i32: rows of weight */ \
   P(region_or_null, top_score)  /* (chunk,top_places) f32: t */             \
-  P(i32, top_places)                                                        \
+  P(call(i32), top_places)                                                  \
   P(region, top_count) /* (chunk) i32: columns that came to the list, which may be more than there are places */ \
   P(region, top_low) P(region, top_floor) P(region, top_mark) /* (chunk) f32 */ \
   P(region, top_above) /* (chunk) i32 */
@@ -577,9 +580,9 @@ enum flp_part {
  * (ranks 1), of a target on another shard from target_score, or NULL; no lost rows. */
 #define FLP_TOP_BEGIN_PARAMS(P)                                             \
   P(region, local_target) P(region, scale) P(region, count) P(region, zy)   \
-  P(f32, cap_in) P(i32, capped)                                             \
+  P(call(f32), cap_in) P(call(i32), capped)                                 \
   P(i32, row_begin) P(i32, row_end)                                         \
-  P(i32, best)  /* K */                                                     \
+  P(call(i32), best)  /* K */                                               \
   P(i32, ranks) /* 1: rank is wanted */                                     \
   P(region, index) P(ptr, target_score)                                     \
   P(region, top_count) P(region, top_low) P(region, top_floor) P(region, top_mark) P(region, top_above) \
@@ -589,7 +592,7 @@ enum flp_part {
  * floor; or adds it to top_lost, once. is_first: 1 sets top_above to 0; is_last: 1 leaves lists as they are. */
 #define FLP_TOP_FLOOR_PARAMS(P)                                             \
   P(region, count) P(i32, row_begin) P(i32, row_end)                        \
-  P(i32, best) P(i32, is_first) P(i32, is_last)                             \
+  P(call(i32), best) P(i32, is_first) P(i32, is_last)                       \
   FLP_TOP_LIST_PARAMS(P)                                                    \
   P(region, top_lost)
 
@@ -597,24 +600,24 @@ enum flp_part {
  * vocabulary; column -1 stands for none. segments·best <= top_places. */
 #define FLP_TOP_REDO_PARAMS(P)                                              \
   FLP_ADAPTER_PARAMS(P)                                                     \
-  P(ptr, hidden) P(i64, hidden_stride)                                      \
+  P(arg(ptr), hidden) P(arg(i64), hidden_stride)                            \
   P(ptr, weight) P(i64, weight_stride)                                      \
-  P(ptr, bias) /* (V) operand dtype or null */                              \
+  P(arg(ptr), bias) /* (V) operand dtype or null */                         \
   P(region, index) P(region, scale)                                         \
-  P(f32, cap_in) P(i32, capped)                                             \
-  P(i32, depth) P(i32, vocab_valid) P(i32, row_begin)                       \
-  P(i32, best) P(i32, segments)                                             \
-  P(region_or_null, top_column) P(region_or_null, top_score) P(i32, top_places) \
+  P(call(f32), cap_in) P(call(i32), capped)                                 \
+  P(call(i32), depth) P(call(i32), vocab_valid) P(i32, row_begin)           \
+  P(call(i32), best) P(i32, segments)                                       \
+  P(region_or_null, top_column) P(region_or_null, top_score) P(call(i32), top_places) \
   P(region, top_count) P(region, top_lost)
 
 /* module top: entry top_listed, one warp an active row of [row_begin, row_end): of a row's listed columns the best K, in
  * its list, and how many have t >= top_mark. list_score: as list_scores writes it, times scale is t. */
 #define FLP_TOP_LISTED_PARAMS(P)                                            \
-  P(ptr, offsets)                                                           \
+  P(call(ptr), offsets)                                                     \
   P(region, list_column) P(region, list_length) P(region, list_score)       \
   P(region, index) P(region, scale) P(region, count)                        \
-  P(i32, row_begin) P(i32, row_end) P(i32, best)                            \
-  P(region_or_null, top_column) P(region_or_null, top_score) P(i32, top_places) \
+  P(i32, row_begin) P(i32, row_end) P(call(i32), best)                      \
+  P(region_or_null, top_column) P(region_or_null, top_score) P(call(i32), top_places) \
   P(region, top_count) P(region, top_mark) P(region, top_above)
 
 /* module top: entry top_finish, one CTA an active row: what flp_args names so; each may be null. stats: (n,4) f32 by row,
@@ -622,23 +625,23 @@ enum flp_part {
 #define FLP_TOP_FINISH_PARAMS(P)                                            \
   P(region, count) P(region, index)                                         \
   P(i32, row_begin) P(i32, row_end)                                         \
-  P(i32, best) P(i32, vocab_valid) P(i64, vocab_offset)                     \
-  P(region_or_null, top_column) P(region_or_null, top_score) P(i32, top_places) \
+  P(call(i32), best) P(call(i32), vocab_valid) P(arg(i64), vocab_offset)    \
+  P(region_or_null, top_column) P(region_or_null, top_score) P(call(i32), top_places) \
   P(region, top_count) P(region, top_mark) P(region, top_above)             \
-  P(ptr, stats) P(ptr, partial)                                             \
-  P(ptr, top_ids) P(ptr, top_logprob) P(ptr, top_rest) P(ptr, rank)
+  P(ptr, stats) P(arg(ptr), partial)                                        \
+  P(arg(ptr), top_ids) P(arg(ptr), top_logprob) P(ptr, top_rest) P(arg(ptr), rank)
 
 /* module top: entry top_others, one warp a row: the outputs of rows that are not computed. */
 #define FLP_TOP_OTHERS_PARAMS(P)                                            \
-  P(i64, n) P(region, row_class) P(i32, best)                               \
-  P(ptr, top_ids) P(ptr, top_logprob) P(ptr, top_rest) P(ptr, rank)
+  P(arg(i64), n) P(region, row_class) P(call(i32), best)                    \
+  P(arg(ptr), top_ids) P(arg(ptr), top_logprob) P(arg(ptr), top_rest) P(arg(ptr), rank)
 
 /* module kept: entry keep_reference, one thread an active row of [row_begin, row_end): chooses k_a before scores are kept:
  * from part, the first partial of a forward over the first columns (its maximum never exceeds lse), or, where old_lse is
  * not null, from the LSE of a policy near this one. */
 #define FLP_KEEP_REFERENCE_PARAMS(P)                                       \
   P(ptr, part)    /* [3][capacity] f32 by a - row_begin, or null */        \
-  P(ptr, old_lse) /* (n) f32 by row, nats, or null */                      \
+  P(arg(ptr), old_lse) /* (n) f32 by row, nats, or null */                 \
   P(region, index) P(region, count) P(i32, row_begin) P(i32, row_end)      \
   P(ptr, reference) /* (n) f32 by active row, out */
 
@@ -649,8 +652,8 @@ enum flp_part {
   P(ptr, stats)  /* (n,4) f32 by row */                                    \
   P(region, record) P(ptr, reference)                                      \
   P(region, index) P(region, local_target) P(region, scale) P(region, count) \
-  P(i32, capped) /* 1: softcap */                                          \
-  P(i32, row_begin) P(i32, row_end) P(i32, vocab_valid) P(i32, plain)      \
+  P(call(i32), capped) /* 1: softcap */                                    \
+  P(i32, row_begin) P(i32, row_end) P(call(i32), vocab_valid) P(i32, plain) \
   P(ptr, kept) P(i64, kept_stride)                                         \
   P(region, factor) /* (n) f32 by active row, out: 0 without upstream gradient; 1 if expanded or redone */ \
   P(region, redo)   /* (blocks) i32 out: a `count` for dz */
@@ -662,16 +665,16 @@ enum flp_part {
   P(ptr, kept) P(i64, kept_stride)                                         \
   P(ptr, reference) P(region, record) P(region, scale) P(region, local_target) \
   P(region, count) P(region, redo)                                         \
-  P(i32, capped) /* 1: softcap, times 1 - tanh² */                         \
-  P(i32, row_begin) P(i32, row_end) P(i32, vocab_valid) P(i32, tile_rows)  \
+  P(call(i32), capped) /* 1: softcap, times 1 - tanh² */                   \
+  P(i32, row_begin) P(i32, row_end) P(call(i32), vocab_valid) P(i32, tile_rows) \
   P(region_or_null, bias_part)
 
 /* module kept: entry keep_gather, one warp a row of [row_begin, row_end): out[a - row_begin] = factor[a]·hidden[index[a]],
  * zeros up to a multiple of FLP_GATHER_ROWS; always, also where every row is active. */
 #define FLP_KEEP_GATHER_PARAMS(P)                                          \
-  P(ptr, hidden) P(i64, hidden_stride) P(region, index) P(region, count)   \
+  P(arg(ptr), hidden) P(arg(i64), hidden_stride) P(region, index) P(region, count) \
   P(region, factor)                                                        \
-  P(i32, row_begin) P(i32, row_end) P(i32, depth)                          \
+  P(i32, row_begin) P(i32, row_end) P(call(i32), depth)                    \
   P(ptr, out) P(i64, out_stride)
 
 /* module kept, direction mode (direction.lua): kept without the target's element times weight is the sum S_a that forward
@@ -691,9 +694,9 @@ enum flp_part {
   P(ptr, partial) /* (n,4) f32 by row, of this shard */                    \
   P(ptr, reference) /* (n) f32 by active row, in and out */                \
   P(ptr, slope)   /* (n) f32 by active row, out: 1 - tanh² at the target, 1 without softcap */ \
-  P(f32, cap_in)                                                           \
+  P(call(f32), cap_in)                                                     \
   P(region, record) P(region, index) P(region, scale) P(region, count)     \
-  P(i32, capped) P(i32, row_begin) P(i32, row_end)                         \
+  P(call(i32), capped) P(i32, row_begin) P(i32, row_end)                   \
   P(region, redo)
 
 /* module kept: entry direction_rows, one warp an active row: grad_hidden[index[a]] = A·2^(k_a - m)·sums[a] +
@@ -703,8 +706,8 @@ enum flp_part {
   P(ptr, sums)      /* (n,D) f32 by active row */                          \
   P(ptr, reference) P(ptr, slope) /* (n) f32 by active row */              \
   P(region, record) P(region, index) P(region, local_target) P(region, count) \
-  P(ptr, weight) P(i64, weight_stride)                                     \
-  P(i32, depth)                                                            \
+  P(arg(ptr), weight) P(arg(i64), weight_stride)                           \
+  P(call(i32), depth)                                                      \
   P(ptr, out) P(i64, out_stride)                                           \
   P(i32, out_is_f32) /* 1: out is f32, 0: operand dtype */
 
@@ -714,17 +717,17 @@ enum flp_part {
  * NaN. Inputs that the program does not read may be null; weight null: 1; old_logprob null: logprob itself, as a
  * constant. A row of weight 0 gets zeros, whatever its inputs are. Outputs may be null. */
 #define FLP_LOSS_ROWS_PARAMS(P)                                            \
-  P(ptr, logprob) P(ptr, entropy) P(ptr, old_logprob) P(ptr, ref_logprob)  \
-  P(ptr, advantage) P(ptr, weight)                                         \
+  P(arg(ptr), logprob) P(arg(ptr), entropy) P(arg(ptr), old_logprob) P(arg(ptr), ref_logprob) \
+  P(arg(ptr), advantage) P(ptr, weight)                                    \
   P(ptr, vector0) P(ptr, vector1) P(ptr, vector2) P(ptr, vector3)          \
   P(ptr, vector4) P(ptr, vector5) P(ptr, vector6) P(ptr, vector7)          \
   P(f64, parameter0) P(f64, parameter1) P(f64, parameter2) P(f64, parameter3) \
   P(f64, parameter4) P(f64, parameter5) P(f64, parameter6) P(f64, parameter7) \
-  P(i64, n)                                                                \
+  P(arg(i64), n)                                                           \
   P(ptr, index) P(ptr, count) P(i32, row_begin) P(i32, row_end)            \
   P(ptr, row_class)                                                        \
-  P(ptr, loss) P(ptr, grad_logprob) P(ptr, grad_entropy) /* (n) f32 */     \
-  P(ptr, metrics) /* (metric_count, n) f32 */                              \
+  P(arg(ptr), loss) P(ptr, grad_logprob) P(ptr, grad_entropy) /* (n) f32 */ \
+  P(arg(ptr), metrics) /* (metric_count, n) f32 */                         \
   P(ptr, program) /* flp_loss_code, where key.loss is 0 and the kernel for any program; else unused */
 
 /* module loss_scores: entry loss_scores: as loss_rows, of a program that reads values of all scores of a row. */
@@ -749,7 +752,7 @@ enum flp_part {
   P(ptr, count)  /* (1) i32: at most so many rows; null: all */            \
   P(ptr, factor) /* (rows) f32, null: 1; rows of factor 0 may hold anything */ \
   P(ptr, bias)   /* (rows) operand dtype or null: 0 */                     \
-  P(i32, rows) P(i32, depth) P(i32, slab_rows)                             \
+  P(i32, rows) P(call(i32), depth) P(i32, slab_rows)                       \
   P(ptr, part)   /* (ceil(rows/slab_rows), depth + 1) f32 out */
 
 /* module mean: entry mean_fold, one CTA FLP_MEAN_FOLD_COLUMNS columns: sums of the parts, in an order that follows from their
@@ -758,12 +761,12 @@ enum flp_part {
 
 /* module mean: entry score_rows, one warp an active row of [row_begin, row_end): lse and mean_score in nats, by row. */
 #define FLP_SCORE_ROWS_PARAMS(P)                                           \
-  P(ptr, stats)                                                            \
-  P(ptr, hidden) P(i64, hidden_stride)                                     \
+  P(arg(ptr), stats)                                                       \
+  P(arg(ptr), hidden) P(arg(i64), hidden_stride)                           \
   P(ptr, sums) /* (depth + 1) f32 of weight and bias; null: mean_score is 0, as nothing reads it */ \
   P(region, index) P(region, scale) P(region, count)                       \
   P(region_or_null, list_length) /* columns that the mean is of; null: vocab_valid */ \
-  P(i32, depth) P(i32, vocab_valid) P(i32, row_begin) P(i32, row_end)      \
+  P(call(i32), depth) P(call(i32), vocab_valid) P(i32, row_begin) P(i32, row_end) \
   P(ptr, partial) /* (n,4) f32 by row, where the mean takes a pass: {m, s, q, -} of scores times 2^-40; or null */ \
   P(ptr, lse) P(ptr, mean_score)
 
@@ -771,10 +774,10 @@ enum flp_part {
  * column's raw score. kept_stats: stats as keep_finish takes them, of rows that saved exponentials do not serve with log2 s
  * out of its range; or null. */
 #define FLP_SCORE_RECORD_PARAMS(P)                                         \
-  P(ptr, stats) P(ptr, grad_logprob) P(ptr, grad_entropy) P(ptr, grad_lse) P(ptr, grad_mean) \
+  P(arg(ptr), stats) P(arg(ptr), grad_logprob) P(arg(ptr), grad_entropy) P(ptr, grad_lse) P(ptr, grad_mean) \
   P(region, index) P(region, scale) P(region, count) P(region_or_null, list_length) \
-  P(i32, row_begin) P(i32, row_end) P(i32, vocab_valid)                    \
-  P(f32, cap_in) P(i32, capped)                                            \
+  P(i32, row_begin) P(i32, row_end) P(call(i32), vocab_valid)              \
+  P(call(f32), cap_in) P(call(i32), capped)                                \
   P(region, record) P(region, bound)                                       \
   P(ptr, each) /* (n) f32 by active row */                                 \
   P(ptr, each_record) P(ptr, each_scale) /* (n,4), (n) f32 by active row or null: a record and a scale of 0, with which dz is \
@@ -797,40 +800,40 @@ enum flp_part {
 /* module mean: entry score_list, one warp an active row, behind list_dz: list_dz += each[a], times 1 - tanh² with softcap;
  * not of a row whose stats hold NaN. */
 #define FLP_SCORE_LIST_PARAMS(P)                                           \
-  P(region, index) P(region, count) P(ptr, offsets) P(region, list_length) P(region, list_score) \
-  P(ptr, stats) P(ptr, each)                                               \
-  P(i32, capped)                                                           \
+  P(region, index) P(region, count) P(call(ptr), offsets) P(region, list_length) P(region, list_score) \
+  P(arg(ptr), stats) P(ptr, each)                                          \
+  P(call(i32), capped)                                                     \
   P(region, list_dz)
 
 /* module mean: entry score_hidden, one warp an active row: out += each[a]·sums, of an out of fp32. */
 #define FLP_SCORE_HIDDEN_PARAMS(P)                                         \
   P(ptr, each) P(ptr, sums)                                                \
   P(region, index) P(region, count)                                        \
-  P(i32, depth)                                                            \
+  P(call(i32), depth)                                                      \
   P(ptr, out) P(i64, out_stride)
 
 /* module mean: entry score_head, one CTA FLP_MEAN_HEAD_ROWS columns: adds sums to each row of weight, and sums[depth] to
  * each element of bias, both of fp32; either may be null. */
 #define FLP_SCORE_HEAD_PARAMS(P)                                           \
-  P(ptr, sums) P(i32, depth) P(i32, vocab_valid)                           \
+  P(ptr, sums) P(call(i32), depth) P(i32, vocab_valid)                     \
   P(ptr, weight) P(i64, weight_stride) P(ptr, bias)
 
 /* module loss_targets: entry loss_targets: a loss program over targets compiled, one warp a row; rows, row_class, null
  * and weight 0 as for loss_rows. Targets that are ignore_index take no part, and get 0 in grad_logprob. */
 #define FLP_LOSS_TARGETS_PARAMS(P)                                         \
-  P(ptr, entropy) P(ptr, advantage) P(ptr, weight)                         \
+  P(arg(ptr), entropy) P(arg(ptr), advantage) P(ptr, weight)               \
   P(ptr, vector0) P(ptr, vector1) P(ptr, vector2) P(ptr, vector3)          \
   P(ptr, vector4) P(ptr, vector5) P(ptr, vector6) P(ptr, vector7)          \
   P(f64, parameter0) P(f64, parameter1) P(f64, parameter2) P(f64, parameter3) \
   P(f64, parameter4) P(f64, parameter5) P(f64, parameter6) P(f64, parameter7) \
-  P(ptr, target) /* (n,K) target dtype */                                  \
-  P(i32, targets) P(i64, ignore_index)                                     \
-  P(ptr, target_logprob) P(ptr, teacher_logprob) /* (n,K) f32 */           \
-  P(i64, n)                                                                \
+  P(arg(ptr), target) /* (n,K) target dtype */                             \
+  P(call(i32), targets) P(arg(i64), ignore_index)                          \
+  P(ptr, target_logprob) P(arg(ptr), teacher_logprob) /* (n,K) f32 */      \
+  P(arg(i64), n)                                                           \
   P(ptr, index) P(ptr, count) P(i32, row_begin) P(i32, row_end)            \
   P(ptr, row_class)                                                        \
-  P(ptr, loss) P(ptr, grad_logprob) P(ptr, grad_entropy) /* (n), (n,K), (n) f32 */ \
-  P(ptr, metrics) /* (metric_count, n) f32 */
+  P(arg(ptr), loss) P(ptr, grad_logprob) P(ptr, grad_entropy) /* (n), (n,K), (n) f32 */ \
+  P(arg(ptr), metrics) /* (metric_count, n) f32 */
 
 /* ---- listed columns (spec.listed; FLP_MODE_LISTED) ----
  *
@@ -847,15 +850,15 @@ enum flp_part {
 /* module listed: entry list_check, one thread a row: counts in list_state, 0 before, the rows whose offsets are not
  * 0 <= offsets[r] <= offsets[r + 1] <= list_count. */
 #define FLP_LIST_CHECK_PARAMS(P)                                           \
-  P(ptr, offsets) P(i64, n) P(i64, list_count)                             \
+  P(call(ptr), offsets) P(arg(i64), n) P(arg(i64), list_count)             \
   P(region, list_state) /* (1) i32 */
 
 /* module listed: entry list_sort, one CTA an active row: fills list_column, and where they are not null list_row, of
  * the row's entries, and list_length and list_target: the entry of the target, -1 where it is on another shard or the
  * row is bad. Sorted by setting bits of shared memory, a window of columns at a time. */
 #define FLP_LIST_SORT_PARAMS(P)                                            \
-  P(ptr, offsets) P(ptr, ids) /* (list_count) target dtype */              \
-  P(i64, vocab_offset) P(i64, vocab_valid) P(i64, vocab_total)             \
+  P(call(ptr), offsets) P(call(ptr), ids) /* (list_count) target dtype */  \
+  P(arg(i64), vocab_offset) P(arg(i64), vocab_valid) P(arg(i64), vocab_total) \
   P(region, index) P(region, local_target) P(region, count)                \
   P(region, list_state)                                                    \
   P(region, list_column) /* (list_count) i32: this shard's rows of weight */ \
@@ -863,26 +866,26 @@ enum flp_part {
   P(region, list_length) /* (n) i32 by active row */                       \
   P(region, list_target) /* (n) i32 by active row */                       \
   P(region, row_class)   /* (n) u8 by row: FLP_ROW_BAD of bad rows */      \
-  P(ptr, error_word)     /* (1) i32, added to: bad rows */
+  P(call(ptr), error_word)     /* (1) i32, added to: bad rows */
 
 /* module listed: entry list_scores, one CTA an active row: list_score of its entries, and x of entry list_target[a] as
  * zy, NaN in a bad row. hidden, weight allow accesses of key.alignment bytes. */
 #define FLP_LIST_SCORES_PARAMS(P)                                          \
   FLP_ADAPTER_PARAMS(P)                                                    \
-  P(ptr, hidden) P(i64, hidden_stride)                                     \
+  P(arg(ptr), hidden) P(arg(i64), hidden_stride)                           \
   P(ptr, weight) P(i64, weight_stride)                                     \
-  P(ptr, bias) /* (V) operand dtype or null */                             \
+  P(arg(ptr), bias) /* (V) operand dtype or null */                        \
   P(ptr, offsets)                                                          \
   P(region, index) P(region, count)                                        \
   P(region, list_column) P(region, list_length) P(region, list_target)     \
-  P(f32, cap_in) P(i32, capped) P(i32, depth)                              \
+  P(call(f32), cap_in) P(call(i32), capped) P(call(i32), depth)            \
   P(region, list_score) /* (list_count) f32 out */                         \
   P(region, zy) /* (n) f32 out by active row, where this shard has the target */
 
 /* module listed: entry list_reduce, one warp an active row: its maximum, sum and weighted sum as one partial, part
  * [3][capacity] by a; a bad row gets NaN, no entries an empty one (abi of forward). combine takes it with zy. */
 #define FLP_LIST_REDUCE_PARAMS(P)                                          \
-  P(ptr, offsets)                                                          \
+  P(call(ptr), offsets)                                                    \
   P(region, index) P(region, scale) P(region, count)                       \
   P(region, list_length) P(region, list_score)                             \
   P(region, part) P(i64, capacity)
@@ -890,17 +893,17 @@ enum flp_part {
 /* module listed: entry list_dz, one warp an active row: list_dz[e] = 2^u·(A + B·u), u = t - m, times 1 - tanh² with
  * softcap, at the target dz_y, {m, A, B, dz_y} from record; 0 in a row whose stats hold NaN. */
 #define FLP_LIST_DZ_PARAMS(P)                                              \
-  P(ptr, offsets) P(ptr, stats)                                            \
+  P(call(ptr), offsets) P(arg(ptr), stats)                                 \
   P(region, record) P(region, index) P(region, scale) P(region, count)     \
   P(region, list_length) P(region, list_target) P(region, list_score)      \
-  P(i32, capped)                                                           \
+  P(call(i32), capped)                                                     \
   P(region, list_dz) /* (list_count) f32 out */
 
 /* module listed: entry list_hidden, one CTA an active row: grad_hidden[index[a]] = Σ list_dz[e]·weight[list_column[e]],
  * NaN where the row's stats hold NaN. add: to what stands in out. A row of list_length FLP_LIST_ELSEWHERE is left
  * alone. In tail mode plus tail_missed[a]·tail_mean. */
 #define FLP_LIST_HIDDEN_PARAMS(P)                                          \
-  P(ptr, offsets) P(ptr, stats)                                            \
+  P(ptr, offsets) P(arg(ptr), stats)                                       \
   P(region, index) P(region, count)                                        \
   P(region, list_column) P(region, list_length) P(region, list_dz)         \
   P(ptr, weight) P(i64, weight_stride) P(i32, depth)                       \
@@ -944,7 +947,7 @@ enum flp_part {
 /* module listed_weight: entry list_starts, one thread a column 0 <= v <= vocab_valid: list_start[v], the first place of
  * order whose column is v or more (or -1, which is last). */
 #define FLP_LIST_STARTS_PARAMS(P)                                          \
-  P(ptr, order) P(region, list_column) P(i32, list_count) P(ptr, list_total) P(i32, vocab_valid) \
+  P(ptr, order) P(region, list_column) P(i32, list_count) P(ptr, list_total) P(call(i32), vocab_valid) \
   P(region, list_start) /* (V + 1) i32 out */
 
 /* module listed_weight: entry list_weight, one warp a column of weight with fewer than FLP_LIST_WIDE entries:
@@ -953,7 +956,7 @@ enum flp_part {
  * others are added to. weight_out, bias_out may be null. */
 #define FLP_LIST_WEIGHT_PARAMS(P)                                          \
   P(ptr, order) P(region, list_start) P(region, list_row) P(region, list_dz) \
-  P(region, index) P(i32, vocab_valid) P(i32, list_count) P(ptr, list_total) \
+  P(region, index) P(call(i32), vocab_valid) P(i32, list_count) P(ptr, list_total) \
   P(ptr, hidden) P(i64, hidden_stride) P(i32, depth)                       \
   P(ptr, weight_out) P(i64, weight_out_stride) P(i32, weight_out_is_f32)   \
   P(ptr, bias_out) P(i32, bias_out_is_f32)                                 \
@@ -987,8 +990,8 @@ enum flp_part {
  * score, and of the upstream gradients Σ|g_k|, Σ g_k rounded and as it is, sums in f64 in a fixed order. Rounded it is
  * at least 2^-60 of the other in magnitude, so that a row with a gradient has a factor. */
 #define FLP_TARGETS_ROWS_PARAMS(P)                                         \
-  P(ptr, target) /* (n,K) target dtype */                                  \
-  P(i32, targets) P(i64, n) P(i64, ignore_index) P(i64, vocab_total)       \
+  P(arg(ptr), target) /* (n,K) target dtype */                             \
+  P(call(i32), targets) P(arg(i64), n) P(arg(i64), ignore_index) P(arg(i64), vocab_total) \
   P(ptr, grad_logprob) /* (n,K) f32 or null: zeros */                      \
   P(region, target_row) /* (n) target dtype out */                         \
   P(ptr, score)        /* (n,K) f32 out, or null */                        \
@@ -1001,10 +1004,10 @@ enum flp_part {
  * target_block, a bit for every FLP_TARGET_COLUMNS columns, FLP_TARGET_BITS a word: is a target among them. backward:
  * how many there are, what list_scores and listed_weight read; and bound rises by what targets add to |dz|. */
 #define FLP_TARGETS_SORT_PARAMS(P)                                         \
-  P(ptr, target) P(i32, targets) P(i64, ignore_index)                      \
-  P(i64, vocab_offset) P(i64, vocab_valid)                                 \
+  P(arg(ptr), target) P(call(i32), targets) P(arg(i64), ignore_index)      \
+  P(arg(i64), vocab_offset) P(arg(i64), vocab_valid)                       \
   P(region, index) P(region, scale) P(region, count)                       \
-  P(f32, cap_in) P(i32, capped) P(i32, block_words)                        \
+  P(call(f32), cap_in) P(call(i32), capped) P(call(i32), block_words)      \
   P(region, list_column)  /* (n,K) i32 out by active row */                \
   P(region, target_place) /* (n,K) i16 out by active row */                \
   P(region_or_null, target_block)   /* (n, block_words) i32 out by active row */ \
@@ -1021,27 +1024,27 @@ enum flp_part {
   P(region, list_column) P(region, target_place) P(region, target_block)   \
   P(ptr, row_of) /* (n) i32: row of each active row */                     \
   P(ptr, score)  /* (n,K) f32 out by row */                                \
-  P(i32, targets) P(i32, block_words)
+  P(call(i32), targets) P(call(i32), block_words)
 
 /* module targets: entry targets_finish, one warp a row, and an active row, of [row_begin, row_end): from the partials of
  * all shards, folded in rank order, and their scores what combine writes: entropy, stats, and logprob of each target, 0 where it is ignore_index. The
  * logprob of stats is the largest of the row's. Rows that are not active get logprob alone, 0 or NaN. Outputs may be null.
  * A row whose largest score is beyond FLP_SCORE_LIMIT is as in combine. */
 #define FLP_TARGETS_FINISH_PARAMS(P)                                       \
-  P(ptr, target) P(i32, targets) P(i64, n) P(i64, ignore_index)            \
+  P(arg(ptr), target) P(call(i32), targets) P(arg(i64), n) P(arg(i64), ignore_index) \
   P(ptr, partial) /* (shard_count, n, 4) */                                \
   P(ptr, score)   /* (shard_count, n, K) */                                \
   P(i64, shard_count) P(i32, row_begin) P(i32, row_end)                    \
   P(region, row_class) P(region, index) P(region, scale) P(region, count)  \
-  P(f32, cap_in) P(i32, capped)                                            \
-  P(ptr, logprob) /* (n,K) */                                              \
-  P(ptr, entropy) P(ptr, stats)                                            \
-  P(ptr, error_word)
+  P(call(f32), cap_in) P(call(i32), capped)                                \
+  P(arg(ptr), logprob) /* (n,K) */                                         \
+  P(arg(ptr), entropy) P(ptr, stats)                                       \
+  P(call(ptr), error_word)
 
 /* module targets: entry targets_strike, one warp an active row of [row_begin, row_end): zeros in the place of the saved
  * exponentials of its targets, which so are in no column sum: with 8 bits they would not cancel. */
 #define FLP_TARGETS_STRIKE_PARAMS(P)                                       \
-  P(region, list_column) P(region, list_length) P(i32, targets) P(region, count) \
+  P(region, list_column) P(region, list_length) P(call(i32), targets) P(region, count) \
   P(i32, row_begin) P(i32, row_end)                                        \
   P(ptr, kept) P(i64, kept_stride) /* of the first row */
 
@@ -1054,13 +1057,13 @@ enum flp_part {
   P(ptr, score)        /* (n,K) f32 by row, as part targets stores them; null: list_score */ \
   P(region_or_null, factor) /* (n) f32; null: 1 */                         \
   P(region_or_null, redo) /* by block of rows: 0, they are struck; null: none is */ \
-  P(i32, targets)                                                          \
-  P(ptr, grad_logprob) /* (n,K) f32 */                                     \
-  P(ptr, grad_entropy) /* (n) f32 or null */                               \
-  P(ptr, stats)        /* (n,4) f32 */                                     \
+  P(call(i32), targets)                                                    \
+  P(arg(ptr), grad_logprob) /* (n,K) f32 */                                \
+  P(arg(ptr), grad_entropy) /* (n) f32 or null */                          \
+  P(arg(ptr), stats)        /* (n,4) f32 */                                \
   P(region, target_exact)                                                  \
   P(region, index) P(region, scale) P(region, count)                       \
-  P(f32, cap_in) P(i32, capped)                                            \
+  P(call(f32), cap_in) P(call(i32), capped)                                \
   P(i32, row_begin) P(i32, row_end) P(i32, column_begin) P(i32, column_end) \
   P(ptr, dz) P(i64, dz_stride) /* operand dtype, of the chunk's first row and column */ \
   P(region_or_null, scale_pair)                                            \
@@ -1107,11 +1110,11 @@ enum flp_part {
   P(region, lora_u) /* (n,rank) by active row */                           \
   P(ptr, lora_b)    /* (V,rank), from where weight begins */               \
   P(i64, lora_b_stride)                                                    \
-  P(i32, rank)
+  P(call(i32), rank)
 #define FLP_LORA_MAP_PARAMS(P)                                             \
   P(map, lora_u_map) /* (row_end - row_begin, rank): active rows of the chunk, in boxes as gathered_map's */ \
   P(map, lora_b_map) /* of rank columns, rows and boxes as weight_map's */ \
-  P(i32, rank)
+  P(call(i32), rank)
 #define FLP_DZ_LORA_PARAMS(P)                                              \
   FLP_DZ_PARAMS(P)                                                         \
   FLP_LORA_PARAMS(P)
@@ -1122,11 +1125,11 @@ enum flp_part {
 /* module lora: entry lora_project, one CTA a tile of active rows x rank: lora_u = s·(hidden·lora_aᵀ), zeros where s is 0;
  * and in the rows behind the last active one up to the end of its tile, as far as there are any. */
 #define FLP_LORA_PROJECT_PARAMS(P)                                         \
-  P(ptr, hidden) P(i64, hidden_stride)                                     \
-  P(ptr, lora_a) P(i64, lora_a_stride) /* (rank,D) */                      \
+  P(arg(ptr), hidden) P(arg(i64), hidden_stride)                           \
+  P(arg(ptr), lora_a) P(arg(i64), lora_a_stride) /* (rank,D) */            \
   P(region, index) P(region, count)                                        \
-  P(f32, lora_scale)                                                       \
-  P(i32, depth) P(i32, rank)                                               \
+  P(arg(f32), lora_scale)                                                  \
+  P(call(i32), depth) P(call(i32), rank)                                   \
   P(i32, row_begin) P(i32, row_end)                                        \
   P(i32, tiles_m) P(i32, tiles_n)                                          \
   P(region, lora_u) /* (n,rank) out by active row */
@@ -1136,11 +1139,11 @@ enum flp_part {
  * entry lora_round: lora_gradient = s·lora_sum, times scale_pair[0] if that is not null, rounded to the operand dtype. */
 #define FLP_LORA_BOUND_PARAMS(P)                                           \
   P(region, lora_sum) /* (n,rank) f32 by active row: G */                  \
-  P(region, count) P(f32, lora_scale) P(i32, rank)                         \
+  P(region, count) P(arg(f32), lora_scale) P(call(i32), rank)              \
   P(region, bound) /* (n) f32 out */
 #define FLP_LORA_ROUND_PARAMS(P)                                           \
   P(region, lora_sum)                                                      \
-  P(region, count) P(f32, lora_scale) P(i32, rank)                         \
+  P(region, count) P(arg(f32), lora_scale) P(call(i32), rank)              \
   P(region_or_null, scale_pair)                                            \
   P(region, lora_gradient) /* (n,rank) out by active row */
 
@@ -1148,7 +1151,7 @@ enum flp_part {
  * factor[a]·lora_u[a], rounded to the operand dtype, which dB takes of saved exponentials; 0 where the factor is, and in
  * the rows behind the last active one up to a multiple of FLP_GATHER_ROWS. */
 #define FLP_LORA_FACTOR_PARAMS(P)                                          \
-  P(region, lora_u) P(region, factor) P(region, count) P(i32, rank)        \
+  P(region, lora_u) P(region, factor) P(region, count) P(call(i32), rank)  \
   P(i32, row_begin) P(i32, row_end)                                        \
   P(region, lora_scaled) /* (chunk,rank) out */
 
@@ -1220,6 +1223,8 @@ enum flp_part {
 typedef uint64_t flp_abi_ptr;
 typedef uint64_t flp_abi_region;
 typedef uint64_t flp_abi_region_or_null;
+#define flp_abi_arg(type) flp_abi_##type
+#define flp_abi_call(type) flp_abi_##type
 typedef int64_t flp_abi_i64;
 typedef int32_t flp_abi_i32;
 typedef float flp_abi_f32;
@@ -1235,7 +1240,7 @@ typedef struct flp_abi_map {
   typedef struct flp_##entry##_params { LIST(FLP_ABI_FIELD) } flp_##entry##_params;
 FLP_FORWARD_ENTRIES(FLP_ABI_STRUCT) FLP_ENTRY_LIST(FLP_ABI_STRUCT)
 
-/* Some text for each parameter that a launch fills, none for a region. */
+/* Some text for each parameter that a launch fills, none for others. */
 #define FLP_GIVEN_ptr(...) __VA_ARGS__
 #define FLP_GIVEN_i64(...) __VA_ARGS__
 #define FLP_GIVEN_i32(...) __VA_ARGS__
@@ -1244,9 +1249,11 @@ FLP_FORWARD_ENTRIES(FLP_ABI_STRUCT) FLP_ENTRY_LIST(FLP_ABI_STRUCT)
 #define FLP_GIVEN_map(...) __VA_ARGS__
 #define FLP_GIVEN_region(...)
 #define FLP_GIVEN_region_or_null(...)
+#define FLP_GIVEN_arg(type) FLP_GIVEN_region
+#define FLP_GIVEN_call(type) FLP_GIVEN_region
 
-/* flp_forward_given and so on: what a launch fills of an entry's parameters. It has no regions, so that none can be
- * forgotten, nor set by hand. */
+/* flp_forward_given and so on: what a launch fills of an entry's parameters. Nothing is in it that follows from the
+ * call, so that none of that can be forgotten, nor set by hand. */
 #define FLP_GIVEN_FIELD(kind, name) FLP_GIVEN_##kind(flp_abi_##kind name;)
 #define FLP_GIVEN_STRUCT(entry, LIST) \
   typedef struct flp_##entry##_given { LIST(FLP_GIVEN_FIELD) } flp_##entry##_given;
@@ -1261,9 +1268,23 @@ typedef enum flp_abi_type {
   FLP_ABI_MAP = 'm'
 } flp_abi_type;
 
-/* Who fills a parameter. */
+/* What all launches of a call have under one name, beside the fields of its flp_args. */
+typedef struct flp_call_values {
+  flp_abi_ptr offsets, ids;     /* flp_args.list_offsets, list_ids */
+  flp_abi_ptr error_word;       /* where bad rows are counted */
+  int32_t depth, rank, targets; /* of the spec: D, lora_rank, targets */
+  int32_t vocab_valid;          /* that of flp_args */
+  int32_t best, top_places;     /* how many best columns are wanted; places of a row's list of them */
+  int32_t block_words;          /* of target_block, a row */
+  float cap_in;                 /* a/softcap; 0 without */
+  int32_t capped;               /* 1: softcap */
+} flp_call_values;
+
+/* Who fills a parameter; regions are the last. */
 typedef enum flp_abi_source {
   FLP_ABI_GIVEN,
+  FLP_ABI_ARG,
+  FLP_ABI_CALL,
   FLP_ABI_REGION,
   FLP_ABI_REGION_OR_NULL,
 } flp_abi_source;
@@ -1273,7 +1294,7 @@ typedef struct flp_abi_param {
   flp_abi_type type;
   uint32_t offset; /* in the entry's params struct */
   flp_abi_source source;
-  uint32_t place; /* GIVEN: offset in the entry's given struct; else the flp_region */
+  uint32_t place; /* offset in the entry's given struct, in flp_args or flp_call_values; or the flp_region */
 } flp_abi_param;
 
 enum { FLP_ABI_PARAMS_MAX = 64 };

@@ -42,18 +42,14 @@ static flp_status encode_for_dz(const flp_call *call, const backward_chunk *c, f
 }
 
 flp_status backward_launch_dz_map(const flp_call *call, const backward_chunk *c) {
-  const flp_args *a = call->args;
   const flp_planner *planner = &call->plan->planner;
   flp_dz_lora_map_given p = {
-      .bias = flp_call_pointer(a->bias),
       .count = c->count,
-      .cap_in = call->cap_in,
       .depth = (int32_t)flp_call_depth(call),
-      .n = (int32_t)a->n,
+      .n = (int32_t)call->args->n,
       FLP_GIVE_ROWS(c->rows),
       FLP_GIVE_COLUMNS(c->columns),
       .bias_part = c->bias_part,
-      .rank = call->plan->spec.lora_rank,
   };
   FLP_TRY(encode_for_dz(call, c, &p));
   int64_t tiles = flp_ceil_div(backward_columns(c), planner->dz_columns);

@@ -7,8 +7,6 @@ static flp_status launch_fill(const flp_call *call) {
   const flp_args *a = call->args;
   flp_fill_given p = {
       FLP_GIVE_GRAD_HIDDEN(a),
-      .depth = (int32_t)call->plan->spec.hidden,
-      .n = a->n,
       .out_is_f32 = call->plan->spec.grad_hidden_dtype == FLP_DTYPE_FP32,
   };
   return flp_launch_over(call, FLP_ENTRY_fill, &p, a->n, 32);

@@ -50,18 +50,9 @@ typedef struct flp_column_range {
   int64_t begin, end;
 } flp_column_range;
 
-/* Parameters that many kernels have under one name (abi.h): initialisers of what a launch gives. a: a call's args */
+/* Parameters that many kernels have under one name (abi.h): initialisers of what a launch gives. */
 #define FLP_GIVE_ROWS(rows) .row_begin = (int32_t)(rows).begin, .row_end = (int32_t)(rows).end
 #define FLP_GIVE_COLUMNS(columns) .column_begin = (int32_t)(columns).begin, .column_end = (int32_t)(columns).end
-#define FLP_GIVE_CAP(call) .cap_in = (call)->cap_in, .capped = (call)->capped
-#define FLP_GIVE_HIDDEN(a) .hidden = flp_call_pointer((a)->hidden), .hidden_stride = (a)->hidden_stride
-#define FLP_GIVE_WEIGHT(a) .weight = flp_call_pointer((a)->weight), .weight_stride = (a)->weight_stride
-#define FLP_GIVE_HEAD(a) FLP_GIVE_HIDDEN(a), FLP_GIVE_WEIGHT(a), .bias = flp_call_pointer((a)->bias)
-#define FLP_GIVE_OUTPUTS(a)                                                             \
-  .logprob = flp_call_pointer((a)->logprob), .entropy = flp_call_pointer((a)->entropy), \
-  .stats = flp_call_pointer((a)->stats)
-#define FLP_GIVE_UPSTREAM(a) \
-  .grad_logprob = flp_call_pointer((a)->grad_logprob), .grad_entropy = flp_call_pointer((a)->grad_entropy)
 #define FLP_GIVE_TILES(m, n) .tiles_m = (int32_t)(m), .tiles_n = (int32_t)(n)
 #define FLP_GIVE_GRAD_HIDDEN(a) .out = flp_call_pointer((a)->grad_hidden), .out_stride = (a)->grad_hidden_stride
 
@@ -88,18 +79,16 @@ static inline int flp_args_want_outputs(const flp_args *args) {
   return args->pass == FLP_PASS_FORWARD || args->pass == FLP_PASS_STEP;
 }
 
-/* What kernels get that read rows of the head themselves: all of it, and an adapter. */
-#define FLP_GIVE_ROWS_OF_HEAD(call)                                                                  \
-  FLP_GIVE_HEAD((call)->head ? (call)->head : (call)->args),                                         \
-  .depth = (int32_t)(call)->plan->spec.hidden,                                                       \
-  .lora_b = flp_call_pointer((call)->args->lora_b), .lora_b_stride = (call)->args->lora_b_stride, \
-  .rank = (call)->plan->spec.lora_rank
+/* What kernels get that read rows of the weight themselves: all of it. */
+#define FLP_GIVE_WHOLE_WEIGHT(call)                                                       \
+  .weight = flp_call_pointer((call)->head ? (call)->head->weight : (call)->args->weight), \
+  .weight_stride = (call)->head ? (call)->head->weight_stride : (call)->args->weight_stride
 
 /* Starts one as a copy of another call. */
 void flp_call_copy(const flp_call *call, flp_own_call *out);
 
-/* Launches an entry with `ctas` CTAs. given: the entry's struct of abi.h, NULL where every parameter is a region;
- * regions are taken from the call's layout. error: DRIVER naming kernel and spec; INTERNAL if the layout lacks one */
+/* Launches an entry with `ctas` CTAs. given: the entry's struct of abi.h, NULL where that is empty; the
+ * other parameters are the call's. error: DRIVER naming kernel and spec; INTERNAL if the layout lacks a region */
 flp_status flp_launch(const flp_call *call, flp_entry_id entry, const void *given, int64_t ctas);
 /* Launches an entry with as many clusters as the device holds at once, at most `clusters`. */
 flp_status flp_launch_clusters(const flp_call *call, flp_entry_id entry, const void *given, int64_t clusters);

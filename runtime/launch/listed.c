@@ -16,37 +16,19 @@ static flp_byte_matrix words_of(const flp_call *call, flp_region region, int64_t
 
 static flp_status launch_check(const flp_call *call) {
   const flp_args *a = call->args;
-  flp_list_check_given p = {.offsets = flp_call_pointer(a->list_offsets), .n = a->n, .list_count = a->list_count};
   FLP_TRY(flp_launch_set(call, words_of(call, FLP_REGION_list_state, 1), 0));
   FLP_TRY(flp_launch_set(call, words_of(call, FLP_REGION_list_column, a->list_count), 0xff));
-  return flp_launch_over(call, FLP_ENTRY_list_check, &p, a->n, 1);
-}
-
-static flp_status launch_sort(const flp_call *call) {
-  const flp_args *a = call->args;
-  flp_list_sort_given p = {
-      .offsets = flp_call_pointer(a->list_offsets),
-      .ids = flp_call_pointer(a->list_ids),
-      .vocab_offset = a->vocab_offset,
-      .vocab_valid = a->vocab_valid,
-      .vocab_total = a->vocab_total,
-      .error_word = call->error_word,
-  };
-  return flp_launch(call, FLP_ENTRY_list_sort, &p, a->n);
+  return flp_launch_over(call, FLP_ENTRY_list_check, NULL, a->n, 1);
 }
 
 flp_status flp_launch_list_scores(const flp_call *call, CUdeviceptr offsets) {
-  flp_list_scores_given p = {
-      FLP_GIVE_ROWS_OF_HEAD(call),
-      .offsets = offsets,
-      FLP_GIVE_CAP(call),
-  };
+  flp_list_scores_given p = {FLP_GIVE_WHOLE_WEIGHT(call), .offsets = offsets};
   return flp_launch(call, FLP_ENTRY_list_scores, &p, call->args->n);
 }
 
 static flp_status launch_lists(const flp_call *call) {
   FLP_TRY(launch_check(call));
-  FLP_TRY(launch_sort(call));
+  FLP_TRY(flp_launch(call, FLP_ENTRY_list_sort, NULL, call->args->n));
   FLP_TRY(flp_launch_lora_project(call));
   return flp_launch_list_scores(call, flp_call_pointer(call->args->list_offsets));
 }
@@ -54,23 +36,12 @@ static flp_status launch_lists(const flp_call *call) {
 /* ---- forward ---- */
 
 flp_status flp_launch_listed(const flp_call *call) {
-  const flp_args *a = call->args;
-  flp_list_reduce_given p = {.offsets = flp_call_pointer(a->list_offsets), .capacity = call->scheme.chunk_rows};
+  flp_list_reduce_given p = {.capacity = call->scheme.chunk_rows};
   FLP_TRY(launch_lists(call));
-  return flp_launch_over(call, FLP_ENTRY_list_reduce, &p, a->n, 32);
+  return flp_launch_over(call, FLP_ENTRY_list_reduce, &p, call->args->n, 32);
 }
 
 /* ---- backward: dz and hidden ---- */
-
-static flp_status launch_dz(const flp_call *call) {
-  const flp_args *a = call->args;
-  flp_list_dz_given p = {
-      .offsets = flp_call_pointer(a->list_offsets),
-      .stats = flp_call_pointer(a->stats),
-      .capped = call->capped,
-  };
-  return flp_launch_over(call, FLP_ENTRY_list_dz, &p, a->n, 32);
-}
 
 /* list_adapter is given the same. */
 FLP_GIVEN_BEGINS(list_adapter, list_hidden, FLP_LIST_HIDDEN_PARAMS)
@@ -78,7 +49,7 @@ FLP_GIVEN_BEGINS(list_adapter, list_hidden, FLP_LIST_HIDDEN_PARAMS)
 flp_status flp_launch_listed_hidden(const flp_call *call, CUdeviceptr offsets) {
   const flp_spec *spec = &call->plan->spec;
   const flp_args *a = call->args;
-  flp_list_adapter_given p = {.offsets = offsets, .stats = flp_call_pointer(a->stats)};
+  flp_list_adapter_given p = {.offsets = offsets};
   p.out = flp_call_region(call, FLP_REGION_lora_sum);
   if (p.out) { /* G, and what follows from it, which is added to below */
     p.weight = flp_lora_b(call, 0);
@@ -130,8 +101,7 @@ static flp_status launch_order(const flp_call *call, listed_entries e) {
     FLP_TRY(launch_digit(call, e, from, to, pass * FLP_LIST_DIGIT_BITS));
     from = to;
   }
-  flp_list_starts_given starts = {
-      .order = order, .list_count = e.count, .list_total = e.total, .vocab_valid = (int32_t)a->vocab_valid};
+  flp_list_starts_given starts = {.order = order, .list_count = e.count, .list_total = e.total};
   return flp_launch_over(call, FLP_ENTRY_list_starts, &starts, a->vocab_valid + 1, 1);
 }
 
@@ -143,10 +113,10 @@ static flp_status launch_weight(const flp_call *call, listed_entries e, int add)
   const flp_args *a = call->args;
   flp_list_weight_wide_given p = {
       .order = flp_call_region(call, FLP_REGION_list_order),
-      .vocab_valid = (int32_t)a->vocab_valid,
       .list_count = e.count,
       .list_total = e.total,
-      FLP_GIVE_HIDDEN(a),
+      .hidden = flp_call_pointer(a->hidden),
+      .hidden_stride = a->hidden_stride,
       .depth = (int32_t)spec->hidden,
       .weight_out = flp_call_pointer(a->grad_weight),
       .weight_out_stride = a->grad_weight_stride,
@@ -182,7 +152,7 @@ flp_status flp_launch_listed_gradients(const flp_call *call) {
   const flp_spec *spec = &call->plan->spec;
   FLP_TRY(launch_lists(call));
   FLP_TRY(backward_launch_record(call, (flp_row_range){0, a->n}));
-  FLP_TRY(launch_dz(call));
+  FLP_TRY(flp_launch_over(call, FLP_ENTRY_list_dz, NULL, a->n, 32));
   FLP_TRY(flp_launch_score_list(call));
   FLP_TRY(flp_launch_listed_hidden(call, flp_call_pointer(a->list_offsets)));
   if (!flp_planner_orders_lists(spec, a->list_count)) return flp_launch_zero_head(call, 0);

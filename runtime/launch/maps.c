@@ -98,10 +98,8 @@ flp_matrix flp_matrix_lora_b(const flp_call *call, flp_column_range columns) {
 
 flp_status flp_launch_gather(const flp_call *call, flp_row_range rows) {
   if (!call->plan->planner.is_mapped) return FLP_OK;
-  const flp_args *a = call->args;
   flp_gather_given p = {
-      FLP_GIVE_HIDDEN(a),
-      .n = (int32_t)a->n,
+      .n = (int32_t)call->args->n,
       FLP_GIVE_ROWS(rows),
       .depth = (int32_t)flp_call_depth(call),
       .out = flp_call_region(call, FLP_REGION_gather),

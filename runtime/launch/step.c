@@ -47,12 +47,7 @@ static double parameter(const flp_call *call, uint32_t i) {
       *vectors_[i_] = flp_call_pointer(a_->vectors[i_]);                                              \
       *each_[i_] = parameter(call, i_);                                                               \
     }                                                                                                 \
-    (p)->entropy = flp_call_pointer(a_->entropy);                                                     \
-    (p)->advantage = flp_call_pointer(a_->advantage);                                                 \
     (p)->weight = flp_call_pointer(a_->row_weight);                                                   \
-    (p)->n = a_->n;                                                                                   \
-    (p)->loss = flp_call_pointer(a_->loss);                                                           \
-    (p)->metrics = flp_call_pointer(a_->metrics);                                                     \
   } while (0)
 
 /* And which rows: active ones of a range, with their derivatives where a gradient is wanted. */
@@ -67,26 +62,13 @@ static double parameter(const flp_call *call, uint32_t i) {
   } while (0)
 
 static flp_loss_targets_given targets_params(const flp_call *call) {
-  const flp_args *a = call->args;
-  flp_loss_targets_given p = {
-      .target = flp_call_pointer(a->target),
-      .targets = (int32_t)flp_spec_targets(&call->plan->spec),
-      .ignore_index = a->ignore_index,
-      .target_logprob = flp_call_pointer(a->logprob),
-      .teacher_logprob = flp_call_pointer(a->teacher_logprob),
-  };
+  flp_loss_targets_given p = {.target_logprob = flp_call_pointer(call->args->logprob)};
   SET_ROWS(call, &p);
   return p;
 }
 
 static flp_loss_scores_given loss_params(const flp_call *call) {
-  const flp_args *a = call->args;
-  flp_loss_scores_given p = {
-      .logprob = flp_call_pointer(a->logprob),
-      .old_logprob = flp_call_pointer(a->old_logprob),
-      .ref_logprob = flp_call_pointer(a->ref_logprob),
-      .program = call->plan->program,
-  };
+  flp_loss_scores_given p = {.program = call->plan->program};
   if (call->scores) {
     p.lse = call->scores->lse;
     p.mean_score = call->scores->mean;
@@ -113,15 +95,16 @@ static flp_status launch_loss(const flp_call *call, flp_row_range rows) {
 
 /* Losses of inactive rows. */
 static flp_status launch_inactive_loss(const flp_call *call) {
+  int64_t n = call->args->n;
   if (!call->args->loss && !call->args->metrics) return FLP_OK;
   if (flp_kernel_spec_has_targets_loss(&call->plan->spec)) {
     flp_loss_targets_given p = targets_params(call);
     p.row_class = flp_call_region(call, FLP_REGION_row_class);
-    return flp_launch_over(call, FLP_ENTRY_loss_targets, &p, p.n, 32);
+    return flp_launch_over(call, FLP_ENTRY_loss_targets, &p, n, 32);
   }
   flp_loss_scores_given p = loss_params(call);
   p.row_class = flp_call_region(call, FLP_REGION_row_class);
-  return flp_launch_over(call, call->scores ? FLP_ENTRY_loss_scores : FLP_ENTRY_loss_rows, &p, p.n, 1);
+  return flp_launch_over(call, call->scores ? FLP_ENTRY_loss_scores : FLP_ENTRY_loss_rows, &p, n, 1);
 }
 
 /* What products add of a loss's mean score stands in the layout of the pass that has them. values: the call's from here on */

@@ -32,11 +32,11 @@ uint64_t planner_round_up(uint64_t bytes);
 /* Each adds arrays at the end of a scheme. */
 void planner_put_region(flp_scheme *s, flp_region region, int64_t count, uint64_t element_bytes);
 /* Several of one size, in the order in which they are named. */
-#define PLANNER_PUT_EACH(s, count, element_bytes, ...)                                             \
-  do {                                                                                             \
-    const flp_region each_[] = {__VA_ARGS__};                                                      \
-    for (size_t i_ = 0; i_ < sizeof each_ / sizeof each_[0]; i_++)                                 \
-      planner_put_region(s, each_[i_], count, element_bytes);                                      \
+#define PLANNER_PUT_EACH(s, count, element_bytes, ...)             \
+  do {                                                             \
+    const flp_region each_[] = {__VA_ARGS__};                      \
+    for (size_t i_ = 0; i_ < sizeof each_ / sizeof each_[0]; i_++) \
+      planner_put_region(s, each_[i_], count, element_bytes);      \
   } while (0)
 /* What prepare writes; every pass starts with it. */
 void planner_put_rows(flp_scheme *s, int64_t n);
