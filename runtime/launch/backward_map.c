@@ -26,7 +26,7 @@ static void set_box(flp_matrix *m, uint32_t columns, uint32_t rows) {
   m->box_rows = rows;
 }
 
-FLP_GIVEN_BEGINS(dz_lora_map, dz_map, FLP_DZ_MAP_PARAMS)
+FLP_GIVEN_BEGINS(dz_lora_map, dz_map, FLP_PARAMS_dz_map)
 
 static flp_status encode_for_dz(const flp_call *call, const backward_chunk *c, flp_dz_lora_map_given *p) {
   const flp_kernel_desc *desc = backward_dz_desc(call);

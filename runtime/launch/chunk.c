@@ -18,7 +18,7 @@ flp_status backward_launch_record(const flp_call *call, flp_row_range rows) {
   return flp_launch_over(call, FLP_ENTRY_record, &p, rows.end - rows.begin, 1);
 }
 
-FLP_GIVEN_BEGINS(dz_lora, dz, FLP_DZ_PARAMS)
+FLP_GIVEN_BEGINS(dz_lora, dz, FLP_PARAMS_dz)
 
 static flp_status launch_dz_portable(const flp_call *call, const backward_chunk *c) {
   const flp_kernel_desc *desc = backward_dz_desc(call);

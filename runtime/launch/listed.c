@@ -44,7 +44,7 @@ flp_status flp_launch_listed(const flp_call *call) {
 /* ---- backward: dz and hidden ---- */
 
 /* list_adapter is given the same. */
-FLP_GIVEN_BEGINS(list_adapter, list_hidden, FLP_LIST_HIDDEN_PARAMS)
+FLP_GIVEN_BEGINS(list_adapter, list_hidden, FLP_PARAMS_list_hidden)
 
 flp_status flp_launch_listed_hidden(const flp_call *call, CUdeviceptr offsets) {
   const flp_spec *spec = &call->plan->spec;
@@ -106,7 +106,7 @@ static flp_status launch_order(const flp_call *call, listed_entries e) {
 }
 
 /* list_weight_wide is given the same. */
-FLP_GIVEN_BEGINS(list_weight_wide, list_weight, FLP_LIST_WEIGHT_PARAMS)
+FLP_GIVEN_BEGINS(list_weight_wide, list_weight, FLP_PARAMS_list_weight)
 
 static flp_status launch_weight(const flp_call *call, listed_entries e, int add) {
   const flp_spec *spec = &call->plan->spec;

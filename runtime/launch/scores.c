@@ -133,8 +133,8 @@ static values values_of(const job *j) {
     LIST(GIVE)                                                                                             \
     return how(call, (flp_entry_id)(FLP_ENTRY_##entry + parts), &p, units);                                \
   }
-LAUNCH(forward, FLP_FORWARD_WHOLE_PARAMS, flp_launch)
-LAUNCH(forward_map, FLP_FORWARD_MAP_WHOLE_PARAMS, flp_launch_clusters)
+LAUNCH(forward, FLP_PARAMS_forward, flp_launch)
+LAUNCH(forward_map, FLP_PARAMS_forward_map, flp_launch_clusters)
 #undef LAUNCH
 #undef GIVE
 
