@@ -79,6 +79,9 @@ static int32_t flags_of(const backward_sink *to, flp_dtype dtype) {
 static flp_products_map_given products_of(const flp_call *call, const backward_chunk *c, int64_t depth,
                                           const backward_sink *first, flp_dtype first_dtype,
                                           const backward_sink *second, flp_dtype second_dtype) {
+#define GIVE_SINK(name, to)                                                                \
+  .name##_acc = (to)->acc, .name##_acc_stride = (to)->acc_stride, .name##_out = (to)->out, \
+  .name##_out_stride = (to)->out_stride
   static const backward_sink nowhere;
   const backward_sink *h = first ? first : &nowhere, *w = second ? second : &nowhere;
   return (flp_products_map_given){
@@ -86,17 +89,12 @@ static flp_products_map_given products_of(const flp_call *call, const backward_c
       .n = (int32_t)call->args->n,
       FLP_GIVE_ROWS(c->rows),
       FLP_GIVE_COLUMNS(c->columns),
-      .hidden_acc = h->acc,
-      .hidden_acc_stride = h->acc_stride,
-      .hidden_out = h->out,
-      .hidden_out_stride = h->out_stride,
+      GIVE_SINK(hidden, h),
       .hidden_flags = flags_of(first, first_dtype),
-      .weight_acc = w->acc,
-      .weight_acc_stride = w->acc_stride,
-      .weight_out = w->out,
-      .weight_out_stride = w->out_stride,
+      GIVE_SINK(weight, w),
       .weight_flags = flags_of(second, second_dtype),
   };
+#undef GIVE_SINK
 }
 
 flp_status backward_launch_products_map(const flp_call *call, const backward_chunk *c, const backward_sink *hidden,

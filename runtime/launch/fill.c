@@ -25,8 +25,8 @@ flp_status flp_launch_zero_head(const flp_call *call, int64_t first) {
   }
   if (!(spec->grads & FLP_GRAD_BIAS)) return FLP_OK;
   uint64_t element = flp_dtype_bytes(spec->grad_bias_dtype);
-  flp_byte_matrix bias = {flp_call_pointer(a->grad_bias) + (uint64_t)first * element, element, element, rows};
-  return flp_launch_set(call, bias, 0);
+  CUdeviceptr bias = flp_call_pointer(a->grad_bias) + (uint64_t)first * element;
+  return flp_launch_set_bytes(call, bias, (uint64_t)rows * element, 0);
 }
 
 flp_status flp_launch_fill(const flp_call *call) {

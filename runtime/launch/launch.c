@@ -141,13 +141,17 @@ flp_status flp_launch_over(const flp_call *call, flp_entry_id entry, const void 
   return flp_launch(call, entry, given, flp_ceil_div(items, threads / lanes));
 }
 
+flp_status flp_launch_set_bytes(const flp_call *call, CUdeviceptr start, uint64_t bytes, unsigned char value) {
+  if (!start || !bytes) return FLP_OK;
+  return flp_call_status(call, call->plan->driver->cuMemsetD8Async(start, value, bytes, call->stream),
+                         "cuMemsetD8Async");
+}
+
 flp_status flp_launch_set(const flp_call *call, flp_byte_matrix m, unsigned char value) {
   const flp_driver *driver = call->plan->driver;
   size_t rows = (size_t)m.rows;
   if (rows == 0) return FLP_OK;
-  if (m.pitch_bytes == m.width_bytes)
-    return flp_call_status(call, driver->cuMemsetD8Async(m.start, value, m.width_bytes * rows, call->stream),
-                           "cuMemsetD8Async");
+  if (m.pitch_bytes == m.width_bytes) return flp_launch_set_bytes(call, m.start, m.width_bytes * rows, value);
   return flp_call_status(call,
                          driver->cuMemsetD2D8Async(m.start, m.pitch_bytes, value, m.width_bytes, rows, call->stream),
                          "cuMemsetD2D8Async");

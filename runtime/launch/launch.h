@@ -109,8 +109,9 @@ typedef struct flp_byte_matrix {
   uint64_t pitch_bytes, width_bytes;
   int64_t rows;
 } flp_byte_matrix;
-/* Sets every byte of it. */
+/* Sets every byte of it; or of so many in a row, none at address 0. */
 flp_status flp_launch_set(const flp_call *call, flp_byte_matrix matrix, unsigned char value);
+flp_status flp_launch_set_bytes(const flp_call *call, CUdeviceptr start, uint64_t bytes, unsigned char value);
 /* Address of a workspace array; 0 if the layout has none. */
 CUdeviceptr flp_call_region(const flp_call *call, flp_region region);
 /* A device pointer as kernels take it. */
@@ -278,16 +279,20 @@ flp_status flp_launch_zero_head(const flp_call *call, int64_t first);
 
 /* list_score of the entries in list_column, list_length of them a row. */
 flp_status flp_launch_list_scores(const flp_call *call, CUdeviceptr offsets);
-/* list_order and list_start of entries. Arguments as below. */
-flp_status flp_launch_list_order(const flp_call *call, int64_t list_count, CUdeviceptr list_total);
+/* Entries: how many there may be, 1 or more; and where the device has how many there are, 0: as many. */
+typedef struct flp_entries {
+  int32_t count;
+  CUdeviceptr total;
+} flp_entries;
+/* list_order and list_start of entries. */
+flp_status flp_launch_list_order(const flp_call *call, flp_entries entries);
 /* grad_hidden and grad_lora_a of the active rows, but for those of list_length FLP_LIST_ELSEWHERE, from list_column and
  * list_dz.
  * offsets: (n) i64 by row, where its entries start */
 flp_status flp_launch_listed_hidden(const flp_call *call, CUdeviceptr offsets);
 /* grad_weight and grad_bias, those that the call has, from list_column, list_row and list_dz, which it brings into the
- * order of columns. list_count: 1 or more; entries there may be; list_total: where the device has how many there are,
- * 0: as many. add: 1 to add to both; else to grad_weight where the spec accumulates it */
-flp_status flp_launch_listed_head(const flp_call *call, int64_t list_count, CUdeviceptr list_total, int add);
+ * order of columns. add: 1 to add to both; else to grad_weight where the spec accumulates it */
+flp_status flp_launch_listed_head(const flp_call *call, flp_entries entries, int add);
 
 /* ---- one file a pass ---- */
 

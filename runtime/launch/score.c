@@ -111,10 +111,9 @@ flp_status flp_launch_score_list(const flp_call *call) {
 
 flp_status flp_launch_score_nothing(const flp_call *call) {
   CUdeviceptr pair = flp_call_region(call, FLP_REGION_scale_pair);
-  uint64_t bytes = call->scheme.size[FLP_REGION_scale_pair];
   int is_added = call->scores && call->scores->weight;
-  if (is_added || !pair || !call->plan->planner.step_scores) return FLP_OK;
-  return flp_launch_set(call, (flp_byte_matrix){pair, bytes, bytes, 1}, 0);
+  if (is_added || !call->plan->planner.step_scores) return FLP_OK;
+  return flp_launch_set_bytes(call, pair, call->scheme.size[FLP_REGION_scale_pair], 0);
 }
 
 flp_status flp_launch_score_hidden_sums(const flp_call *call) {

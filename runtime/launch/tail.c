@@ -112,12 +112,9 @@ static flp_tail_rows_given list_params(const flp_call *call) {
 /* NaN in rows that tail_choose leaves alone: bad ones have an upstream gradient then, and are bad when rows are
  * recomputed, too. */
 static flp_status unset_upstream(const flp_call *call) {
-  static const flp_region regions[] = {FLP_REGION_tail_logprob, FLP_REGION_tail_entropy};
-  for (size_t i = 0; i < sizeof regions / sizeof regions[0]; i++) {
-    flp_byte_matrix rows = {flp_call_region(call, regions[i]), sizeof(float), sizeof(float), call->args->n};
-    if (rows.start) FLP_TRY(flp_launch_set(call, rows, 0xff));
-  }
-  return FLP_OK;
+  uint64_t bytes = (uint64_t)call->args->n * sizeof(float);
+  FLP_TRY(flp_launch_set_bytes(call, flp_call_region(call, FLP_REGION_tail_logprob), bytes, 0xff));
+  return flp_launch_set_bytes(call, flp_call_region(call, FLP_REGION_tail_entropy), bytes, 0xff);
 }
 
 static flp_status launch_choose(const flp_call *call) {
@@ -174,12 +171,10 @@ flp_status flp_launch_tail_sums(const flp_call *call) {
   if (call->plan->spec.grads & FLP_GRAD_HIDDEN) FLP_TRY(launch_mean(call));
   FLP_TRY(flp_launch_listed_hidden(call, flp_call_region(call, FLP_REGION_tail_offsets)));
   if (!flp_planner_orders_lists(&call->plan->spec, 1)) return FLP_OK;
-  return flp_launch_listed_head(call, flp_planner_tail_entries(call->args->n),
-                                flp_call_region(call, FLP_REGION_tail_total), 1);
+  CUdeviceptr total = flp_call_region(call, FLP_REGION_tail_total);
+  return flp_launch_listed_head(call, (flp_entries){flp_planner_tail_entries(call->args->n), total}, 1);
 }
 
 flp_status flp_launch_exact_report(const flp_call *call) {
-  CUdeviceptr report = flp_call_pointer(call->args->tail_report);
-  flp_byte_matrix whole = {report, FLP_TAIL_REPORT_BYTES, FLP_TAIL_REPORT_BYTES, 1};
-  return report ? flp_launch_set(call, whole, 0) : FLP_OK;
+  return flp_launch_set_bytes(call, flp_call_pointer(call->args->tail_report), FLP_TAIL_REPORT_BYTES, 0);
 }

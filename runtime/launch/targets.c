@@ -46,17 +46,15 @@ static int has_gradients(const flp_call *call) {
   return flp_call_has_targets(call) && call->args->grad_logprob;
 }
 
-static int64_t entries_of(const flp_call *call) {
-  return call->args->n * call->plan->spec.targets;
-}
-
 flp_status flp_launch_targets_gradients(const flp_call *call) {
   if (!has_gradients(call)) return FLP_OK;
   FLP_TRY(flp_launch_targets_sort(call));
   if (flp_call_region(call, FLP_REGION_list_score))
     FLP_TRY(flp_launch_list_scores(call, flp_call_region(call, FLP_REGION_target_offsets)));
   if (!(call->plan->spec.grads & FLP_GRAD_BIAS)) return FLP_OK;
-  return flp_launch_list_order(call, entries_of(call), flp_call_region(call, FLP_REGION_target_total));
+  int64_t count = call->args->n * call->plan->spec.targets;
+  CUdeviceptr total = flp_call_region(call, FLP_REGION_target_total);
+  return flp_launch_list_order(call, (flp_entries){(int32_t)count, total});
 }
 
 flp_status backward_launch_strike(const flp_call *call, const backward_chunk *c) {
