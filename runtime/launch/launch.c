@@ -147,16 +147,6 @@ flp_status flp_launch_set_bytes(const flp_call *call, CUdeviceptr start, uint64_
                          "cuMemsetD8Async");
 }
 
-flp_status flp_launch_set(const flp_call *call, flp_byte_matrix m, unsigned char value) {
-  const flp_driver *driver = call->plan->driver;
-  size_t rows = (size_t)m.rows;
-  if (rows == 0) return FLP_OK;
-  if (m.pitch_bytes == m.width_bytes) return flp_launch_set_bytes(call, m.start, m.width_bytes * rows, value);
-  return flp_call_status(call,
-                         driver->cuMemsetD2D8Async(m.start, m.pitch_bytes, value, m.width_bytes, rows, call->stream),
-                         "cuMemsetD2D8Async");
-}
-
 static flp_status pick(const flp_planner *planner, flp_pass pass, const flp_args *args, flp_scheme *out) {
   if (pass == FLP_PASS_DENSE) return flp_planner_pick_dense(planner, args->n, args->workspace_bytes, out);
   if (planner->spec.listed && pass != FLP_PASS_COMBINE)

@@ -103,14 +103,7 @@ int flp_call_has_targets(const flp_call *call);
 CUdeviceptr flp_targets_scores(const flp_call *call);
 /* Launches prepare (prepare.c). outputs: 1 to fill logprob, entropy, stats and, in a forward pass, partial of inactive rows. */
 flp_status flp_launch_prepare(const flp_call *call, int outputs);
-/* A matrix of bytes: rows x width_bytes, pitch_bytes apart. */
-typedef struct flp_byte_matrix {
-  CUdeviceptr start;
-  uint64_t pitch_bytes, width_bytes;
-  int64_t rows;
-} flp_byte_matrix;
-/* Sets every byte of it; or of so many in a row, none at address 0. */
-flp_status flp_launch_set(const flp_call *call, flp_byte_matrix matrix, unsigned char value);
+/* Sets so many bytes in a row; none at address 0. */
 flp_status flp_launch_set_bytes(const flp_call *call, CUdeviceptr start, uint64_t bytes, unsigned char value);
 /* Address of a workspace array; 0 if the layout has none. */
 CUdeviceptr flp_call_region(const flp_call *call, flp_region region);
@@ -187,16 +180,13 @@ typedef struct flp_emit_sink {
   float log2_threshold;
 } flp_emit_sink;
 
-/* Where part top lists: in the layout's arrays. from: lists columns from this one of the launch on. */
-typedef struct flp_top_sink {
-  int64_t from;
-} flp_top_sink;
-
-/* What forward makes beside partials: a sink for each part; NULL: nothing. */
+/* What forward makes beside partials: a sink for each part; NULL: nothing. top: 1 to list columns in the layout's arrays,
+ * from number top_from of the launch on. */
 typedef struct flp_sinks {
   const flp_keep_sink *keep;
   const flp_emit_sink *emit;
-  const flp_top_sink *top;
+  int top;
+  int64_t top_from;
 } flp_sinks;
 
 /* Partials of the scores of a chunk's rows with these columns; rows have been gathered where kernels want that. Columns
@@ -265,14 +255,13 @@ flp_status flp_launch_score_gradients(const flp_call *call);
 flp_status flp_launch_lora_project(const flp_call *call);
 /* Behind all chunks of the backward pass: the gradients that follow from G = dz·B. */
 flp_status flp_launch_lora_gradients(const flp_call *call);
-/* Zeroes rows of grad_lora_b from `first` on, and in a call without rows grad_lora_a. */
-flp_status flp_launch_zero_lora(const flp_call *call, int64_t first);
 
 /* ---- fill.c ---- */
 
 /* Gradients of rows and columns that no product reaches. */
 flp_status flp_launch_fill(const flp_call *call);
-/* Zeroes the rows of grad_weight and grad_bias from `first` on, where they are asked for and not accumulated. */
+/* Zeroes the rows of grad_weight, grad_bias and grad_lora_b from `first` on, where they are asked for and not accumulated;
+ * and in a call without rows grad_lora_a. */
 flp_status flp_launch_zero_head(const flp_call *call, int64_t first);
 
 /* ---- listed.c: gradients over entries in the layout's arrays ---- */
@@ -326,5 +315,8 @@ flp_status flp_launch_listed_gradients(const flp_call *call);
 flp_status flp_launch_combine(const flp_call *call);
 flp_status flp_launch_backward(const flp_call *call);
 flp_status flp_launch_step(const flp_call *call);
+/* Of flp_select and flp_scale: calls without flp_args. */
+flp_status flp_launch_select(const flp_call *call, const flp_select_args *args);
+flp_status flp_launch_scale(const flp_call *call, const flp_scale_args *args);
 
 #endif

@@ -133,20 +133,3 @@ flp_status flp_launch_lora_gradients(const flp_call *call) {
   all.factor = flp_call_region(call, is_listed(call) ? FLP_REGION_bound : FLP_REGION_factor);
   return wants(call, FLP_GRAD_LORA_A) ? backward_launch_product(call, &all, &by_hidden, &of_a) : FLP_OK;
 }
-
-static flp_status zero(const flp_call *call, const void *gradient, int64_t stride, int64_t begin, int64_t end,
-                       int64_t columns) {
-  uint64_t element = flp_dtype_bytes(spec_of(call)->grad_lora_dtype), pitch = (uint64_t)stride * element;
-  flp_byte_matrix rows = {flp_call_pointer(gradient) + (uint64_t)begin * pitch, pitch, (uint64_t)columns * element,
-                          end - begin};
-  return flp_launch_set(call, rows, 0);
-}
-
-flp_status flp_launch_zero_lora(const flp_call *call, int64_t first) {
-  const flp_args *a = call->args;
-  const flp_spec *spec = spec_of(call);
-  if (wants(call, FLP_GRAD_LORA_A) && a->n == 0)
-    FLP_TRY(zero(call, a->grad_lora_a, a->grad_lora_a_stride, 0, spec->lora_rank, spec->hidden));
-  if (!wants(call, FLP_GRAD_LORA_B)) return FLP_OK;
-  return zero(call, a->grad_lora_b, a->grad_lora_b_stride, first, spec->vocab, spec->lora_rank);
-}

@@ -63,7 +63,7 @@ static flp_status fill_targets(const job *j, values *v) {
 }
 
 static flp_status fill_top(const job *j, values *v) {
-  v->top_from = (int32_t)j->to.top->from;
+  v->top_from = (int32_t)j->to.top_from;
   return FLP_OK;
 }
 

@@ -1,5 +1,5 @@
 /* select.c: the launch of a pass over scores that exist already. */
-#include "runtime/launch/select.h"
+#include "runtime/launch/launch.h"
 
 /* What both passes are given. */
 #define SAME(call, a)                                                                                            \

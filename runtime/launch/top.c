@@ -97,7 +97,7 @@ static flp_status launch_redo(const flp_call *call, flp_row_range rows) {
 /* The first columns, which are listed all, so that there is a floor. */
 static flp_status launch_sample(const flp_call *call, flp_row_range rows, int64_t sample) {
   if (!sample) return FLP_OK;
-  FLP_TRY(flp_launch_scores(call, rows, (flp_column_range){0, sample}, (flp_sinks){.top = &(flp_top_sink){0}}));
+  FLP_TRY(flp_launch_scores(call, rows, (flp_column_range){0, sample}, (flp_sinks){.top = 1}));
   return launch_floor(call, rows, 1, 0);
 }
 
@@ -110,7 +110,8 @@ static flp_status launch_slice(const flp_call *call, flp_row_range rows, flp_col
     own.kept += (uint64_t)(slice.begin - range_begin) * flp_dtype_bytes(call->plan->spec.dtype);
     to.keep = &own;
   }
-  to.top = &(flp_top_sink){.from = from};
+  to.top = 1;
+  to.top_from = from;
   return flp_launch_scores(call, rows, slice, to);
 }
 
