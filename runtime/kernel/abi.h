@@ -1,9 +1,9 @@
 /* abi.h: the parameters of every kernel entry, defined once for the templates that read them and the launches that fill
  * them.
  *
- * Each list below, FLP_PARAMS_prepare of entry prepare and so on, becomes a C struct of what the launch fills by name, a
- * table of names and types (the launch points CUDA at each value; the generator declares the kernel from it, so p.hidden
- * in a template is this hidden) and a signature that travels in the kernel descriptor and is compared at load.
+ * Each list below, FLP_PARAMS_prepare of entry prepare and so on, becomes a C struct of what the launch fills by name,
+ * a table of names and types (the launch points CUDA at each value; the generator declares the kernel from it, so
+ * p.hidden in a template is this hidden) and a signature that travels in the kernel descriptor and is compared at load.
  *
  * Kinds: ptr, a device pointer, which may be null only where the list says so; i64, i32, f32, f64; map, a CUtensorMap
  * by value; region, the workspace array of that name; region_or_null, the same, null where the layout of the call has

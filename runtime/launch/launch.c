@@ -147,6 +147,15 @@ flp_status flp_launch_set_bytes(const flp_call *call, CUdeviceptr start, uint64_
                          "cuMemsetD8Async");
 }
 
+flp_status flp_launch_zero(const flp_call *call, flp_gradient g, int64_t first) {
+  uint64_t element = flp_dtype_bytes(g.type), pitch = (uint64_t)g.stride * element;
+  uint64_t width = (uint64_t)g.columns * element, rows = (uint64_t)(g.rows - first);
+  CUdeviceptr start = flp_call_pointer(g.start) + (uint64_t)first * pitch;
+  if (pitch == width || !rows) return flp_launch_set_bytes(call, start, rows * width, 0);
+  CUresult result = call->plan->driver->cuMemsetD2D8Async(start, pitch, 0, width, rows, call->stream);
+  return flp_call_status(call, result, "cuMemsetD2D8Async");
+}
+
 static flp_status pick(const flp_planner *planner, flp_pass pass, const flp_args *args, flp_scheme *out) {
   if (pass == FLP_PASS_DENSE) return flp_planner_pick_dense(planner, args->n, args->workspace_bytes, out);
   if (planner->spec.listed && pass != FLP_PASS_COMBINE)

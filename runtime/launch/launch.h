@@ -105,6 +105,14 @@ CUdeviceptr flp_targets_scores(const flp_call *call);
 flp_status flp_launch_prepare(const flp_call *call, int outputs);
 /* Sets so many bytes in a row; none at address 0. */
 flp_status flp_launch_set_bytes(const flp_call *call, CUdeviceptr start, uint64_t bytes, unsigned char value);
+/* A gradient: rows of so many columns, `stride` elements apart. */
+typedef struct flp_gradient {
+  const void *start;
+  flp_dtype type;
+  int64_t stride, rows, columns;
+} flp_gradient;
+/* Zeroes its rows from `first` on. */
+flp_status flp_launch_zero(const flp_call *call, flp_gradient gradient, int64_t first);
 /* Address of a workspace array; 0 if the layout has none. */
 CUdeviceptr flp_call_region(const flp_call *call, flp_region region);
 /* A device pointer as kernels take it. */
@@ -180,8 +188,8 @@ typedef struct flp_emit_sink {
   float log2_threshold;
 } flp_emit_sink;
 
-/* What forward makes beside partials: a sink for each part; NULL: nothing. top: 1 to list columns in the layout's arrays,
- * from number top_from of the launch on. */
+/* What forward makes beside partials: a sink for each part; NULL: nothing. top: 1 to list columns in the layout's
+ * arrays, from number top_from of the launch on. */
 typedef struct flp_sinks {
   const flp_keep_sink *keep;
   const flp_emit_sink *emit;
@@ -255,13 +263,14 @@ flp_status flp_launch_score_gradients(const flp_call *call);
 flp_status flp_launch_lora_project(const flp_call *call);
 /* Behind all chunks of the backward pass: the gradients that follow from G = dz·B. */
 flp_status flp_launch_lora_gradients(const flp_call *call);
+/* Zeroes rows of grad_lora_b from `first` on, and in a call without rows grad_lora_a. */
+flp_status flp_launch_zero_lora(const flp_call *call, int64_t first);
 
 /* ---- fill.c ---- */
 
 /* Gradients of rows and columns that no product reaches. */
 flp_status flp_launch_fill(const flp_call *call);
-/* Zeroes the rows of grad_weight, grad_bias and grad_lora_b from `first` on, where they are asked for and not accumulated;
- * and in a call without rows grad_lora_a. */
+/* Zeroes the rows of grad_weight and grad_bias from `first` on, where they are asked for and not accumulated. */
 flp_status flp_launch_zero_head(const flp_call *call, int64_t first);
 
 /* ---- listed.c: gradients over entries in the layout's arrays ---- */

@@ -133,3 +133,12 @@ flp_status flp_launch_lora_gradients(const flp_call *call) {
   all.factor = flp_call_region(call, is_listed(call) ? FLP_REGION_bound : FLP_REGION_factor);
   return wants(call, FLP_GRAD_LORA_A) ? backward_launch_product(call, &all, &by_hidden, &of_a) : FLP_OK;
 }
+
+flp_status flp_launch_zero_lora(const flp_call *call, int64_t first) {
+  const flp_args *a = call->args;
+  const flp_spec *spec = spec_of(call);
+  flp_gradient of_a = {a->grad_lora_a, spec->grad_lora_dtype, a->grad_lora_a_stride, spec->lora_rank, spec->hidden};
+  flp_gradient of_b = {a->grad_lora_b, spec->grad_lora_dtype, a->grad_lora_b_stride, spec->vocab, spec->lora_rank};
+  if (wants(call, FLP_GRAD_LORA_A) && a->n == 0) FLP_TRY(flp_launch_zero(call, of_a, 0));
+  return wants(call, FLP_GRAD_LORA_B) ? flp_launch_zero(call, of_b, first) : FLP_OK;
+}

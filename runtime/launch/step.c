@@ -35,8 +35,8 @@ static double parameter(const flp_call *call, uint32_t i) {
   return call->args->loss_parameters ? call->args->loss_parameters[i] : loss->parameters[i].fallback;
 }
 
-/* What losses of one target and those over targets have in common: what they read by row; and which rows: active ones of
- * a range, with their derivatives where a gradient is wanted; NULL: all inactive ones. */
+/* What losses of one target and those over targets have in common: what they read by row; and which rows: active ones
+ * of a range, with their derivatives where a gradient is wanted; NULL: all inactive ones. */
 #define SET_ROWS(call, rows, p)                                                                       \
   do {                                                                                                \
     const flp_args *a_ = (call)->args;                                                                \

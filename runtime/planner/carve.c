@@ -22,6 +22,11 @@ uint64_t flp_planner_references_bytes(int64_t n) {
   return planner_round_up((uint64_t)n * 4);
 }
 
+uint64_t planner_exponentials_bytes(const flp_spec *spec, int64_t n) {
+  uint64_t row = (uint64_t)flp_planner_dz_stride(spec->vocab) * flp_dtype_bytes(spec->dtype);
+  return flp_planner_references_bytes(n) + (uint64_t)n * row;
+}
+
 int64_t flp_planner_redo_columns(const flp_planner *p, int64_t chunk_rows, int64_t chunk_vocab) {
   int64_t rows = flp_min(chunk_rows, FLP_KEPT_BLOCK_ROWS), room = chunk_rows / rows;
   return flp_min(room * flp_planner_dz_stride(chunk_vocab), p->spec.vocab);
@@ -39,13 +44,6 @@ void planner_put_rows(flp_scheme *s, int64_t n) {
   planner_put_region(s, FLP_REGION_row_class, n, 1);
   PLANNER_PUT_EACH(s, n, 4, FLP_REGION_index, FLP_REGION_local_target, FLP_REGION_scale);
   planner_put_region(s, FLP_REGION_count, 1, 4);
-}
-
-void planner_begin(const flp_planner *p, flp_scheme *s, flp_mode mode, int64_t n, int64_t rows, int64_t columns) {
-  int64_t chunks = flp_ceil_div(n, rows) * flp_ceil_div(p->spec.vocab, columns);
-  *s = (flp_scheme){.mode = mode, .chunk_rows = rows, .chunk_vocab = columns, .chunks = chunks};
-  planner_put_rows(s, n);
-  planner_put_operands(p, s, n);
 }
 
 uint64_t planner_dz_bytes(const flp_planner *p, int64_t rows, int64_t columns) {

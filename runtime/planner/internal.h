@@ -29,6 +29,9 @@ static inline int64_t planner_redo_blocks(int64_t rows) {
 /* Up to a multiple of the alignment of arrays. */
 uint64_t planner_round_up(uint64_t bytes);
 
+/* What save mode passes on from forward to backward: references and exponentials. */
+uint64_t planner_exponentials_bytes(const flp_spec *spec, int64_t n);
+
 /* Each adds arrays at the end of a scheme. */
 void planner_put_region(flp_scheme *s, flp_region region, int64_t count, uint64_t element_bytes);
 /* Several of one size, in the order in which they are named. */
@@ -40,10 +43,10 @@ void planner_put_region(flp_scheme *s, flp_region region, int64_t count, uint64_
   } while (0)
 /* What prepare writes; every pass starts with it. */
 void planner_put_rows(flp_scheme *s, int64_t n);
-/* A scheme of nothing but these, and terms of hidden and bias: of n rows in chunks of rows x columns. */
-void planner_begin(const flp_planner *p, flp_scheme *s, flp_mode mode, int64_t n, int64_t rows, int64_t columns);
 /* operands.c: terms of hidden and bias, where products take such. */
 void planner_put_operands(const flp_planner *p, flp_scheme *s, int64_t n);
+/* A scheme of nothing but these two, of n rows in chunks of rows x columns. */
+void planner_begin(const flp_planner *p, flp_scheme *s, flp_mode mode, int64_t n, int64_t rows, int64_t columns);
 /* Terms of so many columns of the weight, once or, ahead, twice; and the seconds of making so many columns in a launch. */
 void planner_put_slice(const flp_planner *p, flp_scheme *s, int64_t columns, int ahead, int64_t first);
 double planner_slice_cost(const flp_planner *p, int64_t columns);
@@ -115,6 +118,7 @@ int64_t planner_scores_launches(const flp_planner *p, int64_t row_chunks, int64_
  * of a pass without. chunks: of the pass; bias_chunks: those of them that have column sums, of
  * saved exponentials twice */
 void planner_put_targets_forward(const flp_planner *p, flp_scheme *s, int64_t n);
+void planner_put_target_row(const flp_planner *p, flp_scheme *s, int64_t n); /* all that combine has */
 void planner_put_targets_backward(const flp_planner *p, flp_scheme *s, int64_t n);
 int64_t planner_targets_forward_launches(const flp_planner *p, int64_t chunks);
 int64_t planner_targets_step_launches(const flp_planner *p, int64_t chunks);

@@ -16,6 +16,13 @@ void planner_put_operands(const flp_planner *p, flp_scheme *s, int64_t n) {
     planner_put_region(s, FLP_REGION_operand_bias, spec->vocab, flp_dtype_bytes(spec->dtype));
 }
 
+void planner_begin(const flp_planner *p, flp_scheme *s, flp_mode mode, int64_t n, int64_t rows, int64_t columns) {
+  int64_t chunks = flp_ceil_div(n, rows) * flp_ceil_div(p->spec.vocab, columns);
+  *s = (flp_scheme){.mode = mode, .chunk_rows = rows, .chunk_vocab = columns, .chunks = chunks};
+  planner_put_rows(s, n);
+  planner_put_operands(p, s, n);
+}
+
 void planner_put_slice(const flp_planner *p, flp_scheme *s, int64_t columns, int ahead, int64_t first) {
   s->slice = flp_weight_is_sliced(&p->spec) ? columns : 0;
   s->ahead = ahead;

@@ -53,11 +53,6 @@ static void search_forward_saved(planner_search *s) {
   s->best.launches = (int32_t)flp_min(launches, INT32_MAX);
 }
 
-static uint64_t exponentials_bytes(const flp_spec *spec, int64_t n) {
-  uint64_t row = (uint64_t)flp_planner_dz_stride(spec->vocab) * flp_dtype_bytes(spec->dtype);
-  return flp_planner_references_bytes(n) + (uint64_t)n * row;
-}
-
 static uint64_t directions_bytes(const flp_spec *spec, int64_t n) {
   return 2 * flp_planner_references_bytes(n) + (uint64_t)n * (uint64_t)spec->hidden * sizeof(float);
 }
@@ -68,7 +63,7 @@ static uint64_t lists_bytes(const flp_spec *spec, int64_t n) {
 
 static const kept_mode kept_modes[] = {
     [0] = {FLP_MODE_SCORE, 0, planner_search_forward, search_nothing, NULL}, /* nothing is kept */
-    [FLP_MODE_SAVE] = {FLP_MODE_SCORE, 0, search_forward_saved, planner_search_saved, exponentials_bytes},
+    [FLP_MODE_SAVE] = {FLP_MODE_SCORE, 0, search_forward_saved, planner_search_saved, planner_exponentials_bytes},
     [FLP_MODE_DIRECTION] = {FLP_MODE_DIRECTION, FLP_PASS_FORWARD_SAVED, planner_search_direction,
                             planner_search_direction_rows, directions_bytes},
     [FLP_MODE_TAIL] = {FLP_MODE_TAIL, FLP_PASS_BACKWARD_SAVED, planner_search_tail, planner_search_tail_rows,
@@ -89,7 +84,7 @@ static void search_combine(planner_search *s) {
   planner_put_rows(&only, s->n);
   only.launches = 2; /* prepare, merge */
   if (flp_planner_has_targets(&s->planner->spec)) {
-    planner_put_region(&only, FLP_REGION_target_row, s->n, flp_dtype_bytes(s->planner->spec.target_dtype));
+    planner_put_target_row(s->planner, &only, s->n);
     only.launches = 3; /* targets_rows, prepare, targets_finish */
   }
   planner_offer(s, &only);

@@ -20,10 +20,14 @@ int64_t flp_planner_target_words(int64_t vocab) {
   return flp_ceil_div(vocab, (int64_t)FLP_TARGET_COLUMNS * FLP_TARGET_BITS);
 }
 
+void planner_put_target_row(const flp_planner *p, flp_scheme *s, int64_t n) {
+  planner_put_region(s, FLP_REGION_target_row, n, flp_dtype_bytes(p->spec.target_dtype));
+}
+
 /* One is there already in a step that has both. */
 static void put_lists(const flp_planner *p, flp_scheme *s, int64_t n) {
   if (s->size[FLP_REGION_target_row]) return;
-  planner_put_region(s, FLP_REGION_target_row, n, flp_dtype_bytes(p->spec.target_dtype));
+  planner_put_target_row(p, s, n);
   planner_put_region(s, FLP_REGION_list_column, n * p->spec.targets, 4);
   planner_put_region(s, FLP_REGION_target_place, n * p->spec.targets, 2);
 }

@@ -13,7 +13,7 @@ static void *passed[FLP_ABI_PARAMS_MAX];     /* where the driver was pointed at 
 static uint64_t address[FLP_ABI_PARAMS_MAX]; /* of a region: what stood there */
 static const flp_abi_entry *launched;
 static int launches;
-static flp_args args;
+static flp_args args = FLP_ARGS_INIT;
 
 static CUresult launch(CUfunction function, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y,
                        unsigned threads_z, unsigned shared, CUstream stream, void **fields, void **extra) {
@@ -41,7 +41,6 @@ static flp_call call_of(flp_plan *plan, flp_driver *driver) {
   strcpy(plan->spec_text, "a spec");
   for (int i = 0; i < FLP_ENTRY_ID_COUNT; i++)
     plan->modules.function[i] = (flp_function){.abi = flp_abi_of((flp_entry_id)i), .threads = 32};
-  args = (flp_args)FLP_ARGS_INIT;
   args.workspace = (void *)(uintptr_t)WORKSPACE;
   flp_call call = {.plan = plan, .args = &args};
   for (int i = 0; i < FLP_REGION_ID_COUNT; i++) {
@@ -52,10 +51,9 @@ static flp_call call_of(flp_plan *plan, flp_driver *driver) {
 }
 
 static void expect_bound(const flp_abi_param *param, int i, uint64_t want) {
-  if (param->source == FLP_ABI_GIVEN)
-    cr_expect_eq(passed[i], given + param->place, "flp_%s: %s", launched->name, param->name);
-  else if (param->source == FLP_ABI_ARG)
-    cr_expect_eq(passed[i], (char *)&args + param->place, "flp_%s: %s", launched->name, param->name);
+  const char *fields = param->source == FLP_ABI_GIVEN ? given : (const char *)&args;
+  if (param->source <= FLP_ABI_ARG)
+    cr_expect_eq(passed[i], fields + param->place, "flp_%s: %s", launched->name, param->name);
   else if (param->source >= FLP_ABI_REGION)
     cr_expect_eq(address[i], want, "flp_%s: %s", launched->name, param->name);
 }
@@ -81,10 +79,9 @@ static void expect_without(flp_call *call, int id, const flp_abi_param *param, i
 
 /* With every array there; then with one missing after the other. */
 static int check_entry(flp_call *call, int id) {
-  int regions = 0;
+  int regions = 0, i = 0;
   launched = call->plan->modules.function[id].abi;
   cr_assert_eq(flp_launch(call, (flp_entry_id)id, given, 1), FLP_OK, "%s", flp_error_detail());
-  int i = 0;
   for (const flp_abi_param *p = flp_abi_first(launched); p; p = flp_abi_next(launched, p))
     expect_bound(p, i++, WORKSPACE + 256 * (uint64_t)p->place);
   i = 0;
