@@ -4,7 +4,7 @@
 #include "runtime/api/op.h"
 #include "runtime/api/validate.h"
 #include "runtime/base/status.h"
-#include "runtime/launch/scale.h"
+#include "runtime/launch/launch.h"
 
 flp_status flp_scale_layout(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes, flp_layout *out) {
   (void)pass, (void)budget_bytes;

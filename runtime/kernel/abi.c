@@ -12,6 +12,8 @@
 #define TYPE_map FLP_ABI_MAP
 #define TYPE_region FLP_ABI_PTR
 #define TYPE_region_or_null FLP_ABI_PTR
+#define TYPE_arg(type) TYPE_##type
+#define TYPE_call(type) TYPE_##type
 #define GIVEN(name) FLP_ABI_GIVEN, (uint32_t)offsetof(GIVEN_STRUCT, name)
 #define SOURCE_ptr GIVEN
 #define SOURCE_i64 GIVEN
@@ -21,6 +23,10 @@
 #define SOURCE_map GIVEN
 #define SOURCE_region(name) FLP_ABI_REGION, FLP_REGION_##name
 #define SOURCE_region_or_null(name) FLP_ABI_REGION_OR_NULL, FLP_REGION_##name
+#define ARG(name) FLP_ABI_ARG, (uint32_t)offsetof(flp_args, name)
+#define CALL(name) FLP_ABI_CALL, (uint32_t)offsetof(flp_call_values, name)
+#define SOURCE_arg(type) ARG
+#define SOURCE_call(type) CALL
 
 #define PARAM(kind, name) {#name, TYPE_##kind, (uint32_t)offsetof(STRUCT, name), SOURCE_##kind(name)},
 
@@ -28,11 +34,11 @@
 #define COUNT(P, parts, LIST) {parts, 0 LIST(P)},
 
 /* A function an entry, so that the names of its structs are known where its list is expanded. */
-#define ENTRY(entry, LIST)                                                               \
+#define ENTRY(entry)                                                                     \
   static const flp_abi_entry *entry##_entry(void) {                                      \
     typedef flp_##entry##_params STRUCT;                                                 \
     typedef flp_##entry##_given GIVEN_STRUCT __attribute__((unused));                    \
-    static const flp_abi_param params[] = {LIST(PARAM)};                                 \
+    static const flp_abi_param params[] = {FLP_PARAMS_##entry(PARAM)};                   \
     static const flp_abi_list lists[] = {{0, sizeof params / sizeof params[0]}, {0, 0}}; \
     static const flp_abi_entry self = {FLP_ENTRY_##entry, #entry, params, 0, lists};     \
     return &self;                                                                        \
@@ -55,7 +61,7 @@ SET(forward, FLP_FORWARD_LISTS)
 SET(forward_map, FLP_FORWARD_MAP_LISTS)
 
 const flp_abi_entry *flp_abi_of(flp_entry_id id) {
-#define FUNCTION(entry, LIST) entry##_entry,
+#define FUNCTION(entry) entry##_entry,
   static const flp_abi_entry *(*const entries[])(void) = {FLP_ENTRY_LIST(FUNCTION)};
 #undef FUNCTION
   if (id >= FLP_ENTRY_forward_map) return forward_map_entry((int)id - FLP_ENTRY_forward_map);

@@ -1,13 +1,14 @@
 /* abi.h: the parameters of every kernel entry, defined once for the templates that read them and the launches that fill
  * them.
  *
- * Each list below becomes a C struct of what the launch fills by name, a table of names and types (the launch points
- * CUDA at each value; the generator declares the kernel from it, so p.hidden in a template is this hidden) and a
- * signature that travels in the kernel descriptor and is compared at load.
+ * Each list below, FLP_PARAMS_prepare of entry prepare and so on, becomes a C struct of what the launch fills by name,
+ * a table of names and types (the launch points CUDA at each value; the generator declares the kernel from it, so
+ * p.hidden in a template is this hidden) and a signature that travels in the kernel descriptor and is compared at load.
  *
  * Kinds: ptr, a device pointer, which may be null only where the list says so; i64, i32, f32, f64; map, a CUtensorMap
  * by value; region, the workspace array of that name; region_or_null, the same, null where the layout of the call has
- * none. A launch does not fill regions: flp_launch takes them from the call's layout (launch.h).
+ * none; arg(ptr) and so on: the field of that name of the call's flp_args; call(ptr): that of flp_call_values. A launch
+ * fills none of the last four: flp_launch takes them from the call (launch.h).
  *
  * Index spaces. A "row" is a row of the caller's hidden (0 <= row < n). Rows that cost work are compacted by `prepare`
  * into "active rows" a (0 <= a < *count), in ascending order: row = index[a]. All workspace arrays over rows are
@@ -18,6 +19,8 @@
 
 #include <stddef.h>
 #include <stdint.h>
+
+#include "runtime/flp.h"
 
 /* The workspace arrays; each starts 256-byte aligned. The planner says which of them a pass has. */
 #define FLP_REGION_LIST(R)                                                                             \
@@ -137,10 +140,13 @@ enum flp_part {
   N(set, name)                               \
   N((set) | FLP_PART_LORA, name "_lora")
 
-/* What kernels that read rows of the head by themselves need of an adapter, where key.lora says that there is one (see
- * "a low-rank adapter" below): u by active row, and B. */
-#define FLP_ADAPTER_PARAMS(P)                                              \
-  P(region_or_null, lora_u) P(ptr, lora_b) P(i64, lora_b_stride) P(i32, rank)
+/* What kernels read that read rows of the head by themselves; first, where key.lora says that there is an adapter (see
+ * "a low-rank adapter" below), u by active row, and B. */
+#define FLP_HEAD_PARAMS(P)                                                 \
+  P(region_or_null, lora_u) P(arg(ptr), lora_b) P(arg(i64), lora_b_stride) P(call(i32), rank) \
+  P(arg(ptr), hidden) P(arg(i64), hidden_stride)                           \
+  P(ptr, weight) P(i64, weight_stride) /* all of it, see key.weight_form */ \
+  P(arg(ptr), bias) /* (V) operand dtype or null */
 
 /* module rows: entry prepare, one CTA. Classifies each row (row_class, FLP_ROW_*), compacts the active ones and
  * fills the outputs of the others: left out -> 0, bad -> NaN (partial: maximum -SCORE_LIMIT or NaN, sums 0, target -inf).
@@ -148,18 +154,18 @@ enum flp_part {
  * gradients that are given are zero. It is bad if its target is outside [0, vocab_total), or its temperature is
  * not > 0, or it or unit/T is not a normal number; of unit 0, unit/T is 0. Row ids outside [0,n) count in the error
  * word and are skipped. */
-#define FLP_PREPARE_PARAMS(P)                                                                                 \
+#define FLP_PARAMS_prepare(P)                                                                                 \
   P(ptr, target)      /* (n) target dtype */                                                                  \
   P(ptr, temperature) /* (n) f32 or null */                                                                   \
   P(f32, row_scale)   /* used when temperature is null: unit/T */                                             \
   P(f32, unit)        /* a·log2(e), or softcap·log2(e) */                                                   \
-  P(ptr, rows)        /* (row_count) i32 or null */                                                           \
-  P(i64, row_count)                                                                                           \
-  P(i64, n)                                                                                                   \
-  P(i64, ignore_index)                                                                                        \
-  P(i64, vocab_offset)                                                                                        \
+  P(arg(ptr), rows)        /* (row_count) i32 or null */                                                      \
+  P(arg(i64), row_count)                                                                                      \
+  P(arg(i64), n)                                                                                              \
+  P(arg(i64), ignore_index)                                                                                   \
+  P(arg(i64), vocab_offset)                                                                                   \
   P(i64, vocab_valid)                                                                                         \
-  P(i64, vocab_total)                                                                                         \
+  P(arg(i64), vocab_total)                                                                                    \
   P(ptr, grad_logprob) /* (n) f32 or null */                                                                  \
   P(ptr, grad_entropy) /* (n) f32 or null */                                                                  \
   P(ptr, logprob)      /* outputs to fill for inactive rows, each may be null */                              \
@@ -171,7 +177,7 @@ enum flp_part {
   P(region, local_target) /* (n) i32 out, by active row: target - vocab_offset, or -1 if not in this shard */ \
   P(region, scale)        /* (n) f32 out, by active row: row_scale */                                         \
   P(region, count)        /* (1) i32 out: active rows */                                                      \
-  P(ptr, error_word)      /* (1) i32, added to: bad rows and bad row ids */
+  P(call(ptr), error_word)      /* (1) i32, added to: bad rows and bad row ids */
 
 /* module forward: entry forward. One CTA a unit: a panel of tile_rows of the active rows [row_begin, row_end) x
  * unit_columns columns.
@@ -179,13 +185,13 @@ enum flp_part {
  * zy: (n) f32 by active row: raw score z + b of the target (before cap and scale), written by the one CTA that meets
  * it. */
 #define FLP_FORWARD_PARAMS(P)                                              \
-  P(ptr, hidden)       /* (n,D) */                                         \
-  P(i64, hidden_stride)                                                    \
+  P(arg(ptr), hidden)       /* (n,D) */                                    \
+  P(arg(i64), hidden_stride)                                               \
   P(ptr, weight)       /* (V,D) */                                         \
   P(i64, weight_stride)                                                    \
   P(ptr, bias)         /* (V) or null */                                   \
   P(region, index) P(region, local_target) P(region, scale) P(region, count) \
-  P(f32, cap_in)       /* a/softcap; unused without softcap */             \
+  P(call(f32), cap_in)       /* a/softcap; unused without softcap */       \
   P(i32, depth)        /* D */                                             \
   P(i32, vocab_valid)                                                      \
   P(i32, row_begin) P(i32, row_end)                                        \
@@ -204,7 +210,7 @@ enum flp_part {
   P(map, weight_map)   /* (vocab_valid,D) */                               \
   P(ptr, bias)         /* (V) or null */                                   \
   P(region, local_target) P(region, scale) P(region, count)                \
-  P(f32, cap_in) P(i32, depth) P(i32, vocab_valid)                         \
+  P(call(f32), cap_in) P(i32, depth) P(i32, vocab_valid)                   \
   P(i32, n) P(i32, row_begin) P(i32, row_end)                              \
   P(region, part) P(i64, capacity) P(region, zy)                           \
   P(region, turn) /* (1) i32, 0 before and after the launch: the next unit */
@@ -212,8 +218,8 @@ enum flp_part {
 /* module rows: entry gather, one warp a row of [row_begin, row_end): copies hidden[index[a]] of each active row to
  * out[a - row_begin] and zeroes what follows up to a multiple of FLP_GATHER_ROWS, unless every row is active; and sets
  * *turn to 0. hidden and out allow 16-byte accesses. */
-#define FLP_GATHER_PARAMS(P)                                               \
-  P(ptr, hidden) P(i64, hidden_stride) P(region, index) P(region, count)   \
+#define FLP_PARAMS_gather(P)                                               \
+  P(arg(ptr), hidden) P(arg(i64), hidden_stride) P(region, index) P(region, count) \
   P(i32, n) P(i32, row_begin) P(i32, row_end) P(i32, depth)                \
   P(ptr, out) P(i64, out_stride) P(region, turn)
 
@@ -221,48 +227,48 @@ enum flp_part {
  * partials of one shard in order, first the `fold` (1 or FLP_GROUP_LEAVES) of a group, then the groups; writes logprob,
  * entropy, stats, or partial; each may be null. Target score zy is read only where local_target >= 0. A row whose
  * largest score is beyond FLP_SCORE_LIMIT gets NaN in the outputs and counts in the error word. */
-#define FLP_COMBINE_PARAMS(P)                                              \
+#define FLP_PARAMS_combine(P)                                              \
   P(region, part) P(i64, capacity) P(i32, parts) P(i32, fold) P(region, zy) \
   P(region, index) P(region, local_target) P(region, scale) P(region, count) \
   P(i32, row_begin) P(i32, row_end)                                        \
-  P(f32, cap_in) P(i32, capped) /* capped: 1 if softcap applies to zy */   \
+  P(call(f32), cap_in) P(call(i32), capped) /* capped: 1 if softcap applies to zy */ \
   P(ptr, logprob) P(ptr, entropy) P(ptr, stats) P(ptr, partial)            \
-  P(ptr, error_word) /* (1) i32, added to: rows beyond FLP_SCORE_LIMIT */
+  P(call(ptr), error_word) /* (1) i32, added to: rows beyond FLP_SCORE_LIMIT */
 
 /* module rows: entry merge, one thread an active row. Folds the partials of all shards in rank order; else as combine. */
-#define FLP_MERGE_PARAMS(P)                                                \
-  P(ptr, partial) /* (shard_count, n, 4) */                                \
-  P(i64, shard_count) P(i64, n)                                            \
+#define FLP_PARAMS_merge(P)                                                \
+  P(arg(ptr), partial) /* (shard_count, n, 4) */                           \
+  P(arg(i64), shard_count) P(arg(i64), n)                                  \
   P(region, index) P(region, scale) P(region, count)                       \
-  P(f32, cap_in) P(i32, capped)                                            \
-  P(ptr, logprob) P(ptr, entropy) P(ptr, stats)                            \
-  P(ptr, error_word) /* as in combine */
+  P(call(f32), cap_in) P(call(i32), capped)                                \
+  P(arg(ptr), logprob) P(arg(ptr), entropy) P(arg(ptr), stats)             \
+  P(call(ptr), error_word) /* as in combine */
 
 /* module rows: entry record, one thread an active row of [row_begin, row_end): the four numbers that the dz epilogue
  * needs, {m, A, B, dz_y} with dz = 2^u·(A + B·u), u = t - m; and bound, an upper bound of |dz| over the row. A row whose
  * upstream gradients are zero has A = B = dz_y = 0, whatever its stats, and dz 0, whatever its scores. */
-#define FLP_RECORD_PARAMS(P)                                               \
-  P(ptr, stats) P(ptr, grad_logprob) P(ptr, grad_entropy)                  \
+#define FLP_PARAMS_record(P)                                               \
+  P(arg(ptr), stats) P(ptr, grad_logprob) P(arg(ptr), grad_entropy)        \
   P(region, index) P(region, scale) P(region, count)                       \
   P(i32, row_begin) P(i32, row_end)                                        \
-  P(f32, cap_in) P(i32, capped)                                            \
+  P(call(f32), cap_in) P(call(i32), capped)                                \
   P(region, record) /* (n,4) f32 */                                        \
   P(region, bound)  /* (n) f32 */
 
 /* module rows: entry dz_scale, one CTA. fp16 only: the power of two that brings the largest bound to 2^14.
  * scale_pair: {scale, 1/scale} f32; {1, 1} when every bound is 0. */
-#define FLP_DZ_SCALE_PARAMS(P) P(region, bound) P(region, count) P(region, scale_pair)
+#define FLP_PARAMS_dz_scale(P) P(region, bound) P(region, count) P(region, scale_pair)
 
 /* module dz: entry dz. One CTA a tile of active rows [row_begin, row_end) x columns [column_begin, column_end):
  * recomputes the scores and stores their gradient, dz[a - row_begin][v - column_begin], in the operand dtype.
  * bias_part: [tile row][column_end - column_begin] f32 column sums, null if the bias needs no gradient. */
-#define FLP_DZ_PARAMS(P)                                                   \
-  P(ptr, hidden) P(i64, hidden_stride)                                     \
-  P(ptr, weight) P(i64, weight_stride)                                     \
-  P(ptr, bias)                                                             \
+#define FLP_PARAMS_dz(P)                                                   \
+  P(arg(ptr), hidden) P(arg(i64), hidden_stride)                           \
+  P(arg(ptr), weight) P(arg(i64), weight_stride)                           \
+  P(arg(ptr), bias)                                                        \
   P(region, index) P(region, local_target) P(region, scale) P(ptr, count)  \
   P(region, record)                                                        \
-  P(f32, cap_in) P(i32, depth)                                             \
+  P(call(f32), cap_in) P(i32, depth)                                       \
   P(i32, row_begin) P(i32, row_end) P(i32, column_begin) P(i32, column_end) \
   P(i32, tiles_m) /* ceil((row_end - row_begin)/tile_rows) */              \
   P(i32, tiles_n) /* ceil((column_end - column_begin)/tile_columns) */     \
@@ -275,14 +281,14 @@ enum flp_part {
  * tile_depth x tile_rows of hidden, tile_depth x tile_columns/cluster of weight, 128-byte swizzle; dz leaves in boxes of
  * 128 bytes x FLP_DZ_BOX_ROWS rows. Rows behind the last active one are stored as zeros up to the end of their row
  * panel. The rest as in dz. */
-#define FLP_DZ_MAP_PARAMS(P)                                                \
+#define FLP_PARAMS_dz_map(P)                                                \
   P(map, hidden_map)   /* (row_end - row_begin, D): rows of the chunk */    \
   P(map, gathered_map) /* (row_end - row_begin, D): its active rows */      \
   P(map, weight_map)   /* (column_end - column_begin, D) */                 \
   P(map, dz_map)       /* (row_end - row_begin, column_end - column_begin) */ \
-  P(ptr, bias)                                                              \
+  P(arg(ptr), bias)                                                         \
   P(region, local_target) P(region, scale) P(ptr, count) P(region, record)  \
-  P(f32, cap_in) P(i32, depth) P(i32, n)                                    \
+  P(call(f32), cap_in) P(i32, depth) P(i32, n)                              \
   P(i32, row_begin) P(i32, row_end) P(i32, column_begin) P(i32, column_end) \
   P(region_or_null, scale_pair) P(ptr, bias_part)                           \
   P(region, turn) /* (1) i32, 0 before and after the launch: the next unit */
@@ -292,7 +298,7 @@ enum flp_part {
  * first those of grad_hidden: tile_rows·cluster rows of a result x tile_columns of D. All boxes are 64 x 64, those of
  * fp32 32 x 32, 128-byte swizzle. acc and out point at row 0 of the whole tensor; flags: FLP_PRODUCT_*. Accumulators
  * are f32, but those of a weight_out in bf16: see sums of 20 and 24 bits below. */
-#define FLP_PRODUCTS_MAP_PARAMS(P)                                          \
+#define FLP_PARAMS_products_map(P)                                          \
   P(map, dz_map)       /* (row_end - row_begin, column_end - column_begin) */ \
   P(map, weight_map)   /* (column_end - column_begin, D): rows of the chunk */ \
   P(map, hidden_map)   /* (row_end - row_begin, D) */                       \
@@ -322,7 +328,7 @@ enum flp_part {
  * holds the upper 16 bits of a sum, an f32 rounded to so many bits, and acc (region weight_low) the next 4 or 8, as
  * acc_stride says, for each element of the whole tiles that cover (V,D), in the kernel's own order. A chunk has all
  * columns, and column_begin is 0: it writes either acc with the upper bits, or out. */
-#define FLP_PRODUCT_PARAMS(P)                                              \
+#define FLP_PARAMS_grad_hidden(P)                                          \
   P(ptr, dz) P(i64, dz_stride)                                             \
   P(ptr, operand) P(i64, operand_stride) /* weight (V,D) or hidden (n,D) */ \
   P(ptr, index) /* null in grad_weight: operand holds the chunk's active rows one after the other */ \
@@ -337,7 +343,7 @@ enum flp_part {
 
 /* module rows: entry bias_reduce, one thread a column of the chunk: sums bias_part over its tile rows, in order.
  * result = Σ + (read_acc ? acc[v] : 0), stored to acc[v] if write_acc, to out[v] (operand dtype) if write_out. */
-#define FLP_BIAS_REDUCE_PARAMS(P)                                          \
+#define FLP_PARAMS_bias_reduce(P)                                          \
   P(region, bias_part) P(region, count)                                    \
   P(i32, row_begin) P(i32, row_end) P(i32, tile_rows)                      \
   P(i32, column_begin) P(i32, column_end)                                  \
@@ -345,8 +351,8 @@ enum flp_part {
   P(i32, read_acc) P(i32, write_acc) P(i32, write_out)
 
 /* module rows: entry fill, one warp a row: writes grad_hidden rows that have no work: 0, or NaN for bad rows. */
-#define FLP_FILL_PARAMS(P)                                                 \
-  P(region, row_class) P(ptr, out) P(i64, out_stride) P(i32, depth) P(i64, n) \
+#define FLP_PARAMS_fill(P)                                                 \
+  P(region, row_class) P(ptr, out) P(i64, out_stride) P(call(i32), depth) P(arg(i64), n) \
   P(i32, out_is_f32) /* 1: out is f32, 0: operand dtype */
 
 /* module select: scores that exist already, (n,V) in the operand dtype; "numbers" are f32, or f64 where that is it.
@@ -354,7 +360,7 @@ enum flp_part {
  * sum of 2^(t - m), entropy}, where t = z·log2(e)/T and m = t at the largest z, for f64 that z itself. A target that is
  * ignore_index gives 0, one outside [0, vocab) NaN and counts in the error word; a row of which all are ignored is not
  * read and gives 0 everywhere. */
-#define FLP_SELECT_PARAMS(P)                                              \
+#define FLP_PARAMS_select(P)                                              \
   P(ptr, scores) P(i64, scores_stride)                                    \
   P(ptr, target)    /* (n,k) target dtype */                              \
   P(i32, k) P(i32, vocab)                                                 \
@@ -367,7 +373,7 @@ enum flp_part {
 
 /* module select: entry select_grad, one CTA a row: the gradient of the scores, which may take their place.
  * dz_v = [Σ_j g_j·(δ(v,y_j) - p_v) - e·p_v·(log p_v + H)]/T, g = grad_logprob, e = grad_entropy. */
-#define FLP_SELECT_GRAD_PARAMS(P)                                         \
+#define FLP_PARAMS_select_grad(P)                                         \
   P(ptr, scores) P(i64, scores_stride)                                    \
   P(ptr, target) P(i32, k) P(i32, vocab)                                  \
   P(i64, ignore_index) P(f64, inverse)                                    \
@@ -379,7 +385,7 @@ enum flp_part {
 
 /* module scale: entry scale: values (n,columns) in the operand dtype, each times factor[0], in f32 and rounded once; a factor
  * of 1 leaves them unread. CTAs take rows in turn, however many there are. */
-#define FLP_SCALE_PARAMS(P) P(ptr, values) P(i64, values_stride) P(i32, n) P(i32, columns) P(ptr, factor)
+#define FLP_PARAMS_scale(P) P(ptr, values) P(i64, values_stride) P(i32, n) P(i32, columns) P(ptr, factor)
 
 /* ---- saved exponentials: save, stream and direction modes ----
  *
@@ -442,13 +448,13 @@ enum flp_part {
  * policy near this one; the target's score, where this shard has the target and zy is given, and that less the logprob
  * which such a policy gave it, unless that is infinite. At least -FLP_SCORE_LIMIT; NaN where one of them is, or a score
  * of the first columns is. Sets the row's emit_gate and emit_count to 0. */
-#define FLP_EMIT_FLOOR_PARAMS(P)                                           \
+#define FLP_PARAMS_emit_floor(P)                                           \
   P(ptr, part) P(i64, capacity) /* [3][capacity] f32 by a - row_begin, or null */ \
-  P(ptr, old_lse) /* (n) f32 by row, nats, or null */                      \
+  P(arg(ptr), old_lse) /* (n) f32 by row, nats, or null */                 \
   P(ptr, zy)      /* (n) f32 by active row, raw score of the target, or null */ \
   P(ptr, old_logprob) /* (n) f32 by row, nats, or null */                  \
   P(region, index) P(region, local_target) P(region, scale) P(region, count) \
-  P(f32, cap_in) P(i32, capped) /* capped: 1 if softcap applies to zy */   \
+  P(call(f32), cap_in) P(call(i32), capped) /* capped: 1 if softcap applies to zy */ \
   P(i32, row_begin) P(i32, row_end)                                        \
   P(f32, log2_threshold)                                                   \
   P(ptr, floor)      /* (n) f32 by active row, out */                      \
@@ -459,7 +465,7 @@ enum flp_part {
  * log2_threshold on, above the highest of them that has overflowed: sorted by column, from the row's first place on.
  * tail_floor is the floor of the lowest that is in it, which scores are above there; tail_found how many columns there
  * are, or emit_capacity + 1 where the highest bin has overflowed. */
-#define FLP_EMIT_SORT_PARAMS(P)                                            \
+#define FLP_PARAMS_emit_sort(P)                                            \
   P(region, count) P(region, index)                                        \
   P(ptr, partial) /* (n,4) f32 by row: what forward summed of the columns that it listed */ \
   P(f32, log2_threshold)                                                   \
@@ -481,20 +487,17 @@ enum flp_part {
  * modules tail and top: entries tail_target and top_target, one warp 8 active rows of [row_begin, row_end): zy[a] =
  * h·w_y + b with the bits of forward, where this shard has the target. hidden, weight allow accesses of key.alignment
  * bytes. */
-#define FLP_OWN_SCORES_PARAMS(P)                                           \
-  FLP_ADAPTER_PARAMS(P)                                                    \
-  P(ptr, hidden) P(i64, hidden_stride)                                     \
-  P(ptr, weight) P(i64, weight_stride) /* see key.weight_form */                 \
-  P(ptr, bias) /* (V) operand dtype or null */                             \
+#define FLP_PARAMS_tail_target(P)                                          \
+  FLP_HEAD_PARAMS(P)                                                       \
   P(region, index) P(region, local_target) P(region, count)                \
-  P(i32, depth) P(i32, row_begin) P(i32, row_end)                          \
+  P(call(i32), depth) P(i32, row_begin) P(i32, row_end)                    \
   P(region, zy)
 
 /* module tail: entry tail_mean, one CTA 32 vectors of D: tail_mean = the mean of every so many rows of weight, of
  * FLP_TAIL_SAMPLES, or of all where there are fewer. */
-#define FLP_TAIL_MEAN_PARAMS(P)                                            \
-  P(ptr, weight) P(i64, weight_stride)                                     \
-  P(i32, vocab_valid) P(i32, depth)                                        \
+#define FLP_PARAMS_tail_mean(P)                                            \
+  P(arg(ptr), weight) P(arg(i64), weight_stride)                           \
+  P(call(i32), vocab_valid) P(call(i32), depth)                            \
   P(region, tail_mean) /* (D) f32 out */
 
 /* What tail_rows and tail_entries read of a row, and of its list, sorted (emit_sort). With softcap dz is times
@@ -505,9 +508,9 @@ enum flp_part {
   P(region, tail_column) /* (n,emit_capacity) i32 by active row */         \
   P(region, tail_score)  /* (n,emit_capacity) f32: t - tail_floor[a] */    \
   P(i32, emit_capacity)                                                    \
-  P(ptr, stats) /* (n,4) f32 by row */                                     \
+  P(arg(ptr), stats) /* (n,4) f32 by row */                                \
   P(region, record) P(region, index) P(region, local_target) P(region, scale) P(region, count) \
-  P(i32, capped)                                                           \
+  P(call(i32), capped)                                                     \
   P(f32, log2_threshold)
 
 /* module tail: entry tail_rows, one warp an active row: what its list keeps and lacks.
@@ -517,7 +520,7 @@ enum flp_part {
  * cap that t/scale does not give its slope, or NaN. tail_sum: Σ|dz|, from below: of those that it keeps, or of what is
  * known without a list; 0 where that is not finite. tail_missed: Σ dz of what it does not keep; 0 with softcap. list_length: how many it keeps, the target among them where this shard has it; 0 where it does not
  * serve. A row without upstream gradient keeps nothing and lacks nothing, unless its stats hold NaN. */
-#define FLP_TAIL_ROWS_PARAMS(P)                                            \
+#define FLP_PARAMS_tail_rows(P)                                            \
   FLP_TAIL_LIST_PARAMS(P)                                                  \
   P(ptr, partial) /* (n,4) f32 by row, of this shard */                    \
   P(region, tail_left)   /* (n) f32 out by active row */                   \
@@ -531,10 +534,10 @@ enum flp_part {
  * list_capacity entries. list_length, at most FLP_EMIT_MOST + 1, becomes
  * FLP_LIST_ELSEWHERE in dense rows. Sums are in a fixed order. report: Σ tail_left of rows that are not dense, Σ
  * tail_sum, dense rows, entries. */
-#define FLP_TAIL_CHOOSE_PARAMS(P)                                          \
+#define FLP_PARAMS_tail_choose(P)                                          \
   P(region, tail_left) P(region, tail_sum) P(region, index) P(region, count) \
   P(f32, tail) P(i32, list_capacity)                                       \
-  P(ptr, grad_logprob) P(ptr, grad_entropy) /* (n) f32 by row, or null */  \
+  P(arg(ptr), grad_logprob) P(arg(ptr), grad_entropy) /* (n) f32 by row, or null */ \
   P(region, list_length)  /* in and out */                                 \
   P(region, tail_offsets) /* (n) i64 out by row: the first entry of an active row */ \
   P(region, tail_total)   /* (1) i32 out: entries */                       \
@@ -544,7 +547,7 @@ enum flp_part {
 
 /* module tail: entry tail_entries, one warp an active row: list_column, list_row and list_dz of its entries, in ascending
  * columns; none of a dense row. */
-#define FLP_TAIL_ENTRIES_PARAMS(P)                                         \
+#define FLP_PARAMS_tail_entries(P)                                         \
   FLP_TAIL_LIST_PARAMS(P)                                                  \
   P(region, tail_offsets) P(region, list_length)                           \
   P(region, list_column) /* (list_capacity) i32 out */                     \
@@ -565,7 +568,7 @@ enum flp_part {
 #define FLP_TOP_LIST_PARAMS(P)                                              \
   P(region_or_null, top_column) /* (chunk,top_places) i32: rows of weight */ \
   P(region_or_null, top_score)  /* (chunk,top_places) f32: t */             \
-  P(i32, top_places)                                                        \
+  P(call(i32), top_places)                                                  \
   P(region, top_count) /* (chunk) i32: columns that came to the list, which may be more than there are places */ \
   P(region, top_low) P(region, top_floor) P(region, top_mark) /* (chunk) f32 */ \
   P(region, top_above) /* (chunk) i32 */
@@ -575,11 +578,11 @@ enum flp_part {
 
 /* module top: entry top_begin, one thread an active row: empty lists, floors that only -inf is below (best > 0), marks from zy
  * (ranks 1), of a target on another shard from target_score, or NULL; no lost rows. */
-#define FLP_TOP_BEGIN_PARAMS(P)                                             \
+#define FLP_PARAMS_top_begin(P)                                             \
   P(region, local_target) P(region, scale) P(region, count) P(region, zy)   \
-  P(f32, cap_in) P(i32, capped)                                             \
+  P(call(f32), cap_in) P(call(i32), capped)                                 \
   P(i32, row_begin) P(i32, row_end)                                         \
-  P(i32, best)  /* K */                                                     \
+  P(call(i32), best)  /* K */                                               \
   P(i32, ranks) /* 1: rank is wanted */                                     \
   P(region, index) P(ptr, target_score)                                     \
   P(region, top_count) P(region, top_low) P(region, top_floor) P(region, top_mark) P(region, top_above) \
@@ -587,70 +590,67 @@ enum flp_part {
 
 /* module top: entry top_floor, one CTA an active row: keeps the best K of its list, if it has as many, and raises its
  * floor; or adds it to top_lost, once. is_first: 1 sets top_above to 0; is_last: 1 leaves lists as they are. */
-#define FLP_TOP_FLOOR_PARAMS(P)                                             \
+#define FLP_PARAMS_top_floor(P)                                             \
   P(region, count) P(i32, row_begin) P(i32, row_end)                        \
-  P(i32, best) P(i32, is_first) P(i32, is_last)                             \
+  P(call(i32), best) P(i32, is_first) P(i32, is_last)                       \
   FLP_TOP_LIST_PARAMS(P)                                                    \
   P(region, top_lost)
 
 /* module top: entry top_redo, a grid of any size: the lists of lost rows get the best K of each of `segments` parts of the
  * vocabulary; column -1 stands for none. segments·best <= top_places. */
-#define FLP_TOP_REDO_PARAMS(P)                                              \
-  FLP_ADAPTER_PARAMS(P)                                                     \
-  P(ptr, hidden) P(i64, hidden_stride)                                      \
-  P(ptr, weight) P(i64, weight_stride)                                      \
-  P(ptr, bias) /* (V) operand dtype or null */                              \
+#define FLP_PARAMS_top_redo(P)                                              \
+  FLP_HEAD_PARAMS(P)                                                        \
   P(region, index) P(region, scale)                                         \
-  P(f32, cap_in) P(i32, capped)                                             \
-  P(i32, depth) P(i32, vocab_valid) P(i32, row_begin)                       \
-  P(i32, best) P(i32, segments)                                             \
-  P(region_or_null, top_column) P(region_or_null, top_score) P(i32, top_places) \
+  P(call(f32), cap_in) P(call(i32), capped)                                 \
+  P(call(i32), depth) P(call(i32), vocab_valid) P(i32, row_begin)           \
+  P(call(i32), best) P(i32, segments)                                       \
+  P(region_or_null, top_column) P(region_or_null, top_score) P(call(i32), top_places) \
   P(region, top_count) P(region, top_lost)
 
 /* module top: entry top_listed, one warp an active row of [row_begin, row_end): of a row's listed columns the best K, in
  * its list, and how many have t >= top_mark. list_score: as list_scores writes it, times scale is t. */
-#define FLP_TOP_LISTED_PARAMS(P)                                            \
-  P(ptr, offsets)                                                           \
+#define FLP_PARAMS_top_listed(P)                                            \
+  P(call(ptr), offsets)                                                     \
   P(region, list_column) P(region, list_length) P(region, list_score)       \
   P(region, index) P(region, scale) P(region, count)                        \
-  P(i32, row_begin) P(i32, row_end) P(i32, best)                            \
-  P(region_or_null, top_column) P(region_or_null, top_score) P(i32, top_places) \
+  P(i32, row_begin) P(i32, row_end) P(call(i32), best)                      \
+  P(region_or_null, top_column) P(region_or_null, top_score) P(call(i32), top_places) \
   P(region, top_count) P(region, top_mark) P(region, top_above)
 
 /* module top: entry top_finish, one CTA an active row: what flp_args names so; each may be null. stats: (n,4) f32 by row,
  * as combine writes it; null: of a shard of a larger vocabulary, which has partial (n,4) f32 by row. */
-#define FLP_TOP_FINISH_PARAMS(P)                                            \
+#define FLP_PARAMS_top_finish(P)                                            \
   P(region, count) P(region, index)                                         \
   P(i32, row_begin) P(i32, row_end)                                         \
-  P(i32, best) P(i32, vocab_valid) P(i64, vocab_offset)                     \
-  P(region_or_null, top_column) P(region_or_null, top_score) P(i32, top_places) \
+  P(call(i32), best) P(call(i32), vocab_valid) P(arg(i64), vocab_offset)    \
+  P(region_or_null, top_column) P(region_or_null, top_score) P(call(i32), top_places) \
   P(region, top_count) P(region, top_mark) P(region, top_above)             \
-  P(ptr, stats) P(ptr, partial)                                             \
-  P(ptr, top_ids) P(ptr, top_logprob) P(ptr, top_rest) P(ptr, rank)
+  P(ptr, stats) P(arg(ptr), partial)                                        \
+  P(arg(ptr), top_ids) P(arg(ptr), top_logprob) P(ptr, top_rest) P(arg(ptr), rank)
 
 /* module top: entry top_others, one warp a row: the outputs of rows that are not computed. */
-#define FLP_TOP_OTHERS_PARAMS(P)                                            \
-  P(i64, n) P(region, row_class) P(i32, best)                               \
-  P(ptr, top_ids) P(ptr, top_logprob) P(ptr, top_rest) P(ptr, rank)
+#define FLP_PARAMS_top_others(P)                                            \
+  P(arg(i64), n) P(region, row_class) P(call(i32), best)                    \
+  P(arg(ptr), top_ids) P(arg(ptr), top_logprob) P(arg(ptr), top_rest) P(arg(ptr), rank)
 
 /* module kept: entry keep_reference, one thread an active row of [row_begin, row_end): chooses k_a before scores are kept:
  * from part, the first partial of a forward over the first columns (its maximum never exceeds lse), or, where old_lse is
  * not null, from the LSE of a policy near this one. */
-#define FLP_KEEP_REFERENCE_PARAMS(P)                                       \
+#define FLP_PARAMS_keep_reference(P)                                       \
   P(ptr, part)    /* [3][capacity] f32 by a - row_begin, or null */        \
-  P(ptr, old_lse) /* (n) f32 by row, nats, or null */                      \
+  P(arg(ptr), old_lse) /* (n) f32 by row, nats, or null */                 \
   P(region, index) P(region, count) P(i32, row_begin) P(i32, row_end)      \
   P(ptr, reference) /* (n) f32 by active row, out */
 
 /* module kept: entry keep_finish, one CTA a block of FLP_KEPT_BLOCK_ROWS active rows of [row_begin, row_end): fills
  * factor, and redo[block] with *count if the block is to be redone, else 0. Where plain is 1, exchanges the target's
  * elements of blocks that are not. A row without upstream gradient becomes zeros if its scores hold a NaN. */
-#define FLP_KEEP_FINISH_PARAMS(P)                                          \
+#define FLP_PARAMS_keep_finish(P)                                          \
   P(ptr, stats)  /* (n,4) f32 by row */                                    \
   P(region, record) P(ptr, reference)                                      \
   P(region, index) P(region, local_target) P(region, scale) P(region, count) \
-  P(i32, capped) /* 1: softcap */                                          \
-  P(i32, row_begin) P(i32, row_end) P(i32, vocab_valid) P(i32, plain)      \
+  P(call(i32), capped) /* 1: softcap */                                    \
+  P(i32, row_begin) P(i32, row_end) P(call(i32), vocab_valid) P(i32, plain) \
   P(ptr, kept) P(i64, kept_stride)                                         \
   P(region, factor) /* (n) f32 by active row, out: 0 without upstream gradient; 1 if expanded or redone */ \
   P(region, redo)   /* (blocks) i32 out: a `count` for dz */
@@ -658,20 +658,20 @@ enum flp_part {
 /* module kept: entry keep_expand: kept becomes dz, in place, in blocks that are not redone; and column sums of each
  * tile_rows active rows (a divisor of FLP_KEPT_BLOCK_ROWS) go to bias_part [tile][vocab_valid], if not null. One CTA
  * FLP_EXPAND_COLUMNS columns of tile_rows rows: ceil(vocab_valid / FLP_EXPAND_COLUMNS) CTAs a tile of rows. */
-#define FLP_KEEP_EXPAND_PARAMS(P)                                          \
+#define FLP_PARAMS_keep_expand(P)                                          \
   P(ptr, kept) P(i64, kept_stride)                                         \
   P(ptr, reference) P(region, record) P(region, scale) P(region, local_target) \
   P(region, count) P(region, redo)                                         \
-  P(i32, capped) /* 1: softcap, times 1 - tanh² */                         \
-  P(i32, row_begin) P(i32, row_end) P(i32, vocab_valid) P(i32, tile_rows)  \
+  P(call(i32), capped) /* 1: softcap, times 1 - tanh² */                   \
+  P(i32, row_begin) P(i32, row_end) P(call(i32), vocab_valid) P(i32, tile_rows) \
   P(region_or_null, bias_part)
 
 /* module kept: entry keep_gather, one warp a row of [row_begin, row_end): out[a - row_begin] = factor[a]·hidden[index[a]],
  * zeros up to a multiple of FLP_GATHER_ROWS; always, also where every row is active. */
-#define FLP_KEEP_GATHER_PARAMS(P)                                          \
-  P(ptr, hidden) P(i64, hidden_stride) P(region, index) P(region, count)   \
+#define FLP_PARAMS_keep_gather(P)                                          \
+  P(arg(ptr), hidden) P(arg(i64), hidden_stride) P(region, index) P(region, count) \
   P(region, factor)                                                        \
-  P(i32, row_begin) P(i32, row_end) P(i32, depth)                          \
+  P(i32, row_begin) P(i32, row_end) P(call(i32), depth)                    \
   P(ptr, out) P(i64, out_stride)
 
 /* module kept, direction mode (direction.lua): kept without the target's element times weight is the sum S_a that forward
@@ -679,7 +679,7 @@ enum flp_part {
  *
  * entry direction_strike, one thread an active row of [row_begin, row_end): zeroes the target's element of kept where it is
  * among the columns [column_begin, column_end). */
-#define FLP_DIRECTION_STRIKE_PARAMS(P)                                     \
+#define FLP_PARAMS_direction_strike(P)                                     \
   P(region, local_target) P(region, count)                                 \
   P(i32, row_begin) P(i32, row_end) P(i32, column_begin) P(i32, column_end) \
   P(ptr, kept) P(i64, kept_stride) /* row 0: active row row_begin, column 0: column_begin */
@@ -687,24 +687,24 @@ enum flp_part {
 /* module kept: entry direction_finish, one CTA a block of FLP_KEPT_BLOCK_ROWS active rows of [row_begin, row_end): fills
  * slope, and redo[block] as keep_finish does, from the sums of this shard alone. Rows of a block to be redone get their maximum as
  * reference, and the record with which dz makes 2^(t - m) in the place of kept, 0 at the target. */
-#define FLP_DIRECTION_FINISH_PARAMS(P)                                     \
+#define FLP_PARAMS_direction_finish(P)                                     \
   P(ptr, partial) /* (n,4) f32 by row, of this shard */                    \
   P(ptr, reference) /* (n) f32 by active row, in and out */                \
   P(ptr, slope)   /* (n) f32 by active row, out: 1 - tanh² at the target, 1 without softcap */ \
-  P(f32, cap_in)                                                           \
+  P(call(f32), cap_in)                                                     \
   P(region, record) P(region, index) P(region, scale) P(region, count)     \
-  P(i32, capped) P(i32, row_begin) P(i32, row_end)                         \
+  P(call(i32), capped) P(i32, row_begin) P(i32, row_end)                   \
   P(region, redo)
 
 /* module kept: entry direction_rows, one warp an active row: grad_hidden[index[a]] = A·2^(k_a - m)·sums[a] +
  * dz_y·slope[a]·weight[y], the latter 0 where the target is on another shard. {m, A, 0, dz_y} from record; a row without
  * upstream gradient gets zeros. */
-#define FLP_DIRECTION_ROWS_PARAMS(P)                                       \
+#define FLP_PARAMS_direction_rows(P)                                       \
   P(ptr, sums)      /* (n,D) f32 by active row */                          \
   P(ptr, reference) P(ptr, slope) /* (n) f32 by active row */              \
   P(region, record) P(region, index) P(region, local_target) P(region, count) \
-  P(ptr, weight) P(i64, weight_stride)                                     \
-  P(i32, depth)                                                            \
+  P(arg(ptr), weight) P(arg(i64), weight_stride)                           \
+  P(call(i32), depth)                                                      \
   P(ptr, out) P(i64, out_stride)                                           \
   P(i32, out_is_f32) /* 1: out is f32, 0: operand dtype */
 
@@ -713,23 +713,23 @@ enum flp_part {
  * arrays are by row. row_class not null: nothing is computed; rows that are left out get 0 in loss and metrics, bad ones
  * NaN. Inputs that the program does not read may be null; weight null: 1; old_logprob null: logprob itself, as a
  * constant. A row of weight 0 gets zeros, whatever its inputs are. Outputs may be null. */
-#define FLP_LOSS_ROWS_PARAMS(P)                                            \
-  P(ptr, logprob) P(ptr, entropy) P(ptr, old_logprob) P(ptr, ref_logprob)  \
-  P(ptr, advantage) P(ptr, weight)                                         \
+#define FLP_PARAMS_loss_rows(P)                                            \
+  P(arg(ptr), logprob) P(arg(ptr), entropy) P(arg(ptr), old_logprob) P(arg(ptr), ref_logprob) \
+  P(arg(ptr), advantage) P(ptr, weight)                                    \
   P(ptr, vector0) P(ptr, vector1) P(ptr, vector2) P(ptr, vector3)          \
   P(ptr, vector4) P(ptr, vector5) P(ptr, vector6) P(ptr, vector7)          \
   P(f64, parameter0) P(f64, parameter1) P(f64, parameter2) P(f64, parameter3) \
   P(f64, parameter4) P(f64, parameter5) P(f64, parameter6) P(f64, parameter7) \
-  P(i64, n)                                                                \
+  P(arg(i64), n)                                                           \
   P(ptr, index) P(ptr, count) P(i32, row_begin) P(i32, row_end)            \
   P(ptr, row_class)                                                        \
-  P(ptr, loss) P(ptr, grad_logprob) P(ptr, grad_entropy) /* (n) f32 */     \
-  P(ptr, metrics) /* (metric_count, n) f32 */                              \
+  P(arg(ptr), loss) P(ptr, grad_logprob) P(ptr, grad_entropy) /* (n) f32 */ \
+  P(arg(ptr), metrics) /* (metric_count, n) f32 */                         \
   P(ptr, program) /* flp_loss_code, where key.loss is 0 and the kernel for any program; else unused */
 
 /* module loss_scores: entry loss_scores: as loss_rows, of a program that reads values of all scores of a row. */
-#define FLP_LOSS_SCORES_PARAMS(P)                                          \
-  FLP_LOSS_ROWS_PARAMS(P)                                                  \
+#define FLP_PARAMS_loss_scores(P)                                          \
+  FLP_PARAMS_loss_rows(P)                                                  \
   P(ptr, lse) P(ptr, mean_score)     /* (n) f32, nats */                   \
   P(ptr, grad_lse) P(ptr, grad_mean) /* (n) f32 out */                     \
   P(ptr, grad_any) /* (n) f32 out or null: not 0 where one of the four derivatives is not */
@@ -743,38 +743,38 @@ enum flp_part {
  *
  * module mean: entry mean_sums, one CTA slab_rows rows x 256 vectors of D (as in tail_mean): the sums of factor[a] times
  * row index[a] of a matrix, and as one column more those of the factors, or without any those of bias. */
-#define FLP_MEAN_SUMS_PARAMS(P)                                            \
+#define FLP_PARAMS_mean_sums(P)                                            \
   P(ptr, matrix) P(i64, stride) /* operand dtype */                        \
   P(ptr, index)  /* (rows) i32, null: a itself */                          \
   P(ptr, count)  /* (1) i32: at most so many rows; null: all */            \
   P(ptr, factor) /* (rows) f32, null: 1; rows of factor 0 may hold anything */ \
   P(ptr, bias)   /* (rows) operand dtype or null: 0 */                     \
-  P(i32, rows) P(i32, depth) P(i32, slab_rows)                             \
+  P(i32, rows) P(call(i32), depth) P(i32, slab_rows)                       \
   P(ptr, part)   /* (ceil(rows/slab_rows), depth + 1) f32 out */
 
 /* module mean: entry mean_fold, one CTA FLP_MEAN_FOLD_COLUMNS columns: sums of the parts, in an order that follows from their
  * number. */
-#define FLP_MEAN_FOLD_PARAMS(P) P(ptr, part) P(i32, parts) P(i32, width) P(ptr, sums)
+#define FLP_PARAMS_mean_fold(P) P(ptr, part) P(i32, parts) P(i32, width) P(ptr, sums)
 
 /* module mean: entry score_rows, one warp an active row of [row_begin, row_end): lse and mean_score in nats, by row. */
-#define FLP_SCORE_ROWS_PARAMS(P)                                           \
-  P(ptr, stats)                                                            \
-  P(ptr, hidden) P(i64, hidden_stride)                                     \
+#define FLP_PARAMS_score_rows(P)                                           \
+  P(arg(ptr), stats)                                                       \
+  P(arg(ptr), hidden) P(arg(i64), hidden_stride)                           \
   P(ptr, sums) /* (depth + 1) f32 of weight and bias; null: mean_score is 0, as nothing reads it */ \
   P(region, index) P(region, scale) P(region, count)                       \
   P(region_or_null, list_length) /* columns that the mean is of; null: vocab_valid */ \
-  P(i32, depth) P(i32, vocab_valid) P(i32, row_begin) P(i32, row_end)      \
+  P(call(i32), depth) P(call(i32), vocab_valid) P(i32, row_begin) P(i32, row_end) \
   P(ptr, partial) /* (n,4) f32 by row, where the mean takes a pass: {m, s, q, -} of scores times 2^-40; or null */ \
   P(ptr, lse) P(ptr, mean_score)
 
 /* module mean: entry score_record: record with a derivative by lse; and each[a], what the one by mean_score is of every
  * column's raw score. kept_stats: stats as keep_finish takes them, of rows that saved exponentials do not serve with log2 s
  * out of its range; or null. */
-#define FLP_SCORE_RECORD_PARAMS(P)                                         \
-  P(ptr, stats) P(ptr, grad_logprob) P(ptr, grad_entropy) P(ptr, grad_lse) P(ptr, grad_mean) \
+#define FLP_PARAMS_score_record(P)                                         \
+  P(arg(ptr), stats) P(arg(ptr), grad_logprob) P(arg(ptr), grad_entropy) P(ptr, grad_lse) P(ptr, grad_mean) \
   P(region, index) P(region, scale) P(region, count) P(region_or_null, list_length) \
-  P(i32, row_begin) P(i32, row_end) P(i32, vocab_valid)                    \
-  P(f32, cap_in) P(i32, capped)                                            \
+  P(i32, row_begin) P(i32, row_end) P(call(i32), vocab_valid)              \
+  P(call(f32), cap_in) P(call(i32), capped)                                \
   P(region, record) P(region, bound)                                       \
   P(ptr, each) /* (n) f32 by active row */                                 \
   P(ptr, each_record) P(ptr, each_scale) /* (n,4), (n) f32 by active row or null: a record and a scale of 0, with which dz is \
@@ -783,54 +783,54 @@ enum flp_part {
 
 /* module mean: entry score_target, one thread an active row, behind keep_finish in the plain form without a softcap: in the
  * place of the target's saved exponential dz_y over the row's factor. */
-#define FLP_SCORE_TARGET_PARAMS(P)                                         \
+#define FLP_PARAMS_score_target(P)                                         \
   P(region, local_target) P(region, count) P(region, record) P(region, factor) P(region, redo) \
   P(i32, row_begin) P(i32, row_end)                                        \
   P(ptr, kept) P(i64, kept_stride)
 
 /* module mean: entry score_add, where the mean takes a pass: dz += other, and bias_part += other_part, of a chunk of
  * `elements` and `parts` elements. */
-#define FLP_SCORE_ADD_PARAMS(P)                                            \
+#define FLP_PARAMS_score_add(P)                                            \
   P(ptr, dz) P(ptr, other) P(i64, elements)                                \
   P(ptr, bias_part) P(ptr, other_part) P(i64, parts)
 
 /* module mean: entry score_list, one warp an active row, behind list_dz: list_dz += each[a], times 1 - tanh² with softcap;
  * not of a row whose stats hold NaN. */
-#define FLP_SCORE_LIST_PARAMS(P)                                           \
-  P(region, index) P(region, count) P(ptr, offsets) P(region, list_length) P(region, list_score) \
-  P(ptr, stats) P(ptr, each)                                               \
-  P(i32, capped)                                                           \
+#define FLP_PARAMS_score_list(P)                                           \
+  P(region, index) P(region, count) P(call(ptr), offsets) P(region, list_length) P(region, list_score) \
+  P(arg(ptr), stats) P(ptr, each)                                          \
+  P(call(i32), capped)                                                     \
   P(region, list_dz)
 
 /* module mean: entry score_hidden, one warp an active row: out += each[a]·sums, of an out of fp32. */
-#define FLP_SCORE_HIDDEN_PARAMS(P)                                         \
+#define FLP_PARAMS_score_hidden(P)                                         \
   P(ptr, each) P(ptr, sums)                                                \
   P(region, index) P(region, count)                                        \
-  P(i32, depth)                                                            \
+  P(call(i32), depth)                                                      \
   P(ptr, out) P(i64, out_stride)
 
 /* module mean: entry score_head, one CTA FLP_MEAN_HEAD_ROWS columns: adds sums to each row of weight, and sums[depth] to
  * each element of bias, both of fp32; either may be null. */
-#define FLP_SCORE_HEAD_PARAMS(P)                                           \
-  P(ptr, sums) P(i32, depth) P(i32, vocab_valid)                           \
+#define FLP_PARAMS_score_head(P)                                           \
+  P(ptr, sums) P(call(i32), depth) P(i32, vocab_valid)                     \
   P(ptr, weight) P(i64, weight_stride) P(ptr, bias)
 
 /* module loss_targets: entry loss_targets: a loss program over targets compiled, one warp a row; rows, row_class, null
  * and weight 0 as for loss_rows. Targets that are ignore_index take no part, and get 0 in grad_logprob. */
-#define FLP_LOSS_TARGETS_PARAMS(P)                                         \
-  P(ptr, entropy) P(ptr, advantage) P(ptr, weight)                         \
+#define FLP_PARAMS_loss_targets(P)                                         \
+  P(arg(ptr), entropy) P(arg(ptr), advantage) P(ptr, weight)               \
   P(ptr, vector0) P(ptr, vector1) P(ptr, vector2) P(ptr, vector3)          \
   P(ptr, vector4) P(ptr, vector5) P(ptr, vector6) P(ptr, vector7)          \
   P(f64, parameter0) P(f64, parameter1) P(f64, parameter2) P(f64, parameter3) \
   P(f64, parameter4) P(f64, parameter5) P(f64, parameter6) P(f64, parameter7) \
-  P(ptr, target) /* (n,K) target dtype */                                  \
-  P(i32, targets) P(i64, ignore_index)                                     \
-  P(ptr, target_logprob) P(ptr, teacher_logprob) /* (n,K) f32 */           \
-  P(i64, n)                                                                \
+  P(arg(ptr), target) /* (n,K) target dtype */                             \
+  P(call(i32), targets) P(arg(i64), ignore_index)                          \
+  P(ptr, target_logprob) P(arg(ptr), teacher_logprob) /* (n,K) f32 */      \
+  P(arg(i64), n)                                                           \
   P(ptr, index) P(ptr, count) P(i32, row_begin) P(i32, row_end)            \
   P(ptr, row_class)                                                        \
-  P(ptr, loss) P(ptr, grad_logprob) P(ptr, grad_entropy) /* (n), (n,K), (n) f32 */ \
-  P(ptr, metrics) /* (metric_count, n) f32 */
+  P(arg(ptr), loss) P(ptr, grad_logprob) P(ptr, grad_entropy) /* (n), (n,K), (n) f32 */ \
+  P(arg(ptr), metrics) /* (metric_count, n) f32 */
 
 /* ---- listed columns (spec.listed; FLP_MODE_LISTED) ----
  *
@@ -846,16 +846,16 @@ enum flp_part {
 
 /* module listed: entry list_check, one thread a row: counts in list_state, 0 before, the rows whose offsets are not
  * 0 <= offsets[r] <= offsets[r + 1] <= list_count. */
-#define FLP_LIST_CHECK_PARAMS(P)                                           \
-  P(ptr, offsets) P(i64, n) P(i64, list_count)                             \
+#define FLP_PARAMS_list_check(P)                                           \
+  P(call(ptr), offsets) P(arg(i64), n) P(arg(i64), list_count)             \
   P(region, list_state) /* (1) i32 */
 
 /* module listed: entry list_sort, one CTA an active row: fills list_column, and where they are not null list_row, of
  * the row's entries, and list_length and list_target: the entry of the target, -1 where it is on another shard or the
  * row is bad. Sorted by setting bits of shared memory, a window of columns at a time. */
-#define FLP_LIST_SORT_PARAMS(P)                                            \
-  P(ptr, offsets) P(ptr, ids) /* (list_count) target dtype */              \
-  P(i64, vocab_offset) P(i64, vocab_valid) P(i64, vocab_total)             \
+#define FLP_PARAMS_list_sort(P)                                            \
+  P(call(ptr), offsets) P(call(ptr), ids) /* (list_count) target dtype */  \
+  P(arg(i64), vocab_offset) P(arg(i64), vocab_valid) P(arg(i64), vocab_total) \
   P(region, index) P(region, local_target) P(region, count)                \
   P(region, list_state)                                                    \
   P(region, list_column) /* (list_count) i32: this shard's rows of weight */ \
@@ -863,44 +863,41 @@ enum flp_part {
   P(region, list_length) /* (n) i32 by active row */                       \
   P(region, list_target) /* (n) i32 by active row */                       \
   P(region, row_class)   /* (n) u8 by row: FLP_ROW_BAD of bad rows */      \
-  P(ptr, error_word)     /* (1) i32, added to: bad rows */
+  P(call(ptr), error_word)     /* (1) i32, added to: bad rows */
 
 /* module listed: entry list_scores, one CTA an active row: list_score of its entries, and x of entry list_target[a] as
  * zy, NaN in a bad row. hidden, weight allow accesses of key.alignment bytes. */
-#define FLP_LIST_SCORES_PARAMS(P)                                          \
-  FLP_ADAPTER_PARAMS(P)                                                    \
-  P(ptr, hidden) P(i64, hidden_stride)                                     \
-  P(ptr, weight) P(i64, weight_stride)                                     \
-  P(ptr, bias) /* (V) operand dtype or null */                             \
+#define FLP_PARAMS_list_scores(P)                                          \
+  FLP_HEAD_PARAMS(P)                                                       \
   P(ptr, offsets)                                                          \
   P(region, index) P(region, count)                                        \
   P(region, list_column) P(region, list_length) P(region, list_target)     \
-  P(f32, cap_in) P(i32, capped) P(i32, depth)                              \
+  P(call(f32), cap_in) P(call(i32), capped) P(call(i32), depth)            \
   P(region, list_score) /* (list_count) f32 out */                         \
   P(region, zy) /* (n) f32 out by active row, where this shard has the target */
 
 /* module listed: entry list_reduce, one warp an active row: its maximum, sum and weighted sum as one partial, part
  * [3][capacity] by a; a bad row gets NaN, no entries an empty one (abi of forward). combine takes it with zy. */
-#define FLP_LIST_REDUCE_PARAMS(P)                                          \
-  P(ptr, offsets)                                                          \
+#define FLP_PARAMS_list_reduce(P)                                          \
+  P(call(ptr), offsets)                                                    \
   P(region, index) P(region, scale) P(region, count)                       \
   P(region, list_length) P(region, list_score)                             \
   P(region, part) P(i64, capacity)
 
 /* module listed: entry list_dz, one warp an active row: list_dz[e] = 2^u·(A + B·u), u = t - m, times 1 - tanh² with
  * softcap, at the target dz_y, {m, A, B, dz_y} from record; 0 in a row whose stats hold NaN. */
-#define FLP_LIST_DZ_PARAMS(P)                                              \
-  P(ptr, offsets) P(ptr, stats)                                            \
+#define FLP_PARAMS_list_dz(P)                                              \
+  P(call(ptr), offsets) P(arg(ptr), stats)                                 \
   P(region, record) P(region, index) P(region, scale) P(region, count)     \
   P(region, list_length) P(region, list_target) P(region, list_score)      \
-  P(i32, capped)                                                           \
+  P(call(i32), capped)                                                     \
   P(region, list_dz) /* (list_count) f32 out */
 
 /* module listed: entry list_hidden, one CTA an active row: grad_hidden[index[a]] = Σ list_dz[e]·weight[list_column[e]],
  * NaN where the row's stats hold NaN. add: to what stands in out. A row of list_length FLP_LIST_ELSEWHERE is left
  * alone. In tail mode plus tail_missed[a]·tail_mean. */
-#define FLP_LIST_HIDDEN_PARAMS(P)                                          \
-  P(ptr, offsets) P(ptr, stats)                                            \
+#define FLP_PARAMS_list_hidden(P)                                          \
+  P(ptr, offsets) P(arg(ptr), stats)                                       \
   P(region, index) P(region, count)                                        \
   P(region, list_column) P(region, list_length) P(region, list_dz)         \
   P(ptr, weight) P(i64, weight_stride) P(i32, depth)                       \
@@ -911,8 +908,8 @@ enum flp_part {
 
 /* module listed, of key.lora alone: entry list_adapter, likewise. of_b 1: of lora_b, by active row to lora_sum, 0 in rows
  * that are NaN in hidden's gradient, without means; 0: of weight, plus hidden_acc[a], which is s·G·A. */
-#define FLP_LIST_ADAPTER_PARAMS(P)                                         \
-  FLP_LIST_HIDDEN_PARAMS(P)                                                \
+#define FLP_PARAMS_list_adapter(P)                                         \
+  FLP_PARAMS_list_hidden(P)                                                \
   P(region_or_null, hidden_acc) /* (n,D) f32 by active row */              \
   P(i32, of_b)
 
@@ -925,35 +922,33 @@ enum flp_part {
  *
  * entry list_digits, one CTA a block of FLP_LIST_BLOCK places: list_digit[digit][block] = how many entries of the block
  * have that digit, bits [shift, shift + FLP_LIST_DIGIT_BITS) of the column. */
-#define FLP_LIST_DIGITS_PARAMS(P)                                          \
+#define FLP_PARAMS_list_digits(P)                                          \
   P(ptr, from) /* (list_count) i32 or null */                              \
   P(region, list_column) P(i32, list_count) P(ptr, list_total) P(i32, shift) \
   P(region, list_digit) /* (FLP_LIST_DIGITS, blocks) i32 out */
 
 /* entry list_scan, one CTA: list_digit becomes the sum of what stands before. */
-#define FLP_LIST_SCAN_PARAMS(P) P(region, list_digit) P(i32, list_count) P(ptr, list_total)
+#define FLP_PARAMS_list_scan(P) P(region, list_digit) P(i32, list_count) P(ptr, list_total)
 
 /* entry list_place, one CTA a block: to[list_digit[digit][block] + those of the same digit before in the block] =
  * entry. */
-#define FLP_LIST_PLACE_PARAMS(P)                                           \
-  P(ptr, from) /* (list_count) i32 or null */                              \
-  P(region, list_column) P(i32, list_count) P(ptr, list_total) P(i32, shift) \
-  P(region, list_digit)                                                    \
+#define FLP_PARAMS_list_place(P)                                           \
+  FLP_PARAMS_list_digits(P)                                                \
   P(ptr, to) /* (list_count) i32 out */
 
 /* module listed_weight: entry list_starts, one thread a column 0 <= v <= vocab_valid: list_start[v], the first place of
  * order whose column is v or more (or -1, which is last). */
-#define FLP_LIST_STARTS_PARAMS(P)                                          \
-  P(ptr, order) P(region, list_column) P(i32, list_count) P(ptr, list_total) P(i32, vocab_valid) \
+#define FLP_PARAMS_list_starts(P)                                          \
+  P(ptr, order) P(region, list_column) P(i32, list_count) P(ptr, list_total) P(call(i32), vocab_valid) \
   P(region, list_start) /* (V + 1) i32 out */
 
 /* module listed_weight: entry list_weight, one warp a column of weight with fewer than FLP_LIST_WIDE entries:
  * grad_weight[v] = Σ list_dz[e]·hidden[index[list_row[e]]], in ascending rows (key.lora: grad_lora_b, of lora_u, which is by
  * list_row), and grad_bias[v] = Σ list_dz[e]. Columns without entries become zeros; add, add_bias: are left alone, and
  * others are added to. weight_out, bias_out may be null. */
-#define FLP_LIST_WEIGHT_PARAMS(P)                                          \
+#define FLP_PARAMS_list_weight(P)                                          \
   P(ptr, order) P(region, list_start) P(region, list_row) P(region, list_dz) \
-  P(region, index) P(i32, vocab_valid) P(i32, list_count) P(ptr, list_total) \
+  P(region, index) P(call(i32), vocab_valid) P(i32, list_count) P(ptr, list_total) \
   P(ptr, hidden) P(i64, hidden_stride) P(i32, depth)                       \
   P(ptr, weight_out) P(i64, weight_out_stride) P(i32, weight_out_is_f32)   \
   P(ptr, bias_out) P(i32, bias_out_is_f32)                                 \
@@ -965,8 +960,8 @@ enum flp_part {
  * FLP_LIST_SLICE columns of D, place by place. They take the column of a place if the place is the first such one of the
  * column, and the column is wide.
  * Warps take every so many entries, and their sums are added in order. */
-#define FLP_LIST_WEIGHT_WIDE_PARAMS(P)                                     \
-  FLP_LIST_WEIGHT_PARAMS(P)                                                \
+#define FLP_PARAMS_list_weight_wide(P)                                     \
+  FLP_PARAMS_list_weight(P)                                                \
   P(region, list_column)
 
 /* ---- K targets a row (spec.targets; 2 to FLP_TARGETS_MAX) ----
@@ -986,9 +981,9 @@ enum flp_part {
  * module targets: entry targets_rows, one warp a row of [0, n): target_row, and where they are not null: -inf as every
  * score, and of the upstream gradients Σ|g_k|, Σ g_k rounded and as it is, sums in f64 in a fixed order. Rounded it is
  * at least 2^-60 of the other in magnitude, so that a row with a gradient has a factor. */
-#define FLP_TARGETS_ROWS_PARAMS(P)                                         \
-  P(ptr, target) /* (n,K) target dtype */                                  \
-  P(i32, targets) P(i64, n) P(i64, ignore_index) P(i64, vocab_total)       \
+#define FLP_PARAMS_targets_rows(P)                                         \
+  P(arg(ptr), target) /* (n,K) target dtype */                             \
+  P(call(i32), targets) P(arg(i64), n) P(arg(i64), ignore_index) P(arg(i64), vocab_total) \
   P(ptr, grad_logprob) /* (n,K) f32 or null: zeros */                      \
   P(region, target_row) /* (n) target dtype out */                         \
   P(ptr, score)        /* (n,K) f32 out, or null */                        \
@@ -1000,11 +995,11 @@ enum flp_part {
  * not in this shard; target_place, which of the row's K targets it is, ascending where columns are equal. forward:
  * target_block, a bit for every FLP_TARGET_COLUMNS columns, FLP_TARGET_BITS a word: is a target among them. backward:
  * how many there are, what list_scores and listed_weight read; and bound rises by what targets add to |dz|. */
-#define FLP_TARGETS_SORT_PARAMS(P)                                         \
-  P(ptr, target) P(i32, targets) P(i64, ignore_index)                      \
-  P(i64, vocab_offset) P(i64, vocab_valid)                                 \
+#define FLP_PARAMS_targets_sort(P)                                         \
+  P(arg(ptr), target) P(call(i32), targets) P(arg(i64), ignore_index)      \
+  P(arg(i64), vocab_offset) P(arg(i64), vocab_valid)                       \
   P(region, index) P(region, scale) P(region, count)                       \
-  P(f32, cap_in) P(i32, capped) P(i32, block_words)                        \
+  P(call(f32), cap_in) P(call(i32), capped) P(call(i32), block_words)      \
   P(region, list_column)  /* (n,K) i32 out by active row */                \
   P(region, target_place) /* (n,K) i16 out by active row */                \
   P(region_or_null, target_block)   /* (n, block_words) i32 out by active row */ \
@@ -1021,46 +1016,46 @@ enum flp_part {
   P(region, list_column) P(region, target_place) P(region, target_block)   \
   P(ptr, row_of) /* (n) i32: row of each active row */                     \
   P(ptr, score)  /* (n,K) f32 out by row */                                \
-  P(i32, targets) P(i32, block_words)
+  P(call(i32), targets) P(call(i32), block_words)
 
 /* module targets: entry targets_finish, one warp a row, and an active row, of [row_begin, row_end): from the partials of
  * all shards, folded in rank order, and their scores what combine writes: entropy, stats, and logprob of each target, 0 where it is ignore_index. The
  * logprob of stats is the largest of the row's. Rows that are not active get logprob alone, 0 or NaN. Outputs may be null.
  * A row whose largest score is beyond FLP_SCORE_LIMIT is as in combine. */
-#define FLP_TARGETS_FINISH_PARAMS(P)                                       \
-  P(ptr, target) P(i32, targets) P(i64, n) P(i64, ignore_index)            \
+#define FLP_PARAMS_targets_finish(P)                                       \
+  P(arg(ptr), target) P(call(i32), targets) P(arg(i64), n) P(arg(i64), ignore_index) \
   P(ptr, partial) /* (shard_count, n, 4) */                                \
   P(ptr, score)   /* (shard_count, n, K) */                                \
   P(i64, shard_count) P(i32, row_begin) P(i32, row_end)                    \
   P(region, row_class) P(region, index) P(region, scale) P(region, count)  \
-  P(f32, cap_in) P(i32, capped)                                            \
-  P(ptr, logprob) /* (n,K) */                                              \
-  P(ptr, entropy) P(ptr, stats)                                            \
-  P(ptr, error_word)
+  P(call(f32), cap_in) P(call(i32), capped)                                \
+  P(arg(ptr), logprob) /* (n,K) */                                         \
+  P(arg(ptr), entropy) P(ptr, stats)                                       \
+  P(call(ptr), error_word)
 
 /* module targets: entry targets_strike, one warp an active row of [row_begin, row_end): zeros in the place of the saved
  * exponentials of its targets, which so are in no column sum: with 8 bits they would not cancel. */
-#define FLP_TARGETS_STRIKE_PARAMS(P)                                       \
-  P(region, list_column) P(region, list_length) P(i32, targets) P(region, count) \
+#define FLP_PARAMS_targets_strike(P)                                       \
+  P(region, list_column) P(region, list_length) P(call(i32), targets) P(region, count) \
   P(i32, row_begin) P(i32, row_end)                                        \
   P(ptr, kept) P(i64, kept_stride) /* of the first row */
 
 /* module targets: entry targets_patch, one warp an active row of [row_begin, row_end): writes the elements of dz at its
  * targets in [column_begin, column_end), times scale_pair[0] if that is not null; and list_dz, if not null: at the first
  * of equal columns what the column sums lack of the element, else 0: of rows that are struck all of it. */
-#define FLP_TARGETS_PATCH_PARAMS(P)                                        \
+#define FLP_PARAMS_targets_patch(P)                                        \
   P(region, list_column) P(region, list_length) P(region, target_place)    \
   P(region_or_null, list_score) /* (n,K) f32: h·w + b, or with softcap its tanh */ \
   P(ptr, score)        /* (n,K) f32 by row, as part targets stores them; null: list_score */ \
   P(region_or_null, factor) /* (n) f32; null: 1 */                         \
   P(region_or_null, redo) /* by block of rows: 0, they are struck; null: none is */ \
-  P(i32, targets)                                                          \
-  P(ptr, grad_logprob) /* (n,K) f32 */                                     \
-  P(ptr, grad_entropy) /* (n) f32 or null */                               \
-  P(ptr, stats)        /* (n,4) f32 */                                     \
+  P(call(i32), targets)                                                    \
+  P(arg(ptr), grad_logprob) /* (n,K) f32 */                                \
+  P(arg(ptr), grad_entropy) /* (n) f32 or null */                          \
+  P(arg(ptr), stats)        /* (n,4) f32 */                                \
   P(region, target_exact)                                                  \
   P(region, index) P(region, scale) P(region, count)                       \
-  P(f32, cap_in) P(i32, capped)                                            \
+  P(call(f32), cap_in) P(call(i32), capped)                                \
   P(i32, row_begin) P(i32, row_end) P(i32, column_begin) P(i32, column_end) \
   P(ptr, dz) P(i64, dz_stride) /* operand dtype, of the chunk's first row and column */ \
   P(region_or_null, scale_pair)                                            \
@@ -1068,7 +1063,7 @@ enum flp_part {
 
 /* module targets: entry targets_bias, one warp a column of [column_begin, column_end): adds list_dz of its entries of
  * active rows [row_begin, row_end), in a fixed order, to the first row of bias_part. */
-#define FLP_TARGETS_BIAS_PARAMS(P)                                         \
+#define FLP_PARAMS_targets_bias(P)                                         \
   P(region, list_order) P(region, list_start) P(region, list_row) P(region, list_dz) \
   P(i32, row_begin) P(i32, row_end) P(i32, column_begin) P(i32, column_end) \
   P(region, bias_part)
@@ -1082,7 +1077,7 @@ enum flp_part {
  *
  * module operand_terms: entry operand_terms, one warp a row: out[r][t·depth + d] is term t of source[r][d]; the last row has
  * last_depth elements. source and out allow accesses of key.alignment bytes; source of f32 may begin anywhere. */
-#define FLP_OPERAND_TERMS_PARAMS(P)                                         \
+#define FLP_PARAMS_operand_terms(P)                                         \
   P(ptr, source) P(i64, source_stride)                                      \
   P(i32, is_wide) /* 1: source is f32; 0: of the operand dtype, and every term is itself */ \
   P(ptr, out) P(i64, out_stride)                                            \
@@ -1107,26 +1102,26 @@ enum flp_part {
   P(region, lora_u) /* (n,rank) by active row */                           \
   P(ptr, lora_b)    /* (V,rank), from where weight begins */               \
   P(i64, lora_b_stride)                                                    \
-  P(i32, rank)
+  P(call(i32), rank)
 #define FLP_LORA_MAP_PARAMS(P)                                             \
   P(map, lora_u_map) /* (row_end - row_begin, rank): active rows of the chunk, in boxes as gathered_map's */ \
   P(map, lora_b_map) /* of rank columns, rows and boxes as weight_map's */ \
-  P(i32, rank)
-#define FLP_DZ_LORA_PARAMS(P)                                              \
-  FLP_DZ_PARAMS(P)                                                         \
+  P(call(i32), rank)
+#define FLP_PARAMS_dz_lora(P)                                              \
+  FLP_PARAMS_dz(P)                                                         \
   FLP_LORA_PARAMS(P)
-#define FLP_DZ_LORA_MAP_PARAMS(P)                                          \
-  FLP_DZ_MAP_PARAMS(P)                                                     \
+#define FLP_PARAMS_dz_lora_map(P)                                          \
+  FLP_PARAMS_dz_map(P)                                                     \
   FLP_LORA_MAP_PARAMS(P)
 
 /* module lora: entry lora_project, one CTA a tile of active rows x rank: lora_u = s·(hidden·lora_aᵀ), zeros where s is 0;
  * and in the rows behind the last active one up to the end of its tile, as far as there are any. */
-#define FLP_LORA_PROJECT_PARAMS(P)                                         \
-  P(ptr, hidden) P(i64, hidden_stride)                                     \
-  P(ptr, lora_a) P(i64, lora_a_stride) /* (rank,D) */                      \
+#define FLP_PARAMS_lora_project(P)                                         \
+  P(arg(ptr), hidden) P(arg(i64), hidden_stride)                           \
+  P(arg(ptr), lora_a) P(arg(i64), lora_a_stride) /* (rank,D) */            \
   P(region, index) P(region, count)                                        \
-  P(f32, lora_scale)                                                       \
-  P(i32, depth) P(i32, rank)                                               \
+  P(arg(f32), lora_scale)                                                  \
+  P(call(i32), depth) P(call(i32), rank)                                   \
   P(i32, row_begin) P(i32, row_end)                                        \
   P(i32, tiles_m) P(i32, tiles_n)                                          \
   P(region, lora_u) /* (n,rank) out by active row */
@@ -1134,21 +1129,21 @@ enum flp_part {
 /* module lora: entry lora_bound, one warp an active row: bound = max |s·lora_sum| of the row, for dz_scale (fp16), and of
  * lists the factor of rows in dA;
  * entry lora_round: lora_gradient = s·lora_sum, times scale_pair[0] if that is not null, rounded to the operand dtype. */
-#define FLP_LORA_BOUND_PARAMS(P)                                           \
+#define FLP_PARAMS_lora_bound(P)                                           \
   P(region, lora_sum) /* (n,rank) f32 by active row: G */                  \
-  P(region, count) P(f32, lora_scale) P(i32, rank)                         \
+  P(region, count) P(arg(f32), lora_scale) P(call(i32), rank)              \
   P(region, bound) /* (n) f32 out */
-#define FLP_LORA_ROUND_PARAMS(P)                                           \
+#define FLP_PARAMS_lora_round(P)                                           \
   P(region, lora_sum)                                                      \
-  P(region, count) P(f32, lora_scale) P(i32, rank)                         \
+  P(region, count) P(arg(f32), lora_scale) P(call(i32), rank)              \
   P(region_or_null, scale_pair)                                            \
   P(region, lora_gradient) /* (n,rank) out by active row */
 
 /* module lora: entry lora_factor, one warp an active row of [row_begin, row_end): lora_scaled =
  * factor[a]·lora_u[a], rounded to the operand dtype, which dB takes of saved exponentials; 0 where the factor is, and in
  * the rows behind the last active one up to a multiple of FLP_GATHER_ROWS. */
-#define FLP_LORA_FACTOR_PARAMS(P)                                          \
-  P(region, lora_u) P(region, factor) P(region, count) P(i32, rank)        \
+#define FLP_PARAMS_lora_factor(P)                                          \
+  P(region, lora_u) P(region, factor) P(region, count) P(call(i32), rank)  \
   P(i32, row_begin) P(i32, row_end)                                        \
   P(region, lora_scaled) /* (chunk,rank) out */
 
@@ -1171,55 +1166,34 @@ enum flp_part {
   L(P, FLP_PART_TARGETS, FLP_HOLD_PARAMS) L(P, FLP_PART_TOP, FLP_CONTENDER_PARAMS) \
   L(P, FLP_PART_COLUMNS, FLP_AHEAD_MAP_PARAMS) L(P, FLP_PART_LORA, FLP_LORA_MAP_PARAMS)
 #define FLP_ABI_WHOLE(P, parts, LIST) LIST(P)
-#define FLP_FORWARD_WHOLE_PARAMS(P) FLP_FORWARD_LISTS(FLP_ABI_WHOLE, P)
-#define FLP_FORWARD_MAP_WHOLE_PARAMS(P) FLP_FORWARD_MAP_LISTS(FLP_ABI_WHOLE, P)
-#define FLP_FORWARD_ENTRIES(E) E(forward, FLP_FORWARD_WHOLE_PARAMS) E(forward_map, FLP_FORWARD_MAP_WHOLE_PARAMS)
+#define FLP_PARAMS_forward(P) FLP_FORWARD_LISTS(FLP_ABI_WHOLE, P)
+#define FLP_PARAMS_forward_map(P) FLP_FORWARD_MAP_LISTS(FLP_ABI_WHOLE, P)
+#define FLP_FORWARD_ENTRIES(E) E(forward) E(forward_map)
 
-/* All others. */
-#define FLP_ENTRY_LIST(E)                                                                      \
-  E(prepare, FLP_PREPARE_PARAMS) E(combine, FLP_COMBINE_PARAMS) E(gather, FLP_GATHER_PARAMS)   \
-  E(dz_map, FLP_DZ_MAP_PARAMS) E(products_map, FLP_PRODUCTS_MAP_PARAMS)                        \
-  E(merge, FLP_MERGE_PARAMS) E(record, FLP_RECORD_PARAMS) E(dz_scale, FLP_DZ_SCALE_PARAMS)     \
-  E(dz, FLP_DZ_PARAMS) E(grad_hidden, FLP_PRODUCT_PARAMS) E(grad_weight, FLP_PRODUCT_PARAMS)   \
-  E(bias_reduce, FLP_BIAS_REDUCE_PARAMS) E(fill, FLP_FILL_PARAMS)                              \
-  E(select, FLP_SELECT_PARAMS) E(select_grad, FLP_SELECT_GRAD_PARAMS) E(loss_rows, FLP_LOSS_ROWS_PARAMS) \
-  E(scale, FLP_SCALE_PARAMS) \
-  E(keep_reference, FLP_KEEP_REFERENCE_PARAMS) E(keep_finish, FLP_KEEP_FINISH_PARAMS)          \
-  E(keep_expand, FLP_KEEP_EXPAND_PARAMS) E(keep_gather, FLP_KEEP_GATHER_PARAMS)                \
-  E(direction_strike, FLP_DIRECTION_STRIKE_PARAMS) E(direction_finish, FLP_DIRECTION_FINISH_PARAMS) \
-  E(direction_rows, FLP_DIRECTION_ROWS_PARAMS)                                                 \
-  E(list_check, FLP_LIST_CHECK_PARAMS) E(list_sort, FLP_LIST_SORT_PARAMS)                      \
-  E(list_scores, FLP_LIST_SCORES_PARAMS) E(list_reduce, FLP_LIST_REDUCE_PARAMS)                \
-  E(list_dz, FLP_LIST_DZ_PARAMS) E(list_hidden, FLP_LIST_HIDDEN_PARAMS)                        \
-  E(list_adapter, FLP_LIST_ADAPTER_PARAMS)                                                     \
-  E(list_digits, FLP_LIST_DIGITS_PARAMS) E(list_scan, FLP_LIST_SCAN_PARAMS)                    \
-  E(list_place, FLP_LIST_PLACE_PARAMS) E(list_starts, FLP_LIST_STARTS_PARAMS)                  \
-  E(list_weight, FLP_LIST_WEIGHT_PARAMS) E(list_weight_wide, FLP_LIST_WEIGHT_WIDE_PARAMS) \
-  E(emit_floor, FLP_EMIT_FLOOR_PARAMS) E(emit_sort, FLP_EMIT_SORT_PARAMS)                      \
-  E(tail_target, FLP_OWN_SCORES_PARAMS) E(tail_mean, FLP_TAIL_MEAN_PARAMS) E(tail_rows, FLP_TAIL_ROWS_PARAMS) \
-  E(tail_choose, FLP_TAIL_CHOOSE_PARAMS) E(tail_entries, FLP_TAIL_ENTRIES_PARAMS) \
-  E(targets_rows, FLP_TARGETS_ROWS_PARAMS) E(targets_sort, FLP_TARGETS_SORT_PARAMS) \
-  E(targets_finish, FLP_TARGETS_FINISH_PARAMS) E(targets_strike, FLP_TARGETS_STRIKE_PARAMS) \
-  E(targets_patch, FLP_TARGETS_PATCH_PARAMS) \
-  E(targets_bias, FLP_TARGETS_BIAS_PARAMS) \
-  E(loss_targets, FLP_LOSS_TARGETS_PARAMS) E(loss_scores, FLP_LOSS_SCORES_PARAMS) \
-  E(mean_sums, FLP_MEAN_SUMS_PARAMS) E(mean_fold, FLP_MEAN_FOLD_PARAMS) \
-  E(score_rows, FLP_SCORE_ROWS_PARAMS) E(score_record, FLP_SCORE_RECORD_PARAMS) \
-  E(score_target, FLP_SCORE_TARGET_PARAMS) E(score_hidden, FLP_SCORE_HIDDEN_PARAMS) \
-  E(score_head, FLP_SCORE_HEAD_PARAMS) E(score_add, FLP_SCORE_ADD_PARAMS) E(score_list, FLP_SCORE_LIST_PARAMS) \
-  E(top_target, FLP_OWN_SCORES_PARAMS) E(top_begin, FLP_TOP_BEGIN_PARAMS) E(top_floor, FLP_TOP_FLOOR_PARAMS) \
-  E(top_redo, FLP_TOP_REDO_PARAMS) E(top_listed, FLP_TOP_LISTED_PARAMS) \
-  E(top_finish, FLP_TOP_FINISH_PARAMS) E(top_others, FLP_TOP_OTHERS_PARAMS) \
-  E(operand_terms, FLP_OPERAND_TERMS_PARAMS)                                                   \
-  E(dz_lora, FLP_DZ_LORA_PARAMS) E(dz_lora_map, FLP_DZ_LORA_MAP_PARAMS) \
-  E(lora_project, FLP_LORA_PROJECT_PARAMS) E(lora_bound, FLP_LORA_BOUND_PARAMS) E(lora_round, FLP_LORA_ROUND_PARAMS) \
-  E(lora_factor, FLP_LORA_FACTOR_PARAMS) \
-  E(lora_rows, FLP_PRODUCT_PARAMS) E(lora_columns, FLP_PRODUCT_PARAMS) \
-  E(lora_products_map, FLP_PRODUCTS_MAP_PARAMS)
+/* All others, and those that have the parameters of another one. */
+#define FLP_ENTRY_LIST(E)                                                                                             \
+  E(prepare) E(combine) E(gather) E(dz_map) E(products_map) E(merge) E(record) E(dz_scale) E(dz) E(grad_hidden)       \
+  E(grad_weight) E(bias_reduce) E(fill) E(select) E(select_grad) E(loss_rows) E(scale) E(keep_reference)              \
+  E(keep_finish) E(keep_expand) E(keep_gather) E(direction_strike) E(direction_finish) E(direction_rows)              \
+  E(list_check) E(list_sort) E(list_scores) E(list_reduce) E(list_dz) E(list_hidden) E(list_adapter)                  \
+  E(list_digits) E(list_scan) E(list_place) E(list_starts) E(list_weight) E(list_weight_wide) E(emit_floor)           \
+  E(emit_sort) E(tail_target) E(tail_mean) E(tail_rows) E(tail_choose) E(tail_entries) E(targets_rows)                \
+  E(targets_sort) E(targets_finish) E(targets_strike) E(targets_patch) E(targets_bias) E(loss_targets)                \
+  E(loss_scores) E(mean_sums) E(mean_fold) E(score_rows) E(score_record) E(score_target) E(score_hidden)              \
+  E(score_head) E(score_add) E(score_list) E(top_target) E(top_begin) E(top_floor) E(top_redo) E(top_listed)          \
+  E(top_finish) E(top_others) E(operand_terms) E(dz_lora) E(dz_lora_map) E(lora_project) E(lora_bound)                \
+  E(lora_round) E(lora_factor) E(lora_rows) E(lora_columns) E(lora_products_map)
+#define FLP_PARAMS_lora_products_map(P) FLP_PARAMS_products_map(P)
+#define FLP_PARAMS_grad_weight(P) FLP_PARAMS_grad_hidden(P)
+#define FLP_PARAMS_lora_rows(P) FLP_PARAMS_grad_hidden(P)
+#define FLP_PARAMS_lora_columns(P) FLP_PARAMS_grad_hidden(P)
+#define FLP_PARAMS_top_target(P) FLP_PARAMS_tail_target(P)
 
 typedef uint64_t flp_abi_ptr;
 typedef uint64_t flp_abi_region;
 typedef uint64_t flp_abi_region_or_null;
+#define flp_abi_arg(type) flp_abi_##type
+#define flp_abi_call(type) flp_abi_##type
 typedef int64_t flp_abi_i64;
 typedef int32_t flp_abi_i32;
 typedef float flp_abi_f32;
@@ -1231,11 +1205,11 @@ typedef struct flp_abi_map {
 
 /* flp_forward_params and so on: all that a kernel gets. */
 #define FLP_ABI_FIELD(kind, name) flp_abi_##kind name;
-#define FLP_ABI_STRUCT(entry, LIST) \
-  typedef struct flp_##entry##_params { LIST(FLP_ABI_FIELD) } flp_##entry##_params;
+#define FLP_ABI_STRUCT(entry) \
+  typedef struct flp_##entry##_params { FLP_PARAMS_##entry(FLP_ABI_FIELD) } flp_##entry##_params;
 FLP_FORWARD_ENTRIES(FLP_ABI_STRUCT) FLP_ENTRY_LIST(FLP_ABI_STRUCT)
 
-/* Some text for each parameter that a launch fills, none for a region. */
+/* Some text for each parameter that a launch fills, none for others. */
 #define FLP_GIVEN_ptr(...) __VA_ARGS__
 #define FLP_GIVEN_i64(...) __VA_ARGS__
 #define FLP_GIVEN_i32(...) __VA_ARGS__
@@ -1244,12 +1218,14 @@ FLP_FORWARD_ENTRIES(FLP_ABI_STRUCT) FLP_ENTRY_LIST(FLP_ABI_STRUCT)
 #define FLP_GIVEN_map(...) __VA_ARGS__
 #define FLP_GIVEN_region(...)
 #define FLP_GIVEN_region_or_null(...)
+#define FLP_GIVEN_arg(type) FLP_GIVEN_region
+#define FLP_GIVEN_call(type) FLP_GIVEN_region
 
-/* flp_forward_given and so on: what a launch fills of an entry's parameters. It has no regions, so that none can be
- * forgotten, nor set by hand. */
+/* flp_forward_given and so on: what a launch fills of an entry's parameters. Nothing is in it that follows from the
+ * call, so that none of that can be forgotten, nor set by hand. */
 #define FLP_GIVEN_FIELD(kind, name) FLP_GIVEN_##kind(flp_abi_##kind name;)
-#define FLP_GIVEN_STRUCT(entry, LIST) \
-  typedef struct flp_##entry##_given { LIST(FLP_GIVEN_FIELD) } flp_##entry##_given;
+#define FLP_GIVEN_STRUCT(entry) \
+  typedef struct flp_##entry##_given { FLP_PARAMS_##entry(FLP_GIVEN_FIELD) } flp_##entry##_given;
 FLP_FORWARD_ENTRIES(FLP_GIVEN_STRUCT) FLP_ENTRY_LIST(FLP_GIVEN_STRUCT)
 
 typedef enum flp_abi_type {
@@ -1261,9 +1237,23 @@ typedef enum flp_abi_type {
   FLP_ABI_MAP = 'm'
 } flp_abi_type;
 
-/* Who fills a parameter. */
+/* What all launches of a call have under one name, beside the fields of its flp_args. */
+typedef struct flp_call_values {
+  flp_abi_ptr offsets, ids;     /* flp_args.list_offsets, list_ids */
+  flp_abi_ptr error_word;       /* where bad rows are counted */
+  int32_t depth, rank, targets; /* of the spec: D, lora_rank, targets */
+  int32_t vocab_valid;          /* that of flp_args */
+  int32_t best, top_places;     /* how many best columns are wanted; places of a row's list of them */
+  int32_t block_words;          /* of target_block, a row */
+  float cap_in;                 /* a/softcap; 0 without */
+  int32_t capped;               /* 1: softcap */
+} flp_call_values;
+
+/* Who fills a parameter; regions are the last. */
 typedef enum flp_abi_source {
   FLP_ABI_GIVEN,
+  FLP_ABI_ARG,
+  FLP_ABI_CALL,
   FLP_ABI_REGION,
   FLP_ABI_REGION_OR_NULL,
 } flp_abi_source;
@@ -1273,7 +1263,7 @@ typedef struct flp_abi_param {
   flp_abi_type type;
   uint32_t offset; /* in the entry's params struct */
   flp_abi_source source;
-  uint32_t place; /* GIVEN: offset in the entry's given struct; else the flp_region */
+  uint32_t place; /* offset in the entry's given struct, in flp_args or flp_call_values; or the flp_region */
 } flp_abi_param;
 
 enum { FLP_ABI_PARAMS_MAX = 64 };
@@ -1281,7 +1271,7 @@ enum { FLP_ABI_PARAMS_MAX = 64 };
 /* The entries as numbers, FLP_ENTRY_prepare and so on; with parts FLP_ENTRY_forward + parts and FLP_ENTRY_forward_map +
  * parts. */
 typedef enum flp_entry_id {
-#define FLP_ENTRY_ID(entry, LIST) FLP_ENTRY_##entry,
+#define FLP_ENTRY_ID(entry) FLP_ENTRY_##entry,
   FLP_ENTRY_LIST(FLP_ENTRY_ID)
 #undef FLP_ENTRY_ID
       FLP_ENTRY_forward,

@@ -26,7 +26,7 @@ static void set_box(flp_matrix *m, uint32_t columns, uint32_t rows) {
   m->box_rows = rows;
 }
 
-FLP_GIVEN_BEGINS(dz_lora_map, dz_map, FLP_DZ_MAP_PARAMS)
+FLP_GIVEN_BEGINS(dz_lora_map, dz_map, FLP_PARAMS_dz_map)
 
 static flp_status encode_for_dz(const flp_call *call, const backward_chunk *c, flp_dz_lora_map_given *p) {
   const flp_kernel_desc *desc = backward_dz_desc(call);
@@ -42,18 +42,14 @@ static flp_status encode_for_dz(const flp_call *call, const backward_chunk *c, f
 }
 
 flp_status backward_launch_dz_map(const flp_call *call, const backward_chunk *c) {
-  const flp_args *a = call->args;
   const flp_planner *planner = &call->plan->planner;
   flp_dz_lora_map_given p = {
-      .bias = flp_call_pointer(a->bias),
       .count = c->count,
-      .cap_in = call->cap_in,
       .depth = (int32_t)flp_call_depth(call),
-      .n = (int32_t)a->n,
+      .n = (int32_t)call->args->n,
       FLP_GIVE_ROWS(c->rows),
       FLP_GIVE_COLUMNS(c->columns),
       .bias_part = c->bias_part,
-      .rank = call->plan->spec.lora_rank,
   };
   FLP_TRY(encode_for_dz(call, c, &p));
   int64_t tiles = flp_ceil_div(backward_columns(c), planner->dz_columns);
@@ -83,6 +79,9 @@ static int32_t flags_of(const backward_sink *to, flp_dtype dtype) {
 static flp_products_map_given products_of(const flp_call *call, const backward_chunk *c, int64_t depth,
                                           const backward_sink *first, flp_dtype first_dtype,
                                           const backward_sink *second, flp_dtype second_dtype) {
+#define GIVE_SINK(name, to)                                                                \
+  .name##_acc = (to)->acc, .name##_acc_stride = (to)->acc_stride, .name##_out = (to)->out, \
+  .name##_out_stride = (to)->out_stride
   static const backward_sink nowhere;
   const backward_sink *h = first ? first : &nowhere, *w = second ? second : &nowhere;
   return (flp_products_map_given){
@@ -90,17 +89,12 @@ static flp_products_map_given products_of(const flp_call *call, const backward_c
       .n = (int32_t)call->args->n,
       FLP_GIVE_ROWS(c->rows),
       FLP_GIVE_COLUMNS(c->columns),
-      .hidden_acc = h->acc,
-      .hidden_acc_stride = h->acc_stride,
-      .hidden_out = h->out,
-      .hidden_out_stride = h->out_stride,
+      GIVE_SINK(hidden, h),
       .hidden_flags = flags_of(first, first_dtype),
-      .weight_acc = w->acc,
-      .weight_acc_stride = w->acc_stride,
-      .weight_out = w->out,
-      .weight_out_stride = w->out_stride,
+      GIVE_SINK(weight, w),
       .weight_flags = flags_of(second, second_dtype),
   };
+#undef GIVE_SINK
 }
 
 flp_status backward_launch_products_map(const flp_call *call, const backward_chunk *c, const backward_sink *hidden,

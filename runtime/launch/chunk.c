@@ -11,27 +11,21 @@ flp_status backward_launch_record(const flp_call *call, flp_row_range rows) {
   const flp_args *a = call->args;
   int has_targets = flp_call_has_targets(call);
   flp_record_given p = {
-      .stats = flp_call_pointer(a->stats),
       .grad_logprob = has_targets && a->grad_logprob ? flp_call_region(call, FLP_REGION_target_gradient)
                                                      : flp_call_pointer(a->grad_logprob),
-      .grad_entropy = flp_call_pointer(a->grad_entropy),
       FLP_GIVE_ROWS(rows),
-      FLP_GIVE_CAP(call),
   };
   return flp_launch_over(call, FLP_ENTRY_record, &p, rows.end - rows.begin, 1);
 }
 
-FLP_GIVEN_BEGINS(dz_lora, dz, FLP_DZ_PARAMS)
+FLP_GIVEN_BEGINS(dz_lora, dz, FLP_PARAMS_dz)
 
 static flp_status launch_dz_portable(const flp_call *call, const backward_chunk *c) {
-  const flp_args *a = call->args;
   const flp_kernel_desc *desc = backward_dz_desc(call);
   int64_t tiles_m = flp_ceil_div(backward_rows(c), desc->tile_rows);
   int64_t tiles_n = flp_ceil_div(backward_columns(c), desc->tile_columns);
   flp_dz_lora_given p = {
-      FLP_GIVE_HEAD(a),
       .count = c->count,
-      .cap_in = call->cap_in,
       .depth = (int32_t)flp_call_depth(call),
       FLP_GIVE_ROWS(c->rows),
       FLP_GIVE_COLUMNS(c->columns),
@@ -40,8 +34,7 @@ static flp_status launch_dz_portable(const flp_call *call, const backward_chunk 
       .dz_stride = c->dz_stride,
       .bias_part = c->bias_part,
       .lora_b = flp_lora_b(call, 0),
-      .lora_b_stride = a->lora_b_stride,
-      .rank = call->plan->spec.lora_rank,
+      .lora_b_stride = call->args->lora_b_stride,
   };
   return flp_launch(call, call->plan->spec.lora_rank ? FLP_ENTRY_dz_lora : FLP_ENTRY_dz, &p, tiles_m * tiles_n);
 }

@@ -9,13 +9,5 @@ flp_status flp_launch_combine(const flp_call *call) {
   if (flp_call_has_targets(call))
     return flp_launch_targets_finish(call, (flp_row_range){0, a->n}, flp_call_pointer(a->partial),
                                      flp_call_pointer(a->partial_targets), a->shard_count);
-  flp_merge_given p = {
-      .partial = flp_call_pointer(a->partial),
-      .shard_count = a->shard_count,
-      .n = a->n,
-      FLP_GIVE_CAP(call),
-      FLP_GIVE_OUTPUTS(a),
-      .error_word = call->error_word,
-  };
-  return flp_launch_over(call, FLP_ENTRY_merge, &p, a->n, 1);
+  return flp_launch_over(call, FLP_ENTRY_merge, NULL, a->n, 1);
 }

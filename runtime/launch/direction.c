@@ -70,7 +70,6 @@ static flp_status launch_outputs(const flp_call *call, flp_row_range rows) {
       .partial = partial,
       .reference = references(call),
       .slope = slopes(call),
-      FLP_GIVE_CAP(call),
       FLP_GIVE_ROWS(rows),
   };
   FLP_TRY(flp_launch(call, FLP_ENTRY_direction_finish, &p, flp_ceil_div(rows.end - rows.begin, FLP_KEPT_BLOCK_ROWS)));
@@ -117,8 +116,6 @@ flp_status flp_launch_direction_rows(const flp_call *call) {
       .sums = backward_direction_sums(call),
       .reference = references(call),
       .slope = slopes(call),
-      FLP_GIVE_WEIGHT(a),
-      .depth = (int32_t)call->plan->spec.hidden,
       FLP_GIVE_GRAD_HIDDEN(a),
       .out_is_f32 = call->plan->spec.grad_hidden_dtype == FLP_DTYPE_FP32,
   };

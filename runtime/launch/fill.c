@@ -7,8 +7,6 @@ static flp_status launch_fill(const flp_call *call) {
   const flp_args *a = call->args;
   flp_fill_given p = {
       FLP_GIVE_GRAD_HIDDEN(a),
-      .depth = (int32_t)call->plan->spec.hidden,
-      .n = a->n,
       .out_is_f32 = call->plan->spec.grad_hidden_dtype == FLP_DTYPE_FP32,
   };
   return flp_launch_over(call, FLP_ENTRY_fill, &p, a->n, 32);
@@ -17,18 +15,11 @@ static flp_status launch_fill(const flp_call *call) {
 flp_status flp_launch_zero_head(const flp_call *call, int64_t first) {
   const flp_spec *spec = &call->plan->spec;
   const flp_args *a = call->args;
-  int64_t rows = spec->vocab - first;
+  flp_gradient weight = {a->grad_weight, spec->grad_weight_dtype, a->grad_weight_stride, spec->vocab, spec->hidden};
+  flp_gradient bias = {a->grad_bias, spec->grad_bias_dtype, 1, spec->vocab, 1};
   FLP_TRY(flp_launch_zero_lora(call, first));
-  if ((spec->grads & FLP_GRAD_WEIGHT) && !spec->accumulate_grad_weight) {
-    uint64_t element = flp_dtype_bytes(spec->grad_weight_dtype), pitch = (uint64_t)a->grad_weight_stride * element;
-    flp_byte_matrix weight = {flp_call_pointer(a->grad_weight) + (uint64_t)first * pitch, pitch,
-                              (uint64_t)spec->hidden * element, rows};
-    FLP_TRY(flp_launch_set(call, weight, 0));
-  }
-  if (!(spec->grads & FLP_GRAD_BIAS)) return FLP_OK;
-  uint64_t element = flp_dtype_bytes(spec->grad_bias_dtype);
-  flp_byte_matrix bias = {flp_call_pointer(a->grad_bias) + (uint64_t)first * element, element, element, rows};
-  return flp_launch_set(call, bias, 0);
+  if ((spec->grads & FLP_GRAD_WEIGHT) && !spec->accumulate_grad_weight) FLP_TRY(flp_launch_zero(call, weight, first));
+  return spec->grads & FLP_GRAD_BIAS ? flp_launch_zero(call, bias, first) : FLP_OK;
 }
 
 flp_status flp_launch_fill(const flp_call *call) {

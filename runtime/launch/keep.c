@@ -23,12 +23,11 @@ flp_keep_sink flp_keep_saved(const flp_call *call, int64_t first) {
 
 /* The maximum over the first columns, or the LSE of a policy near this one. */
 flp_status flp_launch_reference(const flp_call *call, flp_row_range rows, const flp_keep_sink *keep) {
-  const flp_args *a = call->args;
-  flp_column_range columns = {0, flp_min(a->vocab_valid, FLP_REFERENCE_COLUMNS)};
-  if (!a->old_lse) FLP_TRY(flp_launch_scores(call, rows, columns, (flp_sinks){0}));
+  int has_lse = call->args->old_lse != NULL;
+  flp_column_range columns = {0, flp_min(call->args->vocab_valid, FLP_REFERENCE_COLUMNS)};
+  if (!has_lse) FLP_TRY(flp_launch_scores(call, rows, columns, (flp_sinks){0}));
   flp_keep_reference_given p = {
-      .part = a->old_lse ? 0 : flp_call_region(call, FLP_REGION_part),
-      .old_lse = flp_call_pointer(a->old_lse),
+      .part = has_lse ? 0 : flp_call_region(call, FLP_REGION_part),
       FLP_GIVE_ROWS(rows),
       .reference = keep->reference,
   };
@@ -43,13 +42,10 @@ flp_status flp_launch_keep(const flp_call *call, flp_row_range rows, const flp_k
 /* ---- gradients ---- */
 
 static flp_status launch_finish(const flp_call *call, flp_row_range rows, const flp_keep_sink *keep) {
-  const flp_args *a = call->args;
   flp_keep_finish_given p = {
-      .stats = call->scores && call->scores->stats ? call->scores->stats : flp_call_pointer(a->stats),
+      .stats = call->scores && call->scores->stats ? call->scores->stats : flp_call_pointer(call->args->stats),
       .reference = keep->reference,
-      .capped = call->capped,
       FLP_GIVE_ROWS(rows),
-      .vocab_valid = (int32_t)a->vocab_valid,
       .plain = !keep->expands,
       .kept = keep->kept,
       .kept_stride = keep->stride,
@@ -75,26 +71,22 @@ static flp_status launch_redo(const flp_call *call, const backward_chunk *whole)
 }
 
 static flp_status launch_expand(const flp_call *call, const backward_chunk *c, const flp_keep_sink *keep) {
-  int64_t tile_rows = call->plan->planner.dz_rows, vocab_valid = call->args->vocab_valid;
+  int64_t tile_rows = call->plan->planner.dz_rows;
   flp_keep_expand_given p = {
       .kept = keep->kept,
       .kept_stride = keep->stride,
       .reference = keep->reference,
-      .capped = call->capped,
       FLP_GIVE_ROWS(c->rows),
-      .vocab_valid = (int32_t)vocab_valid,
       .tile_rows = (int32_t)tile_rows,
   };
-  return flp_launch(call, FLP_ENTRY_keep_expand, &p,
-                    flp_ceil_div(backward_rows(c), tile_rows) * flp_ceil_div(vocab_valid, FLP_EXPAND_COLUMNS));
+  return flp_launch(
+      call, FLP_ENTRY_keep_expand, &p,
+      flp_ceil_div(backward_rows(c), tile_rows) * flp_ceil_div(call->args->vocab_valid, FLP_EXPAND_COLUMNS));
 }
 
 static flp_status launch_scaled_rows(const flp_call *call, flp_row_range rows) {
-  const flp_args *a = call->args;
   flp_keep_gather_given p = {
-      FLP_GIVE_HIDDEN(a),
       FLP_GIVE_ROWS(rows),
-      .depth = (int32_t)call->plan->spec.hidden,
       .out = flp_call_region(call, FLP_REGION_gather),
       .out_stride = flp_planner_gather_stride(call->plan->spec.hidden),
   };

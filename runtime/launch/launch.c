@@ -60,18 +60,39 @@ flp_status flp_call_status(const flp_call *call, CUresult result, const char *wh
   return flp_driver_status(call->plan->driver, result, text);
 }
 
-/* What the driver is pointed at: what the launch gives, and the addresses of the regions. */
+static flp_call_values call_values(const flp_call *call) {
+  const flp_args *a = call->args;
+  const flp_spec *spec = &call->plan->spec;
+  if (!a) return (flp_call_values){0}; /* of flp_select and flp_scale, whose launches give everything */
+  return (flp_call_values){.offsets = flp_call_pointer(a->list_offsets),
+                           .ids = flp_call_pointer(a->list_ids),
+                           .error_word = call->error_word,
+                           .depth = (int32_t)spec->hidden,
+                           .rank = spec->lora_rank,
+                           .targets = (int32_t)flp_spec_targets(spec),
+                           .vocab_valid = (int32_t)a->vocab_valid,
+                           .best = flp_call_best(call),
+                           .top_places = flp_planner_top_places(spec),
+                           .block_words = (int32_t)flp_planner_target_words(spec->vocab),
+                           .cap_in = call->cap_in,
+                           .capped = call->capped};
+}
+
+/* What the driver is pointed at: what the launch gives, the call's arguments and values, and addresses of regions. */
 typedef struct values {
+  flp_call_values call;
   CUdeviceptr region[FLP_ABI_PARAMS_MAX];
   void *at[FLP_ABI_PARAMS_MAX];
 } values;
 
 /* error: INTERNAL if the layout lacks a region that must be there */
 static flp_status bind(const flp_call *call, const flp_abi_entry *entry, const void *given, values *out) {
+  const void *const fields_of[] = {[FLP_ABI_GIVEN] = given, [FLP_ABI_ARG] = call->args, [FLP_ABI_CALL] = &out->call};
   int i = 0;
+  out->call = call_values(call);
   for (const flp_abi_param *param = flp_abi_first(entry); param; param = flp_abi_next(entry, param), i++) {
-    if (param->source == FLP_ABI_GIVEN) {
-      out->at[i] = (char *)(uintptr_t)given + param->place; /* the driver only reads */
+    if (param->source < FLP_ABI_REGION) {
+      out->at[i] = (char *)(uintptr_t)fields_of[param->source] + param->place; /* the driver only reads */
       continue;
     }
     out->region[i] = flp_call_region(call, (flp_region)param->place);
@@ -120,16 +141,19 @@ flp_status flp_launch_over(const flp_call *call, flp_entry_id entry, const void 
   return flp_launch(call, entry, given, flp_ceil_div(items, threads / lanes));
 }
 
-flp_status flp_launch_set(const flp_call *call, flp_byte_matrix m, unsigned char value) {
-  const flp_driver *driver = call->plan->driver;
-  size_t rows = (size_t)m.rows;
-  if (rows == 0) return FLP_OK;
-  if (m.pitch_bytes == m.width_bytes)
-    return flp_call_status(call, driver->cuMemsetD8Async(m.start, value, m.width_bytes * rows, call->stream),
-                           "cuMemsetD8Async");
-  return flp_call_status(call,
-                         driver->cuMemsetD2D8Async(m.start, m.pitch_bytes, value, m.width_bytes, rows, call->stream),
-                         "cuMemsetD2D8Async");
+flp_status flp_launch_set_bytes(const flp_call *call, CUdeviceptr start, uint64_t bytes, unsigned char value) {
+  if (!start || !bytes) return FLP_OK;
+  return flp_call_status(call, call->plan->driver->cuMemsetD8Async(start, value, bytes, call->stream),
+                         "cuMemsetD8Async");
+}
+
+flp_status flp_launch_zero(const flp_call *call, flp_gradient g, int64_t first) {
+  uint64_t element = flp_dtype_bytes(g.type), pitch = (uint64_t)g.stride * element;
+  uint64_t width = (uint64_t)g.columns * element, rows = (uint64_t)(g.rows - first);
+  CUdeviceptr start = flp_call_pointer(g.start) + (uint64_t)first * pitch;
+  if (pitch == width || !rows) return flp_launch_set_bytes(call, start, rows * width, 0);
+  CUresult result = call->plan->driver->cuMemsetD2D8Async(start, pitch, 0, width, rows, call->stream);
+  return flp_call_status(call, result, "cuMemsetD2D8Async");
 }
 
 static flp_status pick(const flp_planner *planner, flp_pass pass, const flp_args *args, flp_scheme *out) {

@@ -50,18 +50,9 @@ typedef struct flp_column_range {
   int64_t begin, end;
 } flp_column_range;
 
-/* Parameters that many kernels have under one name (abi.h): initialisers of what a launch gives. a: a call's args */
+/* Parameters that many kernels have under one name (abi.h): initialisers of what a launch gives. */
 #define FLP_GIVE_ROWS(rows) .row_begin = (int32_t)(rows).begin, .row_end = (int32_t)(rows).end
 #define FLP_GIVE_COLUMNS(columns) .column_begin = (int32_t)(columns).begin, .column_end = (int32_t)(columns).end
-#define FLP_GIVE_CAP(call) .cap_in = (call)->cap_in, .capped = (call)->capped
-#define FLP_GIVE_HIDDEN(a) .hidden = flp_call_pointer((a)->hidden), .hidden_stride = (a)->hidden_stride
-#define FLP_GIVE_WEIGHT(a) .weight = flp_call_pointer((a)->weight), .weight_stride = (a)->weight_stride
-#define FLP_GIVE_HEAD(a) FLP_GIVE_HIDDEN(a), FLP_GIVE_WEIGHT(a), .bias = flp_call_pointer((a)->bias)
-#define FLP_GIVE_OUTPUTS(a)                                                             \
-  .logprob = flp_call_pointer((a)->logprob), .entropy = flp_call_pointer((a)->entropy), \
-  .stats = flp_call_pointer((a)->stats)
-#define FLP_GIVE_UPSTREAM(a) \
-  .grad_logprob = flp_call_pointer((a)->grad_logprob), .grad_entropy = flp_call_pointer((a)->grad_entropy)
 #define FLP_GIVE_TILES(m, n) .tiles_m = (int32_t)(m), .tiles_n = (int32_t)(n)
 #define FLP_GIVE_GRAD_HIDDEN(a) .out = flp_call_pointer((a)->grad_hidden), .out_stride = (a)->grad_hidden_stride
 
@@ -88,18 +79,16 @@ static inline int flp_args_want_outputs(const flp_args *args) {
   return args->pass == FLP_PASS_FORWARD || args->pass == FLP_PASS_STEP;
 }
 
-/* What kernels get that read rows of the head themselves: all of it, and an adapter. */
-#define FLP_GIVE_ROWS_OF_HEAD(call)                                                                  \
-  FLP_GIVE_HEAD((call)->head ? (call)->head : (call)->args),                                         \
-  .depth = (int32_t)(call)->plan->spec.hidden,                                                       \
-  .lora_b = flp_call_pointer((call)->args->lora_b), .lora_b_stride = (call)->args->lora_b_stride, \
-  .rank = (call)->plan->spec.lora_rank
+/* What kernels get that read rows of the weight themselves: all of it. */
+#define FLP_GIVE_WHOLE_WEIGHT(call)                                                       \
+  .weight = flp_call_pointer((call)->head ? (call)->head->weight : (call)->args->weight), \
+  .weight_stride = (call)->head ? (call)->head->weight_stride : (call)->args->weight_stride
 
 /* Starts one as a copy of another call. */
 void flp_call_copy(const flp_call *call, flp_own_call *out);
 
-/* Launches an entry with `ctas` CTAs. given: the entry's struct of abi.h, NULL where every parameter is a region;
- * regions are taken from the call's layout. error: DRIVER naming kernel and spec; INTERNAL if the layout lacks one */
+/* Launches an entry with `ctas` CTAs. given: the entry's struct of abi.h, NULL where that is empty; the
+ * other parameters are the call's. error: DRIVER naming kernel and spec; INTERNAL if the layout lacks a region */
 flp_status flp_launch(const flp_call *call, flp_entry_id entry, const void *given, int64_t ctas);
 /* Launches an entry with as many clusters as the device holds at once, at most `clusters`. */
 flp_status flp_launch_clusters(const flp_call *call, flp_entry_id entry, const void *given, int64_t clusters);
@@ -114,14 +103,16 @@ int flp_call_has_targets(const flp_call *call);
 CUdeviceptr flp_targets_scores(const flp_call *call);
 /* Launches prepare (prepare.c). outputs: 1 to fill logprob, entropy, stats and, in a forward pass, partial of inactive rows. */
 flp_status flp_launch_prepare(const flp_call *call, int outputs);
-/* A matrix of bytes: rows x width_bytes, pitch_bytes apart. */
-typedef struct flp_byte_matrix {
-  CUdeviceptr start;
-  uint64_t pitch_bytes, width_bytes;
-  int64_t rows;
-} flp_byte_matrix;
-/* Sets every byte of it. */
-flp_status flp_launch_set(const flp_call *call, flp_byte_matrix matrix, unsigned char value);
+/* Sets so many bytes in a row; none at address 0. */
+flp_status flp_launch_set_bytes(const flp_call *call, CUdeviceptr start, uint64_t bytes, unsigned char value);
+/* A gradient: rows of so many columns, `stride` elements apart. */
+typedef struct flp_gradient {
+  const void *start;
+  flp_dtype type;
+  int64_t stride, rows, columns;
+} flp_gradient;
+/* Zeroes its rows from `first` on. */
+flp_status flp_launch_zero(const flp_call *call, flp_gradient gradient, int64_t first);
 /* Address of a workspace array; 0 if the layout has none. */
 CUdeviceptr flp_call_region(const flp_call *call, flp_region region);
 /* A device pointer as kernels take it. */
@@ -197,16 +188,13 @@ typedef struct flp_emit_sink {
   float log2_threshold;
 } flp_emit_sink;
 
-/* Where part top lists: in the layout's arrays. from: lists columns from this one of the launch on. */
-typedef struct flp_top_sink {
-  int64_t from;
-} flp_top_sink;
-
-/* What forward makes beside partials: a sink for each part; NULL: nothing. */
+/* What forward makes beside partials: a sink for each part; NULL: nothing. top: 1 to list columns in the layout's
+ * arrays, from number top_from of the launch on. */
 typedef struct flp_sinks {
   const flp_keep_sink *keep;
   const flp_emit_sink *emit;
-  const flp_top_sink *top;
+  int top;
+  int64_t top_from;
 } flp_sinks;
 
 /* Partials of the scores of a chunk's rows with these columns; rows have been gathered where kernels want that. Columns
@@ -289,16 +277,20 @@ flp_status flp_launch_zero_head(const flp_call *call, int64_t first);
 
 /* list_score of the entries in list_column, list_length of them a row. */
 flp_status flp_launch_list_scores(const flp_call *call, CUdeviceptr offsets);
-/* list_order and list_start of entries. Arguments as below. */
-flp_status flp_launch_list_order(const flp_call *call, int64_t list_count, CUdeviceptr list_total);
+/* Entries: how many there may be, 1 or more; and where the device has how many there are, 0: as many. */
+typedef struct flp_entries {
+  int32_t count;
+  CUdeviceptr total;
+} flp_entries;
+/* list_order and list_start of entries. */
+flp_status flp_launch_list_order(const flp_call *call, flp_entries entries);
 /* grad_hidden and grad_lora_a of the active rows, but for those of list_length FLP_LIST_ELSEWHERE, from list_column and
  * list_dz.
  * offsets: (n) i64 by row, where its entries start */
 flp_status flp_launch_listed_hidden(const flp_call *call, CUdeviceptr offsets);
 /* grad_weight and grad_bias, those that the call has, from list_column, list_row and list_dz, which it brings into the
- * order of columns. list_count: 1 or more; entries there may be; list_total: where the device has how many there are,
- * 0: as many. add: 1 to add to both; else to grad_weight where the spec accumulates it */
-flp_status flp_launch_listed_head(const flp_call *call, int64_t list_count, CUdeviceptr list_total, int add);
+ * order of columns. add: 1 to add to both; else to grad_weight where the spec accumulates it */
+flp_status flp_launch_listed_head(const flp_call *call, flp_entries entries, int add);
 
 /* ---- one file a pass ---- */
 
@@ -332,5 +324,8 @@ flp_status flp_launch_listed_gradients(const flp_call *call);
 flp_status flp_launch_combine(const flp_call *call);
 flp_status flp_launch_backward(const flp_call *call);
 flp_status flp_launch_step(const flp_call *call);
+/* Of flp_select and flp_scale: calls without flp_args. */
+flp_status flp_launch_select(const flp_call *call, const flp_select_args *args);
+flp_status flp_launch_scale(const flp_call *call, const flp_scale_args *args);
 
 #endif

@@ -10,75 +10,40 @@
 
 /* ---- lists and their scores ---- */
 
-static flp_byte_matrix words_of(const flp_call *call, flp_region region, int64_t count) {
-  return (flp_byte_matrix){flp_call_region(call, region), sizeof(int32_t), sizeof(int32_t), count};
-}
-
-static flp_status launch_check(const flp_call *call) {
-  const flp_args *a = call->args;
-  flp_list_check_given p = {.offsets = flp_call_pointer(a->list_offsets), .n = a->n, .list_count = a->list_count};
-  FLP_TRY(flp_launch_set(call, words_of(call, FLP_REGION_list_state, 1), 0));
-  FLP_TRY(flp_launch_set(call, words_of(call, FLP_REGION_list_column, a->list_count), 0xff));
-  return flp_launch_over(call, FLP_ENTRY_list_check, &p, a->n, 1);
-}
-
-static flp_status launch_sort(const flp_call *call) {
-  const flp_args *a = call->args;
-  flp_list_sort_given p = {
-      .offsets = flp_call_pointer(a->list_offsets),
-      .ids = flp_call_pointer(a->list_ids),
-      .vocab_offset = a->vocab_offset,
-      .vocab_valid = a->vocab_valid,
-      .vocab_total = a->vocab_total,
-      .error_word = call->error_word,
-  };
-  return flp_launch(call, FLP_ENTRY_list_sort, &p, a->n);
-}
-
 flp_status flp_launch_list_scores(const flp_call *call, CUdeviceptr offsets) {
-  flp_list_scores_given p = {
-      FLP_GIVE_ROWS_OF_HEAD(call),
-      .offsets = offsets,
-      FLP_GIVE_CAP(call),
-  };
+  flp_list_scores_given p = {FLP_GIVE_WHOLE_WEIGHT(call), .offsets = offsets};
   return flp_launch(call, FLP_ENTRY_list_scores, &p, call->args->n);
 }
 
 static flp_status launch_lists(const flp_call *call) {
-  FLP_TRY(launch_check(call));
-  FLP_TRY(launch_sort(call));
+  const flp_args *a = call->args;
+  uint64_t word = sizeof(int32_t);
+  FLP_TRY(flp_launch_set_bytes(call, flp_call_region(call, FLP_REGION_list_state), word, 0));
+  FLP_TRY(
+      flp_launch_set_bytes(call, flp_call_region(call, FLP_REGION_list_column), (uint64_t)a->list_count * word, 0xff));
+  FLP_TRY(flp_launch_over(call, FLP_ENTRY_list_check, NULL, a->n, 1));
+  FLP_TRY(flp_launch(call, FLP_ENTRY_list_sort, NULL, a->n));
   FLP_TRY(flp_launch_lora_project(call));
-  return flp_launch_list_scores(call, flp_call_pointer(call->args->list_offsets));
+  return flp_launch_list_scores(call, flp_call_pointer(a->list_offsets));
 }
 
 /* ---- forward ---- */
 
 flp_status flp_launch_listed(const flp_call *call) {
-  const flp_args *a = call->args;
-  flp_list_reduce_given p = {.offsets = flp_call_pointer(a->list_offsets), .capacity = call->scheme.chunk_rows};
+  flp_list_reduce_given p = {.capacity = call->scheme.chunk_rows};
   FLP_TRY(launch_lists(call));
-  return flp_launch_over(call, FLP_ENTRY_list_reduce, &p, a->n, 32);
+  return flp_launch_over(call, FLP_ENTRY_list_reduce, &p, call->args->n, 32);
 }
 
 /* ---- backward: dz and hidden ---- */
 
-static flp_status launch_dz(const flp_call *call) {
-  const flp_args *a = call->args;
-  flp_list_dz_given p = {
-      .offsets = flp_call_pointer(a->list_offsets),
-      .stats = flp_call_pointer(a->stats),
-      .capped = call->capped,
-  };
-  return flp_launch_over(call, FLP_ENTRY_list_dz, &p, a->n, 32);
-}
-
 /* list_adapter is given the same. */
-FLP_GIVEN_BEGINS(list_adapter, list_hidden, FLP_LIST_HIDDEN_PARAMS)
+FLP_GIVEN_BEGINS(list_adapter, list_hidden, FLP_PARAMS_list_hidden)
 
 flp_status flp_launch_listed_hidden(const flp_call *call, CUdeviceptr offsets) {
   const flp_spec *spec = &call->plan->spec;
   const flp_args *a = call->args;
-  flp_list_adapter_given p = {.offsets = offsets, .stats = flp_call_pointer(a->stats)};
+  flp_list_adapter_given p = {.offsets = offsets};
   p.out = flp_call_region(call, FLP_REGION_lora_sum);
   if (p.out) { /* G, and what follows from it, which is added to below */
     p.weight = flp_lora_b(call, 0);
@@ -102,25 +67,21 @@ flp_status flp_launch_listed_hidden(const flp_call *call, CUdeviceptr offsets) {
 
 /* ---- backward: the head ---- */
 
-/* Entries: how many there may be, and where the device has how many there are; 0: as many */
-typedef struct listed_entries {
-  int32_t count;
-  CUdeviceptr total;
-} listed_entries;
+/* list_digits is given the same. */
+FLP_GIVEN_BEGINS(list_place, list_digits, FLP_PARAMS_list_digits)
 
 /* One pass over a digit. from: 0 for entries as they stand */
-static flp_status launch_digit(const flp_call *call, listed_entries e, CUdeviceptr from, CUdeviceptr to, int shift) {
+static flp_status launch_digit(const flp_call *call, flp_entries e, CUdeviceptr from, CUdeviceptr to, int shift) {
   int64_t blocks = flp_planner_list_blocks(e.count);
-  flp_list_digits_given digits = {.from = from, .list_count = e.count, .list_total = e.total, .shift = shift};
   flp_list_scan_given scan = {.list_count = e.count, .list_total = e.total};
   flp_list_place_given place = {.from = from, .list_count = e.count, .list_total = e.total, .shift = shift, .to = to};
-  FLP_TRY(flp_launch(call, FLP_ENTRY_list_digits, &digits, blocks));
+  FLP_TRY(flp_launch(call, FLP_ENTRY_list_digits, &place, blocks));
   FLP_TRY(flp_launch(call, FLP_ENTRY_list_scan, &scan, 1));
   return flp_launch(call, FLP_ENTRY_list_place, &place, blocks);
 }
 
 /* From one order to the other and back, so that the last pass ends in list_order. */
-static flp_status launch_order(const flp_call *call, listed_entries e) {
+flp_status flp_launch_list_order(const flp_call *call, flp_entries e) {
   const flp_args *a = call->args;
   int passes = flp_planner_list_passes(call->plan->spec.vocab);
   CUdeviceptr order = flp_call_region(call, FLP_REGION_list_order), from = 0;
@@ -130,23 +91,22 @@ static flp_status launch_order(const flp_call *call, listed_entries e) {
     FLP_TRY(launch_digit(call, e, from, to, pass * FLP_LIST_DIGIT_BITS));
     from = to;
   }
-  flp_list_starts_given starts = {
-      .order = order, .list_count = e.count, .list_total = e.total, .vocab_valid = (int32_t)a->vocab_valid};
+  flp_list_starts_given starts = {.order = order, .list_count = e.count, .list_total = e.total};
   return flp_launch_over(call, FLP_ENTRY_list_starts, &starts, a->vocab_valid + 1, 1);
 }
 
 /* list_weight_wide is given the same. */
-FLP_GIVEN_BEGINS(list_weight_wide, list_weight, FLP_LIST_WEIGHT_PARAMS)
+FLP_GIVEN_BEGINS(list_weight_wide, list_weight, FLP_PARAMS_list_weight)
 
-static flp_status launch_weight(const flp_call *call, listed_entries e, int add) {
+flp_status flp_launch_listed_head(const flp_call *call, flp_entries e, int add) {
   const flp_spec *spec = &call->plan->spec;
   const flp_args *a = call->args;
   flp_list_weight_wide_given p = {
       .order = flp_call_region(call, FLP_REGION_list_order),
-      .vocab_valid = (int32_t)a->vocab_valid,
       .list_count = e.count,
       .list_total = e.total,
-      FLP_GIVE_HIDDEN(a),
+      .hidden = flp_call_pointer(a->hidden),
+      .hidden_stride = a->hidden_stride,
       .depth = (int32_t)spec->hidden,
       .weight_out = flp_call_pointer(a->grad_weight),
       .weight_out_stride = a->grad_weight_stride,
@@ -163,18 +123,9 @@ static flp_status launch_weight(const flp_call *call, listed_entries e, int add)
     p.weight_out_stride = a->grad_lora_b_stride;
     p.weight_out_is_f32 = spec->grad_lora_dtype == FLP_DTYPE_FP32;
   }
+  FLP_TRY(flp_launch_list_order(call, e));
   FLP_TRY(flp_launch_over(call, FLP_ENTRY_list_weight, &p, a->vocab_valid, 32));
   return flp_launch(call, FLP_ENTRY_list_weight_wide, &p, flp_planner_list_wide(&call->plan->planner, e.count));
-}
-
-flp_status flp_launch_list_order(const flp_call *call, int64_t list_count, CUdeviceptr list_total) {
-  return launch_order(call, (listed_entries){(int32_t)list_count, list_total});
-}
-
-flp_status flp_launch_listed_head(const flp_call *call, int64_t list_count, CUdeviceptr list_total, int add) {
-  listed_entries entries = {(int32_t)list_count, list_total};
-  FLP_TRY(launch_order(call, entries));
-  return launch_weight(call, entries, add);
 }
 
 flp_status flp_launch_listed_gradients(const flp_call *call) {
@@ -182,9 +133,9 @@ flp_status flp_launch_listed_gradients(const flp_call *call) {
   const flp_spec *spec = &call->plan->spec;
   FLP_TRY(launch_lists(call));
   FLP_TRY(backward_launch_record(call, (flp_row_range){0, a->n}));
-  FLP_TRY(launch_dz(call));
+  FLP_TRY(flp_launch_over(call, FLP_ENTRY_list_dz, NULL, a->n, 32));
   FLP_TRY(flp_launch_score_list(call));
   FLP_TRY(flp_launch_listed_hidden(call, flp_call_pointer(a->list_offsets)));
   if (!flp_planner_orders_lists(spec, a->list_count)) return flp_launch_zero_head(call, 0);
-  return flp_launch_listed_head(call, a->list_count, 0, 0);
+  return flp_launch_listed_head(call, (flp_entries){(int32_t)a->list_count, 0}, 0);
 }

@@ -20,11 +20,7 @@ flp_status flp_launch_lora_project(const flp_call *call) {
   if (!spec_of(call)->lora_rank) return FLP_OK;
   int64_t tiles_m = flp_ceil_div(a->n, desc->tile_rows);
   int64_t tiles_n = flp_ceil_div(spec_of(call)->lora_rank, desc->tile_columns);
-  flp_lora_project_given p = {
-      FLP_GIVE_HIDDEN(a),          .lora_a = flp_call_pointer(a->lora_a),   .lora_a_stride = a->lora_a_stride,
-      .lora_scale = a->lora_scale, .depth = (int32_t)spec_of(call)->hidden, .rank = spec_of(call)->lora_rank,
-      .row_end = (int32_t)a->n,    FLP_GIVE_TILES(tiles_m, tiles_n),
-  };
+  flp_lora_project_given p = {.row_end = (int32_t)a->n, FLP_GIVE_TILES(tiles_m, tiles_n)};
   return flp_launch(call, FLP_ENTRY_lora_project, &p, tiles_m * tiles_n);
 }
 
@@ -68,7 +64,7 @@ static CUdeviceptr u_of(const flp_call *call, const backward_chunk *c) {
 
 /* u times the factors of saved exponentials, of a chunk's rows. */
 static flp_status launch_factor(const flp_call *call, const backward_chunk *c) {
-  flp_lora_factor_given p = {.rank = spec_of(call)->lora_rank, FLP_GIVE_ROWS(c->rows)};
+  flp_lora_factor_given p = {FLP_GIVE_ROWS(c->rows)};
   return flp_launch_over(call, FLP_ENTRY_lora_factor, &p, backward_rows(c), 32);
 }
 
@@ -98,15 +94,11 @@ static int is_listed(const flp_call *call) {
 /* s·G in the operands' dtype. Of fp16 by a power of two that brings its largest element to 2^14, in the place of dz's, of
  * which there are no more chunks. */
 static flp_status launch_round(const flp_call *call) {
-  const flp_args *a = call->args;
+  int64_t n = call->args->n;
   int is_scaled = spec_of(call)->dtype == FLP_DTYPE_FP16;
-  if (is_scaled || is_listed(call)) {
-    flp_lora_bound_given bound = {.lora_scale = a->lora_scale, .rank = spec_of(call)->lora_rank};
-    FLP_TRY(flp_launch_over(call, FLP_ENTRY_lora_bound, &bound, a->n, 32));
-  }
+  if (is_scaled || is_listed(call)) FLP_TRY(flp_launch_over(call, FLP_ENTRY_lora_bound, NULL, n, 32));
   if (is_scaled) FLP_TRY(flp_launch(call, FLP_ENTRY_dz_scale, NULL, 1));
-  flp_lora_round_given p = {.lora_scale = a->lora_scale, .rank = spec_of(call)->lora_rank};
-  return flp_launch_over(call, FLP_ENTRY_lora_round, &p, a->n, 32);
+  return flp_launch_over(call, FLP_ENTRY_lora_round, NULL, n, 32);
 }
 
 flp_status flp_launch_lora_gradients(const flp_call *call) {
@@ -142,19 +134,11 @@ flp_status flp_launch_lora_gradients(const flp_call *call) {
   return wants(call, FLP_GRAD_LORA_A) ? backward_launch_product(call, &all, &by_hidden, &of_a) : FLP_OK;
 }
 
-static flp_status zero(const flp_call *call, const void *gradient, int64_t stride, int64_t begin, int64_t end,
-                       int64_t columns) {
-  uint64_t element = flp_dtype_bytes(spec_of(call)->grad_lora_dtype), pitch = (uint64_t)stride * element;
-  flp_byte_matrix rows = {flp_call_pointer(gradient) + (uint64_t)begin * pitch, pitch, (uint64_t)columns * element,
-                          end - begin};
-  return flp_launch_set(call, rows, 0);
-}
-
 flp_status flp_launch_zero_lora(const flp_call *call, int64_t first) {
   const flp_args *a = call->args;
   const flp_spec *spec = spec_of(call);
-  if (wants(call, FLP_GRAD_LORA_A) && a->n == 0)
-    FLP_TRY(zero(call, a->grad_lora_a, a->grad_lora_a_stride, 0, spec->lora_rank, spec->hidden));
-  if (!wants(call, FLP_GRAD_LORA_B)) return FLP_OK;
-  return zero(call, a->grad_lora_b, a->grad_lora_b_stride, first, spec->vocab, spec->lora_rank);
+  flp_gradient of_a = {a->grad_lora_a, spec->grad_lora_dtype, a->grad_lora_a_stride, spec->lora_rank, spec->hidden};
+  flp_gradient of_b = {a->grad_lora_b, spec->grad_lora_dtype, a->grad_lora_b_stride, spec->vocab, spec->lora_rank};
+  if (wants(call, FLP_GRAD_LORA_A) && a->n == 0) FLP_TRY(flp_launch_zero(call, of_a, 0));
+  return wants(call, FLP_GRAD_LORA_B) ? flp_launch_zero(call, of_b, first) : FLP_OK;
 }

@@ -45,6 +45,7 @@ flp_status flp_map_encode_columns(const flp_call *call, const flp_kernel_desc *d
   return flp_map_encode(call, &matrix, out);
 }
 
+/* Rows [begin, end) of one that has row 0 at `start`. */
 static flp_matrix rows_of(const flp_call *call, const char *name, CUdeviceptr start, int64_t stride, int64_t begin,
                           int64_t end) {
   return (flp_matrix){.name = name,
@@ -81,27 +82,21 @@ CUdeviceptr flp_lora_u(const flp_call *call, int64_t row) {
 
 flp_matrix flp_matrix_lora_u(const flp_call *call, flp_row_range rows) {
   int64_t rank = call->plan->spec.lora_rank;
-  return (flp_matrix){.name = "lora_u",
-                      .start = flp_lora_u(call, rows.begin),
-                      .rows = rows.end - rows.begin,
-                      .columns = rank,
-                      .stride = rank};
+  flp_matrix u = rows_of(call, "lora_u", flp_lora_u(call, 0), rank, rows.begin, rows.end);
+  u.columns = rank;
+  return u;
 }
 
 flp_matrix flp_matrix_lora_b(const flp_call *call, flp_column_range columns) {
-  return (flp_matrix){.name = "lora_b",
-                      .start = flp_lora_b(call, columns.begin),
-                      .rows = columns.end - columns.begin,
-                      .columns = call->plan->spec.lora_rank,
-                      .stride = call->args->lora_b_stride};
+  flp_matrix b = rows_of(call, "lora_b", flp_lora_b(call, 0), call->args->lora_b_stride, columns.begin, columns.end);
+  b.columns = call->plan->spec.lora_rank;
+  return b;
 }
 
 flp_status flp_launch_gather(const flp_call *call, flp_row_range rows) {
   if (!call->plan->planner.is_mapped) return FLP_OK;
-  const flp_args *a = call->args;
   flp_gather_given p = {
-      FLP_GIVE_HIDDEN(a),
-      .n = (int32_t)a->n,
+      .n = (int32_t)call->args->n,
       FLP_GIVE_ROWS(rows),
       .depth = (int32_t)flp_call_depth(call),
       .out = flp_call_region(call, FLP_REGION_gather),

@@ -16,20 +16,13 @@ flp_status flp_launch_prepare(const flp_call *call, int outputs) {
       .temperature = flp_call_pointer(a->temperature_rows),
       .row_scale = call->row_scale,
       .unit = call->unit,
-      .rows = flp_call_pointer(a->rows),
-      .row_count = a->row_count,
-      .n = a->n,
-      .ignore_index = a->ignore_index,
-      .vocab_offset = a->vocab_offset,
       .vocab_valid = has_targets ? 0 : a->vocab_valid,
-      .vocab_total = a->vocab_total,
       .grad_logprob = backward && a->grad_logprob ? upstream : 0,
       .grad_entropy = backward && !call->scores ? flp_call_pointer(a->grad_entropy) : 0,
       .logprob = outputs && !has_targets ? flp_call_pointer(a->logprob) : 0,
       .entropy = outputs ? flp_call_pointer(a->entropy) : 0,
       .stats = outputs ? flp_call_pointer(a->stats) : 0,
       .partial = a->pass == FLP_PASS_FORWARD ? flp_call_pointer(a->partial) : 0,
-      .error_word = call->error_word,
   };
   return flp_launch(call, FLP_ENTRY_prepare, &p, 1);
 }

@@ -1,7 +1,6 @@
 /* scale.c: the launch of gradients times a factor. */
-#include "runtime/launch/scale.h"
-
 #include "runtime/base/util.h"
+#include "runtime/launch/launch.h"
 
 enum { CTAS = 6 }; /* of a multiprocessor, as many as it holds; more would each read a factor of 1 for nothing */
 

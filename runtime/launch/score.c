@@ -48,7 +48,6 @@ flp_status flp_launch_score_weight(const flp_call *call) {
       .stride = a->weight_stride,
       .bias = flp_call_pointer(a->bias),
       .rows = (int32_t)a->vocab_valid,
-      .depth = (int32_t)call->plan->spec.hidden,
       .part = call->scores->part,
   };
   return launch_sums(call, &p, call->scores->weight);
@@ -69,13 +68,8 @@ flp_status flp_launch_score_added(const flp_call *call, flp_score_values *values
 /* ---- values ---- */
 
 flp_status flp_launch_score_rows(const flp_call *call, flp_row_range rows) {
-  const flp_args *a = call->args;
   flp_score_rows_given p = {
-      .stats = flp_call_pointer(a->stats),
-      FLP_GIVE_HIDDEN(a),
       .sums = call->scores->weight,
-      .depth = (int32_t)call->plan->spec.hidden,
-      .vocab_valid = (int32_t)a->vocab_valid,
       FLP_GIVE_ROWS(rows),
       .partial = call->scores->partial,
       .lse = call->scores->lse,
@@ -87,15 +81,10 @@ flp_status flp_launch_score_rows(const flp_call *call, flp_row_range rows) {
 /* ---- gradients ---- */
 
 flp_status flp_launch_score_record(const flp_call *call, flp_row_range rows) {
-  const flp_args *a = call->args;
   flp_score_record_given p = {
-      .stats = flp_call_pointer(a->stats),
-      FLP_GIVE_UPSTREAM(a),
       .grad_lse = call->scores->grad_lse,
       .grad_mean = call->scores->grad_mean,
       FLP_GIVE_ROWS(rows),
-      .vocab_valid = (int32_t)a->vocab_valid,
-      FLP_GIVE_CAP(call),
       .each = call->scores->each,
       .each_record = call->scores->record,
       .each_scale = call->scores->scale,
@@ -116,21 +105,15 @@ flp_status flp_launch_score_target(const flp_call *call, flp_row_range rows, con
 
 flp_status flp_launch_score_list(const flp_call *call) {
   if (!call->scores || !call->scores->partial) return FLP_OK;
-  flp_score_list_given p = {
-      .offsets = flp_call_pointer(call->args->list_offsets),
-      .stats = flp_call_pointer(call->args->stats),
-      .each = call->scores->each,
-      .capped = call->capped,
-  };
+  flp_score_list_given p = {.each = call->scores->each};
   return flp_launch_over(call, FLP_ENTRY_score_list, &p, call->args->n, 32);
 }
 
 flp_status flp_launch_score_nothing(const flp_call *call) {
   CUdeviceptr pair = flp_call_region(call, FLP_REGION_scale_pair);
-  uint64_t bytes = call->scheme.size[FLP_REGION_scale_pair];
   int is_added = call->scores && call->scores->weight;
-  if (is_added || !pair || !call->plan->planner.step_scores) return FLP_OK;
-  return flp_launch_set(call, (flp_byte_matrix){pair, bytes, bytes, 1}, 0);
+  if (is_added || !call->plan->planner.step_scores) return FLP_OK;
+  return flp_launch_set_bytes(call, pair, call->scheme.size[FLP_REGION_scale_pair], 0);
 }
 
 flp_status flp_launch_score_hidden_sums(const flp_call *call) {
@@ -144,7 +127,6 @@ flp_status flp_launch_score_hidden_sums(const flp_call *call) {
       .count = flp_call_region(call, FLP_REGION_count),
       .factor = call->scores->each,
       .rows = (int32_t)a->n,
-      .depth = (int32_t)call->plan->spec.hidden,
       .part = call->scores->part,
   };
   return launch_sums(call, &sums, call->scores->added_hidden);
@@ -154,7 +136,6 @@ flp_status flp_launch_score_bias(const flp_call *call, CUdeviceptr bias_part, in
   if (!call->scores || !call->scores->weight) return FLP_OK;
   flp_score_head_given p = {
       .sums = call->scores->added_hidden,
-      .depth = (int32_t)call->plan->spec.hidden,
       .vocab_valid = (int32_t)columns,
       .bias = bias_part,
   };
@@ -165,7 +146,6 @@ static flp_status add_to_hidden(const flp_call *call) {
   flp_score_hidden_given p = {
       .each = call->scores->each,
       .sums = call->scores->weight,
-      .depth = (int32_t)call->plan->spec.hidden,
       FLP_GIVE_GRAD_HIDDEN(call->args),
   };
   return flp_launch_over(call, FLP_ENTRY_score_hidden, &p, call->args->n, 32);
@@ -175,7 +155,6 @@ static flp_status add_to_weight(const flp_call *call) {
   const flp_args *a = call->args;
   flp_score_head_given p = {
       .sums = call->scores->added_hidden,
-      .depth = (int32_t)call->plan->spec.hidden,
       .vocab_valid = (int32_t)a->vocab_valid,
       .weight = flp_call_pointer(a->grad_weight),
       .weight_stride = a->grad_weight_stride,

@@ -7,12 +7,12 @@
 
 /* What forward with all parts is given, in either form: it takes what its parameters (abi.h) name. */
 typedef struct values {
-  uint64_t hidden, weight, bias, lora_b, floor, emit_gate, emit_count, emit_entry, row_of, score, reference, kept,
-      ahead_source, ahead_out;
-  int64_t hidden_stride, weight_stride, lora_b_stride, kept_stride, ahead_stride, capacity;
-  int32_t depth, vocab_valid, n, row_begin, row_end, bands, groups, column_begin, rank, targets, block_words, top_from,
-      top_places, columns, emit_capacity, ahead_rows, ahead_depth;
-  float cap_in, slope, log2_threshold;
+  uint64_t weight, bias, lora_b, floor, emit_gate, emit_count, emit_entry, row_of, score, reference, kept, ahead_source,
+      ahead_out;
+  int64_t weight_stride, lora_b_stride, kept_stride, ahead_stride, capacity;
+  int32_t depth, vocab_valid, n, row_begin, row_end, bands, groups, column_begin, top_from, columns, emit_capacity,
+      ahead_rows, ahead_depth;
+  float slope, log2_threshold;
   flp_abi_map hidden_map, gathered_map, weight_map, lora_u_map, lora_b_map, kept_map;
 } values;
 
@@ -57,17 +57,13 @@ static flp_status fill_emit(const job *j, values *v) {
 }
 
 static flp_status fill_targets(const job *j, values *v) {
-  const flp_spec *spec = &j->call->plan->spec;
   v->row_of = flp_call_region(j->call, FLP_REGION_index);
   v->score = flp_targets_scores(j->call);
-  v->targets = spec->targets;
-  v->block_words = (int32_t)flp_planner_target_words(spec->vocab);
   return FLP_OK;
 }
 
 static flp_status fill_top(const job *j, values *v) {
-  v->top_from = (int32_t)j->to.top->from;
-  v->top_places = flp_planner_top_places(&j->call->plan->spec);
+  v->top_from = (int32_t)j->to.top_from;
   return FLP_OK;
 }
 
@@ -85,7 +81,6 @@ static flp_status fill_lora(const job *j, values *v) {
   const flp_call *call = j->call;
   v->lora_b = flp_lora_b(call, j->columns.begin);
   v->lora_b_stride = call->args->lora_b_stride;
-  v->rank = call->plan->spec.lora_rank;
   if (!call->plan->planner.is_mapped) return FLP_OK;
   FLP_TRY(flp_map_encode_rows(call, j->desc, flp_matrix_lora_u(call, j->rows), &v->lora_u_map));
   return flp_map_encode_columns(call, j->desc, flp_matrix_lora_b(call, j->columns), &v->lora_b_map);
@@ -117,11 +112,9 @@ static values values_of(const job *j) {
   int64_t rows = j->rows.end - j->rows.begin, columns = j->columns.end - j->columns.begin;
   CUdeviceptr bias = flp_call_pointer(a->bias);
   return (values){
-      FLP_GIVE_HIDDEN(a),
       .weight = flp_call_pointer(a->weight) + first * (uint64_t)a->weight_stride * element,
       .weight_stride = a->weight_stride,
       .bias = bias ? bias + first * element : 0,
-      .cap_in = j->call->cap_in,
       .depth = (int32_t)flp_call_depth(j->call),
       .vocab_valid = (int32_t)columns,
       .column_begin = (int32_t)first,
@@ -140,8 +133,8 @@ static values values_of(const job *j) {
     LIST(GIVE)                                                                                             \
     return how(call, (flp_entry_id)(FLP_ENTRY_##entry + parts), &p, units);                                \
   }
-LAUNCH(forward, FLP_FORWARD_WHOLE_PARAMS, flp_launch)
-LAUNCH(forward_map, FLP_FORWARD_MAP_WHOLE_PARAMS, flp_launch_clusters)
+LAUNCH(forward, FLP_PARAMS_forward, flp_launch)
+LAUNCH(forward_map, FLP_PARAMS_forward_map, flp_launch_clusters)
 #undef LAUNCH
 #undef GIVE
 
@@ -160,10 +153,7 @@ flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, flp_colum
 
 flp_status flp_launch_own_scores(const flp_call *call, flp_entry_id entry, flp_row_range rows) {
   enum { ROWS_OF_A_WARP = 8 };
-  flp_tail_target_given p = {
-      FLP_GIVE_ROWS_OF_HEAD(call),
-      FLP_GIVE_ROWS(rows),
-  };
+  flp_tail_target_given p = {FLP_GIVE_WHOLE_WEIGHT(call), FLP_GIVE_ROWS(rows)};
   return flp_launch_over(call, entry, &p, flp_ceil_div(rows.end - rows.begin, ROWS_OF_A_WARP), 32);
 }
 
@@ -177,12 +167,10 @@ flp_status flp_launch_fold(const flp_call *call, flp_row_range rows, CUdeviceptr
       .parts = is_listed ? 1 : (int32_t)flp_ceil_div(a->vocab_valid, unit),
       .fold = !is_listed && unit == FLP_LEAF_COLUMNS ? FLP_GROUP_LEAVES : 1,
       FLP_GIVE_ROWS(rows),
-      FLP_GIVE_CAP(call),
       .logprob = partial ? 0 : flp_call_pointer(a->logprob),
       .entropy = partial ? 0 : flp_call_pointer(a->entropy),
       .stats = partial ? 0 : flp_call_stats(call),
       .partial = partial,
-      .error_word = call->error_word,
   };
   return flp_launch_over(call, FLP_ENTRY_combine, &p, rows.end - rows.begin, FLP_COMBINE_LANES);
 }

@@ -35,8 +35,9 @@ static double parameter(const flp_call *call, uint32_t i) {
   return call->args->loss_parameters ? call->args->loss_parameters[i] : loss->parameters[i].fallback;
 }
 
-/* Of a loss of one target and of one over targets: what both read by row, and what both write. */
-#define SET_ROWS(call, p)                                                                             \
+/* What losses of one target and those over targets have in common: what they read by row; and which rows: active ones
+ * of a range, with their derivatives where a gradient is wanted; NULL: all inactive ones. */
+#define SET_ROWS(call, rows, p)                                                                       \
   do {                                                                                                \
     const flp_args *a_ = (call)->args;                                                                \
     flp_abi_ptr *const vectors_[] = {&(p)->vector0, &(p)->vector1, &(p)->vector2, &(p)->vector3,      \
@@ -47,81 +48,42 @@ static double parameter(const flp_call *call, uint32_t i) {
       *vectors_[i_] = flp_call_pointer(a_->vectors[i_]);                                              \
       *each_[i_] = parameter(call, i_);                                                               \
     }                                                                                                 \
-    (p)->entropy = flp_call_pointer(a_->entropy);                                                     \
-    (p)->advantage = flp_call_pointer(a_->advantage);                                                 \
     (p)->weight = flp_call_pointer(a_->row_weight);                                                   \
-    (p)->n = a_->n;                                                                                   \
-    (p)->loss = flp_call_pointer(a_->loss);                                                           \
-    (p)->metrics = flp_call_pointer(a_->metrics);                                                     \
+    if (!(rows)) {                                                                                    \
+      (p)->row_class = flp_call_region(call, FLP_REGION_row_class);                                   \
+      break;                                                                                          \
+    }                                                                                                 \
+    (p)->index = flp_call_region(call, FLP_REGION_index);                                             \
+    (p)->count = flp_call_region(call, FLP_REGION_count);                                             \
+    (p)->row_begin = (int32_t)(rows)->begin;                                                          \
+    (p)->row_end = (int32_t)(rows)->end;                                                              \
+    (p)->grad_logprob = flp_call_pointer(a_->grad_logprob);                                           \
+    (p)->grad_entropy = flp_call_pointer(a_->grad_entropy);                                           \
   } while (0)
 
-/* And which rows: active ones of a range, with their derivatives where a gradient is wanted. */
-#define SET_ACTIVE(call, rows, p)                                     \
-  do {                                                                \
-    (p)->index = flp_call_region(call, FLP_REGION_index);             \
-    (p)->count = flp_call_region(call, FLP_REGION_count);             \
-    (p)->row_begin = (int32_t)(rows).begin;                           \
-    (p)->row_end = (int32_t)(rows).end;                               \
-    (p)->grad_logprob = flp_call_pointer((call)->args->grad_logprob); \
-    (p)->grad_entropy = flp_call_pointer((call)->args->grad_entropy); \
-  } while (0)
-
-static flp_loss_targets_given targets_params(const flp_call *call) {
-  const flp_args *a = call->args;
-  flp_loss_targets_given p = {
-      .target = flp_call_pointer(a->target),
-      .targets = (int32_t)flp_spec_targets(&call->plan->spec),
-      .ignore_index = a->ignore_index,
-      .target_logprob = flp_call_pointer(a->logprob),
-      .teacher_logprob = flp_call_pointer(a->teacher_logprob),
-  };
-  SET_ROWS(call, &p);
-  return p;
-}
-
-static flp_loss_scores_given loss_params(const flp_call *call) {
-  const flp_args *a = call->args;
-  flp_loss_scores_given p = {
-      .logprob = flp_call_pointer(a->logprob),
-      .old_logprob = flp_call_pointer(a->old_logprob),
-      .ref_logprob = flp_call_pointer(a->ref_logprob),
-      .program = call->plan->program,
-  };
-  if (call->scores) {
-    p.lse = call->scores->lse;
-    p.mean_score = call->scores->mean;
-  }
-  SET_ROWS(call, &p);
-  return p;
-}
-
-/* Losses of active rows. */
-static flp_status launch_loss(const flp_call *call, flp_row_range rows) {
+static flp_status launch_loss(const flp_call *call, const flp_row_range *rows) {
+  const flp_score_values *scores = call->scores;
+  int64_t count = rows ? rows->end - rows->begin : call->args->n;
   if (flp_kernel_spec_has_targets_loss(&call->plan->spec)) {
-    flp_loss_targets_given p = targets_params(call);
-    SET_ACTIVE(call, rows, &p);
-    return flp_launch_over(call, FLP_ENTRY_loss_targets, &p, rows.end - rows.begin, 32);
+    flp_loss_targets_given p = {.target_logprob = flp_call_pointer(call->args->logprob)};
+    SET_ROWS(call, rows, &p);
+    return flp_launch_over(call, FLP_ENTRY_loss_targets, &p, count, 32);
   }
-  flp_loss_scores_given p = loss_params(call);
-  SET_ACTIVE(call, rows, &p);
-  if (!call->scores) return flp_launch_over(call, FLP_ENTRY_loss_rows, &p, rows.end - rows.begin, 1);
-  p.grad_lse = call->scores->grad_lse;
-  p.grad_mean = call->scores->grad_mean;
-  p.grad_any = call->scores->any;
-  return flp_launch_over(call, FLP_ENTRY_loss_scores, &p, rows.end - rows.begin, 1);
+  flp_loss_scores_given p = {.program = call->plan->program};
+  SET_ROWS(call, rows, &p);
+  if (!scores) return flp_launch_over(call, FLP_ENTRY_loss_rows, &p, count, 1);
+  p.lse = scores->lse;
+  p.mean_score = scores->mean;
+  if (rows) {
+    p.grad_lse = scores->grad_lse;
+    p.grad_mean = scores->grad_mean;
+    p.grad_any = scores->any;
+  }
+  return flp_launch_over(call, FLP_ENTRY_loss_scores, &p, count, 1);
 }
 
-/* Losses of inactive rows. */
 static flp_status launch_inactive_loss(const flp_call *call) {
-  if (!call->args->loss && !call->args->metrics) return FLP_OK;
-  if (flp_kernel_spec_has_targets_loss(&call->plan->spec)) {
-    flp_loss_targets_given p = targets_params(call);
-    p.row_class = flp_call_region(call, FLP_REGION_row_class);
-    return flp_launch_over(call, FLP_ENTRY_loss_targets, &p, p.n, 32);
-  }
-  flp_loss_scores_given p = loss_params(call);
-  p.row_class = flp_call_region(call, FLP_REGION_row_class);
-  return flp_launch_over(call, call->scores ? FLP_ENTRY_loss_scores : FLP_ENTRY_loss_rows, &p, p.n, 1);
+  return call->args->loss || call->args->metrics ? launch_loss(call, NULL) : FLP_OK;
 }
 
 /* What products add of a loss's mean score stands in the layout of the pass that has them. values: the call's from here on */
@@ -160,7 +122,7 @@ static flp_status stream(const flp_call *step) {
     FLP_TRY(flp_launch_keep(call, rows, &keep));
     FLP_TRY(flp_launch_outputs(call, rows));
     if (call->scores) FLP_TRY(flp_launch_score_rows(call, rows));
-    FLP_TRY(launch_loss(call, rows));
+    FLP_TRY(launch_loss(call, &rows));
     FLP_TRY(flp_launch_targets_sums(call));
     FLP_TRY(flp_launch_kept(call, rows, &keep, begin == 0, rows.end == n));
   }
@@ -175,14 +137,11 @@ static flp_status stream(const flp_call *step) {
 
 /* NaN wherever the loss will not write: bad rows then have an upstream gradient, and are bad in backward too. */
 static flp_status unset_upstream(const flp_call *call) {
-  const float *const gradients[] = {call->args->grad_logprob, call->args->grad_entropy};
-  for (size_t i = 0; i < sizeof gradients / sizeof gradients[0]; i++) {
-    size_t bytes = sizeof(float) * (i ? 1 : (size_t)flp_spec_targets(&call->plan->spec)); /* a logprob each target */
-    flp_byte_matrix rows = {flp_call_pointer(gradients[i]), bytes, bytes, call->args->n};
-    if (gradients[i]) FLP_TRY(flp_launch_set(call, rows, 0xff));
-  }
-  if (!call->scores) return FLP_OK;
-  return flp_launch_set(call, (flp_byte_matrix){call->scores->any, sizeof(float), sizeof(float), call->args->n}, 0xff);
+  const flp_args *a = call->args;
+  uint64_t bytes = (uint64_t)a->n * sizeof(float), targets = (uint64_t)flp_spec_targets(&call->plan->spec);
+  FLP_TRY(flp_launch_set_bytes(call, flp_call_pointer(a->grad_logprob), bytes * targets, 0xff));
+  FLP_TRY(flp_launch_set_bytes(call, flp_call_pointer(a->grad_entropy), bytes, 0xff));
+  return flp_launch_set_bytes(call, call->scores ? call->scores->any : 0, bytes, 0xff);
 }
 
 /* Both passes have the workspace behind the step's arrays. */
@@ -205,7 +164,7 @@ static flp_status pass_by_pass(const flp_call *step, flp_args *args) {
   FLP_TRY(flp_launch_forward_made(&made.call));
   if (call.scores) FLP_TRY(flp_launch_score_rows(&made.call, rows));
   FLP_TRY(unset_upstream(&call));
-  FLP_TRY(launch_loss(&call, rows));
+  FLP_TRY(launch_loss(&call, &rows));
   FLP_TRY(launch_inactive_loss(&call));
   if (!call.plan->spec.grads) return FLP_OK;
   args->pass = FLP_PASS_BACKWARD;

@@ -61,10 +61,8 @@ static flp_status launch_floor(const flp_call *call, flp_row_range rows, const f
   flp_emit_floor_given p = {
       .part = needs_scores ? flp_call_region(call, FLP_REGION_part) : 0,
       .capacity = call->scheme.chunk_rows,
-      .old_lse = flp_call_pointer(a->old_lse),
       .zy = flp_call_region(call, FLP_REGION_zy),
       .old_logprob = a->pass == FLP_PASS_STEP ? flp_call_pointer(a->old_logprob) : 0,
-      FLP_GIVE_CAP(call),
       FLP_GIVE_ROWS(rows),
       .log2_threshold = lists->log2_threshold,
       .floor = lists->floor,
@@ -106,8 +104,6 @@ static flp_status launch_sort(const flp_call *call) {
 static flp_tail_rows_given list_params(const flp_call *call) {
   return (flp_tail_rows_given){
       .emit_capacity = flp_planner_tail_columns(&call->plan->spec),
-      .stats = flp_call_pointer(call->args->stats),
-      .capped = call->capped,
       .log2_threshold = log2_below_tail(call, kept_below_tail),
       .partial = partials_of(call),
   };
@@ -116,12 +112,9 @@ static flp_tail_rows_given list_params(const flp_call *call) {
 /* NaN in rows that tail_choose leaves alone: bad ones have an upstream gradient then, and are bad when rows are
  * recomputed, too. */
 static flp_status unset_upstream(const flp_call *call) {
-  static const flp_region regions[] = {FLP_REGION_tail_logprob, FLP_REGION_tail_entropy};
-  for (size_t i = 0; i < sizeof regions / sizeof regions[0]; i++) {
-    flp_byte_matrix rows = {flp_call_region(call, regions[i]), sizeof(float), sizeof(float), call->args->n};
-    if (rows.start) FLP_TRY(flp_launch_set(call, rows, 0xff));
-  }
-  return FLP_OK;
+  uint64_t bytes = (uint64_t)call->args->n * sizeof(float);
+  FLP_TRY(flp_launch_set_bytes(call, flp_call_region(call, FLP_REGION_tail_logprob), bytes, 0xff));
+  return flp_launch_set_bytes(call, flp_call_region(call, FLP_REGION_tail_entropy), bytes, 0xff);
 }
 
 static flp_status launch_choose(const flp_call *call) {
@@ -129,7 +122,6 @@ static flp_status launch_choose(const flp_call *call) {
   flp_tail_choose_given p = {
       .tail = call->plan->spec.tail,
       .list_capacity = flp_planner_tail_entries(a->n),
-      FLP_GIVE_UPSTREAM(a),
       .report = flp_call_pointer(a->tail_report),
   };
   FLP_TRY(unset_upstream(call));
@@ -169,15 +161,9 @@ flp_status flp_tail_dense(const flp_call *call, flp_own_call *dense) {
 
 /* What rows of the weight have in common, for list_hidden. */
 static flp_status launch_mean(const flp_call *call) {
-  const flp_args *a = call->args;
   const flp_spec *spec = &call->plan->spec;
-  flp_tail_mean_given p = {
-      FLP_GIVE_WEIGHT(a),
-      .vocab_valid = (int32_t)a->vocab_valid,
-      .depth = (int32_t)spec->hidden,
-  };
   int64_t vector = spec->alignment >= 16 ? 16 / (int64_t)flp_dtype_bytes(spec->dtype) : 1;
-  return flp_launch(call, FLP_ENTRY_tail_mean, &p, flp_ceil_div(spec->hidden, vector * FLP_TAIL_VECTORS));
+  return flp_launch(call, FLP_ENTRY_tail_mean, NULL, flp_ceil_div(spec->hidden, vector * FLP_TAIL_VECTORS));
 }
 
 flp_status flp_launch_tail_sums(const flp_call *call) {
@@ -185,12 +171,10 @@ flp_status flp_launch_tail_sums(const flp_call *call) {
   if (call->plan->spec.grads & FLP_GRAD_HIDDEN) FLP_TRY(launch_mean(call));
   FLP_TRY(flp_launch_listed_hidden(call, flp_call_region(call, FLP_REGION_tail_offsets)));
   if (!flp_planner_orders_lists(&call->plan->spec, 1)) return FLP_OK;
-  return flp_launch_listed_head(call, flp_planner_tail_entries(call->args->n),
-                                flp_call_region(call, FLP_REGION_tail_total), 1);
+  CUdeviceptr total = flp_call_region(call, FLP_REGION_tail_total);
+  return flp_launch_listed_head(call, (flp_entries){flp_planner_tail_entries(call->args->n), total}, 1);
 }
 
 flp_status flp_launch_exact_report(const flp_call *call) {
-  CUdeviceptr report = flp_call_pointer(call->args->tail_report);
-  flp_byte_matrix whole = {report, FLP_TAIL_REPORT_BYTES, FLP_TAIL_REPORT_BYTES, 1};
-  return report ? flp_launch_set(call, whole, 0) : FLP_OK;
+  return flp_launch_set_bytes(call, flp_call_pointer(call->args->tail_report), FLP_TAIL_REPORT_BYTES, 0);
 }

@@ -10,17 +10,8 @@
 /* ---- forward ---- */
 
 static flp_status launch_rows(const flp_call *call, const float *grad_logprob, CUdeviceptr scores) {
-  const flp_args *a = call->args;
-  flp_targets_rows_given p = {
-      .target = flp_call_pointer(a->target),
-      .targets = call->plan->spec.targets,
-      .n = a->n,
-      .ignore_index = a->ignore_index,
-      .vocab_total = a->vocab_total,
-      .grad_logprob = flp_call_pointer(grad_logprob),
-      .score = scores,
-  };
-  return flp_launch_over(call, FLP_ENTRY_targets_rows, &p, a->n, 32);
+  flp_targets_rows_given p = {.grad_logprob = flp_call_pointer(grad_logprob), .score = scores};
+  return flp_launch_over(call, FLP_ENTRY_targets_rows, &p, call->args->n, 32);
 }
 
 flp_status flp_launch_targets_rows(const flp_call *call) {
@@ -34,36 +25,18 @@ flp_status flp_launch_targets_sums(const flp_call *call) {
 }
 
 flp_status flp_launch_targets_sort(const flp_call *call) {
-  const flp_args *a = call->args;
-  flp_targets_sort_given p = {
-      .target = flp_call_pointer(a->target),
-      .targets = call->plan->spec.targets,
-      .ignore_index = a->ignore_index,
-      .vocab_offset = a->vocab_offset,
-      .vocab_valid = a->vocab_valid,
-      FLP_GIVE_CAP(call),
-      .block_words = (int32_t)flp_planner_target_words(call->plan->spec.vocab),
-  };
-  return flp_launch(call, FLP_ENTRY_targets_sort, &p, a->n);
+  return flp_launch(call, FLP_ENTRY_targets_sort, NULL, call->args->n);
 }
 
 flp_status flp_launch_targets_finish(const flp_call *call, flp_row_range rows, CUdeviceptr partial, CUdeviceptr scores,
                                      int64_t shard_count) {
-  const flp_args *a = call->args;
   flp_targets_finish_given p = {
-      .target = flp_call_pointer(a->target),
-      .targets = call->plan->spec.targets,
-      .n = a->n,
-      .ignore_index = a->ignore_index,
       .partial = partial,
       .score = scores,
       .shard_count = shard_count,
       FLP_GIVE_ROWS(rows),
-      FLP_GIVE_CAP(call),
-      FLP_GIVE_OUTPUTS(a),
-      .error_word = call->error_word,
+      .stats = flp_call_stats(call),
   };
-  p.stats = flp_call_stats(call);
   return flp_launch_over(call, FLP_ENTRY_targets_finish, &p, rows.end - rows.begin, 32);
 }
 
@@ -73,23 +46,20 @@ static int has_gradients(const flp_call *call) {
   return flp_call_has_targets(call) && call->args->grad_logprob;
 }
 
-static int64_t entries_of(const flp_call *call) {
-  return call->args->n * call->plan->spec.targets;
-}
-
 flp_status flp_launch_targets_gradients(const flp_call *call) {
   if (!has_gradients(call)) return FLP_OK;
   FLP_TRY(flp_launch_targets_sort(call));
   if (flp_call_region(call, FLP_REGION_list_score))
     FLP_TRY(flp_launch_list_scores(call, flp_call_region(call, FLP_REGION_target_offsets)));
   if (!(call->plan->spec.grads & FLP_GRAD_BIAS)) return FLP_OK;
-  return flp_launch_list_order(call, entries_of(call), flp_call_region(call, FLP_REGION_target_total));
+  int64_t count = call->args->n * call->plan->spec.targets;
+  CUdeviceptr total = flp_call_region(call, FLP_REGION_target_total);
+  return flp_launch_list_order(call, (flp_entries){(int32_t)count, total});
 }
 
 flp_status backward_launch_strike(const flp_call *call, const backward_chunk *c) {
   if (!has_gradients(call) || !c->bias_part) return FLP_OK;
   flp_targets_strike_given p = {
-      .targets = call->plan->spec.targets,
       FLP_GIVE_ROWS(c->rows),
       .kept = c->dz,
       .kept_stride = c->dz_stride,
@@ -107,13 +77,8 @@ static flp_status launch_bias(const flp_call *call, const backward_chunk *c) {
 
 flp_status backward_launch_targets(const flp_call *call, const backward_chunk *c) {
   if (!has_gradients(call)) return FLP_OK;
-  const flp_args *a = call->args;
   flp_targets_patch_given p = {
       .score = flp_call_region(call, FLP_REGION_list_score) ? 0 : flp_targets_scores(call),
-      .targets = call->plan->spec.targets,
-      FLP_GIVE_UPSTREAM(a),
-      .stats = flp_call_pointer(a->stats),
-      FLP_GIVE_CAP(call),
       FLP_GIVE_ROWS(c->rows),
       FLP_GIVE_COLUMNS(c->columns),
       .dz = c->dz,

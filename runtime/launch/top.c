@@ -65,9 +65,7 @@ static flp_status launch_begin(const flp_call *call, flp_row_range rows) {
   int has_score = call->scheme.mode == FLP_MODE_LISTED || call->scheme.mode == FLP_MODE_TAIL;
   if (call->args->rank && !has_score) FLP_TRY(flp_launch_own_scores(call, FLP_ENTRY_top_target, rows));
   flp_top_begin_given p = {
-      FLP_GIVE_CAP(call),
       FLP_GIVE_ROWS(rows),
-      .best = flp_call_best(call),
       .ranks = call->args->rank != NULL,
       .target_score = call->args->rank ? flp_call_pointer(call->args->target_score) : 0,
   };
@@ -77,10 +75,8 @@ static flp_status launch_begin(const flp_call *call, flp_row_range rows) {
 static flp_status launch_floor(const flp_call *call, flp_row_range rows, int is_first, int is_last) {
   flp_top_floor_given p = {
       FLP_GIVE_ROWS(rows),
-      .best = flp_call_best(call),
       .is_first = is_first,
       .is_last = is_last,
-      .top_places = flp_planner_top_places(&call->plan->spec),
   };
   return flp_launch(call, FLP_ENTRY_top_floor, &p, rows.end - rows.begin);
 }
@@ -88,17 +84,12 @@ static flp_status launch_floor(const flp_call *call, flp_row_range rows, int is_
 /* CTAs that make nothing where no row is lost. */
 static flp_status launch_redo(const flp_call *call, flp_row_range rows) {
   enum { SEGMENTS_MOST = 64, SEGMENT_LEAST = 1024, CTAS = 2 };
-  const flp_args *a = call->args;
-  int32_t best = flp_call_best(call), places = flp_planner_top_places(&call->plan->spec);
-  int64_t segments = flp_min(flp_min(places / best, SEGMENTS_MOST), flp_max(a->vocab_valid / SEGMENT_LEAST, 1));
+  int32_t most = flp_planner_top_places(&call->plan->spec) / flp_call_best(call);
+  int64_t segments = flp_min(flp_min(most, SEGMENTS_MOST), flp_max(call->args->vocab_valid / SEGMENT_LEAST, 1));
   flp_top_redo_given p = {
-      FLP_GIVE_ROWS_OF_HEAD(call),
-      FLP_GIVE_CAP(call),
-      .vocab_valid = (int32_t)a->vocab_valid,
+      FLP_GIVE_WHOLE_WEIGHT(call),
       .row_begin = (int32_t)rows.begin,
-      .best = best,
       .segments = (int32_t)segments,
-      .top_places = places,
   };
   return flp_launch(call, FLP_ENTRY_top_redo, &p, (int64_t)call->plan->planner.multiprocessors * CTAS);
 }
@@ -106,7 +97,7 @@ static flp_status launch_redo(const flp_call *call, flp_row_range rows) {
 /* The first columns, which are listed all, so that there is a floor. */
 static flp_status launch_sample(const flp_call *call, flp_row_range rows, int64_t sample) {
   if (!sample) return FLP_OK;
-  FLP_TRY(flp_launch_scores(call, rows, (flp_column_range){0, sample}, (flp_sinks){.top = &(flp_top_sink){0}}));
+  FLP_TRY(flp_launch_scores(call, rows, (flp_column_range){0, sample}, (flp_sinks){.top = 1}));
   return launch_floor(call, rows, 1, 0);
 }
 
@@ -119,7 +110,8 @@ static flp_status launch_slice(const flp_call *call, flp_row_range rows, flp_col
     own.kept += (uint64_t)(slice.begin - range_begin) * flp_dtype_bytes(call->plan->spec.dtype);
     to.keep = &own;
   }
-  to.top = &(flp_top_sink){.from = from};
+  to.top = 1;
+  to.top_from = from;
   return flp_launch_scores(call, rows, slice, to);
 }
 
@@ -146,12 +138,7 @@ flp_status flp_launch_top(const flp_call *call, flp_row_range rows, flp_column_r
 
 flp_status flp_launch_top_listed(const flp_call *call, flp_row_range rows) {
   if (!flp_call_wants_top(call)) return FLP_OK;
-  flp_top_listed_given p = {
-      .offsets = flp_call_pointer(call->args->list_offsets),
-      FLP_GIVE_ROWS(rows),
-      .best = flp_call_best(call),
-      .top_places = flp_planner_top_places(&call->plan->spec),
-  };
+  flp_top_listed_given p = {FLP_GIVE_ROWS(rows)};
   FLP_TRY(launch_begin(call, rows));
   return flp_launch_over(call, FLP_ENTRY_top_listed, &p, rows.end - rows.begin, 32);
 }
@@ -162,30 +149,12 @@ flp_status flp_launch_top_finish(const flp_call *call, flp_row_range rows) {
   if (!flp_call_wants_top(call)) return FLP_OK;
   flp_top_finish_given p = {
       FLP_GIVE_ROWS(rows),
-      .best = flp_call_best(call),
-      .vocab_valid = (int32_t)a->vocab_valid,
-      .vocab_offset = a->vocab_offset,
-      .top_places = flp_planner_top_places(&call->plan->spec),
       .stats = flp_args_are_whole(a) ? flp_call_stats(call) : 0,
-      .partial = flp_call_pointer(a->partial),
-      .top_ids = flp_call_pointer(a->top_ids),
-      .top_logprob = flp_call_pointer(a->top_logprob),
       .top_rest = flp_args_are_whole(a) ? flp_call_pointer(a->top_rest) : 0,
-      .rank = flp_call_pointer(a->rank),
   };
   return flp_launch(call, FLP_ENTRY_top_finish, &p, rows.end - rows.begin);
 }
 
 flp_status flp_launch_top_others(const flp_call *call) {
-  const flp_args *a = call->args;
-  if (!flp_call_wants_top(call)) return FLP_OK;
-  flp_top_others_given p = {
-      .n = a->n,
-      .best = flp_call_best(call),
-      .top_ids = flp_call_pointer(a->top_ids),
-      .top_logprob = flp_call_pointer(a->top_logprob),
-      .top_rest = flp_call_pointer(a->top_rest),
-      .rank = flp_call_pointer(a->rank),
-  };
-  return flp_launch_over(call, FLP_ENTRY_top_others, &p, a->n, 32);
+  return flp_call_wants_top(call) ? flp_launch_over(call, FLP_ENTRY_top_others, NULL, call->args->n, 32) : FLP_OK;
 }

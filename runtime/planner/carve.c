@@ -27,10 +27,6 @@ uint64_t planner_exponentials_bytes(const flp_spec *spec, int64_t n) {
   return flp_planner_references_bytes(n) + (uint64_t)n * row;
 }
 
-uint64_t planner_directions_bytes(const flp_spec *spec, int64_t n) {
-  return 2 * flp_planner_references_bytes(n) + (uint64_t)n * (uint64_t)spec->hidden * sizeof(float);
-}
-
 int64_t flp_planner_redo_columns(const flp_planner *p, int64_t chunk_rows, int64_t chunk_vocab) {
   int64_t rows = flp_min(chunk_rows, FLP_KEPT_BLOCK_ROWS), room = chunk_rows / rows;
   return flp_min(room * flp_planner_dz_stride(chunk_vocab), p->spec.vocab);
@@ -46,9 +42,7 @@ void planner_put_region(flp_scheme *s, flp_region region, int64_t count, uint64_
 
 void planner_put_rows(flp_scheme *s, int64_t n) {
   planner_put_region(s, FLP_REGION_row_class, n, 1);
-  planner_put_region(s, FLP_REGION_index, n, 4);
-  planner_put_region(s, FLP_REGION_local_target, n, 4);
-  planner_put_region(s, FLP_REGION_scale, n, 4);
+  PLANNER_PUT_EACH(s, n, 4, FLP_REGION_index, FLP_REGION_local_target, FLP_REGION_scale);
   planner_put_region(s, FLP_REGION_count, 1, 4);
 }
 

@@ -11,9 +11,6 @@
 #include "runtime/kernel/abi.h"
 #include "runtime/planner/internal.h"
 
-/* One launch with its ramp-up and drain, from the gap between dependent kernels on one stream of a Hopper card. */
-static const double launch_seconds = 4e-6;
-
 typedef struct product {
   int64_t m, n, k;
   int64_t tile_m, tile_n;
@@ -45,7 +42,7 @@ static double waves_of(const flp_planner *p, const product *x) {
 }
 
 static double product_cost(const flp_planner *p, const product *x) {
-  return fmax(waves_of(p, x) * tile_flops(x) / p->flop_rate, memory_seconds(p, x)) + launch_seconds;
+  return fmax(waves_of(p, x) * tile_flops(x) / p->flop_rate, memory_seconds(p, x)) + planner_launch_seconds;
 }
 
 /* One launch that makes `count` products, unit by unit. */
@@ -57,7 +54,7 @@ static double shared_out_cost(const flp_planner *p, const product *x, int count)
     memory += memory_seconds(p, &x[i]);
   }
   double compute = fmax(flops / (p->flop_rate * p->multiprocessors) + longest / 2, longest);
-  return fmax(compute, memory) + launch_seconds;
+  return fmax(compute, memory) + planner_launch_seconds;
 }
 
 /* K of the product of scores. */
@@ -86,7 +83,7 @@ static double chunk_cost(const flp_planner *p, int64_t rows, int64_t columns, ui
   double seconds = p->is_mapped ? shared_out_cost(p, &dz, 1) : product_cost(p, &dz);
   if (p->is_mapped && count) seconds += shared_out_cost(p, made, count);
   for (int i = 0; i < count && !p->is_mapped; i++) seconds += product_cost(p, &made[i]);
-  if (grads & FLP_GRAD_BIAS) seconds += launch_seconds;
+  if (grads & FLP_GRAD_BIAS) seconds += planner_launch_seconds;
   return seconds;
 }
 
@@ -103,12 +100,12 @@ double flp_planner_chunks_cost(const flp_planner *p, int64_t n, int64_t chunk_ro
 
 double flp_planner_gather_cost(const flp_planner *p, int64_t n, int64_t launches) {
   double bytes = launches ? 2.0 * (double)n * (double)p->spec.hidden * element_bytes(p) : 0;
-  return bytes / p->bandwidth + (double)launches * launch_seconds;
+  return bytes / p->bandwidth + (double)launches * planner_launch_seconds;
 }
 
 static double forward_chunk_cost(const flp_planner *p, int64_t rows) {
   product x = {rows, p->spec.vocab, p->spec.hidden, p->forward_rows, p->unit_columns, 1, 0};
-  return rows == 0 ? 0 : product_cost(p, &x) + launch_seconds; /* forward and combine */
+  return rows == 0 ? 0 : product_cost(p, &x) + planner_launch_seconds; /* forward and combine */
 }
 
 /* Rows times a slice of columns, of which so many are made meanwhile. */
@@ -133,17 +130,17 @@ static double slices_cost(const flp_planner *p, int64_t rows, const flp_scheme *
 double flp_planner_slices_forward_cost(const flp_planner *p, int64_t n, int64_t chunk_rows, const flp_scheme *s) {
   int64_t chunks = flp_ceil_div(n, chunk_rows);
   return (double)(n / chunk_rows) * slices_cost(p, chunk_rows, s) + slices_cost(p, n % chunk_rows, s) +
-         (double)(chunks + 1) * launch_seconds;
+         (double)(chunks + 1) * planner_launch_seconds;
 }
 
 double flp_planner_targets_cost(const flp_planner *p, int64_t n, int64_t launches) {
   double bytes = (double)n * p->spec.targets * (double)p->spec.hidden * element_bytes(p);
-  return bytes / p->bandwidth + (double)launches * launch_seconds;
+  return bytes / p->bandwidth + (double)launches * planner_launch_seconds;
 }
 
 double flp_planner_forward_cost(const flp_planner *p, int64_t n, int64_t chunk_rows) {
   return (double)(n / chunk_rows) * forward_chunk_cost(p, chunk_rows) + forward_chunk_cost(p, n % chunk_rows) +
-         launch_seconds;
+         planner_launch_seconds;
 }
 
 /* One product of a launch, in tiles of equal work: whole waves of them. */
@@ -152,7 +149,7 @@ static double waves_cost(const flp_planner *p, const product *x) {
   int64_t at_once = flp_max(p->multiprocessors / p->dz_cluster, 1);
   int64_t waves = flp_ceil_div(flp_ceil_div(tiles_of(x), x->unit_tiles), at_once);
   double unit = tile_flops(x) * x->unit_tiles / (p->flop_rate * p->dz_cluster);
-  return fmax((double)waves * unit, memory_seconds(p, x)) + launch_seconds;
+  return fmax((double)waves * unit, memory_seconds(p, x)) + planner_launch_seconds;
 }
 
 /* The products of rows of exponentials, and what turns those into gradients: blocks that need not be redone launch for
@@ -160,14 +157,14 @@ static double waves_cost(const flp_planner *p, const product *x) {
 static double saved_products_cost(const flp_planner *p, int64_t rows, int expands) {
   int hidden = (p->spec.grads & FLP_GRAD_HIDDEN) != 0, weight = (p->spec.grads & FLP_GRAD_WEIGHT) != 0;
   product made[] = {grad_hidden_of(p, rows, p->spec.vocab), grad_weight_of(p, rows, p->spec.vocab)};
-  double seconds = (double)flp_ceil_div(rows, FLP_KEPT_BLOCK_ROWS) * launch_seconds;
+  double seconds = (double)flp_ceil_div(rows, FLP_KEPT_BLOCK_ROWS) * planner_launch_seconds;
   if (hidden && weight && p->is_mapped)
     seconds += shared_out_cost(p, made, 2);
   else
     seconds += (hidden ? waves_cost(p, &made[0]) : 0) + (weight ? waves_cost(p, &made[1]) : 0);
   if (expands) seconds += 2.0 * (double)rows * (double)p->spec.vocab * element_bytes(p) / p->bandwidth;
   if (weight) seconds += flp_planner_gather_cost(p, rows, 1);
-  return seconds + 3 * launch_seconds; /* record, keep_finish, keep_expand or bias_reduce */
+  return seconds + 3 * planner_launch_seconds; /* record, keep_finish, keep_expand or bias_reduce */
 }
 
 double flp_planner_saved_cost(const flp_planner *p, int64_t n) {
@@ -189,13 +186,13 @@ static double stream_chunk_cost(const flp_planner *p, int64_t rows, int64_t chun
   if (chunks > 1 && (p->spec.grads & FLP_GRAD_WEIGHT))
     seconds +=
         2 * flp_planner_weight_sum_bytes(p, chunks) * (double)p->spec.vocab * (double)p->spec.hidden / p->bandwidth;
-  return seconds + 3 * launch_seconds; /* keep_reference, combine, loss_rows */
+  return seconds + 3 * planner_launch_seconds; /* keep_reference, combine, loss_rows */
 }
 
 double flp_planner_stream_cost(const flp_planner *p, int64_t n, int64_t chunk_rows) {
   int64_t chunks = flp_ceil_div(n, chunk_rows);
   return (double)(n / chunk_rows) * stream_chunk_cost(p, chunk_rows, chunks) +
-         stream_chunk_cost(p, n % chunk_rows, chunks) + launch_seconds;
+         stream_chunk_cost(p, n % chunk_rows, chunks) + planner_launch_seconds;
 }
 
 /* Of its time in memory, what an operand costs that each chunk of rows reads anew while products run, as power that these
@@ -209,7 +206,7 @@ static double direction_chunk_cost(const flp_planner *p, int64_t rows, int64_t c
   product scores = {rows, columns, p->spec.hidden, p->keep_rows, p->keep_columns, 1, 0};
   product made = grad_hidden_of(p, rows, columns);
   double sums = (is_first ? 4.0 : 16.0) * (double)rows * (double)p->spec.hidden / p->bandwidth;
-  return waves_cost(p, &scores) + waves_cost(p, &made) + sums + launch_seconds; /* direction_strike */
+  return waves_cost(p, &scores) + waves_cost(p, &made) + sums + planner_launch_seconds; /* direction_strike */
 }
 
 /* Chunks of the same rows, with what is done once for them. redone: pieces of a block of rows that dz would redo */
@@ -225,18 +222,18 @@ static double direction_rows_of_chunks_cost(const flp_planner *p, int64_t rows, 
         (double)(pieces - 2) * direction_chunk_cost(p, rows, chunk_vocab, 0) + direction_chunk_cost(p, rows, last, 0);
   if (p->is_mapped) seconds += flp_planner_gather_cost(p, rows, 1);
   /* keep_reference, combine twice, direction_finish; dz and product of blocks that need not be redone */
-  return seconds + (4.0 + 2.0 * (double)(flp_ceil_div(rows, FLP_KEPT_BLOCK_ROWS) * redone)) * launch_seconds;
+  return seconds + (4.0 + 2.0 * (double)(flp_ceil_div(rows, FLP_KEPT_BLOCK_ROWS) * redone)) * planner_launch_seconds;
 }
 
 double flp_planner_direction_cost(const flp_planner *p, int64_t n, int64_t chunk_rows, int64_t chunk_vocab) {
   int64_t redone = flp_ceil_div(p->spec.vocab, flp_planner_redo_columns(p, chunk_rows, chunk_vocab));
   return (double)(n / chunk_rows) * direction_rows_of_chunks_cost(p, chunk_rows, chunk_vocab, redone) +
-         direction_rows_of_chunks_cost(p, n % chunk_rows, chunk_vocab, redone) + launch_seconds;
+         direction_rows_of_chunks_cost(p, n % chunk_rows, chunk_vocab, redone) + planner_launch_seconds;
 }
 
 double flp_planner_direction_rows_cost(const flp_planner *p, int64_t n) {
   double elements = (double)n * (double)p->spec.hidden;
-  return elements * (4.0 + 2.0 * element_bytes(p)) / p->bandwidth + 4 * launch_seconds;
+  return elements * (4.0 + 2.0 * element_bytes(p)) / p->bandwidth + 4 * planner_launch_seconds;
 }
 
 /* Columns that a row's list keeps, by the mean of text; each is a row of weight to read, and for the head's gradient one of
@@ -246,7 +243,7 @@ static const double tail_columns = 64;
 double flp_planner_tail_cost(const flp_planner *p, int64_t n, int64_t launches) {
   int products = ((p->spec.grads & FLP_GRAD_HIDDEN) != 0) + ((p->spec.grads & FLP_GRAD_WEIGHT) != 0);
   double bytes = tail_columns * (double)n * (double)p->spec.hidden * element_bytes(p) * products;
-  return bytes / p->bandwidth + (double)launches * launch_seconds;
+  return bytes / p->bandwidth + (double)launches * planner_launch_seconds;
 }
 
 static int grid_fits(const product *x) {

@@ -4,8 +4,6 @@
  * time is in the workspace, and each adds to the sums of its rows, which are kept for the backward pass. Short chunks of
  * rows read the weight more often and leave multiprocessors idle, short chunks of columns read and write the sums more
  * often; the cost model weighs them. */
-#include <string.h>
-
 #include "runtime/base/util.h"
 #include "runtime/planner/internal.h"
 
@@ -21,18 +19,11 @@ static int64_t count_launches(const flp_planner *p, int64_t n, const flp_scheme 
 }
 
 static void build(const flp_planner *p, int64_t n, int64_t rows, int64_t columns, flp_scheme *s) {
-  memset(s, 0, sizeof *s);
-  s->mode = FLP_MODE_DIRECTION;
-  s->chunk_rows = rows;
-  s->chunk_vocab = columns;
-  s->chunks = flp_ceil_div(n, rows) * flp_ceil_div(p->spec.vocab, columns);
+  planner_begin(p, s, FLP_MODE_DIRECTION, n, rows, columns);
   s->products = 2;
-  planner_put_rows(s, n);
-  planner_put_operands(p, s, n);
   planner_put_region(s, FLP_REGION_zy, n, 4);
   planner_put_region(s, FLP_REGION_part, rows * flp_ceil_div(p->spec.vocab, p->unit_columns), 12);
-  planner_put_region(s, FLP_REGION_stats, n, 16);
-  planner_put_region(s, FLP_REGION_record, n, 16);
+  PLANNER_PUT_EACH(s, n, 16, FLP_REGION_stats, FLP_REGION_record);
   planner_put_region(s, FLP_REGION_redo, planner_redo_blocks(rows), 4);
   planner_put_region(s, FLP_REGION_dz, 1, planner_dz_bytes(p, rows, columns));
   if (p->is_mapped) planner_put_gather(p, s, rows);
@@ -84,10 +75,8 @@ void planner_search_direction(planner_search *s) {
 /* ---- the backward pass ---- */
 
 void planner_search_direction_rows(planner_search *s) {
-  flp_scheme only = {
-      .mode = FLP_MODE_DIRECTION, .chunk_rows = s->n, .chunk_vocab = s->planner->spec.vocab, .chunks = 1};
-  planner_put_rows(&only, s->n);
-  planner_put_operands(s->planner, &only, s->n);
+  flp_scheme only;
+  planner_begin(s->planner, &only, FLP_MODE_DIRECTION, s->n, s->n, s->planner->spec.vocab);
   planner_put_region(&only, FLP_REGION_record, s->n, 16);
   planner_put_region(&only, FLP_REGION_bound, s->n, 4);
   only.launches = 4; /* prepare, record, direction_rows, fill */

@@ -109,6 +109,7 @@ static void set_forms(flp_planner *p) {
   p->step_entropy = has_loss && (flp_loss_is_active(&loss) & FLP_LOSS_BY_ENTROPY);
   p->step_scores = has_loss && flp_loss_is_of_scores(&loss);
   p->step_mean = has_loss && flp_loss_reads_mean(&loss);
+  p->mean_passes = p->step_mean && flp_kernel_spec_passes_for_mean(spec);
   p->step_expands = sums_columns || p->step_entropy || (p->step_scores && spec->softcap > 0);
 }
 

@@ -11,6 +11,9 @@ static inline int planner_wants(uint32_t grads, uint32_t which) {
   return (grads & which) != 0;
 }
 
+/* One launch with its ramp-up and drain, from the gap between dependent kernels on one stream of a Hopper card. */
+static const double planner_launch_seconds = 4e-6;
+
 /* 1 if nothing asks for one mode of recomputing. */
 static inline int planner_is_free(const flp_planner *p) {
   return !p->mode || p->mode >= FLP_MODE_SAVE;
@@ -26,17 +29,24 @@ static inline int64_t planner_redo_blocks(int64_t rows) {
 /* Up to a multiple of the alignment of arrays. */
 uint64_t planner_round_up(uint64_t bytes);
 
-/* What is passed on from forward to backward: references and exponentials; references, slopes and sums; lists. */
+/* What save mode passes on from forward to backward: references and exponentials. */
 uint64_t planner_exponentials_bytes(const flp_spec *spec, int64_t n);
-uint64_t planner_directions_bytes(const flp_spec *spec, int64_t n);
-uint64_t planner_tail_bytes(const flp_spec *spec, int64_t n); /* tail.c */
 
 /* Each adds arrays at the end of a scheme. */
 void planner_put_region(flp_scheme *s, flp_region region, int64_t count, uint64_t element_bytes);
+/* Several of one size, in the order in which they are named. */
+#define PLANNER_PUT_EACH(s, count, element_bytes, ...)             \
+  do {                                                             \
+    const flp_region each_[] = {__VA_ARGS__};                      \
+    for (size_t i_ = 0; i_ < sizeof each_ / sizeof each_[0]; i_++) \
+      planner_put_region(s, each_[i_], count, element_bytes);      \
+  } while (0)
 /* What prepare writes; every pass starts with it. */
 void planner_put_rows(flp_scheme *s, int64_t n);
 /* operands.c: terms of hidden and bias, where products take such. */
 void planner_put_operands(const flp_planner *p, flp_scheme *s, int64_t n);
+/* A scheme of nothing but these two, of n rows in chunks of rows x columns. */
+void planner_begin(const flp_planner *p, flp_scheme *s, flp_mode mode, int64_t n, int64_t rows, int64_t columns);
 /* Terms of so many columns of the weight, once or, ahead, twice; and the seconds of making so many columns in a launch. */
 void planner_put_slice(const flp_planner *p, flp_scheme *s, int64_t columns, int ahead, int64_t first);
 double planner_slice_cost(const flp_planner *p, int64_t columns);
@@ -108,7 +118,7 @@ int64_t planner_scores_launches(const flp_planner *p, int64_t row_chunks, int64_
  * of a pass without. chunks: of the pass; bias_chunks: those of them that have column sums, of
  * saved exponentials twice */
 void planner_put_targets_forward(const flp_planner *p, flp_scheme *s, int64_t n);
-void planner_put_targets_combine(const flp_planner *p, flp_scheme *s, int64_t n);
+void planner_put_target_row(const flp_planner *p, flp_scheme *s, int64_t n); /* all that combine has */
 void planner_put_targets_backward(const flp_planner *p, flp_scheme *s, int64_t n);
 int64_t planner_targets_forward_launches(const flp_planner *p, int64_t chunks);
 int64_t planner_targets_step_launches(const flp_planner *p, int64_t chunks);

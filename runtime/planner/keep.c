@@ -3,8 +3,6 @@
  * A step in these is a forward and a backward pass over one block of rows' arrays and of workspace, each the
  * cheapest in what those arrays leave: so both are what they would be alone, and the block is as large as the larger of
  * them. */
-#include <string.h>
-
 #include "runtime/base/names.h"
 #include "runtime/base/util.h"
 #include "runtime/planner/internal.h"
@@ -34,7 +32,7 @@ flp_mode flp_planner_keeps(const flp_planner *p) {
 
 int flp_planner_streams(const flp_planner *p) {
   int asked = p->mode == FLP_MODE_STREAM || (!p->mode && (!p->chunk_vocab || p->chunk_rows));
-  return keeps(p) && p->spec.loss && p->spec.grads && asked && !flp_planner_passes_for_mean(p);
+  return keeps(p) && p->spec.loss && p->spec.grads && asked && !p->mean_passes;
 }
 
 /* Rows that are put together, or times their factor in the same place. */
@@ -45,15 +43,12 @@ static void put_rows_together(const flp_planner *p, flp_scheme *s, int64_t rows)
 /* rows: of a chunk */
 static void put_kept(const flp_planner *p, flp_scheme *s, int64_t n, int64_t rows) {
   planner_put_region(s, FLP_REGION_record, n, 16);
-  planner_put_region(s, FLP_REGION_bound, n, 4);
-  planner_put_region(s, FLP_REGION_factor, n, 4);
+  PLANNER_PUT_EACH(s, n, 4, FLP_REGION_bound, FLP_REGION_factor);
   planner_put_region(s, FLP_REGION_redo, planner_redo_blocks(rows), 4);
   planner_put_pair(p, s, n);
   planner_put_lora_kept(p, s, n, rows);
   put_rows_together(p, s, rows);
-  s->offset[FLP_REGION_bias_part] = s->bytes;
-  s->size[FLP_REGION_bias_part] = planner_bias_part_bytes(p, rows, p->spec.vocab);
-  s->bytes += planner_round_up(s->size[FLP_REGION_bias_part]);
+  planner_put_region(s, FLP_REGION_bias_part, 1, planner_bias_part_bytes(p, rows, p->spec.vocab));
 }
 
 /* Launches that make gradients of a chunk of saved exponentials; without those for its blocks. */
@@ -68,11 +63,10 @@ static int64_t chunk_launches(const flp_planner *p, int expands) {
 void planner_search_saved(planner_search *s) {
   const flp_planner *p = s->planner;
   int64_t n = s->n;
-  flp_scheme only = {.mode = FLP_MODE_SAVE, .chunk_rows = n, .chunk_vocab = p->spec.vocab, .chunks = 1};
+  flp_scheme only;
   if (!flp_planner_grids_fit(p, n, p->spec.vocab)) return;
+  planner_begin(p, &only, FLP_MODE_SAVE, n, n, p->spec.vocab);
   only.products = planner_wants(p->spec.grads, FLP_GRAD_HIDDEN) + planner_wants(p->spec.grads, FLP_GRAD_WEIGHT);
-  planner_put_rows(&only, n);
-  planner_put_operands(p, &only, n);
   planner_put_targets_backward(p, &only, n);
   put_kept(p, &only, n, n);
   /* prepare, gather, fill */
@@ -109,14 +103,8 @@ static int64_t stream_launches(const flp_planner *p, int64_t n, int64_t rows) {
 }
 
 static void build_stream(const flp_planner *p, int64_t n, int64_t rows, flp_scheme *s) {
-  memset(s, 0, sizeof *s);
-  s->mode = FLP_MODE_STREAM;
-  s->chunk_rows = rows;
-  s->chunk_vocab = p->spec.vocab;
-  s->chunks = flp_ceil_div(n, rows);
+  planner_begin(p, s, FLP_MODE_STREAM, n, rows, p->spec.vocab);
   s->products = 1 + planner_wants(p->spec.grads, FLP_GRAD_HIDDEN) + planner_wants(p->spec.grads, FLP_GRAD_WEIGHT);
-  planner_put_rows(s, n);
-  planner_put_operands(p, s, n);
   planner_put_step_rows(p, s, n);
   planner_put_region(s, FLP_REGION_zy, n, 4);
   planner_put_region(s, FLP_REGION_part, rows * flp_ceil_div(p->spec.vocab, p->unit_columns), 12);
@@ -161,7 +149,7 @@ static void offer_passes(planner_search *s, int is_tail) {
   const flp_planner *p = s->planner;
   flp_scheme own = {.mode = FLP_MODE_SCORE};
   planner_put_step_rows(p, &own, s->n);
-  if (is_tail) planner_put_region(&own, FLP_REGION_tail_saved, 1, planner_tail_bytes(&p->spec, s->n));
+  if (is_tail) planner_put_region(&own, FLP_REGION_tail_saved, 1, flp_planner_tail_saved(&p->spec, s->n).bytes);
   uint64_t left = s->budget > own.bytes ? s->budget - own.bytes : 0;
   planner_search forward = {.planner = p, .n = s->n, .budget = left}, backward = forward;
   (is_tail ? planner_search_tail : planner_search_forward)(&forward);
@@ -181,14 +169,13 @@ static void offer_passes(planner_search *s, int is_tail) {
   both.chunk_vocab = shown->chunk_vocab;
   both.chunks = shown->chunks;
   both.products = forward.best.products + backward.best.products;
-  int means = flp_planner_passes_for_mean(p);
-  if (means && !p->spec.listed)
+  if (p->mean_passes && !p->spec.listed)
     both.products += 1 + (p->spec.grads ? (both.mode == FLP_MODE_RECOMPUTE_SPLIT ? 2 : 1) : 0);
   both.passes = own.bytes;
   both.bytes = own.bytes + flp_max_u64(forward.best.bytes, backward.best.bytes);
   both.seconds = forward.best.seconds + backward.best.seconds + planner_scores_cost(p, s->n);
   /* The loss of active rows, and of idle ones. */
-  int64_t launches = (1 + means) * (int64_t)forward.best.launches + backward.best.launches + 2;
+  int64_t launches = (1 + p->mean_passes) * (int64_t)forward.best.launches + backward.best.launches + 2;
   both.launches = clamp_launches(launches + planner_scores_launches(p, forward.best.chunks, both.chunks));
   planner_offer(s, &both);
 }

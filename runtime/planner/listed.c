@@ -24,8 +24,7 @@ static void put_lists(const flp_planner *p, flp_scheme *s, int64_t n, int64_t li
   planner_put_operands(p, s, n);
   planner_put_lora(p, s, n);
   planner_put_region(s, FLP_REGION_list_state, 1, 4);
-  planner_put_region(s, FLP_REGION_list_length, n, 4);
-  planner_put_region(s, FLP_REGION_list_target, n, 4);
+  PLANNER_PUT_EACH(s, n, 4, FLP_REGION_list_length, FLP_REGION_list_target);
   put_entries(s, FLP_REGION_list_column, list_count);
   put_entries(s, FLP_REGION_list_score, list_count);
   planner_put_region(s, FLP_REGION_zy, n, 4); /* written with the scores */

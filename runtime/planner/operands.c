@@ -16,6 +16,13 @@ void planner_put_operands(const flp_planner *p, flp_scheme *s, int64_t n) {
     planner_put_region(s, FLP_REGION_operand_bias, spec->vocab, flp_dtype_bytes(spec->dtype));
 }
 
+void planner_begin(const flp_planner *p, flp_scheme *s, flp_mode mode, int64_t n, int64_t rows, int64_t columns) {
+  int64_t chunks = flp_ceil_div(n, rows) * flp_ceil_div(p->spec.vocab, columns);
+  *s = (flp_scheme){.mode = mode, .chunk_rows = rows, .chunk_vocab = columns, .chunks = chunks};
+  planner_put_rows(s, n);
+  planner_put_operands(p, s, n);
+}
+
 void planner_put_slice(const flp_planner *p, flp_scheme *s, int64_t columns, int ahead, int64_t first) {
   s->slice = flp_weight_is_sliced(&p->spec) ? columns : 0;
   s->ahead = ahead;
@@ -35,9 +42,8 @@ static double source_bytes(const flp_planner *p) {
 
 /* Read and written, by a launch of its own. */
 double planner_slice_cost(const flp_planner *p, int64_t columns) {
-  static const double launch_seconds = 4e-6;
   if (!flp_weight_is_sliced(&p->spec)) return 0;
-  return (double)columns * (source_bytes(p) + (double)row_bytes(p)) / p->bandwidth + launch_seconds;
+  return (double)columns * (source_bytes(p) + (double)row_bytes(p)) / p->bandwidth + planner_launch_seconds;
 }
 
 /* Two warps of a multiprocessor have 2 KiB each on the way, which come within some 1.3 us; a quarter is added, as products

@@ -28,8 +28,7 @@ int flp_planner_orders_lists(const flp_spec *spec, int64_t list_count) {
 
 void planner_put_orders(const flp_planner *p, flp_scheme *s, int64_t list_count) {
   int passes = flp_planner_list_passes(p->spec.vocab);
-  planner_put_region(s, FLP_REGION_list_row, list_count, 4);
-  planner_put_region(s, FLP_REGION_list_order, list_count, 4);
+  PLANNER_PUT_EACH(s, list_count, 4, FLP_REGION_list_row, FLP_REGION_list_order);
   if (passes > 1) planner_put_region(s, FLP_REGION_list_other, list_count, 4);
   planner_put_region(s, FLP_REGION_list_digit, FLP_LIST_DIGITS * flp_planner_list_blocks(list_count), 4);
   planner_put_region(s, FLP_REGION_list_start, p->spec.vocab + 1, 4);

@@ -53,13 +53,21 @@ static void search_forward_saved(planner_search *s) {
   s->best.launches = (int32_t)flp_min(launches, INT32_MAX);
 }
 
+static uint64_t directions_bytes(const flp_spec *spec, int64_t n) {
+  return 2 * flp_planner_references_bytes(n) + (uint64_t)n * (uint64_t)spec->hidden * sizeof(float);
+}
+
+static uint64_t lists_bytes(const flp_spec *spec, int64_t n) {
+  return flp_planner_tail_saved(spec, n).bytes;
+}
+
 static const kept_mode kept_modes[] = {
     [0] = {FLP_MODE_SCORE, 0, planner_search_forward, search_nothing, NULL}, /* nothing is kept */
     [FLP_MODE_SAVE] = {FLP_MODE_SCORE, 0, search_forward_saved, planner_search_saved, planner_exponentials_bytes},
     [FLP_MODE_DIRECTION] = {FLP_MODE_DIRECTION, FLP_PASS_FORWARD_SAVED, planner_search_direction,
-                            planner_search_direction_rows, planner_directions_bytes},
+                            planner_search_direction_rows, directions_bytes},
     [FLP_MODE_TAIL] = {FLP_MODE_TAIL, FLP_PASS_BACKWARD_SAVED, planner_search_tail, planner_search_tail_rows,
-                       planner_tail_bytes}};
+                       lists_bytes}};
 
 static const kept_mode *kept_mode_of(const flp_planner *p) {
   return &kept_modes[flp_planner_keeps(p)];
@@ -76,7 +84,7 @@ static void search_combine(planner_search *s) {
   planner_put_rows(&only, s->n);
   only.launches = 2; /* prepare, merge */
   if (flp_planner_has_targets(&s->planner->spec)) {
-    planner_put_targets_combine(s->planner, &only, s->n);
+    planner_put_target_row(s->planner, &only, s->n);
     only.launches = 3; /* targets_rows, prepare, targets_finish */
   }
   planner_offer(s, &only);

@@ -33,6 +33,7 @@ typedef struct flp_planner {
       step_expands;           /* 1 if exponentials become dz in place before the products, in save mode and in a step */
   int step_entropy;           /* 1 if the loss has a gradient by the entropy */
   int step_scores, step_mean; /* 1 if it reads lse or mean_score; if mean_score */
+  int mean_passes;            /* 1 if that takes a pass, as no sum over rows of the weight gives it */
   int operands_made;          /* 1 of a pass that takes hidden and bias as its caller has made them */
   int64_t chunk_rows, chunk_vocab; /* explicit chunk sizes, 0 for the planner's choice */
   flp_mode mode;                   /* explicit mode of the backward pass, 0 for the planner's choice */
@@ -162,8 +163,6 @@ int64_t flp_planner_target_words(int64_t vocab);
 
 /* ---- score.c: values of all scores of a row, which a step's loss reads (abi.h) ---- */
 
-/* 1 if a step takes a pass for the mean of scores, which no sum over rows of the weight gives. */
-int flp_planner_passes_for_mean(const flp_planner *planner);
 /* Rows of a CTA of mean_sums, which sums up so many. */
 int64_t flp_planner_slab_rows(int64_t rows);
 /* Bytes from one part to the next of what products add of the mean (abi.h, key.bias): sums of hidden, of weight, each. */

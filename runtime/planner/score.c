@@ -5,10 +5,6 @@
 #include "runtime/base/util.h"
 #include "runtime/planner/internal.h"
 
-int flp_planner_passes_for_mean(const flp_planner *p) {
-  return p->step_mean && flp_kernel_spec_passes_for_mean(&p->spec);
-}
-
 uint64_t flp_planner_added_bytes(const flp_planner *p) {
   return (uint64_t)(p->spec.hidden + FLP_MEAN_ADDED) * 4;
 }
@@ -35,13 +31,12 @@ static void put_sums(const flp_planner *p, flp_scheme *s, int64_t n) {
 }
 
 void planner_put_scores(const flp_planner *p, flp_scheme *s, int64_t n) {
-  static const flp_region by_row[] = {FLP_REGION_score_lse,       FLP_REGION_score_mean, FLP_REGION_score_grad_lse,
-                                      FLP_REGION_score_grad_mean, FLP_REGION_score_any,  FLP_REGION_score_each};
   if (!p->step_scores) return;
-  for (size_t i = 0; i < sizeof by_row / sizeof by_row[0]; i++) planner_put_region(s, by_row[i], n, 4);
+  PLANNER_PUT_EACH(s, n, 4, FLP_REGION_score_lse, FLP_REGION_score_mean, FLP_REGION_score_grad_lse,
+                   FLP_REGION_score_grad_mean, FLP_REGION_score_any, FLP_REGION_score_each);
   planner_put_region(s, FLP_REGION_score_stats, n, 16);
   if (!p->step_mean) return;
-  if (!flp_planner_passes_for_mean(p)) {
+  if (!p->mean_passes) {
     put_sums(p, s, n);
     return;
   }
@@ -52,7 +47,7 @@ void planner_put_scores(const flp_planner *p, flp_scheme *s, int64_t n) {
 }
 
 double planner_scores_cost(const flp_planner *p, int64_t n) {
-  if (!p->step_mean || flp_planner_passes_for_mean(p)) return 0;
+  if (!p->step_mean || p->mean_passes) return 0;
   double element = (double)flp_dtype_bytes(p->spec.dtype), vocab = (double)p->spec.vocab;
   double bytes = (vocab + (double)n) * element; /* of a column of D; fp32 gradients are read and written */
   if (planner_wants(p->spec.grads, FLP_GRAD_HIDDEN) && p->spec.grad_hidden_dtype == FLP_DTYPE_FP32)
@@ -68,7 +63,7 @@ int64_t planner_scores_launches(const flp_planner *p, int64_t row_chunks, int64_
   int64_t launches = p->step_scores ? row_chunks : 0; /* score_rows */
   if (!p->step_mean) return launches;
   /* score_list; dz, score_add */
-  if (flp_planner_passes_for_mean(p)) return launches + (p->spec.listed ? 1 : 2 * chunks);
+  if (p->mean_passes) return launches + (p->spec.listed ? 1 : 2 * chunks);
   /* mean_sums, mean_fold, once more for products; mean_sums, mean_fold of hidden; score_hidden, score_head */
   return launches + 3 + 2 * planner_wants(grads, FLP_GRAD_WEIGHT | FLP_GRAD_BIAS) +
          (planner_wants(grads, FLP_GRAD_HIDDEN) && p->spec.grad_hidden_dtype == FLP_DTYPE_FP32) +

@@ -3,7 +3,6 @@
  * R2 is searched axis by axis: its cost is a sum and its workspace a maximum of one term for the row chunks and one for
  * the vocab chunks, so the best of either axis under a budget is found alone. */
 #include <math.h>
-#include <string.h>
 
 #include "runtime/base/util.h"
 #include "runtime/base/operands.h"
@@ -18,13 +17,9 @@ static uint64_t chunk_bytes(const flp_planner *p, int64_t rows, int64_t columns,
 }
 
 /* The same once more, for the part of dz that the mean of scores has by itself. */
-static void put_mean(const flp_planner *p, flp_scheme *s) {
-  s->offset[FLP_REGION_mean_dz] = s->bytes;
-  s->size[FLP_REGION_mean_dz] = s->size[FLP_REGION_dz];
-  s->bytes += planner_round_up(s->size[FLP_REGION_dz]);
-  s->offset[FLP_REGION_mean_dz_part] = s->bytes;
-  s->size[FLP_REGION_mean_dz_part] = s->size[FLP_REGION_bias_part];
-  s->bytes += planner_round_up(p->spec.grads & FLP_GRAD_BIAS ? s->size[FLP_REGION_bias_part] : 0);
+static void put_mean(flp_scheme *s) {
+  planner_put_region(s, FLP_REGION_mean_dz, 1, s->size[FLP_REGION_dz]);
+  planner_put_region(s, FLP_REGION_mean_dz_part, 1, s->size[FLP_REGION_bias_part]);
 }
 
 static void put_chunks(const flp_planner *p, flp_scheme *s, int64_t n) {
@@ -41,7 +36,7 @@ static void put_chunks(const flp_planner *p, flp_scheme *s, int64_t n) {
     end = flp_max_u64(end, base + planner_round_up(other));
   }
   s->bytes = end;
-  if (flp_planner_passes_for_mean(p)) put_mean(p, s);
+  if (p->mean_passes) put_mean(s);
 }
 
 static void put_accumulators(const flp_planner *p, flp_scheme *s, int64_t n) {
@@ -57,8 +52,6 @@ static void put_accumulators(const flp_planner *p, flp_scheme *s, int64_t n) {
 
 /* gathered: rows that are put together at a time */
 static void put_backward_rows(const flp_planner *p, flp_scheme *s, int64_t n, int64_t gathered) {
-  planner_put_rows(s, n);
-  planner_put_operands(p, s, n);
   planner_put_region(s, FLP_REGION_record, n, 16);
   planner_put_region(s, FLP_REGION_bound, n, 4);
   planner_put_pair(p, s, n);
@@ -102,7 +95,6 @@ static void count_work(const flp_planner *p, flp_scheme *s, int64_t n) {
     launches += row_chunks * 2 + vocab_chunks * (2 + bias);
     launches += planner_targets_backward_launches(p, s->chunks, vocab_chunks);
   } else {
-    s->chunks = s->mode == FLP_MODE_RECOMPUTE_ROWS ? row_chunks : vocab_chunks;
     s->products = flp_operand_terms(&p->spec) + hidden + weight;
     launches +=
         s->chunks * (1 + flp_weight_is_sliced(&p->spec) + (p->is_mapped ? hidden | weight : hidden + weight) + bias);
@@ -112,10 +104,8 @@ static void count_work(const flp_planner *p, flp_scheme *s, int64_t n) {
 }
 
 static void build(const flp_planner *p, flp_mode mode, int64_t n, int64_t rows, int64_t columns, flp_scheme *s) {
-  memset(s, 0, sizeof *s);
-  s->mode = mode;
-  s->chunk_rows = mode == FLP_MODE_RECOMPUTE_VOCAB ? n : rows;
-  s->chunk_vocab = mode == FLP_MODE_RECOMPUTE_ROWS ? p->spec.vocab : columns;
+  planner_begin(p, s, mode, n, mode == FLP_MODE_RECOMPUTE_VOCAB ? n : rows,
+                mode == FLP_MODE_RECOMPUTE_ROWS ? p->spec.vocab : columns);
   count_work(p, s, n);
   put_backward_rows(p, s, n, mode == FLP_MODE_RECOMPUTE_ROWS ? s->chunk_rows : n);
   put_chunks(p, s, n);
@@ -239,7 +229,7 @@ static void search_r2(planner_search *s) {
   int64_t n = s->n, vocab = p->spec.vocab;
   uint32_t others = p->spec.grads & ~(uint32_t)FLP_GRAD_HIDDEN;
   flp_scheme fixed;
-  memset(&fixed, 0, sizeof fixed);
+  planner_begin(p, &fixed, FLP_MODE_RECOMPUTE_SPLIT, n, n, vocab);
   put_backward_rows(p, &fixed, n, n);
   uint64_t budget = s->budget > fixed.bytes ? s->budget - fixed.bytes : 0;
   axis_pick rows = {0}, columns = {0};
@@ -323,12 +313,7 @@ static int64_t slices_of(const flp_planner *p, const flp_scheme *s) {
 /* Partials of one chunk of rows at a time; what prepare and the target scores take is for all of them. */
 static void build_forward(const flp_planner *p, int64_t n, int64_t rows, int64_t slice, int ahead, int64_t first,
                           flp_scheme *s) {
-  memset(s, 0, sizeof *s);
-  s->mode = FLP_MODE_SCORE;
-  s->chunk_rows = rows;
-  s->chunk_vocab = p->spec.vocab;
-  planner_put_rows(s, n);
-  planner_put_operands(p, s, n);
+  planner_begin(p, s, FLP_MODE_SCORE, n, rows, p->spec.vocab);
   planner_put_region(s, FLP_REGION_zy, n, 4);
   planner_put_region(s, FLP_REGION_part, rows * flp_ceil_div(p->spec.vocab, p->unit_columns), 12);
   if (p->is_mapped) planner_put_gather(p, s, rows);
@@ -336,7 +321,6 @@ static void build_forward(const flp_planner *p, int64_t n, int64_t rows, int64_t
   planner_put_top(p, s, n, rows);
   planner_put_slice(p, s, slice, ahead, first);
   planner_put_lora(p, s, n);
-  s->chunks = flp_ceil_div(n, rows);
   s->products = flp_operand_terms(&p->spec);
   int64_t launches = 1 + (2 + p->is_mapped) * s->chunks; /* prepare; gather, forward, combine */
   int64_t slices = s->slice ? slices_of(p, s) : 1;

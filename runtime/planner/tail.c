@@ -5,8 +5,6 @@
  * leave of the budget; it is the cheapest where few are: sums that pass through memory between chunks then weigh more
  * than products do. Lists have room for so many entries a row on average; where rows list more, the longest are
  * recomputed. Until then the recompute layout's place has the lists that forward kept, sorted. */
-#include <string.h>
-
 #include "runtime/base/util.h"
 #include "runtime/planner/internal.h"
 
@@ -36,10 +34,6 @@ flp_tail_saved flp_planner_tail_saved(const flp_spec *spec, int64_t n) {
   return s;
 }
 
-uint64_t planner_tail_bytes(const flp_spec *spec, int64_t n) {
-  return flp_planner_tail_saved(spec, n).bytes;
-}
-
 void planner_search_tail(planner_search *s) {
   planner_search_forward(s);
   if (!s->found) return;
@@ -58,23 +52,16 @@ int32_t flp_planner_tail_entries(int64_t n) {
 /* All but the workspace of the rows that are recomputed. */
 static void build_own(const flp_planner *p, int64_t n, flp_scheme *s) {
   int64_t entries = flp_planner_tail_entries(n);
-  memset(s, 0, sizeof *s);
-  s->mode = FLP_MODE_TAIL;
-  planner_put_rows(s, n);
-  planner_put_operands(p, s, n);
+  planner_begin(p, s, FLP_MODE_TAIL, n, n, p->spec.vocab);
   planner_put_region(s, FLP_REGION_record, n, 16);
-  planner_put_region(s, FLP_REGION_bound, n, 4);
-  planner_put_region(s, FLP_REGION_tail_left, n, 4);
-  planner_put_region(s, FLP_REGION_tail_sum, n, 4);
-  planner_put_region(s, FLP_REGION_tail_missed, n, 4);
+  PLANNER_PUT_EACH(s, n, 4, FLP_REGION_bound, FLP_REGION_tail_left, FLP_REGION_tail_sum, FLP_REGION_tail_missed);
   if (planner_wants(p->spec.grads, FLP_GRAD_HIDDEN)) planner_put_region(s, FLP_REGION_tail_mean, p->spec.hidden, 4);
   planner_put_region(s, FLP_REGION_tail_offsets, n, 8);
   planner_put_region(s, FLP_REGION_tail_total, 1, 4);
   planner_put_region(s, FLP_REGION_tail_logprob, n, 4);
   if (p->spec.entropy == FLP_ENTROPY_BACKWARD) planner_put_region(s, FLP_REGION_tail_entropy, n, 4);
   planner_put_region(s, FLP_REGION_list_length, n, 4);
-  planner_put_region(s, FLP_REGION_list_column, entries, 4);
-  planner_put_region(s, FLP_REGION_list_dz, entries, 4);
+  PLANNER_PUT_EACH(s, entries, 4, FLP_REGION_list_column, FLP_REGION_list_dz);
   /* prepare, record, emit_sort, three of tail; tail_mean, list_hidden */
   s->launches = 6 + 2 * planner_wants(p->spec.grads, FLP_GRAD_HIDDEN);
   if (flp_planner_orders_lists(&p->spec, entries))
@@ -92,10 +79,8 @@ static void build_own(const flp_planner *p, int64_t n, flp_scheme *s) {
 /* Sorted lists, of which entries are made before rows are recomputed: in the place of what those take. */
 static void put_lists(const flp_planner *p, int64_t n, flp_scheme *s) {
   int64_t columns = flp_planner_tail_columns(&p->spec);
-  planner_put_region(s, FLP_REGION_tail_floor, n, 4);
-  planner_put_region(s, FLP_REGION_tail_found, n, 4);
-  planner_put_region(s, FLP_REGION_tail_column, n * columns, 4);
-  planner_put_region(s, FLP_REGION_tail_score, n * columns, 4);
+  PLANNER_PUT_EACH(s, n, 4, FLP_REGION_tail_floor, FLP_REGION_tail_found);
+  PLANNER_PUT_EACH(s, n * columns, 4, FLP_REGION_tail_column, FLP_REGION_tail_score);
 }
 
 /* One row in so many is recomputed, where most are as sharp as those of a trained model. */

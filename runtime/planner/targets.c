@@ -20,14 +20,14 @@ int64_t flp_planner_target_words(int64_t vocab) {
   return flp_ceil_div(vocab, (int64_t)FLP_TARGET_COLUMNS * FLP_TARGET_BITS);
 }
 
-static void put_row(const flp_planner *p, flp_scheme *s, int64_t n) {
+void planner_put_target_row(const flp_planner *p, flp_scheme *s, int64_t n) {
   planner_put_region(s, FLP_REGION_target_row, n, flp_dtype_bytes(p->spec.target_dtype));
 }
 
 /* One is there already in a step that has both. */
 static void put_lists(const flp_planner *p, flp_scheme *s, int64_t n) {
   if (s->size[FLP_REGION_target_row]) return;
-  put_row(p, s, n);
+  planner_put_target_row(p, s, n);
   planner_put_region(s, FLP_REGION_list_column, n * p->spec.targets, 4);
   planner_put_region(s, FLP_REGION_target_place, n * p->spec.targets, 2);
 }
@@ -44,33 +44,22 @@ int64_t planner_targets_forward_launches(const flp_planner *p, int64_t chunks) {
   return flp_planner_has_targets(&p->spec) ? 2 + chunks : 0; /* targets_rows, targets_sort; targets_finish */
 }
 
-void planner_put_targets_combine(const flp_planner *p, flp_scheme *s, int64_t n) {
-  put_row(p, s, n);
-}
-
 static int orders(const flp_planner *p) {
   return planner_wants(p->spec.grads, FLP_GRAD_BIAS);
-}
-
-static void put_scores(flp_scheme *s, int64_t n, int64_t entries) {
-  planner_put_region(s, FLP_REGION_list_length, n, 4);
-  planner_put_region(s, FLP_REGION_list_target, n, 4);
-  planner_put_region(s, FLP_REGION_list_score, entries, 4);
-  planner_put_region(s, FLP_REGION_zy, n, 4); /* list_scores names it */
 }
 
 void planner_put_targets_backward(const flp_planner *p, flp_scheme *s, int64_t n) {
   int64_t entries = n * p->spec.targets;
   if (!flp_planner_has_targets(&p->spec)) return;
   put_lists(p, s, n);
-  planner_put_region(s, FLP_REGION_target_weight, n, 4);
-  planner_put_region(s, FLP_REGION_target_gradient, n, 4);
-  planner_put_region(s, FLP_REGION_target_exact, n, 8);
-  planner_put_region(s, FLP_REGION_target_offsets, n, 8);
-  if (s->size[FLP_REGION_target_score])
-    planner_put_region(s, FLP_REGION_list_length, n, 4);
-  else
-    put_scores(s, n, entries);
+  PLANNER_PUT_EACH(s, n, 4, FLP_REGION_target_weight, FLP_REGION_target_gradient);
+  PLANNER_PUT_EACH(s, n, 8, FLP_REGION_target_exact, FLP_REGION_target_offsets);
+  planner_put_region(s, FLP_REGION_list_length, n, 4);
+  if (!s->size[FLP_REGION_target_score]) {
+    planner_put_region(s, FLP_REGION_list_target, n, 4);
+    planner_put_region(s, FLP_REGION_list_score, entries, 4);
+    planner_put_region(s, FLP_REGION_zy, n, 4); /* list_scores names it */
+  }
   if (!orders(p)) return;
   int32_t launches = s->launches; /* planner_targets_backward_launches has those that are made */
   planner_put_region(s, FLP_REGION_target_total, 1, 4);

@@ -43,16 +43,13 @@ int flp_planner_has_top(const flp_spec *spec) {
 }
 
 void planner_put_top(const flp_planner *p, flp_scheme *s, int64_t n, int64_t rows) {
-  static const flp_region by_row[] = {FLP_REGION_top_low, FLP_REGION_top_floor, FLP_REGION_top_mark,
-                                      FLP_REGION_top_count, FLP_REGION_top_above};
   if (!flp_planner_has_top(&p->spec)) return;
   int64_t places = flp_planner_top_places(&p->spec);
-  for (size_t i = 0; i < sizeof by_row / sizeof by_row[0]; i++) planner_put_region(s, by_row[i], rows, 4);
+  PLANNER_PUT_EACH(s, rows, 4, FLP_REGION_top_low, FLP_REGION_top_floor, FLP_REGION_top_mark, FLP_REGION_top_count,
+                   FLP_REGION_top_above);
   planner_put_region(s, FLP_REGION_top_lost, 1 + rows, 4);
   if (!s->size[FLP_REGION_stats]) planner_put_region(s, FLP_REGION_stats, n, 16);
-  if (!places) return;
-  planner_put_region(s, FLP_REGION_top_column, rows * places, 4);
-  planner_put_region(s, FLP_REGION_top_score, rows * places, 4);
+  if (places) PLANNER_PUT_EACH(s, rows * places, 4, FLP_REGION_top_column, FLP_REGION_top_score);
 }
 
 int64_t planner_top_launches(const flp_planner *p, int64_t chunks) {

@@ -94,7 +94,7 @@ static const char *why_not(const flp_planner *planner, flp_mode mode) {
   if (mode == FLP_MODE_TAIL && !flp_kernel_spec_emits(&planner->spec))
     return "gradients are exact, which any tail allows; lists are of one target, of all columns, and of a loss that "
            "reads neither lse nor mean_score";
-  int passes = mode == FLP_MODE_STREAM && flp_planner_passes_for_mean(planner);
+  int passes = mode == FLP_MODE_STREAM && planner->mean_passes;
   return passes ? "the mean of scores takes passes of its own" : NULL;
 }
 

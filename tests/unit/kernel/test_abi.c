@@ -12,7 +12,7 @@ static const struct {
   const char *name;
   size_t struct_bytes;
 } entries[] = {
-#define ENTRY(entry, LIST) {#entry, sizeof(flp_##entry##_params)},
+#define ENTRY(entry) {#entry, sizeof(flp_##entry##_params)},
     FLP_ENTRY_LIST(ENTRY) FLP_FORWARD_ENTRIES(ENTRY)
 #undef ENTRY
 };

@@ -173,7 +173,7 @@ static uint64_t pointer_at(const fake_launch *l, const flp_abi_param *p) {
 static int strangers(const trace *t, const fake_launch *l, const flp_abi_entry *entry, int pass) {
   int count = 0;
   for (const flp_abi_param *p = flp_abi_first(entry); p; p = flp_abi_next(entry, p))
-    count += p->source != FLP_ABI_GIVEN && pointer_at(l, p) != region_address(t, pass, (int)p->place);
+    count += p->source >= FLP_ABI_REGION && pointer_at(l, p) != region_address(t, pass, (int)p->place);
   return count;
 }
 
@@ -206,7 +206,7 @@ static void put_flags(trace *t, const char *name, int32_t flags) {
 
 static void put_pointer(trace *t, const flp_abi_param *p, uint64_t address) {
   char text[96];
-  int is_own = p->source != FLP_ABI_GIVEN && address == region_address(t, t->pass, (int)p->place);
+  int is_own = p->source >= FLP_ABI_REGION && address == region_address(t, t->pass, (int)p->place);
   if (is_own && p->source == FLP_ABI_REGION) return;
   address_of(t, address, p->name, text);
   if (strcmp(text + (*text == '@'), p->name) == 0) put(t, "%s", text);
