@@ -9,9 +9,10 @@ import subprocess
 
 import pytest
 
-from flpgen_pack_tool import build, entries_of, pack, shared
+from flpgen_pack_tool import build, entries_of, of_other_sources, pack, shared
 from flpgen_tool import FAKE, FLPGEN, HANG, findings, flpgen, needs_fake, needs_flpgen
 from preloaded import preloaded
+from tree_version import VERSION
 
 FAILURES = os.environ.get("FLP_TEST_FAKE_FAILURES", "")
 PTXAS = os.environ.get("FLP_PTXAS", "")
@@ -458,3 +459,34 @@ def test_cache_verbs_read_packs(tmp_path, made):
     assert {entry["directory"] for entry in listed["entries"]} == {str(made)}
     bad = spoil(made, tmp_path / "bad.flpp", lambda data: data.__delitem__(-1))
     assert flpgen("cache", "verify", FLP_CACHE_PATH=str(bad)).code == 4
+
+
+# ---- what another flp has made ----
+
+@needs_fake
+@pytest.mark.parametrize("command, setting, who, code", [
+    ("pack verify {other}", "", "flp 9.9.9", 0), ("pack install {other} --dir {kept}", "", "flp 9.9.9", 0),
+    ("cache ls --dir {kept}", "", "another flp", 0), ("cache verify --dir {kept}", "", "another flp", 0),
+    ("run --demo --vocab 1000 --hidden 64 --rows 4", "CACHE_PATH={other}", "another flp", 0),
+    ("doctor", "CACHE_PATH={other}", "flp 9.9.9", 3), ("doctor", "CACHE_PATH={kept}", "another flp", 3),
+    ("doctor", "CACHE_PATH={made}:{other}", "flp 9.9.9", 0), ("doctor", "CACHE_DIR={kept}", "another flp", 0),
+    ("doctor --require heuristic", "CACHE_PATH={other}", "another flp", 3),
+    ("doctor --require heuristic", "CACHE_DIR={kept}", "another flp", 3),
+    ("doctor", "GENERIC_DIR={kept}", "another flp", 4)])
+def test_kernels_of_other_sources_are_named_as_such(tmp_path, made, command, setting, who, code):
+    places = {"made": made, "kept": tmp_path / "kept"}
+    places["other"] = of_other_sources(made, tmp_path / "other.flpp", **{VERSION: "9.9.9"})
+    assert pack("install", places["other"], "--dir", places["kept"]).code == 0
+    name, _, value = f"FLP_{setting}".partition("=")
+    before = names(places["kept"])
+    done = flpgen(*command.format(**places).split(), FLP_CUDA_LIBRARY=FAKE, **{name: value.format(**places)})
+    assert f"made by {who}, sources 0123456789abcdef; this library, flp {VERSION}, has " in done.out
+    assert done.code == code and ("0123456789abcdef" in done.err or code == 0), done.err
+    assert names(places["kept"]) == before
+
+
+@needs_fake
+@pytest.mark.parametrize("rung, code", [("heuristic", 3), ("jit", 0)])
+def test_doctor_leaves_the_cache_as_it_is(tmp_path, rung, code):
+    done = flpgen("doctor", "--require", rung, cache=tmp_path / "cache", FLP_CUDA_LIBRARY=FAKE)
+    assert done.code == code and "a plan takes rung jit" in done.out and names(tmp_path) == []

@@ -157,7 +157,7 @@ def test_doctor_as_a_health_check(tmp_path, arguments, settings, code, why):
 
 def test_doctor_names_a_missing_driver_once():
     done = flpgen("doctor", **NO_GPU)
-    assert "pinned" not in done.out
+    assert "pinned" not in done.out + flpgen("doctor", "--json", **NO_GPU).out
     assert done.out.count("no GPU rung: no NVIDIA driver (/nonexistent/libcuda.so.1: cannot open shared object file") == 1
 
 
