@@ -218,6 +218,8 @@ def test_links_and_directories_are_refused(tmp_path, made):
     (tmp_path / "link.flpp").symlink_to(made)
     done = pack("install", tmp_path / "link.flpp", "--dir", tmp_path / "cache")
     assert done.code == 4 and "a link, which is not followed" in done.err
+    found = flpgen("doctor", "--json", FLP_CACHE_PATH=f"{tmp_path / 'link.flpp'}").json()["paths"][0]
+    assert found["problem"] == f"{tmp_path / 'link.flpp'}: a link, which is not followed" and not found["usable"]
     assert pack("verify", tmp_path).code == 4
     os.mkfifo(tmp_path / "fifo")
     assert pack("verify", tmp_path / "fifo").code == 4
@@ -248,7 +250,7 @@ def test_doctor_trusts_nobody_of_itself(tmp_path, made, key_file):
 # ---- installing ----
 
 @pytest.mark.first
-@pytest.mark.parametrize("mask, folder, file", [(0o022, 0o755, 0o644), (0o077, 0o700, 0o600), (0o002, 0o755, 0o644)])
+@pytest.mark.parametrize("mask, folder, file", [(0o002, 0o755, 0o644), (0o077, 0o700, 0o600), (0o022, 0o755, 0o644)])
 def test_a_directory_of_ones_choice_is_made_as_the_umask_reports(tmp_path, made, mask, folder, file):
     """What an image's build installs, another user must be able to read; the cache of a user is for nobody else."""
     before = os.umask(mask)
@@ -256,6 +258,7 @@ def test_a_directory_of_ones_choice_is_made_as_the_umask_reports(tmp_path, made,
         assert pack("install", made, "--dir", tmp_path / "served" / "kernels").code == 0
         assert flpgen("gen", *SPEC, "--out", tmp_path / "made").code == 0
         assert pack("install", made, cache=tmp_path / "cache").code == 0
+        assert stat.S_IMODE(build(tmp_path / "a.flpp", "--from", made).stat().st_mode) == file
         assert flpgen("gen", *SPEC, "--install-cache", cache=tmp_path / "another").code == 0
     finally:
         os.umask(before)

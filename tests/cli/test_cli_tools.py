@@ -132,7 +132,7 @@ def test_doctor_of_a_cache_that_is_a_file(tmp_path):
     path.write_text("")
     done = flpgen("doctor", cache=path, **NO_GPU)
     row = next(line for line in done.out.splitlines() if line.startswith("cache "))
-    assert row.split()[1] == "no" and "not a directory" in row
+    assert row.split()[1] == "no" and "Not a directory" in row
     assert flpgen("doctor", "--json", cache=path, **NO_GPU).json()["cache"]["exists"] is False
 
 
