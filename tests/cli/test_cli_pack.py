@@ -488,6 +488,13 @@ def test_kernels_of_other_sources_are_named_as_such(tmp_path, made, command, set
     assert names(places["kept"]) == before
 
 
+def test_doctor_fails_where_all_that_is_given_is_a_pack_of_another_format(tmp_path, made):
+    other = spoil(made, tmp_path / "other.flpp", lambda data: data.__setitem__(8, 99))
+    done = flpgen("doctor", FLP_CACHE_PATH=f"{other}")
+    assert done.code == 3 and done.err.startswith(f"flpgen doctor: FLP_CACHE_PATH: {other}: descriptor format is 99")
+    assert flpgen("doctor", FLP_CACHE_PATH=f"{other}:{made}").code == 0
+
+
 @needs_fake
 @pytest.mark.parametrize("rung, code", [("heuristic", 3), ("jit", 0)])
 def test_doctor_leaves_the_cache_as_it_is(tmp_path, rung, code):

@@ -354,13 +354,13 @@ static int has_kernels(const examination *in, int tuned) {
   return 0;
 }
 
-/* Packs and directories that others filled, and not a kernel in them, or in the cache, that a plan would take. */
-static flp_status check_sources(const examination *in) {
+/* Packs that are of no use, or a directory that another flp filled, and not a kernel that a plan would take. */
+static flp_status check_paths(const examination *in) {
   if (has_kernels(in, 0)) return FLP_OK;
   for (int i = 0; i < in->path_count; i++) {
     const doctor_path *path = &in->paths[i];
-    if (path->problem[0] && path->entries && path->other_sources == path->entries)
-      return flp_fail(FLP_ERROR_UNAVAILABLE, "%s: %s", path->path, path->problem);
+    if (path->problem[0] && (path->is_pack || path->other_sources))
+      return flp_fail(FLP_ERROR_UNAVAILABLE, "FLP_CACHE_PATH: %s", path->problem);
   }
   return FLP_OK;
 }
@@ -398,7 +398,7 @@ static flp_status judge(const examination *in, const doctor_args *args) {
   flp_setting_get(FLP_SETTING_FORCE, &force);
   if (force.value[0]) FLP_TRY(cli_parse_choice("FLP_FORCE", force.value, FLP_RUNG_WORDS, &forced));
   if (forced != FLP_RUNG_AUTO) return require(in, "FLP_FORCE", forced);
-  FLP_TRY(check_sources(in));
+  FLP_TRY(check_paths(in));
   if (!in->plan.works && !(in->device_count && has_kernels(in, 0))) /* else they may be those that a program needs */
     return flp_fail(FLP_ERROR_UNAVAILABLE, "%s", in->plan.text);
   if (!is_all_bad(&in->generic)) return FLP_OK; /* bad entries of the cache are made anew */
@@ -420,8 +420,8 @@ const cli_values cli_doctor_argp = {
     .argp.doc =
         "Shows what this machine offers: driver, GPUs, generator, caches, rungs and where every setting comes from."
         "\vFails with exit status 3 if no rung works, if --require or FLP_FORCE names one that does not, or if "
-        "FLP_STRICT lets no plan be made, or if packs and directories of FLP_CACHE_PATH hold kernels of other sources "
-        "alone, and with 4 if there are generic kernels and none of them can be used. For "
+        "FLP_STRICT lets no plan be made, or if packs and directories of FLP_CACHE_PATH hold nothing but what cannot be "
+        "used or another flp has made, and with 4 if there are generic kernels and none of them can be used. For "
         "tuned and heuristic, and under FLP_STRICT, kernels of any specialisation in a cache or pack count. In JSON, "
         "`health` is what fails.\n\n"
         "Examples:\n"

@@ -115,7 +115,7 @@ static void examine(const counting *all, const char *path, size_t length, int wr
   else
     examine_directory(&c, writable);
   if (!writable && !out->problem[0] && out->entries && out->other_sources == out->entries)
-    snprintf(out->problem, sizeof out->problem, "all of it was %s", out->made);
+    snprintf(out->problem, sizeof out->problem, "%.512s: %s", out->path, out->made);
 }
 
 int doctor_paths_examine(const flp_device *devices, int device_count, doctor_path out[DOCTOR_PATHS_MAX]) {
