@@ -493,10 +493,3 @@ def test_doctor_fails_where_all_that_is_given_is_a_pack_of_another_format(tmp_pa
     done = flpgen("doctor", FLP_CACHE_PATH=f"{other}")
     assert done.code == 3 and done.err.startswith(f"flpgen doctor: FLP_CACHE_PATH: {other}: descriptor format is 99")
     assert flpgen("doctor", FLP_CACHE_PATH=f"{other}:{made}").code == 0
-
-
-@needs_fake
-@pytest.mark.parametrize("rung, code", [("heuristic", 3), ("jit", 0)])
-def test_doctor_leaves_the_cache_as_it_is(tmp_path, rung, code):
-    done = flpgen("doctor", "--require", rung, cache=tmp_path / "cache", FLP_CUDA_LIBRARY=FAKE)
-    assert done.code == code and "a plan takes rung jit" in done.out and names(tmp_path) == []

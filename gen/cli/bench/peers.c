@@ -66,7 +66,7 @@ static flp_status check_fields(const bench_args *args) {
       {options->mode && options->mode != cli_spec_args_kept(&args->spec, (flp_mode)0), "--mode"},
       {options->chunk_rows != 0, "--chunk-rows"},
       {options->chunk_vocab != 0, "--chunk-vocab"},
-      {options->rung != FLP_RUNG_AUTO, "--rung"},
+      {options->rung != FLP_RUNG_AUTO, "--rung or --template-dir"},
       {args->spec.tune != NULL, "--tune"},
       {spec->listed, "--keep-set"},
       {spec->targets > 1, "--targets"},

@@ -420,8 +420,8 @@ const cli_values cli_doctor_argp = {
     .argp.doc =
         "Shows what this machine offers: driver, GPUs, generator, caches, rungs and where every setting comes from."
         "\vFails with exit status 3 if no rung works, if --require or FLP_FORCE names one that does not, or if "
-        "FLP_STRICT lets no plan be made, or if packs and directories of FLP_CACHE_PATH hold nothing but what cannot be "
-        "used or another flp has made, and with 4 if there are generic kernels and none of them can be used. For "
+        "FLP_STRICT lets no plan be made, or if packs and directories of FLP_CACHE_PATH hold nothing but what cannot "
+        "be used or another flp has made, and with 4 if there are generic kernels and none of them can be used. For "
         "tuned and heuristic, and under FLP_STRICT, kernels of any specialisation in a cache or pack count. In JSON, "
         "`health` is what fails.\n\n"
         "Examples:\n"

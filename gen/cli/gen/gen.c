@@ -42,8 +42,7 @@ static const struct argp_option options[] = {
     {"generic", CLI_SWITCH(gen_args, generic), NULL, 0,
      "write the shape-generic kernels of rung 4 in place of one specialisation", 2},
     {"install-cache", CLI_SWITCH(gen_args, install), NULL, 0, "store the kernels in the cache of this user", 2},
-    {"template-dir", CLI_TEXT(gen_args, options.template_dir), "DIR", 0, "take templates from here, not those built in",
-     2},
+    {"template-dir", CLI_TEXT(gen_args, options.template_dir), "DIR", 0, CLI_TEMPLATES_HELP, 2},
     {"json", CLI_SWITCH(gen_args, json), NULL, 0, "print one JSON document", 2},
     {0}};
 
@@ -190,8 +189,8 @@ static void print_where(const gen_work *work, const gen_args *args) {
   if (!args->out && !args->install) cli_print(2, "nothing was written; --out DIR or --install-cache keeps the kernels");
   if ((args->out || args->install) && !found)
     cli_print(2,
-              "no plan takes these kernels: a plan looks for those of the templates that its flpgen was built with; to "
-              "run them, build flpgen with these templates in its tree");
+              "no plan takes these kernels: it looks for those of the templates that its flpgen was built with; run, "
+              "check, bench and explain take --template-dir too, and programs a flpgen built with these templates");
 }
 
 static void print_table(const gen_work *work, const gen_args *args) {
