@@ -111,7 +111,7 @@ static int shift(lua_State *L) {
 
 /* "; there are a, b, c": the names in the frozen table; "" if it has none, or more than a message holds. */
 static const char *names_of(lua_State *L) {
-  const char *list = "";
+  const char *list = lua_pushliteral(L, "");
   gen_order_keys(L, lua_upvalueindex(1));
   int keys = lua_gettop(L);
   for (lua_Integer i = 1; lua_rawgeti(L, keys, i) == LUA_TSTRING; i++) {

@@ -42,7 +42,7 @@ static const struct argp_option options[] = {
     {"generic", CLI_SWITCH(gen_args, generic), NULL, 0,
      "write the shape-generic kernels of rung 4 in place of one specialisation", 2},
     {"install-cache", CLI_SWITCH(gen_args, install), NULL, 0, "store the kernels in the cache of this user", 2},
-    {"template-dir", CLI_TEXT(gen_args, options.template_dir), "DIR", 0, CLI_TEMPLATES_HELP, 2},
+    {"template-dir", CLI_KEY_TEMPLATES, "DIR", 0, CLI_TEMPLATES_HELP, 2},
     {"json", CLI_SWITCH(gen_args, json), NULL, 0, "print one JSON document", 2},
     {0}};
 

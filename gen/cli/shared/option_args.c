@@ -108,8 +108,8 @@ static const cli_value *find(const cli_value *rows, int key) {
   return rows;
 }
 
-static const char *templates;  /* of --template-dir, for all plans of the command */
-static char templates_id[65]; /* their hash, in hex */
+static const char *templates; /* of --template-dir */
+static char templates_id[65]; /* of plans' templates, their hash in hex */
 
 static flp_status parse_option(const cli_values *values, int key, const char *text, flp_options *options) {
   const cli_value *row = find(of_call, key);
@@ -118,6 +118,10 @@ static flp_status parse_option(const cli_values *values, int key, const char *te
   if (key == CLI_KEY_TEMPLATES) return FLP_OK;
   if (key == CLI_KEY_MODE) return cli_parse_mode_of(text, values->modes, &options->mode);
   return parse_value(row, cli_values_name(values, key, name), text, (char *)options + row->place);
+}
+
+const char *cli_templates(void) {
+  return templates;
 }
 
 flp_status cli_templates_use(flp_options *options) {

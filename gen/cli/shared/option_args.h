@@ -90,6 +90,8 @@ static inline int cli_is_option(int key) {
 }
 /* The parser of argp, whose input is the verb's arguments; for cli_parse and cli_parse_line. */
 error_t cli_values_parse(int key, char *text, struct argp_state *state);
+/* The folder of --template-dir, or NULL. */
+const char *cli_templates(void);
 /* Lets plans have the templates of --template-dir, if that was given, and pins the generator's rung.
  * error: ARGUMENT beside another rung; IO; UNAVAILABLE without that generator */
 flp_status cli_templates_use(flp_options *options);
