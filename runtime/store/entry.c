@@ -1,6 +1,5 @@
 /* entry.c: the bytes of an entry file, version 1, and its name. A file is a container (container.c) of the key, a
- * descriptor and PTX without a NUL. And who made one, and what a listing says
- * of it. */
+ * descriptor and PTX without a NUL. And who made one, and what a listing says of it. */
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -479,7 +479,8 @@ def test_cache_verbs_read_packs(tmp_path, made):
 def test_kernels_of_other_sources_are_named_as_such(tmp_path, made, command, setting, who, code):
     places = {"made": made, "kept": tmp_path / "kept"}
     places["other"] = of_other_sources(made, tmp_path / "other.flpp", **{VERSION: "9.9.9"})
-    assert pack("install", places["other"], "--dir", places["kept"]).code == 0
+    installed = pack("install", places["other"], "--dir", places["kept"], "--json").json()
+    assert installed["of_no_use"].startswith("made by flp 9.9.9, sources 0123456789abcdef")
     name, _, value = f"FLP_{setting}".partition("=")
     before = names(places["kept"])
     done = flpgen(*command.format(**places).split(), FLP_CUDA_LIBRARY=FAKE, **{name: value.format(**places)})

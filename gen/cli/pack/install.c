@@ -88,9 +88,10 @@ static flp_status install_all(const cli_pack_file *file, const char *directory, 
 /* other: who made a pack that is of no use here, or NULL */
 static flp_status print(const install_args *args, const char *directory, const outcome *out, const char *other) {
   if (args->json)
-    return cli_json_print(json_pack("{s:o, s:o, s:i, s:i, s:i, s:s?}", "file", cli_json_text(args->path), "directory",
+    return cli_json_print(json_pack("{s:o, s:o, s:i, s:i, s:i, s:o}", "file", cli_json_text(args->path), "directory",
                                     cli_json_text(directory), "written", (int)out->written, "there", (int)out->there,
-                                    "cubins_left", (int)out->cubins, "of_no_use", other));
+                                    "cubins_left", (int)out->cubins, "of_no_use",
+                                    other ? cli_json_text(other) : json_null()));
   cli_print(2, "%u kernels installed in %s, %u were there already", out->written, directory, out->there);
   if (out->cubins)
     cli_print(2, "%u pieces of machine code stay in the pack; FLP_CACHE_PATH=%s uses them", out->cubins, args->path);

@@ -44,11 +44,11 @@ static flp_status print_verified(const cli_pack_file *file, const show_args *arg
   const char *other = cli_pack_file_other(file, made);
   signer_of(pack, signer);
   if (args->json)
-    return cli_json_print(json_pack("{s:o, s:b, s:o, s:i, s:i, s:o, s:b, s:s?}", "file", cli_json_text(file->path),
+    return cli_json_print(json_pack("{s:o, s:b, s:o, s:i, s:i, s:o, s:b, s:o}", "file", cli_json_text(file->path),
                                     "sound", 1, "bytes", cli_json_count(pack->file_bytes), "entries",
                                     (int)pack->entry_count, "blobs", (int)pack->blob_count, "signed_by",
                                     pack->is_signed ? json_string(signer) : json_null(), "trusted", is_trusted,
-                                    "of_no_use", other));
+                                    "of_no_use", other ? cli_json_text(other) : json_null()));
   cli_print(2, "%s: sound: %u kernels, %u blobs, %s", file->path, pack->entry_count, pack->blob_count,
             cli_bytes((double)pack->file_bytes).text);
   if (!pack->is_signed)
