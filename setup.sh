@@ -225,7 +225,11 @@ packages_of() {
     'wheel arm64') packages=("${WHEEL_PACKAGES[@]}" "${EMULATOR_PACKAGES[@]}") ;;
     deb) packages=("${RUN_PACKAGES[@]}" "${DEB_PACKAGES[@]}") ;;
     hub | 'hub '*) packages=("${RUN_PACKAGES[@]}" python3) ;;
-    *) usage >&2; exit 2 ;;
+    *)
+      [[ -z $* ]] || printf 'setup.sh: no command %s\n' "$*" >&2
+      usage >&2
+      exit 2
+      ;;
   esac
 }
 

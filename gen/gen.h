@@ -88,5 +88,9 @@ FLP_API flp_status flpgen_loss_builtin(const char *name, flpgen_loss *out, char 
 
 /* SHA-256 over the templates (embedded, or those of template_dir) and the generator version. */
 FLP_API flp_status flpgen_sources_hash(const flpgen_options *options, uint8_t out[32]);
+/* Lets plans of this process have kernels of the templates of a folder, which keeps to them. hash: theirs, as above
+ * error: IO, the reason in error. thread: before the first plan */
+FLP_API flp_status flpgen_provider_templates(const char *template_dir, uint8_t hash[32], char *error,
+                                             size_t error_capacity);
 
 #endif

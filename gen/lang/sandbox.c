@@ -17,6 +17,7 @@
 enum { TEXT_BYTES = 4 };      /* of a string that a C function reads in the time of a step */
 enum { STEPS_A_NUMBER = 64 }; /* that a long one takes to be written */
 enum { VALUES_MAX = 256 };    /* that a call may give: each call that passes them on copies them */
+enum { NAMES_BYTES = 320 };   /* of a list in a message */
 
 /* ---- functions made safe ---- */
 
@@ -108,13 +109,27 @@ static int shift(lua_State *L) {
 
 /* ---- frozen tables ---- */
 
+/* "; there are a, b, c": the names in the frozen table; "" if it has none, or more than a message holds. */
+static const char *names_of(lua_State *L) {
+  const char *list = lua_pushliteral(L, "");
+  gen_order_keys(L, lua_upvalueindex(1));
+  int keys = lua_gettop(L);
+  for (lua_Integer i = 1; lua_rawgeti(L, keys, i) == LUA_TSTRING; i++) {
+    list = lua_pushfstring(L, "%s%s%s", list, *list ? ", " : "; there are ", lua_tostring(L, -1));
+    lua_replace(L, keys - 1);
+    lua_settop(L, keys);
+    if (strlen(list) > NAMES_BYTES) return "";
+  }
+  return list;
+}
+
 /* Upvalues: the table, what it is, what its fields are. */
 static int read_frozen(lua_State *L) {
   lua_settop(L, 2);
   lua_pushvalue(L, 2);
   if (lua_rawget(L, lua_upvalueindex(1)) == LUA_TNIL)
-    gen_fail(L, "%s has no %s '%s'", lua_tostring(L, lua_upvalueindex(2)), lua_tostring(L, lua_upvalueindex(3)),
-             lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : gen_describe(L, 2));
+    gen_fail(L, "%s has no %s '%s'%s", lua_tostring(L, lua_upvalueindex(2)), lua_tostring(L, lua_upvalueindex(3)),
+             lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : gen_describe(L, 2), names_of(L));
   return 1;
 }
 

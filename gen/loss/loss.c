@@ -139,13 +139,10 @@ static bool read_text(lua_State *L, const tracing *t, int table, const char *fie
 
 /* ---- row and p ---- */
 
-/* Pushes a read-only table of the leaves of one kind; its messages list their names. Of inputs those of targets and of all
- * scores follow the vectors. */
+/* Pushes a read-only table of the leaves of one kind. Of inputs those of targets and of all scores follow the vectors. */
 static void push_leaves(lua_State *L, flp_loss_op op, uint32_t count, const char *what, const char *noun) {
   flp_loss *loss = gen_state_get(L)->traced;
-  const char *names = lua_pushstring(L, count ? "" : "none");
   lua_newtable(L);
-  int leaves = lua_gettop(L);
   uint32_t others = op == FLP_LOSS_INPUT ? FLP_LOSS_ALL_INPUTS - FLP_LOSS_TARGET_LOGPROB : 0;
   for (uint32_t i = 0; i < count + others; i++) {
     uint32_t at = i < count ? i : FLP_LOSS_TARGET_LOGPROB + i - count;
@@ -153,15 +150,9 @@ static void push_leaves(lua_State *L, flp_loss_op op, uint32_t count, const char
     uint16_t node;
     if (flp_loss_append(loss, op, at, 0, 0, &node) != FLP_OK) gen_fail(L, "%s", flp_error_detail());
     gen_loss_push_node(L, node);
-    lua_setfield(L, leaves, name);
-    names = lua_pushfstring(L, "%s%s%s", names, i ? ", " : "", name);
-    lua_replace(L, leaves - 1);
+    lua_setfield(L, -2, name);
   }
-  what = lua_pushfstring(L, "%s (%s)", what, names);
-  lua_pushvalue(L, leaves);
   gen_sandbox_freeze(L, what, noun);
-  lua_replace(L, leaves - 1);
-  lua_settop(L, leaves - 1);
 }
 
 /* ---- results ---- */

@@ -69,6 +69,18 @@ static void read_tile(lua_State *L) {
   lua_pop(L, 1);
 }
 
+/* Raises that a module has no entry of that name, with those that it may have. */
+static void refuse_entry(lua_State *L, const flp_kind *kind, const char *name) {
+  const char *list = "";
+  luaL_checkstack(L, 2 * kind->entry_count, "too many entries");
+  for (int i = 0; i < 2 * kind->entry_count; i++) {
+    const flp_kind_entry *entry = &kind->entries[i / 2];
+    const char *other = flp_entry_name(i % 2 ? entry->mapped : entry->plain);
+    if (*other) list = lua_pushfstring(L, "%s%s%s", list, *list ? ", " : "", other);
+  }
+  gen_fail(L, "k.kernel: entry: '%s' is no kernel of module %s; accepted are %s", name, kind->name, list);
+}
+
 /* Appends the descriptor's entry; returns the parameters of abi.h. */
 static const flp_abi_entry *read_entry(lua_State *L) {
   gen_state *g = gen_state_get(L);
@@ -76,8 +88,7 @@ static const flp_abi_entry *read_entry(lua_State *L) {
   const char *name = gen_text(L, -1);
   if (!name) gen_fail(L, "k.kernel: entry: expected a string, got %s", gen_describe(L, -1));
   const flp_abi_entry *abi = flp_abi_find(name);
-  if (!abi || !flp_kind_entry_find(g->key->kind, name))
-    gen_fail(L, "k.kernel: entry: '%s' is no kernel of module %s", name, flp_kernel_kind_name(g->key->kind));
+  if (!abi || !flp_kind_entry_find(g->key->kind, name)) refuse_entry(L, flp_kind_of(g->key->kind), name);
   if (is_defined(g->desc, name)) gen_fail(L, "k.kernel: entry: '%s' is defined twice", name);
   if (g->desc->entry_count == FLP_ENTRIES_MAX)
     gen_fail(L, "k.kernel: entry: '%s' is one more than the %d that a module may have", name, FLP_ENTRIES_MAX);

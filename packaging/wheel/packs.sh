@@ -19,7 +19,7 @@ export SOURCE_DATE_EPOCH FLP_PACKS_VERSION
 
 stamp=$(cat "$target/build/lib/libflpgen.so" $list <("$FLP_PTXAS" --version) | sha256sum)
 if [[ $(cat "$pack.stamp" 2>/dev/null) != "$stamp" ]]; then
-  printf '== the pack for an H200\n'
+  printf '== the pack for an H200: minutes of CPU; a terminal shows how many are left\n'
   "$flpgen" pack build --list $list --variants --cubin sm_90 --name "flp $FLP_PACKS_VERSION for H200" --out "$pack"
   printf '%s\n' "$stamp" >"$pack.stamp"
 fi

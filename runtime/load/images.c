@@ -16,6 +16,7 @@ enum { LOCK_TIMEOUT_MS = 30000 };
 typedef struct collector {
   const flp_images_request *request;
   flp_store *store;
+  flp_tuned *tuned;                    /* what the store holds for the device */
   const flp_provider *provider;        /* jit */
   char device_id[FLP_TUNED_FOR_BYTES]; /* tuned */
   int driver;                          /* tuned: of the entry that was found last, 0 if it was a plain one */
@@ -32,6 +33,17 @@ static flp_status key_bytes(const flp_kernel_key *key, const uint8_t *sources, c
                   FLP_KEY_BYTES_MAX);
 }
 
+/* UNAVAILABLE: what is missing, and how much of what is there serves nothing. */
+static flp_status miss(collector *c, const flp_kernel_key *key, const char *what) {
+  char made[FLP_STORE_MADE_BYTES], others[FLP_STORE_MADE_BYTES + 48] = "";
+  FLP_TRY(flp_tuned_read(c->tuned, c->store, c->request->device));
+  if (c->tuned->others)
+    snprintf(others, sizeof others, "; %" PRIu64 " kernels there were %s", c->tuned->others,
+             flp_store_made_by(NULL, c->tuned->sources, made));
+  return flp_fail(FLP_ERROR_UNAVAILABLE, "%s has no %s kernel %s %s%s", c->place, key->arch,
+                  flp_kernel_kind_name(key->kind), what, others);
+}
+
 static flp_status look_up(collector *c, const flp_kernel_key *key, const char *tuned_for, char *bytes,
                           flp_kernel_image *out, int *found) {
   FLP_TRY(key_bytes(key, flp_sources_hash(), tuned_for, bytes));
@@ -42,8 +54,8 @@ static flp_status look_up(collector *c, const flp_kernel_key *key, const char *t
 static flp_status look_up_other(collector *c, const flp_kernel_key *key, char *bytes, flp_kernel_image *out,
                                 int *found) {
   flp_tuned_entry *entry;
-  FLP_TRY(flp_tuned_read(c->request->tuned, c->store, c->request->device));
-  while (!*found && (entry = flp_tuned_find(c->request->tuned, key, c->request->driver_version)) != NULL) {
+  FLP_TRY(flp_tuned_read(c->tuned, c->store, c->request->device));
+  while (!*found && (entry = flp_tuned_find(c->tuned, key, c->request->driver_version)) != NULL) {
     snprintf(bytes, FLP_KEY_BYTES_MAX, "%s", entry->text);
     FLP_TRY(flp_store_get(c->store, bytes, strlen(bytes), out, found));
     c->driver = entry->driver;
@@ -60,6 +72,7 @@ static int may_be_plain(flp_kernel_kind kind) {
 
 static flp_status from_tuned(collector *c, const flp_kernel_key *key, char *bytes, flp_kernel_image *out) {
   int found = 0;
+  char what[FLP_TUNED_FOR_BYTES + 16];
   c->driver = c->request->driver_version;
   FLP_TRY(look_up(c, key, c->device_id, bytes, out, &found));
   if (!found && flp_kind_has(key->kind, FLP_KIND_TUNE)) FLP_TRY(look_up_other(c, key, bytes, out, &found));
@@ -67,17 +80,14 @@ static flp_status from_tuned(collector *c, const flp_kernel_key *key, char *byte
     c->driver = 0;
     FLP_TRY(look_up(c, key, "", bytes, out, &found));
   }
-  if (found) return FLP_OK;
-  return flp_fail(FLP_ERROR_UNAVAILABLE, "%s has no %s kernel %s tuned for %s", c->place, key->arch,
-                  flp_kernel_kind_name(key->kind), c->device_id);
+  snprintf(what, sizeof what, "tuned for %s", c->device_id);
+  return found ? FLP_OK : miss(c, key, what);
 }
 
 static flp_status from_cache(collector *c, const flp_kernel_key *key, char *bytes, flp_kernel_image *out) {
   int found = 0;
   FLP_TRY(look_up(c, key, "", bytes, out, &found));
-  if (found) return FLP_OK;
-  return flp_fail(FLP_ERROR_UNAVAILABLE, "%s has no %s kernel %s for this spec", c->place, key->arch,
-                  flp_kernel_kind_name(key->kind));
+  return found ? FLP_OK : miss(c, key, "for this spec");
 }
 
 static flp_status from_generic(collector *c, const flp_kernel_key *key, char *bytes, flp_kernel_image *out) {
@@ -281,7 +291,8 @@ static flp_status check_tuned(const collector *c, const flp_images *images) {
 
 flp_status flp_images_collect(flp_rung rung, const flp_images_request *request, flp_images *out) {
   memset(out, 0, sizeof *out);
-  collector c = {.request = request};
+  flp_tuned generic = {0};
+  collector c = {.request = request, .tuned = rung == FLP_RUNG_GENERIC ? &generic : request->tuned};
   flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
   int count = flp_kernel_keys_for(request->spec, request->arch, keys);
   flp_tuning_apply(request->tuning, keys, count);
@@ -289,6 +300,7 @@ flp_status flp_images_collect(flp_rung rung, const flp_images_request *request, 
   out->store = c.store;
   for (int i = 0; i < count && status == FLP_OK; i++) status = collect_one(&c, rung, &keys[i], out);
   if (status == FLP_OK && rung == FLP_RUNG_TUNED) status = check_tuned(&c, out);
+  flp_tuned_clear(&generic);
   return status == FLP_OK ? check_together(out) : status;
 }
 

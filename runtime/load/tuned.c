@@ -50,6 +50,8 @@ static int take_key(void *context, const char *key) {
   reading *r = context;
   char text[FLP_KEY_BYTES_MAX + 1];
   uint8_t sources[32];
+  const char *other = flp_store_other_sources(key);
+  if (other && r->tuned->others++ == 0) snprintf(r->tuned->sources, sizeof r->tuned->sources, "%s", other);
   /* Most keys are of no interest, which is seen before they are taken apart. */
   const char *at = strstr(key, r->device);
   flp_tuned_entry entry = {.driver = at ? driver_of(at + r->device_bytes) : 0, .text = text};

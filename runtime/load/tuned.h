@@ -26,6 +26,8 @@ typedef struct flp_tuned {
   flp_tuned_entry *items; /* owned */
   size_t count, capacity;
   int is_read;
+  uint64_t others;  /* entries of other sources, for any device */
+  char sources[65]; /* of the first of them */
 } flp_tuned;
 
 /* The tile configurations that the nearest neighbours give a spec's kernels. */

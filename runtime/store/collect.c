@@ -5,7 +5,6 @@
  * an entry is always safe, since readers hold it open or compile it anew. */
 #include <errno.h>
 #include <fcntl.h>
-#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,10 +62,9 @@ static flp_status current_entry(const uint8_t *bytes, size_t length, int *curren
 }
 
 static flp_status current_cubin(const uint8_t *bytes, size_t length, int *current) {
-  char key[FLP_KEY_BYTES_MAX + 1], sources[STORE_HEX + 1];
+  char key[FLP_KEY_BYTES_MAX + 1];
   FLP_TRY(store_cubin_decode(bytes, length, key, NULL));
-  sodium_bin2hex(sources, sizeof sources, flp_sources_hash(), STORE_DIGEST);
-  *current = strstr(key, sources) != NULL;
+  *current = !flp_store_other_sources(key);
   return FLP_OK;
 }
 

@@ -1,5 +1,5 @@
 /* entry.c: the bytes of an entry file, version 1, and its name. A file is a container (container.c) of the key, a
- * descriptor and PTX without a NUL. And what a listing says of one. */
+ * descriptor and PTX without a NUL. And who made one, and what a listing says of it. */
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,10 +73,24 @@ int store_entry_peek(const uint8_t *bytes, size_t length, char key_out[FLP_KEY_B
   return store_container_peek(&container, bytes, length, key_out);
 }
 
+const char *flp_store_other_sources(const char *key) {
+  static const char name[] = " sources=";
+  const char *at = strstr(key, name);
+  if (!at || strncmp(at + sizeof name - 1, flp_sources_id(), STORE_HEX) == 0) return NULL;
+  return at + sizeof name - 1;
+}
+
+const char *flp_store_made_by(const char *version, const char *sources, char out[FLP_STORE_MADE_BYTES]) {
+  snprintf(out, FLP_STORE_MADE_BYTES, "made by %s%.32s, sources %.16s; this library, flp %s, has %.16s",
+           version ? "flp " : "another flp", version ? version : "", sources, flp_version(), flp_sources_id());
+  return out;
+}
+
 int store_show(flp_store_item *item, flp_status status, flp_store_visit_fn visit, void *context) {
   char reason[1024] = "";
   if (status != FLP_OK) snprintf(reason, sizeof reason, "%s", flp_error_detail());
   item->status = status;
+  item->other_sources = flp_store_other_sources(item->key);
   item->reason = reason;
   return visit(context, item);
 }

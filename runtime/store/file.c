@@ -50,11 +50,12 @@ flp_status store_file_open_directory(const char *path, int writable, int create,
   if (create) make_directories(path);
   int opened = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (opened < 0) {
-    if (absent) *absent = errno == ENOENT;
-    /* A link and a plain file both fail with ENOTDIR when O_DIRECTORY is asked for. */
-    const char *reason =
-        errno == ELOOP || errno == ENOTDIR ? "not a directory (links are not followed)" : strerror(errno);
-    return flp_fail(FLP_ERROR_IO, "%s: %s", path, reason);
+    int reason = errno; /* of a link ENOTDIR, as of a plain file */
+    struct stat st;
+    if (absent) *absent = reason == ENOENT;
+    if (lstat(path, &st) == 0 && S_ISLNK(st.st_mode))
+      return flp_fail(FLP_ERROR_IO, "%s: a link, which is not followed", path);
+    return flp_fail(FLP_ERROR_IO, "%s: %s", path, strerror(reason));
   }
   flp_status status = check_owner(path, writable, opened);
   if (status != FLP_OK) {

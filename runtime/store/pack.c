@@ -60,6 +60,26 @@ static void ignore(const char *path) {
   store_warn(path, "pack %s is ignored: %s", path, flp_error_detail());
 }
 
+static int visit_keys(const flp_pack *pack, flp_store_key_fn visit, void *context) {
+  char key[FLP_KEY_BYTES_MAX + 1];
+  for (uint32_t i = 0; i < pack->entry_count; i++) {
+    memcpy(key, pack->entries[i].key, pack->entries[i].key_bytes);
+    key[pack->entries[i].key_bytes] = 0;
+    if (!visit(context, key)) return 0;
+  }
+  return 1;
+}
+
+/* Warns of a pack of which no plan takes a kernel. Its first key says it for all. */
+static int warn_of_sources(void *path, const char *key) {
+  char made[FLP_STORE_MADE_BYTES];
+  const char *sources = flp_store_other_sources(key);
+  if (!sources) return 0;
+  flp_store_made_by(NULL, sources, made);
+  store_warn(path, "pack %s is of no use: it was %s", (char *)path, made);
+  return 0;
+}
+
 /* The table of an open file. *out is NULL, with OK, if the pack is of no use. The caller holds the lock. */
 static flp_status table_of(const char *path, int fd, const struct stat *stat, const flp_pack **out) {
   *out = NULL;
@@ -71,7 +91,10 @@ static flp_status table_of(const char *path, int fd, const struct stat *stat, co
     memset(&k->stat, 0, sizeof k->stat);
     flp_status status = flp_pack_open(fd, path, &k->pack);
     if (status == FLP_ERROR_MEMORY) return status;
-    if (status != FLP_OK) ignore(path);
+    if (status != FLP_OK)
+      ignore(path);
+    else
+      visit_keys(k->pack, warn_of_sources, k->path);
     k->stat = *stat;
   }
   *out = k->pack;
@@ -141,16 +164,6 @@ flp_status store_pack_get(const flp_store *store, const char *path, const char *
   flp_unlock(FLP_LOCK_PACKS);
   close(fd);
   return status;
-}
-
-static int visit_keys(const flp_pack *pack, flp_store_key_fn visit, void *context) {
-  char key[FLP_KEY_BYTES_MAX + 1];
-  for (uint32_t i = 0; i < pack->entry_count; i++) {
-    memcpy(key, pack->entries[i].key, pack->entries[i].key_bytes);
-    key[pack->entries[i].key_bytes] = 0;
-    if (!visit(context, key)) return 0;
-  }
-  return 1;
 }
 
 flp_status store_pack_each_key(const char *path, flp_store_key_fn visit, void *context, int *stop) {

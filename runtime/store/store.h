@@ -56,6 +56,7 @@ typedef struct flp_store_item {
   uint64_t bytes;
   int64_t modified; /* seconds since the epoch */
   const char *key;  /* key bytes as text, "" if unreadable */
+  const char *other_sources; /* flp_store_other_sources of the key */
   flp_status status; /* OK, or CORRUPT / IO with reason */
   const char *reason;
 } flp_store_item;
@@ -70,6 +71,14 @@ flp_status flp_store_each(flp_store *store, flp_store_visit_fn visit, void *cont
  * there. visit returns 0 to stop, and does not use the store. error: MEMORY */
 typedef int (*flp_store_key_fn)(void *context, const char *key);
 flp_status flp_store_each_key(flp_store *store, flp_store_key_fn visit, void *context);
+
+/* The sources that the key of a kernel or of its machine code names, in 64 hex digits, if they are not this library's,
+ * which then never finds it; else NULL. */
+const char *flp_store_other_sources(const char *key);
+
+/* Says who made such kernels, behind "were" or a comma. version: of flp, or NULL if it is not known. Returns out. */
+enum { FLP_STORE_MADE_BYTES = 192 };
+const char *flp_store_made_by(const char *version, const char *sources, char out[FLP_STORE_MADE_BYTES]);
 
 /* Deletes, in the writable directory, quarantined files, temporary files and locks older than an hour, entries of
  * other source hashes, and then the oldest entries until at most keep_bytes are left (UINT64_MAX: keep all).

@@ -60,6 +60,9 @@ CASES = [  # words, the last one unfinished; what is offered
     (["gen", "--dtype", "="], ["bf16", "fp16", "fp32", "fp64"]),
     (["--dtype", "b"], ["bf16"]),  # the default verb
     (["gen", "--grad", "hidden,w"], ["hidden,weight"]),
+    (["gen", "--grad", "hidden,h"], []),
+    (["tune", "--preset", "al"], ["all"]),
+    (["pack", "build", "--preset", "qwen3-8b,llama-3.1-8"], ["qwen3-8b,llama-3.1-8b"]),
     (["gen", "--arch", "sm_80,sm_90"], ["sm_80,sm_90", "sm_80,sm_90a"]),
     (["tune", "--mode", ""], ["save", "stream", "direction"]),
     (["run", "--entropy", ""], ["none", "forward"]),
@@ -122,6 +125,7 @@ FISH = [("flpgen pa", ["pack"]), ("flpgen pack ", ["build", "inspect", "install"
         ("flpgen gen --templ", ["--template-dir"]), ("flpgen gen --dtype ", ["bf16", "fp16", "fp32", "fp64"]),
         ("flpgen gen --dtype=b", ["--dtype=bf16"]), ("flpgen --dtype b", ["bf16"]),
         ("flpgen gen --grad hidden,w", ["hidden,weight"]), ("flpgen cache v", ["verify"]),
+        ("flpgen gen --grad hidden,hid", []), ("flpgen tune --preset=al", ["--preset=all"]),
         ("flpgen loss show gr", ["grpo"]), ("flpgen pack verify o", ["one.flpp", "out/", "own.lua"]),
         ("flpgen gen --out o", ["out/"]), ("flpgen gen --loss ow", ["own.lua"])]
 

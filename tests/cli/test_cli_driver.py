@@ -1,4 +1,7 @@
 """flpgen on a scripted stand-in for libcuda: which rung runs, what a failing driver is reported as."""
+import shutil
+from pathlib import Path
+
 import pytest
 
 from flpgen_tool import FAKE, flpgen, needs_fake, needs_flpgen
@@ -126,3 +129,33 @@ def test_explain_of_a_mode_is_what_the_plan_answers(compiled, budget):
 def test_explain_without_the_device_that_is_asked_for(tmp_path):
     missing = on_fake("explain", "--vocab", 4000, "--hidden", 64, "--json", "--device", "5", cache=tmp_path)
     assert missing.code == 0 and missing.json()["plan"] is None and "5" in missing.json()["plan_error"]
+
+
+@pytest.mark.parametrize("verb", ["run --demo --rows 4 --json", "explain --json", "check --rows 4", "bench -q"])
+def test_plans_take_templates_of_a_folder(tmp_path, verb):
+    """Kernels of these alone, whatever the cache has: a mistake in them shows."""
+    mine, words = tmp_path / "mine", [*verb.split(), "--vocab", 1000, "--hidden", 64]
+    shutil.copytree(Path(__file__).resolve().parents[2] / "templates", mine)
+    (mine / "portable/forward.lua").write_text("error('on purpose')")
+    assert flpgen("gen", *words[-4:], "--install-cache", cache=tmp_path / "cache").code == 0
+    done = on_fake(*words, "--template-dir", mine, cache=tmp_path / "cache")
+    assert done.code and "portable/forward.lua:1: on purpose" in done.out + done.err
+
+
+def test_kernels_of_a_folder_are_kept_apart(tmp_path):
+    mine = tmp_path / "mine"
+    shutil.copytree(Path(__file__).resolve().parents[2] / "templates", mine)
+    (mine / "portable/forward.lua").write_text("local unused = 1\n" + (mine / "portable/forward.lua").read_text())
+    ids = [on_fake(*DEMO, *option, cache=tmp_path / "cache").json()["plan_id"]
+           for option in ([], ["--template-dir", mine], ["--template-dir", mine], [])]
+    assert ids[0] == ids[3] != ids[1] == ids[2]
+    assert flpgen("cache", "ls", "--json", cache=tmp_path / "cache").json()["other_sources"] == 2
+    records = [on_fake("check", "--op", "scale", *option, "--json", cache=tmp_path / "cache").json()
+               for option in ([], ["--template-dir", mine])]
+    assert records[0]["sources_hash"] != records[1]["sources_hash"]
+
+
+@pytest.mark.parametrize("rung, code", [("heuristic", 3), ("jit", 0)])
+def test_doctor_leaves_the_cache_as_it_is(tmp_path, rung, code):
+    done = on_fake("doctor", "--require", rung, cache=tmp_path / "cache")
+    assert done.code == code and "a plan takes rung jit" in done.out and not list(tmp_path.iterdir())

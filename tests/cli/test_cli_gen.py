@@ -126,6 +126,8 @@ def test_gen_reports_what_becomes_of_the_kernels(tmp_path):
 
 def test_emit_without_out_prints_the_text():
     done = flpgen("gen", *SMALL, "--emit", "ptx")
+    assert done.err == "flpgen gen: 2 modules, one behind the other; --out DIR writes each to a file of its own\n"
+    assert flpgen("gen", "--op", "select", "--vocab", 1000, "--emit", "ir").err == ""
     assert done.code == 0 and done.out.count(".version") == 2
     assert flpgen("gen", *SMALL, "--emit", "ir", "--json").json()["kernels"][1]["ir"].count("define") >= 1
 

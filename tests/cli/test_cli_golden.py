@@ -40,6 +40,7 @@ def steady(verb, text, root):
         text = SIZE.sub(blot, text)
     if verb == "cache":
         text = by_entry(DATE.sub(blot, text))
+    text = text.replace(f"flp {VERSION}", "flp #")
     text = re.sub(r"\d+ ms a small module", "# ms a small module", text)
     text = re.sub(r"CPU rung( +)ok( +).*", r"CPU rung\1ok\2#", text)
     text = re.sub(r"LLVM [\d.]+", "LLVM #", text)

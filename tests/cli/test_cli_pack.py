@@ -9,9 +9,10 @@ import subprocess
 
 import pytest
 
-from flpgen_pack_tool import build, entries_of, pack, shared
+from flpgen_pack_tool import build, entries_of, of_other_sources, pack, shared
 from flpgen_tool import FAKE, FLPGEN, HANG, findings, flpgen, needs_fake, needs_flpgen
 from preloaded import preloaded
+from tree_version import VERSION
 
 FAILURES = os.environ.get("FLP_TEST_FAKE_FAILURES", "")
 PTXAS = os.environ.get("FLP_PTXAS", "")
@@ -217,6 +218,8 @@ def test_links_and_directories_are_refused(tmp_path, made):
     (tmp_path / "link.flpp").symlink_to(made)
     done = pack("install", tmp_path / "link.flpp", "--dir", tmp_path / "cache")
     assert done.code == 4 and "a link, which is not followed" in done.err
+    found = flpgen("doctor", "--json", FLP_CACHE_PATH=f"{tmp_path / 'link.flpp'}").json()["paths"][0]
+    assert found["problem"] == f"{tmp_path / 'link.flpp'}: a link, which is not followed" and not found["usable"]
     assert pack("verify", tmp_path).code == 4
     os.mkfifo(tmp_path / "fifo")
     assert pack("verify", tmp_path / "fifo").code == 4
@@ -247,7 +250,7 @@ def test_doctor_trusts_nobody_of_itself(tmp_path, made, key_file):
 # ---- installing ----
 
 @pytest.mark.first
-@pytest.mark.parametrize("mask, folder, file", [(0o022, 0o755, 0o644), (0o077, 0o700, 0o600), (0o002, 0o755, 0o644)])
+@pytest.mark.parametrize("mask, folder, file", [(0o002, 0o755, 0o644), (0o077, 0o700, 0o600), (0o022, 0o755, 0o644)])
 def test_a_directory_of_ones_choice_is_made_as_the_umask_reports(tmp_path, made, mask, folder, file):
     """What an image's build installs, another user must be able to read; the cache of a user is for nobody else."""
     before = os.umask(mask)
@@ -255,6 +258,7 @@ def test_a_directory_of_ones_choice_is_made_as_the_umask_reports(tmp_path, made,
         assert pack("install", made, "--dir", tmp_path / "served" / "kernels").code == 0
         assert flpgen("gen", *SPEC, "--out", tmp_path / "made").code == 0
         assert pack("install", made, cache=tmp_path / "cache").code == 0
+        assert stat.S_IMODE(build(tmp_path / "a.flpp", "--from", made).stat().st_mode) == file
         assert flpgen("gen", *SPEC, "--install-cache", cache=tmp_path / "another").code == 0
     finally:
         os.umask(before)
@@ -458,3 +462,35 @@ def test_cache_verbs_read_packs(tmp_path, made):
     assert {entry["directory"] for entry in listed["entries"]} == {str(made)}
     bad = spoil(made, tmp_path / "bad.flpp", lambda data: data.__delitem__(-1))
     assert flpgen("cache", "verify", FLP_CACHE_PATH=str(bad)).code == 4
+
+
+# ---- what another flp has made ----
+
+@needs_fake
+@pytest.mark.parametrize("command, setting, who, code", [
+    ("pack verify {other}", "", "flp 9.9.9", 0), ("pack install {other} --dir {kept}", "", "flp 9.9.9", 0),
+    ("cache ls --dir {kept}", "", "another flp", 0), ("cache verify --dir {kept}", "", "another flp", 0),
+    ("run --demo --vocab 1000 --hidden 64 --rows 4", "CACHE_PATH={other}", "another flp", 0),
+    ("doctor", "CACHE_PATH={other}", "flp 9.9.9", 3), ("doctor", "CACHE_PATH={kept}", "another flp", 3),
+    ("doctor", "CACHE_PATH={made}:{other}", "flp 9.9.9", 0), ("doctor", "CACHE_DIR={kept}", "another flp", 0),
+    ("doctor --require heuristic", "CACHE_PATH={other}", "another flp", 3),
+    ("doctor --require heuristic", "CACHE_DIR={kept}", "another flp", 3),
+    ("doctor", "GENERIC_DIR={kept}", "another flp", 4)])
+def test_kernels_of_other_sources_are_named_as_such(tmp_path, made, command, setting, who, code):
+    places = {"made": made, "kept": tmp_path / "kept"}
+    places["other"] = of_other_sources(made, tmp_path / "other.flpp", **{VERSION: "9.9.9"})
+    installed = pack("install", places["other"], "--dir", places["kept"], "--json").json()
+    assert installed["of_no_use"].startswith("made by flp 9.9.9, sources 0123456789abcdef")
+    name, _, value = f"FLP_{setting}".partition("=")
+    before = names(places["kept"])
+    done = flpgen(*command.format(**places).split(), FLP_CUDA_LIBRARY=FAKE, **{name: value.format(**places)})
+    assert f"made by {who}, sources 0123456789abcdef; this library, flp {VERSION}, has " in done.out
+    assert done.code == code and ("0123456789abcdef" in done.err or code == 0), done.err
+    assert names(places["kept"]) == before
+
+
+def test_doctor_fails_where_all_that_is_given_is_a_pack_of_another_format(tmp_path, made):
+    other = spoil(made, tmp_path / "other.flpp", lambda data: data.__setitem__(8, 99))
+    done = flpgen("doctor", FLP_CACHE_PATH=f"{other}")
+    assert done.code == 3 and done.err.startswith(f"flpgen doctor: FLP_CACHE_PATH: {other}: descriptor format is 99")
+    assert flpgen("doctor", FLP_CACHE_PATH=f"{other}:{made}").code == 0

@@ -132,7 +132,7 @@ def test_doctor_of_a_cache_that_is_a_file(tmp_path):
     path.write_text("")
     done = flpgen("doctor", cache=path, **NO_GPU)
     row = next(line for line in done.out.splitlines() if line.startswith("cache "))
-    assert row.split()[1] == "no" and "not a directory" in row
+    assert row.split()[1] == "no" and "Not a directory" in row
     assert flpgen("doctor", "--json", cache=path, **NO_GPU).json()["cache"]["exists"] is False
 
 
@@ -157,7 +157,7 @@ def test_doctor_as_a_health_check(tmp_path, arguments, settings, code, why):
 
 def test_doctor_names_a_missing_driver_once():
     done = flpgen("doctor", **NO_GPU)
-    assert "pinned" not in done.out
+    assert "pinned" not in done.out + flpgen("doctor", "--json", **NO_GPU).out
     assert done.out.count("no GPU rung: no NVIDIA driver (/nonexistent/libcuda.so.1: cannot open shared object file") == 1
 
 

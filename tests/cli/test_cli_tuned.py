@@ -125,7 +125,7 @@ def test_doctor_lists_paths_and_what_was_tuned(tmp_path, pack):
     assert [path["usable"] for path in found] == [True, False, False, False, True]
     packed = found[0]
     assert packed["name"] == "a set" and packed["signed"] and not packed["trusted"], "no key is trusted"
-    assert packed["tuned_here"] == 3 and packed["tuned_elsewhere"] == packed["tuned_before"] == 0
+    assert packed["tuned_here"] == 3 and packed["tuned_elsewhere"] == packed["other_sources"] == 0
     assert packed["entries"] > 6
     assert "lets other users write" in found[1]["problem"] and found[2]["problem"] == "not there"
     assert "no pack" in found[3]["problem"]

@@ -56,7 +56,8 @@ BELOW = {
     "gen/cli/call": [*RUNTIME, "gen/cli/shared"],
     "gen/cli/kernels": [*RUNTIME, "gen", "gen/cli/shared", "gen/cli/call"],
     **{f"gen/cli/{verb}": [*SHARED, "gen/cli", "gen/cli/tensors"]
-       for verb in ("gen", "cache", "loss", "bench", "check", "explain", "completion")},
+       for verb in ("gen", "cache", "loss", "bench", "check", "explain")},
+    "gen/cli/completion": [*SHARED, "gen/cli", "gen/cli/presets"],
     "gen/cli/run": [*SHARED, "gen/cli", "gen/cli/tensors", "gen/cli/bench"],
     "gen/cli/pack": [*SHARED, "gen/cli", "gen/cli/keys", "gen/cli/presets"],
     "gen/cli/sign": [*RUNTIME, "gen/cli", "gen/cli/keys", "gen/cli/shared"],

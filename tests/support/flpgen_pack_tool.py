@@ -1,6 +1,8 @@
 """Runs flpgen pack and looks into what it made."""
 import functools
+import hashlib
 import os
+import struct
 import tempfile
 from pathlib import Path
 
@@ -27,3 +29,15 @@ def shared(*arguments):
 
 def entries_of(path):
     return pack("inspect", path, "--json").json()["entries"]
+
+
+def of_other_sources(made, path, **manifest):
+    """The pack as another flp would have made it. manifest: texts of its manifest in place of others as long"""
+    data = made.read_bytes()
+    sources, other = pack("inspect", made, "--json").json()["manifest"]["sources"], "0123456789abcdef" * 4
+    at = 40 + sum(struct.unpack_from("<2I", data, 12))  # behind head, manifest and index: their digest
+    table = data[:at].replace(sources.encode(), other.encode()).replace(bytes.fromhex(sources), bytes.fromhex(other))
+    for old, new in manifest.items():
+        table = table.replace(old.encode(), new.encode())
+    path.write_bytes(table + hashlib.sha256(table).digest() + data[at + 32:])
+    return path

@@ -27,6 +27,7 @@ static const struct argp_option options[] = {
     CLI_OPTION(CHUNK_ROWS, 2),
     CLI_OPTION(CHUNK_VOCAB, 2),
     {"rung", CLI_KEY_RUNG, "NAME", 0, "auto (default), tuned, heuristic, jit or generic", 2},
+    CLI_OPTION(TEMPLATES, 2),
     CLI_OPTION(DEVICE, 2),
     {NULL, 0, NULL, 0, "How:", 3},
     {"burst-ms", KEY_BURST, "MS", 0, "least length of a burst of calls; default 75", 3},
@@ -83,6 +84,7 @@ static flp_status bench(bench_args *args, const char *command) {
   FLP_TRY(cli_spec_args_resolve(&args->spec));
   FLP_TRY(cli_spec_check_tiling("--tune", args->spec.tune, &args->spec.spec));
   if (args->row_count == 0) args->rows[args->row_count++] = 8192;
+  FLP_TRY(cli_templates_use(&args->options));
   if (args->write_rows) return bench_write_rows(args);
   if (args->peers) return bench_peers(args);
   FLP_TRY(cli_spec_args_tune(&args->spec, &args->options));

@@ -3,10 +3,12 @@
  * Invariant: what the Python command has no option for is refused here, never dropped. */
 #include <errno.h>
 #include <inttypes.h>
+#include <spawn.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "gen/cli/bench/bench.h"
@@ -64,7 +66,7 @@ static flp_status check_fields(const bench_args *args) {
       {options->mode && options->mode != cli_spec_args_kept(&args->spec, (flp_mode)0), "--mode"},
       {options->chunk_rows != 0, "--chunk-rows"},
       {options->chunk_vocab != 0, "--chunk-vocab"},
-      {options->rung != FLP_RUNG_AUTO, "--rung"},
+      {options->rung != FLP_RUNG_AUTO, "--rung or --template-dir"},
       {args->spec.tune != NULL, "--tune"},
       {spec->listed, "--keep-set"},
       {spec->targets > 1, "--targets"},
@@ -114,12 +116,27 @@ static void add_rest(command *c, const bench_args *args) {
   if (args->json) add(c, "--json=%s", args->json);
 }
 
+/* Python itself would end with words of its own. error: UNAVAILABLE; OK if it cannot be started, which comes again */
+static flp_status check_package(const char *python) {
+  static char option[] = "-c", code[] = "import importlib.util, sys; sys.exit(importlib.util.find_spec('flp') is None)";
+  char *const argv[] = {(char *)python, option, code, NULL};
+  pid_t child;
+  int state = 0;
+  if (posix_spawnp(&child, python, NULL, NULL, argv, environ) != 0) return FLP_OK;
+  while (waitpid(child, &state, 0) < 0 && errno == EINTR) continue;
+  if (state == 0) return FLP_OK;
+  return flp_fail(FLP_ERROR_UNAVAILABLE,
+                  "--peers: %s has no package flp, which measures them; FLP_PYTHON names a Python that has", python);
+}
+
 flp_status bench_peers(const bench_args *args) {
   const char *python = getenv("FLP_PYTHON");
   command c = {.count = 0};
   char text[TEXT_BYTES + 1];
   FLP_TRY(check_fields(args));
-  add(&c, "%s", python && python[0] ? python : "python3");
+  if (!python || !python[0]) python = "python3";
+  FLP_TRY(check_package(python));
+  add(&c, "%s", python);
   add(&c, "-m");
   add(&c, "flp.bench");
   add(&c, "--peers=%s", args->peers);

@@ -9,6 +9,7 @@
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/option_args.h"
 #include "gen/cli/shared/table.h"
+#include "gen/cli/shared/text.h"
 #include "gen/cli/verbs.h"
 #include "runtime/store/internal.h"
 
@@ -21,7 +22,8 @@ typedef struct cache_args {
 } cache_args;
 
 static const struct argp_option options[] = {
-    {"keep", KEY_KEEP, "SIZE", 0, "gc: the most bytes to keep, " FLP_BYTES_FORMS "; default all", 0},
+    {"keep", KEY_KEEP, "SIZE", 0,
+     "gc: the most bytes to keep of what plans take, " FLP_BYTES_FORMS "; default all of that", 0},
     {"dir", CLI_TEXT(cache_args, directory), "DIR", 0,
      "look at this directory in place of FLP_CACHE_DIR and FLP_CACHE_PATH", 0},
     {"json", CLI_SWITCH(cache_args, json), NULL, 0, "print one JSON document", 0},
@@ -50,7 +52,8 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 typedef struct listing {
   cli_table table;
   json_t *entries; /* NULL when a table is made */
-  uint64_t count, bytes, bad;
+  uint64_t count, bytes, bad, others; /* others: of other sources */
+  char made[FLP_STORE_MADE_BYTES];    /* by whom, the first of them */
 } listing;
 
 /* The value of " name=" in key text; "-" if absent. */
@@ -87,15 +90,16 @@ static void add_table_row(listing *list, const flp_store_item *item) {
   cli_table_add(&list->table, file, kind, key_field(item->key, "arch", arch, sizeof arch),
                 key_field(item->key, "dtype", dtype, sizeof dtype), item->key[0] && !is_cubin ? shape : "-",
                 key_field(item->key, "tuned", tuned, sizeof tuned), cli_bytes((double)item->bytes).text, when,
-                item->status == FLP_OK ? "ok" : "bad", NULL);
+                item->status != FLP_OK ? "bad" : item->other_sources ? "no use" : "ok", NULL);
   if (item->status != FLP_OK) cli_table_note(&list->table, "%s", item->reason ? item->reason : "");
 }
 
 static json_t *item_json(const flp_store_item *item) {
-  return json_pack("{s:o, s:o, s:b, s:o, s:I, s:o, s:s, s:o}", "directory", cli_json_text(item->directory), "file",
+  return json_pack("{s:o, s:o, s:b, s:o, s:I, s:o, s:s, s:o, s:b}", "directory", cli_json_text(item->directory), "file",
                    cli_json_text(item->file), "writable", item->writable, "bytes", cli_json_count(item->bytes),
                    "modified", (json_int_t)item->modified, "key", cli_json_text(item->key), "status",
-                   flp_status_name(item->status), "reason", cli_json_text(item->reason ? item->reason : ""));
+                   flp_status_name(item->status), "reason", cli_json_text(item->reason ? item->reason : ""),
+                   "other_sources", item->other_sources != NULL);
 }
 
 static int visit(void *context, const flp_store_item *item) {
@@ -103,6 +107,7 @@ static int visit(void *context, const flp_store_item *item) {
   list->count++;
   list->bytes += item->bytes;
   list->bad += item->status != FLP_OK;
+  if (item->other_sources && list->others++ == 0) flp_store_made_by(NULL, item->other_sources, list->made);
   if (list->entries)
     json_array_append_new(list->entries, item_json(item));
   else
@@ -131,14 +136,16 @@ static flp_status list_entries(const cache_args *args, int verify) {
   flp_store_close(store);
   if (args->json && status == FLP_OK) {
     status =
-        cli_json_print(json_pack("{s:I, s:o, s:I, s:o}", "entries_count", (json_int_t)list.count, "bytes",
-                                 cli_json_count(list.bytes), "bad", (json_int_t)list.bad, "entries", list.entries));
+        cli_json_print(json_pack("{s:I, s:o, s:I, s:I, s:o}", "entries_count", (json_int_t)list.count, "bytes",
+                                 cli_json_count(list.bytes), "bad", (json_int_t)list.bad, "other_sources",
+                                 (json_int_t)list.others, "entries", list.entries));
   } else if (args->json) {
     json_decref(list.entries);
   } else {
     cli_table_finish(&list.table);
     printf("%llu entries, %s, %llu bad\n", (unsigned long long)list.count, cli_bytes((double)list.bytes).text,
            (unsigned long long)list.bad);
+    if (list.others) cli_print(2, "%llu of no use here: %s", (unsigned long long)list.others, list.made);
   }
   if (status == FLP_OK && verify && list.bad)
     status = flp_fail(FLP_ERROR_CORRUPT, "%llu of %llu entries are bad", (unsigned long long)list.bad,
@@ -166,8 +173,8 @@ const cli_values cli_cache_argp = {
     .argp.doc =
         "Lists, verifies or cleans the kernel cache."
         "\vEntries are kernels and, as `cubin`, machine code that was made of them here. "
-        "verify reads every entry and fails if one is bad; gc removes quarantined and stale files, "
-        "then the oldest entries of the writable directory. list is ls.\n\n"
+        "verify reads every entry and fails if one is bad. What flp of other sources made is sound and of no use; gc "
+        "removes it, quarantined and stale files, then the oldest entries of the writable directory. list is ls.\n\n"
         "Examples:\n"
         "  flpgen cache ls\n"
         "  flpgen cache gc --keep 1G\n\n" CLI_EXIT_HELP};

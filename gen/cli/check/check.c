@@ -43,6 +43,7 @@ static const struct argp_option options[] = {
     {"seed", KEY_SEED, "S", 0, "of the random data; default 1", 2},
     {NULL, 0, NULL, 0, "Execution:", 3},
     {"rung", CLI_KEY_RUNG, "NAME", 0, "only this one: tuned, heuristic, jit, generic or eager; default all", 3},
+    CLI_OPTION(TEMPLATES, 3),
     CLI_OPTION(DEVICE, 3),
     CLI_OPTION(THREADS, 3),
     {"jobs", KEY_JOBS, "N", 0,
@@ -192,6 +193,7 @@ static flp_status run_check(check_args *args, const char *command, check_report 
   args->given.mode = args->how.options.mode; /* of cases, as chunks are */
   FLP_TRY(resolve(args));
   FLP_TRY(cli_spec_args_tune(&args->spec, &args->how.options));
+  FLP_TRY(cli_templates_use(&args->how.options));
   if (args->json) FLP_TRY(cli_record_probe(args->json));
   FLP_TRY(check_session_run(args, report));
   if (report->incomplete) return flp_fail(FLP_ERROR_MEMORY, "out of memory for the findings");

@@ -18,6 +18,11 @@ static void write_head(FILE *out) {
       "  end\n"
       "  test \"$verb\" = \"$argv[1]\"\n"
       "end\n"
+      "function __flpgen_list\n"
+      "  set -l given (commandline -tc | string replace -r -- '^--[^=]*=' '' | string split ,)\n"
+      "  set -e given[-1]\n"
+      "  __fish_append , (for word in $argv; contains -- $word $given; or echo $word; end)\n"
+      "end\n"
       "complete -c flpgen -f\n",
       out);
 }
@@ -42,7 +47,7 @@ static void write_names(FILE *out, const char *at, const cli_action *names) {
 static const char *const AROUND[][2] = {[COMPLETION_NOTHING] = {"", ""},
                                         [COMPLETION_ANY] = {" -x", ""},
                                         [COMPLETION_WORD] = {" -x -a '", "'"},
-                                        [COMPLETION_LIST] = {" -x -a '(__fish_append , ", ")'"},
+                                        [COMPLETION_LIST] = {" -x -a '(__flpgen_list ", ")'"},
                                         [COMPLETION_LOSS] = {" -x -a '", " (__fish_complete_suffix .lua)'"},
                                         [COMPLETION_FILE] = {" -r -F", ""},
                                         [COMPLETION_DIRECTORY] = {" -x -a '(__fish_complete_directories)'", ""}};

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "gen/cli/completion/completion.h"
+#include "gen/cli/presets/presets.h"
 #include "gen/cli/shared/text.h"
 #include "runtime/base/fields.h"
 #include "runtime/kernel/arch.h"
@@ -43,6 +44,16 @@ static void losses(completion_value *out) {
   for (int i = 0; flp_loss_builtin(i); i++) add_word(out, flp_loss_builtin(i));
 }
 
+static flp_status add_preset(void *out, const cli_preset *preset) {
+  add_word(out, preset->name);
+  return FLP_OK;
+}
+
+static void presets(completion_value *out) {
+  add_word(out, "all");
+  (void)cli_presets_each(NULL, "all", add_preset, out); /* those built in are read without an error */
+}
+
 /* ---- options by name, the first row that fits; then by what their argument is called ---- */
 
 static const struct {
@@ -62,7 +73,8 @@ static const struct {
                {NULL, "mode", COMPLETION_WORD, NULL, backward_modes},
                {"loss", "arch", COMPLETION_WORD, NULL, arches},
                {NULL, "arch", COMPLETION_LIST, NULL, arches},
-               {NULL, "loss", COMPLETION_LOSS, NULL, losses}};
+               {NULL, "loss", COMPLETION_LOSS, NULL, losses},
+               {NULL, "preset", COMPLETION_LIST, NULL, presets}};
 
 static const struct {
   const char *argument;

@@ -62,8 +62,9 @@ typedef struct doctor_args {
 } doctor_args;
 
 static void set_finding(finding *out, flp_status status, const char *good) {
+  char text[CLI_REASON_BYTES];
   out->works = status == FLP_OK;
-  snprintf(out->text, sizeof out->text, "%s", status == FLP_OK ? good : flp_error_detail());
+  snprintf(out->text, sizeof out->text, "%s", status == FLP_OK ? good : cli_reason_text(flp_error_detail(), text));
 }
 
 static void examine_driver(examination *out) {
@@ -113,7 +114,11 @@ static int count_entry(void *context, const flp_store_item *item) {
   directory *out = context;
   out->entries++;
   out->bytes += item->bytes;
-  if (item->status != FLP_OK && out->bad++ == 0)
+  int is_bad = item->status != FLP_OK || (item->other_sources && !item->writable); /* what nobody makes anew */
+  if (!is_bad || out->bad++ != 0) return 1;
+  if (item->status == FLP_OK)
+    flp_store_made_by(NULL, item->other_sources, out->bad_reason);
+  else
     snprintf(out->bad_reason, sizeof out->bad_reason, "%s",
              item->reason ? item->reason : flp_status_name(item->status));
   return 1;
@@ -138,17 +143,28 @@ static void examine_directory(const char *path, int writable, directory *out) {
   flp_store_close(store);
 }
 
-/* Plans a small spec on every rung. */
-static void examine_rungs(examination *out) {
+/* Plans a small spec from the caches of every plan, and changes none of them. */
+static flp_status plan_small(flp_options options, flp_plan **plan) {
   flp_spec spec = FLP_SPEC_INIT;
+  flp_setting cache, list;
+  char caches[sizeof cache.value + sizeof list.value + 1];
   spec.vocab = 1024;
   spec.hidden = 64;
-  for (int rung = FLP_RUNG_TUNED; rung <= FLP_RUNG_EAGER; rung++) {
+  flp_setting_get(FLP_SETTING_CACHE_DIR, &cache);
+  flp_setting_get(FLP_SETTING_CACHE_PATH, &list);
+  snprintf(caches, sizeof caches, "%s%s%s", list.value, list.value[0] ? ":" : "", cache.value);
+  options.cache_dir = "";
+  options.cache_path = caches;
+  return flp_plan_create(&spec, &options, plan);
+}
+
+static void examine_rungs(examination *out, flp_rung first, flp_rung last) {
+  for (int rung = first; rung <= (int)last; rung++) {
     flp_options options = FLP_OPTIONS_INIT;
     options.rung = (flp_rung)rung;
     if (rung == FLP_RUNG_EAGER) options.device = FLP_DEVICE_HOST;
     flp_plan *plan = NULL;
-    flp_status status = flp_plan_create(&spec, &options, &plan);
+    flp_status status = plan_small(options, &plan);
     set_finding(&out->rungs[rung], status, "works");
     flp_plan_destroy(plan);
     out->any_rung |= status == FLP_OK;
@@ -157,13 +173,10 @@ static void examine_rungs(examination *out) {
 
 /* The plan that a program gets which asks for nothing. */
 static void examine_plan(examination *out) {
-  flp_spec spec = FLP_SPEC_INIT;
-  spec.vocab = 1024;
-  spec.hidden = 64;
   flp_options options = FLP_OPTIONS_INIT;
   options.host_fallback = 1;
   flp_plan *plan = NULL;
-  flp_status status = flp_plan_create(&spec, &options, &plan);
+  flp_status status = plan_small(options, &plan);
   set_finding(&out->plan, status, status == FLP_OK ? flp_rung_name(flp_plan_get_rung(plan)) : "");
   flp_plan_destroy(plan);
 }
@@ -175,8 +188,10 @@ static void examine(examination *out) {
   examine_driver(out);
   examine_generator(out);
   set_finding(&out->eager, FLP_OK, flp_eager_describe());
-  examine_rungs(out);
+  /* What a trial generates stays in memory, where plans look first: so rungs that need a cache come before that. */
+  examine_rungs(out, FLP_RUNG_TUNED, FLP_RUNG_HEURISTIC);
   examine_plan(out);
+  examine_rungs(out, FLP_RUNG_JIT, FLP_RUNG_EAGER);
   examine_directory(cache.value, 1, &out->cache);
   examine_directory(generic.value, 0, &out->generic);
   out->path_count = doctor_paths_examine(out->devices, out->device_count, out->paths);
@@ -268,11 +283,11 @@ static void add_directory(cli_table *table, const char *name, const directory *i
 
 static void print_parts(const examination *in) {
   cli_table table;
-  char generator[DETAIL_BYTES + 64], driver[CLI_REASON_BYTES];
+  char generator[DETAIL_BYTES + 64];
   cli_table_start(&table, "part", "state", "what", "where", NULL);
   cli_table_may_move(&table, 3, "");
   cli_table_add(&table, "flpgen", "ok", flp_version(), NULL);
-  cli_table_add(&table, "driver", state_of(&in->driver), cli_reason_text(in->driver.text, driver), NULL);
+  cli_table_add(&table, "driver", state_of(&in->driver), in->driver.text, NULL);
   for (int i = 0; i < in->device_count; i++) {
     const flp_device *device = &in->devices[i];
     cli_table_addf(&table, "GPU %d\tok\t%s, sm_%d%d, %d multiprocessors, %s", i, device->name, device->major,
@@ -292,18 +307,16 @@ static void print_parts(const examination *in) {
 /* Rungs, and in one line those that lack a driver. */
 static void print_rungs(const examination *in) {
   cli_table table;
-  char text[CLI_REASON_BYTES], driver[CLI_REASON_BYTES] = "";
-  if (!in->driver.works) cli_reason_text(in->driver.text, driver);
+  const char *driver = in->driver.works ? "" : in->driver.text;
   cli_table_start(&table, "rung", "state", "for a spec of bf16 V=1024 D=64", NULL);
   for (int rung = FLP_RUNG_TUNED; rung <= FLP_RUNG_EAGER; rung++) {
     const finding *found = &in->rungs[rung];
-    if (found->works || strcmp(cli_reason_text(found->text, text), driver) != 0)
-      cli_table_add(&table, flp_rung_name((flp_rung)rung), state_of(found), found->works ? found->text : text, NULL);
+    if (found->works || strcmp(found->text, driver) != 0)
+      cli_table_add(&table, flp_rung_name((flp_rung)rung), state_of(found), found->text, NULL);
   }
   cli_table_finish(&table);
   if (driver[0]) cli_print(2, "no GPU rung: %s", driver);
-  cli_print(2, in->plan.works ? "a plan takes rung %s" : "a plan fails: %s",
-            in->plan.works ? in->plan.text : cli_reason_text(in->plan.text, text));
+  cli_print(2, in->plan.works ? "a plan takes rung %s" : "a plan fails: %s", in->plan.text);
 }
 
 static void print_settings(void) {
@@ -335,8 +348,21 @@ static void print_text(const examination *in) {
 /* 1 if a cache or a pack holds kernels, or kernels tuned for a device of this machine. */
 static int has_kernels(const examination *in, int tuned) {
   for (int i = 0; i < in->path_count; i++)
-    if (!in->paths[i].problem[0] && (tuned ? in->paths[i].tuned_here : in->paths[i].entries)) return 1;
+    if (!in->paths[i].problem[0] &&
+        (tuned ? in->paths[i].tuned_here : in->paths[i].entries > in->paths[i].other_sources))
+      return 1;
   return 0;
+}
+
+/* Packs that are of no use, or a directory that another flp filled, and not a kernel that a plan would take. */
+static flp_status check_paths(const examination *in) {
+  if (has_kernels(in, 0)) return FLP_OK;
+  for (int i = 0; i < in->path_count; i++) {
+    const doctor_path *path = &in->paths[i];
+    if (path->problem[0] && (path->is_pack || path->other_sources))
+      return flp_fail(FLP_ERROR_UNAVAILABLE, "FLP_CACHE_PATH: %s", path->problem);
+  }
+  return FLP_OK;
 }
 
 /* Whether the rung works for the spec that was tried, or has kernels for others. */
@@ -353,29 +379,28 @@ static int any_gpu_rung(const examination *in) {
 
 /* who: what asks for the rung. error: UNAVAILABLE */
 static flp_status require(const examination *in, const char *who, int rung) {
-  char text[CLI_REASON_BYTES];
   if (rung == REQUIRE_NOTHING) return FLP_OK;
   if (rung == CLI_REQUIRE_GPU)
     return any_gpu_rung(in) ? FLP_OK
                             : flp_fail(FLP_ERROR_UNAVAILABLE, "%s: no GPU rung works: %s", who,
-                                       cli_reason_text(in->rungs[FLP_RUNG_GENERIC].text, text));
+                                       in->rungs[FLP_RUNG_GENERIC].text);
   if (rung_works(in, rung)) return FLP_OK;
   return flp_fail(FLP_ERROR_UNAVAILABLE, "%s: rung %s does not work: %s", who, flp_rung_name((flp_rung)rung),
-                  cli_reason_text(in->rungs[rung].text, text));
+                  in->rungs[rung].text);
 }
 
 /* What --require, FLP_FORCE and FLP_STRICT ask for. */
 static flp_status judge(const examination *in, const doctor_args *args) {
   flp_setting force;
   int forced = FLP_RUNG_AUTO;
-  char text[CLI_REASON_BYTES];
   if (!in->any_rung) return flp_fail(FLP_ERROR_UNAVAILABLE, "no rung works");
   FLP_TRY(require(in, "--require", args->require));
   flp_setting_get(FLP_SETTING_FORCE, &force);
   if (force.value[0]) FLP_TRY(cli_parse_choice("FLP_FORCE", force.value, FLP_RUNG_WORDS, &forced));
   if (forced != FLP_RUNG_AUTO) return require(in, "FLP_FORCE", forced);
+  FLP_TRY(check_paths(in));
   if (!in->plan.works && !(in->device_count && has_kernels(in, 0))) /* else they may be those that a program needs */
-    return flp_fail(FLP_ERROR_UNAVAILABLE, "%s", cli_reason_text(in->plan.text, text));
+    return flp_fail(FLP_ERROR_UNAVAILABLE, "%s", in->plan.text);
   if (!is_all_bad(&in->generic)) return FLP_OK; /* bad entries of the cache are made anew */
   return flp_fail(FLP_ERROR_CORRUPT, "%s: not one of %llu generic kernels can be used: %s", in->generic.path,
                   (unsigned long long)in->generic.entries, in->generic.bad_reason);
@@ -395,7 +420,8 @@ const cli_values cli_doctor_argp = {
     .argp.doc =
         "Shows what this machine offers: driver, GPUs, generator, caches, rungs and where every setting comes from."
         "\vFails with exit status 3 if no rung works, if --require or FLP_FORCE names one that does not, or if "
-        "FLP_STRICT lets no plan be made, and with 4 if there are generic kernels and none of them can be used. For "
+        "FLP_STRICT lets no plan be made, or if packs and directories of FLP_CACHE_PATH hold nothing but what cannot "
+        "be used or another flp has made, and with 4 if there are generic kernels and none of them can be used. For "
         "tuned and heuristic, and under FLP_STRICT, kernels of any specialisation in a cache or pack count. In JSON, "
         "`health` is what fails.\n\n"
         "Examples:\n"

@@ -30,14 +30,11 @@ static int is_here(const counting *c, const char *tuned_for) {
 
 static int count_key(void *context, const char *text) {
   const counting *c = context;
-  const char *tuned = strstr(text, " tuned=");
-  flp_kernel_key key;
-  uint8_t sources[32];
+  const char *tuned = strstr(text, " tuned="), *other = flp_store_other_sources(text);
   c->out->entries++;
-  if (!tuned || !tuned[7]) return 1;
-  if (!flp_kernel_key_read(text, &key, sources) || memcmp(sources, flp_sources_hash(), sizeof sources) != 0)
-    c->out->tuned_before++;
-  else if (is_here(c, tuned + 7))
+  if (other && c->out->other_sources++ == 0) flp_store_made_by(NULL, other, c->out->made);
+  if (other || !tuned || !tuned[7]) return 1;
+  if (is_here(c, tuned + 7))
     c->out->tuned_here++;
   else
     c->out->tuned_elsewhere++;
@@ -72,7 +69,10 @@ static void examine_pack(counting *c) {
   if (file.pack->is_signed)
     sodium_bin2hex(out->signer, sizeof out->signer, file.pack->signer, sizeof file.pack->signer);
   out->has_keys = keys.value[0] != 0;
-  if (store_pack_trusts(file.pack) != FLP_OK) set_problem(out);
+  flp_status trust = store_pack_trusts(file.pack);
+  out->is_trusted = out->signer[0] && out->has_keys && trust == FLP_OK;
+  if (trust != FLP_OK) set_problem(out);
+  cli_pack_file_other(&file, out->made);
   cli_pack_file_close(&file);
 }
 
@@ -114,6 +114,8 @@ static void examine(const counting *all, const char *path, size_t length, int wr
     examine_pack(&c);
   else
     examine_directory(&c, writable);
+  if (!writable && !out->problem[0] && out->entries && out->other_sources == out->entries)
+    snprintf(out->problem, sizeof out->problem, "%.512s: %s", out->path, out->made);
 }
 
 int doctor_paths_examine(const flp_device *devices, int device_count, doctor_path out[DOCTOR_PATHS_MAX]) {
@@ -133,11 +135,6 @@ int doctor_paths_examine(const flp_device *devices, int device_count, doctor_pat
 
 /* ---- output ---- */
 
-/* Whether the pack is signed by a key that the user trusts; no key, no trust. */
-static int is_trusted(const doctor_path *in) {
-  return in->signer[0] && in->has_keys && !in->problem[0];
-}
-
 static const char *kind_of(const doctor_path *in) {
   return in->is_pack ? "pack" : "directory";
 }
@@ -149,13 +146,13 @@ json_t *doctor_paths_json(const doctor_path *paths, int count) {
     json_t *object = json_pack("{s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "path", cli_json_text(in->path), "kind",
                                kind_of(in), "entries", cli_json_count(in->entries), "tuned_here",
                                cli_json_count(in->tuned_here), "tuned_elsewhere", cli_json_count(in->tuned_elsewhere),
-                               "tuned_before", cli_json_count(in->tuned_before), "usable",
+                               "other_sources", cli_json_count(in->other_sources), "usable",
                                json_boolean(!in->problem[0]), "problem", cli_json_text(in->problem));
     if (in->is_pack) {
       json_object_set_new(object, "name", cli_json_text(in->name));
       json_object_set_new(object, "signed", json_boolean(in->signer[0]));
       json_object_set_new(object, "signed_by", in->signer[0] ? json_string(in->signer) : json_null());
-      json_object_set_new(object, "trusted", json_boolean(is_trusted(in)));
+      json_object_set_new(object, "trusted", json_boolean(in->is_trusted));
     }
     json_array_append_new(list, object);
   }
@@ -164,7 +161,7 @@ json_t *doctor_paths_json(const doctor_path *paths, int count) {
 
 /* Whose a pack is. Opening it has read its table and compared the signature; the code is for `pack verify`. */
 static void note_pack(cli_table *table, const doctor_path *in) {
-  const char *trust = is_trusted(in) ? "a trusted key"
+  const char *trust = in->is_trusted ? "a trusted key"
                       : in->has_keys ? "no trusted key"
                                      : "compared with no trusted key: FLP_PACK_KEYS names none";
   char name[160] = "";
@@ -178,13 +175,15 @@ static void note_pack(cli_table *table, const doctor_path *in) {
 static void add_path(cli_table *table, const doctor_path *in) {
   cli_table_addf(table, "%s\t%s\t%llu\t%llu\t%llu\t%llu\t%s", kind_of(in), in->problem[0] ? "no" : "ok",
                  (unsigned long long)in->entries, (unsigned long long)in->tuned_here,
-                 (unsigned long long)in->tuned_elsewhere, (unsigned long long)in->tuned_before, in->path);
+                 (unsigned long long)in->tuned_elsewhere, (unsigned long long)in->other_sources, in->path);
   if (in->problem[0])
     cli_table_note(table, "%s", in->problem);
   else if (in->is_absent)
     cli_table_note(table, "not there yet; it is made when needed");
   else if (in->is_pack)
     note_pack(table, in);
+  else if (in->other_sources)
+    cli_table_note(table, "%llu were %s", (unsigned long long)in->other_sources, in->made);
 }
 
 void doctor_paths_print(const doctor_path *paths, int count) {

@@ -5,6 +5,7 @@
 #include <jansson.h>
 
 #include "runtime/driver/driver.h"
+#include "runtime/store/store.h"
 
 enum { DOCTOR_PATHS_MAX = 32 };
 
@@ -17,9 +18,11 @@ typedef struct doctor_path {
   char signer[65];    /* packs: the public key in hex; "" if it is not signed */
   int has_keys;       /* FLP_PACK_KEYS names trusted keys, which signers are compared with */
   int is_absent;      /* there is no such directory */
+  int is_trusted;     /* it is signed with one of them */
   uint64_t entries;
   uint64_t tuned_here, tuned_elsewhere; /* for a device of this machine, by name and SM count; for others */
-  uint64_t tuned_before;                /* by a flpgen of other sources: of no use */
+  uint64_t other_sources;               /* entries of no use, tuned or not */
+  char made[FLP_STORE_MADE_BYTES];      /* by whom these were */
 } doctor_path;
 
 /* Looks at every path, in the order that plans do. Returns how many there are; more than DOCTOR_PATHS_MAX are left

@@ -20,6 +20,7 @@ static const struct argp_option options[] = {
     {"mode", CLI_KEY_MODE, "NAME", 0, CLI_MODES_HELP "; save and direction are of --keep, stream is of steps of --loss",
      2},
     CLI_OPTION(RUNG, 2),
+    CLI_OPTION(TEMPLATES, 2),
     CLI_OPTION(DEVICE, 2),
     CLI_OPTION(CHUNK_ROWS, 2),
     CLI_OPTION(CHUNK_VOCAB, 2),
@@ -65,6 +66,7 @@ static flp_status explain(explain_args *args) {
   FLP_TRY(check_mode(args));
   FLP_TRY(cli_spec_check_tiling("--tune", args->spec.tune, &args->spec.spec));
   FLP_TRY(cli_spec_args_tune(&args->spec, &args->options));
+  FLP_TRY(cli_templates_use(&args->options));
   flp_mode mode = args->options.mode; /* of save and stream modes the others are shown, which have the chunks */
   if (mode == FLP_MODE_SAVE || mode == FLP_MODE_STREAM) mode = (flp_mode)0;
   FLP_TRY(cli_spec_args_backward(&args->spec, mode, args->options.chunk_rows, args->options.chunk_vocab));

@@ -37,12 +37,12 @@ static const struct argp_option options[] = {
     {"arch", CLI_TEXT(gen_args, arches), "LIST", 0,
      "architectures, e.g. sm_80,sm_90; sm_80 (default) runs on every newer GPU", 2},
     {"out", 'o', "DIR", 0, "write PTX, descriptors and cache entries here; FLP_CACHE_PATH=DIR then finds them", 2},
-    {"emit", KEY_EMIT, "LIST", 0, "any of ir,opt,ptx: also write the IR; without --out print to standard output", 2},
+    {"emit", KEY_EMIT, "LIST", 0,
+     "any of ir,opt,ptx: also write the IR, each module to its file; without --out print all to standard output", 2},
     {"generic", CLI_SWITCH(gen_args, generic), NULL, 0,
      "write the shape-generic kernels of rung 4 in place of one specialisation", 2},
     {"install-cache", CLI_SWITCH(gen_args, install), NULL, 0, "store the kernels in the cache of this user", 2},
-    {"template-dir", CLI_TEXT(gen_args, options.template_dir), "DIR", 0, "take templates from here, not those built in",
-     2},
+    {"template-dir", CLI_KEY_TEMPLATES, "DIR", 0, CLI_TEMPLATES_HELP, 2},
     {"json", CLI_SWITCH(gen_args, json), NULL, 0, "print one JSON document", 2},
     {0}};
 
@@ -146,12 +146,15 @@ static flp_status print_json(const gen_work *work, const gen_args *args) {
 }
 
 static void print_text(const gen_work *work, uint32_t emit) {
+  int modules = work->kernels.count * __builtin_popcount(emit);
   for (int i = 0; i < work->kernels.count; i++) {
     const flpgen_result *result = &work->kernels.items[i].result;
     if (emit & CLI_EMIT_IR) printf("%s\n", result->ir);
     if (emit & CLI_EMIT_OPT) printf("%s\n", result->opt_ir);
     if (emit & CLI_EMIT_PTX) printf("%s\n", result->ptx);
   }
+  if (modules > 1)
+    cli_complain("flpgen gen", "%d modules, one behind the other; --out DIR writes each to a file of its own", modules);
 }
 
 static void add_kernel_row(cli_table *table, const cli_kernel *kernel) {
@@ -186,8 +189,8 @@ static void print_where(const gen_work *work, const gen_args *args) {
   if (!args->out && !args->install) cli_print(2, "nothing was written; --out DIR or --install-cache keeps the kernels");
   if ((args->out || args->install) && !found)
     cli_print(2,
-              "no plan takes these kernels: a plan looks for those of the templates that its flpgen was built with; to "
-              "run them, build flpgen with these templates in its tree");
+              "no plan takes these kernels: it looks for those of the templates that its flpgen was built with; run, "
+              "check, bench and explain take --template-dir too, and programs a flpgen built with these templates");
 }
 
 static void print_table(const gen_work *work, const gen_args *args) {

@@ -22,6 +22,7 @@ static struct {
   flp_status (*space_ask)(flpgen_space *, const flp_tunables *, flpgen_tile *, char *, size_t);
   flp_status (*loss_trace)(const char *, const char *, size_t, flpgen_loss *, char *, size_t);
   flp_status (*loss_builtin)(const char *, flpgen_loss *, char *, size_t);
+  flp_status (*provider_templates)(const char *, uint8_t *, char *, size_t);
 } library;
 
 static const struct {
@@ -35,7 +36,8 @@ static const struct {
                  {"flpgen_space_axes", &library.space_axes},
                  {"flpgen_space_ask", &library.space_ask},
                  {"flpgen_loss_trace", &library.loss_trace},
-                 {"flpgen_loss_builtin", &library.loss_builtin}};
+                 {"flpgen_loss_builtin", &library.loss_builtin},
+                 {"flpgen_provider_templates", &library.provider_templates}};
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static char problem[512]; /* "" if the library is open */
@@ -109,4 +111,9 @@ flp_status flpgen_loss_trace(const char *file, const char *text, size_t length, 
 flp_status flpgen_loss_builtin(const char *name, flpgen_loss *out, char *error, size_t error_capacity) {
   flp_status status = open_once(error, error_capacity);
   return status == FLP_OK ? library.loss_builtin(name, out, error, error_capacity) : status;
+}
+
+flp_status flpgen_provider_templates(const char *template_dir, uint8_t hash[32], char *error, size_t error_capacity) {
+  flp_status status = open_once(error, error_capacity);
+  return status == FLP_OK ? library.provider_templates(template_dir, hash, error, error_capacity) : status;
 }

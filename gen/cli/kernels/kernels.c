@@ -6,6 +6,7 @@
 
 #include "gen/cli/kernels/parallel.h"
 #include "gen/cli/shared/losses.h"
+#include "gen/cli/shared/option_args.h"
 #include "runtime/api/validate.h"
 #include "runtime/kernel/op.h"
 
@@ -15,6 +16,7 @@ flp_status cli_kernel_generate(const flp_kernel_key *key, const flpgen_options *
   double start = cli_seconds_now();
   char error[ERROR_BYTES] = "";
   flpgen_options own = options ? *options : (flpgen_options){.loss = NULL};
+  own.template_dir = cli_templates();
   if (flp_kind_has(key->kind, FLP_KIND_LOSS) && !own.loss) own.loss = cli_loss_kept(key->loss);
   flp_status status = flpgen_generate(key, &own, &out->result, error, sizeof error);
   out->seconds = cli_seconds_now() - start;

@@ -85,14 +85,17 @@ static flp_status install_all(const cli_pack_file *file, const char *directory, 
                   flp_error_detail());
 }
 
-static flp_status print(const install_args *args, const char *directory, const outcome *out) {
+/* other: who made a pack that is of no use here, or NULL */
+static flp_status print(const install_args *args, const char *directory, const outcome *out, const char *other) {
   if (args->json)
-    return cli_json_print(json_pack("{s:o, s:o, s:i, s:i, s:i}", "file", cli_json_text(args->path), "directory",
+    return cli_json_print(json_pack("{s:o, s:o, s:i, s:i, s:i, s:o}", "file", cli_json_text(args->path), "directory",
                                     cli_json_text(directory), "written", (int)out->written, "there", (int)out->there,
-                                    "cubins_left", (int)out->cubins));
+                                    "cubins_left", (int)out->cubins, "of_no_use",
+                                    other ? cli_json_text(other) : json_null()));
   cli_print(2, "%u kernels installed in %s, %u were there already", out->written, directory, out->there);
   if (out->cubins)
     cli_print(2, "%u pieces of machine code stay in the pack; FLP_CACHE_PATH=%s uses them", out->cubins, args->path);
+  if (other) cli_print(2, "of no use here: %s", other);
   return FLP_OK;
 }
 
@@ -100,6 +103,7 @@ static flp_status install(void *input) {
   install_args *args = input;
   cli_pack_file file;
   outcome out = {0};
+  char made[FLP_STORE_MADE_BYTES];
   flp_setting cache;
   flp_setting_get(FLP_SETTING_CACHE_DIR, &cache);
   const char *directory = args->directory ? args->directory : cache.value;
@@ -108,7 +112,7 @@ static flp_status install(void *input) {
   FLP_TRY(cli_pack_file_open(args->path, &file));
   flp_status status = cli_pack_file_verify(&file, args->trust.keys);
   if (status == FLP_OK) status = install_all(&file, directory, args->directory != NULL, &out);
-  if (status == FLP_OK) status = print(args, directory, &out);
+  if (status == FLP_OK) status = print(args, directory, &out, cli_pack_file_other(&file, made));
   cli_pack_file_close(&file);
   return status;
 }

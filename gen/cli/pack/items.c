@@ -95,10 +95,6 @@ void cli_pack_items_clear(cli_pack_items *items) {
 
 /* ---- from directories and packs ---- */
 
-static int is_current(const flp_kernel_desc *desc) {
-  return memcmp(desc->sources, flp_sources_hash(), sizeof desc->sources) == 0;
-}
-
 static flp_status add_entry_file(cli_pack_items *items, int directory, const char *path, const char *name,
                                  uint64_t *left_out) {
   uint8_t *bytes;
@@ -112,7 +108,7 @@ static flp_status add_entry_file(cli_pack_items *items, int directory, const cha
   if (status == FLP_OK) status = store_entry_decode(bytes, length, key, &image);
   free(bytes);
   if (status != FLP_OK) return flp_fail(status, "%s/%s: %s", path, name, flp_error_detail());
-  if (is_current(&image.desc))
+  if (!flp_store_other_sources(key))
     status = cli_pack_add(items, key, &image.desc, image.ptx, image.ptx_bytes);
   else
     ++*left_out;
@@ -151,7 +147,7 @@ static flp_status add_pack_entry(cli_pack_items *items, const cli_pack_file *fil
   char key[FLP_KEY_BYTES_MAX + 1] = "";
   memcpy(key, entry->key, entry->key_bytes);
   FLP_TRY(flp_pack_load(file->pack, file->fd, entry, &image));
-  int current = is_current(&image.desc);
+  int current = !flp_store_other_sources(key);
   flp_status status = current ? cli_pack_add(items, key, &image.desc, image.ptx, image.ptx_bytes) : FLP_OK;
   flp_kernel_image_clear(&image);
   if (!current) ++*left_out;

@@ -1,6 +1,7 @@
 /* manifest.c: the manifest of a pack, in JSON: its purpose, for people and for programs that choose a pack.
  *
- * Invariant: everything but the name follows from the kernels; verify checks that. */
+ * Invariant: everything but the name and flp, the version of the command that made it, follows from the kernels; verify
+ * checks that. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -100,6 +101,7 @@ flp_status cli_pack_manifest(const cli_pack_items *items, const char *name, char
     for (uint32_t j = 0; j < item->cubin_count; j++) add_cubin(&s, item->cubins[j].capability, item->cubins[j].driver);
   }
   json_t *document = finish(&s, items->count ? items->items[0].desc.sources : flp_sources_hash(), name);
+  json_object_set_new(document, "flp", json_string(flp_version()));
   *out = cli_json_dump(document, JSON_COMPACT | JSON_SORT_KEYS);
   json_decref(document);
   return *out ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "out of memory for a manifest");

@@ -32,6 +32,12 @@ void cli_pack_file_close(cli_pack_file *file) {
   *file = (cli_pack_file){.fd = -1};
 }
 
+const char *cli_pack_file_other(const cli_pack_file *file, char out[FLP_STORE_MADE_BYTES]) {
+  const char *sources = json_string_value(json_object_get(file->manifest, "sources"));
+  if (strcmp(sources, flp_sources_id()) == 0) return NULL;
+  return flp_store_made_by(json_string_value(json_object_get(file->manifest, "flp")), sources, out);
+}
+
 static void show(void *context, uint32_t done, uint32_t all) {
   cli_progress_update(context, done, all);
 }

@@ -113,6 +113,8 @@ typedef struct cli_pack_file {
 /* Opens a pack and checks its table and manifest. error: IO, CORRUPT, MEMORY */
 flp_status cli_pack_file_open(const char *path, cli_pack_file *out);
 void cli_pack_file_close(cli_pack_file *file);
+/* Who made a pack of other sources, whose kernels no plan of this library takes, in out; NULL of a pack of its own. */
+const char *cli_pack_file_other(const cli_pack_file *file, char out[FLP_STORE_MADE_BYTES]);
 /* Reads every byte, behind a progress bar, and asks that one of the keys has signed it. keys: as flp_pack_trusts */
 flp_status cli_pack_file_verify(const cli_pack_file *file, const char *keys);
 /* A pack as JSON: size, signer, counts, manifest, entries. */

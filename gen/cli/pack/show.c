@@ -40,13 +40,15 @@ static void signer_of(const flp_pack *pack, char out[CLI_KEY_TEXT]) {
 static flp_status print_verified(const cli_pack_file *file, const show_args *args) {
   const flp_pack *pack = file->pack;
   int is_trusted = args->trust.keys[0] != 0; /* or verifying would have failed */
-  char signer[CLI_KEY_TEXT];
+  char signer[CLI_KEY_TEXT], made[FLP_STORE_MADE_BYTES];
+  const char *other = cli_pack_file_other(file, made);
   signer_of(pack, signer);
   if (args->json)
-    return cli_json_print(json_pack("{s:o, s:b, s:o, s:i, s:i, s:o, s:b}", "file", cli_json_text(file->path), "sound",
-                                    1, "bytes", cli_json_count(pack->file_bytes), "entries", (int)pack->entry_count,
-                                    "blobs", (int)pack->blob_count, "signed_by",
-                                    pack->is_signed ? json_string(signer) : json_null(), "trusted", is_trusted));
+    return cli_json_print(json_pack("{s:o, s:b, s:o, s:i, s:i, s:o, s:b, s:o}", "file", cli_json_text(file->path),
+                                    "sound", 1, "bytes", cli_json_count(pack->file_bytes), "entries",
+                                    (int)pack->entry_count, "blobs", (int)pack->blob_count, "signed_by",
+                                    pack->is_signed ? json_string(signer) : json_null(), "trusted", is_trusted,
+                                    "of_no_use", other ? cli_json_text(other) : json_null()));
   cli_print(2, "%s: sound: %u kernels, %u blobs, %s", file->path, pack->entry_count, pack->blob_count,
             cli_bytes((double)pack->file_bytes).text);
   if (!pack->is_signed)
@@ -54,6 +56,7 @@ static flp_status print_verified(const cli_pack_file *file, const show_args *arg
   else
     cli_print(2, "signed with %s, %s", signer,
               is_trusted ? "a trusted key" : "and compared with no trusted key; --trust KEY names one");
+  if (other) cli_print(2, "of no use here: %s", other);
   return FLP_OK;
 }
 
@@ -102,11 +105,13 @@ static void print_head(const cli_pack_file *file) {
   const flp_pack *pack = file->pack;
   char signer[CLI_KEY_TEXT], text[1024];
   const char *name = json_string_value(json_object_get(file->manifest, "name"));
+  const char *version = json_string_value(json_object_get(file->manifest, "flp"));
   signer_of(pack, signer);
   if (name && name[0]) cli_print_field(INDENT, "name", "%s", name);
   cli_print_field(INDENT, "size", "%s, %u kernels in %u blobs", cli_bytes((double)pack->file_bytes).text,
                   pack->entry_count, pack->blob_count);
   cli_print_field(INDENT, "signed with", "%s", pack->is_signed ? signer : "-");
+  cli_print_field(INDENT, "made by", "flp %s", version ? version : "of a version that is not told");
   cli_print_field(INDENT, "sources", "%.16s", json_string_value(json_object_get(file->manifest, "sources")));
   for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
     cli_print_field(INDENT, fields[i][1], "%s", join(json_object_get(file->manifest, fields[i][0]), text, sizeof text));

@@ -76,6 +76,7 @@ static const struct argp_option options[] = {
      2},
     {NULL, 0, NULL, 0, "Execution:", 3},
     CLI_OPTION(RUNG, 3),
+    CLI_OPTION(TEMPLATES, 3),
     CLI_OPTION(DEVICE, 3),
     CLI_OPTION(BUDGET, 3),
     CLI_OPTION(CHUNK_ROWS, 3),
@@ -165,7 +166,8 @@ int cli_run(int argc, char **argv) {
   cli_parse(&cli_run_argp, argc, argv, &args);
   run_problem problem = {.n = 0};
   run_result result = {.data = FLP_OK};
-  flp_status status = args.demo ? run_problem_demo(&args, &problem) : run_problem_load(&args, &problem);
+  flp_status status = cli_templates_use(&args.options);
+  if (status == FLP_OK) status = args.demo ? run_problem_demo(&args, &problem) : run_problem_load(&args, &problem);
   if (status == FLP_OK) status = run_execute(&args, &problem, &result);
   if (status == FLP_OK && args.output) status = run_write(args.output, &problem, &result);
   if (status == FLP_OK) status = run_report(&args, &problem, &result);

@@ -158,7 +158,7 @@ flp_status cli_read_file(const char *path, size_t limit, char **out, size_t *byt
 flp_status cli_read_text(const char *path, size_t limit, char **out);
 
 /* Begins a file as flp_output_open does; what has its name and is no regular file, a device or a pipe, is written
- * itself. error: IO */
+ * itself. Only the user may write the file, or plans would not take kernels from it. error: IO */
 flp_status cli_output_open(const char *path, flp_output *out);
 /* Writes a whole file so. error: IO */
 flp_status cli_write_file(const char *path, const void *bytes, size_t length);

@@ -86,7 +86,7 @@ static flp_status open_special(const char *path, int *fd) {
 flp_status cli_output_open(const char *path, flp_output *out) {
   int fd;
   FLP_TRY(open_special(path, &fd));
-  if (fd < 0) return flp_output_open(AT_FDCWD, path, 0666, out);
+  if (fd < 0) return flp_output_open(AT_FDCWD, path, 0644, out);
   *out = (flp_output){.path = path, .directory = -1, .fd = fd};
   return FLP_OK;
 }

@@ -3,7 +3,9 @@
 
 #include <string.h>
 
+#include "gen/gen.h"
 #include "runtime/base/fields.h"
+#include "runtime/load/jit.h"
 
 enum { ORDINAL_MOST = 4096, THREADS_MOST = 4096 };
 
@@ -106,11 +108,41 @@ static const cli_value *find(const cli_value *rows, int key) {
   return rows;
 }
 
+static const char *templates; /* of --template-dir */
+static char templates_id[65]; /* of plans' templates, their hash in hex */
+
 static flp_status parse_option(const cli_values *values, int key, const char *text, flp_options *options) {
   const cli_value *row = find(of_call, key);
   char name[CLI_TEXT_BYTES];
+  if (key == CLI_KEY_TEMPLATES) templates = text;
+  if (key == CLI_KEY_TEMPLATES) return FLP_OK;
   if (key == CLI_KEY_MODE) return cli_parse_mode_of(text, values->modes, &options->mode);
   return parse_value(row, cli_values_name(values, key, name), text, (char *)options + row->place);
+}
+
+const char *cli_templates(void) {
+  return templates;
+}
+
+flp_status cli_templates_use(flp_options *options) {
+  const flp_provider *provider;
+  uint8_t hash[32];
+  char error[1024] = "";
+  if (!templates) return FLP_OK;
+  if (options->rung != FLP_RUNG_AUTO && options->rung != FLP_RUNG_JIT)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--template-dir: not accepted with --rung %s; kernels are generated (rung jit)",
+                    flp_rung_name(options->rung));
+  options->rung = FLP_RUNG_JIT;
+  flp_status status = flpgen_provider_templates(templates, hash, error, sizeof error);
+  if (status != FLP_OK) return flp_fail(status, "%s", error);
+  FLP_TRY(flp_jit_get(&provider));
+  for (size_t i = 0; i < sizeof hash; i++) snprintf(templates_id + 2 * i, 3, "%02x", hash[i]);
+  if (memcmp(provider->sources_hash(), hash, sizeof hash) == 0) return FLP_OK;
+  return flp_fail(FLP_ERROR_UNAVAILABLE, "--template-dir: not accepted where FLP_JIT_LIBRARY names another generator");
+}
+
+const char *cli_sources_id(void) {
+  return templates_id[0] ? templates_id : flp_sources_id();
 }
 
 /* The verb's, which are the child of cli_parse's own, and of a line the whole. */

@@ -17,6 +17,7 @@ typedef enum cli_option_key {
   CLI_KEY_DEVICE,
   CLI_KEY_THREADS,
   CLI_KEY_STRICT,
+  CLI_KEY_TEMPLATES,
   CLI_KEY_OPTION_END
 } cli_option_key;
 
@@ -28,6 +29,8 @@ typedef enum cli_option_key {
 #define CLI_OPTION_RUNG "rung", CLI_KEY_RUNG, "NAME", 0, "auto (default), tuned, heuristic, jit, generic or eager"
 #define CLI_OPTION_DEVICE "device", CLI_KEY_DEVICE, "N", 0, "CUDA ordinal, default 0"
 #define CLI_OPTION_THREADS "threads", CLI_KEY_THREADS, "N", 0, "CPU threads of the eager rung; default all"
+#define CLI_TEMPLATES_HELP "take templates from here, not those built in"
+#define CLI_OPTION_TEMPLATES "template-dir", CLI_KEY_TEMPLATES, "DIR", 0, CLI_TEMPLATES_HELP ", and generate all kernels"
 #define CLI_OPTION_STRICT "strict", CLI_KEY_STRICT, NULL, 0, "fail where a lower rung would run"
 
 /* Keys that say the field; argp takes 23 bits. */
@@ -87,6 +90,13 @@ static inline int cli_is_option(int key) {
 }
 /* The parser of argp, whose input is the verb's arguments; for cli_parse and cli_parse_line. */
 error_t cli_values_parse(int key, char *text, struct argp_state *state);
+/* The folder of --template-dir, or NULL. */
+const char *cli_templates(void);
+/* Lets plans have the templates of --template-dir, if that was given, and pins the generator's rung.
+ * error: ARGUMENT beside another rung; IO; UNAVAILABLE without that generator */
+flp_status cli_templates_use(flp_options *options);
+/* flp_sources_id, or that of generator and those templates. */
+const char *cli_sources_id(void);
 /* "--rows", the option of a key. */
 const char *cli_values_name(const cli_values *values, int key, char out[CLI_TEXT_BYTES]);
 

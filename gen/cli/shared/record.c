@@ -9,6 +9,7 @@
 
 #include "gen/cli/shared/common.h"
 #include "gen/cli/shared/json_out.h"
+#include "gen/cli/shared/option_args.h"
 #include "gen/cli/shared/text.h"
 #include "runtime/base/status.h"
 
@@ -41,7 +42,7 @@ json_t *cli_record_create(const char *gpu, int cuda_version, const char *command
   struct tm utc;
   strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
   return json_pack("{s:o, s:s, s:s, s:o, s:s}", "gpu", cli_json_text(gpu && gpu[0] ? gpu : "none"), "driver", driver,
-                   "sources_hash", flp_sources_id(), "command", cli_json_text(command), "date", date);
+                   "sources_hash", cli_sources_id(), "command", cli_json_text(command), "date", date);
 }
 
 /* Ends with the rows, so that the closing brace can follow them. Returns 0 or -1. */

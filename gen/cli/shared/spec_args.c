@@ -270,6 +270,9 @@ flp_status cli_spec_args_resolve(cli_spec_args *args) {
   if (flp_op_of(spec->op)->has_head && spec->hidden == 0)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "--hidden is missing; the number of columns of the weight, or --model, is needed");
+  int dtype;
+  if (flp_op_of(spec->op)->has_head)
+    FLP_TRY(cli_parse_choice("--dtype", flp_dtype_name(spec->dtype), FLP_OPERAND_DTYPE_WORDS, &dtype));
   FLP_TRY(cli_spec_args_features(args));
   if (spec->tail > 0 && !spec->grads)
     return flp_fail(FLP_ERROR_ARGUMENT, "--tail: not accepted without --grad, as it is of the backward pass");

@@ -3,6 +3,7 @@
  * Invariant: a file that opens has tensors whose data lies inside the mapping, in ascending order, without overlap. */
 #include "gen/cli/tensors/safetensors.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -47,9 +48,17 @@ static flp_status map_file(cli_safetensors *file) {
   return status;
 }
 
+/* Such a length would be beyond any file's. */
+static int begins_as_text(const cli_safetensors *file) {
+  for (int i = 0; i < LENGTH_BYTES; i++)
+    if (!isprint(file->map[i]) && !isspace(file->map[i])) return 0;
+  return 1;
+}
+
 static flp_status read_header(cli_safetensors *file, size_t *data_start) {
   uint64_t length = 0;
   for (int i = LENGTH_BYTES; i-- > 0;) length = length << 8 | file->map[i];
+  if (begins_as_text(file)) return FAIL(file, "%s", "no safetensors file: it begins as text");
   if (length > CLI_SAFETENSORS_HEADER_MAX)
     return FAIL(file, "header length is %llu; at most %llu is accepted", (unsigned long long)length,
                 (unsigned long long)CLI_SAFETENSORS_HEADER_MAX);

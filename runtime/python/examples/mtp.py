@@ -120,7 +120,8 @@ def train(arguments, say=_tiny.say):
             loss, means = loss_of(model, tokens, arguments.heads, arguments.share)
         loss.backward(), optimizer.step(), optimizer.zero_grad()
         losses.append(means.tolist())
-        say("step %3d  loss %.4f  of each head %s" % (step, loss, " ".join("%.3f" % mean for mean in losses[-1])))
+        each = " ".join("%.3f" % mean for mean in losses[-1])
+        say("step %3d  loss %.4f  of each head %s" % (step, loss.item(), each))
     return {"losses": losses, "largest_difference": max(differences, default=None)}
 
 

@@ -167,7 +167,7 @@ Test(space, a_folder_of_templates_is_asked) {
        "tune.lua: axes: rows: expected a positive integer, got a Lua integer"},
       {"return {choose = function() end, axes = {schedule = 1}}",
        "tune.lua: axes: schedule: expected an array of at most 16 values"},
-      {"local x = k.load", "sm_90a/tune.lua:1: k has no word 'load'"},
+      {"local x = k.load", "sm_90a/tune.lua:1: k has no word 'load'; there are abi, import"},
       {"while true do end", "sm_90a/tune.lua:1: the template ran 20000000 steps without an end"},
   };
   flp_spec spec = spec_of(FLP_DTYPE_BF16, 512, 0);

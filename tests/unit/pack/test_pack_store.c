@@ -60,6 +60,12 @@ static int count_item(void *context, const flp_store_item *item) {
   return 1;
 }
 
+static int count_other(void *context, const flp_store_item *item) {
+  int *counts = context;
+  counts[item->other_sources != NULL]++;
+  return 1;
+}
+
 Test(pack_store, lists_the_entries_of_packs) {
   pack_case p = place(NULL);
   int counts[2] = {0};
@@ -285,4 +291,30 @@ Test(pack_store, packs_of_tuned_kernels_serve_other_shapes) {
   snprintf(keys, sizeof keys, "%064d", 7);
   setenv("FLP_PACK_KEYS", keys, 1);
   expect_plan("V=1300 grads=hidden,weight", FLP_RUNG_JIT, "default");
+}
+
+Test(pack_store, kernels_of_other_sources_are_named_as_such) {
+  stage s;
+  int counts[2] = {0};
+  cli_pack_items items = {.count = 0};
+  flp_kernel_desc desc = pack_case_desc(FLP_KERNEL_FORWARD, "sm_80", 1000);
+  flp_spec spec = words_spec("");
+  stage_open(&s, "");
+  memset(desc.sources, 0xab, sizeof desc.sources);
+  pack_case_add(&items, &desc, "");
+  pack_case p = pack_case_encode(&items, NULL);
+  snprintf(path, sizeof path, "%s/kernels.flpp", s.root);
+  fixture_write_file(path, p.bytes, p.length);
+  setenv("FLP_CACHE_PATH", path, 1);
+  flp_plan *plan = stage_plan(&spec, NULL);
+  static const char said[] = "; 1 kernels there were made by another flp, sources abababababababab; this library, flp ";
+  cr_expect_not_null(strstr(flp_plan_get_reason(plan, FLP_RUNG_HEURISTIC), said));
+  cr_expect_eq(stage_logged("kernels.flpp is of no use: it was made by another flp, sources abababababababab"), 1);
+  flp_plan_destroy(plan);
+  flp_store *store = fixture_open(NULL, path);
+  cr_assert_eq(flp_store_each(store, count_other, counts), FLP_OK);
+  cr_expect(counts[0] == 0 && counts[1] == 1);
+  flp_store_close(store);
+  free(p.bytes);
+  cli_pack_items_clear(&items);
 }
