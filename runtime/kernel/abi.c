@@ -23,8 +23,11 @@
 #define SOURCE_map GIVEN
 #define SOURCE_region(name) FLP_ABI_REGION, FLP_REGION_##name
 #define SOURCE_region_or_null(name) FLP_ABI_REGION_OR_NULL, FLP_REGION_##name
-#define ARG(name) FLP_ABI_ARG, (uint32_t)offsetof(flp_args, name)
-#define CALL(name) FLP_ABI_CALL, (uint32_t)offsetof(flp_call_values, name)
+/* Where it is a field of another struct: does not compile unless it is as wide there. */
+#define PLACE_IN(type, name) \
+  (uint32_t)(offsetof(type, name) + 0 * sizeof(char[sizeof(((STRUCT *)0)->name) == sizeof(((type *)0)->name) ? 1 : -1]))
+#define ARG(name) FLP_ABI_ARG, PLACE_IN(flp_args, name)
+#define CALL(name) FLP_ABI_CALL, PLACE_IN(flp_call_values, name)
 #define SOURCE_arg(type) ARG
 #define SOURCE_call(type) CALL
 
