@@ -45,6 +45,13 @@ def rewards_rise(written, _):
             "peak_bytes_above_held": written["results"].get("peak_bytes_above_held")}
 
 
+def margins_grow(written, _):
+    losses, margins = written["results"]["losses"], written["results"]["margins"]
+    hold(losses[-1] < losses[0], "losses went from %.3f to %.3f" % (losses[0], losses[-1]))
+    hold(margins[-1] > margins[0] + 0.1, "margins went from %.3f to %.3f" % (margins[0], margins[-1]))
+    return {"loss_start": losses[0], "loss_end": losses[-1], "margin_end": margins[-1]}
+
+
 def adapters_learn(written, printed):
     results = written["results"]
     hold(not results["head_has_gradient"], "the frozen head has a gradient")
@@ -135,6 +142,7 @@ EXAMPLES = (
     Example("hf_logprobs", losses_are_finite, tiny=["--device", "cpu"], needs=("transformers", "peft"),
             tiny_needs=("transformers", "peft")),
     Example("gated_batch", rewards_rise, tiny=["--device", "cpu", "--steps", "40"]),
+    Example("preferences", margins_grow, tiny=["--device", "cpu", "--tiny"]),
     Example("mtp", all_heads_learn, ["--compare"], ["--device", "cpu", "--tiny", "--compare"]),
     Example("long_context", naive_does_not_fit, tiny=["--device", "cpu", "--tiny"]),
     Example("tensor_parallel", two_processes_are_one, tiny=["--device", "cpu"], gpus=2),

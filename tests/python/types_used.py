@@ -30,6 +30,7 @@ reveal_type(metrics["kl"])  # says: torch.Tensor
 reveal_type(flp.losses.policy_loss("ppo", h, h)[0])  # says: torch.Tensor
 reveal_type(flp.distill_loss(h, h, h, h, loss="jsd", parameters={"mix": 0.3})[0])  # says: torch.Tensor
 reveal_type(flp.losses.divergence("jsd", h, h))  # says: torch.Tensor
+reveal_type(flp.losses.preference_loss("dpo", (h, h), (h, h))[0])  # says: torch.Tensor
 reveal_type(flp.losses.kl(h, h))  # says: torch.Tensor
 scores = flp.score(h, h, h)
 reveal_type(scores.entropy)  # says: Union[torch.Tensor, None]

@@ -26,6 +26,7 @@ import grpo_lora  # noqa: E402
 import grpo_tiny  # noqa: E402
 import long_context  # noqa: E402
 import mtp  # noqa: E402
+import preferences  # noqa: E402
 
 SMALL = ["--device", "cpu", "--prompts", "8", "--length", "8", "--hidden", "32", "--vocab", "32"]
 
@@ -301,6 +302,13 @@ def test_an_unwritable_record_is_reported_before_the_work(tmp_path, capsys):
         grpo_tiny.parser().parse_args([*SMALL, "--json", str(path)])
     assert ended.value.code == 2
     assert "argument --json: %s cannot be written: No such file or directory\n" % path in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rule", sorted(flp.losses.PREFERENCES))
+def test_every_preference_is_learned(rule):
+    given = preferences.parser().parse_args(["--tiny", "--device", "cpu", "--rule", rule])
+    found = preferences.train(_tiny.with_sizes(given), say=lambda line: None)
+    assert found["losses"][-1] < found["losses"][0] and found["margins"][-1] > found["margins"][0] + 0.1, found
 
 
 # ---- what every example promises ----

@@ -146,6 +146,8 @@ FUNCTIONS = {
                      {**HEAD, "target": "@targets", "teacher_logprob": "@teacher"}),
     "losses.policy_loss": (lambda **given: loss_and_metrics(flp.losses.policy_loss(**given)),
                            flp_exact.losses_policy_loss, {"logprob": "@logprob", "advantage": "@advantage"}),
+    "losses.preference_loss": (lambda **given: loss_and_metrics(flp.losses.preference_loss(**given)),
+                               flp_exact.losses_preference_loss, {"logprob": "@sequences"}),
     "losses.kl": (lambda **given: {"kl": flp.losses.kl(**given)}, flp_exact.losses_kl,
                   {"logprob": "@logprob", "ref_logprob": "@ref"}),
     "losses.divergence": (lambda **given: {"divergence": flp.losses.divergence(**given)}, flp_exact.losses_divergence,
@@ -169,4 +171,4 @@ BY_SHARDS = {"hidden", "weight", "weight_shard", "target", "bias", "partials", "
 # What computes no numbers of a row.
 OTHERS = {"Lora", "PlanInfo", "Scores", "Top", "adapters", "check", "clear_plans", "errors", "explain", "install",
           "installed", "library_path", "losses", "memory", "parallel", "phase", "plan_info", "prefix", "set_log",
-          "sources_id", "uninstall", "version", "losses.DIVERGENCES", "losses.KL", "losses.RULES"}
+          "sources_id", "uninstall", "version", "losses.DIVERGENCES", "losses.KL", "losses.PREFERENCES", "losses.RULES"}

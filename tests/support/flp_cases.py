@@ -172,6 +172,7 @@ POLICIES = [
       for row in ruled("policy_loss", rules=["grpo", "gspo"], mask="@mask", entropy_weight=0.01, lora="@lora",
                        old_logprob="@old", **options)],
 ]
+REFERENCE = {"ref_logprob": "@ref_sequences"}
 PLAIN = {"old_logprob": "@old", "ref_logprob": "@ref", "beta": 0.1, "mask": "@mask"}
 FORMULAS = [
     *ruled("losses.policy_loss", **PLAIN),
@@ -184,6 +185,15 @@ FORMULAS = [
                        **PLAIN)],
     case("losses.policy_loss", rule="ppo", entropy="@entropies", entropy_weight=0.01, clip=(0.1, 0.3), total="@total",
          kl_kind="k2", **PLAIN),
+    *[case("losses.preference_loss", *edges, rule=rule, **options) for edges in ((), ("nan",))
+      for rule, options in (
+          *((rule, {**REFERENCE, **more}) for rule in ("dpo", "ipo")
+            for more in ({}, {"beta": 0.5, "nll_weight": 0.3})),
+          *((rule, {"beta": 0.7, "margin": 0.4, "label_smoothing": 0.1, "total": 9, **more})
+            for rule, more in (("dpo", REFERENCE), ("simpo", {}), ("cpo", {}))),
+          ("simpo", {}), ("cpo", {}), ("orpo", {}), ("orpo", {"beta": 1.0, "nll_weight": 0.0, "total": "@total"}),
+          ("kto", {**REFERENCE, "chosen": "@liked"}),
+          ("kto", {**REFERENCE, "chosen": "@liked", "kl": 0.4, "desirable_weight": 1.3, "undesirable_weight": 0.6}))],
     *[case("losses.kl", kind=kind) for kind in ("k1", "k2", "k3")],
     *[row for kind in ("forward_kl", "reverse_kl", "jsd")
       for row in edged("losses.divergence", ["no share", "nan teacher"], kind=kind)],

@@ -280,6 +280,38 @@ def policy_loss(rule, target, advantage=None, old_logprob=None, ref_logprob=None
     return {"bad": head.counted, **found, **best_and_rank(head, topk, rank)}
 
 
+def losses_preference_loss(rule, logprob, ref_logprob=None, chosen=None, beta=None, margin=None, label_smoothing=0.0,
+                           nll_weight=None, kl=0.0, desirable_weight=1.0, undesirable_weight=1.0, total=None):
+    of_means = rule in ("ipo", "simpo", "orpo")
+    ratios = logprob[of_means] - (0 if ref_logprob is None else ref_logprob[of_means].double())
+    beta = (2.0 if rule == "simpo" else 0.1) if beta is None else beta
+    n = len(ratios) // 2
+    liked = torch.arange(2 * n) < n if chosen is None else chosen
+    good, bad = ratios[liked], ratios[~liked]
+
+    def softplus(x):
+        return torch.logaddexp(torch.zeros_like(x), x)
+
+    if rule == "kto":
+        each = torch.cat([desirable_weight / (1 + torch.exp(beta * (good - kl))),
+                          undesirable_weight / (1 + torch.exp(beta * (kl - bad)))])
+    elif rule == "ipo":
+        each = (good - bad - 1 / (2 * beta))**2
+    elif rule == "orpo":
+        each = beta * softplus(bad - torch.log1p(-bad.exp()) - good + torch.log1p(-good.exp()))
+    else:
+        x = beta * (good - bad) - ((1.0 if rule == "simpo" else 0.0) if margin is None else margin)
+        each = (1 - label_smoothing) * softplus(-x) + label_smoothing * softplus(x)
+    count = len(each) if total is None else total
+    nll_weight = float(rule in ("cpo", "orpo")) if nll_weight is None else nll_weight
+    loss = each.sum() / count - (nll_weight * logprob[1][liked].sum() / count if nll_weight else 0)
+    found = {"loss": loss, "metric chosen_reward": beta * good.detach().mean(),
+             "metric rejected_reward": beta * bad.detach().mean()}
+    if chosen is None:
+        found["metric accuracy"] = (good > bad).double().mean()
+    return found
+
+
 def losses_kl(logprob, ref_logprob, kind="k3"):
     return {"kl": KL[kind](logprob - ref_logprob)}
 

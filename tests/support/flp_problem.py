@@ -148,6 +148,9 @@ class Problem:
             if isinstance(value, torch.Tensor) and not wide:
                 setattr(self, name, value.to(DEVICE).detach().requires_grad_(value.requires_grad))
         self.lora = flp.Lora(self.a, self.b, 1.5)
+        ten = self.logprob.reshape(-1)[:10]
+        self.sequences, self.ref_sequences = (4 * ten, ten), (3.7 * ten.detach() - 1, 0.9 * ten.detach() - 0.3)
+        self.liked = torch.arange(10, device=DEVICE if not wide else "cpu") % 3 != 1
         self.keep, self.keep_all = (self.offsets, self.listed), (self.bounds, self.every)
         self.leaves = {name: getattr(self, name) for name in LEAVES}
         self.leaves.update({"model " + name: value for name, value in self.model.named_parameters()})

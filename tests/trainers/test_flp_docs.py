@@ -56,6 +56,8 @@ MADE = {
                        and n.b.grad.any() and not n.a.grad.any() and n.head.weight.grad is None),
     "flp.cross_entropy(": ({"model": flp_standin_lm.TinyLM(), "ids": flp_standin_lm.IDS},
                            lambda n: n.hidden.grad.abs().sum() > 0 and n.own.requires_grad),
+    "preference_loss(": ({}, lambda n: n.loss > 0 and n.hidden.grad.any()
+                         and 0 <= n.metrics["accuracy"] <= 1),
     "flp.distill_loss(": ({}, lambda n: n.logprob.shape == n.best.shape == (13, 8) and n.loss > 0
                           and n.hidden.grad.any() and set(n.metrics) == {"reverse_kl"}),
     "selective_log_softmax": ({}, lambda n: torch.isfinite(n.head.weight.grad).all() and torch.allclose(

@@ -21,16 +21,18 @@ hold, NaN included.
 """
 from __future__ import annotations
 
+import collections
 import functools
 from typing import Callable, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ._library import _rules
 from ._tensors import _check
 
-__all__ = ["DIVERGENCES", "KL", "RULES", "divergence", "kl", "policy_loss"]
+__all__ = ["DIVERGENCES", "KL", "PREFERENCES", "RULES", "divergence", "kl", "policy_loss", "preference_loss"]
 
 TORCH = _rules.Arrays(torch.exp, torch.expm1, torch.where,
                       lambda values, mask, number: values.masked_fill(mask, number),
@@ -145,6 +147,143 @@ def policy_loss(rule: str, logprob: Tensor, advantage: Tensor, *, old_logprob: T
     loss, metrics = _rules.loss_of(TORCH, tokens, _rules.Wishes(
         rule, own.average, clip, beta, kl_kind, entropy_weight, length, total, None, None))
     return loss.float(), {name: value.detach().float() for name, value in metrics.items()}
+
+
+# ---- preferences: (log-ratios (2·B) or (N), which are liked, options) -> what each pair or sequence adds ----
+
+def _of_difference(values, liked, given):
+    chosen, rejected = values.chunk(2)
+    x, e = given["beta"] * (chosen - rejected) - given["margin"], given["label_smoothing"]
+    return -(1 - e) * F.logsigmoid(x) - e * F.logsigmoid(-x)
+
+
+def _of_square(values, liked, given):
+    chosen, rejected = values.chunk(2)
+    return (chosen - rejected - 0.5 / given["beta"]) ** 2
+
+
+def _of_odds(values, liked, given):
+    chosen, rejected = (values - torch.log(-torch.expm1(values))).chunk(2)
+    return -given["beta"] * F.logsigmoid(chosen - rejected)
+
+
+def _of_each(values, liked, given):
+    x = given["beta"] * (values - given["kl"])
+    return torch.where(liked, given["desirable_weight"] * torch.sigmoid(-x),
+                       given["undesirable_weight"] * torch.sigmoid(x))
+
+
+# of_means: of a sequence's mean in the place of its sum; needs_ref: log-ratios to a reference; options: what a caller
+# may set, with defaults; nll_weight is that of the mean negative log-likelihood of what was chosen, which is added.
+Preference = collections.namedtuple("Preference", "term of_means needs_ref options")
+_SMOOTHED = {"margin": 0.0, "label_smoothing": 0.0, "nll_weight": 0.0}
+PREFERENCES: dict[str, Preference] = {
+    "dpo": Preference(_of_difference, False, True, {"beta": 0.1, **_SMOOTHED}),   # arXiv:2305.18290, eq. 7
+    "ipo": Preference(_of_square, True, True, {"beta": 0.1, "nll_weight": 0.0}),  # arXiv:2310.12036, eq. 17; of means
+    "simpo": Preference(_of_difference, True, False, {"beta": 2.0, **_SMOOTHED, "margin": 1.0}),     # arXiv:2405.14734
+    "cpo": Preference(_of_difference, False, False, {"beta": 0.1, **_SMOOTHED, "nll_weight": 1.0}),  # arXiv:2401.08417
+    "orpo": Preference(_of_odds, True, False, {"beta": 0.1, "nll_weight": 1.0}),  # arXiv:2403.07691, eq. 6
+    "kto": Preference(_of_each, False, True, {"beta": 0.1, "kl": 0.0, "desirable_weight": 1.0,
+                                              "undesirable_weight": 1.0}),        # arXiv:2402.01306, eq. 8
+}
+
+
+def preference_loss(rule: str, logprob: tuple[Tensor, Tensor], ref_logprob: tuple[Tensor, Tensor] | None = None, *,
+                    chosen: Tensor | None = None, beta: float | None = None, margin: float | None = None,
+                    label_smoothing: float | None = None, nll_weight: float | None = None,
+                    kl: float | Tensor | None = None, desirable_weight: float | None = None,
+                    undesirable_weight: float | None = None,
+                    total: float | Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+    """Computes the loss of preferences between sequences from what flp.sequence_logprob gives of them.
+
+    rule             a name of PREFERENCES: dpo, ipo, simpo, cpo, orpo, kto
+    logprob          (sum, mean) of the policy, (2·B) each, in nats: B sequences that were chosen, then the B that were
+                     rejected for them; of kto any sequences, (N)
+    ref_logprob      the same of the reference, constants; dpo, ipo and kto need it, the others take none
+    chosen           kto: (N) bool, which sequences are desirable
+    beta             weight of the log-ratios; orpo: of its term. None, here and below: the rule's own of PREFERENCES
+    margin           dpo, simpo, cpo: what beta times the difference has to be above
+    label_smoothing  dpo, simpo, cpo: the share of pairs whose order is thought wrong, 0 to below 0.5 (arXiv:2306.02561)
+    nll_weight       all but kto: weight of the mean negative log-likelihood a token of the chosen sequences
+    kl               kto: its reference point in nats, a number or 0-dim tensor, a constant
+    desirable_weight, undesirable_weight
+                     kto: the weights of the two kinds of sequences
+    total            pairs (kto: sequences) of the whole batch, so that losses of micro-batches add up; None: of this
+                     call
+
+    Returns (loss, metrics): a float32 scalar, differentiable in logprob alone, and a dict of detached scalars: the
+    means chosen_reward and rejected_reward of beta times the log-ratios (without a reference, the log-probabilities),
+    and of pairs accuracy, the share whose chosen sequence has the higher reward. Never synchronises.
+    error: ValueError, TypeError naming the field
+    source: the comments at PREFERENCES
+    """
+    own = PREFERENCES[_rules.one_of("rule", rule, PREFERENCES)]
+    given = _options_of(rule, own, {
+        "beta": beta, "margin": margin, "label_smoothing": label_smoothing, "nll_weight": nll_weight, "kl": kl,
+        "desirable_weight": desirable_weight, "undesirable_weight": undesirable_weight})
+    _rules.check_totals(False, None, total)
+    sums, means = _of_sequences("logprob", logprob)
+    liked = _liked_of(rule, own, chosen, sums)
+    values = means if own.of_means else sums
+    if (ref_logprob is not None) != own.needs_ref:
+        _check.refuse(ValueError, "ref_logprob", None if ref_logprob is None else "given",
+                      "%s with %s" % ("that of a reference" if own.needs_ref else "None", rule))
+    if ref_logprob is not None:
+        reference = _of_sequences("ref_logprob", ref_logprob)[own.of_means]
+        _like("ref_logprob", reference, values)
+        values = values - reference.detach()
+    each = own.term(values, liked, given)
+    count = max(len(each), 1) if total is None else total
+    loss = each.sum() / count
+    if given.get("nll_weight"):
+        loss = loss - given["nll_weight"] * means.masked_fill(~liked, 0).sum() / count
+    reward = given["beta"] * values.detach()
+    metrics = {name: reward.masked_fill(~which, 0).sum() / which.sum().clamp(min=1)
+               for name, which in (("chosen_reward", liked), ("rejected_reward", ~liked))}
+    if chosen is None:
+        metrics["accuracy"] = (reward.chunk(2)[0] > reward.chunk(2)[1]).double().sum() / max(len(each), 1)
+    return loss.float(), {name: value.float() for name, value in metrics.items()}
+
+
+def _options_of(rule, own, options):
+    """The rule's own options, with those that the caller gave."""
+    given = {name: value for name, value in options.items() if value is not None}
+    for name, value in given.items():
+        if name not in own.options:
+            _check.refuse(ValueError, name, value, "None with %s" % rule)
+        if not isinstance(value, Tensor):
+            given[name] = _check.number_of(name, value)
+    given = {**own.options, **given}
+    if not given["beta"] > 0:
+        _check.refuse(ValueError, "beta", given["beta"], "a number above 0")
+    if not 0 <= given.get("label_smoothing", 0) < 0.5:
+        _check.refuse(ValueError, "label_smoothing", given["label_smoothing"], "0 to below 0.5")
+    return given
+
+
+def _of_sequences(field, pair):
+    """(sum, mean) of sequences, in float64."""
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        _check.refuse_type(field, pair, "(sum, mean), as flp.sequence_logprob gives them")
+    for place, values in enumerate(pair):
+        _check.float_tensor_of("%s[%d]" % (field, place), values)
+        if values.dim() != 1 or values.shape != pair[0].shape:
+            _check.refuse_shape("%s[%d]" % (field, place), values, "one number a sequence, as %s[0]" % field)
+    return [values.double() for values in pair]
+
+
+def _liked_of(rule, own, chosen, sums):
+    """Which sequences were chosen: (N) bool."""
+    if own.term is _of_each:
+        if chosen is None:
+            _check.refuse(ValueError, "chosen", None, "(N) bool with kto")
+        _check.like("chosen", chosen, "logprob[0]", sums)
+        return chosen != 0
+    if chosen is not None:
+        _check.refuse(ValueError, "chosen", "given", "None with %s, as the first half was chosen" % rule)
+    if len(sums) % 2:
+        _check.refuse_shape("logprob[0]", sums, "(2·B), the chosen sequences and then the rejected ones")
+    return torch.arange(len(sums), device=sums.device) < len(sums) // 2
 
 
 # ---- checks ----
