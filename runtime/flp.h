@@ -189,6 +189,7 @@ typedef struct flp_spec {
   int32_t lora_rank; /* r of a low-rank adapter on the head (flp_args.lora_a): 0 for none, or a multiple of 8 up to
                         FLP_LORA_RANK_MAX. The weight is frozen then: no FLP_GRAD_WEIGHT */
   flp_dtype grad_lora_dtype; /* of the gradients of A and B: 0 means dtype; else dtype or FP32 */
+  int32_t statistics;        /* 1: forward gives what a row's scores are as a whole */
 } flp_spec;
 
 #define FLP_SPEC_INIT                                                                              \
@@ -462,6 +463,13 @@ typedef struct flp_args {
   /* rank of a vocab shard, forward: (N) t·log2(e) of targets that other shards have, which a pass of spec.listed gives
      as the maximum of a list of the target alone */
   const float *target_score;
+
+  /* spec.statistics, forward, combine and step: out (N,4) or NULL, 16-byte aligned: log Σ exp t and the mean of t in nats,
+     log Σ p², and 1 where no column's score is above the target's (of several targets one's), else 0; bad rows NaN, NaN,
+     NaN, 0. Of a vocab shard's forward out (N,4), of combine in (shard_count,N,4), what combine makes them of: Σ t and
+     Σ 4^(t − maximum) in log2 units, the number of its columns, whether its best is the target */
+  float *statistics;
+  float *partial_statistics;
 } flp_args;
 
 #define FLP_ARGS_INIT                                                                               \

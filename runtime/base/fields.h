@@ -93,7 +93,9 @@ enum { FLP_COUNT_MAX = 1 << 30, FLP_HIDDEN_MAX = 1 << 20 };
     "a low-rank adapter on the head, A (R, D) and B (V, R), R a multiple of 8 up to 512, and a frozen weight; --grad " \
     "takes lora_a and lora_b then")                                                                                    \
   X(flp_dtype, grad_lora_dtype, WORD, FLP_OPERAND_DTYPE_WORDS, s->dtype, 1, 0, 0, NONE, NULL, "grad-lora-dtype", "T",  \
-    "of the gradients of A and B: the dtype (default) or fp32")
+    "of the gradients of A and B: the dtype (default) or fp32")                                                        \
+  X(int32_t, statistics, SWITCH, NULL, 0, 1, 0, 1, STATISTICS, "statistics", "statistics", NULL,                       \
+    "of each row the log-sum-exp, the mean of its scores, log of the sum of p^2, and whether the target is the best")
 
 /* What a head may be asked for beside the usual: F(ID, field, keyword of Python or NULL, whether a spec s asks for it).
  * kernel/features.h finds out. */
@@ -105,6 +107,7 @@ enum { FLP_COUNT_MAX = 1 << 30, FLP_HIDDEN_MAX = 1 << 20 };
   F(TOPK, topk, "topk", s->topk)                                   \
   F(RANK, rank, "rank", s->rank)                                   \
   F(LORA, lora_rank, "lora", s->lora_rank)                         \
+  F(STATISTICS, statistics, "statistics", s->statistics)           \
   F(MIXED, mixed, "mixed", s->mixed)                               \
   F(SLICES, mixed, "slices", s->mixed && flp_weight_is_sliced(s))  \
   F(LOSS, loss, "loss", s->loss != NULL)                           \

@@ -45,6 +45,7 @@
       R(score_each) R(score_stats) R(mean_part) R(mean_weight) \
       R(mean_record) R(mean_scale) R(mean_partial) R(mean_dz) R(mean_dz_part) /* where it takes a pass */ \
       R(top_low) R(top_floor) R(top_mark) R(top_count) R(top_above) R(top_lost) R(top_column) R(top_score) /* best, rank */ \
+      R(statistics_part) /* of forward's partials */ \
       R(operand_hidden) R(operand_bias) R(operand_weight) /* of another dtype, as products take them */ \
       R(lora_u) R(lora_scaled) R(lora_sum) R(lora_gradient) R(lora_a_acc) R(lora_b_acc) /* an adapter */
 
@@ -106,7 +107,7 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
 /* What the kernel of forward makes beside partials, or takes beside hidden and weight: P(ID, name), in the order of
  * names and parameters. Any set of parts is a kernel, named by them: forward, forward_keep, forward_keep_top. */
 #define FLP_FORWARD_PARTS(P) \
-  P(KEEP, keep) P(EMIT, emit) P(TARGETS, targets) P(TOP, top) P(COLUMNS, columns) P(LORA, lora)
+  P(KEEP, keep) P(EMIT, emit) P(TARGETS, targets) P(TOP, top) P(COLUMNS, columns) P(STATISTICS, statistics) P(LORA, lora)
 typedef enum flp_part_bit {
 #define FLP_PART_BIT(ID, name) FLP_PART_BIT_##ID,
   FLP_FORWARD_PARTS(FLP_PART_BIT)
@@ -134,8 +135,11 @@ enum flp_part {
   FLP_NAMES_FROM_COLUMNS(N, set, name)       \
   FLP_NAMES_FROM_COLUMNS(N, (set) | FLP_PART_TOP, name "_top")
 #define FLP_NAMES_FROM_COLUMNS(N, set, name) \
-  FLP_NAMES_FROM_LORA(N, set, name)          \
-  FLP_NAMES_FROM_LORA(N, (set) | FLP_PART_COLUMNS, name "_columns")
+  FLP_NAMES_FROM_STATISTICS(N, set, name)    \
+  FLP_NAMES_FROM_STATISTICS(N, (set) | FLP_PART_COLUMNS, name "_columns")
+#define FLP_NAMES_FROM_STATISTICS(N, set, name) \
+  FLP_NAMES_FROM_LORA(N, set, name)             \
+  FLP_NAMES_FROM_LORA(N, (set) | FLP_PART_STATISTICS, name "_statistics")
 #define FLP_NAMES_FROM_LORA(N, set, name)    \
   N(set, name)                               \
   N((set) | FLP_PART_LORA, name "_lora")
@@ -1152,19 +1156,49 @@ enum flp_part {
  * hidden. acc is f32 always. In place of both where operands come through tensor maps and dz is one of them, module
  * lora_products: entry lora_products_map, products_map with lora_b in the place of weight and lora_u in that of hidden. */
 
+/* ---- statistics of a row (spec.statistics; templates/common/statistics.lua) ----
+ *
+ * Part statistics of forward: by unit of forward's partials Σ 4^(t-m) and Σ y, t = scale·y, as [unit][2][capacity]. */
+#define FLP_STATISTICS_PARAMS(P) P(region, statistics_part)
+
+/* module statistics: entry statistics, one warp a row of [row_begin, row_end): `out` of active rows and of the others, or of
+ * a shard partial_statistics (flp.h), where that is given. */
+#define FLP_PARAMS_statistics(P)                                           \
+  P(region, part) P(region, statistics_part) P(i64, capacity) P(i32, parts) \
+  P(region, index) P(region, count) P(region, row_class) P(region, scale)  \
+  P(region, zy) P(region, local_target)                                    \
+  P(ptr, scores) P(call(i32), targets) /* (n,targets) f32 by row, raw scores of several targets; null: zy */ \
+  P(region_or_null, list_length) P(call(i32), vocab_valid)                 \
+  P(call(f32), cap_in) P(call(i32), capped) P(i32, row_begin) P(i32, row_end) \
+  P(ptr, stats) P(arg(ptr), partial)                                       \
+  P(ptr, out) P(ptr, partial_statistics)
+
+/* module statistics: entry statistics_merge, one warp a row: `out` from what all shards have. */
+#define FLP_PARAMS_statistics_merge(P)                                     \
+  P(arg(ptr), partial) P(arg(ptr), partial_statistics) P(arg(i64), shard_count) P(arg(i64), n) \
+  P(region, row_class) P(ptr, stats) P(ptr, out)
+
+/* module statistics: entry statistics_list, one warp an active row: the one part of listed columns, behind list_scores. */
+#define FLP_PARAMS_statistics_list(P)                                      \
+  P(region, part) P(region, statistics_part) P(i64, capacity)              \
+  P(region, index) P(region, count) P(region, scale)                       \
+  P(call(ptr), offsets) P(region, list_length) P(region, list_score)       \
+  P(i32, row_begin) P(i32, row_end)
+
 /* Parameters of forward, list after list: L(P, parts, LIST), one that is there with any of these parts, or 0 always. */
 #define FLP_FORWARD_LISTS(L, P)                                               \
   L(P, 0, FLP_FORWARD_PARAMS)                                                 \
   L(P, FLP_PART_KEEP | FLP_PART_TOP | FLP_PART_COLUMNS, FLP_SLICE_PARAMS)     \
   L(P, FLP_PART_KEEP, FLP_KEEP_PARAMS) L(P, FLP_PART_EMIT, FLP_EMIT_PARAMS)   \
   L(P, FLP_PART_TARGETS, FLP_HOLD_PARAMS) L(P, FLP_PART_TOP, FLP_CONTENDER_PARAMS) \
-  L(P, FLP_PART_LORA, FLP_LORA_PARAMS)
+  L(P, FLP_PART_STATISTICS, FLP_STATISTICS_PARAMS) L(P, FLP_PART_LORA, FLP_LORA_PARAMS)
 #define FLP_FORWARD_MAP_LISTS(L, P)                                           \
   L(P, 0, FLP_FORWARD_MAP_PARAMS)                                             \
   L(P, FLP_PART_KEEP | FLP_PART_TOP | FLP_PART_COLUMNS, FLP_SLICE_PARAMS)     \
   L(P, FLP_PART_KEEP, FLP_KEEP_MAP_PARAMS) L(P, FLP_PART_EMIT, FLP_EMIT_PARAMS) \
   L(P, FLP_PART_TARGETS, FLP_HOLD_PARAMS) L(P, FLP_PART_TOP, FLP_CONTENDER_PARAMS) \
-  L(P, FLP_PART_COLUMNS, FLP_AHEAD_MAP_PARAMS) L(P, FLP_PART_LORA, FLP_LORA_MAP_PARAMS)
+  L(P, FLP_PART_COLUMNS, FLP_AHEAD_MAP_PARAMS) \
+  L(P, FLP_PART_STATISTICS, FLP_STATISTICS_PARAMS) L(P, FLP_PART_LORA, FLP_LORA_MAP_PARAMS)
 #define FLP_ABI_WHOLE(P, parts, LIST) LIST(P)
 #define FLP_PARAMS_forward(P) FLP_FORWARD_LISTS(FLP_ABI_WHOLE, P)
 #define FLP_PARAMS_forward_map(P) FLP_FORWARD_MAP_LISTS(FLP_ABI_WHOLE, P)
@@ -1182,7 +1216,8 @@ enum flp_part {
   E(loss_scores) E(mean_sums) E(mean_fold) E(score_rows) E(score_record) E(score_target) E(score_hidden)              \
   E(score_head) E(score_add) E(score_list) E(top_target) E(top_begin) E(top_floor) E(top_redo) E(top_listed)          \
   E(top_finish) E(top_others) E(operand_terms) E(dz_lora) E(dz_lora_map) E(lora_project) E(lora_bound)                \
-  E(lora_round) E(lora_factor) E(lora_rows) E(lora_columns) E(lora_products_map)
+  E(lora_round) E(lora_factor) E(lora_rows) E(lora_columns) E(lora_products_map)                                             \
+  E(statistics) E(statistics_merge) E(statistics_list)
 #define FLP_PARAMS_lora_products_map(P) FLP_PARAMS_products_map(P)
 #define FLP_PARAMS_grad_weight(P) FLP_PARAMS_grad_hidden(P)
 #define FLP_PARAMS_lora_rows(P) FLP_PARAMS_grad_hidden(P)

@@ -68,6 +68,7 @@ enum {
     PLAIN(lora_project) WITH(lora_bound, LORA_ROWS) WITH(lora_round, LORA_ROWS)                                       \
     TYPED(lora_factor, FLP_GRAD_LORA_B, FLP_DTYPE_BF16) WITH(lora_rows, LORA_ROWS) WITH(lora_columns, LORA_COLUMNS))  \
   X(LORA_PRODUCTS, lora_products, PRODUCT | FLP_KIND_TUNE, MAPPED(lora_products))                                     \
+  X(STATISTICS, statistics, FLP_KIND_LINKED, PLAIN(statistics) PLAIN(statistics_merge) PLAIN(statistics_list))        \
   X(SCALE, scale, FLP_KIND_ALIGNMENT, PLAIN(scale))
 
 #define ENTRIES(kind, name, facts, entries)                 \

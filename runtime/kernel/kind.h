@@ -30,6 +30,7 @@ typedef enum flp_kernel_kind {
   FLP_KERNEL_DZ_LORA,       /* dz of a head with an adapter */
   FLP_KERNEL_LORA,          /* what stands around products of one: h·Aᵀ, and the gradients that follow from dz·B */
   FLP_KERNEL_LORA_PRODUCTS, /* dz·B and dzᵀ·u in one, where an architecture has it */
+  FLP_KERNEL_STATISTICS,    /* what makes statistics of rows of what forward sums */
   FLP_KERNEL_SCALE,         /* gradients that exist already, times a factor */
   FLP_KERNEL_FORWARD        /* scores, reduced to partials of each row; FLP_KERNEL_FORWARD + its parts (abi.h) */
 } flp_kernel_kind;

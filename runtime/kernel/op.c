@@ -49,6 +49,7 @@ static const flp_op_kernel head_kernels[] = {
     {.kind = FLP_KERNEL_TOP, .any = TOP},
     {.kind = FLP_KERNEL_LOSS_SCORES, .all = OF(SCORES)},
     {.kind = FLP_KERNEL_MEAN, .all = OF(SCORES)},
+    {.kind = FLP_KERNEL_STATISTICS, .all = OF(STATISTICS)},
     {.kind = FLP_KERNEL_OPERANDS, .all = OF(MIXED)},
     {.kind = FLP_KERNEL_DZ_LORA, .all = OF(LORA), .none = OF(LISTED), .grads = ANY},
     {.kind = FLP_KERNEL_LORA, .all = OF(LORA)},

@@ -322,6 +322,9 @@ flp_status flp_launch_exact_report(const flp_call *call);
 flp_status flp_launch_listed(const flp_call *call);
 flp_status flp_launch_listed_gradients(const flp_call *call);
 flp_status flp_launch_combine(const flp_call *call);
+/* args.statistics of a chunk's rows, or partial_statistics of a shard's; nothing where neither is there. */
+flp_status flp_launch_statistics(const flp_call *call, flp_row_range rows);
+flp_status flp_launch_statistics_merged(const flp_call *call);
 flp_status flp_launch_backward(const flp_call *call);
 flp_status flp_launch_step(const flp_call *call);
 /* Of flp_select and flp_scale: calls without flp_args. */

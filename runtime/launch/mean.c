@@ -15,7 +15,7 @@ flp_status flp_launch_score_means(const flp_call *call) {
   flp_call_copy(call, &own);
   flp_args *a = &own.args;
   a->partial = (float *)(uintptr_t)call->scores->partial;
-  a->logprob = a->entropy = a->stats = a->top_logprob = a->top_rest = NULL;
+  a->logprob = a->entropy = a->stats = a->top_logprob = a->top_rest = a->statistics = NULL;
   a->top_ids = NULL;
   a->rank = NULL;
   own.call.unit *= tiny;

@@ -32,5 +32,6 @@ flp_status flp_launch_outputs(const flp_call *call, flp_row_range rows) {
   CUdeviceptr partial = flp_call_pointer(call->args->partial);
   if (flp_call_has_targets(call) && !partial) partial = flp_call_region(call, FLP_REGION_target_sums);
   if (partial) FLP_TRY(flp_launch_fold(call, rows, partial));
-  return flp_launch_values(call, rows, partial);
+  FLP_TRY(flp_launch_values(call, rows, partial));
+  return flp_launch_statistics(call, rows);
 }

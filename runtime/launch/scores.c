@@ -88,7 +88,8 @@ static flp_status fill_lora(const job *j, values *v) {
 
 static flp_status (*const fills[])(const job *j, values *v) = {
     [FLP_PART_BIT_KEEP] = fill_keep, [FLP_PART_BIT_EMIT] = fill_emit,       [FLP_PART_BIT_TARGETS] = fill_targets,
-    [FLP_PART_BIT_TOP] = fill_top,   [FLP_PART_BIT_COLUMNS] = fill_columns, [FLP_PART_BIT_LORA] = fill_lora};
+    [FLP_PART_BIT_TOP] = fill_top,   [FLP_PART_BIT_COLUMNS] = fill_columns, [FLP_PART_BIT_LORA] = fill_lora,
+    [FLP_PART_BIT_STATISTICS] = NULL};
 
 /* ---- what all have ---- */
 
@@ -145,7 +146,7 @@ flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, flp_colum
   int64_t panel_rows = (int64_t)j.desc->tile_rows * flp_max(j.desc->cluster, 1);
   int64_t leaves = flp_ceil_div(columns.end - columns.begin, FLP_LEAF_COLUMNS);
   for (int bit = 0; bit < FLP_PART_BITS; bit++)
-    if (parts >> bit & 1) FLP_TRY(fills[bit](&j, &v));
+    if (parts >> bit & 1 && fills[bit]) FLP_TRY(fills[bit](&j, &v));
   if (!call->plan->planner.is_mapped) return launch_forward(call, parts, &v, (int64_t)v.bands * v.groups);
   FLP_TRY(encode_maps(&j, &v));
   return launch_forward_map(call, parts, &v, flp_ceil_div(rows.end - rows.begin, panel_rows) * leaves);

@@ -46,6 +46,13 @@ void planner_put_rows(flp_scheme *s, int64_t n) {
   planner_put_region(s, FLP_REGION_count, 1, 4);
 }
 
+void planner_put_part(const flp_planner *p, flp_scheme *s, int64_t n, int64_t count) {
+  planner_put_region(s, FLP_REGION_part, count, 12);
+  if (!p->spec.statistics) return;
+  planner_put_region(s, FLP_REGION_statistics_part, count, 8);
+  if (!s->size[FLP_REGION_stats]) planner_put_region(s, FLP_REGION_stats, n, 16);
+}
+
 uint64_t planner_dz_bytes(const flp_planner *p, int64_t rows, int64_t columns) {
   return (uint64_t)rows * (uint64_t)flp_planner_dz_stride(columns) * flp_dtype_bytes(p->spec.dtype);
 }

@@ -22,7 +22,7 @@ static void build(const flp_planner *p, int64_t n, int64_t rows, int64_t columns
   planner_begin(p, s, FLP_MODE_DIRECTION, n, rows, columns);
   s->products = 2;
   planner_put_region(s, FLP_REGION_zy, n, 4);
-  planner_put_region(s, FLP_REGION_part, rows * flp_ceil_div(p->spec.vocab, p->unit_columns), 12);
+  planner_put_part(p, s, n, rows * flp_ceil_div(p->spec.vocab, p->unit_columns));
   PLANNER_PUT_EACH(s, n, 16, FLP_REGION_stats, FLP_REGION_record);
   planner_put_region(s, FLP_REGION_redo, planner_redo_blocks(rows), 4);
   planner_put_region(s, FLP_REGION_dz, 1, planner_dz_bytes(p, rows, columns));

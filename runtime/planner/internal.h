@@ -43,6 +43,8 @@ void planner_put_region(flp_scheme *s, flp_region region, int64_t count, uint64_
   } while (0)
 /* What prepare writes; every pass starts with it. */
 void planner_put_rows(flp_scheme *s, int64_t n);
+/* Forward's partials, so many, and what statistics of n rows are made of. */
+void planner_put_part(const flp_planner *p, flp_scheme *s, int64_t n, int64_t count);
 /* operands.c: terms of hidden and bias, where products take such. */
 void planner_put_operands(const flp_planner *p, flp_scheme *s, int64_t n);
 /* A scheme of nothing but these two, of n rows in chunks of rows x columns. */

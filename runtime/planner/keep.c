@@ -107,7 +107,7 @@ static void build_stream(const flp_planner *p, int64_t n, int64_t rows, flp_sche
   s->products = 1 + planner_wants(p->spec.grads, FLP_GRAD_HIDDEN) + planner_wants(p->spec.grads, FLP_GRAD_WEIGHT);
   planner_put_step_rows(p, s, n);
   planner_put_region(s, FLP_REGION_zy, n, 4);
-  planner_put_region(s, FLP_REGION_part, rows * flp_ceil_div(p->spec.vocab, p->unit_columns), 12);
+  planner_put_part(p, s, n, rows * flp_ceil_div(p->spec.vocab, p->unit_columns));
   planner_put_targets_forward(p, s, n);
   planner_put_targets_backward(p, s, n);
   planner_put_region(s, FLP_REGION_reference, n, 4);

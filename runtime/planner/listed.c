@@ -32,7 +32,7 @@ static void put_lists(const flp_planner *p, flp_scheme *s, int64_t n, int64_t li
 
 static void build_forward(const flp_planner *p, int64_t n, int64_t list_count, flp_scheme *s) {
   put_lists(p, s, n, list_count);
-  planner_put_region(s, FLP_REGION_part, n, 12);
+  planner_put_part(p, s, n, n);
   planner_put_top(p, s, n, n);
   s->launches = 6 + (p->spec.lora_rank != 0); /* prepare, list_check, list_sort, list_scores, list_reduce, combine */
   if (flp_planner_has_top(&p->spec)) s->launches += 4; /* top_begin, top_listed, top_finish, top_others */

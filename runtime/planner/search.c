@@ -315,7 +315,7 @@ static void build_forward(const flp_planner *p, int64_t n, int64_t rows, int64_t
                           flp_scheme *s) {
   planner_begin(p, s, FLP_MODE_SCORE, n, rows, p->spec.vocab);
   planner_put_region(s, FLP_REGION_zy, n, 4);
-  planner_put_region(s, FLP_REGION_part, rows * flp_ceil_div(p->spec.vocab, p->unit_columns), 12);
+  planner_put_part(p, s, n, rows * flp_ceil_div(p->spec.vocab, p->unit_columns));
   if (p->is_mapped) planner_put_gather(p, s, rows);
   planner_put_targets_forward(p, s, n);
   planner_put_top(p, s, n, rows);

@@ -1,7 +1,8 @@
 -- parts.lua: the parts of a forward kernel, each a table of hooks of online.lua, as one: hooks of one name run in this
 -- order. What an adapter adds is in the operands (head.lua, engine.lua).
 
-local FILES = {{"keep", "keep"}, {"emit", "emission"}, {"targets", "held"}, {"top", "contenders"}, {"columns", "ahead"}}
+local FILES = {{"keep", "keep"}, {"emit", "emission"}, {"targets", "held"}, {"top", "contenders"}, {"columns", "ahead"},
+               {"statistics", "moments"}}
 
 local function both(first, second)
   if first == nil or type(second) ~= "function" then return second end

@@ -66,7 +66,8 @@ return function(k)
   -- 1 - tanh², of the tanh, where bend is 1; where it is 0, 1.
   function S.slope(tanh, bend) return k.fma(-(tanh * bend), tanh, 1.0) end
 
-  -- Two running sums over disjoint columns -> one. m: maximum, s: Σ 2^(t-m), q: Σ (t-m)·2^(t-m).
+  -- Two running sums over disjoint columns -> one. m: maximum, s: Σ 2^(t-m), q: Σ (t-m)·2^(t-m), and of statistics
+  -- r: Σ 4^(t-m), z: Σ y, t = row_scale·y.
   -- Symmetric in its arguments to the bit: lanes may merge in either order.
   function S.merge(a, b)
     local m = k.max(a.m, b.m)
@@ -74,12 +75,13 @@ return function(k)
     local ea, eb = k.exp2(da), k.exp2(db)
     local out = {m = m, s = a.s * ea + b.s * eb}
     if a.q then out.q = k.fma(da, a.s, a.q) * ea + k.fma(db, b.s, b.q) * eb end
+    if a.r then out.r, out.z = a.r * (ea * ea) + b.r * (eb * eb), a.z + b.z end
     return out
   end
 
   -- f of each part of two sums.
   local function each(a, b, f)
-    return {m = f(a.m, b.m), s = f(a.s, b.s), q = a.q and f(a.q, b.q)}
+    return {m = f(a.m, b.m), s = f(a.s, b.s), q = a.q and f(a.q, b.q), r = a.r and f(a.r, b.r), z = a.z and f(a.z, b.z)}
   end
 
   function S.select(condition, a, b)
@@ -124,9 +126,9 @@ return function(k)
   -- Adds one block of scores to the running sum of one row; the maximum moves once a block.
   -- y: factors of row_scale; clamp: a bias may be -inf; valid(i): is column i real (nil: all are). A column that is
   -- masked or -inf adds exactly nothing, so a row with s = 0 at the end had no score above -inf.
-  -- top: the largest y[i]·row_scale, where it is known. Returns the new sum, and 2^(t - m) of each score, m its
+  -- top: the largest y[i]·row_scale, where it is known; total: Σ y of the block, where the sum has it. Returns the new sum, and 2^(t - m) of each score, m its
   -- maximum; given mark, mark(2^(t - m), t - m) in its place.
-  function S.accumulate(sum, y, row_scale, clamp, valid, top, mark)
+  function S.accumulate(sum, y, row_scale, clamp, valid, top, mark, total)
     local m = k.max(sum.m, S.lowest)
     if top then m = k.max(m, top) end
     for i = 1, top and 0 or #y do
@@ -138,6 +140,7 @@ return function(k)
     local shrink = k.exp2(d)
     local s = sum.s * shrink
     local q = sum.q and k.fma(d, sum.s, sum.q) * shrink
+    local r = sum.r and sum.r * (shrink * shrink)
     local exponentials = {}
     for i = 1, #y do
       local u = k.fma(y[i], row_scale, -m)
@@ -146,9 +149,20 @@ return function(k)
       local e = k.exp2(u)
       s = s + e
       if q then q = k.fma(e, u, q) end
+      if r then r = k.fma(e, e, r) end
       exponentials[i] = mark and mark(e, u) or e
     end
-    return {m = m, s = s, q = q}, exponentials
+    return {m = m, s = s, q = q, r = r, z = r and sum.z + total}, exponentials
+  end
+
+  -- Σ y of the columns that are real.
+  function S.total(y, valid)
+    local total
+    for i = 1, #y do
+      local each = valid and k.select(valid(i), y[i], 0.0) or y[i]
+      total = total and total + each or each
+    end
+    return total
   end
 
   -- Whether a row has no upstream gradient, by its {m, A, B, dz_y}: its dz is 0 then, whatever its scores.
@@ -165,9 +179,10 @@ return function(k)
   end
 
   -- A running sum over no columns.
-  function S.empty(entropy)
+  function S.empty(entropy, statistics)
     local zero = k.const(k.f32, 0.0)
-    return {m = k.const(k.f32, S.lowest), s = zero, q = entropy and zero or nil}
+    local of_statistics = statistics and zero or nil
+    return {m = k.const(k.f32, S.lowest), s = zero, q = entropy and zero or nil, r = of_statistics, z = of_statistics}
   end
 
   return S

@@ -22,7 +22,7 @@
 --     column}, the active row and the warp's column at which it begins; all lanes together
 --   K.met(p, tile)   behind the last row of a tile
 --   K.stages   whether K uses M.warp_staging
---   K.sum(p, active, sum)   behind the last tile of a group: the sum {m, s} of all its columns, of an active row
+--   K.sum(p, active, sum, group)   behind the last tile of a group: the sum {m, s} of its columns, of an active row
 --   K.hold(p, rows, column, lane)   in the place of storing the targets' scores: raw scores of a tile from `column` on,
 --     of each row {active, exists, y}, y as an accumulator has them
 --   K.by_columns   columns of a launch begin at p.column_begin
@@ -147,7 +147,8 @@ return function(k, spec, entry, hooks)
           K.meet(p, row.active, count, scale, {block}, {row = first_row, column = block_column})
         end
         local exponentials
-        out[i], exponentials = S.accumulate(sums[i], y, scale, spec.bias, valid, top, mark)
+        local total = spec.parts.statistics and S.total(y, valid)
+        out[i], exponentials = S.accumulate(sums[i], y, scale, spec.bias, valid, top, mark, total)
         if K.see then K.see(p, row.active, count, block_column, exponentials, out[i].m, valid, y) end
       end
       if K.met then K.met(p, {row = first_row, column = block_column}) end
@@ -166,22 +167,22 @@ return function(k, spec, entry, hooks)
     end
 
     local start = {}
-    for i = 1, #rows do start[i] = S.empty(spec.entropy) end
+    for i = 1, #rows do start[i] = S.empty(spec.entropy, spec.parts.statistics) end
     local sums = M.stream(hidden, weight, blocks, steps, start, finish)
 
     panel, group = M.raster(k.reread_ctaid(), p.bands, p.groups, RASTER)
     first_row, first_column = p.row_begin + panel * M.rows, group * GROUP
 
     -- Four threads share a row: merge them, then leave the leaf's sums in shared memory.
-    local words = spec.entropy and 3 or 2
+    local words = {"m", "s"}
+    if spec.entropy then words[3] = "q" end
+    if spec.parts.statistics then table.move({"r", "z"}, 1, 2, #words + 1, words) end
     local shared = k.shared()
-    local function slot(leaf, word, row) return shared + ((leaf * words + word) * M.rows + row) * 4 end
+    local function slot(leaf, word, row) return shared + ((leaf * #words + word - 1) * M.rows + row) * 4 end
     for i, row in ipairs(thread_rows()) do
       local sum = S.merge_lanes(sums[i])
       k.when(k.eq(M.lane & 3, 0), function()
-        k.shared_store(slot(M.warp_n, 0, row.tile_row), sum.m)
-        k.shared_store(slot(M.warp_n, 1, row.tile_row), sum.s)
-        if sum.q then k.shared_store(slot(M.warp_n, 2, row.tile_row), sum.q) end
+        for word, name in ipairs(words) do k.shared_store(slot(M.warp_n, word, row.tile_row), sum[name]) end
       end)
     end
     k.barrier()
@@ -190,10 +191,9 @@ return function(k, spec, entry, hooks)
     local row = M.tid
     k.when(k.lt(row, M.rows) & k.lt(first_row + row, count), function()
       local function leaf_sum(leaf)
-        return {
-          m = k.shared_load(k.f32, slot(leaf, 0, row)), s = k.shared_load(k.f32, slot(leaf, 1, row)),
-          q = spec.entropy and k.shared_load(k.f32, slot(leaf, 2, row)) or nil,
-        }
+        local sum = {}
+        for word, name in ipairs(words) do sum[name] = k.shared_load(k.f32, slot(leaf, word, row)) end
+        return sum
       end
       local sum = leaf_sum(0)
       for leaf = 1, LEAVES - 1 do
@@ -206,7 +206,7 @@ return function(k, spec, entry, hooks)
       k.store(p.part, base, sum.m)
       k.store(p.part, base + p.capacity, sum.s)
       k.store(p.part, base + p.capacity * 2, sum.q or k.const(k.f32, 0.0))
-      if K.sum then K.sum(p, first_row + row, sum) end
+      if K.sum then K.sum(p, first_row + row, sum, place) end
     end)
   end
 

@@ -25,7 +25,7 @@
 --     in an accumulator of wgmma; the largest t. All columns count, and scale is not negative; beyond the vocabulary t is
 --     below any floor. tile: {row, column}, the active row and the column at which it begins; all lanes together
 --   K.met(p, tile)   behind the last row of a tile
---   K.sum(p, active, sum)   behind the last tile of a leaf: the sum {m, s} of its columns, of an active row
+--   K.sum(p, active, sum, leaf)   behind the last tile of a leaf: the sum {m, s} of its columns, of an active row
 --   K.hold(p, rows, column, lane)   in the place of storing the targets' scores: raw scores of a tile from `column` on,
 --     of each row {active, exists, y}, y as an accumulator of wgmma has them
 --   K.by_columns   columns of a launch begin at p.column_begin
@@ -171,7 +171,7 @@ return function(k, spec, entry, hooks)
 
     -- What a row has of a tile, by block, and how to add one to its sum. All columns count, and its scale is not
     -- negative.
-    local function row_of_tile(acc, u, tile_column, row, scale, sum)
+    local function row_of_tile(acc, u, tile_column, row, scale, sum, totals)
       local blocks, tops = {}, {}
       for block = 1, H.columns // BLOCK do
         local y = {}
@@ -193,20 +193,21 @@ return function(k, spec, entry, hooks)
       local see, mark = K.row and K.row(p, u, row), K.mark and K.mark(p)
       return {sum = sum, add = function(self, block)
         local exponentials
-        self.sum, exponentials = S.accumulate(self.sum, blocks[block], scale, spec.bias, nil, tops[block], mark)
+        self.sum, exponentials = S.accumulate(self.sum, blocks[block], scale, spec.bias, nil, tops[block], mark,
+          totals and totals[block])
         if see then see(tile_column + (block - 1) * BLOCK, exponentials, self.sum.m, blocks[block]) end
       end}
     end
 
     -- The sums with a tile's part of all rows.
-    local function reduce_rows(acc, u, tile_column, scales, sums)
+    local function reduce_rows(acc, u, tile_column, scales, sums, totals)
       -- Rows that take turns, so that no block of one waits for the other. ptxas spills less so, but more with a
       -- softcap.
       local out, together = {}, K.row and not spec.softcap and 2 or 1
       for first = 1, #rows, together do
         local turns = {}
         for i = first, first + together - 1 do
-          turns[#turns + 1] = row_of_tile(acc, u, tile_column, rows[i], scales[i], sums[i])
+          turns[#turns + 1] = row_of_tile(acc, u, tile_column, rows[i], scales[i], sums[i], totals and totals[i])
         end
         for block = 1, H.columns // BLOCK do
           for _, row in ipairs(turns) do row:add(block) end
@@ -214,6 +215,22 @@ return function(k, spec, entry, hooks)
         for _, row in ipairs(turns) do out[#out + 1] = row.sum end
       end
       if K.met then K.met(p, place_of(u, tile_column)) end
+      return out
+    end
+
+    -- Of each row and block Σ y of the columns that are real. is_whole: all are
+    local function totals_of(acc, left, is_whole)
+      local out = {}
+      for i, row in ipairs(rows) do
+        out[i] = {}
+        for block = 1, H.columns // BLOCK do
+          local y, place = {}, {}
+          for j = block * 8 - 8, block * 8 - 1 do
+            for e = 0, 1 do y[#y + 1], place[#place + 1] = acc[H.at(row.w, row.h, j, e)], j * 8 + e end
+          end
+          out[i][block] = S.total(y, not is_whole and function(at) return k.gt(left, place[at]) end)
+        end
+      end
       return out
     end
 
@@ -235,9 +252,15 @@ return function(k, spec, entry, hooks)
         scales[i] = read_row(k.f32, p.scale, u, row, 0.0)
         unusual = unusual | k.lt(scales[i], 0.0)
       end
-      local usual = k.branch(k.any(unusual), function() return make_usual(acc, tile_column, scales) end,
-        function() return {acc = acc, scales = scales} end)
-      return reduce_rows(usual.acc, u, tile_column, usual.scales, sums)
+      local totals = spec.parts.statistics and function(is_whole)
+        return totals_of(acc, p.vocab_valid - tile_column - H.column(0, 0), is_whole)
+      end or function() end
+      local usual = k.branch(k.any(unusual), function()
+        local made = make_usual(acc, tile_column, scales)
+        made.totals = totals(false)
+        return made
+      end, function() return {acc = acc, scales = scales, totals = totals(true)} end)
+      return reduce_rows(usual.acc, u, tile_column, usual.scales, sums, usual.totals)
     end
 
     -- The four threads of a row merge the sums of the leaf: a thread ends with a part of the rows, and stores that.
@@ -258,11 +281,12 @@ return function(k, spec, entry, hooks)
       for _, part in ipairs(held) do
         local sum, row = part.sum, u.row + part.row
         k.when(k.lt(H.lane & 3, #rows) & k.lt(p.row_begin + row, row_end()), function()
-          local at = k.convert(k.i64, leaf + k.udiv(first_column(p), LEAF)) * 3 * p.capacity + k.convert(k.i64, row)
+          local place = k.convert(k.i64, leaf + k.udiv(first_column(p), LEAF))
+          local at = place * 3 * p.capacity + k.convert(k.i64, row)
           k.store(p.part, at, sum.m)
           k.store(p.part, at + p.capacity, sum.s)
           k.store(p.part, at + p.capacity * 2, sum.q or k.const(k.f32, 0.0))
-          if K.sum then K.sum(p, p.row_begin + row, sum) end
+          if K.sum then K.sum(p, p.row_begin + row, sum, place) end
         end)
       end
     end
@@ -270,7 +294,7 @@ return function(k, spec, entry, hooks)
     -- The tiles of one leaf from first to last. place(tile): where it stands among those of the unit.
     local function reduce_leaf(u, leaf, tiles, index, steps, place)
       local empty = {}
-      for i = 1, #rows do empty[i] = S.empty(spec.entropy) end
+      for i = 1, #rows do empty[i] = S.empty(spec.entropy, spec.parts.statistics) end
       local sums = k.loop(k.const(k.i32, 0), tiles, 1, empty, function(tile, sums)
         H.take_turn()
         local acc = H.multiply(H.advance(index, place(tile) * steps), steps, "k", "k")
