@@ -1,13 +1,14 @@
 """Save and direction modes in linear_logprob: when something is kept, that it reaches both passes, is used once or
 by every backward pass, and is then freed. On the stand-in of flp_keeping.py."""
 import gc
+import types
 
 import pytest
 import torch
 
 import flp
 from flp._library import _c, _plans
-from flp._passes import _autograd, _run
+from flp._passes import _autograd, _run, _watch
 from flp_keeping import BYTES, MODES, noted_blocks, passes  # noqa: F401
 
 N, D, V = 6, 16, 40
@@ -272,7 +273,7 @@ def test_directions_under_autocast(passes):
     (True, {}, "save"), (False, {}, "direction"), (True, {"tail": 2.0**-9}, "tail"), (False, {"entropy": True}, "save"),
     (False, {"entropy": "detached"}, "direction"), (True, {"save": False}, None), (True, {"tail": 0}, "save"),
     (True, {"tail": 0, "save": False}, None), (False, {"save": False}, None)], ids=str)
-def test_it_is_explained(passes, trained, options, mode):
+def test_it_is_explained(passes, monkeypatch, trained, options, mode):
     """Of tensors, and of sizes, which keep only what they are asked to; a budget without room keeps nothing."""
     info = flp.explain(*(operands() if trained else frozen()), **options)
     asked = {"vocab": V, "hidden": D, "n": N, "grads": ["hidden", "weight"][:1 + trained]}
@@ -283,6 +284,10 @@ def test_it_is_explained(passes, trained, options, mode):
     assert unasked == mode if mode == "tail" else unasked not in MODES
     for without in ({"save": False, "tail": 0}, {"budget": BYTES}):
         assert flp.plan_info(**asked, **{"save": None, **options, **without}).backward["mode"] not in MODES
+    watcher = types.SimpleNamespace(ran=None)
+    monkeypatch.setattr(_watch.watching, "call", watcher)
+    flp.linear_logprob(*(operands() if trained else frozen()), **options)
+    assert watcher.ran == ("eager", mode or "recompute")
 
 
 def test_the_eager_rung_keeps_nothing(engine):

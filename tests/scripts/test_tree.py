@@ -81,7 +81,7 @@ ROOMS = {
     "_functions": "errors _library _tensors losses _eager _passes",
     "heads": "errors _library _tensors _eager _functions",
     "parallel": "_library _tensors _eager _passes _functions losses",
-    "adapters": "errors _library _tensors _functions heads parallel",
+    "adapters": "errors _library _tensors _passes _functions heads parallel",
     "memory": "_matplotlib _library _tensors _passes",
     "jax": "errors _library",
     "report": "_version _matplotlib _library",

@@ -1,10 +1,13 @@
 """Adapters on stand-in hosts: installing, recognising, removing, and the numbers at each seam against float64."""
+import concurrent.futures
 import copy
+import hashlib
 import importlib
+import importlib.metadata
+import inspect
 import logging
 import pickle
 import sys
-import threading
 import types
 
 import flp_hosts
@@ -14,7 +17,7 @@ from flp_reference import DEVICE, doubles, problem, reference, relative
 
 import flp
 from flp import adapters
-from flp.adapters import _seam, openrlhf
+from flp.adapters import _counts, _seam
 
 CORE = '''
 class Scorer:
@@ -63,9 +66,9 @@ def toy(hosts, monkeypatch):
     """A host named toy with toy.core and toy.user, which imports a name of it -> set_seams(*seams)."""
     hosts("toy", {"toy.core": CORE, "toy.user": "from toy.core import score as mine\n"})
 
-    def set_seams(*seams, versions=("1.0", "2")):
+    def set_seams(*seams):
         monkeypatch.setitem(sys.modules, "flp.adapters.toy", flp_hosts.module_of(
-            HOST=_seam.Host("toy", versions, seams, "toy==1.0")))
+            HOST=_seam.Host("toy", seams, "toy==1.0")))
 
     monkeypatch.setattr(adapters, "HOSTS", adapters.HOSTS + ("toy",))
     set_seams(seam())
@@ -108,22 +111,21 @@ def test_uninstall_without_install_does_nothing(toy):
     flp.uninstall("toy")
 
 
-@pytest.mark.parametrize("version, accepted", [("1.0", True), ("1.4.2.dev1", True), ("0.9", False), ("2.0.1", False)])
-def test_version_range(toy, monkeypatch, version, accepted):
+def source_of(function):
+    return hashlib.sha256(inspect.getsource(function).encode()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize("version", ["0.9", "1.0", "2.0.1.dev1", "main"])
+def test_any_version_with_the_seams_that_were_tested(toy, monkeypatch, version):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
-    if accepted:
-        flp.install("toy")
-        assert flp.installed() == {"toy": version}
-        return
-    message = r"toy \(version %s\).*from 1\.0 up to, not including, 2.*toy==1\.0" % version
-    with pytest.raises(flp.HostError, match=message):
-        flp.install("toy")
-    assert importlib.import_module("toy.core").score(2) == 2 and flp.installed() == {}
+    toy(seam(source="0" * 16 + " " + source_of(importlib.import_module("toy.core").score)))
+    flp.install("toy")
+    assert flp.installed() == {"toy": version}
 
 
 @pytest.mark.parametrize("changes, message", [
-    ({"parameters": ("x",)}, r"toy\.core\.score takes \(x, scale\); the adapter was written for \(x\)"),
-    ({"source": "0" * 16}, r"source text of toy\.core\.score has hash .* tested with 0000"),
+    ({"parameters": ("x",)}, r"the parameters of toy\.core\.score are \(x, scale\) \(accepted: \(x\)\).*toy==1\.0"),
+    ({"source": "0" * 16}, r"source text of toy\.core\.score has hash .* \(accepted: 0{16}\).*was tested, toy==1\.0"),
     ({"name": "gone"}, r"toy\.core\.gone is not there"),
     ({"module": "toy.gone"}, r"toy\.gone could not be imported"),
     ({"described": "Child.forward"}, r"toy\.core\.Child\.forward is not there"),
@@ -143,12 +145,13 @@ def test_a_host_that_was_replaced_already_is_refused(toy, monkeypatch):
         flp.install("toy")
 
 
-def test_untested_accepts_another_text_and_version_but_no_other_parameters(toy, monkeypatch, logged):
+def test_untested_accepts_another_text_but_no_other_parameters(toy, monkeypatch, logged):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "7.1")
     toy(seam(source="0" * 16))
     flp.install("toy", untested=True)
     assert importlib.import_module("toy.core").score(1) == ("flp", 1)
-    assert [level for level, text in logged if "7.1" in text] == [logging.WARNING]
+    assert [level for level, text in logged if "toy (version 7.1): the source text of toy.core.score" in text] == [
+        logging.WARNING]
     flp.uninstall("toy")
     toy(seam(parameters=("y",)))
     with pytest.raises(flp.HostError):
@@ -166,18 +169,34 @@ def test_uninstall_reports_a_foreign_replacement_and_restores_the_rest(toy):
 
 
 @pytest.mark.parametrize("name", adapters.HOSTS)
-def test_stand_ins_have_the_seams_and_are_refused_by_their_text(hosts, name):
+def test_stand_ins_have_the_seams_and_are_refused_by_their_text(hosts, monkeypatch, name):
     hosts(name)
-    with pytest.raises(flp.HostError, match="source text|version"):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "99.1")
+    with pytest.raises(flp.HostError) as refused:
         flp.install(name)
+    host = adapters._adapter(name)
+    for text in ("%s (version 99.1): the source text of " % name, "Nothing was replaced",
+                 "Install what was tested, " + host.origin, "flp.install('%s', untested=True)" % name):
+        assert text in str(refused.value)
     flp.install(name, untested=True)
-    assert list(flp.installed()) == [name]
+    assert flp.installed() == {name: "99.1"}
+    counts = flp.installed(counts=True)[name]
+    assert counts and all(calls == {"flp": {}, "own": {}} for calls in counts.values())
+    assert all(of_host.needs or "%s.%s" % (of_host.module, of_host.name) in counts for of_host in host.seams)
 
 
 def installed(hosts, name, module):
     hosts(name)
     flp.install(name, untested=True)
     return importlib.import_module(module)
+
+
+def counted(host, seam):
+    """The calls at a seam: {mode: calls}, all on one rung, and {reason: calls}"""
+    calls = flp.installed(counts=True)[host][seam]
+    by_mode = {mode: count for _rung, mode, count in ((*name.split(), count) for name, count in calls["flp"].items())}
+    assert len(by_mode) == len(calls["flp"])
+    return by_mode, calls["own"]
 
 
 def agrees(got, want):
@@ -225,7 +244,7 @@ def test_trl_rounds_a_float32_head_as_the_host_does(hosts, logged, wide):
         agrees(logprob, wanted[0]), agrees(entropy, wanted[1])
     for tensor, other in zip(inputs, narrow):
         assert tensor.grad.dtype is tensor.dtype and torch.equal(tensor.grad.bfloat16(), other.grad)
-    assert len(logged) == 1, "that it was installed"
+    assert counted("trl", "trl.kernels.chunked_logprob.ChunkedLogProbFunction.apply") == ({"recompute": 2}, {})
 
 
 def test_trl_keeps_a_narrow_head_under_a_float32_trunk(hosts, logged):
@@ -234,7 +253,8 @@ def test_trl_keeps_a_narrow_head_under_a_float32_trunk(hosts, logged):
     hidden, weight, target, _ = problem()
     assert head.apply(hidden, weight.bfloat16(), None, target, 1.0, 64, outputs=("log_probs",)) == "host"
     assert head.apply(hidden.half(), weight.bfloat16(), None, target, 1.0, 64, outputs=("log_probs",)) == "host"
-    assert len(logged) == 3 and all("flp.linear_logprob" in text for _, text in logged[1:])
+    left = [text for _, text in logged if "its own" in text]
+    assert len(left) == 2 and all("flp.linear_logprob" in text for text in left)
 
 
 def test_trl_selective_log_softmax(hosts):
@@ -334,80 +354,9 @@ def test_scores_of_megatron(hosts, name, module):
     assert calculate(logits, tokens, flp_hosts.module_of(size=lambda: 2)) == "host"
     refused = {"slime": {"log_prob_keep_mask": torch.ones(7, 33)}, "miles": {"true_on_policy": True}}[name]
     assert calculate(logits, tokens, None, **refused) == "host"
-
-
-def batch():
-    torch.manual_seed(1)
-    ids = torch.randint(0, 97, (3, 9), device=DEVICE)
-    mask = torch.ones_like(ids)
-    mask[0, :3] = mask[2, :1] = 0
-    return ids, mask
-
-
-def wanted_of(model, ids, mask, temperature):
-    """(B, T-1) log-probabilities and entropies of the model in float64."""
-    positions = (mask.cumsum(-1) - 1).masked_fill(mask == 0, 1)
-    logp = (model.double()(ids, position_ids=positions).logits / temperature).log_softmax(-1)[:, :-1]
-    model.float()
-    return logp.gather(-1, ids[:, 1:].unsqueeze(-1)).squeeze(-1), -(logp.exp() * logp).sum(-1)
-
-
-@pytest.mark.parametrize("packing", [False, True])
-def test_openrlhf_actor(hosts, packing):
-    actor_class = installed(hosts, "openrlhf", "openrlhf.models.actor").Actor
-    ids, mask = batch()
-    model = flp_hosts.TinyModel().to(DEVICE)
-    actor = actor_class(model, temperature=0.6, packing_samples=packing)
-    want, entropy = (tensor.detach() for tensor in wanted_of(model, ids, mask, 0.6))
-    kept = mask[:, :-1].bool() if packing else torch.ones_like(want, dtype=torch.bool)
-    got = actor(ids, attention_mask=mask, return_logprobs=True)
-    agrees(got[kept], want[kept])
-    actions = torch.ones(3, 4, dtype=torch.long, device=DEVICE)
-    actions[1, 2:] = 0
-    got, output = actor(ids, actions, mask, return_output=True)
-    agrees(got, want[:, -4:] * actions)
-    assert output.logits is None and output.aux_loss == 0.0
-    got, output = actor(ids, actions, mask, return_output=True, return_entropy=True)
-    agrees(got, want[:, -4:] * actions), agrees(output.entropy[kept], entropy[kept])
-    got.sum().backward()
-    grad = model.head.weight.grad.clone()
-    model.zero_grad()
-    (wanted_of(model, ids, mask, 0.6)[0][:, -4:] * actions).sum().backward()
-    assert relative(grad, model.head.weight.grad) < 1e-5
-    assert model.head(torch.zeros(1, 32, device=DEVICE)).shape == (1, 97)
-
-
-def test_openrlhf_leaves_to_the_host_what_it_cannot_take(hosts, logged):
-    actor_class = installed(hosts, "openrlhf", "openrlhf.models.actor").Actor
-    ids, mask = batch()
-    capped = actor_class(flp_hosts.TinyModel(softcap=5.0).to(DEVICE))
-    assert [capped(ids, attention_mask=mask, return_logprobs=True) for _ in range(2)] == ["host", "host"]
-    assert sum("softcap" in text for _, text in logged) == 1
-    assert "forward" not in vars(capped.model.head)
-    twice = actor_class(flp_hosts.TinyModel(heads=2).to(DEVICE))
-    assert twice(ids, attention_mask=mask, return_logprobs=True) == "host"
-    actor = actor_class(flp_hosts.TinyModel().to(DEVICE))
-    assert actor(ids, attention_mask=mask, return_output=True) == "host"
-    assert actor(ids, attention_mask=mask, return_logprobs=True, pixel_values=ids) == "host"
-    actor.model.head = torch.nn.Sequential(actor.model.head)
-    assert actor(ids, attention_mask=mask, return_logprobs=True) == "host"
-    assert any("Sequential" in text for _, text in logged)
-
-
-def test_openrlhf_heads_record_one_thread_and_no_copy():
-    head, hidden, others = torch.nn.Linear(16, 31), torch.randn(2, 16), {}
-
-    def score():
-        others["thread"] = head(hidden)
-
-    with openrlhf.passing(head) as seen:
-        thread = threading.Thread(target=score)
-        thread.start()
-        thread.join()
-        others["copy"] = copy.deepcopy(head)(hidden)
-        assert seen == [] and head(hidden).shape == (0,) and seen[0] is hidden and len(seen) == 1
-    assert type(head) is torch.nn.Linear and set(vars(head)) == set(vars(torch.nn.Linear(1, 1)))
-    assert all(torch.equal(others[name], head(hidden)) for name in ("thread", "copy"))
+    by_mode, own = counted(name, module + ".calculate_log_probs_and_entropy")
+    assert by_mode == {"select": 4} and len(own) == 3 and set(own.values()) == {1}
+    assert own["the vocabulary is spread over several ranks"] == own[_counts.NOT_ASKED] == 1
 
 
 FUNCTIONS = {"trl": ("trl.trainer.utils", "selective_log_softmax"),
@@ -428,6 +377,9 @@ def test_what_holds_a_seams_function_is_copied_and_pickled(hosts, name):
     flp.uninstall(name)
     own = getattr(module, FUNCTIONS[name][1])
     assert own is not function and pickle.loads(sent).function is own
+
+
+FUSED = "verl.utils.kernel.linear_cross_entropy.linear_cross_entropy"
 
 
 class Quantised(torch.nn.Parameter):
@@ -454,6 +406,29 @@ def test_what_flp_cannot_take_goes_to_the_host_and_is_logged_once(hosts, logged,
     hidden, weight = change(hidden, weight)
     assert [module.linear_cross_entropy(hidden, weight, target) for _ in range(2)] == ["host", "host"]
     assert [level for level, text in logged if reason in text] == [logging.WARNING]
+    by_mode, own = counted("verl", FUSED)
+    assert by_mode == {} and list(own.values()) == [2] and reason in next(iter(own))
+
+
+def test_a_seam_says_once_that_it_runs_on_flp_and_counts_calls_of_threads(hosts, logged):
+    module = installed(hosts, "verl", "verl.utils.kernel.linear_cross_entropy")
+    hidden, weight, target, _ = problem()
+    flp.linear_logprob(hidden, weight, target)  # no call at a seam
+    assert flp.installed(counts=True)["verl"][FUSED] == {"flp": {}, "own": {}}
+    module.linear_cross_entropy(hidden, weight, target)
+    rung = flp.explain(hidden, weight, target).rung
+    assert flp.installed(counts=True)["verl"][FUSED] == {"flp": {rung + " score": 1}, "own": {}}
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        for _ in threads.map(lambda _: module.linear_cross_entropy(hidden, weight, target), range(200)):
+            flp.installed(counts=True)
+    with pytest.raises(TypeError):
+        module.linear_cross_entropy(hidden, weight, target, temperature="warm")
+    (by_mode, own), expected = counted("verl", FUSED), "verl: %s runs on flp, rung %s, mode score" % (FUSED, rung)
+    assert by_mode.keys() == {"score"} and 100 < by_mode["score"] <= 201 and own == {}
+    assert [(level, text) for level, text in logged if "runs on flp" in text] == [(logging.INFO, expected)]
+    flp.uninstall("verl")
+    flp.install("verl", untested=True)
+    assert flp.installed(counts=True)["verl"][FUSED] == {"flp": {}, "own": {}}
 
 
 def test_autocast_takes_mixed_dtypes(hosts):

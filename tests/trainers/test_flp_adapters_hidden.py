@@ -1,15 +1,19 @@
 """Adapters of trainers that hand over hidden states, on stand-in hosts: prime-rl, torchtitan, NeMo-RL,
-SkyRL."""
+SkyRL, OpenRLHF."""
+import copy
 import importlib.util
 import sys
+import threading
 
 import flp_hosts
 import pytest
 import torch
 from flp_reference import DEVICE, doubles, problem, reference, relative
 
-from test_flp_adapters import agrees, gradients_agree, hosts, installed  # noqa: F401
+from flp.adapters import _counts, openrlhf
+from test_flp_adapters import agrees, counted, gradients_agree, hosts, installed  # noqa: F401
 
+LOSS = "torchtitan.components.loss."
 HEADS = {False: ("lm_head", "_SequenceChunkedLogProbEntropyFn"),
          True: ("lm_head_gemma", "_GemmaChunkedLogProbEntropyFn")}
 
@@ -106,11 +110,14 @@ def test_torchtitan_losses_that_compute_log_probabilities(hosts):  # noqa: F811
     assert abs(float(metrics["entropy/mean"] - entropy.mean())) < 1e-5
     grads_agree(loss, -(logprob.view(3, 4) * advantages).sum() / 12, wrapper, hidden, doubled)
     assert module.compute_logprobs(torch.zeros(1, 2), labels) == "host"
+    assert counted("torchtitan", LOSS + "ChunkedLossWrapper.__call__") == ({"recompute": 1}, {})
+    assert counted("torchtitan", LOSS + "compute_logprobs") == ({"recompute": 1}, {_counts.NOT_ASKED: 1})
 
 
 def test_torchtitan_leaves_to_the_host_what_it_cannot_take(hosts, logged):  # noqa: F811
     module, wrapper, hidden, labels = titan(hosts, lambda module: Largest())
     assert [wrapper(hidden, labels) for _ in range(2)] == ["host", "host"]
+    assert list(counted("torchtitan", LOSS + "ChunkedLossWrapper.__call__")[1].values()) == [2]
     wrapper.loss_fn = module.CrossEntropyLoss()
     kept = wrapper.lm_head
 
@@ -198,6 +205,11 @@ def test_skyrl_fused_head(skyrl, temperature):
     entropy = skyrl._fused_vocab_parallel_entropy_from_hidden(hidden.view(3, 4, -1), weight, ONE_RANK, 2, temperature)
     agrees(entropy, wanted[1].view(3, 4))
     assert not entropy.requires_grad
+    fused = {"_fused_lm_head_logprob_apply": {"recompute": 2}, "from_parallel_hidden_to_logprobs": {"recompute": 1},
+             "from_parallel_hidden_to_logprobs_packed_sequences": {"recompute": 1},
+             "_fused_vocab_parallel_entropy_from_hidden": {"score": 1}}
+    assert {name: counted("skyrl", "%s.%s" % (skyrl.__name__, name)) for name in fused} == {
+        name: (count, {}) for name, count in fused.items()}
 
 
 def test_skyrl_leaves_to_the_host_a_head_over_the_temperature(skyrl):
@@ -207,6 +219,8 @@ def test_skyrl_leaves_to_the_host_a_head_over_the_temperature(skyrl):
                                                              temperature=0.5)
     assert answer == "host" and torch.equal(divided, weight / 0.5)
     assert skyrl._fused_vocab_parallel_entropy_from_hidden(hidden, weight, ONE_RANK) == "host"
+    for name in ("_fused_lm_head_logprob_apply", "from_parallel_hidden_to_logprobs"):
+        assert counted("skyrl", "%s.%s" % (skyrl.__name__, name)) == ({}, {"the hidden size 60 is no multiple of 8": 1})
 
 
 def test_skyrl_without_megatron_has_its_other_seam(hosts, monkeypatch):  # noqa: F811
@@ -217,3 +231,77 @@ def test_skyrl_without_megatron_has_its_other_seam(hosts, monkeypatch):  # noqa:
     logits, labels = torch.randn(2, 5, 33), torch.randint(0, 33, (2, 5))
     want = logits.log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     assert torch.allclose(utils.logprobs_from_logits(logits, labels), want, atol=1e-6)
+
+
+def batch():
+    torch.manual_seed(1)
+    ids = torch.randint(0, 97, (3, 9), device=DEVICE)
+    mask = torch.ones_like(ids)
+    mask[0, :3] = mask[2, :1] = 0
+    return ids, mask
+
+
+def wanted_of_model(model, ids, mask, temperature):
+    """(B, T-1) log-probabilities and entropies of the model in float64."""
+    positions = (mask.cumsum(-1) - 1).masked_fill(mask == 0, 1)
+    logp = (model.double()(ids, position_ids=positions).logits / temperature).log_softmax(-1)[:, :-1]
+    model.float()
+    return logp.gather(-1, ids[:, 1:].unsqueeze(-1)).squeeze(-1), -(logp.exp() * logp).sum(-1)
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_openrlhf_actor(hosts, packing):  # noqa: F811
+    actor_class = installed(hosts, "openrlhf", "openrlhf.models.actor").Actor
+    ids, mask = batch()
+    model = flp_hosts.TinyModel().to(DEVICE)
+    actor = actor_class(model, temperature=0.6, packing_samples=packing)
+    want, entropy = (tensor.detach() for tensor in wanted_of_model(model, ids, mask, 0.6))
+    kept = mask[:, :-1].bool() if packing else torch.ones_like(want, dtype=torch.bool)
+    got = actor(ids, attention_mask=mask, return_logprobs=True)
+    agrees(got[kept], want[kept])
+    actions = torch.ones(3, 4, dtype=torch.long, device=DEVICE)
+    actions[1, 2:] = 0
+    got, output = actor(ids, actions, mask, return_output=True)
+    agrees(got, want[:, -4:] * actions)
+    assert output.logits is None and output.aux_loss == 0.0
+    got, output = actor(ids, actions, mask, return_output=True, return_entropy=True)
+    agrees(got, want[:, -4:] * actions), agrees(output.entropy[kept], entropy[kept])
+    got.sum().backward()
+    grad = model.head.weight.grad.clone()
+    model.zero_grad()
+    (wanted_of_model(model, ids, mask, 0.6)[0][:, -4:] * actions).sum().backward()
+    assert relative(grad, model.head.weight.grad) < 1e-5
+    assert model.head(torch.zeros(1, 32, device=DEVICE)).shape == (1, 97)
+
+
+def test_openrlhf_leaves_to_the_host_what_it_cannot_take(hosts, logged):  # noqa: F811
+    actor_class = installed(hosts, "openrlhf", "openrlhf.models.actor").Actor
+    ids, mask = batch()
+    capped = actor_class(flp_hosts.TinyModel(softcap=5.0).to(DEVICE))
+    assert [capped(ids, attention_mask=mask, return_logprobs=True) for _ in range(2)] == ["host", "host"]
+    assert sum("softcap" in text for _, text in logged) == 1
+    assert "forward" not in vars(capped.model.head)
+    twice = actor_class(flp_hosts.TinyModel(heads=2).to(DEVICE))
+    assert twice(ids, attention_mask=mask, return_logprobs=True) == "host"
+    actor = actor_class(flp_hosts.TinyModel().to(DEVICE))
+    assert actor(ids, attention_mask=mask, return_output=True) == "host"
+    assert actor(ids, attention_mask=mask, return_logprobs=True, pixel_values=ids) == "host"
+    actor.model.head = torch.nn.Sequential(actor.model.head)
+    assert actor(ids, attention_mask=mask, return_logprobs=True) == "host"
+    assert any("Sequential" in text for _, text in logged)
+
+
+def test_openrlhf_heads_record_one_thread_and_no_copy():
+    head, hidden, others = torch.nn.Linear(16, 31), torch.randn(2, 16), {}
+
+    def score():
+        others["thread"] = head(hidden)
+
+    with openrlhf.passing(head) as seen:
+        thread = threading.Thread(target=score)
+        thread.start()
+        thread.join()
+        others["copy"] = copy.deepcopy(head)(hidden)
+        assert seen == [] and head(hidden).shape == (0,) and seen[0] is hidden and len(seen) == 1
+    assert type(head) is torch.nn.Linear and set(vars(head)) == set(vars(torch.nn.Linear(1, 1)))
+    assert all(torch.equal(others[name], head(hidden)) for name in ("thread", "copy"))

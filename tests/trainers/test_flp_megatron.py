@@ -8,10 +8,10 @@ import pytest
 import torch
 from flp_megatron import DEPTH, VOCAB, Model
 from flp_reference import doubles, reference, relative
-from test_flp_adapters import hosts  # noqa: F401
+from test_flp_adapters import counted, hosts  # noqa: F401
 
 import flp
-from flp.adapters import _deferred
+from flp.adapters import _counts, _deferred
 
 processor = flp.adapters.megatron.output_processor
 LENGTH, BATCH = 9, 2
@@ -218,6 +218,8 @@ def test_a_trainers_scores(trainer):
     assert [len(part) for part in ours["log_probs"]] == list(RESPONSE)
     for key in ("log_probs", "entropy"):
         assert torch.allclose(torch.cat(ours[key]), torch.cat(own[key]), atol=1e-5)
+    for seam in (module.forward_only, module.get_log_probs_and_entropy):
+        assert counted(name, "%s.%s" % (seam.__module__, seam.__name__)) == ({"score": 1}, {})
 
 
 @pytest.mark.parametrize("change", [{"entropy_coef": 0}, {"allgather_cp": True}])
@@ -250,6 +252,8 @@ def test_what_is_left_to_a_trainer(hosts, logged, host, change, says):  # noqa: 
     for _ in range(2):
         assert all(torch.equal(ours, value) for ours, value in zip(step(module, model, arguments(**change)), own))
     assert len([text for _, text in logged if "its own train_one_step runs" in text and says in text]) == 1
+    by_mode, own = counted(host + "-megatron", module.__name__ + ".train_one_step")
+    assert by_mode == {} and list(own.values()) == [2] and says in next(iter(own))
 
 
 def test_a_changed_trainer_is_refused(trainer):
@@ -312,6 +316,8 @@ def test_heads_of_further_tokens(hosts, logged, monkeypatch):  # noqa: F811
     assert "compute_language_model_loss is" in logged[-1][1]
     plain = module.process_mtp_loss(hidden, None, None, model.output_layer, None, None, True, None, model.config)
     assert torch.equal(plain, hidden[:LENGTH])
+    by_mode, reasons = counted("megatron", module.__name__ + ".process_mtp_loss")
+    assert by_mode == {"recompute": 2} and list(reasons.values()) == [1, 1, 1] and _counts.NOT_ASKED in reasons
 
 
 # ---- shards ----

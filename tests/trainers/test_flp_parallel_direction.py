@@ -2,12 +2,13 @@
 passes use them. On the stand-in of flp_keeping.py; tests/simt/test_torch.py runs the kernels."""
 import contextlib
 import gc
+import types
 
 import pytest
 import torch
 
 from flp._library import _c, _plans
-from flp._passes import _run
+from flp._passes import _run, _watch
 from flp.parallel import _call
 from flp_keeping import BYTES, REPORT, WORKSPACE, noted_blocks, parallel_call, passes  # noqa: F401
 from flp_reference import problem
@@ -33,14 +34,18 @@ def places(seen):
 
 @pytest.mark.parametrize("listed", [False, True], ids=["directions", "lists"])
 @pytest.mark.parametrize("chunk, chunks", [(0, 1), (N, 1), (5, 3), (4, 3)])
-def test_each_chunk_keeps_its_own_for_every_backward_pass(passes, chunk, chunks, listed):  # noqa: F811
+def test_each_chunk_keeps_its_own_for_every_backward_pass(passes, monkeypatch, chunk, chunks, listed):  # noqa: F811
     """Lists of a tail, whose reports are summed, are of a trained head."""
-    report = torch.full((4,), 7.0)
+    report, watcher = torch.full((4,), 7.0), types.SimpleNamespace(ran=None)
+    monkeypatch.setattr(_watch.watching, "call", watcher)
     logprob, *leaves = scored(parallel_call(chunk, **{"tail": TAIL, "tail_report": report} if listed else {}),
                               trained=listed)
     kept = places(passes.forward())
     assert len(kept) == len(set(kept)) == chunks and all(keeps != listed and saved for keeps, saved in kept)
+    assert watcher.ran[1] == ("tail" if listed else "direction")
+    watcher.ran = None
     other, *again = scored(parallel_call(chunk, save=False), trained=listed)
+    assert watcher.ran[1] == "recompute"
     recomputed = torch.autograd.grad(other.sum(), again)
     del passes.seen[:]
     for _ in range(2):

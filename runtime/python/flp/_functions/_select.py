@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .._eager import _select_torch
 from .._library import _c, _plans
-from .._passes import _run
+from .._passes import _run, _watch
 from .._tensors import _check, _transforms
 from .._tensors._address import address, check_writable, dense, settled
 from .._tensors._compile import in_graph, numbers_of_graph, outside_graphs
@@ -96,6 +96,7 @@ def forward(scores, target, settings, kind=None):
         if not rows.shape[0]:
             continue
         plan = plan_for(rows, ids, settings.kind if kind is None else kind)
+        _watch.tell(plan)
         where = views[4] if settings.entropy else None
         if plan.handle is None:
             _select_torch.forward(plan, rows, ids, settings, out, where, kept)

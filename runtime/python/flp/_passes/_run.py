@@ -17,7 +17,7 @@ from .._tensors._address import address, dense
 from .._tensors._compile import outside_graphs
 from .._tensors._operands import (ADAPTER, GRADIENTS, OF_HEAD, Loss, Operands, Step,  # noqa: F401 - for callers
                                    targets_of)
-from . import _phase
+from . import _phase, _watch
 
 TO_C = {**_check.DTYPES, **_check.TARGET_DTYPES}
 FROM_C = {value: dtype for dtype, value in _check.DTYPES.items()}
@@ -168,13 +168,9 @@ def keeping_plan(ops, settings, grads):
 
 
 def mode_of(ops, settings, grads):
-    """The mode of a call in a word: score, recompute, save, direction or tail."""
+    """The mode of a call in a word, of _watch.mode_in."""
     plan, size = keeping_plan(ops, settings, grads)
-    if not size:
-        return "recompute" if grads else "score"
-    if plan.key.tail:
-        return "tail"
-    return "direction" if plan.keeps_directions(ops.hidden.shape[0], keep_budget(settings)) else "save"
+    return _watch.mode_in(plan, grads, size, ops.hidden.shape[0], keep_budget(settings))
 
 
 def plan_that_keeps(key, settings, n):
@@ -351,6 +347,7 @@ def forward(ops, settings, grads, keep_stats, kept=None, top=None):
     """Runs the forward pass -> logprob of target's shape, entropy (N) or None, stats (N,4) or None; fills kept and
     top."""
     plan = forward_plan(ops, settings, grads, kept, top)
+    _watch.tell(plan, grads, kept, ops.hidden.shape[0], keep_budget(settings))
     logprob, entropy, stats = results = _results(ops.target, settings, keep_stats)
     if plan.handle is None:
         torch_form(ops).forward(plan, _mixed.made(ops, settings), settings, *results, top)
@@ -366,11 +363,12 @@ def forward(ops, settings, grads, keep_stats, kept=None, top=None):
 
 
 @outside_graphs
-def partial(ops, settings, kept=None, top=None):
+def partial(ops, settings, kept=None, top=None, grads=0):
     """Runs the forward pass of one vocab shard -> partial (N,4), or (N,4+K): its row and the scores of K targets; fills
-    kept, which lasts, and top."""
+    kept, which lasts, and top. grads: the call's, for who watches"""
     plan = forward_plan(ops, settings, 0, kept, top)
     n, device = ops.hidden.shape[0], ops.hidden.device
+    _watch.tell(plan, grads, kept, n, keep_budget(settings))
     out = torch.empty((n, 4), dtype=torch.float32, device=device)
     scores = torch.empty(ops.target.shape, dtype=torch.float32, device=device) if ops.targets else None
     if plan.handle is None:

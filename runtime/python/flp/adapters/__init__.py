@@ -7,12 +7,11 @@ function.
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import Any, Literal, overload
 
 from .. import errors
-from .._library import _c
 from .._tensors import _check
-from . import _call, _seam, megatron
+from . import _call, _counts, _seam, megatron
 
 HOSTS = ("agilerl", "megatron", "miles", "miles-megatron", "nemo-rl", "openrlhf", "prime-rl", "skyrl", "slime",
          "slime-megatron", "torchtitan", "trl", "verl", "verl-megatron")
@@ -24,11 +23,13 @@ def install(host: str, *, untested: bool = False) -> None:
     """Lets a trainer compute its log-probabilities through flp.
 
     host      one of HOSTS, such as "trl", "prime-rl" or "torchtitan"; flp/adapters/<host>.py lists the functions
-    untested  True: accept a version and a source text that the adapter was not tested with, as long as the seams'
-              parameters have the same names; logged as a warning
-    Imports the host's modules at the seams. Call it once in each process, before training starts; again, it does
-    nothing. Arguments that flp cannot take (a sharded or quantised head, an output that it does not compute, ...) go to
-    the host's own function, which flp's log reports once per reason.
+    untested  True: accept source texts of seams that the adapter was not tested with, as long as their parameters have
+              the same names; logged as a warning
+    Any version of the host is accepted whose seams have the parameters and source texts that were tested. Imports the
+    host's modules at the seams. Call it once in each process, before training starts; again, it does nothing. Arguments
+    that flp cannot take (a sharded or quantised head, an output that it does not compute, ...) go to the host's own
+    function, which flp's log reports once per reason; at level INFO it says that a seam runs on flp, at its first call
+    that does. installed(counts=True) counts both.
     error:  ArgumentError for another name; HostError if the host is not there or is not what the adapter was written
             for: nothing has been replaced then
     thread: call it from one
@@ -38,11 +39,10 @@ def install(host: str, *, untested: bool = False) -> None:
         return
     version = _seam.version_of(adapter)
     found = _seam.recognise(adapter, version, untested)
-    if untested:
-        _c.log(_c.LOG_WARNING, "%s %s: installed at its seams without the test of its version and source text"
-               % (host, version))
     _call.forget(host)
-    _installed[host] = (version, [_seam.Replacement(place, seam.make(place.value)) for seam, place in found])
+    calls = [_counts.Calls(host, "%s.%s" % (seam.module, seam.name)) for seam, _place in found]
+    _installed[host] = (version, calls, [_seam.Replacement(place, each.counting(seam.make(place.value)))
+                                         for each, (seam, place) in zip(calls, found)])
 
 
 def uninstall(host: str) -> None:
@@ -52,7 +52,7 @@ def uninstall(host: str) -> None:
            as it is, all others are the host's own again
     """
     _adapter(host)
-    _version, replacements = _installed.pop(host, (None, ()))
+    *_others, replacements = _installed.pop(host, ((),))
     foreign = [place for replacement in replacements for place in replacement.undo()]
     if foreign:
         raise errors.HostError(
@@ -61,9 +61,27 @@ def uninstall(host: str) -> None:
             % (host, ", ".join(foreign)))
 
 
-def installed() -> dict[str, str | None]:
-    """{host: its version, or None where it has no package metadata} of what is installed now."""
-    return {host: version for host, (version, _) in _installed.items()}
+@overload
+def installed(*, counts: Literal[False] = ...) -> dict[str, str | None]: ...
+
+
+@overload
+def installed(*, counts: Literal[True]) -> dict[str, dict[str, dict[str, dict[str, int]]]]: ...
+
+
+def installed(*, counts: bool = False) -> Any:
+    """{host: its version, or None where it has no package metadata} of what is installed now.
+
+    counts  True: {host: {seam: {"flp": {"rung mode": calls}, "own": {reason: calls}}}} since install(host). A seam is
+            the dotted name of the function that was replaced. "flp" are calls through flp, by rung and mode of their
+            first forward pass ("select": of scores that exist already), such as {"jit direction": 12}; "own" are those
+            that stayed the host's, and why. A call counts at each seam that it passes, once it has returned; inside a
+            graph of torch.compile it does not count
+    error:  none
+    thread: safe; of calls that end at the same time in several threads one may be missed
+    """
+    return {host: {each.seam: each.by_name() for each in calls} if counts else version
+            for host, (version, calls, _replacements) in list(_installed.items())}
 
 
 def _adapter(host):

@@ -7,6 +7,7 @@ import torch
 from .._functions import _select
 from .._library import _c
 from .._tensors import _check
+from . import _counts
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -65,13 +66,14 @@ class Unscored(torch.Tensor):
 
 
 def to_host(host, reason, function, *arguments, **keywords):
-    """The host's own function, with the reason logged once."""
+    """The host's own function, with the reason counted, and logged once."""
     note(host, reason, getattr(function, "__qualname__", function))
     return function(*arguments, **keywords)
 
 
 def note(host, reason, name):
-    """Logs once why the host's own function runs."""
+    """Counts, and logs once, why the host's own function runs."""
+    _counts.left(reason)
     if (host, reason) not in _logged:
         _logged.add((host, reason))
         _c.log(_c.LOG_WARNING, "%s: its own %s runs instead of flp's, because %s" % (host, name, reason))

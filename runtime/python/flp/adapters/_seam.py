@@ -6,12 +6,12 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
-import re
 import sys
 import types
 import typing
 
 from .. import errors
+from .._library import _c
 
 ABSENT = object()
 
@@ -34,10 +34,9 @@ class Seam:
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """A trainer: the distribution it comes as, the versions that were tested (first, first beyond), and its seams."""
+    """A trainer: the distribution it comes as, and its seams. Its version decides nothing."""
 
     name: str
-    versions: typing.Tuple[str, str]
     seams: typing.Tuple[Seam, ...]
     origin: str  # what to install to get what was tested
     package: str = ""  # the distribution, if it is called otherwise
@@ -107,12 +106,7 @@ def version_of(host):
 
 
 def recognise(host, version, untested):
-    """Checks version and seams -> [(seam, place)]. error: HostError"""
-    if not untested and version is not None:
-        first, beyond = host.versions
-        if not _release(first) <= _release(version) < _release(beyond):
-            _refuse(host, version, "flp's adapter was tested with versions from %s up to, not including, %s"
-                    % (first, beyond))
+    """Checks the seams -> [(seam, place)]; untested: another source text is a warning. error: HostError"""
     found = [(seam, *_find(host, version, seam)) for seam in host.seams
              if not seam.needs or importlib.util.find_spec(seam.needs)]
     for seam, _place, function in found:
@@ -142,20 +136,21 @@ def _compare(host, version, seam, function, untested):
         _refuse(host, version, "%s has no source text to recognise it by (%s): it was replaced already, or compiled"
                 % (seam, error), error)
     if parameters != seam.parameters:
-        _refuse(host, version, "%s takes (%s); the adapter was written for (%s)"
+        _refuse(host, version, "the parameters of %s are (%s) (accepted: (%s))"
                 % (seam, ", ".join(parameters), ", ".join(seam.parameters)))
-    if seam.source and source not in seam.source.split() and not untested:
-        _refuse(host, version, "the source text of %s has hash %s; the adapter was tested with %s, so it was changed "
-                "or replaced already" % (seam, source, " and ".join(seam.source.split())))
+    if seam.source and source not in seam.source.split():
+        changed = "the source text of %s has hash %s (accepted: %s)" % (seam, source, " or ".join(seam.source.split()))
+        if not untested:
+            _refuse(host, version, changed + ", so it was changed or replaced already")
+        _c.log(_c.LOG_WARNING, "%s: %s; untested=True takes it" % (_named(host, version), changed))
 
 
 def _refuse(host, version, what, cause=None):
     raise errors.HostError(
-        "%s (version %s): %s. Nothing was replaced. Install %s, or use an flp whose adapter knows this version; "
-        "flp.install(%r, untested=True) accepts another version and text where the parameters are the same"
-        % (host.name, version or "unknown", what, host.origin, host.name)) from cause
+        "%s: %s. Nothing was replaced. Install what was tested, %s, or any version whose seams are equal to its, or "
+        "use an flp whose adapter knows this one; flp.install(%r, untested=True) accepts another source text where the "
+        "parameters are the same" % (_named(host, version), what, host.origin, host.name)) from cause
 
 
-def _release(version):
-    """(1, 16, 0) of "1.16.0.dev1"."""
-    return tuple(int(part) for part in re.match(r"\d+(?:\.\d+)*", version).group().split("."))
+def _named(host, version):
+    return "%s (version %s)" % (host.name, version or "unknown")

@@ -16,7 +16,7 @@ def logprob(hidden, head_w, head_b, target_ids, temperature=1.0, cast_to_fp32=Tr
 
 
 HOST = Host(
-    "agilerl", ("2.58.0", "2.59"), (
+    "agilerl", (
         Seam(MODULE, "fused_linear_logprobs_chunked",
              ("hidden", "head_w", "head_b", "target_ids", "temperature", "cast_to_fp32", "chunk_rows"),
              "b6172fba77768888", _call.stands("agilerl", logprob)),

@@ -133,7 +133,7 @@ def _context_ranks(config, packed):
 
 
 HOST = Host(
-    _mtp.NAME, ("0.19.0", "0.20"), (
+    _mtp.NAME, (
         Seam("megatron.core.transformer.multi_token_prediction", "process_mtp_loss",
              ("hidden_states", "labels", "loss_mask", "output_layer", "output_weight", "runtime_gather_output",
               "is_training", "compute_language_model_loss", "config", "cp_group", "tp_group", "packed_seq_params",

@@ -12,7 +12,7 @@ def from_logits(logits, tokens, tp_group, with_entropy=False, entropy_requires_g
 
 
 HOST = Host(
-    "miles", ("0.1.0", "0.2"), (
+    "miles", (
         Seam("miles.backends.training_utils.loss_hub.math_utils", "calculate_log_probs_and_entropy",
              ("logits", "tokens", "tp_group", "with_entropy", "entropy_requires_grad", "chunk_size", "true_on_policy",
               "vocab_size"), "ddc3a06b9df155d9", _call.stands("miles", from_logits)),

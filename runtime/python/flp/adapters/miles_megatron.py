@@ -37,7 +37,7 @@ def from_hidden(host):
 scored, trained = _deferred.passes(NAME, NEEDING, FROM_SCORES)
 MODEL, LOSS = "miles.backends.megatron_utils.model", "miles.backends.training_utils.loss_hub.logit_processors"
 HOST = Host(
-    NAME, ("0.1.0", "0.2"), (
+    NAME, (
         Seam(MODEL, "forward_only", ("f", "args", "model", "data_iterator", "num_microbatches", "rollout_id",
                                      "store_prefix"), "7aaa9a65a7f56c5b", scored),
         Seam(MODEL, "train_one_step", ("args", "rollout_id", "step_id", "data_iterator", "model", "optimizer",

@@ -15,7 +15,7 @@ def fused_head(hidden, target, weight, start, end, chunk_size, group, inference_
 
 
 HOST = Host(
-    "nemo-rl", ("0.6.0", "0.8"), (
+    "nemo-rl", (
         Seam(MODULE, "ChunkedDistributedHiddenStatesToLogprobs.apply",
              ("ctx", "tensor_parallel_hidden_states", "target", "output_weight_layer", *RANGE, "chunk_size",
               "tp_group", "inference_only"), "9f6a1daf93768808",

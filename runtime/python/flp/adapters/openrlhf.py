@@ -115,7 +115,7 @@ def forward(host):
 
 
 HOST = Host(
-    "openrlhf", ("0.11.2", "0.12"), (
+    "openrlhf", (
         Seam("openrlhf.models.actor", "Actor.forward",
              ("self", "sequences", "action_mask", "attention_mask", "return_output", "allgather_logits",
               "return_logprobs", "ring_attn_group", "packed_seq_lens", "return_entropy", "mm_inputs"),

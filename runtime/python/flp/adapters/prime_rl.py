@@ -35,7 +35,7 @@ def fused_head(hidden, weight, labels, inv_temperature, chunk_size, softcap=None
 
 apply = _call.stands_for_apply("prime-rl", fused_head)
 HOST = Host(
-    "prime-rl", ("0.8.0", "0.9"), (
+    "prime-rl", (
         Seam(LAYERS + "lm_head", "_SequenceChunkedLogProbEntropyFn.apply", PARAMETERS,
              "ce41392bc9c2309c b40824f1f0beed34", apply, "_SequenceChunkedLogProbEntropyFn.forward"),
         Seam(LAYERS + "lm_head_gemma", "_GemmaChunkedLogProbEntropyFn.apply", (*PARAMETERS, "softcap"),

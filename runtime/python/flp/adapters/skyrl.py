@@ -67,7 +67,7 @@ def fused_entropy(hidden, lm_head_weight, tp_group, chunk_size=None, temperature
 HIDDEN = ("hidden", "lm_head_weight", "target")
 megatron = functools.partial(Seam, MODULE, needs="megatron")
 HOST = Host(
-    "skyrl", ("0.3.0", "0.4"), (
+    "skyrl", (
         megatron("_fused_lm_head_logprob_apply",
                  ("backend", "hidden", "weight", "target", *RANGE, "chunk_size", "tp_group", "inference_only"),
                  "b1fd80d39024d71c", fused_head),

@@ -12,7 +12,7 @@ def from_logits(logits, tokens, tp_group, with_entropy=False, chunk_size=-1, log
 
 
 HOST = Host(
-    "slime", ("0.3.1", "0.4"), (
+    "slime", (
         Seam("slime.utils.ppo_utils", "calculate_log_probs_and_entropy",
              ("logits", "tokens", "tp_group", "with_entropy", "chunk_size", "log_prob_keep_mask", "with_entropy_grad"),
              "308bb28b3208d299", _call.stands("slime", from_logits)),

@@ -36,7 +36,7 @@ def from_hidden(host):
 scored, trained = _deferred.passes(NAME, NEEDING, FROM_SCORES)
 MODEL, LOSS = "slime.backends.megatron_utils.model", "slime.backends.megatron_utils.loss"
 HOST = Host(
-    NAME, ("0.3.1", "0.4"), (
+    NAME, (
         Seam(MODEL, "forward_only", ("f", "args", "model", "data_iterator", "num_microbatches", "store_prefix",
                                      "use_rollout_top_p_replay"), "3c7bb70321693162", scored),
         Seam(MODEL, "train_one_step", ("args", "rollout_id", "step_id", "data_iterator", "model", "optimizer",

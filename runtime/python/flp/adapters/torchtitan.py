@@ -127,7 +127,7 @@ def scored(module, head, hidden, labels, entropy):
 
 LOSS = "torchtitan.components.loss"
 HOST = Host(
-    "torchtitan", ("0.3.0", "0.4"), (
+    "torchtitan", (
         Seam(LOSS, "ChunkedLossWrapper.__call__", ("self", "pred", "labels", "global_valid_tokens", "loss_inputs"),
              "b03263dc98f5664f", wrapper),
         Seam(LOSS, "compute_logprobs", ("logits", "labels", "return_entropy"), "f5ddfa887ea25e8e", log_probabilities),

@@ -46,7 +46,7 @@ def selective(host):
 
 
 HOST = Host(
-    "trl", ("1.16.0", "1.17"), (
+    "trl", (
         Seam("trl.kernels.chunked_logprob", "ChunkedLogProbFunction.apply",
              ("ctx", "hidden", "weight", "bias", "targets", "temperature", "chunk_size", "final_logit_softcapping",
               "logit_scale", "outputs"), "1d8220b44273cdf3", _call.stands_for_apply("trl", fused_head),

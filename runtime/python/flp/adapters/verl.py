@@ -27,7 +27,7 @@ def fused_head(host):
 
 
 HOST = Host(
-    "verl", ("0.9.1", "0.10"), (
+    "verl", (
         Seam(FUSED_HEAD, "linear_cross_entropy",
              ("ctx", "hidden", "weight", "labels", "temperature", "reduction", "dist_process_group"),
              "3f0631b40a0fe8d9", fused_head, "LinearCrossEntropy.forward"),

@@ -32,7 +32,7 @@ def from_hidden(host):
 
 
 HOST = Host(
-    NAME, ("0.9.1", "0.10"), (
+    NAME, (
         Seam(MODULE, "fused_output_processor", ("hidden_states", "output_layer", "output_weight", "labels", "context",
                                                 "config", "_ignored"), "369cab7ebe251bd1", from_hidden),
     ), "verl==0.9.1 with megatron-core 0.18 or newer", "verl")

@@ -122,7 +122,7 @@ class Call:
                     top.rank.zero_()
             return _merge.nothing(rows, ops.targets, ops.target.device), None
         kept = _run.keep_piece(ops, settings[rows], grads) if settings else None
-        return _run.partial(ops, settings.get(rows, self.settings), kept, top), kept
+        return _run.partial(ops, settings.get(rows, self.settings), kept, top, grads), kept
 
     def merged(self, partial, target):
         """The partials of all ranks -> (R,N,4) or (1,N,4), with the scores of K targets behind them"""

@@ -1,0 +1,34 @@
+"""For who wants to know on which rung and in which mode the calls of a thread run."""
+import threading
+
+from .._library import _c, _plans
+
+
+class _Watching(threading.local):
+    """call: None, or an object whose ran, if None, becomes the words (rung, mode) of the next forward pass."""
+
+    call = None
+
+
+watching = _Watching()
+
+
+def tell(plan, grads=0, kept=None, n=0, budget=None):
+    """Tells who watches this thread of a forward pass over n rows; the rest as mode_in."""
+    if watching.call is not None and watching.call.ran is None:
+        watching.call.ran = _plans.rung_name(plan.rung), mode_in(plan, grads, kept, n, budget)
+
+
+def mode_in(plan, grads, kept, n, budget):
+    """A call's mode in a word: score, recompute, save, direction or tail; select of scores that exist.
+
+    grads   the call's needs-grad mask
+    kept    true if the plan's forward pass over n rows keeps something, within budget
+    """
+    if plan.key.op == _c.OP_SELECT:
+        return "select"
+    if not kept:
+        return "recompute" if grads else "score"
+    if plan.key.tail:
+        return "tail"
+    return "direction" if plan.keeps_directions(n, budget) else "save"

@@ -1,0 +1,70 @@
+"""Counts of the calls at an adapter's seams: on which rung and in which mode each ran, or why it stayed the host's.
+
+Invariants: nothing waits, for a device or a lock; a call inside a graph of torch.compile is not counted.
+"""
+import collections
+import functools
+
+from .._library import _c
+from .._passes._watch import watching
+from .._tensors._compile import is_tracing
+
+NOT_ASKED = "flp was asked for no log-probabilities"
+
+
+class Call:
+    """A call at a seam. ran: (rung, mode) of its first forward pass, or None; reason: why it is the host's, or None.
+    Calls at other seams that it makes are part of it."""
+
+    __slots__ = ("ran", "reason")
+
+    def __init__(self):
+        self.ran = self.reason = None
+
+
+class Calls:
+    """The calls at one seam: by (rung, mode) those through flp, by reason those that stayed the host's own."""
+
+    def __init__(self, host, seam):
+        self.host, self.seam = host, seam
+        self.flp, self.own = collections.Counter(), collections.Counter()
+
+    def counting(self, made):
+        """What Seam.make gave, with its calls counted."""
+        if isinstance(made, staticmethod):
+            return staticmethod(self.counting(made.__func__))
+
+        @functools.wraps(made)
+        def counted(*arguments, **keywords):
+            if is_tracing():
+                return made(*arguments, **keywords)
+            outer, call = watching.call, Call()
+            watching.call = call
+            try:
+                results = made(*arguments, **keywords)
+            finally:
+                watching.call = outer
+                if outer is not None:
+                    outer.ran, outer.reason = outer.ran or call.ran, outer.reason or call.reason
+            self._add(call)
+            return results
+
+        return counted
+
+    def _add(self, call):
+        if call.reason or call.ran is None:
+            self.own[call.reason or NOT_ASKED] += 1
+            return
+        if not self.flp:
+            _c.log(_c.LOG_INFO, "%s: %s runs on flp, rung %s, mode %s" % (self.host, self.seam, *call.ran))
+        self.flp[call.ran] += 1
+
+    def by_name(self):
+        """{"flp": {"rung mode": calls}, "own": {reason: calls}}"""
+        return {"flp": {" ".join(ran): count for ran, count in dict(self.flp).items()}, "own": dict(self.own)}
+
+
+def left(reason):
+    """Notes why the call at a seam that this thread is in stays the host's."""
+    if not is_tracing() and watching.call is not None:
+        watching.call.reason = watching.call.reason or reason
