@@ -6,9 +6,9 @@
 static eager_partial read_partial(const float *in) {
   if ((double)in[0] <= -FLP_SCORE_LIMIT) {
     double sum = isnan(in[1]) ? NAN : 0;
-    return (eager_partial){-INFINITY, sum, sum};
+    return (eager_partial){.maximum = -INFINITY, .sum = sum, .weighted = sum};
   }
-  return (eager_partial){(double)in[0], (double)in[1], (double)in[2]};
+  return (eager_partial){.maximum = (double)in[0], .sum = (double)in[1], .weighted = (double)in[2]};
 }
 
 /* The raw score of target k, from the shard that holds it. */
@@ -29,17 +29,27 @@ static void combine_row(void *context, int64_t active, int worker) {
   const eager_call *call = context;
   const flp_args *args = call->args;
   int64_t row = call->rows.index[active];
-  eager_partial whole = {-INFINITY, 0, 0};
+  eager_partial whole = {.maximum = -INFINITY};
+  double columns = 0, best = -INFINITY;
   for (int64_t shard = 0; shard < args->shard_count; shard++) {
-    const float *in = args->partial + 4 * (shard * args->n + row);
+    int64_t at = 4 * (shard * args->n + row);
+    const float *in = args->partial + at;
     eager_partial part = read_partial(in);
     if (isnan(in[0])) part.sum = part.weighted = NAN;
+    if (args->partial_statistics) {
+      const float *sums = args->partial_statistics + at;
+      part.total = (double)sums[0];
+      part.squares = (double)sums[1];
+      columns += (double)sums[2];
+      if (sums[3] != 0 && (double)in[0] > best) best = (double)in[0];
+    }
     whole = eager_partial_merge(whole, part);
   }
   eager_scale scale = eager_row_scale(call->spec, args, row);
   double targets[FLP_TARGETS_MAX];
   for (int64_t k = 0; k < flp_spec_targets(call->spec); k++) targets[k] = find_target(call, row, k);
   eager_row_finish(call, row, &scale, whole, targets);
+  eager_statistics_write(call, row, whole, columns, best >= whole.maximum);
 }
 
 void eager_combine(const eager_call *call) {

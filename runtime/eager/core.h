@@ -138,9 +138,10 @@ int64_t eager_rows_classify(const flp_spec *spec, const flp_args *args, const ea
 /* Writes logprob, entropy, stats and, in a forward pass, partial and partial_targets of the rows that are not active. */
 void eager_rows_fill(const flp_spec *spec, const flp_args *args, const uint8_t *row_class);
 
-/* Softmax of a row so far: maximum, sum and weighted sum in log2 units; sum is 0 while no score was above -inf. */
+/* Softmax of a row so far: maximum, sum and weighted sum in log2 units; sum is 0 while no score was above -inf. And
+ * Σ 4^(t - maximum), Σ t. */
 typedef struct eager_partial {
-  double maximum, sum, weighted;
+  double maximum, sum, weighted, squares, total;
 } eager_partial;
 
 typedef struct eager_call eager_call; /* below */
@@ -161,10 +162,11 @@ void eager_partial_write(const eager_call *call, int64_t row, eager_partial part
  * targets: raw scores, x */
 void eager_row_finish(const eager_call *call, int64_t row, const eager_scale *scale, eager_partial whole,
                       const double *targets);
-/* Of a call with scores writes lse and the mean of `columns` of them, which sums add up to: NaN where they are beyond
- * what fp32 tells apart. */
-void eager_scores_write(const eager_call *call, int64_t row, eager_partial whole, const double *sums, int64_t count,
-                        int64_t columns);
+/* Writes statistics of a row or, of a shard, what they are made of; and, of a call with scores, lse and the mean of these:
+ * NaN where they are beyond what fp32 tells apart. columns: how many there are; is_best: whether a target is the best */
+void eager_statistics_write(const eager_call *call, int64_t row, eager_partial whole, double columns, int is_best);
+/* Whether a target's raw score is as high as the maximum. */
+int eager_is_best(const eager_call *call, const eager_scale *scale, eager_partial whole, const double *targets);
 
 /* ---- block.c ---- */
 

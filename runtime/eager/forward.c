@@ -6,8 +6,6 @@
 #include "runtime/eager/core.h"
 #include "runtime/kernel/kernel.h"
 
-static const double ln_2 = 0.69314718055994530942;
-
 typedef struct forward_job {
   const eager_call *call;
   const eager_forward_memory *memory;
@@ -29,9 +27,6 @@ void eager_forward_carve(const flp_spec *spec, const eager_plan *plan, eager_blo
   out->scores = eager_block_take(block, threads * EAGER_TILE_ROWS * EAGER_TILE_COLUMNS, sizeof(float));
   out->bias = eager_block_take(block, threads * EAGER_TILE_COLUMNS, sizeof(float));
   eager_top_carve(spec, plan, block, &out->top);
-  out->sums = NULL;
-  if (flp_kernel_spec_has_scores_loss(spec))
-    out->sums = eager_block_take(block, panel * (uint64_t)group_count(spec), sizeof(double));
   eager_lora_carve_forward(spec, plan, block, &out->lora);
 }
 
@@ -52,12 +47,6 @@ static void take_targets(const forward_job *job, int64_t in_panel, int64_t colum
   }
 }
 
-static double sum_of(const double *t, int64_t count) {
-  double sum = 0;
-  for (int64_t j = 0; j < count; j++) sum += t[j];
-  return sum;
-}
-
 static void fold_tile_rows(const forward_job *job, int64_t group, int64_t column, int64_t subtile, int worker) {
   const eager_call *call = job->call;
   const eager_forward_memory *memory = job->memory;
@@ -76,7 +65,6 @@ static void fold_tile_rows(const forward_job *job, int64_t group, int64_t column
     read_tile(&scale, row_scores, bias, columns, t);
     eager_partial *part = &memory->parts[in_panel * job->groups + group];
     *part = eager_partial_merge(*part, eager_partial_of(t, columns));
-    if (call->scores) memory->sums[in_panel * job->groups + group] += sum_of(t, columns);
     eager_top_add(call, &memory->top, worker, in_panel, column, t, columns);
   }
 }
@@ -107,10 +95,8 @@ static void fold_group(void *context, int64_t group, int worker) {
   float *bias = job->memory->bias + worker * EAGER_TILE_COLUMNS;
   const eager_lora *lora = &job->memory->lora;
   float *lora_b = lora->b + worker * EAGER_TILE_COLUMNS * lora->rank;
-  for (int64_t i = 0; i < job->count && !job->only_targets; i++) {
-    job->memory->parts[i * job->groups + group] = (eager_partial){-INFINITY, 0, 0};
-    if (call->scores) job->memory->sums[i * job->groups + group] = 0;
-  }
+  for (int64_t i = 0; i < job->count && !job->only_targets; i++)
+    job->memory->parts[i * job->groups + group] = (eager_partial){.maximum = -INFINITY};
   for (int64_t tile = group * EAGER_GROUP_TILES; tile < (group + 1) * EAGER_GROUP_TILES; tile++) {
     int64_t column = tile * EAGER_TILE_COLUMNS;
     if (column >= call->args->vocab_valid) return;
@@ -135,16 +121,6 @@ static void widen_subtile(void *context, int64_t subtile, int worker) {
   eager_lora_project(call, &job->memory->lora, subtile, hidden, worker);
 }
 
-void eager_scores_write(const eager_call *call, int64_t row, eager_partial whole, const double *sums, int64_t count,
-                        int64_t columns) {
-  const eager_scores *scores = call->scores;
-  if (!scores) return;
-  int is_good = !eager_is_beyond_limit(whole.maximum, whole.sum) && whole.maximum <= FLP_SCORE_LIMIT;
-  double sum = sum_of(sums, count);
-  scores->lse[row] = is_good ? (float)(ln_2 * (log2(whole.sum) + whole.maximum)) : NAN;
-  scores->mean_score[row] = is_good ? (float)(ln_2 * sum / (double)columns) : NAN;
-}
-
 static void finish_row(void *context, int64_t in_panel, int worker) {
   (void)worker;
   const forward_job *job = context;
@@ -158,9 +134,8 @@ static void finish_row(void *context, int64_t in_panel, int worker) {
   if (call->args->partial) eager_partial_write(call, row, whole, targets);
   eager_row_finish(call, row, &scale, whole, targets);
   eager_top_finish(call, &job->memory->top, in_panel, row, whole);
-  int64_t first = in_panel * job->groups;
-  if (call->scores)
-    eager_scores_write(call, row, whole, job->memory->sums + first, job->groups, call->args->vocab_valid);
+  eager_statistics_write(call, row, whole, (double)call->args->vocab_valid,
+                         eager_is_best(call, &scale, whole, targets));
 }
 
 /* A rank is counted against the target's own score, of the same product. */

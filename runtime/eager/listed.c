@@ -183,7 +183,7 @@ static void forward_row(void *context, int64_t active, int worker) {
   eager_partial whole = eager_partial_of(list.value, list.count);
   if (call->args->partial) eager_partial_write(call, row, whole, &target);
   eager_row_finish(call, row, &scale, whole, &target);
-  eager_scores_write(call, row, whole, list.value, list.count, list.count);
+  eager_statistics_write(call, row, whole, (double)list.count, eager_is_best(call, &scale, whole, &target));
   if (call->spec->topk || call->spec->rank)
     finish_top(call, row, &list,
                eager_top_target(call->args, row, list.target < 0 ? target : eager_score(&scale, target)), whole);

@@ -145,11 +145,13 @@ void eager_rows_fill(const flp_spec *spec, const flp_args *args, const uint8_t *
     for (int64_t k = 0; args->logprob && k < count; k++) args->logprob[row * count + k] = value;
     if (args->entropy) args->entropy[row] = value;
     for (int i = 0; args->stats && i < 4; i++) args->stats[4 * row + i] = value;
+    for (int i = 0; args->statistics && i < 4; i++) args->statistics[4 * row + i] = i < 3 ? value : 0;
     if (!args->partial || args->pass != FLP_PASS_FORWARD) continue;
     float *partial = args->partial + 4 * row;
     partial[0] = row_class[row] == FLP_ROW_BAD ? NAN : (float)-FLP_SCORE_LIMIT;
     partial[1] = partial[2] = 0;
     partial[3] = -INFINITY;
+    for (int i = 0; args->partial_statistics && i < 4; i++) args->partial_statistics[4 * row + i] = i < 3 ? value : 0;
     for (int64_t k = 0; count > 1 && k < count; k++) args->partial_targets[row * count + k] = -INFINITY;
   }
 }
@@ -161,32 +163,64 @@ eager_partial eager_partial_of(const double *t, int64_t count) {
     if (t[j] > maximum) maximum = t[j];
     has_nan |= isnan(t[j]);
   }
-  if (has_nan) return (eager_partial){maximum, NAN, NAN};
-  eager_partial partial = {maximum, 0, 0};
+  if (has_nan) return (eager_partial){maximum, NAN, NAN, NAN, NAN};
+  eager_partial partial = {.maximum = maximum};
   for (int64_t j = 0; j < count; j++) {
+    partial.total += t[j];
     if (t[j] == -INFINITY) continue; /* probability 0, and nothing to the entropy */
     double u = t[j] - maximum, e = exp2(u);
     partial.sum += e;
     partial.weighted += e * u;
+    partial.squares += e * e;
   }
   return partial;
 }
 
 eager_partial eager_partial_move(eager_partial partial, double maximum) {
   double shift = partial.maximum - maximum, factor = exp2(shift);
-  return (eager_partial){maximum, partial.sum * factor, (partial.weighted + shift * partial.sum) * factor};
+  return (eager_partial){maximum, partial.sum * factor, (partial.weighted + shift * partial.sum) * factor,
+                         partial.squares * factor * factor, partial.total};
 }
 
 /* A sum of 0 means that no score was above -inf: the other side stands alone, and 0·inf is never formed. */
 eager_partial eager_partial_merge(eager_partial left, eager_partial right) {
-  if (right.sum == 0) return left;
-  if (left.sum == 0) return right;
-  if (left.maximum >= right.maximum) {
-    eager_partial moved = eager_partial_move(right, left.maximum);
-    return (eager_partial){left.maximum, left.sum + moved.sum, left.weighted + moved.weighted};
+  int keeps_left = left.sum != 0 && left.maximum >= right.maximum;
+  eager_partial all = right.sum == 0 || keeps_left ? left : right, other = right.sum == 0 || keeps_left ? right : left;
+  if (other.sum != 0) {
+    other = eager_partial_move(other, all.maximum);
+    all.sum += other.sum;
+    all.weighted += other.weighted;
+    all.squares += other.squares;
   }
-  eager_partial moved = eager_partial_move(left, right.maximum);
-  return (eager_partial){right.maximum, moved.sum + right.sum, moved.weighted + right.weighted};
+  all.total += other.total;
+  return all;
+}
+
+int eager_is_best(const eager_call *call, const eager_scale *scale, eager_partial whole, const double *targets) {
+  int is_best = 0;
+  for (int64_t k = 0; k < flp_spec_targets(call->spec); k++)
+    is_best |= targets[k] != -INFINITY && eager_score(scale, targets[k]) >= whole.maximum;
+  return is_best;
+}
+
+void eager_statistics_write(const eager_call *call, int64_t row, eager_partial whole, double columns, int is_best) {
+  const flp_args *args = call->args;
+  const eager_scores *scores = call->scores;
+  int is_good = !eager_is_beyond_limit(whole.maximum, whole.sum) && whole.maximum <= FLP_SCORE_LIMIT;
+  double log_sum = is_good ? log2(whole.sum) : NAN, lse = ln_2 * (log_sum + whole.maximum);
+  double mean = is_good ? ln_2 * whole.total / columns : NAN;
+  if (scores) {
+    scores->lse[row] = (float)lse;
+    scores->mean_score[row] = (float)mean;
+  }
+  if (args->statistics) {
+    const double values[4] = {lse, mean, ln_2 * (log2(whole.squares) - 2 * log_sum), is_best && !isnan(lse)};
+    for (int i = 0; i < 4; i++) args->statistics[4 * row + i] = (float)values[i];
+  }
+  if (args->pass != FLP_PASS_FORWARD || !args->partial || !args->partial_statistics) return;
+  if (is_good) whole = eager_partial_move(whole, (double)args->partial[4 * row]);
+  const double sums[4] = {whole.total, whole.squares, columns, is_best};
+  for (int i = 0; i < 4; i++) args->partial_statistics[4 * row + i] = (float)sums[i];
 }
 
 int eager_is_beyond_limit(double maximum, double sum) {

@@ -226,5 +226,6 @@ flp_status check_compare(const check_problem *problem, const check_truth *truth,
   FLP_TRY(compare_rows(&s, "logprob", result->logprob, 0));
   FLP_TRY(compare_rows(&s, "entropy", result->entropy, 1));
   FLP_TRY(check_compare_top(&s));
+  FLP_TRY(check_compare_statistics(&s));
   return check_compare_gradients(&s);
 }
