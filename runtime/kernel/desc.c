@@ -1,8 +1,8 @@
-/* desc.c: the serialised form of a kernel descriptor, version 8.
+/* desc.c: the serialised form of a kernel descriptor, version 9.
  *
  * Layout, little-endian, no padding: u32 version, u32 length of all, key {u32 kind; 16 arch; u32 dtype, target_dtype,
  * out_dtype, entropy, bias, bias_grad, softcap, lora, weight_form, alignment; i64 hidden, vocab; u32 schedule, rows,
- * columns, stages, cluster, raster; 32 loss}, 32 sources, u32 ptx_major, ptx_minor, entry_count, entries {48 name; 64
+ * columns, stages, cluster, raster; 32 loss}, 32 sources, u32 ptx_major, ptx_minor, entry_count, entries {64 name; 64
  * signature; u32 threads, shared_bytes}, u32 tile_rows, tile_columns, tile_depth, stages, unit_columns, raster, cluster,
  * chunk_rows, chunk_vocab.
  * Invariants: what is read back writes the same bytes (strings are zero after their end, keys are canonical); whoever
@@ -211,7 +211,7 @@ flp_status flp_kernel_desc_read(const uint8_t *bytes, size_t length, flp_kernel_
   memset(out, 0, sizeof *out);
   uint32_t version = flp_get_u32(&r), stated_length = flp_get_u32(&r);
   if (r.short_of_bytes) return flp_fail(FLP_ERROR_CORRUPT, "descriptor: %zu bytes are too few", length);
-  if (version != FLP_DESC_FORMAT) return bad_field("version", version, "8");
+  if (version != FLP_DESC_FORMAT) return bad_field("version", version, "9");
   if (stated_length != length)
     return flp_fail(FLP_ERROR_CORRUPT, "descriptor: length is %" PRIu32 ", there are %zu bytes", stated_length, length);
   flp_kernel_desc desc;

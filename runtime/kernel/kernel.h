@@ -10,7 +10,7 @@
 #include "runtime/kernel/arch.h"
 #include "runtime/kernel/kind.h"
 
-enum { FLP_KEY_FORMAT = 5, FLP_DESC_FORMAT = 8 };
+enum { FLP_KEY_FORMAT = 5, FLP_DESC_FORMAT = 9 };
 
 /* How two warpgroups of a CTA divide the work. */
 typedef enum flp_schedule {
@@ -144,7 +144,7 @@ static inline const char *flp_kernel_kind_name(flp_kernel_kind kind) {
 }
 
 typedef struct flp_kernel_entry {
-  char name[48];      /* abi.h entry; the PTX symbol is "flp_" + name */
+  char name[64];      /* abi.h entry; the PTX symbol is "flp_" + name */
   char signature[64]; /* abi.h signature that the kernel was built for */
   uint32_t threads;   /* of a CTA */
   uint32_t shared_bytes; /* dynamic shared memory */

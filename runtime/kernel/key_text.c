@@ -8,7 +8,7 @@
 
 #include "runtime/kernel/kernel.h"
 
-enum { WORD = 16, KIND = 48 };
+enum { WORD = 16, KIND = 64 };
 
 /* A dtype by its name in keys; "none" and what is unknown are 0, which writes as "none". */
 static flp_dtype dtype_of(const char *name) {

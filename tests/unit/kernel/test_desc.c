@@ -6,7 +6,7 @@
 
 #include "tests/unit/support/kernel_sample.h"
 
-enum { KEY_AT = 8, FLAGS_AT = 40, TUNE_AT = 84, SOURCES_AT = 140, COUNT_AT = 180, ENTRY_AT = 184, ENTRY_BYTES = 120 };
+enum { KEY_AT = 8, FLAGS_AT = 40, TUNE_AT = 84, SOURCES_AT = 140, COUNT_AT = 180, ENTRY_AT = 184, ENTRY_BYTES = 136 };
 
 static size_t write_sample(flp_kernel_kind kind, uint8_t out[FLP_DESC_BYTES_MAX]) {
   flp_kernel_desc desc = sample_desc(kind);
@@ -32,7 +32,7 @@ Test(desc, layout_is_fixed) {
   cr_expect_arr_eq(bytes + SOURCES_AT, flp_sources_hash(), 32);
   cr_expect_eq(u32_at(bytes, COUNT_AT), 1);
   cr_expect_arr_eq(bytes + ENTRY_AT, "forward", 8);
-  cr_expect_eq(u32_at(bytes, ENTRY_AT + 112), 256, "threads");
+  cr_expect_eq(u32_at(bytes, ENTRY_AT + 128), 256, "threads");
   cr_expect_eq(u32_at(bytes, length - 20), 3072, "unit_columns");
 }
 

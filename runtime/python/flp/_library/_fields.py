@@ -32,6 +32,7 @@ SPEC = (
     ("mixed", c_int, 0),
     ("lora_rank", c_int32, 0),
     ("grad_lora_dtype", c_int, 0),
+    ("statistics", c_int32, 0),
 )
 
 # Fields of flp_args behind struct_bytes, likewise.
@@ -99,6 +100,8 @@ ARGS = (
     ("grad_lora_b", c_void_p, 0),
     ("grad_lora_b_stride", c_int64, 0),
     ("target_score", c_void_p, 0),
+    ("statistics", c_void_p, 0),
+    ("partial_statistics", c_void_p, 0),
 )
 
 # Arrays of flp_args: name, its dimensions, what it holds, the field of flp_spec that alone asks for it.
@@ -142,6 +145,8 @@ ARRAYS = (
     ("grad_lora_a", "R", "D", "GRAD_LORA", ""),
     ("grad_lora_b", "V", "R", "GRAD_LORA", ""),
     ("target_score", "N", "ONE", "FLOAT", "rank"),
+    ("statistics", "N", "FOUR", "FLOAT", "statistics"),
+    ("partial_statistics", "N", "FOUR", "FLOAT", "statistics"),
 )
 
 # The field that says a dimension.
