@@ -18,7 +18,7 @@ static flp_dtype dtype_of(const char *name) {
 }
 
 static int read_tune(const flp_kernel_key *key, const char *text, flp_tunables *out) {
-  char whole[FLP_TUNABLES_TEXT_BYTES + 32];
+  char whole[FLP_TUNABLES_TEXT_BYTES + KIND];
   flp_tuning tuning;
   *out = (flp_tunables){0};
   if (strcmp(text, "own") == 0) return 1;
@@ -44,7 +44,7 @@ int flp_kernel_key_read(const char *text, flp_kernel_key *out, uint8_t sources[3
   memset(out, 0, sizeof *out);
   _Static_assert(FLP_TUNABLES_TEXT_BYTES == 96 && sizeof out->arch == 16, "the widths below");
   int fields = sscanf(text,
-                      "flp-key/%9d kind=%47s arch=%15s dtype=%15s target=%15s out=%15s entropy=%9" SCNu32
+                      "flp-key/%9d kind=%63s arch=%15s dtype=%15s target=%15s out=%15s entropy=%9" SCNu32
                       " bias=%9" SCNu32 " bias_grad=%9" SCNu32 " softcap=%9" SCNu32 " lora=%9" SCNu32
                       " weight=%9" SCNu32 " alignment=%9" SCNu32
                       " hidden=%18" SCNd64 " vocab=%18" SCNd64 " tune=%95s loss=%64[0-9a-fno] sources=%64[0-9a-f] tuned=%n",

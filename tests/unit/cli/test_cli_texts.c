@@ -71,7 +71,7 @@ static void overwrite(uint8_t *bytes, const part *parts, const char *words) {
 
 static void print_descriptor(char *words, FILE *out) {
   static const part parts[] = {{"start", 0},   {"key", 8},   {"tune", 84}, {"count", 180},
-                               {"entry", 184}, {"end", 304}, {NULL, 0}};
+                               {"entry", 184}, {"end", 320}, {NULL, 0}};
   const char *name = strsep(&words, " ");
   int kind = 1;
   while (strcmp(flp_kernel_kind_name((flp_kernel_kind)kind), name) != 0) kind++;

@@ -260,7 +260,7 @@ static void idle_blob(pack_case *p) {
 static void bad_desc(pack_case *p) { /* threads of its entry: 33 */
   uint8_t *desc = pack_case_image(p, 0, 0) - pack_case_get(pack_case_entry(p, 0) + 4);
   uint8_t *name = memmem(desc, 260, "forward", 7);
-  pack_case_set(name + 112, 33);
+  pack_case_set(name + 128, 33);
 }
 static void lying_manifest(pack_case *p) {
   uint8_t *count = memmem(p->bytes, p->length, "\"kernels\":3", 11);
