@@ -683,8 +683,7 @@ typedef enum flp_log_level { FLP_LOG_ERROR = 0, FLP_LOG_WARNING = 1, FLP_LOG_INF
 
 typedef void (*flp_log_fn)(flp_log_level level, const char *message, void *user);
 
-/* Sets where messages go; NULL drops them (the default). Each fallback is logged once per reason, bad rows of host memory
- * once between two flp_plan_check. thread: any */
+/* Sets where messages go; NULL drops them (the default). Each fallback is logged once per reason. thread: any */
 FLP_API void flp_log_set(flp_log_fn fn, void *user);
 
 #ifdef __cplusplus

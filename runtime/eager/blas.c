@@ -56,8 +56,8 @@ static int uses_blas(void) {
   pthread_once(&blas.once, open_blas);
   if (atomic_exchange(&blas.has_news, 0))
     flp_log(FLP_LOG_WARNING,
-            "the CPU rung multiplies in plain C, which is slower: %s; FLP_BLAS_LIBRARY is the path of an OpenBLAS, such "
-            "as Debian's libopenblas0 or Python's scipy-openblas32 have",
+            "the CPU rung multiplies in plain C, which is slower: %s; FLP_BLAS_LIBRARY names an "
+            "OpenBLAS, such as that of Debian's libopenblas0 or of Python's scipy-openblas32",
             blas.reason);
   return blas.is_used;
 }

@@ -141,7 +141,7 @@ static void expect_refused(const char *reason) {
   cr_expect_str_eq(eager_blas_reason(), reason);
   snprintf(text, sizeof text, "plain C (%s), ", reason);
   cr_expect(strncmp(flp_eager_describe(), text, strlen(text)) == 0, "%s", flp_eager_describe());
-  snprintf(text, sizeof text, "the CPU rung multiplies in plain C, which is slower: %s; FLP_BLAS_LIBRARY is ", reason);
+  snprintf(text, sizeof text, "the CPU rung multiplies in plain C, which is slower: %s; FLP_BLAS_LIBRARY ", reason);
   cr_expect(strncmp(logged, text, strlen(text)) == 0, "%s", logged);
   cr_expect_eq(messages, 1);
   expect_right();

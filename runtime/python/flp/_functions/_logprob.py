@@ -17,11 +17,10 @@ from . import _logprob_op
 @overload
 def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = ..., *,
                    temperature: float | Tensor = ..., entropy: Literal[False] = ..., softcap: float | None = ...,
-                   scale: float = ..., ignore_index: int = ..., budget: int | str | None = ...,
-                   chunk_rows: int | None = ..., rows: Tensor | None = ..., save: bool | None = ...,
-                   grad_weight_accumulate: Tensor | None = ..., old_lse: Tensor | None = ...,
-                   keep: tuple[Tensor, Tensor] | None = ..., kept_mass: Literal[False] = ...,
-                   tail: float | None = ..., tail_report: Tensor | None = ...,
+                   scale: float = ..., ignore_index: int = ..., budget: int | str | None = ..., save: bool | None = ...,
+                   chunk_rows: int | None = ..., rows: Tensor | None = ..., old_lse: Tensor | None = ...,
+                   grad_weight_accumulate: Tensor | None = ..., keep: tuple[Tensor, Tensor] | None = ...,
+                   kept_mass: Literal[False] = ..., tail: float | None = ..., tail_report: Tensor | None = ...,
                    mixed: Literal["round", "split"] | None = ..., lora: Lora | None = ...) -> Tensor: ...
 
 

@@ -2,7 +2,6 @@
 import argparse
 import math
 
-from .. import errors
 from .._library import _numbers
 from . import peers, sharp
 from .cases import CROSS_ENTROPY, DTYPES, ENTROPIES, GRADS, LOSSES, SMOOTHING, TAIL, Z_LOSS
@@ -88,7 +87,7 @@ def size(text):
     """Bytes, as libflp reads FLP_BUDGET."""
     try:
         return _numbers.bytes_in("BYTES", text)
-    except errors.ArgumentError as error:
+    except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
