@@ -78,10 +78,8 @@ static flp_status run_host(flp_plan *plan, const flp_args *args) {
   int threads = plan->options.threads;
   flp_status status = args->pass == FLP_PASS_STEP ? flp_eager_step(&plan->spec, &plan->loss, args, threads, &bad_rows)
                                                   : flp_eager_execute(&plan->spec, args, threads, &bad_rows);
-  atomic_fetch_add(&plan->bad_rows, bad_rows);
   if (args->tail_report) memset(args->tail_report, 0, FLP_TAIL_REPORT_BYTES); /* exact */
-  if (status == FLP_OK && plan->options.strict) status = flp_plan_check(plan, args->stream);
-  return status;
+  return status == FLP_OK ? flp_plan_count_bad(plan, bad_rows) : status;
 }
 
 static flp_status check_saved(const flp_plan *plan, const flp_args *args) {

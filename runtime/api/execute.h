@@ -8,4 +8,8 @@
 typedef flp_status (*flp_enqueue_fn)(flp_call *call, const void *args);
 flp_status flp_call_run(flp_call *call, flp_enqueue_fn enqueue, const void *args);
 
+/* Counts rows of host memory that a call found bad, for flp_plan_check; the first since the last check are logged.
+ * error: DATA in strict mode, if there are any */
+flp_status flp_plan_count_bad(flp_plan *plan, uint64_t bad);
+
 #endif

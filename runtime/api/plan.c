@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/api/execute.h"
 #include "runtime/api/op.h"
 #include "runtime/api/validate.h"
 #include "runtime/base/operands.h"
@@ -359,20 +360,34 @@ static flp_status take_bad_rows(flp_plan *plan, CUstream stream, uint64_t *bad) 
   return status;
 }
 
-flp_status flp_plan_check(flp_plan *plan, void *stream) {
+static flp_status fail_for(const flp_plan *plan, uint64_t bad) {
   static const char bad_lists[] =
       ", lists without their target or with ids outside [0, vocab_total), or list_offsets that do not ascend within "
       "[0, list_count]";
-  flp_detail_clear();
-  if (!plan) return flp_fail(FLP_ERROR_ARGUMENT, "plan is NULL (accepted: a plan of flp_plan_create)");
   int listed = plan->spec.listed;
-  uint64_t bad = 0;
-  FLP_TRY(take_bad_rows(plan, stream, &bad));
-  if (!bad) return FLP_OK;
   return flp_fail(
       FLP_ERROR_DATA,
       "%" PRIu64
       " %s bad since the last check: targets outside [0, vocab_total), "
       "temperatures not finite and > 0, largest scores beyond 2^30 in units of ln 2, %srow ids outside [0, n)%s",
       bad, bad == 1 ? "row or row id was" : "rows or row ids were", listed ? "" : "or ", listed ? bad_lists : "");
+}
+
+flp_status flp_plan_check(flp_plan *plan, void *stream) {
+  flp_detail_clear();
+  if (!plan) return flp_fail(FLP_ERROR_ARGUMENT, "plan is NULL (accepted: a plan of flp_plan_create)");
+  uint64_t bad = 0;
+  FLP_TRY(take_bad_rows(plan, stream, &bad));
+  return bad ? fail_for(plan, bad) : FLP_OK;
+}
+
+flp_status flp_plan_count_bad(flp_plan *plan, uint64_t bad) {
+  uint64_t before = atomic_fetch_add(&plan->bad_rows, bad);
+  if (plan->options.strict) return flp_plan_check(plan, NULL);
+  if (!bad || before) return FLP_OK;
+  (void)fail_for(plan, bad);
+  flp_log(FLP_LOG_WARNING, "bad rows: %s; their results are NaN, and flp_plan_check (in Python flp.check()) will fail",
+          flp_error_detail());
+  flp_detail_clear();
+  return FLP_OK;
 }

@@ -19,8 +19,7 @@ static flp_status enqueue(flp_call *call, const void *args) {
 static flp_status run_host(flp_plan *plan, const flp_select_args *args) {
   uint64_t bad_rows = 0;
   flp_eager_select(&plan->spec, args, plan->options.threads, &bad_rows);
-  atomic_fetch_add(&plan->bad_rows, bad_rows);
-  return plan->options.strict ? flp_plan_check(plan, args->stream) : FLP_OK;
+  return flp_plan_count_bad(plan, bad_rows);
 }
 
 flp_status flp_select(flp_plan *plan, const flp_select_args *args) {

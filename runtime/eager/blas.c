@@ -54,7 +54,11 @@ static void open_blas(void) {
 /* The log may be a host's that waits for other threads, so it is outside of the once. */
 static int uses_blas(void) {
   pthread_once(&blas.once, open_blas);
-  if (atomic_exchange(&blas.has_news, 0)) flp_log(FLP_LOG_INFO, "the CPU rung multiplies in plain C: %s", blas.reason);
+  if (atomic_exchange(&blas.has_news, 0))
+    flp_log(FLP_LOG_WARNING,
+            "the CPU rung multiplies in plain C, which is slower: %s; FLP_BLAS_LIBRARY names an "
+            "OpenBLAS, such as that of Debian's libopenblas0 or of Python's scipy-openblas32",
+            blas.reason);
   return blas.is_used;
 }
 

@@ -60,7 +60,10 @@ static void *load_without_threads(const char *file, char reason[EAGER_BLAS_TEXT_
 
 /* dlsym gives an object pointer; POSIX lets it hold a function's address. */
 static void find_symbol(void *library, const char *symbol, void *function, size_t bytes) {
+  char prefixed[64]; /* as Python's package scipy-openblas32 names it */
+  snprintf(prefixed, sizeof prefixed, "scipy_%s", symbol);
   void *address = dlsym(library, symbol);
+  if (!address) address = dlsym(library, prefixed);
   memcpy(function, &address, bytes);
 }
 

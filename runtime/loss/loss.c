@@ -186,7 +186,8 @@ flp_status flp_loss_declare_parameter(flp_loss *loss, const flp_loss_parameter *
     const flp_loss_parameter *other = &loss->parameters[*out];
     if (strcmp(other->name, parameter.name) != 0) continue;
     if (memcmp(other, &parameter, sizeof parameter) == 0) return FLP_OK;
-    return flp_fail(FLP_ERROR_ARGUMENT, "parameter '%s' has two defaults or bounds", given->name);
+    return flp_fail(FLP_ERROR_ARGUMENT, "parameter '%s' has two defaults or bounds (accepted: the same, or two names)",
+                    given->name);
   }
   if (loss->parameter_count == FLP_LOSS_PARAMETERS_MAX) return full("parameters", FLP_LOSS_PARAMETERS_MAX);
   loss->parameters[loss->parameter_count++] = parameter;

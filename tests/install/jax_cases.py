@@ -263,7 +263,7 @@ def case_a_budget_is_kept():
     (roomy, most), (tight, least) = workspace(None), workspace(192 << 10)
     assert 0 < least <= (192 << 10) + 256 < most
     near(tight(hidden), numpy.asarray(roomy(hidden), "float64"), 1e-5)
-    refused(flp.BudgetError, "budget: 1 bytes are too few", lambda: workspace(1))
+    refused(flp.BudgetError, "budget: 1 bytes are too few", lambda: workspace("1"))
 
 
 # ---- transforms

@@ -211,6 +211,12 @@ def test_compile_goes_around_the_calls_that_no_operator_expresses():
     assert all(torch.equal(a, b) for a, b in zip(shards(hidden), torch.compile(shards, backend="aot_eager")(hidden)))
 
 
+def test_compile_goes_around_a_budget_that_is_a_text():
+    hidden, weight, target, bias = problem(bias=True)
+    want = head(hidden, weight, bias, target, {})
+    assert torch.equal(compiled(head, fullgraph=False)(hidden, weight, bias, target, {"budget": "64M"}), want)
+
+
 def test_operator_called_from_a_broken_graph():
     hidden, weight, target, _ = problem()
     weight.requires_grad_()

@@ -40,6 +40,13 @@ def test_budget_too_small_names_the_smallest_that_would_do(good):
         flp.linear_logprob(*good, budget=smallest - 1)
 
 
+@pytest.mark.usefixtures("engine")
+def test_a_budget_may_be_a_text(good):
+    assert torch.equal(flp.linear_logprob(*good, budget="0.5G"), flp.linear_logprob(*good, budget=1 << 29))
+    with pytest.raises(flp.BudgetError):
+        flp.linear_logprob(*good, budget="1")
+
+
 def test_address_below_element_alignment():
     raw = torch.zeros(13 * 64 * 4 + 4, dtype=torch.uint8)
     hidden = torch.frombuffer(raw.numpy().data, dtype=torch.float32, count=13 * 64, offset=1).reshape(13, 64)

@@ -127,6 +127,20 @@ def test_host_memory_has_one_rung_whatever_is_pinned(monkeypatch):
     assert flp.explain(*operands).rung == "eager" and torch.isfinite(flp.linear_logprob(*operands)).all()
 
 
+def test_bad_rows_on_the_cpu_are_logged_once_until_a_check(monkeypatch, caplog):
+    operands = torch.ones(3, 8), torch.ones(6, 8), torch.tensor([0, 99, -1])
+    for logged in (1, 2):
+        for _ in range(2):
+            flp.linear_logprob(*operands)
+        assert len(caplog.records) == logged and "bad rows: 2 rows or row ids were bad" in caplog.text
+        with pytest.raises(flp.DataError, match="^4 rows or row ids"):
+            flp.check()
+    monkeypatch.setenv("FLP_STRICT", "1")
+    flp.clear_plans()
+    with pytest.raises(flp.DataError, match="^2 rows or row ids"):
+        flp.linear_logprob(*operands)
+
+
 def test_check_says_once_what_bad_rows_are():
     hidden, target = torch.ones(3, 8), torch.full((3,), 99)
     for vocab in (4, 5):

@@ -7,7 +7,7 @@ h: torch.Tensor = torch.zeros(4, 8)
 entropy: bool = bool(h.sum())
 
 reveal_type(flp.linear_logprob(h, h, h))  # says: torch.Tensor
-reveal_type(flp.linear_logprob(h, h, h, temperature=h, budget=1 << 20))  # says: torch.Tensor
+reveal_type(flp.linear_logprob(h, h, h, temperature=h, budget="64M"))  # says: torch.Tensor
 reveal_type(flp.linear_logprob(h, h, h, entropy=True))  # says: Tuple[torch.Tensor, torch.Tensor]
 reveal_type(flp.linear_logprob(h, h, h, entropy=entropy))  # says: Any
 reveal_type(flp.linear_logprob(h, h, h, entropy="detached"))  # says: Tuple[torch.Tensor, torch.Tensor]

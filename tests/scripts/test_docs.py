@@ -115,6 +115,8 @@ def test_versions_agree():
     version = ".".join(numbers)
     assert f'#define FLP_VERSION_STRING "{version}"' in header
     assert f"## {version}\n" in text_of("CHANGELOG.md")
+    formats = dict(re.findall(r"FLP_(KEY|DESC)_FORMAT = (\d+)", text_of("runtime/kernel/kernel.h")))
+    assert "Keys have format {KEY}, descriptors {DESC};".format(**formats) in text_of("CHANGELOG.md")
     minor = ".".join(numbers[:2])
     for place in ("README.md", "examples/cmake/CMakeLists.txt"):
         assert f"find_package(flp {minor} REQUIRED)" in text_of(place)

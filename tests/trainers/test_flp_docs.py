@@ -40,7 +40,7 @@ MADE = {
         {}, lambda n: n.hidden.grad.abs().sum() > 0 and "clip_fraction" in n.metrics),
     "(-advantage * logprob - 0.001": (  # of docs/tour.md
         {"advantage": torch.randn(13)}, lambda n: n.hidden.grad.abs().sum() > 0 and n.entropy.requires_grad),
-    "(-logprob - 0.01 * entropy)": (  # of runtime/python/PYPI.md
+    "# gradients of what requires them": (  # of runtime/python/PYPI.md
         {}, lambda n: torch.isfinite(n.hidden.grad).all() and n.head.weight.grad.shape == (1000, 64)),
     "flp.linear_logprob(hidden, lm_head.weight, tokens, temperature": (
         {}, lambda n: n.logprob.shape == n.entropy.shape == (13,) and (n.entropy > 0).all()),

@@ -319,5 +319,5 @@ def test_the_curve_without_fragmentation():
 
 def test_pictures_need_matplotlib(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ImportError, match=r"needs matplotlib, which is not installed: pip install 'flp\[plot\]'$"):
+    with pytest.raises(ImportError, match=r"needs matplotlib, which is not installed: pip install matplotlib$"):
         flp.memory.plot({"devices": {"cpu": {}}}, tmp_path / "memory.png")

@@ -93,12 +93,12 @@ uint64_t cli_peak_resident_bytes(void) {
 
 static flp_log_level shown = FLP_LOG_WARNING;
 
-/* Warnings, such as a fall of the ladder, and errors. */
+/* Warnings, such as a fall of the ladder, and errors. Bad rows are reported by the verbs themselves. */
 static void show(flp_log_level level, const char *message, void *user) {
-  static const char no_rung[] = "no rung of the device can run: ";
+  static const char no_rung[] = "no rung of the device can run: ", bad_rows[] = "bad rows: ";
   char text[CLI_REASON_BYTES];
   (void)user;
-  if (level > shown) return;
+  if (level > shown || strncmp(message, bad_rows, sizeof bad_rows - 1) == 0) return;
   const char *kind = level == FLP_LOG_ERROR ? "error" : "warning";
   if (strncmp(message, no_rung, sizeof no_rung - 1) == 0)
     cli_complain("flpgen", "%s: no GPU rung: %s", kind, cli_reason_text(message + sizeof no_rung - 1, text));

@@ -1,4 +1,4 @@
-"""matplotlib, which only pictures need: the extra flp[plot]."""
+"""matplotlib, which only pictures need."""
 from __future__ import annotations
 
 from typing import Any
@@ -11,6 +11,6 @@ def need(who: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":
             raise
-        raise ImportError("%s needs matplotlib, which is not installed: pip install 'flp[plot]'" % who) from error
+        raise ImportError("%s needs matplotlib, which is not installed: pip install matplotlib" % who) from error
     matplotlib.use("Agg", force=False)
     return matplotlib

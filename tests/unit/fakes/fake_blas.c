@@ -47,7 +47,7 @@ int openblas_get_num_threads(void) {
   return threads;
 }
 
-const char *openblas_get_config(void) {
+const char *scipy_openblas_get_config(void) {
   return "FakeBLAS 1.2 FOR_TESTS";
 }
 

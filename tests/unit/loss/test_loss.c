@@ -127,7 +127,8 @@ Test(loss, sums_share_what_is_equal) {
   cr_expect_eq(both.metric_count, 4);
   expect_refused(flp_loss_add(&both, &k1), "metric 'kl' stands twice");
   flp_loss dapo = find("dapo");
-  expect_refused(flp_loss_add(&dapo, &ppo), "parameter 'clip_high' has two defaults or bounds");
+  expect_refused(flp_loss_add(&dapo, &ppo),
+                 "parameter 'clip_high' has two defaults or bounds (accepted: the same, or two names)");
 }
 
 Test(loss, an_unknown_name_reports_the_accepted_ones) {

@@ -28,9 +28,9 @@ def cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor |
                   label_smoothing: float = 0.0, z_loss: float = 0.0, reduction: str = "mean",
                   row_weight: Tensor | None = None, total: float | Tensor | None = None, return_z_loss: bool = False,
                   temperature: float | Tensor = 1.0, softcap: float | None = None, scale: float = 1.0,
-                  ignore_index: int = -100, budget: int | None = None, grad_weight_accumulate: Tensor | None = None,
-                  grad_scale: float | Tensor = 1.0, keep: tuple[Tensor, Tensor] | None = None,
-                  lora: _lora.Lora | None = None,
+                  ignore_index: int = -100, budget: int | str | None = None,
+                  grad_weight_accumulate: Tensor | None = None, grad_scale: float | Tensor = 1.0,
+                  keep: tuple[Tensor, Tensor] | None = None, lora: _lora.Lora | None = None,
                   mixed: Literal["round", "split"] | None = None) -> Tensor | tuple[Tensor, Tensor]:
     """Computes cross entropy and its gradients from hidden states, without the (N,V) scores.
 

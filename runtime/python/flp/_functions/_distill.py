@@ -25,8 +25,8 @@ def distill_loss(hidden: Tensor, weight: Tensor, target: Tensor, teacher_logprob
                  total: float | Tensor | None = None, parameters: Mapping[str, float] | None = None,
                  vectors: Mapping[str, Tensor] | None = None, entropy: bool = False,
                  temperature: float | Tensor = 1.0, softcap: float | None = None, scale: float = 1.0,
-                 ignore_index: int = -100, budget: int | None = None, grad_weight_accumulate: Tensor | None = None,
-                 grad_scale: float | Tensor = 1.0, lora: _lora.Lora | None = None, topk: int = 0,
+                 ignore_index: int = -100, budget: int | str | None = None, lora: _lora.Lora | None = None,
+                 grad_weight_accumulate: Tensor | None = None, grad_scale: float | Tensor = 1.0, topk: int = 0,
                  mixed: Literal["round", "split"] | None = None) -> tuple[Tensor, dict[str, Tensor]]:
     """Computes a divergence between a teacher and the head over the teacher's best tokens, and its gradients, without
     the (N,V) scores.

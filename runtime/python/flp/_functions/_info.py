@@ -69,7 +69,7 @@ def _info_of(plan, n, budget, keep_budget=None, list_count=None):
 def plan_info(*, vocab: int, hidden: int, n: int = 1024, dtype: torch.dtype = torch.bfloat16,
               device: str | int | torch.device = "cpu", target_dtype: torch.dtype = torch.int64,
               entropy: bool | Literal["detached"] = False, grads: Collection[str] = (), bias: bool = False,
-              softcap: float | None = None, per_row_temperature: bool = False, budget: int | None = None,
+              softcap: float | None = None, per_row_temperature: bool = False, budget: int | str | None = None,
               save: bool | None = False, tail: float | None = None) -> PlanInfo:
     """Makes the plan of a specialisation and reports which rung runs, why, and what n rows take -> PlanInfo.
 
@@ -108,7 +108,7 @@ def plan_info(*, vocab: int, hidden: int, n: int = 1024, dtype: torch.dtype = to
 @outside_graphs
 def explain(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, *,
             temperature: float | Tensor = 1.0, entropy: bool | Literal["detached"] = False,
-            softcap: float | None = None, scale: float = 1.0, ignore_index: int = -100, budget: int | None = None,
+            softcap: float | None = None, scale: float = 1.0, ignore_index: int = -100, budget: int | str | None = None,
             chunk_rows: int | None = None, rows: Tensor | None = None, grad_weight_accumulate: Tensor | None = None,
             save: bool | None = None, keep: tuple[Tensor, Tensor] | None = None, loss: str | None = None,
             tail: float | None = None) -> PlanInfo:

@@ -17,9 +17,9 @@ from . import _logprob_op
 @overload
 def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = ..., *,
                    temperature: float | Tensor = ..., entropy: Literal[False] = ..., softcap: float | None = ...,
-                   scale: float = ..., ignore_index: int = ..., budget: int | None = ..., chunk_rows: int | None = ...,
-                   rows: Tensor | None = ..., grad_weight_accumulate: Tensor | None = ..., save: bool | None = ...,
-                   old_lse: Tensor | None = ..., keep: tuple[Tensor, Tensor] | None = ...,
+                   scale: float = ..., ignore_index: int = ..., budget: int | str | None = ..., save: bool | None = ...,
+                   chunk_rows: int | None = ..., rows: Tensor | None = ..., old_lse: Tensor | None = ...,
+                   grad_weight_accumulate: Tensor | None = ..., keep: tuple[Tensor, Tensor] | None = ...,
                    kept_mass: Literal[False] = ..., tail: float | None = ..., tail_report: Tensor | None = ...,
                    mixed: Literal["round", "split"] | None = ..., lora: Lora | None = ...) -> Tensor: ...
 
@@ -27,8 +27,8 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
 @overload
 def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = ..., *,
                    temperature: float | Tensor = ..., entropy: Literal[True, "detached"],
-                   softcap: float | None = ..., scale: float = ..., ignore_index: int = ..., budget: int | None = ...,
-                   chunk_rows: int | None = ..., rows: Tensor | None = ...,
+                   softcap: float | None = ..., scale: float = ..., ignore_index: int = ...,
+                   budget: int | str | None = ..., chunk_rows: int | None = ..., rows: Tensor | None = ...,
                    grad_weight_accumulate: Tensor | None = ..., save: bool | None = ..., old_lse: Tensor | None = ...,
                    keep: tuple[Tensor, Tensor] | None = ..., kept_mass: Literal[False] = ...,
                    tail: float | None = ..., tail_report: Tensor | None = ...,
@@ -39,8 +39,8 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
 @overload
 def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = ..., *,
                    temperature: float | Tensor = ..., entropy: bool | Literal["detached"] = ...,
-                   softcap: float | None = ..., scale: float = ..., ignore_index: int = ..., budget: int | None = ...,
-                   chunk_rows: int | None = ..., rows: Tensor | None = ...,
+                   softcap: float | None = ..., scale: float = ..., ignore_index: int = ...,
+                   budget: int | str | None = ..., chunk_rows: int | None = ..., rows: Tensor | None = ...,
                    grad_weight_accumulate: Tensor | None = ..., save: bool | None = ..., old_lse: Tensor | None = ...,
                    keep: tuple[Tensor, Tensor] | None = ..., kept_mass: bool = ..., tail: float | None = ...,
                    tail_report: Tensor | None = ..., topk: int = ..., rank: bool = ...,
@@ -52,7 +52,7 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
 def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, *,
                    temperature: float | Tensor = 1.0, entropy: bool | Literal["detached"] = False,
                    softcap: float | None = None, scale: float = 1.0, ignore_index: int = -100,
-                   budget: int | None = None, chunk_rows: int | None = None, rows: Tensor | None = None,
+                   budget: int | str | None = None, chunk_rows: int | None = None, rows: Tensor | None = None,
                    grad_weight_accumulate: Tensor | None = None, save: bool | None = None,
                    old_lse: Tensor | None = None, keep: tuple[Tensor, Tensor] | None = None,
                    kept_mass: bool = False, tail: float | None = None, tail_report: Tensor | None = None,
@@ -70,8 +70,8 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
     temperature  a number above 0, or a tensor of one a row (...); not differentiable
     entropy      True: return the entropy too, both are differentiable. "detached": as a value without a gradient
     softcap      a number above 0, or None
-    budget       workspace bytes of each pass, with what is kept between them (save); None: FLP_BUDGET, else 256 MiB
-                 forward, 1 GiB backward and where something is kept
+    budget       bytes, or "64M", of workspace of each pass, with what is kept between them (save); None: FLP_BUDGET,
+                 else 256 MiB forward, 1 GiB backward and where something is kept
     chunk_rows   rows of one chunk of the backward pass, whatever the budget is; None: the planner chooses
     rows         ids, into the flattened leading dimensions, of the only rows to compute; the others give 0
     grad_weight_accumulate
@@ -145,6 +145,6 @@ _eagerly = outside_graphs(linear_logprob)
 def _traced(hidden, weight, target, bias, options, more):
     """linear_logprob while torch.compile makes a graph: an operator in it, or a call outside. more: options that no
     operator takes"""
-    if in_graph() and not given_of(more):
+    if in_graph() and not given_of(more) and not isinstance(options["budget"], str):
         return _logprob_op.linear_logprob(hidden, weight, target, bias, **options)
     return _eagerly(hidden, weight, target, bias, **options, **more)

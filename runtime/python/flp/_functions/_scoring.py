@@ -60,7 +60,7 @@ def score(hidden: Tensor, weight: Tensor, tokens: Tensor, *, cu_seqlens: Tensor 
           prompt_lengths: Tensor | None = None, mask: Tensor | None = None, lengths: Tensor | None = None,
           attention_mask: Tensor | None = None, shifted: bool = False, bias: Tensor | None = None,
           temperature: float | Tensor = 1.0, entropy: bool | Literal["detached"] = False,
-          softcap: float | None = None, scale: float = 1.0, ignore_index: int = -100, budget: int | None = None,
+          softcap: float | None = None, scale: float = 1.0, ignore_index: int = -100, budget: int | str | None = None,
           grad_weight_accumulate: Tensor | None = None, save: bool | None = None, tail: float | None = None,
           tail_report: Tensor | None = None, topk: int = 0, rank: bool = False) -> Scores:
     """Scores the tokens of many sequences of unequal length in one pass: each under the hidden state before it.

@@ -37,7 +37,7 @@ def _place(settings, offset, valid, total, rows):
 def linear_logprob_partial(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias: Tensor | None = ..., *,
                            vocab_offset: int, vocab_valid: int | None = ..., vocab_total: int,
                            temperature: float | Tensor = ..., entropy: bool = ..., softcap: float | None = ...,
-                           scale: float = ..., ignore_index: int = ..., budget: int | None = ...,
+                           scale: float = ..., ignore_index: int = ..., budget: int | str | None = ...,
                            rows: Tensor | None = ..., keep: tuple[Tensor, Tensor] | None = ...,
                            tail: None = ..., needs: Sequence[str] = ...) -> Tensor: ...
 
@@ -46,7 +46,7 @@ def linear_logprob_partial(hidden: Tensor, weight_shard: Tensor, target: Tensor,
 def linear_logprob_partial(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias: Tensor | None = ..., *,
                            vocab_offset: int, vocab_valid: int | None = ..., vocab_total: int,
                            temperature: float | Tensor = ..., entropy: bool = ..., softcap: float | None = ...,
-                           scale: float = ..., ignore_index: int = ..., budget: int | None = ...,
+                           scale: float = ..., ignore_index: int = ..., budget: int | str | None = ...,
                            rows: Tensor | None = ..., keep: tuple[Tensor, Tensor] | None = ...,
                            tail: float, needs: Sequence[str] = ...) -> tuple[Tensor, Tensor | None]: ...
 
@@ -55,7 +55,7 @@ def linear_logprob_partial(hidden: Tensor, weight_shard: Tensor, target: Tensor,
 def linear_logprob_partial(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias: Tensor | None = None, *,
                            vocab_offset: int, vocab_valid: int | None = None, vocab_total: int,
                            temperature: float | Tensor = 1.0, entropy: bool = False, softcap: float | None = None,
-                           scale: float = 1.0, ignore_index: int = -100, budget: int | None = None,
+                           scale: float = 1.0, ignore_index: int = -100, budget: int | str | None = None,
                            rows: Tensor | None = None, keep: tuple[Tensor, Tensor] | None = None,
                            tail: float | None = None, needs: Sequence[str] = ("hidden", "weight", "bias")) -> Any:
     """Computes one rank's statistics of each row -> (N, 4) float32, N the product of target's shape; (N, 4 + K) with K
@@ -171,7 +171,7 @@ def linear_logprob_backward(hidden: Tensor, weight: Tensor, target: Tensor, stat
                             needs: Sequence[str] = ("hidden", "weight", "bias"), vocab_offset: int = 0,
                             vocab_valid: int | None = None, vocab_total: int | None = None,
                             temperature: float | Tensor = 1.0, softcap: float | None = None, scale: float = 1.0,
-                            ignore_index: int = -100, budget: int | None = None, rows: Tensor | None = None,
+                            ignore_index: int = -100, budget: int | str | None = None, rows: Tensor | None = None,
                             grad_weight_accumulate: Tensor | None = None, keep: tuple[Tensor, Tensor] | None = None,
                             tail: float | None = None, saved: Tensor | None = None, tail_report: Tensor | None = None
                             ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:

@@ -4,6 +4,7 @@ Invariants: a failure names the field, its value and what is accepted. Numbers a
 float32, by the rule of libflp (runtime/base/number.h): what float32 does not hold must not reach a C struct, where it
 is 0 or infinite.
 """
+import ctypes
 import math
 import numbers
 
@@ -131,8 +132,19 @@ def softcap_of(softcap):
 
 
 def budget_of(budget):
-    """0 stands for the library's default."""
+    """Bytes; 0 stands for the library's default. A text is read as that of FLP_BUDGET."""
+    if isinstance(budget, str):
+        return bytes_in("budget", budget)
+    if not isinstance(budget, (numbers.Integral, type(None))):
+        refuse_type("budget", budget, 'None, an integer, or a text such as "64M"')
     return count_of("budget", budget, "byte")
+
+
+def bytes_in(field, text):
+    """error: ArgumentError with what is accepted, in libflp's words"""
+    found = ctypes.c_uint64()
+    _c.call("flp_bytes_parse", field.encode(), text.encode(), 1, ctypes.byref(found))
+    return found.value
 
 
 def count_of(field, value, unit):

@@ -1,9 +1,8 @@
 """The command line: what is accepted, what each option means, and errors that name field, value and accepted."""
 import argparse
-import ctypes
 import math
 
-from .._library import _c, _numbers
+from .._library import _numbers
 from . import peers, sharp
 from .cases import CROSS_ENTROPY, DTYPES, ENTROPIES, GRADS, LOSSES, SMOOTHING, TAIL, Z_LOSS
 
@@ -86,10 +85,10 @@ def number(most=math.inf):
 
 def size(text):
     """Bytes, as libflp reads FLP_BUDGET."""
-    library, value = _c.get(), ctypes.c_uint64()
-    if library.flp_bytes_parse(b"BYTES", text.encode(), 1, ctypes.byref(value)):
-        raise argparse.ArgumentTypeError(library.flp_error_detail().decode(errors="replace"))
-    return value.value
+    try:
+        return _numbers.bytes_in("BYTES", text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def words(choices, accepted=None):

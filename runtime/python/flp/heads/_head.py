@@ -87,7 +87,7 @@ class LogprobHead:
     _heads: list[Any]
 
     def __init__(self, model: torch.nn.Module, *, entropy: bool | Literal["detached"] = False,
-                 temperature: float | Tensor = 1.0, budget: int | None = None, chunk_rows: int | None = None,
+                 temperature: float | Tensor = 1.0, budget: int | str | None = None, chunk_rows: int | None = None,
                  reduce_fp32: bool = True, eager: bool = False, ignore_index: int = -100,
                  verify: bool = True, tail: float | None = None, tail_report: Tensor | None = None,
                  mixed: Literal["round", "split"] | None = None) -> None:

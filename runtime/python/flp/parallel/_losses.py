@@ -29,7 +29,7 @@ def cross_entropy(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sha
                   row_weight: Tensor | None = None, total: float | Tensor | None = None, return_z_loss: bool = False,
                   group: Any = None, vocab_offset: int | None = None, vocab_valid: int | None = None,
                   vocab_total: int | None = None, temperature: float | Tensor = 1.0, softcap: float | None = None,
-                  scale: float = 1.0, ignore_index: int = -100, budget: int | None = None, merge: str = "sum",
+                  scale: float = 1.0, ignore_index: int = -100, budget: int | str | None = None, merge: str = "sum",
                   reduce_grad_hidden: bool = True, reduce_dtype: torch.dtype = torch.float32,
                   sequence_parallel: bool = False, gather: Any = None, grad_weight_accumulate: Tensor | None = None,
                   save: bool | None = None, keep: tuple[Tensor, Tensor] | None = None,
