@@ -102,8 +102,8 @@
   A(const float *, target_score, N, ONE, FLOAT, 0, IN, "oxxx", s->rank, "", "spec.rank is 0",                          \
     "only forward counts what is above it")                                                                            \
   A(float *, statistics, N, FOUR, FLOAT, 16, OUT, "wo-o", s->statistics, "", "spec.statistics is 0", "")               \
-  A(float *, partial_statistics, N, FOUR, FLOAT, 16, EACH, "bbxx", s->statistics,                                      \
-    "args.partial is given and spec.statistics is 1", "spec.statistics is 0", "only forward and combine pass it on")
+  A(float *, partial_statistics, N, FOUR, FLOAT, 16, EACH, "obxx", s->statistics,                                      \
+    "spec.statistics is 1", "spec.statistics is 0", "only forward and combine pass it on")
 /* clang-format on */
 
 /* Sizes: X(ID, what a call has, of spec s and args a, the field that says it or ""). K: targets of a row; T: best

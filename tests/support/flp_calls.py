@@ -16,15 +16,19 @@ def linear_logprob(**given):
 
 
 def named(result, given):
-    options = {"entropy": "entropy", "kept_mass": "kept_mass", "top": "topk", "rank": "rank", "reference": "reference"}
+    options = {"entropy": "entropy", "kept_mass": "kept_mass", "top": "topk", "rank": "rank",
+               "statistics": "statistics", "reference": "reference"}
     names = ["logprob", *(name for name, option in options.items() if given.get(option))]
     found = dict(zip(names, result if isinstance(result, tuple) else (result,)))
     return opened(found)
 
 
 def opened(found):
-    top = found.pop("top", None)
-    return found if top is None else {**found, **{"top." + name: values for name, values in top._asdict().items()}}
+    for part in ("top", "statistics"):
+        values = found.pop(part, None)
+        if values is not None:
+            found.update({part + "." + name: each for name, each in values._asdict().items()})
+    return found
 
 
 def parallel(**given):
@@ -169,6 +173,6 @@ OF_SHARDS = ("linear_logprob_partial", "combine_partials", "linear_logprob_backw
 BY_SHARDS = {"hidden", "weight", "weight_shard", "target", "bias", "partials", "stats", "grad_logprob", "grad_entropy",
              "saved", "vocab_offset", "vocab_valid", "vocab_total"}
 # What computes no numbers of a row.
-OTHERS = {"Lora", "PlanInfo", "Scores", "Top", "adapters", "check", "clear_plans", "errors", "explain", "install",
+OTHERS = {"Lora", "PlanInfo", "Scores", "Statistics", "Top", "adapters", "check", "clear_plans", "errors", "explain", "install",
           "installed", "library_path", "losses", "memory", "parallel", "phase", "plan_info", "prefix", "set_log",
           "sources_id", "uninstall", "version", "losses.DIVERGENCES", "losses.KL", "losses.PREFERENCES", "losses.RULES"}

@@ -80,6 +80,13 @@ LINEAR = [
     *[case("linear_logprob", topk=20, rank=True, entropy=True, **options)
       for options in (WHOLE, {**BIAS, **TEMPERATURES}, BF16, FP16, {"rows": "@rows"})],
     case("linear_logprob", "int32 ids", topk=5), case("linear_logprob", rank=True),
+    *edged("linear_logprob", ROW_EDGES, **BIAS, statistics=True), case("linear_logprob", statistics=True, few=0),
+    *[case("linear_logprob", statistics=True, topk=3, rank=True, entropy=True, **options)
+      for options in (WHOLE, {**BIAS, **TEMPERATURES}, BF16, FP16, {"rows": "@rows"}, {"keep": "@keep"},
+                      {"lead": (3, 7), "lora": "@lora", "frozen": ("weight",)})],
+    *[case("linear_logprob", statistics=True, target=target, **options) for target in ("@targets", "@many")
+      for options in (WHOLE, BF16)],
+    *edged("linear_logprob", ["nan row", "bad ids", "bad list"], statistics=True, keep="@keep", softcap=9.0),
     case("linear_logprob", mixed="round", **MIXED), case("linear_logprob", mixed="split", **MIXED),
     *edged("linear_logprob", ["nan row", "bad ids"], lora="@lora", reference=True, frozen=("weight",)),
     *[case("linear_logprob", lora="@lora", entropy=True, frozen=("weight",), **options)
@@ -267,7 +274,7 @@ SHARDED = [
     case("parallel.linear_logprob", temperature=0.7, softcap=9.0, scale=1.2, merge="gather", budget=2**25, save=False, **PARALLEL),
     case("parallel.linear_logprob", rows="@rows", reduce_grad_hidden=True, reduce_dtype=torch.float32, **PARALLEL),
     case("parallel.linear_logprob", **TAIL, sequence_parallel=False, gather=None, **BUFFER),
-    case("parallel.linear_logprob", keep="@keep"), case("parallel.linear_logprob", topk=5, rank=True),
+    case("parallel.linear_logprob", keep="@keep"), case("parallel.linear_logprob", topk=5, rank=True, statistics=True),
     case("parallel.linear_logprob", "ignored as 5", ignore_index=5),
     case("parallel.linear_logprob", mixed="round", **MIXED), case("parallel.linear_logprob", lora="@lora", frozen=("weight",)),
     *edged("shards", ["nan row", "bad ids", "beyond"], entropy=True),

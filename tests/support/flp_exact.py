@@ -109,7 +109,8 @@ def lists_of(keep, n, vocab):
     return bad, listed
 
 
-def linear_logprob(entropy=False, topk=0, rank=False, keep=None, kept_mass=False, lora=None, reference=False, **given):
+def linear_logprob(entropy=False, topk=0, rank=False, statistics=False, keep=None, kept_mass=False, lora=None,
+                   reference=False, **given):
     head = Head(keep=keep, lora=lora, **given)
     found = {"bad": head.counted, "logprob": head.logprob()}
     if entropy:
@@ -121,7 +122,22 @@ def linear_logprob(entropy=False, topk=0, rank=False, keep=None, kept_mass=False
         found["kept_mass"] = (whole.logprob() - head.logprob()).detach()
     if reference:
         found["reference"] = whole.logprob().detach()
-    return {**found, **best_and_rank(head, topk, rank)}
+    return {**found, **best_and_rank(head, topk, rank), **(statistics_of(head) if statistics else {})}
+
+
+def statistics_of(head):
+    """What scores are as a whole; is_best counts columns that are above a target."""
+    t, own = head.t.detach(), t_of_targets(head)
+    best = torch.zeros(head.bad.shape, dtype=torch.bool)
+    best[head.active] = (own >= t.amax(1)) if len(t) else torch.zeros(0, dtype=torch.bool)
+    found = {"lse": head.lse, "mean_score": head.mean(), "log_squares": torch.logsumexp(2 * head.logp, 1)}
+    return {**{"statistics." + name: head.placed(values).detach() for name, values in found.items()},
+            "statistics.is_best": best.reshape(head.lead).double()}
+
+
+def t_of_targets(head):
+    own = head.t.detach().gather(1, head.ids).masked_fill(head.ignored[head.active], -INFINITY)
+    return own.amax(1) if own.numel() else own[:, 0]
 
 
 def best_and_rank(head, topk, rank):

@@ -39,7 +39,7 @@ from .errors import (ArgumentError, BudgetError, CompileError, CorruptError, Dat
 
 # The exceptions are in errors; flp.BudgetError and the others stay, but help(flp) is about functions. Names are written
 # out for type checkers.
-__all__ = ["Lora", "PlanInfo", "Scores", "Top", "adapters", "check", "clear_plans", "combine_partials",
+__all__ = ["Lora", "PlanInfo", "Scores", "Statistics", "Top", "adapters", "check", "clear_plans", "combine_partials",
            "cross_entropy", "CrossEntropyHead", "delight",
            "distill_loss", "errors", "explain", "gate", "install", "installed", "library_path", "linear_logprob",
            "linear_logprob_backward", "linear_logprob_partial", "logprob_head", "losses", "memory", "parallel", "phase",
@@ -65,7 +65,7 @@ try:
     from ._functions._shards import combine_partials, linear_logprob_backward, linear_logprob_partial
     from ._passes._phase import phase
     from ._tensors._lora import Lora
-    from ._tensors._top import Top
+    from ._tensors._top import Statistics, Top
     from .adapters import install, installed, uninstall
     from .heads import CrossEntropyHead, logprob_head
     _HAS_TORCH = True

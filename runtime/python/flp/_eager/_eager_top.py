@@ -19,9 +19,17 @@ class Best:
         self.t = torch.full(shape, -math.inf, dtype=torch.float64, device=scores.active.device)
         self.column = torch.full(shape, -1, dtype=torch.int64, device=scores.active.device)
         self.lists = None
+        self.m, self.r, self.z = (torch.full(shape[:1], start, dtype=torch.float64, device=scores.active.device)
+                                  for start in (-math.inf, 0.0, 0.0))  # of statistics: max t, Σ 4^(t−m), Σ t
+        self.lengths = scores.columns
 
     def add(self, part, columns, t):
         """Scores (rows of the part, columns) of a tile."""
+        if self.top.statistics is not None:
+            before, m = self.m[part], torch.maximum(self.m[part], t.amax(1) if len(t) else self.m[part])
+            at = m.masked_fill(m == -math.inf, 0)
+            self.r[part] = self.r[part] * torch.exp2(2 * (before - at)) + torch.exp2(2 * (t - at[:, None])).sum(1)
+            self.m[part], self.z[part] = m, self.z[part] + t.sum(1)
         if not self.k:
             return
         ids = torch.arange(columns[0], columns[1], device=t.device).expand(t.shape)
@@ -33,6 +41,10 @@ class Best:
     def add_lists(self, entries, t):
         """Scores (entries) of the columns that rows list, by row and then column; all that there are."""
         self.lists = entries, t
+        if self.top.statistics is not None and entries.row.numel():
+            self.m = torch.segment_reduce(t, "max", lengths=entries.lengths, unsafe=True, initial=-math.inf)
+            self.r, self.z = entries.row_sums(torch.exp2(2 * (t - self.m[entries.row]))), entries.row_sums(t)
+            self.lengths = entries.lengths
         if not self.k:
             return
         order = t.sort(descending=True, stable=True).indices
@@ -56,14 +68,28 @@ class Best:
         if top.rest is not None:
             top.rest[active] = self._rest(sums).float()
         if top.rank is not None:
-            top.rank[active] = self._rank(ty)
+            top.rank[active] = self._rank(ty if ty.dim() == 1 else ty[:, 0])
+        if top.statistics is not None:
+            top.statistics[active] = self._statistics(sums, ty if ty.dim() == 1 else ty.amax(1))
         top.fill(active[without], math.nan)
+
+    def _statistics(self, sums, ty):
+        """Of whole rows the four, of a shard's what they are made of. ty: the highest of the targets"""
+        m, is_best = sums[0], (ty >= self.m).double()
+        squares = self.r * torch.exp2(2 * torch.where(self.r == 0, torch.zeros_like(m), self.m - m))
+        columns = torch.as_tensor(self.lengths, device=m.device).double().expand_as(m)
+        if self.top.is_part:
+            return torch.stack([self.z, squares, columns, is_best], 1).float()
+        log_s = torch.log2(sums[1])
+        values = LN2 * (m + log_s), LN2 * self.z / columns, LN2 * (torch.log2(squares) - 2 * log_s), is_best
+        return torch.stack(values, 1).float()
 
     def target_of(self, zy, ty):
         """The targets' scores in log2 units; of another shard's, which is -inf in zy, what the call says."""
         if self.top.target_score is None:
             return ty
-        return torch.where(zy == -math.inf, self.top.target_score[self.scores.active].double(), ty)
+        others = self.top.target_score[self.scores.active].double()
+        return torch.where(zy == -math.inf, others.reshape(-1, *zy.shape[1:]), ty)
 
     def _logprobs(self, sums):
         m, s = sums[0].unsqueeze(1), sums[1].unsqueeze(1)

@@ -292,7 +292,7 @@ def forward(plan, ops, settings, logprob, entropy, stats, top=None, mean=None):
         record, logprobs = _finish_rows(plan, m, s, q, ty, scores.ignored)
         _write(active, bad, record, logprob, entropy, stats, logprobs)
         if best is not None:
-            best.write(bad, _settle(m, s, q), ty[:, 0], record[:, 0].isnan() | record[:, 1].isnan())
+            best.write(bad, _settle(m, s, q), ty, record[:, 0].isnan() | record[:, 1].isnan())
         if mean is not None:
             mean.zero_()
             mean[active] = (LN2 / scores.columns * total).masked_fill(record[:, 0].isnan(), math.nan).float()
@@ -309,7 +309,7 @@ def partial(plan, ops, settings, out, targets=None, top=None):
         best = None if top is None else _eager_top.Best(scores, top)
         m, s, q, zy = _fold(scores, best)
         if best is not None:
-            ty = best.target_of(zy[:, 0], scores.log2_units(zy[:, 0], scores.row_scale))
+            ty = best.target_of(zy, scores.log2_units(zy, scores.row_scale[:, None]))
             best.write(bad, _settle(m, s, q), ty, s.isnan() | ~(m <= LIMIT))
         out[:] = torch.tensor([LOWEST, 0.0, 0.0, -math.inf], device=out.device)
         out[bad] = torch.tensor([math.nan, 0.0, 0.0, -math.inf], device=out.device)

@@ -44,7 +44,7 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                    grad_weight_accumulate: Tensor | None = ..., save: bool | None = ..., old_lse: Tensor | None = ...,
                    keep: tuple[Tensor, Tensor] | None = ..., kept_mass: bool = ..., tail: float | None = ...,
                    tail_report: Tensor | None = ..., topk: int = ..., rank: bool = ...,
-                   mixed: Literal["round", "split"] | None = ..., lora: Lora | None = ...,
+                   statistics: bool = ..., mixed: Literal["round", "split"] | None = ..., lora: Lora | None = ...,
                    reference: bool = ...) -> Any: ...
 
 
@@ -56,8 +56,9 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                    grad_weight_accumulate: Tensor | None = None, save: bool | None = None,
                    old_lse: Tensor | None = None, keep: tuple[Tensor, Tensor] | None = None,
                    kept_mass: bool = False, tail: float | None = None, tail_report: Tensor | None = None,
-                   topk: int = 0, rank: bool = False, mixed: Literal["round", "split"] | None = None,
-                   lora: Lora | None = None, reference: bool = False) -> Any:
+                   topk: int = 0, rank: bool = False, statistics: bool = False,
+                   mixed: Literal["round", "split"] | None = None, lora: Lora | None = None,
+                   reference: bool = False) -> Any:
     """Computes the log-probability of each target token under a language-model head, without the (N,V) scores.
 
     z = scale·(hidden weightᵀ + bias);  z ← softcap·tanh(z/softcap);  t = z / temperature
@@ -98,6 +99,8 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
                  of all others; without a gradient
     rank         True: return last the rank of each target, (...) int32: how many tokens have a higher score; -1 where
                  there is none
+    statistics   True: return last flp.Statistics: the log-sum-exp of each row, the mean of its scores, log Σ p², and
+                 whether no token has a higher score than the target; values without a gradient
     mixed        what becomes of one float32 operand beside a bfloat16 or float16 one, and of a float32 bias. None:
                  operands of two dtypes are refused. "round": it is rounded to the other's dtype. "split": two terms of
                  the other's dtype, in two products. Without effect where all operands have one dtype
@@ -106,7 +109,7 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
     reference    True, with lora: return last the logprob without the adapter, (...), a value without a gradient
 
     Returns logprob of target's shape, float32 in nats, never above 0; or a tuple of it, the entropy (...) and the kept
-    mass, or top and the rank, or the reference, as asked for. Gradients reach hidden, weight, bias and the adapter as
+    mass, or top, the rank and statistics, or the reference, as asked for. Gradients reach hidden, weight, bias and the adapter as
     they require them, once (no double backward). Rows whose target is outside [0, V) or whose temperature float32 does
     not hold above 0 are NaN and counted, as are rows whose largest score over T is beyond 7.4e8: flp.check() reports
     them. Asynchronous on the caller's current stream, with the caller's allocator.
@@ -121,12 +124,12 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
             "budget": budget, "entropy": entropy, "old_lse": old_lse}, {
             "chunk_rows": chunk_rows, "grad_weight_accumulate": grad_weight_accumulate, "save": save, "keep": keep,
             "kept_mass": kept_mass, "tail": tail, "tail_report": tail_report, "topk": topk, "rank": rank,
-            "mixed": mixed, "lora": lora, "reference": reference})
+            "statistics": statistics, "mixed": mixed, "lora": lora, "reference": reference})
     call = Call("flp.linear_logprob", hidden, weight, target, bias, temperature=temperature, rows=rows,
                 softcap=softcap, scale=scale, ignore_index=ignore_index, budget=budget, entropy=entropy,
                 chunk_rows=chunk_rows, save=save, old_lse=old_lse, keep=keep, lora=lora, tail=tail,
                 tail_report=tail_report, grad_weight_accumulate=grad_weight_accumulate, topk=topk, rank=rank,
-                mixed=mixed, asked={"kept_mass": kept_mass} if kept_mass else NONE)
+                statistics=statistics, mixed=mixed, asked={"kept_mass": kept_mass} if kept_mass else NONE)
     if kept_mass and keep is None:
         refuse(ValueError, "kept_mass", repr(kept_mass), "False without keep: all of V is kept")
     if reference and lora is None:

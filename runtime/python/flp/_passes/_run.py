@@ -198,7 +198,7 @@ def _how_it_keeps(settings):
 
 def _best(settings):
     """Fields of a Spec whose forward pass gives the best columns."""
-    return {"topk": settings.topk, "rank": int(settings.rank)}
+    return {"topk": settings.topk, "rank": int(settings.rank), "statistics": int(settings.statistics)}
 
 
 def settings_that_keep(ops, settings, pieces, grads):

@@ -16,7 +16,7 @@ from ._operands import GRADIENTS, Operands
 NONE: Any = {}
 PLAIN = "plain reverse mode, torch.autograd"
 # Options without a rule for transforms of torch.func, in a function that has one, and how messages name them.
-RULELESS = {"keep": "keep", "lora": "lora", "topk": "topk or rank", "rank": "topk or rank"}
+RULELESS = {"keep": "keep", "lora": "lora", "topk": "topk or rank", "rank": "topk or rank", "statistics": "statistics"}
 
 
 class Call:
@@ -34,7 +34,7 @@ class Call:
                  lead=None, several=True, grads=None, others=NONE, asked=NONE, temperature=1.0, rows=None, softcap=None,
                  scale=1.0, ignore_index=-100, budget=None, entropy=False, chunk_rows=None, save=False, old_lse=None,
                  keep=None, lora=None, tail=None, tail_report=None, grad_weight_accumulate=None, topk=0, rank=False,
-                 mixed=False):
+                 statistics=False, mixed=False):
         """Options from temperature on are those of linear_logprob, as the caller gave them.
 
         function  the public function's name
@@ -49,8 +49,8 @@ class Call:
         """
         found = _together.check({
             "target": _together.several(target, hidden), "lora": lora, "keep": keep, "save": save, "tail": tail,
-            "old_lse": old_lse, "tail_report": tail_report, "topk": topk, "rank": rank, "mixed": mixed,
-            "chunk_rows": chunk_rows, "grad_weight_accumulate": grad_weight_accumulate, **asked})
+            "old_lse": old_lse, "tail_report": tail_report, "topk": topk, "rank": rank,
+            "statistics": statistics, "mixed": mixed, "chunk_rows": chunk_rows, "grad_weight_accumulate": grad_weight_accumulate, **asked})
         how = None if mixed is False else mixed_of(mixed)
         tensors = hidden, weight, bias, target, temperature, rows, old_lse
         if _transforms.in_force():
@@ -72,8 +72,8 @@ class Call:
             fields = "hidden", *names, "target", "temperature", "rows", "old_lse"
             _buffers.settle(settings, grad_weight_accumulate, tail_report, hidden, weight,
                             {**dict(zip(fields, tensors)), **others})
-        if _top.is_asked(topk, rank):
-            _top.settle(settings, topk, rank, weight.shape[0])
+        if _top.is_asked(topk, rank, statistics):
+            _top.settle(settings, topk, rank, statistics, weight.shape[0])
         self.operands = {"hidden": hidden, "weight": weight, "bias": bias, "target": ids,
                          "temperature_rows": temperature_rows, "rows": rows, "list_offsets": offsets,
                          "list_ids": list_ids, "lora_a": a, "lora_b": b}
@@ -96,7 +96,8 @@ class Call:
     @property
     def is_plain(self):
         """Whether autograd's graph holds nothing but log-probabilities and entropies of a whole head."""
-        return not (self.settings.topk or self.settings.rank or self.operands["list_offsets"] is not None or
+        settings = self.settings
+        return not (settings.topk or settings.rank or settings.statistics or self.operands["list_offsets"] is not None or
                     self.operands["lora_a"] is not None)
 
     def detached(self, **others):
@@ -110,8 +111,9 @@ class Call:
         if len(results) == 1:
             return _of_shape(results[0], self.shape)
         values, settings = 2 if self.settings.entropy else 1, self.settings
+        is_more = settings.topk or settings.rank or settings.statistics
         shaped = tuple(_of_shape(result, self.lead if place == 1 and settings.entropy else self.shape)
-                       for place, result in enumerate(results[:values if settings.topk or settings.rank else None]))
+                       for place, result in enumerate(results[:values if is_more else None]))
         return shaped + _top.packed(results[values:], settings, self.lead)
 
 

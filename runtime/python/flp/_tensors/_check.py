@@ -29,13 +29,13 @@ class Settings:
     wide_grads: bits _c.GRAD_* of the gradients that are float32 whatever the operands are. detached: the entropy has no
     gradient. save: may the forward pass keep something for the backward pass (None: within the budget); old_lse: (N)
     float32 that exponentials refer to, or None. tail: what a backward pass may leave out, 0.0: nothing; tail_report:
-    (4) float32 that says what it left out, or None. topk: best tokens that a forward pass gives, 0: none; rank: whether
-    it gives that of the target. mixed: flp_mixed, how float32 operands meet those of 16 bits. lora_scale: of the
+    (4) float32 that says what it left out, or None. topk: best tokens that a forward pass gives, 0: none; rank,
+    statistics: whether it gives those. mixed: flp_mixed, how float32 operands meet those of 16 bits. lora_scale: of the
     adapter."""
 
     __slots__ = ("temperature", "softcap", "scale", "ignore_index", "budget", "entropy", "detached", "chunk_rows",
                  "accumulate", "offset", "valid", "total", "wide_grads", "save", "old_lse", "tail", "tail_report",
-                 "topk", "rank", "mixed", "lora_scale")
+                 "topk", "rank", "statistics", "mixed", "lora_scale")
 
     def __init__(self, temperature, softcap, scale, ignore_index, budget, entropy, chunk_rows=None):
         self.temperature = temperature
@@ -51,7 +51,7 @@ class Settings:
         self.wide_grads = 0
         self.save, self.old_lse = False, None
         self.tail, self.tail_report = 0.0, None
-        self.topk, self.rank = 0, False
+        self.topk, self.rank, self.statistics = 0, False, False
         self.mixed, self.lora_scale = 0, 1.0
 
 

@@ -1,4 +1,5 @@
-"""topk and rank: the best tokens of each row beside its log-probability, and the place of its target among all.
+"""topk, rank and statistics: the best tokens of each row beside its log-probability, the place of its target among all,
+and what its scores are as a whole.
 
 Invariants: values without a gradient, of the forward pass that gives the log-probabilities too; their plan is a scoring
 plan, whose bits are those of any other, so backward passes have the plan that they have without.
@@ -27,12 +28,23 @@ class Top(NamedTuple):
     rest: Tensor      # (...) float32: the probability of all others, 0 to 1
 
 
-class Outputs:
-    """Memory of what one forward pass over n rows gives: ids (n,K), logprobs (n,K), rest (n), rank (n); None for what
-    is not asked for. is_part: of a vocab shard, whose logprobs are scores t in nats, without a rest, and whose rank counts
-    what is above target_score (n), of targets that other shards have."""
+class Statistics(NamedTuple):
+    """What the scores t of each row are as a whole, as statistics=True gives them; what is not computed has zeros, a bad
+    row NaN."""
 
-    __slots__ = ("ids", "logprobs", "rest", "rank", "is_part", "target_score")
+    lse: Tensor          # (...) float32 in nats: log Σ exp t
+    mean_score: Tensor   # (...) float32 in nats: the mean of t over all tokens, or those that a row lists
+    log_squares: Tensor  # (...) float32: log Σ p², the negative Rényi entropy of order 2
+    is_best: Tensor      # (...) bool: no token has a higher score than the target, of several one of them
+
+
+class Outputs:
+    """Memory of what one forward pass over n rows gives: ids (n,K), logprobs (n,K), rest (n), rank (n), statistics (n,4);
+    None for what is not asked for. is_part: of a vocab shard, whose logprobs are scores t in nats, without a rest, whose
+    rank counts what is above target_score (n), of targets that other shards have, and whose statistics are
+    flp_args.partial_statistics."""
+
+    __slots__ = ("ids", "logprobs", "rest", "rank", "statistics", "is_part", "target_score")
 
     def __init__(self, target, settings, is_part=False):
         n, k, device = target.shape[0], settings.topk, target.device
@@ -41,47 +53,60 @@ class Outputs:
         self.logprobs = torch.empty((n, k), dtype=torch.float32, device=device) if k else None
         self.rest = torch.empty(n, dtype=torch.float32, device=device) if k and not is_part else None
         self.rank = torch.empty(n, dtype=torch.int32, device=device) if settings.rank else None
+        self.statistics = torch.empty((n, 4), dtype=torch.float32, device=device) if settings.statistics else None
 
     def fields(self):
         """flp_args fields of the forward pass."""
         return {"top_ids": self.ids, "top_logprob": self.logprobs, "top_rest": self.rest, "rank": self.rank,
-                "target_score": self.target_score}
+                "target_score": self.target_score, ("partial_" * self.is_part) + "statistics": self.statistics}
 
     def tensors(self):
         """Those that there are, in order."""
-        return tuple(values for values in (self.ids, self.logprobs, self.rest, self.rank) if values is not None)
+        return tuple(values for values in (self.ids, self.logprobs, self.rest, self.rank, self.statistics)
+                     if values is not None)
 
     def fill(self, rows, value):
         """What rows without tokens hold: logprobs and rest of this value."""
         for values, own in ((self.ids, NO_ID), (self.logprobs, value), (self.rest, value), (self.rank, NO_ID)):
             if values is not None:
                 values[rows] = own
+        if self.statistics is not None:
+            self.statistics[rows] = self.statistics.new_tensor([value, value, value, 0])
 
 
 def asked_of(target, settings):
     """Outputs of a forward pass over these rows, or None."""
-    return Outputs(target, settings) if settings.topk or settings.rank else None
+    return Outputs(target, settings) if settings.topk or settings.rank or settings.statistics else None
 
 
-def settle(settings, topk, rank, vocab):
-    """Puts topk and rank into the Settings of a call, checked. vocab: tokens that there are"""
+def settle(settings, topk, rank, statistics, vocab):
+    """Puts these into the Settings of a call, checked. vocab: tokens that there are"""
     count = _check.integer_of("topk", 0 if topk is None else topk)
     if not 0 <= count <= min(MOST, vocab):
         _check.refuse(ValueError, "topk", topk, "0 to %d, and at most the %d tokens of the vocabulary" % (MOST, vocab))
-    if not isinstance(rank, bool):
-        _check.refuse_type("rank", rank, "True or False")
-    settings.topk, settings.rank = count, rank
+    for field, value in (("rank", rank), ("statistics", statistics)):
+        if not isinstance(value, bool):
+            _check.refuse_type(field, value, "True or False")
+    settings.topk, settings.rank, settings.statistics = count, rank, statistics
 
 
-def is_asked(topk, rank):
+def is_asked(topk, rank, statistics):
     """Whether a call gives more than without; what is no number is for settle to refuse."""
-    return not (topk is None or isinstance(topk, int) and topk == 0) or rank is not False
+    return not (topk is None or isinstance(topk, int) and topk == 0) or rank is not False or statistics is not False
 
 
 def packed(tensors, settings, lead):
-    """The tensors of Outputs as a call returns them -> (Top,), (rank,) or both, in the shape of target"""
+    """The tensors of Outputs as a call returns them -> (Top, rank, Statistics), of these what was asked for, in the shape
+    of target"""
     shaped = [values.reshape(lead + values.shape[1:]) for values in tensors]
-    return ((Top(*shaped[:3]),) if settings.topk else ()) + (tuple(shaped[-1:]) if settings.rank else ())
+    of_statistics = (statistics_of(shaped.pop()),) if settings.statistics else ()
+    return ((Top(*shaped[:3]),) if settings.topk else ()) + (tuple(shaped[-1:]) if settings.rank else ()) + of_statistics
+
+
+def statistics_of(values):
+    """(..., 4) as Statistics"""
+    *numbers, best = values.unbind(-1)
+    return Statistics(*numbers, best == 1)
 
 
 def metrics_of(tensors, settings, lead):
@@ -93,6 +118,19 @@ def metrics_of(tensors, settings, lead):
 def above(counts, logprob):
     """The ranks of rows, whose counts of each shard are (R,N): −1 where a shard has none, or the logprob is NaN."""
     return counts.sum(0, dtype=torch.int32).masked_fill((counts < 0).any(0) | logprob.isnan(), NO_ID)
+
+
+def statistics_merged(parts, stats):
+    """Those of all shards -> (N,4). parts: (R,N,5), partial_statistics of each and its maximum in log2 units; stats (N,4)"""
+    total, squares, columns, best, m = parts.double().unbind(-1)
+    whole, log_s = stats.double()[:, 0], stats.double()[:, 1]
+    shift = torch.where(squares == 0, torch.zeros_like(m), m - whole)
+    squares, lse = (squares * torch.exp2(2 * shift)).sum(0), LN2 * (whole + log_s)
+    is_best = ((best == 1) & (m >= whole)).any(0) & ~lse.isnan()
+    found = torch.stack([lse, LN2 * total.sum(0) / columns.sum(0), LN2 * (torch.log2(squares) - 2 * log_s), is_best], 1)
+    idle = (columns.sum(0) == 0) & ~lse.isnan()
+    found[:, :3] = found[:, :3].masked_fill(lse.isnan()[:, None], math.nan).masked_fill(idle[:, None], 0)
+    return found.float()
 
 
 def without(top, rows, value):

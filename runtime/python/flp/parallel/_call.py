@@ -68,16 +68,20 @@ class Call:
     def top(self, ops):
         """Memory for the best tokens and ranks of all rows on this rank's shard; None where none are asked for."""
         settings = self.settings
-        if not settings.topk and not settings.rank:
+        if not (settings.topk or settings.rank or settings.statistics):
             return None
         is_whole = settings.offset == 0 and settings.total == settings.valid
         return _top.Outputs(ops.target, settings, not is_whole)
 
-    def best(self, top, logprob, stats):
-        """Of all ranks what is asked for of the best tokens -> ids (N,K), logprobs (N,K), rest (N), and rank (N)"""
+    def best(self, top, partial, logprob, stats):
+        """Of all ranks what is asked for of the best tokens -> ids (N,K), logprobs (N,K), rest (N), rank (N), and
+        statistics (N,4). partial: of this rank"""
         if not top.is_part and self.group.size == 1:
             return top.tensors()
         rank = () if top.rank is None else (_top.above(self.group.gather(top.rank), logprob),)
+        if top.statistics is not None:
+            own = torch.cat([top.statistics, partial[:, :1]], 1)
+            rank += (_top.statistics_merged(self.group.gather(own), stats),)
         if top.ids is None:
             return rank
         t = top.logprobs if top.is_part else _top.scores(top.logprobs, stats)  # other ranks have padding alone
@@ -91,7 +95,7 @@ class Call:
     def _target_score(self, ops):
         """(N) the targets' scores in log2 units, whatever rank has them: the maxima of lists of the target alone."""
         settings, target, n = copy.copy(self.settings), ops.target, ops.target.shape[0]
-        settings.topk, settings.rank, settings.tail, settings.entropy = 0, False, 0.0, False
+        settings.topk, settings.rank, settings.statistics, settings.tail, settings.entropy = 0, False, False, 0.0, False
         score = _merge.nothing(n, 0, target.device)[:, 0].contiguous()
         if not self.empty:
             alone = {"target": self.known(target), "list_ids": target,
@@ -118,8 +122,9 @@ class Call:
         if self.empty:
             if top is not None:
                 top.fill(slice(None), -math.inf)
-                if top.rank is not None:
-                    top.rank.zero_()
+                for values in (top.rank, top.statistics):
+                    if values is not None:
+                        values.zero_()
             return _merge.nothing(rows, ops.targets, ops.target.device), None
         kept = _run.keep_piece(ops, settings[rows], grads) if settings else None
         return _run.partial(ops, settings.get(rows, self.settings), kept, top, grads), kept
@@ -291,7 +296,7 @@ def scored(call, ops, grads):
         values, stats = _scores.values(call, work, stats)
         return (logprob, *values), stats, work, kept
     results = (logprob,) if entropy is None else (logprob, entropy)
-    return results + (() if top is None else call.best(top, logprob, stats)), stats, work, kept
+    return results + (() if top is None else call.best(top, partial, logprob, stats)), stats, work, kept
 
 
 def listed_only(target, rows, ignore_index):

@@ -53,7 +53,7 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                    reduce_grad_hidden: bool = ..., reduce_dtype: torch.dtype = ..., sequence_parallel: bool = ...,
                    gather: Any = ..., grad_weight_accumulate: Tensor | None = ...,
                    save: bool | None = ..., keep: tuple[Tensor, Tensor] | None = ..., tail: float | None = ...,
-                   tail_report: Tensor | None = ..., topk: int = ..., rank: bool = ...,
+                   tail_report: Tensor | None = ..., topk: int = ..., rank: bool = ..., statistics: bool = ...,
                    mixed: Literal["round", "split"] | None = ..., lora: Lora | None = ...) -> Any: ...
 
 
@@ -68,8 +68,8 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                    grad_weight_accumulate: Tensor | None = None,
                    save: bool | None = None, keep: tuple[Tensor, Tensor] | None = None,
                    tail: float | None = None, tail_report: Tensor | None = None,
-                   topk: int = 0, rank: bool = False, mixed: Literal["round", "split"] | None = None,
-                   lora: Lora | None = None) -> Any:
+                   topk: int = 0, rank: bool = False, statistics: bool = False,
+                   mixed: Literal["round", "split"] | None = None, lora: Lora | None = None) -> Any:
     """flp.linear_logprob of a head whose vocabulary is sharded over the ranks of a group; every rank makes the same
     call.
 
@@ -106,6 +106,7 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
                   whose part of dz obeys the bound, and so does their sum. Ranks may leave out more or less of a row
     topk, rank    as for flp.linear_logprob, the same on every rank. They send their best K tokens to each other, (N,K)
                   ids and float32; for the rank a MAX of (N) float32 before the pass, and (N) int32
+    statistics    as for flp.linear_logprob, the same on every rank, which send (N,5) float32 to each other
     mixed         as for flp.linear_logprob, the same on every rank, as are the dtypes: float32 shards of a head beside
                   hidden states of 16 bits, which are sent as they are, or the reverse
     lora          as for flp.linear_logprob: a (r, D) the same on every rank, b (this rank's V, r) its rows as those of
@@ -114,7 +115,7 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
     The other arguments are those of flp.linear_logprob; rows and temperature are of all N rows.
 
     Returns logprob (...) float32 in nats, in target's shape and the same on every rank; or a tuple of it, the entropy,
-    top and the rank, as asked for. Every rank is to form the same loss of them, and to require gradients of the same
+    top, the rank and statistics, as asked for. Every rank is to form the same loss of them, and to require gradients of the same
     operands; they are computed once (no double backward). That of hidden is sent only if hidden requires it.
     source: arXiv:1909.08053, section 3
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes. What
@@ -129,7 +130,8 @@ NAME, TRANSFORMS = "flp.parallel.linear_logprob", "torch.autograd"
 
 
 def of_shards(name, hidden, weight_shard, target, bias_shard, *, group, vocab_offset, vocab_valid, vocab_total, merge,
-              reduce_grad_hidden, reduce_dtype, sequence_parallel, gather, topk=0, rank=False, scores=0, **options):
+              reduce_grad_hidden, reduce_dtype, sequence_parallel, gather, topk=0, rank=False, statistics=False, scores=0,
+              **options):
     """A call as linear_logprob has it -> the Call of this rank, and what autograd gives of it. scores: _call.Call's"""
     if merge not in _merge.METHODS:
         _check.refuse(ValueError, "merge", repr(merge), ", ".join(_merge.METHODS))
@@ -138,7 +140,7 @@ def of_shards(name, hidden, weight_shard, target, bias_shard, *, group, vocab_of
     _check.tensor_of("hidden", hidden)
     _check.tensor_of("target", target)
     _together.check({"target": _together.several(target, hidden), "gather": gather, "topk": topk, "rank": rank,
-                     "sequence_parallel": sequence_parallel, **options})
+                     "statistics": statistics, "sequence_parallel": sequence_parallel, **options})
     _transforms.check_plain(name, (weight_shard, bias_shard, hidden, target, options["temperature"],
                                    options.get("rows"), *(getattr(options["lora"], x, None) for x in "ab")), TRANSFORMS)
     whole_group = _group.group_of(group)
@@ -156,12 +158,13 @@ def of_shards(name, hidden, weight_shard, target, bias_shard, *, group, vocab_of
             shared.group = _group.Group(None) if weight.replicated else whole_group
             shared.chunk = _chunk_of(sequence_parallel, shared.group, weight.replicated)
             shared.reduce_dtype = _reduction_of(hidden, reduce_grad_hidden, reduce_dtype, shared)
-            call = _checked(name, shared, whole_group, hidden, weight.tensor, target, bias_shard, options, topk, rank)
+            call = _checked(name, shared, whole_group, hidden, weight.tensor, target, bias_shard, options,
+                            {"topk": topk, "rank": rank, "statistics": statistics})
         place = _weights.place_of(weight_shard, weight.tensor.shape[0], weight.place or given, shared.group)
-        return call, _run(shared, call, place, topk, rank)
+        return call, _run(shared, call, place, topk, rank, statistics)
 
 
-def _checked(name, shared, group, hidden, weight, target, bias, options, topk, rank):
+def _checked(name, shared, group, hidden, weight, target, bias, options, asked):
     """The call of this rank. shared: what the ranks share; weight: what this rank has of it"""
     bias = bias if bias is None else _weights.local_of("bias_shard", bias, group).tensor
     lora = options["lora"]
@@ -172,18 +175,18 @@ def _checked(name, shared, group, hidden, weight, target, bias, options, topk, r
     lead = target.shape[:hidden.dim() - 1]
     _check_rows(hidden, lead, shared)
     call = Call(name, hidden, weight, target, bias, instead=TRANSFORMS, names=("weight_shard", "bias_shard"),
-                lead=lead if shared.chunk else None, asked={"topk": topk, "rank": rank}, **options)
+                lead=lead if shared.chunk else None, asked=asked, **options)
     call.settings.wide_grads = _c.GRAD_LORA_A | (_c.GRAD_HIDDEN if shared.reduce_dtype is torch.float32 else 0)
     return call
 
 
-def _run(shared, call, place, topk, rank):
+def _run(shared, call, place, *asked):
     """Scores, or runs the autograd function -> logprob, the entropy, the best tokens and the rank, as asked for"""
     settings = shared.settings = call.settings
     settings.offset, settings.valid, settings.total = place
     shared.empty = place.valid == 0
-    if _top.is_asked(topk, rank):
-        _top.settle(settings, topk, rank, place.total)
+    if _top.is_asked(*asked):
+        _top.settle(settings, *asked, place.total)
     if call.operands["weight"].shape[0] == 1:
         _weights.of_two_rows(call)
     if not call.grads:
