@@ -41,7 +41,7 @@ def parallel_call(chunk=0, entropy=False, budget=None, empty=False, valid=331, *
     save, tail, tail_report"""
     call = _call.Call()
     call.group, call.merge, call.chunk, call.reduce_dtype = _group.Group(None), "sum", chunk, None
-    call.gather, call.empty, call.scores = None, empty, 0
+    call.gather, call.empty = None, empty
     call.settings = _check.Settings(1.0, None, 1.0, -100, budget, entropy)
     call.settings.offset, call.settings.valid, call.settings.total = 0, 0 if empty else valid, valid
     call.settings.save = None

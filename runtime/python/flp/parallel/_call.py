@@ -38,6 +38,9 @@ class Call:
 
     __slots__ = ("settings", "group", "merge", "chunk", "reduce_dtype", "gather", "empty", "scores")
 
+    def __init__(self):
+        self.scores = 0
+
     def partial(self, ops, grads, top=None):
         """The statistics of all rows on this rank's shard -> (N,4), or (N,4+K) of K targets a row, and what each chunk
         keeps, [_run.Kept], or []; fills top, _top.Outputs of all rows or None"""
