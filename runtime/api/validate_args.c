@@ -220,8 +220,9 @@ static flp_status check_outputs(const flp_spec *spec, const flp_args *args) {
   if (is_combine)
     return flp_fail(FLP_ERROR_ARGUMENT, "args.logprob, entropy and stats are all NULL (accepted: at least one)");
   return flp_fail(FLP_ERROR_ARGUMENT,
-                  "args.logprob, entropy, stats%s%s and partial are all NULL (accepted: at least one)",
-                  spec->topk ? ", top_ids, top_logprob, top_rest" : "", spec->rank ? ", rank" : "");
+                  "args.logprob, entropy, stats%s%s%s and partial are all NULL (accepted: at least one)",
+                  spec->topk ? ", top_ids, top_logprob, top_rest" : "", spec->rank ? ", rank" : "",
+                  spec->statistics ? ", statistics" : "");
 }
 
 static flp_status check_upstream(const flp_args *args) {

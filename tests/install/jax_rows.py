@@ -46,12 +46,20 @@ def outputs_of(given, function="linear_logprob"):
     if function == "policy_loss":
         return {"loss": made[0], **{BEST.get(name, "metric " + name): value for name, value in made[1].items()}}
     if function == "cross_entropy":
-        return dict(zip(("loss", "z_loss"), made if isinstance(made, tuple) else (made,)))
-    options = "entropy", "topk", "rank", "kept_mass", "reference"
+        names = "loss", *(("z_loss",) if given.get("return_z_loss") else ()), "statistics"
+        return opened(dict(zip(names, made if isinstance(made, tuple) else (made,))))
+    options = "entropy", "topk", "rank", "statistics", "kept_mass", "reference"
     names = ["logprob", *(name for name in options if given.get(name))]
-    found = dict(zip(names, made if isinstance(made, tuple) else (made,)))
-    top = found.pop("topk", None)
-    return found if top is None else {**found, **{"top." + name: value for name, value in top._asdict().items()}}
+    return opened(dict(zip(names, made if isinstance(made, tuple) else (made,))))
+
+
+def opened(found):
+    """With what tuples of names hold by names of their own."""
+    for option, part in (("topk", "top."), ("statistics", "statistics.")):
+        values = found.pop(option, None)
+        if values is not None:
+            found.update({part + name: value for name, value in values._asdict().items()})
+    return found
 
 
 def of_shards(given):

@@ -37,7 +37,9 @@ def parallel(**given):
 
 def losses_of(function, given):
     result = function(**given)
-    return dict(zip(("loss", "z_loss"), result if isinstance(result, tuple) else (result,)))
+    names = ["loss", *(name for name, option in (("z_loss", "return_z_loss"), ("statistics", "statistics"))
+                       if given.get(option))]
+    return opened(dict(zip(names, result if isinstance(result, tuple) else (result,))))
 
 
 class Shards(torch.autograd.Function):

@@ -128,6 +128,8 @@ LOSSES = [
     case("cross_entropy", row_weight="@row_weight", total="@total"),
     case("cross_entropy", total="@total"),
     case("cross_entropy", grad_scale=0.25, **BUFFER), case("cross_entropy", "nan row", z_loss=1e-3, **BUFFER),
+    *[case("cross_entropy", reduction=reduction, statistics=True, return_z_loss=True, **options)
+      for reduction in ("mean", "none") for options in (BIAS, {**SMOOTHED, **BF16}, {"keep": "@keep"})],
     case("cross_entropy", few=0), case("cross_entropy", few=1), case("cross_entropy", few=0, **BUFFER),
     *[case("cross_entropy", reduction=reduction, row_weight="@row_weight", keep="@keep", **smoothed, **options)
       for reduction in ("sum", "none") for smoothed in ({}, SMOOTHED) for options in FEW_HEADS],
@@ -247,7 +249,8 @@ SCORED = [
       for dtype in (BF16, FP16)],
     case("score", "int32 ids", cu_seqlens="@cu_seqlens", prompt_lengths="@packed_prompts"),
     case("score", attention_mask="@exists", temperature="@temperatures"), case("score", shifted=True, mask="@mask"),
-    case("score", topk=5, rank=True, save=False, budget=2**25), case("score", **TAIL, **BUFFER),
+    case("score", topk=5, rank=True, save=False, budget=2**25), case("score", statistics=True),
+    *edged("score", ["nan row", "bad ids"], statistics=True, cu_seqlens="@cu_seqlens"), case("score", **TAIL, **BUFFER),
     case("score", "ignored as 5", ignore_index=5),
     *edged("sequence_logprob", ["masked nan", "all masked"], mask="@mask"),
     *edged("sequence_logprob", ["masked nan", "empty sequence", "int32 ids"], cu_seqlens="@cu_seqlens", mask="@mask"),

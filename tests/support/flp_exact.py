@@ -182,7 +182,7 @@ def parallel(weight_shard, bias_shard=None, **given):
 # ---- cross entropy ----
 
 def cross_entropy(target, label_smoothing=0.0, z_loss=0.0, reduction="mean", row_weight=None, total=None, return_z_loss=False,
-                  ignore_index=-100, **given):
+                  ignore_index=-100, statistics=False, **given):
     counted = (target != ignore_index).flatten()
     weights = counted.double() if row_weight is None else row_weight.double().flatten() * counted
     if reduction == "mean":
@@ -198,7 +198,8 @@ def cross_entropy(target, label_smoothing=0.0, z_loss=0.0, reduction="mean", row
     found = {"loss": each, "z_loss": z.double()} if return_z_loss else {"loss": each}
     if reduction != "none":
         found = {name: value.sum() for name, value in found.items()}
-    return {"bad": head.counted, **found}
+    every = statistics_of(Head(target=target, ignore_index=ignore_index, **given)) if statistics else {}
+    return {"bad": head.counted, **found, **every}
 
 
 def parallel_cross_entropy(weight_shard, bias_shard=None, **given):

@@ -52,6 +52,8 @@ MADE = {
     'mixed="round"': ({}, lambda n: n.hidden.grad.any() and n.head.grad.any() and n.head.grad.dtype is torch.float32),
     "topk=20": ({}, lambda n: torch.equal(n.greedy, (n.hidden @ n.lm_head.weight.t()).argmax(-1))
                 and n.rank.shape == n.logprob.shape and torch.allclose(n.everything, torch.ones(13), atol=1e-5)),
+    "statistics=True": ({}, lambda n: 0 <= n.accuracy <= 1 and torch.allclose(
+        n.lse, (n.hidden @ n.lm_head.weight.t()).logsumexp(-1), atol=1e-4)),
     "lora=flp.Lora(": ({}, lambda n: torch.equal(n.logprob, n.reference) and not n.reference.requires_grad
                        and n.b.grad.any() and not n.a.grad.any() and n.head.weight.grad is None),
     "flp.cross_entropy(": ({"model": flp_standin_lm.TinyLM(), "ids": flp_standin_lm.IDS},

@@ -52,7 +52,7 @@ flp_status check_compare_gradients(const compare_state *s);
  * for another at the end. error: MEMORY */
 flp_status check_compare_top(const compare_state *s);
 
-/* statistics.c: those of rows. error: MEMORY */
+/* And what scores are as a whole. error: MEMORY */
 flp_status check_compare_statistics(const compare_state *s);
 
 /* Bit identity of one output of two results. */

@@ -8,7 +8,7 @@ makes losses alone, and backward runs a step whose weights these gradients are.
 from __future__ import annotations
 
 import functools
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch import Tensor
 from .. import losses
 from .._library import _rules
 from .._passes import _autograd, _run
-from .._tensors import _check, _lora
+from .._tensors import _check, _lora, _top
 from .._tensors._call import Call
 from .._tensors._compile import outside_graphs
 from .._tensors._operands import Loss, Operands
@@ -31,7 +31,8 @@ def cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor |
                   ignore_index: int = -100, budget: int | str | None = None,
                   grad_weight_accumulate: Tensor | None = None, grad_scale: float | Tensor = 1.0,
                   keep: tuple[Tensor, Tensor] | None = None, lora: _lora.Lora | None = None,
-                  mixed: Literal["round", "split"] | None = None) -> Tensor | tuple[Tensor, Tensor]:
+                  mixed: Literal["round", "split"] | None = None,
+                  statistics: bool = False) -> Any:
     """Computes cross entropy and its gradients from hidden states, without the (N,V) scores.
 
     With t the scores of a token (after softcap and temperature), lse = log Σ_v exp t_v and nll = lse − t_target, a
@@ -55,8 +56,8 @@ def cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor |
     return_z_loss    True: returns (loss, the part that z_loss is of it), the latter without a gradient
     grad_weight_accumulate, grad_scale
                      as in flp.policy_loss; not with reduction "none"
-    keep, lora, mixed
-                     as in flp.linear_logprob. With keep all scores are those of the columns that a token lists
+    keep, lora, mixed, statistics
+                     as in flp.linear_logprob; flp.Statistics is returned last. With keep all scores are those of the columns that a token lists
 
     Returns a float32 scalar, or (...) with "none", differentiable once in hidden, weight, bias and the adapter. The
     gradients of a scalar are computed here, in three matrix products (frozen head: two), row chunk by row chunk within
@@ -72,7 +73,7 @@ def cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor |
                 instead="torch.autograd, or under torch.func.grad flp.linear_logprob, whose negative mean is plain "
                 "cross entropy", others={"row_weight": row_weight}, temperature=temperature, softcap=softcap,
                 scale=scale, ignore_index=ignore_index, budget=budget, grad_weight_accumulate=grad_weight_accumulate,
-                keep=keep, lora=lora, mixed=mixed)
+                keep=keep, lora=lora, mixed=mixed, statistics=statistics)
     call.settings.detached = True
     wishes = _rules.smoothed_of(label_smoothing, z_loss, reduction)
     if reduction == "none" and grad_weight_accumulate is not None:
@@ -80,17 +81,18 @@ def cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor |
     counted = (target != call.settings.ignore_index).reshape(-1).float()
     given = _check.row_values_of("row_weight", row_weight, call.lead, counted.device, "hidden's rows")
     weights = _rules.reduced_weights(losses.TORCH, counted, given, total, reduction)
-    value, z = _dispatch(call, wishes, weights, _policy._scale_of(grad_scale, call.settings))
+    value, z, *top = _dispatch(call, wishes, weights, _policy._scale_of(grad_scale, call.settings))
     if reduction == "none":
         value, z = value.reshape(call.lead), z.reshape(call.lead)
-    return (value, z) if return_z_loss else value
+    results = (value, *((z,) if return_z_loss else ()), *_top.packed(top, call.settings, call.lead))
+    return results if len(results) > 1 else value
 
 
 def _stepped(ops, settings, wishes, grads, weights):
-    """A step -> losses of rows, their z-losses, gradients."""
+    """A step -> (losses of rows, their z-losses, the tensors of _top.Outputs), gradients."""
     with torch.no_grad():
         made = _run.step(ops, _run.settings_of_step(ops, settings, grads), grads, _loss_of(wishes, weights))
-        return made.loss, _rules.z_losses(made, wishes, weights), made.gradients
+        return (made.loss, _rules.z_losses(made, wishes, weights), *made.top.tensors()), made.gradients
 
 
 def _loss_of(wishes, weights):
@@ -101,11 +103,11 @@ def _dispatch(call, wishes, weights, grad_scale):
     if wishes.reduction == "none":
         if call.grads:
             return Rows.apply(*call.operands.values(), weights, call.settings, wishes, call.grads)
-        return _stepped(Operands(*call.operands.values()), call.settings, wishes, 0, weights)[:2]
+        return _stepped(Operands(*call.operands.values()), call.settings, wishes, 0, weights)[0]
     scale = 1.0 if grad_scale is None else grad_scale
     weights = weights * scale
     value, made = _hand_out.loss_of(call, _loss_of(wishes, weights), grad_scale, "flp.cross_entropy")
-    return value, _rules.z_losses(made, wishes, weights).sum() / scale
+    return (value, _rules.z_losses(made, wishes, weights).sum() / scale, *made.top.tensors())
 
 
 class Rows(torch.autograd.Function):
@@ -116,13 +118,13 @@ class Rows(torch.autograd.Function):
         *operands, weights, settings, wishes, grads = arguments
         ctx.rest = settings, wishes, grads
         ctx.save_for_backward(*operands, weights)
-        each, z, _ = _stepped(Operands(*operands), settings, wishes, 0, weights)
-        ctx.mark_non_differentiable(z)
-        return each, z
+        results, _ = _stepped(Operands(*operands), settings, wishes, 0, weights)
+        ctx.mark_non_differentiable(*results[1:])
+        return results
 
     @staticmethod
     @outside_graphs
-    def backward(ctx, upstream, _):
+    def backward(ctx, upstream, *_):
         results = _autograd.last_derivative(functools.partial(_of_rows, *ctx.rest), upstream, *ctx.saved_tensors)
         return (*_autograd.of_arguments(results), None, None)
 
@@ -130,5 +132,5 @@ class Rows(torch.autograd.Function):
 def _of_rows(settings, wishes, grads, upstream, *saved):
     """The gradients of losses of rows, whose upstream gradients they are."""
     *operands, weights = saved
-    made = _stepped(Operands(*operands), settings, wishes, grads, (weights * upstream.float()).contiguous())[2]
+    made = _stepped(Operands(*operands), settings, wishes, grads, (weights * upstream.float()).contiguous())[1]
     return _autograd.of_dtypes(made, [operands[place] for place in _autograd.PLACES])

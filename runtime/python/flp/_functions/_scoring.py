@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .._tensors import _check, _top
-from .._tensors._top import Top
+from .._tensors._top import Statistics, Top
 from ._gate import bounds_of, cu_seqlens_of, mask_of, totals
 from ._logprob import linear_logprob
 
@@ -28,6 +28,7 @@ class Scores(NamedTuple):
     cu_seqlens: Tensor | None  # as given to flp.score
     top: Top | None = None     # the best tokens in the place of each token (topk); ids -1 where it is not scored
     rank: Tensor | None = None    # (B, T) or (N) int32: of each token among all (rank); -1 where it is not scored
+    statistics: Statistics | None = None  # of the scores that each token was drawn from; zeros where it is not scored
 
     def per_token(self, values: Tensor) -> Tensor:
         """Gives each token the value of its sequence: values (B) -> (B, T), or packed (S) -> (N), where tokens of no
@@ -53,7 +54,8 @@ class Scores(NamedTuple):
         entropy = None if self.entropy is None else self.entropy.masked_fill(~mask, 0.0)
         return _scores(self.logprob.masked_fill(~mask, 0.0), entropy, mask, self.cu_seqlens,
                        _top.without(self.top, ~mask, 0.0),
-                       None if self.rank is None else self.rank.masked_fill(~mask, _top.NO_ID))
+                       None if self.rank is None else self.rank.masked_fill(~mask, _top.NO_ID),
+                       _top.without(self.statistics, ~mask, 0.0))
 
 
 def score(hidden: Tensor, weight: Tensor, tokens: Tensor, *, cu_seqlens: Tensor | None = None,
@@ -62,12 +64,12 @@ def score(hidden: Tensor, weight: Tensor, tokens: Tensor, *, cu_seqlens: Tensor 
           temperature: float | Tensor = 1.0, entropy: bool | Literal["detached"] = False,
           softcap: float | None = None, scale: float = 1.0, ignore_index: int = -100, budget: int | str | None = None,
           grad_weight_accumulate: Tensor | None = None, save: bool | None = None, tail: float | None = None,
-          tail_report: Tensor | None = None, topk: int = 0, rank: bool = False) -> Scores:
+          tail_report: Tensor | None = None, topk: int = 0, rank: bool = False, statistics: bool = False) -> Scores:
     """Scores the tokens of many sequences of unequal length in one pass: each under the hidden state before it.
 
     hidden          padded (B, T, D), or packed (N, D) with cu_seqlens: of all tokens, the last of a sequence included
     weight, bias    (V, D) and (V) or None; these, softcap, scale, budget, grad_weight_accumulate, save, tail,
-                    tail_report, topk and rank as for flp.linear_logprob. Where a gate keeps few rows of a frozen head, save=False is
+                    tail_report, topk, rank and statistics as for flp.linear_logprob. Where a gate keeps few rows of a frozen head, save=False is
                     faster
     tokens          (B, T) or (N) int32 or int64: those that hidden is of; the shift by one happens here. The first
                     token of a sequence has nothing before it and is not scored
@@ -108,24 +110,27 @@ def score(hidden: Tensor, weight: Tensor, tokens: Tensor, *, cu_seqlens: Tensor 
     result: Any = linear_logprob(hidden, weight, _moved(tokens.masked_fill(~scored, ignore_index), -1, shifted), bias,
                             temperature=_moved(temperature, -1, shifted), entropy=entropy, softcap=softcap, scale=scale,
                             ignore_index=ignore_index, budget=budget, grad_weight_accumulate=grad_weight_accumulate,
-                            save=save, tail=tail, tail_report=tail_report, topk=topk, rank=rank)
+                            save=save, tail=tail, tail_report=tail_report, topk=topk, rank=rank,
+                            statistics=statistics)
     values = list(result) if isinstance(result, tuple) else [result]
     logprob, entropies = (_moved(values.pop(0), 1, shifted) if wanted else None for wanted in (True, entropy))
     top = Top(*(_moved(each, 1, shifted, width) for each, width in zip(values.pop(0), (topk, topk, 1)))) if topk else None
     ranks = _moved(values.pop(0), 1, shifted) if rank else None
+    of_scores = Statistics(*(_moved(each, 1, shifted) for each in values.pop(0))) if statistics else None
     if cu_seqlens is not None:
         wrong = scored & bounds_of(cu_seqlens, tokens)[1]
         logprob, entropies = (values if values is None else values.masked_fill(wrong, float("nan"))
                               for values in (logprob, entropies))
         top = _top.without(top, wrong, float("nan"))
         ranks = None if ranks is None else ranks.masked_fill(wrong, _top.NO_ID)
-    return _scores(logprob, entropies, scored, cu_seqlens, top, ranks)
+        of_scores = _top.without(of_scores, wrong, float("nan"))
+    return _scores(logprob, entropies, scored, cu_seqlens, top, ranks, of_scores)
 
 
-def _scores(logprob, entropy, mask, cu_seqlens, top=None, rank=None):
+def _scores(logprob, entropy, mask, cu_seqlens, top=None, rank=None, statistics=None):
     total, count = totals(logprob, mask, cu_seqlens)
     return Scores(logprob, entropy, mask, total.float(), (total / count.clamp(min=1)).float(), count.long(), cu_seqlens,
-                  top, rank)
+                  top, rank, statistics)
 
 
 def _moved(values, by, shifted, width=1):

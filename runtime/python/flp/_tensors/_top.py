@@ -134,9 +134,12 @@ def statistics_merged(parts, stats):
 
 
 def without(top, rows, value):
-    """Top without the tokens of some rows (a mask), whose logprobs and rest then have this value; None stays."""
+    """Top without the tokens of some rows (a mask), whose logprobs and rest then have this value, or Statistics, whose
+    numbers do; None stays."""
     if top is None:
         return None
+    if isinstance(top, Statistics):
+        return Statistics(*(each.masked_fill(rows, value) for each in top[:3]), top.is_best & ~rows)
     return Top(top.ids.masked_fill(rows[..., None], NO_ID), top.logprobs.masked_fill(rows[..., None], value),
                top.rest.masked_fill(rows, value))
 

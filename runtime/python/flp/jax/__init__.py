@@ -11,7 +11,7 @@ from ._library import registered
 registered()
 
 from ._call import TARGET  # noqa: E402
-from ._logprob import Lora, Top, linear_logprob  # noqa: E402
+from ._logprob import Lora, Statistics, Top, linear_logprob  # noqa: E402
 from ._losses import cross_entropy, policy_loss  # noqa: E402
 
-__all__ = ["Lora", "TARGET", "Top", "cross_entropy", "linear_logprob", "policy_loss"]
+__all__ = ["Lora", "Statistics", "TARGET", "Top", "cross_entropy", "linear_logprob", "policy_loss"]

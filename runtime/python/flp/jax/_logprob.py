@@ -18,7 +18,8 @@ from . import _call, _checks, _shards
 
 DIFFERENTIABLE = tuple(name for name in _call.ARRAYS if _call.GRAD + name in _call.ARRAYS)
 TOP = _shards.TOP
-RESULTS = {"entropy": ("entropy",), "topk": TOP, "rank": ("rank",)}  # of an option, beside the log-probabilities
+# Of an option, beside the log-probabilities.
+RESULTS = {"entropy": ("entropy",), "topk": TOP, "rank": ("rank",), "statistics": ("statistics",)}
 # Options of flp's functions of the same names that a program of arrays has no form of, and why.
 IN_PLACE = {"grad_weight_accumulate": "no array is added to in place"}
 SUMMED = {**IN_PLACE, "grad_scale": "the upstream gradient says it"}
@@ -47,9 +48,17 @@ class Top(NamedTuple):
     rest: jax.Array
 
 
+class Statistics(NamedTuple):
+    """What the scores of each row are as a whole, as flp.Statistics has them: (...) each."""
+    lse: jax.Array
+    mean_score: jax.Array
+    log_squares: jax.Array
+    is_best: jax.Array
+
+
 def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entropy=False, softcap=None, scale=1.0,
                    ignore_index=-100, budget=None, rows=None, keep=None, kept_mass=False, topk=0, rank=False,
-                   mixed=None, lora=None, reference=False, axis_name=None, vocab_total=None, **unsaid):
+                   statistics=False, mixed=None, lora=None, reference=False, axis_name=None, vocab_total=None, **unsaid):
     """Computes the log-probability of each target token under a language-model head, without the (N,V) scores.
 
     z = scale·(hidden weightᵀ + bias);  z ← softcap·tanh(z/softcap);  t = z / temperature
@@ -64,8 +73,9 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
     entropy      True: return the entropy too; both are differentiable. "detached": as a value without a gradient
     softcap      a number above 0, or None
     budget       workspace bytes of each pass, or "64M"; None: FLP_BUDGET, else 256 MiB forward, 1 GiB backward
-    rows, keep, kept_mass, topk, rank, mixed, reference
-                 as of flp.linear_logprob; keep is (offsets, token_ids), top a flp.jax.Top
+    rows, keep, kept_mass, topk, rank, statistics, mixed, reference
+                 as of flp.linear_logprob; keep is (offsets, token_ids), top a flp.jax.Top, statistics
+                 flp.jax.Statistics
     lora         flp.jax.Lora(a, b, scale) of hidden's dtype, on a weight that is not differentiated; or None
     axis_name    axis of the shard_map that this call is made in, over which the vocabulary is divided: weight, bias and
                  lora.b are rows of each device, all else is the same on the devices of the axis. They exchange a
@@ -73,7 +83,7 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
     vocab_total  ids of the divided vocabulary: the last device's rows behind them are padding; None: all are real
 
     Returns logprob of target's shape, float32 in nats, never above 0; or a tuple of it, the entropy and the kept mass,
-    or top and the rank, or the reference, as asked for.
+    or top, the rank and statistics, or the reference, as asked for.
     Numbers are constants of the compiled program: one that changes from step to step belongs in an array, as
     temperature. Gradients reach hidden, weight, bias, a and b where they are differentiated, once; a frozen head costs
     no gradient. jit, grad, vjp, checkpoint, scan and shard_map take it; vmap does for rows, with a gradient of hidden
@@ -86,11 +96,13 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
     thread: safe
     """
     check_unsaid("linear_logprob", unsaid)
-    asked = {"entropy": _numbers.entropy_of(entropy)[0], "topk": topk, "rank": rank}
+    asked = {"entropy": _numbers.entropy_of(entropy)[0], "topk": topk, "rank": rank,
+             "statistics": statistics}
     fields = _checks.numbers_of(temperature, softcap, scale, ignore_index, mixed)
     operands, lead, shape = _checks.operands_of(
         fields, hidden, weight, target, bias, temperature, rows, keep, lora,
-        {"topk": topk, "rank": rank, "kept_mass": kept_mass, "mixed": mixed, "axis_name": axis_name})
+        {"topk": topk, "rank": rank, "statistics": statistics, "kept_mass": kept_mass, "mixed": mixed,
+         "axis_name": axis_name})
     shard = _shards.shard_of(axis_name, vocab_total, operands)
     for option, value, other, without in (("kept_mass", kept_mass, keep, "keep: all of V is kept"),
                                           ("reference", reference, lora, "lora")):
@@ -119,7 +131,7 @@ def check_unsaid(function, options):
 
 def results_of(asked):
     """The results of a forward pass. asked: {option of RESULTS: whether it is wanted}"""
-    return ("logprob", *(name for option, names in RESULTS.items() if asked[option] for name in names))
+    return ("logprob", *(name for option, names in RESULTS.items() if asked.get(option) for name in names))
 
 
 def values_of(fields, budget, operands, results, shard=None):
@@ -138,9 +150,17 @@ def _packed(made, detached, kept_mass):
         packed.append(Top(*(fixed[name] for name in TOP)))
     if "rank" in made:
         packed.append(made["rank"])
+    if "statistics" in made:
+        packed.append(statistics_of(fixed["statistics"]))
     if "whole" in made:
         packed.append(jnp.minimum(fixed["whole"] - fixed["logprob"], 0) if kept_mass else fixed["whole"])
     return tuple(packed) if packed[1:] else packed[0]
+
+
+def statistics_of(values):
+    """(..., 4) as Statistics"""
+    *numbers, best = jnp.moveaxis(values, -1, 0)
+    return Statistics(*numbers, best == 1)
 
 
 # ---- shard_map

@@ -75,7 +75,8 @@ def forward(shard, call, values):
         return _of_no_rows(call, values)
     is_best, several = TOP[0] in call.results, values["target"].ndim == 2
     numbers = {**dict(call.numbers), "entropy": _c.ENTROPY_FORWARD if "entropy" in call.results else _c.ENTROPY_NONE}
-    results = ("partial", *(("partial_targets",) if several else ()), *(TOP[:2] if is_best else ()))
+    results = ("partial", *(("partial_targets",) if several else ()), *(TOP[:2] if is_best else ()),
+               *(("partial_statistics",) if "statistics" in call.results else ()))
     own = _own_of(shard, numbers, values)
     if "rank" in call.results:
         results, own = (*results, "rank"), {**own, "target_score": _target_score(shard, call, numbers, own)}
@@ -83,6 +84,8 @@ def forward(shard, call, values):
     made = _combined(shard, call, numbers, values, _merged(shard, parts, own["target"]))
     if is_best:
         made.update(zip(TOP, _best(shard, parts, made, numbers["topk"])))
+    if "statistics" in call.results:
+        made["statistics"] = _statistics(shard, parts, made["stats"])
     if "rank" in call.results:
         above, least = (reduction(parts["rank"], shard.axis) for reduction in (jax.lax.psum, jax.lax.pmin))
         made["rank"] = jnp.where((least < 0) | jnp.isnan(made["logprob"]), NO_ID, above)
@@ -176,6 +179,19 @@ def _combined(shard, call, numbers, values, merged):
     results = ("logprob", *(("entropy",) if "entropy" in call.results else ()), "stats")
     return _call.run(_call.Call(_c.PASS_COMBINE, (), results, tuple(own.items()), call.budget),
                      {"target": target, **rows, **merged})
+
+
+def _statistics(shard, parts, stats):
+    """Statistics of all devices' rows (N,4): see flp_args.partial_statistics."""
+    whole, log_sum, m = stats[:, 0], stats[:, 1], parts["partial"][:, 0]
+    total, squares, columns, best = parts["partial_statistics"].T
+    squares = jnp.where(squares == 0, 0, squares * jnp.exp2(2 * (m - whole)))
+    total, squares, columns, best = jax.lax.psum((total, squares, columns, best * (m >= whole)), shard.axis)
+    lse = LN2 * (whole + log_sum)
+    values = lse, LN2 * total / columns, LN2 * (jnp.log2(squares) - 2 * log_sum)
+    idle = (columns == 0) & ~jnp.isnan(lse)
+    values = [jnp.where(jnp.isnan(lse), jnp.nan, jnp.where(idle, 0, each)) for each in values]
+    return jnp.stack([*values, (best > 0) & ~jnp.isnan(lse)], 1).astype(jnp.float32)
 
 
 def _best(shard, parts, made, k):
