@@ -36,8 +36,8 @@ def train(arguments, say=_tiny.say):
     optimizer, losses, margins = torch.optim.AdamW(model.parameters(), lr=0.1 / arguments.hidden), [], []
     for step in range(arguments.steps):
         tokens, mask = pairs(arguments)
-        options = {"chosen": torch.arange(len(tokens), device=tokens.device) < arguments.batch} \
-            if arguments.rule == "kto" else {}
+        chosen = torch.arange(len(tokens), device=tokens.device) < arguments.batch
+        options = {} if rule.in_pairs else {"chosen": chosen}
         if rule.needs_ref:
             with torch.no_grad():
                 options["ref_logprob"] = sequences(reference, tokens, mask)

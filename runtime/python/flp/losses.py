@@ -174,17 +174,18 @@ def _of_each(values, liked, given):
 
 
 # of_means: of a sequence's mean in the place of its sum; needs_ref: log-ratios to a reference; options: what a caller
-# may set, with defaults; nll_weight is that of the mean negative log-likelihood of what was chosen, which is added.
-Preference = collections.namedtuple("Preference", "term of_means needs_ref options")
+# may set, with defaults; nll_weight is that of the mean negative log-likelihood of what was chosen, which is added;
+# in_pairs: compares a chosen sequence to its rejected one, else takes each by itself.
+Preference = collections.namedtuple("Preference", "term of_means needs_ref options in_pairs", defaults=[True])
 _SMOOTHED = {"margin": 0.0, "label_smoothing": 0.0, "nll_weight": 0.0}
 PREFERENCES: dict[str, Preference] = {
     "dpo": Preference(_of_difference, False, True, {"beta": 0.1, **_SMOOTHED}),   # arXiv:2305.18290, eq. 7
-    "ipo": Preference(_of_square, True, True, {"beta": 0.1, "nll_weight": 0.0}),  # arXiv:2310.12036, eq. 17; of means
+    "ipo": Preference(_of_square, True, True, {"beta": 0.1, "nll_weight": 0.0}),  # arXiv:2310.12036, eq. 17
     "simpo": Preference(_of_difference, True, False, {"beta": 2.0, **_SMOOTHED, "margin": 1.0}),     # arXiv:2405.14734
     "cpo": Preference(_of_difference, False, False, {"beta": 0.1, **_SMOOTHED, "nll_weight": 1.0}),  # arXiv:2401.08417
     "orpo": Preference(_of_odds, True, False, {"beta": 0.1, "nll_weight": 1.0}),  # arXiv:2403.07691, eq. 6
     "kto": Preference(_of_each, False, True, {"beta": 0.1, "kl": 0.0, "desirable_weight": 1.0,
-                                              "undesirable_weight": 1.0}),        # arXiv:2402.01306, eq. 8
+                                              "undesirable_weight": 1.0}, False),  # arXiv:2402.01306, eq. 8
 }
 
 
@@ -240,7 +241,7 @@ def preference_loss(rule: str, logprob: tuple[Tensor, Tensor], ref_logprob: tupl
     reward = given["beta"] * values.detach()
     metrics = {name: reward.masked_fill(~which, 0).sum() / which.sum().clamp(min=1)
                for name, which in (("chosen_reward", liked), ("rejected_reward", ~liked))}
-    if chosen is None:
+    if own.in_pairs:
         metrics["accuracy"] = (reward.chunk(2)[0] > reward.chunk(2)[1]).double().sum() / max(len(each), 1)
     return loss.float(), {name: value.float() for name, value in metrics.items()}
 
@@ -274,9 +275,9 @@ def _of_sequences(field, pair):
 
 def _liked_of(rule, own, chosen, sums):
     """Which sequences were chosen: (N) bool."""
-    if own.term is _of_each:
+    if not own.in_pairs:
         if chosen is None:
-            _check.refuse(ValueError, "chosen", None, "(N) bool with kto")
+            _check.refuse(ValueError, "chosen", None, "(N) bool with %s" % rule)
         _check.like("chosen", chosen, "logprob[0]", sums)
         return chosen != 0
     if chosen is not None:

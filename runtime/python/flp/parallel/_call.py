@@ -225,7 +225,7 @@ class Call:
                 settings = copy.copy(settings)
                 settings.budget = kept.settings.budget  # that of the forward pass
             backward = _scores.backward if self.scores else _run.backward
-            made = backward(ops, settings, grads, stats, *upstream, kept)
+            made = backward(ops, settings, grads, stats, *upstream, kept=kept)
         dh, grad_weight, grad_bias, *adapter = made
         if adapter and adapter[0] is not None:
             adapter[0] = adapter[0].float()

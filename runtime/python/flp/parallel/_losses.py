@@ -56,7 +56,7 @@ def cross_entropy(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sha
     wishes = _rules.smoothed_of(label_smoothing, z_loss, reduction)
     scores = 2 if "mean_score" in wishes.program.inputs else int("lse" in wishes.program.inputs)
     call, (logprob, *values) = _head.of_shards("flp.parallel.cross_entropy", **given, scores=scores,
-                                                 entropy=scores > 0, several=False)
+                                               entropy=scores > 0, several=False)
     ids, ignored = call.operands["target"], call.settings.ignore_index
     counted = (ids != ignored).float()
     each = _check.row_values_of("row_weight", row_weight, call.lead, ids.device, "target's rows")

@@ -48,14 +48,12 @@ def _heated(ops, settings):
     return own, settings
 
 
-def backward(ops, settings, grads, stats, *rest):
-    """_run.backward with derivatives by logprob, lse and, where it is a value, the mean. rest: these (N), kept"""
-    *upstream, kept = rest
-    g, c, *n = upstream
-    if not n:
+def backward(ops, settings, grads, stats, g, c, n=None, *, kept):
+    """_run.backward with the derivatives (N) by logprob, lse and, where stats (N,8) know it, the mean"""
+    if stats.shape[1] == 4:
         return _run.backward(ops, settings, grads, stats, g, c / FAR, kept)
     wide = copy.copy(settings)
     wide.wide_grads = grads
     made = _run.backward(ops, wide, grads, stats[:, :4], g, c / FAR, kept), \
-        _run.backward(*_heated(ops, wide), grads, stats[:, 4:], None, n[0] * (HOT / FAR))
+        _run.backward(*_heated(ops, wide), grads, stats[:, 4:], None, n * (HOT / FAR))
     return tuple(None if one is None else one + other for one, other in zip(*made))
