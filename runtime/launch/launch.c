@@ -43,8 +43,9 @@ int flp_call_wants_top(const flp_call *call) {
 }
 
 CUdeviceptr flp_call_stats(const flp_call *call) {
-  if (call->args->stats || !flp_call_wants_top(call)) return flp_call_pointer(call->args->stats);
-  return flp_call_region(call, FLP_REGION_stats);
+  const flp_args *a = call->args;
+  return !a->stats && (flp_call_wants_top(call) || a->statistics) ? flp_call_region(call, FLP_REGION_stats)
+                                                                  : flp_call_pointer(a->stats);
 }
 
 const flp_kernel_desc *flp_call_desc(const flp_call *call, flp_kernel_kind kind) {

@@ -50,6 +50,10 @@ void planner_put_part(const flp_planner *p, flp_scheme *s, int64_t n, int64_t co
   planner_put_region(s, FLP_REGION_part, count, 12);
   if (!p->spec.statistics) return;
   planner_put_region(s, FLP_REGION_statistics_part, count, 8);
+  planner_put_stats(s, n);
+}
+
+void planner_put_stats(flp_scheme *s, int64_t n) {
   if (!s->size[FLP_REGION_stats]) planner_put_region(s, FLP_REGION_stats, n, 16);
 }
 

@@ -15,7 +15,7 @@ static int64_t count_launches(const flp_planner *p, int64_t n, const flp_scheme 
   /* prepare; gather, forward over the first columns, keep_reference, combine twice, direction_finish; forward_keep,
    * direction_strike, product; dz, product */
   return 1 + row_chunks * (5 + p->is_mapped + 3 * pieces) + blocks * redone * 2 +
-         planner_top_launches(p, row_chunks);
+         planner_values_launches(p, row_chunks);
 }
 
 static void build(const flp_planner *p, int64_t n, int64_t rows, int64_t columns, flp_scheme *s) {

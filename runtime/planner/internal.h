@@ -45,6 +45,8 @@ void planner_put_region(flp_scheme *s, flp_region region, int64_t count, uint64_
 void planner_put_rows(flp_scheme *s, int64_t n);
 /* Forward's partials, so many, and what statistics of n rows are made of. */
 void planner_put_part(const flp_planner *p, flp_scheme *s, int64_t n, int64_t count);
+/* Of n rows, where a caller may give none and a later launch reads them; once. */
+void planner_put_stats(flp_scheme *s, int64_t n);
 /* operands.c: terms of hidden and bias, where products take such. */
 void planner_put_operands(const flp_planner *p, flp_scheme *s, int64_t n);
 /* A scheme of nothing but these two, of n rows in chunks of rows x columns. */
@@ -143,10 +145,10 @@ int64_t planner_lora_launches(const flp_planner *p, int64_t chunks);
 
 /* ---- top.c ---- */
 
-/* Arrays of best columns and ranks, of chunks of that many rows; and the launches that so many chunks take beside those
- * of forward. */
+/* Arrays of best columns and ranks, of chunks of that many rows; and the launches that these and statistics of so many
+ * chunks take beside those of forward. */
 void planner_put_top(const flp_planner *p, flp_scheme *s, int64_t n, int64_t rows);
-int64_t planner_top_launches(const flp_planner *p, int64_t chunks);
+int64_t planner_values_launches(const flp_planner *p, int64_t chunks);
 
 /* ---- keep.c ---- */
 

@@ -96,7 +96,7 @@ static int64_t stream_launches(const flp_planner *p, int64_t n, int64_t rows) {
   /* gather, forward over the first columns, keep_reference, forward_keep, combine, loss_rows */
   int64_t each = 5 + p->is_mapped + chunk_launches(p, p->step_expands);
   return 2 + planner_wants(p->spec.grads, FLP_GRAD_HIDDEN) + chunks * each +
-         planner_scores_launches(p, chunks * (p->step_expands ? 1 : 2), chunks) + planner_top_launches(p, chunks) +
+         planner_scores_launches(p, chunks * (p->step_expands ? 1 : 2), chunks) + planner_values_launches(p, chunks) +
          planner_targets_step_launches(p, chunks) +
          planner_lora_kept_launches(p, chunks) +
          blocks; /* prepare, loss_rows of inactive rows, fill */

@@ -36,6 +36,7 @@ static void build_forward(const flp_planner *p, int64_t n, int64_t list_count, f
   planner_put_top(p, s, n, n);
   s->launches = 6 + (p->spec.lora_rank != 0); /* prepare, list_check, list_sort, list_scores, list_reduce, combine */
   if (flp_planner_has_top(&p->spec)) s->launches += 4; /* top_begin, top_listed, top_finish, top_others */
+  if (p->spec.statistics) s->launches += 2;          /* statistics_list, statistics */
 }
 
 static void build_backward(const flp_planner *p, int64_t n, int64_t list_count, flp_scheme *s) {

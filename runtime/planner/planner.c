@@ -87,6 +87,10 @@ static void search_combine(planner_search *s) {
     planner_put_target_row(s->planner, &only, s->n);
     only.launches = 3; /* targets_rows, prepare, targets_finish */
   }
+  if (s->planner->spec.statistics) {
+    planner_put_stats(&only, s->n);
+    only.launches++; /* statistics_merge */
+  }
   planner_offer(s, &only);
 }
 

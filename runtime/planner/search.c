@@ -327,7 +327,7 @@ static void build_forward(const flp_planner *p, int64_t n, int64_t rows, int64_t
   if (s->slice) launches += (slices - 1 + (ahead ? 1 : slices)) * s->chunks; /* operand_terms */
   launches += operand_launches(s);
   launches += planner_targets_forward_launches(p, s->chunks);
-  launches += planner_top_launches(p, s->chunks) + (p->spec.lora_rank > 0); /* lora_project */
+  launches += planner_values_launches(p, s->chunks) + (p->spec.lora_rank > 0); /* lora_project */
   s->launches = (int32_t)flp_min(launches, INT32_MAX);
   s->seconds = s->slice ? flp_planner_slices_forward_cost(p, n, rows, s) : flp_planner_forward_cost(p, n, rows);
 }

@@ -48,15 +48,16 @@ void planner_put_top(const flp_planner *p, flp_scheme *s, int64_t n, int64_t row
   PLANNER_PUT_EACH(s, rows, 4, FLP_REGION_top_low, FLP_REGION_top_floor, FLP_REGION_top_mark, FLP_REGION_top_count,
                    FLP_REGION_top_above);
   planner_put_region(s, FLP_REGION_top_lost, 1 + rows, 4);
-  if (!s->size[FLP_REGION_stats]) planner_put_region(s, FLP_REGION_stats, n, 16);
+  planner_put_stats(s, n);
   if (places) PLANNER_PUT_EACH(s, rows * places, 4, FLP_REGION_top_column, FLP_REGION_top_score);
 }
 
-int64_t planner_top_launches(const flp_planner *p, int64_t chunks) {
+int64_t planner_values_launches(const flp_planner *p, int64_t chunks) {
   const flp_spec *spec = &p->spec;
-  if (!flp_planner_has_top(spec)) return 0;
+  int64_t statistics = spec->statistics ? chunks : 0;
+  if (!flp_planner_has_top(spec)) return statistics;
   int sample = flp_planner_top_sample(spec, spec->vocab) > 0, slices = flp_planner_top_slices(spec, spec->vocab);
   /* top_begin, top_finish; top_target; more slices, at most, a floor for each, and top_redo; top_others */
   int64_t chunk = 2 + spec->rank + (spec->topk ? 2 * (sample + slices) : 0);
-  return chunk * chunks + 1;
+  return chunk * chunks + 1 + statistics;
 }

@@ -71,10 +71,10 @@ def variants(words):
 
 
 def with_and_without(words):
-    """A benchmark with a tail, several targets without a loss over them, or of best columns and ranks, runs the same
-    without, too."""
+    """A benchmark with a tail, several targets without a loss over them, best columns, ranks or statistics runs the
+    same without, too."""
     plain = list(words)
-    for option, width in (("--tail", 2), ("--targets", 2), ("--topk", 2), ("--rank", 1)):
+    for option, width in (("--tail", 2), ("--targets", 2), ("--topk", 2), ("--rank", 1), ("--statistics", 1)):
         if option in plain and not (option == "--targets" and "--loss" in plain):
             at = plain.index(option)
             plain = plain[:at] + plain[at + width:]
@@ -103,7 +103,7 @@ def of_check(row):
                          ("hidden", "--hidden-dtype"), ("weight", "--weight-dtype")):
         options += [option, words[word]] if word in words else []
     options += ["--topk", 1] * ("topk" in words)  # kernels are the same for any, and a shard may have few columns
-    options += ["--rank"] * ("rank" in words)
+    options += [f"--{word}" for word in ("rank", "statistics") if word in words]
     if "accumulate" in words:
         options.append("--accumulate-grad-weight")
     elif row["case"].endswith("fp32-grads"):

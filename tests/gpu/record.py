@@ -131,6 +131,9 @@ BENCHES = words_of({  # by part; flpgen bench
         "bench_top_20_policy": f"{FLAGSHIP} --topk 20 --rank --rows 8192 --data policy",
         "bench_top_128": f"{FLAGSHIP} --topk 128 --rows 8192",
         "bench_rank": f"{FLAGSHIP} --rank --rows 8192",
+        "bench_statistics": f"{FLAGSHIP} --statistics --rows 8192",
+        "bench_statistics_policy": f"{FLAGSHIP} --statistics --rows 8192 --data policy",
+        "bench_statistics_entropy": f"{FLAGSHIP} --statistics --entropy forward --rows 8192",
     },
 })
 SLICED = [f"bench_{name}" for name in "tail_policy tail_policy_top_20 top_20 rank kept_20 targets_64".split()]
@@ -167,7 +170,8 @@ CHECKS = {
 }
 CHECKS_OF_DTYPES = {"check": ("check_all", []), "check_tail": ("check_tail", ["--mode", "tail"]),
                     "check_targets": ("check_targets", ["--targets", "20"]),
-                    "check_top": ("check_top", ["--topk", "20", "--rank"])}
+                    "check_top": ("check_top", ["--topk", "20", "--rank"]),
+                    "check_statistics": ("check_statistics", ["--statistics"])}
 SANITIZERS = {  # by part: problems, one for each variant of a kernel's memory accesses, and the shape of all
     "sanitize": (problems(
         GRADS, "--dtype bf16", "--dtype fp16 --softcap 20", "--dtype fp32 --per-row-temperature",
@@ -195,6 +199,9 @@ SANITIZERS = {  # by part: problems, one for each variant of a kernel's memory a
         "--bias --topk 20 --rank", "--dtype bf16", "--dtype fp16 --softcap 20", "--dtype fp32 --target-dtype int32",
         "--dtype bf16 --alignment 2", "--dtype bf16 --per-row-temperature --topk 128", "--dtype bf16 --rung generic"),
         SMALL),
+    "sanitize_statistics": (problems(
+        "--statistics", "--dtype bf16 --bias", "--dtype fp16 --softcap 20 --entropy forward", "--dtype fp32",
+        "--dtype bf16 --alignment 2", "--dtype bf16 --keep-set 40", "--dtype bf16 --rung generic"), SMALL),
     "sanitize_lora": (problems(
         "--lora-rank 24 --entropy backward --grad hidden,bias,lora_a,lora_b --bias", "--dtype bf16",
         "--dtype fp16 --softcap 20 --alignment 2", "--dtype fp32", "--dtype bf16 --rung generic"), FEW),
@@ -220,6 +227,7 @@ PARTS = {  # in the order in which they are measured, as --help has them
     "check_tail": "flpgen check --all of tail mode",
     "check_targets": "flpgen check --all of several targets a row",
     "check_top": "the same of best columns and ranks",
+    "check_statistics": "the same of statistics of a row",
     "large": "flpgen check --large: N=8192, V=151936, D=4096 with gradients",
     "tilings": "the same with other tile configurations of the kernels for sm_90a (tests/tilings.json)",
     "concurrent": "flpgen check --concurrent: bits on several streams at once, beside other work and in CUDA graphs",
@@ -229,6 +237,7 @@ PARTS = {  # in the order in which they are measured, as --help has them
     "sanitize_tail": "the same over those of tail mode",
     "sanitize_targets": "the same over those of several targets a row",
     "sanitize_top": "the same over those of best columns and ranks",
+    "sanitize_statistics": "the same over those of statistics of a row",
     "sanitize_lora": "the same over those of an adapter on the head",
     "sanitize_mixed": "the same over those of operands of two dtypes",
     "sanitize_losses": "the same over those of a loss over all scores: cross entropy with label smoothing and z-loss",
@@ -242,7 +251,7 @@ PARTS = {  # in the order in which they are measured, as --help has them
     "bench_lists": "the same for kept sets, beside one product",
     "bench_tail": "the same for tail mode, over sharp rows and random ones, beside one product and the exact mode",
     "bench_targets": "the same for several targets a row, beside products and beside one target",
-    "bench_top": "forward with the best columns and the target's rank, beside forward without",
+    "bench_top": "forward with the best columns, the target's rank or statistics of a row, beside forward without",
     "peers": "tests/gpu/peers.py: other libraries on the same tensors (needs torch and those of\n"
              "runtime/python/flp/bench/peers/requirements.txt; set FLP_LIBRARY)",
     "peers_data": "the same on rows as sharp as a trained model's and on random ones, with a tail of flp and CCE's filter",

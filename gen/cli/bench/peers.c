@@ -72,6 +72,7 @@ static flp_status check_fields(const bench_args *args) {
       {spec->targets > 1, "--targets"},
       {spec->topk, "--topk"},
       {spec->rank, "--rank"},
+      {spec->statistics, "--statistics"},
       {spec->mixed, "--mixed"},
       {spec->per_row_temperature, "--per-row-temperature"},
       {spec->target_dtype != FLP_DTYPE_INT64, "--target-dtype"},

@@ -111,10 +111,11 @@ static const char *without_text(const flp_spec *spec) {
   if (spec->tail > 0) return "without a tail";
   if (spec->targets > 1) return spec->loss ? "one target, a step of nll" : "one target";
   if (spec->mixed) return "operands of one dtype";
-  return spec->lora_rank ? "without an adapter" : "without best columns";
+  if (spec->lora_rank) return "without an adapter";
+  return spec->topk || spec->rank ? "without best columns" : "without statistics";
 }
 
-/* What a tail, several targets, best columns, an adapter or a second dtype cost beside the same without. */
+/* What a tail, several targets, best columns, statistics, an adapter or a second dtype cost beside the same without. */
 static void print_of_plain(const bench_args *args, const bench_result *result) {
   const flp_spec *spec = &args->spec.spec;
   putchar('\n');
@@ -184,9 +185,10 @@ void bench_print(const bench_args *args, const bench_result *result) {
   if (args->spec.kept > 0)
     cli_print(2, "lists: %g ids a row on average; every case beside one product of hidden and the whole weight",
               args->spec.kept);
-  if (args->spec.spec.topk || args->spec.spec.rank)
-    cli_print(2, "forward gives the %d best columns%s; the same without stands behind, in the same order",
-              args->spec.spec.topk, args->spec.spec.rank ? " and the target's rank" : "");
+  const flp_spec *spec = &args->spec.spec;
+  if (spec->topk || spec->rank || spec->statistics)
+    cli_print(2, "forward with topk=%d rank=%d statistics=%d; the same without stands behind, in the same order",
+              spec->topk, spec->rank, spec->statistics);
   if (args->masked > 0) cli_print(2, "masked: %g of the rows; GEMM baselines compute all rows", args->masked);
   print_data(args, result);
   putchar('\n');
@@ -286,6 +288,7 @@ static void add_features(json_t *object, const bench_args *args, const bench_row
     json_object_set_new(object, "topk", json_integer(row->spec.topk));
     json_object_set_new(object, "rank", json_boolean(row->spec.rank));
   }
+  if (spec->statistics) json_object_set_new(object, "statistics", json_boolean(row->spec.statistics));
   if (spec->lora_rank) json_object_set_new(object, "lora_rank", json_integer(row->spec.lora_rank));
 }
 

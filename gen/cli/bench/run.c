@@ -56,18 +56,19 @@ static int leave_out_mixed(flp_spec *spec) {
   return 1;
 }
 
-/* The same without its tail, several targets, best columns and ranks, adapter, second dtype: what it is measured beside. 1
- * where there is something to leave out. */
+/* The same without its tail, several targets, best columns and ranks, statistics, adapter, second dtype: what it is
+ * measured beside. 1 where there is something to leave out. */
 static int leave_out(flp_spec *spec) {
   const flp_spec given = *spec;
   int had_mixed = leave_out_mixed(spec);
   if (spec->tail > 0) cli_spec_set_mode(spec, (flp_mode)0);
   spec->targets = 1;
-  spec->topk = spec->rank = 0;
+  spec->topk = spec->rank = spec->statistics = 0;
   spec->grads &= ~(uint32_t)(FLP_GRAD_LORA_A | FLP_GRAD_LORA_B);
   spec->grad_lora_dtype = (flp_dtype)0;
   spec->lora_rank = 0;
-  return given.tail > 0 || given.targets > 1 || given.topk || given.rank || given.lora_rank || had_mixed;
+  return given.tail > 0 || given.targets > 1 || given.topk || given.rank || given.statistics || given.lora_rank ||
+         had_mixed;
 }
 
 /* A loss over several targets has no step of one: nll has, from the same weights. */

@@ -35,6 +35,7 @@ static flp_status check_fields(const bench_args *args) {
                                   {spec->targets > 1, "--targets"},
                                   {spec->topk, "--topk"},
                                   {spec->rank, "--rank"},
+                                  {spec->statistics, "--statistics"},
                                   {args->spec.tune != NULL, "--tune"},
                                   {options->mode != 0, "--mode"},
                                   {options->budget_bytes != 0, "--budget"}};

@@ -42,6 +42,14 @@ void check_compare_add(const compare_state *s, const char *output, check_metric 
 
 /* What the rounding of scores may make of a number beside its own, in nats. */
 double check_score_allowance(const oracle_row *row);
+/* Two scores of a row that are nearer than this may change places. */
+double check_slack(const oracle_row *row);
+/* Columns of a row above the target by more than rounding, and those that may be: where every product is exact none of
+ * the target's very score. t: (vocab) */
+typedef struct check_above {
+  int64_t certain, possible;
+} check_above;
+check_above check_above_of(const check_problem *problem, const oracle_row *row, const double *t, int64_t target);
 /* And of a gradient where probabilities are near 1, relative to its size. */
 double check_sum_rounding(const compare_state *s);
 
@@ -52,7 +60,7 @@ flp_status check_compare_gradients(const compare_state *s);
  * for another at the end. error: MEMORY */
 flp_status check_compare_top(const compare_state *s);
 
-/* And what scores are as a whole. error: MEMORY */
+/* statistics.c: what scores are as a whole. error: MEMORY */
 flp_status check_compare_statistics(const compare_state *s);
 
 /* Bit identity of one output of two results. */

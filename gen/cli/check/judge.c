@@ -133,6 +133,21 @@ double check_score_allowance(const oracle_row *row) {
   return check_ulp(row->largest) + 2 * row->product_error;
 }
 
+double check_slack(const oracle_row *row) {
+  return 4 * check_ulp(fmax(row->largest, 1)) + 2 * row->product_error;
+}
+
+check_above check_above_of(const check_problem *problem, const oracle_row *row, const double *t, int64_t target) {
+  double slack = check_slack(row), own = t[target];
+  int is_exact = check_score_allowance(row) == 0;
+  check_above found = {0, 0};
+  for (int64_t v = 0; v < problem->c.spec.vocab; v++) {
+    found.certain += t[v] > own + slack;
+    found.possible += v != target && (is_exact ? t[v] > own : t[v] >= own - slack);
+  }
+  return found;
+}
+
 /* A row whose list is its target alone. */
 int check_is_certain(const check_problem *problem, int64_t row) {
   return problem->column_offsets && problem->column_offsets[row + 1] - problem->column_offsets[row] == 1;

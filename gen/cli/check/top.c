@@ -1,14 +1,11 @@
-/* top.c: the best columns of rows, their logprobs, the rest of the mass and the rank of the target, and what scores are as
- * a whole, against the oracle.
+/* top.c: the best columns of rows, their logprobs, the rest of the mass and the rank of the target, against the oracle.
  *
  * ids: distinct, of falling scores, and no column that is not among them has a score above theirs, but for what rounding
  *      may make of two scores. Behind the last column above -inf stands -1.
  * top_logprob: as logprob is judged, of the column that is named; of a shard t itself.
  * top_rest: 8 ulp of 1 and what the rounding of scores makes of a probability.
  * rank: between the columns that are above the target by more than rounding and those that may be. Where every product is
- *       exact columns of the target's very score are not above it.
- * lse, log Σ p²: as logprob is judged, the latter of twice the scores. mean: of scores as large as the row's largest.
- * is_best: a target that others are above by more than rounding is not, and one that no other is as near to is. */
+ *       exact columns of the target's very score are not above it. */
 #include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -37,11 +34,6 @@ typedef struct judge {
 
 static int64_t id_at(const judge *j, int64_t at) {
   return cli_id_at(j->problem->c.spec.target_dtype, j->result->top_ids, at);
-}
-
-/* Two scores of a row that are nearer than this may change places. */
-static double slack_of(const oracle_row *row) {
-  return 4 * check_ulp(fmax(row->largest, 1)) + 2 * row->product_error;
 }
 
 /* ---- rows without columns ---- */
@@ -133,7 +125,7 @@ static void judge_columns(const judge *j, int64_t shard, int64_t row, const orac
     if (j->result->top_rest) set(&j->rest, row, j->result->top_rest[row], NAN, 1, 0);
     return;
   }
-  const char *wrong = judge_ids(j, &r, begin, t, slack_of(truth), named);
+  const char *wrong = judge_ids(j, &r, begin, t, check_slack(truth), named);
   if (wrong) {
     j->ids_note[row] = wrong;
     return;
@@ -154,19 +146,13 @@ static void judge_columns(const judge *j, int64_t shard, int64_t row, const orac
 
 static void judge_rank(const judge *j, int64_t row, const oracle_row *truth, const double *t) {
   int64_t rank = rank_of(j, row);
-  double target = t[j->problem->target_id[row]], slack = slack_of(truth);
-  int is_exact = check_score_allowance(truth) == 0;
-  int64_t certain = 0, possible = 0;
   if (isnan(truth->log_sum)) {
     if (rank != -1) j->rank_note[row] = "a row that is not a number has a rank";
     return;
   }
-  for (int64_t v = 0; v < j->problem->c.spec.vocab; v++) {
-    certain += t[v] > target + slack;
-    possible += v != j->problem->target_id[row] && (is_exact ? t[v] > target : t[v] >= target - slack);
-  }
-  if (rank < certain) j->rank_note[row] = "more columns are above the target";
-  if (rank > possible) j->rank_note[row] = "fewer columns are above the target";
+  check_above above = check_above_of(j->problem, truth, t, j->problem->target_id[row]);
+  if (rank < above.certain) j->rank_note[row] = "more columns are above the target";
+  if (rank > above.possible) j->rank_note[row] = "fewer columns are above the target";
 }
 
 static void judge_row(void *context, int64_t index, const double *t) {
@@ -221,103 +207,6 @@ flp_status check_compare_top(const compare_state *s) {
   j.rank_note = j.ids_note + n;
   flp_status status = cli_memory_status(&memory, "best columns");
   if (status == FLP_OK) status = judge_all(&j);
-  cli_memory_free(&memory);
-  return status;
-}
-
-/* ---- scores as a whole ---- */
-
-enum { LSE, MEAN, SQUARES, BEST, VALUES };
-static const char *const names[VALUES] = {"lse", "mean_score", "log_squares", "is_best"};
-
-typedef struct whole_judge {
-  const compare_state *state;
-  check_numbers of[BEST]; /* (n) each */
-  const char **note;      /* (n) what is wrong with is_best */
-} whole_judge;
-
-static void set_whole(const whole_judge *j, int value, int64_t row, double wanted, double size, double allowed) {
-  double unit = check_ulp(fmax(isfinite(size) ? fabs(size) : 1, 1));
-  float got = j->state->result->statistics[VALUES * row + value];
-  check_numbers_set(&j->of[value], row, (double)got, wanted, unit, allowed < 0 ? 0 : 4 * unit + allowed);
-}
-
-static void judge_whole_idle_row(const whole_judge *j, int64_t row, double wanted) {
-  for (int value = 0; value < BEST; value++) set_whole(j, value, row, wanted, 1, -1);
-  if (j->state->result->statistics[VALUES * row + BEST] != 0) j->note[row] = "a row without work has a best target";
-}
-
-/* Columns above the score by more than rounding, and those that may be, but for one. */
-typedef struct above {
-  int64_t certain, possible;
-} above;
-
-static above above_of(const check_problem *p, const oracle_row *truth, const double *t, int64_t target) {
-  double slack = slack_of(truth), own = t[target];
-  int is_exact = check_score_allowance(truth) == 0;
-  above found = {0, 0};
-  for (int64_t v = 0; v < p->c.spec.vocab; v++) {
-    found.certain += t[v] > own + slack;
-    found.possible += v != target && (is_exact ? t[v] > own : t[v] >= own - slack);
-  }
-  return found;
-}
-
-static void judge_best(const whole_judge *j, int64_t row, const oracle_row *truth, const double *t) {
-  const check_problem *p = j->state->problem;
-  int must = 0, may = 0, is_best = j->state->result->statistics[VALUES * row + BEST] == 1;
-  for (int64_t k = 0; k < p->targets; k++) {
-    int64_t target = p->target_id[row * p->targets + k];
-    if (target == CHECK_IGNORE_INDEX) continue;
-    above of_target = above_of(p, truth, t, target);
-    must |= of_target.possible == 0;
-    may |= of_target.certain == 0;
-  }
-  if (is_best && !may) j->note[row] = "a column is above each target";
-  if (!is_best && must) j->note[row] = "no column is above a target";
-}
-
-static void judge_whole_row(void *context, int64_t index, const double *t) {
-  const whole_judge *j = context;
-  const check_problem *p = j->state->problem;
-  const oracle_row *truth = &j->state->truth->row_truth[index];
-  int64_t row = j->state->truth->rows[index];
-  double lse = truth->maximum + truth->log_sum, allowance = check_score_allowance(truth), squares = 0;
-  if (isnan(truth->log_sum)) {
-    judge_whole_idle_row(j, row, NAN);
-    return;
-  }
-  for (int64_t v = 0; v < p->c.spec.vocab; v++) squares += exp(2 * (t[v] - truth->maximum));
-  double renyi = log(squares) - 2 * truth->log_sum;
-  set_whole(j, LSE, row, lse, fmax(fabs(truth->maximum), fabs(lse)), allowance);
-  set_whole(j, MEAN, row, truth->mean, truth->largest, allowance);
-  set_whole(j, SQUARES, row, renyi, fmax(2 * truth->log_sum, fabs(renyi)), 2 * allowance);
-  judge_best(j, row, truth, t);
-}
-
-static flp_status judge_whole_all(whole_judge *j) {
-  const check_problem *p = j->state->problem;
-  const check_truth *truth = j->state->truth;
-  for (int64_t row = 0; row < p->c.n; row++)
-    if (p->forward_class[row] != CHECK_ACTIVE) judge_whole_idle_row(j, row, p->forward_class[row] == CHECK_BAD ? NAN : 0);
-  FLP_TRY(oracle_visit(&p->oracle, truth->rows, truth->row_count, judge_whole_row, j));
-  for (int value = 0; value < BEST; value++)
-    check_compare_add(j->state, names[value], check_numbers_judge(&j->of[value]), NULL);
-  const char *note = NULL;
-  for (int64_t row = 0; row < p->c.n && !note; row++) note = j->note[row];
-  check_metric metric = {.share = note ? INFINITY : 0, .max_ulp = -1, .cosine = 1, .pass = !note};
-  check_compare_add(j->state, names[BEST], metric, note);
-  return FLP_OK;
-}
-
-flp_status check_compare_statistics(const compare_state *s) {
-  int64_t n = s->problem->c.n;
-  if (!s->result->statistics) return FLP_OK;
-  cli_memory memory = {0};
-  whole_judge j = {.state = s, .note = cli_memory_take_zeros(&memory, (size_t)n * sizeof(char *))};
-  for (int value = 0; value < BEST; value++) j.of[value] = check_numbers_of(&memory, n);
-  flp_status status = cli_memory_status(&memory, "statistics");
-  if (status == FLP_OK) status = judge_whole_all(&j);
   cli_memory_free(&memory);
   return status;
 }

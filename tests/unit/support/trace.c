@@ -112,10 +112,11 @@ static void spell(char out[96], const char *before, const char *name, int64_t of
   snprintf(out, 96, offset ? "%s%s%+" PRId64 : "%s%s", before, name, offset);
 }
 
+/* Of the caller's arrays; the workspace has regions. */
 static int spell_argument(const trace *t, uint64_t address, char out[96]) {
   for (const words_argument *row = WORDS_ARGUMENT; row->name; row++) {
     void *start;
-    if (row->type != 'p') continue;
+    if (row->type != 'p' || row->offset == offsetof(flp_args, workspace)) continue;
     memcpy(&start, (const char *)t->args + row->offset, sizeof start);
     if (!start || address - stage_address(start) >= STAGE_APART) continue;
     spell(out, "", row->name, (int64_t)(address - stage_address(start)));

@@ -7,26 +7,19 @@
 #include <string.h>
 
 #include "runtime/base/fields.h"
+#include "runtime/base/args.h"
 #include "runtime/plan/plan.h"
 #include "tests/unit/support/stage.h"
 
-#define POINTER(name) {#name, 'p', offsetof(flp_args, name)},
+/* The fields of flp_args, by their rows in args.h; of several pointers only the first two. */
+#define FIELD(name, kind) {#name, kind, offsetof(flp_args, name)},
+#define NUMBER(type, name) FIELD(name, _Generic((type)0, float: 'f', int64_t: 'l', size_t: 'l', flp_pass: 'i', default: 'p'))
+#define ARRAY(type, name, ...) FIELD(name, 'p')
+#define MATRIX(type, name, ...) FIELD(name, 'p') FIELD(name##_stride, 'l')
 #define VECTOR(i) {"vector" #i, 'p', offsetof(flp_args, vectors) + (i) * sizeof(const float *)},
-#define NUMBER(name) {#name, 'l', offsetof(flp_args, name)},
-#define FLOAT(name) {#name, 'f', offsetof(flp_args, name)},
+#define VECTORS(type, name, count) VECTOR(0) VECTOR(1)
 const words_argument WORDS_ARGUMENT[] = {
-    POINTER(hidden) POINTER(weight) POINTER(bias) POINTER(target) POINTER(temperature_rows) POINTER(rows)
-    POINTER(logprob) POINTER(entropy) POINTER(stats) POINTER(partial) POINTER(partial_targets)
-    POINTER(grad_logprob) POINTER(grad_entropy) POINTER(grad_hidden) POINTER(grad_weight) POINTER(grad_bias)
-    POINTER(saved) POINTER(old_lse) POINTER(old_logprob) POINTER(ref_logprob) POINTER(advantage) POINTER(row_weight)
-    VECTOR(0) VECTOR(1) POINTER(loss) POINTER(metrics) POINTER(list_offsets) POINTER(list_ids) POINTER(tail_report)
-    POINTER(teacher_logprob) POINTER(top_ids) POINTER(top_logprob) POINTER(top_rest) POINTER(rank)
-    POINTER(lora_a) POINTER(lora_b) POINTER(grad_lora_a) POINTER(grad_lora_b)
-    NUMBER(n) NUMBER(hidden_stride) NUMBER(weight_stride) NUMBER(ignore_index) NUMBER(row_count) NUMBER(vocab_offset)
-    NUMBER(vocab_valid) NUMBER(vocab_total) NUMBER(shard_count) NUMBER(grad_hidden_stride) NUMBER(grad_weight_stride)
-    NUMBER(saved_bytes) NUMBER(list_count) NUMBER(lora_a_stride) NUMBER(lora_b_stride) NUMBER(grad_lora_a_stride)
-    NUMBER(grad_lora_b_stride) {"pass", 'i', offsetof(flp_args, pass)},
-    FLOAT(temperature) FLOAT(scale) FLOAT(lora_scale)
+    FLP_ARGS_FIELDS(NUMBER, ARRAY, MATRIX, VECTORS)
     {NULL, 0, 0}};
 
 /* The next word of a text, or NULL. */
