@@ -162,8 +162,9 @@ void eager_partial_write(const eager_call *call, int64_t row, eager_partial part
  * targets: raw scores, x */
 void eager_row_finish(const eager_call *call, int64_t row, const eager_scale *scale, eager_partial whole,
                       const double *targets);
-/* Writes statistics of a row or, of a shard, what they are made of; and, of a call with scores, lse and the mean of these:
- * NaN where they are beyond what fp32 tells apart. columns: how many there are; is_best: whether a target is the best */
+/* Writes statistics of a row or, of a shard, what they are made of; and, of a call with scores, lse and the mean of
+ * these: NaN where they are beyond what fp32 tells apart. columns: how many there are; is_best: whether a target is the
+ * best */
 void eager_statistics_write(const eager_call *call, int64_t row, eager_partial whole, double columns, int is_best);
 /* Whether a target's raw score is as high as the maximum. */
 int eager_is_best(const eager_call *call, const eager_scale *scale, eager_partial whole, const double *targets);

@@ -107,7 +107,8 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
 /* What the kernel of forward makes beside partials, or takes beside hidden and weight: P(ID, name), in the order of
  * names and parameters. Any set of parts is a kernel, named by them: forward, forward_keep, forward_keep_top. */
 #define FLP_FORWARD_PARTS(P) \
-  P(KEEP, keep) P(EMIT, emit) P(TARGETS, targets) P(TOP, top) P(COLUMNS, columns) P(STATISTICS, statistics) P(LORA, lora)
+  P(KEEP, keep) P(EMIT, emit) P(TARGETS, targets) P(TOP, top) P(COLUMNS, columns) P(STATISTICS, statistics) \
+  P(LORA, lora)
 typedef enum flp_part_bit {
 #define FLP_PART_BIT(ID, name) FLP_PART_BIT_##ID,
   FLP_FORWARD_PARTS(FLP_PART_BIT)
@@ -1158,11 +1159,11 @@ enum flp_part {
 
 /* ---- statistics of a row (spec.statistics; templates/common/statistics.lua) ----
  *
- * Part statistics of forward: by unit of forward's partials Σ 4^(t-m) and Σ y, t = scale·y, as [unit][2][capacity]. */
+ * Part statistics of forward: of each unit of its partials Σ 4^(t-m) and Σ y, t = scale·y, as [unit][2][capacity]. */
 #define FLP_STATISTICS_PARAMS(P) P(region, statistics_part)
 
-/* module statistics: entry statistics, one warp a row of [row_begin, row_end): `out` of active rows and of the others, or of
- * a shard partial_statistics (flp.h), where that is given. */
+/* module statistics: entry statistics, one warp a row of [row_begin, row_end): `out` of active rows and of the others, or
+ * of a shard partial_statistics (flp.h), where that is given. */
 #define FLP_PARAMS_statistics(P)                                           \
   P(region, part) P(region, statistics_part) P(i64, capacity) P(i32, parts) \
   P(region, index) P(region, count) P(region, row_class) P(region, scale)  \
@@ -1178,7 +1179,7 @@ enum flp_part {
   P(arg(ptr), partial) P(arg(ptr), partial_statistics) P(arg(i64), shard_count) P(arg(i64), n) \
   P(region, row_class) P(ptr, stats) P(ptr, out)
 
-/* module statistics: entry statistics_list, one warp an active row: the one part of listed columns, behind list_scores. */
+/* module statistics: entry statistics_list, one warp an active row: the part of listed columns, behind list_scores. */
 #define FLP_PARAMS_statistics_list(P)                                      \
   P(region, part) P(region, statistics_part) P(i64, capacity)              \
   P(region, index) P(region, count) P(region, scale)                       \
@@ -1216,7 +1217,7 @@ enum flp_part {
   E(loss_scores) E(mean_sums) E(mean_fold) E(score_rows) E(score_record) E(score_target) E(score_hidden)              \
   E(score_head) E(score_add) E(score_list) E(top_target) E(top_begin) E(top_floor) E(top_redo) E(top_listed)          \
   E(top_finish) E(top_others) E(operand_terms) E(dz_lora) E(dz_lora_map) E(lora_project) E(lora_bound)                \
-  E(lora_round) E(lora_factor) E(lora_rows) E(lora_columns) E(lora_products_map)                                             \
+  E(lora_round) E(lora_factor) E(lora_rows) E(lora_columns) E(lora_products_map)                             \
   E(statistics) E(statistics_merge) E(statistics_list)
 #define FLP_PARAMS_lora_products_map(P) FLP_PARAMS_products_map(P)
 #define FLP_PARAMS_grad_weight(P) FLP_PARAMS_grad_hidden(P)

@@ -126,8 +126,8 @@ return function(k)
   -- Adds one block of scores to the running sum of one row; the maximum moves once a block.
   -- y: factors of row_scale; clamp: a bias may be -inf; valid(i): is column i real (nil: all are). A column that is
   -- masked or -inf adds exactly nothing, so a row with s = 0 at the end had no score above -inf.
-  -- top: the largest y[i]·row_scale, where it is known; total: Σ y of the block, where the sum has it. Returns the new sum, and 2^(t - m) of each score, m its
-  -- maximum; given mark, mark(2^(t - m), t - m) in its place.
+  -- top: the largest y[i]·row_scale, where it is known; total: Σ y of the block, where the sum has it.
+  -- Returns the new sum, and 2^(t - m) of each score, m its maximum; given mark, mark(2^(t - m), t - m) in its place.
   function S.accumulate(sum, y, row_scale, clamp, valid, top, mark, total)
     local m = k.max(sum.m, S.lowest)
     if top then m = k.max(m, top) end

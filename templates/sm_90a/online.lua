@@ -25,6 +25,8 @@
 --     in an accumulator of wgmma; the largest t. All columns count, and scale is not negative; beyond the vocabulary t is
 --     below any floor. tile: {row, column}, the active row and the column at which it begins; all lanes together
 --   K.met(p, tile)   behind the last row of a tile
+--   K.totals(acc, rows, real) -> totals[row][block]   Σ y of a tile's accumulator, for sums that have it; real: columns
+--     that are, from the thread's first on, or nil for all
 --   K.sum(p, active, sum, leaf)   behind the last tile of a leaf: the sum {m, s} of its columns, of an active row
 --   K.hold(p, rows, column, lane)   in the place of storing the targets' scores: raw scores of a tile from `column` on,
 --     of each row {active, exists, y}, y as an accumulator of wgmma has them
@@ -218,22 +220,6 @@ return function(k, spec, entry, hooks)
       return out
     end
 
-    -- Of each row and block Σ y of the columns that are real. is_whole: all are
-    local function totals_of(acc, left, is_whole)
-      local out = {}
-      for i, row in ipairs(rows) do
-        out[i] = {}
-        for block = 1, H.columns // BLOCK do
-          local y, place = {}, {}
-          for j = block * 8 - 8, block * 8 - 1 do
-            for e = 0, 1 do y[#y + 1], place[#place + 1] = acc[H.at(row.w, row.h, j, e)], j * 8 + e end
-          end
-          out[i][block] = S.total(y, not is_whole and function(at) return k.gt(left, place[at]) end)
-        end
-      end
-      return out
-    end
-
     local function finish(acc, unit, tile_column, sums)
       H.reread()
       local u = {row = unit.row, row_end = row_end()}
@@ -252,14 +238,12 @@ return function(k, spec, entry, hooks)
         scales[i] = read_row(k.f32, p.scale, u, row, 0.0)
         unusual = unusual | k.lt(scales[i], 0.0)
       end
-      local totals = spec.parts.statistics and function(is_whole)
-        return totals_of(acc, p.vocab_valid - tile_column - H.column(0, 0), is_whole)
-      end or function() end
+      local function totals(real) return K.totals and K.totals(acc, rows, real) end
       local usual = k.branch(k.any(unusual), function()
         local made = make_usual(acc, tile_column, scales)
-        made.totals = totals(false)
+        made.totals = totals(p.vocab_valid - tile_column - H.column(0, 0))
         return made
-      end, function() return {acc = acc, scales = scales, totals = totals(true)} end)
+      end, function() return {acc = acc, scales = scales, totals = totals()} end)
       return reduce_rows(usual.acc, u, tile_column, usual.scales, sums, usual.totals)
     end
 

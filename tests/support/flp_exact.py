@@ -127,17 +127,12 @@ def linear_logprob(entropy=False, topk=0, rank=False, statistics=False, keep=Non
 
 def statistics_of(head):
     """What scores are as a whole; is_best counts columns that are above a target."""
-    t, own = head.t.detach(), t_of_targets(head)
-    best = torch.zeros(head.bad.shape, dtype=torch.bool)
-    best[head.active] = (own >= t.amax(1)) if len(t) else torch.zeros(0, dtype=torch.bool)
+    t, best = head.t.detach(), torch.zeros(head.bad.shape, dtype=torch.bool)
+    own = t.gather(1, head.ids).masked_fill(head.ignored[head.active], -INFINITY)
+    best[head.active] = (own[:, :, None] >= t[:, None]).all(2).any(1)
     found = {"lse": head.lse, "mean_score": head.mean(), "log_squares": torch.logsumexp(2 * head.logp, 1)}
     return {**{"statistics." + name: head.placed(values).detach() for name, values in found.items()},
             "statistics.is_best": best.reshape(head.lead).double()}
-
-
-def t_of_targets(head):
-    own = head.t.detach().gather(1, head.ids).masked_fill(head.ignored[head.active], -INFINITY)
-    return own.amax(1) if own.numel() else own[:, 0]
 
 
 def best_and_rank(head, topk, rank):

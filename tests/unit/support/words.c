@@ -13,7 +13,8 @@
 
 /* The fields of flp_args, by their rows in args.h; of several pointers only the first two. */
 #define FIELD(name, kind) {#name, kind, offsetof(flp_args, name)},
-#define NUMBER(type, name) FIELD(name, _Generic((type)0, float: 'f', int64_t: 'l', size_t: 'l', flp_pass: 'i', default: 'p'))
+#define KIND(type) _Generic((type)0, float: 'f', int64_t: 'l', size_t: 'l', flp_pass: 'i', default: 'p')
+#define NUMBER(type, name) FIELD(name, KIND(type))
 #define ARRAY(type, name, ...) FIELD(name, 'p')
 #define MATRIX(type, name, ...) FIELD(name, 'p') FIELD(name##_stride, 'l')
 #define VECTOR(i) {"vector" #i, 'p', offsetof(flp_args, vectors) + (i) * sizeof(const float *)},

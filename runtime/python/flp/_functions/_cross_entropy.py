@@ -57,7 +57,8 @@ def cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor |
     grad_weight_accumulate, grad_scale
                      as in flp.policy_loss; not with reduction "none"
     keep, lora, mixed, statistics
-                     as in flp.linear_logprob; flp.Statistics is returned last. With keep all scores are those of the columns that a token lists
+                     as in flp.linear_logprob; flp.Statistics is returned last. With keep all scores are those of the
+                     columns that a token lists
 
     Returns a float32 scalar, or (...) with "none", differentiable once in hidden, weight, bias and the adapter. The
     gradients of a scalar are computed here, in three matrix products (frozen head: two), row chunk by row chunk within

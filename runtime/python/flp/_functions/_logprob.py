@@ -109,10 +109,10 @@ def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor 
     reference    True, with lora: return last the logprob without the adapter, (...), a value without a gradient
 
     Returns logprob of target's shape, float32 in nats, never above 0; or a tuple of it, the entropy (...) and the kept
-    mass, or top, the rank and statistics, or the reference, as asked for. Gradients reach hidden, weight, bias and the adapter as
-    they require them, once (no double backward). Rows whose target is outside [0, V) or whose temperature float32 does
-    not hold above 0 are NaN and counted, as are rows whose largest score over T is beyond 7.4e8: flp.check() reports
-    them. Asynchronous on the caller's current stream, with the caller's allocator.
+    mass, or top, the rank and statistics, or the reference, as asked for. Gradients reach hidden, weight, bias and the
+    adapter as they require them, once (no double backward). Rows whose target is outside [0, V) or whose temperature
+    float32 does not hold above 0 are NaN and counted, as are rows whose largest score over T is beyond 7.4e8:
+    flp.check() reports them. Asynchronous on the caller's current stream, with the caller's allocator.
     Which options go together, what each costs, torch.compile and torch.func: runtime/python/README.md.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes
     thread: safe

@@ -69,8 +69,8 @@ def score(hidden: Tensor, weight: Tensor, tokens: Tensor, *, cu_seqlens: Tensor 
 
     hidden          padded (B, T, D), or packed (N, D) with cu_seqlens: of all tokens, the last of a sequence included
     weight, bias    (V, D) and (V) or None; these, softcap, scale, budget, grad_weight_accumulate, save, tail,
-                    tail_report, topk, rank and statistics as for flp.linear_logprob. Where a gate keeps few rows of a frozen head, save=False is
-                    faster
+                    tail_report, topk, rank and statistics as for flp.linear_logprob. Where a gate keeps few rows of a
+                    frozen head, save=False is faster
     tokens          (B, T) or (N) int32 or int64: those that hidden is of; the shift by one happens here. The first
                     token of a sequence has nothing before it and is not scored
     cu_seqlens      (S+1) int32 or int64: where each sequence begins in packed tokens, 0 first; padding from the last

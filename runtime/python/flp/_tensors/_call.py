@@ -50,7 +50,8 @@ class Call:
         found = _together.check({
             "target": _together.several(target, hidden), "lora": lora, "keep": keep, "save": save, "tail": tail,
             "old_lse": old_lse, "tail_report": tail_report, "topk": topk, "rank": rank,
-            "statistics": statistics, "mixed": mixed, "chunk_rows": chunk_rows, "grad_weight_accumulate": grad_weight_accumulate, **asked})
+            "statistics": statistics, "mixed": mixed, "chunk_rows": chunk_rows,
+            "grad_weight_accumulate": grad_weight_accumulate, **asked})
         how = None if mixed is False else mixed_of(mixed)
         tensors = hidden, weight, bias, target, temperature, rows, old_lse
         if _transforms.in_force():
@@ -96,8 +97,7 @@ class Call:
     @property
     def is_plain(self):
         """Whether autograd's graph holds nothing but log-probabilities and entropies of a whole head."""
-        settings = self.settings
-        return not (settings.topk or settings.rank or settings.statistics or self.operands["list_offsets"] is not None or
+        return not (self.settings.gives_more or self.operands["list_offsets"] is not None or
                     self.operands["lora_a"] is not None)
 
     def detached(self, **others):
@@ -111,9 +111,8 @@ class Call:
         if len(results) == 1:
             return _of_shape(results[0], self.shape)
         values, settings = 2 if self.settings.entropy else 1, self.settings
-        is_more = settings.topk or settings.rank or settings.statistics
         shaped = tuple(_of_shape(result, self.lead if place == 1 and settings.entropy else self.shape)
-                       for place, result in enumerate(results[:values if is_more else None]))
+                       for place, result in enumerate(results[:values if settings.gives_more else None]))
         return shaped + _top.packed(results[values:], settings, self.lead)
 
 

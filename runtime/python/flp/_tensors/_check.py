@@ -54,6 +54,11 @@ class Settings:
         self.topk, self.rank, self.statistics = 0, False, False
         self.mixed, self.lora_scale = 0, 1.0
 
+    @property
+    def gives_more(self):
+        """Whether a forward pass gives best tokens, ranks or statistics, too."""
+        return bool(self.topk or self.rank or self.statistics)
+
 
 def check_real(field, value):
     """Refuses what is neither None, a number nor a symbol of one: the check of numbers while a graph is made."""

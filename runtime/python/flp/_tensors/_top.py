@@ -29,8 +29,8 @@ class Top(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """What the scores t of each row are as a whole, as statistics=True gives them; what is not computed has zeros, a bad
-    row NaN."""
+    """What the scores t of each row are as a whole, as statistics=True gives them; what is not computed has zeros, a
+    bad row NaN."""
 
     lse: Tensor          # (...) float32 in nats: log Σ exp t
     mean_score: Tensor   # (...) float32 in nats: the mean of t over all tokens, or those that a row lists
@@ -39,8 +39,8 @@ class Statistics(NamedTuple):
 
 
 class Outputs:
-    """Memory of what one forward pass over n rows gives: ids (n,K), logprobs (n,K), rest (n), rank (n), statistics (n,4);
-    None for what is not asked for. is_part: of a vocab shard, whose logprobs are scores t in nats, without a rest, whose
+    """Memory of what one forward pass over n rows gives: ids (n,K), logprobs (n,K), rest (n), rank (n), statistics
+    (n,4); None for what is not asked for. is_part: of a vocab shard, whose logprobs are scores t in nats, without a rest, whose
     rank counts what is above target_score (n), of targets that other shards have, and whose statistics are
     flp_args.partial_statistics."""
 
@@ -76,7 +76,7 @@ class Outputs:
 
 def asked_of(target, settings):
     """Outputs of a forward pass over these rows, or None."""
-    return Outputs(target, settings) if settings.topk or settings.rank or settings.statistics else None
+    return Outputs(target, settings) if settings.gives_more else None
 
 
 def settle(settings, topk, rank, statistics, vocab):
@@ -96,11 +96,12 @@ def is_asked(topk, rank, statistics):
 
 
 def packed(tensors, settings, lead):
-    """The tensors of Outputs as a call returns them -> (Top, rank, Statistics), of these what was asked for, in the shape
-    of target"""
+    """The tensors of Outputs as a call returns them -> (Top, rank, Statistics), of these what was asked for, in the
+    shape of target"""
     shaped = [values.reshape(lead + values.shape[1:]) for values in tensors]
-    of_statistics = (statistics_of(shaped.pop()),) if settings.statistics else ()
-    return ((Top(*shaped[:3]),) if settings.topk else ()) + (tuple(shaped[-1:]) if settings.rank else ()) + of_statistics
+    top = [Top(*(shaped.pop(0) for _ in Top._fields))] if settings.topk else []
+    rank = [shaped.pop(0)] if settings.rank else []
+    return (*top, *rank, *map(statistics_of, shaped))
 
 
 def statistics_of(values):
@@ -121,7 +122,8 @@ def above(counts, logprob):
 
 
 def statistics_merged(parts, stats):
-    """Those of all shards -> (N,4). parts: (R,N,5), partial_statistics of each and its maximum in log2 units; stats (N,4)"""
+    """Those of all shards -> (N,4). parts: (R,N,5), partial_statistics of each and its maximum in log2 units; stats
+    (N,4)"""
     total, squares, columns, best, m = parts.double().unbind(-1)
     whole, log_s = stats.double()[:, 0], stats.double()[:, 1]
     shift = torch.where(squares == 0, torch.zeros_like(m), m - whole)

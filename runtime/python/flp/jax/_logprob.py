@@ -58,7 +58,8 @@ class Statistics(NamedTuple):
 
 def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entropy=False, softcap=None, scale=1.0,
                    ignore_index=-100, budget=None, rows=None, keep=None, kept_mass=False, topk=0, rank=False,
-                   statistics=False, mixed=None, lora=None, reference=False, axis_name=None, vocab_total=None, **unsaid):
+                   statistics=False, mixed=None, lora=None, reference=False, axis_name=None, vocab_total=None,
+                   **unsaid):
     """Computes the log-probability of each target token under a language-model head, without the (N,V) scores.
 
     z = scale·(hidden weightᵀ + bias);  z ← softcap·tanh(z/softcap);  t = z / temperature

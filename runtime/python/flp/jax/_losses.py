@@ -147,8 +147,9 @@ def cross_entropy(hidden, weight, target, bias=None, *, label_smoothing=0.0, z_l
 
     The loss and its arguments are those of flp.cross_entropy, arrays in the place of tensors; keep, lora as of
     flp.jax.linear_logprob. Returns a float32 scalar, or (...) with reduction "none"; with return_z_loss and statistics
-    a tuple of it, the part that z_loss is, and flp.jax.Statistics, without a gradient. What is differentiated of a scalar costs three matrix products with
-    the loss (frozen head: two) when the loss is computed; with "none" three more in the backward pass.
+    a tuple of it, the part that z_loss is, and flp.jax.Statistics, without a gradient. What is differentiated of a
+    scalar costs three matrix products with the loss (frozen head: two) when the loss is computed; with "none" three
+    more in the backward pass.
     error:  as policy_loss
     thread: safe
     """

@@ -71,7 +71,7 @@ class Call:
     def top(self, ops):
         """Memory for the best tokens and ranks of all rows on this rank's shard; None where none are asked for."""
         settings = self.settings
-        if not (settings.topk or settings.rank or settings.statistics):
+        if not settings.gives_more:
             return None
         is_whole = settings.offset == 0 and settings.total == settings.valid
         return _top.Outputs(ops.target, settings, not is_whole)

@@ -115,8 +115,8 @@ def linear_logprob(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sh
     The other arguments are those of flp.linear_logprob; rows and temperature are of all N rows.
 
     Returns logprob (...) float32 in nats, in target's shape and the same on every rank; or a tuple of it, the entropy,
-    top, the rank and statistics, as asked for. Every rank is to form the same loss of them, and to require gradients of the same
-    operands; they are computed once (no double backward). That of hidden is sent only if hidden requires it.
+    top, the rank and statistics, as asked for. Every rank is to form the same loss of them, and to require gradients of
+    the same operands; they are computed once (no double backward). That of hidden is sent only if hidden requires it.
     source: arXiv:1909.08053, section 3
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes. What
             one rank refuses, all refuse where they gather sizes; elsewhere the others wait for it, for the group's
@@ -130,8 +130,8 @@ NAME, TRANSFORMS = "flp.parallel.linear_logprob", "torch.autograd"
 
 
 def of_shards(name, hidden, weight_shard, target, bias_shard, *, group, vocab_offset, vocab_valid, vocab_total, merge,
-              reduce_grad_hidden, reduce_dtype, sequence_parallel, gather, topk=0, rank=False, statistics=False, scores=0,
-              **options):
+              reduce_grad_hidden, reduce_dtype, sequence_parallel, gather, topk=0, rank=False, statistics=False,
+              scores=0, **options):
     """A call as linear_logprob has it -> the Call of this rank, and what autograd gives of it. scores: _call.Call's"""
     if merge not in _merge.METHODS:
         _check.refuse(ValueError, "merge", repr(merge), ", ".join(_merge.METHODS))
