@@ -466,8 +466,8 @@ typedef struct flp_args {
 
   /* spec.statistics, forward, combine and step: out (N,4) or NULL, 16-byte aligned: log Σ exp t and the mean of t in
      nats, log Σ p², and 1 where no column's score is above the target's (of several targets one's), else 0; bad rows
-     NaN, NaN, NaN, 0. Of a vocab shard's forward out (N,4), of combine in (shard_count,N,4), what combine makes them of:
-     Σ t and Σ 4^(t − maximum) in log2 units, the number of its columns, whether its best is the target */
+     NaN, NaN, NaN, 0. Of a vocab shard's forward out (N,4), of combine in (shard_count,N,4), what combine makes them
+     of: Σ t and Σ 4^(t − maximum) in log2 units, the number of its columns, whether its best is the target */
   float *statistics;
   float *partial_statistics;
 } flp_args;

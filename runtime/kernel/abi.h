@@ -1159,11 +1159,11 @@ enum flp_part {
 
 /* ---- statistics of a row (spec.statistics; templates/common/statistics.lua) ----
  *
- * Part statistics of forward: of each unit of its partials Σ 4^(t-m) and Σ y, t = scale·y, as [unit][2][capacity]. */
+ * Part statistics of forward: of each unit of its partials Σ 4^(t-m) and Σ y, t = scale·y: [unit][2][capacity]. */
 #define FLP_STATISTICS_PARAMS(P) P(region, statistics_part)
 
-/* module statistics: entry statistics, one warp a row of [row_begin, row_end): `out` of active rows and of the others, or
- * of a shard partial_statistics (flp.h), where that is given. */
+/* module statistics: entry statistics, one warp a row of [row_begin, row_end): `out` of active rows and of the others,
+ * or of a shard partial_statistics (flp.h), where that is given. */
 #define FLP_PARAMS_statistics(P)                                           \
   P(region, part) P(region, statistics_part) P(i64, capacity) P(i32, parts) \
   P(region, index) P(region, count) P(region, row_class) P(region, scale)  \

@@ -4,11 +4,14 @@ import types
 
 import pytest
 import torch
-from flp_reference import doubles, problem, reference
+from flp_reference import doubles, exact, problem, reference
 from parity import DTYPES, both, compare, of_trl, with_gradients
 
 trl_utils = of_trl("trl.trainer.utils")
 GRPOTrainer = of_trl("trl.trainer.grpo_trainer").GRPOTrainer
+# What TRL gives, in its order, and its name in flp_exact.py.
+OUTPUTS = {"log_probs": "logprob", "entropy": "entropy", "log_sum_sq_probs": "statistics.log_squares",
+           "mean_logits": "statistics.mean_score", "is_top1": "statistics.is_best"}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -16,10 +19,13 @@ GRPOTrainer = of_trl("trl.trainer.grpo_trainer").GRPOTrainer
     {},
     {"temperature": 0.7, "outputs": ("log_probs", "entropy")},
     {"temperature": 1.2, "bias": True, "softcap": 8.0, "scale": 0.5, "outputs": ("log_probs", "entropy")},
+    {"temperature": 1.2, "bias": True, "softcap": 8.0, "scale": 0.5, "outputs": tuple(OUTPUTS)},
+    {"outputs": ("log_probs", "is_top1")},
 ])
 def test_fused_head(dtype, options):
     options = {"temperature": 1.0, "bias": False, "softcap": None, "scale": 1.0, "outputs": ("log_probs",), **options}
     hidden, weight, target, bias = problem(n=37, vocab=1000, dtype=dtype, bias=options["bias"])
+    clear_best(hidden, weight, target, bias)
     inputs = [tensor.requires_grad_() for tensor in (hidden, weight, bias) if tensor is not None]
 
     def call():
@@ -29,10 +35,20 @@ def test_fused_head(dtype, options):
         return with_gradients([result for result in results if result is not None], inputs)
 
     doubled = doubles(*inputs)
-    want = reference(doubled[0], doubled[1], target, doubled[2] if options["bias"] else None, options["temperature"],
-                     options["softcap"], options["scale"])
+    found = exact(doubled[0], doubled[1], target, doubled[2] if options["bias"] else None, options["temperature"],
+                  options["softcap"], options["scale"], statistics=True)
+    want = [found[name] for asked, name in OUTPUTS.items() if asked in options["outputs"]]
     own, ours = both("trl", call)
-    compare(own, ours, with_gradients(want[:len(options["outputs"])], doubled), dtype)
+    compare(own, ours, with_gradients(want, doubled), dtype)
+
+
+def clear_best(hidden, weight, target, bias):
+    """Makes the best token, where it is so whatever rounds, the target of every other row."""
+    t = hidden.double() @ weight.double().t() + (0 if bias is None else bias.double())
+    best, ids = t.topk(2)
+    chosen = (best[:, 0] - best[:, 1] > 0.25) & (torch.arange(len(t), device=t.device) % 2 == 0)
+    assert chosen.any()
+    target[chosen] = ids[chosen, 0]
 
 
 def test_fused_head_of_float32_beside_bfloat16():
@@ -96,14 +112,3 @@ def test_selective_log_softmax(dtype, form, device):
     own, ours = both("trl", call)
     compare(own, ours, with_gradients([chosen if mask is None else chosen * mask], doubled), dtype,
             rounded=device == "cpu" or form == "several")
-
-
-def test_other_outputs_are_the_hosts(left_to_host):
-    hidden, weight, target, _ = problem(n=5)
-
-    def call():
-        return trl_utils._ChunkedLogProbFunction.apply(hidden, weight, None, target, 1.0, 256)
-
-    own, ours = both("trl", call)
-    assert all(torch.equal(a, b) for a, b in zip(own, ours))
-    assert len(left_to_host) == 1 and "is_top1, log_sum_sq_probs, mean_logits is asked for" in left_to_host.pop()

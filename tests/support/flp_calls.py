@@ -176,5 +176,5 @@ BY_SHARDS = {"hidden", "weight", "weight_shard", "target", "bias", "partials", "
              "saved", "vocab_offset", "vocab_valid", "vocab_total"}
 # What computes no numbers of a row.
 OTHERS = {"Lora", "PlanInfo", "Scores", "Statistics", "Top", "adapters", "check", "clear_plans", "errors", "explain",
-          "install", "installed", "library_path", "losses", "memory", "parallel", "phase", "plan_info", "prefix", "set_log",
-          "sources_id", "uninstall", "version", "losses.DIVERGENCES", "losses.KL", "losses.PREFERENCES", "losses.RULES"}
+          "install", "installed", "library_path", "losses", "memory", "parallel", "phase", "plan_info", "prefix",
+          "set_log", "sources_id", "uninstall", "version", "losses.DIVERGENCES", "losses.KL", "losses.PREFERENCES", "losses.RULES"}

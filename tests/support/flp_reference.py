@@ -24,12 +24,18 @@ def problem(n=13, vocab=331, depth=64, dtype=torch.float32, bias=False, seed=0, 
     return tuple(None if tensor is None else tensor.to(DEVICE) for tensor in made)
 
 
-def reference(hidden, weight, target, bias=None, temperature=1.0, softcap=None, scale=1.0, **options):
-    """logprob and entropy of flp_exact.py, differentiable, on the device of hidden. Inactive rows give 0."""
+def exact(hidden, weight, target, bias=None, temperature=1.0, softcap=None, scale=1.0, **options):
+    """What flp_exact.py finds, the entropy too, differentiable, on the device of hidden. Inactive rows give 0."""
     given = {"hidden": hidden.double(), "weight": weight.double(), "target": target, "bias": bias,
              "temperature": temperature, "softcap": softcap, "scale": scale, **options}
     found = flp_exact.linear_logprob(entropy=True, **{name: on_cpu(value) for name, value in given.items()})
-    return found["logprob"].to(hidden.device), found["entropy"].to(hidden.device)
+    return {name: value.to(hidden.device) for name, value in found.items() if isinstance(value, torch.Tensor)}
+
+
+def reference(*given, **options):
+    """logprob and entropy of exact."""
+    found = exact(*given, **options)
+    return found["logprob"], found["entropy"]
 
 
 def on_cpu(value):

@@ -13,7 +13,7 @@ import types
 import flp_hosts
 import pytest
 import torch
-from flp_reference import DEVICE, doubles, problem, reference, relative
+from flp_reference import DEVICE, doubles, exact, problem, reference, relative
 
 import flp
 from flp import adapters
@@ -223,7 +223,10 @@ def test_trl_fused_head(hosts):
     assert others == [None] * 3
     gradients_agree((logprob, entropy), wanted, inputs, doubled)
     assert head.apply(hidden, weight, bias, target, 1.0, 64, outputs=("log_probs",))[1:] == (None,) * 4
-    assert head.apply(hidden, weight, bias, target, 1.0, 64) == "host"
+    logprob, entropy, squares, mean, best = head.apply(hidden, weight, bias, target, 1.0, 64)
+    found = exact(*doubled[:2], target, doubled[2], statistics=True)
+    agrees(squares, found["statistics.log_squares"]), agrees(mean, found["statistics.mean_score"])
+    assert torch.equal(best.double(), found["statistics.is_best"])
     nothing = head.apply(hidden[:0], weight, bias, target[:0], 1.0, 64, outputs=("log_probs", "entropy"))
     (gradient,) = torch.autograd.grad(nothing[0].sum() + nothing[1].sum(), weight)
     assert nothing[0].shape == (0,) and not gradient.any()

@@ -225,6 +225,7 @@ static const check_oddity catalog[] = {
     {.name = "top-small-shards", .shards = 3, .vocab = 50}, /* of fewer columns than are asked for */
     {.name = "top-N=1", .n = 1, .topk = 7},
     {.name = "top-V=2", .vocab = 2, .topk = 2},
+    {.name = "statistics"},
     {.name = "mixed", .chunk_vocab = 700},
     {.name = "mixed-peaked", .fill = CHECK_FILL_PEAKED, .chunk_vocab = 700},
     {.name = "mixed-masked", MASKED, .int32_targets = 1},
@@ -313,6 +314,16 @@ static const char *const topped[] = {
     "top-softcap", "top-scale", "top-strides", "top-align-8", "top-align-2", "top-small-shards", "top-N=0",
     "top-N=1", "top-V=2"};
 
+/* What scores are as a whole. */
+static const char *const statistics[] = {
+    "statistics", "statistics-equal", "statistics-exact", "statistics-nan", "statistics-masked",
+    "statistics-shards", "statistics-shifted", "statistics-one-hot", "statistics-negative",
+    "statistics-peaked", "statistics-unlikely", "statistics-steep", "statistics-holes",
+    "statistics-all-holes", "statistics-last-tile", "statistics-T=1e-3", "statistics-T=1e3",
+    "statistics-T-rows", "statistics-T-beyond", "statistics-bad", "statistics-row-list",
+    "statistics-masked-all", "statistics-softcap", "statistics-scale", "statistics-strides",
+    "statistics-align-2", "statistics-N=0", "statistics-N=1", "statistics-V=2"};
+
 /* Operands of two dtypes. A weight in slices has no modes beside score and recompute-vocab. */
 static const char *const mixed[] = {
     "mixed", "mixed-shifted", "mixed-negative", "mixed-peaked", "mixed-one-hot", "mixed-holes", "mixed-nan",
@@ -341,6 +352,7 @@ const check_oddity_table check_odd_targeted = TABLE(targeted, "exact");
 const check_oddity_table check_odd_distilled = TABLE(distilled, "distill-peaked");
 const check_oddity_table check_odd_tailed = TABLE(tailed, NULL);
 const check_oddity_table check_odd_topped = TABLE(topped, "top-all");
+const check_oddity_table check_odd_statistics = TABLE(statistics, NULL);
 const check_oddity_table check_odd_mixed = TABLE(mixed, NULL);
 const check_oddity_table check_odd_adapted = TABLE(adapted, "lora-equal");
 

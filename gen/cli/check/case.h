@@ -170,7 +170,8 @@ typedef struct check_oddity_table {
 
 /* Later ones stand apart: data and losses of a case depend on its place. */
 extern const check_oddity_table check_odd_first, check_odd_later, check_odd_columns, check_odd_listed,
-    check_odd_targeted, check_odd_distilled, check_odd_tailed, check_odd_topped, check_odd_mixed, check_odd_adapted;
+    check_odd_targeted, check_odd_distilled, check_odd_tailed, check_odd_topped, check_odd_statistics, check_odd_mixed,
+    check_odd_adapted;
 check_oddity check_odd_at(const check_oddity_table *table, size_t i);
 /* table: its name, which says what the row's name means where it means several things */
 check_oddity check_odd_named(const char *table, const char *name);

@@ -244,6 +244,15 @@ static void set_top_row(check_list *list, const check_oddity *o, size_t i, check
   set_top(c, o->topk);
 }
 
+/* ---- statistics ---- */
+
+static void set_statistics_row(check_list *list, const check_oddity *o, size_t i, check_case *c) {
+  (void)list;
+  c->spec.grads = o->grads;
+  if (i % 2) c->spec.entropy = FLP_ENTROPY_NONE;
+  c->spec.statistics = 1;
+}
+
 /* ---- operands of two dtypes ---- */
 
 /* An fp32 weight, then an fp32 hidden, rounded and split, over patterns in turn. */
@@ -489,7 +498,7 @@ static void add_given(check_list *list, const check_case *given) {
                                      [GIVEN_TAIL] = spec->tail > 0,
                                      [GIVEN_TARGETS] = spec->targets > 1,
                                      [GIVEN_TEACHER] = spec->targets > 1 && spec->loss,
-                                     [GIVEN_TOP] = spec->topk || spec->rank,
+                                     [GIVEN_TOP] = spec->topk || spec->rank || spec->statistics,
                                      [GIVEN_LOSS] = spec->loss != NULL,
                                      [GIVEN_LORA] = spec->lora_rank};
   for (int kind = 0; kind < GIVEN_KINDS; kind++) {
@@ -525,6 +534,7 @@ static void add_sets(check_list *list, int all) {
   for (int d = 0; d < count; d++) add_adapted(list, dtypes[d]);
   for (int d = 0; d < count; d++) add_rows(list, &check_odd_distilled, dtypes[d], set_targeted_row);
   for (int d = 0; d < count; d++) add_pairs(list, dtypes[d], all ? 5 : 1);
+  for (int d = 0; d < count; d++) add_rows(list, &check_odd_statistics, dtypes[d], set_statistics_row);
 }
 
 static void add_quick(check_list *list) {

@@ -128,7 +128,8 @@ static flp_status check_unused(const check_args *args) {
                                       [CHECK_SET_SELECT] = "--op select",
                                       [CHECK_SET_SCALE] = "--op scale",
                                       [CHECK_SET_GIVEN] = "a shape"};
-  static const char *const of_sets[] = {"op", "dtype", "tune", "tail", "targets", "topk", "rank", "lora-rank", NULL};
+  static const char *const of_sets[] = {"op",   "dtype", "tune",       "tail",      "targets",
+                                        "topk", "rank",  "statistics", "lora-rank", NULL};
   static const char *const of_op[] = {"op", "dtype", NULL};
   const char *unused = NULL;
   char name[CLI_TEXT_BYTES];

@@ -98,13 +98,18 @@ static int is_lacking(const check_case *c, flp_rung rung, flp_status status) {
 
 /* ---- cases ---- */
 
+static int has_top(const flp_spec *spec) {
+  return spec->topk || spec->rank;
+}
+
 static flp_status check_case_on(check_session *session, check_problem *problem, const check_truth *truth,
                                 flp_rung rung) {
   const check_case *c = &problem->c;
   check_how how = session->how;
   how.options.rung = rung;
   call_result result = {0}, plain = {0};
-  int has_plain = flp_mode_keeps(c->mode) || problem->loss || c->spec.topk || c->spec.rank || c->lora != CHECK_LORA_ON;
+  int has_plain = flp_mode_keeps(c->mode) || problem->loss || has_top(&c->spec) || c->spec.statistics ||
+                  c->lora != CHECK_LORA_ON;
   flp_status status = check_run(problem, &how, &result);
   int is_left_out = is_lacking(c, rung, status);
   if (status == FLP_OK) check_problem_follow(problem, &result);
@@ -152,15 +157,12 @@ static int is_wanted_mode(const check_args *args, flp_mode mode) {
   return !args->given.mode || args->given.mode == mode;
 }
 
-static int has_top(const flp_spec *spec) {
-  return spec->topk || spec->rank;
-}
-
-/* Beside --targets, --lora-rank, --topk and --rank those with these alone. */
+/* Beside --targets, --lora-rank, --topk, --rank and --statistics those with these alone. */
 static int is_wanted_case(const check_args *args, const check_case *c) {
   const flp_spec *given = &args->given.spec, *spec = &c->spec;
   return is_wanted(args, spec->dtype) && is_wanted_mode(args, c->mode) && (given->targets <= 1 || spec->targets > 1) &&
-         (!given->lora_rank || spec->lora_rank) && (!has_top(given) || has_top(spec));
+         (!given->lora_rank || spec->lora_rank) && (!has_top(given) || has_top(spec)) &&
+         (!given->statistics || spec->statistics);
 }
 
 static void keep_wanted(const check_args *args, check_list *list) {

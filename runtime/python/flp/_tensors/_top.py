@@ -40,9 +40,9 @@ class Statistics(NamedTuple):
 
 class Outputs:
     """Memory of what one forward pass over n rows gives: ids (n,K), logprobs (n,K), rest (n), rank (n), statistics
-    (n,4); None for what is not asked for. is_part: of a vocab shard, whose logprobs are scores t in nats, without a rest, whose
-    rank counts what is above target_score (n), of targets that other shards have, and whose statistics are
-    flp_args.partial_statistics."""
+    (n,4); None for what is not asked for. is_part: of a vocab shard, whose logprobs are scores t in nats, without a
+    rest, whose rank counts what is above target_score (n), of targets that other shards have, and whose statistics
+    are flp_args.partial_statistics."""
 
     __slots__ = ("ids", "logprobs", "rest", "rank", "statistics", "is_part", "target_score")
 

@@ -1,4 +1,4 @@
-"""TRL: the fused head that GRPO, RLOO and every reference model score with, and selective_log_softmax."""
+"""TRL: the fused head that every trainer and reference model scores with, and selective_log_softmax."""
 import torch
 
 from .._functions._logprob import linear_logprob
@@ -6,26 +6,27 @@ from .._functions._select import NEVER, selective_log_softmax
 from . import _call
 from ._seam import Host, Seam
 
-COMPUTED = {"log_probs", "entropy"}
-ALL_OUTPUTS = ("entropy", "log_sum_sq_probs", "mean_logits", "is_top1")
+# What TRL asks for beside log-probabilities and entropies, in its order: fields of flp.Statistics.
+STATISTICS = {"log_sum_sq_probs": "log_squares", "mean_logits": "mean_score", "is_top1": "is_best"}
 
 
 def fused_head(hidden, weight, bias, targets, temperature, chunk_size, final_logit_softcapping=None, logit_scale=1.0,
-               outputs=ALL_OUTPUTS):
+               outputs=("entropy", *STATISTICS)):
     """ChunkedLogProbFunction.apply: hidden (N, D), weight (V, D), targets (N) -> five outputs (N) or None.
 
-    The host rounds weight and bias to hidden's dtype, as for float32 masters beside a bfloat16 trunk.
+    The host rounds weight and bias to hidden's dtype, as for float32 masters beside a bfloat16 trunk. is_top1 counts a
+    target that shares the highest score with an earlier token, which the host does not.
     """
     mixed = _call.rounded(hidden, weight, bias)
     _call.take(hidden, weight, bias, mixed)
-    others = sorted(set(outputs) - COMPUTED)
-    if others:
-        raise _call.Refused("%s is asked for" % ", ".join(others))
+    asked = [name for name in STATISTICS if name in outputs]
     wants_entropy = "entropy" in outputs
     results = linear_logprob(hidden, weight, targets, bias, temperature=temperature, entropy=wants_entropy,
-                             softcap=final_logit_softcapping, scale=logit_scale, ignore_index=NEVER, mixed=mixed)
-    logprob, entropy = results if wants_entropy else (results, None)
-    return logprob, entropy, None, None, None
+                             softcap=final_logit_softcapping, scale=logit_scale, ignore_index=NEVER, mixed=mixed,
+                             statistics=bool(asked))
+    logprob, *more = results if wants_entropy or asked else (results,)
+    entropy = more.pop(0) if wants_entropy else None
+    return logprob, entropy, *(getattr(more[0], STATISTICS[name]) if name in asked else None for name in STATISTICS)
 
 
 def selective(host):
