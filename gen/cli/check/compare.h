@@ -60,9 +60,6 @@ flp_status check_compare_gradients(const compare_state *s);
  * for another at the end. error: MEMORY */
 flp_status check_compare_top(const compare_state *s);
 
-/* statistics.c: what scores are as a whole. error: MEMORY */
-flp_status check_compare_statistics(const compare_state *s);
-
 /* Bit identity of one output of two results. */
 check_metric check_result_bits(const check_problem *problem, flp_array_id id, const call_result *a,
                                const call_result *b);

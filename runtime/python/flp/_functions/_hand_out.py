@@ -33,7 +33,7 @@ def loss_of(call, loss, scale, name):
         value = made.loss.sum() / (1.0 if scale is None else scale)
     if is_later:
         again = copy.copy(settings)
-        again.old_lse, again.topk, again.rank = None, 0, False
+        again.old_lse, again.topk, again.rank, again.statistics = None, 0, False, False
         step = functools.partial(_gradients_of_step, again, grads, loss.program, loss.parameters)
         value = HandOut.apply(*leaves, value, step, scale, name, *map(call.operands.get, FIXED), *loss.tensors())
     elif grads:

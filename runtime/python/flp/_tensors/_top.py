@@ -101,7 +101,8 @@ def packed(tensors, settings, lead):
     shaped = [values.reshape(lead + values.shape[1:]) for values in tensors]
     top = [Top(*(shaped.pop(0) for _ in Top._fields))] if settings.topk else []
     rank = [shaped.pop(0)] if settings.rank else []
-    return (*top, *rank, *map(statistics_of, shaped))
+    statistics = [statistics_of(shaped.pop(0))] if settings.statistics else []
+    return (*top, *rank, *statistics)
 
 
 def statistics_of(values):
