@@ -167,6 +167,27 @@ def model_without_balance(model):
     return model
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_sft_logs_what_it_does_without(smoothing, tmp_path, device):
+    model = model_of(device, num_local_experts=4, num_experts_per_tok=2, output_router_logits=True,
+                     router_aux_loss_coef=0.0 if smoothing else 0.5)  # which TRL does not add to a smoothed loss
+    rows, logged = rows_of(), []
+    for row in rows:  # of the last five labels the best tokens
+        best = model(input_ids=torch.tensor([row["input_ids"]], device=device)).logits.argmax(-1)[0]
+        row["labels"][-5:] = best[-6:-1].tolist()
+    for head in (contextlib.nullcontext, flp.CrossEntropyHead):
+        trainer = sft_trainer(copy.deepcopy(model), tmp_path, device, rows, label_smoothing_factor=smoothing)
+        with head(trainer):
+            trainer.train()
+            trainer.evaluate()
+        logged.append({name: value for step in trainer.state.log_history for name, value in step.items()
+                       if not name.endswith(("runtime", "per_second"))})
+    own, ours = logged
+    assert own.keys() == ours.keys() >= {"entropy", "mean_token_accuracy", "num_tokens", "eval_entropy"}
+    assert 0 < own["mean_token_accuracy"] < 1
+    assert ours == pytest.approx(own, rel=1e-4)
+
+
 @trainers
 def test_evaluation(kind, tmp_path, device):
     """The loss alone comes of the head; what asks for scores is the trainer's own, and the head is there again."""

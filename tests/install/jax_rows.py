@@ -46,7 +46,8 @@ def outputs_of(given, function="linear_logprob"):
     if function == "policy_loss":
         return {"loss": made[0], **{BEST.get(name, "metric " + name): value for name, value in made[1].items()}}
     if function == "cross_entropy":
-        names = "loss", *(("z_loss",) if given.get("return_z_loss") else ()), "statistics"
+        options = {"z_loss": "return_z_loss", "entropy": "entropy", "statistics": "statistics"}
+        names = ["loss", *(name for name, option in options.items() if given.get(option))]
         return opened(dict(zip(names, made if isinstance(made, tuple) else (made,))))
     options = "entropy", "topk", "rank", "statistics", "kept_mass", "reference"
     names = ["logprob", *(name for name in options if given.get(name))]

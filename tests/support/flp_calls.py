@@ -37,7 +37,7 @@ def parallel(**given):
 
 def losses_of(function, given):
     result = function(**given)
-    names = ["loss", *(name for name, option in (("z_loss", "return_z_loss"), ("statistics", "statistics"))
+    names = ["loss", *(name for name, option in (("z_loss", "return_z_loss"), ("entropy",) * 2, ("statistics",) * 2)
                        if given.get(option))]
     return opened(dict(zip(names, result if isinstance(result, tuple) else (result,))))
 

@@ -130,6 +130,9 @@ LOSSES = [
     case("cross_entropy", grad_scale=0.25, **BUFFER), case("cross_entropy", "nan row", z_loss=1e-3, **BUFFER),
     *[case("cross_entropy", reduction=reduction, statistics=True, return_z_loss=True, **options)
       for reduction in ("mean", "none") for options in (BIAS, {**SMOOTHED, **BF16}, {"keep": "@keep"})],
+    *[case("cross_entropy", reduction=reduction, entropy=True, statistics=True, row_weight="@row_weight", **options)
+      for reduction in ("mean", "none") for options in (BIAS, {**SMOOTHED, **BF16}, {"keep": "@keep"})],
+    *edged("cross_entropy", ["nan row", "bad ids", "weight 0"], entropy=True, row_weight="@row_weight", **SMOOTHED),
     case("cross_entropy", few=0), case("cross_entropy", few=1), case("cross_entropy", few=0, **BUFFER),
     *[case("cross_entropy", reduction=reduction, row_weight="@row_weight", keep="@keep", **smoothed, **options)
       for reduction in ("sum", "none") for smoothed in ({}, SMOOTHED) for options in FEW_HEADS],

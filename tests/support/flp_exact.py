@@ -177,7 +177,7 @@ def parallel(weight_shard, bias_shard=None, **given):
 # ---- cross entropy ----
 
 def cross_entropy(target, label_smoothing=0.0, z_loss=0.0, reduction="mean", row_weight=None, total=None, return_z_loss=False,
-                  ignore_index=-100, statistics=False, **given):
+                  ignore_index=-100, entropy=False, statistics=False, **given):
     counted = (target != ignore_index).flatten()
     weights = counted.double() if row_weight is None else row_weight.double().flatten() * counted
     if reduction == "mean":
@@ -193,8 +193,10 @@ def cross_entropy(target, label_smoothing=0.0, z_loss=0.0, reduction="mean", row
     found = {"loss": each, "z_loss": z.double()} if return_z_loss else {"loss": each}
     if reduction != "none":
         found = {name: value.sum() for name, value in found.items()}
-    every = statistics_of(Head(target=target, ignore_index=ignore_index, **given)) if statistics else {}
-    return {"bad": head.counted, **found, **every}
+    whole = Head(target=target, ignore_index=ignore_index, **given)  # weights of 0 count
+    if entropy:
+        found["entropy"] = whole.entropy().detach()
+    return {"bad": head.counted, **found, **(statistics_of(whole) if statistics else {})}
 
 
 def parallel_cross_entropy(weight_shard, bias_shard=None, **given):

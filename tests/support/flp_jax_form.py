@@ -70,7 +70,8 @@ def as_computed(row, result, form=""):
     parts = {part: {name.removeprefix(form + part): torch.from_numpy(value) for name, value in result.items()
                     if name.startswith(form + part)} for part in ("output.", "gradient.")}
     gradients = {name: parts["gradient."].get(name) for name in problem.leaves}
-    differentiable = {"logprob", "loss", *(["entropy"] if row.options.get("entropy") is True else [])}
+    of_entropy = row.function == "linear_logprob" and row.options.get("entropy") is True
+    differentiable = {"logprob", "loss", *(["entropy"] if of_entropy else [])}
     for name, value in parts["output."].items():  # jax_rows.py finds out whether others have a gradient too
         if parts["gradient."] and name in differentiable:
             value.requires_grad_()

@@ -95,10 +95,12 @@ class Trainer:
 
 
 class SFTTrainer(Trainer):
+    """Of its model's fused head."""
+
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-        self.accuracy = (outputs.logits[:, :-1].argmax(-1) == inputs["labels"][:, 1:]).float().mean()
-        return (loss, outputs) if return_outputs else loss
+        outputs = model(**inputs, fused_lm_head=True)
+        SFTTrainer.seen.append(outputs)
+        return -outputs.log_probs.sum() / num_items_in_batch
 
 
 SFTTrainer.__module__ = "trl.trainer.sft_trainer"
@@ -114,9 +116,16 @@ def test_trainers_accumulate_by_tokens(kind):
     F.cross_entropy(torch.cat(logits), torch.cat([labels[:, 1:].flatten() for labels in batches])).backward()
     wanted = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
     model.zero_grad()
-    trainer = kind(model)
+    trainer, SFTTrainer.seen = kind(model), []
     with flp.CrossEntropyHead(trainer):
         trainer.train(batches)
+    for labels, scores, seen in zip(batches, logits, SFTTrainer.seen):
+        shape, mask = labels.shape, F.pad(labels[:, 1:], (0, 1), value=-100) != -100
+        best = F.pad(scores.argmax(-1).view(shape[0], -1) == labels[:, 1:], (0, 1)) & mask
+        entropy = F.pad(torch.distributions.Categorical(logits=scores).entropy().view(shape[0], -1), (0, 1)) * mask
+        assert torch.equal(seen.label_mask, mask) and torch.equal(seen.is_top1, best)
+        torch.testing.assert_close(seen.entropy, entropy)
+    assert len(SFTTrainer.seen) == len(batches) * (kind is SFTTrainer)
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.grad, wanted[name], atol=1e-6, rtol=1e-5)
     assert vars(trainer) == {"model": model, "model_accepts_loss_kwargs": False}

@@ -31,7 +31,7 @@ def cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor |
                   ignore_index: int = -100, budget: int | str | None = None,
                   grad_weight_accumulate: Tensor | None = None, grad_scale: float | Tensor = 1.0,
                   keep: tuple[Tensor, Tensor] | None = None, lora: _lora.Lora | None = None,
-                  mixed: Literal["round", "split"] | None = None,
+                  mixed: Literal["round", "split"] | None = None, entropy: bool = False,
                   statistics: bool = False) -> Any:
     """Computes cross entropy and its gradients from hidden states, without the (N,V) scores.
 
@@ -56,9 +56,9 @@ def cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor |
     return_z_loss    True: returns (loss, the part that z_loss is of it), the latter without a gradient
     grad_weight_accumulate, grad_scale
                      as in flp.policy_loss; not with reduction "none"
-    keep, lora, mixed, statistics
-                     as in flp.linear_logprob; flp.Statistics is returned last. With keep all scores are those of the
-                     columns that a token lists
+    keep, lora, mixed as in flp.linear_logprob. With keep all scores are those of the columns that a token lists
+    entropy, statistics
+                     True: the entropies (...) and flp.Statistics are returned behind these, without a gradient
 
     Returns a float32 scalar, or (...) with "none", differentiable once in hidden, weight, bias and the adapter. The
     gradients of a scalar are computed here, in three matrix products (frozen head: two), row chunk by row chunk within
@@ -74,7 +74,7 @@ def cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor |
                 instead="torch.autograd, or under torch.func.grad flp.linear_logprob, whose negative mean is plain "
                 "cross entropy", others={"row_weight": row_weight}, temperature=temperature, softcap=softcap,
                 scale=scale, ignore_index=ignore_index, budget=budget, grad_weight_accumulate=grad_weight_accumulate,
-                keep=keep, lora=lora, mixed=mixed, statistics=statistics)
+                keep=keep, lora=lora, mixed=mixed, entropy=entropy, statistics=statistics)
     call.settings.detached = True
     wishes = _rules.smoothed_of(label_smoothing, z_loss, reduction)
     if reduction == "none" and grad_weight_accumulate is not None:
@@ -82,18 +82,24 @@ def cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor |
     counted = (target != call.settings.ignore_index).reshape(-1).float()
     given = _check.row_values_of("row_weight", row_weight, call.lead, counted.device, "hidden's rows")
     weights = _rules.reduced_weights(losses.TORCH, counted, given, total, reduction)
-    value, z, *top = _dispatch(call, wishes, weights, _policy._scale_of(grad_scale, call.settings))
+    value, z, *more = _dispatch(call, wishes, weights, _policy._scale_of(grad_scale, call.settings))
     if reduction == "none":
         value, z = value.reshape(call.lead), z.reshape(call.lead)
-    results = (value, *((z,) if return_z_loss else ()), *_top.packed(top, call.settings, call.lead))
+    entropies = (more.pop(0).reshape(call.lead),) if call.settings.entropy else ()
+    results = (value, *((z,) if return_z_loss else ()), *entropies, *_top.packed(more, call.settings, call.lead))
     return results if len(results) > 1 else value
 
 
+def _more_of(made):
+    """What a Step gives beside losses: the entropies, the tensors of _top.Outputs."""
+    return (*(() if made.entropy is None else (made.entropy,)), *made.top.tensors())
+
+
 def _stepped(ops, settings, wishes, grads, weights):
-    """A step -> (losses of rows, their z-losses, the tensors of _top.Outputs), gradients."""
+    """A step -> (losses of rows, their z-losses, what there is more), gradients."""
     with torch.no_grad():
         made = _run.step(ops, _run.settings_of_step(ops, settings, grads), grads, _loss_of(wishes, weights))
-        return (made.loss, _rules.z_losses(made, wishes, weights), *made.top.tensors()), made.gradients
+        return (made.loss, _rules.z_losses(made, wishes, weights), *_more_of(made)), made.gradients
 
 
 def _loss_of(wishes, weights):
@@ -108,7 +114,7 @@ def _dispatch(call, wishes, weights, grad_scale):
     scale = 1.0 if grad_scale is None else grad_scale
     weights = weights * scale
     value, made = _hand_out.loss_of(call, _loss_of(wishes, weights), grad_scale, "flp.cross_entropy")
-    return (value, _rules.z_losses(made, wishes, weights).sum() / scale, *made.top.tensors())
+    return (value, _rules.z_losses(made, wishes, weights).sum() / scale, *_more_of(made))
 
 
 class Rows(torch.autograd.Function):

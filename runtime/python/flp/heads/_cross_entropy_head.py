@@ -34,7 +34,8 @@ class CrossEntropyHead(_head.LogprobHead):
 
     model            as for flp.logprob_head; or a trainer, that is an object with a model and compute_loss: it is then told
                      that its model takes num_items_in_batch, and the compute_loss of TRL's SFTTrainer, which has a fused
-                     head of its own and metrics of it (token accuracy, entropy), gives way to that of transformers
+                     head of its own, gives way to that of transformers; it logs what it does without (token accuracy,
+                     entropy, num_tokens)
     label_smoothing, z_loss, budget, ignore_index
                      as for flp.cross_entropy; label_smoothing of a trainer is its label_smoothing_factor, if it has one
     verify           as for flp.logprob_head
@@ -101,11 +102,15 @@ class CrossEntropyHead(_head.LogprobHead):
         if lora is not None:
             _head_checks.refuse("head", "with an adapter, which flp.cross_entropy does not take",
                                 "a head outside of the adapter, or the adapter merged")
-        return self._loss(hidden, weight, targets, bias, total=self._total), None
+        if not self._changes.logs:
+            return self._loss(hidden, weight, targets, bias, total=self._total), None
+        loss, *seen = self._loss(hidden, weight, targets, bias, total=self._total, entropy=True, statistics=True)
+        self._changes.saw(targets != self.ignore_index, *seen)
+        return loss, None
 
     def _result(self, call, output):
         loss = call.results[0]
-        if self._changes.adds_aux:
+        if not self._changes.logs:
             loss = _with_aux(loss, self.model, output)
         if dataclasses.is_dataclass(output) and hasattr(output, "loss"):
             return dataclasses.replace(output, loss=loss, logits=None)

@@ -7,6 +7,7 @@ entropy of its model (a function of the user's, DFT, a preference) is refused, n
 from __future__ import annotations
 
 import functools
+import types
 from typing import Any
 
 import torch
@@ -86,8 +87,18 @@ class Changes:
 
     def __init__(self, trainer: Any) -> None:
         self.trainer, self.paused = trainer, False
-        self.adds_aux = trainer is None or _owner_in_trl(trainer) is None
+        self._sft = None if trainer is None else _owner_in_trl(trainer)
         self._before: dict[str, Any] = {}
+        self._seen: Any = None
+
+    @property
+    def logs(self) -> bool:
+        """Whether the trainer is TRL's, which logs what it sees of scores, and adds the loss of experts itself."""
+        return self._sft is not None
+
+    def saw(self, mask: torch.Tensor, entropy: torch.Tensor, statistics: Any) -> None:
+        """What the head saw of the tokens (B, T) of one call of the model. mask: those that are labels"""
+        self._seen = {"label_mask": mask, "entropy": entropy, "is_top1": statistics.is_best}
 
     def make(self) -> None:
         trainer = self.trainer
@@ -98,8 +109,8 @@ class Changes:
             self._replace("_loss_shifts_labels", True)
         if getattr(trainer, "label_smoother", None) is not None:
             self._replace("label_smoother", None)
-        if not self.adds_aux:
-            self._replace("compute_loss", functools.partial(_loss_of_sft, trainer, _loss_of_transformers(trainer)))
+        if self.logs:
+            self._replace("compute_loss", functools.partial(self._loss_of_sft, _loss_of_transformers(trainer)))
         if hasattr(trainer, "prediction_step"):
             self._replace("prediction_step", functools.partial(self._predict, trainer.prediction_step))
 
@@ -126,22 +137,30 @@ class Changes:
             self.paused = False
             self.make()
 
+    def _loss_of_sft(self, own, model, inputs, return_outputs=False, num_items_in_batch=None):
+        """What SFTTrainer's compute_loss does; own is that of transformers."""
+        trainer, inputs = self.trainer, {**inputs, "use_cache": False}
+        balanced = getattr(trainer, "aux_loss_enabled", False)
+        if balanced:
+            inputs["output_router_logits"] = True
+        loss, outputs = own(trainer, model, inputs, True, num_items_in_batch)
+        if balanced:
+            steps = 1 if num_items_in_batch is None else trainer.current_gradient_accumulation_steps
+            loss = loss + trainer.router_aux_loss_coef * outputs.aux_loss / steps
+        self._log(inputs, outputs, num_items_in_batch)
+        return (loss, outputs) if return_outputs else loss
+
+    def _log(self, inputs, outputs, num_items_in_batch):
+        """Runs SFTTrainer's own compute_loss for its metrics, over what the head saw."""
+        seen, self._seen = self._seen, None
+        fused = types.SimpleNamespace(aux_loss=getattr(outputs, "aux_loss", None),
+                                      log_probs=torch.zeros_like(seen["entropy"]), **seen)
+        with torch.no_grad():
+            self._sft.compute_loss(self.trainer, lambda **_: fused, dict(inputs), num_items_in_batch=num_items_in_batch)
+
 
 def _loss_of_transformers(trainer):
     """compute_loss of transformers' Trainer below that of TRL."""
     owners = _with_loss(trainer)
     below = owners[owners.index(_owner_in_trl(trainer)) + 1:]
     return next(vars(kind)["compute_loss"] for kind in below if not _is_of_trl(kind))
-
-
-def _loss_of_sft(trainer, own, model, inputs, return_outputs=False, num_items_in_batch=None):
-    """What SFTTrainer's compute_loss does beside its metrics; own is that of transformers."""
-    inputs = {**inputs, "use_cache": False}
-    balanced = getattr(trainer, "aux_loss_enabled", False)
-    if balanced:
-        inputs["output_router_logits"] = True
-    loss, outputs = own(trainer, model, inputs, True, num_items_in_batch)
-    if balanced:
-        steps = 1 if num_items_in_batch is None else trainer.current_gradient_accumulation_steps
-        loss = loss + trainer.router_aux_loss_coef * outputs.aux_loss / steps
-    return (loss, outputs) if return_outputs else loss

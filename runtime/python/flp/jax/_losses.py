@@ -142,19 +142,20 @@ def _over_logprob(head, wishes, given, counts):
 
 def cross_entropy(hidden, weight, target, bias=None, *, label_smoothing=0.0, z_loss=0.0, reduction="mean",
                   row_weight=None, total=None, return_z_loss=False, temperature=1.0, softcap=None, scale=1.0,
-                  ignore_index=-100, budget=None, keep=None, lora=None, mixed=None, statistics=False, **unsaid):
+                  ignore_index=-100, budget=None, keep=None, lora=None, mixed=None, entropy=False, statistics=False,
+                  **unsaid):
     """Computes cross entropy and its gradients from hidden states, without the (N,V) scores.
 
     The loss and its arguments are those of flp.cross_entropy, arrays in the place of tensors; keep, lora as of
-    flp.jax.linear_logprob. Returns a float32 scalar, or (...) with reduction "none"; with return_z_loss and statistics
-    a tuple of it, the part that z_loss is, and flp.jax.Statistics, without a gradient. What is differentiated of a
-    scalar costs three matrix products with the loss (frozen head: two) when the loss is computed; with "none" three
-    more in the backward pass.
+    flp.jax.linear_logprob. Returns a float32 scalar, or (...) with reduction "none"; with return_z_loss, entropy
+    and statistics a tuple of it, the part that z_loss is, the entropies and flp.jax.Statistics, without a gradient.
+    What is differentiated of a scalar costs three matrix products with the loss (frozen head: two) when the loss is
+    computed; with "none" three more in the backward pass.
     error:  as policy_loss
     thread: safe
     """
     _logprob.check_unsaid("cross_entropy", unsaid)
-    asked = {"entropy": False, "topk": 0, "rank": False, "statistics": statistics}
+    asked = {"entropy": entropy, "topk": 0, "rank": False, "statistics": statistics}
     head = _Head(asked, hidden, weight, target, bias, temperature, softcap,
                  scale, ignore_index, budget, mixed, keep, lora)
     wishes = _rules.smoothed_of(label_smoothing, z_loss, reduction)
@@ -165,6 +166,8 @@ def cross_entropy(hidden, weight, target, bias=None, *, label_smoothing=0.0, z_l
     z = _rules.z_losses(_made_of(made), wishes, weights)
     value, z = (value.reshape(head.lead), z.reshape(head.lead)) if reduction == "none" else (value, z.sum())
     results = (value, *((z,) if return_z_loss else ()))
+    if entropy:
+        results += (jax.lax.stop_gradient(made["entropy"]).reshape(head.lead),)
     if statistics:
         values = jax.lax.stop_gradient(made["statistics"]).reshape(*head.lead, 4)
         results += (_logprob.statistics_of(values),)

@@ -254,7 +254,9 @@ class ParallelLogprob(torch.autograd.Function):
                               work.list_ids, *adapter, stats, *(each.memory for each in kept))
         ctx.call, ctx.kept_settings = call, [each.settings for each in kept]
         ctx.set_materialize_grads(False)
-        if not call.scores:
+        if call.scores:
+            ctx.mark_non_differentiable(*results[1 + call.scores:])
+        else:
             _autograd.mark_constants(ctx, results, call.settings)
         return results if len(results) > 1 else results[0]
 
@@ -295,11 +297,11 @@ def scored(call, ops, grads):
         work.target, work.rows = listed_only(ops.target, ops.rows, call.settings.ignore_index), None
     partial, kept = call.partial(work, grads, top)
     logprob, entropy, stats = call.combine(call.merged(partial, ops.target), ops.target, ops)
+    more = () if top is None else call.best(top, partial, logprob, stats)
     if call.scores:
         values, stats = _scores.values(call, work, stats)
-        return (logprob, *values), stats, work, kept
-    results = (logprob,) if entropy is None else (logprob, entropy)
-    return results + (() if top is None else call.best(top, partial, logprob, stats)), stats, work, kept
+        return (logprob, *values, *more), stats, work, kept
+    return (logprob, *(() if entropy is None else (entropy,)), *more), stats, work, kept
 
 
 def listed_only(target, rows, ignore_index):

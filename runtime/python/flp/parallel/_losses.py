@@ -13,7 +13,7 @@ from torch import Tensor
 from .. import losses
 from .._eager import _eager_step
 from .._library import _rules
-from .._tensors import _check
+from .._tensors import _check, _top
 from .._tensors._compile import outside_graphs
 from .._tensors._lora import Lora
 from .._tensors._operands import Loss
@@ -33,14 +33,14 @@ def cross_entropy(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sha
                   reduce_grad_hidden: bool = True, reduce_dtype: torch.dtype = torch.float32,
                   sequence_parallel: bool = False, gather: Any = None, grad_weight_accumulate: Tensor | None = None,
                   save: bool | None = None, keep: tuple[Tensor, Tensor] | None = None,
-                  mixed: Literal["round", "split"] | None = None,
-                  lora: Lora | None = None) -> Tensor | tuple[Tensor, Tensor]:
+                  mixed: Literal["round", "split"] | None = None, lora: Lora | None = None,
+                  statistics: bool = False) -> Any:
     """flp.cross_entropy of a head whose vocabulary is sharded over the ranks of a group; every rank makes the same
     call.
 
     hidden, weight_shard, target, bias_shard, group, vocab_offset, vocab_valid, vocab_total, temperature, softcap,
     scale, ignore_index, budget, merge, reduce_grad_hidden, reduce_dtype, sequence_parallel, gather,
-    grad_weight_accumulate, save, keep, mixed, lora
+    grad_weight_accumulate, save, keep, mixed, lora, statistics
                   as in flp.parallel.linear_logprob
     label_smoothing, z_loss, reduction, row_weight, total, return_z_loss
                   as in flp.cross_entropy; rows are those of target, all N of them, row_weight the same on every rank
@@ -55,7 +55,7 @@ def cross_entropy(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sha
         del given[name]
     wishes = _rules.smoothed_of(label_smoothing, z_loss, reduction)
     scores = 2 if "mean_score" in wishes.program.inputs else int("lse" in wishes.program.inputs)
-    call, (logprob, *values) = _head.of_shards("flp.parallel.cross_entropy", **given, scores=scores,
+    call, (logprob, *more) = _head.of_shards("flp.parallel.cross_entropy", **given, scores=scores,
                                                entropy=scores > 0, several=False)
     ids, ignored = call.operands["target"], call.settings.ignore_index
     counted = (ids != ignored).float()
@@ -63,10 +63,11 @@ def cross_entropy(hidden: Tensor, weight_shard: Tensor, target: Tensor, bias_sha
     weights = _rules.reduced_weights(losses.TORCH, counted, each, total, reduction)
     is_bad = (counted != 0) & ((ids < 0) | (ids >= call.settings.total))
     weights = weights.masked_fill(is_bad, torch.nan)  # at weight 0 too
-    made = _made(wishes, weights, logprob, *values)
+    made = _made(wishes, weights, logprob, *more[:scores])
     z = _rules.z_losses(made, wishes, weights).detach()
     value, z = (rows.reshape(call.lead) if reduction == "none" else rows.sum() for rows in (made.loss, z))
-    return (value, z) if return_z_loss else value
+    results = (value, *((z,) if return_z_loss else ()), *_top.packed(more[scores:], call.settings, call.lead))
+    return results if len(results) > 1 else value
 
 
 def _made(wishes, weights, *values):
