@@ -82,11 +82,12 @@ ROOMS = {
     "heads": "errors _library _tensors _eager _functions",
     "parallel": "_library _tensors _eager _passes _functions losses",
     "adapters": "errors _library _tensors _passes _functions heads parallel",
+    "backend": "_tensors _functions parallel",
     "memory": "_matplotlib _library _tensors _passes",
     "jax": "errors _library",
     "report": "_version _matplotlib _library",
     "__main__": "errors _library",
-    "__init__": "errors _version _library _tensors losses _passes _functions heads parallel adapters memory",
+    "__init__": "errors _version _library _tensors losses _passes _functions heads parallel adapters backend memory",
     "bench": "_library _tensors __init__",
 }
 

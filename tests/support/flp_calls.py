@@ -175,6 +175,7 @@ OF_SHARDS = ("linear_logprob_partial", "combine_partials", "linear_logprob_backw
 BY_SHARDS = {"hidden", "weight", "weight_shard", "target", "bias", "partials", "stats", "grad_logprob", "grad_entropy",
              "saved", "vocab_offset", "vocab_valid", "vocab_total"}
 # What computes no numbers of a row.
-OTHERS = {"Lora", "PlanInfo", "Scores", "Statistics", "Top", "adapters", "check", "clear_plans", "errors", "explain",
-          "install", "installed", "library_path", "losses", "memory", "parallel", "phase", "plan_info", "prefix",
-          "set_log", "sources_id", "uninstall", "version", "losses.DIVERGENCES", "losses.KL", "losses.PREFERENCES", "losses.RULES"}
+OTHERS = {"Lora", "PlanInfo", "Scores", "Statistics", "Top", "adapters", "backend", "check", "clear_plans", "errors",
+          "explain", "install", "installed", "library_path", "losses", "memory", "parallel", "phase", "plan_info",
+          "prefix", "set_log", "sources_id", "uninstall", "version", "losses.DIVERGENCES", "losses.KL",
+          "losses.PREFERENCES", "losses.RULES"}

@@ -64,6 +64,8 @@ MADE = {
                           and n.hidden.grad.any() and set(n.metrics) == {"reverse_kl"}),
     "selective_log_softmax": ({}, lambda n: torch.isfinite(n.head.weight.grad).all() and torch.allclose(
         n.logprob, (n.head(n.hidden) / 0.7).log_softmax(-1).gather(-1, n.tokens.unsqueeze(-1)).squeeze(-1), atol=1e-5)),
+    "flp.backend.token_logprobs(": ({}, lambda n: n.values.logprob.shape == n.tokens.shape and n.hidden.grad.any()
+                                    and (n.values.entropy[n.tokens % 7 > 0] > 0).all()),
     "flp.score(": ({}, lambda n: n.kept.sum() == 1 and torch.isfinite(n.loss) and torch.equal(
         n.hidden.grad.abs().sum(1) > 0, torch.roll(n.chosen.mask, -1))),
 }

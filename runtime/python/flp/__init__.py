@@ -15,6 +15,7 @@ The (N, V) scores never exist in memory, forward or backward. What people look f
     score, gate              batches of unequal sequences; which of them to train on
     parallel.linear_logprob  a head whose vocabulary is divided over the ranks of a process group
     install, uninstall       adapters for trainers: flp.adapters.HOSTS
+    backend.token_logprobs   what a trainer's own switch calls
     explain, plan_info       what a call runs, its memory, and why faster kernels do not run
     memory, phase            where workspace comes from; a profile of memory over time
     set_log, errors          the library's messages; the exceptions, all of them flp.errors.FlpError
@@ -39,12 +40,12 @@ from .errors import (ArgumentError, BudgetError, CompileError, CorruptError, Dat
 
 # The exceptions are in errors; flp.BudgetError and the others stay, but help(flp) is about functions. Names are written
 # out for type checkers.
-__all__ = ["Lora", "PlanInfo", "Scores", "Statistics", "Top", "adapters", "check", "clear_plans", "combine_partials",
-           "cross_entropy", "CrossEntropyHead", "delight",
-           "distill_loss", "errors", "explain", "gate", "install", "installed", "library_path", "linear_logprob",
-           "linear_logprob_backward", "linear_logprob_partial", "logprob_head", "losses", "memory", "parallel", "phase",
-           "plan_info", "policy_loss", "prefix", "score", "selective_log_softmax", "sequence_logprob", "set_log",
-           "sources_id", "uninstall", "version"]
+__all__ = ["Lora", "PlanInfo", "Scores", "Statistics", "Top", "adapters", "backend", "check", "clear_plans",
+           "combine_partials", "cross_entropy", "CrossEntropyHead", "delight", "distill_loss", "errors", "explain",
+           "gate", "install", "installed", "library_path", "linear_logprob", "linear_logprob_backward",
+           "linear_logprob_partial", "logprob_head", "losses", "memory", "parallel", "phase", "plan_info",
+           "policy_loss", "prefix", "score", "selective_log_softmax", "sequence_logprob", "set_log", "sources_id",
+           "uninstall", "version"]
 if TYPE_CHECKING:
     __all__ += ["ArgumentError", "BudgetError", "CompileError", "CorruptError", "DataError", "DriverError", "FileError",
                 "FlpError", "HostError", "HostMemoryError", "InternalError", "LibraryError", "UnavailableError",
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 _WITHOUT_TORCH = ("clear_plans", "errors", "library_path", "prefix", "set_log", "sources_id", "version")
 
 try:
-    from . import adapters, losses, memory, parallel
+    from . import adapters, backend, losses, memory, parallel
     from ._functions import _select_op  # _select_op registers an operator
     from ._functions._cross_entropy import cross_entropy
     from ._functions._distill import distill_loss

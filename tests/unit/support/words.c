@@ -235,8 +235,9 @@ void words_change_fields(void *out, const words_argument *rows, const char *text
     snprintf(name, sizeof name, "%.*s", (int)strcspn(word + is_none, "=+"), word + is_none);
     const words_argument *row = row_of(rows, name);
     char *value = word + is_none + strlen(name);
-    if (row) set_argument(out, rows, row, is_none ? NULL : value + (*value == '='));
-    else if (!is_setting(word)) unknown(word, "a call");
+    if (is_setting(word)) continue;
+    if (!row) unknown(word, "a call");
+    set_argument(out, rows, row, is_none ? NULL : value + (*value == '='));
   }
 }
 
