@@ -141,9 +141,9 @@ typedef enum flp_op {
   FLP_OP_SCALE = 2   /* gradients that exist already, times a factor: flp_scale */
 } flp_op;
 
-/* Bits of flp_spec.grads. */
 enum { FLP_TARGETS_MAX = 512, FLP_TOPK_MAX = 128, FLP_LORA_RANK_MAX = 512 };
 
+/* Bits of flp_spec.grads. */
 enum { FLP_GRAD_HIDDEN = 1, FLP_GRAD_WEIGHT = 2, FLP_GRAD_BIAS = 4, FLP_GRAD_LORA_A = 8, FLP_GRAD_LORA_B = 16 };
 
 /* The specialisation. Everything here may be folded into a kernel; values of one call are in flp_args. */
