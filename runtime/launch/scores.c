@@ -88,8 +88,7 @@ static flp_status fill_lora(const job *j, values *v) {
 
 static flp_status (*const fills[])(const job *j, values *v) = {
     [FLP_PART_BIT_KEEP] = fill_keep, [FLP_PART_BIT_EMIT] = fill_emit,       [FLP_PART_BIT_TARGETS] = fill_targets,
-    [FLP_PART_BIT_TOP] = fill_top,   [FLP_PART_BIT_COLUMNS] = fill_columns, [FLP_PART_BIT_LORA] = fill_lora,
-    [FLP_PART_BIT_STATISTICS] = NULL};
+    [FLP_PART_BIT_TOP] = fill_top,   [FLP_PART_BIT_COLUMNS] = fill_columns, [FLP_PART_BIT_LORA] = fill_lora};
 
 /* ---- what all have ---- */
 
