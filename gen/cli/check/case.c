@@ -140,9 +140,7 @@ static const check_oddity catalog[] = {
     {.name = "lists-behind", .lists = CHECK_LISTS_BEHIND},
     {.name = "lists-masked-bad", .lists = CHECK_LISTS_BAD, MASKED, .int32_targets = 1},
     {.name = "lists-V=300001", .n = 5, .vocab = 300001, .hidden = 8},
-    {.name = "listed/one-hot",
-     .fill = CHECK_FILL_ONE_HOT,
-     .lists = CHECK_LISTS_ALL}, /* or all columns of a row were equal */
+    {.name = "listed/one-hot", .fill = CHECK_FILL_ONE_HOT},
     {.name = "listed/T-per-row", COLD_AND_WARM},
     {.name = "listed/masked", MASKED, .grads_fp32 = 1},
     {.name = "shards-bad", .shards = 2, .lists = CHECK_LISTS_BAD, .grads_fp32 = 1, .softcap = 20},

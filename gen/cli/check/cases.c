@@ -484,7 +484,6 @@ static void add_pattern(check_list *list, const check_case *given, const char *n
   if (o.of_row) c.targets = o.of_row;
   c.teacher = o.teacher;
   c.lora = o.lora;
-  if (c.spec.listed && c.fill == CHECK_FILL_ONE_HOT) c.lists = CHECK_LISTS_ALL; /* or a row's columns were equal */
   if (c.fill == CHECK_FILL_HOLES && !c.spec.has_bias) return;
   if (c.rows == CHECK_ROWS_BEYOND && !c.spec.per_row_temperature) return;
   check_list_add(list, c);
@@ -560,6 +559,7 @@ flp_status check_list_create(check_set set, const check_case *given, check_list 
   if (set == CHECK_SET_GIVEN) add_given(out, given);
   for (int i = 0; i < out->count; i++) {
     check_case *c = &out->cases[i];
+    if (c->spec.listed && c->fill == CHECK_FILL_ONE_HOT) c->lists = CHECK_LISTS_ALL; /* or a row's columns were equal */
     if (c->spec.tail > 0 && given->spec.tail > 0) c->spec.tail = given->spec.tail;
     if (c->spec.targets == CHECK_TARGETS_USUAL && given->spec.targets > 1) c->spec.targets = given->spec.targets;
     if (c->spec.topk && given->spec.topk && given->spec.topk <= c->spec.vocab) c->spec.topk = given->spec.topk;
