@@ -49,6 +49,7 @@ def steady(verb, text, root):
         text = re.sub(r" +time +tile", "  time  tile", text)
     if verb == "doctor":
         text = re.sub(rf"^(flpgen +ok +){re.escape(VERSION)}$", r"\1#", text, flags=re.M)
+        text = re.sub(r"^(generic +ok +)\d+", r"\1#", text, flags=re.M)
         text = re.sub(r"^part .*?\n\n", lambda part: re.sub(r"(?<=\S)  +", "  ", part.group()), text, flags=re.M | re.S)
     if verb in LOOSE:
         text = re.sub(r"(?:ping-pong|cooperative),\S+", "CUT", text)
