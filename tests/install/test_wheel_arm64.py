@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flp_wheels import BINARIES, OLD_SYSTEM, TREE, build_elsewhere, check_binary, run
+from flp_wheels import BINARIES, LARGEST_WHEEL, OLD_SYSTEM, TREE, build_elsewhere, check_binary, run
 
 BUILD = Path(os.environ["FLP_TEST_BUILD"])
 FLPGEN = os.environ["FLP_TEST_FLPGEN"]
@@ -49,7 +49,7 @@ def test_without_an_emulator_nothing_is_downloaded(tmp_path):
 def test_tag_and_size(wheel):
     shown = " ".join(run(TREE / "build/wheel/venv/bin/auditwheel", "show", wheel).split())
     assert 'is consistent with the following platform tag: "manylinux_2_28_aarch64"' in shown
-    assert wheel.stat().st_size <= 25 << 20
+    assert wheel.stat().st_size <= LARGEST_WHEEL
 
 
 @pytest.mark.long
