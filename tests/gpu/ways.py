@@ -84,17 +84,16 @@ def run(script, arguments, options, steps, kept, tolerances, rounds):
     options     as parsed, of which `kept` are fields of the record
     tolerances  {way: nats}; a way that errs by more, or cannot be run, has failed
     """
-    rows = []
+    said = [word for word in arguments if word not in ("--json", options.json)]
+    made = {**record.head(" ".join(["tests/gpu/" + script, *said]), torch.device(options.device)),
+            **{name: getattr(options, name) for name in kept}, "torch": torch.__version__, "tolerances": tolerances}
+    rows, failed = [], 0
     for step in steps:
         for row in step.rows(rounds, options.burst_ms):
             rows.append(row)
             print(line_of(row, step.columns), file=sys.stderr, flush=True)
-    failed = sum(not row.get("error", 1) <= tolerances[row["peer"]] for row in rows if row["peer"] in tolerances)
-    said = [word for word in arguments if word not in ("--json", options.json)]
-    head = record.head(" ".join(["tests/gpu/" + script, *said]), torch.device(options.device))
-    sizes = {name: getattr(options, name) for name in kept}
-    record.write({**head, **sizes, "torch": torch.__version__, "tolerances": tolerances, "failed": failed,
-                  "rows": rows}, options.json)
+            failed += row["peer"] in tolerances and not row.get("error", 1) <= tolerances[row["peer"]]
+            record.write({**made, "failed": failed, "rows": rows}, options.json)  # all so far
     return 1 if failed else 0
 
 

@@ -1,5 +1,6 @@
-"""tests/gpu/head_memory.py and response_rows.py without a GPU: their records, what they count as failed, and memory that
-runs out."""
+"""tests/gpu/head_memory.py, response_rows.py and trainer_step.py without a GPU: their records, what they count as failed,
+and memory that runs out."""
+import importlib.util
 import json
 import types
 
@@ -8,6 +9,8 @@ import torch
 
 import head_memory
 import response_rows
+import trainer_step
+import ways
 from test_evidence import check_record
 
 
@@ -24,7 +27,27 @@ HEADS = Script(module=head_memory, ours="scored", theirs="naive", command="tests
 RESPONSES = Script(module=response_rows, ours="of_hidden", theirs="of_scores", command="tests/gpu/response_rows.py", tiny=[
     "--device", "cpu", "--tokens", "48", "--sequence", "12", "--vocab", "301", "--hidden", "16", "--chunk", "20",
     "--burst-ms", "1"])
+TRAINER = Script(module=trainer_step, command="tests/gpu/trainer_step.py", tiny=[
+    "--device", "cpu", "--tokens", "24,48", "--length", "12", "--layers", "2", "--vocab", "301", "--hidden", "128",
+    "--burst-ms", "1"])
 OF_BOTH = pytest.mark.parametrize("script", [HEADS, RESPONSES], ids=["heads", "responses"])
+
+
+class Embedded(torch.nn.Module):
+    """A model of transformers without blocks."""
+
+    def __init__(self, options, kind):
+        super().__init__()
+        dtype = ways.DTYPES[options.dtype]
+        self.embed = torch.nn.Embedding(options.vocab, options.hidden, dtype=dtype)
+        self.lm_head = torch.nn.Linear(options.hidden, options.vocab, bias=False, dtype=dtype)
+        self.lm_head.weight.requires_grad_(kind == "full")
+
+    def get_input_embeddings(self):
+        return self.embed
+
+    def model(self, inputs_embeds):
+        return types.SimpleNamespace(last_hidden_state=inputs_embeds)
 
 
 def check_whole(script, tmp_path, *more):
@@ -58,6 +81,17 @@ def test_responses_have_a_row_for_every_pass_and_way(tmp_path):
         grads = 2 * (48 * 16 + 301 * 16) if row["pass"] == "training" else 0
         assert row["result_bytes"] >= 2 * 4 * 48 + grads
     assert errors["flp"] < 1e-5 < errors["scores"]
+
+
+def test_a_whole_step_has_a_row_for_every_size_training_and_peer(tmp_path, monkeypatch):
+    if not importlib.util.find_spec("transformers"):
+        monkeypatch.setattr(trainer_step, "model_of", Embedded)
+    record, _ = check_whole(TRAINER, tmp_path)
+    peers = [row["peer"] for row in record["rows"][:len(record["rows"]) // 4]]
+    assert [(row["pass"], row["tokens"], row["peer"]) for row in record["rows"]] == [
+        (trains, tokens, peer) for trains in ("lora", "full") for tokens in (24, 48) for peer in peers]
+    assert {"whole", "chunks", "flp", "flp, tail"} <= set(peers)
+    assert all(row["error"] < (1e-5 if row["peer"].startswith("flp") else 0.05) for row in record["rows"])
 
 
 def test_all_ways_of_responses_agree():
@@ -104,6 +138,7 @@ def test_other_errors_end_it(script, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("script, sizes", [
     (HEADS, {"batch": 8, "length": 2048, "vocab": 151936, "hidden": "2048,4096", "dtype": "bf16"}),
+    (TRAINER, {"tokens": "16384,65536", "hidden": 2048, "vocab": 151936, "dtype": "bf16"}),
     (RESPONSES, {"tokens": 32768, "vocab": 248320, "hidden": 4096, "share": 3, "dtype": "bf16"})])
 def test_the_default_is_the_case_that_was_reported(script, sizes):
     assert sizes.items() <= vars(script.module.parser().parse_args(["--json", "x"])).items()
