@@ -5,8 +5,7 @@
 
 PARTS
 
---only takes any of these, and of bench, bench_modes, bench_cross_entropy, bench_adapters, bench_mixed, bench_lists,
-bench_tail, bench_targets, bench_top, peers, peers_modes and peers_data single records by name, where time is short.
+--only takes any of these, and of parts of several records single ones by name, where time is short.
 Copy each to where one of its name stands, tests/gpu/evidence or autotune/bench; of plots/ naive_never.png and
 flp_arena_never.png are fragmentation_naive.png and fragmentation_flp_arena.png there. Exit status 1 if anything failed.
 """
@@ -31,6 +30,7 @@ SCRIPTS = {
     "gated": ("gated_step", "tests/gpu/gated_step.py"),
     "heads": ("head_memory", "tests/gpu/head_memory.py"),
     "responses": ("response_rows", "tests/gpu/response_rows.py"),
+    "trainer": ("trainer_step", "tests/gpu/trainer_step.py"),
     "train": ("train_tiny_lm", "runtime/python/examples/train_tiny_lm.py", "--compare", "--steps", "40"),
     "grpo_tail": ("grpo_tail", *"runtime/python/examples/grpo_tiny.py --compare-tail --seeds 3 --vocab 256".split()),
     "examples": ("examples", "tests/gpu/examples.py"),
@@ -61,7 +61,10 @@ HEAD = "--vocab 151936 --hidden 4096".split()
 FLAGSHIP = "--vocab 151936 --hidden 4096 --dtype bf16"
 FORWARD = "--dtype bf16 --entropy forward"
 WIDE = "--vocab 248320 --hidden 2048 --dtype bf16"
-STEP = "--mode stream --loss grpo+k3 --loss-parameter beta=0.04"
+LOSS = "--loss grpo+k3 --loss-parameter beta=0.04"
+STEP = f"--mode stream {LOSS}"
+BOTH = "--grad hidden,weight --rows 8192"
+TOP = f"{FLAGSHIP} --topk 20 --rank"
 TRAINING = "--entropy backward --grad hidden,weight --budget 1G"
 LORA = f"{FLAGSHIP} --lora-rank 64"
 TAIL = f"{FLAGSHIP} --tail 2^-9 --budget 1.5G --rows 8192"
@@ -92,6 +95,8 @@ BENCHES = words_of({  # by part; flpgen bench
         "bench_streamed_long": f"{WIDE} {STEP} --grad hidden --budget 1G --rows 65536",
         "bench_streamed_returned": f"{FLAGSHIP} {STEP} --grad hidden,weight --budget 1.5G --rows 8192",
         "bench_streamed_nll": f"{FLAGSHIP} --mode stream --loss nll --grad hidden,weight --budget 1.5G --rows 8192",
+        "bench_streamed_top_20": f"{TOP} {STEP} {BOTH} --budget 2G",
+        "bench_streamed_distill_64": f"{FLAGSHIP} --mode stream --loss forward_kl --targets 64 {BOTH} --budget 2G",
         "bench_direction": f"{FLAGSHIP} --mode direction --grad hidden --budget 512M --rows 8192",
         "bench_direction_long": f"{WIDE} --mode direction --grad hidden --budget 1G --rows 65536",
     },
@@ -105,31 +110,37 @@ BENCHES = words_of({  # by part; flpgen bench
         "bench_lora": f"{LORA} --grad hidden,lora_a,lora_b --budget 1G --rows 8192",
         "bench_lora_mixed_round": f"{LORA} {ROUNDED} --grad hidden,lora_a,lora_b --budget 1G --rows 8192",
         "bench_kept_20_lora": f"{LORA} --keep-set 20 --grad hidden,lora_a,lora_b --rows 8192",
+        "bench_streamed_lora": f"{LORA} {STEP} --grad hidden,lora_a,lora_b --budget 1.5G --rows 8192",
         "bench_tail_policy_lora": f"{TAIL} --lora-rank 64 --data policy --grad hidden,lora_a,lora_b",
     },
     "bench_mixed": {
         f"bench_mixed_{mixed}": f"{FLAGSHIP} --weight-dtype fp32 --mixed {mixed} --budget {budget} --rows 8192"
         for mixed, budget in (("round", "1G"), ("split", "3G"))
     },
-    "bench_lists": {f"bench_kept_{count}": f"{FLAGSHIP} --keep-set {count} --grad hidden,weight --rows 8192"
-                    for count in (20, 512)},
+    "bench_lists": {
+        **{f"bench_kept_{count}": f"{FLAGSHIP} --keep-set {count} {BOTH}" for count in (20, 512)},
+        "bench_kept_20_step": f"{FLAGSHIP} --keep-set 20 {LOSS} {BOTH}",
+        "bench_kept_512_top_20": f"{TOP} --keep-set 512 --rows 8192",
+    },
     "bench_tail": {
         **{f"bench_tail_{data}": f"{TAIL} --data {data} --grad hidden,weight"
            for data in ("policy", "text", "base", "random")},
         "bench_tail_policy_frozen": f"{TAIL} --data policy --grad hidden",
         "bench_tail_policy_top_20": f"{TAIL} --topk 20 --rank --data policy --grad hidden,weight",
-        "bench_tail_policy_step": f"{TAIL} --data policy --grad hidden,weight --loss grpo+k3 "
-                                  "--loss-parameter beta=0.04",
+        "bench_tail_policy_step": f"{TAIL} --data policy --grad hidden,weight {LOSS}",
     },
     "bench_targets": {
-        **{f"bench_targets_{count}": f"{FLAGSHIP} --targets {count} --grad hidden,weight --budget 1G --rows 8192"
-           for count in (20, 64, 512)},
+        **{f"bench_targets_{count}": f"{FLAGSHIP} --targets {count} {BOTH} --budget 1G" for count in (20, 64, 512)},
         "bench_targets_64_entropy": f"{FLAGSHIP} --targets 64 {TRAINING} --rows 8192",
+        "bench_targets_64_saved": f"{FLAGSHIP} --targets 64 --keep {BOTH} --budget 4G",
     },
     "bench_top": {
-        "bench_top_20": f"{FLAGSHIP} --topk 20 --rank --rows 8192",
-        "bench_top_20_policy": f"{FLAGSHIP} --topk 20 --rank --rows 8192 --data policy",
+        "bench_top_20": f"{TOP} --rows 8192",
+        "bench_top_20_policy": f"{TOP} --rows 8192 --data policy",
         "bench_top_128": f"{FLAGSHIP} --topk 128 --rows 8192",
+        "bench_top_20_direction": f"{TOP} --keep --grad hidden --budget 4G --rows 8192",
+        "bench_top_20_saved": f"{TOP} --keep {BOTH} --budget 4G",
+        "bench_top_20_saved_policy": f"{TOP} --keep {BOTH} --budget 4G --data policy",
         "bench_rank": f"{FLAGSHIP} --rank --rows 8192",
         "bench_statistics": f"{FLAGSHIP} --statistics --rows 8192",
         "bench_statistics_policy": f"{FLAGSHIP} --statistics --rows 8192 --data policy",
@@ -251,6 +262,7 @@ PARTS = {  # in the order in which they are measured, as --help has them
     "bench_lists": "the same for kept sets, beside one product",
     "bench_tail": "the same for tail mode, over sharp rows and random ones, beside one product and the exact mode",
     "bench_targets": "the same for several targets a row, beside products and beside one target",
+    "bench_slices": "the same for an fp32 head in bf16 slices beside lists, tails, targets and best columns",
     "bench_top": "forward with the best columns, the target's rank or statistics of a row, beside forward without",
     "peers": "tests/gpu/peers.py: other libraries on the same tensors (needs torch and those of\n"
              "runtime/python/flp/bench/peers/requirements.txt; set FLP_LIBRARY)",
@@ -267,6 +279,8 @@ PARTS = {  # in the order in which they are measured, as --help has them
              "flp.logprob_head (the same)",
     "responses": "tests/gpu/response_rows.py: a Megatron trainer's head where a third of the tokens are response, whole\n"
                  "scores beside flp.adapters.megatron (the same)",
+    "trainer": "tests/gpu/trainer_step.py: steps of a policy update of a model of 2 billion parameters, beside whole\n"
+               "scores and other libraries (needs torch, transformers and those libraries; set FLP_LIBRARY)",
     "train": "runtime/python/examples/train_tiny_lm.py --compare (needs torch and transformers; set FLP_LIBRARY)",
     "grpo_tail": "runtime/python/examples/grpo_tiny.py --compare-tail: rewards of exact gradients and of a tail of 2^-9,\n"
                  "over three seeds; fails where they are further apart than seeds (the same)",

@@ -108,6 +108,9 @@ def test_parts_and_single_records_are_selected():
     assert record.select("peers_saved,bench_saved,large,bench_modes") == {
         "large": [], "bench_modes": modes, "peers_modes": ["peers_saved"]}
     everything = record.select(",".join(record.PARTS))
+    assert record.RECORDS.keys() <= record.PARTS.keys()
+    kept = {path.stem for path in (TREE / "autotune/bench").glob("bench_*.json")}
+    assert kept <= {name for records in record.BENCHES.values() for name in records}
     assert list(everything) == list(record.PARTS) and everything["bench"] == list(record.BENCHES["bench"])
     names = [*record.PARTS, *(name for records in record.RECORDS.values() for name in records)]
     assert len(set(names)) == len(names)
