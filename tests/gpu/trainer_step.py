@@ -43,7 +43,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import ways  # noqa: E402
 
 TOLERANCES = {Flp.name: 2e-3, TAIL: 2e-3}
-SIZES = {"tokens": ("16384,65536", "of a step, default %(default)s; of fewer, launches take the time"),
+SIZES = {"tokens": ("4096,16384,65536", "of a step, default %(default)s"),
          "trains": ("lora,full", "what is trained, default %(default)s"),
          "length": (2048, "of a sequence, default %(default)s"), "layers": (28, None), "hidden": (2048, None),
          "vocab": (151936, None), "budget": (1 << 30, None)}

@@ -159,6 +159,11 @@ def test_without_torch():
                                         "module 'flp' has no attribute 'nothing'"], done.stderr
 
 
+def test_the_bench_says_that_it_needs_torch():
+    done = python("import runpy, sys\nsys.modules['torch'] = None\nrunpy.run_module('flp.bench', run_name='__main__')")
+    assert (done.returncode, done.stderr) == (3, "flp.bench: needs torch, which is not installed: pip install torch\n")
+
+
 def test_every_public_name_exists():
     assert all(hasattr(flp, name) for name in flp.__all__)
 

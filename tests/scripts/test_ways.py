@@ -138,7 +138,7 @@ def test_other_errors_end_it(script, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("script, sizes", [
     (HEADS, {"batch": 8, "length": 2048, "vocab": 151936, "hidden": "2048,4096", "dtype": "bf16"}),
-    (TRAINER, {"tokens": "16384,65536", "hidden": 2048, "vocab": 151936, "dtype": "bf16"}),
+    (TRAINER, {"tokens": "4096,16384,65536", "hidden": 2048, "vocab": 151936, "dtype": "bf16"}),
     (RESPONSES, {"tokens": 32768, "vocab": 248320, "hidden": 4096, "share": 3, "dtype": "bf16"})])
 def test_the_default_is_the_case_that_was_reported(script, sizes):
     assert sizes.items() <= vars(script.module.parser().parse_args(["--json", "x"])).items()
