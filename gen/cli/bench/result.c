@@ -13,6 +13,7 @@
 #include "gen/cli/shared/text.h"
 #include "runtime/base/names.h"
 #include "runtime/base/operands.h"
+#include "runtime/planner/planner.h"
 
 /* The flop of a case with lists: scores of what is listed in each pass, and a product of that for each gradient. */
 static double listed_flops(const bench_args *args, const bench_row *row) {
@@ -112,7 +113,7 @@ static const char *without_text(const flp_spec *spec) {
   if (spec->targets > 1) return spec->loss ? "one target, a step of nll" : "one target";
   if (spec->mixed) return "operands of one dtype";
   if (spec->lora_rank) return "without an adapter";
-  return spec->topk || spec->rank ? "without best columns" : "without statistics";
+  return flp_planner_has_top(spec) ? "without best columns" : "without statistics";
 }
 
 /* What a tail, several targets, best columns, statistics, an adapter or a second dtype cost beside the same without. */
@@ -186,7 +187,7 @@ void bench_print(const bench_args *args, const bench_result *result) {
     cli_print(2, "lists: %g ids a row on average; every case beside one product of hidden and the whole weight",
               args->spec.kept);
   const flp_spec *spec = &args->spec.spec;
-  if (spec->topk || spec->rank || spec->statistics)
+  if (flp_planner_has_top(spec) || spec->statistics)
     cli_print(2, "forward with topk=%d rank=%d statistics=%d; the same without stands behind, in the same order",
               spec->topk, spec->rank, spec->statistics);
   if (args->masked > 0) cli_print(2, "masked: %g of the rows; GEMM baselines compute all rows", args->masked);
@@ -284,7 +285,7 @@ static void add_features(json_t *object, const bench_args *args, const bench_row
   if (spec->listed) add_lists(object, args, row);
   if (spec->tail > 0) add_tail(object, row);
   if (spec->targets > 1) json_object_set_new(object, "targets", json_integer(row->spec.targets));
-  if (spec->topk || spec->rank) {
+  if (flp_planner_has_top(spec)) {
     json_object_set_new(object, "topk", json_integer(row->spec.topk));
     json_object_set_new(object, "rank", json_boolean(row->spec.rank));
   }

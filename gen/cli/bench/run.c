@@ -9,6 +9,7 @@
 #include "runtime/base/operands.h"
 #include "runtime/base/quantity.h"
 #include "runtime/plan/plan.h"
+#include "runtime/planner/planner.h"
 
 /* Rounds of bursts that choose the algorithm of a GEMM baseline. */
 enum { CHOOSE_ROUNDS = 3 };
@@ -67,7 +68,7 @@ static int leave_out(flp_spec *spec) {
   spec->grads &= ~(uint32_t)(FLP_GRAD_LORA_A | FLP_GRAD_LORA_B);
   spec->grad_lora_dtype = (flp_dtype)0;
   spec->lora_rank = 0;
-  return given.tail > 0 || given.targets > 1 || given.topk || given.rank || given.statistics || given.lora_rank ||
+  return given.tail > 0 || given.targets > 1 || flp_planner_has_top(&given) || given.statistics || given.lora_rank ||
          had_mixed;
 }
 

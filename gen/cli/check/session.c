@@ -13,6 +13,7 @@
 #include "gen/cli/shared/reasons.h"
 #include "runtime/base/names.h"
 #include "runtime/kernel/kernel.h"
+#include "runtime/planner/planner.h"
 
 enum { RUNGS = FLP_RUNG_EAGER + 1 };
 
@@ -98,17 +99,13 @@ static int is_lacking(const check_case *c, flp_rung rung, flp_status status) {
 
 /* ---- cases ---- */
 
-static int has_top(const flp_spec *spec) {
-  return spec->topk || spec->rank;
-}
-
 static flp_status check_case_on(check_session *session, check_problem *problem, const check_truth *truth,
                                 flp_rung rung) {
   const check_case *c = &problem->c;
   check_how how = session->how;
   how.options.rung = rung;
   call_result result = {0}, plain = {0};
-  int has_plain = flp_mode_keeps(c->mode) || problem->loss || has_top(&c->spec) || c->spec.statistics ||
+  int has_plain = flp_mode_keeps(c->mode) || problem->loss || flp_planner_has_top(&c->spec) || c->spec.statistics ||
                   c->lora != CHECK_LORA_ON;
   flp_status status = check_run(problem, &how, &result);
   int is_left_out = is_lacking(c, rung, status);
@@ -161,7 +158,7 @@ static int is_wanted_mode(const check_args *args, flp_mode mode) {
 static int is_wanted_case(const check_args *args, const check_case *c) {
   const flp_spec *given = &args->given.spec, *spec = &c->spec;
   return is_wanted(args, spec->dtype) && is_wanted_mode(args, c->mode) && (given->targets <= 1 || spec->targets > 1) &&
-         (!given->lora_rank || spec->lora_rank) && (!has_top(given) || has_top(spec)) &&
+         (!given->lora_rank || spec->lora_rank) && (!flp_planner_has_top(given) || flp_planner_has_top(spec)) &&
          (!given->statistics || spec->statistics);
 }
 
@@ -222,7 +219,7 @@ static part_list list_parts(const check_args *args) {
   int all = args->set == CHECK_SET_ALL, quick = args->set == CHECK_SET_QUICK, each = all ? 3 : quick; /* of dtypes */
   int has_dtype = cli_spec_args_given(&args->spec, FLP_FIELD_dtype);
   part_list list = {.count = 0};
-  if (given->targets <= 1 && has_top(given)) return list;
+  if (given->targets <= 1 && flp_planner_has_top(given)) return list;
   if (!given->lora_rank) add_parts(args, &list, PART_BITS, targets, each);
   if (given->targets > 1) return list;
   add_parts(args, &list, PART_BITS, adapter, each);
