@@ -167,6 +167,12 @@ void gen_sandbox_freeze(lua_State *L, const char *what, const char *noun) {
   lua_replace(L, table);
 }
 
+void gen_sandbox_push_frozen(lua_State *L, int view) {
+  luaL_getmetafield(L, view, "__index");
+  lua_getupvalue(L, -1, 1);
+  lua_remove(L, -2);
+}
+
 /* ---- the environment ---- */
 
 static void copy_fields(lua_State *L, int from, int to, const char *const *names) {

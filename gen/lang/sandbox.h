@@ -8,5 +8,7 @@
 void gen_sandbox_push(lua_State *L);
 /* Replaces the table on the top by a read-only view; reading a missing field raises "<what> has no <noun> 'x'". */
 void gen_sandbox_freeze(lua_State *L, const char *what, const char *noun);
+/* Pushes the table behind such a view. */
+void gen_sandbox_push_frozen(lua_State *L, int view);
 
 #endif

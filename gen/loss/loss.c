@@ -120,6 +120,7 @@ static void read_vectors(lua_State *L, const tracing *t, int table) {
       fail_file(L, t,
                 lua_pushfstring(L, "vectors: expected an array of names, got one of %s", gen_loss_describe(L, -1)));
     check(L, t, flp_loss_declare_vector(&t->out->program, name, &index));
+    if (index != i - 1) fail_file(L, t, lua_pushfstring(L, "vectors: '%s' is there twice", name));
     lua_pop(L, 1);
   }
   lua_settop(L, top);

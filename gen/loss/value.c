@@ -4,11 +4,12 @@
  * where it meets one. */
 #include <math.h>
 
+#include "gen/lang/sandbox.h"
 #include "gen/lang/types.h"
 #include "gen/loss/trace.h"
 #include "runtime/base/status.h"
 
-static const char metatable_name[] = "flp.loss";
+static const char metatable_name[] = "value of a row"; /* as Lua's own functions name what they refuse */
 
 void gen_loss_push_node(lua_State *L, uint16_t node) {
   uint16_t *value = lua_newuserdatauv(L, sizeof *value, 0);
@@ -135,12 +136,40 @@ static void add(lua_State *L, int table, const word *w) {
   lua_setfield(L, table, w->name);
 }
 
+/* The second upvalue, a function of Lua's numbers; the first, the word of the same name, where a value is among them. */
+static int word_or_number(lua_State *L) {
+  bool is_word = false;
+  uint16_t node;
+  for (int i = 1; i <= lua_gettop(L); i++) is_word |= gen_loss_test(L, i, &node);
+  lua_pushvalue(L, lua_upvalueindex(is_word ? 1 : 2));
+  lua_insert(L, 1);
+  lua_call(L, lua_gettop(L) - 1, 1);
+  return 1;
+}
+
+/* math.exp and the like take values too. */
+static void extend_math(lua_State *L, int environment) {
+  lua_getfield(L, environment, "math");
+  gen_sandbox_push_frozen(L, lua_gettop(L));
+  int functions = lua_gettop(L);
+  for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+    lua_getfield(L, environment, words[i].name);
+    if (lua_getfield(L, functions, words[i].name) != LUA_TNIL) {
+      lua_pushcclosure(L, word_or_number, 2);
+      lua_setfield(L, functions, words[i].name);
+    }
+    lua_settop(L, functions);
+  }
+  lua_settop(L, functions - 2);
+}
+
 void gen_loss_value_open(lua_State *L, int environment) {
   static const char *const refused[][3] = {
       {"__eq", "== or ~=", "eq or ne"}, {"__lt", "< or >", "lt or gt"}, {"__le", "<= or >=", "le or ge"}};
   static const luaL_Reg methods[] = {{"__index", refuse_index}, {"__concat", refuse_text}, {"__len", refuse_text},
                                      {"__tostring", to_string}, {"__pow", power},          {NULL, NULL}};
   for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) add(L, environment, &words[i]);
+  extend_math(L, environment);
   luaL_newmetatable(L, metatable_name);
   int metatable = lua_gettop(L);
   luaL_setfuncs(L, methods, 0);

@@ -270,7 +270,7 @@ return {
 }
 """)
     document = checked(f"{path}+k3", "--set", "sharpness=2")
-    assert document["name"] == "soft_clip+k3" and document["failed"] == 0
+    assert document["name"] == "soft_clip+k3" and document["failed"] == 0 and 0 < document["worst"] < 1
     assert document["inputs"] == ["logprob", "old_logprob", "ref_logprob", "weight", "reward"]
     assert [parameter["name"] for parameter in document["parameters"]] == ["sharpness", "beta"]
     assert document["by_logprob"] and not document["by_entropy"]
@@ -282,6 +282,18 @@ return {
     assert_rows_are(document["rows"], formula)
     text = flpgen("loss", "check", path)
     assert text.code == 0 and "1024, 0 failed" in text.out and "gate" in text.out
+
+
+def test_functions_of_math_take_values(tmp_path):
+    """Those that are words of a loss; of numbers alone they are Lua's."""
+    words, functions = (tmp_path / name / "a.lua" for name in ("words", "functions"))
+    text = "return {parameters = {cap = %(m)smax(1, 2)}, loss = function(row, p)\n" \
+           "  return %(w)smin(%(w)sexp(row.logprob), p.cap) * %(w)sabs(row.logprob) end}\n"
+    for path, w in ((words, ""), (functions, "math.")):
+        path.parent.mkdir()
+        path.write_text(text % {"m": "math.", "w": w})
+    shown = [flpgen("loss", "show", path, "--json").json() for path in (words, functions)]
+    assert shown[0]["bytes"] == shown[1]["bytes"] and shown[1]["parameters"][0]["default"] == 2
 
 
 def test_a_derivative_that_is_not_finite_fails(tmp_path):

@@ -28,16 +28,10 @@ typedef struct probe {
   flp_loss_row got;
 } probe;
 
-typedef struct tally {
-  int failed;
-  char first[512]; /* what is wrong with the first row that failed */
-  json_t *rows;    /* NULL without --json */
-} tally;
-
 /* What the rows at the limits gave. */
 typedef struct boundary {
   int rows;
-  tally faults;
+  cli_loss_tally faults;
   int overflows;      /* rows that are not finite where logprobs differ by more than CLI_LOSS_NATS_MAX */
   double from;        /* the least such difference */
   char overflow[512]; /* such a row */
@@ -82,7 +76,7 @@ static int find_infinite(const probe *p, const char *row, char *fault, size_t ca
 }
 
 /* Whether row i is right; else `fault` names what is not. */
-static int check_row(probe *p, int i, char *fault, size_t capacity) {
+static int check_row(probe *p, int i, double *worst, char *fault, size_t capacity) {
   double claimed[VARIED];
   char row[32];
   claims(p, claimed);
@@ -91,7 +85,9 @@ static int check_row(probe *p, int i, char *fault, size_t capacity) {
   for (int j = 0; j < VARIED; j++) {
     double nearest;
     p->varied = (int)varied[j];
-    if (cli_loss_derivative_holds(value_at, p, p->inputs[varied[j]], claimed[j], &nearest)) continue;
+    double error = cli_loss_derivative_error(value_at, p, p->inputs[varied[j]], claimed[j], &nearest);
+    *worst = fmax(*worst, error);
+    if (error <= 1) continue;
     snprintf(fault, capacity, "%s: d loss/d %s is %.9g; finite differences give %.9g", row,
              flp_loss_input_name(p->loss, varied[j]), claimed[j], nearest);
     return 0;
@@ -118,14 +114,14 @@ static json_t *row_json(const probe *p, const char *fault) {
   return row;
 }
 
-static void run_rows(const check_args *args, const flp_loss *loss, const double *given, tally *out) {
+static void run_rows(const check_args *args, const flp_loss *loss, const double *given, cli_loss_tally *out) {
   for (int i = 0; i < (int)args->rows; i++) {
     probe p = {.loss = loss};
     char fault[256] = "";
     cli_loss_draw(loss, (uint64_t)args->seed, i, given, p.inputs, p.parameters);
     flp_loss_evaluate_row(loss, p.inputs, p.parameters, &p.got);
     flp_loss_values(loss, p.inputs, p.parameters, NULL, p.values);
-    if (!check_row(&p, i, fault, sizeof fault) && out->failed++ == 0)
+    if (!check_row(&p, i, &out->worst, fault, sizeof fault) && out->failed++ == 0)
       snprintf(out->first, sizeof out->first, "%s", fault);
     if (out->rows) json_array_append_new(out->rows, row_json(&p, fault));
   }
@@ -187,7 +183,8 @@ static void print_boundary(const boundary *b) {
                     b->from, b->overflow);
 }
 
-static void print_summary(const cli_loss *loss, const check_args *args, const tally *result, const boundary *limits) {
+static void print_summary(const cli_loss *loss, const check_args *args, const cli_loss_tally *result,
+                          const boundary *limits) {
   char text[CLI_LOSS_TEXT_BYTES];
   const flp_loss *program = &loss->program;
   cli_print_field(LOSS_INDENT, "loss", "%s", program->name);
@@ -195,11 +192,12 @@ static void print_summary(const cli_loss *loss, const check_args *args, const ta
   cli_print_field(LOSS_INDENT, "parameters", "%s", cli_loss_parameters_text(program, text));
   cli_print_field(LOSS_INDENT, "metrics", "%s", cli_loss_metrics_text(program, text));
   cli_print_field(LOSS_INDENT, "gradients", "%s", cli_loss_gradients_text(program, text));
-  cli_print_field(LOSS_INDENT, "rows", "%lld, %d failed", (long long)args->rows, result->failed);
+  cli_print_field(LOSS_INDENT, "rows", "%lld, %d failed; the worst derivative differs by %.2g of what is allowed",
+                  (long long)args->rows, result->failed, result->worst);
   print_boundary(limits);
 }
 
-static flp_status fail(const check_args *args, const tally *result, const boundary *limits) {
+static flp_status fail(const check_args *args, const cli_loss_tally *result, const boundary *limits) {
   if (!limits->faults.failed)
     return flp_fail(FLP_ERROR_DATA, "%s: %d of %lld rows failed; %s", args->text, result->failed, (long long)args->rows,
                     result->first);
@@ -215,8 +213,8 @@ static int has_detach(const flp_loss *loss) {
 }
 
 /* A loss over targets has rows of its own, and no boundary rows. */
-static flp_status run_all(const check_args *args, const flp_loss *loss, const double *given, tally *result,
-                          boundary *limits) {
+static flp_status run_all(const check_args *args, const flp_loss *loss, const double *given,
+                          cli_loss_tally *result, boundary *limits) {
   if (!flp_loss_is_over_targets(loss)) {
     run_rows(args, loss, given, result);
     run_boundary(loss, given, limits);
@@ -227,8 +225,7 @@ static flp_status run_all(const check_args *args, const flp_loss *loss, const do
                     "%s is a loss over targets with detach, whose derivatives no difference shows "
                     "(accepted: one without, or a loss of one target)",
                     loss->name);
-  result->failed =
-      cli_loss_targets_check(loss, (uint64_t)args->seed, (int)args->rows, given, result->first, sizeof result->first);
+  cli_loss_targets_check(loss, (uint64_t)args->seed, (int)args->rows, given, result);
   return FLP_OK;
 }
 
@@ -238,13 +235,14 @@ static flp_status check(check_args *args) {
   FLP_TRY(cli_loss_load(args->text, &loss));
   for (uint32_t i = 0; i < loss.program.parameter_count; i++) given[i] = loss.program.parameters[i].fallback;
   for (int i = 0; i < args->sets.count; i++) FLP_TRY(cli_loss_set(&loss.program, "--set", args->sets.text[i], given));
-  tally result = {.rows = args->json ? json_array() : NULL};
+  cli_loss_tally result = {.rows = args->json ? json_array() : NULL};
   boundary limits = {.faults.rows = args->json ? json_array() : NULL};
   FLP_TRY(run_all(args, &loss.program, given, &result, &limits));
   int failed = result.failed + limits.faults.failed;
   if (args->json) {
     json_t *document = cli_loss_json(&loss);
     json_object_set_new(document, "failed", json_integer(failed));
+    json_object_set_new(document, "worst", cli_json_number(result.worst));
     json_object_set_new(document, "rows", result.rows);
     json_object_set_new(document, "boundary", boundary_json(&limits));
     args->is_printed = 1;

@@ -12,11 +12,19 @@
 void cli_loss_draw(const flp_loss *loss, uint64_t seed, int i, const double *given, double inputs[FLP_LOSS_ALL_INPUTS],
                    double parameters[FLP_LOSS_PARAMETERS_MAX]);
 
-/* Whether `claimed` can be the derivative of f at x: it equals the difference quotient of both sides, or where f has a
- * kink that of one side, or lies between them. Quotients are taken at several steps, each extrapolated to 0.
- * error: *nearest is the quotient of both sides that comes nearest */
+/* How far `claimed` is from a derivative of f at x, in units of what is allowed; up to 1 it can be one: it equals the
+ * difference quotient of both sides, or where f has a kink that of one side, or lies between them. Quotients are taken
+ * at several steps, each extrapolated to 0. *nearest: the quotient of both sides that comes nearest */
 typedef double (*cli_loss_fn)(double x, const void *context);
-int cli_loss_derivative_holds(cli_loss_fn f, const void *context, double x, double claimed, double *nearest);
+double cli_loss_derivative_error(cli_loss_fn f, const void *context, double x, double claimed, double *nearest);
+
+/* What the seeded rows of a check gave. */
+typedef struct cli_loss_tally {
+  int failed;
+  double worst;    /* error of a derivative, of rows whose values are finite */
+  char first[512]; /* what is wrong with the first row that failed */
+  json_t *rows;    /* NULL without --json */
+} cli_loss_tally;
 
 /* ---- boundary.c ---- */
 
@@ -31,10 +39,9 @@ double cli_loss_difference(const flp_loss *loss, const double inputs[FLP_LOSS_AL
 
 /* ---- targets.c ---- */
 
-/* How many of so many seeded rows of a loss over targets have a wrong derivative, or no finite loss; first: what is wrong
- * with the first of them. The loss has no detach. */
-int cli_loss_targets_check(const flp_loss *loss, uint64_t seed, int rows, const double *given, char *first,
-                           size_t capacity);
+/* So many seeded rows of a loss over targets, which has no detach; a row fails whose derivative is wrong, or whose loss
+ * is not finite. */
+void cli_loss_targets_check(const flp_loss *loss, uint64_t seed, int rows, const double *given, cli_loss_tally *out);
 
 enum { LOSS_INDENT = 13 }; /* of what is said of a loss, beside labels */
 

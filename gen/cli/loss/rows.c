@@ -114,24 +114,27 @@ static double one_sided(cli_loss_fn f, const void *context, double x, double at_
   return 2 * half - whole;
 }
 
-static int is_near(double a, double b, double slack) {
-  return fabs(a - b) <= slack + 1e-5 * fmax(fabs(a), fabs(b));
+/* The difference in units of what is allowed; without end where it is no number. */
+static double error_of(double a, double b, double slack) {
+  double error = fabs(a - b) / (slack + 1e-5 * fmax(fabs(a), fabs(b)));
+  return isnan(error) ? INFINITY : error;
 }
 
-int cli_loss_derivative_holds(cli_loss_fn f, const void *context, double x, double claimed, double *nearest) {
+double cli_loss_derivative_error(cli_loss_fn f, const void *context, double x, double claimed, double *nearest) {
   double at_x = f(x, context), slack = 1e-7 * (1 + fabs(at_x)), scale = fmax(1, fabs(x));
-  double left_before = NAN, right_before = NAN;
+  double left_before = NAN, right_before = NAN, least = INFINITY;
   *nearest = NAN;
   for (double h = 1e-3; h > 1e-6; h /= 10) {
     double left = one_sided(f, context, x, at_x, -h * scale), right = one_sided(f, context, x, at_x, h * scale);
     double both = (left + right) / 2;
-    if (is_near(claimed, both, slack) || is_near(claimed, left, slack) || is_near(claimed, right, slack)) return 1;
+    least = fmin(least, error_of(claimed, both, slack));
+    least = fmin(least, fmin(error_of(claimed, left, slack), error_of(claimed, right, slack)));
     /* a jump has quotients that grow; those of a kink stay */
-    int is_kink = is_near(left, left_before, slack) && is_near(right, right_before, slack);
-    if (is_kink && fmin(left, right) <= claimed && claimed <= fmax(left, right)) return 1;
+    int is_kink = error_of(left, left_before, slack) <= 1 && error_of(right, right_before, slack) <= 1;
+    if (is_kink && fmin(left, right) <= claimed && claimed <= fmax(left, right)) return 0;
     if (isnan(*nearest) || fabs(both - claimed) < fabs(*nearest - claimed)) *nearest = both;
     left_before = left;
     right_before = right;
   }
-  return 0;
+  return least;
 }
