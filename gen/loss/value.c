@@ -136,7 +136,7 @@ static void add(lua_State *L, int table, const word *w) {
   lua_setfield(L, table, w->name);
 }
 
-/* The second upvalue, a function of Lua's numbers; the first, the word of the same name, where a value is among them. */
+/* The second upvalue, a function of Lua's numbers; where a value is among them the first, the word of that name. */
 static int word_or_number(lua_State *L) {
   bool is_word = false;
   uint16_t node;

@@ -126,6 +126,8 @@ int32_t flp_planner_tail_entries(int64_t n);
 
 /* 1 if forward makes either. */
 int flp_planner_has_top(const flp_spec *spec);
+/* 1 if forward makes either, or statistics: values of a row that have no gradient. */
+int flp_planner_has_row_values(const flp_spec *spec);
 /* Columns that a row's list has room for: 0 without best columns. */
 int32_t flp_planner_top_places(const flp_spec *spec);
 /* Of so many columns the first ones, all of which are listed before the others; 0: there is room for all of them. */

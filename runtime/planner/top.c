@@ -42,6 +42,10 @@ int flp_planner_has_top(const flp_spec *spec) {
   return spec->topk > 0 || spec->rank;
 }
 
+int flp_planner_has_row_values(const flp_spec *spec) {
+  return flp_planner_has_top(spec) || spec->statistics;
+}
+
 void planner_put_top(const flp_planner *p, flp_scheme *s, int64_t n, int64_t rows) {
   if (!flp_planner_has_top(&p->spec)) return;
   int64_t places = flp_planner_top_places(&p->spec);

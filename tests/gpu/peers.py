@@ -25,12 +25,12 @@ from pathlib import Path
 
 TREE = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TREE / "runtime" / "python"), str(Path(__file__).parent)]
-import record as campaign  # noqa: E402
+import parts  # noqa: E402
 
 # Of most use first, should the time not suffice.
 ORDER = ("peers_frozen", "peers_sft", "peers_steps_frozen", "peers_steps", "peers_training", "peers_saved", "peers_policy",
          "peers_text", "peers_base", "peers_random")
-RECORDS = {name: words for part in campaign.PEERS.values() for name, words in part.items()}
+RECORDS = {name: words for part in parts.PEERS.values() for name, words in part.items()}
 RESERVE = 60.0  # seconds of each later record; the first one has the rest, as everything is compiled in it
 LOST = 9  # the exit status of a process whose CUDA context is lost
 NOBODY = "flp"  # what a failure is ours, or no peer's
@@ -54,7 +54,7 @@ def measure(options):
     skips = [word for text in options.skip for word in ("--skip", text)]
     for i, name in enumerate(options.only):
         seconds = max(RESERVE / 2, end - time.monotonic() - RESERVE * (len(options.only) - i - 1))
-        words = [*campaign.HEAD, *RECORDS[name], *options.rest, "--json", name + ".json"]
+        words = [*parts.HEAD, *RECORDS[name], *options.rest, "--json", name + ".json"]
         chosen = parser.parse([*words, *skips, "--seconds", "%.0f" % seconds])
         chosen.peer_seconds = options.peer_seconds
         try:

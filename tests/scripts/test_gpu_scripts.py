@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import parts
 import record
 from flpgen_tool import findings, flpgen, needs_flpgen
 
@@ -34,7 +35,7 @@ def test_scripts_import_what_is_carried_and_nothing_else(tmp_path):
 def test_a_campaign_leaves_the_callers_packages_in_reach(tmp_path, monkeypatch):
     """Where matplotlib, say, is in a folder that PYTHONPATH names."""
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
-    monkeypatch.setitem(record.SCRIPTS, "said", ("said", "-c", "import json, os, sys\n"
+    monkeypatch.setitem(parts.SCRIPTS, "said", ("said", "-c", "import json, os, sys\n"
                                                  "json.dump(os.environ['PYTHONPATH'], open(sys.argv[2], 'w'))"))
     campaign = record.Campaign("flpgen", tmp_path, [])
     campaign.script("said")
@@ -45,10 +46,10 @@ def test_a_campaign_leaves_the_callers_packages_in_reach(tmp_path, monkeypatch):
 @needs_flpgen
 def test_a_campaigns_commands_are_understood():
     """Without a GPU they end for want of one, not for their options."""
-    checks = [options for part in ("sanitize", "sanitize_modes") for options in record.SANITIZERS[part][0]]
-    benches = [options for records in record.BENCHES.values() for options in records.values()]
+    checks = [options for part in ("sanitize", "sanitize_modes") for options in parts.SANITIZERS[part][0]]
+    benches = [options for records in parts.BENCHES.values() for options in records.values()]
     for command in [*(["bench", *options] for options in benches),
-                    *(["check", *record.SMALL, *options, *([] if "--rung" in options else ["--rung", "jit"])]
+                    *(["check", *parts.SMALL, *options, *([] if "--rung" in options else ["--rung", "jit"])]
                       for options in checks)]:
         done = flpgen(*command, FLP_CUDA_LIBRARY="/nonexistent/libcuda.so.1")
         assert done.code == 3, (command, done.err)
@@ -57,8 +58,8 @@ def test_a_campaigns_commands_are_understood():
 def test_a_campaigns_peers_are_understood():
     pytest.importorskip("torch")
     from flp.bench import options
-    for words in (words for records in record.PEERS.values() for words in records.values()):
-        options.parse([*record.HEAD, *words])
+    for words in (words for records in parts.PEERS.values() for words in records.values()):
+        options.parse([*parts.HEAD, *words])
 
 
 def test_a_campaigns_examples_are_understood(monkeypatch):
@@ -66,7 +67,7 @@ def test_a_campaigns_examples_are_understood(monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.syspath_prepend(str(TREE / "runtime/python/examples"))
     import grpo_tiny
-    name, script, *words = record.SCRIPTS["grpo_tail"]
+    name, script, *words = parts.SCRIPTS["grpo_tail"]
     given = grpo_tiny.parser().parse_args(words)
     assert name == "grpo_tail" and (TREE / script).samefile(grpo_tiny.__file__)
     assert given.compare_tail and given.seeds == 3 and given.tail in (None, 2**-9) and grpo_tiny.TAIL == 2**-9
@@ -103,19 +104,19 @@ def test_a_dtype_that_ends_without_a_record_fails_its_part(tmp_path):
 
 
 def test_parts_and_single_records_are_selected():
-    modes = list(record.BENCHES["bench_modes"])
-    assert record.select("bench_forward_4096") == {"bench": ["bench_forward_4096"]}
-    assert record.select("peers_saved,bench_saved,large,bench_modes") == {
+    modes = list(parts.BENCHES["bench_modes"])
+    assert parts.select("bench_forward_4096") == {"bench": ["bench_forward_4096"]}
+    assert parts.select("peers_saved,bench_saved,large,bench_modes") == {
         "large": [], "bench_modes": modes, "peers_modes": ["peers_saved"]}
-    everything = record.select(",".join(record.PARTS))
-    assert record.RECORDS.keys() <= record.PARTS.keys()
+    everything = parts.select(",".join(parts.PARTS))
+    assert parts.RECORDS.keys() <= parts.PARTS.keys()
     kept = {path.stem for path in (TREE / "autotune/bench").glob("bench_*.json")}
-    assert kept <= {name for records in record.BENCHES.values() for name in records}
-    assert list(everything) == list(record.PARTS) and everything["bench"] == list(record.BENCHES["bench"])
-    names = [*record.PARTS, *(name for records in record.RECORDS.values() for name in records)]
+    assert kept <= {name for records in parts.BENCHES.values() for name in records}
+    assert list(everything) == list(parts.PARTS) and everything["bench"] == list(parts.BENCHES["bench"])
+    names = [*parts.PARTS, *(name for records in parts.RECORDS.values() for name in records)]
     assert len(set(names)) == len(names)
     with pytest.raises(ValueError, match="^bench_backward, parts: accepted are check, .*bench_forward_4096"):
-        record.select("check,parts,bench_backward")
+        parts.select("check,parts,bench_backward")
 
 
 @pytest.mark.first
@@ -125,9 +126,9 @@ def test_parts_and_single_records_are_selected():
                                            ("sanitize_losses", {"loss", "grad_weight"})])
 def test_problems_for_the_sanitizers_are_checked(part, outputs):
     """On the CPU, whatever their rung: a row list among their patterns."""
-    for options in record.SANITIZERS[part][0]:
+    for options in parts.SANITIZERS[part][0]:
         words = [word for word in options if word not in ("--rung", "generic")]
-        done = flpgen("check", *record.FEW, *words, "--rung", "eager", "-q", "--json")
+        done = flpgen("check", *parts.FEW, *words, "--rung", "eager", "-q", "--json")
         assert done.code == 0, done.err
         rows = findings(done.json())
         assert outputs <= {row["output"] for row in rows} and "row-list" in {row["case"] for row in rows}

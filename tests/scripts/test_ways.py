@@ -15,6 +15,8 @@ from test_evidence import check_record
 
 
 class Script(types.SimpleNamespace):
+    """ours, theirs: class and name of what makes values by flp, and by two other ways; rows: of each two."""
+
     def run(self, tmp_path, *more):
         """-> exit status, the record"""
         out = tmp_path / "record.json"
@@ -22,15 +24,18 @@ class Script(types.SimpleNamespace):
         return status, json.loads(out.read_text())
 
 
-HEADS = Script(module=head_memory, ours="scored", theirs="naive", command="tests/gpu/head_memory.py", tiny=[
+HEADS = Script(module=head_memory, ours=(head_memory.Step, "scored"), theirs=(head_memory.Step, "naive"), rows=4,
+               command="tests/gpu/head_memory.py", tiny=[
     "--device", "cpu", "--batch", "2", "--length", "9", "--vocab", "301", "--hidden", "16", "--burst-ms", "1"])
-RESPONSES = Script(module=response_rows, ours="of_hidden", theirs="of_scores", command="tests/gpu/response_rows.py", tiny=[
+RESPONSES = Script(module=response_rows, ours=(response_rows.Step, "of_hidden"),
+                   theirs=(response_rows.Step, "of_scores"), rows=4, command="tests/gpu/response_rows.py", tiny=[
     "--device", "cpu", "--tokens", "48", "--sequence", "12", "--vocab", "301", "--hidden", "16", "--chunk", "20",
     "--burst-ms", "1"])
-TRAINER = Script(module=trainer_step, command="tests/gpu/trainer_step.py", tiny=[
+TRAINER = Script(module=trainer_step, ours=(trainer_step.Step, "loss_of"), theirs=(trainer_step.Whole, "scored"),
+                 rows=8, command="tests/gpu/trainer_step.py", tiny=[
     "--device", "cpu", "--tokens", "24,48", "--length", "12", "--layers", "2", "--vocab", "301", "--hidden", "128",
     "--burst-ms", "1"])
-OF_BOTH = pytest.mark.parametrize("script", [HEADS, RESPONSES], ids=["heads", "responses"])
+OF_EACH = pytest.mark.parametrize("script", [HEADS, RESPONSES, TRAINER], ids=["heads", "responses", "trainer"])
 
 
 class Embedded(torch.nn.Module):
@@ -48,6 +53,12 @@ class Embedded(torch.nn.Module):
 
     def model(self, inputs_embeds):
         return types.SimpleNamespace(last_hidden_state=inputs_embeds)
+
+
+@pytest.fixture(autouse=True)
+def models(monkeypatch):
+    if not importlib.util.find_spec("transformers"):
+        monkeypatch.setattr(trainer_step, "model_of", Embedded)
 
 
 def check_whole(script, tmp_path, *more):
@@ -83,9 +94,7 @@ def test_responses_have_a_row_for_every_pass_and_way(tmp_path):
     assert errors["flp"] < 1e-5 < errors["scores"]
 
 
-def test_a_whole_step_has_a_row_for_every_size_training_and_peer(tmp_path, monkeypatch):
-    if not importlib.util.find_spec("transformers"):
-        monkeypatch.setattr(trainer_step, "model_of", Embedded)
+def test_a_whole_step_has_a_row_for_every_size_training_and_peer(tmp_path):
     record, _ = check_whole(TRAINER, tmp_path)
     peers = [row["peer"] for row in record["rows"][:len(record["rows"]) // 4]]
     assert [(row["pass"], row["tokens"], row["peer"]) for row in record["rows"]] == [
@@ -108,30 +117,31 @@ def test_all_ways_of_responses_agree():
         assert not entropy.requires_grad
 
 
-@OF_BOTH
+@OF_EACH
 def test_a_wrong_value_fails_it(script, tmp_path, monkeypatch):
-    own = getattr(script.module.Step, script.ours)
-    monkeypatch.setattr(script.module.Step, script.ours, lambda *given: torch.utils._pytree.tree_map(
+    own = getattr(*script.ours)
+    monkeypatch.setattr(*script.ours, lambda *given: torch.utils._pytree.tree_map(
         lambda value: value - 0.2, own(*given)))
     status, record = script.run(tmp_path)
-    assert status == 1 and record["failed"] == 4
+    assert status == 1 and record["failed"] == script.rows
 
 
-@OF_BOTH
+@OF_EACH
 def test_memory_that_runs_out_is_a_reason(script, tmp_path, monkeypatch, capsys):
     def call(step, *given):
         raise RuntimeError("CUDA out of memory. Tried to allocate 9.28 GiB")
 
-    monkeypatch.setattr(script.module.Step, script.theirs, call)
+    monkeypatch.setattr(*script.theirs, call)
     status, record = script.run(tmp_path)
-    assert status == 0 and [row["reason"] for row in record["rows"] if row["ms"] is None] == ["out of memory"] * 4
-    assert not {row["peer"] for row in record["rows"] if row["ms"] is None} & {"flp", "eager", "flp, all rows"}
+    assert status == 0 and [row["reason"] for row in record["rows"] if row["ms"] is None] == \
+        ["out of memory"] * script.rows
+    assert not {row["peer"] for row in record["rows"] if row["ms"] is None} & {"flp", "eager", "flp, all rows", "flp, tail"}
     assert check_record({**record, "gpu": "a GPU", "driver": "1"}) is None and "out of memory" in capsys.readouterr().err
 
 
-@OF_BOTH
+@OF_EACH
 def test_other_errors_end_it(script, tmp_path, monkeypatch):
-    monkeypatch.setattr(script.module.Step, script.ours, lambda *_: torch.zeros(2)[:, :1])
+    monkeypatch.setattr(*script.ours, lambda *_: torch.zeros(2)[:, :1])
     with pytest.raises((RuntimeError, IndexError)):
         script.run(tmp_path)
 

@@ -187,7 +187,7 @@ void bench_print(const bench_args *args, const bench_result *result) {
     cli_print(2, "lists: %g ids a row on average; every case beside one product of hidden and the whole weight",
               args->spec.kept);
   const flp_spec *spec = &args->spec.spec;
-  if (flp_planner_has_top(spec) || spec->statistics)
+  if (flp_planner_has_row_values(spec))
     cli_print(2, "forward with topk=%d rank=%d statistics=%d; the same without stands behind, in the same order",
               spec->topk, spec->rank, spec->statistics);
   if (args->masked > 0) cli_print(2, "masked: %g of the rows; GEMM baselines compute all rows", args->masked);

@@ -68,8 +68,7 @@ static int leave_out(flp_spec *spec) {
   spec->grads &= ~(uint32_t)(FLP_GRAD_LORA_A | FLP_GRAD_LORA_B);
   spec->grad_lora_dtype = (flp_dtype)0;
   spec->lora_rank = 0;
-  return given.tail > 0 || given.targets > 1 || flp_planner_has_top(&given) || given.statistics || given.lora_rank ||
-         had_mixed;
+  return given.tail > 0 || given.targets > 1 || flp_planner_has_row_values(&given) || given.lora_rank || had_mixed;
 }
 
 /* A loss over several targets has no step of one: nll has, from the same weights. */

@@ -497,7 +497,7 @@ static void add_given(check_list *list, const check_case *given) {
                                      [GIVEN_TAIL] = spec->tail > 0,
                                      [GIVEN_TARGETS] = spec->targets > 1,
                                      [GIVEN_TEACHER] = spec->targets > 1 && spec->loss,
-                                     [GIVEN_TOP] = flp_planner_has_top(spec) || spec->statistics,
+                                     [GIVEN_TOP] = flp_planner_has_row_values(spec),
                                      [GIVEN_LOSS] = spec->loss != NULL,
                                      [GIVEN_LORA] = spec->lora_rank};
   for (int kind = 0; kind < GIVEN_KINDS; kind++) {

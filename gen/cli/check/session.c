@@ -105,7 +105,7 @@ static flp_status check_case_on(check_session *session, check_problem *problem, 
   check_how how = session->how;
   how.options.rung = rung;
   call_result result = {0}, plain = {0};
-  int has_plain = flp_mode_keeps(c->mode) || problem->loss || flp_planner_has_top(&c->spec) || c->spec.statistics ||
+  int has_plain = flp_mode_keeps(c->mode) || problem->loss || flp_planner_has_row_values(&c->spec) ||
                   c->lora != CHECK_LORA_ON;
   flp_status status = check_run(problem, &how, &result);
   int is_left_out = is_lacking(c, rung, status);
