@@ -1,5 +1,5 @@
 """flp behind a trainer's own switch: one function for whatever a switch has at hand, and a module for each official
-place of a trainer that takes such a backend (nemo_automodel, veomni).
+place of a trainer that takes such a backend (nemo_automodel, veomni, xtuner, xtuner_rl).
 
 Invariants: token_logprobs, its parameters and TokenValues stay; more of either may come. A module here replaces nothing
 of its trainer: it is what the trainer's configuration or registry names.
