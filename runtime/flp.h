@@ -55,7 +55,8 @@ extern "C" {
 #define FLP_VERSION_PATCH 0
 #define FLP_VERSION_STRING "0.1.0"
 
-/* For the *_INIT values below, which name the fields that are not 0, in C and in C++11 or later. */
+/* For the *_INIT values below, which name the fields that are not 0, in C and in C++11 or later; decltype of one needs
+ * C++20. */
 #ifdef __cplusplus
 #define FLP_SET_(field) flp_init_.field
 #define FLP_INIT_(type, ...) \
@@ -377,7 +378,7 @@ typedef struct flp_args {
   int64_t row_count;
 
   /* vocab shard; zeros mean the whole head */
-  int64_t vocab_offset; /* global id of weight row 0 */
+  int64_t vocab_offset; /* global id of weight row 0; combine leaves it */
   int64_t vocab_valid;  /* weight rows that are real; the rest is padding. 0 means V */
   int64_t vocab_total;  /* ids of the whole vocabulary. 0 means vocab_offset + vocab_valid; combine over more than one
                            shard needs it */

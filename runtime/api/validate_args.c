@@ -127,7 +127,8 @@ static flp_status check_count(const char *field, int64_t value, int64_t least, i
 }
 
 static flp_status check_shard(const flp_spec *spec, flp_args *args) {
-  int64_t end = 0;
+  int is_combine = args->pass == FLP_PASS_COMBINE;
+  int64_t end = 0, first = is_combine ? 0 : args->vocab_offset; /* a combine is of no shard */
   if (args->vocab_offset < 0)
     return flp_fail(FLP_ERROR_ARGUMENT, "args.vocab_offset is %" PRId64 " (accepted: 0 or more)", args->vocab_offset);
   if (args->vocab_valid == 0) args->vocab_valid = spec->vocab;
@@ -135,19 +136,18 @@ static flp_status check_shard(const flp_spec *spec, flp_args *args) {
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "args.vocab_valid is %" PRId64 " (accepted: 0 for all, or 1 to spec.vocab %" PRId64 ")",
                     args->vocab_valid, spec->vocab);
-  if (__builtin_add_overflow(args->vocab_offset, args->vocab_valid, &end))
+  if (__builtin_add_overflow(first, args->vocab_valid, &end))
     return flp_fail(FLP_ERROR_ARGUMENT, "args.vocab_offset is %" PRId64 " (accepted: at most 2^63 - 1 - vocab_valid)",
                     args->vocab_offset);
-  if (args->vocab_total == 0 && args->pass == FLP_PASS_COMBINE && args->shard_count > 1)
+  if (args->vocab_total == 0 && is_combine && args->shard_count > 1)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "args.vocab_total is 0, but a combine of %" PRId64 " shards needs the size of the whole vocabulary",
                     args->shard_count);
   if (args->vocab_total == 0) args->vocab_total = end;
   if (args->vocab_total < end)
     return flp_fail(FLP_ERROR_ARGUMENT,
-                    "args.vocab_total is %" PRId64 " (accepted: 0, or at least vocab_offset + vocab_valid, %" PRId64
-                    ")",
-                    args->vocab_total, end);
+                    "args.vocab_total is %" PRId64 " (accepted: %s, %" PRId64 ")", args->vocab_total,
+                    is_combine ? "at least vocab_valid" : "0, or at least vocab_offset + vocab_valid", end);
   return FLP_OK;
 }
 

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/library.h"
 #include "runtime/base/process.h"
 #include "runtime/base/status.h"
 
@@ -75,12 +76,8 @@ static flp_status open_path(const char *path, opened **out) {
     status = flp_fail(FLP_ERROR_MEMORY, "no memory for the table of %s", path);
     goto done;
   }
-  entry->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (!entry->library) {
-    const char *reason = dlerror();
-    status = flp_fail(FLP_ERROR_UNAVAILABLE, "%s cannot be opened: %s", path, reason ? reason : "unknown reason");
-    goto done;
-  }
+  status = flp_library_open(path, &entry->library);
+  if (status != FLP_OK) goto done;
   status = symbols_find(entry->library, path, &entry->driver);
   optional_find(entry->library, &entry->driver);
   if (status == FLP_OK) status = driver_start(&entry->driver, path);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/library.h"
 #include "runtime/base/process.h"
 #include "runtime/base/status.h"
 
@@ -20,11 +21,8 @@ typedef struct opened {
 static opened *opened_first;
 
 static flp_status open_provider(const char *path, const flp_provider **out) {
-  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (!library) {
-    const char *reason = dlerror();
-    return flp_fail(FLP_ERROR_UNAVAILABLE, "%s cannot be opened: %s", path, reason ? reason : "unknown reason");
-  }
+  void *library;
+  FLP_TRY(flp_library_open(path, &library));
   flp_provider_get_fn get;
   void *address = dlsym(library, FLP_PROVIDER_SYMBOL);
   memcpy(&get, &address, sizeof get);

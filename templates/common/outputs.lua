@@ -2,6 +2,8 @@
 --
 --   logprob = ln2·(u_y - log2 s)      u_y = scale·y_y - m, formed without rounding
 --   H       = ln2·(log2 s - q/s)
+--
+-- dz.lua and `record` of rows.lua have the derivatives of these formulas, and change with them.
 
 local LN2 = 0.6931471805599453
 

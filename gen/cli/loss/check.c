@@ -257,6 +257,7 @@ static const struct argp_option check_options[] = {
     {"rows", KEY_ROWS, "N", 0, "seeded rows to try (default 1024)", 0},
     {"seed", KEY_SEED, "N", 0, "other rows (default 0)", 0},
     {"set", KEY_SET, "NAME=NUMBER", 0, "a parameter of half of the rows; may be repeated; the others draw theirs", 0},
+    {"loss-parameter", KEY_SET, NULL, OPTION_ALIAS, NULL, 0}, /* as other verbs call it */
     {"json", CLI_SWITCH(check_args, json), NULL, 0,
      "print one JSON document, with every row: values in, loss, derivatives, metrics", 0},
     {0}};

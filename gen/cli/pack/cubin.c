@@ -68,11 +68,13 @@ static void path_of(const assembler *a, const char *name, char out[96]) {
 }
 
 /* The first bytes of ptxas's output. */
+/* Without the line's end. */
 static void read_log(const assembler *a, char out[TEXT_BYTES]) {
   char path[96];
   path_of(a, "log", path);
   FILE *file = fopen(path, "re");
   size_t got = file ? fread(out, 1, TEXT_BYTES - 1, file) : 0;
+  while (got && out[got - 1] == '\n') got--;
   out[got] = 0;
   if (file) fclose(file);
 }
@@ -130,7 +132,9 @@ static flp_status assemble(const assembler *a, const cli_pack_item *item, const 
   if (code != 0) {
     char log[TEXT_BYTES];
     read_log(a, log);
-    return flp_fail(FLP_ERROR_COMPILE, "ptxas %s ended with %d for %s: %.300s", target, code, item->key, log);
+    const flp_kernel_key *key = &item->desc.key;
+    return flp_fail(FLP_ERROR_COMPILE, "ptxas %s ended with %d for kernel %s of %s: %.300s", target, code,
+                    flp_kernel_kind_name(key->kind), key->arch, log);
   }
   char *bytes = NULL;
   path_of(a, "kernel.cubin", path);

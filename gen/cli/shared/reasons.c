@@ -34,17 +34,10 @@ const char *cli_error_text(const char *text, char out[CLI_REASON_BYTES]) {
   flp_setting driver;
   snprintf(out, CLI_REASON_BYTES, "%s", text);
   if (!at || at == text) return out;
-  /* "libx.so cannot be opened: libx.so: why": dlopen names the file again. */
-  int length = (int)(at - text);
-  const char *why = at + sizeof cannot - 1;
-  if (strncmp(why, text, (size_t)length) != 0 || strncmp(why + length, ": ", 2) != 0) return out;
-  why += length + 2;
+  size_t length = (size_t)(at - text);
   flp_setting_get(FLP_SETTING_CUDA_LIBRARY, &driver);
-  int is_driver = strlen(driver.value) == (size_t)length && strncmp(driver.value, text, (size_t)length) == 0;
-  if (is_driver)
-    snprintf(out, CLI_REASON_BYTES, "%s (%.*s: %s)", no_driver, length, text, why);
-  else
-    snprintf(out, CLI_REASON_BYTES, "%.*s%s%s", length, text, cannot, why);
+  if (strlen(driver.value) == length && strncmp(driver.value, text, length) == 0)
+    snprintf(out, CLI_REASON_BYTES, "%s (%s: %s)", no_driver, driver.value, at + sizeof cannot - 1);
   return out;
 }
 

@@ -51,7 +51,8 @@ static const struct argp_option options[] = {
     {"include", CLI_TEXT(tune_args, include), "TEXT", 0,
      "time these tilings to the end whatever they take, named as by bench --tune", 3},
     {"list", CLI_TEXT(tune_args, list), "FILE", 0, "append what was found as lines of a list for flpgen pack build", 3},
-    {"dry-run", CLI_SWITCH(tune_args, dry_run), NULL, 0, "only list what would be tried; needs no GPU", 3},
+    {"dry-run", CLI_SWITCH(tune_args, dry_run), NULL, 0,
+     "only list what would be tried; needs no GPU, assumes an H200", 3},
     {"quiet", 'q', NULL, 0, "no progress, no warnings", 3},
     {"json", CLI_SWITCH(tune_args, json), NULL, 0, "print one JSON document", 3},
     {0}};
@@ -143,9 +144,13 @@ typedef struct tune_run {
   int done;
 } tune_run;
 
+static int leaves_something(const flp_device *device) {
+  return device->major == 9 && device->minor == 0;
+}
+
 static flp_status check_arch(const tune_run *r) {
   const flp_device *device = &r->device.info;
-  if (device->major == 9 && device->minor == 0 && flp_driver_has_clusters(r->device.driver)) return FLP_OK;
+  if (leaves_something(device) && flp_driver_has_clusters(r->device.driver)) return FLP_OK;
   return flp_fail(FLP_ERROR_UNAVAILABLE,
                   "%s has compute capability %d.%d, whose kernels leave nothing to tune; those of 9.0 do", device->name,
                   device->major, device->minor);
@@ -258,7 +263,7 @@ static flp_status run(tune_args *args, const tune_heads *targets, const tune_pla
   return status;
 }
 
-/* What a dry run assumes where no GPU is: an H200. */
+/* What a dry run assumes where no GPU is that leaves something to tune: an H200. */
 static flp_device assumed_device(const tune_args *args) {
   flp_device info = {.name = "H200",
                      .major = 9,
@@ -269,7 +274,9 @@ static flp_device assumed_device(const tune_args *args) {
                      .memory_bus_bits = 6144};
   const flp_driver *driver;
   flp_device found;
-  if (flp_driver_get(&driver) == FLP_OK && flp_device_get(driver, args->options.device, &found) == FLP_OK) info = found;
+  if (flp_driver_get(&driver) == FLP_OK && flp_device_get(driver, args->options.device, &found) == FLP_OK &&
+      leaves_something(&found))
+    info = found;
   return info;
 }
 
@@ -316,7 +323,8 @@ const cli_values cli_tune_argp = {
     .modes = CLI_TUNE_MODES,
     .argp.doc =
         "Finds the fastest kernels of specialisations on this machine's GPU and stores them in the cache, where plans "
-        "of the same specialisation find them first."
+        "of the same specialisation find them first. Kernels of compute capability 9.0 have tile configurations to "
+        "choose from; those of other GPUs have one each, and tune ends with 3 there."
         "\vEvery candidate is verified before it is timed: forward bits are those of the untuned kernel, gradients are "
         "within the bounds of flpgen check. Survivors are timed in bursts, interleaved with the untuned kernel and the "
         "GEMM baselines; the better third goes on with more rounds. The untuned kernel stays unless another is faster "
