@@ -450,7 +450,8 @@ def test_cubins_of_what_a_gpu_takes(tmp_path, options, gpus, portable, own):
 def test_cubins_of_another_pack_are_not_made_again(tmp_path):
     made = build(tmp_path / "a.flpp", *SPEC, "--cubin", "sm_90", FLP_PTXAS=PTXAS)
     other = tmp_path / "ptxas"
-    other.write_text(f'#!/bin/sh\ncase "$*" in *--version*) exec {shlex.quote(PTXAS)} --version;; esac\necho why\nexit 9\n')
+    version = f"exec {shlex.quote(PTXAS)} --version"
+    other.write_text(f'#!/bin/sh\ncase "$*" in *--version*) {version};; esac\necho why\nexit 9\n')
     other.chmod(0o755)
     again = build(tmp_path / "b.flpp", "--from", made, "--cubin", "sm_90", FLP_PTXAS=str(other))
     assert again.read_bytes() == made.read_bytes()
