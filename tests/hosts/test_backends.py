@@ -5,7 +5,7 @@ import types
 import pytest
 import torch
 from flp_reference import doubles, problem
-from parity import DTYPES, bare, compare, stub, stubs, with_gradients
+from parity import DTYPES, bare, compare, note_test, stub, stubs, with_gradients
 from torch.nn import functional as F
 
 IGNORED = -100
@@ -23,6 +23,7 @@ def rows(dtype, device, seed=0):
 @pytest.mark.parametrize("options, weighted", [({}, False), ({"logit_softcapping": 8.0}, False), ({}, True)])
 def test_automodel(dtype, options, weighted, device):
     pytest.importorskip("nemo_automodel")
+    note_test("NeMo Automodel")
     from nemo_automodel.components.loss.loss import build_loss_module
     from nemo_automodel.components.loss.masked_ce import MaskedCrossEntropy
     from nemo_automodel.components.loss.utils import calculate_loss
@@ -54,6 +55,7 @@ def test_automodel(dtype, options, weighted, device):
 def slot():
     """The place of VeOmni's models, with flp in it."""
     pytest.importorskip("veomni")
+    note_test("VeOmni")
     from veomni.ops.dispatch import OpSlot
     from veomni.ops.kernel_registry import KERNEL_REGISTRY
     from flp.backend import veomni
@@ -116,6 +118,7 @@ XTUNER_ABSENT = ("addict", "cyclopts", "loguru", "mmengine", "mmengine.dist", "r
 def of_xtuner(*names):
     """Modules of xtuner, or of flp that import it; the test is skipped where there is none, or the xtuner of PyPI."""
     pytest.importorskip("xtuner.v1")
+    note_test("xtuner")
     with stubs(**{name.replace(".", "__"): stub() for name in XTUNER_ABSENT}):
         bare("xtuner.v1.model")  # of which a loss takes utils alone
         return [importlib.import_module(name) for name in ("xtuner.v1.model.utils", *names)][1:]
