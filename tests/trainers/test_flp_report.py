@@ -21,6 +21,7 @@ DRAWN = [path for path in BENCH if re.fullmatch("bench_(forward_long|kept_20|tra
 EXPORT, = [path for path in RECORDS if path.name == "tune_forward_4096.json"]
 SHARP = {"policy": 0.01, "text": 0.79, "base": 2.5, "random": 11.4}  # medians of the entropies, from sharp to flat
 PRODUCT_MS = 14.0
+TWICE = "flp · study_staggered · ping-pong, 128x192, stages=5, cluster=2 · %d of 2"  # first and last of a study's run
 LABELS = report_sample.TREE / "tests/golden/records/labels.txt"
 
 
@@ -160,14 +161,17 @@ def test_groups_have_rows_of_one_base(all_rows):
     """Of all records: a tail beside one product, a step beside three, and so on, and labels that tell rows apart."""
     groups = rows.groups_of(all_rows)
     assert len(groups) > 50
+    numbered = []
     for group in groups:
         assert len({(row.case, row.N, row.D, row.V, row.gemms, row.grads, row.data, row.gpu) for row in group}) == 1
         labels = rows.labels_of(group)
-        assert len(set(labels)) == len(labels) and not [label for label in labels if re.search(r"\brow \d", label)]
+        assert len(set(labels)) == len(labels)
+        numbered += [label for label in labels if re.search(r"\d of \d", label)]
         for row, label in zip(group, labels):
             assert row.mode != "tail" or label.startswith("flp, tail")
         bases = [row.bare_ms for row in group if row.bare_ms]
         assert not bases or max(bases) < 1.12 * min(bases), rows.labels_of(group)
+    assert numbered == [TWICE % 1, TWICE % 2]
 
 
 def test_bases_that_differ_stand_in_groups_of_their_own(tmp_path):

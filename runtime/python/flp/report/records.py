@@ -60,7 +60,7 @@ RECORD = {**fields(TEXT, "gpu driver date sources_hash command kind"), "N": SIZE
           **fields(LIST, "bare searches")}
 ROW = {**fields(TEXT, "case peer dtype weight_dtype mixed entropy loss reason variant data mode"), "grads": WORDS,
        "who": TEXT, **fields(OBJECT, "entropies tail_report"), **fields(SIZE, "N D V"),
-       **fields(FLAG, "rank accumulate"),
+       **fields(FLAG, "rank statistics accumulate"),
        **fields(COUNT, "active_rows gemms run lora_rank targets topk list_ids"),
        **fields(POSITIVE, "ms bare_ms first_ms"),
        **fields(NUMBER, "ms_low ms_high extra_bytes result_bytes kept tail logprob_error")}

@@ -31,6 +31,7 @@ def special_of(row):
     words += ["%d targets a row" % row.targets] if (row.targets or 1) > 1 else []
     best = [word for word, is_asked in (("best %s" % row.topk, row.topk), ("rank", row.rank)) if is_asked]
     words += [" and ".join(best)] if best else []
+    words += ["statistics"] if row.statistics else []
     if row.mixed not in (None, "none"):
         words.append("%s weight, %s" % (row.weight_dtype, {"round": "rounded"}.get(row.mixed, row.mixed)))
     return words + ["adds to dW"] * bool(row.accumulate)
@@ -42,6 +43,7 @@ def traits_of(row):
     words += ["no adapter"] if row.lora_rank == 0 else []
     words += ["one target a row"] if row.targets == 1 else []
     words += ["no best tokens, no rank"] if row.topk == 0 and not row.rank else []
+    words += ["no statistics"] if row.statistics is False else []
     return words + (["exact"] if row.tail == 0 and row.mode not in KEPT else [])
 
 
