@@ -79,7 +79,7 @@ ROOMS = {
     "_eager": "errors _library _tensors",
     "_passes": "errors _library _tensors _eager",
     "_functions": "errors _library _tensors losses _eager _passes",
-    "heads": "errors _library _tensors _eager _functions",
+    "heads": "errors _library _tensors _eager _passes _functions",
     "parallel": "_library _tensors _eager _passes _functions losses",
     "adapters": "errors _library _tensors _passes _functions heads parallel",
     "backend": "_tensors _functions parallel",

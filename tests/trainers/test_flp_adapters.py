@@ -17,7 +17,8 @@ from flp_reference import DEVICE, doubles, exact, problem, reference, relative
 
 import flp
 from flp import adapters
-from flp.adapters import _counts, _seam
+from flp._passes import _counts
+from flp.adapters import _seam
 
 CORE = '''
 class Scorer:

@@ -10,7 +10,8 @@ import pytest
 import torch
 from flp_reference import DEVICE, doubles, problem, reference, relative
 
-from flp.adapters import _counts, openrlhf
+from flp._passes import _counts
+from flp.adapters import openrlhf
 from test_flp_adapters import agrees, counted, gradients_agree, hosts, installed  # noqa: F401
 
 LOSS = "torchtitan.components.loss."

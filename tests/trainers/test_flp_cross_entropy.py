@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import flp
+from flp._library import _plans
 from flp_standin_lm import IDS, TinyLM, capped
 
 V, D = 97, 24
@@ -64,6 +65,20 @@ def test_a_models_loss(name):
     for parameter_name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.grad, wanted[parameter_name], atol=1e-6, rtol=1e-5)
     assert model(IDS, labels=labels).logits is not None
+
+
+def test_a_step_is_counted_in_the_mode_of_its_layout(monkeypatch):
+    model, layout = TinyLM(), _plans.Plan.layout
+
+    def streamed(*arguments):
+        found = layout(*arguments)
+        found.mode = 6  # FLP_MODE_STREAM, in which a GPU runs it
+        return found
+
+    monkeypatch.setattr(_plans.Plan, "layout", streamed)
+    with flp.CrossEntropyHead(model):
+        model(IDS, labels=IDS)
+        assert flp.installed(counts=True)["CrossEntropyHead"]["TinyLM"]["flp"] == {"eager stream": 1}
 
 
 def test_num_items_in_batch():

@@ -2,6 +2,7 @@
 import contextlib
 import copy
 import functools
+import logging
 import weakref
 
 import pytest
@@ -12,6 +13,7 @@ from torch.utils._pytree import tree_flatten
 
 import flp
 from flp._library import _plans
+from flp._passes import _counts
 from flp._tensors import _check
 from flp.heads import _chunks
 from flp_reference import relative
@@ -436,3 +438,25 @@ def test_installing_without_a_block():
     model.forward = installed
     head.uninstall()
     assert model(input_ids=IDS).logits is not None
+
+
+@pytest.mark.parametrize("name, options, ran, own", [
+    ("logprob_head", {"budget": "64M"}, "eager recompute", {}),
+    ("logprob_head", {"eager": True}, "torch chunks", {}),
+    ("CrossEntropyHead", {"budget": "64M"}, "eager recompute", {_counts.NOT_ASKED: 1}),  # of scores
+])
+def test_a_head_says_that_it_runs_and_counts_calls(logged, name, options, ran, own):
+    models = TinyLM(), TinyLM(seed=1)
+    heads = [getattr(flp, name)(model, **options).install() for model in models]
+    for model in models:
+        model(IDS, labels=IDS)
+    models[0](IDS, **({} if own else {"labels": IDS}))
+    assert flp.installed(counts=True) == {name: {"TinyLM": {"flp": {ran: 3 - len(own)}, "own": own}}}
+    said = ["installed in TinyLM, budget %s" % options.get("budget", "by default"),
+            "TinyLM runs on flp, rung %s, mode %s" % tuple(ran.split())]
+    assert [(level, text) for level, text in logged if text.startswith(name + ": ")] == [
+        (logging.INFO, "%s: %s" % (name, words)) for words in said for _ in models]
+    heads[0].uninstall()
+    assert flp.installed(counts=True)[name]["TinyLM"]["flp"] == {ran: 1} and flp.installed() == {}
+    heads[1].uninstall()
+    assert flp.installed(counts=True) == {}

@@ -11,7 +11,8 @@ from flp_reference import doubles, reference, relative
 from test_flp_adapters import counted, hosts  # noqa: F401
 
 import flp
-from flp.adapters import _counts, _deferred
+from flp._passes import _counts
+from flp.adapters import _deferred
 
 processor = flp.adapters.megatron.output_processor
 LENGTH, BATCH = 9, 2

@@ -479,6 +479,7 @@ def step(ops, settings, grads, loss):
     """Runs forward, loss and backward in one -> Step."""
     plan = _plan_of(key_of(ops, settings, grads, program=loss.program)._replace(**_best(settings)), ops)
     n, device = ops.hidden.shape[0], ops.hidden.device
+    _watch.tell(plan, grads, None, n, settings.budget)
     made, out = _new_gradients(ops, settings, grads), Step()
     out.top = _top.Outputs(ops.target, settings)
     out.loss = torch.empty(n, dtype=torch.float32, device=device)

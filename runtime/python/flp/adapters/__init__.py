@@ -10,8 +10,9 @@ import importlib
 from typing import Any, Literal, overload
 
 from .. import errors
+from .._passes import _counts
 from .._tensors import _check
-from . import _call, _counts, _seam, megatron
+from . import _call, _seam, megatron
 
 HOSTS = ("agilerl", "megatron", "miles", "miles-megatron", "nemo-rl", "openrlhf", "prime-rl", "skyrl", "slime",
          "slime-megatron", "torchtitan", "trl", "verl", "verl-megatron")
@@ -76,12 +77,14 @@ def installed(*, counts: bool = False) -> Any:
             the dotted name of the function that was replaced. "flp" are calls through flp, by rung and mode of their
             first forward pass ("select": of scores that exist already), such as {"jit direction": 12}; "own" are those
             that stayed the host's, and why. A call counts at each seam that it passes, once it has returned; inside a
-            graph of torch.compile it does not count
+            graph of torch.compile it does not count. Heads that are installed stand there too, as "logprob_head" or
+            "CrossEntropyHead", with the class of the model in place of the seam
     error:  none
     thread: safe; of calls that end at the same time in several threads one may be missed
     """
-    return {host: {each.seam: each.by_name() for each in calls} if counts else version
-            for host, (version, calls, _replacements) in list(_installed.items())}
+    found = {host: {each.seam: each.by_name() for each in calls} if counts else version
+             for host, (version, calls, _replacements) in list(_installed.items())}
+    return {**found, **_counts.of_heads()} if counts else found
 
 
 def _adapter(host):

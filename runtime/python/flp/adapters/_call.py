@@ -6,8 +6,8 @@ import torch
 
 from .._functions import _select
 from .._library import _c
+from .._passes import _counts
 from .._tensors import _check
-from . import _counts
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from .. import errors
 from .._eager import _eager_torch
 from .._library import _c, _plans
+from .._passes import _watch
 from .._tensors import _check
 from .._tensors._call import Call
 
@@ -41,6 +42,7 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
     settings, grads = call.settings, call.grads != 0
     if _plans.in_force().strict:
         _refuse_bad(ids, temperature_rows, settings, weight.shape[0])
+    _watch.told("torch", "chunks")
     dtype = torch.float32 if reduce_fp32 else flat.dtype
     rows = settings.chunk_rows or rows_of(settings, weight.shape[0], dtype, flat.dtype, grads)
     hiddens = flat.split(rows)

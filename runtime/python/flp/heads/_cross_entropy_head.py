@@ -54,6 +54,8 @@ class CrossEntropyHead(_head.LogprobHead):
     error: flp.UnsupportedError if head, model or trainer cannot be stood in for; ValueError, TypeError naming the field
     """
 
+    _name = "CrossEntropyHead"
+
     def __init__(self, model: Any, *, label_smoothing: float = 0.0, z_loss: float = 0.0,
                  budget: int | str | None = None, ignore_index: int = -100, verify: bool = True) -> None:
         self.trainer = model if _sft_trainers.is_trainer(model) else None

@@ -24,6 +24,7 @@ import torch.nn.functional as F
 
 from .._functions import _logprob
 from .._library import _together
+from .._passes import _counts
 from .._tensors import _check
 from .._tensors._compile import is_tracing
 from . import _chunks, _head_checks, _patch
@@ -85,6 +86,7 @@ class LogprobHead:
     """
 
     _heads: list[Any]
+    _name = "logprob_head"
 
     def __init__(self, model: torch.nn.Module, *, entropy: bool | Literal["detached"] = False,
                  temperature: float | Tensor = 1.0, budget: int | str | None = None, chunk_rows: int | None = None,
@@ -97,7 +99,7 @@ class LogprobHead:
         _check.tail_of(tail)
         self.model = _head_checks.causal_lm(model)
         self.rule = _head_checks.rule_of(self.model)
-        self.verify = verify
+        self.verify, self._budget = verify, budget
         scale, softcap = self.rule
         options = {"entropy": entropy, "softcap": softcap, "scale": scale, "ignore_index": ignore_index,
                    "budget": budget, "chunk_rows": chunk_rows}
@@ -121,6 +123,7 @@ class LogprobHead:
                 undo.callback(_patch.take, module, handler)
             undo.pop_all()
         self._heads, self._names = heads, names
+        self._calls = _counts.install_head(self._name, self.model, "budget %s" % (self._budget or "by default"))
         return self
 
     def uninstall(self) -> None:
@@ -129,6 +132,7 @@ class LogprobHead:
         for module, _ in installed:
             _patch.check_in_force(module)
         self._heads = []
+        _counts.uninstall_head(self._calls)
         for module, handler in installed:
             _patch.take(module, handler)
 
@@ -139,7 +143,7 @@ class LogprobHead:
         self.uninstall()
 
     def __getstate__(self):
-        return {name: value for name, value in vars(self).items() if name not in ("_heads", "_call", "_turn")}
+        return {name: value for name, value in vars(self).items() if name not in ("_heads", "_call", "_calls", "_turn")}
 
     def __setstate__(self, state):
         vars(self).update(state)
@@ -147,7 +151,7 @@ class LogprobHead:
 
     def _reset(self):
         """Not installed, in no call."""
-        self._heads, self._names, self._call, self._turn = [], [], None, threading.RLock()
+        self._heads, self._names, self._call, self._calls, self._turn = [], [], None, None, threading.RLock()
 
     def _handlers(self, heads):
         yield self.model, self._model_forward
@@ -157,8 +161,9 @@ class LogprobHead:
     def _model_forward(self, model, below, *arguments, **keywords):
         if is_tracing():
             return self._run(model, below, arguments, keywords)
-        with self._turn:
-            return self._run(model, below, arguments, keywords)
+        with self._turn:  # a call that the model makes of itself is part of the one that counts
+            run = self._run if self._call is not None else self._calls.counting(self._run)
+            return run(model, below, arguments, keywords)
 
     def _run(self, model, below, arguments, keywords):
         if self._call is not None:  # below has kept model.forward of an earlier installation, and calls that

@@ -1,15 +1,19 @@
-"""Counts of the calls at an adapter's seams: on which rung and in which mode each ran, or why it stayed the host's.
+"""Counts of the calls at an adapter's seams and of a model under a head: on which rung and in which mode each ran, or
+why it stayed the host's.
 
 Invariants: nothing waits, for a device or a lock; a call inside a graph of torch.compile is not counted.
 """
 import collections
 import functools
+import weakref
 
 from .._library import _c
-from .._passes._watch import watching
 from .._tensors._compile import is_tracing
+from ._watch import watching
 
 NOT_ASKED = "flp was asked for no log-probabilities"
+
+_of_heads: "weakref.WeakValueDictionary[int, Calls]" = weakref.WeakValueDictionary()  # of those installed, by id
 
 
 class Call:
@@ -23,7 +27,8 @@ class Call:
 
 
 class Calls:
-    """The calls at one seam: by (rung, mode) those through flp, by reason those that stayed the host's own."""
+    """The calls at one seam: by (rung, mode) those through flp, by reason those that stayed the host's own. Of a head:
+    host is its name, seam the class of the model."""
 
     def __init__(self, host, seam):
         self.host, self.seam = host, seam
@@ -62,6 +67,28 @@ class Calls:
     def by_name(self):
         """{"flp": {"rung mode": calls}, "own": {reason: calls}}"""
         return {"flp": {" ".join(ran): count for ran, count in dict(self.flp).items()}, "own": dict(self.own)}
+
+
+def install_head(name, model, options):
+    """The Calls of a head that is put into a model, which the log says, until uninstall_head."""
+    calls = Calls(name, type(model).__name__)
+    _of_heads[id(calls)] = calls
+    _c.log(_c.LOG_INFO, "%s: installed in %s, %s" % (name, calls.seam, options))
+    return calls
+
+
+def uninstall_head(calls):
+    _of_heads.pop(id(calls), None)
+
+
+def of_heads():
+    """{host: {seam: by_name of its Calls}} of heads that are installed; those of one name and class of model add up."""
+    found = {}
+    for calls in filter(None, (alive() for alive in _of_heads.valuerefs())):
+        total = found.setdefault(calls.host, {}).setdefault(calls.seam, Calls(calls.host, calls.seam))
+        total.flp.update(dict(calls.flp))
+        total.own.update(dict(calls.own))
+    return {host: {seam: calls.by_name() for seam, calls in seams.items()} for host, seams in found.items()}
 
 
 def left(reason):
