@@ -1,6 +1,8 @@
 """What users read: every Python block of the documents runs, every public function documents its arguments and
 errors."""
+import ast
 import contextlib
+import importlib
 import inspect
 import re
 import types
@@ -135,6 +137,25 @@ def test_trainers(hosts, monkeypatch, capsys):  # noqa: F811
     monkeypatch.setattr(flp, "install", lambda host: install(host, untested=True))
     run("flp.installed")
     assert "'trl'" in capsys.readouterr().out and flp.installed() == {}
+
+
+def test_what_trainers_are_told(hosts, logged):  # noqa: F811
+    """The line and the counts that runtime/python/README.md shows, but for rung and mode."""
+    hosts("trl")
+    flp.install("trl", untested=True)
+    head = importlib.import_module("trl.kernels.chunked_logprob").ChunkedLogProbFunction
+    hidden, weight, target, _ = problem()
+    for calls in (12, 3):
+        for _ in range(calls):
+            head.apply(hidden, weight, None, target, 1.0, 64, outputs=("log_probs",))
+        weight.ds_id = 0
+    shown, = [block.text for block in blocks("text") if "runs on flp" in block.text]
+    rung = flp.explain(hidden, weight, target).rung
+    shown = shown.replace("rung jit, mode direction", "rung %s, mode score" % rung)
+    line, counts = shown.replace("jit direction", rung + " score").replace(", ...", "").split("\n", 1)
+    assert line in [text for _, text in logged]
+    found = flp.installed(counts=True)["trl"]
+    assert {seam: found[seam] for seam in found if any(found[seam].values())} == ast.literal_eval(counts)["trl"]
 
 
 def test_an_output_processor():
