@@ -2,7 +2,8 @@
 
 Blocks `sh` of flpgen and of ordinary tools run as they stand, in an empty folder beside the tree's own. In a block
 whose first line is "# needs a GPU" each command must end with 3, and one of a script must have options that it knows.
-Scripts run in the long form of the tests. What builds, installs or tests is held against the tree.
+Scripts run in the long form of the tests, as do pages of records. What builds, installs or tests is held against the
+tree.
 """
 import json
 import os
@@ -15,12 +16,14 @@ from pathlib import Path
 import pytest
 
 from documents import TREE, blocks, words_of
+from flp_report_tool import needs_matplotlib
 from flpgen_tool import FLPGEN, HANG, needs_flpgen
 
 BUILD = Path(os.environ.get("FLP_TEST_BUILD", "/nonexistent"))
 TOOLS = {"flpgen", "cat", "cp", "openssl", "chmod", "sha256sum"}
 WRITES_THE_TREE = {"tests/gpu/kernels.py"}
 SH = blocks("sh")
+REPORT, BENCH = ["python3", "-m", "flp.report"], ["-m", "flp.bench"]
 NO_GPU = "/nonexistent/libcuda.so.1"
 
 
@@ -32,7 +35,8 @@ def head_of(words):
 def is_run(block):
     """Whether a block stands for itself: tools and heredocs alone."""
     parts = [part for command in block.commands() for part in words_of(command)]
-    return not block.needs and all(head_of(part) in TOOLS or part[:2] == ["python3", "-"] for part in parts)
+    return not block.needs and all(head_of(part) in TOOLS or part[:2] == ["python3", "-"] or part[:3] == REPORT
+                                    for part in parts)
 
 
 def scripts(block):
@@ -76,7 +80,8 @@ def test_the_walk_finds_blocks():
     assert sum(len(scripts(block)) for block in SH) >= 12
 
 
-RUN = [pytest.param(block, id=block.name, marks=[pytest.mark.long] * block.text.startswith("flpgen check"))
+MARKS = {"flpgen check": [pytest.mark.long], " ".join(REPORT): [pytest.mark.long, needs_matplotlib]}
+RUN = [pytest.param(block, id=block.name, marks=sum((MARKS[text] for text in MARKS if block.text.startswith(text)), []))
        for block in SH if is_run(block)]
 
 
@@ -222,7 +227,7 @@ def test_other_commands_are_those_of_the_tree(block):
                 hold_program(words)
             elif head == "cp" and block.needs:
                 assert (TREE / words[-1]).parent.is_dir()
-            elif head == "python3" and (words[1].endswith(".py") or words[1] == "-m"):
-                pass
+            elif head == "python3":
+                assert words[1].endswith(".py") or words[1:3] == BENCH and "GPU" in block.needs, words
             else:
                 assert head in BY_PROGRAM, f"{head}: nothing holds this command against the tree"
