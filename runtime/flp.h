@@ -253,6 +253,8 @@ typedef struct flp_options {
                              this device, if any was */
   const char *cache_dir;  /* of this plan, in place of FLP_CACHE_DIR; "": none is written; NULL: that setting */
   const char *cache_path; /* of this plan, in place of FLP_CACHE_PATH; "": none; NULL: that setting */
+  const char *arch;       /* kernels of this architecture alone, e.g. "sm_80" on any newer GPU; NULL: the GPU's own, or
+                             else sm_80's */
 } flp_options;
 
 #define FLP_OPTIONS_INIT FLP_INIT_(flp_options, FLP_SET_(struct_bytes) = sizeof(flp_options))

@@ -201,13 +201,13 @@ static flp_status try_architecture(descent *w, flp_rung rung, const char *arch, 
   return try_images(w, rung, arch, NULL, fallback, &used_nearest);
 }
 
-int flp_ladder_arches(const flp_device *device, const flp_spec *spec, int clusters, const flp_tuning *tuning,
-                      const char *out[FLP_LADDER_ARCHES_MAX]) {
+int flp_ladder_arches(const flp_device *device, const flp_spec *spec, const char *asked, int clusters,
+                      const flp_tuning *tuning, const char *out[FLP_LADDER_ARCHES_MAX]) {
   int count = 0, is_set = tuning && flp_tuning_is_set(tuning);
   for (int i = FLP_ARCHES_MAX - 1; i >= 0; i--) {
     const flp_arch *arch = flp_arch_at(i);
     if (!arch || !(arch->facts & FLP_ARCH_PLANNED) || !flp_arch_runs(arch, device->major, device->minor)) continue;
-    if (!clusters && (arch->facts & FLP_ARCH_CLUSTERS)) continue;
+    if ((!clusters && (arch->facts & FLP_ARCH_CLUSTERS)) || (asked && strcmp(arch->name, asked) != 0)) continue;
     if (!flp_kernel_arch_serves(arch->name, spec) || (is_set && !flp_kernel_arch_leaves_choice(arch->name, spec)))
       continue;
     out[count++] = arch->name;
@@ -216,7 +216,8 @@ int flp_ladder_arches(const flp_device *device, const flp_spec *spec, int cluste
 }
 
 static int list_arches(const flp_plan *plan, const char *out[FLP_LADDER_ARCHES_MAX]) {
-  return flp_ladder_arches(&plan->device, &plan->spec, flp_driver_has_clusters(plan->driver), &plan->tuning, out);
+  return flp_ladder_arches(&plan->device, &plan->spec, plan->arch_asked ? plan->arch_asked->name : NULL,
+                           flp_driver_has_clusters(plan->driver), &plan->tuning, out);
 }
 
 /* Tries the architectures in turn. The reason that stays is that of the last, most portable one; in strict mode that of
@@ -319,6 +320,11 @@ static flp_status descend(descent *w) {
              portable->capability / 10, portable->capability % 10);
     return flp_ladder_without_device(plan, reason);
   }
+  const flp_arch *asked = plan->arch_asked;
+  if (asked && !flp_arch_runs(asked, plan->device.major, plan->device.minor))
+    return flp_fail(FLP_ERROR_UNAVAILABLE,
+                    "options.arch is %s, whose kernels do not run on %s of compute capability %d.%d", asked->name,
+                    plan->device.name, plan->device.major, plan->device.minor);
   if (list_arches(plan, arches) == 0) return no_choice(plan);
   for (int r = FLP_RUNG_TUNED; r <= FLP_RUNG_GENERIC; r++) {
     flp_rung rung = (flp_rung)r;

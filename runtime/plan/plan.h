@@ -36,6 +36,7 @@ struct flp_plan {
   flp_loss loss;       /* read from them */
   flp_options options; /* resolved; tune is in tuning, and NULL here, as the cache's places are once it is made */
   flp_tuning tuning;
+  const flp_arch *arch_asked; /* of the options; NULL: any */
   int has_tuning; /* the options give tile configurations, if only the defaults */
   char spec_text[FLP_SPEC_TEXT_BYTES];
   flp_rung rung;
@@ -88,11 +89,11 @@ flp_status flp_ladder_without_device(flp_plan *plan, const char *reason);
 
 /* The architectures whose kernels every rung of a device tries for a spec, best first: those that the device runs and
  * that have kernels of their own for the spec, then the portable one. Returns their number, 0 if there is none.
- * spec: resolved; clusters: 1 if the driver can launch them (flp_driver_has_clusters); tuning: NULL, or how kernels are
- * tuning: if it is set, only tunable ones are listed */
+ * spec: resolved; asked: that architecture alone, or NULL; clusters: 1 if the driver can launch them
+ * (flp_driver_has_clusters); tuning: NULL, or if it is set, only tunable ones are listed */
 enum { FLP_LADDER_ARCHES_MAX = FLP_ARCHES_MAX };
-int flp_ladder_arches(const flp_device *device, const flp_spec *spec, int clusters, const flp_tuning *tuning,
-                      const char *out[FLP_LADDER_ARCHES_MAX]);
+int flp_ladder_arches(const flp_device *device, const flp_spec *spec, const char *asked, int clusters,
+                      const flp_tuning *tuning, const char *out[FLP_LADDER_ARCHES_MAX]);
 
 /* How the plan keeps something from forward to backward, where the caller has the memory: SAVE, DIRECTION or 0. */
 static inline flp_mode flp_plan_keeps(const flp_plan *plan) {

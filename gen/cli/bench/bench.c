@@ -27,6 +27,7 @@ static const struct argp_option options[] = {
     CLI_OPTION(CHUNK_ROWS, 2),
     CLI_OPTION(CHUNK_VOCAB, 2),
     {"rung", CLI_KEY_RUNG, "NAME", 0, "auto (default), tuned, heuristic, jit or generic", 2},
+    CLI_OPTION(ARCH, 2),
     CLI_OPTION(TEMPLATES, 2),
     CLI_OPTION(DEVICE, 2),
     {NULL, 0, NULL, 0, "How:", 3},

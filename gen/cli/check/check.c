@@ -43,6 +43,7 @@ static const struct argp_option options[] = {
     {"seed", KEY_SEED, "S", 0, "of the random data; default 1", 2},
     {NULL, 0, NULL, 0, "Execution:", 3},
     {"rung", CLI_KEY_RUNG, "NAME", 0, "only this one: tuned, heuristic, jit, generic or eager; default all", 3},
+    CLI_OPTION(ARCH, 3),
     CLI_OPTION(TEMPLATES, 3),
     CLI_OPTION(DEVICE, 3),
     CLI_OPTION(THREADS, 3),

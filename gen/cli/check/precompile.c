@@ -30,6 +30,7 @@ struct check_precompile {
   cli_pool pool;
   const flp_driver *driver;
   flp_device device;
+  const char *arch; /* of flp_options */
   const flp_provider *provider; /* NULL: nothing for the jit rung */
   flp_store *cache, *generic;   /* generic: NULL if not for that rung */
   job *jobs;
@@ -83,7 +84,7 @@ static int keys_of(const check_precompile *precompile, const flp_spec *spec, con
                    flp_kernel_key keys[FLP_SPEC_KERNELS_MAX]) {
   const char *arches[FLP_LADDER_ARCHES_MAX];
   int clusters = flp_driver_has_clusters(precompile->driver);
-  if (!flp_ladder_arches(&precompile->device, spec, clusters, NULL, arches)) return 0;
+  if (!flp_ladder_arches(&precompile->device, spec, precompile->arch, clusters, NULL, arches)) return 0;
   int count = flp_kernel_keys_for(spec, arches[0], keys);
   flp_tuning_apply(tuning, keys, count);
   for (int i = 0; i < count && rung == FLP_RUNG_GENERIC; i++) keys[i] = flp_kernel_key_generic(&keys[i], keys[i].arch);
@@ -152,6 +153,7 @@ static flp_status start(check_precompile *precompile, const check_precompile_wis
   FLP_TRY(cli_compilers_open(wish->device, wish->jobs, &precompile->compilers));
   precompile->driver = wish->device->driver;
   precompile->device = wish->device->info;
+  precompile->arch = wish->arch;
   if (wish->jit) {
     FLP_TRY(flp_jit_get(&precompile->provider));
     FLP_TRY(open_store(precompile, FLP_SETTING_CACHE_DIR, FLP_SETTING_CACHE_PATH, &precompile->cache));

@@ -12,7 +12,7 @@ typedef struct check_precompile_wish {
   const cli_device *device;
   int jobs;               /* threads; 1: nothing is precompiled */
   int jit, generic;       /* kernels of these rungs */
-  const char *tune;       /* of flp_options, or NULL */
+  const char *tune, *arch; /* of flp_options, or NULL */
   const check_list *list; /* cases in the order in which they will run */
 } check_precompile_wish;
 

@@ -275,6 +275,7 @@ static flp_status check_listed(check_session *session, const check_list *list, i
                                 .jit = session->offered[FLP_RUNG_JIT],
                                 .generic = session->offered[FLP_RUNG_GENERIC],
                                 .tune = args->how.options.tune,
+                                .arch = args->how.options.arch,
                                 .list = list};
   FLP_TRY(check_precompile_start(&wish, &session->how.precompile));
   flp_status status = FLP_OK;

@@ -40,6 +40,10 @@ static void arches(completion_value *out) {
   flp_arch_list(0, " ", out->words, sizeof out->words);
 }
 
+static void planned_arches(completion_value *out) {
+  flp_arch_list(FLP_ARCH_PLANNED, " ", out->words, sizeof out->words);
+}
+
 static void losses(completion_value *out) {
   for (int i = 0; flp_loss_builtin(i); i++) add_word(out, flp_loss_builtin(i));
 }
@@ -72,7 +76,9 @@ static const struct {
                {"check", "mode", COMPLETION_WORD, NULL, check_modes},
                {NULL, "mode", COMPLETION_WORD, NULL, backward_modes},
                {"loss", "arch", COMPLETION_WORD, NULL, arches},
-               {NULL, "arch", COMPLETION_LIST, NULL, arches},
+               {"gen", "arch", COMPLETION_LIST, NULL, arches},
+               {"pack", "arch", COMPLETION_LIST, NULL, arches},
+               {NULL, "arch", COMPLETION_WORD, NULL, planned_arches},
                {NULL, "loss", COMPLETION_LOSS, NULL, losses},
                {NULL, "preset", COMPLETION_LIST, NULL, presets}};
 

@@ -63,8 +63,8 @@ flp_status explain_assume(const explain_args *args, explain_assumed *out, flp_pl
   const char *arches[FLP_LADDER_ARCHES_MAX];
   flp_tuning tuning;
   FLP_TRY(flp_tuning_parse("--tune", args->spec.tune, &tuning));
-  int count = flp_ladder_arches(&device, spec, 1, &tuning, arches);
-  int runs = count || flp_ladder_arches(&device, spec, 1, NULL, arches);
+  int count = flp_ladder_arches(&device, spec, NULL, 1, &tuning, arches);
+  int runs = count || flp_ladder_arches(&device, spec, NULL, 1, NULL, arches);
   char accepted[96];
   list_capabilities(runs ? FLP_ARCH_TUNABLE : 0, accepted);
   flp_status status =

@@ -76,6 +76,7 @@ static const struct argp_option options[] = {
      2},
     {NULL, 0, NULL, 0, "Execution:", 3},
     CLI_OPTION(RUNG, 3),
+    CLI_OPTION(ARCH, 3),
     CLI_OPTION(TEMPLATES, 3),
     CLI_OPTION(DEVICE, 3),
     CLI_OPTION(BUDGET, 3),

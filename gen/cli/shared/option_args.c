@@ -14,6 +14,7 @@ static const cli_value of_call[] = {
     {CLI_KEY_CHUNK_ROWS, CLI_IS_INTEGER, CLI_PLACE(flp_options, chunk_rows), .least = 1, .most = FLP_COUNT_MAX},
     {CLI_KEY_CHUNK_VOCAB, CLI_IS_INTEGER, CLI_PLACE(flp_options, chunk_vocab), .least = 1, .most = FLP_COUNT_MAX},
     {CLI_KEY_RUNG, CLI_IS_WORD, CLI_PLACE(flp_options, rung), .words = FLP_RUNG_WORDS},
+    {CLI_KEY_ARCH, CLI_IS_TEXT, CLI_PLACE(flp_options, arch)},
     {CLI_KEY_DEVICE, CLI_IS_INTEGER, CLI_PLACE(flp_options, device), .most = ORDINAL_MOST},
     {CLI_KEY_THREADS, CLI_IS_INTEGER, CLI_PLACE(flp_options, threads), .least = 1, .most = THREADS_MOST},
     {CLI_KEY_STRICT, CLI_IS_SWITCH, CLI_PLACE(flp_options, strict)},

@@ -14,6 +14,7 @@ typedef enum cli_option_key {
   CLI_KEY_CHUNK_ROWS,
   CLI_KEY_CHUNK_VOCAB,
   CLI_KEY_RUNG,
+  CLI_KEY_ARCH,
   CLI_KEY_DEVICE,
   CLI_KEY_THREADS,
   CLI_KEY_STRICT,
@@ -27,6 +28,7 @@ typedef enum cli_option_key {
 #define CLI_OPTION_CHUNK_ROWS "chunk-rows", CLI_KEY_CHUNK_ROWS, "N", 0, "rows of one backward chunk"
 #define CLI_OPTION_CHUNK_VOCAB "chunk-vocab", CLI_KEY_CHUNK_VOCAB, "N", 0, "vocab columns of one backward chunk"
 #define CLI_OPTION_RUNG "rung", CLI_KEY_RUNG, "NAME", 0, "auto (default), tuned, heuristic, jit, generic or eager"
+#define CLI_OPTION_ARCH "arch", CLI_KEY_ARCH, "NAME", 0, "kernels of this one alone; sm_80's run on any newer GPU"
 #define CLI_OPTION_DEVICE "device", CLI_KEY_DEVICE, "N", 0, "CUDA ordinal, default 0"
 #define CLI_OPTION_THREADS "threads", CLI_KEY_THREADS, "N", 0, "CPU threads of the eager rung; default all"
 #define CLI_TEMPLATES_HELP "take templates from here, not those built in"

@@ -220,7 +220,7 @@ search_device tune_session_device(tune_session *s) {
 int tune_session_keys(const tune_session *s, const flp_tuning *tuning, flp_kernel_key keys[FLP_SPEC_KERNELS_MAX]) {
   const char *arches[FLP_LADDER_ARCHES_MAX];
   int clusters = flp_driver_has_clusters(s->device->driver);
-  if (!flp_ladder_arches(&s->device->info, spec_of(s), clusters, NULL, arches)) return 0;
+  if (!flp_ladder_arches(&s->device->info, spec_of(s), s->args->options.arch, clusters, NULL, arches)) return 0;
   int count = flp_kernel_keys_for(spec_of(s), arches[0], keys);
   flp_tuning_apply(tuning, keys, count);
   return count;

@@ -143,7 +143,8 @@ flp_spec words_spec(const char *text) {
 static const words_argument options[] = {
     OPTION(device, 'i'),        OPTION(rung, 'i'),        OPTION(strict, 'i'),     OPTION(host_fallback, 'i'),
     OPTION(budget_bytes, 'l'),  OPTION(chunk_rows, 'l'),  OPTION(chunk_vocab, 'l'), OPTION(threads, 'i'),
-    OPTION(mode, 'i'),          OPTION(tune, 's'),        OPTION(cache_dir, 's'),  OPTION(cache_path, 's')};
+    OPTION(mode, 'i'),          OPTION(tune, 's'),        OPTION(cache_dir, 's'),  OPTION(cache_path, 's'),
+    OPTION(arch, 's')};
 
 static int option_value(const char *name, const char *value) {
   if (strcmp(name, "rung") == 0) return word_value(FLP_RUNG_WORDS, value, strlen(value));

@@ -52,7 +52,7 @@ Spec = _struct("flp_spec", "what kernels are specialised for", [(name, kind) for
 Options = _struct("flp_options", "how a plan is to run", [
     ("device", c_int32), ("rung", c_int), ("strict", c_int32), ("host_fallback", c_int32), ("budget_bytes", c_uint64),
     ("chunk_rows", c_int64), ("chunk_vocab", c_int64), ("threads", c_int32), ("mode", c_int), ("tune", c_char_p),
-    ("cache_dir", c_char_p), ("cache_path", c_char_p)])
+    ("cache_dir", c_char_p), ("cache_path", c_char_p), ("arch", c_char_p)])
 Layout = _struct("flp_layout", "what one pass does and takes", [
     ("mode", c_int), ("chunk_rows", c_int64), ("chunk_vocab", c_int64), ("chunks", c_int64), ("products", c_int32),
     ("launches", c_int32), ("bytes", c_uint64), ("smallest_bytes", c_uint64), ("flops", c_double),
