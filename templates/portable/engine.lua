@@ -92,10 +92,7 @@ return function(k, spec, narrow)
                   destination = first * row_bytes + ((column ~ swizzle(operand, first)) << 4)}
     local key, per_copy = operand.key(first), operand.per_copy or step_rows
     function mine.key(i) return key + i * per_copy end
-    if operand.row_bytes then
-      mine.offset = {}
-      for i = 1, mine.count - 1 do mine.offset[i] = operand.row_bytes * (i * per_copy) end
-    end
+    if operand.row_bytes and mine.count > 1 then mine.apart = operand.row_bytes * per_copy end
     operand.mine = mine
   end
 
@@ -119,11 +116,12 @@ return function(k, spec, narrow)
     return out
   end
 
-  local function source_of(operand, list, i, at)
+  -- Where row i of what this thread copies is; before: row i - 1.
+  local function source_of(operand, list, i, at, before)
     local mine = operand.mine
     if operand.address_at then return k.offset(operand.address_at(mine.key(i), at), mine.column * E.bytes) end
     if operand.address then return list[i + 1] end
-    return i == 0 and list[1] or k.offset(list[1], mine.offset[i])
+    return i == 0 and list[1] or k.offset(before, mine.apart)
   end
 
   -- Without 16-byte alignment: one load an element, 0 where the chunk is not real.
@@ -141,14 +139,16 @@ return function(k, spec, narrow)
     end
   end
 
-  -- A chunk that is not real reads nothing (cp.async of 0 bytes), so its pointer may point anywhere.
-  local function copy_tile(operand, list, base, at)
+  -- A chunk that is not real, as none is unless `any`, reads nothing (cp.async of 0 bytes), so its pointer may point
+  -- anywhere.
+  local function copy_tile(operand, list, base, at, any)
     local mine = operand.mine
-    local inside = k.gt(operand.limit(at), mine.column)
+    local inside = k.gt(operand.limit(at), mine.column) & any
+    local source
     for i = 0, mine.count - 1 do
       local real = inside & operand.valid(mine.key(i), at)
       local destination = base + mine.destination + i * mine.copy_bytes
-      local source = source_of(operand, list, i, at)
+      source = source_of(operand, list, i, at, source)
       if operand.aligned then
         k.copy_async16(destination, source, k.select(real, k.const(k.i32, 16), 0))
       else
@@ -261,18 +261,38 @@ return function(k, spec, narrow)
     return acc
   end
 
-  local function multiply_stage(read_a, read_b, stage, acc)
-    for sub = 0, wide and 0 or 1 do
-      local a, b = {}, {}
-      for mi = 1, E.mi do a[mi] = read_a(stage, sub, mi - 1) end
-      for pair = 1, E.ni // 2 do
-        b[1], b[2] = read_b(stage + a_bytes, sub, pair - 1)
-        for mi = 1, E.mi do
-          for half = 1, 2 do
-            local ni = pair * 2 - 2 + half
-            acc[mi][ni] = multiply(a[mi], b[half], acc[mi][ni])
-          end
+  -- The products of half `sub` of a stage, whose fragments of B are read as they are needed.
+  local function multiply_half(read_a, read_b, stage, sub, acc)
+    local a, b = {}, {}
+    for mi = 1, E.mi do a[mi] = read_a(stage, sub, mi - 1) end
+    for pair = 0, E.ni // 2 - 1 do
+      b[1], b[2] = read_b(stage + a_bytes, sub, pair)
+      for mi = 1, E.mi do
+        for half = 1, 2 do
+          local ni = pair * 2 + half
+          acc[mi][ni] = multiply(a[mi], b[half], acc[mi][ni])
         end
+      end
+    end
+    return acc
+  end
+
+  -- The fragments of half `sub` of a stage: those of A by 16 rows, those of B by 8 columns.
+  local function fragments(read_a, read_b, stage, sub)
+    local held = {a = {}, b = {}}
+    for mi = 1, E.mi do held.a[mi] = read_a(stage, sub, mi - 1) end
+    for pair = 0, E.ni // 2 - 1 do
+      held.b[2 * pair + 1], held.b[2 * pair + 2] = read_b(stage + a_bytes, sub, pair)
+    end
+    return held
+  end
+
+  -- To and fro along N: neighbours share a fragment, mostly the larger one of A, which is then read once.
+  local function multiply_all(held, acc)
+    for mi = 1, E.mi do
+      for at = 1, E.ni do
+        local ni = mi % 2 == 1 and at or E.ni + 1 - at
+        acc[mi][ni] = multiply(held.a[mi], held.b[ni], acc[mi][ni])
       end
     end
     return acc
@@ -283,24 +303,23 @@ return function(k, spec, narrow)
     return k.select(k.eq(up, E.shared_bytes), 0, up)
   end
 
-  -- Runs `tiles` tiles (a value, or the number 1) of `steps` K steps each as one stream of copies, `stages - 1` ahead
-  -- of the products. finish(tile, acc, state) -> state is called after each tile's last product, while the next tile's
-  -- copies are in flight.
-  function E.stream(a, b, tiles, steps, state, finish)
+  -- copy_next(ahead) -> ahead: starts to copy the stage at {stage, step, tile, a, b}; and where the first one is.
+  -- branches: behind the last tile copies are branched around; else they read nothing, and stand among the products.
+  local function copies(a, b, tiles, steps, branches)
     assign(a); assign(b)
     if tiles ~= 1 then -- from the last step of a tile to the first of the next
       local last = type(steps) == "number" and k.const(k.i64, steps - 1) or k.convert(k.i64, steps - 1)
       for _, operand in ipairs {a, b} do operand.mine.back = operand.tile_bytes - operand.step_bytes * last end
     end
-    local read_a = reader(a, warp_m * E.warp_rows, true)
-    local read_b = reader(b, warp_n * E.warp_columns, false)
     local shared = k.shared()
 
     local function copy_next(ahead)
-      k.when(k.lt(ahead.tile, tiles), function()
-        copy_tile(a, ahead.a, shared + ahead.stage, ahead)
-        copy_tile(b, ahead.b, shared + ahead.stage + a_bytes, ahead)
-      end)
+      local more = k.lt(ahead.tile, tiles)
+      local function copy(any)
+        copy_tile(a, ahead.a, shared + ahead.stage, ahead, any)
+        copy_tile(b, ahead.b, shared + ahead.stage + a_bytes, ahead, any)
+      end
+      if branches then k.when(more, function() copy(k.const(k.i1, true)) end) else copy(more) end
       k.copy_commit()
       local step = ahead.step + 1
       local wrap = k.eq(step, steps)
@@ -313,18 +332,47 @@ return function(k, spec, narrow)
     end
 
     local zero = k.const(k.i32, 0)
-    local ahead = {stage = zero, step = zero, tile = zero, a = pointers(a), b = pointers(b)}
-    for _ = 1, E.stages - 1 do ahead = copy_next(ahead) end
+    return copy_next, {stage = zero, step = zero, tile = zero, a = pointers(a), b = pointers(b)}
+  end
 
+  -- Runs `tiles` tiles (a value, or the number 1) of `steps` K steps each as one stream of copies, `stages - 1` ahead
+  -- of the products. finish(tile, acc, state) -> state is called after each tile's last product, while the next tile's
+  -- copies are in flight.
+  function E.stream(a, b, tiles, steps, state, finish)
+    -- Fragments of the next products are held in registers, unless fp32 has terms there or copies have addresses: where
+    -- both operands look their rows up at each step, or elements are copied one by one.
+    local holds = not wide and a.aligned and b.aligned and not (a.address_at and b.address_at)
+    local copy_next, ahead = copies(a, b, tiles, steps, not holds)
+    for _ = 1, E.stages - 1 do ahead = copy_next(ahead) end
+    local read_a = reader(a, warp_m * E.warp_rows, true)
+    local read_b = reader(b, warp_n * E.warp_columns, false)
+    local function read(stage, sub) return fragments(read_a, read_b, k.shared() + stage, sub) end
+
+    -- A step waits for its stage, reads both halves of it, multiplies the last half of the stage before and its own
+    -- first one.
+    local function enter_ahead(now)
+      k.copy_wait(E.stages - 2)
+      k.barrier()
+      local first, acc = read(now.stage, 0), now.acc
+      if now.last then acc = multiply_all(now.last, acc) end
+      local last, ahead_now = read(now.stage, 1), copy_next(now.ahead)
+      return {ahead = ahead_now, stage = next_stage(now.stage), last = last, acc = multiply_all(first, acc)}
+    end
+
+    local function enter_plain(now)
+      k.copy_wait(E.stages - 2)
+      k.barrier()
+      local ahead_now, acc = copy_next(now.ahead), now.acc
+      for sub = 0, wide and 0 or 1 do acc = multiply_half(read_a, read_b, k.shared() + now.stage, sub, acc) end
+      return {ahead = ahead_now, stage = next_stage(now.stage), acc = acc}
+    end
+
+    local zero, enter = k.const(k.i32, 0), holds and enter_ahead or enter_plain
     local done = k.loop(zero, tiles, 1, {ahead = ahead, stage = zero, user = state}, function(tile, outer)
-      local inner = k.loop(zero, steps, 1, {ahead = outer.ahead, stage = outer.stage, acc = zeros()}, function(_, now)
-        k.copy_wait(E.stages - 2)
-        k.barrier()
-        local ahead_now = copy_next(now.ahead)
-        local acc = multiply_stage(read_a, read_b, shared + now.stage, now.acc)
-        return {ahead = ahead_now, stage = next_stage(now.stage), acc = acc}
-      end)
-      return {ahead = inner.ahead, stage = inner.stage, user = finish(tile, inner.acc, outer.user)}
+      local begun = enter {ahead = outer.ahead, stage = outer.stage, acc = zeros()}
+      local inner = k.loop(zero + 1, steps, 1, begun, function(_, now) return enter(now) end)
+      local acc = holds and multiply_all(inner.last, inner.acc) or inner.acc
+      return {ahead = inner.ahead, stage = inner.stage, user = finish(tile, acc, outer.user)}
     end)
     k.copy_wait(0)
     k.barrier() -- shared memory is free for the caller
