@@ -43,6 +43,8 @@ int flp_arch_has(const char *name, unsigned facts);
 int flp_arch_is_exact(const char *name);
 /* 1 if kernels of that row run on GPUs of this compute capability. */
 int flp_arch_runs(const flp_arch *arch, int major, int minor);
+/* The newest row without a suffix that runs on GPUs of this compute capability: how fast portable kernels are there. */
+const flp_arch *flp_arch_of_device(int major, int minor);
 /* The row whose kernels serve where this architecture is asked for: its own, or the portable one for what has none, from
  * sm_80 on. NULL for what is older, or no name of an architecture. */
 const flp_arch *flp_arch_serving(const char *name);

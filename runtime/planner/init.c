@@ -79,10 +79,10 @@ static void set_tiles(flp_planner *p, const flp_kernel_desc *desc) {
   }
 }
 
-/* The fastest architecture that the kernels are for decides how long products take. Layouts are compared with each other,
- * so what the main loop loses cancels. */
-static const flp_arch *fastest(const flp_kernel_desc *descs, int count) {
-  const flp_arch *best = flp_arch_find(FLP_PORTABLE_ARCH);
+/* The fastest architecture that the kernels are for decides how long products take, of portable ones the GPU's own.
+ * Layouts are compared with each other, so what the main loop loses cancels. */
+static const flp_arch *fastest(const flp_device *device, const flp_kernel_desc *descs, int count) {
+  const flp_arch *best = flp_arch_of_device(device->major, device->minor);
   for (int i = 0; i < count; i++) {
     const flp_arch *arch = flp_arch_find(descs[i].key.arch);
     if (arch && arch->flops_per_clock > best->flops_per_clock) best = arch;
@@ -136,5 +136,5 @@ void flp_planner_init(flp_planner *out, const flp_spec *spec, const flp_options 
     set_preference(out, &descs[i]);
   }
   set_forms(out);
-  set_rates(out, device, fastest(descs, count));
+  set_rates(out, device, fastest(device, descs, count));
 }

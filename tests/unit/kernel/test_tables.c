@@ -89,6 +89,16 @@ static void expect_row(const flp_arch *arch, const flp_arch *before) {
   cr_expect(stat(folder, &info) == 0 && S_ISDIR(info.st_mode), "%s", folder);
 }
 
+Test(tables, a_devices_rates_are_those_of_its_architecture) {
+  static const struct {
+    int major, minor;
+    const char *name;
+  } rows[] = {{8, 0, "sm_80"}, {8, 6, "sm_86"}, {8, 8, "sm_87"}, {8, 9, "sm_89"},
+              {9, 0, "sm_90"}, {10, 0, "sm_100"}, {12, 1, "sm_120"}, {7, 5, "sm_80"}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+    cr_expect_str_eq(flp_arch_of_device(rows[i].major, rows[i].minor)->name, rows[i].name);
+}
+
 Test(tables, every_architecture_is_complete) {
   const flp_arch *arch, *before = NULL;
   int rows = 0;
