@@ -7,6 +7,7 @@ SCRIPTS = {
     "heads": ("head_memory", "tests/gpu/head_memory.py"),
     "responses": ("response_rows", "tests/gpu/response_rows.py"),
     "trainer": ("trainer_step", "tests/gpu/trainer_step.py"),
+    "portable": ("portable", "tests/gpu/portable.py", "--cutlass", "{out}/cutlass"),
     "train": ("train_tiny_lm", "runtime/python/examples/train_tiny_lm.py", "--compare", "--steps", "40"),
     "grpo_tail": ("grpo_tail", *"runtime/python/examples/grpo_tiny.py --compare-tail --seeds 3 --vocab 256".split()),
     "examples": ("examples", "tests/gpu/examples.py"),
@@ -255,6 +256,8 @@ PARTS = {  # in the order in which they are measured, as --help has them
                  "scores beside flp.adapters.megatron (the same)",
     "trainer": "tests/gpu/trainer_step.py: steps of a policy update of a model of 2 billion parameters, beside whole\n"
                "scores and other libraries (needs torch, transformers and those libraries; set FLP_LIBRARY)",
+    "portable": "tests/gpu/portable.py: sm_80's kernels beside the best product of mma.sync (needs nvcc, and CUTLASS'\n"
+                "headers in cutlass of the folder of records)",
     "train": "runtime/python/examples/train_tiny_lm.py --compare (needs torch and transformers; set FLP_LIBRARY)",
     "grpo_tail": "runtime/python/examples/grpo_tiny.py --compare-tail: rewards of exact gradients and of a tail of 2^-9,\n"
                  "over three seeds; fails where they are further apart than seeds (the same)",

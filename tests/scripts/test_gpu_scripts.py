@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import parts
+import portable
 import record
 from flpgen_tool import findings, flpgen, needs_flpgen
 
@@ -48,6 +49,8 @@ def test_a_campaigns_commands_are_understood():
     """Without a GPU they end for want of one, not for their options."""
     checks = [options for part in ("sanitize", "sanitize_modes") for options in parts.SANITIZERS[part][0]]
     benches = [options for records in parts.BENCHES.values() for options in records.values()]
+    benches += [["--vocab", "8", "--hidden", str(hidden), *words.split(), "--arch", "sm_80"]
+                for _, hidden, words in portable.CASES.values()]
     for command in [*(["bench", *options] for options in benches),
                     *(["check", *parts.SMALL, *options, *([] if "--rung" in options else ["--rung", "jit"])]
                       for options in checks)]:
