@@ -89,7 +89,7 @@ def main():
             found, head = measure(name, gemm, options.flpgen, options.rounds, Path(folder))
             rows += found
             for row in found:
-                print("%(case)-14s %(pass)-17s %(ms)8.3f ms  %(products)d x %(gemm_ms).3f (%(gemm)s)  %(ratio).3f" % row,
+                print("%(case)-14s %(pass)-17s %(ms)8.3f ms %(products)d x %(gemm_ms).3f (%(gemm)s) %(ratio).3f" % row,
                       flush=True)
             record = dict(head, command=" ".join(["tests/gpu/portable.py", *said]), rows=rows)
             Path(options.json).write_text(tuning_records.text_of(record))  # all so far
