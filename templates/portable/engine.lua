@@ -369,8 +369,9 @@ return function(k, spec, narrow)
 
     local zero, enter = k.const(k.i32, 0), holds and enter_ahead or enter_plain
     local done = k.loop(zero, tiles, 1, {ahead = ahead, stage = zero, user = state}, function(tile, outer)
-      local begun = enter {ahead = outer.ahead, stage = outer.stage, acc = zeros()}
-      local inner = k.loop(zero + 1, steps, 1, begun, function(_, now) return enter(now) end)
+      local begun = {ahead = outer.ahead, stage = outer.stage, acc = zeros()}
+      if holds then begun = enter(begun) end -- the step without one before
+      local inner = k.loop(holds and zero + 1 or zero, steps, 1, begun, function(_, now) return enter(now) end)
       local acc = holds and multiply_all(inner.last, inner.acc) or inner.acc
       return {ahead = inner.ahead, stage = inner.stage, user = finish(tile, acc, outer.user)}
     end)

@@ -257,11 +257,11 @@ def test_main_loops(case, tmp_path):
 def test_faults_are_found():
     """The check itself: a report over every budget, and PTX without tensor cores."""
     report = ("ptxas info : Compiling entry function 'flp_forward' for 'sm_89'\n"
-              "  8 bytes stack frame, 16 bytes spill stores, 24 bytes spill loads\n"
+              "  16 bytes stack frame, 16 bytes spill stores, 24 bytes spill loads\n"
               "ptxas info : Used 256 registers, used 1 barriers\n(C7510) serialised\n")
     kernel = {"key": {"kind": "forward", "dtype": "bf16", "alignment": 16}, "ptx": "mma.sync ldmatrix",
               "entries": [{"name": "forward", "symbol": "flp_forward", "shared_bytes": 101377}]}
     text = "\n".join(kernel_faults(kernel, "sm_89", 0, report))
-    for word in ("C7510", "40 bytes of spills", "8 bytes of stack", "256 registers", "101377 bytes", "no cp.async"):
+    for word in ("C7510", "40 bytes of spills", "16 bytes of stack", "256 registers", "101377 bytes", "no cp.async"):
         assert word in text
     assert "exited 255" in kernel_faults(kernel, "sm_89", 255, "")[0]
