@@ -145,7 +145,10 @@ typedef struct tune_run {
 } tune_run;
 
 static int leaves_something(const flp_device *device) {
-  return device->major == 9 && device->minor == 0;
+  const flp_arch *arch;
+  for (int i = 0; (arch = flp_arch_at(i)); i++)
+    if (arch->facts & FLP_ARCH_TUNABLE && flp_arch_runs(arch, device->major, device->minor)) return 1;
+  return 0;
 }
 
 static flp_status check_arch(const tune_run *r) {
