@@ -157,7 +157,8 @@ CHECKS = {
 CHECKS_OF_DTYPES = {"check": ("check_all", []), "check_tail": ("check_tail", ["--mode", "tail"]),
                     "check_targets": ("check_targets", ["--targets", "20"]),
                     "check_top": ("check_top", ["--topk", "20", "--rank"]),
-                    "check_statistics": ("check_statistics", ["--statistics"])}
+                    "check_statistics": ("check_statistics", ["--statistics"]),
+                    "check_portable": ("check_portable", ["--arch", "sm_80", "--rung", "jit"])}
 SANITIZERS = {  # by part: problems, one for each variant of a kernel's memory accesses, and the shape of all
     "sanitize": (problems(
         GRADS, "--dtype bf16", "--dtype fp16 --softcap 20", "--dtype fp32 --per-row-temperature",
@@ -205,6 +206,9 @@ SANITIZERS = {  # by part: problems, one for each variant of a kernel's memory a
         "hidden,weight,bias --bias --dtype fp16 --weight-dtype fp32 --mixed split",
         "hidden,weight,bias --bias --dtype bf16 --keep-set 40"), FEW),
     "sanitize_scale": ([["--op", "scale"]], []),
+    "sanitize_portable": (problems(
+        f"--arch sm_80 {GRADS}", "--dtype bf16", "--dtype bf16 --keep", "--dtype fp16 --softcap 20", "--dtype fp32",
+        "--dtype bf16 --alignment 2", "--dtype bf16 --topk 20 --rank", "--dtype bf16 --tail 2^-9"), FEW),
 }
 PARTS = {  # in the order in which they are measured, as --help has them
     "check": "flpgen check --all: every rung, dtype, entropy, gradient mask, ragged shapes, adversarial inputs",
@@ -214,6 +218,7 @@ PARTS = {  # in the order in which they are measured, as --help has them
     "check_targets": "flpgen check --all of several targets a row",
     "check_top": "the same of best columns and ranks",
     "check_statistics": "the same of statistics of a row",
+    "check_portable": "the same of the kernels for sm_80, which run on every newer GPU",
     "large": "flpgen check --large: N=8192, V=151936, D=4096 with gradients",
     "tilings": "the same with other tile configurations of the kernels for sm_90a (tests/tilings.json)",
     "concurrent": "flpgen check --concurrent: bits on several streams at once, beside other work and in CUDA graphs",
@@ -229,6 +234,7 @@ PARTS = {  # in the order in which they are measured, as --help has them
     "sanitize_losses": "the same over those of a loss over all scores: cross entropy with label smoothing and z-loss",
     "sanitize_means": "the same over those of a loss whose mean of scores takes a pass",
     "sanitize_scale": "the same over that of gradients times a factor",
+    "sanitize_portable": "the same over the kernels for sm_80",
     "bench": "flpgen bench: forward and training beside the GEMM baselines",
     "bench_modes": "the same for save, stream and direction modes",
     "bench_cross_entropy": "the same for a step of fine-tuning in stream mode, with label smoothing and z-loss",

@@ -97,8 +97,8 @@ static double draw_input(const check_problem *problem, int input, int64_t row, d
   double value = uniform(state);
   if (!isfinite(logprob)) logprob = -3;
   switch (input) {
-    case FLP_LOSS_OLD_LOGPROB: /* with an adapter, whose rounding moves logprobs, away from where losses clip */
-      if (problem->score_error) value = copysign(fabs(value) < 0.5 ? 0.25 : 0.875, value);
+    case FLP_LOSS_OLD_LOGPROB: /* away from where losses clip, as rounding moves logprobs */
+      value = copysign(fabs(value) < 0.5 ? 0.25 : 0.875, value);
       return fmin(logprob + 0.4 * value, 0);
     case FLP_LOSS_REF_LOGPROB: /* below 0: of a certain row nothing hangs on the last bit of its logprob */
       return fmin(logprob + 0.7 * value, -0x1p-10);
