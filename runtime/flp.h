@@ -235,7 +235,8 @@ typedef struct flp_options {
   int32_t strict;         /* 1: a lower rung and device-side bad data are errors (a cache miss that JIT makes
                              good is none); flp_execute synchronises, so no graph capture; also FLP_STRICT=1 */
   int32_t host_fallback;  /* 1: with no usable GPU, plan for host pointers instead of failing UNAVAILABLE */
-  uint64_t budget_bytes;  /* 0: FLP_BUDGET, or else 256 MiB forward, 1 GiB backward and step */
+  uint64_t budget_bytes;  /* 0: FLP_BUDGET, or else 256 MiB forward; backward and step 1/20 of the GPU's memory, in
+                             steps of 64 MiB and at least 256, on the host 1 GiB */
   int64_t chunk_rows;     /* rows of one backward chunk, overriding the budget (RECOMPUTE_ROWS, STREAM, DIRECTION); 0: the
                              planner chooses */
   int64_t chunk_vocab;    /* 0: the planner chooses; else vocab columns of one backward chunk (RECOMPUTE_VOCAB,
@@ -353,7 +354,7 @@ FLP_API flp_status flp_plan_saved(const flp_plan *plan, int64_t n, uint64_t budg
 
 /* The most that flp_plan_saved of any plan of this spec can give: where it is 0, a plan without keep and tail serves,
  * and kernels of these modes need not be made.
- * unit:  as flp_plan_saved; the default is FLP_BUDGET or 1 GiB
+ * unit:  as flp_plan_saved; the default is that of flp_options_in_force without options
  * error: ARGUMENT if n < 0, or names a bad field of the spec or a setting */
 FLP_API flp_status flp_spec_saved(const flp_spec *spec, int64_t n, uint64_t budget_bytes, size_t *out_bytes);
 
@@ -675,7 +676,7 @@ FLP_API void flp_arena_reset_peaks(flp_arena *arena);
 /* What holds for a plan that is made now with these options: options first, then FLP_FORCE, FLP_STRICT and FLP_BUDGET,
  * then the defaults. For what runs beside the library under the same settings, as torch code of the Python binding
  * does.
- * options: NULL for the defaults; each out may be NULL
+ * options: NULL for the defaults, of device 0; each out may be NULL
  * rung:    AUTO where none is pinned
  * unit:    budget of the workspace of this pass in bytes, never 0
  * error:   ARGUMENT naming a bad field or setting, in the words of flp_plan_create

@@ -235,7 +235,7 @@ void flp_plan_destroy(flp_plan *plan) {
 /* ---- queries ---- */
 
 static uint64_t budget_of(const flp_plan *plan, flp_pass pass, uint64_t budget_bytes) {
-  return flp_pass_budget(budget_bytes ? budget_bytes : plan->options.budget_bytes, pass);
+  return flp_pass_budget(budget_bytes ? budget_bytes : plan->options.budget_bytes, pass, plan->device.memory_bytes);
 }
 
 static flp_status check_query(const flp_plan *plan, flp_pass pass, int64_t n) {

@@ -18,20 +18,20 @@ flp_status flp_plan_saved(const flp_plan *plan, int64_t n, uint64_t budget_bytes
   if (!plan) return flp_fail(FLP_ERROR_ARGUMENT, "plan is NULL (accepted: a plan of flp_plan_create)");
   if (out_bytes) *out_bytes = 0;
   FLP_TRY(check_saved(n, out_bytes));
-  uint64_t budget = flp_pass_budget(budget_bytes ? budget_bytes : plan->options.budget_bytes, FLP_PASS_BACKWARD);
+  uint64_t budget = flp_pass_budget(budget_bytes ? budget_bytes : plan->options.budget_bytes, FLP_PASS_BACKWARD,
+                                    plan->device.memory_bytes);
   if (flp_plan_keeps(plan)) *out_bytes = flp_planner_saved(&plan->planner, n, budget);
   return FLP_OK;
 }
 
 flp_status flp_spec_saved(const flp_spec *spec, int64_t n, uint64_t budget_bytes, size_t *out_bytes) {
   flp_spec resolved;
-  flp_options defaults;
+  uint64_t budget = budget_bytes;
   flp_detail_clear();
   if (out_bytes) *out_bytes = 0;
   FLP_TRY(check_saved(n, out_bytes));
   FLP_TRY(flp_spec_resolve(spec, &resolved));
-  FLP_TRY(flp_options_resolve(NULL, &defaults));
-  uint64_t budget = flp_pass_budget(budget_bytes ? budget_bytes : defaults.budget_bytes, FLP_PASS_BACKWARD);
+  if (!budget) FLP_TRY(flp_options_in_force(NULL, FLP_PASS_BACKWARD, NULL, NULL, &budget));
   int emits = flp_kernel_spec_emits(&resolved);
   int saves = resolved.keep && !(flp_op_of(resolved.op)->has_head && flp_weight_is_sliced(&resolved));
   if (!saves && !emits) return FLP_OK;

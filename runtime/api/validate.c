@@ -13,6 +13,7 @@
 #include "runtime/base/quantity.h"
 #include "runtime/base/status.h"
 #include "runtime/base/structs.h"
+#include "runtime/driver/driver.h"
 #include "runtime/kernel/features.h"
 #include "runtime/kernel/op.h"
 #include "runtime/loss/loss.h"
@@ -287,6 +288,7 @@ flp_status flp_options_in_force(const flp_options *options, flp_pass pass, flp_r
   FLP_TRY(flp_options_resolve(options, &resolved));
   if (rung) *rung = resolved.rung;
   if (strict) *strict = resolved.strict;
-  if (budget_bytes) *budget_bytes = flp_pass_budget(resolved.budget_bytes, pass);
+  if (budget_bytes)
+    *budget_bytes = flp_pass_budget(resolved.budget_bytes, pass, flp_device_memory(resolved.device));
   return FLP_OK;
 }

@@ -70,7 +70,11 @@ flp_status flp_bytes_parse(const char *name, const char *text, uint64_t least, u
                   text ? text : "", least);
 }
 
-uint64_t flp_pass_budget(uint64_t given_bytes, flp_pass pass) {
+uint64_t flp_pass_budget(uint64_t given_bytes, flp_pass pass, uint64_t memory_bytes) {
+  const uint64_t scoring = UINT64_C(256) << 20, on_host = UINT64_C(1) << 30, step = UINT64_C(64) << 20;
   if (given_bytes) return given_bytes;
-  return pass >= FLP_PASS_BACKWARD ? UINT64_C(1) << 30 : UINT64_C(256) << 20;
+  if (pass < FLP_PASS_BACKWARD) return scoring;
+  if (!memory_bytes) return on_host;
+  uint64_t share = memory_bytes / 20 / step * step; /* in steps: drivers report a card's memory to within megabytes */
+  return share > scoring ? share : scoring;
 }

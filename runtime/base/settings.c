@@ -60,8 +60,9 @@ static void default_strict(flp_setting *out) {
 }
 
 static void default_budget(flp_setting *out) {
-  snprintf(out->unset, sizeof out->unset, "%" PRIu64 "M forward, %" PRIu64 "G backward",
-           flp_pass_budget(0, FLP_PASS_FORWARD) >> 20, flp_pass_budget(0, FLP_PASS_BACKWARD) >> 30);
+  snprintf(out->unset, sizeof out->unset,
+           "%" PRIu64 "M forward, 1/20 of the GPU's memory backward (host: %" PRIu64 "G)",
+           flp_pass_budget(0, FLP_PASS_FORWARD, 0) >> 20, flp_pass_budget(0, FLP_PASS_BACKWARD, 0) >> 30);
 }
 
 /* $XDG_CACHE_HOME/flp if that is absolute (the XDG specification ignores others), else ~/.cache/flp, else none. */

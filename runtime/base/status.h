@@ -66,7 +66,7 @@ typedef struct flp_setting {
   const char *name;   /* "FLP_CACHE_DIR" */
   const char *help;   /* one line */
   char value[1024];   /* in force, as the variable may be set to; "" if no value expresses it */
-  char unset[64];     /* description of the default; "" if there is a value */
+  char unset[96];     /* description of the default; "" if there is a value */
   const char *source; /* "environment" or "default" */
 } flp_setting;
 

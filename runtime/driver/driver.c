@@ -163,6 +163,13 @@ flp_status flp_device_get(const flp_driver *driver, int ordinal, flp_device *out
   return FLP_OK;
 }
 
+uint64_t flp_device_memory(int ordinal) {
+  const flp_driver *driver;
+  flp_device device = {0};
+  if (ordinal >= 0 && flp_driver_get(&driver) == FLP_OK) flp_device_get(driver, ordinal, &device);
+  return device.memory_bytes;
+}
+
 flp_status flp_driver_status(const flp_driver *driver, CUresult result, const char *what) {
   if (result == 0) return FLP_OK;
   const char *name = NULL, *text = NULL;

@@ -131,6 +131,9 @@ typedef struct flp_device {
 /* error: ARGUMENT if the ordinal does not exist; DRIVER */
 flp_status flp_device_get(const flp_driver *driver, int ordinal, flp_device *out);
 
+/* All memory of a device; 0 where there is none of that ordinal. unit: bytes */
+uint64_t flp_device_memory(int ordinal);
+
 /* Turns a CUresult into a status with detail "cuX failed: CUDA_ERROR_Y (n): text". OK for 0. what: the call's name
  * plus, for a launch, kernel and spec. */
 flp_status flp_driver_status(const flp_driver *driver, CUresult result, const char *what);

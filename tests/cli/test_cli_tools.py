@@ -27,10 +27,12 @@ def test_explain_without_a_gpu():
     assert [part["rows"] for part in document["rows"]] == [8192, 16]
     part = document["rows"][0]
     assert part["product_flops"] == 2 * 8192 * 4096 * 151936
-    for layouts in (part["layouts"], part["assumed_layouts"]):
+    for whose in ("", "assumed_"):
+        layouts, budgets = part[whose + "layouts"], document[whose + "budget_bytes"]
         assert [layout["pass"] for layout in layouts] == ["forward", "backward"]
         for layout in layouts:
-            assert layout["smallest_bytes"] <= layout["workspace_bytes"] <= document["budget_bytes"][layout["pass"]]
+            assert layout["smallest_bytes"] <= layout["workspace_bytes"] <= budgets[layout["pass"]]
+    assert document["budget_bytes"]["backward"] == 1 << 30 and document["assumed_budget_bytes"]["backward"] == 7 << 30
 
 
 @pytest.mark.first(6)
@@ -52,7 +54,7 @@ def test_explain_has_one_figure_a_mode(budget, options):
             for key in ("workspace_bytes", "chunks", "chunk_rows", "chunk_vocab"):
                 assert ways[layout["mode"]][key] == layout[key], (name, key)
         backward = [way for name, way in ways.items() if name.startswith("recompute")]
-        limit = document["budget_bytes"]["backward"]
+        limit = document["assumed_budget_bytes"]["backward"]
         for way in backward + [scoring]:
             assert way["least_bytes"] <= way["workspace_bytes"]
             assert way["fits"] == (way["workspace_bytes"] <= limit)
@@ -109,7 +111,7 @@ def test_doctor_shows_values_that_may_be_set(tmp_path):
     values = {name: setting["value"] for name, setting in shown.items() if setting["value"] is not None}
     again = settings(**{name: value for name, value in values.items() if name not in ("FLP_CACHE_DIR", *NO_GPU)})
     assert {name: again[name]["value"] for name in values} == values
-    assert "(unset: 256M forward, 1G backward)" in flpgen("doctor", **NO_GPU).out
+    assert "(unset: 256M forward, 1/20 of the GPU's memory backward (host: 1G))" in flpgen("doctor", **NO_GPU).out
 
 
 @pytest.mark.parametrize("text, accepted", [("1.5G", 3 << 29), ("2GiB", 2 << 30), ("1T", 1 << 40), ("0", None),

@@ -8,7 +8,7 @@ import torch
 
 import flp
 from flp._library import _c, _plans
-from flp._passes import _autograd, _run, _watch
+from flp._passes import _autograd, _memory, _run, _watch
 from flp_keeping import BYTES, MODES, noted_blocks, passes  # noqa: F401
 
 N, D, V = 6, 16, 40
@@ -92,6 +92,27 @@ def settings_of():
     settings = flp._tensors._check.Settings(1.0, None, 1.0, -100, None, False)
     settings.save = None
     return settings
+
+
+def test_without_memory_for_it_scores_are_computed_again(passes, monkeypatch):
+    said, memory_on = [], _memory.memory_on
+
+    def refuse(device, size):
+        if size == BYTES:
+            raise torch.cuda.OutOfMemoryError("none left")
+        return memory_on(device, size)
+
+    monkeypatch.setattr(_memory, "memory_on", refuse)
+    monkeypatch.setattr(_memory._c, "log", lambda level, message: said.append(message))
+    _memory._refused.clear()
+    for _ in range(2):
+        hidden, weight, target = operands()
+        flp.linear_logprob(hidden, weight, target).sum().backward()
+    assert [seen[1:4] for seen in passes.forward()] == 2 * [(0, None, 0)]
+    assert said == ["cpu has no %d bytes for what a forward pass keeps; its backward pass computes the scores again"
+                    % BYTES]
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        flp.linear_logprob(*operands(), save=True)
 
 
 def test_what_it_does_not_keep_for(passes):

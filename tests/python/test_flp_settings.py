@@ -110,11 +110,11 @@ def test_a_value_that_is_not_accepted_is_the_same_sentence_on_every_rung(monkeyp
 
 
 def test_libflp_reports_what_is_in_force(monkeypatch):
-    assert _plans.in_force() == (_c.RUNG_AUTO, False, {_c.PASS_FORWARD: 256 << 20, _c.PASS_COMBINE: 256 << 20,
-                                                       _c.PASS_BACKWARD: 1 << 30, _c.PASS_STEP: 1 << 30})
+    assert _plans.in_force(0) == (_c.RUNG_AUTO, False, {_c.PASS_FORWARD: 256 << 20, _c.PASS_COMBINE: 256 << 20,
+                                                        _c.PASS_BACKWARD: 1 << 30, _c.PASS_STEP: 1 << 30})
     for name, value in zip(NAMES, ("jit", "1", "1.5M")):
         monkeypatch.setenv(name, value)
-    asked = _plans.in_force()
+    asked = _plans.in_force(0)
     assert (asked.rung, asked.strict, set(asked.budgets.values())) == (_c.RUNG_JIT, True, {3 << 19})
 
 

@@ -7,7 +7,7 @@ import weakref
 import pytest
 
 from flp._library import _c, _plans
-from flp._passes import _run
+from flp._passes import _memory, _run
 from flp._tensors import _check
 from flp.parallel import _call, _group
 
@@ -88,7 +88,7 @@ def passes(monkeypatch):
 
 def noted_blocks(monkeypatch):
     """Weak references to what is kept, as it is allocated."""
-    blocks, place = [], _run.workspace_on
+    blocks, place = [], _memory.workspace_on
 
     def noting(device, size):
         block, start = place(device, size)
@@ -96,5 +96,5 @@ def noted_blocks(monkeypatch):
             blocks.append(weakref.ref(block.untyped_storage() if hasattr(block, "untyped_storage") else block))
         return block, start
 
-    monkeypatch.setattr(_run, "workspace_on", noting)
+    monkeypatch.setattr(_memory, "workspace_on", noting)
     return blocks

@@ -13,7 +13,7 @@ import torch
 import documents
 import flp
 from flp._library import _c
-from flp._passes import _arena, _phase, _run
+from flp._passes import _arena, _memory, _phase
 from flp._tensors import _check
 from flp_reference import DEVICE, problem
 
@@ -381,7 +381,7 @@ def test_the_arena_of_a_device():
 def test_enqueue_asks_for_its_own_device(monkeypatch):
     asked = []
     monkeypatch.setattr(_phase, "arena_for", lambda ordinal: asked.append(ordinal))
-    with _run.workspace(64, torch.device("cpu"), 5, None) as start:
+    with _memory.workspace(64, torch.device("cpu"), 5, None) as start:
         assert start % 256 == 0 and asked == [5]
 
 

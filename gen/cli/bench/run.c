@@ -7,7 +7,6 @@
 #include "gen/cli/shared/progress.h"
 #include "runtime/api/validate.h"
 #include "runtime/base/operands.h"
-#include "runtime/base/quantity.h"
 #include "runtime/plan/plan.h"
 #include "runtime/planner/planner.h"
 
@@ -185,9 +184,9 @@ uint64_t bench_keep_budget(const flp_plan *plan, const flp_options *options) {
 }
 
 static uint64_t budget_of(const session *s, flp_pass pass) {
-  flp_options resolved;
-  if (flp_options_resolve(&s->args->options, &resolved) != FLP_OK) resolved.budget_bytes = 0;
-  return flp_pass_budget(resolved.budget_bytes, pass);
+  uint64_t bytes = 0;
+  flp_options_in_force(&s->args->options, pass, NULL, NULL, &bytes);
+  return bytes;
 }
 
 /* What forward keeps. error: UNAVAILABLE where that is nothing: recompute mode would be measured in its name */

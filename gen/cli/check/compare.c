@@ -8,12 +8,12 @@
  * entropy:  the same, where an error of the scores counts spread times if that is more than 1.
  * lse, log Σ p²: as logprob is, the latter of twice the scores. mean: of scores as large as the row's largest.
  * is_best:  a target that others are above by more than rounding is not, and one that no other is as near to is.
- * gradients: relative L2 at most 1.5 times (fp32: twice, and 3/sqrt(rows) of it) that of the yardstick, plus a floor. In
- *           save, stream and direction modes what is larger: that of the yardstick or of recompute mode on the same
- *           inputs, whichever is more, and 3/sqrt(rows) of it; or what their own roundings to bf16 add up to, as independent errors of the
- *           terms of the exact sum: of each exponential, of what is made of it, of the result. Where terms cancel that
- *           is many times the relative error of one, and another draw, such as the yardstick's, may be lucky: of V = 2
- *           its dz of both columns are opposite to the bit.
+ * gradients: relative L2 at most 1.5 times (fp32: twice, and 3/sqrt(rows) of it) that of the yardstick, plus a floor.
+ *           In save, stream and direction modes what is larger: that of the yardstick or of recompute mode on the same
+ *           inputs, whichever is more, and 3/sqrt(rows) of it; or what their own roundings to bf16 add up to, as
+ *           independent errors of the terms of the exact sum: of each exponential, of what is made of it, of the
+ *           result. Where terms cancel that is many times the relative error of one, and another draw, such as the
+ *           yardstick's, may be lucky: of V = 2 its dz of both columns are opposite to the bit.
  *           In tail mode, of the tensor as a whole: half as much again as the exact modes may have, and spec.tail of its
  *           norm. What a call says that it left out is at most spec.tail of what there is.
  *           Of a loss over all scores dz may be all p: where scores are far off the yardstick's error counts twice, as it

@@ -79,8 +79,8 @@ static double floor_of(const compare_state *s) {
 }
 
 /* A row's part of a gradient of weight hangs on the rounding of one number, its dz at the target: of few rows one draw
- * may be lucky, and that of save and stream modes, which round twice, not, nor one of fp32, where it is all there is. Half as much again at 36 rows, a thirtieth
- * at 8192. */
+ * may be lucky, and that of save and stream modes, which round twice, not, nor one of fp32, where it is all there is.
+ * Half as much again at 36 rows, a thirtieth at 8192. */
 static double luck_of(const compare_state *s) {
   return 1 + 3 / sqrt(fmax((double)s->truth->work_count, 1));
 }

@@ -6,12 +6,12 @@
 #include "gen/cli/shared/option_args.h"
 #include "gen/cli/verbs.h"
 #include "runtime/api/validate.h"
-#include "runtime/base/quantity.h"
 
-enum { KEY_ROWS = CLI_KEY_FIRST, KEY_SMS, KEY_CAPABILITY };
+enum { KEY_ROWS = CLI_KEY_FIRST, KEY_SMS, KEY_MEMORY, KEY_CAPABILITY };
 
 /* The assumed device is an H200. */
 enum { ASSUMED_MULTIPROCESSORS = 132, ASSUMED_MAJOR = 9, ASSUMED_MINOR = 0 };
+static const uint64_t ASSUMED_MEMORY = UINT64_C(140) << 30;
 
 static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "Plan:", 2},
@@ -25,6 +25,7 @@ static const struct argp_option options[] = {
     CLI_OPTION(CHUNK_ROWS, 2),
     CLI_OPTION(CHUNK_VOCAB, 2),
     {"multiprocessors", KEY_SMS, "N", 0, "of the GPU that is assumed beside this machine's; default 132", 2},
+    {"memory", KEY_MEMORY, "BYTES", 0, "of that GPU, of which passes with gradients get 1/20; default 140G", 2},
     {"capability", KEY_CAPABILITY, "M.N", 0, "compute capability of that GPU, which decides its kernels; default 9.0",
      2},
     {"json", CLI_SWITCH(explain_args, json), NULL, 0, "print one JSON document", 2},
@@ -46,13 +47,9 @@ static flp_status parse_capability(const char *text, void *place) {
 static const cli_value values[] = {
     {KEY_ROWS, CLI_IS_OWN, .parse = parse_rows},
     {KEY_SMS, CLI_IS_INTEGER, CLI_PLACE(explain_args, multiprocessors), .least = 1, .most = 65536},
+    {KEY_MEMORY, CLI_IS_BYTES, CLI_PLACE(explain_args, memory_bytes)},
     {KEY_CAPABILITY, CLI_IS_OWN, .parse = parse_capability},
     {0}};
-
-static void set_budgets(const explain_args *args, explanation *out) {
-  for (int pass = FLP_PASS_FORWARD; pass < EXPLAIN_PASSES; pass++)
-    out->budget[pass] = flp_pass_budget(args->options.budget_bytes, (flp_pass)pass);
-}
 
 static flp_status check_mode(const explain_args *args) {
   uint32_t both = FLP_GRAD_HIDDEN | FLP_GRAD_WEIGHT;
@@ -75,7 +72,6 @@ static flp_status explain(explain_args *args) {
   args->options = resolved;
   if (args->row_count == 0) args->rows[args->row_count++] = 8192;
   explanation out = {.args = args};
-  set_budgets(args, &out);
   FLP_TRY(explain_assume(args, &out.assumed, &out.planner));
   flp_plan *plan = NULL;
   if (flp_plan_create(&args->spec.spec, &args->options, &plan) != FLP_OK)
@@ -109,6 +105,7 @@ int cli_explain(int argc, char **argv) {
   explain_args args = {.spec = CLI_SPEC_ARGS_INIT,
                        .options = FLP_OPTIONS_INIT,
                        .multiprocessors = ASSUMED_MULTIPROCESSORS,
+                       .memory_bytes = ASSUMED_MEMORY,
                        .major = ASSUMED_MAJOR,
                        .minor = ASSUMED_MINOR};
   args.options.host_fallback = 1;

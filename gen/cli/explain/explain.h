@@ -17,7 +17,8 @@ typedef struct explain_args {
   flp_options options; /* resolved before use */
   int64_t rows[EXPLAIN_ROWS_MAX];
   int row_count;
-  int64_t multiprocessors; /* of the assumed device, as are the next two */
+  int64_t multiprocessors; /* of the assumed device, as are the next three */
+  uint64_t memory_bytes;
   int major, minor;        /* compute capability */
   int json;
 } explain_args;
@@ -84,14 +85,15 @@ explain_fit explain_query_saved(const flp_planner *planner, flp_mode mode, int64
 typedef struct explanation {
   const explain_args *args;
   explain_assumed assumed;
-  flp_planner planner;             /* of the assumed device */
-  const flp_plan *plan;            /* of this machine, or NULL */
-  char plan_error[1024];           /* why there is none */
-  uint64_t budget[EXPLAIN_PASSES]; /* by flp_pass */
+  flp_planner planner;   /* of the assumed device */
+  const flp_plan *plan;  /* of this machine, or NULL */
+  char plan_error[1024]; /* why there is none */
 } explanation;
 
 /* ---- modes.c: the layouts, and why save, direction or stream mode is taken or not ---- */
 
+/* The budget of a pass: of this machine's plan, or of the assumed device. unit: bytes */
+uint64_t explain_budget(const explanation *in, int assumed, flp_pass pass);
 /* 1 if the spec has this pass. */
 int explain_has_pass(const explanation *in, int assumed, flp_pass pass);
 /* The layout of a pass: of this machine's plan, or of the assumed device. error: BUDGET, UNSUPPORTED, as the planner */

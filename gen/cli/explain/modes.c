@@ -3,6 +3,7 @@
 
 #include "gen/cli/explain/explain.h"
 #include "runtime/base/names.h"
+#include "runtime/base/quantity.h"
 #include "runtime/kernel/kernel.h"
 #include "runtime/plan/plan.h"
 
@@ -17,6 +18,11 @@ static int can_keep(const explanation *in, int assumed) {
   const flp_planner *planner = planner_of(in, assumed);
   const flp_spec *spec = &in->planner.spec;
   return (spec->keep || spec->tail > 0) && planner && flp_planner_keeps(planner);
+}
+
+uint64_t explain_budget(const explanation *in, int assumed, flp_pass pass) {
+  uint64_t plans = in->plan ? in->plan->device.memory_bytes : 0;
+  return flp_pass_budget(in->args->options.budget_bytes, pass, assumed ? in->args->memory_bytes : plans);
 }
 
 int explain_has_pass(const explanation *in, int assumed, flp_pass pass) {
@@ -39,8 +45,9 @@ int explain_has_pass(const explanation *in, int assumed, flp_pass pass) {
 static flp_status list_layout(const explanation *in, int assumed, flp_pass pass, int64_t n, flp_layout *out) {
   int64_t ids = explain_list_count(in->args->spec.kept, n);
   flp_scheme scheme;
-  if (!assumed) return flp_plan_layout_listed(in->plan, pass, n, ids, in->budget[pass], out);
-  FLP_TRY(flp_planner_pick_listed(&in->planner, pass, n, ids, in->budget[pass], &scheme));
+  uint64_t budget = explain_budget(in, assumed, pass);
+  if (!assumed) return flp_plan_layout_listed(in->plan, pass, n, ids, budget, out);
+  FLP_TRY(flp_planner_pick_listed(&in->planner, pass, n, ids, budget, &scheme));
   flp_planner_describe_listed(&in->planner, pass, &scheme, n, ids, out);
   return FLP_OK;
 }
@@ -48,9 +55,10 @@ static flp_status list_layout(const explanation *in, int assumed, flp_pass pass,
 flp_status explain_layout(const explanation *in, int assumed, flp_pass pass, int64_t n, flp_layout *out) {
   *out = (flp_layout)FLP_LAYOUT_INIT;
   if (in->planner.spec.listed) return list_layout(in, assumed, pass, n, out);
-  if (!assumed) return flp_plan_layout(in->plan, pass, n, in->budget[pass], out);
+  uint64_t budget = explain_budget(in, assumed, pass);
+  if (!assumed) return flp_plan_layout(in->plan, pass, n, budget, out);
   flp_scheme scheme;
-  FLP_TRY(flp_planner_pick(&in->planner, pass, n, in->budget[pass], 1, &scheme));
+  FLP_TRY(flp_planner_pick(&in->planner, pass, n, budget, 1, &scheme));
   flp_planner_describe(&in->planner, &scheme, n, out);
   return FLP_OK;
 }
@@ -134,7 +142,7 @@ static void compare_kept(const explanation *in, flp_mode taken, flp_mode mode, i
 
 static void reason_of_kept(const explanation *in, int assumed, flp_mode mode, int64_t n,
                            char out[EXPLAIN_REASON_BYTES]) {
-  uint64_t budget = in->budget[FLP_PASS_BACKWARD_SAVED];
+  uint64_t budget = explain_budget(in, assumed, FLP_PASS_BACKWARD_SAVED);
   const flp_planner *planner = planner_of(in, assumed);
   explain_saved bytes;
   if (is_ruled_out(in, assumed, mode, out)) return;
@@ -163,7 +171,7 @@ static void compare_costs(const flp_scheme *taken, const flp_scheme *stream, cha
 
 static void reason_of_stream(const explanation *in, int assumed, int64_t n, char out[EXPLAIN_REASON_BYTES]) {
   const flp_planner *planner = planner_of(in, assumed);
-  uint64_t budget = in->budget[FLP_PASS_STEP];
+  uint64_t budget = explain_budget(in, assumed, FLP_PASS_STEP);
   cli_short most = cli_bytes((double)budget);
   flp_scheme taken, stream;
   if (is_ruled_out(in, assumed, FLP_MODE_STREAM, out)) return;

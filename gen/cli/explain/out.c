@@ -54,8 +54,8 @@ static json_t *modes_json(const explanation *in, int assumed, int64_t n) {
 
 static json_t *rows_json(const explanation *in, int64_t n) {
   explain_alternative alternatives[EXPLAIN_ALTERNATIVES_MAX];
-  int count = explain_alternatives(&in->planner, in->args->spec.kept, n, in->budget[FLP_PASS_FORWARD],
-                                   in->budget[FLP_PASS_BACKWARD], alternatives);
+  int count = explain_alternatives(&in->planner, in->args->spec.kept, n, explain_budget(in, 1, FLP_PASS_FORWARD),
+                                   explain_budget(in, 1, FLP_PASS_BACKWARD), alternatives);
   json_t *list = json_array();
   for (int i = 0; i < count; i++) json_array_append_new(list, alternative_json(&alternatives[i]));
   const flp_spec *spec = &in->planner.spec;
@@ -91,13 +91,18 @@ static json_t *plan_json(const flp_plan *plan) {
                    cli_json_text(text), "id", id, "reasons", reasons);
 }
 
+static json_t *budgets_json(const explanation *in, int assumed) {
+  return json_pack("{s:o, s:o}", "forward", cli_json_count(explain_budget(in, assumed, FLP_PASS_FORWARD)), "backward",
+                   cli_json_count(explain_budget(in, assumed, FLP_PASS_BACKWARD)));
+}
+
 flp_status explain_print_json(const explanation *in) {
   json_t *rows = json_array();
   for (int i = 0; i < in->args->row_count; i++) json_array_append_new(rows, rows_json(in, in->args->rows[i]));
-  return cli_json_print(json_pack("{s:o, s:{s:o, s:o}, s:i, s:o, s:o, s:o, s:o}", "spec",
+  return cli_json_print(json_pack("{s:o, s:o, s:o, s:i, s:o, s:o, s:o, s:o}", "spec",
                                   cli_spec_json(&in->planner.spec, in->args->spec.scale, in->args->spec.kept),
-                                  "budget_bytes", "forward", cli_json_count(in->budget[FLP_PASS_FORWARD]), "backward",
-                                  cli_json_count(in->budget[FLP_PASS_BACKWARD]), "assumed_multiprocessors",
+                                  "budget_bytes", budgets_json(in, 0), "assumed_budget_bytes", budgets_json(in, 1),
+                                  "assumed_multiprocessors",
                                   in->planner.multiprocessors, "assumed", explain_assumed_json(in->args, &in->assumed),
                                   "plan", in->plan ? plan_json(in->plan) : json_null(), "plan_error",
                                   in->plan ? json_null() : cli_json_text(in->plan_error), "rows", rows));
@@ -107,8 +112,8 @@ flp_status explain_print_json(const explanation *in) {
 
 static void print_alternatives(const explanation *in, int64_t n) {
   explain_alternative alternatives[EXPLAIN_ALTERNATIVES_MAX];
-  int count = explain_alternatives(&in->planner, in->args->spec.kept, n, in->budget[FLP_PASS_FORWARD],
-                                   in->budget[FLP_PASS_BACKWARD], alternatives);
+  int count = explain_alternatives(&in->planner, in->args->spec.kept, n, explain_budget(in, 1, FLP_PASS_FORWARD),
+                                   explain_budget(in, 1, FLP_PASS_BACKWARD), alternatives);
   cli_table table;
   cli_table_start(&table, "way, on the assumed GPU", "products", "work", "chunks", "workspace", "least", "traffic",
                   NULL);
@@ -189,8 +194,11 @@ void explain_print_text(const explanation *in) {
   const flp_spec *spec = &in->planner.spec;
   char text[FLP_SPEC_TEXT_BYTES];
   cli_print(2, "%s", flp_plan_spec_text(spec, text));
-  printf("budget: forward %s, backward %s\n\n", cli_bytes((double)in->budget[FLP_PASS_FORWARD]).text,
-         cli_bytes((double)in->budget[FLP_PASS_BACKWARD]).text);
+  cli_print(2, "budget: forward %s, backward %s on the assumed GPU, %s on this machine",
+            cli_bytes((double)explain_budget(in, 1, FLP_PASS_FORWARD)).text,
+            cli_bytes((double)explain_budget(in, 1, FLP_PASS_BACKWARD)).text,
+            cli_bytes((double)explain_budget(in, 0, FLP_PASS_BACKWARD)).text);
+  puts("");
   print_plan(in);
   puts("");
   explain_assumed_print(in->args, &in->assumed);

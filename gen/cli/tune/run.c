@@ -7,7 +7,6 @@
 #include "gen/cli/tune/pass.h"
 #include "gen/cli/tune/store.h"
 #include "runtime/api/validate.h"
-#include "runtime/base/quantity.h"
 #include "runtime/plan/plan.h"
 
 /* How the budget is shared among the searches that a target needs; what one leaves over goes to the next. */
@@ -65,10 +64,7 @@ static double share_of(const tuner *t, int step) {
 
 /* As a plan has it: --workspace, else FLP_BUDGET, else its own. */
 static flp_status workspace_budget(const tuner *t, uint64_t *bytes) {
-  flp_options resolved;
-  FLP_TRY(flp_options_resolve(&t->args->options, &resolved));
-  *bytes = flp_pass_budget(resolved.budget_bytes, FLP_PASS_BACKWARD); /* a step's too */
-  return FLP_OK;
+  return flp_options_in_force(&t->args->options, FLP_PASS_BACKWARD, NULL, NULL, bytes); /* a step's too */
 }
 
 static flp_status list_candidates(tuner *t, flp_kernel_kind kind, tune_list *out) {

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/quantity.h"
 #include "runtime/loss/loss.h"
 #include "runtime/plan/plan.h"
 #include "tests/unit/support/refuse.h"
@@ -109,6 +110,17 @@ Test(plan, a_workspace_is_there_and_aligned) {
 
 /* ---- settings ---- */
 
+static const uint64_t STEP = UINT64_C(64) << 20;
+
+Test(plan, a_budget_is_a_share_of_the_memory) {
+  const uint64_t card = UINT64_C(80) << 30;
+  cr_expect_eq(flp_pass_budget(5, FLP_PASS_STEP, card), 5, "one that is given comes first");
+  cr_expect_eq(flp_pass_budget(0, FLP_PASS_STEP, card), 64 * STEP);
+  cr_expect_eq(flp_pass_budget(0, FLP_PASS_FORWARD_SAVED, card - 1), 63 * STEP, "in whole steps");
+  cr_expect_eq(flp_pass_budget(0, FLP_PASS_FORWARD, card), 4 * STEP, "scoring stays where it is");
+  cr_expect_eq(flp_pass_budget(0, FLP_PASS_BACKWARD, UINT64_C(4) << 30), 4 * STEP, "no less than scoring");
+}
+
 Test(plan, what_is_in_force) {
   flp_rung rung;
   int32_t strict;
@@ -117,7 +129,11 @@ Test(plan, what_is_in_force) {
   cr_assert_eq(flp_options_in_force(NULL, FLP_PASS_FORWARD, &rung, &strict, &budget), FLP_OK);
   cr_expect(rung == FLP_RUNG_AUTO && strict == 0 && budget == (uint64_t)256 << 20);
   cr_assert_eq(flp_options_in_force(NULL, FLP_PASS_BACKWARD, NULL, NULL, &budget), FLP_OK);
-  cr_expect_eq(budget, (uint64_t)1 << 30);
+  cr_expect_eq(budget, 102 * STEP, "1/20 of the 128 GiB of this GPU");
+  flp_options on_host = FLP_OPTIONS_INIT;
+  on_host.device = FLP_DEVICE_HOST;
+  cr_assert_eq(flp_options_in_force(&on_host, FLP_PASS_BACKWARD, NULL, NULL, &budget), FLP_OK);
+  cr_expect_eq(budget, 16 * STEP);
   setenv("FLP_FORCE", "generic", 1);
   setenv("FLP_STRICT", "1", 1);
   setenv("FLP_BUDGET", "3M", 1);

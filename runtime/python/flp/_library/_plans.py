@@ -34,7 +34,7 @@ class Plan:
         self.handle = handle
         self.rung = rung
         self.reason = reason
-        self.in_force = in_force() if handle is None else None
+        self.in_force = in_force(key.device) if handle is None else None
         self.bad_rows = None  # torch form: the device error word
         self._sizes = {}
 
@@ -189,7 +189,8 @@ def saved_bytes(key, n, budget):
     """Plan.saved_bytes of this key; where nothing could be kept, no plan is made, nor its kernels."""
     slot = _slot_of(key)
     if slot.plan is None:
-        most = _remembered(slot.sizes, (n, budget), lambda: _saved("flp_spec_saved", _flp_spec(key), n, budget))
+        most = _remembered(slot.sizes, (n, budget), lambda: _saved(
+            "flp_spec_saved", _flp_spec(key), n, budget or in_force(key.device).budgets[_c.PASS_BACKWARD]))
         if not most:
             return 0
     return get(key).saved_bytes(n, budget)
@@ -230,12 +231,14 @@ def mode_name(mode):
 InForce = collections.namedtuple("InForce", "rung strict budgets")
 
 
-def in_force():
-    """InForce of what is made now, as libflp reads the environment. error: ArgumentError naming a setting"""
+def in_force(device=_c.DEVICE_HOST):
+    """InForce of what is made now for a CUDA device, or _c.DEVICE_HOST, as libflp reads the environment.
+    error: ArgumentError naming a setting"""
     rung, strict, budget = ctypes.c_int(), ctypes.c_int32(), ctypes.c_uint64()
-    budgets = {}
+    options, budgets = _c.new_options(), {}
+    options.device = device
     for which in (_c.PASS_FORWARD, _c.PASS_COMBINE, _c.PASS_BACKWARD, _c.PASS_STEP):
-        _c.call("flp_options_in_force", None, which, ctypes.byref(rung), ctypes.byref(strict), ctypes.byref(budget))
+        _c.call("flp_options_in_force", options, which, ctypes.byref(rung), ctypes.byref(strict), ctypes.byref(budget))
         budgets[which] = budget.value
     return InForce(rung.value, bool(strict.value), budgets)
 

@@ -17,7 +17,7 @@ from .._tensors._address import address, dense
 from .._tensors._compile import outside_graphs
 from .._tensors._operands import (ADAPTER, GRADIENTS, OF_HEAD, Loss, Operands, Step,  # noqa: F401 - for callers
                                    targets_of)
-from . import _phase, _watch
+from . import _memory, _watch
 
 TO_C = {**_check.DTYPES, **_check.TARGET_DTYPES}
 FROM_C = {value: dtype for dtype, value in _check.DTYPES.items()}
@@ -140,7 +140,7 @@ class Kept:
     def again(cls, memory, settings):
         """What lasts, as autograd gives it back, whose hooks may have moved it."""
         if address(memory) % _c.WORKSPACE_ALIGNMENT:
-            memory = memory_on(memory.device, memory.numel()).copy_(memory)
+            memory = _memory.memory_on(memory.device, memory.numel()).copy_(memory)
         return cls(memory, settings)
 
     def fields(self):
@@ -155,7 +155,8 @@ def keep(ops, settings, grads):
     if not size:
         return None
     lasts = plan.keeps_for_good(ops.hidden.shape[0], keep_budget(settings))
-    return Kept(memory_on(ops.hidden.device, size), settings, plan, lasts)
+    memory = _memory.to_keep(ops.hidden.device, size, settings)
+    return None if memory is None else Kept(memory, settings, plan, lasts)
 
 
 def keeping_plan(ops, settings, grads):
@@ -210,7 +211,7 @@ def settings_that_keep(ops, settings, pieces, grads):
     if ops.targets or not settings.tail and (settings.save is False or ops.hidden.dtype is not torch.bfloat16):
         return {}
     key = key_of(ops, settings, grads, keep=True)
-    budget = keep_budget(settings) or _plans.in_force().budgets[_c.PASS_BACKWARD]
+    budget = keep_budget(settings) or _plans.in_force(key.device).budgets[_c.PASS_BACKWARD]
     n = sum(rows * count for rows, count in pieces.items())
     if not key.tail and (grads != _c.GRAD_HIDDEN or key.entropy == _c.ENTROPY_BACKWARD):
         return {}  # exponentials
@@ -233,57 +234,12 @@ def keep_piece(ops, settings, grads):
     """Memory for what a piece keeps, with its Settings of settings_that_keep -> Kept"""
     plan = plan_for(ops, settings, grads, keep=True)
     size = plan.saved_bytes(ops.hidden.shape[0], keep_budget(settings))
-    return Kept(memory_on(ops.hidden.device, size), settings, plan)
+    return Kept(_memory.memory_on(ops.hidden.device, size), settings, plan)
 
 
 def keep_budget(settings):
     """The budget of what is kept and of the workspace of either pass."""
     return UNBOUNDED if settings.save else settings.budget
-
-
-def workspace_on(device, size):
-    """A block of at least size bytes and its first address that is a multiple of 256."""
-    if size == 0:
-        return None, None
-    block = torch.empty(size, dtype=torch.uint8, device=device)
-    start = address(block)
-    if start % _c.WORKSPACE_ALIGNMENT:
-        block = torch.empty(size + _c.WORKSPACE_ALIGNMENT, dtype=torch.uint8, device=device)
-        start = -(-address(block) // _c.WORKSPACE_ALIGNMENT) * _c.WORKSPACE_ALIGNMENT
-    return block, start
-
-
-def memory_on(device, size):
-    """size > 0 bytes whose first address is a multiple of 256."""
-    block, start = workspace_on(device, size)
-    offset = start - address(block)
-    return block[offset:offset + size]
-
-
-class workspace:
-    """The address of size bytes (None for 0) for the work that the body queues on the stream.
-
-    Of an arena inside a phase that wants it, else of torch's allocator; both order reuse after the work on the stream.
-    """
-
-    __slots__ = ("size", "device", "ordinal", "stream", "block", "lent")
-
-    def __init__(self, size, device, ordinal, stream):
-        self.size, self.device, self.ordinal, self.stream = size, device, ordinal, stream
-
-    def __enter__(self):
-        arena = _phase.arena_for(self.ordinal) if self.size else None
-        self.lent = None if arena is None else arena.lend(self.size, self.stream)
-        if self.lent is not None:
-            return self.lent.__enter__()
-        self.block, start = workspace_on(self.device, self.size)
-        return start
-
-    def __exit__(self, *error):
-        if self.lent is not None:
-            self.lent.__exit__(*error)
-        if error[0] is None:
-            _phase.notify("call", self.ordinal)
 
 
 def enqueue(plan, which, n, device, settings, fields):
@@ -302,7 +258,7 @@ def enqueue(plan, which, n, device, settings, fields):
         if value is not None:
             setattr(args, name, address(value) if isinstance(value, Tensor) else value)
     args.stream = stream_of(plan.key.device)
-    with workspace(size, device, plan.key.device, args.stream) as start:
+    with _memory.workspace(size, device, plan.key.device, args.stream) as start:
         args.workspace, args.workspace_bytes = start, size
         plan.execute(args, "flp_step" if which == _c.PASS_STEP else "flp_execute")
 

@@ -1,4 +1,4 @@
-"""Device memory of one call, as torch's allocator counts it. Ours takes its workspace there too (_run.workspace_on)."""
+"""Device memory of one call, as torch's allocator counts it. Ours takes its workspace there (_memory.workspace_on)."""
 import gc
 
 import torch

@@ -73,7 +73,8 @@ def linear_logprob(hidden, weight, target, bias=None, *, temperature=1.0, entrop
     temperature  a number above 0, or an array () or of one a row (...); not differentiable
     entropy      True: return the entropy too; both are differentiable. "detached": as a value without a gradient
     softcap      a number above 0, or None
-    budget       workspace bytes of each pass, or "64M"; None: FLP_BUDGET, else 256 MiB forward, 1 GiB backward
+    budget       workspace bytes of each pass, or "64M"; None: FLP_BUDGET, else 256 MiB forward, backward 1/20 of the
+                 GPU's memory
     rows, keep, kept_mass, topk, rank, statistics, mixed, reference
                  as of flp.linear_logprob; keep is (offsets, token_ids), top a flp.jax.Top, statistics
                  flp.jax.Statistics
