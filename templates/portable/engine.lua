@@ -44,7 +44,8 @@ return function(k, spec, narrow)
   local lane, warp_m, warp_n, quad_row, quad_column
   function E.begin(tid)
     local warp = k.lshr(tid, 5)
-    lane, warp_m, warp_n = tid & 31, k.lshr(warp, log2(E.warps_n)), warp & (E.warps_n - 1)
+    lane, warp_m = tid & 31, k.lshr(warp, log2(E.warps_n))
+    warp_n = (warp + warp_m * 2) & (E.warps_n - 1) -- those of one n on two partitions of the multiprocessor
     quad_row, quad_column = k.lshr(lane, 2), (lane & 3) * 2
     E.tid, E.lane, E.warp_m, E.warp_n = tid, lane, warp_m, warp_n
   end
@@ -337,8 +338,9 @@ return function(k, spec, narrow)
 
   -- Runs `tiles` tiles (a value, or the number 1) of `steps` K steps each as one stream of copies, `stages - 1` ahead
   -- of the products. finish(tile, acc, state) -> state is called after each tile's last product, while the next tile's
-  -- copies are in flight.
-  function E.stream(a, b, tiles, steps, state, finish)
+  -- copies are in flight. is_idle(tile), if given: whether all columns of this warp are zeros there, from a vote, so that
+  -- ptxas knows it to be one answer for a warp; it then copies for the others, and leaves the tensor cores to them.
+  function E.stream(a, b, tiles, steps, state, finish, is_idle)
     -- Fragments of the next products are held in registers, unless fp32 has terms there or copies have addresses: where
     -- both operands look their rows up at each step, or elements are copied one by one.
     local holds = not wide and a.aligned and b.aligned and not (a.address_at and b.address_at)
@@ -359,21 +361,38 @@ return function(k, spec, narrow)
       return {ahead = ahead_now, stage = next_stage(now.stage), last = last, acc = multiply_all(first, acc)}
     end
 
-    local function enter_plain(now)
+    local function pass_by(now)
       k.copy_wait(E.stages - 2)
       k.barrier()
-      local ahead_now, acc = copy_next(now.ahead), now.acc
+      return {ahead = copy_next(now.ahead), stage = next_stage(now.stage)}
+    end
+
+    local function enter_plain(now)
+      local next, acc = pass_by(now), now.acc
       for sub = 0, wide and 0 or 1 do acc = multiply_half(read_a, read_b, k.shared() + now.stage, sub, acc) end
-      return {ahead = ahead_now, stage = next_stage(now.stage), acc = acc}
+      return {ahead = next.ahead, stage = next.stage, acc = acc}
     end
 
     local zero, enter = k.const(k.i32, 0), holds and enter_ahead or enter_plain
-    local done = k.loop(zero, tiles, 1, {ahead = ahead, stage = zero, user = state}, function(tile, outer)
-      local begun = {ahead = outer.ahead, stage = outer.stage, acc = zeros()}
+    -- The steps of a tile: {ahead, stage} and the tile's products.
+    local function multiply_tile(now)
+      local begun = {ahead = now.ahead, stage = now.stage, acc = zeros()}
       if holds then begun = enter(begun) end -- the step without one before
-      local inner = k.loop(holds and zero + 1 or zero, steps, 1, begun, function(_, now) return enter(now) end)
+      local inner = k.loop(holds and zero + 1 or zero, steps, 1, begun, function(_, each) return enter(each) end)
       local acc = holds and multiply_all(inner.last, inner.acc) or inner.acc
-      return {ahead = inner.ahead, stage = inner.stage, user = finish(tile, acc, outer.user)}
+      return {ahead = inner.ahead, stage = inner.stage, acc = acc}
+    end
+
+    local function leave_out(now)
+      local inner = k.loop(zero, steps, 1, now, function(_, each) return pass_by(each) end)
+      return {ahead = inner.ahead, stage = inner.stage, acc = zeros()}
+    end
+
+    local done = k.loop(zero, tiles, 1, {ahead = ahead, stage = zero, user = state}, function(tile, outer)
+      local now = {ahead = outer.ahead, stage = outer.stage}
+      local made = is_idle and k.branch(is_idle(tile), function() return leave_out(now) end,
+        function() return multiply_tile(now) end) or multiply_tile(now)
+      return {ahead = made.ahead, stage = made.stage, user = finish(tile, made.acc, outer.user)}
     end)
     k.copy_wait(0)
     k.barrier() -- shared memory is free for the caller

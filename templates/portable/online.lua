@@ -40,9 +40,18 @@ return function(k, spec, entry, hooks)
   -- In the vocabulary, of the columns of the launch.
   local function vocab_begin(p) return K.by_columns and p.column_begin or k.const(k.i32, 0) end
 
+  -- Row panel and group of a CTA. The last group, where leaves may be empty and CTAs take half the time, comes last: it
+  -- fills multiprocessors up.
+  local function place_of(p, id)
+    local full = p.groups - 1
+    local panel, group = M.raster(id, p.bands, k.max(full, 1), RASTER)
+    local is_last, behind = k.ge(id, full * p.bands), id - full * p.bands
+    return k.select(is_last, behind, panel), k.select(is_last, full, group)
+  end
+
   local function body(p)
     M.begin(k.tid())
-    local panel, group = M.raster(k.ctaid(), p.bands, p.groups, RASTER)
+    local panel, group = place_of(p, k.ctaid())
     local count = k.min(k.load(k.i32, p.count, 0), p.row_end)
     local first_row = p.row_begin + panel * M.rows
     k.exit_if(k.ge(first_row, count))
@@ -168,9 +177,10 @@ return function(k, spec, entry, hooks)
 
     local start = {}
     for i = 1, #rows do start[i] = S.empty(spec.entropy, spec.parts.statistics) end
-    local sums = M.stream(hidden, weight, blocks, steps, start, finish)
+    local sums = M.stream(hidden, weight, blocks, steps, start, finish,
+      function(tile) return k.any(k.ge(leaf_column + tile * BLOCK, p.vocab_valid)) end)
 
-    panel, group = M.raster(k.reread_ctaid(), p.bands, p.groups, RASTER)
+    panel, group = place_of(p, k.reread_ctaid())
     first_row, first_column = p.row_begin + panel * M.rows, group * GROUP
 
     -- Four threads share a row: merge them, then leave the leaf's sums in shared memory.
