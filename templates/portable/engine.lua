@@ -66,6 +66,8 @@ return function(k, spec, narrow)
   --   key(row)  of tile row `row` ("mn": of row `row` of K) at tile 0, step 0; keys of neighbouring rows differ by 1,
   --             but per_copy is the difference of two rows that one thread copies one after the other
   --   base, row_bytes       memory, if rows are evenly spaced: a row starts at base + key*row_bytes
+  --   source_at(row, at)    "mn", if rows are looked up: the key of row `row` of K at {tile, step}, which is read a step
+  --                         ahead, by one lane for all
   --   address(key)          else: where a row starts; or address_at(key, at), if steps along K look their rows up
   --   step_bytes, tile_bytes   from one K step, and from one tile, to the next
   --   valid(key, at)        whether that row is real at {tile, step}; others are filled with zeros
@@ -97,11 +99,15 @@ return function(k, spec, narrow)
     operand.mine = mine
   end
 
-  -- The pointers to carry: one if rows are evenly spaced, one a row if not, none where each step looks its rows up.
+  local function looked_up(operand, at) return operand.source_at(lane & (E.depth - 1), at) end
+
+  -- What to carry: a pointer if rows are evenly spaced, one a row if not; this lane's row where a step looks its rows up.
   local function pointers(operand)
     local mine, list = operand.mine, {}
     local function at_column(pointer) return k.offset(pointer, mine.column * E.bytes) end
-    if operand.row_bytes then
+    if operand.source_at then
+      list[1] = looked_up(operand, {step = k.const(k.i32, 0), tile = k.const(k.i32, 0)})
+    elseif operand.row_bytes then
       list[1] = at_column(k.offset(operand.base, k.convert(k.i64, mine.key(0)) * operand.row_bytes))
     elseif operand.address then
       for i = 0, mine.count - 1 do list[i + 1] = at_column(operand.address(mine.key(i))) end
@@ -109,7 +115,8 @@ return function(k, spec, narrow)
     return list
   end
 
-  local function advance(operand, list, wrap)
+  local function advance(operand, list, next, wrap)
+    if operand.source_at then return {looked_up(operand, next)} end
     local out = {}
     for i, pointer in ipairs(list) do
       out[i] = k.offset(pointer, wrap and k.select(wrap, operand.mine.back, operand.step_bytes) or operand.step_bytes)
@@ -120,6 +127,10 @@ return function(k, spec, narrow)
   -- Where row i of what this thread copies is; before: row i - 1.
   local function source_of(operand, list, i, at, before)
     local mine = operand.mine
+    if operand.source_at then
+      local row = k.convert(k.i64, k.shuffle_idx(list[1], mine.key(i)))
+      return k.offset(operand.base, row * operand.row_bytes + k.convert(k.i64, mine.column * E.bytes))
+    end
     if operand.address_at then return k.offset(operand.address_at(mine.key(i), at), mine.column * E.bytes) end
     if operand.address then return list[i + 1] end
     return i == 0 and list[1] or k.offset(before, mine.apart)
@@ -325,10 +336,10 @@ return function(k, spec, narrow)
       local step = ahead.step + 1
       local wrap = k.eq(step, steps)
       local can_wrap = tiles ~= 1 and wrap
+      local next = {step = k.select(wrap, 0, step), tile = k.select(wrap, ahead.tile + 1, ahead.tile)}
       return {
-        stage = next_stage(ahead.stage), step = k.select(wrap, 0, step),
-        tile = k.select(wrap, ahead.tile + 1, ahead.tile),
-        a = advance(a, ahead.a, can_wrap), b = advance(b, ahead.b, can_wrap),
+        stage = next_stage(ahead.stage), step = next.step, tile = next.tile,
+        a = advance(a, ahead.a, next, can_wrap), b = advance(b, ahead.b, next, can_wrap),
       }
     end
 

@@ -71,12 +71,12 @@ return function(k, spec, entry, as)
       b.base = k.offset(b.base, k.convert(k.i64, p.column_begin) * operand_row)
       b.row_bytes, b.step_bytes = operand_row, operand_row * M.depth
     else
-      b.address_at = function(depth_row, at)
+      b.row_bytes = operand_row
+      b.source_at = function(depth_row, at)
         local active = depth_row + at.step * M.depth
         local real = k.select(k.lt(active, size_k), active, 0)
-        local source = k.branch(k.is_null(p.index), function() return real end,
+        return k.branch(k.is_null(p.index), function() return real end,
           function() return k.load(k.i32, p.index, p.row_begin + real, {const = true}) end)
-        return k.offset(b.base, k.convert(k.i64, source) * operand_row)
       end
     end
 
