@@ -12,6 +12,7 @@
 #include "runtime/base/process.h"
 #include "runtime/base/status.h"
 #include "runtime/eager/eager.h"
+#include "runtime/load/jit.h"
 #include "runtime/plan/plan.h"
 
 /* ---- saying each reason once ---- */
@@ -220,13 +221,19 @@ static int list_arches(const flp_plan *plan, const char *out[FLP_LADDER_ARCHES_M
                            flp_driver_has_clusters(plan->driver), &plan->tuning, out);
 }
 
+/* An older architecture's kernels in a cache, where --arch leaves them, do not spare making this GPU's. */
+static int is_for_jit(const descent *w, flp_rung rung) {
+  const flp_provider *provider;
+  return rung < FLP_RUNG_JIT && w->plan->options.rung == FLP_RUNG_AUTO && flp_jit_get(&provider) == FLP_OK;
+}
+
 /* Tries the architectures in turn. The reason that stays is that of the last, most portable one; in strict mode that of
  * the first whose kernels are there. */
 static flp_status try_rung(descent *w, flp_rung rung, int *fallback) {
   const char *arches[FLP_LADDER_ARCHES_MAX];
   int count = list_arches(w->plan, arches);
   flp_status status = FLP_ERROR_UNAVAILABLE;
-  for (int i = 0; i < count; i++) {
+  for (int i = 0; i < count && (i == 0 || !is_for_jit(w, rung)); i++) {
     status = try_architecture(w, rung, arches[i], fallback);
     if (status == FLP_OK || !*fallback) break;
     if (status == FLP_ERROR_UNAVAILABLE || i + 1 == count) continue;

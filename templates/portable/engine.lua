@@ -66,8 +66,8 @@ return function(k, spec, narrow)
   --   key(row)  of tile row `row` ("mn": of row `row` of K) at tile 0, step 0; keys of neighbouring rows differ by 1,
   --             but per_copy is the difference of two rows that one thread copies one after the other
   --   base, row_bytes       memory, if rows are evenly spaced: a row starts at base + key*row_bytes
-  --   source_at(row, at)    "mn", if rows are looked up: the key of row `row` of K at {tile, step}, which is read a step
-  --                         ahead, by one lane for all
+  --   source_at(row, at)    "mn", if rows are looked up: the key of row `row` of K at {tile, step}, read a step ahead
+  --                         by one lane for all
   --   address(key)          else: where a row starts; or address_at(key, at), if steps along K look their rows up
   --   step_bytes, tile_bytes   from one K step, and from one tile, to the next
   --   valid(key, at)        whether that row is real at {tile, step}; others are filled with zeros
@@ -101,7 +101,7 @@ return function(k, spec, narrow)
 
   local function looked_up(operand, at) return operand.source_at(lane & (E.depth - 1), at) end
 
-  -- What to carry: a pointer if rows are evenly spaced, one a row if not; this lane's row where a step looks its rows up.
+  -- What to carry: a pointer if rows are evenly spaced, one a row if not, this lane's row where steps look theirs up.
   local function pointers(operand)
     local mine, list = operand.mine, {}
     local function at_column(pointer) return k.offset(pointer, mine.column * E.bytes) end
@@ -347,18 +347,17 @@ return function(k, spec, narrow)
     return copy_next, {stage = zero, step = zero, tile = zero, a = pointers(a), b = pointers(b)}
   end
 
-  -- Runs `tiles` tiles (a value, or the number 1) of `steps` K steps each as one stream of copies, `stages - 1` ahead
-  -- of the products. finish(tile, acc, state) -> state is called after each tile's last product, while the next tile's
-  -- copies are in flight. is_idle(tile), if given: whether all columns of this warp are zeros there, from a vote, so that
-  -- ptxas knows it to be one answer for a warp; it then copies for the others, and leaves the tensor cores to them.
-  function E.stream(a, b, tiles, steps, state, finish, is_idle)
-    -- Fragments of the next products are held in registers, unless fp32 has terms there or copies have addresses: where
-    -- both operands look their rows up at each step, or elements are copied one by one.
-    local holds = not wide and a.aligned and b.aligned and not (a.address_at and b.address_at)
-    local copy_next, ahead = copies(a, b, tiles, steps, not holds)
-    for _ = 1, E.stages - 1 do ahead = copy_next(ahead) end
-    local read_a = reader(a, warp_m * E.warp_rows, true)
-    local read_b = reader(b, warp_n * E.warp_columns, false)
+  -- What a tile's steps make of {ahead, stage}: multiply_tile adds its products as acc; pass_tile zeros, where a warp
+  -- only copies for others. holds: whether fragments of the next products wait in registers
+  local function tile_steps(holds, copy_next, read_a, read_b, steps)
+    local zero = k.const(k.i32, 0)
+
+    local function pass_by(now)
+      k.copy_wait(E.stages - 2)
+      k.barrier()
+      return {ahead = copy_next(now.ahead), stage = next_stage(now.stage)}
+    end
+
     local function read(stage, sub) return fragments(read_a, read_b, k.shared() + stage, sub) end
 
     -- A step waits for its stage, reads both halves of it, multiplies the last half of the stage before and its own
@@ -372,20 +371,13 @@ return function(k, spec, narrow)
       return {ahead = ahead_now, stage = next_stage(now.stage), last = last, acc = multiply_all(first, acc)}
     end
 
-    local function pass_by(now)
-      k.copy_wait(E.stages - 2)
-      k.barrier()
-      return {ahead = copy_next(now.ahead), stage = next_stage(now.stage)}
-    end
-
     local function enter_plain(now)
       local next, acc = pass_by(now), now.acc
       for sub = 0, wide and 0 or 1 do acc = multiply_half(read_a, read_b, k.shared() + now.stage, sub, acc) end
       return {ahead = next.ahead, stage = next.stage, acc = acc}
     end
 
-    local zero, enter = k.const(k.i32, 0), holds and enter_ahead or enter_plain
-    -- The steps of a tile: {ahead, stage} and the tile's products.
+    local enter = holds and enter_ahead or enter_plain
     local function multiply_tile(now)
       local begun = {ahead = now.ahead, stage = now.stage, acc = zeros()}
       if holds then begun = enter(begun) end -- the step without one before
@@ -394,14 +386,32 @@ return function(k, spec, narrow)
       return {ahead = inner.ahead, stage = inner.stage, acc = acc}
     end
 
-    local function leave_out(now)
+    local function pass_tile(now)
       local inner = k.loop(zero, steps, 1, now, function(_, each) return pass_by(each) end)
       return {ahead = inner.ahead, stage = inner.stage, acc = zeros()}
     end
 
+    return multiply_tile, pass_tile
+  end
+
+  -- Runs `tiles` tiles (a value, or the number 1) of `steps` K steps each as one stream of copies, `stages - 1` ahead
+  -- of the products. finish(tile, acc, state) -> state is called after each tile's last product, while the next tile's
+  -- copies are in flight. is_idle(tile), if given: whether this warp's columns are all zeros there, so that the tensor
+  -- cores are left to the others; from a vote, by which ptxas knows it for one answer of a warp.
+  function E.stream(a, b, tiles, steps, state, finish, is_idle)
+    -- Not where fp32 has terms in registers, nor where copies have addresses there: where both operands look their rows
+    -- up at each step, or elements are copied one by one.
+    local holds = not wide and a.aligned and b.aligned and not (a.address_at and b.address_at)
+    local copy_next, ahead = copies(a, b, tiles, steps, not holds)
+    for _ = 1, E.stages - 1 do ahead = copy_next(ahead) end
+    local read_a = reader(a, warp_m * E.warp_rows, true)
+    local read_b = reader(b, warp_n * E.warp_columns, false)
+    local multiply_tile, pass_tile = tile_steps(holds, copy_next, read_a, read_b, steps)
+
+    local zero = k.const(k.i32, 0)
     local done = k.loop(zero, tiles, 1, {ahead = ahead, stage = zero, user = state}, function(tile, outer)
       local now = {ahead = outer.ahead, stage = outer.stage}
-      local made = is_idle and k.branch(is_idle(tile), function() return leave_out(now) end,
+      local made = is_idle and k.branch(is_idle(tile), function() return pass_tile(now) end,
         function() return multiply_tile(now) end) or multiply_tile(now)
       return {ahead = made.ahead, stage = made.stage, user = finish(tile, made.acc, outer.user)}
     end)
