@@ -43,6 +43,7 @@ TOP = f"{FLAGSHIP} --topk 20 --rank"
 TRAINING = "--entropy backward --grad hidden,weight --budget 1G"
 LORA = f"{FLAGSHIP} --lora-rank 64"
 TAIL = f"{FLAGSHIP} --tail 2^-9 --budget 1.5G --rows 8192"
+LONG = "--vocab 151936 --hidden 2048 --dtype bf16 --tail 2^-9 --rows 65536"
 
 
 def words_of(parts):
@@ -75,6 +76,10 @@ BENCHES = words_of({  # by part; flpgen bench
         "bench_direction": f"{FLAGSHIP} --mode direction --grad hidden --budget 512M --rows 8192",
         "bench_direction_long": f"{WIDE} --mode direction --grad hidden --budget 1G --rows 65536",
     },
+    "bench_short": {
+        "bench_forward_short": f"{FLAGSHIP} --entropy forward --rows 1,8,16,64,128",
+        "bench_streamed_short": f"{FLAGSHIP} {STEP} --grad hidden,weight --budget 1.5G --rows 256,1024",
+    },
     "bench_cross_entropy": {
         "bench_streamed_cross_entropy": f"{FLAGSHIP} {SMOOTHED} --mode stream --grad hidden,weight",
         "bench_cross_entropy_lora": f"{FLAGSHIP} {SMOOTHED} --lora-rank 64 --grad hidden,lora_a,lora_b",
@@ -102,7 +107,10 @@ BENCHES = words_of({  # by part; flpgen bench
            for data in ("policy", "text", "base", "random")},
         "bench_tail_policy_frozen": f"{TAIL} --data policy --grad hidden",
         "bench_tail_policy_top_20": f"{TAIL} --topk 20 --rank --data policy --grad hidden,weight",
-        "bench_tail_policy_step": f"{TAIL} --data policy --grad hidden,weight {LOSS}",
+        **{f"bench_tail_{data}_step": f"{TAIL} --data {data} --grad hidden,weight {LOSS}"
+           for data in ("policy", "random")},
+        "bench_tail_long": f"{LONG} --data policy --grad hidden,weight",
+        "bench_tail_long_step": f"{LONG} --data policy --grad hidden,weight {LOSS}",
     },
     "bench_targets": {
         **{f"bench_targets_{count}": f"{FLAGSHIP} --targets {count} {BOTH} --budget 1G" for count in (20, 64, 512)},
@@ -139,6 +147,7 @@ PEERS = words_of({  # by part; python -m flp.bench: other libraries on the same 
         "peers_steps_frozen": f"{LOSSES} --grad hidden --budget 768M",
         "peers_saved": "--save --grad hidden,weight --entropy none,backward --budget 4G --peers "
                        "torch-fp32,torch-16bit,liger-scaled,quack,quack-scaled",
+        "peers_default": "--rows 8192 --grad hidden,weight --entropy none,backward --peers torch-16bit",
         "peers_sft": "--loss cross_entropy,nll --grad hidden,weight --budget 1.5G --peers "
                      "all,-torch-compile,-verl,-agilerl,-agilerl-fp32",
         "peers_frozen": "--frozen --budget 512M --peers all,-agilerl-fp32",
@@ -237,6 +246,7 @@ PARTS = {  # in the order in which they are measured, as --help has them
     "sanitize_portable": "the same over the kernels for sm_80",
     "bench": "flpgen bench: forward and training beside the GEMM baselines",
     "bench_modes": "the same for save, stream and direction modes",
+    "bench_short": "the same for few rows, as scorers and small batches have them",
     "bench_cross_entropy": "the same for a step of fine-tuning in stream mode, with label smoothing and z-loss",
     "bench_adapters": "the same for an adapter of rank 64 on a frozen head, beside products and beside no adapter",
     "bench_mixed": "the same for scores of a bf16 hidden and an fp32 weight, beside products of bf16 and bf16 alone",
@@ -248,7 +258,7 @@ PARTS = {  # in the order in which they are measured, as --help has them
     "peers": "tests/gpu/peers.py: other libraries on the same tensors (needs torch and those of\n"
              "runtime/python/flp/bench/peers/requirements.txt; set FLP_LIBRARY)",
     "peers_data": "the same on rows as sharp as a trained model's and on random ones, with a tail of flp and CCE's filter",
-    "peers_modes": "the same for save and stream modes, and for steps of supervised fine-tuning",
+    "peers_modes": "the same for save and stream modes, for the default budget, and for steps of supervised fine-tuning",
     "tune": "flpgen tune: one kernel exhaustively, then twice with the default budget and other seeds",
     "cold": "tests/gpu/cold_start.py: the first logprob of fresh processes with a pack and no generator (needs two\n"
             "packs, see there; its part on other libraries needs torch)",
