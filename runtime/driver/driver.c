@@ -165,9 +165,10 @@ flp_status flp_device_get(const flp_driver *driver, int ordinal, flp_device *out
 
 uint64_t flp_device_memory(int ordinal) {
   const flp_driver *driver;
-  flp_device device = {0};
-  if (ordinal >= 0 && flp_driver_get(&driver) == FLP_OK) flp_device_get(driver, ordinal, &device);
-  return device.memory_bytes;
+  CUdevice device;
+  size_t bytes = 0;
+  if (ordinal < 0 || flp_driver_get(&driver) != FLP_OK || driver->cuDeviceGet(&device, ordinal) != 0) return 0;
+  return driver->cuDeviceTotalMem_v2(&bytes, device) == 0 ? bytes : 0;
 }
 
 flp_status flp_driver_status(const flp_driver *driver, CUresult result, const char *what) {

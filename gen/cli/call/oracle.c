@@ -199,7 +199,7 @@ INTO_CALLERS void scale_of(const wide *addends, int count, wide *out) {
 
 /* A product of 16-bit operands as tensor cores form it: 16 deep steps into an fp32 accumulator. A step cuts each of its
  * 17 addends off two bits below the last one that the largest of them has in fp32, and cuts their sum to fp32. The bias
- * towards zero is theirs: at D = 4096 it is most of the error. source: arXiv:2512.07004, of Hopper's */
+ * towards zero is theirs: at D = 4096 it is most of the error. source: arXiv:2512.07004 (Hopper) */
 INTO_CALLERS void tensor_core_sum(const block_memory *m, int64_t depth, narrow *out) {
   wide addends[STEP + 1] = {{0}};
   for (int64_t first = 0; first < depth; first += STEP) {
