@@ -85,7 +85,6 @@ static const fault args_faults[] = {ARGS_INTEGERS(struct_bytes, I32, BAD_SIZES),
                                     ARGS_INTEGERS(pass, I32, 0, 5, 6, 7, -1, INT32_MAX),
                                     ARGS_INTEGERS(n, I64, -1, COUNT_ABOVE, INT64_MAX, INT64_MIN),
                                     ARGS_INTEGERS(vocab_valid, I64, -1, 1 << 20, INT64_MAX, INT64_MIN),
-                                    ARGS_INTEGERS(vocab_offset, I64, -1, INT64_MAX, INT64_MIN),
                                     ARGS_INTEGERS(vocab_total, I64, -1, INT64_MIN),
                                     ARGS_INTEGERS(row_count, I64, -1, COUNT_ABOVE, INT64_MAX, INT64_MIN),
                                     REALS(flp_args, "args.scale", scale, F32, NAN, INFINITY, -INFINITY)};
@@ -93,8 +92,10 @@ static const fault args_faults[] = {ARGS_INTEGERS(struct_bytes, I32, BAD_SIZES),
 static const fault temperature_fault =
     REALS(flp_args, "args.temperature", temperature, F32, 0, -1, NAN, INFINITY, -INFINITY, -0.0);
 
+/* Not read by combine. */
 static const fault operand_faults[] = {ARGS_INTEGERS(hidden_stride, I64, 1, 7, -1, INT64_MAX, INT64_MIN),
-                                       ARGS_INTEGERS(weight_stride, I64, 1, 7, -1, INT64_MAX, INT64_MIN)};
+                                       ARGS_INTEGERS(weight_stride, I64, 1, 7, -1, INT64_MAX, INT64_MIN),
+                                       ARGS_INTEGERS(vocab_offset, I64, -1, INT64_MAX, INT64_MIN)};
 
 static const fault combine_faults[] = {ARGS_INTEGERS(shard_count, I64, 0, -1, 65537, INT64_MAX, INT64_MIN)};
 
