@@ -92,7 +92,6 @@ static const fault args_faults[] = {ARGS_INTEGERS(struct_bytes, I32, BAD_SIZES),
 static const fault temperature_fault =
     REALS(flp_args, "args.temperature", temperature, F32, 0, -1, NAN, INFINITY, -INFINITY, -0.0);
 
-/* Not read by combine. */
 static const fault operand_faults[] = {ARGS_INTEGERS(hidden_stride, I64, 1, 7, -1, INT64_MAX, INT64_MIN),
                                        ARGS_INTEGERS(weight_stride, I64, 1, 7, -1, INT64_MAX, INT64_MIN),
                                        ARGS_INTEGERS(vocab_offset, I64, -1, INT64_MAX, INT64_MIN)};
