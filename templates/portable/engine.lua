@@ -347,14 +347,18 @@ return function(k, spec, narrow)
     return copy_next, {stage = zero, step = zero, tile = zero, a = pointers(a), b = pointers(b)}
   end
 
+  local function await_stage()
+    k.copy_wait(E.stages - 2)
+    k.barrier()
+  end
+
   -- What a tile's steps make of {ahead, stage}: multiply_tile adds its products as acc; pass_tile zeros, where a warp
   -- only copies for others. holds: whether fragments of the next products wait in registers
   local function tile_steps(holds, copy_next, read_a, read_b, steps)
     local zero = k.const(k.i32, 0)
 
     local function pass_by(now)
-      k.copy_wait(E.stages - 2)
-      k.barrier()
+      await_stage()
       return {ahead = copy_next(now.ahead), stage = next_stage(now.stage)}
     end
 
@@ -363,8 +367,7 @@ return function(k, spec, narrow)
     -- A step waits for its stage, reads both halves of it, multiplies the last half of the stage before and its own
     -- first one.
     local function enter_ahead(now)
-      k.copy_wait(E.stages - 2)
-      k.barrier()
+      await_stage()
       local first, acc = read(now.stage, 0), now.acc
       if now.last then acc = multiply_all(now.last, acc) end
       local last, ahead_now = read(now.stage, 1), copy_next(now.ahead)

@@ -63,15 +63,15 @@ return function(k, spec, entry, as)
     end
 
     local b = {
-      major = "mn", size = M.columns, aligned = spec.alignment >= 16, base = k.offset(p.operand, first_n * M.bytes),
+      major = "mn", size = M.columns, aligned = spec.alignment >= 16, row_bytes = operand_row,
+      base = k.offset(p.operand, first_n * M.bytes),
       key = function(row) return row end, valid = as and not for_hidden and live_rows(p, in_depth) or in_depth,
       limit = function() return depth - first_n end,
     }
     if for_hidden then
       b.base = k.offset(b.base, k.convert(k.i64, p.column_begin) * operand_row)
-      b.row_bytes, b.step_bytes = operand_row, operand_row * M.depth
+      b.step_bytes = operand_row * M.depth
     else
-      b.row_bytes = operand_row
       b.source_at = function(depth_row, at)
         local active = depth_row + at.step * M.depth
         local real = k.select(k.lt(active, size_k), active, 0)

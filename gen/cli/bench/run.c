@@ -5,7 +5,6 @@
 
 #include "gen/cli/bench/bench.h"
 #include "gen/cli/shared/progress.h"
-#include "runtime/api/validate.h"
 #include "runtime/base/operands.h"
 #include "runtime/plan/plan.h"
 #include "runtime/planner/planner.h"

@@ -10,10 +10,10 @@ typedef struct check_precompile check_precompile;
 /* What is to be made. */
 typedef struct check_precompile_wish {
   const cli_device *device;
-  int jobs;               /* threads; 1: nothing is precompiled */
-  int jit, generic;       /* kernels of these rungs */
+  int jobs;                /* threads; 1: nothing is precompiled */
+  int jit, generic;        /* kernels of these rungs */
   const char *tune, *arch; /* of flp_options, or NULL */
-  const check_list *list; /* cases in the order in which they will run */
+  const check_list *list;  /* cases in the order in which they will run */
 } check_precompile_wish;
 
 /* Starts to make the kernels of cases on threads of its own. *out is NULL if there is nothing to be made.

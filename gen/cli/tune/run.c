@@ -6,7 +6,6 @@
 #include "gen/cli/tune/outcome.h"
 #include "gen/cli/tune/pass.h"
 #include "gen/cli/tune/store.h"
-#include "runtime/api/validate.h"
 #include "runtime/plan/plan.h"
 
 /* How the budget is shared among the searches that a target needs; what one leaves over goes to the next. */
@@ -62,11 +61,6 @@ static double share_of(const tuner *t, int step) {
 
 /* ---- candidates ---- */
 
-/* As a plan has it: --workspace, else FLP_BUDGET, else its own. */
-static flp_status workspace_budget(const tuner *t, uint64_t *bytes) {
-  return flp_options_in_force(&t->args->options, FLP_PASS_BACKWARD, NULL, NULL, bytes); /* a step's too */
-}
-
 static flp_status list_candidates(tuner *t, flp_kernel_kind kind, tune_list *out) {
   tune_session *s = &t->session;
   const flp_layout *layout = &s->layout[tune_session_gradients_second(s)];
@@ -74,7 +68,7 @@ static flp_status list_candidates(tuner *t, flp_kernel_kind kind, tune_list *out
   if (s->call == TUNE_STEP || layout->mode == FLP_MODE_DIRECTION) work.chunk_rows = layout->chunk_rows;
   if (kind) return tune_list_kernels(kind, s->target, &work, &s->device->info, &t->args->included.of[kind], out);
   uint64_t budget;
-  FLP_TRY(workspace_budget(t, &budget));
+  FLP_TRY(flp_options_in_force(&t->args->options, FLP_PASS_BACKWARD, NULL, NULL, &budget)); /* a step's too */
   return (s->call == TUNE_STEP ? tune_list_streams : tune_list_layouts)(&s->reference->planner, t->args->rows, budget,
                                                                         out);
 }
