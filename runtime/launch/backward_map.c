@@ -32,12 +32,12 @@ static flp_status encode_for_dz(const flp_call *call, const backward_chunk *c, f
   const flp_kernel_desc *desc = backward_dz_desc(call);
   matrices m = matrices_of(call, c);
   set_box(&m.dz, flp_box_columns(call), FLP_DZ_BOX_ROWS);
-  FLP_TRY(flp_map_encode_rows(call, desc, m.hidden, &p->hidden_map));
-  FLP_TRY(flp_map_encode_rows(call, desc, m.gathered, &p->gathered_map));
+  FLP_TRY(flp_map_encode_rows(call, desc, desc->tile_rows, m.hidden, &p->hidden_map));
+  FLP_TRY(flp_map_encode_rows(call, desc, desc->tile_rows, m.gathered, &p->gathered_map));
   FLP_TRY(flp_map_encode_columns(call, desc, m.weight, &p->weight_map));
   FLP_TRY(flp_map_encode(call, &m.dz, &p->dz_map));
   if (!call->plan->spec.lora_rank) return FLP_OK;
-  FLP_TRY(flp_map_encode_rows(call, desc, flp_matrix_lora_u(call, c->rows), &p->lora_u_map));
+  FLP_TRY(flp_map_encode_rows(call, desc, desc->tile_rows, flp_matrix_lora_u(call, c->rows), &p->lora_u_map));
   return flp_map_encode_columns(call, desc, flp_matrix_lora_b(call, c->columns), &p->lora_b_map);
 }
 
@@ -107,7 +107,7 @@ flp_status backward_launch_products_map(const flp_call *call, const backward_chu
   p.factor = c->factor;
   if (c->factor) m.hidden = m.gathered;
   FLP_TRY(encode_for_products(call, m, &p));
-  int64_t panels = hidden ? flp_ceil_div(backward_rows(c), planner->hidden_rows) : 0;
+  int64_t panels = hidden ? 2 * flp_ceil_div(backward_rows(c), planner->hidden_rows) : 0; /* whose tiles may be halves */
   if (weight) panels += flp_ceil_div(backward_columns(c), planner->weight_rows);
   return flp_launch_clusters(call, FLP_ENTRY_products_map, &p,
                              panels * flp_ceil_div(spec->hidden, planner->hidden_columns));

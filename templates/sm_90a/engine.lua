@@ -25,8 +25,6 @@ return function(k, spec, options)
   H.depth = H.box                                 -- of a stage along K
   H.blocks = H.rows // (cooperative and 128 or 64) -- of 64 rows, the height of one wgmma, in one warpgroup
   H.accumulators = H.blocks * (H.columns // 2)
-  local each = H.columns // 2                     -- accumulators of one block and thread
-
   H.a_bytes, H.b_bytes = H.rows * 128, H.columns * 128
   H.stage_bytes = H.a_bytes + H.b_bytes
   local staging_bytes = 8 * options.staging -- for the epilogues of the eight consumer warps
@@ -94,8 +92,8 @@ return function(k, spec, options)
   -- Row and column inside the tile of accumulator block w, half h (rows +8), column tile j of 8, element e.
   function H.row(w, h) return first_row + (w * 64 + h * 8) end
   function H.column(j, e) return (lane & 3) * 2 + (j * 8 + e) end
-  -- Where that accumulator stands.
-  function H.at(w, h, j, e) return w * each + 4 * j + 2 * h + e + 1 end
+  -- Where that accumulator stands, of a tile with so many columns.
+  function H.at(w, h, j, e, columns) return w * (columns or H.columns) // 2 + 4 * j + 2 * h + e + 1 end
 
   -- What every kernel begins its problem with: the active rows, and at its end the steps along K of a product over D.
   function H.active(p) return H.uniform(k.load(k.i32, p.count, 0)) end

@@ -44,16 +44,18 @@ return function(k, H, units)
     end
   end
 
-  -- Loads the stages of one tile. a, b: {map, major, at, box, evict, more}: from row `at` of C's rows or columns on, in
-  -- boxes of `box` rows (default: all that a CTA loads), MN-major of H.box columns. more: {map, at, from}, from that step
-  -- of K on a matrix that goes on in another's columns.
-  function R.produce(at, steps, a, b)
-    local part, rank = H.columns // H.cluster, H.rank()
+  -- Loads the stages of one tile. a, b: {map, major, at, box, rows, evict, more}: from row `at` of C's rows or columns
+  -- on, in boxes of `box` rows (default: all that a CTA loads), MN-major of H.box columns; rows: of a's only box, if not
+  -- all. more: {map, at, from}, from that step of K on a matrix that goes on in another's columns. columns: of the tile,
+  -- if not all that fit
+  function R.produce(at, steps, a, b, columns)
+    columns = columns or H.columns
+    local part, rank = columns // H.cluster, H.rank()
     local cast = H.cluster > 1 and (1 << H.cluster) - 1 or nil
     return k.loop(k.const(k.i32, 0), steps, 1, at, function(step, now)
       local ready = full + now.stage * 8
       k.mbarrier_wait(empty + now.stage * 8, now.parity)
-      k.mbarrier_expect(ready, H.stage_bytes)
+      k.mbarrier_expect(ready, (a.rows and a.rows * 128 or H.a_bytes) + columns * 128)
       local to = base + now.stage * H.stage_bytes
       load(a, H.rows, 0, to, ready, step, nil)
       load(b, part, rank * part, to + H.a_bytes + rank * (part * 128), ready, step, cast)

@@ -32,10 +32,11 @@ return function(k, spec, H, ring)
   end
 
   -- One tile from the ring position `index` on, of operands with these majors. Ping-pong passes the turn as soon as its
-  -- last product is under way.
-  function E.multiply(index, steps, a_major, b_major)
+  -- last product is under way. columns: of the tile, if not all that fit
+  function E.multiply(index, steps, a_major, b_major, columns)
+    columns = columns or H.columns
     local acc = {}
-    for i = 1, H.accumulators do acc[i] = k.const(k.f32, 0.0) end
+    for i = 1, H.blocks * columns // 2 do acc[i] = k.const(k.f32, 0.0) end
     local start = place(index)
     local own_thread = k.reread_tid() & 127
     local there = H.cluster > 1 and k.cluster_address(ring.empty, k.min(own_thread, H.cluster - 1)) or ring.empty
@@ -48,7 +49,7 @@ return function(k, spec, H, ring)
       k.mbarrier_wait(ring.full + stage * 8, now.at.parity)
       local offset = stage * (H.stage_bytes // 16)
       local sum = k.wgmma {
-        kind = spec.dtype, columns = H.columns, blocks = H.blocks, steps = H.depth // 16,
+        kind = spec.dtype, columns = columns, blocks = H.blocks, steps = H.depth // 16,
         a = descriptor(a_low + offset), b = descriptor(b_low + offset), a_major = a_major, b_major = b_major,
         a_step = STEP[a_major], b_step = STEP[b_major], a_block = BOX // 16, keep = k.gt(step, 0), into = now.acc,
         wait = 1,
