@@ -17,7 +17,8 @@ enum {
 
 /* A first logprob waits for forward, for which some architectures need no more than level 1 (arch.c). */
 static int is_level_1_enough(const flp_kernel_key *key) {
-  return key->kind == FLP_KERNEL_FORWARD && flp_arch_has(key->arch, FLP_ARCH_QUICK_FORWARD) &&
+  int is_plain = key->kind == FLP_KERNEL_FORWARD || key->kind == FLP_FORWARD(SHORT);
+  return is_plain && flp_arch_has(key->arch, FLP_ARCH_QUICK_FORWARD) &&
          key->dtype != FLP_DTYPE_FP32 && !key->softcap;
 }
 

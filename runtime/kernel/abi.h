@@ -71,7 +71,7 @@ typedef enum flp_region {
   C(ROW_BAD, 2)                                                                                       \
   C(SCORE_LIMIT, 1 << 30)  /* of a row's largest score in log2 units, see flp_execute */                \
   C(GATHER_ROWS, 64)       /* gather, keep_gather: zeros follow up to a multiple */                   \
-  C(COMBINE_LANES, 8)      /* combine: threads of an active row */                                    \
+  C(COMBINE_LANES, 16)     /* combine: threads of an active row */                                    \
   C(DZ_BOX_ROWS, 16)       /* rows of the boxes in which dz and kept leave */                         \
   C(PRODUCT_WANTED, 1)     /* products_map: bits of hidden_flags and weight_flags */                  \
   C(PRODUCT_READ_ACC, 2)                                                                              \
@@ -108,7 +108,7 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
  * names and parameters. Any set of parts is a kernel, named by them: forward, forward_keep, forward_keep_top. */
 #define FLP_FORWARD_PARTS(P) \
   P(KEEP, keep) P(EMIT, emit) P(TARGETS, targets) P(TOP, top) P(COLUMNS, columns) P(STATISTICS, statistics) \
-  P(LORA, lora)
+  P(LORA, lora) P(SHORT, short)
 typedef enum flp_part_bit {
 #define FLP_PART_BIT(ID, name) FLP_PART_BIT_##ID,
   FLP_FORWARD_PARTS(FLP_PART_BIT)
@@ -142,8 +142,11 @@ enum flp_part {
   FLP_NAMES_FROM_LORA(N, set, name)             \
   FLP_NAMES_FROM_LORA(N, (set) | FLP_PART_STATISTICS, name "_statistics")
 #define FLP_NAMES_FROM_LORA(N, set, name)    \
+  FLP_NAMES_FROM_SHORT(N, set, name)         \
+  FLP_NAMES_FROM_SHORT(N, (set) | FLP_PART_LORA, name "_lora")
+#define FLP_NAMES_FROM_SHORT(N, set, name)   \
   N(set, name)                               \
-  N((set) | FLP_PART_LORA, name "_lora")
+  N((set) | FLP_PART_SHORT, name "_short")
 
 /* What kernels read that read rows of the head by themselves; first, where key.lora says that there is an adapter (see
  * "a low-rank adapter" below), u by active row, and B. */
@@ -1186,6 +1189,11 @@ enum flp_part {
   P(call(ptr), offsets) P(region, list_length) P(region, list_score)       \
   P(i32, row_begin) P(i32, row_end)
 
+/* Part short: forward_map for rows that are one row panel, in tiles for few rows. Each CTA of a cluster has box_rows of
+ * them, a multiple of 8, and boxes of hidden, gathered rows and lora_u have so many: what a box has beyond the rows
+ * costs the copy engine more than rows do. The same bits as without the part. */
+#define FLP_SHORT_MAP_PARAMS(P) P(i32, box_rows)
+
 /* Parameters of forward, list after list: L(P, parts, LIST), one that is there with any of these parts, or 0 always. */
 #define FLP_FORWARD_LISTS(L, P)                                               \
   L(P, 0, FLP_FORWARD_PARAMS)                                                 \
@@ -1199,7 +1207,8 @@ enum flp_part {
   L(P, FLP_PART_KEEP, FLP_KEEP_MAP_PARAMS) L(P, FLP_PART_EMIT, FLP_EMIT_PARAMS) \
   L(P, FLP_PART_TARGETS, FLP_HOLD_PARAMS) L(P, FLP_PART_TOP, FLP_CONTENDER_PARAMS) \
   L(P, FLP_PART_COLUMNS, FLP_AHEAD_MAP_PARAMS) \
-  L(P, FLP_PART_STATISTICS, FLP_STATISTICS_PARAMS) L(P, FLP_PART_LORA, FLP_LORA_MAP_PARAMS)
+  L(P, FLP_PART_STATISTICS, FLP_STATISTICS_PARAMS) L(P, FLP_PART_LORA, FLP_LORA_MAP_PARAMS) \
+  L(P, FLP_PART_SHORT, FLP_SHORT_MAP_PARAMS)
 #define FLP_ABI_WHOLE(P, parts, LIST) LIST(P)
 #define FLP_PARAMS_forward(P) FLP_FORWARD_LISTS(FLP_ABI_WHOLE, P)
 #define FLP_PARAMS_forward_map(P) FLP_FORWARD_MAP_LISTS(FLP_ABI_WHOLE, P)

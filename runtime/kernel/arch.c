@@ -31,7 +31,8 @@ static const flp_arch arches[] = {
      .below = FLP_PORTABLE_ARCH,
      .alignment = 16,
      .templates = "sm_90a/",
-     .facts = FLP_ARCH_PLANNED | FLP_ARCH_TUNABLE | FLP_ARCH_CLUSTERS | FLP_ARCH_QUICK_FORWARD,
+     .facts = FLP_ARCH_PLANNED | FLP_ARCH_TUNABLE | FLP_ARCH_CLUSTERS | FLP_ARCH_QUICK_FORWARD |
+              FLP_ARCH_SHORT_FORWARD,
      .flops_per_clock = 4096,
      .clock = 1.98e9,
      .bandwidth = 4.8e12},

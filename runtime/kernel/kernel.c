@@ -94,6 +94,10 @@ int flp_kernel_spec_keeps(const flp_spec *spec) {
          !flp_weight_is_sliced(spec) && !spec->listed;
 }
 
+int flp_kernel_spec_is_short(const flp_spec *spec) {
+  return !spec->grads && spec->dtype != FLP_DTYPE_FP32;
+}
+
 unsigned flp_kernel_spec_parts(const flp_spec *spec) {
   return (spec->targets > 1 ? FLP_PART_TARGETS : 0u) | (flp_weight_is_sliced(spec) ? FLP_PART_COLUMNS : 0u) |
          (spec->statistics ? FLP_PART_STATISTICS : 0u) | (spec->lora_rank ? FLP_PART_LORA : 0u);

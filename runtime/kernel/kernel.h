@@ -73,6 +73,8 @@ int flp_kernel_spec_emits(const flp_spec *spec);
 /* 1 if a resolved spec wants kernels that save exponentials: for save, direction or stream mode, with gradients, in
  * bf16; one that lists columns keeps these instead. */
 int flp_kernel_spec_keeps(const flp_spec *spec);
+/* 1 if a resolved spec wants a form of forward for few rows, which are a scorer's. */
+int flp_kernel_spec_is_short(const flp_spec *spec);
 /* The parts that every forward kernel of a resolved spec has: those that say what scores are, and which are held. */
 unsigned flp_kernel_spec_parts(const flp_spec *spec);
 

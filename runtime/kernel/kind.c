@@ -102,6 +102,10 @@ unsigned flp_kind_parts(flp_kernel_kind kind) {
   return kind > FLP_KERNEL_FORWARD ? (unsigned)(kind - FLP_KERNEL_FORWARD) : 0;
 }
 
+int flp_kind_is_optional(flp_kernel_kind kind) {
+  return (flp_kind_parts(kind) & FLP_PART_SHORT) != 0;
+}
+
 const flp_kind *flp_kind_of(flp_kernel_kind kind) {
   return &kinds[(size_t)kind < FLP_KERNEL_KINDS ? (size_t)kind : 0];
 }

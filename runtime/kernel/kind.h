@@ -84,6 +84,8 @@ typedef struct flp_kind {
 /* Forward for forward with any parts, else the same kind; and the parts, FLP_PART_... */
 flp_kernel_kind flp_kind_base(flp_kernel_kind kind);
 unsigned flp_kind_parts(flp_kernel_kind kind);
+/* 1 if a plan can do without it, as another one does the same. */
+int flp_kind_is_optional(flp_kernel_kind kind);
 /* The row of a kind; for what is no kind one without facts and entries, named "?". */
 const flp_kind *flp_kind_of(flp_kernel_kind kind);
 /* 1 if all of these facts hold. */

@@ -18,10 +18,16 @@ static int has_rows_loss(const flp_spec *spec) {
 
 #define OF(feature) (1u << FLP_FEATURE_##feature)
 enum { HIDDEN = FLP_GRAD_HIDDEN, WEIGHT = FLP_GRAD_WEIGHT, BIAS = FLP_GRAD_BIAS, ANY = INT32_MAX };
+enum { SLICED = OF(LISTED) | OF(MIXED), SHORT = FLP_ARCH_SHORT_FORWARD };
 enum { TOP = OF(TOPK) | OF(RANK), BY_COLUMN = WEIGHT | BIAS | FLP_GRAD_LORA_B };
 static const flp_op_kernel head_kernels[] = {
     {.kind = FLP_KERNEL_ROWS},
     {.kind = FLP_KERNEL_FORWARD, .none = OF(LISTED)},
+    {.kind = FLP_KERNEL_FORWARD,
+     .parts = FLP_PART_SHORT,
+     .none = SLICED,
+     .facts = SHORT,
+     .also = flp_kernel_spec_is_short},
     {.kind = FLP_KERNEL_DZ, .none = OF(LISTED) | OF(LORA), .grads = ANY},
     {.kind = FLP_KERNEL_PRODUCTS, .none = OF(LISTED), .grads = HIDDEN | WEIGHT, .products = FLP_PRODUCTS_TOGETHER},
     {.kind = FLP_KERNEL_GRAD_HIDDEN, .none = OF(LISTED), .grads = HIDDEN, .products = FLP_PRODUCTS_APART},
@@ -46,6 +52,12 @@ static const flp_op_kernel head_kernels[] = {
     {.kind = FLP_KERNEL_TARGETS, .all = OF(TARGETS)},
     {.kind = FLP_KERNEL_LOSS_TARGETS, .also = flp_kernel_spec_has_targets_loss},
     {.kind = FLP_KERNEL_FORWARD, .parts = FLP_PART_TOP, .any = TOP, .none = OF(LISTED)},
+    {.kind = FLP_KERNEL_FORWARD,
+     .parts = FLP_PART_TOP | FLP_PART_SHORT,
+     .any = TOP,
+     .none = SLICED,
+     .facts = SHORT,
+     .also = flp_kernel_spec_is_short},
     {.kind = FLP_KERNEL_TOP, .any = TOP},
     {.kind = FLP_KERNEL_LOSS_SCORES, .all = OF(SCORES)},
     {.kind = FLP_KERNEL_MEAN, .all = OF(SCORES)},
@@ -89,5 +101,6 @@ int flp_op_wants(const flp_op_kernel *kernel, const flp_spec *spec, const char *
   if (kernel->any && !(features & kernel->any)) return 0;
   if (kernel->grads && !(spec->grads & kernel->grads)) return 0;
   if (kernel->products && makes_both(spec, arch) != (kernel->products == FLP_PRODUCTS_TOGETHER)) return 0;
+  if (kernel->facts && !flp_arch_has(flp_arch_of_kind(arch, kernel->kind, spec->alignment), kernel->facts)) return 0;
   return !kernel->also || kernel->also(spec);
 }

@@ -17,6 +17,7 @@ typedef struct flp_op_kernel {
   uint32_t all, any, none; /* bits of flp_feature: the spec asks for all, for any, for none of these; 0: whatever */
   uint32_t grads;     /* and for any of these gradients; 0: whether or not */
   flp_products products;
+  unsigned facts; /* the architecture that makes it has these, FLP_ARCH_... */
   int (*also)(const flp_spec *spec); /* and this holds; NULL: whatever */
 } flp_op_kernel;
 

@@ -153,7 +153,8 @@ uint32_t flp_box_columns(const flp_call *call);
 /* error: DRIVER naming matrix and spec */
 flp_status flp_map_encode(const flp_call *call, const flp_matrix *matrix, flp_abi_map *out);
 /* With the boxes in which a kernel of scores reads their rows, and their columns. */
-flp_status flp_map_encode_rows(const flp_call *call, const flp_kernel_desc *desc, flp_matrix matrix, flp_abi_map *out);
+flp_status flp_map_encode_rows(const flp_call *call, const flp_kernel_desc *desc, uint32_t box_rows, flp_matrix matrix,
+                               flp_abi_map *out);
 flp_status flp_map_encode_columns(const flp_call *call, const flp_kernel_desc *desc, flp_matrix matrix,
                                   flp_abi_map *out);
 

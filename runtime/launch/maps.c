@@ -32,9 +32,10 @@ flp_status flp_map_encode(const flp_call *call, const flp_matrix *m, flp_abi_map
   return flp_driver_status(driver, result, what);
 }
 
-flp_status flp_map_encode_rows(const flp_call *call, const flp_kernel_desc *desc, flp_matrix matrix, flp_abi_map *out) {
+flp_status flp_map_encode_rows(const flp_call *call, const flp_kernel_desc *desc, uint32_t box_rows, flp_matrix matrix,
+                               flp_abi_map *out) {
   matrix.box_columns = desc->tile_depth;
-  matrix.box_rows = desc->tile_rows;
+  matrix.box_rows = box_rows;
   return flp_map_encode(call, &matrix, out);
 }
 

@@ -11,7 +11,7 @@ typedef struct values {
       ahead_out;
   int64_t weight_stride, lora_b_stride, kept_stride, ahead_stride, capacity;
   int32_t depth, vocab_valid, n, row_begin, row_end, bands, groups, column_begin, top_from, columns, emit_capacity,
-      ahead_rows, ahead_depth;
+      ahead_rows, ahead_depth, box_rows;
   float slope, log2_threshold;
   flp_abi_map hidden_map, gathered_map, weight_map, lora_u_map, lora_b_map, kept_map;
 } values;
@@ -23,6 +23,7 @@ typedef struct job {
   flp_column_range columns;
   const flp_kernel_desc *desc;
   flp_sinks to;
+  uint32_t box_rows; /* of tensor maps of rows */
 } job;
 
 /* ---- what parts are given ---- */
@@ -82,7 +83,7 @@ static flp_status fill_lora(const job *j, values *v) {
   v->lora_b = flp_lora_b(call, j->columns.begin);
   v->lora_b_stride = call->args->lora_b_stride;
   if (!call->plan->planner.is_mapped) return FLP_OK;
-  FLP_TRY(flp_map_encode_rows(call, j->desc, flp_matrix_lora_u(call, j->rows), &v->lora_u_map));
+  FLP_TRY(flp_map_encode_rows(call, j->desc, j->box_rows, flp_matrix_lora_u(call, j->rows), &v->lora_u_map));
   return flp_map_encode_columns(call, j->desc, flp_matrix_lora_b(call, j->columns), &v->lora_b_map);
 }
 
@@ -101,8 +102,8 @@ static flp_status encode_maps(const job *j, values *v) {
   const flp_call *call = j->call;
   flp_row_range all = {0, call->args->n};
   flp_matrix gathered = flp_matrix_gathered(call, 0, j->rows.end - j->rows.begin);
-  FLP_TRY(flp_map_encode_rows(call, j->desc, flp_matrix_hidden(call, all), &v->hidden_map));
-  FLP_TRY(flp_map_encode_rows(call, j->desc, gathered, &v->gathered_map));
+  FLP_TRY(flp_map_encode_rows(call, j->desc, j->box_rows, flp_matrix_hidden(call, all), &v->hidden_map));
+  FLP_TRY(flp_map_encode_rows(call, j->desc, j->box_rows, gathered, &v->gathered_map));
   return flp_map_encode_columns(call, j->desc, flp_matrix_weight(call, j->columns), &v->weight_map);
 }
 
@@ -123,7 +124,28 @@ static values values_of(const job *j) {
       .bands = (int32_t)flp_ceil_div(rows, j->desc->tile_rows),
       .groups = (int32_t)flp_ceil_div(columns, flp_max(j->desc->unit_columns, 1)),
       .capacity = j->call->scheme.chunk_rows,
+      .box_rows = (int32_t)j->box_rows,
   };
+}
+
+static const flp_kernel_desc *desc_of(const flp_call *call, unsigned parts) {
+  return flp_call_desc(call, (flp_kernel_kind)(FLP_KERNEL_FORWARD + parts));
+}
+
+static int64_t panel_rows_of(const flp_kernel_desc *desc) {
+  return (int64_t)desc->tile_rows * flp_max(desc->cluster, 1);
+}
+
+/* Part short where there is such a kernel and the rows are few enough for it. */
+static unsigned part_short(const flp_call *call, unsigned parts, int64_t rows) {
+  const flp_kernel_desc *desc = desc_of(call, parts | FLP_PART_SHORT);
+  return desc && rows <= panel_rows_of(desc) ? FLP_PART_SHORT : 0u;
+}
+
+static uint32_t box_rows_of(const flp_kernel_desc *desc, int64_t rows) {
+  enum { SWIZZLED_ROWS = 8 };
+  if (!(flp_kind_parts(desc->key.kind) & FLP_PART_SHORT)) return desc->tile_rows;
+  return (uint32_t)flp_round_up(flp_ceil_div(rows, flp_max(desc->cluster, 1)), SWIZZLED_ROWS);
 }
 
 #define GIVE(kind, name) FLP_GIVEN_##kind(p.name = v->name;)
@@ -140,15 +162,17 @@ LAUNCH(forward_map, FLP_PARAMS_forward_map, flp_launch_clusters)
 
 flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, flp_column_range columns, flp_sinks to) {
   unsigned parts = parts_for(call, &to);
-  job j = {call, rows, columns, flp_call_desc(call, (flp_kernel_kind)(FLP_KERNEL_FORWARD + parts)), to};
+  int64_t count = rows.end - rows.begin;
+  parts |= part_short(call, parts, count);
+  const flp_kernel_desc *desc = desc_of(call, parts);
+  job j = {call, rows, columns, desc, to, box_rows_of(desc, count)};
   values v = values_of(&j);
-  int64_t panel_rows = (int64_t)j.desc->tile_rows * flp_max(j.desc->cluster, 1);
   int64_t leaves = flp_ceil_div(columns.end - columns.begin, FLP_LEAF_COLUMNS);
   for (int bit = 0; bit < FLP_PART_BITS; bit++)
     if (parts >> bit & 1 && fills[bit]) FLP_TRY(fills[bit](&j, &v));
   if (!call->plan->planner.is_mapped) return launch_forward(call, parts, &v, (int64_t)v.bands * v.groups);
   FLP_TRY(encode_maps(&j, &v));
-  return launch_forward_map(call, parts, &v, flp_ceil_div(rows.end - rows.begin, panel_rows) * leaves);
+  return launch_forward_map(call, parts, &v, flp_ceil_div(count, panel_rows_of(desc)) * leaves);
 }
 
 flp_status flp_launch_own_scores(const flp_call *call, flp_entry_id entry, flp_row_range rows) {

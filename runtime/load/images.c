@@ -298,7 +298,10 @@ flp_status flp_images_collect(flp_rung rung, const flp_images_request *request, 
   flp_tuning_apply(request->tuning, keys, count);
   flp_status status = prepare(rung, &c);
   out->store = c.store;
-  for (int i = 0; i < count && status == FLP_OK; i++) status = collect_one(&c, rung, &keys[i], out);
+  for (int i = 0; i < count && status == FLP_OK; i++) {
+    int is_left_out = rung == FLP_RUNG_GENERIC && flp_kind_is_optional(keys[i].kind); /* they would be as many again */
+    if (!is_left_out) status = collect_one(&c, rung, &keys[i], out);
+  }
   if (status == FLP_OK && rung == FLP_RUNG_TUNED) status = check_tuned(&c, out);
   flp_tuned_clear(&generic);
   return status == FLP_OK ? check_together(out) : status;

@@ -31,6 +31,7 @@ static void set_preference(flp_planner *p, const flp_kernel_desc *desc) {
 
 static void set_forward(flp_planner *p, const flp_kernel_desc *desc, int64_t panel_rows) {
   unsigned parts = flp_kind_parts(desc->key.kind);
+  if (flp_kind_is_optional(desc->key.kind)) return; /* layouts hold for both forms */
   p->least_rows = p->least_rows ? flp_min(p->least_rows, panel_rows) : panel_rows;
   if (parts & FLP_PART_KEEP) {
     p->keep_rows = flp_max(p->keep_rows, panel_rows);

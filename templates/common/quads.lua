@@ -1,6 +1,6 @@
--- quads.lua: rows of 16 bits between accumulators and memory. Of 8 columns of a row, lane i of a quad has the pair i, as
--- the tensor cores leave it: stored so, a warp touches 8 lines for 16 bytes each. A quad that exchanges the words of 4
--- such groups has a whole group a lane, and 64 bytes of the row together.
+-- quads.lua: rows of 16 bits between accumulators and memory. Of 8 columns of a row, lane i of a quad has the pair i,
+-- as the tensor cores leave it: stored so, a warp touches 8 lines for 16 bytes each. A quad that exchanges the words of
+-- 4 such groups has a whole group a lane, and 64 bytes of the row together.
 
 return function(k)
   local Q = {columns = 32}                        -- that a quad exchanges at a time

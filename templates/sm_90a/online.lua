@@ -37,6 +37,10 @@
 
 local LEAF, BLOCK = k.abi.LEAF_COLUMNS, 64
 
+-- Part short: all rows are one panel, of which each CTA of a cluster has p.box_rows. Its boxes have no more, as rows
+-- that a box lacks cost the copy engine most; the other rows of a tile in shared memory are whatever stands there, and
+-- no row that counts depends on them.
+
 return function(k, spec, entry, hooks)
   local T = k.import "tune".choose(spec)
   local H = k.import "engine" (k, spec, T)
@@ -45,6 +49,7 @@ return function(k, spec, entry, hooks)
   local LEAVES = T.schedule == "ping-pong" and 2 or 1 -- of a unit
   local TILES = LEAF // H.columns                     -- of a leaf
   local PANEL = H.rows * H.cluster
+  local SHORT = spec.parts.short
 
   -- In the vocabulary, of the columns of the launch.
   local function first_column(p) return K.by_columns and p.column_begin or k.const(k.i32, 0) end
@@ -74,7 +79,8 @@ return function(k, spec, entry, hooks)
     local is_single = k.ge(single, 0)
     local panel, across = H.rasterise(k.select(is_single, q.whole + (single >> 1), unit), q.panels, q.across, T.raster)
     local leaf = across * LEAVES + k.select(is_single, single & 1, 0)
-    local u = {leaf = leaf, row = panel * PANEL + H.rank() * H.rows, first = tiles_of(p, leaf)}
+    local row = SHORT and H.rank() * p.box_rows or panel * PANEL + H.rank() * H.rows
+    local u = {leaf = leaf, row = row, first = tiles_of(p, leaf)}
     u.second = LEAVES == 2 and k.select(is_single, 0, tiles_of(p, leaf + 1)) or k.const(k.i32, 0)
     return u
   end
@@ -90,7 +96,8 @@ return function(k, spec, entry, hooks)
       local tile = k.select(paired, k.lshr(i, 1) + (i & 1) * TILES, i - k.lshr(shared, 1))
       -- W passes once through L2 for all row panels of a group, hidden is read again and again
       local column = u.leaf * LEAF + tile * H.columns
-      return H.produce(at, q.steps, H.with_adapter(p, {map = rows, major = "k", at = row}, "lora_u_map", u.row),
+      local hidden = {map = rows, major = "k", at = row, rows = SHORT and p.box_rows or nil}
+      return H.produce(at, q.steps, H.with_adapter(p, hidden, "lora_u_map", u.row),
         H.with_adapter(p, {map = p.weight_map, major = "k", at = column, evict = "first"}, "lora_b_map", column))
     end)
   end
@@ -101,7 +108,10 @@ return function(k, spec, entry, hooks)
     for w = 0, H.blocks - 1 do
       for h = 0, 1 do rows[#rows + 1] = {w = w, h = h} end
     end
-    local function row_end() return k.min(k.load(k.i32, p.count, 0), p.row_end) end
+    local function row_end(u)
+      local last = k.min(k.load(k.i32, p.count, 0), p.row_end)
+      return SHORT and k.min(last, p.row_begin + u.row + p.box_rows) or last
+    end
     local function read_row(type, ptr, u, row, default)
       local active = p.row_begin + u.row + H.row(row.w, row.h)
       local valid = k.lt(active, u.row_end)
@@ -222,7 +232,7 @@ return function(k, spec, entry, hooks)
 
     local function finish(acc, unit, tile_column, sums)
       H.reread()
-      local u = {row = unit.row, row_end = row_end()}
+      local u = {row = unit.row, row_end = row_end(unit)}
       acc = H.add_bias(acc, p.bias, tile_column, p.vocab_valid - 1)
       local store = K.hold and hold_scores or store_targets
       store(acc, u, tile_column)
@@ -230,7 +240,7 @@ return function(k, spec, entry, hooks)
         acc = S.cap_all(acc, p.cap_in)
         if K.meet then                                -- anew: cap_all has no register to keep them in
           H.reread()
-          u.row_end = row_end()
+          u.row_end = row_end(unit)
         end
       end
       local scales, unusual = {}, k.gt(tile_column + H.columns, p.vocab_valid)
@@ -264,7 +274,7 @@ return function(k, spec, entry, hooks)
       -- one of four rows, two of eight; of two or six some twice, the same bits
       for _, part in ipairs(held) do
         local sum, row = part.sum, u.row + part.row
-        k.when(k.lt(H.lane & 3, #rows) & k.lt(p.row_begin + row, row_end()), function()
+        k.when(k.lt(H.lane & 3, #rows) & k.lt(p.row_begin + row, row_end(u)), function()
           local place = k.convert(k.i64, leaf + k.udiv(first_column(p), LEAF))
           local at = place * 3 * p.capacity + k.convert(k.i64, row)
           k.store(p.part, at, sum.m)

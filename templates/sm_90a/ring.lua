@@ -45,9 +45,9 @@ return function(k, H, units)
   end
 
   -- Loads the stages of one tile. a, b: {map, major, at, box, rows, evict, more}: from row `at` of C's rows or columns
-  -- on, in boxes of `box` rows (default: all that a CTA loads), MN-major of H.box columns; rows: of a's only box, if not
-  -- all. more: {map, at, from}, from that step of K on a matrix that goes on in another's columns. columns: of the tile,
-  -- if not all that fit
+  -- on, in boxes of `box` rows (default: all that a CTA loads), MN-major of H.box columns; rows: of a's only box, if
+  -- not all. more: {map, at, from}, from that step of K on a matrix that goes on in another's columns. columns: of the
+  -- tile, if not all that fit
   function R.produce(at, steps, a, b, columns)
     columns = columns or H.columns
     local part, rank = columns // H.cluster, H.rank()

@@ -26,7 +26,14 @@ local function default_raster(spec, panel_rows)
   return math.max(1, math.min(RASTER_MOST, PANEL_BYTES // (panel_rows * depth * bytes)))
 end
 
+-- Few rows: a head is read for them and little is multiplied. Two CTAs share what they read, as all multiprocessors can
+-- then be busy with it.
+local function for_short()
+  return {schedule = "ping-pong", rows = 64, columns = 128, stages = 9, cluster = 2, raster = 1}
+end
+
 local function for_scores(spec)
+  if spec.parts.short then return for_short() end
   local wide = spec.dtype == "fp32"
   return {schedule = wide and "cooperative" or "ping-pong", rows = 128, columns = wide and 128 or 192,
           stages = wide and 4 or 5, cluster = 2, raster = default_raster(spec, 128 * 2)}

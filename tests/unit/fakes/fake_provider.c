@@ -77,10 +77,10 @@ static void add_entries(flp_kernel_desc *desc) {
 
 /* A kernel whose operands come through tensor maps. */
 static void fill_mapped(flp_kernel_desc *desc) {
-  char entry[32];
+  char entry[64];
   snprintf(entry, sizeof entry, "%s_map", flp_kernel_kind_name(desc->key.kind));
   add_entry(desc, entry, now.shared);
-  desc->tile_rows = 128;
+  desc->tile_rows = flp_kind_is_optional(desc->key.kind) ? 64 : 128; /* the form for few rows */
   int wide = desc->key.dtype == FLP_DTYPE_FP32;
   desc->tile_columns = wide ? 128 : desc->key.kind == FLP_KERNEL_PRODUCTS ? 256 : 192;
   desc->tile_depth = wide ? 32 : 64;
