@@ -1190,8 +1190,8 @@ enum flp_part {
   P(i32, row_begin) P(i32, row_end)
 
 /* Part short: forward_map for rows that are one row panel, in tiles for few rows. Each CTA of a cluster has box_rows of
- * them, a multiple of 8, and boxes of hidden, gathered rows and lora_u have so many: what a box has beyond the rows
- * costs the copy engine more than rows do. The same bits as without the part. */
+ * them, a multiple of 8, the first ones as many as there are. Boxes of hidden, gathered rows and lora_u have so many:
+ * what a box has beyond the rows costs the copy engine more than rows do. The same bits as without the part. */
 #define FLP_SHORT_MAP_PARAMS(P) P(i32, box_rows)
 
 /* Parameters of forward, list after list: L(P, parts, LIST), one that is there with any of these parts, or 0 always. */

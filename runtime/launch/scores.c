@@ -145,7 +145,8 @@ static unsigned part_short(const flp_call *call, unsigned parts, int64_t rows) {
 static uint32_t box_rows_of(const flp_kernel_desc *desc, int64_t rows) {
   enum { SWIZZLED_ROWS = 8 };
   if (!(flp_kind_parts(desc->key.kind) & FLP_PART_SHORT)) return desc->tile_rows;
-  return (uint32_t)flp_round_up(flp_ceil_div(rows, flp_max(desc->cluster, 1)), SWIZZLED_ROWS);
+  int64_t each = rows <= desc->tile_rows ? rows : flp_ceil_div(rows, flp_max(desc->cluster, 1));
+  return (uint32_t)flp_round_up(each, SWIZZLED_ROWS);
 }
 
 #define GIVE(kind, name) FLP_GIVEN_##kind(p.name = v->name;)

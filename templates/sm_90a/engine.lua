@@ -47,6 +47,18 @@ return function(k, spec, options)
 
   local warpgroup, lane, first_row
 
+  -- Rows that no box brings are zeros: tensor cores take less power for them, and rows that are there stay fast.
+  local function clear_rows(base)
+    local zeros, vectors = {}, H.a_bytes // 16
+    for i = 1, 4 do zeros[i] = k.const(k.i32, 0) end
+    for stage = 0, H.stages - 1 do
+      k.loop(k.tid(), vectors, H.threads, nil, function(i)
+        k.shared_store_vector(base + stage * H.stage_bytes + i * 16, zeros)
+      end)
+    end
+    k.proxy_fence()
+  end
+
   -- First in a kernel's body. Nothing may leave the kernel before.
   local function begin()
     local base = k.shared(1024)
@@ -58,6 +70,7 @@ return function(k, spec, options)
     units.place(barriers + ring.barrier_bytes + engine.barrier_bytes)
     local warp = k.shuffle_idx(k.warp(), 0)       -- so that ptxas sees a role as one for the whole warp
     warpgroup = k.lshr(warp, 2)
+    if spec.parts.short then clear_rows(base) end
     k.when(k.eq(k.tid(), 0), function()
       ring.begin(engine.arrivals)
       engine.begin()
@@ -168,7 +181,7 @@ return function(k, spec, options)
     if cooperative then k.barrier_sync(GROUP, 256) else k.barrier_sync(H.own() + GROUP, 128) end
   end
 
-  H.multiply = engine.multiply
+  H.multiply, H.skip = engine.multiply, engine.skip
 
   -- The accumulators of a tile of raw scores plus the bias of their columns, if there is one. last: no column beyond
   -- it.

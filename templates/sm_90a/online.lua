@@ -37,9 +37,9 @@
 
 local LEAF, BLOCK = k.abi.LEAF_COLUMNS, 64
 
--- Part short: all rows are one panel, of which each CTA of a cluster has p.box_rows. Its boxes have no more, as rows
--- that a box lacks cost the copy engine most; the other rows of a tile in shared memory are whatever stands there, and
--- no row that counts depends on them.
+-- Part short: all rows are one panel, of which each CTA of a cluster has p.box_rows, or none. Its boxes have no more,
+-- as rows that a box lacks cost the copy engine most; the other rows of a tile are zeros. A CTA without rows loads its
+-- part of the weight for the others.
 
 return function(k, spec, entry, hooks)
   local T = k.import "tune".choose(spec)
@@ -85,6 +85,8 @@ return function(k, spec, entry, hooks)
     return u
   end
 
+  local function has_rows(p, u, row_end) return k.lt(p.row_begin + u.row, row_end) end
+
   ---------------------------------------------------------------------------------------------- the producer
   local function produce(p, u, start, q)
     local whole = k.eq(q.active, p.n)
@@ -96,7 +98,8 @@ return function(k, spec, entry, hooks)
       local tile = k.select(paired, k.lshr(i, 1) + (i & 1) * TILES, i - k.lshr(shared, 1))
       -- W passes once through L2 for all row panels of a group, hidden is read again and again
       local column = u.leaf * LEAF + tile * H.columns
-      local hidden = {map = rows, major = "k", at = row, rows = SHORT and p.box_rows or nil}
+      local hidden = {map = rows, major = "k", at = row}
+      if SHORT then hidden.rows = k.select(has_rows(p, u, q.row_end), p.box_rows, 0) end
       return H.produce(at, q.steps, H.with_adapter(p, hidden, "lora_u_map", u.row),
         H.with_adapter(p, {map = p.weight_map, major = "k", at = column, evict = "first"}, "lora_b_map", column))
     end)
@@ -287,14 +290,25 @@ return function(k, spec, entry, hooks)
 
     -- The tiles of one leaf from first to last. place(tile): where it stands among those of the unit.
     local function reduce_leaf(u, leaf, tiles, index, steps, place)
-      local empty = {}
-      for i = 1, #rows do empty[i] = S.empty(spec.entropy, spec.parts.statistics) end
-      local sums = k.loop(k.const(k.i32, 0), tiles, 1, empty, function(tile, sums)
-        H.take_turn()
-        local acc = H.multiply(H.advance(index, place(tile) * steps), steps, "k", "k")
-        return finish(acc, u, leaf * LEAF + tile * H.columns, sums)
+      local function over_tiles(state, body)
+        return k.loop(k.const(k.i32, 0), tiles, 1, state, function(tile, now)
+          H.take_turn()
+          return body(H.advance(index, place(tile) * steps), tile, now)
+        end)
+      end
+      local function reduce()
+        local empty = {}
+        for i = 1, #rows do empty[i] = S.empty(spec.entropy, spec.parts.statistics) end
+        local sums = over_tiles(empty, function(at, tile, now)
+          local acc = H.multiply(at, steps, "k", "k")
+          return finish(acc, u, leaf * LEAF + tile * H.columns, now)
+        end)
+        k.when(k.gt(tiles, 0), function() store_leaf(u, leaf, sums) end)
+      end
+      if not SHORT then return reduce() end
+      k.branch(has_rows(p, u, row_end(u)), reduce, function()
+        over_tiles(nil, function(at) H.skip(at, steps) end)
       end)
-      k.when(k.gt(tiles, 0), function() store_leaf(u, leaf, sums) end)
     end
 
     return function(u, index, q)

@@ -46,8 +46,8 @@ return function(k, H, units)
 
   -- Loads the stages of one tile. a, b: {map, major, at, box, rows, evict, more}: from row `at` of C's rows or columns
   -- on, in boxes of `box` rows (default: all that a CTA loads), MN-major of H.box columns; rows: of a's only box, if
-  -- not all. more: {map, at, from}, from that step of K on a matrix that goes on in another's columns. columns: of the
-  -- tile, if not all that fit
+  -- not all, 0 for none. more: {map, at, from}, from that step of K on a matrix that goes on in another's columns.
+  -- columns: of the tile, if not all that fit
   function R.produce(at, steps, a, b, columns)
     columns = columns or H.columns
     local part, rank = columns // H.cluster, H.rank()
@@ -57,7 +57,8 @@ return function(k, H, units)
       k.mbarrier_wait(empty + now.stage * 8, now.parity)
       k.mbarrier_expect(ready, (a.rows and a.rows * 128 or H.a_bytes) + columns * 128)
       local to = base + now.stage * H.stage_bytes
-      load(a, H.rows, 0, to, ready, step, nil)
+      local function load_rows() load(a, H.rows, 0, to, ready, step, nil) end
+      if a.rows then k.when(k.gt(a.rows, 0), load_rows) else load_rows() end
       load(b, part, rank * part, to + H.a_bytes + rank * (part * 128), ready, step, cast)
       return R.next_place(now, H.stages)
     end)

@@ -3,8 +3,9 @@
 -- Stages of 64 and steps of 16 along K in ascending order, into one accumulator an element.
 
 return function(k, spec, H, ring)
-  local E = {warpgroups = 3, bytes = 0, barrier_bytes = 0, producer_registers = H.aside and 40 or 24,
-             consumer_registers = H.aside and 232 or 240}
+  local loads_more = H.aside or spec.parts.short  -- than two boxes that never change
+  local E = {warpgroups = 3, bytes = 0, barrier_bytes = 0, producer_registers = loads_more and 40 or 24,
+             consumer_registers = loads_more and 232 or 240}
   E.arrivals = H.cluster * (H.cooperative and 2 or 1) -- at the end of a stage: its consumers, in each CTA
 
   function E.row_of_lane(lane) return k.lshr(lane, 2) end -- of the first 8 that a warp has in a block
@@ -61,6 +62,18 @@ return function(k, spec, H, ring)
     acc = k.wgmma_wait(0, done.acc)
     release(there, done.before, signals)
     return acc
+  end
+
+  -- In the place of multiply, of a tile without rows.
+  function E.skip(index, steps)
+    local own_thread = k.reread_tid() & 127
+    local there = H.cluster > 1 and k.cluster_address(ring.empty, k.min(own_thread, H.cluster - 1)) or ring.empty
+    k.loop(k.const(k.i32, 0), steps, 1, place(index), function(_, now)
+      k.mbarrier_wait(ring.full + now.stage * 8, now.parity)
+      release(there, now.stage, k.lt(own_thread, H.cluster))
+      return ring.next_place(now, H.stages)
+    end)
+    H.pass_turn()
   end
 
   return E
