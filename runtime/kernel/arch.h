@@ -18,6 +18,7 @@ typedef struct flp_arch {
   uint32_t alignment;    /* least alignment of operands that its own kernels take; below serves for others */
   const char *templates; /* folder of the templates that replace portable ones: "" or "sm_90a/" */
   unsigned facts;
+  uint32_t shared_bytes; /* most shared memory of a CTA */
   /* for the planner: floating-point operations a clock of one multiprocessor, and where the driver names none, its clock
    * (Hz) and the bandwidth of device memory (bytes/s) */
   double flops_per_clock, clock, bandwidth;
