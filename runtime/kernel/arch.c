@@ -12,8 +12,8 @@
 /* Generated for that target from the portable templates, for people who want it. kib: shared memory. flops: a clock of
  * mma.sync with sums in fp32, as NVIDIA's white papers have them: 2048 on A100 and Orin, 1024 on A40, L40S, L4 and RTX PRO
  * 6000, half of that on GeForce cards of the same capability. Clock and bandwidth: A100. */
-#define PORTABLE(arch_name, number, kib, flops)                                              \
-  .name = arch_name, .capability = number, .kinds = PORTABLE_KINDS, .templates = "",         \
+#define PORTABLE(arch_name, number, kib, flops)                                      \
+  .name = arch_name, .capability = number, .kinds = PORTABLE_KINDS, .templates = "", \
   .shared_bytes = (kib) << 10, .flops_per_clock = flops, .clock = 1.41e9, .bandwidth = 1.55e12
 
 static const flp_arch arches[] = {
@@ -32,7 +32,7 @@ static const flp_arch arches[] = {
      .alignment = 16,
      .templates = "sm_90a/",
      .shared_bytes = 227 << 10,
-     .facts = FLP_ARCH_PLANNED | FLP_ARCH_TUNABLE | FLP_ARCH_CLUSTERS | FLP_ARCH_QUICK_FORWARD,
+     .facts = FLP_ARCH_PLANNED | FLP_ARCH_CLUSTERS | FLP_ARCH_QUICK_FORWARD,
      .flops_per_clock = 4096,
      .clock = 1.98e9,
      .bandwidth = 4.8e12},

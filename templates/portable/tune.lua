@@ -56,8 +56,7 @@ local function check_values(T, kind, spec, defaults)
     for _, value in ipairs(values) do
       if T[name] == value then return end
     end
-    refuse(#values == 1 and "%s %s is not accepted; %s is" or "%s %s is not accepted; one of %s is", name, T[name],
-      table.concat(values, ", "))
+    refuse("%s %s is not accepted; one of %s is", name, T[name], table.concat(values, ", "))
   end
   among("schedule", {"cooperative"})
   among("cluster", {1})
@@ -73,9 +72,13 @@ local function check_values(T, kind, spec, defaults)
 end
 
 local function check_resources(T, kind, spec)
-  if T.warps < WARPS_LEAST or T.warps > WARPS_MOST then
-    refuse("%dx%d has %d warps of %d accumulators a thread; %d to %d fit a multiprocessor's registers", T.rows,
-      T.columns, T.warps, T.warp_rows * T.warp_columns // 32, WARPS_LEAST, WARPS_MOST)
+  if T.warps > WARPS_MOST then
+    refuse("%dx%d needs %d accumulators a thread; at most %d fit", T.rows, T.columns,
+      T.rows * T.columns // (WARPS_MOST * 32), T.warp_rows * T.warp_columns // 32)
+  end
+  if T.warps < WARPS_LEAST then
+    refuse("%dx%d has work for %d warps of %dx%d; at least %d are accepted", T.rows, T.columns, T.warps, T.warp_rows,
+      T.warp_columns, WARPS_LEAST)
   end
   for _, side in ipairs(kind.across or {}) do
     if T[side] > T.warps * 32 then
