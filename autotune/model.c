@@ -3,8 +3,6 @@
 
 #include <math.h>
 
-/* Multiplications of 16-bit operands that a multiprocessor does in a clock. */
-static const double tensor_rate = 2048;
 /* fp32 operands are three bf16 terms and six products. */
 static const double wide_products = 6;
 /* Used where the driver names none: H200. */
@@ -29,15 +27,27 @@ static const struct {
 } share = {1.277, 25.4, 6.6, 4.0, 0.021, 0.111, 0.101, 13900, 245, 0.17, 30, 1.2e-4};
 static const double panel_free = 0.5;  /* of L2 */
 static const double memory_free = 350; /* bytes a clock */
+/* Of portable kernels: a multiprocessor's registers hold this many accumulators of 16-bit operands, and half as many of
+ * fp32 ones; a CTA that has half of them to itself leaves the tensor cores idle where its warps wait. */
+static const double accumulators = 128 * 256, lone = 0.5;
+static const double cta_shared = 1024; /* bytes that a CTA takes beside its own */
 
 typedef struct machine {
   double sms, clock, l2_bytes;
-  double bandwidth; /* bytes a second of device memory */
+  double bandwidth;    /* bytes a second of device memory */
+  double rate;         /* multiplications of 16-bit operands that a multiprocessor does in a clock */
+  double shared_bytes; /* of a multiprocessor */
+  int is_portable;     /* the kernels */
 } machine;
 
-static machine machine_of(const flp_device *device) {
+static machine machine_of(const char *arch, const flp_device *device) {
   double bandwidth = 2e3 * device->memory_clock_khz * (device->memory_bus_bits / 8.0); /* two transfers a clock */
-  return (machine){.sms = device->multiprocessors > 0 ? device->multiprocessors : default_sms,
+  int is_portable = !flp_arch_is_exact(arch);
+  const flp_arch *own = is_portable ? flp_arch_of_device(device->major, device->minor) : flp_arch_find(arch);
+  return (machine){.is_portable = is_portable,
+                   .rate = own->flops_per_clock / 2,
+                   .shared_bytes = own->shared_bytes + cta_shared,
+                   .sms = device->multiprocessors > 0 ? device->multiprocessors : default_sms,
                    .clock = device->clock_khz > 0 ? 1e3 * device->clock_khz : default_clock,
                    .l2_bytes = device->l2_bytes > 0 ? device->l2_bytes : default_l2,
                    .bandwidth = bandwidth > 0 ? bandwidth : default_bandwidth};
@@ -53,8 +63,26 @@ typedef struct product {
   int sweeps;        /* row panels stay while all columns pass by */
 } product;
 
+/* CTAs that share a multiprocessor: by registers, and by shared memory. */
+static double ctas_of(const machine *m, const product *x, const flp_tunables *t) {
+  double tile = (double)t->rows * t->columns, ring = t->stages * 64.0 * (t->rows + t->columns);
+  if (!m->is_portable) return 1;
+  return fmax(1, floor(fmin(accumulators / (x->element > 2 ? 2 : 1) / tile, m->shared_bytes / (ring + cta_shared))));
+}
+
+/* Clocks of one of the CTAs of a multiprocessor for one tile, without effects of other tiles. Fragments of portable
+ * kernels cost the same whatever the tile. */
+static double portable_clocks(const machine *m, const product *x, const flp_tunables *t) {
+  double rows = t->rows, columns = t->columns, per = rows * columns, ctas = ctas_of(m, x, t);
+  double cost = share.base + share.l2 * (rows + columns) / per + pow(share.ahead / ((t->stages - 1.0) * per * ctas), 2);
+  double held = accumulators / (x->element > 2 ? 2 : 1);
+  if (ctas * per <= held / 2) cost += lone;
+  if (ctas < 2 && x->reduces) cost += share.epilogue / x->k;
+  return ctas * cost * per * x->k / m->rate;
+}
+
 /* Clocks of one CTA for one tile, without effects of other tiles. */
-static double tile_clocks(const product *x, const flp_tunables *t) {
+static double mapped_clocks(const machine *m, const product *x, const flp_tunables *t) {
   double rows = t->rows, columns = t->columns, per = rows * columns;
   int ping_pong = t->schedule == FLP_SCHEDULE_PING_PONG;
   double shared = x->reduces ? share.shared : share.shared_products;
@@ -63,12 +91,16 @@ static double tile_clocks(const product *x, const flp_tunables *t) {
   cost += pow(share.ahead / ((t->stages - 1.0) * per), 2);
   if (ping_pong && t->rows == 64) cost += share.half_rows;
   if (!ping_pong && x->reduces) cost += share.epilogue / x->k;
-  return cost * per * x->k / tensor_rate * (x->element > 2 ? wide_products : 1);
+  return cost * per * x->k / m->rate;
+}
+
+static double tile_clocks(const machine *m, const product *x, const flp_tunables *t) {
+  return (m->is_portable ? portable_clocks : mapped_clocks)(m, x, t) * (x->element > 2 ? wide_products : 1);
 }
 
 /* Cost factor of operands that are read from device memory more than once. */
 static double reread_factor(const machine *m, const product *x, const flp_tunables *t, double panels, double tile) {
-  double panel_rows = (double)t->rows * t->cluster, clusters = floor(m->sms / t->cluster);
+  double panel_rows = (double)t->rows * t->cluster, clusters = floor(m->sms * ctas_of(m, x, t) / t->cluster);
   double sweeps = ceil(panels / t->raster), sweep_panels = ceil(panels / sweeps);
   if (x->sweeps) {
     double panel = sweep_panels * panel_rows * x->k * x->element / m->l2_bytes;
@@ -94,7 +126,8 @@ typedef struct units {
 } units;
 
 static units units_of(const machine *m, const product *x, const flp_tunables *t) {
-  double panel_rows = (double)t->rows * t->cluster, clusters = floor(m->sms / t->cluster), tile = tile_clocks(x, t);
+  double panel_rows = (double)t->rows * t->cluster, clusters = floor(m->sms * ctas_of(m, x, t) / t->cluster);
+  double tile = tile_clocks(m, x, t);
   double panels = ceil(x->m / panel_rows), across = ceil(x->n / (t->columns * x->unit_tiles));
   return (units){panels * across / clusters, x->unit_tiles * tile * reread_factor(m, x, t, panels, tile) / m->clock};
 }
@@ -120,8 +153,9 @@ static double stores_seconds(const machine *m, const flp_spec *spec, int64_t n) 
   return (double)flp_dtype_bytes(spec->dtype) * (double)n * (double)spec->vocab / m->bandwidth;
 }
 
-/* One launch: the short units of the weight's gradient fill the last round. */
-static double products_seconds(const machine *m, const flp_spec *spec, int64_t n, int64_t columns,
+/* kind: of one of the products; else both in one launch, where the short units of the weight's gradient fill the last
+ * round */
+static double products_seconds(const machine *m, flp_kernel_kind kind, const flp_spec *spec, int64_t n, int64_t columns,
                                const flp_tunables *t) {
   double element = (double)flp_dtype_bytes(spec->dtype);
   product hidden = {
@@ -129,19 +163,22 @@ static double products_seconds(const machine *m, const flp_spec *spec, int64_t n
   product weight = {
       .m = (double)columns, .n = (double)spec->hidden, .k = (double)n, .element = element, .unit_tiles = 1};
   units of_hidden = units_of(m, &hidden, t), of_weight = units_of(m, &weight, t);
-  if (!(spec->grads & FLP_GRAD_WEIGHT)) return rounds_of(of_hidden.waves, 0) * of_hidden.seconds;
+  if (kind == FLP_KERNEL_GRAD_WEIGHT) return rounds_of(of_weight.waves, 0) * of_weight.seconds;
+  if (kind == FLP_KERNEL_GRAD_HIDDEN || !(spec->grads & FLP_GRAD_WEIGHT))
+    return rounds_of(of_hidden.waves, 0) * of_hidden.seconds;
   double before = spec->grads & FLP_GRAD_HIDDEN ? of_hidden.waves * of_hidden.seconds : 0;
   return before + fmax(of_weight.waves + 0.5, 1) * of_weight.seconds;
 }
 
-double model_ms(flp_kernel_kind kind, const flp_spec *spec, int64_t n, int64_t chunk_vocab, const flp_device *device,
-                const flp_tunables *tune) {
-  machine m = machine_of(device);
+double model_ms(const char *arch, flp_kernel_kind kind, const flp_spec *spec, int64_t n, int64_t chunk_vocab,
+                const flp_device *device, const flp_tunables *tune) {
+  machine m = machine_of(arch, device);
   int64_t columns = chunk_vocab > 0 && chunk_vocab < spec->vocab ? chunk_vocab : spec->vocab;
   double chunks = (double)spec->vocab / (double)columns;
-  double forward = scores_seconds(&m, spec, n, spec->vocab, FLP_LEAF_COLUMNS, tune);
+  double unit = m.is_portable ? FLP_GROUP_COLUMNS : FLP_LEAF_COLUMNS;
+  double forward = scores_seconds(&m, spec, n, spec->vocab, unit, tune);
   if (kind == FLP_KERNEL_FORWARD) return 1e3 * forward;
   if (kind == FLP_FORWARD(KEEP)) return 1e3 * (forward + stores_seconds(&m, spec, n));
   if (kind == FLP_KERNEL_DZ) return 1e3 * chunks * scores_seconds(&m, spec, n, columns, 0, tune);
-  return 1e3 * chunks * products_seconds(&m, spec, n, columns, tune);
+  return 1e3 * chunks * products_seconds(&m, kind, spec, n, columns, tune);
 }

@@ -6,11 +6,10 @@
  *   spec       one specialisation of a run; text is the one that the command prints, with the mode and workspace
  *              that were asked for. finished: when its kernels were stored, null before; plan: id of the plan that then
  *              runs
- *   candidate  one tile configuration of a kernel (kind forward, dz, forward_keep, products), or one layout of the
- *              backward pass or of a step (layout). ms, ms_low, ms_high: the pass that the kernel is timed in, over
- *              spec.rows rows: forward, backward, what save or direction mode makes of both, or a step of stream
- *              mode;
- *              ratio: to that of the untuned default (is_default) in the same group of bursts
+ *   candidate  one tile configuration of a kernel (kind forward, dz, forward_keep, products, grad_hidden, grad_weight),
+ *              or one layout of the backward pass or of a step (layout). ms, ms_low, ms_high: the pass that the kernel
+ *              is timed in, over spec.rows rows: forward, backward, what save or direction mode makes of both, or a
+ *              step of stream mode; ratio: to that of the untuned default (is_default) in the same group of bursts
  *   bare       GEMM baselines of the same shapes, timed among them
  * Rows are written one at a time in transactions of their own, so that a process that is killed leaves what it had. The
  * file is synced at the end of the run only: 10 ms a row would cost much of the budget. */
@@ -49,7 +48,7 @@ typedef struct records_spec {
 flp_status records_begin_spec(records *file, const records_run *run, records_spec *spec);
 flp_status records_finish_spec(records *file, const records_spec *spec, const char *plan_id);
 
-/* "forward", "dz", "forward_keep", "products", "layout" */
+/* Name of the kind of kernel, or "layout". */
 const char *records_kind(const search_candidate *candidate);
 
 /* Adds a candidate, or changes it if it has an id. error: IO */

@@ -11,6 +11,7 @@
 struct tile_space {
   flpgen_space *templates;
   flp_tunables defaults;
+  uint32_t shared_bytes; /* that a CTA may have; 0: not limited */
 };
 
 /* ---- asking ---- */
@@ -68,8 +69,18 @@ flp_tunables space_over(const flp_tunables *given, const flp_tunables *defaults)
       given->cluster ? given->cluster : defaults->cluster,    given->raster ? given->raster : defaults->raster};
 }
 
+void space_limit_shared(tile_space *s, int bytes) {
+  s->shared_bytes = bytes > 0 ? (uint32_t)bytes : 0;
+}
+
 int space_accepts(const tile_space *s, const flp_tunables *tune, char reason[SPACE_REASON_BYTES]) {
-  return flpgen_space_ask(s->templates, tune, NULL, reason, SPACE_REASON_BYTES) == FLP_OK;
+  flpgen_tile tile;
+  if (flpgen_space_ask(s->templates, tune, &tile, reason, SPACE_REASON_BYTES) != FLP_OK) return 0;
+  if (!s->shared_bytes || tile.shared_bytes <= s->shared_bytes) return 1;
+  if (reason)
+    snprintf(reason, SPACE_REASON_BYTES, "it needs %u bytes of shared memory; the device has %u",
+             (unsigned)tile.shared_bytes, (unsigned)s->shared_bytes);
+  return 0;
 }
 
 /* ---- enumeration ---- */

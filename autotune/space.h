@@ -19,6 +19,10 @@ typedef struct tile_space tile_space;
 flp_status space_open(flp_kernel_kind kind, const flp_spec *spec, const char *arch, tile_space **out);
 void space_close(tile_space *space); /* NULL is fine */
 
+/* Refuses what takes more shared memory than a CTA of the device at hand may have, where that is less than its
+ * architecture's. bytes: 0 for no limit */
+void space_limit_shared(tile_space *space, int bytes);
+
 /* The template's default, every field set. */
 flp_tunables space_default(const tile_space *space);
 

@@ -247,7 +247,7 @@ typedef struct flp_options {
                              backward pass of a GPU plan (SPLIT where both hidden and weight need gradients), SAVE or
                              DIRECTION (a frozen head's) for what its forward pass keeps, STREAM for its step, or TAIL
                              of spec.tail, which is what the planner chooses there */
-  const char *tune;       /* tile configurations where an architecture leaves a choice, e.g.
+  const char *tune;       /* tile configurations, of the newest architecture that has the kernels which it names, e.g.
                              "forward:cooperative,256x192,stages=4;dz:raster=8": the plan's kernels have these, or the
                              plan fails; one that host_fallback makes for the host has none. "": defaults of the
                              templates; NULL: these too where a rung is pinned, else those of the nearest shape tuned on

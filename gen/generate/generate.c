@@ -38,17 +38,10 @@ flp_status gen_generate_check(const flp_kernel_key *key, gen_arch *arch, char *e
   return FLP_ERROR_UNSUPPORTED;
 }
 
-flp_status gen_generate_check_tune(const flp_tunables *tune, const gen_arch *arch, char *error, size_t capacity) {
-  if (tune->schedule > FLP_SCHEDULE_COOPERATIVE) {
-    snprintf(error, capacity, "key.tune.schedule: %u is no schedule (0 to 2)", (unsigned)tune->schedule);
-    return FLP_ERROR_ARGUMENT;
-  }
-  int any = tune->schedule || tune->rows || tune->columns || tune->stages || tune->cluster || tune->raster;
-  if (!any || flp_arch_has(arch->name, FLP_ARCH_TUNABLE)) return FLP_OK;
-  char list[128];
-  snprintf(error, capacity, "key.tune: kernels for %s have one tile configuration; those for %s leave a choice",
-           arch->name, flp_arch_list(FLP_ARCH_TUNABLE, " or ", list, sizeof list));
-  return FLP_ERROR_UNSUPPORTED;
+flp_status gen_generate_check_tune(const flp_tunables *tune, char *error, size_t capacity) {
+  if (tune->schedule <= FLP_SCHEDULE_COOPERATIVE) return FLP_OK;
+  snprintf(error, capacity, "key.tune.schedule: %u is no schedule (0 to 2)", (unsigned)tune->schedule);
+  return FLP_ERROR_ARGUMENT;
 }
 
 static flp_kernel_kind loss_kind(const flp_loss *loss) {
@@ -88,7 +81,7 @@ flp_status flpgen_generate(const flp_kernel_key *key, const flpgen_options *opti
              "loss_scores, any other for loss_rows");
     status = FLP_ERROR_ARGUMENT;
   }
-  if (status == FLP_OK) status = gen_generate_check_tune(&canonical.tune, g.arch, error, error_capacity);
+  if (status == FLP_OK) status = gen_generate_check_tune(&canonical.tune, error, error_capacity);
   if (status == FLP_OK) status = gen_sources_hash(g.template_dir, out->desc.sources, error, error_capacity);
   if (status == FLP_OK) status = gen_emit_open(&g);
   if (status == FLP_OK) status = run_template(&g, error, error_capacity);

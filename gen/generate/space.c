@@ -107,9 +107,9 @@ static flp_status open_space(flpgen_space *space, const flpgen_options *options,
   g->template_dir = options ? options->template_dir : NULL;
   FLP_TRY(gen_generate_check(&space->key, &space->target, error, capacity));
   flp_kernel_key_canonicalise(&space->key);
-  if (!flp_kernel_is_tunable(&space->key)) {
-    snprintf(error, capacity, "key: kernel %s for %s leaves no choice of a tile configuration",
-             flp_kernel_kind_name(space->key.kind), g->arch->name);
+  if (!flp_kind_has(space->key.kind, FLP_KIND_TUNE)) {
+    snprintf(error, capacity, "key: kernel %s leaves no choice of a tile configuration",
+             flp_kernel_kind_name(space->key.kind));
     return FLP_ERROR_UNSUPPORTED;
   }
   space->key.tune = (flp_tunables){0};
@@ -156,7 +156,7 @@ const flpgen_axes *flpgen_space_axes(const flpgen_space *space) {
 flp_status flpgen_space_ask(flpgen_space *space, const flp_tunables *tune, flpgen_tile *out, char *error,
                             size_t error_capacity) {
   flpgen_tile tile;
-  FLP_TRY(gen_generate_check_tune(tune, space->state.arch, error, error ? error_capacity : 0));
+  FLP_TRY(gen_generate_check_tune(tune, error, error ? error_capacity : 0));
   space->key.tune = *tune;
   FLP_TRY(call(space, choose, &tile, error, error_capacity));
   if (out) *out = tile;

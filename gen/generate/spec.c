@@ -83,6 +83,8 @@ void gen_spec_push(lua_State *L) {
   }
   push_parts(L, flp_kind_parts(key->kind));
   lua_setfield(L, -2, "parts");
+  lua_pushinteger(L, flp_arch_find(key->arch)->shared_bytes);
+  lua_setfield(L, -2, "shared_bytes");
   lua_pushinteger(L, (lua_Integer)key->alignment);
   lua_setfield(L, -2, "alignment");
   lua_pushinteger(L, key->hidden);

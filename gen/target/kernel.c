@@ -7,9 +7,9 @@
 #include "gen/lang/sandbox.h"
 #include "gen/lang/value.h"
 #include "gen/target/words.h"
+#include "runtime/kernel/arch.h"
 
-/* Shared memory that one CTA may have on any architecture in arch.c. */
-enum { SHARED_BYTES_MAX = 232448, THREADS_MAX = 1024 };
+enum { THREADS_MAX = 1024 };
 
 static bool is_defined(const flp_kernel_desc *desc, const char *name) {
   for (uint32_t i = 0; i < desc->entry_count; i++)
@@ -98,7 +98,7 @@ static const flp_abi_entry *read_entry(lua_State *L) {
   snprintf(entry->signature, sizeof entry->signature, "%s", flp_abi_signature(abi, signature));
   g->threads = entry->threads = (uint32_t)integer_field(L, "threads", -1, 32, THREADS_MAX);
   if (entry->threads % 32) gen_fail(L, "k.kernel: threads: %d is no multiple of 32", (int)entry->threads);
-  entry->shared_bytes = (uint32_t)integer_field(L, "shared_bytes", 0, 0, SHARED_BYTES_MAX);
+  entry->shared_bytes = (uint32_t)integer_field(L, "shared_bytes", 0, 0, flp_arch_find(g->key->arch)->shared_bytes);
   lua_pop(L, 1);
   return abi;
 }

@@ -180,15 +180,6 @@ static flp_status copy_loss(flp_plan *plan) {
                   (int)spec->targets, plan->loss.name);
 }
 
-/* *out: NULL if the options name none */
-static flp_status read_arch(const flp_options *options, const flp_arch **out) {
-  char accepted[64];
-  *out = options->arch ? flp_arch_find(options->arch) : NULL;
-  if (!options->arch || (*out && ((*out)->facts & FLP_ARCH_PLANNED))) return FLP_OK;
-  return flp_fail(FLP_ERROR_ARGUMENT, "options.arch is \"%.32s\" (accepted: NULL, %s)", options->arch,
-                  flp_arch_list(FLP_ARCH_PLANNED, ", ", accepted, sizeof accepted));
-}
-
 flp_status flp_plan_create(const flp_spec *spec, const flp_options *options, flp_plan **out) {
   flp_detail_clear();
   if (!out) return flp_fail(FLP_ERROR_ARGUMENT, "out is NULL (accepted: where to put the plan)");
@@ -200,8 +191,6 @@ flp_status flp_plan_create(const flp_spec *spec, const flp_options *options, flp
   FLP_TRY(check_mode(&resolved_spec, &resolved_options));
   flp_tuning tuning;
   FLP_TRY(read_tuning(&resolved_options, &tuning));
-  const flp_arch *arch;
-  FLP_TRY(read_arch(&resolved_options, &arch));
   flp_plan *plan = calloc(1, sizeof *plan);
   if (!plan) return flp_fail(FLP_ERROR_MEMORY, "no memory for a plan");
   pthread_mutex_init(&plan->lock, NULL);
@@ -210,7 +199,7 @@ flp_status flp_plan_create(const flp_spec *spec, const flp_options *options, flp
   plan->options = resolved_options;
   plan->options.tune = plan->options.arch = NULL; /* the caller's memory */
   plan->tuning = tuning;
-  plan->arch_asked = arch;
+  plan->arch_asked = resolved_options.arch ? flp_arch_find(resolved_options.arch) : NULL;
   plan->has_tuning = resolved_options.tune != NULL;
   flp_plan_spec_text(&plan->spec, plan->spec_text);
   if (status == FLP_OK) status = fill_plan(plan);

@@ -239,6 +239,13 @@ static flp_status read_budget(uint64_t *budget) {
   return flp_bytes_parse(setting.name, setting.value, 1, budget);
 }
 
+static flp_status check_arch(const char *arch) {
+  char accepted[64];
+  if (!arch || flp_arch_has(arch, FLP_ARCH_PLANNED)) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "options.arch is \"%.32s\" (accepted: NULL, %s)", arch,
+                  flp_arch_list(FLP_ARCH_PLANNED, ", ", accepted, sizeof accepted));
+}
+
 static flp_status check_options(const flp_options *options) {
   FLP_TRY(check_range("options.", "device", options->device, FLP_DEVICE_HOST, 1023));
   FLP_TRY(check_range("options.", "rung", options->rung, FLP_RUNG_AUTO, FLP_RUNG_EAGER));
@@ -254,6 +261,7 @@ static flp_status check_options(const flp_options *options) {
         "options.mode is %d (accepted: 0, FLP_MODE_RECOMPUTE_VOCAB 2 to FLP_MODE_DIRECTION 7, FLP_MODE_TAIL 9)",
         (int)options->mode);
   FLP_TRY(check_range("options.", "threads", options->threads, 0, 4096));
+  FLP_TRY(check_arch(options->arch));
   if (options->device == FLP_DEVICE_HOST && options->rung != FLP_RUNG_AUTO && options->rung != FLP_RUNG_EAGER)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "options.rung is %s, but options.device is FLP_DEVICE_HOST (accepted: auto, eager)",

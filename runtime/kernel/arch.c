@@ -9,19 +9,19 @@
 /* Every kind but those that stand in place of two. */
 #define PORTABLE_KINDS (((2u << FLP_KERNEL_FORWARD) - 1) & ~KIND(PRODUCTS) & ~KIND(LORA_PRODUCTS) & ~1u)
 
-/* Generated for that target from the portable templates, for people who want it. flops: a clock of mma.sync with sums in
- * fp32, as NVIDIA's white papers have them: 2048 on A100 and Orin, 1024 on A40, L40S, L4 and RTX PRO 6000, half of that
- * on GeForce cards of the same capability. Clock and bandwidth: A100. */
-#define PORTABLE(arch_name, number, flops)                                                                     \
-  .name = arch_name, .capability = number, .kinds = PORTABLE_KINDS, .templates = "", .flops_per_clock = flops, \
-  .clock = 1.41e9, .bandwidth = 1.55e12
+/* Generated for that target from the portable templates, for people who want it. kib: shared memory. flops: a clock of
+ * mma.sync with sums in fp32, as NVIDIA's white papers have them: 2048 on A100 and Orin, 1024 on A40, L40S, L4 and RTX PRO
+ * 6000, half of that on GeForce cards of the same capability. Clock and bandwidth: A100. */
+#define PORTABLE(arch_name, number, kib, flops)                                      \
+  .name = arch_name, .capability = number, .kinds = PORTABLE_KINDS, .templates = "", \
+  .shared_bytes = (kib) << 10, .flops_per_clock = flops, .clock = 1.41e9, .bandwidth = 1.55e12
 
 static const flp_arch arches[] = {
-    {PORTABLE(FLP_PORTABLE_ARCH, 80, 2048), .facts = FLP_ARCH_PLANNED},
-    {PORTABLE("sm_86", 86, 1024)},
-    {PORTABLE("sm_87", 87, 2048)},
-    {PORTABLE("sm_89", 89, 1024)},
-    {PORTABLE("sm_90", 90, 2048)},
+    {PORTABLE(FLP_PORTABLE_ARCH, 80, 163, 2048), .facts = FLP_ARCH_PLANNED},
+    {PORTABLE("sm_86", 86, 99, 1024)},
+    {PORTABLE("sm_87", 87, 163, 2048)},
+    {PORTABLE("sm_89", 89, 99, 1024)},
+    {PORTABLE("sm_90", 90, 227, 2048)},
     /* Operands whose addresses are multiples of 16 bytes, as the copy engine asks. wgmma makes 4096 operations a clock.
      * Clock and bandwidth: H200. Level 1 saves a fifth of the time that a first logprob waits for forward, and its code
      * is as fast, measured without a softcap; tests/ptx holds it to the budget of the default level, 4. */
@@ -31,14 +31,14 @@ static const flp_arch arches[] = {
      .below = FLP_PORTABLE_ARCH,
      .alignment = 16,
      .templates = "sm_90a/",
-     .facts = FLP_ARCH_PLANNED | FLP_ARCH_TUNABLE | FLP_ARCH_CLUSTERS | FLP_ARCH_QUICK_FORWARD |
-              FLP_ARCH_SHORT_FORWARD,
+     .shared_bytes = 227 << 10,
+     .facts = FLP_ARCH_PLANNED | FLP_ARCH_CLUSTERS | FLP_ARCH_QUICK_FORWARD | FLP_ARCH_SHORT_FORWARD,
      .flops_per_clock = 4096,
      .clock = 1.98e9,
      .bandwidth = 4.8e12},
-    {PORTABLE("sm_100", 100, 2048)},
-    {PORTABLE("sm_103", 103, 2048)},
-    {PORTABLE("sm_120", 120, 1024)},
+    {PORTABLE("sm_100", 100, 227, 2048)},
+    {PORTABLE("sm_103", 103, 227, 2048)},
+    {PORTABLE("sm_120", 120, 99, 1024)},
 };
 enum { ARCHES = sizeof arches / sizeof arches[0] };
 _Static_assert((int)ARCHES <= (int)FLP_ARCHES_MAX, "lists of architectures hold every row");

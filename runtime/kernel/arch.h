@@ -18,6 +18,7 @@ typedef struct flp_arch {
   uint32_t alignment;    /* least alignment of operands that its own kernels take; below serves for others */
   const char *templates; /* folder of the templates that replace portable ones: "" or "sm_90a/" */
   unsigned facts;
+  uint32_t shared_bytes; /* most shared memory of a CTA */
   /* for the planner: floating-point operations a clock of one multiprocessor, and where the driver names none, its clock
    * (Hz) and the bandwidth of device memory (bytes/s) */
   double flops_per_clock, clock, bandwidth;
@@ -26,10 +27,9 @@ typedef struct flp_arch {
 /* Facts of an architecture. */
 enum {
   FLP_ARCH_PLANNED = 1,      /* plans try its kernels; else they are made for `flpgen gen --arch` alone */
-  FLP_ARCH_TUNABLE = 2,      /* its own kernels leave a choice of their tile configuration */
-  FLP_ARCH_CLUSTERS = 4,     /* its own kernels are launched in clusters, their operands come through tensor maps */
-  FLP_ARCH_QUICK_FORWARD = 8, /* level 1 of the driver's compiler is right for its forward of 16-bit operands */
-  FLP_ARCH_SHORT_FORWARD = 16 /* and that has a form for few rows, part short (abi.h) */
+  FLP_ARCH_CLUSTERS = 2,      /* its own kernels are launched in clusters, their operands come through tensor maps */
+  FLP_ARCH_QUICK_FORWARD = 4, /* level 1 of the driver's compiler is right for its forward of 16-bit operands */
+  FLP_ARCH_SHORT_FORWARD = 8  /* and that has a form for few rows, part short (abi.h) */
 };
 
 enum { FLP_ARCHES_MAX = 16 };

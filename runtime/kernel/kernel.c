@@ -132,38 +132,54 @@ int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key o
   return count;
 }
 
-int flp_kernel_is_tunable(const flp_kernel_key *key) {
-  return flp_arch_has(key->arch, FLP_ARCH_TUNABLE) && flp_kind_has(key->kind, FLP_KIND_TUNE);
-}
-
 void flp_tuning_apply(const flp_tuning *tuning, flp_kernel_key *keys, int count) {
   for (int i = 0; i < count; i++)
-    if (flp_kernel_is_tunable(&keys[i])) keys[i].tune = tuning->of[keys[i].kind];
+    if (flp_kind_has(keys[i].kind, FLP_KIND_TUNE)) keys[i].tune = tuning->of[keys[i].kind];
 }
 
-/* Whether a spec has a tunable kernel on an architecture: of that kind, or 0 of any. */
 static int has_tunable(const char *arch, const flp_spec *spec, flp_kernel_kind kind) {
   flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
   int count = flp_kernel_keys_for(spec, arch, keys);
   for (int i = 0; i < count; i++)
-    if (flp_kernel_is_tunable(&keys[i]) && (!kind || keys[i].kind == kind)) return 1;
+    if (flp_kind_has(keys[i].kind, FLP_KIND_TUNE) && (!kind || keys[i].kind == kind)) return 1;
   return 0;
 }
 
-int flp_kernel_arch_leaves_choice(const char *arch, const flp_spec *spec) {
-  return has_tunable(arch, spec, (flp_kernel_kind)0);
+int flp_kernel_arch_tunes(const char *arch, const flp_spec *spec, flp_kernel_kind kind) {
+  const flp_arch *row;
+  if (arch) return has_tunable(arch, spec, kind);
+  for (int i = 0; (row = flp_arch_at(i)); i++)
+    if (has_tunable(row->name, spec, kind)) return 1;
+  return 0;
 }
 
-const char *flp_kernel_tunable_arch(const flp_spec *spec, flp_kernel_kind kind) {
-  const char *name = NULL;
-  const flp_arch *arch;
-  for (int i = 0; (arch = flp_arch_at(i)); i++)
-    if (has_tunable(arch->name, spec, kind)) name = arch->name;
-  return name;
+const char *flp_kernel_tunable_kinds(const char *arch, const flp_spec *spec, char *out, size_t capacity) {
+  size_t used = 0;
+  out[0] = 0;
+  for (int kind = 1; kind < FLP_KERNEL_KINDS && used < capacity; kind++)
+    if (flp_kernel_arch_tunes(arch, spec, (flp_kernel_kind)kind))
+      used += (size_t)snprintf(out + used, capacity - used, "%s%s", used ? ", " : "",
+                               flp_kernel_kind_name((flp_kernel_kind)kind));
+  return out;
 }
 
-int flp_kernel_leaves_choice(const flp_spec *spec) {
-  return flp_kernel_tunable_arch(spec, (flp_kernel_kind)0) != NULL;
+int flp_kernel_arch_heeds(const char *arch, const flp_spec *spec, const flp_tuning *tuning) {
+  static const flp_tunables none;
+  for (int k = 1; k < FLP_KERNEL_KINDS; k++) {
+    flp_kernel_kind kind = (flp_kernel_kind)k;
+    int is_named = memcmp(&tuning->of[kind], &none, sizeof none) != 0;
+    if (is_named && !has_tunable(arch, spec, kind) && flp_kernel_arch_tunes(NULL, spec, kind)) return 0;
+  }
+  return 1;
+}
+
+int flp_kernel_heeding_arch(const char *const *arches, int count, const flp_spec *spec, const flp_tuning *tuning) {
+  int found = -1;
+  for (int i = 0; i < count; i++)
+    if ((found < 0 || flp_arch_find(arches[i]) > flp_arch_find(arches[found])) &&
+        flp_kernel_arch_heeds(arches[i], spec, tuning))
+      found = i;
+  return found;
 }
 
 int flp_kernel_arch_serves(const char *arch, const flp_spec *spec) {

@@ -49,7 +49,7 @@ typedef struct flp_kernel_key {
   int64_t hidden;         /* FORWARD, DZ and the products: D, of scores from two terms 2·D; 0 for any;
                              LORA_PRODUCTS: the adapter's rank */
   int64_t vocab;          /* FORWARD, DZ, SELECT: V, 0 for any */
-  flp_tunables tune;      /* FORWARD, DZ, PRODUCTS */
+  flp_tunables tune;      /* FORWARD, DZ and the products */
   uint8_t loss[32];       /* LOSS: SHA-256 of the program's bytes (flp_loss_write); 0: any program, as data */
 } flp_kernel_key;
 
@@ -83,18 +83,18 @@ unsigned flp_kernel_spec_parts(const flp_spec *spec);
 enum { FLP_SPEC_KERNELS_MAX = 16 };
 int flp_kernel_keys_for(const flp_spec *spec, const char *arch, flp_kernel_key out[FLP_SPEC_KERNELS_MAX]);
 
-/* 1 if such a kernel is tunable on its architecture. */
-int flp_kernel_is_tunable(const flp_kernel_key *key);
-
 /* Sets the tunables of those keys. */
 void flp_tuning_apply(const flp_tuning *tuning, flp_kernel_key *keys, int count);
 
-/* 1 if at least one of the kernels that a resolved spec needs is tunable: there; or on some architecture. */
-int flp_kernel_arch_leaves_choice(const char *arch, const flp_spec *spec);
-int flp_kernel_leaves_choice(const flp_spec *spec);
-/* The newest architecture on which plans of a resolved spec have a tunable kernel of that kind (0: of any); NULL if
- * there is none. */
-const char *flp_kernel_tunable_arch(const flp_spec *spec, flp_kernel_kind kind);
+/* 1 if plans of a resolved spec have a tunable kernel of that kind (0: of any) on an architecture; NULL: on some. */
+int flp_kernel_arch_tunes(const char *arch, const flp_spec *spec, flp_kernel_kind kind);
+/* Names of those kinds: "forward, dz", "" for none. Returns out. */
+const char *flp_kernel_tunable_kinds(const char *arch, const flp_spec *spec, char *out, size_t capacity);
+/* 1 if all those tile configurations would be of kernels there: of each kind that they name there is one, or none on
+ * any architecture. */
+int flp_kernel_arch_heeds(const char *arch, const flp_spec *spec, const flp_tuning *tuning);
+/* Which of some architectures tile configurations are for: the newest that heeds them; -1 if none does. */
+int flp_kernel_heeding_arch(const char *const *arches, int count, const flp_spec *spec, const flp_tuning *tuning);
 
 /* 1 if at least one of those kernels is the architecture's own (arch.h). */
 int flp_kernel_arch_serves(const char *arch, const flp_spec *spec);
@@ -131,7 +131,7 @@ enum { FLP_TUNABLES_TEXT_BYTES = 96 };
 void flp_tunables_text(const flp_tunables *tunables, char out[FLP_TUNABLES_TEXT_BYTES]);
 
 /* Writes those of the kinds that are not all 0, as flp_tuning_parse reads them; "" for none. */
-enum { FLP_TUNING_TEXT_BYTES = 12 * FLP_TUNABLES_TEXT_BYTES + 256 };
+enum { FLP_TUNING_TEXT_BYTES = 14 * FLP_TUNABLES_TEXT_BYTES + 256 };
 void flp_tuning_text(const flp_tuning *tuning, char out[FLP_TUNING_TEXT_BYTES]);
 
 /* Turns COMPILE into ARGUMENT if the caller chose the tile configuration: the default

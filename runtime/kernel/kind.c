@@ -24,7 +24,7 @@ enum {
 #define SCORES                                                                                                \
   (FLP_KIND_ENTROPY | FLP_KIND_BIAS | FLP_KIND_ALIGNMENT | FLP_KIND_HIDDEN | FLP_KIND_VOCAB | FLP_KIND_TUNE | \
    FLP_KIND_TILED)
-#define PRODUCT (FLP_KIND_ALIGNMENT | FLP_KIND_HIDDEN | FLP_KIND_TILED)
+#define PRODUCT (FLP_KIND_ALIGNMENT | FLP_KIND_HIDDEN | FLP_KIND_TUNE | FLP_KIND_TILED)
 
 /* X(kind, name, facts, entries) */
 #define KINDS(X)                                                                                                      \
@@ -34,7 +34,7 @@ enum {
   X(DZ, dz, SCORES | FLP_KIND_BIAS_GRAD | FLP_KIND_CHUNK_ROWS | FLP_KIND_CHUNK_VOCAB, EITHER(dz))                     \
   X(GRAD_HIDDEN, grad_hidden, PRODUCT | FLP_KIND_OUT | FLP_KIND_ADDS, PLAIN(grad_hidden))                             \
   X(GRAD_WEIGHT, grad_weight, PRODUCT | FLP_KIND_OUT | FLP_KIND_ADDS, PLAIN(grad_weight))                             \
-  X(PRODUCTS, products, PRODUCT | FLP_KIND_TUNE | FLP_KIND_ADDS, MAPPED(products))                                    \
+  X(PRODUCTS, products, PRODUCT | FLP_KIND_ADDS, MAPPED(products))                                                    \
   X(SELECT, select, FLP_KIND_TARGET | FLP_KIND_ENTROPY | FLP_KIND_ALIGNMENT | FLP_KIND_VOCAB | FLP_KIND_FP64,         \
     PLAIN(select) PLAIN(select_grad))                                                                                 \
   X(KEPT, kept, FLP_KIND_ENTROPY | FLP_KIND_ALIGNMENT,                                                                \
@@ -67,7 +67,7 @@ enum {
   X(LORA, lora, FLP_KIND_ALIGNMENT | FLP_KIND_OUT | FLP_KIND_TILED | FLP_KIND_INDEXED,                                \
     PLAIN(lora_project) WITH(lora_bound, LORA_ROWS) WITH(lora_round, LORA_ROWS)                                       \
     TYPED(lora_factor, FLP_GRAD_LORA_B, FLP_DTYPE_BF16) WITH(lora_rows, LORA_ROWS) WITH(lora_columns, LORA_COLUMNS))  \
-  X(LORA_PRODUCTS, lora_products, PRODUCT | FLP_KIND_TUNE, MAPPED(lora_products))                                     \
+  X(LORA_PRODUCTS, lora_products, PRODUCT, MAPPED(lora_products))                                                     \
   X(STATISTICS, statistics, FLP_KIND_LINKED, PLAIN(statistics) PLAIN(statistics_merge) PLAIN(statistics_list))        \
   X(SCALE, scale, FLP_KIND_ALIGNMENT, PLAIN(scale))
 

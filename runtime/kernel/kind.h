@@ -49,7 +49,7 @@ enum {
   FLP_KIND_ALIGNMENT = 1 << 5,
   FLP_KIND_HIDDEN = 1 << 6,
   FLP_KIND_VOCAB = 1 << 7,
-  FLP_KIND_TUNE = 1 << 8, /* architectures may leave a choice of its tile configuration */
+  FLP_KIND_TUNE = 1 << 8, /* templates leave a choice of its tile configuration (tune.lua) */
   FLP_KIND_LOSS = 1 << 9,
   FLP_KIND_FP64 = 1 << 10,        /* its operands may be FP64 */
   FLP_KIND_TILED = 1 << 11,       /* its descriptor has tile_rows and tile_columns */

@@ -93,7 +93,7 @@ static flp_status parse_kind(const char *field, piece p, flp_tuning *out) {
   snprintf(text, sizeof text, "%.*s", (int)(p.length < sizeof text ? p.length : sizeof text - 1), p.at);
   const char *items = strchr(text, ':');
   int kind = items ? kind_of((piece){text, (size_t)(items - text)}) : 0;
-  char accepted[192];
+  char accepted[256];
   if (!kind)
     return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' does not begin with a kernel (accepted: %s)", field, text,
                     flp_kind_list(FLP_KIND_TUNE, ":", accepted, sizeof accepted));

@@ -342,11 +342,11 @@ flp_status flp_images_nearest(const flp_images_request *request, flp_tuned_tilin
   flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
   int count = flp_kernel_keys_for(request->spec, request->arch, keys);
   memset(out, 0, sizeof *out);
-  if (!flp_kernel_arch_leaves_choice(request->arch, request->spec)) return FLP_OK;
+  if (!flp_kernel_arch_tunes(request->arch, request->spec, (flp_kernel_kind)0)) return FLP_OK;
   flp_status status = open_cache(&c);
   if (status == FLP_OK) status = flp_tuned_read(request->tuned, c.store, request->device);
   for (int i = 0; i < count && status == FLP_OK; i++)
-    if (flp_kernel_is_tunable(&keys[i])) status = take_nearest(&c, &keys[i], out);
+    if (flp_kind_has(keys[i].kind, FLP_KIND_TUNE)) status = take_nearest(&c, &keys[i], out);
   flp_store_close(c.store);
   return status;
 }

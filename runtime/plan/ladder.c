@@ -209,16 +209,19 @@ int flp_ladder_arches(const flp_device *device, const flp_spec *spec, const char
     const flp_arch *arch = flp_arch_at(i);
     if (!arch || !(arch->facts & FLP_ARCH_PLANNED) || !flp_arch_runs(arch, device->major, device->minor)) continue;
     if ((!clusters && (arch->facts & FLP_ARCH_CLUSTERS)) || (asked && strcmp(arch->name, asked) != 0)) continue;
-    if (!flp_kernel_arch_serves(arch->name, spec) || (is_set && !flp_kernel_arch_leaves_choice(arch->name, spec)))
+    if (!flp_kernel_arch_serves(arch->name, spec)) continue;
+    if (is_set && !(flp_kernel_arch_tunes(arch->name, spec, (flp_kernel_kind)0) &&
+                    flp_kernel_arch_heeds(arch->name, spec, tuning)))
       continue;
     out[count++] = arch->name;
+    if (is_set) break; /* another's kernels have other tile configurations */
   }
   return count;
 }
 
-static int list_arches(const flp_plan *plan, const char *out[FLP_LADDER_ARCHES_MAX]) {
+static int list_arches(const flp_plan *plan, const flp_tuning *tuning, const char *out[FLP_LADDER_ARCHES_MAX]) {
   return flp_ladder_arches(&plan->device, &plan->spec, plan->arch_asked ? plan->arch_asked->name : NULL,
-                           flp_driver_has_clusters(plan->driver), &plan->tuning, out);
+                           flp_driver_has_clusters(plan->driver), tuning, out);
 }
 
 /* An older architecture's kernels in a cache, where --arch leaves them, do not spare making this GPU's. */
@@ -231,7 +234,7 @@ static int is_for_jit(const descent *w, flp_rung rung) {
  * the first whose kernels are there. */
 static flp_status try_rung(descent *w, flp_rung rung, int *fallback) {
   const char *arches[FLP_LADDER_ARCHES_MAX];
-  int count = list_arches(w->plan, arches);
+  int count = list_arches(w->plan, &w->plan->tuning, arches);
   flp_status status = FLP_ERROR_UNAVAILABLE;
   for (int i = 0; i < count && (i == 0 || !is_for_jit(w, rung)); i++) {
     status = try_architecture(w, rung, arches[i], fallback);
@@ -302,18 +305,21 @@ static flp_status end_here(const flp_plan *plan, flp_rung rung, flp_status statu
   return flp_fail(status, "rung %s %s: %s", flp_rung_name(rung), why, plan->reason[rung]);
 }
 
+/* No architecture that runs here has all kernels that the options' tile configurations name. */
 static flp_status no_choice(const flp_plan *plan) {
-  char tune[FLP_TUNING_TEXT_BYTES], arches[128], elsewhere[224] = "";
-  flp_spec aligned = plan->spec;
+  char tune[FLP_TUNING_TEXT_BYTES], kinds[256];
+  const char *arches[FLP_LADDER_ARCHES_MAX];
   flp_tuning_text(&plan->tuning, tune);
-  aligned.alignment = 16;
-  if (flp_kernel_leaves_choice(&aligned))
-    snprintf(elsewhere, sizeof elsewhere, "; those of %s for operands aligned to 16 bytes leave a choice",
-             flp_arch_list(FLP_ARCH_TUNABLE, " or ", arches, sizeof arches));
-  return flp_fail(
-      FLP_ERROR_ARGUMENT,
-      "options.tune is \"%s\", but on %s kernels of %s have one tile configuration (accepted: NULL, \"\")%s", tune,
-      plan->device.name, plan->spec_text, elsewhere);
+  int count = list_arches(plan, NULL, arches);
+  for (int i = 0; i < count; i++)
+    if (flp_kernel_tunable_kinds(arches[i], &plan->spec, kinds, sizeof kinds)[0])
+      return flp_fail(FLP_ERROR_ARGUMENT,
+                      "options.tune is \"%s\", but on %s kernels of %s leave a choice of %s (accepted: those, NULL, "
+                      "\"\")",
+                      tune, plan->device.name, plan->spec_text, kinds);
+  return flp_fail(FLP_ERROR_ARGUMENT,
+                  "options.tune is \"%s\", but on %s kernels of %s have one tile configuration (accepted: NULL, \"\")",
+                  tune, plan->device.name, plan->spec_text);
 }
 
 static flp_status descend(descent *w) {
@@ -332,7 +338,7 @@ static flp_status descend(descent *w) {
     return flp_fail(FLP_ERROR_UNAVAILABLE,
                     "options.arch is %s, whose kernels do not run on %s of compute capability %d.%d", asked->name,
                     plan->device.name, plan->device.major, plan->device.minor);
-  if (list_arches(plan, arches) == 0) return no_choice(plan);
+  if (list_arches(plan, &plan->tuning, arches) == 0) return no_choice(plan);
   for (int r = FLP_RUNG_TUNED; r <= FLP_RUNG_GENERIC; r++) {
     flp_rung rung = (flp_rung)r;
     if (pinned != FLP_RUNG_AUTO && rung != pinned) {

@@ -90,7 +90,7 @@ flp_status flp_ladder_without_device(flp_plan *plan, const char *reason);
 /* The architectures whose kernels every rung of a device tries for a spec, best first: those that the device runs and
  * that have kernels of their own for the spec, then the portable one. Returns their number, 0 if there is none.
  * spec: resolved; asked: that architecture alone, or NULL; clusters: 1 if the driver can launch them
- * (flp_driver_has_clusters); tuning: NULL, or if it is set, only tunable ones are listed */
+ * (flp_driver_has_clusters); tuning: NULL, or if it is set, only the best one that heeds it is listed */
 enum { FLP_LADDER_ARCHES_MAX = FLP_ARCHES_MAX };
 int flp_ladder_arches(const flp_device *device, const flp_spec *spec, const char *asked, int clusters,
                       const flp_tuning *tuning, const char *out[FLP_LADDER_ARCHES_MAX]);

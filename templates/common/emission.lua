@@ -21,7 +21,7 @@ return function(k, spec, M)
   local S, B = k.import "score" (k), k.import "bins" (k)
   local PLACES, together = M.warp_staging_bytes // ENTRY, spec.softcap and TOGETHER_CAPPED or TOGETHER
   local i64 = function(v) return k.convert(k.i64, v) end
-  local E = {stages = true}
+  local E = {}
   local queued           -- columns in the queue; nil before the first row of a tile
 
   -- Gates are 0 or more: their bits are in order.

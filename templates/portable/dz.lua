@@ -15,11 +15,10 @@ return function(k, spec, entry)
   local M = k.import "engine" (k, spec)
   local H = k.import "head" (k, spec, M)
   local S = k.import "score" (k)
-  local RASTER = 16
 
   local function body(p)
     M.begin(k.tid())
-    local tile_m, tile_n = M.raster(k.ctaid(), p.tiles_m, p.tiles_n, RASTER)
+    local tile_m, tile_n = M.raster(k.ctaid(), p.tiles_m, p.tiles_n)
     local last_row = k.min(k.load(k.i32, p.count, 0), p.row_end)
     local first_row = p.row_begin + tile_m * M.rows
     k.exit_if(k.ge(first_row, last_row))
@@ -118,6 +117,6 @@ return function(k, spec, entry)
 
   k.kernel {
     entry = entry or "dz", threads = M.threads, min_ctas = 1, shared_bytes = M.shared_bytes, body = body,
-    tile = {rows = M.rows, columns = M.columns, depth = M.depth, stages = M.stages, raster = RASTER},
+    tile = M.tile,
   }
 end

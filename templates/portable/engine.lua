@@ -1,8 +1,8 @@
 -- engine.lua (portable): the matrix engine of the portable path (target sm_80): cp.async rings, ldmatrix, mma.sync.
 --
---   C (BM, BN) += A (BM, K) · B (BN, K)ᵀ       one CTA of 8 warps, 2 along M x 4 along N, fp32 accumulators
+--   C (BM, BN) += A (BM, K) · B (BN, K)ᵀ       one CTA, each warp a part of the tile, fp32 accumulators
 --
--- narrow: tiles of 128 x 64 and a longer ring, for products of which one side has few columns; 4 warps x 2.
+-- tune.lua says how large tile, parts and ring are.
 --
 -- An operand tile is a ring of shared-memory stages, each 64 bytes of K by BM or BN rows (K-major), or the same bytes
 -- as K rows of BM or BN elements (MN-major), in 16-byte chunks XOR-swizzled so that ldmatrix meets no bank conflict.
@@ -14,28 +14,27 @@
 -- K order. Steps of 16 in ascending order, one accumulator an element: forward and dz compute bit-equal scores, and a
 -- score does not depend on where its row or column stands in a tile.
 
-return function(k, spec, narrow)
+return function(k, spec)
+  local T = k.import "tune".choose(spec)
   local wide = spec.dtype == "fp32"
   local six = k.import "split" (k)
   local E = {}
 
   E.element = ({bf16 = k.bf16, fp16 = k.f16, fp32 = k.f32})[spec.dtype]
   E.bytes = wide and 4 or 2                   -- of an element
-  E.warps_m, E.warps_n = narrow and 4 or 2, narrow and 2 or 4
-  E.warp_rows, E.warp_columns = (wide or narrow) and 32 or 64, narrow and 32 or 64
-  E.rows, E.columns = E.warps_m * E.warp_rows, E.warps_n * E.warp_columns
+  E.rows, E.columns, E.warp_rows, E.warp_columns = T.rows, T.columns, T.warp_rows, T.warp_columns
+  E.warps_m, E.warps_n = E.rows // E.warp_rows, E.columns // E.warp_columns
   E.depth = 64 // E.bytes                     -- of one stage: 32, or 16 for fp32
-  E.stages = narrow and 6 or 4                -- 4 x 24 KiB fit the 99 KiB of sm_86 and sm_89; narrow, 3 CTAs an SM
-  E.threads = 32 * E.warps_m * E.warps_n
+  E.threads = 32 * T.warps
   E.mi, E.ni = E.warp_rows // 16, E.warp_columns // 8   -- 16x8 accumulator tiles of a warp
 
   local chunk = 16 // E.bytes                 -- elements of a 16-byte chunk
   local a_bytes, b_bytes = E.rows * 64, E.columns * 64
   local stage_bytes = a_bytes + b_bytes
-  E.shared_bytes = E.stages * stage_bytes
-  -- Behind the ring, where a kernel asks for it: for the epilogues of the warps. With it all of what sm_86 and sm_89 have.
-  E.warp_staging_bytes = 384
-  E.staging_bytes = E.threads // 32 * E.warp_staging_bytes
+  local ring_bytes = T.stages * stage_bytes
+  E.shared_bytes = T.shared_bytes             -- with what epilogues of warps have behind the ring
+  E.warp_staging_bytes = T.staging
+  E.tile = {rows = E.rows, columns = E.columns, depth = E.depth, stages = T.stages, raster = T.raster}
 
   local log2 = function(n) local b = 0; while (1 << b) < n do b = b + 1 end; return b end
 
@@ -50,7 +49,7 @@ return function(k, spec, narrow)
     E.tid, E.lane, E.warp_m, E.warp_n = tid, lane, warp_m, warp_n
   end
 
-  function E.warp_staging() return k.shared() + E.shared_bytes + k.lshr(E.tid, 5) * E.warp_staging_bytes end
+  function E.warp_staging() return k.shared() + ring_bytes + k.lshr(E.tid, 5) * E.warp_staging_bytes end
 
   -- Row and column inside the CTA tile of accumulator tile (mi, ni), half h (rows +8), element e.
   function E.row(mi, h) return warp_m * E.warp_rows + quad_row + (mi * 16 + h * 8) end
@@ -64,7 +63,7 @@ return function(k, spec, narrow)
   --   size      BM or BN
   --   aligned   whether bases and strides are multiples of 16 bytes
   --   key(row)  of tile row `row` ("mn": of row `row` of K) at tile 0, step 0; keys of neighbouring rows differ by 1,
-  --             but per_copy is the difference of two rows that one thread copies one after the other
+  --             but apart(rows) is that of a thread's first row and the one so many rows behind it
   --   base, row_bytes       memory, if rows are evenly spaced: a row starts at base + key*row_bytes
   --   source_at(row, at)    "mn", if rows are looked up: the key of row `row` of K at {tile, step}, read a step ahead
   --                         by one lane for all
@@ -93,9 +92,15 @@ return function(k, spec, narrow)
     local row_bytes = per_row * 16
     local mine = {column = column * chunk, count = rows * per_row // E.threads, copy_bytes = step_rows * row_bytes,
                   destination = first * row_bytes + ((column ~ swizzle(operand, first)) << 4)}
-    local key, per_copy = operand.key(first), operand.per_copy or step_rows
-    function mine.key(i) return key + i * per_copy end
-    if operand.row_bytes and mine.count > 1 then mine.apart = operand.row_bytes * per_copy end
+    local key = operand.key(first)
+    local function apart(i) return operand.apart and operand.apart(i * step_rows) or i * step_rows end
+    function mine.key(i) return key + apart(i) end
+    mine.bytes = {} -- from row i - 1 to row i
+    for i = 1, operand.row_bytes and mine.count - 1 or 0 do
+      local keys = apart(i) - apart(i - 1)
+      local alike = i > 1 and keys == apart(i - 1) - apart(i - 2)
+      mine.bytes[i] = alike and mine.bytes[i - 1] or operand.row_bytes * keys
+    end
     operand.mine = mine
   end
 
@@ -133,7 +138,7 @@ return function(k, spec, narrow)
     end
     if operand.address_at then return k.offset(operand.address_at(mine.key(i), at), mine.column * E.bytes) end
     if operand.address then return list[i + 1] end
-    return i == 0 and list[1] or k.offset(before, mine.apart)
+    return i == 0 and list[1] or k.offset(before, mine.bytes[i])
   end
 
   -- Without 16-byte alignment: one load an element, 0 where the chunk is not real.
@@ -312,7 +317,7 @@ return function(k, spec, narrow)
 
   local function next_stage(stage)
     local up = stage + stage_bytes
-    return k.select(k.eq(up, E.shared_bytes), 0, up)
+    return k.select(k.eq(up, ring_bytes), 0, up)
   end
 
   -- copy_next(ahead) -> ahead: starts to copy the stage at {stage, step, tile, a, b}; and where the first one is.
@@ -348,7 +353,7 @@ return function(k, spec, narrow)
   end
 
   local function await_stage()
-    k.copy_wait(E.stages - 2)
+    k.copy_wait(T.stages - 2)
     k.barrier()
   end
 
@@ -406,7 +411,7 @@ return function(k, spec, narrow)
     -- up at each step, or elements are copied one by one.
     local holds = not wide and a.aligned and b.aligned and not (a.address_at and b.address_at)
     local copy_next, ahead = copies(a, b, tiles, steps, not holds)
-    for _ = 1, E.stages - 1 do ahead = copy_next(ahead) end
+    for _ = 1, T.stages - 1 do ahead = copy_next(ahead) end
     local read_a = reader(a, warp_m * E.warp_rows, true)
     local read_b = reader(b, warp_n * E.warp_columns, false)
     local multiply_tile, pass_tile = tile_steps(holds, copy_next, read_a, read_b, steps)
@@ -425,12 +430,16 @@ return function(k, spec, narrow)
   end
 
   ------------------------------------------------------------------------------------------------ helpers
-  -- Rasterises tiles in panels of `raster` rows of tiles, so that CTAs that run together share both operands in L2.
-  function E.raster(id, tiles_m, tiles_n, raster)
+  -- Rasterises tiles in panels of rows of tiles, so that CTAs that run together share both operands in L2.
+  function E.raster(id, tiles_m, tiles_n)
+    local raster = T.raster
     local per_panel = tiles_n * raster
     local panel = id // per_panel
     local inside = id - panel * per_panel
     local height = k.min(tiles_m - panel * raster, raster)
+    -- Behind the last tile, where online.lua finds CTAs their place otherwise, it may be 0. GPUs divide by it without a
+    -- trap, as kernels do whose raster is the default.
+    if spec.tune.raster then height = k.max(height, 1) end
     local n = inside // height
     return panel * raster + (inside - n * height), n
   end

@@ -56,9 +56,9 @@ return function(k, spec, M)
     end)
   end
 
-  -- column(row): of tile row `row`; per_copy: see engine.lua; per_tile: columns from one tile of the stream to the
+  -- column(row): of tile row `row`; apart: see engine.lua; per_tile: columns from one tile of the stream to the
   -- next
-  function H.weight(p, column, column_end, per_copy, per_tile)
+  function H.weight(p, column, column_end, apart, per_tile)
     local depth = H.depth(p)
     local row_bytes = p.weight_stride * M.bytes
     local function column_of(at_start, at) return per_tile and at_start + at.tile * per_tile or at_start end
@@ -67,7 +67,7 @@ return function(k, spec, M)
     end
     return with_adapter(p, {
       major = "k", size = M.columns, aligned = aligned,
-      key = column, per_copy = per_copy, base = p.weight, row_bytes = row_bytes,
+      key = column, apart = apart, base = p.weight, row_bytes = row_bytes,
       step_bytes = k.const(k.i64, M.depth * M.bytes), tile_bytes = row_bytes * (per_tile or 0),
       valid = function(at_start, at) return k.lt(column_of(at_start, at), column_end) end,
       limit = function(at) return depth - at.step * M.depth end,

@@ -10,9 +10,8 @@
 -- source: LoRA, arXiv:2106.09685. s stands where it costs no rounding of its own.
 
 return function(k, spec)
-  local M = k.import "engine" (k, spec, true)
+  local M = k.import "engine" (k, spec)
   local H = k.import "head" (k, spec, M)
-  local RASTER = 8
   local WARPS, GATHERED = 8, k.abi.GATHER_ROWS -- of a CTA of rows; zeros follow up to a multiple
 
   k.import "product" (k, spec, "grad_hidden", "lora_rows")
@@ -20,7 +19,7 @@ return function(k, spec)
 
   local function project(p)
     M.begin(k.tid())
-    local tile_m, tile_n = M.raster(k.ctaid(), p.tiles_m, p.tiles_n, RASTER)
+    local tile_m, tile_n = M.raster(k.ctaid(), p.tiles_m, p.tiles_n)
     local last_row = k.min(k.load(k.i32, p.count, 0), p.row_end)
     local first_row, first_n = p.row_begin + tile_m * M.rows, tile_n * M.columns
     k.exit_if(k.ge(first_row, last_row))
@@ -51,7 +50,7 @@ return function(k, spec)
 
   k.kernel {
     entry = "lora_project", threads = M.threads, min_ctas = 1, shared_bytes = M.shared_bytes, body = project,
-    tile = {rows = M.rows, columns = M.columns, depth = M.depth, stages = M.stages, raster = RASTER},
+    tile = M.tile,
   }
 
   local function wide(v) return M.element == k.f32 and v or k.convert(k.f32, v) end

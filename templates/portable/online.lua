@@ -21,7 +21,6 @@
 --     valid, top}: column of y[1], the others of which stand as in an accumulator of engine.lua; the largest t. tile: {row,
 --     column}, the active row and the warp's column at which it begins; all lanes together
 --   K.met(p, tile)   behind the last row of a tile
---   K.stages   whether K uses M.warp_staging
 --   K.sum(p, active, sum, group)   behind the last tile of a group: the sum {m, s} of its columns, of an active row
 --   K.hold(p, rows, column, lane)   in the place of storing the targets' scores: raw scores of a tile from `column` on,
 --     of each row {active, exists, y}, y as an accumulator has them
@@ -35,7 +34,6 @@ return function(k, spec, entry, hooks)
   local K = hooks and hooks(M) or {}
   local H = k.import "head" (k, spec, M)
   local S = k.import "score" (k)
-  local RASTER = 16
 
   -- In the vocabulary, of the columns of the launch.
   local function vocab_begin(p) return K.by_columns and p.column_begin or k.const(k.i32, 0) end
@@ -44,7 +42,7 @@ return function(k, spec, entry, hooks)
   -- fills multiprocessors up.
   local function place_of(p, id)
     local full = p.groups - 1
-    local panel, group = M.raster(id, p.bands, k.max(full, 1), RASTER)
+    local panel, group = M.raster(id, p.bands, k.max(full, 1))
     local is_last, behind = k.ge(id, full * p.bands), id - full * p.bands
     return k.select(is_last, behind, panel), k.select(is_last, full, group)
   end
@@ -63,9 +61,9 @@ return function(k, spec, entry, hooks)
     local steps = H.steps(p)
 
     local hidden = H.hidden(p, first_row, count)
-    -- Tile row leaf*64 + r is column r of the leaf's block; a thread copies rows 64 apart, so one of each leaf.
+    -- Tile row leaf*64 + r is column r of the leaf's block.
     local weight = H.weight(p, function(row) return first_column + k.lshr(row, 6) * LEAF + (row & (BLOCK - 1)) end,
-      p.vocab_valid, LEAF, BLOCK)
+      p.vocab_valid, function(rows) return rows // BLOCK * LEAF + rows % BLOCK end, BLOCK)
 
     -- The rows of this thread: 2 for each 16-row accumulator tile. Target and scale are read anew in every epilogue:
     -- the main loop has no register to keep them in.
@@ -220,10 +218,9 @@ return function(k, spec, entry, hooks)
     end)
   end
 
+  M.tile.unit_columns = GROUP
   k.kernel {
     entry = entry, threads = M.threads, min_ctas = 1, body = body,
-    shared_bytes = M.shared_bytes + (K.stages and M.staging_bytes or 0),
-    tile = {rows = M.rows, columns = M.columns, depth = M.depth, stages = M.stages, unit_columns = GROUP,
-            raster = RASTER},
+    shared_bytes = M.shared_bytes, tile = M.tile,
   }
 end

@@ -12,9 +12,8 @@
 -- as: the entry's name, where it is the product of an adapter's operands: those of any depth
 
 return function(k, spec, entry, as)
-  local M = k.import "engine" (k, spec, as ~= nil)
+  local M = k.import "engine" (k, spec)
   local sums = {[4] = k.import "sums" (k, 4), [8] = k.import "sums" (k, 8)}
-  local RASTER = 8
   local for_hidden = entry == "grad_hidden"
   local out_type = ({bf16 = k.bf16, fp16 = k.f16, fp32 = k.f32})[spec.out_dtype]
   if as and not for_hidden then out_type = M.element end
@@ -33,7 +32,7 @@ return function(k, spec, entry, as)
 
   local function body(p)
     M.begin(k.tid())
-    local tile_m, tile_n = M.raster(k.ctaid(), p.tiles_m, p.tiles_n, RASTER)
+    local tile_m, tile_n = M.raster(k.ctaid(), p.tiles_m, p.tiles_n)
     local last_row = k.min(k.load(k.i32, p.count, 0), p.row_end)
     local rows = k.max(last_row - p.row_begin, 0)           -- active rows of the chunk
     local columns = p.column_end - p.column_begin
@@ -192,6 +191,6 @@ return function(k, spec, entry, as)
 
   k.kernel {
     entry = as or entry, threads = M.threads, min_ctas = 1, shared_bytes = M.shared_bytes, body = body,
-    tile = {rows = M.rows, columns = M.columns, depth = M.depth, stages = M.stages, raster = RASTER},
+    tile = M.tile,
   }
 end

@@ -9,7 +9,6 @@
 
 local staging = k.import "staging"
 
-local SHARED_BYTES = 232448   -- of a CTA
 -- Of a warp: columns that wait in the queue of emission.lua.
 local EMIT_BYTES = 2048
 -- Accumulator registers per MMA thread: of 240 (fp32 operands: 208, of which one k16 step takes up to 64) beside
@@ -110,15 +109,15 @@ local function check_values(T, kind, wide)
   if T.stages < 2 or T.stages > 12 then refuse("stages %d is not accepted; 2 to 12 is", T.stages) end
 end
 
-local function check_resources(T, kind, wide)
+local function check_resources(T, kind, wide, shared_bytes)
   local accumulators = T.rows * T.columns // (T.schedule == "cooperative" and 256 or 128)
   local most = wide and ACCUMULATORS_WIDE or ACCUMULATORS
   if accumulators > most then
     refuse("%dx%d %s needs %d accumulators a thread; at most %d fit", T.rows, T.columns, T.schedule, accumulators, most)
   end
-  if T.shared_bytes > SHARED_BYTES then
+  if T.shared_bytes > shared_bytes then
     refuse("%d stages of %dx%d need %d bytes of shared memory; there are %d", T.stages, T.rows, T.columns,
-      T.shared_bytes, SHARED_BYTES)
+      T.shared_bytes, shared_bytes)
   end
   local part, box = T.columns // T.cluster, wide and 32 or 64
   if kind.boxed and part % box > 0 then
@@ -135,7 +134,7 @@ local function choose(spec)
   T.planes = wide and T.stages - 1 or 0 -- stages of the second ring: of three terms of B, 64 bytes a column each
   T.shared_bytes = T.stages * (T.rows + T.columns) * 128 + T.planes * (T.columns * 192) + 8 * T.staging
     + (T.stages + T.planes) * 16 + 24
-  check_resources(T, kind, wide)
+  check_resources(T, kind, wide, spec.shared_bytes)
   return T
 end
 

@@ -147,7 +147,8 @@ def specs_of(record):
     elif "--only sanitize" in command:
         specs = [text for row in rows for text in of_sanitized(row["command"])]
     elif "--only tilings" in command:
-        specs = [f"{text} --tune {row['tune']}" for row in rows for text in TILED]
+        specs = [f"{text}{' --arch ' + row['arch'] if 'arch' in row else ''} --tune {row['tune']}"
+                 for row in rows for text in TILED]
     elif "--only tune" in command:
         specs = [text for row in rows for text in of_tuning(row, record["spec"])]
     elif rows and "kernels" in rows[0]:
@@ -187,7 +188,7 @@ class Generator:
     def kernels(self, spec):
         """{(kind and architecture, digest)} of one specification."""
         if spec not in self.made:
-            words = [GENERIC, "--install-cache"] if spec == GENERIC else [*spec.split(), "--arch", ARCH]
+            words = [GENERIC, "--install-cache"] if spec == GENERIC else ["--arch", ARCH, *spec.split()]
             document = self.read(["gen", *words, "--emit", "ptx"])
             self.made[spec] = {(f"{kernel['key']['kind']} {kernel['key']['arch']}",
                                 hashlib.sha256(kernel["ptx"].encode()).hexdigest()) for kernel in document["kernels"]}

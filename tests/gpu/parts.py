@@ -229,7 +229,7 @@ PARTS = {  # in the order in which they are measured, as --help has them
     "check_statistics": "the same of statistics of a row",
     "check_portable": "the same of the kernels for sm_80, which run on every newer GPU",
     "large": "flpgen check --large: N=8192, V=151936, D=4096 with gradients",
-    "tilings": "the same with other tile configurations of the kernels for sm_90a (tests/tilings.json)",
+    "tilings": "the same of kernels for sm_90a and sm_80 with other tile configurations (tests/tilings.json)",
     "concurrent": "flpgen check --concurrent: bits on several streams at once, beside other work and in CUDA graphs",
     "sanitize": "compute-sanitizer memcheck, racecheck and initcheck over small problems of every kernel",
     "sanitize_modes": "the same over the kernels of save, stream and direction modes",

@@ -97,13 +97,14 @@ class Campaign:
     def tilings(self):
         """One record of all tilings: the rows of a run each, its tunables beside them."""
         rows, checks, record = [], 0, {}
-        for tune in json.loads((TREE / "tests/tilings.json").read_text())["tilings"]:
-            command = ["flpgen", "check", "--all", "--dtype", "bf16", "--rung", "jit", "--tune", tune, "-q"]
+        tilings = json.loads((TREE / "tests/tilings.json").read_text())["tilings"]
+        for arch, tune in ((arch, tune) for arch in ("sm_90a", "sm_80") for tune in tilings[arch]):
+            command = [*"flpgen check --all --dtype bf16 --rung jit -q".split(), "--arch", arch, "--tune", tune]
             self.run("tilings", [*command, "--json=tiling.json"])
             record = json.loads((self.out / "tiling.json").read_text())
             (self.out / "tiling.json").unlink()
             checks += record["checks"]
-            rows.append({"tune": tune, "command": " ".join(command), "checks": record["checks"],
+            rows.append({"arch": arch, "tune": tune, "command": " ".join(command), "checks": record["checks"],
                          "failed": record["failed"], "failures": [row for row in record["rows"] if not row["pass"]]})
         record = {key: record[key] for key in ("gpu", "driver", "sources_hash", "date")}
         record.update(command="tests/gpu/record.py --only tilings", checks=checks, rows=rows,

@@ -70,7 +70,7 @@ def test_generic_kernels_are_installed(prefix):
 @needs_generator
 def test_presets_are_installed(prefix, tmp_path):
     presets = prefix / "share" / "flp" / "presets"
-    assert sorted(path.name for path in presets.iterdir()) == ["h200.list", "presets.json"]
+    assert sorted(path.name for path in presets.iterdir()) == ["a100.list", "h200.list", "presets.json"]
     done = run(prefix / "bin" / "flpgen", "tune", "--preset-file", presets / "presets.json", "--preset", "qwen3-8b",
                "--dry-run")
     assert "V=151936 D=4096" in done

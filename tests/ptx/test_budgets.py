@@ -31,10 +31,13 @@ HOPPER_KINDS = ("rows", "forward", "dz", "products")  # where one kernel makes b
 TENSOR_KINDS = (*KINDS[1:], *HOPPER_KINDS[3:], "forward_keep", "forward_emit", "forward_targets", "forward_top",
                 "forward_columns", "forward_lora", "dz_lora", "lora_products", "listed")
 
-# The flagship on sm_90a, with every tile configuration that the tree checks.
+# The flagship with every tile configuration that the tree checks.
 TILINGS = json.loads((Path(__file__).parents[1] / "tilings.json").read_text())["tilings"]
-BUDGETS["specs"].update({f"tiling_{i}": {"options": f"{BUDGETS['specs']['hopper']['options']} --tune {tune}",
-                                         "arches": ["sm_90a"]} for i, tune in enumerate(TILINGS)})
+for tiled, tunes in TILINGS.items():
+    arch = tiled.split()[0]
+    BUDGETS["specs"].update({f"tiling_{tiled.replace(' ', '_')}_{i}": {
+        "options": f"{BUDGETS['specs']['flagship']['options']} --arch {arch} --tune {tune}", "arches": [arch]}
+        for i, tune in enumerate(tunes)})
 
 
 def kinds_of(options, arch):

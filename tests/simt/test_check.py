@@ -172,16 +172,37 @@ SETS = [*((f"--quick --dtype bf16 --mode {mode}", 50) for mode in ("save", "stre
         *((f"--quick --dtype bf16 --mode recompute-{by}", 5) for by in ("vocab", "rows", "split")),
         *((f"--all --dtype {dtype} {option}", 50) for dtype in ("bf16", "fp16", "fp32")
           for option in ("--targets 6", "--topk 20", "--lora-rank 24"))]
-# Tilings of Hopper's kernels that are not the defaults, options, and entries that these take.
+# Tilings that are not the defaults, of Hopper's kernels and portable ones, options, and entries that these take.
 TILINGS = [
-    *((tiling, "", "forward_map dz_map products_map") for tiling in (
+    *(("9.0", tiling, "", "forward_map dz_map products_map") for tiling in (
         "forward:cooperative,256x192,stages=3;products:128x128,cluster=1", "forward:ping-pong,128x128,cluster=1",
         "forward:192x128,stages=4;dz:192x128,stages=4;products:256x128,cluster=1",
         "forward:64x256,stages=3;dz:64x256,stages=3")),
-    *((f"forward_keep:{tiling}", "--mode S", "forward_keep_map") for tiling in (
+    *(("9.0", f"forward_keep:{tiling}", "--mode S", "forward_keep_map") for tiling in (
         "cooperative,256x192,stages=3", "ping-pong,128x128,cluster=1")),
-    *((f"forward_targets:{tiling}", "--targets 40", "forward_targets_map") for tiling in (
-        "ping-pong,64x256,stages=3", "cooperative,128x64"))]
+    *(("9.0", f"forward_targets:{tiling}", "--targets 40", "forward_targets_map") for tiling in (
+        "ping-pong,64x256,stages=3", "cooperative,128x64")),
+    *(("8.0", tiling, "", "forward dz grad_hidden grad_weight") for tiling in (
+        "forward:64x256;dz:256x128;grad_hidden:128x128,stages=3;grad_weight:256x128,raster=4",
+        "forward:stages=2;dz:64x256,stages=3;grad_hidden:256x64,raster=1;grad_weight:128x128")),
+    ("8.0", "forward:64x256;dz:128x128", "--alignment 2 --bias --grad hidden,weight,bias", "forward dz"),
+    ("8.0", "forward_keep:64x256,raster=1;dz:256x128", "--mode S", "forward_keep"),
+    ("8.0", "forward_emit:64x256;dz:256x64", "--tail 2^-9", "forward_emit"),
+    ("8.0", "forward:32x256;dz:256x64;grad_hidden:128x128;grad_weight:64x128", "--dtype fp32", "forward dz")]
+# By head, tilings of portable kernels: the first in the short form.
+PORTABLE = {
+    "--dtype bf16 --grad hidden,weight": (
+        "forward:64x256,stages=3;dz:256x128;grad_hidden:128x128;grad_weight:256x128,raster=1",
+        "forward:stages=2,raster=1;dz:64x256,stages=3;grad_hidden:256x64;grad_weight:128x128",
+        "dz:256x64;grad_hidden:256x128"),
+    "--dtype fp16 --grad hidden,weight --softcap 20": ("forward:64x256;dz:128x128;grad_hidden:128x128",),
+    "--dtype fp32 --grad hidden,weight": (
+        "forward:32x256;dz:128x128;grad_hidden:64x128;grad_weight:128x64",
+        "dz:32x256;grad_hidden:256x64;grad_weight:128x128"),
+    "--dtype bf16 --topk 20 --rank": ("forward_top:64x256",),
+    "--dtype bf16 --lora-rank 24 --grad hidden,lora_a,lora_b": ("forward_lora:64x256;dz_lora:256x128",),
+    "--dtype bf16 --tail 2^-9 --grad hidden,weight": ("forward:64x256;forward_emit:64x256;dz:256x64",),
+}
 
 
 def record_of(verb, folder, capability, arguments, compiler=None, **settings):
@@ -243,12 +264,29 @@ def test_a_ragged_head_of_some_size(tmp_path, capability, head):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("tiling,options,entries", TILINGS)
-def test_hopper_other_tilings(tmp_path, tiling, options, entries):
+@pytest.mark.parametrize("capability,tiling,options,entries", TILINGS)
+def test_other_tilings(tmp_path, capability, tiling, options, entries):
     head = "--vocab 1100 --hidden 40 --rows 230 --dtype bf16 --grad hidden,weight"
-    check(tmp_path, "9.0", f"{head} {options} --tune {tiling}", 20)
+    check(tmp_path, capability, f"{head} {options} --tune {tiling}", 20)
     made = entries_in(tmp_path)
-    assert set(entries.split()) <= made and "forward" not in made, made
+    assert set(entries.split()) <= made and ("forward" in made or capability == "9.0"), made
+
+
+def bits_of(folder, head, *more):
+    """The file that a run on the kernels for sm_80 writes."""
+    out = folder / "out.safetensors"
+    out.unlink(missing_ok=True)
+    words = f"run --demo --vocab 3300 --hidden 40 --rows 300 --rung jit --quiet {head}".split()
+    done = flpgen(*words, "--output", out, *more, **emulator.environment(folder, "8.0"))
+    assert done.code == 0, done.err
+    return out.read_bytes()
+
+
+@pytest.mark.parametrize("head,tiling", [
+    pytest.param(head, tiling, marks=() if head == next(iter(PORTABLE)) and i == 0 else pytest.mark.long)
+    for head, tilings in PORTABLE.items() for i, tiling in enumerate(tilings)])
+def test_portable_tilings_have_the_bits_of_the_default(tmp_path, head, tiling):
+    assert bits_of(tmp_path, head) == bits_of(tmp_path, head, "--tune", tiling)
 
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "ppo+k3", "grpo+k3+entropy"])

@@ -83,12 +83,12 @@ static flp_status bench(bench_args *args, const char *command) {
   FLP_TRY(cli_spec_args_mode(&args->spec, args->options.mode));
   FLP_TRY(cli_spec_args_one_mode(&args->spec));
   FLP_TRY(cli_spec_args_resolve(&args->spec));
-  FLP_TRY(cli_spec_check_tiling("--tune", args->spec.tune, &args->spec.spec));
+  FLP_TRY(cli_spec_check_tiling("--tune", args->spec.tune, &args->spec.spec, args->options.arch));
   if (args->row_count == 0) args->rows[args->row_count++] = 8192;
   FLP_TRY(cli_templates_use(&args->options));
   if (args->write_rows) return bench_write_rows(args);
   if (args->peers) return bench_peers(args);
-  FLP_TRY(cli_spec_args_tune(&args->spec, &args->options));
+  FLP_TRY(cli_spec_args_tune(args->spec.tune, &args->options));
   flp_mode mode = cli_spec_args_kept(&args->spec, args->options.mode);
   FLP_TRY(cli_spec_args_backward(&args->spec, mode, args->options.chunk_rows, args->options.chunk_vocab));
   bench_result result;

@@ -182,7 +182,7 @@ static flp_status resolve(check_args *args) {
   args->given.spec = *spec;
   if (!has_shape) return resolve_set(args);
   FLP_TRY(resolve_given(args));
-  FLP_TRY(cli_spec_check_tiling("--tune", args->spec.tune, &args->spec.spec));
+  FLP_TRY(cli_spec_check_tiling("--tune", args->spec.tune, &args->spec.spec, args->how.options.arch));
   args->given.spec = args->spec.spec;
   if (!(args->given.temperature > 0) || args->given.temperature > 1e30)
     return flp_fail(FLP_ERROR_ARGUMENT, "--temperature: expected a number > 0 and at most 1e30, got %g",
@@ -194,7 +194,7 @@ static flp_status resolve(check_args *args) {
 static flp_status run_check(check_args *args, const char *command, check_report *report) {
   args->given.mode = args->how.options.mode; /* of cases, as chunks are */
   FLP_TRY(resolve(args));
-  FLP_TRY(cli_spec_args_tune(&args->spec, &args->how.options));
+  FLP_TRY(cli_spec_args_tune(args->spec.tune, &args->how.options));
   FLP_TRY(cli_templates_use(&args->how.options));
   if (args->json) FLP_TRY(cli_record_probe(args->json));
   FLP_TRY(check_session_run(args, report));

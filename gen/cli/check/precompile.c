@@ -30,7 +30,7 @@ struct check_precompile {
   cli_pool pool;
   const flp_driver *driver;
   flp_device device;
-  const char *arch; /* of flp_options */
+  const char *arch, *tuned_arch; /* of the wish */
   const flp_provider *provider; /* NULL: nothing for the jit rung */
   flp_store *cache, *generic;   /* generic: NULL if not for that rung */
   job *jobs;
@@ -79,6 +79,11 @@ static int give(check_precompile *precompile, job *j) {
 
 /* ---- the list ---- */
 
+int check_precompile_tunes(const char *arch, const flp_spec *spec) {
+  return arch && flp_kernel_arch_tunes(arch, spec, (flp_kernel_kind)0) &&
+         strcmp(flp_arch_of_kind(arch, FLP_KERNEL_FORWARD, spec->alignment), arch) == 0;
+}
+
 /* The kernels of a spec on a rung, as a plan asks for them. Returns their number. */
 static int keys_of(const check_precompile *precompile, const flp_spec *spec, const flp_tuning *tuning, flp_rung rung,
                    flp_kernel_key keys[FLP_SPEC_KERNELS_MAX]) {
@@ -86,7 +91,7 @@ static int keys_of(const check_precompile *precompile, const flp_spec *spec, con
   int clusters = flp_driver_has_clusters(precompile->driver);
   if (!flp_ladder_arches(&precompile->device, spec, precompile->arch, clusters, NULL, arches)) return 0;
   int count = flp_kernel_keys_for(spec, arches[0], keys);
-  flp_tuning_apply(tuning, keys, count);
+  if (check_precompile_tunes(precompile->tuned_arch, spec)) flp_tuning_apply(tuning, keys, count);
   for (int i = 0; i < count && rung == FLP_RUNG_GENERIC; i++) keys[i] = flp_kernel_key_generic(&keys[i], keys[i].arch);
   return count;
 }
@@ -154,6 +159,7 @@ static flp_status start(check_precompile *precompile, const check_precompile_wis
   precompile->driver = wish->device->driver;
   precompile->device = wish->device->info;
   precompile->arch = wish->arch;
+  precompile->tuned_arch = wish->tuned_arch;
   if (wish->jit) {
     FLP_TRY(flp_jit_get(&precompile->provider));
     FLP_TRY(open_store(precompile, FLP_SETTING_CACHE_DIR, FLP_SETTING_CACHE_PATH, &precompile->cache));

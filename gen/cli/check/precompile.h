@@ -13,6 +13,7 @@ typedef struct check_precompile_wish {
   int jobs;                /* threads; 1: nothing is precompiled */
   int jit, generic;        /* kernels of these rungs */
   const char *tune, *arch; /* of flp_options, or NULL */
+  const char *tuned_arch;  /* as check_how has it */
   const check_list *list;  /* cases in the order in which they will run */
 } check_precompile_wish;
 
@@ -22,6 +23,9 @@ flp_status check_precompile_start(const check_precompile_wish *wish, check_preco
 /* As flp_plan_create, with the kernels that were precompiled, for which it waits. ahead: NULL for none */
 flp_status check_precompile_plan(check_precompile *precompile, const flp_spec *spec, const flp_options *options,
                                  flp_plan **out);
+/* 1 if tile configurations for an architecture, NULL for none, are for a case's kernels: others, of operands that it
+ * does not take, have another choice or none. */
+int check_precompile_tunes(const char *arch, const flp_spec *spec);
 /* Waits until all are made, and lets go of the threads' contexts. NULL is fine, as below. */
 void check_precompile_finish(check_precompile *precompile);
 /* Waits for kernels that were begun, begins no other, and forgets all. */

@@ -8,6 +8,7 @@
 typedef struct check_how {
   flp_options options; /* device: the eager rung runs on the host; mode and chunks are those of cases */
   double limit_s;      /* check_concurrent: of a wait for the device; 0: the default */
+  const char *tuned_arch;       /* the architecture that options.tune is for; NULL without */
   check_precompile *precompile; /* borrowed, or NULL */
 } check_how;
 

@@ -13,6 +13,7 @@
 #include "gen/cli/shared/reasons.h"
 #include "runtime/base/names.h"
 #include "runtime/kernel/kernel.h"
+#include "runtime/plan/plan.h"
 #include "runtime/planner/planner.h"
 
 enum { RUNGS = FLP_RUNG_EAGER + 1 };
@@ -276,6 +277,7 @@ static flp_status check_listed(check_session *session, const check_list *list, i
                                 .generic = session->offered[FLP_RUNG_GENERIC],
                                 .tune = args->how.options.tune,
                                 .arch = args->how.options.arch,
+                                .tuned_arch = session->how.tuned_arch,
                                 .list = list};
   FLP_TRY(check_precompile_start(&wish, &session->how.precompile));
   flp_status status = FLP_OK;
@@ -316,9 +318,21 @@ static flp_status check_offered(check_session *session) {
   return check_all(session);
 }
 
+/* What --tune is for: the first architecture that plans of what was asked for try. */
+static const char *tuned_arch(const check_session *session) {
+  const char *arches[FLP_LADDER_ARCHES_MAX];
+  const cli_device *device = &session->device;
+  const flp_options *options = &session->how.options;
+  if (!options->tune || !device->driver) return NULL;
+  int clusters = flp_driver_has_clusters(device->driver);
+  return flp_ladder_arches(&device->info, &session->args->given.spec, options->arch, clusters, NULL, arches) ? arches[0]
+                                                                                                            : NULL;
+}
+
 flp_status check_session_run(const check_args *args, check_report *report) {
   check_session session = {.args = args, .report = report, .how = args->how};
   open_device(&session);
+  session.how.tuned_arch = tuned_arch(&session);
   flp_status status = check_offered(&session);
   if (!report->hung) cli_device_close(&session.device);
   return status;

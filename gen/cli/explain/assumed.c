@@ -47,16 +47,6 @@ static flp_status find_lacks(const flp_spec *spec, explain_assumed *out) {
   return FLP_OK;
 }
 
-/* Capabilities of the architectures with these facts: "9.0"; for no facts the least of all: "8.0 or newer". */
-static void list_capabilities(unsigned facts, char out[96]) {
-  const flp_arch *arch = flp_arch_find(FLP_PORTABLE_ARCH);
-  out[0] = 0;
-  if (!facts) cli_append(out, 96, "", "%d.%d or newer", arch->capability / 10, arch->capability % 10);
-  for (int i = 0; facts && (arch = flp_arch_at(i)); i++)
-    if ((arch->facts & facts) == facts)
-      cli_append(out, 96, " or ", "%d.%d", arch->capability / 10, arch->capability % 10);
-}
-
 flp_status explain_assume(const explain_args *args, explain_assumed *out, flp_planner *planner) {
   const flp_spec *spec = &args->spec.spec;
   flp_device device = device_of(args);
@@ -64,12 +54,12 @@ flp_status explain_assume(const explain_args *args, explain_assumed *out, flp_pl
   flp_tuning tuning;
   FLP_TRY(flp_tuning_parse("--tune", args->spec.tune, &tuning));
   int count = flp_ladder_arches(&device, spec, NULL, 1, &tuning, arches);
-  int runs = count || flp_ladder_arches(&device, spec, NULL, 1, NULL, arches);
-  char accepted[96];
-  list_capabilities(runs ? FLP_ARCH_TUNABLE : 0, accepted);
-  flp_status status =
-      flp_fail(FLP_ERROR_ARGUMENT, "--capability: %d.%d is not accepted%s; %s is", args->major, args->minor,
-               runs ? " with --tune, kernels have one tile configuration there" : ", no kernels run there", accepted);
+  if (!count && flp_ladder_arches(&device, spec, NULL, 1, NULL, arches))
+    return cli_spec_check_tiling("--tune", args->spec.tune, spec, arches[0]);
+  const flp_arch *least = flp_arch_find(FLP_PORTABLE_ARCH);
+  flp_status status = flp_fail(FLP_ERROR_ARGUMENT,
+                               "--capability: %d.%d is not accepted, no kernels run there; %d.%d or newer is",
+                               args->major, args->minor, least->capability / 10, least->capability % 10);
   for (int i = 0; i < count && (i == 0 || (status != FLP_OK && status != FLP_ERROR_MEMORY)); i++)
     status = generate(spec, &tuning, arches[i], out); /* out of memory, another's kernels would be a wrong answer */
   FLP_TRY(status);

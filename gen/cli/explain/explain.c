@@ -61,8 +61,8 @@ static flp_status explain(explain_args *args) {
   FLP_TRY(cli_spec_args_mode(&args->spec, args->options.mode));
   FLP_TRY(cli_spec_args_resolve(&args->spec));
   FLP_TRY(check_mode(args));
-  FLP_TRY(cli_spec_check_tiling("--tune", args->spec.tune, &args->spec.spec));
-  FLP_TRY(cli_spec_args_tune(&args->spec, &args->options));
+  FLP_TRY(cli_spec_check_tiling("--tune", args->spec.tune, &args->spec.spec, NULL));
+  FLP_TRY(cli_spec_args_tune(args->spec.tune, &args->options));
   FLP_TRY(cli_templates_use(&args->options));
   flp_mode mode = args->options.mode; /* of save and stream modes the others are shown, which have the chunks */
   if (mode == FLP_MODE_SAVE || mode == FLP_MODE_STREAM) mode = (flp_mode)0;

@@ -81,21 +81,19 @@ static flp_status choose_keys(gen_work *work, const gen_args *args) {
   work->keys = calloc(ARCHES_MAX * FLP_SPEC_KERNELS_MAX, sizeof *work->keys);
   if (!work->keys) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
   flp_tuning tuning;
-  FLP_TRY(cli_spec_check_tiling("--tune", args->spec.tune, &args->spec.spec));
+  const char *targets[ARCHES_MAX];
   FLP_TRY(flp_tuning_parse("--tune", args->spec.tune, &tuning));
-  int leaves_choice = !flp_tuning_is_set(&tuning);
+  for (int i = 0; i < work->arches; i++) targets[i] = work->target[i];
+  int heeding = flp_kernel_heeding_arch(targets, work->arches, &args->spec.spec, &tuning);
+  FLP_TRY(cli_spec_check_tiling("--tune", args->spec.tune, &args->spec.spec, targets[heeding < 0 ? 0 : heeding]));
   for (int i = 0; i < work->arches; i++) {
+    flp_kernel_key *keys = work->keys + work->key_count;
     if (is_repeated(work, i)) continue;
-    work->key_count += flp_kernel_keys_for(&args->spec.spec, work->target[i], work->keys + work->key_count);
-    leaves_choice |= flp_kernel_arch_leaves_choice(work->target[i], &args->spec.spec);
+    int count = flp_kernel_keys_for(&args->spec.spec, targets[i], keys);
+    if (i == heeding) flp_tuning_apply(&tuning, keys, count);
+    work->key_count += count;
   }
-  flp_tuning_apply(&tuning, work->keys, work->key_count);
-  if (leaves_choice) return FLP_OK;
-  char tunable[128];
-  return flp_fail(FLP_ERROR_ARGUMENT,
-                  "--tune: not accepted with --arch %s, whose kernels have one tile configuration; %s is",
-                  args->arches ? args->arches : FLP_PORTABLE_ARCH " (default)",
-                  flp_arch_list(FLP_ARCH_TUNABLE, " or ", tunable, sizeof tunable));
+  return FLP_OK;
 }
 
 /* What would do nothing beside --generic. */

@@ -4,6 +4,7 @@
 
 #include "gen/cli/kernels/kernels.h"
 #include "gen/cli/pack/pack.h"
+#include "gen/cli/shared/spec_args.h"
 
 /* A kernel to be made, and whose place it takes: kernels tuned for a device stand under the key of the untuned one.
  * If specialisations share one with several tilings, the last counts, as in a cache. */
@@ -49,15 +50,17 @@ static int is_portable(const flp_kernel_key *key) {
 
 /* ---- from specs ---- */
 
-static flp_status wish_for_arch(wishes *w, const cli_pack_spec *spec, const char *arch, const flp_tuning *tuning) {
-  const char *tuned_for = spec->tuned_for ? spec->tuned_for : "";
+/* tuned: the line's tile configurations are for this architecture */
+static flp_status wish_for_arch(wishes *w, const cli_pack_spec *spec, const char *arch, const flp_tuning *tuning,
+                                int tuned) {
+  const char *tuned_for = tuned && spec->tuned_for ? spec->tuned_for : "";
   flp_kernel_key defaults[FLP_SPEC_KERNELS_MAX], tiling[FLP_SPEC_KERNELS_MAX];
   int count = flp_kernel_keys_for(&spec->spec, arch, defaults);
   memcpy(tiling, defaults, sizeof tiling);
-  flp_tuning_apply(tuning, tiling, count);
+  if (tuned) flp_tuning_apply(tuning, tiling, count);
   for (int i = 0; i < count; i++) {
-    int is_tuned =
-        tuned_for[0] && flp_kernel_is_tunable(&tiling[i]) && (tiling[i].kind != FLP_FORWARD(KEEP) || spec->keeps);
+    int is_tuned = tuned_for[0] && flp_kind_has(tiling[i].kind, FLP_KIND_TUNE) &&
+                   (tiling[i].kind != FLP_FORWARD(KEEP) || spec->keeps);
     /* Other devices of the architecture take the template's default. */
     if (tuned_for[0]) FLP_TRY(wish_for(w, &defaults[i], ""));
     if (is_tuned) {
@@ -73,20 +76,36 @@ static flp_status wish_for_arch(wishes *w, const cli_pack_spec *spec, const char
   return FLP_OK;
 }
 
-static flp_status wish_for_spec(wishes *w, const cli_pack_spec *spec) {
-  flp_tuning tuning;
-  FLP_TRY(flp_tuning_parse("--tune", spec->tune, &tuning));
+/* The portable architecture first, whatever else was asked for. */
+static flp_status list_arches(const char *given, char target[FLP_ARCHES_MAX][16], int *count) {
   char planned[128];
-  char *list = strdup(spec->arches ? spec->arches : flp_arch_list(FLP_ARCH_PLANNED, ",", planned, sizeof planned));
-  if (!list) return flp_fail(FLP_ERROR_MEMORY, "out of memory");
-  flp_status status = wish_for_arch(w, spec, FLP_PORTABLE_ARCH, &tuning); /* whatever else was asked for */
+  char *list = strdup(given ? given : flp_arch_list(FLP_ARCH_PLANNED, ",", planned, sizeof planned));
+  flp_status status = list ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "out of memory");
+  strcpy(target[0], FLP_PORTABLE_ARCH);
+  *count = 1;
   for (char *rest = list, *name; status == FLP_OK && (name = strsep(&rest, ","));) {
-    char target[16];
-    status = cli_kernels_target(name, target);
-    if (status == FLP_OK) status = wish_for_arch(w, spec, target, &tuning);
+    if (*count == FLP_ARCHES_MAX)
+      status = flp_fail(FLP_ERROR_ARGUMENT, "--arch: '%s' has too many names; at most %d are accepted", given,
+                        FLP_ARCHES_MAX - 1);
+    if (status == FLP_OK) status = cli_kernels_target(name, target[*count]);
+    if (status == FLP_OK) *count += 1;
   }
   free(list);
   return status;
+}
+
+static flp_status wish_for_spec(wishes *w, const cli_pack_spec *spec) {
+  flp_tuning tuning;
+  char target[FLP_ARCHES_MAX][16];
+  const char *names[FLP_ARCHES_MAX];
+  int count;
+  FLP_TRY(flp_tuning_parse("--tune", spec->tune, &tuning));
+  FLP_TRY(list_arches(spec->arches, target, &count));
+  for (int i = 0; i < count; i++) names[i] = target[i];
+  int heeding = flp_kernel_heeding_arch(names, count, &spec->spec, &tuning);
+  if (heeding < 0) return cli_spec_check_tiling("--tune", spec->tune, &spec->spec, names[count - 1]);
+  for (int i = 0; i < count; i++) FLP_TRY(wish_for_arch(w, spec, names[i], &tuning, i == heeding));
+  return FLP_OK;
 }
 
 /* ---- company for what is there ---- */

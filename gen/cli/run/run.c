@@ -77,6 +77,7 @@ static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "Execution:", 3},
     CLI_OPTION(RUNG, 3),
     CLI_OPTION(ARCH, 3),
+    {"tune", CLI_TEXT(run_args, tune), "TEXT", 0, "tile configurations of kernels, named as by bench --tune", 3},
     CLI_OPTION(TEMPLATES, 3),
     CLI_OPTION(DEVICE, 3),
     CLI_OPTION(BUDGET, 3),
@@ -169,6 +170,8 @@ int cli_run(int argc, char **argv) {
   run_result result = {.data = FLP_OK};
   flp_status status = cli_templates_use(&args.options);
   if (status == FLP_OK) status = args.demo ? run_problem_demo(&args, &problem) : run_problem_load(&args, &problem);
+  if (status == FLP_OK) status = cli_spec_check_tiling("--tune", args.tune, &problem.spec, args.options.arch);
+  if (status == FLP_OK) status = cli_spec_args_tune(args.tune, &args.options);
   if (status == FLP_OK) status = run_execute(&args, &problem, &result);
   if (status == FLP_OK && args.output) status = run_write(args.output, &problem, &result);
   if (status == FLP_OK) status = run_report(&args, &problem, &result);

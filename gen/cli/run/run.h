@@ -19,7 +19,7 @@ enum { RUN_FILES_MAX = CLI_TEXTS_MAX };
 typedef struct run_args {
   cli_texts files;                /* --input */
   const char *source[FLP_ARRAYS]; /* "FILE:TENSOR" or "FILE"; temperature_rows: or a number; NULL if not given */
-  const char *output, *model;
+  const char *output, *model, *tune;
   flp_options options;
   flp_spec spec;  /* what options say of it */
   uint32_t given; /* a bit for each flp_field_id that one says */

@@ -119,28 +119,25 @@ const char *cli_spec_args_other(const cli_spec_args *args, const char *const *ac
   return NULL;
 }
 
-flp_status cli_spec_args_tune(const cli_spec_args *args, flp_options *out) {
-  out->tune = args->tune;
-  if (args->tune && out->rung == FLP_RUNG_AUTO) out->rung = FLP_RUNG_JIT;
-  if (!args->tune || out->rung < FLP_RUNG_GENERIC) return FLP_OK;
+flp_status cli_spec_args_tune(const char *tune, flp_options *out) {
+  out->tune = tune;
+  if (tune && out->rung == FLP_RUNG_AUTO) out->rung = FLP_RUNG_JIT;
+  if (!tune || out->rung < FLP_RUNG_GENERIC) return FLP_OK;
   return flp_fail(FLP_ERROR_ARGUMENT, "--tune: not accepted with --rung %s, whose kernels have one tile configuration",
                   flp_rung_name(out->rung));
 }
 
-flp_status cli_spec_check_tiling(const char *field, const char *text, const flp_spec *spec) {
+flp_status cli_spec_check_tiling(const char *field, const char *text, const flp_spec *spec, const char *arch) {
   flp_tuning tuning;
-  char accepted[128] = "";
   FLP_TRY(flp_tuning_parse(field, text, &tuning));
-  for (int kind = 1; kind < FLP_KERNEL_KINDS; kind++) {
-    if (!flp_kernel_tunable_arch(spec, (flp_kernel_kind)kind)) continue;
-    cli_append(accepted, sizeof accepted, ", ", "%s", flp_kernel_kind_name((flp_kernel_kind)kind));
-    tuning.of[kind] = (flp_tunables){0};
-  }
+  for (int kind = 1; kind < FLP_KERNEL_KINDS; kind++)
+    if (flp_kernel_arch_tunes(arch, spec, (flp_kernel_kind)kind)) tuning.of[kind] = (flp_tunables){0};
   if (!flp_tuning_is_set(&tuning)) return FLP_OK;
-  char others[FLP_TUNING_TEXT_BYTES];
+  char others[FLP_TUNING_TEXT_BYTES], accepted[256];
   flp_tuning_text(&tuning, others);
-  return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' is not accepted; of this specialisation %s can be tuned", field, others,
-                  accepted[0] ? accepted : "no kernel");
+  flp_kernel_tunable_kinds(arch, spec, accepted, sizeof accepted);
+  return flp_fail(FLP_ERROR_ARGUMENT, "%s: '%s' is not accepted; of this specialisation %s can be tuned%s%s", field,
+                  others, accepted[0] ? accepted : "no kernel", arch ? " for " : "", arch ? arch : "");
 }
 
 void cli_spec_set_mode(flp_spec *spec, flp_mode mode) {

@@ -36,13 +36,13 @@ flp_status cli_spec_parse(flp_field_id field, const char *text, flp_spec *spec);
  * NULL */
 const char *cli_spec_args_other(const cli_spec_args *args, const char *const *accepted);
 
-/* Sets out->tune where --tune was given, and the rung to the generator's then, unless one is pinned.
+/* Sets out->tune where --tune was given, else it is NULL, and the rung to the generator's then, unless one is pinned.
  * error: ARGUMENT if that is a rung whose kernels have one tile configuration */
-flp_status cli_spec_args_tune(const cli_spec_args *args, flp_options *out);
+flp_status cli_spec_args_tune(const char *tune, flp_options *out);
 
-/* Whether each kernel that text names is one that a resolved spec has, and is tunable.
- * field: the option that text is of. error: ARGUMENT naming the kernel */
-flp_status cli_spec_check_tiling(const char *field, const char *text, const flp_spec *spec);
+/* Whether each kernel that text names is one that a resolved spec has, and is tunable, on an architecture; NULL: on
+ * some. field: the option that text is of. error: ARGUMENT naming the kernel */
+flp_status cli_spec_check_tiling(const char *field, const char *text, const flp_spec *spec, const char *arch);
 
 /* Sets the field that asks for a mode, of keep, listed and tail, and clears the others; save, direction and tail modes,
  * and listed, are asked for by it. A tail that is set stays. */

@@ -21,8 +21,8 @@ static int rasters_alike(const search_candidate *a, const search_candidate *b, i
          flp_ceil_div(panels, a->tune.raster) == flp_ceil_div(panels, b->tune.raster);
 }
 
-/* Leaves out what rasterises as the untuned kernel does, or as one before. Products have the chunk's columns as rows,
- * too. */
+/* Leaves out what rasterises as the untuned kernel does, or as one before. rows: of the kernel's results; products have
+ * the chunk's columns as rows, too */
 static void prune_same_raster(const tune_list *list, search_candidate *c, int64_t rows) {
   if (c->is_default || c->kind == FLP_KERNEL_PRODUCTS || !c->tune.raster) return;
   const search_candidate *other = list->items;
@@ -94,22 +94,24 @@ static flp_status list_space(flp_kernel_kind kind, const tile_space *space, cons
   return out->items ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "out of host memory for the candidates");
 }
 
-flp_status tune_list_kernels(flp_kernel_kind kind, const tune_head *target, const tune_work *work,
+flp_status tune_list_kernels(flp_kernel_kind kind, const tune_head *target, const char *arch, const tune_work *work,
                              const flp_device *device, const flp_tunables *included, tune_list *out) {
   tile_space *space;
   *out = (tune_list){0};
-  FLP_TRY(space_open(kind, &target->spec, flp_kernel_tunable_arch(&target->spec, kind), &space));
+  FLP_TRY(space_open(kind, &target->spec, arch, &space));
+  space_limit_shared(space, device->shared_bytes_max);
   flp_status status = list_space(kind, space, included, out);
   space_close(space);
   FLP_TRY(status);
   int64_t rows = work->chunk_rows > 0 ? work->chunk_rows : work->rows;
+  int64_t columns = work->chunk_vocab > 0 ? work->chunk_vocab : target->spec.vocab;
   for (int i = 0; i < out->count; i++) {
     search_candidate *c = &out->items[i];
     if (c->status != SEARCH_ILLEGAL) prune_indivisible(c, &target->spec);
     if (c->status == SEARCH_ILLEGAL) continue;
-    double ms = model_ms(kind, &target->spec, rows, work->chunk_vocab, device, &c->tune);
+    double ms = model_ms(arch, kind, &target->spec, rows, work->chunk_vocab, device, &c->tune);
     c->predicted_ms = ms * (double)work->rows / (double)rows;
-    if (!c->is_included) prune_same_raster(out, c, rows);
+    if (!c->is_included) prune_same_raster(out, c, kind == FLP_KERNEL_GRAD_WEIGHT ? columns : rows);
   }
   return FLP_OK;
 }

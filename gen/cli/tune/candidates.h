@@ -11,19 +11,14 @@ typedef struct tune_list {
   int count;
 } tune_list;
 
-/* 1 if plans of the spec have a kernel of that kind that can be tuned. */
-static inline int tune_has_kind(const flp_spec *spec, flp_kernel_kind kind) {
-  return flp_kernel_tunable_arch(spec, kind) != NULL;
-}
-
 /* What a kernel is launched over: rows in launches of chunk_rows, and columns in launches of chunk_vocab; 0: all. */
 typedef struct tune_work {
   int64_t rows, chunk_rows, chunk_vocab;
 } tune_work;
 
-/* The candidates of a kind, with predictions. included: to be timed to the end, every field set; or all 0
- * error: MEMORY */
-flp_status tune_list_kernels(flp_kernel_kind kind, const tune_head *target, const tune_work *work,
+/* The candidates of a kind on an architecture, with predictions. included: to be timed to the end, every field set; or
+ * all 0. error: MEMORY */
+flp_status tune_list_kernels(flp_kernel_kind kind, const tune_head *target, const char *arch, const tune_work *work,
                              const flp_device *device, const flp_tunables *included, tune_list *out);
 /* Layouts that fit the budget: of the backward pass chunk sizes of each mode, of a step chunks of rows in stream mode.
  * The first is the planner's. planner: of the kernels that run; error: MEMORY, BUDGET */

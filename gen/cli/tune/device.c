@@ -218,10 +218,7 @@ search_device tune_session_device(tune_session *s) {
 /* ---- sessions ---- */
 
 int tune_session_keys(const tune_session *s, const flp_tuning *tuning, flp_kernel_key keys[FLP_SPEC_KERNELS_MAX]) {
-  const char *arches[FLP_LADDER_ARCHES_MAX];
-  int clusters = flp_driver_has_clusters(s->device->driver);
-  if (!flp_ladder_arches(&s->device->info, spec_of(s), s->args->options.arch, clusters, NULL, arches)) return 0;
-  int count = flp_kernel_keys_for(spec_of(s), arches[0], keys);
+  int count = flp_kernel_keys_for(spec_of(s), s->arch, keys);
   flp_tuning_apply(tuning, keys, count);
   return count;
 }
@@ -273,6 +270,8 @@ static void open_data(tune_session *s) {
 flp_status tune_session_open(tune_session *s) {
   flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
   flp_tuning untuned = {0};
+  int clusters = flp_driver_has_clusters(s->device->driver);
+  FLP_TRY(tune_head_arch(s->args, s->target, &s->device->info, clusters, &s->arch));
   open_data(s);
   FLP_TRY(measure_clock_create(s->device->driver, s->device->stream, &s->clock));
   FLP_TRY(bench_data_head(&s->data));

@@ -30,6 +30,7 @@ static flp_status set_text(const tune_args *args, tune_head *target) {
   flp_plan_spec_text(&target->spec, target->text);
   int is_directed = args->options.mode != FLP_MODE_SAVE && flp_planner_has_direction(&target->spec);
   const char *mode = args->options.mode == FLP_MODE_STREAM ? "stream" : is_directed ? "direction" : NULL;
+  if (args->options.arch) cli_append(target->text, sizeof target->text, " ", "arch=%s", args->options.arch);
   if (mode) cli_append(target->text, sizeof target->text, " ", "mode=%s", mode);
   if (resolved.budget_bytes)
     cli_append(target->text, sizeof target->text, " ", "workspace=%llu", (unsigned long long)resolved.budget_bytes);
@@ -44,10 +45,7 @@ static flp_status add(const tune_args *args, tune_heads *out, const flp_spec *gi
   tune_head *target = &out->items[out->count];
   *target = (tune_head){.scale = scale};
   FLP_TRY(flp_spec_resolve(&spec, &target->spec));
-  if (!flp_kernel_leaves_choice(&target->spec))
-    return flp_fail(FLP_ERROR_ARGUMENT, "--alignment: expected 16, got %u; other kernels leave nothing to tune",
-                    (unsigned)target->spec.alignment);
-  FLP_TRY(cli_spec_check_tiling("--include", args->include, &target->spec));
+  FLP_TRY(cli_spec_check_tiling("--include", args->include, &target->spec, args->options.arch));
   if (args->options.mode == FLP_MODE_DIRECTION) FLP_TRY(cli_spec_check_direction(&target->spec));
   set_model(target, model ? model : "");
   FLP_TRY(set_text(args, target));
@@ -120,6 +118,17 @@ flp_status tune_heads_create(const tune_args *args, tune_heads *out) {
   }
   if (status != FLP_OK) tune_heads_clear(out);
   return status;
+}
+
+flp_status tune_head_arch(const tune_args *args, const tune_head *target, const flp_device *device, int clusters,
+                          const char **out) {
+  const char *arches[FLP_LADDER_ARCHES_MAX], *asked = args->options.arch;
+  *out = NULL;
+  if (!flp_ladder_arches(device, &target->spec, asked, clusters, NULL, arches))
+    return flp_fail(FLP_ERROR_UNAVAILABLE, "%s of compute capability %d.%d runs no kernels%s%s for %s", device->name,
+                    device->major, device->minor, asked ? " of " : "", asked ? asked : "", target->text);
+  *out = arches[0];
+  return FLP_OK;
 }
 
 void tune_heads_clear(tune_heads *targets) {

@@ -73,6 +73,7 @@ void tune_outcome_line(const tune_outcome *outcome, int64_t rows, const char *lo
     if (c->kind) tuning.of[c->kind] = c->tune;
     if (!c->kind) chunks = tune_chunks_of(spec, rows, c->mode, c->chunk_rows, c->chunk_vocab);
   }
+  if (!flp_arch_is_exact(outcome->arch)) cli_append(out, TUNE_LINE_BYTES, " ", "--arch %s", outcome->arch);
   if (loss) cli_append(out, TUNE_LINE_BYTES, " ", "--loss '%s'", loss);
   flp_tuning_text(&tuning, tilings);
   if (tilings[0]) cli_append(out, TUNE_LINE_BYTES, " ", "--tune '%s'", tilings);
@@ -104,7 +105,8 @@ void tune_outcome_print(const tune_outcome *outcome) {
   cli_table_may_move(&table, 1, "");
   for (int i = 0; i < outcome->steps; i++) print_step(&table, &outcome->step[i]);
   cli_table_finish(&table);
-  if (outcome->target->spec.loss && !outcome->mode && tune_has_kind(&outcome->target->spec, FLP_FORWARD(KEEP)))
+  const flp_spec *spec = &outcome->target->spec;
+  if (spec->loss && !outcome->mode && flp_kernel_arch_tunes(outcome->arch, spec, FLP_FORWARD(KEEP)))
     cli_print(2, "steps over so many rows recompute, where forward_keep counts for nothing; --mode stream times it");
   for (int i = 0; i < outcome->baseline_count; i++)
     printf("GEMM baseline, %s: %.3f ms\n", gemm_product_name(outcome->baseline[i].product),
@@ -121,13 +123,13 @@ static int by_prediction(const void *a, const void *b) {
 }
 
 /* Adds what would be tried of a kernel; nothing for one that leaves no choice. */
-static flp_status dry_kind(const tune_args *args, const tune_head *target, const flp_device *device,
+static flp_status dry_kind(const tune_args *args, const tune_head *target, const char *arch, const flp_device *device,
                            flp_kernel_kind kind, json_t *searches) {
   tune_list list;
   char tiling[FLP_TUNABLES_TEXT_BYTES];
   search_options options = search_options_of(args->effort);
   tune_work work = {.rows = args->rows};
-  flp_status status = tune_list_kernels(kind, target, &work, device, &args->included.of[kind], &list);
+  flp_status status = tune_list_kernels(kind, target, arch, &work, device, &args->included.of[kind], &list);
   if (status != FLP_OK) return status == FLP_ERROR_UNSUPPORTED ? FLP_OK : status;
   int illegal = 0, tried = 0;
   for (int i = 0; i < list.count; i++) illegal += list.items[i].status == SEARCH_ILLEGAL;
@@ -167,14 +169,18 @@ static void dry_print(const tune_head *target, const json_t *kinds) {
 }
 
 flp_status tune_dry_run(const tune_args *args, const tune_heads *targets, const flp_device *device) {
-  static const flp_kernel_kind kinds[] = {FLP_KERNEL_FORWARD, FLP_KERNEL_DZ, FLP_FORWARD(KEEP), FLP_KERNEL_PRODUCTS};
   json_t *all = json_array();
   flp_status status = FLP_OK;
   for (int i = 0; i < targets->count && status == FLP_OK; i++) {
     const tune_head *target = &targets->items[i];
+    const char *arch;
     json_t *searches = json_array();
-    for (int k = 0; k < 4 && status == FLP_OK; k++)
-      if (tune_has_kind(&target->spec, kinds[k])) status = dry_kind(args, target, device, kinds[k], searches);
+    status = tune_head_arch(args, target, device, 1, &arch);
+    for (int k = 0; k < TUNE_STEPS && status == FLP_OK; k++) {
+      flp_kernel_kind kind = tune_searches[k].kind;
+      if (kind && flp_kernel_arch_tunes(arch, &target->spec, kind))
+        status = dry_kind(args, target, arch, device, kind, searches);
+    }
     if (!args->json && status == FLP_OK) dry_print(target, searches);
     json_array_append_new(all, json_pack("{s:s, s:o, s:o}", "spec", target->text, "model", cli_json_text(target->model),
                                          "kinds", searches));

@@ -17,6 +17,7 @@ typedef struct tune_step {
 
 typedef struct tune_outcome {
   const tune_head *target;
+  const char *arch; /* whose kernels were tuned */
   tune_step step[TUNE_STEPS];
   int steps;
   flp_mode mode;   /* save, direction or stream, that forward_keep was timed in; or 0 */
@@ -40,7 +41,7 @@ flp_status tune_head_run(const tune_args *args, const tune_head *target, cli_dev
 json_t *tune_outcome_json(const tune_outcome *outcome);
 /* What was found as options of `flpgen pack build`, which makes the kernels from them again: the specialisation's own,
  * --tune where a choice is not the template's, --chunks or --step-rows where the layout is not the planner's,
- * --tuned-for. loss: as it was given, or NULL; device: as keys name it */
+ * --arch for portable kernels, --tuned-for. loss: as it was given, or NULL; device: as keys name it */
 enum { TUNE_LINE_BYTES = 8192 };
 void tune_outcome_line(const tune_outcome *outcome, int64_t rows, const char *loss, const char *device,
                        char out[TUNE_LINE_BYTES]);

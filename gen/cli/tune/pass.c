@@ -51,18 +51,17 @@ int tune_session_gradients_second(const tune_session *s) {
 
 /* ---- plans ---- */
 
-/* A plan without a given tiling whose kernels do not load falls back to a lower architecture or rung, which
- * leave nothing to tune. A strict one would not, but waits for every call. */
-static flp_status refuse_others(flp_plan **plan) {
-  if (flp_plan_get_rung(*plan) == FLP_RUNG_JIT && flp_arch_has((*plan)->arch, FLP_ARCH_TUNABLE)) return FLP_OK;
+/* A plan without a given tiling whose kernels do not load falls back to a lower architecture or rung, which is not
+ * what is tuned. A strict one would not, but waits for every call. */
+static flp_status refuse_others(const tune_session *s, flp_plan **plan) {
+  if (flp_plan_get_rung(*plan) == FLP_RUNG_JIT && strcmp((*plan)->arch, s->arch) == 0) return FLP_OK;
   char arch[sizeof(*plan)->arch];
   snprintf(arch, sizeof arch, "%s", (*plan)->arch);
   const char *rung = flp_rung_name(flp_plan_get_rung(*plan));
   flp_plan_destroy(*plan);
   *plan = NULL;
-  char tunable[128];
-  return flp_fail(FLP_ERROR_UNAVAILABLE, "its kernels for %s do not load; those for %s of rung %s would run",
-                  flp_arch_list(FLP_ARCH_TUNABLE, " or ", tunable, sizeof tunable), arch, rung);
+  return flp_fail(FLP_ERROR_UNAVAILABLE, "its kernels for %s do not load; those for %s of rung %s would run", s->arch,
+                  arch, rung);
 }
 
 static void set_layout(flp_options *options, const search_candidate *layout) {
@@ -91,7 +90,7 @@ flp_status tune_pass_plan(const tune_session *s, const search_candidate *c, flp_
   options.mode = calls[s->call].trains ? tune_session_mode(s) : (flp_mode)0;
   if (c && !c->kind && !c->is_default) set_layout(&options, c);
   FLP_TRY(flp_plan_create(&spec, &options, out));
-  return refuse_others(out);
+  return refuse_others(s, out);
 }
 
 flp_status tune_pass_layouts(const tune_session *s, const flp_plan *plan, flp_layout out[TUNE_CALL_PASSES]) {

@@ -8,12 +8,10 @@
 #include "gen/cli/tune/store.h"
 #include "runtime/plan/plan.h"
 
-/* How the budget is shared among the searches that a target needs; what one leaves over goes to the next. */
-static const struct {
-  flp_kernel_kind kind; /* 0: layout */
-  double share;
-} steps[TUNE_STEPS] = {
-    {FLP_KERNEL_FORWARD, 1}, {FLP_KERNEL_DZ, 1}, {FLP_FORWARD(KEEP), 1}, {FLP_KERNEL_PRODUCTS, 1}, {0, 0.3}};
+const tune_search tune_searches[TUNE_STEPS] = {{FLP_KERNEL_FORWARD, 1},       {FLP_KERNEL_DZ, 1},
+                                               {FLP_FORWARD(KEEP), 1},        {FLP_KERNEL_PRODUCTS, 1},
+                                               {FLP_KERNEL_GRAD_HIDDEN, 0.5}, {FLP_KERNEL_GRAD_WEIGHT, 0.5},
+                                               {(flp_kernel_kind)0, 0.3}};
 
 /* Seconds that steps are expected to take: as long as those before them, at first as on an H200 with D = 4096. */
 typedef struct tune_costs {
@@ -40,23 +38,23 @@ static const flp_spec *spec_of(const tuner *t) {
 }
 
 static int needs(const tuner *t, int step) {
-  flp_kernel_kind kind = steps[step].kind;
+  flp_kernel_kind kind = tune_searches[step].kind;
   if (!kind) return spec_of(t)->grads != 0;
   if (kind == FLP_FORWARD(KEEP) && !tune_session_mode(&t->session)) return 0;
-  return tune_has_kind(spec_of(t), kind);
+  return flp_kernel_arch_tunes(t->session.arch, spec_of(t), kind);
 }
 
 /* Seconds for a step that has begun; 0: no limit. Those after it have to begin, too, and to verify the default; what
  * was chosen is stored and planned as a step begins. */
 static double share_of(const tuner *t, int step) {
-  double left = t->options.budget_s - (cli_seconds_now() - t->start) - t->costs.begin, rest = steps[step].share;
+  double left = t->options.budget_s - (cli_seconds_now() - t->start) - t->costs.begin, rest = tune_searches[step].share;
   for (int i = step + 1; i < TUNE_STEPS; i++)
     if (needs(t, i)) {
-      rest += steps[i].share;
+      rest += tune_searches[i].share;
       left -= t->costs.begin + t->costs.verify[1];
     }
   if (t->options.budget_s <= 0) return 0;
-  return fmax(left * steps[step].share / rest, 1e-3);
+  return fmax(left * tune_searches[step].share / rest, 1e-3);
 }
 
 /* ---- candidates ---- */
@@ -66,7 +64,8 @@ static flp_status list_candidates(tuner *t, flp_kernel_kind kind, tune_list *out
   const flp_layout *layout = &s->layout[tune_session_gradients_second(s)];
   tune_work work = {.rows = t->args->rows, .chunk_vocab = layout->chunk_vocab};
   if (s->call == TUNE_STEP || layout->mode == FLP_MODE_DIRECTION) work.chunk_rows = layout->chunk_rows;
-  if (kind) return tune_list_kernels(kind, s->target, &work, &s->device->info, &t->args->included.of[kind], out);
+  if (kind)
+    return tune_list_kernels(kind, s->target, s->arch, &work, &s->device->info, &t->args->included.of[kind], out);
   uint64_t budget;
   FLP_TRY(flp_options_in_force(&t->args->options, FLP_PASS_BACKWARD, NULL, NULL, &budget)); /* a step's too */
   return (s->call == TUNE_STEP ? tune_list_streams : tune_list_layouts)(&s->reference->planner, t->args->rows, budget,
@@ -120,7 +119,8 @@ static void expect_costs(const tuner *t, int index, search_options *options) {
   const tune_session *s = &t->session;
   options->budget_s = share_of(t, index);
   options->sample_s = fmax(s->call_s, 1e-3 * bursts_a_round * t->args->burst_ms);
-  options->make_s = t->costs.verify[tune_call_has_gradients(s->call)] + (steps[index].kind ? t->costs.compile : 0);
+  options->make_s = t->costs.verify[tune_call_has_gradients(s->call)];
+  if (tune_searches[index].kind) options->make_s += t->costs.compile;
 }
 
 static void learn_costs(tuner *t, const tune_step *step) {
@@ -162,14 +162,14 @@ static flp_status search_list(tuner *t, tune_list *list, int index, tune_step *s
 static flp_status run_step(tuner *t, int index, double from, double part) {
   tune_step *step = &t->out->step[t->out->steps];
   tune_list list = {0};
-  *step = (tune_step){.kind = steps[index].kind ? flp_kernel_kind_name(steps[index].kind) : "layout"};
+  *step = (tune_step){.kind = tune_searches[index].kind ? flp_kernel_kind_name(tune_searches[index].kind) : "layout"};
   t->session.progress_from = from;
   t->session.progress_part = part;
   double start = cli_seconds_now();
-  FLP_TRY(tune_session_begin(&t->session, steps[index].kind));
+  FLP_TRY(tune_session_begin(&t->session, tune_searches[index].kind));
   step->beginning = cli_seconds_now() - start;
   if (t->out->steps > 0) t->costs.begin = step->beginning; /* the first holds the untuned kernels to the oracle */
-  flp_status status = list_candidates(t, steps[index].kind, &list);
+  flp_status status = list_candidates(t, tune_searches[index].kind, &list);
   if (status == FLP_OK) status = search_list(t, &list, index, step);
   tune_list_clear(&list);
   if (status == FLP_OK) t->out->steps++;
@@ -179,15 +179,15 @@ static flp_status run_step(tuner *t, int index, double from, double part) {
 static flp_status run_steps(tuner *t) {
   double whole = 0, done = 0;
   for (int i = 0; i < TUNE_STEPS; i++)
-    if (needs(t, i)) whole += steps[i].share;
+    if (needs(t, i)) whole += tune_searches[i].share;
   for (int i = 0; i < TUNE_STEPS; i++) {
     if (!needs(t, i)) continue;
     if (tune_interrupted) {
       t->out->stopped = 1; /* between two searches, which do not know */
       return FLP_OK;
     }
-    FLP_TRY(run_step(t, i, done / whole, steps[i].share / whole));
-    done += steps[i].share;
+    FLP_TRY(run_step(t, i, done / whole, tune_searches[i].share / whole));
+    done += tune_searches[i].share;
   }
   return FLP_OK;
 }
@@ -237,6 +237,7 @@ static flp_status run(tuner *t) {
   FLP_TRY(tune_session_open(&t->session));
   t->out->opening = cli_seconds_now() - t->start;
   t->out->mode = tune_session_mode(&t->session);
+  t->out->arch = t->session.arch;
   FLP_TRY(run_steps(t));
   return t->out->steps ? finish(t) : FLP_OK;
 }

@@ -19,6 +19,7 @@ typedef struct tune_spent {
 typedef struct tune_session {
   const tune_args *args;
   const tune_head *target;
+  const char *arch; /* whose kernels are tuned */
   records *file; /* or NULL */
   records_spec *record;
   cli_device *device;              /* borrowed */
@@ -57,8 +58,7 @@ void tune_session_close(tune_session *session);
 /* Starts on a kind: the reference plan with what was chosen. error: of flp_plan_create, flp_execute */
 flp_status tune_session_begin(tune_session *session, flp_kernel_kind kind);
 search_device tune_session_device(tune_session *session);
-/* The keys of the kernels that a plan of the target takes first, with these tilings; their number, 0 if the device runs
- * none. */
+/* The keys of the kernels that a plan of the target takes first, with these tilings; their number. */
 int tune_session_keys(const tune_session *session, const flp_tuning *tuning, flp_kernel_key keys[FLP_SPEC_KERNELS_MAX]);
 
 #endif

@@ -52,7 +52,7 @@ static void put_layout(const tune_session *s, flp_kernel_desc *desc) {
 
 /* Whether the target's kernel of that kind was searched: forward_keep is not where steps run in recompute mode. */
 static int was_searched(const tune_session *s, const flp_kernel_key *key) {
-  return flp_kernel_is_tunable(key) && (key->kind != FLP_FORWARD(KEEP) || tune_session_mode(s));
+  return flp_kind_has(key->kind, FLP_KIND_TUNE) && (key->kind != FLP_FORWARD(KEEP) || tune_session_mode(s));
 }
 
 static flp_status store_one(const tune_session *s, flp_store *made, flp_store *out, const flp_kernel_key *key,
@@ -76,7 +76,6 @@ static flp_status store_all(const tune_session *s, flp_store *made, flp_store *o
   char device[FLP_TUNED_FOR_BYTES];
   flp_tuned_for(&s->device->info, s->device->driver->version, device);
   int count = tune_session_keys(s, &untuned, keys);
-  if (count == 0) return flp_fail(FLP_ERROR_UNAVAILABLE, "%s runs none of the architectures", s->device->info.name);
   for (int i = 0; i < count; i++) FLP_TRY(store_one(s, made, out, &keys[i], device));
   return FLP_OK;
 }

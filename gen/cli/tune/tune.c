@@ -41,6 +41,7 @@ static const struct argp_option options[] = {
     {"burst-ms", KEY_BURST, "MS", 0, "least length of a burst of calls; default 75, 40 where the effort is quick", 3},
     {"seed", KEY_SEED, "S", 0, "of the data and of the order; default 1", 3},
     CLI_OPTION(DEVICE, 3),
+    CLI_OPTION(ARCH, 3),
     {"no-baseline", CLI_SWITCH(tune_args, no_baseline), NULL, 0, "without the GEMM baseline, which needs cuBLASLt", 3},
     {"no-bare", CLI_SWITCH(tune_args, no_baseline), NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0},
     {"record", CLI_TEXT(tune_args, record), "FILE", 0,
@@ -144,26 +145,20 @@ typedef struct tune_run {
   int done;
 } tune_run;
 
-static int leaves_something(const flp_device *device) {
-  const flp_arch *arch;
-  for (int i = 0; (arch = flp_arch_at(i)); i++)
-    if (arch->facts & FLP_ARCH_TUNABLE && flp_arch_runs(arch, device->major, device->minor)) return 1;
-  return 0;
-}
-
-static flp_status check_arch(const tune_run *r) {
-  const flp_device *device = &r->device.info;
-  if (leaves_something(device) && flp_driver_has_clusters(r->device.driver)) return FLP_OK;
-  return flp_fail(FLP_ERROR_UNAVAILABLE,
-                  "%s has compute capability %d.%d, whose kernels leave nothing to tune; those of 9.0 do", device->name,
-                  device->major, device->minor);
+/* Before anything is written. */
+static flp_status check_arches(const tune_run *r) {
+  const char *arch;
+  int clusters = flp_driver_has_clusters(r->device.driver);
+  for (int i = 0; i < r->targets->count; i++)
+    FLP_TRY(tune_head_arch(r->args, &r->targets->items[i], &r->device.info, clusters, &arch));
+  return FLP_OK;
 }
 
 static flp_status open_run(tune_run *r, const char *command) {
   const tune_args *args = r->args;
   int processors = flp_processors();
   FLP_TRY(cli_device_open(args->options.device, &r->device));
-  FLP_TRY(check_arch(r));
+  FLP_TRY(check_arches(r));
   if (!args->no_baseline) {
     flp_status status = cublaslt_open(&r->library);
     if (status != FLP_OK)
@@ -266,7 +261,7 @@ static flp_status run(tune_args *args, const tune_heads *targets, const tune_pla
   return status;
 }
 
-/* What a dry run assumes where no GPU is that leaves something to tune: an H200. */
+/* What a dry run assumes where no GPU is: an H200. */
 static flp_device assumed_device(const tune_args *args) {
   flp_device info = {.name = "H200",
                      .major = 9,
@@ -277,9 +272,7 @@ static flp_device assumed_device(const tune_args *args) {
                      .memory_bus_bits = 6144};
   const flp_driver *driver;
   flp_device found;
-  if (flp_driver_get(&driver) == FLP_OK && flp_device_get(driver, args->options.device, &found) == FLP_OK &&
-      leaves_something(&found))
-    info = found;
+  if (flp_driver_get(&driver) == FLP_OK && flp_device_get(driver, args->options.device, &found) == FLP_OK) info = found;
   return info;
 }
 
@@ -326,8 +319,8 @@ const cli_values cli_tune_argp = {
     .modes = CLI_TUNE_MODES,
     .argp.doc =
         "Finds the fastest kernels of specialisations on this machine's GPU and stores them in the cache, where plans "
-        "of the same specialisation find them first. Kernels of compute capability 9.0 have tile configurations to "
-        "choose from; those of other GPUs have one each, and tune ends with 3 there."
+        "of the same specialisation find them first. Those of the newest architecture that the GPU runs are tuned: "
+        "Hopper's own on compute capability 9.0, portable ones elsewhere, and where --arch asks for sm_80."
         "\vEvery candidate is verified before it is timed: forward bits are those of the untuned kernel, gradients are "
         "within the bounds of flpgen check. Survivors are timed in bursts, interleaved with the untuned kernel and the "
         "GEMM baselines; the better third goes on with more rounds. The untuned kernel stays unless another is faster "

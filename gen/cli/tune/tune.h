@@ -1,8 +1,7 @@
 /* tune.h: what `flpgen tune` is asked for.
  *
- * A target is one specialisation. Its kernels are searched one kind after the other (forward, dz, forward_keep where
- * save, direction or stream mode is asked for, products), each in the call that a user would make, with what was chosen
- * before it; then the layout of the backward pass, or of a step. */
+ * A target is one specialisation. Its kernels are searched one kind after the other, each in the call that a user would
+ * make, with what was chosen before it; then the layout of the backward pass, or of a step. */
 #ifndef FLPGEN_CLI_TUNE_H
 #define FLPGEN_CLI_TUNE_H
 
@@ -11,7 +10,15 @@
 #include "autotune/search.h"
 #include "gen/cli/shared/spec_args.h"
 
-enum { TUNE_STEPS = 5, TUNE_TEXT_BYTES = 320 }; /* forward, dz, forward_keep, products, layout */
+enum { TUNE_STEPS = 7, TUNE_TEXT_BYTES = 320 };
+
+/* The searches, in their order. A target needs those of the kinds that it has on the architecture, forward_keep where
+ * save, direction or stream mode is asked for. */
+typedef struct tune_search {
+  flp_kernel_kind kind; /* 0: layout */
+  double share;         /* of the budget; what one leaves over goes to the next */
+} tune_search;
+extern const tune_search tune_searches[TUNE_STEPS];
 
 typedef struct tune_args {
   cli_spec_args spec;

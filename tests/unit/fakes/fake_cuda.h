@@ -17,8 +17,8 @@
  *   run=<folder>         modules are LLVM IR (fake_ir_provider.c), whose kernels run on the CPU: `compiler=<command> M.ll M.so`
  *                        makes libraries of them, kept in the folder (tests/simt/compile.py); taken=<file> gets a line
  *                        for each entry that is taken from one
- *   compute=1            kernels that read through tensor maps compute their pass, and each launch of one takes 1 ms of a
- *                        device's clock that events read (fake_cuda_compute.inc); then, by kind and text of the key:
+ *   compute=1            kernels that multiply compute their pass, and each launch of one takes 1 ms of a device's
+ *                        clock that events read (fake_cuda_compute.inc); then, by kind and text of the key:
  *   cost=forward/128x256:0.8   milliseconds; the last that fits counts    jitter=30   so much noise, in units of 1e-4
  *   wrong=forward/stages=3     its numbers are wrong    refuse=dz/64x64   it does not load: 218
  *   spoilt=forward_keep/       what it keeps is wrong, and with it gradients

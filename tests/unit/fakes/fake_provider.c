@@ -75,6 +75,14 @@ static void add_entries(flp_kernel_desc *desc) {
   desc->tile_columns = 64;
 }
 
+static void take_tunables(flp_kernel_desc *desc) {
+  const flp_tunables *tune = &desc->key.tune;
+  if (tune->rows) desc->tile_rows = tune->rows;
+  if (tune->columns) desc->tile_columns = tune->columns;
+  if (tune->stages) desc->stages = tune->stages;
+  if (tune->raster) desc->raster = tune->raster;
+}
+
 /* A kernel whose operands come through tensor maps. */
 static void fill_mapped(flp_kernel_desc *desc) {
   char entry[64];
@@ -88,12 +96,8 @@ static void fill_mapped(flp_kernel_desc *desc) {
   desc->unit_columns = flp_kind_has(desc->key.kind, FLP_KIND_UNITS) ? FLP_LEAF_COLUMNS : 0;
   desc->raster = 8;
   desc->cluster = 2;
-  const flp_tunables *tune = &desc->key.tune;
-  if (tune->rows) desc->tile_rows = tune->rows;
-  if (tune->columns) desc->tile_columns = tune->columns;
-  if (tune->stages) desc->stages = tune->stages;
-  if (tune->raster) desc->raster = tune->raster;
-  if (tune->cluster) desc->cluster = tune->cluster;
+  take_tunables(desc);
+  if (desc->key.tune.cluster) desc->cluster = desc->key.tune.cluster;
 }
 
 static void fill_desc(const flp_kernel_key *key, flp_kernel_desc *desc) {
@@ -120,6 +124,7 @@ static void fill_desc(const flp_kernel_key *key, flp_kernel_desc *desc) {
   desc->stages = 4;
   desc->unit_columns = flp_kind_has(desc->key.kind, FLP_KIND_UNITS) ? 3072 : 0;
   desc->raster = 16;
+  take_tunables(desc);
 }
 
 static flp_status generate(const flp_kernel_key *key, const uint8_t *loss, size_t loss_bytes, flp_kernel_desc *desc,

@@ -28,26 +28,56 @@ Test(tunables, a_text_of_any_length_is_refused_in_bounds) {
   cr_expect_eq(flp_tuning_parse("tune", text, &t), FLP_ERROR_ARGUMENT);
 }
 
-Test(tunables, they_reach_the_keys_of_architectures_with_a_choice) {
+Test(tunables, they_reach_the_keys_of_kernels_that_are_there) {
   flp_spec spec = FLP_SPEC_INIT;
   spec.vocab = 1000;
   spec.hidden = 64;
   spec.grads = FLP_GRAD_HIDDEN;
   spec.grad_hidden_dtype = spec.dtype;
-  flp_tuning t = parse("forward:cluster=1;products:raster=4");
+  flp_tuning t = parse("forward:cluster=1;products:raster=4;grad_hidden:stages=3;grad_weight:stages=5");
   static const char *const arches[] = {"sm_80", "sm_90a"};
   for (int a = 0; a < 2; a++) {
     flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
-    int count = flp_kernel_keys_for(&spec, arches[a], keys), tuned = 0;
+    int count = flp_kernel_keys_for(&spec, arches[a], keys);
     flp_tuning_apply(&t, keys, count);
     for (int i = 0; i < count; i++) {
-      expect_text(&keys[i].tune, strcmp(keys[i].arch, "sm_90a") != 0          ? "own"
-                                 : keys[i].kind == FLP_KERNEL_FORWARD  ? "cluster=1"
-                                 : keys[i].kind == FLP_KERNEL_PRODUCTS ? "raster=4"
-                                                                       : "own");
-      tuned += keys[i].tune.cluster || keys[i].tune.raster;
+      expect_text(&keys[i].tune, keys[i].kind == FLP_KERNEL_FORWARD       ? "cluster=1"
+                                 : keys[i].kind == FLP_KERNEL_PRODUCTS    ? "raster=4"
+                                 : keys[i].kind == FLP_KERNEL_GRAD_HIDDEN ? "stages=3"
+                                                                          : "own");
     }
-    cr_expect_eq(tuned, 2 * a);
+    char kinds[256];
+    flp_kernel_tunable_kinds(arches[a], &spec, kinds, sizeof kinds);
+    cr_expect_str_eq(kinds, a ? "dz, products, forward" : "dz, grad_hidden, forward");
+  }
+}
+
+/* The newest architecture that has all kernels which tile configurations name, but for those that none has. */
+Test(tunables, they_are_for_one_architecture) {
+  static const struct {
+    const char *tune;
+    uint32_t alignment;
+    int heeding;
+  } cases[] = {{"", 16, 1},
+               {"forward:raster=4", 16, 1},
+               {"forward:raster=4;grad_weight:stages=3", 16, 1}, /* no gradient of the weight is asked for */
+               {"products:raster=4", 16, 1},
+               {"grad_hidden:raster=4", 16, 0},
+               {"products:raster=4;grad_hidden:raster=4", 16, -1},
+               {"forward:raster=4", 2, 1}, /* both have the portable kernels then */
+               {"products:raster=4", 2, 1}};
+  static const char *const arches[] = {"sm_80", "sm_90a"}, *const turned[] = {"sm_90a", "sm_80"};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    flp_spec spec = FLP_SPEC_INIT;
+    spec.vocab = 1000;
+    spec.hidden = 64;
+    spec.grads = FLP_GRAD_HIDDEN;
+    spec.alignment = cases[i].alignment;
+    flp_tuning t = parse(cases[i].tune);
+    int heeding = cases[i].heeding;
+    cr_expect_eq(flp_kernel_heeding_arch(arches, 2, &spec, &t), heeding, "%s", cases[i].tune);
+    cr_expect_eq(flp_kernel_heeding_arch(turned, 2, &spec, &t), heeding < 0 ? -1 : 1 - heeding, "%s", cases[i].tune);
+    cr_expect_eq(flp_kernel_heeding_arch(arches, 0, &spec, &t), -1);
   }
 }
 

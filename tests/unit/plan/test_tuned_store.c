@@ -30,6 +30,7 @@ static void open_scene(scene *s) {
   s->session.args = &s->args;
   s->session.target = &s->target;
   s->session.device = &s->device;
+  s->session.arch = "sm_90a";
 }
 
 static flp_plan *stored_plan(scene *s, flp_layout *layout) {

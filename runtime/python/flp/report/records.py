@@ -14,7 +14,7 @@ MAGIC = b"SQLite format 3\0"
 INTEGER_MAX = 2**63 - 1
 STATUSES = ("illegal", "pruned", "wrong", "failed", "waiting", "timed", "chosen")  # timed are the last two
 REJECTED = STATUSES[:5]
-KINDS = ("forward", "dz", "products", "layout", "forward_keep")
+KINDS = ("forward", "dz", "products", "layout", "forward_keep", "grad_hidden", "grad_weight")
 # Modes have had letters.
 MODES = {"F": "score", "R_VOCAB": "recompute-vocab", "R_ROWS": "recompute-rows", "R2": "recompute-split", "S": "save",
          "P": "stream"}
