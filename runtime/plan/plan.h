@@ -100,6 +100,10 @@ static inline flp_mode flp_plan_keeps(const flp_plan *plan) {
   return plan->rung != FLP_RUNG_EAGER ? flp_planner_keeps(&plan->planner) : (flp_mode)0;
 }
 
+/* Logs what has not been logged with the same words; and that a call of a plan with a tail has no room for lists. */
+void flp_log_once(flp_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void flp_plan_log_exact(const flp_plan *plan);
+
 /* ---- text.c ---- */
 
 /* "bf16 V=151936 D=4096 grads=hidden,weight": what is not as usual, for messages. Returns out. */

@@ -180,6 +180,12 @@ static void offer_passes(planner_search *s, int is_tail) {
   planner_offer(s, &both);
 }
 
+uint64_t flp_planner_tail_step_least(const flp_planner *p, int64_t n) {
+  planner_search s = {.planner = p, .n = n};
+  offer_passes(&s, 1);
+  return s.smallest;
+}
+
 /* Chunks as tuned: before what the cost model finds, if they fit and it puts them before recompute mode. */
 static int offer_tuned(planner_search *s) {
   int64_t rows = s->planner->tuned_step_rows;

@@ -149,6 +149,9 @@ enum { FLP_TAIL_REPORT_BYTES = 4 * sizeof(float) };
  * none. */
 int flp_planner_has_direction(const flp_spec *spec);
 
+/* The fewest bytes in which a step over n > 0 rows is in tail mode; 0: no grid can hold it. keep.c */
+uint64_t flp_planner_tail_step_least(const flp_planner *planner, int64_t n);
+
 /* The bytes that the planner keeps, where the workspace of both passes fits the budget beside them; else 0. */
 uint64_t flp_planner_saved(const flp_planner *planner, int64_t n, uint64_t budget);
 
