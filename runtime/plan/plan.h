@@ -61,8 +61,8 @@ struct flp_plan {
     int64_t list_count;
     uint64_t workspace_bytes;
     flp_scheme scheme;
-  } last[FLP_PASS_FORWARD_SAVED + 1]; /* by pass, FLP_PASS_DENSE too: what the last call took, as the next one often asks
-                                         for the same */
+  } last[FLP_PASS_FLAT + 1]; /* by pass, FLP_PASS_DENSE and FLP_PASS_FLAT too: what the last call took, as the next one
+                                often asks for the same */
   uint32_t errors_seen;                /* device counter at the last check, wraps */
 
   _Atomic uint64_t bad_rows; /* eager rung: since the last check; without the lock, which a fork may leave taken */
