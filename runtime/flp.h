@@ -435,7 +435,8 @@ typedef struct flp_args {
   int64_t list_count;          /* 0 to 2^31 - 1 */
 
   /* backward and step of spec.tail: (4) out or NULL: Σ|dz| that was left out, from above; Σ|dz| in all, from below; rows
-     that were recomputed; columns that the others read. Zeros where the pass left nothing out because it is exact */
+     that were recomputed, all of a step whose rows are so flat that it is exact; columns that the others read. Zeros
+     where no lists were made */
   float *tail_report;
 
   /* spec.targets above 1. Of a vocab shard's forward out (N,K), of combine in (shard_count,N,K): the raw score of each

@@ -48,6 +48,8 @@ static flp_status enqueue(flp_call *call, const void *context) {
   flp_status status = pick_scheme(call);
   if (status == FLP_ERROR_BUDGET) return too_small(args, call->scheme.smallest_bytes);
   FLP_TRY(status);
+  int wants_lists = flp_plan_keeps(call->plan) == FLP_MODE_TAIL && (args->saved || args->pass == FLP_PASS_STEP);
+  if (wants_lists && call->scheme.mode != FLP_MODE_TAIL) flp_plan_log_exact(call->plan);
   static flp_status (*const passes[])(const flp_call *) = {[FLP_PASS_FORWARD] = flp_launch_forward,
                                                            [FLP_PASS_COMBINE] = flp_launch_combine,
                                                            [FLP_PASS_BACKWARD] = flp_launch_backward,

@@ -20,7 +20,9 @@ flp_status flp_plan_saved(const flp_plan *plan, int64_t n, uint64_t budget_bytes
   FLP_TRY(check_saved(n, out_bytes));
   uint64_t budget = flp_pass_budget(budget_bytes ? budget_bytes : plan->options.budget_bytes, FLP_PASS_BACKWARD,
                                     plan->device.memory_bytes);
-  if (flp_plan_keeps(plan)) *out_bytes = flp_planner_saved(&plan->planner, n, budget);
+  flp_mode mode = flp_plan_keeps(plan);
+  if (mode) *out_bytes = flp_planner_saved(&plan->planner, n, budget);
+  if (mode == FLP_MODE_TAIL && n && !*out_bytes) flp_plan_log_exact(plan);
   return FLP_OK;
 }
 

@@ -38,7 +38,7 @@
       R(list_row) R(list_dz) R(list_order) R(list_other) R(list_digit) R(list_start) /* backward */ \
       R(tail_floor) R(tail_found) R(tail_column) R(tail_score) /* tail mode: lists, sorted */ \
       R(tail_left) R(tail_sum) R(tail_missed) R(tail_mean) R(tail_offsets) R(tail_total) R(tail_logprob) R(tail_entropy) \
-      R(tail_saved) /* of a step: what forward lists */ \
+      R(flat) R(tail_saved) /* of a step: which order it takes; what forward lists */ \
       R(target_row) R(target_place) R(target_block) R(target_score) R(target_sums) /* K targets, by row and target */ \
       R(target_weight) R(target_gradient) R(target_exact) R(target_offsets) R(target_total) /* backward */ \
       R(score_lse) R(score_mean) R(score_grad_lse) R(score_grad_mean) R(score_any) /* of a step whose loss reads them */ \
@@ -78,6 +78,7 @@ typedef enum flp_region {
   C(PRODUCT_WRITE_ACC, 4)                                                                             \
   C(PRODUCT_WRITE_OUT, 8)                                                                             \
   C(PRODUCT_OUT_F32, 16)   /* out is f32, else of the operand dtype */                                \
+  C(PRODUCT_IF_ANY, 32)    /* wanted where any row is active */                                       \
   C(KEPT_BLOCK_ROWS, 1024) /* active rows that are redone together */                                 \
   C(EXPAND_COLUMNS, 2048)  /* keep_expand: columns of a CTA */                                        \
   C(LIST_DIGIT_BITS, 9)    /* list_digits, list_place: of a column, at a time */                      \
@@ -347,7 +348,8 @@ enum flp_part {
   P(i32, tiles_m) P(i32, tiles_n)                                          \
   P(region_or_null, scale_pair)                                            \
   P(ptr, acc) P(i64, acc_stride) P(ptr, out) P(i64, out_stride)            \
-  P(i32, read_acc) P(i32, write_acc) P(i32, write_out)
+  P(i32, read_acc) P(i32, write_acc) P(i32, write_out)                     \
+  P(i32, if_any) /* 1: without active rows nothing is written */
 
 /* module rows: entry bias_reduce, one thread a column of the chunk: sums bias_part over its tile rows, in order.
  * result = Σ + (read_acc ? acc[v] : 0), stored to acc[v] if write_acc, to out[v] (operand dtype) if write_out. */
@@ -482,6 +484,24 @@ enum flp_part {
   P(region, tail_found)  /* (n) i32 out */                                 \
   P(region, tail_column) /* (n,emit_capacity) i32 out */                   \
   P(region, tail_score)  /* (n,emit_capacity) f32 out: t - tail_floor[a] */
+
+/* A step with a tail takes one of two orders of launches: with lists, or the exact one of stream mode, where most rows
+ * are so flat that lists would not serve them. Both are launched; in the one that is not taken no row is active.
+ * flat: (2) i32: how many rows are flat, and 1 where the exact order is taken.
+ *
+ * module emitted: entry flat_rows, one thread an active row of [row_begin, row_end): adds to flat[0] how many rows have
+ * a log2 sum of 2^t over the columns of part, a sample, that is more than floor[a] + above. NaN is not. */
+#define FLP_PARAMS_flat_rows(P)                                            \
+  P(region, part) P(i64, capacity) /* [3][capacity] f32 by a - row_begin */ \
+  P(ptr, floor)   /* (n) f32 by active row */                              \
+  P(f32, above)                                                            \
+  P(region, count) P(i32, row_begin) P(i32, row_end)                       \
+  P(ptr, flat)
+
+/* module emitted: entry flat_gate, one CTA: sets count to 0 where flat[1] is not `wants`. decides: 1: sets flat[1]
+ * first, to 1 if two thirds of the active rows or more are flat. report: flp_args.tail_report of an order that is taken
+ * without lists, or null: as many dense rows as are active, zeros beside them. */
+#define FLP_PARAMS_flat_gate(P) P(ptr, flat) P(i32, wants) P(i32, decides) P(region, count) P(ptr, report)
 
 /* ---- tail mode (spec.tail; FLP_MODE_TAIL) ----
  *
@@ -1221,7 +1241,8 @@ enum flp_part {
   E(keep_finish) E(keep_expand) E(keep_gather) E(direction_strike) E(direction_finish) E(direction_rows)              \
   E(list_check) E(list_sort) E(list_scores) E(list_reduce) E(list_dz) E(list_hidden) E(list_adapter)                  \
   E(list_digits) E(list_scan) E(list_place) E(list_starts) E(list_weight) E(list_weight_wide) E(emit_floor)           \
-  E(emit_sort) E(tail_target) E(tail_mean) E(tail_rows) E(tail_choose) E(tail_entries) E(targets_rows)                \
+  E(emit_sort) E(flat_rows) E(flat_gate) E(tail_target) E(tail_mean) E(tail_rows) E(tail_choose) E(tail_entries)      \
+  E(targets_rows)                                                                                                     \
   E(targets_sort) E(targets_finish) E(targets_strike) E(targets_patch) E(targets_bias) E(loss_targets)                \
   E(loss_scores) E(mean_sums) E(mean_fold) E(score_rows) E(score_record) E(score_target) E(score_hidden)              \
   E(score_head) E(score_add) E(score_list) E(top_target) E(top_begin) E(top_floor) E(top_redo) E(top_listed)          \

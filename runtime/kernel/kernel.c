@@ -98,6 +98,17 @@ int flp_kernel_spec_is_short(const flp_spec *spec) {
   return !spec->grads && spec->dtype != FLP_DTYPE_FP32;
 }
 
+int flp_kernel_spec_flat(const flp_spec *spec) {
+  int is_mixed = flp_hidden_dtype(spec) != flp_weight_dtype(spec);
+  int is_plain = !(spec->grads & FLP_GRAD_BIAS) && !spec->lora_rank && !is_mixed;
+  return flp_kernel_spec_emits(spec) && spec->loss && spec->grads && spec->dtype == FLP_DTYPE_BF16 && is_plain &&
+         spec->vocab >= FLP_FLAT_VOCAB;
+}
+
+int flp_kernel_spec_has_exponentials(const flp_spec *spec) {
+  return flp_kernel_spec_keeps(spec) || flp_kernel_spec_flat(spec);
+}
+
 unsigned flp_kernel_spec_parts(const flp_spec *spec) {
   return (spec->targets > 1 ? FLP_PART_TARGETS : 0u) | (flp_weight_is_sliced(spec) ? FLP_PART_COLUMNS : 0u) |
          (spec->statistics ? FLP_PART_STATISTICS : 0u) | (spec->lora_rank ? FLP_PART_LORA : 0u);

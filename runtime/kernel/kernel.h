@@ -75,6 +75,12 @@ int flp_kernel_spec_emits(const flp_spec *spec);
 int flp_kernel_spec_keeps(const flp_spec *spec);
 /* 1 if a resolved spec wants a form of forward for few rows, which are a scorer's. */
 int flp_kernel_spec_is_short(const flp_spec *spec);
+/* 1 if a step that lists columns has the order of stream mode beside it, for rows that are flat; and the least columns
+ * of which some are a sample. */
+enum { FLP_FLAT_VOCAB = 6144 };
+int flp_kernel_spec_flat(const flp_spec *spec);
+/* 1 if it wants those kernels for either reason. */
+int flp_kernel_spec_has_exponentials(const flp_spec *spec);
 /* The parts that every forward kernel of a resolved spec has: those that say what scores are, and which are held. */
 unsigned flp_kernel_spec_parts(const flp_spec *spec);
 

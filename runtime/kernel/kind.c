@@ -47,7 +47,7 @@ enum {
   X(LISTED_WEIGHT, listed_weight, FLP_KIND_ALIGNMENT | FLP_KIND_LORA,                                                 \
     PLAIN(list_digits) PLAIN(list_scan) PLAIN(list_place) PLAIN(list_starts) PLAIN(list_weight)                       \
     PLAIN(list_weight_wide))                                                                                          \
-  X(EMITTED, emitted, FLP_KIND_LINKED, PLAIN(emit_floor) PLAIN(emit_sort))                                            \
+  X(EMITTED, emitted, FLP_KIND_LINKED, PLAIN(emit_floor) PLAIN(flat_rows) PLAIN(flat_gate) PLAIN(emit_sort))         \
   X(TAIL, tail, FLP_KIND_ALIGNMENT | FLP_KIND_LORA | FLP_KIND_MIXED,                                                  \
     PLAIN(tail_target) WITH(tail_mean, FLP_GRAD_HIDDEN) PLAIN(tail_rows) PLAIN(tail_choose) PLAIN(tail_entries))      \
   X(TARGETS, targets, FLP_KIND_TARGET,                                                                                \

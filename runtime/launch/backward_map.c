@@ -69,10 +69,11 @@ static flp_status encode_for_products(const flp_call *call, matrices m, flp_prod
 }
 
 /* to: NULL if the product is not wanted */
-static int32_t flags_of(const backward_sink *to, flp_dtype dtype) {
+static int32_t flags_of(const flp_call *call, const backward_sink *to, flp_dtype dtype) {
   if (!to) return 0;
-  return FLP_PRODUCT_WANTED | (to->read_acc ? FLP_PRODUCT_READ_ACC : 0) | (to->write_acc ? FLP_PRODUCT_WRITE_ACC : 0) |
-         (to->write_out ? FLP_PRODUCT_WRITE_OUT : 0) | (dtype == FLP_DTYPE_FP32 ? FLP_PRODUCT_OUT_F32 : 0);
+  return (call->is_flat ? FLP_PRODUCT_IF_ANY : FLP_PRODUCT_WANTED) | (to->read_acc ? FLP_PRODUCT_READ_ACC : 0) |
+         (to->write_acc ? FLP_PRODUCT_WRITE_ACC : 0) | (to->write_out ? FLP_PRODUCT_WRITE_OUT : 0) |
+         (dtype == FLP_DTYPE_FP32 ? FLP_PRODUCT_OUT_F32 : 0);
 }
 
 /* first: hidden's, second: weight's; NULL if not wanted */
@@ -90,9 +91,9 @@ static flp_products_map_given products_of(const flp_call *call, const backward_c
       FLP_GIVE_ROWS(c->rows),
       FLP_GIVE_COLUMNS(c->columns),
       GIVE_SINK(hidden, h),
-      .hidden_flags = flags_of(first, first_dtype),
+      .hidden_flags = flags_of(call, first, first_dtype),
       GIVE_SINK(weight, w),
-      .weight_flags = flags_of(second, second_dtype),
+      .weight_flags = flags_of(call, second, second_dtype),
   };
 #undef GIVE_SINK
 }

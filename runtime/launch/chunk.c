@@ -67,6 +67,7 @@ flp_status backward_launch_product(const flp_call *call, const backward_chunk *c
       .read_acc = to->read_acc,
       .write_acc = to->write_acc,
       .write_out = to->write_out,
+      .if_any = call->is_flat,
   };
   return flp_launch(call, x->entry, &p, tiles_m * tiles_n);
 }

@@ -24,6 +24,7 @@ flp_status flp_launch_forward_made(const flp_call *call) {
   int is_tail = call->scheme.mode == FLP_MODE_TAIL;
   if (flp_call_has_targets(call)) FLP_TRY(flp_launch_targets_sort(call));
   FLP_TRY(flp_launch_lora_project(call));
+  if (call->flat) FLP_TRY(flp_launch_flat(call));
   int64_t chunk = call->scheme.chunk_rows;
   for (int64_t begin = 0; begin < a->n; begin += chunk) {
     flp_row_range rows = {begin, flp_min(begin + chunk, a->n)};

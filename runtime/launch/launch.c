@@ -159,6 +159,10 @@ flp_status flp_launch_zero(const flp_call *call, flp_gradient g, int64_t first) 
 
 static flp_status pick(const flp_planner *planner, flp_pass pass, const flp_args *args, flp_scheme *out) {
   if (pass == FLP_PASS_DENSE) return flp_planner_pick_dense(planner, args->n, args->workspace_bytes, out);
+  if (pass == FLP_PASS_FLAT)
+    return flp_planner_pick_flat(planner, args->n, args->workspace_bytes, out)
+               ? FLP_OK
+               : flp_fail(FLP_ERROR_INTERNAL, "a step has no order for flat rows");
   if (planner->spec.listed && pass != FLP_PASS_COMBINE)
     return flp_planner_pick_listed(planner, pass, args->n, args->list_count, args->workspace_bytes, out);
   return flp_planner_pick(planner, pass, args->n, args->workspace_bytes, 0, out);

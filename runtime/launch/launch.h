@@ -38,6 +38,8 @@ typedef struct flp_call {
   const flp_score_values *scores; /* NULL but in a step whose loss reads such values */
   CUdeviceptr lora_a_acc;         /* f32 sums that take the place of grad_lora_a, or 0 */
   flp_ahead ahead;
+  CUdeviceptr flat; /* of a step with an order for flat rows (tail.c): two words; else 0 */
+  int32_t is_flat;  /* 1 in that order */
 } flp_call;
 
 /* Rows of a chunk: active rows [begin, end). */
@@ -304,6 +306,10 @@ flp_status flp_launch_direction_rows(const flp_call *call);
 /* Forward of tail mode, of a chunk: its scores and lists; and the partials that backward reads. */
 flp_status flp_launch_tail(const flp_call *call, flp_row_range rows);
 flp_status flp_launch_tail_kept(const flp_call *call, flp_row_range rows);
+/* Of a step with an order for flat rows, before all chunks: floors, and which order is taken; and after prepare of the
+ * passes behind that: no row is active in the other one. */
+flp_status flp_launch_flat(const flp_call *call);
+flp_status flp_launch_flat_gate(const flp_call *call, int decides);
 /* Backward of tail mode, after prepare: the entries of rows that lists serve; the call of a backward pass over the others,
  * of which args is part; and what the entries add to its gradients. */
 flp_status flp_launch_tail_lists(const flp_call *call);

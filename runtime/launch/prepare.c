@@ -24,5 +24,7 @@ flp_status flp_launch_prepare(const flp_call *call, int outputs) {
       .stats = outputs ? flp_call_pointer(a->stats) : 0,
       .partial = a->pass == FLP_PASS_FORWARD ? flp_call_pointer(a->partial) : 0,
   };
-  return flp_launch(call, FLP_ENTRY_prepare, &p, 1);
+  FLP_TRY(flp_launch(call, FLP_ENTRY_prepare, &p, 1));
+  int is_decided = call->is_flat || a->pass == FLP_PASS_BACKWARD;
+  return call->flat && is_decided ? flp_launch_flat_gate(call, 0) : FLP_OK;
 }

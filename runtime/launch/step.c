@@ -103,6 +103,14 @@ static flp_keep_sink chunk_sink(const flp_call *call) {
                          .expands = call->plan->planner.step_expands};
 }
 
+/* Of the order for flat rows the other one has prepared them, and counted bad ones. */
+static flp_status launch_prepare(const flp_call *step, flp_own_call *own) {
+  if (step->is_flat) own->call.error_word += sizeof(int32_t);
+  FLP_TRY(flp_launch_prepare(&own->call, !step->is_flat));
+  own->call.error_word = step->error_word;
+  return FLP_OK;
+}
+
 static flp_status stream(const flp_call *step) {
   flp_score_values scores;
   int64_t n = step->args->n, chunk = step->scheme.chunk_rows;
@@ -110,7 +118,7 @@ static flp_status stream(const flp_call *step) {
   const flp_call *call = &own.call;
   FLP_TRY(flp_launch_operands(step, &own));
   flp_keep_sink keep = chunk_sink(call);
-  FLP_TRY(flp_launch_prepare(call, 1));
+  FLP_TRY(launch_prepare(step, &own));
   FLP_TRY(flp_launch_score_means(call));
   FLP_TRY(place_added(&own.call, &scores));
   FLP_TRY(flp_launch_score_nothing(call));
@@ -128,6 +136,7 @@ static flp_status stream(const flp_call *step) {
   }
   FLP_TRY(flp_launch_lora_gradients(call));
   FLP_TRY(flp_launch_score_gradients(call));
+  if (call->is_flat) return FLP_OK; /* other rows are done */
   FLP_TRY(launch_inactive_loss(call));
   FLP_TRY(flp_launch_top_others(call));
   return flp_launch_fill(call);
@@ -175,6 +184,30 @@ static flp_status pass_by_pass(const flp_call *step, flp_args *args) {
   return flp_launch_score_gradients(&call);
 }
 
+/* In the place of lists and their passes. */
+static flp_status stream_flat(const flp_call *step) {
+  flp_own_call own;
+  uint64_t begin = flp_planner_flat_begin(&step->scheme);
+  flp_call_copy(step, &own);
+  own.args.workspace = (void *)(uintptr_t)after(step, begin);
+  own.args.workspace_bytes = step->scheme.bytes - begin;
+  own.call.is_flat = 1;
+  FLP_TRY(flp_call_pick(&own.call, FLP_PASS_FLAT));
+  return stream(&own.call);
+}
+
+/* The passes have arguments of their own. */
+static flp_status with_tail(const flp_call *step) {
+  flp_own_call lists;
+  flp_call_copy(step, &lists);
+  lists.call.flat = flp_call_region(step, FLP_REGION_flat);
+  FLP_TRY(pass_by_pass(&lists.call, &lists.args));
+  if (!lists.call.flat) return FLP_OK;
+  flp_call call = *step;
+  call.flat = lists.call.flat;
+  return stream_flat(&call);
+}
+
 flp_status flp_launch_step(const flp_call *call) {
   flp_own_call own;
   flp_call_copy(call, &own);
@@ -184,5 +217,6 @@ flp_status flp_launch_step(const flp_call *call) {
     scores = flp_score_values_of(call);
     own.call.scores = &scores;
   }
-  return call->scheme.mode == FLP_MODE_STREAM ? stream(&own.call) : pass_by_pass(&own.call, &own.args);
+  if (call->scheme.mode == FLP_MODE_STREAM) return stream(&own.call);
+  return call->scheme.mode == FLP_MODE_TAIL ? with_tail(&own.call) : pass_by_pass(&own.call, &own.args);
 }

@@ -74,12 +74,53 @@ static flp_status launch_floor(const flp_call *call, flp_row_range rows, const f
 
 flp_status flp_launch_tail(const flp_call *call, flp_row_range rows) {
   flp_emit_sink lists = lists_of(call);
-  FLP_TRY(launch_floor(call, rows, &lists));
+  if (!call->flat) FLP_TRY(launch_floor(call, rows, &lists));
   return flp_launch_columns(call, rows, (flp_sinks){.emit = &lists});
 }
 
 flp_status flp_launch_tail_kept(const flp_call *call, flp_row_range rows) {
   return flp_launch_fold(call, rows, partials_of(call));
+}
+
+/* ---- which order a step takes ---- */
+
+/* A row is flat where more than four times the tail of its mass seems to be in columns that are as the first ones:
+ * lists would leave out more than they may. */
+static const float log2_flat = 2.0f;
+
+static flp_status launch_flat_rows(const flp_call *call, flp_row_range rows, const flp_emit_sink *lists) {
+  flp_column_range sample = {0, FLP_REFERENCE_COLUMNS};
+  float log2_part = log2f((float)call->args->vocab_valid / FLP_REFERENCE_COLUMNS);
+  flp_flat_rows_given p = {
+      .capacity = call->scheme.chunk_rows,
+      .floor = lists->floor,
+      .above = log2_below_tail(call, -log2_flat) - lists->log2_threshold - log2_part,
+      FLP_GIVE_ROWS(rows),
+      .flat = call->flat,
+  };
+  FLP_TRY(flp_launch_scores(call, rows, sample, (flp_sinks){0}));
+  return flp_launch_over(call, FLP_ENTRY_flat_rows, &p, rows.end - rows.begin, 1);
+}
+
+flp_status flp_launch_flat_gate(const flp_call *call, int decides) {
+  flp_flat_gate_given p = {.flat = call->flat,
+                           .wants = call->is_flat,
+                           .decides = decides,
+                           .report = call->is_flat ? flp_call_pointer(call->args->tail_report) : 0};
+  return flp_launch(call, FLP_ENTRY_flat_gate, &p, 1);
+}
+
+flp_status flp_launch_flat(const flp_call *call) {
+  flp_emit_sink lists = lists_of(call);
+  int64_t n = call->args->n, chunk = call->scheme.chunk_rows;
+  FLP_TRY(flp_launch_set_bytes(call, call->flat, 2 * sizeof(int32_t), 0));
+  for (int64_t begin = 0; begin < n; begin += chunk) {
+    flp_row_range rows = {begin, flp_min(begin + chunk, n)};
+    FLP_TRY(flp_launch_gather(call, rows));
+    FLP_TRY(launch_floor(call, rows, &lists));
+    FLP_TRY(launch_flat_rows(call, rows, &lists));
+  }
+  return flp_launch_flat_gate(call, 1);
 }
 
 /* ---- backward: which rows lists serve, and their entries ---- */

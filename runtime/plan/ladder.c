@@ -34,7 +34,7 @@ static int is_first(const char *text) {
   return first;
 }
 
-__attribute__((format(printf, 2, 3))) static void log_once(flp_log_level level, const char *format, ...) {
+void flp_log_once(flp_log_level level, const char *format, ...) {
   char text[1024];
   va_list values;
   va_start(values, format);
@@ -43,9 +43,15 @@ __attribute__((format(printf, 2, 3))) static void log_once(flp_log_level level, 
   if (is_first(text)) flp_log(level, "%s", text);
 }
 
+void flp_plan_log_exact(const flp_plan *plan) {
+  flp_log_once(FLP_LOG_WARNING,
+               "%s: a call has no room for lists, so its gradients are exact; flpgen explain says what lists take",
+               plan->spec_text);
+}
+
 /* Cache misses are logged at INFO, fallbacks at WARNING. */
 static void log_outcome(flp_rung rung, int is_miss, const char *reason) {
-  log_once(is_miss ? FLP_LOG_INFO : FLP_LOG_WARNING, "rung %s is not taken: %s", flp_rung_name(rung), reason);
+  flp_log_once(is_miss ? FLP_LOG_INFO : FLP_LOG_WARNING, "rung %s is not taken: %s", flp_rung_name(rung), reason);
 }
 
 /* ---- tile configurations ---- */
@@ -69,7 +75,7 @@ static void log_nearest(flp_plan *plan, const char *shape) {
   char command[FLP_TUNE_COMMAND_BYTES];
   flp_plan_tune_command(&plan->spec, command);
   snprintf(plan->tiling, sizeof plan->tiling, "as the nearest tuned shape, %s", shape);
-  log_once(FLP_LOG_INFO,
+  flp_log_once(FLP_LOG_INFO,
            "V=%" PRId64 " D=%" PRId64
            ": not tuned on %s; it has the tile configuration of the nearest tuned shape %s; `%s` would tune it",
            plan->spec.vocab, plan->spec.hidden, plan->device.name, shape, command);
@@ -197,7 +203,7 @@ static flp_status try_architecture(descent *w, flp_rung rung, const char *arch, 
   FLP_TRY(find_nearest(w, rung, arch, &nearest));
   flp_status status = try_images(w, rung, arch, nearest, fallback, &used_nearest);
   if (status == FLP_OK || !used_nearest || !*fallback || is_miss(rung, status)) return status;
-  log_once(FLP_LOG_WARNING, "kernels with the tiling of the nearest tuned shape are not taken on rung %s: %.600s",
+  flp_log_once(FLP_LOG_WARNING, "kernels with the tiling of the nearest tuned shape are not taken on rung %s: %.600s",
            flp_rung_name(rung), flp_error_detail());
   return try_images(w, rung, arch, NULL, fallback, &used_nearest);
 }
@@ -241,7 +247,7 @@ static flp_status try_rung(descent *w, flp_rung rung, int *fallback) {
     if (status == FLP_OK || !*fallback) break;
     if (status == FLP_ERROR_UNAVAILABLE || i + 1 == count) continue;
     if (w->plan->options.strict) break;
-    log_once(FLP_LOG_WARNING, "kernels for %s are not taken on rung %s: %.600s", arches[i], flp_rung_name(rung),
+    flp_log_once(FLP_LOG_WARNING, "kernels for %s are not taken on rung %s: %.600s", arches[i], flp_rung_name(rung),
              flp_error_detail());
   }
   return status;
@@ -371,6 +377,6 @@ flp_status flp_ladder_without_device(flp_plan *plan, const char *reason) {
   flp_rung pinned = plan->options.rung;
   if (plan->options.device == FLP_DEVICE_HOST) return take_eager(plan);
   if (pinned == FLP_RUNG_EAGER) return fall_back_to_eager(plan);
-  log_once(FLP_LOG_WARNING, "no rung of the device can run: %s", reason);
+  flp_log_once(FLP_LOG_WARNING, "no rung of the device can run: %s", reason);
   return pinned != FLP_RUNG_AUTO ? end_here(plan, pinned, FLP_ERROR_UNAVAILABLE) : fall_back_to_eager(plan);
 }

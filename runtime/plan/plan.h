@@ -61,8 +61,8 @@ struct flp_plan {
     int64_t list_count;
     uint64_t workspace_bytes;
     flp_scheme scheme;
-  } last[FLP_PASS_FORWARD_SAVED + 1]; /* by pass, FLP_PASS_DENSE too: what the last call took, as the next one often asks
-                                         for the same */
+  } last[FLP_PASS_FLAT + 1]; /* by pass, FLP_PASS_DENSE and FLP_PASS_FLAT too: what the last call took, as the next one
+                                often asks for the same */
   uint32_t errors_seen;                /* device counter at the last check, wraps */
 
   _Atomic uint64_t bad_rows; /* eager rung: since the last check; without the lock, which a fork may leave taken */
@@ -99,6 +99,10 @@ int flp_ladder_arches(const flp_device *device, const flp_spec *spec, const char
 static inline flp_mode flp_plan_keeps(const flp_plan *plan) {
   return plan->rung != FLP_RUNG_EAGER ? flp_planner_keeps(&plan->planner) : (flp_mode)0;
 }
+
+/* Logs what has not been logged with the same words; and that a call of a plan with a tail has no room for lists. */
+void flp_log_once(flp_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void flp_plan_log_exact(const flp_plan *plan);
 
 /* ---- text.c ---- */
 

@@ -97,8 +97,7 @@ static int64_t stream_launches(const flp_planner *p, int64_t n, int64_t rows) {
   int64_t each = 5 + p->is_mapped + chunk_launches(p, p->step_expands);
   return 2 + planner_wants(p->spec.grads, FLP_GRAD_HIDDEN) + chunks * each +
          planner_scores_launches(p, chunks * (p->step_expands ? 1 : 2), chunks) + planner_values_launches(p, chunks) +
-         planner_targets_step_launches(p, chunks) +
-         planner_lora_kept_launches(p, chunks) +
+         planner_targets_step_launches(p, chunks) + planner_lora_kept_launches(p, chunks) +
          blocks; /* prepare, loss_rows of inactive rows, fill */
 }
 
@@ -144,12 +143,48 @@ static void search_stream(planner_search *s) {
   for (count = flp_min(panels, PANELS_TRIED); count > 0; count--) offer_stream(s, count * panel_rows);
 }
 
+/* Chunks as tuned: before what the cost model finds, if they fit and it puts them before recompute mode. */
+static int offer_tuned(planner_search *s) {
+  int64_t rows = s->planner->tuned_step_rows;
+  if (!rows || rows >= s->n || s->planner->chunk_rows) return 0;
+  offer_stream(s, rows);
+  return s->found && s->best.mode == FLP_MODE_STREAM;
+}
+
+int flp_planner_pick_flat(const flp_planner *p, int64_t n, uint64_t bytes, flp_scheme *out) {
+  planner_search s = {.planner = p, .n = n, .budget = bytes};
+  if (!keeps(p) || !flp_kernel_spec_flat(&p->spec) || p->chunk_vocab) return 0;
+  offer_tuned(&s);
+  if (!s.found) search_stream(&s);
+  *out = s.best;
+  return s.found;
+}
+
+/* What the order for flat rows adds to a step, if the budget holds it. */
+static void add_flat(const flp_planner *p, int64_t n, uint64_t budget, int64_t forward_chunks, flp_scheme *step) {
+  flp_scheme flat;
+  uint64_t begin = flp_planner_flat_begin(step);
+  if (!flp_planner_pick_flat(p, n, budget > begin ? budget - begin : 0, &flat)) {
+    step->size[FLP_REGION_flat] = 0;
+    return;
+  }
+  /* gather, forward over the first columns and flat_rows; flat_gate of four passes; of stream mode neither the loss of
+   * idle rows nor fill */
+  int64_t own = (2 + p->is_mapped) * forward_chunks + 4;
+  int64_t launches = step->launches + own + flat.launches - 1 - planner_wants(p->spec.grads, FLP_GRAD_HIDDEN);
+  step->launches = clamp_launches(launches);
+  step->bytes = flp_max_u64(step->bytes, begin + flat.bytes);
+}
+
 /* Forward, the loss of all rows, backward: exact, or in tail mode, where the step holds what passes between them. */
 static void offer_passes(planner_search *s, int is_tail) {
   const flp_planner *p = s->planner;
   flp_scheme own = {.mode = FLP_MODE_SCORE};
   planner_put_step_rows(p, &own, s->n);
-  if (is_tail) planner_put_region(&own, FLP_REGION_tail_saved, 1, flp_planner_tail_saved(&p->spec, s->n).bytes);
+  if (is_tail) {
+    if (keeps(p) && flp_kernel_spec_flat(&p->spec)) planner_put_region(&own, FLP_REGION_flat, 2, 4);
+    planner_put_region(&own, FLP_REGION_tail_saved, 1, flp_planner_tail_saved(&p->spec, s->n).bytes);
+  }
   uint64_t left = s->budget > own.bytes ? s->budget - own.bytes : 0;
   planner_search forward = {.planner = p, .n = s->n, .budget = left}, backward = forward;
   (is_tail ? planner_search_tail : planner_search_forward)(&forward);
@@ -177,15 +212,14 @@ static void offer_passes(planner_search *s, int is_tail) {
   /* The loss of active rows, and of idle ones. */
   int64_t launches = (1 + p->mean_passes) * (int64_t)forward.best.launches + backward.best.launches + 2;
   both.launches = clamp_launches(launches + planner_scores_launches(p, forward.best.chunks, both.chunks));
+  if (both.size[FLP_REGION_flat]) add_flat(p, s->n, s->budget, forward.best.chunks, &both);
   planner_offer(s, &both);
 }
 
-/* Chunks as tuned: before what the cost model finds, if they fit and it puts them before recompute mode. */
-static int offer_tuned(planner_search *s) {
-  int64_t rows = s->planner->tuned_step_rows;
-  if (!rows || rows >= s->n || s->planner->chunk_rows) return 0;
-  offer_stream(s, rows);
-  return s->found && s->best.mode == FLP_MODE_STREAM;
+uint64_t flp_planner_tail_step_least(const flp_planner *p, int64_t n) {
+  planner_search s = {.planner = p, .n = n};
+  offer_passes(&s, 1);
+  return s.smallest;
 }
 
 static void search_exact(planner_search *s) {

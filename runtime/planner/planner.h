@@ -149,6 +149,18 @@ enum { FLP_TAIL_REPORT_BYTES = 4 * sizeof(float) };
  * none. */
 int flp_planner_has_direction(const flp_spec *spec);
 
+/* The order of stream mode that a step with a tail has for flat rows, in the step's layout from its lists on, in so
+ * many bytes. Returns 0 if there is none. keep.c */
+#define FLP_PASS_FLAT ((flp_pass)(FLP_PASS_FORWARD_SAVED + 1))
+int flp_planner_pick_flat(const flp_planner *planner, int64_t n, uint64_t bytes, flp_scheme *out);
+/* Those bytes of a step; and where its order for flat rows begins. */
+static inline uint64_t flp_planner_flat_begin(const flp_scheme *step) {
+  return step->offset[FLP_REGION_tail_saved];
+}
+
+/* The fewest bytes in which a step over n > 0 rows is in tail mode; 0: no grid can hold it. keep.c */
+uint64_t flp_planner_tail_step_least(const flp_planner *planner, int64_t n);
+
 /* The bytes that the planner keeps, where the workspace of both passes fits the budget beside them; else 0. */
 uint64_t flp_planner_saved(const flp_planner *planner, int64_t n, uint64_t budget);
 

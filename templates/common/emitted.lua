@@ -3,6 +3,8 @@
 --
 --   emit_floor   floor[a] = log2_threshold + max(maximum of the first columns, LSE of a near policy, target's score,
 --                target's score less its logprob under a near policy)
+--   flat_rows    how many rows have more of their mass in columns like the first ones than lists may leave out
+--   flat_gate    no active rows in the order that a step does not take
 --   emit_sort    the columns that a row has listed, of all bins that it needs and has whole, in ascending order
 --
 -- Each of them is a lower bound of the row's LSE, or the caller's guess of it, and depends on nothing but the row:
@@ -57,6 +59,33 @@ return function(k, spec)
     for part = 0, k.abi.EMIT_BINS // 4 - 1 do
       k.store_vector(p.emit_count, a * (k.abi.EMIT_BINS // 4) + part, none)
     end
+  end
+
+  ----------------------------------------------------------------------------------- flat_rows and flat_gate
+  local function flat_rows(p)
+    local last = k.min(k.load(k.i32, p.count, 0), p.row_end)
+    local a = p.row_begin + k.ctaid() * THREADS + k.tid()
+    local exists = k.lt(a, last)
+    local row = k.select(exists, a, p.row_begin)
+    local at = i64(row - p.row_begin)
+    local lse = k.load(k.f32, p.part, at) + k.log2(k.load(k.f32, p.part, at + p.capacity))
+    local flat = k.ballot(exists & k.gt(lse, k.load(k.f32, p.floor, row) + p.above))
+    k.when(k.eq(k.lane(), 0) & k.ne(flat, 0), function() k.atomic_add(p.flat, 0, k.popcount(flat)) end)
+  end
+
+  local function flat_gate(p)
+    local count = k.load(k.i32, p.count, 0)
+    local is_flat = k.branch(k.ne(p.decides, 0), function()
+      local flat = i64(k.load(k.i32, p.flat, 0))
+      local is_flat = k.zext(k.i32, k.gt(count, 0) & k.ge(flat * 3, i64(count) * 2))
+      k.when(k.eq(k.tid(), 0), function() k.store(p.flat, 1, is_flat) end)
+      return is_flat
+    end, function() return k.load(k.i32, p.flat, 1) end)
+    local is_taken = k.eq(is_flat, p.wants)
+    k.when(k.eq(k.tid(), 0) & ~is_taken, function() k.store(p.count, 0, k.const(k.i32, 0)) end)
+    k.when(k.eq(k.tid(), 0) & is_taken & ~k.is_null(p.report), function()
+      for i = 0, 3 do k.store(p.report, i, i == 2 and k.convert(k.f32, count) or k.const(k.f32, 0.0)) end
+    end)
   end
 
   ----------------------------------------------------------------------------------------------- emit_sort
@@ -134,5 +163,7 @@ return function(k, spec)
   end
 
   k.kernel {entry = "emit_floor", threads = THREADS, shared_bytes = 0, body = emit_floor}
+  k.kernel {entry = "flat_rows", threads = THREADS, shared_bytes = 0, body = flat_rows}
+  k.kernel {entry = "flat_gate", threads = 32, shared_bytes = 0, body = flat_gate}
   k.kernel {entry = "emit_sort", threads = SORT_THREADS, shared_bytes = MOST * 8, body = emit_sort}
 end

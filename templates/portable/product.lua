@@ -41,7 +41,7 @@ return function(k, spec, entry, as)
     local first_m, first_n = tile_m * M.rows, tile_n * M.columns
     local size_m, size_k = rows, columns
     if not for_hidden then size_m, size_k = columns, rows end
-    k.exit_if(k.ge(first_m, size_m))
+    k.exit_if(k.ge(first_m, size_m) | k.ne(p.if_any, 0) & k.le(last_row, 0))
     local steps = (size_k + (M.depth - 1)) // M.depth
 
     local dz_row, operand_row = p.dz_stride * M.bytes, p.operand_stride * M.bytes

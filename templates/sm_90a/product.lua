@@ -33,8 +33,9 @@ return function(k, spec, as)
     q.rows = k.max(k.min(q.active, p.row_end) - p.row_begin, 0)
     q.columns = p.column_end - p.column_begin
     q.across = (depth_of(p) + (H.columns - 1)) // H.columns
+    local wanted = k.abi.PRODUCT_WANTED | k.select(k.gt(q.active, 0), k.const(k.i32, k.abi.PRODUCT_IF_ANY), 0)
     local function panels(flags, size)
-      return k.select(k.ne(flags & k.abi.PRODUCT_WANTED, 0), (size + (PANEL - 1)) // PANEL, 0)
+      return k.select(k.ne(flags & wanted, 0), (size + (PANEL - 1)) // PANEL, 0)
     end
     q.hidden_panels, q.weight_panels = panels(p.hidden_flags, q.rows), panels(p.weight_flags, q.columns)
     q.hidden_across, q.narrow = q.across, k.const(k.i1, false)

@@ -68,6 +68,35 @@ def test_floor(emitted, given, capped):
     assert "part" in given or "old_lse" in given or (found[known.target[BEGIN:COUNT] < 0] == LOWEST).all()
 
 
+ABOVE = -2.5
+
+
+@pytest.mark.parametrize("count", [COUNT, BEGIN, BEGIN + 33])
+def test_flat_rows(emitted, count):
+    """Rows of a chunk whose sum is above: NaN, rows of another chunk and those that are not active do not count."""
+    random = numpy.random.default_rng(2)
+    part, floor, flat = f32(random.standard_normal((3, ROWS))), f32(random.standard_normal(ROWS)), i32([7, 9])
+    part[1] = numpy.exp(part[1])
+    part[0, 3], part[1, 4], floor[BEGIN + 7], part[0, 9] = NAN, NAN, NAN, INFINITY
+    emitted["flat_rows"].named(2, part=part, capacity=ROWS, floor=floor, above=ABOVE, count=i32([count]),
+                               row_begin=BEGIN, row_end=ROWS, flat=flat)
+    lse = part[0].astype(float) + numpy.log2(part[1].astype(float))
+    expected = (lse[:count - BEGIN] > floor[BEGIN:count].astype(float) + ABOVE).sum()
+    assert flat.tolist() == [7 + expected, 9] and (expected > 0) == (count > BEGIN)
+
+
+@pytest.mark.parametrize("flat,count,decides,want", [
+    (199, 300, 1, 0), (200, 300, 1, 1), (0, 0, 1, 0), (2**30, 2**30, 1, 1), (300, 300, 0, 0), (0, 300, 0, 1)])
+def test_flat_gate(emitted, flat, count, decides, want):
+    """Two thirds decide, once; the order that is not taken has no rows, and the exact one says how many it has."""
+    for wants in (0, 1):
+        words, active, report = i32([flat, 0 if decides else want]), i32([count]), f32([5, 6, 7, 8])
+        emitted["flat_gate"].named(1, flat=words, wants=wants, decides=decides, count=active, report=report)
+        assert words.tolist() == [flat, want]
+        assert active.tolist() == [count if want == wants else 0]
+        assert report.tolist() == ([0, 0, count, 0] if want == wants else [5, 6, 7, 8])
+
+
 def test_old_logprobs_that_are_no_estimate(emitted):
     """An infinite one counts for nothing, a positive one for no more than the score; NaN leaves no floor."""
     known, given = Known(), ("zy", "old_logprob")

@@ -140,6 +140,15 @@ static void compare_kept(const explanation *in, flp_mode taken, flp_mode mode, i
            cli_bytes((double)flp_planner_saved_bytes(&in->planner.spec, taken, n)).text);
 }
 
+/* 1 if n rows have what they keep: of a step with a tail in the step's own budget, which holds all of it. */
+static int is_taken(const flp_planner *planner, flp_mode mode, int64_t n, uint64_t budget, explain_saved *bytes) {
+  flp_scheme step;
+  if (n == 0) return 1;
+  if (mode != FLP_MODE_TAIL || !planner->spec.loss) return flp_planner_saved(planner, n, budget) != 0;
+  bytes->least = flp_planner_tail_step_least(planner, n);
+  return flp_planner_pick(planner, FLP_PASS_STEP, n, budget, 1, &step) == FLP_OK && step.mode == mode;
+}
+
 static void reason_of_kept(const explanation *in, int assumed, flp_mode mode, int64_t n,
                            char out[EXPLAIN_REASON_BYTES]) {
   uint64_t budget = explain_budget(in, assumed, FLP_PASS_BACKWARD_SAVED);
@@ -152,7 +161,7 @@ static void reason_of_kept(const explanation *in, int assumed, flp_mode mode, in
   }
   explain_fit fit = explain_query_saved(planner, mode, n, budget, &bytes);
   cli_short kept = cli_bytes((double)bytes.kept), most = cli_bytes((double)budget);
-  if (n == 0 || flp_planner_saved(planner, n, budget))
+  if (is_taken(planner, mode, n, budget, &bytes))
     snprintf(out, EXPLAIN_REASON_BYTES,
              "taken: %s from forward to backward, with the workspace of either, are %s the budget of %s", kept.text,
              fit == EXPLAIN_BEYOND ? "in the chunks that are asked for, beyond" : "within", most.text);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "runtime/loss/loss.h"
+#include "runtime/plan/plan.h"
 #include "tests/unit/support/launch_case.h"
 
 TestSuite(launch_kept, .fini = close_plan);
@@ -48,6 +49,32 @@ Test(launch_kept, one_budget_holds_what_is_saved_and_the_workspaces) {
   }
   cr_expect_eq(flp_plan_layout(plan, FLP_PASS_FORWARD, n, all, &layout), FLP_OK);
   cr_expect_eq(layout.saved_bytes, 0);
+}
+
+static void run_step_of(int64_t n, uint64_t bytes) {
+  char words[64];
+  snprintf(words, sizeof words, "n=%lld old_logprob advantage", (long long)n);
+  flp_args a = args_of(FLP_PASS_STEP, words);
+  cr_assert_leq(bytes, a.workspace_bytes);
+  a.workspace_bytes = bytes;
+  cr_assert_eq(flp_step(plan, &a), FLP_OK, "%s", flp_error_detail());
+}
+
+/* A step of a plan with a tail that has no room for lists is exact, and the log says so once, whatever the rows. */
+Test(launch_kept, steps_without_room_for_lists_are_logged_once) {
+  open_plan("", "grads=hidden,weight tail=2^-9 loss=grpo");
+  for (int64_t n = 100; n <= 200; n += 100) {
+    uint64_t least = flp_planner_tail_step_least(&plan->planner, n);
+    flp_layout layout = FLP_LAYOUT_INIT;
+    cr_assert_eq(flp_plan_layout(plan, FLP_PASS_STEP, n, least, &layout), FLP_OK, "%s", flp_error_detail());
+    cr_expect(layout.mode == FLP_MODE_TAIL && layout.bytes == least);
+    cr_assert_eq(flp_plan_layout(plan, FLP_PASS_STEP, n, least - 1, &layout), FLP_OK, "%s", flp_error_detail());
+    cr_expect_neq(layout.mode, FLP_MODE_TAIL);
+    run_step_of(n, least);
+    cr_expect_eq(stage_logged("no room for lists"), n > 100);
+    run_step_of(n, least - 1);
+    cr_expect_eq(stage_logged("no room for lists"), 1);
+  }
 }
 
 static uint64_t program_of(int launch) {

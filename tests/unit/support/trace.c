@@ -198,7 +198,7 @@ static void put_map(trace *t, const char *name, const flp_abi_map *map) {
 }
 
 static void put_flags(trace *t, const char *name, int32_t flags) {
-  static const char *const words[] = {"wanted", "read_acc", "write_acc", "write_out", "out_f32"};
+  static const char *const words[] = {"wanted", "read_acc", "write_acc", "write_out", "out_f32", "if_any"};
   char text[96] = "";
   for (int i = 0; i < 5; i++)
     if (flags >> i & 1) snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s", *text ? "," : "", words[i]);

@@ -69,7 +69,8 @@ def policy_loss(rule: str, hidden: Tensor, weight: Tensor, target: Tensor,
                      gradient makes the other gradients NaN
     tail, tail_report
                      as in flp.linear_logprob; the report is of the gradients of this loss, and is filled when they are
-                     computed, as grad_weight_accumulate says it
+                     computed, as grad_weight_accumulate says it. Where most rows are flat, gradients are exact and the
+                     report has all rows as recomputed
     mixed            as in flp.linear_logprob: "round" or "split" for one float32 operand beside one of 16 bits. With a
                      float32 weight, or "split", the step recomputes scores: four matrix products and more
 
