@@ -183,10 +183,12 @@ static void reason_of_stream(const explanation *in, int assumed, int64_t n, char
   uint64_t budget = explain_budget(in, assumed, FLP_PASS_STEP);
   cli_short most = cli_bytes((double)budget);
   flp_scheme taken, stream;
-  if (is_ruled_out(in, assumed, FLP_MODE_STREAM, out)) return;
-  int is_any = flp_planner_pick(planner, FLP_PASS_STEP, n, budget, 1, &taken) == FLP_OK;
+  int is_any = planner && flp_planner_pick(planner, FLP_PASS_STEP, n, budget, 1, &taken) == FLP_OK;
+  int is_taken = is_any && taken.mode == FLP_MODE_STREAM, has_flat = is_any && taken.size[FLP_REGION_flat];
+  if (has_flat) snprintf(out, EXPLAIN_REASON_BYTES, "taken where two thirds of the rows are flat; else mode tail");
+  if (has_flat || (!is_taken && is_ruled_out(in, assumed, FLP_MODE_STREAM, out))) return;
   explain_fit fit = explain_query(planner, FLP_PASS_STEP, FLP_MODE_STREAM, n, budget, &stream);
-  if (is_any && taken.mode == FLP_MODE_STREAM)
+  if (is_taken)
     snprintf(out, EXPLAIN_REASON_BYTES, "taken: %lld chunk%s of at most %lld rows %s the budget of %s",
              (long long)taken.chunks, taken.chunks == 1 ? "" : "s", (long long)taken.chunk_rows,
              fit == EXPLAIN_FITS ? "within" : "as asked for, beyond", most.text);
