@@ -102,8 +102,12 @@ unsigned flp_kind_parts(flp_kernel_kind kind) {
   return kind > FLP_KERNEL_FORWARD ? (unsigned)(kind - FLP_KERNEL_FORWARD) : 0;
 }
 
+flp_kernel_kind flp_kind_of_any_rows(flp_kernel_kind kind) {
+  return (flp_kernel_kind)(kind - (flp_kind_parts(kind) & FLP_PART_SHORT));
+}
+
 int flp_kind_is_optional(flp_kernel_kind kind) {
-  return (flp_kind_parts(kind) & FLP_PART_SHORT) != 0;
+  return flp_kind_of_any_rows(kind) != kind;
 }
 
 const flp_kind *flp_kind_of(flp_kernel_kind kind) {

@@ -84,7 +84,9 @@ typedef struct flp_kind {
 /* Forward for forward with any parts, else the same kind; and the parts, FLP_PART_... */
 flp_kernel_kind flp_kind_base(flp_kernel_kind kind);
 unsigned flp_kind_parts(flp_kernel_kind kind);
-/* 1 if a plan can do without it, as another one does the same. */
+/* The kind that does the same for any number of rows: the same one, but of forward's form for few rows; and 1 if it is
+ * another one, so that a plan can do without this. */
+flp_kernel_kind flp_kind_of_any_rows(flp_kernel_kind kind);
 int flp_kind_is_optional(flp_kernel_kind kind);
 /* The row of a kind; for what is no kind one without facts and entries, named "?". */
 const flp_kind *flp_kind_of(flp_kernel_kind kind);

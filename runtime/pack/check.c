@@ -85,6 +85,7 @@ static flp_status check_portable(const flp_pack *pack, const flp_pack_entry *ent
   if (!flp_arch_is_exact(key.arch)) return FLP_OK;
   snprintf(key.arch, sizeof key.arch, "%s", FLP_PORTABLE_ARCH);
   key.tune = (flp_tunables){0};
+  key.kind = flp_kind_of_any_rows(key.kind);
   int is_products = key.kind == FLP_KERNEL_PRODUCTS || key.kind == FLP_KERNEL_LORA_PRODUCTS;
   int found = is_products ? has_product(pack, key, desc->sources) : has_key(pack, &key, desc->sources);
   return found ? FLP_OK : bad(entry, "there is no kernel for " FLP_PORTABLE_ARCH " beside it", "");

@@ -274,12 +274,12 @@ def test_a_directory_of_ones_choice_is_made_as_the_umask_reports(tmp_path, made,
 def test_install(tmp_path, made):
     cache = tmp_path / "cache"
     first = pack("install", made, "--dir", cache, "--json").json()
-    assert first["written"] == len(names(cache)) == 3 and first["there"] == 0
+    assert first["written"] == len(names(cache)) == 4 and first["there"] == 0
     for name in names(cache):
         assert len(name) == 64 + 5 and name.endswith(".flpk")
     before = {name: (cache / name).stat().st_mtime_ns for name in names(cache)}
     again = pack("install", made, "--dir", cache, "--json").json()
-    assert again["written"] == 0 and again["there"] == 3
+    assert again["written"] == 0 and again["there"] == 4
     assert before == {name: (cache / name).stat().st_mtime_ns for name in names(cache)}
     assert flpgen("cache", "verify", "--dir", cache).code == 0
     assert build(tmp_path / "back.flpp", "--from", cache).read_bytes() == made.read_bytes()
@@ -290,7 +290,7 @@ def test_install(tmp_path, made):
 
 def test_install_into_the_cache_of_the_user(tmp_path, made):
     assert pack("install", made, cache=tmp_path / "own").code == 0
-    assert len(names(tmp_path / "own")) == 3
+    assert len(names(tmp_path / "own")) == 4
 
 
 def install_with(failure, made, cache, counts=""):
@@ -329,7 +329,7 @@ def test_killed_at_every_call(tmp_path, made, how):
         assert done.returncode == 0, (call, done.stderr)
         entries = [name for name in names(cache) if name.endswith(".flpk")]
         whole.add(tuple((name, hashlib.sha256((cache / name).read_bytes()).hexdigest()) for name in entries))
-    assert len(whole) == 1 and len(whole.pop()) == 3 and killed >= 3
+    assert len(whole) == 1 and len(whole.pop()) == 4 and killed >= 4
 
 
 @needs_failures
@@ -461,7 +461,7 @@ def test_cubins_of_another_pack_are_not_made_again(tmp_path):
 
 def test_cache_verbs_read_packs(tmp_path, made):
     listed = flpgen("cache", "ls", "--json", FLP_CACHE_PATH=str(made)).json()
-    assert listed["entries_count"] == 3 and listed["bad"] == 0
+    assert listed["entries_count"] == 4 and listed["bad"] == 0
     assert {entry["directory"] for entry in listed["entries"]} == {str(made)}
     bad = spoil(made, tmp_path / "bad.flpp", lambda data: data.__delitem__(-1))
     assert flpgen("cache", "verify", FLP_CACHE_PATH=str(bad)).code == 4

@@ -173,7 +173,7 @@ def record(generator):
 
 def test_equal_kernels_are_current_whatever_the_hash(record, generator):
     assert staleness(record, generator, is_long=True) is None
-    assert set(record["kernels"]) == {"forward sm_90a", "rows sm_80"}
+    assert set(record["kernels"]) == {"forward sm_90a", "forward_short sm_90a", "rows sm_80"}
 
 
 def test_other_kernels_are_stale_and_named(record, generator):
@@ -222,7 +222,7 @@ class Before(kernels.Generator):
 
 def test_a_record_is_carried_over_a_change_that_keeps_its_kernels(tmp_path, generator):
     fine, text, record = restamped(tmp_path, generator, Before(generator.flpgen))
-    assert fine and text == "restamped, 2 kernels equal to the byte"
+    assert fine and text == "restamped, 3 kernels equal to the byte"
     now = json.loads(record)
     assert now["sources_hash"] == generator.sources_hash and now["sources_hash_before"] == ["ab" * 32]
     assert now["kernels"] == generator.digests([SPEC]) and '{"ms":1.50}' in record
@@ -235,7 +235,7 @@ def test_a_record_is_carried_over_a_change_that_keeps_its_kernels(tmp_path, gene
 
 def test_a_record_is_not_carried_over_a_change_of_its_kernels(tmp_path, generator):
     fine, text, record = restamped(tmp_path, generator, Before(generator.flpgen, changes=True))
-    assert not fine and text == "STALE in forward sm_90a, rows sm_80: left as it is"
+    assert not fine and text == "STALE in forward sm_90a, forward_short sm_90a, rows sm_80: left as it is"
     assert record == LAID_OUT % ("ab" * 32, SPEC)
 
 

@@ -117,6 +117,7 @@ static flp_status wish_for_company(wishes *w, const cli_pack_items *items, const
   memset(key.arch, 0, sizeof key.arch);
   strcpy(key.arch, FLP_PORTABLE_ARCH);
   key.tune = (flp_tunables){0};
+  key.kind = flp_kind_of_any_rows(key.kind);
   int is_products = key.kind == FLP_KERNEL_PRODUCTS, is_lora = key.kind == FLP_KERNEL_LORA_PRODUCTS;
   int forms = is_products || is_lora ? 4 : 1;
   for (int i = 0; i < forms; i++) {
