@@ -82,7 +82,7 @@ static int read_item(piece p, flp_tunables *out) {
   return read_tile(p, out);
 }
 
-/* The kind of that name, if some architecture leaves a choice of it; else 0. */
+/* The kind of that name, if templates leave a choice of it; else 0. */
 static int kind_of(piece p) {
   flp_kernel_kind kind = flp_kind_find(p.at, p.length);
   return flp_kind_has(kind, FLP_KIND_TUNE) ? (int)kind : 0;

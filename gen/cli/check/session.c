@@ -318,15 +318,17 @@ static flp_status check_offered(check_session *session) {
   return check_all(session);
 }
 
-/* What --tune is for: the first architecture that plans of what was asked for try. */
+/* What --tune is for: the architecture that plans of what was asked for take, or the first one that they would. */
 static const char *tuned_arch(const check_session *session) {
   const char *arches[FLP_LADDER_ARCHES_MAX];
   const cli_device *device = &session->device;
   const flp_options *options = &session->how.options;
-  if (!options->tune || !device->driver) return NULL;
+  const flp_spec *spec = &session->args->given.spec;
+  flp_tuning tuning;
+  if (!options->tune || !device->driver || flp_tuning_parse("--tune", options->tune, &tuning) != FLP_OK) return NULL;
   int clusters = flp_driver_has_clusters(device->driver);
-  return flp_ladder_arches(&device->info, &session->args->given.spec, options->arch, clusters, NULL, arches) ? arches[0]
-                                                                                                            : NULL;
+  if (flp_ladder_arches(&device->info, spec, options->arch, clusters, &tuning, arches)) return arches[0];
+  return flp_ladder_arches(&device->info, spec, options->arch, clusters, NULL, arches) ? arches[0] : NULL;
 }
 
 flp_status check_session_run(const check_args *args, check_report *report) {

@@ -24,9 +24,10 @@ static const struct argp_option options[] = {
                                        1},
     {"model", KEY_MODEL, "FILE", 0, "read vocab, hidden, dtype, softcap and scale from a Hugging Face config.json", 1},
     {"tune", KEY_TUNE, "TEXT", 0,
-     "take these tile configurations, where an architecture leaves a choice, or fail; e.g. "
+     "take these tile configurations, of one architecture's kernels, or fail; e.g. "
      "'forward:cooperative,256x192;products:256x128', and stages=4, cluster=2, raster=8 beside a size; kernels: "
-     "forward, dz, products, forward_keep; schedules: ping-pong, cooperative",
+     "forward, dz, products or, of portable ones, grad_hidden and grad_weight, forward_keep; schedules: ping-pong, "
+     "cooperative, which is the one of portable kernels",
      1},
     {0}};
 #undef OPTION

@@ -122,7 +122,7 @@ static int by_prediction(const void *a, const void *b) {
   return (x->predicted_ms > y->predicted_ms) - (x->predicted_ms < y->predicted_ms);
 }
 
-/* Adds what would be tried of a kernel; nothing for one that leaves no choice. */
+/* Adds what would be tried of a kernel. */
 static flp_status dry_kind(const tune_args *args, const tune_head *target, const char *arch, const flp_device *device,
                            flp_kernel_kind kind, json_t *searches) {
   tune_list list;
@@ -130,7 +130,7 @@ static flp_status dry_kind(const tune_args *args, const tune_head *target, const
   search_options options = search_options_of(args->effort);
   tune_work work = {.rows = args->rows};
   flp_status status = tune_list_kernels(kind, target, arch, &work, device, &args->included.of[kind], &list);
-  if (status != FLP_OK) return status == FLP_ERROR_UNSUPPORTED ? FLP_OK : status;
+  if (status != FLP_OK) return status;
   int illegal = 0, tried = 0;
   for (int i = 0; i < list.count; i++) illegal += list.items[i].status == SEARCH_ILLEGAL;
   status = search_prune(list.items, list.count, &options);
