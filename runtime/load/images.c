@@ -289,6 +289,13 @@ static flp_status check_tuned(const collector *c, const flp_images *images) {
   return flp_fail(FLP_ERROR_UNAVAILABLE, "%s has no kernel tuned for %s", c->place, c->device_id);
 }
 
+/* Generic kernels would be as many again; and what the caller gives forward is what runs. */
+static int is_left_out(const flp_images_request *request, flp_rung rung, const flp_kernel_key *key) {
+  static const flp_tunables own;
+  if (!flp_kind_is_optional(key->kind)) return 0;
+  return rung == FLP_RUNG_GENERIC || (request->has_tuning && memcmp(&key->tune, &own, sizeof own) == 0);
+}
+
 flp_status flp_images_collect(flp_rung rung, const flp_images_request *request, flp_images *out) {
   memset(out, 0, sizeof *out);
   flp_tuned generic = {0};
@@ -298,10 +305,8 @@ flp_status flp_images_collect(flp_rung rung, const flp_images_request *request, 
   flp_tuning_apply(request->tuning, keys, count);
   flp_status status = prepare(rung, &c);
   out->store = c.store;
-  for (int i = 0; i < count && status == FLP_OK; i++) {
-    int is_left_out = rung == FLP_RUNG_GENERIC && flp_kind_is_optional(keys[i].kind); /* they would be as many again */
-    if (!is_left_out) status = collect_one(&c, rung, &keys[i], out);
-  }
+  for (int i = 0; i < count && status == FLP_OK; i++)
+    if (!is_left_out(request, rung, &keys[i])) status = collect_one(&c, rung, &keys[i], out);
   if (status == FLP_OK && rung == FLP_RUNG_TUNED) status = check_tuned(&c, out);
   flp_tuned_clear(&generic);
   return status == FLP_OK ? check_together(out) : status;

@@ -23,6 +23,7 @@ typedef struct flp_images_request {
   const char *arch;
   const char *cache_dir, *cache_path; /* of flp_options */
   const flp_tuning *tuning;
+  int has_tuning; /* the options give tile configurations, if only the defaults */
   flp_tuned *tuned;             /* TUNED: where to look for what was tuned with other drivers; read if need be */
   const flp_tuned_tiling *nearest; /* HEURISTIC, JIT: tilings where tuning leaves the default; or NULL */
 } flp_images_request;

@@ -155,6 +155,7 @@ static flp_images_request request_of(descent *w, const char *arch, const flp_tun
                               .cache_dir = plan->options.cache_dir,
                               .cache_path = plan->options.cache_path,
                               .tuning = &plan->tuning,
+                              .has_tuning = plan->has_tuning,
                               .tuned = &w->tuned,
                               .nearest = nearest};
 }

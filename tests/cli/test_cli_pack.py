@@ -422,12 +422,13 @@ def test_cubins(tmp_path):
 
 
 GRADS = ["--grad", "hidden,weight"]
+SCORING = {"forward", "forward_short"}
 TRAINING = {"forward", "dz", "grad_hidden", "grad_weight"}
 
 
 @pytest.mark.skipif(not PTXAS, reason="no ptxas")
 @pytest.mark.parametrize("options, gpus, portable, own", [
-    ([], "sm_90", set(), {"forward"}), (["--tune", "forward:stages=4"], "sm_90", {"forward"}, {"forward"}),
+    ([], "sm_90", set(), SCORING), (["--tune", "forward:stages=4"], "sm_90", {"forward"}, SCORING),
     *(pytest.param([*GRADS, *more], gpus, portable, own, marks=pytest.mark.long) for more, gpus, portable, own in (
         ([], "sm_90", set(), {"forward", "dz", "products"}),
         (["--tune", "forward:stages=4"], "sm_90", {"forward"}, {"forward", "dz", "products"}),

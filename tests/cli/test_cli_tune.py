@@ -50,7 +50,7 @@ def test_what_is_stored_is_the_same_bytes_each_time(tmp_path):
     for name in ("a", "b"):
         result(cache=tmp_path / name)
         files.append({path.name: path.read_bytes() for path in (tmp_path / name).glob("*.flpk")})
-    assert files[0] == files[1] and len(files[0]) == 2
+    assert files[0] == files[1] and len(files[0]) == 3
 
 
 # ---- what is refused

@@ -86,7 +86,7 @@ flp_status tune_pass_plan(const tune_session *s, const search_candidate *c, flp_
   if (has_tiling) tuning.of[c->kind] = c->tune;
   flp_tuning_text(&tuning, text);
   options.rung = FLP_RUNG_JIT;
-  options.tune = text[0] ? text : NULL;
+  options.tune = text;
   options.mode = calls[s->call].trains ? tune_session_mode(s) : (flp_mode)0;
   if (c && !c->kind && !c->is_default) set_layout(&options, c);
   FLP_TRY(flp_plan_create(&spec, &options, out));
