@@ -87,9 +87,15 @@ static flp_status fill_lora(const job *j, values *v) {
   return flp_map_encode_columns(call, j->desc, flp_matrix_lora_b(call, j->columns), &v->lora_b_map);
 }
 
-static flp_status (*const fills[])(const job *j, values *v) = {
+static flp_status fill_short(const job *j, values *v) {
+  v->box_rows = (int32_t)j->box_rows;
+  return FLP_OK;
+}
+
+static flp_status (*const fills[FLP_PART_BITS])(const job *j, values *v) = {
     [FLP_PART_BIT_KEEP] = fill_keep, [FLP_PART_BIT_EMIT] = fill_emit,       [FLP_PART_BIT_TARGETS] = fill_targets,
-    [FLP_PART_BIT_TOP] = fill_top,   [FLP_PART_BIT_COLUMNS] = fill_columns, [FLP_PART_BIT_LORA] = fill_lora};
+    [FLP_PART_BIT_TOP] = fill_top,   [FLP_PART_BIT_COLUMNS] = fill_columns, [FLP_PART_BIT_LORA] = fill_lora,
+    [FLP_PART_BIT_SHORT] = fill_short};
 
 /* ---- what all have ---- */
 
@@ -124,7 +130,6 @@ static values values_of(const job *j) {
       .bands = (int32_t)flp_ceil_div(rows, j->desc->tile_rows),
       .groups = (int32_t)flp_ceil_div(columns, flp_max(j->desc->unit_columns, 1)),
       .capacity = j->call->scheme.chunk_rows,
-      .box_rows = (int32_t)j->box_rows,
   };
 }
 
