@@ -436,10 +436,8 @@ return function(k, spec)
     local per_panel = tiles_n * raster
     local panel = id // per_panel
     local inside = id - panel * per_panel
-    local height = k.min(tiles_m - panel * raster, raster)
-    -- Behind the last tile, where online.lua finds CTAs their place otherwise, it may be 0. GPUs divide by it without a
-    -- trap, as kernels do whose raster is the default.
-    if spec.tune.raster then height = k.max(height, 1) end
+    -- 0 behind the last tile, where online.lua finds CTAs their place otherwise.
+    local height = k.max(k.min(tiles_m - panel * raster, raster), 1)
     local n = inside // height
     return panel * raster + (inside - n * height), n
   end
