@@ -229,6 +229,10 @@ flp_status flp_kernel_desc_read(const uint8_t *bytes, size_t length, flp_kernel_
   return FLP_OK;
 }
 
+int64_t flp_kernel_panel_rows(const flp_kernel_desc *desc) {
+  return (int64_t)desc->tile_rows * (desc->cluster > 1 ? desc->cluster : 1);
+}
+
 int flp_kernel_is_mapped(const flp_kernel_desc *desc) {
   for (uint32_t i = 0; i < desc->entry_count; i++) {
     const flp_kind_entry *entry = flp_kind_entry_find(desc->key.kind, desc->entries[i].name);

@@ -175,10 +175,9 @@ const char *flp_kernel_tunable_kinds(const char *arch, const flp_spec *spec, cha
 }
 
 int flp_kernel_arch_heeds(const char *arch, const flp_spec *spec, const flp_tuning *tuning) {
-  static const flp_tunables none;
   for (int k = 1; k < FLP_KERNEL_KINDS; k++) {
     flp_kernel_kind kind = (flp_kernel_kind)k;
-    int is_named = memcmp(&tuning->of[kind], &none, sizeof none) != 0;
+    int is_named = flp_tunables_are_set(&tuning->of[kind]);
     if (is_named && !has_tunable(arch, spec, kind) && flp_kernel_arch_tunes(NULL, spec, kind)) return 0;
   }
   return 1;

@@ -132,6 +132,9 @@ flp_status flp_tuning_parse(const char *field, const char *text, flp_tuning *out
 /* 1 if it gives a tile configuration for some kind; 0 if it leaves all to defaults. */
 int flp_tuning_is_set(const flp_tuning *tuning);
 
+/* 1 if one of them is not the template's own choice. */
+int flp_tunables_are_set(const flp_tunables *tunables);
+
 /* Writes them as flp_tuning_parse reads those of a kind, "own" where every field is 0. */
 enum { FLP_TUNABLES_TEXT_BYTES = 96 };
 void flp_tunables_text(const flp_tunables *tunables, char out[FLP_TUNABLES_TEXT_BYTES]);
@@ -184,6 +187,8 @@ size_t flp_kernel_desc_write(const flp_kernel_desc *desc, uint8_t *out, size_t c
 
 /* 1 if the kernel takes its operands through tensor maps, and is launched in clusters. */
 int flp_kernel_is_mapped(const flp_kernel_desc *desc);
+/* Rows of the tiles of a cluster, or of one tile. */
+int64_t flp_kernel_panel_rows(const flp_kernel_desc *desc);
 
 /* error: CORRUPT naming the field: bad version, length, unterminated string, count, or a signature that differs from
  * this library's abi.h */

@@ -120,6 +120,11 @@ int flp_tuning_is_set(const flp_tuning *tuning) {
   return memcmp(tuning, &none, sizeof none) != 0;
 }
 
+int flp_tunables_are_set(const flp_tunables *tunables) {
+  static const flp_tunables none;
+  return memcmp(tunables, &none, sizeof none) != 0;
+}
+
 void flp_tunables_text(const flp_tunables *t, char out[FLP_TUNABLES_TEXT_BYTES]) {
   size_t used = 0;
   if (t->schedule && t->schedule < SCHEDULES)
@@ -138,12 +143,11 @@ void flp_tunables_text(const flp_tunables *t, char out[FLP_TUNABLES_TEXT_BYTES])
 }
 
 void flp_tuning_text(const flp_tuning *tuning, char out[FLP_TUNING_TEXT_BYTES]) {
-  static const flp_tunables none = {0};
   char one[FLP_TUNABLES_TEXT_BYTES];
   size_t used = 0;
   out[0] = 0;
   for (int kind = 1; kind < FLP_KERNEL_KINDS && used < FLP_TUNING_TEXT_BYTES; kind++) {
-    if (memcmp(&tuning->of[kind], &none, sizeof none) == 0) continue;
+    if (!flp_tunables_are_set(&tuning->of[kind])) continue;
     flp_tunables_text(&tuning->of[kind], one);
     used += (size_t)snprintf(out + used, FLP_TUNING_TEXT_BYTES - used, "%s%s:%s", used ? ";" : "",
                              flp_kernel_kind_name((flp_kernel_kind)kind), one);

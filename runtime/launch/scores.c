@@ -137,14 +137,10 @@ static const flp_kernel_desc *desc_of(const flp_call *call, unsigned parts) {
   return flp_call_desc(call, (flp_kernel_kind)(FLP_KERNEL_FORWARD + parts));
 }
 
-static int64_t panel_rows_of(const flp_kernel_desc *desc) {
-  return (int64_t)desc->tile_rows * flp_max(desc->cluster, 1);
-}
-
 /* Part short where there is such a kernel and the rows are few enough for it. */
 static unsigned part_short(const flp_call *call, unsigned parts, int64_t rows) {
   const flp_kernel_desc *desc = desc_of(call, parts | FLP_PART_SHORT);
-  return desc && rows <= panel_rows_of(desc) ? FLP_PART_SHORT : 0u;
+  return desc && rows <= flp_kernel_panel_rows(desc) ? FLP_PART_SHORT : 0u;
 }
 
 static uint32_t box_rows_of(const flp_kernel_desc *desc, int64_t rows) {
@@ -178,7 +174,7 @@ flp_status flp_launch_scores(const flp_call *call, flp_row_range rows, flp_colum
     if (parts >> bit & 1 && fills[bit]) FLP_TRY(fills[bit](&j, &v));
   if (!call->plan->planner.is_mapped) return launch_forward(call, parts, &v, (int64_t)v.bands * v.groups);
   FLP_TRY(encode_maps(&j, &v));
-  return launch_forward_map(call, parts, &v, flp_ceil_div(count, panel_rows_of(desc)) * leaves);
+  return launch_forward_map(call, parts, &v, flp_ceil_div(count, flp_kernel_panel_rows(desc)) * leaves);
 }
 
 flp_status flp_launch_own_scores(const flp_call *call, flp_entry_id entry, flp_row_range rows) {

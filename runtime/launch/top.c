@@ -41,7 +41,7 @@ static double unit_waves(const flp_call *call, flp_row_range rows) {
   const flp_planner *planner = &call->plan->planner;
   unsigned parts = FLP_PART_TOP | flp_kernel_spec_parts(&call->plan->spec);
   const flp_kernel_desc *desc = flp_call_desc(call, (flp_kernel_kind)(FLP_KERNEL_FORWARD + parts));
-  int64_t cluster = flp_max(desc->cluster, 1), panel = (int64_t)desc->tile_rows * cluster;
+  int64_t cluster = flp_max(desc->cluster, 1), panel = flp_kernel_panel_rows(desc);
   double at_once = (double)flp_max(planner->multiprocessors / cluster, 1);
   return (double)flp_ceil_div(rows.end - rows.begin, panel) / at_once;
 }

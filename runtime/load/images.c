@@ -291,9 +291,8 @@ static flp_status check_tuned(const collector *c, const flp_images *images) {
 
 /* Generic kernels would be as many again; and what the caller gives forward is what runs. */
 static int is_left_out(const flp_images_request *request, flp_rung rung, const flp_kernel_key *key) {
-  static const flp_tunables own;
   if (!flp_kind_is_optional(key->kind)) return 0;
-  return rung == FLP_RUNG_GENERIC || (request->has_tuning && memcmp(&key->tune, &own, sizeof own) == 0);
+  return rung == FLP_RUNG_GENERIC || (request->has_tuning && !flp_tunables_are_set(&key->tune));
 }
 
 flp_status flp_images_collect(flp_rung rung, const flp_images_request *request, flp_images *out) {
@@ -323,7 +322,6 @@ void flp_images_clear(flp_images *images) {
 
 /* Takes over the tunables of the nearest entry that can be read. */
 static flp_status take_nearest(collector *c, const flp_kernel_key *key, flp_tuned_tiling *out) {
-  static const flp_tunables own = {0};
   flp_tuned_entry *entry;
   while ((entry = flp_tuned_nearest(c->request->tuned, key, c->request->driver_version)) != NULL) {
     flp_kernel_image image;
@@ -333,7 +331,7 @@ static flp_status take_nearest(collector *c, const flp_kernel_key *key, flp_tune
     entry->bad = !found || image.desc.key.kind != key->kind;
     flp_kernel_image_clear(&image);
     if (entry->bad) continue;
-    if (memcmp(&tune, &own, sizeof own) == 0) return FLP_OK;
+    if (!flp_tunables_are_set(&tune)) return FLP_OK;
     out->tuning.of[key->kind] = tune;
     out->from[key->kind] = entry->key;
     out->is[key->kind] = 1;

@@ -45,7 +45,7 @@ static void set_forward(flp_planner *p, const flp_kernel_desc *desc, int64_t pan
 }
 
 static void set_tiles(flp_planner *p, const flp_kernel_desc *desc) {
-  int64_t panel_rows = (int64_t)desc->tile_rows * (desc->cluster > 1 ? desc->cluster : 1);
+  int64_t panel_rows = flp_kernel_panel_rows(desc);
   p->is_mapped |= flp_kernel_is_mapped(desc);
   switch (flp_kind_base(desc->key.kind)) {
     case FLP_KERNEL_FORWARD:

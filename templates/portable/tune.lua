@@ -12,6 +12,8 @@
 -- No configuration changes a bit of a result: every accumulator is summed along K in one order (engine.lua), a warp of
 -- forward owns its leaf of the canonical order, and sums over the rows of a tile keep the tile's height.
 
+local L = k.import "limits"
+
 local RASTER_MOST, STAGES_LEAST, STAGES_MOST = 64, 2, 12
 local STEP_BYTES = 64        -- of a row of either operand in a stage
 local STAGING_BYTES = 384    -- of a warp, for what the epilogue of part emit lists
@@ -49,46 +51,34 @@ local KINDS = {
 KINDS.dz_lora = KINDS.dz
 
 --------------------------------------------------------------------------------------------------- what can be built
-local function refuse(format, ...) error(("tune: " .. format):format(...), 0) end
-
 local function check_values(T, kind, spec, defaults)
-  local function among(name, values)
-    for _, value in ipairs(values) do
-      if T[name] == value then return end
-    end
-    refuse("%s %s is not accepted; one of %s is", name, T[name], table.concat(values, ", "))
-  end
-  among("schedule", {"cooperative"})
-  among("cluster", {1})
-  among("rows", spec.dtype == "fp32" and {32, 64, 128, 256} or {64, 128, 256})
-  among("columns", kind.columns and {kind.columns} or {64, 128, 256})
+  L.among(T, "schedule", {"cooperative"})
+  L.among(T, "cluster", {1})
+  L.among(T, "rows", spec.dtype == "fp32" and {32, 64, 128, 256} or {64, 128, 256})
+  L.among(T, "columns", kind.columns and {kind.columns} or {64, 128, 256})
   if kind.fixed_rows and kind.fixed_rows(spec) and T.rows ~= defaults.rows then
-    refuse("rows %d is not accepted with a gradient of the bias, which is summed by %d rows", T.rows, defaults.rows)
+    L.refuse("rows %d is not accepted with a gradient of the bias, which is summed by %d rows", T.rows, defaults.rows)
   end
-  if T.raster > RASTER_MOST then refuse("raster %d is not accepted; 1 to %d is", T.raster, RASTER_MOST) end
-  if T.stages < STAGES_LEAST or T.stages > STAGES_MOST then
-    refuse("stages %d is not accepted; %d to %d is", T.stages, STAGES_LEAST, STAGES_MOST)
-  end
+  L.within(T, "raster", 1, RASTER_MOST)
+  L.within(T, "stages", STAGES_LEAST, STAGES_MOST)
 end
 
 local function check_resources(T, kind, spec)
   if T.warps > WARPS_MOST then
-    refuse("%dx%d needs %d accumulators a thread; at most %d fit", T.rows, T.columns,
+    L.refuse("%dx%d needs %d accumulators a thread; at most %d fit", T.rows, T.columns,
       T.rows * T.columns // (WARPS_MOST * 32), T.warp_rows * T.warp_columns // 32)
   end
   if T.warps < WARPS_LEAST then
-    refuse("%dx%d has work for %d warps of %dx%d; at least %d are accepted", T.rows, T.columns, T.warps, T.warp_rows,
+    L.refuse("%dx%d has work for %d warps of %dx%d; at least %d are accepted", T.rows, T.columns, T.warps, T.warp_rows,
       T.warp_columns, WARPS_LEAST)
   end
   for _, side in ipairs(kind.across or {}) do
     if T[side] > T.warps * 32 then
-      refuse("%dx%d has %d threads; the copies of %d %s take as many", T.rows, T.columns, T.warps * 32, T[side], side)
+      L.refuse("%dx%d has %d threads; the copies of %d %s take as many", T.rows, T.columns, T.warps * 32, T[side],
+        side)
     end
   end
-  if T.shared_bytes > spec.shared_bytes then
-    refuse("%d stages of %dx%d need %d bytes of shared memory; %s has %d", T.stages, T.rows, T.columns, T.shared_bytes,
-      spec.arch, spec.shared_bytes)
-  end
+  L.check_shared(T, spec)
 end
 
 -- The configuration of the kernel: what the key asks for, else the default. Raises why it cannot be built.

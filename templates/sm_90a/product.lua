@@ -284,17 +284,15 @@ return function(k, spec, as)
   local function consume(p)
     return function(u, index, _, unit)
       local function product(of, a_major, columns)
-        return function()
-          copy_added(p, of, u)
-          local acc = H.multiply(index, u.steps, a_major, "mn", columns)
-          await_added(p, of)
-          local tile = unit_at(p, problem(p), unit)
-          tile.columns = columns
-          k.when(k.lt(tile.m, tile.size), function() finish(p, acc, tile, of) end)
-        end
+        copy_added(p, of, u)
+        local acc = H.multiply(index, u.steps, a_major, "mn", columns)
+        await_added(p, of)
+        local tile = unit_at(p, problem(p), unit)
+        tile.columns = columns
+        k.when(k.lt(tile.m, tile.size), function() finish(p, acc, tile, of) end)
       end
-      k.branch(u.of_hidden, function() by_width(u, function(columns) product("hidden", "k", columns)() end) end,
-        product("weight", "mn", H.columns))
+      k.branch(u.of_hidden, function() by_width(u, function(columns) product("hidden", "k", columns) end) end,
+        function() product("weight", "mn", H.columns) end)
       return H.advance(index, u.steps)
     end
   end

@@ -7,7 +7,7 @@
 --   cluster          CTAs along the rows that share the tiles of the second operand
 --   raster           raster width: the most row panels that go over the columns together, for what they share in L2
 
-local staging = k.import "staging"
+local staging, L = k.import "staging", k.import "limits"
 
 -- Of a warp: columns that wait in the queue of emission.lua.
 local EMIT_BYTES = 2048
@@ -90,38 +90,28 @@ local KINDS = {
 }
 
 --------------------------------------------------------------------------------------------------- what can be built
-local function refuse(format, ...) error(("tune: " .. format):format(...), 0) end
-
 local function check_values(T, kind, wide)
-  local function among(name, values)
-    for _, value in ipairs(values) do
-      if T[name] == value then return end
-    end
-    refuse("%s %s is not accepted; one of %s is", name, T[name], table.concat(values, ", "))
-  end
   local cooperative = T.schedule == "cooperative"
-  among("schedule", wide and {"cooperative"} or kind.schedules or {"ping-pong", "cooperative"})
-  among("columns", wide and {64, 128} or {64, 128, 192, 256})
-  among("cluster", {1, 2, 4})
+  L.among(T, "schedule", wide and {"cooperative"} or kind.schedules or {"ping-pong", "cooperative"})
+  L.among(T, "columns", wide and {64, 128} or {64, 128, 192, 256})
+  L.among(T, "cluster", {1, 2, 4})
   -- 64 rows are the height of one wgmma, and a box of a tensor map has 256 rows at most
-  among("rows", wide and {128} or cooperative and {128, 256} or {64, 128, 192, 256})
-  if T.raster > RASTER_MOST then refuse("raster %d is not accepted; 1 to %d is", T.raster, RASTER_MOST) end
-  if T.stages < 2 or T.stages > 12 then refuse("stages %d is not accepted; 2 to 12 is", T.stages) end
+  L.among(T, "rows", wide and {128} or cooperative and {128, 256} or {64, 128, 192, 256})
+  L.within(T, "raster", 1, RASTER_MOST)
+  L.within(T, "stages", 2, 12)
 end
 
-local function check_resources(T, kind, wide, shared_bytes)
+local function check_resources(T, kind, wide, spec)
   local accumulators = T.rows * T.columns // (T.schedule == "cooperative" and 256 or 128)
   local most = wide and ACCUMULATORS_WIDE or ACCUMULATORS
   if accumulators > most then
-    refuse("%dx%d %s needs %d accumulators a thread; at most %d fit", T.rows, T.columns, T.schedule, accumulators, most)
+    L.refuse("%dx%d %s needs %d accumulators a thread; at most %d fit", T.rows, T.columns, T.schedule, accumulators,
+      most)
   end
-  if T.shared_bytes > shared_bytes then
-    refuse("%d stages of %dx%d need %d bytes of shared memory; there are %d", T.stages, T.rows, T.columns,
-      T.shared_bytes, shared_bytes)
-  end
+  L.check_shared(T, spec)
   local part, box = T.columns // T.cluster, wide and 32 or 64
   if kind.boxed and part % box > 0 then
-    refuse("each CTA would load %d columns; boxes have %d", part, box)
+    L.refuse("each CTA would load %d columns; boxes have %d", part, box)
   end
 end
 
@@ -134,7 +124,7 @@ local function choose(spec)
   T.planes = wide and T.stages - 1 or 0 -- stages of the second ring: of three terms of B, 64 bytes a column each
   T.shared_bytes = T.stages * (T.rows + T.columns) * 128 + T.planes * (T.columns * 192) + 8 * T.staging
     + (T.stages + T.planes) * 16 + 24
-  check_resources(T, kind, wide, spec.shared_bytes)
+  check_resources(T, kind, wide, spec)
   return T
 end
 

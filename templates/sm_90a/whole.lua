@@ -25,11 +25,17 @@ return function(k, spec, H, ring)
   end
   function E.advance(index, steps) return k.urem(index + steps, 2 * H.stages) end
 
-  -- Threads 0 to cluster-1 signal that a stage is free, each in one CTA of the cluster. there: of barrier 0 in that
-  -- CTA.
-  local function release(there, stage, condition)
-    local arrive = H.cluster > 1 and k.mbarrier_arrive_there or k.mbarrier_arrive
-    arrive(there + stage * 8, condition)
+  -- Threads 0 to cluster-1 signal that a stage is free, each in one CTA of the cluster; with a condition, where it
+  -- holds.
+  local function releaser()
+    local own_thread = k.reread_tid() & 127
+    local there = H.cluster > 1 and k.cluster_address(ring.empty, k.min(own_thread, H.cluster - 1)) or ring.empty
+    local signals = k.lt(own_thread, H.cluster)
+    return function(stage, condition)
+      local arrive, holds = H.cluster > 1 and k.mbarrier_arrive_there or k.mbarrier_arrive, signals
+      if condition then holds = signals & condition end
+      arrive(there + stage * 8, holds)
+    end
   end
 
   -- One tile from the ring position `index` on, of operands with these majors. Ping-pong passes the turn as soon as its
@@ -38,10 +44,7 @@ return function(k, spec, H, ring)
     columns = columns or H.columns
     local acc = {}
     for i = 1, H.blocks * columns // 2 do acc[i] = k.const(k.f32, 0.0) end
-    local start = place(index)
-    local own_thread = k.reread_tid() & 127
-    local there = H.cluster > 1 and k.cluster_address(ring.empty, k.min(own_thread, H.cluster - 1)) or ring.empty
-    local signals = k.lt(own_thread, H.cluster)
+    local start, release = place(index), releaser()
     local low = H.uniform(k.lshr(ring.base, 4) & 0x3fff) -- low words of stage 0's descriptors
     local a_low, b_low = low | LEAD[a_major] << 16, (low + H.a_bytes // 16) | LEAD[b_major] << 16
     if H.cooperative then a_low = a_low + H.own() * (H.blocks * BOX // 16) end
@@ -55,22 +58,21 @@ return function(k, spec, H, ring)
         a_step = STEP[a_major], b_step = STEP[b_major], a_block = BOX // 16, keep = k.gt(step, 0), into = now.acc,
         wait = 1,
       }
-      release(there, now.before, signals & k.gt(step, 0)) -- its products are complete: one stage may be in flight
+      release(now.before, k.gt(step, 0)) -- its products are complete: one stage may be in flight
       return {at = ring.next_place(now.at, H.stages), before = stage, acc = sum}
     end)
     H.pass_turn()
     acc = k.wgmma_wait(0, done.acc)
-    release(there, done.before, signals)
+    release(done.before)
     return acc
   end
 
   -- In the place of multiply, of a tile without rows.
   function E.skip(index, steps)
-    local own_thread = k.reread_tid() & 127
-    local there = H.cluster > 1 and k.cluster_address(ring.empty, k.min(own_thread, H.cluster - 1)) or ring.empty
+    local release = releaser()
     k.loop(k.const(k.i32, 0), steps, 1, place(index), function(_, now)
       k.mbarrier_wait(ring.full + now.stage * 8, now.parity)
-      release(there, now.stage, k.lt(own_thread, H.cluster))
+      release(now.stage)
       return ring.next_place(now, H.stages)
     end)
     H.pass_turn()
