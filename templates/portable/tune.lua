@@ -33,6 +33,12 @@ local function for_product(spec)
   return T
 end
 
+-- Both operands go across the warps in copies of a row of K; in two CTAs one copies while the other multiplies.
+local function for_weight(spec)
+  if spec.dtype == "fp32" then return for_product(spec) end
+  return {schedule = "cooperative", rows = 128, columns = 128, stages = 3, cluster = 1, raster = 16}
+end
+
 -- Of products of which one side has few columns: 3 CTAs a multiprocessor.
 local function for_adapter()
   return {schedule = "cooperative", rows = 128, columns = 64, stages = 6, cluster = 1, raster = 8}
@@ -45,7 +51,7 @@ local KINDS = {
   forward = {defaults = for_scores, columns = k.abi.GROUP_LEAVES * 64},
   dz = {defaults = for_scores, fixed_rows = function(spec) return spec.bias_grad end},
   grad_hidden = {defaults = for_product, across = {"columns"}},
-  grad_weight = {defaults = for_product, across = {"rows", "columns"}},
+  grad_weight = {defaults = for_weight, across = {"rows", "columns"}},
   lora = {defaults = for_adapter, warp_columns = 32},
 }
 KINDS.dz_lora = KINDS.dz

@@ -82,7 +82,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=2, help="default %(default)s")
     parser.add_argument("--json", required=True, help="file for the record")
     options = parser.parse_args()
-    rows, said = [], [word for word in sys.argv[1:] if word.startswith(("--only", "--rounds"))]
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
         gemm = built(options.cutlass, Path(folder))
         for name in options.only.split(","):
@@ -91,7 +91,7 @@ def main():
             for row in found:
                 print("%(case)-14s %(pass)-17s %(ms)8.3f ms %(products)d x %(gemm_ms).3f (%(gemm)s) %(ratio).3f" % row,
                       flush=True)
-            record = dict(head, command=" ".join(["tests/gpu/portable.py", *said]), rows=rows)
+            record = dict(head, command=f"tests/gpu/portable.py --only {options.only} --rounds {options.rounds}", rows=rows)
             Path(options.json).write_text(tuning_records.text_of(record))  # all so far
     return 0
 
