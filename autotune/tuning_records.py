@@ -6,8 +6,8 @@
     python3 autotune/tuning_records.py fit autotune/bench/tune_forward_4096.json        (needs numpy)
 
 export: rows are the timed candidates of the first file; `searches` says of every file how long it searched, what it chose
-and against what. heads: a row for each specialisation whose search was finished, the last one in the order of the files:
-what was chosen for each kernel, beside the untuned one and the GEMM baselines. fit: least squares for the shares of
+and against what. heads: a row for each specialisation and effort whose search was finished, of the last file that has
+it: what was chosen for each kernel, beside the untuned one and the GEMM baselines. fit: least squares for the shares of
 autotune/model.c, weighted towards the fast half, from the forward kernel of one deep head, so that everything but the
 tiling is constant. Shares come out in the unit of model.c: of a tensor core at the device's full clock.
 """
@@ -96,12 +96,17 @@ def kernel_of(candidates):
             "ratio": round(chosen["ratio"], 4), "timed": sum(c["status"] in TIMED for c in candidates)}
 
 
+def arch_of(spec):
+    """The architecture that was asked for, if one was."""
+    return dict(word.split("=") for word in spec["text"].split() if word.startswith("arch="))
+
+
 def head_of(db, spec):
     candidates = db.execute("select * from candidate where spec = ? and ms is not null order by id", (spec["id"],)).fetchall()
     kinds = list(dict.fromkeys(c["kind"] for c in candidates))
     bare = db.execute("select product, ms from bare where spec = ?", (spec["id"],)).fetchall()
     return {"model": spec["model"], **{key: spec[key] for key in ("vocab", "hidden", "dtype", "entropy", "grads", "softcap")},
-            "N": spec["rows"], "plan": spec["plan"],
+            **arch_of(spec), "N": spec["rows"], "plan": spec["plan"],
             "kernels": {kind or "layout": kernel_of([c for c in candidates if c["kind"] == kind]) for kind in kinds},
             "bare_ms": {row["product"]: round(row["ms"], 4) for row in bare}}
 
@@ -113,7 +118,8 @@ def export_heads(paths, out):
         db.row_factory = sqlite3.Row
         for spec in db.execute("select * from spec where finished is not null order by id").fetchall():
             run = db.execute("select * from run where id = ?", (spec["run"],)).fetchone()
-            rows[spec["text"], spec["rows"]] = {**head_of(db, spec), "sources": run["sources"][:12]}
+            head = {**head_of(db, spec), "effort": run["effort"], "sources": run["sources"][:12]}
+            rows[spec["text"], spec["rows"], run["effort"]] = head
     if not rows:
         sys.exit(f"{', '.join(map(str, paths))}: no search of a specialisation was finished")
     record = {"gpu": run["gpu"], "driver": f"{run['driver'] // 1000}.{run['driver'] % 1000 // 10}",

@@ -126,7 +126,7 @@ def of_tuning(row, spec):
         head += ["--entropy", "backward", "--grad", "hidden,weight"]
     elif spec.get("entropy", "none") != "none":
         head += ["--entropy", spec["entropy"]]
-    head += ["--softcap", spec["softcap"]] if spec.get("softcap") else []
+    head += [word for name in ("softcap", "arch") if spec.get(name) for word in (f"--{name}", spec[name])]
     head = " ".join(map(str, head))
     if "tune" in row:
         return [f"{head} --tune {row['kind']}:{row['tune']}"]
@@ -143,7 +143,8 @@ def specs_of(record):
     if command.startswith(("flpgen bench", "python -m flp.bench")):
         specs = [text for words in with_and_without(of_command(command)) for text in variants(words)]
     elif command.startswith("flpgen check"):
-        specs = [text for row in rows for text in of_check(row)]
+        arch = re.search(r" --arch \S+", command)
+        specs = [text + (arch[0] if arch and text != GENERIC else "") for row in rows for text in of_check(row)]
     elif "--only sanitize" in command:
         specs = [text for row in rows for text in of_sanitized(row["command"])]
     elif "--only tilings" in command:

@@ -91,7 +91,8 @@ def main():
             for row in found:
                 print("%(case)-14s %(pass)-17s %(ms)8.3f ms %(products)d x %(gemm_ms).3f (%(gemm)s) %(ratio).3f" % row,
                       flush=True)
-            record = dict(head, command=f"tests/gpu/portable.py --only {options.only} --rounds {options.rounds}", rows=rows)
+            said = f"tests/gpu/portable.py --only {options.only} --rounds {options.rounds}"
+            record = dict(head, command=said, rows=rows)
             Path(options.json).write_text(tuning_records.text_of(record))  # all so far
     return 0
 
