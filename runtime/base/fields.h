@@ -24,7 +24,7 @@ enum { FLP_COUNT_MAX = 1 << 30, FLP_HIDDEN_MAX = 1 << 20 };
 /* Of --loss, whatever takes it. */
 #define FLP_LOSS_HELP                                                                                      \
   "what a training step minimises: a name of `flpgen loss list`, a file that ends in .lua, or a sum such " \
-  "as grpo+k3; forward_kl, reverse_kl and jsd are of --targets K"
+  "as grpo+k3; divergences, such as forward_kl and jsd, are of --targets K"
 
 /* clang-format off */
 #define FLP_SPEC_FIELDS(X, H)                                                                                          \

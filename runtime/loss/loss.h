@@ -220,6 +220,7 @@ typedef struct flp_loss_targets {
   const float *logprob, *teacher_logprob; /* (count); teacher_logprob NULL if the program does not read it */
   const uint8_t *skipped;                 /* (count): 1 for a target that is ignore_index; NULL: none is */
   const double *exact;                    /* (count) in the place of logprob, for difference quotients; or NULL */
+  double *detached; /* NULL, or (nodes, count): what detach gives; where exact is given it gives what stands here */
 } flp_loss_targets;
 
 /* flp_loss_evaluate_row of a program over targets. out->grad_logprob is 0; grad_targets: (count) or NULL */

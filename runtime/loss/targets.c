@@ -68,8 +68,16 @@ static double input_of(const evaluation *e, uint32_t input, int64_t k) {
   return e->inputs[input];
 }
 
-static double value_of(const evaluation *e, const flp_loss_node *node, int64_t k) {
+static double detached_of(const evaluation *e, uint32_t i, int64_t k) {
+  double *kept = &e->targets->detached[(int64_t)i * e->targets->count + k];
+  if (!e->targets->exact) *kept = e->values[e->loss->nodes[i].operands[0]];
+  return *kept;
+}
+
+static double value_of(const evaluation *e, uint32_t i, int64_t k) {
+  const flp_loss_node *node = &e->loss->nodes[i];
   const uint16_t *at = node->operands;
+  if (node->op == FLP_LOSS_DETACH && e->targets->detached) return detached_of(e, i, k);
   if (node->op == FLP_LOSS_CONSTANT) return e->loss->constants[at[0]];
   if (node->op == FLP_LOSS_INPUT) return input_of(e, at[0], k);
   if (node->op == FLP_LOSS_PARAMETER) return e->parameters[at[0]];
@@ -91,7 +99,7 @@ static void compute(evaluation *e, uint32_t i, int64_t k) {
   const uint16_t *at = node->operands;
   double partial[3], v[3] = {0, 0, 0};
   if (node->op == FLP_LOSS_SUM) return; /* known once its pass is over */
-  e->values[i] = value_of(e, node, k);
+  e->values[i] = value_of(e, i, k);
   if (!e->plan->active[i]) return;
   for (int j = 0; j < flp_loss_op_arity(node->op); j++) v[j] = e->values[at[j]];
   flp_loss_partials(node->op, v, e->values[i], partial);

@@ -162,7 +162,7 @@ def test_values_of_all_scores_have_derivatives():
         assert row["grad_mean_score"] == pytest.approx(-given["weight"] * e, rel=1e-9, abs=1e-12)
 
 
-@pytest.mark.parametrize("name", ["forward_kl", "reverse_kl", "jsd"])
+@pytest.mark.parametrize("name", flp.losses.DIVERGENCES)
 def test_losses_over_targets_are_checked_and_shown(name):
     checked = flpgen("loss", "check", name, "--rows", "60", "--json").json()
     assert checked["failed"] == 0 and "teacher_logprob" in checked["inputs"]

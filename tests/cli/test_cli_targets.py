@@ -3,7 +3,9 @@ import math
 
 import numpy
 import pytest
+import torch
 
+from flp_exact_divergences import DIVERGENCES, divergence_of
 from flpgen_tool import FAKE, findings, flpgen, needs_fake, needs_flpgen, read_safetensors, succeed, write_safetensors
 
 pytestmark = needs_flpgen
@@ -54,27 +56,21 @@ def test_tensors_of_a_file_are_calls_of_one_target_each(tmp_path):
 
 # ---- losses over several targets ----
 
-DIVERGENCES = ["forward_kl", "reverse_kl", "jsd"]
-REST_MIN = 1e-6
-
-
 @pytest.mark.parametrize("loss", [*DIVERGENCES, "forward_kl+jsd"])
 def test_a_demonstration_of_a_step(loss):
     document = flpgen(*DEMO, "--targets", 7, "--loss", loss, "--json").json()
     assert document["loss"]["name"] == loss and document["loss"]["mode"].startswith("recompute")
     assert document["fp64"]["logprob_error"] < 1e-5
-    assert set(document["loss"]["metrics"]) == set(loss.split("+"))
+    assert set(document["loss"]["metrics"]) - {"acceptance"} == set(loss.split("+"))
     assert 0 < document["loss"]["mean"] < 20
     other = flpgen(*DEMO, "--targets", 7, "--loss", loss, "--seed", 2, "--json").json()
     assert other["loss"]["mean"] != document["loss"]["mean"]
 
 
 def divergence(loss, p, q):
-    """Of one row. p, q: the teacher's and the student's probabilities of its targets, and the rests behind them."""
-    p, q = (shares + [max(1 - sum(shares), REST_MIN)] for shares in (p, q))
-    kl = lambda a, b: sum(x * math.log(x / y) for x, y in zip(a, b) if x > 0)
-    middle = [(x + y) / 2 for x, y in zip(p, q)]
-    return {"forward_kl": kl(p, q), "reverse_kl": kl(q, p), "jsd": (kl(p, middle) + kl(q, middle)) / 2}[loss]
+    """Of one row. p, q: the teacher's and the student's probabilities of its targets."""
+    p, q = (torch.tensor(shares, dtype=torch.float64).log() for shares in (p, q))
+    return divergence_of(loss, q, p)[0].item()
 
 
 TEACHER = [math.log(share) for share in (0.5, 0.25, 0.125, 0.1, 0.9, 0.2, 0.3, 0.3, 0.3, 0.001, 0.002, 0.7)]
@@ -100,7 +96,7 @@ def forward(folder, arrays):
     return shares_of(found["logprob"].ravel().tolist())
 
 
-@pytest.mark.parametrize("loss", DIVERGENCES)
+@pytest.mark.parametrize("loss", [loss for loss in DIVERGENCES if loss != "lk"])  # whose blend differences do not hold
 def test_a_step_of_a_file_is_the_formula(tmp_path, loss):
     """The loss by hand, its gradient by differences of hidden."""
     row_weight = [1.0, 0.5, 3.0, 2.0]

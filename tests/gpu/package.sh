@@ -41,7 +41,7 @@ ldd "$root/bin/flpgen" "$root"/lib*/*.so | awk '$2 == "=>" && $3 ~ /^\// { print
 mkdir -p "$root/tests" "$root/runtime" "$root/autotune/presets"
 cp -r "$tree/tests/gpu" "$tree/tests/hosts" "$tree/tests/tilings.json" "$root/tests/"
 mkdir "$root/tests/support"
-cp "$tree"/tests/support/flp_{reference,exact}.py "$root/tests/support/" # what tests/hosts compares with
+cp "$tree"/tests/support/flp_{reference,exact,exact_divergences}.py "$root/tests/support/" # for tests/hosts
 cp -r "$tree/runtime/python" "$tree/runtime/flp.h" "$root/runtime/"
 cp "$tree"/autotune/*.py "$root/autotune/"
 cp "$tree/autotune/presets/presets.json" "$root/autotune/presets/"

@@ -68,8 +68,8 @@ def measure(name, gemm, flpgen, rounds, folder):
     rows = []
     for each in zip(*(record["rows"] for record in records)):
         ms, count = statistics.median(row["ms"] for row in each), each[0]["gemms"]
-        rows.append({"case": name, "pass": each[0]["case"], "mode": each[0]["mode"], "N": n, "D": hidden, "V": VOCAB,
-                     "ms": ms, "products": count, "gemm": best, "gemm_ms": times[best],
+        rows.append({"problem": name, "pass": each[0]["case"], "mode": each[0]["mode"], "N": n, "D": hidden,
+                     "V": VOCAB, "ms": ms, "products": count, "gemm": best, "gemm_ms": times[best],
                      "ratio": ms / (count * times[best])})
     return rows, {key: records[-1][key] for key in ("gpu", "driver", "sources_hash", "date")}
 
@@ -89,8 +89,8 @@ def main():
             found, head = measure(name, gemm, options.flpgen, options.rounds, Path(folder))
             rows += found
             for row in found:
-                print("%(case)-14s %(pass)-17s %(ms)8.3f ms %(products)d x %(gemm_ms).3f (%(gemm)s) %(ratio).3f" % row,
-                      flush=True)
+                print("%(problem)-14s %(pass)-17s %(ms)8.3f ms %(products)d x %(gemm_ms).3f (%(gemm)s) %(ratio).3f"
+                      % row, flush=True)
             said = f"tests/gpu/portable.py --only {options.only} --rounds {options.rounds}"
             record = dict(head, command=said, rows=rows)
             Path(options.json).write_text(tuning_records.text_of(record))  # all so far

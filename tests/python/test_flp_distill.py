@@ -6,7 +6,7 @@ import flp
 import flp_exact
 
 B, T, D, V, K = 2, 6, 24, 61, 5
-NAMES = ["forward_kl", "reverse_kl", "jsd"]
+NAMES = list(flp.losses.DIVERGENCES)
 
 
 def problem(seed=0, k=K, dtype=torch.float32, bias=True):

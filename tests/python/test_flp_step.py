@@ -72,4 +72,4 @@ def test_both_forms(name, spoiled, monkeypatch):
     assert count == count_of_torch
     for a, b in zip(got, want):
         assert spoiled or b[-20:].isfinite().all()
-        torch.testing.assert_close(a, b, atol=1e-5, rtol=2e-4, equal_nan=True)
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=2e-4, equal_nan=True)

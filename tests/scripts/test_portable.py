@@ -20,11 +20,11 @@ def test_a_pass_is_judged_by_the_best_product(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["portable.py", "--cutlass", "x", "--only=saved", "--json", str(out)])
     assert portable.main() == 0
     record = json.loads(out.read_text())
-    assert check_record(record) is None and record["command"] == "tests/gpu/portable.py --only=saved"
+    assert check_record(record) is None and record["command"] == "tests/gpu/portable.py --only saved --rounds 2"
     assert [(row["pass"], row["gemm"], row["gemm_ms"], row["products"]) for row in record["rows"]] == [
         ("forward", "256x128x64/3", 3.0, 1), ("forward+backward", "256x128x64/3", 3.0, 3)]
     assert [row["ratio"] for row in record["rows"]] == pytest.approx([1.0, 11.25 / 9])
-    assert all((row["case"], row["N"], row["D"]) == ("saved", 8192, 4096) for row in record["rows"])
+    assert all((row["problem"], row["N"], row["D"]) == ("saved", 8192, 4096) for row in record["rows"])
 
 
 def test_lines_of_products_are_read(tmp_path):

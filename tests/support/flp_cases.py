@@ -14,6 +14,7 @@ import torch
 
 import flp
 from flp_calls import BY_SHARDS, FUNCTIONS, NEEDS, OF_HEADS, OF_SHARDS, OTHERS
+from flp_exact_divergences import DIVERGENCES
 from flp_problem import FILE, V, Case, Problem
 
 
@@ -207,21 +208,23 @@ FORMULAS = [
           ("kto", {**REFERENCE, "chosen": "@liked"}),
           ("kto", {**REFERENCE, "chosen": "@liked", "kl": 0.4, "desirable_weight": 1.3, "undesirable_weight": 0.6}))],
     *[case("losses.kl", kind=kind) for kind in ("k1", "k2", "k3")],
-    *[row for kind in ("forward_kl", "reverse_kl", "jsd")
+    *[row for kind in DIVERGENCES
       for row in edged("losses.divergence", ["no share", "nan teacher"], kind=kind)],
-    case("losses.divergence", kind="jsd", rest_min=1e-4, rest_weight=0.5, mix=0.3, counted=None),
+    *[case("losses.divergence", kind=kind, rest_min=1e-4, rest_weight=0.5, counted=None, **options)
+      for kind, options in (("jsd", {"mix": 0.3}), ("skew_kl", {"skew": 0.4}), ("lk", {"decay": 1.5}),
+                            ("neg_log_acceptance", {"acceptance_min": 0.2}))],
 ]
 DISTILL_EDGES = ["nan row", "bad ids", "all ignored", "weight 0", "weight 0 of a bad id", "no share", "nan teacher"]
 DISTILLED = [
-    *[row for loss in ("forward_kl", "reverse_kl", "jsd")
+    *[row for loss in DIVERGENCES
       for row in edged("distill_loss", DISTILL_EDGES, loss=loss, row_weight="@row_weight", **BIAS)],
     *[case("distill_loss", **options) for options in HEADS],
     *[case("distill_loss", loss=loss, temperature=0.7, softcap=8.0, **BIAS)
-      for loss in ("forward_kl", "reverse_kl", "jsd")],
+      for loss in DIVERGENCES],
     case("distill_loss", loss="jsd", row_weight="@row_weight", mask="@mask", entropy=True,
          parameters={"rest_weight": 0.25, "mix": 0.2}),
     *[case("distill_loss", loss=loss, target="@whole", teacher_logprob="@whole_teacher", **BIAS)
-      for loss in ("forward_kl", "reverse_kl", "jsd")],
+      for loss in DIVERGENCES],
     case("distill_loss", target="@single", teacher_logprob="@single_teacher", **BF16),
     case("distill_loss", mask="@mask", total="@total", entropy=True, lead=(3, 7)),
     case("distill_loss", grad_scale=0.25, **BUFFER),

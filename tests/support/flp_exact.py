@@ -9,6 +9,8 @@ import math
 
 import torch
 
+from flp_exact_divergences import divergence_of
+
 NAN, INFINITY, LIMIT = math.nan, math.inf, 2.0**30 * math.log(2)
 
 
@@ -332,29 +334,8 @@ def losses_kl(logprob, ref_logprob, kind="k3"):
 
 # ---- divergences over K targets and the rest ----
 
-def gain(share, log_share, log_other):
-    """share·(log_share − log_other), of those that have a share."""
-    some = share != 0
-    return torch.zeros_like(share).index_put((some,), share[some] * (log_share[some] - log_other[some]))
-
-
-def losses_divergence(kind, logprob, teacher_logprob, counted=None, rest_min=1e-6, rest_weight=1.0, mix=0.5):
-    counted = torch.ones_like(logprob, dtype=torch.bool) if counted is None else counted
-    log_q, log_p = logprob, teacher_logprob.double().detach()
-    q, p = (torch.zeros_like(logs).index_put((counted,), logs[counted].exp()) for logs in (log_q, log_p))
-    rests = [(1 - shares.sum(-1, keepdim=True)).clamp(min=rest_min) for shares in (p, q)]
-
-    def of(log_p, log_q, p, q):
-        if kind == "forward_kl":
-            return gain(p, log_p, log_q)
-        if kind == "reverse_kl":
-            return gain(q, log_q, log_p)
-        m = mix * p + (1 - mix) * q
-        log_m = m.masked_fill(m == 0, 1).log()
-        return mix * gain(p, log_p, log_m) + (1 - mix) * gain(q, log_q, log_m)
-
-    each = of(log_p, log_q, p, q).sum(-1) + rest_weight * of(*(rest.log() for rest in rests), *rests)[..., 0]
-    return {"divergence": each}
+def losses_divergence(**given):
+    return {"divergence": divergence_of(**given)[0]}
 
 
 def distill_loss(target, teacher_logprob, loss="forward_kl", row_weight=None, mask=None, total=None, parameters=None, vectors=None,
@@ -371,8 +352,8 @@ def distill_loss(target, teacher_logprob, loss="forward_kl", row_weight=None, ma
     at = head.active[(weights.flatten()[head.active] != 0)]
     of_row = (head.active[:, None] == at).nonzero()[:, 0]
     logprob, teacher = head.logprob_rows[of_row], teacher_logprob.double().flatten(0, -2)[at]
-    each = losses_divergence(names[0], logprob, teacher, ~head.ignored[at], **numbers)["divergence"]
-    found = {names[0]: each, **({"entropy": head.entropy_rows()[of_row]} if names[1:] else {})}
+    each, metrics = divergence_of(names[0], logprob, teacher, ~head.ignored[at], **numbers)
+    found = {names[0]: each, **metrics, **({"entropy": head.entropy_rows()[of_row]} if names[1:] else {})}
     whole = each - bonus * found["entropy"] if names[1:] else each
 
     def spread(values, rows):

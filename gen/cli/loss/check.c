@@ -206,27 +206,15 @@ static flp_status fail(const check_args *args, const cli_loss_tally *result, con
                   result->failed ? result->first : limits->faults.first);
 }
 
-static int has_detach(const flp_loss *loss) {
-  for (uint32_t i = 0; i < loss->node_count; i++)
-    if (loss->nodes[i].op == FLP_LOSS_DETACH) return 1;
-  return 0;
-}
-
 /* A loss over targets has rows of its own, and no boundary rows. */
-static flp_status run_all(const check_args *args, const flp_loss *loss, const double *given,
-                          cli_loss_tally *result, boundary *limits) {
-  if (!flp_loss_is_over_targets(loss)) {
-    run_rows(args, loss, given, result);
-    run_boundary(loss, given, limits);
-    return FLP_OK;
+static void run_all(const check_args *args, const flp_loss *loss, const double *given, cli_loss_tally *result,
+                    boundary *limits) {
+  if (flp_loss_is_over_targets(loss)) {
+    cli_loss_targets_check(loss, (uint64_t)args->seed, (int)args->rows, given, result);
+    return;
   }
-  if (has_detach(loss))
-    return flp_fail(FLP_ERROR_UNSUPPORTED,
-                    "%s is a loss over targets with detach, whose derivatives no difference shows "
-                    "(accepted: one without, or a loss of one target)",
-                    loss->name);
-  cli_loss_targets_check(loss, (uint64_t)args->seed, (int)args->rows, given, result);
-  return FLP_OK;
+  run_rows(args, loss, given, result);
+  run_boundary(loss, given, limits);
 }
 
 static flp_status check(check_args *args) {
@@ -237,7 +225,7 @@ static flp_status check(check_args *args) {
   for (int i = 0; i < args->sets.count; i++) FLP_TRY(cli_loss_set(&loss.program, "--set", args->sets.text[i], given));
   cli_loss_tally result = {.rows = args->json ? json_array() : NULL};
   boundary limits = {.faults.rows = args->json ? json_array() : NULL};
-  FLP_TRY(run_all(args, &loss.program, given, &result, &limits));
+  run_all(args, &loss.program, given, &result, &limits);
   int failed = result.failed + limits.faults.failed;
   if (args->json) {
     json_t *document = cli_loss_json(&loss);

@@ -39,8 +39,7 @@ double cli_loss_difference(const flp_loss *loss, const double inputs[FLP_LOSS_AL
 
 /* ---- targets.c ---- */
 
-/* So many seeded rows of a loss over targets, which has no detach; a row fails whose derivative is wrong, or whose loss
- * is not finite. */
+/* So many seeded rows of a loss over targets; a row fails whose derivative is wrong, or whose loss is not finite. */
 void cli_loss_targets_check(const flp_loss *loss, uint64_t seed, int rows, const double *given, cli_loss_tally *out);
 
 enum { LOSS_INDENT = 13 }; /* of what is said of a loss, beside labels */

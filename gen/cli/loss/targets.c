@@ -13,7 +13,8 @@ typedef struct target_row {
   flp_loss_targets targets;
   float logprob[TARGETS_MAX], teacher[TARGETS_MAX];
   double inputs[FLP_LOSS_ALL_INPUTS], parameters[FLP_LOSS_PARAMETERS_MAX];
-  int varied; /* a target; -1: the entropy */
+  int varied;                                       /* a target; -1: the entropy */
+  double detached[FLP_LOSS_NODES_MAX * TARGETS_MAX]; /* at the row itself */
 } target_row;
 
 static double uniform(uint64_t *state) {
@@ -32,7 +33,8 @@ static void draw(target_row *row, uint64_t seed, int i, const double *given) {
   uint64_t state = seed * 1000003u + (uint64_t)i * 7919u + 17u;
   for (int j = 0; j < 3; j++) uniform(&state);
   cli_loss_draw(row->loss, seed, i, given, row->inputs, row->parameters);
-  row->targets = (flp_loss_targets){.count = 1 + i % TARGETS_MAX, .logprob = row->logprob, .teacher_logprob = row->teacher};
+  row->targets = (flp_loss_targets){.count = 1 + i % TARGETS_MAX, .logprob = row->logprob,
+                                    .teacher_logprob = row->teacher, .detached = row->detached};
   draw_logs(&state, row->targets.count, row->logprob);
   draw_logs(&state, row->targets.count, row->teacher);
 }

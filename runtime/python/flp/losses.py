@@ -57,42 +57,87 @@ def kl(logprob: Tensor, ref_logprob: Tensor, kind: str = "k3") -> Tensor:
     return KL[kind](logprob.float() - ref_logprob.float())
 
 
-# ---- divergences over K tokens a row, and what is left as one more (flp.distill_loss): (log p, log q, p, q, mix) ----
+# ---- divergences over K tokens a row, and what is left as one more (flp.distill_loss) ----
 
-def _gain(share, log_share, log_other):
-    """share·(log_share − log_other); where the share is 0 that is 0 and has no gradient, whatever the others hold."""
+# Of the outcomes, on the last axis: log p, log q, p, q, and what each counts.
+_Outcomes = collections.namedtuple("_Outcomes", "log_p log_q p q weight")
+
+
+def _total(of, each):
+    return (of.weight * each).sum(-1)
+
+
+def _kl(of, share, log_share, log_other):
+    """Σ share·(log_share − log_other); where the share is 0 that is 0 and has no gradient, whatever the others hold."""
     is_none = share == 0
-    return share * (log_share.masked_fill(is_none, 0) - log_other.masked_fill(is_none, 0))
+    return _total(of, share * (log_share.masked_fill(is_none, 0) - log_other.masked_fill(is_none, 0)))
 
 
-def _jsd(log_p, log_q, p, q, mix):
-    m = mix * p + (1 - mix) * q
-    log_m = torch.log(m.masked_fill(m == 0, 1))
-    return mix * _gain(p, log_p, log_m) + (1 - mix) * _gain(q, log_q, log_m)
+def _log_mixture(of, share_of_p):
+    m = share_of_p * of.p + (1 - share_of_p) * of.q
+    return torch.log(m.masked_fill(m == 0, 1))
 
 
-DIVERGENCES: dict[str, Callable[..., Tensor]] = {
-    "forward_kl": lambda log_p, log_q, p, q, mix: _gain(p, log_p, log_q),   # arXiv:2306.13649
-    "reverse_kl": lambda log_p, log_q, p, q, mix: _gain(q, log_q, log_p),   # arXiv:2306.08543
-    "jsd": _jsd,                                                            # arXiv:2306.13649, eq. 1
+def _forward_kl(of):
+    return _kl(of, of.p, of.log_p, of.log_q)
+
+
+def _jsd(of, mix):
+    log_m = _log_mixture(of, mix)
+    return mix * _kl(of, of.p, of.log_p, log_m) + (1 - mix) * _kl(of, of.q, of.log_q, log_m)
+
+
+def _total_variation(of):
+    return 0.5 * _total(of, (of.p - of.q).abs())
+
+
+def _acceptance(of):
+    return _total(of, torch.minimum(of.p, of.q))
+
+
+def _neg_log_acceptance(of, acceptance_min):
+    rate = _acceptance(of)
+    return -rate.masked_fill(rate < acceptance_min, acceptance_min).log()
+
+
+def _lk(of, decay):
+    blend = torch.exp(-decay * _acceptance(of)).detach()
+    return blend * _forward_kl(of) + (1 - blend) * _total_variation(of)
+
+
+# By kind: of outcomes and options, and which options, with their defaults.
+Divergence = collections.namedtuple("Divergence", "of options", defaults=[{}])
+DIVERGENCES: dict[str, Divergence] = {
+    "forward_kl": Divergence(_forward_kl),                                                  # arXiv:2306.13649
+    "reverse_kl": Divergence(lambda of: _kl(of, of.q, of.log_q, of.log_p)),                 # arXiv:2306.08543
+    "jsd": Divergence(_jsd, {"mix": 0.5}),                                                  # arXiv:2306.13649, eq. 1
+    "skew_kl": Divergence(lambda of, skew: _kl(of, of.p, of.log_p, _log_mixture(of, skew)),
+                          {"skew": 0.1}),                                                   # arXiv:2402.03898, eq. 4
+    "total_variation": Divergence(_total_variation),                                        # arXiv:2606.12370, eq. 10
+    "lk": Divergence(_lk, {"decay": 3.0}),                                                  # arXiv:2602.23881
+    "neg_log_acceptance": Divergence(_neg_log_acceptance, {"acceptance_min": 1e-30}),       # arXiv:2602.23881
 }
 
 
 def divergence(kind: str, logprob: Tensor, teacher_logprob: Tensor, *, counted: Tensor | None = None,
-               rest_min: float = 1e-6, rest_weight: float = 1.0, mix: float = 0.5) -> Tensor:
+               rest_min: float = 1e-6, rest_weight: float = 1.0, mix: float | None = None,
+               skew: float | None = None, decay: float | None = None, acceptance_min: float | None = None) -> Tensor:
     """Computes the divergence of each row between teacher and student over K tokens and the rest -> (...) float32, nats.
 
-    kind             "forward_kl", "reverse_kl" or "jsd", as flp.distill_loss has them
+    kind             a name of DIVERGENCES, as flp.distill_loss has them
     logprob          (..., K) floating point, in nats, of the student, such as flp.linear_logprob gives; differentiable
     teacher_logprob  (..., K) floating point, in nats, of the same ids, a constant
     counted          (..., K) bool: the ids that take part; None: all
-    rest_min, rest_weight, mix
-                     as the parameters of flp.distill_loss
+    rest_min, rest_weight
+                     as the parameters of flp.distill_loss; so are, each with the kind that reads it or None,
+    mix, skew, decay, acceptance_min
     error: ValueError, TypeError naming the field
     """
-    term = DIVERGENCES[_rules.one_of("kind", kind, DIVERGENCES)]
-    rest_min, rest_weight, mix = (_check.number_of(field, value) for field, value in (
-        ("rest_min", rest_min), ("rest_weight", rest_weight), ("mix", mix)))
+    own = DIVERGENCES[_rules.one_of("kind", kind, DIVERGENCES)]
+    given = {**own.options, **_given_of(kind, own, {"mix": mix, "skew": skew, "decay": decay,
+                                                    "acceptance_min": acceptance_min})}
+    rest_min, rest_weight = (_check.number_of(field, value) for field, value in (
+        ("rest_min", rest_min), ("rest_weight", rest_weight)))
     _check.float_tensor_of("logprob", logprob)
     _like("teacher_logprob", teacher_logprob, logprob)
     log_q, log_p = logprob.double(), teacher_logprob.detach().double()
@@ -102,9 +147,12 @@ def divergence(kind: str, logprob: Tensor, teacher_logprob: Tensor, *, counted: 
     log_q, log_p = (torch.where(counted, values, torch.full((), -1.0, dtype=values.dtype, device=values.device))
                     for values in (log_q, log_p))
     p, q = (values.exp().masked_fill(~counted, 0) for values in (log_p, log_q))
-    rest_p, rest_q = ((1 - values.sum(-1)).clamp(min=rest_min) for values in (p, q))
-    each = term(log_p, log_q, p, q, mix).sum(-1)
-    return (each + rest_weight * term(rest_p.log(), rest_q.log(), rest_p, rest_q, mix)).float()
+    rest_p, rest_q = ((1 - values.sum(-1, keepdim=True)).clamp(min=rest_min) for values in (p, q))
+    log_p, log_q, p, q = (torch.cat([values, rest], -1) for values, rest in (
+        (log_p, rest_p.log()), (log_q, rest_q.log()), (p, rest_p), (q, rest_q)))
+    weight = torch.ones(p.shape[-1], dtype=p.dtype, device=p.device)
+    weight[-1] = rest_weight
+    return own.of(_Outcomes(log_p, log_q, p, q, weight), **given).float()
 
 
 def policy_loss(rule: str, logprob: Tensor, advantage: Tensor, *, old_logprob: Tensor | None = None,
@@ -246,15 +294,20 @@ def preference_loss(rule: str, logprob: tuple[Tensor, Tensor], ref_logprob: tupl
     return loss.float(), {name: value.float() for name, value in metrics.items()}
 
 
+def _given_of(name, own, options):
+    """Those of the options that are not None. error: ValueError for one that own, a row of a table, does not have"""
+    given = {field: value for field, value in options.items() if value is not None}
+    for field, value in given.items():
+        if field not in own.options:
+            _check.refuse(ValueError, field, value, "None with %s" % name)
+        if not isinstance(value, Tensor):
+            given[field] = _check.number_of(field, value)
+    return given
+
+
 def _options_of(rule, own, options):
     """The rule's own options, with those that the caller gave."""
-    given = {name: value for name, value in options.items() if value is not None}
-    for name, value in given.items():
-        if name not in own.options:
-            _check.refuse(ValueError, name, value, "None with %s" % rule)
-        if not isinstance(value, Tensor):
-            given[name] = _check.number_of(name, value)
-    given = {**own.options, **given}
+    given = {**own.options, **_given_of(rule, own, options)}
     if not given["beta"] > 0:
         _check.refuse(ValueError, "beta", given["beta"], "a number above 0")
     if not 0 <= given.get("label_smoothing", 0) < 0.5:

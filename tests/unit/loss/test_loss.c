@@ -135,8 +135,9 @@ Test(loss, an_unknown_name_reports_the_accepted_ones) {
   flp_loss loss;
   cr_expect_eq(flp_loss_find("grpo+k4", &loss), FLP_ERROR_ARGUMENT);
   cr_expect_str_eq(flp_error_detail(),
-                   "loss 'k4' is not accepted; one of cispo, cross_entropy, dapo, dr_grpo, entropy, forward_kl, grpo, jsd, k1, k2, k3, nll, ppo, "
-                   "reinforce, reverse_kl, token_entropy, z_loss, or a sum such as grpo+k3, is");
+                   "loss 'k4' is not accepted; one of cispo, cross_entropy, dapo, dr_grpo, entropy, forward_kl, grpo, "
+                   "jsd, k1, k2, k3, lk, neg_log_acceptance, nll, ppo, reinforce, reverse_kl, skew_kl, token_entropy, "
+                   "total_variation, z_loss, or a sum such as grpo+k3, is");
   cr_expect_eq(flp_loss_find("", &loss), FLP_ERROR_ARGUMENT);
   cr_expect_eq(flp_loss_find("grpo+", &loss), FLP_ERROR_ARGUMENT);
 }

@@ -31,14 +31,16 @@ static double part(const char *loss, double mix, double p, double q) {
   double m = mix * p + (1 - mix) * q;
   if (strcmp(loss, "forward_kl") == 0) return p * log(p / q);
   if (strcmp(loss, "reverse_kl") == 0) return q * log(q / p);
+  if (strcmp(loss, "skew_kl") == 0) return p * log(p / (0.1 * p + 0.9 * q));
+  if (strcmp(loss, "total_variation") == 0) return 0.5 * fabs(p - q);
   return mix * p * log(p / m) + (1 - mix) * q * log(q / m);
 }
 
 Test(loss_targets, the_divergences_are_their_formulas) {
-  static const char *const names[] = {"forward_kl", "reverse_kl", "jsd"};
+  static const char *const names[] = {"forward_kl", "reverse_kl", "jsd", "skew_kl", "total_variation"};
   uint32_t state = 3;
   for (int i = 0; i < 60; i++) {
-    const char *name = names[i % 3];
+    const char *name = names[i % 5];
     flp_loss loss = find(name);
     float p[K], q[K], grad[K];
     draw(&state, K, p);
@@ -60,10 +62,11 @@ Test(loss_targets, the_divergences_are_their_formulas) {
 
 /* dz = Σ_k g_k·(1[v = k] − q_v): a teacher that is the student pulls nowhere. */
 Test(loss_targets, a_teacher_that_is_the_student_has_no_gradient) {
-  static const char *const names[] = {"forward_kl", "reverse_kl", "jsd", "forward_kl+reverse_kl"};
+  static const char *const names[] = {"forward_kl", "reverse_kl", "jsd",     "forward_kl+reverse_kl",
+                                      "skew_kl",    "lk",         "total_variation", "neg_log_acceptance"};
   uint32_t state = 5;
   for (int i = 0; i < 40; i++) {
-    flp_loss loss = find(names[i % 4]);
+    flp_loss loss = find(names[i % 8]);
     float p[K], grad[K];
     draw(&state, K, p);
     const flp_loss_targets targets = {.count = K, .logprob = p, .teacher_logprob = p};
@@ -72,7 +75,7 @@ Test(loss_targets, a_teacher_that_is_the_student_has_no_gradient) {
     double all = 0;
     for (int k = 0; k < K; k++) all += (double)grad[k];
     for (int k = 0; k < K; k++)
-      cr_expect_lt(fabs((double)grad[k] - exp((double)p[k]) * all), 1e-6, "%s: target %d", names[i % 4], k);
+      cr_expect_lt(fabs((double)grad[k] - exp((double)p[k]) * all), 1e-6, "%s: target %d", names[i % 8], k);
   }
 }
 

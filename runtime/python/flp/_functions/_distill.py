@@ -37,13 +37,17 @@ def distill_loss(hidden: Tensor, weight: Tensor, target: Tensor, teacher_logprob
         forward_kl   Σ_k p_k·log(p_k/q_k) + p_r·log(p_r/q_r)         KL(p‖q), where the teacher's mass is
         reverse_kl   Σ_k q_k·log(q_k/p_k) + q_r·log(q_r/p_r)         KL(q‖p), where the student's is
         jsd          mix·KL(p‖m) + (1 − mix)·KL(q‖m), m = mix·p + (1 − mix)·q
+        skew_kl      KL(p‖m), m = skew·p + (1 − skew)·q
+        total_variation      ½ Σ |p − q| = 1 − a
+        neg_log_acceptance   −log a, a = Σ min(p, q), the rate at which a speculative sampler accepts tokens of q
+        lk           b·forward_kl + (1 − b)·total_variation, b = exp(−decay·a), a constant to the gradient
 
     hidden, weight, bias, temperature, softcap, scale, ignore_index, budget, mixed
                      as in flp.linear_logprob
     target           (..., K) int32 or int64, 1 to 512 ids a row, such as the teacher's top-k, each of them once; an id
                      that is ignore_index takes no part, a row of nothing else is outside the mask
     teacher_logprob  (..., K) floating point, in nats, of the same ids under the teacher's whole softmax
-    loss             forward_kl, reverse_kl or jsd; a sum of such with terms that read no logprob of one token, as
+    loss             one of these, losses.DIVERGENCES; a sum of such with terms that read no logprob of one token, as
                      "forward_kl+entropy"; or the path of a Lua file with a loss over targets (flpgen loss --help),
                      which needs libflpgen
     row_weight       (...) floating point, or None: what each row's divergence counts, the loss being their sum; None:
@@ -53,8 +57,9 @@ def distill_loss(hidden: Tensor, weight: Tensor, target: Tensor, teacher_logprob
                      that losses of micro-batches add up to that of the batch
     parameters       {name: number}: rest_min, the least that p_r and q_r are taken to be, 1e-6 (sums of float32
                      log-probabilities of nearly all mass end on either side of 1; q_r is a constant there);
-                     rest_weight, the weight of the last outcome, 1 (0: the K tokens alone); of jsd mix, 0.5; a file's
-                     own
+                     rest_weight, the weight of the last outcome, 1 (0: the K tokens alone); of jsd mix, 0.5; of
+                     skew_kl skew, 0.1; of lk decay, 3; of neg_log_acceptance acceptance_min, 1e-30, below which there
+                     is no gradient; a file's own
     vectors          {name: (...) floating point} that a file's loss reads
     entropy          True: report the entropy of the head
     grad_weight_accumulate, grad_scale
@@ -62,13 +67,14 @@ def distill_loss(hidden: Tensor, weight: Tensor, target: Tensor, teacher_logprob
     lora, topk       as in flp.policy_loss; the head's own best tokens, beside the teacher's
 
     Returns (loss, metrics): a float32 scalar, differentiable once in hidden, weight, bias and the adapter, and a dict
-    of detached scalars: the divergence by its name (each of a sum's), and entropy if it was asked for, as means of the
-    rows of the mask. Gradients are computed here, as flp.policy_loss computes them; under torch.no_grad() there are
-    none. A teacher equal to the head gives gradients of 0.
+    of detached scalars: the divergence by its name (each of a sum's), acceptance of lk and neg_log_acceptance, and
+    entropy if it was asked for, as means of the rows of the mask. Gradients are computed here, as flp.policy_loss
+    computes them; under torch.no_grad() there are none. A teacher equal to the head gives gradients of 0.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes;
             RuntimeError in a second backward pass
     thread: safe
-    source: arXiv:2306.13649 (forward and generalised Jensen-Shannon), arXiv:2306.08543 (reverse)
+    source: arXiv:2306.13649 (forward and generalised Jensen-Shannon), arXiv:2306.08543 (reverse), arXiv:2402.03898
+            (skew), arXiv:2606.12370 (total variation), arXiv:2602.23881 (the losses of the acceptance rate)
     """
     vectors = vectors or {}
     _check_ids(hidden, target)
