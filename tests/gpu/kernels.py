@@ -14,7 +14,8 @@ while one of the two is the tree's: equal hashes need no look at the kernels, an
 (its hash must be the record's). Where OLD and NEW make the same bytes, the record gets NEW's hash and the kernels; the
 hash that it had stays in "sources_hash_before". Any other record is left as it is.
 
-Records of Python scripts and studies name no specification here; their hash alone shows whether they are current.
+Records of studies and of Python scripts but portable.py name no specification here; their hash alone shows whether they
+are current.
 Exit status: 0 all current, or written; 1 a record is not; 2 wrong usage.
 """
 
@@ -29,6 +30,10 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import portable  # noqa: E402
 
 ARCH = "sm_90a"  # of every GPU that records are made on
 GENERIC = "--generic"
@@ -150,6 +155,8 @@ def specs_of(record):
     elif "--only tilings" in command:
         specs = [f"{text}{' --arch ' + row['arch'] if 'arch' in row else ''} --tune {row['tune']}"
                  for row in rows for text in TILED]
+    elif command.startswith("tests/gpu/portable.py"):
+        specs = [" ".join(of_command(portable.command_of(row["problem"]))) for row in rows]
     elif "--only tune" in command:
         specs = [text for row in rows for text in of_tuning(row, record["spec"])]
     elif rows and "kernels" in rows[0]:

@@ -48,20 +48,26 @@ def products(gemm, n, hidden):
     return {tiling: float(ms) for tiling, ms in map(str.split, lines.splitlines())}
 
 
-def bench(flpgen, n, hidden, words, folder):
+def command_of(name):
+    """What measures a case."""
+    n, hidden, words = CASES[name]
+    return f"flpgen bench --vocab {VOCAB} --hidden {hidden} {words} --rows {n} --arch sm_80"
+
+
+def bench(flpgen, name, folder):
     """The record of flpgen bench."""
     out = folder / "bench.json"
-    subprocess.run([flpgen, "bench", "--vocab", str(VOCAB), "--hidden", str(hidden), *words.split(), "--rows", str(n),
-                    "--arch", "sm_80", "--no-baseline", "-q", f"--json={out}"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([flpgen, *command_of(name).split()[1:], "--no-baseline", "-q", f"--json={out}"], check=True,
+                   stdout=subprocess.DEVNULL)
     return json.loads(out.read_text())
 
 
 def measure(name, gemm, flpgen, rounds, folder):
     """-> the rows of a case, and the head of the last record"""
-    n, hidden, words = CASES[name]
+    n, hidden, _ = CASES[name]
     tilings, records = [products(gemm, n, hidden)], []
     for _ in range(rounds):
-        records.append(bench(flpgen, n, hidden, words, folder))
+        records.append(bench(flpgen, name, folder))
         tilings.append(products(gemm, n, hidden))
     times = {tiling: statistics.median(found[tiling] for found in tilings) for tiling in tilings[0]}
     best = min(times, key=times.get)
