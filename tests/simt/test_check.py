@@ -96,8 +96,7 @@ FEATURES = {
         "--loss grpo+k3 --grad hidden,weight", "--loss nll --grad hidden --topk 20 --rank --rows 40",
         "--loss nll --grad hidden,weight --grad-weight-dtype bf16 --rows 400 --budget 14M",
         "--loss grpo --grad weight --accumulate-grad-weight --softcap 20 --per-row-temperature --statistics --rows 40"),
-        "forward_keep/forward_keep_map forward_emit/forward_emit_map flat_rows flat_gate", "tail_report", "one-hot",
-        "mode=tail"),
+        "flat_rows flat_gate", "tail_report", "one-hot", "mode=tail"),
     "adapter": Feature(20, SMALL, (
         f"{EVERYTHING.replace('weight', 'lora_a,lora_b')} --lora-rank 24",
         "--dtype bf16 --lora-rank 136 --grad hidden,lora_a,lora_b",
