@@ -4,8 +4,8 @@
  * memory and from L2 (a cluster divides the second), waiting in a cluster, a pipeline that is short, an epilogue that
  * nothing hides. Then come how evenly units fill the clusters, operands that L2 does not keep, and what forward_keep
  * stores: 2 bytes a score at the rate of device memory, as costs add up where power is what binds. The shares are
- * fitted to a record of one H200 at its power limit; it ranks, and predicts times to some percent. Of portable kernels,
- * of which there is no such record, they are the same where something moves: it ranks, and its times are rough.
+ * fitted to a record of one H200 at its power limit; it ranks, and predicts times to some percent. Of portable kernels
+ * they are the same where something moves, fitted to nothing: it ranks, and its times are rough.
  * source: `autotune/tuning_records.py fit` for the shares */
 #ifndef FLP_AUTOTUNE_MODEL_H
 #define FLP_AUTOTUNE_MODEL_H
