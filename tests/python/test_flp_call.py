@@ -32,7 +32,8 @@ def test_it_takes_what_a_head_may_be_asked_for():
 
 @pytest.mark.parametrize("function", [flp.linear_logprob, flp.explain, flp.linear_logprob_partial,
                                       flp.linear_logprob_backward, flp.cross_entropy, flp.distill_loss,
-                                      flp.policy_loss, flp.parallel.linear_logprob])
+                                      flp.policy_loss, flp.parallel.linear_logprob, flp.divergence,
+                                      flp.divergence_loss])
 def test_a_default_is_the_same_everywhere(function):
     """An option that is not given means the same in each function. save and mixed are None there, where a Call of a
     function without them has False."""

@@ -21,10 +21,12 @@ def operands():
     rows = torch.linspace(0.5, 1.5, N, device=DEVICE)
     several = torch.stack([target, (target + 1) % V], 1)
     lists = torch.arange(N + 1, device=DEVICE) * 2, several.reshape(-1).clone()
+    teacher_hidden, teacher_weight, _, _ = problem(n=N, vocab=V, depth=16, seed=2)
     small = torch.linspace(-0.1, 0.1, 8 * D, device=DEVICE).view(8, D)
     return {"hidden": hidden, "weight": weight, "bias": bias, "target": target, "several": several, "temperature": rows,
             "rows": torch.tensor([0, 2, 5], device=DEVICE, dtype=torch.int32), "offsets": lists[0], "ids": lists[1],
-            "numbers": -rows.clone(), "a": small, "b": small.new_full((V, 8), 0.05), "logits": hidden @ weight.t()}
+            "numbers": -rows.clone(), "a": small, "b": small.new_full((V, 8), 0.05), "logits": hidden @ weight.t(),
+            "teacher_hidden": teacher_hidden, "teacher_weight": teacher_weight}
 
 
 def head(t):
@@ -43,8 +45,14 @@ def lora_of(t):
     return {"lora": flp.Lora(t["a"], t["b"]), "temperature": t["temperature"]}
 
 
+def pair(t):
+    """A student, and a teacher of as many rows."""
+    return t["hidden"], t["weight"], t["teacher_hidden"], t["teacher_weight"], "reverse_kl", t["bias"]
+
+
 # The call, and the tensors that it is given.
 HEAD = ("hidden", "weight", "bias", "target", "temperature")
+PAIR = ("hidden", "weight", "bias", "teacher_hidden", "teacher_weight", "temperature")
 ADAPTED = ("hidden", "bias", "a", "b", "weight", "target", "temperature")
 CASES = {
     "linear_logprob": (lambda t: flp.linear_logprob(*head(t), temperature=t["temperature"], entropy=True), HEAD),
@@ -62,6 +70,9 @@ CASES = {
     "distill_loss": (lambda t: flp.distill_loss(t["hidden"], t["weight"], t["several"], -torch.ones_like(t["several"]).float(),
                                                 t["bias"], temperature=t["temperature"])[0],
                      ("hidden", "weight", "bias", "several", "temperature")),
+    "divergence": (lambda t: flp.divergence(*pair(t), temperature=t["temperature"]).value, PAIR),
+    "divergence_loss": (lambda t: flp.divergence_loss(*pair(t), row_weight=t["numbers"],
+                                                      temperature=t["temperature"])[0], (*PAIR, "numbers")),
     "policy_loss": (policy("ppo"), (*HEAD, "numbers")), "policy_loss gspo": (policy("gspo"), (*HEAD, "numbers")),
 }
 
@@ -117,7 +128,7 @@ def test_hooks_of_saved_tensors_free_what_was_given(name):
     assert all(torch.equal(mine, other) for mine, other in zip(got, want))
 
 
-@pytest.mark.parametrize("name", ["cross_entropy mean", "distill_loss", "policy_loss"])
+@pytest.mark.parametrize("name", ["cross_entropy mean", "distill_loss", "divergence_loss", "policy_loss"])
 def test_gradients_that_exist_are_saved_tensors_too(name):
     _, tensors = given(name)
     shapes = []

@@ -38,11 +38,21 @@ def distilled(hidden, weight, target, bias, **options):
     return flp.distill_loss(hidden, weight, several, torch.full_like(several, -1, dtype=torch.float32), bias, **options)[0]
 
 
+def diverged(function, hidden, weight, target, bias, grad_scale=1.0, **options):
+    """From a teacher whose states are those of the rows behind."""
+    if function is flp.divergence_loss and options:
+        options["grad_scale"] = grad_scale
+    found = function(hidden, weight, hidden.detach().flip(0), weight.detach(), "jsd", bias, **options)
+    return found[0] if function is flp.divergence_loss else found.value.sum()
+
+
 def cross_entropy(hidden, weight, target, bias, **options):
     return flp.cross_entropy(hidden, weight, target, bias, label_smoothing=0.1, z_loss=1e-3, **options)
 
 
 CALLS = {"linear_logprob": logprob, "cross_entropy": cross_entropy, "distill_loss": distilled,
+         "divergence": functools.partial(diverged, flp.divergence),
+         "divergence_loss": functools.partial(diverged, flp.divergence_loss),
          **{rule: functools.partial(policy, rule) for rule in ("ppo", "grpo", "gspo")}}
 
 
@@ -101,7 +111,7 @@ def test_without_a_backward_pass_it_gets_none_there(name, way):
     assert not buffer.any()
 
 
-STEPS = [name for name in CALLS if name not in ("linear_logprob", "gspo")]
+STEPS = [name for name in CALLS if name not in ("linear_logprob", "divergence", "gspo")]
 
 
 @pytest.mark.parametrize("way", ["plain", "checkpoint"])

@@ -16,7 +16,7 @@ import near_certain  # noqa: E402
 from flp._library import _plans  # noqa: E402
 from flp_cases import BF16, BIAS, CASES, FILE, FP16, WHOLE, case, differences, unlike  # noqa: E402
 
-OF_NO_KERNEL = ("losses.", "sequence_logprob", "delight", "gate", "logprob_head", "CrossEntropyHead")
+OF_NO_KERNEL = ("losses.", "sequence_logprob", "delight", "gate", "logprob_head", "CrossEntropyHead", "divergence")
 LORA = {"entropy": True, "save": False, "frozen": ("weight", "a", "b")}
 SCORED = {"entropy": True, "frozen": ("hidden", "weight", "bias"), **BIAS}
 # Pairs with the same bits.

@@ -7,6 +7,7 @@ import torch
 
 import flp
 import flp_exact
+import flp_exact_pair
 from flp_problem import D, V
 
 
@@ -136,8 +137,16 @@ def cross_entropy_head(model, input_ids, **given):
         return {"loss": model(input_ids, labels=input_ids).loss}
 
 
+def divergence(**given):
+    if "payload" in given:
+        given = {**given, "payload": flp.Payload(*given["payload"]), "teacher_hidden": None, "teacher_weight": None}
+    return {name: values for name, values in flp.divergence(**given)._asdict().items() if values is not None}
+
+
 # name of the public function: how it is called here, its reference, operands that a case may replace
 HEAD = {"hidden": "@hidden", "weight": "@weight", "target": "@target"}
+PAIR = {"hidden": "@hidden", "weight": "@weight", "teacher_hidden": "@teacher_hidden",
+        "teacher_weight": "@teacher_weight"}
 SHARD = {"hidden": "@hidden", "weight_shard": "@weight", "target": "@target"}
 FUNCTIONS = {
     "linear_logprob": (linear_logprob, flp_exact.linear_logprob, HEAD),
@@ -150,6 +159,11 @@ FUNCTIONS = {
                     {**HEAD, "advantage": "@advantage"}),
     "distill_loss": (lambda **given: loss_and_metrics(flp.distill_loss(**given)), flp_exact.distill_loss,
                      {**HEAD, "target": "@targets", "teacher_logprob": "@teacher"}),
+    "divergence": (divergence, flp_exact_pair.divergence, PAIR),
+    "divergence_loss": (lambda **given: loss_and_metrics(flp.divergence_loss(**given)),
+                        flp_exact_pair.divergence_loss, PAIR),
+    "divergence_payload": (lambda **given: flp.divergence_payload(**given)._asdict(), flp_exact_pair.divergence_payload,
+                           {name: value for name, value in PAIR.items() if name != "hidden"}),
     "losses.policy_loss": (lambda **given: loss_and_metrics(flp.losses.policy_loss(**given)),
                            flp_exact.losses_policy_loss, {"logprob": "@logprob", "advantage": "@advantage"}),
     "losses.preference_loss": (lambda **given: loss_and_metrics(flp.losses.preference_loss(**given)),
@@ -175,7 +189,7 @@ OF_SHARDS = ("linear_logprob_partial", "combine_partials", "linear_logprob_backw
 BY_SHARDS = {"hidden", "weight", "weight_shard", "target", "bias", "partials", "stats", "grad_logprob", "grad_entropy",
              "saved", "vocab_offset", "vocab_valid", "vocab_total"}
 # What computes no numbers of a row.
-OTHERS = {"Lora", "PlanInfo", "Scores", "Statistics", "Top", "adapters", "backend", "check", "clear_plans", "errors",
-          "explain", "install", "installed", "library_path", "losses", "memory", "parallel", "phase", "plan_info",
-          "prefix", "set_log", "sources_id", "uninstall", "version", "losses.DIVERGENCES", "losses.KL",
-          "losses.PREFERENCES", "losses.RULES"}
+OTHERS = {"Divergence", "Lora", "Payload", "PlanInfo", "Scores", "Statistics", "Top", "adapters", "backend", "check",
+          "clear_plans", "errors", "explain", "install", "installed", "library_path", "losses", "memory", "parallel",
+          "phase", "plan_info", "prefix", "set_log", "sources_id", "uninstall", "version", "losses.DIVERGENCES",
+          "losses.KL", "losses.PREFERENCES", "losses.RULES"}

@@ -15,41 +15,14 @@ import torch
 import flp
 from flp_calls import BY_SHARDS, FUNCTIONS, NEEDS, OF_HEADS, OF_SHARDS, OTHERS
 from flp_exact_divergences import DIVERGENCES
-from flp_problem import FILE, V, Case, Problem
+from flp_options import (ADAPTED, BESIDE, BF16, BIAS, BUFFER, FEW_HEADS, FP16, HEADS, LEADS, MIXED, ROW_EDGES, TAIL,
+                         TEMPERATURES, WHOLE, beside, case, edged)
+from flp_pairs import PAIRS, SAME_PAIRS
+from flp_problem import FILE, V, Problem
 
 
 # ---- the list ----
 
-ROW_EDGES = ["nan row", "bad ids", "banned", "few left", "beyond", "all ignored"]
-FIELDS = {field.name for field in dataclasses.fields(Case)} - {"function", "options", "edges"}
-
-
-def case(function, *edges, **given):
-    """One row; given: fields of Case, all else are options of the function."""
-    return Case(function, {name: value for name, value in given.items() if name not in FIELDS}, edges,
-                **{name: value for name, value in given.items() if name in FIELDS})
-
-
-def edged(function, edges, **given):
-    """A row for each edge, and one without."""
-    return [case(function, **given), *(case(function, edge, **given) for edge in edges)]
-
-
-BIAS, TEMPERATURES = {"bias": "@bias"}, {"temperature": "@temperatures"}
-BF16, FP16 = {"dtype": torch.bfloat16}, {"dtype": torch.float16}
-TAIL = {"tail": 2.0**-9, "tail_report": "@report", "near": 1e-2}
-BUFFER = {"grad_weight_accumulate": "@buffer"}
-MIXED = {"dtype": torch.bfloat16, "weight_dtype": torch.float32}
-WHOLE = {**BIAS, "temperature": 0.7, "softcap": 9.0, "scale": 1.2}
-HEADS = [  # options that every function over a head takes
-    {**WHOLE}, {**BIAS, **BF16}, FP16, {**WHOLE, **BF16}, {**WHOLE, **FP16}, TEMPERATURES, {"budget": 2**25}, BUFFER,
-    {**BUFFER, **BF16}, {**BUFFER, **FP16}]
-LEADS = [(3, 7), (3, 1, 7), (0,), (2, 0), ()]
-FEW_HEADS = [{**WHOLE, **BF16}, FP16, TEMPERATURES]
-BESIDE = [{"topk": 3}, {"rank": True, **BF16}, {"topk": 3, "rank": True, "entropy": True}]
-ADAPTED = [{"frozen": ("weight", *frozen), **more} for frozen, more in (
-    ((), {}), ((), BF16), ((), FP16), (("hidden",), {"softcap": 6.0, "scale": 0.8}), (("a", "b"), TEMPERATURES),
-    (("a",), {"topk": 3, "rank": True}))]
 LINEAR = [
     *[case("linear_logprob", entropy=True, frozen=frozen, **BIAS)
       for count in (1, 2) for frozen in itertools.combinations(("hidden", "weight", "bias"), count)],
@@ -305,12 +278,6 @@ MODELS = [
 ]
 # Pairs of rows with the same bits, where nothing is left out: a row, and one with more options or other edges.
 EXACT_TAIL = {"tail": 2.0**-9, "tail_report": "@report"}
-
-
-def beside(row, **more):
-    return row, dataclasses.replace(row, options={**row.options, **more})
-
-
 SAME = [
     *[beside(case("linear_logprob", **options, **dtype), **tail)
       for tail in ({"tail": 0}, EXACT_TAIL) for dtype in ({}, BF16, FP16)
@@ -327,11 +294,12 @@ SAME = [
     *[beside(case("linear_logprob", target=target, silent=("entropy",), **BIAS), entropy=True)
       for target in ("@target", "@single", "@targets")],
     beside(case("linear_logprob", "one kept", keep="@keep", frozen=("hidden", "weight")), entropy=True),
+    *SAME_PAIRS,
     *[(one, dataclasses.replace(one, edges=("masked nan",)))
       for function in ("policy_loss", "losses.policy_loss") for one in ruled(function, "masked", **PLAIN)],
 ]
 SHARE = 0.3  # of what kernels are allowed: what runs on the CPU neither rounds dz nor multiplies in parts
-CASES = [*LINEAR, *LOSSES, *POLICIES, *FORMULAS, *DISTILLED, *SELECTED, *SCORED, *SHARDED, *MODELS]
+CASES = [*LINEAR, *LOSSES, *POLICIES, *FORMULAS, *DISTILLED, *PAIRS, *SELECTED, *SCORED, *SHARDED, *MODELS]
 
 
 # ---- what stands in no row ----
@@ -442,7 +410,8 @@ def kind_differs(name, got, want, row):
     dtype = row.dtype if row.function == "selective_log_softmax" else torch.float32
     if got.is_floating_point() and got.dtype is not row.options.get("out_dtype", dtype):
         wrong.append(f"{name} is of {got.dtype}")
-    kinds = {"rank": torch.int32, "top.ids": torch.int32 if "int32 ids" in row.edges else torch.int64}
+    kinds = {"rank": torch.int32, "top.ids": torch.int32 if "int32 ids" in row.edges else torch.int64,
+             "agrees": torch.bool}
     if got.dtype is not kinds.get(name, got.dtype):
         wrong.append(f"{name} is of {got.dtype}")
     if name == "logprob" and (got[want == 0].abs() > 1e-15).any():

@@ -52,14 +52,14 @@ class Head:
         z = z if softcap is None else softcap * torch.tanh(z / softcap)
         t = z / temperature[self.active, None]
         self.t = t.masked_fill(~self.listed[self.active], -INFINITY)
-        lost = self.t.detach().isnan().any(1)
+        self.lost = self.t.detach().isnan().any(1)
         largest = self.t.detach().amax(1) if len(self.active) else self.t[:, 0].detach()
         self.beyond = ~(largest < LIMIT) | (largest == -INFINITY)
         self.t = self.t * torch.ones(len(self.active), 1).masked_fill(self.beyond[:, None], NAN)
         self.lse = torch.logsumexp(self.t, 1)
         self.logp = self.t - self.lse[:, None]
         self.logprob_rows = self.logp.gather(1, self.ids).masked_fill(self.ignored[self.active], 0)
-        self.counted = outside + int(self.bad.sum() + (self.beyond & ~lost).sum())
+        self.counted = outside + int(self.bad.sum() + (self.beyond & ~self.lost).sum())
 
     def mean(self):
         own = self.listed[self.active]

@@ -9,7 +9,7 @@ import flp
 from flp_reference import DEVICE
 from flp_standin_lm import TinyLM
 
-B, T, N, V, D, K, RANK = 3, 7, 21, 331, 24, 4, 8
+B, T, N, V, D, E, U, K, RANK = 3, 7, 21, 331, 24, 16, 370, 4, 8
 NAN, INFINITY = math.nan, math.inf
 FILE = str(Path(__file__).with_name("weighed.lua"))  # a loss of a user's file
 
@@ -27,6 +27,7 @@ class Case:
     dtype: torch.dtype = torch.float32
     hidden_dtype: torch.dtype = None
     weight_dtype: torch.dtype = None
+    teacher_dtype: torch.dtype = None
     few: int = None
     lead: tuple = None
     frozen: tuple = ()
@@ -46,6 +47,7 @@ class Case:
 
         words = [f"{name}={shown(value)}" for name, value in self.options.items() if value is not None]
         words += [*self.edges] + [str(self.dtype)[6:]] * (self.dtype != torch.float32)
+        words += [f"teacher {self.teacher_dtype}".replace("torch.", "")] * (self.teacher_dtype is not None)
         words += [f"of {self.few}"] * (self.few is not None) + [f"as {self.lead}"] * (self.lead is not None)
         words += [f"frozen {name}" for name in self.frozen] + [f"silent {name}" for name in self.silent]
         return " ".join([self.function, *words]).replace("@", "")
@@ -62,12 +64,15 @@ ROUNDING = {torch.float64: 1e-12, torch.float32: 3e-5, torch.bfloat16: 2e-2, tor
 
 
 SEQUENCES = {"policy_loss", "losses.policy_loss", "score", "sequence_logprob"}
+OF_ALL_ROWS = {"divergence", "divergence_loss", "divergence_payload"}  # have no targets that leave a row out
 
 
 # ---- operands ----
 
 OF_ROWS = ("hidden", "target", "targets", "many", "whole", "whole_teacher", "tokens", "old", "ref", "teacher", "mask",
-           "logprob", "logprobs", "entropies", "advantages", "row_weight", "temperatures", "old_lse", "worth", "logits")
+           "logprob", "logprobs", "entropies", "advantages", "row_weight", "temperatures", "old_lse", "worth", "logits",
+           "teacher_hidden", "teacher_temperatures", "ones", "numbers")
+TEACHER = ("teacher_hidden", "teacher_weight", "teacher_bias", "more_weight", "more_bias")  # without a gradient
 
 
 class Problem:
@@ -101,7 +106,9 @@ class Problem:
         self.tokens, self.total = self.target.clone(), torch.tensor(17.0)
         self.many = torch.stack([torch.randperm(V, generator=self.draw)[:40] for _ in range(N)])
         self.whole, self.whole_teacher = torch.arange(V).expand(N, V).clone(), torch.log_softmax(normal(N, V), -1)
-        self.ignore()
+        self.teach()
+        if case.function not in OF_ALL_ROWS:
+            self.ignore()
         for edge in case.edges:
             EDGES[edge](self)
         self.shape_of(case)
@@ -109,6 +116,18 @@ class Problem:
 
     def normal(self, *shape):
         return torch.randn(*shape, generator=self.draw)
+
+    def teach(self):
+        """A second head over the same vocabulary, and one over more tokens; masks of numbers."""
+        draw = torch.Generator().manual_seed(4)
+        self.teacher_hidden = torch.randn(N, E, generator=draw)
+        self.teacher_weight = 2 / E**0.5 * torch.randn(V, E, generator=draw)
+        self.teacher_bias = torch.randn(V, generator=draw)
+        self.teacher_temperatures = 0.5 + torch.rand(N, generator=draw)
+        self.more_weight = 2 / E**0.5 * torch.randn(U, E, generator=draw)
+        self.more_bias = torch.randn(U, generator=draw)
+        self.teacher_ids = torch.randperm(U, generator=draw)[:V]
+        self.ones, self.numbers = torch.ones(N), self.mask.int()
 
     def ignore(self):
         """What takes no part holds anything."""
@@ -138,6 +157,9 @@ class Problem:
         for name in (*narrow, "logprob", "logprobs", "entropies"):
             value = getattr(self, name).to(narrow.get(name, torch.float32))
             setattr(self, name, (value.double() if wide else value).requires_grad_(name not in case.frozen))
+        for name in TEACHER:
+            value = getattr(self, name).to(case.teacher_dtype or case.dtype)
+            setattr(self, name, value.double() if wide else value)
         count = len(self.hidden)
         self.bounds, self.every = torch.arange(count + 1) * V, torch.arange(V).flip(0).repeat(count)
         self.buffer, self.report = torch.ones(V, D), torch.full((4,), 7.0)
@@ -148,12 +170,21 @@ class Problem:
             if isinstance(value, torch.Tensor) and not wide:
                 setattr(self, name, value.to(DEVICE).detach().requires_grad_(value.requires_grad))
         self.lora = flp.Lora(self.a, self.b, 1.5)
+        self.payload = self.payload_of(wide)
         ten = self.logprob.reshape(-1)[:10]
         self.sequences, self.ref_sequences = (4 * ten, ten), (3.7 * ten.detach() - 1, 0.9 * ten.detach() - 0.3)
         self.liked = torch.arange(10, device=DEVICE if not wide else "cpu") % 3 != 1
         self.keep, self.keep_all = (self.offsets, self.listed), (self.bounds, self.every)
         self.leaves = {name: getattr(self, name) for name in LEAVES}
         self.leaves.update({"model " + name: value for name, value in self.model.named_parameters()})
+
+    def payload_of(self, wide):
+        """What a teacher sends of its rows, float32."""
+        wide_ones = [getattr(self, name).detach().cpu().double() for name in (*TEACHER[:3], "weight", "bias")]
+        states, head, offset, weight, bias = wide_ones
+        logp = torch.log_softmax(states @ head.t() + offset, -1)
+        found = [(logp.exp() @ weight).float(), -(logp.exp() * logp).sum(-1).float(), (logp.exp() @ bias).float()]
+        return tuple(values.double() if wide else values.to(DEVICE) for values in found)
 
     def given(self, options):
         """Options with tensors in the place of their names."""
@@ -195,10 +226,21 @@ EDGES = {
     "no b": spoil(b=[EVERY, 0.0]),
     "float32 adapter": spoil(),
     "rank 3": lambda problem: vars(problem).update(a=problem.a[:3], b=problem.b[:, :3]),
+    "nan teacher row": spoil(teacher_hidden=[2, NAN]),
+    "teacher beyond": spoil(teacher_hidden=[9, 1e12]),
+    "teacher none left": spoil(teacher_bias=[EVERY, -INFINITY]),
+    "teacher far up": spoil(teacher_bias=[EVERY, 1e4]),
+    "teacher banned": spoil(teacher_bias=[slice(V - 40, None), -INFINITY]),
+    "disjoint": spoil(bias=[slice(0, V // 2), -INFINITY], teacher_bias=[slice(V // 2, None), -INFINITY]),
+    "sharp": lambda problem: (problem.hidden[4:6].mul_(40), problem.teacher_hidden[5:7].mul_(40)),
+    "masked nan of both": spoil(mask=[slice(9, 12), False], hidden=[9, NAN], teacher_hidden=[10, NAN, 11, INFINITY],
+                                temperatures=[11, NAN], row_weight=[9, NAN]),
+    "row of weight 0": spoil(row_weight=[slice(1, N, 3), 0.0, 4, -0.0], hidden=[1, NAN], teacher_hidden=[7, INFINITY]),
     "low": spoil(bias=[EVERY, -12.0]),
     "bad ids": spoil(target=[5, V, 6, -7], targets=[5, V, (6, 1), -7], tokens=[5, V, 16, -7]),
     "far ids": spoil(target=[5, 2**40, 6, -2**40]),
     "bad temperature": spoil(temperatures=[7, 0.0, 8, NAN, 10, -1.0, 11, INFINITY, 12, 1e-40, 13, 1e-12]),
+    "bad teacher temperature": spoil(teacher_temperatures=[6, 0.0, 7, NAN, 10, -1.0, 13, 1e-12]),
     "none left": spoil(bias=[EVERY, -INFINITY]),
     "banned": spoil(bias=[slice(V - 40, None), -INFINITY], target=[8, V - 1], targets=[(9, 0), V - 1]),
     "few left": spoil(bias=[slice(2, None), -INFINITY], target=[EVERY, 1, 3, -100]),
@@ -227,7 +269,7 @@ EDGES = {
                                (9, 0), 1], target=[9, 0]),
     "bad list": lambda problem: empty_list(problem) or spoil(listed=[0, V - 1, 9, V, -1, -1])(problem),
     "one kept": spoil(offsets=[1, 1]),
-    "int32 ids": typed("target", "targets", "tokens", "cu_seqlens", "packed_prompts"),
+    "int32 ids": typed("teacher_ids", "target", "targets", "tokens", "cu_seqlens", "packed_prompts"),
     "int32 lists": typed("listed", "offsets"),
     "nan worth": spoil(worth=[slice(0, 5), NAN], mask=[5, True]),
 }

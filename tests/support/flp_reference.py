@@ -49,6 +49,14 @@ def doubles(*tensors):
     return [None if tensor is None else tensor.detach().double().requires_grad_() for tensor in tensors]
 
 
+def rounds_by_place():
+    """Whether torch's own product, of the shape that the torch form always asks for, rounds a row by where it stands.
+    OpenBLAS does so on some processors; what the torch form is for, cuBLAS, does not."""
+    hidden, weight, _, _ = problem(n=256, vocab=2048)
+    order = torch.randperm(256, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    return not torch.equal(hidden[order] @ weight.t(), (hidden @ weight.t())[order])
+
+
 def relative(got, want):
     """Relative L2 distance, against the norm of what is wanted."""
     want = want.double()

@@ -185,7 +185,8 @@ FUNCTIONS = {"%s.%s" % (path, name): value for path, module in MODULES.items()
              for value in [getattr(module, name)] if inspect.isfunction(value) and not name.startswith("_")}
 METHODS = {"%s.%s" % (kind.__name__, name): value for kind in (flp.Scores, flp.memory.Profiler)
            for name, value in vars(kind).items() if inspect.isfunction(value) and not name.startswith("_")}
-OTHERS_TELL = ("those of linear_logprob", "those of flp.linear_logprob", "that of linear_logprob")
+OTHERS_TELL = ("those of linear_logprob", "those of flp.linear_logprob", "that of linear_logprob",
+               "those of flp.divergence")
 
 
 def test_the_walk_finds_functions():

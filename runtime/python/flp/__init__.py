@@ -9,6 +9,8 @@ The (N, V) scores never exist in memory, forward or backward. What people look f
     cross_entropy            that of supervised fine-tuning, with label smoothing and z-loss
     CrossEntropyHead         a transformers model, or a trainer's, whose loss is that, without scores
     distill_loss             the same of distillation from a teacher's top-k log-probabilities
+    divergence_loss          of a teacher's head over the whole vocabulary, from hidden states of both; divergence is
+                             the same a token
     losses.policy_loss       the same losses over log-probabilities that you have
     logprob_head             a transformers model whose forward returns log-probabilities, not scores
     selective_log_softmax    log-probabilities from scores that exist already
@@ -40,12 +42,12 @@ from .errors import (ArgumentError, BudgetError, CompileError, CorruptError, Dat
 
 # The exceptions are in errors; flp.BudgetError and the others stay, but help(flp) is about functions. Names are written
 # out for type checkers.
-__all__ = ["Lora", "PlanInfo", "Scores", "Statistics", "Top", "adapters", "backend", "check", "clear_plans",
-           "combine_partials", "cross_entropy", "CrossEntropyHead", "delight", "distill_loss", "errors", "explain",
-           "gate", "install", "installed", "library_path", "linear_logprob", "linear_logprob_backward",
-           "linear_logprob_partial", "logprob_head", "losses", "memory", "parallel", "phase", "plan_info",
-           "policy_loss", "prefix", "score", "selective_log_softmax", "sequence_logprob", "set_log", "sources_id",
-           "uninstall", "version"]
+__all__ = ["Divergence", "Lora", "Payload", "PlanInfo", "Scores", "Statistics", "Top", "adapters", "backend",
+           "check", "clear_plans", "combine_partials", "cross_entropy", "CrossEntropyHead", "delight", "distill_loss",
+           "divergence", "divergence_loss", "divergence_payload", "errors", "explain", "gate", "install", "installed",
+           "library_path", "linear_logprob", "linear_logprob_backward", "linear_logprob_partial", "logprob_head",
+           "losses", "memory", "parallel", "phase", "plan_info", "policy_loss", "prefix", "score",
+           "selective_log_softmax", "sequence_logprob", "set_log", "sources_id", "uninstall", "version"]
 if TYPE_CHECKING:
     __all__ += ["ArgumentError", "BudgetError", "CompileError", "CorruptError", "DataError", "DriverError", "FileError",
                 "FlpError", "HostError", "HostMemoryError", "InternalError", "LibraryError", "UnavailableError",
@@ -57,6 +59,8 @@ try:
     from ._functions import _select_op  # _select_op registers an operator
     from ._functions._cross_entropy import cross_entropy
     from ._functions._distill import distill_loss
+    from ._functions._divergence import Divergence, divergence, divergence_loss
+    from ._functions._payload import Payload, divergence_payload
     from ._functions._gate import delight, gate, sequence_logprob
     from ._functions._info import PlanInfo, check, explain, plan_info
     from ._functions._logprob import linear_logprob

@@ -59,18 +59,14 @@ def kl(logprob: Tensor, ref_logprob: Tensor, kind: str = "k3") -> Tensor:
 
 # ---- divergences over K tokens a row, and what is left as one more (flp.distill_loss) ----
 
-# Of the outcomes, on the last axis: log p, log q, p, q, and what each counts.
-_Outcomes = collections.namedtuple("_Outcomes", "log_p log_q p q weight")
-
-
-def _total(of, each):
-    return (of.weight * each).sum(-1)
+# Of the outcomes, on the last axis: log p, log q, p, q; and total, which makes their sum.
+Outcomes = collections.namedtuple("Outcomes", "log_p log_q p q total")
 
 
 def _kl(of, share, log_share, log_other):
     """Σ share·(log_share − log_other); where the share is 0 that is 0 and has no gradient, whatever the others hold."""
     is_none = share == 0
-    return _total(of, share * (log_share.masked_fill(is_none, 0) - log_other.masked_fill(is_none, 0)))
+    return of.total(share * (log_share.masked_fill(is_none, 0) - log_other.masked_fill(is_none, 0)))
 
 
 def _log_mixture(of, share_of_p):
@@ -88,11 +84,11 @@ def _jsd(of, mix):
 
 
 def _total_variation(of):
-    return 0.5 * _total(of, (of.p - of.q).abs())
+    return 0.5 * of.total((of.p - of.q).abs())
 
 
 def _acceptance(of):
-    return _total(of, torch.minimum(of.p, of.q))
+    return of.total(torch.minimum(of.p, of.q))
 
 
 def _neg_log_acceptance(of, acceptance_min):
@@ -152,7 +148,7 @@ def divergence(kind: str, logprob: Tensor, teacher_logprob: Tensor, *, counted: 
         (log_p, rest_p.log()), (log_q, rest_q.log()), (p, rest_p), (q, rest_q)))
     weight = torch.ones(p.shape[-1], dtype=p.dtype, device=p.device)
     weight[-1] = rest_weight
-    return own.of(_Outcomes(log_p, log_q, p, q, weight), **given).float()
+    return own.of(Outcomes(log_p, log_q, p, q, lambda each: (weight * each).sum(-1)), **given).float()
 
 
 def policy_loss(rule: str, logprob: Tensor, advantage: Tensor, *, old_logprob: Tensor | None = None,

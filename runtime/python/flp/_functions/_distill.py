@@ -87,11 +87,11 @@ def distill_loss(hidden: Tensor, weight: Tensor, target: Tensor, teacher_logprob
                 topk=topk, mixed=mixed)
     program = program_of(loss)
     values = _rules.parameters_of(parameters or {}, program)
-    counted, lead = _counted(target, mask, call.lead, call.settings.ignore_index), call.lead
+    counted, lead = _counted(target, mask, call.settings.ignore_index), call.lead
     ids = call.operands["target"]
     call.operands["target"] = target.masked_fill(~counted.unsqueeze(-1), call.settings.ignore_index).reshape(ids.shape)
     teacher = _check.row_values_of("teacher_logprob", teacher_logprob, lead, target.device, targets=target.shape[-1:])
-    weights = _weights_of(row_weight, counted, total, lead)
+    weights = weights_of(row_weight, counted, total, lead)
     rows = {name: _check.row_values_of("vectors[%r]" % name, value, lead, target.device, ROWS)
             for name, value in vectors.items()}
     if "advantage" in program.inputs:
@@ -135,23 +135,26 @@ OF_TARGETS = frozenset(("target_logprob", "teacher_logprob"))
 ROWS = "hidden's rows"
 
 
-def _counted(target, mask, lead, ignore_index):
+def _counted(target, mask, ignore_index):
     """The rows that count, bool (...)."""
     counted = (target != ignore_index).any(-1)
-    if mask is None:
-        return counted
+    return counted if mask is None else counted_of(mask, counted)
+
+
+def counted_of(mask, counted):
+    """Those of the rows counted, bool (...), that a mask leaves."""
     _check.tensor_of("mask", mask)
-    _check.same_device("mask", mask, "target", target)
-    if mask.shape != lead:
-        _check.refuse_shape("mask", mask, "%s, one a row" % (tuple(lead),))
+    _check.same_device("mask", mask, "hidden", counted)
+    if mask.shape != counted.shape:
+        _check.refuse_shape("mask", mask, "%s, one a row" % (tuple(counted.shape),))
     return counted & (mask != 0)
 
 
-def _weights_of(row_weight, counted, total, lead):
+def weights_of(row_weight, counted, total, lead):
     _rules.check_totals(False, None, total)
     flat = counted.reshape(-1).float()
     if row_weight is None:
         return flat / (flat.sum().clamp(min=1) if total is None else total)
     if total is not None:
         _check.refuse(ValueError, "total", "given with row_weight", "None, as the weights are the average")
-    return _check.row_values_of("row_weight", row_weight, lead, counted.device, ROWS) * flat
+    return _check.row_values_of("row_weight", row_weight, lead, counted.device, ROWS).masked_fill(flat == 0, 0)

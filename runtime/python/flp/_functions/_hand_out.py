@@ -37,7 +37,7 @@ def loss_of(call, loss, scale, name):
         step = functools.partial(_gradients_of_step, again, grads, loss.program, loss.parameters)
         value = HandOut.apply(*leaves, value, step, scale, name, *map(call.operands.get, FIXED), *loss.tensors())
     elif grads:
-        value = HandOut.apply(*leaves, value, _existing, scale, name, *made.gradients)
+        value = HandOut.apply(*leaves, value, existing, scale, name, *made.gradients)
     made.gradients = None
     return value, made
 
@@ -53,7 +53,7 @@ def are_hooks_in_force():
     return False
 
 
-def _existing(*saved):
+def existing(*saved):
     return saved[LEAVES:]
 
 

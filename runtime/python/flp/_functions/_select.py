@@ -21,7 +21,7 @@ from .._tensors._compile import in_graph, numbers_of_graph, outside_graphs
 from .._tensors._ops import ops
 
 DTYPES = {**_check.DTYPES, torch.float64: _c.DTYPE_FP64}
-NO_SECOND_DERIVATIVE = "flp.selective_log_softmax has no second derivative (accepted: one backward pass over it)"
+NO_SECOND_DERIVATIVE = _transforms.NO_SECOND_DERIVATIVE % "flp.selective_log_softmax"
 NEVER = -2**63  # an ignore_index that no target has
 
 

@@ -206,6 +206,18 @@ def get(key):
     return slot.plan
 
 
+def of_torch(key, reason):
+    """The plan of what runs as torch operations whatever kernels there are, for a key that no other plan has.
+    error: UnavailableError with the reason where the environment forbids that"""
+    slot = _slot_of(key)
+    if slot.plan is None:
+        plan = Plan(key, None, _c.RUNG_EAGER, reason)
+        if key.device >= 0 and not _may_fall_back(plan):
+            errors.raise_status(errors.UNAVAILABLE, reason)
+        slot.plan = plan
+    return slot.plan
+
+
 def clear():
     """Forgets every plan, so that the next call reads the environment again, and destroys those that nothing uses."""
     _slots.clear()

@@ -116,9 +116,9 @@ def of_dtypes(gradients, operands):
                  for gradient, operand in zip(gradients, operands))
 
 
-def last_derivative(compute, *tensors):
-    """compute(*tensors), the backward pass of a head, which has no derivative."""
-    return _transforms.LastDerivative.apply(_run.NO_SECOND_DERIVATIVE, compute, *tensors)
+def last_derivative(compute, *tensors, function="flp.linear_logprob"):
+    """compute(*tensors), the backward pass of a head, which has no derivative. function: the public one's name"""
+    return _transforms.LastDerivative.apply(_transforms.NO_SECOND_DERIVATIVE % function, compute, *tensors)
 
 
 def used_grads(ctx):

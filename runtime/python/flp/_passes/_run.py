@@ -12,7 +12,7 @@ from torch import Tensor
 from .. import errors
 from .._eager import _eager_lists, _eager_step, _eager_torch
 from .._library import _c, _plans
-from .._tensors import _check, _mixed, _top
+from .._tensors import _check, _mixed, _top, _transforms
 from .._tensors._address import address, dense
 from .._tensors._compile import outside_graphs
 from .._tensors._operands import (ADAPTER, GRADIENTS, OF_HEAD, Loss, Operands, Step,  # noqa: F401 - for callers
@@ -21,7 +21,7 @@ from . import _memory, _watch
 
 TO_C = {**_check.DTYPES, **_check.TARGET_DTYPES}
 FROM_C = {value: dtype for dtype, value in _check.DTYPES.items()}
-NO_SECOND_DERIVATIVE = "flp.linear_logprob has no second derivative (accepted: one backward pass over it)"
+NO_SECOND_DERIVATIVE = _transforms.NO_SECOND_DERIVATIVE % "flp.linear_logprob"
 # The private accessor spares a Stream object per call; torch without it takes the public one.
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 

@@ -4,6 +4,7 @@ Invariants: a failure names the field, its value and what is accepted; nothing h
 nothing synchronises; what libflp itself checks (hidden and vocab sizes, budgets) is left to it, so that every surface
 words it alike. Checks of numbers, which need no torch, stand in _numbers.py; callers find them here too.
 """
+import contextlib
 import math
 import numbers
 
@@ -22,6 +23,15 @@ TARGET_DTYPES = {torch.int32: _c.DTYPE_INT32, torch.int64: _c.DTYPE_INT64}
 ACCEPTED_DTYPES = "torch.bfloat16, torch.float16, torch.float32"
 ACCEPTED_TARGETS = "torch.int32, torch.int64"
 TARGETS_MAX = 512  # targets of a row
+
+
+@contextlib.contextmanager
+def naming(prefix):
+    """What is refused inside begins with the name of a field; a prefix of the name."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise type(error)("%s%s" % (prefix, error)) from None
 
 
 class Settings:

@@ -14,6 +14,7 @@ _has_transforms = getattr(torch._C, "_are_functorch_transforms_active", None)
 
 REVERSE = "reverse mode: torch.autograd, or torch.func.grad, vjp and jacrev without vmap"
 ROWS = "one call with the batch in the leading dimensions"
+NO_SECOND_DERIVATIVE = "%s has no second derivative (accepted: one backward pass over it)"
 ONE_BY_ONE = "one backward pass for each upstream gradient: no is_grads_batched, no vectorize"
 
 

@@ -1,0 +1,273 @@
+"""Divergences of two heads as chunked torch operations on the tensors' own device.
+
+Formulas, in nats and float64, of scores t over T that are made in float32, as in _eager_torch.py, of each head:
+    log p = t − lse;  D = f(Σ_v r(log p_v, log q_v), ...), p the teacher's, q the student's
+    dz_v = (G_v − q_v·Σ_u G_u / Σ_u q_u)·scale/T,  G_v = ∂D/∂log q_v
+where a divergence gives f and r, and reads no sum inside of another. Σ q, which is 1 but for rounding, lets dz be 0
+where G is a multiple of q.
+Shapes: tiles of TILE_ROWS active rows, whose scores of both heads are held whole, by TILE_COLUMNS columns, of which
+sums are made in order, so that a row's bits do not depend on N, on its position or on the budget. The gradient of the
+weight goes column tile by column tile, over scores that are made again.
+This form counts rows on the host: it synchronises and cannot be captured in a CUDA graph.
+"""
+import collections
+import math
+
+import torch
+
+from .. import errors
+from .._library import _c, _plans
+from . import _eager_torch
+from ._eager_torch import LIMIT, LN2, LOWEST, TILE_COLUMNS, TILE_ROWS
+
+# Operands and Settings of both heads, of the same columns; whole: Operands of the teacher's head with all of its
+# columns, where it has more, of which ids are the student's, or None both: what the student lacks is one more outcome,
+# of q = 0; of: (log p, log q, p, q, total) of a tile of columns -> D, where total makes sums over all columns
+Problem = collections.namedtuple("Problem", "student student_settings teacher teacher_settings whole ids of")
+# Of a tile of rows: log-sum-exps of teacher and student, the divergence's sums, Σ q, Σ G / Σ q or None, its upstream
+# gradients or None
+Rows = collections.namedtuple("Rows", "lse sums q_sum pull upstream")
+REASON = "no rung has kernels of two heads"
+
+
+def workspace_bytes(plan, problem):
+    """Bytes that a call takes beyond what it gives. error: BudgetError naming the smallest budget that would do"""
+    student = problem.student
+    vocab = len(student.weight)
+    depths = [ops.hidden.shape[1] for ops in (student, problem.teacher)]
+    tiles = TILE_ROWS * (2 * 4 * vocab + 16 * 8 * TILE_COLUMNS)
+    smallest = tiles + 4 * sum(depths) * (2 * TILE_COLUMNS + 3 * TILE_ROWS) + 128 * len(student.hidden)
+    budget = problem.student_settings.budget or plan.in_force.budgets[_c.PASS_STEP]
+    if smallest > budget:
+        raise errors.BudgetError("budget is %d bytes (accepted: at least %d for %d rows of a vocabulary of %d)"
+                                 % (budget, smallest, len(student.hidden), vocab))
+    return smallest
+
+
+def run(plan, problem, upstream, grads, counts):
+    """-> value, lse, teacher_lse, entropy, acceptance, agrees (N) of every row, and the gradients of hidden, weight and
+    bias, None where the mask grads has them not. upstream: (N) float32, of values; counts: whether values are wanted,
+    and bad rows count: without, rows whose upstream is 0 are left out"""
+    workspace_bytes(plan, problem)
+    with _eager_torch._plain_products(problem.student.hidden):
+        heads, bad = _heads_of(plan, problem, None if counts else upstream, counts)
+        outputs = [torch.zeros(len(bad), device=bad.device) for _ in range(5)] + [torch.zeros_like(bad)]
+        for values in outputs[:5]:
+            values[bad] = math.nan
+        hidden, tiles = problem.student.hidden, []
+        grad_hidden = torch.zeros_like(hidden) if grads & _c.GRAD_HIDDEN else None
+        if grad_hidden is not None:
+            grad_hidden[bad] = math.nan
+        for rows in heads[0].row_tiles():
+            active, held = heads[0].active[slice(*rows)], [_held(scores, rows) for scores in heads[:2]]
+            tile, found = _values(plan, problem, heads, rows, held, counts)
+            for values, of_tile in zip(outputs, found):
+                values[active] = of_tile.to(values.dtype)
+            if grads:
+                tile = tile._replace(pull=_pull(problem, heads, rows, held, tile), upstream=upstream[active].double())
+            if grad_hidden is not None:
+                grad_hidden[active] = _of_hidden(problem, heads, rows, held, tile).to(grad_hidden.dtype)
+            tiles.append(tile)
+        return outputs, (grad_hidden, *_of_columns(problem, heads, tiles, grads))
+
+
+def _heads_of(plan, problem, upstream, counts):
+    """_Scores of student and teacher, and of the teacher's whole head where that is more, of the same active rows; and
+    a mask of bad ones."""
+    pairs = (problem.student, problem.student_settings), (problem.teacher, problem.teacher_settings)
+    target = problem.student.target
+    bad = torch.zeros_like(target, dtype=torch.bool)
+    for ops, settings in pairs:
+        bad |= _eager_torch._classify(plan, len(target), target, ops.temperature_rows, None, settings, len(ops.weight),
+                                      counts=False)[1]
+    if counts:
+        _eager_torch.count_bad(plan, bad.sum())
+    heads = []
+    for ops, settings in pairs if problem.whole is None else (*pairs, (problem.whole, problem.teacher_settings)):
+        left = bad if upstream is None else bad | (upstream == 0)
+        ops.target = target.masked_fill(left, settings.ignore_index)
+        heads.append(_eager_torch._Scores(plan, ops, settings, counts=False))
+        ops.target = target
+    return heads, bad
+
+
+def payload(plan, ops, settings, weight, bias):
+    """-> Σ p·w (N,D), H and Σ p·b (N) float32 of a teacher's rows and another head (w, b); bias: or None, b = 0."""
+    problem = Problem(ops, settings, ops, settings, None, None, None)
+    workspace_bytes(plan, problem)
+    with _eager_torch._plain_products(ops.hidden):
+        heads, bad = _heads_of(plan, problem, None, True)
+        mean, entropy, of_bias = (torch.zeros(shape, device=bad.device)
+                                  for shape in ((len(bad), weight.shape[1]), len(bad), len(bad)))
+        for values in (mean, entropy, of_bias):
+            values[bad] = math.nan
+        bias = weight.new_zeros(len(weight)) if bias is None else bias
+        for rows in heads[0].row_tiles():
+            active, held = heads[0].active[slice(*rows)], _held(heads[0], rows)
+            lse, = _alive(plan, [_lse(heads[0], rows, held)], True)
+            for columns in heads[0].column_tiles():
+                log_p, = _logs(heads[:1], rows, [held], [lse], columns)
+                p = log_p.exp()
+                part = p.float()
+                mean[active] += part @ weight[slice(*columns)].float()
+                entropy[active] -= (p * log_p.masked_fill(p == 0, 0)).sum(1).float()
+                of_bias[active] += part @ bias[slice(*columns)].float()
+        return mean, entropy, of_bias
+
+
+# ---- scores ----
+
+def _raw(scores, rows, columns):
+    """Raw scores of some columns of a tile of rows, float32."""
+    return scores.raw(scores.hidden(rows), scores.weight(columns), columns)[:rows[1] - rows[0]]
+
+
+def _held(scores, rows):
+    """Those of all columns."""
+    held = torch.empty((rows[1] - rows[0], scores.columns), dtype=torch.float32, device=scores.active.device)
+    for columns in scores.column_tiles():
+        held[:, slice(*columns)] = _raw(scores, rows, columns)
+    return held
+
+
+def _nats(scores, rows, x):
+    """t of raw scores."""
+    return scores.log2_units(x, scores.row_scale[slice(*rows)].unsqueeze(1)) * LN2
+
+
+def _lse(scores, rows, held=None):
+    """-> log-sum-exp of a tile of rows, their largest score, and its column."""
+    m = torch.full((rows[1] - rows[0],), -math.inf, dtype=torch.float64, device=scores.active.device)
+    s, best = torch.zeros_like(m), torch.zeros_like(m, dtype=torch.int64)
+    for columns in scores.column_tiles():
+        t = _nats(scores, rows, _raw(scores, rows, columns) if held is None else held[:, slice(*columns)])
+        top, at = t.max(1)
+        best = torch.where(top > m, at + columns[0], best)
+        before, m = m.clamp(min=LOWEST), torch.where(top > m, top, m)  # a NaN stays in the sum alone
+        now = m.clamp(min=LOWEST)
+        s = s * torch.exp(before - now) + torch.exp(t - now.unsqueeze(1)).sum(1)
+    return m.clamp(min=LOWEST) + torch.log(s), m, best
+
+
+def _logs(heads, rows, held, lse, columns):
+    """log p and log q of some columns."""
+    return [_nats(scores, rows, x[:, slice(*columns)]) - own.unsqueeze(1)
+            for scores, x, own in zip(heads[:2][::-1], held[::-1], lse)]
+
+
+# ---- values ----
+
+def _noting(sums):
+    """A total that adds a tile of columns to sums, in the order in which a divergence asks for them."""
+    place = iter(range(1 << 10))
+
+    def total(each):
+        at = next(place)
+        if at == len(sums):
+            sums.append(torch.zeros_like(each[:, 0]))
+        sums[at] = sums[at] + each.sum(-1)
+        return sums[at]
+    return total
+
+
+def _knowing(sums):
+    """A total that gives sums that are known, with the derivatives of those of the tile."""
+    known = iter(sums)
+
+    def total(each):
+        own = each.sum(-1)
+        return next(known) + (own - own.detach() if own.requires_grad else 0)
+    return total
+
+
+def _values(plan, problem, heads, rows, held, counts):
+    """-> Rows of a tile, and what run gives of each of its rows."""
+    ends = _lse(heads[-1], rows, held[1] if problem.whole is None else None), _lse(heads[0], rows, held[0])
+    lse = _alive(plan, ends, counts)
+    entropy, acceptance, p_sum, q_sum = (torch.zeros_like(lse[0]) for _ in range(4))
+    sums = []
+    for columns in heads[0].column_tiles():
+        log_p, log_q = _logs(heads, rows, held, lse, columns)
+        p, q = log_p.exp(), log_q.exp()
+        problem.of(log_p, log_q, p, q, _noting(sums))
+        entropy -= (q * log_q.masked_fill(q == 0, 0)).sum(1)
+        acceptance += torch.minimum(p, q).sum(1)
+        p_sum += p.sum(1)
+        q_sum += q.sum(1)
+    if problem.whole is not None:
+        p = (1 - p_sum).clamp(min=0).unsqueeze(1)
+        log_p, log_q, q = p.log(), torch.full_like(p, -math.inf), torch.zeros_like(p)
+        problem.of(log_p, log_q, p, q, _noting(sums))
+    value = problem.of(log_p, log_q, p, q, _knowing(sums))
+    same = ends[0][2] == (ends[1][2] if problem.ids is None else problem.ids[ends[1][2]])
+    found = value.clamp(min=0), lse[1], lse[0], entropy, acceptance.clamp(max=1), same & ~torch.isnan(lse[0] + lse[1])
+    return Rows(lse, sums, q_sum, None, None), found
+
+
+def _alive(plan, ends, counts):
+    """Log-sum-exps of what _lse gave of teacher and student, NaN in rows that either has no number for, which count."""
+    dead = torch.stack([(m > LIMIT * LN2) | (lse == -math.inf) for lse, m, _ in ends])
+    if counts:
+        finite = torch.stack([m < math.inf for _, m, _ in ends])
+        _eager_torch.count_bad(plan, (dead & finite).any(0).sum())
+    return [end[0].masked_fill(dead.any(0), math.nan) for end in ends]
+
+
+# ---- gradients ----
+
+def _as_it_is(tensor):
+    return tensor
+
+
+
+def _slope(problem, tile, log_p, log_q):
+    """G and q of a tile of columns."""
+    log_q.requires_grad_()
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is):  # not the caller's
+        q = log_q.exp()
+        value = problem.of(log_p, log_q, log_p.exp(), q, _knowing(tile.sums))
+        return torch.autograd.grad(value.sum(), log_q)[0], q.detach()
+
+
+def _pull(problem, heads, rows, held, tile):
+    """Σ G / Σ q over all columns."""
+    return sum(_slope(problem, tile, *_logs(heads, rows, held, tile.lse, columns))[0].sum(1)
+               for columns in heads[0].column_tiles()) / tile.q_sum
+
+
+def _dz(problem, heads, rows, x, tile):
+    """The gradient of raw scores, float32. x: those of the same columns of both heads"""
+    slope, q = _slope(problem, tile, *_logs(heads, rows, x, tile.lse, (0, x[0].shape[1])))
+    dz = (slope - q * tile.pull.unsqueeze(1)) * tile.upstream.unsqueeze(1)
+    dz.masked_fill_((tile.upstream == 0).unsqueeze(1), 0)
+    return _eager_torch._through(heads[0], dz, x[0], lambda values: values[slice(*rows)].unsqueeze(1))
+
+
+def _of_hidden(problem, heads, rows, held, tile):
+    acc = torch.zeros((rows[1] - rows[0], heads[0].depth), dtype=torch.float32, device=held[0].device)
+    for columns in heads[0].column_tiles():
+        x = [values[:, slice(*columns)] for values in held]
+        acc += _dz(problem, heads, rows, x, tile) @ heads[0].weight(columns)
+    return acc
+
+
+def _of_columns(problem, heads, tiles, grads):
+    """The gradients of weight and bias, each None unless it is wanted; that of the weight is added to the caller's
+    buffer, if there is one."""
+    student, into = problem.student, problem.student_settings.accumulate
+    wants_weight, wants_bias = grads & _c.GRAD_WEIGHT, grads & _c.GRAD_BIAS
+    grad_weight = torch.zeros_like(student.weight) if wants_weight and into is None else into
+    grad_bias = torch.zeros_like(student.bias) if wants_bias else None
+    for columns in heads[0].column_tiles() if wants_weight or wants_bias else ():
+        weight = torch.zeros_like(heads[0].weight(columns))
+        bias = torch.zeros(len(weight), dtype=torch.float32, device=weight.device)
+        for rows, tile in zip(heads[0].row_tiles(), tiles):
+            dz = _dz(problem, heads, rows, [_raw(scores, rows, columns) for scores in heads[:2]], tile)
+            hidden = heads[0].hidden(rows)[:len(dz)]  # 0 · NaN is NaN
+            weight += dz.t() @ hidden.masked_fill_((tile.upstream == 0).unsqueeze(1), 0)
+            bias += dz.sum(0)
+        if wants_weight:
+            grad_weight[slice(*columns)] += weight.to(grad_weight.dtype)
+        if wants_bias:
+            grad_bias[slice(*columns)] = bias.to(grad_bias.dtype)
+    return None if into is not None or not wants_weight else grad_weight, grad_bias

@@ -1,0 +1,327 @@
+"""divergence and divergence_loss: how far a student's distribution is from a teacher's, both given by hidden states
+and a head.
+
+Invariants: the teacher is a constant. divergence makes its gradients in the backward pass, from both heads' operands;
+divergence_loss, a sibling of policy_loss (_policy.py), makes them when it is called and hands them out once.
+"""
+from __future__ import annotations
+
+import functools
+from typing import Mapping, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import losses
+from .._eager import _eager_divergence
+from .._library import _plans, _programs, _rules
+from .._passes import _autograd, _run
+from .._tensors import _check
+from .._tensors._call import Call
+from .._tensors._compile import outside_graphs
+from .._tensors._operands import GRADIENTS, OPERANDS, Operands
+from . import _distill, _hand_out, _payload, _policy
+from ._payload import Payload
+
+
+class Divergence(NamedTuple):
+    """What flp.divergence gives of each row, (...) each: value, float32 in nats, differentiable; and without a gradient
+    lse and teacher_lse, the log-sum-exps of the student's and the teacher's scores over T, float32 in nats; entropy of
+    the student, float32 in nats; acceptance, Σ min(p, q), float32; agrees, bool, whether both have the same best
+    token. With a payload, which lacks what they need, teacher_lse, acceptance and agrees are None."""
+
+    value: Tensor
+    lse: Tensor
+    teacher_lse: Tensor | None
+    entropy: Tensor
+    acceptance: Tensor | None
+    agrees: Tensor | None
+
+
+@outside_graphs
+def divergence(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor | None = None,
+               teacher_weight: Tensor | None = None, kind: str = "reverse_kl", bias: Tensor | None = None,
+               teacher_bias: Tensor | None = None, *, payload: Payload | None = None,
+               teacher_ids: Tensor | None = None, renormalise: bool = False, mask: Tensor | None = None,
+               parameters: Mapping[str, float] | None = None,
+               temperature: float | Tensor = 1.0, teacher_temperature: float | Tensor | None = None,
+               softcap: float | None = None, teacher_softcap: float | None = None, scale: float = 1.0,
+               teacher_scale: float = 1.0, budget: int | str | None = None,
+               grad_weight_accumulate: Tensor | None = None) -> Divergence:
+    """Computes the divergence of each token's distributions under two heads over the same vocabulary, without their
+    (N,V) scores.
+
+    With p the teacher's probabilities, q the student's, each the softmax over all of V of t as in flp.linear_logprob:
+
+        forward_kl           Σ_v p·log(p/q)                          KL(p‖q)
+        reverse_kl           Σ_v q·log(q/p)                          KL(q‖p)
+        jsd                  mix·KL(p‖m) + (1 − mix)·KL(q‖m), m = mix·p + (1 − mix)·q
+        skew_kl              KL(p‖m), m = skew·p + (1 − skew)·q
+        total_variation      ½ Σ_v |p − q| = 1 − a
+        neg_log_acceptance   −log a, a = Σ_v min(p, q)
+        lk                   b·forward_kl + (1 − b)·total_variation, b = exp(−decay·a), a constant to the gradient
+
+    hidden           (..., D) bfloat16, float16 or float32; cpu or cuda; D a multiple of 8
+    weight           (V, D) of the same dtype; bias (V) of the same dtype, or None
+    teacher_hidden   (..., E) of as many rows, of any of these dtypes; E a multiple of 8
+    teacher_weight   (V, E) of teacher_hidden's dtype; may be weight itself. teacher_bias (V) of it, or None
+    kind             one of these, losses.DIVERGENCES
+    payload          what flp.divergence_payload gave, in the place of a teacher, or None; for forward_kl, a head
+                     without a gradient and without a softcap. Its temperature is the teacher's alone; teacher_lse,
+                     acceptance and agrees are None then. Runs on the rung of flp.linear_logprob, as two products
+    teacher_ids      (V) int32 or int64, or None: the row of teacher_weight (U, E) that is each token of the student, as
+                     of a draft whose vocabulary is a part of the teacher's; each once. None: the same rows
+    renormalise      with teacher_ids. False: p is the softmax over all U tokens, of which those that the student lacks
+                     are one more outcome, of q = 0; forward_kl and lk, which would be infinite, are refused. True:
+                     over the student's tokens alone
+    mask             (...) bool or numbers 0 and 1: the rows that count; None: all. Others give 0 and cost no work,
+                     whatever they hold
+    parameters       {name: number}: of jsd mix, 0.001 to 0.999, 0.5; of skew_kl skew, 1e-6 to 0.999, 0.1; of lk decay,
+                     from 0, 3; of neg_log_acceptance acceptance_min, 1e-30, below which there is no gradient
+    temperature      a number above 0, or a tensor of one a row (...); teacher_temperature None: the same
+    softcap, scale   as in flp.linear_logprob, of the student; teacher_softcap, teacher_scale of the teacher
+    budget           bytes, or "64M", of workspace; None: FLP_BUDGET, else that of a pass with gradients. 2 KiB a token
+                     of V, 32 KiB an element of D and E and 64 MiB are needed
+    grad_weight_accumulate
+                     as in flp.linear_logprob
+
+    Returns a Divergence. Gradients of value reach hidden, weight and bias as they require them, once; the teacher is a
+    constant, even where it is the same head. A divergence is never below 0, and 0 with gradients of 0 where both heads
+    and their operands are the same, but for float64's rounding; it is infinite where its formula is, as forward_kl of a
+    token that the student excludes, and where its slope is too, as that of reverse_kl of one that the teacher excludes,
+    its gradients are NaN. Rows whose temperature float32 does not hold above 0 are NaN and counted, as are rows whose
+    largest score of either head over T is beyond 7.4e8: flp.check() reports them. No rung has kernels of two heads:
+    this runs as chunked torch operations on every device, products in float32, sums in float64, and synchronises.
+    error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes
+    thread: safe
+    source: as flp.distill_loss, over the whole vocabulary
+    """
+    if payload is not None:
+        _alone(kind, {
+            "teacher_hidden": teacher_hidden, "teacher_weight": teacher_weight, "teacher_bias": teacher_bias,
+            "teacher_ids": teacher_ids, "renormalise": renormalise or None, "parameters": parameters or None,
+            "teacher_temperature": teacher_temperature, "softcap": softcap, "teacher_softcap": teacher_softcap,
+            "grad_weight_accumulate": grad_weight_accumulate})
+        value, lse, entropy = _payload.divergence_of(payload, hidden, weight, bias, mask, temperature, scale, budget)
+        return Divergence(value, lse, None, entropy, None, None)
+    pair = _Pair("flp.divergence", kind, parameters, (hidden, weight, bias),
+                 (teacher_hidden, teacher_weight, teacher_bias), teacher_ids, renormalise, mask, {
+        "temperature": temperature, "softcap": softcap, "scale": scale, "budget": budget,
+        "grad_weight_accumulate": grad_weight_accumulate}, {
+        "temperature": teacher_temperature, "softcap": teacher_softcap, "scale": teacher_scale})
+    grads, tensors = pair.student.grads, pair.tensors()
+    found = _ByRow.apply(*tensors, pair.run, grads) if grads else pair.run(*tensors)[0]
+    return Divergence(*(values.reshape(pair.student.lead) for values in found))
+
+
+@outside_graphs
+def divergence_loss(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor, teacher_weight: Tensor,
+                    kind: str = "reverse_kl", bias: Tensor | None = None, teacher_bias: Tensor | None = None, *,
+                    teacher_ids: Tensor | None = None, renormalise: bool = False, row_weight: Tensor | None = None,
+                    mask: Tensor | None = None, total: float | Tensor | None = None,
+                    parameters: Mapping[str, float] | None = None, temperature: float | Tensor = 1.0,
+                    teacher_temperature: float | Tensor | None = None, softcap: float | None = None,
+                    teacher_softcap: float | None = None, scale: float = 1.0, teacher_scale: float = 1.0,
+                    budget: int | str | None = None, grad_weight_accumulate: Tensor | None = None,
+                    grad_scale: float | Tensor = 1.0) -> tuple[Tensor, dict[str, Tensor]]:
+    """Computes the mean, or a weighted sum, of flp.divergence over its rows, and its gradients, in one call.
+
+    row_weight   (...) floating point, or None: what each row's divergence counts, the loss being their sum; None: the
+                 mean of the rows of the mask
+    total        a number or 0-dim tensor: what the mean divides by in place of the rows of this call's mask, so that
+                 losses of micro-batches add up to that of the batch
+    grad_scale   as in flp.policy_loss
+    All others are those of flp.divergence; grad_weight_accumulate is added to here, not in the backward pass.
+
+    Returns (loss, metrics): a float32 scalar, differentiable once in hidden, weight and bias, and a dict of detached
+    scalars: the divergence by its name, entropy of the student, acceptance and agreement, the share of rows whose best
+    tokens agree, as means of the rows of the mask. Gradients are computed here; under torch.no_grad() there are none.
+    error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes;
+            RuntimeError in a second backward pass
+    thread: safe
+    source: as flp.distill_loss, over the whole vocabulary
+    """
+    pair = _Pair("flp.divergence_loss", kind, parameters, (hidden, weight, bias),
+                 (teacher_hidden, teacher_weight, teacher_bias), teacher_ids, renormalise, mask, {
+        "temperature": temperature, "softcap": softcap, "scale": scale, "budget": budget,
+        "grad_weight_accumulate": grad_weight_accumulate}, {
+        "temperature": teacher_temperature, "softcap": teacher_softcap, "scale": teacher_scale},
+        {"row_weight": row_weight})
+    student, tensors = pair.student, pair.tensors()
+    weights = _distill.weights_of(row_weight, pair.counted, total, student.lead)
+    grad_scale = _policy._scale_of(grad_scale, student.settings)
+    weights = weights if grad_scale is None else weights * grad_scale
+    is_later = student.settings.accumulate is not None and _hand_out.are_hooks_in_force()
+    with torch.no_grad():
+        found, gradients = pair.run(*tensors, upstream=weights, grads=0 if is_later else student.grads)
+        loss = torch.where(weights == 0, weights, weights * found.value).sum()
+        loss = loss if grad_scale is None else loss / grad_scale
+    if student.grads:
+        leaves = [student.operands[leaf] for leaf in GRADIENTS]
+        made, others = (functools.partial(_made_later, pair.run, student.grads), (weights, *tensors)) if is_later else \
+            (_hand_out.existing, (*gradients, None, None))
+        loss = _hand_out.HandOut.apply(*leaves, loss, made, grad_scale, pair.function, *others)
+    share = pair.counted.reshape(-1).float() / pair.counted.sum().clamp(min=1)
+    seen = {kind: found.value, "entropy": found.entropy, "acceptance": found.acceptance,
+            "agreement": found.agrees.float()}
+    return loss, {name: (values.detach() * share).sum() for name, values in seen.items()}
+
+
+# ---- one call ----
+
+INSTEAD = "torch.autograd, or under torch.func.grad losses of scores that exist"
+WITHOUT_REST = ("forward_kl", "lk")  # kinds that are infinite where p > 0 and q = 0
+
+
+class _Pair:
+    """Student and teacher of one call, checked: a Call each; counted, the rows that count, bool (...); whole and ids,
+    of the teacher's head where it has more columns, or None both."""
+
+    def __init__(self, function, kind, parameters, student, teacher, ids, renormalise, mask, options, teacher_options,
+                 others=None):
+        """student, teacher: hidden, weight and bias; options: those of Call, of either head; others: more tensors, by
+        field"""
+        own = losses.DIVERGENCES[_rules.one_of("kind", kind, losses.DIVERGENCES)]
+        given = {**own.options, **_options_of(kind, own, parameters or {})}
+        self.function, self.kind, self.of = function, kind, lambda *values: own.of(losses.Outcomes(*values), **given)
+        hidden, weight, bias = student
+        _check.tensor_of("hidden", hidden)
+        every = torch.zeros(hidden.shape[:-1], dtype=torch.int64, device=hidden.device)
+        self.student = Call(function, hidden, weight, every, bias, instead=INSTEAD, several=False, **options, others={
+            "mask": mask, **dict(zip(("teacher_hidden", "teacher_weight", "teacher_bias"), teacher)), **(others or {})})
+        with _check.naming("teacher_"):
+            self.teacher = _teacher_of(function, teacher, every, {
+                **teacher_options, "temperature": options["temperature"] if teacher_options["temperature"] is None
+                else teacher_options["temperature"]})
+        _check.same_device("teacher_hidden", teacher[0], "hidden", hidden)
+        for field, each in (("hidden", hidden), ("teacher_hidden", teacher[0])):
+            if each.shape[-1] % 8:
+                _check.refuse_shape(field, each, "(..., D), D a multiple of 8")
+        if ids is None and len(teacher[1]) != len(weight):
+            _check.refuse_shape("teacher_weight", teacher[1], "(%d, E), as weight has %d rows, or teacher_ids" %
+                                (len(weight), len(weight)))
+        self.whole = self.ids = None
+        if ids is not None or renormalise:
+            self._take_part(ids, renormalise, weight)
+        self.counted = _counted(mask, every)
+        rows = every.masked_fill(~self.counted, self.student.settings.ignore_index).reshape(-1)
+        self.student.operands["target"] = self.teacher.operands["target"] = rows
+
+    def _take_part(self, ids, renormalise, weight):
+        """Makes the teacher's head one of the student's tokens."""
+        _check_ids(ids, weight, self.teacher.operands["weight"])
+        if not renormalise and self.kind in WITHOUT_REST:
+            _check.refuse(ValueError, "renormalise", renormalise, "True with %s, which is infinite where the student "
+                          "lacks a token" % self.kind)
+        rows = self.teacher.operands
+        if not renormalise:
+            self.whole, self.ids = dict(rows), ids.long()
+        rows.update({name: None if rows[name] is None else rows[name][ids.long()] for name in ("weight", "bias")})
+
+    def tensors(self):
+        """What run takes."""
+        whole = (None,) * 2 if self.whole is None else (self.whole["weight"], self.whole["bias"])
+        return (*self.student.operands.values(), *self.teacher.operands.values(), *whole, self.ids)
+
+    @property
+    def run(self):
+        """A function of tensors() -> the Divergence of flattened rows, and the gradients of hidden, weight and bias,
+        None where they are not in the mask grads. upstream: (N) float32 that each row's value is multiplied by in
+        them"""
+        return functools.partial(_run_pair, self.student.settings, self.teacher.settings, self.of)
+
+
+def _run_pair(student_settings, teacher_settings, of, *tensors, upstream=None, grads=0, counts=True):
+    *pair, whole_weight, whole_bias, ids = tensors
+    student, teacher = (Operands(*pair[at:at + len(OPERANDS)]) for at in (0, len(OPERANDS)))
+    whole = None if ids is None else Operands(teacher.hidden, whole_weight, whole_bias, *pair[len(OPERANDS) + 3:])
+    key = _run.key_of(student, student_settings, 0)._replace(loss=b"divergence")
+    with torch.no_grad():
+        found, gradients = _eager_divergence.run(
+            _plans.of_torch(key, _eager_divergence.REASON), _eager_divergence.Problem(
+                student, student_settings, teacher, teacher_settings, whole, ids, of), upstream, grads, counts)
+    return Divergence(*found), gradients
+
+
+def _made_later(run, grads, *saved):
+    """The gradients of a loss that run makes now. saved: leaves, weights of rows, and what run takes"""
+    weights, *tensors = saved[_hand_out.LEAVES:]
+    return (*run(*tensors, upstream=weights, grads=grads, counts=False)[1], None, None)
+
+
+class _ByRow(torch.autograd.Function):
+    """The rows of a _Pair, whose backward pass makes the gradients. Takes its tensors, run, and the needs-grad mask"""
+
+    @staticmethod
+    def forward(ctx, *arguments):
+        *tensors, ctx.run, ctx.grads = arguments
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
+        found, _ = ctx.run(*tensors)
+        ctx.mark_non_differentiable(*found[1:])
+        return tuple(found)
+
+    @staticmethod
+    @outside_graphs
+    def backward(ctx, grad_value, *others):
+        results, grads = (None,) * 3, _autograd.used_grads(ctx)
+        if grads and grad_value is not None:
+            results = _autograd.last_derivative(
+                lambda upstream, *saved: ctx.run(*saved, upstream=upstream, grads=grads, counts=False)[1],
+                grad_value, *ctx.saved_tensors, function="flp.divergence")
+        return results + (None,) * (len(ctx.needs_input_grad) - len(results))
+
+
+# ---- checks ----
+
+def _alone(kind, others):
+    """Refuses what does not go with a payload."""
+    if kind != "forward_kl":
+        _check.refuse(ValueError, "kind", repr(kind), "forward_kl with payload")
+    for field, value in others.items():
+        if value is not None:
+            _check.refuse(ValueError, field, "given", "None with payload")
+
+
+
+def _teacher_of(function, tensors, every, options):
+    """The Call of a teacher. tensors: hidden, weight and bias; every: 0 a row"""
+    hidden, weight, bias = tensors
+    _check.tensor_of("hidden", hidden)
+    if hidden.shape[:-1] != every.shape:
+        _check.refuse_shape("hidden", hidden, "(%s), as hidden is (..., D)" % ", ".join(map(str, (*every.shape, "E"))))
+    return Call(function, hidden, weight, every, bias, instead=INSTEAD, several=False, grads=0, **options)
+
+
+def _options_of(kind, own, parameters):
+    if not isinstance(parameters, Mapping):
+        _check.refuse_type("parameters", parameters, "{name: number}")
+    for name, value in parameters.items():
+        field = "parameters[%r]" % name
+        if name not in own.options:
+            _check.refuse(ValueError, field, value, ", ".join(own.options) or "none with %s" % kind)
+        _, least, most = _programs.named(kind).parameters[name]
+        if not least <= _check.number_of(field, value) <= most:
+            _check.refuse(ValueError, field, value, "%g to %g" % (least, most))
+    return parameters
+
+
+def _check_ids(ids, weight, teacher_weight):
+    if ids is None:
+        _check.refuse(ValueError, "renormalise", True, "False without teacher_ids")
+    _check.tensor_of("teacher_ids", ids)
+    if ids.dtype not in _check.TARGET_DTYPES:
+        _check.refuse_dtype("teacher_ids", ids, _check.ACCEPTED_TARGETS)
+    if ids.shape != weight.shape[:1]:
+        _check.refuse_shape("teacher_ids", ids, "(%d,), as weight has %d rows" % (len(weight), len(weight)))
+    _check.same_device("teacher_ids", ids, "weight", weight)
+    inside = (ids >= 0) & (ids < len(teacher_weight))
+    if not inside.all() or torch.bincount(ids).max() > 1:
+        held = "%d to %d, %d of them different" % (ids.min(), ids.max(), len(ids.unique()))
+        _check.refuse(ValueError, "teacher_ids", held, "rows of teacher_weight, 0 to %d, each once" %
+                      (len(teacher_weight) - 1))
+
+
+def _counted(mask, every):
+    """The rows that count, bool (...). every: 0 a row"""
+    return every == 0 if mask is None else _distill.counted_of(mask, every == 0)

@@ -1,0 +1,120 @@
+"""Divergences of two heads over the whole vocabulary, in float64 torch: a part of flp_exact, over its Head."""
+import torch
+
+from flp_exact import INFINITY, NAN, Head
+from flp_exact_divergences import DIVERGENCES
+
+
+class Pair:
+    """Rows of a student and of a teacher, a Head each: those of the mask that are bad in neither (active), and what a
+    divergence gives of these, by names (found). A row that is dead in one head, its largest score being beyond what is
+    accepted, is NaN in both."""
+
+    def __init__(self, hidden, weight, teacher_hidden, teacher_weight, kind="reverse_kl", bias=None, teacher_bias=None,
+                 mask=None, parameters=None, temperature=1.0, teacher_temperature=None, softcap=None,
+                 teacher_softcap=None, scale=1.0, teacher_scale=1.0, teacher_ids=None, renormalise=False, **_same):
+        self.lead, self.hidden = hidden.shape[:-1], hidden.reshape(-1, hidden.shape[-1])
+        self.mask = torch.ones(self.lead, dtype=torch.bool) if mask is None else mask != 0
+        target = torch.zeros(self.lead, dtype=torch.int64).masked_fill(~self.mask, -100)
+        if renormalise:
+            teacher_weight, teacher_bias = (None if each is None else each[teacher_ids.long()]
+                                            for each in (teacher_weight, teacher_bias))
+        own = Head(hidden, weight, target, bias, temperature, softcap, scale)
+        teacher_temperature = temperature if teacher_temperature is None else teacher_temperature
+        other = Head(teacher_hidden, teacher_weight, target, teacher_bias, teacher_temperature, teacher_softcap,
+                     teacher_scale)
+        self.bad = own.bad | other.bad
+        self.active = (self.mask.flatten() & ~self.bad).nonzero()[:, 0]
+        places = [torch.isin(head.active, self.active) for head in (own, other)]
+        dead = [(head.beyond & ~head.lost)[rows] for head, rows in zip((own, other), places)]
+        self.counted = int(self.bad.sum() + (dead[0] | dead[1]).sum())
+        factor = torch.ones(len(self.active), 1, dtype=torch.float64).masked_fill((dead[0] | dead[1])[:, None], NAN)
+        logs = [head.logp[rows] * factor for head, rows in zip((own, other), places)]
+        lses = [head.lse[rows] * factor[:, 0] for head, rows in zip((own, other), places)]
+        if teacher_ids is not None and not renormalise:
+            logs = among(logs[0], logs[1], teacher_ids.long())
+        self.found = {**of_rows(kind, logs[1].detach(), logs[0], parameters or {}), "lse": lses[0].detach(),
+                      "teacher_lse": lses[1].detach()}
+
+    def rows(self):
+        """What is found, of every row (N): 0 outside the mask, NaN in bad ones, which agree in nothing."""
+        lost, placed = self.hidden[self.bad].sum(1) * NAN, {}
+        for name, values in self.found.items():
+            every = torch.zeros(len(self.hidden), dtype=torch.float64).index_put((self.active,), values)
+            own = lost if name == "value" else torch.zeros_like(lost) if name == "agrees" else lost.detach()
+            placed[name] = every.index_put((self.bad.nonzero()[:, 0],), own)
+        return placed
+
+
+def among(log_q, log_p, ids):
+    """Both over the teacher's tokens, the student's first: it has no share of the others."""
+    is_other = torch.ones(log_p.shape[1], dtype=torch.bool).index_fill(0, ids, False)
+    order = torch.cat([ids, is_other.nonzero()[:, 0]])
+    nothing = torch.full((len(log_q), len(order) - len(ids)), -INFINITY, dtype=torch.float64)
+    return torch.cat([log_q, nothing], 1), log_p[:, order]
+
+
+def of_rows(kind, log_p, log_q, parameters):
+    """What rows of log-probabilities give."""
+    p, q = log_p.exp(), log_q.exp()
+
+    def total(each):
+        return each.sum(-1)
+
+    lost = (log_p.isnan() | log_q.isnan()).any(1)
+    constant = {"entropy": -total(q * log_q.masked_fill(q == 0, 0)), "acceptance": total(torch.minimum(p, q)),
+                "agrees": ((log_p.argmax(1) == log_q.argmax(1)) & ~lost).double()}
+    return {"value": DIVERGENCES[kind](log_p, log_q, p, q, total, **parameters),
+            **{name: values.detach() for name, values in constant.items()}}
+
+
+def divergence(payload=None, **given):
+    if payload is not None:
+        return of_payload(payload, **given)
+    pair = Pair(**given)
+    return {"bad": pair.counted, **{name: values.reshape(pair.lead) for name, values in pair.rows().items()}}
+
+
+def divergence_loss(kind="reverse_kl", row_weight=None, total=None, mask=None, **given):
+    pair = Pair(kind=kind, mask=mask, **given)
+    counted = pair.mask.flatten()
+    share = counted.double() / counted.sum().clamp(min=1)
+    weights = share if total is None else counted.double() / total
+    if row_weight is not None:
+        weights = row_weight.double().flatten().masked_fill(~counted, 0)
+    weighed = weights != 0  # what rows of weight 0 hold reaches no gradient
+    part = Pair(kind=kind, mask=weighed.reshape(pair.lead), **given)
+    loss = (part.rows()["value"] * weights)[weighed].sum()
+    metrics = {name: pair.rows()[field].detach() for name, field in (
+        (kind, "value"), ("entropy", "entropy"), ("acceptance", "acceptance"), ("agreement", "agrees"))}
+    return {"bad": pair.counted, "loss": loss,
+            **{"metric " + name: (values * share)[counted].sum() for name, values in metrics.items()}}
+
+
+# ---- what a teacher sends in the place of its scores ----
+
+def head_of(hidden, weight, bias, mask, temperature, softcap, scale):
+    """Rows of the mask of one head."""
+    target = torch.zeros(hidden.shape[:-1], dtype=torch.int64)
+    target = target if mask is None else target.masked_fill(mask == 0, -100)
+    return Head(hidden, weight, target, bias, temperature, softcap, scale)
+
+
+def of_payload(payload, hidden, weight, bias=None, mask=None, temperature=1.0, scale=1.0, **_same):
+    head = head_of(hidden, weight, bias, mask, temperature, None, scale)
+    entropy, of_bias = (values.flatten()[head.active] for values in payload[1:])
+    mean = payload[0].reshape(head.hidden.shape)[head.active]
+    factor = scale / torch.as_tensor(temperature).double().expand(head.lead).flatten()[head.active]
+    value = head.lse - factor * ((head.hidden[head.active] * mean).sum(1) + of_bias) - entropy
+    return {"bad": head.counted, "value": head.placed(value), "lse": head.placed(head.lse.detach()).detach(),
+            "entropy": head.entropy().detach()}
+
+
+def divergence_payload(teacher_hidden, teacher_weight, weight, teacher_bias=None, bias=None, mask=None, temperature=1.0,
+                       softcap=None, scale=1.0, **_same):
+    head = head_of(teacher_hidden, teacher_weight, teacher_bias, mask, temperature, softcap, scale)
+    p = head.logp.exp()
+    bias = torch.zeros(len(weight), dtype=torch.float64) if bias is None else bias
+    found = {"mean": head.placed(p @ weight, (*head.lead, weight.shape[1])), "entropy": head.entropy(),
+             "bias": head.placed(p @ bias)}
+    return {"bad": head.counted, **{name: values.detach() for name, values in found.items()}}
