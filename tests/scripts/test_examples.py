@@ -21,6 +21,8 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "runtime" / "python" / "example
 sys.path.insert(0, str(EXAMPLES))
 import _grpo  # noqa: E402
 import _tiny  # noqa: E402
+import distill  # noqa: E402
+import draft_head  # noqa: E402
 import gated_batch  # noqa: E402
 import grpo_lora  # noqa: E402
 import grpo_tiny  # noqa: E402
@@ -174,6 +176,24 @@ def test_every_head_learns_and_its_forms_agree(monkeypatch):
     first, last = results["losses"][0], results["losses"][-1]
     assert len(first) == 3 and len(said) == 40 and all(end < start - 1 for start, end in zip(first, last))
     assert results["largest_difference"] < 1e-5
+
+
+def of_two_heads(example, *options):
+    """An example that begins with a teacher, in few steps."""
+    torch.manual_seed(0)
+    given = example.parser().parse_args(["--tiny", "--device", "cpu", "--lessons", "30", "--steps", "25", *options])
+    return example.train(_tiny.with_sizes(given), say=lambda line: None)
+
+
+@pytest.mark.parametrize("options", [["--kind", "jsd"], ["--payload"]], ids=" ".join)
+def test_a_student_nears_its_teacher(options):
+    divergences = of_two_heads(distill, *options)["divergences"]
+    assert divergences[-1] < 0.7 * divergences[0], divergences
+
+
+def test_a_draft_learns_what_is_accepted():
+    acceptance = of_two_heads(draft_head)["acceptance"]
+    assert acceptance[-1] > acceptance[0] + 0.1, acceptance
 
 
 @pytest.mark.parametrize("heads", [1, 4])
