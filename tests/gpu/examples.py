@@ -76,6 +76,18 @@ def ten_losses_fall(written, _):
     return {"loss_start": losses[0], "loss_end": losses[-1]}
 
 
+def divergences_fall(written, _):
+    first, *_, last = written["results"]["divergences"]
+    hold(last < 0.7 * first, "divergences went from %.3f to %.3f" % (first, last))
+    return {"divergence_start": first, "divergence_end": last}
+
+
+def acceptance_rises(written, _):
+    first, *_, last = written["results"]["acceptance"]
+    hold(last > first + 0.1, "acceptance went from %.3f to %.3f" % (first, last))
+    return {"acceptance_start": first, "acceptance_end": last}
+
+
 def all_heads_learn(written, _):
     losses, apart = written["results"]["losses"], written["results"]["largest_difference"]
     for first, last in zip(losses[0], losses[-1]):
@@ -143,6 +155,8 @@ EXAMPLES = (
             tiny_needs=("transformers", "peft")),
     Example("gated_batch", rewards_rise, tiny=["--device", "cpu", "--steps", "40"]),
     Example("preferences", margins_grow, tiny=["--device", "cpu", "--tiny"]),
+    Example("distill", divergences_fall, tiny=["--device", "cpu", "--tiny", "--payload"]),
+    Example("draft_head", acceptance_rises, tiny=["--device", "cpu", "--tiny"]),
     Example("mtp", all_heads_learn, ["--compare"], ["--device", "cpu", "--tiny", "--compare"]),
     Example("long_context", naive_does_not_fit, tiny=["--device", "cpu", "--tiny"]),
     Example("tensor_parallel", two_processes_are_one, tiny=["--device", "cpu"], gpus=2),

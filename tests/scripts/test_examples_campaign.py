@@ -21,8 +21,8 @@ def test_tiny_run_makes_one_record(tmp_path):
     assert record["failed"] == 0 and record["gpu"] == "none" and record["command"] == "tests/gpu/examples.py --tiny"
     rows = {row["example"]: row for row in record["rows"]}
     assert set(rows) == {example.name for example in examples.EXAMPLES}
-    for name in ("train_tiny_lm", "grpo_tiny", "grpo_lora", "gated_batch", "mtp", "long_context",
-                 "tensor_parallel"):
+    for name in ("train_tiny_lm", "grpo_tiny", "grpo_lora", "gated_batch", "distill", "draft_head", "mtp",
+                 "long_context", "tensor_parallel"):
         assert rows[name]["status"] == "ran" and rows[name]["results"] and rows[name]["seconds"] > 0
     for name in ("ten_lines", "hf_logprobs"):
         assert rows[name]["status"] == "ran" or rows[name]["reason"].endswith("is not installed")

@@ -64,6 +64,10 @@ MADE = {
                          and 0 <= n.metrics["accuracy"] <= 1),
     "flp.distill_loss(": ({}, lambda n: n.logprob.shape == n.best.shape == (13, 8) and n.loss > 0
                           and n.hidden.grad.any() and set(n.metrics) == {"reverse_kl"}),
+    "flp.divergence_loss(": ({}, lambda n: n.hidden.grad.any() and n.lm_head.weight.grad.any() and set(n.metrics) == {
+        "reverse_kl", "entropy", "acceptance", "agreement"}),
+    "divergence_payload": ({"teacher_hidden": torch.randn(13, 48), "teacher_head": torch.randn(331, 48)},
+                           lambda n: n.payload.mean.shape == n.hidden.shape and n.hidden.grad.any()),
     "selective_log_softmax": ({}, lambda n: torch.isfinite(n.head.weight.grad).all() and torch.allclose(
         n.logprob, (n.head(n.hidden) / 0.7).log_softmax(-1).gather(-1, n.tokens.unsqueeze(-1)).squeeze(-1), atol=1e-5)),
     "flp.backend.token_logprobs(": ({}, lambda n: n.values.logprob.shape == n.tokens.shape and n.hidden.grad.any()

@@ -37,7 +37,8 @@ def taught(arguments):
 
 def of_heads(student, teacher, tokens, kind):
     """-> loss, divergence and agreement"""
-    loss, metrics = flp.divergence_loss(student(tokens), student.head.weight, teacher(tokens), teacher.head.weight, kind)
+    loss, metrics = flp.divergence_loss(student(tokens), student.head.weight, teacher(tokens), teacher.head.weight,
+                                        kind)
     return loss, metrics[kind], metrics["agreement"]
 
 
@@ -69,7 +70,7 @@ def train(arguments, say=_tiny.say):
 def parser():
     options = _tiny.parser(__doc__)
     options.add_argument("--kind", choices=list(flp.losses.DIVERGENCES), default="reverse_kl")
-    options.add_argument("--payload", action="store_true", help="forward_kl of a frozen head, from what a teacher sends")
+    options.add_argument("--payload", action="store_true", help="forward_kl of a frozen head from a payload")
     _tiny.add_sizes(options, lessons=(60, 60), steps=(60, 60), batch=(8, 4), length=(128, 24), vocab=(4096, 211),
                     hidden=(256, 64))
     return options

@@ -4,10 +4,10 @@
     python3 runtime/python/examples/draft_head.py [--kind lk] [--share 0.5] [--tiny] [--device cuda] [--json FILE]
 
 The target is the teacher of distill.py. The draft is one block over its hidden states, one token behind, and a head
-over the tokens that are most frequent, as EAGLE-3 has it (arXiv:2503.01840): teacher_ids says which of the target's they
-are. It minimises a loss of the rate at which a speculative sampler accepts its tokens, by default lk (arXiv:2602.23881),
-against the target renormalised to these tokens. The acceptance that is printed is against the target's distribution as
-it is: Σ min(p, q) over the tokens that both have.
+over the tokens that are most frequent, as EAGLE-3 has it (arXiv:2503.01840): teacher_ids says which of the target's
+they are. It minimises a loss of the rate at which a speculative sampler accepts its tokens, by default lk
+(arXiv:2602.23881), against the target renormalised to these tokens. The acceptance that is printed is against the
+target's distribution as it is: Σ min(p, q) over the tokens that both have.
 """
 import _tiny
 import distill
