@@ -143,11 +143,17 @@ def divergence(**given):
     return {name: values for name, values in flp.divergence(**given)._asdict().items() if values is not None}
 
 
+def parallel_divergence(**given):
+    return flp.parallel.divergence(**given)._asdict()
+
+
 # name of the public function: how it is called here, its reference, operands that a case may replace
 HEAD = {"hidden": "@hidden", "weight": "@weight", "target": "@target"}
 PAIR = {"hidden": "@hidden", "weight": "@weight", "teacher_hidden": "@teacher_hidden",
         "teacher_weight": "@teacher_weight"}
 SHARD = {"hidden": "@hidden", "weight_shard": "@weight", "target": "@target"}
+PAIR_SHARD = {"hidden": "@hidden", "weight_shard": "@weight", "teacher_hidden": "@teacher_hidden",
+              "teacher_weight_shard": "@teacher_weight"}
 FUNCTIONS = {
     "linear_logprob": (linear_logprob, flp_exact.linear_logprob, HEAD),
     "parallel.linear_logprob": (parallel, flp_exact.parallel, SHARD),
@@ -160,6 +166,7 @@ FUNCTIONS = {
     "distill_loss": (lambda **given: loss_and_metrics(flp.distill_loss(**given)), flp_exact.distill_loss,
                      {**HEAD, "target": "@targets", "teacher_logprob": "@teacher"}),
     "divergence": (divergence, flp_exact_pair.divergence, PAIR),
+    "parallel.divergence": (parallel_divergence, flp_exact_pair.parallel_divergence, PAIR_SHARD),
     "divergence_loss": (lambda **given: loss_and_metrics(flp.divergence_loss(**given)),
                         flp_exact_pair.divergence_loss, PAIR),
     "divergence_payload": (lambda **given: flp.divergence_payload(**given)._asdict(), flp_exact_pair.divergence_payload,

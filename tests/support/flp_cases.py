@@ -239,11 +239,13 @@ SCORED = [
 ]
 
 
+OF_SHARDS_ROWS = {"weight", "bias", "teacher_weight", "teacher_bias"}
+
+
 def sharded(row):
     """A row as one of flp.parallel; None where that has no such function, or it does not take the row's options."""
     function = getattr(flp.parallel, row.function, None)
-    options = {{"weight": "weight_shard", "bias": "bias_shard"}.get(name, name): value
-               for name, value in row.options.items()}
+    options = {name + "_shard" if name in OF_SHARDS_ROWS else name: value for name, value in row.options.items()}
     if not function or not options.keys() <= inspect.signature(function).parameters.keys():
         return None
     return dataclasses.replace(row, function="parallel." + row.function, options=options)
@@ -266,6 +268,9 @@ SHARDED = [
     case("shards", keep="@keep"), case("shards", **TAIL), case("shards", **BUFFER),
     case("shards", "ignored as 5", ignore_index=5),
     *[row for row in map(sharded, LOSSES) if row],
+    *[row for row in map(sharded, PAIRS[::7]) if row],
+    case("parallel.divergence", reduce_grad_hidden=True, reduce_dtype=torch.float32, sequence_parallel=False,
+         teacher_bias_shard="@teacher_bias", mask="@mask", budget=2**27, **PARALLEL, **BUFFER),
     case("parallel.cross_entropy", merge="gather", reduce_grad_hidden=True, reduce_dtype=torch.float32, save=False,
          sequence_parallel=False, gather=None, **SMOOTHED, **PARALLEL),
 ]

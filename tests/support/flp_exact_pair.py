@@ -91,6 +91,11 @@ def divergence_loss(kind="reverse_kl", row_weight=None, total=None, mask=None, *
             **{"metric " + name: (values * share)[counted].sum() for name, values in metrics.items()}}
 
 
+def parallel_divergence(weight_shard, teacher_weight_shard, bias_shard=None, teacher_bias_shard=None, **given):
+    return divergence(weight=weight_shard, teacher_weight=teacher_weight_shard, bias=bias_shard,
+                      teacher_bias=teacher_bias_shard, **given)
+
+
 # ---- what a teacher sends in the place of its scores ----
 
 def head_of(hidden, weight, bias, mask, temperature, softcap, scale):

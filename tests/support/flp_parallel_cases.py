@@ -116,17 +116,18 @@ def row(rank, group, row, cuts, sequence, engine, **options):
     from flp_cases import computed
     call, exact, operands = FUNCTIONS[row.function]
 
-    def of_shards(lora=None, grad_weight_accumulate=None, bias_shard=None, **given):
+    def of_shards(**given):
         first = place_of(rank, cuts)["vocab_offset"]
-        given["weight_shard"], bias = (padded(values, first, *cuts[rank]) for values in (given["weight_shard"], bias_shard))
-        if sequence:
-            given["hidden"] = mine(given["hidden"], rank, group)
-        if lora is not None:
-            lora = dataclasses.replace(lora, b=padded(lora.b, first, *cuts[rank]))
-        if grad_weight_accumulate is not None:
-            grad_weight_accumulate = grad_weight_accumulate[first:first + cuts[rank][0]]
-        return call(**{**given, "lora": lora, "grad_weight_accumulate": grad_weight_accumulate, "bias_shard": bias,
-                       **place_of(rank, cuts), "group": group, "sequence_parallel": sequence, **options})
+        for name, value in given.items():
+            if name.endswith("_shard"):
+                given[name] = padded(value, first, *cuts[rank])
+            elif name.endswith("hidden") and sequence:
+                given[name] = mine(value, rank, group)
+            elif name == "lora":
+                given[name] = dataclasses.replace(value, b=padded(value.b, first, *cuts[rank]))
+            elif name == "grad_weight_accumulate":
+                given[name] = value[first:first + cuts[rank][0]]
+        return call(**{**given, **place_of(rank, cuts), "group": group, "sequence_parallel": sequence, **options})
 
     FUNCTIONS[row.function] = of_shards, exact, operands
     try:

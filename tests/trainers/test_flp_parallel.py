@@ -12,7 +12,7 @@ import flp_parallel_cases as cases
 from flp._library import _c
 from flp._passes import _run
 from flp.parallel import _call, _group
-from flp_cases import LINEAR, LOSSES, SHARE, differences, sharded
+from flp_cases import LINEAR, LOSSES, PAIRS, SHARE, differences, sharded
 from flp_keeping import parallel_call
 from flp_kept_sets import lists
 from flp_reference import GRAD_TOLERANCE, VALUE_TOLERANCE, doubles, problem, reference, relative
@@ -65,14 +65,24 @@ OVER_RANKS = [row for row in map(sharded, [*LINEAR, *LOSSES]) if row]
 @pytest.mark.parametrize("place, row", enumerate(OVER_RANKS), ids=str)
 def test_row(ranks, place, row):
     """Rows of flp_cases.py over two ranks or three, whose hidden states are divided too where that can be."""
+    over_ranks(ranks, place, row, 3, merge=("sum", "gather")[place // 4 % 2])
+
+
+@pytest.mark.first(16)
+@pytest.mark.parametrize("place, row", enumerate(row for row in map(sharded, PAIRS[::2]) if row), ids=str)
+def test_row_of_two_heads(ranks, place, row):
+    over_ranks(ranks, place, row, True)
+
+
+def over_ranks(ranks, place, row, sequence, **options):
     cuts = EVEN if "grad_weight_accumulate" in row.options else (EVEN, UNEVEN, ALONE, EMPTY)[place % 4]
     is_divided = len(cuts) == 3 and row.few is None and row.lead is None and "lora" not in row.options \
         and torch.bfloat16 not in (row.hidden_dtype, row.dtype)  # which gloo does not gather
 
     def form(row):
-        found, *others = ranks.run(len(cuts), cases.row, row=row, cuts=cuts, sequence=3 if is_divided else False,
+        found, *others = ranks.run(len(cuts), cases.row, row=row, cuts=cuts, sequence=is_divided and sequence,
                                    engine=("libflp", "torch form")["lora" not in row.options and place % 3 == 0],
-                                   merge=("sum", "gather")[place // 4 % 2])
+                                   **options)
         for outputs, _ in others:
             assert all(torch.equal(value.nan_to_num(7), found[0][name][0].nan_to_num(7))
                        for name, (value, _) in outputs.items()), "ranks differ"

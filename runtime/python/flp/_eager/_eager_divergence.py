@@ -22,18 +22,20 @@ from ._eager_torch import LIMIT, LN2, LOWEST, TILE_COLUMNS, TILE_ROWS
 
 # Operands and Settings of both heads, of the same columns; whole: Operands of the teacher's head with all of its
 # columns, where it has more, of which ids are the student's, or None both: what the student lacks is one more outcome,
-# of q = 0; of: (log p, log q, p, q, total) of a tile of columns -> D, where total makes sums over all columns
-Problem = collections.namedtuple("Problem", "student student_settings teacher teacher_settings whole ids of")
+# of q = 0; of: (log p, log q, p, q, total) of a tile of columns -> D, where total makes sums over all columns; group: a
+# parallel Group whose ranks have the columns, or None
+Problem = collections.namedtuple("Problem", "student student_settings teacher teacher_settings whole ids of group")
 # Of a tile of rows: log-sum-exps of teacher and student, the divergence's sums, Σ q, Σ G / Σ q or None, its upstream
 # gradients or None
 Rows = collections.namedtuple("Rows", "lse sums q_sum pull upstream")
+NOTHING = 0, 0  # columns
 REASON = "no rung has kernels of two heads"
 
 
 def workspace_bytes(plan, problem):
     """Bytes that a call takes beyond what it gives. error: BudgetError naming the smallest budget that would do"""
     student = problem.student
-    vocab = len(student.weight)
+    vocab = problem.student_settings.valid or len(student.weight)
     depths = [ops.hidden.shape[1] for ops in (student, problem.teacher)]
     tiles = TILE_ROWS * (2 * 4 * vocab + 16 * 8 * TILE_COLUMNS)
     smallest = tiles + 4 * sum(depths) * (2 * TILE_COLUMNS + 3 * TILE_ROWS) + 128 * len(student.hidden)
@@ -55,7 +57,8 @@ def run(plan, problem, upstream, grads, counts):
         for values in outputs[:5]:
             values[bad] = math.nan
         hidden, tiles = problem.student.hidden, []
-        grad_hidden = torch.zeros_like(hidden) if grads & _c.GRAD_HIDDEN else None
+        wide = torch.float32 if problem.student_settings.wide_grads & _c.GRAD_HIDDEN else hidden.dtype
+        grad_hidden = torch.zeros_like(hidden, dtype=wide) if grads & _c.GRAD_HIDDEN else None
         if grad_hidden is not None:
             grad_hidden[bad] = math.nan
         for rows in heads[0].row_tiles():
@@ -86,14 +89,17 @@ def _heads_of(plan, problem, upstream, counts):
     for ops, settings in pairs if problem.whole is None else (*pairs, (problem.whole, problem.teacher_settings)):
         left = bad if upstream is None else bad | (upstream == 0)
         ops.target = target.masked_fill(left, settings.ignore_index)
-        heads.append(_eager_torch._Scores(plan, ops, settings, counts=False))
+        scores = _eager_torch._Scores(plan, ops, settings, counts=False)
+        if problem.group is not None:
+            scores.columns = settings.valid  # which may be none of this rank's
+        heads.append(scores)
         ops.target = target
     return heads, bad
 
 
 def payload(plan, ops, settings, weight, bias):
     """-> Σ p·w (N,D), H and Σ p·b (N) float32 of a teacher's rows and another head (w, b); bias: or None, b = 0."""
-    problem = Problem(ops, settings, ops, settings, None, None, None)
+    problem = Problem(ops, settings, ops, settings, None, None, None, None)
     workspace_bytes(plan, problem)
     with _eager_torch._plain_products(ops.hidden):
         heads, bad = _heads_of(plan, problem, None, True)
@@ -104,7 +110,7 @@ def payload(plan, ops, settings, weight, bias):
         bias = weight.new_zeros(len(weight)) if bias is None else bias
         for rows in heads[0].row_tiles():
             active, held = heads[0].active[slice(*rows)], _held(heads[0], rows)
-            lse, = _alive(plan, [_lse(heads[0], rows, held)], True)
+            lse, = _alive(plan, [_lse(None, heads[0], rows, held)], True)
             for columns in heads[0].column_tiles():
                 log_p, = _logs(heads[:1], rows, [held], [lse], columns)
                 p = log_p.exp()
@@ -135,7 +141,7 @@ def _nats(scores, rows, x):
     return scores.log2_units(x, scores.row_scale[slice(*rows)].unsqueeze(1)) * LN2
 
 
-def _lse(scores, rows, held=None):
+def _lse(group, scores, rows, held=None):
     """-> log-sum-exp of a tile of rows, their largest score, and its column."""
     m = torch.full((rows[1] - rows[0],), -math.inf, dtype=torch.float64, device=scores.active.device)
     s, best = torch.zeros_like(m), torch.zeros_like(m, dtype=torch.int64)
@@ -146,6 +152,12 @@ def _lse(scores, rows, held=None):
         before, m = m.clamp(min=LOWEST), torch.where(top > m, top, m)  # a NaN stays in the sum alone
         now = m.clamp(min=LOWEST)
         s = s * torch.exp(before - now) + torch.exp(t - now.unsqueeze(1)).sum(1)
+    if group is not None:
+        own, best = m, best + scores.settings.offset
+        group.maximum(m := own.clone())
+        group.total(s := s * torch.exp(own.clamp(min=LOWEST) - m.clamp(min=LOWEST)))
+        group.maximum(first := -best.masked_fill(own != m, 1 << 62))
+        best = -first
     return m.clamp(min=LOWEST) + torch.log(s), m, best
 
 
@@ -164,7 +176,7 @@ def _noting(sums):
     def total(each):
         at = next(place)
         if at == len(sums):
-            sums.append(torch.zeros_like(each[:, 0]))
+            sums.append(each.new_zeros(len(each)))
         sums[at] = sums[at] + each.sum(-1)
         return sums[at]
     return total
@@ -182,11 +194,12 @@ def _knowing(sums):
 
 def _values(plan, problem, heads, rows, held, counts):
     """-> Rows of a tile, and what run gives of each of its rows."""
-    ends = _lse(heads[-1], rows, held[1] if problem.whole is None else None), _lse(heads[0], rows, held[0])
+    whole = held[1] if problem.whole is None else None
+    ends = [_lse(problem.group, scores, rows, x) for scores, x in ((heads[-1], whole), (heads[0], held[0]))]
     lse = _alive(plan, ends, counts)
     entropy, acceptance, p_sum, q_sum = (torch.zeros_like(lse[0]) for _ in range(4))
     sums = []
-    for columns in heads[0].column_tiles():
+    for columns in heads[0].column_tiles() or [NOTHING]:
         log_p, log_q = _logs(heads, rows, held, lse, columns)
         p, q = log_p.exp(), log_q.exp()
         problem.of(log_p, log_q, p, q, _noting(sums))
@@ -194,6 +207,7 @@ def _values(plan, problem, heads, rows, held, counts):
         acceptance += torch.minimum(p, q).sum(1)
         p_sum += p.sum(1)
         q_sum += q.sum(1)
+    entropy, acceptance, q_sum, *sums = _over_ranks(problem, entropy, acceptance, q_sum, *sums)
     if problem.whole is not None:
         p = (1 - p_sum).clamp(min=0).unsqueeze(1)
         log_p, log_q, q = p.log(), torch.full_like(p, -math.inf), torch.zeros_like(p)
@@ -202,6 +216,14 @@ def _values(plan, problem, heads, rows, held, counts):
     same = ends[0][2] == (ends[1][2] if problem.ids is None else problem.ids[ends[1][2]])
     found = value.clamp(min=0), lse[1], lse[0], entropy, acceptance.clamp(max=1), same & ~torch.isnan(lse[0] + lse[1])
     return Rows(lse, sums, q_sum, None, None), found
+
+
+def _over_ranks(problem, *sums):
+    """Sums over this rank's columns -> over all."""
+    if problem.group is None:
+        return list(sums)
+    problem.group.total(whole := torch.stack(sums))
+    return list(whole.unbind())
 
 
 def _alive(plan, ends, counts):
@@ -231,8 +253,9 @@ def _slope(problem, tile, log_p, log_q):
 
 def _pull(problem, heads, rows, held, tile):
     """Σ G / Σ q over all columns."""
-    return sum(_slope(problem, tile, *_logs(heads, rows, held, tile.lse, columns))[0].sum(1)
-               for columns in heads[0].column_tiles()) / tile.q_sum
+    own = sum(_slope(problem, tile, *_logs(heads, rows, held, tile.lse, columns))[0].sum(1)
+              for columns in heads[0].column_tiles() or [NOTHING])
+    return _over_ranks(problem, own)[0] / tile.q_sum
 
 
 def _dz(problem, heads, rows, x, tile):

@@ -104,14 +104,12 @@ def divergence(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor | None = N
             "grad_weight_accumulate": grad_weight_accumulate})
         value, lse, entropy = _payload.divergence_of(payload, hidden, weight, bias, mask, temperature, scale, budget)
         return Divergence(value, lse, None, entropy, None, None)
-    pair = _Pair("flp.divergence", kind, parameters, (hidden, weight, bias),
+    pair = Pair("flp.divergence", kind, parameters, (hidden, weight, bias),
                  (teacher_hidden, teacher_weight, teacher_bias), teacher_ids, renormalise, mask, {
         "temperature": temperature, "softcap": softcap, "scale": scale, "budget": budget,
         "grad_weight_accumulate": grad_weight_accumulate}, {
         "temperature": teacher_temperature, "softcap": teacher_softcap, "scale": teacher_scale})
-    grads, tensors = pair.student.grads, pair.tensors()
-    found = _ByRow.apply(*tensors, pair.run, grads) if grads else pair.run(*tensors)[0]
-    return Divergence(*(values.reshape(pair.student.lead) for values in found))
+    return pair.by_row()
 
 
 @outside_graphs
@@ -141,7 +139,7 @@ def divergence_loss(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor, teac
     thread: safe
     source: as flp.distill_loss, over the whole vocabulary
     """
-    pair = _Pair("flp.divergence_loss", kind, parameters, (hidden, weight, bias),
+    pair = Pair("flp.divergence_loss", kind, parameters, (hidden, weight, bias),
                  (teacher_hidden, teacher_weight, teacher_bias), teacher_ids, renormalise, mask, {
         "temperature": temperature, "softcap": softcap, "scale": scale, "budget": budget,
         "grad_weight_accumulate": grad_weight_accumulate}, {
@@ -173,24 +171,26 @@ INSTEAD = "torch.autograd, or under torch.func.grad losses of scores that exist"
 WITHOUT_REST = ("forward_kl", "lk")  # kinds that are infinite where p > 0 and q = 0
 
 
-class _Pair:
+class Pair:
     """Student and teacher of one call, checked: a Call each; counted, the rows that count, bool (...); whole and ids,
     of the teacher's head where it has more columns, or None both."""
 
     def __init__(self, function, kind, parameters, student, teacher, ids, renormalise, mask, options, teacher_options,
-                 others=None):
+                 others=None, shared=None):
         """student, teacher: hidden, weight and bias; options: those of Call, of either head; others: more tensors, by
-        field"""
+        field; shared: what ranks have in common, parallel's Shared, or None"""
         own = losses.DIVERGENCES[_rules.one_of("kind", kind, losses.DIVERGENCES)]
         given = {**own.options, **_options_of(kind, own, parameters or {})}
         self.function, self.kind, self.of = function, kind, lambda *values: own.of(losses.Outcomes(*values), **given)
         hidden, weight, bias = student
         _check.tensor_of("hidden", hidden)
-        every = torch.zeros(hidden.shape[:-1], dtype=torch.int64, device=hidden.device)
-        self.student = Call(function, hidden, weight, every, bias, instead=INSTEAD, several=False, **options, others={
-            "mask": mask, **dict(zip(("teacher_hidden", "teacher_weight", "teacher_bias"), teacher)), **(others or {})})
+        self.shared, lead = shared, hidden.shape[:-1] if shared is None else shared.lead(hidden)
+        every = torch.zeros(lead, dtype=torch.int64, device=hidden.device)
+        of_teacher = dict(zip(("teacher_hidden", "teacher_weight", "teacher_bias"), teacher))
+        self.student = Call(function, hidden, weight, every, bias, instead=INSTEAD, several=False, lead=lead,
+                            others={"mask": mask, **of_teacher, **(others or {})}, **options)
         with _check.naming("teacher_"):
-            self.teacher = _teacher_of(function, teacher, every, {
+            self.teacher = _teacher_of(function, teacher, hidden, every, {
                 **teacher_options, "temperature": options["temperature"] if teacher_options["temperature"] is None
                 else teacher_options["temperature"]})
         _check.same_device("teacher_hidden", teacher[0], "hidden", hidden)
@@ -223,23 +223,34 @@ class _Pair:
         whole = (None,) * 2 if self.whole is None else (self.whole["weight"], self.whole["bias"])
         return (*self.student.operands.values(), *self.teacher.operands.values(), *whole, self.ids)
 
+    def by_row(self):
+        """The Divergence of this call."""
+        grads, tensors = self.student.grads, self.tensors()
+        found = _ByRow.apply(*tensors, self.run, grads) if grads else self.run(*tensors)[0]
+        return Divergence(*(values.reshape(self.student.lead) for values in found))
+
     @property
     def run(self):
         """A function of tensors() -> the Divergence of flattened rows, and the gradients of hidden, weight and bias,
         None where they are not in the mask grads. upstream: (N) float32 that each row's value is multiplied by in
         them"""
-        return functools.partial(_run_pair, self.student.settings, self.teacher.settings, self.of)
+        return functools.partial(_run_pair, self.student.settings, self.teacher.settings, self.of, self.shared)
 
 
-def _run_pair(student_settings, teacher_settings, of, *tensors, upstream=None, grads=0, counts=True):
+def _run_pair(student_settings, teacher_settings, of, shared, *tensors, upstream=None, grads=0, counts=True):
     *pair, whole_weight, whole_bias, ids = tensors
+    if shared is not None:
+        pair[0], pair[len(OPERANDS)] = shared.rows(pair[0]), shared.rows(pair[len(OPERANDS)])
     student, teacher = (Operands(*pair[at:at + len(OPERANDS)]) for at in (0, len(OPERANDS)))
     whole = None if ids is None else Operands(teacher.hidden, whole_weight, whole_bias, *pair[len(OPERANDS) + 3:])
     key = _run.key_of(student, student_settings, 0)._replace(loss=b"divergence")
     with torch.no_grad():
         found, gradients = _eager_divergence.run(
             _plans.of_torch(key, _eager_divergence.REASON), _eager_divergence.Problem(
-                student, student_settings, teacher, teacher_settings, whole, ids, of), upstream, grads, counts)
+                student, student_settings, teacher, teacher_settings, whole, ids, of, shared and shared.group),
+            upstream, grads, counts)
+        if shared is not None:
+            gradients = (shared.reduced(gradients[0], student.hidden.dtype), *gradients[1:])
     return Divergence(*found), gradients
 
 
@@ -250,7 +261,7 @@ def _made_later(run, grads, *saved):
 
 
 class _ByRow(torch.autograd.Function):
-    """The rows of a _Pair, whose backward pass makes the gradients. Takes its tensors, run, and the needs-grad mask"""
+    """The rows of a Pair, whose backward pass makes the gradients. Takes its tensors, run, and the needs-grad mask"""
 
     @staticmethod
     def forward(ctx, *arguments):
@@ -284,13 +295,15 @@ def _alone(kind, others):
 
 
 
-def _teacher_of(function, tensors, every, options):
-    """The Call of a teacher. tensors: hidden, weight and bias; every: 0 a row"""
+def _teacher_of(function, tensors, student, every, options):
+    """The Call of a teacher. tensors: hidden, weight and bias; student: its hidden; every: 0 a row"""
     hidden, weight, bias = tensors
     _check.tensor_of("hidden", hidden)
-    if hidden.shape[:-1] != every.shape:
-        _check.refuse_shape("hidden", hidden, "(%s), as hidden is (..., D)" % ", ".join(map(str, (*every.shape, "E"))))
-    return Call(function, hidden, weight, every, bias, instead=INSTEAD, several=False, grads=0, **options)
+    if hidden.shape[:-1] != student.shape[:-1]:
+        rows = ", ".join(map(str, (*student.shape[:-1], "E")))
+        _check.refuse_shape("hidden", hidden, "(%s), as hidden is (..., D)" % rows)
+    return Call(function, hidden, weight, every, bias, instead=INSTEAD, several=False, lead=every.shape, grads=0,
+                **options)
 
 
 def _options_of(kind, own, parameters):

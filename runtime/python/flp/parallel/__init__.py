@@ -4,7 +4,8 @@
 
 What the ranks exchange in the forward pass is a few numbers a row, whatever the size of the vocabulary.
 """
+from ._divergence import divergence
 from ._head import linear_logprob
 from ._losses import cross_entropy
 
-__all__ = ["cross_entropy", "linear_logprob"]
+__all__ = ["cross_entropy", "divergence", "linear_logprob"]

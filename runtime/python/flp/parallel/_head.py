@@ -148,20 +148,24 @@ def of_shards(name, hidden, weight_shard, target, bias_shard, *, group, vocab_of
     shared.merge, shared.scores = merge, scores
     parameters = [parameter for parameter in (weight_shard, bias_shard) if parameter is not None]
     shared.gather = None if gather is None else functools.partial(_entered, gather, parameters)
-    given = _weights.Place(*(value if value is None else _check.within(field, value, least, _check.VOCAB_MAX)
-                             for field, value, least in (("vocab_offset", vocab_offset, 0),
-                                                         ("vocab_valid", vocab_valid, 0),
-                                                         ("vocab_total", vocab_total, 2))))
+    given = place_given(vocab_offset, vocab_valid, vocab_total)
     with contextlib.nullcontext() if shared.gather is None else shared.gather():
         with _weights.told_if_refused(weight_shard, given, whole_group, hidden.device):
             weight = _weights.local_of("weight_shard", weight_shard, whole_group)
             shared.group = _group.Group(None) if weight.replicated else whole_group
             shared.chunk = _chunk_of(sequence_parallel, shared.group, weight.replicated)
-            shared.reduce_dtype = _reduction_of(hidden, reduce_grad_hidden, reduce_dtype, shared)
+            shared.reduce_dtype = reduction_of(hidden, reduce_grad_hidden, reduce_dtype, shared)
             call = _checked(name, shared, whole_group, hidden, weight.tensor, target, bias_shard, options,
                             {"topk": topk, "rank": rank, "statistics": statistics})
         place = _weights.place_of(weight_shard, weight.tensor.shape[0], weight.place or given, shared.group)
         return call, _run(shared, call, place, topk, rank, statistics)
+
+
+def place_given(offset, valid, total):
+    """The Place of what the caller gave, None for the rest."""
+    return _weights.Place(*(value if value is None else _check.within(field, value, least, _check.VOCAB_MAX)
+                            for field, value, least in (("vocab_offset", offset, 0), ("vocab_valid", valid, 0),
+                                                        ("vocab_total", total, 2))))
 
 
 def _checked(name, shared, group, hidden, weight, target, bias, options, asked):
@@ -218,7 +222,7 @@ def _chunk_of(sequence_parallel, group, replicated):
     return int(sequence_parallel)
 
 
-def _reduction_of(hidden, reduce_grad_hidden, reduce_dtype, call):
+def reduction_of(hidden, reduce_grad_hidden, reduce_dtype, call):
     """The dtype that gradients of hidden are summed in, or None where they are not."""
     if not isinstance(reduce_grad_hidden, bool):
         _check.refuse_type("reduce_grad_hidden", reduce_grad_hidden, "True or False")
