@@ -18,8 +18,9 @@ import torch
 from .. import errors
 from .._library import _c, _plans
 from . import _eager_torch
-from ._eager_torch import LIMIT, LN2, LOWEST, TILE_COLUMNS, TILE_ROWS
+from ._eager_torch import LIMIT, LN2, LOWEST, TILE_ROWS
 
+TILE_COLUMNS = {"cpu": 2048, "cuda": 16384}  # fewer, longer operations where each takes a launch
 # Operands and Settings of both heads, of the same columns; whole: Operands of the teacher's head with all of its
 # columns, where it has more, of which ids are the student's, or None both: what the student lacks is one more outcome,
 # of q = 0; of: (log p, log q, p, q, total) of a tile of columns -> D, where total makes sums over all columns; group: a
@@ -37,8 +38,9 @@ def workspace_bytes(plan, problem):
     student = problem.student
     vocab = problem.student_settings.valid or len(student.weight)
     depths = [ops.hidden.shape[1] for ops in (student, problem.teacher)]
-    tiles = TILE_ROWS * (2 * 4 * vocab + 16 * 8 * TILE_COLUMNS)
-    smallest = tiles + 4 * sum(depths) * (2 * TILE_COLUMNS + 3 * TILE_ROWS) + 128 * len(student.hidden)
+    columns = TILE_COLUMNS[student.hidden.device.type]
+    tiles = TILE_ROWS * (2 * 4 * vocab + 16 * 8 * columns)
+    smallest = tiles + 4 * sum(depths) * (2 * columns + 3 * TILE_ROWS) + 128 * len(student.hidden)
     budget = problem.student_settings.budget or plan.in_force.budgets[_c.PASS_STEP]
     if smallest > budget:
         raise errors.BudgetError("budget is %d bytes (accepted: at least %d for %d rows of a vocabulary of %d)"
@@ -90,6 +92,7 @@ def _heads_of(plan, problem, upstream, counts):
         left = bad if upstream is None else bad | (upstream == 0)
         ops.target = target.masked_fill(left, settings.ignore_index)
         scores = _eager_torch._Scores(plan, ops, settings, counts=False)
+        scores.tile_columns = TILE_COLUMNS[target.device.type]
         if problem.group is not None:
             scores.columns = settings.valid  # which may be none of this rank's
         heads.append(scores)

@@ -60,7 +60,7 @@ class _Scores:
     def __init__(self, plan, ops, settings, upstream=(), counts=True):
         n, self.depth = ops.hidden.shape
         self.ops, self.settings = ops, settings
-        self.columns = settings.valid or ops.weight.shape[0]
+        self.columns, self.tile_columns = settings.valid or ops.weight.shape[0], TILE_COLUMNS
         self.total = settings.total or settings.offset + self.columns
         self.active, self.bad = _classify(plan, n, ops.target, ops.temperature_rows, ops.rows, settings, self.total,
                                           upstream, counts)
@@ -80,7 +80,8 @@ class _Scores:
         return [(first, min(first + TILE_ROWS, end)) for first in range(begin, end, TILE_ROWS)]
 
     def column_tiles(self):
-        return [(first, min(first + TILE_COLUMNS, self.columns)) for first in range(0, self.columns, TILE_COLUMNS)]
+        return [(first, min(first + self.tile_columns, self.columns))
+                for first in range(0, self.columns, self.tile_columns)]
 
     def weight(self, columns):
         return self.rows_of_weight(slice(*columns))

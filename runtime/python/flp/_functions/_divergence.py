@@ -80,8 +80,8 @@ def divergence(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor | None = N
                      from 0, 3; of neg_log_acceptance acceptance_min, 1e-30, below which there is no gradient
     temperature      a number above 0, or a tensor of one a row (...); teacher_temperature None: the same
     softcap, scale   as in flp.linear_logprob, of the student; teacher_softcap, teacher_scale of the teacher
-    budget           bytes, or "64M", of workspace; None: FLP_BUDGET, else that of a pass with gradients. 2 KiB a token
-                     of V, 32 KiB an element of D and E and 64 MiB are needed
+    budget           bytes, or "64M", of workspace; None: FLP_BUDGET, else that of a pass with gradients. On the CPU 2 KiB
+                     a token of V, 32 KiB an element of D and E and 64 MiB are needed, on a GPU eight times of the last two
     grad_weight_accumulate
                      as in flp.linear_logprob
 
@@ -105,7 +105,7 @@ def divergence(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor | None = N
         value, lse, entropy = _payload.divergence_of(payload, hidden, weight, bias, mask, temperature, scale, budget)
         return Divergence(value, lse, None, entropy, None, None)
     pair = Pair("flp.divergence", kind, parameters, (hidden, weight, bias),
-                 (teacher_hidden, teacher_weight, teacher_bias), teacher_ids, renormalise, mask, {
+                (teacher_hidden, teacher_weight, teacher_bias), teacher_ids, renormalise, mask, {
         "temperature": temperature, "softcap": softcap, "scale": scale, "budget": budget,
         "grad_weight_accumulate": grad_weight_accumulate}, {
         "temperature": teacher_temperature, "softcap": teacher_softcap, "scale": teacher_scale})
@@ -140,7 +140,7 @@ def divergence_loss(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor, teac
     source: as flp.distill_loss, over the whole vocabulary
     """
     pair = Pair("flp.divergence_loss", kind, parameters, (hidden, weight, bias),
-                 (teacher_hidden, teacher_weight, teacher_bias), teacher_ids, renormalise, mask, {
+                (teacher_hidden, teacher_weight, teacher_bias), teacher_ids, renormalise, mask, {
         "temperature": temperature, "softcap": softcap, "scale": scale, "budget": budget,
         "grad_weight_accumulate": grad_weight_accumulate}, {
         "temperature": teacher_temperature, "softcap": teacher_softcap, "scale": teacher_scale},
@@ -292,7 +292,6 @@ def _alone(kind, others):
     for field, value in others.items():
         if value is not None:
             _check.refuse(ValueError, field, "given", "None with payload")
-
 
 
 def _teacher_of(function, tensors, student, every, options):
