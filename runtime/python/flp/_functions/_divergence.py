@@ -80,8 +80,9 @@ def divergence(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor | None = N
                      from 0, 3; of neg_log_acceptance acceptance_min, 1e-30, below which there is no gradient
     temperature      a number above 0, or a tensor of one a row (...); teacher_temperature None: the same
     softcap, scale   as in flp.linear_logprob, of the student; teacher_softcap, teacher_scale of the teacher
-    budget           bytes, or "64M", of workspace; None: FLP_BUDGET, else that of a pass with gradients. On the CPU 2 KiB
-                     a token of V, 32 KiB an element of D and E and 64 MiB are needed, on a GPU eight times of the last two
+    budget           bytes, or "64M", of workspace; None: FLP_BUDGET, else that of a pass with gradients. On the CPU
+                     2 KiB a token of V, 32 KiB an element of D and E and 64 MiB are needed, on a GPU eight times as much
+                     of the last two
     grad_weight_accumulate
                      as in flp.linear_logprob
 
