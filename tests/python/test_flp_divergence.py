@@ -8,6 +8,7 @@ import torch.autograd.forward_ad as forward_ad
 
 import flp
 import flp_exact_pair
+from flp_pair_peers import liger, trl
 from flp_reference import DEVICE, DTYPES, GRAD_TOLERANCE, relative, rounds_by_place
 
 N, V, D, E = 13, 331, 24, 16
@@ -173,23 +174,6 @@ def scores(given):
     logs = [torch.log_softmax(leaves[part + "hidden"] @ leaves[part + "weight"].t() + leaves[part + "bias"], -1)
             for part in ("", "teacher_")]
     return logs[0], logs[1], leaves
-
-
-def liger(log_q, log_p, beta):
-    """JSD of Liger's test_fused_linear_jsd.py."""
-    kl = torch.nn.KLDivLoss(reduction="none", log_target=True)
-    m = torch.lerp(log_q.exp(), log_p.exp(), beta)
-    loss = beta * kl(m.log(), log_p).sum(-1) + (1 - beta) * kl(m.log(), log_q).sum(-1)
-    return (loss / len(log_q)).sum()
-
-
-def trl(log_q, log_p, beta):
-    """generalized_jsd_loss of TRL's GKDTrainer, reduction batchmean over all rows."""
-    beta = torch.tensor(beta, dtype=log_q.dtype)
-    mixture = torch.logsumexp(torch.stack([log_q + torch.log1p(-beta), log_p + torch.log(beta)]), 0)
-    of_teacher = torch.nn.functional.kl_div(mixture, log_p, reduction="none", log_target=True)
-    of_student = torch.nn.functional.kl_div(mixture, log_q, reduction="none", log_target=True)
-    return (beta * of_teacher + (1 - beta) * of_student).sum() / len(log_q)
 
 
 @pytest.mark.parametrize("beta", [0.1, 0.5, 0.9])
@@ -426,6 +410,49 @@ def test_rows_outside_the_mask_reach_nothing():
     got = gradients(spoilt, flp.divergence_loss, mask=mask, temperature=temperature)
     assert all(torch.equal(mine, other) for mine, other in zip(got, want)) and not got[0][~mask].any()
     assert counted() == 0
+
+
+def test_a_call_in_inference_mode_spoils_no_later_one():
+    given = problem(trained=False)
+    flp.clear_plans()
+    with torch.inference_mode():
+        flp.divergence(**given)
+    flp.divergence(**given)
+    assert counted() == 0
+
+
+def test_gradients_of_fp16_wait_for_the_scale_of_the_loss():
+    given = problem(n=600, dtype=torch.float16)
+    loss, _ = flp.divergence_loss(**{**given, "hidden": given["hidden"] / 16})
+    (2**16 * loss).backward()
+    assert all((given[name].grad == 0).float().mean() < 1e-3 for name in STUDENT)
+
+
+# ---- payloads ----
+
+def payload_of(given, **options):
+    student = {name: given[name].detach() for name in ("weight", "bias")}
+    teacher = {"teacher_" + name: given["teacher_" + name] for name in STUDENT}
+    return student, flp.divergence_payload(**student, **teacher, **options)
+
+
+def test_a_payload_of_another_mask_or_head_is_nothing():
+    given, mask = problem(), torch.arange(N, device=DEVICE) % 4 != 1
+    student, payload = payload_of(given, mask=mask)
+    found = flp.divergence(given["hidden"], kind="forward_kl", payload=payload, **student)
+    assert torch.equal(found.value.isnan(), ~mask)
+    student, payload = payload_of(given)
+    other = payload._replace(mean=3 * payload.mean + 100 * given["hidden"].detach())
+    assert flp.divergence(given["hidden"], kind="forward_kl", payload=other, **student).value.isnan().all()
+
+
+def test_a_payload_follows_autocast_as_the_student_does():
+    given = problem(trained=False)
+    given.update({"teacher_" + name: given[name] for name in STUDENT})
+    with torch.autocast(DEVICE.split(":")[0], torch.bfloat16):
+        student, payload = payload_of(given)
+        found = flp.divergence(given["hidden"], kind="forward_kl", payload=payload, **student)
+    assert found.value.max() < 1e-5
 
 
 # ---- what is refused; tests/golden/refused/python/divergence.txt has more ----

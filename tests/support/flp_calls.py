@@ -143,6 +143,10 @@ def divergence(**given):
     return {name: values for name, values in flp.divergence(**given)._asdict().items() if values is not None}
 
 
+def divergence_payload(**given):
+    return {name: values for name, values in flp.divergence_payload(**given)._asdict().items() if values is not None}
+
+
 def parallel_divergence(**given):
     return flp.parallel.divergence(**given)._asdict()
 
@@ -169,7 +173,7 @@ FUNCTIONS = {
     "parallel.divergence": (parallel_divergence, flp_exact_pair.parallel_divergence, PAIR_SHARD),
     "divergence_loss": (lambda **given: loss_and_metrics(flp.divergence_loss(**given)),
                         flp_exact_pair.divergence_loss, PAIR),
-    "divergence_payload": (lambda **given: flp.divergence_payload(**given)._asdict(), flp_exact_pair.divergence_payload,
+    "divergence_payload": (divergence_payload, flp_exact_pair.divergence_payload,
                            {name: value for name, value in PAIR.items() if name != "hidden"}),
     "losses.policy_loss": (lambda **given: loss_and_metrics(flp.losses.policy_loss(**given)),
                            flp_exact.losses_policy_loss, {"logprob": "@logprob", "advantage": "@advantage"}),

@@ -118,8 +118,10 @@ def of_payload(payload, hidden, weight, bias=None, mask=None, temperature=1.0, s
 def divergence_payload(teacher_hidden, teacher_weight, weight, teacher_bias=None, bias=None, mask=None, temperature=1.0,
                        softcap=None, scale=1.0, **_same):
     head = head_of(teacher_hidden, teacher_weight, teacher_bias, mask, temperature, softcap, scale)
-    p = head.logp.exp()
-    bias = torch.zeros(len(weight), dtype=torch.float64) if bias is None else bias
-    found = {"mean": head.placed(p @ weight, (*head.lead, weight.shape[1])), "entropy": head.entropy(),
-             "bias": head.placed(p @ bias)}
-    return {"bad": head.counted, **{name: values.detach() for name, values in found.items()}}
+    p, left = head.logp.exp(), torch.zeros(head.lead, dtype=torch.bool) if mask is None else mask == 0
+    found = {"mean": head.placed(p @ weight, (*head.lead, weight.shape[1])), "entropy": head.entropy()}
+    if bias is not None:
+        found["bias"] = head.placed(p @ bias)
+    return {"bad": head.counted, **{
+        name: values.detach().masked_fill(left if values.shape == left.shape else left[..., None], NAN)
+        for name, values in found.items()}}

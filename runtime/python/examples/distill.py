@@ -67,13 +67,18 @@ def train(arguments, say=_tiny.say):
     return {"divergences": divergences, "agreements": agreements}
 
 
-def parser():
-    options = _tiny.parser(__doc__)
-    options.add_argument("--kind", choices=list(flp.losses.DIVERGENCES), default="reverse_kl")
-    options.add_argument("--payload", action="store_true", help="forward_kl of a frozen head from a payload")
+def add_options(options, kind):
+    """Those of an example with a teacher; kind: the default."""
+    options.add_argument("--kind", choices=list(flp.losses.DIVERGENCES), default=kind)
     _tiny.add_sizes(options, lessons=(60, 60), steps=(60, 60), batch=(8, 4), length=(128, 24), vocab=(4096, 211),
                     hidden=(256, 64))
     return options
+
+
+def parser():
+    options = _tiny.parser(__doc__)
+    options.add_argument("--payload", action="store_true", help="forward_kl of a frozen head, not --kind")
+    return add_options(options, "reverse_kl")
 
 
 if __name__ == "__main__":

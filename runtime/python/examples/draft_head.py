@@ -62,11 +62,9 @@ def train(arguments, say=_tiny.say):
 
 
 def parser():
-    options = distill.parser()
-    options.description = __doc__
+    options = _tiny.parser(__doc__)
     options.add_argument("--share", type=float, default=0.5, help="of the vocabulary that the draft has")
-    options.set_defaults(kind="lk")
-    return options
+    return distill.add_options(options, "lk")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import torch
 
 from .. import errors
 from .._library import _c, _plans
+from .._tensors._operands import OF_HEAD
 from . import _eager_torch
 from ._eager_torch import LIMIT, LN2, LOWEST, TILE_ROWS
 
@@ -58,11 +59,9 @@ def run(plan, problem, upstream, grads, counts):
         outputs = [torch.zeros(len(bad), device=bad.device) for _ in range(5)] + [torch.zeros_like(bad)]
         for values in outputs[:5]:
             values[bad] = math.nan
-        hidden, tiles = problem.student.hidden, []
-        wide = torch.float32 if problem.student_settings.wide_grads & _c.GRAD_HIDDEN else hidden.dtype
-        grad_hidden = torch.zeros_like(hidden, dtype=wide) if grads & _c.GRAD_HIDDEN else None
+        grad_hidden, tiles = _zeros(problem, "hidden", grads), []
         if grad_hidden is not None:
-            grad_hidden[bad] = math.nan
+            grad_hidden[bad & (upstream != 0)] = math.nan
         for rows in heads[0].row_tiles():
             active, held = heads[0].active[slice(*rows)], [_held(scores, rows) for scores in heads[:2]]
             tile, found = _values(plan, problem, heads, rows, held, counts)
@@ -101,18 +100,18 @@ def _heads_of(plan, problem, upstream, counts):
 
 
 def payload(plan, ops, settings, weight, bias):
-    """-> Σ p·w (N,D), H and Σ p·b (N) float32 of a teacher's rows and another head (w, b); bias: or None, b = 0."""
+    """-> Σ p·w (N,D), H and Σ p·b (N) float32 of a teacher's active rows and another head (w, b), NaN in others; the
+    last None where bias is"""
     problem = Problem(ops, settings, ops, settings, None, None, None, None)
     workspace_bytes(plan, problem)
     with _eager_torch._plain_products(ops.hidden):
         heads, bad = _heads_of(plan, problem, None, True)
-        mean, entropy, of_bias = (torch.zeros(shape, device=bad.device)
-                                  for shape in ((len(bad), weight.shape[1]), len(bad), len(bad)))
-        for values in (mean, entropy, of_bias):
-            values[bad] = math.nan
-        bias = weight.new_zeros(len(weight)) if bias is None else bias
+        mean, entropy, of_bias = (torch.full(shape, math.nan, device=bad.device)
+                                  for shape in ((len(bad), weight.shape[1]), (len(bad),), (len(bad),)))
         for rows in heads[0].row_tiles():
             active, held = heads[0].active[slice(*rows)], _held(heads[0], rows)
+            for values in (mean, entropy, of_bias):
+                values[active] = 0
             lse, = _alive(plan, [_lse(None, heads[0], rows, held)], True)
             for columns in heads[0].column_tiles():
                 log_p, = _logs(heads[:1], rows, [held], [lse], columns)
@@ -120,8 +119,9 @@ def payload(plan, ops, settings, weight, bias):
                 part = p.float()
                 mean[active] += part @ weight[slice(*columns)].float()
                 entropy[active] -= (p * log_p.masked_fill(p == 0, 0)).sum(1).float()
-                of_bias[active] += part @ bias[slice(*columns)].float()
-        return mean, entropy, of_bias
+                if bias is not None:
+                    of_bias[active] += part @ bias[slice(*columns)].float()
+        return mean, entropy, None if bias is None else of_bias
 
 
 # ---- scores ----
@@ -240,6 +240,13 @@ def _alive(plan, ends, counts):
 
 # ---- gradients ----
 
+def _zeros(problem, name, grads):
+    """Memory for the gradient of a student's operand; None where the mask grads has it not."""
+    operand, bit = getattr(problem.student, name), OF_HEAD[name]
+    wide = problem.student_settings.wide_grads & bit
+    return torch.zeros_like(operand, dtype=torch.float32 if wide else operand.dtype) if grads & bit else None
+
+
 def _as_it_is(tensor):
     return tensor
 
@@ -282,8 +289,8 @@ def _of_columns(problem, heads, tiles, grads):
     buffer, if there is one."""
     student, into = problem.student, problem.student_settings.accumulate
     wants_weight, wants_bias = grads & _c.GRAD_WEIGHT, grads & _c.GRAD_BIAS
-    grad_weight = torch.zeros_like(student.weight) if wants_weight and into is None else into
-    grad_bias = torch.zeros_like(student.bias) if wants_bias else None
+    grad_weight = _zeros(problem, "weight", grads) if into is None else into
+    grad_bias = _zeros(problem, "bias", grads)
     for columns in heads[0].column_tiles() if wants_weight or wants_bias else ():
         weight = torch.zeros_like(heads[0].weight(columns))
         bias = torch.zeros(len(weight), dtype=torch.float32, device=weight.device)

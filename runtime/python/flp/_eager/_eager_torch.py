@@ -152,7 +152,8 @@ def _classify(plan, n, target, temperature_rows, rows, settings, total, upstream
 def count_bad(plan, bad):
     """Adds to the error word; strict: raises if it is not 0."""
     if plan.bad_rows is None:
-        plan.bad_rows = torch.zeros((), dtype=torch.int64, device=bad.device)
+        with torch.inference_mode(False):  # later calls add to it
+            plan.bad_rows = torch.zeros((), dtype=torch.int64, device=bad.device)
     plan.bad_rows += bad
     if plan.in_force.strict:
         check(plan)

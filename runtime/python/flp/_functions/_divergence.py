@@ -58,7 +58,7 @@ def divergence(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor | None = N
         jsd                  mix·KL(p‖m) + (1 − mix)·KL(q‖m), m = mix·p + (1 − mix)·q
         skew_kl              KL(p‖m), m = skew·p + (1 − skew)·q
         total_variation      ½ Σ_v |p − q| = 1 − a
-        neg_log_acceptance   −log a, a = Σ_v min(p, q)
+        neg_log_acceptance   −log a, a = Σ_v min(p, q), at least acceptance_min
         lk                   b·forward_kl + (1 − b)·total_variation, b = exp(−decay·a), a constant to the gradient
 
     hidden           (..., D) bfloat16, float16 or float32; cpu or cuda; D a multiple of 8
@@ -66,33 +66,39 @@ def divergence(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor | None = N
     teacher_hidden   (..., E) of as many rows, of any of these dtypes; E a multiple of 8
     teacher_weight   (V, E) of teacher_hidden's dtype; may be weight itself. teacher_bias (V) of it, or None
     kind             one of these, losses.DIVERGENCES
-    payload          what flp.divergence_payload gave, in the place of a teacher, or None; for forward_kl, a head
-                     without a gradient and without a softcap. Its temperature is the teacher's alone; teacher_lse,
-                     acceptance and agrees are None then. Runs on the rung of flp.linear_logprob, as two products
+    payload          what flp.divergence_payload gave of this very weight and bias, in the place of a teacher, or None;
+                     with kind="forward_kl", a head without a gradient and without a softcap. temperature is the
+                     student's then, whatever the teacher's was; teacher_lse, acceptance and agrees are None. It runs as
+                     flp.linear_logprob does, on its rung and in its budget. The value is lse less as large numbers, so
+                     off by their float32 rounding, some 1e-6 of lse; one far below 0, of a payload of another head, is
+                     NaN
     teacher_ids      (V) int32 or int64, or None: the row of teacher_weight (U, E) that is each token of the student, as
                      of a draft whose vocabulary is a part of the teacher's; each once. None: the same rows
     renormalise      with teacher_ids. False: p is the softmax over all U tokens, of which those that the student lacks
-                     are one more outcome, of q = 0; forward_kl and lk, which would be infinite, are refused. True:
-                     over the student's tokens alone
+                     are one more outcome, of q = 0; forward_kl and lk, which would be infinite, are refused always.
+                     True: over the student's tokens alone
     mask             (...) bool or numbers 0 and 1: the rows that count; None: all. Others give 0 and cost no work,
                      whatever they hold
     parameters       {name: number}: of jsd mix, 0.001 to 0.999, 0.5; of skew_kl skew, 1e-6 to 0.999, 0.1; of lk decay,
-                     from 0, 3; of neg_log_acceptance acceptance_min, 1e-30, below which there is no gradient
-    temperature      a number above 0, or a tensor of one a row (...); teacher_temperature None: the same
+                     from 0, 3; of neg_log_acceptance acceptance_min, 1e-300 to 0.5, 1e-30: a lower rate counts as that
+                     and has no gradient
+    temperature      a number above 0, or a tensor of one a row (...); teacher_temperature None: the same. Nothing is
+                     multiplied by its square
     softcap, scale   as in flp.linear_logprob, of the student; teacher_softcap, teacher_scale of the teacher
     budget           bytes, or "64M", of workspace; None: FLP_BUDGET, else that of a pass with gradients. On the CPU
-                     2 KiB a token of V, 32 KiB an element of D and E and 64 MiB are needed, on a GPU eight times as much
-                     of the last two
+                     2 KiB a token of V, 32 KiB an element of D and E and 72 MiB are needed, on a GPU eight times as
+                     much of the last two
     grad_weight_accumulate
                      as in flp.linear_logprob
 
-    Returns a Divergence. Gradients of value reach hidden, weight and bias as they require them, once; the teacher is a
-    constant, even where it is the same head. A divergence is never below 0, and 0 with gradients of 0 where both heads
-    and their operands are the same, but for float64's rounding; it is infinite where its formula is, as forward_kl of a
-    token that the student excludes, and where its slope is too, as that of reverse_kl of one that the teacher excludes,
-    its gradients are NaN. Rows whose temperature float32 does not hold above 0 are NaN and counted, as are rows whose
-    largest score of either head over T is beyond 7.4e8: flp.check() reports them. No rung has kernels of two heads:
-    this runs as chunked torch operations on every device, products in float32, sums in float64, and synchronises.
+    Returns a Divergence. Gradients of value reach hidden, weight and bias as they require them (no double backward);
+    the teacher is a constant, even where it is the same head. A divergence of two heads is never below 0, and 0 with
+    gradients of 0 where both heads and their operands are the same, but for float64's rounding; it is infinite where
+    its formula is, as forward_kl of a token that the student excludes, and where its slope is too, as that of
+    reverse_kl of one that the teacher excludes, its gradients are NaN. Rows whose temperature float32 does not hold
+    above 0 are NaN and counted, as are rows whose largest score of either head over T is beyond 7.4e8 or -inf:
+    flp.check() reports them. No rung has kernels of two heads: this runs as chunked torch operations on every device,
+    products in float32, sums in float64, and synchronises.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes
     thread: safe
     source: as flp.distill_loss, over the whole vocabulary
@@ -102,9 +108,13 @@ def divergence(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor | None = N
             "teacher_hidden": teacher_hidden, "teacher_weight": teacher_weight, "teacher_bias": teacher_bias,
             "teacher_ids": teacher_ids, "renormalise": renormalise or None, "parameters": parameters or None,
             "teacher_temperature": teacher_temperature, "softcap": softcap, "teacher_softcap": teacher_softcap,
+            "teacher_scale": None if teacher_scale == 1 else teacher_scale,
             "grad_weight_accumulate": grad_weight_accumulate})
         value, lse, entropy = _payload.divergence_of(payload, hidden, weight, bias, mask, temperature, scale, budget)
         return Divergence(value, lse, None, entropy, None, None)
+    for field, value in (("teacher_hidden", teacher_hidden), ("teacher_weight", teacher_weight)):
+        if value is None:
+            _check.refuse(ValueError, field, None, "a tensor, or payload")
     pair = Pair("flp.divergence", kind, parameters, (hidden, weight, bias),
                 (teacher_hidden, teacher_weight, teacher_bias), teacher_ids, renormalise, mask, {
         "temperature": temperature, "softcap": softcap, "scale": scale, "budget": budget,
@@ -134,7 +144,8 @@ def divergence_loss(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor, teac
 
     Returns (loss, metrics): a float32 scalar, differentiable once in hidden, weight and bias, and a dict of detached
     scalars: the divergence by its name, entropy of the student, acceptance and agreement, the share of rows whose best
-    tokens agree, as means of the rows of the mask. Gradients are computed here; under torch.no_grad() there are none.
+    tokens agree, as means of the rows of the mask, whatever their row_weight. Gradients are computed here; under
+    torch.no_grad() there are none.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes;
             RuntimeError in a second backward pass
     thread: safe
@@ -147,6 +158,7 @@ def divergence_loss(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor, teac
         "temperature": teacher_temperature, "softcap": teacher_softcap, "scale": teacher_scale},
         {"row_weight": row_weight})
     student, tensors = pair.student, pair.tensors()
+    student.settings = _run.settings_of_step(Operands(**student.operands), student.settings, student.grads)
     weights = _distill.weights_of(row_weight, pair.counted, total, student.lead)
     grad_scale = _policy._scale_of(grad_scale, student.settings)
     weights = weights if grad_scale is None else weights * grad_scale
@@ -180,6 +192,8 @@ class Pair:
                  others=None, shared=None):
         """student, teacher: hidden, weight and bias; options: those of Call, of either head; others: more tensors, by
         field; shared: what ranks have in common, parallel's Shared, or None"""
+        if not isinstance(kind, str):
+            _check.refuse_type("kind", kind, ", ".join(losses.DIVERGENCES))
         own = losses.DIVERGENCES[_rules.one_of("kind", kind, losses.DIVERGENCES)]
         given = {**own.options, **_options_of(kind, own, parameters or {})}
         self.function, self.kind, self.of = function, kind, lambda *values: own.of(losses.Outcomes(*values), **given)
@@ -190,7 +204,7 @@ class Pair:
         of_teacher = dict(zip(("teacher_hidden", "teacher_weight", "teacher_bias"), teacher))
         self.student = Call(function, hidden, weight, every, bias, instead=INSTEAD, several=False, lead=lead,
                             others={"mask": mask, **of_teacher, **(others or {})}, **options)
-        with _check.naming("teacher_"):
+        with _check.renaming(lambda name: "teacher_" + name):
             self.teacher = _teacher_of(function, teacher, hidden, every, {
                 **teacher_options, "temperature": options["temperature"] if teacher_options["temperature"] is None
                 else teacher_options["temperature"]})
@@ -198,10 +212,14 @@ class Pair:
         for field, each in (("hidden", hidden), ("teacher_hidden", teacher[0])):
             if each.shape[-1] % 8:
                 _check.refuse_shape(field, each, "(..., D), D a multiple of 8")
+        if shared is None and len(weight) < 2:
+            _check.refuse_shape("weight", weight, "(V, D), V at least 2")
         if ids is None and len(teacher[1]) != len(weight):
             _check.refuse_shape("teacher_weight", teacher[1], "(%d, E), as weight has %d rows, or teacher_ids" %
                                 (len(weight), len(weight)))
         self.whole = self.ids = None
+        if not isinstance(renormalise, bool):
+            _check.refuse_type("renormalise", renormalise, "True or False")
         if ids is not None or renormalise:
             self._take_part(ids, renormalise, weight)
         self.counted = _counted(mask, every)

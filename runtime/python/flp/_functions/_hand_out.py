@@ -82,7 +82,7 @@ class HandOut(torch.autograd.Function):
             raise RuntimeError(ONCE % ctx.name)
         ctx.is_done = True
         results = _autograd.last_derivative(functools.partial(_times, ctx.gradients, ctx.scale), upstream,
-                                            *ctx.saved_tensors)
+                                            *ctx.saved_tensors, function=ctx.name)
         return results + (None,) * (len(ctx.needs_input_grad) - len(results))
 
 

@@ -28,15 +28,16 @@ from ._distill import counted_of
 
 INSTEAD = "torch.autograd"
 LN2 = math.log(2)
+MOST_ROUNDING = 1e-3  # of lse: what is further below 0 is no divergence, but of another head than the payload's
 
 
 class Payload(NamedTuple):
     """What flp.divergence_payload gives of each row: mean (..., D) float32, Σ p·w over the student's head; entropy
-    (...) float32 in nats, the teacher's; bias (...) float32, Σ p·b, zeros of a head without a bias."""
+    (...) float32 in nats, the teacher's; bias (...) float32, Σ p·b, or None of a head without a bias."""
 
     mean: Tensor
     entropy: Tensor
-    bias: Tensor
+    bias: Tensor | None
 
 
 @outside_graphs
@@ -49,24 +50,25 @@ def divergence_payload(teacher_hidden: Tensor, teacher_weight: Tensor, weight: T
     teacher_hidden, teacher_weight, teacher_bias
                      (..., E), (V, E) and (V) or None, as in flp.divergence
     weight           (V, D), the student's head, bfloat16, float16 or float32; bias (V) of its dtype, or None
-    mask             (...) bool or numbers 0 and 1: the rows that count; None: all. Others give 0
+    mask             (...) bool or numbers 0 and 1: the rows that count; None: all. Others are NaN
     temperature, softcap, scale
                      of the teacher, as in flp.linear_logprob
-    budget           bytes, or "64M", of workspace; None: FLP_BUDGET, else that of a pass with gradients
+    budget           as in flp.divergence
 
-    Returns a Payload, without gradients: D + 1 floats a token (with a bias D + 2), which is less than the teacher's
-    scores by V/D. Runs as flp.divergence does, in float32 products; bad rows are NaN and counted, as there.
+    Returns a Payload, without gradients: D + 1 floats a token (with a bias D + 2), V/D times less than the teacher's
+    scores. It is of this weight, bias and dtype alone: make it again when the student's head has changed. Runs as
+    flp.divergence does, in float32 products; bad rows are NaN and counted, as there.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes
     thread: safe
     source: the formulas at the head of this file
     """
     _check.tensor_of("teacher_hidden", teacher_hidden)
     every = torch.zeros(teacher_hidden.shape[:-1], dtype=torch.int64, device=teacher_hidden.device)
-    with _check.naming("teacher_"):
+    with _check.renaming(lambda name: "teacher_" + name if name in ("hidden", "weight", "bias") else name):
         call = Call("flp.divergence_payload", teacher_hidden, teacher_weight, every, teacher_bias, several=False,
                     grads=0, instead=INSTEAD, others={"weight": weight, "bias": bias, "mask": mask},
                     temperature=temperature, softcap=softcap, scale=scale, budget=budget)
-    _check_head(weight, bias, teacher_weight)
+    weight, bias = _head_of(weight, bias, teacher_weight)
     counted = every == 0 if mask is None else counted_of(mask, every == 0)
     call.operands["target"] = every.masked_fill(~counted, call.settings.ignore_index).reshape(-1)
     ops = Operands(**call.operands)
@@ -74,7 +76,9 @@ def divergence_payload(teacher_hidden: Tensor, teacher_weight: Tensor, weight: T
         key = _run.key_of(ops, call.settings, 0)._replace(loss=b"payload")
         plan = _plans.of_torch(key, _eager_divergence.REASON)
         found = _eager_divergence.payload(plan, ops, call.settings, weight, bias)
-    return Payload(*(values.reshape(*every.shape, *values.shape[1:]) for values in found))
+    mean, entropy, of_bias = found
+    return Payload(mean.reshape((*every.shape, weight.shape[1])), entropy.reshape(every.shape),
+                   None if of_bias is None else of_bias.reshape(every.shape))
 
 
 def divergence_of(payload, hidden, weight, bias, mask, temperature, scale, budget):
@@ -82,8 +86,7 @@ def divergence_of(payload, hidden, weight, bias, mask, temperature, scale, budge
     _check.tensor_of("hidden", hidden)
     every = torch.zeros(hidden.shape[:-1], dtype=torch.int64, device=hidden.device)
     call = Call("flp.divergence", hidden, weight, every, bias, several=False, instead=INSTEAD, entropy=_check.DETACHED,
-                others={"mask": mask, **dict(zip(("payload.mean", "payload.entropy", "payload.bias"), payload))},
-                temperature=temperature, scale=scale, budget=budget, save=None)
+                others={"mask": mask}, temperature=temperature, scale=scale, budget=budget, save=None)
     if call.grads & ~_c.GRAD_HIDDEN:
         _check.refuse(ValueError, "payload", "given while weight or bias requires a gradient", "a frozen head, or the "
                       "teacher's hidden states and head")
@@ -111,8 +114,9 @@ class _OfPayload(torch.autograd.Function):
         ctx.factor, ctx.settings, ctx.grads = factor, settings, grads
         ctx.set_materialize_grads(False)
         lse = (stats[:, 0].double() + stats[:, 1]) * LN2
-        own = (ops.hidden.float() * mean).sum(1, dtype=torch.float64) + of_bias
-        value = (lse - factor * own - entropy).clamp(min=0)
+        own = (ops.hidden.float() * mean).sum(1, dtype=torch.float64) + (0 if of_bias is None else of_bias)
+        value = lse - factor * own - entropy
+        value = value.masked_fill(value < -MOST_ROUNDING * lse.abs().clamp(min=1), math.nan).clamp(min=0)
         results = [values.masked_fill(ops.target != 0, 0).float() for values in (value, lse, own_entropy)]
         ctx.mark_non_differentiable(*results[1:])
         return tuple(results)
@@ -143,8 +147,10 @@ def _gradient(settings, factor, kept, *tensors):
 
 # ---- checks ----
 
-def _check_head(weight, bias, teacher_weight):
+def _head_of(weight, bias, teacher_weight):
+    """A student's weight and bias, checked, as a call under the autocast in force takes them."""
     _check.tensor_of("weight", weight)
+    _, weight, bias = _check.follow_autocast(weight, weight, bias)
     if weight.dtype not in _check.DTYPES:
         _check.refuse_dtype("weight", weight, _check.ACCEPTED_DTYPES)
     if weight.dim() != 2 or len(weight) != len(teacher_weight):
@@ -156,12 +162,16 @@ def _check_head(weight, bias, teacher_weight):
         if bias.shape != weight.shape[:1]:
             _check.refuse_shape("bias", bias, "(%d,), as weight has %d rows" % ((len(weight),) * 2))
         _check.same_device("bias", bias, "weight", weight)
+    return weight, bias
 
 
 def _rows_of(payload, call, depth):
     """The tensors of a Payload, float32, flattened."""
-    if not isinstance(payload, tuple) or len(payload) != len(Payload._fields):
-        _check.refuse_type("payload", payload, "what flp.divergence_payload gives")
+    if not isinstance(payload, tuple) or len(payload) != len(Payload._fields) or None in (payload[0], payload[1]):
+        _check.refuse(TypeError, "payload", "not one", "a Payload, which flp.divergence_payload gives")
+    if (payload[2] is None) != (call.operands["bias"] is None):
+        _check.refuse(ValueError, "payload.bias", "None" if payload[2] is None else "given",
+                      "the bias's, if the head has one, as where the payload was made")
     device, shapes = call.operands["hidden"].device, ((depth,), (), ())
     return [_check.row_values_of("payload." + name, values, call.lead, device, "hidden's rows", more)
             for name, values, more in zip(Payload._fields, payload, shapes)]

@@ -26,12 +26,13 @@ TARGETS_MAX = 512  # targets of a row
 
 
 @contextlib.contextmanager
-def naming(prefix):
-    """What is refused inside begins with the name of a field; a prefix of the name."""
+def renaming(name_of):
+    """What is refused inside begins with the name of a field, which becomes name_of(name)."""
     try:
         yield
     except (ValueError, TypeError) as error:
-        raise type(error)("%s%s" % (prefix, error)) from None
+        field, space, rest = str(error).partition(" ")
+        raise type(error)(name_of(field) + space + rest) from None
 
 
 class Settings:

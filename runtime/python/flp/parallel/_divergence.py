@@ -29,6 +29,8 @@ class Shared:
     def lead(self, hidden):
         """The shape of all rows."""
         lead = hidden.shape[:-1]
+        if self.chunk and not lead:
+            _check.refuse_shape("hidden", hidden, "(N/R, D) with sequence_parallel")
         return torch.Size((lead[0] * self.group.size, *lead[1:])) if self.chunk else lead
 
     def rows(self, hidden):
@@ -93,11 +95,12 @@ def divergence(hidden: Tensor, weight_shard: Tensor, teacher_hidden: Tensor, tea
                 ("teacher_bias_shard", teacher_bias_shard)))
         shared = Shared(_group.Group(None) if own.replicated else whole, sequence_parallel)
         shared.reduce_dtype = _head.reduction_of(hidden, reduce_grad_hidden, reduce_dtype, shared)
-        pair = _divergence.Pair(NAME, kind, parameters, (hidden, own.tensor, bias),
-                                (teacher_hidden, teacher_weight, teacher_bias), None, False, mask, {
-            "temperature": temperature, "softcap": softcap, "scale": scale, "budget": budget,
-            "grad_weight_accumulate": grad_weight_accumulate}, {
-            "temperature": teacher_temperature, "softcap": teacher_softcap, "scale": teacher_scale}, shared=shared)
+        with _check.renaming(lambda name: name + "_shard" if name.endswith(("weight", "bias")) else name):
+            pair = _divergence.Pair(NAME, kind, parameters, (hidden, own.tensor, bias),
+                                    (teacher_hidden, teacher_weight, teacher_bias), None, False, mask, {
+                "temperature": temperature, "softcap": softcap, "scale": scale, "budget": budget,
+                "grad_weight_accumulate": grad_weight_accumulate}, {
+                "temperature": teacher_temperature, "softcap": teacher_softcap, "scale": teacher_scale}, shared=shared)
     place = _weights.place_of(weight_shard, len(own.tensor), own.place or given, shared.group)
     for call in (pair.student, pair.teacher):
         call.settings.offset, call.settings.valid, call.settings.total = place
