@@ -57,6 +57,14 @@ class TinyLM(nn.Module):
         return self.norm(self.blocks(self.embed(tokens)))
 
 
+def batch_of(arguments, step):
+    """Sequences that count on by steps of their own: (B, T)"""
+    generator = torch.Generator().manual_seed(arguments.seed + step)
+    start, stride = torch.randint(arguments.vocab, (2, arguments.batch, 1), generator=generator)
+    places = torch.arange(arguments.length).unsqueeze(0)
+    return ((start + (stride % 3 + 1) * places) % min(arguments.vocab, 97)).to(arguments.device)
+
+
 def autocast(device):
     """bfloat16 on a GPU, as trainers run; as it is on the CPU."""
     return torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else contextlib.nullcontext()

@@ -15,20 +15,12 @@ import torch
 import flp
 
 
-def batch_of(arguments, step):
-    """Sequences that count on by steps of their own: (B, T)"""
-    generator = torch.Generator().manual_seed(arguments.seed + step)
-    start, stride = torch.randint(arguments.vocab, (2, arguments.batch, 1), generator=generator)
-    places = torch.arange(arguments.length).unsqueeze(0)
-    return ((start + (stride % 3 + 1) * places) % min(arguments.vocab, 97)).to(arguments.device)
-
-
 def taught(arguments):
     """A teacher that predicts the next token, frozen."""
     teacher = _tiny.TinyLM(arguments.vocab, 2 * arguments.hidden, 2, 4).to(arguments.device)
     optimizer = torch.optim.AdamW(teacher.parameters(), lr=0.3 / arguments.hidden)
     for step in range(arguments.lessons):
-        tokens = batch_of(arguments, step)
+        tokens = _tiny.batch_of(arguments, step)
         with _tiny.autocast(arguments.device):
             flp.cross_entropy(teacher(tokens[:, :-1]), teacher.head.weight, tokens[:, 1:]).backward()
         optimizer.step(), optimizer.zero_grad()
@@ -57,7 +49,7 @@ def train(arguments, say=_tiny.say):
     optimizer = torch.optim.AdamW(student.parameters(), lr=0.3 / arguments.hidden)
     divergences, agreements = [], []
     for step in range(arguments.steps):
-        tokens = batch_of(arguments, arguments.lessons + step)
+        tokens = _tiny.batch_of(arguments, arguments.lessons + step)
         with _tiny.autocast(arguments.device):
             loss, divergence, agreement = of_payload(student, teacher, tokens) if arguments.payload else \
                 of_heads(student, teacher, tokens, arguments.kind)

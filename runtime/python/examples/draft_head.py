@@ -34,7 +34,7 @@ class Draft(nn.Module):
 
 def frequent(arguments, batches=20):
     """The ids of the most frequent tokens, a share of all."""
-    counts = sum(torch.bincount(distill.batch_of(arguments, step).flatten().cpu(), minlength=arguments.vocab)
+    counts = sum(torch.bincount(_tiny.batch_of(arguments, step).flatten().cpu(), minlength=arguments.vocab)
                  for step in range(batches))
     return counts.topk(max(8, int(arguments.share * arguments.vocab))).indices.sort().values.to(arguments.device)
 
@@ -48,7 +48,7 @@ def train(arguments, say=_tiny.say):
                                   lr=0.3 / arguments.hidden)
     rates = []
     for step in range(arguments.steps):
-        tokens = distill.batch_of(arguments, arguments.lessons + step)
+        tokens = _tiny.batch_of(arguments, arguments.lessons + step)
         with _tiny.autocast(arguments.device):
             states = target(tokens)
             pair = draft(states[:, :-1], tokens[:, 1:]), draft.head.weight, states[:, 1:], target.head.weight

@@ -88,14 +88,6 @@ def as_step(model, tokens, heads, share):
     return loss
 
 
-def batch_of(arguments, step):
-    """Sequences that count on by steps of their own: (B, T)"""
-    generator = torch.Generator().manual_seed(arguments.seed + step)
-    start, stride = torch.randint(arguments.vocab, (2, arguments.batch, 1), generator=generator)
-    places = torch.arange(arguments.length).unsqueeze(0)
-    return ((start + (stride % 3 + 1) * places) % min(arguments.vocab, 97)).to(arguments.device)
-
-
 def gradients_of(loss, model):
     return torch.cat([grad.flatten() for grad in torch.autograd.grad(loss, list(model.parameters()))])
 
@@ -113,7 +105,7 @@ def train(arguments, say=_tiny.say):
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.3 / arguments.hidden)
     losses, differences = [], []
     for step in range(arguments.steps):
-        tokens = batch_of(arguments, step)
+        tokens = _tiny.batch_of(arguments, step)
         if arguments.compare:
             differences.append(largest_difference(model, tokens, arguments))
         with _tiny.autocast(arguments.device):

@@ -11,12 +11,14 @@ weight goes column tile by column tile, over scores that are made again.
 This form counts rows on the host: it synchronises and cannot be captured in a CUDA graph.
 """
 import collections
+import copy
+import itertools
 import math
 
 import torch
 
 from .. import errors
-from .._library import _c, _plans
+from .._library import _c
 from .._tensors._operands import OF_HEAD
 from . import _eager_torch
 from ._eager_torch import LIMIT, LN2, LOWEST, TILE_ROWS
@@ -31,11 +33,10 @@ Problem = collections.namedtuple("Problem", "student student_settings teacher te
 # gradients or None
 Rows = collections.namedtuple("Rows", "lse sums q_sum pull upstream")
 NOTHING = 0, 0  # columns
-REASON = "no rung has kernels of two heads"
 
 
-def workspace_bytes(plan, problem):
-    """Bytes that a call takes beyond what it gives. error: BudgetError naming the smallest budget that would do"""
+def _check_budget(plan, problem):
+    """Refuses a budget that is less than what a call takes beyond what it gives."""
     student = problem.student
     vocab = problem.student_settings.valid or len(student.weight)
     depths = [ops.hidden.shape[1] for ops in (student, problem.teacher)]
@@ -46,14 +47,13 @@ def workspace_bytes(plan, problem):
     if smallest > budget:
         raise errors.BudgetError("budget is %d bytes (accepted: at least %d for %d rows of a vocabulary of %d)"
                                  % (budget, smallest, len(student.hidden), vocab))
-    return smallest
 
 
 def run(plan, problem, upstream, grads, counts):
     """-> value, lse, teacher_lse, entropy, acceptance, agrees (N) of every row, and the gradients of hidden, weight and
     bias, None where the mask grads has them not. upstream: (N) float32, of values; counts: whether values are wanted,
     and bad rows count: without, rows whose upstream is 0 are left out"""
-    workspace_bytes(plan, problem)
+    _check_budget(plan, problem)
     with _eager_torch._plain_products(problem.student.hidden):
         heads, bad = _heads_of(plan, problem, None if counts else upstream, counts)
         outputs = [torch.zeros(len(bad), device=bad.device) for _ in range(5)] + [torch.zeros_like(bad)]
@@ -87,15 +87,15 @@ def _heads_of(plan, problem, upstream, counts):
     if counts:
         _eager_torch.count_bad(plan, bad.sum())
     heads = []
+    left = bad if upstream is None else bad | (upstream == 0)
     for ops, settings in pairs if problem.whole is None else (*pairs, (problem.whole, problem.teacher_settings)):
-        left = bad if upstream is None else bad | (upstream == 0)
+        ops = copy.copy(ops)
         ops.target = target.masked_fill(left, settings.ignore_index)
         scores = _eager_torch._Scores(plan, ops, settings, counts=False)
         scores.tile_columns = TILE_COLUMNS[target.device.type]
         if problem.group is not None:
             scores.columns = settings.valid  # which may be none of this rank's
         heads.append(scores)
-        ops.target = target
     return heads, bad
 
 
@@ -103,7 +103,7 @@ def payload(plan, ops, settings, weight, bias):
     """-> Σ p·w (N,D), H and Σ p·b (N) float32 of a teacher's active rows and another head (w, b), NaN in others; the
     last None where bias is"""
     problem = Problem(ops, settings, ops, settings, None, None, None, None)
-    workspace_bytes(plan, problem)
+    _check_budget(plan, problem)
     with _eager_torch._plain_products(ops.hidden):
         heads, bad = _heads_of(plan, problem, None, True)
         mean, entropy, of_bias = (torch.full(shape, math.nan, device=bad.device)
@@ -174,7 +174,7 @@ def _logs(heads, rows, held, lse, columns):
 
 def _noting(sums):
     """A total that adds a tile of columns to sums, in the order in which a divergence asks for them."""
-    place = iter(range(1 << 10))
+    place = itertools.count()
 
     def total(each):
         at = next(place)

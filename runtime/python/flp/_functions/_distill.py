@@ -137,12 +137,13 @@ ROWS = "hidden's rows"
 
 def _counted(target, mask, ignore_index):
     """The rows that count, bool (...)."""
-    counted = (target != ignore_index).any(-1)
-    return counted if mask is None else counted_of(mask, counted)
+    return counted_of(mask, (target != ignore_index).any(-1))
 
 
 def counted_of(mask, counted):
-    """Those of the rows counted, bool (...), that a mask leaves."""
+    """Those of the rows counted, bool (...), that a mask leaves, or None."""
+    if mask is None:
+        return counted
     _check.tensor_of("mask", mask)
     _check.same_device("mask", mask, "hidden", counted)
     if mask.shape != counted.shape:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .. import losses
 from .._eager import _eager_divergence
-from .._library import _plans, _programs, _rules
+from .._library import _programs, _rules
 from .._passes import _autograd, _run
 from .._tensors import _check
 from .._tensors._call import Call
@@ -222,9 +222,7 @@ class Pair:
             _check.refuse_type("renormalise", renormalise, "True or False")
         if ids is not None or renormalise:
             self._take_part(ids, renormalise, weight)
-        self.counted = _counted(mask, every)
-        rows = every.masked_fill(~self.counted, self.student.settings.ignore_index).reshape(-1)
-        self.student.operands["target"] = self.teacher.operands["target"] = rows
+        self.counted = _payload.leave_out(mask, every, self.student, self.teacher)
 
     def _take_part(self, ids, renormalise, weight):
         """Makes the teacher's head one of the student's tokens."""
@@ -262,14 +260,13 @@ def _run_pair(student_settings, teacher_settings, of, shared, *tensors, upstream
         pair[0], pair[len(OPERANDS)] = shared.rows(pair[0]), shared.rows(pair[len(OPERANDS)])
     student, teacher = (Operands(*pair[at:at + len(OPERANDS)]) for at in (0, len(OPERANDS)))
     whole = None if ids is None else Operands(teacher.hidden, whole_weight, whole_bias, *pair[len(OPERANDS) + 3:])
-    key = _run.key_of(student, student_settings, 0)._replace(loss=b"divergence")
     with torch.no_grad():
         found, gradients = _eager_divergence.run(
-            _plans.of_torch(key, _eager_divergence.REASON), _eager_divergence.Problem(
+            _run.torch_plan(student, student_settings), _eager_divergence.Problem(
                 student, student_settings, teacher, teacher_settings, whole, ids, of, shared and shared.group),
             upstream, grads, counts)
-        if shared is not None:
-            gradients = (shared.reduced(gradients[0], student.hidden.dtype), *gradients[1:])
+        if shared is not None and gradients[0] is not None:
+            gradients = (shared.reduced(gradients[0]).to(student.hidden.dtype), *gradients[1:])
     return Divergence(*found), gradients
 
 
@@ -353,6 +350,3 @@ def _check_ids(ids, weight, teacher_weight):
                       (len(teacher_weight) - 1))
 
 
-def _counted(mask, every):
-    """The rows that count, bool (...). every: 0 a row"""
-    return every == 0 if mask is None else _distill.counted_of(mask, every == 0)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .._eager import _eager_divergence
-from .._library import _c, _plans
+from .._library import _c
 from .._passes import _autograd, _run
 from .._tensors import _check
 from .._tensors._call import Call
@@ -69,14 +69,11 @@ def divergence_payload(teacher_hidden: Tensor, teacher_weight: Tensor, weight: T
                     grads=0, instead=INSTEAD, others={"weight": weight, "bias": bias, "mask": mask},
                     temperature=temperature, softcap=softcap, scale=scale, budget=budget)
     weight, bias = _head_of(weight, bias, teacher_weight)
-    counted = every == 0 if mask is None else counted_of(mask, every == 0)
-    call.operands["target"] = every.masked_fill(~counted, call.settings.ignore_index).reshape(-1)
+    leave_out(mask, every, call)
     ops = Operands(**call.operands)
     with torch.no_grad():
-        key = _run.key_of(ops, call.settings, 0)._replace(loss=b"payload")
-        plan = _plans.of_torch(key, _eager_divergence.REASON)
-        found = _eager_divergence.payload(plan, ops, call.settings, weight, bias)
-    mean, entropy, of_bias = found
+        mean, entropy, of_bias = _eager_divergence.payload(_run.torch_plan(ops, call.settings), ops, call.settings,
+                                                           weight, bias)
     return Payload(mean.reshape((*every.shape, weight.shape[1])), entropy.reshape(every.shape),
                    None if of_bias is None else of_bias.reshape(every.shape))
 
@@ -92,8 +89,7 @@ def divergence_of(payload, hidden, weight, bias, mask, temperature, scale, budge
                       "teacher's hidden states and head")
     call.settings.wide_grads = _c.GRAD_HIDDEN
     mean, entropy, of_bias = _rows_of(payload, call, hidden.shape[-1])
-    counted = every == 0 if mask is None else counted_of(mask, every == 0)
-    call.operands["target"] = every.masked_fill(~counted, call.settings.ignore_index).reshape(-1)
+    leave_out(mask, every, call)
     rows = call.operands["temperature_rows"]
     factor = call.settings.scale / (call.settings.temperature if rows is None else rows.double())
     found = _OfPayload.apply(*call.operands.values(), mean, entropy, of_bias, factor, call.settings, call.grads)
@@ -107,11 +103,10 @@ class _OfPayload(torch.autograd.Function):
     def forward(ctx, *arguments):
         *operands, mean, entropy, of_bias, factor, settings, grads = arguments
         ops = Operands(*operands)
-        ctx.kept = _run.keep(ops, settings, grads)
-        _, own_entropy, stats = _run.forward(ops, settings, grads, keep_stats=True, kept=ctx.kept)
-        ctx.lasts = ctx.kept is not None and ctx.kept.lasts
-        ctx.save_for_backward(*operands, stats, mean, ctx.kept.memory if ctx.lasts else None)
-        ctx.factor, ctx.settings, ctx.grads = factor, settings, grads
+        kept = _run.keep(ops, settings, grads)
+        _, own_entropy, stats = _run.forward(ops, settings, grads, keep_stats=True, kept=kept)
+        ctx.save_for_backward(*operands, stats, mean, _autograd.hold(ctx, kept))
+        ctx.factor, ctx.settings = factor, settings
         ctx.set_materialize_grads(False)
         lse = (stats[:, 0].double() + stats[:, 1]) * LN2
         own = (ops.hidden.float() * mean).sum(1, dtype=torch.float64) + (0 if of_bias is None else of_bias)
@@ -127,10 +122,7 @@ class _OfPayload(torch.autograd.Function):
         gradient = None
         if grad_value is not None:
             *operands, stats, mean, lasting = ctx.saved_tensors
-            kept, ctx.kept = ctx.kept, None
-            if lasting is not None:
-                kept = _run.Kept.again(lasting, ctx.settings)
-            compute = functools.partial(_gradient, ctx.settings, ctx.factor, kept)
+            compute = functools.partial(_gradient, ctx.settings, ctx.factor, _autograd.held(ctx, lasting))
             gradient, = _autograd.last_derivative(compute, *operands, stats, mean, grad_value,
                                                   function="flp.divergence")
         return gradient, *(None,) * (len(ctx.needs_input_grad) - 1)
@@ -150,19 +142,24 @@ def _gradient(settings, factor, kept, *tensors):
 def _head_of(weight, bias, teacher_weight):
     """A student's weight and bias, checked, as a call under the autocast in force takes them."""
     _check.tensor_of("weight", weight)
-    _, weight, bias = _check.follow_autocast(weight, weight, bias)
-    if weight.dtype not in _check.DTYPES:
-        _check.refuse_dtype("weight", weight, _check.ACCEPTED_DTYPES)
-    if weight.dim() != 2 or len(weight) != len(teacher_weight):
-        _check.refuse_shape("weight", weight, "(%d, D), as teacher_weight has %d rows" % ((len(teacher_weight),) * 2))
-    _check.same_device("weight", weight, "teacher_weight", teacher_weight)
     if bias is not None:
         _check.tensor_of("bias", bias)
-        _check.agree("bias", bias, weight, None)
-        if bias.shape != weight.shape[:1]:
-            _check.refuse_shape("bias", bias, "(%d,), as weight has %d rows" % ((len(weight),) * 2))
-        _check.same_device("bias", bias, "weight", weight)
+    _, weight, bias = _check.follow_autocast(weight, weight, bias)
+    if weight.dim() != 2 or len(weight) != len(teacher_weight):
+        _check.refuse_shape("weight", weight, "(%d, D), as teacher_weight has %d rows" % ((len(teacher_weight),) * 2))
+    with _check.renaming(lambda name: "weight" if name == "hidden" else name):
+        _check.operands(weight, weight, bias)
+    _check.devices(teacher_weight, "teacher_weight", weight=weight, bias=bias)
     return weight, bias
+
+
+def leave_out(mask, every, *calls):
+    """Gives calls as targets every, 0 a row, that are ignored where a mask, or None, leaves a row out -> the rows that
+    count, bool (...)"""
+    counted = counted_of(mask, every == 0)
+    for call in calls:
+        call.operands["target"] = every.masked_fill(~counted, call.settings.ignore_index).reshape(-1)
+    return counted
 
 
 def _rows_of(payload, call, depth):

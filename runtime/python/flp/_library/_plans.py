@@ -207,7 +207,7 @@ def get(key):
 
 
 def of_torch(key, reason):
-    """The plan of what runs as torch operations whatever kernels there are, for a key that no other plan has.
+    """The plan of what runs as torch operations whatever kernels there are. key: one that no other plan has
     error: UnavailableError with the reason where the environment forbids that"""
     slot = _slot_of(key)
     if slot.plan is None:

@@ -66,8 +66,7 @@ class LinearLogprob(torch.autograd.Function):
         kept = _run.keep(ops, settings, grads)
         top = _top.asked_of(ops.target, settings)
         logprob, entropy, stats = _run.forward(ops, settings, grads, keep_stats=True, kept=kept, top=top)
-        ctx.kept, lasting = (None, kept.memory) if kept is not None and kept.lasts else (kept, None)
-        ctx.save_for_backward(*operands, stats, lasting)
+        ctx.save_for_backward(*operands, stats, hold(ctx, kept))
         ctx.settings, ctx.grads = settings, grads
         ctx.set_materialize_grads(False)
         results = results_of(logprob, entropy, top)
@@ -81,14 +80,24 @@ class LinearLogprob(torch.autograd.Function):
         results = (None,) * 3
         if grads and not (grad_logprob is None and grad_entropy is None):
             *saved, lasting = ctx.saved_tensors
-            kept, ctx.kept = ctx.kept, None
-            if lasting is not None:
-                kept = _run.Kept.again(lasting, ctx.settings)
+            kept = held(ctx, lasting)
             if grads != ctx.grads:
                 kept = None
             results = last_derivative(functools.partial(_gradients, ctx.settings, grads, kept), *saved, grad_logprob,
                                       grad_entropy)
         return of_arguments(results)
+
+
+def hold(ctx, kept):
+    """Holds what a forward pass kept, a _run.Kept or None -> what of it is a saved tensor, or None."""
+    ctx.kept, lasting = (None, kept.memory) if kept is not None and kept.lasts else (kept, None)
+    return lasting
+
+
+def held(ctx, lasting):
+    """That, in a backward pass: what does not last is there once."""
+    kept, ctx.kept = ctx.kept, None
+    return kept if lasting is None else _run.Kept.again(lasting, ctx.settings)
 
 
 def of_arguments(results):

@@ -230,9 +230,10 @@ class Call:
         if adapter and adapter[0] is not None:
             adapter[0] = adapter[0].float()
             self.group.total(adapter[0])
-        return (dh if dh is None else self._reduced(dh).to(ops.hidden.dtype), grad_weight, grad_bias, *adapter)
+        return (dh if dh is None else self.reduced(dh).to(ops.hidden.dtype), grad_weight, grad_bias, *adapter)
 
-    def _reduced(self, grad_hidden):
+    def reduced(self, grad_hidden):
+        """The gradient of this rank's rows, of what its columns make of all rows."""
         if self.reduce_dtype is None:
             return grad_hidden
         grad_hidden = grad_hidden.to(self.reduce_dtype)

@@ -14,17 +14,20 @@ from .._functions import _divergence
 from .._library import _c
 from .._tensors import _check, _transforms
 from .._tensors._compile import outside_graphs
-from . import _group, _head, _weights
+from . import _call, _group, _head, _weights
 
 NAME = "flp.parallel.divergence"
 
 
-class Shared:
-    """What ranks have in common. sequence: whether each has its own rows of hidden; reduce_dtype: what the gradient of
-    hidden is summed in, or None where it is not summed"""
+class Shared(_call.Call):
+    """What ranks have in common. chunk: 1 where each rank has its own rows of hidden states, else 0"""
 
-    def __init__(self, group, sequence):
-        self.group, self.chunk, self.reduce_dtype = group, int(sequence), None
+    __slots__ = ()
+
+    def __init__(self, hidden, group, sequence, reduce_grad_hidden, reduce_dtype):
+        super().__init__()
+        self.group, self.chunk = group, int(sequence)
+        self.reduce_dtype = _head.reduction_of(hidden, reduce_grad_hidden, reduce_dtype, self)
 
     def lead(self, hidden):
         """The shape of all rows."""
@@ -35,16 +38,6 @@ class Shared:
 
     def rows(self, hidden):
         return self.group.gather(hidden).flatten(0, 1) if self.chunk else hidden
-
-    def reduced(self, gradient, dtype):
-        """The gradient of this rank's rows, of what this rank's columns make of all rows."""
-        if gradient is None or self.reduce_dtype is None:
-            return gradient
-        gradient = gradient.to(self.reduce_dtype)
-        if self.chunk:
-            return self.group.scatter_total(gradient).to(dtype)
-        self.group.total(gradient)
-        return gradient.to(dtype)
 
 
 @outside_graphs
@@ -93,8 +86,8 @@ def divergence(hidden: Tensor, weight_shard: Tensor, teacher_hidden: Tensor, tea
             None if tensor is None else _weights.local_of(field, tensor, whole).tensor for field, tensor in (
                 ("teacher_weight_shard", teacher_weight_shard), ("bias_shard", bias_shard),
                 ("teacher_bias_shard", teacher_bias_shard)))
-        shared = Shared(_group.Group(None) if own.replicated else whole, sequence_parallel)
-        shared.reduce_dtype = _head.reduction_of(hidden, reduce_grad_hidden, reduce_dtype, shared)
+        shared = Shared(hidden, _group.Group(None) if own.replicated else whole, sequence_parallel,
+                        reduce_grad_hidden, reduce_dtype)
         with _check.renaming(lambda name: name + "_shard" if name.endswith(("weight", "bias")) else name):
             pair = _divergence.Pair(NAME, kind, parameters, (hidden, own.tensor, bias),
                                     (teacher_hidden, teacher_weight, teacher_bias), None, False, mask, {
