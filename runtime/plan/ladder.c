@@ -312,12 +312,18 @@ static flp_status end_here(const flp_plan *plan, flp_rung rung, flp_status statu
   return flp_fail(status, "rung %s %s: %s", flp_rung_name(rung), why, plan->reason[rung]);
 }
 
-/* No architecture that runs here has all kernels that the options' tile configurations name. */
+/* No architecture that runs here is the one that was asked for and has all kernels that the options' tile
+ * configurations name. */
 static flp_status no_choice(const flp_plan *plan) {
   char tune[FLP_TUNING_TEXT_BYTES], kinds[256];
   const char *arches[FLP_LADDER_ARCHES_MAX];
   flp_tuning_text(&plan->tuning, tune);
   int count = list_arches(plan, NULL, arches);
+  if (count == 0 && plan->arch_asked)
+    return flp_fail(FLP_ERROR_UNAVAILABLE,
+                    "options.arch is %s, which has no kernels here of %s with an alignment of %u (accepted: NULL, "
+                    "\"%s\")",
+                    plan->arch_asked->name, plan->spec_text, plan->spec.alignment, FLP_PORTABLE_ARCH);
   for (int i = 0; i < count; i++)
     if (flp_kernel_tunable_kinds(arches[i], &plan->spec, kinds, sizeof kinds)[0])
       return flp_fail(FLP_ERROR_ARGUMENT,

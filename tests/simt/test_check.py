@@ -263,6 +263,12 @@ def test_a_set(tmp_path, capability, which, least):
 
 
 @pytest.mark.long
+def test_a_set_of_one_architecture_has_cases_that_it_does_not_take(tmp_path):
+    """Of operands that are aligned to less, and they run on the kernels that a plan takes for them."""
+    check(tmp_path, "9.0", "--all --dtype bf16 --lora-rank 24 --arch sm_90a --tune forward:128x128", 50)
+
+
+@pytest.mark.long
 @both
 @pytest.mark.parametrize("head", FEATURES["head"].heads[:2])
 def test_a_ragged_head_of_some_size(tmp_path, capability, head):

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "gen/cli/check/precompile.h"
 #include "gen/cli/check/session.h"
 #include "gen/cli/kernels/compile_pool.h"
 #include "gen/cli/shared/option_args.h"
@@ -182,8 +183,12 @@ static flp_status resolve(check_args *args) {
   args->given.spec = *spec;
   if (!has_shape) return resolve_set(args);
   FLP_TRY(resolve_given(args));
-  FLP_TRY(cli_spec_check_tiling("--tune", args->spec.tune, &args->spec.spec, args->how.options.arch));
-  args->given.spec = args->spec.spec;
+  const char *arch = args->how.options.arch;
+  FLP_TRY(cli_spec_check_tiling("--tune", args->spec.tune, spec, arch));
+  if (arch && !check_precompile_arch(arch, spec))
+    return flp_fail(FLP_ERROR_ARGUMENT, "--arch: '%s' is not accepted; it has no kernels of operands aligned to %u bytes",
+                    arch, spec->alignment);
+  args->given.spec = *spec;
   if (!(args->given.temperature > 0) || args->given.temperature > 1e30)
     return flp_fail(FLP_ERROR_ARGUMENT, "--temperature: expected a number > 0 and at most 1e30, got %g",
                     args->given.temperature);

@@ -84,12 +84,17 @@ int check_precompile_tunes(const char *arch, const flp_spec *spec) {
          strcmp(flp_arch_of_kind(arch, FLP_KERNEL_FORWARD, spec->alignment), arch) == 0;
 }
 
+const char *check_precompile_arch(const char *asked, const flp_spec *spec) {
+  return asked && flp_kernel_arch_serves(asked, spec) ? asked : NULL;
+}
+
 /* The kernels of a spec on a rung, as a plan asks for them. Returns their number. */
 static int keys_of(const check_precompile *precompile, const flp_spec *spec, const flp_tuning *tuning, flp_rung rung,
                    flp_kernel_key keys[FLP_SPEC_KERNELS_MAX]) {
   const char *arches[FLP_LADDER_ARCHES_MAX];
   int clusters = flp_driver_has_clusters(precompile->driver);
-  if (!flp_ladder_arches(&precompile->device, spec, precompile->arch, clusters, NULL, arches)) return 0;
+  const char *asked = check_precompile_arch(precompile->arch, spec);
+  if (!flp_ladder_arches(&precompile->device, spec, asked, clusters, NULL, arches)) return 0;
   int count = flp_kernel_keys_for(spec, arches[0], keys);
   if (check_precompile_tunes(precompile->tuned_arch, spec)) flp_tuning_apply(tuning, keys, count);
   for (int i = 0; i < count && rung == FLP_RUNG_GENERIC; i++) keys[i] = flp_kernel_key_generic(&keys[i], keys[i].arch);

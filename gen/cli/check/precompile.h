@@ -23,6 +23,9 @@ flp_status check_precompile_start(const check_precompile_wish *wish, check_preco
 /* As flp_plan_create, with the kernels that were precompiled, for which it waits. ahead: NULL for none */
 flp_status check_precompile_plan(check_precompile *precompile, const flp_spec *spec, const flp_options *options,
                                  flp_plan **out);
+/* The architecture that was asked for, or NULL where it has no kernels of a case, whose operands may be aligned to less
+ * than it needs: the plan's own is taken there. */
+const char *check_precompile_arch(const char *asked, const flp_spec *spec);
 /* 1 if tile configurations for an architecture, NULL for none, are for a case's kernels: others, of operands that it
  * does not take, have another choice or none. */
 int check_precompile_tunes(const char *arch, const flp_spec *spec);
