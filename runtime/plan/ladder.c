@@ -321,9 +321,8 @@ static flp_status no_choice(const flp_plan *plan) {
   int count = list_arches(plan, NULL, arches);
   if (count == 0 && plan->arch_asked)
     return flp_fail(FLP_ERROR_UNAVAILABLE,
-                    "options.arch is %s, which has no kernels here of %s with an alignment of %u (accepted: NULL, "
-                    "\"%s\")",
-                    plan->arch_asked->name, plan->spec_text, plan->spec.alignment, FLP_PORTABLE_ARCH);
+                    "options.arch is %s, which has no kernels here of %s with this alignment (accepted: NULL, \"%s\")",
+                    plan->arch_asked->name, plan->spec_text, FLP_PORTABLE_ARCH);
   for (int i = 0; i < count; i++)
     if (flp_kernel_tunable_kinds(arches[i], &plan->spec, kinds, sizeof kinds)[0])
       return flp_fail(FLP_ERROR_ARGUMENT,
