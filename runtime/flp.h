@@ -139,7 +139,8 @@ typedef enum flp_mixed {
 typedef enum flp_op {
   FLP_OP_HEAD = 0,   /* from hidden states and head: flp_execute */
   FLP_OP_SELECT = 1, /* from scores that exist already: flp_select */
-  FLP_OP_SCALE = 2   /* gradients that exist already, times a factor: flp_scale */
+  FLP_OP_SCALE = 2,  /* gradients that exist already, times a factor: flp_scale */
+  FLP_OP_DIVERGE = 3 /* how far two rows of scores that exist already are apart: flp_diverge */
 } flp_op;
 
 enum { FLP_TARGETS_MAX = 512, FLP_TOPK_MAX = 128, FLP_LORA_RANK_MAX = 512 };
@@ -623,6 +624,40 @@ typedef struct flp_scale_args {
  * error:  ARGUMENT names the field; DRIVER if the launch failed
  * thread: as flp_execute */
 FLP_API flp_status flp_scale(flp_plan *plan, const flp_scale_args *args);
+
+/* ---- two rows of scores that exist already: flp_diverge --------------------------------------------------------- */
+
+enum { FLP_DIVERGE_VALUES = 6 };
+
+/* One call of a plan whose spec.op is FLP_OP_DIVERGE: spec.loss is a loss over targets, whose targets are all columns,
+ * spec.dtype that of grad_scores: BF16, FP16 or FP32.
+ *     q = softmax x, the student's;  p = softmax y, the teacher's;  D = loss(log p, log q) at row weight 1 */
+typedef struct flp_diverge_args {
+  uint32_t struct_bytes;
+  uint32_t reserved;   /* 0 */
+  int64_t n;           /* N >= 0 rows */
+  const float *scores; /* x (N,V), over T, in nats */
+  int64_t scores_stride;
+  const float *teacher; /* y (N,V) */
+  int64_t teacher_stride;
+  const double *loss_parameters; /* host memory, in the program's order; NULL: its defaults */
+  const float *upstream;         /* (N) what D's gradient is multiplied by; NULL: 1 */
+  float *values;     /* (N,6) or NULL: D, log Σ exp x, log Σ exp y, the entropy of q in nats, Σ min(p, q), and 1 where both
+                        have the same best column, of equal ones the first, else 0 */
+  void *grad_scores; /* (N,V) dtype, or NULL: upstream·∂D/∂x; memory apart from the scores */
+  int64_t grad_scores_stride;
+  void *stream;
+} flp_diverge_args;
+
+#define FLP_DIVERGE_ARGS_INIT FLP_INIT_(flp_diverge_args, FLP_SET_(struct_bytes) = sizeof(flp_diverge_args))
+
+/* Enqueues one pass over both; needs no workspace. Equal rows of scores give a gradient of 0. A row whose largest score,
+ * of either, is beyond 2^30, as for flp_execute, gives NaN and is counted in the device error word, one with a NaN gives
+ * NaN; where upstream is 0 the gradient is 0 whatever the row holds.
+ * error:  ARGUMENT names the field; MEMORY on the eager rung; DRIVER if the launch failed; DATA in strict mode only
+ * thread: as flp_execute
+ * source: generalised divergences of two distributions, arXiv:2306.13649 */
+FLP_API flp_status flp_diverge(flp_plan *plan, const flp_diverge_args *args);
 
 /* Synchronises the stream and reports the rows that held bad ids, temperatures or scores since the last check.
  * error: DATA with the count; DRIVER */

@@ -44,9 +44,9 @@ flp_status gen_generate_check_tune(const flp_tunables *tune, char *error, size_t
   return FLP_ERROR_ARGUMENT;
 }
 
-static flp_kernel_kind loss_kind(const flp_loss *loss) {
-  if (flp_loss_is_over_targets(loss)) return FLP_KERNEL_LOSS_TARGETS;
-  return flp_loss_is_of_scores(loss) ? FLP_KERNEL_LOSS_SCORES : FLP_KERNEL_LOSS;
+static int is_of_kind(const flp_loss *loss, flp_kernel_kind kind) {
+  if (flp_loss_is_over_targets(loss)) return kind == FLP_KERNEL_LOSS_TARGETS || kind == FLP_KERNEL_DIVERGE;
+  return kind == (flp_loss_is_of_scores(loss) ? FLP_KERNEL_LOSS_SCORES : FLP_KERNEL_LOSS);
 }
 
 flp_status flpgen_generate(const flp_kernel_key *key, const flpgen_options *options, flpgen_result *out, char *error,
@@ -71,13 +71,13 @@ flp_status flpgen_generate(const flp_kernel_key *key, const flpgen_options *opti
   int takes_loss = flp_kind_has(key->kind, FLP_KIND_LOSS), needs_loss = takes_loss && !flp_kernel_runs_any_loss(&canonical);
   if (status == FLP_OK && (g.loss ? !takes_loss : needs_loss)) {
     snprintf(error, error_capacity,
-             "options.loss: needed with key.kind loss_rows or loss_scores and a digest in key.loss, or loss_targets, and with no "
-             "other kind");
+             "options.loss: needed with key.kind loss_rows or loss_scores and a digest in key.loss, or loss_targets or "
+             "diverge, and with no other kind");
     status = FLP_ERROR_ARGUMENT;
   }
-  if (status == FLP_OK && g.loss && loss_kind(g.loss) != key->kind) {
+  if (status == FLP_OK && g.loss && !is_of_kind(g.loss, key->kind)) {
     snprintf(error, error_capacity,
-             "options.loss: a program over targets is for key.kind loss_targets, one that reads lse or mean_score for "
+             "options.loss: a program over targets is for key.kind loss_targets or diverge, one that reads lse or mean_score for "
              "loss_scores, any other for loss_rows");
     status = FLP_ERROR_ARGUMENT;
   }

@@ -15,6 +15,7 @@ static const flp_op_calls ops[] = {
                      flp_head_check_spec, flp_head_layout},
     [FLP_OP_SELECT] = {"flp_select", PASS(FORWARD) | PASS(BACKWARD), flp_select_check_spec, flp_select_layout},
     [FLP_OP_SCALE] = {"flp_scale", PASS(FORWARD), flp_scale_check_spec, flp_scale_layout},
+    [FLP_OP_DIVERGE] = {"flp_diverge", PASS(FORWARD), flp_diverge_check_spec, flp_diverge_layout},
 };
 _Static_assert(sizeof ops / sizeof ops[0] == FLP_OP_COUNT, "a row for every operation of names.h");
 

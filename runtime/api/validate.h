@@ -31,6 +31,8 @@ flp_status flp_step_resolve(const flp_spec *spec, const flp_loss *loss, const fl
 
 /* The same for a call of flp_select. validate_select.c */
 flp_status flp_select_args_resolve(const flp_spec *spec, const flp_select_args *args, flp_select_args *out);
+/* The same for a call of flp_diverge. validate_select.c */
+flp_status flp_diverge_args_resolve(const flp_spec *spec, const flp_diverge_args *args, flp_diverge_args *out);
 /* The same for a call of flp_scale. validate_select.c */
 flp_status flp_scale_args_resolve(const flp_spec *spec, const flp_scale_args *args, flp_scale_args *out);
 

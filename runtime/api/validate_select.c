@@ -1,4 +1,4 @@
-/* validate_select.c: the checks of specs of flp_select and flp_scale, and of their calls against the plan's resolved spec.
+/* validate_select.c: the checks of specs of flp_select, flp_scale and flp_diverge, and of their calls against the plan's resolved spec.
  *
  * Invariant: as in validate_args.c, pointers of arrays over rows are looked at only if n > 0. */
 #include <inttypes.h>
@@ -12,6 +12,7 @@
 #include "runtime/base/structs.h"
 #include "runtime/base/util.h"
 #include "runtime/kernel/op.h"
+#include "runtime/loss/loss.h"
 
 static int is_zero(const flp_field *field, const flp_spec *spec) {
   if (field->kind == FLP_FIELD_LOSS) return !spec->loss;
@@ -23,10 +24,13 @@ static int is_zero(const flp_field *field, const flp_spec *spec) {
 static flp_status check_headless(const flp_spec *spec) {
   const uint32_t own = 1u << FLP_FIELD_dtype | 1u << FLP_FIELD_vocab | 1u << FLP_FIELD_target_dtype |
                        1u << FLP_FIELD_entropy | 1u << FLP_FIELD_alignment | 1u << FLP_FIELD_op;
-  for (int i = 0; i < FLP_SPEC_FIELD_COUNT; i++)
-    if (!(own >> i & 1) && !is_zero(&FLP_SPEC_FIELD[i], spec))
-      return flp_fail(FLP_ERROR_ARGUMENT, "spec.%s is not 0, but spec.op is %s (accepted: 0)", FLP_SPEC_FIELD[i].name,
-                      flp_op_of(spec->op)->symbol);
+  const flp_op_row *op = flp_op_of(spec->op);
+  for (int i = 0; i < FLP_SPEC_FIELD_COUNT; i++) {
+    const flp_field *field = &FLP_SPEC_FIELD[i];
+    int is_taken = field->feature != FLP_FEATURE_NONE && op->features >> field->feature & 1;
+    if (!(own >> i & 1) && !is_taken && !is_zero(field, spec))
+      return flp_fail(FLP_ERROR_ARGUMENT, "spec.%s is not 0, but spec.op is %s (accepted: 0)", field->name, op->symbol);
+  }
   return FLP_OK;
 }
 
@@ -50,6 +54,21 @@ flp_status flp_scale_check_spec(const flp_spec *spec) {
   return check_headless(spec);
 }
 
+flp_status flp_diverge_check_spec(const flp_spec *spec) {
+  flp_loss loss;
+  FLP_TRY(flp_scale_check_spec(spec));
+  if (!spec->loss)
+    return flp_fail(FLP_ERROR_ARGUMENT, "spec.loss is NULL, but spec.op is %s (accepted: a loss over targets)",
+                    flp_op_of(spec->op)->symbol);
+  if (flp_loss_read(spec->loss, spec->loss_bytes, &loss) != FLP_OK) return FLP_OK; /* refused with what all have in common */
+  uint32_t accepted = 1u << FLP_LOSS_TARGET_LOGPROB | 1u << FLP_LOSS_TEACHER_LOGPROB | 1u << FLP_LOSS_WEIGHT;
+  if (flp_loss_is_over_targets(&loss) && !(flp_loss_inputs(&loss) & ~accepted)) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT,
+                  "spec.loss is %s, but spec.op is %s (accepted: a loss over targets that reads target_logprob, "
+                  "teacher_logprob and weight alone)",
+                  loss.name, flp_op_of(spec->op)->symbol);
+}
+
 static int64_t number_bytes(const flp_spec *spec) {
   return spec->dtype == FLP_DTYPE_FP64 ? sizeof(double) : sizeof(float);
 }
@@ -68,9 +87,10 @@ static flp_status check_numbers(const flp_select_args *args) {
   return FLP_OK;
 }
 
-static flp_status check_matrix(const flp_spec *spec, const char *field, const void *base, int64_t n, int64_t *stride) {
-  int64_t element = (int64_t)flp_dtype_bytes(spec->dtype), unit = flp_max(element, spec->alignment);
-  FLP_TRY(flp_args_check_extent(field, spec->dtype, n, "vocab", spec->vocab, stride));
+static flp_status check_matrix_of(const flp_spec *spec, flp_dtype dtype, const char *field, const void *base, int64_t n,
+                                  int64_t *stride) {
+  int64_t element = (int64_t)flp_dtype_bytes(dtype), unit = flp_max(element, spec->alignment);
+  FLP_TRY(flp_args_check_extent(field, dtype, n, "vocab", spec->vocab, stride));
   if (n == 0) return FLP_OK;
   if (!base) return flp_fail(FLP_ERROR_ARGUMENT, "args.%s is NULL, but n is %" PRId64, field, n);
   if (*stride * element % unit || (uintptr_t)base % (uintptr_t)unit)
@@ -79,6 +99,10 @@ static flp_status check_matrix(const flp_spec *spec, const char *field, const vo
                     " bytes, the larger of element and spec.alignment)",
                     field, base, *stride, unit);
   return FLP_OK;
+}
+
+static flp_status check_matrix(const flp_spec *spec, const char *field, const void *base, int64_t n, int64_t *stride) {
+  return check_matrix_of(spec, spec->dtype, field, base, n, stride);
 }
 
 static flp_status check_arrays(const flp_spec *spec, const flp_select_args *args) {
@@ -122,18 +146,34 @@ static flp_status check_pass(const flp_spec *spec, const flp_select_args *args) 
   return refuse_given("grad_scores", args->grad_scores, "args.pass is FORWARD");
 }
 
-/* Gradients over part of the scores would be read as scores by other rows. What lies behind the columns of the last row is
- * neither's. */
-static flp_status check_overlap(const flp_spec *spec, const flp_select_args *args) {
-  uint64_t element = flp_dtype_bytes(spec->dtype), columns = (uint64_t)spec->vocab, before = (uint64_t)args->n - 1;
-  if (args->n == 0) return FLP_OK;
-  uint64_t scores = (uint64_t)(uintptr_t)args->scores, grads = (uint64_t)(uintptr_t)args->grad_scores;
-  if (scores == grads && args->scores_stride == args->grad_scores_stride) return FLP_OK;
-  uint64_t scores_end = scores + (before * (uint64_t)args->scores_stride + columns) * element;
-  uint64_t grads_end = grads + (before * (uint64_t)args->grad_scores_stride + columns) * element;
-  if (scores_end <= grads || grads_end <= scores) return FLP_OK;
-  return flp_fail(FLP_ERROR_ARGUMENT,
-                  "args.grad_scores overlaps args.scores (accepted: the very same base and stride, or memory apart)");
+/* A matrix of (n,V) elements. What lies behind the columns of its last row is not its own. */
+typedef struct matrix {
+  const char *field;
+  const void *base;
+  int64_t stride;
+  flp_dtype dtype;
+} matrix;
+
+static uint64_t end_of(const flp_spec *spec, int64_t n, const matrix *m) {
+  uint64_t elements = ((uint64_t)n - 1) * (uint64_t)m->stride + (uint64_t)spec->vocab;
+  return (uint64_t)(uintptr_t)m->base + elements * flp_dtype_bytes(m->dtype);
+}
+
+/* Gradients over part of the scores would be read as scores by other rows. */
+static flp_status check_overlap(const flp_spec *spec, int64_t n, const matrix *read, const matrix *written,
+                                const char *accepted) {
+  if (n == 0) return FLP_OK;
+  if (end_of(spec, n, read) <= (uint64_t)(uintptr_t)written->base) return FLP_OK;
+  if (end_of(spec, n, written) <= (uint64_t)(uintptr_t)read->base) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "args.%s overlaps args.%s (accepted: %smemory apart)", written->field, read->field,
+                  accepted);
+}
+
+static flp_status check_select_overlap(const flp_spec *spec, const flp_select_args *args) {
+  matrix scores = {"scores", args->scores, args->scores_stride, spec->dtype};
+  matrix grads = {"grad_scores", args->grad_scores, args->grad_scores_stride, spec->dtype};
+  if (scores.base == grads.base && scores.stride == grads.stride) return FLP_OK;
+  return check_overlap(spec, args->n, &scores, &grads, "the very same base and stride, or ");
 }
 
 flp_status flp_select_args_resolve(const flp_spec *spec, const flp_select_args *args, flp_select_args *out) {
@@ -147,10 +187,16 @@ flp_status flp_select_args_resolve(const flp_spec *spec, const flp_select_args *
   FLP_TRY(check_matrix(spec, "scores", resolved.scores, resolved.n, &resolved.scores_stride));
   if (resolved.pass == FLP_PASS_BACKWARD) {
     FLP_TRY(check_matrix(spec, "grad_scores", resolved.grad_scores, resolved.n, &resolved.grad_scores_stride));
-    FLP_TRY(check_overlap(spec, &resolved));
+    FLP_TRY(check_select_overlap(spec, &resolved));
   }
   *out = resolved;
   return FLP_OK;
+}
+
+static flp_status check_common(uint32_t reserved, int64_t n) {
+  if (reserved) return flp_fail(FLP_ERROR_ARGUMENT, "args.reserved is %" PRIu32 " (accepted: 0)", reserved);
+  if (n >= 0 && n <= FLP_COUNT_MAX) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "args.n is %" PRId64 " (accepted: 0 to %d)", n, FLP_COUNT_MAX);
 }
 
 flp_status flp_scale_args_resolve(const flp_spec *spec, const flp_scale_args *args, flp_scale_args *out) {
@@ -158,14 +204,37 @@ flp_status flp_scale_args_resolve(const flp_spec *spec, const flp_scale_args *ar
   memset(out, 0, sizeof *out);
   if (!args) return flp_fail(FLP_ERROR_ARGUMENT, "args is NULL (accepted: a flp_scale_args)");
   FLP_TRY(flp_struct_read(FLP_STRUCT_SCALE_ARGS, args, &resolved));
-  if (resolved.reserved)
-    return flp_fail(FLP_ERROR_ARGUMENT, "args.reserved is %" PRIu32 " (accepted: 0)", resolved.reserved);
-  if (resolved.n < 0 || resolved.n > FLP_COUNT_MAX)
-    return flp_fail(FLP_ERROR_ARGUMENT, "args.n is %" PRId64 " (accepted: 0 to %d)", resolved.n, FLP_COUNT_MAX);
+  FLP_TRY(check_common(resolved.reserved, resolved.n));
   if (resolved.n > 0 && !resolved.factor)
     return flp_fail(FLP_ERROR_ARGUMENT, "args.factor is NULL, but n is %" PRId64, resolved.n);
   if (resolved.n > 0) FLP_TRY(flp_args_check_base("factor", resolved.factor, sizeof *resolved.factor, ""));
   FLP_TRY(check_matrix(spec, "values", resolved.values, resolved.n, &resolved.values_stride));
+  *out = resolved;
+  return FLP_OK;
+}
+
+static flp_status check_diverge_arrays(const flp_spec *spec, flp_diverge_args *args) {
+  FLP_TRY(check_matrix_of(spec, FLP_DTYPE_FP32, "scores", args->scores, args->n, &args->scores_stride));
+  FLP_TRY(check_matrix_of(spec, FLP_DTYPE_FP32, "teacher", args->teacher, args->n, &args->teacher_stride));
+  if (args->n == 0) return FLP_OK;
+  FLP_TRY(flp_args_check_base("upstream", args->upstream, sizeof *args->upstream, ""));
+  FLP_TRY(flp_args_check_base("values", args->values, sizeof *args->values, ""));
+  if (!args->grad_scores) return FLP_OK;
+  FLP_TRY(check_matrix(spec, "grad_scores", args->grad_scores, args->n, &args->grad_scores_stride));
+  matrix grads = {"grad_scores", args->grad_scores, args->grad_scores_stride, spec->dtype};
+  matrix scores = {"scores", args->scores, args->scores_stride, FLP_DTYPE_FP32};
+  matrix teacher = {"teacher", args->teacher, args->teacher_stride, FLP_DTYPE_FP32};
+  FLP_TRY(check_overlap(spec, args->n, &scores, &grads, ""));
+  return check_overlap(spec, args->n, &teacher, &grads, "");
+}
+
+flp_status flp_diverge_args_resolve(const flp_spec *spec, const flp_diverge_args *args, flp_diverge_args *out) {
+  flp_diverge_args resolved;
+  memset(out, 0, sizeof *out);
+  if (!args) return flp_fail(FLP_ERROR_ARGUMENT, "args is NULL (accepted: a flp_diverge_args)");
+  FLP_TRY(flp_struct_read(FLP_STRUCT_DIVERGE_ARGS, args, &resolved));
+  FLP_TRY(check_common(resolved.reserved, resolved.n));
+  FLP_TRY(check_diverge_arrays(spec, &resolved));
   *out = resolved;
   return FLP_OK;
 }

@@ -397,6 +397,22 @@ enum flp_part {
  * of 1 leaves them unread. CTAs take rows in turn, however many there are. */
 #define FLP_PARAMS_scale(P) P(ptr, values) P(i64, values_stride) P(i32, n) P(i32, columns) P(ptr, factor)
 
+/* module diverge: entry diverge, one CTA a row: how far q, the softmax of scores x, is from p, that of scores y: a loss
+ * program over targets compiled, whose targets are all columns, with weight 1. x and y are f32, over T, in nats. values:
+ * {what the program gives, log-sum-exps of x and y, entropy of q, Σ min(p, q), whether both have one best column}. A row
+ * beyond FLP_SCORE_LIMIT is NaN everywhere, and counts in the error word.
+ * dx_v = u·(G_v - q_v·Σ G/Σ q), G = ∂value/∂log q; 0, whatever the row holds, where its upstream gradient u is. */
+#define FLP_PARAMS_diverge(P)                                                 \
+  P(ptr, scores) P(i64, scores_stride)   /* x (n,V) f32 */                    \
+  P(ptr, teacher) P(i64, teacher_stride) /* y (n,V) f32 */                    \
+  P(i32, vocab)                                                               \
+  P(f64, parameter0) P(f64, parameter1) P(f64, parameter2) P(f64, parameter3) \
+  P(f64, parameter4) P(f64, parameter5) P(f64, parameter6) P(f64, parameter7) \
+  P(ptr, upstream) /* (n) f32, or null: 1 */                                  \
+  P(ptr, values)   /* (n,6) f32 out, or null */                               \
+  P(ptr, grad_scores) P(i64, grad_scores_stride) /* (n,V) key.out_dtype out, or null */ \
+  P(ptr, error_word) /* (1) i32, added to */
+
 /* ---- saved exponentials: save, stream and direction modes ----
  *
  * kept[a - row_begin][v] = 2^(t - k_a), in the operand dtype (bf16), with one reference k_a a row, reference[a]: while
@@ -1237,7 +1253,7 @@ enum flp_part {
 /* All others, and those that have the parameters of another one. */
 #define FLP_ENTRY_LIST(E)                                                                                             \
   E(prepare) E(combine) E(gather) E(dz_map) E(products_map) E(merge) E(record) E(dz_scale) E(dz) E(grad_hidden)       \
-  E(grad_weight) E(bias_reduce) E(fill) E(select) E(select_grad) E(loss_rows) E(scale) E(keep_reference)              \
+  E(grad_weight) E(bias_reduce) E(fill) E(select) E(select_grad) E(diverge) E(loss_rows) E(scale) E(keep_reference)              \
   E(keep_finish) E(keep_expand) E(keep_gather) E(direction_strike) E(direction_finish) E(direction_rows)              \
   E(list_check) E(list_sort) E(list_scores) E(list_reduce) E(list_dz) E(list_hidden) E(list_adapter)                  \
   E(list_digits) E(list_scan) E(list_place) E(list_starts) E(list_weight) E(list_weight_wide) E(emit_floor)           \

@@ -74,6 +74,7 @@ static flp_kernel_key key_of(const flp_spec *spec, const char *arch, flp_kernel_
     crypto_hash_sha256(key.loss, spec->loss, spec->loss_bytes);
   }
   if (flp_kind_parts(kind) & FLP_PART_COLUMNS || is_dz) key.hidden *= flp_operand_terms(spec);
+  if (kind == FLP_KERNEL_DIVERGE) key.out_dtype = spec->dtype;
   if (kind == FLP_KERNEL_GRAD_HIDDEN || kind == FLP_KERNEL_LORA)
     key.out_dtype = grad_dtype(spec->grad_hidden_dtype, flp_hidden_dtype(spec));
   if (kind == FLP_KERNEL_GRAD_WEIGHT)

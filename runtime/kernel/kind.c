@@ -69,7 +69,8 @@ enum {
     TYPED(lora_factor, FLP_GRAD_LORA_B, FLP_DTYPE_BF16) WITH(lora_rows, LORA_ROWS) WITH(lora_columns, LORA_COLUMNS))  \
   X(LORA_PRODUCTS, lora_products, PRODUCT, MAPPED(lora_products))                                                     \
   X(STATISTICS, statistics, FLP_KIND_LINKED, PLAIN(statistics) PLAIN(statistics_merge) PLAIN(statistics_list))        \
-  X(SCALE, scale, FLP_KIND_ALIGNMENT, PLAIN(scale))
+  X(SCALE, scale, FLP_KIND_ALIGNMENT, PLAIN(scale))                                                                   \
+  X(DIVERGE, diverge, FLP_KIND_LOSS | FLP_KIND_OUT | FLP_KIND_ALIGNMENT, PLAIN(diverge))
 
 #define ENTRIES(kind, name, facts, entries)                 \
   static const flp_kind_entry name##_entries[] = {entries}; \

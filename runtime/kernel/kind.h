@@ -32,6 +32,7 @@ typedef enum flp_kernel_kind {
   FLP_KERNEL_LORA_PRODUCTS, /* dz·B and dzᵀ·u in one, where an architecture has it */
   FLP_KERNEL_STATISTICS,    /* what makes statistics of rows of what forward sums */
   FLP_KERNEL_SCALE,         /* gradients that exist already, times a factor */
+  FLP_KERNEL_DIVERGE,       /* how far two rows of scores that exist already are apart, by a loss program */
   FLP_KERNEL_FORWARD        /* scores, reduced to partials of each row; FLP_KERNEL_FORWARD + its parts (abi.h) */
 } flp_kernel_kind;
 enum { FLP_KERNEL_KINDS = FLP_KERNEL_FORWARD + FLP_FORWARD_SETS };

@@ -84,13 +84,19 @@ static const flp_op_kernel select_kernels[] = {{.kind = FLP_KERNEL_SELECT}};
 
 static const flp_op_kernel scale_kernels[] = {{.kind = FLP_KERNEL_SCALE}};
 
+/* ---- diverge ---- */
+
+static const flp_op_kernel diverge_kernels[] = {{.kind = FLP_KERNEL_DIVERGE}};
+
 /* ---- all ---- */
 
-#define OP_ROW(op, head, list) [FLP_OP_##op] = {"FLP_OP_" #op, head, sizeof list / sizeof list[0], list}
+#define OP_ROW(op, head, features, list) \
+  [FLP_OP_##op] = {"FLP_OP_" #op, head, features, sizeof list / sizeof list[0], list}
 static const flp_op_row ops[] = {
-    OP_ROW(HEAD, 1, head_kernels),
-    OP_ROW(SELECT, 0, select_kernels),
-    OP_ROW(SCALE, 0, scale_kernels),
+    OP_ROW(HEAD, 1, UINT32_MAX, head_kernels),
+    OP_ROW(SELECT, 0, 0, select_kernels),
+    OP_ROW(SCALE, 0, 0, scale_kernels),
+    OP_ROW(DIVERGE, 0, 1u << FLP_FEATURE_LOSS, diverge_kernels),
 };
 _Static_assert(sizeof ops / sizeof ops[0] == FLP_OP_COUNT, "a row for every operation of names.h");
 

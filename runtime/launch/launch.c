@@ -64,7 +64,7 @@ flp_status flp_call_status(const flp_call *call, CUresult result, const char *wh
 static flp_call_values call_values(const flp_call *call) {
   const flp_args *a = call->args;
   const flp_spec *spec = &call->plan->spec;
-  if (!a) return (flp_call_values){0}; /* of flp_select and flp_scale, whose launches give everything */
+  if (!a) return (flp_call_values){0}; /* of operations without a head, whose launches give everything */
   return (flp_call_values){.offsets = flp_call_pointer(a->list_offsets),
                            .ids = flp_call_pointer(a->list_ids),
                            .error_word = call->error_word,

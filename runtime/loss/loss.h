@@ -219,7 +219,8 @@ typedef struct flp_loss_targets {
   int64_t count;
   const float *logprob, *teacher_logprob; /* (count); teacher_logprob NULL if the program does not read it */
   const uint8_t *skipped;                 /* (count): 1 for a target that is ignore_index; NULL: none is */
-  const double *exact;                    /* (count) in the place of logprob, for difference quotients; or NULL */
+  const double *exact;                    /* (count) in the place of logprob, as for difference quotients; or NULL */
+  const double *exact_teacher;            /* (count) in the place of teacher_logprob, or NULL */
   double *detached; /* NULL, or (nodes, count): what detach gives; where exact is given it gives what stands here */
 } flp_loss_targets;
 

@@ -64,6 +64,7 @@ typedef struct evaluation {
 static double input_of(const evaluation *e, uint32_t input, int64_t k) {
   if (input == FLP_LOSS_TARGET_LOGPROB && e->targets->exact) return e->targets->exact[k];
   if (input == FLP_LOSS_TARGET_LOGPROB) return (double)e->targets->logprob[k];
+  if (input == FLP_LOSS_TEACHER_LOGPROB && e->targets->exact_teacher) return e->targets->exact_teacher[k];
   if (input == FLP_LOSS_TEACHER_LOGPROB) return (double)e->targets->teacher_logprob[k];
   return e->inputs[input];
 }

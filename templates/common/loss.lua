@@ -1,14 +1,17 @@
 -- loss.lua: a loss program (runtime/loss/loss.h) as kernel code: its value, its derivatives by dual numbers, its metrics.
 --
 -- Everything is f64, as in the reference (runtime/loss/eval.c), whose conventions at kinks these are: a program costs
--- some hundred operations a row, once.
+-- some hundred operations a row, once. With single it is f32, for what is made once a score: exp and log as the hardware
+-- has them, 2^-22 off.
 
-return function(k)
-  local L = {}
+return function(k, single)
+  local number = single and k.f32 or k.f64
+  local L = {number = number}
   local F = k.import "math64" (k)
   local infinity, nan = 1.0 / 0.0, 0.0 / 0.0
+  local const = function(x) return k.const(number, x) end
   local f64 = function(x) return k.const(k.f64, x) end
-  local zero, one, half = f64(0.0), f64(1.0), f64(0.5)
+  local zero, one, half = const(0.0), const(1.0), const(0.5)
 
   local function lesser(a, b) return k.select(k.lt(a, b) | k.is_nan(a), a, b) end
   local function greater(a, b) return k.select(k.gt(a, b) | k.is_nan(a), a, b) end
@@ -21,6 +24,12 @@ return function(k)
     local y = (F.log2(k.select(is_tiny, x * 0x1p54, x)) - k.select(is_tiny, f64(54.0), zero)) * 0.6931471805599453
     y = k.select(k.eq(x, 0.0), f64(-infinity), k.select(k.eq(x, infinity), x, y))
     return k.select(k.ge(x, 0.0), y, f64(nan))
+  end
+  if single then
+    local wide = expm1
+    exp = function(x) return k.exp2(x * 1.4426950408889634) end
+    log = function(x) return k.log2(x) * 0.6931471805599453 end
+    expm1 = function(x) return k.convert(k.f32, wide(k.convert(k.f64, x))) end
   end
 
   L.values = {
@@ -40,11 +49,11 @@ return function(k)
 
   -- ∂y/∂a, ∂y/∂b, ∂y/∂c of y = op(a, b, c); what nothing reads LLVM drops.
   L.partials = {
-    neg = function() return f64(-1.0) end,
+    neg = function() return const(-1.0) end,
     abs = function(y, a) return mask(k.gt(a, 0.0)) - mask(k.lt(a, 0.0)) end,
     exp = function(y) return y end, expm1 = function(y) return y + 1.0 end,
     log = function(y, a) return 1.0 / a end, sqrt = function(y) return 0.5 / y end,
-    add = function() return one, one end, sub = function() return one, f64(-1.0) end,
+    add = function() return one, one end, sub = function() return one, const(-1.0) end,
     mul = function(y, a, b) return b, a end, div = function(y, a, b) return 1.0 / b, -y / b end,
     min = function(y, a, b) return share(k.gt(a, b), a, b), share(k.gt(b, a), a, b) end,
     max = function(y, a, b) return share(k.lt(a, b), a, b), share(k.lt(b, a), a, b) end,
@@ -77,7 +86,7 @@ return function(k)
     for i, node in ipairs(nodes) do
       local operands = {}
       for j, at in ipairs(node) do operands[j] = value[at] end
-      local leaf = {constant = function() return f64(node.value) end, input = function() return inputs(node.index) end,
+      local leaf = {constant = function() return const(node.value) end, input = function() return inputs(node.index) end,
                     parameter = function() return parameters(node.index) end}
       value[i] = (leaf[node.op] or L.values[node.op])(table.unpack(operands))
       for field, t in pairs(tangents) do

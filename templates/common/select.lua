@@ -76,33 +76,10 @@ return function(k, spec)
     end
   end
 
-  -- Visits this thread's columns: visit(state, vectors) -> state, where a vector is {first = column, inside = nil or
-  -- i1, values}; and at the end one({column, inside, value}) for what is behind the last whole vector.
+  -- Visits this thread's columns (sweep.lua); one(state, column, value).
   local function sweep(pace, columns, row, options, state, visit, one)
-    local step = pace.threads * VECTOR
-    local block_columns = step * pace.unroll
-    local whole = columns // block_columns * block_columns
-    local last = columns // VECTOR * VECTOR
-    local function block(base, check)
-      local vectors = {}
-      for i = 1, pace.unroll do
-        local first = base + (i - 1) * step
-        local inside = check and k.lt(first, last) or nil
-        vectors[i] = {first = first, inside = inside, at = inside and k.select(inside, first, 0) or first}
-      end
-      for i = 1, pace.unroll do vectors[i].values = load_vector(row, vectors[i].at, options) end
-      return vectors
-    end
-    local mine = k.tid() * VECTOR
-    state = k.loop(k.const(k.i32, 0), whole, block_columns, state, function(base, inner)
-      return visit(inner, block(base + mine, false))
-    end)
-    state = k.branch(k.lt(whole + mine, last), function() return visit(state, block(whole + mine, true)) end,
-      function() return state end)
-    local column = last + k.tid()
-    return k.branch(k.lt(column, columns),
-      function() return one(state, column, widen(k.load(element, row, column, options))) end,
-      function() return state end)
+    return k.import "sweep" (k, pace, VECTOR, columns, state, function(first) return load_vector(row, first, options) end,
+      visit, function(inner, column) return one(inner, column, widen(k.load(element, row, column, options))) end)
   end
 
   ---------------------------------------------------------------------------------------------------- running sums

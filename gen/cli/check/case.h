@@ -119,6 +119,7 @@ typedef enum check_set {
   CHECK_SET_CONCURRENT, /* no cases: check_concurrent */
   CHECK_SET_SELECT,     /* no cases: check_select */
   CHECK_SET_SCALE,      /* no cases: check_scale */
+  CHECK_SET_DIVERGE,    /* no cases: check_diverge */
   CHECK_SET_GIVEN
 } check_set;
 

@@ -129,6 +129,7 @@ static flp_status check_unused(const check_args *args) {
                                       [CHECK_SET_CONCURRENT] = "--concurrent",
                                       [CHECK_SET_SELECT] = "--op select",
                                       [CHECK_SET_SCALE] = "--op scale",
+                                      [CHECK_SET_DIVERGE] = "--op diverge",
                                       [CHECK_SET_GIVEN] = "a shape"};
   static const char *const of_sets[] = {"op",   "dtype", "tune",       "tail",      "targets",
                                         "topk", "rank",  "statistics", "lora-rank", NULL};
@@ -161,7 +162,9 @@ static flp_status resolve(check_args *args) {
   const flp_spec *spec = &args->spec.spec;
   int has_shape = spec->vocab > 0 || spec->hidden > 0 || args->spec.model;
   if (spec->op != FLP_OP_HEAD) {
-    static const check_set sets[FLP_OP_COUNT] = {[FLP_OP_SELECT] = CHECK_SET_SELECT, [FLP_OP_SCALE] = CHECK_SET_SCALE};
+    static const check_set sets[FLP_OP_COUNT] = {[FLP_OP_SELECT] = CHECK_SET_SELECT,
+                                                 [FLP_OP_SCALE] = CHECK_SET_SCALE,
+                                                 [FLP_OP_DIVERGE] = CHECK_SET_DIVERGE};
     if (has_shape || args->has_set)
       return flp_fail(FLP_ERROR_ARGUMENT, "--op %s is not accepted beside a shape or a set; it has its own cases",
                       flp_op_name(spec->op));
@@ -169,9 +172,9 @@ static flp_status resolve(check_args *args) {
     if (!args->set)
       return flp_fail(FLP_ERROR_ARGUMENT, "--op: '%s' is not accepted; there are no cases of it",
                       flp_op_name(spec->op));
-    if (spec->op == FLP_OP_SCALE && spec->dtype == FLP_DTYPE_FP64)
-      return flp_fail(FLP_ERROR_ARGUMENT,
-                      "--dtype: 'fp64' is not accepted with --op scale (accepted: bf16, fp16, fp32)");
+    if (spec->op != FLP_OP_SELECT && spec->dtype == FLP_DTYPE_FP64)
+      return flp_fail(FLP_ERROR_ARGUMENT, "--dtype: 'fp64' is not accepted with --op %s (accepted: bf16, fp16, fp32)",
+                      flp_op_name(spec->op));
   }
   if (has_shape && args->has_set)
     return flp_fail(FLP_ERROR_ARGUMENT,

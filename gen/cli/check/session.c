@@ -173,9 +173,9 @@ static void keep_wanted(const check_args *args, check_list *list) {
 /* ---- checks that bring their own cases ---- */
 
 /* In the order in which they run: after a deadlock nothing else can. */
-typedef enum part_kind { PART_BITS, PART_BUDGETS, PART_SELECT, PART_SCALE, PART_CONCURRENT, PART_KINDS } part_kind;
+typedef enum part_kind { PART_BITS, PART_BUDGETS, PART_SELECT, PART_SCALE, PART_DIVERGE, PART_CONCURRENT, PART_KINDS } part_kind;
 
-enum { PARTS_MAX = 28 };
+enum { PARTS_MAX = 31 };
 
 static const struct {
   const char *name; /* in reports */
@@ -185,6 +185,7 @@ static const struct {
                        [PART_BUDGETS] = {"budgets", check_mode_cases, check_mode_bits},
                        [PART_SELECT] = {"select", check_select_cases, check_select},
                        [PART_SCALE] = {"scale", check_scale_cases, check_scale},
+                       [PART_DIVERGE] = {"diverge", check_diverge_cases, check_diverge},
                        [PART_CONCURRENT] = {"concurrent", check_concurrent_cases, check_concurrent}};
 
 typedef struct part {
@@ -232,14 +233,16 @@ static part_list list_parts(const check_args *args) {
   add_parts(args, &list, PART_BUDGETS, tail, each);
   add_parts(args, &list, PART_SELECT, any, all || args->set == CHECK_SET_SELECT ? 4 : 0);
   add_parts(args, &list, PART_SCALE, any, all || args->set == CHECK_SET_SCALE ? 3 : 0);
+  add_parts(args, &list, PART_DIVERGE, any, all || args->set == CHECK_SET_DIVERGE ? 3 : 0);
   if (all) list.items[list.count++] = (part){PART_CONCURRENT, concurrent};
   return list;
 }
 
 /* Concurrent work is checked on rungs that make kernels; a cache holds the same ones, and counts where it is asked for
- * by name. */
+ * by name. A loss over targets has no kernel that runs any. */
 static int is_run_on(const check_session *session, part_kind kind, int rung) {
   if (!session->offered[rung] || session->report->hung) return 0;
+  if (kind == PART_DIVERGE && rung == FLP_RUNG_GENERIC) return 0;
   if (kind != PART_CONCURRENT || rung == FLP_RUNG_JIT || rung == FLP_RUNG_GENERIC) return 1;
   return rung != FLP_RUNG_EAGER && session->how.options.rung == (flp_rung)rung;
 }

@@ -71,7 +71,7 @@ flp_status cli_loss_args_add(const char *text, void *place) {
 /* error: ARGUMENT naming --loss and --targets */
 static flp_status check_targets(const flp_loss *program, const flp_spec *spec) {
   int is_over_targets = flp_loss_is_over_targets(program);
-  if (is_over_targets == (spec->targets > 1)) return FLP_OK;
+  if (spec->op != FLP_OP_HEAD || is_over_targets == (spec->targets > 1)) return FLP_OK; /* else the library refuses */
   if (is_over_targets)
     return flp_fail(FLP_ERROR_ARGUMENT,
                     "--loss: %s is a loss over several targets a row; --targets K, from 2 to %d, is needed beside it",

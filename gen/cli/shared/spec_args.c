@@ -251,7 +251,7 @@ flp_status cli_spec_args_features(const cli_spec_args *args) {
     if (field->feature == FLP_FEATURE_NONE || !(features >> field->feature & 1)) continue;
     if (args->leaves >> field->feature & 1)
       return flp_fail(FLP_ERROR_ARGUMENT, "--%s: not accepted here", field->option);
-    if (asked.op != FLP_OP_HEAD)
+    if (!(flp_op_of(asked.op)->features >> field->feature & 1))
       return flp_fail(FLP_ERROR_ARGUMENT, "--%s: not accepted with --op %s", field->option, flp_op_name(asked.op));
   }
   return flp_features_check(&asked, FLP_SURFACE_OPTION);

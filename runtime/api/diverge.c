@@ -1,0 +1,43 @@
+/* diverge.c: flp_diverge, one pass over two rows of scores that exist already: a single launch, or the eager rung. */
+#include "runtime/eager/diverge.h"
+#include "runtime/api/execute.h"
+#include "runtime/api/op.h"
+#include "runtime/api/validate.h"
+#include "runtime/base/status.h"
+#include "runtime/launch/launch.h"
+
+flp_status flp_diverge_layout(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes, flp_layout *out) {
+  (void)pass, (void)budget_bytes;
+  *out = (flp_layout){.struct_bytes = sizeof *out, .chunk_rows = n, .chunk_vocab = plan->spec.vocab, .launches = n > 0};
+  return FLP_OK;
+}
+
+static flp_status enqueue(flp_call *call, const void *args) {
+  return flp_launch_diverge(call, args);
+}
+
+static flp_status run_host(flp_plan *plan, const flp_diverge_args *args) {
+  uint64_t bad_rows = 0;
+  FLP_TRY(flp_eager_diverge(&plan->spec, &plan->loss, args, plan->options.threads, &bad_rows));
+  return flp_plan_count_bad(plan, bad_rows);
+}
+
+/* The caller's parameters, or the program's defaults. error: ARGUMENT */
+static flp_status take_parameters(const flp_loss *loss, flp_diverge_args *args, double out[FLP_LOSS_PARAMETERS_MAX]) {
+  for (uint32_t i = 0; i < loss->parameter_count; i++)
+    out[i] = args->loss_parameters ? args->loss_parameters[i] : loss->parameters[i].fallback;
+  args->loss_parameters = out;
+  return flp_loss_check_parameters(loss, out);
+}
+
+flp_status flp_diverge(flp_plan *plan, const flp_diverge_args *args) {
+  flp_detail_clear();
+  FLP_TRY(flp_op_check_plan(plan, FLP_OP_DIVERGE));
+  flp_diverge_args resolved;
+  double parameters[FLP_LOSS_PARAMETERS_MAX];
+  FLP_TRY(flp_diverge_args_resolve(&plan->spec, args, &resolved));
+  FLP_TRY(take_parameters(&plan->loss, &resolved, parameters));
+  if (plan->rung == FLP_RUNG_EAGER) return run_host(plan, &resolved);
+  flp_call call = {.plan = plan, .stream = resolved.stream};
+  return flp_call_run(&call, enqueue, &resolved);
+}

@@ -1,0 +1,142 @@
+/* diverge.c: the eager rung of flp_diverge: a row at a time in double, rows shared among the threads.
+ *
+ *     q = softmax x, p = softmax y, D = loss(log p, log q);  dx_v = u·(G_v − q_v·Σ G / Σ q),  G = ∂D/∂log q
+ *
+ * source: runtime/loss/targets.c, all columns being targets. Σ q is 1 but for rounding; with it equal rows give 0. */
+#include "runtime/eager/diverge.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "runtime/base/half.h"
+#include "runtime/base/status.h"
+#include "runtime/eager/core.h"
+
+/* Scores of one row; what a thread has of its own. */
+typedef struct row_scores {
+  double *logs; /* (V) log-probabilities */
+  double lse;
+  int64_t best;
+  int is_alive, is_beyond;
+} row_scores;
+
+typedef struct scratch {
+  row_scores student, teacher;
+  float *slope; /* (V) G, then dx */
+} scratch;
+
+typedef struct job {
+  const flp_spec *spec;
+  const flp_loss *loss;
+  const flp_diverge_args *args;
+  flp_loss_plan plan;
+  scratch *of_worker;
+  atomic_ullong bad_rows;
+} job;
+
+static void read_scores(const float *scores, int64_t count, row_scores *out) {
+  double top = -INFINITY, sum = 0;
+  out->best = 0;
+  for (int64_t v = 0; v < count; v++)
+    if ((double)scores[v] > top) {
+      top = (double)scores[v];
+      out->best = v;
+    }
+  double reference = isfinite(top) ? top : 0;
+  for (int64_t v = 0; v < count; v++) sum += exp((double)scores[v] - reference);
+  double units = top * M_LOG2E;
+  out->is_alive = units > -FLP_SCORE_LIMIT && units <= FLP_SCORE_LIMIT && sum > 0;
+  out->is_beyond = (units > FLP_SCORE_LIMIT && isfinite(units)) || (units <= -FLP_SCORE_LIMIT && !isnan(sum));
+  out->lse = out->is_alive ? reference + log(sum) : NAN;
+}
+
+static void take_logs(const float *scores, int64_t count, row_scores *row) {
+  for (int64_t v = 0; v < count; v++) row->logs[v] = (double)scores[v] - row->lse;
+}
+
+static void give_values(float *out, double value, const scratch *s, int64_t count) {
+  double entropy = 0, acceptance = 0;
+  for (int64_t v = 0; v < count; v++) {
+    double q = exp(s->student.logs[v]), p = exp(s->teacher.logs[v]);
+    if (q > 0) entropy -= q * s->student.logs[v];
+    acceptance += p < q ? p : q;
+  }
+  int is_dead = isnan(s->student.lse + s->teacher.lse);
+  out[0] = is_dead ? NAN : (float)value;
+  out[1] = (float)s->student.lse;
+  out[2] = (float)s->teacher.lse;
+  out[3] = is_dead ? NAN : (float)entropy;
+  out[4] = is_dead ? NAN : (float)acceptance;
+  out[5] = !is_dead && s->student.best == s->teacher.best ? 1 : 0;
+}
+
+static void give_gradient(const job *j, int64_t row, scratch *s, float upstream) {
+  int64_t count = j->spec->vocab;
+  double of_slope = 0, of_q = 0;
+  for (int64_t v = 0; v < count; v++) {
+    of_slope += (double)s->slope[v];
+    of_q += (double)(float)exp(s->student.logs[v]);
+  }
+  double pull = of_slope / of_q;
+  for (int64_t v = 0; v < count; v++) {
+    double dx = (double)s->slope[v] - (double)(float)exp(s->student.logs[v]) * pull;
+    s->slope[v] = upstream == 0 ? 0 : (float)(dx * (double)upstream);
+  }
+  int64_t bytes = (int64_t)flp_dtype_bytes(j->spec->dtype);
+  flp_half_narrow(j->spec->dtype, s->slope, count, (char *)j->args->grad_scores + row * j->args->grad_scores_stride * bytes);
+}
+
+static void do_row(void *context, int64_t row, int worker) {
+  job *j = context;
+  const flp_diverge_args *a = j->args;
+  scratch *s = &j->of_worker[worker];
+  int64_t count = j->spec->vocab;
+  const float *x = a->scores + row * a->scores_stride, *y = a->teacher + row * a->teacher_stride;
+  read_scores(x, count, &s->student);
+  read_scores(y, count, &s->teacher);
+  if (s->student.is_beyond || s->teacher.is_beyond) atomic_fetch_add(&j->bad_rows, 1);
+  if (!s->student.is_alive || !s->teacher.is_alive) s->student.lse = s->teacher.lse = NAN;
+  take_logs(x, count, &s->student);
+  take_logs(y, count, &s->teacher);
+  flp_loss_targets targets = {.count = count, .exact = s->student.logs, .exact_teacher = s->teacher.logs};
+  double inputs[FLP_LOSS_ALL_INPUTS] = {[FLP_LOSS_WEIGHT] = 1};
+  flp_loss_row result;
+  flp_loss_evaluate_targets(j->loss, &j->plan, &targets, inputs, a->loss_parameters, &result,
+                            a->grad_scores ? s->slope : NULL);
+  if (a->values) give_values(a->values + row * FLP_DIVERGE_VALUES, result.loss, s, count);
+  if (a->grad_scores) give_gradient(j, row, s, a->upstream ? a->upstream[row] : 1);
+}
+
+static flp_status make_scratch(scratch *each, int count, int64_t vocab) {
+  for (int i = 0; i < count; i++) {
+    each[i].student.logs = malloc((size_t)vocab * sizeof(double));
+    each[i].teacher.logs = malloc((size_t)vocab * sizeof(double));
+    each[i].slope = malloc((size_t)vocab * sizeof(float));
+    if (!each[i].student.logs || !each[i].teacher.logs || !each[i].slope)
+      return flp_fail(FLP_ERROR_MEMORY, "out of host memory for rows of %lld columns", (long long)vocab);
+  }
+  return FLP_OK;
+}
+
+flp_status flp_eager_diverge(const flp_spec *spec, const flp_loss *loss, const flp_diverge_args *args, int threads,
+                             uint64_t *bad_rows) {
+  if (args->n == 0) return FLP_OK;
+  scratch each[EAGER_THREADS_MAX] = {0};
+  job j = {.spec = spec, .loss = loss, .args = args, .of_worker = each};
+  eager_team team;
+  int most = eager_thread_count(threads), count = args->n < most ? (int)args->n : most;
+  flp_loss_plan_of(loss, &j.plan);
+  flp_status status = make_scratch(each, count, spec->vocab);
+  if (status == FLP_OK) {
+    eager_team_start(&team, count);
+    eager_team_run(&team, args->n, do_row, &j);
+    eager_team_stop(&team);
+  }
+  for (int i = 0; i < count; i++) {
+    free(each[i].student.logs);
+    free(each[i].teacher.logs);
+    free(each[i].slope);
+  }
+  *bad_rows += atomic_load(&j.bad_rows);
+  return status;
+}

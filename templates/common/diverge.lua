@@ -1,0 +1,295 @@
+-- diverge.lua: how far two rows of scores that exist are apart, and the gradient of one of them: one CTA a row.
+--
+--   q = softmax x, the student's;  p = softmax y, the teacher's;  D = program(log p, log q)     (loss_levels.lua)
+--   dx_v = u·(G_v - q_v·Σ G/Σ q),  G_v = ∂D/∂log q_v
+--
+-- Shapes: scores, teacher (n,V) -> values (n,6), grad_scores (n,V); u = upstream (n).
+-- A pass over both rows for their log-sum-exps, one for the sums of each level of the program, and one for dx. What is of
+-- a column is f32, a log-probability (x - high) - low, high + low the log-sum-exp; what is of the row is f64. Σ G comes
+-- with the sums, as Σ_j by_sum_j·Σ_v ∂(operand of S_j)/∂log q_v, in the order of Σ q: equal rows give 0. A thread's
+-- columns, lanes and warps add up in an order that depends on V alone.
+
+local LN2, LOG2E = 0.6931471805599453, 1.4426950408889634
+local PACE = {threads = 256, unroll = 2}
+local WARPS, VECTOR = PACE.threads // 32, 4
+
+return function(k, spec)
+  local S, F = k.import "score" (k), k.import "math64" (k)
+  local own = k.import "loss" (k, true)
+  local P = k.import "loss_levels" (k, spec.loss, own)
+  local element = ({bf16 = k.bf16, fp16 = k.f16, fp32 = k.f32})[spec.out_dtype]
+  local element_bytes = spec.out_dtype == "fp32" and 4 or 2
+  local aligned = spec.alignment >= 16
+  local infinity, nan = 1.0 / 0.0, 0.0 / 0.0
+  local zero, one = k.const(k.f32, 0.0), k.const(k.f64, 1.0)
+  local f64 = function(v) return k.convert(k.f64, v) end
+
+  ------------------------------------------------------------------------------------------------ columns of a row
+  local function load_vector(row, first)
+    if aligned then return k.load_vector(k.f32, VECTOR, row, k.udiv(first, VECTOR)) end
+    local out = {}
+    for i = 1, VECTOR do out[i] = k.load(k.f32, row, first + (i - 1)) end
+    return out
+  end
+
+  local function store_vector(out, first, values)
+    if not aligned then
+      for i = 1, VECTOR do k.store(out, first + (i - 1), element == k.f32 and values[i] or k.convert(element, values[i])) end
+    elseif element == k.f32 then
+      k.store_vector(out, k.udiv(first, VECTOR), values)
+    else
+      local words = {k.pack(element, values[1], values[2]), k.pack(element, values[3], values[4])}
+      k.store_vector(out, k.udiv(first, VECTOR), words)
+    end
+  end
+
+  -- visit(state, columns, xs, ys) -> state of some columns of both rows: their numbers and scores, and inside, nil or
+  -- i1 each: whether there is such a column.
+  local function sweep(p, rows, state, visit)
+    local function load(first) return {load_vector(rows.x, first), load_vector(rows.y, first)} end
+    return k.import "sweep" (k, PACE, VECTOR, p.vocab, state, load, function(inner, vectors)
+      local at = {column = {}, x = {}, y = {}, inside = vectors[1].inside and {}, vectors = vectors}
+      for _, vector in ipairs(vectors) do
+        for i = 1, VECTOR do
+          local place = #at.column + 1
+          at.column[place], at.x[place], at.y[place] = vector.first + (i - 1), vector.values[1][i], vector.values[2][i]
+          if at.inside then at.inside[place] = vector.inside end
+        end
+      end
+      return visit(inner, at)
+    end, function(inner, column)
+      return visit(inner, {column = {column}, x = {k.load(k.f32, rows.x, column)}, y = {k.load(k.f32, rows.y, column)}})
+    end)
+  end
+
+  ---------------------------------------------------------------------------------------------- over the threads
+  local function slot(warp, i, count) return k.shared() + (warp * count + (i - 1)) * 4 end
+
+  -- The values of each warp's first lane, a list of f32 and i32, folded by merge in every thread.
+  local function over_warps(list, merge)
+    k.barrier() -- what was there has been read
+    k.when(k.eq(k.lane(), 0), function()
+      for i, value in ipairs(list) do k.shared_store(slot(k.warp(), i, #list), value) end
+    end)
+    k.barrier()
+    local function of_warp(warp)
+      local out = {}
+      for i, value in ipairs(list) do out[i] = k.shared_load(value.type, slot(warp, i, #list)) end
+      return out
+    end
+    return merge(of_warp)
+  end
+
+  -- f32 shares -> f64 totals.
+  local function totals(shares)
+    for i, share in ipairs(shares) do
+      for _, mask in ipairs {16, 8, 4, 2, 1} do share = share + k.shuffle_xor(share, mask) end
+      shares[i] = share
+    end
+    return over_warps(shares, function(of_warp)
+      local function wide(warp)
+        local out = of_warp(warp)
+        for i, value in ipairs(out) do out[i] = f64(value) end
+        return out
+      end
+      return k.loop(k.const(k.i32, 1), WARPS, 1, wide(0), function(warp, sum)
+        local more = wide(warp)
+        for i, value in ipairs(more) do more[i] = sum[i] + value end
+        return more
+      end)
+    end)
+  end
+
+  ------------------------------------------------------------------------------------------------ log-sum-exps
+  -- Of some scores of a row: the sum of exponentials, the largest score and the first column that has it.
+  local EMPTY = {m = k.const(k.f32, S.lowest), s = zero, top = k.const(k.f32, -infinity), column = k.const(k.i32, 0)}
+
+  local function is_before(a, b) return k.gt(a.top, b.top) | k.eq(a.top, b.top) & k.lt(a.column, b.column) end
+
+  local function merge_ends(a, b)
+    local sum, first = S.merge({m = a.m, s = a.s}, {m = b.m, s = b.s}), is_before(a, b)
+    return {m = sum.m, s = sum.s, top = k.select(first, a.top, b.top), column = k.select(first, a.column, b.column)}
+  end
+
+  local function add_scores(sum, at, scores)
+    local largest
+    local values = {}
+    for i, score in ipairs(scores) do
+      values[i] = at.inside and k.select(at.inside[i], score, -infinity) or score
+      largest = largest and k.max(largest, values[i]) or values[i]
+    end
+    local more = S.accumulate({m = sum.m, s = sum.s}, values, k.const(k.f32, LOG2E))
+    local best = k.branch(k.gt(largest, sum.top), function()
+      local top, column = sum.top, sum.column
+      for i, value in ipairs(values) do
+        local better = k.gt(value, top)
+        top, column = k.select(better, value, top), k.select(better, at.column[i], column)
+      end
+      return {top = top, column = column}
+    end, function() return {top = sum.top, column = sum.column} end)
+    return {m = more.m, s = more.s, top = best.top, column = best.column}
+  end
+
+  local WORDS = {"m", "s", "top", "column"}
+
+  -- {x, y} of all columns, in every thread.
+  local function ends_of(p, rows)
+    local ends = sweep(p, rows, {x = EMPTY, y = EMPTY}, function(state, at)
+      return {x = add_scores(state.x, at, at.x), y = add_scores(state.y, at, at.y)}
+    end)
+    for _, name in ipairs {"x", "y"} do
+      local sum = ends[name]
+      for _, mask in ipairs {16, 8, 4, 2, 1} do
+        local other = {}
+        for _, word in ipairs(WORDS) do other[word] = k.shuffle_xor(sum[word], mask) end
+        sum = merge_ends(sum, other)
+      end
+      local list = {}
+      for i, word in ipairs(WORDS) do list[i] = sum[word] end
+      ends[name] = over_warps(list, function(of_warp)
+        local function of(warp)
+          local words, out = of_warp(warp), {}
+          for i, word in ipairs(WORDS) do out[word] = words[i] end
+          return out
+        end
+        return k.loop(k.const(k.i32, 1), WARPS, 1, of(0), function(warp, total) return merge_ends(total, of(warp)) end)
+      end)
+    end
+    return ends
+  end
+
+  -- The log-sum-exp in f64 and as two f32; NaN where either row has none.
+  local function lse_of(sum, alive)
+    local lse = k.select(alive, (f64(sum.m) + F.log2(f64(sum.s))) * LN2, k.const(k.f64, nan))
+    local high = k.convert(k.f32, lse)
+    return {value = lse, high = high, low = k.convert(k.f32, lse - f64(high))}
+  end
+
+  ------------------------------------------------------------------------------------------------ the program
+  local function leaves_of(p)
+    return {
+      constant = function(node) return k.const(k.f64, node.value) end,
+      parameter = function(node) return p["parameter" .. node.index - 1] end,
+      input = function(node)
+        local name = spec.loss.inputs[node.index]
+        if name ~= "weight" then error("loss: a divergence has no " .. name) end
+        return one
+      end,
+    }
+  end
+
+  local function log_of(score, lse) return (score - lse.high) - lse.low end
+
+  -- A column's place, p and q.
+  local function of_column(place, level, lse, x, y)
+    local log_q, log_p = log_of(x, lse.x), log_of(y, lse.y)
+    local given = {target_logprob = log_q, teacher_logprob = log_p}
+    local at = P.of_target(place, level, {input = function(node) return given[spec.loss.inputs[node.index]] end})
+    return {at = at, log_q = log_q, q = own.values.exp(log_q), p = own.values.exp(log_p)}
+  end
+
+  -- What is added up in the pass of a level: {key, function of a column's}.
+  local function terms_of(level)
+    local terms = {}
+    local function add(key, of) terms[#terms + 1] = {key = key, of = of} end
+    if level == 0 then
+      add("q", function(c) return c.q end)
+      add("entropy", function(c) return k.select(k.eq(c.q, 0.0), 0.0, c.q * c.log_q) end)
+      add("acceptance", function(c) return k.min(c.p, c.q) end)
+    end
+    P.each_term(level, function(name, of) add(name, function(c) return of(c.at) end) end)
+    P.each_slope(level, function(j, of) add("slope" .. j, function(c) return of(c.at) end) end)
+    return terms
+  end
+
+  -- Adds the sums of a level to place and to found.
+  local function add_level(p, rows, lse, place, level, found)
+    local terms, none = terms_of(level), {}
+    for i = 1, #terms do none[i] = zero end
+    local shares = sweep(p, rows, none, function(state, at)
+      local sums = {}
+      for c = 1, #at.x do
+        local column = of_column(place, level, lse, at.x[c], at.y[c])
+        for i, term in ipairs(terms) do
+          local value = term.of(column)
+          if at.inside then value = k.select(at.inside[c], value, 0.0) end
+          sums[i] = sums[i] and sums[i] + value or value
+        end
+      end
+      for i = 1, #terms do sums[i] = state[i] + sums[i] end
+      return sums
+    end)
+    for i, total in ipairs(totals(shares)) do found[terms[i].key] = total end
+    P.set_sums(place, level, found)
+  end
+
+  ------------------------------------------------------------------------------------------------ one row
+  local function give_values(p, row, ends, lse, place, found)
+    local alive = k.eq(lse.x.value, lse.x.value)
+    local same = k.eq(ends.x.column, ends.y.column) & alive
+    local values = {k.select(alive, place.value[spec.loss.result], nan), lse.x.value, lse.y.value,
+                    k.select(k.gt(found.entropy, 0.0), k.const(k.f64, 0.0), -found.entropy), found.acceptance,
+                    k.select(same, one, 0.0)}
+    k.when(k.eq(k.tid(), 0) & ~k.is_null(p.values), function()
+      for i, value in ipairs(values) do k.store(p.values, row * 6 + (i - 1), k.convert(k.f32, value)) end
+    end)
+  end
+
+  local function store(out, at, values)
+    if not at.vectors then return k.store(out, at.column[1], element == k.f32 and values[1] or k.convert(element, values[1])) end
+    for i, vector in ipairs(at.vectors) do
+      local function all() store_vector(out, vector.first, table.move(values, (i - 1) * VECTOR + 1, i * VECTOR, 1, {})) end
+      if vector.inside then k.when(vector.inside, all) else all() end
+    end
+  end
+
+  local function give_gradient(p, rows, lse, place, found, upstream, out)
+    local by_sum = P.resolve(place, found)
+    local pull = k.const(k.f64, 0.0)
+    P.each_slope(nil, function(j) pull = pull + by_sum[j] * found["slope" .. j] end)
+    local each = k.convert(k.f32, pull / found.q)
+    sweep(p, rows, nil, function(_, at)
+      local values = {}
+      for c = 1, #at.x do
+        local column = of_column(place, P.levels, lse, at.x[c], at.y[c])
+        values[c] = k.fma(-column.q, each, P.slope(column.at, by_sum)) * upstream
+      end
+      store(out, at, values)
+    end)
+  end
+
+  local function clear(p, out)
+    k.loop(k.tid(), p.vocab, PACE.threads, nil, function(column)
+      k.store(out, column, element == k.f32 and zero or k.convert(element, zero))
+    end)
+  end
+
+  local function body(p)
+    local row = k.convert(k.i64, k.ctaid())
+    local rows = {x = k.offset(p.scores, row * p.scores_stride * 4), y = k.offset(p.teacher, row * p.teacher_stride * 4)}
+    local ends = ends_of(p, rows)
+    local alive = S.is_alive(ends.x) & S.is_alive(ends.y)
+    local lse = {x = lse_of(ends.x, alive), y = lse_of(ends.y, alive)}
+    k.when(k.eq(k.tid(), 0) & (S.is_beyond(ends.x) | S.is_beyond(ends.y)), function()
+      k.atomic_add(p.error_word, 0, k.const(k.i32, 1))
+    end)
+    local place, found, leaves = P.place(), {}, leaves_of(p)
+    for level = 0, P.levels - 1 do
+      P.of_row(place, level, leaves)
+      add_level(p, rows, lse, place, level, found)
+    end
+    P.of_row(place, P.levels, leaves)
+    give_values(p, row, ends, lse, place, found)
+    k.when(~k.is_null(p.grad_scores), function()
+      local out = k.offset(p.grad_scores, row * p.grad_scores_stride * element_bytes)
+      local upstream = k.branch(k.is_null(p.upstream), function() return k.const(k.f32, 1.0) end,
+        function() return k.load(k.f32, p.upstream, row) end)
+      k.branch(k.eq(upstream, 0.0), function() clear(p, out) end,
+        function() give_gradient(p, rows, lse, place, found, upstream, out) end)
+    end)
+  end
+
+  local most = #WORDS
+  for level = 0, P.levels - 1 do most = math.max(most, #terms_of(level)) end
+  k.kernel {entry = "diverge", threads = PACE.threads, min_ctas = 3, shared_bytes = WARPS * most * 4, body = body}
+end
