@@ -17,7 +17,7 @@ typedef struct row_scores {
   double *logs; /* (V) log-probabilities */
   double lse;
   int64_t best;
-  int is_alive, is_beyond;
+  int is_dead, is_beyond; /* no score above -inf or within the limit; of these those that count as bad */
 } row_scores;
 
 typedef struct scratch {
@@ -45,9 +45,10 @@ static void read_scores(const float *scores, int64_t count, row_scores *out) {
   double reference = isfinite(top) ? top : 0;
   for (int64_t v = 0; v < count; v++) sum += exp((double)scores[v] - reference);
   double units = top * M_LOG2E;
-  out->is_alive = units > -FLP_SCORE_LIMIT && units <= FLP_SCORE_LIMIT && sum > 0;
+  int is_alive = units > -FLP_SCORE_LIMIT && units <= FLP_SCORE_LIMIT && sum > 0;
+  out->is_dead = units > FLP_SCORE_LIMIT || (!is_alive && !isnan(sum));
   out->is_beyond = (units > FLP_SCORE_LIMIT && isfinite(units)) || (units <= -FLP_SCORE_LIMIT && !isnan(sum));
-  out->lse = out->is_alive ? reference + log(sum) : NAN;
+  out->lse = reference + log(sum);
 }
 
 static void take_logs(const float *scores, int64_t count, row_scores *row) {
@@ -61,13 +62,13 @@ static void give_values(float *out, double value, const scratch *s, int64_t coun
     if (q > 0) entropy -= q * s->student.logs[v];
     acceptance += p < q ? p : q;
   }
-  int is_dead = isnan(s->student.lse + s->teacher.lse);
-  out[0] = is_dead ? NAN : (float)value;
+  int is_nan = isnan(s->student.lse + s->teacher.lse);
+  out[0] = is_nan ? NAN : (float)value;
   out[1] = (float)s->student.lse;
   out[2] = (float)s->teacher.lse;
-  out[3] = is_dead ? NAN : (float)entropy;
-  out[4] = is_dead ? NAN : (float)acceptance;
-  out[5] = !is_dead && s->student.best == s->teacher.best ? 1 : 0;
+  out[3] = isnan(s->student.lse) ? NAN : (float)entropy;
+  out[4] = is_nan ? NAN : (float)acceptance;
+  out[5] = !is_nan && s->student.best == s->teacher.best ? 1 : 0;
 }
 
 static void give_gradient(const job *j, int64_t row, scratch *s, float upstream) {
@@ -95,7 +96,7 @@ static void do_row(void *context, int64_t row, int worker) {
   read_scores(x, count, &s->student);
   read_scores(y, count, &s->teacher);
   if (s->student.is_beyond || s->teacher.is_beyond) atomic_fetch_add(&j->bad_rows, 1);
-  if (!s->student.is_alive || !s->teacher.is_alive) s->student.lse = s->teacher.lse = NAN;
+  if (s->student.is_dead || s->teacher.is_dead) s->student.lse = s->teacher.lse = NAN;
   take_logs(x, count, &s->student);
   take_logs(y, count, &s->teacher);
   flp_loss_targets targets = {.count = count, .exact = s->student.logs, .exact_teacher = s->teacher.logs};

@@ -158,9 +158,12 @@ return function(k, spec)
     return ends
   end
 
-  -- The log-sum-exp in f64 and as two f32; NaN where either row has none.
+  -- Whether the largest score is beyond the limit, or there is none above -inf; not of a row that has a NaN alone.
+  local function is_dead(sum) return k.gt(sum.m, S.limit) | ~S.is_alive(sum) & k.eq(sum.s, sum.s) end
+
+  -- The log-sum-exp in f64 and as two f32; NaN where there is none.
   local function lse_of(sum, alive)
-    local lse = k.select(alive, (f64(sum.m) + F.log2(f64(sum.s))) * LN2, k.const(k.f64, nan))
+    local lse = k.select(alive & k.eq(sum.s, sum.s), (f64(sum.m) + F.log2(f64(sum.s))) * LN2, k.const(k.f64, nan))
     local high = k.convert(k.f32, lse)
     return {value = lse, high = high, low = k.convert(k.f32, lse - f64(high))}
   end
@@ -225,10 +228,11 @@ return function(k, spec)
 
   ------------------------------------------------------------------------------------------------ one row
   local function give_values(p, row, ends, lse, place, found)
-    local alive = k.eq(lse.x.value, lse.x.value)
+    local alive = k.eq(lse.x.value, lse.x.value) & k.eq(lse.y.value, lse.y.value)
     local same = k.eq(ends.x.column, ends.y.column) & alive
     local values = {k.select(alive, place.value[spec.loss.result], nan), lse.x.value, lse.y.value,
-                    k.select(k.gt(found.entropy, 0.0), k.const(k.f64, 0.0), -found.entropy), found.acceptance,
+                    k.select(k.gt(found.entropy, 0.0), k.const(k.f64, 0.0), -found.entropy),
+                    k.select(alive, found.acceptance, nan),
                     k.select(same, one, 0.0)}
     k.when(k.eq(k.tid(), 0) & ~k.is_null(p.values), function()
       for i, value in ipairs(values) do k.store(p.values, row * 6 + (i - 1), k.convert(k.f32, value)) end
@@ -268,8 +272,8 @@ return function(k, spec)
     local row = k.convert(k.i64, k.ctaid())
     local rows = {x = k.offset(p.scores, row * p.scores_stride * 4), y = k.offset(p.teacher, row * p.teacher_stride * 4)}
     local ends = ends_of(p, rows)
-    local alive = S.is_alive(ends.x) & S.is_alive(ends.y)
-    local lse = {x = lse_of(ends.x, alive), y = lse_of(ends.y, alive)}
+    local dead = is_dead(ends.x) | is_dead(ends.y)
+    local lse = {x = lse_of(ends.x, ~dead), y = lse_of(ends.y, ~dead)}
     k.when(k.eq(k.tid(), 0) & (S.is_beyond(ends.x) | S.is_beyond(ends.y)), function()
       k.atomic_add(p.error_word, 0, k.const(k.i32, 1))
     end)

@@ -185,14 +185,15 @@ static double lse_of(const float *scores, int64_t count, int64_t *best) {
     if ((double)scores[v] > top) top = (double)scores[*best = v];
   }
   for (int64_t v = 0; v < count; v++) sum += exp((double)scores[v] - top);
-  return top > 1e9 ? (double)NAN : top + log(sum);
+  return top > 1e9 ? (double)INFINITY : top + log(sum);
 }
 
 static void take_truth(const problem *p, int64_t row, truth *t) {
   const float *x = p->scores + row * p->stride, *y = p->teacher + row * p->stride;
   int64_t columns = p->c.spec.vocab, best_x = -1, best_y = -2;
   double lse_x = lse_of(x, columns, &best_x), lse_y = lse_of(y, columns, &best_y), slopes = 0, shares = 0;
-  if (isnan(lse_x + lse_y)) lse_x = lse_y = NAN;
+  if (isinf(lse_x) || isinf(lse_y)) lse_x = lse_y = NAN; /* no number for either */
+  int is_nan = isnan(lse_x + lse_y);
   *t = (truth){.values = {NAN, lse_x, lse_y}, .log_q = t->log_q, .log_p = t->log_p, .grad = t->grad, .slope = t->slope};
   for (int64_t v = 0; v < columns; v++) {
     t->log_q[v] = (double)x[v] - lse_x;
@@ -204,7 +205,7 @@ static void take_truth(const problem *p, int64_t row, truth *t) {
   flp_loss_plan_of(&p->loss, &plan);
   flp_loss_evaluate_targets(&p->loss, &plan, &targets, (double[FLP_LOSS_ALL_INPUTS]){[FLP_LOSS_WEIGHT] = 1},
                             p->parameters, &result, t->slope);
-  if (!isnan(lse_x)) t->values[0] = result.loss;
+  if (!is_nan) t->values[0] = result.loss;
   for (int64_t v = 0; v < columns; v++) {
     double q = exp(t->log_q[v]), other = exp(t->log_p[v]);
     t->values[3] -= q > 0 ? q * t->log_q[v] : 0;
@@ -213,12 +214,13 @@ static void take_truth(const problem *p, int64_t row, truth *t) {
     slopes += (double)t->slope[v];
     shares += q;
   }
-  t->values[5] = best_x == best_y && !isnan(lse_x);
+  t->values[5] = best_x == best_y && !is_nan;
   for (int64_t v = 0; v < columns; v++) {
     double dx = (double)t->slope[v] - exp(t->log_q[v]) * slopes / shares;
     t->grad[v] = p->upstream[row] == 0 ? 0 : dx * (double)p->upstream[row];
   }
-  for (int i = 3; i < 5 && isnan(lse_x); i++) t->values[i] = NAN;
+  if (isnan(lse_x)) t->values[3] = NAN;
+  if (is_nan) t->values[4] = NAN;
 }
 
 /* What f32 may be off: of a score's exponential and of what is summed some 2^-21, of a log-probability as much of it. */

@@ -45,8 +45,13 @@ def _check_budget(plan, problem):
     smallest = tiles + 4 * sum(depths) * (2 * columns + 3 * TILE_ROWS) + 128 * len(student.hidden)
     budget = problem.student_settings.budget or plan.in_force.budgets[_c.PASS_STEP]
     if smallest > budget:
-        raise errors.BudgetError("budget is %d bytes (accepted: at least %d for %d rows of a vocabulary of %d)"
-                                 % (budget, smallest, len(student.hidden), vocab))
+        refuse_budget(budget, smallest, problem)
+
+
+def refuse_budget(budget, smallest, problem):
+    raise errors.BudgetError("budget is %d bytes (accepted: at least %d for %d rows of a vocabulary of %d)" %
+                             (budget, smallest, len(problem.student.hidden),
+                              problem.student_settings.valid or len(problem.student.weight)))
 
 
 def run(plan, problem, upstream, grads, counts):
@@ -55,13 +60,8 @@ def run(plan, problem, upstream, grads, counts):
     and bad rows count: without, rows whose upstream is 0 are left out"""
     _check_budget(plan, problem)
     with _eager_torch._plain_products(problem.student.hidden):
-        heads, bad = _heads_of(plan, problem, None if counts else upstream, counts)
-        outputs = [torch.zeros(len(bad), device=bad.device) for _ in range(5)] + [torch.zeros_like(bad)]
-        for values in outputs[:5]:
-            values[bad] = math.nan
-        grad_hidden, tiles = _zeros(problem, "hidden", grads), []
-        if grad_hidden is not None:
-            grad_hidden[bad & (upstream != 0)] = math.nan
+        heads, bad = heads_of(plan, problem, None if counts else upstream, counts)
+        (outputs, grad_hidden), tiles = blank(problem, bad, upstream, grads), []
         for rows in heads[0].row_tiles():
             active, held = heads[0].active[slice(*rows)], [_held(scores, rows) for scores in heads[:2]]
             tile, found = _values(plan, problem, heads, rows, held, counts)
@@ -75,7 +75,18 @@ def run(plan, problem, upstream, grads, counts):
         return outputs, (grad_hidden, *_of_columns(problem, heads, tiles, grads))
 
 
-def _heads_of(plan, problem, upstream, counts):
+def blank(problem, bad, upstream, grads):
+    """-> what run gives of each row, and the gradient of hidden or None, where no row is active."""
+    outputs = [torch.zeros(len(bad), device=bad.device) for _ in range(5)] + [torch.zeros_like(bad)]
+    for values in outputs[:5]:
+        values[bad] = math.nan
+    grad_hidden = zeros(problem, "hidden", grads)
+    if grad_hidden is not None:
+        grad_hidden[bad & (upstream != 0)] = math.nan
+    return outputs, grad_hidden
+
+
+def heads_of(plan, problem, upstream, counts):
     """_Scores of student and teacher, and of the teacher's whole head where that is more, of the same active rows; and
     a mask of bad ones."""
     pairs = (problem.student, problem.student_settings), (problem.teacher, problem.teacher_settings)
@@ -105,7 +116,7 @@ def payload(plan, ops, settings, weight, bias):
     problem = Problem(ops, settings, ops, settings, None, None, None, None)
     _check_budget(plan, problem)
     with _eager_torch._plain_products(ops.hidden):
-        heads, bad = _heads_of(plan, problem, None, True)
+        heads, bad = heads_of(plan, problem, None, True)
         mean, entropy, of_bias = (torch.full(shape, math.nan, device=bad.device)
                                   for shape in ((len(bad), weight.shape[1]), (len(bad),), (len(bad),)))
         for rows in heads[0].row_tiles():
@@ -240,7 +251,7 @@ def _alive(plan, ends, counts):
 
 # ---- gradients ----
 
-def _zeros(problem, name, grads):
+def zeros(problem, name, grads):
     """Memory for the gradient of a student's operand; None where the mask grads has it not."""
     operand, bit = getattr(problem.student, name), OF_HEAD[name]
     wide = problem.student_settings.wide_grads & bit
@@ -289,8 +300,8 @@ def _of_columns(problem, heads, tiles, grads):
     buffer, if there is one."""
     student, into = problem.student, problem.student_settings.accumulate
     wants_weight, wants_bias = grads & _c.GRAD_WEIGHT, grads & _c.GRAD_BIAS
-    grad_weight = _zeros(problem, "weight", grads) if into is None else into
-    grad_bias = _zeros(problem, "bias", grads)
+    grad_weight = zeros(problem, "weight", grads) if into is None else into
+    grad_bias = zeros(problem, "bias", grads)
     for columns in heads[0].column_tiles() if wants_weight or wants_bias else ():
         weight = torch.zeros_like(heads[0].weight(columns))
         bias = torch.zeros(len(weight), dtype=torch.float32, device=weight.device)

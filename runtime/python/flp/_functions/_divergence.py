@@ -20,7 +20,7 @@ from .._tensors import _check
 from .._tensors._call import Call
 from .._tensors._compile import outside_graphs
 from .._tensors._operands import GRADIENTS, OPERANDS, Operands
-from . import _distill, _hand_out, _payload, _policy
+from . import _distill, _diverge, _hand_out, _payload, _policy
 from ._payload import Payload
 
 
@@ -195,8 +195,8 @@ class Pair:
         if not isinstance(kind, str):
             _check.refuse_type("kind", kind, ", ".join(losses.DIVERGENCES))
         own = losses.DIVERGENCES[_rules.one_of("kind", kind, losses.DIVERGENCES)]
-        given = {**own.options, **_options_of(kind, own, parameters or {})}
-        self.function, self.kind, self.of = function, kind, lambda *values: own.of(losses.Outcomes(*values), **given)
+        self.given = {**own.options, **_options_of(kind, own, parameters or {})}
+        self.function, self.kind = function, kind
         hidden, weight, bias = student
         _check.tensor_of("hidden", hidden)
         self.shared, lead = shared, hidden.shape[:-1] if shared is None else shared.lead(hidden)
@@ -251,20 +251,26 @@ class Pair:
         """A function of tensors() -> the Divergence of flattened rows, and the gradients of hidden, weight and bias,
         None where they are not in the mask grads. upstream: (N) float32 that each row's value is multiplied by in
         them"""
-        return functools.partial(_run_pair, self.student.settings, self.teacher.settings, self.of, self.shared)
+        return functools.partial(_run_pair, self.student.settings, self.teacher.settings, self.kind, self.given,
+                                 self.shared)
 
 
-def _run_pair(student_settings, teacher_settings, of, shared, *tensors, upstream=None, grads=0, counts=True):
+def _run_pair(student_settings, teacher_settings, kind, given, shared, *tensors, upstream=None, grads=0, counts=True):
     *pair, whole_weight, whole_bias, ids = tensors
     if shared is not None:
         pair[0], pair[len(OPERANDS)] = shared.rows(pair[0]), shared.rows(pair[len(OPERANDS)])
     student, teacher = (Operands(*pair[at:at + len(OPERANDS)]) for at in (0, len(OPERANDS)))
     whole = None if ids is None else Operands(teacher.hidden, whole_weight, whole_bias, *pair[len(OPERANDS) + 3:])
     with torch.no_grad():
-        found, gradients = _eager_divergence.run(
-            _run.torch_plan(student, student_settings), _eager_divergence.Problem(
-                student, student_settings, teacher, teacher_settings, whole, ids, of, shared and shared.group),
-            upstream, grads, counts)
+        problem = _eager_divergence.Problem(
+            student, student_settings, teacher, teacher_settings, whole, ids,
+            lambda *values: losses.DIVERGENCES[kind].of(losses.Outcomes(*values), **given), shared and shared.group)
+        plan = _diverge.plan_of(problem, kind)
+        if plan is not None:
+            found, gradients = _diverge.run(plan, problem, kind, given, upstream, grads, counts)
+        else:
+            found, gradients = _eager_divergence.run(_run.torch_plan(student, student_settings), problem, upstream, grads,
+                                                     counts)
         if shared is not None and gradients[0] is not None:
             gradients = (shared.reduced(gradients[0]).to(student.hidden.dtype), *gradients[1:])
     return Divergence(*found), gradients

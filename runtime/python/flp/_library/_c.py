@@ -24,7 +24,7 @@ from . import _fields
 VERSION = tuple(int(part) for part in __version__.split(".")[:2])  # major, minor of the flp.h that this file mirrors
 
 DTYPE_BF16, DTYPE_FP16, DTYPE_FP32, DTYPE_INT32, DTYPE_INT64, DTYPE_FP64 = 1, 2, 3, 4, 5, 6
-OP_HEAD, OP_SELECT, OP_SCALE = 0, 1, 2
+OP_HEAD, OP_SELECT, OP_SCALE, OP_DIVERGE = 0, 1, 2, 3
 MIXED_NONE, MIXED_ROUND, MIXED_SPLIT = 0, 1, 2
 ENTROPY_NONE, ENTROPY_FORWARD, ENTROPY_BACKWARD = 0, 1, 2
 GRAD_HIDDEN, GRAD_WEIGHT, GRAD_BIAS, GRAD_LORA_A, GRAD_LORA_B = 1, 2, 4, 8, 16
@@ -74,6 +74,10 @@ SelectArgs = _struct("flp_select_args", "pointers and run-time values of one cal
 ScaleArgs = _struct("flp_scale_args", "pointers and sizes of one matrix that is multiplied by a factor", [
     ("reserved", c_uint32), ("n", c_int64), ("values", c_void_p), ("values_stride", c_int64), ("factor", c_void_p),
     ("stream", c_void_p)])
+DivergeArgs = _struct("flp_diverge_args", "pointers and sizes of two matrices of scores and what is made of them", [
+    ("reserved", c_uint32), ("n", c_int64), ("scores", c_void_p), ("scores_stride", c_int64), ("teacher", c_void_p),
+    ("teacher_stride", c_int64), ("loss_parameters", c_void_p), ("upstream", c_void_p), ("values", c_void_p),
+    ("grad_scores", c_void_p), ("grad_scores_stride", c_int64), ("stream", c_void_p)])
 ArenaStats = _struct("flp_arena_stats", "bytes that an arena holds and lends", [
     ("reserved_bytes", c_uint64), ("allocated_bytes", c_uint64), ("fragmentation_bytes", c_uint64),
     ("peak_reserved_bytes", c_uint64), ("peak_allocated_bytes", c_uint64), ("peak_fragmentation_bytes", c_uint64),
@@ -104,6 +108,7 @@ PROTOTYPES = {
     "flp_loss_describe": (c_int, [c_void_p, c_size_t, POINTER(LossDescription)]),
     "flp_select": (c_int, [c_void_p, POINTER(SelectArgs)]),
     "flp_scale": (c_int, [c_void_p, POINTER(ScaleArgs)]),
+    "flp_diverge": (c_int, [c_void_p, POINTER(DivergeArgs)]),
     "flp_plan_check": (c_int, [c_void_p, c_void_p]),
     "flp_arena_create": (c_int, [c_int, POINTER(c_void_p)]),
     "flp_arena_take": (c_int, [c_void_p, c_size_t, c_void_p, POINTER(c_void_p)]),
@@ -121,9 +126,9 @@ LOGGING_LEVELS = {LOG_ERROR: logging.ERROR, LOG_WARNING: logging.WARNING, LOG_IN
 # FLP_SPEC_INIT.
 new_spec = functools.partial(Spec, ctypes.sizeof(Spec), **{name: initial for name, _, initial in _fields.SPEC})
 # FLP_OPTIONS_INIT and so on, of structs whose other fields begin with zeros.
-new_options, new_layout, new_loss_description, new_arena_stats, new_scale_args = (
+new_options, new_layout, new_loss_description, new_arena_stats, new_scale_args, new_diverge_args = (
     functools.partial(struct, ctypes.sizeof(struct))
-    for struct in (Options, Layout, LossDescription, ArenaStats, ScaleArgs))
+    for struct in (Options, Layout, LossDescription, ArenaStats, ScaleArgs, DivergeArgs))
 
 
 def _copied(struct, **fields):

@@ -34,8 +34,8 @@ class Plan:
         self.handle = handle
         self.rung = rung
         self.reason = reason
-        self.in_force = in_force(key.device) if handle is None else None
-        self.bad_rows = None  # torch form: the device error word
+        self.in_force = in_force(key.device)
+        self.bad_rows = None  # the device error word of torch operations
         self._sizes = {}
 
     def workspace_bytes(self, which, n, budget, count=None):
@@ -74,7 +74,8 @@ class Plan:
             "flp_plan_saved", self.handle, n, budget))
 
     def execute(self, args, function="flp_execute"):
-        """Enqueues one pass, by a function of libflp: flp_execute, flp_step, flp_select or flp_scale."""
+        """Enqueues one pass, by a function of libflp: flp_execute, flp_step, flp_select, flp_scale or
+        flp_diverge."""
         _c.call(function, self.handle, args)
 
     def describe(self):

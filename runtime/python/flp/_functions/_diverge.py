@@ -1,0 +1,212 @@
+"""Divergences of two heads whose scores a kernel compares: chunks of rows, of which torch makes the products and
+flp_diverge all that is of scores.
+
+    x, y = scores over T of a chunk, float32, products of the operands as they are, summed in float32
+    value, log-sum-exps, entropy, acceptance, agrees, dx = flp_diverge(x, y)           dx in the operands' dtype
+    grad_hidden = dx·W, grad_weight += dxᵀ·h, grad_bias += Σ dx                         sums in float32
+
+Four products where two heads are trained from each other, of which chunks hold both scores and their gradient: 10 bytes
+a score of 16-bit operands, 12 of float32. A row's bits depend on torch's products, which may choose another order of
+sums for another number of rows. Rows are counted on the host, as in the torch form (_eager_divergence.py), which takes
+what this does not: vocabularies over ranks, a teacher with more tokens, the CPU.
+"""
+import ctypes
+
+import torch
+
+from .._eager import _eager_divergence, _eager_torch
+from .._library import _c, _plans, _programs
+from .._passes import _run
+from .._tensors._address import address
+from ._select import stride_of
+
+VALUES = 6  # of a row, as flp_diverge_args has them
+VECTOR = 8  # columns that rows of a chunk are padded to
+FP16_TOP = 64.0  # what the largest upstream gradient becomes where dx is float16, whose least number is 6e-8
+
+
+def plan_of(problem, kind):
+    """The plan of flp_diverge for this problem; None where there is none, or no kernel."""
+    student = problem.student
+    device = _run.device_of(student.hidden)
+    if problem.group is not None or problem.whole is not None or device < 0:
+        return None
+    plan = _plans.get(_plans.Spec(device, dtype=_run.TO_C[student.hidden.dtype], vocab=len(student.weight),
+                                  op=_c.OP_DIVERGE, loss=_programs.builtin(kind).data))
+    return None if plan.handle is None else plan
+
+
+def run(plan, problem, kind, given, upstream, grads, counts):
+    """As _eager_divergence.run. given: {name: number} of the kind's parameters"""
+    with _eager_torch._plain_products(problem.student.hidden):
+        heads, bad = _eager_divergence.heads_of(plan, problem, None if counts else upstream, counts)
+        call = _Call(plan, heads, kind, given, grads)
+        outputs, grad_hidden = _eager_divergence.blank(problem, bad, upstream, grads)
+        weight, bias = _Sum(problem, "weight", grads), _Sum(problem, "bias", grads)
+        factor = _factor_of(problem, upstream)
+        for rows in call.chunks(problem):
+            active = heads[0].active[slice(*rows)]
+            pulls = None if upstream is None else upstream[active] * factor
+            values, dx = call.diverge(rows, pulls)
+            for into, column in zip(outputs, values.unbind(1)):
+                into[active] = column.to(into.dtype)
+            if dx is None:
+                continue
+            if grad_hidden is not None:
+                made = product(dx, heads[0].ops.weight) / factor
+                grad_hidden[active] = made.to(grad_hidden.dtype)
+            hidden = heads[0].ops.hidden[active].masked_fill_((pulls == 0).unsqueeze(1), 0)  # 0 · NaN is NaN
+            weight.add(lambda: product(dx.t(), hidden), factor)
+            bias.add(lambda: dx.sum(0, dtype=torch.float32), factor)
+        return outputs, (grad_hidden, weight.total(), bias.total())
+
+
+# ---- products ----
+
+def product(a, b, out=None, alpha=1.0):
+    """alpha·a·b in float32, of operands as they are; into out, if it is given."""
+    if out is None:
+        out = torch.empty((a.shape[0], b.shape[1]), dtype=torch.float32, device=a.device)
+    if a.dtype is not torch.float32 and _takes_halves(a.device):
+        return torch.addmm(out, a, b, out_dtype=torch.float32, beta=0, alpha=alpha, out=out)
+    step = max(1, (16 << 20) // max(1, b.shape[0]))
+    a = a.float()
+    for first in range(0, b.shape[1], step):
+        part = out[:, first:first + step]
+        part.copy_(a @ b[:, first:first + step].float()).mul_(alpha)
+    return out
+
+
+_halves = {}  # by device
+
+
+def _takes_halves(device):
+    """Whether torch multiplies 16-bit matrices into float32: from release 2.8 on, on a GPU."""
+    if device not in _halves:
+        one = torch.ones((8, 8), dtype=torch.bfloat16, device=device)
+        try:
+            torch.addmm(one.float(), one, one, out_dtype=torch.float32)
+            _halves[device] = True
+        except (TypeError, RuntimeError, NotImplementedError):
+            _halves[device] = False
+    return _halves[device]
+
+
+class _Sum:
+    """A gradient that chunks of rows add to, in float32: the caller's buffer, if it is that of the weight and there is
+    one; else its own."""
+
+    def __init__(self, problem, name, grads):
+        self.result = _eager_divergence.zeros(problem, name, grads)
+        self.into = problem.student_settings.accumulate if name == "weight" and self.result is not None else None
+        self.sum = self.into
+
+    def add(self, make, factor):
+        if self.result is None:
+            return
+        made = make()
+        made = made if factor is ONE else made.div_(factor)
+        self.sum = made if self.sum is None else self.sum.add_(made)
+
+    def total(self):
+        if self.result is None or self.into is not None:
+            return None
+        return self.result if self.sum is None else self.sum.to(self.result.dtype)
+
+
+ONE = 1.0
+
+
+def _factor_of(problem, upstream):
+    """What upstream gradients are multiplied by before dx is rounded, and gradients divided by: a power of two, or ONE."""
+    if upstream is None or problem.student.hidden.dtype is not torch.float16:
+        return ONE
+    top = upstream.abs().masked_fill(~torch.isfinite(upstream), 0).max() if len(upstream) else upstream.new_zeros(())
+    return torch.exp2(torch.floor(torch.log2(FP16_TOP / top.clamp(min=2.0 ** -100))))
+
+
+# ---- chunks of rows ----
+
+class _Call:
+    """Chunks of one call: their memory, and what flp_diverge makes of each."""
+
+    def __init__(self, plan, heads, kind, given, grads):
+        self.plan, self.heads, self.grads = plan, heads, grads
+        program = _programs.builtin(kind)
+        numbers = [{"rest_weight": 0.0, **given}.get(name, default)
+                   for name, (default, _, _) in program.parameters.items()]
+        self.parameters = (ctypes.c_double * max(1, len(numbers)))(*numbers)
+
+    def chunks(self, problem):
+        """Ranges of active rows, with memory for the largest: what the budget has room for beside sums of gradients."""
+        student, settings = problem.student, problem.student_settings
+        count, vocab = len(self.heads[0].active), len(student.weight)
+        budget = settings.budget or self.plan.in_force.budgets[_c.PASS_STEP]
+        width = -(-vocab // VECTOR) * VECTOR
+        of_row = width * (8 + (student.hidden.element_size() if self.grads else 0)) + 128
+        of_row += 8 * (student.hidden.shape[1] + problem.teacher.hidden.shape[1])
+        fixed = 0
+        if self.grads & _c.GRAD_WEIGHT:
+            fixed = 4 * student.weight.numel() * (1 if settings.accumulate is not None else 2)
+        rows = max(1, min(count, (budget - fixed) // of_row))
+        if fixed + of_row > budget:
+            _eager_divergence.refuse_budget(budget, fixed + of_row, problem)
+        make = student.hidden.new_empty
+        self.x, self.y = (make((rows, width), dtype=torch.float32) for _ in range(2))
+        self.dx = make((rows, width)) if self.grads else None
+        return [(first, min(first + rows, count)) for first in range(0, count, rows)]
+
+    def diverge(self, rows, pulls):
+        """-> values (n, VALUES) of some active rows, and dx (n, V), None without gradients"""
+        n, vocab = rows[1] - rows[0], self.plan.key.vocab
+        for head, scores in zip(self.heads, (self.x, self.y)):
+            _scores_into(head, rows, scores[:n, :vocab])
+        values = torch.empty((n, VALUES), dtype=torch.float32, device=self.x.device)
+        dx = self.dx[:n, :vocab] if self.grads else None
+        args = _c.new_diverge_args()
+        args.n, args.scores, args.teacher = n, address(self.x), address(self.y)
+        args.scores_stride = args.teacher_stride = args.grad_scores_stride = stride_of(self.x)
+        args.loss_parameters = ctypes.addressof(self.parameters)
+        args.values, args.stream = address(values), _run.stream_of(self.plan.key.device)
+        if dx is not None:
+            pulls = pulls * _slope_of(self.heads[0], rows)
+            args.upstream, args.grad_scores = address(pulls), address(dx)
+        self.plan.execute(args, "flp_diverge")
+        if dx is not None and self.heads[0].cap_in is not None:
+            _bend(self.heads[0], rows, self.x[:n, :vocab], dx)
+        return values, dx
+
+
+def _unit_of(head, rows):
+    """What raw scores, or with a softcap their tanh, are multiplied by, (n) float32."""
+    return (head.row_scale[slice(*rows)] / _eager_torch.LOG2E).float()
+
+
+def _slope_of(head, rows):
+    """∂t/∂x of a raw score x that no softcap bends."""
+    return _unit_of(head, rows) * (1.0 if head.cap_in is None else head.cap_in)
+
+
+def _bend(head, rows, t, dx):
+    """Multiplies dx by 1 - tanh², in place, a tile of columns at a time; overwrites t."""
+    inverse = (1 / _unit_of(head, rows)).unsqueeze(1)
+    for first in range(0, t.shape[1], head.tile_columns):
+        part = slice(first, first + head.tile_columns)
+        tanh = t[:, part].mul_(inverse)
+        dx[:, part] = (dx[:, part].float() * (1 - tanh * tanh)).to(dx.dtype)
+
+
+def _scores_into(head, rows, out):
+    """Scores over T of some active rows, in nats."""
+    hidden = head.ops.hidden[head.active[slice(*rows)]]
+    settings = head.settings
+    is_plain = head.cap_in is None and head.ops.bias is None and head.ops.temperature_rows is None
+    alpha = settings.scale / settings.temperature if is_plain else 1.0
+    product(hidden, head.ops.weight.t(), out, alpha)
+    if is_plain:
+        return
+    if head.ops.bias is not None:
+        out.add_(head.ops.bias.float())
+    if head.cap_in is not None:
+        out.mul_(head.cap_in).tanh_()
+    out.mul_(_unit_of(head, rows).unsqueeze(1))
