@@ -631,25 +631,30 @@ enum { FLP_DIVERGE_VALUES = 6 };
 
 /* One call of a plan whose spec.op is FLP_OP_DIVERGE: spec.loss is a loss over targets, whose targets are all columns,
  * spec.dtype that of grad_scores: BF16, FP16 or FP32.
- *     q = softmax x, the student's;  p = softmax y, the teacher's;  D = loss(log p, log q) at row weight 1 */
+ *     q = softmax a·x, the student's;  p = softmax b·y, the teacher's;  D = loss(log p, log q) at row weight 1
+ * The log-sum-exps are exact for a·x, of which no rounded product is formed. */
 typedef struct flp_diverge_args {
   uint32_t struct_bytes;
   uint32_t reserved;   /* 0 */
   int64_t n;           /* N >= 0 rows */
-  const float *scores; /* x (N,V), over T, in nats */
+  const float *scores; /* x (N,V), in nats where a is 1 */
   int64_t scores_stride;
   const float *teacher; /* y (N,V) */
   int64_t teacher_stride;
+  float scale, teacher_scale; /* a and b: 0, or normal numbers, of either sign */
+  const float *scale_rows, *teacher_scale_rows; /* (N) in their place, or NULL */
   const double *loss_parameters; /* host memory, in the program's order; NULL: its defaults */
   const float *upstream;         /* (N) what D's gradient is multiplied by; NULL: 1 */
-  float *values;     /* (N,6) or NULL: D, log Σ exp x, log Σ exp y, the entropy of q in nats, Σ min(p, q), and 1 where both
+  float *values;     /* (N,6) or NULL: D, log Σ exp a·x, log Σ exp b·y, the entropy of q in nats, Σ min(p, q), and 1 where both
                         have the same best column, of equal ones the first, else 0 */
   void *grad_scores; /* (N,V) dtype, or NULL: upstream·∂D/∂x; memory apart from the scores */
   int64_t grad_scores_stride;
   void *stream;
 } flp_diverge_args;
 
-#define FLP_DIVERGE_ARGS_INIT FLP_INIT_(flp_diverge_args, FLP_SET_(struct_bytes) = sizeof(flp_diverge_args))
+#define FLP_DIVERGE_ARGS_INIT \
+  FLP_INIT_(flp_diverge_args, FLP_SET_(struct_bytes) = sizeof(flp_diverge_args), FLP_SET_(scale) = 1.0f, \
+            FLP_SET_(teacher_scale) = 1.0f)
 
 /* Enqueues one pass over both; needs no workspace. Equal rows of scores give a gradient of 0. A row whose largest score,
  * of either, is beyond 2^30, as for flp_execute, gives NaN and is counted in the device error word, one with a NaN gives

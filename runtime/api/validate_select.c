@@ -213,11 +213,19 @@ flp_status flp_scale_args_resolve(const flp_spec *spec, const flp_scale_args *ar
   return FLP_OK;
 }
 
+static flp_status check_diverge_scale(const char *field, float scale) {
+  if (flp_number_fits((double)scale) && flp_number_fits(M_LOG2E * (double)scale)) return FLP_OK;
+  return flp_fail(FLP_ERROR_ARGUMENT, "args.%s is %g (accepted: 0, or magnitudes from " FLP_NUMBER_RANGE ")", field,
+                  (double)scale);
+}
+
 static flp_status check_diverge_arrays(const flp_spec *spec, flp_diverge_args *args) {
   FLP_TRY(check_matrix_of(spec, FLP_DTYPE_FP32, "scores", args->scores, args->n, &args->scores_stride));
   FLP_TRY(check_matrix_of(spec, FLP_DTYPE_FP32, "teacher", args->teacher, args->n, &args->teacher_stride));
   if (args->n == 0) return FLP_OK;
   FLP_TRY(flp_args_check_base("upstream", args->upstream, sizeof *args->upstream, ""));
+  FLP_TRY(flp_args_check_base("scale_rows", args->scale_rows, sizeof *args->scale_rows, ""));
+  FLP_TRY(flp_args_check_base("teacher_scale_rows", args->teacher_scale_rows, sizeof *args->teacher_scale_rows, ""));
   FLP_TRY(flp_args_check_base("values", args->values, sizeof *args->values, ""));
   if (!args->grad_scores) return FLP_OK;
   FLP_TRY(check_matrix(spec, "grad_scores", args->grad_scores, args->n, &args->grad_scores_stride));
@@ -234,6 +242,8 @@ flp_status flp_diverge_args_resolve(const flp_spec *spec, const flp_diverge_args
   if (!args) return flp_fail(FLP_ERROR_ARGUMENT, "args is NULL (accepted: a flp_diverge_args)");
   FLP_TRY(flp_struct_read(FLP_STRUCT_DIVERGE_ARGS, args, &resolved));
   FLP_TRY(check_common(resolved.reserved, resolved.n));
+  FLP_TRY(check_diverge_scale("scale", resolved.scale));
+  FLP_TRY(check_diverge_scale("teacher_scale", resolved.teacher_scale));
   FLP_TRY(check_diverge_arrays(spec, &resolved));
   *out = resolved;
   return FLP_OK;

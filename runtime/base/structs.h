@@ -16,7 +16,7 @@
   X(ARGS, flp_args, "args", FLP_ARGS_INIT, 392)                                     \
   X(SELECT_ARGS, flp_select_args, "args", FLP_SELECT_ARGS_INIT, 128)                \
   X(SCALE_ARGS, flp_scale_args, "args", FLP_SCALE_ARGS_INIT, 48)                    \
-  X(DIVERGE_ARGS, flp_diverge_args, "args", FLP_DIVERGE_ARGS_INIT, 96)              \
+  X(DIVERGE_ARGS, flp_diverge_args, "args", FLP_DIVERGE_ARGS_INIT, 120)              \
   X(LAYOUT, flp_layout, "layout", FLP_LAYOUT_INIT, 72)                              \
   X(LOSS_DESCRIPTION, flp_loss_description, "out", FLP_LOSS_DESCRIPTION_INIT, 1496) \
   X(ARENA_STATS, flp_arena_stats, "stats", FLP_ARENA_STATS_INIT, 72)

@@ -1,6 +1,6 @@
 /* diverge.c: the eager rung of flp_diverge: a row at a time in double, rows shared among the threads.
  *
- *     q = softmax x, p = softmax y, D = loss(log p, log q);  dx_v = u·(G_v − q_v·Σ G / Σ q),  G = ∂D/∂log q
+ *     q = softmax a·x, p = softmax b·y, D = loss(log p, log q);  dx_v = a·u·(G_v − q_v·Σ G / Σ q),  G = ∂D/∂log q
  *
  * source: runtime/loss/targets.c, all columns being targets. Σ q is 1 but for rounding; with it equal rows give 0. */
 #include "runtime/eager/diverge.h"
@@ -14,7 +14,7 @@
 
 /* Scores of one row; what a thread has of its own. */
 typedef struct row_scores {
-  double *logs; /* (V) log-probabilities */
+  double *logs; /* (V) scaled scores, then log-probabilities */
   double lse;
   int64_t best;
   int is_dead, is_beyond; /* no score above -inf or within the limit; of these those that count as bad */
@@ -34,16 +34,15 @@ typedef struct job {
   atomic_ullong bad_rows;
 } job;
 
-static void read_scores(const float *scores, int64_t count, row_scores *out) {
+static void read_scores(const float *scores, double scale, int64_t count, row_scores *out) {
   double top = -INFINITY, sum = 0;
   out->best = 0;
-  for (int64_t v = 0; v < count; v++)
-    if ((double)scores[v] > top) {
-      top = (double)scores[v];
-      out->best = v;
-    }
+  for (int64_t v = 0; v < count; v++) {
+    out->logs[v] = scale * (double)scores[v];
+    if (out->logs[v] > top) top = out->logs[out->best = v];
+  }
   double reference = isfinite(top) ? top : 0;
-  for (int64_t v = 0; v < count; v++) sum += exp((double)scores[v] - reference);
+  for (int64_t v = 0; v < count; v++) sum += exp(out->logs[v] - reference);
   double units = top * M_LOG2E;
   int is_alive = units > -FLP_SCORE_LIMIT && units <= FLP_SCORE_LIMIT && sum > 0;
   out->is_dead = units > FLP_SCORE_LIMIT || (!is_alive && !isnan(sum));
@@ -51,8 +50,12 @@ static void read_scores(const float *scores, int64_t count, row_scores *out) {
   out->lse = reference + log(sum);
 }
 
-static void take_logs(const float *scores, int64_t count, row_scores *row) {
-  for (int64_t v = 0; v < count; v++) row->logs[v] = (double)scores[v] - row->lse;
+static void take_logs(int64_t count, row_scores *row) {
+  for (int64_t v = 0; v < count; v++) row->logs[v] -= row->lse;
+}
+
+static double scale_of(float scale, const float *rows, int64_t row) {
+  return (double)(rows ? rows[row] : scale);
 }
 
 static void give_values(float *out, double value, const scratch *s, int64_t count) {
@@ -71,7 +74,7 @@ static void give_values(float *out, double value, const scratch *s, int64_t coun
   out[5] = !is_nan && s->student.best == s->teacher.best ? 1 : 0;
 }
 
-static void give_gradient(const job *j, int64_t row, scratch *s, float upstream) {
+static void give_gradient(const job *j, int64_t row, scratch *s, double upstream) {
   int64_t count = j->spec->vocab;
   double of_slope = 0, of_q = 0;
   for (int64_t v = 0; v < count; v++) {
@@ -81,7 +84,7 @@ static void give_gradient(const job *j, int64_t row, scratch *s, float upstream)
   double pull = of_slope / of_q;
   for (int64_t v = 0; v < count; v++) {
     double dx = (double)s->slope[v] - (double)(float)exp(s->student.logs[v]) * pull;
-    s->slope[v] = upstream == 0 ? 0 : (float)(dx * (double)upstream);
+    s->slope[v] = upstream == 0 ? 0 : (float)(dx * upstream);
   }
   int64_t bytes = (int64_t)flp_dtype_bytes(j->spec->dtype);
   flp_half_narrow(j->spec->dtype, s->slope, count, (char *)j->args->grad_scores + row * j->args->grad_scores_stride * bytes);
@@ -92,20 +95,21 @@ static void do_row(void *context, int64_t row, int worker) {
   const flp_diverge_args *a = j->args;
   scratch *s = &j->of_worker[worker];
   int64_t count = j->spec->vocab;
-  const float *x = a->scores + row * a->scores_stride, *y = a->teacher + row * a->teacher_stride;
-  read_scores(x, count, &s->student);
-  read_scores(y, count, &s->teacher);
+  double scale = scale_of(a->scale, a->scale_rows, row);
+  read_scores(a->scores + row * a->scores_stride, scale, count, &s->student);
+  read_scores(a->teacher + row * a->teacher_stride, scale_of(a->teacher_scale, a->teacher_scale_rows, row), count,
+              &s->teacher);
   if (s->student.is_beyond || s->teacher.is_beyond) atomic_fetch_add(&j->bad_rows, 1);
   if (s->student.is_dead || s->teacher.is_dead) s->student.lse = s->teacher.lse = NAN;
-  take_logs(x, count, &s->student);
-  take_logs(y, count, &s->teacher);
+  take_logs(count, &s->student);
+  take_logs(count, &s->teacher);
   flp_loss_targets targets = {.count = count, .exact = s->student.logs, .exact_teacher = s->teacher.logs};
   double inputs[FLP_LOSS_ALL_INPUTS] = {[FLP_LOSS_WEIGHT] = 1};
   flp_loss_row result;
   flp_loss_evaluate_targets(j->loss, &j->plan, &targets, inputs, a->loss_parameters, &result,
                             a->grad_scores ? s->slope : NULL);
   if (a->values) give_values(a->values + row * FLP_DIVERGE_VALUES, result.loss, s, count);
-  if (a->grad_scores) give_gradient(j, row, s, a->upstream ? a->upstream[row] : 1);
+  if (a->grad_scores) give_gradient(j, row, s, scale * (double)(a->upstream ? a->upstream[row] : 1));
 }
 
 static flp_status make_scratch(scratch *each, int count, int64_t vocab) {

@@ -397,15 +397,17 @@ enum flp_part {
  * of 1 leaves them unread. CTAs take rows in turn, however many there are. */
 #define FLP_PARAMS_scale(P) P(ptr, values) P(i64, values_stride) P(i32, n) P(i32, columns) P(ptr, factor)
 
-/* module diverge: entry diverge, one CTA a row: how far q, the softmax of scores x, is from p, that of scores y: a loss
- * program over targets compiled, whose targets are all columns, with weight 1. x and y are f32, over T, in nats. values:
- * {what the program gives, log-sum-exps of x and y, entropy of q, Σ min(p, q), whether both have one best column}. A row
+/* module diverge: entry diverge, one CTA a row: how far q, the softmax of a·x, is from p, that of b·y: a loss program over
+ * targets compiled, whose targets are all columns, with weight 1. a and b are scale and teacher_scale, or the row's. values:
+ * {what the program gives, log-sum-exps of a·x and b·y, entropy of q, Σ min(p, q), whether both have one best column}. A row
  * beyond FLP_SCORE_LIMIT is NaN everywhere, and counts in the error word.
- * dx_v = u·(G_v - q_v·Σ G/Σ q), G = ∂value/∂log q; 0, whatever the row holds, where its upstream gradient u is. */
+ * dx_v = a·u·(G_v - q_v·Σ G/Σ q), G = ∂value/∂log q; 0, whatever the row holds, where its upstream gradient u is. */
 #define FLP_PARAMS_diverge(P)                                                 \
   P(ptr, scores) P(i64, scores_stride)   /* x (n,V) f32 */                    \
   P(ptr, teacher) P(i64, teacher_stride) /* y (n,V) f32 */                    \
   P(i32, vocab)                                                               \
+  P(f32, scale) P(ptr, scale_rows)                 /* (n) f32, or null */     \
+  P(f32, teacher_scale) P(ptr, teacher_scale_rows)                            \
   P(f64, parameter0) P(f64, parameter1) P(f64, parameter2) P(f64, parameter3) \
   P(f64, parameter4) P(f64, parameter5) P(f64, parameter6) P(f64, parameter7) \
   P(ptr, upstream) /* (n) f32, or null: 1 */                                  \

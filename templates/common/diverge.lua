@@ -1,11 +1,12 @@
 -- diverge.lua: how far two rows of scores that exist are apart, and the gradient of one of them: one CTA a row.
 --
---   q = softmax x, the student's;  p = softmax y, the teacher's;  D = program(log p, log q)     (loss_levels.lua)
---   dx_v = u·(G_v - q_v·Σ G/Σ q),  G_v = ∂D/∂log q_v
+--   q = softmax a·x, the student's;  p = softmax b·y, the teacher's;  D = program(log p, log q)     (loss_levels.lua)
+--   dx_v = a·u·(G_v - q_v·Σ G/Σ q),  G_v = ∂D/∂log q_v
 --
--- Shapes: scores, teacher (n,V) -> values (n,6), grad_scores (n,V); u = upstream (n).
+-- Shapes: scores, teacher (n,V) -> values (n,6), grad_scores (n,V); u = upstream, a = scale_rows, b = teacher_scale_rows (n).
 -- A pass over both rows for their log-sum-exps, one for the sums of each level of the program, and one for dx. What is of
--- a column is f32, a log-probability (x - high) - low, high + low the log-sum-exp; what is of the row is f64. Σ G comes
+-- a column is f32, a log-probability log 2·((x·unit - high) - low), high + low the log-sum-exp in log2 units, the product
+-- exact (score.lua); what is of the row is f64. Σ G comes
 -- with the sums, as Σ_j by_sum_j·Σ_v ∂(operand of S_j)/∂log q_v, in the order of Σ q: equal rows give 0. A thread's
 -- columns, lanes and warps add up in an order that depends on V alone.
 
@@ -111,14 +112,16 @@ return function(k, spec)
     return {m = sum.m, s = sum.s, top = k.select(first, a.top, b.top), column = k.select(first, a.column, b.column)}
   end
 
-  local function add_scores(sum, at, scores)
+  local function add_scores(sum, at, scores, unit)
     local largest
     local values = {}
     for i, score in ipairs(scores) do
-      values[i] = at.inside and k.select(at.inside[i], score, -infinity) or score
+      local value = score * unit.sign
+      values[i] = at.inside and k.select(at.inside[i], value, -infinity) or value
       largest = largest and k.max(largest, values[i]) or values[i]
     end
-    local more = S.accumulate({m = sum.m, s = sum.s}, values, k.const(k.f32, LOG2E))
+    local inside = at.inside and function(i) return at.inside[i] end
+    local more = S.accumulate({m = sum.m, s = sum.s}, scores, unit.value, false, inside)
     local best = k.branch(k.gt(largest, sum.top), function()
       local top, column = sum.top, sum.column
       for i, value in ipairs(values) do
@@ -133,9 +136,9 @@ return function(k, spec)
   local WORDS = {"m", "s", "top", "column"}
 
   -- {x, y} of all columns, in every thread.
-  local function ends_of(p, rows)
+  local function ends_of(p, rows, units)
     local ends = sweep(p, rows, {x = EMPTY, y = EMPTY}, function(state, at)
-      return {x = add_scores(state.x, at, at.x), y = add_scores(state.y, at, at.y)}
+      return {x = add_scores(state.x, at, at.x, units.x), y = add_scores(state.y, at, at.y, units.y)}
     end)
     for _, name in ipairs {"x", "y"} do
       local sum = ends[name]
@@ -161,11 +164,18 @@ return function(k, spec)
   -- Whether the largest score is beyond the limit, or there is none above -inf; not of a row that has a NaN alone.
   local function is_dead(sum) return k.gt(sum.m, S.limit) | ~S.is_alive(sum) & k.eq(sum.s, sum.s) end
 
-  -- The log-sum-exp in f64 and as two f32; NaN where there is none.
-  local function lse_of(sum, alive)
-    local lse = k.select(alive & k.eq(sum.s, sum.s), (f64(sum.m) + F.log2(f64(sum.s))) * LN2, k.const(k.f64, nan))
+  -- The log-sum-exp in nats, f64, and in log2 units as two f32; NaN where there is none.
+  local function lse_of(sum, alive, unit)
+    local lse = k.select(alive & k.eq(sum.s, sum.s), f64(sum.m) + F.log2(f64(sum.s)), k.const(k.f64, nan))
     local high = k.convert(k.f32, lse)
-    return {value = lse, high = high, low = k.convert(k.f32, lse - f64(high))}
+    return {value = lse * LN2, high = high, low = k.convert(k.f32, lse - f64(high)), unit = unit.value}
+  end
+
+  -- What scores are multiplied by, in log2 units, and its sign.
+  local function unit_of(scale, scale_rows, row)
+    scale = k.branch(k.is_null(scale_rows), function() return scale end, function() return k.load(k.f32, scale_rows, row) end)
+    local sign = k.select(k.gt(scale, 0.0), k.const(k.f32, 1.0), k.select(k.lt(scale, 0.0), k.const(k.f32, -1.0), 0.0))
+    return {scale = scale, value = k.convert(k.f32, f64(scale) * LOG2E), sign = sign}
   end
 
   ------------------------------------------------------------------------------------------------ the program
@@ -181,7 +191,7 @@ return function(k, spec)
     }
   end
 
-  local function log_of(score, lse) return (score - lse.high) - lse.low end
+  local function log_of(score, lse) return (k.fma(score, lse.unit, -lse.high) - lse.low) * LN2 end
 
   -- A column's place, p and q.
   local function of_column(place, level, lse, x, y)
@@ -271,9 +281,10 @@ return function(k, spec)
   local function body(p)
     local row = k.convert(k.i64, k.ctaid())
     local rows = {x = k.offset(p.scores, row * p.scores_stride * 4), y = k.offset(p.teacher, row * p.teacher_stride * 4)}
-    local ends = ends_of(p, rows)
+    local units = {x = unit_of(p.scale, p.scale_rows, row), y = unit_of(p.teacher_scale, p.teacher_scale_rows, row)}
+    local ends = ends_of(p, rows, units)
     local dead = is_dead(ends.x) | is_dead(ends.y)
-    local lse = {x = lse_of(ends.x, ~dead), y = lse_of(ends.y, ~dead)}
+    local lse = {x = lse_of(ends.x, ~dead, units.x), y = lse_of(ends.y, ~dead, units.y)}
     k.when(k.eq(k.tid(), 0) & (S.is_beyond(ends.x) | S.is_beyond(ends.y)), function()
       k.atomic_add(p.error_word, 0, k.const(k.i32, 1))
     end)
@@ -289,7 +300,7 @@ return function(k, spec)
       local upstream = k.branch(k.is_null(p.upstream), function() return k.const(k.f32, 1.0) end,
         function() return k.load(k.f32, p.upstream, row) end)
       k.branch(k.eq(upstream, 0.0), function() clear(p, out) end,
-        function() give_gradient(p, rows, lse, place, found, upstream, out) end)
+        function() give_gradient(p, rows, lse, place, found, upstream * units.x.scale, out) end)
     end)
   end
 

@@ -33,6 +33,7 @@ static const struct {
 } losses[] = {LOSS(forward_kl), LOSS(reverse_kl), LOSS(jsd), LOSS(skew_kl), LOSS(total_variation), LOSS(lk),
               LOSS(neg_log_acceptance)};
 #undef LOSS
+static const float TEACHER_SCALE = 0.875f;
 enum { LOSSES = sizeof losses / sizeof losses[0] };
 static uint8_t loss_bytes[LOSSES][FLP_LOSS_BYTES_MAX]; /* of specs that are listed before they run */
 
@@ -41,7 +42,7 @@ typedef struct problem {
   flp_loss loss;
   int64_t stride; /* of all three matrices */
   size_t element, grad_bytes, score_bytes;
-  float *scores, *teacher, *upstream;
+  float *scores, *teacher, *upstream, *scales; /* scales: (N), of the student's scores */
   void *blank; /* what outputs hold before: 0xff in each byte */
   double parameters[FLP_LOSS_PARAMETERS_MAX];
 } problem;
@@ -81,6 +82,7 @@ static void draw_row(const problem *p, int64_t row) {
   }
   if (sort == ROW_BEYOND) x[columns - 1] = 3e9f;
   if (sort == ROW_NAN) y[columns / 2] = NAN;
+  p->scales[row] = row % 9 == 4 ? -0.5f : 1 + (float)(row % 4) / 8;
   p->upstream[row] = row % 7 == 3 ? 0 : (float)(row % 3) - 1.25f;
 }
 
@@ -98,8 +100,9 @@ static flp_status problem_create(const shape *s, int loss, flp_dtype dtype, prob
   p->scores = calloc(1, p->score_bytes);
   p->teacher = calloc(1, p->score_bytes);
   p->upstream = calloc((size_t)s->n, sizeof(float));
+  p->scales = calloc((size_t)s->n, sizeof(float));
   p->blank = malloc(p->score_bytes);
-  if (!p->scores || !p->teacher || !p->upstream || !p->blank) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for scores");
+  if (!p->scores || !p->teacher || !p->upstream || !p->scales || !p->blank) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for scores");
   memset(p->blank, 0xff, p->score_bytes);
   for (int64_t row = 0; row < s->n; row++) draw_row(p, row);
   return FLP_OK;
@@ -109,6 +112,7 @@ static void problem_clear(problem *p) {
   free(p->scores);
   free(p->teacher);
   free(p->upstream);
+  free(p->scales);
   free(p->blank);
 }
 
@@ -116,7 +120,7 @@ static void problem_clear(problem *p) {
 
 typedef struct run {
   cli_device device;
-  call_buffer scores, teacher, upstream, values, grad;
+  call_buffer scores, teacher, upstream, scales, values, grad;
   void *got_values, *got_grad;
   int overrun;
 } run;
@@ -131,6 +135,7 @@ static flp_status execute(const problem *p, flp_plan *plan, run *r) {
   FLP_TRY(upload(r, &r->scores, p->scores, p->score_bytes));
   FLP_TRY(upload(r, &r->teacher, p->teacher, p->score_bytes));
   FLP_TRY(upload(r, &r->upstream, p->upstream, (size_t)p->c.n * sizeof(float)));
+  FLP_TRY(upload(r, &r->scales, p->scales, (size_t)p->c.n * sizeof(float)));
   FLP_TRY(upload(r, &r->values, p->blank, value_bytes));
   FLP_TRY(upload(r, &r->grad, p->blank, p->grad_bytes));
   FLP_TRY(cli_device_synchronise(&r->device));
@@ -139,6 +144,8 @@ static flp_status execute(const problem *p, flp_plan *plan, run *r) {
   args.scores = call_buffer_at(&r->scores, 0);
   args.teacher = call_buffer_at(&r->teacher, 0);
   args.scores_stride = args.teacher_stride = args.grad_scores_stride = p->stride;
+  args.scale_rows = call_buffer_at(&r->scales, 0);
+  args.teacher_scale = TEACHER_SCALE;
   args.loss_parameters = p->parameters;
   args.upstream = call_buffer_at(&r->upstream, 0);
   args.values = call_buffer_at(&r->values, 0);
@@ -161,7 +168,7 @@ static flp_status run_problem(const problem *p, const check_how *how, run *r) {
 }
 
 static void run_clear(run *r) {
-  call_buffer *const buffers[] = {&r->scores, &r->teacher, &r->upstream, &r->values, &r->grad};
+  call_buffer *const buffers[] = {&r->scores, &r->teacher, &r->upstream, &r->scales, &r->values, &r->grad};
   for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) call_buffer_clear(buffers[i]);
   free(r->got_values);
   free(r->got_grad);
@@ -178,26 +185,31 @@ typedef struct truth {
   double size;                  /* of log-probabilities that count */
 } truth;
 
-static double lse_of(const float *scores, int64_t count, int64_t *best) {
+static double lse_of(const float *scores, double scale, int64_t count, int64_t *best, double *scaled) {
   double top = -INFINITY, sum = 0;
+  int has_nan = 0;
   for (int64_t v = 0; v < count; v++) {
-    if (isnan(scores[v])) return NAN;
-    if ((double)scores[v] > top) top = (double)scores[*best = v];
+    scaled[v] = scale * (double)scores[v];
+    has_nan |= isnan(scaled[v]);
+    if (scaled[v] > top) top = scaled[*best = v];
   }
-  for (int64_t v = 0; v < count; v++) sum += exp((double)scores[v] - top);
+  if (has_nan) return NAN;
+  for (int64_t v = 0; v < count; v++) sum += exp(scaled[v] - top);
   return top > 1e9 ? (double)INFINITY : top + log(sum);
 }
 
 static void take_truth(const problem *p, int64_t row, truth *t) {
   const float *x = p->scores + row * p->stride, *y = p->teacher + row * p->stride;
   int64_t columns = p->c.spec.vocab, best_x = -1, best_y = -2;
-  double lse_x = lse_of(x, columns, &best_x), lse_y = lse_of(y, columns, &best_y), slopes = 0, shares = 0;
+  double scale = (double)p->scales[row], slopes = 0, shares = 0;
+  double lse_x = lse_of(x, scale, columns, &best_x, t->log_q);
+  double lse_y = lse_of(y, (double)TEACHER_SCALE, columns, &best_y, t->log_p);
   if (isinf(lse_x) || isinf(lse_y)) lse_x = lse_y = NAN; /* no number for either */
   int is_nan = isnan(lse_x + lse_y);
   *t = (truth){.values = {NAN, lse_x, lse_y}, .log_q = t->log_q, .log_p = t->log_p, .grad = t->grad, .slope = t->slope};
   for (int64_t v = 0; v < columns; v++) {
-    t->log_q[v] = (double)x[v] - lse_x;
-    t->log_p[v] = (double)y[v] - lse_y;
+    t->log_q[v] -= lse_x;
+    t->log_p[v] -= lse_y;
   }
   flp_loss_plan plan;
   flp_loss_row result;
@@ -217,7 +229,7 @@ static void take_truth(const problem *p, int64_t row, truth *t) {
   t->values[5] = best_x == best_y && !is_nan;
   for (int64_t v = 0; v < columns; v++) {
     double dx = (double)t->slope[v] - exp(t->log_q[v]) * slopes / shares;
-    t->grad[v] = p->upstream[row] == 0 ? 0 : dx * (double)p->upstream[row];
+    t->grad[v] = p->upstream[row] == 0 ? 0 : dx * scale * (double)p->upstream[row];
   }
   if (isnan(lse_x)) t->values[3] = NAN;
   if (is_nan) t->values[4] = NAN;
@@ -239,7 +251,7 @@ static void set_grad(const problem *p, const run *r, const truth *t, int64_t row
   for (int64_t v = 0; v < columns; v++) {
     double q = exp(t->log_q[v]), other = exp(t->log_p[v]), right = t->grad[v];
     double mass = q + other + fabs((double)t->slope[v]) + q * (isfinite(t->values[0]) ? fabs(t->values[0]) : 1);
-    double noise = fabs((double)p->upstream[row]) * mass * 0x1p-19 * (1 + fabs(fmax(t->log_q[v], -100)));
+    double noise = fabs((double)p->upstream[row] * (double)p->scales[row]) * mass * 0x1p-19 * (1 + fabs(fmax(t->log_q[v], -100)));
     double unit = isfinite(right) ? ldexp(fabs(right), -digits) + least + (isfinite(noise) ? noise : 0) : 1;
     check_numbers_set(out, row * columns + v, cli_number_at(p->c.spec.dtype, r->got_grad, row * p->stride + v), right,
                       unit, 2 * unit);

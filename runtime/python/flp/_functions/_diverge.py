@@ -1,7 +1,7 @@
 """Divergences of two heads whose scores a kernel compares: chunks of rows, of which torch makes the products and
 flp_diverge all that is of scores.
 
-    x, y = scores over T of a chunk, float32, products of the operands as they are, summed in float32
+    x, y = raw scores of a chunk, float32, products of the operands as they are, summed in float32
     value, log-sum-exps, entropy, acceptance, agrees, dx = flp_diverge(x, y)           dx in the operands' dtype
     grad_hidden = dx·W, grad_weight += dxᵀ·h, grad_bias += Σ dx                         sums in float32
 
@@ -63,17 +63,16 @@ def run(plan, problem, kind, given, upstream, grads, counts):
 
 # ---- products ----
 
-def product(a, b, out=None, alpha=1.0):
-    """alpha·a·b in float32, of operands as they are; into out, if it is given."""
+def product(a, b, out=None):
+    """a·b in float32, of operands as they are; into out, if it is given."""
     if out is None:
         out = torch.empty((a.shape[0], b.shape[1]), dtype=torch.float32, device=a.device)
     if a.dtype is not torch.float32 and _takes_halves(a.device):
-        return torch.addmm(out, a, b, out_dtype=torch.float32, beta=0, alpha=alpha, out=out)
+        return torch.addmm(out, a, b, out_dtype=torch.float32, beta=0, out=out)
     step = max(1, (16 << 20) // max(1, b.shape[0]))
     a = a.float()
     for first in range(0, b.shape[1], step):
-        part = out[:, first:first + step]
-        part.copy_(a @ b[:, first:first + step].float()).mul_(alpha)
+        out[:, first:first + step] = a @ b[:, first:first + step].float()
     return out
 
 
@@ -162,18 +161,19 @@ class _Call:
         for head, scores in zip(self.heads, (self.x, self.y)):
             _scores_into(head, rows, scores[:n, :vocab])
         values = torch.empty((n, VALUES), dtype=torch.float32, device=self.x.device)
-        dx = self.dx[:n, :vocab] if self.grads else None
+        units = [_unit_of(head, rows) for head in self.heads]
         args = _c.new_diverge_args()
         args.n, args.scores, args.teacher = n, address(self.x), address(self.y)
         args.scores_stride = args.teacher_stride = args.grad_scores_stride = stride_of(self.x)
+        args.scale_rows, args.teacher_scale_rows = (address(unit) for unit in units)
         args.loss_parameters = ctypes.addressof(self.parameters)
         args.values, args.stream = address(values), _run.stream_of(self.plan.key.device)
+        dx = self.dx[:n, :vocab] if self.grads else None
         if dx is not None:
-            pulls = pulls * _slope_of(self.heads[0], rows)
             args.upstream, args.grad_scores = address(pulls), address(dx)
         self.plan.execute(args, "flp_diverge")
         if dx is not None and self.heads[0].cap_in is not None:
-            _bend(self.heads[0], rows, self.x[:n, :vocab], dx)
+            _bend(self.heads[0], self.x[:n, :vocab], dx)
         return values, dx
 
 
@@ -182,31 +182,17 @@ def _unit_of(head, rows):
     return (head.row_scale[slice(*rows)] / _eager_torch.LOG2E).float()
 
 
-def _slope_of(head, rows):
-    """∂t/∂x of a raw score x that no softcap bends."""
-    return _unit_of(head, rows) * (1.0 if head.cap_in is None else head.cap_in)
-
-
-def _bend(head, rows, t, dx):
-    """Multiplies dx by 1 - tanh², in place, a tile of columns at a time; overwrites t."""
-    inverse = (1 / _unit_of(head, rows)).unsqueeze(1)
-    for first in range(0, t.shape[1], head.tile_columns):
+def _bend(head, tanh, dx):
+    """Multiplies dx, of tanh, by ∂tanh/∂x, in place, a tile of columns at a time."""
+    for first in range(0, tanh.shape[1], head.tile_columns):
         part = slice(first, first + head.tile_columns)
-        tanh = t[:, part].mul_(inverse)
-        dx[:, part] = (dx[:, part].float() * (1 - tanh * tanh)).to(dx.dtype)
+        dx[:, part] = (dx[:, part].float() * (head.cap_in * (1 - tanh[:, part] ** 2))).to(dx.dtype)
 
 
 def _scores_into(head, rows, out):
-    """Scores over T of some active rows, in nats."""
-    hidden = head.ops.hidden[head.active[slice(*rows)]]
-    settings = head.settings
-    is_plain = head.cap_in is None and head.ops.bias is None and head.ops.temperature_rows is None
-    alpha = settings.scale / settings.temperature if is_plain else 1.0
-    product(hidden, head.ops.weight.t(), out, alpha)
-    if is_plain:
-        return
+    """Raw scores of some active rows, of a softcap their tanh: _unit_of makes scores over T of these."""
+    product(head.ops.hidden[head.active[slice(*rows)]], head.ops.weight.t(), out)
     if head.ops.bias is not None:
         out.add_(head.ops.bias.float())
     if head.cap_in is not None:
         out.mul_(head.cap_in).tanh_()
-    out.mul_(_unit_of(head, rows).unsqueeze(1))

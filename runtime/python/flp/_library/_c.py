@@ -14,7 +14,7 @@ import re
 import shutil
 import threading
 from typing import Any, Callable
-from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int32, c_int64,
+from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64,
                     c_size_t, c_uint32, c_uint64, c_void_p)
 
 from .. import errors
@@ -76,7 +76,8 @@ ScaleArgs = _struct("flp_scale_args", "pointers and sizes of one matrix that is 
     ("stream", c_void_p)])
 DivergeArgs = _struct("flp_diverge_args", "pointers and sizes of two matrices of scores and what is made of them", [
     ("reserved", c_uint32), ("n", c_int64), ("scores", c_void_p), ("scores_stride", c_int64), ("teacher", c_void_p),
-    ("teacher_stride", c_int64), ("loss_parameters", c_void_p), ("upstream", c_void_p), ("values", c_void_p),
+    ("teacher_stride", c_int64), ("scale", c_float), ("teacher_scale", c_float), ("scale_rows", c_void_p),
+    ("teacher_scale_rows", c_void_p), ("loss_parameters", c_void_p), ("upstream", c_void_p), ("values", c_void_p),
     ("grad_scores", c_void_p), ("grad_scores_stride", c_int64), ("stream", c_void_p)])
 ArenaStats = _struct("flp_arena_stats", "bytes that an arena holds and lends", [
     ("reserved_bytes", c_uint64), ("allocated_bytes", c_uint64), ("fragmentation_bytes", c_uint64),
