@@ -65,7 +65,9 @@ def divergence(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor | None = N
     weight           (V, D) of the same dtype; bias (V) of the same dtype, or None
     teacher_hidden   (..., E) of as many rows, of any of these dtypes; E a multiple of 8
     teacher_weight   (V, E) of teacher_hidden's dtype; may be weight itself. teacher_bias (V) of it, or None
-    kind             one of these, losses.DIVERGENCES
+    kind             one of these, losses.DIVERGENCES; or the path of a loss over targets, *.lua, in the language of
+                     templates/README.md, whose targets are all columns: it reads target_logprob, log q, and
+                     teacher_logprob, log p, and its weight is 1
     payload          what flp.divergence_payload gave of this very weight and bias, in the place of a teacher, or None;
                      with kind="forward_kl", a head without a gradient and without a softcap. temperature is the
                      student's then, whatever the teacher's was; teacher_lse, acceptance and agrees are None. It runs as
@@ -85,20 +87,25 @@ def divergence(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor | None = N
     temperature      a number above 0, or a tensor of one a row (...); teacher_temperature None: the same. Nothing is
                      multiplied by its square
     softcap, scale   as in flp.linear_logprob, of the student; teacher_softcap, teacher_scale of the teacher
-    budget           bytes, or "64M", of workspace; None: FLP_BUDGET, else that of a pass with gradients. On the CPU
-                     2 KiB a token of V, 32 KiB an element of D and E and 72 MiB are needed, on a GPU eight times as
-                     much of the last two
+    budget           bytes, or "64M", of workspace; None: FLP_BUDGET, else that of a pass with gradients. A chunk takes
+                     8 bytes a row and token of V, with gradients 2 or 4 more; a trained head of 16 bits 4 an element. As
+                     torch operations 2 KiB a token of V, 32 KiB an element of D and E and 72 MiB are needed on the CPU,
+                     on a GPU eight times as much of the last two
     grad_weight_accumulate
                      as in flp.linear_logprob
 
     Returns a Divergence. Gradients of value reach hidden, weight and bias as they require them (no double backward);
     the teacher is a constant, even where it is the same head. A divergence of two heads is never below 0, and 0 with
-    gradients of 0 where both heads and their operands are the same, but for float64's rounding; it is infinite where
+    gradients of 0 where both heads and their operands are the same, but for
+    float32's rounding; it is infinite where
     its formula is, as forward_kl of a token that the student excludes, and where its slope is too, as that of
     reverse_kl of one that the teacher excludes, its gradients are NaN. Rows whose temperature float32 does not hold
     above 0 are NaN and counted, as are rows whose largest score of either head over T is beyond 7.4e8 or -inf:
-    flp.check() reports them. No rung has kernels of two heads: this runs as chunked torch operations on every device,
-    products in float32, sums in float64, and synchronises.
+    flp.check() reports them. On a
+    GPU torch makes the products, of 16-bit operands as they are, and a kernel of flp (flp_diverge) all that is of
+    scores, in chunks of rows as the budget has room for; vocabularies over ranks, teacher_ids without renormalise and the
+    CPU run as chunked torch operations, products in float32, sums in float64. Rows are counted on the host: this
+    synchronises.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes
     thread: safe
     source: as flp.distill_loss, over the whole vocabulary
@@ -173,7 +180,7 @@ def divergence_loss(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor, teac
             (_hand_out.existing, (*gradients, None, None))
         loss = _hand_out.HandOut.apply(*leaves, loss, made, grad_scale, pair.function, *others)
     share = pair.counted.reshape(-1).float() / pair.counted.sum().clamp(min=1)
-    seen = {kind: found.value, "entropy": found.entropy, "acceptance": found.acceptance,
+    seen = {pair.program.name: found.value, "entropy": found.entropy, "acceptance": found.acceptance,
             "agreement": found.agrees.float()}
     return loss, {name: (values.detach() * share).sum() for name, values in seen.items()}
 
@@ -181,6 +188,8 @@ def divergence_loss(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor, teac
 # ---- one call ----
 
 INSTEAD = "torch.autograd, or under torch.func.grad losses of scores that exist"
+KINDS = ", ".join(losses.DIVERGENCES) + ", or the path of a loss over targets, *.lua"
+OF_COLUMNS = {"target_logprob", "teacher_logprob", "weight"}  # what a loss over all columns may read
 WITHOUT_REST = ("forward_kl", "lk")  # kinds that are infinite where p > 0 and q = 0
 
 
@@ -192,11 +201,10 @@ class Pair:
                  others=None, shared=None):
         """student, teacher: hidden, weight and bias; options: those of Call, of either head; others: more tensors, by
         field; shared: what ranks have in common, parallel's Shared, or None"""
-        if not isinstance(kind, str):
-            _check.refuse_type("kind", kind, ", ".join(losses.DIVERGENCES))
-        own = losses.DIVERGENCES[_rules.one_of("kind", kind, losses.DIVERGENCES)]
-        self.given = {**own.options, **_options_of(kind, own, parameters or {})}
+        own, self.program = _kind_of(kind, shared)
+        self.given = {**own.options, **_options_of(kind, self.program, own, parameters or {})}
         self.function, self.kind = function, kind
+        self.of = own.of and (lambda *values: own.of(losses.Outcomes(*values), **self.given))
         hidden, weight, bias = student
         _check.tensor_of("hidden", hidden)
         self.shared, lead = shared, hidden.shape[:-1] if shared is None else shared.lead(hidden)
@@ -231,6 +239,8 @@ class Pair:
             _check.refuse(ValueError, "renormalise", renormalise, "True with %s, which is infinite where the student "
                           "lacks a token" % self.kind)
         rows = self.teacher.operands
+        if not renormalise and self.of is None:
+            _check.refuse(ValueError, "renormalise", renormalise, "True with a kind of a file")
         if not renormalise:
             self.whole, self.ids = dict(rows), ids.long()
         rows.update({name: None if rows[name] is None else rows[name][ids.long()] for name in ("weight", "bias")})
@@ -251,11 +261,12 @@ class Pair:
         """A function of tensors() -> the Divergence of flattened rows, and the gradients of hidden, weight and bias,
         None where they are not in the mask grads. upstream: (N) float32 that each row's value is multiplied by in
         them"""
-        return functools.partial(_run_pair, self.student.settings, self.teacher.settings, self.kind, self.given,
-                                 self.shared)
+        return functools.partial(_run_pair, self.student.settings, self.teacher.settings, self.program,
+                                 self.given, self.of, self.shared)
 
 
-def _run_pair(student_settings, teacher_settings, kind, given, shared, *tensors, upstream=None, grads=0, counts=True):
+def _run_pair(student_settings, teacher_settings, program, given, of, shared, *tensors, upstream=None, grads=0,
+              counts=True):
     *pair, whole_weight, whole_bias, ids = tensors
     if shared is not None:
         pair[0], pair[len(OPERANDS)] = shared.rows(pair[0]), shared.rows(pair[len(OPERANDS)])
@@ -263,11 +274,10 @@ def _run_pair(student_settings, teacher_settings, kind, given, shared, *tensors,
     whole = None if ids is None else Operands(teacher.hidden, whole_weight, whole_bias, *pair[len(OPERANDS) + 3:])
     with torch.no_grad():
         problem = _eager_divergence.Problem(
-            student, student_settings, teacher, teacher_settings, whole, ids,
-            lambda *values: losses.DIVERGENCES[kind].of(losses.Outcomes(*values), **given), shared and shared.group)
-        plan = _diverge.plan_of(problem, kind)
+            student, student_settings, teacher, teacher_settings, whole, ids, of, shared and shared.group)
+        plan = _diverge.plan_of(problem, program)
         if plan is not None:
-            found, gradients = _diverge.run(plan, problem, kind, given, upstream, grads, counts)
+            found, gradients = _diverge.run(plan, problem, program, given, upstream, grads, counts)
         else:
             found, gradients = _eager_divergence.run(_run.torch_plan(student, student_settings), problem, upstream, grads,
                                                      counts)
@@ -327,14 +337,28 @@ def _teacher_of(function, tensors, student, every, options):
                 **options)
 
 
-def _options_of(kind, own, parameters):
+def _kind_of(kind, shared):
+    """The losses.Divergence of a kind, of a Lua file one without a formula for torch; and its program."""
+    if not isinstance(kind, str):
+        _check.refuse_type("kind", kind, KINDS)
+    if not kind.endswith(_programs.FILE):
+        return losses.DIVERGENCES[_rules.one_of("kind", kind, losses.DIVERGENCES)], _programs.builtin(kind)
+    if shared is not None:
+        _check.refuse(ValueError, "kind", repr(kind), ", ".join(losses.DIVERGENCES))
+    program = _programs.of_file(kind)
+    if not program.inputs <= OF_COLUMNS or not program.inputs & {"target_logprob"}:
+        _check.refuse(ValueError, "kind", repr(kind), "a loss that reads target_logprob, teacher_logprob and weight alone")
+    return losses.Divergence(None, {name: default for name, (default, _, _) in program.parameters.items()}), program
+
+
+def _options_of(kind, program, own, parameters):
     if not isinstance(parameters, Mapping):
         _check.refuse_type("parameters", parameters, "{name: number}")
     for name, value in parameters.items():
         field = "parameters[%r]" % name
         if name not in own.options:
             _check.refuse(ValueError, field, value, ", ".join(own.options) or "none with %s" % kind)
-        _, least, most = _programs.named(kind).parameters[name]
+        _, least, most = program.parameters[name]
         if not least <= _check.number_of(field, value) <= most:
             _check.refuse(ValueError, field, value, "%g to %g" % (least, most))
     return parameters
