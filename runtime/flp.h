@@ -632,7 +632,7 @@ enum { FLP_DIVERGE_VALUES = 6 };
 /* One call of a plan whose spec.op is FLP_OP_DIVERGE: spec.loss is a loss over targets, whose targets are all columns,
  * spec.dtype that of grad_scores: BF16, FP16 or FP32.
  *     q = softmax a·x, the student's;  p = softmax b·y, the teacher's;  D = loss(log p, log q) at row weight 1
- * The log-sum-exps are exact for a·x, of which no rounded product is formed. */
+ * No rounded a·x is formed: scores that are large lose nothing. */
 typedef struct flp_diverge_args {
   uint32_t struct_bytes;
   uint32_t reserved;   /* 0 */
@@ -643,7 +643,8 @@ typedef struct flp_diverge_args {
   int64_t teacher_stride;
   float scale, teacher_scale; /* a and b: 0, or normal numbers, of either sign */
   const float *scale_rows, *teacher_scale_rows; /* (N) in their place, or NULL */
-  const double *loss_parameters; /* host memory, in the program's order; NULL: its defaults */
+  const double *loss_parameters; /* host memory, in the program's order; NULL: its defaults. Of a built-in loss rest_weight
+                                    is best 0: of all columns there is no rest */
   const float *upstream;         /* (N) what D's gradient is multiplied by; NULL: 1 */
   float *values;     /* (N,6) or NULL: D, log Σ exp a·x, log Σ exp b·y, the entropy of q in nats, Σ min(p, q), and 1 where both
                         have the same best column, of equal ones the first, else 0 */

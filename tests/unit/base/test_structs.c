@@ -16,6 +16,7 @@ typedef union room {
   flp_args args;
   flp_select_args select_args;
   flp_scale_args scale_args;
+  flp_diverge_args diverge_args;
   flp_layout layout;
   flp_loss_description description;
   flp_arena_stats stats;
@@ -104,7 +105,8 @@ Test(structs, fields_that_were_added_start_at_0) {
   static const room inits[KINDS] = {
       {.spec = FLP_SPEC_INIT},         {.options = FLP_OPTIONS_INIT},
       {.args = FLP_ARGS_INIT},         {.select_args = FLP_SELECT_ARGS_INIT},
-      {.scale_args = FLP_SCALE_ARGS_INIT}, {.layout = FLP_LAYOUT_INIT},
+      {.scale_args = FLP_SCALE_ARGS_INIT}, {.diverge_args = FLP_DIVERGE_ARGS_INIT},
+      {.layout = FLP_LAYOUT_INIT},
       {.description = FLP_LOSS_DESCRIPTION_INIT}, {.stats = FLP_ARENA_STATS_INIT},
   };
   for (int i = 0; i < KINDS; i++) {
@@ -181,12 +183,19 @@ Test(structs, every_public_function_takes_structs_of_the_next_release) {
     NEXT(scale_args, flp_scale_args, FLP_SCALE_ARGS_INIT);
     cr_expect_eq(flp_scale(plan, &r.scale_args), want);
     flp_plan_destroy(plan);
+    uint8_t program[4096];
+    small.op = FLP_OP_DIVERGE;
+    small.loss = program;
+    cr_assert_eq(flp_loss_builtin_bytes("jsd", program, sizeof program, &small.loss_bytes), FLP_OK);
+    cr_assert_eq(flp_plan_create(&small, &host, &plan), FLP_OK, "%s", flp_error_detail());
+    NEXT(diverge_args, flp_diverge_args, FLP_DIVERGE_ARGS_INIT);
+    cr_expect_eq(flp_diverge(plan, &r.diverge_args), want);
+    flp_plan_destroy(plan);
     flp_arena *arena;
     cr_assert_eq(flp_arena_create(FLP_DEVICE_HOST, &arena), FLP_OK);
     NEXT(stats, flp_arena_stats, FLP_ARENA_STATS_INIT);
     cr_expect_eq(flp_arena_get_stats(arena, &r.stats), want);
     flp_arena_destroy(arena);
-    uint8_t program[4096];
     cr_assert_eq(flp_loss_builtin_bytes("grpo", program, sizeof program, &bytes), FLP_OK);
     NEXT(description, flp_loss_description, FLP_LOSS_DESCRIPTION_INIT);
     cr_expect_eq(flp_loss_describe(program, bytes, &r.description), want);

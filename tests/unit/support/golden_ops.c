@@ -20,6 +20,14 @@ static const words_argument select_rows[] = {
 static const words_argument scale_rows[] = {SCALE(reserved, 'i'), SCALE(n, 'l'),      SCALE(values, 'p'),
                                             SCALE(values_stride, 'l'), SCALE(factor, 'p'), {NULL, 0, 0}};
 
+#define DIVERGE(name, type) {#name, type, offsetof(flp_diverge_args, name)}
+static const words_argument diverge_rows[] = {
+    DIVERGE(reserved, 'i'),       DIVERGE(n, 'l'),           DIVERGE(scores, 'p'),
+    DIVERGE(scores_stride, 'l'),  DIVERGE(teacher, 'p'),     DIVERGE(teacher_stride, 'l'),
+    DIVERGE(scale, 'f'),          DIVERGE(teacher_scale, 'f'), DIVERGE(scale_rows, 'p'),
+    DIVERGE(teacher_scale_rows, 'p'), DIVERGE(upstream, 'p'), DIVERGE(values, 'p'),
+    DIVERGE(grad_scores, 'p'),    DIVERGE(grad_scores_stride, 'l'), {NULL, 0, 0}};
+
 /* "forward WORDS" or "backward WORDS". */
 static flp_select_args select_args(const char *words) {
   flp_select_args a = FLP_SELECT_ARGS_INIT;
@@ -38,6 +46,14 @@ static flp_scale_args scale_args(const char *words) {
   return a;
 }
 
+static flp_diverge_args diverge_args(const char *words) {
+  flp_diverge_args a = FLP_DIVERGE_ARGS_INIT;
+  words_change_fields(&a, diverge_rows, "n=10 scores teacher upstream values grad_scores");
+  words_change_fields(&a, diverge_rows, words);
+  a.stream = STAGE_STREAM;
+  return a;
+}
+
 /* ---- launches ---- */
 
 static void put_pointer(golden *g, const words_argument *rows, const char *name, uint64_t address) {
@@ -51,10 +67,13 @@ static void put_pointer(golden *g, const words_argument *rows, const char *name,
 
 static void put_param(golden *g, const words_argument *rows, const flp_abi_param *p, const uint8_t *at) {
   int64_t wide = 0;
-  double number;
-  memcpy(&wide, at, p->type == FLP_ABI_I32 ? 4 : 8);
-  memcpy(&number, at, sizeof number);
+  double number = 0;
+  float narrow;
+  memcpy(&narrow, at, sizeof narrow);
+  memcpy(&wide, at, p->type == FLP_ABI_I32 || p->type == FLP_ABI_F32 ? 4 : 8);
+  memcpy(&number, at, p->type == FLP_ABI_F64 ? sizeof number : 0);
   if (p->type == FLP_ABI_PTR) put_pointer(g, rows, p->name, (uint64_t)wide);
+  else if (p->type == FLP_ABI_F32) fprintf(g->out, " %s=%.9g", p->name, (double)narrow);
   else if (p->type == FLP_ABI_F64) fprintf(g->out, " %s=%.9g", p->name, number);
   else fprintf(g->out, " %s=%" PRId64, p->name, wide);
 }
@@ -87,9 +106,23 @@ static void check(golden *g) {
   else fprintf(g->out, "good\n");
 }
 
+/* What an operation is: a call by words, and the strides that its arguments get. */
+typedef struct other_op {
+  const char *name;
+  void (*run)(golden *g, const char *words);
+  flp_status (*resolve)(const flp_spec *spec, const char *words, int64_t *stride);
+} other_op;
+
 static void run_select(golden *g, const char *words) {
   flp_select_args a = select_args(words);
   finish(g, flp_select(g->plan, &a), select_rows);
+}
+
+static flp_status resolve_select(const flp_spec *spec, const char *words, int64_t *stride) {
+  flp_select_args given = select_args(words), out;
+  flp_status status = flp_select_args_resolve(spec, &given, &out);
+  *stride = out.scores_stride;
+  return status;
 }
 
 static void run_scale(golden *g, const char *words) {
@@ -97,35 +130,59 @@ static void run_scale(golden *g, const char *words) {
   finish(g, flp_scale(g->plan, &a), scale_rows);
 }
 
+static flp_status resolve_scale(const flp_spec *spec, const char *words, int64_t *stride) {
+  flp_scale_args given = scale_args(words), out;
+  flp_status status = flp_scale_args_resolve(spec, &given, &out);
+  *stride = out.values_stride;
+  return status;
+}
+
+static void run_diverge(golden *g, const char *words) {
+  flp_diverge_args a = diverge_args(words);
+  finish(g, flp_diverge(g->plan, &a), diverge_rows);
+}
+
+static flp_status resolve_diverge(const flp_spec *spec, const char *words, int64_t *stride) {
+  flp_diverge_args given = diverge_args(words), out;
+  flp_status status = flp_diverge_args_resolve(spec, &given, &out);
+  *stride = out.grad_scores_stride;
+  return status;
+}
+
+static const other_op ops[] = {{"select", run_select, resolve_select},
+                               {"scale", run_scale, resolve_scale},
+                               {"diverge", run_diverge, resolve_diverge}};
+
+static const other_op *op_of(const char *name) {
+  for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++)
+    if (strcmp(ops[i].name, name) == 0) return &ops[i];
+  return NULL;
+}
+
 int golden_other_command(golden *g, const char *command, const char *words) {
-  int is_check = strcmp(command, "check") == 0, is_select = strcmp(command, "select") == 0;
+  int is_check = strcmp(command, "check") == 0;
+  const other_op *op = op_of(command);
   if (strcmp(command, "driver") == 0) return g->s.script(words), 1;
-  if (!is_check && !is_select && strcmp(command, "scale") != 0) return 0;
+  if (!is_check && !op) return 0;
   cr_assert_not_null(g->plan);
   g->s.reset();
   if (is_check) check(g);
-  else if (is_select) run_select(g, words);
-  else run_scale(g, words);
+  else op->run(g, words);
   return 1;
 }
 
 int golden_resolve_other(golden *g, const char *what, const char *words) {
   flp_spec given = g->spec, spec;
-  flp_select_args select;
-  flp_scale_args scale;
+  int64_t stride = 0;
   char text[512];
-  int is_select = strcmp(what, "select") == 0;
-  if (!is_select && strcmp(what, "scale") != 0) return 0;
+  const other_op *op = op_of(what);
+  if (!op) return 0;
   snprintf(text, sizeof text, "%s", words + strspn(words, " "));
   char *of_spec = strstr(text, " / ");
   if (of_spec) *of_spec = 0, words_change_spec(&given, of_spec + 3);
   flp_status status = flp_spec_resolve(&given, &spec);
-  flp_select_args select_given = select_args(is_select ? text : "forward");
-  flp_scale_args scale_given = scale_args(is_select ? "" : text);
-  if (status == FLP_OK && is_select) status = flp_select_args_resolve(&spec, &select_given, &select);
-  if (status == FLP_OK && !is_select) status = flp_scale_args_resolve(&spec, &scale_given, &scale);
+  if (status == FLP_OK) status = op->resolve(&spec, text, &stride);
   if (status != FLP_OK) golden_refused(g, status);
-  else
-    fprintf(g->out, "taken: stride=%" PRId64 "\n", is_select ? select.scores_stride : scale.values_stride);
+  else fprintf(g->out, "taken: stride=%" PRId64 "\n", stride);
   return 1;
 }
