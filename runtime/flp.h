@@ -658,8 +658,8 @@ typedef struct flp_diverge_args {
             FLP_SET_(teacher_scale) = 1.0f)
 
 /* Enqueues one pass over both; needs no workspace. Equal rows of scores give a gradient of 0. A row whose largest score,
- * of either, is beyond 2^30, as for flp_execute, gives NaN and is counted in the device error word, one with a NaN gives
- * NaN; where upstream is 0 the gradient is 0 whatever the row holds.
+ * of either, is beyond 2^30, as for flp_execute, gives NaN and is counted in the device error word where values are asked for,
+ * one with a NaN gives NaN; where upstream is 0 the gradient is 0 whatever the row holds.
  * error:  ARGUMENT names the field; MEMORY on the eager rung; DRIVER if the launch failed; DATA in strict mode only
  * thread: as flp_execute
  * source: generalised divergences of two distributions, arXiv:2306.13649 */

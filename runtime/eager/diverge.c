@@ -99,7 +99,7 @@ static void do_row(void *context, int64_t row, int worker) {
   read_scores(a->scores + row * a->scores_stride, scale, count, &s->student);
   read_scores(a->teacher + row * a->teacher_stride, scale_of(a->teacher_scale, a->teacher_scale_rows, row), count,
               &s->teacher);
-  if (s->student.is_beyond || s->teacher.is_beyond) atomic_fetch_add(&j->bad_rows, 1);
+  if (a->values && (s->student.is_beyond || s->teacher.is_beyond)) atomic_fetch_add(&j->bad_rows, 1);
   if (s->student.is_dead || s->teacher.is_dead) s->student.lse = s->teacher.lse = NAN;
   take_logs(count, &s->student);
   take_logs(count, &s->teacher);

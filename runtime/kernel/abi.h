@@ -400,7 +400,7 @@ enum flp_part {
 /* module diverge: entry diverge, one CTA a row: how far q, the softmax of a·x, is from p, that of b·y: a loss program over
  * targets compiled, whose targets are all columns, with weight 1. a and b are scale and teacher_scale, or the row's. values:
  * {what the program gives, log-sum-exps of a·x and b·y, entropy of q, Σ min(p, q), whether both have one best column}. A row
- * beyond FLP_SCORE_LIMIT is NaN everywhere, and counts in the error word.
+ * beyond FLP_SCORE_LIMIT is NaN everywhere, and counts in the error word if there are values.
  * dx_v = a·u·(G_v - q_v·Σ G/Σ q), G = ∂value/∂log q; 0, whatever the row holds, where its upstream gradient u is. */
 #define FLP_PARAMS_diverge(P)                                                 \
   P(ptr, scores) P(i64, scores_stride)   /* x (n,V) f32 */                    \

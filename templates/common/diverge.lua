@@ -285,7 +285,7 @@ return function(k, spec)
     local ends = ends_of(p, rows, units)
     local dead = is_dead(ends.x) | is_dead(ends.y)
     local lse = {x = lse_of(ends.x, ~dead, units.x), y = lse_of(ends.y, ~dead, units.y)}
-    k.when(k.eq(k.tid(), 0) & (S.is_beyond(ends.x) | S.is_beyond(ends.y)), function()
+    k.when(k.eq(k.tid(), 0) & ~k.is_null(p.values) & (S.is_beyond(ends.x) | S.is_beyond(ends.y)), function()
       k.atomic_add(p.error_word, 0, k.const(k.i32, 1))
     end)
     local place, found, leaves = P.place(), {}, leaves_of(p)

@@ -262,6 +262,13 @@ def test_a_set(tmp_path, capability, which, least):
     check(tmp_path, capability, which, least)
 
 
+@both
+def test_divergences_of_scores(tmp_path, capability):
+    """Every built-in loss over targets, over all columns of rows of scores."""
+    check(tmp_path, capability, "--op diverge --dtype bf16", 24)
+    assert "diverge" in entries_in(tmp_path)
+
+
 @pytest.mark.long
 def test_a_set_of_one_architecture_has_cases_that_it_does_not_take(tmp_path):
     """Of operands that are aligned to less, and they run on the kernels that a plan takes for them."""

@@ -11,6 +11,7 @@ sums for another number of rows. Rows are counted on the host, as in the torch f
 what this does not: vocabularies over ranks, a teacher with more tokens, the CPU.
 """
 import ctypes
+import functools
 
 import torch
 
@@ -23,50 +24,88 @@ from .._tensors._operands import OF_HEAD
 from ._select import stride_of
 
 VALUES = 6  # of a row, as flp_diverge_args has them
+ACCEPTANCE = 4  # which of them
 VECTOR = 8  # columns that rows of a chunk are padded to
-BLOCK_ELEMENTS = 16 << 20  # of a weight that is widened at a time, where torch does not take it as it is
-FP16_TOP = 64.0  # what the largest upstream gradient becomes where dx is float16, whose least number is 6e-8
+BLOCK_ELEMENTS = 16 << 20  # of a matrix that is widened at a time, where torch does not take it as it is
+FP16_TOP = 16.0  # what the upstream gradient of a row becomes where dx is float16, which holds 6e-8 to 65504
 
 
-def plan_of(problem, program):
-    """The plan of flp_diverge for this problem; None where torch operations take its place.
-    error: UnavailableError where they cannot, of a kind of a file without kernels"""
+def plan_of(problem, program, grads):
+    """The plan of flp_diverge for this problem; None where torch operations take its place. grads: those of the call
+    error: UnavailableError or BudgetError where they cannot, of a kind of a file"""
     student, is_file = problem.student, problem.of is None
     device = _run.device_of(student.hidden)
     if problem.group is not None or problem.whole is not None or device < 0 and not is_file:
         return None
     plan = _plans.get(_plans.Spec(device, dtype=_run.TO_C[student.hidden.dtype], vocab=len(student.weight),
                                   op=_c.OP_DIVERGE, loss=program.data))
-    if plan.handle is None and is_file:
-        raise errors.UnavailableError("kind %s has no kernel: %s" % (program.name, plan.reason))
-    return None if plan.handle is None else plan
+    if plan.handle is None:
+        if is_file:
+            raise errors.UnavailableError("kind %s has no kernel: %s" % (program.name, plan.reason))
+        return None
+    fixed, of_row = _bytes_of(problem, grads)
+    budget = _budget_of(plan, problem)
+    if fixed + of_row <= budget:
+        return plan
+    if is_file:
+        _eager_divergence.refuse_budget(budget, fixed + of_row, problem)
+    _say_once("flp.divergence: the budget of %d bytes holds no row and its gradients, %d: chunked torch operations, "
+              "which are far slower, take the place of kernels" % (budget, fixed + of_row))
+    return None
+
+
+@functools.lru_cache(maxsize=64)
+def _say_once(text):
+    _c.log(_c.LOG_WARNING, text)
 
 
 def run(plan, problem, program, given, upstream, grads, counts):
     """As _eager_divergence.run. program, given: of the kind, and {name: number} of its parameters"""
     with _eager_torch._plain_products(problem.student.hidden):
         heads, bad = _eager_divergence.heads_of(plan, problem, None if counts else upstream, counts)
-        call = _Call(plan, heads, program, given, grads)
         outputs, grad_hidden = _eager_divergence.blank(problem, bad, upstream, grads)
-        factor = _factor_of(problem, upstream)
-        weight, bias = (_Sum(problem, name, grads, factor) for name in ("weight", "bias"))
-        for rows in call.chunks(problem, weight.held_bytes()):
-            active = heads[0].active[slice(*rows)]
-            pulls = None if upstream is None else upstream[active] * factor
-            values, dx = call.diverge(rows, pulls)
-            if problem.of is not None:  # built-in kinds are never below 0 but for rounding
-                values[:, 0].clamp_(min=0)
-            for into, column in zip(outputs, values.unbind(1)):
-                into[active] = column.to(into.dtype)
+        if not len(heads[0].active):
+            return outputs, (grad_hidden, *(_Sum(problem, name, grads, None).total() for name in ("weight", "bias")))
+        call = _Call(plan, problem, heads, program, given, grads)
+        pulls, factor = (None, None) if upstream is None else _pulls_of(heads[0], upstream)
+        least = None if factor is None else factor.min()
+        weight, bias = (_Sum(problem, name, grads, least) for name in ("weight", "bias"))
+        for rows in call.chunks():
+            active, part = heads[0].active[slice(*rows)], slice(*rows)
+            values, dx = call.diverge(rows, None if pulls is None else pulls[part], counts)
+            if counts:
+                values[:, ACCEPTANCE].clamp_(max=1)
+                if problem.of is not None:  # built-in kinds, which keep to their bounds but for rounding
+                    values[:, 0].clamp_(min=0, max=1 if program.name == "total_variation" else None)
+                for into, column in zip(outputs, values.unbind(1)):
+                    into[active] = column.to(into.dtype)
             if dx is None:
                 continue
+            share = None if factor is None else least / factor[part]
             if grad_hidden is not None:
                 made = product(dx, heads[0].ops.weight, call.made[:len(dx)])
-                grad_hidden[active] = (made if factor is ONE else made / factor).to(grad_hidden.dtype)
-            hidden = heads[0].ops.hidden[active].masked_fill_((pulls == 0).unsqueeze(1), 0)  # 0 · NaN is NaN
+                made = made if factor is None else made / factor[part].unsqueeze(1)
+                grad_hidden[active] = made.to(grad_hidden.dtype)
+            hidden = heads[0].ops.hidden[active].masked_fill_((pulls[part] == 0).unsqueeze(1), 0)  # 0 · NaN is NaN
+            if share is not None:
+                hidden.mul_(share.unsqueeze(1).to(hidden.dtype))
             weight.add(lambda out: product(dx.t(), hidden, out, adds=True))
-            bias.add(lambda out: out.add_(dx.sum(0, dtype=torch.float32)))
+            bias.add(lambda out: out.add_(dx.sum(0, dtype=torch.float32) if share is None else
+                                          product(dx.t(), share.unsqueeze(1).to(dx.dtype),
+                                                  out.new_empty((len(out), 1)))[:, 0]))
         return outputs, (grad_hidden, weight.total(), bias.total())
+
+
+def _pulls_of(head, upstream):
+    """What flp_diverge multiplies gradients of active rows by, for it to be those of raw scores; and the powers of two
+    that this has, for dx to be within float16, which gradients are divided by, or None."""
+    pulls = upstream[head.active] * (1.0 if head.cap_in is None else head.cap_in)
+    if head.ops.hidden.dtype is not torch.float16:
+        return pulls, None
+    size = (pulls.double() * head.row_scale / _eager_torch.LOG2E).abs()
+    size = size.masked_fill(~torch.isfinite(size) | (size == 0), FP16_TOP)
+    factor = torch.exp2(torch.floor(torch.log2(FP16_TOP / size)).clamp(-100, 100)).float()
+    return pulls * factor, factor
 
 
 # ---- products ----
@@ -75,12 +114,22 @@ def product(a, b, out, adds=False):
     """a·b in float32, of operands as they are, into out; added to what is there, if adds."""
     if a.dtype is not torch.float32 and _takes_halves(a.device):
         return torch.addmm(out, a, b, out_dtype=torch.float32, beta=float(adds), out=out)
-    a = a.float()
-    step = max(1, BLOCK_ELEMENTS // max(1, b.shape[0]))
-    for first in range(0, b.shape[1], step):
-        made = a @ b[:, first:first + step].float()
-        out[:, first:first + step] = out[:, first:first + step] + made if adds else made
+    if not adds:
+        out.zero_()
+    if a.numel() > b.numel():
+        b = b.float()
+        for part in _parts(a.shape[0], a.shape[1]):
+            out[part].addmm_(a[part].float(), b)
+    else:
+        a = a.float()
+        for part in _parts(b.shape[1], b.shape[0]):
+            out[:, part].addmm_(a, b[:, part].float())
     return out
+
+
+def _parts(count, depth):
+    step = max(1, BLOCK_ELEMENTS // max(1, depth))
+    return [slice(first, first + step) for first in range(0, count, step)]
 
 
 _halves = {}  # by device
@@ -100,7 +149,7 @@ def _takes_halves(device):
 
 class _Sum:
     """A gradient that chunks of rows add to, in float32: into the caller's buffer, if it is that of the weight and there
-    is one; else into its own."""
+    is one; else into its own. factor: what it is divided by in the end, or None"""
 
     def __init__(self, problem, name, grads, factor):
         operand, settings = getattr(problem.student, name), problem.student_settings
@@ -108,82 +157,77 @@ class _Sum:
         self.factor, self.sum = factor, None
         self.dtype = torch.float32 if settings.wide_grads & OF_HEAD[name] else getattr(operand, "dtype", None)
         if grads & OF_HEAD[name]:
-            is_into = self.into is not None and factor is ONE
+            is_into = self.into is not None and factor is None
             self.sum = self.into if is_into else torch.zeros_like(operand, dtype=torch.float32)
-
-    def held_bytes(self):
-        """Of its own, beyond what the call gives."""
-        is_given = self.sum is None or self.sum is self.into or self.into is None and self.dtype is torch.float32
-        return 0 if is_given else self.sum.numel() * 4
 
     def add(self, to):
         if self.sum is not None:
             to(self.sum)
 
     def total(self):
-        if self.sum is None:
+        if self.sum is None or self.sum is self.into:
             return None
-        if self.factor is not ONE:
+        if self.factor is not None:
             self.sum.div_(self.factor)
-        if self.into is not None:
-            if self.sum is not self.into:
-                self.into.add_(self.sum)
-            return None
-        return self.sum.to(self.dtype)
-
-
-ONE = 1.0
-
-
-def _factor_of(problem, upstream):
-    """What upstream gradients are multiplied by before dx is rounded, and gradients divided by: a power of two, or ONE."""
-    if upstream is None or problem.student.hidden.dtype is not torch.float16:
-        return ONE
-    top = upstream.abs().masked_fill(~torch.isfinite(upstream), 0).max() if len(upstream) else upstream.new_zeros(())
-    return torch.exp2(torch.floor(torch.log2(FP16_TOP / top.clamp(min=2.0 ** -100))))
+        if self.into is None:
+            return self.sum.to(self.dtype)
+        self.into.add_(self.sum)
+        return None
 
 
 # ---- chunks of rows ----
 
+def _budget_of(plan, problem):
+    return problem.student_settings.budget or plan.in_force.budgets[_c.PASS_STEP]
+
+
+def _bytes_of(problem, grads):
+    """Bytes that a call takes beyond what it gives: at once, and for each row of a chunk."""
+    student, settings = problem.student, problem.student_settings
+    width = -(-len(student.weight) // VECTOR) * VECTOR
+    of_row = width * (8 + (student.hidden.element_size() if grads else 0)) + 128
+    of_row += 8 * (student.hidden.shape[1] + problem.teacher.hidden.shape[1])
+    is_narrow = student.weight.dtype is not torch.float32 and not settings.wide_grads & _c.GRAD_WEIGHT
+    is_narrow = is_narrow if settings.accumulate is None else student.weight.dtype is torch.float16
+    return 4 * student.weight.numel() if grads & _c.GRAD_WEIGHT and is_narrow else 0, of_row
+
+
 class _Call:
     """Chunks of one call: their memory, and what flp_diverge makes of each."""
 
-    def __init__(self, plan, heads, program, given, grads):
+    def __init__(self, plan, problem, heads, program, given, grads):
         self.plan, self.heads, self.grads = plan, heads, grads
         given = {"rest_weight": 0.0, **given}  # of built-in kinds: there is none
         numbers = [given.get(name, default) for name, (default, _, _) in program.parameters.items()]
         self.parameters = (ctypes.c_double * max(1, len(numbers)))(*numbers)
-
-    def chunks(self, problem, fixed):
-        """Ranges of active rows, with memory for the largest: what the budget has room for beside `fixed` bytes."""
-        student, settings = problem.student, problem.student_settings
-        count, vocab = len(self.heads[0].active), len(student.weight)
-        budget = settings.budget or self.plan.in_force.budgets[_c.PASS_STEP]
-        width = -(-vocab // VECTOR) * VECTOR
-        of_row = width * (8 + (student.hidden.element_size() if self.grads else 0)) + 128
-        of_row += 8 * (student.hidden.shape[1] + problem.teacher.hidden.shape[1])
-        rows = max(1, min(count, (budget - fixed) // of_row))
-        if fixed + of_row > budget:
-            _eager_divergence.refuse_budget(budget, fixed + of_row, problem)
+        fixed, of_row = _bytes_of(problem, grads)
+        student = problem.student
+        width = -(-len(student.weight) // VECTOR) * VECTOR
+        self.rows = max(1, min(len(heads[0].active), (_budget_of(plan, problem) - fixed) // of_row))
         make = student.hidden.new_empty
-        self.x, self.y = (make((rows, width), dtype=torch.float32) for _ in range(2))
-        self.dx = make((rows, width)) if self.grads else None
-        self.made = make((rows, student.hidden.shape[1]), dtype=torch.float32) if self.grads & _c.GRAD_HIDDEN else None
-        return [(first, min(first + rows, count)) for first in range(0, count, rows)]
+        self.x, self.y = (make((self.rows, width), dtype=torch.float32) for _ in range(2))
+        self.dx = make((self.rows, width)) if grads else None
+        is_made = grads & _c.GRAD_HIDDEN
+        self.made = make((self.rows, student.hidden.shape[1]), dtype=torch.float32) if is_made else None
 
-    def diverge(self, rows, pulls):
-        """-> values (n, VALUES) of some active rows, and dx (n, V), None without gradients"""
+    def chunks(self):
+        """Ranges of active rows."""
+        count = len(self.heads[0].active)
+        return [(first, min(first + self.rows, count)) for first in range(0, count, self.rows)]
+
+    def diverge(self, rows, pulls, counts):
+        """-> values (n, VALUES) of some active rows, None unless counts, and dx (n, V), None without gradients"""
         n, vocab = rows[1] - rows[0], self.plan.key.vocab
         for head, scores in zip(self.heads, (self.x, self.y)):
             _scores_into(head, rows, scores[:n, :vocab])
-        values = torch.empty((n, VALUES), dtype=torch.float32, device=self.x.device)
+        values = torch.empty((n, VALUES), dtype=torch.float32, device=self.x.device) if counts else None
         units = [_unit_of(head, rows) for head in self.heads]
         args = _c.new_diverge_args()
         args.n, args.scores, args.teacher = n, address(self.x), address(self.y)
         args.scores_stride = args.teacher_stride = args.grad_scores_stride = stride_of(self.x)
         args.scale_rows, args.teacher_scale_rows = (address(unit) for unit in units)
-        args.loss_parameters = ctypes.addressof(self.parameters)
-        args.values, args.stream = address(values), _run.stream_of(self.plan.key.device)
+        args.loss_parameters, args.values = ctypes.addressof(self.parameters), address(values)
+        args.stream = _run.stream_of(self.plan.key.device)
         dx = self.dx[:n, :vocab] if self.grads else None
         if dx is not None:
             args.upstream, args.grad_scores = address(pulls), address(dx)
@@ -199,10 +243,10 @@ def _unit_of(head, rows):
 
 
 def _bend(head, tanh, dx):
-    """Multiplies dx, of tanh, by ∂tanh/∂x, in place, a tile of columns at a time."""
+    """Multiplies dx, of tanh, by its slope 1 - tanh², in place, a tile of columns at a time."""
     for first in range(0, tanh.shape[1], head.tile_columns):
         part = slice(first, first + head.tile_columns)
-        dx[:, part] = (dx[:, part].float() * (head.cap_in * (1 - tanh[:, part] ** 2))).to(dx.dtype)
+        dx[:, part] = (dx[:, part].float() * (1 - tanh[:, part] ** 2)).to(dx.dtype)
 
 
 def _scores_into(head, rows, out):

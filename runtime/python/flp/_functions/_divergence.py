@@ -82,7 +82,7 @@ def divergence(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor | None = N
     mask             (...) bool or numbers 0 and 1: the rows that count; None: all. Others give 0 and cost no work,
                      whatever they hold
     parameters       {name: number}: of jsd mix, 0.001 to 0.999, 0.5; of skew_kl skew, 1e-6 to 0.999, 0.1; of lk decay,
-                     from 0, 3; of neg_log_acceptance acceptance_min, 1e-300 to 0.5, 1e-30: a lower rate counts as that
+                     from 0, 3; of neg_log_acceptance acceptance_min, 1.2e-38 to 0.5, 1e-30: a lower rate counts as that
                      and has no gradient
     temperature      a number above 0, or a tensor of one a row (...); teacher_temperature None: the same. Nothing is
                      multiplied by its square
@@ -189,6 +189,7 @@ def divergence_loss(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor, teac
 
 INSTEAD = "torch.autograd, or under torch.func.grad losses of scores that exist"
 KINDS = ", ".join(losses.DIVERGENCES) + ", or the path of a loss over targets, *.lua"
+OTHERS = ("entropy", "acceptance", "agreement")  # metrics beside the divergence
 OF_COLUMNS = {"target_logprob", "teacher_logprob", "weight"}  # what a loss over all columns may read
 WITHOUT_REST = ("forward_kl", "lk")  # kinds that are infinite where p > 0 and q = 0
 
@@ -202,9 +203,9 @@ class Pair:
         """student, teacher: hidden, weight and bias; options: those of Call, of either head; others: more tensors, by
         field; shared: what ranks have in common, parallel's Shared, or None"""
         own, self.program = _kind_of(kind, shared)
-        self.given = {**own.options, **_options_of(kind, self.program, own, parameters or {})}
-        self.function, self.kind = function, kind
-        self.of = own.of and (lambda *values: own.of(losses.Outcomes(*values), **self.given))
+        given = {**own.options, **_options_of(kind, self.program, own, parameters or {})}
+        self.function, self.kind, self.given = function, kind, given
+        self.of = own.of and (lambda *values: own.of(losses.Outcomes(*values), **given))
         hidden, weight, bias = student
         _check.tensor_of("hidden", hidden)
         self.shared, lead = shared, hidden.shape[:-1] if shared is None else shared.lead(hidden)
@@ -262,11 +263,11 @@ class Pair:
         None where they are not in the mask grads. upstream: (N) float32 that each row's value is multiplied by in
         them"""
         return functools.partial(_run_pair, self.student.settings, self.teacher.settings, self.program,
-                                 self.given, self.of, self.shared)
+                                 self.given, self.of, self.shared, self.student.grads)
 
 
-def _run_pair(student_settings, teacher_settings, program, given, of, shared, *tensors, upstream=None, grads=0,
-              counts=True):
+def _run_pair(student_settings, teacher_settings, program, given, of, shared, all_grads, *tensors, upstream=None,
+              grads=0, counts=True):
     *pair, whole_weight, whole_bias, ids = tensors
     if shared is not None:
         pair[0], pair[len(OPERANDS)] = shared.rows(pair[0]), shared.rows(pair[len(OPERANDS)])
@@ -275,7 +276,7 @@ def _run_pair(student_settings, teacher_settings, program, given, of, shared, *t
     with torch.no_grad():
         problem = _eager_divergence.Problem(
             student, student_settings, teacher, teacher_settings, whole, ids, of, shared and shared.group)
-        plan = _diverge.plan_of(problem, program)
+        plan = _diverge.plan_of(problem, program, all_grads)
         if plan is not None:
             found, gradients = _diverge.run(plan, problem, program, given, upstream, grads, counts)
         else:
@@ -342,10 +343,14 @@ def _kind_of(kind, shared):
     if not isinstance(kind, str):
         _check.refuse_type("kind", kind, KINDS)
     if not kind.endswith(_programs.FILE):
-        return losses.DIVERGENCES[_rules.one_of("kind", kind, losses.DIVERGENCES)], _programs.builtin(kind)
+        if kind not in losses.DIVERGENCES:
+            _check.refuse(ValueError, "kind", repr(kind), KINDS)
+        return losses.DIVERGENCES[kind], _programs.builtin(kind)
     if shared is not None:
         _check.refuse(ValueError, "kind", repr(kind), ", ".join(losses.DIVERGENCES))
     program = _programs.of_file(kind)
+    if program.name in OTHERS:
+        _check.refuse(ValueError, "kind", repr(kind), "a file of another name than %s, which are metrics" % ", ".join(OTHERS))
     if not program.inputs <= OF_COLUMNS or not program.inputs & {"target_logprob"}:
         _check.refuse(ValueError, "kind", repr(kind), "a loss that reads target_logprob, teacher_logprob and weight alone")
     return losses.Divergence(None, {name: default for name, (default, _, _) in program.parameters.items()}), program

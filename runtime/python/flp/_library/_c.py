@@ -127,9 +127,9 @@ LOGGING_LEVELS = {LOG_ERROR: logging.ERROR, LOG_WARNING: logging.WARNING, LOG_IN
 # FLP_SPEC_INIT.
 new_spec = functools.partial(Spec, ctypes.sizeof(Spec), **{name: initial for name, _, initial in _fields.SPEC})
 # FLP_OPTIONS_INIT and so on, of structs whose other fields begin with zeros.
-new_options, new_layout, new_loss_description, new_arena_stats, new_scale_args, new_diverge_args = (
+new_options, new_layout, new_loss_description, new_arena_stats, new_scale_args = (
     functools.partial(struct, ctypes.sizeof(struct))
-    for struct in (Options, Layout, LossDescription, ArenaStats, ScaleArgs, DivergeArgs))
+    for struct in (Options, Layout, LossDescription, ArenaStats, ScaleArgs))
 
 
 def _copied(struct, **fields):
@@ -137,7 +137,8 @@ def _copied(struct, **fields):
     return functools.partial(struct.from_buffer_copy, bytes(struct(struct_bytes=ctypes.sizeof(struct), **fields)))
 
 
-# FLP_ARGS_INIT and FLP_SELECT_ARGS_INIT.
+# FLP_ARGS_INIT, FLP_DIVERGE_ARGS_INIT and FLP_SELECT_ARGS_INIT.
+new_diverge_args = _copied(DivergeArgs, scale=1.0, teacher_scale=1.0)
 new_args = _copied(Args, **{name: initial for name, _, initial in _fields.ARGS if initial})
 new_select_args = _copied(SelectArgs, **{"pass": PASS_FORWARD}, k=1, temperature=1.0, ignore_index=-2**63)
 

@@ -8,6 +8,7 @@ libflp destroys those without a CUDA call (flp.h, "Fork").
 """
 import collections
 import ctypes
+import functools
 import os
 import sys
 import threading
@@ -34,9 +35,15 @@ class Plan:
         self.handle = handle
         self.rung = rung
         self.reason = reason
-        self.in_force = in_force(key.device)
+        if handle is None:
+            self.in_force = in_force(key.device)
         self.bad_rows = None  # the device error word of torch operations
         self._sizes = {}
+
+    @functools.cached_property
+    def in_force(self):
+        """InForce when the torch form was taken, or of kernels when torch operations beside them first ask."""
+        return in_force(self.key.device)
 
     def workspace_bytes(self, which, n, budget, count=None):
         """Exact workspace of one pass; count: ids that the rows' lists have in all, or None.
