@@ -643,11 +643,11 @@ typedef struct flp_diverge_args {
   int64_t teacher_stride;
   float scale, teacher_scale; /* a and b: 0, or normal numbers, of either sign */
   const float *scale_rows, *teacher_scale_rows; /* (N) in their place, or NULL */
-  const double *loss_parameters; /* host memory, in the program's order; NULL: its defaults. Of a built-in loss rest_weight
-                                    is best 0: of all columns there is no rest */
+  const double *loss_parameters; /* host memory, in the program's order; NULL: its defaults. Of a built-in loss
+                                    rest_weight is best 0: of all columns there is no rest */
   const float *upstream;         /* (N) what D's gradient is multiplied by; NULL: 1 */
-  float *values;     /* (N,6) or NULL: D, log Σ exp a·x, log Σ exp b·y, the entropy of q in nats, Σ min(p, q), and 1 where both
-                        have the same best column, of equal ones the first, else 0 */
+  float *values;     /* (N,6) or NULL: D, log Σ exp a·x, log Σ exp b·y, the entropy of q in nats, Σ min(p, q), and 1
+                        where both have the same best column, of equal ones the first, else 0 */
   void *grad_scores; /* (N,V) dtype, or NULL: upstream·∂D/∂x; memory apart from the scores */
   int64_t grad_scores_stride;
   void *stream;
@@ -657,9 +657,9 @@ typedef struct flp_diverge_args {
   FLP_INIT_(flp_diverge_args, FLP_SET_(struct_bytes) = sizeof(flp_diverge_args), FLP_SET_(scale) = 1.0f, \
             FLP_SET_(teacher_scale) = 1.0f)
 
-/* Enqueues one pass over both; needs no workspace. Equal rows of scores give a gradient of 0. A row whose largest score,
- * of either, is beyond 2^30, as for flp_execute, gives NaN and is counted in the device error word where values are asked for,
- * one with a NaN gives NaN; where upstream is 0 the gradient is 0 whatever the row holds.
+/* Enqueues one pass over both; needs no workspace. Equal rows of scores give a gradient of 0. A row whose largest score
+ * of either is beyond 2^30, as for flp_execute, gives NaN, and counts in the device error word where values are asked
+ * for; one with a NaN gives NaN; where upstream is 0 the gradient is 0 whatever the row holds.
  * error:  ARGUMENT names the field; MEMORY on the eager rung; DRIVER if the launch failed; DATA in strict mode only
  * thread: as flp_execute
  * source: generalised divergences of two distributions, arXiv:2306.13649 */

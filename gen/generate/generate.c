@@ -77,8 +77,8 @@ flp_status flpgen_generate(const flp_kernel_key *key, const flpgen_options *opti
   }
   if (status == FLP_OK && g.loss && !is_of_kind(g.loss, key->kind)) {
     snprintf(error, error_capacity,
-             "options.loss: a program over targets is for key.kind loss_targets or diverge, one that reads lse or mean_score for "
-             "loss_scores, any other for loss_rows");
+             "options.loss: a program over targets is for key.kind loss_targets or diverge, one that reads lse or "
+             "mean_score for loss_scores, any other for loss_rows");
     status = FLP_ERROR_ARGUMENT;
   }
   if (status == FLP_OK) status = gen_generate_check_tune(&canonical.tune, error, error_capacity);

@@ -1,4 +1,5 @@
-/* validate_select.c: the checks of specs of flp_select, flp_scale and flp_diverge, and of their calls against the plan's resolved spec.
+/* validate_select.c: the checks of specs of flp_select, flp_scale and flp_diverge, and of their calls against the
+ * plan's resolved spec.
  *
  * Invariant: as in validate_args.c, pointers of arrays over rows are looked at only if n > 0. */
 #include <inttypes.h>
@@ -60,7 +61,7 @@ flp_status flp_diverge_check_spec(const flp_spec *spec) {
   if (!spec->loss)
     return flp_fail(FLP_ERROR_ARGUMENT, "spec.loss is NULL, but spec.op is %s (accepted: a loss over targets)",
                     flp_op_of(spec->op)->symbol);
-  if (flp_loss_read(spec->loss, spec->loss_bytes, &loss) != FLP_OK) return FLP_OK; /* refused with what all have in common */
+  if (flp_loss_read(spec->loss, spec->loss_bytes, &loss) != FLP_OK) return FLP_OK; /* refused later, as of all */
   uint32_t accepted = 1u << FLP_LOSS_TARGET_LOGPROB | 1u << FLP_LOSS_TEACHER_LOGPROB | 1u << FLP_LOSS_WEIGHT;
   if (flp_loss_is_over_targets(&loss) && !(flp_loss_inputs(&loss) & ~accepted)) return FLP_OK;
   return flp_fail(FLP_ERROR_ARGUMENT,
@@ -165,8 +166,8 @@ static flp_status check_overlap(const flp_spec *spec, int64_t n, const matrix *r
   if (n == 0) return FLP_OK;
   if (end_of(spec, n, read) <= (uint64_t)(uintptr_t)written->base) return FLP_OK;
   if (end_of(spec, n, written) <= (uint64_t)(uintptr_t)read->base) return FLP_OK;
-  return flp_fail(FLP_ERROR_ARGUMENT, "args.%s overlaps args.%s (accepted: %smemory apart)", written->field, read->field,
-                  accepted);
+  return flp_fail(FLP_ERROR_ARGUMENT, "args.%s overlaps args.%s (accepted: %smemory apart)", written->field,
+                  read->field, accepted);
 }
 
 static flp_status check_select_overlap(const flp_spec *spec, const flp_select_args *args) {

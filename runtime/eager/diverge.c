@@ -87,7 +87,8 @@ static void give_gradient(const job *j, int64_t row, scratch *s, double upstream
     s->slope[v] = upstream == 0 ? 0 : (float)(dx * upstream);
   }
   int64_t bytes = (int64_t)flp_dtype_bytes(j->spec->dtype);
-  flp_half_narrow(j->spec->dtype, s->slope, count, (char *)j->args->grad_scores + row * j->args->grad_scores_stride * bytes);
+  char *out = (char *)j->args->grad_scores + row * j->args->grad_scores_stride * bytes;
+  flp_half_narrow(j->spec->dtype, s->slope, count, out);
 }
 
 static void do_row(void *context, int64_t row, int worker) {

@@ -397,10 +397,10 @@ enum flp_part {
  * of 1 leaves them unread. CTAs take rows in turn, however many there are. */
 #define FLP_PARAMS_scale(P) P(ptr, values) P(i64, values_stride) P(i32, n) P(i32, columns) P(ptr, factor)
 
-/* module diverge: entry diverge, one CTA a row: how far q, the softmax of a·x, is from p, that of b·y: a loss program over
- * targets compiled, whose targets are all columns, with weight 1. a and b are scale and teacher_scale, or the row's. values:
- * {what the program gives, log-sum-exps of a·x and b·y, entropy of q, Σ min(p, q), whether both have one best column}. A row
- * beyond FLP_SCORE_LIMIT is NaN everywhere, and counts in the error word if there are values.
+/* module diverge: entry diverge, one CTA a row: how far q, the softmax of a·x, is from p, that of b·y: a loss program
+ * over targets compiled, whose targets are all columns, with weight 1. a and b are scale and teacher_scale, or the
+ * row's. values: {what the program gives, log-sum-exps of a·x and b·y, entropy of q, Σ min(p, q), whether both have one
+ * best column}. A row beyond FLP_SCORE_LIMIT is NaN everywhere, and counts in the error word if there are values.
  * dx_v = a·u·(G_v - q_v·Σ G/Σ q), G = ∂value/∂log q; 0, whatever the row holds, where its upstream gradient u is. */
 #define FLP_PARAMS_diverge(P)                                                 \
   P(ptr, scores) P(i64, scores_stride)   /* x (n,V) f32 */                    \
@@ -1255,7 +1255,8 @@ enum flp_part {
 /* All others, and those that have the parameters of another one. */
 #define FLP_ENTRY_LIST(E)                                                                                             \
   E(prepare) E(combine) E(gather) E(dz_map) E(products_map) E(merge) E(record) E(dz_scale) E(dz) E(grad_hidden)       \
-  E(grad_weight) E(bias_reduce) E(fill) E(select) E(select_grad) E(diverge) E(loss_rows) E(scale) E(keep_reference)              \
+  E(grad_weight) E(bias_reduce) E(fill) E(select) E(select_grad) E(diverge) E(loss_rows) E(scale)                     \
+  E(keep_reference)                                                                                                   \
   E(keep_finish) E(keep_expand) E(keep_gather) E(direction_strike) E(direction_finish) E(direction_rows)              \
   E(list_check) E(list_sort) E(list_scores) E(list_reduce) E(list_dz) E(list_hidden) E(list_adapter)                  \
   E(list_digits) E(list_scan) E(list_place) E(list_starts) E(list_weight) E(list_weight_wide) E(emit_floor)           \

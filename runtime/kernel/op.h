@@ -23,8 +23,8 @@ typedef struct flp_op_kernel {
 
 typedef struct flp_op_row {
   const char *symbol; /* "FLP_OP_SELECT", for messages */
-  int has_head;
-  uint32_t features; /* that a spec may have: 1 << flp_feature */ /* 1: scores are the product of hidden states and a head; else spec.hidden, grads and more are 0 */
+  int has_head; /* 1: scores are the product of hidden states and a head; else spec.hidden, grads and more are 0 */
+  uint32_t features; /* that a spec may have: 1 << flp_feature */
   int kernel_count;
   const flp_op_kernel *kernels; /* in the order in which plans have them */
 } flp_op_row;

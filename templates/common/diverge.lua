@@ -3,10 +3,10 @@
 --   q = softmax a·x, the student's;  p = softmax b·y, the teacher's;  D = program(log p, log q)     (loss_levels.lua)
 --   dx_v = a·u·(G_v - q_v·Σ G/Σ q),  G_v = ∂D/∂log q_v
 --
--- Shapes: scores, teacher (n,V) -> values (n,6), grad_scores (n,V); u = upstream, a = scale_rows, b = teacher_scale_rows (n).
--- A pass over both rows for their log-sum-exps, one for the sums of each level of the program, and one for dx. What is of
--- a column is f32, a log-probability log 2·((x·unit - high) - low), high + low the log-sum-exp in log2 units, the product
--- exact (score.lua); what is of the row is f64. Σ G comes
+-- Shapes: scores, teacher (n,V) -> values (n,6), grad_scores (n,V); upstream u, scale_rows a, teacher_scale_rows b (n).
+-- A pass over both rows for their log-sum-exps, one for the sums of each level of the program, and one for dx. What is
+-- of a column is f32, a log-probability log 2·((x·unit - high) - low), high + low the log-sum-exp in log2 units, the
+-- product exact (score.lua); what is of the row is f64. Σ G comes
 -- with the sums, as Σ_j by_sum_j·Σ_v ∂(operand of S_j)/∂log q_v, in the order of Σ q: equal rows give 0. A thread's
 -- columns, lanes and warps add up in an order that depends on V alone.
 
@@ -33,9 +33,11 @@ return function(k, spec)
     return out
   end
 
+  local function rounded(v) return element == k.f32 and v or k.convert(element, v) end
+
   local function store_vector(out, first, values)
     if not aligned then
-      for i = 1, VECTOR do k.store(out, first + (i - 1), element == k.f32 and values[i] or k.convert(element, values[i])) end
+      for i = 1, VECTOR do k.store(out, first + (i - 1), rounded(values[i])) end
     elseif element == k.f32 then
       k.store_vector(out, k.udiv(first, VECTOR), values)
     else
@@ -173,7 +175,8 @@ return function(k, spec)
 
   -- What scores are multiplied by, in log2 units, and its sign.
   local function unit_of(scale, scale_rows, row)
-    scale = k.branch(k.is_null(scale_rows), function() return scale end, function() return k.load(k.f32, scale_rows, row) end)
+    scale = k.branch(k.is_null(scale_rows), function() return scale end,
+      function() return k.load(k.f32, scale_rows, row) end)
     local sign = k.select(k.gt(scale, 0.0), k.const(k.f32, 1.0), k.select(k.lt(scale, 0.0), k.const(k.f32, -1.0), 0.0))
     return {scale = scale, value = k.convert(k.f32, f64(scale) * LOG2E), sign = sign}
   end
@@ -250,9 +253,10 @@ return function(k, spec)
   end
 
   local function store(out, at, values)
-    if not at.vectors then return k.store(out, at.column[1], element == k.f32 and values[1] or k.convert(element, values[1])) end
+    if not at.vectors then return k.store(out, at.column[1], rounded(values[1])) end
     for i, vector in ipairs(at.vectors) do
-      local function all() store_vector(out, vector.first, table.move(values, (i - 1) * VECTOR + 1, i * VECTOR, 1, {})) end
+      local own = table.move(values, (i - 1) * VECTOR + 1, i * VECTOR, 1, {})
+      local function all() store_vector(out, vector.first, own) end
       if vector.inside then k.when(vector.inside, all) else all() end
     end
   end
@@ -274,13 +278,14 @@ return function(k, spec)
 
   local function clear(p, out)
     k.loop(k.tid(), p.vocab, PACE.threads, nil, function(column)
-      k.store(out, column, element == k.f32 and zero or k.convert(element, zero))
+      k.store(out, column, rounded(zero))
     end)
   end
 
   local function body(p)
     local row = k.convert(k.i64, k.ctaid())
-    local rows = {x = k.offset(p.scores, row * p.scores_stride * 4), y = k.offset(p.teacher, row * p.teacher_stride * 4)}
+    local function of(ptr, stride) return k.offset(ptr, row * stride * 4) end
+    local rows = {x = of(p.scores, p.scores_stride), y = of(p.teacher, p.teacher_stride)}
     local units = {x = unit_of(p.scale, p.scale_rows, row), y = unit_of(p.teacher_scale, p.teacher_scale_rows, row)}
     local ends = ends_of(p, rows, units)
     local dead = is_dead(ends.x) | is_dead(ends.y)

@@ -1,8 +1,8 @@
 -- loss.lua: a loss program (runtime/loss/loss.h) as kernel code: its value, its derivatives by dual numbers, its metrics.
 --
 -- Everything is f64, as in the reference (runtime/loss/eval.c), whose conventions at kinks these are: a program costs
--- some hundred operations a row, once. With single it is f32, for what is made once a score: exp and log are off by some
--- 2^-22 of their value, and exp is 0 below 2^-100, so that parts of it are no subnormals.
+-- some hundred operations a row, once. With single it is f32, for what is made once a score: exp and log are off by
+-- some 2^-22 of their value, and exp is 0 below 2^-100, so that parts of it are no subnormals.
 
 return function(k, single)
   local number = single and k.f32 or k.f64
@@ -96,7 +96,8 @@ return function(k, single)
     for i, node in ipairs(nodes) do
       local operands = {}
       for j, at in ipairs(node) do operands[j] = value[at] end
-      local leaf = {constant = function() return const(node.value) end, input = function() return inputs(node.index) end,
+      local leaf = {constant = function() return const(node.value) end,
+                    input = function() return inputs(node.index) end,
                     parameter = function() return parameters(node.index) end}
       value[i] = (leaf[node.op] or L.values[node.op])(table.unpack(operands))
       for field, t in pairs(tangents) do

@@ -1,4 +1,4 @@
--- loss_levels.lua: a program over targets (runtime/loss/loss.h) as code of one row: values and derivatives, level by level.
+-- loss_levels.lua: a program over targets (runtime/loss/loss.h) as code of one row: values and derivatives by level.
 --
 --   for each level l: values of the row of level l, then sums of level l over the targets
 --   by_sum_j = ∂loss/∂S_j + Σ_{i>j} by_sum_i·∂S_i/∂S_j, from the last sum back

@@ -78,8 +78,9 @@ return function(k, spec)
 
   -- Visits this thread's columns (sweep.lua); one(state, column, value).
   local function sweep(pace, columns, row, options, state, visit, one)
-    return k.import "sweep" (k, pace, VECTOR, columns, state, function(first) return load_vector(row, first, options) end,
-      visit, function(inner, column) return one(inner, column, widen(k.load(element, row, column, options))) end)
+    local function load(first) return load_vector(row, first, options) end
+    return k.import "sweep" (k, pace, VECTOR, columns, state, load, visit,
+      function(inner, column) return one(inner, column, widen(k.load(element, row, column, options))) end)
   end
 
   ---------------------------------------------------------------------------------------------------- running sums

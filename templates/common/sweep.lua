@@ -1,5 +1,5 @@
--- sweep.lua: the columns of a row as the threads of a CTA take them: a vector at a time, `unroll` vectors of a block under
--- way at once; then the vectors of the last block that exist; then the columns behind the last whole vector.
+-- sweep.lua: the columns of a row as the threads of a CTA take them: a vector at a time, `unroll` vectors of a block
+-- under way at once; then the vectors of the last block that exist; then the columns behind the last whole vector.
 --
 -- pace: {threads, unroll}. vector: columns of one. load(first) -> values of the vector that begins at column `first`.
 -- visit(state, vectors) -> state, where a vector is {first = column, inside = nil or i1, values}; at the end one(state,

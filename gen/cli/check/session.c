@@ -173,7 +173,15 @@ static void keep_wanted(const check_args *args, check_list *list) {
 /* ---- checks that bring their own cases ---- */
 
 /* In the order in which they run: after a deadlock nothing else can. */
-typedef enum part_kind { PART_BITS, PART_BUDGETS, PART_SELECT, PART_SCALE, PART_DIVERGE, PART_CONCURRENT, PART_KINDS } part_kind;
+typedef enum part_kind {
+  PART_BITS,
+  PART_BUDGETS,
+  PART_SELECT,
+  PART_SCALE,
+  PART_DIVERGE,
+  PART_CONCURRENT,
+  PART_KINDS
+} part_kind;
 
 enum { PARTS_MAX = 31 };
 

@@ -94,7 +94,8 @@ Test(gen_loss, the_module_has_one_entry_and_needs_its_kind) {
   flpgen_result_clear(&result);
   cr_expect_eq(generate(&loss, FLP_KERNEL_FORWARD, &result, error), FLP_ERROR_ARGUMENT);
   cr_expect_str_eq(error,
-                   "options.loss: needed with key.kind loss_rows or loss_scores and a digest in key.loss, or loss_targets or diverge, and with no other kind");
+                   "options.loss: needed with key.kind loss_rows or loss_scores and a digest in key.loss, or loss_targets or "
+                   "diverge, and with no other kind");
   cr_assert_eq(generate(NULL, FLP_KERNEL_LOSS, &result, error), FLP_OK, "%s", error);
   cr_expect_leq(result.desc.entries[0].shared_bytes, 48 << 10, "the kernel of any loss, on every device");
   flpgen_result_clear(&result);

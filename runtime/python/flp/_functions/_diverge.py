@@ -148,8 +148,8 @@ def _takes_halves(device):
 
 
 class _Sum:
-    """A gradient that chunks of rows add to, in float32: into the caller's buffer, if it is that of the weight and there
-    is one; else into its own. factor: what it is divided by in the end, or None"""
+    """A gradient that chunks of rows add to, in float32: into the caller's buffer, if it is that of the weight and
+    there is one; else into its own. factor: what it is divided by in the end, or None"""
 
     def __init__(self, problem, name, grads, factor):
         operand, settings = getattr(problem.student, name), problem.student_settings

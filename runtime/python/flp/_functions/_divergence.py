@@ -88,9 +88,9 @@ def divergence(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor | None = N
                      multiplied by its square
     softcap, scale   as in flp.linear_logprob, of the student; teacher_softcap, teacher_scale of the teacher
     budget           bytes, or "64M", of workspace; None: FLP_BUDGET, else that of a pass with gradients. A chunk takes
-                     8 bytes a row and token of V, with gradients 2 or 4 more; a trained head of 16 bits 4 an element. As
-                     torch operations 2 KiB a token of V, 32 KiB an element of D and E and 72 MiB are needed on the CPU,
-                     on a GPU eight times as much of the last two
+                     8 bytes a row and token of V, with gradients 2 or 4 more; a trained head of 16 bits 4 an element.
+                     As torch operations 2 KiB a token of V, 32 KiB an element of D and E and 72 MiB are needed on
+                     the CPU, on a GPU eight times as much of the last two
     grad_weight_accumulate
                      as in flp.linear_logprob
 
@@ -103,8 +103,8 @@ def divergence(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor | None = N
     above 0 are NaN and counted, as are rows whose largest score of either head over T is beyond 7.4e8 or -inf:
     flp.check() reports them. On a
     GPU torch makes the products, of 16-bit operands as they are, and a kernel of flp (flp_diverge) all that is of
-    scores, in chunks of rows as the budget has room for; vocabularies over ranks, teacher_ids without renormalise and the
-    CPU run as chunked torch operations, products in float32, sums in float64. Rows are counted on the host: this
+    scores, in chunks of rows as the budget has room for; vocabularies over ranks, teacher_ids without renormalise and
+    the CPU run as chunked torch operations, products in float32, sums in float64. Rows are counted on the host: this
     synchronises.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes
     thread: safe
@@ -280,8 +280,8 @@ def _run_pair(student_settings, teacher_settings, program, given, of, shared, al
         if plan is not None:
             found, gradients = _diverge.run(plan, problem, program, given, upstream, grads, counts)
         else:
-            found, gradients = _eager_divergence.run(_run.torch_plan(student, student_settings), problem, upstream, grads,
-                                                     counts)
+            plan = _run.torch_plan(student, student_settings)
+            found, gradients = _eager_divergence.run(plan, problem, upstream, grads, counts)
         if shared is not None and gradients[0] is not None:
             gradients = (shared.reduced(gradients[0]).to(student.hidden.dtype), *gradients[1:])
     return Divergence(*found), gradients
@@ -350,9 +350,9 @@ def _kind_of(kind, shared):
         _check.refuse(ValueError, "kind", repr(kind), ", ".join(losses.DIVERGENCES))
     program = _programs.of_file(kind)
     if program.name in OTHERS:
-        _check.refuse(ValueError, "kind", repr(kind), "a file of another name than %s, which are metrics" % ", ".join(OTHERS))
+        _check.refuse(ValueError, "kind", repr(kind), "a file of another name than the metrics %s" % ", ".join(OTHERS))
     if not program.inputs <= OF_COLUMNS or not program.inputs & {"target_logprob"}:
-        _check.refuse(ValueError, "kind", repr(kind), "a loss that reads target_logprob, teacher_logprob and weight alone")
+        _check.refuse(ValueError, "kind", repr(kind), "a loss that reads %s alone" % ", ".join(sorted(OF_COLUMNS)))
     return losses.Divergence(None, {name: default for name, (default, _, _) in program.parameters.items()}), program
 
 

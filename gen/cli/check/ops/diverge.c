@@ -1,8 +1,8 @@
-/* diverge.c: divergences of two rows of scores, on one rung, against double: every built-in loss over targets, each over
+/* diverge.c: divergences of two rows of scores, on one rung, against double: every built-in loss over targets, over
  * ordinary and odd rows of scores.
  *
- * All columns are targets of the program, whose values in double are runtime/loss/targets.c's. Scores and gradients lie in
- * buffers whose rows have gaps behind them and a guard at the end; what stands in gaps and guard must stay. */
+ * All columns are targets of the program, whose values in double are runtime/loss/targets.c's. Scores and gradients lie
+ * in buffers whose rows have gaps behind them and a guard at the end; what stands in gaps and guard must stay. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,7 +102,8 @@ static flp_status problem_create(const shape *s, int loss, flp_dtype dtype, prob
   p->upstream = calloc((size_t)s->n, sizeof(float));
   p->scales = calloc((size_t)s->n, sizeof(float));
   p->blank = malloc(p->score_bytes);
-  if (!p->scores || !p->teacher || !p->upstream || !p->scales || !p->blank) return flp_fail(FLP_ERROR_MEMORY, "out of host memory for scores");
+  if (!p->scores || !p->teacher || !p->upstream || !p->scales || !p->blank)
+    return flp_fail(FLP_ERROR_MEMORY, "out of host memory for scores");
   memset(p->blank, 0xff, p->score_bytes);
   for (int64_t row = 0; row < s->n; row++) draw_row(p, row);
   return FLP_OK;
@@ -235,7 +236,7 @@ static void take_truth(const problem *p, int64_t row, truth *t) {
   if (is_nan) t->values[4] = NAN;
 }
 
-/* What f32 may be off: of a score's exponential and of what is summed some 2^-21, of a log-probability as much of it. */
+/* What f32 may be off: of a score's exponential and of what is summed some 2^-21, of a log-probability likewise. */
 static void set_values(const run *r, const truth *t, int64_t row, check_numbers *out) {
   const float *got = (const float *)r->got_values + row * FLP_DIVERGE_VALUES;
   for (int64_t i = 0; i < FLP_DIVERGE_VALUES; i++) {
@@ -251,7 +252,8 @@ static void set_grad(const problem *p, const run *r, const truth *t, int64_t row
   for (int64_t v = 0; v < columns; v++) {
     double q = exp(t->log_q[v]), other = exp(t->log_p[v]), right = t->grad[v];
     double mass = q + other + fabs((double)t->slope[v]) + q * (isfinite(t->values[0]) ? fabs(t->values[0]) : 1);
-    double noise = fabs((double)p->upstream[row] * (double)p->scales[row]) * mass * 0x1p-19 * (1 + fabs(fmax(t->log_q[v], -100)));
+    double factor = fabs((double)p->upstream[row] * (double)p->scales[row]);
+    double noise = factor * mass * 0x1p-19 * (1 + fabs(fmax(t->log_q[v], -100)));
     double unit = isfinite(right) ? ldexp(fabs(right), -digits) + least + (isfinite(noise) ? noise : 0) : 1;
     check_numbers_set(out, row * columns + v, cli_number_at(p->c.spec.dtype, r->got_grad, row * p->stride + v), right,
                       unit, 2 * unit);
@@ -289,7 +291,8 @@ static flp_status check_one(const shape *s, int loss, flp_dtype dtype, const che
   if (status == FLP_OK) status = run_problem(&p, how, &r);
   if (status == FLP_OK) status = compare(&p, &r, metrics);
   if (status == FLP_OK) {
-    int has_gaps = call_has_gaps(r.got_grad, (size_t)s->n, (size_t)s->columns * p.element, (size_t)p.stride * p.element);
+    size_t used = (size_t)s->columns * p.element, width = (size_t)p.stride * p.element;
+    int has_gaps = call_has_gaps(r.got_grad, (size_t)s->n, used, width);
     const char *note = r.overrun || !has_gaps ? "wrote outside of rows" : NULL;
     metrics[1].pass &= note == NULL;
     for (int i = 0; i < 2; i++)
