@@ -3,7 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "gen/cli/check/precompile.h"
+#include "gen/cli/check/run.h"
 #include "gen/cli/check/session.h"
 #include "gen/cli/kernels/compile_pool.h"
 #include "gen/cli/shared/option_args.h"

@@ -26,15 +26,15 @@ void check_bits_cases(const check_part *of, check_list *list);
 flp_status check_mode_bits(const check_part *of, const check_how *how, check_report *report);
 void check_mode_cases(const check_part *of, check_list *list);
 
-/* ops/select.c: flp_select over random and adversarial scores. error: as check_run */
+/* select.c: flp_select over random and adversarial scores. error: as check_run */
 flp_status check_select(const check_part *of, const check_how *how, check_report *report);
 void check_select_cases(const check_part *of, check_list *list);
 
-/* ops/scale.c: flp_scale over ordinary and odd values and factors. error: as check_run */
+/* scale.c: flp_scale over ordinary and odd values and factors. error: as check_run */
 flp_status check_scale(const check_part *of, const check_how *how, check_report *report);
 void check_scale_cases(const check_part *of, check_list *list);
 
-/* ops/diverge.c: flp_diverge by every built-in loss over ordinary and odd scores. error: as check_run */
+/* diverge.c: flp_diverge by every built-in loss over ordinary and odd scores. error: as check_run */
 flp_status check_diverge(const check_part *of, const check_how *how, check_report *report);
 void check_diverge_cases(const check_part *of, check_list *list);
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/cli/check/precompile.h"
+#include "gen/cli/check/run.h"
 #include "gen/cli/kernels/compile_pool.h"
 #include "runtime/api/validate.h"
 #include "runtime/base/status.h"
