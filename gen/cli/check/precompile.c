@@ -202,7 +202,9 @@ flp_status check_precompile_plan(check_precompile *precompile, const flp_spec *s
     int at = find(precompile, &keys[i], rung);
     if (at >= 0 && cli_pool_wait(&precompile->pool, at) && gives) gives = give(precompile, &precompile->jobs[at]);
   }
-  return flp_plan_create(spec, options, out);
+  flp_options own = *options;
+  own.arch = check_precompile_arch(options->arch, spec);
+  return flp_plan_create(spec, &own, out);
 }
 
 void check_precompile_finish(check_precompile *precompile) {

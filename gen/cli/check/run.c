@@ -43,7 +43,6 @@ flp_status check_how_plan(const check_how *how, const check_problem *problem, fl
   options.chunk_rows = c->chunk_rows;
   options.chunk_vocab = c->chunk_vocab;
   options.mode = c->mode == FLP_MODE_LISTED ? (flp_mode)0 : c->mode;     /* spec.listed says it */
-  options.arch = check_precompile_arch(how->options.arch, &spec);
   if (check_precompile_tunes(how->tuned_arch, &spec)) options.tune = how->options.tune;
   return check_precompile_plan(how->precompile, &spec, &options, out);
 }

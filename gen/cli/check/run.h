@@ -23,7 +23,8 @@ typedef struct check_precompile_wish {
 /* Starts to make the kernels of cases on threads of its own. *out is NULL if there is nothing to be made.
  * wish: device and losses of the list outlive *out. error: MEMORY, DRIVER */
 flp_status check_precompile_start(const check_precompile_wish *wish, check_precompile **out);
-/* As flp_plan_create, with the kernels that were precompiled, for which it waits. ahead: NULL for none */
+/* As flp_plan_create of check_precompile_arch, with the kernels that were precompiled, for which it waits. ahead: NULL
+ * for none */
 flp_status check_precompile_plan(check_precompile *precompile, const flp_spec *spec, const flp_options *options,
                                  flp_plan **out);
 /* The architecture that was asked for, or NULL where it has no kernels of a case, whose operands may be aligned to less
