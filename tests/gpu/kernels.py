@@ -91,8 +91,9 @@ def of_check(row):
     specs = [GENERIC] * ("generic" in row["rungs"])
     if set(row["rungs"]) <= {"eager", "generic"}:
         return specs
-    if any(output.startswith("scale:") for output in (*row["outputs"], *row["exact"])):
-        return specs + SCALED
+    for op, sign in (("scale", "scale: "), ("diverge", ": grad_scores")):
+        if any(sign in output for output in (*row["outputs"], *row["exact"])):
+            return specs + OF_OPS[op]
     _, vocab, hidden = map(int, row["shape"].split("x"))
     words = dict(word.partition("=")[::2] for word in row["options"].split())
     shards = int(words.get("shards", 1))
@@ -121,7 +122,8 @@ def of_sanitized(command):
     """Those of one command that ran under compute-sanitizer."""
     if "--rung generic" in command:
         return [GENERIC]
-    return SCALED if "--op scale" in command else [" ".join(of_command(command))]
+    op = re.search(r"--op (\w+)", command)
+    return OF_OPS[op[1]] if op else [" ".join(of_command(command))]
 
 
 def of_tuning(row, spec):
@@ -164,9 +166,15 @@ def specs_of(record):
     return sorted(set(specs))
 
 
-# `flpgen check --op scale` has cases of its own.
-SCALED = sorted(f"--op scale --vocab 1531 --dtype {dtype} --alignment {alignment}" for dtype, element in (
-    ("bf16", 2), ("fp16", 2), ("fp32", 4)) for alignment in (element, 16))
+# `flpgen check --op` of these has cases of its own.
+ELEMENTS = {"bf16": 2, "fp16": 2, "fp32": 4}
+DIVERGENCES = "forward_kl reverse_kl jsd skew_kl total_variation lk neg_log_acceptance".split()
+OF_OPS = {
+    "scale": sorted(f"--op scale --vocab 1531 --dtype {dtype} --alignment {alignment}"
+                    for dtype, element in ELEMENTS.items() for alignment in (element, 16)),
+    "diverge": sorted(f"--op diverge --vocab 1531 --dtype {dtype} --alignment {alignment} --loss {loss}"
+                      for dtype in ELEMENTS for loss, alignment in (*((name, 16) for name in DIVERGENCES), ("lk", 4))),
+}
 
 # `flpgen check --all --dtype bf16` has many cases: one specification for each branch of a template.
 TILED = [f"--vocab 1531 --hidden 72 --dtype bf16 {options}" for options in (

@@ -160,6 +160,7 @@ CHECKS = {
     "check_modes": {name: ["--quick", "--mode", mode] for mode, name in
                     (("save", "check_saved"), ("stream", "check_streamed"), ("direction", "check_direction"))},
     "check_lists": {"check_listed": ["--quick", "--mode", "listed"]},
+    "check_diverge": {"check_diverge": ["--op", "diverge"]},
     "large": {"check_large": ["--large", "--rung", "jit"]},
     "concurrent": {"check_concurrent": ["--concurrent"]},
 }
@@ -215,6 +216,7 @@ SANITIZERS = {  # by part: problems, one for each variant of a kernel's memory a
         "hidden,weight,bias --bias --dtype fp16 --weight-dtype fp32 --mixed split",
         "hidden,weight,bias --bias --dtype bf16 --keep-set 40"), FEW),
     "sanitize_scale": ([["--op", "scale"]], []),
+    "sanitize_diverge": ([["--op", "diverge"]], []),
     "sanitize_portable": (problems(
         f"--arch sm_80 {GRADS}", "--dtype bf16", "--dtype bf16 --keep", "--dtype fp16 --softcap 20", "--dtype fp32",
         "--dtype bf16 --alignment 2", "--dtype bf16 --topk 20 --rank", "--dtype bf16 --tail 2^-9"), FEW),
@@ -227,6 +229,7 @@ PARTS = {  # in the order in which they are measured, as --help has them
     "check_targets": "flpgen check --all of several targets a row",
     "check_top": "the same of best columns and ranks",
     "check_statistics": "the same of statistics of a row",
+    "check_diverge": "flpgen check of divergences of scores that exist, by every built-in loss over targets",
     "check_portable": "the same of the kernels for sm_80, which run on every newer GPU",
     "large": "flpgen check --large: N=8192, V=151936, D=4096 with gradients",
     "tilings": "the same of kernels for sm_90a and sm_80 with other tile configurations (tests/tilings.json)",
@@ -243,6 +246,7 @@ PARTS = {  # in the order in which they are measured, as --help has them
     "sanitize_losses": "the same over those of a loss over all scores: cross entropy with label smoothing and z-loss",
     "sanitize_means": "the same over those of a loss whose mean of scores takes a pass",
     "sanitize_scale": "the same over that of gradients times a factor",
+    "sanitize_diverge": "the same over those of divergences of scores that exist",
     "sanitize_portable": "the same over the kernels for sm_80",
     "bench": "flpgen bench: forward and training beside the GEMM baselines",
     "bench_modes": "the same for save, stream and direction modes",
