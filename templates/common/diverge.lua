@@ -6,9 +6,9 @@
 -- Shapes: scores, teacher (n,V) -> values (n,6), grad_scores (n,V); upstream u, scale_rows a, teacher_scale_rows b (n).
 -- A pass over both rows for their log-sum-exps, one for the sums of each level of the program, and one for dx. What is
 -- of a column is f32, a log-probability log 2·((x·unit - high) - low), high + low the log-sum-exp in log2 units, the
--- product exact (score.lua); what is of the row is f64. Σ G comes
--- with the sums, as Σ_j by_sum_j·Σ_v ∂(operand of S_j)/∂log q_v, in the order of Σ q: equal rows give 0. A thread's
--- columns, lanes and warps add up in an order that depends on V alone.
+-- product exact (score.lua); what is of the row is f64. Σ G comes with the sums, as Σ_j by_sum_j·Σ_v ∂(operand of
+-- S_j)/∂log q_v, in the order of Σ q: equal rows give 0. A thread's columns, lanes and warps add up in an order that
+-- depends on V alone.
 
 local LN2, LOG2E = 0.6931471805599453, 1.4426950408889634
 local PACE = {threads = 256, unroll = 2}
@@ -46,8 +46,8 @@ return function(k, spec)
     end
   end
 
-  -- visit(state, columns, xs, ys) -> state of some columns of both rows: their numbers and scores, and inside, nil or
-  -- i1 each: whether there is such a column.
+  -- visit(state, at) -> state of some columns of both rows, lists: at.column, their numbers, at.x and at.y, their
+  -- scores, and at.inside, nil or whether there is such a column.
   local function sweep(p, rows, state, visit)
     local function load(first) return {load_vector(rows.x, first), load_vector(rows.y, first)} end
     return k.import "sweep" (k, PACE, VECTOR, p.vocab, state, load, function(inner, vectors)

@@ -103,7 +103,8 @@ def _pulls_of(head, upstream):
     if head.ops.hidden.dtype is not torch.float16:
         return pulls, None
     size = (pulls.double() * head.row_scale / _eager_torch.LOG2E).abs()
-    size = size.masked_fill(~torch.isfinite(size) | (size == 0), FP16_TOP)
+    has_none = ~torch.isfinite(size) | (size == 0)  # and sets no other row's
+    size = torch.where(has_none, size.masked_fill(has_none, float("inf")).min(), size)
     factor = torch.exp2(torch.floor(torch.log2(FP16_TOP / size)).clamp(-100, 100)).float()
     return pulls * factor, factor
 
