@@ -74,7 +74,7 @@ def test_bad_temperatures_are_reported_once(file):
 @pytest.mark.parametrize("loss", ["-row.weight * row.advantage * row.logprob",
                                   "row.advantage * sum(exp(row.teacher_logprob) * row.target_logprob)"])
 def test_files_of_another_sort_are_refused(tmp_path, loss):
-    with pytest.raises(ValueError, match="a loss that reads target_logprob, teacher_logprob and weight alone"):
+    with pytest.raises(ValueError, match="a loss that reads target_logprob, teacher_logprob, weight alone"):
         flp.divergence(kind=other(tmp_path, loss), **problem())
 
 
