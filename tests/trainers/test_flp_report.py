@@ -264,7 +264,7 @@ def test_kept_sets_join_no_plain_line(tmp_path):
 
 def test_kept_sets_of_the_tree_are_in_no_chart_of_sharpness():
     shapes = read_sharp(*BENCH)
-    assert len(shapes) == 3
+    assert len(shapes) == 5
     assert not [row for shape in shapes for row in shape if row.kept is not None or row.lora_rank]
 
 
