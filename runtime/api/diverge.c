@@ -6,12 +6,6 @@
 #include "runtime/base/status.h"
 #include "runtime/launch/launch.h"
 
-flp_status flp_diverge_layout(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes, flp_layout *out) {
-  (void)pass, (void)budget_bytes;
-  *out = (flp_layout){.struct_bytes = sizeof *out, .chunk_rows = n, .chunk_vocab = plan->spec.vocab, .launches = n > 0};
-  return FLP_OK;
-}
-
 static flp_status enqueue(flp_call *call, const void *args) {
   return flp_launch_diverge(call, args);
 }

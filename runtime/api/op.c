@@ -8,14 +8,21 @@
 
 #define PASS(pass) (1u << FLP_PASS_##pass)
 
+/* Of an operation without a head: a single launch over all rows, without workspace. */
+static flp_status one_launch(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes, flp_layout *out) {
+  (void)pass, (void)budget_bytes;
+  *out = (flp_layout){.struct_bytes = sizeof *out, .chunk_rows = n, .chunk_vocab = plan->spec.vocab, .launches = n > 0};
+  return FLP_OK;
+}
+
 static const flp_op_calls ops[] = {
     [FLP_OP_HEAD] = {"flp_execute",
                      PASS(FORWARD) | PASS(COMBINE) | PASS(BACKWARD) | PASS(STEP) | PASS(BACKWARD_SAVED) |
                          PASS(FORWARD_SAVED),
                      flp_head_check_spec, flp_head_layout},
-    [FLP_OP_SELECT] = {"flp_select", PASS(FORWARD) | PASS(BACKWARD), flp_select_check_spec, flp_select_layout},
-    [FLP_OP_SCALE] = {"flp_scale", PASS(FORWARD), flp_scale_check_spec, flp_scale_layout},
-    [FLP_OP_DIVERGE] = {"flp_diverge", PASS(FORWARD), flp_diverge_check_spec, flp_diverge_layout},
+    [FLP_OP_SELECT] = {"flp_select", PASS(FORWARD) | PASS(BACKWARD), flp_select_check_spec, one_launch},
+    [FLP_OP_SCALE] = {"flp_scale", PASS(FORWARD), flp_scale_check_spec, one_launch},
+    [FLP_OP_DIVERGE] = {"flp_diverge", PASS(FORWARD), flp_diverge_check_spec, one_launch},
 };
 _Static_assert(sizeof ops / sizeof ops[0] == FLP_OP_COUNT, "a row for every operation of names.h");
 

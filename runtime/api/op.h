@@ -22,11 +22,9 @@ flp_status flp_op_check_pass(const flp_plan *plan, flp_pass pass);
 
 /* ---- one file an operation ---- */
 
-#define FLP_OP_DECLARE(value, word)                                                                     \
-  flp_status flp_##word##_check_spec(const flp_spec *spec);                                             \
-  flp_status flp_##word##_layout(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes, \
-                                 flp_layout *out);
+#define FLP_OP_DECLARE(value, word) flp_status flp_##word##_check_spec(const flp_spec *spec);
 FLP_OPS(FLP_OP_DECLARE)
 #undef FLP_OP_DECLARE
+flp_status flp_head_layout(const flp_plan *plan, flp_pass pass, int64_t n, uint64_t budget_bytes, flp_layout *out);
 
 #endif
