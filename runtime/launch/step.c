@@ -217,6 +217,9 @@ flp_status flp_launch_step(const flp_call *call) {
     scores = flp_score_values_of(call);
     own.call.scores = &scores;
   }
-  if (call->scheme.mode == FLP_MODE_STREAM) return stream(&own.call);
+  if (call->scheme.mode == FLP_MODE_STREAM) {
+    FLP_TRY(flp_launch_exact_report(call));
+    return stream(&own.call);
+  }
   return call->scheme.mode == FLP_MODE_TAIL ? with_tail(&own.call) : pass_by_pass(&own.call, &own.args);
 }

@@ -27,6 +27,7 @@ from parts import BENCHES, CHECKS, CHECKS_OF_DTYPES, DTYPES, FLAGSHIP, PARTS, PE
     select  # noqa: E402
 
 HOSTS_TOGETHER = 8  # files of tests/hosts that run side by side
+TILINGS_AT_ONCE = 5 # of --only tilings, side by side
 NO_TESTS = 5        # pytest's exit status where all of a file's tests are left out
 
 
@@ -95,20 +96,25 @@ class Campaign:
         return record
 
     def tilings(self):
-        """One record of all tilings: the rows of a run each, its tunables beside them."""
-        rows, checks, record = [], 0, {}
+        """One record of all tilings: the rows of a process each, several side by side, its tunables beside them."""
         tilings = json.loads((TREE / "tests/tilings.json").read_text())["tilings"]
-        for arch, tune in ((arch, tune) for arch in ("sm_90a", "sm_80") for tune in tilings[arch]):
+
+        def run(arch, tune):
             command = [*"flpgen check --all --dtype bf16 --rung jit -q".split(), "--arch", arch, "--tune", tune]
-            self.run("tilings", [*command, "--json=tiling.json"])
-            record = json.loads((self.out / "tiling.json").read_text())
-            (self.out / "tiling.json").unlink()
-            checks += record["checks"]
-            rows.append({"arch": arch, "tune": tune, "command": " ".join(command), "checks": record["checks"],
-                         "failed": record["failed"], "failures": [row for row in record["rows"] if not row["pass"]]})
-        record = {key: record[key] for key in ("gpu", "driver", "sources_hash", "date")}
-        record.update(command="tests/gpu/record.py --only tilings", checks=checks, rows=rows,
-                      failed=sum(row["failed"] for row in rows))
+            part = self.out / f"tiling-{arch}-{tilings[arch].index(tune)}.json"
+            self.run(part.stem, [*command, f"--json={part.name}"])
+            return part, {"arch": arch, "tune": tune, "command": " ".join(command)}
+
+        with concurrent.futures.ThreadPoolExecutor(TILINGS_AT_ONCE) as pool:
+            done = list(pool.map(run, *zip(*((arch, tune) for arch in ("sm_90a", "sm_80") for tune in tilings[arch]))))
+        taken = [(row, self.take(part)) for part, row in done]  # as in check_dtypes
+        rows = [{**row, "checks": part["checks"], "failed": part["failed"],
+                 "failures": [found for found in part["rows"] if not found["pass"]]} for row, part in taken if part]
+        if len(rows) < len(taken):
+            return
+        record = {key: taken[0][1][key] for key in ("gpu", "driver", "sources_hash", "date")}
+        record.update(command="tests/gpu/record.py --only tilings", rows=rows,
+                      **{count: sum(row[count] for row in rows) for count in ("checks", "failed")})
         (self.out / "check_tilings.json").write_text(tuning_records.text_of(record))
 
     def sanitize(self, part, problems, shape):

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { THREADS_MAX = 1024, WARP = 32, WARPGROUP = 128, SHARED_BYTES = 1 << 18, WORDS = 32 };
+enum { THREADS_MAX = 2048, WARP = 32, WARPGROUP = 128, SHARED_BYTES = 1 << 18, WORDS = 32 };
 enum { CTAS_MAX = 8, BARRIERS = 16, RANK_SHIFT = 24 };
 
 /* Threads that wait for each other: a cluster, a CTA, a warpgroup, a warp, or those of a named barrier. */

@@ -190,6 +190,7 @@ TILINGS = [
     *(("8.0", tiling, "", "forward dz grad_hidden grad_weight") for tiling in (
         "forward:64x256;dz:256x128;grad_hidden:128x128,stages=3;grad_weight:256x128,raster=4",
         "forward:stages=2;dz:64x256,stages=3;grad_hidden:256x64,raster=1;grad_weight:128x128")),
+    ("9.0", "forward:cluster=4;dz:cluster=4;products:128x256,cluster=4", "", "forward_map dz_map products_map"),
     ("8.0", "forward:64x256;dz:128x128", "--alignment 2 --bias --grad hidden,weight,bias", "forward dz"),
     ("8.0", "forward_keep:64x256,raster=1;dz:256x128", "--mode S", "forward_keep"),
     ("8.0", "forward_emit:64x256;dz:256x64", "--tail 2^-9", "forward_emit"),
@@ -267,6 +268,13 @@ def test_divergences_of_scores(tmp_path, capability):
     """Every built-in loss over targets, over all columns of rows of scores."""
     check(tmp_path, capability, "--op diverge --dtype bf16", 24)
     assert "diverge" in entries_in(tmp_path)
+
+
+def test_a_streamed_step_reports_that_its_tail_is_exact(tmp_path):
+    """Losses of scores have no lists; which mode a step takes in their place follows from its kernels' tiles."""
+    record = check(tmp_path, "9.0", f"--vocab 331 --hidden 264 --rows 41 {EVERYTHING} --tail 2^-9 --loss cross_entropy "
+                   "--tune forward:cluster=4;dz:cluster=4;products:128x256,cluster=4", 20)
+    assert "tail_report" in outputs_of(record) and "keep_finish" in entries_in(tmp_path)
 
 
 @pytest.mark.long
