@@ -1,14 +1,17 @@
-"""TRL 1.16.0: its fused head, the GRPO path over it, and selective_log_softmax."""
+"""TRL 1.16.0: its fused head, the GRPO path over it, the divergence of two heads, the loss of DistillationTrainer over
+it, and selective_log_softmax."""
 import contextlib
 import types
 
 import pytest
 import torch
+from flp_exact_pair import divergence
 from flp_reference import doubles, exact, problem, reference
 from parity import DTYPES, both, compare, of_trl, with_gradients
 
 trl_utils = of_trl("trl.trainer.utils")
 GRPOTrainer = of_trl("trl.trainer.grpo_trainer").GRPOTrainer
+distillation = of_trl("trl.trainer.distillation_trainer")
 # What TRL gives, in its order, and its name in flp_exact.py.
 OUTPUTS = {"log_probs": "logprob", "entropy": "entropy", "log_sum_sq_probs": "statistics.log_squares",
            "mean_logits": "statistics.mean_score", "is_top1": "statistics.is_best"}
@@ -92,6 +95,81 @@ def test_grpo_path(dtype, device):
     scored = mask[:, -10:]
     want = [logp.gather(-1, ids[:, -10:].unsqueeze(-1)).squeeze(-1) * scored, -(logp.exp() * logp).sum(-1) * scored]
     compare(*both("trl", call), with_gradients(want, inputs), dtype, trunks=["gradient 1"])
+
+
+def pair(dtype, device):
+    """hidden, weight and bias of a student and of a teacher with hidden states of another size."""
+    heads = [problem(n=37, vocab=1000, depth=depth, dtype=dtype, bias=True, seed=depth) for depth in (64, 40)]
+    return [tensor.to(device) for hidden, weight, _, bias in heads for tensor in (hidden, weight, bias)]
+
+
+def exact_pair(tensors, beta, temperature=1.0, scale=1.0, softcap=None, teacher_scale=1.0, teacher_softcap=None):
+    """The divergence and the entropy in float64."""
+    kind = {0.0: "forward_kl", 1.0: "reverse_kl"}.get(beta, "jsd")
+    names = [whose + name for whose in ("", "teacher_") for name in ("hidden", "weight", "bias")]
+    found = divergence(kind=kind, parameters={"mix": beta} if kind == "jsd" else None, temperature=temperature,
+                       scale=scale, softcap=softcap, teacher_scale=teacher_scale, teacher_softcap=teacher_softcap,
+                       **dict(zip(names, (tensor.double().cpu() for tensor in tensors))))
+    return [found[name].to(tensors[0].device) for name in ("value", "entropy")]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("options", [(), (0.7,), (1.3, 0.8, 9.0, 1.2, 7.0)], ids=str)
+@pytest.mark.parametrize("beta", [0.0, 0.1, 0.5, 1.0])
+def test_two_heads(dtype, beta, options, device):
+    tensors = pair(dtype, device)
+    inputs = [tensor.requires_grad_() for tensor in tensors[:3]]
+
+    def call():
+        value, entropy = distillation.ChunkedDivergenceFunction.apply(*tensors, beta, *options)
+        assert not entropy.requires_grad
+        return {**with_gradients([value], inputs), "entropy": entropy}
+
+    doubled = doubles(*inputs)
+    value, entropy = exact_pair([*doubled, *tensors[3:]], beta, *options)
+    compare(*both("trl", call), {**with_gradients([value], doubled), "entropy": entropy}, dtype)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_two_heads_of_float32_weights(autocast, device):
+    """Beside bfloat16 hidden states, or all float32 under autocast: both round operands to bfloat16."""
+    tensors = pair(torch.float32, device)
+    if not autocast:
+        tensors[0], tensors[3] = tensors[0].bfloat16(), tensors[3].bfloat16()
+    inputs = [tensor.requires_grad_() for tensor in tensors[:3]]
+
+    def call():
+        with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=autocast):
+            value, entropy = distillation.ChunkedDivergenceFunction.apply(*tensors, 0.5)
+        return {**with_gradients([value], inputs), "entropy": entropy}
+
+    doubled = doubles(*(tensor.bfloat16() for tensor in inputs))
+    value, entropy = exact_pair([*doubled, *(tensor.bfloat16() for tensor in tensors[3:])], 0.5)
+    compare(*both("trl", call), {**with_gradients([value], doubled), "entropy": entropy}, torch.bfloat16)
+
+
+@pytest.mark.parametrize("items", [None, 29])
+@pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
+def test_distillation_loss(beta, items, device):
+    """The trainer's own loss, entropy and count of a batch (B, K) that is partly masked, and of one that is all so."""
+    tensors = pair(torch.float32, device)
+    inputs = [tensor.requires_grad_() for tensor in tensors[:3]]
+    mask = (torch.arange(36, device=device) % 5 > 0).long()
+    states = [tensors[at][:36].view(4, 9, -1) for at in (0, 3)]
+
+    def call(mask):
+        loss, entropy, count = distillation._chunked_divergence_loss(
+            *states, tensors[1], tensors[4], mask.view(4, 9), beta, items, tensors[2], tensors[5], temperature=0.9)
+        return {**with_gradients([loss], inputs), "entropy": entropy, "count": count}
+
+    doubled = doubles(*inputs)
+    value, entropy = exact_pair([*doubled, *tensors[3:]], beta, 0.9)
+    counted = mask.sum()
+    want = {**with_gradients([(value[:36] * mask).sum() / (items or counted)], doubled),
+            "entropy": (entropy[:36] * mask).sum(), "count": counted}
+    compare(*both("trl", lambda: call(mask)), want, torch.float32)
+    own, ours = both("trl", lambda: call(mask * 0))
+    assert all(torch.equal(ours[name], own[name]) for name in own) and not ours["gradient 1"].any()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,4 +1,4 @@
-"""TRL 1.16.0: steps of its trainers whose head is fused, with all that they log, as they are and with flp in them."""
+"""TRL 1.16.0: steps of its trainers whose heads are fused, with all that they log, as they are and with flp in them."""
 import pytest
 import torch
 from parity import installed, note_test
@@ -11,6 +11,7 @@ transformers = pytest.importorskip("transformers")
 trl = pytest.importorskip("trl")
 WORDS = ["w%d" % i for i in range(120)]
 STEPS = 3
+CLOCKED = ("runtime", "per_second", "step_time")
 
 
 def text(generator, words):
@@ -30,12 +31,16 @@ TRAINERS = {
     "DPO": ({}, ["prompt", "chosen", "rejected"]),
     "DPO weighted": ({"use_weighting": True}, ["prompt", "chosen", "rejected"]),
     "KTO": ({}, ["prompt", "completion", "label"]),
+    "Distillation": ({"beta": 0.3, "max_completion_length": 8}, ["prompt"]),
 }
+HEAD = "trl.kernels.chunked_logprob.ChunkedLogProbFunction.apply"
+SEAMS = {"Distillation": "trl.kernels.chunked_divergence.ChunkedDivergenceFunction.apply"}  # all others': HEAD
 
 
 def trainer_of(kind, folder, device):
     options, columns = TRAINERS[kind]
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder / "model").to(device)
+    models = {name: transformers.AutoModelForCausalLM.from_pretrained(folder / name).to(device)
+              for name in ("model", *(["teacher_model"] if kind == "Distillation" else []))}
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel(
         {word: i for i, word in enumerate(["<pad>", "<eos>", "<unk>", *WORDS])}, unk_token="<unk>"))
     words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
@@ -45,7 +50,7 @@ def trainer_of(kind, folder, device):
         output_dir=str(folder), use_cpu=device == "cpu", report_to=[], save_strategy="no", max_steps=STEPS,
         logging_steps=1, disable_tqdm=True, per_device_train_batch_size=4, optim="sgd", learning_rate=0.1, bf16=False,
         gradient_checkpointing=False, **options)
-    return getattr(trl, name + "Trainer")(model=model, args=arguments, train_dataset=rows_of(*columns),
+    return getattr(trl, name + "Trainer")(**models, args=arguments, train_dataset=rows_of(*columns),
                                           processing_class=tokenizer)
 
 
@@ -53,7 +58,7 @@ def trained(kind, folder, device):
     """(what each step logged, the weights behind the last)."""
     trainer = trainer_of(kind, folder, device)
     trainer.train()
-    logged = [{name: value for name, value in step.items() if "runtime" not in name and "per_second" not in name}
+    logged = [{name: value for name, value in step.items() if not any(word in name for word in CLOCKED)}
               for step in trainer.state.log_history]
     return logged, dict(trainer.model.named_parameters())
 
@@ -61,14 +66,15 @@ def trained(kind, folder, device):
 @pytest.mark.parametrize("kind", TRAINERS)
 def test_steps_log_and_learn_the_same(kind, tmp_path, device):
     torch.manual_seed(0)
-    transformers.LlamaForCausalLM(transformers.LlamaConfig(
-        vocab_size=131, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=4, initializer_range=0.2)).save_pretrained(tmp_path / "model")
+    for name, size in (("model", 32), ("teacher_model", 48)):
+        transformers.LlamaForCausalLM(transformers.LlamaConfig(
+            vocab_size=131, hidden_size=size, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=4, initializer_range=0.2)).save_pretrained(tmp_path / name)
     own, own_weights = trained(kind, tmp_path, device)
     note_test("trl")
     with installed("trl", "trl"):
         ours, our_weights = trained(kind, tmp_path, device)
-        head = flp.installed(counts=True)["trl"]["trl.kernels.chunked_logprob.ChunkedLogProbFunction.apply"]
+        head = flp.installed(counts=True)["trl"][SEAMS.get(kind, HEAD)]
     assert sum(head["flp"].values()) >= STEPS and not head["own"]
     assert len(own) == len(ours) == STEPS + 1 and "entropy" in own[0], own[0]
     for host, flps in zip(own, ours):

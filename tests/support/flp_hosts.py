@@ -131,6 +131,11 @@ SOURCES = {
             name="ChunkedLogProbFunction",
             parameters="hidden, weight, bias, targets, temperature, chunk_size, final_logit_softcapping=None, "
                        "logit_scale=1.0, outputs=()"),
+        "trl.kernels.chunked_divergence": FUSED_HEAD.format(
+            name="ChunkedDivergenceFunction",
+            parameters="student_hidden, student_weight, student_bias, teacher_hidden, teacher_weight, teacher_bias, "
+                       "beta, temperature=1.0, student_logit_scale=1.0, student_final_logit_softcapping=None, "
+                       "teacher_logit_scale=1.0, teacher_final_logit_softcapping=None"),
         "trl.trainer.utils": FUNCTION.format(
             before=TRL_KERNEL, name="selective_log_softmax", parameters="logits, index, temperature=1.0, row_mask=None")},
     "agilerl": {"agilerl.algorithms.core.llm_ops.fused_logprobs": AGILERL},

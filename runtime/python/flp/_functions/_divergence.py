@@ -14,8 +14,8 @@ from torch import Tensor
 
 from .. import losses
 from .._eager import _eager_divergence
-from .._library import _programs, _rules
-from .._passes import _autograd, _run
+from .._library import _plans, _programs
+from .._passes import _autograd, _run, _watch
 from .._tensors import _check
 from .._tensors._call import Call
 from .._tensors._compile import outside_graphs
@@ -282,6 +282,7 @@ def _run_pair(student_settings, teacher_settings, program, given, of, shared, al
         else:
             plan = _run.torch_plan(student, student_settings)
             found, gradients = _eager_divergence.run(plan, problem, upstream, grads, counts)
+        _watch.told(_plans.rung_name(plan.rung), "diverge")
         if shared is not None and gradients[0] is not None:
             gradients = (shared.reduced(gradients[0]).to(student.hidden.dtype), *gradients[1:])
     return Divergence(*found), gradients

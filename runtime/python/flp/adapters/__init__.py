@@ -75,10 +75,10 @@ def installed(*, counts: bool = False) -> Any:
 
     counts  True: {host: {seam: {"flp": {"rung mode": calls}, "own": {reason: calls}}}} since install(host). A seam is
             the dotted name of the function that was replaced. "flp" are calls through flp, by rung and mode of their
-            first forward pass ("select": of scores that exist already), such as {"jit direction": 12}; "own" are those
-            that stayed the host's, and why. A call counts at each seam that it passes, once it has returned; inside a
-            graph of torch.compile it does not count. Heads that are installed stand there too, as "logprob_head" or
-            "CrossEntropyHead", with the class of the model in place of the seam
+            first forward pass ("select": of scores that exist already; "diverge": of two heads), such as
+            {"jit direction": 12}; "own" are those that stayed the host's, and why. A call counts at each seam that it
+            passes, once it has returned; inside a graph of torch.compile it does not count. Heads that are installed
+            stand there too, as "logprob_head" or "CrossEntropyHead", with the class of the model in place of the seam
     error:  none
     thread: safe; of calls that end at the same time in several threads one may be missed
     """

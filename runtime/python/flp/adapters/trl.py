@@ -1,13 +1,20 @@
-"""TRL: the fused head that every trainer and reference model scores with, and selective_log_softmax."""
+"""TRL: the fused head that every trainer and reference model scores with, the divergence of two heads, and
+selective_log_softmax."""
+import inspect
+
 import torch
 
+from .._functions._divergence import divergence
 from .._functions._logprob import linear_logprob
 from .._functions._select import NEVER, selective_log_softmax
+from .._library import _programs
 from . import _call
 from ._seam import Host, Seam
 
 # What TRL asks for beside log-probabilities and entropies, in its order: fields of flp.Statistics.
 STATISTICS = {"log_sum_sq_probs": "log_squares", "mean_logits": "mean_score", "is_top1": "is_best"}
+# Its beta that is a divergence of its own; any other is the mix of jsd.
+KINDS = {0: "forward_kl", 1: "reverse_kl"}
 
 
 def fused_head(hidden, weight, bias, targets, temperature, chunk_size, final_logit_softcapping=None, logit_scale=1.0,
@@ -27,6 +34,38 @@ def fused_head(hidden, weight, bias, targets, temperature, chunk_size, final_log
     logprob, *more = results if wants_entropy or asked else (results,)
     entropy = more.pop(0) if wants_entropy else None
     return logprob, entropy, *(getattr(more[0], STATISTICS[name]) if name in asked else None for name in STATISTICS)
+
+
+def two_heads(student_hidden, student_weight, student_bias, teacher_hidden, teacher_weight, teacher_bias, beta,
+              temperature=1.0, student_logit_scale=1.0, student_final_logit_softcapping=None, teacher_logit_scale=1.0,
+              teacher_final_logit_softcapping=None):
+    """ChunkedDivergenceFunction.apply: hidden (N, D) and (N, E), weight (V, D) and (V, E) -> the divergence (N) and,
+    without a gradient, the student's entropy (N), float32.
+
+    The host rounds weight and bias to their hidden's dtype; this does so too, and with their gradients.
+    """
+    kind = KINDS.get(beta, "jsd")
+    if kind == "jsd":
+        _, least, most = _programs.builtin(kind).parameters["mix"]
+        if not least <= beta <= most:
+            raise _call.Refused("beta is %g (accepted: 0, 1 and %g to %g)" % (beta, least, most))
+    weight, bias = _head_of(student_hidden, student_weight, student_bias)
+    teacher_weight, teacher_bias = _head_of(teacher_hidden, teacher_weight, teacher_bias, "in the teacher, ")
+    if len(teacher_weight) != len(weight):
+        raise _call.Refused("the teacher has %d tokens, the student %d" % (len(teacher_weight), len(weight)))
+    found = divergence(student_hidden, weight, teacher_hidden, teacher_weight, kind, bias, teacher_bias,
+                       parameters={"mix": beta} if kind == "jsd" else None, temperature=temperature,
+                       softcap=student_final_logit_softcapping, teacher_softcap=teacher_final_logit_softcapping,
+                       scale=student_logit_scale, teacher_scale=teacher_logit_scale)
+    return found.value, found.entropy
+
+
+def _head_of(hidden, weight, bias, whose=""):
+    """weight and bias as the host computes with them. error: Refused"""
+    mixed = _call.rounded(hidden, weight, bias)
+    reason = _call.refusal(hidden, weight, bias, mixed)
+    _call.refuse(reason and whose + reason)
+    return [tensor.to(hidden.dtype) if mixed and tensor is not None else tensor for tensor in (weight, bias)]
 
 
 def selective(host):
@@ -52,6 +91,9 @@ HOST = Host(
              ("ctx", "hidden", "weight", "bias", "targets", "temperature", "chunk_size", "final_logit_softcapping",
               "logit_scale", "outputs"), "1d8220b44273cdf3", _call.stands_for_apply("trl", fused_head),
              "ChunkedLogProbFunction.forward"),
+        Seam("trl.kernels.chunked_divergence", "ChunkedDivergenceFunction.apply",
+             ("ctx", *inspect.signature(two_heads).parameters), "ca2ff98ab97c5c7c",
+             _call.stands_for_apply("trl", two_heads), "ChunkedDivergenceFunction.forward"),
         Seam("trl.trainer.utils", "selective_log_softmax", ("logits", "index", "temperature", "row_mask"),
              "e55428ff89caff25", selective),
     ), "trl==1.16.0")

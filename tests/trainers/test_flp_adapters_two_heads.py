@@ -1,0 +1,85 @@
+"""Adapters of trainers that compare a student's head with a teacher's, on stand-in hosts: TRL."""
+import pytest
+import torch
+from flp_reference import DEVICE, doubles, relative
+
+import flp_exact_pair
+from test_flp_adapters import agrees, counted, hosts, installed, partitioned  # noqa: F401
+
+SEAM = "trl.kernels.chunked_divergence.ChunkedDivergenceFunction.apply"
+# Of each beta the same divergence as flp names it.
+KINDS = [(0.0, "forward_kl", {}), (1.0, "reverse_kl", {}), (0.5, "jsd", {"mix": 0.5}), (0.1, "jsd", {"mix": 0.1})]
+
+
+def heads(n=13, vocab=331, depth=24, teacher_depth=16):
+    """hidden, weight and bias of the student and of the teacher"""
+    draw = torch.Generator().manual_seed(0)
+    return [(torch.randn(shape, generator=draw) * size).to(DEVICE) for each in (depth, teacher_depth)
+            for shape, size in (((n, each), 1), ((vocab, each), 2 / each**0.5), ((vocab,), 1))]
+
+
+def exact(tensors, kind, parameters, temperature=1.0, scale=1.0, softcap=None, teacher_scale=1.0, teacher_softcap=None):
+    names = [whose + name for whose in ("", "teacher_") for name in ("hidden", "weight", "bias")]
+    found = flp_exact_pair.divergence(
+        kind=kind, parameters=parameters, temperature=temperature, scale=scale, softcap=softcap,
+        teacher_scale=teacher_scale, teacher_softcap=teacher_softcap,
+        **{name: None if tensor is None else tensor.cpu() for name, tensor in zip(names, tensors)})
+    return found["value"].to(DEVICE), found["entropy"].to(DEVICE)
+
+
+def function(hosts):  # noqa: F811
+    return installed(hosts, "trl", "trl.kernels.chunked_divergence").ChunkedDivergenceFunction
+
+
+@pytest.mark.parametrize("options", [(), (0.7,), (1.3, 0.8, 5.0, 1.2, 7.0)], ids=str)
+@pytest.mark.parametrize("beta, kind, parameters", KINDS)
+def test_trl_two_heads(hosts, beta, kind, parameters, options):  # noqa: F811
+    tensors = heads()
+    doubled = doubles(*(tensor.requires_grad_() for tensor in tensors))
+    value, entropy = function(hosts).apply(*tensors, beta, *options)
+    wanted = exact(doubled, kind, parameters, *options)
+    agrees(value, wanted[0]), agrees(entropy, wanted[1])
+    assert not entropy.requires_grad
+    rows = torch.linspace(-1, 2, len(value), device=DEVICE)
+    (value * rows).sum().backward()
+    (wanted[0] * rows).sum().backward()
+    for tensor, double in zip(tensors[:3], doubled):
+        assert relative(tensor.grad, double.grad) < 1e-5
+    assert all(tensor.grad is None for tensor in tensors[3:])
+    assert counted("trl", SEAM) == ({"diverge": 1}, {})
+
+
+def test_trl_rounds_a_float32_head_beside_16_bits(hosts):  # noqa: F811
+    tensors = heads()
+    tensors[0], tensors[3], tensors[4] = (tensors[at].bfloat16() for at in (0, 3, 4))
+    narrow = [tensor.bfloat16().double() for tensor in tensors]
+    inputs = [tensor.requires_grad_() for tensor in tensors[:3]]
+    value, entropy = function(hosts).apply(*tensors, 1.0)
+    wanted = exact(narrow, "reverse_kl", {})
+    agrees(value, wanted[0]), agrees(entropy, wanted[1])
+    gradients = torch.autograd.grad(value.sum(), inputs)
+    assert [gradient.dtype for gradient in gradients] == [tensor.dtype for tensor in inputs]
+
+
+def test_trl_two_heads_of_no_rows(hosts):  # noqa: F811
+    tensors = heads(n=0)
+    value, entropy = function(hosts).apply(*tensors[:1], tensors[1].requires_grad_(), *tensors[2:], 0.5)
+    (gradient,) = torch.autograd.grad(value.sum(), tensors[1])
+    assert value.shape == entropy.shape == (0,) and not gradient.any()
+
+
+@pytest.mark.parametrize("change, reason", [
+    ({"beta": 1e-5}, "beta is 1e-05 (accepted: 0, 1 and 0.001 to 0.999)"),
+    ({"beta": 1.5}, "beta is 1.5"),
+    ({0: lambda hidden: hidden.double()}, "hidden is of dtype torch.float64"),
+    ({1: partitioned}, "weight is partitioned by DeepSpeed's ZeRO-3"),
+    ({4: partitioned}, "in the teacher, weight is partitioned by DeepSpeed's ZeRO-3"),
+    ({4: lambda weight: weight[:300], 5: lambda bias: None}, "the teacher has 300 tokens, the student 331"),
+], ids=str)
+def test_trl_two_heads_that_stay_the_hosts(hosts, logged, change, reason):  # noqa: F811
+    tensors = [change.get(at, lambda tensor: tensor)(tensor) for at, tensor in enumerate(heads())]
+    assert function(hosts).apply(*tensors, change.get("beta", 0.5)) == "host"
+    (text,) = [text for _, text in logged if "its own" in text]
+    assert reason in text
+    ran, own = counted("trl", SEAM)
+    assert not ran and sum(own.values()) == 1 and reason in next(iter(own))
