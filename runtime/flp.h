@@ -627,7 +627,7 @@ FLP_API flp_status flp_scale(flp_plan *plan, const flp_scale_args *args);
 
 /* ---- two rows of scores that exist already: flp_diverge --------------------------------------------------------- */
 
-enum { FLP_DIVERGE_VALUES = 6 };
+enum { FLP_DIVERGE_VALUES = 6, FLP_DIVERGE_STATE = 64 };
 
 /* One call of a plan whose spec.op is FLP_OP_DIVERGE: spec.loss is a loss over targets, whose targets are all columns,
  * spec.dtype that of grad_scores: BF16, FP16 or FP32.
@@ -651,6 +651,12 @@ typedef struct flp_diverge_args {
   void *grad_scores; /* (N,V) dtype, or NULL: upstream·∂D/∂x; memory apart from the scores */
   int64_t grad_scores_stride;
   void *stream;
+  const int64_t *target; /* (N) a column of each row, or NULL; one that is no column has no logprob */
+  const float *grad_logprob, *grad_entropy; /* (N) or NULL: upstream gradients of log q of the target and of the entropy
+                                               of q, whose gradients are added to grad_scores */
+  double *state;    /* (N,FLP_DIVERGE_STATE) or NULL: the library's own: what a call leaves of each row's sums */
+  uint32_t resumes; /* 1: state is what a call with the same scores, scales and parameters left, so that its sums are
+                       not made again; values is NULL then */
 } flp_diverge_args;
 
 #define FLP_DIVERGE_ARGS_INIT \
@@ -659,7 +665,9 @@ typedef struct flp_diverge_args {
 
 /* Enqueues one pass over both; needs no workspace. Equal rows of scores give a gradient of 0. A row whose largest score
  * of either is beyond 2^30, as for flp_execute, gives NaN, and counts in the device error word where values are asked
- * for; one with a NaN gives NaN; where upstream is 0 the gradient is 0 whatever the row holds.
+ * for; one with a NaN gives NaN; where upstream is 0, as grad_logprob and grad_entropy are, the gradient is 0 whatever
+ * the row holds. A loss of log q and of the entropy beside D takes two calls, and no score is read more often than by
+ * one: values and state, then, with their gradients, grad_scores.
  * error:  ARGUMENT names the field; MEMORY on the eager rung; DRIVER if the launch failed; DATA in strict mode only
  * thread: as flp_execute
  * source: generalised divergences of two distributions, arXiv:2306.13649 */

@@ -220,14 +220,40 @@ static flp_status check_diverge_scale(const char *field, float scale) {
                   (double)scale);
 }
 
+/* What a gradient beside the divergence's needs, and a call that goes on from another. */
+static flp_status check_diverge_beside(const flp_diverge_args *args) {
+  if (args->grad_logprob && !args->target)
+    return flp_fail(FLP_ERROR_ARGUMENT, "args.target is NULL, but grad_logprob is given");
+  if (!args->grad_scores) {
+    FLP_TRY(refuse_given("grad_logprob", args->grad_logprob, "grad_scores is NULL"));
+    FLP_TRY(refuse_given("grad_entropy", args->grad_entropy, "grad_scores is NULL"));
+  }
+  if (args->resumes > 1)
+    return flp_fail(FLP_ERROR_ARGUMENT, "args.resumes is %" PRIu32 " (accepted: 0 and 1)", args->resumes);
+  if (!args->resumes) return FLP_OK;
+  if (!args->state) return flp_fail(FLP_ERROR_ARGUMENT, "args.state is NULL, but resumes is 1");
+  return refuse_given("values", args->values, "resumes is 1");
+}
+
 static flp_status check_diverge_arrays(const flp_spec *spec, flp_diverge_args *args) {
+  const struct {
+    const char *name;
+    const void *pointer;
+    int64_t element;
+  } arrays[] = {{"upstream", args->upstream, sizeof *args->upstream},
+                {"scale_rows", args->scale_rows, sizeof *args->scale_rows},
+                {"teacher_scale_rows", args->teacher_scale_rows, sizeof *args->teacher_scale_rows},
+                {"values", args->values, sizeof *args->values},
+                {"target", args->target, sizeof *args->target},
+                {"grad_logprob", args->grad_logprob, sizeof *args->grad_logprob},
+                {"grad_entropy", args->grad_entropy, sizeof *args->grad_entropy},
+                {"state", args->state, sizeof *args->state}};
   FLP_TRY(check_matrix_of(spec, FLP_DTYPE_FP32, "scores", args->scores, args->n, &args->scores_stride));
   FLP_TRY(check_matrix_of(spec, FLP_DTYPE_FP32, "teacher", args->teacher, args->n, &args->teacher_stride));
   if (args->n == 0) return FLP_OK;
-  FLP_TRY(flp_args_check_base("upstream", args->upstream, sizeof *args->upstream, ""));
-  FLP_TRY(flp_args_check_base("scale_rows", args->scale_rows, sizeof *args->scale_rows, ""));
-  FLP_TRY(flp_args_check_base("teacher_scale_rows", args->teacher_scale_rows, sizeof *args->teacher_scale_rows, ""));
-  FLP_TRY(flp_args_check_base("values", args->values, sizeof *args->values, ""));
+  for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
+    FLP_TRY(flp_args_check_base(arrays[i].name, arrays[i].pointer, arrays[i].element, ""));
+  FLP_TRY(check_diverge_beside(args));
   if (!args->grad_scores) return FLP_OK;
   FLP_TRY(check_matrix(spec, "grad_scores", args->grad_scores, args->n, &args->grad_scores_stride));
   matrix grads = {"grad_scores", args->grad_scores, args->grad_scores_stride, spec->dtype};

@@ -1,6 +1,7 @@
 /* diverge.c: the eager rung of flp_diverge: a row at a time in double, rows shared among the threads.
  *
- *     q = softmax a·x, p = softmax b·y, D = loss(log p, log q);  dx_v = a·u·(G_v − q_v·Σ G / Σ q),  G = ∂D/∂log q
+ *     q = softmax a·x, p = softmax b·y, D = loss(log p, log q),  G = ∂D/∂log q
+ *     dx_v = a·(u·(G_v − q_v·Σ G / Σ q) + g·([v = y] − q_v) − e·q_v·(log q_v + H))
  *
  * source: runtime/loss/targets.c, all columns being targets. Σ q is 1 but for rounding; with it equal rows give 0. */
 #include "runtime/eager/diverge.h"
@@ -58,11 +59,16 @@ static double scale_of(float scale, const float *rows, int64_t row) {
   return (double)(rows ? rows[row] : scale);
 }
 
+static double entropy_of(const double *logs, int64_t count) {
+  double entropy = 0;
+  for (int64_t v = 0; v < count; v++) entropy -= logs[v] > -INFINITY ? exp(logs[v]) * logs[v] : 0;
+  return entropy;
+}
+
 static void give_values(float *out, double value, const scratch *s, int64_t count) {
-  double entropy = 0, acceptance = 0;
+  double entropy = entropy_of(s->student.logs, count), acceptance = 0;
   for (int64_t v = 0; v < count; v++) {
     double q = exp(s->student.logs[v]), p = exp(s->teacher.logs[v]);
-    if (q > 0) entropy -= q * s->student.logs[v];
     acceptance += p < q ? p : q;
   }
   int is_nan = isnan(s->student.lse + s->teacher.lse);
@@ -74,17 +80,32 @@ static void give_values(float *out, double value, const scratch *s, int64_t coun
   out[5] = !is_nan && s->student.best == s->teacher.best ? 1 : 0;
 }
 
-static void give_gradient(const job *j, int64_t row, scratch *s, double upstream) {
-  int64_t count = j->spec->vocab;
-  double of_slope = 0, of_q = 0;
+/* Upstream gradients of a row. */
+typedef struct pulls {
+  double value, logprob, entropy;
+} pulls;
+
+/* What those of log q of the target and of the entropy pull at column v, but for a. */
+static double beside_of(const double *logs, int64_t v, int64_t target, double entropy, const pulls *of) {
+  double q = exp(logs[v]), out = 0;
+  if (of->logprob != 0) out += of->logprob * ((double)(v == target) - q);
+  if (of->entropy != 0 && !(q == 0)) out -= of->entropy * q * (logs[v] + entropy);
+  return out;
+}
+
+static void give_gradient(const job *j, int64_t row, scratch *s, double scale, pulls of) {
+  int64_t count = j->spec->vocab, target = j->args->target ? j->args->target[row] : -1;
+  double of_slope = 0, of_q = 0, entropy = of.entropy == 0 ? 0 : entropy_of(s->student.logs, count);
+  if (target < 0 || target >= count) of.logprob = 0;
   for (int64_t v = 0; v < count; v++) {
     of_slope += (double)s->slope[v];
     of_q += (double)(float)exp(s->student.logs[v]);
   }
-  double pull = of_slope / of_q;
+  double pull = isnan(s->student.lse + s->teacher.lse) ? NAN : of_slope / of_q;
   for (int64_t v = 0; v < count; v++) {
     double dx = (double)s->slope[v] - (double)(float)exp(s->student.logs[v]) * pull;
-    s->slope[v] = upstream == 0 ? 0 : (float)(dx * upstream);
+    dx = of.value == 0 ? 0 : dx * of.value;
+    s->slope[v] = (float)(scale * (dx + beside_of(s->student.logs, v, target, entropy, &of)));
   }
   int64_t bytes = (int64_t)flp_dtype_bytes(j->spec->dtype);
   char *out = (char *)j->args->grad_scores + row * j->args->grad_scores_stride * bytes;
@@ -110,7 +131,9 @@ static void do_row(void *context, int64_t row, int worker) {
   flp_loss_evaluate_targets(j->loss, &j->plan, &targets, inputs, a->loss_parameters, &result,
                             a->grad_scores ? s->slope : NULL);
   if (a->values) give_values(a->values + row * FLP_DIVERGE_VALUES, result.loss, s, count);
-  if (a->grad_scores) give_gradient(j, row, s, scale * (double)(a->upstream ? a->upstream[row] : 1));
+  pulls of = {a->upstream ? a->upstream[row] : 1, a->grad_logprob ? a->grad_logprob[row] : 0,
+              a->grad_entropy ? a->grad_entropy[row] : 0};
+  if (a->grad_scores) give_gradient(j, row, s, scale, of);
 }
 
 static flp_status make_scratch(scratch *each, int count, int64_t vocab) {

@@ -100,6 +100,7 @@ typedef enum flp_region {
   C(MEAN_FOLD_COLUMNS, 32) /* mean_fold: columns of a CTA */                                          \
   C(MEAN_HEAD_ROWS, 64)    /* score_head: rows of weight of a CTA */                                   \
   C(MEAN_ADDED, 4)         /* words of scale_pair before what products add, and behind each vector */   \
+  C(DIVERGE_WORDS, 64)     /* FLP_DIVERGE_STATE */                                                    \
   C(TAIL_VECTORS, 32)      /* tail_mean: vectors of a CTA, of 16 bytes or of one element as key.alignment allows */
 #define FLP_ABI_CONSTANT(name, value) FLP_##name = (value),
 enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
@@ -401,7 +402,9 @@ enum flp_part {
  * over targets compiled, whose targets are all columns, with weight 1. a and b are scale and teacher_scale, or the
  * row's. values: {what the program gives, log-sum-exps of a·x and b·y, entropy of q, Σ min(p, q), whether both have one
  * best column}. A row beyond FLP_SCORE_LIMIT is NaN everywhere, and counts in the error word if there are values.
- * dx_v = a·u·(G_v - q_v·Σ G/Σ q), G = ∂value/∂log q; 0, whatever the row holds, where its upstream gradient u is. */
+ * dx_v = a·(u·(G_v - q_v·Σ G/Σ q) + g·([v = y] - q_v) - e·q_v·(log q_v + H)), G = ∂value/∂log q; 0, whatever the row
+ * holds, where its upstream gradients u, g and e are. state: {log-sum-exps in log2 units, sums}: written, or, if resumes,
+ * read in the place of all passes but that of dx. */
 #define FLP_PARAMS_diverge(P)                                                 \
   P(ptr, scores) P(i64, scores_stride)   /* x (n,V) f32 */                    \
   P(ptr, teacher) P(i64, teacher_stride) /* y (n,V) f32 */                    \
@@ -413,6 +416,9 @@ enum flp_part {
   P(ptr, upstream) /* (n) f32, or null: 1 */                                  \
   P(ptr, values)   /* (n,6) f32 out, or null */                               \
   P(ptr, grad_scores) P(i64, grad_scores_stride) /* (n,V) key.out_dtype out, or null */ \
+  P(ptr, target)                                 /* y (n) i64, or null */     \
+  P(ptr, grad_logprob) P(ptr, grad_entropy)      /* g, e (n) f32, or null: 0 */ \
+  P(ptr, state) P(i32, resumes)                  /* (n,FLP_DIVERGE_WORDS) f64, or null */ \
   P(ptr, error_word) /* (1) i32, added to */
 
 /* ---- saved exponentials: save, stream and direction modes ----

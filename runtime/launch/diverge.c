@@ -1,6 +1,8 @@
 /* diverge.c: the launch of a divergence of scores that exist already. */
 #include "runtime/launch/launch.h"
 
+_Static_assert((int)FLP_DIVERGE_WORDS == (int)FLP_DIVERGE_STATE, "words of a row's state");
+
 flp_status flp_launch_diverge(const flp_call *call, const flp_diverge_args *a) {
   if (a->n == 0) return FLP_OK;
   flp_diverge_given p = {.scores = flp_call_pointer(a->scores),
@@ -16,6 +18,11 @@ flp_status flp_launch_diverge(const flp_call *call, const flp_diverge_args *a) {
                          .values = flp_call_pointer(a->values),
                          .grad_scores = flp_call_pointer(a->grad_scores),
                          .grad_scores_stride = a->grad_scores_stride,
+                         .target = flp_call_pointer(a->target),
+                         .grad_logprob = flp_call_pointer(a->grad_logprob),
+                         .grad_entropy = flp_call_pointer(a->grad_entropy),
+                         .state = flp_call_pointer(a->state),
+                         .resumes = (int32_t)a->resumes,
                          .error_word = call->plan->error_word};
   double *const each[] = {&p.parameter0, &p.parameter1, &p.parameter2, &p.parameter3,
                           &p.parameter4, &p.parameter5, &p.parameter6, &p.parameter7};

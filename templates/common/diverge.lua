@@ -1,10 +1,12 @@
 -- diverge.lua: how far two rows of scores that exist are apart, and the gradient of one of them: one CTA a row.
 --
 --   q = softmax a·x, the student's;  p = softmax b·y, the teacher's;  D = program(log p, log q)     (loss_levels.lua)
---   dx_v = a·u·(G_v - q_v·Σ G/Σ q),  G_v = ∂D/∂log q_v
+--   dx_v = a·(u·(G_v - q_v·Σ G/Σ q) + g·([v = target] - q_v) - e·q_v·(log q_v + H)),  G_v = ∂D/∂log q_v
 --
--- Shapes: scores, teacher (n,V) -> values (n,6), grad_scores (n,V); upstream u, scale_rows a, teacher_scale_rows b (n).
--- A pass over both rows for their log-sum-exps, one for the sums of each level of the program, and one for dx. What is
+-- Shapes: scores, teacher (n,V) -> values (n,6), grad_scores (n,V); upstream u, grad_logprob g, grad_entropy e,
+-- scale_rows a, teacher_scale_rows b (n); state (n,DIVERGE_WORDS).
+-- A pass over both rows for their log-sum-exps, one for the sums of each level of the program, and one for dx: it alone
+-- where state has what the others found. What is
 -- of a column is f32, a log-probability log 2·((x·unit - high) - low), high + low the log-sum-exp in log2 units, the
 -- product exact (score.lua); what is of the row is f64. Σ G comes with the sums, as Σ_j by_sum_j·Σ_v ∂(operand of
 -- S_j)/∂log q_v, in the order of Σ q: equal rows give 0. A thread's columns, lanes and warps add up in an order that
@@ -167,8 +169,11 @@ return function(k, spec)
   local function is_dead(sum) return k.gt(sum.m, S.limit) | ~S.is_alive(sum) & k.eq(sum.s, sum.s) end
 
   -- The log-sum-exp in nats, f64, and in log2 units as two f32; NaN where there is none.
-  local function lse_of(sum, alive, unit)
-    local lse = k.select(alive & k.eq(sum.s, sum.s), f64(sum.m) + F.log2(f64(sum.s)), k.const(k.f64, nan))
+  local function lse_of(sum, alive)
+    return k.select(alive & k.eq(sum.s, sum.s), f64(sum.m) + F.log2(f64(sum.s)), k.const(k.f64, nan))
+  end
+
+  local function split(lse, unit)
     local high = k.convert(k.f32, lse)
     return {value = lse * LN2, high = high, low = k.convert(k.f32, lse - f64(high)), unit = unit.value}
   end
@@ -261,19 +266,44 @@ return function(k, spec)
     end
   end
 
-  local function give_gradient(p, rows, lse, place, found, upstream, out)
+  -- The upstream gradients of a row that are given, f32.
+  local function pulls_of(p, row)
+    local function of(ptr, default)
+      return k.branch(k.is_null(ptr), function() return k.const(k.f32, default) end,
+        function() return k.load(k.f32, ptr, row) end)
+    end
+    local target = k.branch(k.is_null(p.target), function() return k.const(k.i64, -1) end,
+      function() return k.load(k.i64, p.target, row) end)
+    local has_target = k.ge(target, 0) & k.lt(target, k.convert(k.i64, p.vocab))
+    return {value = of(p.upstream, 1.0), entropy = of(p.grad_entropy, 0.0),
+            logprob = k.select(has_target, of(p.grad_logprob, 0.0), 0.0), target = k.convert(k.i32, target)}
+  end
+
+  local function give_gradient(p, rows, lse, place, found, pulls, scale, out)
     local by_sum = P.resolve(place, found)
     local pull = k.const(k.f64, 0.0)
     P.each_slope(nil, function(j) pull = pull + by_sum[j] * found["slope" .. j] end)
-    local each = k.convert(k.f32, pull / found.q)
-    sweep(p, rows, nil, function(_, at)
-      local values = {}
-      for c = 1, #at.x do
-        local column = of_column(place, P.levels, lse, at.x[c], at.y[c])
-        values[c] = k.fma(-column.q, each, P.slope(column.at, by_sum)) * upstream
-      end
-      store(out, at, values)
-    end)
+    local is_lost = k.is_nan(lse.x.value + lse.y.value)
+    local each = k.select(is_lost, nan, k.convert(k.f32, pull / found.q))
+    local value, of_target, of_entropy = pulls.value * scale, pulls.logprob * scale, pulls.entropy * scale
+    local entropy, counts = k.convert(k.f32, -found.entropy), k.ne(value, 0.0)
+    local function gradients(is_alone)
+      sweep(p, rows, nil, function(_, at)
+        local values = {}
+        for c = 1, #at.x do
+          local column = of_column(place, P.levels, lse, at.x[c], at.y[c])
+          values[c] = k.fma(-column.q, each, P.slope(column.at, by_sum)) * value
+          if not is_alone then
+            local by_entropy = k.select(k.eq(column.q, 0.0), 0.0, of_entropy * (column.log_q + entropy))
+            local own = k.select(k.eq(at.column[c], pulls.target), of_target, 0.0)
+            values[c] = k.select(counts, values[c], 0.0) + k.fma(-column.q, of_target + by_entropy, own)
+          end
+        end
+        store(out, at, values)
+      end)
+    end
+    k.branch(k.eq(of_target, 0.0) & k.eq(of_entropy, 0.0), function() gradients(true) end,
+      function() gradients(false) end)
   end
 
   local function clear(p, out)
@@ -282,14 +312,34 @@ return function(k, spec)
     end)
   end
 
-  local function body(p)
-    local row = k.convert(k.i64, k.ctaid())
-    local function of(ptr, stride) return k.offset(ptr, row * stride * 4) end
-    local rows = {x = of(p.scores, p.scores_stride), y = of(p.teacher, p.teacher_stride)}
-    local units = {x = unit_of(p.scale, p.scale_rows, row), y = unit_of(p.teacher_scale, p.teacher_scale_rows, row)}
+  -- Sums of all levels in the order in which state has them, behind the two log-sum-exps.
+  local SUMS = {}
+  for level = 0, P.levels - 1 do
+    for _, term in ipairs(terms_of(level)) do SUMS[#SUMS + 1] = term.key end
+  end
+  assert(#SUMS + 2 <= k.abi.DIVERGE_WORDS)
+
+  local function place_with(p, found)
+    local place, leaves = P.place(), leaves_of(p)
+    for level = 0, P.levels do
+      P.of_row(place, level, leaves)
+      if level < P.levels then P.set_sums(place, level, found) end
+    end
+    return place
+  end
+
+  -- Of state, {lse of x, of y, sums}.
+  local function read_state(p, row)
+    local words = {}
+    for i = 1, #SUMS + 2 do words[i] = k.load(k.f64, p.state, row * k.abi.DIVERGE_WORDS + (i - 1)) end
+    return words
+  end
+
+  local function make_state(p, row, rows, units)
     local ends = ends_of(p, rows, units)
     local dead = is_dead(ends.x) | is_dead(ends.y)
-    local lse = {x = lse_of(ends.x, ~dead, units.x), y = lse_of(ends.y, ~dead, units.y)}
+    local words = {lse_of(ends.x, ~dead), lse_of(ends.y, ~dead)}
+    local lse = {x = split(words[1], units.x), y = split(words[2], units.y)}
     k.when(k.eq(k.tid(), 0) & ~k.is_null(p.values) & (S.is_beyond(ends.x) | S.is_beyond(ends.y)), function()
       k.atomic_add(p.error_word, 0, k.const(k.i32, 1))
     end)
@@ -300,12 +350,28 @@ return function(k, spec)
     end
     P.of_row(place, P.levels, leaves)
     give_values(p, row, ends, lse, place, found)
+    for i, key in ipairs(SUMS) do words[i + 2] = found[key] end
+    k.when(k.eq(k.tid(), 0) & ~k.is_null(p.state), function()
+      for i, word in ipairs(words) do k.store(p.state, row * k.abi.DIVERGE_WORDS + (i - 1), word) end
+    end)
+    return words
+  end
+
+  local function body(p)
+    local row = k.convert(k.i64, k.ctaid())
+    local function of(ptr, stride) return k.offset(ptr, row * stride * 4) end
+    local rows = {x = of(p.scores, p.scores_stride), y = of(p.teacher, p.teacher_stride)}
+    local units = {x = unit_of(p.scale, p.scale_rows, row), y = unit_of(p.teacher_scale, p.teacher_scale_rows, row)}
+    local words = k.branch(k.ne(p.resumes, 0), function() return read_state(p, row) end,
+      function() return make_state(p, row, rows, units) end)
     k.when(~k.is_null(p.grad_scores), function()
+      local found, pulls = {}, pulls_of(p, row)
+      for i, key in ipairs(SUMS) do found[key] = words[i + 2] end
+      local lse = {x = split(words[1], units.x), y = split(words[2], units.y)}
       local out = k.offset(p.grad_scores, row * p.grad_scores_stride * element_bytes)
-      local upstream = k.branch(k.is_null(p.upstream), function() return k.const(k.f32, 1.0) end,
-        function() return k.load(k.f32, p.upstream, row) end)
-      k.branch(k.eq(upstream, 0.0), function() clear(p, out) end,
-        function() give_gradient(p, rows, lse, place, found, upstream * units.x.scale, out) end)
+      k.branch(k.eq(pulls.value, 0.0) & k.eq(pulls.logprob, 0.0) & k.eq(pulls.entropy, 0.0),
+        function() clear(p, out) end,
+        function() give_gradient(p, rows, lse, place_with(p, found), found, pulls, units.x.scale, out) end)
     end)
   end
 

@@ -1,5 +1,5 @@
 /* diverge.c: divergences of two rows of scores, on one rung, against double: every built-in loss over targets, over
- * ordinary and odd rows of scores.
+ * ordinary and odd rows of scores, alone in one call, and in two with gradients of a logprob and the entropy beside it.
  *
  * All columns are targets of the program, whose values in double are runtime/loss/targets.c's. Scores and gradients lie
  * in buffers whose rows have gaps behind them and a guard at the end; what stands in gaps and guard must stay. */
@@ -26,10 +26,11 @@ static const shape shapes[] = {{"columns=2", 23, 2, 0},
                                {"whole vectors", 23, 4096, 0},
                                {"several blocks", 23, 9003, 0},
                                {"element by element", 23, 1531, 1}};
-#define LOSS(name) {#name, {#name ": values", #name ": grad_scores"}}
+#define LOSS(name) \
+  {#name, {{#name ": values", #name ": grad_scores"}, {#name ": values of two", #name ": grad_scores of two"}}}
 static const struct {
   const char *name;
-  const char *outputs[2]; /* in reports */
+  const char *outputs[2][2]; /* in reports: alone and beside others */
 } losses[] = {LOSS(forward_kl), LOSS(reverse_kl), LOSS(jsd), LOSS(skew_kl), LOSS(total_variation), LOSS(lk),
               LOSS(neg_log_acceptance)};
 #undef LOSS
@@ -43,6 +44,9 @@ typedef struct problem {
   int64_t stride; /* of all three matrices */
   size_t element, grad_bytes, score_bytes;
   float *scores, *teacher, *upstream, *scales; /* scales: (N), of the student's scores */
+  int in_two;                                  /* calls, the second with what follows */
+  float *grad_logprob, *grad_entropy;
+  int64_t *target;
   void *blank; /* what outputs hold before: 0xff in each byte */
   double parameters[FLP_LOSS_PARAMETERS_MAX];
 } problem;
@@ -84,10 +88,13 @@ static void draw_row(const problem *p, int64_t row) {
   if (sort == ROW_NAN) y[columns / 2] = NAN;
   p->scales[row] = row % 9 == 4 ? -0.5f : 1 + (float)(row % 4) / 8;
   p->upstream[row] = row % 7 == 3 ? 0 : (float)(row % 3) - 1.25f;
+  p->target[row] = row % 6 == 5 ? -1 : (int64_t)(cli_hash((uint64_t)row) % (uint64_t)columns);
+  p->grad_logprob[row] = row % 4 == 3 ? 0 : (float)(row % 5) - 1.5f;
+  p->grad_entropy[row] = row % 3 == 1 ? 0 : 0.375f;
 }
 
-static flp_status problem_create(const shape *s, int loss, flp_dtype dtype, problem *p) {
-  *p = (problem){.element = flp_dtype_bytes(dtype)};
+static flp_status problem_create(const shape *s, int loss, flp_dtype dtype, int in_two, problem *p) {
+  *p = (problem){.element = flp_dtype_bytes(dtype), .in_two = in_two};
   FLP_TRY(case_of(s, loss, dtype, &p->c));
   FLP_TRY(flp_loss_read(p->c.spec.loss, p->c.spec.loss_bytes, &p->loss));
   for (uint32_t i = 0; i < p->loss.parameter_count; i++) {
@@ -101,8 +108,12 @@ static flp_status problem_create(const shape *s, int loss, flp_dtype dtype, prob
   p->teacher = calloc(1, p->score_bytes);
   p->upstream = calloc((size_t)s->n, sizeof(float));
   p->scales = calloc((size_t)s->n, sizeof(float));
+  p->grad_logprob = calloc((size_t)s->n, sizeof(float));
+  p->grad_entropy = calloc((size_t)s->n, sizeof(float));
+  p->target = calloc((size_t)s->n, sizeof(int64_t));
   p->blank = malloc(p->score_bytes);
-  if (!p->scores || !p->teacher || !p->upstream || !p->scales || !p->blank)
+  if (!p->scores || !p->teacher || !p->upstream || !p->scales || !p->grad_logprob || !p->grad_entropy || !p->target ||
+      !p->blank)
     return flp_fail(FLP_ERROR_MEMORY, "out of host memory for scores");
   memset(p->blank, 0xff, p->score_bytes);
   for (int64_t row = 0; row < s->n; row++) draw_row(p, row);
@@ -114,6 +125,9 @@ static void problem_clear(problem *p) {
   free(p->teacher);
   free(p->upstream);
   free(p->scales);
+  free(p->grad_logprob);
+  free(p->grad_entropy);
+  free(p->target);
   free(p->blank);
 }
 
@@ -121,7 +135,7 @@ static void problem_clear(problem *p) {
 
 typedef struct run {
   cli_device device;
-  call_buffer scores, teacher, upstream, scales, values, grad;
+  call_buffer scores, teacher, upstream, scales, values, grad, target, grad_logprob, grad_entropy, state;
   void *got_values, *got_grad;
   int overrun;
 } run;
@@ -131,15 +145,23 @@ static flp_status upload(run *r, call_buffer *buffer, const void *from, size_t b
   return cli_buffer_upload(&buffer->buffer, 0, from, bytes);
 }
 
-static flp_status execute(const problem *p, flp_plan *plan, run *r) {
-  size_t value_bytes = (size_t)p->c.n * FLP_DIVERGE_VALUES * sizeof(float);
+static flp_status upload_all(const problem *p, run *r) {
+  size_t n = (size_t)p->c.n;
   FLP_TRY(upload(r, &r->scores, p->scores, p->score_bytes));
   FLP_TRY(upload(r, &r->teacher, p->teacher, p->score_bytes));
-  FLP_TRY(upload(r, &r->upstream, p->upstream, (size_t)p->c.n * sizeof(float)));
-  FLP_TRY(upload(r, &r->scales, p->scales, (size_t)p->c.n * sizeof(float)));
-  FLP_TRY(upload(r, &r->values, p->blank, value_bytes));
+  FLP_TRY(upload(r, &r->upstream, p->upstream, n * sizeof(float)));
+  FLP_TRY(upload(r, &r->scales, p->scales, n * sizeof(float)));
+  FLP_TRY(upload(r, &r->values, p->blank, n * FLP_DIVERGE_VALUES * sizeof(float)));
   FLP_TRY(upload(r, &r->grad, p->blank, p->grad_bytes));
-  FLP_TRY(cli_device_synchronise(&r->device));
+  FLP_TRY(upload(r, &r->target, p->target, n * sizeof(int64_t)));
+  FLP_TRY(upload(r, &r->grad_logprob, p->grad_logprob, n * sizeof(float)));
+  FLP_TRY(upload(r, &r->grad_entropy, p->grad_entropy, n * sizeof(float)));
+  FLP_TRY(call_buffer_make(&r->device, n * FLP_DIVERGE_STATE * sizeof(double), 0, 1, &r->state));
+  return cli_device_synchronise(&r->device);
+}
+
+/* All that a single call makes. */
+static flp_diverge_args args_of(const problem *p, const run *r) {
   flp_diverge_args args = FLP_DIVERGE_ARGS_INIT;
   args.n = p->c.n;
   args.scores = call_buffer_at(&r->scores, 0);
@@ -152,7 +174,27 @@ static flp_status execute(const problem *p, flp_plan *plan, run *r) {
   args.values = call_buffer_at(&r->values, 0);
   args.grad_scores = call_buffer_at(&r->grad, 0);
   args.stream = r->device.stream;
-  FLP_TRY(flp_diverge(plan, &args));
+  return args;
+}
+
+static flp_status execute_in_two(const problem *p, flp_plan *plan, const run *r) {
+  flp_diverge_args first = args_of(p, r), second = first;
+  first.grad_scores = NULL;
+  first.state = second.state = call_buffer_at(&r->state, 0);
+  second.values = NULL;
+  second.resumes = 1;
+  second.target = call_buffer_at(&r->target, 0);
+  second.grad_logprob = call_buffer_at(&r->grad_logprob, 0);
+  second.grad_entropy = call_buffer_at(&r->grad_entropy, 0);
+  FLP_TRY(flp_diverge(plan, &first));
+  return flp_diverge(plan, &second);
+}
+
+static flp_status execute(const problem *p, flp_plan *plan, run *r) {
+  size_t value_bytes = (size_t)p->c.n * FLP_DIVERGE_VALUES * sizeof(float);
+  FLP_TRY(upload_all(p, r));
+  flp_diverge_args args = args_of(p, r);
+  FLP_TRY(p->in_two ? execute_in_two(p, plan, r) : flp_diverge(plan, &args));
   FLP_TRY(call_buffer_take(&r->values, value_bytes, &r->got_values, &r->overrun));
   FLP_TRY(call_buffer_take(&r->grad, p->grad_bytes, &r->got_grad, &r->overrun));
   return FLP_OK;
@@ -169,7 +211,8 @@ static flp_status run_problem(const problem *p, const check_how *how, run *r) {
 }
 
 static void run_clear(run *r) {
-  call_buffer *const buffers[] = {&r->scores, &r->teacher, &r->upstream, &r->scales, &r->values, &r->grad};
+  call_buffer *const buffers[] = {&r->scores, &r->teacher, &r->upstream,     &r->scales,       &r->values,
+                                  &r->grad,   &r->target,  &r->grad_logprob, &r->grad_entropy, &r->state};
   for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) call_buffer_clear(buffers[i]);
   free(r->got_values);
   free(r->got_grad);
@@ -197,6 +240,15 @@ static double lse_of(const float *scores, double scale, int64_t count, int64_t *
   if (has_nan) return NAN;
   for (int64_t v = 0; v < count; v++) sum += exp(scaled[v] - top);
   return top > 1e9 ? (double)INFINITY : top + log(sum);
+}
+
+/* What upstream gradients of log q of the target and of the entropy pull at column v, or the sizes of its terms. */
+static double beside(const problem *p, int64_t row, const truth *t, int64_t v, int of_sizes) {
+  double q = exp(t->log_q[v]), log_q = q > 0 ? t->log_q[v] : 0, entropy = t->values[3];
+  double own = p->target[row] < 0 ? 0 : (double)p->grad_logprob[row], of_entropy = (double)p->grad_entropy[row];
+  if (!p->in_two) return 0;
+  if (of_sizes) return fabs(own) * ((v == p->target[row]) + q) + of_entropy * q * (fabs(log_q) + entropy + 1);
+  return (own == 0 ? 0 : own * ((v == p->target[row]) - q)) - (of_entropy == 0 ? 0 : of_entropy * q * (log_q + entropy));
 }
 
 static void take_truth(const problem *p, int64_t row, truth *t) {
@@ -227,12 +279,13 @@ static void take_truth(const problem *p, int64_t row, truth *t) {
     slopes += (double)t->slope[v];
     shares += q;
   }
+  if (isnan(lse_x)) t->values[3] = NAN;
   t->values[5] = best_x == best_y && !is_nan;
   for (int64_t v = 0; v < columns; v++) {
-    double dx = (double)t->slope[v] - exp(t->log_q[v]) * slopes / shares;
-    t->grad[v] = p->upstream[row] == 0 ? 0 : dx * scale * (double)p->upstream[row];
+    double dx = is_nan ? NAN : (double)t->slope[v] - exp(t->log_q[v]) * slopes / shares;
+    t->grad[v] = p->upstream[row] == 0 ? 0 : dx * (double)p->upstream[row];
+    t->grad[v] = scale * (t->grad[v] + beside(p, row, t, v, 0));
   }
-  if (isnan(lse_x)) t->values[3] = NAN;
   if (is_nan) t->values[4] = NAN;
 }
 
@@ -252,8 +305,8 @@ static void set_grad(const problem *p, const run *r, const truth *t, int64_t row
   for (int64_t v = 0; v < columns; v++) {
     double q = exp(t->log_q[v]), other = exp(t->log_p[v]), right = t->grad[v];
     double mass = q + other + fabs((double)t->slope[v]) + q * (isfinite(t->values[0]) ? fabs(t->values[0]) : 1);
-    double factor = fabs((double)p->upstream[row] * (double)p->scales[row]);
-    double noise = factor * mass * 0x1p-19 * (1 + fabs(fmax(t->log_q[v], -100)));
+    double pull = fabs((double)p->upstream[row]), size = (pull == 0 ? 0 : pull * mass) + beside(p, row, t, v, 1);
+    double noise = fabs((double)p->scales[row]) * size * 0x1p-19 * (1 + fabs(fmax(t->log_q[v], -100)));
     double unit = isfinite(right) ? ldexp(fabs(right), -digits) + least + (isfinite(noise) ? noise : 0) : 1;
     check_numbers_set(out, row * columns + v, cli_number_at(p->c.spec.dtype, r->got_grad, row * p->stride + v), right,
                       unit, 2 * unit);
@@ -283,11 +336,12 @@ static flp_status compare(const problem *p, const run *r, check_metric metrics[2
   return status;
 }
 
-static flp_status check_one(const shape *s, int loss, flp_dtype dtype, const check_how *how, check_report *report) {
+static flp_status check_one(const shape *s, int loss, flp_dtype dtype, int in_two, const check_how *how,
+                            check_report *report) {
   problem p;
   run r = {0};
   check_metric metrics[2];
-  flp_status status = problem_create(s, loss, dtype, &p);
+  flp_status status = problem_create(s, loss, dtype, in_two, &p);
   if (status == FLP_OK) status = run_problem(&p, how, &r);
   if (status == FLP_OK) status = compare(&p, &r, metrics);
   if (status == FLP_OK) {
@@ -296,7 +350,7 @@ static flp_status check_one(const shape *s, int loss, flp_dtype dtype, const che
     const char *note = r.overrun || !has_gaps ? "wrote outside of rows" : NULL;
     metrics[1].pass &= note == NULL;
     for (int i = 0; i < 2; i++)
-      check_report_add(report, &p.c, how->options.rung, losses[loss].outputs[i], metrics[i], i ? note : NULL);
+      check_report_add(report, &p.c, how->options.rung, losses[loss].outputs[in_two][i], metrics[i], i ? note : NULL);
   }
   run_clear(&r);
   problem_clear(&p);
@@ -311,7 +365,8 @@ static int is_checked(size_t at, int loss) {
 flp_status check_diverge(const check_part *of, const check_how *how, check_report *report) {
   for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
     for (int loss = 0; loss < LOSSES; loss++)
-      if (is_checked(i, loss)) FLP_TRY(check_one(&shapes[i], loss, of->dtype, how, report));
+      for (int in_two = 0; in_two < 2 && is_checked(i, loss); in_two++)
+        FLP_TRY(check_one(&shapes[i], loss, of->dtype, in_two, how, report));
   return FLP_OK;
 }
 

@@ -26,7 +26,9 @@ static const words_argument diverge_rows[] = {
     DIVERGE(scores_stride, 'l'),  DIVERGE(teacher, 'p'),     DIVERGE(teacher_stride, 'l'),
     DIVERGE(scale, 'f'),          DIVERGE(teacher_scale, 'f'), DIVERGE(scale_rows, 'p'),
     DIVERGE(teacher_scale_rows, 'p'), DIVERGE(upstream, 'p'), DIVERGE(values, 'p'),
-    DIVERGE(grad_scores, 'p'),    DIVERGE(grad_scores_stride, 'l'), {NULL, 0, 0}};
+    DIVERGE(grad_scores, 'p'),    DIVERGE(grad_scores_stride, 'l'), DIVERGE(target, 'p'),
+    DIVERGE(grad_logprob, 'p'),   DIVERGE(grad_entropy, 'p'), DIVERGE(state, 'p'),
+    DIVERGE(resumes, 'i'),        {NULL, 0, 0}};
 
 /* "forward WORDS" or "backward WORDS". */
 static flp_select_args select_args(const char *words) {
