@@ -59,11 +59,12 @@ try:
     from ._functions import _select_op  # _select_op registers an operator
     from ._functions._cross_entropy import cross_entropy
     from ._functions._distill import distill_loss
-    from ._functions._divergence import Divergence, divergence, divergence_loss
-    from ._functions._payload import Payload, divergence_payload
+    from ._functions._divergence import divergence, divergence_loss
     from ._functions._gate import delight, gate, sequence_logprob
     from ._functions._info import PlanInfo, check, explain, plan_info
     from ._functions._logprob import linear_logprob
+    from ._functions._pair import Divergence
+    from ._functions._payload import Payload, divergence_payload
     from ._functions._policy import policy_loss
     from ._functions._scoring import Scores, score
     from ._functions._select import selective_log_softmax

@@ -7,35 +7,18 @@ divergence_loss, a sibling of policy_loss (_policy.py), makes them when it is ca
 from __future__ import annotations
 
 import functools
-from typing import Mapping, NamedTuple
+from typing import Mapping
 
 import torch
 from torch import Tensor
 
-from .. import losses
-from .._eager import _eager_divergence
-from .._library import _plans, _programs
-from .._passes import _autograd, _run, _watch
+from .._passes import _run
 from .._tensors import _check
-from .._tensors._call import Call
 from .._tensors._compile import outside_graphs
-from .._tensors._operands import GRADIENTS, OPERANDS, Operands
-from . import _distill, _diverge, _hand_out, _payload, _policy
+from .._tensors._operands import GRADIENTS, Operands
+from . import _distill, _hand_out, _payload, _policy
+from ._pair import Divergence, Pair
 from ._payload import Payload
-
-
-class Divergence(NamedTuple):
-    """What flp.divergence gives of each row, (...) each: value, float32 in nats, differentiable; and without a gradient
-    lse and teacher_lse, the log-sum-exps of the student's and the teacher's scores over T, float32 in nats; entropy of
-    the student, float32 in nats; acceptance, Σ min(p, q), float32; agrees, bool, whether both have the same best
-    token. With a payload, which lacks what they need, teacher_lse, acceptance and agrees are None."""
-
-    value: Tensor
-    lse: Tensor
-    teacher_lse: Tensor | None
-    entropy: Tensor
-    acceptance: Tensor | None
-    agrees: Tensor | None
 
 
 @outside_graphs
@@ -185,139 +168,11 @@ def divergence_loss(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor, teac
     return loss, {name: (values.detach() * share).sum() for name, values in seen.items()}
 
 
-# ---- one call ----
-
-INSTEAD = "torch.autograd, or under torch.func.grad losses of scores that exist"
-KINDS = ", ".join(losses.DIVERGENCES) + ", or the path of a loss over targets, *.lua"
-OTHERS = ("entropy", "acceptance", "agreement")  # metrics beside the divergence
-OF_COLUMNS = {"target_logprob", "teacher_logprob", "weight"}  # what a loss over all columns may read
-WITHOUT_REST = ("forward_kl", "lk")  # kinds that are infinite where p > 0 and q = 0
-
-
-class Pair:
-    """Student and teacher of one call, checked: a Call each; counted, the rows that count, bool (...); whole and ids,
-    of the teacher's head where it has more columns, or None both."""
-
-    def __init__(self, function, kind, parameters, student, teacher, ids, renormalise, mask, options, teacher_options,
-                 others=None, shared=None):
-        """student, teacher: hidden, weight and bias; options: those of Call, of either head; others: more tensors, by
-        field; shared: what ranks have in common, parallel's Shared, or None"""
-        own, self.program = _kind_of(kind, shared)
-        given = {**own.options, **_options_of(kind, self.program, own, parameters or {})}
-        self.function, self.kind, self.given = function, kind, given
-        self.of = own.of and (lambda *values: own.of(losses.Outcomes(*values), **given))
-        hidden, weight, bias = student
-        _check.tensor_of("hidden", hidden)
-        self.shared, lead = shared, hidden.shape[:-1] if shared is None else shared.lead(hidden)
-        every = torch.zeros(lead, dtype=torch.int64, device=hidden.device)
-        of_teacher = dict(zip(("teacher_hidden", "teacher_weight", "teacher_bias"), teacher))
-        self.student = Call(function, hidden, weight, every, bias, instead=INSTEAD, several=False, lead=lead,
-                            others={"mask": mask, **of_teacher, **(others or {})}, **options)
-        with _check.renaming(lambda name: "teacher_" + name):
-            self.teacher = _teacher_of(function, teacher, hidden, every, {
-                **teacher_options, "temperature": options["temperature"] if teacher_options["temperature"] is None
-                else teacher_options["temperature"]})
-        _check.same_device("teacher_hidden", teacher[0], "hidden", hidden)
-        for field, each in (("hidden", hidden), ("teacher_hidden", teacher[0])):
-            if each.shape[-1] % 8:
-                _check.refuse_shape(field, each, "(..., D), D a multiple of 8")
-        if shared is None and len(weight) < 2:
-            _check.refuse_shape("weight", weight, "(V, D), V at least 2")
-        if ids is None and len(teacher[1]) != len(weight):
-            _check.refuse_shape("teacher_weight", teacher[1], "(%d, E), as weight has %d rows, or teacher_ids" %
-                                (len(weight), len(weight)))
-        self.whole = self.ids = None
-        if not isinstance(renormalise, bool):
-            _check.refuse_type("renormalise", renormalise, "True or False")
-        if ids is not None or renormalise:
-            self._take_part(ids, renormalise, weight)
-        self.counted = _payload.leave_out(mask, every, self.student, self.teacher)
-
-    def _take_part(self, ids, renormalise, weight):
-        """Makes the teacher's head one of the student's tokens."""
-        _check_ids(ids, weight, self.teacher.operands["weight"])
-        if not renormalise and self.kind in WITHOUT_REST:
-            _check.refuse(ValueError, "renormalise", renormalise, "True with %s, which is infinite where the student "
-                          "lacks a token" % self.kind)
-        rows = self.teacher.operands
-        if not renormalise and self.of is None:
-            _check.refuse(ValueError, "renormalise", renormalise, "True with a kind of a file")
-        if not renormalise:
-            self.whole, self.ids = dict(rows), ids.long()
-        rows.update({name: None if rows[name] is None else rows[name][ids.long()] for name in ("weight", "bias")})
-
-    def tensors(self):
-        """What run takes."""
-        whole = (None,) * 2 if self.whole is None else (self.whole["weight"], self.whole["bias"])
-        return (*self.student.operands.values(), *self.teacher.operands.values(), *whole, self.ids)
-
-    def by_row(self):
-        """The Divergence of this call."""
-        grads, tensors = self.student.grads, self.tensors()
-        found = _ByRow.apply(*tensors, self.run, grads) if grads else self.run(*tensors)[0]
-        return Divergence(*(values.reshape(self.student.lead) for values in found))
-
-    @property
-    def run(self):
-        """A function of tensors() -> the Divergence of flattened rows, and the gradients of hidden, weight and bias,
-        None where they are not in the mask grads. upstream: (N) float32 that each row's value is multiplied by in
-        them"""
-        return functools.partial(_run_pair, self.student.settings, self.teacher.settings, self.program,
-                                 self.given, self.of, self.shared, self.student.grads)
-
-
-def _run_pair(student_settings, teacher_settings, program, given, of, shared, all_grads, *tensors, upstream=None,
-              grads=0, counts=True):
-    *pair, whole_weight, whole_bias, ids = tensors
-    if shared is not None:
-        pair[0], pair[len(OPERANDS)] = shared.rows(pair[0]), shared.rows(pair[len(OPERANDS)])
-    student, teacher = (Operands(*pair[at:at + len(OPERANDS)]) for at in (0, len(OPERANDS)))
-    whole = None if ids is None else Operands(teacher.hidden, whole_weight, whole_bias, *pair[len(OPERANDS) + 3:])
-    with torch.no_grad():
-        problem = _eager_divergence.Problem(
-            student, student_settings, teacher, teacher_settings, whole, ids, of, shared and shared.group)
-        plan = _diverge.plan_of(problem, program, all_grads)
-        if plan is not None:
-            found, gradients = _diverge.run(plan, problem, program, given, upstream, grads, counts)
-        else:
-            plan = _run.torch_plan(student, student_settings)
-            found, gradients = _eager_divergence.run(plan, problem, upstream, grads, counts)
-        _watch.told(_plans.rung_name(plan.rung), "diverge")
-        if shared is not None and gradients[0] is not None:
-            gradients = (shared.reduced(gradients[0]).to(student.hidden.dtype), *gradients[1:])
-    return Divergence(*found), gradients
-
-
 def _made_later(run, grads, *saved):
     """The gradients of a loss that run makes now. saved: leaves, weights of rows, and what run takes"""
     weights, *tensors = saved[_hand_out.LEAVES:]
     return (*run(*tensors, upstream=weights, grads=grads, counts=False)[1], None, None)
 
-
-class _ByRow(torch.autograd.Function):
-    """The rows of a Pair, whose backward pass makes the gradients. Takes its tensors, run, and the needs-grad mask"""
-
-    @staticmethod
-    def forward(ctx, *arguments):
-        *tensors, ctx.run, ctx.grads = arguments
-        ctx.save_for_backward(*tensors)
-        ctx.set_materialize_grads(False)
-        found, _ = ctx.run(*tensors)
-        ctx.mark_non_differentiable(*found[1:])
-        return tuple(found)
-
-    @staticmethod
-    @outside_graphs
-    def backward(ctx, grad_value, *others):
-        results, grads = (None,) * 3, _autograd.used_grads(ctx)
-        if grads and grad_value is not None:
-            results = _autograd.last_derivative(
-                lambda upstream, *saved: ctx.run(*saved, upstream=upstream, grads=grads, counts=False)[1],
-                grad_value, *ctx.saved_tensors, function="flp.divergence")
-        return results + (None,) * (len(ctx.needs_input_grad) - len(results))
-
-
-# ---- checks ----
 
 def _alone(kind, others):
     """Refuses what does not go with a payload."""
@@ -326,63 +181,3 @@ def _alone(kind, others):
     for field, value in others.items():
         if value is not None:
             _check.refuse(ValueError, field, "given", "None with payload")
-
-
-def _teacher_of(function, tensors, student, every, options):
-    """The Call of a teacher. tensors: hidden, weight and bias; student: its hidden; every: 0 a row"""
-    hidden, weight, bias = tensors
-    _check.tensor_of("hidden", hidden)
-    if hidden.shape[:-1] != student.shape[:-1]:
-        rows = ", ".join(map(str, (*student.shape[:-1], "E")))
-        _check.refuse_shape("hidden", hidden, "(%s), as hidden is (..., D)" % rows)
-    return Call(function, hidden, weight, every, bias, instead=INSTEAD, several=False, lead=every.shape, grads=0,
-                **options)
-
-
-def _kind_of(kind, shared):
-    """The losses.Divergence of a kind, of a Lua file one without a formula for torch; and its program."""
-    if not isinstance(kind, str):
-        _check.refuse_type("kind", kind, KINDS)
-    if not kind.endswith(_programs.FILE):
-        if kind not in losses.DIVERGENCES:
-            _check.refuse(ValueError, "kind", repr(kind), KINDS)
-        return losses.DIVERGENCES[kind], _programs.builtin(kind)
-    if shared is not None:
-        _check.refuse(ValueError, "kind", repr(kind), ", ".join(losses.DIVERGENCES))
-    program = _programs.of_file(kind)
-    if program.name in OTHERS:
-        _check.refuse(ValueError, "kind", repr(kind), "a file of another name than the metrics %s" % ", ".join(OTHERS))
-    if not program.inputs <= OF_COLUMNS or not program.inputs & {"target_logprob"}:
-        _check.refuse(ValueError, "kind", repr(kind), "a loss that reads %s alone" % ", ".join(sorted(OF_COLUMNS)))
-    return losses.Divergence(None, {name: default for name, (default, _, _) in program.parameters.items()}), program
-
-
-def _options_of(kind, program, own, parameters):
-    if not isinstance(parameters, Mapping):
-        _check.refuse_type("parameters", parameters, "{name: number}")
-    for name, value in parameters.items():
-        field = "parameters[%r]" % name
-        if name not in own.options:
-            _check.refuse(ValueError, field, value, ", ".join(own.options) or "none with %s" % kind)
-        _, least, most = program.parameters[name]
-        if not least <= _check.number_of(field, value) <= most:
-            _check.refuse(ValueError, field, value, "%g to %g" % (least, most))
-    return parameters
-
-
-def _check_ids(ids, weight, teacher_weight):
-    if ids is None:
-        _check.refuse(ValueError, "renormalise", True, "False without teacher_ids")
-    _check.tensor_of("teacher_ids", ids)
-    if ids.dtype not in _check.TARGET_DTYPES:
-        _check.refuse_dtype("teacher_ids", ids, _check.ACCEPTED_TARGETS)
-    if ids.shape != weight.shape[:1]:
-        _check.refuse_shape("teacher_ids", ids, "(%d,), as weight has %d rows" % (len(weight), len(weight)))
-    _check.same_device("teacher_ids", ids, "weight", weight)
-    inside = (ids >= 0) & (ids < len(teacher_weight))
-    if not inside.all() or torch.bincount(ids).max() > 1:
-        held = "%d to %d, %d of them different" % (ids.min(), ids.max(), len(ids.unique()))
-        _check.refuse(ValueError, "teacher_ids", held, "rows of teacher_weight, 0 to %d, each once" %
-                      (len(teacher_weight) - 1))
-
-

@@ -10,7 +10,7 @@ from typing import Any, Mapping
 import torch
 from torch import Tensor
 
-from .._functions import _divergence
+from .._functions import _pair
 from .._library import _c
 from .._tensors import _check, _transforms
 from .._tensors._compile import outside_graphs
@@ -50,7 +50,7 @@ def divergence(hidden: Tensor, weight_shard: Tensor, teacher_hidden: Tensor, tea
                teacher_softcap: float | None = None, scale: float = 1.0, teacher_scale: float = 1.0,
                budget: int | str | None = None, reduce_grad_hidden: bool = True,
                reduce_dtype: torch.dtype = torch.float32, sequence_parallel: bool = False,
-               grad_weight_accumulate: Tensor | None = None) -> _divergence.Divergence:
+               grad_weight_accumulate: Tensor | None = None) -> _pair.Divergence:
     """flp.divergence of two heads whose vocabulary is sharded over the ranks of a group; every rank makes the same
     call.
 
@@ -78,7 +78,7 @@ def divergence(hidden: Tensor, weight_shard: Tensor, teacher_hidden: Tensor, tea
                "teacher_weight_shard": teacher_weight_shard}
     for field, tensor in tensors.items():
         _check.tensor_of(field, tensor)
-    _transforms.check_plain(NAME, tuple(tensors.values()), _divergence.INSTEAD)
+    _transforms.check_plain(NAME, tuple(tensors.values()), _pair.INSTEAD)
     whole, given = _group.group_of(group), _head.place_given(vocab_offset, vocab_valid, vocab_total)
     with _weights.told_if_refused(weight_shard, given, whole, hidden.device):
         own = _weights.local_of("weight_shard", weight_shard, whole)
@@ -89,7 +89,7 @@ def divergence(hidden: Tensor, weight_shard: Tensor, teacher_hidden: Tensor, tea
         shared = Shared(hidden, _group.Group(None) if own.replicated else whole, sequence_parallel,
                         reduce_grad_hidden, reduce_dtype)
         with _check.renaming(lambda name: name + "_shard" if name.endswith(("weight", "bias")) else name):
-            pair = _divergence.Pair(NAME, kind, parameters, (hidden, own.tensor, bias),
+            pair = _pair.Pair(NAME, kind, parameters, (hidden, own.tensor, bias),
                                     (teacher_hidden, teacher_weight, teacher_bias), None, False, mask, {
                 "temperature": temperature, "softcap": softcap, "scale": scale, "budget": budget,
                 "grad_weight_accumulate": grad_weight_accumulate}, {
