@@ -654,7 +654,8 @@ typedef struct flp_diverge_args {
   const int64_t *target; /* (N) a column of each row, or NULL; one that is no column has no logprob */
   const float *grad_logprob, *grad_entropy; /* (N) or NULL: upstream gradients of log q of the target and of the entropy
                                                of q, whose gradients are added to grad_scores */
-  double *state;    /* (N,FLP_DIVERGE_STATE) or NULL: the library's own: what a call leaves of each row's sums */
+  double *state;    /* (N,FLP_DIVERGE_STATE) or NULL: what a call leaves of each row: both log-sum-exps in
+                       log2 units, and the library's own */
   uint32_t resumes; /* 1: state is what a call with the same scores, scales and parameters left, so that its sums are
                        not made again; values is NULL then */
 } flp_diverge_args;

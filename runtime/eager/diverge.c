@@ -59,6 +59,12 @@ static double scale_of(float scale, const float *rows, int64_t row) {
   return (double)(rows ? rows[row] : scale);
 }
 
+/* What bindings read of a state; this rung makes all else again. */
+static void give_state(double *out, const scratch *s) {
+  out[0] = s->student.lse * M_LOG2E;
+  out[1] = s->teacher.lse * M_LOG2E;
+}
+
 static double entropy_of(const double *logs, int64_t count) {
   double entropy = 0;
   for (int64_t v = 0; v < count; v++) entropy -= logs[v] > -INFINITY ? exp(logs[v]) * logs[v] : 0;
@@ -130,6 +136,7 @@ static void do_row(void *context, int64_t row, int worker) {
   flp_loss_row result;
   flp_loss_evaluate_targets(j->loss, &j->plan, &targets, inputs, a->loss_parameters, &result,
                             a->grad_scores ? s->slope : NULL);
+  if (a->state) give_state(a->state + row * FLP_DIVERGE_STATE, s);
   if (a->values) give_values(a->values + row * FLP_DIVERGE_VALUES, result.loss, s, count);
   pulls of = {a->upstream ? a->upstream[row] : 1, a->grad_logprob ? a->grad_logprob[row] : 0,
               a->grad_entropy ? a->grad_entropy[row] : 0};

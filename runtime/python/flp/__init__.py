@@ -42,7 +42,7 @@ from .errors import (ArgumentError, BudgetError, CompileError, CorruptError, Dat
 
 # The exceptions are in errors; flp.BudgetError and the others stay, but help(flp) is about functions. Names are written
 # out for type checkers.
-__all__ = ["Divergence", "Lora", "Payload", "PlanInfo", "Scores", "Statistics", "Top", "adapters", "backend",
+__all__ = ["Divergence", "Lora", "Payload", "PlanInfo", "Reference", "Scores", "Statistics", "Top", "adapters", "backend",
            "check", "clear_plans", "combine_partials", "cross_entropy", "CrossEntropyHead", "delight", "distill_loss",
            "divergence", "divergence_loss", "divergence_payload", "errors", "explain", "gate", "install", "installed",
            "library_path", "linear_logprob", "linear_logprob_backward", "linear_logprob_partial", "logprob_head",
@@ -66,6 +66,7 @@ try:
     from ._functions._pair import Divergence
     from ._functions._payload import Payload, divergence_payload
     from ._functions._policy import policy_loss
+    from ._functions._reference import Reference
     from ._functions._scoring import Scores, score
     from ._functions._select import selective_log_softmax
     from ._functions._shards import combine_partials, linear_logprob_backward, linear_logprob_partial

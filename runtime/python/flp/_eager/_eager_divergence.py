@@ -30,8 +30,8 @@ TILE_COLUMNS = {"cpu": 2048, "cuda": 16384}  # fewer, longer operations where ea
 # parallel Group whose ranks have the columns, or None
 Problem = collections.namedtuple("Problem", "student student_settings teacher teacher_settings whole ids of group")
 # Of a tile of rows: log-sum-exps of teacher and student, the divergence's sums, Σ q, Σ G / Σ q or None, its upstream
-# gradients or None
-Rows = collections.namedtuple("Rows", "lse sums q_sum pull upstream")
+# gradients or None; what a loss beside it pulls, or None
+Rows = collections.namedtuple("Rows", "lse sums q_sum pull upstream beside")
 NOTHING = 0, 0  # columns
 
 
@@ -54,19 +54,26 @@ def refuse_budget(budget, smallest, problem):
                               problem.student_settings.valid or len(problem.student.weight)))
 
 
-def run(plan, problem, upstream, grads, counts):
+def run(plan, problem, upstream, grads, counts, beside=None):
     """-> value, lse, teacher_lse, entropy, acceptance, agrees (N) of every row, and the gradients of hidden, weight and
     bias, None where the mask grads has them not. upstream: (N) float32, of values; counts: whether values are wanted,
-    and bad rows count: without, rows whose upstream is 0 are left out"""
+    and bad rows count: without, rows whose upstream is 0 are left out; beside: a Beside, or None"""
     _check_budget(plan, problem)
     with _eager_torch._plain_products(problem.student.hidden):
-        heads, bad = heads_of(plan, problem, None if counts else upstream, counts)
+        heads, bad = heads_of(plan, problem, None if counts or beside else upstream, counts)
+        if beside:
+            beside.lose(bad)
         (outputs, grad_hidden), tiles = blank(problem, bad, upstream, grads), []
         for rows in heads[0].row_tiles():
             active, held = heads[0].active[slice(*rows)], [_held(scores, rows) for scores in heads[:2]]
             tile, found = _values(plan, problem, heads, rows, held, counts)
             for values, of_tile in zip(outputs, found):
                 values[active] = of_tile.to(values.dtype)
+            if beside:
+                lse, entropy = tile.lse[1], found[3]
+                x = held[0].gather(1, beside.target[active].unsqueeze(1))
+                logprob = _nats(heads[0], rows, x)[:, 0] - lse
+                tile = tile._replace(beside=beside.pulls(active, logprob, entropy, lse))
             if grads:
                 tile = tile._replace(pull=_pull(problem, heads, rows, held, tile), upstream=upstream[active].double())
             if grad_hidden is not None:
@@ -229,7 +236,7 @@ def _values(plan, problem, heads, rows, held, counts):
     value = problem.of(log_p, log_q, p, q, _knowing(sums))
     same = ends[0][2] == (ends[1][2] if problem.ids is None else problem.ids[ends[1][2]])
     found = value.clamp(min=0), lse[1], lse[0], entropy, acceptance.clamp(max=1), same & ~torch.isnan(lse[0] + lse[1])
-    return Rows(lse, sums, q_sum, None, None), found
+    return Rows(lse, sums, q_sum, None, None, None), found
 
 
 def _over_ranks(problem, *sums):
@@ -279,19 +286,28 @@ def _pull(problem, heads, rows, held, tile):
     return _over_ranks(problem, own)[0] / tile.q_sum
 
 
-def _dz(problem, heads, rows, x, tile):
-    """The gradient of raw scores, float32. x: those of the same columns of both heads"""
-    slope, q = _slope(problem, tile, *_logs(heads, rows, x, tile.lse, (0, x[0].shape[1])))
+def _dz(problem, heads, rows, x, tile, columns):
+    """The gradient of raw scores, float32. x: those of these columns of both heads"""
+    logs = _logs(heads, rows, x, tile.lse, (0, x[0].shape[1]))
+    slope, q = _slope(problem, tile, *logs)
     dz = (slope - q * tile.pull.unsqueeze(1)) * tile.upstream.unsqueeze(1)
     dz.masked_fill_((tile.upstream == 0).unsqueeze(1), 0)
+    if tile.beside is not None:
+        dz += tile.beside.dz(logs[1].detach(), q, columns[0])
     return _eager_torch._through(heads[0], dz, x[0], lambda values: values[slice(*rows)].unsqueeze(1))
+
+
+def _is_idle(tile):
+    """Rows without a gradient."""
+    is_idle = tile.upstream == 0
+    return is_idle if tile.beside is None else is_idle & tile.beside.idle()
 
 
 def _of_hidden(problem, heads, rows, held, tile):
     acc = torch.zeros((rows[1] - rows[0], heads[0].depth), dtype=torch.float32, device=held[0].device)
     for columns in heads[0].column_tiles():
         x = [values[:, slice(*columns)] for values in held]
-        acc += _dz(problem, heads, rows, x, tile) @ heads[0].weight(columns)
+        acc += _dz(problem, heads, rows, x, tile, columns) @ heads[0].weight(columns)
     return acc
 
 
@@ -306,9 +322,9 @@ def _of_columns(problem, heads, tiles, grads):
         weight = torch.zeros_like(heads[0].weight(columns))
         bias = torch.zeros(len(weight), dtype=torch.float32, device=weight.device)
         for rows, tile in zip(heads[0].row_tiles(), tiles):
-            dz = _dz(problem, heads, rows, [_raw(scores, rows, columns) for scores in heads[:2]], tile)
+            dz = _dz(problem, heads, rows, [_raw(scores, rows, columns) for scores in heads[:2]], tile, columns)
             hidden = heads[0].hidden(rows)[:len(dz)]  # 0 · NaN is NaN
-            weight += dz.t() @ hidden.masked_fill_((tile.upstream == 0).unsqueeze(1), 0)
+            weight += dz.t() @ hidden.masked_fill_(_is_idle(tile).unsqueeze(1), 0)
             bias += dz.sum(0)
         if wants_weight:
             grad_weight[slice(*columns)] += weight.to(grad_weight.dtype)

@@ -120,14 +120,25 @@ def derivatives_of(program, values, counted):
 
 def run(plan, ops, settings, loss, out, made):
     """Fills the rows of out, a _run.Step, and the gradients made: of hidden, weight and bias, each may be None."""
-    program, form = program_of(loss.program.data), _eager_lists if ops.is_listed else _eager_torch
+    form = _eager_lists if ops.is_listed else _eager_torch
     stats = torch.empty((ops.hidden.shape[0], 4), dtype=torch.float32, device=ops.hidden.device)
     mean = torch.empty_like(stats[:, 0]) if "mean_score" in loss.program.inputs else None
     active, bad = form.forward(plan, ops, settings, out.logprob, out.entropy, stats, out.top, mean)
     counted = _eager_torch.by_row(ops.target != settings.ignore_index)
-    values = values_of(program, _inputs_of(loss, out, stats, mean), parameters_of(loss), counted)
     has_loss = torch.zeros_like(bad)
     has_loss[active] = True
+    wants_gradients = any(gradient is not None for gradient in made)
+    upstream = evaluate(loss, out, stats, mean, counted, has_loss, bad, wants_gradients)
+    if wants_gradients:
+        form.backward(plan, ops, settings, stats, upstream, *made, counts=False)
+
+
+def evaluate(loss, out, stats, mean, counted, has_loss, bad, wants_gradients):
+    """Fills loss and metrics of out, whose logprob and entropy the program reads -> the upstream gradients that follow
+    of logprob, entropy, lse and the mean of scores, None where it reads them not. has_loss, bad: (N) bool, rows that may
+    have a loss; that are NaN"""
+    program = program_of(loss.program.data)
+    values = values_of(program, _inputs_of(loss, out, stats, mean), parameters_of(loss), counted)
     if loss.weight is not None:
         has_loss &= loss.weight != 0
 
@@ -138,12 +149,12 @@ def run(plan, ops, settings, loss, out, made):
     out.loss.copy_(rows_of(values[program.loss]))
     for row, node in zip(out.metrics, program.metrics):
         row.copy_(rows_of(values[node]))
-    if any(gradient is not None for gradient in made):
-        found = derivatives_of(program, values, counted)
-        of_logprob = found.get(LOGPROB, found.get(TARGET_LOGPROB, torch.zeros_like(values[program.loss])))
-        upstream = [rows_of(of_logprob, out.logprob),
-                    *(rows_of(found[by]) if by in found else None for by in (ENTROPY, LSE, MEAN_SCORE))]
-        form.backward(plan, ops, settings, stats, upstream, *made, counts=False)
+    if not wants_gradients:
+        return None
+    found = derivatives_of(program, values, counted)
+    of_logprob = found.get(LOGPROB, found.get(TARGET_LOGPROB, torch.zeros_like(values[program.loss])))
+    return [rows_of(of_logprob, out.logprob),
+            *(rows_of(found[by]) if by in found else None for by in (ENTROPY, LSE, MEAN_SCORE))]
 
 
 def parameters_of(loss):

@@ -137,18 +137,7 @@ ROWS = "hidden's rows"
 
 def _counted(target, mask, ignore_index):
     """The rows that count, bool (...)."""
-    return counted_of(mask, (target != ignore_index).any(-1))
-
-
-def counted_of(mask, counted):
-    """Those of the rows counted, bool (...), that a mask leaves, or None."""
-    if mask is None:
-        return counted
-    _check.tensor_of("mask", mask)
-    _check.same_device("mask", mask, "hidden", counted)
-    if mask.shape != counted.shape:
-        _check.refuse_shape("mask", mask, "%s, one a row" % (tuple(counted.shape),))
-    return counted & (mask != 0)
+    return _check.counted_of(mask, (target != ignore_index).any(-1))
 
 
 def weights_of(row_weight, counted, total, lead):

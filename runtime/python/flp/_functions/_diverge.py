@@ -24,7 +24,8 @@ from .._tensors._operands import OF_HEAD
 from ._select import stride_of
 
 VALUES = 6  # of a row, as flp_diverge_args has them
-ACCEPTANCE = 4  # which of them
+ENTROPY, ACCEPTANCE = 3, 4  # which of them
+STATE = 64  # words that flp_diverge leaves of a row, the first the student's log-sum-exp in log2 units
 VECTOR = 8  # columns that rows of a chunk are padded to
 BLOCK_ELEMENTS = 16 << 20  # of a matrix that is widened at a time, where torch does not take it as it is
 FP16_TOP = 16.0  # what the upstream gradient of a row becomes where dx is float16, which holds 6e-8 to 65504
@@ -59,20 +60,22 @@ def _say_once(text):
     _c.log(_c.LOG_WARNING, text)
 
 
-def run(plan, problem, program, given, upstream, grads, counts):
+def run(plan, problem, program, given, upstream, grads, counts, beside=None):
     """As _eager_divergence.run. program, given: of the kind, and {name: number} of its parameters"""
     with _eager_torch._plain_products(problem.student.hidden):
-        heads, bad = _eager_divergence.heads_of(plan, problem, None if counts else upstream, counts)
+        heads, bad = _eager_divergence.heads_of(plan, problem, None if counts or beside else upstream, counts)
+        if beside:
+            beside.lose(bad)
         outputs, grad_hidden = _eager_divergence.blank(problem, bad, upstream, grads)
         if not len(heads[0].active):
             return outputs, (grad_hidden, *(_Sum(problem, name, grads, None).total() for name in ("weight", "bias")))
-        call = _Call(plan, problem, heads, program, given, grads)
+        call = _Call(plan, problem, heads, program, given, grads, beside)
         pulls, factor = (None, None) if upstream is None else _pulls_of(heads[0], upstream)
         least = None if factor is None else factor.min()
         weight, bias = (_Sum(problem, name, grads, least) for name in ("weight", "bias"))
         for rows in call.chunks():
             active, part = heads[0].active[slice(*rows)], slice(*rows)
-            values, dx = call.diverge(rows, None if pulls is None else pulls[part], counts)
+            values, dx, idle = call.diverge(rows, None if pulls is None else pulls[part], counts)
             if counts:
                 values[:, ACCEPTANCE].clamp_(max=1)
                 if problem.of is not None:  # built-in kinds, which keep to their bounds but for rounding
@@ -86,7 +89,7 @@ def run(plan, problem, program, given, upstream, grads, counts):
                 made = product(dx, heads[0].ops.weight, call.made[:len(dx)])
                 made = made if factor is None else made / factor[part].unsqueeze(1)
                 grad_hidden[active] = made.to(grad_hidden.dtype)
-            hidden = heads[0].ops.hidden[active].masked_fill_((pulls[part] == 0).unsqueeze(1), 0)  # 0 · NaN is NaN
+            hidden = heads[0].ops.hidden[active].masked_fill_(idle.unsqueeze(1), 0)  # 0 · NaN is NaN
             if share is not None:
                 hidden.mul_(share.unsqueeze(1).to(hidden.dtype))
             weight.add(lambda out: product(dx.t(), hidden, out, adds=True))
@@ -186,7 +189,7 @@ def _bytes_of(problem, grads):
     """Bytes that a call takes beyond what it gives: at once, and for each row of a chunk."""
     student, settings = problem.student, problem.student_settings
     width = -(-len(student.weight) // VECTOR) * VECTOR
-    of_row = width * (8 + (student.hidden.element_size() if grads else 0)) + 128
+    of_row = width * (8 + (student.hidden.element_size() if grads else 0)) + 8 * STATE + 256
     of_row += 8 * (student.hidden.shape[1] + problem.teacher.hidden.shape[1])
     is_narrow = student.weight.dtype is not torch.float32 and not settings.wide_grads & _c.GRAD_WEIGHT
     is_narrow = is_narrow if settings.accumulate is None else student.weight.dtype is torch.float16
@@ -196,8 +199,8 @@ def _bytes_of(problem, grads):
 class _Call:
     """Chunks of one call: their memory, and what flp_diverge makes of each."""
 
-    def __init__(self, plan, problem, heads, program, given, grads):
-        self.plan, self.heads, self.grads = plan, heads, grads
+    def __init__(self, plan, problem, heads, program, given, grads, beside):
+        self.plan, self.heads, self.grads, self.beside = plan, heads, grads, beside
         given = {"rest_weight": 0.0, **given}  # of built-in kinds: there is none
         numbers = [given.get(name, default) for name, (default, _, _) in program.parameters.items()]
         self.parameters = (ctypes.c_double * max(1, len(numbers)))(*numbers)
@@ -217,25 +220,53 @@ class _Call:
         return [(first, min(first + self.rows, count)) for first in range(0, count, self.rows)]
 
     def diverge(self, rows, pulls, counts):
-        """-> values (n, VALUES) of some active rows, None unless counts, and dx (n, V), None without gradients"""
+        """-> values (n, VALUES) of some active rows, None unless counts, dx (n, V), None without gradients, and bool (n),
+        the rows that have none"""
         n, vocab = rows[1] - rows[0], self.plan.key.vocab
         for head, scores in zip(self.heads, (self.x, self.y)):
             _scores_into(head, rows, scores[:n, :vocab])
-        values = torch.empty((n, VALUES), dtype=torch.float32, device=self.x.device) if counts else None
+        values = torch.empty((n, VALUES), dtype=torch.float32, device=self.x.device) if counts or self.beside else None
         units = [_unit_of(head, rows) for head in self.heads]
+        args, dx = self._args_of(n, units, values), self.dx[:n, :vocab] if self.grads else None
+        idle = None if pulls is None else pulls == 0
+        if self.beside:
+            idle = self._first(args, rows, values, units[0], idle)
+        if dx is not None:
+            args.upstream, args.grad_scores = address(pulls), address(dx)
+        if dx is not None or not self.beside:
+            self.plan.execute(args, "flp_diverge")
+        if dx is not None and self.heads[0].cap_in is not None:
+            _bend(self.heads[0], self.x[:n, :vocab], dx)
+        return values, dx, idle
+
+    def _args_of(self, n, units, values):
         args = _c.new_diverge_args()
         args.n, args.scores, args.teacher = n, address(self.x), address(self.y)
         args.scores_stride = args.teacher_stride = args.grad_scores_stride = stride_of(self.x)
         args.scale_rows, args.teacher_scale_rows = (address(unit) for unit in units)
         args.loss_parameters, args.values = ctypes.addressof(self.parameters), address(values)
         args.stream = _run.stream_of(self.plan.key.device)
-        dx = self.dx[:n, :vocab] if self.grads else None
-        if dx is not None:
-            args.upstream, args.grad_scores = address(pulls), address(dx)
+        return args
+
+    def _first(self, args, rows, values, unit, idle):
+        """The call before that of the gradient, whose args then have what the loss beside the divergence pulls -> the
+        rows that have no gradient."""
+        head, n = self.heads[0], len(values)
+        active = head.active[slice(*rows)]
+        self.state = torch.empty((n, STATE), dtype=torch.float64, device=values.device)
+        args.state = address(self.state)
         self.plan.execute(args, "flp_diverge")
-        if dx is not None and self.heads[0].cap_in is not None:
-            _bend(self.heads[0], self.x[:n, :vocab], dx)
-        return values, dx
+        target = self.beside.target[active]
+        lse = self.state[:, 0] * _eager_torch.LN2
+        score = self.x[:n].gather(1, target.unsqueeze(1))[:, 0].double() * unit.double()
+        pulls = self.beside.pulls(active, score - lse, values[:, ENTROPY].double(), lse)
+        if pulls is None:
+            return idle
+        self.pulls = [each if head.cap_in is None else each * head.cap_in for each in (pulls.of_logprob, pulls.of_entropy)]
+        self.target = target
+        args.values, args.resumes, args.target = None, 1, address(target)
+        args.grad_logprob, args.grad_entropy = map(address, self.pulls)
+        return idle & pulls.idle()
 
 
 def _unit_of(head, rows):

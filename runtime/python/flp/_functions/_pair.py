@@ -18,7 +18,7 @@ from .._tensors import _check
 from .._tensors._call import Call
 from .._tensors._compile import outside_graphs
 from .._tensors._operands import OPERANDS, Operands
-from . import _diverge, _payload
+from . import _diverge
 
 
 class Divergence(NamedTuple):
@@ -47,39 +47,43 @@ class Pair:
     of the teacher's head where it has more columns, or None both."""
 
     def __init__(self, function, kind, parameters, student, teacher, ids, renormalise, mask, options, teacher_options,
-                 others=None, shared=None):
-        """student, teacher: hidden, weight and bias; options: those of Call, of either head; others: more tensors, by
-        field; shared: what ranks have in common, parallel's Shared, or None"""
+                 others=None, shared=None, prefix="teacher_"):
+        """student, teacher: hidden, weight and bias, or of the student a Call, whose options and rows that count are
+        settled; options: those of Call, of either head; others: more tensors, by field; shared: what ranks have in
+        common, parallel's Shared, or None; prefix: of the teacher's fields"""
         own, self.program = _kind_of(kind, shared)
         given = {**own.options, **_options_of(kind, self.program, own, parameters or {})}
         self.function, self.kind, self.given = function, kind, given
         self.of = own.of and (lambda *values: own.of(losses.Outcomes(*values), **given))
-        hidden, weight, bias = student
+        settled = student if isinstance(student, Call) else None
+        hidden, weight, bias = student if settled is None else map(settled.operands.get, OPERANDS[:3])
         _check.tensor_of("hidden", hidden)
         self.shared, lead = shared, hidden.shape[:-1] if shared is None else shared.lead(hidden)
+        lead = lead if settled is None else settled.lead
         every = torch.zeros(lead, dtype=torch.int64, device=hidden.device)
-        of_teacher = dict(zip(("teacher_hidden", "teacher_weight", "teacher_bias"), teacher))
-        self.student = Call(function, hidden, weight, every, bias, instead=INSTEAD, several=False, lead=lead,
-                            others={"mask": mask, **of_teacher, **(others or {})}, **options)
-        with _check.renaming(lambda name: "teacher_" + name):
-            self.teacher = _teacher_of(function, teacher, hidden, every, {
+        of_teacher = dict(zip((prefix + "hidden", prefix + "weight", prefix + "bias"), teacher))
+        self.student = settled or Call(function, hidden, weight, every, bias, instead=INSTEAD, several=False, lead=lead,
+                                       others={"mask": mask, **of_teacher, **(others or {})}, **options)
+        with _check.renaming(lambda name: prefix + name):
+            self.teacher = _teacher_of(function, teacher, lead, every, {
                 **teacher_options, "temperature": options["temperature"] if teacher_options["temperature"] is None
                 else teacher_options["temperature"]})
-        _check.same_device("teacher_hidden", teacher[0], "hidden", hidden)
-        for field, each in (("hidden", hidden), ("teacher_hidden", teacher[0])):
+        _check.same_device(prefix + "hidden", teacher[0], "hidden", hidden)
+        for field, each in (("hidden", hidden), (prefix + "hidden", teacher[0])):
             if each.shape[-1] % 8:
                 _check.refuse_shape(field, each, "(..., D), D a multiple of 8")
         if shared is None and len(weight) < 2:
             _check.refuse_shape("weight", weight, "(V, D), V at least 2")
         if ids is None and len(teacher[1]) != len(weight):
-            _check.refuse_shape("teacher_weight", teacher[1], "(%d, E), as weight has %d rows, or teacher_ids" %
-                                (len(weight), len(weight)))
+            _check.refuse_shape(prefix + "weight", teacher[1], "(%d, E), as weight has %d rows%s" %
+                                (len(weight), len(weight), ", or teacher_ids" if settled is None else ""))
         self.whole = self.ids = None
         if not isinstance(renormalise, bool):
             _check.refuse_type("renormalise", renormalise, "True or False")
         if ids is not None or renormalise:
             self._take_part(ids, renormalise, weight)
-        self.counted = _payload.leave_out(mask, every, self.student, self.teacher)
+        if settled is None:
+            self.counted = _check.leave_out(mask, every, self.student, self.teacher)
 
     def _take_part(self, ids, renormalise, weight):
         """Makes the teacher's head one of the student's tokens."""
@@ -109,13 +113,13 @@ class Pair:
     def run(self):
         """A function of tensors() -> the Divergence of flattened rows, and the gradients of hidden, weight and bias,
         None where they are not in the mask grads. upstream: (N) float32 that each row's value is multiplied by in
-        them"""
+        them; beside: a _beside.Beside, or None"""
         return functools.partial(_run_pair, self.student.settings, self.teacher.settings, self.program,
                                  self.given, self.of, self.shared, self.student.grads)
 
 
 def _run_pair(student_settings, teacher_settings, program, given, of, shared, all_grads, *tensors, upstream=None,
-              grads=0, counts=True):
+              grads=0, counts=True, beside=None):
     *pair, whole_weight, whole_bias, ids = tensors
     if shared is not None:
         pair[0], pair[len(OPERANDS)] = shared.rows(pair[0]), shared.rows(pair[len(OPERANDS)])
@@ -126,10 +130,10 @@ def _run_pair(student_settings, teacher_settings, program, given, of, shared, al
             student, student_settings, teacher, teacher_settings, whole, ids, of, shared and shared.group)
         plan = _diverge.plan_of(problem, program, all_grads)
         if plan is not None:
-            found, gradients = _diverge.run(plan, problem, program, given, upstream, grads, counts)
+            found, gradients = _diverge.run(plan, problem, program, given, upstream, grads, counts, beside)
         else:
             plan = _run.torch_plan(student, student_settings)
-            found, gradients = _eager_divergence.run(plan, problem, upstream, grads, counts)
+            found, gradients = _eager_divergence.run(plan, problem, upstream, grads, counts, beside)
         _watch.told(_plans.rung_name(plan.rung), "diverge")
         if shared is not None and gradients[0] is not None:
             gradients = (shared.reduced(gradients[0]).to(student.hidden.dtype), *gradients[1:])
@@ -161,12 +165,12 @@ class _ByRow(torch.autograd.Function):
 
 # ---- checks ----
 
-def _teacher_of(function, tensors, student, every, options):
-    """The Call of a teacher. tensors: hidden, weight and bias; student: its hidden; every: 0 a row"""
+def _teacher_of(function, tensors, lead, every, options):
+    """The Call of a teacher. tensors: hidden, weight and bias; lead: of the student's hidden; every: 0 a row"""
     hidden, weight, bias = tensors
     _check.tensor_of("hidden", hidden)
-    if hidden.shape[:-1] != student.shape[:-1]:
-        rows = ", ".join(map(str, (*student.shape[:-1], "E")))
+    if hidden.shape[:-1] != lead:
+        rows = ", ".join(map(str, (*lead, "E")))
         _check.refuse_shape("hidden", hidden, "(%s), as hidden is (..., D)" % rows)
     return Call(function, hidden, weight, every, bias, instead=INSTEAD, several=False, lead=every.shape, grads=0,
                 **options)

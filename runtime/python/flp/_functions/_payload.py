@@ -23,7 +23,6 @@ from .._tensors import _check
 from .._tensors._call import Call
 from .._tensors._compile import outside_graphs
 from .._tensors._operands import Operands
-from ._distill import counted_of
 
 
 INSTEAD = "torch.autograd"
@@ -69,7 +68,7 @@ def divergence_payload(teacher_hidden: Tensor, teacher_weight: Tensor, weight: T
                     grads=0, instead=INSTEAD, others={"weight": weight, "bias": bias, "mask": mask},
                     temperature=temperature, softcap=softcap, scale=scale, budget=budget)
     weight, bias = _head_of(weight, bias, teacher_weight)
-    leave_out(mask, every, call)
+    _check.leave_out(mask, every, call)
     ops = Operands(**call.operands)
     with torch.no_grad():
         mean, entropy, of_bias = _eager_divergence.payload(_run.torch_plan(ops, call.settings), ops, call.settings,
@@ -89,7 +88,7 @@ def divergence_of(payload, hidden, weight, bias, mask, temperature, scale, budge
                       "teacher's hidden states and head")
     call.settings.wide_grads = _c.GRAD_HIDDEN
     mean, entropy, of_bias = _rows_of(payload, call, hidden.shape[-1])
-    leave_out(mask, every, call)
+    _check.leave_out(mask, every, call)
     rows = call.operands["temperature_rows"]
     factor = call.settings.scale / (call.settings.temperature if rows is None else rows.double())
     found = _OfPayload.apply(*call.operands.values(), mean, entropy, of_bias, factor, call.settings, call.grads)
@@ -151,15 +150,6 @@ def _head_of(weight, bias, teacher_weight):
         _check.operands(weight, weight, bias)
     _check.devices(teacher_weight, "teacher_weight", weight=weight, bias=bias)
     return weight, bias
-
-
-def leave_out(mask, every, *calls):
-    """Gives calls as targets every, 0 a row, that are ignored where a mask, or None, leaves a row out -> the rows that
-    count, bool (...)"""
-    counted = counted_of(mask, every == 0)
-    for call in calls:
-        call.operands["target"] = every.masked_fill(~counted, call.settings.ignore_index).reshape(-1)
-    return counted
 
 
 def _rows_of(payload, call, depth):

@@ -22,7 +22,7 @@ from .._tensors import _check, _lora, _top
 from .._tensors._call import Call
 from .._tensors._compile import outside_graphs
 from .._tensors._operands import Loss, Operands
-from . import _hand_out
+from . import _hand_out, _reference
 
 # Tensors of tokens, on one device: target (B,T), ignore_index outside the mask; mask (B,T) float32; advantage (B,T) or
 # (B,1), old_logprob, ref_logprob (B,T), each float32 or None; vectors by name.
@@ -43,7 +43,7 @@ def policy_loss(rule: str, hidden: Tensor, weight: Tensor, target: Tensor,
                 grad_scale: float | Tensor = 1.0, tail: float | None = None,
                 tail_report: Tensor | None = None, mixed: Literal["round", "split"] | None = None,
                 keep: tuple[Tensor, Tensor] | None = None, lora: _lora.Lora | None = None, topk: int = 0,
-                rank: bool = False) -> tuple[Tensor, dict[str, Tensor]]:
+                rank: bool = False, reference: _reference.Reference | None = None) -> tuple[Tensor, dict[str, Tensor]]:
     """Computes the loss of a policy update and its gradients from hidden states, without the (N,V) scores.
 
     rule             a name of flp.losses.RULES: reinforce, ppo, grpo, dapo, dr_grpo, cispo, gspo; nll (no advantage);
@@ -80,6 +80,10 @@ def policy_loss(rule: str, hidden: Tensor, weight: Tensor, target: Tensor,
     lora             flp.Lora(a, b, scale) on a frozen head, as in flp.linear_logprob
     topk, rank       as in flp.linear_logprob; what they give is in metrics, a value a token: top_ids and top_logprobs
                      (B, T, K), top_rest and rank (B, T)
+    reference        a flp.Reference: hidden states and a head, the exact divergence to whose distribution is added,
+                     times its coefficient, in the place of what one token estimates of it (beta): four matrix products
+                     for both. Of rules of tokens, with operands of one dtype but float16; metrics have it by its
+                     kind, and acceptance and agreement
 
     Returns (loss, metrics) as flp.losses.policy_loss: a float32 scalar, differentiable once in hidden, weight, bias and
     the adapter, and a dict of detached scalars; entropy if it was asked for or weighed; a file's own metrics as means
@@ -100,7 +104,7 @@ def policy_loss(rule: str, hidden: Tensor, weight: Tensor, target: Tensor,
                 entropy=bool(entropy) or entropy_weight != 0, temperature=temperature, softcap=softcap, scale=scale,
                 ignore_index=ignore_index, budget=budget, save=save, old_lse=old_lse, tail=tail,
                 tail_report=tail_report, grad_weight_accumulate=grad_weight_accumulate, mixed=mixed, keep=keep,
-                lora=lora, topk=topk, rank=rank)
+                lora=lora, topk=topk, rank=rank, asked={"reference": reference})
     if len(call.lead) != 2:
         _check.refuse_shape("hidden", hidden, "(B, T, D)")
     call.settings.detached = entropy_weight == 0
@@ -110,15 +114,18 @@ def policy_loss(rule: str, hidden: Tensor, weight: Tensor, target: Tensor,
     _rules.needed(wishes, batch._asdict(), batch.vectors)
     call.operands["target"] = batch.target.reshape(-1)
     grad_scale = _scale_of(grad_scale, call.settings)
+    if reference is not None:
+        pair = _reference.pair_of("flp.policy_loss", call, reference, temperature, wishes)
+        reference = functools.partial(_reference.loss_of, pair, reference.coefficient)
     if wishes.program is None:
         _log_pooled(wishes.rule, call)
         return _over_logprob(call, wishes, batch)
-    return _stepped(call, wishes, batch, grad_scale)
+    return _stepped(call, wishes, batch, grad_scale, reference)
 
 
 # ---- as a loss program: the gradients are made at once ----
 
-def _stepped(call, wishes, batch, grad_scale):
+def _stepped(call, wishes, batch, grad_scale, reference):
     def rows(values):
         return None if values is None else values.expand(batch.target.shape).reshape(-1).contiguous()
 
@@ -129,10 +136,15 @@ def _stepped(call, wishes, batch, grad_scale):
         vectors[_rules.SHARE] = rows(of_entropy * scale)
     loss = Loss(wishes.program, wishes.parameters, rows(batch.old_logprob), rows(batch.ref_logprob),
                      rows(batch.advantage), rows(weights * scale), vectors)
-    value, made = _hand_out.loss_of(call, loss, grad_scale, "flp.policy_loss")
-    metrics = _rules.metrics_of(losses.TORCH, made, made.entropy if call.settings.entropy else None, value.detach(),
+    if reference is None:
+        value, made = _hand_out.loss_of(call, loss, grad_scale, "flp.policy_loss")
+        policy, others = value.detach(), _top.metrics_of(made.top.tensors(), call.settings, call.lead)
+    else:
+        value, made, others = reference(loss, grad_scale, rows(batch.mask))
+        policy = made.loss.sum() / scale
+    metrics = _rules.metrics_of(losses.TORCH, made, made.entropy if call.settings.entropy else None, policy,
                                 rows(weights), rows(of_entropy), rows(batch.mask), wishes, loss.old_logprob)
-    return value, {**metrics, **_top.metrics_of(made.top.tensors(), call.settings, call.lead)}
+    return value, {**metrics, **others}
 
 
 # ---- over log-probabilities: rules of whole sequences ----

@@ -15,7 +15,9 @@ OWN = {
     SLICES: ("chunk_rows", "save"),
     "eager": ("tail", "tail_report", "mixed", "lora"),
 }
-ROWS = (*_fields.APART, ("eager", (), "whose gradients are torch's own"))
+WITH_ONE_HEAD = "save", "old_lse", "tail", "tail_report", "keep", "lora", "topk", "rank", "mixed"
+ROWS = (*_fields.APART, ("eager", (), "whose gradients are torch's own"),
+        ("reference", WITH_ONE_HEAD, "whose step makes the scores of two heads"))
 WITHOUT = {}  # option: {what a call with it goes without: why}
 for _option, _others, _why in ROWS:
     _without = WITHOUT.setdefault(_option, dict.fromkeys(OWN.get(_option, ()), _why))

@@ -332,6 +332,26 @@ def save_of(value):
     return value
 
 
+def counted_of(mask, counted):
+    """Those of the rows counted, bool (...), that a mask leaves, or None."""
+    if mask is None:
+        return counted
+    tensor_of("mask", mask)
+    same_device("mask", mask, "hidden", counted)
+    if mask.shape != counted.shape:
+        refuse_shape("mask", mask, "%s, one a row" % (tuple(counted.shape),))
+    return counted & (mask != 0)
+
+
+def leave_out(mask, every, *calls):
+    """Gives calls as targets every, 0 a row, that are ignored where a mask, or None, leaves a row out -> the rows that
+    count, bool (...)"""
+    counted = counted_of(mask, every == 0)
+    for call in calls:
+        call.operands["target"] = every.masked_fill(~counted, call.settings.ignore_index).reshape(-1)
+    return counted
+
+
 def row_values_of(field, value, lead, device, of="target", targets=()):
     """Numbers of one a row as float32 (N), or of targets=(K,) a row (N,K), constants to autograd; None stays. of: what
     names the rows"""

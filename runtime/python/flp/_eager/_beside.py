@@ -1,0 +1,67 @@
+"""A loss of tokens beside a divergence: its program runs where the scores of some rows are, between their values and
+their gradient.
+
+Shapes: (n) of some rows of (N); log-probabilities and entropies in nats, float64.
+"""
+import math
+
+import torch
+
+from .._tensors._operands import Loss, Step
+from . import _eager_step, _eager_torch
+
+
+class Beside:
+    """loss: a Loss of N rows; target: (N) ids; wants_gradients: whether pulls are wanted. step: what it found of them"""
+
+    def __init__(self, loss, target, wants_gradients):
+        self.loss, self.target, self.wants_gradients = loss, target, wants_gradients
+        self.step = step = Step()
+        step.loss, step.logprob, step.entropy = (torch.zeros(len(target), device=target.device) for _ in range(3))
+        step.metrics = step.loss.new_zeros((len(loss.program.metrics), len(target)))
+        step.top = None
+
+    def lose(self, bad):
+        """Rows that no divergence is made of have no number here either."""
+        for values in (self.step.loss, *self.step.metrics):
+            values.masked_fill_(bad & (self.loss.weight != 0), math.nan)
+        for values in (self.step.logprob, self.step.entropy):
+            values.masked_fill_(bad, math.nan)
+
+    def pulls(self, rows, logprob, entropy, lse):
+        """-> Pulls of these rows, None unless gradients are wanted. lse: of scores over T, nats"""
+        part, whole = Step(), self.step
+        part.logprob, part.entropy = logprob.float(), entropy.float()
+        part.loss, part.metrics = torch.empty_like(part.logprob), part.logprob.new_empty((len(whole.metrics), len(rows)))
+        loss = Loss.of_tensors(self.loss.program, self.loss.parameters,
+                               [None if values is None else values[rows] for values in self.loss.tensors()])
+        stats = torch.stack([lse / _eager_torch.LN2, torch.zeros_like(lse)], 1)
+        every = torch.ones((len(rows), 1), dtype=torch.bool, device=lse.device)
+        upstream = _eager_step.evaluate(loss, part, stats, None, every, every[:, 0].clone(), ~every[:, 0],
+                                        self.wants_gradients)
+        whole.loss[rows], whole.metrics[:, rows] = part.loss, part.metrics
+        whole.logprob[rows], whole.entropy[rows] = part.logprob, part.entropy
+        if upstream is None:
+            return None
+        of_entropy = torch.zeros_like(upstream[0]) if upstream[1] is None else upstream[1]
+        return Pulls(self.target[rows], upstream[0], of_entropy, entropy)
+
+
+class Pulls:
+    """Upstream gradients of some rows: of the logprob of target, and of the entropy. (n) each"""
+
+    def __init__(self, target, of_logprob, of_entropy, entropy):
+        self.target, self.of_logprob, self.of_entropy, self.entropy = target, of_logprob, of_entropy, entropy
+
+    def idle(self):
+        """Rows that have none."""
+        return (self.of_logprob == 0) & (self.of_entropy == 0)
+
+    def dz(self, log_q, q, first):
+        """The gradient of scores over T of the columns from `first` on, float64."""
+        of_entropy = self.of_entropy.unsqueeze(1) * (log_q.masked_fill(q == 0, 0) + self.entropy.unsqueeze(1))
+        dz = -q * (self.of_logprob.unsqueeze(1) + of_entropy)
+        place = self.target - first
+        inside = (place >= 0) & (place < dz.shape[1])
+        dz[inside, place[inside]] += self.of_logprob[inside].to(dz.dtype)
+        return dz.masked_fill_(self.idle().unsqueeze(1), 0)
