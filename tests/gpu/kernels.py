@@ -126,6 +126,14 @@ def of_sanitized(command):
     return OF_OPS[op[1]] if op else [" ".join(of_command(command))]
 
 
+def of_divergence(row):
+    """That of a row of flp.bench --op diverge; with a payload the student runs as a head does."""
+    if not row["payload"]:
+        return f"--op diverge --vocab {row['V']} --dtype {row['dtype']} --loss {row['loss']}"
+    grads = " --grad hidden --grad-hidden-dtype fp32 --keep" if row["grads"] else ""
+    return f"--vocab {row['V']} --hidden {row['D']} --dtype {row['dtype']} --entropy forward{grads}"
+
+
 def of_tuning(row, spec):
     """The kernels that a row of a search timed or chose."""
     head = ["--vocab", spec["vocab"], "--hidden", spec["hidden"], "--dtype", spec.get("dtype", "bf16")]
@@ -147,6 +155,8 @@ def specs_of(record):
     command, rows, specs = record["command"], record.get("rows", []), []
     if rows and "variant" in rows[0]:
         return []  # a study of templates that are not in the tree
+    if rows and rows[0].get("op") == "diverge":
+        return sorted({of_divergence(row) for row in rows})
     if command.startswith(("flpgen bench", "python -m flp.bench")):
         specs = [text for words in with_and_without(of_command(command)) for text in variants(words)]
     elif command.startswith("flpgen check"):

@@ -136,6 +136,8 @@ BENCHES["bench_slices"] = {f"{name}_mixed": [*words, *ROUNDED.split()]
 LOSSES = "--loss grpo+k3,nll --peers all,-torch-compile,-verl,-quack,-agilerl,-agilerl-fp32"
 OF_ROWS = "--tail 2^-9 --peers all,-torch-linear,-liger-mean,-liger-cute,-liger-grpo,-quack-mean,-quack-scaled," \
           "-unsloth-mean"
+DIVERGE = "--op diverge --rows 8192 --budget 1.5G"
+TWO_HEADS = f"{DIVERGE} --hidden 2048 --teacher-hidden 4096"
 PEERS = words_of({  # by part; python -m flp.bench: other libraries on the same tensors
     "peers": {"peers_training": "--rows 8192 --budget 1G --grad hidden,weight --entropy none,backward"},
     "peers_data": {
@@ -151,6 +153,13 @@ PEERS = words_of({  # by part; python -m flp.bench: other libraries on the same 
         "peers_sft": "--loss cross_entropy,nll --grad hidden,weight --budget 1.5G --peers "
                      "all,-torch-compile,-verl,-agilerl,-agilerl-fp32",
         "peers_frozen": "--frozen --budget 512M --peers all,-agilerl-fp32",
+    },
+    "peers_diverge": {
+        "peers_diverge_trained": f"{TWO_HEADS} --data policy --loss reverse_kl,jsd --grad hidden,weight",
+        "peers_diverge_frozen": f"{TWO_HEADS} --data policy --loss reverse_kl,jsd --grad hidden",
+        "peers_diverge_one_head": f"{DIVERGE} --one-head --data policy --loss reverse_kl,jsd --grad hidden",
+        "peers_diverge_payload": f"{TWO_HEADS} --data policy --loss forward_kl --payload --grad hidden --peers none",
+        "peers_diverge_random": f"{TWO_HEADS} --loss reverse_kl --grad hidden,weight",
     },
 })
 RECORDS = {**BENCHES, **PEERS}  # parts whose records --only takes by their names too
@@ -262,6 +271,7 @@ PARTS = {  # in the order in which they are measured, as --help has them
     "peers": "tests/gpu/peers.py: other libraries on the same tensors (needs torch and those of\n"
              "runtime/python/flp/bench/peers/requirements.txt; set FLP_LIBRARY)",
     "peers_data": "the same on rows as sharp as a trained model's and on random ones, with a tail of flp and CCE's filter",
+    "peers_diverge": "the same for divergences of a student's head from a teacher's, of one head, and from a payload",
     "peers_modes": "the same for save and stream modes, for the default budget, and for steps of supervised fine-tuning",
     "tune": "flpgen tune: one kernel exhaustively, then twice with the default budget and other seeds",
     "cold": "tests/gpu/cold_start.py: the first logprob of fresh processes with a pack and no generator (needs two\n"

@@ -3,11 +3,12 @@
 
     FLP_LIBRARY=... python3 tests/gpu/peers.py --out records [--only peers_frozen,...] [--minutes 8] [-- OPTIONS]
 
-The records are those of record.py's parts peers, peers_modes and peers_data; OPTIONS of flp.bench come after each one's
-own. All are made by one process, so that a peer is imported and compiled once; GEMM baselines, ours and all peers of a record
-take turns in its rounds. That process says on a pipe who is about to run. One that dies or is silent for --silence
-seconds is ended and started anew for the records that are missing, without the peer that it named: the reason stands
-in the record, as for a peer that raises or takes longer than --peer-seconds. Compilation is no part of any time.
+The records are those of record.py's parts peers, peers_modes, peers_data and peers_diverge; OPTIONS of flp.bench come
+after each one's own. All are made by one process, so that a peer is imported and compiled once; GEMM baselines, ours
+and all peers of a record take turns in its rounds. That process says on a pipe who is about to run. One that dies or is
+silent for --silence seconds is ended and started anew for the records that are missing, without the peer that it named:
+the reason stands in the record, as for a peer that raises or takes longer than --peer-seconds. Compilation is no part
+of any time.
 
 After --minutes no record is begun, and one that is not done is given up. Exit status: 0 all records are written, 1 some
 are not, 2 wrong usage.
@@ -29,7 +30,8 @@ import parts  # noqa: E402
 
 # Of most use first, should the time not suffice.
 ORDER = ("peers_frozen", "peers_sft", "peers_steps_frozen", "peers_steps", "peers_training", "peers_saved", "peers_default",
-         "peers_policy", "peers_text", "peers_base", "peers_random")
+         "peers_policy", "peers_text", "peers_base", "peers_random", "peers_diverge_trained", "peers_diverge_frozen",
+         "peers_diverge_one_head", "peers_diverge_payload", "peers_diverge_random")
 RECORDS = {name: words for part in parts.PEERS.values() for name, words in part.items()}
 RESERVE = 60.0  # seconds of each later record; the first one has the rest, as everything is compiled in it
 LOST = 9  # the exit status of a process whose CUDA context is lost

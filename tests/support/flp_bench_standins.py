@@ -186,6 +186,48 @@ class AgileFunction:
         return -nll_of(hidden[0], head_w, target_ids[0], head_b)[None]
 
 
+def generalised_jsd(beta, student, teacher):
+    """Of each row; student and teacher: hidden and weight."""
+    log_q, log_p = (torch.log_softmax(scores_of(*head), -1) for head in (student, teacher))
+    log_m = ((1 - beta) * log_q.exp() + beta * log_p.exp()).log()
+    kl = [(log.exp() * (log - other)).sum(-1)
+          for log, other in ((log_p, log_q), (log_q, log_p), (log_p, log_m), (log_q, log_m))]
+    return kl[int(beta)] if beta in (0, 1) else beta * kl[2] + (1 - beta) * kl[3]
+
+
+class TrlDivergence:
+    @staticmethod
+    def apply(student_hidden, student_weight, student_bias, teacher_hidden, teacher_weight, teacher_bias, beta,
+              temperature=1.0, student_logit_scale=1.0, student_final_logit_softcapping=None, teacher_logit_scale=1.0,
+              teacher_final_logit_softcapping=None):
+        assert (student_bias, teacher_bias, temperature) == (None, None, 1.0)
+        value = generalised_jsd(beta, (student_hidden, student_weight), (teacher_hidden, teacher_weight))
+        return value, entropy_of(student_hidden, student_weight).detach()
+
+
+def unsloth_jsd(student_hidden, student_weight, teacher_hidden, teacher_weight, *, mask=None, labels=None,
+                ignore_index=-100, beta=0.5, temperature=1.0, student_bias=None, teacher_bias=None,
+                student_logit_scale=1.0, student_logit_softcapping=0.0, teacher_logit_scale=1.0,
+                teacher_logit_softcapping=0.0, num_items_in_batch=None, scaling=None, rows_per_chunk=None):
+    return generalised_jsd(beta, (student_hidden, student_weight), (teacher_hidden, teacher_weight)).mean()
+
+
+class LigerJsd:
+    """LigerFusedLinearJSDFunction of liger-kernel 0.8."""
+
+    @staticmethod
+    def forward(ctx, student_input, student_weight, teacher_input, teacher_weight, shift_labels=None, jsd_beta=0.5,
+                ignore_index=-100, temperature=1.0, accum_dtype=None, jsd_impl=None, jsd_mode=None):
+        raise AssertionError("autograd functions are applied")
+
+    @staticmethod
+    def apply(student_input, student_weight, teacher_input, teacher_weight, shift_labels, jsd_beta, ignore_index,
+              temperature, accum_dtype, jsd_impl):
+        assert (shift_labels, ignore_index, temperature, accum_dtype) == (None, -100, 1.0, None)
+        assert jsd_impl in ("nvidia-triton", "nvidia-cutedsl")
+        return generalised_jsd(jsd_beta, (student_input, student_weight), (teacher_input, teacher_weight)).mean()
+
+
 def modules():
     """The innermost modules that the adapters import."""
     ops = "liger_kernel.ops."
@@ -197,8 +239,10 @@ def modules():
         module(ops + "cutedsl.ops.fused_linear_cross_entropy_sm90", liger_fused_linear_cross_entropy_sm90=liger_cute),
         module("liger_cute_kernels", configure=lck_configure, FusedLinearCrossEntropyConfig=LckConfig),
         module("unsloth_zoo.fused_losses.fused_linear", fused_linear_logprobs=unsloth_logprobs,
-               fused_linear_cross_entropy=unsloth_mean),
+               fused_linear_cross_entropy=unsloth_mean, fused_linear_jsd=unsloth_jsd),
         module("trl.kernels.chunked_logprob", ChunkedLogProbFunction=TrlFunction),
+        module("trl.kernels.chunked_divergence", ChunkedDivergenceFunction=TrlDivergence),
+        module(ops + "fused_linear_jsd", LigerFusedLinearJSDFunction=LigerJsd),
         module("megatron.core.fusions.fused_linear_cross_entropy", linear_cross_entropy=megatron_function),
         module("liger_kernel.chunked_loss.grpo_loss", LigerFusedLinearGRPOLoss=LigerGrpo),
         module("verl.utils.kernel.linear_cross_entropy", linear_cross_entropy=verl_function),

@@ -9,7 +9,7 @@ import torch
 import transcripts
 from flp_bench_tool import parsed, tensors_of
 
-from flp.bench import cases, clock, data, ours, peers, reference, run
+from flp.bench import cases, clock, data, ours, pairs, peers, reference, run
 from flp.bench.peers import agilerl, seam, skeleton
 
 REASONS = Path(__file__).resolve().parents[1] / "golden/records/reasons.txt"
@@ -33,7 +33,7 @@ def stand_ins(monkeypatch):
     monkeypatch.setattr(fake, "LCK_CALLS", [])
     for name, value in peers.lck.ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
-    for peer in peers.PEERS:
+    for peer in (*peers.PEERS, *peers.DIVERGING):
         monkeypatch.setattr(peer, "needs_cuda", False)
         for multiple in ("depth_multiple", "rows_multiple", "vocab_multiple"):
             monkeypatch.setattr(peer, multiple, 1)
@@ -97,6 +97,28 @@ def test_steps_by_a_loss(stand_ins, monkeypatch, peer, loss, accumulate):
     entry = entry_of(peer, parsed("--rows", "8", "--dtype", "fp32", "--grad", "hidden,weight", "--loss", loss, *accumulate))
     assert entry.case.gemms == 3 and entry.batch.tokens == 4
     assert all(entry.found[name] < 5e-6 for name in ("loss_error", "grad_hidden_error", "grad_weight_error"))
+
+
+@pytest.mark.parametrize("peer", (ours.FlpDivergence, *peers.DIVERGING), ids=lambda peer: peer.name)
+@pytest.mark.parametrize("kind", cases.TEACHER_SHARES)
+def test_divergences_of_two_heads(stand_ins, monkeypatch, peer, kind):
+    """A student and a teacher that are told apart wrongly, or another mean, show against the reference."""
+    monkeypatch.setattr(torch, "compile", lambda function: function, raising=False)
+    monkeypatch.setitem(sys.modules, "torch._dynamo", fake.module("torch._dynamo", config=fake.module("config")))
+    monkeypatch.setattr(peers.torch_compile, "CHUNK_ROWS", 3)
+    monkeypatch.setattr(pairs, "SPREAD", 0.5)
+    chosen = parsed("--rows", "8", "--dtype", "fp32", "--op", "diverge", "--teacher-hidden", "24", "--loss", kind,
+                    "--grad", "hidden,weight")
+    tensors, contender = tensors_of(chosen), run.Contender(peer(), 60)
+    contender.load({})
+    exact = pairs.Reference(tensors, 1)
+    for case in cases.cases_of(chosen, 8):
+        assert contender.reason is None and contender.peer.supports(case, torch.device("cpu")) is None
+        entry = run.Entry(contender, case, tensors)
+        entry.prepare(exact.of(case), clock.HostClock(), torch.device("cpu"))
+        errors = {name: error for name, error in entry.found.items() if name.endswith("_error")}
+        assert set(errors) & {"loss_error", "divergence_error"} and entry.found["divergence"] > 0.02
+        assert len(errors) == 1 + len(case.grads) and all(error < 5e-6 for error in errors.values()), errors
 
 
 def test_cross_entropy_of_rows_that_are_too_many_for_fp64_is_judged_by_a_sample(stand_ins, monkeypatch):

@@ -11,7 +11,7 @@ import functools
 
 import torch
 
-from . import cublaslt, limits
+from . import cases, cublaslt, limits
 from .rounds import Subject, measure
 
 BACKENDS = ("cublas", "cublaslt")
@@ -79,9 +79,12 @@ class Baselines:
         scores = torch.empty(self.n, self.columns, dtype=data.hidden.dtype, device=device)
         outputs = {"grad_hidden": data.hidden, "grad_weight": weight}
         made = {name: torch.empty_like(outputs[name]) for name in names if name in outputs}
+        self.depth_of = {cases.TEACHER_SCORES: data.teacher.hidden.shape[1]} if cases.TEACHER_SCORES in names else {}
         self.operands = {"scores": (data.hidden, weight.t(), scores),
                          "grad_hidden": (scores, weight, made.get("grad_hidden")),
                          "grad_weight": (scores.t(), data.hidden, made.get("grad_weight"))}
+        if self.depth_of:
+            self.operands[cases.TEACHER_SCORES] = (data.teacher.hidden, data.teacher.weight[:self.columns].t(), scores)
         products = {name: functools.partial(torch.matmul, left, right, out=out)
                     for name, (left, right, out) in self.operands.items()}
         products["scores"]()  # the gradients' operand must not be what the memory held
@@ -131,7 +134,7 @@ class Baselines:
                 row["reason"] = subject.reason or "not measured"
             else:
                 row.update(zip(("ms", "ms_low", "ms_high"), (scale * ms for ms in summary)))
-                row["tflops"] = 2e-9 * self.n * self.depth * self.vocab / row["ms"]
+                row["tflops"] = 2e-9 * self.n * self.depth_of.get(name, self.depth) * self.vocab / row["ms"]
             out.append(row)
         for row in out:
             others = [other["ms"] for other in out if other["product"] == row["product"] and other["ms"] is not None]

@@ -4,7 +4,8 @@ Invariant: every subject of a case is compared with the same number of GEMM base
 training step one for each gradient and the scores, twice where ours keeps nothing of them (recompute mode), once where
 it saves exponentials (save mode) or trains by a loss whose gradients are made in one sweep (stream mode), and with a
 frozen head, where the gradient of each row's logprob can be made in the forward pass. A tail changes nothing of that:
-who leaves elements out, ours or a peer, stands beside the products of who computes them all.
+who leaves elements out, ours or a peer, stands beside the products of who computes them all. A divergence of two heads
+stands beside the scores of each, once, and one product for each gradient; from a payload beside the student's alone.
 """
 import dataclasses
 from typing import Optional
@@ -13,10 +14,14 @@ ENTROPIES = ("none", "forward", "backward")
 GRADS = ("hidden", "weight")
 DTYPES = ("bf16", "fp16", "fp32")
 PRODUCTS = ("scores", "grad_hidden", "grad_weight")
+TEACHER_SCORES = "teacher_scores"  # the product of a divergence beside these
+HEAD, DIVERGE = OPS = ("head", "diverge")
 LOSSES = ("nll", "reinforce", "ppo", "grpo", "dapo", "dr_grpo", "cispo")
 CROSS_ENTROPY = "cross_entropy"  # that of supervised fine-tuning: a loss of all scores, of no logprob alone
 SMOOTHING, Z_LOSS = 0.1, 1e-4  # of it
 TAIL = "flp, tail"  # ours with --tail, beside ours without
+# What libraries of a generalised Jensen-Shannon divergence know kinds by: the teacher's share of the mixture.
+TEACHER_SHARES = {"forward_kl": 0.0, "reverse_kl": 1.0, "jsd": 0.5}
 BETA = 0.04  # of the Kullback-Leibler term that a loss has with +k1, +k2 or +k3
 
 
@@ -38,10 +43,21 @@ class Case:
     frozen: bool = False  # a frozen head, compared with the scores once
     accumulate: bool = False  # a loss: ours adds the weight's gradient to an fp32 buffer
     tail: Optional[float] = None  # what ours may leave out where it is asked to; None: there is no such contender
+    op: str = HEAD  # DIVERGE: the divergence that loss names, of this head from a teacher's, by row or as their mean
+    teacher: Optional[int] = None  # columns of the teacher's hidden states
+    one_head: bool = False  # the student's weight is the teacher's
+    payload: bool = False  # what flp.divergence_payload gives stands for the teacher
 
     @property
     def name(self):
-        return "step" if self.loss else "forward+backward" if self.grads else "forward"
+        if self.loss and self.grads:
+            return "step"
+        return "forward+backward" if self.grads else "forward"
+
+    @property
+    def reads_batch(self):
+        """Whether its loss is one of logprobs, which data.Batch has the rest of."""
+        return bool(self.loss) and self.op == HEAD
 
     @property
     def rule(self):
@@ -55,7 +71,9 @@ class Case:
     @property
     def products(self):
         """How many of each GEMM baseline stand for this case."""
-        counts = {"scores": 2 if self.grads and not (self.loss or self.save or self.frozen) else 1}
+        counts = {"scores": 2 if self.one_head or self.grads and not (self.loss or self.save or self.frozen) else 1}
+        if self.op == DIVERGE and not (self.one_head or self.payload):
+            counts[TEACHER_SCORES] = 1
         counts.update(("grad_" + grad, 1) for grad in self.grads)
         return counts
 
@@ -66,14 +84,20 @@ class Case:
     @property
     def flops(self):
         """Useful work of the products."""
-        return 2.0 * self.n * self.hidden * self.vocab * self.gemms
+        depths = {TEACHER_SCORES: self.teacher}
+        return sum(2.0 * self.n * depths.get(name, self.hidden) * self.vocab * count
+                   for name, count in self.products.items())
 
 
 def cases_of(options, n):
     """The cases of one number of rows, without repetition: forward for each entropy, training for each mask; or steps of
-    each loss for each mask."""
+    each loss for each mask; of a divergence without gradients, too."""
     shape = dict(n=n, hidden=options.hidden, vocab=options.vocab, dtype=options.dtype, bias=options.bias,
                  softcap=options.softcap, budget=options.budget)
+    if options.op == DIVERGE:
+        masks = dict.fromkeys([(), *options.grad])
+        return [Case(grads=grads, loss=loss, op=DIVERGE, teacher=options.teacher_hidden, one_head=options.one_head,
+                     payload=options.payload, **shape) for grads in masks for loss in options.loss]
     if options.loss:
         return [Case(grads=grads, loss=loss, accumulate=options.accumulate and "weight" in grads, tail=options.tail,
                      **shape)

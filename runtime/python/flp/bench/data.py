@@ -6,7 +6,7 @@ import torch
 
 import flp
 
-from . import cases, limits, sharp
+from . import cases, limits, pairs, sharp
 from .reference import Upstream
 
 TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -28,9 +28,14 @@ def normal(shape, sigma, dtype, device, generator):
 
 
 class Head:
-    """weight (V,D) and bias (V) or None; of sharp rows also hidden states (N,D) and targets (N), by N."""
+    """weight (V,D) and bias (V) or None; of sharp rows also hidden states (N,D) and targets (N), by N; teacher: a
+    teacher's weight, or None."""
 
     def __init__(self, options, device):
+        self._make(options, device)
+        self.teacher = pairs.head_of(self.weight, options) if options.op == cases.DIVERGE else None
+
+    def _make(self, options, device):
         self.made = {}
         for n in options.rows if options.data != sharp.RANDOM else ():
             limits.announce(OURS)
@@ -46,7 +51,8 @@ class Head:
 
 
 class Data:
-    """A head with n rows: hidden (N,D), target (N) int64, and upstream gradients (N) float32."""
+    """A head with n rows: hidden (N,D), target (N) int64, and upstream gradients (N) float32; teacher: a
+    pairs.Teacher, or None."""
 
     def __init__(self, options, head, n, device):
         generator = torch.Generator(device=device).manual_seed(options.seed + 1 + n)
@@ -59,6 +65,13 @@ class Data:
         self.grad_logprob = torch.randn(n, device=device, generator=generator)
         self.grad_entropy = torch.randn(n, device=device, generator=generator)
         self.generator = generator
+        self.teacher = None if head.teacher is None else pairs.teacher_of(self, head.teacher, options)
+
+    def others(self, case, weight):
+        """What a call of the case takes beside hidden and weight, a leaf of this head's."""
+        if case.op == cases.DIVERGE:
+            return (self.teacher._replace(weight=weight) if case.one_head else self.teacher,)
+        return self.bias, self.target
 
     def batch(self, case, known):
         """What the loss of a case reads, with old and reference policies near the present one.
@@ -83,6 +96,8 @@ class Data:
 
     def upstream(self, case, any_upstream):
         """The gradients of logprob and entropy that reach each row; a mean of losses sends -1/N to each logprob."""
+        if case.op == cases.DIVERGE:  # of a mean over the rows, in the order of seam.Result
+            return None, None, None, torch.full_like(self.grad_logprob, 1.0 / case.n)
         if not any_upstream:
             return Upstream(torch.full_like(self.grad_logprob, -1.0 / case.n))
         return Upstream(self.grad_logprob, self.grad_entropy if case.entropy == "backward" else None)

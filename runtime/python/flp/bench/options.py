@@ -1,10 +1,13 @@
 """The command line: what is accepted, what each option means, and errors that name field, value and accepted."""
 import argparse
+import functools
 import math
+
+import flp
 
 from .._library import _numbers
 from . import peers, sharp
-from .cases import CROSS_ENTROPY, DTYPES, ENTROPIES, GRADS, LOSSES, SMOOTHING, TAIL, Z_LOSS
+from .cases import CROSS_ENTROPY, DIVERGE, DTYPES, ENTROPIES, GRADS, HEAD, LOSSES, OPS, SMOOTHING, TAIL, Z_LOSS
 
 PROGRAM = "python -m flp.bench"
 
@@ -14,8 +17,9 @@ Everything runs on the same tensors, in one process, in bursts, interleaved in a
 are random, or as --data says: rows as sharp as a trained model's, which the command flpgen makes.
 Figures are medians over the rounds with the least and the most. A ratio is to the GEMM baselines of the same work: 1
 for forward; for forward+backward the scores again and one for each gradient, whoever computes it; with --save, --loss
-and --frozen the scores once. "ratio" is to the fastest of torch.matmul's backends and of the eight algorithms that
-cuBLASLt's heuristics name first, "of first" to torch.matmul by the very first.
+and --frozen the scores once; with --op diverge those of both heads. "ratio" is to the fastest of torch.matmul's
+backends and of the eight algorithms that cuBLASLt's heuristics name first, "of first" to torch.matmul by the very
+first.
 Errors are the largest over a sample of rows, against fp64; those of gradients are relative to the largest element.
 Memory is torch's peak above what was there before the call, results included."""
 
@@ -38,6 +42,10 @@ EPILOG = """examples:
   # the same of a step, and of a frozen head
   {program} --vocab 151936 --hidden 4096 --grad hidden,weight --loss grpo+k3 --data policy --tail 2**-9 --budget 1.5G
   {program} --vocab 151936 --hidden 4096 --frozen --data policy --tail 2**-9
+  # divergences of a student's head from a teacher's, their mean with gradients; a frozen head that is both's
+  {program} --op diverge --vocab 151936 --hidden 2048 --teacher-hidden 4096 --loss reverse_kl,jsd \\
+      --grad hidden,weight --data policy --budget 1.5G
+  {program} --op diverge --vocab 151936 --hidden 4096 --one-head --grad hidden --budget 1.5G
   # only two peers; all but one
   {program} --vocab 32768 --hidden 2048 --peers cce,verl
   {program} --vocab 32768 --hidden 2048 --peers=all,-quack
@@ -46,6 +54,9 @@ EPILOG = """examples:
 
 peers:
 {peers}
+
+peers of --op diverge:
+{diverging}
 
 A peer that is absent, cannot run a case, fails or takes too long is listed with the reason; the run goes on. If one
 breaks the CUDA context, the command starts again without it (--skip). Exit status: 0 success, 2 bad usage, 3 no GPU,
@@ -103,9 +114,11 @@ def words(choices, accepted=None):
     return parse
 
 
-# Rules, alone or with a term of divergence.
-losses = words([CROSS_ENTROPY, *(name + term for name in LOSSES for term in ("", "+k1", "+k2", "+k3"))],
-               "%s, alone or with +k1, +k2 or +k3, or %s" % (", ".join(LOSSES), CROSS_ENTROPY))
+# Rules, alone or with a term of divergence; or divergences of two heads.
+losses_of = {
+    HEAD: words([CROSS_ENTROPY, *(name + term for name in LOSSES for term in ("", "+k1", "+k2", "+k3"))],
+                "%s, alone or with +k1, +k2 or +k3, or %s" % (", ".join(LOSSES), CROSS_ENTROPY)),
+    DIVERGE: words(list(flp.losses.DIVERGENCES))}
 
 
 def tail(text):
@@ -129,26 +142,35 @@ def mask(text):
     return () if text == "none" else tuple(grad for grad in GRADS if grad in words(GRADS)(text))
 
 
-def peer_list(text):
+ALL_PEERS = (*peers.names_of(HEAD), *peers.names_of(DIVERGE))
+
+
+def peer_list(text, names=ALL_PEERS):
     """all, none, names, and -name to leave one out."""
     chosen = []
     for word in text.split(","):
         name = word.strip()
         if name == "all":
-            chosen += peers.NAMES
-        elif name[1:] in peers.NAMES and name[0] == "-":
+            chosen += names
+        elif name[1:] in names and name[0] == "-":
             chosen = [other for other in chosen if other != name[1:]]
-        elif name in peers.NAMES:
+        elif name in names:
             chosen.append(name)
         elif name != "none":
             refuse(name, "all, none, -NAME to leave one out, or any of %s, separated by commas, is"
-                   % ", ".join(peers.NAMES))
+                   % ", ".join(names))
     return list(dict.fromkeys(chosen))
+
+
+def peer_words(text):
+    """The text, if it has names of peers alone: of which operation, parse knows."""
+    peer_list(text)
+    return text
 
 
 def skipped(text):
     name, _, reason = text.partition("=")
-    names = (TAIL, *peers.NAMES)
+    names = (TAIL, *ALL_PEERS)
     if name not in names or not reason:
         refuse(text, "NAME=REASON is, with one of " + ", ".join(names))
     return name, reason
@@ -174,10 +196,10 @@ def add_case_options(parser):
     group.add_argument("--bias", action="store_true", help="the head has a bias")
     group.add_argument("--softcap", type=number(), metavar="X", help="scores become X*tanh(score/X)")
     group.add_argument("--budget", type=size, metavar="BYTES", help="workspace of each pass of ours, as FLP_BUDGET")
-    group.add_argument("--loss", type=losses, default=[], metavar="LIST",
+    group.add_argument("--loss", metavar="LIST",
                        help="train by these losses instead: any of %s, alone or with +k1, +k2 or +k3; or %s, with a label "
-                            "smoothing of %g and a z-loss of %g; needs --grad"
-                            % (", ".join(LOSSES), CROSS_ENTROPY, SMOOTHING, Z_LOSS))
+                            "smoothing of %g and a z-loss of %g; needs --grad. With --op diverge any of %s"
+                            % (", ".join(LOSSES), CROSS_ENTROPY, SMOOTHING, Z_LOSS, ", ".join(flp.losses.DIVERGENCES)))
     group.add_argument("--accumulate", action="store_true",
                        help="with --loss: ours adds the weight's gradient to an fp32 buffer")
     group.add_argument("--save", action="store_true", default=None,
@@ -194,9 +216,21 @@ def add_case_options(parser):
                        help="cuda (default), a CUDA ordinal, or cpu")
 
 
+def add_divergence_options(parser):
+    group = parser.add_argument_group("divergences of two heads")
+    group.add_argument("--op", choices=OPS, default=HEAD,
+                       help="head (default): logprobs; diverge: a student's head from a teacher's, by --loss")
+    group.add_argument("--teacher-hidden", type=depth, metavar="E",
+                       help="columns of the teacher's hidden states and weight, D (default) or more")
+    group.add_argument("--one-head", action="store_true",
+                       help="the student's weight, frozen, is the teacher's too")
+    group.add_argument("--payload", action="store_true",
+                       help="of forward_kl and a frozen head: ours takes what flp.divergence_payload made beforehand")
+
+
 def add_run_options(parser):
     group = parser.add_argument_group("against whom, and how")
-    group.add_argument("--peers", type=peer_list, default=list(peers.NAMES), metavar="LIST",
+    group.add_argument("--peers", type=peer_words, default="all", metavar="LIST",
                        help="all (default), none, or names as below")
     group.add_argument("--skip", type=skipped, action="append", default=[], metavar="NAME=REASON",
                        help="leave a peer out and give this reason in the record")
@@ -215,20 +249,50 @@ def add_run_options(parser):
                        help="write the record here; alone or '-': to standard output")
 
 
+def check_divergence(parser, values):
+    """Fills in teacher_hidden. error: SystemExit 2"""
+    others = [name for name in ("bias", "softcap", "save", "frozen", "tail", "accumulate") if values[name]]
+    if others or values["entropy"] != ["none"]:
+        parser.error("argument --op: diverge is not accepted with --%s" % (others or ["entropy"])[0])
+    values["teacher_hidden"] = values["teacher_hidden"] or values["hidden"]
+    more = values["teacher_hidden"] - values["hidden"]
+    if more < 0 or more and values["one_head"]:
+        parser.error("argument --teacher-hidden: %d is not accepted; %s --hidden is, %d" % (
+            values["teacher_hidden"], "with --one-head" if values["one_head"] else "at least", values["hidden"]))
+    if values["payload"] and (values["loss"] != ["forward_kl"] or values["one_head"]):
+        parser.error("argument --payload: only with --loss forward_kl, without --one-head")
+    if (values["one_head"] or values["payload"]) and any("weight" in grads for grads in values["grad"]):
+        parser.error("argument --grad: weight is not accepted with --one-head or --payload, which are of a frozen head")
+
+
 def parse(arguments):
     """What was chosen, by the names of the options; --grad as tuples of hidden, weight, () for none; --skip as reasons
     by name. error: SystemExit 2 with a sentence"""
-    listed = "\n".join("  %-14s %s" % (peer.name, peer.title) for peer in peers.PEERS)
+    listed = {op: "\n".join("  %-14s %s" % (peer.name, peer.title) for peer in peers.of(op)) for op in OPS}
     parser = argparse.ArgumentParser(prog=PROGRAM, description=DESCRIPTION,
-                                     epilog=EPILOG.format(program=PROGRAM, peers=listed),
+                                     epilog=EPILOG.format(program=PROGRAM, peers=listed[HEAD],
+                                                          diverging=listed[DIVERGE]),
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     add_case_options(parser)
+    add_divergence_options(parser)
     add_run_options(parser)
     values = vars(parser.parse_args(arguments))
     if values["frozen"] and (values["grad"] or values["loss"] or values["save"] or "backward" in values["entropy"]):
         parser.error("argument --frozen: not accepted with --grad, --loss, --save or --entropy backward")
     values["grad"] = [("hidden",)] if values["frozen"] else list(dict.fromkeys(values["grad"] or [()]))
     values["skip"] = dict(values["skip"])
+    op, no_loss = values["op"], "reverse_kl" if values["op"] == DIVERGE else None
+    for name, of_words in (("peers", functools.partial(peer_list, names=peers.names_of(op))), ("loss", losses_of[op])):
+        try:
+            text = values[name] or no_loss
+            values[name] = of_words(text) if text else []
+        except argparse.ArgumentTypeError as error:
+            parser.error("argument --%s: %s" % (name, error))
+    if op == DIVERGE:
+        check_divergence(parser, values)
+        return argparse.Namespace(**values)
+    if values["teacher_hidden"] or values["one_head"] or values["payload"]:
+        parser.error("argument --teacher-hidden, --one-head, --payload: only with --op diverge")
     if values["loss"] and not any(values["grad"]):
         parser.error("argument --loss: needs --grad hidden, or hidden,weight")
     if values["loss"] and (values["entropy"] != ["none"] or values["softcap"] or values["save"]):

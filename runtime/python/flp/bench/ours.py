@@ -1,4 +1,4 @@
-"""flp.linear_logprob and flp.policy_loss, behind the same seam as their peers."""
+"""flp.linear_logprob, flp.policy_loss and flp.divergence_loss, behind the same seam as their peers."""
 import torch
 
 import flp
@@ -65,6 +65,25 @@ class Flp(Peer):
         return {"rung": plan.rung, "plan_id": plan.plan_id,
                 "mode": (plan.step or plan.backward or plan.forward)["mode"], "budget_bytes": case.budget,
                 "saved_bytes": plan.backward.get("saved_bytes")}
+
+
+class FlpDivergence(Peer):
+    name = Flp.name
+    title = "flp.divergence_loss; without gradients, and of a payload, flp.divergence"
+    distribution, install, needs_cuda, load = Flp.distribution, Flp.install, Flp.needs_cuda, Flp.load
+    divergences, payload = tuple(flp.losses.DIVERGENCES), True
+
+    def run(self, hidden, weight, teacher, case):
+        if case.payload:
+            return Result(divergence=flp.divergence(hidden, weight, kind=case.loss, payload=teacher.payload,
+                                                    budget=case.budget).value)
+        operands = (hidden, weight, teacher.hidden, teacher.weight, case.loss)
+        if not case.grads:
+            return Result(divergence=flp.divergence(*operands, budget=case.budget).value)
+        return Result(loss=flp.divergence_loss(*operands, budget=case.budget)[0])
+
+    def details(self, hidden, weight, teacher, case):
+        return {"budget_bytes": case.budget}
 
 
 class FlpTail(Flp):

@@ -10,7 +10,7 @@ import time
 
 import torch
 
-from . import baseline, cases, clock, data, limits, memory, ours, peers, record, reference, rounds, sharp
+from . import baseline, cases, clock, data, limits, memory, ours, pairs, peers, record, reference, rounds, sharp
 
 # Least share of a run's seconds for the rounds of one number of rows; preparation ends before.
 ROUNDS_SHARE = 0.3
@@ -62,10 +62,10 @@ class Entry:
         self.found = {}
         self.hidden = tensors.hidden.detach().requires_grad_("hidden" in case.grads)
         self.weight = tensors.weight.detach().requires_grad_("weight" in case.grads)
-        self.operands = (self.hidden, self.weight, tensors.bias, tensors.target)
+        self.operands = (self.hidden, self.weight, *tensors.others(case, self.weight))
         self.inputs = [leaf for leaf in (self.hidden, self.weight) if leaf.requires_grad]
         if case.grads:
-            self.upstream = batch.upstream if case.loss else tensors.upstream(case, contender.peer.any_upstream)
+            self.upstream = batch.upstream if batch else tensors.upstream(case, contender.peer.any_upstream)
 
     def scoring(self):
         with torch.no_grad():
@@ -81,7 +81,7 @@ class Entry:
         return result, grads if buffer is None else (*grads, buffer)
 
     def training(self):
-        if self.case.loss:
+        if self.batch:
             return self.step()
         result = self.contender.peer.run(*self.operands, self.case)
         if result.loss is not None:
@@ -100,9 +100,11 @@ class Entry:
             gathered.zero_()
         (result, grads), peak = memory.peak_of(self.subject.call, device)
         self.found = {"extra_bytes": peak, "result_bytes": memory.bytes_of((result, grads))}
-        self.found.update(self.loss_errors(result, exact) if self.case.loss else errors_of(result, exact))
+        self.found.update(self.loss_errors(result, exact) if self.batch else errors_of(result, exact))
         self.found.update(self.gradient_errors(grads, exact))
         self.found.update(self.contender.peer.details(*self.operands, self.case))
+        if self.case.op == cases.DIVERGE:
+            self.found.update(divergence=exact.mean)
         limits.check_pace(clock_used.burst(self.subject.call, 1))
 
     def loss_errors(self, result, exact):
@@ -128,6 +130,9 @@ class Entry:
             row.update(loss=case.loss, accumulate=case.accumulate)
         if case.loss == cases.CROSS_ENTROPY:
             row.update(label_smoothing=cases.SMOOTHING, z_loss=cases.Z_LOSS)
+        if case.op == cases.DIVERGE:
+            row.update(op=case.op, teacher_D=case.teacher, one_head=case.one_head, payload=case.payload,
+                       divergence=None, divergence_error=None)
         row.update(dict.fromkeys(FIGURES), bare_ms=baselines[0], first_ms=baselines[1])
         summary = self.subject.summary()
         if summary is None:
@@ -155,11 +160,13 @@ def errors_of(result, exact):
         found["entropy_error"] = reference.largest_error(result.entropy[exact.rows], exact.entropy)
     if result.loss is not None and exact.mean_loss is not None:
         found["loss_error"] = abs(result.loss.item() - exact.mean_loss)
+    if result.divergence is not None:
+        found["divergence_error"] = reference.largest_error(result.divergence[exact.rows], exact.divergence)
     return found
 
 
 class Run:
-    """One run of the command. known: contenders by name that earlier runs of this process have loaded and compiled"""
+    """One run of the command. known: contenders by class that earlier runs of this process have loaded and compiled"""
 
     def __init__(self, options, command, known=None):
         self.options, self.command, self.known = options, command, {} if known is None else known
@@ -177,15 +184,16 @@ class Run:
 
     def contenders(self):
         """Ours first, then the peers asked for."""
-        own = (ours.Flp,) if self.options.tail is None else (ours.Flp, ours.FlpTail)
-        chosen = [*own, *(peer for peer in peers.PEERS if peer.name in self.options.peers)]
+        own = (ours.FlpDivergence,) if self.options.op == cases.DIVERGE else \
+            (ours.Flp,) if self.options.tail is None else (ours.Flp, ours.FlpTail)
+        chosen = [*own, *(peer for peer in peers.of(self.options.op) if peer.name in self.options.peers)]
         for peer in chosen:
-            if peer.name not in self.known:
-                contender = self.known[peer.name] = Contender(peer(), self.options.peer_seconds)
+            if peer not in self.known:
+                contender = self.known[peer] = Contender(peer(), self.options.peer_seconds)
                 contender.load(self.options.skip)
                 self.say("%s: %s" % (peer.name, contender.version or contender.reason))
-            self.known[peer.name].allowance = limits.Allowance(self.options.peer_seconds)
-        loaded = [self.known[peer.name] for peer in chosen]
+            self.known[peer].allowance = limits.Allowance(self.options.peer_seconds)
+        loaded = [self.known[peer] for peer in chosen]
         if loaded[0].reason:
             raise limits.Unavailable("flp cannot run: " + loaded[0].reason)
         return loaded
@@ -211,7 +219,8 @@ class Run:
         """The GEMM baselines that the cases need, or None."""
         if not self.options.baseline:
             return None
-        names = [name for name in cases.PRODUCTS if any(name in case.products for case in wanted)]
+        names = [name for name in (*cases.PRODUCTS, cases.TEACHER_SCORES)
+                 if any(name in case.products for case in wanted)]
         products = baseline.Baselines(tensors, names, self.device)
         products.choose(self.clock, self.options.seed)
         return products
@@ -219,11 +228,12 @@ class Run:
     def measure_rows(self, head, n, loaded, deadline):
         """All cases of one number of rows."""
         tensors = data.Data(self.options, head, n, self.device)
-        exact = reference.Reference(tensors, self.options.softcap, self.options.seed)
+        exact = pairs.Reference(tensors, self.options.seed) if tensors.teacher else \
+            reference.Reference(tensors, self.options.softcap, self.options.seed)
         wanted = cases.cases_of(self.options, n)
         end_of_preparing = deadline - ROUNDS_SHARE * (deadline - time.monotonic())
-        batches = {case.loss: tensors.batch(case, exact) for case in wanted if case.loss}
-        entries = [self.prepared(contender, case, tensors, exact, batches.get(case.loss), end_of_preparing)
+        batches = {case.loss: tensors.batch(case, exact) for case in wanted if case.reads_batch}
+        entries = [self.prepared(contender, case, tensors, exact.of(case), batches.get(case.loss), end_of_preparing)
                    for contender in loaded for case in wanted]
         products = self.products(tensors, wanted)
         subjects = [entry.subject for entry in entries] + (list(products.subjects.values()) if products else [])

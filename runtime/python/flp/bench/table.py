@@ -1,7 +1,10 @@
 """What a run found, for people."""
 from . import sharp
 
-COLUMNS = ("who", "ms", "least .. most", "ratio", "of first", "TFLOP/s", "memory", "logprob", "entropy", "dh", "dW")
+COLUMNS = ("who", "ms", "least .. most", "ratio", "of first", "TFLOP/s", "memory", "less results")
+ERRORS = ("logprob", "entropy", "grad_hidden", "grad_weight")
+ERRORS_OF_DIVERGENCES = ("divergence", "loss", "grad_hidden", "grad_weight")
+GRADS = {"grad_hidden": "dh", "grad_weight": "dW"}
 
 
 def lines_of(rows):
@@ -24,20 +27,26 @@ def number_text(pattern, value):
     return "-" if value is None else pattern % value
 
 
+def errors_of(row):
+    return ERRORS_OF_DIVERGENCES if "divergence_error" in row else ERRORS
+
+
 def cells(row):
+    less = None if row["extra_bytes"] is None else row["extra_bytes"] - row["result_bytes"]
     return (row["peer"], "%.3f" % row["ms"], "%.3f .. %.3f" % (row["ms_low"], row["ms_high"]),
             number_text("%.3f", row["ratio"]), number_text("%.3f", row["first_ratio"]), "%.3g" % row["tflops"],
-            bytes_text(row["extra_bytes"]),
-            number_text("%.1e", row["logprob_error"]), number_text("%.1e", row["entropy_error"]),
-            number_text("%.1e", row["grad_hidden_error"]), number_text("%.1e", row["grad_weight_error"]))
+            bytes_text(row["extra_bytes"]), bytes_text(less),
+            *(number_text("%.1e", row[name + "_error"]) for name in errors_of(row)))
 
 
 def title_of(row):
     grads = ", gradients of %s" % " and ".join(row["grads"]) if row["grads"] else ""
     what = row.get("loss") or "entropy " + row["entropy"]
+    what += " from a payload" if row.get("payload") else ""
+    teacher = "" if row.get("teacher_D") is None else " of one head" if row["one_head"] else " E=%d" % row["teacher_D"]
     rows = "" if row["data"] == sharp.RANDOM else ", %s rows" % row["data"]
-    return "N=%d D=%d V=%d %s%s, %s, %s%s" % (row["N"], row["D"], row["V"], row["dtype"], rows, row["case"], what,
-                                              grads)
+    return "N=%d D=%d%s V=%d %s%s, %s, %s%s" % (row["N"], row["D"], teacher, row["V"], row["dtype"], rows, row["case"],
+                                                what, grads)
 
 
 def grouped(pairs):
@@ -56,7 +65,8 @@ def case_lines(rows, absent):
            ("" if baseline is None else ": %d GEMM baselines, %.3f ms" % (rows[0]["gemms"], baseline)) +
            ("" if first is None else "; by the first algorithms, %.3f ms" % first)]
     if measured:
-        out += lines_of([COLUMNS] + [cells(row) for row in measured])
+        columns = COLUMNS + tuple(GRADS.get(name, name) for name in errors_of(rows[0]))
+        out += lines_of([columns] + [cells(row) for row in measured])
     out += ["%s: rung %s, mode %s, plan %s" % (row["peer"], row["rung"], row["mode"], row["plan_id"])
             for row in measured if "rung" in row]
     out += ["%s: ran without torch.compile" % row["peer"] for row in measured if row.get("compiled") is False]

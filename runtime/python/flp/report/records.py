@@ -131,8 +131,9 @@ class Records:
             self._take_row("%s: rows[%d]." % (path, i), row, source, baselines)
 
     def _take_row(self, where, given, source, baselines):
-        """A row that names no case or shape, nor a time or a reason for having none, is of another kind."""
-        if not isinstance(given, dict) or not {"case", "N", "D", "V"} <= set(given):
+        """A row that names no case or shape, nor a time or a reason for having none, is of another kind; so is one of
+        two heads."""
+        if not isinstance(given, dict) or not {"case", "N", "D", "V"} <= set(given) or "teacher_D" in given:
             self.left_out += 1
             return
         row = taken(where, given, ROW)

@@ -1,9 +1,10 @@
-"""liger-kernel (LinkedIn): its fused linear cross entropy, per row and as a mean, its scaled cross entropy, and its
-fused linear GRPO loss.
+"""liger-kernel (LinkedIn): its fused linear cross entropy, per row and as a mean, its scaled cross entropy, its fused
+linear GRPO loss, and its fused linear Jensen-Shannon divergence.
 
 The mean computes the gradients in the forward pass and takes no other upstream gradient than a scalar; per row they are
 recomputed in the backward pass. The scaled cross entropy runs CuTe kernels on Hopper, which need nvidia-cutlass-dsl,
-and chunked torch operations on other devices; a mean by CuTe kernels is for Hopper alone.
+and chunked torch operations on other devices; a mean by CuTe kernels is for Hopper alone. The divergence has a part in
+Triton, in CuTe from Hopper on and in cuTile from Blackwell on, which no record has.
 """
 import functools
 import importlib
@@ -11,7 +12,7 @@ import inspect
 
 import torch
 
-from ..cases import BETA, CROSS_ENTROPY, SMOOTHING, Z_LOSS
+from ..cases import BETA, CROSS_ENTROPY, SMOOTHING, TEACHER_SHARES, Z_LOSS
 from .pins import CUTE
 from .seam import Peer, Result
 
@@ -120,3 +121,25 @@ class LigerGrpo(Peer):
         results = loss(hidden.view(*tokens.shape, -1), weight, tokens, mask, batch.advantage, bias,
                        ref_per_token_logps=batch.ref, old_per_token_logps=batch.old)
         return Result(loss=results[0])
+
+
+class LigerJsd(Peer):
+    name = "liger-jsd"
+    title = "LigerFusedLinearJSDFunction, Triton"
+    distribution = "liger-kernel"
+    note = "takes the gradient of the mean alone, and makes that of the hidden states in every call"
+    divergences = tuple(TEACHER_SHARES)
+    module, function_name = "liger_kernel.ops.fused_linear_jsd", "LigerFusedLinearJSDFunction"
+    kernels = "nvidia-triton"
+
+    def run(self, hidden, weight, teacher, case):
+        return Result(loss=self.function.apply(*positional(self.function, {
+            "student_input": hidden, "student_weight": weight, "teacher_input": teacher.hidden,
+            "teacher_weight": teacher.weight, "jsd_beta": TEACHER_SHARES[case.loss], "jsd_impl": self.kernels})))
+
+
+class LigerJsdCute(LigerJsd):
+    name = "liger-jsd-cute"
+    title = "LigerFusedLinearJSDFunction, CuTe"
+    needs = CUTE
+    kernels = "nvidia-cutedsl"

@@ -1,4 +1,6 @@
 """torch alone, with the (N,V) scores in memory: what a trainer does without any library."""
+import math
+
 import torch
 
 from ..cases import CROSS_ENTROPY, SMOOTHING, Z_LOSS
@@ -19,6 +21,17 @@ def cross_entropy_of(scores, target):
     """The sum over rows of the loss of supervised fine-tuning."""
     loss = torch.nn.functional.cross_entropy(scores, target, label_smoothing=SMOOTHING, reduction="sum")
     return loss + Z_LOSS * torch.logsumexp(scores, dim=-1).float().square().sum()
+
+
+def divergence_of(scores, teacher_scores, kind):
+    """That of each row, of float32 scores (..., V)."""
+    log_q, log_p = torch.log_softmax(scores, dim=-1), torch.log_softmax(teacher_scores, dim=-1)
+    if kind == "forward_kl":
+        return (log_p.exp() * (log_p - log_q)).sum(dim=-1)
+    if kind == "reverse_kl":
+        return (log_q.exp() * (log_q - log_p)).sum(dim=-1)
+    log_m = torch.logaddexp(log_p, log_q) - math.log(2)
+    return 0.5 * (log_p.exp() * (log_p - log_m) + log_q.exp() * (log_q - log_m)).sum(dim=-1)
 
 
 class NaiveFp32(Peer):

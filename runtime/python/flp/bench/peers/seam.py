@@ -9,7 +9,7 @@ from typing import NamedTuple, Optional
 
 import torch
 
-from ..cases import CROSS_ENTROPY
+from ..cases import CROSS_ENTROPY, DIVERGE
 from .pins import install_of
 from .skeleton import import_kernel
 
@@ -20,6 +20,7 @@ class Result(NamedTuple):
     logprob: Optional[torch.Tensor] = None  # (N)
     entropy: Optional[torch.Tensor] = None  # (N)
     loss: Optional[torch.Tensor] = None  # ()
+    divergence: Optional[torch.Tensor] = None  # (N) of two heads; without it their mean is the loss
 
 
 class Peer:
@@ -38,6 +39,8 @@ class Peer:
     lacks = "label smoothing or z-loss"  # of what cross entropy of fine-tuning needs; None: nothing
     module = function_name = ""  # what load imports, and the function in it that is timed
     packages = ()  # those around the module that are not to be started, parents first
+    divergences = ()  # of two heads that it can, by the names of flp.losses.DIVERGENCES; it can those alone
+    payload = False  # whether it takes what stands for the teacher
     losses = None  # the losses that it can, of those that are no function of logprobs to it; None: all
 
     @property
@@ -52,7 +55,7 @@ class Peer:
         return version_of(self.distribution, module)
 
     def run(self, hidden, weight, bias, target, case):
-        """One forward pass -> Result."""
+        """One forward pass -> Result. Of a divergence run(hidden, weight, teacher, case), teacher a pairs.Teacher"""
         raise NotImplementedError
 
     def step(self, hidden, weight, bias, target, batch, case):
@@ -67,8 +70,8 @@ class Peer:
         """The caller's fp32 buffer that step adds the weight's gradient to, or None."""
         return None
 
-    def details(self, hidden, weight, bias, target, case):
-        """Fields that belong into the record beside the figures."""
+    def details(self, *arguments):
+        """Fields that belong into the record beside the figures. arguments: those of run"""
         return {}
 
     def supports(self, case, device):
@@ -77,6 +80,10 @@ class Peer:
             return "needs a CUDA device"
         if case.dtype not in self.dtypes:
             return "takes %s only, not %s" % (" and ".join(self.dtypes), case.dtype)
+        if case.op == DIVERGE and case.loss not in self.divergences:
+            return "gives no %s" % case.loss
+        if case.op == DIVERGE:
+            return "takes no payload" if case.payload and not self.payload else self.misfit(case)
         if case.entropy != "none" and not self.entropy:
             return "gives no entropy"
         if case.bias and not self.bias:

@@ -4,8 +4,8 @@ import importlib
 import torch
 import torch.utils.checkpoint
 
-from ..cases import CROSS_ENTROPY
-from .naive import cross_entropy_of, logprob_of
+from ..cases import CROSS_ENTROPY, TEACHER_SHARES
+from .naive import cross_entropy_of, divergence_of, logprob_of
 from .seam import Peer, Result
 
 # 16-bit scores of one chunk at V = 151936: 311 MB.
@@ -21,6 +21,11 @@ def chunk(hidden, weight, bias, target, entropy, softcap):
 
 def chunk_loss(hidden, weight, bias, target):
     return cross_entropy_of(torch.nn.functional.linear(hidden, weight, bias).float(), target)
+
+
+def chunk_divergence(hidden, weight, teacher_hidden, teacher_weight, kind):
+    linear = torch.nn.functional.linear
+    return divergence_of(linear(hidden, weight).float(), linear(teacher_hidden, teacher_weight).float(), kind)
 
 
 class TorchCompile(Peer):
@@ -61,3 +66,25 @@ class TorchCompile(Peer):
                                                    target[start:start + CHUNK_ROWS], use_reentrant=False)
                  for start in range(0, case.n, CHUNK_ROWS)]
         return Result(loss=torch.stack(parts).sum() / case.n)
+
+
+class TorchCompileDivergence(TorchCompile):
+    name = "torch-compile-divergence"
+    title = "the formula over chunks of %d rows, compiled and checkpointed" % CHUNK_ROWS
+    divergences = tuple(TEACHER_SHARES)
+
+    def load(self):
+        version = super().load()
+        self.chunk = torch.compile(chunk_divergence)
+        return version
+
+    def run(self, hidden, weight, teacher, case):
+        parts = []
+        for start in range(0, case.n, CHUNK_ROWS):
+            rows = slice(start, start + CHUNK_ROWS)
+            arguments = (hidden[rows], weight, teacher.hidden[rows], teacher.weight, case.loss)
+            if torch.is_grad_enabled() and case.grads:
+                parts.append(torch.utils.checkpoint.checkpoint(self.chunk, *arguments, use_reentrant=False))
+            else:
+                parts.append(self.chunk(*arguments))
+        return Result(divergence=torch.cat(parts))

@@ -1,4 +1,4 @@
-"""unsloth_zoo: fused linear log-probabilities and cross entropy.
+"""unsloth_zoo: fused linear log-probabilities, cross entropy and Jensen-Shannon divergence.
 
 With a frozen head the log-probabilities' forward pass makes d logprob / d hidden of each row beside them, so that any
 upstream gradient costs two products; else its backward pass computes the scores anew. unsloth_zoo itself patches half
@@ -6,6 +6,7 @@ of the training stack when it is imported, so only its module of losses is loade
 """
 import torch
 
+from ..cases import TEACHER_SHARES
 from .seam import Peer, Result
 
 
@@ -36,3 +37,15 @@ class UnslothMean(Unsloth):
         return Result(loss=self.function(
             hidden, weight, bias, target, divisor=torch.tensor(float(case.n), device=hidden.device),
             logit_softcapping=case.softcap or 0.0))
+
+
+class UnslothJsd(Unsloth):
+    name = "unsloth-jsd"
+    title = "unsloth_zoo fused_linear_jsd"
+    note = "takes the gradient of the mean alone"
+    divergences = tuple(TEACHER_SHARES)
+    function_name = "fused_linear_jsd"
+
+    def run(self, hidden, weight, teacher, case):
+        return Result(loss=self.function(hidden, weight, teacher.hidden, teacher.weight,
+                                         beta=TEACHER_SHARES[case.loss]))
