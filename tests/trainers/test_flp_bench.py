@@ -177,6 +177,15 @@ def test_flpgen_hands_over():
            "--bias --softcap=2.5 --budget=1048576 --device=0" in done.err
 
 
+@flpgen_tool.needs_flpgen
+@pytest.mark.parametrize("op", [["--op", "diverge"], ["--op=diverge"]], ids=" ".join)
+def test_flpgen_hands_divergences_of_two_heads_over(op):
+    words = ["--vocab", "96", *op, "--hidden", "16", "--teacher-hidden", "8"]
+    done = flpgen_tool.flpgen("bench", *words, **PYTHON)
+    assert done.code == 2 and "-m flp.bench %s\n" % " ".join(words) in done.err, done.err
+    assert "argument --teacher-hidden: 8 is not accepted; at least --hidden is, 16" in done.err
+
+
 STEP = ["--grad", "hidden,weight", "--loss", "grpo+k3"]
 
 

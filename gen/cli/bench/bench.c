@@ -126,12 +126,16 @@ const cli_values cli_bench_argp = {
         "  flpgen bench --vocab 151936 --hidden 4096 --grad hidden,weight\n"
         "  flpgen bench --model config.json --rows 4096,16384 --json=bench.json\n"
         "  flpgen bench --vocab 32000 --hidden 2048 --rows 512 --data policy --write-rows "
-        "rows.safetensors\n\n" CLI_EXIT_HELP,
+        "rows.safetensors\n"
+        "  flpgen bench --op diverge --vocab 32000 --hidden 2048 --teacher-hidden 4096 --loss jsd\n\n"
+        "Divergences of two heads are measured by python3 -m flp.bench, whose help has their options."
+        "\n\n" CLI_EXIT_HELP,
     .argp.children = cli_spec_children};
 
 int cli_bench(int argc, char **argv) {
   bench_args args = {.spec = CLI_SPEC_ARGS_INIT, .options = FLP_OPTIONS_INIT, .burst_ms = 75, .rounds = 7, .seed = 1};
   char command[1024];
+  if (bench_is_of_two_heads(argc, argv)) return cli_finish("flpgen bench", 0, bench_two_heads(argc, argv));
   cli_record_join_command(argc, argv, command, sizeof command);
   cli_parse(&cli_bench_argp, argc, argv, &args);
   return cli_finish("flpgen bench", args.json && strcmp(args.json, "-") == 0, bench(&args, command));

@@ -46,6 +46,11 @@ flp_status bench_refuse(const bench_refusal *fields, size_t count, const char *w
  * hand */
 flp_status bench_peers(const bench_args *args);
 
+/* Whether the words ask for divergences of two heads, --op diverge; and the same for these, whose options Python knows:
+ * they are handed over as they are. */
+int bench_is_of_two_heads(int argc, char *const *argv);
+flp_status bench_two_heads(int argc, char *const *argv);
+
 /* ---- write.c ---- */
 
 /* Writes the operands of the only number of rows to args->write_rows, without a GPU by the CPU; prints what they are.

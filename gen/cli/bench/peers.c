@@ -1,4 +1,5 @@
-/* peers.c: `flpgen bench --peers`, which hands over to the Python package, where the peers are.
+/* peers.c: `flpgen bench --peers` and `--op diverge`, which hand over to the Python package, where the peers are, and
+ * what makes the products of two heads.
  *
  * Invariant: what the Python command has no option for is refused here, never dropped. */
 #include <errno.h>
@@ -19,6 +20,7 @@ enum { WORDS = 48, TEXT_BYTES = 4096 };
 
 /* The words of a command; they live in text. */
 typedef struct command {
+  const char *option, *what; /* that asks for it, and for what: "peers are" */
   char *word[WORDS];
   int count;
   size_t used;
@@ -118,7 +120,7 @@ static void add_rest(command *c, const bench_args *args) {
 }
 
 /* Python itself would end with words of its own. error: UNAVAILABLE; OK if it cannot be started, which comes again */
-static flp_status check_package(const char *python) {
+static flp_status check_package(const char *python, const char *asked) {
   static char option[] = "-c", code[] = "import importlib.util, sys; sys.exit(importlib.util.find_spec('flp') is None)";
   char *const argv[] = {(char *)python, option, code, NULL};
   pid_t child;
@@ -127,29 +129,55 @@ static flp_status check_package(const char *python) {
   while (waitpid(child, &state, 0) < 0 && errno == EINTR) continue;
   if (state == 0) return FLP_OK;
   return flp_fail(FLP_ERROR_UNAVAILABLE,
-                  "--peers: %s has no package flp, which measures them; FLP_PYTHON names a Python that has", python);
+                  "%s: %s has no package flp, which measures them; FLP_PYTHON names a Python that has", asked, python);
+}
+
+/* error: UNAVAILABLE */
+static flp_status begin(command *c) {
+  const char *python = getenv("FLP_PYTHON");
+  if (!python || !python[0]) python = "python3";
+  FLP_TRY(check_package(python, c->option));
+  add(c, "%s", python);
+  add(c, "-m");
+  add(c, "flp.bench");
+  return FLP_OK;
+}
+
+/* Returns on failure only. */
+static flp_status hand_over(command *c, int quiet) {
+  char text[TEXT_BYTES + 1];
+  if (c->used >= TEXT_BYTES)
+    return flp_fail(FLP_ERROR_ARGUMENT, "--json: the command would be too long; shorten the file");
+  cli_record_join_command(c->count, c->word, text, sizeof text);
+  if (!quiet) cli_complain("flpgen bench", "%s measured by the Python package flp: %s", c->what, text);
+  fflush(NULL);
+  execvp(c->word[0], c->word);
+  return flp_fail(FLP_ERROR_ARGUMENT,
+                  "%s: %s could not be started (%s); %s measured by the Python package flp, with: %s", c->option,
+                  c->word[0], strerror(errno), c->what, text);
 }
 
 flp_status bench_peers(const bench_args *args) {
-  const char *python = getenv("FLP_PYTHON");
-  command c = {.count = 0};
-  char text[TEXT_BYTES + 1];
+  command c = {.option = "--peers", .what = "peers are"};
   FLP_TRY(check_fields(args));
-  if (!python || !python[0]) python = "python3";
-  FLP_TRY(check_package(python));
-  add(&c, "%s", python);
-  add(&c, "-m");
-  add(&c, "flp.bench");
+  FLP_TRY(begin(&c));
   add(&c, "--peers=%s", args->peers);
   add_shape(&c, args);
   add_rest(&c, args);
-  if (c.used >= TEXT_BYTES)
-    return flp_fail(FLP_ERROR_ARGUMENT, "--json: the command would be too long; shorten the file");
-  cli_record_join_command(c.count, c.word, text, sizeof text);
-  if (!args->quiet) cli_complain("flpgen bench", "peers are measured by the Python package flp: %s", text);
-  fflush(NULL);
-  execvp(c.word[0], c.word);
-  return flp_fail(FLP_ERROR_ARGUMENT,
-                  "--peers: %s could not be started (%s); peers are measured by the Python package flp, with: %s",
-                  c.word[0], strerror(errno), text);
+  return hand_over(&c, args->quiet);
+}
+
+int bench_is_of_two_heads(int argc, char *const *argv) {
+  for (int i = 1; i < argc; i++)
+    if (strcmp(argv[i], "--op=diverge") == 0 ||
+        (i + 1 < argc && strcmp(argv[i], "--op") == 0 && strcmp(argv[i + 1], "diverge") == 0))
+      return 1;
+  return 0;
+}
+
+flp_status bench_two_heads(int argc, char *const *argv) {
+  command c = {.option = "--op diverge", .what = "divergences of two heads are"};
+  FLP_TRY(begin(&c));
+  for (int i = 1; i < argc; i++) add(&c, "%s", argv[i]);
+  return hand_over(&c, 0);
 }
