@@ -7,6 +7,7 @@ from test_evidence import check_record
 
 import flp
 from flp.bench import baseline, cases, main, pairs, sharp
+from flp.report import records
 
 TWO = ["--op", "diverge", "--teacher-hidden", "24"]
 
@@ -50,6 +51,9 @@ def test_a_record_of_every_divergence(tmp_path, capsys):
                        "--grad", "hidden,weight", "--grad", "hidden", "--budget", "1G", "--peers", "trl-divergence",
                        "--skip", "trl-divergence=not here")
     assert check_record(result) is None
+    page = records.Records()
+    page.read(tmp_path / "a.json")
+    assert page.rows == [] and page.left_out == len(result["rows"]), "charts are of one head"
     assert {row["reason"] for row in result["rows"] if row["peer"] != "flp"} == {"not here"}
     rows = [row for row in result["rows"] if row["peer"] == "flp"]
     assert len(rows) == 3 * 7 and {(row["op"], row["teacher_D"], row["upstream"]) for row in rows} == {

@@ -7,8 +7,8 @@ PEERS = (naive.NaiveFp32, naive.Naive16, torch_compile.TorchCompile, torch_linea
          quack.QuackNone, quack.QuackMean, quack.QuackScaled, unsloth.Unsloth, unsloth.UnslothMean, trl.Trl, verl.Verl,
          megatron.Megatron, agilerl.Agile16, agilerl.AgileFp32)
 NAMES = tuple(peer.name for peer in PEERS)
-DIVERGING = (torch_compile.TorchCompileDivergence, liger.LigerJsd, liger.LigerJsdCute, unsloth.UnslothJsd,
-             trl.TrlDivergence)
+DIVERGING = (trl.TrlDivergence, unsloth.UnslothJsd, liger.LigerJsd, liger.LigerJsdCute,
+             torch_compile.TorchCompileDivergence)
 
 
 def of(op):
