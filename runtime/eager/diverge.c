@@ -107,7 +107,7 @@ static void give_gradient(const job *j, int64_t row, scratch *s, double scale, p
     of_slope += (double)s->slope[v];
     of_q += (double)(float)exp(s->student.logs[v]);
   }
-  double pull = isnan(s->student.lse + s->teacher.lse) ? NAN : of_slope / of_q;
+  double pull = of_slope / of_q;
   for (int64_t v = 0; v < count; v++) {
     double dx = (double)s->slope[v] - (double)(float)exp(s->student.logs[v]) * pull;
     dx = of.value == 0 ? 0 : dx * of.value;

@@ -403,8 +403,8 @@ enum flp_part {
  * row's. values: {what the program gives, log-sum-exps of a·x and b·y, entropy of q, Σ min(p, q), whether both have one
  * best column}. A row beyond FLP_SCORE_LIMIT is NaN everywhere, and counts in the error word if there are values.
  * dx_v = a·(u·(G_v - q_v·Σ G/Σ q) + g·([v = y] - q_v) - e·q_v·(log q_v + H)), G = ∂value/∂log q; 0, whatever the row
- * holds, where its upstream gradients u, g and e are. state: {log-sum-exps in log2 units, sums}: written, or, if resumes,
- * read in the place of all passes but that of dx. */
+ * holds, where its upstream gradients u, g and e are. state: {log-sum-exps in log2 units, sums}: written, or, if
+ * resumes, read in the place of all passes but that of dx. */
 #define FLP_PARAMS_diverge(P)                                                 \
   P(ptr, scores) P(i64, scores_stride)   /* x (n,V) f32 */                    \
   P(ptr, teacher) P(i64, teacher_stride) /* y (n,V) f32 */                    \

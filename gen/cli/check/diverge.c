@@ -248,7 +248,8 @@ static double beside(const problem *p, int64_t row, const truth *t, int64_t v, i
   double own = p->target[row] < 0 ? 0 : (double)p->grad_logprob[row], of_entropy = (double)p->grad_entropy[row];
   if (!p->in_two) return 0;
   if (of_sizes) return fabs(own) * ((v == p->target[row]) + q) + of_entropy * q * (fabs(log_q) + entropy + 1);
-  return (own == 0 ? 0 : own * ((v == p->target[row]) - q)) - (of_entropy == 0 ? 0 : of_entropy * q * (log_q + entropy));
+  double of_logprob = own == 0 ? 0 : own * ((v == p->target[row]) - q);
+  return of_logprob - (of_entropy == 0 ? 0 : of_entropy * q * (log_q + entropy));
 }
 
 static void take_truth(const problem *p, int64_t row, truth *t) {
@@ -282,7 +283,7 @@ static void take_truth(const problem *p, int64_t row, truth *t) {
   if (isnan(lse_x)) t->values[3] = NAN;
   t->values[5] = best_x == best_y && !is_nan;
   for (int64_t v = 0; v < columns; v++) {
-    double dx = is_nan ? NAN : (double)t->slope[v] - exp(t->log_q[v]) * slopes / shares;
+    double dx = (double)t->slope[v] - exp(t->log_q[v]) * slopes / shares;
     t->grad[v] = p->upstream[row] == 0 ? 0 : dx * (double)p->upstream[row];
     t->grad[v] = scale * (t->grad[v] + beside(p, row, t, v, 0));
   }
@@ -305,7 +306,8 @@ static void set_grad(const problem *p, const run *r, const truth *t, int64_t row
   for (int64_t v = 0; v < columns; v++) {
     double q = exp(t->log_q[v]), other = exp(t->log_p[v]), right = t->grad[v];
     double mass = q + other + fabs((double)t->slope[v]) + q * (isfinite(t->values[0]) ? fabs(t->values[0]) : 1);
-    double pull = fabs((double)p->upstream[row]), size = (pull == 0 ? 0 : pull * mass) + beside(p, row, t, v, 1);
+    double pull = fabs((double)p->upstream[row]), size = beside(p, row, t, v, 1);
+    if (pull > 0 && isfinite(mass)) size += pull * mass;
     double noise = fabs((double)p->scales[row]) * size * 0x1p-19 * (1 + fabs(fmax(t->log_q[v], -100)));
     double unit = isfinite(right) ? ldexp(fabs(right), -digits) + least + (isfinite(noise) ? noise : 0) : 1;
     check_numbers_set(out, row * columns + v, cli_number_at(p->c.spec.dtype, r->got_grad, row * p->stride + v), right,

@@ -12,7 +12,7 @@ from . import _eager_step, _eager_torch
 
 
 class Beside:
-    """loss: a Loss of N rows; target: (N) ids; wants_gradients: whether pulls are wanted. step: what it found of them"""
+    """loss: a Loss of N rows; target: (N) ids; wants_gradients: whether pulls are. step: what it found of them"""
 
     def __init__(self, loss, target, wants_gradients):
         self.loss, self.target, self.wants_gradients = loss, target, wants_gradients
@@ -32,7 +32,8 @@ class Beside:
         """-> Pulls of these rows, None unless gradients are wanted. lse: of scores over T, nats"""
         part, whole = Step(), self.step
         part.logprob, part.entropy = logprob.float(), entropy.float()
-        part.loss, part.metrics = torch.empty_like(part.logprob), part.logprob.new_empty((len(whole.metrics), len(rows)))
+        part.loss = torch.empty_like(part.logprob)
+        part.metrics = part.loss.new_empty((len(whole.metrics), len(rows)))
         loss = Loss.of_tensors(self.loss.program, self.loss.parameters,
                                [None if values is None else values[rows] for values in self.loss.tensors()])
         stats = torch.stack([lse / _eager_torch.LN2, torch.zeros_like(lse)], 1)

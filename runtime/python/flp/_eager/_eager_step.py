@@ -135,8 +135,8 @@ def run(plan, ops, settings, loss, out, made):
 
 def evaluate(loss, out, stats, mean, counted, has_loss, bad, wants_gradients):
     """Fills loss and metrics of out, whose logprob and entropy the program reads -> the upstream gradients that follow
-    of logprob, entropy, lse and the mean of scores, None where it reads them not. has_loss, bad: (N) bool, rows that may
-    have a loss; that are NaN"""
+    of logprob, entropy, lse and the mean of scores, None where it reads them not. has_loss, bad: (N) bool, rows that
+    may have a loss; that are NaN"""
     program = program_of(loss.program.data)
     values = values_of(program, _inputs_of(loss, out, stats, mean), parameters_of(loss), counted)
     if loss.weight is not None:

@@ -5,10 +5,10 @@ flp_diverge all that is of scores.
     value, log-sum-exps, entropy, acceptance, agrees, dx = flp_diverge(x, y)           dx in the operands' dtype
     grad_hidden = dx·W, grad_weight += dxᵀ·h, grad_bias += Σ dx                         sums in float32
 
-Four products where two heads are trained from each other, of which chunks hold both scores and their gradient: 10 bytes
-a score of 16-bit operands, 12 of float32. A row's bits depend on torch's products, which may choose another order of
-sums for another number of rows. Rows are counted on the host, as in the torch form (_eager_divergence.py), which takes
-what this does not: vocabularies over ranks, a teacher with more tokens, the CPU.
+Four products where two heads are trained from each other, of which chunks hold both scores and their gradient: 10
+bytes a score of 16-bit operands, 12 of float32. A row's bits depend on torch's products, which may choose another order
+of sums for another number of rows. Rows are counted on the host, as in the torch form (_eager_divergence.py), which
+takes what this does not: vocabularies over ranks, a teacher with more tokens, the CPU.
 """
 import ctypes
 import functools
@@ -92,10 +92,10 @@ def run(plan, problem, program, given, upstream, grads, counts, beside=None):
             hidden = heads[0].ops.hidden[active].masked_fill_(idle.unsqueeze(1), 0)  # 0 · NaN is NaN
             if share is not None:
                 hidden.mul_(share.unsqueeze(1).to(hidden.dtype))
-            weight.add(lambda out: product(dx.t(), hidden, out, adds=True))
-            bias.add(lambda out: out.add_(dx.sum(0, dtype=torch.float32) if share is None else
-                                          product(dx.t(), share.unsqueeze(1).to(dx.dtype),
-                                                  out.new_empty((len(out), 1)))[:, 0]))
+            weight.add(lambda out, part: product(dx[:, part].t(), hidden, out, adds=True))
+            bias.add(lambda out, part: out.add_(dx[:, part].sum(0, dtype=torch.float32) if share is None else
+                                                product(dx[:, part].t(), share.unsqueeze(1).to(dx.dtype),
+                                                        out.new_empty((len(out), 1)))[:, 0]))
         return outputs, (grad_hidden, weight.total(), bias.total())
 
 
@@ -151,32 +151,54 @@ def _takes_halves(device):
     return _halves[device]
 
 
+def _rows_within(rows):
+    """Of a sum of so many rows those that lie in a gradient of 16 bits; whole vectors of a chunk's columns."""
+    return rows // (2 * VECTOR) * VECTOR
+
+
 class _Sum:
     """A gradient that chunks of rows add to, in float32: into the caller's buffer, if it is that of the weight and
-    there is one; else into its own. factor: what it is divided by in the end, or None"""
+    there is one. Else into memory of its own; where the gradient has 16 bits, half of the sum lies in what becomes the
+    gradient. factor: what it is divided by in the end, or None"""
 
     def __init__(self, problem, name, grads, factor):
         operand, settings = getattr(problem.student, name), problem.student_settings
         self.into = settings.accumulate if name == "weight" else None
-        self.factor, self.sum = factor, None
-        self.dtype = torch.float32 if settings.wide_grads & OF_HEAD[name] else getattr(operand, "dtype", None)
-        if grads & OF_HEAD[name]:
-            is_into = self.into is not None and factor is None
-            self.sum = self.into if is_into else torch.zeros_like(operand, dtype=torch.float32)
+        self.factor, self.parts, self.out = factor, [], None
+        if not grads & OF_HEAD[name]:
+            return
+        if self.into is not None and factor is None:
+            self.parts = [self.into]
+        elif self.into is not None or operand.dtype is torch.float32 or settings.wide_grads & OF_HEAD[name]:
+            self.parts = [torch.zeros_like(operand, dtype=torch.float32)]
+        else:
+            self.out = torch.zeros(operand.shape, dtype=operand.dtype, device=operand.device)
+            half, width = _rows_within(len(operand)), operand.shape[1:]
+            first = self.out.view(-1)[:2 * half * width.numel()].view(torch.float32).view(half, *width)
+            self.parts = [part for part in (first, first.new_zeros((len(operand) - half, *width))) if len(part)]
 
     def add(self, to):
-        if self.sum is not None:
-            to(self.sum)
+        """to: a function of rows of the sum and the slice that they are"""
+        first = 0
+        for part in self.parts:
+            to(part, slice(first, first + len(part)))
+            first += len(part)
 
     def total(self):
-        if self.sum is None or self.sum is self.into:
+        if not self.parts or self.parts[0] is self.into:
             return None
-        if self.factor is not None:
-            self.sum.div_(self.factor)
-        if self.into is None:
-            return self.sum.to(self.dtype)
-        self.into.add_(self.sum)
-        return None
+        for part in self.parts if self.factor is not None else ():
+            part.div_(self.factor)
+        if self.into is not None:
+            self.into.add_(self.parts[0])
+        if self.out is None:
+            return None if self.into is not None else self.parts[0]
+        first = 0
+        for part in self.parts:  # in ascending order a row lands on such as have been read
+            for block in part.split(max(1, BLOCK_ELEMENTS // max(1, part[:1].numel()))):
+                self.out[first:first + len(block)] = block.to(self.out.dtype)
+                first += len(block)
+        return self.out
 
 
 # ---- chunks of rows ----
@@ -191,9 +213,12 @@ def _bytes_of(problem, grads):
     width = -(-len(student.weight) // VECTOR) * VECTOR
     of_row = width * (8 + (student.hidden.element_size() if grads else 0)) + 8 * STATE + 256
     of_row += 8 * (student.hidden.shape[1] + problem.teacher.hidden.shape[1])
-    is_narrow = student.weight.dtype is not torch.float32 and not settings.wide_grads & _c.GRAD_WEIGHT
-    is_narrow = is_narrow if settings.accumulate is None else student.weight.dtype is torch.float16
-    return 4 * student.weight.numel() if grads & _c.GRAD_WEIGHT and is_narrow else 0, of_row
+    rows, is_wide = len(student.weight), settings.wide_grads & _c.GRAD_WEIGHT
+    if settings.accumulate is not None:
+        rows *= student.weight.dtype is torch.float16
+    else:
+        rows = 0 if is_wide or student.weight.dtype is torch.float32 else rows - _rows_within(rows)
+    return 4 * rows * student.weight.shape[1] if grads & _c.GRAD_WEIGHT else 0, of_row
 
 
 class _Call:
@@ -220,8 +245,8 @@ class _Call:
         return [(first, min(first + self.rows, count)) for first in range(0, count, self.rows)]
 
     def diverge(self, rows, pulls, counts):
-        """-> values (n, VALUES) of some active rows, None unless counts, dx (n, V), None without gradients, and bool (n),
-        the rows that have none"""
+        """-> values (n, VALUES) of some active rows, None unless counts, dx (n, V), None without gradients, and the
+        rows that have none, bool (n)"""
         n, vocab = rows[1] - rows[0], self.plan.key.vocab
         for head, scores in zip(self.heads, (self.x, self.y)):
             _scores_into(head, rows, scores[:n, :vocab])
@@ -262,7 +287,8 @@ class _Call:
         pulls = self.beside.pulls(active, score - lse, values[:, ENTROPY].double(), lse)
         if pulls is None:
             return idle
-        self.pulls = [each if head.cap_in is None else each * head.cap_in for each in (pulls.of_logprob, pulls.of_entropy)]
+        factor = 1.0 if head.cap_in is None else head.cap_in
+        self.pulls = [each * factor for each in (pulls.of_logprob, pulls.of_entropy)]
         self.target = target
         args.values, args.resumes, args.target = None, 1, address(target)
         args.grad_logprob, args.grad_entropy = map(address, self.pulls)

@@ -71,7 +71,7 @@ def divergence(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor | None = N
                      multiplied by its square
     softcap, scale   as in flp.linear_logprob, of the student; teacher_softcap, teacher_scale of the teacher
     budget           bytes, or "64M", of workspace; None: FLP_BUDGET, else that of a pass with gradients. A chunk takes
-                     8 bytes a row and token of V, with gradients 2 or 4 more; a trained head of 16 bits 4 an element.
+                     8 bytes a row and token of V, with gradients 2 or 4 more; a trained head of 16 bits 2 an element.
                      As torch operations 2 KiB a token of V, 32 KiB an element of D and E and 72 MiB are needed on
                      the CPU, on a GPU eight times as much of the last two
     grad_weight_accumulate

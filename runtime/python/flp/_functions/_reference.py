@@ -25,9 +25,9 @@ TARGET = OPERANDS.index("target")
 
 class Reference(NamedTuple):
     """A head whose distribution flp.policy_loss keeps the policy's near: hidden (B, T, E), weight (V, E) and bias (V) of
-    the reference, constants of hidden's device and dtype; kind, one of flp.divergence's, and its parameters; coefficient,
-    above 0, which the divergence is multiplied by; temperature, a number or (B, T), None: that of the call; softcap and
-    scale as in flp.linear_logprob."""
+    the reference, constants of hidden's device and dtype; kind, one of flp.divergence's, and its parameters;
+    coefficient, above 0, which the divergence is multiplied by; temperature, a number or (B, T), None: that of the
+    call; softcap and scale as in flp.linear_logprob."""
 
     hidden: Tensor
     weight: Tensor
