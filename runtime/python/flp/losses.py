@@ -29,7 +29,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ._library import _rules
+from ._library import _divergences, _rules
 from ._tensors import _check
 
 __all__ = ["DIVERGENCES", "KL", "PREFERENCES", "RULES", "divergence", "kl", "policy_loss", "preference_loss"]
@@ -102,17 +102,16 @@ def _lk(of, decay):
 
 
 # By kind: of outcomes and options, and which options, with their defaults.
-Divergence = collections.namedtuple("Divergence", "of options", defaults=[{}])
-DIVERGENCES: dict[str, Divergence] = {
-    "forward_kl": Divergence(_forward_kl),                                                  # arXiv:2306.13649
-    "reverse_kl": Divergence(lambda of: _kl(of, of.q, of.log_q, of.log_p)),                 # arXiv:2306.08543
-    "jsd": Divergence(_jsd, {"mix": 0.5}),                                                  # arXiv:2306.13649, eq. 1
-    "skew_kl": Divergence(lambda of, skew: _kl(of, of.p, of.log_p, _log_mixture(of, skew)),
-                          {"skew": 0.1}),                                                   # arXiv:2402.03898, eq. 4
-    "total_variation": Divergence(_total_variation),                                        # arXiv:2606.12370, eq. 10
-    "lk": Divergence(_lk, {"decay": 3.0}),                                                  # arXiv:2602.23881
-    "neg_log_acceptance": Divergence(_neg_log_acceptance, {"acceptance_min": 1e-30}),       # arXiv:2602.23881
-}
+Divergence = collections.namedtuple("Divergence", "of options")
+DIVERGENCES: dict[str, Divergence] = {kind: Divergence(of, _divergences.OPTIONS[kind]) for kind, of in {
+    "forward_kl": _forward_kl,                                                              # arXiv:2306.13649
+    "reverse_kl": lambda of: _kl(of, of.q, of.log_q, of.log_p),                             # arXiv:2306.08543
+    "jsd": _jsd,                                                                            # arXiv:2306.13649, eq. 1
+    "skew_kl": lambda of, skew: _kl(of, of.p, of.log_p, _log_mixture(of, skew)),            # arXiv:2402.03898, eq. 4
+    "total_variation": _total_variation,                                                    # arXiv:2606.12370, eq. 10
+    "lk": _lk,                                                                              # arXiv:2602.23881
+    "neg_log_acceptance": _neg_log_acceptance,                                              # arXiv:2602.23881
+}.items()}
 
 
 def divergence(kind: str, logprob: Tensor, teacher_logprob: Tensor, *, counted: Tensor | None = None,

@@ -17,8 +17,7 @@ import math
 
 import torch
 
-from .. import errors
-from .._library import _c
+from .._library import _c, _divergences
 from .._tensors._operands import OF_HEAD
 from . import _eager_torch
 from ._eager_torch import LIMIT, LN2, LOWEST, TILE_ROWS
@@ -27,8 +26,9 @@ TILE_COLUMNS = {"cpu": 2048, "cuda": 16384}  # fewer, longer operations where ea
 # Operands and Settings of both heads, of the same columns; whole: Operands of the teacher's head with all of its
 # columns, where it has more, of which ids are the student's, or None both: what the student lacks is one more outcome,
 # of q = 0; of: (log p, log q, p, q, total) of a tile of columns -> D, where total makes sums over all columns; group: a
-# parallel Group whose ranks have the columns, or None
-Problem = collections.namedtuple("Problem", "student student_settings teacher teacher_settings whole ids of group")
+# parallel Group whose ranks have the columns, or None; every: whether the host knows that all rows count, none being bad
+Problem = collections.namedtuple(
+    "Problem", "student student_settings teacher teacher_settings whole ids of group every")
 # Of a tile of rows: log-sum-exps of teacher and student, the divergence's sums, Σ q, Σ G / Σ q or None, its upstream
 # gradients or None; what a loss beside it pulls, or None
 Rows = collections.namedtuple("Rows", "lse sums q_sum pull upstream beside")
@@ -45,13 +45,7 @@ def _check_budget(plan, problem):
     smallest = tiles + 4 * sum(depths) * (2 * columns + 3 * TILE_ROWS) + 128 * len(student.hidden)
     budget = problem.student_settings.budget or plan.in_force.budgets[_c.PASS_STEP]
     if smallest > budget:
-        refuse_budget(budget, smallest, problem)
-
-
-def refuse_budget(budget, smallest, problem):
-    raise errors.BudgetError("budget is %d bytes (accepted: at least %d for %d rows of a vocabulary of %d)" %
-                             (budget, smallest, len(problem.student.hidden),
-                              problem.student_settings.valid or len(problem.student.weight)))
+        _divergences.refuse_budget(budget, smallest, len(student.hidden), vocab)
 
 
 def run(plan, problem, upstream, grads, counts, beside=None):
@@ -63,7 +57,7 @@ def run(plan, problem, upstream, grads, counts, beside=None):
         heads, bad = heads_of(plan, problem, None if counts or beside else upstream, counts)
         if beside:
             beside.lose(bad)
-        (outputs, grad_hidden), tiles = blank(problem, bad, upstream, grads), []
+        outputs, grad_hidden, tiles = blank(bad), lost(zeros(problem, "hidden", grads), bad, upstream), []
         for rows in heads[0].row_tiles():
             active, held = heads[0].active[slice(*rows)], [_held(scores, rows) for scores in heads[:2]]
             tile, found = _values(plan, problem, heads, rows, held, counts)
@@ -82,15 +76,19 @@ def run(plan, problem, upstream, grads, counts, beside=None):
         return outputs, (grad_hidden, *_of_columns(problem, heads, tiles, grads))
 
 
-def blank(problem, bad, upstream, grads):
-    """-> what run gives of each row, and the gradient of hidden or None, where no row is active."""
+def blank(bad):
+    """What run gives of each row, where no row is active."""
     outputs = [torch.zeros(len(bad), device=bad.device) for _ in range(5)] + [torch.zeros_like(bad)]
     for values in outputs[:5]:
         values[bad] = math.nan
-    grad_hidden = zeros(problem, "hidden", grads)
+    return outputs
+
+
+def lost(grad_hidden, bad, upstream):
+    """The gradient of hidden, or None, with NaN in bad rows that have an upstream gradient."""
     if grad_hidden is not None:
         grad_hidden[bad & (upstream != 0)] = math.nan
-    return outputs, grad_hidden
+    return grad_hidden
 
 
 def heads_of(plan, problem, upstream, counts):
@@ -120,7 +118,7 @@ def heads_of(plan, problem, upstream, counts):
 def payload(plan, ops, settings, weight, bias):
     """-> Σ p·w (N,D), H and Σ p·b (N) float32 of a teacher's active rows and another head (w, b), NaN in others; the
     last None where bias is"""
-    problem = Problem(ops, settings, ops, settings, None, None, None, None)
+    problem = Problem(ops, settings, ops, settings, None, None, None, None, False)
     _check_budget(plan, problem)
     with _eager_torch._plain_products(ops.hidden):
         heads, bad = heads_of(plan, problem, None, True)
@@ -314,7 +312,7 @@ def _of_hidden(problem, heads, rows, held, tile):
 def _of_columns(problem, heads, tiles, grads):
     """The gradients of weight and bias, each None unless it is wanted; that of the weight is added to the caller's
     buffer, if there is one."""
-    student, into = problem.student, problem.student_settings.accumulate
+    into = problem.student_settings.accumulate
     wants_weight, wants_bias = grads & _c.GRAD_WEIGHT, grads & _c.GRAD_BIAS
     grad_weight = zeros(problem, "weight", grads) if into is None else into
     grad_bias = zeros(problem, "bias", grads)

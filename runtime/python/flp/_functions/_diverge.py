@@ -7,28 +7,28 @@ flp_diverge all that is of scores.
 
 Four products where two heads are trained from each other, of which chunks hold both scores and their gradient: 10
 bytes a score of 16-bit operands, 12 of float32. A row's bits depend on torch's products, which may choose another order
-of sums for another number of rows. Rows are counted on the host, as in the torch form (_eager_divergence.py), which
-takes what this does not: vocabularies over ranks, a teacher with more tokens, the CPU.
+of sums for another number of rows. Nothing waits for the device where all rows count; with a mask, temperatures of rows
+and in a backward pass those that do are counted on the host, as in the torch form (_eager_divergence.py), which takes
+what this does not: vocabularies over ranks, a teacher with more tokens, the CPU.
 """
 import ctypes
 import functools
+import math
 
 import torch
 
 from .. import errors
 from .._eager import _eager_divergence, _eager_torch
-from .._library import _c, _plans
+from .._library import _c, _divergences, _plans
+from .._library._divergences import FP16_TOP, STATE, VALUES, VECTOR
 from .._passes import _run
 from .._tensors._address import address
 from .._tensors._operands import OF_HEAD
 from ._select import stride_of
 
-VALUES = 6  # of a row, as flp_diverge_args has them
-ENTROPY, ACCEPTANCE = 3, 4  # which of them
-STATE = 64  # words that flp_diverge leaves of a row, the first the student's log-sum-exp in log2 units
-VECTOR = 8  # columns that rows of a chunk are padded to
+ENTROPY = 3  # which of a row's values
+BENT_COLUMNS = 16 << 10  # at a time, where there is a softcap
 BLOCK_ELEMENTS = 16 << 20  # of a matrix that is widened at a time, where torch does not take it as it is
-FP16_TOP = 16.0  # what the upstream gradient of a row becomes where dx is float16, which holds 6e-8 to 65504
 
 
 def plan_of(problem, program, grads):
@@ -49,7 +49,7 @@ def plan_of(problem, program, grads):
     if fixed + of_row <= budget:
         return plan
     if is_file:
-        _eager_divergence.refuse_budget(budget, fixed + of_row, problem)
+        _divergences.refuse_budget(budget, fixed + of_row, len(problem.student.hidden), len(problem.student.weight))
     _say_once("flp.divergence: the budget of %d bytes holds no row and its gradients, %d: chunked torch operations, "
               "which are far slower, take the place of kernels" % (budget, fixed + of_row))
     return None
@@ -63,49 +63,48 @@ def _say_once(text):
 def run(plan, problem, program, given, upstream, grads, counts, beside=None):
     """As _eager_divergence.run. program, given: of the kind, and {name: number} of its parameters"""
     with _eager_torch._plain_products(problem.student.hidden):
-        heads, bad = _eager_divergence.heads_of(plan, problem, None if counts or beside else upstream, counts)
+        active, bad = _rows_of(plan, problem, None if beside else upstream, counts)
         if beside:
             beside.lose(bad)
-        outputs, grad_hidden = _eager_divergence.blank(problem, bad, upstream, grads)
-        if not len(heads[0].active):
-            return outputs, (grad_hidden, *(_Sum(problem, name, grads, None).total() for name in ("weight", "bias")))
-        call = _Call(plan, problem, heads, program, given, grads, beside)
-        pulls, factor = (None, None) if upstream is None else _pulls_of(heads[0], upstream)
-        least = None if factor is None else factor.min()
+        call = _Call(plan, problem, active, program, given, grads, counts, beside)
+        pulls, factor = (None, None) if upstream is None else _pulls_of(call.heads[0], upstream)
+        least = None if factor is None or not call.count else factor.min()
         weight, bias = (_Sum(problem, name, grads, least) for name in ("weight", "bias"))
         for rows in call.chunks():
-            active, part = heads[0].active[slice(*rows)], slice(*rows)
-            values, dx, idle = call.diverge(rows, None if pulls is None else pulls[part], counts)
-            if counts:
-                values[:, ACCEPTANCE].clamp_(max=1)
-                if problem.of is not None:  # built-in kinds, which keep to their bounds but for rounding
-                    values[:, 0].clamp_(min=0, max=1 if program.name == "total_variation" else None)
-                for into, column in zip(outputs, values.unbind(1)):
-                    into[active] = column.to(into.dtype)
+            part = slice(*rows)
+            dx, idle = call.diverge(rows, None if pulls is None else pulls[part])
             if dx is None:
                 continue
             share = None if factor is None else least / factor[part]
-            if grad_hidden is not None:
-                made = product(dx, heads[0].ops.weight, call.made[:len(dx)])
-                made = made if factor is None else made / factor[part].unsqueeze(1)
-                grad_hidden[active] = made.to(grad_hidden.dtype)
-            hidden = heads[0].ops.hidden[active].masked_fill_(idle.unsqueeze(1), 0)  # 0 · NaN is NaN
+            if call.grad_hidden is not None:
+                call.give_hidden(dx, part, factor)
+            hidden = call.heads[0].hidden(part).masked_fill(idle.unsqueeze(1), 0)  # 0 · NaN is NaN
             if share is not None:
                 hidden.mul_(share.unsqueeze(1).to(hidden.dtype))
             weight.add(lambda out, part: product(dx[:, part].t(), hidden, out, adds=True))
             bias.add(lambda out, part: out.add_(dx[:, part].sum(0, dtype=torch.float32) if share is None else
                                                 product(dx[:, part].t(), share.unsqueeze(1).to(dx.dtype),
                                                         out.new_empty((len(out), 1)))[:, 0]))
+        outputs, grad_hidden = call.placed(bad, upstream)
         return outputs, (grad_hidden, weight.total(), bias.total())
+
+
+def _rows_of(plan, problem, upstream, counts):
+    """The rows that a divergence is made of, and a mask of bad ones, or None both where all are and none is, which the
+    host knows. upstream: (N), which leaves out rows of 0 where no values are wanted, or None"""
+    if problem.every and (counts or upstream is None):
+        return None, None
+    heads, bad = _eager_divergence.heads_of(plan, problem, None if counts else upstream, counts)
+    return heads[0].active, bad
 
 
 def _pulls_of(head, upstream):
     """What flp_diverge multiplies gradients of active rows by, for it to be those of raw scores; and the powers of two
     that this has, for dx to be within float16, which gradients are divided by, or None."""
-    pulls = upstream[head.active] * (1.0 if head.cap_in is None else head.cap_in)
-    if head.ops.hidden.dtype is not torch.float16:
+    pulls = head.among(upstream) * (1.0 if head.cap_in is None else head.cap_in)
+    if head.ops.hidden.dtype is not torch.float16 or not head.count:
         return pulls, None
-    size = (pulls.double() * head.row_scale / _eager_torch.LOG2E).abs()
+    size = (pulls.double() * head.unit.double()).abs()
     has_none = ~torch.isfinite(size) | (size == 0)  # and sets no other row's
     size = torch.where(has_none, size.masked_fill(has_none, float("inf")).min(), size)
     factor = torch.exp2(torch.floor(torch.log2(FP16_TOP / size)).clamp(-100, 100)).float()
@@ -210,107 +209,142 @@ def _budget_of(plan, problem):
 def _bytes_of(problem, grads):
     """Bytes that a call takes beyond what it gives: at once, and for each row of a chunk."""
     student, settings = problem.student, problem.student_settings
-    width = -(-len(student.weight) // VECTOR) * VECTOR
-    of_row = width * (8 + (student.hidden.element_size() if grads else 0)) + 8 * STATE + 256
-    of_row += 8 * (student.hidden.shape[1] + problem.teacher.hidden.shape[1])
-    rows, is_wide = len(student.weight), settings.wide_grads & _c.GRAD_WEIGHT
+    rows, dtype = len(student.weight), student.weight.dtype
     if settings.accumulate is not None:
-        rows *= student.weight.dtype is torch.float16
+        rows *= dtype is torch.float16
     else:
-        rows = 0 if is_wide or student.weight.dtype is torch.float32 else rows - _rows_within(rows)
-    return 4 * rows * student.weight.shape[1] if grads & _c.GRAD_WEIGHT else 0, of_row
+        rows -= rows if settings.wide_grads & _c.GRAD_WEIGHT or dtype is torch.float32 else _rows_within(rows)
+    depths = [ops.hidden.shape[1] for ops in (student, problem.teacher)]
+    return _divergences.bytes_of(len(student.weight), depths, student.hidden.element_size(), grads, rows)
+
+
+class _Head:
+    """Operands of one head, and its rows that are active: ids, or None of all. unit: (count) float32, what raw scores,
+    or with a softcap their tanh, are multiplied by"""
+
+    def __init__(self, ops, settings, active):
+        self.ops, self.active = ops, active
+        self.count = len(ops.hidden) if active is None else len(active)
+        unit = settings.softcap or settings.scale
+        self.cap_in = settings.scale / settings.softcap if settings.softcap else None
+        if ops.temperature_rows is None:
+            self.unit = torch.full((self.count,), unit / settings.temperature, device=ops.hidden.device)
+        else:
+            self.unit = (unit / self.among(ops.temperature_rows).double()).float()
+
+    def among(self, values):
+        """Those of the active rows."""
+        return values if self.active is None else values[self.active]
+
+    def place(self, part):
+        """Where some active rows are among all."""
+        return part if self.active is None else self.active[part]
+
+    def hidden(self, part):
+        return self.ops.hidden[self.place(part)]
+
+    def scores_into(self, part, out):
+        """Raw scores of some active rows, of a softcap their tanh."""
+        product(self.hidden(part), self.ops.weight.t(), out)
+        if self.ops.bias is not None:
+            out.add_(self.ops.bias.float())
+        if self.cap_in is not None:
+            out.mul_(self.cap_in).tanh_()
 
 
 class _Call:
     """Chunks of one call: their memory, and what flp_diverge makes of each."""
 
-    def __init__(self, plan, problem, heads, program, given, grads, beside):
-        self.plan, self.heads, self.grads, self.beside = plan, heads, grads, beside
-        given = {"rest_weight": 0.0, **given}  # of built-in kinds: there is none
-        numbers = [given.get(name, default) for name, (default, _, _) in program.parameters.items()]
+    def __init__(self, plan, problem, active, program, given, grads, counts, beside):
+        self.plan, self.problem, self.grads, self.beside = plan, problem, grads, beside
+        self.heads = [_Head(problem.student, problem.student_settings, active),
+                      _Head(problem.teacher, problem.teacher_settings, active)]
+        numbers = _divergences.numbers_of(program, given)
+        self.bounds = _divergences.bounds_of(None if problem.of is None else program.name)
         self.parameters = (ctypes.c_double * max(1, len(numbers)))(*numbers)
-        fixed, of_row = _bytes_of(problem, grads)
-        student = problem.student
+        student, self.count = problem.student, self.heads[0].count
         width = -(-len(student.weight) // VECTOR) * VECTOR
-        self.rows = max(1, min(len(heads[0].active), (_budget_of(plan, problem) - fixed) // of_row))
+        self.rows = _divergences.rows_of_chunk(_budget_of(plan, problem), *_bytes_of(problem, grads), self.count)
         make = student.hidden.new_empty
         self.x, self.y = (make((self.rows, width), dtype=torch.float32) for _ in range(2))
         self.dx = make((self.rows, width)) if grads else None
-        is_made = grads & _c.GRAD_HIDDEN
-        self.made = make((self.rows, student.hidden.shape[1]), dtype=torch.float32) if is_made else None
+        self.values = make((self.count, VALUES), dtype=torch.float32) if counts or beside else None
+        self.counts, self.grad_hidden = counts, None
+        if grads & _c.GRAD_HIDDEN:
+            self.made = make((self.rows, student.hidden.shape[1]), dtype=torch.float32)
+            self.grad_hidden = _eager_divergence.zeros(problem, "hidden", grads)
 
     def chunks(self):
         """Ranges of active rows."""
-        count = len(self.heads[0].active)
-        return [(first, min(first + self.rows, count)) for first in range(0, count, self.rows)]
+        return [(first, min(first + self.rows, self.count)) for first in range(0, self.count, self.rows or 1)]
 
-    def diverge(self, rows, pulls, counts):
-        """-> values (n, VALUES) of some active rows, None unless counts, dx (n, V), None without gradients, and the
-        rows that have none, bool (n)"""
-        n, vocab = rows[1] - rows[0], self.plan.key.vocab
+    def give_hidden(self, dx, part, factor):
+        made = product(dx, self.heads[0].ops.weight, self.made[:len(dx)])
+        made = made if factor is None else made / factor[part].unsqueeze(1)
+        self.grad_hidden[self.heads[0].place(part)] = made.to(self.grad_hidden.dtype)
+
+    def placed(self, bad, upstream):
+        """What _eager_divergence.run gives of every row, and the gradient of hidden."""
+        if self.counts:
+            values = [column if math.isinf(low) and math.isinf(high) else column.clamp(low, high)
+                      for column, low, high in zip(self.values.unbind(1), *self.bounds)]
+            values[-1] = values[-1].bool()
+        if bad is None:
+            return [each.contiguous() for each in values] if self.counts else [None] * VALUES, self.grad_hidden
+        outputs = _eager_divergence.blank(bad)
+        for into, of_active in zip(outputs, values if self.counts else ()):
+            into[self.heads[0].active] = of_active
+        return outputs, _eager_divergence.lost(self.grad_hidden, bad, upstream)
+
+    def diverge(self, rows, pulls):
+        """-> dx (n, V) of some active rows, None without gradients, and those that have none, bool (n). Fills values"""
+        n, vocab, part = rows[1] - rows[0], self.plan.key.vocab, slice(*rows)
         for head, scores in zip(self.heads, (self.x, self.y)):
-            _scores_into(head, rows, scores[:n, :vocab])
-        values = torch.empty((n, VALUES), dtype=torch.float32, device=self.x.device) if counts or self.beside else None
-        units = [_unit_of(head, rows) for head in self.heads]
-        args, dx = self._args_of(n, units, values), self.dx[:n, :vocab] if self.grads else None
+            head.scores_into(part, scores[:n, :vocab])
+        args, dx = self._args_of(part, n), self.dx[:n, :vocab] if self.grads else None
         idle = None if pulls is None else pulls == 0
         if self.beside:
-            idle = self._first(args, rows, values, units[0], idle)
+            idle = self._first(args, part, n, idle)
         if dx is not None:
             args.upstream, args.grad_scores = address(pulls), address(dx)
         if dx is not None or not self.beside:
             self.plan.execute(args, "flp_diverge")
         if dx is not None and self.heads[0].cap_in is not None:
-            _bend(self.heads[0], self.x[:n, :vocab], dx)
-        return values, dx, idle
+            _bend(self.x[:n, :vocab], dx)
+        return dx, idle
 
-    def _args_of(self, n, units, values):
+    def _args_of(self, part, n):
         args = _c.new_diverge_args()
         args.n, args.scores, args.teacher = n, address(self.x), address(self.y)
         args.scores_stride = args.teacher_stride = args.grad_scores_stride = stride_of(self.x)
-        args.scale_rows, args.teacher_scale_rows = (address(unit) for unit in units)
-        args.loss_parameters, args.values = ctypes.addressof(self.parameters), address(values)
+        args.scale_rows, args.teacher_scale_rows = (address(head.unit[part]) for head in self.heads)
+        args.loss_parameters = ctypes.addressof(self.parameters)
+        args.values = None if self.values is None else address(self.values[part])
         args.stream = _run.stream_of(self.plan.key.device)
         return args
 
-    def _first(self, args, rows, values, unit, idle):
+    def _first(self, args, part, n, idle):
         """The call before that of the gradient, whose args then have what the loss beside the divergence pulls -> the
         rows that have no gradient."""
-        head, n = self.heads[0], len(values)
-        active = head.active[slice(*rows)]
-        self.state = torch.empty((n, STATE), dtype=torch.float64, device=values.device)
+        head = self.heads[0]
+        self.state = torch.empty((n, STATE), dtype=torch.float64, device=self.x.device)
         args.state = address(self.state)
         self.plan.execute(args, "flp_diverge")
-        target = self.beside.target[active]
+        self.target = self.beside.target[head.active[part]]
         lse = self.state[:, 0] * _eager_torch.LN2
-        score = self.x[:n].gather(1, target.unsqueeze(1))[:, 0].double() * unit.double()
-        pulls = self.beside.pulls(active, score - lse, values[:, ENTROPY].double(), lse)
+        score = self.x[:n].gather(1, self.target.unsqueeze(1))[:, 0].double() * head.unit[part].double()
+        pulls = self.beside.pulls(head.active[part], score - lse, self.values[part, ENTROPY].double(), lse)
         if pulls is None:
             return idle
         factor = 1.0 if head.cap_in is None else head.cap_in
         self.pulls = [each * factor for each in (pulls.of_logprob, pulls.of_entropy)]
-        self.target = target
-        args.values, args.resumes, args.target = None, 1, address(target)
+        args.values, args.resumes, args.target = None, 1, address(self.target)
         args.grad_logprob, args.grad_entropy = map(address, self.pulls)
         return idle & pulls.idle()
 
 
-def _unit_of(head, rows):
-    """What raw scores, or with a softcap their tanh, are multiplied by, (n) float32."""
-    return (head.row_scale[slice(*rows)] / _eager_torch.LOG2E).float()
-
-
-def _bend(head, tanh, dx):
-    """Multiplies dx, of tanh, by its slope 1 - tanh², in place, a tile of columns at a time."""
-    for first in range(0, tanh.shape[1], head.tile_columns):
-        part = slice(first, first + head.tile_columns)
+def _bend(tanh, dx):
+    """Multiplies dx, of tanh, by its slope 1 - tanh², in place, some columns at a time."""
+    for first in range(0, tanh.shape[1], BENT_COLUMNS):
+        part = slice(first, first + BENT_COLUMNS)
         dx[:, part] = (dx[:, part].float() * (1 - tanh[:, part] ** 2)).to(dx.dtype)
-
-
-def _scores_into(head, rows, out):
-    """Raw scores of some active rows, of a softcap their tanh: _unit_of makes scores over T of these."""
-    product(head.ops.hidden[head.active[slice(*rows)]], head.ops.weight.t(), out)
-    if head.ops.bias is not None:
-        out.add_(head.ops.bias.float())
-    if head.cap_in is not None:
-        out.mul_(head.cap_in).tanh_()

@@ -5,14 +5,14 @@ Invariants: the teacher is a constant; a failure names the field, its value and 
 from __future__ import annotations
 
 import functools
-from typing import Mapping, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .. import losses
 from .._eager import _eager_divergence
-from .._library import _plans, _programs
+from .._library import _divergences, _plans
 from .._passes import _autograd, _run, _watch
 from .._tensors import _check
 from .._tensors._call import Call
@@ -36,9 +36,6 @@ class Divergence(NamedTuple):
 
 
 INSTEAD = "torch.autograd, or under torch.func.grad losses of scores that exist"
-KINDS = ", ".join(losses.DIVERGENCES) + ", or the path of a loss over targets, *.lua"
-OTHERS = ("entropy", "acceptance", "agreement")  # metrics beside the divergence
-OF_COLUMNS = {"target_logprob", "teacher_logprob", "weight"}  # what a loss over all columns may read
 WITHOUT_REST = ("forward_kl", "lk")  # kinds that are infinite where p > 0 and q = 0
 
 
@@ -51,10 +48,11 @@ class Pair:
         """student, teacher: hidden, weight and bias, or of the student a Call, whose options and rows that count are
         settled; options: those of Call, of either head; others: more tensors, by field; shared: what ranks have in
         common, parallel's Shared, or None; prefix: of the teacher's fields"""
-        own, self.program = _kind_of(kind, shared)
-        given = {**own.options, **_options_of(kind, self.program, own, parameters or {})}
-        self.function, self.kind, self.given = function, kind, given
-        self.of = own.of and (lambda *values: own.of(losses.Outcomes(*values), **given))
+        own = _divergences.kind_of(kind, files=shared is None)
+        given = _divergences.given_of(kind, own, parameters or {})
+        self.function, self.kind, self.given, self.program = function, kind, given, own.program
+        formula = losses.DIVERGENCES.get(kind)  # for torch; a Lua file has none
+        self.of = formula and (lambda *values: formula.of(losses.Outcomes(*values), **given))
         settled = student if isinstance(student, Call) else None
         hidden, weight, bias = student if settled is None else map(settled.operands.get, OPERANDS[:3])
         _check.tensor_of("hidden", hidden)
@@ -82,6 +80,7 @@ class Pair:
             _check.refuse_type("renormalise", renormalise, "True or False")
         if ids is not None or renormalise:
             self._take_part(ids, renormalise, weight)
+        self.every = mask is None and settled is None and shared is None
         if settled is None:
             self.counted = _check.leave_out(mask, every, self.student, self.teacher)
 
@@ -115,11 +114,11 @@ class Pair:
         None where they are not in the mask grads. upstream: (N) float32 that each row's value is multiplied by in
         them; beside: a _beside.Beside, or None"""
         return functools.partial(_run_pair, self.student.settings, self.teacher.settings, self.program,
-                                 self.given, self.of, self.shared, self.student.grads)
+                                 self.given, self.of, self.shared, self.every, self.student.grads)
 
 
-def _run_pair(student_settings, teacher_settings, program, given, of, shared, all_grads, *tensors, upstream=None,
-              grads=0, counts=True, beside=None):
+def _run_pair(student_settings, teacher_settings, program, given, of, shared, every, all_grads, *tensors,
+              upstream=None, grads=0, counts=True, beside=None):
     *pair, whole_weight, whole_bias, ids = tensors
     if shared is not None:
         pair[0], pair[len(OPERANDS)] = shared.rows(pair[0]), shared.rows(pair[len(OPERANDS)])
@@ -127,7 +126,8 @@ def _run_pair(student_settings, teacher_settings, program, given, of, shared, al
     whole = None if ids is None else Operands(teacher.hidden, whole_weight, whole_bias, *pair[len(OPERANDS) + 3:])
     with torch.no_grad():
         problem = _eager_divergence.Problem(
-            student, student_settings, teacher, teacher_settings, whole, ids, of, shared and shared.group)
+            student, student_settings, teacher, teacher_settings, whole, ids, of, shared and shared.group,
+            every and student.temperature_rows is None and teacher.temperature_rows is None)
         plan = _diverge.plan_of(problem, program, all_grads)
         if plan is not None:
             found, gradients = _diverge.run(plan, problem, program, given, upstream, grads, counts, beside)
@@ -174,37 +174,6 @@ def _teacher_of(function, tensors, lead, every, options):
         _check.refuse_shape("hidden", hidden, "(%s), as hidden is (..., D)" % rows)
     return Call(function, hidden, weight, every, bias, instead=INSTEAD, several=False, lead=every.shape, grads=0,
                 **options)
-
-
-def _kind_of(kind, shared):
-    """The losses.Divergence of a kind, of a Lua file one without a formula for torch; and its program."""
-    if not isinstance(kind, str):
-        _check.refuse_type("kind", kind, KINDS)
-    if not kind.endswith(_programs.FILE):
-        if kind not in losses.DIVERGENCES:
-            _check.refuse(ValueError, "kind", repr(kind), KINDS)
-        return losses.DIVERGENCES[kind], _programs.builtin(kind)
-    if shared is not None:
-        _check.refuse(ValueError, "kind", repr(kind), ", ".join(losses.DIVERGENCES))
-    program = _programs.of_file(kind)
-    if program.name in OTHERS:
-        _check.refuse(ValueError, "kind", repr(kind), "a file of another name than the metrics %s" % ", ".join(OTHERS))
-    if not program.inputs <= OF_COLUMNS or not program.inputs & {"target_logprob"}:
-        _check.refuse(ValueError, "kind", repr(kind), "a loss that reads %s alone" % ", ".join(sorted(OF_COLUMNS)))
-    return losses.Divergence(None, {name: default for name, (default, _, _) in program.parameters.items()}), program
-
-
-def _options_of(kind, program, own, parameters):
-    if not isinstance(parameters, Mapping):
-        _check.refuse_type("parameters", parameters, "{name: number}")
-    for name, value in parameters.items():
-        field = "parameters[%r]" % name
-        if name not in own.options:
-            _check.refuse(ValueError, field, value, ", ".join(own.options) or "none with %s" % kind)
-        _, least, most = program.parameters[name]
-        if not least <= _check.number_of(field, value) <= most:
-            _check.refuse(ValueError, field, value, "%g to %g" % (least, most))
-    return parameters
 
 
 def _check_ids(ids, weight, teacher_weight):

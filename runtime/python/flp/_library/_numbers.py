@@ -4,6 +4,7 @@ Invariants: a failure names the field, its value and what is accepted. Numbers a
 float32, by the rule of libflp (runtime/base/number.h): what float32 does not hold must not reach a C struct, where it
 is 0 or infinite.
 """
+import contextlib
 import ctypes
 import math
 import numbers
@@ -36,6 +37,16 @@ def refuse_dtype(field, array, accepted):
 
 def refuse_shape(field, array, accepted):
     refuse(ValueError, field, "of shape %s" % (tuple(array.shape),), accepted)
+
+
+@contextlib.contextmanager
+def renaming(name_of):
+    """What is refused inside begins with the name of a field, which becomes name_of(name)."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        field, space, rest = str(error).partition(" ")
+        raise type(error)(name_of(field) + space + rest) from None
 
 
 def mixed_of(mixed):
@@ -97,6 +108,13 @@ def scales_of(temperature, softcap, scale):
     if not fits((softcap or scale) * LOG2E / temperature):
         refuse(errors.ArgumentError, "temperature", temperature, "values for which %s/T·log2(e) is a normal number of "
                "float32" % ("softcap" if softcap else "scale"))
+
+
+def usable_rows(temperatures, unit):
+    """Which temperatures of rows scales_of takes of a number. unit: (softcap or scale)·LOG2E; float32 arrays both"""
+    sizes = abs(unit / temperatures)
+    inside = (sizes >= FLOAT32_LEAST) & (sizes < math.inf) | (unit == 0)
+    return (temperatures >= FLOAT32_LEAST) & (temperatures < math.inf) & inside
 
 
 def float_of(number):

@@ -4,16 +4,15 @@ Invariants: a failure names the field, its value and what is accepted; nothing h
 nothing synchronises; what libflp itself checks (hidden and vocab sizes, budgets) is left to it, so that every surface
 words it alike. Checks of numbers, which need no torch, stand in _numbers.py; callers find them here too.
 """
-import contextlib
-import math
 import numbers
 
 import torch
 
 from .._library import _c
-from .._library._numbers import (DETACHED, FLOAT32_LEAST, INT32_MAX, LOG2E, VOCAB_MAX, budget_of,  # noqa: F401
+from .._library._numbers import (DETACHED, INT32_MAX, LOG2E, VOCAB_MAX, budget_of,  # noqa: F401
                                  count_of, double_of, entropy_of, fits, float_of, integer_of, number_of, refuse,
-                                 refuse_dtype, refuse_shape, refuse_type, scales_of, softcap_of, tail_of, within)
+                                 refuse_dtype, refuse_shape, refuse_type, renaming, scales_of, softcap_of, tail_of,
+                                 usable_rows, within)
 from ._compile import is_tracing
 
 BOTH = "one dtype for both"
@@ -23,16 +22,6 @@ TARGET_DTYPES = {torch.int32: _c.DTYPE_INT32, torch.int64: _c.DTYPE_INT64}
 ACCEPTED_DTYPES = "torch.bfloat16, torch.float16, torch.float32"
 ACCEPTED_TARGETS = "torch.int32, torch.int64"
 TARGETS_MAX = 512  # targets of a row
-
-
-@contextlib.contextmanager
-def renaming(name_of):
-    """What is refused inside begins with the name of a field, which becomes name_of(name)."""
-    try:
-        yield
-    except (ValueError, TypeError) as error:
-        field, space, rest = str(error).partition(" ")
-        raise type(error)(name_of(field) + space + rest) from None
 
 
 class Settings:
@@ -86,9 +75,7 @@ def check_integral(field, value):
 def usable(temperature_rows, softcap, scale):
     """Which temperatures of rows, float32, libflp takes: those that scales_of takes of a scalar."""
     unit = torch.full((), (softcap or scale) * LOG2E, dtype=torch.float32, device=temperature_rows.device)
-    sizes = (unit / temperature_rows).abs()
-    inside = (sizes >= FLOAT32_LEAST) & (sizes < math.inf) | (unit == 0)
-    return (temperature_rows >= FLOAT32_LEAST) & (temperature_rows < math.inf) & inside
+    return usable_rows(temperature_rows, unit)
 
 
 def float_tensor_of(field, value):

@@ -1,0 +1,91 @@
+"""What divergences of two heads are, whatever holds their arrays: kinds, parameters, and bytes of chunks of rows where
+flp_diverge compares the scores."""
+import collections
+import math
+from typing import Mapping
+
+from .. import errors
+from . import _c, _programs
+from ._numbers import number_of, refuse, refuse_type
+
+# Options of each built-in kind, with their defaults.
+OPTIONS = {"forward_kl": {}, "reverse_kl": {}, "jsd": {"mix": 0.5}, "skew_kl": {"skew": 0.1}, "total_variation": {},
+           "lk": {"decay": 3.0}, "neg_log_acceptance": {"acceptance_min": 1e-30}}
+KINDS = ", ".join(OPTIONS) + ", or the path of a loss over targets, *" + _programs.FILE
+OTHERS = ("entropy", "acceptance", "agreement")  # metrics beside the divergence
+OF_COLUMNS = {"target_logprob", "teacher_logprob", "weight"}  # what a loss over all columns may read
+STATE, VALUES = 64, 6  # of a row, as flp_diverge_args has them
+ACCEPTANCE = 4  # which of them
+VECTOR = 8  # columns that rows of a chunk are padded to
+TILE_ROWS = 128  # of a product
+FP16_TOP = 16.0  # what the upstream gradient of a row becomes where dx is float16, which holds 6e-8 to 65504
+
+# A kind's program and {option: its default}.
+Kind = collections.namedtuple("Kind", "program options")
+
+
+def kind_of(kind, files=True):
+    """The Kind of an argument. files: whether the path of a Lua file is one. error: those of _programs too"""
+    if not isinstance(kind, str):
+        refuse_type("kind", kind, KINDS)
+    if not kind.endswith(_programs.FILE):
+        if kind not in OPTIONS:
+            refuse(ValueError, "kind", repr(kind), KINDS)
+        return Kind(_programs.builtin(kind), OPTIONS[kind])
+    if not files:
+        refuse(ValueError, "kind", repr(kind), ", ".join(OPTIONS))
+    program = _programs.of_file(kind)
+    if program.name in OTHERS:
+        refuse(ValueError, "kind", repr(kind), "a file of another name than the metrics %s" % ", ".join(OTHERS))
+    if not program.inputs <= OF_COLUMNS or not program.inputs & {"target_logprob"}:
+        refuse(ValueError, "kind", repr(kind), "a loss that reads %s alone" % ", ".join(sorted(OF_COLUMNS)))
+    return Kind(program, {name: default for name, (default, _, _) in program.parameters.items()})
+
+
+def given_of(kind, own, parameters):
+    """{option: its number} of a call. own: the Kind of the argument kind"""
+    if not isinstance(parameters, Mapping):
+        refuse_type("parameters", parameters, "{name: number}")
+    for name, value in parameters.items():
+        field = "parameters[%r]" % name
+        if name not in own.options:
+            refuse(ValueError, field, value, ", ".join(own.options) or "none with %s" % kind)
+        _, least, most = own.program.parameters[name]
+        if not least <= number_of(field, value) <= most:
+            refuse(ValueError, field, value, "%g to %g" % (least, most))
+    return {**own.options, **parameters}
+
+
+def numbers_of(program, given):
+    """What flp_diverge_args.loss_parameters has of given options."""
+    given = {"rest_weight": 0.0, **given}  # of built-in kinds: there is none
+    return [given.get(name, default) for name, (default, _, _) in program.parameters.items()]
+
+
+def bounds_of(kind):
+    """What each of VALUES is never below, and never above: rounding may be."""
+    least, most = [-math.inf] * VALUES, [math.inf] * VALUES
+    most[ACCEPTANCE] = 1.0
+    if kind in OPTIONS:
+        least[0], most[0] = 0.0, 1.0 if kind == "total_variation" else math.inf
+    return tuple(least), tuple(most)
+
+
+def bytes_of(vocab, depths, element, grads, sum_rows):
+    """Bytes that a call takes beyond what it gives: at once, and for each row of a chunk. depths: of both heads'
+    operands; element: bytes of one of the student's; grads: the mask; sum_rows: how many rows of the weight's gradient
+    have a sum of float32 of their own"""
+    width = -(-vocab // VECTOR) * VECTOR
+    of_row = width * (8 + (element if grads else 0)) + 256 + 8 * (STATE + sum(depths))
+    return 4 * sum_rows * depths[0] if grads & _c.GRAD_WEIGHT else 0, of_row
+
+
+def rows_of_chunk(budget, fixed, of_row, rows):
+    """How many of a call's rows go at once: tiles of a product whole, where there is room for one."""
+    room = max(1, (budget - fixed) // of_row)
+    return min(rows, room if room < TILE_ROWS else room // TILE_ROWS * TILE_ROWS)
+
+
+def refuse_budget(budget, smallest, rows, vocab):
+    raise errors.BudgetError("budget is %d bytes (accepted: at least %d for %d rows of a vocabulary of %d)" %
+                             (budget, smallest, rows, vocab))
