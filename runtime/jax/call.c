@@ -129,12 +129,15 @@ static const char *show(shape of, char out[SHAPE_BYTES]) {
   return out;
 }
 
+static int type_of(unsigned dtype) {
+  return dtype < COUNT(TYPES) ? TYPES[dtype].type : NO_TYPE;
+}
+
 /* The shape of an array; dimensions that are always 1 are none. */
 static shape shape_of(flp_array_id id, const jax_call *call, int64_t dims[2]) {
   const flp_array *array = &FLP_ARRAY[id];
   const flp_size sizes[] = {array->rows, array->columns};
-  unsigned dtype = flp_array_dtype(id, &call->spec);
-  shape want = {dtype < COUNT(TYPES) ? TYPES[dtype].type : NO_TYPE, 0, dims};
+  shape want = {type_of(flp_array_dtype(id, &call->spec)), 0, dims};
   for (int i = 0; i < COUNT(sizes); i++)
     if (sizes[i] != FLP_SIZE_ONE && (sizes[i] != FLP_SIZE_K || call->spec.targets > 1))
       dims[want.rank++] = sizes[i] == FLP_SIZE_METRICS ? call->metrics
@@ -149,18 +152,60 @@ static int is_result(flp_array_id id, flp_pass pass) {
   return flp_array_is_written(id) && (pass != FLP_PASS_BACKWARD || !flp_array_is_of(id, FLP_PASS_FORWARD));
 }
 
+static flp_status check_shape(jax_call *call, const char *name, const xla_buffer *buffer, shape want) {
+  char has[SHAPE_BYTES], accepted[SHAPE_BYTES];
+  shape given = {buffer->type, buffer->rank, buffer->dims};
+  if (given.type == want.type && given.rank == want.rank &&
+      memcmp(given.dims, want.dims, sizeof *want.dims * (size_t)want.rank) == 0)
+    return FLP_OK;
+  return refuse(call, "%s is %s (accepted: %s)", name, show(given, has), show(want, accepted));
+}
+
 static flp_status take(jax_call *call, flp_array_id id, int is_of_results, const xla_buffer *buffer) {
   const char *name = FLP_ARRAY[id].name;
   if (!flp_array_is_of(id, call->args.pass) || is_result(id, call->args.pass) != is_of_results)
     return refuse(call, "%s is no %s of pass %d", name, is_of_results ? "result" : "operand", (int)call->args.pass);
   int64_t dims[2];
-  char has[SHAPE_BYTES], accepted[SHAPE_BYTES];
-  shape given = {buffer->type, buffer->rank, buffer->dims}, want = shape_of(id, call, dims);
-  if (given.type != want.type || given.rank != want.rank ||
-      memcmp(given.dims, want.dims, sizeof *dims * (size_t)want.rank) != 0)
-    return refuse(call, "%s is %s (accepted: %s)", name, show(given, has), show(want, accepted));
-  flp_array_set(id, &call->args, buffer->data);
-  return FLP_OK;
+  flp_status status = check_shape(call, name, buffer, shape_of(id, call, dims));
+  if (status == FLP_OK) flp_array_set(id, &call->args, buffer->data);
+  return status;
+}
+
+/* Buffers of flp_diverge, of which args.h has no rows: (N), (N,V) or (N,6). */
+enum { OF_VOCAB = -1 };
+
+static const struct score_buffer {
+  const char *name;
+  size_t place; /* in flp_diverge_args */
+  int columns;  /* 0: one a row */
+  int is_narrow, is_of_results;
+} SCORE_BUFFERS[] = {
+#define BUFFER(field, ...) {#field, offsetof(flp_diverge_args, field), __VA_ARGS__}
+    BUFFER(scores, OF_VOCAB, 0, 0),
+    BUFFER(teacher, OF_VOCAB, 0, 0),
+    BUFFER(scale_rows, 0, 0, 0),
+    BUFFER(teacher_scale_rows, 0, 0, 0),
+    BUFFER(upstream, 0, 0, 0),
+    BUFFER(values, FLP_DIVERGE_VALUES, 0, 1),
+    BUFFER(grad_scores, OF_VOCAB, 1, 1),
+#undef BUFFER
+};
+
+/* NULL if the name is none of theirs, or stands on the other side. */
+static const struct score_buffer *score_buffer_of(xla_span name, int is_of_results) {
+  for (int i = 0; i < COUNT(SCORE_BUFFERS); i++)
+    if (is(name, SCORE_BUFFERS[i].name) && SCORE_BUFFERS[i].is_of_results == is_of_results) return &SCORE_BUFFERS[i];
+  return NULL;
+}
+
+static flp_status take_scores(jax_call *call, const struct score_buffer *row, const xla_buffer *buffer) {
+  flp_dtype dtype = row->is_narrow ? flp_array_dtype(FLP_ARRAY_hidden, &call->spec) : FLP_DTYPE_FP32;
+  int64_t dims[2] = {call->args.n, row->columns};
+  if (row->columns == OF_VOCAB) dims[1] = flp_size_of(FLP_SIZE_V, &call->spec, &call->args);
+  shape want = {type_of(dtype), row->columns ? 2 : 1, dims};
+  flp_status status = check_shape(call, row->name, buffer, want);
+  if (status == FLP_OK) memcpy((char *)&call->diverge + row->place, &buffer->data, sizeof buffer->data);
+  return status;
 }
 
 /* The next word of a text, which is shortened by it; no bytes at its end. */
@@ -178,10 +223,12 @@ static flp_status take_all(jax_call *call, const xla_list *list, int is_of_resul
     xla_span name = next_word(&names);
     int id = 0; /* the first of its name that is not taken: vectors have one for all */
     while (id < FLP_ARRAYS && !(is(name, FLP_ARRAY[id].name) && !flp_array_get((flp_array_id)id, &call->args))) id++;
-    if (id == FLP_ARRAYS || list->kinds[i] != XLA_BUFFER)
+    const struct score_buffer *scores = score_buffer_of(name, is_of_results);
+    if ((id == FLP_ARRAYS && !scores) || list->kinds[i] != XLA_BUFFER)
       return refuse(call, "buffer %lld is named \"%.*s\", which is no buffer of this release of flp", (long long)i,
                     (int)name.bytes, name.data);
-    flp_status status = take(call, (flp_array_id)id, is_of_results, list->values[i]);
+    flp_status status = scores ? take_scores(call, scores, list->values[i])
+                               : take(call, (flp_array_id)id, is_of_results, list->values[i]);
     if (status != FLP_OK) return status;
   }
   return names.bytes ? refuse(call, "\"%.*s\" has no buffer", (int)names.bytes, names.data) : FLP_OK;
@@ -201,11 +248,14 @@ static void align_workspace(flp_args *args) {
 flp_status jax_call_read(const xla_call_frame *frame, jax_call *call) {
   call->spec = (flp_spec)FLP_SPEC_INIT;
   call->args = (flp_args)FLP_ARGS_INIT;
+  call->diverge = (flp_diverge_args)FLP_DIVERGE_ARGS_INIT;
   call->detail[0] = 0;
   buffer_names names = {{NULL, 0}, {NULL, 0}};
   flp_status status = read_attributes(call, &frame->attributes, &names);
   if (status == FLP_OK) status = take_all(call, &frame->arguments, 0, names.operands);
   if (status == FLP_OK) status = take_all(call, &frame->results, 1, names.results);
   align_workspace(&call->args);
+  call->diverge.n = call->args.n;
+  call->diverge.loss_parameters = call->args.loss_parameters;
   return status;
 }

@@ -10,14 +10,15 @@ enum { JAX_DETAIL_BYTES = 256 };
 typedef struct jax_call {
   flp_spec spec;                 /* whose loss is the frame's */
   flp_args args;                 /* without stream */
+  flp_diverge_args diverge;      /* of flp_diverge, where it has scores; without stream */
   int64_t metrics;               /* of the loss */
   char detail[JAX_DETAIL_BYTES]; /* of a failure */
 } jax_call;
 
 /* Reads attributes and buffers. An attribute sets the field of flp_spec or flp_args that has its name, an array
  * spec.loss or args.loss_parameters; `operands` and `results` name the buffers in order, divided by spaces, as flp_args
- * does. Each must have the shape and the type that the fields give it, and stand on the side that its pass reads or
- * writes.
+ * or flp_diverge_args does, which share n and loss_parameters. Each must have the shape and the type that the fields
+ * give it, and stand on the side that its pass reads or writes.
  * error: ARGUMENT with call->detail
  * thread: any */
 flp_status jax_call_read(const xla_call_frame *frame, jax_call *call);

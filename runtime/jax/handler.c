@@ -1,4 +1,5 @@
-/* handler.c: what libflp_jax.so exports: XLA's handlers of flp_execute and flp_step, and what tracing asks for.
+/* handler.c: what libflp_jax.so exports: XLA's handlers of flp_execute, flp_step and flp_diverge, and what tracing
+ * asks for.
  *
  * A program of XLA names the handler "flp_linear_logprob"; flp.jax registers flp_jax_host for it on the CPU, and
  * flp_jax_cuda as both stages on CUDA: initialize, which runs before a program does and outside of graphs, makes the
@@ -44,17 +45,20 @@ static int is_question(const xla_call_frame *frame) {
   return frame->extension && frame->extension->type == XLA_EXTENSION_METADATA;
 }
 
+static flp_status execute(flp_plan *plan, const jax_call *call) {
+  if (call->diverge.scores) return flp_diverge(plan, &call->diverge);
+  return call->args.pass == FLP_PASS_STEP ? flp_step(plan, &call->args) : flp_execute(plan, &call->args);
+}
+
 /* stream: set where the frame has one */
 static xla_error *run(const xla_call_frame *frame, int32_t device, void *stream) {
   jax_call call;
   flp_plan *plan;
   flp_status status = jax_call_read(frame, &call);
   if (status != FLP_OK) return error_of(frame->api, status, call.detail);
-  call.args.stream = stream;
+  call.args.stream = call.diverge.stream = stream;
   status = jax_plan_get(&call.spec, device, &plan);
-  int is_step = call.args.pass == FLP_PASS_STEP;
-  if (status == FLP_OK && frame->stage == XLA_STAGE_EXECUTE)
-    status = is_step ? flp_step(plan, &call.args) : flp_execute(plan, &call.args);
+  if (status == FLP_OK && frame->stage == XLA_STAGE_EXECUTE) status = execute(plan, &call);
   return status == FLP_OK ? NULL : error_of(frame->api, status, flp_error_detail());
 }
 
