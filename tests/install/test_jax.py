@@ -16,12 +16,13 @@ import pytest
 
 import flp
 import flp_jax_form
-from flp_cases import SHARE, differences
+from flp_cases import differences
 
 HERE = Path(__file__).parent
 TREE = Path(os.environ["FLP_TEST_TREE"])
 LIBRARY = Path(os.environ["FLP_LIBRARY"])
-CASES = re.findall(r"^def case_(\w+)", (HERE / "jax_cases.py").read_text(), re.M)
+CASES = [case for file in ("jax_cases.py", "jax_pairs.py")
+         for case in re.findall(r"^def case_(\w+)", (HERE / file).read_text(), re.M)]
 SLOW = {"a_library_found_by_the_loader", "agrees_with_the_formula_in_jax",
         "an_exported_program_runs_in_another_process", "import_leaves_other_frameworks_alone", "scan_and_checkpoint",
         "strict_mode_refuses_bad_rows", "vmap_of_rows"}
@@ -89,7 +90,8 @@ def test_row(results, row):
     else:
         assert not {"refused", "failed"} & result.keys(), result
         for form in {name.partition("output.")[0] for name in result if "output." in name}:
-            assert differences(row, SHARE, lambda row: flp_jax_form.as_computed(row, result, form)) == [], form
+            assert differences(row, flp_jax_form.share_of(row),
+                               lambda row: flp_jax_form.as_computed(row, result, form)) == [], form
 
 
 def test_layout_is_that_of_jaxlibs_header():

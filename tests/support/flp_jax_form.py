@@ -8,11 +8,17 @@ import torch
 
 import flp
 from flp_calls import FUNCTIONS
-from flp_cases import CASES, upstream_of
+from flp_cases import CASES, SHARE, upstream_of
 from flp_problem import Problem
 
-FORMS = "linear_logprob", "cross_entropy", "policy_loss"  # functions that flp.jax has too
-ROWS = [row for row in CASES if row.function in FORMS and "float32 adapter" not in row.edges]
+FORMS = "linear_logprob", "cross_entropy", "policy_loss", "divergence"  # functions that flp.jax has too
+ROWS = [row for row in CASES if row.function in FORMS and "float32 adapter" not in row.edges
+        and ("teacher_ids" not in row.options or row.options.get("renormalise"))]  # other tokens flp.jax refuses
+
+
+def share_of(row):
+    """Of what kernels are allowed: all where gradients of scores are rounded as theirs are."""
+    return 1.0 if row.function == "divergence" else SHARE
 
 
 def written(row, prefix, arrays):
@@ -71,7 +77,7 @@ def as_computed(row, result, form=""):
                     if name.startswith(form + part)} for part in ("output.", "gradient.")}
     gradients = {name: parts["gradient."].get(name) for name in problem.leaves}
     of_entropy = row.function == "linear_logprob" and row.options.get("entropy") is True
-    differentiable = {"logprob", "loss", *(["entropy"] if of_entropy else [])}
+    differentiable = {"logprob", "loss", "value", *(["entropy"] if of_entropy else [])}
     for name, value in parts["output."].items():  # jax_rows.py finds out whether others have a gradient too
         if parts["gradient."] and name in differentiable:
             value.requires_grad_()

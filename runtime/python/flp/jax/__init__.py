@@ -1,4 +1,4 @@
-"""flp for JAX: linear_logprob through XLA's FFI, on XLA's stream and memory.
+"""flp for JAX: linear_logprob and others through XLA's FFI, on XLA's stream and memory.
 
     import flp.jax
     logprob = flp.jax.linear_logprob(hidden, head, tokens)      # (..., D), (V, D), (...) -> (...)
@@ -11,7 +11,9 @@ from ._library import registered
 registered()
 
 from ._call import TARGET  # noqa: E402
+from ._divergence import Divergence, divergence  # noqa: E402
 from ._logprob import Lora, Statistics, Top, linear_logprob  # noqa: E402
 from ._losses import cross_entropy, policy_loss  # noqa: E402
 
-__all__ = ["Lora", "Statistics", "TARGET", "Top", "cross_entropy", "linear_logprob", "policy_loss"]
+__all__ = ["Divergence", "Lora", "Statistics", "TARGET", "Top", "cross_entropy", "divergence", "linear_logprob",
+           "policy_loss"]

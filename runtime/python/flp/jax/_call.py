@@ -55,14 +55,19 @@ primitive.multiple_results = True
 
 
 @functools.lru_cache(maxsize=1024)
-def _compiled(call):
-    return jax.jit(functools.partial(primitive.bind, call=call))
+def _compiled(of, call):
+    return jax.jit(functools.partial(of.bind, call=call))
 
 
-@primitive.def_impl
-def _impl(*operands, call):
-    with jax.disable_jit(False):
-        return _compiled(call)(*operands)
+def compile_always(of):
+    """Without jit a primitive runs as a program of its own."""
+    @of.def_impl
+    def _(*operands, call):
+        with jax.disable_jit(False):
+            return _compiled(of, call)(*operands)
+
+
+compile_always(primitive)
 
 
 @primitive.def_abstract_eval
@@ -143,16 +148,21 @@ def _cuda_devices():
     try:
         found = [device.local_hardware_id for device in jax.local_devices(backend="cuda")]
     except RuntimeError as error:
-        raise errors.UnavailableError("flp.jax.linear_logprob is compiled for CUDA, but there is no such device here "
+        raise errors.UnavailableError("a program of flp.jax is compiled for CUDA, but there is no such device here "
                                       "(%s); compile or export it where one is" % error) from error
     return found
 
 
-def _lower(devices, ctx, *operands, call):
-    n = dict(zip(call.operands, ctx.avals_in))["target"].shape[0]
+def known(n):
+    """Rows whose number a program has. error: UnsupportedError"""
     if not isinstance(n, int):
         raise errors.UnsupportedError("hidden has %s rows under jax.export (accepted: a number; export one program for "
                                       "each)" % n)
+    return n
+
+
+def _lower(devices, ctx, *operands, call):
+    n = known(dict(zip(call.operands, ctx.avals_in))["target"].shape[0])
     operands, avals = zip(*map(_held, call.operands, operands, ctx.avals_in))
     arrays = dict(zip((*call.operands, *call.results), (*avals, *ctx.avals_out)))
     fields = _fields_of(call, arrays)

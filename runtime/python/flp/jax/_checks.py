@@ -143,7 +143,8 @@ def _product(arrays):
 
 
 def _check_dtypes(arrays, mixed):
-    """flp_mixed, none where all operands have one dtype; else float32 and one of 16 bits, which products have."""
+    """flp_mixed, none where all operands have one dtype; else float32 and one of 16 bits, which products have. mixed:
+    None of a call that takes one dtype alone"""
     operands = {}
     for name, array in arrays.items():
         held = _fields.ELEMENTS[_call.ARRAYS[name].element]
@@ -162,6 +163,8 @@ def _check_operands(dtypes, product, mixed):
     hidden, narrow = dtypes["hidden"], {jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16)}
     for name, dtype in dtypes.items():
         accepted = str(product)
+        if mixed is None and dtype != hidden:
+            refuse(TypeError, name, "of dtype %s while hidden is of dtype %s" % (dtype, hidden), "one dtype for both")
         if name == "weight" and dtype != hidden:
             is_one = mixed and product in narrow and jnp.float32 in (dtype, hidden)
             accepted = 'one dtype for both, or mixed="round" or "split" with float32 beside bfloat16 or float16'

@@ -31,6 +31,7 @@ UNSAID = {
     "policy_loss": {**SUMMED, "save": "nothing is saved between two passes",
                     "tail_report": "no array of the caller's is written"},
     "cross_entropy": SUMMED,
+    "divergence": {**IN_PLACE, "payload": "kernels make one of tensors of torch"},
 }
 
 
@@ -193,9 +194,10 @@ def differentiated(operands):
     error: ValueError naming what has none"""
     values = {name: operand.value for name, operand in operands.items()}
     perturbed = [name for name, operand in operands.items() if operand.perturbed]
-    if "temperature_rows" in perturbed:
-        refuse(ValueError, "temperature", "an array that is differentiated",
-               "one that is not, as gradients reach hidden, weight and bias only; jax.lax.stop_gradient makes it so")
+    for name in perturbed:
+        if name.endswith("temperature_rows"):
+            refuse(ValueError, name.removesuffix("_rows"), "an array that is differentiated", "one that is not, as "
+                   "gradients reach hidden, weight and bias only; jax.lax.stop_gradient makes it so")
     if "lora_a" in operands and "weight" in perturbed:
         refuse(ValueError, "weight", "an array that is differentiated",
                "with lora one that is not; jax.lax.stop_gradient makes it so")
