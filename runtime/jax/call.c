@@ -48,6 +48,7 @@ static const struct number {
 static flp_status read_array(jax_call *call, xla_span name, const xla_array *array) {
   if (is(name, "loss_parameters") && array->type == XLA_F64) {
     call->args.loss_parameters = array->values;
+    call->numbers = (int64_t)array->count;
     return FLP_OK;
   }
   if (!is(name, "loss") || array->type != XLA_U8)
@@ -58,6 +59,7 @@ static flp_status read_array(jax_call *call, xla_span name, const xla_array *arr
   flp_status status = flp_loss_describe(array->values, array->count, &stated);
   if (status != FLP_OK) return snprintf(call->detail, sizeof call->detail, "%s", flp_error_detail()), status;
   call->metrics = stated.metric_count;
+  call->parameters = stated.parameter_count;
   return FLP_OK;
 }
 
@@ -91,6 +93,9 @@ static flp_status read_attributes(jax_call *call, const xla_attributes *given, b
       if (status != FLP_OK) return status;
     }
   }
+  if (call->args.loss_parameters && call->numbers < call->parameters)
+    return refuse(call, "loss_parameters has %lld numbers (accepted: %lld of this loss)", (long long)call->numbers,
+                  (long long)call->parameters);
   if (call->args.pass >= FLP_PASS_FORWARD && call->args.pass <= FLP_PASS_STEP) return FLP_OK;
   return refuse(call, "pass is %d (accepted: FORWARD 1, COMBINE 2, BACKWARD 3, STEP 4)", (int)call->args.pass);
 }
@@ -249,6 +254,7 @@ flp_status jax_call_read(const xla_call_frame *frame, jax_call *call) {
   call->spec = (flp_spec)FLP_SPEC_INIT;
   call->args = (flp_args)FLP_ARGS_INIT;
   call->diverge = (flp_diverge_args)FLP_DIVERGE_ARGS_INIT;
+  call->metrics = call->parameters = call->numbers = 0;
   call->detail[0] = 0;
   buffer_names names = {{NULL, 0}, {NULL, 0}};
   flp_status status = read_attributes(call, &frame->attributes, &names);

@@ -11,7 +11,8 @@ typedef struct jax_call {
   flp_spec spec;                 /* whose loss is the frame's */
   flp_args args;                 /* without stream */
   flp_diverge_args diverge;      /* of flp_diverge, where it has scores; without stream */
-  int64_t metrics;               /* of the loss */
+  int64_t metrics, parameters;   /* of the loss */
+  int64_t numbers;               /* of args.loss_parameters */
   char detail[JAX_DETAIL_BYTES]; /* of a failure */
 } jax_call;
 

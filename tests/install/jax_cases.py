@@ -27,7 +27,7 @@ import numpy
 
 import flp
 import flp.jax
-from flp._library import _c
+from flp._library import _c, _programs
 from flp.jax import _library
 
 
@@ -418,7 +418,7 @@ def case_the_handler_refuses_what_it_cannot_read():
     refused(jax.errors.JaxRuntimeError, "FLP_ERROR_WORKSPACE",
             lambda: call(outputs=(sizes["logprob"],), results="logprob", workspace_bytes=0))
     answers("handler.txt", lambda said, **changes: said(lambda: call(**changes)),
-            {"hidden": hidden, "weight": weight, "target": target, **sizes})
+            {"hidden": hidden, "weight": weight, "target": target, "programs": _programs, **sizes})
 
 
 STRICT = """
