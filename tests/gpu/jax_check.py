@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Compares flp.jax.linear_logprob on this machine's GPU with the formula in JAX: numbers, times and memory.
+"""Compares flp.jax on this machine's GPU with the formula in JAX: numbers, times and memory.
 
     FLP_LIBRARY=build/release/lib/libflp.so python3 tests/gpu/jax_check.py --json tests/gpu/evidence/jax.json
     ... --cpu       without a GPU, at small sizes: to try the script
 
   passes   forward (logprob), training (logprob, entropy and the gradients of hidden and weight) and frozen (the same
-           without the weight's gradient), each as one jitted program of flp and of the formula: scores in the operands'
-           dtype, log_softmax in float32. `error` is against the formula in float32 with exact products, a few rows at
-           a time: nats of values, relative L2 of gradients, which must not be above `limit`
+           without the weight's gradient) of linear_logprob; divergence (jsd from the head whose rows and hidden states
+           are those of others, and the gradients of hidden and weight), each as one jitted program of flp and of the
+           formula: scores in the operands' dtype, log_softmax in float32. `error` is against the formula in float32
+           with exact products, a few rows at a time: nats of values, relative L2 of gradients, which must not be above
+           `limit`
   memory   `planned_bytes`: what XLA plans for a program beside its operands: results and temporaries, flp's workspace
            among them. `peak_bytes`: the allocator's peak above the operands while it ran, where the platform counts it;
            the peaks of flp are taken first, as one cannot be reset
@@ -53,6 +55,27 @@ def ours(hidden, weight, target):
     return flp.jax.linear_logprob(hidden, weight, target, entropy=True)
 
 
+def formula_of_pair(hidden, weight, teacher_hidden, teacher_weight):
+    """jsd over scores that exist."""
+    import jax
+    import jax.numpy as jnp
+
+    log_q, log_p = (jax.nn.log_softmax((rows @ head.T).astype(jnp.float32))
+                    for rows, head in ((hidden, weight), (teacher_hidden, teacher_weight)))
+    q, p = jnp.exp(log_q), jnp.exp(log_p)
+    log_m = jnp.log((p + q) / 2)
+    return ((p * (log_p - log_m) + q * (log_q - log_m)) / 2).sum(-1)
+
+
+def our_pair(*operands):
+    import flp.jax
+
+    return flp.jax.divergence(*operands, kind="jsd").value
+
+
+PAIRS = {ours: our_pair, formula: formula_of_pair}
+
+
 def programs(way, target):
     """{pass: a jitted function of hidden and weight}; that of training and frozen gives values, then gradients."""
     import jax
@@ -63,41 +86,60 @@ def programs(way, target):
 
     return {"forward": jax.jit(lambda hidden, weight: way(hidden, weight, target)[0]),
             "training": jax.jit(lambda *operands: flat(jax.value_and_grad(loss, (0, 1), has_aux=True)(*operands))),
-            "frozen": jax.jit(lambda *operands: flat(jax.value_and_grad(loss, (0,), has_aux=True)(*operands)))}
+            "frozen": jax.jit(lambda *operands: flat(jax.value_and_grad(loss, (0,), has_aux=True)(*operands))),
+            "divergence": jax.jit(lambda hidden, weight: of_pair(PAIRS[way], hidden, weight, hidden[::-1]))}
+
+
+def of_pair(way, hidden, weight, others):
+    """The divergence from the head whose rows are the others', and its gradients. others: hidden states of its rows"""
+    import jax
+
+    teacher = [jax.lax.stop_gradient(array) for array in (others, weight[::-1])]
+
+    def loss(*operands):
+        value = way(*operands, *teacher)
+        return value.sum(), value
+
+    return flat(jax.value_and_grad(loss, (0, 1), has_aux=True)(hidden, weight))
 
 
 def flat(results):
-    (_, logprob), grads = results
-    return (logprob, *grads)
+    (_, values), grads = results
+    return (values, *grads)
 
 
-def reference(hidden, weight, target):
-    """logprob and both gradients in float32, REFERENCE_ROWS at a time."""
+def reference(name, hidden, weight, target):
+    """Values and both gradients of a pass in float32, REFERENCE_ROWS at a time."""
     import jax
     import jax.numpy as jnp
 
+    others = hidden[::-1] if name == "divergence" else target
     with jax.default_matmul_precision("highest"):
-        wide, run = weight.astype(jnp.float32), programs_of_a_part()
+        wide, run = weight.astype(jnp.float32), program_of_a_part(name)
         parts, total = [], jnp.zeros(weight.shape, jnp.float32)
         for start in range(0, hidden.shape[0], REFERENCE_ROWS):
             rows = slice(start, start + REFERENCE_ROWS)
-            logprob, grad_hidden, grad_weight = run(hidden[rows].astype(jnp.float32), wide, target[rows])
-            parts.append((logprob, grad_hidden))
+            values, grad_hidden, grad_weight = run(hidden[rows].astype(jnp.float32), wide, others[rows])
+            parts.append((values, grad_hidden))
             total = total + grad_weight
         return jnp.concatenate([part[0] for part in parts]), jnp.concatenate([part[1] for part in parts]), total
 
 
-def programs_of_a_part():
+def program_of_a_part(name):
     import jax
 
+    if name == "divergence":
+        return jax.jit(lambda hidden, weight, others: of_pair(formula_of_pair, hidden, weight,
+                                                              others.astype(hidden.dtype)))
     return jax.jit(lambda hidden, weight, target: programs(formula, target)["training"](hidden, weight))
 
 
-def errors_of(results, want, dtype):
-    """[(what, error, limit)] of the results of a pass: logprob, and gradients where it has them."""
+def errors_of(name, results, want, dtype):
+    """[(what, error, limit)] of the results of a pass: values, and gradients where it has them."""
     import jax.numpy as jnp
 
-    found = [("logprob", float(jnp.abs(results[0] - want[0]).max()), VALUE_LIMIT)]
+    values = name if name == "divergence" else "logprob"
+    found = [(values, float(jnp.abs(results[0] - want[0]).max()), VALUE_LIMIT)]
     for name, got, exact in zip(("grad_hidden", "grad_weight"), results[1:], want[1:]):
         error = jnp.linalg.norm(got.astype(jnp.float32) - exact) / jnp.linalg.norm(exact)
         found.append((name, float(error), GRAD_LIMIT[dtype]))
@@ -137,7 +179,7 @@ class Subject:
 
     def judge(self, want, dtype):
         results = self.results if isinstance(self.results, tuple) else (self.results,)
-        self.errors = errors_of(results, want, dtype)
+        self.errors = errors_of(self.name, results, want, dtype)
         self.results = None
 
     def sample(self):
@@ -174,16 +216,17 @@ def measure(options):
     """-> rows; those of flp first, as the allocator's peak only grows."""
     hidden, weight, target = operands_of(options)
     held = sum(array.nbytes for array in (hidden, weight, target))
-    want = None
     subjects = [Subject(way, name, program, (hidden, weight)) for way, call in (("flp", ours), ("formula", formula))
                 for name, program in programs(call, target).items()]
     for subject in subjects:
         subject.prepare(held)
-    want = reference(hidden, weight, target)
-    for subject in subjects:
-        if subject.reason is None:
-            subject.judge(want, options.dtype)
-    del want
+    for of_pair in (False, True):
+        name = "divergence" if of_pair else "training"
+        want = reference(name, hidden, weight, target)
+        for subject in subjects:
+            if subject.reason is None and (subject.name == "divergence") == of_pair:
+                subject.judge(want, options.dtype)
+        del want
     for _ in range(options.rounds):
         for subject in subjects:
             if subject.reason is None:

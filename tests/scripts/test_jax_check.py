@@ -32,7 +32,7 @@ def test_its_record_is_evidence(tmp_path):
     assert check_record(record) is None and record["command"] == "tests/gpu/jax_check.py --cpu --json jax.json"
     assert record["cases"]["failed"] == [] and record["cases"]["passed"] > 25
     assert [(row["way"], row["pass"]) for row in record["rows"]] == [
-        (way, name) for way in ("flp", "formula") for name in ("forward", "training", "frozen")]
+        (way, name) for way in ("flp", "formula") for name in ("forward", "training", "frozen", "divergence")]
     assert all(row["ms"] > 0 and row["planned_bytes"] > 0 for row in record["rows"])
 
 
@@ -46,8 +46,9 @@ def test_without_a_gpu():
 WRONG = """
 import runpy, sys
 import flp.jax
-exact = flp.jax.linear_logprob
-flp.jax.linear_logprob = lambda hidden, *rest, **options: exact(1.01 * hidden, *rest, **options)
+for name in ("linear_logprob", "divergence"):
+    exact = getattr(flp.jax, name)
+    setattr(flp.jax, name, lambda hidden, *rest, exact=exact, **options: exact(1.01 * hidden, *rest, **options))
 script = runpy.run_path(sys.argv[1])
 script["main"].__globals__["cases"] = lambda: None
 sys.exit(script["main"](["--cpu", "--rounds", "1"]))
@@ -59,5 +60,6 @@ def test_wrong_numbers_fail():
     done = subprocess.run([python(), "-c", WRONG, SCRIPT], capture_output=True, text=True)
     assert done.returncode == 1, done.stderr
     record = json.loads(done.stdout)
-    assert record["failed"] == 3 and record["rows"][1]["failed"] == ["logprob", "grad_hidden", "grad_weight"]
-    assert "failed" not in record["rows"][3]
+    assert record["failed"] == 4 and record["rows"][1]["failed"] == ["logprob", "grad_hidden", "grad_weight"]
+    assert record["rows"][3]["failed"] == ["divergence", "grad_hidden", "grad_weight"]
+    assert "failed" not in record["rows"][4]
