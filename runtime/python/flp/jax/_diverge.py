@@ -124,10 +124,10 @@ def _chunk_of(call, operands, grads):
     (n, depth), (vocab, _) = operands["hidden"].shape, operands["weight"].shape
     element = operands["hidden"].dtype.itemsize
     fixed, of_row = _divergences.bytes_of(vocab, (depth, operands[TEACHER + "hidden"].shape[1]), element, grads,
-                                          operands["weight"].dtype != jnp.float32)
+                                          0 if operands["weight"].dtype == jnp.float32 else vocab)
     if fixed + of_row > call.budget:
         _divergences.refuse_budget(call.budget, fixed + of_row, n, vocab)
-    return max(1, min(n, (call.budget - fixed) // of_row))
+    return max(1, _divergences.rows_of_chunk(call.budget, fixed, of_row, n))
 
 
 # ---- scores
