@@ -34,7 +34,7 @@ TRAINERS = {
     "Distillation": ({"beta": 0.3, "max_completion_length": 8}, ["prompt"]),
 }
 HEAD = "trl.kernels.chunked_logprob.ChunkedLogProbFunction.apply"
-SEAMS = {"Distillation": "trl.kernels.chunked_divergence.ChunkedDivergenceFunction.apply"}  # all others': HEAD
+SEAMS = {"Distillation": "trl.trainer.distillation_trainer._chunked_divergence_loss"}  # all others': HEAD
 
 
 def trainer_of(kind, folder, device):

@@ -136,6 +136,12 @@ SOURCES = {
             parameters="student_hidden, student_weight, student_bias, teacher_hidden, teacher_weight, teacher_bias, "
                        "beta, temperature=1.0, student_logit_scale=1.0, student_final_logit_softcapping=None, "
                        "teacher_logit_scale=1.0, teacher_final_logit_softcapping=None"),
+        "trl.trainer.distillation_trainer": FUNCTION.format(
+            before="", name="_chunked_divergence_loss",
+            parameters="student_hidden_states, teacher_hidden_states, student_lm_head_weight, teacher_lm_head_weight, "
+                       "completion_mask, beta, num_items_in_batch=None, student_lm_head_bias=None, "
+                       "teacher_lm_head_bias=None, student_logit_scale=1.0, teacher_logit_scale=1.0, "
+                       "student_final_logit_softcapping=None, teacher_final_logit_softcapping=None, temperature=1.0"),
         "trl.trainer.utils": FUNCTION.format(
             before=TRL_KERNEL, name="selective_log_softmax", parameters="logits, index, temperature=1.0, row_mask=None")},
     "agilerl": {"agilerl.algorithms.core.llm_ops.fused_logprobs": AGILERL},

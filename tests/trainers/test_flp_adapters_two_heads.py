@@ -7,6 +7,7 @@ import flp_exact_pair
 from test_flp_adapters import agrees, counted, hosts, installed, partitioned  # noqa: F401
 
 SEAM = "trl.kernels.chunked_divergence.ChunkedDivergenceFunction.apply"
+LOSS = "trl.trainer.distillation_trainer._chunked_divergence_loss"
 # Of each beta the same divergence as flp names it.
 KINDS = [(0.0, "forward_kl", {}), (1.0, "reverse_kl", {}), (0.5, "jsd", {"mix": 0.5}), (0.1, "jsd", {"mix": 0.1})]
 
@@ -83,3 +84,44 @@ def test_trl_two_heads_that_stay_the_hosts(hosts, logged, change, reason):  # no
     assert reason in text
     ran, own = counted("trl", SEAM)
     assert not ran and sum(own.values()) == 1 and reason in next(iter(own))
+
+
+def loss_of(hosts, tensors, mask, beta, *more, **options):  # noqa: F811
+    trainer = installed(hosts, "trl", "trl.trainer.distillation_trainer")
+    states = [tensors[at].view(*mask.shape, -1) for at in (0, 3)]
+    return trainer._chunked_divergence_loss(*states, tensors[1], tensors[4], mask, beta, *more, tensors[2], tensors[5],
+                                            **options)
+
+
+@pytest.mark.parametrize("items", [None, 29, torch.tensor(29)], ids=str)
+@pytest.mark.parametrize("beta, kind, parameters", KINDS)
+def test_trl_distillation_loss(hosts, beta, kind, parameters, items):  # noqa: F811
+    """Gradients are made in the call, and times the upstream gradient when it comes."""
+    tensors, mask = heads(), (torch.arange(13, device=DEVICE) % 3 > 0).long().view(1, 13)
+    doubled = doubles(*(tensor.requires_grad_() for tensor in tensors))
+    loss, entropy, count = loss_of(hosts, tensors, mask, beta, items, temperature=0.7, student_logit_scale=0.8,
+                                   student_final_logit_softcapping=5.0)
+    value, entropies = exact(doubled, kind, parameters, 0.7, 0.8, 5.0)
+    want = (value * mask[0]).sum() / (items or 8)
+    agrees(loss, want), agrees(entropy / 8, (entropies * mask[0]).sum() / 8)
+    assert count.item() == 8 and not entropy.requires_grad
+    (3 * loss).backward()
+    (3 * want).backward()
+    for tensor, double in zip(tensors[:3], doubled):
+        assert relative(tensor.grad, double.grad) < 1e-5
+    assert counted("trl", LOSS) == ({"diverge": 1}, {}) and counted("trl", SEAM) == ({}, {})
+
+
+@pytest.mark.parametrize("change, reason", [
+    ({"dtype": torch.float16}, "gradients in float16 would be made before the loss scaler multiplies the loss"),
+    ({"beta": 1e-5}, "beta is 1e-05 (accepted: 0, 1 and 0.001 to 0.999)"),
+    ({4: partitioned}, "in the teacher, weight is partitioned by DeepSpeed's ZeRO-3"),
+], ids=str)
+def test_trl_distillation_losses_that_stay_the_hosts(hosts, logged, change, reason):  # noqa: F811
+    tensors = [change.get(at, lambda tensor: tensor)(tensor.to(change.get("dtype", torch.float32)))
+               for at, tensor in enumerate(heads())]
+    mask = torch.ones(1, 13, device=DEVICE)
+    assert loss_of(hosts, tensors, mask, change.get("beta", 0.5), None) == "host"
+    assert counted("trl", LOSS) == ({}, {reason: 1})
+    (text,) = [text for _, text in logged if "its own" in text]
+    assert reason in text

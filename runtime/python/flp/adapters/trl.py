@@ -4,10 +4,11 @@ import inspect
 
 import torch
 
-from .._functions._divergence import divergence
+from .._functions._divergence import divergence, divergence_loss
 from .._functions._logprob import linear_logprob
 from .._functions._select import NEVER, selective_log_softmax
 from .._library import _programs
+from .._tensors import _check
 from . import _call
 from ._seam import Host, Seam
 
@@ -44,20 +45,47 @@ def two_heads(student_hidden, student_weight, student_bias, teacher_hidden, teac
 
     The host rounds weight and bias to their hidden's dtype; this does so too, and with their gradients.
     """
+    found = divergence(**_pair_of(
+        student_hidden, student_weight, student_bias, teacher_hidden, teacher_weight, teacher_bias, beta, temperature,
+        student_logit_scale, student_final_logit_softcapping, teacher_logit_scale, teacher_final_logit_softcapping))
+    return found.value, found.entropy
+
+
+def distillation_loss(student_hidden_states, teacher_hidden_states, student_lm_head_weight, teacher_lm_head_weight,
+                      completion_mask, beta, num_items_in_batch=None, student_lm_head_bias=None,
+                      teacher_lm_head_bias=None, student_logit_scale=1.0, teacher_logit_scale=1.0,
+                      student_final_logit_softcapping=None, teacher_final_logit_softcapping=None, temperature=1.0):
+    """_chunked_divergence_loss: hidden (B, K, D) and (B, K, E), weight (V, D) and (V, E), mask (B, K) -> the loss, its
+    gradients made in this call, the sum of entropies and the number of rows that the mask has."""
+    dtypes = student_hidden_states.dtype, _check.autocast_dtype(student_hidden_states.device.type)
+    _call.refuse(torch.float16 in dtypes and
+                 "gradients in float16 would be made before the loss scaler multiplies the loss")
+    mask, total = completion_mask != 0, num_items_in_batch
+    total = total.to(mask.device) if isinstance(total, torch.Tensor) else total
+    loss, metrics = divergence_loss(mask=mask, total=total, **_pair_of(
+        student_hidden_states, student_lm_head_weight, student_lm_head_bias, teacher_hidden_states,
+        teacher_lm_head_weight, teacher_lm_head_bias, beta, temperature, student_logit_scale,
+        student_final_logit_softcapping, teacher_logit_scale, teacher_final_logit_softcapping))
+    counted = mask.sum()
+    return loss, metrics["entropy"] * counted, counted
+
+
+def _pair_of(hidden, weight, bias, teacher_hidden, teacher_weight, teacher_bias, beta, temperature, scale, softcap,
+             teacher_scale, teacher_softcap):
+    """What divergence takes of the host's numbers. error: Refused"""
     kind = KINDS.get(beta, "jsd")
     if kind == "jsd":
         _, least, most = _programs.builtin(kind).parameters["mix"]
         if not least <= beta <= most:
             raise _call.Refused("beta is %g (accepted: 0, 1 and %g to %g)" % (beta, least, most))
-    weight, bias = _head_of(student_hidden, student_weight, student_bias)
+    weight, bias = _head_of(hidden, weight, bias)
     teacher_weight, teacher_bias = _head_of(teacher_hidden, teacher_weight, teacher_bias, "in the teacher, ")
     if len(teacher_weight) != len(weight):
         raise _call.Refused("the teacher has %d tokens, the student %d" % (len(teacher_weight), len(weight)))
-    found = divergence(student_hidden, weight, teacher_hidden, teacher_weight, kind, bias, teacher_bias,
-                       parameters={"mix": beta} if kind == "jsd" else None, temperature=temperature,
-                       softcap=student_final_logit_softcapping, teacher_softcap=teacher_final_logit_softcapping,
-                       scale=student_logit_scale, teacher_scale=teacher_logit_scale)
-    return found.value, found.entropy
+    return {"hidden": hidden, "weight": weight, "bias": bias, "teacher_hidden": teacher_hidden,
+            "teacher_weight": teacher_weight, "teacher_bias": teacher_bias, "kind": kind, "temperature": temperature,
+            "parameters": {"mix": beta} if kind == "jsd" else None, "scale": scale, "softcap": softcap,
+            "teacher_scale": teacher_scale, "teacher_softcap": teacher_softcap}
 
 
 def _head_of(hidden, weight, bias, whose=""):
@@ -94,6 +122,9 @@ HOST = Host(
         Seam("trl.kernels.chunked_divergence", "ChunkedDivergenceFunction.apply",
              ("ctx", *inspect.signature(two_heads).parameters), "ca2ff98ab97c5c7c",
              _call.stands_for_apply("trl", two_heads), "ChunkedDivergenceFunction.forward"),
+        Seam("trl.trainer.distillation_trainer", "_chunked_divergence_loss",
+             tuple(inspect.signature(distillation_loss).parameters), "550cb45191ab1654",
+             _call.stands("trl", distillation_loss)),
         Seam("trl.trainer.utils", "selective_log_softmax", ("logits", "index", "temperature", "row_mask"),
              "e55428ff89caff25", selective),
     ), "trl==1.16.0")
