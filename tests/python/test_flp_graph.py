@@ -26,7 +26,8 @@ def operands():
     return {"hidden": hidden, "weight": weight, "bias": bias, "target": target, "several": several, "temperature": rows,
             "rows": torch.tensor([0, 2, 5], device=DEVICE, dtype=torch.int32), "offsets": lists[0], "ids": lists[1],
             "numbers": -rows.clone(), "a": small, "b": small.new_full((V, 8), 0.05), "logits": hidden @ weight.t(),
-            "teacher_hidden": teacher_hidden, "teacher_weight": teacher_weight}
+            "teacher_hidden": teacher_hidden, "teacher_weight": teacher_weight, "mask": target % 2 == 0,
+            "teacher_logits": teacher_hidden @ teacher_weight.t()}
 
 
 def head(t):
@@ -64,6 +65,9 @@ CASES = {
     "parallel": (lambda t: flp.parallel.linear_logprob(*head(t), temperature=t["temperature"]), HEAD),
     "parallel lora": (lambda t: flp.parallel.linear_logprob(*head(t), **lora_of(t)), ADAPTED),
     "selective_log_softmax": (lambda t: flp.selective_log_softmax(t["logits"], t["target"]), ("logits", "target")),
+    "selective_divergence": (lambda t: flp.selective_divergence(t["logits"], t["teacher_logits"], "jsd", mask=t["mask"],
+                                                                temperature=t["temperature"]).value,
+                             ("logits", "teacher_logits", "mask", "temperature")),
     "cross_entropy none": (lambda t: flp.cross_entropy(*head(t), temperature=t["temperature"], row_weight=t["numbers"],
                                                        reduction="none"), (*HEAD, "numbers")),
     "cross_entropy mean": (lambda t: flp.cross_entropy(*head(t), temperature=t["temperature"]), HEAD),

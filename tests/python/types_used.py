@@ -24,6 +24,7 @@ reveal_type(flp.parallel.linear_logprob(h, h, h, entropy="detached"))  # says: T
 reveal_type(flp.parallel.linear_logprob(h, h, h, entropy=True))  # says: Tuple[torch.Tensor, torch.Tensor]
 reveal_type(flp.selective_log_softmax(h, h))  # says: torch.Tensor
 reveal_type(flp.selective_log_softmax(h, h, entropy=True)[1])  # says: torch.Tensor
+reveal_type(flp.selective_divergence(h, h, "jsd", parameters={"mix": 0.3}, mask=h).value)  # says: torch.Tensor
 loss, metrics = flp.policy_loss("grpo", h, h, h, h, clip=(0.2, 0.28), total=32)
 reveal_type(loss)  # says: torch.Tensor
 reveal_type(metrics["kl"])  # says: torch.Tensor

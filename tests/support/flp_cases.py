@@ -17,7 +17,7 @@ from flp_calls import BY_SHARDS, FUNCTIONS, NEEDS, OF_HEADS, OF_SHARDS, OTHERS
 from flp_exact_divergences import DIVERGENCES
 from flp_options import (ADAPTED, BESIDE, BF16, BIAS, BUFFER, FEW_HEADS, FP16, HEADS, LEADS, MIXED, ROW_EDGES, TAIL,
                          TEMPERATURES, WHOLE, beside, case, edged)
-from flp_pairs import PAIRS, SAME_PAIRS
+from flp_pairs import OF_SCORES, PAIRS, SAME_PAIRS
 from flp_problem import FILE, V, Problem
 
 
@@ -304,7 +304,7 @@ SAME = [
       for function in ("policy_loss", "losses.policy_loss") for one in ruled(function, "masked", **PLAIN)],
 ]
 SHARE = 0.3  # of what kernels are allowed: what runs on the CPU neither rounds dz nor multiplies in parts
-CASES = [*LINEAR, *LOSSES, *POLICIES, *FORMULAS, *DISTILLED, *PAIRS, *SELECTED, *SCORED, *SHARDED, *MODELS]
+CASES = [*LINEAR, *LOSSES, *POLICIES, *FORMULAS, *DISTILLED, *PAIRS, *OF_SCORES, *SELECTED, *SCORED, *SHARDED, *MODELS]
 
 
 # ---- what stands in no row ----

@@ -18,13 +18,13 @@ NAN, INFINITY, LIMIT = math.nan, math.inf, 2.0**30 * math.log(2)
 
 class Head:
     """Rows of a head: which of them have work (active), which are bad, and of the active ones the log-probabilities of
-    all columns, logp (active, V), with lse and t, the scores."""
+    all columns, logp (active, V), with lse and t, the scores. weight: None of hidden that are scores already"""
 
     def __init__(self, hidden, weight, target, bias=None, temperature=1.0, softcap=None, scale=1.0, ignore_index=-100,
                  rows=None, keep=None, lora=None, mixed=None, leave_out=None, **_same):
         self.hidden, self.several = hidden.reshape(-1, hidden.shape[-1]), target.dim() == hidden.dim()
         self.lead, self.shape = hidden.shape[:-1], target.shape
-        n, vocab = self.hidden.shape[0], weight.shape[0]
+        n, vocab = len(self.hidden), self.hidden.shape[1] if weight is None else len(weight)
         ids = target.reshape(n, self.shape[-1] if self.several else 1).long()
         self.ignored = ids == ignore_index
         temperature = torch.as_tensor(temperature).double().expand(self.lead).reshape(n)
@@ -86,8 +86,11 @@ class Head:
 
 
 def product(hidden, weight, mixed, listed):
-    """hidden·Wᵀ; mixed: as the product takes operands that are rounded to bfloat16, gradients passing by. listed: the
-    columns that count (N,V), or None; there are no others, and a row with a NaN reaches no column's gradient (flp.h)."""
+    """hidden·Wᵀ, or hidden, where there is no weight; mixed: as the product takes operands that are rounded to bfloat16,
+    gradients passing by. listed: the columns that count (N,V), or None; there are no others, and a row with a NaN
+    reaches no column's gradient (flp.h)."""
+    if weight is None:
+        return hidden
     if mixed == "round":
         hidden, weight = (x + (x.detach().bfloat16().double() - x.detach()) for x in (hidden, weight))
     if listed is None or not len(hidden):

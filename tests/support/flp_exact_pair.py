@@ -75,6 +75,10 @@ def divergence(payload=None, **given):
     return {"bad": pair.counted, **{name: values.reshape(pair.lead) for name, values in pair.rows().items()}}
 
 
+def selective_divergence(scores, teacher_scores, **given):
+    return divergence(hidden=scores, weight=None, teacher_hidden=teacher_scores, teacher_weight=None, **given)
+
+
 def divergence_loss(kind="reverse_kl", row_weight=None, total=None, mask=None, **given):
     pair = Pair(kind=kind, mask=mask, **given)
     counted = pair.mask.flatten()

@@ -73,7 +73,35 @@ PAIRS = [
     case("divergence_loss", grad_scale=8.0, row_weight="@row_weight", **BUFFER, **BIASES, **BF16),
     case("divergence_loss", few=0, **BUFFER), case("divergence_loss", few=0), case("divergence_loss", few=1),
 ]
+SCORE_EDGES = ["nan of scores", "score beyond", "teacher score beyond", "no score", "no teacher score",
+               "banned scores", "banned teacher scores"]
+OF_SCORES = [  # of those over two heads, what scores that exist have
+    *[row for kind in DIVERGENCES for row in edged("selective_divergence", SCORE_EDGES, kind=kind)],
+    *[case("selective_divergence", edge, kind=kind, silent=("value",) * (kind in flat))  # |NaN| has a slope in torch
+      for edge, flat in (("disjoint scores", ("total_variation", "jsd")), ("few scores", ("total_variation",)),
+                         ("nan teacher score", ("total_variation",)))
+      for kind in DIVERGENCES],
+    *[case("selective_divergence", kind=kind, **options) for kind in DIVERGENCES
+      for options in ({"temperature": 0.7, "teacher_temperature": 1.3}, BF16, FP16)],
+    *[case("selective_divergence", kind=kind, teacher_scores="@logits", near=1e-3,
+           silent=("value",) * (kind not in ("forward_kl", "reverse_kl", "total_variation"))) for kind in DIVERGENCES],
+    *[case("selective_divergence", **options) for options in (
+        TEMPERATURES, {**TEMPERATURES, **TEACHER_TEMPERATURES, **BF16}, {"temperature": 0.7, **TEACHER_TEMPERATURES},
+        {**BF16, "teacher_dtype": torch.float32}, {"teacher_dtype": torch.float16}, {"mask": "@numbers"},
+        {"lead": (3, 7), "mask": "@mask", **TEMPERATURES}, {"frozen": ("logits",)}, {"few": 0, **FP16}, {"few": 1})],
+    *[case("selective_divergence", kind=kind, parameters=numbers) for kind, numbers in NUMBERS],
+    *[case("selective_divergence", "sharp scores", kind=kind, near=1e-4) for kind in DIVERGENCES],
+    *[case("selective_divergence", "bad temperature", "bad teacher temperature", **options)
+      for options in (TEMPERATURES, TEACHER_TEMPERATURES, {**TEMPERATURES, **TEACHER_TEMPERATURES})],
+    case("selective_divergence", "masked nan of both", mask="@mask", kind="jsd", **TEMPERATURES),
+    case("selective_divergence", "all masked", mask="@mask"),
+    *[case("selective_divergence", lead=lead, few={(): 1, (0,): 0, (2, 0): 0}.get(lead), **TEMPERATURES)
+      for lead in LEADS],
+]
 SAME_PAIRS = [
+    *[beside(case("selective_divergence", kind=kind, **dtype), **more)
+      for kind, dtype in (("reverse_kl", {}), ("jsd", BF16), ("lk", FP16))
+      for more in ({"mask": "@ones"}, {"teacher_temperature": 1.0})],
     *[beside(case(function, kind=kind, **BIASES, **dtype), **more) for function in ("divergence", "divergence_loss")
       for kind, dtype in (("reverse_kl", {}), ("jsd", BF16), ("lk", FP16))
       for more in ({"budget": 2**27}, {"mask": "@ones"}, {"teacher_temperature": 1.0})],

@@ -64,15 +64,17 @@ ROUNDING = {torch.float64: 1e-12, torch.float32: 3e-5, torch.bfloat16: 2e-2, tor
 
 
 SEQUENCES = {"policy_loss", "losses.policy_loss", "score", "sequence_logprob"}
-OF_ALL_ROWS = {"divergence", "divergence_loss", "divergence_payload"}  # have no targets that leave a row out
+# Have no targets that leave a row out.
+OF_ALL_ROWS = {"divergence", "divergence_loss", "divergence_payload", "selective_divergence"}
 
 
 # ---- operands ----
 
 OF_ROWS = ("hidden", "target", "targets", "many", "whole", "whole_teacher", "tokens", "old", "ref", "teacher", "mask",
            "logprob", "logprobs", "entropies", "advantages", "row_weight", "temperatures", "old_lse", "worth", "logits",
-           "teacher_hidden", "teacher_temperatures", "ones", "numbers")
-TEACHER = ("teacher_hidden", "teacher_weight", "teacher_bias", "more_weight", "more_bias")  # without a gradient
+           "teacher_hidden", "teacher_temperatures", "ones", "numbers", "teacher_logits")
+# Without a gradient.
+TEACHER = ("teacher_hidden", "teacher_weight", "teacher_bias", "more_weight", "more_bias", "teacher_logits")
 
 
 class Problem:
@@ -128,6 +130,7 @@ class Problem:
         self.more_bias = torch.randn(U, generator=draw)
         self.teacher_ids = torch.randperm(U, generator=draw)[:V]
         self.ones, self.numbers = torch.ones(N), self.mask.int()
+        self.teacher_logits = 2 * torch.randn(N, V, generator=draw)
 
     def ignore(self):
         """What takes no part holds anything."""
@@ -234,7 +237,20 @@ EDGES = {
     "disjoint": spoil(bias=[slice(0, V // 2), -INFINITY], teacher_bias=[slice(V // 2, None), -INFINITY]),
     "sharp": lambda problem: (problem.hidden[4:6].mul_(40), problem.teacher_hidden[5:7].mul_(40)),
     "masked nan of both": spoil(mask=[slice(9, 12), False], hidden=[9, NAN], teacher_hidden=[10, NAN, 11, INFINITY],
-                                temperatures=[11, NAN], row_weight=[9, NAN]),
+                                temperatures=[11, NAN], row_weight=[9, NAN], logits=[9, NAN, 10, 1e12],
+                                teacher_logits=[10, NAN, 11, INFINITY]),
+    "nan of scores": spoil(logits=[2, NAN, 4, -INFINITY, (6, slice(0, 9)), -INFINITY]),
+    "nan teacher score": spoil(teacher_logits=[2, NAN, (4, 3), NAN]),
+    "score beyond": spoil(logits=[9, 1e12, (4, 5), -1e12]),
+    "teacher score beyond": spoil(teacher_logits=[9, 1e12]),
+    "no score": spoil(logits=[EVERY, -INFINITY]),
+    "no teacher score": spoil(teacher_logits=[5, -INFINITY]),
+    "banned scores": spoil(logits=[(EVERY, slice(V - 40, None)), -INFINITY]),
+    "banned teacher scores": spoil(teacher_logits=[(EVERY, slice(V - 40, None)), -INFINITY]),
+    "disjoint scores": spoil(logits=[(EVERY, slice(0, V // 2)), -INFINITY],
+                             teacher_logits=[(EVERY, slice(V // 2, None)), -INFINITY]),
+    "few scores": spoil(logits=[(EVERY, slice(2, None)), -INFINITY]),
+    "sharp scores": lambda problem: (problem.logits[4:6].mul_(8), problem.teacher_logits[5:7].mul_(8)),
     "row of weight 0": spoil(row_weight=[slice(1, N, 3), 0.0, 4, -0.0], hidden=[1, NAN], teacher_hidden=[7, INFINITY]),
     "low": spoil(bias=[EVERY, -12.0]),
     "bad ids": spoil(target=[5, V, 6, -7], targets=[5, V, (6, 1), -7], tokens=[5, V, 16, -7]),

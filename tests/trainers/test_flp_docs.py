@@ -70,6 +70,8 @@ MADE = {
                            lambda n: n.payload.mean.shape == n.hidden.shape and n.hidden.grad.any()),
     "selective_log_softmax": ({}, lambda n: torch.isfinite(n.head.weight.grad).all() and torch.allclose(
         n.logprob, (n.head(n.hidden) / 0.7).log_softmax(-1).gather(-1, n.tokens.unsqueeze(-1)).squeeze(-1), atol=1e-5)),
+    "flp.selective_divergence(": ({}, lambda n: n.student.grad.any() and n.found.agrees.shape == (4, 128)
+                                  and (n.found.value > 0).all()),
     "flp.backend.token_logprobs(": ({}, lambda n: n.values.logprob.shape == n.tokens.shape and n.hidden.grad.any()
                                     and (n.values.entropy[n.tokens % 7 > 0] > 0).all()),
     "flp.score(": ({}, lambda n: n.kept.sum() == 1 and torch.isfinite(n.loss) and torch.equal(

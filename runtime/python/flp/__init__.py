@@ -13,7 +13,8 @@ The (N, V) scores never exist in memory, forward or backward. What people look f
                              the same a token
     losses.policy_loss       the same losses over log-probabilities that you have
     logprob_head             a transformers model whose forward returns log-probabilities, not scores
-    selective_log_softmax    log-probabilities from scores that exist already
+    selective_log_softmax    log-probabilities from scores that exist already; selective_divergence compares two rows of
+                             such
     score, gate              batches of unequal sequences; which of them to train on
     parallel.linear_logprob  a head whose vocabulary is divided over the ranks of a process group
     install, uninstall       adapters for trainers: flp.adapters.HOSTS
@@ -47,7 +48,8 @@ __all__ = ["Divergence", "Lora", "Payload", "PlanInfo", "Reference", "Scores", "
            "divergence", "divergence_loss", "divergence_payload", "errors", "explain", "gate", "install", "installed",
            "library_path", "linear_logprob", "linear_logprob_backward", "linear_logprob_partial", "logprob_head",
            "losses", "memory", "parallel", "phase", "plan_info", "policy_loss", "prefix", "score",
-           "selective_log_softmax", "sequence_logprob", "set_log", "sources_id", "uninstall", "version"]
+           "selective_divergence", "selective_log_softmax", "sequence_logprob", "set_log", "sources_id", "uninstall",
+           "version"]
 if TYPE_CHECKING:
     __all__ += ["ArgumentError", "BudgetError", "CompileError", "CorruptError", "DataError", "DriverError", "FileError",
                 "FlpError", "HostError", "HostMemoryError", "InternalError", "LibraryError", "UnavailableError",
@@ -62,13 +64,14 @@ try:
     from ._functions._divergence import divergence, divergence_loss
     from ._functions._gate import delight, gate, sequence_logprob
     from ._functions._info import PlanInfo, check, explain, plan_info
+    from ._functions._kinds import Divergence
     from ._functions._logprob import linear_logprob
-    from ._functions._pair import Divergence
     from ._functions._payload import Payload, divergence_payload
     from ._functions._policy import policy_loss
     from ._functions._reference import Reference
     from ._functions._scoring import Scores, score
     from ._functions._select import selective_log_softmax
+    from ._functions._select_divergence import selective_divergence
     from ._functions._shards import combine_partials, linear_logprob_backward, linear_logprob_partial
     from ._passes._phase import phase
     from ._tensors._lora import Lora

@@ -26,7 +26,8 @@ TILE_COLUMNS = {"cpu": 2048, "cuda": 16384}  # fewer, longer operations where ea
 # Operands and Settings of both heads, of the same columns; whole: Operands of the teacher's head with all of its
 # columns, where it has more, of which ids are the student's, or None both: what the student lacks is one more outcome,
 # of q = 0; of: (log p, log q, p, q, total) of a tile of columns -> D, where total makes sums over all columns; group: a
-# parallel Group whose ranks have the columns, or None; every: whether the host knows that all rows count, none being bad
+# parallel Group whose ranks have the columns, or None; every: whether the host knows that all rows count, and none is
+# bad
 Problem = collections.namedtuple(
     "Problem", "student student_settings teacher teacher_settings whole ids of group every")
 # Of a tile of rows: log-sum-exps of teacher and student, the divergence's sums, Σ q, Σ G / Σ q or None, its upstream

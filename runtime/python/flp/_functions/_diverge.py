@@ -98,6 +98,41 @@ def _rows_of(plan, problem, upstream, counts):
     return heads[0].active, bad
 
 
+# ---- flp_diverge ----
+
+def parameters_of(program, given):
+    """loss_parameters of a call: numbers of given, {name: number}, else the program's defaults."""
+    numbers = _divergences.numbers_of(program, given)
+    return (ctypes.c_double * max(1, len(numbers)))(*numbers)
+
+
+def args_of(plan, parameters, scores, strides, units, values=None, upstream=None, dx=None):
+    """Of one pass over scores of student and teacher, (n, V) float32 each, times their units (n) -> into values
+    (n, VALUES) and dx (n, V), or None. strides: elements between rows of scores, teacher and dx"""
+    args = _c.new_diverge_args()
+    args.n = len(units[0])
+    args.scores, args.teacher = (address(each) for each in scores)
+    args.scores_stride, args.teacher_stride, args.grad_scores_stride = strides
+    args.scale_rows, args.teacher_scale_rows = (address(unit) for unit in units)
+    args.loss_parameters, args.values = ctypes.addressof(parameters), address(values)
+    args.upstream, args.grad_scores = address(upstream), address(dx)
+    args.stream = _run.stream_of(plan.key.device)
+    return args
+
+
+def execute(plan, *given, **more):
+    """Runs such a pass."""
+    plan.execute(args_of(plan, *given, **more), "flp_diverge")
+
+
+def columns_of(values, program, of):
+    """Of values (..., VALUES) each, within its bounds: rounding may have put it outside. of: None of a kind of a file"""
+    bounds = _divergences.bounds_of(None if of is None else program.name)
+    columns = [column if math.isinf(low) and math.isinf(high) else column.clamp(low, high)
+               for column, low, high in zip(values.unbind(-1), *bounds)]
+    return [*(column.contiguous() for column in columns[:-1]), columns[-1] != 0]
+
+
 def _pulls_of(head, upstream):
     """What flp_diverge multiplies gradients of active rows by, for it to be those of raw scores; and the powers of two
     that this has, for dx to be within float16, which gradients are divided by, or None."""
@@ -259,9 +294,7 @@ class _Call:
         self.plan, self.problem, self.grads, self.beside = plan, problem, grads, beside
         self.heads = [_Head(problem.student, problem.student_settings, active),
                       _Head(problem.teacher, problem.teacher_settings, active)]
-        numbers = _divergences.numbers_of(program, given)
-        self.bounds = _divergences.bounds_of(None if problem.of is None else program.name)
-        self.parameters = (ctypes.c_double * max(1, len(numbers)))(*numbers)
+        self.program, self.parameters = program, parameters_of(program, given)
         student, self.count = problem.student, self.heads[0].count
         width = -(-len(student.weight) // VECTOR) * VECTOR
         self.rows = _divergences.rows_of_chunk(_budget_of(plan, problem), *_bytes_of(problem, grads), self.count)
@@ -285,12 +318,9 @@ class _Call:
 
     def placed(self, bad, upstream):
         """What _eager_divergence.run gives of every row, and the gradient of hidden."""
-        if self.counts:
-            values = [column if math.isinf(low) and math.isinf(high) else column.clamp(low, high)
-                      for column, low, high in zip(self.values.unbind(1), *self.bounds)]
-            values[-1] = values[-1].bool()
+        values = columns_of(self.values, self.program, self.problem.of) if self.counts else [None] * VALUES
         if bad is None:
-            return [each.contiguous() for each in values] if self.counts else [None] * VALUES, self.grad_hidden
+            return values, self.grad_hidden
         outputs = _eager_divergence.blank(bad)
         for into, of_active in zip(outputs, values if self.counts else ()):
             into[self.heads[0].active] = of_active
@@ -301,7 +331,9 @@ class _Call:
         n, vocab, part = rows[1] - rows[0], self.plan.key.vocab, slice(*rows)
         for head, scores in zip(self.heads, (self.x, self.y)):
             head.scores_into(part, scores[:n, :vocab])
-        args, dx = self._args_of(part, n), self.dx[:n, :vocab] if self.grads else None
+        args = args_of(self.plan, self.parameters, (self.x, self.y), (stride_of(self.x),) * 3,
+                       [head.unit[part] for head in self.heads], None if self.values is None else self.values[part])
+        dx = self.dx[:n, :vocab] if self.grads else None
         idle = None if pulls is None else pulls == 0
         if self.beside:
             idle = self._first(args, part, n, idle)
@@ -312,16 +344,6 @@ class _Call:
         if dx is not None and self.heads[0].cap_in is not None:
             _bend(self.x[:n, :vocab], dx)
         return dx, idle
-
-    def _args_of(self, part, n):
-        args = _c.new_diverge_args()
-        args.n, args.scores, args.teacher = n, address(self.x), address(self.y)
-        args.scores_stride = args.teacher_stride = args.grad_scores_stride = stride_of(self.x)
-        args.scale_rows, args.teacher_scale_rows = (address(head.unit[part]) for head in self.heads)
-        args.loss_parameters = ctypes.addressof(self.parameters)
-        args.values = None if self.values is None else address(self.values[part])
-        args.stream = _run.stream_of(self.plan.key.device)
-        return args
 
     def _first(self, args, part, n, idle):
         """The call before that of the gradient, whose args then have what the loss beside the divergence pulls -> the

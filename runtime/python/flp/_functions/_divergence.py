@@ -17,7 +17,8 @@ from .._tensors import _check
 from .._tensors._compile import outside_graphs
 from .._tensors._operands import GRADIENTS, Operands
 from . import _distill, _hand_out, _payload, _policy
-from ._pair import Divergence, Pair
+from ._kinds import Divergence
+from ._pair import Pair
 from ._payload import Payload
 
 

@@ -5,34 +5,18 @@ Invariants: the teacher is a constant; a failure names the field, its value and 
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
-from .. import losses
 from .._eager import _eager_divergence
-from .._library import _divergences, _plans
+from .._library import _plans
 from .._passes import _autograd, _run, _watch
 from .._tensors import _check
 from .._tensors._call import Call
 from .._tensors._compile import outside_graphs
 from .._tensors._operands import OPERANDS, Operands
 from . import _diverge
-
-
-class Divergence(NamedTuple):
-    """What flp.divergence gives of each row, (...) each: value, float32 in nats, differentiable; and without a gradient
-    lse and teacher_lse, the log-sum-exps of the student's and the teacher's scores over T, float32 in nats; entropy of
-    the student, float32 in nats; acceptance, Σ min(p, q), float32; agrees, bool, whether both have the same best
-    token. With a payload, which lacks what they need, teacher_lse, acceptance and agrees are None."""
-
-    value: Tensor
-    lse: Tensor
-    teacher_lse: Tensor | None
-    entropy: Tensor
-    acceptance: Tensor | None
-    agrees: Tensor | None
+from ._kinds import Divergence, Kind
 
 
 INSTEAD = "torch.autograd, or under torch.func.grad losses of scores that exist"
@@ -48,11 +32,8 @@ class Pair:
         """student, teacher: hidden, weight and bias, or of the student a Call, whose options and rows that count are
         settled; options: those of Call, of either head; others: more tensors, by field; shared: what ranks have in
         common, parallel's Shared, or None; prefix: of the teacher's fields"""
-        own = _divergences.kind_of(kind, files=shared is None)
-        given = _divergences.given_of(kind, own, parameters or {})
-        self.function, self.kind, self.given, self.program = function, kind, given, own.program
-        formula = losses.DIVERGENCES.get(kind)  # for torch; a Lua file has none
-        self.of = formula and (lambda *values: formula.of(losses.Outcomes(*values), **given))
+        own = Kind(kind, parameters, takes_files=shared is None)
+        self.function, self.kind, self.program, self.given, self.of = function, kind, own.program, own.given, own.of
         settled = student if isinstance(student, Call) else None
         hidden, weight, bias = student if settled is None else map(settled.operands.get, OPERANDS[:3])
         _check.tensor_of("hidden", hidden)

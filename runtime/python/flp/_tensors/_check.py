@@ -219,15 +219,16 @@ def devices(first, name="hidden", **others):
                    "one device for all")
 
 
-def temperature_of(temperature, lead, device):
-    """(scalar, None), or (1.0, float32 row of one temperature a row)."""
+def temperature_of(temperature, lead, device, of="target", leaves="hidden, weight and bias"):
+    """(scalar, None), or (1.0, float32 row of one temperature a row). of: what names the rows; leaves: what has
+    gradients"""
     if not isinstance(temperature, torch.Tensor):
         if not isinstance(temperature, numbers.Real):
             refuse_type("temperature", temperature, "a number, or a tensor of one a row")
         return temperature if is_tracing() else float_of(temperature), None
     if temperature.requires_grad and torch.is_grad_enabled():
         refuse(ValueError, "temperature", "a tensor that requires a gradient",
-               "a tensor without, as gradients reach hidden, weight and bias only")
+               "a tensor without, as gradients reach %s only" % leaves)
     if temperature.dtype.is_complex or temperature.dtype is torch.bool:
         refuse_dtype("temperature", temperature, "a real dtype")
     if temperature.dim() == 0 and temperature.device.type == "cpu":
@@ -235,7 +236,7 @@ def temperature_of(temperature, lead, device):
             return float(temperature), None
         temperature = temperature.to(device)
     if temperature.dim() != 0 and temperature.shape != lead:
-        refuse_shape("temperature", temperature, "(), or %s, as target" % (tuple(lead),))
+        refuse_shape("temperature", temperature, "(), or %s, as %s" % (tuple(lead), of))
     if temperature.device != device:
         refuse(ValueError, "temperature", "on device %s while hidden is on %s" % (temperature.device, device),
                "one device for all")

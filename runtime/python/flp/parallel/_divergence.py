@@ -10,7 +10,7 @@ from typing import Any, Mapping
 import torch
 from torch import Tensor
 
-from .._functions import _pair
+from .._functions import _kinds, _pair
 from .._library import _c
 from .._tensors import _check, _transforms
 from .._tensors._compile import outside_graphs
@@ -50,7 +50,7 @@ def divergence(hidden: Tensor, weight_shard: Tensor, teacher_hidden: Tensor, tea
                teacher_softcap: float | None = None, scale: float = 1.0, teacher_scale: float = 1.0,
                budget: int | str | None = None, reduce_grad_hidden: bool = True,
                reduce_dtype: torch.dtype = torch.float32, sequence_parallel: bool = False,
-               grad_weight_accumulate: Tensor | None = None) -> _pair.Divergence:
+               grad_weight_accumulate: Tensor | None = None) -> _kinds.Divergence:
     """flp.divergence of two heads whose vocabulary is sharded over the ranks of a group; every rank makes the same
     call.
 
