@@ -169,6 +169,10 @@ SOURCES = {
         "skyrl.backends.skyrl_train.utils.torch_utils": FUNCTION.format(
             before="FLASH_ATTN_CROSS_ENTROPY_LOSS_AVAILABLE = False", name="logprobs_from_logits",
             parameters="logits, labels, inplace_backward=True")},
+    "speculators": {"speculators.losses.fused": "".join(
+        FUNCTION.format(before="", name="fused_%s_loss" % name,
+                        parameters="logits, targets" + ", eta=3.0" * (name == "lk_hybrid"))
+        for name in ("kl_div", "reverse_kl_div", "js_div", "tv", "nla", "lk_hybrid"))},
     "openrlhf": {"openrlhf.models.actor": ACTOR},
     "slime": {"slime.utils.ppo_utils": FUNCTION.format(
         before="", name="calculate_log_probs_and_entropy",

@@ -1,4 +1,5 @@
-"""Adapters of trainers that compare a student's head with a teacher's, on stand-in hosts: TRL."""
+"""Adapters of trainers that compare a student's head with a teacher's, on stand-in hosts: TRL; and, of scores that
+exist, speculators."""
 import pytest
 import torch
 from flp_reference import DEVICE, doubles, relative
@@ -125,3 +126,39 @@ def test_trl_distillation_losses_that_stay_the_hosts(hosts, logged, change, reas
     assert counted("trl", LOSS) == ({}, {reason: 1})
     (text,) = [text for _, text in logged if "its own" in text]
     assert reason in text
+
+
+FUSED = "speculators.losses.fused"
+LOSSES = [("kl_div", "forward_kl", {}), ("reverse_kl_div", "reverse_kl", {}), ("js_div", "jsd", {}),
+          ("tv", "total_variation", {}), ("nla", "neg_log_acceptance", {"acceptance_min": 1e-5}),
+          ("lk_hybrid", "lk", {"decay": 1.5})]
+
+
+def scores(dtype=torch.float32):
+    draw = torch.Generator().manual_seed(0)
+    return [(2 * torch.randn(1, 13, 331, generator=draw)).to(dtype).to(DEVICE) for _ in range(2)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name, kind, parameters", LOSSES)
+def test_speculators_losses(hosts, name, kind, parameters, dtype):  # noqa: F811
+    loss = getattr(installed(hosts, "speculators", FUSED), "fused_%s_loss" % name)
+    logits, targets = (tensor.requires_grad_() for tensor in scores(dtype))
+    doubled = logits.detach().double().requires_grad_()
+    value = loss(logits, targets, **({"eta": 1.5} if kind == "lk" else {}))
+    want = flp_exact_pair.selective_divergence(doubled.cpu(), targets.detach().double().cpu(), kind=kind,
+                                               parameters=parameters)["value"].to(DEVICE)
+    agrees(value, want)
+    value.sum().backward(), want.sum().backward()
+    assert relative(logits.grad, doubled.grad) < (1e-5 if dtype is torch.float32 else 4e-3) and targets.grad is None
+    assert logits.grad.dtype is dtype
+    assert counted("speculators", "%s.fused_%s_loss" % (FUSED, name)) == ({"diverge": 1}, {})
+
+
+@pytest.mark.parametrize("dtype, options, reason", [
+    (torch.float64, {}, "logits is of dtype torch.float64"),
+    (torch.float32, {"eta": -1.0}, "eta is -1 (accepted: from 0)")])
+def test_speculators_losses_that_stay_the_hosts(hosts, dtype, options, reason):  # noqa: F811
+    module = installed(hosts, "speculators", FUSED)
+    assert module.fused_lk_hybrid_loss(*scores(dtype), **options) == "host"
+    assert counted("speculators", FUSED + ".fused_lk_hybrid_loss") == ({}, {reason: 1})

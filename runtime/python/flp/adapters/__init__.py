@@ -15,7 +15,7 @@ from .._tensors import _check
 from . import _call, _seam, megatron
 
 HOSTS = ("agilerl", "megatron", "miles", "miles-megatron", "nemo-rl", "openrlhf", "prime-rl", "skyrl", "slime",
-         "slime-megatron", "torchtitan", "trl", "verl", "verl-megatron")
+         "slime-megatron", "speculators", "torchtitan", "trl", "verl", "verl-megatron")
 
 _installed: dict[str, Any] = {}
 

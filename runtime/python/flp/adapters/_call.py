@@ -118,9 +118,9 @@ def take(hidden, weight, bias=None, mixed=None):
     refuse(refusal(hidden, weight, bias, mixed))
 
 
-def scores_refusal(logits):
+def scores_refusal(logits, field="logits", dtypes=_select.DTYPES):
     """Why flp cannot take scores that exist already, or None."""
-    return _kind_refusal("logits", logits, _select.DTYPES)
+    return _kind_refusal(field, logits, dtypes)
 
 
 def _kind_refusal(field, tensor, dtypes):
