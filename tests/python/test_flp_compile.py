@@ -100,6 +100,40 @@ def test_views_of_scores():
         same(lambda x, i, o: scores(view(x), i, o), lambda x, i, o: graph(view(x), i, o), [logits], (ids,), {})
 
 
+def compared(scores, teacher, options):
+    return flp.selective_divergence(scores * 1, teacher, **options).value
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("options", [
+    [{}], [{"kind": "jsd", "parameters": {"mix": 0.2}}, {"kind": "jsd", "parameters": {"mix": 0.7}}],
+    [{"temperature": 0.6}, {"temperature": 2}], [{"temperature": 0.6, "teacher_temperature": 1.5}],
+    [{"temperature": torch.linspace(0.5, 2, 12, device=DEVICE).view(3, 4)}],
+    [{"mask": torch.arange(12, device=DEVICE).view(3, 4) % 3 > 0}]],
+    ids=lambda options: ",".join(options[-1]) or "none")
+def test_selective_divergence(dtype, options):
+    graph = compiled(compared)
+    for given in options:
+        has_rows = any(isinstance(each, torch.Tensor) for each in given.values())
+        for shape in ((3, 4),) if has_rows else ((13,), (3, 4), ()):
+            (logits, _), (teacher, _) = logits_of(*shape, dtype=dtype), logits_of(*shape)
+            same(compared, graph, [logits], (teacher.detach().flip(-1),), given)
+
+
+def test_a_graph_of_bad_numbers_says_so():
+    (logits, _), (teacher, _) = logits_of(13), logits_of(13)
+    for options, words in (({"temperature": -1.0}, "temperature is -1"),
+                           ({"kind": "jsd", "parameters": {"mix": 2.0}}, "mix")):
+        with pytest.raises(Exception, match=words):
+            compiled(compared)(logits, teacher, options)
+
+
+def test_the_operator_of_two_rows_is_well_formed():
+    (logits, _), (teacher, _) = logits_of(3, 4), logits_of(3, 4, dtype=torch.bfloat16)
+    torch.library.opcheck(torch.ops.flp.selective_divergence.default, (
+        logits, teacher.detach(), None, None, None, "jsd", "mix", [0.7, 1.3, 0.2]))
+
+
 @pytest.mark.parametrize("numbers", [None, (0.7, 3.0, 1.5)])
 @pytest.mark.parametrize("entropy", [False, True])
 def test_operator_is_well_formed(entropy, numbers):

@@ -127,14 +127,3 @@ def test_transforms_of_torch_func_are_refused():
     scores, teacher = problem()
     with pytest.raises(flp.errors.UnsupportedError, match="flp.selective_divergence does not support the transforms"):
         torch.func.grad(lambda x: flp.selective_divergence(x, teacher).value.sum())(scores)
-
-
-@pytest.mark.skipif(not hasattr(torch, "compile"), reason="torch before 2.0 has no torch.compile")
-def test_a_graph_breaks_at_the_call():
-    scores, teacher = problem()
-    want, wanted = gradient(scores, teacher)
-    leaf = scores.clone().requires_grad_()
-    graph = torch.compile(lambda x, y: flp.selective_divergence(x * 1, y).value * 1, backend="aot_eager")
-    got = graph(leaf, teacher)
-    (got * torch.linspace(1, 2, got.numel(), device=DEVICE).view(got.shape)).sum().backward()
-    assert torch.equal(got, want.value) and torch.equal(leaf.grad, wanted)

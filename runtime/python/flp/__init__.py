@@ -58,7 +58,7 @@ _WITHOUT_TORCH = ("clear_plans", "errors", "library_path", "prefix", "set_log", 
 
 try:
     from . import adapters, backend, losses, memory, parallel
-    from ._functions import _select_op  # _select_op registers an operator
+    from ._functions import _select_divergence_op, _select_op  # they register operators
     from ._functions._cross_entropy import cross_entropy
     from ._functions._distill import distill_loss
     from ._functions._divergence import divergence, divergence_loss

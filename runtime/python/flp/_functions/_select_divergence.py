@@ -21,7 +21,8 @@ from .._library import _c, _plans
 from .._passes import _autograd, _run, _watch
 from .._tensors import _check, _transforms
 from .._tensors._address import address, settled
-from .._tensors._compile import outside_graphs
+from .._tensors._compile import in_graph, numbers_of_graph, outside_graphs
+from .._tensors._ops import ops
 from . import _diverge
 from ._kinds import Divergence, Kind
 from ._select import has_dense_rows, matrices, stride_of, tensor_of
@@ -29,10 +30,10 @@ from ._select import has_dense_rows, matrices, stride_of, tensor_of
 # A Kind; and whether rows have temperatures of their own, which may be bad
 Call = collections.namedtuple("Call", "kind has_rows")
 NAME = "flp.selective_divergence"
+NO_SECOND_DERIVATIVE = _transforms.NO_SECOND_DERIVATIVE % NAME
 INSTEAD = "torch.autograd"
 
 
-@outside_graphs
 def selective_divergence(scores: Tensor, teacher_scores: Tensor, kind: str = "reverse_kl", *,
                          mask: Tensor | None = None, parameters: Mapping[str, float] | None = None,
                          temperature: float | Tensor = 1.0,
@@ -57,8 +58,7 @@ def selective_divergence(scores: Tensor, teacher_scores: Tensor, kind: str = "re
     does not hold above 0: flp.check() reports them; a row that holds a NaN or +inf is NaN. float32 scores are read
     where they stand; those of 16 bits, and rows that overlap or are not dense, are copied to float32, 4 bytes a score,
     as many rows at a time as the budget (FLP_BUDGET) of a step has room for, at least one. Nothing of size V is kept
-    for the backward pass but the scores themselves. Asynchronous on the caller's current stream; a graph of
-    torch.compile breaks here, torch.func is refused.
+    for the backward pass but the scores themselves. Asynchronous on the caller's current stream; torch.func is refused.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes
     thread: safe
     source: as flp.distill_loss, over the whole vocabulary
@@ -69,17 +69,43 @@ def selective_divergence(scores: Tensor, teacher_scores: Tensor, kind: str = "re
         _check.refuse_shape("scores", scores, "(..., V) with V at least 2")
     if teacher_scores.shape != scores.shape:
         _check.refuse_shape("teacher_scores", teacher_scores, "%s, as scores" % (tuple(scores.shape),))
-    temperatures = temperature, temperature if teacher_temperature is None else teacher_temperature
-    _transforms.check_plain(NAME, (scores, teacher_scores, mask, *temperatures), INSTEAD)
-    named = dict(zip(("temperature", "teacher_temperature"), temperatures))
-    _check.devices(scores, "scores", teacher_scores=teacher_scores, mask=mask if isinstance(mask, Tensor) else None, **{
-        field: value for field, value in named.items() if isinstance(value, Tensor) and value.dim()})
-    call = Call(Kind(kind, parameters), any(isinstance(value, Tensor) for value in temperatures))
-    units = _units_of(scores, mask, named)
-    tensors = [settled("scores", scores), settled("teacher_scores", teacher_scores.detach()), *units]
+    compute = traced if in_graph() else dispatch
+    return compute(scores, teacher_scores, kind, mask, parameters or {}, temperature,
+                   temperature if teacher_temperature is None else teacher_temperature)
+
+
+def traced(scores, teacher, kind, mask, parameters, *temperatures):
+    """dispatch as an operator in a graph (_select_divergence_op.py), which checks numbers when it runs."""
+    numbers, rows = [], []
+    for value in temperatures:
+        number, each = _check.temperature_of(value, scores.shape[:-1], scores.device, "scores", "scores")
+        numbers.append(number)
+        rows.append(each if each is None else each.view(scores.shape[:-1]))
+    numbers += parameters.values()
+    changing = numbers_of_graph(*numbers)
+    value, *others = ops.selective_divergence(
+        scores, teacher, mask, *rows, kind, ",".join(parameters),
+        [0.0] * len(numbers) if changing is not None else [float(number) for number in numbers], changing)
+    return Divergence(value, *(each.detach() for each in others))
+
+
+@outside_graphs
+def dispatch(scores, teacher, kind, mask, parameters, *temperatures):
+    """What the call returns."""
+    _transforms.check_plain(NAME, (scores, teacher, mask, *temperatures), INSTEAD)
+    call, tensors = prepared(scores, teacher.detach(), kind, mask, parameters, *temperatures)
     if torch.is_grad_enabled() and scores.requires_grad:
         return Divergence(*_ByRow.apply(*tensors, call))
-    return Divergence(*_values(call, tensors[0].detach(), *tensors[1:]))
+    return Divergence(*values_of(call, tensors[0].detach(), *tensors[1:]))
+
+
+def prepared(scores, teacher, kind, mask, parameters, *temperatures):
+    """-> the Call, and what values_of and gradient_of take, of which shapes were checked."""
+    named = dict(zip(("temperature", "teacher_temperature"), temperatures))
+    _check.devices(scores, "scores", teacher_scores=teacher, mask=mask if isinstance(mask, Tensor) else None, **{
+        field: value for field, value in named.items() if isinstance(value, Tensor) and value.dim()})
+    call = Call(Kind(kind, parameters), any(isinstance(value, Tensor) for value in temperatures))
+    return call, (settled("scores", scores), settled("teacher_scores", teacher), *_units_of(scores, mask, named))
 
 
 def _units_of(scores, mask, temperatures):
@@ -101,15 +127,22 @@ def _units_of(scores, mask, temperatures):
 
 
 @outside_graphs
-def _values(call, scores, teacher, *units):
+def values_of(call, scores, teacher, *units):
     """-> what a Divergence has."""
     values = torch.empty((*scores.shape[:-1], _diverge.VALUES), dtype=torch.float32, device=scores.device)
     _run_pass(call, (scores, teacher, *units, values), ("values",))
+<<<<<<< HEAD
     return tuple(_diverge.columns_of(values.masked_fill_(units[0] == 0, 0), call.kind.program, call.kind.of))
+=======
+    _diverge.bound(values, call.kind.program, call.kind.of)
+    values.masked_fill_(units[0] == 0, 0)
+    *found, agrees = values.unbind(-1)
+    return *(each.clone(memory_format=torch.contiguous_format) for each in found), agrees != 0
+>>>>>>> 286d6fd5 (torch.compile keeps flp.selective_divergence whole)
 
 
 @outside_graphs
-def _gradient(call, scores, teacher, unit, teacher_unit, grad_value):
+def gradient_of(call, scores, teacher, unit, teacher_unit, grad_value):
     out = torch.empty(scores.shape, dtype=scores.dtype, device=scores.device)
     upstream = grad_value.unsqueeze(-1).float().masked_fill(unit == 0, 0)
     _run_pass(call, (scores, teacher, unit, teacher_unit, upstream, out), ("upstream", "dx"))
@@ -176,7 +209,7 @@ class _ByRow(torch.autograd.Function):
         *tensors, ctx.call = arguments
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
-        found = _values(ctx.call, *tensors)
+        found = values_of(ctx.call, *tensors)
         ctx.mark_non_differentiable(*found[1:])
         return found
 
@@ -185,6 +218,6 @@ class _ByRow(torch.autograd.Function):
     def backward(ctx, grad_value, *others):
         if grad_value is None:
             return (None,) * 5
-        made = _autograd.last_derivative(functools.partial(_gradient, ctx.call), *ctx.saved_tensors, grad_value,
+        made = _autograd.last_derivative(functools.partial(gradient_of, ctx.call), *ctx.saved_tensors, grad_value,
                                          function=NAME)
         return made, None, None, None, None
