@@ -128,9 +128,9 @@ def execute(plan, *given, **more):
 def columns_of(values, program, of):
     """Of values (..., VALUES) each, within its bounds: rounding may have put it outside. of: None of a kind of a file"""
     bounds = _divergences.bounds_of(None if of is None else program.name)
-    columns = [column if math.isinf(low) and math.isinf(high) else column.clamp(low, high)
-               for column, low, high in zip(values.unbind(-1), *bounds)]
-    return [*(column.contiguous() for column in columns[:-1]), columns[-1] != 0]
+    columns = [column.clone(memory_format=torch.contiguous_format) if math.isinf(low) and math.isinf(high) else
+               column.clamp(low, high) for column, low, high in zip(values.unbind(-1), *bounds)]
+    return [*columns[:-1], columns[-1] != 0]
 
 
 def _pulls_of(head, upstream):

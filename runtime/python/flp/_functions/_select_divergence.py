@@ -131,14 +131,7 @@ def values_of(call, scores, teacher, *units):
     """-> what a Divergence has."""
     values = torch.empty((*scores.shape[:-1], _diverge.VALUES), dtype=torch.float32, device=scores.device)
     _run_pass(call, (scores, teacher, *units, values), ("values",))
-<<<<<<< HEAD
     return tuple(_diverge.columns_of(values.masked_fill_(units[0] == 0, 0), call.kind.program, call.kind.of))
-=======
-    _diverge.bound(values, call.kind.program, call.kind.of)
-    values.masked_fill_(units[0] == 0, 0)
-    *found, agrees = values.unbind(-1)
-    return *(each.clone(memory_format=torch.contiguous_format) for each in found), agrees != 0
->>>>>>> 286d6fd5 (torch.compile keeps flp.selective_divergence whole)
 
 
 @outside_graphs
