@@ -44,12 +44,12 @@ from .errors import (ArgumentError, BudgetError, CompileError, CorruptError, Dat
 # The exceptions are in errors; flp.BudgetError and the others stay, but help(flp) is about functions. Names are written
 # out for type checkers.
 __all__ = ["Divergence", "Lora", "Payload", "PlanInfo", "Reference", "Scores", "Statistics", "Top", "adapters",
-           "backend", "check", "clear_plans", "combine_partials", "cross_entropy", "CrossEntropyHead", "delight", "distill_loss",
-           "divergence", "divergence_loss", "divergence_payload", "errors", "explain", "gate", "install", "installed",
-           "library_path", "linear_logprob", "linear_logprob_backward", "linear_logprob_partial", "logprob_head",
-           "losses", "memory", "parallel", "phase", "plan_info", "policy_loss", "prefix", "score",
-           "selective_divergence", "selective_log_softmax", "sequence_logprob", "set_log", "sources_id", "uninstall",
-           "version"]
+           "backend", "check", "clear_plans", "combine_partials", "cross_entropy", "CrossEntropyHead", "delight",
+           "distill_loss", "divergence", "divergence_loss", "divergence_payload", "errors", "explain", "gate",
+           "install", "installed", "library_path", "linear_logprob", "linear_logprob_backward",
+           "linear_logprob_partial", "logprob_head", "losses", "memory", "parallel", "phase", "plan_info",
+           "policy_loss", "prefix", "score", "selective_divergence", "selective_log_softmax", "sequence_logprob",
+           "set_log", "sources_id", "uninstall", "version"]
 if TYPE_CHECKING:
     __all__ += ["ArgumentError", "BudgetError", "CompileError", "CorruptError", "DataError", "DriverError", "FileError",
                 "FlpError", "HostError", "HostMemoryError", "InternalError", "LibraryError", "UnavailableError",

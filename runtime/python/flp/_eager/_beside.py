@@ -12,10 +12,10 @@ from . import _eager_step, _eager_torch
 
 
 class Beside:
-    """loss: a Loss of N rows; target: (N) ids; wants_gradients: whether pulls are. step: what it found of them"""
+    """loss: a Loss of N rows; target: (N) ids; wants_gradients: whether pulls are wanted. step: what it found"""
 
     def __init__(self, loss, target, wants_gradients):
-        self.loss, self.target, self.wants_gradients = loss, target, wants_gradients
+        self.loss, self.target, self.wants_gradients = loss, target.long(), wants_gradients
         self.step = step = Step()
         step.loss, step.logprob, step.entropy = (torch.zeros(len(target), device=target.device) for _ in range(3))
         step.metrics = step.loss.new_zeros((len(loss.program.metrics), len(target)))

@@ -9,7 +9,6 @@ linear_logprob: rules of whole sequences. Nothing synchronises.
 from __future__ import annotations
 
 import collections
-import functools
 from typing import Literal, Mapping, Sequence
 
 import torch
@@ -100,7 +99,8 @@ def policy_loss(rule: str, hidden: Tensor, weight: Tensor, target: Tensor,
     call = Call("flp.policy_loss", hidden, weight, target, bias, several=False,
                 instead="torch.autograd, or under torch.func.grad flp.losses.policy_loss of flp.linear_logprob",
                 others={"advantage": advantage, "old_logprob": old_logprob, "ref_logprob": ref_logprob, "mask": mask,
-                        **{"vectors[%r]" % name: value for name, value in vectors.items()}},
+                        **{"vectors[%r]" % name: value for name, value in vectors.items()},
+                        **_reference.tensors_of(reference)},
                 entropy=bool(entropy) or entropy_weight != 0, temperature=temperature, softcap=softcap, scale=scale,
                 ignore_index=ignore_index, budget=budget, save=save, old_lse=old_lse, tail=tail,
                 tail_report=tail_report, grad_weight_accumulate=grad_weight_accumulate, mixed=mixed, keep=keep,
@@ -114,18 +114,16 @@ def policy_loss(rule: str, hidden: Tensor, weight: Tensor, target: Tensor,
     _rules.needed(wishes, batch._asdict(), batch.vectors)
     call.operands["target"] = batch.target.reshape(-1)
     grad_scale = _scale_of(grad_scale, call.settings)
-    if reference is not None:
-        pair = _reference.pair_of("flp.policy_loss", call, reference, temperature, wishes)
-        reference = functools.partial(_reference.loss_of, pair, reference.coefficient)
+    beside = _reference.beside_of("flp.policy_loss", call, reference, temperature, wishes)
     if wishes.program is None:
         _log_pooled(wishes.rule, call)
         return _over_logprob(call, wishes, batch)
-    return _stepped(call, wishes, batch, grad_scale, reference)
+    return _stepped(call, wishes, batch, grad_scale, beside)
 
 
 # ---- as a loss program: the gradients are made at once ----
 
-def _stepped(call, wishes, batch, grad_scale, reference):
+def _stepped(call, wishes, batch, grad_scale, beside):
     def rows(values):
         return None if values is None else values.expand(batch.target.shape).reshape(-1).contiguous()
 
@@ -136,11 +134,11 @@ def _stepped(call, wishes, batch, grad_scale, reference):
         vectors[_rules.SHARE] = rows(of_entropy * scale)
     loss = Loss(wishes.program, wishes.parameters, rows(batch.old_logprob), rows(batch.ref_logprob),
                      rows(batch.advantage), rows(weights * scale), vectors)
-    if reference is None:
+    if beside is None:
         value, made = _hand_out.loss_of(call, loss, grad_scale, "flp.policy_loss")
         policy, others = value.detach(), _top.metrics_of(made.top.tensors(), call.settings, call.lead)
     else:
-        value, made, others = reference(loss, grad_scale, rows(batch.mask))
+        value, made, others = beside(loss, grad_scale, rows(batch.mask))
         policy = made.loss.sum() / scale
     metrics = _rules.metrics_of(losses.TORCH, made, made.entropy if call.settings.entropy else None, policy,
                                 rows(weights), rows(of_entropy), rows(batch.mask), wishes, loss.old_logprob)

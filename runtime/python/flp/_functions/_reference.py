@@ -20,12 +20,13 @@ from . import _hand_out
 from ._pair import Pair
 
 UNREAD = "lse", "mean_score"  # inputs of a loss whose gradients a divergence's do not take with them
+METRICS = "policy_loss", "clip_fraction", "ratio", "kl_old", "kl"  # of policies, beside those of a loss
 TARGET = OPERANDS.index("target")
 
 
 class Reference(NamedTuple):
-    """A head whose distribution flp.policy_loss keeps the policy's near: hidden (B, T, E), weight (V, E) and bias (V) of
-    the reference, constants of hidden's device and dtype; kind, one of flp.divergence's, and its parameters;
+    """A head whose distribution flp.policy_loss keeps the policy's near: hidden (B, T, E), weight (V, E) and bias (V)
+    of the reference, constants of one dtype on hidden's device; kind, one of flp.divergence's, and its parameters;
     coefficient, above 0, which the divergence is multiplied by; temperature, a number or (B, T), None: that of the
     call; softcap and scale as in flp.linear_logprob."""
 
@@ -40,9 +41,17 @@ class Reference(NamedTuple):
     scale: float = 1.0
 
 
-def pair_of(function, call, reference, temperature, wishes):
-    """The Pair of a call and a Reference. temperature: of the call, as it was given. error: ValueError and TypeError
-    naming the field"""
+def tensors_of(reference):
+    """The tensors of what may be a Reference, by field."""
+    given = reference if isinstance(reference, Reference) else ()
+    return {"reference." + name: each for name, each in zip(Reference._fields, given) if isinstance(each, Tensor)}
+
+
+def beside_of(function, call, reference, temperature, wishes):
+    """What makes the loss of a call and a Reference, as loss_of its last arguments; None without one. temperature: of
+    the call, as it was given. error: ValueError and TypeError naming the field"""
+    if reference is None:
+        return None
     if not isinstance(reference, Reference):
         _check.refuse_type("reference", reference, "a flp.Reference, or None")
     if wishes.program is None:
@@ -54,9 +63,16 @@ def pair_of(function, call, reference, temperature, wishes):
         _check.refuse_dtype("hidden", call.operands["hidden"], "bfloat16 or float32 with reference")
     if not _check.number_of("reference.coefficient", reference.coefficient) > 0:
         _check.refuse(ValueError, "reference.coefficient", reference.coefficient, "a number above 0")
-    return Pair(function, reference.kind, reference.parameters, call, reference[:3], None, False, None,
-                {"temperature": temperature}, {"temperature": reference.temperature, "softcap": reference.softcap,
-                                               "scale": reference.scale}, prefix="reference.")
+    options = {"temperature": reference.temperature, "softcap": reference.softcap, "scale": reference.scale,
+               "ignore_index": call.settings.ignore_index}
+    with _check.renaming(lambda name: "reference." + name if name.startswith(("kind", "parameters")) else name):
+        pair = Pair(function, reference.kind, reference.parameters, call, reference[:3], None, False, None,
+                    {"temperature": temperature}, options, prefix="reference.")
+        taken = *METRICS, *wishes.program.metrics
+        if pair.program.name in taken:
+            _check.refuse(ValueError, "kind", repr(reference.kind), "a file of another name than the metrics %s" %
+                          ", ".join(dict.fromkeys(taken)))
+    return functools.partial(loss_of, pair, reference.coefficient)
 
 
 def loss_of(pair, coefficient, loss, grad_scale, mask):

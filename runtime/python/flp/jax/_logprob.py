@@ -29,7 +29,8 @@ UNSAID = {
         **dict.fromkeys(("tail", "tail_report"), "XLA may move what the forward pass lists"),
         **IN_PLACE, "chunk_rows": "the budget decides"},
     "policy_loss": {**SUMMED, "save": "nothing is saved between two passes",
-                    "tail_report": "no array of the caller's is written"},
+                    "tail_report": "no array of the caller's is written",
+                    "reference": "the scores of two heads are torch's"},
     "cross_entropy": SUMMED,
     "divergence": {**IN_PLACE, "payload": "kernels make one of tensors of torch"},
 }
