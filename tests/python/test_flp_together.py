@@ -27,12 +27,16 @@ def value_of(option):
             "tail_report": lambda: torch.zeros(4, device=DEVICE), "topk": lambda: 3, "rank": lambda: True,
             "grad_weight_accumulate": lambda: torch.zeros(V, D, device=DEVICE), "mixed": lambda: "round",
             "slices": lambda: "split", "sequence_parallel": lambda: True, "gather": lambda: lambda tensors: None,
-            "chunk_rows": lambda: 2, "loss": lambda: "nll", "eager": lambda: True}[option]()
+            "chunk_rows": lambda: 2, "loss": lambda: "nll", "eager": lambda: True,
+            "reference": lambda: flp.Reference(torch.zeros(1, N, D, device=DEVICE), torch.zeros(V, D, device=DEVICE)),
+            }[option]()
 
 
 def takes(function, option):
     if option == "target":
         return function in FUNCTIONS[:5]
+    if option == "reference":  # of linear_logprob it is another one
+        return function is flp.policy_loss
     return PLACES.get(option, option) in inspect.signature(function).parameters
 
 

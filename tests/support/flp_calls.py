@@ -114,6 +114,12 @@ def loss_and_metrics(result):
 BEST = {"top_ids": "top.ids", "top_logprobs": "top.logprobs", "top_rest": "top.rest", "rank": "rank"}
 
 
+def policy_loss(reference=None, **given):
+    """reference: fields of a flp.Reference, by name, or None"""
+    beside = {} if reference is None else {"reference": flp.Reference(**reference)}
+    return loss_and_metrics(flp.policy_loss(**given, **beside))
+
+
 def selective_log_softmax(**given):
     if given.get("inplace_backward"):
         given["logits"] = given["logits"] * 1  # a leaf stays as it is
@@ -165,8 +171,7 @@ FUNCTIONS = {
     "cross_entropy": (lambda **given: losses_of(flp.cross_entropy, given), flp_exact.cross_entropy, HEAD),
     "parallel.cross_entropy": (lambda **given: losses_of(flp.parallel.cross_entropy, given),
                                flp_exact.parallel_cross_entropy, SHARD),
-    "policy_loss": (lambda **given: loss_and_metrics(flp.policy_loss(**given)), flp_exact.policy_loss,
-                    {**HEAD, "advantage": "@advantage"}),
+    "policy_loss": (policy_loss, flp_exact_pair.policy_loss, {**HEAD, "advantage": "@advantage"}),
     "distill_loss": (lambda **given: loss_and_metrics(flp.distill_loss(**given)), flp_exact.distill_loss,
                      {**HEAD, "target": "@targets", "teacher_logprob": "@teacher"}),
     "divergence": (divergence, flp_exact_pair.divergence, PAIR),
@@ -203,7 +208,7 @@ OF_SHARDS = ("linear_logprob_partial", "combine_partials", "linear_logprob_backw
 BY_SHARDS = {"hidden", "weight", "weight_shard", "target", "bias", "partials", "stats", "grad_logprob", "grad_entropy",
              "saved", "vocab_offset", "vocab_valid", "vocab_total"}
 # What computes no numbers of a row.
-OTHERS = {"Divergence", "Lora", "Payload", "PlanInfo", "Scores", "Statistics", "Top", "adapters", "backend", "check",
-          "clear_plans", "errors", "explain", "install", "installed", "library_path", "losses", "memory", "parallel",
-          "phase", "plan_info", "prefix", "set_log", "sources_id", "uninstall", "version", "losses.DIVERGENCES",
-          "losses.KL", "losses.PREFERENCES", "losses.RULES"}
+OTHERS = {"Divergence", "Lora", "Payload", "PlanInfo", "Reference", "Scores", "Statistics", "Top", "adapters",
+          "backend", "check", "clear_plans", "errors", "explain", "install", "installed", "library_path", "losses",
+          "memory", "parallel", "phase", "plan_info", "prefix", "set_log", "sources_id", "uninstall", "version",
+          "losses.DIVERGENCES", "losses.KL", "losses.PREFERENCES", "losses.RULES"}

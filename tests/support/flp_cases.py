@@ -13,6 +13,7 @@ import itertools
 import torch
 
 import flp
+from flp_beside import BESIDES, SAME_BESIDES
 from flp_calls import BY_SHARDS, FUNCTIONS, NEEDS, OF_HEADS, OF_SHARDS, OTHERS
 from flp_exact_divergences import DIVERGENCES
 from flp_options import (ADAPTED, BESIDE, BF16, BIAS, BUFFER, FEW_HEADS, FP16, HEADS, LEADS, MIXED, ROW_EDGES, TAIL,
@@ -299,12 +300,13 @@ SAME = [
     *[beside(case("linear_logprob", target=target, silent=("entropy",), **BIAS), entropy=True)
       for target in ("@target", "@single", "@targets")],
     beside(case("linear_logprob", "one kept", keep="@keep", frozen=("hidden", "weight")), entropy=True),
-    *SAME_PAIRS,
+    *SAME_PAIRS, *SAME_BESIDES,
     *[(one, dataclasses.replace(one, edges=("masked nan",)))
       for function in ("policy_loss", "losses.policy_loss") for one in ruled(function, "masked", **PLAIN)],
 ]
 SHARE = 0.3  # of what kernels are allowed: what runs on the CPU neither rounds dz nor multiplies in parts
-CASES = [*LINEAR, *LOSSES, *POLICIES, *FORMULAS, *DISTILLED, *PAIRS, *OF_SCORES, *SELECTED, *SCORED, *SHARDED, *MODELS]
+CASES = [*LINEAR, *LOSSES, *POLICIES, *BESIDES, *FORMULAS, *DISTILLED, *PAIRS, *OF_SCORES, *SELECTED, *SCORED, *SHARDED,
+         *MODELS]
 
 
 # ---- what stands in no row ----

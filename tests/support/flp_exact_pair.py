@@ -1,7 +1,8 @@
 """Divergences of two heads over the whole vocabulary, in float64 torch: a part of flp_exact, over its Head."""
 import torch
 
-from flp_exact import INFINITY, NAN, Head
+import flp_exact
+from flp_exact import AVERAGES, INFINITY, NAN, Head
 from flp_exact_divergences import DIVERGENCES
 
 
@@ -27,8 +28,9 @@ class Pair:
         self.active = (self.mask.flatten() & ~self.bad).nonzero()[:, 0]
         places = [torch.isin(head.active, self.active) for head in (own, other)]
         dead = [(head.beyond & ~head.lost)[rows] for head, rows in zip((own, other), places)]
-        self.counted = int(self.bad.sum() + (dead[0] | dead[1]).sum())
-        factor = torch.ones(len(self.active), 1, dtype=torch.float64).masked_fill((dead[0] | dead[1])[:, None], NAN)
+        self.dead = dead[0] | dead[1]
+        self.counted = int(self.bad.sum() + self.dead.sum())
+        factor = torch.ones(len(self.active), 1, dtype=torch.float64).masked_fill(self.dead[:, None], NAN)
         logs = [head.logp[rows] * factor for head, rows in zip((own, other), places)]
         lses = [head.lse[rows] * factor[:, 0] for head, rows in zip((own, other), places)]
         if teacher_ids is not None and not renormalise:
@@ -93,6 +95,33 @@ def divergence_loss(kind="reverse_kl", row_weight=None, total=None, mask=None, *
         (kind, "value"), ("entropy", "entropy"), ("acceptance", "acceptance"), ("agreement", "agrees"))}
     return {"bad": pair.counted, "loss": loss,
             **{"metric " + name: (values * share)[counted].sum() for name, values in metrics.items()}}
+
+
+def policy_loss(reference=None, rule=None, **given):
+    """Rows that are bad or dead in one head, or bad by their id, are so in both losses."""
+    if reference is None:
+        return flp_exact.policy_loss(rule=rule, **given)
+    target, ignored, mask = given["target"], given.get("ignore_index", -100), given.get("mask")
+    counted = (target != ignored) & (True if mask is None else mask != 0)
+    of_head = {name: given[name] for name in ("hidden", "weight", "bias", "temperature", "softcap", "scale")
+               if name in given}
+    of_pair = {("" if name in ("kind", "parameters") else "teacher_") + name: value
+               for name, value in reference.items() if name != "coefficient"}
+    own = Head(target=target.masked_fill(~counted, ignored), ignore_index=ignored, **of_head)
+    bad = (own.bad | Pair(mask=counted, **of_head, **of_pair).bad).reshape(target.shape)
+    hot = torch.as_tensor(given.get("temperature", 1.0)).double().expand(target.shape).masked_fill(bad, NAN)
+    pair = Pair(mask=counted, **{**of_head, "temperature": hot}, **of_pair)
+    dead = torch.ones(target.numel()).index_put((pair.active[pair.dead],), torch.tensor(NAN)).reshape(target.shape)
+    hidden = given["hidden"] * dead[..., None]
+    found = flp_exact.policy_loss(rule=rule, **{**given, "temperature": hot, "hidden": hidden})
+    weights = flp_exact.shares_of(given.get("average") or AVERAGES.get(rule, "tokens"), counted, given.get("length"),
+                                  given.get("total"))[counted]
+    rows = {name: values[counted.flatten()] for name, values in pair.rows().items()}
+    value = (rows["value"] * weights).sum()
+    means = {"acceptance": rows["acceptance"], "agreement": rows["agrees"]}
+    return {**found, "bad": pair.counted, "loss": found["loss"] + reference.get("coefficient", 1.0) * value,
+            "metric " + reference.get("kind", "reverse_kl"): value.detach(),
+            **{"metric " + name: values.detach().sum() / max(len(values), 1) for name, values in means.items()}}
 
 
 def parallel_divergence(weight_shard, teacher_weight_shard, bias_shard=None, teacher_bias_shard=None, **given):
