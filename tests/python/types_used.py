@@ -27,6 +27,8 @@ reveal_type(flp.selective_log_softmax(h, h, entropy=True)[1])  # says: torch.Ten
 reveal_type(flp.selective_divergence(h, h, "jsd", parameters={"mix": 0.3}, mask=h).value)  # says: torch.Tensor
 loss, metrics = flp.policy_loss("grpo", h, h, h, h, clip=(0.2, 0.28), total=32)
 reveal_type(loss)  # says: torch.Tensor
+reveal_type(flp.policy_loss("ppo", h, h, h, h, reference=flp.Reference(h, h, kind="jsd"))[0])  # says: torch.Tensor
+reveal_type(flp.Reference(h, h).parameters)  # says: Union[typing.Mapping[builtins.str, builtins.float], None]
 reveal_type(metrics["kl"])  # says: torch.Tensor
 reveal_type(flp.losses.policy_loss("ppo", h, h)[0])  # says: torch.Tensor
 reveal_type(flp.distill_loss(h, h, h, h, loss="jsd", parameters={"mix": 0.3})[0])  # says: torch.Tensor
@@ -56,6 +58,8 @@ flp.linear_logprob(h, h, h, entropy="value")  # error: call-overload
 flp.score(h, h, h, entropy="value")  # error: arg-type
 flp.policy_loss("grpo", h, h, h, h, clip=0.2)  # error: arg-type
 flp.policy_loss("grpo", h, h, h, h, beta="much")  # error: arg-type
+flp.policy_loss("grpo", h, h, h, h, reference=h)  # error: arg-type
+flp.Reference(h, h, coefficient="much")  # error: arg-type
 flp.distill_loss(h, h, h, h, loss=3)  # error: arg-type
 flp.gate(h, fraction=h)  # error: arg-type
 flp.plan_info(vocab=8)  # error: call-arg
