@@ -66,6 +66,8 @@ MADE = {
                           and n.hidden.grad.any() and set(n.metrics) == {"reverse_kl"}),
     "flp.divergence_loss(": ({}, lambda n: n.hidden.grad.any() and n.lm_head.weight.grad.any() and set(n.metrics) == {
         "reverse_kl", "entropy", "acceptance", "agreement"}),
+    "flp.Reference(": ({}, lambda n: n.hidden.grad.any() and n.lm_head.weight.grad.any()
+                       and {"ratio", "reverse_kl", "acceptance", "agreement"} < set(n.metrics)),
     "divergence_payload": ({"teacher_hidden": torch.randn(13, 48), "teacher_head": torch.randn(331, 48)},
                            lambda n: n.payload.mean.shape == n.hidden.shape and n.hidden.grad.any()),
     "selective_log_softmax": ({}, lambda n: torch.isfinite(n.head.weight.grad).all() and torch.allclose(
