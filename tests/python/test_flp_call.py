@@ -14,7 +14,7 @@ from flp_reference import problem
 OPTIONS = {name for name, parameter in inspect.signature(Call.__init__).parameters.items()
            if parameter.kind is parameter.KEYWORD_ONLY}
 # Options that the function itself checks, and those of no head.
-OWN = {"kept_mass", "loss", "sequence_parallel", "gather", "eager", "slices", "scores", "target"}
+OWN = {"kept_mass", "loss", "sequence_parallel", "gather", "eager", "slices", "scores", "target", "reference"}
 
 
 def test_operands_stand_in_their_order():

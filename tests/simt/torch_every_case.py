@@ -14,6 +14,7 @@ from torch_case import flp, pretend
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / folder) for folder in ("support", "gpu")]
 import near_certain  # noqa: E402
 from flp._library import _plans  # noqa: E402
+from flp_beside import SAME_BESIDES  # noqa: E402
 from flp_cases import BF16, BIAS, CASES, FILE, FP16, WHOLE, case, differences, unlike  # noqa: E402
 
 OF_NO_KERNEL = ("losses.", "sequence_logprob", "delight", "gate", "logprob_head", "CrossEntropyHead")
@@ -28,6 +29,7 @@ SAME = [
       for dtype in ({}, BF16, FP16)],
     *[(case("linear_logprob", **SCORED, **dtype), case("linear_logprob", target="@again", **SCORED, **dtype))
       for dtype in ({}, BF16)],
+    *SAME_BESIDES,
 ]
 
 
