@@ -5,8 +5,8 @@ flp_diverge all that is of scores.
     value, log-sum-exps, entropy, acceptance, agrees, dx = flp_diverge(x, y)           dx in the operands' dtype
     grad_hidden = dx·W, grad_weight += dxᵀ·h, grad_bias += Σ dx                         sums in float32
 
-Four products where two heads are trained from each other, of which chunks hold both scores and their gradient: 10
-bytes a score of 16-bit operands, 12 of float32. A row's bits depend on torch's products, which may choose another order
+Four products where two heads are trained from each other. Chunks hold both scores, 8 bytes, of some rows and their
+gradient, 2 or 4, of more: products with the gradient are the faster, the more rows they sum. A row's bits depend on torch's products, which may choose another order
 of sums for another number of rows. Nothing waits for the device where all rows count; with a mask, temperatures of rows
 and in a backward pass those that do are counted on the host, as in the torch form (_eager_divergence.py), which takes
 what this does not: vocabularies over ranks, a teacher with more tokens, the CPU.
@@ -44,14 +44,14 @@ def plan_of(problem, program, grads):
         if is_file:
             raise errors.UnavailableError("kind %s has no kernel: %s" % (program.name, plan.reason))
         return None
-    fixed, of_row = _bytes_of(problem, grads)
+    least = sum(_bytes_of(problem, grads))
     budget = _budget_of(plan, problem)
-    if fixed + of_row <= budget:
+    if least <= budget:
         return plan
     if is_file:
-        _divergences.refuse_budget(budget, fixed + of_row, len(problem.student.hidden), len(problem.student.weight))
+        _divergences.refuse_budget(budget, least, len(problem.student.hidden), len(problem.student.weight))
     _say_once("flp.divergence: the budget of %d bytes holds no row and its gradients, %d: chunked torch operations, "
-              "which are far slower, take the place of kernels" % (budget, fixed + of_row))
+              "which are far slower, take the place of kernels" % (budget, least))
     return None
 
 
@@ -297,9 +297,10 @@ class _Call:
         self.program, self.parameters = program, parameters_of(program, given)
         student, self.count = problem.student, self.heads[0].count
         width = -(-len(student.weight) // VECTOR) * VECTOR
-        self.rows = _divergences.rows_of_chunk(_budget_of(plan, problem), *_bytes_of(problem, grads), self.count)
+        self.held, self.rows = _divergences.rows_of_chunk(_budget_of(plan, problem), _bytes_of(problem, grads),
+                                                          self.count, not grads & _c.GRAD_WEIGHT)
         make = student.hidden.new_empty
-        self.x, self.y = (make((self.rows, width), dtype=torch.float32) for _ in range(2))
+        self.x, self.y = (make((self.held, width), dtype=torch.float32) for _ in range(2))
         self.dx = make((self.rows, width)) if grads else None
         self.values = make((self.count, VALUES), dtype=torch.float32) if counts or beside else None
         self.counts, self.grad_hidden = counts, None
@@ -309,7 +310,7 @@ class _Call:
 
     def chunks(self):
         """Ranges of active rows."""
-        return [(first, min(first + self.rows, self.count)) for first in range(0, self.count, self.rows or 1)]
+        return _ranges(0, self.count, self.rows)
 
     def give_hidden(self, dx, part, factor):
         made = product(dx, self.heads[0].ops.weight, self.made[:len(dx)])
@@ -328,26 +329,35 @@ class _Call:
 
     def diverge(self, rows, pulls):
         """-> dx (n, V) of some active rows, None without gradients, and those that have none, bool (n). Fills values"""
-        n, vocab, part = rows[1] - rows[0], self.plan.key.vocab, slice(*rows)
+        idle = None if pulls is None else pulls == 0
+        for first, last in _ranges(*rows, self.held):
+            part = slice(first - rows[0], last - rows[0])
+            found = self._diverge(slice(first, last), last - first, None if pulls is None else pulls[part],
+                                  self.dx[part] if self.grads else None)
+            if found is not None:
+                idle[part] &= found
+        return self.dx[:rows[1] - rows[0], :self.plan.key.vocab] if self.grads else None, idle
+
+    def _diverge(self, part, n, pulls, dx):
+        """Of rows whose scores are held -> those that a loss beside the divergence pulls nowhere, or None."""
+        vocab, idle = self.plan.key.vocab, None
         for head, scores in zip(self.heads, (self.x, self.y)):
             head.scores_into(part, scores[:n, :vocab])
         args = args_of(self.plan, self.parameters, (self.x, self.y), (stride_of(self.x),) * 3,
                        [head.unit[part] for head in self.heads], None if self.values is None else self.values[part])
-        dx = self.dx[:n, :vocab] if self.grads else None
-        idle = None if pulls is None else pulls == 0
         if self.beside:
-            idle = self._first(args, part, n, idle)
+            idle = self._first(args, part, n)
         if dx is not None:
             args.upstream, args.grad_scores = address(pulls), address(dx)
         if dx is not None or not self.beside:
             self.plan.execute(args, "flp_diverge")
         if dx is not None and self.heads[0].cap_in is not None:
-            _bend(self.x[:n, :vocab], dx)
-        return dx, idle
+            _bend(self.x[:n, :vocab], dx[:, :vocab])
+        return idle
 
-    def _first(self, args, part, n, idle):
+    def _first(self, args, part, n):
         """The call before that of the gradient, whose args then have what the loss beside the divergence pulls -> the
-        rows that have no gradient."""
+        rows that it pulls nowhere, or None."""
         head = self.heads[0]
         self.state = torch.empty((n, STATE), dtype=torch.float64, device=self.x.device)
         args.state = address(self.state)
@@ -357,12 +367,16 @@ class _Call:
         score = self.x[:n].gather(1, self.target.unsqueeze(1))[:, 0].double() * head.unit[part].double()
         pulls = self.beside.pulls(head.active[part], score - lse, self.values[part, ENTROPY].double(), lse)
         if pulls is None:
-            return idle
+            return None
         factor = 1.0 if head.cap_in is None else head.cap_in
         self.pulls = [each * factor for each in (pulls.of_logprob, pulls.of_entropy)]
         args.values, args.resumes, args.target = None, 1, address(self.target)
         args.grad_logprob, args.grad_entropy = map(address, self.pulls)
-        return idle & pulls.idle()
+        return pulls.idle()
+
+
+def _ranges(first, last, step):
+    return [(at, min(at + step, last)) for at in range(first, last, step or 1)]
 
 
 def _bend(tanh, dx):

@@ -18,6 +18,8 @@ STATE, VALUES = 64, 6  # of a row, as flp_diverge_args has them
 ACCEPTANCE = 4  # which of them
 VECTOR = 8  # columns that rows of a chunk are padded to
 TILE_ROWS = 128  # of a product
+# Rows: whose scores are held at a time, as more would not stay near the caches; with a gradient for each of these
+SCORES_MOST, GRADIENTS_EACH = 1024, 4
 FP16_TOP = 16.0  # what the upstream gradient of a row becomes where dx is float16, which holds 6e-8 to 65504
 
 # A kind's program and {option: its default}.
@@ -72,18 +74,29 @@ def bounds_of(kind):
 
 
 def bytes_of(vocab, depths, element, grads, sum_rows):
-    """Bytes that a call takes beyond what it gives: at once, and for each row of a chunk. depths: of both heads'
-    operands; element: bytes of one of the student's; grads: the mask; sum_rows: how many rows of the weight's gradient
-    have a sum of float32 of their own"""
+    """Bytes that a call takes beyond what it gives: at once, and for each row whose scores, and whose gradient of them, it
+    holds. depths: of both heads' operands; element: bytes of one of the student's; grads: the mask; sum_rows: how many
+    rows of the weight's gradient have a sum of float32 of their own"""
     width = -(-vocab // VECTOR) * VECTOR
-    of_row = width * (8 + (element if grads else 0)) + 256 + 8 * (STATE + sum(depths))
-    return 4 * sum_rows * depths[0] if grads & _c.GRAD_WEIGHT else 0, of_row
+    fixed = 4 * sum_rows * depths[0] if grads & _c.GRAD_WEIGHT else 0
+    return fixed, 8 * width + 256 + 8 * (STATE + sum(depths)), element * width if grads else 0
 
 
-def rows_of_chunk(budget, fixed, of_row, rows):
-    """How many of a call's rows go at once: tiles of a product whole, where there is room for one."""
-    room = max(1, (budget - fixed) // of_row)
-    return min(rows, room if room < TILE_ROWS else room // TILE_ROWS * TILE_ROWS)
+def rows_of_chunk(budget, bytes_of_call, rows, at_once=False):
+    """-> how many of a call's rows have their scores held, and how many their gradient, for products with it. at_once:
+    as many. Tiles of a product are whole, where there is room for one"""
+    fixed, of_scores, of_gradient = bytes_of_call
+    each = 1 if at_once else GRADIENTS_EACH
+    held = _whole((budget - fixed) // (of_scores + each * of_gradient)) or \
+        _whole((budget - fixed) // (of_scores + of_gradient)) or 1
+    held = min(rows, held, SCORES_MOST)
+    if at_once or not of_gradient:
+        return held, held
+    return held, max(held, min(rows, _whole((budget - fixed - held * of_scores) // of_gradient)))
+
+
+def _whole(rows):
+    return rows if rows < TILE_ROWS else rows // TILE_ROWS * TILE_ROWS
 
 
 def refuse_budget(budget, smallest, rows, vocab):

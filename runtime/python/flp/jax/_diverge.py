@@ -123,11 +123,11 @@ def _chunk_of(call, operands, grads):
     """Rows of a chunk. grads: the mask. error: BudgetError"""
     (n, depth), (vocab, _) = operands["hidden"].shape, operands["weight"].shape
     element = operands["hidden"].dtype.itemsize
-    fixed, of_row = _divergences.bytes_of(vocab, (depth, operands[TEACHER + "hidden"].shape[1]), element, grads,
-                                          0 if operands["weight"].dtype == jnp.float32 else vocab)
-    if fixed + of_row > call.budget:
-        _divergences.refuse_budget(call.budget, fixed + of_row, n, vocab)
-    return max(1, _divergences.rows_of_chunk(call.budget, fixed, of_row, n))
+    of_call = _divergences.bytes_of(vocab, (depth, operands[TEACHER + "hidden"].shape[1]), element, grads,
+                                    0 if operands["weight"].dtype == jnp.float32 else vocab)
+    if sum(of_call) > call.budget:
+        _divergences.refuse_budget(call.budget, sum(of_call), n, vocab)
+    return max(1, _divergences.rows_of_chunk(call.budget, of_call, n, True)[0])
 
 
 # ---- scores
