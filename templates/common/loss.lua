@@ -62,7 +62,7 @@ return function(k, single)
     neg = function() return const(-1.0) end,
     abs = function(y, a) return mask(k.gt(a, 0.0)) - mask(k.lt(a, 0.0)) end,
     exp = function(y) return y end, expm1 = function(y) return y + 1.0 end,
-    log = function(y, a) return 1.0 / a end, sqrt = function(y) return 0.5 / y end,
+    log = function(y, a) return single and k.rcp_approx(a) or 1.0 / a end, sqrt = function(y) return 0.5 / y end,
     add = function() return one, one end, sub = function() return one, const(-1.0) end,
     mul = function(y, a, b) return b, a end, div = function(y, a, b) return 1.0 / b, -y / b end,
     min = function(y, a, b) return share(k.gt(a, b), a, b), share(k.gt(b, a), a, b) end,

@@ -6,10 +6,11 @@ flp_diverge all that is of scores.
     grad_hidden = dx·W, grad_weight += dxᵀ·h, grad_bias += Σ dx                         sums in float32
 
 Four products where two heads are trained from each other. Chunks hold both scores, 8 bytes, of some rows and their
-gradient, 2 or 4, of more: products with the gradient are the faster, the more rows they sum. A row's bits depend on torch's products, which may choose another order
-of sums for another number of rows. Nothing waits for the device where all rows count; with a mask, temperatures of rows
-and in a backward pass those that do are counted on the host, as in the torch form (_eager_divergence.py), which takes
-what this does not: vocabularies over ranks, a teacher with more tokens, the CPU.
+gradient, 2 or 4, of more: products with the gradient are the faster, the more rows they sum. A row's bits depend on
+torch's products, which may choose another order of sums for another number of rows. Nothing waits for the device where
+all rows count; with a mask, temperatures of rows and in a backward pass those that do are counted on the host, as in
+the torch form (_eager_divergence.py), which takes what this does not: vocabularies over ranks, a teacher with more
+tokens, the CPU.
 """
 import ctypes
 import functools
@@ -126,7 +127,7 @@ def execute(plan, *given, **more):
 
 
 def columns_of(values, program, of):
-    """Of values (..., VALUES) each, within its bounds: rounding may have put it outside. of: None of a kind of a file"""
+    """Of values (..., VALUES) each, within its bounds: rounding may have put it outside. of: None of a file's kind"""
     bounds = _divergences.bounds_of(None if of is None else program.name)
     columns = [column.clone(memory_format=torch.contiguous_format) if math.isinf(low) and math.isinf(high) else
                column.clamp(low, high) for column, low, high in zip(values.unbind(-1), *bounds)]
@@ -297,8 +298,11 @@ class _Call:
         self.program, self.parameters = program, parameters_of(program, given)
         student, self.count = problem.student, self.heads[0].count
         width = -(-len(student.weight) // VECTOR) * VECTOR
-        self.held, self.rows = _divergences.rows_of_chunk(_budget_of(plan, problem), _bytes_of(problem, grads),
-                                                          self.count, not grads & _c.GRAD_WEIGHT)
+        of_call = _budget_of(plan, problem), _bytes_of(problem, grads), self.count
+        if beside:  # whose program is many small operations
+            self.held, self.rows = _divergences.rows_of_chunk(*of_call, at_once=True, most=self.count)
+        else:
+            self.held, self.rows = _divergences.rows_of_chunk(*of_call, at_once=not grads & _c.GRAD_WEIGHT)
         make = student.hidden.new_empty
         self.x, self.y = (make((self.held, width), dtype=torch.float32) for _ in range(2))
         self.dx = make((self.rows, width)) if grads else None

@@ -74,22 +74,22 @@ def bounds_of(kind):
 
 
 def bytes_of(vocab, depths, element, grads, sum_rows):
-    """Bytes that a call takes beyond what it gives: at once, and for each row whose scores, and whose gradient of them, it
-    holds. depths: of both heads' operands; element: bytes of one of the student's; grads: the mask; sum_rows: how many
+    """Bytes that a call takes beyond what it gives: at once, and for each row whose scores, and whose gradient of
+    them, it holds. depths: of both heads' operands; element: bytes of one of the student's; grads: the mask; sum_rows: how many
     rows of the weight's gradient have a sum of float32 of their own"""
     width = -(-vocab // VECTOR) * VECTOR
     fixed = 4 * sum_rows * depths[0] if grads & _c.GRAD_WEIGHT else 0
     return fixed, 8 * width + 256 + 8 * (STATE + sum(depths)), element * width if grads else 0
 
 
-def rows_of_chunk(budget, bytes_of_call, rows, at_once=False):
-    """-> how many of a call's rows have their scores held, and how many their gradient, for products with it. at_once:
-    as many. Tiles of a product are whole, where there is room for one"""
+def rows_of_chunk(budget, bytes_of_call, rows, at_once=False, most=SCORES_MOST):
+    """-> how many of a call's rows have their scores held, at most so many, and how many their gradient, for products
+    with it. at_once: as many. Tiles of a product are whole, where there is room for one"""
     fixed, of_scores, of_gradient = bytes_of_call
     each = 1 if at_once else GRADIENTS_EACH
     held = _whole((budget - fixed) // (of_scores + each * of_gradient)) or \
         _whole((budget - fixed) // (of_scores + of_gradient)) or 1
-    held = min(rows, held, SCORES_MOST)
+    held = min(rows, held, most)
     if at_once or not of_gradient:
         return held, held
     return held, max(held, min(rows, _whole((budget - fixed - held * of_scores) // of_gradient)))
