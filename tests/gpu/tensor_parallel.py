@@ -317,7 +317,7 @@ def parse(arguments):
     if options.tiny:
         vars(options).update(TINY)
     options.bias = False
-    options.data = "random"
+    options.data, options.op = "random", "head"
     if options.ranks < 2 or options.rows % options.ranks:
         parser.error("--ranks: %d: at least 2, and a divisor of the %d rows" % (options.ranks, options.rows))
     if 2.0 * options.rows * options.vocab * options.hidden > reference.AFFORDABLE_FLOPS:
