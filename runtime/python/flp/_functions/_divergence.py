@@ -88,8 +88,9 @@ def divergence(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor | None = N
     flp.check() reports them. On a
     GPU torch makes the products, of 16-bit operands as they are, and a kernel of flp (flp_diverge) all that is of
     scores, in chunks of rows as the budget has room for; vocabularies over ranks, teacher_ids without renormalise and
-    the CPU run as chunked torch operations, products in float32, sums in float64. Rows are counted on the host: this
-    synchronises.
+    the CPU run as chunked torch operations, products in float32, sums in float64. With a mask, with temperatures of
+    rows, in the backward pass of flp.divergence and as torch operations, rows are counted on the host, which
+    synchronises; else nothing does, and a CUDA graph can capture the call.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes
     thread: safe
     source: as flp.distill_loss, over the whole vocabulary
