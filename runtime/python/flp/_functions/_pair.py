@@ -44,7 +44,7 @@ class Pair:
         self.student = settled or Call(function, hidden, weight, every, bias, instead=INSTEAD, several=False, lead=lead,
                                        others={"mask": mask, **of_teacher, **(others or {})}, **options)
         with _check.renaming(lambda name: prefix + name):
-            self.teacher = _teacher_of(function, teacher, lead, every, {
+            self.teacher = _teacher_of(function, teacher, hidden.shape[:-1] if settled is None else lead, every, {
                 **teacher_options, "temperature": options["temperature"] if teacher_options["temperature"] is None
                 else teacher_options["temperature"]})
         _check.same_device(prefix + "hidden", teacher[0], "hidden", hidden)
