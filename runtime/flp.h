@@ -664,11 +664,11 @@ typedef struct flp_diverge_args {
   FLP_INIT_(flp_diverge_args, FLP_SET_(struct_bytes) = sizeof(flp_diverge_args), FLP_SET_(scale) = 1.0f, \
             FLP_SET_(teacher_scale) = 1.0f)
 
-/* Enqueues one pass over both; needs no workspace. Equal rows of scores give a gradient of 0. A row whose largest score
- * of either is beyond 2^30, as for flp_execute, gives NaN, and counts in the device error word where values are asked
- * for; one with a NaN gives NaN; where upstream is 0, as grad_logprob and grad_entropy are, the gradient is 0 whatever
- * the row holds. A loss of log q and of the entropy beside D takes two calls, and no score is read more often than by
- * one: values and state, then, with their gradients, grad_scores.
+/* Enqueues one pass over both; needs no workspace. Of equal rows the gradient is 0, of a mixture of both, as jsd, up to
+ * rounding in float32. A row whose largest score of either is beyond 2^30, as for flp_execute, gives NaN, and counts in
+ * the device error word where values are asked for; one with a NaN gives NaN; where upstream is 0, as grad_logprob and
+ * grad_entropy are, the gradient is 0 whatever the row holds. A loss of log q and of the entropy beside D takes two
+ * calls, and no score is read more often than by one: values and state, then, with their gradients, grad_scores.
  * error:  ARGUMENT names the field; MEMORY on the eager rung; DRIVER if the launch failed; DATA in strict mode only
  * thread: as flp_execute
  * source: generalised divergences of two distributions, arXiv:2306.13649 */
