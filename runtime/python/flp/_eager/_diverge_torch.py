@@ -55,9 +55,5 @@ def _values(of, log_p, teacher_lse, log_q, lse, bests):
 
 def _slope(of, log_p, log_q):
     """∂D/∂(a·x)"""
-    log_q = log_q.requires_grad_()
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):  # not the caller's
-        q = log_q.exp()
-        made, = torch.autograd.grad(of(log_p, log_q, log_p.exp(), q, _total).sum(), log_q)
-    q = q.detach()
-    return made - q * (made.sum(1, keepdim=True) / q.sum(1, keepdim=True))
+    slope, q = _eager_divergence.slope_of(of, log_p, log_q, _total)
+    return slope - q * (slope.sum(1, keepdim=True) / q.sum(1, keepdim=True))

@@ -268,14 +268,17 @@ def _as_it_is(tensor):
     return tensor
 
 
-
-def _slope(problem, tile, log_p, log_q):
-    """G and q of a tile of columns."""
+def slope_of(of, log_p, log_q, total):
+    """G and q of some columns."""
     log_q.requires_grad_()
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is):  # not the caller's
         q = log_q.exp()
-        value = problem.of(log_p, log_q, log_p.exp(), q, _knowing(tile.sums))
+        value = of(log_p, log_q, log_p.exp(), q, total)
         return torch.autograd.grad(value.sum(), log_q)[0], q.detach()
+
+
+def _slope(problem, tile, log_p, log_q):
+    return slope_of(problem.of, log_p, log_q, _knowing(tile.sums))
 
 
 def _pull(problem, heads, rows, held, tile):

@@ -297,7 +297,7 @@ class _Call:
                       _Head(problem.teacher, problem.teacher_settings, active)]
         self.program, self.parameters = program, parameters_of(program, given)
         student, self.count = problem.student, self.heads[0].count
-        width = -(-len(student.weight) // VECTOR) * VECTOR
+        width = _divergences.width_of(len(student.weight))
         of_call = _budget_of(plan, problem), _bytes_of(problem, grads), self.count
         if beside:  # whose program is many small operations
             self.held, self.rows = _divergences.rows_of_chunk(*of_call, at_once=True, most=self.count)

@@ -15,7 +15,7 @@ from torch import Tensor
 from .._passes import _run
 from .._tensors import _check
 from .._tensors._compile import outside_graphs
-from .._tensors._operands import GRADIENTS, Operands
+from .._tensors._operands import Operands
 from . import _distill, _hand_out, _payload, _policy
 from ._kinds import Divergence
 from ._pair import Pair
@@ -154,16 +154,13 @@ def divergence_loss(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor, teac
     weights = _distill.weights_of(row_weight, pair.counted, total, student.lead)
     grad_scale = _policy._scale_of(grad_scale, student.settings)
     weights = weights if grad_scale is None else weights * grad_scale
-    is_later = student.settings.accumulate is not None and _hand_out.are_hooks_in_force()
+    later = _hand_out.is_later(student.settings, student.grads)
     with torch.no_grad():
-        found, gradients = pair.run(*tensors, upstream=weights, grads=0 if is_later else student.grads)
+        found, gradients = pair.run(*tensors, upstream=weights, grads=0 if later else student.grads)
         loss = torch.where(weights == 0, weights, weights * found.value).sum()
         loss = loss if grad_scale is None else loss / grad_scale
-    if student.grads:
-        leaves = [student.operands[leaf] for leaf in GRADIENTS]
-        made, others = (functools.partial(_made_later, pair.run, student.grads), (weights, *tensors)) if is_later else \
-            (_hand_out.existing, (*gradients, None, None))
-        loss = _hand_out.HandOut.apply(*leaves, loss, made, grad_scale, pair.function, *others)
+    loss = _hand_out.handed_out(student, loss, grad_scale, pair.function, gradients, later and functools.partial(
+        _made_later, pair.run, student.grads), (weights, *tensors))
     share = pair.counted.reshape(-1).float() / pair.counted.sum().clamp(min=1)
     seen = {pair.program.name: found.value, "entropy": found.entropy, "acceptance": found.acceptance,
             "agreement": found.agrees.float()}
@@ -173,7 +170,7 @@ def divergence_loss(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor, teac
 def _made_later(run, grads, *saved):
     """The gradients of a loss that run makes now. saved: leaves, weights of rows, and what run takes"""
     weights, *tensors = saved[_hand_out.LEAVES:]
-    return (*run(*tensors, upstream=weights, grads=grads, counts=False)[1], None, None)
+    return run(*tensors, upstream=weights, grads=grads, counts=False)[1]
 
 
 def _alone(kind, others):

@@ -25,21 +25,34 @@ def loss_of(call, loss, scale, name):
     scale    the upstream gradient that is in the weights of loss and is to come, or None: none is, and any may come
     name     of the public function
     """
-    ops, grads, leaves = Operands(**call.operands), call.grads, [call.operands[leaf] for leaf in GRADIENTS]
+    ops, grads = Operands(**call.operands), call.grads
     settings = _run.settings_of_step(ops, call.settings, grads)
-    is_later = bool(grads) and settings.accumulate is not None and are_hooks_in_force()
+    later = is_later(settings, grads)
     with torch.no_grad():
-        made = _run.step(ops, settings, 0 if is_later else grads, loss)
+        made = _run.step(ops, settings, 0 if later else grads, loss)
         value = made.loss.sum() / (1.0 if scale is None else scale)
-    if is_later:
-        again = copy.copy(settings)
-        again.old_lse, again.topk, again.rank, again.statistics = None, 0, False, False
-        step = functools.partial(_gradients_of_step, again, grads, loss.program, loss.parameters)
-        value = HandOut.apply(*leaves, value, step, scale, name, *map(call.operands.get, FIXED), *loss.tensors())
-    elif grads:
-        value = HandOut.apply(*leaves, value, existing, scale, name, *made.gradients)
+    again = copy.copy(settings)
+    again.old_lse, again.topk, again.rank, again.statistics = None, 0, False, False
+    step = functools.partial(_gradients_of_step, again, grads, loss.program, loss.parameters)
+    value = handed_out(call, value, scale, name, made.gradients, later and step,
+                       (*map(call.operands.get, FIXED), *loss.tensors()))
     made.gradients = None
     return value, made
+
+
+def is_later(settings, grads):
+    """Whether the gradients of a loss wait for the backward pass, which then makes them."""
+    return bool(grads) and settings.accumulate is not None and are_hooks_in_force()
+
+
+def handed_out(call, value, scale, name, gradients, later, saved):
+    """The value of a loss, differentiable where the call has gradients: those that exist, or, unless it is false, those
+    that later makes of the leaves and what is saved. Either may be of the first leaves alone"""
+    if not call.grads:
+        return value
+    leaves = [call.operands[leaf] for leaf in GRADIENTS]
+    made, others = (later, saved) if later else (existing, gradients)
+    return HandOut.apply(*leaves, value, made, scale, name, *others)
 
 
 def are_hooks_in_force():

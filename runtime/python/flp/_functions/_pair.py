@@ -18,7 +18,6 @@ from .._tensors._operands import OPERANDS, Operands
 from . import _diverge
 from ._kinds import Divergence, Kind
 
-
 INSTEAD = "torch.autograd, or under torch.func.grad losses of scores that exist"
 WITHOUT_REST = ("forward_kl", "lk")  # kinds that are infinite where p > 0 and q = 0
 
@@ -37,14 +36,14 @@ class Pair:
         settled = student if isinstance(student, Call) else None
         hidden, weight, bias = student if settled is None else map(settled.operands.get, OPERANDS[:3])
         _check.tensor_of("hidden", hidden)
-        self.shared, lead = shared, hidden.shape[:-1] if shared is None else shared.lead(hidden)
-        lead = lead if settled is None else settled.lead
+        rows = hidden.shape[:-1] if settled is None else settled.lead
+        self.shared, lead = shared, rows if shared is None else shared.lead(hidden)
         every = torch.zeros(lead, dtype=torch.int64, device=hidden.device)
         of_teacher = dict(zip((prefix + "hidden", prefix + "weight", prefix + "bias"), teacher))
         self.student = settled or Call(function, hidden, weight, every, bias, instead=INSTEAD, several=False, lead=lead,
                                        others={"mask": mask, **of_teacher, **(others or {})}, **options)
         with _check.renaming(lambda name: prefix + name):
-            self.teacher = _teacher_of(function, teacher, hidden.shape[:-1] if settled is None else lead, every, {
+            self.teacher = _teacher_of(function, teacher, rows, every, {
                 **teacher_options, "temperature": options["temperature"] if teacher_options["temperature"] is None
                 else teacher_options["temperature"]})
         _check.same_device(prefix + "hidden", teacher[0], "hidden", hidden)

@@ -15,7 +15,7 @@ from torch import Tensor
 from .._eager._beside import Beside
 from .._passes import _run
 from .._tensors import _check
-from .._tensors._operands import GRADIENTS, OPERANDS, Loss, Operands
+from .._tensors._operands import OPERANDS, Loss, Operands
 from . import _hand_out
 from ._pair import Pair
 
@@ -80,19 +80,15 @@ def loss_of(pair, coefficient, loss, grad_scale, mask):
     the loss; metrics of the divergence. mask: (N), the rows that count"""
     call, tensors = pair.student, pair.tensors()
     call.settings = _run.settings_of_step(Operands(**call.operands), call.settings, call.grads)
-    is_later = bool(call.grads) and call.settings.accumulate is not None and _hand_out.are_hooks_in_force()
+    later = _hand_out.is_later(call.settings, call.grads)
     scale = 1.0 if grad_scale is None else grad_scale
     with torch.no_grad():
-        step, found, gradients = _made(pair.run, coefficient, 0 if is_later else call.grads, loss, tensors)
+        step, found, gradients = _made(pair.run, coefficient, 0 if later else call.grads, loss, tensors)
         divergence = torch.where(loss.weight == 0, loss.weight, loss.weight * found.value).sum() / scale
         value = step.loss.sum() / scale + coefficient * divergence
-    if call.grads:
-        leaves = [call.operands[leaf] for leaf in GRADIENTS]
-        made, others = _hand_out.existing, (*gradients, None, None)
-        if is_later:
-            made = functools.partial(_made_later, pair.run, coefficient, call.grads, loss.program, loss.parameters)
-            others = (*tensors, *loss.tensors())
-        value = _hand_out.HandOut.apply(*leaves, value, made, grad_scale, pair.function, *others)
+    value = _hand_out.handed_out(call, value, grad_scale, pair.function, gradients, later and functools.partial(
+        _made_later, pair.run, coefficient, call.grads, loss.program, loss.parameters, len(tensors)),
+        (*tensors, *loss.tensors()))
     share = mask / mask.sum().clamp(min=1)
     seen = {"acceptance": found.acceptance, "agreement": found.agrees.float()}
     return value, step, {pair.program.name: divergence,
@@ -105,9 +101,8 @@ def _made(run, coefficient, grads, loss, tensors):
     return (beside.step, *run(*tensors, upstream=loss.weight * coefficient, grads=grads, beside=beside))
 
 
-def _made_later(run, coefficient, grads, program, parameters, *saved):
-    """The gradients of a loss that is made now. saved: leaves, what run takes, and tensors of the Loss"""
+def _made_later(run, coefficient, grads, program, parameters, count, *saved):
+    """The gradients of a loss that is made now. saved: leaves, what run takes, so many, and tensors of the Loss"""
     tensors = saved[_hand_out.LEAVES:]
-    count = len(tensors) - len(program.vectors) - 5
     loss = Loss.of_tensors(program, parameters, tensors[count:])
-    return (*_made(run, coefficient, grads, loss, tensors[:count])[2], None, None)
+    return _made(run, coefficient, grads, loss, tensors[:count])[2]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .. import errors
 from .._eager import _diverge_torch, _eager_torch
-from .._library import _c, _plans
+from .._library import _c, _divergences, _plans
 from .._passes import _autograd, _run, _watch
 from .._tensors import _check, _transforms
 from .._tensors._address import address, settled
@@ -180,7 +180,7 @@ def _chunks(plan, scores, read):
     """Parts of the rows, both scores of each in float32, and their strides: as read has them, or in memory that the
     next part takes."""
     count, vocab = scores[0].shape
-    width = -(-vocab // _diverge.VECTOR) * _diverge.VECTOR
+    width = _divergences.width_of(vocab)
     copies, step = sum(each is None for each in read), count
     if copies:
         step = max(1, min(count, plan.in_force.budgets[_c.PASS_STEP] // (4 * width * copies)))

@@ -73,11 +73,16 @@ def bounds_of(kind):
     return tuple(least), tuple(most)
 
 
+def width_of(vocab):
+    """Elements between rows of a chunk's scores."""
+    return -(-vocab // VECTOR) * VECTOR
+
+
 def bytes_of(vocab, depths, element, grads, sum_rows):
     """Bytes that a call takes beyond what it gives: at once, and for each row whose scores, and whose gradient of
     them, it holds. depths: of both heads' operands; element: bytes of one of the student's; grads: the mask; sum_rows:
     how many rows of the weight's gradient have a sum of float32 of their own"""
-    width = -(-vocab // VECTOR) * VECTOR
+    width = width_of(vocab)
     fixed = 4 * sum_rows * depths[0] if grads & _c.GRAD_WEIGHT else 0
     return fixed, 8 * width + 256 + 8 * (STATE + sum(depths)), element * width if grads else 0
 
