@@ -192,6 +192,7 @@ typedef struct flp_spec {
                         FLP_LORA_RANK_MAX. The weight is frozen then: no FLP_GRAD_WEIGHT */
   flp_dtype grad_lora_dtype; /* of the gradients of A and B: 0 means dtype; else dtype or FP32 */
   int32_t statistics;        /* 1: forward gives what a row's scores are as a whole */
+  int32_t raw_scores;        /* 1: forward gives the raw scores of every column */
 } flp_spec;
 
 #define FLP_SPEC_INIT                                                                              \
@@ -476,6 +477,11 @@ typedef struct flp_args {
      of: Σ t and Σ 4^(t − maximum) in log2 units, the number of its columns, whether its best is the target */
   float *statistics;
   float *partial_statistics;
+
+  /* spec.raw_scores, forward: (N,V) out or NULL: hidden·weightᵀ + bias, before scale, softcap and temperature, in the
+     columns of this shard; rows that are not computed, and columns behind vocab_valid, stay as they are */
+  float *raw_scores;
+  int64_t raw_scores_stride;
 } flp_args;
 
 #define FLP_ARGS_INIT                                                                               \
@@ -658,6 +664,9 @@ typedef struct flp_diverge_args {
                        log2 units, and the library's own */
   uint32_t resumes; /* 1: state is what a call with the same scores, scales and parameters left, so that its sums are
                        not made again; values is NULL then */
+  const float *stats, *teacher_stats; /* (N,4), 16-byte aligned, or NULL both: flp_args.stats of the forward passes that
+                                         gave x and y as raw_scores, with scale a or b, temperature 1 and no softcap: both
+                                         log-sum-exps are taken from there, so that x and y are read once less */
 } flp_diverge_args;
 
 #define FLP_DIVERGE_ARGS_INIT \

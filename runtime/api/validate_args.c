@@ -70,7 +70,7 @@ static flp_status check_stride(flp_array_id id, const flp_spec *spec, flp_args *
   flp_dtype dtype = flp_array_dtype(id, spec);
   int64_t columns = flp_size_of(array->columns, spec, args), *stride = (int64_t *)((char *)args + array->stride_offset);
   FLP_TRY(flp_args_check_extent(array->name, dtype, flp_size_of(array->rows, spec, args),
-                                array->columns == FLP_SIZE_D ? "hidden" : "lora_rank", columns, stride));
+                                flp_size_field(array->columns), columns, stride));
   int64_t unit = unit_of(id, spec);
   if ((*stride * (int64_t)flp_dtype_bytes(dtype) & (unit - 1)) == 0) return FLP_OK;
   return flp_fail(FLP_ERROR_ARGUMENT,
@@ -113,7 +113,8 @@ static flp_status check_arrays(const flp_spec *spec, flp_args *args) {
     if (letter == '-' || letter == 'l') continue;
     const void *pointer = flp_array_get(id, args);
     FLP_TRY(pointer ? check_given(id, pointer, spec, args) : check_missing(id, spec, args));
-    if (FLP_ARRAY[i].stride_offset && (spec->lora_rank || !is_of_adapter(id))) FLP_TRY(check_stride(id, spec, args));
+    int has_stride = FLP_ARRAY[i].stride_offset && (pointer || letter == 'm' || letter == 'M');
+    if (has_stride && (spec->lora_rank || !is_of_adapter(id))) FLP_TRY(check_stride(id, spec, args));
   }
   return FLP_OK;
 }

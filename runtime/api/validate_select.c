@@ -228,6 +228,9 @@ static flp_status check_diverge_beside(const flp_diverge_args *args) {
     FLP_TRY(refuse_given("grad_logprob", args->grad_logprob, "grad_scores is NULL"));
     FLP_TRY(refuse_given("grad_entropy", args->grad_entropy, "grad_scores is NULL"));
   }
+  if (!args->stats != !args->teacher_stats)
+    return flp_fail(FLP_ERROR_ARGUMENT, "args.%s is NULL, but %s is given", args->stats ? "teacher_stats" : "stats",
+                    args->stats ? "stats" : "teacher_stats");
   if (args->resumes > 1)
     return flp_fail(FLP_ERROR_ARGUMENT, "args.resumes is %" PRIu32 " (accepted: 0 and 1)", args->resumes);
   if (!args->resumes) return FLP_OK;
@@ -247,7 +250,9 @@ static flp_status check_diverge_arrays(const flp_spec *spec, flp_diverge_args *a
                 {"target", args->target, sizeof *args->target},
                 {"grad_logprob", args->grad_logprob, sizeof *args->grad_logprob},
                 {"grad_entropy", args->grad_entropy, sizeof *args->grad_entropy},
-                {"state", args->state, sizeof *args->state}};
+                {"state", args->state, sizeof *args->state},
+                {"stats", args->stats, 4 * sizeof *args->stats},
+                {"teacher_stats", args->teacher_stats, 4 * sizeof *args->stats}};
   FLP_TRY(check_matrix_of(spec, FLP_DTYPE_FP32, "scores", args->scores, args->n, &args->scores_stride));
   FLP_TRY(check_matrix_of(spec, FLP_DTYPE_FP32, "teacher", args->teacher, args->n, &args->teacher_stride));
   if (args->n == 0) return FLP_OK;

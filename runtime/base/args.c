@@ -83,6 +83,13 @@ void flp_array_set(flp_array_id id, flp_args *args, const void *pointer) {
   memcpy((char *)args + place_of(id), &pointer, sizeof pointer);
 }
 
+const char *flp_size_field(flp_size size) {
+#define FIELD(id, value, field) field,
+  static const char *const fields[] = {FLP_SIZES(FIELD)};
+#undef FIELD
+  return fields[size];
+}
+
 int64_t flp_size_of(flp_size size, const flp_spec *s, const flp_args *a) {
 #define SIZE(id, value, field) \
   case FLP_SIZE_##id:          \

@@ -103,7 +103,9 @@
     "only forward counts what is above it")                                                                            \
   A(float *, statistics, N, FOUR, FLOAT, 16, OUT, "wo-o", s->statistics, "", "spec.statistics is 0", "")               \
   A(float *, partial_statistics, N, FOUR, FLOAT, 16, EACH, "obxx", s->statistics,                                      \
-    "spec.statistics is 1", "spec.statistics is 0", "only forward and combine pass it on")
+    "spec.statistics is 1", "spec.statistics is 0", "only forward and combine pass it on")                             \
+  M(float *, raw_scores, N, V, FLOAT, 0, EACH, "oxxx", s->raw_scores, "", "spec.raw_scores is 0",                      \
+    "only forward stores them")
 /* clang-format on */
 
 /* Sizes: X(ID, what a call has, of spec s and args a, the field that says it or ""). K: targets of a row; T: best
@@ -189,7 +191,8 @@ static inline int flp_array_is_of(flp_array_id id, flp_pass pass) {
 flp_dtype flp_array_dtype(flp_array_id id, const flp_spec *spec); /* 0 of bytes */
 const void *flp_array_get(flp_array_id id, const flp_args *args);
 void flp_array_set(flp_array_id id, flp_args *args, const void *pointer);
-/* The size that a call of a spec has. */
+/* The size that a call of a spec has, and the field that says it, or "". */
 int64_t flp_size_of(flp_size size, const flp_spec *spec, const flp_args *args);
+const char *flp_size_field(flp_size size);
 
 #endif

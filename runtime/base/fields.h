@@ -96,7 +96,9 @@ enum { FLP_COUNT_MAX = 1 << 30, FLP_HIDDEN_MAX = 1 << 20 };
   X(flp_dtype, grad_lora_dtype, WORD, FLP_OPERAND_DTYPE_WORDS, s->dtype, 1, 0, 0, NONE, NULL, "grad-lora-dtype", "T",  \
     "of the gradients of A and B: the dtype (default) or fp32")                                                        \
   X(int32_t, statistics, SWITCH, NULL, 0, 1, 0, 1, STATISTICS, "statistics", "statistics", NULL,                       \
-    "of each row the log-sum-exp, the mean of its scores, log of the sum of p^2, and whether the target is the best")
+    "of each row the log-sum-exp, the mean of its scores, log of the sum of p^2, and whether the target is the best")    \
+  X(int32_t, raw_scores, SWITCH, NULL, 0, 1, 0, 1, RAW, "raw-scores", "raw-scores", NULL,                              \
+    "forward stores the raw scores of every column too, hidden times weight and bias, 4 bytes each")
 
 /* What a head may be asked for beside the usual: F(ID, field, keyword of Python or NULL, whether a spec s asks for it).
  * kernel/features.h finds out. */
@@ -109,6 +111,7 @@ enum { FLP_COUNT_MAX = 1 << 30, FLP_HIDDEN_MAX = 1 << 20 };
   F(RANK, rank, "rank", s->rank)                                   \
   F(LORA, lora_rank, "lora", s->lora_rank)                         \
   F(STATISTICS, statistics, "statistics", s->statistics)           \
+  F(RAW, raw_scores, NULL, s->raw_scores)                          \
   F(MIXED, mixed, "mixed", s->mixed)                               \
   F(SLICES, mixed, "slices", s->mixed && flp_weight_is_sliced(s))  \
   F(LOSS, loss, "loss", s->loss != NULL)                           \
@@ -116,7 +119,7 @@ enum { FLP_COUNT_MAX = 1 << 30, FLP_HIDDEN_MAX = 1 << 20 };
 
 /* What one goes without, and why: A(ID, others, clause). A pair stands once. */
 #define FLP_APART(A)                                                                                                   \
-  A(LISTED, B(TARGETS), "whose columns are few already")                                                               \
+  A(LISTED, B(TARGETS) B(RAW), "whose columns are few already")                                                        \
   A(TARGETS, B(RANK) B(SCORES), "as it is of one")
 /* clang-format on */
 

@@ -47,6 +47,12 @@ static void take_targets(const forward_job *job, int64_t in_panel, int64_t colum
   }
 }
 
+static void give_raw(const flp_args *args, int64_t row, int64_t column, int64_t columns, const float *scores,
+                     const float *bias) {
+  float *out = args->raw_scores ? args->raw_scores + row * args->raw_scores_stride + column : NULL;
+  for (int64_t i = 0; out && i < columns; i++) out[i] = scores[i] + bias[i];
+}
+
 static void fold_tile_rows(const forward_job *job, int64_t group, int64_t column, int64_t subtile, int worker) {
   const eager_call *call = job->call;
   const eager_forward_memory *memory = job->memory;
@@ -61,6 +67,7 @@ static void fold_tile_rows(const forward_job *job, int64_t group, int64_t column
     const float *row_scores = scores + i * EAGER_TILE_COLUMNS;
     take_targets(job, in_panel, column, columns, row_scores, bias);
     if (job->only_targets) continue;
+    give_raw(call->args, row, column, columns, row_scores, bias);
     double t[EAGER_TILE_COLUMNS];
     read_tile(&scale, row_scores, bias, columns, t);
     eager_partial *part = &memory->parts[in_panel * job->groups + group];

@@ -110,7 +110,7 @@ enum { FLP_ABI_CONSTANT_LIST(FLP_ABI_CONSTANT) };
  * names and parameters. Any set of parts is a kernel, named by them: forward, forward_keep, forward_keep_top. */
 #define FLP_FORWARD_PARTS(P) \
   P(KEEP, keep) P(EMIT, emit) P(TARGETS, targets) P(TOP, top) P(COLUMNS, columns) P(STATISTICS, statistics) \
-  P(LORA, lora) P(SHORT, short)
+  P(RAW, raw) P(LORA, lora) P(SHORT, short)
 typedef enum flp_part_bit {
 #define FLP_PART_BIT(ID, name) FLP_PART_BIT_##ID,
   FLP_FORWARD_PARTS(FLP_PART_BIT)
@@ -141,8 +141,11 @@ enum flp_part {
   FLP_NAMES_FROM_STATISTICS(N, set, name)    \
   FLP_NAMES_FROM_STATISTICS(N, (set) | FLP_PART_COLUMNS, name "_columns")
 #define FLP_NAMES_FROM_STATISTICS(N, set, name) \
-  FLP_NAMES_FROM_LORA(N, set, name)             \
-  FLP_NAMES_FROM_LORA(N, (set) | FLP_PART_STATISTICS, name "_statistics")
+  FLP_NAMES_FROM_RAW(N, set, name)              \
+  FLP_NAMES_FROM_RAW(N, (set) | FLP_PART_STATISTICS, name "_statistics")
+#define FLP_NAMES_FROM_RAW(N, set, name)     \
+  FLP_NAMES_FROM_LORA(N, set, name)          \
+  FLP_NAMES_FROM_LORA(N, (set) | FLP_PART_RAW, name "_raw")
 #define FLP_NAMES_FROM_LORA(N, set, name)    \
   FLP_NAMES_FROM_SHORT(N, set, name)         \
   FLP_NAMES_FROM_SHORT(N, (set) | FLP_PART_LORA, name "_lora")
@@ -419,6 +422,7 @@ enum flp_part {
   P(ptr, target)                                 /* y (n) i64, or null */     \
   P(ptr, grad_logprob) P(ptr, grad_entropy)      /* g, e (n) f32, or null: 0 */ \
   P(ptr, state) P(i32, resumes)                  /* (n,FLP_DIVERGE_WORDS) f64, or null */ \
+  P(ptr, stats) P(ptr, teacher_stats)            /* (n,4) f32 as combine writes them, or null both */ \
   P(ptr, error_word) /* (1) i32, added to */
 
 /* ---- saved exponentials: save, stream and direction modes ----
@@ -1233,6 +1237,12 @@ enum flp_part {
   P(call(ptr), offsets) P(region, list_length) P(region, list_score)       \
   P(i32, row_begin) P(i32, row_end)
 
+/* Part raw of forward: stores the raw scores of every column, as they are multiplied and with the bias. */
+#define FLP_RAW_PARAMS(P)                                                  \
+  P(ptr, raw_rows)   /* (n) i32: row of each active row */                 \
+  P(ptr, raw_scores) /* (n,V) f32 out by row, from the first column of the launch on, or null */ \
+  P(arg(i64), raw_scores_stride)
+
 /* Part short: forward_map for rows that are one row panel, in tiles for few rows. Each CTA of a cluster has box_rows of
  * them, a multiple of 8, the first ones as many as there are. Boxes of hidden, gathered rows and lora_u have so many:
  * what a box has beyond the rows costs the copy engine more than rows do. The same bits as without the part. */
@@ -1244,14 +1254,16 @@ enum flp_part {
   L(P, FLP_PART_KEEP | FLP_PART_TOP | FLP_PART_COLUMNS, FLP_SLICE_PARAMS)     \
   L(P, FLP_PART_KEEP, FLP_KEEP_PARAMS) L(P, FLP_PART_EMIT, FLP_EMIT_PARAMS)   \
   L(P, FLP_PART_TARGETS, FLP_HOLD_PARAMS) L(P, FLP_PART_TOP, FLP_CONTENDER_PARAMS) \
-  L(P, FLP_PART_STATISTICS, FLP_STATISTICS_PARAMS) L(P, FLP_PART_LORA, FLP_LORA_PARAMS)
+  L(P, FLP_PART_STATISTICS, FLP_STATISTICS_PARAMS) L(P, FLP_PART_RAW, FLP_RAW_PARAMS) \
+  L(P, FLP_PART_LORA, FLP_LORA_PARAMS)
 #define FLP_FORWARD_MAP_LISTS(L, P)                                           \
   L(P, 0, FLP_FORWARD_MAP_PARAMS)                                             \
   L(P, FLP_PART_KEEP | FLP_PART_TOP | FLP_PART_COLUMNS, FLP_SLICE_PARAMS)     \
   L(P, FLP_PART_KEEP, FLP_KEEP_MAP_PARAMS) L(P, FLP_PART_EMIT, FLP_EMIT_PARAMS) \
   L(P, FLP_PART_TARGETS, FLP_HOLD_PARAMS) L(P, FLP_PART_TOP, FLP_CONTENDER_PARAMS) \
   L(P, FLP_PART_COLUMNS, FLP_AHEAD_MAP_PARAMS) \
-  L(P, FLP_PART_STATISTICS, FLP_STATISTICS_PARAMS) L(P, FLP_PART_LORA, FLP_LORA_MAP_PARAMS) \
+  L(P, FLP_PART_STATISTICS, FLP_STATISTICS_PARAMS) L(P, FLP_PART_RAW, FLP_RAW_PARAMS) \
+  L(P, FLP_PART_LORA, FLP_LORA_MAP_PARAMS) \
   L(P, FLP_PART_SHORT, FLP_SHORT_MAP_PARAMS)
 #define FLP_ABI_WHOLE(P, parts, LIST) LIST(P)
 #define FLP_PARAMS_forward(P) FLP_FORWARD_LISTS(FLP_ABI_WHOLE, P)

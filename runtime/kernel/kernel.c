@@ -112,7 +112,8 @@ int flp_kernel_spec_has_exponentials(const flp_spec *spec) {
 
 unsigned flp_kernel_spec_parts(const flp_spec *spec) {
   return (spec->targets > 1 ? FLP_PART_TARGETS : 0u) | (flp_weight_is_sliced(spec) ? FLP_PART_COLUMNS : 0u) |
-         (spec->statistics ? FLP_PART_STATISTICS : 0u) | (spec->lora_rank ? FLP_PART_LORA : 0u);
+         (spec->statistics ? FLP_PART_STATISTICS : 0u) | (spec->raw_scores ? FLP_PART_RAW : 0u) |
+         (spec->lora_rank ? FLP_PART_LORA : 0u);
 }
 
 static int has_loss_version(const flp_spec *spec, int version) {

@@ -7,8 +7,8 @@
 
 /* What forward with all parts is given, in either form: it takes what its parameters (abi.h) name. */
 typedef struct values {
-  uint64_t weight, bias, lora_b, floor, emit_gate, emit_count, emit_entry, row_of, score, reference, kept, ahead_source,
-      ahead_out;
+  uint64_t weight, bias, lora_b, floor, emit_gate, emit_count, emit_entry, row_of, score, raw_rows, raw_scores, reference, kept,
+      ahead_source, ahead_out;
   int64_t weight_stride, lora_b_stride, kept_stride, ahead_stride, capacity;
   int32_t depth, vocab_valid, n, row_begin, row_end, bands, groups, column_begin, top_from, columns, emit_capacity,
       ahead_rows, ahead_depth, box_rows;
@@ -78,6 +78,13 @@ static flp_status fill_columns(const job *j, values *v) {
   return FLP_OK;
 }
 
+static flp_status fill_raw(const job *j, values *v) {
+  CUdeviceptr out = flp_call_pointer(j->call->args->raw_scores);
+  v->raw_rows = flp_call_region(j->call, FLP_REGION_index);
+  v->raw_scores = out ? out + (uint64_t)j->columns.begin * sizeof(float) : 0;
+  return FLP_OK;
+}
+
 static flp_status fill_lora(const job *j, values *v) {
   const flp_call *call = j->call;
   v->lora_b = flp_lora_b(call, j->columns.begin);
@@ -94,8 +101,8 @@ static flp_status fill_short(const job *j, values *v) {
 
 static flp_status (*const fills[FLP_PART_BITS])(const job *j, values *v) = {
     [FLP_PART_BIT_KEEP] = fill_keep, [FLP_PART_BIT_EMIT] = fill_emit,       [FLP_PART_BIT_TARGETS] = fill_targets,
-    [FLP_PART_BIT_TOP] = fill_top,   [FLP_PART_BIT_COLUMNS] = fill_columns, [FLP_PART_BIT_LORA] = fill_lora,
-    [FLP_PART_BIT_SHORT] = fill_short};
+    [FLP_PART_BIT_TOP] = fill_top,   [FLP_PART_BIT_COLUMNS] = fill_columns, [FLP_PART_BIT_RAW] = fill_raw,
+    [FLP_PART_BIT_LORA] = fill_lora, [FLP_PART_BIT_SHORT] = fill_short};
 
 /* ---- what all have ---- */
 

@@ -105,64 +105,46 @@ return function(k, spec)
     end)
   end
 
-  ------------------------------------------------------------------------------------------------ log-sum-exps
-  -- Of some scores of a row: the sum of exponentials, the largest score and the first column that has it.
-  local EMPTY = {m = k.const(k.f32, S.lowest), s = zero, top = k.const(k.f32, -infinity), column = k.const(k.i32, 0)}
-
-  local function is_before(a, b) return k.gt(a.top, b.top) | k.eq(a.top, b.top) & k.lt(a.column, b.column) end
-
-  local function merge_ends(a, b)
-    local sum, first = S.merge({m = a.m, s = a.s}, {m = b.m, s = b.s}), is_before(a, b)
-    return {m = sum.m, s = sum.s, top = k.select(first, a.top, b.top), column = k.select(first, a.column, b.column)}
-  end
-
-  local function add_scores(sum, at, scores, unit)
-    local largest
-    local values = {}
-    for i, score in ipairs(scores) do
-      local value = score * unit.sign
-      values[i] = at.inside and k.select(at.inside[i], value, -infinity) or value
-      largest = largest and k.max(largest, values[i]) or values[i]
+  -- Of both rows a table of f32 and i32, by name, {x, y}: what lanes and warps have, folded by merge, in every thread.
+  local function fold(both, names, merge)
+    local function of_lists(list)
+      local out = {x = {}, y = {}}
+      for i, name in ipairs(names) do out.x[name], out.y[name] = list[i], list[#names + i] end
+      return out
     end
-    local inside = at.inside and function(i) return at.inside[i] end
-    local more = S.accumulate({m = sum.m, s = sum.s}, scores, unit.value, false, inside)
-    local best = k.branch(k.gt(largest, sum.top), function()
-      local top, column = sum.top, sum.column
-      for i, value in ipairs(values) do
-        local better = k.gt(value, top)
-        top, column = k.select(better, value, top), k.select(better, at.column[i], column)
+    local function merge_both(a, b) return {x = merge(a.x, b.x), y = merge(a.y, b.y)} end
+    for _, mask in ipairs {16, 8, 4, 2, 1} do
+      local other = {x = {}, y = {}}
+      for _, name in ipairs(names) do
+        other.x[name], other.y[name] = k.shuffle_xor(both.x[name], mask), k.shuffle_xor(both.y[name], mask)
       end
-      return {top = top, column = column}
-    end, function() return {top = sum.top, column = sum.column} end)
-    return {m = more.m, s = more.s, top = best.top, column = best.column}
-  end
-
-  local WORDS = {"m", "s", "top", "column"}
-
-  -- {x, y} of all columns, in every thread.
-  local function ends_of(p, rows, units)
-    local ends = sweep(p, rows, {x = EMPTY, y = EMPTY}, function(state, at)
-      return {x = add_scores(state.x, at, at.x, units.x), y = add_scores(state.y, at, at.y, units.y)}
-    end)
-    for _, name in ipairs {"x", "y"} do
-      local sum = ends[name]
-      for _, mask in ipairs {16, 8, 4, 2, 1} do
-        local other = {}
-        for _, word in ipairs(WORDS) do other[word] = k.shuffle_xor(sum[word], mask) end
-        sum = merge_ends(sum, other)
-      end
-      local list = {}
-      for i, word in ipairs(WORDS) do list[i] = sum[word] end
-      ends[name] = over_warps(list, function(of_warp)
-        local function of(warp)
-          local words, out = of_warp(warp), {}
-          for i, word in ipairs(WORDS) do out[word] = words[i] end
-          return out
-        end
-        return k.loop(k.const(k.i32, 1), WARPS, 1, of(0), function(warp, total) return merge_ends(total, of(warp)) end)
+      both = merge_both(both, other)
+    end
+    local list = {}
+    for i, name in ipairs(names) do list[i], list[#names + i] = both.x[name], both.y[name] end
+    return over_warps(list, function(of_warp)
+      return k.loop(k.const(k.i32, 1), WARPS, 1, of_lists(of_warp(0)), function(warp, total)
+        return merge_both(total, of_lists(of_warp(warp)))
       end)
-    end
-    return ends
+    end)
+  end
+
+  ------------------------------------------------------------------------------------------------ log-sum-exps
+  -- Sums of exponentials of all columns, {x, y} of {m, s}.
+  local function ends_of(p, rows, units)
+    local empty = {m = k.const(k.f32, S.lowest), s = zero}
+    local ends = sweep(p, rows, {x = empty, y = empty}, function(state, at)
+      local inside, out = at.inside and function(i) return at.inside[i] end, {}
+      for _, row in ipairs {"x", "y"} do
+        local sum = S.accumulate({m = state[row].m, s = state[row].s}, at[row], units[row].value, false, inside)
+        out[row] = {m = sum.m, s = sum.s}
+      end
+      return out
+    end)
+    return fold(ends, {"m", "s"}, function(one, other)
+      local sum = S.merge({m = one.m, s = one.s}, {m = other.m, s = other.s})
+      return {m = sum.m, s = sum.s}
+    end)
   end
 
   -- Whether the largest score is beyond the limit, or there is none above -inf; not of a row that has a NaN alone.
@@ -184,6 +166,32 @@ return function(k, spec)
       function() return k.load(k.f32, scale_rows, row) end)
     local sign = k.select(k.gt(scale, 0.0), k.const(k.f32, 1.0), k.select(k.lt(scale, 0.0), k.const(k.f32, -1.0), 0.0))
     return {scale = scale, value = k.convert(k.f32, f64(scale) * LOG2E), sign = sign}
+  end
+
+  ------------------------------------------------------------------------------------------------ best columns
+  -- The largest score of some columns, times the sign of its unit, and the first column that has it.
+  local NO_BEST = {top = k.const(k.f32, -infinity), column = k.const(k.i32, 0)}
+
+  local function better(a, b)
+    local first = k.gt(a.top, b.top) | k.eq(a.top, b.top) & k.lt(a.column, b.column)
+    return {top = k.select(first, a.top, b.top), column = k.select(first, a.column, b.column)}
+  end
+
+  local function add_best(best, at, scores, unit)
+    local values, largest = {}, nil
+    for i, score in ipairs(scores) do
+      values[i] = score * unit.sign
+      if at.inside then values[i] = k.select(at.inside[i], values[i], -infinity) end
+      largest = largest and k.max(largest, values[i]) or values[i]
+    end
+    return k.branch(k.gt(largest, best.top), function()
+      local top, column = best.top, best.column
+      for i, value in ipairs(values) do
+        local is_better = k.gt(value, top)
+        top, column = k.select(is_better, value, top), k.select(is_better, at.column[i], column)
+      end
+      return {top = top, column = column}
+    end, function() return best end)
   end
 
   ------------------------------------------------------------------------------------------------ the program
@@ -223,12 +231,16 @@ return function(k, spec)
     return terms
   end
 
-  -- Adds the sums of a level to place and to found.
-  local function add_level(p, rows, lse, place, level, found)
+  -- Adds the sums of a level to place and to found, and finds the best columns beside those of the first, found.best.
+  local function add_level(p, rows, units, lse, place, level, found)
     local terms, none = terms_of(level), {}
     for i = 1, #terms do none[i] = zero end
+    if level == 0 then none.x, none.y = NO_BEST, NO_BEST end
     local shares = sweep(p, rows, none, function(state, at)
       local sums = {}
+      if level == 0 then
+        for _, row in ipairs {"x", "y"} do sums[row] = add_best(state[row], at, at[row], units[row]) end
+      end
       for c = 1, #at.x do
         local column = of_column(place, level, lse, at.x[c], at.y[c])
         for i, term in ipairs(terms) do
@@ -240,14 +252,15 @@ return function(k, spec)
       for i = 1, #terms do sums[i] = state[i] + sums[i] end
       return sums
     end)
-    for i, total in ipairs(totals(shares)) do found[terms[i].key] = total end
+    if level == 0 then found.best = fold({x = shares.x, y = shares.y}, {"top", "column"}, better) end
+    for i, total in ipairs(totals(table.move(shares, 1, #terms, 1, {}))) do found[terms[i].key] = total end
     P.set_sums(place, level, found)
   end
 
   ------------------------------------------------------------------------------------------------ one row
-  local function give_values(p, row, ends, lse, place, found)
+  local function give_values(p, row, lse, place, found)
     local alive = k.eq(lse.x.value, lse.x.value) & k.eq(lse.y.value, lse.y.value)
-    local same = k.eq(ends.x.column, ends.y.column) & alive
+    local same = k.eq(found.best.x.column, found.best.y.column) & alive
     local values = {k.select(alive, place.value[spec.loss.result], nan), lse.x.value, lse.y.value,
                     k.select(k.gt(found.entropy, 0.0), k.const(k.f64, 0.0), -found.entropy),
                     k.select(alive, found.acceptance, nan),
@@ -334,21 +347,41 @@ return function(k, spec)
     return words
   end
 
-  local function make_state(p, row, rows, units)
-    local ends = ends_of(p, rows, units)
-    local dead = is_dead(ends.x) | is_dead(ends.y)
-    local words = {lse_of(ends.x, ~dead), lse_of(ends.y, ~dead)}
-    local lse = {x = split(words[1], units.x), y = split(words[2], units.y)}
-    k.when(k.eq(k.tid(), 0) & ~k.is_null(p.values) & (S.is_beyond(ends.x) | S.is_beyond(ends.y)), function()
-      k.atomic_add(p.error_word, 0, k.const(k.i32, 1))
+  -- What a forward pass says of a row: its log-sum-exp, NaN where there is none, and is_dead. A row without a score above
+  -- the lowest is dead, unless it holds NaN.
+  local function of_stats(stats, row, scores)
+    local words = k.load_vector(k.f32, 4, stats, row)
+    local first = k.load(k.f32, scores, 0)
+    return {lse = f64(words[1]) + f64(words[2]),
+            dead = k.gt(words[1], S.limit) | k.le(words[1], -S.limit) & k.eq(first, first)}
+  end
+
+  -- {lse of x, of y} in log2 units, NaN where there is none, both where a row is dead.
+  local function lse_of_rows(p, row, rows, units)
+    return k.branch(k.is_null(p.stats), function()
+      local ends = ends_of(p, rows, units)
+      local alive = ~(is_dead(ends.x) | is_dead(ends.y))
+      k.when(k.eq(k.tid(), 0) & ~k.is_null(p.values) & (S.is_beyond(ends.x) | S.is_beyond(ends.y)), function()
+        k.atomic_add(p.error_word, 0, k.const(k.i32, 1))
+      end)
+      return {lse_of(ends.x, alive), lse_of(ends.y, alive)}
+    end, function()
+      local x, y = of_stats(p.stats, row, rows.x), of_stats(p.teacher_stats, row, rows.y)
+      local alive = ~(x.dead | y.dead)
+      return {k.select(alive, x.lse, nan), k.select(alive, y.lse, nan)}
     end)
+  end
+
+  local function make_state(p, row, rows, units)
+    local words = lse_of_rows(p, row, rows, units)
+    local lse = {x = split(words[1], units.x), y = split(words[2], units.y)}
     local place, found, leaves = P.place(), {}, leaves_of(p)
     for level = 0, P.levels - 1 do
       P.of_row(place, level, leaves)
-      add_level(p, rows, lse, place, level, found)
+      add_level(p, rows, units, lse, place, level, found)
     end
     P.of_row(place, P.levels, leaves)
-    give_values(p, row, ends, lse, place, found)
+    give_values(p, row, lse, place, found)
     for i, key in ipairs(SUMS) do words[i + 2] = found[key] end
     k.when(k.eq(k.tid(), 0) & ~k.is_null(p.state), function()
       for i, word in ipairs(words) do k.store(p.state, row * k.abi.DIVERGE_WORDS + (i - 1), word) end
@@ -374,7 +407,7 @@ return function(k, spec)
     end)
   end
 
-  local most = #WORDS
+  local most = 4                                     -- of fold
   for level = 0, P.levels - 1 do most = math.max(most, #terms_of(level)) end
   k.kernel {entry = "diverge", threads = PACE.threads, min_ctas = 3, shared_bytes = WARPS * most * 4, body = body}
 end

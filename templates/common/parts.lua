@@ -2,7 +2,7 @@
 -- order. What an adapter adds is in the operands (head.lua, engine.lua).
 
 local FILES = {{"keep", "keep"}, {"emit", "emission"}, {"targets", "held"}, {"top", "contenders"}, {"columns", "ahead"},
-               {"statistics", "moments"}}
+               {"statistics", "moments"}, {"raw", "raw"}}
 
 local function both(first, second)
   if first == nil or type(second) ~= "function" then return second end

@@ -24,6 +24,7 @@
 --   K.sum(p, active, sum, group)   behind the last tile of a group: the sum {m, s} of its columns, of an active row
 --   K.hold(p, rows, column, lane)   in the place of storing the targets' scores: raw scores of a tile from `column` on,
 --     of each row {active, exists, y}, y as an accumulator has them
+--   K.raw(p, rows, column, lane)   the same beside that; column: of the launch
 --   K.by_columns   columns of a launch begin at p.column_begin
 
 local LEAF, LEAVES, GROUP = k.abi.LEAF_COLUMNS, k.abi.GROUP_LEAVES, k.abi.GROUP_COLUMNS
@@ -106,7 +107,7 @@ return function(k, spec, entry, hooks)
       end)
     end
 
-    local function hold_scores(acc, block_column)
+    local function raw_scores(acc)
       local held = {}
       for i, row in ipairs(rows) do
         local y = {}
@@ -115,7 +116,13 @@ return function(k, spec, entry, hooks)
         end
         held[i] = {active = row.active, exists = k.lt(row.active, count), y = y}
       end
-      K.hold(p, held, block_column + vocab_begin(p), M.lane)
+      return held
+    end
+
+    local function store_scores(acc, block_column)
+      if K.hold then K.hold(p, raw_scores(acc), block_column + vocab_begin(p), M.lane)
+      else store_targets(acc, block_column) end
+      if K.raw then K.raw(p, raw_scores(acc), block_column, M.lane) end
     end
 
     -- The tanh of all scores of a tile.
@@ -165,8 +172,7 @@ return function(k, spec, entry, hooks)
     local function finish(tile, acc, sums)
       local block_column = leaf_column + tile * BLOCK
       acc = H.add_bias(p, acc, block_column, p.vocab_valid)
-      local store = K.hold and hold_scores or store_targets
-      store(acc, block_column)
+      store_scores(acc, block_column)
       if spec.softcap then acc = cap(acc) end
       return k.branch(k.le(block_column + BLOCK, p.vocab_valid),
         function() return reduce(acc, block_column, sums, true) end,

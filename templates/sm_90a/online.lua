@@ -30,6 +30,7 @@
 --   K.sum(p, active, sum, leaf)   behind the last tile of a leaf: the sum {m, s} of its columns, of an active row
 --   K.hold(p, rows, column, lane)   in the place of storing the targets' scores: raw scores of a tile from `column` on,
 --     of each row {active, exists, y}, y as an accumulator of wgmma has them
+--   K.raw(p, rows, column, lane)   the same beside that; column: of the launch
 --   K.by_columns   columns of a launch begin at p.column_begin
 --   K.finish()   behind the last tile
 --   K.aside(p, warp, warps)   in warps that are idle otherwise, where tune.lua says that the kernel has such: this is warp
@@ -142,7 +143,7 @@ return function(k, spec, entry, hooks)
       end)
     end
 
-    local function hold_scores(acc, u, tile_column)
+    local function raw_scores(acc, u)
       local held = {}
       for i, row in ipairs(rows) do
         local active, y = p.row_begin + u.row + H.row(row.w, row.h), {}
@@ -151,7 +152,13 @@ return function(k, spec, entry, hooks)
         end
         held[i] = {active = active, exists = k.lt(active, u.row_end), y = y}
       end
-      K.hold(p, held, tile_column + first_column(p), H.lane)
+      return held
+    end
+
+    local function store_scores(acc, u, tile_column)
+      if K.hold then K.hold(p, raw_scores(acc, u), tile_column + first_column(p), H.lane)
+      else store_targets(acc, u, tile_column) end
+      if K.raw then K.raw(p, raw_scores(acc, u), tile_column, H.lane) end
     end
 
     -- Makes a tile with columns beyond the vocabulary, or negative scales, one like all others: score times scale stays
@@ -237,8 +244,7 @@ return function(k, spec, entry, hooks)
       H.reread()
       local u = {row = unit.row, row_end = row_end(unit)}
       acc = H.add_bias(acc, p.bias, tile_column, p.vocab_valid - 1)
-      local store = K.hold and hold_scores or store_targets
-      store(acc, u, tile_column)
+      store_scores(acc, u, tile_column)
       if spec.softcap then
         acc = S.cap_all(acc, p.cap_in)
         if K.meet then                                -- anew: cap_all has no register to keep them in

@@ -39,7 +39,7 @@ static void expect_offsets(const flp_abi_entry *entry, size_t struct_bytes) {
 }
 
 /* The table of an entry agrees with its struct and its signature, and fits a launch and a descriptor: that of forward
- * with all parts. */
+ * with all parts, of which scores are kept or listed, never both. */
 Test(abi, tables_describe_their_structs) {
   const flp_kernel_entry *desc_entry = NULL;
   char letters[FLP_ABI_PARAMS_MAX + 1];
@@ -49,7 +49,8 @@ Test(abi, tables_describe_their_structs) {
     cr_expect_eq(flp_abi_find(entry->name), entry, "%s", entry->name);
     cr_expect_leq(strlen(flp_abi_signature(entry, letters)), FLP_ABI_PARAMS_MAX, "%s", entry->name);
     cr_expect_lt(strlen(letters), sizeof desc_entry->signature, "%s", entry->name);
-    cr_expect_lt(strlen(entry->name), sizeof desc_entry->name, "%s", entry->name);
+    size_t both = sets > 1 ? strlen("_emit") : 0;
+    cr_expect_lt(strlen(entry->name) - both, sizeof desc_entry->name, "%s", entry->name);
     const char *letter = letters;
     for (const flp_abi_param *a = flp_abi_first(entry); a; a = flp_abi_next(entry, a)) {
       cr_expect_eq((char)a->type, *letter++, "%s.%s", entry->name, a->name);

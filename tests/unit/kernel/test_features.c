@@ -16,7 +16,7 @@ static const char *const words[FLP_FEATURE_NONE] = {
     [FLP_FEATURE_LORA] = "lora=8",       [FLP_FEATURE_MIXED] = "mixed=round hidden=fp32",
     [FLP_FEATURE_LOSS] = "loss=grpo",    [FLP_FEATURE_SLICES] = "mixed=split hidden=fp32",
     [FLP_FEATURE_SCORES] = "loss=cross_entropy",
-    [FLP_FEATURE_STATISTICS] = "statistics"};
+    [FLP_FEATURE_STATISTICS] = "statistics", [FLP_FEATURE_RAW] = "raw-scores"};
 
 static const struct {
   flp_feature one;

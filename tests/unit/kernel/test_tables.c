@@ -68,7 +68,7 @@ Test(tables, tunable_kinds_fit_their_text) {
   cr_expect_str_eq(flp_kind_list(FLP_KIND_TUNE, ":", text, sizeof text),
                    "dz:, grad_hidden:, grad_weight:, products:, dz_lora:, lora_products:, forward:, forward_keep:, "
                    "forward_emit:, forward_targets:, forward_top:, forward_columns:, forward_statistics:, "
-                   "forward_lora: or forward_short:");
+                   "forward_raw:, forward_lora: or forward_short:");
   cr_expect_str_eq(flp_kind_list(FLP_KIND_CHUNK_ROWS, "", text, sizeof text), "dz or forward_keep");
 }
 

@@ -28,7 +28,8 @@ static const words_argument diverge_rows[] = {
     DIVERGE(teacher_scale_rows, 'p'), DIVERGE(upstream, 'p'), DIVERGE(values, 'p'),
     DIVERGE(grad_scores, 'p'),    DIVERGE(grad_scores_stride, 'l'), DIVERGE(target, 'p'),
     DIVERGE(grad_logprob, 'p'),   DIVERGE(grad_entropy, 'p'), DIVERGE(state, 'p'),
-    DIVERGE(resumes, 'i'),        {NULL, 0, 0}};
+    DIVERGE(resumes, 'i'),        DIVERGE(stats, 'p'),       DIVERGE(teacher_stats, 'p'),
+    {NULL, 0, 0}};
 
 /* "forward WORDS" or "backward WORDS". */
 static flp_select_args select_args(const char *words) {

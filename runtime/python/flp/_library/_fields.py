@@ -33,6 +33,7 @@ SPEC = (
     ("lora_rank", c_int32, 0),
     ("grad_lora_dtype", c_int, 0),
     ("statistics", c_int32, 0),
+    ("raw_scores", c_int32, 0),
 )
 
 # Fields of flp_args behind struct_bytes, likewise.
@@ -102,6 +103,8 @@ ARGS = (
     ("target_score", c_void_p, 0),
     ("statistics", c_void_p, 0),
     ("partial_statistics", c_void_p, 0),
+    ("raw_scores", c_void_p, 0),
+    ("raw_scores_stride", c_int64, 0),
 )
 
 # Arrays of flp_args: name, its dimensions, what it holds, the field of flp_spec that alone asks for it.
@@ -147,6 +150,7 @@ ARRAYS = (
     ("target_score", "N", "ONE", "FLOAT", "rank"),
     ("statistics", "N", "FOUR", "FLOAT", "statistics"),
     ("partial_statistics", "N", "FOUR", "FLOAT", "statistics"),
+    ("raw_scores", "N", "V", "FLOAT", "raw_scores"),
 )
 
 # The field that says a dimension.
