@@ -228,9 +228,9 @@ static flp_status check_diverge_beside(const flp_diverge_args *args) {
     FLP_TRY(refuse_given("grad_logprob", args->grad_logprob, "grad_scores is NULL"));
     FLP_TRY(refuse_given("grad_entropy", args->grad_entropy, "grad_scores is NULL"));
   }
-  if (!args->stats != !args->teacher_stats)
-    return flp_fail(FLP_ERROR_ARGUMENT, "args.%s is NULL, but %s is given", args->stats ? "teacher_stats" : "stats",
-                    args->stats ? "stats" : "teacher_stats");
+  if (!args->partial != !args->teacher_partial)
+    return flp_fail(FLP_ERROR_ARGUMENT, "args.%s is NULL, but %s is given",
+                    args->partial ? "teacher_partial" : "partial", args->partial ? "partial" : "teacher_partial");
   if (args->resumes > 1)
     return flp_fail(FLP_ERROR_ARGUMENT, "args.resumes is %" PRIu32 " (accepted: 0 and 1)", args->resumes);
   if (!args->resumes) return FLP_OK;
@@ -251,8 +251,8 @@ static flp_status check_diverge_arrays(const flp_spec *spec, flp_diverge_args *a
                 {"grad_logprob", args->grad_logprob, sizeof *args->grad_logprob},
                 {"grad_entropy", args->grad_entropy, sizeof *args->grad_entropy},
                 {"state", args->state, sizeof *args->state},
-                {"stats", args->stats, 4 * sizeof *args->stats},
-                {"teacher_stats", args->teacher_stats, 4 * sizeof *args->stats}};
+                {"partial", args->partial, 4 * sizeof *args->partial},
+                {"teacher_partial", args->teacher_partial, 4 * sizeof *args->partial}};
   FLP_TRY(check_matrix_of(spec, FLP_DTYPE_FP32, "scores", args->scores, args->n, &args->scores_stride));
   FLP_TRY(check_matrix_of(spec, FLP_DTYPE_FP32, "teacher", args->teacher, args->n, &args->teacher_stride));
   if (args->n == 0) return FLP_OK;

@@ -422,7 +422,7 @@ enum flp_part {
   P(ptr, target)                                 /* y (n) i64, or null */     \
   P(ptr, grad_logprob) P(ptr, grad_entropy)      /* g, e (n) f32, or null: 0 */ \
   P(ptr, state) P(i32, resumes)                  /* (n,FLP_DIVERGE_WORDS) f64, or null */ \
-  P(ptr, stats) P(ptr, teacher_stats)            /* (n,4) f32 as combine writes them, or null both */ \
+  P(ptr, partial) P(ptr, teacher_partial)        /* (n,4) f32 as combine writes them, or null both */ \
   P(ptr, error_word) /* (1) i32, added to */
 
 /* ---- saved exponentials: save, stream and direction modes ----

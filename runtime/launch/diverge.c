@@ -23,8 +23,8 @@ flp_status flp_launch_diverge(const flp_call *call, const flp_diverge_args *a) {
                          .grad_entropy = flp_call_pointer(a->grad_entropy),
                          .state = flp_call_pointer(a->state),
                          .resumes = (int32_t)a->resumes,
-                         .stats = flp_call_pointer(a->stats),
-                         .teacher_stats = flp_call_pointer(a->teacher_stats),
+                         .partial = flp_call_pointer(a->partial),
+                         .teacher_partial = flp_call_pointer(a->teacher_partial),
                          .error_word = call->plan->error_word};
   double *const each[] = {&p.parameter0, &p.parameter1, &p.parameter2, &p.parameter3,
                           &p.parameter4, &p.parameter5, &p.parameter6, &p.parameter7};

@@ -347,34 +347,24 @@ return function(k, spec)
     return words
   end
 
-  -- What a forward pass says of a row: its log-sum-exp, NaN where there is none, and is_dead. A row without a score above
-  -- the lowest is dead, unless it holds NaN.
-  local function of_stats(stats, row, scores)
-    local words = k.load_vector(k.f32, 4, stats, row)
-    local first = k.load(k.f32, scores, 0)
-    return {lse = f64(words[1]) + f64(words[2]),
-            dead = k.gt(words[1], S.limit) | k.le(words[1], -S.limit) & k.eq(first, first)}
-  end
-
-  -- {lse of x, of y} in log2 units, NaN where there is none, both where a row is dead.
-  local function lse_of_rows(p, row, rows, units)
-    return k.branch(k.is_null(p.stats), function()
-      local ends = ends_of(p, rows, units)
-      local alive = ~(is_dead(ends.x) | is_dead(ends.y))
-      k.when(k.eq(k.tid(), 0) & ~k.is_null(p.values) & (S.is_beyond(ends.x) | S.is_beyond(ends.y)), function()
-        k.atomic_add(p.error_word, 0, k.const(k.i32, 1))
-      end)
-      return {lse_of(ends.x, alive), lse_of(ends.y, alive)}
-    end, function()
-      local x, y = of_stats(p.stats, row, rows.x), of_stats(p.teacher_stats, row, rows.y)
-      local alive = ~(x.dead | y.dead)
-      return {k.select(alive, x.lse, nan), k.select(alive, y.lse, nan)}
-    end)
+  -- What forward passes have summed of a row of each, {x, y} of {m, s}.
+  local function ends_given(p, row)
+    local function of(partial)
+      local words = k.load_vector(k.f32, 4, partial, row)
+      return {m = words[1], s = words[2]}
+    end
+    return {x = of(p.partial), y = of(p.teacher_partial)}
   end
 
   local function make_state(p, row, rows, units)
-    local words = lse_of_rows(p, row, rows, units)
+    local ends = k.branch(k.is_null(p.partial), function() return ends_of(p, rows, units) end,
+      function() return ends_given(p, row) end)
+    local alive = ~(is_dead(ends.x) | is_dead(ends.y))
+    local words = {lse_of(ends.x, alive), lse_of(ends.y, alive)}
     local lse = {x = split(words[1], units.x), y = split(words[2], units.y)}
+    k.when(k.eq(k.tid(), 0) & ~k.is_null(p.values) & (S.is_beyond(ends.x) | S.is_beyond(ends.y)), function()
+      k.atomic_add(p.error_word, 0, k.const(k.i32, 1))
+    end)
     local place, found, leaves = P.place(), {}, leaves_of(p)
     for level = 0, P.levels - 1 do
       P.of_row(place, level, leaves)

@@ -68,8 +68,8 @@ enum {
   CAPS = 2,
   OUTS = 2,
   ALIGNMENTS = 4,
-  LISTS = 8, /* all columns, or listed ones, or all with a tail that is left out, several targets, best columns, an fp32
-                weight, an adapter, statistics */
+  LISTS = 9, /* all columns, or listed ones, or all with a tail that is left out, several targets, best columns, an fp32
+                weight, an adapter, statistics, raw scores */
   POINTS = DTYPES * TARGETS * CAPS * OUTS * ALIGNMENTS * LISTS,
   OP_POINTS = 4 * TARGETS * 2 /* dtypes of scores, targets, 16-byte loads or not */
 };
@@ -128,6 +128,7 @@ static int spec_at(int i, flp_spec *spec) {
   spec->targets = lists == 3 ? 2 : 1; /* kernels are the same for any number */
   spec->topk = lists == 4;
   spec->statistics = lists == 7;
+  spec->raw_scores = lists == 8;
   spec->lora_rank = lists == 6 ? 8 : 0; /* likewise */
   if (spec->lora_rank) spec->grads ^= FLP_GRAD_WEIGHT | FLP_GRAD_LORA_A | FLP_GRAD_LORA_B;
   i /= LISTS;

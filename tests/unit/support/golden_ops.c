@@ -28,7 +28,7 @@ static const words_argument diverge_rows[] = {
     DIVERGE(teacher_scale_rows, 'p'), DIVERGE(upstream, 'p'), DIVERGE(values, 'p'),
     DIVERGE(grad_scores, 'p'),    DIVERGE(grad_scores_stride, 'l'), DIVERGE(target, 'p'),
     DIVERGE(grad_logprob, 'p'),   DIVERGE(grad_entropy, 'p'), DIVERGE(state, 'p'),
-    DIVERGE(resumes, 'i'),        DIVERGE(stats, 'p'),       DIVERGE(teacher_stats, 'p'),
+    DIVERGE(resumes, 'i'),        DIVERGE(partial, 'p'),     DIVERGE(teacher_partial, 'p'),
     {NULL, 0, 0}};
 
 /* "forward WORDS" or "backward WORDS". */

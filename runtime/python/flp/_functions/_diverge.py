@@ -1,13 +1,13 @@
-"""Divergences of two heads whose scores a kernel compares: chunks of rows, of which torch makes the products and
-flp_diverge all that is of scores.
+"""Divergences of two heads whose scores a kernel compares: chunks of rows, whose scores forward passes store and
+flp_diverge compares; torch makes the products with their gradient.
 
-    x, y = raw scores of a chunk, float32, products of the operands as they are, summed in float32
+    x, y = raw scores of a chunk, float32, and their log-sum-exps                                   _head_scores.py
     value, log-sum-exps, entropy, acceptance, agrees, dx = flp_diverge(x, y)           dx in the operands' dtype
     grad_hidden = dx·W, grad_weight += dxᵀ·h, grad_bias += Σ dx                         sums in float32
 
 Four products where two heads are trained from each other. Chunks hold both scores, 8 bytes, of some rows and their
-gradient, 2 or 4, of more: products with the gradient are the faster, the more rows they sum. A row's bits depend on
-torch's products, which may choose another order of sums for another number of rows. Nothing waits for the device where
+gradient, 2 or 4, of more: products with the gradient are the faster, the more rows they sum. The bits of a gradient
+depend on torch's products, which may choose another order of sums for another number of rows. Nothing waits for the device where
 all rows count; with a mask, temperatures of rows and in a backward pass those that do are counted on the host, as in
 the torch form (_eager_divergence.py), which takes what this does not: vocabularies over ranks, a teacher with more
 tokens, the CPU.
@@ -25,11 +25,11 @@ from .._library._divergences import FP16_TOP, STATE, VALUES, VECTOR
 from .._passes import _run
 from .._tensors._address import address
 from .._tensors._operands import OF_HEAD
+from ._head_scores import BLOCK_ELEMENTS, HeadScores, product
 from ._select import stride_of
 
 ENTROPY = 3  # which of a row's values
 BENT_COLUMNS = 16 << 10  # at a time, where there is a softcap
-BLOCK_ELEMENTS = 16 << 20  # of a matrix that is widened at a time, where torch does not take it as it is
 
 
 def plan_of(problem, program, grads):
@@ -147,44 +147,7 @@ def _pulls_of(head, upstream):
     return pulls * factor, factor
 
 
-# ---- products ----
-
-def product(a, b, out, adds=False):
-    """a·b in float32, of operands as they are, into out; added to what is there, if adds."""
-    if a.dtype is not torch.float32 and _takes_halves(a.device):
-        return torch.addmm(out, a, b, out_dtype=torch.float32, beta=float(adds), out=out)
-    if not adds:
-        out.zero_()
-    if a.numel() > b.numel():
-        b = b.float()
-        for part in _parts(a.shape[0], a.shape[1]):
-            out[part].addmm_(a[part].float(), b)
-    else:
-        a = a.float()
-        for part in _parts(b.shape[1], b.shape[0]):
-            out[:, part].addmm_(a, b[:, part].float())
-    return out
-
-
-def _parts(count, depth):
-    step = max(1, BLOCK_ELEMENTS // max(1, depth))
-    return [slice(first, first + step) for first in range(0, count, step)]
-
-
-_halves = {}  # by device
-
-
-def _takes_halves(device):
-    """Whether torch multiplies 16-bit matrices into float32: from release 2.8 on, on a GPU."""
-    if device not in _halves:
-        one = torch.ones((8, 8), dtype=torch.bfloat16, device=device)
-        try:
-            torch.addmm(one.float(), one, one, out_dtype=torch.float32)
-            _halves[device] = True
-        except (TypeError, RuntimeError, NotImplementedError):
-            _halves[device] = False
-    return _halves[device]
-
+# ---- the gradient of a head ----
 
 def _rows_within(rows):
     """Of a sum of so many rows those that lie in a gradient of 16 bits; whole vectors of a chunk's columns."""
@@ -254,47 +217,13 @@ def _bytes_of(problem, grads):
     return _divergences.bytes_of(len(student.weight), depths, student.hidden.element_size(), grads, rows)
 
 
-class _Head:
-    """Operands of one head, and its rows that are active: ids, or None of all. unit: (count) float32, what raw scores,
-    or with a softcap their tanh, are multiplied by"""
-
-    def __init__(self, ops, settings, active):
-        self.ops, self.active = ops, active
-        self.count = len(ops.hidden) if active is None else len(active)
-        unit = settings.softcap or settings.scale
-        self.cap_in = settings.scale / settings.softcap if settings.softcap else None
-        if ops.temperature_rows is None:
-            self.unit = torch.full((self.count,), unit / settings.temperature, device=ops.hidden.device)
-        else:
-            self.unit = (unit / self.among(ops.temperature_rows).double()).float()
-
-    def among(self, values):
-        """Those of the active rows."""
-        return values if self.active is None else values[self.active]
-
-    def place(self, part):
-        """Where some active rows are among all."""
-        return part if self.active is None else self.active[part]
-
-    def hidden(self, part):
-        return self.ops.hidden[self.place(part)]
-
-    def scores_into(self, part, out):
-        """Raw scores of some active rows, of a softcap their tanh."""
-        product(self.hidden(part), self.ops.weight.t(), out)
-        if self.ops.bias is not None:
-            out.add_(self.ops.bias.float())
-        if self.cap_in is not None:
-            out.mul_(self.cap_in).tanh_()
-
-
 class _Call:
     """Chunks of one call: their memory, and what flp_diverge makes of each."""
 
     def __init__(self, plan, problem, active, program, given, grads, counts, beside):
         self.plan, self.problem, self.grads, self.beside = plan, problem, grads, beside
-        self.heads = [_Head(problem.student, problem.student_settings, active),
-                      _Head(problem.teacher, problem.teacher_settings, active)]
+        self.heads = [HeadScores(problem.student, problem.student_settings, active),
+                      HeadScores(problem.teacher, problem.teacher_settings, active)]
         self.program, self.parameters = program, parameters_of(program, given)
         student, self.count = problem.student, self.heads[0].count
         width = _divergences.width_of(len(student.weight))
@@ -345,10 +274,11 @@ class _Call:
     def _diverge(self, part, n, pulls, dx):
         """Of rows whose scores are held -> those that a loss beside the divergence pulls nowhere, or None."""
         vocab, idle = self.plan.key.vocab, None
-        for head, scores in zip(self.heads, (self.x, self.y)):
-            head.scores_into(part, scores[:n, :vocab])
+        sums = [head.scores_into(part, scores[:n]) for head, scores in zip(self.heads, (self.x, self.y))]
         args = args_of(self.plan, self.parameters, (self.x, self.y), (stride_of(self.x),) * 3,
                        [head.unit[part] for head in self.heads], None if self.values is None else self.values[part])
+        if None not in sums:
+            args.partial, args.teacher_partial = map(address, sums)
         if self.beside:
             idle = self._first(args, part, n)
         if dx is not None:

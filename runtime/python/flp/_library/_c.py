@@ -80,7 +80,7 @@ DivergeArgs = _struct("flp_diverge_args", "pointers and sizes of two matrices of
     ("teacher_scale_rows", c_void_p), ("loss_parameters", c_void_p), ("upstream", c_void_p), ("values", c_void_p),
     ("grad_scores", c_void_p), ("grad_scores_stride", c_int64), ("stream", c_void_p), ("target", c_void_p),
     ("grad_logprob", c_void_p), ("grad_entropy", c_void_p), ("state", c_void_p), ("resumes", c_uint32),
-    ("stats", c_void_p), ("teacher_stats", c_void_p)])
+    ("partial", c_void_p), ("teacher_partial", c_void_p)])
 ArenaStats = _struct("flp_arena_stats", "bytes that an arena holds and lends", [
     ("reserved_bytes", c_uint64), ("allocated_bytes", c_uint64), ("fragmentation_bytes", c_uint64),
     ("peak_reserved_bytes", c_uint64), ("peak_allocated_bytes", c_uint64), ("peak_fragmentation_bytes", c_uint64),

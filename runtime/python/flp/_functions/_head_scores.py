@@ -1,0 +1,117 @@
+"""Raw scores of one head, some rows at a time: hidden·weightᵀ + bias, of operands as they are, summed in float32.
+
+A forward pass that stores them (flp_spec.raw_scores) makes them, and their log-sum-exps: a row's bits depend on the row
+alone. Where there is none torch multiplies.
+"""
+import copy
+
+import torch
+
+from .._library import _c, _plans
+from .._passes import _run
+from .._tensors._operands import Operands
+
+BLOCK_ELEMENTS = 16 << 20  # of a matrix that is widened at a time, where torch does not take it as it is
+
+
+class HeadScores:
+    """Operands of one head, and its rows that are active: ids, or None of all. unit: (count) float32, what raw scores,
+    or with a softcap their tanh, are multiplied by"""
+
+    def __init__(self, ops, settings, active):
+        self.ops, self.active = ops, active
+        self.count = len(ops.hidden) if active is None else len(active)
+        unit = settings.softcap or settings.scale
+        self.cap_in = settings.scale / settings.softcap if settings.softcap else None
+        self.settings = copy.copy(settings)  # of forward passes, whose sums are of unit times scores where they can be
+        self.settings.temperature, self.settings.softcap, self.settings.ignore_index = 1.0, 0.0, -1
+        self.settings.entropy, self.settings.scale = False, unit / settings.temperature
+        self.has_sums = self.cap_in is None and ops.temperature_rows is None and _is_normal(self.settings.scale)
+        if not self.has_sums:
+            self.settings.scale = 1.0
+        if ops.temperature_rows is None:
+            self.unit = torch.full((self.count,), unit / settings.temperature, device=ops.hidden.device)
+        else:
+            self.unit = (unit / self.among(ops.temperature_rows).double()).float()
+
+    def among(self, values):
+        """Those of the active rows."""
+        return values if self.active is None else values[self.active]
+
+    def place(self, part):
+        """Where some active rows are among all."""
+        return part if self.active is None else self.active[part]
+
+    def hidden(self, part):
+        return self.ops.hidden[self.place(part)]
+
+    def scores_into(self, part, out):
+        """Stores raw scores of some active rows, of a softcap their tanh, in the first columns of out (n, V or more)
+        -> flp_args.partial of them, (n, 4) float32, or None without has_sums, or where no forward pass made them."""
+        hidden, scores = self.hidden(part), out[:, :len(self.ops.weight)]
+        sums = self._forward(hidden, out)
+        if sums is None:
+            product(hidden, self.ops.weight.t(), scores)
+            if self.ops.bias is not None:
+                scores.add_(self.ops.bias.float())
+        if self.cap_in is not None:
+            scores.mul_(self.cap_in).tanh_()
+        return sums if self.has_sums else None
+
+    def _forward(self, hidden, out):
+        """The sums of rows whose raw scores a forward pass stores in out; None where there is no such pass."""
+        ops = Operands(hidden, self.ops.weight, self.ops.bias, hidden.new_zeros(len(hidden), dtype=torch.int64))
+        plan = _plans.get(_run.key_of(ops, self.settings, 0)._replace(raw_scores=1))
+        if plan.handle is None:
+            return None
+        sums = torch.empty((len(hidden), 4), dtype=torch.float32, device=hidden.device)
+        fields = _run.operand_fields(ops, self.settings)
+        fields.update(partial=sums, raw_scores=out, raw_scores_stride=out.stride(0))
+        _run.enqueue(plan, _c.PASS_FORWARD, len(hidden), hidden.device, self.settings, fields)
+        return sums
+
+
+def _is_normal(number):
+    """Whether libflp takes it as a scale."""
+    return number == 0 or torch.finfo(torch.float32).tiny <= abs(number) <= torch.finfo(torch.float32).max
+
+
+# ---- products ----
+
+def product(a, b, out, adds=False):
+    """a·b in float32, of operands as they are, into out; added to what is there, if adds."""
+    if a.dtype is not torch.float32 and _takes_halves(a.device):
+        return torch.addmm(out, a, b, out_dtype=torch.float32, beta=float(adds), out=out)
+    if not adds:
+        out.zero_()
+    if a.numel() > b.numel():
+        b = b.float()
+        for part in _parts(a.shape[0], a.shape[1]):
+            out[part].addmm_(a[part].float(), b)
+    else:
+        a = a.float()
+        for part in _parts(b.shape[1], b.shape[0]):
+            out[:, part].addmm_(a, b[:, part].float())
+    return out
+
+
+def _parts(count, depth):
+    step = max(1, BLOCK_ELEMENTS // max(1, depth))
+    return [slice(first, first + step) for first in range(0, count, step)]
+
+
+_halves = {}  # by device
+
+
+def _takes_halves(device):
+    """Whether torch multiplies 16-bit matrices into float32: from release 2.8 on, on a GPU."""
+    if device not in _halves:
+        one = torch.ones((8, 8), dtype=torch.bfloat16, device=device)
+        try:
+            torch.addmm(one.float(), one, one, out_dtype=torch.float32)
+            _halves[device] = True
+        except (TypeError, RuntimeError, NotImplementedError):
+            _halves[device] = False
+    return _halves[device]
+
+
