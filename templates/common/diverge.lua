@@ -14,6 +14,7 @@
 
 local LN2, LOG2E = 0.6931471805599453, 1.4426950408889634
 local PACE = {threads = 256, unroll = 2}
+local LOWEST_LOG = -1e4  -- instead of -inf, whose probability is 0
 local WARPS, VECTOR = PACE.threads // 32, 4
 
 return function(k, spec)
@@ -207,15 +208,28 @@ return function(k, spec)
     }
   end
 
-  local function log_of(score, lse) return (k.fma(score, lse.unit, -lse.high) - lse.low) * LN2 end
+  -- Of a score the log-probability, and the probability.
+  local function of_score(score, lse)
+    local log2 = k.fma(score, lse.unit, -lse.high) - lse.low
+    return log2 * LN2, own.exp2(log2)
+  end
 
   -- A column's place, p and q.
   local function of_column(place, level, lse, x, y)
-    local log_q, log_p = log_of(x, lse.x), log_of(y, lse.y)
-    local given = {target_logprob = log_q, teacher_logprob = log_p}
-    local at = P.of_target(place, level, {input = function(node) return given[spec.loss.inputs[node.index]] end})
-    return {at = at, log_q = log_q, q = own.values.exp(log_q), p = own.values.exp(log_p)}
+    local log_q, q = of_score(x, lse.x)
+    local log_p, p = of_score(y, lse.y)
+    local logs, shares = {target_logprob = log_q, teacher_logprob = log_p}, {target_logprob = q, teacher_logprob = p}
+    local at = P.of_target(place, level, {
+      input = function(node) return logs[spec.loss.inputs[node.index]] end,
+      exp = function(node)
+        local operand = spec.loss.nodes[node[1]]
+        return operand.op == "input" and shares[spec.loss.inputs[operand.index]] or nil
+      end})
+    return {at = at, log_q = log_q, q = q, p = p}
   end
+
+  -- q·log q, 0 where q is.
+  local function by_log(c) return c.q * k.max(c.log_q, LOWEST_LOG) end
 
   -- What is added up in the pass of a level: {key, function of a column's}.
   local function terms_of(level)
@@ -223,7 +237,7 @@ return function(k, spec)
     local function add(key, of) terms[#terms + 1] = {key = key, of = of} end
     if level == 0 then
       add("q", function(c) return c.q end)
-      add("entropy", function(c) return k.select(k.eq(c.q, 0.0), 0.0, c.q * c.log_q) end)
+      add("entropy", by_log)
       add("acceptance", function(c) return k.min(c.p, c.q) end)
     end
     P.each_term(level, function(name, of) add(name, function(c) return of(c.at) end) end)
@@ -399,5 +413,5 @@ return function(k, spec)
 
   local most = 4                                     -- of fold
   for level = 0, P.levels - 1 do most = math.max(most, #terms_of(level)) end
-  k.kernel {entry = "diverge", threads = PACE.threads, min_ctas = 3, shared_bytes = WARPS * most * 4, body = body}
+  k.kernel {entry = "diverge", threads = PACE.threads, min_ctas = 4, shared_bytes = WARPS * most * 4, body = body}
 end

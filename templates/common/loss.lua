@@ -27,7 +27,8 @@ return function(k, single)
   end
   if single then
     local wide = expm1
-    exp = function(x) return k.select(k.lt(x, -69.3), zero, k.exp2(x * 1.4426950408889634)) end
+    function L.exp2(x) return k.select(k.lt(x, -100.0), zero, k.exp2(x)) end
+    exp = function(x) return L.exp2(x * 1.4426950408889634) end
     log = function(x) -- x = 2^e·m with m in [√½, √2): e·log 2 + 2·atanh((m - 1)/(m + 1)), also near 1
       local bits = k.bitcast(k.i32, x)
       local e = (bits - 0x3f3504f3) >> 23
@@ -36,8 +37,7 @@ return function(k, single)
       local w = s * s
       local series = k.fma(k.fma(k.fma(w, 2 / 7, const(2 / 5)), w, const(2 / 3)), w, const(2.0))
       local y = k.fma(k.convert(k.f32, e), 0.6931471805599453, s * series)
-      y = k.select(k.eq(x, 0.0), const(-infinity), k.select(k.eq(x, infinity), x, y))
-      return k.select(k.ge(x, 0.0), y, const(nan))
+      return k.select(k.gt(x, 0.0) & k.lt(x, infinity), y, k.log2(x)) -- else -inf, inf or NaN
     end
     expm1 = function(x) return k.convert(k.f32, wide(k.convert(k.f64, x))) end
   end
@@ -71,18 +71,28 @@ return function(k, single)
       return mask(k.ge(x, low) & k.le(x, high)), mask(k.lt(low, high) & k.lt(x, low)),
         mask(k.gt(x, high) | k.lt(high, low))
     end,
-    where = function(y, condition) return zero, mask(condition), mask(~condition) end,
+    where = function(y, condition)
+      if single then return zero, condition, ~condition end
+      return zero, mask(condition), mask(~condition)
+    end,
   }
   L.is_mask = {min = true, max = true, clamp = true, where = true} -- what they leave out is 0, even of 0·inf
+
+  -- sum, or nil, and what a derivative by an operand adds to it.
+  function L.add(sum, op, part, tangent)
+    if not L.is_mask[op] then
+      if single and sum then return k.fma(part, tangent, sum) end
+      return sum and sum + part * tangent or part * tangent
+    end
+    local left_out = part.type == k.i1 and ~part or k.eq(part, 0.0)
+    local term = k.select(left_out, k.const(tangent.type, 0.0), part.type == k.i1 and tangent or part * tangent)
+    return sum and sum + term or term
+  end
 
   local function tangent(node, field, y, operands, nodes, tangents)
     local parts, sum = {L.partials[node.op](y, table.unpack(operands))}, nil
     for j, i in ipairs(node) do
-      if nodes[i][field] then
-        local term = parts[j] * tangents[i]
-        if L.is_mask[node.op] then term = k.select(k.eq(parts[j], 0.0), zero, term) end
-        sum = sum and sum + term or term
-      end
+      if nodes[i][field] then sum = L.add(sum, node.op, parts[j], tangents[i]) end
     end
     return sum
   end

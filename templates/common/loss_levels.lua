@@ -29,14 +29,10 @@ return function(k, program, own)
   local function as_own(v) return v.type == k.f64 and own.number ~= k.f64 and k.convert(own.number, v) or v end
   local function as_row(v) return v end
 
-  local function tangent_of(node, parts, place, direction, as)
+  local function tangent_of(A, node, parts, place, direction, as)
     local sum
     for j, at in ipairs(node) do
-      if depends(at, direction) then
-        local term = parts[j] * as(place.tangent[at][direction])
-        if L.is_mask[node.op] then term = k.select(k.eq(parts[j], 0.0), k.const(term.type, 0.0), term) end
-        sum = sum and sum + term or term
-      end
+      if depends(at, direction) then sum = A.add(sum, node.op, parts[j], as(place.tangent[at][direction])) end
     end
     return sum
   end
@@ -51,7 +47,7 @@ return function(k, program, own)
     local parts = node.op ~= "input" and {A.partials[node.op](value, table.unpack(operands))}
     for direction = OWN, BY_SUM + #sums - 1 do
       if depends(i, direction) then
-        place.tangent[i][direction] = parts and tangent_of(node, parts, place, direction, as) or as(one)
+        place.tangent[i][direction] = parts and tangent_of(A, node, parts, place, direction, as) or as(one)
       end
     end
   end

@@ -17,9 +17,10 @@ OF_COLUMNS = {"target_logprob", "teacher_logprob", "weight"}  # what a loss over
 STATE, VALUES = 64, 6  # of a row, as flp_diverge_args has them
 ACCEPTANCE = 4  # which of them
 VECTOR = 8  # columns that rows of a chunk are padded to
-TILE_ROWS = 128  # of a product
-# Rows: whose scores are held at a time, as more would not stay near the caches; with a gradient for each of these
-SCORES_MOST, GRADIENTS_EACH = 1024, 4
+PANELS = 256, 128  # rows that a forward pass takes together, on Hopper and elsewhere
+# Rows: whose scores are held at a time, as more would not stay near the caches; with a gradient for each of these, at
+# least: products that sum over more rows read and write what they add to less often
+SCORES_MOST, GRADIENTS_EACH = 1024, 2
 FORWARD_BYTES = 8192  # of a forward pass that stores scores, beside a 64th of them and 256 bytes a row
 FP16_TOP = 16.0  # what the upstream gradient of a row becomes where dx is float16, which holds 6e-8 to 65504
 
@@ -90,7 +91,7 @@ def bytes_of(vocab, depths, element, grads, sum_rows):
 
 def rows_of_chunk(budget, bytes_of_call, rows, at_once=False, most=SCORES_MOST):
     """-> how many of a call's rows have their scores held, at most so many, and how many their gradient, for products
-    with it. at_once: as many. Tiles of a product are whole, where there is room for one"""
+    with it. at_once: as many. Panels of a forward pass are whole, where there is room for one"""
     fixed, of_scores, of_gradient = bytes_of_call
     each = 1 if at_once else GRADIENTS_EACH
     held = _whole((budget - fixed) // (of_scores + each * of_gradient)) or \
@@ -98,11 +99,12 @@ def rows_of_chunk(budget, bytes_of_call, rows, at_once=False, most=SCORES_MOST):
     held = min(rows, held, most)
     if at_once or not of_gradient:
         return held, held
-    return held, max(held, min(rows, _whole((budget - fixed - held * of_scores) // of_gradient)))
+    more = min(rows, (budget - fixed - held * of_scores) // of_gradient)
+    return held, rows if more == rows else max(held, more // held * held if held else 0)
 
 
 def _whole(rows):
-    return rows if rows < TILE_ROWS else rows // TILE_ROWS * TILE_ROWS
+    return next((rows // panel * panel for panel in PANELS if rows >= panel), rows)
 
 
 def refuse_budget(budget, smallest, rows, vocab):
