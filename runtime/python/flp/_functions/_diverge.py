@@ -6,11 +6,11 @@ flp_diverge compares; torch makes the products with their gradient.
     grad_hidden = dx·W, grad_weight += dxᵀ·h, grad_bias += Σ dx                         sums in float32
 
 Four products where two heads are trained from each other. Chunks hold both scores, 8 bytes, of some rows and their
-gradient, 2 or 4, of more: products with the gradient are the faster, the more rows they sum. The bits of a gradient
-depend on torch's products, which may choose another order of sums for another number of rows. Nothing waits for the device where
-all rows count; with a mask, temperatures of rows and in a backward pass those that do are counted on the host, as in
-the torch form (_eager_divergence.py), which takes what this does not: vocabularies over ranks, a teacher with more
-tokens, the CPU.
+gradient, 2 or 4, of more: products with the gradient are the faster, the more rows they sum. Values of a row depend on
+the row alone, to the bit; gradients on torch's products, which may choose another order of sums for another number of
+rows. Nothing waits for the device where all rows count; with a mask, temperatures of rows and in a backward pass those
+that do are counted on the host, as in the torch form (_eager_divergence.py), which takes what this does not:
+vocabularies over ranks, a teacher with more tokens, the CPU.
 """
 import ctypes
 import functools
@@ -191,11 +191,12 @@ class _Sum:
             self.into.add_(self.parts[0])
         if self.out is None:
             return None if self.into is not None else self.parts[0]
-        first = 0
-        for part in self.parts:  # in ascending order a row lands on such as have been read
-            for block in part.split(max(1, BLOCK_ELEMENTS // max(1, part[:1].numel()))):
-                self.out[first:first + len(block)] = block.to(self.out.dtype)
-                first += len(block)
+        for out, part in zip(self.out.split([len(part) for part in self.parts]), self.parts):
+            first = max(1, BLOCK_ELEMENTS // max(1, part[:1].numel()))
+            out[:first] = part[:first].to(out.dtype)
+            while first < len(part):  # twice as many land on rows that have been read, where the sum lies in the gradient
+                out[first:2 * first].copy_(part[first:2 * first])
+                first *= 2
         return self.out
 
 

@@ -86,8 +86,8 @@ def divergence(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor | None = N
     reverse_kl of one that the teacher excludes, its gradients are NaN. Rows whose temperature float32 does not hold
     above 0 are NaN and counted, as are rows whose largest score of either head over T is beyond 7.4e8 or -inf:
     flp.check() reports them. On a
-    GPU torch makes the products, of 16-bit operands as they are, and a kernel of flp (flp_diverge) all that is of
-    scores, in chunks of rows as the budget has room for; vocabularies over ranks, teacher_ids without renormalise and
+    GPU forward passes store the scores of chunks of rows, as the budget has room for, a kernel (flp_diverge) makes all
+    that is of them, and torch the products with their gradient, of 16-bit operands as they are; vocabularies over ranks, teacher_ids without renormalise and
     the CPU run as chunked torch operations, products in float32, sums in float64. With a mask, with temperatures of
     rows, in the backward pass of flp.divergence and as torch operations, rows are counted on the host, which
     synchronises; else nothing does, and a CUDA graph can capture the call.
