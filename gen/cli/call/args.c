@@ -42,9 +42,10 @@ static int is_taken(const call_problem *p, flp_array_id id, flp_pass pass) {
 
 static void set_array(const call_buffers *b, const call_problem *p, flp_array_id id, int shard, flp_args *args) {
   const flp_array *array = &FLP_ARRAY[id];
+  int64_t stride = (int64_t)call_array_of(p, id).stride;
   flp_array_set(id, args, call_row(b, p, id, first_row(p, id, shard)));
-  if (array->stride_offset && array->columns == FLP_SIZE_D)
-    memcpy((char *)args + array->stride_offset, &p->stride, sizeof p->stride);
+  if (array->stride_offset && array->columns != FLP_SIZE_R)
+    memcpy((char *)args + array->stride_offset, &stride, sizeof stride);
 }
 
 static void set_saved(const call_buffers *b, const call_problem *p, int shard, flp_args *args) {

@@ -71,12 +71,21 @@ int64_t call_size(const call_problem *p, flp_size size) {
   return flp_size_of(size, &p->spec, &counts);
 }
 
+/* From one row to the next: of raw scores as far behind a shard's columns as the rows of a matrix stand apart. */
+static int64_t stride_of(const call_problem *p, const flp_array *array) {
+  int64_t element = (int64_t)sizeof(float), unit = p->spec.alignment / element;
+  if (array->columns != FLP_SIZE_V) return call_size(p, array->columns);
+  if (unit < 1) unit = 1;
+  return (p->shard_vocab + unit - 1) / unit * unit + p->stride - p->spec.hidden;
+}
+
 static int is_wanted(const call_problem *p, flp_array_id id) {
   char forward = flp_array_letter(id, FLP_PASS_FORWARD), combine = flp_array_letter(id, FLP_PASS_COMBINE);
   if (!flp_array_is_written(id) || !FLP_ARRAY[id].is_asked(&p->spec)) return FLP_ARRAY[id].way == FLP_WAY_IN;
   if (forward == 'p' || forward == 'b') return p->shards > 1;
   if (forward == 'w' && combine == 'x') return p->shards == 1;
   if (id == FLP_ARRAY_stats) return p->gives_stats;
+  if (id == FLP_ARRAY_raw_scores) return !p->loss; /* a step stores none */
   if (id == FLP_ARRAY_metrics) return p->gives_metrics && call_size(p, FLP_SIZE_METRICS);
   return (id != FLP_ARRAY_loss || p->loss) && (id != FLP_ARRAY_tail_report || p->spec.grads);
 }
@@ -86,7 +95,7 @@ call_array call_array_of(const call_problem *p, flp_array_id id) {
   int64_t each = array->way == FLP_WAY_EACH ? p->shards : 1;
   return (call_array){.wanted = is_wanted(p, id),
                       .rows = (size_t)(each * call_size(p, array->rows)),
-                      .stride = (size_t)call_size(p, array->columns),
+                      .stride = (size_t)stride_of(p, array),
                       .element = flp_dtype_bytes(flp_array_dtype(id, &p->spec))};
 }
 
@@ -98,12 +107,15 @@ size_t call_bytes(const call_problem *p, flp_array_id id) {
 /* ---- all buffers ---- */
 
 /* Others are aligned as their elements want it. */
-static int is_shifted(flp_array_id id) {
-  return FLP_ARRAY[id].stride_offset || FLP_ARRAY[id].rows == FLP_SIZE_V;
+static size_t shift_of(const call_buffers *b, flp_array_id id) {
+  const flp_array *array = &FLP_ARRAY[id];
+  if (!array->stride_offset && array->rows != FLP_SIZE_V) return 0;
+  int is_narrow = array->element == FLP_ELEMENT_FLOAT && b->shift > 0 && b->shift < sizeof(float);
+  return is_narrow ? sizeof(float) : b->shift;
 }
 
 flp_status call_make(call_buffers *b, flp_array_id id, size_t bytes) {
-  return call_buffer_make(b->device, bytes, is_shifted(id) ? b->shift : 0, b->guarded, &b->at[id]);
+  return call_buffer_make(b->device, bytes, shift_of(b, id), b->guarded, &b->at[id]);
 }
 
 static flp_status upload(call_buffers *b, const call_problem *p, flp_array_id id) {

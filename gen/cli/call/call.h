@@ -33,7 +33,7 @@ typedef struct call_problem {
   flp_spec spec;        /* resolved; vocab: that of all shards together */
   const flp_loss *loss; /* of spec.loss: a step is run; or NULL */
   int64_t n;
-  int64_t stride;            /* elements between rows of every matrix */
+  int64_t stride;            /* elements between rows of every matrix of operands and gradients */
   int shards;                /* 1: the whole head in one call */
   int64_t shard_vocab;       /* rows of one shard's weight; of the last one some may be padding */
   double temperature, scale; /* temperature: unless it is given by row */

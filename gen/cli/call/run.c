@@ -78,11 +78,13 @@ static const size_t places[FLP_ARRAYS] = {
 #undef NONE
 };
 
-/* Elements between the rows of a gradient are as they were; what a sum starts from has its own. */
+/* Elements between the rows of a matrix are as they were; what a sum starts from has its own. */
 static int is_gap_written(const call_problem *p, flp_array_id id, const void *matrix) {
   call_array array = call_array_of(p, id);
-  size_t width = array.stride * array.element, used = (size_t)p->spec.hidden * array.element;
-  int has_gaps = FLP_ARRAY[id].stride_offset && FLP_ARRAY[id].columns == FLP_SIZE_D;
+  int is_of_columns = FLP_ARRAY[id].columns == FLP_SIZE_V;
+  size_t used = (size_t)(is_of_columns ? p->shard_vocab : p->spec.hidden) * array.element;
+  size_t width = array.stride * array.element;
+  int has_gaps = FLP_ARRAY[id].stride_offset && (is_of_columns || FLP_ARRAY[id].columns == FLP_SIZE_D);
   if (!has_gaps || (id == FLP_ARRAY_grad_weight && p->weight_base)) return 0;
   return !call_has_gaps(matrix, array.rows, used, width);
 }

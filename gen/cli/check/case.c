@@ -224,6 +224,12 @@ static const check_oddity catalog[] = {
     {.name = "top-N=1", .n = 1, .topk = 7},
     {.name = "top-V=2", .vocab = 2, .topk = 2},
     {.name = "statistics"},
+    {.name = "raw"},
+    {.name = "no-bias", .no_bias = 1},
+    {.name = "raw-top", .topk = 20},
+    {.name = "raw-lora", .adapter = CHECK_LORA_USUAL},
+    {.name = "raw-mixed", .mixed = FLP_MIXED_ROUND, .vocab = 4099},
+    {.name = "raw-split", .mixed = FLP_MIXED_SPLIT, .padding = 24},
     {.name = "mixed", .chunk_vocab = 700},
     {.name = "mixed-peaked", .fill = CHECK_FILL_PEAKED, .chunk_vocab = 700},
     {.name = "mixed-masked", MASKED, .int32_targets = 1},
@@ -322,6 +328,14 @@ static const char *const statistics[] = {
     "statistics-masked-all", "statistics-softcap", "statistics-scale", "statistics-strides",
     "statistics-align-2", "statistics-N=0", "statistics-N=1", "statistics-V=2"};
 
+/* Raw scores of every column. */
+static const char *const raw[] = {
+    "raw", "raw-no-bias", "raw-nan", "raw-masked", "raw-row-list", "raw-shards", "raw-shifted", "raw-last-tile",
+    "raw-softcap", "raw-scale", "raw-T-rows", "raw-strides", "raw-align-2", "raw-N=0", "raw-N=1", "raw-V=2",
+    "raw-top", "raw-lora", "raw-equal", "raw-exact", "raw-one-hot", "raw-negative", "raw-steep", "raw-holes",
+    "raw-all-holes", "raw-T=1e-3", "raw-T-beyond", "raw-bad", "raw-masked-all", "raw-align-8", "raw-shards-masked",
+    "raw-V=129", "raw-mixed", "raw-split"};
+
 /* Operands of two dtypes. A weight in slices has no modes beside score and recompute-vocab. */
 static const char *const mixed[] = {
     "mixed", "mixed-shifted", "mixed-negative", "mixed-peaked", "mixed-one-hot", "mixed-holes", "mixed-nan",
@@ -351,6 +365,7 @@ const check_oddity_table check_odd_distilled = TABLE(distilled, "distill-peaked"
 const check_oddity_table check_odd_tailed = TABLE(tailed, NULL);
 const check_oddity_table check_odd_topped = TABLE(topped, "top-all");
 const check_oddity_table check_odd_statistics = TABLE(statistics, NULL);
+const check_oddity_table check_odd_raw = TABLE(raw, "raw-mixed");
 const check_oddity_table check_odd_mixed = TABLE(mixed, NULL);
 const check_oddity_table check_odd_adapted = TABLE(adapted, "lora-equal");
 
@@ -401,4 +416,38 @@ check_case check_make_odd(const check_oddity *o, flp_dtype dtype) {
   if (o->int32_targets) c.spec.target_dtype = FLP_DTYPE_INT32;
   if (o->alignment) c.spec.alignment = o->alignment;
   return c;
+}
+
+/* ---- what rows of tables have of their own ---- */
+
+void check_set_top(check_case *c, int topk) {
+  c->spec.topk = topk < 0 ? 0 : topk ? topk : 20;
+  c->spec.rank = 1;
+}
+
+/* Every second row without an entropy. */
+static void set_forward(const check_oddity *o, size_t i, check_case *c) {
+  c->spec.grads = o->grads;
+  if (i % 2) c->spec.entropy = FLP_ENTROPY_NONE;
+}
+
+void check_set_top_row(check_list *list, const check_oddity *o, size_t i, check_case *c) {
+  (void)list;
+  set_forward(o, i, c);
+  check_set_top(c, o->topk);
+}
+
+void check_set_statistics_row(check_list *list, const check_oddity *o, size_t i, check_case *c) {
+  (void)list;
+  set_forward(o, i, c);
+  c->spec.statistics = 1;
+}
+
+void check_set_raw_row(check_list *list, const check_oddity *o, size_t i, check_case *c) {
+  (void)list;
+  set_forward(o, i, c);
+  c->spec.raw_scores = 1;
+  c->spec.mixed = o->mixed;
+  if (o->mixed) c->spec.weight_dtype = FLP_DTYPE_FP32;
+  if (o->topk) check_set_top(c, o->topk);
 }

@@ -159,6 +159,7 @@ typedef struct check_oddity {
   check_lora lora;       /* of an adapter alone, as is the next one */
   int adapter;           /* its rank; 0: CHECK_LORA_USUAL */
   const char *loss;      /* or NULL */
+  flp_mixed mixed;       /* of raw scores alone: with an fp32 weight */
 } check_oddity;
 
 /* Names, of which the most are of several tables: "lora-masked" is "masked" where nothing else is called so. */
@@ -171,13 +172,21 @@ typedef struct check_oddity_table {
 
 /* Later ones stand apart: data and losses of a case depend on its place. */
 extern const check_oddity_table check_odd_first, check_odd_later, check_odd_columns, check_odd_listed,
-    check_odd_targeted, check_odd_distilled, check_odd_tailed, check_odd_topped, check_odd_statistics, check_odd_mixed,
-    check_odd_adapted;
+    check_odd_targeted, check_odd_distilled, check_odd_tailed, check_odd_topped, check_odd_statistics, check_odd_raw,
+    check_odd_mixed, check_odd_adapted;
 check_oddity check_odd_at(const check_oddity_table *table, size_t i);
 /* table: its name, which says what the row's name means where it means several things */
 check_oddity check_odd_named(const char *table, const char *name);
 /* The case of a row over the gradients of all operands; what is of lists, targets, best columns and an adapter alone is
  * the caller's to set. */
 check_case check_make_odd(const check_oddity *oddity, flp_dtype dtype);
+
+/* What a table's cases have of their own; i: the row's place. */
+typedef void (*check_set_row_fn)(check_list *list, const check_oddity *o, size_t i, check_case *c);
+void check_set_top_row(check_list *list, const check_oddity *o, size_t i, check_case *c);
+void check_set_statistics_row(check_list *list, const check_oddity *o, size_t i, check_case *c);
+void check_set_raw_row(check_list *list, const check_oddity *o, size_t i, check_case *c);
+/* So many best columns, 0: 20, below 0: none, and the rank. */
+void check_set_top(check_case *c, int topk);
 
 #endif

@@ -42,11 +42,8 @@ static int is_aligned(const check_oddity *o, flp_dtype dtype) {
   return !o->alignment || o->alignment >= flp_half_bytes(dtype);
 }
 
-/* What a table's cases have of their own; i: the row's place. */
-typedef void (*set_row_fn)(check_list *list, const check_oddity *o, size_t i, check_case *c);
-
 /* set: NULL for nothing */
-static void add_rows(check_list *list, const check_oddity_table *table, flp_dtype dtype, set_row_fn set) {
+static void add_rows(check_list *list, const check_oddity_table *table, flp_dtype dtype, check_set_row_fn set) {
   for (size_t i = 0; i < count_of(table, dtype); i++) {
     const check_oddity odd = check_odd_at(table, i);
     if (!is_aligned(&odd, dtype) || odd.old) continue;
@@ -230,29 +227,6 @@ static void set_targeted_row(check_list *list, const check_oddity *o, size_t i, 
   if (o->loss) set_loss(list, c, o->loss);
 }
 
-/* ---- best columns and ranks ---- */
-
-static void set_top(check_case *c, int topk) {
-  c->spec.topk = topk < 0 ? 0 : topk ? topk : 20;
-  c->spec.rank = 1;
-}
-
-static void set_top_row(check_list *list, const check_oddity *o, size_t i, check_case *c) {
-  (void)list;
-  c->spec.grads = o->grads;
-  if (i % 2) c->spec.entropy = FLP_ENTROPY_NONE;
-  set_top(c, o->topk);
-}
-
-/* ---- statistics ---- */
-
-static void set_statistics_row(check_list *list, const check_oddity *o, size_t i, check_case *c) {
-  (void)list;
-  c->spec.grads = o->grads;
-  if (i % 2) c->spec.entropy = FLP_ENTROPY_NONE;
-  c->spec.statistics = 1;
-}
-
 /* ---- operands of two dtypes ---- */
 
 /* An fp32 weight, then an fp32 hidden, rounded and split, over patterns in turn. */
@@ -310,7 +284,8 @@ static void add_adapted(check_list *list, flp_dtype dtype) {
 /* Asks for a feature. turn: which form of it */
 static void ask(check_list *list, check_case *c, flp_feature feature, int turn) {
   static const int64_t usual[FLP_FEATURE_NONE] = {[FLP_FEATURE_KEEP] = 1,  [FLP_FEATURE_LISTED] = 1,
-                                                  [FLP_FEATURE_RANK] = 1,  [FLP_FEATURE_TARGETS] = CHECK_TARGETS_USUAL,
+                                                  [FLP_FEATURE_RANK] = 1,  [FLP_FEATURE_STATISTICS] = 1,
+                                                  [FLP_FEATURE_RAW] = 1,   [FLP_FEATURE_TARGETS] = CHECK_TARGETS_USUAL,
                                                   [FLP_FEATURE_TOPK] = 20, [FLP_FEATURE_LORA] = CHECK_LORA_USUAL};
   const uint32_t hidden = FLP_GRAD_HIDDEN, weight = FLP_GRAD_WEIGHT;
   flp_spec *spec = &c->spec;
@@ -427,7 +402,7 @@ static void add_large(check_list *list, const check_case *given) {
   targets.spec.targets = 64;
   top.spec.entropy = FLP_ENTROPY_NONE;
   top.spec.grads = 0;
-  set_top(&top, 20);
+  check_set_top(&top, 20);
   add_exact_large(list, large);
   check_list_add(list, listed);
   check_list_add(list, tail);
@@ -528,12 +503,13 @@ static void add_sets(check_list *list, int all) {
     if (all) add_own_matrix(list, dtypes[d], 0);
     add_rows(list, &check_odd_targeted, dtypes[d], set_targeted_row);
   }
-  for (int d = 0; d < count; d++) add_rows(list, &check_odd_topped, dtypes[d], set_top_row);
+  for (int d = 0; d < count; d++) add_rows(list, &check_odd_topped, dtypes[d], check_set_top_row);
   for (int d = 0; d < narrow; d++) add_mixed(list, dtypes[d], all && d == 0);
   for (int d = 0; d < count; d++) add_adapted(list, dtypes[d]);
   for (int d = 0; d < count; d++) add_rows(list, &check_odd_distilled, dtypes[d], set_targeted_row);
   for (int d = 0; d < count; d++) add_pairs(list, dtypes[d], all ? 5 : 1);
-  for (int d = 0; d < count; d++) add_rows(list, &check_odd_statistics, dtypes[d], set_statistics_row);
+  for (int d = 0; d < count; d++) add_rows(list, &check_odd_statistics, dtypes[d], check_set_statistics_row);
+  for (int d = 0; d < count; d++) add_rows(list, &check_odd_raw, dtypes[d], check_set_raw_row);
 }
 
 static void add_quick(check_list *list) {

@@ -7,6 +7,7 @@
  *           Of a list of the target alone both are 0 but for 1 ulp of 1, unless they come from shards: scores cancel.
  * entropy:  the same, where an error of the scores counts spread times if that is more than 1.
  * lse, log Σ p²: as logprob is, the latter of twice the scores. mean: of scores as large as the row's largest.
+ * raw_scores: 4 ulp, and as of logprob; exact ones to the bit (raw.c).
  * is_best:  a target that others are above by more than rounding is not, and one that no other is as near to is.
  * gradients: relative L2 at most 1.5 times (fp32: twice, and 3/sqrt(rows) of it) that of the yardstick, plus a floor.
  *           In save, stream and direction modes what is larger: that of the yardstick or of recompute mode on the same
@@ -310,5 +311,6 @@ flp_status check_compare(const check_problem *problem, const check_truth *truth,
   FLP_TRY(compare_rows(&s, "entropy", result->entropy, 1));
   FLP_TRY(check_compare_top(&s));
   FLP_TRY(compare_statistics(&s));
+  FLP_TRY(check_compare_raw(&s));
   return check_compare_gradients(&s);
 }

@@ -476,7 +476,7 @@ check_problem check_problem_plain(const check_problem *problem) {
   check_problem plain = *problem;
   plain.c.mode = plain.c.spec.listed ? FLP_MODE_LISTED : (flp_mode)0;
   cli_spec_set_mode(&plain.c.spec, plain.c.mode);
-  plain.c.spec.topk = plain.c.spec.rank = plain.c.spec.statistics = 0;
+  plain.c.spec.topk = plain.c.spec.rank = plain.c.spec.statistics = plain.c.spec.raw_scores = 0;
   plain.c.spec.loss = NULL;
   plain.c.spec.loss_bytes = 0;
   if (plain.c.lora != CHECK_LORA_ON) remove_adapter(&plain);

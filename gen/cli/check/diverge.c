@@ -1,5 +1,6 @@
 /* diverge.c: divergences of two rows of scores, on one rung, against double: every built-in loss over targets, over
- * ordinary and odd rows of scores, alone in one call, and in two with gradients of a logprob and the entropy beside it.
+ * ordinary and odd rows of scores: alone in one call, in two with gradients of a logprob and the entropy beside it, and
+ * in one that takes both log-sum-exps from stats, as forward passes would have given them.
  *
  * All columns are targets of the program, whose values in double are runtime/loss/targets.c's. Scores and gradients lie
  * in buffers whose rows have gaps behind them and a guard at the end; what stands in gaps and guard must stay. */
@@ -12,6 +13,7 @@
 #include "gen/cli/check/parts.h"
 #include "runtime/base/half.h"
 #include "runtime/base/status.h"
+#include "runtime/kernel/abi.h"
 #include "runtime/loss/loss.h"
 
 typedef struct shape {
@@ -20,19 +22,22 @@ typedef struct shape {
   int natural; /* 1: aligned as an element is */
 } shape;
 
-static const shape shapes[] = {{"columns=2", 23, 2, 0},
-                               {"less than a vector", 23, 7, 0},
-                               {"ragged", 23, 1531, 0},
-                               {"whole vectors", 23, 4096, 0},
-                               {"several blocks", 23, 9003, 0},
-                               {"element by element", 23, 1531, 1}};
-#define LOSS(name) \
-  {#name, {{#name ": values", #name ": grad_scores"}, {#name ": values of two", #name ": grad_scores of two"}}}
+static const shape shapes[] = {{"columns=2", 23, 2, 0},         {"less than a vector", 23, 7, 0},
+                               {"ragged", 23, 1531, 0},         {"whole vectors", 23, 4096, 0},
+                               {"several blocks", 23, 9003, 0}, {"element by element", 23, 1531, 1}};
+enum { ALONE, IN_TWO, BY_STATS, WAYS };
+#define LOSS(name)                                                                                        \
+  {                                                                                                       \
+#name, {                                                                                              \
+      {#name ": values", #name ": grad_scores"}, {#name ": values of two", #name ": grad_scores of two"}, \
+          {#name ": values by stats", #name ": grad_scores by stats"},                                    \
+    }                                                                                                     \
+  }
 static const struct {
   const char *name;
-  const char *outputs[2][2]; /* in reports: alone and beside others */
-} losses[] = {LOSS(forward_kl), LOSS(reverse_kl), LOSS(jsd), LOSS(skew_kl), LOSS(total_variation), LOSS(lk),
-              LOSS(neg_log_acceptance)};
+  const char *outputs[WAYS][2]; /* in reports */
+} losses[] = {LOSS(forward_kl), LOSS(reverse_kl),        LOSS(jsd), LOSS(skew_kl), LOSS(total_variation),
+              LOSS(lk),         LOSS(neg_log_acceptance)};
 #undef LOSS
 static const float TEACHER_SCALE = 0.875f;
 enum { LOSSES = sizeof losses / sizeof losses[0] };
@@ -44,8 +49,9 @@ typedef struct problem {
   int64_t stride; /* of all three matrices */
   size_t element, grad_bytes, score_bytes;
   float *scores, *teacher, *upstream, *scales; /* scales: (N), of the student's scores */
-  int in_two;                                  /* calls, the second with what follows */
+  int way;                                     /* IN_TWO: the second call has what follows */
   float *grad_logprob, *grad_entropy;
+  float *stats, *teacher_stats; /* (N,4) of BY_STATS */
   int64_t *target;
   void *blank; /* what outputs hold before: 0xff in each byte */
   double parameters[FLP_LOSS_PARAMETERS_MAX];
@@ -93,14 +99,38 @@ static void draw_row(const problem *p, int64_t row) {
   p->grad_entropy[row] = row % 3 == 1 ? 0 : 0.375f;
 }
 
-static flp_status problem_create(const shape *s, int loss, flp_dtype dtype, int in_two, problem *p) {
-  *p = (problem){.element = flp_dtype_bytes(dtype), .in_two = in_two};
-  FLP_TRY(case_of(s, loss, dtype, &p->c));
-  FLP_TRY(flp_loss_read(p->c.spec.loss, p->c.spec.loss_bytes, &p->loss));
+/* What forward says of a row: the largest score in log2 units, that of no NaN, and log2 of the sum, NaN where there is
+ * none. */
+static void take_stats(const float *scores, double scale, int64_t columns, float out[4]) {
+  double top = -FLP_SCORE_LIMIT, sum = 0;
+  for (int64_t v = 0; v < columns; v++) top = fmax(top, scale * M_LOG2E * (double)scores[v]);
+  out[0] = (float)top;
+  for (int64_t v = 0; v < columns; v++) sum += exp2(scale * M_LOG2E * (double)scores[v] - (double)out[0]);
+  int is_beyond = !(fabs((double)out[0]) < FLP_SCORE_LIMIT);
+  out[1] = is_beyond ? NAN : (float)log2(sum);
+  out[2] = out[3] = NAN; /* is not looked at */
+}
+
+static void take_all_stats(const problem *p) {
+  for (int64_t row = 0; row < p->c.n; row++) {
+    int64_t at = row * p->stride;
+    take_stats(p->scores + at, (double)p->scales[row], p->c.spec.vocab, p->stats + 4 * row);
+    take_stats(p->teacher + at, (double)TEACHER_SCALE, p->c.spec.vocab, p->teacher_stats + 4 * row);
+  }
+}
+
+static void set_parameters(problem *p) {
   for (uint32_t i = 0; i < p->loss.parameter_count; i++) {
     const flp_loss_parameter *own = &p->loss.parameters[i];
     p->parameters[i] = strcmp(own->name, "rest_weight") == 0 ? 0 : own->fallback; /* there is no rest */
   }
+}
+
+static flp_status problem_create(const shape *s, int loss, flp_dtype dtype, int way, problem *p) {
+  *p = (problem){.element = flp_dtype_bytes(dtype), .way = way};
+  FLP_TRY(case_of(s, loss, dtype, &p->c));
+  FLP_TRY(flp_loss_read(p->c.spec.loss, p->c.spec.loss_bytes, &p->loss));
+  set_parameters(p);
   p->stride = s->columns / 8 * 8 + 16;
   p->grad_bytes = (size_t)(s->n * p->stride) * p->element;
   p->score_bytes = (size_t)(s->n * p->stride) * sizeof(float);
@@ -111,12 +141,15 @@ static flp_status problem_create(const shape *s, int loss, flp_dtype dtype, int 
   p->grad_logprob = calloc((size_t)s->n, sizeof(float));
   p->grad_entropy = calloc((size_t)s->n, sizeof(float));
   p->target = calloc((size_t)s->n, sizeof(int64_t));
+  p->stats = calloc((size_t)s->n, 4 * sizeof(float));
+  p->teacher_stats = calloc((size_t)s->n, 4 * sizeof(float));
   p->blank = malloc(p->score_bytes);
   if (!p->scores || !p->teacher || !p->upstream || !p->scales || !p->grad_logprob || !p->grad_entropy || !p->target ||
-      !p->blank)
+      !p->stats || !p->teacher_stats || !p->blank)
     return flp_fail(FLP_ERROR_MEMORY, "out of host memory for scores");
   memset(p->blank, 0xff, p->score_bytes);
   for (int64_t row = 0; row < s->n; row++) draw_row(p, row);
+  take_all_stats(p);
   return FLP_OK;
 }
 
@@ -128,6 +161,8 @@ static void problem_clear(problem *p) {
   free(p->grad_logprob);
   free(p->grad_entropy);
   free(p->target);
+  free(p->stats);
+  free(p->teacher_stats);
   free(p->blank);
 }
 
@@ -135,7 +170,8 @@ static void problem_clear(problem *p) {
 
 typedef struct run {
   cli_device device;
-  call_buffer scores, teacher, upstream, scales, values, grad, target, grad_logprob, grad_entropy, state;
+  call_buffer scores, teacher, upstream, scales, values, grad, target, grad_logprob, grad_entropy, state, stats,
+      teacher_stats;
   void *got_values, *got_grad;
   int overrun;
 } run;
@@ -156,6 +192,8 @@ static flp_status upload_all(const problem *p, run *r) {
   FLP_TRY(upload(r, &r->target, p->target, n * sizeof(int64_t)));
   FLP_TRY(upload(r, &r->grad_logprob, p->grad_logprob, n * sizeof(float)));
   FLP_TRY(upload(r, &r->grad_entropy, p->grad_entropy, n * sizeof(float)));
+  FLP_TRY(upload(r, &r->stats, p->stats, 4 * n * sizeof(float)));
+  FLP_TRY(upload(r, &r->teacher_stats, p->teacher_stats, 4 * n * sizeof(float)));
   FLP_TRY(call_buffer_make(&r->device, n * FLP_DIVERGE_STATE * sizeof(double), 0, 1, &r->state));
   return cli_device_synchronise(&r->device);
 }
@@ -174,6 +212,9 @@ static flp_diverge_args args_of(const problem *p, const run *r) {
   args.values = call_buffer_at(&r->values, 0);
   args.grad_scores = call_buffer_at(&r->grad, 0);
   args.stream = r->device.stream;
+  if (p->way != BY_STATS) return args;
+  args.stats = call_buffer_at(&r->stats, 0);
+  args.teacher_stats = call_buffer_at(&r->teacher_stats, 0);
   return args;
 }
 
@@ -194,7 +235,7 @@ static flp_status execute(const problem *p, flp_plan *plan, run *r) {
   size_t value_bytes = (size_t)p->c.n * FLP_DIVERGE_VALUES * sizeof(float);
   FLP_TRY(upload_all(p, r));
   flp_diverge_args args = args_of(p, r);
-  FLP_TRY(p->in_two ? execute_in_two(p, plan, r) : flp_diverge(plan, &args));
+  FLP_TRY(p->way == IN_TWO ? execute_in_two(p, plan, r) : flp_diverge(plan, &args));
   FLP_TRY(call_buffer_take(&r->values, value_bytes, &r->got_values, &r->overrun));
   FLP_TRY(call_buffer_take(&r->grad, p->grad_bytes, &r->got_grad, &r->overrun));
   return FLP_OK;
@@ -211,8 +252,9 @@ static flp_status run_problem(const problem *p, const check_how *how, run *r) {
 }
 
 static void run_clear(run *r) {
-  call_buffer *const buffers[] = {&r->scores, &r->teacher, &r->upstream,     &r->scales,       &r->values,
-                                  &r->grad,   &r->target,  &r->grad_logprob, &r->grad_entropy, &r->state};
+  call_buffer *const buffers[] = {&r->scores,       &r->teacher, &r->upstream, &r->scales,
+                                  &r->values,       &r->grad,    &r->target,   &r->grad_logprob,
+                                  &r->grad_entropy, &r->state,   &r->stats,    &r->teacher_stats};
   for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) call_buffer_clear(buffers[i]);
   free(r->got_values);
   free(r->got_grad);
@@ -235,7 +277,7 @@ static double lse_of(const float *scores, double scale, int64_t count, int64_t *
   for (int64_t v = 0; v < count; v++) {
     scaled[v] = scale * (double)scores[v];
     has_nan |= isnan(scaled[v]);
-    if (scaled[v] > top) top = scaled[*best = v];
+    if (scaled[v] > top) top = scaled[ *best = v];
   }
   if (has_nan) return NAN;
   for (int64_t v = 0; v < count; v++) sum += exp(scaled[v] - top);
@@ -246,7 +288,7 @@ static double lse_of(const float *scores, double scale, int64_t count, int64_t *
 static double beside(const problem *p, int64_t row, const truth *t, int64_t v, int of_sizes) {
   double q = exp(t->log_q[v]), log_q = q > 0 ? t->log_q[v] : 0, entropy = t->values[3];
   double own = p->target[row] < 0 ? 0 : (double)p->grad_logprob[row], of_entropy = (double)p->grad_entropy[row];
-  if (!p->in_two) return 0;
+  if (p->way != IN_TWO) return 0;
   if (of_sizes) return fabs(own) * ((v == p->target[row]) + q) + of_entropy * q * (fabs(log_q) + entropy + 1);
   double of_logprob = own == 0 ? 0 : own * ((v == p->target[row]) - q);
   return of_logprob - (of_entropy == 0 ? 0 : of_entropy * q * (log_q + entropy));
@@ -338,12 +380,12 @@ static flp_status compare(const problem *p, const run *r, check_metric metrics[2
   return status;
 }
 
-static flp_status check_one(const shape *s, int loss, flp_dtype dtype, int in_two, const check_how *how,
+static flp_status check_one(const shape *s, int loss, flp_dtype dtype, int way, const check_how *how,
                             check_report *report) {
   problem p;
   run r = {0};
   check_metric metrics[2];
-  flp_status status = problem_create(s, loss, dtype, in_two, &p);
+  flp_status status = problem_create(s, loss, dtype, way, &p);
   if (status == FLP_OK) status = run_problem(&p, how, &r);
   if (status == FLP_OK) status = compare(&p, &r, metrics);
   if (status == FLP_OK) {
@@ -352,7 +394,7 @@ static flp_status check_one(const shape *s, int loss, flp_dtype dtype, int in_tw
     const char *note = r.overrun || !has_gaps ? "wrote outside of rows" : NULL;
     metrics[1].pass &= note == NULL;
     for (int i = 0; i < 2; i++)
-      check_report_add(report, &p.c, how->options.rung, losses[loss].outputs[in_two][i], metrics[i], i ? note : NULL);
+      check_report_add(report, &p.c, how->options.rung, losses[loss].outputs[way][i], metrics[i], i ? note : NULL);
   }
   run_clear(&r);
   problem_clear(&p);
@@ -367,8 +409,8 @@ static int is_checked(size_t at, int loss) {
 flp_status check_diverge(const check_part *of, const check_how *how, check_report *report) {
   for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
     for (int loss = 0; loss < LOSSES; loss++)
-      for (int in_two = 0; in_two < 2 && is_checked(i, loss); in_two++)
-        FLP_TRY(check_one(&shapes[i], loss, of->dtype, in_two, how, report));
+      for (int way = 0; way < WAYS && is_checked(i, loss); way++)
+        FLP_TRY(check_one(&shapes[i], loss, of->dtype, way, how, report));
   return FLP_OK;
 }
 

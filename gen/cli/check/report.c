@@ -47,6 +47,7 @@ static void describe_options(const check_case *c, char *out, size_t capacity) {
   if (spec->topk) cli_append(out, capacity, " ", "topk=%d", spec->topk);
   if (spec->rank) cli_append(out, capacity, " ", "rank");
   if (spec->statistics) cli_append(out, capacity, " ", "statistics");
+  if (spec->raw_scores) cli_append(out, capacity, " ", "raw-scores");
   if (spec->lora_rank) cli_append(out, capacity, " ", "lora=%d", spec->lora_rank);
   if (spec->mixed)
     cli_append(out, capacity, " ", "%s=fp32 mixed=%s", spec->weight_dtype == FLP_DTYPE_FP32 ? "weight" : "hidden",

@@ -107,7 +107,7 @@ static flp_status check_case_on(check_session *session, check_problem *problem, 
   how.options.rung = rung;
   call_result result = {0}, plain = {0};
   int has_plain = flp_mode_keeps(c->mode) || problem->loss || flp_planner_has_row_values(&c->spec) ||
-                  c->lora != CHECK_LORA_ON;
+                  c->spec.raw_scores || c->lora != CHECK_LORA_ON;
   flp_status status = check_run(problem, &how, &result);
   int is_left_out = is_lacking(c, rung, status);
   if (status == FLP_OK) check_problem_follow(problem, &result);
@@ -155,12 +155,12 @@ static int is_wanted_mode(const check_args *args, flp_mode mode) {
   return !args->given.mode || args->given.mode == mode;
 }
 
-/* Beside --targets, --lora-rank, --topk, --rank and --statistics those with these alone. */
+/* Beside --targets, --lora-rank, --topk, --rank, --statistics and --raw-scores those with these alone. */
 static int is_wanted_case(const check_args *args, const check_case *c) {
   const flp_spec *given = &args->given.spec, *spec = &c->spec;
   return is_wanted(args, spec->dtype) && is_wanted_mode(args, c->mode) && (given->targets <= 1 || spec->targets > 1) &&
          (!given->lora_rank || spec->lora_rank) && (!flp_planner_has_top(given) || flp_planner_has_top(spec)) &&
-         (!given->statistics || spec->statistics);
+         (!given->statistics || spec->statistics) && (!given->raw_scores || spec->raw_scores);
 }
 
 static void keep_wanted(const check_args *args, check_list *list) {
