@@ -162,6 +162,17 @@ FEATURES = {
         "--dtype fp16 --grad hidden,weight --softcap 20 --per-row-temperature --tail 2^-6 --rows 300"),
         "forward_emit_top/forward_emit_top_map tail_choose top_redo", "top_ids rank tail_report", "equal sharp",
         "mode=tail"),
+    "raw": Feature(20, "--hidden 40 --rows 41 --raw-scores", (
+        "--vocab 901 --dtype bf16 --bias --softcap 20 --target-dtype int32",
+        "--vocab 1300 --dtype fp16 --alignment 2 --per-row-temperature --rows 300", "--vocab 900 --dtype fp32"),
+        "forward_raw/forward_raw_map", "raw_scores logprob", "shifted last-tile row-list", "raw-scores"),
+    "raw beside others": Feature(20, "--hidden 72 --rows 41 --raw-scores", (
+        "--vocab 1700 --dtype bf16 --grad hidden,weight --mode S", "--vocab 901 --dtype bf16 --lora-rank 24 --bias",
+        "--vocab 1700 --dtype bf16 --alignment 8 --topk 20 --rank", "--vocab 901 --dtype fp16 --statistics",
+        "--vocab 7000 --dtype bf16 --weight-dtype fp32 --mixed round --budget 900K",  # slices of columns
+        "--vocab 901 --dtype fp16 --weight-dtype fp32 --mixed split --targets 20",
+        "--vocab 1700 --dtype bf16 --grad hidden --rows 150 --mode D",
+        "--vocab 1700 --dtype bf16 --grad hidden,weight --tail 2^-9"), "", "raw_scores logprob", option="raw-scores"),
     "mixed": Feature(30, "--vocab 1100 --hidden 40 --rows 41", (
         f"{EVERYTHING} --weight-dtype fp32 --mixed round", f"{EVERYTHING} --weight-dtype fp32 --mixed split",
         f"{EVERYTHING} --hidden-dtype fp32 --mixed round", f"{EVERYTHING} --hidden-dtype fp32 --mixed split",
@@ -176,7 +187,7 @@ HEADS = [(capability, feature, head) for feature in FEATURES for head in FEATURE
 SETS = [*((f"--quick --dtype bf16 --mode {mode}", 50) for mode in ("save", "stream", "direction", "listed", "tail")),
         *((f"--quick --dtype bf16 --mode recompute-{by}", 5) for by in ("vocab", "rows", "split")),
         *((f"--all --dtype {dtype} {option}", 50) for dtype in ("bf16", "fp16", "fp32")
-          for option in ("--targets 6", "--topk 20", "--lora-rank 24"))]
+          for option in ("--targets 6", "--topk 20", "--lora-rank 24", "--raw-scores"))]
 # Tilings that are not the defaults, of Hopper's kernels and portable ones, options, and entries that these take.
 TILINGS = [
     *(("9.0", tiling, "", "forward_map dz_map products_map") for tiling in (

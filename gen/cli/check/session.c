@@ -217,7 +217,7 @@ static void add_parts(const check_args *args, part_list *list, part_kind kind, c
   }
 }
 
-/* Beside --targets and --lora-rank what is of these alone; of best columns nothing. */
+/* Beside --targets and --lora-rank what is of these alone; of best columns and raw scores nothing. */
 static part_list list_parts(const check_args *args) {
   const flp_spec *given = &args->given.spec;
   const check_part any = {.mode = (flp_mode)0}, listed = {.mode = FLP_MODE_LISTED};
@@ -229,7 +229,7 @@ static part_list list_parts(const check_args *args) {
   int all = args->set == CHECK_SET_ALL, quick = args->set == CHECK_SET_QUICK, each = all ? 3 : quick; /* of dtypes */
   int has_dtype = cli_spec_args_given(&args->spec, FLP_FIELD_dtype);
   part_list list = {.count = 0};
-  if (given->targets <= 1 && flp_planner_has_top(given)) return list;
+  if (given->targets <= 1 && (flp_planner_has_top(given) || given->raw_scores)) return list;
   if (!given->lora_rank) add_parts(args, &list, PART_BITS, targets, each);
   if (given->targets > 1) return list;
   add_parts(args, &list, PART_BITS, adapter, each);
