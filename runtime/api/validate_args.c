@@ -217,13 +217,15 @@ static flp_status check_outputs(const flp_spec *spec, const flp_args *args) {
   for (int i = 0; i < FLP_ARRAYS; i++)
     writes |= FLP_ARRAY[i].way == FLP_WAY_OUT && flp_array_is_of((flp_array_id)i, args->pass) &&
               flp_array_get((flp_array_id)i, args);
-  if (args->n == 0 || writes || (!is_combine && (args->top_ids || args->top_logprob || args->rank))) return FLP_OK;
+  writes |= !is_combine && (args->top_ids || args->top_logprob || args->rank || args->raw_scores);
+  if (args->n == 0 || writes) return FLP_OK;
   if (is_combine)
     return flp_fail(FLP_ERROR_ARGUMENT, "args.logprob, entropy and stats are all NULL (accepted: at least one)");
   return flp_fail(FLP_ERROR_ARGUMENT,
-                  "args.logprob, entropy, stats%s%s%s and partial are all NULL (accepted: at least one)",
+                  "args.logprob, entropy, stats%s%s%s%s and partial are all NULL (accepted: at least one)",
                   spec->topk ? ", top_ids, top_logprob, top_rest" : "", spec->rank ? ", rank" : "",
-                  spec->statistics ? ", statistics" : "");
+                  spec->statistics ? ", statistics" : "",
+                  spec->raw_scores ? ", raw_scores" : "");
 }
 
 static flp_status check_upstream(const flp_args *args) {
