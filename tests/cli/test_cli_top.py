@@ -10,15 +10,16 @@ TOP = ["--topk", 20, "--rank"]
 DEMO = ["run", "--demo", "--vocab", 500, "--hidden", 64, "--rows", 30, "--dtype", "fp32"]
 
 
-def test_run_writes_and_tells_them(tmp_path):
+@pytest.mark.parametrize("rows", [30, 300])  # in one call, and in blocks
+def test_run_writes_and_tells_them(tmp_path, rows):
     out = tmp_path / "out.safetensors"
-    done = succeed(*DEMO, *TOP, "-o", out, **NO_GPU)
+    done = succeed(*DEMO, "--rows", rows, *TOP, "-o", out, **NO_GPU)
     assert "best columns 20 have" in " ".join(done.out.split()) and "are the best column of their row" in done.out
     found = read_safetensors(out)
     names = ("top_ids", "top_logprob", "top_rest", "rank")
     kinds = {name: (found[name].dtype.str, found[name].shape) for name in names}
-    assert kinds == {"top_ids": ("<i8", (30, 20)), "top_logprob": ("<f4", (30, 20)), "top_rest": ("<f4", (30,)),
-                     "rank": ("<i4", (30,))}
+    assert kinds == {"top_ids": ("<i8", (rows, 20)), "top_logprob": ("<f4", (rows, 20)),
+                     "top_rest": ("<f4", (rows,)), "rank": ("<i4", (rows,))}
     for own, values, rank, logprob in zip(found["top_ids"], found["top_logprob"], found["rank"], found["logprob"]):
         if rank == -1:
             assert (own == -1).all() and (values == 0).all()

@@ -78,12 +78,9 @@ static flp_args args_of_rows(const run_state *state, int64_t begin, int64_t n) {
   const call_problem *call = &state->call;
   flp_args args = call_args(b, call, FLP_PASS_FORWARD, 0);
   args.n = n;
-  args.hidden = call_row(b, call, FLP_ARRAY_hidden, begin);
-  args.target = call_row(b, call, FLP_ARRAY_target, begin);
-  args.temperature_rows = call_row(b, call, FLP_ARRAY_temperature_rows, begin);
-  args.logprob = call_row(b, call, FLP_ARRAY_logprob, begin);
-  args.entropy = call_row(b, call, FLP_ARRAY_entropy, begin);
-  args.stats = call_row(b, call, FLP_ARRAY_stats, begin);
+  for (int id = 0; id < FLP_ARRAYS; id++)
+    if (FLP_ARRAY[id].rows == FLP_SIZE_N && flp_array_get((flp_array_id)id, &args))
+      flp_array_set((flp_array_id)id, &args, call_row(b, call, (flp_array_id)id, begin));
   return args;
 }
 
