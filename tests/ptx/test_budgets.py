@@ -29,7 +29,7 @@ NVDISASM = os.environ.get("FLP_NVDISASM", "")
 KINDS = ("rows", "forward", "dz", "grad_hidden", "grad_weight")
 HOPPER_KINDS = ("rows", "forward", "dz", "products")  # where one kernel makes both products
 TENSOR_KINDS = (*KINDS[1:], *HOPPER_KINDS[3:], "forward_keep", "forward_emit", "forward_targets", "forward_top",
-                "forward_columns", "forward_lora", "dz_lora", "lora_products", "listed")
+                "forward_columns", "forward_raw", "forward_lora", "dz_lora", "lora_products", "listed")
 
 # The flagship with every tile configuration that the tree checks.
 TILINGS = json.loads((Path(__file__).parents[1] / "tilings.json").read_text())["tilings"]
