@@ -71,12 +71,10 @@ int64_t call_size(const call_problem *p, flp_size size) {
   return flp_size_of(size, &p->spec, &counts);
 }
 
-/* From one row to the next: of raw scores as far behind a shard's columns as the rows of a matrix stand apart. */
+/* From one row to the next: of raw scores whole 16 bytes, and what stands between rows of every other matrix. */
 static int64_t stride_of(const call_problem *p, const flp_array *array) {
-  int64_t element = (int64_t)sizeof(float), unit = p->spec.alignment / element;
   if (array->columns != FLP_SIZE_V) return call_size(p, array->columns);
-  if (unit < 1) unit = 1;
-  return (p->shard_vocab + unit - 1) / unit * unit + p->stride - p->spec.hidden;
+  return (p->shard_vocab + 3) / 4 * 4 + p->stride - p->spec.hidden;
 }
 
 static int is_wanted(const call_problem *p, flp_array_id id) {

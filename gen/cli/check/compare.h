@@ -60,9 +60,6 @@ flp_status check_compare_gradients(const compare_state *s);
  * for another at the end. error: MEMORY */
 flp_status check_compare_top(const compare_state *s);
 
-/* raw.c: raw scores, and that nothing else of their array was written. error: MEMORY */
-flp_status check_compare_raw(const compare_state *s);
-
 /* Bit identity of one output of two results. */
 check_metric check_result_bits(const check_problem *problem, flp_array_id id, const call_result *a,
                                const call_result *b);
