@@ -1,6 +1,6 @@
 /* diverge.c: divergences of two rows of scores, on one rung, against double: every built-in loss over targets, over
  * ordinary and odd rows of scores: alone in one call, in two with gradients of a logprob and the entropy beside it, and
- * in one that takes both log-sum-exps from stats, as forward passes would have given them.
+ * in one that takes the sums of both rows from partial, as forward passes would have given them.
  *
  * All columns are targets of the program, whose values in double are runtime/loss/targets.c's. Scores and gradients lie
  * in buffers whose rows have gaps behind them and a guard at the end; what stands in gaps and guard must stay. */
@@ -25,12 +25,12 @@ typedef struct shape {
 static const shape shapes[] = {{"columns=2", 23, 2, 0},         {"less than a vector", 23, 7, 0},
                                {"ragged", 23, 1531, 0},         {"whole vectors", 23, 4096, 0},
                                {"several blocks", 23, 9003, 0}, {"element by element", 23, 1531, 1}};
-enum { ALONE, IN_TWO, BY_STATS, WAYS };
+enum { ALONE, IN_TWO, BY_SUMS, WAYS };
 #define LOSS(name)                                                                                        \
   {                                                                                                       \
 #name, {                                                                                              \
       {#name ": values", #name ": grad_scores"}, {#name ": values of two", #name ": grad_scores of two"}, \
-          {#name ": values by stats", #name ": grad_scores by stats"},                                    \
+          {#name ": values by sums", #name ": grad_scores by sums"},                                      \
     }                                                                                                     \
   }
 static const struct {
@@ -51,7 +51,7 @@ typedef struct problem {
   float *scores, *teacher, *upstream, *scales; /* scales: (N), of the student's scores */
   int way;                                     /* IN_TWO: the second call has what follows */
   float *grad_logprob, *grad_entropy;
-  float *stats, *teacher_stats; /* (N,4) of BY_STATS */
+  float *partial, *teacher_partial; /* (N,4) of BY_SUMS */
   int64_t *target;
   void *blank; /* what outputs hold before: 0xff in each byte */
   double parameters[FLP_LOSS_PARAMETERS_MAX];
@@ -99,23 +99,21 @@ static void draw_row(const problem *p, int64_t row) {
   p->grad_entropy[row] = row % 3 == 1 ? 0 : 0.375f;
 }
 
-/* What forward says of a row: the largest score in log2 units, that of no NaN, and log2 of the sum, NaN where there is
- * none. */
-static void take_stats(const float *scores, double scale, int64_t columns, float out[4]) {
+/* What forward sums of a row: the largest score in log2 units, that of no NaN, and Σ 2^(t - that), NaN where one is. */
+static void take_partial(const float *scores, double scale, int64_t columns, float out[4]) {
   double top = -FLP_SCORE_LIMIT, sum = 0;
   for (int64_t v = 0; v < columns; v++) top = fmax(top, scale * M_LOG2E * (double)scores[v]);
   out[0] = (float)top;
   for (int64_t v = 0; v < columns; v++) sum += exp2(scale * M_LOG2E * (double)scores[v] - (double)out[0]);
-  int is_beyond = !(fabs((double)out[0]) < FLP_SCORE_LIMIT);
-  out[1] = is_beyond ? NAN : (float)log2(sum);
+  out[1] = (float)sum;
   out[2] = out[3] = NAN; /* is not looked at */
 }
 
-static void take_all_stats(const problem *p) {
+static void take_partials(const problem *p) {
   for (int64_t row = 0; row < p->c.n; row++) {
     int64_t at = row * p->stride;
-    take_stats(p->scores + at, (double)p->scales[row], p->c.spec.vocab, p->stats + 4 * row);
-    take_stats(p->teacher + at, (double)TEACHER_SCALE, p->c.spec.vocab, p->teacher_stats + 4 * row);
+    take_partial(p->scores + at, (double)p->scales[row], p->c.spec.vocab, p->partial + 4 * row);
+    take_partial(p->teacher + at, (double)TEACHER_SCALE, p->c.spec.vocab, p->teacher_partial + 4 * row);
   }
 }
 
@@ -141,15 +139,15 @@ static flp_status problem_create(const shape *s, int loss, flp_dtype dtype, int 
   p->grad_logprob = calloc((size_t)s->n, sizeof(float));
   p->grad_entropy = calloc((size_t)s->n, sizeof(float));
   p->target = calloc((size_t)s->n, sizeof(int64_t));
-  p->stats = calloc((size_t)s->n, 4 * sizeof(float));
-  p->teacher_stats = calloc((size_t)s->n, 4 * sizeof(float));
+  p->partial = calloc((size_t)s->n, 4 * sizeof(float));
+  p->teacher_partial = calloc((size_t)s->n, 4 * sizeof(float));
   p->blank = malloc(p->score_bytes);
   if (!p->scores || !p->teacher || !p->upstream || !p->scales || !p->grad_logprob || !p->grad_entropy || !p->target ||
-      !p->stats || !p->teacher_stats || !p->blank)
+      !p->partial || !p->teacher_partial || !p->blank)
     return flp_fail(FLP_ERROR_MEMORY, "out of host memory for scores");
   memset(p->blank, 0xff, p->score_bytes);
   for (int64_t row = 0; row < s->n; row++) draw_row(p, row);
-  take_all_stats(p);
+  take_partials(p);
   return FLP_OK;
 }
 
@@ -161,8 +159,8 @@ static void problem_clear(problem *p) {
   free(p->grad_logprob);
   free(p->grad_entropy);
   free(p->target);
-  free(p->stats);
-  free(p->teacher_stats);
+  free(p->partial);
+  free(p->teacher_partial);
   free(p->blank);
 }
 
@@ -170,8 +168,8 @@ static void problem_clear(problem *p) {
 
 typedef struct run {
   cli_device device;
-  call_buffer scores, teacher, upstream, scales, values, grad, target, grad_logprob, grad_entropy, state, stats,
-      teacher_stats;
+  call_buffer scores, teacher, upstream, scales, values, grad, target, grad_logprob, grad_entropy, state, partial,
+      teacher_partial;
   void *got_values, *got_grad;
   int overrun;
 } run;
@@ -192,8 +190,8 @@ static flp_status upload_all(const problem *p, run *r) {
   FLP_TRY(upload(r, &r->target, p->target, n * sizeof(int64_t)));
   FLP_TRY(upload(r, &r->grad_logprob, p->grad_logprob, n * sizeof(float)));
   FLP_TRY(upload(r, &r->grad_entropy, p->grad_entropy, n * sizeof(float)));
-  FLP_TRY(upload(r, &r->stats, p->stats, 4 * n * sizeof(float)));
-  FLP_TRY(upload(r, &r->teacher_stats, p->teacher_stats, 4 * n * sizeof(float)));
+  FLP_TRY(upload(r, &r->partial, p->partial, 4 * n * sizeof(float)));
+  FLP_TRY(upload(r, &r->teacher_partial, p->teacher_partial, 4 * n * sizeof(float)));
   FLP_TRY(call_buffer_make(&r->device, n * FLP_DIVERGE_STATE * sizeof(double), 0, 1, &r->state));
   return cli_device_synchronise(&r->device);
 }
@@ -212,9 +210,9 @@ static flp_diverge_args args_of(const problem *p, const run *r) {
   args.values = call_buffer_at(&r->values, 0);
   args.grad_scores = call_buffer_at(&r->grad, 0);
   args.stream = r->device.stream;
-  if (p->way != BY_STATS) return args;
-  args.stats = call_buffer_at(&r->stats, 0);
-  args.teacher_stats = call_buffer_at(&r->teacher_stats, 0);
+  if (p->way != BY_SUMS) return args;
+  args.partial = call_buffer_at(&r->partial, 0);
+  args.teacher_partial = call_buffer_at(&r->teacher_partial, 0);
   return args;
 }
 
@@ -254,7 +252,7 @@ static flp_status run_problem(const problem *p, const check_how *how, run *r) {
 static void run_clear(run *r) {
   call_buffer *const buffers[] = {&r->scores,       &r->teacher, &r->upstream, &r->scales,
                                   &r->values,       &r->grad,    &r->target,   &r->grad_logprob,
-                                  &r->grad_entropy, &r->state,   &r->stats,    &r->teacher_stats};
+                                  &r->grad_entropy, &r->state,   &r->partial,  &r->teacher_partial};
   for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) call_buffer_clear(buffers[i]);
   free(r->got_values);
   free(r->got_grad);
