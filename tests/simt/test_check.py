@@ -361,7 +361,8 @@ def test_scores_and_gradients_that_exist(folder, operation, dtype):
 
 # ---- what is wrong is found ----
 
-ADAPTED, DISTILLED = (f"{FEATURES[name].shape} {FEATURES[name].heads[0]}" for name in ("adapter", "distilled"))
+ADAPTED, DISTILLED, RAW = (f"{FEATURES[name].shape} {FEATURES[name].heads[0]}"
+                           for name in ("adapter", "distilled", "raw"))
 # Options, an entry, what is wrong in modules that have it, outputs that fail, outputs that do not.
 WRONG = {
     "a difference for a sum": ("--op select --dtype fp32", "", ("fadd float", "fsub float", 1), "", ""),
@@ -371,6 +372,8 @@ WRONG = {
                             "logprob"),
     # Half of G in the place of s·G: what follows from that is off, and nothing else.
     "an adapter": (ADAPTED, "@flp_lora_round", ("[ %lora_scale, ", "[ 5.0e-01, ", 1), "grad_lora_a", "logprob grad_lora_b"),
+    # Rows that stand nearer than they should have the first columns of the next in the place of their last.
+    "raw scores": (RAW, "@flp_forward_raw", (", %raw_scores_stride\n", ", 896\n"), "raw_scores", "logprob entropy"),
 }
 
 
