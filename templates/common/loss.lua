@@ -78,14 +78,14 @@ return function(k, single)
   }
   L.is_mask = {min = true, max = true, clamp = true, where = true} -- what they leave out is 0, even of 0·inf
 
-  -- sum, or nil, and what a derivative by an operand adds to it.
+  -- sum, or nil, and what a derivative by an operand adds to it. part: that derivative, or of where a condition
   function L.add(sum, op, part, tangent)
-    if not L.is_mask[op] then
-      if single and sum then return k.fma(part, tangent, sum) end
-      return sum and sum + part * tangent or part * tangent
+    if single and sum and not L.is_mask[op] then return k.fma(part, tangent, sum) end
+    local is_condition = part.type == k.i1
+    local term = is_condition and tangent or part * tangent
+    if L.is_mask[op] then
+      term = k.select(is_condition and ~part or k.eq(part, 0.0), k.const(term.type, 0.0), term)
     end
-    local left_out = part.type == k.i1 and ~part or k.eq(part, 0.0)
-    local term = k.select(left_out, k.const(tangent.type, 0.0), part.type == k.i1 and tangent or part * tangent)
     return sum and sum + term or term
   end
 

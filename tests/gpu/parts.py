@@ -177,6 +177,7 @@ CHECKS_OF_DTYPES = {"check": ("check_all", []), "check_tail": ("check_tail", ["-
                     "check_targets": ("check_targets", ["--targets", "20"]),
                     "check_top": ("check_top", ["--topk", "20", "--rank"]),
                     "check_statistics": ("check_statistics", ["--statistics"]),
+                    "check_raw": ("check_raw", ["--raw-scores"]),
                     "check_portable": ("check_portable", ["--arch", "sm_80", "--rung", "jit"])}
 SANITIZERS = {  # by part: problems, one for each variant of a kernel's memory accesses, and the shape of all
     "sanitize": (problems(
@@ -208,6 +209,9 @@ SANITIZERS = {  # by part: problems, one for each variant of a kernel's memory a
     "sanitize_statistics": (problems(
         "--statistics", "--dtype bf16 --bias", "--dtype fp16 --softcap 20 --entropy forward", "--dtype fp32",
         "--dtype bf16 --alignment 2", "--dtype bf16 --keep-set 40", "--dtype bf16 --rung generic"), SMALL),
+    "sanitize_raw": (problems(
+        "--raw-scores", "--dtype bf16 --bias", "--dtype fp16 --softcap 20", "--dtype fp32", "--dtype bf16 --alignment 2",
+        "--dtype bf16 --topk 20", "--dtype bf16 --rung generic"), SMALL),
     "sanitize_lora": (problems(
         "--lora-rank 24 --entropy backward --grad hidden,bias,lora_a,lora_b --bias", "--dtype bf16",
         "--dtype fp16 --softcap 20 --alignment 2", "--dtype fp32", "--dtype bf16 --rung generic"), FEW),
@@ -238,6 +242,7 @@ PARTS = {  # in the order in which they are measured, as --help has them
     "check_targets": "flpgen check --all of several targets a row",
     "check_top": "the same of best columns and ranks",
     "check_statistics": "the same of statistics of a row",
+    "check_raw": "the same of raw scores",
     "check_diverge": "flpgen check of divergences of scores that exist, by every built-in loss over targets",
     "check_portable": "the same of the kernels for sm_80, which run on every newer GPU",
     "large": "flpgen check --large: N=8192, V=151936, D=4096 with gradients",
@@ -255,6 +260,7 @@ PARTS = {  # in the order in which they are measured, as --help has them
     "sanitize_losses": "the same over those of a loss over all scores: cross entropy with label smoothing and z-loss",
     "sanitize_means": "the same over those of a loss whose mean of scores takes a pass",
     "sanitize_scale": "the same over that of gradients times a factor",
+    "sanitize_raw": "the same over those of raw scores",
     "sanitize_diverge": "the same over those of divergences of scores that exist",
     "sanitize_portable": "the same over the kernels for sm_80",
     "bench": "flpgen bench: forward and training beside the GEMM baselines",
