@@ -21,6 +21,8 @@ def test_every_function_has_the_version_of_its_release(library):
     nodes = dict(re.findall(r"^(FLP_[0-9.]+) \{(.*?)\}", (TREE / "runtime/flp.map").read_text(), re.M | re.S))
     listed = {name: node for node, text in nodes.items() for name in re.findall(r"^ +(flp_\w+);", text, re.M)}
     assert exported_symbols(library) == listed
+    debian = (TREE / "packaging/debian/libflp0.symbols").read_text()
+    assert dict(re.findall(r"^ (flp_\w+)@(\S+) ", debian, re.M)) == listed
     assert {listed[name] for name in ("flp_plan_create", "flp_execute", "flp_step", "flp_select")} == {"FLP_0"}
 
 

@@ -91,11 +91,15 @@ static void probe_rungs(check_session *session) {
   cli_reasons_join(reasons, "; ", session->report->offered, sizeof session->report->offered);
 }
 
-/* What forward keeps exists on some rungs; generic kernels have no losses over several targets. */
+/* What forward keeps exists on some rungs; generic kernels have no losses over several targets, and of the parts of
+ * forward one at a time. */
 static int is_lacking(const check_case *c, flp_rung rung, flp_status status) {
-  int is_distilled = rung == FLP_RUNG_GENERIC && flp_kernel_spec_has_targets_loss(&c->spec);
+  unsigned parts = flp_kernel_spec_parts(&c->spec) | (flp_planner_has_top(&c->spec) ? FLP_PART_TOP : 0u) |
+                   (flp_kernel_spec_emits(&c->spec) ? FLP_PART_EMIT : 0u) |
+                   (flp_kernel_spec_has_exponentials(&c->spec) ? FLP_PART_KEEP : 0u);
+  int is_special = flp_kernel_spec_has_targets_loss(&c->spec) || (parts & (parts - 1)) != 0;
   int keeps = flp_mode_keeps(c->mode) || c->spec.keep;
-  return status == FLP_ERROR_UNAVAILABLE && (may_lack_kernels(rung) || keeps || is_distilled);
+  return status == FLP_ERROR_UNAVAILABLE && (may_lack_kernels(rung) || keeps || (rung == FLP_RUNG_GENERIC && is_special));
 }
 
 /* ---- cases ---- */
