@@ -664,9 +664,9 @@ typedef struct flp_diverge_args {
                        log2 units, and the library's own */
   uint32_t resumes; /* 1: state is what a call with the same scores, scales and parameters left, so that its sums are
                        not made again; values is NULL then */
-  const float *partial, *teacher_partial; /* (N,4), 16-byte aligned, or NULL both: flp_args.partial of the forward passes
-                                             that gave x and y as raw_scores, of whole heads without a softcap, with
-                                             scale a or b and temperature 1: x and y are read once less */
+  /* (N,4), 16-byte aligned, or NULL both: flp_args.partial of the forward passes that gave x and y as raw_scores, of
+     whole heads without a softcap, with scale a or b and temperature 1. x and y are read once less then */
+  const float *partial, *teacher_partial;
 } flp_diverge_args;
 
 #define FLP_DIVERGE_ARGS_INIT \

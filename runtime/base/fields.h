@@ -96,7 +96,7 @@ enum { FLP_COUNT_MAX = 1 << 30, FLP_HIDDEN_MAX = 1 << 20 };
   X(flp_dtype, grad_lora_dtype, WORD, FLP_OPERAND_DTYPE_WORDS, s->dtype, 1, 0, 0, NONE, NULL, "grad-lora-dtype", "T",  \
     "of the gradients of A and B: the dtype (default) or fp32")                                                        \
   X(int32_t, statistics, SWITCH, NULL, 0, 1, 0, 1, STATISTICS, "statistics", "statistics", NULL,                       \
-    "of each row the log-sum-exp, the mean of its scores, log of the sum of p^2, and whether the target is the best")    \
+    "of each row the log-sum-exp, the mean of its scores, log of the sum of p^2, and whether the target is the best")  \
   X(int32_t, raw_scores, SWITCH, NULL, 0, 1, 0, 1, RAW, "raw-scores", "raw-scores", NULL,                              \
     "forward stores the raw scores of every column too, hidden times weight and bias, 4 bytes each")
 

@@ -7,8 +7,8 @@
 
 /* What forward with all parts is given, in either form: it takes what its parameters (abi.h) name. */
 typedef struct values {
-  uint64_t weight, bias, lora_b, floor, emit_gate, emit_count, emit_entry, row_of, score, raw_rows, raw_scores, reference, kept,
-      ahead_source, ahead_out;
+  uint64_t weight, bias, lora_b, floor, emit_gate, emit_count, emit_entry, row_of, score, raw_rows, raw_scores;
+  uint64_t reference, kept, ahead_source, ahead_out;
   int64_t weight_stride, lora_b_stride, kept_stride, ahead_stride, capacity;
   int32_t depth, vocab_valid, n, row_begin, row_end, bands, groups, column_begin, top_from, columns, emit_capacity,
       ahead_rows, ahead_depth, box_rows;

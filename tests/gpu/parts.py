@@ -210,8 +210,8 @@ SANITIZERS = {  # by part: problems, one for each variant of a kernel's memory a
         "--statistics", "--dtype bf16 --bias", "--dtype fp16 --softcap 20 --entropy forward", "--dtype fp32",
         "--dtype bf16 --alignment 2", "--dtype bf16 --keep-set 40", "--dtype bf16 --rung generic"), SMALL),
     "sanitize_raw": (problems(
-        "--raw-scores", "--dtype bf16 --bias", "--dtype fp16 --softcap 20", "--dtype fp32", "--dtype bf16 --alignment 2",
-        "--dtype bf16 --topk 20", "--dtype bf16 --rung generic"), SMALL),
+        "--raw-scores", "--dtype bf16 --bias", "--dtype fp16 --softcap 20", "--dtype fp32",
+        "--dtype bf16 --alignment 2", "--dtype bf16 --topk 20", "--dtype bf16 --rung generic"), SMALL),
     "sanitize_lora": (problems(
         "--lora-rank 24 --entropy backward --grad hidden,bias,lora_a,lora_b --bias", "--dtype bf16",
         "--dtype fp16 --softcap 20 --alignment 2", "--dtype fp32", "--dtype bf16 --rung generic"), FEW),

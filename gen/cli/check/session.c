@@ -99,7 +99,8 @@ static int is_lacking(const check_case *c, flp_rung rung, flp_status status) {
                    (flp_kernel_spec_has_exponentials(&c->spec) ? FLP_PART_KEEP : 0u);
   int is_special = flp_kernel_spec_has_targets_loss(&c->spec) || (parts & (parts - 1)) != 0;
   int keeps = flp_mode_keeps(c->mode) || c->spec.keep;
-  return status == FLP_ERROR_UNAVAILABLE && (may_lack_kernels(rung) || keeps || (rung == FLP_RUNG_GENERIC && is_special));
+  int lacks = may_lack_kernels(rung) || keeps || (rung == FLP_RUNG_GENERIC && is_special);
+  return status == FLP_ERROR_UNAVAILABLE && lacks;
 }
 
 /* ---- cases ---- */

@@ -194,7 +194,7 @@ class _Sum:
         for out, part in zip(self.out.split([len(part) for part in self.parts]), self.parts):
             first = max(1, BLOCK_ELEMENTS // max(1, part[:1].numel()))
             out[:first] = part[:first].to(out.dtype)
-            while first < len(part):  # twice as many land on rows that have been read, where the sum lies in the gradient
+            while first < len(part):  # of a sum in the gradient itself: twice as many land on such as have been read
                 out[first:2 * first].copy_(part[first:2 * first])
                 first *= 2
         return self.out

@@ -45,7 +45,10 @@ def divergence(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor | None = N
         neg_log_acceptance   −log a, a = Σ_v min(p, q), at least acceptance_min
         lk                   b·forward_kl + (1 − b)·total_variation, b = exp(−decay·a), a constant to the gradient
 
-    hidden           (..., D) bfloat16, float16 or float32; cpu or cuda; D a multiple of 8
+    beta 0 of Liger and TRL is forward_kl and 1 is reverse_kl, which jsd does not tend to: near 0 it is mix·forward_kl.
+
+    hidden           (..., D) bfloat16, float16 or float32; cpu or cuda; D a multiple of 8: zeros behind the columns of
+                     hidden and weight change nothing
     weight           (V, D) of the same dtype; bias (V) of the same dtype, or None
     teacher_hidden   (..., E) of as many rows, of any of these dtypes; E a multiple of 8
     teacher_weight   (V, E) of teacher_hidden's dtype; may be weight itself. teacher_bias (V) of it, or None
@@ -64,7 +67,7 @@ def divergence(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor | None = N
                      are one more outcome, of q = 0; forward_kl and lk, which would be infinite, are refused always.
                      True: over the student's tokens alone
     mask             (...) bool or numbers 0 and 1: the rows that count; None: all. Others give 0 and cost no work,
-                     whatever they hold
+                     whatever they hold. Any other number counts as 1: of labels give labels != -100
     parameters       {name: number}: of jsd mix, 0.001 to 0.999, 0.5; of skew_kl skew, 1e-6 to 0.999, 0.1; of lk decay,
                      from 0, 3; of neg_log_acceptance acceptance_min, 1.2e-38 to 0.5, 1e-30: a lower rate counts as that
                      and has no gradient
@@ -85,12 +88,12 @@ def divergence(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor | None = N
     its formula is, as forward_kl of a token that the student excludes, and where its slope is too, as that of
     reverse_kl of one that the teacher excludes, its gradients are NaN. Rows whose temperature float32 does not hold
     above 0 are NaN and counted, as are rows whose largest score of either head over T is beyond 7.4e8 or -inf:
-    flp.check() reports them. On a
-    GPU forward passes store the scores of chunks of rows, as the budget has room for, a kernel (flp_diverge) makes all
-    that is of them, and torch the products with their gradient, of 16-bit operands as they are; vocabularies over ranks, teacher_ids without renormalise and
-    the CPU run as chunked torch operations, products in float32, sums in float64. With a mask, with temperatures of
-    rows, in the backward pass of flp.divergence and as torch operations, rows are counted on the host, which
-    synchronises; else nothing does, and a CUDA graph can capture the call.
+    flp.check() reports them. On a GPU forward passes store the scores of chunks of rows, as the budget has room for, a
+    kernel (flp_diverge) makes all that is of them, and torch the products with their gradient, of 16-bit operands as
+    they are: values of a row depend on the row alone, to the bit. Vocabularies over ranks, teacher_ids without
+    renormalise and the CPU run as chunked torch operations, products in float32, sums in float64. With a mask, with
+    temperatures of rows, in the backward pass of flp.divergence and as torch operations, rows are counted on the host,
+    which synchronises; else nothing does, and a CUDA graph can capture the call.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes
     thread: safe
     source: as flp.distill_loss, over the whole vocabulary
@@ -130,7 +133,7 @@ def divergence_loss(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor, teac
     row_weight   (...) floating point, or None: what each row's divergence counts, the loss being their sum; None: the
                  mean of the rows of the mask
     total        a number or 0-dim tensor: what the mean divides by in place of the rows of this call's mask, so that
-                 losses of micro-batches add up to that of the batch
+                 losses of micro-batches add up to that of the batch; 1 gives the sum
     grad_scale   as in flp.policy_loss
     All others are those of flp.divergence; grad_weight_accumulate is added to here, not in the backward pass.
 
