@@ -29,6 +29,7 @@ from ._head_scores import BLOCK_ELEMENTS, HeadScores, product
 from ._select import stride_of
 
 ENTROPY = 3  # which of a row's values
+FORWARD_BYTES = 8192  # of a forward pass that stores scores, beside 12 for 768 of a row's
 BENT_COLUMNS = 16 << 10  # at a time, where there is a softcap
 
 
@@ -215,7 +216,9 @@ def _bytes_of(problem, grads):
     else:
         rows -= rows if settings.wide_grads & _c.GRAD_WEIGHT or dtype is torch.float32 else _rows_within(rows)
     depths = [ops.hidden.shape[1] for ops in (student, problem.teacher)]
-    return _divergences.bytes_of(len(student.weight), depths, student.hidden.element_size(), grads, rows)
+    fixed, of_scores, of_gradient = _divergences.bytes_of(len(student.weight), depths, student.hidden.element_size(),
+                                                          grads, rows)
+    return fixed + FORWARD_BYTES, of_scores + len(student.weight) // 64, of_gradient
 
 
 class _Call:

@@ -21,7 +21,6 @@ PANELS = 256, 128  # rows that a forward pass takes together, on Hopper and else
 # Rows: whose scores are held at a time, as more would not stay near the caches; with a gradient for each of these, at
 # least: products that sum over more rows read and write what they add to less often
 SCORES_MOST, GRADIENTS_EACH = 1024, 2
-FORWARD_BYTES = 8192  # of a forward pass that stores scores, beside a 64th of them and 256 bytes a row
 FP16_TOP = 16.0  # what the upstream gradient of a row becomes where dx is float16, which holds 6e-8 to 65504
 
 # A kind's program and {option: its default}.
@@ -85,8 +84,8 @@ def bytes_of(vocab, depths, element, grads, sum_rows):
     them, it holds. depths: of both heads' operands; element: bytes of one of the student's; grads: the mask; sum_rows:
     how many rows of the weight's gradient have a sum of float32 of their own"""
     width = width_of(vocab)
-    fixed = FORWARD_BYTES + (4 * sum_rows * depths[0] if grads & _c.GRAD_WEIGHT else 0)
-    return fixed, 8 * width + width // 64 + 256 + 8 * (STATE + sum(depths)), element * width if grads else 0
+    fixed = 4 * sum_rows * depths[0] if grads & _c.GRAD_WEIGHT else 0
+    return fixed, 8 * width + 256 + 8 * (STATE + sum(depths)), element * width if grads else 0
 
 
 def rows_of_chunk(budget, bytes_of_call, rows, at_once=False, most=SCORES_MOST):
