@@ -25,11 +25,12 @@ from .._library._divergences import FP16_TOP, STATE, VALUES, VECTOR
 from .._passes import _run
 from .._tensors._address import address
 from .._tensors._operands import OF_HEAD
-from ._head_scores import BLOCK_ELEMENTS, HeadScores, product
+from ._head_scores import HeadScores, product
 from ._select import stride_of
 
 ENTROPY = 3  # which of a row's values
 FORWARD_BYTES = 8192  # of a forward pass that stores scores, beside 12 for 768 of a row's
+FIRST_ELEMENTS = 1 << 18  # of a sum that lies in what becomes the gradient: rows that are copied before any is there
 BENT_COLUMNS = 16 << 10  # at a time, where there is a softcap
 
 
@@ -193,7 +194,7 @@ class _Sum:
         if self.out is None:
             return None if self.into is not None else self.parts[0]
         for out, part in zip(self.out.split([len(part) for part in self.parts]), self.parts):
-            first = max(1, BLOCK_ELEMENTS // max(1, part[:1].numel()))
+            first = max(1, FIRST_ELEMENTS // max(1, part[:1].numel()))
             out[:first] = part[:first].to(out.dtype)
             while first < len(part):  # of a sum in the gradient itself: twice as many land on such as have been read
                 out[first:2 * first].copy_(part[first:2 * first])
