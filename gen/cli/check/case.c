@@ -442,3 +442,12 @@ void check_set_statistics_row(check_list *list, const check_oddity *o, size_t i,
   set_forward(o, i, c);
   c->spec.statistics = 1;
 }
+
+void check_set_raw_row(check_list *list, const check_oddity *o, size_t i, check_case *c) {
+  (void)list;
+  set_forward(o, i, c);
+  c->spec.raw_scores = 1;
+  c->spec.mixed = o->mixed;
+  if (o->mixed) c->spec.weight_dtype = FLP_DTYPE_FP32;
+  if (o->topk) check_set_top(c, o->topk);
+}

@@ -185,6 +185,7 @@ check_case check_make_odd(const check_oddity *oddity, flp_dtype dtype);
 typedef void (*check_set_row_fn)(check_list *list, const check_oddity *o, size_t i, check_case *c);
 void check_set_top_row(check_list *list, const check_oddity *o, size_t i, check_case *c);
 void check_set_statistics_row(check_list *list, const check_oddity *o, size_t i, check_case *c);
+void check_set_raw_row(check_list *list, const check_oddity *o, size_t i, check_case *c);
 /* So many best columns, 0: 20, below 0: none, and the rank. */
 void check_set_top(check_case *c, int topk);
 

@@ -227,17 +227,6 @@ static void set_targeted_row(check_list *list, const check_oddity *o, size_t i, 
   if (o->loss) set_loss(list, c, o->loss);
 }
 
-/* ---- raw scores ---- */
-
-static void set_raw_row(check_list *list, const check_oddity *o, size_t i, check_case *c) {
-  check_set_statistics_row(list, o, i, c);
-  c->spec.statistics = 0;
-  c->spec.raw_scores = 1;
-  c->spec.mixed = o->mixed;
-  if (o->mixed) c->spec.weight_dtype = FLP_DTYPE_FP32;
-  if (o->topk) check_set_top(c, o->topk);
-}
-
 /* ---- operands of two dtypes ---- */
 
 /* An fp32 weight, then an fp32 hidden, rounded and split, over patterns in turn. */
@@ -520,7 +509,7 @@ static void add_sets(check_list *list, int all) {
   for (int d = 0; d < count; d++) add_rows(list, &check_odd_distilled, dtypes[d], set_targeted_row);
   for (int d = 0; d < count; d++) add_pairs(list, dtypes[d], all ? 5 : 1);
   for (int d = 0; d < count; d++) add_rows(list, &check_odd_statistics, dtypes[d], check_set_statistics_row);
-  for (int d = 0; d < count; d++) add_rows(list, &check_odd_raw, dtypes[d], set_raw_row);
+  for (int d = 0; d < count; d++) add_rows(list, &check_odd_raw, dtypes[d], check_set_raw_row);
 }
 
 static void add_quick(check_list *list) {

@@ -162,8 +162,9 @@ static flp_status resolve(check_args *args) {
   const flp_spec *spec = &args->spec.spec;
   int has_shape = spec->vocab > 0 || spec->hidden > 0 || args->spec.model;
   if (spec->op != FLP_OP_HEAD) {
-    static const check_set sets[FLP_OP_COUNT] = {
-        [FLP_OP_SELECT] = CHECK_SET_SELECT, [FLP_OP_SCALE] = CHECK_SET_SCALE, [FLP_OP_DIVERGE] = CHECK_SET_DIVERGE};
+    static const check_set sets[FLP_OP_COUNT] = {[FLP_OP_SELECT] = CHECK_SET_SELECT,
+                                                 [FLP_OP_SCALE] = CHECK_SET_SCALE,
+                                                 [FLP_OP_DIVERGE] = CHECK_SET_DIVERGE};
     if (has_shape || args->has_set)
       return flp_fail(FLP_ERROR_ARGUMENT, "--op %s is not accepted beside a shape or a set; it has its own cases",
                       flp_op_name(spec->op));
@@ -219,7 +220,9 @@ static void leave_hung(int code) {
 }
 
 const cli_values cli_check_argp = {
-    CLI_OPTIONS(options, parse, values), .call = offsetof(check_args, how.options), .modes = CLI_CHECK_MODES,
+    CLI_OPTIONS(options, parse, values),
+    .call = offsetof(check_args, how.options),
+    .modes = CLI_CHECK_MODES,
     .argp.doc =
         "Checks every rung that this machine offers against an fp64 reference.\vWith --vocab and --hidden that one "
         "specialisation is checked over random and adversarial data. logprob and entropy are judged in ulps, gradients "

@@ -22,22 +22,23 @@ typedef struct shape {
   int natural; /* 1: aligned as an element is */
 } shape;
 
-static const shape shapes[] = {{"columns=2", 23, 2, 0},         {"less than a vector", 23, 7, 0},
-                               {"ragged", 23, 1531, 0},         {"whole vectors", 23, 4096, 0},
-                               {"several blocks", 23, 9003, 0}, {"element by element", 23, 1531, 1}};
+static const shape shapes[] = {{"columns=2", 23, 2, 0},
+                               {"less than a vector", 23, 7, 0},
+                               {"ragged", 23, 1531, 0},
+                               {"whole vectors", 23, 4096, 0},
+                               {"several blocks", 23, 9003, 0},
+                               {"element by element", 23, 1531, 1}};
 enum { ALONE, IN_TWO, BY_SUMS, WAYS };
-#define LOSS(name)                                                                                        \
-  {                                                                                                       \
-#name, {                                                                                              \
-      {#name ": values", #name ": grad_scores"}, {#name ": values of two", #name ": grad_scores of two"}, \
-          {#name ": values by sums", #name ": grad_scores by sums"},                                      \
-    }                                                                                                     \
-  }
+#define LOSS(name)                                             \
+  {#name,                                                      \
+   {{#name ": values", #name ": grad_scores"},                 \
+    {#name ": values of two", #name ": grad_scores of two"},   \
+    {#name ": values by sums", #name ": grad_scores by sums"}}}
 static const struct {
   const char *name;
   const char *outputs[WAYS][2]; /* in reports */
-} losses[] = {LOSS(forward_kl), LOSS(reverse_kl),        LOSS(jsd), LOSS(skew_kl), LOSS(total_variation),
-              LOSS(lk),         LOSS(neg_log_acceptance)};
+} losses[] = {LOSS(forward_kl), LOSS(reverse_kl), LOSS(jsd), LOSS(skew_kl), LOSS(total_variation), LOSS(lk),
+              LOSS(neg_log_acceptance)};
 #undef LOSS
 static const float TEACHER_SCALE = 0.875f;
 enum { LOSSES = sizeof losses / sizeof losses[0] };
@@ -275,7 +276,7 @@ static double lse_of(const float *scores, double scale, int64_t count, int64_t *
   for (int64_t v = 0; v < count; v++) {
     scaled[v] = scale * (double)scores[v];
     has_nan |= isnan(scaled[v]);
-    if (scaled[v] > top) top = scaled[ *best = v];
+    if (scaled[v] > top) top = scaled[*best = v];
   }
   if (has_nan) return NAN;
   for (int64_t v = 0; v < count; v++) sum += exp(scaled[v] - top);

@@ -14,6 +14,7 @@ vocabularies over ranks, a teacher with more tokens, the CPU.
 """
 import ctypes
 import functools
+import itertools
 import math
 
 import torch
@@ -25,7 +26,7 @@ from .._library._divergences import FP16_TOP, STATE, VALUES, VECTOR
 from .._passes import _run
 from .._tensors._address import address
 from .._tensors._operands import OF_HEAD
-from ._head_scores import HeadScores, product
+from ._head_scores import HeadScores, plan_of_scores, product
 from ._select import stride_of
 
 ENTROPY = 3  # which of a row's values
@@ -43,10 +44,12 @@ def plan_of(problem, program, grads):
         return None
     plan = _plans.get(_plans.Spec(device, dtype=_run.TO_C[student.hidden.dtype], vocab=len(student.weight),
                                   op=_c.OP_DIVERGE, loss=program.data))
-    if plan.handle is None:
-        if is_file:
-            raise errors.UnavailableError("kind %s has no kernel: %s" % (program.name, plan.reason))
-        return None
+    heads = (student, problem.student_settings), (problem.teacher, problem.teacher_settings)
+    for each in itertools.chain([plan], itertools.starmap(plan_of_scores, heads)):
+        if each.handle is None and is_file:
+            raise errors.UnavailableError("kind %s has no kernel: %s" % (program.name, each.reason))
+        if each.handle is None:
+            return None
     least = sum(_bytes_of(problem, grads))
     budget = _budget_of(plan, problem)
     if least <= budget:
@@ -282,7 +285,7 @@ class _Call:
         sums = [head.scores_into(part, scores[:n]) for head, scores in zip(self.heads, (self.x, self.y))]
         args = args_of(self.plan, self.parameters, (self.x, self.y), (stride_of(self.x),) * 3,
                        [head.unit[part] for head in self.heads], None if self.values is None else self.values[part])
-        if None not in sums:
+        if all(each is not None for each in sums):
             args.partial, args.teacher_partial = map(address, sums)
         if self.beside:
             idle = self._first(args, part, n)

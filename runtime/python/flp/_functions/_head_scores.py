@@ -1,7 +1,7 @@
 """Raw scores of one head, some rows at a time: hidden·weightᵀ + bias, of operands as they are, summed in float32.
 
 A forward pass that stores them (flp_spec.raw_scores) makes them, and their log-sum-exps: a row's bits depend on the row
-alone. Where there is none torch multiplies.
+alone. Products with their gradient are torch's.
 """
 import copy
 
@@ -16,16 +16,16 @@ BLOCK_ELEMENTS = 16 << 20  # of a matrix that is widened at a time, where torch 
 
 class HeadScores:
     """Operands of one head, and its rows that are active: ids, or None of all. unit: (count) float32, what raw scores,
-    or with a softcap their tanh, are multiplied by"""
+    or with a softcap their tanh, are multiplied by; has_sums: whether forward passes sum unit times scores"""
 
     def __init__(self, ops, settings, active):
-        self.ops, self.active = ops, active
+        self.ops, self.active, self.plan = ops, active, plan_of_scores(ops, settings)
         self.count = len(ops.hidden) if active is None else len(active)
         unit = settings.softcap or settings.scale
         self.cap_in = settings.scale / settings.softcap if settings.softcap else None
         self.settings = copy.copy(settings)  # of forward passes, whose sums are of unit times scores where they can be
         self.settings.temperature, self.settings.softcap, self.settings.ignore_index = 1.0, 0.0, -1
-        self.settings.entropy, self.settings.scale = False, unit / settings.temperature
+        self.settings.scale = unit / settings.temperature
         self.has_sums = self.cap_in is None and ops.temperature_rows is None and _is_normal(self.settings.scale)
         if not self.has_sums:
             self.settings.scale = 1.0
@@ -47,28 +47,23 @@ class HeadScores:
 
     def scores_into(self, part, out):
         """Stores raw scores of some active rows, of a softcap their tanh, in the first columns of out (n, V or more)
-        -> flp_args.partial of them, (n, 4) float32, or None without has_sums, or where no forward pass made them."""
-        hidden, scores = self.hidden(part), out[:, :len(self.ops.weight)]
-        sums = self._forward(hidden, out)
-        if sums is None:
-            product(hidden, self.ops.weight.t(), scores)
-            if self.ops.bias is not None:
-                scores.add_(self.ops.bias.float())
-        if self.cap_in is not None:
-            scores.mul_(self.cap_in).tanh_()
-        return sums if self.has_sums else None
-
-    def _forward(self, hidden, out):
-        """The sums of rows whose raw scores a forward pass stores in out; None where there is no such pass."""
+        -> flp_args.partial of them, (n, 4) float32, or None without has_sums."""
+        hidden = self.hidden(part)
         ops = Operands(hidden, self.ops.weight, self.ops.bias, hidden.new_zeros(len(hidden), dtype=torch.int64))
-        plan = _plans.get(_run.key_of(ops, self.settings, 0)._replace(raw_scores=1))
-        if plan.handle is None:
-            return None
         sums = torch.empty((len(hidden), 4), dtype=torch.float32, device=hidden.device)
         fields = _run.operand_fields(ops, self.settings)
         fields.update(partial=sums, raw_scores=out, raw_scores_stride=out.stride(0))
-        _run.enqueue(plan, _c.PASS_FORWARD, len(hidden), hidden.device, self.settings, fields)
-        return sums
+        _run.enqueue(self.plan, _c.PASS_FORWARD, len(hidden), hidden.device, self.settings, fields)
+        if self.cap_in is not None:
+            out[:, :len(self.ops.weight)].mul_(self.cap_in).tanh_()
+        return sums if self.has_sums else None
+
+
+def plan_of_scores(ops, settings):
+    """The plan of a forward pass that stores raw scores of rows of these operands. ops: of a head; settings: its
+    Settings, whose softcap such a pass leaves out"""
+    ops = Operands(ops.hidden, ops.weight, ops.bias, ops.hidden.new_empty(1, dtype=torch.int64))
+    return _plans.get(_run.key_of(ops, settings, 0)._replace(raw_scores=1, softcap=0.0, entropy=_c.ENTROPY_NONE))
 
 
 def _is_normal(number):

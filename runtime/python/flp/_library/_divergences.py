@@ -98,8 +98,8 @@ def rows_of_chunk(budget, bytes_of_call, rows, at_once=False, most=SCORES_MOST):
     held = min(rows, held, most)
     if at_once or not of_gradient:
         return held, held
-    more = min(rows, (budget - fixed - held * of_scores) // of_gradient)
-    return held, rows if more == rows else max(held, more // held * held if held else 0)
+    more = max(held, min(rows, (budget - fixed - held * of_scores) // of_gradient))
+    return held, rows if more == rows else more // held * held
 
 
 def _whole(rows):
