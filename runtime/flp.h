@@ -506,6 +506,16 @@ typedef struct flp_args {
  * thread: safe on one plan; asynchronous on stream; allocates and loads nothing, can be captured in a CUDA graph */
 FLP_API flp_status flp_execute(flp_plan *plan, const flp_args *args);
 
+/* What decides the bits of log-probabilities, entropies, ranks and best columns that the plan's FORWARD gives, as
+ * "sm_90a on 9.0: bf16 V=151936 D=4096 scale=1 temperature=1 code=0f5a3c91d2b84e67": the architecture of kernels and
+ * GPU, or "cpu"; operands, scales and temperature; a hash of the code, on the CPU of its products too. Where the words
+ * are equal, in other programs and on other machines too, rows with equal operands have equal bits, whatever else is in
+ * a call. They say nothing of gradients, whose bits depend on the mode and on other rows.
+ * args:  a call's, of which its scales and temperature are read; NULL: FLP_ARGS_INIT
+ * error: ARGUMENT if the plan is not of FLP_OP_HEAD; MEMORY on the eager rung */
+enum { FLP_CONTRACT_BYTES = 384 };
+FLP_API flp_status flp_plan_contract(const flp_plan *plan, const flp_args *args, char out[FLP_CONTRACT_BYTES]);
+
 /* ---- loss and gradients in one: flp_step ----------------------------------------------------------------------- */
 
 /* Bytes of a built-in loss program, or a sum of them: "grpo", "grpo+k3+entropy". Its rows' losses are summed by weight.

@@ -1,6 +1,8 @@
-/* hash_sources.c: a program of the build: writes flp_sources.h, which names the templates and generator of a build.
+/* hash_sources.c: a program of the build: writes flp_sources.h, which names the sources of a build.
  *
- *     flp_hash_sources OUT TEMPLATES FILE...      FILE: C of the generator, and the parameter lists of kernels */
+ *     flp_hash_sources OUT TEMPLATES FILE... -- RUNTIME...
+ *
+ * FILE: C of the generator, and the parameter lists of kernels; RUNTIME: C of libflp */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,17 +11,18 @@
 
 enum { HEADER_BYTES = 2048 };
 
-static void make_header(const char *generator, const uint8_t sources[32], char out[HEADER_BYTES]) {
+static void make_header(const char *generator, const char *runtime, const uint8_t sources[32], char out[HEADER_BYTES]) {
   char hex[65] = "", bytes[32 * 6 + 1] = "";
   for (size_t i = 0; i < 32; i++) {
     snprintf(hex + 2 * i, 3, "%02x", sources[i]);
     snprintf(bytes + 6 * i, 7, "0x%02x, ", sources[i]);
   }
   snprintf(out, HEADER_BYTES,
-           "/* flp_sources.h: written by gen/sources/hash_sources.c; names the templates and generator of this build. */\n"
+           "/* flp_sources.h: written by gen/sources/hash_sources.c; names the sources of this build. */\n"
            "#ifndef FLP_SOURCES_H\n#define FLP_SOURCES_H\n\n#define FLP_GENERATOR_SHA256 \"%s\"\n"
-           "#define FLP_SOURCES_SHA256_HEX \"%s\"\n#define FLP_SOURCES_SHA256_BYTES {%s}\n\n#endif\n",
-           generator, hex, bytes);
+           "#define FLP_RUNTIME_SHA256_HEX \"%s\"\n#define FLP_SOURCES_SHA256_HEX \"%s\"\n"
+           "#define FLP_SOURCES_SHA256_BYTES {%s}\n\n#endif\n",
+           generator, runtime, hex, bytes);
 }
 
 /* A header with the same content is left alone, so that nothing is built anew for an edited comment. */
@@ -36,15 +39,19 @@ static int write_header(const char *path, const char *header) {
 }
 
 int main(int argc, char **argv) {
-  if (argc < 4) {
-    fprintf(stderr, "usage: flp_hash_sources OUT TEMPLATES FILE...\n");
+  int split = 3;
+  while (split < argc && strcmp(argv[split], "--") != 0) split++;
+  if (split == 3 || split + 1 >= argc) {
+    fprintf(stderr, "usage: flp_hash_sources OUT TEMPLATES FILE... -- RUNTIME...\n");
     return 2;
   }
-  char generator[65], header[HEADER_BYTES];
+  char generator[65], runtime[65], header[HEADER_BYTES];
   uint8_t sources[32];
-  flp_status status = gen_generator_hash((const char *const *)argv + 3, argc - 3, generator);
+  const char *const *files = (const char *const *)argv;
+  flp_status status = gen_generator_hash(files + 3, split - 3, generator);
+  if (status == FLP_OK) status = gen_generator_hash(files + split + 1, argc - split - 1, runtime);
   if (status == FLP_OK) status = gen_templates_hash(argv[2], generator, sources);
-  if (status == FLP_OK) make_header(generator, sources, header);
+  if (status == FLP_OK) make_header(generator, runtime, sources, header);
   if (status == FLP_OK && write_header(argv[1], header) == 0) return 0;
   fprintf(stderr, "flp_hash_sources: a source cannot be read, or %s cannot be written\n", argv[1]);
   return 1;

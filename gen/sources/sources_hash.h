@@ -14,7 +14,7 @@ enum { GEN_TEMPLATES_MAX = 256 };
 /* The bytes of a file, NUL-terminated and malloc'ed; OK with *text NULL if there is no such file. */
 flp_status gen_file_read(const char *path, char **text, size_t *length);
 
-/* Hash of the generator: of the tokens of C files, in any order. hex: 64 lower-case digits and a NUL.
+/* Hash of the generator, or of libflp: of the tokens of C files, in any order. hex: 64 lower-case digits and a NUL.
  * error: IO names no file; MEMORY */
 flp_status gen_generator_hash(const char *const *paths, int count, char hex[65]);
 

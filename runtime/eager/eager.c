@@ -1,7 +1,10 @@
-/* eager.c: what the eager rung says of itself: the layout of every pass, and what multiplies. */
+/* eager.c: what the eager rung says of itself: the layout of every pass, what multiplies, and its fingerprint. */
 #include "runtime/eager/eager.h"
 
+#include <math.h>
+#include <sodium.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "runtime/base/status.h"
 #include "runtime/eager/core.h"
@@ -43,4 +46,44 @@ const char *flp_eager_describe(void) {
 
 const char *flp_eager_products(void) {
   return eager_blas_name();
+}
+
+/* ---- the fingerprint ---- */
+
+enum { SAMPLES = 1 << 14 };
+
+/* The next of a sequence of numbers within [-1, 1). */
+static float next_sample(uint32_t *state) {
+  *state = *state * 1664525u + 1013904223u;
+  return (float)(*state >> 8) * 0x1p-23f - 1.0f;
+}
+
+static void add_functions(crypto_hash_sha256_state *hash) {
+  uint32_t state = 1;
+  for (int i = 0; i < SAMPLES; i++) {
+    double x = 30.0 * (double)next_sample(&state);
+    double values[] = {exp2(x), log2(1.0 + fabs(x)), tanh(x)};
+    crypto_hash_sha256_update(hash, (const unsigned char *)values, sizeof values);
+  }
+}
+
+flp_status flp_eager_fingerprint(int64_t depth, uint8_t out[32]) {
+  enum { TILE = EAGER_TILE_ROWS * EAGER_TILE_COLUMNS, DEPTH_MAX = 8192 }; /* deeper ones go on in the same way */
+  if (depth > DEPTH_MAX) depth = DEPTH_MAX;
+  size_t count = (EAGER_TILE_ROWS + EAGER_TILE_COLUMNS) * (size_t)depth;
+  float *operands = malloc((count + TILE) * sizeof *operands);
+  if (!operands) return flp_fail(FLP_ERROR_MEMORY, "no memory for a product of depth %lld", (long long)depth);
+  uint32_t state = 2;
+  for (size_t i = 0; i < count; i++) operands[i] = next_sample(&state);
+  float *columns = operands + EAGER_TILE_ROWS * depth, *scores = operands + count;
+  crypto_hash_sha256_state hash;
+  crypto_hash_sha256_init(&hash);
+  add_functions(&hash);
+  eager_blas_enter();
+  eager_tile_scores(operands, columns, depth, scores);
+  eager_blas_leave();
+  crypto_hash_sha256_update(&hash, (const unsigned char *)scores, TILE * sizeof *scores);
+  crypto_hash_sha256_final(&hash, out);
+  free(operands);
+  return FLP_OK;
 }

@@ -33,5 +33,9 @@ enum { FLP_EAGER_TEXT_BYTES = 640 };
 const char *flp_eager_describe(void);
 /* What multiplies, which bits of results depend on: the first part of that. Borrowed. */
 const char *flp_eager_products(void);
+/* Hash of what this machine's products of a depth, exp2, log2 and tanh give for operands that are always the same. It
+ * differs where bits of scores do.
+ * error: MEMORY */
+flp_status flp_eager_fingerprint(int64_t depth, uint8_t out[32]);
 
 #endif

@@ -196,5 +196,7 @@ flp_status flp_kernel_desc_read(const uint8_t *bytes, size_t length, flp_kernel_
 
 /* Hash of templates and generator that this library was built beside (the generated header flp_sources.h). */
 const uint8_t *flp_sources_hash(void);
+/* 64 hexadecimal digits: hash of libflp's own C. */
+const char *flp_runtime_id(void);
 
 #endif

@@ -1,5 +1,5 @@
-/* sources.c: the hash of templates and generator that this build belongs to. It alone includes the generated header,
- * so that an edited template recompiles one file. */
+/* sources.c: the hashes of templates and generator that this build belongs to, and of libflp's own C. It alone includes
+ * the generated header, so that an edited template recompiles one file. */
 #include "flp_sources.h"
 #include "runtime/kernel/kernel.h"
 
@@ -10,4 +10,8 @@ const uint8_t *flp_sources_hash(void) {
 
 const char *flp_sources_id(void) {
   return FLP_SOURCES_SHA256_HEX;
+}
+
+const char *flp_runtime_id(void) {
+  return FLP_RUNTIME_SHA256_HEX;
 }

@@ -108,8 +108,9 @@ void flp_plan_log_exact(const flp_plan *plan);
 
 /* "bf16 V=151936 D=4096 grads=hidden,weight": what is not as usual, for messages. Returns out. */
 const char *flp_plan_spec_text(const flp_spec *spec, char out[FLP_SPEC_TEXT_BYTES]);
-/* Of this what the spec's features say: "topk=20 rank". */
+/* Of this what the spec's features say: "topk=20 rank"; and of any fields, 1 << flp_field_id each. */
 const char *flp_plan_features_text(const flp_spec *spec, char out[FLP_SPEC_TEXT_BYTES]);
+const char *flp_plan_fields_text(const flp_spec *spec, uint64_t fields, char out[FLP_SPEC_TEXT_BYTES]);
 
 /* The options of the command that name a resolved spec: "--vocab 151936 --hidden 4096 --dtype bf16 ...". */
 enum { FLP_SPEC_OPTIONS_BYTES = 384 };

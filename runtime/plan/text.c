@@ -39,20 +39,23 @@ static void add_field(text *t, const flp_field *field, const flp_spec *spec) {
     add(t, "%s", flp_field_text(field, spec, value));
 }
 
-static const char *fields_text(const flp_spec *spec, int features_alone, char out[FLP_SPEC_TEXT_BYTES]) {
+const char *flp_plan_fields_text(const flp_spec *spec, uint64_t fields, char out[FLP_SPEC_TEXT_BYTES]) {
   text t = {.at = out, .left = FLP_SPEC_TEXT_BYTES};
   out[0] = 0;
   for (int i = 0; i < FLP_SPEC_FIELD_COUNT; i++)
-    if (!features_alone || FLP_SPEC_FIELD[i].feature != FLP_FEATURE_NONE) add_field(&t, &FLP_SPEC_FIELD[i], spec);
+    if (fields >> i & 1) add_field(&t, &FLP_SPEC_FIELD[i], spec);
   return out;
 }
 
 const char *flp_plan_spec_text(const flp_spec *spec, char out[FLP_SPEC_TEXT_BYTES]) {
-  return fields_text(spec, 0, out);
+  return flp_plan_fields_text(spec, UINT64_MAX, out);
 }
 
 const char *flp_plan_features_text(const flp_spec *spec, char out[FLP_SPEC_TEXT_BYTES]) {
-  return fields_text(spec, 1, out);
+  uint64_t features = 0;
+  for (int i = 0; i < FLP_SPEC_FIELD_COUNT; i++)
+    features |= (uint64_t)(FLP_SPEC_FIELD[i].feature != FLP_FEATURE_NONE) << i;
+  return flp_plan_fields_text(spec, features, out);
 }
 
 static void add_option(text *t, const flp_field *field, const flp_spec *spec) {

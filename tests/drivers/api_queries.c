@@ -53,7 +53,7 @@ static void query_sizes(draw *d, const flp_plan *plan, const flp_spec *spec) {
 }
 
 static void query_plan(draw *d, const flp_plan *plan) {
-  char id[17], again[17];
+  char id[17], again[17], contract[FLP_CONTRACT_BYTES];
   size_t capacity = 1 + (size_t)draw_below(d, 3000);
   char *text = api_block(capacity, 0, 0xFF);
   expect_sentence(flp_plan_describe(plan, text, capacity), "flp_plan_describe");
@@ -62,6 +62,7 @@ static void query_plan(draw *d, const flp_plan *plan) {
   expect_sentence(flp_plan_describe(plan, NULL, 9), "flp_plan_describe");
   expect_sentence(flp_plan_get_id(plan, id), "flp_plan_get_id");
   API_EXPECT(flp_plan_get_id(plan, again) == FLP_OK && strcmp(id, again) == 0 && strlen(id) == 16, "flp_plan_get_id");
+  expect_sentence(flp_plan_contract(plan, NULL, contract), "flp_plan_contract");
   API_EXPECT(flp_plan_get_rung(plan) == FLP_RUNG_EAGER, "the rung is not eager");
   for (int r = -3; r < 12; r++) {
     API_EXPECT(flp_plan_get_reason(plan, (flp_rung)r) != NULL, "flp_plan_get_reason(%d)", r);

@@ -136,3 +136,49 @@ def test_threads_share_plans():
     for thread in threads:
         thread.join()
     assert not failures
+
+
+# Calls with the same contract: what else may be in one. Each with its operands' names that have gradients.
+SAME = [{}, {"entropy": True}, {"topk": 5}, {"rank": True}, {"statistics": True}, {"budget": "1M"},
+        {"ignore_index": 17}, {"grads": ("hidden", "weight")}, {"grads": ("hidden",)},
+        {"grads": ("hidden", "weight"), "tail": 2**-9, "entropy": "detached"}, {"target": 3}, {"rows": True}]
+# Calls whose numbers differ from those of any other here.
+OTHERS = [{}, {"temperature": 0.7}, {"temperature": "rows"}, {"softcap": 30.0}, {"scale": 0.5}, {"bias": True},
+          {"mixed": "split"}, {"shards": 2}]
+
+
+def words_of(weight, bias=None, **options):
+    kinds = {"softcap", "scale", "temperature", "mixed", "grads", "hidden_dtype", "shards", "expect"}
+    return flp.contract(weight, bias, **{name: value for name, value in options.items() if name in kinds})
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_contract_holds_whatever_else_a_call_has(dtype, engine):
+    hidden, weight, target, _ = problem(n=40, dtype=dtype, vocab=3001)
+    if engine == "torch form":
+        with pytest.raises(flp.UnsupportedError, match="chunked torch operations"):
+            flp.contract(weight)
+        return
+    words, wanted = flp.contract(weight), flp.linear_logprob(hidden, weight, target)
+    for options in SAME:
+        assert words_of(weight, expect=words, **options) == words
+        more = {name: value for name, value in options.items() if name not in ("grads", "target", "rows")}
+        operands = [tensor.detach().requires_grad_(name in options.get("grads", ()))
+                    for name, tensor in (("hidden", hidden), ("weight", weight))]
+        part = torch.tensor([31, 2], device=DEVICE) if "rows" in options else torch.arange(40, device=DEVICE)
+        ids = target if "target" not in options else torch.stack([target, target.roll(1), target], 1)
+        found = flp.linear_logprob(*operands, ids, rows=part.int() if "rows" in options else None, **more)
+        logprob = found[0] if isinstance(found, tuple) else found
+        logprob = logprob.detach() if logprob.dim() == 1 else logprob.detach()[:, 0]
+        assert torch.equal(logprob[part], wanted[part]), options
+
+
+def test_a_contract_names_every_number_of_a_call(engine):
+    if engine == "torch form":
+        pytest.skip("has no contract")
+    _, weight, _, bias = problem(dtype=torch.bfloat16, vocab=3001, bias=True)
+    found = {words_of(weight, bias if options.pop("bias", None) else None, hidden_dtype=torch.float32 if options.get(
+        "mixed") else None, **options) for options in map(dict, OTHERS)}
+    assert len(found) == len(OTHERS) and all(" code=" in words for words in found)
+    with pytest.raises(flp.ContractError, match="this side has temperature=1 where the other has temperature=0.5"):
+        flp.contract(weight, expect=flp.contract(weight, temperature=0.5))

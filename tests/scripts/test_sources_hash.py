@@ -30,7 +30,7 @@ def sources(tmp_path):
 def hash_of(sources):
     header = sources / "flp_sources.h"
     files = sorted(sources.glob("gen/**/*.[ch]"))
-    subprocess.run([PROGRAM, header, sources / "templates", *files], check=True)
+    subprocess.run([PROGRAM, header, sources / "templates", *files, "--", *files], check=True)
     return re.search(r'FLP_SOURCES_SHA256_HEX "([0-9a-f]{64})"', header.read_text()).group(1)
 
 

@@ -427,7 +427,8 @@ def test_a_seam_says_once_that_it_runs_on_flp_and_counts_calls_of_threads(hosts,
             flp.installed(counts=True)
     with pytest.raises(TypeError):
         module.linear_cross_entropy(hidden, weight, target, temperature="warm")
-    (by_mode, own), expected = counted("verl", FUSED), "verl: %s runs on flp, rung %s, mode score" % (FUSED, rung)
+    (by_mode, own), expected = counted("verl", FUSED), "verl: %s runs on flp, rung %s, mode score%s" % (
+        FUSED, rung, "; contract: %s" % flp.contract(weight) if DEVICE == "cpu" else "")
     assert by_mode.keys() == {"score"} and 100 < by_mode["score"] <= 201 and own == {}
     assert [(level, text) for level, text in logged if "runs on flp" in text] == [(logging.INFO, expected)]
     flp.uninstall("verl")

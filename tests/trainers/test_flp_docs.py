@@ -160,6 +160,7 @@ def test_what_trainers_are_told(hosts, logged):  # noqa: F811
     shown, = [block.text for block in blocks("text") if "runs on flp" in block.text]
     rung = flp.explain(hidden, weight, target).rung
     shown = shown.replace("rung jit, mode direction", "rung %s, mode score" % rung)
+    shown = shown.replace("contract: ...", "contract: " + flp.contract(weight))
     line, counts = shown.replace("jit direction", rung + " score").replace(", ...", "").split("\n", 1)
     assert line in [text for _, text in logged]
     found = flp.installed(counts=True)["trl"]

@@ -454,7 +454,8 @@ def test_a_head_says_that_it_runs_and_counts_calls(logged, name, options, ran, o
     assert flp.installed(counts=True) == {name: {"TinyLM": {"flp": {ran: 3 - len(own)}, "own": own}}}
     said = ["installed in TinyLM, budget %s" % options.get("budget", "by default"),
             "TinyLM runs on flp, rung %s, mode %s" % tuple(ran.split())]
-    assert [(level, text) for level, text in logged if text.startswith(name + ": ")] == [
+    told = [(level, text.partition("; contract: ")[0]) for level, text in logged]
+    assert [(level, text) for level, text in told if text.startswith(name + ": ")] == [
         (logging.INFO, "%s: %s" % (name, words)) for words in said for _ in models]
     heads[0].uninstall()
     assert flp.installed(counts=True)[name]["TinyLM"]["flp"] == {ran: 1} and flp.installed() == {}

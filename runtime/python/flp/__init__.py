@@ -19,6 +19,7 @@ The (N, V) scores never exist in memory, forward or backward. What people look f
     parallel.linear_logprob  a head whose vocabulary is divided over the ranks of a process group
     install, uninstall       adapters for trainers: flp.adapters.HOSTS
     backend.token_logprobs   what a trainer's own switch calls
+    contract                 what decides the bits of a call: words for trainer and rollout engine to compare
     explain, plan_info       what a call runs, its memory, and why faster kernels do not run
     memory, phase            where workspace comes from; a profile of memory over time
     set_log, errors          the library's messages; the exceptions, all of them flp.errors.FlpError
@@ -37,28 +38,29 @@ from . import errors
 from ._library import _plans
 from ._library._c import library_path, prefix, set_log, sources_id, version
 from ._version import __version__
-from .errors import (ArgumentError, BudgetError, CompileError, CorruptError, DataError, DriverError, FileError,
-                     FlpError, HostError, HostMemoryError, InternalError, LibraryError, UnavailableError,
+from .errors import (ArgumentError, BudgetError, CompileError, ContractError, CorruptError, DataError, DriverError,
+                     FileError, FlpError, HostError, HostMemoryError, InternalError, LibraryError, UnavailableError,
                      UnsupportedError, WorkspaceError)
 
 # The exceptions are in errors; flp.BudgetError and the others stay, but help(flp) is about functions. Names are written
 # out for type checkers.
 __all__ = ["Divergence", "Lora", "Payload", "PlanInfo", "Reference", "Scores", "Statistics", "Top", "adapters",
-           "backend", "check", "clear_plans", "combine_partials", "cross_entropy", "CrossEntropyHead", "delight",
-           "distill_loss", "divergence", "divergence_loss", "divergence_payload", "errors", "explain", "gate",
-           "install", "installed", "library_path", "linear_logprob", "linear_logprob_backward",
+           "backend", "check", "clear_plans", "combine_partials", "contract", "cross_entropy", "CrossEntropyHead",
+           "delight", "distill_loss", "divergence", "divergence_loss", "divergence_payload", "errors", "explain",
+           "gate", "install", "installed", "library_path", "linear_logprob", "linear_logprob_backward",
            "linear_logprob_partial", "logprob_head", "losses", "memory", "parallel", "phase", "plan_info",
            "policy_loss", "prefix", "score", "selective_divergence", "selective_log_softmax", "sequence_logprob",
            "set_log", "sources_id", "uninstall", "version"]
 if TYPE_CHECKING:
-    __all__ += ["ArgumentError", "BudgetError", "CompileError", "CorruptError", "DataError", "DriverError", "FileError",
-                "FlpError", "HostError", "HostMemoryError", "InternalError", "LibraryError", "UnavailableError",
-                "UnsupportedError", "WorkspaceError", "__version__"]
+    __all__ += ["ArgumentError", "BudgetError", "CompileError", "ContractError", "CorruptError", "DataError",
+                "DriverError", "FileError", "FlpError", "HostError", "HostMemoryError", "InternalError", "LibraryError",
+                "UnavailableError", "UnsupportedError", "WorkspaceError", "__version__"]
 _WITHOUT_TORCH = ("clear_plans", "errors", "library_path", "prefix", "set_log", "sources_id", "version")
 
 try:
     from . import adapters, backend, losses, memory, parallel
     from ._functions import _select_divergence_op, _select_op  # they register operators
+    from ._functions._contract import contract
     from ._functions._cross_entropy import cross_entropy
     from ._functions._distill import distill_loss
     from ._functions._divergence import divergence, divergence_loss

@@ -70,6 +70,10 @@ class HostError(FlpError):
     """A trainer is not what its adapter was written for; the message names its version, what was expected and what to do."""
 
 
+class ContractError(FlpError):
+    """Two programs whose log-probabilities may differ in their bits; the message names what differs."""
+
+
 class LibraryError(FlpError, ImportError):
     """libflp could not be loaded; the message names FLP_LIBRARY."""
 

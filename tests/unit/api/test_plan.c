@@ -25,7 +25,7 @@ Test(plan, queries_without_an_argument_are_refused) {
   flp_layout layout = FLP_LAYOUT_INIT, old = {.struct_bytes = 1};
   const flp_pass forward = FLP_PASS_FORWARD;
   size_t bytes;
-  char id[17], text[100];
+  char id[17], text[100], contract[FLP_CONTRACT_BYTES];
   expect_refused_with(flp_plan_create(&dense, NULL, NULL), "");
   expect_refused_with(flp_plan_layout(NULL, forward, 1, 0, &layout), "plan is NULL");
   expect_refused_with(flp_plan_layout(plan, forward, 1, 0, NULL), "layout is NULL");
@@ -40,6 +40,8 @@ Test(plan, queries_without_an_argument_are_refused) {
   expect_refused_with(flp_spec_saved(&dense, -1, 0, &bytes), "n is -1");
   expect_refused_with(flp_plan_get_id(NULL, id), "plan is NULL");
   expect_refused_with(flp_plan_get_id(plan, NULL), "out is NULL");
+  expect_refused_with(flp_plan_contract(NULL, NULL, contract), "plan is NULL");
+  expect_refused_with(flp_plan_contract(plan, NULL, NULL), "out is NULL");
   expect_refused_with(flp_plan_describe(NULL, text, sizeof text), "plan is NULL (accepted: a plan of flp_plan_create)");
   expect_refused_with(flp_plan_describe(plan, NULL, 10), "buffer is NULL");
   expect_refused_with(flp_plan_describe(plan, text, 0), "capacity is 0");
@@ -53,6 +55,47 @@ Test(plan, queries_without_an_argument_are_refused) {
   cr_expect_str_eq(text, "rung jit ");
   flp_plan_destroy(NULL);
   flp_plan_destroy(listed);
+  flp_plan_destroy(plan);
+}
+
+/* ---- what decides bits ---- */
+
+/* The contract of a plan; "" where it has none. */
+static void put_contract(const char *words, flp_rung rung, char out[FLP_CONTRACT_BYTES]) {
+  flp_spec spec = words_spec(words);
+  flp_options options = FLP_OPTIONS_INIT;
+  options.rung = rung;
+  options.host_fallback = rung == FLP_RUNG_EAGER;
+  flp_plan *plan = stage_plan(&spec, &options);
+  flp_args args = FLP_ARGS_INIT;
+  args.scale = 0.5f;
+  args.temperature = 0.7f;
+  cr_expect_eq(flp_plan_contract(plan, &args, out), FLP_OK);
+  flp_plan_destroy(plan);
+}
+
+Test(plan, a_contract_names_path_and_numbers_and_no_more_outputs) {
+  char plain[FLP_CONTRACT_BYTES], other[FLP_CONTRACT_BYTES];
+  stage_open(&s, "");
+  put_contract("V=1000 D=64 bias softcap=30", FLP_RUNG_AUTO, plain);
+  cr_expect_not_null(strstr(plain, " on "), "%s", plain);
+  cr_expect_not_null(strstr(plain, ": bf16 V=1000 D=64 bias softcap=30 scale=0.5 temperature=0.699999988 code="), "%s",
+                     plain);
+  put_contract("V=1000 D=64 bias softcap=30 entropy=backward grads=hidden,weight topk=5 rank", FLP_RUNG_AUTO, other);
+  cr_expect_str_eq(other, plain);
+  put_contract("V=1000 D=64 bias softcap=30 per-row-temperature", FLP_RUNG_AUTO, other);
+  cr_expect_null(strstr(other, " temperature="), "%s", other);
+  put_contract("V=1000 D=64 bias softcap=30", FLP_RUNG_EAGER, other);
+  cr_expect_eq(strncmp(other, "cpu: bf16 V=1000", 16), 0, "%s", other);
+  cr_expect_str_neq(strstr(other, "code="), strstr(plain, "code="));
+}
+
+Test(plan, a_contract_is_of_a_head) {
+  char out[FLP_CONTRACT_BYTES];
+  stage_open(&s, "");
+  flp_spec spec = words_spec("op=select D=0 grads=");
+  flp_plan *plan = stage_plan(&spec, NULL);
+  expect_refused_with(flp_plan_contract(plan, NULL, out), "the plan's spec.op is 1 (accepted: FLP_OP_HEAD 0)");
   flp_plan_destroy(plan);
 }
 

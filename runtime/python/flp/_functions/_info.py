@@ -14,7 +14,7 @@ from .._passes import _run
 from .._tensors import _check
 from .._tensors._call import Call
 from .._tensors._compile import outside_graphs
-from .._tensors._operands import OF_HEAD, Operands
+from .._tensors._operands import Operands, grads_of
 
 # Gradients that are matrix products.
 PRODUCTS_OF = _c.GRAD_HIDDEN | _c.GRAD_WEIGHT
@@ -60,9 +60,8 @@ def _info_of(plan, n, budget, keep_budget=None, list_count=None):
     forward, backward, step = (
         {} if not is_made else _layout(plan, which, n, budget, list_count) if keep_budget is None else
         _layout(plan, _run.SAVED_PASSES[which], n, keep_budget, None) for which, is_made in passes.items())
-    device = "cpu" if plan.key.device < 0 else "cuda:%d" % plan.key.device
-    return PlanInfo(plan.describe(), _plans.rung_name(plan.rung), plan.reasons(), plan.plan_id(), device, forward,
-                    backward, step)
+    return PlanInfo(plan.describe(), _plans.rung_name(plan.rung), plan.reasons(), plan.plan_id(),
+                    _plans.device_name(plan.key.device), forward, backward, step)
 
 
 @outside_graphs
@@ -88,10 +87,7 @@ def plan_info(*, vocab: int, hidden: int, n: int = 1024, dtype: torch.dtype = to
         _check.refuse(TypeError, "dtype", dtype, _check.ACCEPTED_DTYPES)
     if target_dtype not in _check.TARGET_DTYPES:
         _check.refuse(TypeError, "target_dtype", target_dtype, _check.ACCEPTED_TARGETS)
-    unknown = [name for name in grads if name not in OF_HEAD]
-    if unknown:
-        _check.refuse(ValueError, "grads", "%r" % (unknown[0],), ", ".join(OF_HEAD))
-    mask = sum(OF_HEAD[name] for name in set(grads))
+    mask = grads_of(grads)
     settings = _check.Settings(1.0, softcap, 1.0, 0, budget, entropy)
     settings.save, settings.tail = _check.save_of(save), _check.tail_of(tail)
     _together.check({"save": save, "tail": tail})

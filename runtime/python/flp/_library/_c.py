@@ -35,6 +35,7 @@ MODE_DIRECTION = 7
 LOSS_BYTES_MAX = 4096  # loss.h: capacity that always suffices for a loss program
 VECTORS_MAX, INPUTS_MAX = 8, 14
 WORKSPACE_ALIGNMENT = 256
+CONTRACT_BYTES = 384
 LOG_ERROR, LOG_WARNING, LOG_INFO = 0, 1, 2
 
 
@@ -100,6 +101,7 @@ PROTOTYPES = {
     "flp_plan_get_reason": (c_char_p, [c_void_p, c_int]),
     "flp_rung_name": (c_char_p, [c_int]),
     "flp_mode_name": (c_char_p, [c_int]),
+    "flp_plan_contract": (c_int, [c_void_p, POINTER(Args), POINTER(c_char)]),
     "flp_plan_get_id": (c_int, [c_void_p, POINTER(c_char)]),
     "flp_plan_layout": (c_int, [c_void_p, c_int, c_int64, c_uint64, POINTER(Layout)]),
     "flp_plan_layout_listed": (c_int, [c_void_p, c_int, c_int64, c_int64, c_uint64, POINTER(Layout)]),

@@ -110,6 +110,17 @@ class Plan:
         _c.call("flp_plan_get_id", self.handle, buffer)
         return buffer.value.decode()
 
+    def contract(self, settings):
+        """What decides the bits of log-probabilities of calls with these _check.Settings, in words.
+        error: UnsupportedError for torch operations, whose bits nobody promises"""
+        if self.handle is None:
+            raise errors.UnsupportedError("no contract holds on %s: chunked torch operations take the place of "
+                                          "kernels, because %s" % (device_name(self.key.device), self.reason))
+        buffer, args = ctypes.create_string_buffer(_c.CONTRACT_BYTES), _c.new_args()
+        args.scale, args.temperature, args.lora_scale = settings.scale, settings.temperature, settings.lora_scale
+        _c.call("flp_plan_contract", self.handle, args, buffer)
+        return buffer.value.decode()
+
     def __del__(self):
         # Runs on any thread, maybe while a graph is captured: no CUDA call here, and no lock. At exit the process takes
         # its memory along.
@@ -236,6 +247,10 @@ def existing(device=None):
     """The plans that have been made, of one device or of all."""
     made = [slot.plan for slot in list(_slots.values()) if slot.plan is not None]
     return [plan for plan in made if device is None or plan.key.device == device]
+
+
+def device_name(device):
+    return "cpu" if device < 0 else "cuda:%d" % device
 
 
 def rung_name(rung):

@@ -17,13 +17,13 @@ _of_heads: "weakref.WeakValueDictionary[int, Calls]" = weakref.WeakValueDictiona
 
 
 class Call:
-    """A call at a seam. ran: (rung, mode) of its first forward pass, or None; reason: why it is the host's, or None.
-    Calls at other seams that it makes are part of it."""
+    """A call at a seam. ran: (rung, mode) of its first forward pass, or None; contract: what gives flp.contract's words
+    of it, or None; reason: why it is the host's, or None. Calls at other seams that it makes are part of it."""
 
-    __slots__ = ("ran", "reason")
+    __slots__ = ("ran", "contract", "reason")
 
     def __init__(self):
-        self.ran = self.reason = None
+        self.ran = self.contract = self.reason = None
 
 
 class Calls:
@@ -51,6 +51,7 @@ class Calls:
                 watching.call = outer
                 if outer is not None:
                     outer.ran, outer.reason = outer.ran or call.ran, outer.reason or call.reason
+                    outer.contract = outer.contract or call.contract
             self._add(call)
             return results
 
@@ -61,7 +62,8 @@ class Calls:
             self.own[call.reason or NOT_ASKED] += 1
             return
         if not self.flp:
-            _c.log(_c.LOG_INFO, "%s: %s runs on flp, rung %s, mode %s" % (self.host, self.seam, *call.ran))
+            words = "" if call.contract is None else "; contract: %s" % call.contract()
+            _c.log(_c.LOG_INFO, "%s: %s runs on flp, rung %s, mode %s%s" % (self.host, self.seam, *call.ran, words))
         self.flp[call.ran] += 1
 
     def by_name(self):

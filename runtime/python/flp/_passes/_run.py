@@ -308,7 +308,7 @@ def forward(ops, settings, grads, keep_stats, kept=None, top=None):
     """Runs the forward pass -> logprob of target's shape, entropy (N) or None, stats (N,4) or None; fills kept and
     top."""
     plan = forward_plan(ops, settings, grads, kept, top)
-    _watch.tell(plan, grads, kept, ops.hidden.shape[0], keep_budget(settings))
+    _watch.tell(plan, grads, kept, ops.hidden.shape[0], keep_budget(settings), settings)
     logprob, entropy, stats = results = _results(ops.target, settings, keep_stats)
     if plan.handle is None:
         torch_form(ops).forward(plan, _mixed.made(ops, settings), settings, *results, top)
@@ -329,7 +329,7 @@ def partial(ops, settings, kept=None, top=None, grads=0):
     kept, which lasts, and top. grads: the call's, for who watches"""
     plan = forward_plan(ops, settings, 0, kept, top)
     n, device = ops.hidden.shape[0], ops.hidden.device
-    _watch.tell(plan, grads, kept, n, keep_budget(settings))
+    _watch.tell(plan, grads, kept, n, keep_budget(settings), settings)
     out = torch.empty((n, 4), dtype=torch.float32, device=device)
     scores = torch.empty(ops.target.shape, dtype=torch.float32, device=device) if ops.targets else None
     if plan.handle is None:
@@ -440,7 +440,7 @@ def step(ops, settings, grads, loss):
     """Runs forward, loss and backward in one -> Step."""
     plan = _plan_of(key_of(ops, settings, grads, program=loss.program)._replace(**_best(settings)), ops)
     n, device = ops.hidden.shape[0], ops.hidden.device
-    _watch.tell(plan, grads, None, n, settings.budget)
+    _watch.tell(plan, grads, None, n, settings.budget, settings)
     made, out = _new_gradients(ops, settings, grads), Step()
     out.top = _top.Outputs(ops.target, settings)
     out.loss = torch.empty(n, dtype=torch.float32, device=device)

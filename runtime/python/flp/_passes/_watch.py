@@ -1,11 +1,13 @@
 """For who wants to know on which rung and in which mode the calls of a thread run."""
+import functools
 import threading
 
 from .._library import _c, _plans
 
 
 class _Watching(threading.local):
-    """call: None, or an object whose ran, if None, becomes the words (rung, mode) of the next forward pass."""
+    """call: None, or an object whose ran, if None, becomes the words (rung, mode) of the next forward pass, and whose
+    contract a function that gives Plan.contract of it."""
 
     call = None
 
@@ -13,9 +15,12 @@ class _Watching(threading.local):
 watching = _Watching()
 
 
-def tell(plan, grads=0, kept=None, n=0, budget=None):
-    """Tells who watches this thread of a forward pass or a step over n rows; the rest as mode_in."""
+def tell(plan, grads=0, kept=None, n=0, budget=None, settings=None):
+    """Tells who watches this thread of a forward pass or a step over n rows, of a head with these Settings; the rest as
+    mode_in."""
     if watching.call is not None and watching.call.ran is None:
+        if settings is not None and plan.handle is not None:
+            watching.call.contract = functools.partial(plan.contract, settings)
         told(_plans.rung_name(plan.rung), mode_in(plan, grads, kept, n, budget))
 
 

@@ -19,6 +19,14 @@ GRADIENTS = {**OF_HEAD, "lora_a": _c.GRAD_LORA_A, "lora_b": _c.GRAD_LORA_B}
 ADAPTER = (_c.GRAD_LORA_A, _c.GRAD_LORA_B)
 
 
+def grads_of(names):
+    """The needs-grad mask of names of OF_HEAD."""
+    for name in names:
+        if name not in OF_HEAD:
+            _check.refuse(ValueError, "grads", repr(name), ", ".join(OF_HEAD))
+    return sum(OF_HEAD[name] for name in set(names))
+
+
 class Operands:
     """The tensors of one call, settled in memory: hidden (N,D), weight (V,D), bias (V) or None, target (N) or (N,K), K
     targets a row with logprobs and upstream gradients of that shape, temperature_rows (N) float32 or None, rows (row
