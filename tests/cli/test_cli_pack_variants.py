@@ -41,7 +41,8 @@ def test_variants_are_what_callers_ask_of_a_head(tmp_path):
     assert one.read_bytes() == spelt.read_bytes()
     kernels = [entry["kernel"] for entry in entries_of(one) if is_tuned(entry)]
     assert sorted((kernel["key"]["kind"], kernel["key"]["entropy"], kernel["chunk_vocab"]) for kernel in kernels) == [
-        ("dz", False, 320), ("dz", True, 320), ("forward", False, 0), ("forward", True, 0), ("products", False, 0)]
+        ("dz", False, 320), ("dz", True, 320), ("forward", False, 0), ("forward", True, 0), ("forward_short", False, 0),
+        ("forward_short", True, 0), ("products", False, 0)]
 
 
 def test_variants_of_a_head_in_fp32_keep_nothing(tmp_path):
@@ -88,7 +89,7 @@ def test_a_model_fits_two_mebibytes(tmp_path):
     entries = entries_of(path)
     images = {entry["key"]: entry["images"] for entry in entries}
     tuned = [key for key in images if key.endswith(DEVICE)]
-    assert len(tuned) == 5 and all(images[key] == images[key.removesuffix(DEVICE)] for key in tuned)
+    assert len(tuned) == 7 and all(images[key] == images[key.removesuffix(DEVICE)] for key in tuned)
     assert path.stat().st_size - image_bytes(entries) < 2**15 and path.stat().st_size < 2**19
     assert pack("inspect", path, "--json").json()["manifest"]["name"] == "a model"
 
@@ -96,12 +97,14 @@ def test_a_model_fits_two_mebibytes(tmp_path):
 @pytest.mark.long
 @pytest.mark.skipif(not PTXAS, reason="no ptxas")
 def test_a_model_with_cubins_fits_two_mebibytes(tmp_path):
-    """Each kernel with a tiling that is not the default, so that nothing is shared."""
+    """Each kernel with a tiling that is not the default, so that nothing is shared, but forward_short, which has one."""
     line = f"{MODEL} --tune 'forward:raster=4;dz:raster=4;products:raster=4' {TUNED_FOR}"
     path = of_list(tmp_path, "a", [line], "--variants", "--cubin", "sm_90", FLP_PTXAS=PTXAS)
     entries = entries_of(path)
     bare = [entry for entry in entries if len(entry["images"]) == 1]
     assert {entry["kernel"]["key"]["kind"] for entry in bare} == {
         "forward", "forward_keep", "dz", "grad_hidden", "grad_weight"}, "Hopper has its own"
-    assert len({image["sha256"] for entry in entries for image in entry["images"]}) == 2 * len(entries) - len(bare)
+    shared = len(of_kind(entries, "forward_short"))
+    assert len({image["sha256"] for entry in entries for image in entry["images"]}) == \
+        2 * len(entries) - len(bare) - shared
     assert path.stat().st_size < 2**20
