@@ -156,6 +156,7 @@ EXAMPLES = (
     Example("gated_batch", rewards_rise, tiny=["--device", "cpu", "--steps", "40"]),
     Example("preferences", margins_grow, tiny=["--device", "cpu", "--tiny"]),
     Example("distill", divergences_fall, tiny=["--device", "cpu", "--tiny", "--payload"]),
+    Example("teacher", divergences_fall, tiny=["--device", "cpu", "--tiny"]),
     Example("draft_head", acceptance_rises, tiny=["--device", "cpu", "--tiny"]),
     Example("mtp", all_heads_learn, ["--compare"], ["--device", "cpu", "--tiny", "--compare"]),
     Example("long_context", naive_does_not_fit, tiny=["--device", "cpu", "--tiny"]),

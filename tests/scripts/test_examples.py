@@ -1,5 +1,6 @@
 """The examples without a GPU: they learn, and what they report is right."""
 import contextlib
+import functools
 import io
 import json
 import runpy
@@ -29,6 +30,7 @@ import grpo_tiny  # noqa: E402
 import long_context  # noqa: E402
 import mtp  # noqa: E402
 import preferences  # noqa: E402
+import teacher  # noqa: E402
 
 SMALL = ["--device", "cpu", "--prompts", "8", "--length", "8", "--hidden", "32", "--vocab", "32"]
 
@@ -189,6 +191,29 @@ def of_two_heads(example, *options):
 def test_a_student_nears_its_teacher(options):
     divergences = of_two_heads(distill, *options)["divergences"]
     assert divergences[-1] < 0.7 * divergences[0], divergences
+
+
+@pytest.mark.parametrize("asks, most", [("topk", 250), ("ids", 100), ("payload", 300)])
+def test_a_student_learns_from_what_a_teacher_sends(asks, most):
+    found = of_two_heads(teacher, "--asks", asks)
+    divergences = found["divergences"]
+    assert divergences[-1] < 0.7 * divergences[0], divergences
+    assert found["bytes_per_token"] < most  # 844 are scores in float32
+
+
+def test_a_teacher_sends_what_its_whole_distribution_says():
+    """Over HTTP, against the softmax of its scores."""
+    torch.manual_seed(0)
+    model = _tiny.TinyLM(211, 32, 1, 4)
+    server, tokens, head = teacher.served(model, torch.device("cpu")), torch.randint(211, (2, 9)), torch.randn(211, 16)
+    logprobs = torch.log_softmax(model(tokens) @ model.head.weight.t(), -1).detach()
+    ask = functools.partial(teacher.ask, server, "cpu", tokens=tokens)
+    top, ids = ask(asks="topk", k=5)[0], torch.randint(211, (2, 9, 3))
+    assert torch.allclose(top["logprobs"], logprobs.topk(5).values, atol=1e-5)
+    assert torch.allclose(top["rest"], 1 - logprobs.topk(5).values.exp().sum(-1), atol=1e-5)
+    assert torch.allclose(ask(asks="ids", ids=ids)[0]["logprobs"], logprobs.gather(-1, ids), atol=1e-5)
+    assert torch.allclose(ask(asks="payload", head=head)[0]["mean"], logprobs.exp() @ head, atol=1e-5)
+    server.shutdown()
 
 
 def test_a_draft_learns_what_is_accepted():
