@@ -184,6 +184,9 @@ run_hosts() {
   build/hosts/bin/pip install --quiet -r tests/hosts/requirements-base.txt
   build/hosts/bin/pip install --quiet --no-deps -r tests/hosts/requirements.txt
   build/hosts/bin/pip install --quiet --no-deps --ignore-requires-python -r tests/hosts/requirements-megatron.txt
+  build/hosts/bin/pip install --quiet -r tests/hosts/requirements-sglang.txt
+  build/hosts/bin/pip install --quiet --no-deps --upgrade --only-binary :all: --python-version 3.12 \
+    --target "$(echo build/hosts/lib/python3*/site-packages)" sglang==0.5.23 # tagged for 3.12, runs on 3.11
   FLP_LIBRARY=$PWD/build/release/lib/libflp.so build/hosts/bin/python -m pytest -q tests/hosts
   # What Debian's torch is too old for.
   build/hosts/bin/python -m pytest -q -c tests/pytest.ini --rootdir tests tests/python/test_flp_{compile,devices,graph,recomputed,transforms}.py

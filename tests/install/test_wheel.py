@@ -61,6 +61,8 @@ def test_metadata(wheel):
     assert re.search(rf"\nRequires-Dist: flp-packs ?\(?=={VERSION}\)? ?; extra == ['\"]packs['\"]\n", text)
     assert "# flp: fused log-probabilities" in text and re.search(r"\nLicense(-Expression)?: Apache-2.0\n", text)
     assert any(name.endswith("/LICENSE") for name in archive.namelist())
+    points = archive.read(f"flp-{VERSION}.dist-info/entry_points.txt").decode()
+    assert "[sglang.srt.plugins]\nflp = flp.adapters.sglang:register\n" in points
     assert wheel.name.startswith(f"flp-{VERSION}-py3-none-linux_")
 
 

@@ -124,6 +124,53 @@ class ChunkedLossWrapper:
 def compute_logprobs(logits, labels, *, return_entropy=False):
     return "host"
 '''
+SGLANG_LOGPROBS = '''
+import dataclasses
+
+
+@dataclasses.dataclass
+class LogprobResult:
+    token_logprobs: object = None
+    top_logprobs_val: object = None
+    top_logprobs_idx: object = None
+    token_ids_logprobs_val: object = None
+    token_ids_logprobs_idx: object = None
+    input_copy_done: object = None
+
+
+def _deterministic_inference_enabled():
+    return False
+
+
+class InputLogprobProcessor:
+    def __init__(self, vocab_size, chunking_group=None):
+        self.vocab_size = vocab_size
+
+    def forward(self, pruned_states, sample_indices, input_logprob_indices, token_to_seq_idx, lm_head, get_logits_fn,
+                logits_metadata, skip_chunking_for_dp_attn=False):
+        return "host"
+'''
+SGLANG_SCORES = '''
+def should_apply_lm_head_quant_method(lm_head, quant_method):
+    return quant_method is not None
+
+
+class LogitsProcessor:
+    logit_scale = final_logit_softcapping = rl_on_policy_target = None
+    use_fp32_lm_head = do_tensor_parallel_all_gather = False
+
+    def __init__(self, **changes):
+        vars(self).update(changes)
+        self.rows = []
+
+    def _get_logits(self, hidden_states, lm_head, logits_metadata, embedding_bias=None, use_logits_buffer=True):
+        assert not use_logits_buffer
+        self.rows.append(len(hidden_states))
+        return self._compute_lm_head(hidden_states, lm_head)
+
+    def _compute_lm_head(self, hidden_states, lm_head, embedding_bias=None, *, out=None):
+        return hidden_states @ lm_head.weight.T
+'''
 
 SOURCES = {
     "trl": {
@@ -174,6 +221,8 @@ SOURCES = {
                         parameters="logits, targets" + ", eta=3.0" * (name == "lk_hybrid"))
         for name in ("kl_div", "reverse_kl_div", "js_div", "tv", "nla", "lk_hybrid"))},
     "openrlhf": {"openrlhf.models.actor": ACTOR},
+    "sglang": {"sglang.srt.layers.logprob_processor": SGLANG_LOGPROBS,
+               "sglang.srt.layers.logits_processor": SGLANG_SCORES},
     "slime": {"slime.utils.ppo_utils": FUNCTION.format(
         before="", name="calculate_log_probs_and_entropy",
         parameters="logits, tokens, tp_group, with_entropy=False, chunk_size=-1, log_prob_keep_mask=None, "

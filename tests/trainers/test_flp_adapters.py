@@ -130,6 +130,7 @@ def test_any_version_with_the_seams_that_were_tested(toy, monkeypatch, version):
     ({"name": "gone"}, r"toy\.core\.gone is not there"),
     ({"module": "toy.gone"}, r"toy\.gone could not be imported"),
     ({"described": "Child.forward"}, r"toy\.core\.Child\.forward is not there"),
+    ({"source": "0" * 16, "make": None}, r"source text of toy\.core\.score has hash"),
 ])
 def test_a_changed_host_is_refused_before_anything_is_replaced(toy, changes, message):
     core = importlib.import_module("toy.core")
@@ -183,7 +184,8 @@ def test_stand_ins_have_the_seams_and_are_refused_by_their_text(hosts, monkeypat
     assert flp.installed() == {name: "99.1"}
     counts = flp.installed(counts=True)[name]
     assert counts and all(calls == {"flp": {}, "own": {}} for calls in counts.values())
-    assert all(of_host.needs or "%s.%s" % (of_host.module, of_host.name) in counts for of_host in host.seams)
+    assert all(of_host.needs or ("%s.%s" % (of_host.module, of_host.name) in counts) == bool(of_host.make)
+               for of_host in host.seams)
 
 
 def installed(hosts, name, module):

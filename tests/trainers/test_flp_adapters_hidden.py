@@ -1,17 +1,20 @@
 """Adapters of trainers that hand over hidden states, on stand-in hosts: prime-rl, torchtitan, NeMo-RL,
-SkyRL, OpenRLHF."""
+SkyRL, OpenRLHF; SGLang."""
 import copy
+import dataclasses
 import importlib.util
 import sys
 import threading
+import types
 
 import flp_hosts
 import pytest
 import torch
 from flp_reference import DEVICE, doubles, problem, reference, relative
 
+import flp
 from flp._passes import _counts
-from flp.adapters import openrlhf
+from flp.adapters import openrlhf, sglang
 from test_flp_adapters import agrees, counted, gradients_agree, hosts, installed  # noqa: F401
 
 LOSS = "torchtitan.components.loss."
@@ -306,3 +309,121 @@ def test_openrlhf_heads_record_one_thread_and_no_copy():
         assert seen == [] and head(hidden).shape == (0,) and seen[0] is hidden and len(seen) == 1
     assert type(head) is torch.nn.Linear and set(vars(head)) == set(vars(torch.nn.Linear(1, 1)))
     assert all(torch.equal(others[name], head(hidden)) for name in ("thread", "copy"))
+
+
+LOGPROBS, SCORES = "sglang.srt.layers.logprob_processor", "sglang.srt.layers.logits_processor"
+FORWARD = LOGPROBS + ".InputLogprobProcessor.forward"
+
+
+class Request(types.SimpleNamespace):
+    """One step of SGLang: three requests of 5, 0 and 7 input rows and a drawn one each; a head of 331 tokens, which is
+    filled up to 336."""
+
+    def __init__(self, hosts, processor=None, head=None, **metadata):  # noqa: F811
+        own = installed(hosts, "sglang", LOGPROBS)
+        hidden, weight, _, _ = problem(n=15)
+        head = {"weight": torch.nn.functional.pad(weight, (0, 0, 0, 336 - len(weight))), **(head or {})}
+        super().__init__(
+            own=own, hidden=hidden, weight=weight, tokens=torch.arange(12, device=DEVICE) * 7, counts=[5, 0, 7],
+            rows=torch.tensor([0, 1, 2, 3, 4, 7, 8, 9, 10, 11, 12, 13], device=DEVICE),
+            drawn=torch.tensor([5, 6, 14], device=DEVICE), head=types.SimpleNamespace(**head),
+            processor=importlib.import_module(SCORES).LogitsProcessor(**(processor or {})))
+        self.metadata = types.SimpleNamespace(**{**dict(
+            extend_input_logprob_token_ids_gpu=self.tokens, extend_logprob_pruned_lens_cpu=self.counts,
+            extend_return_top_logprob=False, extend_token_ids_logprob=False, top_logprobs_nums=None,
+            token_ids_logprobs=None), **metadata})
+
+    def __call__(self):
+        return self.own.InputLogprobProcessor(len(self.weight)).forward(
+            pruned_states=self.hidden, sample_indices=self.drawn, input_logprob_indices=self.rows, token_to_seq_idx=[],
+            lm_head=self.head, get_logits_fn=self.processor._get_logits, logits_metadata=self.metadata)
+
+    def exact(self, scale=1.0, softcap=None):
+        scores = scale * self.hidden[self.rows].double() @ self.weight.double().T
+        return (softcap * torch.tanh(scores / softcap) if softcap else scores).log_softmax(-1)
+
+
+@pytest.mark.parametrize("changes", [{}, {"logit_scale": 0.5, "final_logit_softcapping": 3.0}], ids=str)
+def test_sglang(hosts, changes):  # noqa: F811
+    step = Request(hosts, changes, extend_return_top_logprob=True, top_logprobs_nums=[3, 9, 0],
+                   extend_token_ids_logprob=True, token_ids_logprobs=[None, [4], [8, 9]])
+    result, drawn = step()
+    exact = step.exact(*changes.values())
+    agrees(result.token_logprobs, exact.gather(1, step.tokens.unsqueeze(1))[:, 0])
+    assert result.top_logprobs_idx == [exact[:5].topk(3).indices.tolist(), [], [[]] * 7]
+    assert [len(rows) for rows in result.top_logprobs_val] == [5, 0, 7]
+    agrees(torch.tensor(result.top_logprobs_val[0], device=DEVICE), exact[:5].topk(3).values)
+    assert result.token_ids_logprobs_idx == [[], [], [[8, 9]] * 7] and result.token_ids_logprobs_val[:2] == [[], []]
+    agrees(torch.tensor(result.token_ids_logprobs_val[2], device=DEVICE), exact[5:, 8:10])
+    assert torch.equal(drawn, step.hidden[step.drawn] @ step.head.weight.T) and step.processor.rows == [3]
+    assert counted("sglang", FORWARD) == ({"score": 1}, {})
+
+
+def test_sglang_of_no_lists_and_of_no_rows(hosts):  # noqa: F811
+    step = Request(hosts)
+    assert step()[0].top_logprobs_val is step()[0].token_ids_logprobs_idx is None
+    vars(step).update(rows=step.rows[:0])
+    vars(step.metadata).update(extend_return_top_logprob=True, top_logprobs_nums=[2, 2, 2],
+                               extend_logprob_pruned_lens_cpu=[0, 0, 0])
+    result, _ = step()
+    assert result.token_logprobs.shape == (0,) and result.top_logprobs_val == [[], [], []]
+
+
+def other_scores(step):
+    type(step.processor)._compute_lm_head = lambda self, hidden, head: None
+
+
+def deterministic(step):
+    step.own._deterministic_inference_enabled = lambda: True
+
+
+@pytest.mark.parametrize("change, reason", [
+    ({"processor": {"do_tensor_parallel_all_gather": True}}, "the head is divided over tensor parallel ranks"),
+    ({"head": {"tp_size": 2}}, "the head is divided over tensor parallel ranks"),
+    ({"head": {"set_lora": None}}, "the head has LoRA"),
+    ({"head": {"quant_method": torch.nn.ReLU()}}, "the head is quantised (ReLU)"),
+    ({"head": {"use_intel_amx_backend": True}}, "the head is packed for Intel AMX"),
+    ({"processor": {"rl_on_policy_target": "fsdp"}}, "true on-policy sampling has scores in bfloat16"),
+    ({"processor": {"logit_scale": torch.ones(331)}}, "logit_scale is of type Tensor (accepted: a number)"),
+    ({"extend_return_top_logprob": True, "top_logprobs_nums": [2, 0, 129]},
+     "top lists of 129 tokens are asked for (accepted: up to 128)"),
+    ({"extend_token_ids_logprob": True, "token_ids_logprobs": [None, None, list(range(512))]},
+     "lists of token ids of 512 tokens are asked for (accepted: up to 511)"),
+    (other_scores, "its scores are not made by LogitsProcessor's own functions"),
+    (deterministic, "deterministic inference gives input tokens the bits that they have when drawn"),
+], ids=str)
+def test_what_sglang_keeps(hosts, logged, change, reason):  # noqa: F811
+    step = Request(hosts, **(change if isinstance(change, dict) else {}))
+    if callable(change):
+        change(step)
+    assert [step(), step()] == ["host", "host"]
+    assert [reason in text for _, text in logged if "its own" in text] == [True]
+    assert counted("sglang", FORWARD) == ({}, {reason: 2})
+
+
+def test_sglang_plug_in_does_as_its_environment_says(hosts, monkeypatch, logged):  # noqa: F811
+    hosts("sglang")
+    monkeypatch.delenv("FLP_SGLANG", raising=False)
+    sglang.register()
+    assert flp.installed() == {} and "sglang" not in sys.modules
+    monkeypatch.setenv("FLP_SGLANG", "decode")
+    with pytest.raises(SystemExit, match=r"FLP_SGLANG is 'decode' \(accepted: unset, prompt\)"):
+        sglang.register()
+    monkeypatch.setenv("FLP_SGLANG", "prompt")
+    sglang.register()  # the stand-in's text is another, which the log says
+    assert flp.installed() == {} and any("source text of " + FORWARD in text for _, text in logged)
+    monkeypatch.setenv("FLP_SGLANG_STRICT", "1")
+    with pytest.raises(SystemExit, match="source text of " + FORWARD):
+        sglang.register()
+    monkeypatch.setenv("FLP_SGLANG_STRICT", "yes")
+    with pytest.raises(SystemExit, match=r"FLP_SGLANG_STRICT is 'yes' \(accepted: unset, 0, 1\)"):
+        sglang.register()
+    monkeypatch.setattr(sglang, "HOST", untested(sglang.HOST))
+    monkeypatch.setenv("FLP_SGLANG_STRICT", "0")
+    sglang.register()
+    assert list(flp.installed()) == ["sglang"]
+
+
+def untested(host):
+    """A host whose seams may have any source text."""
+    return dataclasses.replace(host, seams=tuple(dataclasses.replace(seam, source="") for seam in host.seams))

@@ -24,7 +24,8 @@ class Seam:
     name: str
     parameters: typing.Tuple[str, ...]  # the names, in order
     source: str  # the first 16 digits of the SHA-256 of its source text, or of several; none: any
-    make: typing.Callable[..., typing.Any]  # the host's value -> what stands there instead
+    # The host's value -> what stands there instead; None: it stays, others rest on it as it was tested.
+    make: typing.Optional[typing.Callable[..., typing.Any]]
     described: str = ""  # whose parameters and source these are, if not the attribute's own
     needs: str = ""  # a package that the module needs; where it is not installed the host runs without the module
 
@@ -111,7 +112,7 @@ def recognise(host, version, untested):
              if not seam.needs or importlib.util.find_spec(seam.needs)]
     for seam, _place, function in found:
         _compare(host, version, seam, function, untested)
-    return [(seam, place) for seam, place, _function in found]
+    return [(seam, place) for seam, place, _function in found if seam.make]
 
 
 def _find(host, version, seam):
