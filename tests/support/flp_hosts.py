@@ -124,6 +124,17 @@ class ChunkedLossWrapper:
 def compute_logprobs(logits, labels, *, return_entropy=False):
     return "host"
 '''
+NEMO_RL_LOSS = '''
+class CrossTokenizerDistillationLossFn:
+    def __init__(self, temperature, reverse_kl):
+        self.temperature, self.reverse_kl = temperature, reverse_kl
+
+    def _direct_full_vocab_kl(self, student_logits, teacher_logits, align, global_valid_toks, *, tp_group, cp_group):
+        return "host"
+
+    def _same_vocab_masked_kl(self, per_pos, align, global_valid_toks, cp_group):
+        return (per_pos * align).sum() / global_valid_toks * self.temperature**2
+'''
 SGLANG_LOGPROBS = '''
 import dataclasses
 
@@ -210,7 +221,9 @@ SOURCES = {
     "nemo-rl": {"nemo_rl.distributed.model_utils": DISTRIBUTED + FUSED_HEAD.format(
         name="ChunkedDistributedHiddenStatesToLogprobs",
         parameters="tensor_parallel_hidden_states, target, output_weight_layer, vocab_start_index, vocab_end_index, "
-                   "chunk_size, tp_group, inference_only=False")},
+                   "chunk_size, tp_group, inference_only=False") + FUSED_HEAD.format(
+        name="DistributedCrossEntropy", parameters="student_logits, target_logits, group, inference_only=False"),
+        "nemo_rl.algorithms.loss.loss_functions": NEMO_RL_LOSS},
     "skyrl": {
         "skyrl.backends.skyrl_train.distributed.megatron.model_utils": DISTRIBUTED + SKYRL,
         "skyrl.backends.skyrl_train.utils.torch_utils": FUNCTION.format(

@@ -1,5 +1,6 @@
 """Adapters of trainers that compare a student's head with a teacher's, on stand-in hosts: TRL; and, of scores that
-exist, speculators."""
+exist, speculators and NeMo-RL."""
+import flp_hosts
 import pytest
 import torch
 from flp_reference import DEVICE, doubles, relative
@@ -162,3 +163,63 @@ def test_speculators_losses_that_stay_the_hosts(hosts, dtype, options, reason): 
     module = installed(hosts, "speculators", FUSED)
     assert module.fused_lk_hybrid_loss(*scores(dtype), **options) == "host"
     assert counted("speculators", FUSED + ".fused_lk_hybrid_loss") == ({}, {reason: 1})
+
+
+NEMO_RL = "nemo_rl.algorithms.loss.loss_functions"
+FULL = NEMO_RL + ".CrossTokenizerDistillationLossFn._direct_full_vocab_kl"
+SOFT = "nemo_rl.distributed.model_utils.DistributedCrossEntropy.apply"
+ONE_RANK, TWO_RANKS = (flp_hosts.module_of(size=lambda ranks=ranks: ranks) for ranks in (1, 2))
+
+
+def full_vocab_kl(hosts, student, teacher, reverse=False, tp_group=None):  # noqa: F811
+    loss = installed(hosts, "nemo-rl", NEMO_RL).CrossTokenizerDistillationLossFn(1.3, reverse)
+    mask = torch.arange(13, device=DEVICE) % 3 > 0
+    return loss._direct_full_vocab_kl(student, teacher, mask, 8, tp_group=tp_group, cp_group=None)
+
+
+@pytest.mark.parametrize("tp_group", [None, ONE_RANK], ids=["none", "one rank"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("reverse, kind", [(False, "forward_kl"), (True, "reverse_kl")])
+def test_nemo_rl_kl_of_a_shared_vocabulary(hosts, reverse, kind, dtype, tp_group):  # noqa: F811
+    """The teacher has five tokens more, which the student's head lacks."""
+    student, teacher = scores(dtype)
+    wide = torch.nn.functional.pad(teacher.float(), (0, 5), value=9.0)
+    doubled = student.double().requires_grad_()
+    loss = full_vocab_kl(hosts, student.requires_grad_(), wide, reverse, tp_group)
+    value = flp_exact_pair.selective_divergence(doubled.cpu(), teacher.double().cpu(), kind=kind,
+                                                temperature=1.3)["value"].to(DEVICE)
+    want = (value * (torch.arange(13, device=DEVICE) % 3 > 0)).sum() / 8 * 1.3**2
+    agrees(loss, want)
+    loss.backward(), want.backward()
+    assert relative(student.grad, doubled.grad) < (1e-5 if dtype is torch.float32 else 4e-3)
+    assert counted("nemo-rl", FULL) == ({"diverge": 1}, {})
+
+
+class Sharded(torch.Tensor):
+    """No plain tensor, as a DTensor is none."""
+
+
+@pytest.mark.parametrize("change, group, reason", [
+    (lambda student, teacher: (student.as_subclass(Sharded), teacher), None, "student_logits is of type Sharded"),
+    (lambda student, teacher: (student, teacher.double()), None, "teacher_logits is of dtype torch.float64"),
+    (lambda student, teacher: (student, teacher.requires_grad_()), None, "teacher_logits need a gradient"),
+    (lambda student, teacher: (student, teacher), TWO_RANKS, "the vocabulary is spread over several ranks"),
+], ids=["sharded", "float64", "gradient", "two ranks"])
+def test_nemo_rl_divergences_that_stay_the_hosts(hosts, change, group, reason):  # noqa: F811
+    assert full_vocab_kl(hosts, *change(*scores()), tp_group=group) == "host"
+    assert counted("nemo-rl", FULL) == ({}, {reason: 1})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_nemo_rl_soft_cross_entropy_of_a_draft(hosts, dtype):  # noqa: F811
+    apply = installed(hosts, "nemo-rl", "nemo_rl.distributed.model_utils").DistributedCrossEntropy.apply
+    student, target = (tensor.requires_grad_() for tensor in scores(dtype))
+    doubled = student.detach().double().requires_grad_()
+    value = apply(student, target, ONE_RANK, False)
+    want = -(target.detach().double().softmax(-1) * doubled.log_softmax(-1)).sum(-1)
+    agrees(value, want)
+    rows = torch.linspace(-1, 2, 13, device=DEVICE)
+    (value * rows).sum().backward(), (want * rows).sum().backward()
+    assert relative(student.grad, doubled.grad) < (1e-5 if dtype is torch.float32 else 4e-3) and target.grad is None
+    assert not apply(student, target, ONE_RANK, True).requires_grad and apply(student, target, TWO_RANKS) == "host"
+    assert counted("nemo-rl", SOFT) == ({"diverge": 2}, {"the vocabulary is spread over several ranks": 1})

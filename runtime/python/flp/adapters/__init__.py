@@ -14,8 +14,8 @@ from .._passes import _counts
 from .._tensors import _check
 from . import _call, _seam, megatron
 
-HOSTS = ("agilerl", "megatron", "miles", "miles-megatron", "nemo-rl", "openrlhf", "prime-rl", "sglang", "skyrl", "slime",
-         "slime-megatron", "speculators", "torchtitan", "trl", "verl", "verl-megatron")
+HOSTS = ("agilerl", "megatron", "miles", "miles-megatron", "nemo-rl", "openrlhf", "prime-rl", "sglang", "skyrl",
+         "slime", "slime-megatron", "speculators", "torchtitan", "trl", "verl", "verl-megatron")
 
 _installed: dict[str, Any] = {}
 

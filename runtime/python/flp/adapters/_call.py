@@ -118,9 +118,15 @@ def take(hidden, weight, bias=None, mixed=None):
     refuse(refusal(hidden, weight, bias, mixed))
 
 
-def scores_refusal(logits, field="logits", dtypes=_select.DTYPES):
+def scores_refusal(logits):
     """Why flp cannot take scores that exist already, or None."""
-    return _kind_refusal(field, logits, dtypes)
+    return _kind_refusal("logits", logits, _select.DTYPES)
+
+
+def take_pair(**scores):
+    """Leaves a call with the scores of two heads, by field, to the host, if flp cannot compare them. error: Refused"""
+    for field, tensor in scores.items():
+        refuse(_kind_refusal(field, tensor, _check.DTYPES))
 
 
 def _kind_refusal(field, tensor, dtypes):

@@ -3,7 +3,6 @@ with."""
 import functools
 
 from .._functions._select_divergence import selective_divergence
-from .._tensors import _check
 from . import _call
 from ._seam import Host, Seam
 
@@ -12,8 +11,7 @@ MODULE = "speculators.losses.fused"
 
 def divergence(kind, parameters, logits, targets):
     """logits, targets (B,T,V) -> (B,T) float32; the targets are a constant, as in the host."""
-    for field, scores in (("logits", logits), ("targets", targets)):
-        _call.refuse(_call.scores_refusal(scores, field, _check.DTYPES))
+    _call.take_pair(logits=logits, targets=targets)
     return selective_divergence(logits, targets, kind, parameters=parameters).value
 
 
