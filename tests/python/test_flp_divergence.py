@@ -457,7 +457,7 @@ def test_a_payload_follows_autocast_as_the_student_does():
 
 # ---- what is refused; tests/golden/refused/python/divergence.txt has more ----
 
-@pytest.mark.parametrize("function", [flp.divergence, flp.divergence_loss])
+@pytest.mark.parametrize("function", [flp.divergence, flp.divergence_loss, flp.explain_divergence])
 @pytest.mark.parametrize("part", ["", "teacher_"])
 def test_depths_are_multiples_of_8(function, part):
     given = problem(trained=False)

@@ -1,5 +1,5 @@
 """flp.divergence and divergence_loss of a loss over targets in a Lua file, on the CPU: beside the divergences that it
-mixes, what it names, and what is refused."""
+mixes, what it names, and what is refused; and what of two heads is explained."""
 import pytest
 import torch
 
@@ -88,3 +88,16 @@ def test_what_a_file_does_not_go_with_is_refused(file, one_rank):
     for value in (-0.1, 1.1):
         with pytest.raises(ValueError, match=r"parameters\['mix'\] is %s \(accepted: 0 to 1\)" % value):
             flp.divergence(kind=file, parameters={"mix": value}, **given)
+
+
+# ---- what runs ----
+
+def test_it_is_explained():
+    info = flp.explain_divergence(**problem())
+    products = [each["products"] for each in (info.forward, info.backward, info.step)]
+    if DEVICE == "cpu":
+        assert products == [2, 6, 6] and info.forward["mode"] == "torch" and "no rung has kernels" in str(info)
+    else:
+        assert products == [2, 4, 4] and info.step["mode"] == "diverge" and "teacher's scores: rung" in str(info)
+    frozen = flp.explain_divergence(**{name: values.detach() for name, values in problem().items()})
+    assert frozen.forward["products"] == 2 and frozen.backward == frozen.step == {}

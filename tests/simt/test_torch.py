@@ -154,3 +154,12 @@ def test_all_cases(folder, capability, dtype, part):
 def test_pairs_of_the_same_bits(folder, capability):
     """Rounded operands and operands that are rounded, an adapter that adds nothing, one target many times."""
     assert {pair: names for pair, names in run(folder, capability, "torch_every_case.py", "same").items() if names} == {}
+
+
+def test_two_heads_are_explained(folder):
+    """A budget of few chunks, each in memory that the bytes count."""
+    found = run(folder, "9.0", "torch_every_case.py", "explained", "700", str(600_000))
+    step, chunks = found["step"], found["chunks"]
+    assert step["products"] == 4 and step["gradient_rows"] >= step["chunk_rows"] > 0 and "sm_90a" in found["text"]
+    assert 1 < len(chunks) == -(-700 // step["gradient_rows"])
+    assert max(chunks) <= step["bytes"] <= 600_000

@@ -1,7 +1,8 @@
 """The list of cases of support/flp_cases.py on kernels that run on the CPU: prints what differs from float64 as JSON,
 {case: differences}, and the rungs that ran. arguments: the dtype of heads that name none; of how many parts of the list
 this is which. Or `same`: {pair: results whose bits differ}; or `near certain` and eps: rows of tests/gpu/near_certain.py at
-small sizes. As torch_case.py, run by test_torch.py."""
+small sizes. Or `explained`, a number of rows and a budget: what flp.explain_divergence says, and what the call does. As
+torch_case.py, run by test_torch.py."""
 import dataclasses
 import json
 import sys
@@ -13,6 +14,7 @@ from torch_case import flp, pretend
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / folder) for folder in ("support", "gpu")]
 import near_certain  # noqa: E402
+from flp._functions import _diverge  # noqa: E402
 from flp._library import _plans  # noqa: E402
 from flp_beside import SAME_BESIDES  # noqa: E402
 from flp_cases import BF16, BIAS, CASES, FILE, FP16, WHOLE, case, differences, unlike  # noqa: E402
@@ -69,8 +71,26 @@ def all_cases(dtype, parts, part):
     return {"found": found, "rungs": sorted(rungs)}
 
 
+def explained(n, budget):
+    """PlanInfo of two heads, and of the same call its chunks of gradients and the bytes of what they hold."""
+    generator = torch.Generator().manual_seed(2)
+    heads = [torch.randn(rows, depth, generator=generator).bfloat16() for depth in (24, 16) for rows in (n, 331)]
+    heads[:2] = (tensor.requires_grad_() for tensor in heads[:2])
+    info, chunks, made = flp.explain_divergence(*heads, "jsd", budget=budget), [], _diverge._Call.diverge
+
+    def noting(call, *given):
+        chunks.append(sum(tensor.numel() * tensor.element_size() for tensor in (call.x, call.y, call.dx)))
+        return made(call, *given)
+
+    _diverge._Call.diverge = noting
+    flp.divergence_loss(*heads, "jsd", budget=budget)
+    return {"step": info.step, "text": str(info), "chunks": chunks}
+
+
 def main(kind, *arguments):
     pretend()
+    if kind == "explained":
+        return explained(*map(int, arguments))
     if kind == "near certain":
         near_certain.EPSILONS = [float(eps) for eps in arguments]
         return near_certain.rows_of(near_certain.TINY, torch.device("cpu"), has_save=True)

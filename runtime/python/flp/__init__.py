@@ -20,7 +20,8 @@ The (N, V) scores never exist in memory, forward or backward. What people look f
     install, uninstall       adapters for trainers: flp.adapters.HOSTS
     backend.token_logprobs   what a trainer's own switch calls
     contract                 what decides the bits of a call: words for trainer and rollout engine to compare
-    explain, plan_info       what a call runs, its memory, and why faster kernels do not run
+    explain, explain_divergence, plan_info
+                             what a call runs, its memory, and why faster kernels do not run
     memory, phase            where workspace comes from; a profile of memory over time
     set_log, errors          the library's messages; the exceptions, all of them flp.errors.FlpError
 
@@ -47,10 +48,10 @@ from .errors import (ArgumentError, BudgetError, CompileError, ContractError, Co
 __all__ = ["Divergence", "Lora", "Payload", "PlanInfo", "Reference", "Scores", "Statistics", "Top", "adapters",
            "backend", "check", "clear_plans", "combine_partials", "contract", "cross_entropy", "CrossEntropyHead",
            "delight", "distill_loss", "divergence", "divergence_loss", "divergence_payload", "errors", "explain",
-           "gate", "install", "installed", "library_path", "linear_logprob", "linear_logprob_backward",
-           "linear_logprob_partial", "logprob_head", "losses", "memory", "parallel", "phase", "plan_info",
-           "policy_loss", "prefix", "score", "selective_divergence", "selective_log_softmax", "sequence_logprob",
-           "set_log", "sources_id", "uninstall", "version"]
+           "explain_divergence", "gate", "install", "installed", "library_path", "linear_logprob",
+           "linear_logprob_backward", "linear_logprob_partial", "logprob_head", "losses", "memory", "parallel", "phase",
+           "plan_info", "policy_loss", "prefix", "score", "selective_divergence", "selective_log_softmax",
+           "sequence_logprob", "set_log", "sources_id", "uninstall", "version"]
 if TYPE_CHECKING:
     __all__ += ["ArgumentError", "BudgetError", "CompileError", "ContractError", "CorruptError", "DataError",
                 "DriverError", "FileError", "FlpError", "HostError", "HostMemoryError", "InternalError", "LibraryError",
@@ -63,7 +64,7 @@ try:
     from ._functions._contract import contract
     from ._functions._cross_entropy import cross_entropy
     from ._functions._distill import distill_loss
-    from ._functions._divergence import divergence, divergence_loss
+    from ._functions._divergence import divergence, divergence_loss, explain_divergence
     from ._functions._gate import delight, gate, sequence_logprob
     from ._functions._info import PlanInfo, check, explain, plan_info
     from ._functions._kinds import Divergence

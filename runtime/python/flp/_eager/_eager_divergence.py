@@ -36,17 +36,22 @@ Rows = collections.namedtuple("Rows", "lse sums q_sum pull upstream beside")
 NOTHING = 0, 0  # columns
 
 
-def _check_budget(plan, problem):
-    """Refuses a budget that is less than what a call takes beyond what it gives."""
+def bytes_of(problem):
+    """What a call takes beyond what it gives."""
     student = problem.student
     vocab = problem.student_settings.valid or len(student.weight)
     depths = [ops.hidden.shape[1] for ops in (student, problem.teacher)]
     columns = TILE_COLUMNS[student.hidden.device.type]
     tiles = TILE_ROWS * (2 * 4 * vocab + 16 * 8 * columns)
-    smallest = tiles + 4 * sum(depths) * (2 * columns + 3 * TILE_ROWS) + 128 * len(student.hidden)
-    budget = problem.student_settings.budget or plan.in_force.budgets[_c.PASS_STEP]
-    if smallest > budget:
-        _divergences.refuse_budget(budget, smallest, len(student.hidden), vocab)
+    return tiles + 4 * sum(depths) * (2 * columns + 3 * TILE_ROWS) + 128 * len(student.hidden)
+
+
+def _check_budget(plan, problem):
+    """Refuses a budget that is less than that."""
+    budget, needed = problem.student_settings.budget or plan.in_force.budgets[_c.PASS_STEP], bytes_of(problem)
+    if needed > budget:
+        _divergences.refuse_budget(budget, needed, len(problem.student.hidden),
+                                   problem.student_settings.valid or len(problem.student.weight))
 
 
 def run(plan, problem, upstream, grads, counts, beside=None):

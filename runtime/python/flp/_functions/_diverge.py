@@ -225,6 +225,26 @@ def _bytes_of(problem, grads):
     return fixed + FORWARD_BYTES, of_scores + len(student.weight) // 64, of_gradient
 
 
+def _rows_of_chunk(plan, problem, grads, count, beside=None):
+    """-> how many of count active rows have their scores held, and how many their gradient."""
+    of_call = _budget_of(plan, problem), _bytes_of(problem, grads), count
+    if beside:  # whose program is many small operations
+        return _divergences.rows_of_chunk(*of_call, at_once=True, most=count)
+    return _divergences.rows_of_chunk(*of_call, at_once=not grads & _c.GRAD_WEIGHT)
+
+
+def layout_of(plan, problem, grads):
+    """A pass with these gradients over all rows, as PlanInfo has it; plan: None for torch operations."""
+    products = 2 + bin(grads & (_c.GRAD_HIDDEN | _c.GRAD_WEIGHT)).count("1")
+    if plan is None:  # which make scores again for the gradient of the weight
+        return {"mode": "torch", "products": products + 2 * bool(grads & _c.GRAD_WEIGHT),
+                "bytes": _eager_divergence.bytes_of(problem)}
+    count, (fixed, of_scores, of_gradient) = len(problem.student.hidden), _bytes_of(problem, grads)
+    held, rows = _rows_of_chunk(plan, problem, grads, count)
+    return {"mode": "diverge", "products": products, "chunk_rows": held, "gradient_rows": rows if grads else 0,
+            "chunks": -(-count // held) if held else 0, "bytes": fixed + held * of_scores + rows * of_gradient}
+
+
 class _Call:
     """Chunks of one call: their memory, and what flp_diverge makes of each."""
 
@@ -235,11 +255,7 @@ class _Call:
         self.program, self.parameters = program, parameters_of(program, given)
         student, self.count = problem.student, self.heads[0].count
         width = _divergences.width_of(len(student.weight))
-        of_call = _budget_of(plan, problem), _bytes_of(problem, grads), self.count
-        if beside:  # whose program is many small operations
-            self.held, self.rows = _divergences.rows_of_chunk(*of_call, at_once=True, most=self.count)
-        else:
-            self.held, self.rows = _divergences.rows_of_chunk(*of_call, at_once=not grads & _c.GRAD_WEIGHT)
+        self.held, self.rows = _rows_of_chunk(plan, problem, grads, self.count, beside)
         make = student.hidden.new_empty
         self.x, self.y = (make((self.held, width), dtype=torch.float32) for _ in range(2))
         self.dx = make((self.rows, width)) if grads else None

@@ -12,11 +12,13 @@ from typing import Mapping
 import torch
 from torch import Tensor
 
+from .._library import _plans
 from .._passes import _run
 from .._tensors import _check
 from .._tensors._compile import outside_graphs
 from .._tensors._operands import Operands
 from . import _distill, _hand_out, _payload, _policy
+from ._info import PlanInfo
 from ._kinds import Divergence
 from ._pair import Pair
 from ._payload import Payload
@@ -168,6 +170,30 @@ def divergence_loss(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor, teac
     seen = {pair.program.name: found.value, "entropy": found.entropy, "acceptance": found.acceptance,
             "agreement": found.agrees.float()}
     return loss, {name: (values.detach() * share).sum() for name, values in seen.items()}
+
+
+@outside_graphs
+def explain_divergence(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor, teacher_weight: Tensor,
+                       kind: str = "reverse_kl", bias: Tensor | None = None, teacher_bias: Tensor | None = None, *,
+                       teacher_ids: Tensor | None = None, renormalise: bool = False, softcap: float | None = None,
+                       teacher_softcap: float | None = None, budget: int | str | None = None,
+                       grad_weight_accumulate: Tensor | None = None) -> PlanInfo:
+    """Reports what the same call of flp.divergence or flp.divergence_loss would run over all its rows -> PlanInfo;
+    computes nothing.
+
+    Its forward is that of flp.divergence, its backward the gradients of operands that require them, which make the
+    scores anew; its step is flp.divergence_loss. Each has mode, "diverge" of kernels or "torch"; products; bytes beyond
+    results; and of kernels the rows whose scores, and whose gradient, a chunk holds (chunk_rows, gradient_rows), and
+    how many chunks there are. All arguments are those of flp.divergence, of which the others change nothing here.
+    error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes
+    """
+    pair = Pair("flp.explain_divergence", kind, None, (hidden, weight, bias),
+                (teacher_hidden, teacher_weight, teacher_bias), teacher_ids, renormalise, None, {
+        "temperature": 1.0, "softcap": softcap, "budget": budget, "grad_weight_accumulate": grad_weight_accumulate},
+        {"temperature": None, "softcap": teacher_softcap})
+    text, plan, passes = pair.explained()
+    return PlanInfo(text, _plans.rung_name(plan.rung), plan.reasons(), plan.plan_id(),
+                    _plans.device_name(plan.key.device), *passes)
 
 
 def _made_later(run, grads, *saved):

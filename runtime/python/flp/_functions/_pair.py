@@ -16,6 +16,7 @@ from .._tensors._call import Call
 from .._tensors._compile import outside_graphs
 from .._tensors._operands import OPERANDS, Operands
 from . import _diverge
+from ._head_scores import plan_of_scores
 from ._kinds import Divergence, Kind
 
 INSTEAD = "torch.autograd, or under torch.func.grad losses of scores that exist"
@@ -88,6 +89,20 @@ class Pair:
         found = _ByRow.apply(*tensors, self.run, grads) if grads else self.run(*tensors)[0]
         return Divergence(*(values.reshape(self.student.lead) for values in found))
 
+    def explained(self):
+        """-> PlanInfo's text, plan, and passes: forward, backward and step."""
+        student, teacher, problem = _problem_of(self.student.settings, self.teacher.settings, self.of, self.shared,
+                                                self.every, self.tensors())
+        plan = _diverge.plan_of(problem, self.program, self.student.grads)
+        run = plan or _run.torch_plan(student, self.student.settings)
+        texts = [run.describe()]
+        if plan is not None:
+            texts += ["%s's scores: %s" % (whose, plan_of_scores(ops, call.settings).describe()) for whose, ops, call in
+                      (("student", student, self.student), ("teacher", teacher, self.teacher))]
+        forward = _diverge.layout_of(plan, problem, 0)
+        trained = _diverge.layout_of(plan, problem, self.student.grads) if self.student.grads else {}
+        return "\n".join(texts), run, (forward, trained, trained)
+
     @property
     def run(self):
         """A function of tensors() -> the Divergence of flattened rows, and the gradients of hidden, weight and bias,
@@ -97,17 +112,22 @@ class Pair:
                                  self.given, self.of, self.shared, self.every, self.student.grads)
 
 
-def _run_pair(student_settings, teacher_settings, program, given, of, shared, every, all_grads, *tensors,
-              upstream=None, grads=0, counts=True, beside=None):
+def _problem_of(student_settings, teacher_settings, of, shared, every, tensors):
+    """-> Operands of student and teacher, and the Problem. tensors: of Pair.tensors"""
     *pair, whole_weight, whole_bias, ids = tensors
     if shared is not None:
         pair[0], pair[len(OPERANDS)] = shared.rows(pair[0]), shared.rows(pair[len(OPERANDS)])
     student, teacher = (Operands(*pair[at:at + len(OPERANDS)]) for at in (0, len(OPERANDS)))
     whole = None if ids is None else Operands(teacher.hidden, whole_weight, whole_bias, *pair[len(OPERANDS) + 3:])
+    return student, teacher, _eager_divergence.Problem(
+        student, student_settings, teacher, teacher_settings, whole, ids, of, shared and shared.group,
+        every and student.temperature_rows is None and teacher.temperature_rows is None)
+
+
+def _run_pair(student_settings, teacher_settings, program, given, of, shared, every, all_grads, *tensors,
+              upstream=None, grads=0, counts=True, beside=None):
     with torch.no_grad():
-        problem = _eager_divergence.Problem(
-            student, student_settings, teacher, teacher_settings, whole, ids, of, shared and shared.group,
-            every and student.temperature_rows is None and teacher.temperature_rows is None)
+        student, _, problem = _problem_of(student_settings, teacher_settings, of, shared, every, tensors)
         plan = _diverge.plan_of(problem, program, all_grads)
         if plan is not None:
             found, gradients = _diverge.run(plan, problem, program, given, upstream, grads, counts, beside)
