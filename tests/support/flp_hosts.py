@@ -4,6 +4,7 @@ import sys
 import types
 
 import flp_megatron
+import flp_vllm
 import torch
 
 FUSED_HEAD = '''
@@ -245,6 +246,7 @@ SOURCES = {
         parameters="logits, tokens, tp_group, with_entropy=False, entropy_requires_grad=True, chunk_size=-1, "
                    "true_on_policy=False, vocab_size=None")},
     **flp_megatron.SOURCES,
+    "vllm": flp_vllm.SOURCES,
 }
 
 

@@ -15,7 +15,7 @@ from .._tensors import _check
 from . import _call, _seam, megatron
 
 HOSTS = ("agilerl", "megatron", "miles", "miles-megatron", "nemo-rl", "openrlhf", "prime-rl", "sglang", "skyrl",
-         "slime", "slime-megatron", "speculators", "torchtitan", "trl", "verl", "verl-megatron")
+         "slime", "slime-megatron", "speculators", "torchtitan", "trl", "verl", "verl-megatron", "vllm")
 
 _installed: dict[str, Any] = {}
 
@@ -39,11 +39,12 @@ def install(host: str, *, untested: bool = False) -> None:
     if host in _installed:
         return
     version = _seam.version_of(adapter)
-    found = _seam.recognise(adapter, version, untested)
+    found = [(seam, place) for seam, place in _seam.recognise(adapter, version, untested) if seam.make]
     _call.forget(host)
+    more = [adapter.register()] if adapter.register else []
     calls = [_counts.Calls(host, "%s.%s" % (seam.module, seam.name)) for seam, _place in found]
-    _installed[host] = (version, calls, [_seam.Replacement(place, each.counting(seam.make(place.value)))
-                                         for each, (seam, place) in zip(calls, found)])
+    _installed[host] = (version, calls, more + [_seam.Replacement(place, each.counting(seam.make(place.value)))
+                                                for each, (seam, place) in zip(calls, found)])
 
 
 def uninstall(host: str) -> None:

@@ -24,8 +24,7 @@ class Seam:
     name: str
     parameters: typing.Tuple[str, ...]  # the names, in order
     source: str  # the first 16 digits of the SHA-256 of its source text, or of several; none: any
-    # The host's value -> what stands there instead; None: it stays, others rest on it as it was tested.
-    make: typing.Optional[typing.Callable[..., typing.Any]]
+    make: typing.Optional[typing.Callable[..., typing.Any]]  # the host's value -> what stands there; None: it stays
     described: str = ""  # whose parameters and source these are, if not the attribute's own
     needs: str = ""  # a package that the module needs; where it is not installed the host runs without the module
 
@@ -40,7 +39,9 @@ class Host:
     name: str
     seams: typing.Tuple[Seam, ...]
     origin: str  # what to install to get what was tested
-    package: str = ""  # the distribution, if it is called otherwise
+    package: str = ""  # the distribution, if it is called otherwise; or several, of which one is there
+    register: typing.Optional[typing.Callable[..., typing.Any]] = None  # puts in what is no attribute, before the seams
+    # -> an object whose undo() is that of Replacement. error: HostError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,10 +101,12 @@ def holders(value):
 
 def version_of(host):
     """The installed version, or None for a tree without package metadata."""
-    try:
-        return importlib.metadata.version(host.package or host.name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    for name in (host.package or host.name).split():
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            pass
+    return None
 
 
 def recognise(host, version, untested):
