@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+TREE = Path(__file__).resolve().parents[2]
 LAYER = '''
 import torch
 

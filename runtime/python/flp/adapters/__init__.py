@@ -39,7 +39,7 @@ def install(host: str, *, untested: bool = False) -> None:
     if host in _installed:
         return
     version = _seam.version_of(adapter)
-    found = [(seam, place) for seam, place in _seam.recognise(adapter, version, untested) if seam.make]
+    found = _seam.recognise(adapter, version, untested)
     _call.forget(host)
     more = [adapter.register()] if adapter.register else []
     calls = [_counts.Calls(host, "%s.%s" % (seam.module, seam.name)) for seam, _place in found]
