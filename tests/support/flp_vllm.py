@@ -190,8 +190,14 @@ def step(uses, k, lens, done, count):
     return worker, batch, np.array(lens)
 
 
+def divided(start, ranks, added=0):
+    """What a head has that is divided over ranks, of which this one's rows begin at start."""
+    return {"tp_size": ranks, "shard_indices": types.SimpleNamespace(padded_org_vocab_start_index=start),
+            "num_added_embeddings": added}
+
+
 def on_a_rank(rank, group, root, weight, cuts, hidden, tokens, k):
-    """Prompts of runner V2 where rank has rows cuts[rank]:cuts[rank + 1] of the head, padded by zeros."""
+    """Prompts of runner V2 where rank has rows cuts[rank]:cuts[rank + 1] of the head, the last one's padded."""
     import flp
     import flp_hosts
 
@@ -203,10 +209,10 @@ def on_a_rank(rank, group, root, weight, cuts, hidden, tokens, k):
     try:
         part("distributed").group = group
         start, end = cuts[rank:rank + 2]
-        model = Model(torch.cat([weight[start:end], weight.new_ones(5, weight.shape[1])]), len(weight))
-        model.lm_head.tp_size = len(cuts) - 1
-        model.lm_head.shard_indices = types.SimpleNamespace(
-            org_vocab_start_index=start, num_org_elements=end - start, num_added_elements=0)
+        shard = weight.new_ones(cuts[1], weight.shape[1])
+        shard[:end - start] = weight[start:end]
+        model = Model(shard, len(weight))
+        vars(model.lm_head).update(divided(start, len(cuts) - 1))
         worker, batch, lens = step([True], [k], [len(hidden) + 1], [0], [len(hidden)])
         (found,) = worker.compute_prompt_logprobs(model.compute_logits, hidden, batch, tokens, None, lens)
         worker.token_id_scores = {"a": tokens.unsqueeze(1).expand(-1, 3)}

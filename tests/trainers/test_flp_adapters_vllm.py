@@ -1,4 +1,4 @@
-"""The adapter of vLLM on a stand-in: values, ranks, rows that were asked for, each reason to decline, the entry point."""
+"""The adapter of vLLM on a stand-in: values, ranks, the rows asked for, each reason to decline, the entry point."""
 import dataclasses
 import logging
 import os
@@ -11,7 +11,7 @@ import flp_vllm
 import pytest
 import torch
 from flp_reference import DEVICE, problem, reference, rounds_by_place
-from flp_vllm import Model, part, step
+from flp_vllm import Model, divided, part, step
 
 import flp
 from flp.adapters import vllm
@@ -66,7 +66,7 @@ def test_prompts_of_runner_v2_in_one_call_of_the_rows_that_were_asked_for(engine
     hidden, weight, tokens, bias = made(bias=True)
     worker, batch, lens = step([True, True, True, False], [k, 0, 0, -1], LENS, DONE, COUNT)
     ids = tokens.clone()
-    ids[[at for at in range(23) if at not in ASKED]] = 10**6  # whoever scores these rows has NaN, and flp.check() raises
+    ids[[at for at in range(23) if at not in ASKED]] = 10**6  # a row that is scored with it is counted
     (found,) = worker.compute_prompt_logprobs(Model(weight, V, bias, **layer).compute_logits, hidden, batch, ids, None,
                                               lens)
     scores = exact(hidden, weight, bias=bias, **layer)
@@ -166,7 +166,8 @@ def change(owner, **fields):
 REFUSED = [
     (change("lm_head", quant_method=Quantised()), "the head is quantised (Quantised)"),
     (change("lm_head", base_layer=None), "the head is in LoRA"),
-    (change("layer", flp_mode="processed_logprobs"), "logprobs_mode is 'processed_logprobs' (accepted: 'raw_logprobs')"),
+    (change("layer", flp_mode="processed_logprobs"),
+     "logprobs_mode is 'processed_logprobs' (accepted: 'raw_logprobs')"),
     (change("layer", flp_mode="raw_logits"), "logprobs_mode is 'raw_logits' (accepted: 'raw_logprobs')"),
     (change("layer", logits_as_input=True), "the layer is given scores"),
     (change("layer", head_dtype=torch.float16), "head_dtype is torch.float16 beside hidden states of torch.float32"),
@@ -174,6 +175,11 @@ REFUSED = [
     (change("layer", org_vocab_size=PADDED + 1), "the head has 331 tokens of 332"),
     (lambda model: setattr(model.lm_head, "weight", model.lm_head.weight.double()),
      "weight is of dtype torch.float64"),
+    (change("lm_head", **divided(0, 2), weight=torch.ones(170, 32)), "the head's weight has shape (170, 32)"),
+    (change("lm_head", **divided(0, 2, added=1)), "a head that is divided over ranks has added tokens"),
+    (change("lm_head", **divided(0, 2)), "of a head that is divided over ranks one has padding alone"),
+    (lambda model: (change("lm_head", **divided(0, 2))(model), change("layer", use_all_gather=False)(model)),
+     "one rank alone gets the scores"),
     (change("model", after=lambda scores: scores * 2), "compute_logits does more than its head (TypeError)"),
     (change("model", after=lambda scores: scores.index_fill_(1, torch.tensor([3]), 0.0)),
      "compute_logits does more than its head (AttributeError)"),
@@ -292,8 +298,12 @@ def test_what_flp_vllm_names_is_taken(hosts, monkeypatch, words, runs):  # noqa:
     assert {"prompt" if name == "prompt" else "sampled" for name in own if found[name] != own[name]} == runs
     rows = {"prompt": 40, "sampled": 23}["prompt" if "prompt" in runs else "sampled"]
     asked = []
-    monkeypatch.setattr(vllm, "linear_logprob", lambda hidden, **options: asked.append((len(hidden), options["topk"])) or
-                        flp.linear_logprob(hidden, **options))
+
+    def noting(hidden, **options):
+        asked.append((len(hidden), options["topk"]))
+        return flp.linear_logprob(hidden, **options)
+
+    monkeypatch.setattr(vllm, "linear_logprob", noting)
     assert runner_v1(model)._dummy_sampler_run(hidden) == runner_v2(model, tokens)._dummy_sampler_run(hidden) == (23, V)
     assert asked == [(rows, 20), (rows, 128)]
 
@@ -316,7 +326,8 @@ def test_uninstall_leaves_vllm_and_layers_that_were_built(engine):
 @pytest.mark.parametrize("text", ["prompts", "prompt,all", ","])
 def test_another_word_is_refused(monkeypatch, text):
     monkeypatch.setenv("FLP_VLLM", text)
-    with pytest.raises(flp.ArgumentError, match="FLP_VLLM is .*%s.* .accepted: a comma list of prompt and sampled" % text):
+    accepted = "FLP_VLLM is '%s' .accepted: a comma list of prompt and sampled" % text
+    with pytest.raises(flp.ArgumentError, match=accepted):
         flp_plugins.vllm()
 
 

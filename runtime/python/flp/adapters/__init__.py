@@ -1,4 +1,4 @@
-"""Adapters: flp inside trainers that exist, each at one seam, put in by install() and taken out by uninstall().
+"""Adapters: flp inside trainers and engines, each at one seam, put in by install() and taken out by uninstall().
 
 Invariants: a host is touched only where an adapter names it and only after all its seams were recognised; what an
 adapter replaced stands there again after uninstall(), object for object; what flp cannot take goes to the host's own
@@ -21,7 +21,7 @@ _installed: dict[str, Any] = {}
 
 
 def install(host: str, *, untested: bool = False) -> None:
-    """Lets a trainer compute its log-probabilities through flp.
+    """Lets a trainer, or an engine, compute its log-probabilities through flp.
 
     host      one of HOSTS, such as "trl", "prime-rl" or "torchtitan"; flp/adapters/<host>.py lists the functions
     untested  True: accept source texts of seams that the adapter was not tested with, as long as their parameters have

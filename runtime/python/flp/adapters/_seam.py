@@ -34,14 +34,14 @@ class Seam:
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """A trainer: the distribution it comes as, and its seams. Its version decides nothing."""
+    """A trainer or an engine: the distribution it comes as, and its seams. Its version decides nothing."""
 
     name: str
     seams: typing.Tuple[Seam, ...]
     origin: str  # what to install to get what was tested
     package: str = ""  # the distribution, if it is called otherwise; or several, of which one is there
-    register: typing.Optional[typing.Callable[..., typing.Any]] = None  # puts in what is no attribute, before the seams
-    # -> an object whose undo() is that of Replacement. error: HostError
+    # puts in, before the seams, what is no attribute -> an object whose undo() is that of Replacement. error: HostError
+    register: typing.Optional[typing.Callable[..., typing.Any]] = None
 
 
 @dataclasses.dataclass(frozen=True)

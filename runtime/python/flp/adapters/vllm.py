@@ -69,10 +69,11 @@ class Scores:
     def best(self, k, target, rows=None):
         """As vLLM has them, the target first: ids (N, 1 + k), log-probabilities (N, 1 + k), ranks from 1 (N)."""
         logprob, *top, rank = self.logprob(target, topk=k, rank=True, rows=rows)
-        ids, values = [target.unsqueeze(1)], [logprob.unsqueeze(1)]
-        for found in top:
-            ids.append(found.ids), values.append(found.logprobs)
-        return torch.cat(ids, 1), torch.cat(values, 1), rank.long() + 1
+        ids, values = target.unsqueeze(1), logprob.unsqueeze(1)
+        for found in top:  # vLLM reports one of two values of a token: give both the bits of the target's
+            values = torch.cat([values, torch.where(found.ids == ids, values, found.logprobs)], 1)
+            ids = torch.cat([ids, found.ids], 1)
+        return ids, values, rank.long() + 1
 
 
 def _head_of(layer, lm_head, hidden, bias):
@@ -108,12 +109,13 @@ def _shard_of(layer, lm_head):
     """Of a head that is divided over ranks, where this one's rows stand. error: Refused"""
     from vllm.distributed import get_tp_group
 
-    place = lm_head.shard_indices
+    rows, total = len(lm_head.weight), layer.org_vocab_size
+    start = lm_head.shard_indices.padded_org_vocab_start_index
     _call.refuse(not layer.use_all_gather and "one rank alone gets the scores")
-    _call.refuse(place.num_added_elements and "the vocabulary has added tokens")
-    start, total = place.org_vocab_start_index, layer.org_vocab_size
+    _call.refuse(lm_head.num_added_embeddings and "a head that is divided over ranks has added tokens")
+    _call.refuse(rows * (lm_head.tp_size - 1) >= total and "of a head that is divided over ranks one has padding alone")
     return {"group": get_tp_group().device_group, "merge": "gather", "vocab_offset": start, "vocab_total": total,
-            "vocab_valid": max(0, min(place.num_org_elements, total - start))}
+            "vocab_valid": min(rows, total - start)}
 
 
 class Registered:
@@ -122,11 +124,12 @@ class Registered:
     def __init__(self):
         from vllm.model_executor.custom_op import op_registry_oot
 
+        taken = words_of(os.environ.get("FLP_VLLM")) or WORDS
         if LAYER in op_registry_oot:
-            raise errors.HostError("vllm: %s is registered for its layer %s already. Nothing was replaced. Take out the "
-                                   "plug-in that registers it" % (op_registry_oot[LAYER].__name__, LAYER))
+            raise errors.HostError("vllm: %s is registered for its layer %s already. Nothing was replaced. Take out "
+                                   "the plug-in that registers it" % (op_registry_oot[LAYER].__name__, LAYER))
         self.registry, self.layer = op_registry_oot, _layer()
-        _taken.update(words_of(os.environ.get("FLP_VLLM")) or WORDS)
+        _taken.update(taken)
 
     def undo(self):
         """Takes it out; layers of models that were built stay, and are vLLM's -> the entry, if it is another's"""
