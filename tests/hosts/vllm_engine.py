@@ -174,6 +174,7 @@ def sampling_steps(compute_logits, hidden, weight, logp):
     for start, end in ((0, 1), (1, 8), (8, 72), (72, 301)):
         class Sampler:
             get_logprobs_dims = staticmethod(lambda at: (2, 0))
+            sampling_states = types.SimpleNamespace(num_logprobs=np.full(301, 2))
 
             def __call__(self, logits, batch):
                 found.append(sampler.compute_topk_scores(logits, 2, tokens[start:end], None, self))
@@ -182,8 +183,9 @@ def sampling_steps(compute_logits, hidden, weight, logp):
         model = types.SimpleNamespace(compute_logits=compute_logits)
         runner.GPUModelRunner.sample(
             types.SimpleNamespace(batch_sharder=None, rejection_sampler=None, sampler=Sampler(), model=model),
-            hidden[start:end],
-            types.SimpleNamespace(logits_indices=slice(None), idx_mapping_np=None, num_draft_tokens=0, num_reqs=1), None)
+            hidden[start:end], types.SimpleNamespace(
+                logits_indices=torch.arange(end - start), idx_mapping_np=np.arange(end - start), num_draft_tokens=0,
+                num_reqs=end - start), None)
     got = torch.cat([each.logprobs for each in found])
     ids = torch.cat([each.logprob_token_ids for each in found])
     assert torch.equal(got[:, 0], flp.linear_logprob(hidden, weight, tokens))

@@ -90,7 +90,7 @@ class GPUModelRunner:
 
     def __init__(self, **fields):
         vars(self).update(fields)
-        self.sampler = types.SimpleNamespace(get_logprobs_dims=lambda at: self.dims)
+        self.sampler = types.SimpleNamespace(get_logprobs_dims=lambda at: self.dims, sampling_states=self.states)
 
     def sample(self, hidden_states, input_batch, grammar_output):
         logits = self.model.compute_logits(hidden_states)

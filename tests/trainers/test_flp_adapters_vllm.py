@@ -8,6 +8,7 @@ import types
 
 import flp_plugins
 import flp_vllm
+import numpy as np
 import pytest
 import torch
 from flp_reference import DEVICE, problem, reference, rounds_by_place
@@ -53,6 +54,8 @@ def is_exact(found, scores, tokens, k):
     assert ids.shape == values.shape == (len(tokens), 1 + k) and torch.equal(ids[:, 0].long(), tokens)
     assert torch.equal(ids[:, 1:].long(), scores.topk(k).indices)
     agrees(values, logp.gather(1, ids.long()))
+    same = ids == ids[:, :1]
+    assert torch.equal(values[same], values[:, :1].expand_as(values)[same])
     assert ranks.dtype is torch.int64
     assert torch.equal(ranks, (scores >= scores.gather(1, tokens.unsqueeze(1))).sum(1))
 
@@ -102,21 +105,25 @@ def test_ids_a_position(engine, k):
     flp.check()
 
 
-def runner_v1(model, **asked):
+def runner_v1(model, rows=range(23), **asked):
     metadata = types.SimpleNamespace(**{"max_num_logprobs": 2, "logprob_token_ids": None, **asked})
     config = types.SimpleNamespace(max_logprobs=20)
     return part("v1.worker.gpu_model_runner").GPUModelRunner(
-        model=model, input_batch=types.SimpleNamespace(sampling_metadata=metadata), model_config=config,
-        max_num_tokens=40, num_prompt_logprobs={})
+        model=model, model_config=config, max_num_tokens=40, num_prompt_logprobs={}, input_batch=types.SimpleNamespace(
+            sampling_metadata=metadata, num_logprobs={at: 2 for at in rows}, req_id_to_index={at: at for at in range(23)}))
 
 
-def runner_v2(model, tokens, dims=(2, 0)):
+def runner_v2(model, tokens, dims=(2, 0), rows=range(23)):
+    asked = np.full(23, -1)
+    asked[list(rows)] = 2
     return part("v1.worker.gpu.model_runner").GPUModelRunner(
-        model=model, tokens=tokens, dims=dims, model_config=types.SimpleNamespace(max_logprobs=-1), max_num_tokens=40)
+        model=model, tokens=tokens, dims=dims, model_config=types.SimpleNamespace(max_logprobs=-1), max_num_tokens=40,
+        states=types.SimpleNamespace(num_logprobs=asked))
 
 
-def batch(drafts=0):
-    return types.SimpleNamespace(idx_mapping_np=None, num_draft_tokens=drafts)
+def batch(drafts=0, n=23, requests=None):
+    return types.SimpleNamespace(idx_mapping_np=np.arange(requests or n), num_draft_tokens=drafts,
+                                 logits_indices=torch.arange(n, device=DEVICE))
 
 
 def test_prompts_of_runner_v1(engine):
@@ -131,15 +138,16 @@ def test_prompts_of_runner_v1(engine):
         assert found[name].logprob_token_ids.dtype is torch.int32
 
 
-def sampled_by(runner, model, hidden, tokens, grammar=None, speculation=None):
-    """What a runner reports of tokens that it samples."""
+def sampled_by(runner, model, hidden, tokens, grammar=None, rows=None):
+    """What a runner reports of tokens that it samples, where requests ask for those of rows (None: all)."""
+    rows = range(len(hidden)) if rows is None else rows
     if runner == "v2":
-        return runner_v2(model, tokens).sample(hidden, batch(), grammar)
-    runner, logits = runner_v1(model), model.compute_logits(hidden)
+        return runner_v2(model, tokens, rows=rows).sample(hidden, batch(n=len(hidden)), grammar)
+    runner, logits = runner_v1(model, rows), model.compute_logits(hidden)
     runner.tokens = tokens
     if grammar:
         part("v1.worker.gpu_model_runner").apply_grammar_bitmask(None, grammar, None, logits)
-    return runner._sample(logits, speculation)
+    return runner._sample(logits, None)
 
 
 @pytest.mark.parametrize("runner", ["v1", "v2"])
@@ -153,6 +161,11 @@ def test_sampled_tokens(engine, runner):
     whole = flp.linear_logprob(hidden, weight[:V], tokens)
     got = torch.cat([each.logprobs[:, 0] for each in steps])
     assert torch.equal(got, whole) or rounds_by_place() and torch.allclose(got, whole, atol=2e-5)
+    rows, ids = [1, 4, 22], torch.full_like(tokens, 10**6)
+    ids[rows] = tokens[rows]
+    some = sampled_by(runner, model, hidden, ids, rows=rows)
+    is_exact([part[rows] for part in some[:3]], exact(hidden, weight)[rows], tokens[rows], 2)
+    flp.check()
 
 
 class Quantised:
@@ -278,9 +291,10 @@ def test_sampled_tokens_that_stay_vllms(engine):
         runner = runner_v2(model, tokens, dims)
         vars(runner)[field] = object()
         assert runner.sample(hidden, batch(drafts), None) == ("host" if dims else True)
+    assert runner_v2(model, tokens).sample(hidden, batch(requests=20), None) == "host"
     assert counted("vllm", V2 + "sample") == ({}, {reason: 1 for reason in (
         "drafts are verified", vllm.CUSTOM, "129 best tokens a row are asked for (accepted: 0 to 128)",
-        "sampling is divided over ranks by request", "flp was asked for no log-probabilities")})
+        "sampling is divided over ranks by request", "a request has several rows", "flp was asked for no log-probabilities")})
 
 
 @pytest.mark.parametrize("words, runs", [("prompt", {"prompt"}), (" sampled", {"sampled"}),
@@ -377,6 +391,7 @@ def test_two_ranks_exchange_a_few_numbers_a_row(ranks, tmp_path):
     """A head that is divided, whose padding counts nowhere: the same bits on both ranks, those of float64 nearly."""
     hidden, weight, tokens, _ = (tensor if tensor is None else tensor.cpu() for tensor in made(10))
     weight = weight[:V]
+    tokens[:8] = exact(hidden, weight).argmax(1)[:8]
     first, second = ranks.run(2, flp_vllm.on_a_rank, root=str(tmp_path), weight=weight, cuts=(0, 170, V), hidden=hidden,
                               tokens=tokens, k=5)
     for one, other in zip((*first[0], first[1]), (*second[0], second[1])):

@@ -245,8 +245,7 @@ def prompts_of_step(host):
         _when("prompt" in _taken and self.uses_prompt_logprobs[at].any())
         rows, asking = _asked_rows(self.uses_prompt_logprobs[at], input_batch, prompt_lens[at])
         _most(self.num_prompt_logprobs[at][asking])
-        rows = torch.from_numpy(rows).to(hidden_states.device, non_blocking=True)
-        with _handing(logits_fn, hidden_states, host.__globals__, rows):
+        with _handing(logits_fn, hidden_states, host.__globals__, _if_not_all(rows, hidden_states)):
             return host(self, logits_fn, hidden_states, input_batch, all_token_ids, num_computed_tokens, prompt_lens)
 
     return compute_prompt_logprobs
@@ -259,7 +258,13 @@ def _asked_rows(uses, batch, lens):
     asking = uses & (done < lens) & (lens >= batch.prefill_len_np)
     rows = [np.arange(start, start + count) for start, count in zip(batch.query_start_loc_np[:len(counts)][asking],
                                                                     counts[asking])]
-    return np.concatenate([np.empty(0, np.int64), *rows]).astype(np.int64), asking
+    return np.concatenate([np.empty(0, np.int64), *rows]), asking
+
+
+def _if_not_all(rows, tensor):
+    """Ids of rows of a tensor, which lie beside it then; None for all of them."""
+    return None if len(rows) == len(tensor) else torch.as_tensor(rows, dtype=torch.int64).to(tensor.device,
+                                                                                           non_blocking=True)
 
 
 def prompts_of_ids(host):
@@ -279,7 +284,7 @@ def sampled(host):
 
     @_call.in_place("vllm", host)
     def _sample(self, logits, spec_decode_metadata):
-        asked = self.input_batch.sampling_metadata
+        requests, asked = self.input_batch, self.input_batch.sampling_metadata
         _when("sampled" in _taken and (asked.max_num_logprobs is not None or asked.logprob_token_ids))
         _call.refuse(spec_decode_metadata is not None and "drafts are verified")
         _call.refuse(bool(asked.logprob_token_ids) and CUSTOM)
@@ -288,7 +293,8 @@ def sampled(host):
         _call.refuse(scores is None and "these scores are not as a head that was built after flp came made them")
         _call.refuse(scores.reason)
         _scores_of(self.model.compute_logits, scores.given[2][:1])
-        with _with(sampling=True):
+        rows = sorted(requests.req_id_to_index[name] for name in requests.num_logprobs)
+        with _with(sampling=True, rows=_if_not_all(rows, logits)):
             return host(self, logits, spec_decode_metadata)
 
     return _sample
@@ -299,13 +305,16 @@ def sampled_of_step(host):
 
     @_call.in_place("vllm", host)
     def sample(self, hidden_states, input_batch, grammar_output):
-        _when("sampled" in _taken and self.sampler and self.sampler.get_logprobs_dims(input_batch.idx_mapping_np))
+        at = input_batch.idx_mapping_np
+        _when("sampled" in _taken and self.sampler and self.sampler.get_logprobs_dims(at))
         _call.refuse(bool(input_batch.num_draft_tokens) and self.rejection_sampler is not None and
                      "drafts are verified")
         _call.refuse(grammar_output is not None and MASKED)
         _call.refuse(self.batch_sharder is not None and "sampling is divided over ranks by request")
+        _call.refuse(len(input_batch.logits_indices) != len(at) and "a request has several rows")
         _scores_of(self.model.compute_logits, hidden_states[:1])
-        with _with(sampling=True):
+        rows = np.flatnonzero(self.sampler.sampling_states.num_logprobs[at] >= 0)
+        with _with(sampling=True, rows=_if_not_all(rows, input_batch.logits_indices)):
             return host(self, hidden_states, input_batch, grammar_output)
 
     return sample
@@ -357,7 +366,7 @@ def gather_logprobs(host):
     @_call.in_place("vllm", host)
     def gather_logprobs(logprobs, num_logprobs, token_ids):
         _when(type(logprobs) is Scores)
-        ids, values, ranks = logprobs.best(num_logprobs, token_ids)
+        ids, values, ranks = logprobs.best(num_logprobs, token_ids, _now.rows)
         return host.__globals__["LogprobsTensors"](ids.int(), values, ranks)
 
     return staticmethod(gather_logprobs)
