@@ -110,7 +110,7 @@ def test_lists(dtype, device):
 @pytest.fixture
 def plug_in(monkeypatch):
     """load_plugins finds flp's plug-in alone, as in a process that starts; afterwards SGLang is as it was."""
-    point = importlib.metadata.EntryPoint("flp", "flp.adapters.sglang:register", plugins.GENERAL_PLUGINS_GROUP)
+    point = importlib.metadata.EntryPoint("flp", "flp_plugins:sglang", plugins.GENERAL_PLUGINS_GROUP)
     monkeypatch.setattr(plugins, "entry_points", lambda group: [point])
     monkeypatch.setattr(plugins, "_plugins_loaded", False)
     monkeypatch.setenv("FLP_SGLANG", "prompt")

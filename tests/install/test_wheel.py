@@ -62,7 +62,8 @@ def test_metadata(wheel):
     assert "# flp: fused log-probabilities" in text and re.search(r"\nLicense(-Expression)?: Apache-2.0\n", text)
     assert any(name.endswith("/LICENSE") for name in archive.namelist())
     points = archive.read(f"flp-{VERSION}.dist-info/entry_points.txt").decode()
-    assert "[sglang.srt.plugins]\nflp = flp.adapters.sglang:register\n" in points
+    for group, engine in (("sglang.srt.plugins", "sglang"), ("vllm.general_plugins", "vllm")):
+        assert f"[{group}]\nflp = flp_plugins:{engine}\n" in points and "flp_plugins.py" in archive.namelist()
     assert wheel.name.startswith(f"flp-{VERSION}-py3-none-linux_")
 
 

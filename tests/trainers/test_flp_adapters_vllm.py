@@ -377,14 +377,16 @@ def test_the_entry_point_takes_what_it_knows(hosts, monkeypatch):  # noqa: F811
     assert list(flp.installed()) == ["vllm"]
 
 
-def test_off_costs_nothing():
-    """Neither torch nor vLLM nor flp itself is imported, and the package says where the entry point is."""
-    environment = {name: value for name, value in os.environ.items() if name != "FLP_VLLM"}
-    text = "import sys, flp_plugins; flp_plugins.vllm(); print({'torch', 'vllm', 'flp', 'numpy'} & set(sys.modules))"
+@pytest.mark.parametrize("engine, group", [("vllm", "vllm.general_plugins"), ("sglang", "sglang.srt.plugins")])
+def test_off_costs_nothing(engine, group):
+    """Neither torch nor the engine nor flp itself is imported, and the package says where the entry point is."""
+    environment = {name: value for name, value in os.environ.items() if name != "FLP_" + engine.upper()}
+    text = "import sys, flp_plugins; flp_plugins.%s(); print({'torch', %r, 'flp', 'numpy'} & set(sys.modules))" % (
+        engine, engine)
     said = subprocess.run([sys.executable, "-c", text], env=environment, capture_output=True, text=True, check=True)
     assert said.stdout == "set()\n"
     project = (flp_vllm.TREE / "runtime" / "python" / "pyproject.toml").read_text()
-    assert '[project.entry-points."vllm.general_plugins"]\nflp = "flp_plugins:vllm"\n' in project
+    assert '[project.entry-points."%s"]\nflp = "flp_plugins:%s"\n' % (group, engine) in project
 
 
 def test_two_ranks_exchange_a_few_numbers_a_row(ranks, tmp_path):

@@ -20,7 +20,7 @@ MOST_TOP, MOST_IDS = 128, 511
 
 
 def register():
-    """The entry point sglang.srt.plugins, which SGLang calls in each of its processes.
+    """What the entry point of sglang.srt.plugins, flp_plugins.sglang, calls in each process of SGLang.
 
     FLP_SGLANG         unset or empty: nothing happens; "prompt": log-probabilities of input tokens run on flp
     FLP_SGLANG_STRICT  "1": an SGLang whose seams are not those that were tested is an error; unset or "0": it runs
