@@ -46,6 +46,7 @@ MADE = {
         {}, lambda n: torch.isfinite(n.hidden.grad).all() and n.head.weight.grad.shape == (1000, 64)),
     "flp.linear_logprob(hidden, lm_head.weight, tokens, temperature": (
         {}, lambda n: n.logprob.shape == n.entropy.shape == (13,) and (n.entropy > 0).all()),
+    "flp.contract(": ({}, lambda n: n.words == n.flp.contract(n.lm_head.weight) and " code=" in n.words),
     "flp.explain": ({}, lambda n: n.info.forward["products"] + n.info.backward["products"] == 3),
     "tail_report=": ({}, lambda n: 0 <= n.left_out <= 2**-9 * n.whole and n.hidden.grad.any()
                      and n.recomputed_rows >= 0 and n.listed_columns >= 0),
