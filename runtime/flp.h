@@ -651,7 +651,7 @@ enum { FLP_DIVERGE_VALUES = 6, FLP_DIVERGE_STATE = 64 };
  * No rounded a·x is formed: scores that are large lose nothing. */
 typedef struct flp_diverge_args {
   uint32_t struct_bytes;
-  uint32_t reserved;   /* 0 */
+  uint32_t is_shard;   /* 1: the columns are those of one shard of a vocabulary; partial is there, or resumes is 1 */
   int64_t n;           /* N >= 0 rows */
   const float *scores; /* x (N,V), in nats where a is 1 */
   int64_t scores_stride;
@@ -670,12 +670,13 @@ typedef struct flp_diverge_args {
   const int64_t *target; /* (N) a column of each row, or NULL; one that is no column has no logprob */
   const float *grad_logprob, *grad_entropy; /* (N) or NULL: upstream gradients of log q of the target and of the entropy
                                                of q, whose gradients are added to grad_scores */
-  double *state;    /* (N,FLP_DIVERGE_STATE) or NULL: what a call leaves of each row: both log-sum-exps in
-                       log2 units, and the library's own */
+  double *state;    /* (N,FLP_DIVERGE_STATE) or NULL: what a call leaves of each row: both log-sum-exps in log2 units;
+                       sums over columns, the library's own; in the last two words the best columns of x and y */
   uint32_t resumes; /* 1: state is what a call with the same scores, scales and parameters left, so that its sums are
-                       not made again; values is NULL then */
-  /* (N,4), 16-byte aligned, or NULL both: flp_args.partial of the forward passes that gave x and y as raw_scores, of
-     whole heads without a softcap, with scale a or b and temperature 1. x and y are read once less then */
+                       not made again; of a shard all words but the first and last two are sums over all shards */
+  /* (N,4), 16-byte aligned, or NULL both: flp_args.partial of the forward passes that gave x and y as raw_scores,
+     without a softcap, with scale a or b and temperature 1; of a shard merged over all shards: the largest maximum, and
+     the sums, each times 2 to its maximum less that one. x and y are read once less then */
   const float *partial, *teacher_partial;
 } flp_diverge_args;
 
@@ -688,7 +689,9 @@ typedef struct flp_diverge_args {
  * the device error word where values are asked for; one with a NaN gives NaN; where upstream is 0, as grad_logprob and
  * grad_entropy are, the gradient is 0 whatever the row holds. A loss of log q and of the entropy beside D takes two
  * calls, and no score is read more often than by one: values and state, then, with their gradients, grad_scores.
- * error:  ARGUMENT names the field; MEMORY on the eager rung; DRIVER if the launch failed; DATA in strict mode only
+ * So does a vocabulary in shards: state of each, then, with their sums, values and grad_scores of its columns.
+ * error:  ARGUMENT names the field; UNSUPPORTED for a shard on the eager rung, or of a loss with sums in sums; MEMORY on the
+ *         eager rung; DRIVER if the launch failed; DATA in strict mode only
  * thread: as flp_execute
  * source: generalised divergences of two distributions, arXiv:2306.13649 */
 FLP_API flp_status flp_diverge(flp_plan *plan, const flp_diverge_args *args);

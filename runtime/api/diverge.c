@@ -10,6 +10,16 @@ static flp_status enqueue(flp_call *call, const void *args) {
   return flp_launch_diverge(call, args);
 }
 
+static flp_status check_shard(const flp_plan *plan) {
+  flp_loss_plan loss;
+  if (plan->rung == FLP_RUNG_EAGER)
+    return flp_fail(FLP_ERROR_UNSUPPORTED, "args.is_shard is 1, but the eager rung makes sums of whole rows alone");
+  flp_loss_plan_of(&plan->loss, &loss);
+  if (loss.level_count <= 1) return FLP_OK;
+  return flp_fail(FLP_ERROR_UNSUPPORTED, "args.is_shard is 1, but spec.loss, %s, has sums of what it reads other sums in",
+                  plan->loss.name);
+}
+
 static flp_status run_host(flp_plan *plan, const flp_diverge_args *args) {
   uint64_t bad_rows = 0;
   FLP_TRY(flp_eager_diverge(&plan->spec, &plan->loss, args, plan->options.threads, &bad_rows));
@@ -31,6 +41,7 @@ flp_status flp_diverge(flp_plan *plan, const flp_diverge_args *args) {
   double parameters[FLP_LOSS_PARAMETERS_MAX];
   FLP_TRY(flp_diverge_args_resolve(&plan->spec, args, &resolved));
   FLP_TRY(take_parameters(&plan->loss, &resolved, parameters));
+  if (resolved.is_shard) FLP_TRY(check_shard(plan));
   if (plan->rung == FLP_RUNG_EAGER) return run_host(plan, &resolved);
   flp_call call = {.plan = plan, .stream = resolved.stream};
   return flp_call_run(&call, enqueue, &resolved);

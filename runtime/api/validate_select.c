@@ -235,7 +235,17 @@ static flp_status check_diverge_beside(const flp_diverge_args *args) {
     return flp_fail(FLP_ERROR_ARGUMENT, "args.resumes is %" PRIu32 " (accepted: 0 and 1)", args->resumes);
   if (!args->resumes) return FLP_OK;
   if (!args->state) return flp_fail(FLP_ERROR_ARGUMENT, "args.state is NULL, but resumes is 1");
-  return refuse_given("values", args->values, "resumes is 1");
+  return FLP_OK;
+}
+
+/* Sums of a shard alone make neither values nor gradients. */
+static flp_status check_diverge_shard(const flp_diverge_args *args) {
+  if (args->is_shard > 1)
+    return flp_fail(FLP_ERROR_ARGUMENT, "args.is_shard is %" PRIu32 " (accepted: 0 and 1)", args->is_shard);
+  if (!args->is_shard || args->resumes) return FLP_OK;
+  if (!args->partial) return flp_fail(FLP_ERROR_ARGUMENT, "args.partial is NULL, but is_shard is 1 and resumes is 0");
+  FLP_TRY(refuse_given("values", args->values, "is_shard is 1 and resumes is 0"));
+  return refuse_given("grad_scores", args->grad_scores, "is_shard is 1 and resumes is 0");
 }
 
 static flp_status check_diverge_arrays(const flp_spec *spec, flp_diverge_args *args) {
@@ -259,6 +269,7 @@ static flp_status check_diverge_arrays(const flp_spec *spec, flp_diverge_args *a
   for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
     FLP_TRY(flp_args_check_base(arrays[i].name, arrays[i].pointer, arrays[i].element, ""));
   FLP_TRY(check_diverge_beside(args));
+  FLP_TRY(check_diverge_shard(args));
   if (!args->grad_scores) return FLP_OK;
   FLP_TRY(check_matrix(spec, "grad_scores", args->grad_scores, args->n, &args->grad_scores_stride));
   matrix grads = {"grad_scores", args->grad_scores, args->grad_scores_stride, spec->dtype};
@@ -273,7 +284,7 @@ flp_status flp_diverge_args_resolve(const flp_spec *spec, const flp_diverge_args
   memset(out, 0, sizeof *out);
   if (!args) return flp_fail(FLP_ERROR_ARGUMENT, "args is NULL (accepted: a flp_diverge_args)");
   FLP_TRY(flp_struct_read(FLP_STRUCT_DIVERGE_ARGS, args, &resolved));
-  FLP_TRY(check_common(resolved.reserved, resolved.n));
+  FLP_TRY(check_common(0, resolved.n));
   FLP_TRY(check_diverge_scale("scale", resolved.scale));
   FLP_TRY(check_diverge_scale("teacher_scale", resolved.teacher_scale));
   FLP_TRY(check_diverge_arrays(spec, &resolved));

@@ -6,7 +6,7 @@
 -- Shapes: scores, teacher (n,V) -> values (n,6), grad_scores (n,V); upstream u, grad_logprob g, grad_entropy e,
 -- scale_rows a, teacher_scale_rows b (n); state (n,DIVERGE_WORDS).
 -- A pass over both rows for their log-sum-exps, one for the sums of each level of the program, and one for dx: it alone
--- where state has what the others found. What is
+-- where state has what the others found. Sums of a vocabulary's shards may be added up between them. What is
 -- of a column is f32, a log-probability log 2·((x·unit - high) - low), high + low the log-sum-exp in log2 units, the
 -- product exact (score.lua); what is of the row is f64. Σ G comes with the sums, as Σ_j by_sum_j·Σ_v ∂(operand of
 -- S_j)/∂log q_v, in the order of Σ q: equal rows give 0. A thread's columns, lanes and warps add up in an order that
@@ -274,7 +274,7 @@ return function(k, spec)
   ------------------------------------------------------------------------------------------------ one row
   local function give_values(p, row, lse, place, found)
     local alive = k.eq(lse.x.value, lse.x.value) & k.eq(lse.y.value, lse.y.value)
-    local same = k.eq(found.best.x.column, found.best.y.column) & alive
+    local same = k.eq(found.best_x, found.best_y) & alive
     local values = {k.select(alive, place.value[spec.loss.result], nan), lse.x.value, lse.y.value,
                     k.select(k.gt(found.entropy, 0.0), k.const(k.f64, 0.0), -found.entropy),
                     k.select(alive, found.acceptance, nan),
@@ -343,7 +343,10 @@ return function(k, spec)
   for level = 0, P.levels - 1 do
     for _, term in ipairs(terms_of(level)) do SUMS[#SUMS + 1] = term.key end
   end
-  assert(#SUMS + 2 <= k.abi.DIVERGE_WORDS)
+  assert(#SUMS + 4 <= k.abi.DIVERGE_WORDS)
+
+  -- Where state has word i of {lse of x, of y, sums, best columns of x, of y}: these two stand last.
+  local function place_of(i) return i <= #SUMS + 2 and i - 1 or k.abi.DIVERGE_WORDS - (#SUMS + 4) + i - 1 end
 
   local function place_with(p, found)
     local place, leaves = P.place(), leaves_of(p)
@@ -354,10 +357,9 @@ return function(k, spec)
     return place
   end
 
-  -- Of state, {lse of x, of y, sums}.
   local function read_state(p, row)
     local words = {}
-    for i = 1, #SUMS + 2 do words[i] = k.load(k.f64, p.state, row * k.abi.DIVERGE_WORDS + (i - 1)) end
+    for i = 1, #SUMS + 4 do words[i] = k.load(k.f64, p.state, row * k.abi.DIVERGE_WORDS + place_of(i)) end
     return words
   end
 
@@ -384,11 +386,10 @@ return function(k, spec)
       P.of_row(place, level, leaves)
       add_level(p, rows, units, lse, place, level, found)
     end
-    P.of_row(place, P.levels, leaves)
-    give_values(p, row, lse, place, found)
     for i, key in ipairs(SUMS) do words[i + 2] = found[key] end
+    for i, row in ipairs {"x", "y"} do words[#SUMS + 2 + i] = f64(found.best[row].column) end
     k.when(k.eq(k.tid(), 0) & ~k.is_null(p.state), function()
-      for i, word in ipairs(words) do k.store(p.state, row * k.abi.DIVERGE_WORDS + (i - 1), word) end
+      for i, word in ipairs(words) do k.store(p.state, row * k.abi.DIVERGE_WORDS + place_of(i), word) end
     end)
     return words
   end
@@ -400,14 +401,17 @@ return function(k, spec)
     local units = {x = unit_of(p.scale, p.scale_rows, row), y = unit_of(p.teacher_scale, p.teacher_scale_rows, row)}
     local words = k.branch(k.ne(p.resumes, 0), function() return read_state(p, row) end,
       function() return make_state(p, row, rows, units) end)
+    local found = {best_x = words[#SUMS + 3], best_y = words[#SUMS + 4]}
+    for i, key in ipairs(SUMS) do found[key] = words[i + 2] end
+    local lse = {x = split(words[1], units.x), y = split(words[2], units.y)}
+    local place = place_with(p, found)
+    give_values(p, row, lse, place, found)
     k.when(~k.is_null(p.grad_scores), function()
-      local found, pulls = {}, pulls_of(p, row)
-      for i, key in ipairs(SUMS) do found[key] = words[i + 2] end
-      local lse = {x = split(words[1], units.x), y = split(words[2], units.y)}
+      local pulls = pulls_of(p, row)
       local out = k.offset(p.grad_scores, row * p.grad_scores_stride * element_bytes)
       k.branch(k.eq(pulls.value, 0.0) & k.eq(pulls.logprob, 0.0) & k.eq(pulls.entropy, 0.0),
         function() clear(p, out) end,
-        function() give_gradient(p, rows, lse, place_with(p, found), found, pulls, units.x.scale, out) end)
+        function() give_gradient(p, rows, lse, place, found, pulls, units.x.scale, out) end)
     end)
   end
 

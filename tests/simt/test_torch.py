@@ -163,3 +163,12 @@ def test_two_heads_are_explained(folder):
     assert step["products"] == 4 and step["gradient_rows"] >= step["chunk_rows"] > 0 and "sm_90a" in found["text"]
     assert 1 < len(chunks) == -(-700 // step["gradient_rows"])
     assert max(chunks) <= step["bytes"] <= 600_000
+
+
+@pytest.mark.parametrize("capability, names", [("9.0", ["mask"]), pytest.param("8.0", [], marks=pytest.mark.long),
+                                               pytest.param("9.0", [], marks=pytest.mark.long)])
+def test_two_heads_over_two_ranks(folder, capability, names):
+    """Values and gradients are those of whole heads; each rank has plans of its own columns, and counts bad rows."""
+    for rank in run(folder, capability, "torch_ranks_case.py", *names):
+        assert {case: wrong for case, wrong in rank["found"].items() if wrong} == {} and rank["found"]
+        assert rank["shards"] == 4 and rank["counted"] == (0 if names else 32)

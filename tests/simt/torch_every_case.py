@@ -40,11 +40,11 @@ NOT_IN_FP16 = {"far down", "score beyond", "teacher score beyond"}
 
 
 def has_kernels(row):
-    """A test of steps has those of a rule of a file; two heads have none over ranks, or where the teacher has more
-    tokens, nor has what a payload is made of."""
+    """A test of steps has those of a rule of a file; two heads have none where the teacher has more tokens, nor has what
+    a payload is made of."""
     if "divergence" in row.function:
         more = "teacher_ids" in row.options and not row.options.get("renormalise")
-        return not (more or row.function.startswith("parallel") or row.function == "divergence_payload")
+        return not (more or row.function == "divergence_payload")
     return not row.function.startswith(OF_NO_KERNEL) and row.options.get("rule") != FILE
 
 

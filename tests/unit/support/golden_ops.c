@@ -22,7 +22,7 @@ static const words_argument scale_rows[] = {SCALE(reserved, 'i'), SCALE(n, 'l'),
 
 #define DIVERGE(name, type) {#name, type, offsetof(flp_diverge_args, name)}
 static const words_argument diverge_rows[] = {
-    DIVERGE(reserved, 'i'),       DIVERGE(n, 'l'),           DIVERGE(scores, 'p'),
+    DIVERGE(is_shard, 'i'),       DIVERGE(n, 'l'),           DIVERGE(scores, 'p'),
     DIVERGE(scores_stride, 'l'),  DIVERGE(teacher, 'p'),     DIVERGE(teacher_stride, 'l'),
     DIVERGE(scale, 'f'),          DIVERGE(teacher_scale, 'f'), DIVERGE(scale_rows, 'p'),
     DIVERGE(teacher_scale_rows, 'p'), DIVERGE(upstream, 'p'), DIVERGE(values, 'p'),

@@ -8,9 +8,9 @@ flp_diverge compares; torch makes the products with their gradient.
 Four products where two heads are trained from each other. Chunks hold both scores, 8 bytes, of some rows and their
 gradient, 2 or 4, of more: products with the gradient are the faster, the more rows they sum. Values of a row depend on
 the row alone, to the bit; gradients on torch's products, which may choose another order of sums for another number of
-rows. Nothing waits for the device where all rows count; with a mask, temperatures of rows and in a backward pass those
-that do are counted on the host, as in the torch form (_eager_divergence.py), which takes what this does not:
-vocabularies over ranks, a teacher with more tokens, the CPU.
+rows. Nothing waits for the device where all rows count; with a mask, temperatures of rows, over ranks
+(_diverge_shards.py) and in a backward pass those that do are counted on the host, as in the torch form
+(_eager_divergence.py), which takes what this does not: a teacher with more tokens, the CPU.
 """
 import ctypes
 import functools
@@ -26,6 +26,7 @@ from .._library._divergences import FP16_TOP, STATE, VALUES, VECTOR
 from .._passes import _run
 from .._tensors._address import address
 from .._tensors._operands import OF_HEAD
+from . import _diverge_shards
 from ._head_scores import HeadScores, plan_of_scores, product
 from ._select import stride_of
 
@@ -38,12 +39,21 @@ BENT_COLUMNS = 16 << 10  # at a time, where there is a softcap
 def plan_of(problem, program, grads):
     """The plan of flp_diverge for this problem; None where torch operations take its place. grads: those of the call
     error: UnavailableError or BudgetError where they cannot, of a kind of a file"""
-    student, is_file = problem.student, problem.of is None
-    device = _run.device_of(student.hidden)
-    if problem.group is not None or problem.whole is not None or device < 0 and not is_file:
+    is_file, device = problem.of is None, _run.device_of(problem.student.hidden)
+    if problem.whole is not None or device < 0 and not is_file:
         return None
-    plan = _plans.get(_plans.Spec(device, dtype=_run.TO_C[student.hidden.dtype], vocab=len(student.weight),
-                                  op=_c.OP_DIVERGE, loss=program.data))
+    if problem.group is None:
+        return _own_plan_of(problem, program, grads, is_file)
+    has_some = problem.student_settings.valid > 1  # and not padding alone
+    plan = _own_plan_of(_diverge_shards.of_rank(problem), program, grads, is_file) if has_some else None
+    return plan if all(_diverge_shards.least(problem.group, problem.student.hidden.device, plan is not None)) else None
+
+
+def _own_plan_of(problem, program, grads, is_file):
+    """The same of whole heads."""
+    student = problem.student
+    plan = _plans.get(_plans.Spec(_run.device_of(student.hidden), dtype=_run.TO_C[student.hidden.dtype],
+                                  vocab=len(student.weight), op=_c.OP_DIVERGE, loss=program.data))
     heads = (student, problem.student_settings), (problem.teacher, problem.teacher_settings)
     for each in itertools.chain([plan], itertools.starmap(plan_of_scores, heads)):
         if each.handle is None and is_file:
@@ -72,7 +82,8 @@ def run(plan, problem, program, given, upstream, grads, counts, beside=None):
         active, bad = _rows_of(plan, problem, None if beside else upstream, counts)
         if beside:
             beside.lose(bad)
-        call = _Call(plan, problem, active, program, given, grads, counts, beside)
+        shard, problem = problem, problem if problem.group is None else _diverge_shards.of_rank(problem)
+        call = _Call(plan, problem, active, program, given, grads, counts, beside, shard)
         pulls, factor = (None, None) if upstream is None else _pulls_of(call.heads[0], upstream)
         least = None if factor is None or not call.count else factor.min()
         weight, bias = (_Sum(problem, name, grads, least) for name in ("weight", "bias"))
@@ -92,7 +103,8 @@ def run(plan, problem, program, given, upstream, grads, counts, beside=None):
                                                 product(dx[:, part].t(), share.unsqueeze(1).to(dx.dtype),
                                                         out.new_empty((len(out), 1)))[:, 0]))
         outputs, grad_hidden = call.placed(bad, upstream)
-        return outputs, (grad_hidden, weight.total(), bias.total())
+        return outputs, (grad_hidden, *(_diverge_shards.padded(total.total(), operand) for total, operand in (
+            (weight, shard.student.weight), (bias, shard.student.bias))))
 
 
 def _rows_of(plan, problem, upstream, counts):
@@ -248,14 +260,18 @@ def layout_of(plan, problem, grads):
 class _Call:
     """Chunks of one call: their memory, and what flp_diverge makes of each."""
 
-    def __init__(self, plan, problem, active, program, given, grads, counts, beside):
+    def __init__(self, plan, problem, active, program, given, grads, counts, beside, shard):
+        """shard: the problem as it was given, of whose columns each rank of its group has some, or problem itself"""
         self.plan, self.problem, self.grads, self.beside = plan, problem, grads, beside
+        self.group, self.offset = shard.group, shard.student_settings.offset
         self.heads = [HeadScores(problem.student, problem.student_settings, active),
                       HeadScores(problem.teacher, problem.teacher_settings, active)]
         self.program, self.parameters = program, parameters_of(program, given)
         student, self.count = problem.student, self.heads[0].count
         width = _divergences.width_of(len(student.weight))
         self.held, self.rows = _rows_of_chunk(plan, problem, grads, self.count, beside)
+        if self.group is not None:
+            self.held, self.rows = _diverge_shards.least(self.group, student.hidden.device, self.held, self.rows)
         make = student.hidden.new_empty
         self.x, self.y = (make((self.held, width), dtype=torch.float32) for _ in range(2))
         self.dx = make((self.rows, width)) if grads else None
@@ -301,7 +317,9 @@ class _Call:
         sums = [head.scores_into(part, scores[:n]) for head, scores in zip(self.heads, (self.x, self.y))]
         args = args_of(self.plan, self.parameters, (self.x, self.y), (stride_of(self.x),) * 3,
                        [head.unit[part] for head in self.heads], None if self.values is None else self.values[part])
-        if all(each is not None for each in sums):
+        if self.group is not None:
+            self._merge(args, n, [head.unit[part] for head in self.heads], sums)
+        elif all(each is not None for each in sums):
             args.partial, args.teacher_partial = map(address, sums)
         if self.beside:
             idle = self._first(args, part, n)
@@ -312,6 +330,21 @@ class _Call:
         if dx is not None and self.heads[0].cap_in is not None:
             _bend(self.x[:n, :vocab], dx[:, :vocab])
         return idle
+
+    def _merge(self, args, n, units, sums):
+        """Makes the sums of all ranks, from which args goes on. sums: of forward passes, or None each"""
+        scores = [each[:n, :self.plan.key.vocab] for each in (self.x, self.y)]
+        ends = [_diverge_shards.ends_of(each, unit) if own is None else own[:, :2]
+                for each, unit, own in zip(scores, units, sums)]
+        self.partials = [_diverge_shards.merged(self.group, each) for each in ends]
+        if self.counts:
+            _diverge_shards.count_beyond(self.plan, self.partials)
+        self.state = torch.empty((n, STATE), dtype=torch.float64, device=self.x.device)
+        args.partial, args.teacher_partial = map(address, self.partials)
+        args.state, args.is_shard, values, args.values = address(self.state), 1, args.values, None
+        self.plan.execute(args, "flp_diverge")
+        _diverge_shards.total_state(self.group, self.state, scores, units, self.offset)
+        args.resumes, args.values = 1, values
 
     def _first(self, args, part, n):
         """The call before that of the gradient, whose args then have what the loss beside the divergence pulls -> the

@@ -92,7 +92,7 @@ def divergence(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor | None = N
     above 0 are NaN and counted, as are rows whose largest score of either head over T is beyond 7.4e8 or -inf:
     flp.check() reports them. On a GPU forward passes store the scores of chunks of rows, as the budget has room for, a
     kernel (flp_diverge) makes all that is of them, and torch the products with their gradient, of 16-bit operands as
-    they are: values of a row depend on the row alone, to the bit. Vocabularies over ranks, teacher_ids without
+    they are: values of a row depend on the row alone, to the bit. teacher_ids without
     renormalise and the CPU run as chunked torch operations, products in float32, sums in float64. With a mask, with
     temperatures of rows, in the backward pass of flp.divergence and as torch operations, rows are counted on the host,
     which synchronises; else nothing does, and a CUDA graph can capture the call.

@@ -76,7 +76,7 @@ ScaleArgs = _struct("flp_scale_args", "pointers and sizes of one matrix that is 
     ("reserved", c_uint32), ("n", c_int64), ("values", c_void_p), ("values_stride", c_int64), ("factor", c_void_p),
     ("stream", c_void_p)])
 DivergeArgs = _struct("flp_diverge_args", "pointers and sizes of two matrices of scores and what is made of them", [
-    ("reserved", c_uint32), ("n", c_int64), ("scores", c_void_p), ("scores_stride", c_int64), ("teacher", c_void_p),
+    ("is_shard", c_uint32), ("n", c_int64), ("scores", c_void_p), ("scores_stride", c_int64), ("teacher", c_void_p),
     ("teacher_stride", c_int64), ("scale", c_float), ("teacher_scale", c_float), ("scale_rows", c_void_p),
     ("teacher_scale_rows", c_void_p), ("loss_parameters", c_void_p), ("upstream", c_void_p), ("values", c_void_p),
     ("grad_scores", c_void_p), ("grad_scores_stride", c_int64), ("stream", c_void_p), ("target", c_void_p),

@@ -1,7 +1,7 @@
 """divergence of two heads whose vocabulary is divided over ranks, in the same way.
 
 Invariant: what the ranks exchange is numbers of a row: the largest score and two sums of each head, the sums of the
-divergence, and in the backward pass one more; and the gradient of hidden.
+divergence and each rank's best columns, as torch operations one more in the backward pass; and the gradient of hidden.
 """
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def divergence(hidden: Tensor, weight_shard: Tensor, teacher_hidden: Tensor, tea
                   of all N rows, the same on every rank
     The other arguments are those of flp.divergence.
 
-    Returns a Divergence of all N rows, the same on every rank, which is to form the same loss of it.
+    Returns a Divergence of all N rows, the same on every rank, which is to form the same loss of it. By kernels, as
+    flp.divergence, where every rank has them and two columns that are no padding; the host waits for the device.
     error: as flp.parallel.linear_logprob
     source: arXiv:1909.08053, section 3
     """
