@@ -110,7 +110,7 @@ def runner_v1(model, rows=range(23), **asked):
     config = types.SimpleNamespace(max_logprobs=20)
     return part("v1.worker.gpu_model_runner").GPUModelRunner(
         model=model, model_config=config, max_num_tokens=40, num_prompt_logprobs={}, input_batch=types.SimpleNamespace(
-            sampling_metadata=metadata, num_logprobs={at: 2 for at in rows}, req_id_to_index={at: at for at in range(23)}))
+            sampling_metadata=metadata, num_logprobs=dict.fromkeys(rows, 2), req_id_to_index=range(23)))
 
 
 def runner_v2(model, tokens, dims=(2, 0), rows=range(23)):
@@ -294,7 +294,8 @@ def test_sampled_tokens_that_stay_vllms(engine):
     assert runner_v2(model, tokens).sample(hidden, batch(requests=20), None) == "host"
     assert counted("vllm", V2 + "sample") == ({}, {reason: 1 for reason in (
         "drafts are verified", vllm.CUSTOM, "129 best tokens a row are asked for (accepted: 0 to 128)",
-        "sampling is divided over ranks by request", "a request has several rows", "flp was asked for no log-probabilities")})
+        "sampling is divided over ranks by request", "a request has several rows",
+        "flp was asked for no log-probabilities")})
 
 
 @pytest.mark.parametrize("words, runs", [("prompt", {"prompt"}), (" sampled", {"sampled"}),
