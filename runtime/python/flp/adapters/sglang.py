@@ -111,9 +111,9 @@ class _Asked:
         tokens = self.tokens[:count].long()
         if not self.width:
             return tokens
-        ids = torch.tensor([[*(ids or ()), *[0] * (self.width - len(ids or ()))] for ids in self.ids])
-        rows = ids.repeat_interleave(torch.tensor(self.counts), 0)
-        return torch.cat([tokens.unsqueeze(1), rows.to(tokens.device)], 1)
+        of_request = [[*(ids or ()), *[0] * (self.width - len(ids or ()))] for ids in self.ids]
+        rows = [ids for ids, count in zip(of_request, self.counts) for _ in range(count)]
+        return torch.cat([tokens.unsqueeze(1), tokens.new_tensor(rows).view(len(rows), self.width)], 1)
 
     def fields(self, logprob, top=None):
         """Those of a LogprobResult, its lists by request and row."""

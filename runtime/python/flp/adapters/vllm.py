@@ -263,8 +263,7 @@ def _asked_rows(uses, batch, lens):
 
 def _if_not_all(rows, tensor):
     """Ids of rows of a tensor, which lie beside it then; None for all of them."""
-    return None if len(rows) == len(tensor) else torch.as_tensor(rows, dtype=torch.int64).to(tensor.device,
-                                                                                           non_blocking=True)
+    return None if len(rows) == len(tensor) else torch.as_tensor(rows, dtype=torch.int64, device=tensor.device)
 
 
 def prompts_of_ids(host):
