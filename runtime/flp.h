@@ -690,8 +690,8 @@ typedef struct flp_diverge_args {
  * grad_entropy are, the gradient is 0 whatever the row holds. A loss of log q and of the entropy beside D takes two
  * calls, and no score is read more often than by one: values and state, then, with their gradients, grad_scores.
  * So does a vocabulary in shards: state of each, then, with their sums, values and grad_scores of its columns.
- * error:  ARGUMENT names the field; UNSUPPORTED for a shard on the eager rung, or of a loss with sums in sums; MEMORY on the
- *         eager rung; DRIVER if the launch failed; DATA in strict mode only
+ * error:  ARGUMENT names the field; UNSUPPORTED for a shard on the eager rung, or of a loss with sums in sums; MEMORY on
+ *         the eager rung; DRIVER if the launch failed; DATA in strict mode only
  * thread: as flp_execute
  * source: generalised divergences of two distributions, arXiv:2306.13649 */
 FLP_API flp_status flp_diverge(flp_plan *plan, const flp_diverge_args *args);

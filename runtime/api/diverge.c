@@ -16,7 +16,7 @@ static flp_status check_shard(const flp_plan *plan) {
     return flp_fail(FLP_ERROR_UNSUPPORTED, "args.is_shard is 1, but the eager rung makes sums of whole rows alone");
   flp_loss_plan_of(&plan->loss, &loss);
   if (loss.level_count <= 1) return FLP_OK;
-  return flp_fail(FLP_ERROR_UNSUPPORTED, "args.is_shard is 1, but spec.loss, %s, has sums of what it reads other sums in",
+  return flp_fail(FLP_ERROR_UNSUPPORTED, "args.is_shard is 1, but spec.loss, %s, has sums of what reads other sums",
                   plan->loss.name);
 }
 

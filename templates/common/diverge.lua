@@ -279,9 +279,7 @@ return function(k, spec)
                     k.select(k.gt(found.entropy, 0.0), k.const(k.f64, 0.0), -found.entropy),
                     k.select(alive, found.acceptance, nan),
                     k.select(same, one, 0.0)}
-    k.when(k.eq(k.tid(), 0) & ~k.is_null(p.values), function()
-      for i, value in ipairs(values) do k.store(p.values, row * 6 + (i - 1), k.convert(k.f32, value)) end
-    end)
+    for i, value in ipairs(values) do k.store(p.values, row * 6 + (i - 1), k.convert(k.f32, value)) end
   end
 
   local function store(out, at, values)
@@ -404,14 +402,15 @@ return function(k, spec)
     local found = {best_x = words[#SUMS + 3], best_y = words[#SUMS + 4]}
     for i, key in ipairs(SUMS) do found[key] = words[i + 2] end
     local lse = {x = split(words[1], units.x), y = split(words[2], units.y)}
-    local place = place_with(p, found)
-    give_values(p, row, lse, place, found)
+    k.when(k.eq(k.tid(), 0) & ~k.is_null(p.values), function()
+      give_values(p, row, lse, place_with(p, found), found)
+    end)
     k.when(~k.is_null(p.grad_scores), function()
       local pulls = pulls_of(p, row)
       local out = k.offset(p.grad_scores, row * p.grad_scores_stride * element_bytes)
       k.branch(k.eq(pulls.value, 0.0) & k.eq(pulls.logprob, 0.0) & k.eq(pulls.entropy, 0.0),
         function() clear(p, out) end,
-        function() give_gradient(p, rows, lse, place, found, pulls, units.x.scale, out) end)
+        function() give_gradient(p, rows, lse, place_with(p, found), found, pulls, units.x.scale, out) end)
     end)
   end
 

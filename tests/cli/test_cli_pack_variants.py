@@ -97,7 +97,7 @@ def test_a_model_fits_two_mebibytes(tmp_path):
 @pytest.mark.long
 @pytest.mark.skipif(not PTXAS, reason="no ptxas")
 def test_a_model_with_cubins_fits_two_mebibytes(tmp_path):
-    """Each kernel with a tiling that is not the default, so that nothing is shared, but forward_short, which has one."""
+    """Each kernel with a tiling that is not the default, so that nothing is shared; forward_short has one tiling."""
     line = f"{MODEL} --tune 'forward:raster=4;dz:raster=4;products:raster=4' {TUNED_FOR}"
     path = of_list(tmp_path, "a", [line], "--variants", "--cubin", "sm_90", FLP_PTXAS=PTXAS)
     entries = entries_of(path)

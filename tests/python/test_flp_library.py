@@ -182,7 +182,7 @@ def test_help_opens_with_what_people_look_for():
 
 def test_exceptions_stand_in_errors_and_beside_the_functions():
     kinds = [kind for kind in vars(flp.errors).values() if isinstance(kind, type)]
-    assert len(kinds) == 15 and all(getattr(flp, kind.__name__) is kind for kind in kinds)
+    assert len(kinds) == 16 and all(getattr(flp, kind.__name__) is kind for kind in kinds)
 
 
 def test_messages_go_to_logging(caplog):

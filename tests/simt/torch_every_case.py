@@ -40,8 +40,8 @@ NOT_IN_FP16 = {"far down", "score beyond", "teacher score beyond"}
 
 
 def has_kernels(row):
-    """A test of steps has those of a rule of a file; two heads have none where the teacher has more tokens, nor has what
-    a payload is made of."""
+    """A test of steps has those of a rule of a file; two heads have none where the teacher has more tokens, nor has
+    what a payload is made of."""
     if "divergence" in row.function:
         more = "teacher_ids" in row.options and not row.options.get("renormalise")
         return not (more or row.function == "divergence_payload")

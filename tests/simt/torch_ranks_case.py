@@ -1,5 +1,5 @@
-"""Divergences of two heads whose vocabulary two processes share, on kernels that run on the CPU, beside the same call of
-whole heads: prints what differs as JSON. arguments: of OPTIONS, none: all. As torch_case.py, run by test_torch.py."""
+"""Divergences of two heads whose vocabulary two processes share, on kernels that run on the CPU, beside the same call
+of whole heads: prints what differs as JSON. arguments: of OPTIONS, none: all. As torch_case.py, run by test_torch.py."""
 import json
 import os
 import sys

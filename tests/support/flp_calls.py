@@ -209,6 +209,7 @@ BY_SHARDS = {"hidden", "weight", "weight_shard", "target", "bias", "partials", "
              "saved", "vocab_offset", "vocab_valid", "vocab_total"}
 # What computes no numbers of a row.
 OTHERS = {"Divergence", "Lora", "Payload", "PlanInfo", "Reference", "Scores", "Statistics", "Top", "adapters",
-          "backend", "check", "clear_plans", "errors", "explain", "install", "installed", "library_path", "losses",
-          "memory", "parallel", "phase", "plan_info", "prefix", "set_log", "sources_id", "uninstall", "version",
+          "backend", "check", "clear_plans", "contract", "errors", "explain", "explain_divergence", "install",
+          "installed", "library_path", "losses", "memory", "parallel", "phase", "plan_info", "prefix", "set_log",
+          "sources_id", "uninstall", "version",
           "losses.DIVERGENCES", "losses.KL", "losses.PREFERENCES", "losses.RULES"}

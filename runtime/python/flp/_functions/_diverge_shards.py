@@ -1,5 +1,5 @@
-"""What ranks that share a vocabulary exchange of a divergence by kernels: sums of exponentials and of the divergence, and
-the best columns of a chunk of rows; before that, whether all of them have kernels, and how large their chunks are.
+"""What ranks that share a vocabulary exchange of a divergence by kernels: sums of exponentials and of the divergence,
+and the best columns of a chunk of rows; before that, whether all of them have kernels, and how large their chunks are.
 
 Invariant: every rank makes the same exchanges, whatever it finds of its own.
 """
