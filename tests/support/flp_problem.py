@@ -54,9 +54,10 @@ class Case:
 
     def allowed(self, gradient, share):
         """Outputs are of float32 whatever the dtype of operands, except those of scores that exist; what an adapter
-        makes of hidden is rounded to its dtype."""
+        makes of hidden is rounded to its dtype. Gradients of two heads are differences of what both have."""
         rounded = gradient or "lora" in self.options or \
             self.function == "selective_log_softmax" and "out_dtype" not in self.options
+        share = 2 * share if gradient and "divergence" in self.function else share
         return max(self.near, share * ROUNDING[self.dtype if rounded or self.dtype == torch.float64 else torch.float32])
 
 
