@@ -29,7 +29,8 @@ enum {
   FLP_ARCH_PLANNED = 1,       /* plans try its kernels; else they are made for `flpgen gen --arch` alone */
   FLP_ARCH_CLUSTERS = 2,      /* its own kernels are launched in clusters, their operands come through tensor maps */
   FLP_ARCH_QUICK_FORWARD = 4, /* level 1 of the driver's compiler is right for its forward of 16-bit operands */
-  FLP_ARCH_SHORT_FORWARD = 8  /* and that has a form for few rows, part short (abi.h) */
+  FLP_ARCH_SHORT_FORWARD = 8, /* and that has a form for few rows, part short (abi.h) */
+  FLP_ARCH_UNPROVEN = 16 /* never run where it is sold: plans try its kernels where `flpgen prove` has passed */
 };
 
 enum { FLP_ARCHES_MAX = 16 };

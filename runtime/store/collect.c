@@ -61,9 +61,11 @@ static flp_status current_entry(const uint8_t *bytes, size_t length, int *curren
   return FLP_OK;
 }
 
-static flp_status current_cubin(const uint8_t *bytes, size_t length, int *current) {
+/* Machine code, or a stamp. */
+static flp_status current_key(const uint8_t *bytes, size_t length, store_file_kind kind, int *current) {
   char key[FLP_KEY_BYTES_MAX + 1];
-  FLP_TRY(store_cubin_decode(bytes, length, key, NULL));
+  FLP_TRY(kind == STORE_FILE_PROOF ? store_proof_decode(bytes, length, key, NULL)
+                                   : store_cubin_decode(bytes, length, key, NULL));
   *current = !flp_store_other_sources(key);
   return FLP_OK;
 }
@@ -77,7 +79,8 @@ static int is_current(int directory, const char *name, store_file_kind kind) {
   flp_status status = store_file_read(directory, name, &bytes, &length, &stat, &absent);
   if (status != FLP_OK) return status != FLP_ERROR_CORRUPT;
   if (absent) return 0;
-  status = kind == STORE_FILE_CUBIN ? current_cubin(bytes, length, &current) : current_entry(bytes, length, &current);
+  status = kind == STORE_FILE_ENTRY ? current_entry(bytes, length, &current)
+                                    : current_key(bytes, length, kind, &current);
   free(bytes);
   return status == FLP_OK ? current : status != FLP_ERROR_CORRUPT;
 }
@@ -103,10 +106,12 @@ static int sweep_file(sweep *s, const char *name, time_t now, survivor *kept) {
       return 0;
     case STORE_FILE_ENTRY:
     case STORE_FILE_CUBIN:
+    case STORE_FILE_PROOF:
       if (!is_current(s->directory, name, kind)) {
         remove_file(s, name, &stat);
         return 0;
       }
+      if (kind == STORE_FILE_PROOF) return 0; /* a few bytes that took minutes */
       *kept = (survivor){name, (uint64_t)stat.st_size, stat.st_mtim};
       return 1;
     case STORE_FILE_OTHER:

@@ -150,17 +150,16 @@ flp_status store_file_write(int directory, const char *name, const uint8_t *byte
   return FLP_OK;
 }
 
-void store_file_quarantine(int directory, const char *hex, const struct stat *stat) {
+void store_file_quarantine(int directory, const char *name, const struct stat *stat) {
   enum { BAD_MAX = 100 };
-  char name[STORE_HEX + 16], bad[STORE_HEX + 32];
+  char bad[STORE_HEX + 32];
   struct stat now;
-  snprintf(name, sizeof name, "%s.flpk", hex);
   if (fstatat(directory, name, &now, AT_SYMLINK_NOFOLLOW) != 0 || now.st_dev != stat->st_dev ||
       now.st_ino != stat->st_ino || now.st_mtim.tv_sec != stat->st_mtim.tv_sec ||
       now.st_mtim.tv_nsec != stat->st_mtim.tv_nsec)
     return;
   for (int i = 0; i < BAD_MAX; i++) {
-    snprintf(bad, sizeof bad, "%s.bad-%d", hex, i);
+    snprintf(bad, sizeof bad, "%.*s.bad-%d", STORE_HEX, name, i);
     if (fstatat(directory, bad, &now, AT_SYMLINK_NOFOLLOW) == 0) continue;
     (void)renameat(directory, name, directory, bad);
     return;
@@ -176,6 +175,7 @@ store_file_kind store_file_classify(const char *name) {
   if (hex != STORE_HEX) return STORE_FILE_OTHER;
   if (strcmp(name + hex, ".flpk") == 0) return STORE_FILE_ENTRY;
   if (strcmp(name + hex, ".flpc") == 0) return STORE_FILE_CUBIN;
+  if (strcmp(name + hex, ".flps") == 0) return STORE_FILE_PROOF;
   if (strcmp(name + hex, ".lock") == 0) return STORE_FILE_LOCK;
   if (strncmp(name + hex, ".bad-", 5) == 0) return STORE_FILE_BAD;
   return STORE_FILE_OTHER;

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 
 #include "runtime/pack/pack.h"
-#include "runtime/store/store.h"
+#include "runtime/store/proof.h"
 
 struct flp_store {
   char *writable;   /* absolute, or NULL */
@@ -87,6 +87,12 @@ flp_status store_cubin_encode(const char *key, const flp_kernel_image *image, ui
 flp_status store_cubin_decode(const uint8_t *bytes, size_t length, char key_out[FLP_KEY_BYTES_MAX + 1],
                               flp_kernel_image *image);
 
+/* ---- proof.c: stamps of proofs ---- */
+
+/* Reads a stamp. key_out: as store_cubin_decode; out: NULL only checks. error: CORRUPT */
+flp_status store_proof_decode(const uint8_t *bytes, size_t length, char key_out[FLP_KEY_BYTES_MAX + 1],
+                              flp_proof *out);
+
 /* ---- file.c: directories and whole files ---- */
 
 /* Opens a cache directory and checks that it is one that only this user (or, read-only, root) writes.
@@ -105,14 +111,15 @@ flp_status store_file_read(int directory, const char *name, uint8_t **bytes, siz
 /* Puts a file in place in one step: temporary file, fsync, rename, fsync of the directory. error: IO */
 flp_status store_file_write(int directory, const char *name, const uint8_t *bytes, size_t length);
 
-/* Renames <hex>.flpk to the first free <hex>.bad-<n>, if it still is the file that stat describes. */
-void store_file_quarantine(int directory, const char *hex, const struct stat *stat);
+/* Renames <hex>.<suffix> to the first free <hex>.bad-<n>, if it still is the file that stat describes. */
+void store_file_quarantine(int directory, const char *name, const struct stat *stat);
 
 /* What a name in a cache directory is. */
 typedef enum store_file_kind {
   STORE_FILE_OTHER,
   STORE_FILE_ENTRY,
   STORE_FILE_CUBIN,
+  STORE_FILE_PROOF,
   STORE_FILE_LOCK,
   STORE_FILE_BAD,
   STORE_FILE_TEMPORARY

@@ -8,7 +8,7 @@
 #include "runtime/store/internal.h"
 
 static int is_shown(store_file_kind kind) {
-  return kind == STORE_FILE_ENTRY || kind == STORE_FILE_CUBIN;
+  return kind == STORE_FILE_ENTRY || kind == STORE_FILE_CUBIN || kind == STORE_FILE_PROOF;
 }
 
 /* Reads one file for show. key holds its text, or "". */
@@ -19,9 +19,10 @@ static flp_status examine(int directory, const char *file, struct stat *stat, ch
   int absent;
   FLP_TRY(store_file_read(directory, file, &bytes, &length, stat, &absent));
   if (absent) return flp_fail(FLP_ERROR_IO, "%s: vanished while it was looked at", file);
-  int is_cubin = store_file_classify(file) == STORE_FILE_CUBIN;
-  flp_status status =
-      is_cubin ? store_cubin_decode(bytes, length, key, NULL) : store_entry_decode(bytes, length, key, NULL);
+  store_file_kind kind = store_file_classify(file);
+  flp_status status = kind == STORE_FILE_CUBIN   ? store_cubin_decode(bytes, length, key, NULL)
+                      : kind == STORE_FILE_PROOF ? store_proof_decode(bytes, length, key, NULL)
+                                                 : store_entry_decode(bytes, length, key, NULL);
   free(bytes);
   FLP_TRY(status);
   char hex[STORE_HEX + 1];

@@ -114,8 +114,10 @@ static flp_status read_entry(int directory, const query *q, flp_kernel_image *ou
 /* Moves a corrupt file out of the way under the key's lock, so that it cannot be the maker's fresh one. */
 static void set_aside(int directory, const query *q, const struct stat *stat, int locked) {
   int lock = -1;
+  char name[STORE_HEX + 16];
+  snprintf(name, sizeof name, "%s.flpk", q->hex);
   if (!locked) store_lock_take(directory, q->hex, 0, &lock);
-  if (locked || lock >= 0) store_file_quarantine(directory, q->hex, stat);
+  if (locked || lock >= 0) store_file_quarantine(directory, name, stat);
   store_lock_release(lock);
 }
 

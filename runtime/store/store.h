@@ -1,8 +1,8 @@
 /* store.h: the kernel cache, version 1: content-addressed files, one kernel each.
  *
  * A cache directory holds <64 hex digits of SHA-256(key bytes)>.flpk (entry), .flpc (machine code made here of an
- * entry's PTX, whose key names PTX, device and driver), .lock (per-key lock, flock) and .bad-<n> (quarantined). An
- * entry file: magic "FLPK", format, lengths, key bytes, descriptor, PTX, SHA-256 of all
+ * entry's PTX, whose key names PTX, device and driver), .flps (a stamp: proof.h), .lock (per-key lock, flock) and
+ * .bad-<n> (quarantined). An entry file: magic "FLPK", format, lengths, key bytes, descriptor, PTX, SHA-256 of all
  * before it. Written to a temporary file in the same directory, fsync, rename. Directory mode 0700, owned by the
  * user, links not followed. A pack (pack.h), one file, may stand for a read-only directory. Any failure to write
  * degrades to memory, with one warning; a corrupt entry is renamed away (in a writable directory) and treated as
@@ -61,7 +61,7 @@ typedef struct flp_store_item {
   const char *reason;
 } flp_store_item;
 
-/* Visits every entry and kept machine code of every directory in a fixed order (directory order, then file name). visit
+/* Visits every entry, kept machine code and stamp of every directory in a fixed order (directory order, then file name). visit
  * returns 0 to stop. */
 typedef int (*flp_store_visit_fn)(void *context, const flp_store_item *item);
 flp_status flp_store_each(flp_store *store, flp_store_visit_fn visit, void *context);

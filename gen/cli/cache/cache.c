@@ -77,6 +77,7 @@ static void start_table(cli_table *table) {
 
 static void add_table_row(listing *list, const flp_store_item *item) {
   int is_cubin = strncmp(item->key, "flp-cubin/", 10) == 0; /* machine code that was made here of an entry */
+  int is_stamp = strncmp(item->key, "flp-proof/", 10) == 0; /* of flpgen prove */
   char file[32], kind[48], arch[32], dtype[32], shape[80], tuned[64], vocab[32], hidden[32], when[32] = "";
   snprintf(file, sizeof file, "%.16s...", item->file); /* of 64 digits; --json has them all */
   key_field(item->key, "vocab", vocab, sizeof vocab);
@@ -84,11 +85,12 @@ static void add_table_row(listing *list, const flp_store_item *item) {
   snprintf(shape, sizeof shape, "%s x %s", strcmp(vocab, "0") ? vocab : "any", strcmp(hidden, "0") ? hidden : "any");
   key_field(item->key, "kind", kind, 32);
   if (is_cubin) strcat(kind, " cubin");
+  if (is_stamp) strcpy(kind, "stamp");
   time_t modified = (time_t)item->modified;
   struct tm parts;
   if (localtime_r(&modified, &parts)) strftime(when, sizeof when, "%Y-%m-%d %H:%M", &parts);
   cli_table_add(&list->table, file, kind, key_field(item->key, "arch", arch, sizeof arch),
-                key_field(item->key, "dtype", dtype, sizeof dtype), item->key[0] && !is_cubin ? shape : "-",
+                key_field(item->key, "dtype", dtype, sizeof dtype), item->key[0] && !is_cubin && !is_stamp ? shape : "-",
                 key_field(item->key, "tuned", tuned, sizeof tuned), cli_bytes((double)item->bytes).text, when,
                 item->status != FLP_OK ? "bad" : item->other_sources ? "no use" : "ok", NULL);
   if (item->status != FLP_OK) cli_table_note(&list->table, "%s", item->reason ? item->reason : "");
@@ -172,8 +174,8 @@ const cli_values cli_cache_argp = {
     .argp.args_doc = "ls|verify|gc",
     .argp.doc =
         "Lists, verifies or cleans the kernel cache."
-        "\vEntries are kernels and, as `cubin`, machine code that was made of them here. "
-        "verify reads every entry and fails if one is bad. What flp of other sources made is sound and of no use; gc "
+        "\vEntries are kernels, as `cubin` machine code that was made of them here, and as `stamp` what prove has "
+        "found, which gc keeps. verify reads every entry and fails if one is bad. What flp of other sources made is sound and of no use; gc "
         "removes it, quarantined and stale files, then the oldest entries of the writable directory. list is ls.\n\n"
         "Examples:\n"
         "  flpgen cache ls\n"

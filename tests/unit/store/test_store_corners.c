@@ -17,6 +17,7 @@ Test(store_corners, names) {
     const char *name;
     store_file_kind kind;
   } cases[] = {{HEX ".flpk", STORE_FILE_ENTRY},  {HEX ".flpc", STORE_FILE_CUBIN},  {HEX ".lock", STORE_FILE_LOCK},
+               {HEX ".flps", STORE_FILE_PROOF},
                {HEX ".bad-7", STORE_FILE_BAD},   {HEX ".flpx", STORE_FILE_OTHER},  {HEX, STORE_FILE_OTHER},
                {".tmp-1", STORE_FILE_TEMPORARY}, {HEX "0.flpk", STORE_FILE_OTHER}, {"notes", STORE_FILE_OTHER}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
