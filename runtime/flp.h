@@ -283,7 +283,8 @@ FLP_API flp_status flp_plan_describe(const flp_plan *plan, char *buffer, size_t 
 /* The rung that runs. */
 FLP_API flp_rung flp_plan_get_rung(const flp_plan *plan);
 
-/* Why this rung was not taken; "" for the one that runs and those below it. Borrowed from the plan. */
+/* Why this rung was not taken; "" for the one that runs and those below it. Of FLP_RUNG_AUTO: why kernels of the GPU's
+ * own architecture are off until `flpgen prove` has passed; "" if none are. Borrowed from the plan. */
 FLP_API const char *flp_plan_get_reason(const flp_plan *plan, flp_rung rung);
 
 /* Name of a rung: "tuned", "heuristic", "jit", "generic", "eager". */

@@ -210,12 +210,12 @@ static flp_status try_architecture(descent *w, flp_rung rung, const char *arch, 
 }
 
 int flp_ladder_arches(const flp_device *device, const flp_spec *spec, const char *asked, int clusters,
-                      const flp_tuning *tuning, const char *out[FLP_LADDER_ARCHES_MAX]) {
+                      unsigned without, const flp_tuning *tuning, const char *out[FLP_LADDER_ARCHES_MAX]) {
   int count = 0, is_set = tuning && flp_tuning_is_set(tuning);
   for (int i = FLP_ARCHES_MAX - 1; i >= 0; i--) {
     const flp_arch *arch = flp_arch_at(i);
     if (!arch || !(arch->facts & FLP_ARCH_PLANNED) || !flp_arch_runs(arch, device->major, device->minor)) continue;
-    if ((!clusters && (arch->facts & FLP_ARCH_CLUSTERS)) || (asked && strcmp(arch->name, asked) != 0)) continue;
+    if (without >> i & 1 || (!clusters && (arch->facts & FLP_ARCH_CLUSTERS)) || (asked && strcmp(arch->name, asked) != 0)) continue;
     if (!flp_kernel_arch_serves(arch->name, spec)) continue;
     if (is_set && !(flp_kernel_arch_tunes(arch->name, spec, (flp_kernel_kind)0) &&
                     flp_kernel_arch_heeds(arch->name, spec, tuning)))
@@ -228,7 +228,7 @@ int flp_ladder_arches(const flp_device *device, const flp_spec *spec, const char
 
 static int list_arches(const flp_plan *plan, const flp_tuning *tuning, const char *out[FLP_LADDER_ARCHES_MAX]) {
   return flp_ladder_arches(&plan->device, &plan->spec, plan->arch_asked ? plan->arch_asked->name : NULL,
-                           flp_driver_has_clusters(plan->driver), tuning, out);
+                           flp_driver_has_clusters(plan->driver), plan->unproven.arches, tuning, out);
 }
 
 /* An older architecture's kernels in a cache, where --arch leaves them, do not spare making this GPU's. */
@@ -334,6 +334,16 @@ static flp_status no_choice(const flp_plan *plan) {
                   tune, plan->device.name, plan->spec_text);
 }
 
+/* What is left out is no failure, in strict mode either; it is said once. */
+static flp_status leave_unproven_out(flp_plan *plan) {
+  const flp_options *options = &plan->options;
+  if (plan->arch_asked) return FLP_OK;
+  FLP_TRY(flp_unproven_find(&plan->device, &plan->spec, flp_driver_has_clusters(plan->driver), plan->driver->version,
+                            options->cache_dir, options->cache_path, &plan->unproven));
+  if (plan->unproven.arches) flp_log_once(FLP_LOG_WARNING, "%s", plan->unproven.reason);
+  return FLP_OK;
+}
+
 static flp_status descend(descent *w) {
   flp_plan *plan = w->plan;
   flp_rung pinned = plan->options.rung;
@@ -350,6 +360,7 @@ static flp_status descend(descent *w) {
     return flp_fail(FLP_ERROR_UNAVAILABLE,
                     "options.arch is %s, whose kernels do not run on %s of compute capability %d.%d", asked->name,
                     plan->device.name, plan->device.major, plan->device.minor);
+  FLP_TRY(leave_unproven_out(plan));
   if (list_arches(plan, &plan->tuning, arches) == 0) return no_choice(plan);
   for (int r = FLP_RUNG_TUNED; r <= FLP_RUNG_GENERIC; r++) {
     flp_rung rung = (flp_rung)r;

@@ -12,6 +12,15 @@
 #include "runtime/load/images.h"
 #include "runtime/loss/loss.h"
 #include "runtime/planner/planner.h"
+#include "runtime/store/proof.h"
+
+enum { FLP_UNPROVEN_BYTES = 384 };
+
+/* Architectures that plans leave out, since nobody has proven their kernels on the device, and why. */
+typedef struct flp_unproven {
+  unsigned arches;                 /* 1 << row (arch.h) */
+  char reason[FLP_UNPROVEN_BYTES]; /* of the newest; "" for none */
+} flp_unproven;
 
 typedef struct flp_function {
   const flp_abi_entry *abi;
@@ -37,6 +46,7 @@ struct flp_plan {
   flp_options options; /* resolved; tune is in tuning, and NULL here, as the cache's places are once it is made */
   flp_tuning tuning;
   const flp_arch *arch_asked; /* of the options; NULL: any */
+  flp_unproven unproven;      /* none where the options ask for an architecture */
   int has_tuning; /* the options give tile configurations, if only the defaults */
   char spec_text[FLP_SPEC_TEXT_BYTES];
   flp_rung rung;
@@ -90,10 +100,11 @@ flp_status flp_ladder_without_device(flp_plan *plan, const char *reason);
 /* The architectures whose kernels every rung of a device tries for a spec, best first: those that the device runs and
  * that have kernels of their own for the spec, then the portable one. Returns their number, 0 if there is none.
  * spec: resolved; asked: that architecture alone, or NULL; clusters: 1 if the driver can launch them
- * (flp_driver_has_clusters); tuning: NULL, or if it is set, only the best one that heeds it is listed */
+ * (flp_driver_has_clusters); without: those of flp_unproven, 0 where one was asked for; tuning: NULL, or if it is set, only
+ * the best one that heeds it is listed */
 enum { FLP_LADDER_ARCHES_MAX = FLP_ARCHES_MAX };
 int flp_ladder_arches(const flp_device *device, const flp_spec *spec, const char *asked, int clusters,
-                      const flp_tuning *tuning, const char *out[FLP_LADDER_ARCHES_MAX]);
+                      unsigned without, const flp_tuning *tuning, const char *out[FLP_LADDER_ARCHES_MAX]);
 
 /* How the plan keeps something from forward to backward, where the caller has the memory: SAVE, DIRECTION or 0. */
 static inline flp_mode flp_plan_keeps(const flp_plan *plan) {
@@ -103,6 +114,21 @@ static inline flp_mode flp_plan_keeps(const flp_plan *plan) {
 /* Logs what has not been logged with the same words; and that a call of a plan with a tail has no room for lists. */
 void flp_log_once(flp_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void flp_plan_log_exact(const flp_plan *plan);
+
+/* ---- unproven.c: architectures that have never run where they are sold ---- */
+
+/* Those that a plan of the spec (NULL: of some) leaves out on a device, which may have no name. clusters: as
+ * flp_ladder_arches; driver: as 13000; cache_dir, cache_path: of flp_options, places to look before those of the settings
+ * error: MEMORY */
+flp_status flp_unproven_find(const flp_device *device, const flp_spec *spec, int clusters, int driver,
+                             const char *cache_dir, const char *cache_path, flp_unproven *out);
+/* The stamp of one, whether or not plans ask for it; and what its key is. error: MEMORY */
+flp_status flp_unproven_proof(const flp_device *device, int driver, const char *cache_dir, const char *cache_path,
+                              const flp_arch *arch, flp_proof *out);
+flp_proof_of flp_unproven_key(const flp_device *device, int driver, const flp_arch *arch);
+/* flp_ladder_arches without what a plan leaves out, by the settings' caches; 0 without memory, too. */
+int flp_ladder_arches_here(const flp_device *device, int driver, const flp_spec *spec, const char *asked, int clusters,
+                           const flp_tuning *tuning, const char *out[FLP_LADDER_ARCHES_MAX]);
 
 /* ---- text.c ---- */
 

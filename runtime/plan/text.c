@@ -102,6 +102,8 @@ _Static_assert((FLP_RUNG_EAGER - FLP_RUNG_TUNED) * FLP_REASON_BYTES + FLP_SPEC_T
                        FLP_EAGER_TEXT_BYTES + 400 <=
                    4096,
                "a description is longer than flp.h says");
+/* A plan on a device has at least one rung's reason less. */
+_Static_assert(FLP_UNPROVEN_BYTES + 2 <= FLP_REASON_BYTES, "a description is longer than flp.h says");
 
 flp_status flp_plan_describe(const flp_plan *plan, char *buffer, size_t capacity) {
   flp_detail_clear();
@@ -125,6 +127,7 @@ flp_status flp_plan_describe(const flp_plan *plan, char *buffer, size_t capacity
   add(&t, "; plan id %s", plan->id);
   for (int rung = FLP_RUNG_TUNED; rung < (int)plan->rung; rung++)
     add(&t, "; not %s: %s", flp_rung_name((flp_rung)rung), plan->reason[rung]);
+  if (plan->rung != FLP_RUNG_EAGER && plan->unproven.arches) add(&t, "; %s", plan->unproven.reason);
   return FLP_OK;
 }
 
@@ -133,6 +136,7 @@ flp_rung flp_plan_get_rung(const flp_plan *plan) {
 }
 
 const char *flp_plan_get_reason(const flp_plan *plan, flp_rung rung) {
+  if (plan && rung == FLP_RUNG_AUTO) return plan->unproven.reason;
   if (!plan || rung < FLP_RUNG_TUNED || rung > FLP_RUNG_EAGER || rung >= plan->rung) return "";
   return plan->reason[rung];
 }

@@ -175,8 +175,9 @@ const cli_values cli_cache_argp = {
     .argp.doc =
         "Lists, verifies or cleans the kernel cache."
         "\vEntries are kernels, as `cubin` machine code that was made of them here, and as `stamp` what prove has "
-        "found, which gc keeps. verify reads every entry and fails if one is bad. What flp of other sources made is sound and of no use; gc "
-        "removes it, quarantined and stale files, then the oldest entries of the writable directory. list is ls.\n\n"
+        "found, which gc keeps. verify reads every entry and fails if one is bad. What flp of other sources made is "
+        "sound and of no use; gc removes it, quarantined and stale files, then the oldest entries of the writable "
+        "directory. list is ls.\n\n"
         "Examples:\n"
         "  flpgen cache ls\n"
         "  flpgen cache gc --keep 1G\n\n" CLI_EXIT_HELP};

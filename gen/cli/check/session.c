@@ -342,9 +342,9 @@ static const char *tuned_arch(const check_session *session) {
   const flp_spec *spec = &session->args->given.spec;
   flp_tuning tuning;
   if (!options->tune || !device->driver || flp_tuning_parse("--tune", options->tune, &tuning) != FLP_OK) return NULL;
-  int clusters = flp_driver_has_clusters(device->driver);
-  if (flp_ladder_arches(&device->info, spec, options->arch, clusters, &tuning, arches)) return arches[0];
-  return flp_ladder_arches(&device->info, spec, options->arch, clusters, NULL, arches) ? arches[0] : NULL;
+  int clusters = flp_driver_has_clusters(device->driver), driver = device->driver->version;
+  if (flp_ladder_arches_here(&device->info, driver, spec, options->arch, clusters, &tuning, arches)) return arches[0];
+  return flp_ladder_arches_here(&device->info, driver, spec, options->arch, clusters, NULL, arches) ? arches[0] : NULL;
 }
 
 flp_status check_session_run(const check_args *args, check_report *report) {

@@ -6,11 +6,11 @@
 #include <unistd.h>
 
 #include "gen/cli/doctor/paths.h"
+#include "gen/cli/doctor/stamps.h"
 #include "gen/cli/kernels/kernels.h"
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/option_args.h"
 #include "gen/cli/shared/reasons.h"
-#include "gen/cli/shared/table.h"
 #include "gen/cli/shared/text.h"
 #include "gen/cli/verbs.h"
 #include "runtime/driver/driver.h"
@@ -44,6 +44,8 @@ typedef struct examination {
   int driver_version;
   flp_device devices[DEVICES_MAX];
   int device_count;
+  doctor_stamp stamps[DOCTOR_STAMPS_MAX];
+  int stamp_count;
   char generator_path[1024], sources[17];
   double generator_seconds;
   directory cache, generic;
@@ -186,6 +188,7 @@ static void examine(examination *out) {
   flp_setting_get(FLP_SETTING_CACHE_DIR, &cache);
   flp_setting_get(FLP_SETTING_GENERIC_DIR, &generic);
   examine_driver(out);
+  out->stamp_count = doctor_stamps_examine(out->devices, out->device_count, out->driver_version, out->stamps);
   examine_generator(out);
   set_finding(&out->eager, FLP_OK, flp_eager_describe());
   /* What a trial generates stays in memory, where plans look first: so rungs that need a cache come before that. */
@@ -249,8 +252,9 @@ static flp_status print_json(const examination *in) {
   json_object_set_new(generator, "seconds", cli_json_number(in->generator_seconds));
   json_t *driver = finding_json(&in->driver);
   json_object_set_new(driver, "version", json_integer(in->driver_version));
-  return cli_json_print(json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "version",
-                                  flp_version(), "driver", driver, "devices", devices_json(in), "generator", generator,
+  return cli_json_print(json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "version",
+                                  flp_version(), "driver", driver, "devices", devices_json(in), "architectures",
+                                  doctor_stamps_json(in->stamps, in->stamp_count), "generator", generator,
                                   "eager", finding_json(&in->eager), "cache", directory_json(&in->cache), "generic",
                                   directory_json(&in->generic), "paths", doctor_paths_json(in->paths, in->path_count),
                                   "rungs", rungs, "plan", finding_json(&in->plan), "health", finding_json(&in->health),
@@ -293,6 +297,7 @@ static void print_parts(const examination *in) {
     cli_table_addf(&table, "GPU %d\tok\t%s, sm_%d%d, %d multiprocessors, %s", i, device->name, device->major,
                    device->minor, device->multiprocessors, cli_bytes((double)device->memory_bytes).text);
   }
+  doctor_stamps_add(in->stamps, in->stamp_count, &table);
   snprintf(generator, sizeof generator, "%s", in->generator.text);
   if (in->generator.works)
     snprintf(generator, sizeof generator, "%.*s, %.0f ms a small module, sources %s", DETAIL_BYTES, in->generator.text,

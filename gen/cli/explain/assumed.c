@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "gen/cli/explain/explain.h"
+#include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/table.h"
 #include "gen/cli/shared/text.h"
-#include "runtime/plan/plan.h"
 
 /* Clocks of an H200: they compare layouts, they predict no time. */
 static flp_device device_of(const explain_args *args) {
@@ -53,8 +53,9 @@ flp_status explain_assume(const explain_args *args, explain_assumed *out, flp_pl
   const char *arches[FLP_LADDER_ARCHES_MAX];
   flp_tuning tuning;
   FLP_TRY(flp_tuning_parse("--tune", args->spec.tune, &tuning));
-  int count = flp_ladder_arches(&device, spec, NULL, 1, &tuning, arches);
-  if (!count && flp_ladder_arches(&device, spec, NULL, 1, NULL, arches))
+  FLP_TRY(flp_unproven_find(&device, spec, 1, 0, NULL, NULL, &out->unproven));
+  int count = flp_ladder_arches(&device, spec, NULL, 1, out->unproven.arches, &tuning, arches);
+  if (!count && flp_ladder_arches(&device, spec, NULL, 1, out->unproven.arches, NULL, arches))
     return cli_spec_check_tiling("--tune", args->spec.tune, spec, arches[0]);
   const flp_arch *least = flp_arch_find(FLP_PORTABLE_ARCH);
   flp_status status = flp_fail(FLP_ERROR_ARGUMENT,
@@ -74,9 +75,10 @@ json_t *explain_assumed_json(const explain_args *args, const explain_assumed *as
   json_t *kernels = json_array(), *lacks = json_array();
   for (int i = 0; i < assumed->lack_count; i++) json_array_append_new(lacks, json_string(assumed->lacks[i]));
   for (int i = 0; i < assumed->count; i++) json_array_append_new(kernels, cli_desc_json(&assumed->desc[i]));
-  return json_pack("{s:s, s:I, s:s, s:o, s:o}", "capability", capability, "multiprocessors",
+  return json_pack("{s:s, s:I, s:s, s:o, s:o, s:o}", "capability", capability, "multiprocessors",
                    (json_int_t)args->multiprocessors, "arch", assumed->arch, "kernels", kernels, "generic_lacks",
-                   lacks);
+                   lacks, "unproven",
+                   assumed->unproven.arches ? cli_json_text(assumed->unproven.reason) : json_null());
 }
 
 /* ---- for people ---- */
@@ -96,6 +98,7 @@ static void add_kernel(cli_table *table, const flp_kernel_desc *desc) {
 void explain_assumed_print(const explain_args *args, const explain_assumed *assumed) {
   cli_print(2, "assumed GPU: %lld multiprocessors, compute capability %d.%d; a plan would take kernels of %s there",
             (long long)args->multiprocessors, args->major, args->minor, assumed->arch);
+  if (assumed->unproven.arches) cli_print(2, "%s", assumed->unproven.reason);
   cli_table table;
   cli_table_start(&table, "kernel", "for", "entry", "tile M x N x K", "stages", "cluster", "partial columns", NULL);
   for (int i = 0; i < assumed->count; i++) add_kernel(&table, &assumed->desc[i]);

@@ -7,7 +7,7 @@
 
 #include "gen/cli/kernels/kernels.h"
 #include "gen/cli/shared/spec_args.h"
-#include "runtime/planner/planner.h"
+#include "runtime/plan/plan.h"
 
 enum { EXPLAIN_ROWS_MAX = 16, EXPLAIN_ALTERNATIVES_MAX = 8, EXPLAIN_REASON_BYTES = 256 };
 enum { EXPLAIN_PASSES = FLP_PASS_FORWARD_SAVED + 1 };
@@ -31,6 +31,7 @@ typedef struct explain_assumed {
   int count;
   const char *lacks[FLP_SPEC_KERNELS_MAX]; /* kinds of which the portable shape-generic kernels have none */
   int lack_count;
+  flp_unproven unproven;
 } explain_assumed;
 
 /* Generates the kernels that a plan would run on the assumed device, chosen as the ladder chooses, and makes a planner

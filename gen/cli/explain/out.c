@@ -86,9 +86,10 @@ static json_t *plan_json(const flp_plan *plan) {
   for (int rung = FLP_RUNG_TUNED; rung <= FLP_RUNG_EAGER; rung++)
     json_object_set_new(reasons, flp_rung_name((flp_rung)rung),
                         cli_json_text(flp_plan_get_reason(plan, (flp_rung)rung)));
-  return json_pack("{s:s, s:o, s:o, s:o, s:s, s:o}", "rung", flp_rung_name(flp_plan_get_rung(plan)), "cut",
+  return json_pack("{s:s, s:o, s:o, s:o, s:s, s:o, s:o}", "rung", flp_rung_name(flp_plan_get_rung(plan)), "cut",
                    plan->tiling[0] ? cli_json_text(plan->tiling) : json_null(), "tune", tune_json(plan), "description",
-                   cli_json_text(text), "id", id, "reasons", reasons);
+                   cli_json_text(text), "id", id, "reasons", reasons, "unproven",
+                   plan->unproven.arches ? cli_json_text(plan->unproven.reason) : json_null());
 }
 
 static json_t *budgets_json(const explanation *in, int assumed) {
@@ -180,6 +181,7 @@ static void print_plan(const explanation *in) {
   printf("plan on this machine: rung %s\n", flp_rung_name(flp_plan_get_rung(in->plan)));
   if (in->plan->tiling[0]) cli_print(4, "  tile configuration: %s", in->plan->tiling);
   cli_reasons_print(13, "  not taken:", reasons);
+  if (in->plan->unproven.arches) cli_print(4, "  %s", in->plan->unproven.reason);
 }
 
 static void print_lists(const explanation *in, int64_t n) {

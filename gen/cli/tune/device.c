@@ -271,7 +271,7 @@ flp_status tune_session_open(tune_session *s) {
   flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
   flp_tuning untuned = {0};
   int clusters = flp_driver_has_clusters(s->device->driver);
-  FLP_TRY(tune_head_arch(s->args, s->target, &s->device->info, clusters, &s->arch));
+  FLP_TRY(tune_head_arch(s->args, s->target, &s->device->info, s->device->driver->version, clusters, &s->arch));
   open_data(s);
   FLP_TRY(measure_clock_create(s->device->driver, s->device->stream, &s->clock));
   FLP_TRY(bench_data_head(&s->data));

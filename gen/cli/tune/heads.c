@@ -120,11 +120,11 @@ flp_status tune_heads_create(const tune_args *args, tune_heads *out) {
   return status;
 }
 
-flp_status tune_head_arch(const tune_args *args, const tune_head *target, const flp_device *device, int clusters,
-                          const char **out) {
+flp_status tune_head_arch(const tune_args *args, const tune_head *target, const flp_device *device, int driver,
+                          int clusters, const char **out) {
   const char *arches[FLP_LADDER_ARCHES_MAX], *asked = args->options.arch;
   *out = NULL;
-  if (!flp_ladder_arches(device, &target->spec, asked, clusters, NULL, arches))
+  if (!flp_ladder_arches_here(device, driver, &target->spec, asked, clusters, NULL, arches))
     return flp_fail(FLP_ERROR_UNAVAILABLE, "%s of compute capability %d.%d runs no kernels%s%s for %s", device->name,
                     device->major, device->minor, asked ? " of " : "", asked ? asked : "", target->text);
   *out = arches[0];

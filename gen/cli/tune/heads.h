@@ -21,7 +21,7 @@ flp_status tune_heads_create(const tune_args *args, tune_heads *out);
 void tune_heads_clear(tune_heads *targets);
 /* The architecture whose kernels are tuned: the first that plans of the target try on such a device. clusters: whether
  * the driver launches them. error: UNAVAILABLE if there is none */
-flp_status tune_head_arch(const tune_args *args, const tune_head *target, const flp_device *device, int clusters,
-                          const char **out);
+flp_status tune_head_arch(const tune_args *args, const tune_head *target, const flp_device *device, int driver,
+                          int clusters, const char **out);
 
 #endif

@@ -175,7 +175,7 @@ flp_status tune_dry_run(const tune_args *args, const tune_heads *targets, const 
     const tune_head *target = &targets->items[i];
     const char *arch;
     json_t *searches = json_array();
-    status = tune_head_arch(args, target, device, 1, &arch);
+    status = tune_head_arch(args, target, device, 0, 1, &arch);
     for (int k = 0; k < TUNE_STEPS && status == FLP_OK; k++) {
       flp_kernel_kind kind = tune_searches[k].kind;
       if (kind && flp_kernel_arch_tunes(arch, &target->spec, kind))

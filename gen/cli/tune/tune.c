@@ -150,7 +150,7 @@ static flp_status check_arches(const tune_run *r) {
   const char *arch;
   int clusters = flp_driver_has_clusters(r->device.driver);
   for (int i = 0; i < r->targets->count; i++)
-    FLP_TRY(tune_head_arch(r->args, &r->targets->items[i], &r->device.info, clusters, &arch));
+    FLP_TRY(tune_head_arch(r->args, &r->targets->items[i], &r->device.info, r->device.driver->version, clusters, &arch));
   return FLP_OK;
 }
 

@@ -1,7 +1,7 @@
 /* fake_cuda.c: a scripted stand-in for libcuda: answers like a driver, remembers every call, fails where its script
  * asks for it. See fake_cuda.h. It runs no kernel without run= in its script. Here is what all calls share: what is
  * held, the count and the log of calls. The parts, fake_cuda_*.inc, in the order in which they build on each other:
- *   script    what the settings are and how they are read
+ *   script    what the settings are and how they are read; unproven= in the file of that name
  *   device    the driver, its errors, devices, the context
  *   compute   results and times of launches (compute=)
  *   run       kernels on the CPU (run=)
@@ -14,6 +14,7 @@
 
 #include <dlfcn.h>
 #include <elf.h>
+#include <link.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -21,12 +22,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
 /* The kernel ABI, to decode launches; a stand-in links nothing of the library under test. */
 #include "runtime/kernel/abi.c"
 #include "runtime/driver/driver.h"
+#include "runtime/kernel/arch.h"
 
 enum { MODULE_FUNCTIONS_MAX = 16 };
 

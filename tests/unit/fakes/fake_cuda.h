@@ -4,6 +4,7 @@
  * environment variable FAKE_CUDA, as text or as the path of a file:
  *   devices=1 capability=8.0 name=Fake sms=132 driver=13000 shared=232448 memory=<bytes> clock=<kHz>
  *   clusters=66          how many clusters of any kernel fit the device
+ *   unproven=sm_90a      this process takes that architecture for one that has never run where it is sold
  *   maxthreads=1024      what cuFuncGetAttribute returns for every function
  *   infolog=, errorlog=  text for the logs of cuModuleLoadDataEx ('|' starts a new line)
  *   badrows=3            what each launch of flp_prepare adds to the error word

@@ -20,7 +20,7 @@ Test(ladder, architectures_are_listed_best_first) {
     flp_spec spec = words_spec(rows[i].spec);
     const char *arches[FLP_LADDER_ARCHES_MAX];
     char got[64] = "";
-    int count = flp_ladder_arches(&device, &spec, NULL, rows[i].clusters, NULL, arches);
+    int count = flp_ladder_arches(&device, &spec, NULL, rows[i].clusters, 0, NULL, arches);
     for (int j = 0; j < count; j++) snprintf(got + strlen(got), sizeof got - strlen(got), "%s ", arches[j]);
     cr_expect_str_eq(got, rows[i].wanted, "row %zu", i);
   }

@@ -13,6 +13,7 @@
  *
  *   > stage WORDS      an empty cache, $ROOT/cache, and no generic kernels; > device without these
  *   > env NAME=VALUE   the environment; > env NAME: without it
+ *   > prove ARCH REASON      leaves a stamp that proves it here, or refutes it for the reason, if there is one
  *   > fill FOLDER arch=sm_90a driver=13000 tune=TEXT chunk_rows=N chunk_vocab=N, or generic     kernels of the spec
  *                      in $ROOT/FOLDER
  *   > spoil FOLDER at=N      each kernel in it is damaged; > shell COMMAND: what it prints

@@ -116,6 +116,25 @@ static void fill(golden *g, const char *words) {
   g->made = g->s.provider_calls();
 }
 
+/* "ARCH": a stamp that proves it on the device, or refutes it for the reason behind. */
+static void prove(golden *g, const char *words) {
+  char arch[16], reason[FLP_PROOF_REASON_BYTES], cache[512];
+  const flp_driver *driver;
+  flp_device device;
+  flp_store *store;
+  snprintf(arch, sizeof arch, "%.*s", (int)strcspn(words, " "), words);
+  words += strcspn(words, " ");
+  snprintf(reason, sizeof reason, "%s", words + (*words == ' '));
+  flp_proof proof = {.verdict = reason[0] ? FLP_VERDICT_REFUTED : FLP_VERDICT_PROVEN, .time = 1700000000};
+  memcpy(proof.reason, reason, sizeof reason);
+  path_of(g, "cache", cache);
+  cr_assert(flp_driver_get(&driver) == FLP_OK && flp_device_get(driver, 0, &device) == FLP_OK);
+  flp_proof_of of = flp_unproven_key(&device, driver->version, flp_arch_find(arch));
+  cr_assert_eq(flp_store_open(cache, NULL, &store), FLP_OK);
+  cr_assert_eq(flp_proof_write(store, &of, &proof), FLP_OK, "%s", flp_error_detail());
+  flp_store_close(store);
+}
+
 /* Another byte in each file of a cache. */
 static void spoil(golden *g, const char *words) {
   char pattern[520];
@@ -162,6 +181,7 @@ static void put_description(golden *g) {
   snprintf(number, sizeof number, "#%d", number_of_id(g, id));
   replace(text, id, number);
   if (g->plan->rung == FLP_RUNG_EAGER) replace(text, flp_eager_describe(), "...");
+  cr_expect(g->plan->rung == FLP_RUNG_EAGER || strstr(text, flp_plan_get_reason(g->plan, FLP_RUNG_AUTO)));
   replace(text, "; ", "\n  ");
   golden_put(g, "", text);
 }
@@ -411,7 +431,7 @@ int golden_plan_command(golden *g, const char *command, const char *words) {
                   {"query", 0, query},      {"saved", 0, saved},         {"names", 0, names},
                   {"kernels", 0, kernels},  {"key", 0, put_key},         {"resolve", 0, resolve},
                   {"args", 0, set_args},    {"log", 0, put_log},         {"calls", 0, put_calls},
-                  {"kinds", 0, kinds},      {"signatures", 0, signatures}};
+                  {"kinds", 0, kinds},      {"signatures", 0, signatures}, {"prove", 0, prove}};
   char text[TEXT_BYTES];
   take_places(g, words, text);
   for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
