@@ -7,6 +7,8 @@ const cli_action CLI_VERBS[] = {
     {"check", cli_check, "compare every rung that this machine offers with fp64", &cli_check_argp, NULL},
     {"bench", cli_bench, "time both passes beside matrix products of the same shapes", &cli_bench_argp, NULL},
     {"tune", cli_tune, "find, verify and store the fastest kernels for this machine's GPU", &cli_tune_argp, NULL},
+    {"prove", cli_prove, "prove kernels that have never run on this machine's GPU, for plans to take", &cli_prove_argp,
+     NULL},
     {"explain", cli_explain, "cost of naive and of each mode, the plan that would run, and why", &cli_explain_argp,
      NULL},
     {"doctor", cli_doctor, "driver, GPU, libraries, cache, rungs; where settings come from", &cli_doctor_argp, NULL},

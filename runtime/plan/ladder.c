@@ -215,7 +215,8 @@ int flp_ladder_arches(const flp_device *device, const flp_spec *spec, const char
   for (int i = FLP_ARCHES_MAX - 1; i >= 0; i--) {
     const flp_arch *arch = flp_arch_at(i);
     if (!arch || !(arch->facts & FLP_ARCH_PLANNED) || !flp_arch_runs(arch, device->major, device->minor)) continue;
-    if (without >> i & 1 || (!clusters && (arch->facts & FLP_ARCH_CLUSTERS)) || (asked && strcmp(arch->name, asked) != 0)) continue;
+    if (without >> i & 1 || (asked && strcmp(arch->name, asked) != 0)) continue;
+    if (!clusters && (arch->facts & FLP_ARCH_CLUSTERS)) continue;
     if (!flp_kernel_arch_serves(arch->name, spec)) continue;
     if (is_set && !(flp_kernel_arch_tunes(arch->name, spec, (flp_kernel_kind)0) &&
                     flp_kernel_arch_heeds(arch->name, spec, tuning)))

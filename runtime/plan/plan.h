@@ -100,8 +100,8 @@ flp_status flp_ladder_without_device(flp_plan *plan, const char *reason);
 /* The architectures whose kernels every rung of a device tries for a spec, best first: those that the device runs and
  * that have kernels of their own for the spec, then the portable one. Returns their number, 0 if there is none.
  * spec: resolved; asked: that architecture alone, or NULL; clusters: 1 if the driver can launch them
- * (flp_driver_has_clusters); without: those of flp_unproven, 0 where one was asked for; tuning: NULL, or if it is set, only
- * the best one that heeds it is listed */
+ * (flp_driver_has_clusters); without: those of flp_unproven, 0 where one was asked for; tuning: NULL, or if it is set,
+ * only the best one that heeds it is listed */
 enum { FLP_LADDER_ARCHES_MAX = FLP_ARCHES_MAX };
 int flp_ladder_arches(const flp_device *device, const flp_spec *spec, const char *asked, int clusters,
                       unsigned without, const flp_tuning *tuning, const char *out[FLP_LADDER_ARCHES_MAX]);
@@ -118,7 +118,7 @@ void flp_plan_log_exact(const flp_plan *plan);
 /* ---- unproven.c: architectures that have never run where they are sold ---- */
 
 /* Those that a plan of the spec (NULL: of some) leaves out on a device, which may have no name. clusters: as
- * flp_ladder_arches; driver: as 13000; cache_dir, cache_path: of flp_options, places to look before those of the settings
+ * flp_ladder_arches; driver: as 13000; cache_dir, cache_path: of flp_options, places to look before those of settings
  * error: MEMORY */
 flp_status flp_unproven_find(const flp_device *device, const flp_spec *spec, int clusters, int driver,
                              const char *cache_dir, const char *cache_path, flp_unproven *out);

@@ -40,8 +40,8 @@ static int is_tried(const flp_arch *arch, const flp_device *device, const flp_sp
 static void say(const flp_arch *arch, const flp_device *device, const flp_proof *proof, char out[FLP_UNPROVEN_BYTES]) {
   const char *gpu = device->name[0] ? device->name : "such a GPU";
   if (proof->verdict == FLP_VERDICT_REFUTED)
-    snprintf(out, FLP_UNPROVEN_BYTES, "kernels for %s are off on %.64s, flpgen prove has refuted them: %.200s", arch->name,
-             gpu, proof->reason);
+    snprintf(out, FLP_UNPROVEN_BYTES, "kernels for %s are off on %.64s, flpgen prove has refuted them: %.200s",
+             arch->name, gpu, proof->reason);
   else
     snprintf(out, FLP_UNPROVEN_BYTES,
              "kernels for %s are off on %.64s until `flpgen prove --arch %s` has passed there: they are generated, and "

@@ -1,5 +1,5 @@
-/* proof.h: stamps that `flpgen prove` leaves in the kernel cache: that an architecture's kernels are right and fast on a
- * GPU, or why they are not.
+/* proof.h: stamps that `flpgen prove` leaves in the kernel cache: that an architecture's kernels are right and fast on
+ * a GPU, or why they are not.
  *
  * A stamp counts for GPUs of one name and capability, one driver, one architecture and these sources alone. A proof of
  * one's own, in the writable directory, counts before those of read-only ones; packs hold none. */

@@ -61,8 +61,8 @@ typedef struct flp_store_item {
   const char *reason;
 } flp_store_item;
 
-/* Visits every entry, kept machine code and stamp of every directory in a fixed order (directory order, then file name). visit
- * returns 0 to stop. */
+/* Visits every entry, kept machine code and stamp of every directory in a fixed order (directory order, then file
+ * name). visit returns 0 to stop. */
 typedef int (*flp_store_visit_fn)(void *context, const flp_store_item *item);
 flp_status flp_store_each(flp_store *store, flp_store_visit_fn visit, void *context);
 

@@ -159,3 +159,21 @@ def test_kernels_of_a_folder_are_kept_apart(tmp_path):
 def test_doctor_leaves_the_cache_as_it_is(tmp_path, rung, code):
     done = on_fake("doctor", "--require", rung, cache=tmp_path / "cache")
     assert done.code == code and "a plan takes rung jit" in done.out and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("arguments,script,code,why", [
+    ("", "capability=8.0", 0, ""),
+    ("--arch sm_80", "capability=9.0", 2, "--arch: 'sm_80' is not accepted; its kernels are those that others"),
+    ("--arch sm_90a", "capability=8.0", 3, "--arch: kernels for sm_90a do not run on Fake H200 of compute"),
+    ("--arch sm_90", "capability=9.0", 2, "--arch: 'sm_90'"),
+    ("", "fail:cuInit=999", 3, "cuInit failed")])
+def test_what_cannot_be_proven(tmp_path, arguments, script, code, why):
+    done = on_fake("prove", *arguments.split(), cache=tmp_path / "cache", script=script)
+    assert done.code == code and why in done.err and not list(tmp_path.glob("cache/*")), done.err
+    assert code or "Fake H200 has no architecture that is to be proven; --arch names another" in done.out
+
+
+def test_a_proof_needs_a_place_for_its_stamp(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = on_fake("prove", "--arch", "sm_90a", cache=tmp_path / "file", script="capability=9.0")
+    assert done.code == 4 and "Not a directory" in done.err

@@ -11,8 +11,8 @@ from tree_version import VERSION
 
 pytestmark = needs_flpgen
 
-VERBS = ["gen", "run", "check", "bench", "tune", "explain", "doctor", "pack", "sign", "verify", "loss", "cache",
-         "completion"]
+VERBS = ["gen", "run", "check", "bench", "tune", "prove", "explain", "doctor", "pack", "sign", "verify", "loss",
+         "cache", "completion"]
 HELPS = [*VERBS, *(f"pack {action}" for action in ("build", "verify", "inspect", "install")),
          *(f"loss {action}" for action in ("list", "show", "check"))]
 SMALL = ["--vocab", "1000", "--hidden", "64", "--dtype", "bf16"]

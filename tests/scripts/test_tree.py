@@ -63,6 +63,7 @@ BELOW = {
     "gen/cli/sign": [*RUNTIME, "gen/cli", "gen/cli/keys", "gen/cli/shared"],
     "gen/cli/doctor": [*SHARED, "gen/cli", "gen/cli/pack"],
     "gen/cli/tune": [*SHARED, "gen/cli", "gen/cli/presets", "gen/cli/bench", "gen/cli/check"],
+    "gen/cli/prove": [*SHARED, "gen/cli", "gen/cli/check"],
     "gen/cli/generator": ["gen"],
     "gen/cli": ["runtime", "runtime/base", "gen/cli/shared"],
 }

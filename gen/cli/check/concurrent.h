@@ -31,7 +31,7 @@ flp_status check_timeout_wait(check_timeout *timeout, const CUstream *streams, i
 
 /* ---- streams.c: one problem on one plan, executed on several streams ---- */
 
-enum { CHECK_STREAMS = 3, STREAM_OUTPUTS = 8 };
+enum { CHECK_STREAMS = 3, STREAM_OUTPUTS = 13 };
 
 typedef struct check_stream {
   CUgraphExec graph;    /* of what check_streams_submit would enqueue; NULL: not captured */

@@ -64,7 +64,8 @@ void check_streams_clear(check_streams *all) {
 
 const flp_array_id check_stream_outputs[STREAM_OUTPUTS] = {
     FLP_ARRAY_logprob,     FLP_ARRAY_entropy, FLP_ARRAY_stats,       FLP_ARRAY_grad_hidden,
-    FLP_ARRAY_grad_weight, FLP_ARRAY_loss,    FLP_ARRAY_grad_lora_a, FLP_ARRAY_grad_lora_b};
+    FLP_ARRAY_grad_weight, FLP_ARRAY_loss,    FLP_ARRAY_grad_lora_a, FLP_ARRAY_grad_lora_b,
+    FLP_ARRAY_top_ids,     FLP_ARRAY_top_logprob, FLP_ARRAY_rank, FLP_ARRAY_statistics,  FLP_ARRAY_raw_scores};
 
 const cli_buffer *check_stream_output(const check_streams *all, int i, int output) {
   return &all->stream[i].buffers.at[check_stream_outputs[output]].buffer;

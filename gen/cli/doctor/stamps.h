@@ -1,4 +1,4 @@
-/* stamps.h: architectures that have never run where they are sold, and what `flpgen prove` has found on this machine. */
+/* stamps.h: architectures that have never run where they are sold, and what `flpgen prove` has found here. */
 #ifndef FLPGEN_CLI_DOCTOR_STAMPS_H
 #define FLPGEN_CLI_DOCTOR_STAMPS_H
 

@@ -20,7 +20,8 @@
  *                        for each entry that is taken from one
  *   compute=1            kernels that multiply compute their pass, and each launch of one takes 1 ms of a device's
  *                        clock that events read (fake_cuda_compute.inc); then, by kind and text of the key:
- *   cost=forward/128x256:0.8   milliseconds; the last that fits counts    jitter=30   so much noise, in units of 1e-4
+ *   cost=forward/128x256:0.8   milliseconds; the last that fits counts    jitter=30   so much noise, in units of 1e-4;
+ *                        with run=, cost=forward_map:0.8 is of modules with that text
  *   wrong=forward/stages=3     its numbers are wrong    refuse=dz/64x64   it does not load: 218
  *   spoilt=forward_keep/       what it keeps is wrong, and with it gradients
  *   interrupt=500        SIGINT comes with the 500th launch    interruptload=50   or the 50th module

@@ -87,7 +87,7 @@ Test(proof, a_stamp_is_of_one_gpu_driver_architecture_and_sources) {
 /* One byte at every place; what is cut off; what is too long. */
 Test(proof, a_corrupt_stamp_counts_as_none_and_is_set_aside) {
   const char *directory = sample_directory();
-  char path[FIXTURE_PATH_BYTES];
+  char path[FIXTURE_PATH_BYTES], key[FLP_KEY_BYTES_MAX + 1];
   uint8_t bytes[1024];
   put(directory, &here, refuted_by("died"));
   FILE *file = fopen(stamp_in(directory, path), "r");
@@ -96,7 +96,7 @@ Test(proof, a_corrupt_stamp_counts_as_none_and_is_set_aside) {
   fclose(file);
   for (size_t i = 0; i < length; i++) {
     bytes[i] ^= 1;
-    cr_expect_eq(store_proof_decode(bytes, length, (char[FLP_KEY_BYTES_MAX + 1]){0}, NULL), FLP_ERROR_CORRUPT, "%zu", i);
+    cr_expect_eq(store_proof_decode(bytes, length, key, NULL), FLP_ERROR_CORRUPT, "byte %zu", i);
     bytes[i] ^= 1;
   }
   fixture_write_file(path, bytes, length - 1);
