@@ -17,7 +17,7 @@
 
 enum { OWN, PORTABLE, SIDES };
 enum { NON_BLOCKING = 1, TOGETHER = 2, PAIRS = 25, POISON_FIRST = 0x5a };
-static const int64_t SMALL_ROWS = 67, SMALL_VOCAB = 1100, SMALL_HIDDEN = 72;
+static const int64_t FEW_ROWS = 67, MORE_ROWS = 150, SMALL_VOCAB = 1100, SMALL_HIDDEN = 72;
 static const size_t MOVED_MOST = (size_t)256 << 20, MOVED_LEAST = (size_t)1 << 20;
 
 typedef struct child {
@@ -67,14 +67,14 @@ static void say_finding(const check_report *report, char out[FLP_DETAIL_BYTES]) 
 }
 
 /* Of some rows and columns, none of them a multiple of a tile. */
-static flp_status compare_with_fp64(child *c) {
+static flp_status compare_with_fp64(child *c, int64_t rows) {
   check_args args = {.spec = CLI_SPEC_ARGS_INIT, .how = how_of(c, arch_of(c, OWN)), .quiet = 1, .jobs = 1};
   check_report report = {0};
   args.set = CHECK_SET_GIVEN;
   args.spec.spec = c->part.spec;
   args.spec.spec.vocab = least(c->args->vocab, SMALL_VOCAB);
   args.spec.spec.hidden = least(c->args->hidden, SMALL_HIDDEN);
-  args.given = check_case_default(c->part.spec.dtype, least(c->args->rows, SMALL_ROWS), 0, 0);
+  args.given = check_case_default(c->part.spec.dtype, least(c->args->rows, rows), 0, 0);
   args.given.spec = args.spec.spec;
   args.given.mode = c->part.mode;
   flp_status status = check_session_run(&args, &report);
@@ -82,7 +82,7 @@ static flp_status compare_with_fp64(child *c) {
   if (status == FLP_OK && report.count == 0) status = flp_fail(FLP_ERROR_UNAVAILABLE, "nothing was compared");
   for (int64_t i = 0; i < report.count; i++)
     if (report.findings[i].metric.share > c->result.worst) c->result.worst = report.findings[i].metric.share;
-  c->result.checks = report.count;
+  c->result.checks += report.count;
   if (status == FLP_OK && report.failed) say_finding(&report, c->result.reason);
   check_report_clear(&report);
   return status;
@@ -336,7 +336,8 @@ flp_status prove_child(const prove_args *args) {
   static child c;
   c.args = args;
   FLP_TRY(find_part(args, &c.part));
-  FLP_TRY(compare_with_fp64(&c));
+  FLP_TRY(compare_with_fp64(&c, FEW_ROWS));
+  if (c.part.has_short && args->rows > FEW_ROWS && !c.result.reason[0]) FLP_TRY(compare_with_fp64(&c, MORE_ROWS));
   flp_status status = c.result.reason[0] ? FLP_OK : compare_large(&c);
   if (c.timeout.hung) return status; /* nothing can be released */
   flp_failure held = flp_failure_hold(status);

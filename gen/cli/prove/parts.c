@@ -30,13 +30,14 @@ static const struct {
 };
 
 /* The architecture's own kernels of a specialisation. */
-static void list_kinds(const char *arch, const flp_spec *spec, char out[PROVE_KINDS_BYTES]) {
+static void list_kinds(const char *arch, prove_part *out) {
   flp_kernel_key keys[FLP_SPEC_KERNELS_MAX];
-  int count = flp_kernel_keys_for(spec, arch, keys);
-  out[0] = 0;
-  for (int i = 0; i < count; i++)
-    if (strncmp(keys[i].arch, arch, sizeof keys[i].arch) == 0)
-      cli_append(out, PROVE_KINDS_BYTES, ", ", "%s", flp_kernel_kind_name(keys[i].kind));
+  int count = flp_kernel_keys_for(&out->spec, arch, keys);
+  for (int i = 0; i < count; i++) {
+    if (strncmp(keys[i].arch, arch, sizeof keys[i].arch) != 0) continue;
+    cli_append(out->kinds, sizeof out->kinds, ", ", "%s", flp_kernel_kind_name(keys[i].kind));
+    out->has_short |= flp_kind_parts(keys[i].kind) & FLP_PART_SHORT ? 1 : 0;
+  }
 }
 
 /* 0 if there is none: of a dtype that has no such kernels. */
@@ -49,7 +50,7 @@ static int make_part(const char *arch, const prove_args *args, size_t row, flp_d
   *out = (prove_part){.mode = rows[row].mode};
   if (flp_spec_resolve(&spec, &out->spec) != FLP_OK || !flp_kernel_arch_serves(arch, &out->spec)) return 0;
   snprintf(out->name, sizeof out->name, "%s/%s", rows[row].name, flp_dtype_name(dtype));
-  list_kinds(arch, &out->spec, out->kinds);
+  list_kinds(arch, out);
   return 1;
 }
 

@@ -31,6 +31,7 @@ typedef struct prove_part {
   flp_spec spec;                 /* resolved */
   flp_mode mode;                 /* of cases; 0: any */
   char kinds[PROVE_KINDS_BYTES]; /* "forward, dz, products" */
+  int has_short;                 /* among them forward for few rows */
 } prove_part;
 
 /* Those of an architecture, of all dtypes or one. Returns their number. */
