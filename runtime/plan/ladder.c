@@ -227,6 +227,13 @@ int flp_ladder_arches(const flp_device *device, const flp_spec *spec, const char
   return count;
 }
 
+int flp_ladder_arches_here(const flp_device *device, int driver, const flp_spec *spec, const char *asked, int clusters,
+                           const flp_tuning *tuning, const char *out[FLP_LADDER_ARCHES_MAX]) {
+  flp_unproven unproven = {.arches = 0};
+  if (!asked && flp_unproven_find(device, spec, clusters, driver, NULL, NULL, &unproven) != FLP_OK) return 0;
+  return flp_ladder_arches(device, spec, asked, clusters, unproven.arches, tuning, out);
+}
+
 static int list_arches(const flp_plan *plan, const flp_tuning *tuning, const char *out[FLP_LADDER_ARCHES_MAX]) {
   return flp_ladder_arches(&plan->device, &plan->spec, plan->arch_asked ? plan->arch_asked->name : NULL,
                            flp_driver_has_clusters(plan->driver), plan->unproven.arches, tuning, out);

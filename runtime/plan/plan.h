@@ -10,17 +10,9 @@
 #include <stdatomic.h>
 
 #include "runtime/load/images.h"
+#include "runtime/load/unproven.h"
 #include "runtime/loss/loss.h"
 #include "runtime/planner/planner.h"
-#include "runtime/store/proof.h"
-
-enum { FLP_UNPROVEN_BYTES = 384 };
-
-/* Architectures that plans leave out, since nobody has proven their kernels on the device, and why. */
-typedef struct flp_unproven {
-  unsigned arches;                 /* 1 << row (arch.h) */
-  char reason[FLP_UNPROVEN_BYTES]; /* of the newest; "" for none */
-} flp_unproven;
 
 typedef struct flp_function {
   const flp_abi_entry *abi;
@@ -106,6 +98,10 @@ enum { FLP_LADDER_ARCHES_MAX = FLP_ARCHES_MAX };
 int flp_ladder_arches(const flp_device *device, const flp_spec *spec, const char *asked, int clusters,
                       unsigned without, const flp_tuning *tuning, const char *out[FLP_LADDER_ARCHES_MAX]);
 
+/* flp_ladder_arches without what a plan leaves out, by the settings' caches; 0 without memory, too. */
+int flp_ladder_arches_here(const flp_device *device, int driver, const flp_spec *spec, const char *asked, int clusters,
+                           const flp_tuning *tuning, const char *out[FLP_LADDER_ARCHES_MAX]);
+
 /* How the plan keeps something from forward to backward, where the caller has the memory: SAVE, DIRECTION or 0. */
 static inline flp_mode flp_plan_keeps(const flp_plan *plan) {
   return plan->rung != FLP_RUNG_EAGER ? flp_planner_keeps(&plan->planner) : (flp_mode)0;
@@ -114,21 +110,6 @@ static inline flp_mode flp_plan_keeps(const flp_plan *plan) {
 /* Logs what has not been logged with the same words; and that a call of a plan with a tail has no room for lists. */
 void flp_log_once(flp_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void flp_plan_log_exact(const flp_plan *plan);
-
-/* ---- unproven.c: architectures that have never run where they are sold ---- */
-
-/* Those that a plan of the spec (NULL: of some) leaves out on a device, which may have no name. clusters: as
- * flp_ladder_arches; driver: as 13000; cache_dir, cache_path: of flp_options, places to look before those of settings
- * error: MEMORY */
-flp_status flp_unproven_find(const flp_device *device, const flp_spec *spec, int clusters, int driver,
-                             const char *cache_dir, const char *cache_path, flp_unproven *out);
-/* The stamp of one, whether or not plans ask for it; and what its key is. error: MEMORY */
-flp_status flp_unproven_proof(const flp_device *device, int driver, const char *cache_dir, const char *cache_path,
-                              const flp_arch *arch, flp_proof *out);
-flp_proof_of flp_unproven_key(const flp_device *device, int driver, const flp_arch *arch);
-/* flp_ladder_arches without what a plan leaves out, by the settings' caches; 0 without memory, too. */
-int flp_ladder_arches_here(const flp_device *device, int driver, const flp_spec *spec, const char *asked, int clusters,
-                           const flp_tuning *tuning, const char *out[FLP_LADDER_ARCHES_MAX]);
 
 /* ---- text.c ---- */
 

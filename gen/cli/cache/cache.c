@@ -90,7 +90,8 @@ static void add_table_row(listing *list, const flp_store_item *item) {
   struct tm parts;
   if (localtime_r(&modified, &parts)) strftime(when, sizeof when, "%Y-%m-%d %H:%M", &parts);
   cli_table_add(&list->table, file, kind, key_field(item->key, "arch", arch, sizeof arch),
-                key_field(item->key, "dtype", dtype, sizeof dtype), item->key[0] && !is_cubin && !is_stamp ? shape : "-",
+                key_field(item->key, "dtype", dtype, sizeof dtype),
+                item->key[0] && !is_cubin && !is_stamp ? shape : "-",
                 key_field(item->key, "tuned", tuned, sizeof tuned), cli_bytes((double)item->bytes).text, when,
                 item->status != FLP_OK ? "bad" : item->other_sources ? "no use" : "ok", NULL);
   if (item->status != FLP_OK) cli_table_note(&list->table, "%s", item->reason ? item->reason : "");

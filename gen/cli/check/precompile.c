@@ -94,7 +94,8 @@ static int keys_of(const check_precompile *precompile, const flp_spec *spec, con
   const char *arches[FLP_LADDER_ARCHES_MAX];
   int clusters = flp_driver_has_clusters(precompile->driver);
   const char *asked = check_precompile_arch(precompile->arch, spec);
-  if (!flp_ladder_arches_here(&precompile->device, precompile->driver->version, spec, asked, clusters, NULL, arches)) return 0;
+  int driver = precompile->driver->version;
+  if (!flp_ladder_arches_here(&precompile->device, driver, spec, asked, clusters, NULL, arches)) return 0;
   int count = flp_kernel_keys_for(spec, arches[0], keys);
   if (check_precompile_tunes(precompile->tuned_arch, spec)) flp_tuning_apply(tuning, keys, count);
   for (int i = 0; i < count && rung == FLP_RUNG_GENERIC; i++) keys[i] = flp_kernel_key_generic(&keys[i], keys[i].arch);

@@ -66,6 +66,7 @@ static const struct {
   const cli_choice *choices;
   void (*write)(completion_value *out);
 } by_name[] = {{"run", "dtype", COMPLETION_WORD, FLP_OPERAND_DTYPE_WORDS, NULL},
+               {"prove", "dtype", COMPLETION_WORD, FLP_OPERAND_DTYPE_WORDS, NULL},
                {"run", "entropy", COMPLETION_WORD, CLI_ENTROPY_VALUES, NULL},
                {NULL, "emit", COMPLETION_LIST, CLI_EMITS, NULL},
                {NULL, "rung", COMPLETION_WORD, FLP_RUNG_WORDS, NULL},

@@ -4,7 +4,7 @@
 
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/table.h"
-#include "runtime/plan/plan.h"
+#include "runtime/load/unproven.h"
 
 enum { DOCTOR_STAMPS_MAX = 128 };
 

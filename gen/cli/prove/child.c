@@ -97,20 +97,12 @@ static flp_status download(const child *c, int side, int output, void **out) {
   return cli_buffer_download(buffer, 0, *out, buffer->bytes);
 }
 
-/* As a share of their norm: gradients are sums of what is rounded to the operands' dtype, with what a tail leaves out or
- * a kept exponential loses; the rest are sums in fp32. */
+/* As a share of their norm: gradients are sums of what is rounded to the operands' dtype, with what a tail leaves out
+ * or a kept exponential loses; the rest are sums in fp32. */
 static double allowed_of(const flp_spec *spec, flp_array_id id) {
-  int is_gradient = id == FLP_ARRAY_grad_hidden || id == FLP_ARRAY_grad_weight || id == FLP_ARRAY_grad_lora_a ||
-                    id == FLP_ARRAY_grad_lora_b;
+  int is_gradient = strncmp(FLP_ARRAY[id].name, "grad_", 5) == 0;
   double rounding = spec->dtype == FLP_DTYPE_BF16 ? 0x1p-7 : spec->dtype == FLP_DTYPE_FP16 ? 0x1p-10 : 0x1p-14;
   return is_gradient ? (spec->keep ? 2 : 1) * rounding + 4 * (double)spec->tail : 0x1p-12;
-}
-
-static flp_dtype dtype_of(const flp_spec *spec, flp_array_id id) {
-  return id == FLP_ARRAY_grad_hidden                                    ? spec->grad_hidden_dtype
-         : id == FLP_ARRAY_grad_weight                                  ? spec->grad_weight_dtype
-         : id == FLP_ARRAY_grad_lora_a || id == FLP_ARRAY_grad_lora_b ? spec->grad_lora_dtype
-                                                                        : FLP_DTYPE_FP32;
 }
 
 /* Ids and ranks may differ where scores are as good as equal; bits of statistics of what was reduced, too. */
@@ -137,7 +129,7 @@ static flp_status compare_output(child *c, int output) {
   const flp_spec *spec = &c->problem.c.spec;
   size_t bytes = check_stream_output(&c->side[OWN], 0, output)->bytes;
   if (!bytes || !is_number(id) || c->result.reason[0]) return FLP_OK;
-  flp_dtype dtype = dtype_of(spec, id);
+  flp_dtype dtype = flp_array_dtype(id, spec);
   int64_t count = (int64_t)(bytes / flp_dtype_bytes(dtype));
   double *got = NULL, *wanted = NULL;
   void *portable = NULL;

@@ -38,9 +38,6 @@ static const struct argp_option options[] = {
     {"portable", CLI_SWITCH(prove_args, portable), NULL, OPTION_HIDDEN, "of it, the portable kernels", 4},
     {0}};
 
-static const cli_choice dtypes[] = {
-    {"bf16", FLP_DTYPE_BF16}, {"fp16", FLP_DTYPE_FP16}, {"fp32", FLP_DTYPE_FP32}, {NULL, 0}};
-
 static flp_status parse_limit(const char *text, void *place) {
   double *limit = place;
   FLP_TRY(cli_parse_number("--limit", text, limit));
@@ -51,7 +48,7 @@ static const cli_value values[] = {
     {KEY_ROWS, CLI_IS_INTEGER, CLI_PLACE(prove_args, rows), .least = 1, .most = 1 << 20},
     {KEY_VOCAB, CLI_IS_INTEGER, CLI_PLACE(prove_args, vocab), .least = 64, .most = INT32_MAX / 2},
     {KEY_HIDDEN, CLI_IS_INTEGER, CLI_PLACE(prove_args, hidden), .least = 8, .most = 1 << 20},
-    {KEY_DTYPE, CLI_IS_WORD, CLI_PLACE(prove_args, dtype), .words = dtypes},
+    {KEY_DTYPE, CLI_IS_WORD, CLI_PLACE(prove_args, dtype), .words = FLP_OPERAND_DTYPE_WORDS},
     {KEY_REPEATS, CLI_IS_INTEGER, CLI_PLACE(prove_args, repeats), .least = 1, .most = 1 << 20},
     {KEY_LIMIT, CLI_IS_OWN, CLI_PLACE(prove_args, limit_s), .parse = parse_limit},
     {'q', CLI_IS_QUIET, CLI_PLACE(prove_args, quiet)},
@@ -75,7 +72,8 @@ static void add_row(proving *p, const char *arch, const prove_part *part, const 
   int is_timed = r->ratio > 0;
   cli_table_addf(&p->table, "%s\t%s\t%s\t%lld\t%.2f\t%lld\t%s\t%s\t%s", arch, part->name, part->kinds,
                  (long long)r->checks, r->worst, (long long)r->repeats,
-                 is_timed ? cli_shortly("%.3f ms", r->ms).text : "-", is_timed ? cli_shortly("%.2f", r->ratio).text : "-", r->end == PROVE_RIGHT ? "right" : "refuted");
+                 is_timed ? cli_shortly("%.3f ms", r->ms).text : "-",
+                 is_timed ? cli_shortly("%.2f", r->ratio).text : "-", r->end == PROVE_RIGHT ? "right" : "refuted");
   if (r->reason[0]) cli_table_note(&p->table, "%s", r->reason);
   json_array_append_new(
       p->rows, json_pack("{s:s, s:s, s:s, s:o, s:b, s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "arch", arch, "part",
@@ -141,7 +139,8 @@ static flp_status leave_stamp(proving *p, const flp_arch *arch, flp_proof *proof
   p->refuted |= refuted;
   json_array_append_new(p->verdicts,
                         json_pack("{s:s, s:s, s:o, s:b}", "arch", arch->name, "verdict",
-                                  flp_verdict_name(proof->verdict), "reason", proof->reason[0] ? cli_json_text(proof->reason) : json_null(), "stamp",
+                                  flp_verdict_name(proof->verdict), "reason",
+                                  proof->reason[0] ? cli_json_text(proof->reason) : json_null(), "stamp",
                                   is_whole || refuted));
   if (refuted)
     cli_complain("flpgen prove", "%s is refuted on %s: %s; plans take portable kernels", arch->name, p->device.name,

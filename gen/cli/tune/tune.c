@@ -148,9 +148,9 @@ typedef struct tune_run {
 /* Before anything is written. */
 static flp_status check_arches(const tune_run *r) {
   const char *arch;
-  int clusters = flp_driver_has_clusters(r->device.driver);
+  int clusters = flp_driver_has_clusters(r->device.driver), driver = r->device.driver->version;
   for (int i = 0; i < r->targets->count; i++)
-    FLP_TRY(tune_head_arch(r->args, &r->targets->items[i], &r->device.info, r->device.driver->version, clusters, &arch));
+    FLP_TRY(tune_head_arch(r->args, &r->targets->items[i], &r->device.info, driver, clusters, &arch));
   return FLP_OK;
 }
 

@@ -1,10 +1,10 @@
-/* unproven.c: which architectures plans leave out on a device: those that have never run where they are sold, until
- * `flpgen prove` has left a stamp (runtime/store/proof.h). */
+/* unproven.c: see unproven.h. */
+#include "runtime/load/unproven.h"
+
 #include <stdio.h>
 #include <string.h>
 
 #include "runtime/base/status.h"
-#include "runtime/plan/plan.h"
 
 /* Looks in one cache; what is NULL is as the settings say. error: MEMORY */
 static flp_status find_in(const char *cache_dir, const char *cache_path, const flp_proof_of *of, flp_proof *out) {
@@ -62,11 +62,4 @@ flp_status flp_unproven_find(const flp_device *device, const flp_spec *spec, int
     say(arch, device, &proof, out->reason);
   }
   return FLP_OK;
-}
-
-int flp_ladder_arches_here(const flp_device *device, int driver, const flp_spec *spec, const char *asked, int clusters,
-                           const flp_tuning *tuning, const char *out[FLP_LADDER_ARCHES_MAX]) {
-  flp_unproven unproven = {.arches = 0};
-  if (!asked && flp_unproven_find(device, spec, clusters, driver, NULL, NULL, &unproven) != FLP_OK) return 0;
-  return flp_ladder_arches(device, spec, asked, clusters, unproven.arches, tuning, out);
 }
