@@ -126,7 +126,18 @@ def test_wrong_numbers_are_refuted_and_recorded(tmp_path):
 def test_slower_kernels_are_refuted(tmp_path):
     more = "cost=flp_forward:1.0;cost=flp_forward_short_map:1.5;jitter=30"
     done = flpgen("prove", *SHAPE, "--dtype", "bf16", **environment(tmp_path, more=more))
-    expect_refuted(tmp_path, done, "scores/bf16 is slower than the portable kernels: 1.50 times as long a call")
+    expect_refuted(tmp_path, done, "scores/bf16 is slower than the portable kernels: 1.50 times as long a call, beyond")
+
+
+@pytest.mark.first(3)
+@pytest.mark.parametrize("cost,jitter,slower", [(1.04, 0, False), (1.07, 0, True), (1.07, 2000, False)])
+def test_the_margin_of_times(tmp_path, cost, jitter, slower):
+    """At least 5 %, and what times spread by; of one part, as its own process tells it."""
+    more = f"cost=flp_forward:1.0;cost=flp_forward_short_map:{cost};jitter={jitter}"
+    words = ["--arch", "sm_90a", "--part", "scores/bf16"]
+    told = succeed("prove", *SHAPE, *words, **environment(tmp_path, more=more)).json()
+    assert bool(told["reason"]) == slower and told["ratio"] > 1 and told["ratio_low"] <= told["ratio"]
+    assert told["checks"] > 10 and told["repeats"] == 3 and 0 < told["worst"] < 1 and told["ms"] > 0.9
 
 
 def test_faults_of_the_machine_are_not_the_architectures(tmp_path):
