@@ -15,9 +15,9 @@ typedef struct flp_unproven {
   char reason[FLP_UNPROVEN_BYTES]; /* of the newest; "" for none */
 } flp_unproven;
 
-/* Those that a plan of the spec (NULL: of some) leaves out on a device, which may have no name. clusters: 1 if the driver
- * launches them; driver: as 13000; cache_dir, cache_path: of flp_options, places to look before those of settings
- * error: MEMORY */
+/* Those that a plan of the spec (NULL: of some) leaves out on a device, which may have no name. clusters: 1 if the
+ * driver launches them; driver: as 13000; cache_dir, cache_path: of flp_options, places to look before those of
+ * settings. error: MEMORY */
 flp_status flp_unproven_find(const flp_device *device, const flp_spec *spec, int clusters, int driver,
                              const char *cache_dir, const char *cache_path, flp_unproven *out);
 /* The stamp of one, whether or not plans ask for it; and what its key is. error: MEMORY */

@@ -96,8 +96,6 @@ CASES = {
     "tune": Case("tune", "--dry-run", *SPEC, lists=True),
     # NVIDIA's own library ends the process where one of its allocations fails.
     "tune_refused": Case("tune", *SPEC, **ON_GPU, FLP_CUBLASLT_LIBRARY="none.so"),
-
-    "tune_refused": Case("tune", *SPEC, **ON_GPU),
     "prove_refused": Case("prove", "--arch", "sm_90a", **ON_GPU),
     "bench": Case("bench", *SPEC, "--rows", "64", "--json=bench.json"),
 }
