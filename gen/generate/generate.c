@@ -33,7 +33,7 @@ flp_status gen_generate_check(const flp_kernel_key *key, gen_arch *arch, char *e
   char name[sizeof key->arch + 1], list[128];
   snprintf(name, sizeof name, "%.*s", (int)sizeof key->arch, key->arch);
   if (gen_arch_find(name, arch)) return FLP_OK;
-  flp_arch_list(0, ", ", list, sizeof list);
+  flp_arch_list(0, 0, ", ", list, sizeof list);
   snprintf(error, capacity, "key.arch: no templates for '%s'; there are for %s", name, list);
   return FLP_ERROR_UNSUPPORTED;
 }

@@ -42,22 +42,25 @@ static const char *read_file(lua_State *L, const char *folder, const char *name,
   return NULL;
 }
 
-/* A name is a role. Its file stands in the architecture's folder, else in portable/, else in common/; what is common is
- * so for every architecture: a second file of that name is a mistake. A name with a folder is that file. */
+/* A name is a role. Its file stands in the architecture's folder, in that of the one that it is like, else in
+ * portable/, else in common/; what is common is so for every architecture: a second file of that name is a mistake. A
+ * name with a folder is that file. */
 static const char *find_file(lua_State *L, const char *name, size_t *length) {
-  const char *folder = gen_state_get(L)->arch->folder;
+  const char *const *folders = gen_state_get(L)->arch->folders, *own = NULL;
   if (strchr(name, '/')) {
     const char *file = read_file(L, "", name, length);
     if (!file) gen_fail(L, "there is no template %s.lua", name);
     return file;
   }
   const char *common = read_file(L, "common/", name, length);
-  const char *own = folder[0] ? read_file(L, folder, name, length) : NULL;
+  for (int i = 0; i < 2 && !own; i++)
+    if (folders[i][0]) own = read_file(L, folders[i], name, length);
   if (!own) own = read_file(L, "portable/", name, length);
   if (own && common) gen_fail(L, "%s cannot take the place of %s", own, common);
   if (own) return own;
   if (!common)
-    gen_fail(L, "there is no template %s.lua in %s%sportable/ or common/", name, folder, folder[0] ? ", " : "");
+    gen_fail(L, "there is no template %s.lua in %s%s%s%sportable/ or common/", name, folders[0],
+             folders[0][0] ? ", " : "", folders[1], folders[1][0] ? ", " : "");
   return read_file(L, "common/", name, length);
 }
 
@@ -110,6 +113,7 @@ static void add_building_words(lua_State *L, int words) {
   gen_nvptx_open(L, words);
   gen_shared_open(L, words);
   gen_sm90a_open(L, words);
+  gen_sm100f_open(L, words);
   gen_terms_open(L, words);
 }
 

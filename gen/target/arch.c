@@ -8,13 +8,16 @@
 #include "gen/gen.h"
 #include "runtime/kernel/arch.h"
 
-/* features: the lowest PTX version that the cpu accepts */
+/* features: the lowest PTX version that the cpu accepts. header: of what is LLVM's PTX for an older cpu, and inline
+ * PTX: families of architectures came with version 8.8. */
 static const struct {
-  const char *name, *cpu, *features;
+  const char *name, *cpu, *features, *header;
 } targets[] = {
-    {"sm_80", "sm_80", "+ptx70"},  {"sm_86", "sm_86", "+ptx71"},  {"sm_87", "sm_87", "+ptx74"},
-    {"sm_89", "sm_89", "+ptx78"},  {"sm_90", "sm_90", "+ptx78"},  {"sm_90a", "sm_90a", "+ptx81"},
-    {"sm_100", "sm_90", "+ptx78"}, {"sm_103", "sm_90", "+ptx78"}, {"sm_120", "sm_90", "+ptx78"},
+    {"sm_80", "sm_80", "+ptx70", NULL},   {"sm_86", "sm_86", "+ptx71", NULL},
+    {"sm_87", "sm_87", "+ptx74", NULL},   {"sm_89", "sm_89", "+ptx78", NULL},
+    {"sm_90", "sm_90", "+ptx78", NULL},   {"sm_90a", "sm_90a", "+ptx81", NULL},
+    {"sm_100", "sm_90", "+ptx78", NULL},  {"sm_100f", "sm_90", "+ptx78", ".version 8.8\n.target sm_100f\n"},
+    {"sm_103", "sm_90", "+ptx78", NULL},  {"sm_120", "sm_90", "+ptx78", NULL},
 };
 enum { TARGETS = sizeof targets / sizeof targets[0] };
 
@@ -22,7 +25,10 @@ bool gen_arch_find(const char *name, gen_arch *out) {
   const flp_arch *arch = flp_arch_find(name);
   for (size_t i = 0; arch && i < TARGETS; i++)
     if (strcmp(targets[i].name, name) == 0) {
-      *out = (gen_arch){arch->name, targets[i].cpu, targets[i].features, arch->templates};
+      const flp_arch *like = arch->like ? flp_arch_find(arch->like) : NULL;
+      *out = (gen_arch){arch->name,       targets[i].cpu,
+                        targets[i].features, targets[i].header,
+                        {arch->templates, like ? like->templates : ""}};
       return true;
     }
   return false;

@@ -8,7 +8,8 @@ typedef struct gen_arch {
   const char *name;     /* as in the key: "sm_80" */
   const char *cpu;      /* what LLVM calls it, or the newest older one that LLVM knows */
   const char *features; /* lowest PTX version that the cpu accepts */
-  const char *folder;   /* templates that replace the portable ones of the same name: "" or "sm_90a/" (runtime/kernel/arch.h) */
+  const char *header;   /* what PTX for it begins with in the place of what LLVM writes; NULL: LLVM knows it */
+  const char *folders[2]; /* of templates that replace portable ones of the same name, the first first; "": none */
 } gen_arch;
 
 /* False if kernels cannot be made for it. */

@@ -137,6 +137,18 @@ static flp_status emit_ptx(gen_state *g, LLVMTargetMachineRef machine, flpgen_re
   return out->ptx ? FLP_OK : FLP_ERROR_MEMORY;
 }
 
+/* The header, up to .address_size, is the architecture's own where LLVM does not know it. */
+static flp_status replace_header(const gen_state *g, flpgen_result *out) {
+  if (!g->arch->header) return FLP_OK;
+  const char *from = strstr(out->ptx, ".version "), *to = from ? strstr(from, ".address_size") : NULL;
+  char *text = NULL;
+  int n = to ? asprintf(&text, "%.*s%s%s", (int)(from - out->ptx), out->ptx, g->arch->header, to) : -1;
+  if (n < 0) return FLP_ERROR_MEMORY;
+  free(out->ptx);
+  out->ptx = text, out->ptx_bytes = (size_t)n;
+  return FLP_OK;
+}
+
 /* The text itself names the PTX version that it needs. */
 static flp_status read_version(const char *ptx, flp_kernel_desc *desc, char *error, size_t capacity) {
   const char *at = strstr(ptx, "\n.version ");
@@ -164,6 +176,7 @@ flp_status gen_emit_run(gen_state *g, const flpgen_options *options, flpgen_resu
   if (status != FLP_OK) goto done;
   if (options && options->want_opt_ir) out->opt_ir = copy_message(LLVMPrintModuleToString(g->module));
   status = emit_ptx(g, machine, out, error, error_capacity);
+  if (status == FLP_OK) status = replace_header(g, out);
   if (status == FLP_OK) status = read_version(out->ptx, g->desc, error, error_capacity);
   bool missing = options && ((options->want_ir && !out->ir) || (options->want_opt_ir && !out->opt_ir));
   if (status == FLP_OK && missing) status = FLP_ERROR_MEMORY;

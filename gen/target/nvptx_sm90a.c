@@ -1,4 +1,5 @@
-/* nvptx_sm90a.c: the words that only Hopper has: mbarriers, tensor copies, wgmma, clusters, registers by role.
+/* nvptx_sm90a.c: words of Hopper: mbarriers, tensor copies and clusters, which sm_100f has too; wgmma,
+ * registers by role.
  *
  * A wait is one piece of inline PTX with its loop inside, and a pipeline stage of wgmma is one piece with every
  * accumulator tied to its output, so that neither LLVM nor ptxas finds a place to move registers while products fly. */
@@ -11,11 +12,16 @@
 #include "gen/target/options.h"
 #include "gen/target/words.h"
 
-gen_state *gen_sm90a_building(lua_State *L, const char *word) {
+gen_state *gen_building_for(lua_State *L, const char *word, const char *first, const char *second) {
   gen_state *g = gen_building(L, word);
-  if (strcmp(g->arch->name, "sm_90a") != 0)
-    gen_fail(L, "%s: architecture %s does not have it; sm_90a does", word, g->arch->name);
+  if (strcmp(g->arch->name, first) != 0 && (!second || strcmp(g->arch->name, second) != 0))
+    gen_fail(L, "%s: architecture %s does not have it; %s%s%s", word, g->arch->name, first, second ? " and " : " does",
+             second ? lua_pushfstring(L, "%s do", second) : "");
   return g;
+}
+
+static gen_state *building(lua_State *L, const char *word) {
+  return gen_building_for(L, word, "sm_90a", "sm_100f");
 }
 
 /* ---- words that are one instruction, or a few ---- */
@@ -74,7 +80,7 @@ static LLVMValueRef plain_argument(lua_State *L, int arg, char letter, const cha
 
 static int plain(lua_State *L) {
   const plain_word *w = lua_touserdata(L, lua_upvalueindex(1));
-  gen_state *g = gen_sm90a_building(L, w->name);
+  gen_state *g = building(L, w->name);
   const gen_asm text = {w->text, w->constraints, GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
   LLVMValueRef args[5];
   unsigned count = 0;
@@ -87,7 +93,7 @@ static int plain(lua_State *L) {
 /* ---- setmaxnreg ---- */
 
 static int registers(lua_State *L, const char *word, const char *direction) {
-  gen_state *g = gen_sm90a_building(L, word);
+  gen_state *g = gen_building_for(L, word, "sm_90a", NULL);
   lua_Integer n = gen_value_integer(L, 1, 24, 256, word);
   if (n % 8) gen_fail(L, "%s: %d is no multiple of 8", word, (int)n);
   const char *text = lua_pushfstring(L, "setmaxnreg.%s.sync.aligned.u32 %d;", direction, (int)n);
@@ -119,18 +125,18 @@ static LLVMValueRef cache_policy(lua_State *L, int arg) {
   gen_fail(L, "k.tensor_copy: evict: expected \"first\" or \"last\", got %s", gen_describe(L, arg));
 }
 
-/* k.tensor_copy(map, shared, mbarrier, x, y, {cast = mask, evict = "first"}) */
+/* k.tensor_copy(map, shared, mbarrier, x, y, {cast = mask, evict = "first", pair = true}) */
 static int tensor_copy(lua_State *L) {
   static const char what[] = "k.tensor_copy";
-  gen_state *g = gen_sm90a_building(L, what);
+  gen_state *g = building(L, what);
   lua_settop(L, 6);
   LLVMValueRef args[7] = {gen_value_of(L, 2, GEN_I32, what), gen_value_of(L, 1, GEN_I64, what),
                           gen_value_of(L, 3, GEN_I32, what), gen_value_of(L, 4, GEN_I32, what),
                           gen_value_of(L, 5, GEN_I32, what)};
   unsigned count = 5;
-  const char *cast = "", *hint = "", *operands = "[$0], [$1, {$3, $4}], [$2]", *constraints = "r,l,r,r,r";
+  const char *cast = "", *pair = "", *hint = "", *operands = "[$0], [$1, {$3, $4}], [$2]", *constraints = "r,l,r,r,r";
   if (!lua_isnil(L, 6)) {
-    static const char *const known[] = {"cast", "evict", NULL};
+    static const char *const known[] = {"cast", "evict", "pair", NULL};
     luaL_checktype(L, 6, LUA_TTABLE);
     gen_order_refuse_unknown(L, 6, known, "k.tensor_copy: options");
     if (lua_getfield(L, 6, "cast") != LUA_TNIL) {
@@ -140,6 +146,8 @@ static int tensor_copy(lua_State *L) {
       constraints = lua_pushfstring(L, "%s,h", constraints);
       args[count++] = LLVMConstInt(g->types[GEN_I16], (unsigned long long)mask, 0);
     }
+    lua_getfield(L, 6, "pair");
+    if (lua_toboolean(L, -1) && gen_building_for(L, "k.tensor_copy: pair", "sm_100f", NULL)) pair = ".cta_group::2";
     if (lua_getfield(L, 6, "evict") != LUA_TNIL) {
       LLVMValueRef policy = cache_policy(L, -1);
       hint = ".L2::cache_hint";
@@ -149,7 +157,8 @@ static int tensor_copy(lua_State *L) {
     }
   }
   const char *text = lua_pushfstring(
-      L, "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes%s%s %s;", cast, hint, operands);
+      L, "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes%s%s%s %s;", cast, pair, hint,
+      operands);
   const gen_asm copy = {text, lua_pushfstring(L, "%s,~{memory}", constraints),
                         GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
   gen_call_asm(g, &copy, NULL, args, count);
@@ -241,7 +250,7 @@ static const char *tied_constraints(lua_State *L, int n, const char *rest) {
 static int wgmma(lua_State *L) {
   static const char *const known[] = {"kind",    "columns", "blocks", "steps", "a_step", "b_step", "a_block", "a_major",
                                       "b_major", "wait",    "a",      "b",     "keep",   "into",   NULL};
-  gen_state *g = gen_sm90a_building(L, "k.wgmma");
+  gen_state *g = gen_building_for(L, "k.wgmma", "sm_90a", NULL);
   gen_options_open(L, "k.wgmma", known);
   stage s = read_stage(L);
   LLVMValueRef args[ACCUMULATORS_MAX + 3];
@@ -265,7 +274,7 @@ static int wgmma(lua_State *L) {
 
 /* k.wgmma_wait(pending, accumulators) -> the accumulators, complete */
 static int wgmma_wait(lua_State *L) {
-  gen_state *g = gen_sm90a_building(L, "k.wgmma_wait");
+  gen_state *g = gen_building_for(L, "k.wgmma_wait", "sm_90a", NULL);
   lua_Integer pending = gen_value_integer(L, 1, 0, 7, "k.wgmma_wait: pending stages");
   luaL_checktype(L, 2, LUA_TTABLE);
   lua_Integer n = (lua_Integer)lua_rawlen(L, 2);

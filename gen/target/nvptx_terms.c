@@ -102,7 +102,7 @@ static const char *constraints_text(lua_State *L, const terms *t) {
 /* k.wgmma_terms{columns, a, b, b_at, b_major, pairs} -> columns/2 sums, in flight */
 static int wgmma_terms(lua_State *L) {
   static const char *const known[] = {"columns", "a", "b", "b_at", "b_major", "pairs", NULL};
-  gen_state *g = gen_sm90a_building(L, word);
+  gen_state *g = gen_building_for(L, word, "sm_90a", NULL);
   gen_options_open(L, word, known);
   LLVMValueRef args[TERMS_MAX * FRAGMENT + 1];
   terms t = read_terms(L, args);

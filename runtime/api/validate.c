@@ -243,7 +243,7 @@ static flp_status check_arch(const char *arch) {
   char accepted[64];
   if (!arch || flp_arch_has(arch, FLP_ARCH_PLANNED)) return FLP_OK;
   return flp_fail(FLP_ERROR_ARGUMENT, "options.arch is \"%.32s\" (accepted: NULL, %s)", arch,
-                  flp_arch_list(FLP_ARCH_PLANNED, ", ", accepted, sizeof accepted));
+                  flp_arch_list(FLP_ARCH_PLANNED, 0, ", ", accepted, sizeof accepted));
 }
 
 static flp_status check_options(const flp_options *options) {

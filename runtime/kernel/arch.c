@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/names.h"
+
 #define KIND(kind) (1u << FLP_KERNEL_##kind)
 /* Every kind but those that stand in place of two. */
 #define PORTABLE_KINDS (((2u << FLP_KERNEL_FORWARD) - 1) & ~KIND(PRODUCTS) & ~KIND(LORA_PRODUCTS) & ~1u)
@@ -30,6 +32,7 @@ static const flp_arch arches[] = {
      .kinds = KIND(FORWARD) | KIND(DZ) | KIND(PRODUCTS) | KIND(DZ_LORA) | KIND(LORA_PRODUCTS),
      .below = FLP_PORTABLE_ARCH,
      .alignment = 16,
+     .element = 4,
      .templates = "sm_90a/",
      .shared_bytes = 227 << 10,
      .facts = FLP_ARCH_PLANNED | FLP_ARCH_CLUSTERS | FLP_ARCH_QUICK_FORWARD | FLP_ARCH_SHORT_FORWARD,
@@ -37,6 +40,20 @@ static const flp_arch arches[] = {
      .clock = 1.98e9,
      .bandwidth = 4.8e12},
     {PORTABLE("sm_100", 100, 227, 2048)},
+    /* tcgen05 makes 8192 operations a clock. Clock and bandwidth: B200, as NVIDIA states them. */
+    {.name = "sm_100f",
+     .capability = 100,
+     .kinds = KIND(FORWARD) | KIND(DZ) | KIND(PRODUCTS) | KIND(DZ_LORA) | KIND(LORA_PRODUCTS),
+     .below = FLP_PORTABLE_ARCH,
+     .alignment = 16,
+     .element = 2,
+     .templates = "sm_100f/",
+     .like = "sm_90a",
+     .shared_bytes = 227 << 10,
+     .facts = FLP_ARCH_PLANNED | FLP_ARCH_CLUSTERS | FLP_ARCH_SHORT_FORWARD | FLP_ARCH_UNPROVEN,
+     .flops_per_clock = 8192,
+     .clock = 1.85e9,
+     .bandwidth = 8e12},
     {PORTABLE("sm_103", 103, 227, 2048)},
     {PORTABLE("sm_120", 120, 99, 1024)},
 };
@@ -64,8 +81,9 @@ int flp_arch_is_exact(const char *name) {
 }
 
 int flp_arch_runs(const flp_arch *arch, int major, int minor) {
-  int wanted = arch->capability / 10 * 1000 + arch->capability % 10, got = major * 1000 + minor;
-  return flp_arch_is_exact(arch->name) ? got == wanted : got >= wanted;
+  int least = arch->capability % 10, is_same = major == arch->capability / 10;
+  if (!flp_arch_is_exact(arch->name)) return is_same ? minor >= least : major > arch->capability / 10;
+  return is_same && (arch->name[strlen(arch->name) - 1] == 'f' ? minor >= least : minor == least);
 }
 
 const flp_arch *flp_arch_of_device(int major, int minor) {
@@ -95,17 +113,17 @@ int flp_arch_makes(const flp_arch *arch, flp_kernel_kind kind) {
   return arch->kinds >> flp_kind_base(kind) & 1;
 }
 
-const char *flp_arch_of_kind(const char *name, flp_kernel_kind kind, uint32_t alignment) {
+const char *flp_arch_of_kind(const char *name, flp_kernel_kind kind, uint32_t alignment, flp_dtype dtype) {
   for (const flp_arch *arch; (arch = flp_arch_find(name)) && arch->below; name = arch->below)
-    if (flp_arch_makes(arch, kind) && alignment >= arch->alignment) break;
+    if (flp_arch_makes(arch, kind) && alignment >= arch->alignment && flp_dtype_bytes(dtype) <= arch->element) break;
   return name;
 }
 
-const char *flp_arch_list(unsigned facts, const char *between, char *out, size_t capacity) {
+const char *flp_arch_list(unsigned facts, unsigned none, const char *between, char *out, size_t capacity) {
   size_t used = 0;
   out[0] = 0;
   for (int i = 0; i < ARCHES && used < capacity; i++)
-    if ((arches[i].facts & facts) == facts)
+    if ((arches[i].facts & facts) == facts && !(arches[i].facts & none))
       used += (size_t)snprintf(out + used, capacity - used, "%s%s", used ? between : "", arches[i].name);
   return out;
 }

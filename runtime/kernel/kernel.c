@@ -80,7 +80,7 @@ static flp_kernel_key key_of(const flp_spec *spec, const char *arch, flp_kernel_
   if (kind == FLP_KERNEL_GRAD_WEIGHT)
     key.out_dtype =
         spec->accumulate_grad_weight ? FLP_DTYPE_FP32 : grad_dtype(spec->grad_weight_dtype, flp_weight_dtype(spec));
-  arch = flp_arch_of_kind(arch, kind, spec->alignment);
+  arch = flp_arch_of_kind(arch, kind, spec->alignment, spec->dtype);
   memcpy(key.arch, arch, strnlen(arch, sizeof key.arch - 1));
   flp_kernel_key_canonicalise(&key);
   return key;

@@ -8,7 +8,7 @@
 
 /* 1 if one kernel makes both products of a chunk there. */
 static int makes_both(const flp_spec *spec, const char *arch) {
-  const flp_arch *maker = flp_arch_find(flp_arch_of_kind(arch, FLP_KERNEL_PRODUCTS, spec->alignment));
+  const flp_arch *maker = flp_arch_find(flp_arch_of_kind(arch, FLP_KERNEL_PRODUCTS, spec->alignment, spec->dtype));
   return maker && flp_arch_makes(maker, FLP_KERNEL_PRODUCTS);
 }
 
@@ -110,6 +110,7 @@ int flp_op_wants(const flp_op_kernel *kernel, const flp_spec *spec, const char *
   if (kernel->any && !(features & kernel->any)) return 0;
   if (kernel->grads && !(spec->grads & kernel->grads)) return 0;
   if (kernel->products && makes_both(spec, arch) != (kernel->products == FLP_PRODUCTS_TOGETHER)) return 0;
-  if (kernel->facts && !flp_arch_has(flp_arch_of_kind(arch, kernel->kind, spec->alignment), kernel->facts)) return 0;
+  arch = flp_arch_of_kind(arch, kernel->kind, spec->alignment, spec->dtype);
+  if (kernel->facts && !flp_arch_has(arch, kernel->facts)) return 0;
   return !kernel->also || kernel->also(spec);
 }

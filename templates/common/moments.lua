@@ -16,7 +16,7 @@ return function(k, _, M)
     local out = {}
     for i, row in ipairs(rows) do
       out[i] = {}
-      for block = 1, M.columns // 64 do
+      for block = 1, M.width // 64 do
         local y, place = {}, {}
         for j = block * 8 - 8, block * 8 - 1 do
           for e = 0, 1 do y[#y + 1], place[#place + 1] = acc[M.at(row.w, row.h, j, e)], j * 8 + e end

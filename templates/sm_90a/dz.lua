@@ -16,12 +16,12 @@
 return function(k, spec, entry)
   local staging = k.import "staging"
   local T = k.import "tune".choose(spec)
-  local SUMS_BYTES = T.columns * 4                       -- of a warp, one a column
+  local SUMS_BYTES = T.width * 4                         -- of a warp, one a column
   local H = k.import "engine" (k, spec, T)
   local S = k.import "score" (k)
   local B = staging.over(k, spec, H)
   local TILES = T.schedule == "ping-pong" and 2 or 1     -- of a unit
-  local WARPS = T.schedule == "ping-pong" and 4 or 8     -- of a tile
+  local WARPS = H.warps // TILES                         -- of a tile
   local PANEL = H.rows * H.cluster
   local STAGED_COLUMNS = H.box
 
@@ -73,7 +73,7 @@ return function(k, spec, entry)
   end
 
   -- Column sums of a tile: the 8 lanes of a column, and then, in order, the warps of the tile.
-  local function warp_sums() return H.staging + 8 * staging.bytes + H.warp * SUMS_BYTES end
+  local function warp_sums() return H.staging + H.warps * staging.bytes + H.warp * SUMS_BYTES end
 
   local function put_column_sums(p, first, sums)
     for i, sum in ipairs(sums) do
@@ -89,7 +89,7 @@ return function(k, spec, entry)
     local of_chunk = k.lt(u.row, p.row_end - p.row_begin) -- a row panel may reach beyond it by whole tiles
     local of_tile = warp_sums() - (H.warp & (WARPS - 1)) * SUMS_BYTES
     local width = p.column_end - p.column_begin
-    k.loop(k.reread_tid() & (WARPS * 32 - 1), H.columns, WARPS * 32, nil, function(column)
+    k.loop(k.reread_tid() & (WARPS * 32 - 1), H.width, WARPS * 32, nil, function(column)
       k.when(of_chunk & k.lt(u.column + column, width), function()
         local sum = k.shared_load(k.f32, of_tile + column * 4)
         for warp = 1, WARPS - 1 do sum = sum + k.shared_load(k.f32, of_tile + column * 4 + warp * SUMS_BYTES) end
@@ -105,7 +105,7 @@ return function(k, spec, entry)
     acc = H.add_bias(acc, p.bias, p.column_begin + u.column, p.column_end - 1)
     local storage = spec.dtype == "fp16" and k.load(k.f32, p.scale_pair, 0) or nil
     local staged = B.place()
-    for first = 0, H.columns // 8 - 1, STAGED_COLUMNS // 8 do
+    for first = 0, H.width // 8 - 1, STAGED_COLUMNS // 8 do
       local sums = {}
       for w = 0, H.blocks - 1 do
         local rows = {[0] = load_row(p, u, w, 0), [1] = load_row(p, u, w, 1)}
@@ -138,13 +138,14 @@ return function(k, spec, entry)
       local mine = TILES == 2 and k.zext(k.i32, H.second()) or k.const(k.i32, 0)
       k.branch(k.lt(mine, u.tiles), function()
         H.take_turn()
-        local acc = H.multiply(H.advance(index, mine * q.steps), q.steps, "k", "k")
-        finish(p, acc, {row = u.row, rows = q.rows, column = (u.tile + mine) * H.columns})
+        H.each_part(H.advance(index, mine, q.steps), q.steps, "k", "k", nil, function(acc, first)
+          finish(p, acc, {row = u.row, rows = q.rows, column = (u.tile + mine) * H.columns + first})
+        end)
       end, function()
         H.take_turn()
         H.pass_turn()
       end)
-      return H.advance(index, u.tiles * q.steps)
+      return H.advance(index, u.tiles, q.steps)
     end
   end
 

@@ -27,17 +27,11 @@ return function(k, spec, options)
   H.accumulators = H.blocks * (H.columns // 2)
   H.a_bytes, H.b_bytes = H.rows * 128, H.columns * 128
   H.stage_bytes = H.a_bytes + H.b_bytes
-  local staging_bytes = 8 * options.staging -- for the epilogues of the eight consumer warps
-  H.warp_staging_bytes = options.staging
-
-  -- A value that is the same in all lanes. What the consumer role decides by comes from such values alone: its
-  -- loops and descriptors then live in uniform registers, which saves a third of the instructions. Roles of one thread
-  -- cannot ask for it. With fp32 operands ptxas finds them unasked; asked, it moves pipeline states to other
-  -- registers, and dz takes 6 percent longer.
-  local whole_warps = false
-  function H.uniform(value) return whole_warps and k.uniform(value) or value end
+  H.width, H.warps = H.columns, 8                 -- of an epilogue: columns at a time; warps that share its role
+  local staging_bytes = H.warps * options.staging
 
   local units = k.import "units" (k, H)
+  local mapped = k.import "mapped" (k, spec, H, units, options)
   local ring = k.import "ring" (k, H, units)
   local engine = wide and k.import "terms" (k, spec, H, ring, units, options) or k.import "whole" (k, spec, H, ring)
   H.threads = engine.warpgroups * 128
@@ -46,18 +40,6 @@ return function(k, spec, options)
     + engine.barrier_bytes + units.bytes, "what tune.lua counts is not what is laid out here")
 
   local warpgroup, lane, first_row
-
-  -- Rows that no box brings are zeros: tensor cores take less power for them, and rows that are there stay fast.
-  local function clear_rows(base)
-    local zeros, vectors = {}, H.a_bytes // 16
-    for i = 1, 4 do zeros[i] = k.const(k.i32, 0) end
-    for stage = 0, H.stages - 1 do
-      k.loop(k.tid(), vectors, H.threads, nil, function(i)
-        k.shared_store_vector(base + stage * H.stage_bytes + i * 16, zeros)
-      end)
-    end
-    k.proxy_fence()
-  end
 
   -- First in a kernel's body. Nothing may leave the kernel before.
   local function begin()
@@ -70,11 +52,11 @@ return function(k, spec, options)
     units.place(barriers + ring.barrier_bytes + engine.barrier_bytes)
     local warp = k.shuffle_idx(k.warp(), 0)       -- so that ptxas sees a role as one for the whole warp
     warpgroup = k.lshr(warp, 2)
-    if spec.parts.short then clear_rows(base) end
+    if spec.parts.short then mapped.clear_rows(base) end
     k.when(k.eq(k.tid(), 0), function()
       ring.begin(engine.arrivals)
       engine.begin()
-      units.begin(engine.warpgroups * 4 - 3)      -- of its warpgroup, only the producer's takes numbers
+      units.begin(H.cluster * (engine.warpgroups * 4 - 3)) -- of its warpgroup, only the producer's takes numbers
       k.mbarrier_fence()
       units.expect()
     end)
@@ -92,11 +74,6 @@ return function(k, spec, options)
   end
   function H.second() return k.ne(H.uniform(k.reread_tid() & 128), 0) end -- the second of the two consumer warpgroups
 
-  function H.rank() return H.cluster > 1 and k.cluster_rank() or k.const(k.i32, 0) end
-
-  -- Where this warp has what tune.lua gives it for its epilogue.
-  function H.warp_staging() return H.staging + H.warp * options.staging end
-
   -- First row of the 16 that this warp has in block w.
   function H.warp_row(w)
     local row = (H.warp & 3) * 16 + w * 64
@@ -106,24 +83,7 @@ return function(k, spec, options)
   function H.row(w, h) return first_row + (w * 64 + h * 8) end
   function H.column(j, e) return (lane & 3) * 2 + (j * 8 + e) end
   -- Where that accumulator stands, of a tile with so many columns.
-  function H.at(w, h, j, e, columns) return w * (columns or H.columns) // 2 + 4 * j + 2 * h + e + 1 end
-
-  -- What every kernel begins its problem with: the active rows, and at its end the steps along K of a product over D.
-  function H.active(p) return H.uniform(k.load(k.i32, p.count, 0)) end
-  function H.own_steps(p)
-    if spec.hidden > 0 then return k.const(k.i32, (spec.hidden + H.depth - 1) // H.depth) end
-    return k.max((p.depth + (H.depth - 1)) // H.depth, 1)
-  end
-
-  -- And behind those, with an adapter, the steps of its rank: operands of scores go on in maps of their own.
-  local adapted = spec.parts.lora or spec.kind == "dz_lora"
-  function H.steps(p)
-    return adapted and k.max(H.own_steps(p) + (p.rank + (H.depth - 1)) // H.depth, 1) or H.own_steps(p)
-  end
-  function H.with_adapter(p, operand, map, at)
-    if adapted then operand.more = {map = p[map], at = at, from = H.own_steps(p)} end
-    return operand
-  end
+  function H.at(w, h, j, e, columns) return w * (columns or H.width) // 2 + 4 * j + 2 * h + e + 1 end
 
   -- Splits the warpgroups: produce() and dispatch() run in one thread each, consume() in two warpgroups. Where there is
   -- one that splits, produce() runs there as well: the same units and tiles, of which it splits what the producer
@@ -145,9 +105,7 @@ return function(k, spec, options)
     end, function()
       local function as_consumer()
         k.registers_raise(engine.consumer_registers)
-        whole_warps = not wide
-        consume()
-        whole_warps = false
+        mapped.in_whole_warps(consume)
       end
       if not engine.split then return as_consumer() end
       k.branch(k.eq(warpgroup, 3), function()
@@ -157,7 +115,9 @@ return function(k, spec, options)
     end)
   end
 
-  H.rasterise, H.advance = units.rasterise, engine.advance
+  H.rasterise = units.rasterise
+  -- The place of a tile that many tiles further, of so many steps each.
+  function H.advance(index, tiles, steps) return engine.advance(index, tiles * steps) end
 
   ------------------------------------------------------------------------------------------------ consumers
   local TURN = 2                                  -- named barriers TURN and TURN + 1: which consumer multiplies next
@@ -181,62 +141,17 @@ return function(k, spec, options)
     if cooperative then k.barrier_sync(GROUP, 256) else k.barrier_sync(H.own() + GROUP, 128) end
   end
 
-  H.multiply, H.skip = engine.multiply, engine.skip
-
-  -- The accumulators of a tile of raw scores plus the bias of their columns, if there is one. last: no column beyond
-  -- it.
-  function H.add_bias(acc, bias, tile_column, last)
-    if not spec.bias then return acc end
-    local element = ({bf16 = k.bf16, fp16 = k.f16, fp32 = k.f32})[spec.dtype]
-    return k.branch(k.is_null(bias), function() return acc end, function()
-      local out = {}
-      for j = 0, H.columns // 8 - 1 do
-        for e = 0, 1 do
-          local b = k.convert(k.f32, k.load(element, bias, k.min(tile_column + H.column(j, e), last), {const = true}))
-          for w = 0, H.blocks - 1 do
-            for h = 0, 1 do
-              local at = H.at(w, h, j, e)
-              out[at] = acc[at] + b
-            end
-          end
-        end
-      end
-      return out
-    end)
+  H.skip = engine.skip
+  -- Multiplies a tile, from a place in the ring on, of operands with these majors, and runs body(acc, first, state) ->
+  -- state over its parts of H.width columns: their accumulators, and the first of them in the tile. Here it is one.
+  -- columns: of the tile, if not all that fit
+  function H.each_part(index, steps, a_major, b_major, state, body, columns)
+    return body(engine.multiply(index, steps, a_major, b_major, columns), 0, state)
   end
 
-  ------------------------------------------------------------------------------------------------ a kernel
-  -- Defines the kernel of an entry from its parts:
-  --   problem(p) -> q            what all roles must agree on; q.units is how many units the grid has
-  --   unit_at(p, q, unit) -> u   one of them. Both are worked out anew for each unit: no role has registers to keep them
-  --   produce(p, u, place, q) -> place         loads a unit's stages, by H.produce, from a place in the ring on
-  --   consume(p) -> function(u, place, q, unit) -> place     takes them from there
-  --   finish()                   if given, behind the last unit, in the consumer threads
-  --   aside(p, warp, warps)      if given, in the two warps of each CTA that have no role: number warp of warps
-  --   unit_columns               if given, for the descriptor
   function H.kernel(entry, parts)
-    local function body(p)
-      local function problem() return parts.problem(p) end
-      local function produce(over_units)
-        over_units(problem, function(unit, place, q) return parts.produce(p, parts.unit_at(p, q, unit), place, q) end)
-      end
-      local function consume()
-        local run = parts.consume(p)
-        first_turn()
-        units.over(problem, k.const(k.i32, 0), function(unit, place, q)
-          return H.uniform(run(parts.unit_at(p, q, unit), place, q, unit))
-        end, false)
-        if parts.finish then parts.finish() end
-      end
-      begin()
-      local function aside() parts.aside(p, k.ctaid() * 2 + (k.warp() - 10), k.nctaid() * 2) end
-      roles(produce, function() units.dispatch(p.turn, problem().units) end, consume, parts.aside and aside)
-    end
-    k.kernel {
-      entry = entry, threads = H.threads, min_ctas = 1, shared_bytes = H.shared_bytes, body = body,
-      tile = {rows = H.rows, columns = H.columns, depth = H.depth, stages = H.stages, raster = options.raster,
-              cluster = H.cluster, unit_columns = parts.unit_columns},
-    }
+    local E = {begin = begin, first_turn = first_turn, roles = roles, idle = {first = 10, count = 2}}
+    mapped.kernel(E, entry, parts)
   end
 
   return H

@@ -127,16 +127,16 @@ return function(k, spec, entry, hooks)
       local relative, any = {}, k.const(k.i1, false)
       for i, row in ipairs(rows) do
         relative[i] = read_row(k.i32, p.local_target, u, row, -1) - (tile_column + first_column(p))
-        any = any | k.ult(relative[i], H.columns)
+        any = any | k.ult(relative[i], H.width)
       end
       k.when(k.any(any), function()
         for i, row in ipairs(rows) do
           local column, list = relative[i], {}
-          for j = 0, H.columns // 8 - 1 do
+          for j = 0, H.width // 8 - 1 do
             for e = 0, 1 do list[#list + 1] = acc[H.at(row.w, row.h, j, e)] end
           end
           local score = S.pick(list, k.lshr(column, 3) * 2 + (column & 1))
-          k.when(k.ult(column, H.columns) & k.eq(k.lshr(column, 1) & 3, H.lane & 3), function()
+          k.when(k.ult(column, H.width) & k.eq(k.lshr(column, 1) & 3, H.lane & 3), function()
             k.store(p.zy, p.row_begin + u.row + H.row(row.w, row.h), score)
           end)
         end
@@ -147,7 +147,7 @@ return function(k, spec, entry, hooks)
       local held = {}
       for i, row in ipairs(rows) do
         local active, y = p.row_begin + u.row + H.row(row.w, row.h), {}
-        for j = 0, H.columns // 8 - 1 do
+        for j = 0, H.width // 8 - 1 do
           for e = 0, 1 do y[#y + 1] = acc[H.at(row.w, row.h, j, e)] end
         end
         held[i] = {active = active, exists = k.lt(active, u.row_end), y = y}
@@ -177,7 +177,7 @@ return function(k, spec, entry, hooks)
         beyond[i] = -k.bitcast(k.f32, (355 << 23) - (k.bitcast(k.i32, up[i]) & 0x7f800000))
       end
       local left = p.vocab_valid - tile_column - H.column(0, 0)
-      for j = 0, H.columns // 8 - 1 do
+      for j = 0, H.width // 8 - 1 do
         for e = 0, 1 do
           local valid = k.gt(left, j * 8 + e)
           for i, row in ipairs(rows) do
@@ -195,7 +195,7 @@ return function(k, spec, entry, hooks)
     -- negative.
     local function row_of_tile(acc, u, tile_column, row, scale, sum, totals)
       local blocks, tops = {}, {}
-      for block = 1, H.columns // BLOCK do
+      for block = 1, H.width // BLOCK do
         local y = {}
         for j = block * 8 - 8, block * 8 - 1 do
           for e = 0, 1 do y[#y + 1] = acc[H.at(row.w, row.h, j, e)] end
@@ -231,7 +231,7 @@ return function(k, spec, entry, hooks)
         for i = first, first + together - 1 do
           turns[#turns + 1] = row_of_tile(acc, u, tile_column, rows[i], scales[i], sums[i], totals and totals[i])
         end
-        for block = 1, H.columns // BLOCK do
+        for block = 1, H.width // BLOCK do
           for _, row in ipairs(turns) do row:add(block) end
         end
         for _, row in ipairs(turns) do out[#out + 1] = row.sum end
@@ -252,7 +252,7 @@ return function(k, spec, entry, hooks)
           u.row_end = row_end(unit)
         end
       end
-      local scales, unusual = {}, k.gt(tile_column + H.columns, p.vocab_valid)
+      local scales, unusual = {}, k.gt(tile_column + H.width, p.vocab_valid)
       for i, row in ipairs(rows) do
         scales[i] = read_row(k.f32, p.scale, u, row, 0.0)
         unusual = unusual | k.lt(scales[i], 0.0)
@@ -299,15 +299,15 @@ return function(k, spec, entry, hooks)
       local function over_tiles(state, body)
         return k.loop(k.const(k.i32, 0), tiles, 1, state, function(tile, now)
           H.take_turn()
-          return body(H.advance(index, place(tile) * steps), tile, now)
+          return body(H.advance(index, place(tile), steps), tile, now)
         end)
       end
       local function reduce()
         local empty = {}
         for i = 1, #rows do empty[i] = S.empty(spec.entropy, spec.parts.statistics) end
         local sums = over_tiles(empty, function(at, tile, now)
-          local acc = H.multiply(at, steps, "k", "k")
-          return finish(acc, u, leaf * LEAF + tile * H.columns, now)
+          local function add(acc, first, sum) return finish(acc, u, leaf * LEAF + tile * H.columns + first, sum) end
+          return H.each_part(at, steps, "k", "k", now, add)
         end)
         k.when(k.gt(tiles, 0), function() store_leaf(u, leaf, sums) end)
       end
@@ -331,7 +331,7 @@ return function(k, spec, entry, hooks)
           H.pass_turn()
         end)
       end
-      return H.advance(index, (u.first + u.second) * q.steps)
+      return H.advance(index, u.first + u.second, q.steps)
     end
   end
 

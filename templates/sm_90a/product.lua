@@ -110,7 +110,7 @@ return function(k, spec, as)
   end
 
   local function load_added(u)
-    return function(n) return k.shared_load_vector(k.f32, 2, H.staging + (n - u.n) * 4) end
+    return function(n) return k.shared_load_vector(k.f32, 2, H.staging + (n - u.tile_n) * 4) end
   end
 
   ------------------------------------------------------------------------------------------------ the epilogue
@@ -168,9 +168,9 @@ return function(k, spec, as)
       local acc_at, sums = wide(row) * to.acc_stride, {}
       local factor = for_hidden and k.branch(k.is_null(p.factor), function() return k.const(k.f32, 1.0) end,
         function() return k.load(k.f32, p.factor, row) end)
-      for j = 0, u.columns // 8 - 1 do
+      for j = 0, u.width // 8 - 1 do
         for e = 0, 1 do
-          local sum = acc[H.at(w, h, j, e, u.columns)]
+          local sum = acc[H.at(w, h, j, e, u.width)]
           if scale then sum = sum * scale end
           if factor then sum = sum * factor end
           -- without active rows dz holds anything
@@ -179,7 +179,7 @@ return function(k, spec, as)
       end
       sums = k.branch(flag(k.abi.PRODUCT_READ_ACC), function()
         local more = {}
-        for j = 0, u.columns // 8 - 1 do
+        for j = 0, u.width // 8 - 1 do
           local i, n = 2 * j + 1, k.min(u.n + H.column(j, 0), depth - 2)
           local before = k.load_vector(k.f32, 2, to.acc, (acc_at + wide(n)) >> 1)
           more[i], more[i + 1] = sums[i] + before[1], sums[i + 1] + before[2]
@@ -188,7 +188,7 @@ return function(k, spec, as)
       end, function() return sums end)
       local function store_f32(ptr, row_at)
         k.when(at.exists, function()
-          for j = 0, u.columns // 8 - 1 do
+          for j = 0, u.width // 8 - 1 do
             local n = u.n + H.column(j, 0)
             when_inside(p, u, n, function()
               k.store_vector(ptr, (row_at + wide(n)) >> 1, {sums[2 * j + 1], sums[2 * j + 2]})
@@ -205,7 +205,7 @@ return function(k, spec, as)
           if adds then
             add = for_hidden and added.of_hidden(p, row, load_added(u)) or added.of_weight(p, load_added(u))
           end
-          for j = 0, u.columns // 8 - 1 do
+          for j = 0, u.width // 8 - 1 do
             words[j + 1] = k.pack(element, add(sums[2 * j + 1], sums[2 * j + 2], u.n + H.column(j, 0)))
           end
           line(p, u, to.out, out_at, 0).store(words, at.exists)
@@ -220,10 +220,10 @@ return function(k, spec, as)
 
   -- The same for a weight's gradient in bf16: accumulators of 20 or 24 bits, a batch of sums at a time.
   local function finish_split(p, acc, u, S)
-    local flags, per_row = p.weight_flags, H.columns // 4
-    local across = (depth_of(p) + (H.columns - 1)) // H.columns
-    local low = S.place(p.weight_acc, {sums = H.accumulators, threads = 256}, u.m // H.rows * across + u.n // H.columns,
-      H.warp * 32 + H.lane)
+    local flags, per_row = p.weight_flags, H.width // 4
+    local across = (depth_of(p) + (H.columns - 1)) // H.columns * (H.columns // H.width)
+    local low = S.place(p.weight_acc, {sums = H.accumulators, threads = H.warps * 32},
+      u.m // H.rows * across + u.n // H.width, H.warp * 32 + H.lane)
     local function flag(which) return k.ne(flags & which, 0) end
 
     -- Sums first to first + size - 1 of row h of block w. Loads of a batch are in flight together.
@@ -285,15 +285,17 @@ return function(k, spec, as)
     return function(u, index, _, unit)
       local function product(of, a_major, columns)
         copy_added(p, of, u)
-        local acc = H.multiply(index, u.steps, a_major, "mn", columns)
-        await_added(p, of)
-        local tile = unit_at(p, problem(p), unit)
-        tile.columns = columns
-        k.when(k.lt(tile.m, tile.size), function() finish(p, acc, tile, of) end)
+        H.each_part(index, u.steps, a_major, "mn", nil, function(acc, first)
+          await_added(p, of)
+          local tile = unit_at(p, problem(p), unit)
+          tile.columns, tile.width = columns, math.min(columns, H.width)
+          tile.n, tile.tile_n = tile.n + first, tile.n
+          k.when(k.lt(tile.m, tile.size), function() finish(p, acc, tile, of) end)
+        end, columns)
       end
       k.branch(u.of_hidden, function() by_width(u, function(columns) product("hidden", "k", columns) end) end,
         function() product("weight", "mn", H.columns) end)
-      return H.advance(index, u.steps)
+      return H.advance(index, 1, u.steps)
     end
   end
 

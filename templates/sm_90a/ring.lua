@@ -40,8 +40,19 @@ return function(k, H, units)
     for i = 0, part // height - 1 do
       local x, y = first * H.depth, at + offset + i * height
       if operand.major == "mn" then x, y = y, x end
-      k.tensor_copy(map, to + i * bytes, ready, x, y, {cast = cast, evict = operand.evict})
+      k.tensor_copy(map, to + i * bytes, ready, x, y, {cast = cast, evict = operand.evict, pair = H.pair})
     end
+  end
+
+  -- Expects what a CTA loads of each operand -> the barrier that counts it. Of a pair (engine.lua of sm_100f) that is
+  -- the first CTA's, which multiplies for both and expects what both load.
+  local function expect(ready, of_a, of_b)
+    if not H.pair then
+      k.mbarrier_expect(ready, of_a + of_b)
+      return ready
+    end
+    k.when(k.eq(H.rank(), 0), function() k.mbarrier_expect(ready, of_a * 2 + of_b) end)
+    return k.cluster_address(ready, k.const(k.i32, 0))
   end
 
   -- Loads the stages of one tile. a, b: {map, major, at, box, rows, evict, more}: from row `at` of C's rows or columns
@@ -51,15 +62,15 @@ return function(k, H, units)
   function R.produce(at, steps, a, b, columns)
     columns = columns or H.columns
     local part, rank = columns // H.cluster, H.rank()
-    local cast = H.cluster > 1 and (1 << H.cluster) - 1 or nil
+    local cast = H.cluster > 1 and not H.pair and (1 << H.cluster) - 1 or nil
     return k.loop(k.const(k.i32, 0), steps, 1, at, function(step, now)
       local ready = full + now.stage * 8
       k.mbarrier_wait(empty + now.stage * 8, now.parity)
-      k.mbarrier_expect(ready, (a.rows and a.rows * 128 or H.a_bytes) + columns * 128)
+      ready = expect(ready, a.rows and a.rows * 128 or H.a_bytes, columns * 128)
       local to = base + now.stage * H.stage_bytes
       local function load_rows() load(a, H.rows, 0, to, ready, step, nil) end
       if a.rows then k.when(k.gt(a.rows, 0), load_rows) else load_rows() end
-      load(b, part, rank * part, to + H.a_bytes + rank * (part * 128), ready, step, cast)
+      load(b, part, rank * part, to + H.a_bytes + (H.pair and 0 or rank * (part * 128)), ready, step, cast)
       return R.next_place(now, H.stages)
     end)
   end
@@ -67,7 +78,7 @@ return function(k, H, units)
   -- Runs body(unit, pipeline state) -> pipeline state over the units. Behind the last: a CTA must not end while its
   -- neighbour may still cast into it or arrive at its barriers.
   function R.produce_units(problem, body)
-    local at = units.over(problem, {stage = k.const(k.i32, 0), parity = k.const(k.i32, 1)}, body, true)
+    local at = units.over(problem, {stage = k.const(k.i32, 0), parity = k.const(k.i32, 1)}, body, "producer")
     if H.cluster == 1 then return end
     for _ = 1, H.stages do
       k.mbarrier_wait(empty + at.stage * 8, at.parity)

@@ -84,7 +84,7 @@ return function(k, spec, H, ring, units, options)
 
   function E.split_units(problem, body)
     local function first(parity) return {stage = k.const(k.i32, 0), parity = k.const(k.i32, parity)} end
-    units.over(problem, {raw = first(0), planes = first(1)}, body, false)
+    units.over(problem, {raw = first(0), planes = first(1)}, body, "warp")
   end
 
   ------------------------------------------------------------------------------------------------ multiplying

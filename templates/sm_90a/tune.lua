@@ -7,24 +7,13 @@
 --   cluster          CTAs along the rows that share the tiles of the second operand
 --   raster           raster width: the most row panels that go over the columns together, for what they share in L2
 
-local staging, L = k.import "staging", k.import "limits"
+local C, L = k.import "choice", k.import "limits"
 
--- Of a warp: columns that wait in the queue of emission.lua.
-local EMIT_BYTES = 2048
 -- Accumulator registers per MMA thread: of 240 (fp32 operands: 208, of which one k16 step takes up to 64) beside
 -- them.
 local ACCUMULATORS, ACCUMULATORS_WIDE = 192, 96
-local RASTER_MOST = 64
--- Bytes of L2 for the hidden rows of a sweep: with more than a good half of it they do not stay there.
-local PANEL_BYTES = 24 << 20
 
 ------------------------------------------------------------------------------------------------ what kernels choose
--- Row panels of that many rows whose hidden rows stay in L2; D = 4096 if it is unknown.
-local function default_raster(spec, panel_rows)
-  local depth, bytes = spec.hidden > 0 and spec.hidden or 4096, spec.dtype == "fp32" and 4 or 2
-  return math.max(1, math.min(RASTER_MOST, PANEL_BYTES // (panel_rows * depth * bytes)))
-end
-
 -- Few rows: a head is read for them and little is multiplied. Two CTAs share what they read, as all multiprocessors can
 -- then be busy with it.
 local function for_short()
@@ -35,7 +24,7 @@ local function for_scores(spec)
   if spec.parts.short then return for_short() end
   local wide = spec.dtype == "fp32"
   return {schedule = wide and "cooperative" or "ping-pong", rows = 128, columns = wide and 128 or 192,
-          stages = wide and 4 or 5, cluster = 2, raster = default_raster(spec, 128 * 2)}
+          stages = wide and 4 or 5, cluster = 2, raster = C.raster(spec, 128 * 2)}
 end
 
 -- Tiles of products of 16-bit operands, in order of preference. A multiplication takes about as long in each, so what
@@ -65,26 +54,12 @@ local function for_adapter(spec)
           cluster = 1, raster = 8}
 end
 
-local for_dz = {defaults = for_scores, staging = function(spec, T) -- and with a bias gradient a sum a column
-  return staging.bytes + (spec.bias_grad and T.columns * 4 or 0)
-end}
+local function for_product(defaults) return {defaults = defaults, schedules = {"cooperative"}, boxed = true} end
 
-local function for_product(defaults)
-  return {defaults = defaults, schedules = {"cooperative"}, boxed = true,
-          staging = function(spec, T)             -- one row: what added.lua adds to a tile
-            return spec.bias and spec.dtype ~= "fp32" and T.columns * 4 // 8 or 0
-          end}
-end
-
--- By kind of kernel. defaults: its choice; staging: bytes of shared memory a consumer warp, for its results or as its
--- share of what they have together; schedules: those that it can run, if not all; boxed: its second operand is
+-- By kind of kernel. defaults: its choice; schedules: those that it can run, if not all; boxed: its second operand is
 -- MN-major, which a CTA loads in whole boxes of columns
 local KINDS = {
-  forward = {defaults = for_scores,
-             staging = function(spec)
-               return spec.parts.keep and staging.bytes or spec.parts.emit and EMIT_BYTES or 0
-             end},
-  dz = for_dz, dz_lora = for_dz,
+  forward = {defaults = for_scores}, dz = {defaults = for_scores}, dz_lora = {defaults = for_scores},
   products = for_product(for_products),
   lora_products = for_product(for_adapter),
 }
@@ -97,7 +72,7 @@ local function check_values(T, kind, wide)
   L.among(T, "cluster", {1, 2, 4})
   -- 64 rows are the height of one wgmma, and a box of a tensor map has 256 rows at most
   L.among(T, "rows", wide and {128} or cooperative and {128, 256} or {64, 128, 192, 256})
-  L.within(T, "raster", 1, RASTER_MOST)
+  L.within(T, "raster", 1, C.RASTER_MOST)
   L.within(T, "stages", 2, 12)
 end
 
@@ -120,7 +95,8 @@ local function choose(spec)
   local kind, wide, T = KINDS[spec.kind] or KINDS.forward, spec.dtype == "fp32", {}
   for name, defaults in pairs(kind.defaults(spec)) do T[name] = spec.tune[name] or defaults end
   check_values(T, kind, wide)
-  T.staging, T.aside = kind.staging(spec, T), spec.parts.columns and not wide -- aside: there is work for idle warps
+  T.width, T.warps = T.columns, 8
+  T.staging, T.aside = C.staging(spec, T), spec.parts.columns and not wide -- aside: work for idle warps
   T.planes = wide and T.stages - 1 or 0 -- stages of the second ring: of three terms of B, 64 bytes a column each
   T.shared_bytes = T.stages * (T.rows + T.columns) * 128 + T.planes * (T.columns * 192) + 8 * T.staging
     + (T.stages + T.planes) * 16 + 24

@@ -20,10 +20,10 @@ return function(k, H)
     number = taken + 8                            -- and a word that nobody writes
   end
 
-  -- In one thread, before a fence. warps: who takes numbers, in each CTA
-  function U.begin(warps)
+  -- In one thread, before a fence. takers: warps and threads of the cluster that take numbers
+  function U.begin(takers)
     k.mbarrier_init(posted, 1)
-    k.mbarrier_init(taken, H.cluster * warps)
+    k.mbarrier_init(taken, takers)
   end
   U.expect = expect_number
 
@@ -51,21 +51,21 @@ return function(k, H)
     k.when(k.eq(last.unit, units + clusters - 1), function() k.store(turn, 0, k.const(k.i32, 0)) end)
   end
 
-  -- The next unit, in the producer's thread or in all threads of a warp, and whether there is one. parity: 0 for the
-  -- first, then in turn. Only lane 0 of a warp reads the number and so signals that it was read; the others read the
-  -- word behind, which nobody writes (a branch would cost dz spills).
-  local function take(parity, units, is_producer)
+  -- The next unit, and whether there is one. parity: 0 for the first, then in turn. who: "producer", its thread;
+  -- "thread", another one by itself; or "warp", all threads of it. Of those only lane 0 of a warp reads the number and
+  -- so signals that it was read; the others read the word behind, which nobody writes (a branch would cost dz spills).
+  local function take(parity, units, who)
     local lane = k.reread_tid() & 31
     local unit
     k.mbarrier_wait(posted, parity)
-    if is_producer then
+    if who ~= "warp" then
       unit = k.shared_load(k.i32, number)
-      expect_number()
+      if who == "producer" then expect_number() end
     else
       unit = H.uniform(k.shuffle_idx(k.shared_load(k.i32, number + k.min(lane, 1) * 4), 0))
     end
     local is_unit = k.lt(unit, units())           -- behind the last one the first CTA may be gone
-    local signals = is_producer and is_unit or is_unit & k.eq(lane, 0)
+    local signals = who ~= "warp" and is_unit or is_unit & k.eq(lane, 0)
     if H.cluster == 1 then k.mbarrier_arrive(taken, signals)
     else k.mbarrier_arrive_there(k.cluster_address(taken, k.const(k.i32, 0)), signals) end
     return unit, is_unit
@@ -73,7 +73,7 @@ return function(k, H)
 
   -- Runs body(unit, state, q) -> state over the units of this cluster. problem() -> q: worked out anew for each unit,
   -- q.units is how many the grid has.
-  function U.over(problem, state, body, is_producer)
+  function U.over(problem, state, body, who)
     local unit, q
     local function units()
       q = problem()
@@ -81,7 +81,7 @@ return function(k, H)
     end
     return k.while_({parity = k.const(k.i32, 0), state = state}, function(now)
       local is_unit
-      unit, is_unit = take(now.parity, units, is_producer)
+      unit, is_unit = take(now.parity, units, who)
       return is_unit
     end, function(now)
       return {parity = now.parity ~ 1, state = body(unit, now.state, q)}

@@ -81,7 +81,7 @@ static int give(check_precompile *precompile, job *j) {
 
 int check_precompile_tunes(const char *arch, const flp_spec *spec) {
   return arch && flp_kernel_arch_tunes(arch, spec, (flp_kernel_kind)0) &&
-         strcmp(flp_arch_of_kind(arch, FLP_KERNEL_FORWARD, spec->alignment), arch) == 0;
+         strcmp(flp_arch_of_kind(arch, FLP_KERNEL_FORWARD, spec->alignment, spec->dtype), arch) == 0;
 }
 
 const char *check_precompile_arch(const char *asked, const flp_spec *spec) {

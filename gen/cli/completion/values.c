@@ -37,11 +37,11 @@ static void tune_modes(completion_value *out) {
 }
 
 static void arches(completion_value *out) {
-  flp_arch_list(0, " ", out->words, sizeof out->words);
+  flp_arch_list(0, 0, " ", out->words, sizeof out->words);
 }
 
 static void planned_arches(completion_value *out) {
-  flp_arch_list(FLP_ARCH_PLANNED, " ", out->words, sizeof out->words);
+  flp_arch_list(FLP_ARCH_PLANNED, 0, " ", out->words, sizeof out->words);
 }
 
 static void losses(completion_value *out) {

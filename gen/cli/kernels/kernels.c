@@ -154,7 +154,7 @@ static void add_mean_keys(const char *arch, flp_kernel_key *out, int *count) {
     flp_kernel_key key = {
         .kind = kinds[i % 3], .dtype = dtype, .out_dtype = dtype, .bias = 1, .alignment = i < 6 ? 16 : 2};
     const flp_arch *given = flp_arch_find(arch),
-                   *maker = flp_arch_find(flp_arch_of_kind(arch, key.kind, key.alignment));
+                   *maker = flp_arch_find(flp_arch_of_kind(arch, key.kind, key.alignment, dtype));
     int makes_both = flp_arch_makes(given, FLP_KERNEL_PRODUCTS);
     if (!flp_arch_makes(maker, key.kind) || maker != given || makes_both != (key.kind == FLP_KERNEL_PRODUCTS)) continue;
     strncpy(key.arch, arch, sizeof key.arch - 1);
@@ -181,10 +181,11 @@ flp_status cli_kernels_generic_keys(const char *arch, flp_kernel_key **out, int 
   for (int op = 0; op < FLP_OP_COUNT; op++)
     if (!flp_op_of((flp_op)op)->has_head) add_op_keys((flp_op)op, arch, *out, count);
   add_loss_keys(arch, *out, count);
-  /* Beside the portable kernels those of other architectures that plans take. */
+  /* Beside the portable kernels those of other architectures that plans take by themselves. */
   const flp_arch *other;
   for (int i = 0; is_portable && (other = flp_arch_at(i)); i++)
-    if ((other->facts & FLP_ARCH_PLANNED) && other->below) add_generic_keys(other->name, *out, count);
+    if ((other->facts & (FLP_ARCH_PLANNED | FLP_ARCH_UNPROVEN)) == FLP_ARCH_PLANNED && other->below)
+      add_generic_keys(other->name, *out, count);
   return FLP_OK;
 }
 

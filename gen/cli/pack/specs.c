@@ -79,7 +79,7 @@ static flp_status wish_for_arch(wishes *w, const cli_pack_spec *spec, const char
 /* The portable architecture first, whatever else was asked for. */
 static flp_status list_arches(const char *given, char target[FLP_ARCHES_MAX][16], int *count) {
   char planned[128];
-  char *list = strdup(given ? given : flp_arch_list(FLP_ARCH_PLANNED, ",", planned, sizeof planned));
+  char *list = strdup(given ? given : flp_arch_list(FLP_ARCH_PLANNED, FLP_ARCH_UNPROVEN, ",", planned, sizeof planned));
   flp_status status = list ? FLP_OK : flp_fail(FLP_ERROR_MEMORY, "out of memory");
   strcpy(target[0], FLP_PORTABLE_ARCH);
   *count = 1;

@@ -169,7 +169,7 @@ Test(gen_engine, unknown_architecture_is_unsupported) {
   flp_kernel_key key = gen_case_key(FLP_KERNEL_FORWARD);
   strcpy(key.arch, "sm_75");
   char list[256], want[512];
-  cr_expect_eq(strncmp(flp_arch_list(0, ", ", list, sizeof list), "sm_80, sm_86, ", 14), 0, "%s", list);
+  cr_expect_eq(strncmp(flp_arch_list(0, 0, ", ", list, sizeof list), "sm_80, sm_86, ", 14), 0, "%s", list);
   snprintf(want, sizeof want, "key.arch: no templates for 'sm_75'; there are for %s", list);
   gen_case_refused(&key, NULL, FLP_ERROR_UNSUPPORTED, want);
 }

@@ -114,12 +114,15 @@ Test(tables, every_kind_is_served_on_every_architecture) {
   const flp_arch *arch;
   for (int i = 0; (arch = flp_arch_at(i)); i++)
     for (int kind = 1; kind < FLP_KERNEL_KINDS; kind++)
-      for (uint32_t alignment = 2; alignment <= 16; alignment *= 2) {
+      for (int point = 0; point < 4 * 3; point++) {
+        uint32_t alignment = 2u << point / 3;
+        flp_dtype dtype = (flp_dtype)(FLP_DTYPE_BF16 + point % 3);
         if (kind == FLP_KERNEL_PRODUCTS || kind == FLP_KERNEL_LORA_PRODUCTS) continue; /* in place of two others */
-        const flp_arch *maker = flp_arch_find(flp_arch_of_kind(arch->name, kind_at(kind), alignment));
+        const flp_arch *maker = flp_arch_find(flp_arch_of_kind(arch->name, kind_at(kind), alignment, dtype));
         cr_assert_not_null(maker, "%s", arch->name);
         cr_expect(flp_arch_makes(maker, kind_at(kind)), "%s of %s", flp_kernel_kind_name(kind_at(kind)), arch->name);
         cr_expect_leq(maker->alignment, alignment);
+        cr_expect(!maker->below || flp_dtype_bytes(dtype) <= maker->element, "%s", maker->name);
         cr_expect(flp_arch_runs(maker, arch->capability / 10, arch->capability % 10), "%s", maker->name);
       }
 }
@@ -155,8 +158,11 @@ Test(tables, what_serves_where_an_architecture_is_asked_for) {
   }
 }
 
-Test(tables, a_suffix_is_for_one_capability) {
+Test(tables, a_suffix_is_for_one_capability_or_family) {
   const flp_arch *hopper = flp_arch_find("sm_90a"), *portable = flp_arch_find("sm_80");
+  const flp_arch *family = flp_arch_find("sm_100f");
+  cr_expect(flp_arch_runs(family, 10, 0) && flp_arch_runs(family, 10, 3) && !flp_arch_runs(family, 11, 0));
+  cr_expect(!flp_arch_runs(family, 12, 0) && !flp_arch_runs(family, 9, 0) && flp_arch_is_exact("sm_100f"));
   cr_expect(flp_arch_runs(hopper, 9, 0) && !flp_arch_runs(hopper, 9, 1) && !flp_arch_runs(hopper, 10, 0));
   cr_expect(flp_arch_runs(portable, 8, 0) && flp_arch_runs(portable, 12, 1) && !flp_arch_runs(portable, 7, 5));
   cr_expect(flp_arch_is_exact("sm_130a") && !flp_arch_is_exact("sm_130") && !flp_arch_is_exact(""));
@@ -166,12 +172,13 @@ Test(tables, lists_name_rows_by_their_facts) {
   char text[128];
   const flp_arch *arch;
   int names = 1, rows = 0;
-  flp_arch_list(FLP_ARCH_PLANNED, ",", text, sizeof text);
+  flp_arch_list(FLP_ARCH_PLANNED, 0, ",", text, sizeof text);
   cr_expect_eq(strncmp(text, "sm_80,sm_90a", 12), 0, "%s", text);
   for (const char *comma = text; (comma = strchr(comma, ',')); comma++) names++;
   for (int i = 0; (arch = flp_arch_at(i)); i++) rows += (arch->facts & FLP_ARCH_PLANNED) != 0;
   cr_expect_eq(names, rows, "%s", text);
-  cr_expect_eq(strncmp(flp_arch_list(FLP_ARCH_CLUSTERS, " or ", text, sizeof text), "sm_90a", 6), 0, "%s", text);
+  cr_expect_str_eq(flp_arch_list(FLP_ARCH_PLANNED, FLP_ARCH_UNPROVEN, ",", text, sizeof text), "sm_80,sm_90a");
+  cr_expect_eq(strncmp(flp_arch_list(FLP_ARCH_CLUSTERS, 0, " or ", text, sizeof text), "sm_90a", 6), 0, "%s", text);
   cr_expect(flp_arch_has("sm_90a", FLP_ARCH_CLUSTERS | FLP_ARCH_PLANNED) && !flp_arch_has("sm_90", FLP_ARCH_CLUSTERS));
   cr_expect(!flp_arch_has("sm_80", FLP_ARCH_CLUSTERS | FLP_ARCH_PLANNED) && !flp_arch_has("none", 0));
 }
