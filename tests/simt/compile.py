@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes a shared library for the CPU of a generated module's LLVM IR: compile.py MODULE.ll LIBRARY.so
 
-Everything that only a GPU has becomes a call of simt.c or hopper.c, which are linked in. The library has
+Everything that only a GPU has becomes a call of simt.c, hopper.c or blackwell.c, which are linked in. The library has
 `run_<entry>(int ctas, int threads, int cluster, void **params)` for each entry of the module, params pointing at the
 arguments as a launch of CUDA does, cluster: CTAs of one, 1 for none.
 
@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from kept import hash_of, kept, kept_folder  # noqa: E402
 
-SIMT = [Path(__file__).with_name(name) for name in ("simt.c", "hopper.c")]
+SIMT = [Path(__file__).with_name(name) for name in ("simt.c", "late.c", "hopper.c", "blackwell.c")]
 SOURCES = [*SIMT, Path(__file__).with_name("simt.h"), Path(__file__)]
 FIBRES = "-l:libboost_context.so.1.74.0"
 FUSED = ["-mfma", "-mf16c"] if platform.machine() == "x86_64" else []
@@ -30,7 +30,7 @@ QUICK = ["-O0", "-optimize-regalloc", "-regalloc=basic"]  # half of what -O1 tak
 BY_VALUE = " byval([128 x i8]) align 64"  # tensor maps, which stay where the launch has them
 FOUR = r"(\{ (?:float|i32)(?:, (?:float|i32)){3} \})"
 
-# A call in the IR -> the function of simt.c or hopper.c, by its result and the types of its arguments.
+# A call in the IR -> the function of these files, by its result and the types of its arguments.
 WORDS = (
     (r'asm sideeffect "ld\.shared\.(\w+) \$0, \[\$1\];", "[^"]*"', r"@simt_ld_\1"),
     (r'asm sideeffect "st\.shared\.(\w+) \[\$0\], \$1;", "[^"]*"', r"@simt_st_\1"),
@@ -52,7 +52,8 @@ WORDS = (
     (r'asm sideeffect "bar\.(sync|arrive) \$0, \$1;", "[^"]*"', r"@simt_bar_\1"),
     (r'asm sideeffect "bar\.warp\.sync [^"]*", "[^"]*"', "@simt_warp_barrier"),
     (r'asm sideeffect "barrier\.cluster\.arrive\.[^"]*wait[^"]*", "[^"]*"', "@simt_cluster_barrier"),
-    (r'asm sideeffect "(?:setmaxnreg|fence|cp\.async\.bulk\.wait_group)\.[^"]*", "[^"]*"', "@simt_nothing"),
+    (r'asm sideeffect "(?:setmaxnreg|fence|tcgen05\.fence::)[^"]*", "[^"]*"', "@simt_nothing"),
+    (r'asm sideeffect "cp\.async\.bulk\.wait_group\.read 0;", "[^"]*"', "@simt_tensor_stores_read"),
     (r'asm sideeffect "cp\.async\.bulk\.tensor\.2d\.global\.[^"]*", "[^"]*"', "@simt_tensor_store"),
     (r'asm sideeffect "cp\.async\.bulk\.tensor\.2d\.shared\S*multicast::cluster\.L2::cache_hint [^"]*", "[^"]*"',
      "@simt_tensor_cast_hint"),
@@ -60,6 +61,13 @@ WORDS = (
     (r'asm sideeffect "cp\.async\.bulk\.tensor\.2d\.shared\S*bytes\.L2::cache_hint [^"]*", "[^"]*"',
      "@simt_tensor_load_hint"),
     (r'asm sideeffect "cp\.async\.bulk\.tensor\.2d\.shared\S*bytes [^"]*", "[^"]*"', "@simt_tensor_load"),
+    (r'asm sideeffect "cp\.async\.bulk\.tensor\.2d\.shared\S*bytes\.cta_group::2\.L2::cache_hint [^"]*", "[^"]*"',
+     "@simt_tensor_pair_hint"),
+    (r'asm sideeffect "cp\.async\.bulk\.tensor\.2d\.shared\S*bytes\.cta_group::2 [^"]*", "[^"]*"', "@simt_tensor_pair"),
+    (r'asm sideeffect "tcgen05\.alloc\.[^"]*", "[^"]*"', "@simt_tmem_alloc"),
+    (r'asm sideeffect "tcgen05\.dealloc\.[^"]*", "[^"]*"', "@simt_tmem_free"),
+    (r'asm sideeffect "tcgen05\.commit\.[^"]*", "[^"]*"', "@simt_tmem_commit"),
+    (r'asm sideeffect "\{ \.reg \.b16 m; cvt[^"]*tcgen05\.commit\.[^"]*", "[^"]*"', "@simt_tmem_commit_cast"),
     (r'asm sideeffect "stmatrix\.sync\.aligned\.m8n8\.x4\.shared\.b16 [^"]*", "[^"]*"', "@simt_stmatrix"),
     (r"@llvm\.nvvm\.ex2\.approx\.ftz\.f\b", "@simt_exp2"),
     (r"@llvm\.nvvm\.lg2\.approx\.ftz\.f\b", "@simt_log2"),
@@ -80,7 +88,7 @@ FOURS = (
 
 
 def declarations(ir):
-    """One for each function of simt.c and hopper.c that is called and not declared, from how it is called."""
+    """One for each function of these files that is called and not declared, from how it is called."""
     found = {}
     for result, name, arguments in re.findall(r"call (\w+) (@simt_\w+)\(([^\n]*?)\)(?: #\d+)?\n", ir):
         kinds = [re.match(r"\s*(\w+)", argument).group(1) for argument in split(arguments)]
@@ -157,8 +165,36 @@ def products(match):
             a, b, kept = arguments[sums:]
             lines.append(f"call void @simt_wgmma({added(a, a_at, lines)}, {added(b, b_at, lines)}, i32 {int(kind == 'bf16')}, "
                          f"i32 {columns}, i32 {first}, {'i32 1' if keep == '1' else kept}, i32 {a_mn}, i32 {b_mn})")
+    pending = re.search(r"wgmma\.wait_group\.sync\.aligned (\d)", text)
+    lines.append(f"call void @simt_wgmma_wait(i32 {sums}, i32 {pending.group(1) if pending else 7})")
     return (text_of(lines) + f"  {name} = load {result}, ptr @simt_accumulators\n"
             + text_of(["call void @simt_warpgroup_barrier()"]))
+
+
+INTO_TENSOR = re.compile(r"add\.u32 low, a_low, (\d+);[^;]*; add\.u32 low, b_low, (\d+);[^;]*; "
+                         r"tcgen05\.mma\.cta_group::(\d)\.kind::f16 \[\$0\], da, db, id, (p|t);")
+
+
+def into_tensor(match):
+    """A stage of tcgen05.mma: each product is a call."""
+    text, arguments = match.groups()
+    into, a, b, keep = [argument.strip() for argument in split(arguments)]
+    described, lines = re.search(r"mov\.b32 id, (\d+);", text).group(1), []
+    for a_at, b_at, ctas, kept_ in INTO_TENSOR.findall(text):
+        lines.append(f"call void @simt_tmem_multiply({into}, {added(a, a_at, lines)}, {added(b, b_at, lines)}, "
+                     f"i32 {described}, {'i32 1' if kept_ == 't' else keep}, i32 {ctas})")
+    return text_of(lines)
+
+
+def from_tensor(match):
+    """Both loads of tcgen05.ld, through memory."""
+    name, result, text, address = match.groups()
+    number, lines = int(re.search(r"16x256b\.x(\d+)\.", text).group(1)), []
+    upper = int(re.search(r"add\.u32 upper, \$\d+, (\d+);", text).group(1))
+    for half in range(2):
+        at = added(address, half * upper, lines)
+        lines.append(f"call void @simt_tmem_load({at}, i32 {number}, i32 {half * number * 4})")
+    return text_of(lines) + f"  {name} = load {result}, ptr @simt_accumulators\n"
 
 
 def at_multiple_of(size, address):
@@ -199,6 +235,10 @@ def for_the_cpu(ir):
                 vector_load, ir)
     ir = re.sub(r"  call void asm sideeffect \"st\.shared\.v\d\.(\w+) [^\"]*\", \"[^\"]*\"\(([^\n]*)\)(?: #\d+)?\n",
                 vector_store, ir)
+    ir = re.sub(r'  call void asm sideeffect "([^"]*tcgen05\.mma\.[^"]*)", "[^"]*"\(([^\n]*)\)(?: #\d+)?\n',
+                into_tensor, ir)
+    ir = re.sub(r'  (%\w+) = call (\{ float[^}]*\}) asm sideeffect "([^"]*tcgen05\.ld\.[^"]*)", "[^"]*"\(([^\n]*)\)'
+                r"(?: #\d+)?\n", from_tensor, ir)
     for pattern, function in FOURS:
         ir = re.sub(rf"(%\w+) = call {FOUR} {pattern}(\([^\n]*\))(?: #\d+)?\n",
                     rf"call void {function}\3\n  \1 = load \2, ptr @simt_result\n", ir)
@@ -209,7 +249,7 @@ def for_the_cpu(ir):
     left = [line for line in ir.splitlines()
             if ("nvvm." in line or " asm " in line) and not line.startswith(("!", "declare", "attributes"))]
     if left:
-        sys.exit("compile.py: no word of simt.c or hopper.c for: " + left[0].strip())
+        sys.exit("compile.py: no word of simt.c, hopper.c or blackwell.c for: " + left[0].strip())
     return ir + "\n@simt_result = external global [4 x i32]\n@simt_accumulators = external global [256 x float]\n" + "\n".join(declarations(ir)) + "\n"
 
 
@@ -247,7 +287,7 @@ def kept_libraries():
 
 
 def compile_words(path):
-    """simt.c and hopper.c as one object."""
+    """The files of words as one object."""
     subprocess.run(["cc", "-O3", "-fno-strict-aliasing", *FUSED, "-fPIC", "-r", "-o", path, *SIMT], check=True)
 
 

@@ -1,4 +1,4 @@
-/* hopper.c: the words of a GPU (simt.c) that Hopper alone has: mbarriers, tensor copies, products of warpgroups. */
+/* hopper.c: the words of a GPU (simt.c) that came with Hopper: mbarriers, tensor copies, products of warpgroups. */
 #include "simt.h"
 
 #include <math.h>
@@ -47,9 +47,12 @@ void simt_mbarrier_wait(uint32_t address, uint32_t parity) {
 uint32_t simt_mapa(uint32_t address, uint32_t cta) {
   return (address & ((1u << RANK_SHIFT) - 1)) | (cta + 1) << RANK_SHIFT;
 }
+static void store_async(const simt_work *w) {
+  memcpy(simt_at(w->word[0]), &w->word[1], 4);
+  complete((mbarrier *)(void *)simt_at(w->word[2]), 4);
+}
 void simt_st_async(uint32_t address, uint32_t v, uint32_t barrier) {
-  memcpy(simt_at(address), &v, 4);
-  complete((mbarrier *)(void *)simt_at(barrier), 4);
+  if (simt_post((simt_work){.run = store_async, .word = {address, v, barrier}})) memset(simt_at(address), 0xff, 4);
 }
 uint32_t simt_atomic_next(uint32_t *word) {
   return (*word)++;
@@ -59,14 +62,10 @@ uint32_t simt_atomic_next(uint32_t *word) {
 typedef struct tensor_map {
   uint64_t start, columns, rows, stride_bytes, box_columns, box_rows;
 } tensor_map;
-enum { BOX_BYTES = 128, COLUMNS_MAX = 256, OPERANDS_KEPT = 16 };
+enum { COLUMNS_MAX = 256, OPERANDS_KEPT = 16 };
 
-/* The swizzle of rows of 128 or 64 bytes. */
-static uint32_t swizzled_rows(uint32_t address, uint32_t row_bytes) {
-  return address ^ (address >> 7 & (row_bytes / 16 - 1)) << 4;
-}
 static uint32_t swizzled(uint32_t address) {
-  return swizzled_rows(address, BOX_BYTES);
+  return simt_swizzled(address, BOX_BYTES);
 }
 
 /* One element of a box in shared memory, and whether its place in the matrix exists. */
@@ -88,14 +87,32 @@ static void load_box(char *base, uint32_t offset, const tensor_map *m, int32_t x
     }
 }
 
+/* Words: address, barrier, CTA. */
+static void load(const simt_work *w) {
+  const tensor_map *m = (const tensor_map *)(uintptr_t)w->a;
+  load_box(simt_shared[w->word[2]], w->word[0], m, w->x, w->y);
+  complete((mbarrier *)(void *)simt_at(w->word[1]), (int32_t)(m->box_rows * BOX_BYTES));
+}
+
+/* Into the shared memory of a CTA, counted by a barrier of any. */
+static void load_into(int cta, uint32_t address, int64_t map, uint32_t barrier, int32_t x, int32_t y) {
+  const tensor_map *m = (const tensor_map *)(uintptr_t)map;
+  if (simt_post((simt_work){.run = load, .a = map, .x = x, .y = y, .word = {address, barrier, (uint32_t)cta}}))
+    memset(simt_shared[cta] + address, 0xff, m->box_rows * BOX_BYTES);
+}
+
 /* cast: mask of the CTAs that get the box, at the same addresses */
 static void tensor_load(uint32_t address, int64_t map, uint32_t barrier, int32_t x, int32_t y, uint32_t cast) {
-  const tensor_map *m = (const tensor_map *)(uintptr_t)map;
-  for (int r = 0; r < simt.cluster; r++) {
-    if (!(cast >> r & 1)) continue;
-    load_box(simt_shared[r], address, m, x, y);
-    complete((mbarrier *)(void *)(simt_shared[r] + barrier), (int32_t)(m->box_rows * BOX_BYTES));
-  }
+  for (int r = 0; r < simt.cluster; r++)
+    if (cast >> r & 1) load_into(r, address, map, simt_mapa(barrier, (uint32_t)r), x, y);
+}
+/* With .cta_group::2 the barrier may be the other CTA's of a pair. */
+void simt_tensor_pair(uint32_t address, int64_t map, uint32_t barrier, int32_t x, int32_t y) {
+  load_into(simt_rank(), address, map, barrier, x, y);
+}
+void simt_tensor_pair_hint(uint32_t address, int64_t map, uint32_t barrier, int32_t x, int32_t y, int64_t hint) {
+  (void)hint;
+  simt_tensor_pair(address, map, barrier, x, y);
 }
 void simt_tensor_load(uint32_t address, int64_t map, uint32_t barrier, int32_t x, int32_t y) {
   tensor_load(address, map, barrier, x, y, 1u << simt_rank());
@@ -112,16 +129,22 @@ void simt_tensor_load_hint(uint32_t address, int64_t map, uint32_t barrier, int3
   (void)hint;
   tensor_load(address, map, barrier, x, y, 1u << simt_rank());
 }
-void simt_tensor_store(int64_t map, uint32_t address, int32_t x, int32_t y) {
-  const tensor_map *m = (const tensor_map *)(uintptr_t)map;
+static void store(const simt_work *w) {
+  const tensor_map *m = (const tensor_map *)(uintptr_t)w->a;
   const char *base = simt_shared[simt_rank()];
   uint64_t element = BOX_BYTES / m->box_columns;
   for (uint64_t row = 0; row < m->box_rows; row++)
     for (uint64_t column = 0; column < m->box_columns; column++) {
       char *target;
-      if (place_in_matrix(m, x, y, column, row, &target))
-        memcpy(target, base + swizzled(address + (uint32_t)(row * BOX_BYTES + column * element)), element);
+      if (place_in_matrix(m, w->x, w->y, column, row, &target))
+        memcpy(target, base + swizzled(w->word[0] + (uint32_t)(row * BOX_BYTES + column * element)), element);
     }
+}
+void simt_tensor_store(int64_t map, uint32_t address, int32_t x, int32_t y) {
+  simt_post((simt_work){.run = store, .a = map, .x = x, .y = y, .word = {address}});
+}
+void simt_tensor_stores_read(void) {
+  simt_do_own(store);
 }
 
 void simt_stmatrix(uint32_t address, uint32_t v0, uint32_t v1, uint32_t v2, uint32_t v3) {
@@ -141,7 +164,7 @@ static float operand(uint64_t descriptor, int is_mn, int i, int k, float (*widen
   uint32_t row_bytes = descriptor >> 62 == 2 ? 64 : BOX_BYTES, address = start + row / 8 * stride + row % 8 * row_bytes;
   address += is_mn ? (uint32_t)i / 64 * leading + (uint32_t)i % 64 * 2 : (uint32_t)k * 2;
   uint16_t bits;
-  memcpy(&bits, simt_shared[simt_rank()] + swizzled_rows(address, row_bytes), 2);
+  memcpy(&bits, simt_shared[simt_rank()] + simt_swizzled(address, row_bytes), 2);
   return widen(bits);
 }
 
@@ -186,14 +209,86 @@ static void multiply_rows(float rows[2][16], const operand_b *b, int add, float 
     for (int i = 0; i < count; i++) out[i / 2 * 4 + 2 * h + i % 2] = (float)sums[h][i];
 }
 
-/* One product m64 x columns x k16 into simt_accumulators from `first` on. */
+/* A product m64 x columns x k16: of two rows of this thread, in registers or behind a descriptor. */
+typedef struct product {
+  int64_t a, b;
+  float rows[2][16];
+  int32_t in_registers, columns, first, add, a_mn, b_mn;
+  float (*widen)(uint32_t);
+} product;
+
+static void multiply(product p, float *sums) {
+  int row = simt.thread / WARP % 4 * 16 + simt_laneid() / 4;
+  for (int h = 0; h < 2 && !p.in_registers; h++)
+    for (int k = 0; k < 16; k++) p.rows[h][k] = operand((uint64_t)p.a, p.a_mn, row + 8 * h, k, p.widen);
+  multiply_rows(p.rows, read_b((uint64_t)p.b, p.b_mn, p.columns, p.widen), p.add, sums + p.first);
+}
+
+/* Products of a thread that are late: those of one stage after the other, at the latest when they are waited for. Until
+ * then no register holds a sum. */
+enum { STAGES_MAX = 8, PRODUCTS_MAX = 64 };
+typedef struct flight {
+  uint32_t run;
+  int is_open, stages, count, of_stage[STAGES_MAX]; /* is_open: sums are here, and not in registers */
+  product products[PRODUCTS_MAX];
+  float sums[256];
+} flight;
+static flight flights[THREADS_MAX];
+
+static flight *own_flight(void) {
+  flight *f = &flights[simt.thread];
+  if (f->run != simt.run) f->is_open = f->stages = f->count = 0;
+  f->run = simt.run;
+  return f;
+}
+
+static void begin_product(product p) {
+  if (!simt_is_late()) {
+    multiply(p, simt_accumulators);
+    return;
+  }
+  flight *f = own_flight();
+  if (f->count == PRODUCTS_MAX) simt_refuse("wgmma: products under way at once", PRODUCTS_MAX);
+  f->products[f->count++] = p;
+}
+
+static void end_stage(flight *f) {
+  for (int i = 0; i < f->of_stage[0]; i++) multiply(f->products[i], f->sums);
+  f->count -= f->of_stage[0];
+  memmove(f->products, f->products + f->of_stage[0], sizeof f->products[0] * (size_t)f->count);
+  memmove(f->of_stage, f->of_stage + 1, sizeof f->of_stage[0] * (size_t)--f->stages);
+}
+
+/* Behind the products of a stage, if there are any: waits until so many stages are under way. sums: in
+ * simt_accumulators */
+void simt_wgmma_wait(int32_t sums, int32_t pending) {
+  if (!simt_is_late()) return;
+  flight *f = own_flight();
+  int before = 0;
+  for (int i = 0; i < f->stages; i++) before += f->of_stage[i];
+  if (!f->is_open) memcpy(f->sums, simt_accumulators, sizeof(float) * (size_t)sums);
+  if (f->stages == STAGES_MAX) simt_refuse("wgmma: stages under way at once", STAGES_MAX);
+  if (f->count > before) f->of_stage[f->stages++] = f->count - before;
+  int left = pending ? (int)simt_lot((uint32_t)pending + 1) : 0;
+  while (f->stages > left) end_stage(f);
+  f->is_open = pending > 0;
+  if (f->is_open)
+    memset(simt_accumulators, 0xff, sizeof(float) * (size_t)sums);
+  else
+    memcpy(simt_accumulators, f->sums, sizeof(float) * (size_t)sums);
+}
+
+/* Into simt_accumulators from `first` on. */
 void simt_wgmma(int64_t a, int64_t b, int32_t is_bf16, int32_t columns, int32_t first, int32_t add, int32_t a_mn,
                 int32_t b_mn) {
-  float (*widen)(uint32_t) = is_bf16 ? from_bf16 : from_f16, rows[2][16];
-  int row = simt.thread / WARP % 4 * 16 + simt_laneid() / 4;
-  for (int h = 0; h < 2; h++)
-    for (int k = 0; k < 16; k++) rows[h][k] = operand((uint64_t)a, a_mn, row + 8 * h, k, widen);
-  multiply_rows(rows, read_b((uint64_t)b, b_mn, columns, widen), add, simt_accumulators + first);
+  begin_product((product){.a = a,
+                          .b = b,
+                          .columns = columns,
+                          .first = first,
+                          .add = add,
+                          .a_mn = a_mn,
+                          .b_mn = b_mn,
+                          .widen = is_bf16 ? from_bf16 : from_f16});
 }
 
 /* The same with the first operand in registers, laid out as that of mma: all words of all terms, then each product. */
@@ -206,11 +301,11 @@ void simt_a_ready(void) {
   a_lanes[simt.thread] = simt_exchange(a_words[simt.thread], WORDS);
 }
 void simt_wgmma_term(int32_t first_word, int64_t b, int32_t columns, int32_t add, int32_t b_mn) {
-  float rows[2][16];
+  product p = {.b = b, .in_registers = 1, .columns = columns, .add = add, .b_mn = b_mn, .widen = from_bf16};
   for (int h = 0; h < 2; h++)
     for (int k = 0; k < 16; k++) {
       uint64_t word = a_lanes[simt.thread][simt_laneid() / 4 * 4 + k % 8 / 2][first_word + k / 8 * 2 + h];
-      rows[h][k] = from_bf16((uint32_t)word >> k % 2 * 16 & 0xffff);
+      p.rows[h][k] = from_bf16((uint32_t)word >> k % 2 * 16 & 0xffff);
     }
-  multiply_rows(rows, read_b((uint64_t)b, b_mn, columns, from_bf16), add, simt_accumulators);
+  begin_product(p);
 }

@@ -1,11 +1,12 @@
 /* simt.c: what a kernel made for the CPU by compile.py calls: threads of a cluster as fibres, and the words of a GPU;
- * those of Hopper alone are in hopper.c.
+ * those of Hopper are in hopper.c, those of sm_100f alone in blackwell.c.
  *
  * A fibre runs until it waits for others: at a barrier, or where the lanes of a warp exchange values. It names the word
  * that it watches, enters the next fibre that does not wait, and is not entered again before the word has changed.
  * Values are posted in two arrays by turns: no lane is two exchanges ahead of another. Asynchronous work is done at once,
- * so that a missing wait does not show. Clusters run one after the other. Addresses of shared memory are offsets; one that
- * names a CTA of the cluster has its rank + 1 above bit 24. */
+ * so that a missing wait does not show, or late (late.c): copies and products of sm_90a and newer. Clusters run one
+ * after the other. Addresses of shared memory are offsets; one that names a CTA of the cluster has its rank + 1 above
+ * bit 24. */
 #include "simt.h"
 
 #include <math.h>
@@ -55,7 +56,9 @@ static void go_on(transfer entered) {
 
 /* Lets the next thread run; returns when it is this one's turn again. left: where this one goes on */
 static void leave(void **left) {
+  simt_do_some(0);
   int next = next_thread();
+  while (next < 0 && simt_do_some(1)) next = next_thread();
   if (next == simt.thread) return;
   if (next < 0) {
     fprintf(stderr, "simt: deadlock, %d threads wait\n", simt.all.live);
@@ -111,6 +114,8 @@ static void run_cluster(void) {
   }
   simt.thread = threads - 1;
   leave(&simt.scheduler);
+  simt_late_end();
+  simt_tmem_end();
 }
 
 /* Runs a grid. kernel: reads its arguments through params; cluster: CTAs of one, 1 for none */
@@ -123,6 +128,7 @@ void simt_launch(void (*kernel)(void **), int ctas, int threads, int cluster, vo
   simt.cluster = cluster;
   if (!simt.stacks) simt.stacks = malloc((size_t)THREADS_MAX * STACK_BYTES);
   if (!simt.stacks) abort();
+  simt_late_begin();
   for (simt.first_cta = 0; simt.first_cta < ctas; simt.first_cta += cluster) run_cluster();
 }
 

@@ -8,6 +8,7 @@
 
 enum { THREADS_MAX = 2048, WARP = 32, WARPGROUP = 128, SHARED_BYTES = 1 << 18, WORDS = 32 };
 enum { CTAS_MAX = 8, BARRIERS = 16, RANK_SHIFT = 24 };
+enum { BOX_BYTES = 128 }; /* of a row of a box */
 
 /* Threads that wait for each other: a cluster, a CTA, a warpgroup, a warp, or those of a named barrier. */
 typedef struct simt_group {
@@ -44,6 +45,39 @@ extern float simt_accumulators[256]; /* of products of warpgroups, in and out: r
 
 int32_t simt_laneid(void);
 void simt_warp_barrier(void);
+void simt_mbarrier_arrive(uint32_t address, uint32_t condition);
+uint32_t simt_mapa(uint32_t address, uint32_t cta);
+
+/* ---- work that a thread does not wait for (late.c) ---- */
+
+typedef struct simt_work {
+  void (*run)(const struct simt_work *);
+  int thread, queue; /* in whose place it is done: who posts it; work of one queue in its order, of 0 in any */
+  int64_t a, b;
+  int32_t x, y;
+  uint32_t word[4];
+} simt_work;
+
+/* Returns 1 if it is done later, 0 if it has been done. */
+SIMT_INTERNAL int simt_post(simt_work w);
+/* Does some of it, by lot or because it must. Returns 0 if none was done. */
+SIMT_INTERNAL int simt_do_some(int must);
+/* Does all that this thread has posted of one kind. */
+SIMT_INTERNAL void simt_do_own(void (*run)(const simt_work *));
+/* 1 if work is done later at all; then a number below that one, by lot. */
+SIMT_INTERNAL int simt_is_late(void);
+SIMT_INTERNAL uint32_t simt_lot(uint32_t below);
+/* Before the threads of a launch, and behind those of a cluster. */
+SIMT_INTERNAL void simt_late_begin(void);
+SIMT_INTERNAL void simt_late_end(void);
+SIMT_INTERNAL void simt_tmem_end(void);
+/* Ends the process: what a kernel does is no GPU's. */
+SIMT_INTERNAL _Noreturn void simt_refuse(const char *what, int64_t value);
+
+/* The swizzle of rows of 128 or 64 bytes. */
+static inline uint32_t simt_swizzled(uint32_t address, uint32_t row_bytes) {
+  return address ^ (address >> 7 & (row_bytes / 16 - 1)) << 4;
+}
 
 /* Lets other threads run until these bits of a word differ. */
 SIMT_INTERNAL void simt_wait_while(const uint32_t *word, uint32_t mask, uint32_t bits);
