@@ -64,7 +64,7 @@ CASES = [  # words, the last one unfinished; what is offered
     (["tune", "--preset", "al"], ["all"]),
     (["pack", "build", "--preset", "qwen3-8b,llama-3.1-8"], ["qwen3-8b,llama-3.1-8b"]),
     (["gen", "--arch", "sm_80,sm_90"], ["sm_80,sm_90", "sm_80,sm_90a"]),
-    (["bench", "--arch", "sm_"], ["sm_80", "sm_90a"]),
+    (["bench", "--arch", "sm_"], ["sm_80", "sm_90a", "sm_100f"]),
     (["tune", "--mode", ""], ["save", "stream", "direction"]),
     (["run", "--entropy", ""], ["none", "forward"]),
     (["doctor", "--require", "e"], ["eager"]),
