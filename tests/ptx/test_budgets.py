@@ -39,6 +39,13 @@ for tiled, tunes in TILINGS.items():
         "options": f"{BUDGETS['specs']['flagship']['options']} --arch {arch} --tune {tune}", "arches": [arch]}
         for i, tune in enumerate(tunes)})
 
+# Hopper's specifications of 16 bits for sm_100f, whose PTX is assembled for both GPUs of that family.
+FAMILY = {"sm_100f": ["sm_100a", "sm_103a"]}
+BUDGETS["specs"].update({f"{name}_sm_100f": {"options": spec["options"].replace("sm_90a", "sm_100f"),
+                                             "arches": FAMILY["sm_100f"]}
+                         for name, spec in BUDGETS["specs"].items()
+                         if spec["arches"] == ["sm_90a"] and not re.search("fp32|tune", spec["options"])})
+
 
 def kinds_of(options, arch):
     """Kinds of kernels that a specification needs."""
@@ -46,7 +53,7 @@ def kinds_of(options, arch):
         return (options.split()[1],)
     if options.startswith("kind="):  # one kernel by its key
         return (options.split()[0].removeprefix("kind="),)
-    kinds = HOPPER_KINDS if arch == "sm_90a" else KINDS
+    kinds = HOPPER_KINDS if arch.endswith("a") else KINDS
     return kinds if "--grad" in options else [kind for kind in kinds if kind in ("rows", "forward")]
 
 
@@ -57,11 +64,12 @@ CASES += [("generic", arch, kind) for arch, want in BUDGETS["generic"].items()
 
 
 def marked(cases):
-    """Cases as parameters. The short form has the first of each kind, portable and of Hopper."""
+    """Cases as parameters. The short form has the first of each kind, portable and of Hopper; of sm_100f of the first."""
     first = {}
     for case in cases:
         first.setdefault(case[1:], case)
-    short = {case for (arch, _), case in first.items() if arch in ("sm_80", "sm_90a")}
+    short = {case for (arch, kind), case in first.items()
+             if arch in ("sm_80", "sm_90a") or (arch == "sm_103a" and kind in HOPPER_KINDS[1:])}
     return [pytest.param(case, marks=() if case in short else pytest.mark.long, id="-".join(case)) for case in cases]
 
 
@@ -159,7 +167,7 @@ def entry_faults(entry, kernel, report, arch):
     registers, stack, spills = entry_usage(report, entry["symbol"])
     any_loss, height = set(key.get("loss") or "") == {"0"}, kernel.get("tile", {}).get("rows")
     words = ["softcap"] * bool(key.get("softcap")) + ["any"] * any_loss + [f"{height} rows", key["dtype"]]
-    words += ["lora"] * bool(key.get("lora"))
+    words = [str(key.get("arch")), *words, *["lora"] * bool(key.get("lora"))]
     named = [f"{entry['name']} {word}" for word in words] + [entry["name"]]
     budget = next(BUDGETS["registers"][name] for name in named if name in BUDGETS["registers"])
     shared = BUDGETS["shared_bytes"][arch]
@@ -181,7 +189,7 @@ def required_words(kernel):
         return []
     required = BUDGETS["required"]
     kind, arch, dtype = key["kind"], key.get("arch"), key["dtype"]
-    names = [f"{kind} {arch} {dtype}", f"{kind} {arch}", f"{kind} {dtype}", "default"]
+    names = [f"{kind} {arch} {dtype}", f"{kind} {arch}", arch, f"{kind} {dtype}", "default"]
     return next(required[name] for name in names if name in required)
 
 

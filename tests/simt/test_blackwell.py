@@ -1,6 +1,6 @@
 """sm_100f's kernels on the CPU, which plans take by name alone: against the fp64 oracle, with the bits of sm_90a's, and
-with copies and products that end late and in any order (SIMT_LATE), as Hopper's are tried too. And that what a GPU would
-refuse, or what reads too early, is found."""
+with copies and products that end late and in any order (SIMT_LATE), as Hopper's are tried too. And that what a GPU
+would refuse, or what reads too early, is found."""
 import re
 
 import emulator
@@ -92,8 +92,10 @@ ARRIVE = "{ .reg .pred p; setp.ne.b32 p, $1, 0; @p mbarrier.arrive.shared::cta.b
 EARLY = {
     "stages and tiles are told before products end": (
         {"arch": "sm_100f", "tune": "cluster=1,stages=4"},
-        r'"tcgen05\.commit\.cta_group::1\.[^"]*", "r,~\{memory\}"\((i32 [%\w]+)\)', f'"{ARRIVE}", "r,r,~{{memory}}"(\\1, i32 1)'),
-    "sums are read before products end": ({"arch": "sm_90a"}, r"wait_group\.sync\.aligned 0;", "wait_group.sync.aligned 7;"),
+        r'"tcgen05\.commit\.cta_group::1\.[^"]*", "r,~\{memory\}"\((i32 [%\w]+)\)',
+        f'"{ARRIVE}", "r,r,~{{memory}}"(\\1, i32 1)'),
+    "sums are read before products end": ({"arch": "sm_90a"}, r"wait_group\.sync\.aligned 0;",
+                                          "wait_group.sync.aligned 7;"),
 }
 
 
@@ -107,7 +109,8 @@ def test_what_reads_too_early_is_found_if_work_is_late(folder, monkeypatch, what
     entry, tile = module["entries"][0], module["tile"]
     wrong = {entry["name"]: Kernel(spoiled, entry["name"], entry["threads"], folder, max(tile["cluster"], 1))}
     right = run(*kernels(folder, kind="forward", entropy=1, **fields), head, "forward", VOCAB)
-    assert numpy.array_equal(bits(run(wrong, tile, head, "forward", VOCAB)[0]), bits(right[0])), "at once it does not show"
+    at_once = run(wrong, tile, head, "forward", VOCAB)
+    assert numpy.array_equal(bits(at_once[0]), bits(right[0])), "at once it does not show"
     for seed in SEEDS:
         monkeypatch.setenv("SIMT_LATE", str(seed))
         again = run(*kernels(folder, kind="forward", entropy=1, **fields), head, "forward", VOCAB)
