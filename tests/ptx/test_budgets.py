@@ -64,7 +64,7 @@ CASES += [("generic", arch, kind) for arch, want in BUDGETS["generic"].items()
 
 
 def marked(cases):
-    """Cases as parameters. The short form has the first of each kind, portable and of Hopper; of sm_100f of the first."""
+    """Cases as parameters. The short form has the first of each kind, portable and of Hopper, few of sm_100f."""
     first = {}
     for case in cases:
         first.setdefault(case[1:], case)

@@ -113,7 +113,7 @@ static void fill_desc(const flp_kernel_key *key, flp_kernel_desc *desc) {
     return;
   }
   int is_portable = strcmp(now.portable, flp_kernel_kind_name(desc->key.kind)) == 0;
-  if (strcmp(key->arch, "sm_90a") == 0 && !is_portable) {
+  if (flp_arch_has(key->arch, FLP_ARCH_CLUSTERS) && !is_portable) {
     fill_mapped(desc);
     return;
   }
