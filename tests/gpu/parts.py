@@ -264,6 +264,7 @@ PARTS = {  # in the order in which they are measured, as --help has them
     "sanitize_raw": "the same over those of raw scores",
     "sanitize_diverge": "the same over those of divergences of scores that exist",
     "sanitize_portable": "the same over the kernels for sm_80",
+    "prove": "flpgen prove: Hopper's kernels, as those of an architecture that has never run where it is sold",
     "bench": "flpgen bench: forward and training beside the GEMM baselines",
     "bench_modes": "the same for save, stream and direction modes",
     "bench_short": "the same for few rows, as scorers and small batches have them",

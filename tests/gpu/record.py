@@ -162,6 +162,10 @@ class Campaign:
                                  self.packs[1], "--json", "cold_start.json"])
         print(done.stdout, flush=True)
 
+    def prove(self):
+        sizes = "--rows 512 --vocab 4096 --hidden 512 --repeats 20".split()
+        self.run("prove", ["flpgen", "prove", "--arch", "sm_90a", *sizes, "--json=prove.json"])
+
     def hosts(self):
         self.run_hosts("hosts", [])
 

@@ -26,9 +26,9 @@ static const struct argp_option options[] = {
     {"dtype", KEY_DTYPE, "NAME", 0, "of these operands alone, which refutes and does not prove: bf16, fp16 or fp32", 2},
     CLI_OPTION(DEVICE, 2),
     {NULL, 0, NULL, 0, "What is timed and repeated, beside odd data of a small shape:", 3},
-    {"rows", KEY_ROWS, "N", 0, "rows; default 2048", 3},
-    {"vocab", KEY_VOCAB, "V", 0, "default 32768", 3},
-    {"hidden", KEY_HIDDEN, "D", 0, "default 1024", 3},
+    {"rows", KEY_ROWS, "N", 0, "rows; default 1024", 3},
+    {"vocab", KEY_VOCAB, "V", 0, "default 16384", 3},
+    {"hidden", KEY_HIDDEN, "D", 0, "default 512", 3},
     {"repeats", KEY_REPEATS, "N", 0, "calls on two streams at once whose bits are compared; default 200", 3},
     {NULL, 0, NULL, 0, "Execution:", 4},
     {"limit", KEY_LIMIT, "SECONDS", 0, "of one kind and dtype: what takes longer hangs; default 600", 4},
@@ -252,7 +252,7 @@ const cli_values cli_prove_argp = {
 
 int cli_prove(int argc, char **argv) {
   prove_args args = {
-      .options = FLP_OPTIONS_INIT, .rows = 2048, .vocab = 32768, .hidden = 1024, .repeats = 200, .limit_s = 600};
+      .options = FLP_OPTIONS_INIT, .rows = 1024, .vocab = 16384, .hidden = 512, .repeats = 200, .limit_s = 600};
   char command[1024];
   cli_record_join_command(argc, argv, command, sizeof command);
   cli_parse(&cli_prove_argp, argc, argv, &args);
