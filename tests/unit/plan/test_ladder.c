@@ -13,8 +13,9 @@ Test(ladder, architectures_are_listed_best_first) {
     const char *spec, *wanted;
   } rows[] = {{9, 0, 1, "", "sm_90a sm_80 "},           {9, 0, 0, "dtype=fp16", "sm_80 "},
               {9, 0, 1, "dtype=fp32", "sm_90a sm_80 "}, {9, 0, 1, "alignment=8", "sm_80 "},
-              {10, 0, 1, "", "sm_80 "},                 {8, 0, 1, "", "sm_80 "},
-              {7, 5, 1, "", ""}};
+              {10, 0, 1, "", "sm_100f sm_80 "},         {10, 3, 1, "", "sm_100f sm_80 "},
+              {10, 0, 1, "dtype=fp32", "sm_80 "},       {11, 0, 1, "", "sm_80 "},
+              {8, 0, 1, "", "sm_80 "},                  {7, 5, 1, "", ""}};
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     flp_device device = {.major = rows[i].major, .minor = rows[i].minor};
     flp_spec spec = words_spec(rows[i].spec);
