@@ -57,18 +57,12 @@ static const struct argp_option options[] = {
     {"json", KEY_JSON, "FILE", OPTION_ARG_OPTIONAL, "write the record here; alone or '-': to standard output", 3},
     {0}};
 
-static flp_status parse_limit(const char *text, void *place) {
-  double *limit = place;
-  FLP_TRY(cli_parse_number("--limit", text, limit));
-  return *limit > 0 ? FLP_OK : flp_fail(FLP_ERROR_ARGUMENT, "--limit: expected a number > 0, got '%s'", text);
-}
-
 static const cli_value values[] = {
     {KEY_ROWS, CLI_IS_INTEGER, CLI_PLACE(check_args, given.n), .most = INT32_MAX / 2},
     {KEY_TEMPERATURE, CLI_IS_POSITIVE, CLI_PLACE(check_args, given.temperature)},
     {KEY_SCALE, CLI_IS_FP32, CLI_PLACE(check_args, given.scale)},
     {KEY_JOBS, CLI_IS_INTEGER, CLI_PLACE(check_args, jobs), .least = 1, .most = CLI_COMPILERS_MAX},
-    {KEY_LIMIT, CLI_IS_OWN, CLI_PLACE(check_args, how.limit_s), .parse = parse_limit},
+    {KEY_LIMIT, CLI_IS_POSITIVE, CLI_PLACE(check_args, how.limit_s)},
     {KEY_SEED, CLI_IS_INTEGER, CLI_PLACE(check_args, given.seed), .most = INT64_MAX},
     {'v', CLI_IS_SWITCH, CLI_PLACE(check_args, verbose)},
     {'q', CLI_IS_QUIET, CLI_PLACE(check_args, quiet)},

@@ -38,19 +38,13 @@ static const struct argp_option options[] = {
     {"portable", CLI_SWITCH(prove_args, portable), NULL, OPTION_HIDDEN, "of it, the portable kernels", 4},
     {0}};
 
-static flp_status parse_limit(const char *text, void *place) {
-  double *limit = place;
-  FLP_TRY(cli_parse_number("--limit", text, limit));
-  return *limit > 0 ? FLP_OK : flp_fail(FLP_ERROR_ARGUMENT, "--limit: expected a number > 0, got '%s'", text);
-}
-
 static const cli_value values[] = {
     {KEY_ROWS, CLI_IS_INTEGER, CLI_PLACE(prove_args, rows), .least = 1, .most = 1 << 20},
     {KEY_VOCAB, CLI_IS_INTEGER, CLI_PLACE(prove_args, vocab), .least = 64, .most = INT32_MAX / 2},
     {KEY_HIDDEN, CLI_IS_INTEGER, CLI_PLACE(prove_args, hidden), .least = 8, .most = 1 << 20},
     {KEY_DTYPE, CLI_IS_WORD, CLI_PLACE(prove_args, dtype), .words = FLP_OPERAND_DTYPE_WORDS},
     {KEY_REPEATS, CLI_IS_INTEGER, CLI_PLACE(prove_args, repeats), .least = 1, .most = 1 << 20},
-    {KEY_LIMIT, CLI_IS_OWN, CLI_PLACE(prove_args, limit_s), .parse = parse_limit},
+    {KEY_LIMIT, CLI_IS_POSITIVE, CLI_PLACE(prove_args, limit_s)},
     {'q', CLI_IS_QUIET, CLI_PLACE(prove_args, quiet)},
     {KEY_JSON, CLI_IS_TEXT, CLI_PLACE(prove_args, json), .unsaid = "-"},
     {ARGP_KEY_ARG, CLI_IS_JSON_FILE, CLI_PLACE(prove_args, json)},

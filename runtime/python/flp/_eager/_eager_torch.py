@@ -259,10 +259,15 @@ def _finish_rows(plan, m, s, q, ty, ignored):
     return record, logprobs
 
 
+def is_beyond(m, is_nan):
+    """Whether a row's largest score m is beyond the limit, or not above the lowest in a row without a NaN."""
+    return (m > LIMIT) | (m <= LOWEST) & ~is_nan
+
+
 def _finish(plan, m, s, q, ty):
     """m, s, q and the target's score in log2 units -> stats (active, 4) float32."""
     m, s, q = _settle(m, s, q)
-    beyond = (m > LIMIT) | (m <= LOWEST) & ~s.isnan()
+    beyond = is_beyond(m, s.isnan())
     count_bad(plan, (beyond & (m < math.inf)).sum())
     log2_s = torch.log2(s)
     logprob = (LN2 * ((ty - m) - log2_s)).clamp_max(0)

@@ -43,7 +43,7 @@ def forward(plan, scores, target, settings, logprob, entropy, stats):
             is_nan = t.isnan()
             largest = t.masked_fill(is_nan, -math.inf).amax(-1)  # as kernels have it: NaN left out
             reference = largest * math.log2(math.e)
-            beyond = (reference > _eager_torch.LIMIT) | (reference <= _eager_torch.LOWEST) & ~is_nan.any(-1)
+            beyond = _eager_torch.is_beyond(reference, is_nan.any(-1))
             count = count + (beyond & ~idle & (largest < math.inf)).sum()
             log_total = log_total.masked_fill(beyond.unsqueeze(-1), math.nan)
             spread = spread.masked_fill(beyond, math.nan)

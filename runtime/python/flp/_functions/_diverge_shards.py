@@ -9,7 +9,7 @@ import math
 import torch
 
 from .._eager import _eager_torch
-from .._eager._eager_torch import LIMIT, LOWEST
+from .._eager._eager_torch import LOWEST
 from .._library._divergences import STATE
 
 LOG2E = 1 / math.log(2)
@@ -66,9 +66,9 @@ def merged(group, ends):
 
 def count_beyond(plan, partials):
     """Counts rows whose largest score of a head is beyond the limit, as one rank's kernel does."""
-    beyond = [((m > LIMIT) & (m < math.inf)) | ((m <= LOWEST) & ~s.isnan())
-              for m, s in (partial[:, :2].unbind(1) for partial in partials)]
-    _eager_torch.count_bad(plan, (beyond[0] | beyond[1]).sum())
+    bad = [_eager_torch.is_beyond(m, s.isnan()) & (m < math.inf)
+           for m, s in (partial[:, :2].unbind(1) for partial in partials)]
+    _eager_torch.count_bad(plan, (bad[0] | bad[1]).sum())
 
 
 def total_state(group, state, scores, units, offset):
