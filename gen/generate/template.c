@@ -112,6 +112,7 @@ static void add_building_words(lua_State *L, int words) {
   gen_kernel_open(L, words);
   gen_nvptx_open(L, words);
   gen_shared_open(L, words);
+  gen_plain_open(L, words);
   gen_sm90a_open(L, words);
   gen_sm100f_open(L, words);
   gen_terms_open(L, words);

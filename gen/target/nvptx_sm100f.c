@@ -11,44 +11,6 @@
 enum { EFFECT = GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT };
 enum { LANES_16 = 16 << 16 }; /* 16 lanes further in tensor memory */
 
-static gen_state *building(lua_State *L, const char *word) {
-  return gen_building_for(L, word, "sm_100f", NULL);
-}
-
-/* ---- words whose arguments are i32 ---- */
-
-typedef struct plain_word {
-  const char *name, *text; /* %d: 1 or 2, CTAs that multiply together, from a first argument that is a constant */
-  const char *constraints;
-  unsigned arguments;
-} plain_word;
-
-static const plain_word plain_words[] = {
-    {"k.tmem_alloc",
-     "tcgen05.alloc.cta_group::%d.sync.aligned.shared::cta.b32 [$0], $1; "
-     "tcgen05.relinquish_alloc_permit.cta_group::%d.sync.aligned;",
-     "r,r,~{memory}", 2},
-    {"k.tmem_free", "tcgen05.dealloc.cta_group::%d.sync.aligned.b32 $0, $1;", "r,r,~{memory}", 2},
-    {"k.tmem_commit", "tcgen05.commit.cta_group::%d.mbarrier::arrive::one.shared::cluster.b64 [$0];", "r,~{memory}", 1},
-    {"k.tmem_commit_cast",
-     "{ .reg .b16 m; cvt.u16.u32 m, $1; "
-     "tcgen05.commit.cta_group::%d.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [$0], m; }",
-     "r,r,~{memory}", 2},
-    {"k.tmem_before", "tcgen05.fence::before_thread_sync;", "~{memory}", 0},
-    {"k.tmem_after", "tcgen05.fence::after_thread_sync;", "~{memory}", 0},
-};
-
-static int plain(lua_State *L) {
-  const plain_word *w = lua_touserdata(L, lua_upvalueindex(1));
-  gen_state *g = building(L, w->name);
-  int ctas = strchr(w->text, '%') ? (int)gen_value_integer(L, 1, 1, 2, w->name) : 0;
-  LLVMValueRef args[2];
-  for (unsigned i = 0; i < w->arguments; i++) args[i] = gen_value_of(L, (int)i + 1 + (ctas > 0), GEN_I32, w->name);
-  const gen_asm text = {lua_pushfstring(L, w->text, ctas, ctas), w->constraints, EFFECT};
-  gen_call_asm(g, &text, NULL, args, w->arguments);
-  return 0;
-}
-
 /* ---- products ---- */
 
 /* The instruction descriptor of kind::f16 (PTX ISA): fp32 sums in bits 4 and 5, types of both operands from bits 7 and
@@ -96,7 +58,7 @@ static int multiply(lua_State *L) {
     const char *name;
     gen_type type;
   } values[] = {{"into", GEN_I32}, {"a", GEN_I64}, {"b", GEN_I64}, {"keep", GEN_I1}};
-  gen_state *g = building(L, word);
+  gen_state *g = gen_building_for(L, word, "sm_100f", NULL);
   gen_options_open(L, word, known);
   const gen_asm products = {products_text(L, word), "r,l,l,r,~{memory}", EFFECT};
   LLVMValueRef args[4];
@@ -133,7 +95,7 @@ static const char *load_text(lua_State *L, int columns) {
 /* k.tmem_load(address, columns) -> sums of 2 x 16 lanes, as mma and wgmma lay them out */
 static int load(lua_State *L) {
   static const char word[] = "k.tmem_load";
-  gen_state *g = building(L, word);
+  gen_state *g = gen_building_for(L, word, "sm_100f", NULL);
   LLVMValueRef address = gen_value_of(L, 1, GEN_I32, word);
   int columns = (int)gen_value_integer(L, 2, 8, 128, "k.tmem_load: columns");
   if (columns & (columns - 1)) gen_fail(L, "%s: columns: %d is no power of 2", word, columns);
@@ -153,10 +115,5 @@ void gen_sm100f_open(lua_State *L, int words) {
   static const luaL_Reg functions[] = {{"tmem_multiply", multiply}, {"tmem_load", load}, {NULL, NULL}};
   lua_pushvalue(L, words);
   luaL_setfuncs(L, functions, 0);
-  for (size_t i = 0; i < sizeof plain_words / sizeof plain_words[0]; i++) {
-    lua_pushlightuserdata(L, (void *)&plain_words[i]);
-    lua_pushcclosure(L, plain, 1);
-    lua_setfield(L, -2, plain_words[i].name + 2);
-  }
   lua_pop(L, 1);
 }

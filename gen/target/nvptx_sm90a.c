@@ -1,8 +1,7 @@
-/* nvptx_sm90a.c: words of Hopper: mbarriers, tensor copies and clusters, which sm_100f has too; wgmma,
- * registers by role.
+/* nvptx_sm90a.c: words of Hopper: tensor copies, which sm_100f has too; wgmma, registers by role.
  *
- * A wait is one piece of inline PTX with its loop inside, and a pipeline stage of wgmma is one piece with every
- * accumulator tied to its output, so that neither LLVM nor ptxas finds a place to move registers while products fly. */
+ * A pipeline stage of wgmma is one piece of inline PTX with every accumulator tied to its output, so that neither LLVM
+ * nor ptxas finds a place to move registers while products fly. */
 #include <string.h>
 
 #include "gen/lang/call.h"
@@ -11,84 +10,6 @@
 #include "gen/target/arch.h"
 #include "gen/target/options.h"
 #include "gen/target/words.h"
-
-gen_state *gen_building_for(lua_State *L, const char *word, const char *first, const char *second) {
-  gen_state *g = gen_building(L, word);
-  if (strcmp(g->arch->name, first) != 0 && (!second || strcmp(g->arch->name, second) != 0))
-    gen_fail(L, "%s: architecture %s does not have it; %s%s%s", word, g->arch->name, first, second ? " and " : " does",
-             second ? lua_pushfstring(L, "%s do", second) : "");
-  return g;
-}
-
-static gen_state *building(lua_State *L, const char *word) {
-  return gen_building_for(L, word, "sm_90a", "sm_100f");
-}
-
-/* ---- words that are one instruction, or a few ---- */
-
-typedef struct plain_word {
-  const char *name, *text, *constraints;
-  const char *arguments; /* i: i32, l: i64, p: ptr, b: i1, handed over as 0 or 1 */
-  bool gives;            /* an i32 */
-} plain_word;
-
-static const plain_word plain_words[] = {
-    {"k.mbarrier_init", "mbarrier.init.shared::cta.b64 [$0], $1;", "r,r,~{memory}", "ii", false},
-    {"k.mbarrier_fence", "fence.mbarrier_init.release.cluster;", "~{memory}", "", false},
-    {"k.mbarrier_expect", "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "r,r,~{memory}", "ii", false},
-    {"k.mbarrier_wait",
-     "{ .reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1; @p bra passed; bra again; passed: }",
-     "r,r,~{memory}", "ii", false},
-    {"k.mbarrier_arrive", "{ .reg .pred p; setp.ne.b32 p, $1, 0; @p mbarrier.arrive.shared::cta.b64 _, [$0]; }",
-     "r,r,~{memory}", "ib", false},
-    /* With .release.cluster it costs a full memory barrier a stage; what is handed back was only read. */
-    {"k.mbarrier_arrive_there",
-     "{ .reg .pred p; setp.ne.b32 p, $1, 0; @p mbarrier.arrive.shared::cluster.b64 _, [$0]; }", "r,r,~{memory}", "ib",
-     false},
-    {"k.cluster_address", "mapa.shared::cluster.u32 $0, $1, $2;", "=r,r,r", "ii", true},
-    {"k.barrier_sync", "bar.sync $0, $1;", "r,r,~{memory}", "ii", false},
-    {"k.barrier_arrive", "bar.arrive $0, $1;", "r,r,~{memory}", "ii", false},
-    {"k.cluster_sync", "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;", "~{memory}", "",
-     false},
-    {"k.cluster_rank", "mov.u32 $0, %cluster_ctarank;", "=r", "", true},
-    {"k.atomic_next", "atom.relaxed.gpu.global.add.u32 $0, [$1], 1;", "=r,l,~{memory}", "p", true},
-    {"k.store_there", "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [$0], $1, [$2];", "r,r,r,~{memory}",
-     "iii", false},
-    {"k.store_matrix", "stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0], {$1, $2, $3, $4};", "r,r,r,r,r,~{memory}",
-     "iiiii", false},
-    {"k.proxy_fence", "fence.proxy.async.shared::cta;", "~{memory}", "", false},
-    {"k.tensor_store",
-     "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [$0, {$2, $3}], [$1]; cp.async.bulk.commit_group;",
-     "l,r,r,r,~{memory}", "liii", false},
-    {"k.tensor_stores_read", "cp.async.bulk.wait_group.read 0;", "~{memory}", "", false},
-    {"k.uniform", "redux.sync.or.b32 $0, $1, 0xffffffff;", "=r,r", "i", true},
-};
-
-static LLVMValueRef plain_argument(lua_State *L, int arg, char letter, const char *word) {
-  gen_state *g = gen_state_get(L);
-  switch (letter) {
-    case 'b':
-      return LLVMBuildZExt(g->builder, gen_value_of(L, arg, GEN_I1, word), g->types[GEN_I32], "");
-    case 'p':
-      return gen_value_of(L, arg, GEN_PTR, word);
-    case 'l':
-      return gen_value_of(L, arg, GEN_I64, word);
-    default:
-      return gen_value_of(L, arg, GEN_I32, word);
-  }
-}
-
-static int plain(lua_State *L) {
-  const plain_word *w = lua_touserdata(L, lua_upvalueindex(1));
-  gen_state *g = building(L, w->name);
-  const gen_asm text = {w->text, w->constraints, GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
-  LLVMValueRef args[5];
-  unsigned count = 0;
-  for (; w->arguments[count]; count++) args[count] = plain_argument(L, (int)count + 1, w->arguments[count], w->name);
-  LLVMValueRef result = gen_call_asm(g, &text, w->gives ? g->types[GEN_I32] : NULL, args, count);
-  if (w->gives) gen_value_push(L, GEN_I32, result);
-  return w->gives;
-}
 
 /* ---- setmaxnreg ---- */
 
@@ -128,7 +49,7 @@ static LLVMValueRef cache_policy(lua_State *L, int arg) {
 /* k.tensor_copy(map, shared, mbarrier, x, y, {cast = mask, evict = "first", pair = true}) */
 static int tensor_copy(lua_State *L) {
   static const char what[] = "k.tensor_copy";
-  gen_state *g = building(L, what);
+  gen_state *g = gen_building_for(L, what, "sm_90a", "sm_100f");
   lua_settop(L, 6);
   LLVMValueRef args[7] = {gen_value_of(L, 2, GEN_I32, what), gen_value_of(L, 1, GEN_I64, what),
                           gen_value_of(L, 3, GEN_I32, what), gen_value_of(L, 4, GEN_I32, what),
@@ -156,9 +77,9 @@ static int tensor_copy(lua_State *L) {
       args[count++] = policy;
     }
   }
-  const char *text = lua_pushfstring(
-      L, "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes%s%s%s %s;", cast, pair, hint,
-      operands);
+  const char *text =
+      lua_pushfstring(L, "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes%s%s%s %s;", cast,
+                      pair, hint, operands);
   const gen_asm copy = {text, lua_pushfstring(L, "%s,~{memory}", constraints),
                         GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
   gen_call_asm(g, &copy, NULL, args, count);
@@ -294,10 +215,5 @@ void gen_sm90a_open(lua_State *L, int words) {
                                        {"wgmma_wait", wgmma_wait},           {NULL, NULL}};
   lua_pushvalue(L, words);
   luaL_setfuncs(L, functions, 0);
-  for (size_t i = 0; i < sizeof plain_words / sizeof plain_words[0]; i++) {
-    lua_pushlightuserdata(L, (void *)&plain_words[i]);
-    lua_pushcclosure(L, plain, 1);
-    lua_setfield(L, -2, plain_words[i].name + 2);
-  }
   lua_pop(L, 1);
 }

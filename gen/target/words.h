@@ -8,6 +8,7 @@
 
 void gen_kernel_open(lua_State *L, int words);
 void gen_nvptx_open(lua_State *L, int words);
+void gen_plain_open(lua_State *L, int words);
 void gen_shared_open(lua_State *L, int words);
 void gen_sm90a_open(lua_State *L, int words);
 void gen_sm100f_open(lua_State *L, int words);

@@ -24,7 +24,7 @@ local function for_scores(spec)
   return tile(256, 6, 2, C.raster(spec, 128 * 2))
 end
 
--- In order of preference; loss: what a tile takes longer, by what it reads, where none leaves columns of D unused.
+-- For C.tile_of; loss: by what a tile reads.
 local TILES = {
   {columns = 256, stages = 6, cluster = 2, loss = 1},
   {columns = 128, stages = 8, cluster = 2, loss = 1.05},
@@ -32,11 +32,7 @@ local TILES = {
 }
 
 local function for_products(spec)
-  local best, least
-  for _, each in ipairs(TILES) do
-    local cost = (spec.hidden + each.columns - 1) // each.columns * each.columns * each.loss
-    if not least or cost < least then best, least = each, cost end
-  end
+  local best = C.tile_of(TILES, spec.hidden)
   return tile(best.columns, best.stages, best.cluster, 8)
 end
 

@@ -14,6 +14,18 @@ function C.raster(spec, panel_rows)
   return math.max(1, math.min(C.RASTER_MOST, PANEL_BYTES // (panel_rows * depth * bytes)))
 end
 
+-- Of tiles in order of preference, the one that is the fastest for D's columns. A multiplication takes about as long in
+-- each, so what counts is how many columns a last tile leaves unused: loss is what a tile takes longer where none leaves
+-- any.
+function C.tile_of(tiles, columns)
+  local best, least
+  for _, tile in ipairs(tiles) do
+    local cost = (columns + tile.columns - 1) // tile.columns * tile.columns * tile.loss
+    if not least or cost < least then best, least = tile, cost end
+  end
+  return best
+end
+
 local function of_forward(spec) return spec.parts.keep and staging.bytes or spec.parts.emit and EMIT_BYTES or 0 end
 -- With a bias gradient a sum a column.
 local function of_dz(spec, T) return staging.bytes + (spec.bias_grad and T.width * 4 or 0) end

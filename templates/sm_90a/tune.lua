@@ -27,8 +27,7 @@ local function for_scores(spec)
           stages = wide and 4 or 5, cluster = 2, raster = C.raster(spec, 128 * 2)}
 end
 
--- Tiles of products of 16-bit operands, in order of preference. A multiplication takes about as long in each, so what
--- counts is how many of D's columns a last tile leaves unused: loss is what a tile takes longer where none leaves any.
+-- Tiles of products of 16-bit operands, for C.tile_of.
 local TILES = {
   {rows = 128, columns = 256, cluster = 2, loss = 1},
   {rows = 256, columns = 192, cluster = 1, loss = 1.005},
@@ -36,11 +35,7 @@ local TILES = {
 }
 
 local function for_products(spec)
-  local best, least = {rows = 128, columns = 128, cluster = 2}, nil
-  for _, tile in ipairs(spec.dtype == "fp32" and {} or TILES) do
-    local cost = (spec.hidden + tile.columns - 1) // tile.columns * tile.columns * tile.loss
-    if not least or cost < least then best, least = tile, cost end
-  end
+  local best = spec.dtype == "fp32" and {rows = 128, columns = 128, cluster = 2} or C.tile_of(TILES, spec.hidden)
   return {schedule = "cooperative", rows = best.rows, columns = best.columns, stages = 4, cluster = best.cluster,
           raster = 8}
 end
