@@ -422,28 +422,32 @@ def test_cubins(tmp_path):
 
 
 GRADS = ["--grad", "hidden,weight"]
-SCORING = {"forward", "forward_short"}
-TRAINING = {"forward", "dz", "grad_hidden", "grad_weight"}
+ROWS, SCORING = {"rows"}, {"forward", "forward_short"}
+TRAINING, HOPPERS = {"forward", "dz", "grad_hidden", "grad_weight"}, {"forward", "dz", "products"}
+FAMILY = {"sm_80": {"rows", "forward"}, "sm_100f": SCORING}
 
 
 @pytest.mark.skipif(not PTXAS, reason="no ptxas")
-@pytest.mark.parametrize("options, gpus, portable, own", [
-    ([], "sm_90", set(), SCORING), (["--tune", "forward:stages=4"], "sm_90", {"forward"}, SCORING),
-    *(pytest.param([*GRADS, *more], gpus, portable, own, marks=pytest.mark.long) for more, gpus, portable, own in (
-        ([], "sm_90", set(), {"forward", "dz", "products"}),
-        (["--tune", "forward:stages=4"], "sm_90", {"forward"}, {"forward", "dz", "products"}),
-        (["--arch", "sm_80"], "sm_90", TRAINING, set()), (["--alignment", 8], "sm_90", TRAINING, set()),
-        ([], "sm_80,sm_90", set(), {"forward", "dz", "products"})))])
-def test_cubins_of_what_a_gpu_takes(tmp_path, options, gpus, portable, own):
-    """Hopper takes portable kernels of those kinds only that it has no entry of its own for."""
-    path = build(tmp_path / "a.flpp", *SPEC, *options, "--cubin", gpus, FLP_PTXAS=PTXAS)
-    made = {arch: {} for arch in ("sm_80", "sm_90", "sm_90a")}
+@pytest.mark.parametrize("options, made", [
+    ([], {"sm_90": {"sm_80": ROWS, "sm_90a": SCORING}}),
+    *(pytest.param(*case, marks=pytest.mark.long) for case in (
+        (["--arch", "sm_100f"], {"sm_100": FAMILY, "sm_103": FAMILY}),
+        (["--tune", "forward:stages=4"], {"sm_90": {"sm_80": {"rows", "forward"}, "sm_90a": SCORING}}),
+        (GRADS, {"sm_90": {"sm_80": ROWS, "sm_90a": HOPPERS}}),
+        ([*GRADS, "--tune", "forward:stages=4"], {"sm_90": {"sm_80": {"rows", "forward"}, "sm_90a": HOPPERS}}),
+        ([*GRADS, "--arch", "sm_80"], {"sm_90": {"sm_80": TRAINING | ROWS}}),
+        ([*GRADS, "--alignment", 8], {"sm_90": {"sm_80": TRAINING | ROWS}}),
+        (GRADS, {"sm_80": {"sm_80": TRAINING | ROWS}, "sm_90": {"sm_80": ROWS, "sm_90a": HOPPERS}})))])
+def test_cubins_of_what_a_gpu_takes(tmp_path, options, made):
+    """By GPU and architecture of the kernels. Hopper takes portable kernels of those kinds only that it has no entry of
+    its own for; a GPU of 10.x takes them until it has proven those of sm_100f."""
+    path = build(tmp_path / "a.flpp", *SPEC, *options, "--cubin", ",".join(made), FLP_PTXAS=PTXAS)
+    found = {}
     for entry in entries_of(path):
+        key = entry["kernel"]["key"]
         for image in entry["images"][1:]:
-            made[image["arch"]].setdefault(entry["kernel"]["key"]["arch"], set()).add(entry["kernel"]["key"]["kind"])
-    assert made["sm_90"].get("sm_80") == portable | {"rows"} and made["sm_90"].get("sm_90a", set()) == own
-    if "sm_80" in gpus:
-        assert made["sm_80"] == {"sm_80": TRAINING | {"rows"}}
+            found.setdefault(image["arch"], {}).setdefault(key["arch"], set()).add(key["kind"])
+    assert found == made
 
 
 @pytest.mark.long

@@ -67,8 +67,7 @@ static void path_of(const assembler *a, const char *name, char out[96]) {
   snprintf(out, 96, "%s/%s", a->directory, name);
 }
 
-/* The first bytes of ptxas's output. */
-/* Without the line's end. */
+/* The first bytes of ptxas's output, without the line's end. */
 static void read_log(const assembler *a, char out[TEXT_BYTES]) {
   char path[96];
   path_of(a, "log", path);
@@ -145,13 +144,11 @@ static flp_status assemble(const assembler *a, const cli_pack_item *item, const 
 
 /* What ptxas is to make of a kernel for a capability; 0 if it does not run there. */
 static int target_of(const flp_kernel_desc *desc, uint32_t capability, char out[32]) {
-  unsigned number = 0;
-  char suffix = 0;
-  int fields = sscanf(desc->key.arch, "sm_%u%c", &number, &suffix);
-  if (fields < 1) return 0;
-  if (fields == 2) snprintf(out, 32, "%s", desc->key.arch);
-  if (fields == 1) snprintf(out, 32, "sm_%u", capability);
-  return fields == 2 ? number == capability : number <= capability;
+  const char *name = desc->key.arch, *suffix = flp_arch_is_exact(name) ? name + strlen(name) - 1 : "";
+  const flp_arch *arch = flp_arch_find(name);
+  if (!arch || !flp_arch_runs(arch, (int)capability / 10, (int)capability % 10)) return 0;
+  snprintf(out, 32, "sm_%u%s", capability, suffix);
+  return 1;
 }
 
 /* 1 if a kernel for that capability alone stands beside this one: plans try it first, and should it not load, there is
