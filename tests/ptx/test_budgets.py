@@ -31,16 +31,18 @@ HOPPER_KINDS = ("rows", "forward", "dz", "products")  # where one kernel makes b
 TENSOR_KINDS = (*KINDS[1:], *HOPPER_KINDS[3:], "forward_keep", "forward_emit", "forward_targets", "forward_top",
                 "forward_columns", "forward_raw", "forward_lora", "dz_lora", "lora_products", "listed")
 
+# Of an architecture that is a family's, all that its PTX is assembled for.
+FAMILY = {"sm_100f": ["sm_100a", "sm_103a"]}
+
 # The flagship with every tile configuration that the tree checks.
 TILINGS = json.loads((Path(__file__).parents[1] / "tilings.json").read_text())["tilings"]
 for tiled, tunes in TILINGS.items():
     arch = tiled.split()[0]
     BUDGETS["specs"].update({f"tiling_{tiled.replace(' ', '_')}_{i}": {
-        "options": f"{BUDGETS['specs']['flagship']['options']} --arch {arch} --tune {tune}", "arches": [arch]}
-        for i, tune in enumerate(tunes)})
+        "options": f"{BUDGETS['specs']['flagship']['options']} --arch {arch} --tune {tune}",
+        "arches": FAMILY.get(arch, [arch])} for i, tune in enumerate(tunes)})
 
-# Hopper's specifications of 16 bits for sm_100f, whose PTX is assembled for both GPUs of that family.
-FAMILY = {"sm_100f": ["sm_100a", "sm_103a"]}
+# Hopper's specifications of 16 bits for sm_100f.
 BUDGETS["specs"].update({f"{name}_sm_100f": {"options": spec["options"].replace("sm_90a", "sm_100f"),
                                              "arches": FAMILY["sm_100f"]}
                          for name, spec in BUDGETS["specs"].items()

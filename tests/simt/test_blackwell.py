@@ -1,7 +1,9 @@
 """sm_100f's kernels on the CPU, which plans take by name alone: against the fp64 oracle, with the bits of sm_90a's, and
 with copies and products that end late and in any order (SIMT_LATE), as Hopper's are tried too. And that what a GPU
 would refuse, or what reads too early, is found."""
+import json
 import re
+from pathlib import Path
 
 import emulator
 import numpy
@@ -13,6 +15,7 @@ from forward_case import VOCAB, Case, bits, run
 from test_check import EVERYTHING, FEATURES, SMALL, check, outputs_of, wrong_compiler
 
 pytestmark = [needs_flpgen, needs_emulator, needs_emit, needs_llc]
+TESTS = Path(__file__).resolve().parents[1]
 SEEDS = (1, 2, 3)
 ARCHES = {"9.0": "sm_90a", "10.0": "sm_100f", "10.3": "sm_100f"}
 HEADS = [(feature, f"{given.shape} {head}") for feature, given in FEATURES.items() for head in given.heads
@@ -71,10 +74,7 @@ def test_bits_are_those_of_hoppers_kernels(tmp_path, head):
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [None, *SEEDS])
-@pytest.mark.parametrize("tiling", [
-    "forward:128x256,stages=4,cluster=1;dz:128x192,stages=4,cluster=1;products:128x192,stages=4,cluster=1",
-    "forward:128x128,cluster=4;dz:128x64,cluster=4;products:128x256,stages=4,cluster=4",
-    "forward:128x192;dz:128x128,stages=3;products:128x128,stages=2"])
+@pytest.mark.parametrize("tiling", json.loads((TESTS / "tilings.json").read_text())["tilings"]["sm_100f"])
 def test_other_tilings(tmp_path, tiling, seed):
     check(tmp_path, "10.0", f"--vocab 1100 --hidden 40 --rows 230 {EVERYTHING} --arch sm_100f --tune {tiling}", 20,
           **late(seed))
