@@ -1,6 +1,8 @@
 """Adapters on stand-in hosts: installing, recognising, removing, and the numbers at each seam against float64."""
 import concurrent.futures
 import copy
+import dataclasses
+import functools
 import hashlib
 import importlib
 import importlib.metadata
@@ -145,6 +147,29 @@ def test_a_host_that_was_replaced_already_is_refused(toy, monkeypatch):
     monkeypatch.setattr(importlib.import_module("toy.core"), "score", len)
     with pytest.raises(flp.HostError, match="Nothing was replaced"):
         flp.install("toy")
+
+
+def test_a_function_that_someone_else_wrapped_is_refused(toy, monkeypatch, logged):
+    """functools.wraps hands the inner function's source text on."""
+    core = importlib.import_module("toy.core")
+    own, text = core.score, source_of(core.score)
+    monkeypatch.setattr(core, "score", functools.wraps(own)(lambda x, scale=1: own(x, scale) + 1))
+    toy(seam(source=text))
+    with pytest.raises(flp.HostError, match=r"toy\.core\.score is wrapped in a function that its source text"):
+        flp.install("toy")
+    flp.install("toy", untested=True)
+    assert any("toy.core.score is wrapped" in text for _level, text in logged)
+
+
+def test_a_seam_that_cannot_be_made_leaves_all_as_it_was(toy, monkeypatch):
+    core = importlib.import_module("toy.core")
+    own, registered = core.score, []
+    toy(seam(), seam(make=lambda host: 1 / 0))
+    monkeypatch.setattr(sys.modules["flp.adapters.toy"], "HOST", dataclasses.replace(
+        sys.modules["flp.adapters.toy"].HOST, register=lambda: registered.append(1)))
+    with pytest.raises(ZeroDivisionError):
+        flp.install("toy")
+    assert core.score is own and flp.installed() == {} and not registered
 
 
 def test_untested_accepts_another_text_but_no_other_parameters(toy, monkeypatch, logged):

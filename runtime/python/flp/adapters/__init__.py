@@ -41,10 +41,11 @@ def install(host: str, *, untested: bool = False) -> None:
     version = _seam.version_of(adapter)
     found = _seam.recognise(adapter, version, untested)
     _call.forget(host)
-    more = [adapter.register()] if adapter.register else []
     calls = [_counts.Calls(host, "%s.%s" % (seam.module, seam.name)) for seam, _place in found]
-    _installed[host] = (version, calls, more + [_seam.Replacement(place, each.counting(seam.make(place.value)))
-                                                for each, (seam, place) in zip(calls, found)])
+    made = [each.counting(seam.make(place.value)) for each, (seam, place) in zip(calls, found)]
+    registered = [adapter.register()] if adapter.register else []
+    _installed[host] = (version, calls, registered + [_seam.Replacement(place, value)
+                                                      for value, (_seam_of, place) in zip(made, found)])
 
 
 def uninstall(host: str) -> None:

@@ -7,6 +7,7 @@ import importlib.metadata
 import importlib.util
 import inspect
 import sys
+import textwrap
 import types
 import typing
 
@@ -135,18 +136,31 @@ def _find(host, version, seam):
 def _compare(host, version, seam, function, untested):
     try:
         parameters = tuple(inspect.signature(function).parameters)
-        source = hashlib.sha256(inspect.getsource(function).encode()).hexdigest()[:16]
+        text = inspect.getsource(function)
+        source = hashlib.sha256(text.encode()).hexdigest()[:16]
     except (OSError, TypeError, ValueError) as error:
         _refuse(host, version, "%s has no source text to recognise it by (%s): it was replaced already, or compiled"
                 % (seam, error), error)
     if parameters != seam.parameters:
         _refuse(host, version, "the parameters of %s are (%s) (accepted: (%s))"
                 % (seam, ", ".join(parameters), ", ".join(seam.parameters)))
+    changed = None
     if seam.source and source not in seam.source.split():
         changed = "the source text of %s has hash %s (accepted: %s)" % (seam, source, " or ".join(seam.source.split()))
-        if not untested:
-            _refuse(host, version, changed + ", so it was changed or replaced already")
+    elif _is_wrapped(function, text):
+        changed = "%s is wrapped in a function that its source text does not name" % seam
+    if changed and not untested:
+        _refuse(host, version, changed + ", so it was changed or replaced already")
+    if changed:
         _c.log(_c.LOG_WARNING, "%s: %s; untested=True takes it" % (_named(host, version), changed))
+
+
+def _is_wrapped(function, text):
+    """Whether more wrappers (functools.wraps, whose source text is the inner function's) than decorators hold it."""
+    decorators = [line for line in textwrap.dedent(text).splitlines() if line.startswith("@")]
+    for _decorator in decorators:
+        function = getattr(function, "__wrapped__", function)
+    return hasattr(function, "__wrapped__")
 
 
 def _refuse(host, version, what, cause=None):
