@@ -19,7 +19,8 @@ from flp._library import _plans  # noqa: E402
 from flp_beside import SAME_BESIDES  # noqa: E402
 from flp_cases import BF16, BIAS, CASES, FILE, FP16, WHOLE, case, differences, unlike  # noqa: E402
 
-OF_NO_KERNEL = ("losses.", "sequence_logprob", "delight", "gate", "logprob_head", "CrossEntropyHead")
+OF_NO_KERNEL = ("losses.", "sequence_logprob", "delight", "divergence_payload", "gate", "logprob_head",
+                "CrossEntropyHead")
 LORA = {"entropy": True, "save": False, "frozen": ("weight", "a", "b")}
 SCORED = {"entropy": True, "frozen": ("hidden", "weight", "bias"), **BIAS}
 # Pairs with the same bits.
@@ -40,11 +41,7 @@ NOT_IN_FP16 = {"far down", "score beyond", "teacher score beyond"}
 
 
 def has_kernels(row):
-    """A test of steps has those of a rule of a file; two heads have none where the teacher has more tokens, nor has
-    what a payload is made of."""
-    if "divergence" in row.function:
-        more = "teacher_ids" in row.options and not row.options.get("renormalise")
-        return not (more or row.function == "divergence_payload")
+    """A test of steps has those of a rule of a file; what a payload is made of has none."""
     return not row.function.startswith(OF_NO_KERNEL) and row.options.get("rule") != FILE
 
 

@@ -10,7 +10,8 @@ gradient, 2 or 4, of more: products with the gradient are the faster, the more r
 the row alone, to the bit; gradients on torch's products, which may choose another order of sums for another number of
 rows. Nothing waits for the device where all rows count; with a mask, temperatures of rows, over ranks
 (_diverge_shards.py) and in a backward pass those that do are counted on the host, as in the torch form
-(_eager_divergence.py), which takes what this does not: a teacher with more tokens, the CPU.
+(_eager_divergence.py), which takes the CPU. Of a teacher with more tokens another forward pass sums all its scores
+(_diverge_rest.py).
 """
 import ctypes
 import functools
@@ -26,7 +27,7 @@ from .._library._divergences import FP16_TOP, STATE, VALUES, VECTOR
 from .._passes import _run
 from .._tensors._address import address
 from .._tensors._operands import OF_HEAD
-from . import _diverge_shards
+from . import _diverge_rest, _diverge_shards
 from ._head_scores import HeadScores, plan_of_scores, product
 from ._select import stride_of
 
@@ -40,7 +41,7 @@ def plan_of(problem, program, grads):
     """The plan of flp_diverge for this problem; None where torch operations take its place. grads: those of the call
     error: UnavailableError or BudgetError where they cannot, of a kind of a file"""
     is_file, device = problem.of is None, _run.device_of(problem.student.hidden)
-    if problem.whole is not None or device < 0 and not is_file:
+    if device < 0 and not is_file:
         return None
     if problem.group is None:
         return _own_plan_of(problem, program, grads, is_file)
@@ -55,7 +56,8 @@ def _own_plan_of(problem, program, grads, is_file):
     plan = _plans.get(_plans.Spec(_run.device_of(student.hidden), dtype=_run.TO_C[student.hidden.dtype],
                                   vocab=len(student.weight), op=_c.OP_DIVERGE, loss=program.data))
     heads = (student, problem.student_settings), (problem.teacher, problem.teacher_settings)
-    for each in itertools.chain([plan], itertools.starmap(plan_of_scores, heads)):
+    more = [] if problem.whole is None else _diverge_rest.plans_of(plan, problem)
+    for each in itertools.chain([plan], itertools.starmap(plan_of_scores, heads), more):
         if each.handle is None and is_file:
             raise errors.UnavailableError("kind %s has no kernel: %s" % (program.name, each.reason))
         if each.handle is None:
@@ -234,7 +236,8 @@ def _bytes_of(problem, grads):
     depths = [ops.hidden.shape[1] for ops in (student, problem.teacher)]
     fixed, of_scores, of_gradient = _divergences.bytes_of(len(student.weight), depths, student.hidden.element_size(),
                                                           grads, rows)
-    return fixed + FORWARD_BYTES, of_scores + len(student.weight) // 64, of_gradient
+    summed = sum(len(ops.weight) for ops in (student, problem.whole) if ops is not None)
+    return fixed + FORWARD_BYTES, of_scores + summed // 64, of_gradient
 
 
 def _rows_of_chunk(plan, problem, grads, count, beside=None):
@@ -247,7 +250,7 @@ def _rows_of_chunk(plan, problem, grads, count, beside=None):
 
 def layout_of(plan, problem, grads):
     """A pass with these gradients over all rows, as PlanInfo has it; plan: None for torch operations."""
-    products = 2 + bin(grads & (_c.GRAD_HIDDEN | _c.GRAD_WEIGHT)).count("1")
+    products = 2 + (problem.whole is not None) + bin(grads & (_c.GRAD_HIDDEN | _c.GRAD_WEIGHT)).count("1")
     if plan is None:  # which make scores again for the gradient of the weight
         return {"mode": "torch", "products": products + 2 * bool(grads & _c.GRAD_WEIGHT),
                 "bytes": _eager_divergence.bytes_of(problem)}
@@ -263,15 +266,19 @@ class _Call:
     def __init__(self, plan, problem, active, program, given, grads, counts, beside, shard):
         """shard: the problem as it was given, of whose columns each rank of its group has some, or problem itself"""
         self.plan, self.problem, self.grads, self.beside = plan, problem, grads, beside
-        self.group, self.offset = shard.group, shard.student_settings.offset
         self.heads = [HeadScores(problem.student, problem.student_settings, active),
                       HeadScores(problem.teacher, problem.teacher_settings, active)]
+        self.others = None  # what else of the vocabulary adds to the sums of a row
+        if shard.group is not None:
+            self.others = _diverge_shards.Ranks(shard.group, shard.student_settings.offset)
+        elif problem.whole is not None:
+            self.others = _diverge_rest.Rest(plan, problem, self.heads[1], counts)
         self.program, self.parameters = program, parameters_of(program, given)
         student, self.count = problem.student, self.heads[0].count
         width = _divergences.width_of(len(student.weight))
         self.held, self.rows = _rows_of_chunk(plan, problem, grads, self.count, beside)
-        if self.group is not None:
-            self.held, self.rows = _diverge_shards.least(self.group, student.hidden.device, self.held, self.rows)
+        if shard.group is not None:
+            self.held, self.rows = _diverge_shards.least(shard.group, student.hidden.device, self.held, self.rows)
         make = student.hidden.new_empty
         self.x, self.y = (make((self.held, width), dtype=torch.float32) for _ in range(2))
         self.dx = make((self.rows, width)) if grads else None
@@ -317,8 +324,8 @@ class _Call:
         sums = [head.scores_into(part, scores[:n]) for head, scores in zip(self.heads, (self.x, self.y))]
         args = args_of(self.plan, self.parameters, (self.x, self.y), (stride_of(self.x),) * 3,
                        [head.unit[part] for head in self.heads], None if self.values is None else self.values[part])
-        if self.group is not None:
-            self._merge(args, n, [head.unit[part] for head in self.heads], sums)
+        if self.others is not None:
+            self._merge(args, n, part, sums)
         elif all(each is not None for each in sums):
             args.partial, args.teacher_partial = map(address, sums)
         if self.beside:
@@ -331,20 +338,26 @@ class _Call:
             _bend(self.x[:n, :vocab], dx[:, :vocab])
         return idle
 
-    def _merge(self, args, n, units, sums):
-        """Makes the sums of all ranks, from which args goes on. sums: of forward passes, or None each"""
-        scores = [each[:n, :self.plan.key.vocab] for each in (self.x, self.y)]
-        ends = [_diverge_shards.ends_of(each, unit) if own is None else own[:, :2]
+    def _merge(self, args, n, part, sums):
+        """Makes the sums of the whole vocabulary, from which args goes on. sums: of forward passes, or None each"""
+        scores, units = [each[:n] for each in (self.x, self.y)], [head.unit[part] for head in self.heads]
+        ends = [_diverge_shards.ends_of(each[:, :self.plan.key.vocab], unit) if own is None else own[:, :2]
                 for each, unit, own in zip(scores, units, sums)]
-        self.partials = [_diverge_shards.merged(self.group, each) for each in ends]
+        partials = self.others.partials(ends, part)
         if self.counts:
-            _diverge_shards.count_beyond(self.plan, self.partials)
-        self.state = torch.empty((n, STATE), dtype=torch.float64, device=self.x.device)
-        args.partial, args.teacher_partial = map(address, self.partials)
-        args.state, args.is_shard, values, args.values = address(self.state), 1, args.values, None
-        self.plan.execute(args, "flp_diverge")
-        _diverge_shards.total_state(self.group, self.state, scores, units, self.offset)
-        args.resumes, args.values = 1, values
+            _diverge_shards.count_beyond(self.plan, partials)
+        self.state = self.of_shard(self.plan, scores, units, partials)
+        self.others.total(self.state, scores, units, self.of_shard)
+        args.state, args.is_shard, args.resumes = address(self.state), 1, 1
+
+    def of_shard(self, plan, scores, units, partials):
+        """state (n, STATE) of some columns of a vocabulary whose log-sum-exps are those of partials."""
+        state = torch.empty((len(scores[0]), STATE), dtype=torch.float64, device=self.x.device)
+        args = args_of(plan, self.parameters, scores, (stride_of(scores[0]),) * 3, units)
+        args.partial, args.teacher_partial = map(address, partials)
+        args.state, args.is_shard = address(state), 1
+        plan.execute(args, "flp_diverge")
+        return state
 
     def _first(self, args, part, n):
         """The call before that of the gradient, whose args then have what the loss beside the divergence pulls -> the

@@ -55,13 +55,34 @@ def ends_of(scores, unit):
     return torch.stack([top, total.float()], 1)
 
 
-def merged(group, ends):
-    """flp_args.partial of all ranks' columns (n, 4), of which two numbers count. ends: (n, 2) of this rank's"""
-    top, total = group.gather(ends.double()).unbind(-1)
-    out = ends.new_zeros((len(ends), 4))
-    most = top.amax(0)
-    out[:, 0], out[:, 1] = most, (total * torch.exp2(top - most)).sum(0)
-    return out
+class Ranks:
+    """The ranks of a group, of whose columns this rank's begin at offset."""
+
+    def __init__(self, group, offset):
+        self.group, self.offset = group, offset
+
+    def partials(self, ends, _part):
+        """flp_args.partial of all ranks' columns (n, 4), of which two numbers count, of each head. ends: (n, 2) of this
+        rank's"""
+        return [self._merged(each) for each in ends]
+
+    def _merged(self, ends):
+        top, total = self.group.gather(ends.double()).unbind(-1)
+        out = ends.new_zeros((len(ends), 4))
+        most = top.amax(0)
+        out[:, 0], out[:, 1] = most, (total * torch.exp2(top - most)).sum(0)
+        return out
+
+    def total(self, state, scores, units, _of_shard):
+        """Makes of this rank's state (n, STATE) that of all, in place. scores: of student and teacher (n, V)"""
+        sums = state[:, 2:STATE - 2].contiguous()
+        self.group.total(sums)
+        state[:, 2:STATE - 2] = sums
+        best = state[:, STATE - 2:].long()
+        tops = torch.stack([each.gather(1, best[:, at:at + 1])[:, 0].double() * unit.double()
+                            for at, (each, unit) in enumerate(zip(scores, units))], 1).nan_to_num(-math.inf)
+        tops, best = self.group.gather(torch.cat([tops, (best + self.offset).double()], 1)).split(2, -1)
+        state[:, STATE - 2:] = best.masked_fill(tops < tops.amax(0), math.inf).amin(0)
 
 
 def count_beyond(plan, partials):
@@ -69,16 +90,3 @@ def count_beyond(plan, partials):
     bad = [_eager_torch.is_beyond(m, s.isnan()) & (m < math.inf)
            for m, s in (partial[:, :2].unbind(1) for partial in partials)]
     _eager_torch.count_bad(plan, (bad[0] | bad[1]).sum())
-
-
-def total_state(group, state, scores, units, offset):
-    """Makes of this rank's state (n, STATE) that of all, in place. scores: of student and teacher (n, V); offset: that
-    of their first column"""
-    sums = state[:, 2:STATE - 2].contiguous()
-    group.total(sums)
-    state[:, 2:STATE - 2] = sums
-    best = state[:, STATE - 2:].long()
-    tops = torch.stack([each.gather(1, best[:, at:at + 1])[:, 0].double() * unit.double()
-                        for at, (each, unit) in enumerate(zip(scores, units))], 1).nan_to_num(-math.inf)
-    tops, best = group.gather(torch.cat([tops, (best + offset).double()], 1)).split(2, -1)
-    state[:, STATE - 2:] = best.masked_fill(tops < tops.amax(0), math.inf).amin(0)

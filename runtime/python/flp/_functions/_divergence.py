@@ -85,17 +85,17 @@ def divergence(hidden: Tensor, weight: Tensor, teacher_hidden: Tensor | None = N
 
     Returns a Divergence. Gradients of value reach hidden, weight and bias as they require them (no double backward);
     the teacher is a constant, even where it is the same head. A divergence of two heads is never below 0, and 0 with
-    gradients of 0 where both heads and their operands are the same, but for
-    float32's rounding; it is infinite where
+    gradients of 0 where both heads and their operands are the same, but for float32's rounding; it is infinite where
     its formula is, as forward_kl of a token that the student excludes, and where its slope is too, as that of
     reverse_kl of one that the teacher excludes, its gradients are NaN. Rows whose temperature float32 does not hold
     above 0 are NaN and counted, as are rows whose largest score of either head over T is beyond 7.4e8 or -inf:
     flp.check() reports them. On a GPU forward passes store the scores of chunks of rows, as the budget has room for, a
     kernel (flp_diverge) makes all that is of them, and torch the products with their gradient, of 16-bit operands as
-    they are: values of a row depend on the row alone, to the bit. teacher_ids without
-    renormalise and the CPU run as chunked torch operations, products in float32, sums in float64. With a mask, with
-    temperatures of rows, in the backward pass of flp.divergence and as torch operations, rows are counted on the host,
-    which synchronises; else nothing does, and a CUDA graph can capture the call.
+    they are: values of a row depend on the row alone, to the bit. With teacher_ids and without renormalise a third
+    forward pass sums the scores of all U tokens. The CPU runs chunked torch operations, products in float32, sums in
+    float64. With a mask, with teacher_ids, with temperatures of rows, in the backward pass of flp.divergence and as
+    torch operations something is counted on the host, which synchronises; else nothing does, and a CUDA graph can
+    capture the call.
     error:  ValueError or TypeError naming the field, its value and what is accepted; flp.FlpError and its classes
     thread: safe
     source: as flp.distill_loss, over the whole vocabulary
