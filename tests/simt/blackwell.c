@@ -149,3 +149,17 @@ void simt_tmem_load(uint32_t address, int32_t number, int32_t first) {
         simt_accumulators[first + 4 * j + 2 * h + e] =
             tensor[cta].sums[at + lane / 4 + 8 * h][column + 8 * j + 2 * (lane % 4) + e];
 }
+
+/* tcgen05.ld and .st of 32x32b: register i of a lane is column i of the row of its number. */
+static float *own_row(const char *what, uint32_t address, int32_t number) {
+  int at = (int)(address >> 16), column = (int)(address & 0xffff), cta = simt_rank();
+  if (at != simt.thread / WARP % 4 * WARP) simt_refuse(what, at);
+  check_columns(what, cta, column, number);
+  return tensor[cta].sums[at + simt_laneid()] + column;
+}
+void simt_tmem_load_row(uint32_t address, int32_t number) {
+  memcpy(simt_accumulators, own_row("tcgen05.ld.32x32b", address, number), sizeof(float) * (size_t)number);
+}
+void simt_tmem_store_row(uint32_t address, int32_t number) {
+  memcpy(own_row("tcgen05.st.32x32b", address, number), simt_accumulators, sizeof(float) * (size_t)number);
+}

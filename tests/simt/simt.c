@@ -143,6 +143,9 @@ int32_t simt_ctaid(void) {
 int32_t simt_nctaid(void) {
   return simt.ctas;
 }
+int32_t simt_clusterid(void) {
+  return simt.first_cta / simt.cluster;
+}
 int32_t simt_laneid(void) {
   return simt.thread % WARP;
 }
@@ -232,8 +235,27 @@ _Bool simt_any(int32_t all, int32_t condition) {
   return simt_ballot(all, condition) != 0;
 }
 
+/* elect.sync: the lane that is chosen, and whether it is this one. */
+void simt_elect(int32_t all) {
+  (void)all;
+  simt_result[0] = 0, simt_result[1] = simt_laneid() == 0;
+}
+
+/* Vectors of so many words in global memory, from or to simt_accumulators. */
+void simt_ld_global(const void *from, int32_t words) {
+  simt_expect_aligned(from, 4 * words);
+  memcpy(simt_accumulators, from, 4 * (size_t)words);
+}
+void simt_st_global(void *to, int32_t words) {
+  simt_expect_aligned(to, 4 * words);
+  memcpy(to, simt_accumulators, 4 * (size_t)words);
+}
+
 /* ---- shared memory, whose words and vectors stand at multiples of their size ---- */
 
+void *simt_pointer(uint32_t where) {
+  return simt_at(where);
+}
 void simt_expect_shared(uint32_t where, int32_t bytes) {
   simt_expect_aligned(simt_at(where), bytes);
 }
