@@ -1,7 +1,7 @@
 /* late.c: work that a thread begins and does not wait for: copies, products, and what tells of their end.
  *
- * It is done at once, or where SIMT_LATE is a number, the seed, some time later: whenever threads wait, by lot, and at
- * the latest where nobody else can go on. Work of one queue is done in its order, other in any. So a missing wait
+ * It is done at once, or where SIMT_LATE is a number, the seed, some time later: whenever threads wait, by lot, and one
+ * in eight only where nobody else can go on. Work of one queue is done in its order, other in any. So a missing wait
  * shows: what reads too early meets NaN, and what writes too early is read. Nothing may be left when the threads have
  * ended. */
 #include "simt.h"
@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { LATE_MAX = 4096, ODDS = 16 };
+enum { LATE_MAX = 4096, ODDS = 16, LAST = 8 };
 static simt_work late[LATE_MAX];
 static int late_count;
 
@@ -54,6 +54,7 @@ int simt_post(simt_work w) {
     return 0;
   }
   if (late_count == LATE_MAX) simt_refuse("work under way at once", LATE_MAX);
+  w.is_last = simt_lot(LAST) == 0;
   late[late_count++] = w;
   return 1;
 }
@@ -69,6 +70,7 @@ int simt_do_some(int must) {
   while (late_count > 0 && (must || simt_lot(ODDS) == 0)) {
     int i = (int)simt_lot((uint32_t)late_count);
     while (!is_next(i)) i--;
+    if (late[i].is_last && !must) break;
     do_late(i);
     done = 1, must = 0;
   }

@@ -56,6 +56,7 @@ typedef struct simt_work {
   int64_t a, b;
   int32_t x, y;
   uint32_t word[4];
+  int is_last; /* it is done when it must */
 } simt_work;
 
 /* Returns 1 if it is done later, 0 if it has been done. */

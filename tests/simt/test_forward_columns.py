@@ -48,7 +48,7 @@ def rounded_terms(ahead, terms):
 
 
 @pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("arch, terms", [("sm_80", 1), ("sm_90a", 1), ("sm_90a", 2)])
+@pytest.mark.parametrize("arch, terms", [("sm_80", 1), ("sm_90a", 1), ("sm_90a", 2), ("sm_100f", 1), ("sm_100f", 2)])
 def test_slices_have_the_bits_of_forward_and_the_next_is_made_meanwhile(folder, arch, terms, head):
     head = HEADS[head]
     case = Case(head, 61)

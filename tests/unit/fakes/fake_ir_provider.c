@@ -1,6 +1,7 @@
 /* fake_ir_provider.c: libflpgen with the LLVM IR of each kernel in the place of its PTX, for a driver that runs it
  * (fake_cuda.c, run=). The environment variable FAKE_IR_LIBRARY is the path of libflpgen.so; with FAKE_IR_ANY_LOSS set
- * it gives the kernel of any loss for each, as rung generic does. */
+ * it gives the kernel of any loss for each, as rung generic does; FAKE_IR_TEMPLATES is a folder of templates in the
+ * place of the library's. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +30,8 @@ static flp_status generate(const flp_kernel_key *key, const uint8_t *loss, size_
   if (loss && flp_loss_read(loss, loss_bytes, &program) != FLP_OK) return FLP_ERROR_CORRUPT;
   int any = getenv("FAKE_IR_ANY_LOSS") != NULL;
   if (any) memset(own.loss, 0, sizeof own.loss);
-  flpgen_options options = {.ir_only = 1, .loss = loss && !any ? &program : NULL};
+  flpgen_options options = {
+      .ir_only = 1, .loss = loss && !any ? &program : NULL, .template_dir = getenv("FAKE_IR_TEMPLATES")};
   flpgen_result result;
   memcpy(&make, &found, sizeof make);
   flp_status status = make(&own, &options, &result, error, error_capacity);
