@@ -1,7 +1,7 @@
 /* plain.c: words of Hopper and of Blackwell's data-centre GPUs that are one instruction, or a few.
  *
- * A wait is one piece of inline PTX with its loop inside, so that neither LLVM nor ptxas finds a place to move registers
- * while products fly. */
+ * A wait is one piece of inline PTX with its loop inside, so that neither LLVM nor ptxas finds a place to move
+ * registers while products fly. */
 #include <string.h>
 
 #include "gen/lang/call.h"

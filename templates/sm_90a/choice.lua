@@ -14,9 +14,9 @@ function C.raster(spec, panel_rows)
   return math.max(1, math.min(C.RASTER_MOST, PANEL_BYTES // (panel_rows * depth * bytes)))
 end
 
--- Of tiles in order of preference, the one that is the fastest for D's columns. A multiplication takes about as long in
--- each, so what counts is how many columns a last tile leaves unused: loss is what a tile takes longer where none leaves
--- any.
+-- Of tiles in order of preference, the one that is the fastest for D's columns. A multiplication takes about as long
+-- in each, so what counts is how many columns a last tile leaves unused: loss is what a tile takes longer where none
+-- leaves any.
 function C.tile_of(tiles, columns)
   local best, least
   for _, tile in ipairs(tiles) do

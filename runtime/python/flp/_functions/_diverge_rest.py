@@ -1,4 +1,4 @@
-"""What tokens that the student lacks are to a divergence by kernels: p is the softmax over all U tokens of the teacher's
+"""What tokens that the student lacks are to a divergence by kernels: p is the softmax over all tokens of the teacher's
 whole head, and they are one more outcome, of q = 0, which flp_diverge takes as another shard of the vocabulary.
 """
 import copy
@@ -61,7 +61,8 @@ def _plan_of_outcome(plan):
 
 def _operands(whole, hidden, temperature_rows=None):
     """Rows of the teacher's whole head, whose targets say nothing."""
-    return Operands(hidden, whole.weight, whole.bias, hidden.new_zeros(len(hidden), dtype=torch.int64), temperature_rows)
+    target = hidden.new_zeros(len(hidden), dtype=torch.int64)
+    return Operands(hidden, whole.weight, whole.bias, target, temperature_rows)
 
 
 def _settings_of(problem, counts):
