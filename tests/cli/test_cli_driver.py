@@ -142,6 +142,7 @@ def test_plans_take_templates_of_a_folder(tmp_path, verb):
     assert done.code and "portable/forward.lua:1: on purpose" in done.out + done.err
 
 
+@pytest.mark.long
 def test_kernels_of_a_folder_are_kept_apart(tmp_path):
     mine = tmp_path / "mine"
     shutil.copytree(Path(__file__).resolve().parents[2] / "templates", mine)

@@ -26,7 +26,7 @@ CASES = [case for file in ("jax_cases.py", "jax_pairs.py")
 SLOW = {"a_library_found_by_the_loader", "agrees_with_the_formula_in_jax",
         "an_exported_program_runs_in_another_process", "import_leaves_other_frameworks_alone", "scan_and_checkpoint",
         "strict_mode_refuses_bad_rows", "vmap_of_rows"}
-SHORT = 24  # of so many rows one runs in the short form
+SHORT = 36  # of so many rows one runs in the short form
 OWN = {"unsaid", "axis_name", "vocab_total"}  # parameters that torch's functions have not
 
 

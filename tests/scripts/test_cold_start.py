@@ -188,6 +188,7 @@ def test_the_record_is_one_of_the_tree(tmp_path):
     assert sum(line.startswith('  {"case"') for line in text.splitlines()) == 2
 
 
+@pytest.mark.long
 @on_a_device
 def test_the_whole_measurement(tmp_path, monkeypatch):
     """Kernels of the generator, which the stand-in loads and does not run: all is right but the numbers."""

@@ -1,4 +1,5 @@
 """tests/gpu/engines.py on the CPU: rows of what an engine reports, and what breaks its limits."""
+import pytest
 import torch
 
 import engines
@@ -16,6 +17,7 @@ def test_one_call_reports_what_steps_do():
     assert steps["different_bits"] == 0 and steps["contract"].startswith("cpu: bf16 V=1024 D=64 ")
 
 
+@pytest.mark.long
 def test_values_that_depend_on_the_number_of_rows_are_found(monkeypatch):
     call = flp.linear_logprob
 

@@ -27,6 +27,7 @@ def measured(tmp_path_factory):
     return code, json.loads(out.read_text())
 
 
+@pytest.mark.long
 def test_the_record_is_one_of_the_tree(measured):
     code, record = measured
     assert code == 0 and check_record(record) is None and record["gpu"] == "none"
@@ -36,6 +37,7 @@ def test_the_record_is_one_of_the_tree(measured):
     assert record["acceptance"]["missed"] == [] and record["acceptance"]["fragmentation_logprob_of_reserved"] == 0
 
 
+@pytest.mark.long
 def test_only_the_source_of_memory_differs(measured):
     rows = measured[1]["rows"]
     for row in rows:
@@ -48,6 +50,7 @@ def test_only_the_source_of_memory_differs(measured):
     assert len(set(losses["naive"][0])) == 6
 
 
+@pytest.mark.long
 def test_on_the_cpu_memory_is_known_of_the_arena_only(measured):
     for row in measured[1]["rows"]:
         columns = {name: value for name, value in row.items() if name.endswith("_bytes")}
