@@ -16,9 +16,9 @@ pytestmark = [needs_flpgen, needs_emulator, needs_emit, needs_llc]
 TESTS = Path(__file__).resolve().parents[1]
 SEEDS = (1, 2, 3)
 ARCHES = {"9.0": "sm_90a", "10.0": "sm_100f", "10.3": "sm_100f"}
+OPERANDS = re.compile("(weight|hidden)-dtype fp32")
 HEADS = [(feature, f"{given.shape} {head}") for feature, given in FEATURES.items() for head in given.heads
-         if not re.search("dtype fp32 |dtype fp32$|alignment|keep-set", f"{given.shape} {head}".replace("weight-dtype fp32", "")
-                          .replace("hidden-dtype fp32", ""))]
+         if not re.search("dtype fp32|alignment|keep-set", OPERANDS.sub("", f"{given.shape} {head}"))]
 SHORT = {("10.0", "head", 1), ("10.3", "top tailed", None), ("9.0", "save", 2)}
 
 

@@ -163,6 +163,7 @@ def test_two_heads_are_explained(folder):
     assert step["products"] == 4 and step["gradient_rows"] >= step["chunk_rows"] > 0 and "sm_90a" in found["text"]
     assert 1 < len(chunks) == -(-700 // step["gradient_rows"])
     assert max(chunks) <= step["bytes"] <= 600_000
+    assert found["drafts"][0] == 5 and "V=331 D=16 topk=1" in found["drafts"][1]
 
 
 @pytest.mark.parametrize("capability, names", [("9.0", ["mask"]), pytest.param("8.0", [], marks=pytest.mark.long),

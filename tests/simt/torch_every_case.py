@@ -81,7 +81,8 @@ def explained(n, budget):
 
     _diverge._Call.diverge = noting
     flp.divergence_loss(*heads, "jsd", budget=budget)
-    return {"step": info.step, "text": str(info), "chunks": chunks}
+    drafts = flp.explain_divergence(heads[0], heads[1][:200], *heads[2:], "jsd", teacher_ids=torch.arange(200))
+    return {"step": info.step, "text": str(info), "chunks": chunks, "drafts": [drafts.step["products"], str(drafts)]}
 
 
 def main(kind, *arguments):

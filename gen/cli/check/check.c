@@ -183,8 +183,8 @@ static flp_status resolve(check_args *args) {
   const char *arch = args->how.options.arch;
   FLP_TRY(cli_spec_check_tiling("--tune", args->spec.tune, spec, arch));
   if (arch && !check_precompile_arch(arch, spec))
-    return flp_fail(FLP_ERROR_ARGUMENT, "--arch: '%s' is not accepted; it has no kernels of its own for %s", arch,
-                    spec->listed ? "--keep-set" : "operands aligned as --alignment says");
+    return flp_fail(FLP_ERROR_ARGUMENT,
+                    "--arch: '%s' is not accepted; it has no kernels of its own for this head and --alignment", arch);
   args->given.spec = *spec;
   if (!(args->given.temperature > 0) || args->given.temperature > 1e30)
     return flp_fail(FLP_ERROR_ARGUMENT, "--temperature: expected a number > 0 and at most 1e30, got %g",

@@ -50,9 +50,14 @@ class Rest:
 
 
 def plans_of(plan, problem):
-    """The plans beside that of the student's tokens: of the outcome, and of the teacher's whole head."""
-    ops, settings = _operands(problem.whole, problem.whole.hidden), _settings_of(problem, True)
-    return [_plan_of_outcome(plan), _run.forward_plan(ops, settings, 0, None, settings)]
+    """The plans beside that of the student's tokens."""
+    return [_plan_of_outcome(plan), plan_of_whole(problem)]
+
+
+def plan_of_whole(problem):
+    """The plan that sums the scores of the teacher's whole head."""
+    settings = _settings_of(problem, True)
+    return _run.forward_plan(_operands(problem.whole, problem.whole.hidden), settings, 0, None, settings)
 
 
 def _plan_of_outcome(plan):

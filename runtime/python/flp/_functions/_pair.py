@@ -15,7 +15,7 @@ from .._tensors import _check
 from .._tensors._call import Call
 from .._tensors._compile import outside_graphs
 from .._tensors._operands import OPERANDS, Operands
-from . import _diverge
+from . import _diverge, _diverge_rest
 from ._head_scores import plan_of_scores
 from ._kinds import Divergence, Kind
 
@@ -99,6 +99,8 @@ class Pair:
         if plan is not None:
             texts += ["%s's scores: %s" % (whose, plan_of_scores(ops, call.settings).describe()) for whose, ops, call in
                       (("student", student, self.student), ("teacher", teacher, self.teacher))]
+        if plan is not None and problem.whole is not None:
+            texts.append("all of the teacher's scores: " + _diverge_rest.plan_of_whole(problem).describe())
         forward = _diverge.layout_of(plan, problem, 0)
         trained = _diverge.layout_of(plan, problem, self.student.grads) if self.student.grads else {}
         return "\n".join(texts), run, (forward, trained, trained)
