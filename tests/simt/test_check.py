@@ -281,6 +281,7 @@ def test_divergences_of_scores(tmp_path, capability):
     assert "diverge" in entries_in(tmp_path)
 
 
+@pytest.mark.long
 def test_a_streamed_step_reports_that_its_tail_is_exact(tmp_path):
     """Losses of scores have no lists; which mode a step takes in their place follows from its kernels' tiles."""
     record = check(tmp_path, "9.0", f"--vocab 331 --hidden 264 --rows 41 {EVERYTHING} --tail 2^-9 --loss cross_entropy "
