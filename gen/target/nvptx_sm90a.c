@@ -77,9 +77,9 @@ static int tensor_copy(lua_State *L) {
       args[count++] = policy;
     }
   }
-  const char *text =
-      lua_pushfstring(L, "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes%s%s%s %s;", cast,
-                      pair, hint, operands);
+  const char *text = lua_pushfstring(
+      L, "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes%s%s%s %s;", cast, pair, hint,
+      operands);
   const gen_asm copy = {text, lua_pushfstring(L, "%s,~{memory}", constraints),
                         GEN_ASM_CONVERGENT | GEN_ASM_SIDE_EFFECT};
   gen_call_asm(g, &copy, NULL, args, count);

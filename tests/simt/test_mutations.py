@@ -13,6 +13,7 @@ import pytest
 from cpu_kernel import TREE, needs_llc
 from emulator import needs_emulator
 from flpgen_tool import needs_flpgen, succeed
+from test_blackwell import SEEDS
 from test_check import EVERYTHING, record_of, wrong_compiler
 
 sys.path.append(str(TREE / "tests" / "ptx"))
@@ -20,7 +21,6 @@ sys.path.append(str(TREE / "tests" / "ptx"))
 import lint  # noqa: E402
 
 pytestmark = [needs_flpgen, needs_emulator, needs_llc]
-SEEDS = (1, 2, 3)
 
 # Heads of several tiles, panels of rows and steps along D, in rings of few stages.
 SEVERAL = f"--vocab 1100 --hidden 136 --rows 300 {EVERYTHING} --arch sm_100f --tune "

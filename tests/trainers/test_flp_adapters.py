@@ -159,6 +159,9 @@ def test_a_function_that_someone_else_wrapped_is_refused(toy, monkeypatch, logge
         flp.install("toy")
     flp.install("toy", untested=True)
     assert any("toy.core.score is wrapped" in text for _level, text in logged)
+    flp.uninstall("toy")
+    toy(seam())
+    flp.install("toy")  # where any text is taken, any wrapper is
 
 
 def test_a_seam_that_cannot_be_made_leaves_all_as_it_was(toy, monkeypatch):

@@ -14,6 +14,7 @@
 #include "gen/cli/shared/json_out.h"
 #include "gen/cli/shared/text.h"
 #include "runtime/base/half.h"
+#include "runtime/base/util.h"
 
 enum { OWN, PORTABLE, SIDES };
 enum { NON_BLOCKING = 1, TOGETHER = 2, PAIRS = 25, POISON_FIRST = 0x5a };
@@ -33,10 +34,6 @@ typedef struct child {
   CUstream mover;
   prove_result result;
 } child;
-
-static int64_t least(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
 
 static check_how how_of(const child *c, const char *arch) {
   check_how how = {.options = FLP_OPTIONS_INIT, .limit_s = c->args->limit_s};
@@ -73,9 +70,9 @@ static flp_status compare_with_fp64(child *c, int64_t rows) {
   check_report report = {0};
   args.set = CHECK_SET_GIVEN;
   args.spec.spec = c->part.spec;
-  args.spec.spec.vocab = least(c->args->vocab, SMALL_VOCAB);
-  args.spec.spec.hidden = least(c->args->hidden, SMALL_HIDDEN);
-  args.given = check_case_default(c->part.spec.dtype, least(c->args->rows, rows), 0, 0);
+  args.spec.spec.vocab = flp_min(c->args->vocab, SMALL_VOCAB);
+  args.spec.spec.hidden = flp_min(c->args->hidden, SMALL_HIDDEN);
+  args.given = check_case_default(c->part.spec.dtype, flp_min(c->args->rows, rows), 0, 0);
   args.given.spec = args.spec.spec;
   args.given.mode = c->part.mode;
   flp_status status = check_session_run(&args, &report);
@@ -318,12 +315,12 @@ static flp_status find_part(const prove_args *args, prove_part *out) {
   return flp_fail(FLP_ERROR_ARGUMENT, "--part: '%s' is not accepted", args->part);
 }
 
-static json_t *result_json(const prove_result *r) {
-  return json_pack("{s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "reason", cli_json_text(r->reason), "checks",
-                   (json_int_t)r->checks, "repeats", (json_int_t)r->repeats, "worst", cli_json_number(r->worst), "ms",
-                   cli_json_number(r->ms), "portable_ms", cli_json_number(r->portable_ms), "ratio",
-                   cli_json_number(r->ratio), "ratio_low", cli_json_number(r->ratio_low), "ratio_high",
-                   cli_json_number(r->ratio_high));
+json_t *prove_result_json(const prove_result *r) {
+  json_t *out = json_pack("{s:o}", "reason", cli_json_text(r->reason));
+#define INTEGER(name) json_object_set_new(out, #name, json_integer((json_int_t)r->name));
+#define DOUBLE(name) json_object_set_new(out, #name, cli_json_number(r->name));
+  PROVE_NUMBERS(INTEGER, DOUBLE)
+  return out;
 }
 
 flp_status prove_child(const prove_args *args) {
@@ -337,5 +334,5 @@ flp_status prove_child(const prove_args *args) {
   flp_failure held = flp_failure_hold(status);
   clear(&c);
   FLP_TRY(flp_failure_restore(&held));
-  return cli_json_print(result_json(&c.result));
+  return cli_json_print(prove_result_json(&c.result));
 }

@@ -69,13 +69,12 @@ static void add_row(proving *p, const char *arch, const prove_part *part, const 
                  is_timed ? cli_shortly("%.3f ms", r->ms).text : "-",
                  is_timed ? cli_shortly("%.2f", r->ratio).text : "-", r->end == PROVE_RIGHT ? "right" : "refuted");
   if (r->reason[0]) cli_table_note(&p->table, "%s", r->reason);
-  json_array_append_new(
-      p->rows, json_pack("{s:s, s:s, s:s, s:o, s:b, s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "arch", arch, "part",
-                         part->name, "kinds", part->kinds, "spec", cli_spec_json(&part->spec, 1, 0), "pass",
-                         r->end == PROVE_RIGHT, "reason", cli_json_text(r->reason), "checks", (json_int_t)r->checks,
-                         "repeats", (json_int_t)r->repeats, "worst", cli_json_number(r->worst), "ms",
-                         cli_json_number(r->ms), "portable_ms", cli_json_number(r->portable_ms), "ratio",
-                         cli_json_number(r->ratio), "ratio_low", cli_json_number(r->ratio_low)));
+  json_t *row = json_pack("{s:s, s:s, s:s, s:o, s:b}", "arch", arch, "part", part->name, "kinds", part->kinds, "spec",
+                          cli_spec_json(&part->spec, 1, 0), "pass", r->end == PROVE_RIGHT);
+  json_t *found = prove_result_json(r);
+  json_object_update(row, found);
+  json_decref(found);
+  json_array_append_new(p->rows, row);
 }
 
 /* What is wrong is the architecture's fault where the portable kernels do the same well. A process that hung or died

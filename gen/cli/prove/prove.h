@@ -6,6 +6,8 @@
 #ifndef FLPGEN_CLI_PROVE_H
 #define FLPGEN_CLI_PROVE_H
 
+#include <jansson.h>
+
 #include "gen/cli/check/case.h"
 #include "gen/cli/shared/common.h"
 #include "runtime/kernel/kernel.h"
@@ -39,11 +41,6 @@ int prove_parts(const char *arch, const prove_args *args, prove_part out[PROVE_P
 
 /* ---- child.c: one of them, in this process ---- */
 
-/* Compares with fp64 and the portable kernels, repeats, times. Writes what it found. error: IO, MEMORY */
-flp_status prove_child(const prove_args *args);
-
-/* ---- spawn.c: one of them in another process ---- */
-
 typedef enum prove_end { PROVE_RIGHT, PROVE_WRONG, PROVE_FAILED, PROVE_DIED, PROVE_HUNG } prove_end;
 
 typedef struct prove_result {
@@ -55,6 +52,16 @@ typedef struct prove_result {
   double ms, portable_ms;             /* of one call of all passes; 0: not timed */
   double ratio, ratio_low, ratio_high; /* of these, call by call: median and quartiles */
 } prove_result;
+
+/* Its numbers, in a child's answer and in a record: N of integers, D of doubles. */
+#define PROVE_NUMBERS(N, D) N(checks) N(repeats) D(worst) D(ms) D(portable_ms) D(ratio) D(ratio_low) D(ratio_high)
+
+/* Its reason and numbers, as an object. */
+json_t *prove_result_json(const prove_result *r);
+/* Compares with fp64 and the portable kernels, repeats, times. Writes what it found. error: IO, MEMORY */
+flp_status prove_child(const prove_args *args);
+
+/* ---- spawn.c: one of them in another process ---- */
 
 /* Runs `flpgen prove` for one part, of the architecture's kernels or of portable ones, and ends it at the limit.
  * error: INTERNAL if no process could be started */

@@ -1,7 +1,6 @@
 /* spawn.c: a part of a proof in a process of its own, which may hang for ever or die. */
 #include <errno.h>
 #include <fcntl.h>
-#include <jansson.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
@@ -96,10 +95,6 @@ static int reap(pid_t child, int *state) {
   return 0;
 }
 
-static double number_of(const json_t *answer, const char *name) {
-  return json_number_value(json_object_get(answer, name));
-}
-
 /* What a child said that lived to its end. */
 static int take_answer(const char *text, prove_result *out) {
   json_t *answer = json_loads(text, 0, NULL), *error = json_object_get(answer, "error");
@@ -111,14 +106,9 @@ static int take_answer(const char *text, prove_result *out) {
   for (int status = FLP_OK; error && status <= FLP_ERROR_INTERNAL; status++)
     if (strcmp(flp_status_name((flp_status)status), json_string_value(json_object_get(error, "status"))) == 0)
       out->status = (flp_status)status;
-  out->checks = (int64_t)number_of(answer, "checks");
-  out->repeats = (int64_t)number_of(answer, "repeats");
-  out->worst = number_of(answer, "worst");
-  out->ms = number_of(answer, "ms");
-  out->portable_ms = number_of(answer, "portable_ms");
-  out->ratio = number_of(answer, "ratio");
-  out->ratio_low = number_of(answer, "ratio_low");
-  out->ratio_high = number_of(answer, "ratio_high");
+#define INTEGER(name) out->name = (int64_t)json_number_value(json_object_get(answer, #name));
+#define DOUBLE(name) out->name = json_number_value(json_object_get(answer, #name));
+  PROVE_NUMBERS(INTEGER, DOUBLE)
   json_decref(answer);
   return 1;
 }

@@ -137,30 +137,30 @@ def _compare(host, version, seam, function, untested):
     try:
         parameters = tuple(inspect.signature(function).parameters)
         text = inspect.getsource(function)
-        source = hashlib.sha256(text.encode()).hexdigest()[:16]
     except (OSError, TypeError, ValueError) as error:
         _refuse(host, version, "%s has no source text to recognise it by (%s): it was replaced already, or compiled"
                 % (seam, error), error)
     if parameters != seam.parameters:
         _refuse(host, version, "the parameters of %s are (%s) (accepted: (%s))"
                 % (seam, ", ".join(parameters), ", ".join(seam.parameters)))
-    changed = None
-    if seam.source and source not in seam.source.split():
-        changed = "the source text of %s has hash %s (accepted: %s)" % (seam, source, " or ".join(seam.source.split()))
-    elif _is_wrapped(function, text):
-        changed = "%s is wrapped in a function that its source text does not name" % seam
+    changed = _change_of(seam, function, text) if seam.source else None
     if changed and not untested:
         _refuse(host, version, changed + ", so it was changed or replaced already")
     if changed:
         _c.log(_c.LOG_WARNING, "%s: %s; untested=True takes it" % (_named(host, version), changed))
 
 
-def _is_wrapped(function, text):
-    """Whether more wrappers (functools.wraps, whose source text is the inner function's) than decorators hold it."""
-    decorators = [line for line in textwrap.dedent(text).splitlines() if line.startswith("@")]
-    for _decorator in decorators:
-        function = getattr(function, "__wrapped__", function)
-    return hasattr(function, "__wrapped__")
+def _change_of(seam, function, text):
+    """What differs from what was tested, or None. text: the function's source"""
+    source = hashlib.sha256(text.encode()).hexdigest()[:16]
+    if source not in seam.source.split():
+        return "the source text of %s has hash %s (accepted: %s)" % (seam, source, " or ".join(seam.source.split()))
+    for line in textwrap.dedent(text).splitlines():
+        if line.startswith("@"):
+            function = getattr(function, "__wrapped__", function)
+    if hasattr(function, "__wrapped__"):  # by functools.wraps, whose source text is the inner function's
+        return "%s is wrapped in a function that its source text does not name" % seam
+    return None
 
 
 def _refuse(host, version, what, cause=None):
