@@ -4,7 +4,7 @@
  * Gradients: repeats. Of listed columns both: the order of ids. Save, stream, direction and tail modes: repeats, and
  * under every budget the bits of logprob and entropy that score mode gives, with gradients as near to the oracle. */
 #include "gen/cli/check/compare.h"
-#include "gen/cli/check/parts.h"
+#include "gen/cli/check/session.h"
 #include "gen/cli/shared/common.h"
 #include "gen/cli/shared/losses.h"
 #include "gen/cli/shared/spec_args.h"

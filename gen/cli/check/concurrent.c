@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "gen/cli/check/concurrent.h"
-#include "gen/cli/check/parts.h"
+#include "gen/cli/check/session.h"
 #include "gen/cli/shared/losses.h"
 #include "gen/cli/shared/spec_args.h"
 #include "runtime/base/names.h"

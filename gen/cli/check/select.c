@@ -14,7 +14,7 @@
 
 #include "gen/cli/call/lists.h"
 #include "gen/cli/call/normal.h"
-#include "gen/cli/check/parts.h"
+#include "gen/cli/check/session.h"
 #include "runtime/base/half.h"
 #include "runtime/base/status.h"
 #include "runtime/kernel/kernel.h"

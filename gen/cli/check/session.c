@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "gen/cli/check/compare.h"
-#include "gen/cli/check/parts.h"
 #include "gen/cli/shared/progress.h"
 #include "gen/cli/shared/reasons.h"
 #include "runtime/base/names.h"

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "gen/cli/check/concurrent.h"
-#include "gen/cli/check/parts.h"
+#include "gen/cli/check/session.h"
 #include "tests/unit/support/stage.h"
 
 /* Other work is seen to run at the end of every round: it was launched, and nobody has asked for it yet. */
